@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/snug-ml/snug/internal/limits"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/plotutil"
@@ -58,9 +59,9 @@ func roofline(all []result, m *machine) (*plot.Plot, error) {
 		}
 	}
 	low = min(low, 0.1) // also where no result has a place
-	roofs := []roof{{"memory", m.bandwidth(float64(m.largest), true), m.peak(false)}, {"cache", m.bandwidth(1<<20, true), m.peak(false)}}
-	if m.peak(true) > m.peak(false) {
-		roofs = append(roofs, roof{"memory, products of BF16", m.bandwidth(float64(m.largest), true), m.peak(true)})
+	roofs := []roof{{"memory", m.bandwidth(limits.Copy, float64(m.largest)), m.peakRate(false)}, {"cache", m.bandwidth(limits.Copy, 1<<20), m.peakRate(false)}}
+	if m.peakRate(true) > m.peakRate(false) {
+		roofs = append(roofs, roof{"memory, products of BF16", m.bandwidth(limits.Copy, float64(m.largest)), m.peakRate(true)})
 	}
 	for i, r := range roofs {
 		if r.peak == 0 { // a device without matrix products

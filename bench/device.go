@@ -7,14 +7,14 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/limits"
 )
 
 // newDevice measures what a device other than the CPU can do, with snug's own
 // functions, once: nobody else uses it. What only reads is held against copies
 // too.
 func newDevice(ctx context.Context, dev *snug.Device, o options) (*machine, error) {
-	m := &machine{dev: dev, emulated: o.emulated(), threads: o.threads, largest: o.sizes().largest, copies: map[int]bandwidth{}}
-	m.reads = m.copies
+	m := &machine{dev: dev, emulated: o.emulated(), threads: o.threads, largest: o.sizes().largest, bandwidths: map[traffic]measured{}}
 	if m.emulated {
 		return m, nil
 	}
@@ -24,17 +24,12 @@ func newDevice(ctx context.Context, dev *snug.Device, o options) (*machine, erro
 		if err != nil {
 			return nil, fmt.Errorf("copy on %v: %w", dev, err)
 		}
-		m.copies[set] = bandwidth{rate: float64(set) / seconds}
+		m.bandwidths[traffic{limits.Copy, set}] = measured{rate: float64(set) / seconds}
 	}
 	for _, dt := range both {
 		p, err := productPeak(ctx, dev, dt)
 		if err != nil {
 			return nil, fmt.Errorf("%s on %v: %w", p.name, dev, err)
-		}
-		if dt == snug.F32 {
-			m.f32 = p.rate
-		} else {
-			m.bf16 = p.rate
 		}
 		if p.rate > 0 {
 			m.peaks = append(m.peaks, p)
@@ -58,7 +53,7 @@ func copying(set int) work {
 // takes long. It is 0 where the device has none.
 func productPeak(ctx context.Context, dev *snug.Device, dt snug.DType) (best peak, err error) {
 	const long, most = 10e-3, 8192
-	best.name = fmt.Sprintf("matmul %v", dt)
+	best.name, best.bf16 = fmt.Sprintf("matmul %v", dt), dt == snug.BF16
 	for n := 256; n <= most; n *= 2 {
 		w := matmul(dt, n, n, n, "nn")
 		seconds, err := w.fastest(ctx, dev)

@@ -205,10 +205,10 @@ func TestPinned(t *testing.T) {
 func TestTimesEndWithTheQueue(t *testing.T) {
 	runs, waits := 0, 0
 	l := &local{f: func() error { runs++; return nil }, wait: func() error { waits++; return nil }}
-	_, err := l.run(7)
+	_, err := l.run(7, 0)
 	require.NoError(t, err)
 	require.Equal(t, [2]int{7, 1}, [2]int{runs, waits})
 	l.wait = func() error { return errors.New("of the queue") }
-	_, err = l.run(1)
+	_, err = l.run(1, 0)
 	require.EqualError(t, err, "of the queue")
 }

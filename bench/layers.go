@@ -127,7 +127,7 @@ func swiGLUs(dt snug.DType, rows, cols int) []work {
 // rotaries turn heads of 64 elements. The backward pass is the same work.
 func rotaries(dt snug.DType, rows, cols int) []work {
 	const context, dim = 512, 64
-	return []work{layer("rotary", dt, rows, cols, 1, 1, 3, func(mem *memory) (run, done func() error, err error) {
+	turn := layer("rotary", dt, rows, cols, 1, 1, 3, func(mem *memory) (run, done func() error, err error) {
 		table := make([]float32, context*dim)
 		if err := fused.RotaryAngles(table, dim, 10000); err != nil {
 			return nil, nil, err
@@ -135,7 +135,9 @@ func rotaries(dt snug.DType, rows, cols int) []work {
 		x, angles, positions := mem.operand(dt, rows*cols), mem.put(snug.ViewOf(table)), tokens(rows, context)
 		c := fused.RotaryOptions{Heads: cols / dim, Dim: dim}
 		return func() error { return fused.Rotary(x, angles, positions, c) }, nil, nil
-	})}
+	})
+	turn.inPlace = true
+	return []work{turn}
 }
 
 // dropouts have the same work in both passes.
@@ -163,6 +165,7 @@ func (s sizes) embeddings(dt snug.DType, rows, cols int) []work {
 	backward := layer("embedding backward", dt, rows, cols, 1, 0, 2, backwardOf(setup))
 	backward.reads += size(snug.F32, n)
 	backward.writes += size(snug.F32, n)
+	backward.inPlace = true
 	return []work{forward, backward}
 }
 

@@ -144,6 +144,7 @@ func measureAll(ctx context.Context, o options, stdout, stderr io.Writer) (err e
 	if err := s.measure(ctx, todo); err != nil {
 		return err
 	}
+	m.printAgain(stdout)
 	return errors.Join(s.outcome(stdout, len(todo)), s.report(chart, stdout))
 }
 

@@ -145,16 +145,16 @@ func TestParse(t *testing.T) {
 	o, err := parse([]string{"-only", "cast", "-tier", "go", "-threads", "1", "-json", "-o", "b", "-peers", "-short"})
 	require.NoError(t, err)
 	require.Equal(t, options{
-		only: regexp.MustCompile("cast"), tier: "go", threads: 1, device: "cpu", json: true, output: "b", peers: true, short: true,
+		only: regexp.MustCompile("cast"), tier: "go", threads: 1, device: "cpu", json: true, output: "b", peers: true, pairs: 3, short: true,
 	}, o)
 	o, err = parse(nil)
 	require.NoError(t, err)
-	require.Equal(t, options{threads: runtime.NumCPU(), device: "cpu"}, o)
+	require.Equal(t, options{threads: runtime.NumCPU(), device: "cpu", pairs: 3}, o)
 }
 
 func TestUsageNamesEveryFlag(t *testing.T) {
-	for _, name := range []string{"only", "tier", "threads", "device", "json", "o", "peers", "model", "short", "long"} {
+	for _, name := range []string{"only", "tier", "threads", "device", "json", "o", "peers", "pairs", "model", "short", "long"} {
 		require.Contains(t, usage, "\n  -"+name+" ")
 	}
-	require.Equal(t, 13, strings.Count(usage, "\n"))
+	require.Equal(t, 14, strings.Count(usage, "\n"))
 }

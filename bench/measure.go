@@ -20,6 +20,7 @@ type work struct {
 	ops           float64 // operations on elements, for the chart
 	products      float64 // those of them that are multiply-adds, two each
 	bf16          bool    // the products are of bfloat16
+	inPlace       bool    // what it writes, it has read there
 
 	peers []string // that can do the same
 	host  bool     // it works in host memory only
@@ -41,8 +42,9 @@ type preparation func(mem *memory) (run, done func() error, err error)
 // name is what -only is matched with.
 func (w *work) name() string { return w.kernel + " " + w.dtype + " " + w.shape }
 
-// timed does one piece of work repeat times and returns the seconds of one.
-type timed func(repeat int) (seconds float64, err error)
+// timed does one piece of work for the time of warm and then repeat times, and returns the seconds of one
+// of the latter.
+type timed func(repeat int, warm time.Duration) (seconds float64, err error)
 
 // side is one of those that are compared, and what came of it.
 type side struct {
@@ -50,7 +52,17 @@ type side struct {
 	run     timed
 	missing error // why there are no samples
 	samples []float64
+	before  []float64 // of the first side, just before each of samples
 	repeat  int
+}
+
+// ratios returns how many times as long as the first side each sample took.
+func (s *side) ratios() []float64 {
+	r := make([]float64, min(len(s.samples), len(s.before)))
+	for i := range r {
+		r[i] = s.samples[i] / s.before[i]
+	}
+	return r
 }
 
 // pace says how long to measure.
@@ -59,7 +71,8 @@ type pace struct {
 	total  time.Duration // of all samples of one side, if the fewest rounds allow
 	fewest int           // rounds
 	most   int
-	cold   bool // every run is slow and begins anew: do not warm up
+	warm   time.Duration // before each sample: the system may let threads that slept share a core at first
+	cold   bool          // every run is slow and begins anew: do not warm up
 }
 
 func (o options) pace() pace {
@@ -69,7 +82,7 @@ func (o options) pace() pace {
 	case o.short:
 		return pace{sample: time.Millisecond, total: 20 * time.Millisecond, fewest: 3, most: 5}
 	}
-	return pace{sample: 5 * time.Millisecond, total: time.Second, fewest: 3, most: 11}
+	return pace{sample: 5 * time.Millisecond, total: time.Second, fewest: o.pairs, most: max(o.pairs, 15), warm: 50 * time.Millisecond}
 }
 
 // alternate runs the sides in turn: first, second, first, third, ... so that
@@ -93,10 +106,12 @@ func alternate(ctx context.Context, p pace, sides []*side) error {
 	for range rounds {
 		for _, s := range others {
 			if s.missing == nil {
-				if err := own.sample(); err != nil {
+				if err := own.sample(p.warm); err != nil {
 					return err
 				}
-				s.missing = s.sample()
+				if s.missing = s.sample(p.warm); s.missing == nil {
+					s.before = append(s.before, own.samples[len(own.samples)-1])
+				}
 			}
 			if err := ctx.Err(); err != nil {
 				return err
@@ -104,7 +119,7 @@ func alternate(ctx context.Context, p pace, sides []*side) error {
 		}
 	}
 	for len(own.samples) < rounds { // alone, or left alone
-		if err := errors.Join(own.sample(), ctx.Err()); err != nil {
+		if err := errors.Join(own.sample(p.warm), ctx.Err()); err != nil {
 			return err
 		}
 	}
@@ -119,7 +134,7 @@ func (s *side) warm(p pace) (rounds int, err error) {
 		return p.most, nil
 	}
 	for range 2 {
-		if err := s.sample(); err != nil {
+		if err := s.sample(0); err != nil {
 			return 0, err
 		}
 	}
@@ -129,8 +144,8 @@ func (s *side) warm(p pace) (rounds int, err error) {
 	return min(p.most, max(p.fewest, int(p.total.Seconds()/(one*float64(s.repeat))))), nil
 }
 
-func (s *side) sample() error {
-	seconds, err := s.run(s.repeat)
+func (s *side) sample(warm time.Duration) error {
+	seconds, err := s.run(s.repeat, warm)
 	if err == nil {
 		s.samples = append(s.samples, seconds)
 	}
@@ -156,7 +171,12 @@ type local struct {
 	allocs []int64      // a run, of each sample
 }
 
-func (l *local) run(repeat int) (float64, error) {
+func (l *local) run(repeat int, warm time.Duration) (float64, error) {
+	for start := time.Now(); time.Since(start) < warm; {
+		if err := l.once(); err != nil {
+			return 0, err
+		}
+	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	start := time.Now()
@@ -174,6 +194,15 @@ func (l *local) run(repeat int) (float64, error) {
 	runtime.ReadMemStats(&after)
 	l.allocs = append(l.allocs, int64(after.Mallocs-before.Mallocs)/int64(repeat))
 	return d.Seconds() / float64(repeat), nil
+}
+
+// once runs f to its end.
+func (l *local) once() error {
+	err := l.f()
+	if err == nil && l.wait != nil {
+		err = l.wait()
+	}
+	return err
 }
 
 // perRun returns the allocations that every run makes. Some runs make more:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/limits"
 	"github.com/stretchr/testify/require"
 )
 
@@ -38,39 +39,86 @@ func TestLimitsAreNotZero(t *testing.T) {
 	m := newMachine(limit, 2, 1<<25)
 	require.Equal(t, "FMA go", m.peaks[0].name)
 	require.NotEmpty(t, m.tier)
-	require.Positive(t, m.peak(false))
-	require.Positive(t, m.peak(true))
+	require.Positive(t, m.peakRate(false))
+	require.GreaterOrEqual(t, m.peakRate(true), m.peakRate(false))
 	for _, bytes := range []float64{0, 1 << 20} {
-		require.Positive(t, m.bandwidth(bytes, true))
-		require.Positive(t, m.bandwidth(bytes, false))
+		require.Positive(t, m.bandwidth(limits.Copy, bytes))
+		require.Positive(t, m.bandwidth(limits.Read, bytes))
 	}
-	require.Len(t, m.copies, 2)
-	m.bandwidth(1<<20+1, true)
-	require.Len(t, m.copies, 2, "measured once")
+	require.Len(t, m.bandwidths, 4)
+	m.bandwidth(limits.Copy, 1<<20)
+	require.Len(t, m.bandwidths, 4, "measured once")
 
-	set := m.class(1 << 20)
-	m.copies[set] = bandwidth{1e18, time.Time{}}
-	require.InDelta(t, 1e18, m.bandwidth(1<<20, true), 0, "measured again, the best counts")
-	require.WithinDuration(t, time.Now(), m.copies[set].at, time.Minute)
+	k := m.traffic(limits.Copy, 1<<20)
+	m.bandwidths[k] = measured{1e18, time.Time{}}
+	require.InDelta(t, 1e18, m.bandwidth(limits.Copy, 1<<20), 0, "measured again, the best counts")
+	require.WithinDuration(t, time.Now(), m.bandwidths[k].at, time.Minute)
+	require.Equal(t, largest, newDeviceless().traffic(limits.Copy, math.MaxFloat64).set)
+
+	var out strings.Builder
+	m.printAgain(&out)
+	require.Regexp(t, `(?m)^  FMA go  .* GFLOP/s\n(.*\n)*  1:0  +64 KiB .* GB/s\n(.*\n)*  1:1  +1 MiB +1000000000 GB/s$`, out.String())
 }
 
-func TestClass(t *testing.T) {
+// newDeviceless is a machine of which only sizes count.
+func newDeviceless() *machine {
+	return &machine{largest: largest, measure: func(traffic) float64 { return 1 }, bandwidths: map[traffic]measured{}}
+}
+
+// known is a machine without measurements, whose bandwidths are those of copies: 1 GFLOP/s, 2 with the BF16
+// dot product, 1 GB/s.
+func known() *machine {
+	m := &machine{dev: snug.CPU(), tier: "go", threads: 2, largest: largest, bandwidths: map[traffic]measured{}}
+	m.peaks = []peak{{name: "FMA", measured: measured{rate: 1e9}}, {name: "BF16 dot", bf16: true, measured: measured{rate: 2e9}}}
+	for set := smallest; set <= largest; set *= 2 {
+		m.bandwidths[traffic{limits.Copy, set}] = measured{rate: 1e9}
+	}
+	return m
+}
+
+// Bandwidths of a device are known for powers of 2.
+func TestNearestBandwidth(t *testing.T) {
 	for _, c := range []struct {
 		bytes float64
 		want  int
 	}{{0, smallest}, {1 << 16, 1 << 16}, {1.4 * (1 << 16), 1 << 16}, {1.5 * (1 << 16), 1 << 17}, {1 << 25, 1 << 25}, {math.MaxFloat64, largest}} {
-		require.Equal(t, c.want, known().class(c.bytes), c.bytes)
+		require.Equal(t, traffic{limits.Copy, c.want}, known().traffic(limits.Mix{In: 4, Out: 3, InPlace: true}, c.bytes), c.bytes)
 	}
 }
 
-// known is a machine without measurements: 1 GFLOP/s, 2 with the BF16 dot
-// product, 1 GB/s.
-func known() *machine {
-	m := &machine{dev: snug.CPU(), tier: "go", threads: 2, largest: largest, f32: 1e9, bf16: 2e9, copies: map[int]bandwidth{}, reads: map[int]bandwidth{}}
-	for set := smallest; set <= largest; set *= 2 {
-		m.copies[set], m.reads[set] = bandwidth{rate: 1e9}, bandwidth{rate: 2e9}
+func TestNearestMix(t *testing.T) {
+	for _, c := range []struct {
+		w    work
+		want limits.Mix
+		set  float64
+	}{
+		{work{reads: 5}, limits.Read, 5},
+		{work{reads: 4, writes: 4}, limits.Copy, 8},
+		{work{reads: 4, writes: 2}, limits.Mix{In: 2, Out: 1}, 6},
+		{work{reads: 1.1, writes: 4}, limits.Mix{In: 1, Out: 4}, 5.1},
+		{work{reads: 9, writes: 1}, limits.Mix{In: 4, Out: 1}, 10},
+		{work{reads: 16, writes: 12, inPlace: true}, limits.Mix{In: 4, Out: 3, InPlace: true}, 16},
+		{work{reads: 2, writes: 2, inPlace: true}, limits.Mix{In: 1, Out: 1, InPlace: true}, 2},
+	} {
+		mix, set := c.w.traffic()
+		require.Equal(t, c.want, mix)
+		require.InDelta(t, c.set, set, 1e-9)
 	}
-	return m
+}
+
+// A kernel that is faster than the limit shows that the limit was measured wrong.
+func TestLimitsLearn(t *testing.T) {
+	for _, w := range []*work{{kernel: "cast", reads: 1e9, writes: 1e9}, {kernel: "matmul", products: 2e9}, {kernel: "matmul", products: 4e9, bf16: true}} {
+		m := known()
+		r := w.results(m, []*side{{samples: []float64{1}}}, nil)[0]
+		require.InDelta(t, 1, r.Fraction, 0)
+		require.InDelta(t, r.Rate, r.Limit, 0)
+		require.InDelta(t, r.Rate/2, r.Measured, 1e-3)
+		require.Regexp(t, "^above [12]$", r.ofLimit())
+		r = w.results(m, []*side{{samples: []float64{2}}}, nil)[0]
+		require.InDelta(t, 0.5, r.Fraction, 1e-9, "of the rate before")
+		require.Zero(t, r.Measured)
+	}
 }
 
 func TestLowerBoundIsTheLargerOfBytesAndOperations(t *testing.T) {
@@ -80,7 +128,7 @@ func TestLowerBoundIsTheLargerOfBytesAndOperations(t *testing.T) {
 		memory  bool
 	}{
 		{work{reads: 1e9, writes: 1e9}, 2, true},
-		{work{reads: 1e9}, 0.5, true},
+		{work{reads: 1e9}, 1, true},
 		{work{reads: 1e9, writes: 1e9, products: 3e9}, 3, false},
 		{work{reads: 1e9, writes: 1e9, products: 3e9, bf16: true}, 2, true},
 		{work{products: 5e9}, 5, false},
@@ -95,7 +143,7 @@ func TestLowerBoundIsTheLargerOfBytesAndOperations(t *testing.T) {
 // log returns a side that notes its runs.
 func log(name string, notes *[]string, seconds float64, failAt int) *side {
 	n := 0
-	return &side{name: name, run: func(int) (float64, error) {
+	return &side{name: name, run: func(int, time.Duration) (float64, error) {
 		*notes = append(*notes, name)
 		if n++; n == failAt {
 			return 0, errors.New(name + " fails")
@@ -152,19 +200,49 @@ func TestAlternateAlone(t *testing.T) {
 	}
 }
 
+func TestWarm(t *testing.T) {
+	runs := 0
+	l := &local{f: func() error { runs++; time.Sleep(time.Millisecond); return nil }, wait: func() error { return nil }}
+	s, err := l.run(2, 20*time.Millisecond)
+	require.NoError(t, err)
+	require.Less(t, s, 20e-3, "the runs before do not count")
+	require.Greater(t, runs, 2)
+	l.f = func() error { return errors.New("no") }
+	_, err = l.run(1, time.Second)
+	require.EqualError(t, err, "no")
+}
+
+func TestPairs(t *testing.T) {
+	s := &side{samples: []float64{2, 9, 4}, before: []float64{1, 3, 4}}
+	require.Equal(t, []float64{2, 3, 1}, s.ratios())
+	require.Empty(t, new(side).ratios())
+	for args, want := range map[string]pace{
+		"":          {fewest: 3, most: 15},
+		"-pairs=5":  {fewest: 5, most: 15},
+		"-pairs=20": {fewest: 20, most: 20},
+	} {
+		o, err := parse(strings.Fields(args))
+		require.NoError(t, err)
+		p := o.pace()
+		require.Equal(t, want, pace{fewest: p.fewest, most: p.most})
+	}
+	_, err := parse([]string{"-pairs=0"})
+	require.EqualError(t, err, "-pairs 0: want 1 to 1000")
+}
+
 func TestAllocationsAreCounted(t *testing.T) {
 	var keep []byte
 	l := &local{f: func() error { keep = make([]byte, 1<<12); return nil }}
-	_, err := l.run(100)
+	_, err := l.run(100, 0)
 	require.NoError(t, err)
 	require.Len(t, keep, 1<<12)
 	require.EqualValues(t, 1, l.perRun())
 	l = &local{f: func() error { return nil }}
-	_, err = l.run(100)
+	_, err = l.run(100, 0)
 	require.NoError(t, err)
 	require.Zero(t, l.perRun())
 	l.f = func() error { return errors.New("no") }
-	_, err = l.run(1)
+	_, err = l.run(1, 0)
 	require.Error(t, err)
 }
 

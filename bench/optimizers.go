@@ -19,7 +19,7 @@ func optimizers(s sizes) (all []work) {
 	for _, n := range s.lens {
 		all = append(all, work{
 			kernel: "adamw", dtype: "f32", shape: lenShape(n),
-			reads: 16 * float64(n), writes: 12 * float64(n), ops: 14 * float64(n), peers: []string{torch, deepspeed},
+			reads: 16 * float64(n), writes: 12 * float64(n), ops: 14 * float64(n), inPlace: true, peers: []string{torch, deepspeed},
 			host:    true,
 			prepare: func(mem *memory) (run, done func() error, err error) { return pagedAdamW(mem, n) },
 		})
@@ -27,7 +27,7 @@ func optimizers(s sizes) (all []work) {
 	for _, n := range s.lens {
 		all = append(all, work{
 			kernel: "adamw32", dtype: "f32", shape: lenShape(n),
-			reads: 16 * float64(n), writes: 12 * float64(n), ops: 14 * float64(n), peers: []string{torch},
+			reads: 16 * float64(n), writes: 12 * float64(n), ops: 14 * float64(n), inPlace: true, peers: []string{torch},
 			prepare: func(mem *memory) (run, done func() error, err error) { return adamW(mem, snug.F32, n, 32) },
 		})
 	}
@@ -36,7 +36,7 @@ func optimizers(s sizes) (all []work) {
 			state := 2*float64(n) + 8*float64(quant8.Blocks(n, block))
 			all = append(all, work{
 				kernel: "adamw8", dtype: dt.String(), shape: lenShape(n),
-				reads: 2*size(dt, n) + state, writes: size(dt, n) + state, ops: 20 * float64(n), peers: []string{bitsandbytes},
+				reads: 2*size(dt, n) + state, writes: size(dt, n) + state, ops: 20 * float64(n), inPlace: true, peers: []string{bitsandbytes},
 				prepare: func(mem *memory) (run, done func() error, err error) { return adamW(mem, dt, n, 8) },
 			})
 		}

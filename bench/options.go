@@ -21,6 +21,7 @@ type options struct {
 	output      string
 	json        bool
 	peers       bool
+	pairs       int // the fewest
 	short, long bool
 	model       string // of tune; empty: the largest, or with -short the smallest
 }
@@ -35,10 +36,14 @@ const usage = `usage: bench [flags]
   -json         end with one line of JSON, an array of the results
   -o FILE       also draw the results under the machine's roofline, as SVG
   -peers        run the same work in the peers, in alternating runs
+  -pairs N      of these, the fewest of a kernel; default: 3, and more where they take less than a second
   -model NAME   what tune fine-tunes: tiny, 125m or 1.1b; default: 1.1b, with -short tiny
   -short        a few sizes and runs, in seconds
   -long         the longest sizes too
 `
+
+// mostPairs is more than anybody waits for.
+const mostPairs = 1000
 
 func parse(args []string) (o options, err error) {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -50,6 +55,7 @@ func parse(args []string) (o options, err error) {
 	fs.BoolVar(&o.json, "json", false, "")
 	fs.StringVar(&o.output, "o", "", "")
 	fs.BoolVar(&o.peers, "peers", false, "")
+	fs.IntVar(&o.pairs, "pairs", 3, "")
 	fs.StringVar(&o.model, "model", "", "")
 	fs.BoolVar(&o.short, "short", false, "")
 	fs.BoolVar(&o.long, "long", false, "")
@@ -76,6 +82,9 @@ func (o *options) complete(only string, rest []string) (err error) {
 	}
 	if o.threads < 1 || o.threads > runtime.NumCPU() {
 		return fmt.Errorf("-threads %d: want 1 to %d, the CPUs of this machine", o.threads, runtime.NumCPU())
+	}
+	if o.pairs < 1 || o.pairs > mostPairs {
+		return fmt.Errorf("-pairs %d: want 1 to %d", o.pairs, mostPairs)
 	}
 	if o.short && o.long {
 		return errors.New("-short does not go with -long")

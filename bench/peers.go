@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
@@ -175,8 +176,8 @@ func (p *opponents) sides(w *work) (all []*side) {
 		s := &side{name: name}
 		var python *worker
 		if python, s.missing = p.worker(suffix); s.missing == nil {
-			s.run = func(repeat int) (float64, error) {
-				return python.time(request{Peer: library, Kernel: w.kernel, DType: w.dtype, Shape: w.shape, Repeats: repeat})
+			s.run = func(repeat int, warm time.Duration) (float64, error) {
+				return python.time(request{library, w.kernel, w.dtype, w.shape, repeat, warm.Seconds()})
 			}
 		}
 		all = append(all, s)

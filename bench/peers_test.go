@@ -174,7 +174,7 @@ func TestGonum(t *testing.T) {
 		w := matmul(snug.F32, 3, 4, 5, op)
 		s := gonumMatMul(&w)
 		require.NoError(t, s.missing)
-		_, err := s.run(2)
+		_, err := s.run(2, 0)
 		require.NoError(t, err, op)
 	}
 	require.Error(t, gonumMatMul(&work{shape: "n=3"}).missing)
@@ -193,7 +193,7 @@ func TestProgram(t *testing.T) {
 			c.Env = append(os.Environ(), "BENCH_TEST_AS=trainer", "BENCH_TEST_OUTPUT="+output)
 			return c
 		}}
-		s, err := p.run(1)
+		s, err := p.run(1, 0)
 		if want != "" {
 			require.ErrorContains(t, err, want)
 			continue

@@ -20,16 +20,19 @@ type result struct {
 	Tier     string  `json:"tier"`               // empty on a device other than the CPU
 	Threads  int     `json:"threads"`
 	Median   float64 `json:"median_s"`
-	Spread   float64 `json:"spread"`   // between the quartiles, over the median
-	Unit     string  `json:"unit"`     // of rate and limit: B/s or FLOP/s
-	Rate     float64 `json:"rate"`     // in what binds the kernel
-	Limit    float64 `json:"limit"`    // the most that the machine can do of it, 0 if not known
-	Fraction float64 `json:"fraction"` // rate / limit, or 0
-	Allocs   *int64  `json:"allocs"`   // a run; null for a whole program
+	Spread   float64 `json:"spread"`                   // between the quartiles, over the median
+	Unit     string  `json:"unit"`                     // of rate and limit: B/s or FLOP/s
+	Rate     float64 `json:"rate"`                     // in what binds the kernel
+	Limit    float64 `json:"limit"`                    // the most that the machine can do of it, 0 if not known
+	Fraction float64 `json:"fraction"`                 // rate / limit, or 0
+	Measured float64 `json:"measured_limit,omitempty"` // where rate is the limit: the loops for limits reached less
+	Allocs   *int64  `json:"allocs"`                   // a run; null for a whole program
 
-	Peer       *string  `json:"peer"`
-	PeerMedian *float64 `json:"peer_median_s"` // null when the peer is missing
-	Ratio      *float64 `json:"ratio"`         // above 1 snug is faster
+	Peer       *string   `json:"peer"`
+	PeerMedian *float64  `json:"peer_median_s"`   // null when the peer is missing
+	Ratio      *float64  `json:"ratio"`           // the median of the pairs; above 1 snug is faster
+	Pairs      int       `json:"pairs"`           // that ran one just after the other
+	Quartiles  []float64 `json:"ratio_quartiles"` // of the pairs
 
 	Plan *planned `json:"plan,omitempty"` // of a chain under a budget of memory
 	Tune *tuned   `json:"tune,omitempty"` // of fine-tuning
@@ -61,6 +64,10 @@ func (w *work) results(m *machine, sides []*side, allocs *int64) []result {
 	if lowerBound > 0 {
 		r.Limit, r.Fraction = amount/lowerBound, lowerBound/r.Median
 	}
+	if r.Fraction > 1 {
+		m.learn(w, memory, r.Rate)
+		r.Measured, r.Limit, r.Fraction = r.Limit, r.Rate, 1
+	}
 	if bytes := w.reads + w.writes; bytes > 0 {
 		r.ops, r.perS = w.ops/bytes, w.ops/r.Median
 	}
@@ -72,9 +79,10 @@ func (w *work) results(m *machine, sides []*side, allocs *int64) []result {
 		row := r
 		row.Peer, row.missing = &s.name, s.missing
 		if s.missing == nil {
-			t := median(s.samples)
-			ratio := t / r.Median
-			row.PeerMedian, row.Ratio = &t, &ratio
+			t, ratios := median(s.samples), s.ratios()
+			ratio := median(ratios)
+			row.PeerMedian, row.Ratio, row.Pairs = &t, &ratio, len(ratios)
+			row.Quartiles = []float64{quantile(ratios, 0.25), quantile(ratios, 0.75)}
 		}
 		rows = append(rows, row)
 	}
@@ -149,6 +157,9 @@ func (r *result) ofLimit() string {
 	case r.Limit == 0:
 		return "–"
 	}
+	if r.Measured > 0 {
+		return fmt.Sprintf("above %s", bare(r.Measured))
+	}
 	return fmt.Sprintf("%.0f%% of %s", 100*r.Fraction, bare(r.Limit))
 }
 
@@ -175,7 +186,8 @@ func (r *result) against() string {
 	if r.PeerRSS > 0 {
 		memory += fmt.Sprintf(" against %s", bytesText(r.PeerRSS))
 	}
-	return strings.TrimSpace(fmt.Sprintf("%-14s %10s %8.2f×  %s", *r.Peer, seconds(*r.PeerMedian), *r.Ratio, memory))
+	quartiles := fmt.Sprintf("(%.2f–%.2f of %d)", r.Quartiles[0], r.Quartiles[1], r.Pairs)
+	return strings.TrimSpace(fmt.Sprintf("%-14s %10s %8.2f× %-22s %s", *r.Peer, seconds(*r.PeerMedian), *r.Ratio, quartiles, memory))
 }
 
 // progress shows on a terminal how far the measurements are.

@@ -17,7 +17,7 @@ func example() []result {
 	allocs := int64(3)
 	return w.results(known(), []*side{
 		{name: "snug", samples: []float64{4, 4, 5}},
-		{name: "torch", samples: []float64{8, 9, 8}},
+		{name: "torch", samples: []float64{8, 9, 8}, before: []float64{4, 5, 4}},
 		{name: "numpy", missing: errors.New("not there")},
 	}, &allocs)
 }
@@ -51,8 +51,8 @@ func TestJSON(t *testing.T) {
 	var rows []map[string]any
 	require.NoError(t, json.Unmarshal(out.Bytes(), &rows))
 	require.Equal(t, []string{
-		"allocs", "device", "dtype", "fraction", "kernel", "limit", "median_s", "peer", "peer_median_s", "rate", "ratio",
-		"shape", "spread", "threads", "tier", "unit",
+		"allocs", "device", "dtype", "fraction", "kernel", "limit", "median_s", "pairs", "peer", "peer_median_s", "rate", "ratio",
+		"ratio_quartiles", "shape", "spread", "threads", "tier", "unit",
 	}, sortedKeys(rows[0]))
 	require.Equal(t, "torch", rows[0]["peer"])
 	require.InDelta(t, 2, rows[0]["ratio"], 1e-12)
@@ -65,16 +65,16 @@ func TestTable(t *testing.T) {
 	table := newTable(&out)
 	table.add(example())
 	w := &work{kernel: "step", products: 1e9}
-	rows := w.results(known(), []*side{{samples: []float64{2}}, {name: "torch", samples: []float64{1}}}, nil)
+	rows := w.results(known(), []*side{{samples: []float64{2}}, {name: "torch", samples: []float64{1}, before: []float64{2}}}, nil)
 	rows[0].RSS, rows[0].PeerRSS = 300<<20, 1800<<20
 	table.add(rows)
 	lines := strings.Split(out.String(), "\n")
 	require.Len(t, lines, 6)
 	require.Regexp(t, `^kernel .* peer$`, lines[0])
-	require.Regexp(t, `^cast +f32-bf16 +n=1 +4 s +12% +0.5 GB/s +50% of 1 +3  torch +8 s +2.00×$`, lines[1])
+	require.Regexp(t, `^cast +f32-bf16 +n=1 +4 s +12% +0.5 GB/s +50% of 1 +3  torch +8 s +2.00× \(1.90–2.00 of 3\)$`, lines[1])
 	require.Regexp(t, `^ {100,}numpy missing: not there$`, lines[2])
 	require.Empty(t, lines[3])
-	require.Regexp(t, `–  torch +1 s +0.50×  peak RSS 300 MiB against 1800 MiB$`, lines[4])
+	require.Regexp(t, `–  torch +1 s +0.50× \(0.50–0.50 of 1\) +peak RSS 300 MiB against 1800 MiB$`, lines[4])
 }
 
 func TestSVG(t *testing.T) {

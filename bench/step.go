@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/snug-ml/snug"
 )
@@ -69,7 +70,7 @@ type program struct {
 }
 
 // run ignores repeat: the program runs its steps.
-func (p *program) run(int) (float64, error) {
+func (p *program) run(int, time.Duration) (float64, error) {
 	forgetPeak()
 	c := p.command()
 	var stderr bytes.Buffer

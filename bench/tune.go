@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/transformer"
@@ -225,7 +226,7 @@ type tuneSide struct {
 }
 
 // run ignores repeat: the process runs its steps.
-func (s *tuneSide) run(int) (float64, error) {
+func (s *tuneSide) run(int, time.Duration) (float64, error) {
 	r, err := runTune(s.command())
 	if err != nil {
 		return 0, err

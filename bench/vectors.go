@@ -50,7 +50,7 @@ func gradients(s sizes) (all []work) {
 	for _, n := range s.lens {
 		all = append(all, work{
 			kernel: "unscale+check+norm", dtype: "f32", shape: lenShape(n),
-			reads: size(snug.F32, n), writes: size(snug.F32, n), ops: 3 * float64(n), peers: []string{torch},
+			reads: size(snug.F32, n), writes: size(snug.F32, n), ops: 3 * float64(n), inPlace: true, peers: []string{torch},
 			prepare: func(mem *memory) (run, done func() error, err error) { return unscale(mem.operand(snug.F32, n)) },
 		})
 	}
@@ -70,19 +70,19 @@ func gradients(s sizes) (all []work) {
 		for _, n := range s.lens {
 			all = append(all, work{
 				kernel: "accumulate", dtype: dt.String(), shape: lenShape(n),
-				reads: size(dt, n) + size(snug.F32, n), writes: size(snug.F32, n), ops: 3 * float64(n), peers: []string{torch},
+				reads: size(dt, n) + size(snug.F32, n), writes: size(snug.F32, n), ops: 3 * float64(n), inPlace: true, peers: []string{torch},
 				prepare: func(mem *memory) (run, done func() error, err error) {
 					return accumulate(mem.operand(dt, n), mem.empty(snug.F32, n), accum.Options{})
 				},
 			}, work{
 				kernel: "accumulate+measure", dtype: dt.String(), shape: lenShape(n),
-				reads: size(dt, n) + size(snug.F32, n), writes: size(snug.F32, n), ops: 5 * float64(n), peers: []string{torch},
+				reads: size(dt, n) + size(snug.F32, n), writes: size(snug.F32, n), ops: 5 * float64(n), inPlace: true, peers: []string{torch},
 				prepare: func(mem *memory) (run, done func() error, err error) {
 					return accumulate(mem.operand(dt, n), mem.empty(snug.F32, n), accum.Options{Measure: true})
 				},
 			}, work{
 				kernel: "accumulate in bf16", dtype: dt.String(), shape: lenShape(n),
-				reads: size(dt, n) + size(snug.BF16, n), writes: size(snug.BF16, n), ops: 3 * float64(n), peers: []string{torch},
+				reads: size(dt, n) + size(snug.BF16, n), writes: size(snug.BF16, n), ops: 3 * float64(n), inPlace: true, peers: []string{torch},
 				prepare: func(mem *memory) (run, done func() error, err error) {
 					return accumulate(mem.operand(dt, n), mem.empty(snug.BF16, n), accum.Options{DType: snug.BF16})
 				},

@@ -30,11 +30,12 @@ type hello struct {
 
 // request asks for the time of a kernel.
 type request struct {
-	Peer    string `json:"peer"`
-	Kernel  string `json:"kernel"`
-	DType   string `json:"dtype"`
-	Shape   string `json:"shape"`
-	Repeats int    `json:"repeats"`
+	Peer    string  `json:"peer"`
+	Kernel  string  `json:"kernel"`
+	DType   string  `json:"dtype"`
+	Shape   string  `json:"shape"`
+	Repeats int     `json:"repeats"`
+	Warm    float64 `json:"warm"` // seconds of runs before those that are timed
 }
 
 // answer is the time, or why there is none.

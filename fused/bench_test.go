@@ -69,7 +69,7 @@ func benchmarkLayers(b *testing.B, dt snug.DType, rows, cols int) {
 		b.Run(fmt.Sprintf("%v/%s", dt, layer.name), func(b *testing.B) {
 			best, peak := time.Hour, 0.0
 			for b.Loop() {
-				peak = max(peak, limits.Copy(256<<20, runtime.GOMAXPROCS(0)))
+				peak = max(peak, limits.Bandwidth(limits.Copy, 512<<20, runtime.GOMAXPROCS(0)))
 				start := time.Now()
 				if err := layer.run(); err != nil {
 					b.Fatal(err)

@@ -2,9 +2,10 @@
 
 It greets with one line of JSON, then answers each line of its input
 
-    {"peer": "torch", "kernel": "cast", "dtype": "f32-bf16", "shape": "n=1048576", "repeats": 3}
+    {"peer": "torch", "kernel": "cast", "dtype": "f32-bf16", "shape": "n=1048576", "repeats": 3, "warm": 0.05}
 
-with {"seconds": the time of one repeat} or {"error": why there is none}. The
+with {"seconds": the time of one repeat} or {"error": why there is none}, after runs for
+the seconds of warm that are not timed. The
 operands are made when a peer is first asked for a kernel and kept until another
 kernel, type or shape is asked for.
 
@@ -421,6 +422,10 @@ def main():
             if peer not in runs:
                 runs[peer] = prepare(peer, *wanted)
             run = runs[peer]
+            begin = time.perf_counter()
+            while time.perf_counter() - begin < request["warm"]:
+                run()
+                wait()
             wait()
             start = time.perf_counter()
             for _ in range(request["repeats"]):

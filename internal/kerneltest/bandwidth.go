@@ -19,7 +19,7 @@ const copyBytes = 256 << 20
 // than the caches, each comes from memory, yet is short enough to escape other load.
 func OfCopy(b *testing.B, parts, bytes int, do func(part int)) {
 	b.Helper()
-	limit := limits.Copy(copyBytes, runtime.GOMAXPROCS(0))
+	limit := limits.Bandwidth(limits.Copy, 2*copyBytes, runtime.GOMAXPROCS(0))
 	best, part := time.Duration(math.MaxInt64), 0
 	for b.Loop() {
 		start := time.Now()
@@ -27,7 +27,7 @@ func OfCopy(b *testing.B, parts, bytes int, do func(part int)) {
 		best = min(best, time.Since(start))
 		part = (part + 1) % parts
 	}
-	limit = max(limit, limits.Copy(copyBytes, runtime.GOMAXPROCS(0)))
+	limit = max(limit, limits.Bandwidth(limits.Copy, 2*copyBytes, runtime.GOMAXPROCS(0)))
 	rate := float64(bytes) / best.Seconds()
 	b.ReportMetric(rate/limit, "of-copy")
 	b.ReportMetric(rate/1e9, "GB/s")

@@ -7,80 +7,416 @@ package limits
 // fmaAVX2 does 12 independent vector multiply-adds a step.
 func fmaAVX2(steps int)
 
-// read1xAVX2 reads 1 parts of n bytes, a positive multiple of 512, apart bytes from
-// one another.
+// stream1to0By1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
 //
 //go:noescape
-func read1xAVX2(src *byte, n int, apart int)
+func stream1to0By1AVX2(p *byte, n int, apart int, vector int)
 
-// copy1xAVX2 copies 1 parts of n bytes, a positive multiple of 512, apart bytes from
-// one another, around the caches. dst and apart are multiples of 64.
+// stream1to0By4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
 //
 //go:noescape
-func copy1xAVX2(dst *byte, src *byte, n int, apart int)
+func stream1to0By4AVX2(p *byte, n int, apart int, vector int)
 
-// read4xAVX2 reads 4 parts of n bytes, a positive multiple of 512, apart bytes from
-// one another.
+// stream1to1By1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
 //
 //go:noescape
-func read4xAVX2(src *byte, n int, apart int)
+func stream1to1By1AVX2(p *byte, n int, apart int, vector int)
 
-// copy4xAVX2 copies 4 parts of n bytes, a positive multiple of 512, apart bytes from
-// one another, around the caches. dst and apart are multiples of 64.
+// stream1to1By4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
 //
 //go:noescape
-func copy4xAVX2(dst *byte, src *byte, n int, apart int)
+func stream1to1By4AVX2(p *byte, n int, apart int, vector int)
 
-// read8xAVX2 reads 8 parts of n bytes, a positive multiple of 512, apart bytes from
-// one another.
+// stream2to1By1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
 //
 //go:noescape
-func read8xAVX2(src *byte, n int, apart int)
+func stream2to1By1AVX2(p *byte, n int, apart int, vector int)
 
-// copy8xAVX2 copies 8 parts of n bytes, a positive multiple of 512, apart bytes from
-// one another, around the caches. dst and apart are multiples of 64.
+// stream2to1By4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
 //
 //go:noescape
-func copy8xAVX2(dst *byte, src *byte, n int, apart int)
+func stream2to1By4AVX2(p *byte, n int, apart int, vector int)
+
+// stream4to1By1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream4to1By1AVX2(p *byte, n int, apart int, vector int)
+
+// stream4to1By4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream4to1By4AVX2(p *byte, n int, apart int, vector int)
+
+// stream1to2By1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to2By1AVX2(p *byte, n int, apart int, vector int)
+
+// stream1to2By4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to2By4AVX2(p *byte, n int, apart int, vector int)
+
+// stream1to4By1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to4By1AVX2(p *byte, n int, apart int, vector int)
+
+// stream1to4By4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to4By4AVX2(p *byte, n int, apart int, vector int)
+
+// stream3to2By1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream3to2By1AVX2(p *byte, n int, apart int, vector int)
+
+// stream3to2By4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream3to2By4AVX2(p *byte, n int, apart int, vector int)
+
+// stream1to1AroundBy1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to1AroundBy1AVX2(p *byte, n int, apart int, vector int)
+
+// stream1to1AroundBy4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to1AroundBy4AVX2(p *byte, n int, apart int, vector int)
+
+// stream2to1AroundBy1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream2to1AroundBy1AVX2(p *byte, n int, apart int, vector int)
+
+// stream2to1AroundBy4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream2to1AroundBy4AVX2(p *byte, n int, apart int, vector int)
+
+// stream4to1AroundBy1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream4to1AroundBy1AVX2(p *byte, n int, apart int, vector int)
+
+// stream4to1AroundBy4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream4to1AroundBy4AVX2(p *byte, n int, apart int, vector int)
+
+// stream1to2AroundBy1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to2AroundBy1AVX2(p *byte, n int, apart int, vector int)
+
+// stream1to2AroundBy4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to2AroundBy4AVX2(p *byte, n int, apart int, vector int)
+
+// stream1to4AroundBy1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to4AroundBy1AVX2(p *byte, n int, apart int, vector int)
+
+// stream1to4AroundBy4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to4AroundBy4AVX2(p *byte, n int, apart int, vector int)
+
+// stream3to2AroundBy1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream3to2AroundBy1AVX2(p *byte, n int, apart int, vector int)
+
+// stream3to2AroundBy4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream3to2AroundBy4AVX2(p *byte, n int, apart int, vector int)
+
+// stream1to1InPlaceBy1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to1InPlaceBy1AVX2(p *byte, n int, apart int, vector int)
+
+// stream1to1InPlaceBy4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to1InPlaceBy4AVX2(p *byte, n int, apart int, vector int)
+
+// stream2to1InPlaceBy1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream2to1InPlaceBy1AVX2(p *byte, n int, apart int, vector int)
+
+// stream2to1InPlaceBy4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream2to1InPlaceBy4AVX2(p *byte, n int, apart int, vector int)
+
+// stream3to1InPlaceBy1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream3to1InPlaceBy1AVX2(p *byte, n int, apart int, vector int)
+
+// stream3to1InPlaceBy4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream3to1InPlaceBy4AVX2(p *byte, n int, apart int, vector int)
+
+// stream4to3InPlaceBy1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream4to3InPlaceBy1AVX2(p *byte, n int, apart int, vector int)
+
+// stream4to3InPlaceBy4AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream4to3InPlaceBy4AVX2(p *byte, n int, apart int, vector int)
 
 // fmaAVX512 does 12 independent vector multiply-adds a step.
 func fmaAVX512(steps int)
 
-// read1xAVX512 reads 1 parts of n bytes, a positive multiple of 512, apart bytes from
-// one another.
+// stream1to0By1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
 //
 //go:noescape
-func read1xAVX512(src *byte, n int, apart int)
+func stream1to0By1AVX512(p *byte, n int, apart int, vector int)
 
-// copy1xAVX512 copies 1 parts of n bytes, a positive multiple of 512, apart bytes from
-// one another, around the caches. dst and apart are multiples of 64.
+// stream1to0By4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
 //
 //go:noescape
-func copy1xAVX512(dst *byte, src *byte, n int, apart int)
+func stream1to0By4AVX512(p *byte, n int, apart int, vector int)
 
-// read4xAVX512 reads 4 parts of n bytes, a positive multiple of 512, apart bytes from
-// one another.
+// stream1to1By1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
 //
 //go:noescape
-func read4xAVX512(src *byte, n int, apart int)
+func stream1to1By1AVX512(p *byte, n int, apart int, vector int)
 
-// copy4xAVX512 copies 4 parts of n bytes, a positive multiple of 512, apart bytes from
-// one another, around the caches. dst and apart are multiples of 64.
+// stream1to1By4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
 //
 //go:noescape
-func copy4xAVX512(dst *byte, src *byte, n int, apart int)
+func stream1to1By4AVX512(p *byte, n int, apart int, vector int)
 
-// read8xAVX512 reads 8 parts of n bytes, a positive multiple of 512, apart bytes from
-// one another.
+// stream2to1By1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
 //
 //go:noescape
-func read8xAVX512(src *byte, n int, apart int)
+func stream2to1By1AVX512(p *byte, n int, apart int, vector int)
 
-// copy8xAVX512 copies 8 parts of n bytes, a positive multiple of 512, apart bytes from
-// one another, around the caches. dst and apart are multiples of 64.
+// stream2to1By4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
 //
 //go:noescape
-func copy8xAVX512(dst *byte, src *byte, n int, apart int)
+func stream2to1By4AVX512(p *byte, n int, apart int, vector int)
+
+// stream4to1By1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream4to1By1AVX512(p *byte, n int, apart int, vector int)
+
+// stream4to1By4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream4to1By4AVX512(p *byte, n int, apart int, vector int)
+
+// stream1to2By1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to2By1AVX512(p *byte, n int, apart int, vector int)
+
+// stream1to2By4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to2By4AVX512(p *byte, n int, apart int, vector int)
+
+// stream1to4By1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to4By1AVX512(p *byte, n int, apart int, vector int)
+
+// stream1to4By4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to4By4AVX512(p *byte, n int, apart int, vector int)
+
+// stream3to2By1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream3to2By1AVX512(p *byte, n int, apart int, vector int)
+
+// stream3to2By4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream3to2By4AVX512(p *byte, n int, apart int, vector int)
+
+// stream1to1AroundBy1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to1AroundBy1AVX512(p *byte, n int, apart int, vector int)
+
+// stream1to1AroundBy4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to1AroundBy4AVX512(p *byte, n int, apart int, vector int)
+
+// stream2to1AroundBy1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream2to1AroundBy1AVX512(p *byte, n int, apart int, vector int)
+
+// stream2to1AroundBy4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream2to1AroundBy4AVX512(p *byte, n int, apart int, vector int)
+
+// stream4to1AroundBy1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream4to1AroundBy1AVX512(p *byte, n int, apart int, vector int)
+
+// stream4to1AroundBy4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream4to1AroundBy4AVX512(p *byte, n int, apart int, vector int)
+
+// stream1to2AroundBy1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to2AroundBy1AVX512(p *byte, n int, apart int, vector int)
+
+// stream1to2AroundBy4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to2AroundBy4AVX512(p *byte, n int, apart int, vector int)
+
+// stream1to4AroundBy1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to4AroundBy1AVX512(p *byte, n int, apart int, vector int)
+
+// stream1to4AroundBy4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to4AroundBy4AVX512(p *byte, n int, apart int, vector int)
+
+// stream3to2AroundBy1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream3to2AroundBy1AVX512(p *byte, n int, apart int, vector int)
+
+// stream3to2AroundBy4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream3to2AroundBy4AVX512(p *byte, n int, apart int, vector int)
+
+// stream1to1InPlaceBy1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to1InPlaceBy1AVX512(p *byte, n int, apart int, vector int)
+
+// stream1to1InPlaceBy4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to1InPlaceBy4AVX512(p *byte, n int, apart int, vector int)
+
+// stream2to1InPlaceBy1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream2to1InPlaceBy1AVX512(p *byte, n int, apart int, vector int)
+
+// stream2to1InPlaceBy4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream2to1InPlaceBy4AVX512(p *byte, n int, apart int, vector int)
+
+// stream3to1InPlaceBy1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream3to1InPlaceBy1AVX512(p *byte, n int, apart int, vector int)
+
+// stream3to1InPlaceBy4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream3to1InPlaceBy4AVX512(p *byte, n int, apart int, vector int)
+
+// stream4to3InPlaceBy1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream4to3InPlaceBy1AVX512(p *byte, n int, apart int, vector int)
+
+// stream4to3InPlaceBy4AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
+// apart bytes after one another, and have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream4to3InPlaceBy4AVX512(p *byte, n int, apart int, vector int)
 
 // dotBF16 does 12 independent VDPBF16PS a step.
 func dotBF16(steps int)

@@ -9,26 +9,206 @@ package limits
 //go:noescape
 func fmaNEON(steps int)
 
-// read1xNEON reads 1 parts of n bytes, a positive multiple of 512, apart
-// bytes from one another.
+// stream1to0By1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
 //
 //go:noescape
-func read1xNEON(src *byte, n, apart int)
+func stream1to0By1NEON(p *byte, n, apart, vector int)
 
-// copy1xNEON copies 1 parts of n bytes, a positive multiple of 512, apart
-// bytes from one another, with a hint that caches need not hold them.
+// stream1to0By4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
 //
 //go:noescape
-func copy1xNEON(dst, src *byte, n, apart int)
+func stream1to0By4NEON(p *byte, n, apart, vector int)
 
-// read4xNEON reads 4 parts of n bytes, a positive multiple of 512, apart
-// bytes from one another.
+// stream1to1By1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
 //
 //go:noescape
-func read4xNEON(src *byte, n, apart int)
+func stream1to1By1NEON(p *byte, n, apart, vector int)
 
-// copy4xNEON copies 4 parts of n bytes, a positive multiple of 512, apart
-// bytes from one another, with a hint that caches need not hold them.
+// stream1to1By4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
 //
 //go:noescape
-func copy4xNEON(dst, src *byte, n, apart int)
+func stream1to1By4NEON(p *byte, n, apart, vector int)
+
+// stream2to1By1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream2to1By1NEON(p *byte, n, apart, vector int)
+
+// stream2to1By4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream2to1By4NEON(p *byte, n, apart, vector int)
+
+// stream4to1By1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream4to1By1NEON(p *byte, n, apart, vector int)
+
+// stream4to1By4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream4to1By4NEON(p *byte, n, apart, vector int)
+
+// stream1to2By1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream1to2By1NEON(p *byte, n, apart, vector int)
+
+// stream1to2By4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream1to2By4NEON(p *byte, n, apart, vector int)
+
+// stream1to4By1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream1to4By1NEON(p *byte, n, apart, vector int)
+
+// stream1to4By4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream1to4By4NEON(p *byte, n, apart, vector int)
+
+// stream3to2By1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream3to2By1NEON(p *byte, n, apart, vector int)
+
+// stream3to2By4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream3to2By4NEON(p *byte, n, apart, vector int)
+
+// stream1to1AroundBy1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream1to1AroundBy1NEON(p *byte, n, apart, vector int)
+
+// stream1to1AroundBy4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream1to1AroundBy4NEON(p *byte, n, apart, vector int)
+
+// stream2to1AroundBy1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream2to1AroundBy1NEON(p *byte, n, apart, vector int)
+
+// stream2to1AroundBy4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream2to1AroundBy4NEON(p *byte, n, apart, vector int)
+
+// stream4to1AroundBy1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream4to1AroundBy1NEON(p *byte, n, apart, vector int)
+
+// stream4to1AroundBy4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream4to1AroundBy4NEON(p *byte, n, apart, vector int)
+
+// stream1to2AroundBy1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream1to2AroundBy1NEON(p *byte, n, apart, vector int)
+
+// stream1to2AroundBy4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream1to2AroundBy4NEON(p *byte, n, apart, vector int)
+
+// stream1to4AroundBy1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream1to4AroundBy1NEON(p *byte, n, apart, vector int)
+
+// stream1to4AroundBy4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream1to4AroundBy4NEON(p *byte, n, apart, vector int)
+
+// stream3to2AroundBy1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream3to2AroundBy1NEON(p *byte, n, apart, vector int)
+
+// stream3to2AroundBy4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream3to2AroundBy4NEON(p *byte, n, apart, vector int)
+
+// stream1to1InPlaceBy1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream1to1InPlaceBy1NEON(p *byte, n, apart, vector int)
+
+// stream1to1InPlaceBy4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream1to1InPlaceBy4NEON(p *byte, n, apart, vector int)
+
+// stream2to1InPlaceBy1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream2to1InPlaceBy1NEON(p *byte, n, apart, vector int)
+
+// stream2to1InPlaceBy4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream2to1InPlaceBy4NEON(p *byte, n, apart, vector int)
+
+// stream3to1InPlaceBy1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream3to1InPlaceBy1NEON(p *byte, n, apart, vector int)
+
+// stream3to1InPlaceBy4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream3to1InPlaceBy4NEON(p *byte, n, apart, vector int)
+
+// stream4to3InPlaceBy1NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream4to3InPlaceBy1NEON(p *byte, n, apart, vector int)
+
+// stream4to3InPlaceBy4NEON goes through vectors that begin vector bytes after one another. Parts of them
+// are apart bytes after one another, and have n bytes, a positive multiple of 64.
+//
+//go:noescape
+func stream4to3InPlaceBy4NEON(p *byte, n, apart, vector int)

@@ -61,148 +61,1567 @@ loop:
 	BNE loop
 	RET
 
-// func read1xNEON(src *byte, n, apart int)
-TEXT ·read1xNEON(SB), NOSPLIT|NOFRAME, $0-24
+// func stream1to0By1NEON(p *byte, n, apart, vector int)
+TEXT ·stream1to0By1NEON(SB), NOSPLIT|NOFRAME, $0-32
 	MOVD n+8(FP), R0
 	MOVD apart+16(FP), R1
-	MOVD src+0(FP), R2
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
 loop:
-	FLDPQ 0(R2), (F0, F1)
-	FLDPQ 32(R2), (F2, F3)
-	FLDPQ 64(R2), (F4, F5)
-	FLDPQ 96(R2), (F6, F7)
-	PRFM 4096(R2), PLDL1KEEP
-	PRFM 4160(R2), PLDL1KEEP
-	ADD $128, R2
-	SUBS $128, R0
-	BNE loop
-	RET
-
-// func copy1xNEON(dst, src *byte, n, apart int)
-TEXT ·copy1xNEON(SB), NOSPLIT|NOFRAME, $0-32
-	MOVD n+16(FP), R0
-	MOVD apart+24(FP), R1
-	MOVD src+8(FP), R2
-	MOVD dst+0(FP), R3
-loop:
-	FLDPQ 0(R2), (F0, F1)
-	FLDPQ 32(R2), (F2, F3)
-	FLDPQ 64(R2), (F4, F5)
-	FLDPQ 96(R2), (F6, F7)
-	PRFM 4096(R2), PLDL1KEEP
-	PRFM 4160(R2), PLDL1KEEP
-	WORD $0xac000460 // stnp q0, q1, [x3, #0]
-	WORD $0xac010c62 // stnp q2, q3, [x3, #32]
-	WORD $0xac021464 // stnp q4, q5, [x3, #64]
-	WORD $0xac031c66 // stnp q6, q7, [x3, #96]
-	ADD $128, R2
-	ADD $128, R3
-	SUBS $128, R0
-	BNE loop
-	RET
-
-// func read4xNEON(src *byte, n, apart int)
-TEXT ·read4xNEON(SB), NOSPLIT|NOFRAME, $0-24
-	MOVD n+8(FP), R0
-	MOVD apart+16(FP), R1
-	MOVD src+0(FP), R2
-	ADD R1, R2, R3
-	ADD R1, R3, R4
-	ADD R1, R4, R5
-loop:
-	FLDPQ 0(R2), (F0, F1)
-	FLDPQ 32(R2), (F2, F3)
-	FLDPQ 64(R2), (F4, F5)
-	FLDPQ 96(R2), (F6, F7)
-	PRFM 4096(R2), PLDL1KEEP
-	PRFM 4160(R2), PLDL1KEEP
-	ADD $128, R2
-	FLDPQ 0(R3), (F0, F1)
-	FLDPQ 32(R3), (F2, F3)
-	FLDPQ 64(R3), (F4, F5)
-	FLDPQ 96(R3), (F6, F7)
-	PRFM 4096(R3), PLDL1KEEP
-	PRFM 4160(R3), PLDL1KEEP
-	ADD $128, R3
+	MOVD R3, R4
 	FLDPQ 0(R4), (F0, F1)
 	FLDPQ 32(R4), (F2, F3)
-	FLDPQ 64(R4), (F4, F5)
-	FLDPQ 96(R4), (F6, F7)
-	PRFM 4096(R4), PLDL1KEEP
-	PRFM 4160(R4), PLDL1KEEP
-	ADD $128, R4
-	FLDPQ 0(R5), (F0, F1)
-	FLDPQ 32(R5), (F2, F3)
-	FLDPQ 64(R5), (F4, F5)
-	FLDPQ 96(R5), (F6, F7)
-	PRFM 4096(R5), PLDL1KEEP
-	PRFM 4160(R5), PLDL1KEEP
-	ADD $128, R5
-	SUBS $128, R0
+	ADD $64, R3
+	SUBS $64, R0
 	BNE loop
 	RET
 
-// func copy4xNEON(dst, src *byte, n, apart int)
-TEXT ·copy4xNEON(SB), NOSPLIT|NOFRAME, $0-32
-	MOVD n+16(FP), R0
-	MOVD apart+24(FP), R1
-	MOVD src+8(FP), R2
-	ADD R1, R2, R3
+// func stream1to0By4NEON(p *byte, n, apart, vector int)
+TEXT ·stream1to0By4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
 	ADD R1, R3, R4
 	ADD R1, R4, R5
-	MOVD dst+0(FP), R6
-	ADD R1, R6, R7
-	ADD R1, R7, R8
-	ADD R1, R8, R9
+	ADD R1, R5, R6
 loop:
-	FLDPQ 0(R2), (F0, F1)
-	FLDPQ 32(R2), (F2, F3)
-	FLDPQ 64(R2), (F4, F5)
-	FLDPQ 96(R2), (F6, F7)
-	PRFM 4096(R2), PLDL1KEEP
-	PRFM 4160(R2), PLDL1KEEP
-	WORD $0xac0004c0 // stnp q0, q1, [x6, #0]
-	WORD $0xac010cc2 // stnp q2, q3, [x6, #32]
-	WORD $0xac0214c4 // stnp q4, q5, [x6, #64]
-	WORD $0xac031cc6 // stnp q6, q7, [x6, #96]
-	ADD $128, R2
-	ADD $128, R6
-	FLDPQ 0(R3), (F0, F1)
-	FLDPQ 32(R3), (F2, F3)
-	FLDPQ 64(R3), (F4, F5)
-	FLDPQ 96(R3), (F6, F7)
-	PRFM 4096(R3), PLDL1KEEP
-	PRFM 4160(R3), PLDL1KEEP
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD $64, R6
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream1to1By1NEON(p *byte, n, apart, vector int)
+TEXT ·stream1to1By1NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+loop:
+	MOVD R3, R4
+	FLDPQ 0(R4), (F0, F1)
+	FLDPQ 32(R4), (F2, F3)
+	ADD R2, R4
+	FSTPQ (F0, F1), 0(R4)
+	FSTPQ (F2, F3), 32(R4)
+	ADD $64, R3
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream1to1By4NEON(p *byte, n, apart, vector int)
+TEXT ·stream1to1By4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	ADD R1, R5, R6
+loop:
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R6
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream2to1By1NEON(p *byte, n, apart, vector int)
+TEXT ·stream2to1By1NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+loop:
+	MOVD R3, R4
+	FLDPQ 0(R4), (F0, F1)
+	FLDPQ 32(R4), (F2, F3)
+	ADD R2, R4
+	FLDPQ 0(R4), (F4, F5)
+	FLDPQ 32(R4), (F6, F7)
+	ADD R2, R4
+	FSTPQ (F0, F1), 0(R4)
+	FSTPQ (F2, F3), 32(R4)
+	ADD $64, R3
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream2to1By4NEON(p *byte, n, apart, vector int)
+TEXT ·stream2to1By4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	ADD R1, R5, R6
+loop:
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R6
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream4to1By1NEON(p *byte, n, apart, vector int)
+TEXT ·stream4to1By1NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+loop:
+	MOVD R3, R4
+	FLDPQ 0(R4), (F0, F1)
+	FLDPQ 32(R4), (F2, F3)
+	ADD R2, R4
+	FLDPQ 0(R4), (F4, F5)
+	FLDPQ 32(R4), (F6, F7)
+	ADD R2, R4
+	FLDPQ 0(R4), (F8, F9)
+	FLDPQ 32(R4), (F10, F11)
+	ADD R2, R4
+	FLDPQ 0(R4), (F12, F13)
+	FLDPQ 32(R4), (F14, F15)
+	ADD R2, R4
+	FSTPQ (F0, F1), 0(R4)
+	FSTPQ (F2, F3), 32(R4)
+	ADD $64, R3
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream4to1By4NEON(p *byte, n, apart, vector int)
+TEXT ·stream4to1By4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	ADD R1, R5, R6
+loop:
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F12, F13)
+	FLDPQ 32(R7), (F14, F15)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F12, F13)
+	FLDPQ 32(R7), (F14, F15)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F12, F13)
+	FLDPQ 32(R7), (F14, F15)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F12, F13)
+	FLDPQ 32(R7), (F14, F15)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R6
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream1to2By1NEON(p *byte, n, apart, vector int)
+TEXT ·stream1to2By1NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+loop:
+	MOVD R3, R4
+	FLDPQ 0(R4), (F0, F1)
+	FLDPQ 32(R4), (F2, F3)
+	ADD R2, R4
+	FSTPQ (F0, F1), 0(R4)
+	FSTPQ (F2, F3), 32(R4)
+	ADD R2, R4
+	FSTPQ (F0, F1), 0(R4)
+	FSTPQ (F2, F3), 32(R4)
+	ADD $64, R3
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream1to2By4NEON(p *byte, n, apart, vector int)
+TEXT ·stream1to2By4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	ADD R1, R5, R6
+loop:
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R6
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream1to4By1NEON(p *byte, n, apart, vector int)
+TEXT ·stream1to4By1NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+loop:
+	MOVD R3, R4
+	FLDPQ 0(R4), (F0, F1)
+	FLDPQ 32(R4), (F2, F3)
+	ADD R2, R4
+	FSTPQ (F0, F1), 0(R4)
+	FSTPQ (F2, F3), 32(R4)
+	ADD R2, R4
+	FSTPQ (F0, F1), 0(R4)
+	FSTPQ (F2, F3), 32(R4)
+	ADD R2, R4
+	FSTPQ (F0, F1), 0(R4)
+	FSTPQ (F2, F3), 32(R4)
+	ADD R2, R4
+	FSTPQ (F0, F1), 0(R4)
+	FSTPQ (F2, F3), 32(R4)
+	ADD $64, R3
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream1to4By4NEON(p *byte, n, apart, vector int)
+TEXT ·stream1to4By4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	ADD R1, R5, R6
+loop:
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R6
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream3to2By1NEON(p *byte, n, apart, vector int)
+TEXT ·stream3to2By1NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+loop:
+	MOVD R3, R4
+	FLDPQ 0(R4), (F0, F1)
+	FLDPQ 32(R4), (F2, F3)
+	ADD R2, R4
+	FLDPQ 0(R4), (F4, F5)
+	FLDPQ 32(R4), (F6, F7)
+	ADD R2, R4
+	FLDPQ 0(R4), (F8, F9)
+	FLDPQ 32(R4), (F10, F11)
+	ADD R2, R4
+	FSTPQ (F0, F1), 0(R4)
+	FSTPQ (F2, F3), 32(R4)
+	ADD R2, R4
+	FSTPQ (F4, F5), 0(R4)
+	FSTPQ (F6, F7), 32(R4)
+	ADD $64, R3
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream3to2By4NEON(p *byte, n, apart, vector int)
+TEXT ·stream3to2By4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	ADD R1, R5, R6
+loop:
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F4, F5), 0(R7)
+	FSTPQ (F6, F7), 32(R7)
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F4, F5), 0(R7)
+	FSTPQ (F6, F7), 32(R7)
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F4, F5), 0(R7)
+	FSTPQ (F6, F7), 32(R7)
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FSTPQ (F4, F5), 0(R7)
+	FSTPQ (F6, F7), 32(R7)
+	ADD $64, R6
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream1to1AroundBy1NEON(p *byte, n, apart, vector int)
+TEXT ·stream1to1AroundBy1NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+loop:
+	MOVD R3, R4
+	FLDPQ 0(R4), (F0, F1)
+	FLDPQ 32(R4), (F2, F3)
+	ADD R2, R4
+	WORD $0xac000480 // stnp q0, q1, [x4, #0]
+	WORD $0xac010c82 // stnp q2, q3, [x4, #32]
+	ADD $64, R3
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream1to1AroundBy4NEON(p *byte, n, apart, vector int)
+TEXT ·stream1to1AroundBy4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	ADD R1, R5, R6
+loop:
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
 	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
 	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
-	WORD $0xac0214e4 // stnp q4, q5, [x7, #64]
-	WORD $0xac031ce6 // stnp q6, q7, [x7, #96]
-	ADD $128, R3
-	ADD $128, R7
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R6
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream2to1AroundBy1NEON(p *byte, n, apart, vector int)
+TEXT ·stream2to1AroundBy1NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+loop:
+	MOVD R3, R4
 	FLDPQ 0(R4), (F0, F1)
 	FLDPQ 32(R4), (F2, F3)
-	FLDPQ 64(R4), (F4, F5)
-	FLDPQ 96(R4), (F6, F7)
-	PRFM 4096(R4), PLDL1KEEP
-	PRFM 4160(R4), PLDL1KEEP
-	WORD $0xac000500 // stnp q0, q1, [x8, #0]
-	WORD $0xac010d02 // stnp q2, q3, [x8, #32]
-	WORD $0xac021504 // stnp q4, q5, [x8, #64]
-	WORD $0xac031d06 // stnp q6, q7, [x8, #96]
-	ADD $128, R4
-	ADD $128, R8
-	FLDPQ 0(R5), (F0, F1)
-	FLDPQ 32(R5), (F2, F3)
-	FLDPQ 64(R5), (F4, F5)
-	FLDPQ 96(R5), (F6, F7)
-	PRFM 4096(R5), PLDL1KEEP
-	PRFM 4160(R5), PLDL1KEEP
-	WORD $0xac000520 // stnp q0, q1, [x9, #0]
-	WORD $0xac010d22 // stnp q2, q3, [x9, #32]
-	WORD $0xac021524 // stnp q4, q5, [x9, #64]
-	WORD $0xac031d26 // stnp q6, q7, [x9, #96]
-	ADD $128, R5
-	ADD $128, R9
-	SUBS $128, R0
+	ADD R2, R4
+	FLDPQ 0(R4), (F4, F5)
+	FLDPQ 32(R4), (F6, F7)
+	ADD R2, R4
+	WORD $0xac000480 // stnp q0, q1, [x4, #0]
+	WORD $0xac010c82 // stnp q2, q3, [x4, #32]
+	ADD $64, R3
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream2to1AroundBy4NEON(p *byte, n, apart, vector int)
+TEXT ·stream2to1AroundBy4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	ADD R1, R5, R6
+loop:
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R6
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream4to1AroundBy1NEON(p *byte, n, apart, vector int)
+TEXT ·stream4to1AroundBy1NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+loop:
+	MOVD R3, R4
+	FLDPQ 0(R4), (F0, F1)
+	FLDPQ 32(R4), (F2, F3)
+	ADD R2, R4
+	FLDPQ 0(R4), (F4, F5)
+	FLDPQ 32(R4), (F6, F7)
+	ADD R2, R4
+	FLDPQ 0(R4), (F8, F9)
+	FLDPQ 32(R4), (F10, F11)
+	ADD R2, R4
+	FLDPQ 0(R4), (F12, F13)
+	FLDPQ 32(R4), (F14, F15)
+	ADD R2, R4
+	WORD $0xac000480 // stnp q0, q1, [x4, #0]
+	WORD $0xac010c82 // stnp q2, q3, [x4, #32]
+	ADD $64, R3
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream4to1AroundBy4NEON(p *byte, n, apart, vector int)
+TEXT ·stream4to1AroundBy4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	ADD R1, R5, R6
+loop:
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F12, F13)
+	FLDPQ 32(R7), (F14, F15)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F12, F13)
+	FLDPQ 32(R7), (F14, F15)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F12, F13)
+	FLDPQ 32(R7), (F14, F15)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F12, F13)
+	FLDPQ 32(R7), (F14, F15)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R6
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream1to2AroundBy1NEON(p *byte, n, apart, vector int)
+TEXT ·stream1to2AroundBy1NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+loop:
+	MOVD R3, R4
+	FLDPQ 0(R4), (F0, F1)
+	FLDPQ 32(R4), (F2, F3)
+	ADD R2, R4
+	WORD $0xac000480 // stnp q0, q1, [x4, #0]
+	WORD $0xac010c82 // stnp q2, q3, [x4, #32]
+	ADD R2, R4
+	WORD $0xac000480 // stnp q0, q1, [x4, #0]
+	WORD $0xac010c82 // stnp q2, q3, [x4, #32]
+	ADD $64, R3
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream1to2AroundBy4NEON(p *byte, n, apart, vector int)
+TEXT ·stream1to2AroundBy4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	ADD R1, R5, R6
+loop:
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R6
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream1to4AroundBy1NEON(p *byte, n, apart, vector int)
+TEXT ·stream1to4AroundBy1NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+loop:
+	MOVD R3, R4
+	FLDPQ 0(R4), (F0, F1)
+	FLDPQ 32(R4), (F2, F3)
+	ADD R2, R4
+	WORD $0xac000480 // stnp q0, q1, [x4, #0]
+	WORD $0xac010c82 // stnp q2, q3, [x4, #32]
+	ADD R2, R4
+	WORD $0xac000480 // stnp q0, q1, [x4, #0]
+	WORD $0xac010c82 // stnp q2, q3, [x4, #32]
+	ADD R2, R4
+	WORD $0xac000480 // stnp q0, q1, [x4, #0]
+	WORD $0xac010c82 // stnp q2, q3, [x4, #32]
+	ADD R2, R4
+	WORD $0xac000480 // stnp q0, q1, [x4, #0]
+	WORD $0xac010c82 // stnp q2, q3, [x4, #32]
+	ADD $64, R3
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream1to4AroundBy4NEON(p *byte, n, apart, vector int)
+TEXT ·stream1to4AroundBy4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	ADD R1, R5, R6
+loop:
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD $64, R6
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream3to2AroundBy1NEON(p *byte, n, apart, vector int)
+TEXT ·stream3to2AroundBy1NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+loop:
+	MOVD R3, R4
+	FLDPQ 0(R4), (F0, F1)
+	FLDPQ 32(R4), (F2, F3)
+	ADD R2, R4
+	FLDPQ 0(R4), (F4, F5)
+	FLDPQ 32(R4), (F6, F7)
+	ADD R2, R4
+	FLDPQ 0(R4), (F8, F9)
+	FLDPQ 32(R4), (F10, F11)
+	ADD R2, R4
+	WORD $0xac000480 // stnp q0, q1, [x4, #0]
+	WORD $0xac010c82 // stnp q2, q3, [x4, #32]
+	ADD R2, R4
+	WORD $0xac001484 // stnp q4, q5, [x4, #0]
+	WORD $0xac011c86 // stnp q6, q7, [x4, #32]
+	ADD $64, R3
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream3to2AroundBy4NEON(p *byte, n, apart, vector int)
+TEXT ·stream3to2AroundBy4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	ADD R1, R5, R6
+loop:
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0014e4 // stnp q4, q5, [x7, #0]
+	WORD $0xac011ce6 // stnp q6, q7, [x7, #32]
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0014e4 // stnp q4, q5, [x7, #0]
+	WORD $0xac011ce6 // stnp q6, q7, [x7, #32]
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0014e4 // stnp q4, q5, [x7, #0]
+	WORD $0xac011ce6 // stnp q6, q7, [x7, #32]
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	WORD $0xac0004e0 // stnp q0, q1, [x7, #0]
+	WORD $0xac010ce2 // stnp q2, q3, [x7, #32]
+	ADD R2, R7
+	WORD $0xac0014e4 // stnp q4, q5, [x7, #0]
+	WORD $0xac011ce6 // stnp q6, q7, [x7, #32]
+	ADD $64, R6
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream1to1InPlaceBy1NEON(p *byte, n, apart, vector int)
+TEXT ·stream1to1InPlaceBy1NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+loop:
+	MOVD R3, R4
+	FLDPQ 0(R4), (F0, F1)
+	FLDPQ 32(R4), (F2, F3)
+	FSTPQ (F0, F1), 0(R4)
+	FSTPQ (F2, F3), 32(R4)
+	ADD $64, R3
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream1to1InPlaceBy4NEON(p *byte, n, apart, vector int)
+TEXT ·stream1to1InPlaceBy4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	ADD R1, R5, R6
+loop:
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD $64, R6
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream2to1InPlaceBy1NEON(p *byte, n, apart, vector int)
+TEXT ·stream2to1InPlaceBy1NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+loop:
+	MOVD R3, R4
+	FLDPQ 0(R4), (F0, F1)
+	FLDPQ 32(R4), (F2, F3)
+	FSTPQ (F0, F1), 0(R4)
+	FSTPQ (F2, F3), 32(R4)
+	ADD R2, R4
+	FLDPQ 0(R4), (F4, F5)
+	FLDPQ 32(R4), (F6, F7)
+	ADD $64, R3
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream2to1InPlaceBy4NEON(p *byte, n, apart, vector int)
+TEXT ·stream2to1InPlaceBy4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	ADD R1, R5, R6
+loop:
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD $64, R6
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream3to1InPlaceBy1NEON(p *byte, n, apart, vector int)
+TEXT ·stream3to1InPlaceBy1NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+loop:
+	MOVD R3, R4
+	FLDPQ 0(R4), (F0, F1)
+	FLDPQ 32(R4), (F2, F3)
+	FSTPQ (F0, F1), 0(R4)
+	FSTPQ (F2, F3), 32(R4)
+	ADD R2, R4
+	FLDPQ 0(R4), (F4, F5)
+	FLDPQ 32(R4), (F6, F7)
+	ADD R2, R4
+	FLDPQ 0(R4), (F8, F9)
+	FLDPQ 32(R4), (F10, F11)
+	ADD $64, R3
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream3to1InPlaceBy4NEON(p *byte, n, apart, vector int)
+TEXT ·stream3to1InPlaceBy4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	ADD R1, R5, R6
+loop:
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD $64, R6
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream4to3InPlaceBy1NEON(p *byte, n, apart, vector int)
+TEXT ·stream4to3InPlaceBy1NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+loop:
+	MOVD R3, R4
+	FLDPQ 0(R4), (F0, F1)
+	FLDPQ 32(R4), (F2, F3)
+	FSTPQ (F0, F1), 0(R4)
+	FSTPQ (F2, F3), 32(R4)
+	ADD R2, R4
+	FLDPQ 0(R4), (F4, F5)
+	FLDPQ 32(R4), (F6, F7)
+	FSTPQ (F4, F5), 0(R4)
+	FSTPQ (F6, F7), 32(R4)
+	ADD R2, R4
+	FLDPQ 0(R4), (F8, F9)
+	FLDPQ 32(R4), (F10, F11)
+	FSTPQ (F8, F9), 0(R4)
+	FSTPQ (F10, F11), 32(R4)
+	ADD R2, R4
+	FLDPQ 0(R4), (F12, F13)
+	FLDPQ 32(R4), (F14, F15)
+	ADD $64, R3
+	SUBS $64, R0
+	BNE loop
+	RET
+
+// func stream4to3InPlaceBy4NEON(p *byte, n, apart, vector int)
+TEXT ·stream4to3InPlaceBy4NEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD n+8(FP), R0
+	MOVD apart+16(FP), R1
+	MOVD vector+24(FP), R2
+	MOVD p+0(FP), R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	ADD R1, R5, R6
+loop:
+	MOVD R3, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F4, F5), 0(R7)
+	FSTPQ (F6, F7), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F8, F9), 0(R7)
+	FSTPQ (F10, F11), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F12, F13)
+	FLDPQ 32(R7), (F14, F15)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD $64, R3
+	MOVD R4, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F4, F5), 0(R7)
+	FSTPQ (F6, F7), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F8, F9), 0(R7)
+	FSTPQ (F10, F11), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F12, F13)
+	FLDPQ 32(R7), (F14, F15)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD $64, R4
+	MOVD R5, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F4, F5), 0(R7)
+	FSTPQ (F6, F7), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F8, F9), 0(R7)
+	FSTPQ (F10, F11), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F12, F13)
+	FLDPQ 32(R7), (F14, F15)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD $64, R5
+	MOVD R6, R7
+	FLDPQ 0(R7), (F0, F1)
+	FLDPQ 32(R7), (F2, F3)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F0, F1), 0(R7)
+	FSTPQ (F2, F3), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F4, F5)
+	FLDPQ 32(R7), (F6, F7)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F4, F5), 0(R7)
+	FSTPQ (F6, F7), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F8, F9)
+	FLDPQ 32(R7), (F10, F11)
+	PRFM 4096(R7), PLDL1KEEP
+	FSTPQ (F8, F9), 0(R7)
+	FSTPQ (F10, F11), 32(R7)
+	ADD R2, R7
+	FLDPQ 0(R7), (F12, F13)
+	FLDPQ 32(R7), (F14, F15)
+	PRFM 4096(R7), PLDL1KEEP
+	ADD $64, R6
+	SUBS $64, R0
 	BNE loop
 	RET

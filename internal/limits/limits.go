@@ -21,8 +21,7 @@ import (
 // the machine can do.
 type loops struct {
 	fma, dot, tile arithmetic
-	copies         []copying
-	reads          []reading
+	streams        map[Mix][]streaming
 }
 
 // arithmetic is a loop on registers and the operations of a step.
@@ -31,20 +30,10 @@ type arithmetic struct {
 	flops float64
 }
 
-// Loops on memory take slices aligned to align, of a multiple of block bytes.
-type (
-	copying = func(dst, src []byte)
-	reading = func(src []byte)
-)
-
 var registry cpu.Registry[loops]
 
 func init() {
-	registry.Add(cpu.Go, loops{
-		fma:    arithmetic{fma, 16},
-		copies: []copying{copyGo},
-		reads:  []reading{read},
-	})
+	registry.Add(cpu.Go, loops{fma: arithmetic{fma, 16}, streams: streamGo()})
 }
 
 // FMA returns the float32 operations a second of workers goroutines that do
@@ -81,61 +70,6 @@ func BF16Tile(workers int) (flops float64) {
 		}
 	}
 	return flops
-}
-
-// Copy returns the bytes a second, read plus written, at which workers
-// goroutines copy a vector of the given bytes, a part each: the fastest of Go's
-// copy and of stores around the caches, from one place and from several. A size
-// well beyond the last cache gives the bandwidth of memory. It allocates twice
-// the bytes. What reads more than it writes may be faster.
-func Copy(bytes, workers int) (bytesPerSecond float64) {
-	src, dst := split(bytes, workers), split(bytes, workers)
-	var copies []func(w int)
-	for _, do := range last(func(l *loops) []copying { return l.copies }) {
-		copies = append(copies, func(w int) { do(dst[w], src[w]) })
-	}
-	return rate(workers, copies...) * 2 * float64(workers*len(src[0]))
-}
-
-// Read returns the bytes a second at which workers goroutines read a vector of
-// the given bytes, a part each. It allocates as many.
-func Read(bytes, workers int) (bytesPerSecond float64) {
-	src := split(bytes, workers)
-	var reads []func(w int)
-	for _, do := range last(func(l *loops) []reading { return l.reads }) {
-		reads = append(reads, func(w int) { do(src[w]) })
-	}
-	return rate(workers, reads...) * float64(workers*len(src[0]))
-}
-
-// last returns the loops of the highest tier that has any.
-func last[F any](of func(*loops) []F) (loops []F) {
-	for _, l := range registry.All() {
-		if f := of(l); f != nil {
-			loops = f
-		}
-	}
-	return loops
-}
-
-// The sizes that the memory loops rely on.
-const (
-	align = 64
-	block = 8 * 512 // 8 parts
-)
-
-// split allocates a part of bytes for each worker and writes it, so that it is
-// backed by memory.
-func split(bytes, workers int) [][]byte {
-	n := max(cpu.Chunks(bytes, workers*block), 1) * block
-	parts := make([][]byte, workers)
-	for w := range parts {
-		parts[w] = aligned(n)
-		for i := range parts[w] {
-			parts[w][i] = byte(i)
-		}
-	}
-	return parts
 }
 
 func (a arithmetic) rate(workers int) (flops float64) {

@@ -1,8 +1,8 @@
 package limits
 
 import (
+	"slices"
 	"testing"
-	"unsafe"
 
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/stretchr/testify/require"
@@ -30,40 +30,41 @@ func TestRates(t *testing.T) {
 	if !cpu.AMX.Has() {
 		require.Zero(t, tile)
 	}
-	for _, bytes := range []int{0, 1, 1 << 14, 1 << 20} {
-		c, r := Copy(bytes, 2), Read(bytes, 2)
-		t.Logf("%d bytes: copy %.1f GB/s, read %.1f GB/s", bytes, c/1e9, r/1e9)
-		require.Positive(t, c)
-		require.Positive(t, r)
+	for _, m := range Mixes {
+		for _, bytes := range []int{0, 1, 1 << 16} {
+			got := Bandwidth(m, bytes, 2)
+			t.Logf("%+v, %d bytes: %.1f GB/s", m, bytes, got/1e9)
+			require.Positive(t, got)
+		}
 	}
 }
 
-// Every way to copy copies every byte and no other.
-func TestCopies(t *testing.T) {
+// Every loop writes what it says, all of it, and nothing else.
+func TestStreams(t *testing.T) {
 	for tier, l := range registry.All() {
-		for _, do := range l.copies {
-			for n := block; n < 8*block; n += block {
-				src, all := aligned(n), aligned(n+2*align)
-				for i := range src {
-					src[i] = byte(i*7 + i>>8)
+		for m, all := range l.streams {
+			for _, s := range all {
+				for n := grain; n <= 3*grain; n += grain {
+					testStream(t, tier, m, s, n)
 				}
-				do(all[align:][:n], src)
-				require.Equal(t, src, all[align:][:n], tier)
-				require.Equal(t, make([]byte, align), all[:align], tier)
-				require.Equal(t, make([]byte, align), all[align+n:], tier)
 			}
 		}
+		if l.streams != nil {
+			require.Len(t, l.streams, len(Mixes), tier)
+		}
 	}
 }
 
-func TestSplitIsAligned(t *testing.T) {
-	for _, workers := range []int{1, 3} {
-		parts := split(10_000, workers)
-		require.Len(t, parts, workers)
-		for _, p := range parts {
-			require.Zero(t, uintptr(unsafe.Pointer(&p[0]))%align)
-			require.Zero(t, len(p)%block)
-			require.GreaterOrEqual(t, len(p)*workers, 10_000)
-		}
+func testStream(t *testing.T, tier cpu.Tier, m Mix, s streaming, n int) {
+	vector := n + margin
+	got := aligned(m.vectors()*vector + margin)
+	for i := range got {
+		got[i] = byte(i*7 + i>>8)
 	}
+	want := slices.Clone(got)
+	for v := m.In; v < m.vectors(); v++ {
+		copy(want[margin+v*vector:][:n], want[margin+(v-m.In)%m.In*vector:])
+	}
+	s.loop(&got[margin], n/s.parts, n/s.parts, vector)
+	require.Equal(t, want, got, "%v %+v, %d parts, n=%d", tier, m, s.parts, n)
 }

@@ -3,8 +3,6 @@
 package main
 
 import (
-	"fmt"
-
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -28,9 +26,10 @@ func main() {
 		{"AVX512", ZMM, func(r reg.VecVirtual) { VPXORD(r, r, r) }, 64},
 	} {
 		t.fma()
-		for _, streams := range []int{1, 4, 8} {
-			t.read(streams)
-			t.copy(streams)
+		for _, m := range mixes {
+			for _, parts := range []int{1, 4} {
+				t.stream(m, parts)
+			}
 		}
 	}
 	dot()
@@ -117,87 +116,4 @@ func tile() {
 	JNZ(LabelRef("loop"))
 	amx.TILERELEASE()
 	RET()
-}
-
-// The memory loops go through several parts of a vector at the same time. The
-// processor fetches ahead within pages of 4 KiB only, so that a single stream
-// waits at the beginning of each; the loops also ask for data of the next page.
-const (
-	unroll = 8 // vectors of a part at a time
-	ahead  = 4096
-)
-
-// parts returns pointers to what begins apart bytes after one another.
-func parts(n int, first string, apart reg.Register) []reg.GPVirtual {
-	p := make([]reg.GPVirtual, n)
-	for i := range p {
-		p[i] = GP64()
-		if i == 0 {
-			Load(Param(first), p[0])
-		} else {
-			LEAQ(Mem{Base: p[i-1], Index: apart, Scale: 1}, p[i])
-		}
-	}
-	return p
-}
-
-func (t tier) read(streams int) {
-	name := fmt.Sprintf("read%dx%s", streams, t.name)
-	TEXT(name, NOSPLIT, "func(src *byte, n, apart int)")
-	Pragma("noescape")
-	Doc(fmt.Sprintf("%s reads %d parts of n bytes, a positive multiple of 512, apart bytes from", name, streams), "one another.")
-	n, apart := Load(Param("n"), GP64()), Load(Param("apart"), GP64())
-	src := parts(streams, "src", apart)
-	Label("loop")
-	for _, from := range src {
-		for i := range unroll {
-			VMOVUPS(Mem{Base: from, Disp: i * t.width}, t.register())
-		}
-		t.fetch(from)
-		ADDQ(U32(unroll*t.width), from)
-	}
-	SUBQ(U32(unroll*t.width), n)
-	JNZ(LabelRef("loop"))
-	VZEROUPPER()
-	RET()
-}
-
-func (t tier) copy(streams int) {
-	name := fmt.Sprintf("copy%dx%s", streams, t.name)
-	TEXT(name, NOSPLIT, "func(dst, src *byte, n, apart int)")
-	Pragma("noescape")
-	Doc(fmt.Sprintf("%s copies %d parts of n bytes, a positive multiple of 512, apart bytes from", name, streams),
-		"one another, around the caches. dst and apart are multiples of 64.")
-	n, apart := Load(Param("n"), GP64()), Load(Param("apart"), GP64())
-	src := Load(Param("src"), GP64())
-	to := parts(streams, "dst", apart)
-	SUBQ(to[0], src) // from dst to src
-	Label("loop")
-	for _, dst := range to {
-		var r [unroll]reg.VecVirtual
-		for i := range r {
-			r[i] = t.register()
-			VMOVUPS(Mem{Base: dst, Index: src, Scale: 1, Disp: i * t.width}, r[i])
-		}
-		far := GP64()
-		LEAQ(Mem{Base: dst, Index: src, Scale: 1}, far)
-		t.fetch(far)
-		for i := range r {
-			VMOVNTPS(r[i], Mem{Base: dst, Disp: i * t.width})
-		}
-		ADDQ(U32(unroll*t.width), dst)
-	}
-	SUBQ(U32(unroll*t.width), n)
-	JNZ(LabelRef("loop"))
-	SFENCE()
-	VZEROUPPER()
-	RET()
-}
-
-// fetch asks for the lines that a step will read a page later. They need not
-// exist.
-func (t tier) fetch(from reg.GPVirtual) {
-	for i := 0; i < unroll*t.width; i += 64 {
-		PREFETCHT0(Mem{Base: from, Disp: ahead + i})
-	}
 }

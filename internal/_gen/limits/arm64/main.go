@@ -10,9 +10,10 @@ import (
 func main() {
 	f := NewFile()
 	fma(f)
-	for _, streams := range []int{1, 4} {
-		read(f, streams)
-		stream(f, streams)
+	for _, m := range mixes {
+		for _, parts := range []int{1, 4} {
+			stream(f, m, parts)
+		}
 	}
 	f.Generate()
 }
@@ -33,67 +34,87 @@ func fma(file *File) {
 	f.Return()
 }
 
+// mix is as in the loops of amd64. Stores around the caches are a hint here.
+type mix struct {
+	in, out int
+	stores  string
+}
+
 const (
-	unroll = 8           // vectors of a part at a time
-	step   = 16 * unroll // their bytes
-	ahead  = 4096
+	around  = "Around"
+	inPlace = "InPlace"
 )
 
-// parts returns pointers to what begins apart bytes after one another.
-func parts(f *Func, n int, first string, apart R) []R {
-	p := []R{f.Param(first)}
-	for i := range n - 1 {
-		p = append(p, f.R())
-		f.Go("ADD %s, %s, %s", apart, p[i], p[i+1])
-	}
-	return p
+var mixes = []mix{
+	{1, 0, ""},
+	{1, 1, ""}, {2, 1, ""}, {4, 1, ""}, {1, 2, ""}, {1, 4, ""}, {3, 2, ""},
+	{1, 1, around}, {2, 1, around}, {4, 1, around}, {1, 2, around}, {1, 4, around}, {3, 2, around},
+	{1, 1, inPlace}, {2, 1, inPlace}, {3, 1, inPlace}, {4, 3, inPlace},
 }
 
-func read(file *File, streams int) {
-	f := file.Func(fmt.Sprintf("read%dxNEON", streams), "func(src *byte, n, apart int)",
-		fmt.Sprintf("reads %d parts of n bytes, a positive multiple of 512, apart\nbytes from one another.", streams))
-	n, apart := f.Param("n"), f.Param("apart")
-	src := parts(f, streams, "src", apart)
+const (
+	step  = 64 // bytes of each part at a time
+	ahead = 4096
+)
+
+func stream(file *File, m mix, parts int) {
+	name := fmt.Sprintf("stream%dto%d%sBy%dNEON", m.in, m.out, m.stores, parts)
+	f := file.Func(name, "func(p *byte, n, apart, vector int)",
+		fmt.Sprintf("goes through vectors that begin vector bytes after one another. Parts of them\nare apart bytes after one another, and have n bytes, a positive multiple of %d.", step))
+	n, apart, vector, first := f.Param("n"), f.Param("apart"), f.Param("vector"), f.Param("p")
+	at := make([]R, parts)
+	for i := range at {
+		at[i] = first
+		if i > 0 {
+			at[i] = f.R()
+			f.Go("ADD %s, %s, %s", apart, at[i-1], at[i])
+		}
+	}
+	place := f.R()
 	f.Label("loop")
-	for _, from := range src {
-		f.Scope(func() { load(f, from) })
-		f.Go("ADD $%d, %s", step, from)
+	for _, base := range at {
+		f.Scope(func() { line(f, m, parts > 1, base, place, vector) })
+		f.Go("ADD $%d, %s", step, base)
 	}
 	f.Go("SUBS $%d, %s", step, n)
 	f.Go("BNE loop")
 	f.Return()
 }
 
-// load reads a step of a part and asks for what it will read a page later,
-// which need not exist.
-func load(f *Func, from R) []V {
-	v := f.Vs(unroll)
-	for i := 0; i < unroll; i += 2 {
-		f.Go("FLDPQ %d(%s), (%s, %s)", 16*i, from, v[i], v[i+1])
+// line reads and writes a cache line of a part of each vector. Vector in+i of those beside gets what vector
+// i holds.
+func line(f *Func, m mix, fetch bool, base, place, vector R) {
+	f.Go("MOVD %s, %s", base, place)
+	beside := m.out
+	if m.stores == inPlace {
+		beside = 0
 	}
-	for i := 0; i < step; i += 64 {
-		f.Go("PRFM %d(%s), PLDL1KEEP", ahead+i, from)
-	}
-	return v
-}
-
-func stream(file *File, streams int) {
-	f := file.Func(fmt.Sprintf("copy%dxNEON", streams), "func(dst, src *byte, n, apart int)",
-		fmt.Sprintf("copies %d parts of n bytes, a positive multiple of 512, apart\nbytes from one another, with a hint that caches need not hold them.", streams))
-	n, apart := f.Param("n"), f.Param("apart")
-	src, dst := parts(f, streams, "src", apart), parts(f, streams, "dst", apart)
-	f.Label("loop")
-	for p, from := range src {
-		f.Scope(func() {
-			v := load(f, from)
-			for i := 0; i < unroll; i += 2 {
-				f.Do(STNP(v[i], v[i+1], dst[p], 16*i))
+	values := make([][]V, m.in)
+	for v := range m.in + beside {
+		if v > 0 {
+			f.Go("ADD %s, %s", vector, place)
+		}
+		if v < m.in {
+			values[v] = f.Vs(4)
+			for i := 0; i < 4; i += 2 {
+				f.Go("FLDPQ %d(%s), (%s, %s)", 16*i, place, values[v][i], values[v][i+1])
 			}
-		})
-		f.Go("ADD $%d, %s", step, from)
-		f.Go("ADD $%d, %s", step, dst[p])
+			if fetch {
+				f.Go("PRFM %d(%s), PLDL1KEEP", ahead, place) // which need not exist
+			}
+		}
+		if v >= m.in || m.stores == inPlace && v < m.out {
+			store(f, values[v%m.in], place, m.stores == around)
+		}
 	}
-	f.Go("SUBS $%d, %s", step, n)
-	f.Go("BNE loop")
-	f.Return()
+}
+
+func store(f *Func, values []V, place R, hint bool) {
+	for i := 0; i < 4; i += 2 {
+		if hint {
+			f.Do(STNP(values[i], values[i+1], place, 16*i))
+		} else {
+			f.Go("FSTPQ (%s, %s), %d(%s)", values[i], values[i+1], 16*i, place)
+		}
+	}
 }
