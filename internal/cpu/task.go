@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // helpers counts the goroutines that all running tasks have borrowed beyond
@@ -43,6 +44,8 @@ type run[A any] struct {
 	next   atomic.Int64
 	wg     sync.WaitGroup
 	helper func()
+	begin  time.Time // of a loop with helpers
+	cores  cores
 
 	failed  atomic.Bool // a helper has set failure, which the caller reads after wg
 	failure Failure
@@ -63,9 +66,14 @@ func (t *Task[A]) Run(n int, args A) {
 	r.args, r.n = args, int64(n)
 	r.next.Store(0)
 	defer r.end()
-	for want := min(n, runtime.GOMAXPROCS(0)) - 1; want > 0 && borrow(); want-- {
-		r.wg.Add(1)
-		go r.helper()
+	if want := min(n, runtime.GOMAXPROCS(0)) - 1; want > 0 {
+		r.begin = time.Now()
+		r.cores.reset()
+		r.cores.claim()
+		for ; want > 0 && borrow(); want-- {
+			r.wg.Add(1)
+			go r.helper()
+		}
 	}
 	r.loop()
 	r.wg.Wait()
@@ -93,7 +101,11 @@ func (r *run[A]) help() {
 	defer r.wg.Done()
 	defer helpers.Add(-1)
 	defer r.keep(&done)
-	r.loop()
+	if r.cores.claim() {
+		r.loop()
+	} else {
+		r.loopAside()
+	}
 	done = true
 }
 
@@ -110,10 +122,33 @@ func (r *run[A]) keep(done *bool) {
 	}
 }
 
+// worthMoving is how long a loop runs before a helper that shares its core with another goroutine of the loop
+// moves, which takes about 40 µs: a loop that has taken longer will likely be worth it.
+const worthMoving = 100 * time.Microsecond
+
+// loopAside is loop for a helper that shares its core, until it is worth moving.
+func (r *run[A]) loopAside() {
+	for time.Since(r.begin) < worthMoving {
+		if !r.one() {
+			return
+		}
+	}
+	r.cores.move()
+	r.loop()
+}
+
 func (r *run[A]) loop() {
-	for i := r.next.Add(1) - 1; i < r.n; i = r.next.Add(1) - 1 {
+	for r.one() {
+	}
+}
+
+// one does the next item, if there is one.
+func (r *run[A]) one() bool {
+	i := r.next.Add(1) - 1
+	if i < r.n {
 		r.task.body(&r.args, int(i))
 	}
+	return i < r.n
 }
 
 // borrow takes one helper if fewer than GOMAXPROCS-1 are in use.
