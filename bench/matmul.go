@@ -26,13 +26,18 @@ func matmuls(s sizes) (all []work) {
 	return all
 }
 
+// gonumMost is the most multiply-adds for which gonum is asked; larger ones take it seconds.
+const gonumMost = 512 * 512 * 512
+
 // matmul is c = op(a)·op(b) with c of m×n, all of one type; op says for each
 // operand whether it is stored transposed.
 func matmul(dt snug.DType, m, n, k int, op string) work {
 	flops := 2 * float64(m) * float64(n) * float64(k)
 	peers := []string{torch}
 	if dt == snug.F32 {
-		peers = append(peers, numpy, gonum)
+		if peers = append(peers, numpy); float64(m)*float64(n)*float64(k) <= gonumMost {
+			peers = append(peers, gonum)
+		}
 	}
 	return work{
 		kernel: "matmul", dtype: dt.String(), shape: fmt.Sprintf("m=%d n=%d k=%d op=%s", m, n, k, op),

@@ -66,9 +66,10 @@ func gradients(s sizes) (all []work) {
 			})
 		}
 	}
+	var sums []work // sorted below
 	for _, dt := range both {
 		for _, n := range s.lens {
-			all = append(all, work{
+			sums = append(sums, work{
 				kernel: "accumulate", dtype: dt.String(), shape: lenShape(n),
 				reads: size(dt, n) + size(snug.F32, n), writes: size(snug.F32, n), ops: 3 * float64(n), inPlace: true, peers: []string{torch},
 				prepare: func(mem *memory) (run, done func() error, err error) {
@@ -89,7 +90,7 @@ func gradients(s sizes) (all []work) {
 			})
 		}
 	}
-	return all
+	return append(all, byKernel(sums)...)
 }
 
 // checksums are those of the pages of package offload and of saved state.
