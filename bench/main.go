@@ -11,9 +11,10 @@
 //	go run -tags cuda ./bench -device cuda:0         on a GPU
 //
 // The time that a kernel needs at least is the larger of the bytes that it
-// must move over the machine's bandwidth, for a working set of that size, and
-// of the operations that it must do over the machine's peak. Fractions are of
-// that.
+// must move over the machine's bandwidth, for a working set of that size and the nearest of
+// several mixes of reads and writes, and of the operations that it must do over the machine's peak. Fractions are of
+// that. Limits are the best of several loops and of all measurements until then, made while no peer runs. A kernel
+// can still be faster than these loops: "above" stands for its fraction then, and its rate is the limit from there on.
 //
 // The part remat, on the CPU, trains a transformer and a chain shaped as a ResNet by
 // rematerialization plans, under budgets that are fractions of what all of their activations
