@@ -28,32 +28,61 @@ func (t *block) setDepth(p int) {
 func (t *block) depth() int { return t.k1 - t.k0 }
 
 const (
-	stripPanels = 5  // panels of A that are prepared together
-	rowGap      = 16 // floats between their rows, which keeps these from the same sets of the caches
+	stripPanels = 5   // panels of A that are prepared together
+	rowGap      = 16  // floats between their rows, which keeps these from the same sets of the caches
+	nearRows    = 256 // floats from row to row with which the rows of a panel lie in enough sets
 )
+
+// rowsOfA are rows of a tile's part of A.
+type rowsOfA struct {
+	strided
+	panel int // floats of a packed panel; 0: the rows lie as in a matrix
+}
+
+// from returns the panels from i on, of rows each, and the distance between them.
+func (s rowsOfA) from(i, rows, before int) (strided, int) {
+	if s.panel == 0 {
+		return s.at(before, 0), rows * s.row
+	}
+	return strided{s.x[i*s.panel:], s.row, s.col}, s.panel
+}
 
 // strips returns the number of strips of the tile.
 func (t *block) strips() int { return cpu.Chunks(t.rows, stripPanels*t.kern.MR) }
 
-// strip returns rows lo to hi-1 of the tile's part of A: in A's memory, or copied to
-// work if they need conversion or if a column's few floats lie far from the next
-// column's.
-func (t *block) strip(lo, hi int) strided {
-	if t.a.isFloat32() && (!t.a.Trans || t.a.Stride < 512) {
-		return t.a.floats().at(t.m0+lo, t.k0)
-	}
-	if t.a.Trans {
+// strip returns rows lo to hi-1 of the tile's part of A: in A's memory, or in work if they need conversion, or
+// if rows or columns lie far apart.
+func (t *block) strip(lo, hi int) rowsOfA {
+	switch {
+	case t.a.isFloat32() && (t.a.Trans && t.a.Stride < 512 || !t.a.Trans && t.a.Stride <= nearRows):
+		return rowsOfA{strided: t.a.floats().at(t.m0+lo, t.k0)}
+	case t.a.Trans:
 		t.lines(t.work, t.a, t.k0, t.k1, t.m0+lo, hi-lo, hi-lo)
-		return strided{t.work, 1, hi - lo}
+		return rowsOfA{strided: strided{t.work, 1, hi - lo}}
+	case t.a.isFloat32():
+		return t.packA(lo, hi)
 	}
 	pitch := t.depth() + rowGap
 	t.lines(t.work, t.a, t.m0+lo, t.m0+hi, t.k0, t.depth(), pitch)
-	return strided{t.work, pitch, 1}
+	return rowsOfA{strided: strided{t.work, pitch, 1}}
+}
+
+// packA packs rows lo to hi-1 of a float32 A in the panels that the micro-kernel reads.
+func (t *block) packA(lo, hi int) rowsOfA {
+	lanes, panels := t.kern.Lanes, cpu.Chunks(hi-lo, t.kern.MR)
+	pitch := cpu.Chunks(t.kern.MR, lanes) * lanes
+	s := rowsOfA{strided{t.work, 1, pitch}, pitch * t.depth()}
+	for i := range panels {
+		first, end := part(hi-lo, panels, i)
+		src := t.a.floats().at(t.m0+lo+first, t.k0).x
+		t.kern.PackLines(s.x[i*s.panel:], src, end-first, t.depth(), t.a.Stride, pitch)
+	}
+	return s
 }
 
 // mulStrip multiplies rows lo to hi-1 of the tile; a is their part of A. A panel of B meets all panels of the strip
 // while it is in the first-level cache.
-func (t *block) mulStrip(a strided, lo, hi int) {
+func (t *block) mulStrip(a rowsOfA, lo, hi int) {
 	nr, depth := t.kern.NR, t.depth()
 	panels := cpu.Chunks(hi-lo, t.kern.MR)
 	rows, higher := (hi-lo)/panels, (hi-lo)%panels // the first have a row more
@@ -64,11 +93,13 @@ func (t *block) mulStrip(a strided, lo, hi int) {
 		}
 		cols := min(nr, t.cols-q)
 		if higher > 0 {
-			t.kern.Mul(higher, rows+1, cols, depth, t.alpha, a, b, t.old, t.to.at(lo, q))
+			x, next := a.from(0, rows+1, 0)
+			t.kern.Mul(higher, rows+1, cols, depth, t.alpha, x, next, b, t.old, t.to.at(lo, q))
 		}
 		if higher < panels {
 			i := higher * (rows + 1)
-			t.kern.Mul(panels-higher, rows, cols, depth, t.alpha, a.at(i, 0), b, t.old, t.to.at(lo+i, q))
+			x, next := a.from(higher, rows, i)
+			t.kern.Mul(panels-higher, rows, cols, depth, t.alpha, x, next, b, t.old, t.to.at(lo+i, q))
 		}
 	}
 }

@@ -28,7 +28,7 @@ func init() {
 
 // micro multiplies for a tile of a fixed number of rows and vectors, last
 // lanes of the last. Distances are in bytes.
-type micro = func(a, b, c *float32, tiles, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
+type micro = func(a, b, c *float32, tiles, depth, rowA, colA, nextA, rowB, rowC, last int, alpha, beta float32)
 
 // mulAVX2 and mulAVX512 have the micro-kernels of 1 and of 2 vectors by rows.
 var (
@@ -55,15 +55,15 @@ func newKernel(
 	lanes int,
 	muls []micro,
 	copy copies,
-	packLines func(dst, src *float32, lines, depth, lineSrc int),
+	packLines func(dst, src *float32, lines, depth, lineSrc, rowDst int),
 ) Kernel {
 	mr, nr := len(muls)/2, 2*lanes
 	return Kernel{
 		MR: mr, NR: nr, Lanes: lanes,
-		Mul: func(tiles, rows, cols, depth int, alpha float32, a, b strided, beta float32, c strided) {
+		Mul: func(tiles, rows, cols, depth int, alpha float32, a strided, nextA int, b strided, beta float32, c strided) {
 			full := (cols - 1) / lanes // vectors before the last
 			muls[full*mr+rows-1](&a.x[0], &b.x[0], &c.x[0], tiles, depth,
-				4*a.row, 4*a.col, 4*b.row, 4*c.row, cols-full*lanes, alpha, beta)
+				4*a.row, 4*a.col, 4*nextA, 4*b.row, 4*c.row, cols-full*lanes, alpha, beta)
 		},
 		CopyRows: func(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, piece int) {
 			switch src.DType() {
@@ -75,9 +75,9 @@ func newKernel(
 				copy.bf16(&dst[0], (*uint16)(unsafe.Pointer(&src.BFloat16s()[at])), rows, cols, 2*rowSrc, 4*rowDst, 4*piece)
 			}
 		},
-		PackLines: func(dst, src []float32, lines, depth, lineSrc int) {
+		PackLines: func(dst, src []float32, lines, depth, lineSrc, rowDst int) {
 			for j := 0; j < lines; j += lanes {
-				packLines(&dst[j], &src[j*lineSrc], min(lanes, lines-j), depth, 4*lineSrc)
+				packLines(&dst[j], &src[j*lineSrc], min(lanes, lines-j), depth, 4*lineSrc, 4*rowDst)
 			}
 		},
 	}

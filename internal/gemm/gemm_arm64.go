@@ -30,12 +30,12 @@ var microsNEON = [vectorsNEON][rowsNEON]func(a, b, c *float32, depth, rowA, colA
 	{mul1x4NEON, mul2x4NEON, mul3x4NEON, mul4x4NEON, mul5x4NEON, mul6x4NEON},
 }
 
-func mulNEON(tiles, rows, cols, depth int, alpha float32, a, b strided, beta float32, c strided) {
+func mulNEON(tiles, rows, cols, depth int, alpha float32, a strided, nextA int, b strided, beta float32, c strided) {
 	full := (cols - 1) / lanesNEON // vectors before the last
 	micro := microsNEON[full][rows-1]
 	for t := range tiles {
-		at, to := a.at(t*rows, 0), c.at(t*rows, 0)
-		micro(&at.x[0], &b.x[0], &to.x[0], depth, 4*a.row, 4*a.col, 4*b.row, 4*c.row, cols-full*lanesNEON, alpha, beta)
+		to := c.at(t*rows, 0)
+		micro(&a.x[t*nextA], &b.x[0], &to.x[0], depth, 4*a.row, 4*a.col, 4*b.row, 4*c.row, cols-full*lanesNEON, alpha, beta)
 	}
 }
 
@@ -50,8 +50,8 @@ func copyRowsNEON(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, 
 	}
 }
 
-func packNEON(dst, src []float32, lines, depth, lineSrc int) {
+func packNEON(dst, src []float32, lines, depth, lineSrc, rowDst int) {
 	for j := 0; j < lines; j += lanesNEON {
-		packLinesNEON(&dst[j], &src[j*lineSrc], min(lanesNEON, lines-j), depth, 4*lineSrc)
+		packLinesNEON(&dst[j], &src[j*lineSrc], min(lanesNEON, lines-j), depth, 4*lineSrc, 4*rowDst)
 	}
 }

@@ -14,9 +14,9 @@ type Kernel struct {
 	Lanes  int // divides NR; B is read up to the next multiple of it
 
 	// Mul sets c to alpha·a·b + beta·c for tiles of rows×cols, at most MR×NR,
-	// which lie below one another, and a depth of at least 1. It does not read c
+	// which lie below one another in c and nextA apart in a, and a depth of at least 1. It does not read c
 	// if beta is 0. Rows of b and c are contiguous.
-	Mul func(tiles, rows, cols, depth int, alpha float32, a, b strided, beta float32, c strided)
+	Mul func(tiles, rows, cols, depth int, alpha float32, a strided, nextA int, b strided, beta float32, c strided)
 
 	// CopyRows copies rows of cols elements of src, rowSrc apart
 	// from element at on, to rows of float32, rowDst apart, in pieces of NR
@@ -25,8 +25,9 @@ type Kernel struct {
 	CopyRows func(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, piece int)
 
 	// PackLines transposes up to NR lines of depth floats, lineSrc apart, into
-	// a panel. It may write up to 15 rows of a panel beyond it.
-	PackLines func(dst, src []float32, lines, depth, lineSrc int)
+	// the rows of a panel, rowDst apart, which is room for the lines rounded up to a multiple of
+	// Lanes. It may write up to 15 rows beyond the panel.
+	PackLines func(dst, src []float32, lines, depth, lineSrc, rowDst int)
 
 	// Pairs multiplies bfloat16, where that is faster than as float32.
 	Pairs *Pairs
@@ -41,9 +42,9 @@ var Registry cpu.Registry[Kernel]
 func init() { Registry.Add(cpu.Go, Kernel{2, 4, 1, mul, copyRows, packLines, nil, nil}) }
 
 // mul is the micro-kernel of the Go tier.
-func mul(tiles, rows, cols, depth int, alpha float32, a, b strided, beta float32, c strided) {
+func mul(tiles, rows, cols, depth int, alpha float32, a strided, nextA int, b strided, beta float32, c strided) {
 	for t := range tiles {
-		mulTile(rows, cols, depth, alpha, a.at(t*rows, 0), b, beta, c.at(t*rows, 0))
+		mulTile(rows, cols, depth, alpha, strided{a.x[t*nextA:], a.row, a.col}, b, beta, c.at(t*rows, 0))
 	}
 }
 
@@ -118,10 +119,10 @@ func convertRows[T any](dst []float32, src []T, rows, cols, rowSrc, rowDst, piec
 	}
 }
 
-func packLines(dst, src []float32, lines, depth, lineSrc int) {
+func packLines(dst, src []float32, lines, depth, lineSrc, rowDst int) {
 	for j := range lines {
 		for k, x := range src[j*lineSrc:][:depth] {
-			dst[k*panelGo+j] = x
+			dst[k*rowDst+j] = x
 		}
 	}
 }

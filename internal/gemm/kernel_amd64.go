@@ -5,76 +5,76 @@
 package gemm
 
 // mul1x1AVX2 multiplies for tiles of 1 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul1x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul1x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul2x1AVX2 multiplies for tiles of 2 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul2x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul2x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul3x1AVX2 multiplies for tiles of 3 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul3x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul3x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul4x1AVX2 multiplies for tiles of 4 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul4x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul4x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul5x1AVX2 multiplies for tiles of 5 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul5x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul5x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul6x1AVX2 multiplies for tiles of 6 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul6x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul6x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul1x2AVX2 multiplies for tiles of 1 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul1x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul1x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul2x2AVX2 multiplies for tiles of 2 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul2x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul2x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul3x2AVX2 multiplies for tiles of 3 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul3x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul3x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul4x2AVX2 multiplies for tiles of 4 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul4x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul4x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul5x2AVX2 multiplies for tiles of 5 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul5x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul5x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul6x2AVX2 multiplies for tiles of 6 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul6x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul6x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // copyRowsF32AVX2 copies rows of cols elements in pieces of two vectors. Distances are in
 // bytes.
@@ -130,180 +130,180 @@ func dots1BF16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY
 //go:noescape
 func dots4BF16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
 
-// packLinesAVX2 transposes lines of depth floats, lineSrc bytes apart, into half a
-// panel. It writes whole vectors for a depth rounded up to a vector's lanes. Lines
-// beyond the last repeat it.
+// packLinesAVX2 transposes lines of depth floats, lineSrc bytes apart, into rows of a
+// panel, rowDst bytes apart. It writes whole vectors for a depth rounded up to a
+// vector's lanes. Lines beyond the last repeat it.
 //
 //go:noescape
-func packLinesAVX2(dst *float32, src *float32, lines int, depth int, lineSrc int)
+func packLinesAVX2(dst *float32, src *float32, lines int, depth int, lineSrc int, rowDst int)
 
 // mul1x1AVX512 multiplies for tiles of 1 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul1x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul1x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul2x1AVX512 multiplies for tiles of 2 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul2x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul2x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul3x1AVX512 multiplies for tiles of 3 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul3x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul3x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul4x1AVX512 multiplies for tiles of 4 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul4x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul4x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul5x1AVX512 multiplies for tiles of 5 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul5x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul5x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul6x1AVX512 multiplies for tiles of 6 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul6x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul6x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul7x1AVX512 multiplies for tiles of 7 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul7x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul7x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul8x1AVX512 multiplies for tiles of 8 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul8x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul8x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul9x1AVX512 multiplies for tiles of 9 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul9x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul9x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul10x1AVX512 multiplies for tiles of 10 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul10x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul10x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul11x1AVX512 multiplies for tiles of 11 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul11x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul11x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul12x1AVX512 multiplies for tiles of 12 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul12x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul12x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul13x1AVX512 multiplies for tiles of 13 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul13x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul13x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul14x1AVX512 multiplies for tiles of 14 rows and 1 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul14x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul14x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul1x2AVX512 multiplies for tiles of 1 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul1x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul1x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul2x2AVX512 multiplies for tiles of 2 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul2x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul2x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul3x2AVX512 multiplies for tiles of 3 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul3x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul3x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul4x2AVX512 multiplies for tiles of 4 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul4x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul4x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul5x2AVX512 multiplies for tiles of 5 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul5x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul5x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul6x2AVX512 multiplies for tiles of 6 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul6x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul6x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul7x2AVX512 multiplies for tiles of 7 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul7x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul7x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul8x2AVX512 multiplies for tiles of 8 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul8x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul8x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul9x2AVX512 multiplies for tiles of 9 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul9x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul9x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul10x2AVX512 multiplies for tiles of 10 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul10x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul10x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul11x2AVX512 multiplies for tiles of 11 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul11x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul11x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul12x2AVX512 multiplies for tiles of 12 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul12x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul12x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul13x2AVX512 multiplies for tiles of 13 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul13x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul13x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // mul14x2AVX512 multiplies for tiles of 14 rows and 2 vectors, which lie below one
-// another, with the same columns of B.
+// another, with the same columns of B. Their rows of A begin nextA bytes apart.
 //
 //go:noescape
-func mul14x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul14x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // copyRowsF32AVX512 copies rows of cols elements in pieces of two vectors. Distances are in
 // bytes.
@@ -359,12 +359,12 @@ func dots1BF16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, ro
 //go:noescape
 func dots4BF16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
 
-// packLinesAVX512 transposes lines of depth floats, lineSrc bytes apart, into half a
-// panel. It writes whole vectors for a depth rounded up to a vector's lanes. Lines
-// beyond the last repeat it.
+// packLinesAVX512 transposes lines of depth floats, lineSrc bytes apart, into rows of a
+// panel, rowDst bytes apart. It writes whole vectors for a depth rounded up to a
+// vector's lanes. Lines beyond the last repeat it.
 //
 //go:noescape
-func packLinesAVX512(dst *float32, src *float32, lines int, depth int, lineSrc int)
+func packLinesAVX512(dst *float32, src *float32, lines int, depth int, lineSrc int, rowDst int)
 
 // mulAMX multiplies panels of A and B, 32 rows and columns, over the depth of steps,
 // with AMX, and does so for panels places: a, b and c move on by nextA, nextB

@@ -22,82 +22,97 @@ DATA masks<>+56(SB)/4, $0x00000000
 DATA masks<>+60(SB)/4, $0x00000000
 GLOBL masks<>(SB), RODATA|NOPTR, $64
 
-// func mul1x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul1x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul1x1AVX2(SB), NOSPLIT, $8-88
+TEXT ·mul1x1AVX2(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
+	MOVQ a+0(FP), DX
 	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
+	LEAQ (AX)(AX*2), AX
 
 tile:
-	MOVQ       rowC+64(FP), SI
-	MOVQ       (SP), DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
 	VXORPS     Y0, Y0, Y0
-	MOVQ       colA+48(FP), DX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+56(FP), DI
+	MOVQ       colA+48(FP), AX
+	MOVQ       b+8(FP), BX
+	MOVQ       rowB+64(FP), SI
+	MOVQ       SI, DI
+	SHLQ       $0x03, DI
+	XORQ       R9, R9
 	MOVQ       depth+32(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
+	CMPQ       R8, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R10
+	MOVQ       (SP), R9
+	PREFETCHT1 (R9)
+	ADDQ       R10, R9
+	SUBQ       $0x20, R8
+	MOVQ       $0x00000020, R9
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R11
+	MOVQ       (SP), R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
 
 loop:
-	PREFETCHT0   (SI)(R9*1)
-	VMOVUPS      (SI), Y1
-	VBROADCASTSS (BX), Y2
+	PREFETCHT0   (BX)(DI*1)
+	VMOVUPS      (BX), Y1
+	VBROADCASTSS (DX), Y2
 	VFMADD231PS  Y2, Y1, Y0
-	ADDQ         DX, BX
-	ADDQ         DI, SI
+	ADDQ         AX, DX
+	ADDQ         SI, BX
 	DECQ         R8
 	JNZ          loop
-	MOVQ         last+72(FP), DX
-	LEAQ         masks<>+32(SB), SI
-	NEGQ         DX
-	VMOVDQU      (SI)(DX*4), Y1
-	VBROADCASTSS alpha+80(FP), Y2
-	VBROADCASTSS beta+84(FP), Y3
-	MOVL         beta+84(FP), DX
-	SHLL         $0x01, DX
+	XCHGQ        R9, R8
+	TESTQ        R8, R8
+	JNZ          near
+	MOVQ         last+80(FP), AX
+	LEAQ         masks<>+32(SB), BX
+	NEGQ         AX
+	VMOVDQU      (BX)(AX*4), Y1
+	VBROADCASTSS alpha+88(FP), Y2
+	VBROADCASTSS beta+92(FP), Y3
+	MOVL         beta+92(FP), AX
+	SHLL         $0x01, AX
 	JZ           store
-	MOVQ         rowC+64(FP), SI
-	MOVQ         (SP), DX
-	VMASKMOVPS   (DX), Y1, Y4
+	MOVQ         rowC+72(FP), BX
+	MOVQ         (SP), AX
+	VMASKMOVPS   (AX), Y1, Y4
 	VMULPS       Y2, Y0, Y0
 	VFMADD231PS  Y4, Y3, Y0
-	VMASKMOVPS   Y0, Y1, (DX)
-	ADDQ         SI, DX
-	MOVQ         DX, (SP)
+	VMASKMOVPS   Y0, Y1, (AX)
+	ADDQ         BX, AX
+	MOVQ         AX, (SP)
 	JMP          next
 
 store:
-	MOVQ       rowC+64(FP), SI
-	MOVQ       (SP), DX
+	MOVQ       rowC+72(FP), BX
+	MOVQ       (SP), AX
 	VMULPS     Y2, Y0, Y0
-	VMASKMOVPS Y0, Y1, (DX)
-	ADDQ       SI, DX
-	MOVQ       DX, (SP)
+	VMASKMOVPS Y0, Y1, (AX)
+	ADDQ       BX, AX
+	MOVQ       AX, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DX
-	IMULQ  colA+48(FP), DX
-	IMUL3Q $0x01, AX, SI
-	SUBQ   DX, SI
-	ADDQ   SI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), AX
+	IMULQ colA+48(FP), AX
+	MOVQ  nextA+56(FP), BX
+	SUBQ  AX, BX
+	ADDQ  BX, DX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul2x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul2x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul2x1AVX2(SB), NOSPLIT, $8-88
+TEXT ·mul2x1AVX2(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -106,23 +121,37 @@ TEXT ·mul2x1AVX2(SB), NOSPLIT, $8-88
 	LEAQ (AX)(AX*2), DX
 
 tile:
-	MOVQ       rowC+64(FP), SI
-	MOVQ       (SP), DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	MOVQ       colA+48(FP), DX
 	MOVQ       b+8(FP), SI
-	MOVQ       rowB+56(FP), DI
-	MOVQ       depth+32(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
+	MOVQ       rowB+64(FP), DI
+	MOVQ       DI, R8
+	SHLQ       $0x03, R8
+	XORQ       R10, R10
+	MOVQ       depth+32(FP), R9
+	CMPQ       R9, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R11
+	MOVQ       (SP), R10
+	PREFETCHT1 (R10)
+	ADDQ       R11, R10
+	PREFETCHT1 (R10)
+	ADDQ       R11, R10
+	SUBQ       $0x20, R9
+	MOVQ       $0x00000020, R10
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R12
+	MOVQ       (SP), R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
 
 loop:
-	PREFETCHT0   (SI)(R9*1)
+	PREFETCHT0   (SI)(R8*1)
 	VMOVUPS      (SI), Y2
 	VBROADCASTSS (BX), Y3
 	VFMADD231PS  Y3, Y2, Y0
@@ -130,18 +159,21 @@ loop:
 	VFMADD231PS  Y3, Y2, Y1
 	ADDQ         DX, BX
 	ADDQ         DI, SI
-	DECQ         R8
+	DECQ         R9
 	JNZ          loop
-	MOVQ         last+72(FP), DX
+	XCHGQ        R10, R9
+	TESTQ        R9, R9
+	JNZ          near
+	MOVQ         last+80(FP), DX
 	LEAQ         masks<>+32(SB), SI
 	NEGQ         DX
 	VMOVDQU      (SI)(DX*4), Y2
-	VBROADCASTSS alpha+80(FP), Y3
-	VBROADCASTSS beta+84(FP), Y4
-	MOVL         beta+84(FP), DX
+	VBROADCASTSS alpha+88(FP), Y3
+	VBROADCASTSS beta+92(FP), Y4
+	MOVL         beta+92(FP), DX
 	SHLL         $0x01, DX
 	JZ           store
-	MOVQ         rowC+64(FP), SI
+	MOVQ         rowC+72(FP), SI
 	MOVQ         (SP), DX
 	VMASKMOVPS   (DX), Y2, Y5
 	VMULPS       Y3, Y0, Y0
@@ -157,7 +189,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ       rowC+64(FP), SI
+	MOVQ       rowC+72(FP), SI
 	MOVQ       (SP), DX
 	VMULPS     Y3, Y0, Y0
 	VMASKMOVPS Y0, Y2, (DX)
@@ -168,22 +200,22 @@ store:
 	MOVQ       DX, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DX
-	IMULQ  colA+48(FP), DX
-	IMUL3Q $0x02, AX, SI
-	SUBQ   DX, SI
-	ADDQ   SI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DX
+	IMULQ colA+48(FP), DX
+	MOVQ  nextA+56(FP), SI
+	SUBQ  DX, SI
+	ADDQ  SI, BX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul3x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul3x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul3x1AVX2(SB), NOSPLIT, $8-88
+TEXT ·mul3x1AVX2(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -192,26 +224,42 @@ TEXT ·mul3x1AVX2(SB), NOSPLIT, $8-88
 	LEAQ (AX)(AX*2), DX
 
 tile:
-	MOVQ       rowC+64(FP), SI
-	MOVQ       (SP), DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
 	MOVQ       colA+48(FP), DX
 	MOVQ       b+8(FP), SI
-	MOVQ       rowB+56(FP), DI
-	MOVQ       depth+32(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
+	MOVQ       rowB+64(FP), DI
+	MOVQ       DI, R8
+	SHLQ       $0x03, R8
+	XORQ       R10, R10
+	MOVQ       depth+32(FP), R9
+	CMPQ       R9, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R11
+	MOVQ       (SP), R10
+	PREFETCHT1 (R10)
+	ADDQ       R11, R10
+	PREFETCHT1 (R10)
+	ADDQ       R11, R10
+	PREFETCHT1 (R10)
+	ADDQ       R11, R10
+	SUBQ       $0x20, R9
+	MOVQ       $0x00000020, R10
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R12
+	MOVQ       (SP), R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
 
 loop:
-	PREFETCHT0   (SI)(R9*1)
+	PREFETCHT0   (SI)(R8*1)
 	VMOVUPS      (SI), Y3
 	VBROADCASTSS (BX), Y4
 	VFMADD231PS  Y4, Y3, Y0
@@ -221,18 +269,21 @@ loop:
 	VFMADD231PS  Y4, Y3, Y2
 	ADDQ         DX, BX
 	ADDQ         DI, SI
-	DECQ         R8
+	DECQ         R9
 	JNZ          loop
-	MOVQ         last+72(FP), DX
+	XCHGQ        R10, R9
+	TESTQ        R9, R9
+	JNZ          near
+	MOVQ         last+80(FP), DX
 	LEAQ         masks<>+32(SB), SI
 	NEGQ         DX
 	VMOVDQU      (SI)(DX*4), Y3
-	VBROADCASTSS alpha+80(FP), Y4
-	VBROADCASTSS beta+84(FP), Y5
-	MOVL         beta+84(FP), DX
+	VBROADCASTSS alpha+88(FP), Y4
+	VBROADCASTSS beta+92(FP), Y5
+	MOVL         beta+92(FP), DX
 	SHLL         $0x01, DX
 	JZ           store
-	MOVQ         rowC+64(FP), SI
+	MOVQ         rowC+72(FP), SI
 	MOVQ         (SP), DX
 	VMASKMOVPS   (DX), Y3, Y6
 	VMULPS       Y4, Y0, Y0
@@ -253,7 +304,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ       rowC+64(FP), SI
+	MOVQ       rowC+72(FP), SI
 	MOVQ       (SP), DX
 	VMULPS     Y4, Y0, Y0
 	VMASKMOVPS Y0, Y3, (DX)
@@ -267,22 +318,22 @@ store:
 	MOVQ       DX, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DX
-	IMULQ  colA+48(FP), DX
-	IMUL3Q $0x03, AX, SI
-	SUBQ   DX, SI
-	ADDQ   SI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DX
+	IMULQ colA+48(FP), DX
+	MOVQ  nextA+56(FP), SI
+	SUBQ  DX, SI
+	ADDQ  SI, BX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul4x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul4x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul4x1AVX2(SB), NOSPLIT, $8-88
+TEXT ·mul4x1AVX2(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -291,29 +342,47 @@ TEXT ·mul4x1AVX2(SB), NOSPLIT, $8-88
 	LEAQ (AX)(AX*2), DX
 
 tile:
-	MOVQ       rowC+64(FP), DI
-	MOVQ       (SP), SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
 	VXORPS     Y3, Y3, Y3
 	MOVQ       colA+48(FP), SI
 	MOVQ       b+8(FP), DI
-	MOVQ       rowB+56(FP), R8
-	MOVQ       depth+32(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       rowB+64(FP), R8
+	MOVQ       R8, R9
+	SHLQ       $0x03, R9
+	XORQ       R11, R11
+	MOVQ       depth+32(FP), R10
+	CMPQ       R10, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R12
+	MOVQ       (SP), R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	SUBQ       $0x20, R10
+	MOVQ       $0x00000020, R11
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
+	PREFETCHT0   (DI)(R9*1)
 	VMOVUPS      (DI), Y4
 	VBROADCASTSS (BX), Y5
 	VFMADD231PS  Y5, Y4, Y0
@@ -325,18 +394,21 @@ loop:
 	VFMADD231PS  Y5, Y4, Y3
 	ADDQ         SI, BX
 	ADDQ         R8, DI
-	DECQ         R9
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+72(FP), SI
+	XCHGQ        R11, R10
+	TESTQ        R10, R10
+	JNZ          near
+	MOVQ         last+80(FP), SI
 	LEAQ         masks<>+32(SB), DI
 	NEGQ         SI
 	VMOVDQU      (DI)(SI*4), Y4
-	VBROADCASTSS alpha+80(FP), Y5
-	VBROADCASTSS beta+84(FP), Y6
-	MOVL         beta+84(FP), SI
+	VBROADCASTSS alpha+88(FP), Y5
+	VBROADCASTSS beta+92(FP), Y6
+	MOVL         beta+92(FP), SI
 	SHLL         $0x01, SI
 	JZ           store
-	MOVQ         rowC+64(FP), DI
+	MOVQ         rowC+72(FP), DI
 	MOVQ         (SP), SI
 	VMASKMOVPS   (SI), Y4, Y7
 	VMULPS       Y5, Y0, Y0
@@ -362,7 +434,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ       rowC+64(FP), DI
+	MOVQ       rowC+72(FP), DI
 	MOVQ       (SP), SI
 	VMULPS     Y5, Y0, Y0
 	VMASKMOVPS Y0, Y4, (SI)
@@ -379,22 +451,22 @@ store:
 	MOVQ       SI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), SI
-	IMULQ  colA+48(FP), SI
-	IMUL3Q $0x04, AX, DI
-	SUBQ   SI, DI
-	ADDQ   DI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), SI
+	IMULQ colA+48(FP), SI
+	MOVQ  nextA+56(FP), DI
+	SUBQ  SI, DI
+	ADDQ  DI, BX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul5x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul5x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul5x1AVX2(SB), NOSPLIT, $8-88
+TEXT ·mul5x1AVX2(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -403,18 +475,6 @@ TEXT ·mul5x1AVX2(SB), NOSPLIT, $8-88
 	LEAQ (AX)(AX*2), DX
 
 tile:
-	MOVQ       rowC+64(FP), DI
-	MOVQ       (SP), SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
@@ -422,13 +482,45 @@ tile:
 	VXORPS     Y4, Y4, Y4
 	MOVQ       colA+48(FP), SI
 	MOVQ       b+8(FP), DI
-	MOVQ       rowB+56(FP), R8
-	MOVQ       depth+32(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       rowB+64(FP), R8
+	MOVQ       R8, R9
+	SHLQ       $0x03, R9
+	XORQ       R11, R11
+	MOVQ       depth+32(FP), R10
+	CMPQ       R10, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R12
+	MOVQ       (SP), R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	SUBQ       $0x20, R10
+	MOVQ       $0x00000020, R11
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
+	PREFETCHT0   (DI)(R9*1)
 	VMOVUPS      (DI), Y5
 	VBROADCASTSS (BX), Y6
 	VFMADD231PS  Y6, Y5, Y0
@@ -442,18 +534,21 @@ loop:
 	VFMADD231PS  Y6, Y5, Y4
 	ADDQ         SI, BX
 	ADDQ         R8, DI
-	DECQ         R9
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+72(FP), SI
+	XCHGQ        R11, R10
+	TESTQ        R10, R10
+	JNZ          near
+	MOVQ         last+80(FP), SI
 	LEAQ         masks<>+32(SB), DI
 	NEGQ         SI
 	VMOVDQU      (DI)(SI*4), Y5
-	VBROADCASTSS alpha+80(FP), Y6
-	VBROADCASTSS beta+84(FP), Y7
-	MOVL         beta+84(FP), SI
+	VBROADCASTSS alpha+88(FP), Y6
+	VBROADCASTSS beta+92(FP), Y7
+	MOVL         beta+92(FP), SI
 	SHLL         $0x01, SI
 	JZ           store
-	MOVQ         rowC+64(FP), DI
+	MOVQ         rowC+72(FP), DI
 	MOVQ         (SP), SI
 	VMASKMOVPS   (SI), Y5, Y8
 	VMULPS       Y6, Y0, Y0
@@ -484,7 +579,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ       rowC+64(FP), DI
+	MOVQ       rowC+72(FP), DI
 	MOVQ       (SP), SI
 	VMULPS     Y6, Y0, Y0
 	VMASKMOVPS Y0, Y5, (SI)
@@ -504,22 +599,22 @@ store:
 	MOVQ       SI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), SI
-	IMULQ  colA+48(FP), SI
-	IMUL3Q $0x05, AX, DI
-	SUBQ   SI, DI
-	ADDQ   DI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), SI
+	IMULQ colA+48(FP), SI
+	MOVQ  nextA+56(FP), DI
+	SUBQ  SI, DI
+	ADDQ  DI, BX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul6x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul6x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul6x1AVX2(SB), NOSPLIT, $8-88
+TEXT ·mul6x1AVX2(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -530,20 +625,6 @@ TEXT ·mul6x1AVX2(SB), NOSPLIT, $8-88
 	ADDQ AX, SI
 
 tile:
-	MOVQ       rowC+64(FP), R8
-	MOVQ       (SP), DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
@@ -552,13 +633,49 @@ tile:
 	VXORPS     Y5, Y5, Y5
 	MOVQ       colA+48(FP), DI
 	MOVQ       b+8(FP), R8
-	MOVQ       rowB+56(FP), R9
-	MOVQ       depth+32(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       rowB+64(FP), R9
+	MOVQ       R9, R10
+	SHLQ       $0x03, R10
+	XORQ       R12, R12
+	MOVQ       depth+32(FP), R11
+	CMPQ       R11, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	SUBQ       $0x20, R11
+	MOVQ       $0x00000020, R12
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   (R8)(R10*1)
 	VMOVUPS      (R8), Y6
 	VBROADCASTSS (BX), Y7
 	VFMADD231PS  Y7, Y6, Y0
@@ -575,18 +692,21 @@ loop:
 	ADDQ         DI, BX
 	ADDQ         DI, SI
 	ADDQ         R9, R8
-	DECQ         R10
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+72(FP), DI
+	XCHGQ        R12, R11
+	TESTQ        R11, R11
+	JNZ          near
+	MOVQ         last+80(FP), DI
 	LEAQ         masks<>+32(SB), R8
 	NEGQ         DI
 	VMOVDQU      (R8)(DI*4), Y6
-	VBROADCASTSS alpha+80(FP), Y7
-	VBROADCASTSS beta+84(FP), Y8
-	MOVL         beta+84(FP), DI
+	VBROADCASTSS alpha+88(FP), Y7
+	VBROADCASTSS beta+92(FP), Y8
+	MOVL         beta+92(FP), DI
 	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         rowC+64(FP), R8
+	MOVQ         rowC+72(FP), R8
 	MOVQ         (SP), DI
 	VMASKMOVPS   (DI), Y6, Y9
 	VMULPS       Y7, Y0, Y0
@@ -622,7 +742,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ       rowC+64(FP), R8
+	MOVQ       rowC+72(FP), R8
 	MOVQ       (SP), DI
 	VMULPS     Y7, Y0, Y0
 	VMASKMOVPS Y0, Y6, (DI)
@@ -645,105 +765,120 @@ store:
 	MOVQ       DI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DI
-	IMULQ  colA+48(FP), DI
-	IMUL3Q $0x06, AX, R8
-	SUBQ   DI, R8
-	ADDQ   R8, BX
-	ADDQ   R8, SI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DI
+	IMULQ colA+48(FP), DI
+	MOVQ  nextA+56(FP), R8
+	SUBQ  DI, R8
+	ADDQ  R8, BX
+	ADDQ  R8, SI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul1x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul1x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul1x2AVX2(SB), NOSPLIT, $8-88
+TEXT ·mul1x2AVX2(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
+	MOVQ a+0(FP), DX
 	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
+	LEAQ (AX)(AX*2), AX
 
 tile:
-	MOVQ       rowC+64(FP), SI
-	MOVQ       (SP), DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
-	MOVQ       colA+48(FP), DX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+56(FP), DI
+	MOVQ       colA+48(FP), AX
+	MOVQ       b+8(FP), BX
+	MOVQ       rowB+64(FP), SI
+	MOVQ       SI, DI
+	SHLQ       $0x03, DI
+	XORQ       R9, R9
 	MOVQ       depth+32(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
+	CMPQ       R8, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R10
+	MOVQ       (SP), R9
+	PREFETCHT1 (R9)
+	ADDQ       R10, R9
+	SUBQ       $0x20, R8
+	MOVQ       $0x00000020, R9
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R11
+	MOVQ       (SP), R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
 
 loop:
-	PREFETCHT0   (SI)(R9*1)
-	VMOVUPS      (SI), Y2
-	VMOVUPS      32(SI), Y3
-	VBROADCASTSS (BX), Y4
+	PREFETCHT0   (BX)(DI*1)
+	VMOVUPS      (BX), Y2
+	VMOVUPS      32(BX), Y3
+	VBROADCASTSS (DX), Y4
 	VFMADD231PS  Y4, Y2, Y0
 	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         DX, BX
-	ADDQ         DI, SI
+	ADDQ         AX, DX
+	ADDQ         SI, BX
 	DECQ         R8
 	JNZ          loop
-	MOVQ         last+72(FP), DX
-	LEAQ         masks<>+32(SB), SI
-	NEGQ         DX
-	VMOVDQU      (SI)(DX*4), Y2
-	VBROADCASTSS alpha+80(FP), Y3
-	VBROADCASTSS beta+84(FP), Y4
-	MOVL         beta+84(FP), DX
-	SHLL         $0x01, DX
+	XCHGQ        R9, R8
+	TESTQ        R8, R8
+	JNZ          near
+	MOVQ         last+80(FP), AX
+	LEAQ         masks<>+32(SB), BX
+	NEGQ         AX
+	VMOVDQU      (BX)(AX*4), Y2
+	VBROADCASTSS alpha+88(FP), Y3
+	VBROADCASTSS beta+92(FP), Y4
+	MOVL         beta+92(FP), AX
+	SHLL         $0x01, AX
 	JZ           store
-	MOVQ         rowC+64(FP), SI
-	MOVQ         (SP), DX
-	VMOVUPS      (DX), Y5
+	MOVQ         rowC+72(FP), BX
+	MOVQ         (SP), AX
+	VMOVUPS      (AX), Y5
 	VMULPS       Y3, Y0, Y0
 	VFMADD231PS  Y5, Y4, Y0
-	VMOVUPS      Y0, (DX)
-	VMASKMOVPS   32(DX), Y2, Y5
+	VMOVUPS      Y0, (AX)
+	VMASKMOVPS   32(AX), Y2, Y5
 	VMULPS       Y3, Y1, Y1
 	VFMADD231PS  Y5, Y4, Y1
-	VMASKMOVPS   Y1, Y2, 32(DX)
-	ADDQ         SI, DX
-	MOVQ         DX, (SP)
+	VMASKMOVPS   Y1, Y2, 32(AX)
+	ADDQ         BX, AX
+	MOVQ         AX, (SP)
 	JMP          next
 
 store:
-	MOVQ       rowC+64(FP), SI
-	MOVQ       (SP), DX
+	MOVQ       rowC+72(FP), BX
+	MOVQ       (SP), AX
 	VMULPS     Y3, Y0, Y0
-	VMOVUPS    Y0, (DX)
+	VMOVUPS    Y0, (AX)
 	VMULPS     Y3, Y1, Y1
-	VMASKMOVPS Y1, Y2, 32(DX)
-	ADDQ       SI, DX
-	MOVQ       DX, (SP)
+	VMASKMOVPS Y1, Y2, 32(AX)
+	ADDQ       BX, AX
+	MOVQ       AX, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DX
-	IMULQ  colA+48(FP), DX
-	IMUL3Q $0x01, AX, SI
-	SUBQ   DX, SI
-	ADDQ   SI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), AX
+	IMULQ colA+48(FP), AX
+	MOVQ  nextA+56(FP), BX
+	SUBQ  AX, BX
+	ADDQ  BX, DX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul2x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul2x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul2x2AVX2(SB), NOSPLIT, $8-88
+TEXT ·mul2x2AVX2(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -752,25 +887,39 @@ TEXT ·mul2x2AVX2(SB), NOSPLIT, $8-88
 	LEAQ (AX)(AX*2), DX
 
 tile:
-	MOVQ       rowC+64(FP), SI
-	MOVQ       (SP), DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
 	VXORPS     Y3, Y3, Y3
 	MOVQ       colA+48(FP), DX
 	MOVQ       b+8(FP), SI
-	MOVQ       rowB+56(FP), DI
-	MOVQ       depth+32(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
+	MOVQ       rowB+64(FP), DI
+	MOVQ       DI, R8
+	SHLQ       $0x03, R8
+	XORQ       R10, R10
+	MOVQ       depth+32(FP), R9
+	CMPQ       R9, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R11
+	MOVQ       (SP), R10
+	PREFETCHT1 (R10)
+	ADDQ       R11, R10
+	PREFETCHT1 (R10)
+	ADDQ       R11, R10
+	SUBQ       $0x20, R9
+	MOVQ       $0x00000020, R10
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R12
+	MOVQ       (SP), R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
 
 loop:
-	PREFETCHT0   (SI)(R9*1)
+	PREFETCHT0   (SI)(R8*1)
 	VMOVUPS      (SI), Y4
 	VMOVUPS      32(SI), Y5
 	VBROADCASTSS (BX), Y6
@@ -781,18 +930,21 @@ loop:
 	VFMADD231PS  Y6, Y5, Y3
 	ADDQ         DX, BX
 	ADDQ         DI, SI
-	DECQ         R8
+	DECQ         R9
 	JNZ          loop
-	MOVQ         last+72(FP), DX
+	XCHGQ        R10, R9
+	TESTQ        R9, R9
+	JNZ          near
+	MOVQ         last+80(FP), DX
 	LEAQ         masks<>+32(SB), SI
 	NEGQ         DX
 	VMOVDQU      (SI)(DX*4), Y4
-	VBROADCASTSS alpha+80(FP), Y5
-	VBROADCASTSS beta+84(FP), Y6
-	MOVL         beta+84(FP), DX
+	VBROADCASTSS alpha+88(FP), Y5
+	VBROADCASTSS beta+92(FP), Y6
+	MOVL         beta+92(FP), DX
 	SHLL         $0x01, DX
 	JZ           store
-	MOVQ         rowC+64(FP), SI
+	MOVQ         rowC+72(FP), SI
 	MOVQ         (SP), DX
 	VMOVUPS      (DX), Y7
 	VMULPS       Y5, Y0, Y0
@@ -816,7 +968,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ       rowC+64(FP), SI
+	MOVQ       rowC+72(FP), SI
 	MOVQ       (SP), DX
 	VMULPS     Y5, Y0, Y0
 	VMOVUPS    Y0, (DX)
@@ -831,22 +983,22 @@ store:
 	MOVQ       DX, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DX
-	IMULQ  colA+48(FP), DX
-	IMUL3Q $0x02, AX, SI
-	SUBQ   DX, SI
-	ADDQ   SI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DX
+	IMULQ colA+48(FP), DX
+	MOVQ  nextA+56(FP), SI
+	SUBQ  DX, SI
+	ADDQ  SI, BX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul3x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul3x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul3x2AVX2(SB), NOSPLIT, $8-88
+TEXT ·mul3x2AVX2(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -855,14 +1007,6 @@ TEXT ·mul3x2AVX2(SB), NOSPLIT, $8-88
 	LEAQ (AX)(AX*2), DX
 
 tile:
-	MOVQ       rowC+64(FP), SI
-	MOVQ       (SP), DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
@@ -871,13 +1015,37 @@ tile:
 	VXORPS     Y5, Y5, Y5
 	MOVQ       colA+48(FP), DX
 	MOVQ       b+8(FP), SI
-	MOVQ       rowB+56(FP), DI
-	MOVQ       depth+32(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
+	MOVQ       rowB+64(FP), DI
+	MOVQ       DI, R8
+	SHLQ       $0x03, R8
+	XORQ       R10, R10
+	MOVQ       depth+32(FP), R9
+	CMPQ       R9, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R11
+	MOVQ       (SP), R10
+	PREFETCHT1 (R10)
+	ADDQ       R11, R10
+	PREFETCHT1 (R10)
+	ADDQ       R11, R10
+	PREFETCHT1 (R10)
+	ADDQ       R11, R10
+	SUBQ       $0x20, R9
+	MOVQ       $0x00000020, R10
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R12
+	MOVQ       (SP), R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
 
 loop:
-	PREFETCHT0   (SI)(R9*1)
+	PREFETCHT0   (SI)(R8*1)
 	VMOVUPS      (SI), Y6
 	VMOVUPS      32(SI), Y7
 	VBROADCASTSS (BX), Y8
@@ -891,18 +1059,21 @@ loop:
 	VFMADD231PS  Y8, Y7, Y5
 	ADDQ         DX, BX
 	ADDQ         DI, SI
-	DECQ         R8
+	DECQ         R9
 	JNZ          loop
-	MOVQ         last+72(FP), DX
+	XCHGQ        R10, R9
+	TESTQ        R9, R9
+	JNZ          near
+	MOVQ         last+80(FP), DX
 	LEAQ         masks<>+32(SB), SI
 	NEGQ         DX
 	VMOVDQU      (SI)(DX*4), Y6
-	VBROADCASTSS alpha+80(FP), Y7
-	VBROADCASTSS beta+84(FP), Y8
-	MOVL         beta+84(FP), DX
+	VBROADCASTSS alpha+88(FP), Y7
+	VBROADCASTSS beta+92(FP), Y8
+	MOVL         beta+92(FP), DX
 	SHLL         $0x01, DX
 	JZ           store
-	MOVQ         rowC+64(FP), SI
+	MOVQ         rowC+72(FP), SI
 	MOVQ         (SP), DX
 	VMOVUPS      (DX), Y9
 	VMULPS       Y7, Y0, Y0
@@ -935,7 +1106,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ       rowC+64(FP), SI
+	MOVQ       rowC+72(FP), SI
 	MOVQ       (SP), DX
 	VMULPS     Y7, Y0, Y0
 	VMOVUPS    Y0, (DX)
@@ -955,22 +1126,22 @@ store:
 	MOVQ       DX, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DX
-	IMULQ  colA+48(FP), DX
-	IMUL3Q $0x03, AX, SI
-	SUBQ   DX, SI
-	ADDQ   SI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DX
+	IMULQ colA+48(FP), DX
+	MOVQ  nextA+56(FP), SI
+	SUBQ  DX, SI
+	ADDQ  SI, BX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul4x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul4x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul4x2AVX2(SB), NOSPLIT, $8-88
+TEXT ·mul4x2AVX2(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -979,16 +1150,6 @@ TEXT ·mul4x2AVX2(SB), NOSPLIT, $8-88
 	LEAQ (AX)(AX*2), DX
 
 tile:
-	MOVQ       rowC+64(FP), DI
-	MOVQ       (SP), SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
@@ -999,13 +1160,41 @@ tile:
 	VXORPS     Y7, Y7, Y7
 	MOVQ       colA+48(FP), SI
 	MOVQ       b+8(FP), DI
-	MOVQ       rowB+56(FP), R8
-	MOVQ       depth+32(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       rowB+64(FP), R8
+	MOVQ       R8, R9
+	SHLQ       $0x03, R9
+	XORQ       R11, R11
+	MOVQ       depth+32(FP), R10
+	CMPQ       R10, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R12
+	MOVQ       (SP), R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	SUBQ       $0x20, R10
+	MOVQ       $0x00000020, R11
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
+	PREFETCHT0   (DI)(R9*1)
 	VMOVUPS      (DI), Y8
 	VMOVUPS      32(DI), Y9
 	VBROADCASTSS (BX), Y10
@@ -1022,18 +1211,21 @@ loop:
 	VFMADD231PS  Y10, Y9, Y7
 	ADDQ         SI, BX
 	ADDQ         R8, DI
-	DECQ         R9
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+72(FP), SI
+	XCHGQ        R11, R10
+	TESTQ        R10, R10
+	JNZ          near
+	MOVQ         last+80(FP), SI
 	LEAQ         masks<>+32(SB), DI
 	NEGQ         SI
 	VMOVDQU      (DI)(SI*4), Y8
-	VBROADCASTSS alpha+80(FP), Y9
-	VBROADCASTSS beta+84(FP), Y10
-	MOVL         beta+84(FP), SI
+	VBROADCASTSS alpha+88(FP), Y9
+	VBROADCASTSS beta+92(FP), Y10
+	MOVL         beta+92(FP), SI
 	SHLL         $0x01, SI
 	JZ           store
-	MOVQ         rowC+64(FP), DI
+	MOVQ         rowC+72(FP), DI
 	MOVQ         (SP), SI
 	VMOVUPS      (SI), Y11
 	VMULPS       Y9, Y0, Y0
@@ -1075,7 +1267,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ       rowC+64(FP), DI
+	MOVQ       rowC+72(FP), DI
 	MOVQ       (SP), SI
 	VMULPS     Y9, Y0, Y0
 	VMOVUPS    Y0, (SI)
@@ -1100,22 +1292,22 @@ store:
 	MOVQ       SI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), SI
-	IMULQ  colA+48(FP), SI
-	IMUL3Q $0x04, AX, DI
-	SUBQ   SI, DI
-	ADDQ   DI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), SI
+	IMULQ colA+48(FP), SI
+	MOVQ  nextA+56(FP), DI
+	SUBQ  SI, DI
+	ADDQ  DI, BX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul5x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul5x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul5x2AVX2(SB), NOSPLIT, $8-88
+TEXT ·mul5x2AVX2(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -1124,18 +1316,6 @@ TEXT ·mul5x2AVX2(SB), NOSPLIT, $8-88
 	LEAQ (AX)(AX*2), DX
 
 tile:
-	MOVQ       rowC+64(FP), DI
-	MOVQ       (SP), SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
@@ -1148,13 +1328,45 @@ tile:
 	VXORPS     Y9, Y9, Y9
 	MOVQ       colA+48(FP), SI
 	MOVQ       b+8(FP), DI
-	MOVQ       rowB+56(FP), R8
-	MOVQ       depth+32(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       rowB+64(FP), R8
+	MOVQ       R8, R9
+	SHLQ       $0x03, R9
+	XORQ       R11, R11
+	MOVQ       depth+32(FP), R10
+	CMPQ       R10, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R12
+	MOVQ       (SP), R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	SUBQ       $0x20, R10
+	MOVQ       $0x00000020, R11
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
+	PREFETCHT0   (DI)(R9*1)
 	VMOVUPS      (DI), Y10
 	VMOVUPS      32(DI), Y11
 	VBROADCASTSS (BX), Y12
@@ -1174,18 +1386,21 @@ loop:
 	VFMADD231PS  Y12, Y11, Y9
 	ADDQ         SI, BX
 	ADDQ         R8, DI
-	DECQ         R9
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+72(FP), SI
+	XCHGQ        R11, R10
+	TESTQ        R10, R10
+	JNZ          near
+	MOVQ         last+80(FP), SI
 	LEAQ         masks<>+32(SB), DI
 	NEGQ         SI
 	VMOVDQU      (DI)(SI*4), Y10
-	VBROADCASTSS alpha+80(FP), Y11
-	VBROADCASTSS beta+84(FP), Y12
-	MOVL         beta+84(FP), SI
+	VBROADCASTSS alpha+88(FP), Y11
+	VBROADCASTSS beta+92(FP), Y12
+	MOVL         beta+92(FP), SI
 	SHLL         $0x01, SI
 	JZ           store
-	MOVQ         rowC+64(FP), DI
+	MOVQ         rowC+72(FP), DI
 	MOVQ         (SP), SI
 	VMOVUPS      (SI), Y13
 	VMULPS       Y11, Y0, Y0
@@ -1236,7 +1451,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ       rowC+64(FP), DI
+	MOVQ       rowC+72(FP), DI
 	MOVQ       (SP), SI
 	VMULPS     Y11, Y0, Y0
 	VMOVUPS    Y0, (SI)
@@ -1266,22 +1481,22 @@ store:
 	MOVQ       SI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), SI
-	IMULQ  colA+48(FP), SI
-	IMUL3Q $0x05, AX, DI
-	SUBQ   SI, DI
-	ADDQ   DI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), SI
+	IMULQ colA+48(FP), SI
+	MOVQ  nextA+56(FP), DI
+	SUBQ  SI, DI
+	ADDQ  DI, BX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul6x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul6x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul6x2AVX2(SB), NOSPLIT, $8-88
+TEXT ·mul6x2AVX2(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -1292,20 +1507,6 @@ TEXT ·mul6x2AVX2(SB), NOSPLIT, $8-88
 	ADDQ AX, SI
 
 tile:
-	MOVQ       rowC+64(FP), R8
-	MOVQ       (SP), DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
@@ -1320,13 +1521,49 @@ tile:
 	VXORPS     Y11, Y11, Y11
 	MOVQ       colA+48(FP), DI
 	MOVQ       b+8(FP), R8
-	MOVQ       rowB+56(FP), R9
-	MOVQ       depth+32(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       rowB+64(FP), R9
+	MOVQ       R9, R10
+	SHLQ       $0x03, R10
+	XORQ       R12, R12
+	MOVQ       depth+32(FP), R11
+	CMPQ       R11, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	SUBQ       $0x20, R11
+	MOVQ       $0x00000020, R12
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   (R8)(R10*1)
 	VMOVUPS      (R8), Y12
 	VMOVUPS      32(R8), Y13
 	VBROADCASTSS (BX), Y14
@@ -1350,18 +1587,21 @@ loop:
 	ADDQ         DI, BX
 	ADDQ         DI, SI
 	ADDQ         R9, R8
-	DECQ         R10
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+72(FP), DI
+	XCHGQ        R12, R11
+	TESTQ        R11, R11
+	JNZ          near
+	MOVQ         last+80(FP), DI
 	LEAQ         masks<>+32(SB), R8
 	NEGQ         DI
 	VMOVDQU      (R8)(DI*4), Y12
-	VBROADCASTSS alpha+80(FP), Y13
-	VBROADCASTSS beta+84(FP), Y14
-	MOVL         beta+84(FP), DI
+	VBROADCASTSS alpha+88(FP), Y13
+	VBROADCASTSS beta+92(FP), Y14
+	MOVL         beta+92(FP), DI
 	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         rowC+64(FP), R8
+	MOVQ         rowC+72(FP), R8
 	MOVQ         (SP), DI
 	VMOVUPS      (DI), Y15
 	VMULPS       Y13, Y0, Y0
@@ -1421,7 +1661,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ       rowC+64(FP), R8
+	MOVQ       rowC+72(FP), R8
 	MOVQ       (SP), DI
 	VMULPS     Y13, Y0, Y0
 	VMOVUPS    Y0, (DI)
@@ -1456,15 +1696,15 @@ store:
 	MOVQ       DI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DI
-	IMULQ  colA+48(FP), DI
-	IMUL3Q $0x06, AX, R8
-	SUBQ   DI, R8
-	ADDQ   R8, BX
-	ADDQ   R8, SI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DI
+	IMULQ colA+48(FP), DI
+	MOVQ  nextA+56(FP), R8
+	SUBQ  DI, R8
+	ADDQ  R8, BX
+	ADDQ  R8, SI
+	JMP   tile
 
 done:
 	VZEROUPPER
@@ -2072,48 +2312,49 @@ step:
 	VZEROUPPER
 	RET
 
-// func packLinesAVX2(dst *float32, src *float32, lines int, depth int, lineSrc int)
+// func packLinesAVX2(dst *float32, src *float32, lines int, depth int, lineSrc int, rowDst int)
 // Requires: AVX, CMOV
-TEXT ·packLinesAVX2(SB), NOSPLIT, $0-40
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ lines+16(FP), DX
-	MOVQ depth+24(FP), BX
-	MOVQ lineSrc+32(FP), SI
+TEXT ·packLinesAVX2(SB), NOSPLIT, $0-48
+	MOVQ rowDst+40(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ src+8(FP), DX
+	MOVQ lines+16(FP), BX
+	MOVQ depth+24(FP), SI
+	MOVQ lineSrc+32(FP), DI
 
 loop:
-	CMPQ       BX, $0x08
+	CMPQ       SI, $0x08
 	JLT        tail
-	MOVQ       CX, DI
-	VMOVUPS    (DI), Y0
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x01
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Y1
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x02
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Y2
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x03
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Y3
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x04
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Y4
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x05
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Y5
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x06
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Y6
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x07
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Y7
+	MOVQ       DX, R8
+	VMOVUPS    (R8), Y0
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x01
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Y1
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x02
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Y2
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x03
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Y3
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x04
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Y4
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x05
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Y5
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x06
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Y6
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x07
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Y7
 	VUNPCKLPS  Y1, Y0, Y8
 	VUNPCKHPS  Y1, Y0, Y0
 	VUNPCKLPS  Y3, Y2, Y1
@@ -2138,54 +2379,61 @@ loop:
 	VPERM2F128 $0x31, Y5, Y8, Y5
 	VPERM2F128 $0x20, Y4, Y0, Y8
 	VPERM2F128 $0x31, Y4, Y0, Y0
-	VMOVUPS    Y6, (AX)
-	VMOVUPS    Y7, 64(AX)
-	VMOVUPS    Y3, 128(AX)
-	VMOVUPS    Y8, 192(AX)
-	VMOVUPS    Y2, 256(AX)
-	VMOVUPS    Y1, 320(AX)
-	VMOVUPS    Y5, 384(AX)
-	VMOVUPS    Y0, 448(AX)
-	ADDQ       $0x20, CX
-	ADDQ       $0x00000200, AX
-	SUBQ       $0x08, BX
+	VMOVUPS    Y6, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Y7, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Y3, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Y8, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Y2, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Y1, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Y5, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Y0, (CX)
+	ADDQ       AX, CX
+	ADDQ       $0x20, DX
+	SUBQ       $0x08, SI
 	JMP        loop
 
 tail:
-	TESTQ      BX, BX
+	TESTQ      SI, SI
 	JZ         done
-	LEAQ       masks<>+32(SB), DI
-	NEGQ       BX
-	VMOVDQU    (DI)(BX*4), Y0
-	VMASKMOVPS (CX), Y0, Y1
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x01
-	CMOVQGT    BX, CX
-	VMASKMOVPS (CX), Y0, Y2
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x02
-	CMOVQGT    BX, CX
-	VMASKMOVPS (CX), Y0, Y3
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x03
-	CMOVQGT    BX, CX
-	VMASKMOVPS (CX), Y0, Y4
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x04
-	CMOVQGT    BX, CX
-	VMASKMOVPS (CX), Y0, Y5
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x05
-	CMOVQGT    BX, CX
-	VMASKMOVPS (CX), Y0, Y6
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x06
-	CMOVQGT    BX, CX
-	VMASKMOVPS (CX), Y0, Y7
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x07
-	CMOVQGT    BX, CX
-	VMASKMOVPS (CX), Y0, Y0
+	LEAQ       masks<>+32(SB), R8
+	NEGQ       SI
+	VMOVDQU    (R8)(SI*4), Y0
+	VMASKMOVPS (DX), Y0, Y1
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x01
+	CMOVQGT    SI, DX
+	VMASKMOVPS (DX), Y0, Y2
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x02
+	CMOVQGT    SI, DX
+	VMASKMOVPS (DX), Y0, Y3
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x03
+	CMOVQGT    SI, DX
+	VMASKMOVPS (DX), Y0, Y4
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x04
+	CMOVQGT    SI, DX
+	VMASKMOVPS (DX), Y0, Y5
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x05
+	CMOVQGT    SI, DX
+	VMASKMOVPS (DX), Y0, Y6
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x06
+	CMOVQGT    SI, DX
+	VMASKMOVPS (DX), Y0, Y7
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x07
+	CMOVQGT    SI, DX
+	VMASKMOVPS (DX), Y0, Y0
 	VUNPCKLPS  Y2, Y1, Y8
 	VUNPCKHPS  Y2, Y1, Y1
 	VUNPCKLPS  Y4, Y3, Y2
@@ -2210,97 +2458,120 @@ tail:
 	VPERM2F128 $0x31, Y6, Y8, Y6
 	VPERM2F128 $0x20, Y0, Y1, Y8
 	VPERM2F128 $0x31, Y0, Y1, Y0
-	VMOVUPS    Y5, (AX)
-	VMOVUPS    Y7, 64(AX)
-	VMOVUPS    Y4, 128(AX)
-	VMOVUPS    Y8, 192(AX)
-	VMOVUPS    Y3, 256(AX)
-	VMOVUPS    Y2, 320(AX)
-	VMOVUPS    Y6, 384(AX)
-	VMOVUPS    Y0, 448(AX)
+	VMOVUPS    Y5, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Y7, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Y4, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Y8, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Y3, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Y2, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Y6, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Y0, (CX)
+	ADDQ       AX, CX
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul1x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul1x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul1x1AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul1x1AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
+	MOVQ a+0(FP), DX
 	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
+	LEAQ (AX)(AX*2), AX
 
 tile:
-	MOVQ       rowC+64(FP), SI
-	MOVQ       (SP), DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
 	VPXORD     Z0, Z0, Z0
-	MOVQ       colA+48(FP), DX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+56(FP), DI
+	MOVQ       colA+48(FP), AX
+	MOVQ       b+8(FP), BX
+	MOVQ       rowB+64(FP), SI
+	MOVQ       SI, DI
+	SHLQ       $0x03, DI
+	XORQ       R9, R9
 	MOVQ       depth+32(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
+	CMPQ       R8, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R10
+	MOVQ       (SP), R9
+	PREFETCHT1 (R9)
+	ADDQ       R10, R9
+	SUBQ       $0x20, R8
+	MOVQ       $0x00000020, R9
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R11
+	MOVQ       (SP), R10
+	PREFETCHT0 (R10)
+	ADDQ       R11, R10
 
 loop:
-	PREFETCHT0   (SI)(R9*1)
-	VMOVUPS      (SI), Z1
-	VBROADCASTSS (BX), Z2
+	PREFETCHT0   (BX)(DI*1)
+	VMOVUPS      (BX), Z1
+	VBROADCASTSS (DX), Z2
 	VFMADD231PS  Z2, Z1, Z0
-	ADDQ         DX, BX
-	ADDQ         DI, SI
+	ADDQ         AX, DX
+	ADDQ         SI, BX
 	DECQ         R8
 	JNZ          loop
-	MOVQ         last+72(FP), DX
-	MOVQ         $0x0000ffff, SI
-	MOVQ         $0x00000010, DI
-	SUBQ         DX, DI
-	SHRXQ        DI, SI, SI
-	KMOVW        SI, K1
-	VBROADCASTSS alpha+80(FP), Z1
-	VBROADCASTSS beta+84(FP), Z2
-	MOVL         beta+84(FP), DX
-	SHLL         $0x01, DX
+	XCHGQ        R9, R8
+	TESTQ        R8, R8
+	JNZ          near
+	MOVQ         last+80(FP), AX
+	MOVQ         $0x0000ffff, BX
+	MOVQ         $0x00000010, SI
+	SUBQ         AX, SI
+	SHRXQ        SI, BX, BX
+	KMOVW        BX, K1
+	VBROADCASTSS alpha+88(FP), Z1
+	VBROADCASTSS beta+92(FP), Z2
+	MOVL         beta+92(FP), AX
+	SHLL         $0x01, AX
 	JZ           store
-	MOVQ         rowC+64(FP), SI
-	MOVQ         (SP), DX
-	VMOVUPS.Z    (DX), K1, Z3
+	MOVQ         rowC+72(FP), BX
+	MOVQ         (SP), AX
+	VMOVUPS.Z    (AX), K1, Z3
 	VMULPS       Z1, Z0, Z0
 	VFMADD231PS  Z3, Z2, Z0
-	VMOVUPS      Z0, K1, (DX)
-	ADDQ         SI, DX
-	MOVQ         DX, (SP)
+	VMOVUPS      Z0, K1, (AX)
+	ADDQ         BX, AX
+	MOVQ         AX, (SP)
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), SI
-	MOVQ    (SP), DX
+	MOVQ    rowC+72(FP), BX
+	MOVQ    (SP), AX
 	VMULPS  Z1, Z0, Z0
-	VMOVUPS Z0, K1, (DX)
-	ADDQ    SI, DX
-	MOVQ    DX, (SP)
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    BX, AX
+	MOVQ    AX, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DX
-	IMULQ  colA+48(FP), DX
-	IMUL3Q $0x01, AX, SI
-	SUBQ   DX, SI
-	ADDQ   SI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), AX
+	IMULQ colA+48(FP), AX
+	MOVQ  nextA+56(FP), BX
+	SUBQ  AX, BX
+	ADDQ  BX, DX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul2x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul2x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul2x1AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul2x1AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -2309,23 +2580,37 @@ TEXT ·mul2x1AVX512(SB), NOSPLIT, $8-88
 	LEAQ (AX)(AX*2), DX
 
 tile:
-	MOVQ       rowC+64(FP), SI
-	MOVQ       (SP), DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	MOVQ       colA+48(FP), DX
 	MOVQ       b+8(FP), SI
-	MOVQ       rowB+56(FP), DI
-	MOVQ       depth+32(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
+	MOVQ       rowB+64(FP), DI
+	MOVQ       DI, R8
+	SHLQ       $0x03, R8
+	XORQ       R10, R10
+	MOVQ       depth+32(FP), R9
+	CMPQ       R9, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R11
+	MOVQ       (SP), R10
+	PREFETCHT1 (R10)
+	ADDQ       R11, R10
+	PREFETCHT1 (R10)
+	ADDQ       R11, R10
+	SUBQ       $0x20, R9
+	MOVQ       $0x00000020, R10
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R12
+	MOVQ       (SP), R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
 
 loop:
-	PREFETCHT0   (SI)(R9*1)
+	PREFETCHT0   (SI)(R8*1)
 	VMOVUPS      (SI), Z2
 	VBROADCASTSS (BX), Z3
 	VFMADD231PS  Z3, Z2, Z0
@@ -2333,20 +2618,23 @@ loop:
 	VFMADD231PS  Z3, Z2, Z1
 	ADDQ         DX, BX
 	ADDQ         DI, SI
-	DECQ         R8
+	DECQ         R9
 	JNZ          loop
-	MOVQ         last+72(FP), DX
+	XCHGQ        R10, R9
+	TESTQ        R9, R9
+	JNZ          near
+	MOVQ         last+80(FP), DX
 	MOVQ         $0x0000ffff, SI
 	MOVQ         $0x00000010, DI
 	SUBQ         DX, DI
 	SHRXQ        DI, SI, SI
 	KMOVW        SI, K1
-	VBROADCASTSS alpha+80(FP), Z2
-	VBROADCASTSS beta+84(FP), Z3
-	MOVL         beta+84(FP), DX
+	VBROADCASTSS alpha+88(FP), Z2
+	VBROADCASTSS beta+92(FP), Z3
+	MOVL         beta+92(FP), DX
 	SHLL         $0x01, DX
 	JZ           store
-	MOVQ         rowC+64(FP), SI
+	MOVQ         rowC+72(FP), SI
 	MOVQ         (SP), DX
 	VMOVUPS.Z    (DX), K1, Z4
 	VMULPS       Z2, Z0, Z0
@@ -2362,7 +2650,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), SI
+	MOVQ    rowC+72(FP), SI
 	MOVQ    (SP), DX
 	VMULPS  Z2, Z0, Z0
 	VMOVUPS Z0, K1, (DX)
@@ -2373,22 +2661,22 @@ store:
 	MOVQ    DX, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DX
-	IMULQ  colA+48(FP), DX
-	IMUL3Q $0x02, AX, SI
-	SUBQ   DX, SI
-	ADDQ   SI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DX
+	IMULQ colA+48(FP), DX
+	MOVQ  nextA+56(FP), SI
+	SUBQ  DX, SI
+	ADDQ  SI, BX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul3x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul3x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul3x1AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul3x1AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -2397,26 +2685,42 @@ TEXT ·mul3x1AVX512(SB), NOSPLIT, $8-88
 	LEAQ (AX)(AX*2), DX
 
 tile:
-	MOVQ       rowC+64(FP), SI
-	MOVQ       (SP), DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
-	PREFETCHT0 (DX)
-	ADDQ       SI, DX
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
 	MOVQ       colA+48(FP), DX
 	MOVQ       b+8(FP), SI
-	MOVQ       rowB+56(FP), DI
-	MOVQ       depth+32(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
+	MOVQ       rowB+64(FP), DI
+	MOVQ       DI, R8
+	SHLQ       $0x03, R8
+	XORQ       R10, R10
+	MOVQ       depth+32(FP), R9
+	CMPQ       R9, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R11
+	MOVQ       (SP), R10
+	PREFETCHT1 (R10)
+	ADDQ       R11, R10
+	PREFETCHT1 (R10)
+	ADDQ       R11, R10
+	PREFETCHT1 (R10)
+	ADDQ       R11, R10
+	SUBQ       $0x20, R9
+	MOVQ       $0x00000020, R10
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R12
+	MOVQ       (SP), R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	ADDQ       R12, R11
 
 loop:
-	PREFETCHT0   (SI)(R9*1)
+	PREFETCHT0   (SI)(R8*1)
 	VMOVUPS      (SI), Z3
 	VBROADCASTSS (BX), Z4
 	VFMADD231PS  Z4, Z3, Z0
@@ -2426,20 +2730,23 @@ loop:
 	VFMADD231PS  Z4, Z3, Z2
 	ADDQ         DX, BX
 	ADDQ         DI, SI
-	DECQ         R8
+	DECQ         R9
 	JNZ          loop
-	MOVQ         last+72(FP), DX
+	XCHGQ        R10, R9
+	TESTQ        R9, R9
+	JNZ          near
+	MOVQ         last+80(FP), DX
 	MOVQ         $0x0000ffff, SI
 	MOVQ         $0x00000010, DI
 	SUBQ         DX, DI
 	SHRXQ        DI, SI, SI
 	KMOVW        SI, K1
-	VBROADCASTSS alpha+80(FP), Z3
-	VBROADCASTSS beta+84(FP), Z4
-	MOVL         beta+84(FP), DX
+	VBROADCASTSS alpha+88(FP), Z3
+	VBROADCASTSS beta+92(FP), Z4
+	MOVL         beta+92(FP), DX
 	SHLL         $0x01, DX
 	JZ           store
-	MOVQ         rowC+64(FP), SI
+	MOVQ         rowC+72(FP), SI
 	MOVQ         (SP), DX
 	VMOVUPS.Z    (DX), K1, Z5
 	VMULPS       Z3, Z0, Z0
@@ -2460,7 +2767,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), SI
+	MOVQ    rowC+72(FP), SI
 	MOVQ    (SP), DX
 	VMULPS  Z3, Z0, Z0
 	VMOVUPS Z0, K1, (DX)
@@ -2474,22 +2781,22 @@ store:
 	MOVQ    DX, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DX
-	IMULQ  colA+48(FP), DX
-	IMUL3Q $0x03, AX, SI
-	SUBQ   DX, SI
-	ADDQ   SI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DX
+	IMULQ colA+48(FP), DX
+	MOVQ  nextA+56(FP), SI
+	SUBQ  DX, SI
+	ADDQ  SI, BX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul4x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul4x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul4x1AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul4x1AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -2498,29 +2805,47 @@ TEXT ·mul4x1AVX512(SB), NOSPLIT, $8-88
 	LEAQ (AX)(AX*2), DX
 
 tile:
-	MOVQ       rowC+64(FP), DI
-	MOVQ       (SP), SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
 	VPXORD     Z3, Z3, Z3
 	MOVQ       colA+48(FP), SI
 	MOVQ       b+8(FP), DI
-	MOVQ       rowB+56(FP), R8
-	MOVQ       depth+32(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       rowB+64(FP), R8
+	MOVQ       R8, R9
+	SHLQ       $0x03, R9
+	XORQ       R11, R11
+	MOVQ       depth+32(FP), R10
+	CMPQ       R10, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R12
+	MOVQ       (SP), R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	SUBQ       $0x20, R10
+	MOVQ       $0x00000020, R11
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
+	PREFETCHT0   (DI)(R9*1)
 	VMOVUPS      (DI), Z4
 	VBROADCASTSS (BX), Z5
 	VFMADD231PS  Z5, Z4, Z0
@@ -2532,20 +2857,23 @@ loop:
 	VFMADD231PS  Z5, Z4, Z3
 	ADDQ         SI, BX
 	ADDQ         R8, DI
-	DECQ         R9
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+72(FP), SI
+	XCHGQ        R11, R10
+	TESTQ        R10, R10
+	JNZ          near
+	MOVQ         last+80(FP), SI
 	MOVQ         $0x0000ffff, DI
 	MOVQ         $0x00000010, R8
 	SUBQ         SI, R8
 	SHRXQ        R8, DI, DI
 	KMOVW        DI, K1
-	VBROADCASTSS alpha+80(FP), Z4
-	VBROADCASTSS beta+84(FP), Z5
-	MOVL         beta+84(FP), SI
+	VBROADCASTSS alpha+88(FP), Z4
+	VBROADCASTSS beta+92(FP), Z5
+	MOVL         beta+92(FP), SI
 	SHLL         $0x01, SI
 	JZ           store
-	MOVQ         rowC+64(FP), DI
+	MOVQ         rowC+72(FP), DI
 	MOVQ         (SP), SI
 	VMOVUPS.Z    (SI), K1, Z6
 	VMULPS       Z4, Z0, Z0
@@ -2571,7 +2899,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), DI
+	MOVQ    rowC+72(FP), DI
 	MOVQ    (SP), SI
 	VMULPS  Z4, Z0, Z0
 	VMOVUPS Z0, K1, (SI)
@@ -2588,22 +2916,22 @@ store:
 	MOVQ    SI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), SI
-	IMULQ  colA+48(FP), SI
-	IMUL3Q $0x04, AX, DI
-	SUBQ   SI, DI
-	ADDQ   DI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), SI
+	IMULQ colA+48(FP), SI
+	MOVQ  nextA+56(FP), DI
+	SUBQ  SI, DI
+	ADDQ  DI, BX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul5x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul5x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul5x1AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul5x1AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -2612,18 +2940,6 @@ TEXT ·mul5x1AVX512(SB), NOSPLIT, $8-88
 	LEAQ (AX)(AX*2), DX
 
 tile:
-	MOVQ       rowC+64(FP), DI
-	MOVQ       (SP), SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	ADDQ       DI, SI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -2631,13 +2947,45 @@ tile:
 	VPXORD     Z4, Z4, Z4
 	MOVQ       colA+48(FP), SI
 	MOVQ       b+8(FP), DI
-	MOVQ       rowB+56(FP), R8
-	MOVQ       depth+32(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       rowB+64(FP), R8
+	MOVQ       R8, R9
+	SHLQ       $0x03, R9
+	XORQ       R11, R11
+	MOVQ       depth+32(FP), R10
+	CMPQ       R10, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R12
+	MOVQ       (SP), R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	ADDQ       R12, R11
+	SUBQ       $0x20, R10
+	MOVQ       $0x00000020, R11
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	ADDQ       R13, R12
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
+	PREFETCHT0   (DI)(R9*1)
 	VMOVUPS      (DI), Z5
 	VBROADCASTSS (BX), Z6
 	VFMADD231PS  Z6, Z5, Z0
@@ -2651,20 +2999,23 @@ loop:
 	VFMADD231PS  Z6, Z5, Z4
 	ADDQ         SI, BX
 	ADDQ         R8, DI
-	DECQ         R9
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+72(FP), SI
+	XCHGQ        R11, R10
+	TESTQ        R10, R10
+	JNZ          near
+	MOVQ         last+80(FP), SI
 	MOVQ         $0x0000ffff, DI
 	MOVQ         $0x00000010, R8
 	SUBQ         SI, R8
 	SHRXQ        R8, DI, DI
 	KMOVW        DI, K1
-	VBROADCASTSS alpha+80(FP), Z5
-	VBROADCASTSS beta+84(FP), Z6
-	MOVL         beta+84(FP), SI
+	VBROADCASTSS alpha+88(FP), Z5
+	VBROADCASTSS beta+92(FP), Z6
+	MOVL         beta+92(FP), SI
 	SHLL         $0x01, SI
 	JZ           store
-	MOVQ         rowC+64(FP), DI
+	MOVQ         rowC+72(FP), DI
 	MOVQ         (SP), SI
 	VMOVUPS.Z    (SI), K1, Z7
 	VMULPS       Z5, Z0, Z0
@@ -2695,7 +3046,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), DI
+	MOVQ    rowC+72(FP), DI
 	MOVQ    (SP), SI
 	VMULPS  Z5, Z0, Z0
 	VMOVUPS Z0, K1, (SI)
@@ -2715,22 +3066,22 @@ store:
 	MOVQ    SI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), SI
-	IMULQ  colA+48(FP), SI
-	IMUL3Q $0x05, AX, DI
-	SUBQ   SI, DI
-	ADDQ   DI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), SI
+	IMULQ colA+48(FP), SI
+	MOVQ  nextA+56(FP), DI
+	SUBQ  SI, DI
+	ADDQ  DI, BX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul6x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul6x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul6x1AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul6x1AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -2741,20 +3092,6 @@ TEXT ·mul6x1AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, SI
 
 tile:
-	MOVQ       rowC+64(FP), R8
-	MOVQ       (SP), DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -2763,13 +3100,49 @@ tile:
 	VPXORD     Z5, Z5, Z5
 	MOVQ       colA+48(FP), DI
 	MOVQ       b+8(FP), R8
-	MOVQ       rowB+56(FP), R9
-	MOVQ       depth+32(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       rowB+64(FP), R9
+	MOVQ       R9, R10
+	SHLQ       $0x03, R10
+	XORQ       R12, R12
+	MOVQ       depth+32(FP), R11
+	CMPQ       R11, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	SUBQ       $0x20, R11
+	MOVQ       $0x00000020, R12
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   (R8)(R10*1)
 	VMOVUPS      (R8), Z6
 	VBROADCASTSS (BX), Z7
 	VFMADD231PS  Z7, Z6, Z0
@@ -2786,20 +3159,23 @@ loop:
 	ADDQ         DI, BX
 	ADDQ         DI, SI
 	ADDQ         R9, R8
-	DECQ         R10
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+72(FP), DI
+	XCHGQ        R12, R11
+	TESTQ        R11, R11
+	JNZ          near
+	MOVQ         last+80(FP), DI
 	MOVQ         $0x0000ffff, R8
 	MOVQ         $0x00000010, R9
 	SUBQ         DI, R9
 	SHRXQ        R9, R8, R8
 	KMOVW        R8, K1
-	VBROADCASTSS alpha+80(FP), Z6
-	VBROADCASTSS beta+84(FP), Z7
-	MOVL         beta+84(FP), DI
+	VBROADCASTSS alpha+88(FP), Z6
+	VBROADCASTSS beta+92(FP), Z7
+	MOVL         beta+92(FP), DI
 	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         rowC+64(FP), R8
+	MOVQ         rowC+72(FP), R8
 	MOVQ         (SP), DI
 	VMOVUPS.Z    (DI), K1, Z8
 	VMULPS       Z6, Z0, Z0
@@ -2835,7 +3211,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R8
+	MOVQ    rowC+72(FP), R8
 	MOVQ    (SP), DI
 	VMULPS  Z6, Z0, Z0
 	VMOVUPS Z0, K1, (DI)
@@ -2858,23 +3234,23 @@ store:
 	MOVQ    DI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DI
-	IMULQ  colA+48(FP), DI
-	IMUL3Q $0x06, AX, R8
-	SUBQ   DI, R8
-	ADDQ   R8, BX
-	ADDQ   R8, SI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DI
+	IMULQ colA+48(FP), DI
+	MOVQ  nextA+56(FP), R8
+	SUBQ  DI, R8
+	ADDQ  R8, BX
+	ADDQ  R8, SI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul7x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul7x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul7x1AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul7x1AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -2885,22 +3261,6 @@ TEXT ·mul7x1AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, SI
 
 tile:
-	MOVQ       rowC+64(FP), R8
-	MOVQ       (SP), DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -2910,13 +3270,53 @@ tile:
 	VPXORD     Z6, Z6, Z6
 	MOVQ       colA+48(FP), DI
 	MOVQ       b+8(FP), R8
-	MOVQ       rowB+56(FP), R9
-	MOVQ       depth+32(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       rowB+64(FP), R9
+	MOVQ       R9, R10
+	SHLQ       $0x03, R10
+	XORQ       R12, R12
+	MOVQ       depth+32(FP), R11
+	CMPQ       R11, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	SUBQ       $0x20, R11
+	MOVQ       $0x00000020, R12
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   (R8)(R10*1)
 	VMOVUPS      (R8), Z7
 	VBROADCASTSS (BX), Z8
 	VFMADD231PS  Z8, Z7, Z0
@@ -2935,20 +3335,23 @@ loop:
 	ADDQ         DI, BX
 	ADDQ         DI, SI
 	ADDQ         R9, R8
-	DECQ         R10
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+72(FP), DI
+	XCHGQ        R12, R11
+	TESTQ        R11, R11
+	JNZ          near
+	MOVQ         last+80(FP), DI
 	MOVQ         $0x0000ffff, R8
 	MOVQ         $0x00000010, R9
 	SUBQ         DI, R9
 	SHRXQ        R9, R8, R8
 	KMOVW        R8, K1
-	VBROADCASTSS alpha+80(FP), Z7
-	VBROADCASTSS beta+84(FP), Z8
-	MOVL         beta+84(FP), DI
+	VBROADCASTSS alpha+88(FP), Z7
+	VBROADCASTSS beta+92(FP), Z8
+	MOVL         beta+92(FP), DI
 	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         rowC+64(FP), R8
+	MOVQ         rowC+72(FP), R8
 	MOVQ         (SP), DI
 	VMOVUPS.Z    (DI), K1, Z9
 	VMULPS       Z7, Z0, Z0
@@ -2989,7 +3392,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R8
+	MOVQ    rowC+72(FP), R8
 	MOVQ    (SP), DI
 	VMULPS  Z7, Z0, Z0
 	VMOVUPS Z0, K1, (DI)
@@ -3015,23 +3418,23 @@ store:
 	MOVQ    DI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DI
-	IMULQ  colA+48(FP), DI
-	IMUL3Q $0x07, AX, R8
-	SUBQ   DI, R8
-	ADDQ   R8, BX
-	ADDQ   R8, SI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DI
+	IMULQ colA+48(FP), DI
+	MOVQ  nextA+56(FP), R8
+	SUBQ  DI, R8
+	ADDQ  R8, BX
+	ADDQ  R8, SI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul8x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul8x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul8x1AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul8x1AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -3042,24 +3445,6 @@ TEXT ·mul8x1AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, SI
 
 tile:
-	MOVQ       rowC+64(FP), R8
-	MOVQ       (SP), DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -3070,13 +3455,57 @@ tile:
 	VPXORD     Z7, Z7, Z7
 	MOVQ       colA+48(FP), DI
 	MOVQ       b+8(FP), R8
-	MOVQ       rowB+56(FP), R9
-	MOVQ       depth+32(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       rowB+64(FP), R9
+	MOVQ       R9, R10
+	SHLQ       $0x03, R10
+	XORQ       R12, R12
+	MOVQ       depth+32(FP), R11
+	CMPQ       R11, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	SUBQ       $0x20, R11
+	MOVQ       $0x00000020, R12
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   (R8)(R10*1)
 	VMOVUPS      (R8), Z8
 	VBROADCASTSS (BX), Z9
 	VFMADD231PS  Z9, Z8, Z0
@@ -3097,20 +3526,23 @@ loop:
 	ADDQ         DI, BX
 	ADDQ         DI, SI
 	ADDQ         R9, R8
-	DECQ         R10
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+72(FP), DI
+	XCHGQ        R12, R11
+	TESTQ        R11, R11
+	JNZ          near
+	MOVQ         last+80(FP), DI
 	MOVQ         $0x0000ffff, R8
 	MOVQ         $0x00000010, R9
 	SUBQ         DI, R9
 	SHRXQ        R9, R8, R8
 	KMOVW        R8, K1
-	VBROADCASTSS alpha+80(FP), Z8
-	VBROADCASTSS beta+84(FP), Z9
-	MOVL         beta+84(FP), DI
+	VBROADCASTSS alpha+88(FP), Z8
+	VBROADCASTSS beta+92(FP), Z9
+	MOVL         beta+92(FP), DI
 	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         rowC+64(FP), R8
+	MOVQ         rowC+72(FP), R8
 	MOVQ         (SP), DI
 	VMOVUPS.Z    (DI), K1, Z10
 	VMULPS       Z8, Z0, Z0
@@ -3156,7 +3588,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R8
+	MOVQ    rowC+72(FP), R8
 	MOVQ    (SP), DI
 	VMULPS  Z8, Z0, Z0
 	VMOVUPS Z0, K1, (DI)
@@ -3185,23 +3617,23 @@ store:
 	MOVQ    DI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DI
-	IMULQ  colA+48(FP), DI
-	IMUL3Q $0x08, AX, R8
-	SUBQ   DI, R8
-	ADDQ   R8, BX
-	ADDQ   R8, SI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DI
+	IMULQ colA+48(FP), DI
+	MOVQ  nextA+56(FP), R8
+	SUBQ  DI, R8
+	ADDQ  R8, BX
+	ADDQ  R8, SI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul9x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul9x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul9x1AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul9x1AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -3212,26 +3644,6 @@ TEXT ·mul9x1AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, SI
 
 tile:
-	MOVQ       rowC+64(FP), R8
-	MOVQ       (SP), DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -3243,13 +3655,61 @@ tile:
 	VPXORD     Z8, Z8, Z8
 	MOVQ       colA+48(FP), DI
 	MOVQ       b+8(FP), R8
-	MOVQ       rowB+56(FP), R9
-	MOVQ       depth+32(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       rowB+64(FP), R9
+	MOVQ       R9, R10
+	SHLQ       $0x03, R10
+	XORQ       R12, R12
+	MOVQ       depth+32(FP), R11
+	CMPQ       R11, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	SUBQ       $0x20, R11
+	MOVQ       $0x00000020, R12
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   (R8)(R10*1)
 	VMOVUPS      (R8), Z9
 	VBROADCASTSS (BX), Z10
 	VFMADD231PS  Z10, Z9, Z0
@@ -3272,20 +3732,23 @@ loop:
 	ADDQ         DI, BX
 	ADDQ         DI, SI
 	ADDQ         R9, R8
-	DECQ         R10
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+72(FP), DI
+	XCHGQ        R12, R11
+	TESTQ        R11, R11
+	JNZ          near
+	MOVQ         last+80(FP), DI
 	MOVQ         $0x0000ffff, R8
 	MOVQ         $0x00000010, R9
 	SUBQ         DI, R9
 	SHRXQ        R9, R8, R8
 	KMOVW        R8, K1
-	VBROADCASTSS alpha+80(FP), Z9
-	VBROADCASTSS beta+84(FP), Z10
-	MOVL         beta+84(FP), DI
+	VBROADCASTSS alpha+88(FP), Z9
+	VBROADCASTSS beta+92(FP), Z10
+	MOVL         beta+92(FP), DI
 	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         rowC+64(FP), R8
+	MOVQ         rowC+72(FP), R8
 	MOVQ         (SP), DI
 	VMOVUPS.Z    (DI), K1, Z11
 	VMULPS       Z9, Z0, Z0
@@ -3336,7 +3799,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R8
+	MOVQ    rowC+72(FP), R8
 	MOVQ    (SP), DI
 	VMULPS  Z9, Z0, Z0
 	VMOVUPS Z0, K1, (DI)
@@ -3368,23 +3831,23 @@ store:
 	MOVQ    DI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DI
-	IMULQ  colA+48(FP), DI
-	IMUL3Q $0x09, AX, R8
-	SUBQ   DI, R8
-	ADDQ   R8, BX
-	ADDQ   R8, SI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DI
+	IMULQ colA+48(FP), DI
+	MOVQ  nextA+56(FP), R8
+	SUBQ  DI, R8
+	ADDQ  R8, BX
+	ADDQ  R8, SI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul10x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul10x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul10x1AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul10x1AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -3395,28 +3858,6 @@ TEXT ·mul10x1AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, SI
 
 tile:
-	MOVQ       rowC+64(FP), R8
-	MOVQ       (SP), DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -3429,13 +3870,65 @@ tile:
 	VPXORD     Z9, Z9, Z9
 	MOVQ       colA+48(FP), DI
 	MOVQ       b+8(FP), R8
-	MOVQ       rowB+56(FP), R9
-	MOVQ       depth+32(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       rowB+64(FP), R9
+	MOVQ       R9, R10
+	SHLQ       $0x03, R10
+	XORQ       R12, R12
+	MOVQ       depth+32(FP), R11
+	CMPQ       R11, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	ADDQ       R13, R12
+	SUBQ       $0x20, R11
+	MOVQ       $0x00000020, R12
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   (R8)(R10*1)
 	VMOVUPS      (R8), Z10
 	VBROADCASTSS (BX), Z11
 	VFMADD231PS  Z11, Z10, Z0
@@ -3460,20 +3953,23 @@ loop:
 	ADDQ         DI, BX
 	ADDQ         DI, SI
 	ADDQ         R9, R8
-	DECQ         R10
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+72(FP), DI
+	XCHGQ        R12, R11
+	TESTQ        R11, R11
+	JNZ          near
+	MOVQ         last+80(FP), DI
 	MOVQ         $0x0000ffff, R8
 	MOVQ         $0x00000010, R9
 	SUBQ         DI, R9
 	SHRXQ        R9, R8, R8
 	KMOVW        R8, K1
-	VBROADCASTSS alpha+80(FP), Z10
-	VBROADCASTSS beta+84(FP), Z11
-	MOVL         beta+84(FP), DI
+	VBROADCASTSS alpha+88(FP), Z10
+	VBROADCASTSS beta+92(FP), Z11
+	MOVL         beta+92(FP), DI
 	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         rowC+64(FP), R8
+	MOVQ         rowC+72(FP), R8
 	MOVQ         (SP), DI
 	VMOVUPS.Z    (DI), K1, Z12
 	VMULPS       Z10, Z0, Z0
@@ -3529,7 +4025,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R8
+	MOVQ    rowC+72(FP), R8
 	MOVQ    (SP), DI
 	VMULPS  Z10, Z0, Z0
 	VMOVUPS Z0, K1, (DI)
@@ -3564,23 +4060,23 @@ store:
 	MOVQ    DI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DI
-	IMULQ  colA+48(FP), DI
-	IMUL3Q $0x0a, AX, R8
-	SUBQ   DI, R8
-	ADDQ   R8, BX
-	ADDQ   R8, SI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DI
+	IMULQ colA+48(FP), DI
+	MOVQ  nextA+56(FP), R8
+	SUBQ  DI, R8
+	ADDQ  R8, BX
+	ADDQ  R8, SI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul11x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul11x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul11x1AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul11x1AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -3593,30 +4089,6 @@ TEXT ·mul11x1AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, DI
 
 tile:
-	MOVQ       rowC+64(FP), R9
-	MOVQ       (SP), R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -3630,13 +4102,69 @@ tile:
 	VPXORD     Z10, Z10, Z10
 	MOVQ       colA+48(FP), R8
 	MOVQ       b+8(FP), R9
-	MOVQ       rowB+56(FP), R10
-	MOVQ       depth+32(FP), R11
-	MOVQ       R10, R12
-	SHLQ       $0x03, R12
+	MOVQ       rowB+64(FP), R10
+	MOVQ       R10, R11
+	SHLQ       $0x03, R11
+	XORQ       R13, R13
+	MOVQ       depth+32(FP), R12
+	CMPQ       R12, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	SUBQ       $0x20, R12
+	MOVQ       $0x00000020, R13
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R15
+	MOVQ       (SP), R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
 
 loop:
-	PREFETCHT0   (R9)(R12*1)
+	PREFETCHT0   (R9)(R11*1)
 	VMOVUPS      (R9), Z11
 	VBROADCASTSS (BX), Z12
 	VFMADD231PS  Z12, Z11, Z0
@@ -3664,20 +4192,23 @@ loop:
 	ADDQ         R8, SI
 	ADDQ         R8, DI
 	ADDQ         R10, R9
-	DECQ         R11
+	DECQ         R12
 	JNZ          loop
-	MOVQ         last+72(FP), R8
+	XCHGQ        R13, R12
+	TESTQ        R12, R12
+	JNZ          near
+	MOVQ         last+80(FP), R8
 	MOVQ         $0x0000ffff, R9
 	MOVQ         $0x00000010, R10
 	SUBQ         R8, R10
 	SHRXQ        R10, R9, R9
 	KMOVW        R9, K1
-	VBROADCASTSS alpha+80(FP), Z11
-	VBROADCASTSS beta+84(FP), Z12
-	MOVL         beta+84(FP), R8
+	VBROADCASTSS alpha+88(FP), Z11
+	VBROADCASTSS beta+92(FP), Z12
+	MOVL         beta+92(FP), R8
 	SHLL         $0x01, R8
 	JZ           store
-	MOVQ         rowC+64(FP), R9
+	MOVQ         rowC+72(FP), R9
 	MOVQ         (SP), R8
 	VMOVUPS.Z    (R8), K1, Z13
 	VMULPS       Z11, Z0, Z0
@@ -3738,7 +4269,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R9
+	MOVQ    rowC+72(FP), R9
 	MOVQ    (SP), R8
 	VMULPS  Z11, Z0, Z0
 	VMOVUPS Z0, K1, (R8)
@@ -3776,24 +4307,24 @@ store:
 	MOVQ    R8, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), R8
-	IMULQ  colA+48(FP), R8
-	IMUL3Q $0x0b, AX, R9
-	SUBQ   R8, R9
-	ADDQ   R9, BX
-	ADDQ   R9, SI
-	ADDQ   R9, DI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), R8
+	IMULQ colA+48(FP), R8
+	MOVQ  nextA+56(FP), R9
+	SUBQ  R8, R9
+	ADDQ  R9, BX
+	ADDQ  R9, SI
+	ADDQ  R9, DI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul12x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul12x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul12x1AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul12x1AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -3806,32 +4337,6 @@ TEXT ·mul12x1AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, DI
 
 tile:
-	MOVQ       rowC+64(FP), R9
-	MOVQ       (SP), R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -3846,13 +4351,73 @@ tile:
 	VPXORD     Z11, Z11, Z11
 	MOVQ       colA+48(FP), R8
 	MOVQ       b+8(FP), R9
-	MOVQ       rowB+56(FP), R10
-	MOVQ       depth+32(FP), R11
-	MOVQ       R10, R12
-	SHLQ       $0x03, R12
+	MOVQ       rowB+64(FP), R10
+	MOVQ       R10, R11
+	SHLQ       $0x03, R11
+	XORQ       R13, R13
+	MOVQ       depth+32(FP), R12
+	CMPQ       R12, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	SUBQ       $0x20, R12
+	MOVQ       $0x00000020, R13
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R15
+	MOVQ       (SP), R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
 
 loop:
-	PREFETCHT0   (R9)(R12*1)
+	PREFETCHT0   (R9)(R11*1)
 	VMOVUPS      (R9), Z12
 	VBROADCASTSS (BX), Z13
 	VFMADD231PS  Z13, Z12, Z0
@@ -3882,20 +4447,23 @@ loop:
 	ADDQ         R8, SI
 	ADDQ         R8, DI
 	ADDQ         R10, R9
-	DECQ         R11
+	DECQ         R12
 	JNZ          loop
-	MOVQ         last+72(FP), R8
+	XCHGQ        R13, R12
+	TESTQ        R12, R12
+	JNZ          near
+	MOVQ         last+80(FP), R8
 	MOVQ         $0x0000ffff, R9
 	MOVQ         $0x00000010, R10
 	SUBQ         R8, R10
 	SHRXQ        R10, R9, R9
 	KMOVW        R9, K1
-	VBROADCASTSS alpha+80(FP), Z12
-	VBROADCASTSS beta+84(FP), Z13
-	MOVL         beta+84(FP), R8
+	VBROADCASTSS alpha+88(FP), Z12
+	VBROADCASTSS beta+92(FP), Z13
+	MOVL         beta+92(FP), R8
 	SHLL         $0x01, R8
 	JZ           store
-	MOVQ         rowC+64(FP), R9
+	MOVQ         rowC+72(FP), R9
 	MOVQ         (SP), R8
 	VMOVUPS.Z    (R8), K1, Z14
 	VMULPS       Z12, Z0, Z0
@@ -3961,7 +4529,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R9
+	MOVQ    rowC+72(FP), R9
 	MOVQ    (SP), R8
 	VMULPS  Z12, Z0, Z0
 	VMOVUPS Z0, K1, (R8)
@@ -4002,24 +4570,24 @@ store:
 	MOVQ    R8, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), R8
-	IMULQ  colA+48(FP), R8
-	IMUL3Q $0x0c, AX, R9
-	SUBQ   R8, R9
-	ADDQ   R9, BX
-	ADDQ   R9, SI
-	ADDQ   R9, DI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), R8
+	IMULQ colA+48(FP), R8
+	MOVQ  nextA+56(FP), R9
+	SUBQ  R8, R9
+	ADDQ  R9, BX
+	ADDQ  R9, SI
+	ADDQ  R9, DI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul13x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul13x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul13x1AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul13x1AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -4032,34 +4600,6 @@ TEXT ·mul13x1AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, DI
 
 tile:
-	MOVQ       rowC+64(FP), R9
-	MOVQ       (SP), R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -4075,13 +4615,77 @@ tile:
 	VPXORD     Z12, Z12, Z12
 	MOVQ       colA+48(FP), R8
 	MOVQ       b+8(FP), R9
-	MOVQ       rowB+56(FP), R10
-	MOVQ       depth+32(FP), R11
-	MOVQ       R10, R12
-	SHLQ       $0x03, R12
+	MOVQ       rowB+64(FP), R10
+	MOVQ       R10, R11
+	SHLQ       $0x03, R11
+	XORQ       R13, R13
+	MOVQ       depth+32(FP), R12
+	CMPQ       R12, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	SUBQ       $0x20, R12
+	MOVQ       $0x00000020, R13
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R15
+	MOVQ       (SP), R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
 
 loop:
-	PREFETCHT0   (R9)(R12*1)
+	PREFETCHT0   (R9)(R11*1)
 	VMOVUPS      (R9), Z13
 	VBROADCASTSS (BX), Z14
 	VFMADD231PS  Z14, Z13, Z0
@@ -4113,20 +4717,23 @@ loop:
 	ADDQ         R8, SI
 	ADDQ         R8, DI
 	ADDQ         R10, R9
-	DECQ         R11
+	DECQ         R12
 	JNZ          loop
-	MOVQ         last+72(FP), R8
+	XCHGQ        R13, R12
+	TESTQ        R12, R12
+	JNZ          near
+	MOVQ         last+80(FP), R8
 	MOVQ         $0x0000ffff, R9
 	MOVQ         $0x00000010, R10
 	SUBQ         R8, R10
 	SHRXQ        R10, R9, R9
 	KMOVW        R9, K1
-	VBROADCASTSS alpha+80(FP), Z13
-	VBROADCASTSS beta+84(FP), Z14
-	MOVL         beta+84(FP), R8
+	VBROADCASTSS alpha+88(FP), Z13
+	VBROADCASTSS beta+92(FP), Z14
+	MOVL         beta+92(FP), R8
 	SHLL         $0x01, R8
 	JZ           store
-	MOVQ         rowC+64(FP), R9
+	MOVQ         rowC+72(FP), R9
 	MOVQ         (SP), R8
 	VMOVUPS.Z    (R8), K1, Z15
 	VMULPS       Z13, Z0, Z0
@@ -4197,7 +4804,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R9
+	MOVQ    rowC+72(FP), R9
 	MOVQ    (SP), R8
 	VMULPS  Z13, Z0, Z0
 	VMOVUPS Z0, K1, (R8)
@@ -4241,24 +4848,24 @@ store:
 	MOVQ    R8, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), R8
-	IMULQ  colA+48(FP), R8
-	IMUL3Q $0x0d, AX, R9
-	SUBQ   R8, R9
-	ADDQ   R9, BX
-	ADDQ   R9, SI
-	ADDQ   R9, DI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), R8
+	IMULQ colA+48(FP), R8
+	MOVQ  nextA+56(FP), R9
+	SUBQ  R8, R9
+	ADDQ  R9, BX
+	ADDQ  R9, SI
+	ADDQ  R9, DI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul14x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul14x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul14x1AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul14x1AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -4271,36 +4878,6 @@ TEXT ·mul14x1AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, DI
 
 tile:
-	MOVQ       rowC+64(FP), R9
-	MOVQ       (SP), R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	ADDQ       R9, R8
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -4317,13 +4894,81 @@ tile:
 	VPXORD     Z13, Z13, Z13
 	MOVQ       colA+48(FP), R8
 	MOVQ       b+8(FP), R9
-	MOVQ       rowB+56(FP), R10
-	MOVQ       depth+32(FP), R11
-	MOVQ       R10, R12
-	SHLQ       $0x03, R12
+	MOVQ       rowB+64(FP), R10
+	MOVQ       R10, R11
+	SHLQ       $0x03, R11
+	XORQ       R13, R13
+	MOVQ       depth+32(FP), R12
+	CMPQ       R12, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	ADDQ       R14, R13
+	SUBQ       $0x20, R12
+	MOVQ       $0x00000020, R13
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R15
+	MOVQ       (SP), R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	ADDQ       R15, R14
 
 loop:
-	PREFETCHT0   (R9)(R12*1)
+	PREFETCHT0   (R9)(R11*1)
 	VMOVUPS      (R9), Z14
 	VBROADCASTSS (BX), Z15
 	VFMADD231PS  Z15, Z14, Z0
@@ -4357,20 +5002,23 @@ loop:
 	ADDQ         R8, SI
 	ADDQ         R8, DI
 	ADDQ         R10, R9
-	DECQ         R11
+	DECQ         R12
 	JNZ          loop
-	MOVQ         last+72(FP), R8
+	XCHGQ        R13, R12
+	TESTQ        R12, R12
+	JNZ          near
+	MOVQ         last+80(FP), R8
 	MOVQ         $0x0000ffff, R9
 	MOVQ         $0x00000010, R10
 	SUBQ         R8, R10
 	SHRXQ        R10, R9, R9
 	KMOVW        R9, K1
-	VBROADCASTSS alpha+80(FP), Z14
-	VBROADCASTSS beta+84(FP), Z15
-	MOVL         beta+84(FP), R8
+	VBROADCASTSS alpha+88(FP), Z14
+	VBROADCASTSS beta+92(FP), Z15
+	MOVL         beta+92(FP), R8
 	SHLL         $0x01, R8
 	JZ           store
-	MOVQ         rowC+64(FP), R9
+	MOVQ         rowC+72(FP), R9
 	MOVQ         (SP), R8
 	VMOVUPS.Z    (R8), K1, Z16
 	VMULPS       Z14, Z0, Z0
@@ -4446,7 +5094,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R9
+	MOVQ    rowC+72(FP), R9
 	MOVQ    (SP), R8
 	VMULPS  Z14, Z0, Z0
 	VMOVUPS Z0, K1, (R8)
@@ -4493,110 +5141,126 @@ store:
 	MOVQ    R8, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), R8
-	IMULQ  colA+48(FP), R8
-	IMUL3Q $0x0e, AX, R9
-	SUBQ   R8, R9
-	ADDQ   R9, BX
-	ADDQ   R9, SI
-	ADDQ   R9, DI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), R8
+	IMULQ colA+48(FP), R8
+	MOVQ  nextA+56(FP), R9
+	SUBQ  R8, R9
+	ADDQ  R9, BX
+	ADDQ  R9, SI
+	ADDQ  R9, DI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul1x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul1x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul1x2AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul1x2AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
+	MOVQ a+0(FP), DX
 	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
+	LEAQ (AX)(AX*2), AX
 
 tile:
-	MOVQ       rowC+64(FP), SI
-	MOVQ       (SP), DX
-	PREFETCHT0 (DX)
-	PREFETCHT0 64(DX)
-	ADDQ       SI, DX
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
-	MOVQ       colA+48(FP), DX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+56(FP), DI
+	MOVQ       colA+48(FP), AX
+	MOVQ       b+8(FP), BX
+	MOVQ       rowB+64(FP), SI
+	MOVQ       SI, DI
+	SHLQ       $0x03, DI
+	XORQ       R9, R9
 	MOVQ       depth+32(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
+	CMPQ       R8, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R10
+	MOVQ       (SP), R9
+	PREFETCHT1 (R9)
+	PREFETCHT1 64(R9)
+	ADDQ       R10, R9
+	SUBQ       $0x20, R8
+	MOVQ       $0x00000020, R9
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R11
+	MOVQ       (SP), R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 64(R10)
+	ADDQ       R11, R10
 
 loop:
-	PREFETCHT0   (SI)(R9*1)
-	PREFETCHT0   64(SI)(R9*1)
-	VMOVUPS      (SI), Z2
-	VMOVUPS      64(SI), Z3
-	VBROADCASTSS (BX), Z4
+	PREFETCHT0   (BX)(DI*1)
+	PREFETCHT0   64(BX)(DI*1)
+	VMOVUPS      (BX), Z2
+	VMOVUPS      64(BX), Z3
+	VBROADCASTSS (DX), Z4
 	VFMADD231PS  Z4, Z2, Z0
 	VFMADD231PS  Z4, Z3, Z1
-	ADDQ         DX, BX
-	ADDQ         DI, SI
+	ADDQ         AX, DX
+	ADDQ         SI, BX
 	DECQ         R8
 	JNZ          loop
-	MOVQ         last+72(FP), DX
-	MOVQ         $0x0000ffff, SI
-	MOVQ         $0x00000010, DI
-	SUBQ         DX, DI
-	SHRXQ        DI, SI, SI
-	KMOVW        SI, K1
-	VBROADCASTSS alpha+80(FP), Z2
-	VBROADCASTSS beta+84(FP), Z3
-	MOVL         beta+84(FP), DX
-	SHLL         $0x01, DX
+	XCHGQ        R9, R8
+	TESTQ        R8, R8
+	JNZ          near
+	MOVQ         last+80(FP), AX
+	MOVQ         $0x0000ffff, BX
+	MOVQ         $0x00000010, SI
+	SUBQ         AX, SI
+	SHRXQ        SI, BX, BX
+	KMOVW        BX, K1
+	VBROADCASTSS alpha+88(FP), Z2
+	VBROADCASTSS beta+92(FP), Z3
+	MOVL         beta+92(FP), AX
+	SHLL         $0x01, AX
 	JZ           store
-	MOVQ         rowC+64(FP), SI
-	MOVQ         (SP), DX
-	VMOVUPS      (DX), Z4
+	MOVQ         rowC+72(FP), BX
+	MOVQ         (SP), AX
+	VMOVUPS      (AX), Z4
 	VMULPS       Z2, Z0, Z0
 	VFMADD231PS  Z4, Z3, Z0
-	VMOVUPS      Z0, (DX)
-	VMOVUPS.Z    64(DX), K1, Z4
+	VMOVUPS      Z0, (AX)
+	VMOVUPS.Z    64(AX), K1, Z4
 	VMULPS       Z2, Z1, Z1
 	VFMADD231PS  Z4, Z3, Z1
-	VMOVUPS      Z1, K1, 64(DX)
-	ADDQ         SI, DX
-	MOVQ         DX, (SP)
+	VMOVUPS      Z1, K1, 64(AX)
+	ADDQ         BX, AX
+	MOVQ         AX, (SP)
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), SI
-	MOVQ    (SP), DX
+	MOVQ    rowC+72(FP), BX
+	MOVQ    (SP), AX
 	VMULPS  Z2, Z0, Z0
-	VMOVUPS Z0, (DX)
+	VMOVUPS Z0, (AX)
 	VMULPS  Z2, Z1, Z1
-	VMOVUPS Z1, K1, 64(DX)
-	ADDQ    SI, DX
-	MOVQ    DX, (SP)
+	VMOVUPS Z1, K1, 64(AX)
+	ADDQ    BX, AX
+	MOVQ    AX, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DX
-	IMULQ  colA+48(FP), DX
-	IMUL3Q $0x01, AX, SI
-	SUBQ   DX, SI
-	ADDQ   SI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), AX
+	IMULQ colA+48(FP), AX
+	MOVQ  nextA+56(FP), BX
+	SUBQ  AX, BX
+	ADDQ  BX, DX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul2x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul2x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul2x2AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul2x2AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -4605,28 +5269,44 @@ TEXT ·mul2x2AVX512(SB), NOSPLIT, $8-88
 	LEAQ (AX)(AX*2), DX
 
 tile:
-	MOVQ       rowC+64(FP), SI
-	MOVQ       (SP), DX
-	PREFETCHT0 (DX)
-	PREFETCHT0 64(DX)
-	ADDQ       SI, DX
-	PREFETCHT0 (DX)
-	PREFETCHT0 64(DX)
-	ADDQ       SI, DX
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
 	VPXORD     Z3, Z3, Z3
 	MOVQ       colA+48(FP), DX
 	MOVQ       b+8(FP), SI
-	MOVQ       rowB+56(FP), DI
-	MOVQ       depth+32(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
+	MOVQ       rowB+64(FP), DI
+	MOVQ       DI, R8
+	SHLQ       $0x03, R8
+	XORQ       R10, R10
+	MOVQ       depth+32(FP), R9
+	CMPQ       R9, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R11
+	MOVQ       (SP), R10
+	PREFETCHT1 (R10)
+	PREFETCHT1 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT1 (R10)
+	PREFETCHT1 64(R10)
+	ADDQ       R11, R10
+	SUBQ       $0x20, R9
+	MOVQ       $0x00000020, R10
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R12
+	MOVQ       (SP), R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
 
 loop:
-	PREFETCHT0   (SI)(R9*1)
-	PREFETCHT0   64(SI)(R9*1)
+	PREFETCHT0   (SI)(R8*1)
+	PREFETCHT0   64(SI)(R8*1)
 	VMOVUPS      (SI), Z4
 	VMOVUPS      64(SI), Z5
 	VBROADCASTSS (BX), Z6
@@ -4637,20 +5317,23 @@ loop:
 	VFMADD231PS  Z6, Z5, Z3
 	ADDQ         DX, BX
 	ADDQ         DI, SI
-	DECQ         R8
+	DECQ         R9
 	JNZ          loop
-	MOVQ         last+72(FP), DX
+	XCHGQ        R10, R9
+	TESTQ        R9, R9
+	JNZ          near
+	MOVQ         last+80(FP), DX
 	MOVQ         $0x0000ffff, SI
 	MOVQ         $0x00000010, DI
 	SUBQ         DX, DI
 	SHRXQ        DI, SI, SI
 	KMOVW        SI, K1
-	VBROADCASTSS alpha+80(FP), Z4
-	VBROADCASTSS beta+84(FP), Z5
-	MOVL         beta+84(FP), DX
+	VBROADCASTSS alpha+88(FP), Z4
+	VBROADCASTSS beta+92(FP), Z5
+	MOVL         beta+92(FP), DX
 	SHLL         $0x01, DX
 	JZ           store
-	MOVQ         rowC+64(FP), SI
+	MOVQ         rowC+72(FP), SI
 	MOVQ         (SP), DX
 	VMOVUPS      (DX), Z6
 	VMULPS       Z4, Z0, Z0
@@ -4674,7 +5357,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), SI
+	MOVQ    rowC+72(FP), SI
 	MOVQ    (SP), DX
 	VMULPS  Z4, Z0, Z0
 	VMOVUPS Z0, (DX)
@@ -4689,22 +5372,22 @@ store:
 	MOVQ    DX, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DX
-	IMULQ  colA+48(FP), DX
-	IMUL3Q $0x02, AX, SI
-	SUBQ   DX, SI
-	ADDQ   SI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DX
+	IMULQ colA+48(FP), DX
+	MOVQ  nextA+56(FP), SI
+	SUBQ  DX, SI
+	ADDQ  SI, BX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul3x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul3x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul3x2AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul3x2AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -4713,17 +5396,6 @@ TEXT ·mul3x2AVX512(SB), NOSPLIT, $8-88
 	LEAQ (AX)(AX*2), DX
 
 tile:
-	MOVQ       rowC+64(FP), SI
-	MOVQ       (SP), DX
-	PREFETCHT0 (DX)
-	PREFETCHT0 64(DX)
-	ADDQ       SI, DX
-	PREFETCHT0 (DX)
-	PREFETCHT0 64(DX)
-	ADDQ       SI, DX
-	PREFETCHT0 (DX)
-	PREFETCHT0 64(DX)
-	ADDQ       SI, DX
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -4732,14 +5404,44 @@ tile:
 	VPXORD     Z5, Z5, Z5
 	MOVQ       colA+48(FP), DX
 	MOVQ       b+8(FP), SI
-	MOVQ       rowB+56(FP), DI
-	MOVQ       depth+32(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
+	MOVQ       rowB+64(FP), DI
+	MOVQ       DI, R8
+	SHLQ       $0x03, R8
+	XORQ       R10, R10
+	MOVQ       depth+32(FP), R9
+	CMPQ       R9, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R11
+	MOVQ       (SP), R10
+	PREFETCHT1 (R10)
+	PREFETCHT1 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT1 (R10)
+	PREFETCHT1 64(R10)
+	ADDQ       R11, R10
+	PREFETCHT1 (R10)
+	PREFETCHT1 64(R10)
+	ADDQ       R11, R10
+	SUBQ       $0x20, R9
+	MOVQ       $0x00000020, R10
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R12
+	MOVQ       (SP), R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 64(R11)
+	ADDQ       R12, R11
 
 loop:
-	PREFETCHT0   (SI)(R9*1)
-	PREFETCHT0   64(SI)(R9*1)
+	PREFETCHT0   (SI)(R8*1)
+	PREFETCHT0   64(SI)(R8*1)
 	VMOVUPS      (SI), Z6
 	VMOVUPS      64(SI), Z7
 	VBROADCASTSS (BX), Z8
@@ -4753,20 +5455,23 @@ loop:
 	VFMADD231PS  Z8, Z7, Z5
 	ADDQ         DX, BX
 	ADDQ         DI, SI
-	DECQ         R8
+	DECQ         R9
 	JNZ          loop
-	MOVQ         last+72(FP), DX
+	XCHGQ        R10, R9
+	TESTQ        R9, R9
+	JNZ          near
+	MOVQ         last+80(FP), DX
 	MOVQ         $0x0000ffff, SI
 	MOVQ         $0x00000010, DI
 	SUBQ         DX, DI
 	SHRXQ        DI, SI, SI
 	KMOVW        SI, K1
-	VBROADCASTSS alpha+80(FP), Z6
-	VBROADCASTSS beta+84(FP), Z7
-	MOVL         beta+84(FP), DX
+	VBROADCASTSS alpha+88(FP), Z6
+	VBROADCASTSS beta+92(FP), Z7
+	MOVL         beta+92(FP), DX
 	SHLL         $0x01, DX
 	JZ           store
-	MOVQ         rowC+64(FP), SI
+	MOVQ         rowC+72(FP), SI
 	MOVQ         (SP), DX
 	VMOVUPS      (DX), Z8
 	VMULPS       Z6, Z0, Z0
@@ -4799,7 +5504,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), SI
+	MOVQ    rowC+72(FP), SI
 	MOVQ    (SP), DX
 	VMULPS  Z6, Z0, Z0
 	VMOVUPS Z0, (DX)
@@ -4819,22 +5524,22 @@ store:
 	MOVQ    DX, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DX
-	IMULQ  colA+48(FP), DX
-	IMUL3Q $0x03, AX, SI
-	SUBQ   DX, SI
-	ADDQ   SI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DX
+	IMULQ colA+48(FP), DX
+	MOVQ  nextA+56(FP), SI
+	SUBQ  DX, SI
+	ADDQ  SI, BX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul4x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul4x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul4x2AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul4x2AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -4843,20 +5548,6 @@ TEXT ·mul4x2AVX512(SB), NOSPLIT, $8-88
 	LEAQ (AX)(AX*2), DX
 
 tile:
-	MOVQ       rowC+64(FP), DI
-	MOVQ       (SP), SI
-	PREFETCHT0 (SI)
-	PREFETCHT0 64(SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	PREFETCHT0 64(SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	PREFETCHT0 64(SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	PREFETCHT0 64(SI)
-	ADDQ       DI, SI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -4867,14 +5558,50 @@ tile:
 	VPXORD     Z7, Z7, Z7
 	MOVQ       colA+48(FP), SI
 	MOVQ       b+8(FP), DI
-	MOVQ       rowB+56(FP), R8
-	MOVQ       depth+32(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       rowB+64(FP), R8
+	MOVQ       R8, R9
+	SHLQ       $0x03, R9
+	XORQ       R11, R11
+	MOVQ       depth+32(FP), R10
+	CMPQ       R10, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R12
+	MOVQ       (SP), R11
+	PREFETCHT1 (R11)
+	PREFETCHT1 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	PREFETCHT1 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	PREFETCHT1 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	PREFETCHT1 64(R11)
+	ADDQ       R12, R11
+	SUBQ       $0x20, R10
+	MOVQ       $0x00000020, R11
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       R13, R12
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
-	PREFETCHT0   64(DI)(R10*1)
+	PREFETCHT0   (DI)(R9*1)
+	PREFETCHT0   64(DI)(R9*1)
 	VMOVUPS      (DI), Z8
 	VMOVUPS      64(DI), Z9
 	VBROADCASTSS (BX), Z10
@@ -4891,20 +5618,23 @@ loop:
 	VFMADD231PS  Z10, Z9, Z7
 	ADDQ         SI, BX
 	ADDQ         R8, DI
-	DECQ         R9
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+72(FP), SI
+	XCHGQ        R11, R10
+	TESTQ        R10, R10
+	JNZ          near
+	MOVQ         last+80(FP), SI
 	MOVQ         $0x0000ffff, DI
 	MOVQ         $0x00000010, R8
 	SUBQ         SI, R8
 	SHRXQ        R8, DI, DI
 	KMOVW        DI, K1
-	VBROADCASTSS alpha+80(FP), Z8
-	VBROADCASTSS beta+84(FP), Z9
-	MOVL         beta+84(FP), SI
+	VBROADCASTSS alpha+88(FP), Z8
+	VBROADCASTSS beta+92(FP), Z9
+	MOVL         beta+92(FP), SI
 	SHLL         $0x01, SI
 	JZ           store
-	MOVQ         rowC+64(FP), DI
+	MOVQ         rowC+72(FP), DI
 	MOVQ         (SP), SI
 	VMOVUPS      (SI), Z10
 	VMULPS       Z8, Z0, Z0
@@ -4946,7 +5676,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), DI
+	MOVQ    rowC+72(FP), DI
 	MOVQ    (SP), SI
 	VMULPS  Z8, Z0, Z0
 	VMOVUPS Z0, (SI)
@@ -4971,22 +5701,22 @@ store:
 	MOVQ    SI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), SI
-	IMULQ  colA+48(FP), SI
-	IMUL3Q $0x04, AX, DI
-	SUBQ   SI, DI
-	ADDQ   DI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), SI
+	IMULQ colA+48(FP), SI
+	MOVQ  nextA+56(FP), DI
+	SUBQ  SI, DI
+	ADDQ  DI, BX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul5x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul5x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul5x2AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul5x2AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -4995,23 +5725,6 @@ TEXT ·mul5x2AVX512(SB), NOSPLIT, $8-88
 	LEAQ (AX)(AX*2), DX
 
 tile:
-	MOVQ       rowC+64(FP), DI
-	MOVQ       (SP), SI
-	PREFETCHT0 (SI)
-	PREFETCHT0 64(SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	PREFETCHT0 64(SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	PREFETCHT0 64(SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	PREFETCHT0 64(SI)
-	ADDQ       DI, SI
-	PREFETCHT0 (SI)
-	PREFETCHT0 64(SI)
-	ADDQ       DI, SI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -5024,14 +5737,56 @@ tile:
 	VPXORD     Z9, Z9, Z9
 	MOVQ       colA+48(FP), SI
 	MOVQ       b+8(FP), DI
-	MOVQ       rowB+56(FP), R8
-	MOVQ       depth+32(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       rowB+64(FP), R8
+	MOVQ       R8, R9
+	SHLQ       $0x03, R9
+	XORQ       R11, R11
+	MOVQ       depth+32(FP), R10
+	CMPQ       R10, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R12
+	MOVQ       (SP), R11
+	PREFETCHT1 (R11)
+	PREFETCHT1 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	PREFETCHT1 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	PREFETCHT1 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	PREFETCHT1 64(R11)
+	ADDQ       R12, R11
+	PREFETCHT1 (R11)
+	PREFETCHT1 64(R11)
+	ADDQ       R12, R11
+	SUBQ       $0x20, R10
+	MOVQ       $0x00000020, R11
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       R13, R12
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
-	PREFETCHT0   64(DI)(R10*1)
+	PREFETCHT0   (DI)(R9*1)
+	PREFETCHT0   64(DI)(R9*1)
 	VMOVUPS      (DI), Z10
 	VMOVUPS      64(DI), Z11
 	VBROADCASTSS (BX), Z12
@@ -5051,20 +5806,23 @@ loop:
 	VFMADD231PS  Z12, Z11, Z9
 	ADDQ         SI, BX
 	ADDQ         R8, DI
-	DECQ         R9
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+72(FP), SI
+	XCHGQ        R11, R10
+	TESTQ        R10, R10
+	JNZ          near
+	MOVQ         last+80(FP), SI
 	MOVQ         $0x0000ffff, DI
 	MOVQ         $0x00000010, R8
 	SUBQ         SI, R8
 	SHRXQ        R8, DI, DI
 	KMOVW        DI, K1
-	VBROADCASTSS alpha+80(FP), Z10
-	VBROADCASTSS beta+84(FP), Z11
-	MOVL         beta+84(FP), SI
+	VBROADCASTSS alpha+88(FP), Z10
+	VBROADCASTSS beta+92(FP), Z11
+	MOVL         beta+92(FP), SI
 	SHLL         $0x01, SI
 	JZ           store
-	MOVQ         rowC+64(FP), DI
+	MOVQ         rowC+72(FP), DI
 	MOVQ         (SP), SI
 	VMOVUPS      (SI), Z12
 	VMULPS       Z10, Z0, Z0
@@ -5115,7 +5873,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), DI
+	MOVQ    rowC+72(FP), DI
 	MOVQ    (SP), SI
 	VMULPS  Z10, Z0, Z0
 	VMOVUPS Z0, (SI)
@@ -5145,22 +5903,22 @@ store:
 	MOVQ    SI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), SI
-	IMULQ  colA+48(FP), SI
-	IMUL3Q $0x05, AX, DI
-	SUBQ   SI, DI
-	ADDQ   DI, BX
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), SI
+	IMULQ colA+48(FP), SI
+	MOVQ  nextA+56(FP), DI
+	SUBQ  SI, DI
+	ADDQ  DI, BX
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul6x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul6x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul6x2AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul6x2AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -5171,26 +5929,6 @@ TEXT ·mul6x2AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, SI
 
 tile:
-	MOVQ       rowC+64(FP), R8
-	MOVQ       (SP), DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -5205,14 +5943,62 @@ tile:
 	VPXORD     Z11, Z11, Z11
 	MOVQ       colA+48(FP), DI
 	MOVQ       b+8(FP), R8
-	MOVQ       rowB+56(FP), R9
-	MOVQ       depth+32(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       rowB+64(FP), R9
+	MOVQ       R9, R10
+	SHLQ       $0x03, R10
+	XORQ       R12, R12
+	MOVQ       depth+32(FP), R11
+	CMPQ       R11, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	SUBQ       $0x20, R11
+	MOVQ       $0x00000020, R12
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
-	PREFETCHT0   64(R8)(R11*1)
+	PREFETCHT0   (R8)(R10*1)
+	PREFETCHT0   64(R8)(R10*1)
 	VMOVUPS      (R8), Z12
 	VMOVUPS      64(R8), Z13
 	VBROADCASTSS (BX), Z14
@@ -5236,20 +6022,23 @@ loop:
 	ADDQ         DI, BX
 	ADDQ         DI, SI
 	ADDQ         R9, R8
-	DECQ         R10
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+72(FP), DI
+	XCHGQ        R12, R11
+	TESTQ        R11, R11
+	JNZ          near
+	MOVQ         last+80(FP), DI
 	MOVQ         $0x0000ffff, R8
 	MOVQ         $0x00000010, R9
 	SUBQ         DI, R9
 	SHRXQ        R9, R8, R8
 	KMOVW        R8, K1
-	VBROADCASTSS alpha+80(FP), Z12
-	VBROADCASTSS beta+84(FP), Z13
-	MOVL         beta+84(FP), DI
+	VBROADCASTSS alpha+88(FP), Z12
+	VBROADCASTSS beta+92(FP), Z13
+	MOVL         beta+92(FP), DI
 	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         rowC+64(FP), R8
+	MOVQ         rowC+72(FP), R8
 	MOVQ         (SP), DI
 	VMOVUPS      (DI), Z14
 	VMULPS       Z12, Z0, Z0
@@ -5309,7 +6098,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R8
+	MOVQ    rowC+72(FP), R8
 	MOVQ    (SP), DI
 	VMULPS  Z12, Z0, Z0
 	VMOVUPS Z0, (DI)
@@ -5344,23 +6133,23 @@ store:
 	MOVQ    DI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DI
-	IMULQ  colA+48(FP), DI
-	IMUL3Q $0x06, AX, R8
-	SUBQ   DI, R8
-	ADDQ   R8, BX
-	ADDQ   R8, SI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DI
+	IMULQ colA+48(FP), DI
+	MOVQ  nextA+56(FP), R8
+	SUBQ  DI, R8
+	ADDQ  R8, BX
+	ADDQ  R8, SI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul7x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul7x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul7x2AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul7x2AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -5371,29 +6160,6 @@ TEXT ·mul7x2AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, SI
 
 tile:
-	MOVQ       rowC+64(FP), R8
-	MOVQ       (SP), DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -5410,14 +6176,68 @@ tile:
 	VPXORD     Z13, Z13, Z13
 	MOVQ       colA+48(FP), DI
 	MOVQ       b+8(FP), R8
-	MOVQ       rowB+56(FP), R9
-	MOVQ       depth+32(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       rowB+64(FP), R9
+	MOVQ       R9, R10
+	SHLQ       $0x03, R10
+	XORQ       R12, R12
+	MOVQ       depth+32(FP), R11
+	CMPQ       R11, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	SUBQ       $0x20, R11
+	MOVQ       $0x00000020, R12
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
-	PREFETCHT0   64(R8)(R11*1)
+	PREFETCHT0   (R8)(R10*1)
+	PREFETCHT0   64(R8)(R10*1)
 	VMOVUPS      (R8), Z14
 	VMOVUPS      64(R8), Z15
 	VBROADCASTSS (BX), Z16
@@ -5444,20 +6264,23 @@ loop:
 	ADDQ         DI, BX
 	ADDQ         DI, SI
 	ADDQ         R9, R8
-	DECQ         R10
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+72(FP), DI
+	XCHGQ        R12, R11
+	TESTQ        R11, R11
+	JNZ          near
+	MOVQ         last+80(FP), DI
 	MOVQ         $0x0000ffff, R8
 	MOVQ         $0x00000010, R9
 	SUBQ         DI, R9
 	SHRXQ        R9, R8, R8
 	KMOVW        R8, K1
-	VBROADCASTSS alpha+80(FP), Z14
-	VBROADCASTSS beta+84(FP), Z15
-	MOVL         beta+84(FP), DI
+	VBROADCASTSS alpha+88(FP), Z14
+	VBROADCASTSS beta+92(FP), Z15
+	MOVL         beta+92(FP), DI
 	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         rowC+64(FP), R8
+	MOVQ         rowC+72(FP), R8
 	MOVQ         (SP), DI
 	VMOVUPS      (DI), Z16
 	VMULPS       Z14, Z0, Z0
@@ -5526,7 +6349,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R8
+	MOVQ    rowC+72(FP), R8
 	MOVQ    (SP), DI
 	VMULPS  Z14, Z0, Z0
 	VMOVUPS Z0, (DI)
@@ -5566,23 +6389,23 @@ store:
 	MOVQ    DI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DI
-	IMULQ  colA+48(FP), DI
-	IMUL3Q $0x07, AX, R8
-	SUBQ   DI, R8
-	ADDQ   R8, BX
-	ADDQ   R8, SI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DI
+	IMULQ colA+48(FP), DI
+	MOVQ  nextA+56(FP), R8
+	SUBQ  DI, R8
+	ADDQ  R8, BX
+	ADDQ  R8, SI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul8x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul8x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul8x2AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul8x2AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -5593,32 +6416,6 @@ TEXT ·mul8x2AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, SI
 
 tile:
-	MOVQ       rowC+64(FP), R8
-	MOVQ       (SP), DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -5637,14 +6434,74 @@ tile:
 	VPXORD     Z15, Z15, Z15
 	MOVQ       colA+48(FP), DI
 	MOVQ       b+8(FP), R8
-	MOVQ       rowB+56(FP), R9
-	MOVQ       depth+32(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       rowB+64(FP), R9
+	MOVQ       R9, R10
+	SHLQ       $0x03, R10
+	XORQ       R12, R12
+	MOVQ       depth+32(FP), R11
+	CMPQ       R11, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	SUBQ       $0x20, R11
+	MOVQ       $0x00000020, R12
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
-	PREFETCHT0   64(R8)(R11*1)
+	PREFETCHT0   (R8)(R10*1)
+	PREFETCHT0   64(R8)(R10*1)
 	VMOVUPS      (R8), Z16
 	VMOVUPS      64(R8), Z17
 	VBROADCASTSS (BX), Z18
@@ -5674,20 +6531,23 @@ loop:
 	ADDQ         DI, BX
 	ADDQ         DI, SI
 	ADDQ         R9, R8
-	DECQ         R10
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+72(FP), DI
+	XCHGQ        R12, R11
+	TESTQ        R11, R11
+	JNZ          near
+	MOVQ         last+80(FP), DI
 	MOVQ         $0x0000ffff, R8
 	MOVQ         $0x00000010, R9
 	SUBQ         DI, R9
 	SHRXQ        R9, R8, R8
 	KMOVW        R8, K1
-	VBROADCASTSS alpha+80(FP), Z16
-	VBROADCASTSS beta+84(FP), Z17
-	MOVL         beta+84(FP), DI
+	VBROADCASTSS alpha+88(FP), Z16
+	VBROADCASTSS beta+92(FP), Z17
+	MOVL         beta+92(FP), DI
 	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         rowC+64(FP), R8
+	MOVQ         rowC+72(FP), R8
 	MOVQ         (SP), DI
 	VMOVUPS      (DI), Z18
 	VMULPS       Z16, Z0, Z0
@@ -5765,7 +6625,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R8
+	MOVQ    rowC+72(FP), R8
 	MOVQ    (SP), DI
 	VMULPS  Z16, Z0, Z0
 	VMOVUPS Z0, (DI)
@@ -5810,23 +6670,23 @@ store:
 	MOVQ    DI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DI
-	IMULQ  colA+48(FP), DI
-	IMUL3Q $0x08, AX, R8
-	SUBQ   DI, R8
-	ADDQ   R8, BX
-	ADDQ   R8, SI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DI
+	IMULQ colA+48(FP), DI
+	MOVQ  nextA+56(FP), R8
+	SUBQ  DI, R8
+	ADDQ  R8, BX
+	ADDQ  R8, SI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul9x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul9x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul9x2AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul9x2AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -5837,35 +6697,6 @@ TEXT ·mul9x2AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, SI
 
 tile:
-	MOVQ       rowC+64(FP), R8
-	MOVQ       (SP), DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -5886,14 +6717,80 @@ tile:
 	VPXORD     Z17, Z17, Z17
 	MOVQ       colA+48(FP), DI
 	MOVQ       b+8(FP), R8
-	MOVQ       rowB+56(FP), R9
-	MOVQ       depth+32(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       rowB+64(FP), R9
+	MOVQ       R9, R10
+	SHLQ       $0x03, R10
+	XORQ       R12, R12
+	MOVQ       depth+32(FP), R11
+	CMPQ       R11, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	SUBQ       $0x20, R11
+	MOVQ       $0x00000020, R12
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
-	PREFETCHT0   64(R8)(R11*1)
+	PREFETCHT0   (R8)(R10*1)
+	PREFETCHT0   64(R8)(R10*1)
 	VMOVUPS      (R8), Z18
 	VMOVUPS      64(R8), Z19
 	VBROADCASTSS (BX), Z20
@@ -5926,20 +6823,23 @@ loop:
 	ADDQ         DI, BX
 	ADDQ         DI, SI
 	ADDQ         R9, R8
-	DECQ         R10
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+72(FP), DI
+	XCHGQ        R12, R11
+	TESTQ        R11, R11
+	JNZ          near
+	MOVQ         last+80(FP), DI
 	MOVQ         $0x0000ffff, R8
 	MOVQ         $0x00000010, R9
 	SUBQ         DI, R9
 	SHRXQ        R9, R8, R8
 	KMOVW        R8, K1
-	VBROADCASTSS alpha+80(FP), Z18
-	VBROADCASTSS beta+84(FP), Z19
-	MOVL         beta+84(FP), DI
+	VBROADCASTSS alpha+88(FP), Z18
+	VBROADCASTSS beta+92(FP), Z19
+	MOVL         beta+92(FP), DI
 	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         rowC+64(FP), R8
+	MOVQ         rowC+72(FP), R8
 	MOVQ         (SP), DI
 	VMOVUPS      (DI), Z20
 	VMULPS       Z18, Z0, Z0
@@ -6026,7 +6926,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R8
+	MOVQ    rowC+72(FP), R8
 	MOVQ    (SP), DI
 	VMULPS  Z18, Z0, Z0
 	VMOVUPS Z0, (DI)
@@ -6076,23 +6976,23 @@ store:
 	MOVQ    DI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DI
-	IMULQ  colA+48(FP), DI
-	IMUL3Q $0x09, AX, R8
-	SUBQ   DI, R8
-	ADDQ   R8, BX
-	ADDQ   R8, SI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DI
+	IMULQ colA+48(FP), DI
+	MOVQ  nextA+56(FP), R8
+	SUBQ  DI, R8
+	ADDQ  R8, BX
+	ADDQ  R8, SI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul10x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul10x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul10x2AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul10x2AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -6103,38 +7003,6 @@ TEXT ·mul10x2AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, SI
 
 tile:
-	MOVQ       rowC+64(FP), R8
-	MOVQ       (SP), DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
-	PREFETCHT0 (DI)
-	PREFETCHT0 64(DI)
-	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -6157,14 +7025,86 @@ tile:
 	VPXORD     Z19, Z19, Z19
 	MOVQ       colA+48(FP), DI
 	MOVQ       b+8(FP), R8
-	MOVQ       rowB+56(FP), R9
-	MOVQ       depth+32(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       rowB+64(FP), R9
+	MOVQ       R9, R10
+	SHLQ       $0x03, R10
+	XORQ       R12, R12
+	MOVQ       depth+32(FP), R11
+	CMPQ       R11, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R13
+	MOVQ       (SP), R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	ADDQ       R13, R12
+	SUBQ       $0x20, R11
+	MOVQ       $0x00000020, R12
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT0 (R13)
+	PREFETCHT0 64(R13)
+	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
-	PREFETCHT0   64(R8)(R11*1)
+	PREFETCHT0   (R8)(R10*1)
+	PREFETCHT0   64(R8)(R10*1)
 	VMOVUPS      (R8), Z20
 	VMOVUPS      64(R8), Z21
 	VBROADCASTSS (BX), Z22
@@ -6200,20 +7140,23 @@ loop:
 	ADDQ         DI, BX
 	ADDQ         DI, SI
 	ADDQ         R9, R8
-	DECQ         R10
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+72(FP), DI
+	XCHGQ        R12, R11
+	TESTQ        R11, R11
+	JNZ          near
+	MOVQ         last+80(FP), DI
 	MOVQ         $0x0000ffff, R8
 	MOVQ         $0x00000010, R9
 	SUBQ         DI, R9
 	SHRXQ        R9, R8, R8
 	KMOVW        R8, K1
-	VBROADCASTSS alpha+80(FP), Z20
-	VBROADCASTSS beta+84(FP), Z21
-	MOVL         beta+84(FP), DI
+	VBROADCASTSS alpha+88(FP), Z20
+	VBROADCASTSS beta+92(FP), Z21
+	MOVL         beta+92(FP), DI
 	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         rowC+64(FP), R8
+	MOVQ         rowC+72(FP), R8
 	MOVQ         (SP), DI
 	VMOVUPS      (DI), Z22
 	VMULPS       Z20, Z0, Z0
@@ -6309,7 +7252,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R8
+	MOVQ    rowC+72(FP), R8
 	MOVQ    (SP), DI
 	VMULPS  Z20, Z0, Z0
 	VMOVUPS Z0, (DI)
@@ -6364,23 +7307,23 @@ store:
 	MOVQ    DI, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), DI
-	IMULQ  colA+48(FP), DI
-	IMUL3Q $0x0a, AX, R8
-	SUBQ   DI, R8
-	ADDQ   R8, BX
-	ADDQ   R8, SI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), DI
+	IMULQ colA+48(FP), DI
+	MOVQ  nextA+56(FP), R8
+	SUBQ  DI, R8
+	ADDQ  R8, BX
+	ADDQ  R8, SI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul11x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul11x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul11x2AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul11x2AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -6393,41 +7336,6 @@ TEXT ·mul11x2AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, DI
 
 tile:
-	MOVQ       rowC+64(FP), R9
-	MOVQ       (SP), R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -6452,14 +7360,92 @@ tile:
 	VPXORD     Z21, Z21, Z21
 	MOVQ       colA+48(FP), R8
 	MOVQ       b+8(FP), R9
-	MOVQ       rowB+56(FP), R10
-	MOVQ       depth+32(FP), R11
-	MOVQ       R10, R12
-	SHLQ       $0x03, R12
+	MOVQ       rowB+64(FP), R10
+	MOVQ       R10, R11
+	SHLQ       $0x03, R11
+	XORQ       R13, R13
+	MOVQ       depth+32(FP), R12
+	CMPQ       R12, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	SUBQ       $0x20, R12
+	MOVQ       $0x00000020, R13
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R15
+	MOVQ       (SP), R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
 
 loop:
-	PREFETCHT0   (R9)(R12*1)
-	PREFETCHT0   64(R9)(R12*1)
+	PREFETCHT0   (R9)(R11*1)
+	PREFETCHT0   64(R9)(R11*1)
 	VMOVUPS      (R9), Z22
 	VMOVUPS      64(R9), Z23
 	VBROADCASTSS (BX), Z24
@@ -6499,20 +7485,23 @@ loop:
 	ADDQ         R8, SI
 	ADDQ         R8, DI
 	ADDQ         R10, R9
-	DECQ         R11
+	DECQ         R12
 	JNZ          loop
-	MOVQ         last+72(FP), R8
+	XCHGQ        R13, R12
+	TESTQ        R12, R12
+	JNZ          near
+	MOVQ         last+80(FP), R8
 	MOVQ         $0x0000ffff, R9
 	MOVQ         $0x00000010, R10
 	SUBQ         R8, R10
 	SHRXQ        R10, R9, R9
 	KMOVW        R9, K1
-	VBROADCASTSS alpha+80(FP), Z22
-	VBROADCASTSS beta+84(FP), Z23
-	MOVL         beta+84(FP), R8
+	VBROADCASTSS alpha+88(FP), Z22
+	VBROADCASTSS beta+92(FP), Z23
+	MOVL         beta+92(FP), R8
 	SHLL         $0x01, R8
 	JZ           store
-	MOVQ         rowC+64(FP), R9
+	MOVQ         rowC+72(FP), R9
 	MOVQ         (SP), R8
 	VMOVUPS      (R8), Z24
 	VMULPS       Z22, Z0, Z0
@@ -6617,7 +7606,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R9
+	MOVQ    rowC+72(FP), R9
 	MOVQ    (SP), R8
 	VMULPS  Z22, Z0, Z0
 	VMOVUPS Z0, (R8)
@@ -6677,24 +7666,24 @@ store:
 	MOVQ    R8, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), R8
-	IMULQ  colA+48(FP), R8
-	IMUL3Q $0x0b, AX, R9
-	SUBQ   R8, R9
-	ADDQ   R9, BX
-	ADDQ   R9, SI
-	ADDQ   R9, DI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), R8
+	IMULQ colA+48(FP), R8
+	MOVQ  nextA+56(FP), R9
+	SUBQ  R8, R9
+	ADDQ  R9, BX
+	ADDQ  R9, SI
+	ADDQ  R9, DI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul12x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul12x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul12x2AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul12x2AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -6707,44 +7696,6 @@ TEXT ·mul12x2AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, DI
 
 tile:
-	MOVQ       rowC+64(FP), R9
-	MOVQ       (SP), R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -6771,14 +7722,98 @@ tile:
 	VPXORD     Z23, Z23, Z23
 	MOVQ       colA+48(FP), R8
 	MOVQ       b+8(FP), R9
-	MOVQ       rowB+56(FP), R10
-	MOVQ       depth+32(FP), R11
-	MOVQ       R10, R12
-	SHLQ       $0x03, R12
+	MOVQ       rowB+64(FP), R10
+	MOVQ       R10, R11
+	SHLQ       $0x03, R11
+	XORQ       R13, R13
+	MOVQ       depth+32(FP), R12
+	CMPQ       R12, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	SUBQ       $0x20, R12
+	MOVQ       $0x00000020, R13
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R15
+	MOVQ       (SP), R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
 
 loop:
-	PREFETCHT0   (R9)(R12*1)
-	PREFETCHT0   64(R9)(R12*1)
+	PREFETCHT0   (R9)(R11*1)
+	PREFETCHT0   64(R9)(R11*1)
 	VMOVUPS      (R9), Z24
 	VMOVUPS      64(R9), Z25
 	VBROADCASTSS (BX), Z26
@@ -6821,20 +7856,23 @@ loop:
 	ADDQ         R8, SI
 	ADDQ         R8, DI
 	ADDQ         R10, R9
-	DECQ         R11
+	DECQ         R12
 	JNZ          loop
-	MOVQ         last+72(FP), R8
+	XCHGQ        R13, R12
+	TESTQ        R12, R12
+	JNZ          near
+	MOVQ         last+80(FP), R8
 	MOVQ         $0x0000ffff, R9
 	MOVQ         $0x00000010, R10
 	SUBQ         R8, R10
 	SHRXQ        R10, R9, R9
 	KMOVW        R9, K1
-	VBROADCASTSS alpha+80(FP), Z24
-	VBROADCASTSS beta+84(FP), Z25
-	MOVL         beta+84(FP), R8
+	VBROADCASTSS alpha+88(FP), Z24
+	VBROADCASTSS beta+92(FP), Z25
+	MOVL         beta+92(FP), R8
 	SHLL         $0x01, R8
 	JZ           store
-	MOVQ         rowC+64(FP), R9
+	MOVQ         rowC+72(FP), R9
 	MOVQ         (SP), R8
 	VMOVUPS      (R8), Z26
 	VMULPS       Z24, Z0, Z0
@@ -6948,7 +7986,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R9
+	MOVQ    rowC+72(FP), R9
 	MOVQ    (SP), R8
 	VMULPS  Z24, Z0, Z0
 	VMOVUPS Z0, (R8)
@@ -7013,24 +8051,24 @@ store:
 	MOVQ    R8, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), R8
-	IMULQ  colA+48(FP), R8
-	IMUL3Q $0x0c, AX, R9
-	SUBQ   R8, R9
-	ADDQ   R9, BX
-	ADDQ   R9, SI
-	ADDQ   R9, DI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), R8
+	IMULQ colA+48(FP), R8
+	MOVQ  nextA+56(FP), R9
+	SUBQ  R8, R9
+	ADDQ  R9, BX
+	ADDQ  R9, SI
+	ADDQ  R9, DI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul13x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul13x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul13x2AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul13x2AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -7043,47 +8081,6 @@ TEXT ·mul13x2AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, DI
 
 tile:
-	MOVQ       rowC+64(FP), R9
-	MOVQ       (SP), R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -7112,14 +8109,104 @@ tile:
 	VPXORD     Z25, Z25, Z25
 	MOVQ       colA+48(FP), R8
 	MOVQ       b+8(FP), R9
-	MOVQ       rowB+56(FP), R10
-	MOVQ       depth+32(FP), R11
-	MOVQ       R10, R12
-	SHLQ       $0x03, R12
+	MOVQ       rowB+64(FP), R10
+	MOVQ       R10, R11
+	SHLQ       $0x03, R11
+	XORQ       R13, R13
+	MOVQ       depth+32(FP), R12
+	CMPQ       R12, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	SUBQ       $0x20, R12
+	MOVQ       $0x00000020, R13
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R15
+	MOVQ       (SP), R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
 
 loop:
-	PREFETCHT0   (R9)(R12*1)
-	PREFETCHT0   64(R9)(R12*1)
+	PREFETCHT0   (R9)(R11*1)
+	PREFETCHT0   64(R9)(R11*1)
 	VMOVUPS      (R9), Z26
 	VMOVUPS      64(R9), Z27
 	VBROADCASTSS (BX), Z28
@@ -7165,20 +8252,23 @@ loop:
 	ADDQ         R8, SI
 	ADDQ         R8, DI
 	ADDQ         R10, R9
-	DECQ         R11
+	DECQ         R12
 	JNZ          loop
-	MOVQ         last+72(FP), R8
+	XCHGQ        R13, R12
+	TESTQ        R12, R12
+	JNZ          near
+	MOVQ         last+80(FP), R8
 	MOVQ         $0x0000ffff, R9
 	MOVQ         $0x00000010, R10
 	SUBQ         R8, R10
 	SHRXQ        R10, R9, R9
 	KMOVW        R9, K1
-	VBROADCASTSS alpha+80(FP), Z26
-	VBROADCASTSS beta+84(FP), Z27
-	MOVL         beta+84(FP), R8
+	VBROADCASTSS alpha+88(FP), Z26
+	VBROADCASTSS beta+92(FP), Z27
+	MOVL         beta+92(FP), R8
 	SHLL         $0x01, R8
 	JZ           store
-	MOVQ         rowC+64(FP), R9
+	MOVQ         rowC+72(FP), R9
 	MOVQ         (SP), R8
 	VMOVUPS      (R8), Z28
 	VMULPS       Z26, Z0, Z0
@@ -7301,7 +8391,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R9
+	MOVQ    rowC+72(FP), R9
 	MOVQ    (SP), R8
 	VMULPS  Z26, Z0, Z0
 	VMOVUPS Z0, (R8)
@@ -7371,24 +8461,24 @@ store:
 	MOVQ    R8, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), R8
-	IMULQ  colA+48(FP), R8
-	IMUL3Q $0x0d, AX, R9
-	SUBQ   R8, R9
-	ADDQ   R9, BX
-	ADDQ   R9, SI
-	ADDQ   R9, DI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), R8
+	IMULQ colA+48(FP), R8
+	MOVQ  nextA+56(FP), R9
+	SUBQ  R8, R9
+	ADDQ  R9, BX
+	ADDQ  R9, SI
+	ADDQ  R9, DI
+	JMP   tile
 
 done:
 	VZEROUPPER
 	RET
 
-// func mul14x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul14x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul14x2AVX512(SB), NOSPLIT, $8-88
+TEXT ·mul14x2AVX512(SB), NOSPLIT, $8-96
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
@@ -7401,50 +8491,6 @@ TEXT ·mul14x2AVX512(SB), NOSPLIT, $8-88
 	ADDQ AX, DI
 
 tile:
-	MOVQ       rowC+64(FP), R9
-	MOVQ       (SP), R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 64(R8)
-	ADDQ       R9, R8
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -7475,14 +8521,110 @@ tile:
 	VPXORD     Z27, Z27, Z27
 	MOVQ       colA+48(FP), R8
 	MOVQ       b+8(FP), R9
-	MOVQ       rowB+56(FP), R10
-	MOVQ       depth+32(FP), R11
-	MOVQ       R10, R12
-	SHLQ       $0x03, R12
+	MOVQ       rowB+64(FP), R10
+	MOVQ       R10, R11
+	SHLQ       $0x03, R11
+	XORQ       R13, R13
+	MOVQ       depth+32(FP), R12
+	CMPQ       R12, $0x20
+	JLE        near
+	MOVQ       rowC+72(FP), R14
+	MOVQ       (SP), R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	PREFETCHT1 (R13)
+	PREFETCHT1 64(R13)
+	ADDQ       R14, R13
+	SUBQ       $0x20, R12
+	MOVQ       $0x00000020, R13
+	JMP        loop
+
+near:
+	MOVQ       rowC+72(FP), R15
+	MOVQ       (SP), R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       R15, R14
 
 loop:
-	PREFETCHT0   (R9)(R12*1)
-	PREFETCHT0   64(R9)(R12*1)
+	PREFETCHT0   (R9)(R11*1)
+	PREFETCHT0   64(R9)(R11*1)
 	VMOVUPS      (R9), Z28
 	VMOVUPS      64(R9), Z29
 	VBROADCASTSS (BX), Z30
@@ -7531,20 +8673,23 @@ loop:
 	ADDQ         R8, SI
 	ADDQ         R8, DI
 	ADDQ         R10, R9
-	DECQ         R11
+	DECQ         R12
 	JNZ          loop
-	MOVQ         last+72(FP), R8
+	XCHGQ        R13, R12
+	TESTQ        R12, R12
+	JNZ          near
+	MOVQ         last+80(FP), R8
 	MOVQ         $0x0000ffff, R9
 	MOVQ         $0x00000010, R10
 	SUBQ         R8, R10
 	SHRXQ        R10, R9, R9
 	KMOVW        R9, K1
-	VBROADCASTSS alpha+80(FP), Z28
-	VBROADCASTSS beta+84(FP), Z29
-	MOVL         beta+84(FP), R8
+	VBROADCASTSS alpha+88(FP), Z28
+	VBROADCASTSS beta+92(FP), Z29
+	MOVL         beta+92(FP), R8
 	SHLL         $0x01, R8
 	JZ           store
-	MOVQ         rowC+64(FP), R9
+	MOVQ         rowC+72(FP), R9
 	MOVQ         (SP), R8
 	VMOVUPS      (R8), Z30
 	VMULPS       Z28, Z0, Z0
@@ -7676,7 +8821,7 @@ loop:
 	JMP          next
 
 store:
-	MOVQ    rowC+64(FP), R9
+	MOVQ    rowC+72(FP), R9
 	MOVQ    (SP), R8
 	VMULPS  Z28, Z0, Z0
 	VMOVUPS Z0, (R8)
@@ -7751,16 +8896,16 @@ store:
 	MOVQ    R8, (SP)
 
 next:
-	DECQ   CX
-	JZ     done
-	MOVQ   depth+32(FP), R8
-	IMULQ  colA+48(FP), R8
-	IMUL3Q $0x0e, AX, R9
-	SUBQ   R8, R9
-	ADDQ   R9, BX
-	ADDQ   R9, SI
-	ADDQ   R9, DI
-	JMP    tile
+	DECQ  CX
+	JZ    done
+	MOVQ  depth+32(FP), R8
+	IMULQ colA+48(FP), R8
+	MOVQ  nextA+56(FP), R9
+	SUBQ  R8, R9
+	ADDQ  R9, BX
+	ADDQ  R9, SI
+	ADDQ  R9, DI
+	JMP   tile
 
 done:
 	VZEROUPPER
@@ -8397,80 +9542,81 @@ step:
 	VZEROUPPER
 	RET
 
-// func packLinesAVX512(dst *float32, src *float32, lines int, depth int, lineSrc int)
+// func packLinesAVX512(dst *float32, src *float32, lines int, depth int, lineSrc int, rowDst int)
 // Requires: AVX, AVX512F, BMI2, CMOV
-TEXT ·packLinesAVX512(SB), NOSPLIT, $0-40
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ lines+16(FP), DX
-	MOVQ depth+24(FP), BX
-	MOVQ lineSrc+32(FP), SI
+TEXT ·packLinesAVX512(SB), NOSPLIT, $0-48
+	MOVQ rowDst+40(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ src+8(FP), DX
+	MOVQ lines+16(FP), BX
+	MOVQ depth+24(FP), SI
+	MOVQ lineSrc+32(FP), DI
 
 loop:
-	CMPQ       BX, $0x10
+	CMPQ       SI, $0x10
 	JLT        tail
-	MOVQ       CX, DI
-	VMOVUPS    (DI), Z0
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x01
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Z1
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x02
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Z2
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x03
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Z3
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x04
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Z4
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x05
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Z5
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x06
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Z6
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x07
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Z7
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x08
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Z8
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x09
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Z9
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x0a
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Z10
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x0b
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Z11
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x0c
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Z12
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x0d
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Z13
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x0e
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Z14
-	LEAQ       (DI)(SI*1), R8
-	CMPQ       DX, $0x0f
-	CMOVQGT    R8, DI
-	VMOVUPS    (DI), Z15
+	MOVQ       DX, R8
+	VMOVUPS    (R8), Z0
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x01
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Z1
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x02
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Z2
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x03
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Z3
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x04
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Z4
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x05
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Z5
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x06
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Z6
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x07
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Z7
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x08
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Z8
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x09
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Z9
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x0a
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Z10
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x0b
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Z11
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x0c
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Z12
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x0d
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Z13
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x0e
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Z14
+	LEAQ       (R8)(DI*1), R9
+	CMPQ       BX, $0x0f
+	CMOVQGT    R9, R8
+	VMOVUPS    (R8), Z15
 	VUNPCKLPS  Z1, Z0, Z16
 	VUNPCKHPS  Z1, Z0, Z0
 	VUNPCKLPS  Z3, Z2, Z1
@@ -8535,96 +9681,111 @@ loop:
 	VSHUFF32X4 $0x88, Z4, Z0, Z12
 	VSHUFF32X4 $0xdd, Z17, Z9, Z9
 	VSHUFF32X4 $0xdd, Z4, Z0, Z0
-	VMOVUPS    Z10, (AX)
-	VMOVUPS    Z7, 128(AX)
-	VMOVUPS    Z13, 256(AX)
-	VMOVUPS    Z8, 384(AX)
-	VMOVUPS    Z15, 512(AX)
-	VMOVUPS    Z11, 640(AX)
-	VMOVUPS    Z16, 768(AX)
-	VMOVUPS    Z12, 896(AX)
-	VMOVUPS    Z14, 1024(AX)
-	VMOVUPS    Z6, 1152(AX)
-	VMOVUPS    Z3, 1280(AX)
-	VMOVUPS    Z9, 1408(AX)
-	VMOVUPS    Z2, 1536(AX)
-	VMOVUPS    Z1, 1664(AX)
-	VMOVUPS    Z5, 1792(AX)
-	VMOVUPS    Z0, 1920(AX)
-	ADDQ       $0x40, CX
-	ADDQ       $0x00000800, AX
-	SUBQ       $0x10, BX
+	VMOVUPS    Z10, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z7, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z13, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z8, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z15, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z11, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z16, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z12, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z14, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z6, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z3, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z9, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z2, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z1, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z5, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z0, (CX)
+	ADDQ       AX, CX
+	ADDQ       $0x40, DX
+	SUBQ       $0x10, SI
 	JMP        loop
 
 tail:
-	TESTQ      BX, BX
+	TESTQ      SI, SI
 	JZ         done
-	MOVQ       $0x0000ffff, DI
-	MOVQ       $0x00000010, R8
-	SUBQ       BX, R8
-	SHRXQ      R8, DI, DI
-	KMOVW      DI, K1
-	VMOVUPS.Z  (CX), K1, Z0
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x01
-	CMOVQGT    BX, CX
-	VMOVUPS.Z  (CX), K1, Z1
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x02
-	CMOVQGT    BX, CX
-	VMOVUPS.Z  (CX), K1, Z2
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x03
-	CMOVQGT    BX, CX
-	VMOVUPS.Z  (CX), K1, Z3
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x04
-	CMOVQGT    BX, CX
-	VMOVUPS.Z  (CX), K1, Z4
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x05
-	CMOVQGT    BX, CX
-	VMOVUPS.Z  (CX), K1, Z5
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x06
-	CMOVQGT    BX, CX
-	VMOVUPS.Z  (CX), K1, Z6
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x07
-	CMOVQGT    BX, CX
-	VMOVUPS.Z  (CX), K1, Z7
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x08
-	CMOVQGT    BX, CX
-	VMOVUPS.Z  (CX), K1, Z8
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x09
-	CMOVQGT    BX, CX
-	VMOVUPS.Z  (CX), K1, Z9
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x0a
-	CMOVQGT    BX, CX
-	VMOVUPS.Z  (CX), K1, Z10
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x0b
-	CMOVQGT    BX, CX
-	VMOVUPS.Z  (CX), K1, Z11
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x0c
-	CMOVQGT    BX, CX
-	VMOVUPS.Z  (CX), K1, Z12
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x0d
-	CMOVQGT    BX, CX
-	VMOVUPS.Z  (CX), K1, Z13
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x0e
-	CMOVQGT    BX, CX
-	VMOVUPS.Z  (CX), K1, Z14
-	LEAQ       (CX)(SI*1), BX
-	CMPQ       DX, $0x0f
-	CMOVQGT    BX, CX
-	VMOVUPS.Z  (CX), K1, Z15
+	MOVQ       $0x0000ffff, R8
+	MOVQ       $0x00000010, R9
+	SUBQ       SI, R9
+	SHRXQ      R9, R8, R8
+	KMOVW      R8, K1
+	VMOVUPS.Z  (DX), K1, Z0
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x01
+	CMOVQGT    SI, DX
+	VMOVUPS.Z  (DX), K1, Z1
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x02
+	CMOVQGT    SI, DX
+	VMOVUPS.Z  (DX), K1, Z2
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x03
+	CMOVQGT    SI, DX
+	VMOVUPS.Z  (DX), K1, Z3
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x04
+	CMOVQGT    SI, DX
+	VMOVUPS.Z  (DX), K1, Z4
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x05
+	CMOVQGT    SI, DX
+	VMOVUPS.Z  (DX), K1, Z5
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x06
+	CMOVQGT    SI, DX
+	VMOVUPS.Z  (DX), K1, Z6
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x07
+	CMOVQGT    SI, DX
+	VMOVUPS.Z  (DX), K1, Z7
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x08
+	CMOVQGT    SI, DX
+	VMOVUPS.Z  (DX), K1, Z8
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x09
+	CMOVQGT    SI, DX
+	VMOVUPS.Z  (DX), K1, Z9
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x0a
+	CMOVQGT    SI, DX
+	VMOVUPS.Z  (DX), K1, Z10
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x0b
+	CMOVQGT    SI, DX
+	VMOVUPS.Z  (DX), K1, Z11
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x0c
+	CMOVQGT    SI, DX
+	VMOVUPS.Z  (DX), K1, Z12
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x0d
+	CMOVQGT    SI, DX
+	VMOVUPS.Z  (DX), K1, Z13
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x0e
+	CMOVQGT    SI, DX
+	VMOVUPS.Z  (DX), K1, Z14
+	LEAQ       (DX)(DI*1), SI
+	CMPQ       BX, $0x0f
+	CMOVQGT    SI, DX
+	VMOVUPS.Z  (DX), K1, Z15
 	VUNPCKLPS  Z1, Z0, Z16
 	VUNPCKHPS  Z1, Z0, Z0
 	VUNPCKLPS  Z3, Z2, Z1
@@ -8689,22 +9850,38 @@ tail:
 	VSHUFF32X4 $0x88, Z4, Z0, Z12
 	VSHUFF32X4 $0xdd, Z17, Z9, Z9
 	VSHUFF32X4 $0xdd, Z4, Z0, Z0
-	VMOVUPS    Z10, (AX)
-	VMOVUPS    Z7, 128(AX)
-	VMOVUPS    Z13, 256(AX)
-	VMOVUPS    Z8, 384(AX)
-	VMOVUPS    Z15, 512(AX)
-	VMOVUPS    Z11, 640(AX)
-	VMOVUPS    Z16, 768(AX)
-	VMOVUPS    Z12, 896(AX)
-	VMOVUPS    Z14, 1024(AX)
-	VMOVUPS    Z6, 1152(AX)
-	VMOVUPS    Z3, 1280(AX)
-	VMOVUPS    Z9, 1408(AX)
-	VMOVUPS    Z2, 1536(AX)
-	VMOVUPS    Z1, 1664(AX)
-	VMOVUPS    Z5, 1792(AX)
-	VMOVUPS    Z0, 1920(AX)
+	VMOVUPS    Z10, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z7, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z13, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z8, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z15, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z11, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z16, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z12, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z14, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z6, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z3, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z9, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z2, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z1, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z5, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Z0, (CX)
+	ADDQ       AX, CX
 
 done:
 	VZEROUPPER

@@ -145,7 +145,7 @@ func copyRowsF16NEON(dst *float32, src *snug.Float16, rows, cols, rowSrc, rowDst
 func copyRowsBF16NEON(dst *float32, src *snug.BFloat16, rows, cols, rowSrc, rowDst, piece int)
 
 // packLinesNEON transposes at most 4 lines of depth floats, lineSrc bytes apart,
-// into a part of a panel. Lines beyond the last repeat it.
+// into rows of a panel, rowDst bytes apart. Lines beyond the last repeat it.
 //
 //go:noescape
-func packLinesNEON(dst, src *float32, lines, depth, lineSrc int)
+func packLinesNEON(dst, src *float32, lines, depth, lineSrc, rowDst int)

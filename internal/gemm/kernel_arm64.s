@@ -7030,29 +7030,30 @@ next:
 	BNE row
 	RET
 
-// func packLinesNEON(dst, src *float32, lines, depth, lineSrc int)
-TEXT ·packLinesNEON(SB), NOSPLIT|NOFRAME, $0-40
+// func packLinesNEON(dst, src *float32, lines, depth, lineSrc, rowDst int)
+TEXT ·packLinesNEON(SB), NOSPLIT|NOFRAME, $0-48
 	MOVD dst+0(FP), R0
 	MOVD lines+16(FP), R1
 	MOVD depth+24(FP), R2
 	MOVD lineSrc+32(FP), R3
-	MOVD src+8(FP), R4
-	ADD R3, R4, R5
-	CMP $1, R1
-	CSEL GT, R5, R4, R5
+	MOVD rowDst+40(FP), R4
+	MOVD src+8(FP), R5
 	ADD R3, R5, R6
-	CMP $2, R1
+	CMP $1, R1
 	CSEL GT, R6, R5, R6
 	ADD R3, R6, R7
-	CMP $3, R1
+	CMP $2, R1
 	CSEL GT, R7, R6, R7
+	ADD R3, R7, R8
+	CMP $3, R1
+	CSEL GT, R8, R7, R8
 square:
 	CMP $4, R2
 	BLT single
-	FMOVQ (R4), F0
-	FMOVQ (R5), F1
-	FMOVQ (R6), F2
-	FMOVQ (R7), F3
+	FMOVQ (R5), F0
+	FMOVQ (R6), F1
+	FMOVQ (R7), F2
+	FMOVQ (R8), F3
 	WORD $0x4e812804 // trn1 v4.4s, v0.4s, v1.4s
 	WORD $0x4e816805 // trn2 v5.4s, v0.4s, v1.4s
 	WORD $0x4e832846 // trn1 v6.4s, v2.4s, v3.4s
@@ -7061,29 +7062,32 @@ square:
 	WORD $0x4ec6688a // trn2 v10.2d, v4.2d, v6.2d
 	WORD $0x4ec728a9 // trn1 v9.2d, v5.2d, v7.2d
 	WORD $0x4ec768ab // trn2 v11.2d, v5.2d, v7.2d
-	FMOVQ F8, 0(R0)
-	FMOVQ F9, 64(R0)
-	FMOVQ F10, 128(R0)
-	FMOVQ F11, 192(R0)
-	ADD $16, R4
+	FMOVQ F8, (R0)
+	ADD R4, R0
+	FMOVQ F9, (R0)
+	ADD R4, R0
+	FMOVQ F10, (R0)
+	ADD R4, R0
+	FMOVQ F11, (R0)
+	ADD R4, R0
 	ADD $16, R5
 	ADD $16, R6
 	ADD $16, R7
-	ADD $256, R0
+	ADD $16, R8
 	SUB $4, R2
 	B square
 single:
 	CBZ R2, done
-	VLD1 (R4), V0.S[0]
-	VLD1 (R5), V0.S[1]
-	VLD1 (R6), V0.S[2]
-	VLD1 (R7), V0.S[3]
+	VLD1 (R5), V0.S[0]
+	VLD1 (R6), V0.S[1]
+	VLD1 (R7), V0.S[2]
+	VLD1 (R8), V0.S[3]
 	FMOVQ F0, (R0)
-	ADD $4, R4
+	ADD R4, R0
 	ADD $4, R5
 	ADD $4, R6
 	ADD $4, R7
-	ADD $64, R0
+	ADD $4, R8
 	SUB $1, R2
 	B single
 done:

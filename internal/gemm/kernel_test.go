@@ -47,7 +47,7 @@ func TestMicroKernels(t *testing.T) {
 					copy(got[i*rowC:], uniform(rng, cols))
 				}
 				before := append([]float32(nil), got...)
-				kern.Mul(1, rows, cols, depth, 1.5, a, b, beta, strided{got, rowC, 1})
+				kern.Mul(1, rows, cols, depth, 1.5, a, 0, b, beta, strided{got, rowC, 1})
 				for i, v := range got {
 					if i%rowC >= cols {
 						require.Equal(t, float32(guard), v, "%v %dx%d: element %d", tier, rows, cols, i)
@@ -73,7 +73,7 @@ func TestMicroKernelsIgnoreNaNWithBetaZero(t *testing.T) {
 				for range cols {
 					c = append(c, float32(math.NaN()))
 				}
-				kern.Mul(1, 1, cols, 1, 1, strided{x, 1, 1}, strided{x, 1, 1}, zero, strided{c, cols, 1})
+				kern.Mul(1, 1, cols, 1, 1, strided{x, 1, 1}, 0, strided{x, 1, 1}, zero, strided{c, cols, 1})
 				require.Equal(t, make([]float32, cols), c, tier)
 			}
 		}
@@ -117,7 +117,7 @@ func TestPackLines(t *testing.T) {
 			for depth := 1; depth <= 70; depth += 1 + rng.IntN(4) {
 				const beyond = 15
 				dst := guarded((depth + beyond + 1) * kern.NR)
-				kern.PackLines(dst, src, lines, depth, stride)
+				kern.PackLines(dst, src, lines, depth, stride, kern.NR)
 				for k := range depth {
 					for j := range lines {
 						if src[j*stride+k] != dst[k*kern.NR+j] {

@@ -37,6 +37,6 @@ func (t *block) packLines() {
 		} else {
 			t.lines(t.work, t.b, t.n0+q, t.n0+q+n, t.k0, depth, depth)
 		}
-		t.kern.PackLines(t.packed[q*depth:], src, n, depth, pitch)
+		t.kern.PackLines(t.packed[q*depth:], src, n, depth, pitch, nr)
 	}
 }

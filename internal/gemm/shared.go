@@ -77,7 +77,7 @@ func (p *phase) pack(group int, work []float32) {
 func (p *phase) multiply(strip, share int, work []float32) {
 	lo, hi := part(p.m, p.strips, strip)
 	first, end := part(p.groups, p.parts, share)
-	var a strided
+	var a rowsOfA
 	for group := first; group < end; group++ {
 		t := p.block(p.step, group, work)
 		if t.cols <= 0 {

@@ -8,7 +8,7 @@ import (
 // The parts of a worker's scratch, in floats.
 const (
 	sizeB    = maxDepth*maxCols + 512 // PackLines may write 15 rows of a panel beyond the end
-	sizeWork = 80 * maxDepth          // a strip of A, or lines of B, as float32
+	sizeWork = 80*maxDepth + 256      // a strip of A, or lines of B, as float32
 	sizeC    = maxRowsStaged * maxCols
 )
 
@@ -99,7 +99,7 @@ func (t *block) storeC() {
 	nr := t.kern.NR
 	for i := 0; i < t.rows; i += nr {
 		rows := min(nr, t.rows-i)
-		t.kern.PackLines(t.work, t.to.at(i, 0).x, rows, t.cols, t.cols)
+		t.kern.PackLines(t.work, t.to.at(i, 0).x, rows, t.cols, t.cols, nr)
 		for j := range t.cols {
 			half.Store(t.c.Data, (t.n0+j)*t.c.Stride+t.m0+i, t.work[j*nr:][:rows])
 		}

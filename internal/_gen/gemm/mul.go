@@ -15,17 +15,16 @@ import (
 // the multipliers are what it waits for.
 func (t tier) mul(rows, vectors int) {
 	name := fmt.Sprintf("mul%dx%d%s", rows, vectors, t.name)
-	TEXT(name, NOSPLIT, "func(a, b, c *float32, tiles, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)")
+	TEXT(name, NOSPLIT, "func(a, b, c *float32, tiles, depth, rowA, colA, nextA, rowB, rowC, last int, alpha, beta float32)")
 	Pragma("noescape")
 	Doc(fmt.Sprintf("%s multiplies for tiles of %d rows and %d vectors, which lie below one", name, rows, vectors),
-		"another, with the same columns of B.")
+		"another, with the same columns of B. Their rows of A begin nextA bytes apart.")
 	c := AllocLocal(8)
 	at, tiles := Load(Param("c"), GP64()), Load(Param("tiles"), GP64())
 	MOVQ(at, c)
 	a := newRowPointers(rows)
 
 	Label("tile")
-	t.prefetch(c, rows, vectors)
 	acc := make([][]reg.VecVirtual, rows)
 	for i := range acc {
 		acc[i] = make([]reg.VecVirtual, vectors)
@@ -42,10 +41,19 @@ func (t tier) mul(rows, vectors int) {
 
 	colA := Load(Param("colA"), GP64())
 	b, rowB := Load(Param("b"), GP64()), Load(Param("rowB"), GP64())
-	depth := Load(Param("depth"), GP64())
-	far := GP64()
+	far, left, rest := GP64(), GP64(), GP64()
 	MOVQ(rowB, far)
 	SHLQ(Imm(ahead), far)
+	XORQ(rest, rest)
+	Load(Param("depth"), left)
+	CMPQ(left, Imm(near))
+	JLE(LabelRef("near"))
+	t.prefetch(c, rows, vectors, PREFETCHT1)
+	SUBQ(Imm(near), left)
+	MOVQ(U32(near), rest)
+	JMP(LabelRef("loop"))
+	Label("near")
+	t.prefetch(c, rows, vectors, PREFETCHT0)
 	Label("loop")
 	for j := 0; j < vectors*t.width; j += 64 {
 		PREFETCHT0(Mem{Base: b, Index: far, Scale: 1, Disp: j})
@@ -63,26 +71,34 @@ func (t tier) mul(rows, vectors int) {
 		ADDQ(colA, base)
 	}
 	ADDQ(rowB, b)
-	DECQ(depth)
+	DECQ(left)
 	JNZ(LabelRef("loop"))
+	XCHGQ(rest, left)
+	TESTQ(left, left)
+	JNZ(LabelRef("near"))
 
 	t.epilogue(c, acc)
 	DECQ(tiles)
 	JZ(LabelRef("done"))
-	a.nextRows(rows)
+	a.nextTile()
 	JMP(LabelRef("tile"))
 	Label("done")
 	VZEROUPPER()
 	RET()
 }
 
-// prefetch asks for the tile of C, so that it is near when the sums are done.
-func (t tier) prefetch(c Mem, rows, vectors int) {
+// near is how many steps before the end a micro-kernel brings its tile of C to the first cache. When a tile
+// begins, it asks for it in the second: the first would have lost it by the end, in particular where rows
+// lie a multiple of 4 KiB apart and share a set.
+const near = 32
+
+// prefetch asks for the tile of C.
+func (t tier) prefetch(c Mem, rows, vectors int, prefetch func(Op)) {
 	at, rowC := GP64(), Load(Param("rowC"), GP64())
 	MOVQ(c, at)
 	for range rows {
 		for j := 0; j < vectors*t.width; j += 64 {
-			PREFETCHT0(Mem{Base: at, Disp: j})
+			prefetch(Mem{Base: at, Disp: j})
 		}
 		ADDQ(rowC, at)
 	}
@@ -186,15 +202,14 @@ func (p rowPointers) at(i int) Mem {
 	return m
 }
 
-// nextRows moves p, which went through the depth, to the start of the row after
-// the last.
-func (p rowPointers) nextRows(rows int) {
-	back, down := GP64(), GP64()
+// nextTile moves p, which went through the depth, to the start of the next tile's rows.
+func (p rowPointers) nextTile() {
+	back, on := GP64(), GP64()
 	Load(Param("depth"), back)
 	IMULQ(paramAddr("colA"), back)
-	IMUL3Q(Imm(uint64(rows)), p.one, down)
-	SUBQ(back, down)
+	Load(Param("nextA"), on)
+	SUBQ(back, on)
 	for _, base := range p.bases {
-		ADDQ(down, base)
+		ADDQ(on, base)
 	}
 }

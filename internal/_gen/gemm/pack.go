@@ -113,14 +113,15 @@ func (t tier) rest(e element, from, to, left reg.GPVirtual) {
 	}
 }
 
-// packLines generates the packing of lines of B that run along the depth: it
+// packLines generates the packing of lines of A or B that run along the depth: it
 // transposes squares of a vector's width.
 func (t tier) packLines() {
-	TEXT("packLines"+t.name, NOSPLIT, "func(dst, src *float32, lines, depth, lineSrc int)")
+	TEXT("packLines"+t.name, NOSPLIT, "func(dst, src *float32, lines, depth, lineSrc, rowDst int)")
 	Pragma("noescape")
-	Doc("packLines"+t.name+" transposes lines of depth floats, lineSrc bytes apart, into half a",
-		"panel. It writes whole vectors for a depth rounded up to a vector's lanes. Lines",
-		"beyond the last repeat it.")
+	Doc("packLines"+t.name+" transposes lines of depth floats, lineSrc bytes apart, into rows of a",
+		"panel, rowDst bytes apart. It writes whole vectors for a depth rounded up to a",
+		"vector's lanes. Lines beyond the last repeat it.")
+	rowDst := Load(Param("rowDst"), GP64())
 	dst, src := GP64(), GP64()
 	Load(Param("dst"), dst)
 	Load(Param("src"), src)
@@ -139,8 +140,9 @@ func (t tier) packLines() {
 				CMOVQGT(next, from)
 			}
 		}
-		for i, r := range t.transpose(in) {
-			VMOVUPS(r, Mem{Base: dst, Disp: 2 * t.width * i})
+		for _, r := range t.transpose(in) {
+			VMOVUPS(r, Mem{Base: dst})
+			ADDQ(rowDst, dst)
 		}
 	}
 	Label("loop")
@@ -148,7 +150,6 @@ func (t tier) packLines() {
 	JLT(LabelRef("tail"))
 	square(func(m Mem, r reg.VecVirtual) { VMOVUPS(m, r) })
 	ADDQ(Imm(uint64(t.width)), src)
-	ADDQ(U32(2*t.width*lanes), dst)
 	SUBQ(Imm(uint64(lanes)), depth)
 	JMP(LabelRef("loop"))
 	Label("tail")

@@ -12,7 +12,6 @@ const (
 
 const (
 	width     = 16                 // bytes of a vector
-	panelRow  = maxVectors * width // bytes of a row of a panel
 	panelCols = maxVectors * Lanes // columns of a panel
 )
 

@@ -58,9 +58,9 @@ func copyRows(file *File, e Elem) {
 // packLines generates the packing of lines of B that run along the depth, in
 // squares of a vector's width, and a row of the panel at a time at the end.
 func packLines(file *File) {
-	f := file.Func("packLinesNEON", "func(dst, src *float32, lines, depth, lineSrc int)",
-		"transposes at most 4 lines of depth floats, lineSrc bytes apart,\ninto a part of a panel. Lines beyond the last repeat it.")
-	dst, lines, depth, lineSrc := f.Param("dst"), f.Param("lines"), f.Param("depth"), f.Param("lineSrc")
+	f := file.Func("packLinesNEON", "func(dst, src *float32, lines, depth, lineSrc, rowDst int)",
+		"transposes at most 4 lines of depth floats, lineSrc bytes apart,\ninto rows of a panel, rowDst bytes apart. Lines beyond the last repeat it.")
+	dst, lines, depth, lineSrc, rowDst := f.Param("dst"), f.Param("lines"), f.Param("depth"), f.Param("lineSrc"), f.Param("rowDst")
 	line := []R{f.Param("src")}
 	for i := range Lanes - 1 {
 		line = append(line, f.R())
@@ -72,8 +72,11 @@ func packLines(file *File) {
 		for _, r := range line {
 			f.Go("ADD $%d, %s", 4*n, r)
 		}
-		f.Go("ADD $%d, %s", n*panelRow, dst)
 		f.Go("SUB $%d, %s", n, depth)
+	}
+	store := func(v V) {
+		f.Go("FMOVQ %s, (%s)", v, dst)
+		f.Go("ADD %s, %s", rowDst, dst)
 	}
 	in, pairs, out := f.Vs(Lanes), f.Vs(Lanes), f.Vs(Lanes)
 
@@ -89,8 +92,8 @@ func packLines(file *File) {
 	for i := range 2 {
 		f.Do(TRN1x2D(out[i], pairs[i], pairs[i+2]), TRN2x2D(out[i+2], pairs[i], pairs[i+2]))
 	}
-	for i, v := range out {
-		f.Go("FMOVQ %s, %d(%s)", v, i*panelRow, dst)
+	for _, v := range out {
+		store(v)
 	}
 	next(Lanes)
 	f.Go("B square")
@@ -100,7 +103,7 @@ func packLines(file *File) {
 	for i, r := range line {
 		f.Go("VLD1 (%s), V%d.S[%d]", r, in[0], i)
 	}
-	f.Go("FMOVQ %s, (%s)", in[0], dst)
+	store(in[0])
 	next(1)
 	f.Go("B single")
 	f.Label("done")
