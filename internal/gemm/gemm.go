@@ -118,7 +118,7 @@ func (g *args) parallel() {
 		g.runFew(true)
 	case g.pairs:
 		g.runPairs(true)
-	case g.sharesB():
+	case g.shares:
 		g.shared()
 	case g.tiles() == 1:
 		g.tile(0)

@@ -183,7 +183,7 @@ func TestLargeAgainstDefinition(t *testing.T) {
 		b := random(rng, dtypes[i%3], 300, 1100, 1, i&2 != 0)
 		c := random(rng, snug.F32, 231, 1100, 2, false)
 		g := newArgs(Registry.Best(), 231, 1100, 300, 1, a, b, 1, c)
-		require.True(t, g.sharesB())
+		require.True(t, g.shares)
 		got := c.clone()
 		d := define(231, 1100, 300, 1, a, b, 1, c)
 		Mul(231, 1100, 300, 1, a, b, 1, got)

@@ -5,13 +5,15 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 )
 
-// The largest blocks. A panel of A, 14 KiB, and one of B, 32 KiB, stay in the
-// first-level cache, a block of B, 256 KiB, in the second.
+// The largest blocks. A block of B, 256 KiB, stays in the second-level cache. Where workers share B, it is
+// deeper and narrower, since C is read and written for each block of the depth.
 const (
 	maxRows       = 448 // of a tile
 	maxRowsStaged = 224 // of a staged tile
 	maxCols       = 256 // of a tile
 	maxDepth      = 256 // of a block
+	sharedCols    = 128 // of a tile where workers share B
+	sharedDepth   = 512 // of its block
 )
 
 // A product is cut further until it has wantTiles tiles, unless they would do
@@ -27,6 +29,7 @@ const (
 type layout struct {
 	tilesM, tilesN int
 	cols           int  // of a tile, a multiple of NR; the last may have fewer
+	shares         bool // workers share the packed B; see [args.shared]
 	blocks         int  // of the depth
 	swapped        bool // the product is of the transposes, Bᵀ·Aᵀ = Cᵀ
 	staged         bool // tiles are summed in scratch: C is transposed or not float32
@@ -34,11 +37,14 @@ type layout struct {
 
 func newLayout(kern *Kernel, m, n, k int, swapped bool, dtypeC snug.DType) layout {
 	l := layout{blocks: cpu.Chunks(k, maxDepth), swapped: swapped, staged: swapped || dtypeC != snug.F32}
-	rows := maxRows
+	rows, cols := maxRows, maxCols
 	if l.staged {
 		rows = maxRowsStaged
 	}
-	l.tilesM, l.tilesN = cpu.Chunks(m, rows), cpu.Chunks(n, maxCols)
+	if l.shares = !l.staged && sharesB(m, n, k); l.shares {
+		cols, l.blocks = sharedCols, cpu.Chunks(k, sharedDepth)
+	}
+	l.tilesM, l.tilesN = cpu.Chunks(m, rows), cpu.Chunks(n, cols)
 	work := float64(m) * float64(n) * float64(k)
 	for l.tiles() < wantTiles && work >= 2*minWork*float64(l.tiles()) {
 		rows, cols := m/l.tilesM, n/l.tilesN
