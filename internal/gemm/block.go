@@ -54,7 +54,7 @@ func (t *block) strips() int { return cpu.Chunks(t.rows, stripPanels*t.kern.MR) 
 // if rows or columns lie far apart.
 func (t *block) strip(lo, hi int) rowsOfA {
 	switch {
-	case t.a.isFloat32() && (t.a.Trans && t.a.Stride < 512 || !t.a.Trans && t.a.Stride <= nearRows):
+	case t.a.isFloat32() && (t.a.Trans && t.a.Stride < 512 || !t.a.Trans && (t.a.Stride <= nearRows || t.n <= skinny)):
 		return rowsOfA{strided: t.a.floats().at(t.m0+lo, t.k0)}
 	case t.a.Trans:
 		t.lines(t.work, t.a, t.k0, t.k1, t.m0+lo, hi-lo, hi-lo)

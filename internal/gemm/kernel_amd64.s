@@ -41,7 +41,7 @@ tile:
 	SHLQ       $0x03, DI
 	XORQ       R9, R9
 	MOVQ       depth+32(FP), R8
-	CMPQ       R8, $0x20
+	CMPQ       R8, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R10
 	MOVQ       (SP), R9
@@ -130,7 +130,7 @@ tile:
 	SHLQ       $0x03, R8
 	XORQ       R10, R10
 	MOVQ       depth+32(FP), R9
-	CMPQ       R9, $0x20
+	CMPQ       R9, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R11
 	MOVQ       (SP), R10
@@ -234,7 +234,7 @@ tile:
 	SHLQ       $0x03, R8
 	XORQ       R10, R10
 	MOVQ       depth+32(FP), R9
-	CMPQ       R9, $0x20
+	CMPQ       R9, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R11
 	MOVQ       (SP), R10
@@ -353,7 +353,7 @@ tile:
 	SHLQ       $0x03, R9
 	XORQ       R11, R11
 	MOVQ       depth+32(FP), R10
-	CMPQ       R10, $0x20
+	CMPQ       R10, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R12
 	MOVQ       (SP), R11
@@ -487,7 +487,7 @@ tile:
 	SHLQ       $0x03, R9
 	XORQ       R11, R11
 	MOVQ       depth+32(FP), R10
-	CMPQ       R10, $0x20
+	CMPQ       R10, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R12
 	MOVQ       (SP), R11
@@ -638,7 +638,7 @@ tile:
 	SHLQ       $0x03, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x20
+	CMPQ       R11, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R13
 	MOVQ       (SP), R12
@@ -799,7 +799,7 @@ tile:
 	SHLQ       $0x03, DI
 	XORQ       R9, R9
 	MOVQ       depth+32(FP), R8
-	CMPQ       R8, $0x20
+	CMPQ       R8, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R10
 	MOVQ       (SP), R9
@@ -898,7 +898,7 @@ tile:
 	SHLQ       $0x03, R8
 	XORQ       R10, R10
 	MOVQ       depth+32(FP), R9
-	CMPQ       R9, $0x20
+	CMPQ       R9, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R11
 	MOVQ       (SP), R10
@@ -1020,7 +1020,7 @@ tile:
 	SHLQ       $0x03, R8
 	XORQ       R10, R10
 	MOVQ       depth+32(FP), R9
-	CMPQ       R9, $0x20
+	CMPQ       R9, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R11
 	MOVQ       (SP), R10
@@ -1165,7 +1165,7 @@ tile:
 	SHLQ       $0x03, R9
 	XORQ       R11, R11
 	MOVQ       depth+32(FP), R10
-	CMPQ       R10, $0x20
+	CMPQ       R10, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R12
 	MOVQ       (SP), R11
@@ -1333,7 +1333,7 @@ tile:
 	SHLQ       $0x03, R9
 	XORQ       R11, R11
 	MOVQ       depth+32(FP), R10
-	CMPQ       R10, $0x20
+	CMPQ       R10, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R12
 	MOVQ       (SP), R11
@@ -1526,7 +1526,7 @@ tile:
 	SHLQ       $0x03, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x20
+	CMPQ       R11, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R13
 	MOVQ       (SP), R12
@@ -2498,7 +2498,7 @@ tile:
 	SHLQ       $0x03, DI
 	XORQ       R9, R9
 	MOVQ       depth+32(FP), R8
-	CMPQ       R8, $0x20
+	CMPQ       R8, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R10
 	MOVQ       (SP), R9
@@ -2589,7 +2589,7 @@ tile:
 	SHLQ       $0x03, R8
 	XORQ       R10, R10
 	MOVQ       depth+32(FP), R9
-	CMPQ       R9, $0x20
+	CMPQ       R9, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R11
 	MOVQ       (SP), R10
@@ -2695,7 +2695,7 @@ tile:
 	SHLQ       $0x03, R8
 	XORQ       R10, R10
 	MOVQ       depth+32(FP), R9
-	CMPQ       R9, $0x20
+	CMPQ       R9, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R11
 	MOVQ       (SP), R10
@@ -2816,7 +2816,7 @@ tile:
 	SHLQ       $0x03, R9
 	XORQ       R11, R11
 	MOVQ       depth+32(FP), R10
-	CMPQ       R10, $0x20
+	CMPQ       R10, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R12
 	MOVQ       (SP), R11
@@ -2952,7 +2952,7 @@ tile:
 	SHLQ       $0x03, R9
 	XORQ       R11, R11
 	MOVQ       depth+32(FP), R10
-	CMPQ       R10, $0x20
+	CMPQ       R10, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R12
 	MOVQ       (SP), R11
@@ -3105,7 +3105,7 @@ tile:
 	SHLQ       $0x03, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x20
+	CMPQ       R11, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R13
 	MOVQ       (SP), R12
@@ -3275,7 +3275,7 @@ tile:
 	SHLQ       $0x03, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x20
+	CMPQ       R11, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R13
 	MOVQ       (SP), R12
@@ -3460,7 +3460,7 @@ tile:
 	SHLQ       $0x03, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x20
+	CMPQ       R11, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R13
 	MOVQ       (SP), R12
@@ -3660,7 +3660,7 @@ tile:
 	SHLQ       $0x03, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x20
+	CMPQ       R11, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R13
 	MOVQ       (SP), R12
@@ -3875,7 +3875,7 @@ tile:
 	SHLQ       $0x03, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x20
+	CMPQ       R11, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R13
 	MOVQ       (SP), R12
@@ -4107,7 +4107,7 @@ tile:
 	SHLQ       $0x03, R11
 	XORQ       R13, R13
 	MOVQ       depth+32(FP), R12
-	CMPQ       R12, $0x20
+	CMPQ       R12, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R14
 	MOVQ       (SP), R13
@@ -4356,7 +4356,7 @@ tile:
 	SHLQ       $0x03, R11
 	XORQ       R13, R13
 	MOVQ       depth+32(FP), R12
-	CMPQ       R12, $0x20
+	CMPQ       R12, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R14
 	MOVQ       (SP), R13
@@ -4620,7 +4620,7 @@ tile:
 	SHLQ       $0x03, R11
 	XORQ       R13, R13
 	MOVQ       depth+32(FP), R12
-	CMPQ       R12, $0x20
+	CMPQ       R12, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R14
 	MOVQ       (SP), R13
@@ -4899,7 +4899,7 @@ tile:
 	SHLQ       $0x03, R11
 	XORQ       R13, R13
 	MOVQ       depth+32(FP), R12
-	CMPQ       R12, $0x20
+	CMPQ       R12, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R14
 	MOVQ       (SP), R13
@@ -5176,7 +5176,7 @@ tile:
 	SHLQ       $0x03, DI
 	XORQ       R9, R9
 	MOVQ       depth+32(FP), R8
-	CMPQ       R8, $0x20
+	CMPQ       R8, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R10
 	MOVQ       (SP), R9
@@ -5280,7 +5280,7 @@ tile:
 	SHLQ       $0x03, R8
 	XORQ       R10, R10
 	MOVQ       depth+32(FP), R9
-	CMPQ       R9, $0x20
+	CMPQ       R9, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R11
 	MOVQ       (SP), R10
@@ -5409,7 +5409,7 @@ tile:
 	SHLQ       $0x03, R8
 	XORQ       R10, R10
 	MOVQ       depth+32(FP), R9
-	CMPQ       R9, $0x20
+	CMPQ       R9, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R11
 	MOVQ       (SP), R10
@@ -5563,7 +5563,7 @@ tile:
 	SHLQ       $0x03, R9
 	XORQ       R11, R11
 	MOVQ       depth+32(FP), R10
-	CMPQ       R10, $0x20
+	CMPQ       R10, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R12
 	MOVQ       (SP), R11
@@ -5742,7 +5742,7 @@ tile:
 	SHLQ       $0x03, R9
 	XORQ       R11, R11
 	MOVQ       depth+32(FP), R10
-	CMPQ       R10, $0x20
+	CMPQ       R10, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R12
 	MOVQ       (SP), R11
@@ -5948,7 +5948,7 @@ tile:
 	SHLQ       $0x03, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x20
+	CMPQ       R11, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R13
 	MOVQ       (SP), R12
@@ -6181,7 +6181,7 @@ tile:
 	SHLQ       $0x03, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x20
+	CMPQ       R11, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R13
 	MOVQ       (SP), R12
@@ -6439,7 +6439,7 @@ tile:
 	SHLQ       $0x03, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x20
+	CMPQ       R11, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R13
 	MOVQ       (SP), R12
@@ -6722,7 +6722,7 @@ tile:
 	SHLQ       $0x03, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x20
+	CMPQ       R11, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R13
 	MOVQ       (SP), R12
@@ -7030,7 +7030,7 @@ tile:
 	SHLQ       $0x03, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x20
+	CMPQ       R11, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R13
 	MOVQ       (SP), R12
@@ -7365,7 +7365,7 @@ tile:
 	SHLQ       $0x03, R11
 	XORQ       R13, R13
 	MOVQ       depth+32(FP), R12
-	CMPQ       R12, $0x20
+	CMPQ       R12, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R14
 	MOVQ       (SP), R13
@@ -7727,7 +7727,7 @@ tile:
 	SHLQ       $0x03, R11
 	XORQ       R13, R13
 	MOVQ       depth+32(FP), R12
-	CMPQ       R12, $0x20
+	CMPQ       R12, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R14
 	MOVQ       (SP), R13
@@ -8114,7 +8114,7 @@ tile:
 	SHLQ       $0x03, R11
 	XORQ       R13, R13
 	MOVQ       depth+32(FP), R12
-	CMPQ       R12, $0x20
+	CMPQ       R12, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R14
 	MOVQ       (SP), R13
@@ -8526,7 +8526,7 @@ tile:
 	SHLQ       $0x03, R11
 	XORQ       R13, R13
 	MOVQ       depth+32(FP), R12
-	CMPQ       R12, $0x20
+	CMPQ       R12, $0x60
 	JLE        near
 	MOVQ       rowC+72(FP), R14
 	MOVQ       (SP), R13

@@ -46,7 +46,7 @@ func (t tier) mul(rows, vectors int) {
 	SHLQ(Imm(ahead), far)
 	XORQ(rest, rest)
 	Load(Param("depth"), left)
-	CMPQ(left, Imm(near))
+	CMPQ(left, Imm(3*near))
 	JLE(LabelRef("near"))
 	t.prefetch(c, rows, vectors, PREFETCHT1)
 	SUBQ(Imm(near), left)
@@ -87,9 +87,9 @@ func (t tier) mul(rows, vectors int) {
 	RET()
 }
 
-// near is how many steps before the end a micro-kernel brings its tile of C to the first cache. When a tile
-// begins, it asks for it in the second: the first would have lost it by the end, in particular where rows
-// lie a multiple of 4 KiB apart and share a set.
+// near is how many steps before the end a micro-kernel brings its tile of C to the first cache. When a tile of more
+// than 3·near steps begins, it asks for it in the second: the first would have lost it by the end, in particular
+// where rows lie a multiple of 4 KiB apart and share a set.
 const near = 32
 
 // prefetch asks for the tile of C.
