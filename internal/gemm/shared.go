@@ -11,7 +11,7 @@ import (
 // columns, for a band of A's rows. In a step, workers multiply strips of A with the step's part of B,
 // and meanwhile pack the next step's part, which all of them will read.
 const (
-	groups    = 8
+	groups    = 4
 	wantItems = 16 // parts of a step that workers take
 	maxStrips = 64 // of a band
 )
