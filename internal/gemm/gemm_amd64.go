@@ -19,10 +19,10 @@ func init() {
 	Registry.Add(cpu.AVX512, wide)
 	// Intel's processors do dot products at half the rate of FMA.
 	if limit, _ := cpu.Limit(); !cpuid.CPU.IsVendor(cpuid.Intel) || limit == cpu.AVX512BF16 {
-		wide.Pairs = newPairsKernel(mulDot)
+		wide.Pairs = dotPairs()
 		Registry.Add(cpu.AVX512BF16, wide)
 	}
-	wide.Pairs = newPairsKernel(mulAMX)
+	wide.Pairs = amxPairs()
 	Registry.Add(cpu.AMX, wide)
 }
 

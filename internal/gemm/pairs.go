@@ -20,8 +20,13 @@ import (
 type Pairs struct {
 	// Mul multiplies a panel of A by a panel of B over the depth of steps, at
 	// panels places, between which a, b and c move on by nextA and nextB elements
-	// and nextC sums. Rows of c are rowC apart. With add it adds to c.
-	Mul func(a, b []uint16, c []float32, panels, steps, nextA, nextB, nextC, rowC int, add bool)
+	// and nextC sums. Rows of c are rowC apart. With add it adds to c. Of the panels of A it takes
+	// rows rows, rounded up to a multiple of Rows.
+	Mul  func(a, b []uint16, c []float32, rows, panels, steps, nextA, nextB, nextC, rowC int, add bool)
+	Rows int
+
+	// MulBF16, unless nil, is Mul with sums that are rounded to bfloat16 as Finish does.
+	MulBF16 func(a, b, c []uint16, rows, panels, steps, nextA, nextB, nextC, rowC int)
 
 	// Lines packs lines that run along the depth, stride apart, to panels of A
 	// that lie next apart. Across packs rows that lie across the lines to panels
@@ -262,15 +267,20 @@ type pairStrip struct {
 }
 
 // multiplyPanel multiplies the strip with a panel of the shared operand, the
-// lines from lo on. Where the sums are what C is to hold, whole panels are summed
+// lines from lo on. Where the sums are what C is to hold, but for their rounding, whole panels are summed
 // in place, and the others in the same way.
 func (s *pairStrip) multiplyPanel(panel []uint16, lo, lines int) {
 	if s.held != nil {
 		s.holdPanel(panel, lo, lines)
 		return
 	}
+	whole, rows := lines == panelLines, panelLines
+	if s.sharesA {
+		whole, rows = lines%s.kern.Rows == 0, lines
+	}
 	direct, inPlace := 0, s.alpha == 1 && (s.old == 0 || s.old == 1) && s.c.isFloat32()
-	if inPlace && lines == panelLines {
+	rounds := s.alpha == 1 && s.old == 0 && s.c.Data.DType() == snug.BF16 && s.kern.MulBF16 != nil
+	if whole && (inPlace || rounds) {
 		direct = s.lines / panelLines
 	}
 	if direct > 0 {
@@ -278,7 +288,13 @@ func (s *pairStrip) multiplyPanel(panel []uint16, lo, lines int) {
 		if s.sharesA {
 			row, col, next = lo, s.lo, panelLines
 		}
-		s.sum(panel, s.c.Data.Float32s()[row*s.c.Stride+col:], 0, direct, next, s.c.Stride, s.old == 1)
+		at := row*s.c.Stride + col
+		a, b, nextA, nextB := s.operands(panel, 0)
+		if rounds {
+			s.kern.MulBF16(a, b, words(s.c.Data)[at:], rows, direct, s.steps(), nextA, nextB, next, s.c.Stride)
+		} else {
+			s.kern.Mul(a, b, s.c.Data.Float32s()[at:], rows, direct, s.steps(), nextA, nextB, next, s.c.Stride, s.old == 1)
+		}
 	}
 	if direct == s.panels {
 		return
@@ -290,7 +306,7 @@ func (s *pairStrip) multiplyPanel(panel []uint16, lo, lines int) {
 		}
 		old = 0
 	}
-	s.sum(panel, s.sums, direct, s.panels-direct, stepLen, panelLines, old != s.old)
+	s.sum(panel, rows, direct, old != s.old)
 	s.finish(lo, lines, direct, old)
 }
 
@@ -298,7 +314,7 @@ func (s *pairStrip) multiplyPanel(panel []uint16, lo, lines int) {
 func (s *pairStrip) holdPanel(panel []uint16, lo, lines int) {
 	at := (lo/panelLines*cpu.Chunks(s.ownLines, panelLines) + s.lo/panelLines) * stepLen
 	s.sums = s.held[at:]
-	s.sum(panel, s.sums, 0, s.panels, stepLen, panelLines, s.k0 > 0)
+	s.sum(panel, panelLines, 0, s.k0 > 0)
 	if s.k1 == s.k {
 		s.finish(lo, lines, 0, s.beta)
 	}
@@ -337,15 +353,19 @@ func (p panelPair) load() {
 	}
 }
 
-// sum multiplies panels of the strip, from panel first on, with one of the shared
-// operand.
-func (s *pairStrip) sum(shared []uint16, c []float32, first, panels, next, rowC int, add bool) {
+// sum multiplies panels of the strip, from panel first on, with one of the shared operand, to the strip's sums.
+func (s *pairStrip) sum(shared []uint16, rows, first int, add bool) {
+	a, b, nextA, nextB := s.operands(shared, first)
+	s.kern.Mul(a, b, s.sums, rows, s.panels-first, s.steps(), nextA, nextB, stepLen, panelLines, add)
+}
+
+// operands returns panels of A and of B, those of the strip from panel first on, and how far it is to the next.
+func (s *pairStrip) operands(shared []uint16, first int) (a, b []uint16, nextA, nextB int) {
 	own := s.own[first*s.panelLen():]
 	if s.sharesA {
-		s.kern.Mul(shared, own, c, panels, s.steps(), 0, s.panelLen(), next, rowC, add)
-	} else {
-		s.kern.Mul(own, shared, c, panels, s.steps(), s.panelLen(), 0, next, rowC, add)
+		return shared, own, 0, s.panelLen()
 	}
+	return own, shared, s.panelLen(), 0
 }
 
 // words returns the bits of a vector of bfloat16.

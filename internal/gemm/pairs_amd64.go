@@ -8,18 +8,39 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// newPairsKernel makes a Pairs of assembly from its micro-kernel.
-func newPairsKernel(
-	mul func(a, b *uint16, c *float32, panels, steps, nextA, nextB, nextC, rowC, add int),
-) *Pairs {
+// amxPairs multiplies with tiles.
+func amxPairs() *Pairs {
+	p := packedPairs()
+	p.Rows = panelLines
+	p.Mul = func(a, b []uint16, c []float32, _, panels, steps, nextA, nextB, nextC, rowC int, add bool) {
+		mulAMX(&a[0], &b[0], &c[0], panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, oneIf(add))
+	}
+	return p
+}
+
+// dotPairs multiplies with the dot product of AVX512_BF16.
+func dotPairs() *Pairs {
+	p := packedPairs()
+	p.Rows = 8
+	p.Mul = func(a, b []uint16, c []float32, rows, panels, steps, nextA, nextB, nextC, rowC int, add bool) {
+		mulDotF32(&a[0], &b[0], &c[0], rows, panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, oneIf(add))
+	}
+	p.MulBF16 = func(a, b, c []uint16, rows, panels, steps, nextA, nextB, nextC, rowC int) {
+		mulDotBF16(&a[0], &b[0], &c[0], rows, panels, steps, 2*nextA, 2*nextB, 2*nextC, 2*rowC, 0)
+	}
+	return p
+}
+
+func oneIf(x bool) int {
+	if x {
+		return 1
+	}
+	return 0
+}
+
+// packedPairs returns Pairs that pack and finish.
+func packedPairs() *Pairs {
 	return &Pairs{
-		Mul: func(a, b []uint16, c []float32, panels, steps, nextA, nextB, nextC, rowC int, add bool) {
-			adds := 0
-			if add {
-				adds = 1
-			}
-			mul(&a[0], &b[0], &c[0], panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, adds)
-		},
 		Lines: func(dst, src []uint16, lines, depth, stride, next int) {
 			for i := 0; i < lines; i += panelLines {
 				copyPairs(&dst[i/panelLines*next], &src[i*stride], min(panelLines, lines-i), depth, 2*stride)

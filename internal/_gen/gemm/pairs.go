@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -24,24 +26,14 @@ const (
 // pairs generates what multiplies and packs bfloat16.
 func pairs() {
 	mulAMX()
-	mulDot()
+	mulDot(vec.Float32)
+	mulDot(vec.BFloat16)
 	copyPairs()
 	interleavePairs()
 	transposeTiles()
 	for _, e := range vec.Elems {
 		finishPairs(e)
 	}
-}
-
-const mulPairsSignature = "func(a, b *uint16, c *float32, panels, steps, nextA, nextB, nextC, rowC, add int)"
-
-// mulPairsDoc is what the micro-kernels on pairs have in common.
-func mulPairsDoc(name, with string) {
-	TEXT(name, NOSPLIT, mulPairsSignature)
-	Pragma("noescape")
-	Doc(name+" multiplies panels of A and B, 32 rows and columns, over the depth of steps,",
-		"with "+with+", and does so for panels places: a, b and c move on by nextA, nextB",
-		"and nextC bytes. Rows of c are rowC bytes apart. It adds to c if add is not 0.")
 }
 
 // stepsAhead is how far ahead mulAMX prefetches.
@@ -62,7 +54,11 @@ func mulAMX() {
 		}
 		DATA(8*i, U64(word))
 	}
-	mulPairsDoc("mulAMX", "AMX")
+	TEXT("mulAMX", NOSPLIT, "func(a, b *uint16, c *float32, panels, steps, nextA, nextB, nextC, rowC, add int)")
+	Pragma("noescape")
+	Doc("mulAMX multiplies panels of A and B, 32 rows and columns, over the depth of steps,",
+		"with AMX, and does so for panels places: a, b and c move on by nextA, nextB",
+		"and nextC bytes. Rows of c are rowC bytes apart. It adds to c if add is not 0.")
 	a, b, c := reg.RAX, reg.RBX, reg.RDX
 	stride, panels := reg.RCX, reg.R8
 	atA, atB, low, left, rowC, add := reg.RSI, reg.RDI, reg.RBP, reg.R9, reg.R10, reg.R11
@@ -142,71 +138,114 @@ func mulAMX() {
 // dotRows is how many rows of 2 vectors mulDot has under way.
 const dotRows = 8
 
+// dotAhead is how many steps ahead mulDot fetches. Panels of a great depth come from the second cache, or
+// from the third, and the kernel reads those of A in pieces, which the processor does not foresee.
+const dotAhead = 2
+
 var vectors = []reg.VecPhysical{
 	reg.Z0, reg.Z1, reg.Z2, reg.Z3, reg.Z4, reg.Z5, reg.Z6, reg.Z7, reg.Z8, reg.Z9,
 	reg.Z10, reg.Z11, reg.Z12, reg.Z13, reg.Z14, reg.Z15, reg.Z16, reg.Z17, reg.Z18, reg.Z19,
 }
 
-// mulDot keeps 8 × 32 sums in registers.
-func mulDot() {
-	mulPairsDoc("mulDot", "the dot product of AVX512_BF16")
+const dotSignature = "func(a, b *uint16, c *%s, rows, panels, steps, nextA, nextB, nextC, rowC, add int)"
+
+// mulDot keeps 8 × 32 sums in registers. With C of bfloat16 it rounds them there.
+func mulDot(e vec.Elem) {
+	name := "mulDot" + e.Name
+	TEXT(name, NOSPLIT, fmt.Sprintf(dotSignature, e.Go))
+	Pragma("noescape")
+	Doc(name+" multiplies panels of A and B, rows rows, rounded up to a multiple of 8, and 32 columns, over the depth",
+		"of steps, with the dot product of AVX512_BF16, and does so for panels places: a, b and c",
+		"move on by nextA, nextB and nextC bytes. Rows of c are rowC bytes apart. It adds to c if add is not 0.")
 	a, b, c, panels := reg.RAX, reg.RBX, reg.RDX, reg.R8
 	from, atA, atB, atC, low, steps, left, rows, rowC := reg.R11, reg.RSI, reg.RDI, reg.R12, reg.R10, reg.R9, reg.RCX, reg.R13, reg.R15
+	ahead := reg.RBP
 	acc, b0, b1, value := vectors[:2*dotRows], vectors[16], vectors[17], vectors[18]
 	Load(Param("a"), a)
 	Load(Param("b"), b)
 	Load(Param("c"), c)
 	Load(Param("panels"), panels)
 	Load(Param("rowC"), rowC)
-	eachSum := func(do func(r reg.VecPhysical, at Mem)) {
+	vector := 16 * e.Size // bytes of a vector's elements in C
+	eachRow := func(do func(i int, at Mem)) {
 		MOVQ(atC, low)
 		for i := range dotRows {
-			do(acc[2*i], Mem{Base: low})
-			do(acc[2*i+1], Mem{Base: low, Disp: 64})
+			do(i, Mem{Base: low})
 			ADDQ(rowC, low)
 		}
 	}
 	Label("panel")
 	MOVQ(c, atC)
 	MOVQ(a, from)
-	MOVQ(U32(panel/dotRows), rows)
+	Load(Param("rows"), rows)
 
 	Label("rows")
-	CMPQ(paramAddr("add"), Imm(0))
-	JE(LabelRef("zero"))
-	eachSum(func(r reg.VecPhysical, at Mem) { VMOVUPS(at, r) })
-	JMP(LabelRef("multiply"))
-	Label("zero")
+	if e == vec.Float32 {
+		CMPQ(paramAddr("add"), Imm(0))
+		JE(LabelRef("zero"))
+		eachRow(func(i int, at Mem) {
+			VMOVUPS(at, acc[2*i])
+			VMOVUPS(at.Offset(vector), acc[2*i+1])
+		})
+		JMP(LabelRef("multiply"))
+		Label("zero")
+	}
+	eachRow(func(_ int, at Mem) {
+		PREFETCHT0(at)
+		PREFETCHT0(at.Offset(2*vector - 1))
+	})
 	for _, r := range acc {
 		VPXORD(r, r, r)
 	}
 	Label("multiply")
 	MOVQ(from, atA)
 	MOVQ(b, atB)
+	LEAQ(Mem{Base: from, Disp: dotAhead * stepBytes}, ahead)
 	Load(Param("steps"), steps)
 	Label("step")
-	MOVQ(U32(stepDeep/2), left)
-	Label("pair")
-	VMOVUPS(Mem{Base: atB}, b0)
-	VMOVUPS(Mem{Base: atB, Disp: tileBytes}, b1)
-	for i := range dotRows {
-		VPBROADCASTD(Mem{Base: atA, Disp: 64 * i}, value)
-		avx512bf16.VDPBF16PS(value, b0, acc[2*i])
-		avx512bf16.VDPBF16PS(value, b1, acc[2*i+1])
+	MOVQ(U32(stepDeep/4), left)
+	Label("pairs")
+	PREFETCHT0(Mem{Base: ahead}) // the rows of A
+	for p := range 2 {
+		PREFETCHT0(Mem{Base: atB, Disp: dotAhead*stepBytes + 64*p})
+		PREFETCHT0(Mem{Base: atB, Disp: dotAhead*stepBytes + tileBytes + 64*p})
+		VMOVUPS(Mem{Base: atB, Disp: 64 * p}, b0)
+		VMOVUPS(Mem{Base: atB, Disp: 64*p + tileBytes}, b1)
+		for i := range dotRows {
+			VPBROADCASTD(Mem{Base: atA, Disp: 64*i + 4*p}, value)
+			avx512bf16.VDPBF16PS(value, b0, acc[2*i])
+			avx512bf16.VDPBF16PS(value, b1, acc[2*i+1])
+		}
 	}
-	ADDQ(Imm(4), atA)
-	ADDQ(Imm(64), atB)
+	ADDQ(Imm(8), atA)
+	ADDQ(Imm(64), ahead)
+	ADDQ(U32(128), atB)
 	DECQ(left)
-	JNZ(LabelRef("pair"))
+	JNZ(LabelRef("pairs"))
 	ADDQ(U32(stepBytes-64), atA)
+	ADDQ(U32(stepBytes-64*dotRows), ahead)
 	ADDQ(U32(stepBytes-tileBytes), atB)
 	DECQ(steps)
 	JNZ(LabelRef("step"))
-	eachSum(func(r reg.VecPhysical, at Mem) { VMOVUPS(r, at) })
+	if e == vec.Float32 {
+		eachRow(func(i int, at Mem) {
+			VMOVUPS(acc[2*i], at)
+			VMOVUPS(acc[2*i+1], at.Offset(vector))
+		})
+	} else {
+		round := vec.AVX512.Rounder(e)
+		eachRow(func(i int, at Mem) {
+			for half := range 2 {
+				sum := ZMM()
+				VMOVAPS(acc[2*i+half], sum)
+				VMOVUPS(round(sum), at.Offset(vector*half))
+			}
+		})
+	}
 	MOVQ(low, atC)
 	ADDQ(U32(64*dotRows), from)
-	DECQ(rows)
-	JNZ(LabelRef("rows"))
+	SUBQ(Imm(dotRows), rows)
+	JG(LabelRef("rows"))
 
 	ADDQ(paramAddr("nextA"), a)
 	ADDQ(paramAddr("nextB"), b)
