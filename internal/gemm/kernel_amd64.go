@@ -400,6 +400,12 @@ func copyPairs(dst *uint16, src *uint16, lines int, depth int, stride int)
 //go:noescape
 func interleavePairs(dst *uint16, src *uint16, panels int, lines int, depth int, stride int, next int)
 
+// transposePairs packs at most 16 lines, stride bytes apart, to the tiles of half a panel of B. What depth
+// lacks of a multiple of 32 becomes 0. Lines beyond the last repeat it.
+//
+//go:noescape
+func transposePairs(dst *uint16, src *uint16, lines int, depth int, stride int)
+
 // transposeTiles transposes the 16 × 16 pairs of each of n tiles.
 //
 //go:noescape

@@ -14,7 +14,7 @@ import (
 // as 0.
 //
 // Operands are packed in panels of panelLines lines, which are rows of A or
-// columns of B, in steps of stepDepth. What a panel lacks of either is 0. In a
+// columns of B, in steps of stepDepth. What a step lacks of the depth is 0, and what a panel lacks of lines any number. In a
 // step, a panel of A has the depth of each line side by side, one of B the pairs
 // of all lines, for lines 0 to 15 and then for 16 to 31.
 type Pairs struct {
@@ -25,21 +25,23 @@ type Pairs struct {
 	Mul  func(a, b []uint16, c []float32, rows, panels, steps, nextA, nextB, nextC, rowC int, add bool)
 	Rows int
 
+	// LeastPanels is what a strip of a worker's own operand has where there are as many.
+	LeastPanels int
+
 	// MulBF16, unless nil, is Mul with sums that are rounded to bfloat16 as Finish does.
 	MulBF16 func(a, b, c []uint16, rows, panels, steps, nextA, nextB, nextC, rowC int)
 
-	// Lines packs lines that run along the depth, stride apart, to panels of A
-	// that lie next apart. Across packs rows that lie across the lines to panels
-	// of B.
-	Lines, Across func(dst, src []uint16, lines, depth, stride, next int)
-
-	// Transpose converts steps of a panel of B to steps of a panel of A, and back.
-	Transpose func(steps []uint16)
+	// LinesA and LinesB pack lines that run along the depth, and AcrossA and AcrossB rows that lie across the
+	// lines, to panels of A and of B.
+	LinesA, LinesB, AcrossA, AcrossB packing
 
 	// Finish sets a part of C to alpha·sums + beta·C. The rows of sums are
 	// panelLines apart. It does not read C if beta is 0.
 	Finish func(c Matrix, row, col, rows, cols int, alpha float32, sums []float32, beta float32)
 }
+
+// packing packs lines of an operand, stride apart along or across them, to panels that lie next apart.
+type packing func(dst, src []uint16, lines, depth, stride, next int)
 
 const (
 	panelLines = 32
@@ -55,8 +57,8 @@ const (
 	wholeDepth = 4096    // and where they cannot, lest they be rounded twice
 	ownLen     = 1 << 18 // elements of a strip
 	ownPanels  = 8
-	sharedLen  = 1 << 20 // elements of the shared operand that are packed at a time
 	wantStrips = 16
+	sharedLen  = 1 << 20 // elements of the shared operand that are packed at a time
 	pieceLines = 64      // of the shared operand that a worker packs at a time
 	minPairs   = 1 << 10 // elements of B from which packing pays
 )
@@ -76,12 +78,13 @@ type pairs struct {
 	kern *Pairs
 
 	sharesA         bool
-	lines, ownLines int   // of the shared operand, and of the other
-	group           int   // lines of the shared operand that are packed at a time
-	strip, strips   int   // lines of a strip, and how many there are
-	parts, depth    int   // of the depth, and the most that one has
-	at, n           int   // the group: first line, lines
-	pieces          int   // in which it is packed
+	lines, ownLines int // of the shared operand, and of the other
+	group           int // lines of the shared operand that are packed at a time
+	strip, strips   int // lines of a strip, and how many there are
+	parts, depth    int // of the depth, and the most that one has
+	at, n           int // the group: first line, lines
+	pieces          int // in which it is packed: of pieceLines lines, or of pieceDepth where it lies across
+	pieceDepth      int
 	ready           int32 // how many of them are
 	k0, k1          int   // the part
 	old             float32
@@ -106,7 +109,7 @@ func newPairs(g *args, depth, room int) pairs {
 	p.depth = cpu.Chunks(cpu.Chunks(g.k, p.parts), stepDepth) * stepDepth
 	p.group = min(panelLines*cpu.Chunks(p.lines, panelLines), room/p.depth/panelLines*panelLines)
 	panels := cpu.Chunks(p.ownLines, panelLines)
-	most := min(ownPanels, max(1, ownLen/p.depth/panelLines), max(2, cpu.Chunks(panels, wantStrips)))
+	most := min(ownPanels, max(1, ownLen/p.depth/panelLines), max(p.kern.LeastPanels, cpu.Chunks(panels, wantStrips)))
 	p.strips = cpu.Chunks(panels, most)
 	p.strip = cpu.Chunks(panels, p.strips) * panelLines
 	p.strips = cpu.Chunks(p.ownLines, p.strip)
@@ -182,7 +185,7 @@ func (p *pairs) run(parallel bool, buf []float32) {
 		}
 		for p.at = 0; p.at < p.lines; p.at += p.group {
 			p.n = min(p.group, p.lines-p.at)
-			p.pieces, p.ready = cpu.Chunks(p.n, pieceLines), 0
+			p.cutGroup()
 			if parallel {
 				pairItems.Run(p.pieces+p.strips, *p)
 				continue
@@ -219,27 +222,48 @@ func (p *pairs) wait() {
 func (p *pairs) steps() int    { return cpu.Chunks(p.k1-p.k0, stepDepth) }
 func (p *pairs) panelLen() int { return p.steps() * stepLen }
 
-// packShared packs a piece of the group.
-func (p *pairs) packShared(i int) {
-	at := i * pieceLines
-	p.pack(p.packed[at*p.steps()*stepDepth:], p.sharesA, p.at+at, min(pieceLines, p.n-at))
+// cutGroup cuts the packing of the group into pieces. Rows that lie across the lines are read whole.
+func (p *pairs) cutGroup() {
+	p.pieces, p.ready = cpu.Chunks(p.n, pieceLines), 0
+	if !p.along(p.sharesA) {
+		depth := p.k1 - p.k0
+		p.pieceDepth = cpu.Chunks(cpu.Chunks(depth, p.pieces), stepDepth) * stepDepth
+		p.pieces = cpu.Chunks(depth, p.pieceDepth)
+	}
 }
 
-// pack packs lines from line lo on, of A or of B.
-func (p *pairs) pack(dst []uint16, isA bool, lo, lines int) {
-	m, along := p.b, p.b.Trans
-	if isA {
-		m, along = p.a, !p.a.Trans
-	}
-	src, depth := words(m.Data), p.k1-p.k0
-	dst = dst[:cpu.Chunks(lines, panelLines)*p.panelLen()]
-	if along {
-		p.kern.Lines(dst, src[lo*m.Stride+p.k0:], lines, depth, m.Stride, p.panelLen())
+// packShared packs a piece of the group.
+func (p *pairs) packShared(i int) {
+	depth := p.k1 - p.k0
+	if p.along(p.sharesA) {
+		at, lines := i*pieceLines, min(pieceLines, p.n-i*pieceLines)
+		p.pack(p.packed[at*p.steps()*stepDepth:], p.sharesA, p.at+at, lines, 0, depth)
 	} else {
-		p.kern.Across(dst, src[p.k0*m.Stride+lo:], lines, depth, m.Stride, p.panelLen())
+		at := i * p.pieceDepth
+		p.pack(p.packed, p.sharesA, p.at, p.n, at, min(p.pieceDepth, depth-at))
 	}
-	if along != isA {
-		p.kern.Transpose(dst)
+}
+
+// along says whether the lines of A or of B run along the depth.
+func (p *pairs) along(isA bool) bool {
+	if isA {
+		return !p.a.Trans
+	}
+	return p.b.Trans
+}
+
+// pack packs depth elements, from element at of the part on, of lines from line lo on, of A or of B.
+func (p *pairs) pack(dst []uint16, isA bool, lo, lines, at, depth int) {
+	m, packLines, packRows := p.b, p.kern.LinesB, p.kern.AcrossB
+	if isA {
+		m, packLines, packRows = p.a, p.kern.LinesA, p.kern.AcrossA
+	}
+	src := words(m.Data)
+	dst = dst[at*panelLines : cpu.Chunks(lines, panelLines)*p.panelLen()]
+	if p.along(isA) {
+		packLines(dst, src[lo*m.Stride+p.k0+at:], lines, depth, m.Stride, p.panelLen())
+	} else {
+		packRows(dst, src[(p.k0+at)*m.Stride+lo:], lines, depth, m.Stride, p.panelLen())
 	}
 }
 
@@ -250,7 +274,7 @@ func (p *pairs) multiply(strip int) {
 	lo := strip * p.strip
 	lines := min(p.strip, p.ownLines-lo)
 	sums, own := (*buf)[:ownPanels*stepLen], alignedWords((*buf)[ownPanels*stepLen:])
-	p.pack(own, !p.sharesA, lo, lines)
+	p.pack(own, !p.sharesA, lo, lines, 0, p.k1-p.k0)
 	p.wait()
 	s := pairStrip{pairs: *p, lo: lo, lines: lines, panels: cpu.Chunks(lines, panelLines), own: own, sums: sums}
 	for i := 0; i < p.n; i += panelLines {

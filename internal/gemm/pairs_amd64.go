@@ -11,7 +11,7 @@ import (
 // amxPairs multiplies with tiles.
 func amxPairs() *Pairs {
 	p := packedPairs()
-	p.Rows = panelLines
+	p.Rows, p.LeastPanels = panelLines, 2
 	p.Mul = func(a, b []uint16, c []float32, _, panels, steps, nextA, nextB, nextC, rowC int, add bool) {
 		mulAMX(&a[0], &b[0], &c[0], panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, oneIf(add))
 	}
@@ -21,7 +21,7 @@ func amxPairs() *Pairs {
 // dotPairs multiplies with the dot product of AVX512_BF16.
 func dotPairs() *Pairs {
 	p := packedPairs()
-	p.Rows = 8
+	p.Rows, p.LeastPanels = 8, 1
 	p.Mul = func(a, b []uint16, c []float32, rows, panels, steps, nextA, nextB, nextC, rowC int, add bool) {
 		mulDotF32(&a[0], &b[0], &c[0], rows, panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, oneIf(add))
 	}
@@ -41,17 +41,40 @@ func oneIf(x bool) int {
 // packedPairs returns Pairs that pack and finish.
 func packedPairs() *Pairs {
 	return &Pairs{
-		Lines: func(dst, src []uint16, lines, depth, stride, next int) {
-			for i := 0; i < lines; i += panelLines {
-				copyPairs(&dst[i/panelLines*next], &src[i*stride], min(panelLines, lines-i), depth, 2*stride)
+		LinesA: eachPanel(copyPairs),
+		LinesB: eachPanel(func(dst, src *uint16, lines, depth, stride int) {
+			const half = panelLines / 2
+			transposePairs(dst, src, min(half, lines), depth, stride)
+			more := unsafe.Add(unsafe.Pointer(src), min(half, lines-1)*stride)
+			transposePairs((*uint16)(unsafe.Add(unsafe.Pointer(dst), 2*stepLen/2)), (*uint16)(more), lines-half, depth, stride)
+		}),
+		AcrossA: func(dst, src []uint16, lines, depth, stride, next int) {
+			const together = 4 // steps that are transposed while they are in the first cache
+			for k := 0; k < depth; k += together * stepDepth {
+				n := min(together*stepDepth, depth-k)
+				acrossB(dst, src[k*stride:], lines, n, stride, next)
+				for at := 0; at < (lines+panelLines-1)/panelLines*next; at += next {
+					transposeTiles(&dst[at], 2*((n+stepDepth-1)/stepDepth))
+				}
+				dst = dst[(n+stepDepth-1)/stepDepth*stepLen:]
 			}
 		},
-		Across: func(dst, src []uint16, lines, depth, stride, next int) {
-			panels := (lines + panelLines - 1) / panelLines
-			interleavePairs(&dst[0], &src[0], panels, lines-(panels-1)*panelLines, depth, 2*stride, 2*next)
-		},
-		Transpose: func(steps []uint16) { transposeTiles(&steps[0], 2*len(steps)/stepLen) },
-		Finish:    finishPairs,
+		AcrossB: acrossB,
+		Finish:  finishPairs,
+	}
+}
+
+func acrossB(dst, src []uint16, lines, depth, stride, next int) {
+	panels := (lines + panelLines - 1) / panelLines
+	interleavePairs(&dst[0], &src[0], panels, lines-(panels-1)*panelLines, depth, 2*stride, 2*next)
+}
+
+// eachPanel makes the packing of lines along the depth of that of one panel.
+func eachPanel(pack func(dst, src *uint16, lines, depth, stride int)) packing {
+	return func(dst, src []uint16, lines, depth, stride, next int) {
+		for i := 0; i < lines; i += panelLines {
+			pack(&dst[i/panelLines*next], &src[i*stride], min(panelLines, lines-i), depth, 2*stride)
+		}
 	}
 }
 

@@ -30,6 +30,7 @@ func pairs() {
 	mulDot(vec.BFloat16)
 	copyPairs()
 	interleavePairs()
+	transposePairs()
 	transposeTiles()
 	for _, e := range vec.Elems {
 		finishPairs(e)
@@ -412,6 +413,51 @@ func constant(n uint32) reg.GPVirtual {
 	r := GP64()
 	MOVQ(U32(n), r)
 	return r
+}
+
+// transposePairs generates the packing of lines that run along the depth to tiles of B: the 16 × 16 pairs of 16
+// lines are transposed.
+func transposePairs() {
+	TEXT("transposePairs", NOSPLIT, "func(dst, src *uint16, lines, depth, stride int)")
+	Pragma("noescape")
+	Doc("transposePairs packs at most 16 lines, stride bytes apart, to the tiles of half a panel of B. What depth",
+		"lacks of a multiple of 32 becomes 0. Lines beyond the last repeat it.")
+	dst, src := Load(Param("dst"), GP64()), Load(Param("src"), GP64())
+	lines, depth, stride := Load(Param("lines"), GP64()), Load(Param("depth"), GP64()).(reg.GPVirtual), Load(Param("stride"), GP64())
+	tile := func(load func(m Mem, r reg.VecVirtual)) {
+		from, next := GP64(), GP64()
+		MOVQ(src, from)
+		in := make([]reg.VecVirtual, 16)
+		for i := range in {
+			in[i] = ZMM()
+			load(Mem{Base: from}, in[i])
+			PREFETCHT1(Mem{Base: from, Disp: 64 * together})
+			if i < 15 {
+				LEAQ(Mem{Base: from, Index: stride, Scale: 1}, next)
+				CMPQ(lines, Imm(uint64(i+1)))
+				CMOVQGT(next, from)
+			}
+		}
+		for i, r := range tiers[1].transpose(in) {
+			VMOVUPS(r, Mem{Base: dst, Disp: 64 * i})
+		}
+		ADDQ(Imm(64), src)
+		ADDQ(U32(stepBytes), dst)
+		SUBQ(Imm(stepDeep), depth)
+	}
+	Label("step")
+	CMPQ(depth, Imm(stepDeep))
+	JLT(LabelRef("rest"))
+	tile(func(m Mem, r reg.VecVirtual) { VMOVUPS(m, r) })
+	JMP(LabelRef("step"))
+	Label("rest")
+	CMPQ(depth, Imm(0))
+	JLE(LabelRef("done"))
+	k := words(depth)
+	tile(func(m Mem, r reg.VecVirtual) { VMOVDQU16_Z(m, k, r) })
+	Label("done")
+	VZEROUPPER()
+	RET()
 }
 
 // transposeTiles generates what makes tiles of A of tiles of B, and back.
