@@ -36,16 +36,19 @@ func (j *castJob) chunk(item int) {
 // castTile is the number of elements that pass through the scratch at a time: few
 // enough for the first-level cache, and enough that stores around the caches pay,
 // although each waits at its end.
-const castTile = rounding.MaxStore
+const castTile = 1 << 13
 
 // castTiles are the scratch of running workers.
 var castTiles cpu.Scratch
 
 // tiles converts elements lo to hi-1 by way of float32.
 func (j *castJob) tiles(lo, hi int) {
+	if x := j.src.Float32s(); x != nil && j.limit == 0 {
+		j.round(lo, x[lo:hi])
+		return
+	}
 	k, tile := half.Registry.Best(), castTiles.Get(castTile)
 	defer castTiles.Put(tile)
-	draws := rounding.Draws{Stream: philox.Stream{Seed: j.draw.Seed, Tensor: j.draw.Tensor}, First: j.draw.First}
 	for ; lo < hi; lo += castTile {
 		n := min(castTile, hi-lo)
 		x := half.Floats(j.src, lo, (*tile)[:n])
@@ -55,12 +58,22 @@ func (j *castJob) tiles(lo, hi int) {
 		}
 		switch {
 		case j.random:
-			draws.Store(j.dst, lo, x)
+			j.round(lo, x)
 		case j.stream:
 			half.StoreStream(j.dst, lo, x)
 		default:
 			half.Store(j.dst, lo, x)
 		}
+	}
+}
+
+// round rounds x at random into the elements from lo on.
+func (j *castJob) round(lo int, x []float32) {
+	draws := rounding.Draws{Stream: philox.Stream{Seed: j.draw.Seed, Tensor: j.draw.Tensor}, First: j.draw.First}
+	if j.stream {
+		draws.StoreStream(j.dst, lo, x)
+	} else {
+		draws.Store(j.dst, lo, x)
 	}
 }
 

@@ -59,7 +59,7 @@ func (s State4) codes(x []float32, tile, size int) []uint8 {
 
 // State16 is a state in bfloat16. It is rounded at random: what a step changes is often
 // less than half the distance of two numbers, so that rounded to nearest it would stay as
-// it is. Tiles have up to [rounding.MaxStore] elements.
+// it is.
 type State16 struct {
 	Values snug.View      // a host view
 	Draws  rounding.Draws // of the elements of Values

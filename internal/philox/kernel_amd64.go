@@ -4,12 +4,12 @@
 
 package philox
 
-// blocksAVX2 is blocks for a multiple of 32 words.
+// blocksAVX2 is blocks for n words, a multiple of 32.
 //
 //go:noescape
-func blocksAVX2(dst []uint32, seed uint64, tensor uint64, first uint64)
+func blocksAVX2(dst *uint32, n int, seed uint64, tensor uint64, first uint64)
 
-// blocksAVX512 is blocks for a multiple of 32 words.
+// blocksAVX512 is blocks for n words, a multiple of 32.
 //
 //go:noescape
-func blocksAVX512(dst []uint32, seed uint64, tensor uint64, first uint64)
+func blocksAVX512(dst *uint32, n int, seed uint64, tensor uint64, first uint64)

@@ -4,207 +4,205 @@
 
 #include "textflag.h"
 
-// func blocksAVX2(dst []uint32, seed uint64, tensor uint64, first uint64)
+// func blocksAVX2(dst *uint32, n int, seed uint64, tensor uint64, first uint64)
 // Requires: AVX, AVX2
-TEXT ·blocksAVX2(SB), NOSPLIT, $640-48
-	MOVQ         dst_base+0(FP), AX
-	MOVQ         dst_len+8(FP), CX
-	VPBROADCASTQ first+40(FP), Y0
+TEXT ·blocksAVX2(SB), NOSPLIT, $640-40
+	MOVQ         dst+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VPBROADCASTQ first+32(FP), Y0
 	VPADDQ       blocksAVX2Order<>+0(SB), Y0, Y0
-	MOVQ         $0x0000000000000004, DX
+	MOVQ         $0x00000000d2511f53, DX
 	VMOVQ        DX, X1
 	VPBROADCASTQ X1, Y1
-	MOVQ         $0x00000000d2511f53, DX
+	MOVQ         $0x00000000cd9e8d57, DX
 	VMOVQ        DX, X2
 	VPBROADCASTQ X2, Y2
-	MOVQ         $0x00000000cd9e8d57, DX
-	VMOVQ        DX, X3
-	VPBROADCASTQ X3, Y3
-	VPBROADCASTQ tensor+32(FP), Y4
-	VPSRLQ       $0x20, Y4, Y5
-	MOVQ         seed+24(FP), DX
+	MOVQ         seed+16(FP), DX
 	MOVQ         DX, BX
 	SHRQ         $0x20, BX
-	VMOVQ        DX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, (SP)
+	VMOVQ        DX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, (SP)
 	ADDL         $0x9e3779b9, DX
-	VMOVQ        BX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 32(SP)
+	VMOVQ        BX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 32(SP)
 	ADDL         $0xbb67ae85, BX
-	VMOVQ        DX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 64(SP)
+	VMOVQ        DX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 64(SP)
 	ADDL         $0x9e3779b9, DX
-	VMOVQ        BX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 96(SP)
+	VMOVQ        BX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 96(SP)
 	ADDL         $0xbb67ae85, BX
-	VMOVQ        DX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 128(SP)
+	VMOVQ        DX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 128(SP)
 	ADDL         $0x9e3779b9, DX
-	VMOVQ        BX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 160(SP)
+	VMOVQ        BX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 160(SP)
 	ADDL         $0xbb67ae85, BX
-	VMOVQ        DX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 192(SP)
+	VMOVQ        DX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 192(SP)
 	ADDL         $0x9e3779b9, DX
-	VMOVQ        BX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 224(SP)
+	VMOVQ        BX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 224(SP)
 	ADDL         $0xbb67ae85, BX
-	VMOVQ        DX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 256(SP)
+	VMOVQ        DX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 256(SP)
 	ADDL         $0x9e3779b9, DX
-	VMOVQ        BX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 288(SP)
+	VMOVQ        BX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 288(SP)
 	ADDL         $0xbb67ae85, BX
-	VMOVQ        DX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 320(SP)
+	VMOVQ        DX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 320(SP)
 	ADDL         $0x9e3779b9, DX
-	VMOVQ        BX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 352(SP)
+	VMOVQ        BX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 352(SP)
 	ADDL         $0xbb67ae85, BX
-	VMOVQ        DX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 384(SP)
+	VMOVQ        DX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 384(SP)
 	ADDL         $0x9e3779b9, DX
-	VMOVQ        BX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 416(SP)
+	VMOVQ        BX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 416(SP)
 	ADDL         $0xbb67ae85, BX
-	VMOVQ        DX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 448(SP)
+	VMOVQ        DX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 448(SP)
 	ADDL         $0x9e3779b9, DX
-	VMOVQ        BX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 480(SP)
+	VMOVQ        BX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 480(SP)
 	ADDL         $0xbb67ae85, BX
-	VMOVQ        DX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 512(SP)
+	VMOVQ        DX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 512(SP)
 	ADDL         $0x9e3779b9, DX
-	VMOVQ        BX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 544(SP)
+	VMOVQ        BX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 544(SP)
 	ADDL         $0xbb67ae85, BX
-	VMOVQ        DX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 576(SP)
+	VMOVQ        DX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 576(SP)
 	ADDL         $0x9e3779b9, DX
-	VMOVQ        BX, X6
-	VPBROADCASTQ X6, Y6
-	VMOVDQU      Y6, 608(SP)
+	VMOVQ        BX, X3
+	VPBROADCASTQ X3, Y3
+	VMOVDQU      Y3, 608(SP)
 	ADDL         $0xbb67ae85, BX
+	VPBROADCASTQ tensor+24(FP), Y3
+	VPMULUDQ     Y2, Y3, Y4
+	VPSHUFD      $0xb1, Y4, Y5
+	VPSRLQ       $0x20, Y3, Y3
+	VXORPS       Y6, Y6, Y6
+	VPXOR        (SP), Y5, Y5
+	VPXOR        Y6, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VPXOR        32(SP), Y3, Y3
+	VPXOR        Y6, Y3, Y3
 
-loop:
-	CMPQ        CX, $0x00000010
-	JLT         done
-	VMOVDQA     Y0, Y6
+one:
+	CMPQ        CX, $+16
+	JLT         oneEnd
+	VPMULUDQ    Y1, Y0, Y6
 	VPSRLQ      $0x20, Y0, Y7
-	VMOVDQA     Y4, Y8
-	VMOVDQA     Y5, Y9
-	VPMULUDQ    Y2, Y6, Y10
-	VPMULUDQ    Y3, Y8, Y11
-	VPSHUFD     $0xb1, Y11, Y6
-	VPSHUFD     $0xb1, Y10, Y8
-	VPXOR       (SP), Y6, Y6
-	VPXOR       Y7, Y6, Y6
-	VPXOR       32(SP), Y8, Y8
+	VPSHUFD     $0xb1, Y6, Y8
+	VPXOR       Y5, Y7, Y7
+	VPXOR       Y3, Y8, Y8
+	VPADDQ      blocksAVX2Step<>+0(SB), Y0, Y0
+	VPMULUDQ    Y1, Y7, Y7
+	VPMULUDQ    Y2, Y8, Y8
+	VPSHUFD     $0xb1, Y8, Y9
+	VPSHUFD     $0xb1, Y7, Y10
+	VPXOR       64(SP), Y9, Y9
+	VPXOR       Y4, Y9, Y9
+	VPXOR       96(SP), Y10, Y10
+	VPXOR       Y6, Y10, Y10
+	VPMULUDQ    Y1, Y9, Y6
+	VPMULUDQ    Y2, Y10, Y9
+	VPSHUFD     $0xb1, Y9, Y10
+	VPSHUFD     $0xb1, Y6, Y11
+	VPXOR       128(SP), Y10, Y10
+	VPXOR       Y8, Y10, Y10
+	VPXOR       160(SP), Y11, Y11
+	VPXOR       Y7, Y11, Y11
+	VPMULUDQ    Y1, Y10, Y7
+	VPMULUDQ    Y2, Y11, Y8
+	VPSHUFD     $0xb1, Y8, Y10
+	VPSHUFD     $0xb1, Y7, Y11
+	VPXOR       192(SP), Y10, Y10
+	VPXOR       Y9, Y10, Y10
+	VPXOR       224(SP), Y11, Y11
+	VPXOR       Y6, Y11, Y11
+	VPMULUDQ    Y1, Y10, Y6
+	VPMULUDQ    Y2, Y11, Y9
+	VPSHUFD     $0xb1, Y9, Y10
+	VPSHUFD     $0xb1, Y6, Y11
+	VPXOR       256(SP), Y10, Y10
+	VPXOR       Y8, Y10, Y10
+	VPXOR       288(SP), Y11, Y11
+	VPXOR       Y7, Y11, Y11
+	VPMULUDQ    Y1, Y10, Y7
+	VPMULUDQ    Y2, Y11, Y8
+	VPSHUFD     $0xb1, Y8, Y10
+	VPSHUFD     $0xb1, Y7, Y11
+	VPXOR       320(SP), Y10, Y10
+	VPXOR       Y9, Y10, Y10
+	VPXOR       352(SP), Y11, Y11
+	VPXOR       Y6, Y11, Y11
+	VPMULUDQ    Y1, Y10, Y6
+	VPMULUDQ    Y2, Y11, Y9
+	VPSHUFD     $0xb1, Y9, Y10
+	VPSHUFD     $0xb1, Y6, Y11
+	VPXOR       384(SP), Y10, Y10
+	VPXOR       Y8, Y10, Y10
+	VPXOR       416(SP), Y11, Y11
+	VPXOR       Y7, Y11, Y11
+	VPMULUDQ    Y1, Y10, Y7
+	VPMULUDQ    Y2, Y11, Y8
+	VPSHUFD     $0xb1, Y8, Y10
+	VPSHUFD     $0xb1, Y7, Y11
+	VPXOR       448(SP), Y10, Y10
+	VPXOR       Y9, Y10, Y10
+	VPXOR       480(SP), Y11, Y11
+	VPXOR       Y6, Y11, Y11
+	VPMULUDQ    Y1, Y10, Y6
+	VPMULUDQ    Y2, Y11, Y9
+	VPSHUFD     $0xb1, Y9, Y10
+	VPSHUFD     $0xb1, Y6, Y11
+	VPXOR       512(SP), Y10, Y10
+	VPXOR       Y8, Y10, Y10
+	VPXOR       544(SP), Y11, Y11
+	VPXOR       Y7, Y11, Y11
+	VPMULUDQ    Y1, Y10, Y7
+	VPMULUDQ    Y2, Y11, Y8
+	VPSHUFD     $0xb1, Y8, Y8
+	VPSHUFD     $0xb1, Y7, Y7
+	VPAND       blocksAVX2Low<>+0(SB), Y9, Y9
+	VPXOR       576(SP), Y8, Y8
 	VPXOR       Y9, Y8, Y8
-	VPMULUDQ    Y2, Y6, Y7
-	VPMULUDQ    Y3, Y8, Y9
-	VPSHUFD     $0xb1, Y9, Y6
-	VPSHUFD     $0xb1, Y7, Y8
-	VPXOR       64(SP), Y6, Y6
-	VPXOR       Y11, Y6, Y6
-	VPXOR       96(SP), Y8, Y8
-	VPXOR       Y10, Y8, Y8
-	VPMULUDQ    Y2, Y6, Y10
-	VPMULUDQ    Y3, Y8, Y11
-	VPSHUFD     $0xb1, Y11, Y6
-	VPSHUFD     $0xb1, Y10, Y8
-	VPXOR       128(SP), Y6, Y6
-	VPXOR       Y9, Y6, Y6
-	VPXOR       160(SP), Y8, Y8
-	VPXOR       Y7, Y8, Y8
-	VPMULUDQ    Y2, Y6, Y7
-	VPMULUDQ    Y3, Y8, Y9
-	VPSHUFD     $0xb1, Y9, Y6
-	VPSHUFD     $0xb1, Y7, Y8
-	VPXOR       192(SP), Y6, Y6
-	VPXOR       Y11, Y6, Y6
-	VPXOR       224(SP), Y8, Y8
-	VPXOR       Y10, Y8, Y8
-	VPMULUDQ    Y2, Y6, Y10
-	VPMULUDQ    Y3, Y8, Y11
-	VPSHUFD     $0xb1, Y11, Y6
-	VPSHUFD     $0xb1, Y10, Y8
-	VPXOR       256(SP), Y6, Y6
-	VPXOR       Y9, Y6, Y6
-	VPXOR       288(SP), Y8, Y8
-	VPXOR       Y7, Y8, Y8
-	VPMULUDQ    Y2, Y6, Y7
-	VPMULUDQ    Y3, Y8, Y9
-	VPSHUFD     $0xb1, Y9, Y6
-	VPSHUFD     $0xb1, Y7, Y8
-	VPXOR       320(SP), Y6, Y6
-	VPXOR       Y11, Y6, Y6
-	VPXOR       352(SP), Y8, Y8
-	VPXOR       Y10, Y8, Y8
-	VPMULUDQ    Y2, Y6, Y10
-	VPMULUDQ    Y3, Y8, Y11
-	VPSHUFD     $0xb1, Y11, Y6
-	VPSHUFD     $0xb1, Y10, Y8
-	VPXOR       384(SP), Y6, Y6
-	VPXOR       Y9, Y6, Y6
-	VPXOR       416(SP), Y8, Y8
-	VPXOR       Y7, Y8, Y8
-	VPMULUDQ    Y2, Y6, Y7
-	VPMULUDQ    Y3, Y8, Y9
-	VPSHUFD     $0xb1, Y9, Y6
-	VPSHUFD     $0xb1, Y7, Y8
-	VPXOR       448(SP), Y6, Y6
-	VPXOR       Y11, Y6, Y6
-	VPXOR       480(SP), Y8, Y8
-	VPXOR       Y10, Y8, Y8
-	VPMULUDQ    Y2, Y6, Y10
-	VPMULUDQ    Y3, Y8, Y11
-	VPSHUFD     $0xb1, Y11, Y6
-	VPSHUFD     $0xb1, Y10, Y8
-	VPXOR       512(SP), Y6, Y6
-	VPXOR       Y9, Y6, Y6
-	VPXOR       544(SP), Y8, Y8
-	VPXOR       Y7, Y8, Y8
-	VPMULUDQ    Y2, Y6, Y7
-	VPMULUDQ    Y3, Y8, Y6
-	VPSHUFD     $0xb1, Y6, Y6
-	VPSHUFD     $0xb1, Y7, Y8
-	VPAND       blocksAVX2Low<>+0(SB), Y11, Y11
-	VPXOR       576(SP), Y6, Y6
-	VPXOR       Y11, Y6, Y6
-	VPAND       blocksAVX2Low<>+0(SB), Y10, Y10
-	VPXOR       608(SP), Y8, Y8
-	VPXOR       Y10, Y8, Y8
-	VPUNPCKLQDQ Y8, Y6, Y7
-	VPUNPCKHQDQ Y8, Y6, Y6
-	VMOVDQU     Y7, (AX)
-	VMOVDQU     Y6, 32(AX)
-	VPADDQ      Y1, Y0, Y0
-	ADDQ        $0x00000040, AX
-	SUBQ        $0x00000010, CX
-	JMP         loop
+	VPAND       blocksAVX2Low<>+0(SB), Y6, Y6
+	VPXOR       608(SP), Y7, Y7
+	VPXOR       Y6, Y7, Y7
+	VPUNPCKLQDQ Y7, Y8, Y6
+	VPUNPCKHQDQ Y7, Y8, Y7
+	VMOVUPS     Y6, (AX)
+	VMOVUPS     Y7, 32(AX)
+	ADDQ        $+64, AX
+	SUBQ        $+16, CX
+	JMP         one
 
-done:
+oneEnd:
 	VZEROUPPER
 	RET
 
@@ -220,144 +218,285 @@ DATA blocksAVX2Low<>+16(SB)/8, $0x00000000ffffffff
 DATA blocksAVX2Low<>+24(SB)/8, $0x00000000ffffffff
 GLOBL blocksAVX2Low<>(SB), RODATA|NOPTR, $32
 
-// func blocksAVX512(dst []uint32, seed uint64, tensor uint64, first uint64)
+DATA blocksAVX2Step<>+0(SB)/8, $0x0000000000000004
+DATA blocksAVX2Step<>+8(SB)/8, $0x0000000000000004
+DATA blocksAVX2Step<>+16(SB)/8, $0x0000000000000004
+DATA blocksAVX2Step<>+24(SB)/8, $0x0000000000000004
+GLOBL blocksAVX2Step<>(SB), RODATA|NOPTR, $32
+
+// func blocksAVX512(dst *uint32, n int, seed uint64, tensor uint64, first uint64)
 // Requires: AVX, AVX512F
-TEXT ·blocksAVX512(SB), NOSPLIT, $0-48
-	MOVQ         dst_base+0(FP), AX
-	MOVQ         dst_len+8(FP), CX
-	VPBROADCASTQ first+40(FP), Z0
-	VPADDQ       blocksAVX512Order<>+0(SB), Z0, Z0
-	MOVQ         $0x0000000000000008, DX
-	VPBROADCASTQ DX, Z1
-	MOVQ         $0x00000000d2511f53, DX
-	VPBROADCASTQ DX, Z2
-	MOVQ         $0x00000000cd9e8d57, DX
-	VPBROADCASTQ DX, Z3
-	VPBROADCASTQ tensor+32(FP), Z4
-	VPSRLQ       $0x20, Z4, Z5
-	MOVQ         seed+24(FP), DX
-	MOVQ         DX, BX
-	SHRQ         $0x20, BX
-	VPBROADCASTQ DX, Z6
-	ADDL         $0x9e3779b9, DX
-	VPBROADCASTQ BX, Z7
-	ADDL         $0xbb67ae85, BX
-	VPBROADCASTQ DX, Z8
-	ADDL         $0x9e3779b9, DX
-	VPBROADCASTQ BX, Z9
-	ADDL         $0xbb67ae85, BX
-	VPBROADCASTQ DX, Z10
-	ADDL         $0x9e3779b9, DX
-	VPBROADCASTQ BX, Z11
-	ADDL         $0xbb67ae85, BX
-	VPBROADCASTQ DX, Z12
-	ADDL         $0x9e3779b9, DX
-	VPBROADCASTQ BX, Z13
-	ADDL         $0xbb67ae85, BX
-	VPBROADCASTQ DX, Z14
-	ADDL         $0x9e3779b9, DX
-	VPBROADCASTQ BX, Z15
-	ADDL         $0xbb67ae85, BX
-	VPBROADCASTQ DX, Z16
-	ADDL         $0x9e3779b9, DX
-	VPBROADCASTQ BX, Z17
-	ADDL         $0xbb67ae85, BX
-	VPBROADCASTQ DX, Z18
-	ADDL         $0x9e3779b9, DX
-	VPBROADCASTQ BX, Z19
-	ADDL         $0xbb67ae85, BX
-	VPBROADCASTQ DX, Z20
-	ADDL         $0x9e3779b9, DX
-	VPBROADCASTQ BX, Z21
-	ADDL         $0xbb67ae85, BX
-	VPBROADCASTQ DX, Z22
-	ADDL         $0x9e3779b9, DX
-	VPBROADCASTQ BX, Z23
-	ADDL         $0xbb67ae85, BX
-	VPBROADCASTQ DX, Z24
-	ADDL         $0x9e3779b9, DX
-	VPBROADCASTQ BX, Z25
-	ADDL         $0xbb67ae85, BX
-	MOVL         $0x00005555, DX
-	KMOVW        DX, K1
+TEXT ·blocksAVX512(SB), NOSPLIT, $160-40
+	MOVQ            dst+0(FP), AX
+	MOVQ            n+8(FP), CX
+	VPBROADCASTQ    first+32(FP), Z0
+	VPADDQ          blocksAVX512Order<>+0(SB), Z0, Z0
+	MOVQ            $0x00000000d2511f53, DX
+	VPBROADCASTQ    DX, Z1
+	MOVQ            $0x00000000cd9e8d57, DX
+	VPBROADCASTQ    DX, Z2
+	MOVQ            seed+16(FP), DX
+	MOVQ            DX, BX
+	SHRQ            $0x20, BX
+	MOVQ            DX, (SP)
+	ADDL            $0x9e3779b9, DX
+	MOVQ            BX, 8(SP)
+	ADDL            $0xbb67ae85, BX
+	MOVQ            DX, 16(SP)
+	ADDL            $0x9e3779b9, DX
+	MOVQ            BX, 24(SP)
+	ADDL            $0xbb67ae85, BX
+	MOVQ            DX, 32(SP)
+	ADDL            $0x9e3779b9, DX
+	MOVQ            BX, 40(SP)
+	ADDL            $0xbb67ae85, BX
+	MOVQ            DX, 48(SP)
+	ADDL            $0x9e3779b9, DX
+	MOVQ            BX, 56(SP)
+	ADDL            $0xbb67ae85, BX
+	MOVQ            DX, 64(SP)
+	ADDL            $0x9e3779b9, DX
+	MOVQ            BX, 72(SP)
+	ADDL            $0xbb67ae85, BX
+	MOVQ            DX, 80(SP)
+	ADDL            $0x9e3779b9, DX
+	MOVQ            BX, 88(SP)
+	ADDL            $0xbb67ae85, BX
+	MOVQ            DX, 96(SP)
+	ADDL            $0x9e3779b9, DX
+	MOVQ            BX, 104(SP)
+	ADDL            $0xbb67ae85, BX
+	MOVQ            DX, 112(SP)
+	ADDL            $0x9e3779b9, DX
+	MOVQ            BX, 120(SP)
+	ADDL            $0xbb67ae85, BX
+	MOVQ            DX, 128(SP)
+	ADDL            $0x9e3779b9, DX
+	MOVQ            BX, 136(SP)
+	ADDL            $0xbb67ae85, BX
+	MOVQ            DX, 144(SP)
+	ADDL            $0x9e3779b9, DX
+	MOVQ            BX, 152(SP)
+	ADDL            $0xbb67ae85, BX
+	MOVL            $0x00005555, DX
+	KMOVW           DX, K1
+	VPBROADCASTQ    tensor+24(FP), Z3
+	VPMULUDQ        Z2, Z3, Z4
+	VPSHUFD         $0xb1, Z4, Z5
+	VPSRLQ          $0x20, Z3, Z3
+	VPXORD          Z6, Z6, Z6
+	VPTERNLOGQ.BCST $0x96, (SP), Z6, Z5
+	VPXORD          Z7, Z7, Z7
+	VPTERNLOGQ.BCST $0x96, 8(SP), Z7, Z3
 
-loop:
-	CMPQ        CX, $0x00000020
-	JLT         done
-	VMOVDQA32   Z0, Z26
-	VPSRLQ      $0x20, Z0, Z27
-	VMOVDQA32   Z4, Z28
-	VMOVDQA32   Z5, Z29
-	VPMULUDQ    Z2, Z26, Z30
-	VPMULUDQ    Z3, Z28, Z31
-	VPSHUFD     $0xb1, Z31, Z26
-	VPSHUFD     $0xb1, Z30, Z28
-	VPTERNLOGQ  $0x96, Z6, Z27, Z26
-	VPTERNLOGQ  $0x96, Z7, Z29, Z28
-	VPMULUDQ    Z2, Z26, Z27
-	VPMULUDQ    Z3, Z28, Z29
-	VPSHUFD     $0xb1, Z29, Z26
-	VPSHUFD     $0xb1, Z27, Z28
-	VPTERNLOGQ  $0x96, Z8, Z31, Z26
-	VPTERNLOGQ  $0x96, Z9, Z30, Z28
-	VPMULUDQ    Z2, Z26, Z30
-	VPMULUDQ    Z3, Z28, Z31
-	VPSHUFD     $0xb1, Z31, Z26
-	VPSHUFD     $0xb1, Z30, Z28
-	VPTERNLOGQ  $0x96, Z10, Z29, Z26
-	VPTERNLOGQ  $0x96, Z11, Z27, Z28
-	VPMULUDQ    Z2, Z26, Z27
-	VPMULUDQ    Z3, Z28, Z29
-	VPSHUFD     $0xb1, Z29, Z26
-	VPSHUFD     $0xb1, Z27, Z28
-	VPTERNLOGQ  $0x96, Z12, Z31, Z26
-	VPTERNLOGQ  $0x96, Z13, Z30, Z28
-	VPMULUDQ    Z2, Z26, Z30
-	VPMULUDQ    Z3, Z28, Z31
-	VPSHUFD     $0xb1, Z31, Z26
-	VPSHUFD     $0xb1, Z30, Z28
-	VPTERNLOGQ  $0x96, Z14, Z29, Z26
-	VPTERNLOGQ  $0x96, Z15, Z27, Z28
-	VPMULUDQ    Z2, Z26, Z27
-	VPMULUDQ    Z3, Z28, Z29
-	VPSHUFD     $0xb1, Z29, Z26
-	VPSHUFD     $0xb1, Z27, Z28
-	VPTERNLOGQ  $0x96, Z16, Z31, Z26
-	VPTERNLOGQ  $0x96, Z17, Z30, Z28
-	VPMULUDQ    Z2, Z26, Z30
-	VPMULUDQ    Z3, Z28, Z31
-	VPSHUFD     $0xb1, Z31, Z26
-	VPSHUFD     $0xb1, Z30, Z28
-	VPTERNLOGQ  $0x96, Z18, Z29, Z26
-	VPTERNLOGQ  $0x96, Z19, Z27, Z28
-	VPMULUDQ    Z2, Z26, Z27
-	VPMULUDQ    Z3, Z28, Z29
-	VPSHUFD     $0xb1, Z29, Z26
-	VPSHUFD     $0xb1, Z27, Z28
-	VPTERNLOGQ  $0x96, Z20, Z31, Z26
-	VPTERNLOGQ  $0x96, Z21, Z30, Z28
-	VPMULUDQ    Z2, Z26, Z30
-	VPMULUDQ    Z3, Z28, Z31
-	VPSHUFD     $0xb1, Z31, Z26
-	VPSHUFD     $0xb1, Z30, Z28
-	VPTERNLOGQ  $0x96, Z22, Z29, Z26
-	VPTERNLOGQ  $0x96, Z23, Z27, Z28
-	VPMULUDQ    Z2, Z26, Z27
-	VPMULUDQ    Z3, Z28, Z26
-	VPSHUFD     $0xb1, Z26, Z26
-	VPSHUFD     $0xb1, Z27, Z28
-	VPTERNLOGD  $0x96, Z24, Z31, K1, Z26
-	VPTERNLOGD  $0x96, Z25, Z30, K1, Z28
-	VPUNPCKLQDQ Z28, Z26, Z27
-	VPUNPCKHQDQ Z28, Z26, Z26
-	VMOVDQU32   Z27, (AX)
-	VMOVDQU32   Z26, 64(AX)
-	VPADDQ      Z1, Z0, Z0
-	ADDQ        $0x00000080, AX
-	SUBQ        $0x00000020, CX
-	JMP         loop
+several:
+	CMPQ            CX, $+64
+	JLT             severalEnd
+	VPMULUDQ        Z1, Z0, Z6
+	VPSRLQ          $0x20, Z0, Z7
+	VPSHUFD         $0xb1, Z6, Z8
+	VPXORQ          Z5, Z7, Z7
+	VPXORQ          Z3, Z8, Z8
+	VPADDQ          blocksAVX512Step<>+0(SB), Z0, Z0
+	VPMULUDQ        Z1, Z0, Z9
+	VPSRLQ          $0x20, Z0, Z10
+	VPSHUFD         $0xb1, Z9, Z11
+	VPXORQ          Z5, Z10, Z10
+	VPXORQ          Z3, Z11, Z11
+	VPADDQ          blocksAVX512Step<>+0(SB), Z0, Z0
+	VPMULUDQ        Z1, Z7, Z7
+	VPMULUDQ        Z2, Z8, Z8
+	VPSHUFD         $0xb1, Z8, Z12
+	VPSHUFD         $0xb1, Z7, Z13
+	VPTERNLOGQ.BCST $0x96, 16(SP), Z4, Z12
+	VPTERNLOGQ.BCST $0x96, 24(SP), Z6, Z13
+	VPMULUDQ        Z1, Z10, Z6
+	VPMULUDQ        Z2, Z11, Z10
+	VPSHUFD         $0xb1, Z10, Z11
+	VPSHUFD         $0xb1, Z6, Z14
+	VPTERNLOGQ.BCST $0x96, 16(SP), Z4, Z11
+	VPTERNLOGQ.BCST $0x96, 24(SP), Z9, Z14
+	VPMULUDQ        Z1, Z12, Z9
+	VPMULUDQ        Z2, Z13, Z12
+	VPSHUFD         $0xb1, Z12, Z13
+	VPSHUFD         $0xb1, Z9, Z15
+	VPTERNLOGQ.BCST $0x96, 32(SP), Z8, Z13
+	VPTERNLOGQ.BCST $0x96, 40(SP), Z7, Z15
+	VPMULUDQ        Z1, Z11, Z7
+	VPMULUDQ        Z2, Z14, Z8
+	VPSHUFD         $0xb1, Z8, Z11
+	VPSHUFD         $0xb1, Z7, Z14
+	VPTERNLOGQ.BCST $0x96, 32(SP), Z10, Z11
+	VPTERNLOGQ.BCST $0x96, 40(SP), Z6, Z14
+	VPMULUDQ        Z1, Z13, Z6
+	VPMULUDQ        Z2, Z15, Z10
+	VPSHUFD         $0xb1, Z10, Z13
+	VPSHUFD         $0xb1, Z6, Z15
+	VPTERNLOGQ.BCST $0x96, 48(SP), Z12, Z13
+	VPTERNLOGQ.BCST $0x96, 56(SP), Z9, Z15
+	VPMULUDQ        Z1, Z11, Z9
+	VPMULUDQ        Z2, Z14, Z11
+	VPSHUFD         $0xb1, Z11, Z12
+	VPSHUFD         $0xb1, Z9, Z14
+	VPTERNLOGQ.BCST $0x96, 48(SP), Z8, Z12
+	VPTERNLOGQ.BCST $0x96, 56(SP), Z7, Z14
+	VPMULUDQ        Z1, Z13, Z7
+	VPMULUDQ        Z2, Z15, Z8
+	VPSHUFD         $0xb1, Z8, Z13
+	VPSHUFD         $0xb1, Z7, Z15
+	VPTERNLOGQ.BCST $0x96, 64(SP), Z10, Z13
+	VPTERNLOGQ.BCST $0x96, 72(SP), Z6, Z15
+	VPMULUDQ        Z1, Z12, Z6
+	VPMULUDQ        Z2, Z14, Z10
+	VPSHUFD         $0xb1, Z10, Z12
+	VPSHUFD         $0xb1, Z6, Z14
+	VPTERNLOGQ.BCST $0x96, 64(SP), Z11, Z12
+	VPTERNLOGQ.BCST $0x96, 72(SP), Z9, Z14
+	VPMULUDQ        Z1, Z13, Z9
+	VPMULUDQ        Z2, Z15, Z11
+	VPSHUFD         $0xb1, Z11, Z13
+	VPSHUFD         $0xb1, Z9, Z15
+	VPTERNLOGQ.BCST $0x96, 80(SP), Z8, Z13
+	VPTERNLOGQ.BCST $0x96, 88(SP), Z7, Z15
+	VPMULUDQ        Z1, Z12, Z7
+	VPMULUDQ        Z2, Z14, Z8
+	VPSHUFD         $0xb1, Z8, Z12
+	VPSHUFD         $0xb1, Z7, Z14
+	VPTERNLOGQ.BCST $0x96, 80(SP), Z10, Z12
+	VPTERNLOGQ.BCST $0x96, 88(SP), Z6, Z14
+	VPMULUDQ        Z1, Z13, Z6
+	VPMULUDQ        Z2, Z15, Z10
+	VPSHUFD         $0xb1, Z10, Z13
+	VPSHUFD         $0xb1, Z6, Z15
+	VPTERNLOGQ.BCST $0x96, 96(SP), Z11, Z13
+	VPTERNLOGQ.BCST $0x96, 104(SP), Z9, Z15
+	VPMULUDQ        Z1, Z12, Z9
+	VPMULUDQ        Z2, Z14, Z11
+	VPSHUFD         $0xb1, Z11, Z12
+	VPSHUFD         $0xb1, Z9, Z14
+	VPTERNLOGQ.BCST $0x96, 96(SP), Z8, Z12
+	VPTERNLOGQ.BCST $0x96, 104(SP), Z7, Z14
+	VPMULUDQ        Z1, Z13, Z7
+	VPMULUDQ        Z2, Z15, Z8
+	VPSHUFD         $0xb1, Z8, Z13
+	VPSHUFD         $0xb1, Z7, Z15
+	VPTERNLOGQ.BCST $0x96, 112(SP), Z10, Z13
+	VPTERNLOGQ.BCST $0x96, 120(SP), Z6, Z15
+	VPMULUDQ        Z1, Z12, Z6
+	VPMULUDQ        Z2, Z14, Z10
+	VPSHUFD         $0xb1, Z10, Z12
+	VPSHUFD         $0xb1, Z6, Z14
+	VPTERNLOGQ.BCST $0x96, 112(SP), Z11, Z12
+	VPTERNLOGQ.BCST $0x96, 120(SP), Z9, Z14
+	VPMULUDQ        Z1, Z13, Z9
+	VPMULUDQ        Z2, Z15, Z11
+	VPSHUFD         $0xb1, Z11, Z13
+	VPSHUFD         $0xb1, Z9, Z15
+	VPTERNLOGQ.BCST $0x96, 128(SP), Z8, Z13
+	VPTERNLOGQ.BCST $0x96, 136(SP), Z7, Z15
+	VPMULUDQ        Z1, Z12, Z7
+	VPMULUDQ        Z2, Z14, Z8
+	VPSHUFD         $0xb1, Z8, Z12
+	VPSHUFD         $0xb1, Z7, Z14
+	VPTERNLOGQ.BCST $0x96, 128(SP), Z10, Z12
+	VPTERNLOGQ.BCST $0x96, 136(SP), Z6, Z14
+	VPMULUDQ        Z1, Z13, Z6
+	VPMULUDQ        Z2, Z15, Z10
+	VPSHUFD         $0xb1, Z10, Z10
+	VPSHUFD         $0xb1, Z6, Z6
+	VPTERNLOGD.BCST $0x96, 144(SP), Z11, K1, Z10
+	VPTERNLOGD.BCST $0x96, 152(SP), Z9, K1, Z6
+	VPMULUDQ        Z1, Z12, Z9
+	VPMULUDQ        Z2, Z14, Z11
+	VPSHUFD         $0xb1, Z11, Z11
+	VPSHUFD         $0xb1, Z9, Z9
+	VPTERNLOGD.BCST $0x96, 144(SP), Z8, K1, Z11
+	VPTERNLOGD.BCST $0x96, 152(SP), Z7, K1, Z9
+	VPUNPCKLQDQ     Z6, Z10, Z7
+	VPUNPCKHQDQ     Z6, Z10, Z6
+	VPUNPCKLQDQ     Z9, Z11, Z8
+	VPUNPCKHQDQ     Z9, Z11, Z9
+	VMOVUPS         Z7, (AX)
+	VMOVUPS         Z6, 64(AX)
+	VMOVUPS         Z8, 128(AX)
+	VMOVUPS         Z9, 192(AX)
+	ADDQ            $+256, AX
+	SUBQ            $+64, CX
+	JMP             several
 
-done:
+severalEnd:
+one:
+	CMPQ            CX, $+32
+	JLT             oneEnd
+	VPMULUDQ        Z1, Z0, Z6
+	VPSRLQ          $0x20, Z0, Z7
+	VPSHUFD         $0xb1, Z6, Z8
+	VPXORQ          Z5, Z7, Z7
+	VPXORQ          Z3, Z8, Z8
+	VPADDQ          blocksAVX512Step<>+0(SB), Z0, Z0
+	VPMULUDQ        Z1, Z7, Z7
+	VPMULUDQ        Z2, Z8, Z8
+	VPSHUFD         $0xb1, Z8, Z9
+	VPSHUFD         $0xb1, Z7, Z10
+	VPTERNLOGQ.BCST $0x96, 16(SP), Z4, Z9
+	VPTERNLOGQ.BCST $0x96, 24(SP), Z6, Z10
+	VPMULUDQ        Z1, Z9, Z6
+	VPMULUDQ        Z2, Z10, Z9
+	VPSHUFD         $0xb1, Z9, Z10
+	VPSHUFD         $0xb1, Z6, Z11
+	VPTERNLOGQ.BCST $0x96, 32(SP), Z8, Z10
+	VPTERNLOGQ.BCST $0x96, 40(SP), Z7, Z11
+	VPMULUDQ        Z1, Z10, Z7
+	VPMULUDQ        Z2, Z11, Z8
+	VPSHUFD         $0xb1, Z8, Z10
+	VPSHUFD         $0xb1, Z7, Z11
+	VPTERNLOGQ.BCST $0x96, 48(SP), Z9, Z10
+	VPTERNLOGQ.BCST $0x96, 56(SP), Z6, Z11
+	VPMULUDQ        Z1, Z10, Z6
+	VPMULUDQ        Z2, Z11, Z9
+	VPSHUFD         $0xb1, Z9, Z10
+	VPSHUFD         $0xb1, Z6, Z11
+	VPTERNLOGQ.BCST $0x96, 64(SP), Z8, Z10
+	VPTERNLOGQ.BCST $0x96, 72(SP), Z7, Z11
+	VPMULUDQ        Z1, Z10, Z7
+	VPMULUDQ        Z2, Z11, Z8
+	VPSHUFD         $0xb1, Z8, Z10
+	VPSHUFD         $0xb1, Z7, Z11
+	VPTERNLOGQ.BCST $0x96, 80(SP), Z9, Z10
+	VPTERNLOGQ.BCST $0x96, 88(SP), Z6, Z11
+	VPMULUDQ        Z1, Z10, Z6
+	VPMULUDQ        Z2, Z11, Z9
+	VPSHUFD         $0xb1, Z9, Z10
+	VPSHUFD         $0xb1, Z6, Z11
+	VPTERNLOGQ.BCST $0x96, 96(SP), Z8, Z10
+	VPTERNLOGQ.BCST $0x96, 104(SP), Z7, Z11
+	VPMULUDQ        Z1, Z10, Z7
+	VPMULUDQ        Z2, Z11, Z8
+	VPSHUFD         $0xb1, Z8, Z10
+	VPSHUFD         $0xb1, Z7, Z11
+	VPTERNLOGQ.BCST $0x96, 112(SP), Z9, Z10
+	VPTERNLOGQ.BCST $0x96, 120(SP), Z6, Z11
+	VPMULUDQ        Z1, Z10, Z6
+	VPMULUDQ        Z2, Z11, Z9
+	VPSHUFD         $0xb1, Z9, Z10
+	VPSHUFD         $0xb1, Z6, Z11
+	VPTERNLOGQ.BCST $0x96, 128(SP), Z8, Z10
+	VPTERNLOGQ.BCST $0x96, 136(SP), Z7, Z11
+	VPMULUDQ        Z1, Z10, Z7
+	VPMULUDQ        Z2, Z11, Z8
+	VPSHUFD         $0xb1, Z8, Z8
+	VPSHUFD         $0xb1, Z7, Z7
+	VPTERNLOGD.BCST $0x96, 144(SP), Z9, K1, Z8
+	VPTERNLOGD.BCST $0x96, 152(SP), Z6, K1, Z7
+	VPUNPCKLQDQ     Z7, Z8, Z6
+	VPUNPCKHQDQ     Z7, Z8, Z7
+	VMOVUPS         Z6, (AX)
+	VMOVUPS         Z7, 64(AX)
+	ADDQ            $+128, AX
+	SUBQ            $+32, CX
+	JMP             one
+
+oneEnd:
 	VZEROUPPER
 	RET
 
@@ -370,3 +509,13 @@ DATA blocksAVX512Order<>+40(SB)/8, $0x0000000000000006
 DATA blocksAVX512Order<>+48(SB)/8, $0x0000000000000003
 DATA blocksAVX512Order<>+56(SB)/8, $0x0000000000000007
 GLOBL blocksAVX512Order<>(SB), RODATA|NOPTR, $64
+
+DATA blocksAVX512Step<>+0(SB)/8, $0x0000000000000008
+DATA blocksAVX512Step<>+8(SB)/8, $0x0000000000000008
+DATA blocksAVX512Step<>+16(SB)/8, $0x0000000000000008
+DATA blocksAVX512Step<>+24(SB)/8, $0x0000000000000008
+DATA blocksAVX512Step<>+32(SB)/8, $0x0000000000000008
+DATA blocksAVX512Step<>+40(SB)/8, $0x0000000000000008
+DATA blocksAVX512Step<>+48(SB)/8, $0x0000000000000008
+DATA blocksAVX512Step<>+56(SB)/8, $0x0000000000000008
+GLOBL blocksAVX512Step<>(SB), RODATA|NOPTR, $64

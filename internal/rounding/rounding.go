@@ -26,33 +26,72 @@ const (
 	PerBlock = 4 * perWord
 )
 
-// MaxStore is how many elements Store takes at a time.
-const MaxStore = 8 << 10
+// Kernels are the loops of one tier that compute random numbers and round by them.
+type Kernels struct {
+	// BF16 rounds a vector whose element i takes half i%PerBlock of block first+i/PerBlock.
+	BF16 func(dst []snug.BFloat16, src []float32, s philox.Stream, first uint64)
+	// BF16Stream is BF16 that keeps dst out of the caches where it can.
+	BF16Stream func(dst []snug.BFloat16, src []float32, s philox.Stream, first uint64)
+}
 
-// words holds the random numbers of MaxStore elements and of the block before them.
-type words [MaxStore/perWord + PerBlock/perWord]uint32
+// Registry holds the loops of every tier.
+var Registry cpu.Registry[Kernels]
+
+func init() { Registry.Add(cpu.Go, Kernels{BF16: toBF16, BF16Stream: toBF16}) }
+
+// Store rounds src at random into elements lo and up of a host view of float16 or
+// bfloat16. It runs on the calling goroutine and takes 16 KiB of scratch.
+func (d Draws) Store(dst snug.View, lo int, src []float32) {
+	d.store(dst, lo, src, Registry.Best().BF16)
+}
+
+// StoreStream is Store for results that caches would not hold until they are read.
+func (d Draws) StoreStream(dst snug.View, lo int, src []float32) {
+	d.store(dst, lo, src, Registry.Best().BF16Stream)
+}
+
+func (d Draws) store(dst snug.View, lo int, src []float32, toBF16 func([]snug.BFloat16, []float32, philox.Stream, uint64)) {
+	first, hi := d.First+uint64(lo), lo+len(src)
+	if dst.DType() == snug.F16 {
+		inTiles(dst.Float16s()[lo:hi], src, d.Stream, first, half.Registry.Best().F32ToF16Stochastic)
+		return
+	}
+	to := dst.BFloat16s()[lo:hi]
+	if skip := first % PerBlock; skip > 0 { // up to the next block
+		n := min(int(PerBlock-skip), len(src))
+		inTiles(to[:n], src[:n], d.Stream, first, half.Registry.Best().F32ToBF16Stochastic)
+		to, src, first = to[n:], src[n:], first+uint64(n)
+	}
+	toBF16(to, src, d.Stream, first/PerBlock)
+}
+
+func toBF16(dst []snug.BFloat16, src []float32, s philox.Stream, first uint64) {
+	inTiles(dst, src, s, first*PerBlock, half.Registry.Best().F32ToBF16Stochastic)
+}
+
+// tile is how many elements are rounded at a time, from random numbers in scratch.
+const tile = 8 << 10
+
+// words holds the random numbers of a tile and of the block before it.
+type words [tile/perWord + PerBlock/perWord]uint32
 
 var pool = sync.Pool{New: func() any { return new(words) }}
 
-// Store rounds up to MaxStore elements of src at random into elements lo and up of a
-// host view of float16 or bfloat16. It runs on the calling goroutine and takes
-// 16 KiB of scratch.
-func (d Draws) Store(dst snug.View, lo int, src []float32) {
+// inTiles rounds a vector whose element i takes half first+i of a stream.
+func inTiles[T snug.Element](dst []T, src []float32, s philox.Stream, first uint64, round func([]T, []float32, []uint16)) {
 	w := pool.Get().(*words)
 	defer pool.Put(w)
-	k, draws, hi := half.Registry.Best(), d.halves(w, lo, len(src)), lo+len(src)
-	if dst.DType() == snug.F16 {
-		k.F32ToF16Stochastic(dst.Float16s()[lo:hi], src, draws)
-		return
+	for len(src) > 0 {
+		n := min(tile, len(src))
+		round(dst[:n], src[:n], w.halves(s, first, n))
+		dst, src, first = dst[n:], src[n:], first+uint64(n)
 	}
-	k.F32ToBF16Stochastic(dst.BFloat16s()[lo:hi], src, draws)
 }
 
-// halves returns the random numbers of elements lo to lo+n-1.
-func (d Draws) halves(w *words, lo, n int) []uint16 {
-	first := d.First + uint64(lo)
+// halves returns halves first to first+n-1 of a stream.
+func (w *words) halves(s philox.Stream, first uint64, n int) []uint16 {
 	skip := int(first % PerBlock) // halves of the first block that come before
-	return d.Halves(w[:cpu.Chunks(skip+n, perWord)], (first-uint64(skip))/perWord)[skip:]
+	return s.Halves(w[:cpu.Chunks(skip+n, perWord)], (first-uint64(skip))/perWord)[skip:]
 }
 
 // Tensor returns the number of a tensor by its name, the FNV-1a hash.
