@@ -7,70 +7,206 @@
 // func adamAVX2(beta1 float32, rest1 float32, beta2 float32, rest2 float32, size float32, eps float32, gradScale float32, pre float32, post float32, p *float32, grad *float32, m *float32, v *float32, len int)
 // Requires: AVX, MMX+
 TEXT ·adamAVX2(SB), NOSPLIT, $0-80
-	VBROADCASTSS beta1+0(FP), Y0
-	VBROADCASTSS rest1+4(FP), Y1
-	VBROADCASTSS beta2+8(FP), Y2
-	VBROADCASTSS rest2+12(FP), Y3
-	VBROADCASTSS size+16(FP), Y4
-	VBROADCASTSS eps+20(FP), Y5
-	VBROADCASTSS gradScale+24(FP), Y6
-	VBROADCASTSS pre+28(FP), Y7
-	VBROADCASTSS post+32(FP), Y8
-	MOVQ         p+40(FP), AX
-	MOVQ         grad+48(FP), CX
-	MOVQ         m+56(FP), DX
-	MOVQ         v+64(FP), BX
-	MOVQ         len+72(FP), SI
+	MOVQ p+40(FP), AX
+	MOVQ grad+48(FP), CX
+	MOVQ m+56(FP), DX
+	MOVQ v+64(FP), BX
+	MOVQ len+72(FP), SI
 
+lines:
+	CMPQ         SI, $+32
+	JLT          linesEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+24(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+24(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   2112(CX)
+	VBROADCASTSS gradScale+24(FP), Y2
+	VMULPS       64(CX), Y2, Y2
+	VBROADCASTSS gradScale+24(FP), Y3
+	VMULPS       96(CX), Y3, Y3
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y4
+	VMULPS       (DX), Y4, Y4
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (DX)
+	VBROADCASTSS beta1+0(FP), Y5
+	VMULPS       32(DX), Y5, Y5
+	VBROADCASTSS rest1+4(FP), Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       Y6, Y5, Y5
+	VMOVUPS      Y5, 32(DX)
+	PREFETCHT1   2112(DX)
+	VBROADCASTSS beta1+0(FP), Y6
+	VMULPS       64(DX), Y6, Y6
+	VBROADCASTSS rest1+4(FP), Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 64(DX)
+	VBROADCASTSS beta1+0(FP), Y7
+	VMULPS       96(DX), Y7, Y7
+	VBROADCASTSS rest1+4(FP), Y8
+	VMULPS       Y3, Y8, Y8
+	VADDPS       Y8, Y7, Y7
+	VMOVUPS      Y7, 96(DX)
+	PREFETCHT1   2048(BX)
+	VBROADCASTSS beta2+8(FP), Y8
+	VMULPS       (BX), Y8, Y8
+	VBROADCASTSS rest2+12(FP), Y9
+	VMULPS       Y0, Y9, Y9
+	VMULPS       Y0, Y9, Y9
+	VADDPS       Y9, Y8, Y8
+	VMOVUPS      Y8, (BX)
+	VSQRTPS      Y8, Y8
+	VBROADCASTSS eps+20(FP), Y0
+	VADDPS       Y0, Y8, Y8
+	VDIVPS       Y8, Y4, Y4
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       32(BX), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y8
+	VMULPS       Y1, Y8, Y8
+	VMULPS       Y1, Y8, Y8
+	VADDPS       Y8, Y0, Y0
+	VMOVUPS      Y0, 32(BX)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS eps+20(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y5, Y5
+	PREFETCHT1   2112(BX)
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       64(BX), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y1
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y2, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 64(BX)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS eps+20(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y6, Y6
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       96(BX), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y1
+	VMULPS       Y3, Y1, Y1
+	VMULPS       Y3, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 96(BX)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS eps+20(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y7, Y7
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS size+16(FP), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS pre+28(FP), Y0
+	VMULPS       (AX), Y0, Y0
+	VSUBPS       Y4, Y0, Y0
+	VBROADCASTSS post+32(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS size+16(FP), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS pre+28(FP), Y0
+	VMULPS       32(AX), Y0, Y0
+	VSUBPS       Y5, Y0, Y0
+	VBROADCASTSS post+32(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(AX)
+	PREFETCHT1   2112(AX)
+	VBROADCASTSS size+16(FP), Y0
+	VMULPS       Y0, Y6, Y6
+	VBROADCASTSS pre+28(FP), Y0
+	VMULPS       64(AX), Y0, Y0
+	VSUBPS       Y6, Y0, Y0
+	VBROADCASTSS post+32(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS size+16(FP), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS pre+28(FP), Y0
+	VMULPS       96(AX), Y0, Y0
+	VSUBPS       Y7, Y0, Y0
+	VBROADCASTSS post+32(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 96(AX)
+	ADDQ         $+128, AX
+	ADDQ         $+128, CX
+	ADDQ         $+128, DX
+	ADDQ         $+128, BX
+	SUBQ         $+32, SI
+	JMP          lines
+
+linesEnd:
 loop:
-	CMPQ       SI, $+16
-	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
-	PREFETCHT0 1024(BX)
-	VMULPS     (CX), Y6, Y9
-	VMULPS     (DX), Y0, Y10
-	VMULPS     Y9, Y1, Y11
-	VADDPS     Y11, Y10, Y10
-	VMOVUPS    Y10, (DX)
-	VMULPS     (BX), Y2, Y11
-	VMULPS     Y9, Y3, Y12
-	VMULPS     Y9, Y12, Y12
-	VADDPS     Y12, Y11, Y11
-	VMOVUPS    Y11, (BX)
-	VSQRTPS    Y11, Y11
-	VADDPS     Y5, Y11, Y11
-	VDIVPS     Y11, Y10, Y9
-	VMULPS     Y4, Y9, Y9
-	VMULPS     (AX), Y7, Y10
-	VSUBPS     Y9, Y10, Y10
-	VMULPS     Y8, Y10, Y10
-	VMOVUPS    Y10, (AX)
-	VMULPS     32(CX), Y6, Y9
-	VMULPS     32(DX), Y0, Y10
-	VMULPS     Y9, Y1, Y11
-	VADDPS     Y11, Y10, Y10
-	VMOVUPS    Y10, 32(DX)
-	VMULPS     32(BX), Y2, Y11
-	VMULPS     Y9, Y3, Y12
-	VMULPS     Y9, Y12, Y12
-	VADDPS     Y12, Y11, Y11
-	VMOVUPS    Y11, 32(BX)
-	VSQRTPS    Y11, Y11
-	VADDPS     Y5, Y11, Y11
-	VDIVPS     Y11, Y10, Y9
-	VMULPS     Y4, Y9, Y9
-	VMULPS     32(AX), Y7, Y10
-	VSUBPS     Y9, Y10, Y10
-	VMULPS     Y8, Y10, Y10
-	VMOVUPS    Y10, 32(AX)
-	ADDQ       $+64, AX
-	ADDQ       $+64, CX
-	ADDQ       $+64, DX
-	ADDQ       $+64, BX
-	SUBQ       $+16, SI
-	JMP        loop
+	CMPQ         SI, $+16
+	JLT          loopEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+24(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+24(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       (DX), Y2, Y2
+	VBROADCASTSS rest1+4(FP), Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y2, (DX)
+	VBROADCASTSS beta1+0(FP), Y3
+	VMULPS       32(DX), Y3, Y3
+	VBROADCASTSS rest1+4(FP), Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       Y4, Y3, Y3
+	VMOVUPS      Y3, 32(DX)
+	PREFETCHT1   2048(BX)
+	VBROADCASTSS beta2+8(FP), Y4
+	VMULPS       (BX), Y4, Y4
+	VBROADCASTSS rest2+12(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (BX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS eps+20(FP), Y0
+	VADDPS       Y0, Y4, Y4
+	VDIVPS       Y4, Y2, Y2
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       32(BX), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y4
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       Y4, Y0, Y0
+	VMOVUPS      Y0, 32(BX)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS eps+20(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y3, Y3
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS size+16(FP), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS pre+28(FP), Y0
+	VMULPS       (AX), Y0, Y0
+	VSUBPS       Y2, Y0, Y0
+	VBROADCASTSS post+32(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS size+16(FP), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS pre+28(FP), Y0
+	VMULPS       32(AX), Y0, Y0
+	VSUBPS       Y3, Y0, Y0
+	VBROADCASTSS post+32(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(AX)
+	ADDQ         $+64, AX
+	ADDQ         $+64, CX
+	ADDQ         $+64, DX
+	ADDQ         $+64, BX
+	SUBQ         $+16, SI
+	JMP          loop
 
 loopEnd:
 	VZEROUPPER
@@ -85,73 +221,212 @@ TEXT ·adamL2AVX2(SB), NOSPLIT, $0-80
 	MOVQ v+64(FP), BX
 	MOVQ len+72(FP), SI
 
-loop:
-	CMPQ         SI, $+16
-	JLT          loopEnd
-	PREFETCHT0   1024(AX)
-	PREFETCHT0   1024(CX)
-	PREFETCHT0   1024(DX)
-	PREFETCHT0   1024(BX)
+lines:
+	CMPQ         SI, $+32
+	JLT          linesEnd
+	PREFETCHT1   2048(CX)
 	VBROADCASTSS gradScale+24(FP), Y0
 	VMULPS       (CX), Y0, Y0
 	VBROADCASTSS l2+36(FP), Y1
 	VMULPS       (AX), Y1, Y1
 	VADDPS       Y1, Y0, Y0
-	VBROADCASTSS beta1+0(FP), Y1
-	VMULPS       (DX), Y1, Y1
-	VBROADCASTSS rest1+4(FP), Y2
-	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS gradScale+24(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	VBROADCASTSS l2+36(FP), Y2
+	VMULPS       32(AX), Y2, Y2
 	VADDPS       Y2, Y1, Y1
-	VMOVUPS      Y1, (DX)
-	VBROADCASTSS beta2+8(FP), Y2
-	VMULPS       (BX), Y2, Y2
-	VBROADCASTSS rest2+12(FP), Y3
-	VMULPS       Y0, Y3, Y3
-	VMULPS       Y0, Y3, Y3
+	PREFETCHT1   2112(CX)
+	VBROADCASTSS gradScale+24(FP), Y2
+	VMULPS       64(CX), Y2, Y2
+	VBROADCASTSS l2+36(FP), Y3
+	VMULPS       64(AX), Y3, Y3
 	VADDPS       Y3, Y2, Y2
-	VMOVUPS      Y2, (BX)
-	VSQRTPS      Y2, Y2
+	VBROADCASTSS gradScale+24(FP), Y3
+	VMULPS       96(CX), Y3, Y3
+	VBROADCASTSS l2+36(FP), Y4
+	VMULPS       96(AX), Y4, Y4
+	VADDPS       Y4, Y3, Y3
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y4
+	VMULPS       (DX), Y4, Y4
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (DX)
+	VBROADCASTSS beta1+0(FP), Y5
+	VMULPS       32(DX), Y5, Y5
+	VBROADCASTSS rest1+4(FP), Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       Y6, Y5, Y5
+	VMOVUPS      Y5, 32(DX)
+	PREFETCHT1   2112(DX)
+	VBROADCASTSS beta1+0(FP), Y6
+	VMULPS       64(DX), Y6, Y6
+	VBROADCASTSS rest1+4(FP), Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 64(DX)
+	VBROADCASTSS beta1+0(FP), Y7
+	VMULPS       96(DX), Y7, Y7
+	VBROADCASTSS rest1+4(FP), Y8
+	VMULPS       Y3, Y8, Y8
+	VADDPS       Y8, Y7, Y7
+	VMOVUPS      Y7, 96(DX)
+	PREFETCHT1   2048(BX)
+	VBROADCASTSS beta2+8(FP), Y8
+	VMULPS       (BX), Y8, Y8
+	VBROADCASTSS rest2+12(FP), Y9
+	VMULPS       Y0, Y9, Y9
+	VMULPS       Y0, Y9, Y9
+	VADDPS       Y9, Y8, Y8
+	VMOVUPS      Y8, (BX)
+	VSQRTPS      Y8, Y8
 	VBROADCASTSS eps+20(FP), Y0
-	VADDPS       Y0, Y2, Y2
-	VDIVPS       Y2, Y1, Y0
-	VBROADCASTSS size+16(FP), Y1
-	VMULPS       Y1, Y0, Y0
-	VBROADCASTSS pre+28(FP), Y1
-	VMULPS       (AX), Y1, Y1
-	VSUBPS       Y0, Y1, Y1
-	VBROADCASTSS post+32(FP), Y0
-	VMULPS       Y0, Y1, Y1
-	VMOVUPS      Y1, (AX)
-	VBROADCASTSS gradScale+24(FP), Y0
-	VMULPS       32(CX), Y0, Y0
-	VBROADCASTSS l2+36(FP), Y1
-	VMULPS       32(AX), Y1, Y1
+	VADDPS       Y0, Y8, Y8
+	VDIVPS       Y8, Y4, Y4
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       32(BX), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y8
+	VMULPS       Y1, Y8, Y8
+	VMULPS       Y1, Y8, Y8
+	VADDPS       Y8, Y0, Y0
+	VMOVUPS      Y0, 32(BX)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS eps+20(FP), Y1
 	VADDPS       Y1, Y0, Y0
-	VBROADCASTSS beta1+0(FP), Y1
-	VMULPS       32(DX), Y1, Y1
-	VBROADCASTSS rest1+4(FP), Y2
-	VMULPS       Y0, Y2, Y2
+	VDIVPS       Y0, Y5, Y5
+	PREFETCHT1   2112(BX)
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       64(BX), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y1
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y2, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 64(BX)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS eps+20(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y6, Y6
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       96(BX), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y1
+	VMULPS       Y3, Y1, Y1
+	VMULPS       Y3, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 96(BX)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS eps+20(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y7, Y7
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS size+16(FP), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS pre+28(FP), Y0
+	VMULPS       (AX), Y0, Y0
+	VSUBPS       Y4, Y0, Y0
+	VBROADCASTSS post+32(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS size+16(FP), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS pre+28(FP), Y0
+	VMULPS       32(AX), Y0, Y0
+	VSUBPS       Y5, Y0, Y0
+	VBROADCASTSS post+32(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(AX)
+	PREFETCHT1   2112(AX)
+	VBROADCASTSS size+16(FP), Y0
+	VMULPS       Y0, Y6, Y6
+	VBROADCASTSS pre+28(FP), Y0
+	VMULPS       64(AX), Y0, Y0
+	VSUBPS       Y6, Y0, Y0
+	VBROADCASTSS post+32(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS size+16(FP), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS pre+28(FP), Y0
+	VMULPS       96(AX), Y0, Y0
+	VSUBPS       Y7, Y0, Y0
+	VBROADCASTSS post+32(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 96(AX)
+	ADDQ         $+128, AX
+	ADDQ         $+128, CX
+	ADDQ         $+128, DX
+	ADDQ         $+128, BX
+	SUBQ         $+32, SI
+	JMP          lines
+
+linesEnd:
+loop:
+	CMPQ         SI, $+16
+	JLT          loopEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+24(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS l2+36(FP), Y1
+	VMULPS       (AX), Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VBROADCASTSS gradScale+24(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	VBROADCASTSS l2+36(FP), Y2
+	VMULPS       32(AX), Y2, Y2
 	VADDPS       Y2, Y1, Y1
-	VMOVUPS      Y1, 32(DX)
-	VBROADCASTSS beta2+8(FP), Y2
-	VMULPS       32(BX), Y2, Y2
-	VBROADCASTSS rest2+12(FP), Y3
-	VMULPS       Y0, Y3, Y3
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       (DX), Y2, Y2
+	VBROADCASTSS rest1+4(FP), Y3
 	VMULPS       Y0, Y3, Y3
 	VADDPS       Y3, Y2, Y2
-	VMOVUPS      Y2, 32(BX)
-	VSQRTPS      Y2, Y2
+	VMOVUPS      Y2, (DX)
+	VBROADCASTSS beta1+0(FP), Y3
+	VMULPS       32(DX), Y3, Y3
+	VBROADCASTSS rest1+4(FP), Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       Y4, Y3, Y3
+	VMOVUPS      Y3, 32(DX)
+	PREFETCHT1   2048(BX)
+	VBROADCASTSS beta2+8(FP), Y4
+	VMULPS       (BX), Y4, Y4
+	VBROADCASTSS rest2+12(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (BX)
+	VSQRTPS      Y4, Y4
 	VBROADCASTSS eps+20(FP), Y0
-	VADDPS       Y0, Y2, Y2
-	VDIVPS       Y2, Y1, Y0
-	VBROADCASTSS size+16(FP), Y1
+	VADDPS       Y0, Y4, Y4
+	VDIVPS       Y4, Y2, Y2
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       32(BX), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y4
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       Y4, Y0, Y0
+	VMOVUPS      Y0, 32(BX)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS eps+20(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y3, Y3
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS size+16(FP), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS pre+28(FP), Y0
+	VMULPS       (AX), Y0, Y0
+	VSUBPS       Y2, Y0, Y0
+	VBROADCASTSS post+32(FP), Y1
 	VMULPS       Y1, Y0, Y0
-	VBROADCASTSS pre+28(FP), Y1
-	VMULPS       32(AX), Y1, Y1
-	VSUBPS       Y0, Y1, Y1
-	VBROADCASTSS post+32(FP), Y0
-	VMULPS       Y0, Y1, Y1
-	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS size+16(FP), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS pre+28(FP), Y0
+	VMULPS       32(AX), Y0, Y0
+	VSUBPS       Y3, Y0, Y0
+	VBROADCASTSS post+32(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(AX)
 	ADDQ         $+64, AX
 	ADDQ         $+64, CX
 	ADDQ         $+64, DX
@@ -173,94 +448,276 @@ TEXT ·ademamixAVX2(SB), NOSPLIT, $0-104
 	MOVQ v+88(FP), SI
 	MOVQ len+96(FP), DI
 
+lines:
+	CMPQ         DI, $+32
+	JLT          linesEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+44(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+44(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   2112(CX)
+	VBROADCASTSS gradScale+44(FP), Y2
+	VMULPS       64(CX), Y2, Y2
+	VBROADCASTSS gradScale+44(FP), Y3
+	VMULPS       96(CX), Y3, Y3
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y4
+	VMULPS       (DX), Y4, Y4
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (DX)
+	VBROADCASTSS scale1+24(FP), Y5
+	VMULPS       Y4, Y5, Y4
+	VBROADCASTSS beta1+0(FP), Y5
+	VMULPS       32(DX), Y5, Y5
+	VBROADCASTSS rest1+4(FP), Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       Y6, Y5, Y5
+	VMOVUPS      Y5, 32(DX)
+	VBROADCASTSS scale1+24(FP), Y6
+	VMULPS       Y5, Y6, Y5
+	PREFETCHT1   2112(DX)
+	VBROADCASTSS beta1+0(FP), Y6
+	VMULPS       64(DX), Y6, Y6
+	VBROADCASTSS rest1+4(FP), Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 64(DX)
+	VBROADCASTSS scale1+24(FP), Y7
+	VMULPS       Y6, Y7, Y6
+	VBROADCASTSS beta1+0(FP), Y7
+	VMULPS       96(DX), Y7, Y7
+	VBROADCASTSS rest1+4(FP), Y8
+	VMULPS       Y3, Y8, Y8
+	VADDPS       Y8, Y7, Y7
+	VMOVUPS      Y7, 96(DX)
+	VBROADCASTSS scale1+24(FP), Y8
+	VMULPS       Y7, Y8, Y7
+	PREFETCHT1   2048(BX)
+	VBROADCASTSS beta3+16(FP), Y8
+	VMULPS       (BX), Y8, Y8
+	VBROADCASTSS rest3+20(FP), Y9
+	VMULPS       Y0, Y9, Y9
+	VADDPS       Y9, Y8, Y8
+	VMOVUPS      Y8, (BX)
+	VBROADCASTSS scale2+28(FP), Y9
+	VMULPS       Y8, Y9, Y8
+	VADDPS       Y8, Y4, Y4
+	VBROADCASTSS beta3+16(FP), Y8
+	VMULPS       32(BX), Y8, Y8
+	VBROADCASTSS rest3+20(FP), Y9
+	VMULPS       Y1, Y9, Y9
+	VADDPS       Y9, Y8, Y8
+	VMOVUPS      Y8, 32(BX)
+	VBROADCASTSS scale2+28(FP), Y9
+	VMULPS       Y8, Y9, Y8
+	VADDPS       Y8, Y5, Y5
+	PREFETCHT1   2112(BX)
+	VBROADCASTSS beta3+16(FP), Y8
+	VMULPS       64(BX), Y8, Y8
+	VBROADCASTSS rest3+20(FP), Y9
+	VMULPS       Y2, Y9, Y9
+	VADDPS       Y9, Y8, Y8
+	VMOVUPS      Y8, 64(BX)
+	VBROADCASTSS scale2+28(FP), Y9
+	VMULPS       Y8, Y9, Y8
+	VADDPS       Y8, Y6, Y6
+	VBROADCASTSS beta3+16(FP), Y8
+	VMULPS       96(BX), Y8, Y8
+	VBROADCASTSS rest3+20(FP), Y9
+	VMULPS       Y3, Y9, Y9
+	VADDPS       Y9, Y8, Y8
+	VMOVUPS      Y8, 96(BX)
+	VBROADCASTSS scale2+28(FP), Y9
+	VMULPS       Y8, Y9, Y8
+	VADDPS       Y8, Y7, Y7
+	PREFETCHT1   2048(SI)
+	VBROADCASTSS beta2+8(FP), Y8
+	VMULPS       (SI), Y8, Y8
+	VBROADCASTSS rest2+12(FP), Y9
+	VMULPS       Y0, Y9, Y9
+	VMULPS       Y0, Y9, Y9
+	VADDPS       Y9, Y8, Y8
+	VMOVUPS      Y8, (SI)
+	VSQRTPS      Y8, Y8
+	VBROADCASTSS root+32(FP), Y0
+	VMULPS       Y0, Y8, Y8
+	VBROADCASTSS eps+40(FP), Y0
+	VADDPS       Y0, Y8, Y8
+	VDIVPS       Y8, Y4, Y4
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       32(SI), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y8
+	VMULPS       Y1, Y8, Y8
+	VMULPS       Y1, Y8, Y8
+	VADDPS       Y8, Y0, Y0
+	VMOVUPS      Y0, 32(SI)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS root+32(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS eps+40(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y5, Y5
+	PREFETCHT1   2112(SI)
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       64(SI), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y1
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y2, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 64(SI)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS root+32(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS eps+40(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y6, Y6
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       96(SI), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y1
+	VMULPS       Y3, Y1, Y1
+	VMULPS       Y3, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 96(SI)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS root+32(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS eps+40(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y7, Y7
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS size+36(FP), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS pre+48(FP), Y0
+	VMULPS       (AX), Y0, Y0
+	VSUBPS       Y4, Y0, Y0
+	VBROADCASTSS post+52(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS size+36(FP), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS pre+48(FP), Y0
+	VMULPS       32(AX), Y0, Y0
+	VSUBPS       Y5, Y0, Y0
+	VBROADCASTSS post+52(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(AX)
+	PREFETCHT1   2112(AX)
+	VBROADCASTSS size+36(FP), Y0
+	VMULPS       Y0, Y6, Y6
+	VBROADCASTSS pre+48(FP), Y0
+	VMULPS       64(AX), Y0, Y0
+	VSUBPS       Y6, Y0, Y0
+	VBROADCASTSS post+52(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS size+36(FP), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS pre+48(FP), Y0
+	VMULPS       96(AX), Y0, Y0
+	VSUBPS       Y7, Y0, Y0
+	VBROADCASTSS post+52(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 96(AX)
+	ADDQ         $+128, AX
+	ADDQ         $+128, CX
+	ADDQ         $+128, DX
+	ADDQ         $+128, BX
+	ADDQ         $+128, SI
+	SUBQ         $+32, DI
+	JMP          lines
+
+linesEnd:
 loop:
 	CMPQ         DI, $+16
 	JLT          loopEnd
-	PREFETCHT0   1024(AX)
-	PREFETCHT0   1024(CX)
-	PREFETCHT0   1024(DX)
-	PREFETCHT0   1024(BX)
-	PREFETCHT0   1024(SI)
+	PREFETCHT1   2048(CX)
 	VBROADCASTSS gradScale+44(FP), Y0
 	VMULPS       (CX), Y0, Y0
-	VBROADCASTSS beta1+0(FP), Y1
-	VMULPS       (DX), Y1, Y1
-	VBROADCASTSS rest1+4(FP), Y2
-	VMULPS       Y0, Y2, Y2
-	VADDPS       Y2, Y1, Y1
-	VMOVUPS      Y1, (DX)
-	VBROADCASTSS beta3+16(FP), Y2
-	VMULPS       (BX), Y2, Y2
-	VBROADCASTSS rest3+20(FP), Y3
+	VBROADCASTSS gradScale+44(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       (DX), Y2, Y2
+	VBROADCASTSS rest1+4(FP), Y3
 	VMULPS       Y0, Y3, Y3
 	VADDPS       Y3, Y2, Y2
-	VMOVUPS      Y2, (BX)
-	VBROADCASTSS beta2+8(FP), Y3
-	VMULPS       (SI), Y3, Y3
-	VBROADCASTSS rest2+12(FP), Y4
-	VMULPS       Y0, Y4, Y4
-	VMULPS       Y0, Y4, Y4
+	VMOVUPS      Y2, (DX)
+	VBROADCASTSS scale1+24(FP), Y3
+	VMULPS       Y2, Y3, Y2
+	VBROADCASTSS beta1+0(FP), Y3
+	VMULPS       32(DX), Y3, Y3
+	VBROADCASTSS rest1+4(FP), Y4
+	VMULPS       Y1, Y4, Y4
 	VADDPS       Y4, Y3, Y3
-	VMOVUPS      Y3, (SI)
-	VBROADCASTSS scale1+24(FP), Y0
-	VMULPS       Y1, Y0, Y0
-	VBROADCASTSS scale2+28(FP), Y1
-	VMULPS       Y2, Y1, Y1
-	VADDPS       Y1, Y0, Y0
-	VSQRTPS      Y3, Y3
+	VMOVUPS      Y3, 32(DX)
+	VBROADCASTSS scale1+24(FP), Y4
+	VMULPS       Y3, Y4, Y3
+	PREFETCHT1   2048(BX)
+	VBROADCASTSS beta3+16(FP), Y4
+	VMULPS       (BX), Y4, Y4
+	VBROADCASTSS rest3+20(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (BX)
+	VBROADCASTSS scale2+28(FP), Y5
+	VMULPS       Y4, Y5, Y4
+	VADDPS       Y4, Y2, Y2
+	VBROADCASTSS beta3+16(FP), Y4
+	VMULPS       32(BX), Y4, Y4
+	VBROADCASTSS rest3+20(FP), Y5
+	VMULPS       Y1, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 32(BX)
+	VBROADCASTSS scale2+28(FP), Y5
+	VMULPS       Y4, Y5, Y4
+	VADDPS       Y4, Y3, Y3
+	PREFETCHT1   2048(SI)
+	VBROADCASTSS beta2+8(FP), Y4
+	VMULPS       (SI), Y4, Y4
+	VBROADCASTSS rest2+12(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (SI)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS root+32(FP), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS eps+40(FP), Y0
+	VADDPS       Y0, Y4, Y4
+	VDIVPS       Y4, Y2, Y2
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       32(SI), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y4
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       Y4, Y0, Y0
+	VMOVUPS      Y0, 32(SI)
+	VSQRTPS      Y0, Y0
 	VBROADCASTSS root+32(FP), Y1
-	VMULPS       Y1, Y3, Y3
-	VBROADCASTSS eps+40(FP), Y1
-	VADDPS       Y1, Y3, Y3
-	VDIVPS       Y3, Y0, Y0
-	VBROADCASTSS size+36(FP), Y1
 	VMULPS       Y1, Y0, Y0
-	VBROADCASTSS pre+48(FP), Y1
-	VMULPS       (AX), Y1, Y1
-	VSUBPS       Y0, Y1, Y1
-	VBROADCASTSS post+52(FP), Y0
-	VMULPS       Y0, Y1, Y1
-	VMOVUPS      Y1, (AX)
-	VBROADCASTSS gradScale+44(FP), Y0
-	VMULPS       32(CX), Y0, Y0
-	VBROADCASTSS beta1+0(FP), Y1
-	VMULPS       32(DX), Y1, Y1
-	VBROADCASTSS rest1+4(FP), Y2
+	VBROADCASTSS eps+40(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y3, Y3
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS size+36(FP), Y0
 	VMULPS       Y0, Y2, Y2
-	VADDPS       Y2, Y1, Y1
-	VMOVUPS      Y1, 32(DX)
-	VBROADCASTSS beta3+16(FP), Y2
-	VMULPS       32(BX), Y2, Y2
-	VBROADCASTSS rest3+20(FP), Y3
+	VBROADCASTSS pre+48(FP), Y0
+	VMULPS       (AX), Y0, Y0
+	VSUBPS       Y2, Y0, Y0
+	VBROADCASTSS post+52(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS size+36(FP), Y0
 	VMULPS       Y0, Y3, Y3
-	VADDPS       Y3, Y2, Y2
-	VMOVUPS      Y2, 32(BX)
-	VBROADCASTSS beta2+8(FP), Y3
-	VMULPS       32(SI), Y3, Y3
-	VBROADCASTSS rest2+12(FP), Y4
-	VMULPS       Y0, Y4, Y4
-	VMULPS       Y0, Y4, Y4
-	VADDPS       Y4, Y3, Y3
-	VMOVUPS      Y3, 32(SI)
-	VBROADCASTSS scale1+24(FP), Y0
+	VBROADCASTSS pre+48(FP), Y0
+	VMULPS       32(AX), Y0, Y0
+	VSUBPS       Y3, Y0, Y0
+	VBROADCASTSS post+52(FP), Y1
 	VMULPS       Y1, Y0, Y0
-	VBROADCASTSS scale2+28(FP), Y1
-	VMULPS       Y2, Y1, Y1
-	VADDPS       Y1, Y0, Y0
-	VSQRTPS      Y3, Y3
-	VBROADCASTSS root+32(FP), Y1
-	VMULPS       Y1, Y3, Y3
-	VBROADCASTSS eps+40(FP), Y1
-	VADDPS       Y1, Y3, Y3
-	VDIVPS       Y3, Y0, Y0
-	VBROADCASTSS size+36(FP), Y1
-	VMULPS       Y1, Y0, Y0
-	VBROADCASTSS pre+48(FP), Y1
-	VMULPS       32(AX), Y1, Y1
-	VSUBPS       Y0, Y1, Y1
-	VBROADCASTSS post+52(FP), Y0
-	VMULPS       Y0, Y1, Y1
-	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y0, 32(AX)
 	ADDQ         $+64, AX
 	ADDQ         $+64, CX
 	ADDQ         $+64, DX
@@ -276,52 +733,146 @@ loopEnd:
 // func momentumAVX2(beta1 float32, rest1 float32, scale1 float32, scale2 float32, size float32, gradScale float32, p *float32, grad *float32, m *float32, len int)
 // Requires: AVX, MMX+
 TEXT ·momentumAVX2(SB), NOSPLIT, $0-56
-	VBROADCASTSS beta1+0(FP), Y0
-	VBROADCASTSS rest1+4(FP), Y1
-	VBROADCASTSS scale1+8(FP), Y2
-	VBROADCASTSS scale2+12(FP), Y3
-	VBROADCASTSS size+16(FP), Y4
-	VBROADCASTSS gradScale+20(FP), Y5
-	MOVQ         p+24(FP), AX
-	MOVQ         grad+32(FP), CX
-	MOVQ         m+40(FP), DX
-	MOVQ         len+48(FP), BX
+	MOVQ p+24(FP), AX
+	MOVQ grad+32(FP), CX
+	MOVQ m+40(FP), DX
+	MOVQ len+48(FP), BX
 
+lines:
+	CMPQ         BX, $+32
+	JLT          linesEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+20(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+20(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   2112(CX)
+	VBROADCASTSS gradScale+20(FP), Y2
+	VMULPS       64(CX), Y2, Y2
+	VBROADCASTSS gradScale+20(FP), Y3
+	VMULPS       96(CX), Y3, Y3
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y4
+	VMULPS       (DX), Y4, Y4
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (DX)
+	VBROADCASTSS scale1+8(FP), Y5
+	VMULPS       Y4, Y5, Y4
+	VBROADCASTSS scale2+12(FP), Y5
+	VMULPS       Y0, Y5, Y0
+	VADDPS       Y0, Y4, Y4
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       32(DX), Y0, Y0
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y1, Y5, Y5
+	VADDPS       Y5, Y0, Y0
+	VMOVUPS      Y0, 32(DX)
+	VBROADCASTSS scale1+8(FP), Y5
+	VMULPS       Y0, Y5, Y0
+	VBROADCASTSS scale2+12(FP), Y5
+	VMULPS       Y1, Y5, Y1
+	VADDPS       Y1, Y0, Y0
+	PREFETCHT1   2112(DX)
+	VBROADCASTSS beta1+0(FP), Y1
+	VMULPS       64(DX), Y1, Y1
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y2, Y5, Y5
+	VADDPS       Y5, Y1, Y1
+	VMOVUPS      Y1, 64(DX)
+	VBROADCASTSS scale1+8(FP), Y5
+	VMULPS       Y1, Y5, Y1
+	VBROADCASTSS scale2+12(FP), Y5
+	VMULPS       Y2, Y5, Y2
+	VADDPS       Y2, Y1, Y1
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       96(DX), Y2, Y2
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y3, Y5, Y5
+	VADDPS       Y5, Y2, Y2
+	VMOVUPS      Y2, 96(DX)
+	VBROADCASTSS scale1+8(FP), Y5
+	VMULPS       Y2, Y5, Y2
+	VBROADCASTSS scale2+12(FP), Y5
+	VMULPS       Y3, Y5, Y3
+	VADDPS       Y3, Y2, Y2
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS size+16(FP), Y3
+	VMULPS       Y3, Y4, Y4
+	VMOVUPS      (AX), Y3
+	VSUBPS       Y4, Y3, Y3
+	VMOVUPS      Y3, (AX)
+	VBROADCASTSS size+16(FP), Y3
+	VMULPS       Y3, Y0, Y0
+	VMOVUPS      32(AX), Y3
+	VSUBPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 32(AX)
+	PREFETCHT1   2112(AX)
+	VBROADCASTSS size+16(FP), Y0
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      64(AX), Y0
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS size+16(FP), Y0
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      96(AX), Y0
+	VSUBPS       Y2, Y0, Y0
+	VMOVUPS      Y0, 96(AX)
+	ADDQ         $+128, AX
+	ADDQ         $+128, CX
+	ADDQ         $+128, DX
+	SUBQ         $+32, BX
+	JMP          lines
+
+linesEnd:
 loop:
-	CMPQ       BX, $+16
-	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
-	VMULPS     (CX), Y5, Y6
-	VMULPS     (DX), Y0, Y7
-	VMULPS     Y6, Y1, Y8
-	VADDPS     Y8, Y7, Y7
-	VMOVUPS    Y7, (DX)
-	VMULPS     Y7, Y2, Y7
-	VMULPS     Y6, Y3, Y6
-	VADDPS     Y6, Y7, Y7
-	VMULPS     Y4, Y7, Y7
-	VMOVUPS    (AX), Y6
-	VSUBPS     Y7, Y6, Y6
-	VMOVUPS    Y6, (AX)
-	VMULPS     32(CX), Y5, Y6
-	VMULPS     32(DX), Y0, Y7
-	VMULPS     Y6, Y1, Y8
-	VADDPS     Y8, Y7, Y7
-	VMOVUPS    Y7, 32(DX)
-	VMULPS     Y7, Y2, Y7
-	VMULPS     Y6, Y3, Y6
-	VADDPS     Y6, Y7, Y7
-	VMULPS     Y4, Y7, Y7
-	VMOVUPS    32(AX), Y6
-	VSUBPS     Y7, Y6, Y6
-	VMOVUPS    Y6, 32(AX)
-	ADDQ       $+64, AX
-	ADDQ       $+64, CX
-	ADDQ       $+64, DX
-	SUBQ       $+16, BX
-	JMP        loop
+	CMPQ         BX, $+16
+	JLT          loopEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+20(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+20(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       (DX), Y2, Y2
+	VBROADCASTSS rest1+4(FP), Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y2, (DX)
+	VBROADCASTSS scale1+8(FP), Y3
+	VMULPS       Y2, Y3, Y2
+	VBROADCASTSS scale2+12(FP), Y3
+	VMULPS       Y0, Y3, Y0
+	VADDPS       Y0, Y2, Y2
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       32(DX), Y0, Y0
+	VBROADCASTSS rest1+4(FP), Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       Y3, Y0, Y0
+	VMOVUPS      Y0, 32(DX)
+	VBROADCASTSS scale1+8(FP), Y3
+	VMULPS       Y0, Y3, Y0
+	VBROADCASTSS scale2+12(FP), Y3
+	VMULPS       Y1, Y3, Y1
+	VADDPS       Y1, Y0, Y0
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS size+16(FP), Y1
+	VMULPS       Y1, Y2, Y2
+	VMOVUPS      (AX), Y1
+	VSUBPS       Y2, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VBROADCASTSS size+16(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      32(AX), Y1
+	VSUBPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         $+64, AX
+	ADDQ         $+64, CX
+	ADDQ         $+64, DX
+	SUBQ         $+16, BX
+	JMP          loop
 
 loopEnd:
 	VZEROUPPER
@@ -330,57 +881,164 @@ loopEnd:
 // func momentumL2AVX2(beta1 float32, rest1 float32, scale1 float32, scale2 float32, size float32, gradScale float32, l2 float32, p *float32, grad *float32, m *float32, len int)
 // Requires: AVX, MMX+
 TEXT ·momentumL2AVX2(SB), NOSPLIT, $0-64
-	VBROADCASTSS beta1+0(FP), Y0
-	VBROADCASTSS rest1+4(FP), Y1
-	VBROADCASTSS scale1+8(FP), Y2
-	VBROADCASTSS scale2+12(FP), Y3
-	VBROADCASTSS size+16(FP), Y4
-	VBROADCASTSS gradScale+20(FP), Y5
-	VBROADCASTSS l2+24(FP), Y6
-	MOVQ         p+32(FP), AX
-	MOVQ         grad+40(FP), CX
-	MOVQ         m+48(FP), DX
-	MOVQ         len+56(FP), BX
+	MOVQ p+32(FP), AX
+	MOVQ grad+40(FP), CX
+	MOVQ m+48(FP), DX
+	MOVQ len+56(FP), BX
 
+lines:
+	CMPQ         BX, $+32
+	JLT          linesEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+20(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS l2+24(FP), Y1
+	VMULPS       (AX), Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VBROADCASTSS gradScale+20(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	VBROADCASTSS l2+24(FP), Y2
+	VMULPS       32(AX), Y2, Y2
+	VADDPS       Y2, Y1, Y1
+	PREFETCHT1   2112(CX)
+	VBROADCASTSS gradScale+20(FP), Y2
+	VMULPS       64(CX), Y2, Y2
+	VBROADCASTSS l2+24(FP), Y3
+	VMULPS       64(AX), Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VBROADCASTSS gradScale+20(FP), Y3
+	VMULPS       96(CX), Y3, Y3
+	VBROADCASTSS l2+24(FP), Y4
+	VMULPS       96(AX), Y4, Y4
+	VADDPS       Y4, Y3, Y3
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y4
+	VMULPS       (DX), Y4, Y4
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (DX)
+	VBROADCASTSS scale1+8(FP), Y5
+	VMULPS       Y4, Y5, Y4
+	VBROADCASTSS scale2+12(FP), Y5
+	VMULPS       Y0, Y5, Y0
+	VADDPS       Y0, Y4, Y4
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       32(DX), Y0, Y0
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y1, Y5, Y5
+	VADDPS       Y5, Y0, Y0
+	VMOVUPS      Y0, 32(DX)
+	VBROADCASTSS scale1+8(FP), Y5
+	VMULPS       Y0, Y5, Y0
+	VBROADCASTSS scale2+12(FP), Y5
+	VMULPS       Y1, Y5, Y1
+	VADDPS       Y1, Y0, Y0
+	PREFETCHT1   2112(DX)
+	VBROADCASTSS beta1+0(FP), Y1
+	VMULPS       64(DX), Y1, Y1
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y2, Y5, Y5
+	VADDPS       Y5, Y1, Y1
+	VMOVUPS      Y1, 64(DX)
+	VBROADCASTSS scale1+8(FP), Y5
+	VMULPS       Y1, Y5, Y1
+	VBROADCASTSS scale2+12(FP), Y5
+	VMULPS       Y2, Y5, Y2
+	VADDPS       Y2, Y1, Y1
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       96(DX), Y2, Y2
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y3, Y5, Y5
+	VADDPS       Y5, Y2, Y2
+	VMOVUPS      Y2, 96(DX)
+	VBROADCASTSS scale1+8(FP), Y5
+	VMULPS       Y2, Y5, Y2
+	VBROADCASTSS scale2+12(FP), Y5
+	VMULPS       Y3, Y5, Y3
+	VADDPS       Y3, Y2, Y2
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS size+16(FP), Y3
+	VMULPS       Y3, Y4, Y4
+	VMOVUPS      (AX), Y3
+	VSUBPS       Y4, Y3, Y3
+	VMOVUPS      Y3, (AX)
+	VBROADCASTSS size+16(FP), Y3
+	VMULPS       Y3, Y0, Y0
+	VMOVUPS      32(AX), Y3
+	VSUBPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 32(AX)
+	PREFETCHT1   2112(AX)
+	VBROADCASTSS size+16(FP), Y0
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      64(AX), Y0
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS size+16(FP), Y0
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      96(AX), Y0
+	VSUBPS       Y2, Y0, Y0
+	VMOVUPS      Y0, 96(AX)
+	ADDQ         $+128, AX
+	ADDQ         $+128, CX
+	ADDQ         $+128, DX
+	SUBQ         $+32, BX
+	JMP          lines
+
+linesEnd:
 loop:
-	CMPQ       BX, $+16
-	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
-	VMULPS     (CX), Y5, Y7
-	VMULPS     (AX), Y6, Y8
-	VADDPS     Y8, Y7, Y7
-	VMULPS     (DX), Y0, Y8
-	VMULPS     Y7, Y1, Y9
-	VADDPS     Y9, Y8, Y8
-	VMOVUPS    Y8, (DX)
-	VMULPS     Y8, Y2, Y8
-	VMULPS     Y7, Y3, Y7
-	VADDPS     Y7, Y8, Y8
-	VMULPS     Y4, Y8, Y8
-	VMOVUPS    (AX), Y7
-	VSUBPS     Y8, Y7, Y7
-	VMOVUPS    Y7, (AX)
-	VMULPS     32(CX), Y5, Y7
-	VMULPS     32(AX), Y6, Y8
-	VADDPS     Y8, Y7, Y7
-	VMULPS     32(DX), Y0, Y8
-	VMULPS     Y7, Y1, Y9
-	VADDPS     Y9, Y8, Y8
-	VMOVUPS    Y8, 32(DX)
-	VMULPS     Y8, Y2, Y8
-	VMULPS     Y7, Y3, Y7
-	VADDPS     Y7, Y8, Y8
-	VMULPS     Y4, Y8, Y8
-	VMOVUPS    32(AX), Y7
-	VSUBPS     Y8, Y7, Y7
-	VMOVUPS    Y7, 32(AX)
-	ADDQ       $+64, AX
-	ADDQ       $+64, CX
-	ADDQ       $+64, DX
-	SUBQ       $+16, BX
-	JMP        loop
+	CMPQ         BX, $+16
+	JLT          loopEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+20(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS l2+24(FP), Y1
+	VMULPS       (AX), Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VBROADCASTSS gradScale+20(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	VBROADCASTSS l2+24(FP), Y2
+	VMULPS       32(AX), Y2, Y2
+	VADDPS       Y2, Y1, Y1
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       (DX), Y2, Y2
+	VBROADCASTSS rest1+4(FP), Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y2, (DX)
+	VBROADCASTSS scale1+8(FP), Y3
+	VMULPS       Y2, Y3, Y2
+	VBROADCASTSS scale2+12(FP), Y3
+	VMULPS       Y0, Y3, Y0
+	VADDPS       Y0, Y2, Y2
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       32(DX), Y0, Y0
+	VBROADCASTSS rest1+4(FP), Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       Y3, Y0, Y0
+	VMOVUPS      Y0, 32(DX)
+	VBROADCASTSS scale1+8(FP), Y3
+	VMULPS       Y0, Y3, Y0
+	VBROADCASTSS scale2+12(FP), Y3
+	VMULPS       Y1, Y3, Y1
+	VADDPS       Y1, Y0, Y0
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS size+16(FP), Y1
+	VMULPS       Y1, Y2, Y2
+	VMOVUPS      (AX), Y1
+	VSUBPS       Y2, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VBROADCASTSS size+16(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      32(AX), Y1
+	VSUBPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         $+64, AX
+	ADDQ         $+64, CX
+	ADDQ         $+64, DX
+	SUBQ         $+16, BX
+	JMP          loop
 
 loopEnd:
 	VZEROUPPER
@@ -389,65 +1047,201 @@ loopEnd:
 // func lionAVX2(beta1 float32, rest1 float32, beta2 float32, rest2 float32, size float32, gradScale float32, pre float32, post float32, p *float32, grad *float32, m *float32, len int)
 // Requires: AVX, AVX2, MMX+
 TEXT ·lionAVX2(SB), NOSPLIT, $0-64
-	VBROADCASTSS beta1+0(FP), Y0
-	VBROADCASTSS rest1+4(FP), Y1
-	VBROADCASTSS beta2+8(FP), Y2
-	VBROADCASTSS rest2+12(FP), Y3
-	VBROADCASTSS size+16(FP), Y4
-	VBROADCASTSS gradScale+20(FP), Y5
-	VBROADCASTSS pre+24(FP), Y6
-	VBROADCASTSS post+28(FP), Y7
-	MOVQ         p+32(FP), AX
-	MOVQ         grad+40(FP), CX
-	MOVQ         m+48(FP), DX
-	MOVQ         len+56(FP), BX
+	MOVQ p+32(FP), AX
+	MOVQ grad+40(FP), CX
+	MOVQ m+48(FP), DX
+	MOVQ len+56(FP), BX
 
+lines:
+	CMPQ         BX, $+32
+	JLT          linesEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+20(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+20(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   2112(CX)
+	VBROADCASTSS gradScale+20(FP), Y2
+	VMULPS       64(CX), Y2, Y2
+	VBROADCASTSS gradScale+20(FP), Y3
+	VMULPS       96(CX), Y3, Y3
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y4
+	VMULPS       (DX), Y4, Y4
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VBROADCASTSS beta2+8(FP), Y5
+	VMULPS       (DX), Y5, Y5
+	VBROADCASTSS rest2+12(FP), Y6
+	VMULPS       Y0, Y6, Y0
+	VADDPS       Y0, Y5, Y5
+	VMOVUPS      Y5, (DX)
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       32(DX), Y0, Y0
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y1, Y5, Y5
+	VADDPS       Y5, Y0, Y0
+	VBROADCASTSS beta2+8(FP), Y5
+	VMULPS       32(DX), Y5, Y5
+	VBROADCASTSS rest2+12(FP), Y6
+	VMULPS       Y1, Y6, Y1
+	VADDPS       Y1, Y5, Y5
+	VMOVUPS      Y5, 32(DX)
+	PREFETCHT1   2112(DX)
+	VBROADCASTSS beta1+0(FP), Y1
+	VMULPS       64(DX), Y1, Y1
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y2, Y5, Y5
+	VADDPS       Y5, Y1, Y1
+	VBROADCASTSS beta2+8(FP), Y5
+	VMULPS       64(DX), Y5, Y5
+	VBROADCASTSS rest2+12(FP), Y6
+	VMULPS       Y2, Y6, Y2
+	VADDPS       Y2, Y5, Y5
+	VMOVUPS      Y5, 64(DX)
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       96(DX), Y2, Y2
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y3, Y5, Y5
+	VADDPS       Y5, Y2, Y2
+	VBROADCASTSS beta2+8(FP), Y5
+	VMULPS       96(DX), Y5, Y5
+	VBROADCASTSS rest2+12(FP), Y6
+	VMULPS       Y3, Y6, Y3
+	VADDPS       Y3, Y5, Y5
+	VMOVUPS      Y5, 96(DX)
+	PREFETCHT1   2048(AX)
+	VXORPS       Y3, Y3, Y3
+	MOVL         $0x80000000, SI
+	VMOVD        SI, X5
+	VPBROADCASTD X5, Y5
+	VPAND        Y5, Y4, Y5
+	VCMPPS       $0x0c, Y3, Y4, Y3
+	VBROADCASTSS size+16(FP), Y4
+	VXORPS       Y4, Y5, Y4
+	VANDPS       Y3, Y4, Y4
+	VBROADCASTSS pre+24(FP), Y3
+	VMULPS       (AX), Y3, Y3
+	VSUBPS       Y4, Y3, Y3
+	VBROADCASTSS post+28(FP), Y4
+	VMULPS       Y4, Y3, Y3
+	VMOVUPS      Y3, (AX)
+	VXORPS       Y3, Y3, Y3
+	MOVL         $0x80000000, SI
+	VMOVD        SI, X4
+	VPBROADCASTD X4, Y4
+	VPAND        Y4, Y0, Y4
+	VCMPPS       $0x0c, Y3, Y0, Y0
+	VBROADCASTSS size+16(FP), Y3
+	VXORPS       Y3, Y4, Y3
+	VANDPS       Y0, Y3, Y3
+	VBROADCASTSS pre+24(FP), Y0
+	VMULPS       32(AX), Y0, Y0
+	VSUBPS       Y3, Y0, Y0
+	VBROADCASTSS post+28(FP), Y3
+	VMULPS       Y3, Y0, Y0
+	VMOVUPS      Y0, 32(AX)
+	PREFETCHT1   2112(AX)
+	VXORPS       Y0, Y0, Y0
+	MOVL         $0x80000000, SI
+	VMOVD        SI, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y3, Y1, Y3
+	VCMPPS       $0x0c, Y0, Y1, Y0
+	VBROADCASTSS size+16(FP), Y1
+	VXORPS       Y1, Y3, Y1
+	VANDPS       Y0, Y1, Y1
+	VBROADCASTSS pre+24(FP), Y0
+	VMULPS       64(AX), Y0, Y0
+	VSUBPS       Y1, Y0, Y0
+	VBROADCASTSS post+28(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VXORPS       Y0, Y0, Y0
+	MOVL         $0x80000000, SI
+	VMOVD        SI, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y1, Y2, Y1
+	VCMPPS       $0x0c, Y0, Y2, Y0
+	VBROADCASTSS size+16(FP), Y2
+	VXORPS       Y2, Y1, Y1
+	VANDPS       Y0, Y1, Y1
+	VBROADCASTSS pre+24(FP), Y0
+	VMULPS       96(AX), Y0, Y0
+	VSUBPS       Y1, Y0, Y0
+	VBROADCASTSS post+28(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 96(AX)
+	ADDQ         $+128, AX
+	ADDQ         $+128, CX
+	ADDQ         $+128, DX
+	SUBQ         $+32, BX
+	JMP          lines
+
+linesEnd:
 loop:
 	CMPQ         BX, $+16
 	JLT          loopEnd
-	PREFETCHT0   1024(AX)
-	PREFETCHT0   1024(CX)
-	PREFETCHT0   1024(DX)
-	VMULPS       (CX), Y5, Y8
-	VMULPS       (DX), Y0, Y9
-	VMULPS       Y8, Y1, Y10
-	VADDPS       Y10, Y9, Y9
-	VMULPS       (DX), Y2, Y10
-	VMULPS       Y8, Y3, Y8
-	VADDPS       Y8, Y10, Y10
-	VMOVUPS      Y10, (DX)
-	VXORPS       Y8, Y8, Y8
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+20(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+20(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       (DX), Y2, Y2
+	VBROADCASTSS rest1+4(FP), Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VBROADCASTSS beta2+8(FP), Y3
+	VMULPS       (DX), Y3, Y3
+	VBROADCASTSS rest2+12(FP), Y4
+	VMULPS       Y0, Y4, Y0
+	VADDPS       Y0, Y3, Y3
+	VMOVUPS      Y3, (DX)
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       32(DX), Y0, Y0
+	VBROADCASTSS rest1+4(FP), Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       Y3, Y0, Y0
+	VBROADCASTSS beta2+8(FP), Y3
+	VMULPS       32(DX), Y3, Y3
+	VBROADCASTSS rest2+12(FP), Y4
+	VMULPS       Y1, Y4, Y1
+	VADDPS       Y1, Y3, Y3
+	VMOVUPS      Y3, 32(DX)
+	PREFETCHT1   2048(AX)
+	VXORPS       Y1, Y1, Y1
 	MOVL         $0x80000000, SI
-	VMOVD        SI, X10
-	VPBROADCASTD X10, Y10
-	VPAND        Y10, Y9, Y10
-	VCMPPS       $0x0c, Y8, Y9, Y8
-	VXORPS       Y4, Y10, Y9
-	VANDPS       Y8, Y9, Y9
-	VMULPS       (AX), Y6, Y8
-	VSUBPS       Y9, Y8, Y8
-	VMULPS       Y7, Y8, Y8
-	VMOVUPS      Y8, (AX)
-	VMULPS       32(CX), Y5, Y8
-	VMULPS       32(DX), Y0, Y9
-	VMULPS       Y8, Y1, Y10
-	VADDPS       Y10, Y9, Y9
-	VMULPS       32(DX), Y2, Y10
-	VMULPS       Y8, Y3, Y8
-	VADDPS       Y8, Y10, Y10
-	VMOVUPS      Y10, 32(DX)
-	VXORPS       Y8, Y8, Y8
+	VMOVD        SI, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y3, Y2, Y3
+	VCMPPS       $0x0c, Y1, Y2, Y1
+	VBROADCASTSS size+16(FP), Y2
+	VXORPS       Y2, Y3, Y2
+	VANDPS       Y1, Y2, Y2
+	VBROADCASTSS pre+24(FP), Y1
+	VMULPS       (AX), Y1, Y1
+	VSUBPS       Y2, Y1, Y1
+	VBROADCASTSS post+28(FP), Y2
+	VMULPS       Y2, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VXORPS       Y1, Y1, Y1
 	MOVL         $0x80000000, SI
-	VMOVD        SI, X10
-	VPBROADCASTD X10, Y10
-	VPAND        Y10, Y9, Y10
-	VCMPPS       $0x0c, Y8, Y9, Y8
-	VXORPS       Y4, Y10, Y9
-	VANDPS       Y8, Y9, Y9
-	VMULPS       32(AX), Y6, Y8
-	VSUBPS       Y9, Y8, Y8
-	VMULPS       Y7, Y8, Y8
-	VMOVUPS      Y8, 32(AX)
+	VMOVD        SI, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y2, Y0, Y2
+	VCMPPS       $0x0c, Y1, Y0, Y0
+	VBROADCASTSS size+16(FP), Y1
+	VXORPS       Y1, Y2, Y1
+	VANDPS       Y0, Y1, Y1
+	VBROADCASTSS pre+24(FP), Y0
+	VMULPS       32(AX), Y0, Y0
+	VSUBPS       Y1, Y0, Y0
+	VBROADCASTSS post+28(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(AX)
 	ADDQ         $+64, AX
 	ADDQ         $+64, CX
 	ADDQ         $+64, DX
@@ -461,53 +1255,146 @@ loopEnd:
 // func squaresAVX2(keep float32, add float32, size float32, eps float32, gradScale float32, p *float32, grad *float32, v *float32, len int)
 // Requires: AVX, MMX+
 TEXT ·squaresAVX2(SB), NOSPLIT, $0-56
-	VBROADCASTSS keep+0(FP), Y0
-	VBROADCASTSS add+4(FP), Y1
-	VBROADCASTSS size+8(FP), Y2
-	VBROADCASTSS eps+12(FP), Y3
-	VBROADCASTSS gradScale+16(FP), Y4
-	MOVQ         p+24(FP), AX
-	MOVQ         grad+32(FP), CX
-	MOVQ         v+40(FP), DX
-	MOVQ         len+48(FP), BX
+	MOVQ p+24(FP), AX
+	MOVQ grad+32(FP), CX
+	MOVQ v+40(FP), DX
+	MOVQ len+48(FP), BX
 
+lines:
+	CMPQ         BX, $+32
+	JLT          linesEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+16(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+16(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   2112(CX)
+	VBROADCASTSS gradScale+16(FP), Y2
+	VMULPS       64(CX), Y2, Y2
+	VBROADCASTSS gradScale+16(FP), Y3
+	VMULPS       96(CX), Y3, Y3
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS keep+0(FP), Y4
+	VMULPS       (DX), Y4, Y4
+	VBROADCASTSS add+4(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (DX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS eps+12(FP), Y5
+	VADDPS       Y5, Y4, Y4
+	VDIVPS       Y4, Y0, Y0
+	VBROADCASTSS keep+0(FP), Y4
+	VMULPS       32(DX), Y4, Y4
+	VBROADCASTSS add+4(FP), Y5
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y1, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 32(DX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS eps+12(FP), Y5
+	VADDPS       Y5, Y4, Y4
+	VDIVPS       Y4, Y1, Y1
+	PREFETCHT1   2112(DX)
+	VBROADCASTSS keep+0(FP), Y4
+	VMULPS       64(DX), Y4, Y4
+	VBROADCASTSS add+4(FP), Y5
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y2, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 64(DX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS eps+12(FP), Y5
+	VADDPS       Y5, Y4, Y4
+	VDIVPS       Y4, Y2, Y2
+	VBROADCASTSS keep+0(FP), Y4
+	VMULPS       96(DX), Y4, Y4
+	VBROADCASTSS add+4(FP), Y5
+	VMULPS       Y3, Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 96(DX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS eps+12(FP), Y5
+	VADDPS       Y5, Y4, Y4
+	VDIVPS       Y4, Y3, Y3
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS size+8(FP), Y4
+	VMULPS       Y4, Y0, Y0
+	VMOVUPS      (AX), Y4
+	VSUBPS       Y0, Y4, Y4
+	VMOVUPS      Y4, (AX)
+	VBROADCASTSS size+8(FP), Y0
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      32(AX), Y0
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(AX)
+	PREFETCHT1   2112(AX)
+	VBROADCASTSS size+8(FP), Y0
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      64(AX), Y0
+	VSUBPS       Y2, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS size+8(FP), Y0
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      96(AX), Y0
+	VSUBPS       Y3, Y0, Y0
+	VMOVUPS      Y0, 96(AX)
+	ADDQ         $+128, AX
+	ADDQ         $+128, CX
+	ADDQ         $+128, DX
+	SUBQ         $+32, BX
+	JMP          lines
+
+linesEnd:
 loop:
-	CMPQ       BX, $+16
-	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
-	VMULPS     (CX), Y4, Y5
-	VMULPS     (DX), Y0, Y6
-	VMULPS     Y5, Y1, Y7
-	VMULPS     Y5, Y7, Y7
-	VADDPS     Y7, Y6, Y6
-	VMOVUPS    Y6, (DX)
-	VSQRTPS    Y6, Y6
-	VADDPS     Y3, Y6, Y6
-	VDIVPS     Y6, Y5, Y5
-	VMULPS     Y2, Y5, Y5
-	VMOVUPS    (AX), Y6
-	VSUBPS     Y5, Y6, Y6
-	VMOVUPS    Y6, (AX)
-	VMULPS     32(CX), Y4, Y5
-	VMULPS     32(DX), Y0, Y6
-	VMULPS     Y5, Y1, Y7
-	VMULPS     Y5, Y7, Y7
-	VADDPS     Y7, Y6, Y6
-	VMOVUPS    Y6, 32(DX)
-	VSQRTPS    Y6, Y6
-	VADDPS     Y3, Y6, Y6
-	VDIVPS     Y6, Y5, Y5
-	VMULPS     Y2, Y5, Y5
-	VMOVUPS    32(AX), Y6
-	VSUBPS     Y5, Y6, Y6
-	VMOVUPS    Y6, 32(AX)
-	ADDQ       $+64, AX
-	ADDQ       $+64, CX
-	ADDQ       $+64, DX
-	SUBQ       $+16, BX
-	JMP        loop
+	CMPQ         BX, $+16
+	JLT          loopEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+16(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+16(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS keep+0(FP), Y2
+	VMULPS       (DX), Y2, Y2
+	VBROADCASTSS add+4(FP), Y3
+	VMULPS       Y0, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y2, (DX)
+	VSQRTPS      Y2, Y2
+	VBROADCASTSS eps+12(FP), Y3
+	VADDPS       Y3, Y2, Y2
+	VDIVPS       Y2, Y0, Y0
+	VBROADCASTSS keep+0(FP), Y2
+	VMULPS       32(DX), Y2, Y2
+	VBROADCASTSS add+4(FP), Y3
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y2, 32(DX)
+	VSQRTPS      Y2, Y2
+	VBROADCASTSS eps+12(FP), Y3
+	VADDPS       Y3, Y2, Y2
+	VDIVPS       Y2, Y1, Y1
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS size+8(FP), Y2
+	VMULPS       Y2, Y0, Y0
+	VMOVUPS      (AX), Y2
+	VSUBPS       Y0, Y2, Y2
+	VMOVUPS      Y2, (AX)
+	VBROADCASTSS size+8(FP), Y0
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      32(AX), Y0
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(AX)
+	ADDQ         $+64, AX
+	ADDQ         $+64, CX
+	ADDQ         $+64, DX
+	SUBQ         $+16, BX
+	JMP          loop
 
 loopEnd:
 	VZEROUPPER
@@ -516,58 +1403,164 @@ loopEnd:
 // func squaresL2AVX2(keep float32, add float32, size float32, eps float32, gradScale float32, l2 float32, p *float32, grad *float32, v *float32, len int)
 // Requires: AVX, MMX+
 TEXT ·squaresL2AVX2(SB), NOSPLIT, $0-56
-	VBROADCASTSS keep+0(FP), Y0
-	VBROADCASTSS add+4(FP), Y1
-	VBROADCASTSS size+8(FP), Y2
-	VBROADCASTSS eps+12(FP), Y3
-	VBROADCASTSS gradScale+16(FP), Y4
-	VBROADCASTSS l2+20(FP), Y5
-	MOVQ         p+24(FP), AX
-	MOVQ         grad+32(FP), CX
-	MOVQ         v+40(FP), DX
-	MOVQ         len+48(FP), BX
+	MOVQ p+24(FP), AX
+	MOVQ grad+32(FP), CX
+	MOVQ v+40(FP), DX
+	MOVQ len+48(FP), BX
 
+lines:
+	CMPQ         BX, $+32
+	JLT          linesEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+16(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS l2+20(FP), Y1
+	VMULPS       (AX), Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VBROADCASTSS gradScale+16(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	VBROADCASTSS l2+20(FP), Y2
+	VMULPS       32(AX), Y2, Y2
+	VADDPS       Y2, Y1, Y1
+	PREFETCHT1   2112(CX)
+	VBROADCASTSS gradScale+16(FP), Y2
+	VMULPS       64(CX), Y2, Y2
+	VBROADCASTSS l2+20(FP), Y3
+	VMULPS       64(AX), Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VBROADCASTSS gradScale+16(FP), Y3
+	VMULPS       96(CX), Y3, Y3
+	VBROADCASTSS l2+20(FP), Y4
+	VMULPS       96(AX), Y4, Y4
+	VADDPS       Y4, Y3, Y3
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS keep+0(FP), Y4
+	VMULPS       (DX), Y4, Y4
+	VBROADCASTSS add+4(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (DX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS eps+12(FP), Y5
+	VADDPS       Y5, Y4, Y4
+	VDIVPS       Y4, Y0, Y0
+	VBROADCASTSS keep+0(FP), Y4
+	VMULPS       32(DX), Y4, Y4
+	VBROADCASTSS add+4(FP), Y5
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y1, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 32(DX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS eps+12(FP), Y5
+	VADDPS       Y5, Y4, Y4
+	VDIVPS       Y4, Y1, Y1
+	PREFETCHT1   2112(DX)
+	VBROADCASTSS keep+0(FP), Y4
+	VMULPS       64(DX), Y4, Y4
+	VBROADCASTSS add+4(FP), Y5
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y2, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 64(DX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS eps+12(FP), Y5
+	VADDPS       Y5, Y4, Y4
+	VDIVPS       Y4, Y2, Y2
+	VBROADCASTSS keep+0(FP), Y4
+	VMULPS       96(DX), Y4, Y4
+	VBROADCASTSS add+4(FP), Y5
+	VMULPS       Y3, Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 96(DX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS eps+12(FP), Y5
+	VADDPS       Y5, Y4, Y4
+	VDIVPS       Y4, Y3, Y3
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS size+8(FP), Y4
+	VMULPS       Y4, Y0, Y0
+	VMOVUPS      (AX), Y4
+	VSUBPS       Y0, Y4, Y4
+	VMOVUPS      Y4, (AX)
+	VBROADCASTSS size+8(FP), Y0
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      32(AX), Y0
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(AX)
+	PREFETCHT1   2112(AX)
+	VBROADCASTSS size+8(FP), Y0
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      64(AX), Y0
+	VSUBPS       Y2, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS size+8(FP), Y0
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      96(AX), Y0
+	VSUBPS       Y3, Y0, Y0
+	VMOVUPS      Y0, 96(AX)
+	ADDQ         $+128, AX
+	ADDQ         $+128, CX
+	ADDQ         $+128, DX
+	SUBQ         $+32, BX
+	JMP          lines
+
+linesEnd:
 loop:
-	CMPQ       BX, $+16
-	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
-	VMULPS     (CX), Y4, Y6
-	VMULPS     (AX), Y5, Y7
-	VADDPS     Y7, Y6, Y6
-	VMULPS     (DX), Y0, Y7
-	VMULPS     Y6, Y1, Y8
-	VMULPS     Y6, Y8, Y8
-	VADDPS     Y8, Y7, Y7
-	VMOVUPS    Y7, (DX)
-	VSQRTPS    Y7, Y7
-	VADDPS     Y3, Y7, Y7
-	VDIVPS     Y7, Y6, Y6
-	VMULPS     Y2, Y6, Y6
-	VMOVUPS    (AX), Y7
-	VSUBPS     Y6, Y7, Y7
-	VMOVUPS    Y7, (AX)
-	VMULPS     32(CX), Y4, Y6
-	VMULPS     32(AX), Y5, Y7
-	VADDPS     Y7, Y6, Y6
-	VMULPS     32(DX), Y0, Y7
-	VMULPS     Y6, Y1, Y8
-	VMULPS     Y6, Y8, Y8
-	VADDPS     Y8, Y7, Y7
-	VMOVUPS    Y7, 32(DX)
-	VSQRTPS    Y7, Y7
-	VADDPS     Y3, Y7, Y7
-	VDIVPS     Y7, Y6, Y6
-	VMULPS     Y2, Y6, Y6
-	VMOVUPS    32(AX), Y7
-	VSUBPS     Y6, Y7, Y7
-	VMOVUPS    Y7, 32(AX)
-	ADDQ       $+64, AX
-	ADDQ       $+64, CX
-	ADDQ       $+64, DX
-	SUBQ       $+16, BX
-	JMP        loop
+	CMPQ         BX, $+16
+	JLT          loopEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+16(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS l2+20(FP), Y1
+	VMULPS       (AX), Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VBROADCASTSS gradScale+16(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	VBROADCASTSS l2+20(FP), Y2
+	VMULPS       32(AX), Y2, Y2
+	VADDPS       Y2, Y1, Y1
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS keep+0(FP), Y2
+	VMULPS       (DX), Y2, Y2
+	VBROADCASTSS add+4(FP), Y3
+	VMULPS       Y0, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y2, (DX)
+	VSQRTPS      Y2, Y2
+	VBROADCASTSS eps+12(FP), Y3
+	VADDPS       Y3, Y2, Y2
+	VDIVPS       Y2, Y0, Y0
+	VBROADCASTSS keep+0(FP), Y2
+	VMULPS       32(DX), Y2, Y2
+	VBROADCASTSS add+4(FP), Y3
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y2, 32(DX)
+	VSQRTPS      Y2, Y2
+	VBROADCASTSS eps+12(FP), Y3
+	VADDPS       Y3, Y2, Y2
+	VDIVPS       Y2, Y1, Y1
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS size+8(FP), Y2
+	VMULPS       Y2, Y0, Y0
+	VMOVUPS      (AX), Y2
+	VSUBPS       Y0, Y2, Y2
+	VMOVUPS      Y2, (AX)
+	VBROADCASTSS size+8(FP), Y0
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      32(AX), Y0
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(AX)
+	ADDQ         $+64, AX
+	ADDQ         $+64, CX
+	ADDQ         $+64, DX
+	SUBQ         $+16, BX
+	JMP          loop
 
 loopEnd:
 	VZEROUPPER
@@ -576,72 +1569,212 @@ loopEnd:
 // func lambAVX2(beta1 float32, rest1 float32, beta2 float32, rest2 float32, scale1 float32, root float32, size float32, eps float32, gradScale float32, p *float32, grad *float32, m *float32, v *float32, len int)
 // Requires: AVX, MMX+
 TEXT ·lambAVX2(SB), NOSPLIT, $0-80
-	VBROADCASTSS beta1+0(FP), Y0
-	VBROADCASTSS rest1+4(FP), Y1
-	VBROADCASTSS beta2+8(FP), Y2
-	VBROADCASTSS rest2+12(FP), Y3
-	VBROADCASTSS scale1+16(FP), Y4
-	VBROADCASTSS root+20(FP), Y5
-	VBROADCASTSS size+24(FP), Y6
-	VBROADCASTSS eps+28(FP), Y7
-	VBROADCASTSS gradScale+32(FP), Y8
-	MOVQ         p+40(FP), AX
-	MOVQ         grad+48(FP), CX
-	MOVQ         m+56(FP), DX
-	MOVQ         v+64(FP), BX
-	MOVQ         len+72(FP), SI
+	MOVQ p+40(FP), AX
+	MOVQ grad+48(FP), CX
+	MOVQ m+56(FP), DX
+	MOVQ v+64(FP), BX
+	MOVQ len+72(FP), SI
 
+lines:
+	CMPQ         SI, $+32
+	JLT          linesEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+32(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+32(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   2112(CX)
+	VBROADCASTSS gradScale+32(FP), Y2
+	VMULPS       64(CX), Y2, Y2
+	VBROADCASTSS gradScale+32(FP), Y3
+	VMULPS       96(CX), Y3, Y3
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y4
+	VMULPS       (DX), Y4, Y4
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (DX)
+	VBROADCASTSS scale1+16(FP), Y5
+	VMULPS       Y4, Y5, Y4
+	VBROADCASTSS beta1+0(FP), Y5
+	VMULPS       32(DX), Y5, Y5
+	VBROADCASTSS rest1+4(FP), Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       Y6, Y5, Y5
+	VMOVUPS      Y5, 32(DX)
+	VBROADCASTSS scale1+16(FP), Y6
+	VMULPS       Y5, Y6, Y5
+	PREFETCHT1   2112(DX)
+	VBROADCASTSS beta1+0(FP), Y6
+	VMULPS       64(DX), Y6, Y6
+	VBROADCASTSS rest1+4(FP), Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 64(DX)
+	VBROADCASTSS scale1+16(FP), Y7
+	VMULPS       Y6, Y7, Y6
+	VBROADCASTSS beta1+0(FP), Y7
+	VMULPS       96(DX), Y7, Y7
+	VBROADCASTSS rest1+4(FP), Y8
+	VMULPS       Y3, Y8, Y8
+	VADDPS       Y8, Y7, Y7
+	VMOVUPS      Y7, 96(DX)
+	VBROADCASTSS scale1+16(FP), Y8
+	VMULPS       Y7, Y8, Y7
+	PREFETCHT1   2048(BX)
+	VBROADCASTSS beta2+8(FP), Y8
+	VMULPS       (BX), Y8, Y8
+	VBROADCASTSS rest2+12(FP), Y9
+	VMULPS       Y0, Y9, Y9
+	VMULPS       Y0, Y9, Y9
+	VADDPS       Y9, Y8, Y8
+	VMOVUPS      Y8, (BX)
+	VSQRTPS      Y8, Y8
+	VBROADCASTSS root+20(FP), Y0
+	VMULPS       Y0, Y8, Y8
+	VBROADCASTSS eps+28(FP), Y0
+	VADDPS       Y0, Y8, Y8
+	VDIVPS       Y8, Y4, Y4
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       32(BX), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y8
+	VMULPS       Y1, Y8, Y8
+	VMULPS       Y1, Y8, Y8
+	VADDPS       Y8, Y0, Y0
+	VMOVUPS      Y0, 32(BX)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS root+20(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS eps+28(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y5, Y5
+	PREFETCHT1   2112(BX)
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       64(BX), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y1
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y2, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 64(BX)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS root+20(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS eps+28(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y6, Y6
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       96(BX), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y1
+	VMULPS       Y3, Y1, Y1
+	VMULPS       Y3, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 96(BX)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS root+20(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS eps+28(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y7, Y7
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS size+24(FP), Y0
+	VMULPS       Y0, Y4, Y4
+	VMOVUPS      (AX), Y0
+	VSUBPS       Y4, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS size+24(FP), Y0
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      32(AX), Y0
+	VSUBPS       Y5, Y0, Y0
+	VMOVUPS      Y0, 32(AX)
+	PREFETCHT1   2112(AX)
+	VBROADCASTSS size+24(FP), Y0
+	VMULPS       Y0, Y6, Y6
+	VMOVUPS      64(AX), Y0
+	VSUBPS       Y6, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS size+24(FP), Y0
+	VMULPS       Y0, Y7, Y7
+	VMOVUPS      96(AX), Y0
+	VSUBPS       Y7, Y0, Y0
+	VMOVUPS      Y0, 96(AX)
+	ADDQ         $+128, AX
+	ADDQ         $+128, CX
+	ADDQ         $+128, DX
+	ADDQ         $+128, BX
+	SUBQ         $+32, SI
+	JMP          lines
+
+linesEnd:
 loop:
-	CMPQ       SI, $+16
-	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
-	PREFETCHT0 1024(BX)
-	VMULPS     (CX), Y8, Y9
-	VMULPS     (DX), Y0, Y10
-	VMULPS     Y9, Y1, Y11
-	VADDPS     Y11, Y10, Y10
-	VMOVUPS    Y10, (DX)
-	VMULPS     Y10, Y4, Y10
-	VMULPS     (BX), Y2, Y11
-	VMULPS     Y9, Y3, Y12
-	VMULPS     Y9, Y12, Y12
-	VADDPS     Y12, Y11, Y11
-	VMOVUPS    Y11, (BX)
-	VSQRTPS    Y11, Y11
-	VMULPS     Y5, Y11, Y11
-	VADDPS     Y7, Y11, Y11
-	VDIVPS     Y11, Y10, Y10
-	VMULPS     Y6, Y10, Y10
-	VMOVUPS    (AX), Y9
-	VSUBPS     Y10, Y9, Y9
-	VMOVUPS    Y9, (AX)
-	VMULPS     32(CX), Y8, Y9
-	VMULPS     32(DX), Y0, Y10
-	VMULPS     Y9, Y1, Y11
-	VADDPS     Y11, Y10, Y10
-	VMOVUPS    Y10, 32(DX)
-	VMULPS     Y10, Y4, Y10
-	VMULPS     32(BX), Y2, Y11
-	VMULPS     Y9, Y3, Y12
-	VMULPS     Y9, Y12, Y12
-	VADDPS     Y12, Y11, Y11
-	VMOVUPS    Y11, 32(BX)
-	VSQRTPS    Y11, Y11
-	VMULPS     Y5, Y11, Y11
-	VADDPS     Y7, Y11, Y11
-	VDIVPS     Y11, Y10, Y10
-	VMULPS     Y6, Y10, Y10
-	VMOVUPS    32(AX), Y9
-	VSUBPS     Y10, Y9, Y9
-	VMOVUPS    Y9, 32(AX)
-	ADDQ       $+64, AX
-	ADDQ       $+64, CX
-	ADDQ       $+64, DX
-	ADDQ       $+64, BX
-	SUBQ       $+16, SI
-	JMP        loop
+	CMPQ         SI, $+16
+	JLT          loopEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+32(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+32(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       (DX), Y2, Y2
+	VBROADCASTSS rest1+4(FP), Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y2, (DX)
+	VBROADCASTSS scale1+16(FP), Y3
+	VMULPS       Y2, Y3, Y2
+	VBROADCASTSS beta1+0(FP), Y3
+	VMULPS       32(DX), Y3, Y3
+	VBROADCASTSS rest1+4(FP), Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       Y4, Y3, Y3
+	VMOVUPS      Y3, 32(DX)
+	VBROADCASTSS scale1+16(FP), Y4
+	VMULPS       Y3, Y4, Y3
+	PREFETCHT1   2048(BX)
+	VBROADCASTSS beta2+8(FP), Y4
+	VMULPS       (BX), Y4, Y4
+	VBROADCASTSS rest2+12(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (BX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS root+20(FP), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS eps+28(FP), Y0
+	VADDPS       Y0, Y4, Y4
+	VDIVPS       Y4, Y2, Y2
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       32(BX), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y4
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       Y4, Y0, Y0
+	VMOVUPS      Y0, 32(BX)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS root+20(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS eps+28(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y3, Y3
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS size+24(FP), Y0
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      (AX), Y0
+	VSUBPS       Y2, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS size+24(FP), Y0
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      32(AX), Y0
+	VSUBPS       Y3, Y0, Y0
+	VMOVUPS      Y0, 32(AX)
+	ADDQ         $+64, AX
+	ADDQ         $+64, CX
+	ADDQ         $+64, DX
+	ADDQ         $+64, BX
+	SUBQ         $+16, SI
+	JMP          loop
 
 loopEnd:
 	VZEROUPPER
@@ -656,74 +1789,217 @@ TEXT ·lambDecayAVX2(SB), NOSPLIT, $0-80
 	MOVQ v+64(FP), BX
 	MOVQ len+72(FP), SI
 
+lines:
+	CMPQ         SI, $+32
+	JLT          linesEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+36(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+36(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   2112(CX)
+	VBROADCASTSS gradScale+36(FP), Y2
+	VMULPS       64(CX), Y2, Y2
+	VBROADCASTSS gradScale+36(FP), Y3
+	VMULPS       96(CX), Y3, Y3
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y4
+	VMULPS       (DX), Y4, Y4
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (DX)
+	VBROADCASTSS scale1+16(FP), Y5
+	VMULPS       Y4, Y5, Y4
+	VBROADCASTSS beta1+0(FP), Y5
+	VMULPS       32(DX), Y5, Y5
+	VBROADCASTSS rest1+4(FP), Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       Y6, Y5, Y5
+	VMOVUPS      Y5, 32(DX)
+	VBROADCASTSS scale1+16(FP), Y6
+	VMULPS       Y5, Y6, Y5
+	PREFETCHT1   2112(DX)
+	VBROADCASTSS beta1+0(FP), Y6
+	VMULPS       64(DX), Y6, Y6
+	VBROADCASTSS rest1+4(FP), Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 64(DX)
+	VBROADCASTSS scale1+16(FP), Y7
+	VMULPS       Y6, Y7, Y6
+	VBROADCASTSS beta1+0(FP), Y7
+	VMULPS       96(DX), Y7, Y7
+	VBROADCASTSS rest1+4(FP), Y8
+	VMULPS       Y3, Y8, Y8
+	VADDPS       Y8, Y7, Y7
+	VMOVUPS      Y7, 96(DX)
+	VBROADCASTSS scale1+16(FP), Y8
+	VMULPS       Y7, Y8, Y7
+	PREFETCHT1   2048(BX)
+	VBROADCASTSS beta2+8(FP), Y8
+	VMULPS       (BX), Y8, Y8
+	VBROADCASTSS rest2+12(FP), Y9
+	VMULPS       Y0, Y9, Y9
+	VMULPS       Y0, Y9, Y9
+	VADDPS       Y9, Y8, Y8
+	VMOVUPS      Y8, (BX)
+	VSQRTPS      Y8, Y8
+	VBROADCASTSS root+24(FP), Y0
+	VMULPS       Y0, Y8, Y8
+	VBROADCASTSS eps+32(FP), Y0
+	VADDPS       Y0, Y8, Y8
+	VDIVPS       Y8, Y4, Y4
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       32(BX), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y8
+	VMULPS       Y1, Y8, Y8
+	VMULPS       Y1, Y8, Y8
+	VADDPS       Y8, Y0, Y0
+	VMOVUPS      Y0, 32(BX)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS root+24(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS eps+32(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y5, Y5
+	PREFETCHT1   2112(BX)
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       64(BX), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y1
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y2, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 64(BX)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS root+24(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS eps+32(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y6, Y6
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       96(BX), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y1
+	VMULPS       Y3, Y1, Y1
+	VMULPS       Y3, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 96(BX)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS root+24(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS eps+32(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y7, Y7
+	PREFETCHT1   2048(AX)
+	VBROADCASTSS scale2+20(FP), Y0
+	VMULPS       (AX), Y0, Y0
+	VADDPS       Y0, Y4, Y4
+	VBROADCASTSS size+28(FP), Y0
+	VMULPS       Y0, Y4, Y4
+	VMOVUPS      (AX), Y0
+	VSUBPS       Y4, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS scale2+20(FP), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y0, Y5, Y5
+	VBROADCASTSS size+28(FP), Y0
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      32(AX), Y0
+	VSUBPS       Y5, Y0, Y0
+	VMOVUPS      Y0, 32(AX)
+	PREFETCHT1   2112(AX)
+	VBROADCASTSS scale2+20(FP), Y0
+	VMULPS       64(AX), Y0, Y0
+	VADDPS       Y0, Y6, Y6
+	VBROADCASTSS size+28(FP), Y0
+	VMULPS       Y0, Y6, Y6
+	VMOVUPS      64(AX), Y0
+	VSUBPS       Y6, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS scale2+20(FP), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y0, Y7, Y7
+	VBROADCASTSS size+28(FP), Y0
+	VMULPS       Y0, Y7, Y7
+	VMOVUPS      96(AX), Y0
+	VSUBPS       Y7, Y0, Y0
+	VMOVUPS      Y0, 96(AX)
+	ADDQ         $+128, AX
+	ADDQ         $+128, CX
+	ADDQ         $+128, DX
+	ADDQ         $+128, BX
+	SUBQ         $+32, SI
+	JMP          lines
+
+linesEnd:
 loop:
 	CMPQ         SI, $+16
 	JLT          loopEnd
-	PREFETCHT0   1024(AX)
-	PREFETCHT0   1024(CX)
-	PREFETCHT0   1024(DX)
-	PREFETCHT0   1024(BX)
+	PREFETCHT1   2048(CX)
 	VBROADCASTSS gradScale+36(FP), Y0
 	VMULPS       (CX), Y0, Y0
-	VBROADCASTSS beta1+0(FP), Y1
-	VMULPS       (DX), Y1, Y1
-	VBROADCASTSS rest1+4(FP), Y2
-	VMULPS       Y0, Y2, Y2
-	VADDPS       Y2, Y1, Y1
-	VMOVUPS      Y1, (DX)
-	VBROADCASTSS scale1+16(FP), Y2
-	VMULPS       Y1, Y2, Y1
-	VBROADCASTSS beta2+8(FP), Y2
-	VMULPS       (BX), Y2, Y2
-	VBROADCASTSS rest2+12(FP), Y3
-	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS gradScale+36(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       (DX), Y2, Y2
+	VBROADCASTSS rest1+4(FP), Y3
 	VMULPS       Y0, Y3, Y3
 	VADDPS       Y3, Y2, Y2
-	VMOVUPS      Y2, (BX)
-	VSQRTPS      Y2, Y2
+	VMOVUPS      Y2, (DX)
+	VBROADCASTSS scale1+16(FP), Y3
+	VMULPS       Y2, Y3, Y2
+	VBROADCASTSS beta1+0(FP), Y3
+	VMULPS       32(DX), Y3, Y3
+	VBROADCASTSS rest1+4(FP), Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       Y4, Y3, Y3
+	VMOVUPS      Y3, 32(DX)
+	VBROADCASTSS scale1+16(FP), Y4
+	VMULPS       Y3, Y4, Y3
+	PREFETCHT1   2048(BX)
+	VBROADCASTSS beta2+8(FP), Y4
+	VMULPS       (BX), Y4, Y4
+	VBROADCASTSS rest2+12(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (BX)
+	VSQRTPS      Y4, Y4
 	VBROADCASTSS root+24(FP), Y0
-	VMULPS       Y0, Y2, Y2
+	VMULPS       Y0, Y4, Y4
 	VBROADCASTSS eps+32(FP), Y0
-	VADDPS       Y0, Y2, Y2
-	VDIVPS       Y2, Y1, Y1
+	VADDPS       Y0, Y4, Y4
+	VDIVPS       Y4, Y2, Y2
+	VBROADCASTSS beta2+8(FP), Y0
+	VMULPS       32(BX), Y0, Y0
+	VBROADCASTSS rest2+12(FP), Y4
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       Y4, Y0, Y0
+	VMOVUPS      Y0, 32(BX)
+	VSQRTPS      Y0, Y0
+	VBROADCASTSS root+24(FP), Y1
+	VMULPS       Y1, Y0, Y0
+	VBROADCASTSS eps+32(FP), Y1
+	VADDPS       Y1, Y0, Y0
+	VDIVPS       Y0, Y3, Y3
+	PREFETCHT1   2048(AX)
 	VBROADCASTSS scale2+20(FP), Y0
 	VMULPS       (AX), Y0, Y0
-	VADDPS       Y0, Y1, Y1
-	VBROADCASTSS size+28(FP), Y0
-	VMULPS       Y0, Y1, Y1
-	VMOVUPS      (AX), Y0
-	VSUBPS       Y1, Y0, Y0
-	VMOVUPS      Y0, (AX)
-	VBROADCASTSS gradScale+36(FP), Y0
-	VMULPS       32(CX), Y0, Y0
-	VBROADCASTSS beta1+0(FP), Y1
-	VMULPS       32(DX), Y1, Y1
-	VBROADCASTSS rest1+4(FP), Y2
-	VMULPS       Y0, Y2, Y2
-	VADDPS       Y2, Y1, Y1
-	VMOVUPS      Y1, 32(DX)
-	VBROADCASTSS scale1+16(FP), Y2
-	VMULPS       Y1, Y2, Y1
-	VBROADCASTSS beta2+8(FP), Y2
-	VMULPS       32(BX), Y2, Y2
-	VBROADCASTSS rest2+12(FP), Y3
-	VMULPS       Y0, Y3, Y3
-	VMULPS       Y0, Y3, Y3
-	VADDPS       Y3, Y2, Y2
-	VMOVUPS      Y2, 32(BX)
-	VSQRTPS      Y2, Y2
-	VBROADCASTSS root+24(FP), Y0
-	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS eps+32(FP), Y0
 	VADDPS       Y0, Y2, Y2
-	VDIVPS       Y2, Y1, Y1
+	VBROADCASTSS size+28(FP), Y0
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      (AX), Y0
+	VSUBPS       Y2, Y0, Y0
+	VMOVUPS      Y0, (AX)
 	VBROADCASTSS scale2+20(FP), Y0
 	VMULPS       32(AX), Y0, Y0
-	VADDPS       Y0, Y1, Y1
+	VADDPS       Y0, Y3, Y3
 	VBROADCASTSS size+28(FP), Y0
-	VMULPS       Y0, Y1, Y1
+	VMULPS       Y0, Y3, Y3
 	VMOVUPS      32(AX), Y0
-	VSUBPS       Y1, Y0, Y0
+	VSUBPS       Y3, Y0, Y0
 	VMOVUPS      Y0, 32(AX)
 	ADDQ         $+64, AX
 	ADDQ         $+64, CX
@@ -739,41 +2015,104 @@ loopEnd:
 // func larsAVX2(beta1 float32, size float32, gradScale float32, p *float32, grad *float32, m *float32, len int)
 // Requires: AVX, MMX+
 TEXT ·larsAVX2(SB), NOSPLIT, $0-48
-	VBROADCASTSS beta1+0(FP), Y0
-	VBROADCASTSS size+4(FP), Y1
-	VBROADCASTSS gradScale+8(FP), Y2
-	MOVQ         p+16(FP), AX
-	MOVQ         grad+24(FP), CX
-	MOVQ         m+32(FP), DX
-	MOVQ         len+40(FP), BX
+	MOVQ p+16(FP), AX
+	MOVQ grad+24(FP), CX
+	MOVQ m+32(FP), DX
+	MOVQ len+40(FP), BX
 
+lines:
+	CMPQ         BX, $+32
+	JLT          linesEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+8(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+8(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   2112(CX)
+	VBROADCASTSS gradScale+8(FP), Y2
+	VMULPS       64(CX), Y2, Y2
+	VBROADCASTSS gradScale+8(FP), Y3
+	VMULPS       96(CX), Y3, Y3
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y4
+	VMULPS       (DX), Y4, Y4
+	VBROADCASTSS size+4(FP), Y5
+	VMULPS       Y0, Y5, Y0
+	VADDPS       Y0, Y4, Y4
+	VMOVUPS      Y4, (DX)
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       32(DX), Y0, Y0
+	VBROADCASTSS size+4(FP), Y5
+	VMULPS       Y1, Y5, Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(DX)
+	PREFETCHT1   2112(DX)
+	VBROADCASTSS beta1+0(FP), Y1
+	VMULPS       64(DX), Y1, Y1
+	VBROADCASTSS size+4(FP), Y5
+	VMULPS       Y2, Y5, Y2
+	VADDPS       Y2, Y1, Y1
+	VMOVUPS      Y1, 64(DX)
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       96(DX), Y2, Y2
+	VBROADCASTSS size+4(FP), Y5
+	VMULPS       Y3, Y5, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y2, 96(DX)
+	PREFETCHT1   2048(AX)
+	VMOVUPS      (AX), Y3
+	VSUBPS       Y4, Y3, Y3
+	VMOVUPS      Y3, (AX)
+	VMOVUPS      32(AX), Y3
+	VSUBPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 32(AX)
+	PREFETCHT1   2112(AX)
+	VMOVUPS      64(AX), Y0
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      96(AX), Y0
+	VSUBPS       Y2, Y0, Y0
+	VMOVUPS      Y0, 96(AX)
+	ADDQ         $+128, AX
+	ADDQ         $+128, CX
+	ADDQ         $+128, DX
+	SUBQ         $+32, BX
+	JMP          lines
+
+linesEnd:
 loop:
-	CMPQ       BX, $+16
-	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
-	VMULPS     (CX), Y2, Y3
-	VMULPS     (DX), Y0, Y4
-	VMULPS     Y3, Y1, Y3
-	VADDPS     Y3, Y4, Y4
-	VMOVUPS    Y4, (DX)
-	VMOVUPS    (AX), Y3
-	VSUBPS     Y4, Y3, Y3
-	VMOVUPS    Y3, (AX)
-	VMULPS     32(CX), Y2, Y3
-	VMULPS     32(DX), Y0, Y4
-	VMULPS     Y3, Y1, Y3
-	VADDPS     Y3, Y4, Y4
-	VMOVUPS    Y4, 32(DX)
-	VMOVUPS    32(AX), Y3
-	VSUBPS     Y4, Y3, Y3
-	VMOVUPS    Y3, 32(AX)
-	ADDQ       $+64, AX
-	ADDQ       $+64, CX
-	ADDQ       $+64, DX
-	SUBQ       $+16, BX
-	JMP        loop
+	CMPQ         BX, $+16
+	JLT          loopEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+8(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+8(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       (DX), Y2, Y2
+	VBROADCASTSS size+4(FP), Y3
+	VMULPS       Y0, Y3, Y0
+	VADDPS       Y0, Y2, Y2
+	VMOVUPS      Y2, (DX)
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       32(DX), Y0, Y0
+	VBROADCASTSS size+4(FP), Y3
+	VMULPS       Y1, Y3, Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(DX)
+	PREFETCHT1   2048(AX)
+	VMOVUPS      (AX), Y1
+	VSUBPS       Y2, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      32(AX), Y1
+	VSUBPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         $+64, AX
+	ADDQ         $+64, CX
+	ADDQ         $+64, DX
+	SUBQ         $+16, BX
+	JMP          loop
 
 loopEnd:
 	VZEROUPPER
@@ -782,46 +2121,122 @@ loopEnd:
 // func larsL2AVX2(beta1 float32, size float32, gradScale float32, l2 float32, p *float32, grad *float32, m *float32, len int)
 // Requires: AVX, MMX+
 TEXT ·larsL2AVX2(SB), NOSPLIT, $0-48
-	VBROADCASTSS beta1+0(FP), Y0
-	VBROADCASTSS size+4(FP), Y1
-	VBROADCASTSS gradScale+8(FP), Y2
-	VBROADCASTSS l2+12(FP), Y3
-	MOVQ         p+16(FP), AX
-	MOVQ         grad+24(FP), CX
-	MOVQ         m+32(FP), DX
-	MOVQ         len+40(FP), BX
+	MOVQ p+16(FP), AX
+	MOVQ grad+24(FP), CX
+	MOVQ m+32(FP), DX
+	MOVQ len+40(FP), BX
 
+lines:
+	CMPQ         BX, $+32
+	JLT          linesEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+8(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS l2+12(FP), Y1
+	VMULPS       (AX), Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VBROADCASTSS gradScale+8(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	VBROADCASTSS l2+12(FP), Y2
+	VMULPS       32(AX), Y2, Y2
+	VADDPS       Y2, Y1, Y1
+	PREFETCHT1   2112(CX)
+	VBROADCASTSS gradScale+8(FP), Y2
+	VMULPS       64(CX), Y2, Y2
+	VBROADCASTSS l2+12(FP), Y3
+	VMULPS       64(AX), Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VBROADCASTSS gradScale+8(FP), Y3
+	VMULPS       96(CX), Y3, Y3
+	VBROADCASTSS l2+12(FP), Y4
+	VMULPS       96(AX), Y4, Y4
+	VADDPS       Y4, Y3, Y3
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y4
+	VMULPS       (DX), Y4, Y4
+	VBROADCASTSS size+4(FP), Y5
+	VMULPS       Y0, Y5, Y0
+	VADDPS       Y0, Y4, Y4
+	VMOVUPS      Y4, (DX)
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       32(DX), Y0, Y0
+	VBROADCASTSS size+4(FP), Y5
+	VMULPS       Y1, Y5, Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(DX)
+	PREFETCHT1   2112(DX)
+	VBROADCASTSS beta1+0(FP), Y1
+	VMULPS       64(DX), Y1, Y1
+	VBROADCASTSS size+4(FP), Y5
+	VMULPS       Y2, Y5, Y2
+	VADDPS       Y2, Y1, Y1
+	VMOVUPS      Y1, 64(DX)
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       96(DX), Y2, Y2
+	VBROADCASTSS size+4(FP), Y5
+	VMULPS       Y3, Y5, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y2, 96(DX)
+	PREFETCHT1   2048(AX)
+	VMOVUPS      (AX), Y3
+	VSUBPS       Y4, Y3, Y3
+	VMOVUPS      Y3, (AX)
+	VMOVUPS      32(AX), Y3
+	VSUBPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 32(AX)
+	PREFETCHT1   2112(AX)
+	VMOVUPS      64(AX), Y0
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      96(AX), Y0
+	VSUBPS       Y2, Y0, Y0
+	VMOVUPS      Y0, 96(AX)
+	ADDQ         $+128, AX
+	ADDQ         $+128, CX
+	ADDQ         $+128, DX
+	SUBQ         $+32, BX
+	JMP          lines
+
+linesEnd:
 loop:
-	CMPQ       BX, $+16
-	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
-	VMULPS     (CX), Y2, Y4
-	VMULPS     (AX), Y3, Y5
-	VADDPS     Y5, Y4, Y4
-	VMULPS     (DX), Y0, Y5
-	VMULPS     Y4, Y1, Y4
-	VADDPS     Y4, Y5, Y5
-	VMOVUPS    Y5, (DX)
-	VMOVUPS    (AX), Y4
-	VSUBPS     Y5, Y4, Y4
-	VMOVUPS    Y4, (AX)
-	VMULPS     32(CX), Y2, Y4
-	VMULPS     32(AX), Y3, Y5
-	VADDPS     Y5, Y4, Y4
-	VMULPS     32(DX), Y0, Y5
-	VMULPS     Y4, Y1, Y4
-	VADDPS     Y4, Y5, Y5
-	VMOVUPS    Y5, 32(DX)
-	VMOVUPS    32(AX), Y4
-	VSUBPS     Y5, Y4, Y4
-	VMOVUPS    Y4, 32(AX)
-	ADDQ       $+64, AX
-	ADDQ       $+64, CX
-	ADDQ       $+64, DX
-	SUBQ       $+16, BX
-	JMP        loop
+	CMPQ         BX, $+16
+	JLT          loopEnd
+	PREFETCHT1   2048(CX)
+	VBROADCASTSS gradScale+8(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS l2+12(FP), Y1
+	VMULPS       (AX), Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VBROADCASTSS gradScale+8(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	VBROADCASTSS l2+12(FP), Y2
+	VMULPS       32(AX), Y2, Y2
+	VADDPS       Y2, Y1, Y1
+	PREFETCHT1   2048(DX)
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       (DX), Y2, Y2
+	VBROADCASTSS size+4(FP), Y3
+	VMULPS       Y0, Y3, Y0
+	VADDPS       Y0, Y2, Y2
+	VMOVUPS      Y2, (DX)
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       32(DX), Y0, Y0
+	VBROADCASTSS size+4(FP), Y3
+	VMULPS       Y1, Y3, Y1
+	VADDPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(DX)
+	PREFETCHT1   2048(AX)
+	VMOVUPS      (AX), Y1
+	VSUBPS       Y2, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      32(AX), Y1
+	VSUBPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         $+64, AX
+	ADDQ         $+64, CX
+	ADDQ         $+64, DX
+	SUBQ         $+16, BX
+	JMP          loop
 
 loopEnd:
 	VZEROUPPER
@@ -845,18 +2260,116 @@ TEXT ·adamAVX512(SB), NOSPLIT, $0-80
 	MOVQ         v+64(FP), BX
 	MOVQ         len+72(FP), SI
 
+lines:
+	CMPQ       SI, $+64
+	JLT        linesEnd
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z6, Z9
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Z6, Z10
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Z6, Z11
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Z6, Z12
+	PREFETCHT1 2048(DX)
+	VMULPS     (DX), Z0, Z13
+	VMULPS     Z9, Z1, Z14
+	VADDPS     Z14, Z13, Z13
+	VMOVUPS    Z13, (DX)
+	PREFETCHT1 2112(DX)
+	VMULPS     64(DX), Z0, Z14
+	VMULPS     Z10, Z1, Z15
+	VADDPS     Z15, Z14, Z14
+	VMOVUPS    Z14, 64(DX)
+	PREFETCHT1 2176(DX)
+	VMULPS     128(DX), Z0, Z15
+	VMULPS     Z11, Z1, Z16
+	VADDPS     Z16, Z15, Z15
+	VMOVUPS    Z15, 128(DX)
+	PREFETCHT1 2240(DX)
+	VMULPS     192(DX), Z0, Z16
+	VMULPS     Z12, Z1, Z17
+	VADDPS     Z17, Z16, Z16
+	VMOVUPS    Z16, 192(DX)
+	PREFETCHT1 2048(BX)
+	VMULPS     (BX), Z2, Z17
+	VMULPS     Z9, Z3, Z18
+	VMULPS     Z9, Z18, Z18
+	VADDPS     Z18, Z17, Z17
+	VMOVUPS    Z17, (BX)
+	VSQRTPS    Z17, Z17
+	VADDPS     Z5, Z17, Z17
+	VDIVPS     Z17, Z13, Z13
+	PREFETCHT1 2112(BX)
+	VMULPS     64(BX), Z2, Z9
+	VMULPS     Z10, Z3, Z17
+	VMULPS     Z10, Z17, Z17
+	VADDPS     Z17, Z9, Z9
+	VMOVUPS    Z9, 64(BX)
+	VSQRTPS    Z9, Z9
+	VADDPS     Z5, Z9, Z9
+	VDIVPS     Z9, Z14, Z14
+	PREFETCHT1 2176(BX)
+	VMULPS     128(BX), Z2, Z9
+	VMULPS     Z11, Z3, Z10
+	VMULPS     Z11, Z10, Z10
+	VADDPS     Z10, Z9, Z9
+	VMOVUPS    Z9, 128(BX)
+	VSQRTPS    Z9, Z9
+	VADDPS     Z5, Z9, Z9
+	VDIVPS     Z9, Z15, Z15
+	PREFETCHT1 2240(BX)
+	VMULPS     192(BX), Z2, Z9
+	VMULPS     Z12, Z3, Z10
+	VMULPS     Z12, Z10, Z10
+	VADDPS     Z10, Z9, Z9
+	VMOVUPS    Z9, 192(BX)
+	VSQRTPS    Z9, Z9
+	VADDPS     Z5, Z9, Z9
+	VDIVPS     Z9, Z16, Z16
+	PREFETCHT1 2048(AX)
+	VMULPS     Z4, Z13, Z13
+	VMULPS     (AX), Z7, Z9
+	VSUBPS     Z13, Z9, Z9
+	VMULPS     Z8, Z9, Z9
+	VMOVUPS    Z9, (AX)
+	PREFETCHT1 2112(AX)
+	VMULPS     Z4, Z14, Z14
+	VMULPS     64(AX), Z7, Z9
+	VSUBPS     Z14, Z9, Z9
+	VMULPS     Z8, Z9, Z9
+	VMOVUPS    Z9, 64(AX)
+	PREFETCHT1 2176(AX)
+	VMULPS     Z4, Z15, Z15
+	VMULPS     128(AX), Z7, Z9
+	VSUBPS     Z15, Z9, Z9
+	VMULPS     Z8, Z9, Z9
+	VMOVUPS    Z9, 128(AX)
+	PREFETCHT1 2240(AX)
+	VMULPS     Z4, Z16, Z16
+	VMULPS     192(AX), Z7, Z9
+	VSUBPS     Z16, Z9, Z9
+	VMULPS     Z8, Z9, Z9
+	VMOVUPS    Z9, 192(AX)
+	ADDQ       $+256, AX
+	ADDQ       $+256, CX
+	ADDQ       $+256, DX
+	ADDQ       $+256, BX
+	SUBQ       $+64, SI
+	JMP        lines
+
+linesEnd:
 loop:
 	CMPQ       SI, $+16
 	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
-	PREFETCHT0 1024(BX)
+	PREFETCHT1 2048(CX)
 	VMULPS     (CX), Z6, Z9
+	PREFETCHT1 2048(DX)
 	VMULPS     (DX), Z0, Z10
 	VMULPS     Z9, Z1, Z11
 	VADDPS     Z11, Z10, Z10
 	VMOVUPS    Z10, (DX)
+	PREFETCHT1 2048(BX)
 	VMULPS     (BX), Z2, Z11
 	VMULPS     Z9, Z3, Z12
 	VMULPS     Z9, Z12, Z12
@@ -864,12 +2377,13 @@ loop:
 	VMOVUPS    Z11, (BX)
 	VSQRTPS    Z11, Z11
 	VADDPS     Z5, Z11, Z11
-	VDIVPS     Z11, Z10, Z9
-	VMULPS     Z4, Z9, Z9
-	VMULPS     (AX), Z7, Z10
-	VSUBPS     Z9, Z10, Z10
-	VMULPS     Z8, Z10, Z10
-	VMOVUPS    Z10, (AX)
+	VDIVPS     Z11, Z10, Z10
+	PREFETCHT1 2048(AX)
+	VMULPS     Z4, Z10, Z10
+	VMULPS     (AX), Z7, Z9
+	VSUBPS     Z10, Z9, Z9
+	VMULPS     Z8, Z9, Z9
+	VMOVUPS    Z9, (AX)
 	ADDQ       $+64, AX
 	ADDQ       $+64, CX
 	ADDQ       $+64, DX
@@ -900,20 +2414,126 @@ TEXT ·adamL2AVX512(SB), NOSPLIT, $0-80
 	MOVQ         v+64(FP), BX
 	MOVQ         len+72(FP), SI
 
-loop:
-	CMPQ       SI, $+16
-	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
-	PREFETCHT0 1024(BX)
+lines:
+	CMPQ       SI, $+64
+	JLT        linesEnd
+	PREFETCHT1 2048(CX)
 	VMULPS     (CX), Z6, Z10
 	VMULPS     (AX), Z9, Z11
 	VADDPS     Z11, Z10, Z10
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Z6, Z11
+	VMULPS     64(AX), Z9, Z12
+	VADDPS     Z12, Z11, Z11
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Z6, Z12
+	VMULPS     128(AX), Z9, Z13
+	VADDPS     Z13, Z12, Z12
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Z6, Z13
+	VMULPS     192(AX), Z9, Z14
+	VADDPS     Z14, Z13, Z13
+	PREFETCHT1 2048(DX)
+	VMULPS     (DX), Z0, Z14
+	VMULPS     Z10, Z1, Z15
+	VADDPS     Z15, Z14, Z14
+	VMOVUPS    Z14, (DX)
+	PREFETCHT1 2112(DX)
+	VMULPS     64(DX), Z0, Z15
+	VMULPS     Z11, Z1, Z16
+	VADDPS     Z16, Z15, Z15
+	VMOVUPS    Z15, 64(DX)
+	PREFETCHT1 2176(DX)
+	VMULPS     128(DX), Z0, Z16
+	VMULPS     Z12, Z1, Z17
+	VADDPS     Z17, Z16, Z16
+	VMOVUPS    Z16, 128(DX)
+	PREFETCHT1 2240(DX)
+	VMULPS     192(DX), Z0, Z17
+	VMULPS     Z13, Z1, Z18
+	VADDPS     Z18, Z17, Z17
+	VMOVUPS    Z17, 192(DX)
+	PREFETCHT1 2048(BX)
+	VMULPS     (BX), Z2, Z18
+	VMULPS     Z10, Z3, Z19
+	VMULPS     Z10, Z19, Z19
+	VADDPS     Z19, Z18, Z18
+	VMOVUPS    Z18, (BX)
+	VSQRTPS    Z18, Z18
+	VADDPS     Z5, Z18, Z18
+	VDIVPS     Z18, Z14, Z14
+	PREFETCHT1 2112(BX)
+	VMULPS     64(BX), Z2, Z10
+	VMULPS     Z11, Z3, Z18
+	VMULPS     Z11, Z18, Z18
+	VADDPS     Z18, Z10, Z10
+	VMOVUPS    Z10, 64(BX)
+	VSQRTPS    Z10, Z10
+	VADDPS     Z5, Z10, Z10
+	VDIVPS     Z10, Z15, Z15
+	PREFETCHT1 2176(BX)
+	VMULPS     128(BX), Z2, Z10
+	VMULPS     Z12, Z3, Z11
+	VMULPS     Z12, Z11, Z11
+	VADDPS     Z11, Z10, Z10
+	VMOVUPS    Z10, 128(BX)
+	VSQRTPS    Z10, Z10
+	VADDPS     Z5, Z10, Z10
+	VDIVPS     Z10, Z16, Z16
+	PREFETCHT1 2240(BX)
+	VMULPS     192(BX), Z2, Z10
+	VMULPS     Z13, Z3, Z11
+	VMULPS     Z13, Z11, Z11
+	VADDPS     Z11, Z10, Z10
+	VMOVUPS    Z10, 192(BX)
+	VSQRTPS    Z10, Z10
+	VADDPS     Z5, Z10, Z10
+	VDIVPS     Z10, Z17, Z17
+	PREFETCHT1 2048(AX)
+	VMULPS     Z4, Z14, Z14
+	VMULPS     (AX), Z7, Z10
+	VSUBPS     Z14, Z10, Z10
+	VMULPS     Z8, Z10, Z10
+	VMOVUPS    Z10, (AX)
+	PREFETCHT1 2112(AX)
+	VMULPS     Z4, Z15, Z15
+	VMULPS     64(AX), Z7, Z10
+	VSUBPS     Z15, Z10, Z10
+	VMULPS     Z8, Z10, Z10
+	VMOVUPS    Z10, 64(AX)
+	PREFETCHT1 2176(AX)
+	VMULPS     Z4, Z16, Z16
+	VMULPS     128(AX), Z7, Z10
+	VSUBPS     Z16, Z10, Z10
+	VMULPS     Z8, Z10, Z10
+	VMOVUPS    Z10, 128(AX)
+	PREFETCHT1 2240(AX)
+	VMULPS     Z4, Z17, Z17
+	VMULPS     192(AX), Z7, Z10
+	VSUBPS     Z17, Z10, Z10
+	VMULPS     Z8, Z10, Z10
+	VMOVUPS    Z10, 192(AX)
+	ADDQ       $+256, AX
+	ADDQ       $+256, CX
+	ADDQ       $+256, DX
+	ADDQ       $+256, BX
+	SUBQ       $+64, SI
+	JMP        lines
+
+linesEnd:
+loop:
+	CMPQ       SI, $+16
+	JLT        loopEnd
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z6, Z10
+	VMULPS     (AX), Z9, Z11
+	VADDPS     Z11, Z10, Z10
+	PREFETCHT1 2048(DX)
 	VMULPS     (DX), Z0, Z11
 	VMULPS     Z10, Z1, Z12
 	VADDPS     Z12, Z11, Z11
 	VMOVUPS    Z11, (DX)
+	PREFETCHT1 2048(BX)
 	VMULPS     (BX), Z2, Z12
 	VMULPS     Z10, Z3, Z13
 	VMULPS     Z10, Z13, Z13
@@ -921,12 +2541,13 @@ loop:
 	VMOVUPS    Z12, (BX)
 	VSQRTPS    Z12, Z12
 	VADDPS     Z5, Z12, Z12
-	VDIVPS     Z12, Z11, Z10
-	VMULPS     Z4, Z10, Z10
-	VMULPS     (AX), Z7, Z11
-	VSUBPS     Z10, Z11, Z11
-	VMULPS     Z8, Z11, Z11
-	VMOVUPS    Z11, (AX)
+	VDIVPS     Z12, Z11, Z11
+	PREFETCHT1 2048(AX)
+	VMULPS     Z4, Z11, Z11
+	VMULPS     (AX), Z7, Z10
+	VSUBPS     Z11, Z10, Z10
+	VMULPS     Z8, Z10, Z10
+	VMOVUPS    Z10, (AX)
 	ADDQ       $+64, AX
 	ADDQ       $+64, CX
 	ADDQ       $+64, DX
@@ -962,40 +2583,176 @@ TEXT ·ademamixAVX512(SB), NOSPLIT, $0-104
 	MOVQ         v+88(FP), SI
 	MOVQ         len+96(FP), DI
 
+lines:
+	CMPQ       DI, $+64
+	JLT        linesEnd
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z11, Z14
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Z11, Z15
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Z11, Z16
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Z11, Z17
+	PREFETCHT1 2048(DX)
+	VMULPS     (DX), Z0, Z18
+	VMULPS     Z14, Z1, Z19
+	VADDPS     Z19, Z18, Z18
+	VMOVUPS    Z18, (DX)
+	VMULPS     Z18, Z6, Z18
+	PREFETCHT1 2112(DX)
+	VMULPS     64(DX), Z0, Z19
+	VMULPS     Z15, Z1, Z20
+	VADDPS     Z20, Z19, Z19
+	VMOVUPS    Z19, 64(DX)
+	VMULPS     Z19, Z6, Z19
+	PREFETCHT1 2176(DX)
+	VMULPS     128(DX), Z0, Z20
+	VMULPS     Z16, Z1, Z21
+	VADDPS     Z21, Z20, Z20
+	VMOVUPS    Z20, 128(DX)
+	VMULPS     Z20, Z6, Z20
+	PREFETCHT1 2240(DX)
+	VMULPS     192(DX), Z0, Z21
+	VMULPS     Z17, Z1, Z22
+	VADDPS     Z22, Z21, Z21
+	VMOVUPS    Z21, 192(DX)
+	VMULPS     Z21, Z6, Z21
+	PREFETCHT1 2048(BX)
+	VMULPS     (BX), Z4, Z22
+	VMULPS     Z14, Z5, Z23
+	VADDPS     Z23, Z22, Z22
+	VMOVUPS    Z22, (BX)
+	VMULPS     Z22, Z7, Z22
+	VADDPS     Z22, Z18, Z18
+	PREFETCHT1 2112(BX)
+	VMULPS     64(BX), Z4, Z22
+	VMULPS     Z15, Z5, Z23
+	VADDPS     Z23, Z22, Z22
+	VMOVUPS    Z22, 64(BX)
+	VMULPS     Z22, Z7, Z22
+	VADDPS     Z22, Z19, Z19
+	PREFETCHT1 2176(BX)
+	VMULPS     128(BX), Z4, Z22
+	VMULPS     Z16, Z5, Z23
+	VADDPS     Z23, Z22, Z22
+	VMOVUPS    Z22, 128(BX)
+	VMULPS     Z22, Z7, Z22
+	VADDPS     Z22, Z20, Z20
+	PREFETCHT1 2240(BX)
+	VMULPS     192(BX), Z4, Z22
+	VMULPS     Z17, Z5, Z23
+	VADDPS     Z23, Z22, Z22
+	VMOVUPS    Z22, 192(BX)
+	VMULPS     Z22, Z7, Z22
+	VADDPS     Z22, Z21, Z21
+	PREFETCHT1 2048(SI)
+	VMULPS     (SI), Z2, Z22
+	VMULPS     Z14, Z3, Z23
+	VMULPS     Z14, Z23, Z23
+	VADDPS     Z23, Z22, Z22
+	VMOVUPS    Z22, (SI)
+	VSQRTPS    Z22, Z22
+	VMULPS     Z8, Z22, Z22
+	VADDPS     Z10, Z22, Z22
+	VDIVPS     Z22, Z18, Z18
+	PREFETCHT1 2112(SI)
+	VMULPS     64(SI), Z2, Z14
+	VMULPS     Z15, Z3, Z22
+	VMULPS     Z15, Z22, Z22
+	VADDPS     Z22, Z14, Z14
+	VMOVUPS    Z14, 64(SI)
+	VSQRTPS    Z14, Z14
+	VMULPS     Z8, Z14, Z14
+	VADDPS     Z10, Z14, Z14
+	VDIVPS     Z14, Z19, Z19
+	PREFETCHT1 2176(SI)
+	VMULPS     128(SI), Z2, Z14
+	VMULPS     Z16, Z3, Z15
+	VMULPS     Z16, Z15, Z15
+	VADDPS     Z15, Z14, Z14
+	VMOVUPS    Z14, 128(SI)
+	VSQRTPS    Z14, Z14
+	VMULPS     Z8, Z14, Z14
+	VADDPS     Z10, Z14, Z14
+	VDIVPS     Z14, Z20, Z20
+	PREFETCHT1 2240(SI)
+	VMULPS     192(SI), Z2, Z14
+	VMULPS     Z17, Z3, Z15
+	VMULPS     Z17, Z15, Z15
+	VADDPS     Z15, Z14, Z14
+	VMOVUPS    Z14, 192(SI)
+	VSQRTPS    Z14, Z14
+	VMULPS     Z8, Z14, Z14
+	VADDPS     Z10, Z14, Z14
+	VDIVPS     Z14, Z21, Z21
+	PREFETCHT1 2048(AX)
+	VMULPS     Z9, Z18, Z18
+	VMULPS     (AX), Z12, Z14
+	VSUBPS     Z18, Z14, Z14
+	VMULPS     Z13, Z14, Z14
+	VMOVUPS    Z14, (AX)
+	PREFETCHT1 2112(AX)
+	VMULPS     Z9, Z19, Z19
+	VMULPS     64(AX), Z12, Z14
+	VSUBPS     Z19, Z14, Z14
+	VMULPS     Z13, Z14, Z14
+	VMOVUPS    Z14, 64(AX)
+	PREFETCHT1 2176(AX)
+	VMULPS     Z9, Z20, Z20
+	VMULPS     128(AX), Z12, Z14
+	VSUBPS     Z20, Z14, Z14
+	VMULPS     Z13, Z14, Z14
+	VMOVUPS    Z14, 128(AX)
+	PREFETCHT1 2240(AX)
+	VMULPS     Z9, Z21, Z21
+	VMULPS     192(AX), Z12, Z14
+	VSUBPS     Z21, Z14, Z14
+	VMULPS     Z13, Z14, Z14
+	VMOVUPS    Z14, 192(AX)
+	ADDQ       $+256, AX
+	ADDQ       $+256, CX
+	ADDQ       $+256, DX
+	ADDQ       $+256, BX
+	ADDQ       $+256, SI
+	SUBQ       $+64, DI
+	JMP        lines
+
+linesEnd:
 loop:
 	CMPQ       DI, $+16
 	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
-	PREFETCHT0 1024(BX)
-	PREFETCHT0 1024(SI)
+	PREFETCHT1 2048(CX)
 	VMULPS     (CX), Z11, Z14
+	PREFETCHT1 2048(DX)
 	VMULPS     (DX), Z0, Z15
 	VMULPS     Z14, Z1, Z16
 	VADDPS     Z16, Z15, Z15
 	VMOVUPS    Z15, (DX)
+	VMULPS     Z15, Z6, Z15
+	PREFETCHT1 2048(BX)
 	VMULPS     (BX), Z4, Z16
 	VMULPS     Z14, Z5, Z17
 	VADDPS     Z17, Z16, Z16
 	VMOVUPS    Z16, (BX)
-	VMULPS     (SI), Z2, Z17
-	VMULPS     Z14, Z3, Z18
-	VMULPS     Z14, Z18, Z18
-	VADDPS     Z18, Z17, Z17
-	VMOVUPS    Z17, (SI)
-	VMULPS     Z15, Z6, Z14
-	VMULPS     Z16, Z7, Z15
-	VADDPS     Z15, Z14, Z14
-	VSQRTPS    Z17, Z17
-	VMULPS     Z8, Z17, Z17
-	VADDPS     Z10, Z17, Z17
-	VDIVPS     Z17, Z14, Z14
-	VMULPS     Z9, Z14, Z14
-	VMULPS     (AX), Z12, Z15
-	VSUBPS     Z14, Z15, Z15
-	VMULPS     Z13, Z15, Z15
-	VMOVUPS    Z15, (AX)
+	VMULPS     Z16, Z7, Z16
+	VADDPS     Z16, Z15, Z15
+	PREFETCHT1 2048(SI)
+	VMULPS     (SI), Z2, Z16
+	VMULPS     Z14, Z3, Z17
+	VMULPS     Z14, Z17, Z17
+	VADDPS     Z17, Z16, Z16
+	VMOVUPS    Z16, (SI)
+	VSQRTPS    Z16, Z16
+	VMULPS     Z8, Z16, Z16
+	VADDPS     Z10, Z16, Z16
+	VDIVPS     Z16, Z15, Z15
+	PREFETCHT1 2048(AX)
+	VMULPS     Z9, Z15, Z15
+	VMULPS     (AX), Z12, Z14
+	VSUBPS     Z15, Z14, Z14
+	VMULPS     Z13, Z14, Z14
+	VMOVUPS    Z14, (AX)
 	ADDQ       $+64, AX
 	ADDQ       $+64, CX
 	ADDQ       $+64, DX
@@ -1022,13 +2779,82 @@ TEXT ·momentumAVX512(SB), NOSPLIT, $0-56
 	MOVQ         m+40(FP), DX
 	MOVQ         len+48(FP), BX
 
+lines:
+	CMPQ       BX, $+64
+	JLT        linesEnd
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z5, Z6
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Z5, Z7
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Z5, Z8
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Z5, Z9
+	PREFETCHT1 2048(DX)
+	VMULPS     (DX), Z0, Z10
+	VMULPS     Z6, Z1, Z11
+	VADDPS     Z11, Z10, Z10
+	VMOVUPS    Z10, (DX)
+	VMULPS     Z10, Z2, Z10
+	VMULPS     Z6, Z3, Z6
+	VADDPS     Z6, Z10, Z10
+	PREFETCHT1 2112(DX)
+	VMULPS     64(DX), Z0, Z6
+	VMULPS     Z7, Z1, Z11
+	VADDPS     Z11, Z6, Z6
+	VMOVUPS    Z6, 64(DX)
+	VMULPS     Z6, Z2, Z6
+	VMULPS     Z7, Z3, Z7
+	VADDPS     Z7, Z6, Z6
+	PREFETCHT1 2176(DX)
+	VMULPS     128(DX), Z0, Z7
+	VMULPS     Z8, Z1, Z11
+	VADDPS     Z11, Z7, Z7
+	VMOVUPS    Z7, 128(DX)
+	VMULPS     Z7, Z2, Z7
+	VMULPS     Z8, Z3, Z8
+	VADDPS     Z8, Z7, Z7
+	PREFETCHT1 2240(DX)
+	VMULPS     192(DX), Z0, Z8
+	VMULPS     Z9, Z1, Z11
+	VADDPS     Z11, Z8, Z8
+	VMOVUPS    Z8, 192(DX)
+	VMULPS     Z8, Z2, Z8
+	VMULPS     Z9, Z3, Z9
+	VADDPS     Z9, Z8, Z8
+	PREFETCHT1 2048(AX)
+	VMULPS     Z4, Z10, Z10
+	VMOVUPS    (AX), Z9
+	VSUBPS     Z10, Z9, Z9
+	VMOVUPS    Z9, (AX)
+	PREFETCHT1 2112(AX)
+	VMULPS     Z4, Z6, Z6
+	VMOVUPS    64(AX), Z9
+	VSUBPS     Z6, Z9, Z9
+	VMOVUPS    Z9, 64(AX)
+	PREFETCHT1 2176(AX)
+	VMULPS     Z4, Z7, Z7
+	VMOVUPS    128(AX), Z6
+	VSUBPS     Z7, Z6, Z6
+	VMOVUPS    Z6, 128(AX)
+	PREFETCHT1 2240(AX)
+	VMULPS     Z4, Z8, Z8
+	VMOVUPS    192(AX), Z6
+	VSUBPS     Z8, Z6, Z6
+	VMOVUPS    Z6, 192(AX)
+	ADDQ       $+256, AX
+	ADDQ       $+256, CX
+	ADDQ       $+256, DX
+	SUBQ       $+64, BX
+	JMP        lines
+
+linesEnd:
 loop:
 	CMPQ       BX, $+16
 	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
+	PREFETCHT1 2048(CX)
 	VMULPS     (CX), Z5, Z6
+	PREFETCHT1 2048(DX)
 	VMULPS     (DX), Z0, Z7
 	VMULPS     Z6, Z1, Z8
 	VADDPS     Z8, Z7, Z7
@@ -1036,6 +2862,7 @@ loop:
 	VMULPS     Z7, Z2, Z7
 	VMULPS     Z6, Z3, Z6
 	VADDPS     Z6, Z7, Z7
+	PREFETCHT1 2048(AX)
 	VMULPS     Z4, Z7, Z7
 	VMOVUPS    (AX), Z6
 	VSUBPS     Z7, Z6, Z6
@@ -1065,15 +2892,92 @@ TEXT ·momentumL2AVX512(SB), NOSPLIT, $0-64
 	MOVQ         m+48(FP), DX
 	MOVQ         len+56(FP), BX
 
-loop:
-	CMPQ       BX, $+16
-	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
+lines:
+	CMPQ       BX, $+64
+	JLT        linesEnd
+	PREFETCHT1 2048(CX)
 	VMULPS     (CX), Z5, Z7
 	VMULPS     (AX), Z6, Z8
 	VADDPS     Z8, Z7, Z7
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Z5, Z8
+	VMULPS     64(AX), Z6, Z9
+	VADDPS     Z9, Z8, Z8
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Z5, Z9
+	VMULPS     128(AX), Z6, Z10
+	VADDPS     Z10, Z9, Z9
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Z5, Z10
+	VMULPS     192(AX), Z6, Z11
+	VADDPS     Z11, Z10, Z10
+	PREFETCHT1 2048(DX)
+	VMULPS     (DX), Z0, Z11
+	VMULPS     Z7, Z1, Z12
+	VADDPS     Z12, Z11, Z11
+	VMOVUPS    Z11, (DX)
+	VMULPS     Z11, Z2, Z11
+	VMULPS     Z7, Z3, Z7
+	VADDPS     Z7, Z11, Z11
+	PREFETCHT1 2112(DX)
+	VMULPS     64(DX), Z0, Z7
+	VMULPS     Z8, Z1, Z12
+	VADDPS     Z12, Z7, Z7
+	VMOVUPS    Z7, 64(DX)
+	VMULPS     Z7, Z2, Z7
+	VMULPS     Z8, Z3, Z8
+	VADDPS     Z8, Z7, Z7
+	PREFETCHT1 2176(DX)
+	VMULPS     128(DX), Z0, Z8
+	VMULPS     Z9, Z1, Z12
+	VADDPS     Z12, Z8, Z8
+	VMOVUPS    Z8, 128(DX)
+	VMULPS     Z8, Z2, Z8
+	VMULPS     Z9, Z3, Z9
+	VADDPS     Z9, Z8, Z8
+	PREFETCHT1 2240(DX)
+	VMULPS     192(DX), Z0, Z9
+	VMULPS     Z10, Z1, Z12
+	VADDPS     Z12, Z9, Z9
+	VMOVUPS    Z9, 192(DX)
+	VMULPS     Z9, Z2, Z9
+	VMULPS     Z10, Z3, Z10
+	VADDPS     Z10, Z9, Z9
+	PREFETCHT1 2048(AX)
+	VMULPS     Z4, Z11, Z11
+	VMOVUPS    (AX), Z10
+	VSUBPS     Z11, Z10, Z10
+	VMOVUPS    Z10, (AX)
+	PREFETCHT1 2112(AX)
+	VMULPS     Z4, Z7, Z7
+	VMOVUPS    64(AX), Z10
+	VSUBPS     Z7, Z10, Z10
+	VMOVUPS    Z10, 64(AX)
+	PREFETCHT1 2176(AX)
+	VMULPS     Z4, Z8, Z8
+	VMOVUPS    128(AX), Z7
+	VSUBPS     Z8, Z7, Z7
+	VMOVUPS    Z7, 128(AX)
+	PREFETCHT1 2240(AX)
+	VMULPS     Z4, Z9, Z9
+	VMOVUPS    192(AX), Z7
+	VSUBPS     Z9, Z7, Z7
+	VMOVUPS    Z7, 192(AX)
+	ADDQ       $+256, AX
+	ADDQ       $+256, CX
+	ADDQ       $+256, DX
+	SUBQ       $+64, BX
+	JMP        lines
+
+linesEnd:
+loop:
+	CMPQ       BX, $+16
+	JLT        loopEnd
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z5, Z7
+	VMULPS     (AX), Z6, Z8
+	VADDPS     Z8, Z7, Z7
+	PREFETCHT1 2048(DX)
 	VMULPS     (DX), Z0, Z8
 	VMULPS     Z7, Z1, Z9
 	VADDPS     Z9, Z8, Z8
@@ -1081,6 +2985,7 @@ loop:
 	VMULPS     Z8, Z2, Z8
 	VMULPS     Z7, Z3, Z7
 	VADDPS     Z7, Z8, Z8
+	PREFETCHT1 2048(AX)
 	VMULPS     Z4, Z8, Z8
 	VMOVUPS    (AX), Z7
 	VSUBPS     Z8, Z7, Z7
@@ -1111,13 +3016,106 @@ TEXT ·lionAVX512(SB), NOSPLIT, $0-64
 	MOVQ         m+48(FP), DX
 	MOVQ         len+56(FP), BX
 
+lines:
+	CMPQ         BX, $+64
+	JLT          linesEnd
+	PREFETCHT1   2048(CX)
+	VMULPS       (CX), Z5, Z8
+	PREFETCHT1   2112(CX)
+	VMULPS       64(CX), Z5, Z9
+	PREFETCHT1   2176(CX)
+	VMULPS       128(CX), Z5, Z10
+	PREFETCHT1   2240(CX)
+	VMULPS       192(CX), Z5, Z11
+	PREFETCHT1   2048(DX)
+	VMULPS       (DX), Z0, Z12
+	VMULPS       Z8, Z1, Z13
+	VADDPS       Z13, Z12, Z12
+	VMULPS       (DX), Z2, Z13
+	VMULPS       Z8, Z3, Z8
+	VADDPS       Z8, Z13, Z13
+	VMOVUPS      Z13, (DX)
+	PREFETCHT1   2112(DX)
+	VMULPS       64(DX), Z0, Z8
+	VMULPS       Z9, Z1, Z13
+	VADDPS       Z13, Z8, Z8
+	VMULPS       64(DX), Z2, Z13
+	VMULPS       Z9, Z3, Z9
+	VADDPS       Z9, Z13, Z13
+	VMOVUPS      Z13, 64(DX)
+	PREFETCHT1   2176(DX)
+	VMULPS       128(DX), Z0, Z9
+	VMULPS       Z10, Z1, Z13
+	VADDPS       Z13, Z9, Z9
+	VMULPS       128(DX), Z2, Z13
+	VMULPS       Z10, Z3, Z10
+	VADDPS       Z10, Z13, Z13
+	VMOVUPS      Z13, 128(DX)
+	PREFETCHT1   2240(DX)
+	VMULPS       192(DX), Z0, Z10
+	VMULPS       Z11, Z1, Z13
+	VADDPS       Z13, Z10, Z10
+	VMULPS       192(DX), Z2, Z13
+	VMULPS       Z11, Z3, Z11
+	VADDPS       Z11, Z13, Z13
+	VMOVUPS      Z13, 192(DX)
+	PREFETCHT1   2048(AX)
+	VPXORD       Z14, Z14, Z14
+	MOVL         $0x80000000, SI
+	VPBROADCASTD SI, Z11
+	VPANDD       Z11, Z12, Z11
+	VCMPPS       $0x0c, Z14, Z12, K1
+	VPXORD.Z     Z4, Z11, K1, Z11
+	VMULPS       (AX), Z6, Z12
+	VSUBPS       Z11, Z12, Z12
+	VMULPS       Z7, Z12, Z12
+	VMOVUPS      Z12, (AX)
+	PREFETCHT1   2112(AX)
+	VPXORD       Z15, Z15, Z15
+	MOVL         $0x80000000, SI
+	VPBROADCASTD SI, Z11
+	VPANDD       Z11, Z8, Z11
+	VCMPPS       $0x0c, Z15, Z8, K1
+	VPXORD.Z     Z4, Z11, K1, Z8
+	VMULPS       64(AX), Z6, Z11
+	VSUBPS       Z8, Z11, Z11
+	VMULPS       Z7, Z11, Z11
+	VMOVUPS      Z11, 64(AX)
+	PREFETCHT1   2176(AX)
+	VPXORD       Z16, Z16, Z16
+	MOVL         $0x80000000, SI
+	VPBROADCASTD SI, Z8
+	VPANDD       Z8, Z9, Z8
+	VCMPPS       $0x0c, Z16, Z9, K1
+	VPXORD.Z     Z4, Z8, K1, Z8
+	VMULPS       128(AX), Z6, Z9
+	VSUBPS       Z8, Z9, Z9
+	VMULPS       Z7, Z9, Z9
+	VMOVUPS      Z9, 128(AX)
+	PREFETCHT1   2240(AX)
+	VPXORD       Z17, Z17, Z17
+	MOVL         $0x80000000, SI
+	VPBROADCASTD SI, Z8
+	VPANDD       Z8, Z10, Z8
+	VCMPPS       $0x0c, Z17, Z10, K1
+	VPXORD.Z     Z4, Z8, K1, Z8
+	VMULPS       192(AX), Z6, Z9
+	VSUBPS       Z8, Z9, Z9
+	VMULPS       Z7, Z9, Z9
+	VMOVUPS      Z9, 192(AX)
+	ADDQ         $+256, AX
+	ADDQ         $+256, CX
+	ADDQ         $+256, DX
+	SUBQ         $+64, BX
+	JMP          lines
+
+linesEnd:
 loop:
 	CMPQ         BX, $+16
 	JLT          loopEnd
-	PREFETCHT0   1024(AX)
-	PREFETCHT0   1024(CX)
-	PREFETCHT0   1024(DX)
+	PREFETCHT1   2048(CX)
 	VMULPS       (CX), Z5, Z8
+	PREFETCHT1   2048(DX)
 	VMULPS       (DX), Z0, Z9
 	VMULPS       Z8, Z1, Z10
 	VADDPS       Z10, Z9, Z9
@@ -1125,11 +3123,12 @@ loop:
 	VMULPS       Z8, Z3, Z8
 	VADDPS       Z8, Z10, Z10
 	VMOVUPS      Z10, (DX)
-	VPXORD       Z11, Z11, Z11
+	PREFETCHT1   2048(AX)
+	VPXORD       Z18, Z18, Z18
 	MOVL         $0x80000000, SI
 	VPBROADCASTD SI, Z8
 	VPANDD       Z8, Z9, Z8
-	VCMPPS       $0x0c, Z11, Z9, K1
+	VCMPPS       $0x0c, Z18, Z9, K1
 	VPXORD.Z     Z4, Z8, K1, Z8
 	VMULPS       (AX), Z6, Z9
 	VSUBPS       Z8, Z9, Z9
@@ -1158,13 +3157,86 @@ TEXT ·squaresAVX512(SB), NOSPLIT, $0-56
 	MOVQ         v+40(FP), DX
 	MOVQ         len+48(FP), BX
 
+lines:
+	CMPQ       BX, $+64
+	JLT        linesEnd
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z4, Z5
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Z4, Z6
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Z4, Z7
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Z4, Z8
+	PREFETCHT1 2048(DX)
+	VMULPS     (DX), Z0, Z9
+	VMULPS     Z5, Z1, Z10
+	VMULPS     Z5, Z10, Z10
+	VADDPS     Z10, Z9, Z9
+	VMOVUPS    Z9, (DX)
+	VSQRTPS    Z9, Z9
+	VADDPS     Z3, Z9, Z9
+	VDIVPS     Z9, Z5, Z5
+	PREFETCHT1 2112(DX)
+	VMULPS     64(DX), Z0, Z9
+	VMULPS     Z6, Z1, Z10
+	VMULPS     Z6, Z10, Z10
+	VADDPS     Z10, Z9, Z9
+	VMOVUPS    Z9, 64(DX)
+	VSQRTPS    Z9, Z9
+	VADDPS     Z3, Z9, Z9
+	VDIVPS     Z9, Z6, Z6
+	PREFETCHT1 2176(DX)
+	VMULPS     128(DX), Z0, Z9
+	VMULPS     Z7, Z1, Z10
+	VMULPS     Z7, Z10, Z10
+	VADDPS     Z10, Z9, Z9
+	VMOVUPS    Z9, 128(DX)
+	VSQRTPS    Z9, Z9
+	VADDPS     Z3, Z9, Z9
+	VDIVPS     Z9, Z7, Z7
+	PREFETCHT1 2240(DX)
+	VMULPS     192(DX), Z0, Z9
+	VMULPS     Z8, Z1, Z10
+	VMULPS     Z8, Z10, Z10
+	VADDPS     Z10, Z9, Z9
+	VMOVUPS    Z9, 192(DX)
+	VSQRTPS    Z9, Z9
+	VADDPS     Z3, Z9, Z9
+	VDIVPS     Z9, Z8, Z8
+	PREFETCHT1 2048(AX)
+	VMULPS     Z2, Z5, Z5
+	VMOVUPS    (AX), Z9
+	VSUBPS     Z5, Z9, Z9
+	VMOVUPS    Z9, (AX)
+	PREFETCHT1 2112(AX)
+	VMULPS     Z2, Z6, Z6
+	VMOVUPS    64(AX), Z5
+	VSUBPS     Z6, Z5, Z5
+	VMOVUPS    Z5, 64(AX)
+	PREFETCHT1 2176(AX)
+	VMULPS     Z2, Z7, Z7
+	VMOVUPS    128(AX), Z5
+	VSUBPS     Z7, Z5, Z5
+	VMOVUPS    Z5, 128(AX)
+	PREFETCHT1 2240(AX)
+	VMULPS     Z2, Z8, Z8
+	VMOVUPS    192(AX), Z5
+	VSUBPS     Z8, Z5, Z5
+	VMOVUPS    Z5, 192(AX)
+	ADDQ       $+256, AX
+	ADDQ       $+256, CX
+	ADDQ       $+256, DX
+	SUBQ       $+64, BX
+	JMP        lines
+
+linesEnd:
 loop:
 	CMPQ       BX, $+16
 	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
+	PREFETCHT1 2048(CX)
 	VMULPS     (CX), Z4, Z5
+	PREFETCHT1 2048(DX)
 	VMULPS     (DX), Z0, Z6
 	VMULPS     Z5, Z1, Z7
 	VMULPS     Z5, Z7, Z7
@@ -1173,6 +3245,7 @@ loop:
 	VSQRTPS    Z6, Z6
 	VADDPS     Z3, Z6, Z6
 	VDIVPS     Z6, Z5, Z5
+	PREFETCHT1 2048(AX)
 	VMULPS     Z2, Z5, Z5
 	VMOVUPS    (AX), Z6
 	VSUBPS     Z5, Z6, Z6
@@ -1201,15 +3274,96 @@ TEXT ·squaresL2AVX512(SB), NOSPLIT, $0-56
 	MOVQ         v+40(FP), DX
 	MOVQ         len+48(FP), BX
 
-loop:
-	CMPQ       BX, $+16
-	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
+lines:
+	CMPQ       BX, $+64
+	JLT        linesEnd
+	PREFETCHT1 2048(CX)
 	VMULPS     (CX), Z4, Z6
 	VMULPS     (AX), Z5, Z7
 	VADDPS     Z7, Z6, Z6
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Z4, Z7
+	VMULPS     64(AX), Z5, Z8
+	VADDPS     Z8, Z7, Z7
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Z4, Z8
+	VMULPS     128(AX), Z5, Z9
+	VADDPS     Z9, Z8, Z8
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Z4, Z9
+	VMULPS     192(AX), Z5, Z10
+	VADDPS     Z10, Z9, Z9
+	PREFETCHT1 2048(DX)
+	VMULPS     (DX), Z0, Z10
+	VMULPS     Z6, Z1, Z11
+	VMULPS     Z6, Z11, Z11
+	VADDPS     Z11, Z10, Z10
+	VMOVUPS    Z10, (DX)
+	VSQRTPS    Z10, Z10
+	VADDPS     Z3, Z10, Z10
+	VDIVPS     Z10, Z6, Z6
+	PREFETCHT1 2112(DX)
+	VMULPS     64(DX), Z0, Z10
+	VMULPS     Z7, Z1, Z11
+	VMULPS     Z7, Z11, Z11
+	VADDPS     Z11, Z10, Z10
+	VMOVUPS    Z10, 64(DX)
+	VSQRTPS    Z10, Z10
+	VADDPS     Z3, Z10, Z10
+	VDIVPS     Z10, Z7, Z7
+	PREFETCHT1 2176(DX)
+	VMULPS     128(DX), Z0, Z10
+	VMULPS     Z8, Z1, Z11
+	VMULPS     Z8, Z11, Z11
+	VADDPS     Z11, Z10, Z10
+	VMOVUPS    Z10, 128(DX)
+	VSQRTPS    Z10, Z10
+	VADDPS     Z3, Z10, Z10
+	VDIVPS     Z10, Z8, Z8
+	PREFETCHT1 2240(DX)
+	VMULPS     192(DX), Z0, Z10
+	VMULPS     Z9, Z1, Z11
+	VMULPS     Z9, Z11, Z11
+	VADDPS     Z11, Z10, Z10
+	VMOVUPS    Z10, 192(DX)
+	VSQRTPS    Z10, Z10
+	VADDPS     Z3, Z10, Z10
+	VDIVPS     Z10, Z9, Z9
+	PREFETCHT1 2048(AX)
+	VMULPS     Z2, Z6, Z6
+	VMOVUPS    (AX), Z10
+	VSUBPS     Z6, Z10, Z10
+	VMOVUPS    Z10, (AX)
+	PREFETCHT1 2112(AX)
+	VMULPS     Z2, Z7, Z7
+	VMOVUPS    64(AX), Z6
+	VSUBPS     Z7, Z6, Z6
+	VMOVUPS    Z6, 64(AX)
+	PREFETCHT1 2176(AX)
+	VMULPS     Z2, Z8, Z8
+	VMOVUPS    128(AX), Z6
+	VSUBPS     Z8, Z6, Z6
+	VMOVUPS    Z6, 128(AX)
+	PREFETCHT1 2240(AX)
+	VMULPS     Z2, Z9, Z9
+	VMOVUPS    192(AX), Z6
+	VSUBPS     Z9, Z6, Z6
+	VMOVUPS    Z6, 192(AX)
+	ADDQ       $+256, AX
+	ADDQ       $+256, CX
+	ADDQ       $+256, DX
+	SUBQ       $+64, BX
+	JMP        lines
+
+linesEnd:
+loop:
+	CMPQ       BX, $+16
+	JLT        loopEnd
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z4, Z6
+	VMULPS     (AX), Z5, Z7
+	VADDPS     Z7, Z6, Z6
+	PREFETCHT1 2048(DX)
 	VMULPS     (DX), Z0, Z7
 	VMULPS     Z6, Z1, Z8
 	VMULPS     Z6, Z8, Z8
@@ -1218,6 +3372,7 @@ loop:
 	VSQRTPS    Z7, Z7
 	VADDPS     Z3, Z7, Z7
 	VDIVPS     Z7, Z6, Z6
+	PREFETCHT1 2048(AX)
 	VMULPS     Z2, Z6, Z6
 	VMOVUPS    (AX), Z7
 	VSUBPS     Z6, Z7, Z7
@@ -1250,19 +3405,121 @@ TEXT ·lambAVX512(SB), NOSPLIT, $0-80
 	MOVQ         v+64(FP), BX
 	MOVQ         len+72(FP), SI
 
+lines:
+	CMPQ       SI, $+64
+	JLT        linesEnd
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z8, Z9
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Z8, Z10
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Z8, Z11
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Z8, Z12
+	PREFETCHT1 2048(DX)
+	VMULPS     (DX), Z0, Z13
+	VMULPS     Z9, Z1, Z14
+	VADDPS     Z14, Z13, Z13
+	VMOVUPS    Z13, (DX)
+	VMULPS     Z13, Z4, Z13
+	PREFETCHT1 2112(DX)
+	VMULPS     64(DX), Z0, Z14
+	VMULPS     Z10, Z1, Z15
+	VADDPS     Z15, Z14, Z14
+	VMOVUPS    Z14, 64(DX)
+	VMULPS     Z14, Z4, Z14
+	PREFETCHT1 2176(DX)
+	VMULPS     128(DX), Z0, Z15
+	VMULPS     Z11, Z1, Z16
+	VADDPS     Z16, Z15, Z15
+	VMOVUPS    Z15, 128(DX)
+	VMULPS     Z15, Z4, Z15
+	PREFETCHT1 2240(DX)
+	VMULPS     192(DX), Z0, Z16
+	VMULPS     Z12, Z1, Z17
+	VADDPS     Z17, Z16, Z16
+	VMOVUPS    Z16, 192(DX)
+	VMULPS     Z16, Z4, Z16
+	PREFETCHT1 2048(BX)
+	VMULPS     (BX), Z2, Z17
+	VMULPS     Z9, Z3, Z18
+	VMULPS     Z9, Z18, Z18
+	VADDPS     Z18, Z17, Z17
+	VMOVUPS    Z17, (BX)
+	VSQRTPS    Z17, Z17
+	VMULPS     Z5, Z17, Z17
+	VADDPS     Z7, Z17, Z17
+	VDIVPS     Z17, Z13, Z13
+	PREFETCHT1 2112(BX)
+	VMULPS     64(BX), Z2, Z9
+	VMULPS     Z10, Z3, Z17
+	VMULPS     Z10, Z17, Z17
+	VADDPS     Z17, Z9, Z9
+	VMOVUPS    Z9, 64(BX)
+	VSQRTPS    Z9, Z9
+	VMULPS     Z5, Z9, Z9
+	VADDPS     Z7, Z9, Z9
+	VDIVPS     Z9, Z14, Z14
+	PREFETCHT1 2176(BX)
+	VMULPS     128(BX), Z2, Z9
+	VMULPS     Z11, Z3, Z10
+	VMULPS     Z11, Z10, Z10
+	VADDPS     Z10, Z9, Z9
+	VMOVUPS    Z9, 128(BX)
+	VSQRTPS    Z9, Z9
+	VMULPS     Z5, Z9, Z9
+	VADDPS     Z7, Z9, Z9
+	VDIVPS     Z9, Z15, Z15
+	PREFETCHT1 2240(BX)
+	VMULPS     192(BX), Z2, Z9
+	VMULPS     Z12, Z3, Z10
+	VMULPS     Z12, Z10, Z10
+	VADDPS     Z10, Z9, Z9
+	VMOVUPS    Z9, 192(BX)
+	VSQRTPS    Z9, Z9
+	VMULPS     Z5, Z9, Z9
+	VADDPS     Z7, Z9, Z9
+	VDIVPS     Z9, Z16, Z16
+	PREFETCHT1 2048(AX)
+	VMULPS     Z6, Z13, Z13
+	VMOVUPS    (AX), Z9
+	VSUBPS     Z13, Z9, Z9
+	VMOVUPS    Z9, (AX)
+	PREFETCHT1 2112(AX)
+	VMULPS     Z6, Z14, Z14
+	VMOVUPS    64(AX), Z9
+	VSUBPS     Z14, Z9, Z9
+	VMOVUPS    Z9, 64(AX)
+	PREFETCHT1 2176(AX)
+	VMULPS     Z6, Z15, Z15
+	VMOVUPS    128(AX), Z9
+	VSUBPS     Z15, Z9, Z9
+	VMOVUPS    Z9, 128(AX)
+	PREFETCHT1 2240(AX)
+	VMULPS     Z6, Z16, Z16
+	VMOVUPS    192(AX), Z9
+	VSUBPS     Z16, Z9, Z9
+	VMOVUPS    Z9, 192(AX)
+	ADDQ       $+256, AX
+	ADDQ       $+256, CX
+	ADDQ       $+256, DX
+	ADDQ       $+256, BX
+	SUBQ       $+64, SI
+	JMP        lines
+
+linesEnd:
 loop:
 	CMPQ       SI, $+16
 	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
-	PREFETCHT0 1024(BX)
+	PREFETCHT1 2048(CX)
 	VMULPS     (CX), Z8, Z9
+	PREFETCHT1 2048(DX)
 	VMULPS     (DX), Z0, Z10
 	VMULPS     Z9, Z1, Z11
 	VADDPS     Z11, Z10, Z10
 	VMOVUPS    Z10, (DX)
 	VMULPS     Z10, Z4, Z10
+	PREFETCHT1 2048(BX)
 	VMULPS     (BX), Z2, Z11
 	VMULPS     Z9, Z3, Z12
 	VMULPS     Z9, Z12, Z12
@@ -1272,6 +3529,7 @@ loop:
 	VMULPS     Z5, Z11, Z11
 	VADDPS     Z7, Z11, Z11
 	VDIVPS     Z11, Z10, Z10
+	PREFETCHT1 2048(AX)
 	VMULPS     Z6, Z10, Z10
 	VMOVUPS    (AX), Z9
 	VSUBPS     Z10, Z9, Z9
@@ -1306,19 +3564,129 @@ TEXT ·lambDecayAVX512(SB), NOSPLIT, $0-80
 	MOVQ         v+64(FP), BX
 	MOVQ         len+72(FP), SI
 
+lines:
+	CMPQ       SI, $+64
+	JLT        linesEnd
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z9, Z10
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Z9, Z11
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Z9, Z12
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Z9, Z13
+	PREFETCHT1 2048(DX)
+	VMULPS     (DX), Z0, Z14
+	VMULPS     Z10, Z1, Z15
+	VADDPS     Z15, Z14, Z14
+	VMOVUPS    Z14, (DX)
+	VMULPS     Z14, Z4, Z14
+	PREFETCHT1 2112(DX)
+	VMULPS     64(DX), Z0, Z15
+	VMULPS     Z11, Z1, Z16
+	VADDPS     Z16, Z15, Z15
+	VMOVUPS    Z15, 64(DX)
+	VMULPS     Z15, Z4, Z15
+	PREFETCHT1 2176(DX)
+	VMULPS     128(DX), Z0, Z16
+	VMULPS     Z12, Z1, Z17
+	VADDPS     Z17, Z16, Z16
+	VMOVUPS    Z16, 128(DX)
+	VMULPS     Z16, Z4, Z16
+	PREFETCHT1 2240(DX)
+	VMULPS     192(DX), Z0, Z17
+	VMULPS     Z13, Z1, Z18
+	VADDPS     Z18, Z17, Z17
+	VMOVUPS    Z17, 192(DX)
+	VMULPS     Z17, Z4, Z17
+	PREFETCHT1 2048(BX)
+	VMULPS     (BX), Z2, Z18
+	VMULPS     Z10, Z3, Z19
+	VMULPS     Z10, Z19, Z19
+	VADDPS     Z19, Z18, Z18
+	VMOVUPS    Z18, (BX)
+	VSQRTPS    Z18, Z18
+	VMULPS     Z6, Z18, Z18
+	VADDPS     Z8, Z18, Z18
+	VDIVPS     Z18, Z14, Z14
+	PREFETCHT1 2112(BX)
+	VMULPS     64(BX), Z2, Z10
+	VMULPS     Z11, Z3, Z18
+	VMULPS     Z11, Z18, Z18
+	VADDPS     Z18, Z10, Z10
+	VMOVUPS    Z10, 64(BX)
+	VSQRTPS    Z10, Z10
+	VMULPS     Z6, Z10, Z10
+	VADDPS     Z8, Z10, Z10
+	VDIVPS     Z10, Z15, Z15
+	PREFETCHT1 2176(BX)
+	VMULPS     128(BX), Z2, Z10
+	VMULPS     Z12, Z3, Z11
+	VMULPS     Z12, Z11, Z11
+	VADDPS     Z11, Z10, Z10
+	VMOVUPS    Z10, 128(BX)
+	VSQRTPS    Z10, Z10
+	VMULPS     Z6, Z10, Z10
+	VADDPS     Z8, Z10, Z10
+	VDIVPS     Z10, Z16, Z16
+	PREFETCHT1 2240(BX)
+	VMULPS     192(BX), Z2, Z10
+	VMULPS     Z13, Z3, Z11
+	VMULPS     Z13, Z11, Z11
+	VADDPS     Z11, Z10, Z10
+	VMOVUPS    Z10, 192(BX)
+	VSQRTPS    Z10, Z10
+	VMULPS     Z6, Z10, Z10
+	VADDPS     Z8, Z10, Z10
+	VDIVPS     Z10, Z17, Z17
+	PREFETCHT1 2048(AX)
+	VMULPS     (AX), Z5, Z10
+	VADDPS     Z10, Z14, Z14
+	VMULPS     Z7, Z14, Z14
+	VMOVUPS    (AX), Z10
+	VSUBPS     Z14, Z10, Z10
+	VMOVUPS    Z10, (AX)
+	PREFETCHT1 2112(AX)
+	VMULPS     64(AX), Z5, Z10
+	VADDPS     Z10, Z15, Z15
+	VMULPS     Z7, Z15, Z15
+	VMOVUPS    64(AX), Z10
+	VSUBPS     Z15, Z10, Z10
+	VMOVUPS    Z10, 64(AX)
+	PREFETCHT1 2176(AX)
+	VMULPS     128(AX), Z5, Z10
+	VADDPS     Z10, Z16, Z16
+	VMULPS     Z7, Z16, Z16
+	VMOVUPS    128(AX), Z10
+	VSUBPS     Z16, Z10, Z10
+	VMOVUPS    Z10, 128(AX)
+	PREFETCHT1 2240(AX)
+	VMULPS     192(AX), Z5, Z10
+	VADDPS     Z10, Z17, Z17
+	VMULPS     Z7, Z17, Z17
+	VMOVUPS    192(AX), Z10
+	VSUBPS     Z17, Z10, Z10
+	VMOVUPS    Z10, 192(AX)
+	ADDQ       $+256, AX
+	ADDQ       $+256, CX
+	ADDQ       $+256, DX
+	ADDQ       $+256, BX
+	SUBQ       $+64, SI
+	JMP        lines
+
+linesEnd:
 loop:
 	CMPQ       SI, $+16
 	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
-	PREFETCHT0 1024(BX)
+	PREFETCHT1 2048(CX)
 	VMULPS     (CX), Z9, Z10
+	PREFETCHT1 2048(DX)
 	VMULPS     (DX), Z0, Z11
 	VMULPS     Z10, Z1, Z12
 	VADDPS     Z12, Z11, Z11
 	VMOVUPS    Z11, (DX)
 	VMULPS     Z11, Z4, Z11
+	PREFETCHT1 2048(BX)
 	VMULPS     (BX), Z2, Z12
 	VMULPS     Z10, Z3, Z13
 	VMULPS     Z10, Z13, Z13
@@ -1328,6 +3696,7 @@ loop:
 	VMULPS     Z6, Z12, Z12
 	VADDPS     Z8, Z12, Z12
 	VDIVPS     Z12, Z11, Z11
+	PREFETCHT1 2048(AX)
 	VMULPS     (AX), Z5, Z10
 	VADDPS     Z10, Z11, Z11
 	VMULPS     Z7, Z11, Z11
@@ -1356,17 +3725,71 @@ TEXT ·larsAVX512(SB), NOSPLIT, $0-48
 	MOVQ         m+32(FP), DX
 	MOVQ         len+40(FP), BX
 
+lines:
+	CMPQ       BX, $+64
+	JLT        linesEnd
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z2, Z3
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Z2, Z4
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Z2, Z5
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Z2, Z6
+	PREFETCHT1 2048(DX)
+	VMULPS     (DX), Z0, Z7
+	VMULPS     Z3, Z1, Z3
+	VADDPS     Z3, Z7, Z7
+	VMOVUPS    Z7, (DX)
+	PREFETCHT1 2112(DX)
+	VMULPS     64(DX), Z0, Z3
+	VMULPS     Z4, Z1, Z4
+	VADDPS     Z4, Z3, Z3
+	VMOVUPS    Z3, 64(DX)
+	PREFETCHT1 2176(DX)
+	VMULPS     128(DX), Z0, Z4
+	VMULPS     Z5, Z1, Z5
+	VADDPS     Z5, Z4, Z4
+	VMOVUPS    Z4, 128(DX)
+	PREFETCHT1 2240(DX)
+	VMULPS     192(DX), Z0, Z5
+	VMULPS     Z6, Z1, Z6
+	VADDPS     Z6, Z5, Z5
+	VMOVUPS    Z5, 192(DX)
+	PREFETCHT1 2048(AX)
+	VMOVUPS    (AX), Z6
+	VSUBPS     Z7, Z6, Z6
+	VMOVUPS    Z6, (AX)
+	PREFETCHT1 2112(AX)
+	VMOVUPS    64(AX), Z6
+	VSUBPS     Z3, Z6, Z6
+	VMOVUPS    Z6, 64(AX)
+	PREFETCHT1 2176(AX)
+	VMOVUPS    128(AX), Z3
+	VSUBPS     Z4, Z3, Z3
+	VMOVUPS    Z3, 128(AX)
+	PREFETCHT1 2240(AX)
+	VMOVUPS    192(AX), Z3
+	VSUBPS     Z5, Z3, Z3
+	VMOVUPS    Z3, 192(AX)
+	ADDQ       $+256, AX
+	ADDQ       $+256, CX
+	ADDQ       $+256, DX
+	SUBQ       $+64, BX
+	JMP        lines
+
+linesEnd:
 loop:
 	CMPQ       BX, $+16
 	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
+	PREFETCHT1 2048(CX)
 	VMULPS     (CX), Z2, Z3
+	PREFETCHT1 2048(DX)
 	VMULPS     (DX), Z0, Z4
 	VMULPS     Z3, Z1, Z3
 	VADDPS     Z3, Z4, Z4
 	VMOVUPS    Z4, (DX)
+	PREFETCHT1 2048(AX)
 	VMOVUPS    (AX), Z3
 	VSUBPS     Z4, Z3, Z3
 	VMOVUPS    Z3, (AX)
@@ -1392,19 +3815,81 @@ TEXT ·larsL2AVX512(SB), NOSPLIT, $0-48
 	MOVQ         m+32(FP), DX
 	MOVQ         len+40(FP), BX
 
-loop:
-	CMPQ       BX, $+16
-	JLT        loopEnd
-	PREFETCHT0 1024(AX)
-	PREFETCHT0 1024(CX)
-	PREFETCHT0 1024(DX)
+lines:
+	CMPQ       BX, $+64
+	JLT        linesEnd
+	PREFETCHT1 2048(CX)
 	VMULPS     (CX), Z2, Z4
 	VMULPS     (AX), Z3, Z5
 	VADDPS     Z5, Z4, Z4
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Z2, Z5
+	VMULPS     64(AX), Z3, Z6
+	VADDPS     Z6, Z5, Z5
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Z2, Z6
+	VMULPS     128(AX), Z3, Z7
+	VADDPS     Z7, Z6, Z6
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Z2, Z7
+	VMULPS     192(AX), Z3, Z8
+	VADDPS     Z8, Z7, Z7
+	PREFETCHT1 2048(DX)
+	VMULPS     (DX), Z0, Z8
+	VMULPS     Z4, Z1, Z4
+	VADDPS     Z4, Z8, Z8
+	VMOVUPS    Z8, (DX)
+	PREFETCHT1 2112(DX)
+	VMULPS     64(DX), Z0, Z4
+	VMULPS     Z5, Z1, Z5
+	VADDPS     Z5, Z4, Z4
+	VMOVUPS    Z4, 64(DX)
+	PREFETCHT1 2176(DX)
+	VMULPS     128(DX), Z0, Z5
+	VMULPS     Z6, Z1, Z6
+	VADDPS     Z6, Z5, Z5
+	VMOVUPS    Z5, 128(DX)
+	PREFETCHT1 2240(DX)
+	VMULPS     192(DX), Z0, Z6
+	VMULPS     Z7, Z1, Z7
+	VADDPS     Z7, Z6, Z6
+	VMOVUPS    Z6, 192(DX)
+	PREFETCHT1 2048(AX)
+	VMOVUPS    (AX), Z7
+	VSUBPS     Z8, Z7, Z7
+	VMOVUPS    Z7, (AX)
+	PREFETCHT1 2112(AX)
+	VMOVUPS    64(AX), Z7
+	VSUBPS     Z4, Z7, Z7
+	VMOVUPS    Z7, 64(AX)
+	PREFETCHT1 2176(AX)
+	VMOVUPS    128(AX), Z4
+	VSUBPS     Z5, Z4, Z4
+	VMOVUPS    Z4, 128(AX)
+	PREFETCHT1 2240(AX)
+	VMOVUPS    192(AX), Z4
+	VSUBPS     Z6, Z4, Z4
+	VMOVUPS    Z4, 192(AX)
+	ADDQ       $+256, AX
+	ADDQ       $+256, CX
+	ADDQ       $+256, DX
+	SUBQ       $+64, BX
+	JMP        lines
+
+linesEnd:
+loop:
+	CMPQ       BX, $+16
+	JLT        loopEnd
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z2, Z4
+	VMULPS     (AX), Z3, Z5
+	VADDPS     Z5, Z4, Z4
+	PREFETCHT1 2048(DX)
 	VMULPS     (DX), Z0, Z5
 	VMULPS     Z4, Z1, Z4
 	VADDPS     Z4, Z5, Z5
 	VMOVUPS    Z5, (DX)
+	PREFETCHT1 2048(AX)
 	VMOVUPS    (AX), Z4
 	VSUBPS     Z5, Z4, Z4
 	VMOVUPS    Z4, (AX)

@@ -15,8 +15,7 @@ import (
 
 const (
 	step = 16  // parameters that n is a multiple of
-	near = 256 // how far, in elements, all vectors are fetched
-	most = 9   // factors that AVX2 has registers for; more are read at each use
+	near = 512 // how far, in elements, all vectors are fetched
 )
 
 // rule is one update: its factors, its states, and what it does to a vector.
@@ -24,8 +23,14 @@ type rule struct {
 	name    string
 	factors string // separated by blanks
 	states  string
-	body    func(l *lane)
-	coupled bool // there is a variant with weight decay in the gradient
+	stages  []stage // after the gradient
+	coupled bool    // there is a variant with weight decay in the gradient
+}
+
+// stage is the part of an update that reads and writes one vector of memory.
+type stage struct {
+	vector string
+	do     func(l *lane)
 }
 
 var rules = []rule{
@@ -59,6 +64,7 @@ type lane struct {
 	factors map[string]reg.VecVirtual
 	at      map[string]Mem // p and the states
 	g       reg.VecVirtual // the gradient, scaled
+	u       reg.VecVirtual // the update, as far as it is known
 }
 
 func generate(s vec.Set, r rule, coupled bool) {
@@ -73,7 +79,7 @@ func generate(s vec.Set, r rule, coupled bool) {
 	Pragma("noescape")
 	Doc(name + " updates len parameters, a multiple of 16.")
 	f := map[string]reg.VecVirtual{}
-	if s.Wide() || len(factors) <= most {
+	if s.Wide() { // AVX2 lacks the registers and reads them at each use
 		for _, x := range factors {
 			f[x] = s.Broadcast(Param(x))
 		}
@@ -84,23 +90,32 @@ func generate(s vec.Set, r rule, coupled bool) {
 		pointers[v] = vec.Point(v, 4)
 		all = append(all, pointers[v])
 	}
-	n := Load(Param("len"), GP64())
-	vec.Loop("loop", n, step, all, func() {
-		for _, x := range all {
-			PREFETCHT0(x.At(near))
-		}
-		for i := 0; i < step; i += s.Lanes {
-			l := lane{s, f, map[string]Mem{}, s.Register()}
+	stages := append([]stage{{"grad", gradient(coupled)}}, r.stages...)
+	update := func(from, to int) {
+		var lanes []*lane
+		for i := from; i < to; i += s.Lanes {
+			at := map[string]Mem{}
 			for v, p := range pointers {
-				l.at[v] = p.At(i)
+				at[v] = p.At(i)
 			}
-			VMULPS(l.at["grad"], l.factor("gradScale"), l.g)
-			if coupled {
-				VADDPS(l.times(l.at["p"], "l2"), l.g, l.g)
-			}
-			r.body(&l)
+			lanes = append(lanes, &lane{Set: s, factors: f, at: at})
 		}
-	})
+		for _, x := range stages {
+			for i, l := range lanes {
+				if at := from + i*s.Lanes; at%step == 0 {
+					PREFETCHT1(pointers[x.vector].At(near + at))
+				}
+				x.do(l)
+			}
+		}
+	}
+	lines := 2
+	if s.Wide() {
+		lines = 4
+	}
+	n := Load(Param("len"), GP64())
+	vec.Loop("lines", n, lines*step, all, func() { update(0, lines*step) })
+	vec.Loop("loop", n, step, all, func() { update(0, step) })
 	vec.End()
 }
 
@@ -169,72 +184,104 @@ func (l *lane) move(u reg.VecVirtual, decay bool) {
 	VMOVUPS(x, l.at["p"])
 }
 
-func adam(l *lane) {
-	m, v := l.mean("m", "beta1", "rest1"), l.square("beta2", "rest2")
-	l.root(v, "")
-	u := l.Register()
-	VDIVPS(v, m, u)
-	l.subtract(u, true)
-}
-
-func ademamix(l *lane) {
-	m, n, v := l.mean("m", "beta1", "rest1"), l.mean("n", "beta3", "rest3"), l.square("beta2", "rest2")
-	u := l.times(m, "scale1")
-	plus(u, l.times(n, "scale2"))
-	l.root(v, "root")
-	VDIVPS(v, u, u)
-	l.subtract(u, true)
-}
-
-func momentum(l *lane) {
-	u := l.times(l.mean("m", "beta1", "rest1"), "scale1")
-	plus(u, l.times(l.g, "scale2"))
-	l.subtract(u, false)
-}
-
-func lion(l *lane) {
-	d := l.times(l.at["m"], "beta1")
-	plus(d, l.times(l.g, "rest1"))
-	l.mean("m", "beta2", "rest2")
-	zero, sign := l.Zero(), l.And(l.Constant(1<<31), d)
-	const notEqual = 12 // and both are numbers
-	u := l.Register()
-	if l.Wide() {
-		some := K()
-		VCMPPS(Imm(notEqual), zero, d, some)
-		VPXORD_Z(l.factor("size"), sign, some, u)
-	} else {
-		some := l.Register()
-		VCMPPS(Imm(notEqual), zero, d, some)
-		VXORPS(l.factor("size"), sign, u)
-		VANDPS(some, u, u)
-	}
-	l.move(u, true)
-}
-
-func squares(l *lane) {
-	v := l.square("keep", "add")
-	l.root(v, "")
-	u := l.Register()
-	VDIVPS(v, l.g, u)
-	l.subtract(u, false)
-}
-
-func lamb(decay bool) func(l *lane) {
+// gradient loads the gradient.
+func gradient(coupled bool) func(l *lane) {
 	return func(l *lane) {
-		u, v := l.times(l.mean("m", "beta1", "rest1"), "scale1"), l.square("beta2", "rest2")
-		l.root(v, "root")
-		VDIVPS(v, u, u)
-		if decay {
-			plus(u, l.times(l.at["p"], "scale2"))
+		l.g = l.times(l.at["grad"], "gradScale")
+		if coupled {
+			plus(l.g, l.times(l.at["p"], "l2"))
 		}
-		l.subtract(u, false)
 	}
 }
 
-func lars(l *lane) {
-	m := l.times(l.at["m"], "beta1")
-	plus(m, l.times(l.g, "size"))
-	VMOVUPS(m, l.at["m"])
-	l.move(m, false)
+// first is the first moment of Adam and its kin, times a factor if there is one.
+func first(factor string) stage {
+	return stage{"m", func(l *lane) {
+		l.u = l.mean("m", "beta1", "rest1")
+		if factor != "" {
+			l.u = l.times(l.u, factor)
+		}
+	}}
+}
+
+// second is the second moment, by which it divides the update.
+func second(root string) stage {
+	return stage{"v", func(l *lane) {
+		v := l.square("beta2", "rest2")
+		l.root(v, root)
+		VDIVPS(v, l.u, l.u)
+	}}
+}
+
+// subtracted subtracts the update times size.
+func subtracted(decay bool) stage {
+	return stage{"p", func(l *lane) { l.subtract(l.u, decay) }}
+}
+
+var adam = []stage{first(""), second(""), subtracted(true)}
+
+var ademamix = []stage{
+	first("scale1"),
+	{"n", func(l *lane) { plus(l.u, l.times(l.mean("n", "beta3", "rest3"), "scale2")) }},
+	second("root"), subtracted(true),
+}
+
+var momentum = []stage{
+	{"m", func(l *lane) {
+		l.u = l.times(l.mean("m", "beta1", "rest1"), "scale1")
+		plus(l.u, l.times(l.g, "scale2"))
+	}},
+	subtracted(false),
+}
+
+var lion = []stage{
+	{"m", func(l *lane) {
+		l.u = l.times(l.at["m"], "beta1")
+		plus(l.u, l.times(l.g, "rest1"))
+		l.mean("m", "beta2", "rest2")
+	}},
+	{"p", func(l *lane) {
+		zero, sign := l.Zero(), l.And(l.Constant(1<<31), l.u)
+		const notEqual = 12 // and both are numbers
+		u := l.Register()
+		if l.Wide() {
+			some := K()
+			VCMPPS(Imm(notEqual), zero, l.u, some)
+			VPXORD_Z(l.factor("size"), sign, some, u)
+		} else {
+			some := l.Register()
+			VCMPPS(Imm(notEqual), zero, l.u, some)
+			VXORPS(l.factor("size"), sign, u)
+			VANDPS(some, u, u)
+		}
+		l.move(u, true)
+	}},
+}
+
+var squares = []stage{
+	{"v", func(l *lane) {
+		v := l.square("keep", "add")
+		l.root(v, "")
+		l.u = l.Register()
+		VDIVPS(v, l.g, l.u)
+	}},
+	subtracted(false),
+}
+
+func lamb(decay bool) []stage {
+	return []stage{first("scale1"), second("root"), {"p", func(l *lane) {
+		if decay {
+			plus(l.u, l.times(l.at["p"], "scale2"))
+		}
+		l.subtract(l.u, false)
+	}}}
+}
+
+var lars = []stage{
+	{"m", func(l *lane) {
+		l.u = l.times(l.at["m"], "beta1")
+		plus(l.u, l.times(l.g, "size"))
+		VMOVUPS(l.u, l.at["m"])
+	}},
+	{"p", func(l *lane) { l.move(l.u, false) }},
 }
