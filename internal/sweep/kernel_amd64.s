@@ -226,7 +226,7 @@ found:
 	RET
 
 // func accumulateF32AVX2(acc *float32, x *float32, n int, alpha float32, beta float32)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·accumulateF32AVX2(SB), NOSPLIT, $0-32
 	MOVQ         n+16(FP), AX
 	MOVQ         acc+0(FP), CX
@@ -234,23 +234,82 @@ TEXT ·accumulateF32AVX2(SB), NOSPLIT, $0-32
 	VBROADCASTSS alpha+24(FP), Y0
 	VBROADCASTSS beta+28(FP), Y1
 
+lines:
+	CMPQ       AX, $+64
+	JLT        linesEnd
+	PREFETCHT1 2048(DX)
+	VMOVUPS    (DX), Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    32(DX), Y3
+	VMULPS     Y0, Y3, Y3
+	PREFETCHT1 2112(DX)
+	VMOVUPS    64(DX), Y4
+	VMULPS     Y0, Y4, Y4
+	VMOVUPS    96(DX), Y5
+	VMULPS     Y0, Y5, Y5
+	PREFETCHT1 2176(DX)
+	VMOVUPS    128(DX), Y6
+	VMULPS     Y0, Y6, Y6
+	VMOVUPS    160(DX), Y7
+	VMULPS     Y0, Y7, Y7
+	PREFETCHT1 2240(DX)
+	VMOVUPS    192(DX), Y8
+	VMULPS     Y0, Y8, Y8
+	VMOVUPS    224(DX), Y9
+	VMULPS     Y0, Y9, Y9
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Y1, Y10
+	VADDPS     Y10, Y2, Y2
+	VMOVUPS    Y2, (CX)
+	VMULPS     32(CX), Y1, Y2
+	VADDPS     Y2, Y3, Y3
+	VMOVUPS    Y3, 32(CX)
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Y1, Y2
+	VADDPS     Y2, Y4, Y4
+	VMOVUPS    Y4, 64(CX)
+	VMULPS     96(CX), Y1, Y2
+	VADDPS     Y2, Y5, Y5
+	VMOVUPS    Y5, 96(CX)
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Y1, Y2
+	VADDPS     Y2, Y6, Y6
+	VMOVUPS    Y6, 128(CX)
+	VMULPS     160(CX), Y1, Y2
+	VADDPS     Y2, Y7, Y7
+	VMOVUPS    Y7, 160(CX)
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Y1, Y2
+	VADDPS     Y2, Y8, Y8
+	VMOVUPS    Y8, 192(CX)
+	VMULPS     224(CX), Y1, Y2
+	VADDPS     Y2, Y9, Y9
+	VMOVUPS    Y9, 224(CX)
+	ADDQ       $+256, CX
+	ADDQ       $+256, DX
+	SUBQ       $+64, AX
+	JMP        lines
+
+linesEnd:
 loop:
-	CMPQ    AX, $+16
-	JLT     loopEnd
-	VMOVUPS (DX), Y2
-	VMULPS  Y0, Y2, Y2
-	VMULPS  (CX), Y1, Y3
-	VADDPS  Y3, Y2, Y2
-	VMOVUPS Y2, (CX)
-	VMOVUPS 32(DX), Y2
-	VMULPS  Y0, Y2, Y2
-	VMULPS  32(CX), Y1, Y3
-	VADDPS  Y3, Y2, Y2
-	VMOVUPS Y2, 32(CX)
-	ADDQ    $+64, CX
-	ADDQ    $+64, DX
-	SUBQ    $+16, AX
-	JMP     loop
+	CMPQ       AX, $+16
+	JLT        loopEnd
+	PREFETCHT1 2048(DX)
+	VMOVUPS    (DX), Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    32(DX), Y3
+	VMULPS     Y0, Y3, Y3
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Y1, Y4
+	VADDPS     Y4, Y2, Y2
+	VMOVUPS    Y2, (CX)
+	VMULPS     32(CX), Y1, Y2
+	VADDPS     Y2, Y3, Y3
+	VMOVUPS    Y3, 32(CX)
+	ADDQ       $+64, CX
+	ADDQ       $+64, DX
+	SUBQ       $+16, AX
+	JMP        loop
 
 loopEnd:
 	VZEROUPPER
@@ -508,7 +567,7 @@ found:
 	RET
 
 // func accumulateF16AVX2(acc *float32, x *uint16, n int, alpha float32, beta float32)
-// Requires: AVX, F16C
+// Requires: AVX, F16C, MMX+
 TEXT ·accumulateF16AVX2(SB), NOSPLIT, $0-32
 	MOVQ         n+16(FP), AX
 	MOVQ         acc+0(FP), CX
@@ -516,23 +575,80 @@ TEXT ·accumulateF16AVX2(SB), NOSPLIT, $0-32
 	VBROADCASTSS alpha+24(FP), Y0
 	VBROADCASTSS beta+28(FP), Y1
 
+lines:
+	CMPQ       AX, $+64
+	JLT        linesEnd
+	PREFETCHT1 1024(DX)
+	VCVTPH2PS  (DX), Y2
+	VMULPS     Y0, Y2, Y2
+	VCVTPH2PS  16(DX), Y3
+	VMULPS     Y0, Y3, Y3
+	VCVTPH2PS  32(DX), Y4
+	VMULPS     Y0, Y4, Y4
+	VCVTPH2PS  48(DX), Y5
+	VMULPS     Y0, Y5, Y5
+	PREFETCHT1 1088(DX)
+	VCVTPH2PS  64(DX), Y6
+	VMULPS     Y0, Y6, Y6
+	VCVTPH2PS  80(DX), Y7
+	VMULPS     Y0, Y7, Y7
+	VCVTPH2PS  96(DX), Y8
+	VMULPS     Y0, Y8, Y8
+	VCVTPH2PS  112(DX), Y9
+	VMULPS     Y0, Y9, Y9
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Y1, Y10
+	VADDPS     Y10, Y2, Y2
+	VMOVUPS    Y2, (CX)
+	VMULPS     32(CX), Y1, Y2
+	VADDPS     Y2, Y3, Y3
+	VMOVUPS    Y3, 32(CX)
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Y1, Y2
+	VADDPS     Y2, Y4, Y4
+	VMOVUPS    Y4, 64(CX)
+	VMULPS     96(CX), Y1, Y2
+	VADDPS     Y2, Y5, Y5
+	VMOVUPS    Y5, 96(CX)
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Y1, Y2
+	VADDPS     Y2, Y6, Y6
+	VMOVUPS    Y6, 128(CX)
+	VMULPS     160(CX), Y1, Y2
+	VADDPS     Y2, Y7, Y7
+	VMOVUPS    Y7, 160(CX)
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Y1, Y2
+	VADDPS     Y2, Y8, Y8
+	VMOVUPS    Y8, 192(CX)
+	VMULPS     224(CX), Y1, Y2
+	VADDPS     Y2, Y9, Y9
+	VMOVUPS    Y9, 224(CX)
+	ADDQ       $+256, CX
+	ADDQ       $+128, DX
+	SUBQ       $+64, AX
+	JMP        lines
+
+linesEnd:
 loop:
-	CMPQ      AX, $+16
-	JLT       loopEnd
-	VCVTPH2PS (DX), Y2
-	VMULPS    Y0, Y2, Y2
-	VMULPS    (CX), Y1, Y3
-	VADDPS    Y3, Y2, Y2
-	VMOVUPS   Y2, (CX)
-	VCVTPH2PS 16(DX), Y2
-	VMULPS    Y0, Y2, Y2
-	VMULPS    32(CX), Y1, Y3
-	VADDPS    Y3, Y2, Y2
-	VMOVUPS   Y2, 32(CX)
-	ADDQ      $+64, CX
-	ADDQ      $+32, DX
-	SUBQ      $+16, AX
-	JMP       loop
+	CMPQ       AX, $+16
+	JLT        loopEnd
+	PREFETCHT1 1024(DX)
+	VCVTPH2PS  (DX), Y2
+	VMULPS     Y0, Y2, Y2
+	VCVTPH2PS  16(DX), Y3
+	VMULPS     Y0, Y3, Y3
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Y1, Y4
+	VADDPS     Y4, Y2, Y2
+	VMOVUPS    Y2, (CX)
+	VMULPS     32(CX), Y1, Y2
+	VADDPS     Y2, Y3, Y3
+	VMOVUPS    Y3, 32(CX)
+	ADDQ       $+64, CX
+	ADDQ       $+32, DX
+	SUBQ       $+16, AX
+	JMP        loop
 
 loopEnd:
 	VZEROUPPER
@@ -858,7 +974,7 @@ found:
 	RET
 
 // func accumulateBF16AVX2(acc *float32, x *uint16, n int, alpha float32, beta float32)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·accumulateBF16AVX2(SB), NOSPLIT, $0-32
 	MOVQ         n+16(FP), AX
 	MOVQ         acc+0(FP), CX
@@ -866,25 +982,90 @@ TEXT ·accumulateBF16AVX2(SB), NOSPLIT, $0-32
 	VBROADCASTSS alpha+24(FP), Y0
 	VBROADCASTSS beta+28(FP), Y1
 
+lines:
+	CMPQ       AX, $+64
+	JLT        linesEnd
+	PREFETCHT1 1024(DX)
+	VPMOVZXWD  (DX), Y2
+	VPSLLD     $0x10, Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VPMOVZXWD  16(DX), Y3
+	VPSLLD     $0x10, Y3, Y3
+	VMULPS     Y0, Y3, Y3
+	VPMOVZXWD  32(DX), Y4
+	VPSLLD     $0x10, Y4, Y4
+	VMULPS     Y0, Y4, Y4
+	VPMOVZXWD  48(DX), Y5
+	VPSLLD     $0x10, Y5, Y5
+	VMULPS     Y0, Y5, Y5
+	PREFETCHT1 1088(DX)
+	VPMOVZXWD  64(DX), Y6
+	VPSLLD     $0x10, Y6, Y6
+	VMULPS     Y0, Y6, Y6
+	VPMOVZXWD  80(DX), Y7
+	VPSLLD     $0x10, Y7, Y7
+	VMULPS     Y0, Y7, Y7
+	VPMOVZXWD  96(DX), Y8
+	VPSLLD     $0x10, Y8, Y8
+	VMULPS     Y0, Y8, Y8
+	VPMOVZXWD  112(DX), Y9
+	VPSLLD     $0x10, Y9, Y9
+	VMULPS     Y0, Y9, Y9
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Y1, Y10
+	VADDPS     Y10, Y2, Y2
+	VMOVUPS    Y2, (CX)
+	VMULPS     32(CX), Y1, Y2
+	VADDPS     Y2, Y3, Y3
+	VMOVUPS    Y3, 32(CX)
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Y1, Y2
+	VADDPS     Y2, Y4, Y4
+	VMOVUPS    Y4, 64(CX)
+	VMULPS     96(CX), Y1, Y2
+	VADDPS     Y2, Y5, Y5
+	VMOVUPS    Y5, 96(CX)
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Y1, Y2
+	VADDPS     Y2, Y6, Y6
+	VMOVUPS    Y6, 128(CX)
+	VMULPS     160(CX), Y1, Y2
+	VADDPS     Y2, Y7, Y7
+	VMOVUPS    Y7, 160(CX)
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Y1, Y2
+	VADDPS     Y2, Y8, Y8
+	VMOVUPS    Y8, 192(CX)
+	VMULPS     224(CX), Y1, Y2
+	VADDPS     Y2, Y9, Y9
+	VMOVUPS    Y9, 224(CX)
+	ADDQ       $+256, CX
+	ADDQ       $+128, DX
+	SUBQ       $+64, AX
+	JMP        lines
+
+linesEnd:
 loop:
-	CMPQ      AX, $+16
-	JLT       loopEnd
-	VPMOVZXWD (DX), Y2
-	VPSLLD    $0x10, Y2, Y2
-	VMULPS    Y0, Y2, Y2
-	VMULPS    (CX), Y1, Y3
-	VADDPS    Y3, Y2, Y2
-	VMOVUPS   Y2, (CX)
-	VPMOVZXWD 16(DX), Y2
-	VPSLLD    $0x10, Y2, Y2
-	VMULPS    Y0, Y2, Y2
-	VMULPS    32(CX), Y1, Y3
-	VADDPS    Y3, Y2, Y2
-	VMOVUPS   Y2, 32(CX)
-	ADDQ      $+64, CX
-	ADDQ      $+32, DX
-	SUBQ      $+16, AX
-	JMP       loop
+	CMPQ       AX, $+16
+	JLT        loopEnd
+	PREFETCHT1 1024(DX)
+	VPMOVZXWD  (DX), Y2
+	VPSLLD     $0x10, Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VPMOVZXWD  16(DX), Y3
+	VPSLLD     $0x10, Y3, Y3
+	VMULPS     Y0, Y3, Y3
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Y1, Y4
+	VADDPS     Y4, Y2, Y2
+	VMOVUPS    Y2, (CX)
+	VMULPS     32(CX), Y1, Y2
+	VADDPS     Y2, Y3, Y3
+	VMOVUPS    Y3, 32(CX)
+	ADDQ       $+64, CX
+	ADDQ       $+32, DX
+	SUBQ       $+16, AX
+	JMP        loop
 
 loopEnd:
 	VZEROUPPER
@@ -1190,7 +1371,7 @@ found:
 	RET
 
 // func accumulateF32AVX512(acc *float32, x *float32, n int, alpha float32, beta float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·accumulateF32AVX512(SB), NOSPLIT, $0-32
 	MOVQ         n+16(FP), AX
 	MOVQ         acc+0(FP), CX
@@ -1198,18 +1379,57 @@ TEXT ·accumulateF32AVX512(SB), NOSPLIT, $0-32
 	VBROADCASTSS alpha+24(FP), Z0
 	VBROADCASTSS beta+28(FP), Z1
 
+lines:
+	CMPQ       AX, $+64
+	JLT        linesEnd
+	PREFETCHT1 2048(DX)
+	VMOVUPS    (DX), Z2
+	VMULPS     Z0, Z2, Z2
+	PREFETCHT1 2112(DX)
+	VMOVUPS    64(DX), Z3
+	VMULPS     Z0, Z3, Z3
+	PREFETCHT1 2176(DX)
+	VMOVUPS    128(DX), Z4
+	VMULPS     Z0, Z4, Z4
+	PREFETCHT1 2240(DX)
+	VMOVUPS    192(DX), Z5
+	VMULPS     Z0, Z5, Z5
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z1, Z6
+	VADDPS     Z6, Z2, Z2
+	VMOVUPS    Z2, (CX)
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Z1, Z2
+	VADDPS     Z2, Z3, Z3
+	VMOVUPS    Z3, 64(CX)
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Z1, Z2
+	VADDPS     Z2, Z4, Z4
+	VMOVUPS    Z4, 128(CX)
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Z1, Z2
+	VADDPS     Z2, Z5, Z5
+	VMOVUPS    Z5, 192(CX)
+	ADDQ       $+256, CX
+	ADDQ       $+256, DX
+	SUBQ       $+64, AX
+	JMP        lines
+
+linesEnd:
 loop:
-	CMPQ    AX, $+16
-	JLT     loopEnd
-	VMOVUPS (DX), Z2
-	VMULPS  Z0, Z2, Z2
-	VMULPS  (CX), Z1, Z3
-	VADDPS  Z3, Z2, Z2
-	VMOVUPS Z2, (CX)
-	ADDQ    $+64, CX
-	ADDQ    $+64, DX
-	SUBQ    $+16, AX
-	JMP     loop
+	CMPQ       AX, $+16
+	JLT        loopEnd
+	PREFETCHT1 2048(DX)
+	VMOVUPS    (DX), Z2
+	VMULPS     Z0, Z2, Z2
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z1, Z3
+	VADDPS     Z3, Z2, Z2
+	VMOVUPS    Z2, (CX)
+	ADDQ       $+64, CX
+	ADDQ       $+64, DX
+	SUBQ       $+16, AX
+	JMP        loop
 
 loopEnd:
 	VZEROUPPER
@@ -1424,7 +1644,7 @@ found:
 	RET
 
 // func accumulateF16AVX512(acc *float32, x *uint16, n int, alpha float32, beta float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·accumulateF16AVX512(SB), NOSPLIT, $0-32
 	MOVQ         n+16(FP), AX
 	MOVQ         acc+0(FP), CX
@@ -1432,18 +1652,55 @@ TEXT ·accumulateF16AVX512(SB), NOSPLIT, $0-32
 	VBROADCASTSS alpha+24(FP), Z0
 	VBROADCASTSS beta+28(FP), Z1
 
+lines:
+	CMPQ       AX, $+64
+	JLT        linesEnd
+	PREFETCHT1 1024(DX)
+	VCVTPH2PS  (DX), Z2
+	VMULPS     Z0, Z2, Z2
+	VCVTPH2PS  32(DX), Z3
+	VMULPS     Z0, Z3, Z3
+	PREFETCHT1 1088(DX)
+	VCVTPH2PS  64(DX), Z4
+	VMULPS     Z0, Z4, Z4
+	VCVTPH2PS  96(DX), Z5
+	VMULPS     Z0, Z5, Z5
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z1, Z6
+	VADDPS     Z6, Z2, Z2
+	VMOVUPS    Z2, (CX)
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Z1, Z2
+	VADDPS     Z2, Z3, Z3
+	VMOVUPS    Z3, 64(CX)
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Z1, Z2
+	VADDPS     Z2, Z4, Z4
+	VMOVUPS    Z4, 128(CX)
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Z1, Z2
+	VADDPS     Z2, Z5, Z5
+	VMOVUPS    Z5, 192(CX)
+	ADDQ       $+256, CX
+	ADDQ       $+128, DX
+	SUBQ       $+64, AX
+	JMP        lines
+
+linesEnd:
 loop:
-	CMPQ      AX, $+16
-	JLT       loopEnd
-	VCVTPH2PS (DX), Z2
-	VMULPS    Z0, Z2, Z2
-	VMULPS    (CX), Z1, Z3
-	VADDPS    Z3, Z2, Z2
-	VMOVUPS   Z2, (CX)
-	ADDQ      $+64, CX
-	ADDQ      $+32, DX
-	SUBQ      $+16, AX
-	JMP       loop
+	CMPQ       AX, $+16
+	JLT        loopEnd
+	PREFETCHT1 1024(DX)
+	VCVTPH2PS  (DX), Z2
+	VMULPS     Z0, Z2, Z2
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z1, Z3
+	VADDPS     Z3, Z2, Z2
+	VMOVUPS    Z2, (CX)
+	ADDQ       $+64, CX
+	ADDQ       $+32, DX
+	SUBQ       $+16, AX
+	JMP        loop
 
 loopEnd:
 	VZEROUPPER
@@ -1696,7 +1953,7 @@ found:
 	RET
 
 // func accumulateBF16AVX512(acc *float32, x *uint16, n int, alpha float32, beta float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·accumulateBF16AVX512(SB), NOSPLIT, $0-32
 	MOVQ         n+16(FP), AX
 	MOVQ         acc+0(FP), CX
@@ -1704,19 +1961,60 @@ TEXT ·accumulateBF16AVX512(SB), NOSPLIT, $0-32
 	VBROADCASTSS alpha+24(FP), Z0
 	VBROADCASTSS beta+28(FP), Z1
 
+lines:
+	CMPQ       AX, $+64
+	JLT        linesEnd
+	PREFETCHT1 1024(DX)
+	VPMOVZXWD  (DX), Z2
+	VPSLLD     $0x10, Z2, Z2
+	VMULPS     Z0, Z2, Z2
+	VPMOVZXWD  32(DX), Z3
+	VPSLLD     $0x10, Z3, Z3
+	VMULPS     Z0, Z3, Z3
+	PREFETCHT1 1088(DX)
+	VPMOVZXWD  64(DX), Z4
+	VPSLLD     $0x10, Z4, Z4
+	VMULPS     Z0, Z4, Z4
+	VPMOVZXWD  96(DX), Z5
+	VPSLLD     $0x10, Z5, Z5
+	VMULPS     Z0, Z5, Z5
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z1, Z6
+	VADDPS     Z6, Z2, Z2
+	VMOVUPS    Z2, (CX)
+	PREFETCHT1 2112(CX)
+	VMULPS     64(CX), Z1, Z2
+	VADDPS     Z2, Z3, Z3
+	VMOVUPS    Z3, 64(CX)
+	PREFETCHT1 2176(CX)
+	VMULPS     128(CX), Z1, Z2
+	VADDPS     Z2, Z4, Z4
+	VMOVUPS    Z4, 128(CX)
+	PREFETCHT1 2240(CX)
+	VMULPS     192(CX), Z1, Z2
+	VADDPS     Z2, Z5, Z5
+	VMOVUPS    Z5, 192(CX)
+	ADDQ       $+256, CX
+	ADDQ       $+128, DX
+	SUBQ       $+64, AX
+	JMP        lines
+
+linesEnd:
 loop:
-	CMPQ      AX, $+16
-	JLT       loopEnd
-	VPMOVZXWD (DX), Z2
-	VPSLLD    $0x10, Z2, Z2
-	VMULPS    Z0, Z2, Z2
-	VMULPS    (CX), Z1, Z3
-	VADDPS    Z3, Z2, Z2
-	VMOVUPS   Z2, (CX)
-	ADDQ      $+64, CX
-	ADDQ      $+32, DX
-	SUBQ      $+16, AX
-	JMP       loop
+	CMPQ       AX, $+16
+	JLT        loopEnd
+	PREFETCHT1 1024(DX)
+	VPMOVZXWD  (DX), Z2
+	VPSLLD     $0x10, Z2, Z2
+	VMULPS     Z0, Z2, Z2
+	PREFETCHT1 2048(CX)
+	VMULPS     (CX), Z1, Z3
+	VADDPS     Z3, Z2, Z2
+	VMOVUPS    Z2, (CX)
+	ADDQ       $+64, CX
+	ADDQ       $+32, DX
+	SUBQ       $+16, AX
+	JMP        loop
 
 loopEnd:
 	VZEROUPPER

@@ -13,8 +13,10 @@ import (
 )
 
 const (
-	step  = 16 // elements of a loop
-	lanes = 8  // float64 partial sums of a quarter
+	step  = 16  // elements of a loop
+	line  = 64  // bytes of a cache line
+	near  = 512 // how far, in elements, vectors are fetched
+	lanes = 8   // float64 partial sums of a quarter
 )
 
 func main() {
@@ -194,17 +196,36 @@ func (p pass) testNotBelow(top, limit reg.VecVirtual) {
 	TESTL(mask, mask)
 }
 
+// accumulate reads whole lines of x before it touches acc: the first-level cache of
+// AMD's processors holds only one of two lines whose addresses are a multiple
+// of 256 MiB apart.
 func (p pass) accumulate() {
 	n := p.begin("accumulate", "computes acc = alpha·x + beta·acc, with both products rounded.", "func(acc *float32, x *%s, n int, alpha, beta float32)")
 	acc, x := vec.Point("acc", 4), vec.Point("x", p.elem.Size)
 	alpha, beta := p.Broadcast(Param("alpha")), p.Broadcast(Param("beta"))
-	p.each(n, []vec.Pointer{acc, x}, func(i int) {
-		v, old := p.Load(p.elem, x.At(i)), p.Register()
-		VMULPS(alpha, v, v)
-		VMULPS(acc.At(i), beta, old)
-		VADDPS(old, v, v)
-		VMOVUPS(v, acc.At(i))
-	})
+	add := func(count int) func() {
+		return func() {
+			var values []reg.VecVirtual
+			for i := 0; i < count; i += p.Lanes {
+				if i*p.elem.Size%line == 0 {
+					PREFETCHT1(x.At(near + i))
+				}
+				values = append(values, p.Load(p.elem, x.At(i)))
+				VMULPS(alpha, values[len(values)-1], values[len(values)-1])
+			}
+			for at, v := range values {
+				i, old := at*p.Lanes, p.Register()
+				if i*4%line == 0 {
+					PREFETCHT1(acc.At(near + i))
+				}
+				VMULPS(acc.At(i), beta, old)
+				VADDPS(old, v, v)
+				VMOVUPS(v, acc.At(i))
+			}
+		}
+	}
+	vec.Loop("lines", n, 4*step, []vec.Pointer{acc, x}, add(4*step))
+	vec.Loop("loop", n, step, []vec.Pointer{acc, x}, add(step))
 	vec.End()
 }
 
