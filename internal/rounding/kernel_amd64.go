@@ -4,8 +4,12 @@
 
 package rounding
 
+// toBF16AVX512 rounds n elements, a multiple of 128; element i takes half i%8 of block first+i/8.
+//
 //go:noescape
 func toBF16AVX512(dst *uint16, src *float32, n int, seed uint64, tensor uint64, first uint64)
 
+// toBF16StreamAVX512 rounds n elements, a multiple of 128; element i takes half i%8 of block first+i/8.
+//
 //go:noescape
 func toBF16StreamAVX512(dst *uint16, src *float32, n int, seed uint64, tensor uint64, first uint64)

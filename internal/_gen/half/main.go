@@ -48,6 +48,12 @@ func convert(s vec.Set, from, to vec.Elem) {
 	begin(name(from, to)+s.Name, from, to)
 	dst, src := vec.Point("dst", to.Size), vec.Point("src", from.Size)
 	n := Load(Param("n"), GP64())
+	if s.Wide() && to == vec.BFloat16 {
+		pair := vec.NewHalves().Nearest()
+		vec.Loop("pairs", n, 2*s.Lanes, []vec.Pointer{dst, src}, func() {
+			s.Write(pair(s.Load(from, src.At(0)), s.Load(from, src.At(s.Lanes))), dst.At(0))
+		})
+	}
 	round := s.Rounder(to)
 	vec.Loop("loop", n, step, []vec.Pointer{dst, src}, func() {
 		for i := 0; i < step; i += s.Lanes {
@@ -76,7 +82,14 @@ func stream(s vec.Set, from, to vec.Elem) {
 			}
 		}
 	}
-	vec.Blocks(n, line, pointers, part(line), func() {})
+	lines := part(line)
+	if s.Wide() && to == vec.BFloat16 {
+		pair := vec.NewHalves().Nearest()
+		lines = func(_, at int) {
+			s.Stream(pair(s.Load(from, src.At(at)), s.Load(from, src.At(at+s.Lanes))), dst.At(at))
+		}
+	}
+	vec.Blocks(n, line, pointers, lines, func() {})
 	vec.Loop("rest", n, step, pointers, func() { part(step)(0, 0) })
 	SFENCE()
 	vec.End()

@@ -1,0 +1,70 @@
+package vec
+
+import (
+	"github.com/mmcloughlin/avo/attr"
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// Halves is how AVX-512 rounds float32 to bfloat16, 32 at a time: the upper halves stay, and are
+// one more where the lower halves carry. A NaN becomes quiet, with a lower half of 0,
+// which never carries.
+type Halves struct {
+	even, odd, quiet, upper, minus reg.VecVirtual
+}
+
+// NewHalves sets up constants.
+func NewHalves() Halves {
+	return Halves{
+		numbers("evenWords", 0), numbers("oddWords", 1),
+		AVX512.Constant(0x400000), AVX512.Constant(0xffff0000), AVX512.Constant(0xffffffff),
+	}
+}
+
+// Split returns the lower and the upper halves of two vectors of float32, side by side. It overwrites both.
+func (h Halves) Split(x, y reg.VecVirtual) (lower, upper reg.VecVirtual) {
+	const orAnd = U8(0xa8) // the table of VPTERNLOGD for (a | b) & c
+	for _, v := range []reg.VecVirtual{x, y} {
+		nan := K()
+		VCMPPS(Imm(unordered), v, v, nan)
+		VPTERNLOGD(orAnd, h.upper, h.quiet, nan, v)
+	}
+	lower = ZMM()
+	VMOVDQA64(x, lower)
+	VPERMT2W(y, h.even, lower)
+	VPERMT2W(y, h.odd, x)
+	return lower, x
+}
+
+// Carry adds one to the words of upper that k selects.
+func (h Halves) Carry(k reg.OpmaskVirtual, upper reg.VecVirtual) { VPSUBW(h.minus, upper, k, upper) }
+
+// Nearest sets up constants and returns what rounds two vectors of float32, which it overwrites, to nearest even.
+func (h Halves) Nearest() func(x, y reg.VecVirtual) reg.VecVirtual {
+	one, half := AVX512.Constant(1<<16|1), AVX512.Constant(1<<31|1<<15)
+	return func(x, y reg.VecVirtual) reg.VecVirtual {
+		lower, upper := h.Split(x, y)
+		last, carry := AVX512.And(one, upper), K()
+		VPADDUSW(lower, last, last) // a tie is above a half if the last bit that stays is set
+		VPCMPUW(Imm(6), half, last, carry)
+		h.Carry(carry, upper)
+		return upper
+	}
+}
+
+// made are the symbols of this program.
+var made = map[string]Mem{}
+
+// numbers returns every other number below 64, from first on.
+func numbers(name string, first int) reg.VecVirtual {
+	if _, ok := made[name]; !ok {
+		made[name] = GLOBL(name, attr.RODATA|attr.NOPTR)
+		for i := range 32 {
+			DATA(2*i, U16(first+2*i))
+		}
+	}
+	r := ZMM()
+	VMOVDQU64(made[name], r)
+	return r
+}
