@@ -14,6 +14,9 @@ func init() {
 	k := wide.kernels()
 	k.Encode = wide.encodeQuickly
 	Registry.Add(cpu.AVX512, k)
+	decode := decodeBlocks(decodeVBMI, k.Decode)
+	stream := decodeBlocks(decodeStreamVBMI, k.DecodeStream) // the latter ends with a fence
+	Registry.Add(cpu.AVX512VBMI, Kernels{k.AbsMax, decode, whereAligned(stream, decode), wide.encodeLines})
 }
 
 // loops are the assembly loops of one tier, over n > 0 elements, a multiple of
@@ -90,6 +93,48 @@ func (l loops) encodeQuickly(codes []uint8, x []float32, absmax float32, e *Enco
 		encodeQuicklyAVX512(&codes[0], &x[0], n, q.Absmax, q.Inverse, q.Rest, q.Cells)
 	}
 	encode(codes[n:], x[n:], absmax, e)
+}
+
+// group is what the loops of AVX512_VBMI do at a time.
+const group = 64
+
+type decoder = func(x []float32, codes []uint8, m *[256]float32, absmax []float32, block int)
+
+// decodeBlocks makes a decoder of an assembly loop over whole blocks, of a multiple of group elements, and a decoder
+// for the rest.
+func decodeBlocks(fast func(x *float32, codes *uint8, m *[256]float32, absmax *float32, blocks, block int), rest decoder) decoder {
+	return func(x []float32, codes []uint8, m *[256]float32, absmax []float32, block int) {
+		if whole := len(codes) / block; whole > 0 && block%group == 0 {
+			n := whole * block
+			_, _ = x[n-1], absmax[whole-1]
+			fast(&x[0], &codes[0], m, &absmax[0], whole, block)
+			x, codes, absmax = x[n:], codes[n:], absmax[whole:]
+		}
+		rest(x, codes, m, absmax, block)
+	}
+}
+
+// whereAligned is stream for an x aligned to align bytes and plain for others.
+func whereAligned(stream, plain decoder) decoder {
+	return func(x []float32, codes []uint8, m *[256]float32, absmax []float32, block int) {
+		if uintptr(unsafe.Pointer(unsafe.SliceData(x)))%align == 0 {
+			stream(x, codes, m, absmax, block)
+		} else {
+			plain(x, codes, m, absmax, block)
+		}
+	}
+}
+
+// encodeLines uses the encoder's lines.
+func (l loops) encodeLines(codes []uint8, x []float32, absmax float32, e *Encoder) {
+	q, ok := e.Quick(absmax)
+	n := len(x) / group * group
+	if ok && e.lined && n > 0 {
+		_ = codes[n-1]
+		encodeVBMI(&codes[0], &x[0], n, q.Absmax, lineScale*q.Inverse, q.Cells, (*byte)(unsafe.Pointer(&e.lines)))
+		codes, x = codes[n:], x[n:]
+	}
+	l.encodeQuickly(codes, x, absmax, e)
 }
 
 // Quick is what encoding without divisions takes: absmax, its reciprocal as

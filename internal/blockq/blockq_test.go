@@ -75,6 +75,7 @@ func TestLimitsInCells(t *testing.T) {
 	require.Zero(t, es["signed"].more, "one comparison is enough")
 	require.Zero(t, es["unsigned"].more)
 	require.True(t, es["signed"].quick && es["unsigned"].quick && es["keeping"].quick)
+	require.True(t, es["signed"].lined && es["unsigned"].lined && es["keeping"].lined)
 	require.False(t, es["linear"].quick)
 	require.Positive(t, es["linear"].more)
 }

@@ -23,6 +23,8 @@ type Encoder struct {
 	quick bool         // tiers may multiply by the reciprocal of absmax
 	limit [256]float32 // +Inf at 255
 	cell  [numCells]uint32
+	lines Lines
+	lined bool // there are lines
 }
 
 // The upper halves of 1 and -1, beyond which there is no value to encode. The
@@ -86,6 +88,7 @@ func (e *Encoder) Build(m *[256]float32, keepSign bool) {
 	}
 	e.more = max(most-1, 0)
 	e.quick = e.more == 0 && e.coarse()
+	e.lined = e.quick && e.lines.fit(e)
 }
 
 // below returns how many limits come before u, the order of a value. At least the

@@ -49,5 +49,25 @@ func encodeAVX512(codes *uint8, x *float32, n int, absmax float32, cells *uint32
 //go:noescape
 func encodeQuicklyAVX512(codes *uint8, x *float32, n int, absmax float32, inverse float32, rest float32, cells *uint32)
 
+// decodeVBMI writes m[code]·absmax for whole blocks, of a multiple of 64 elements.
+//
+//go:noescape
+func decodeVBMI(x *float32, codes *uint8, m *[256]float32, absmax *float32, blocks int, block int)
+
+// decodeStreamVBMI is decodeVBMI around the caches; x is aligned to 64 bytes and a fence follows.
+//
+//go:noescape
+func decodeStreamVBMI(x *float32, codes *uint8, m *[256]float32, absmax *float32, blocks int, block int)
+
+// encodeVBMI writes the codes of x/absmax where Encoder.Quick is ok and the encoder has lines.
+//
+//go:noescape
+func encodeVBMI(codes *uint8, x *float32, n int, absmax float32, scaled float32, cells *uint32, lines *byte)
+
+// encodePositiveVBMI is encodeVBMI for elements from 0 on.
+//
+//go:noescape
+func encodePositiveVBMI(codes *uint8, x *float32, n int, absmax float32, scaled float32, cells *uint32, lines *byte)
+
 // fence makes streamed data visible before what is written next.
 func fence()

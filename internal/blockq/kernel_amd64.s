@@ -368,6 +368,815 @@ loopEnd:
 	VZEROUPPER
 	RET
 
+// func decodeVBMI(x *float32, codes *uint8, m *[256]float32, absmax *float32, blocks int, block int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·decodeVBMI(SB), NOSPLIT, $0-48
+	MOVQ         m+16(FP), AX
+	VMOVDQU64    lowest<>+0(SB), Z0
+	MOVL         $0x01010101, CX
+	VPBROADCASTD CX, Z1
+	VMOVDQU64    (AX), Z3
+	VMOVDQA64    Z0, Z2
+	VPERMI2B     64(AX), Z3, Z2
+	VMOVDQU64    128(AX), Z4
+	VMOVDQA64    Z0, Z3
+	VPERMI2B     192(AX), Z4, Z3
+	VSHUFI64X2   $0x44, Z3, Z2, Z2
+	VMOVDQU64    256(AX), Z4
+	VMOVDQA64    Z0, Z3
+	VPERMI2B     320(AX), Z4, Z3
+	VMOVDQU64    384(AX), Z5
+	VMOVDQA64    Z0, Z4
+	VPERMI2B     448(AX), Z5, Z4
+	VSHUFI64X2   $0x44, Z4, Z3, Z3
+	VMOVDQU64    512(AX), Z5
+	VMOVDQA64    Z0, Z4
+	VPERMI2B     576(AX), Z5, Z4
+	VMOVDQU64    640(AX), Z6
+	VMOVDQA64    Z0, Z5
+	VPERMI2B     704(AX), Z6, Z5
+	VSHUFI64X2   $0x44, Z5, Z4, Z4
+	VMOVDQU64    768(AX), Z6
+	VMOVDQA64    Z0, Z5
+	VPERMI2B     832(AX), Z6, Z5
+	VMOVDQU64    896(AX), Z7
+	VMOVDQA64    Z0, Z6
+	VPERMI2B     960(AX), Z7, Z6
+	VSHUFI64X2   $0x44, Z6, Z5, Z5
+	VPADDB       Z1, Z0, Z0
+	VMOVDQU64    (AX), Z7
+	VMOVDQA64    Z0, Z6
+	VPERMI2B     64(AX), Z7, Z6
+	VMOVDQU64    128(AX), Z8
+	VMOVDQA64    Z0, Z7
+	VPERMI2B     192(AX), Z8, Z7
+	VSHUFI64X2   $0x44, Z7, Z6, Z6
+	VMOVDQU64    256(AX), Z8
+	VMOVDQA64    Z0, Z7
+	VPERMI2B     320(AX), Z8, Z7
+	VMOVDQU64    384(AX), Z9
+	VMOVDQA64    Z0, Z8
+	VPERMI2B     448(AX), Z9, Z8
+	VSHUFI64X2   $0x44, Z8, Z7, Z7
+	VMOVDQU64    512(AX), Z9
+	VMOVDQA64    Z0, Z8
+	VPERMI2B     576(AX), Z9, Z8
+	VMOVDQU64    640(AX), Z10
+	VMOVDQA64    Z0, Z9
+	VPERMI2B     704(AX), Z10, Z9
+	VSHUFI64X2   $0x44, Z9, Z8, Z8
+	VMOVDQU64    768(AX), Z10
+	VMOVDQA64    Z0, Z9
+	VPERMI2B     832(AX), Z10, Z9
+	VMOVDQU64    896(AX), Z11
+	VMOVDQA64    Z0, Z10
+	VPERMI2B     960(AX), Z11, Z10
+	VSHUFI64X2   $0x44, Z10, Z9, Z9
+	VPADDB       Z1, Z0, Z0
+	VMOVDQU64    (AX), Z11
+	VMOVDQA64    Z0, Z10
+	VPERMI2B     64(AX), Z11, Z10
+	VMOVDQU64    128(AX), Z12
+	VMOVDQA64    Z0, Z11
+	VPERMI2B     192(AX), Z12, Z11
+	VSHUFI64X2   $0x44, Z11, Z10, Z10
+	VMOVDQU64    256(AX), Z12
+	VMOVDQA64    Z0, Z11
+	VPERMI2B     320(AX), Z12, Z11
+	VMOVDQU64    384(AX), Z13
+	VMOVDQA64    Z0, Z12
+	VPERMI2B     448(AX), Z13, Z12
+	VSHUFI64X2   $0x44, Z12, Z11, Z11
+	VMOVDQU64    512(AX), Z13
+	VMOVDQA64    Z0, Z12
+	VPERMI2B     576(AX), Z13, Z12
+	VMOVDQU64    640(AX), Z14
+	VMOVDQA64    Z0, Z13
+	VPERMI2B     704(AX), Z14, Z13
+	VSHUFI64X2   $0x44, Z13, Z12, Z12
+	VMOVDQU64    768(AX), Z14
+	VMOVDQA64    Z0, Z13
+	VPERMI2B     832(AX), Z14, Z13
+	VMOVDQU64    896(AX), Z15
+	VMOVDQA64    Z0, Z14
+	VPERMI2B     960(AX), Z15, Z14
+	VSHUFI64X2   $0x44, Z14, Z13, Z13
+	VPADDB       Z1, Z0, Z0
+	VMOVDQU64    (AX), Z15
+	VMOVDQA64    Z0, Z14
+	VPERMI2B     64(AX), Z15, Z14
+	VMOVDQU64    128(AX), Z16
+	VMOVDQA64    Z0, Z15
+	VPERMI2B     192(AX), Z16, Z15
+	VSHUFI64X2   $0x44, Z15, Z14, Z14
+	VMOVDQU64    256(AX), Z16
+	VMOVDQA64    Z0, Z15
+	VPERMI2B     320(AX), Z16, Z15
+	VMOVDQU64    384(AX), Z17
+	VMOVDQA64    Z0, Z16
+	VPERMI2B     448(AX), Z17, Z16
+	VSHUFI64X2   $0x44, Z16, Z15, Z15
+	VMOVDQU64    512(AX), Z17
+	VMOVDQA64    Z0, Z16
+	VPERMI2B     576(AX), Z17, Z16
+	VMOVDQU64    640(AX), Z18
+	VMOVDQA64    Z0, Z17
+	VPERMI2B     704(AX), Z18, Z17
+	VSHUFI64X2   $0x44, Z17, Z16, Z16
+	VMOVDQU64    768(AX), Z18
+	VMOVDQA64    Z0, Z17
+	VPERMI2B     832(AX), Z18, Z17
+	VMOVDQU64    896(AX), Z19
+	VMOVDQA64    Z0, Z18
+	VPERMI2B     960(AX), Z19, Z18
+	VSHUFI64X2   $0x44, Z18, Z17, Z17
+	VPADDB       Z1, Z0, Z0
+	VMOVDQU64    transposed<>+0(SB), Z0
+	MOVQ         x+0(FP), AX
+	MOVQ         codes+8(FP), CX
+	MOVQ         absmax+24(FP), DX
+	MOVQ         blocks+32(FP), BX
+
+blocks:
+	CMPQ         BX, $+1
+	JLT          blocksEnd
+	VBROADCASTSS (DX), Z1
+	MOVQ         block+40(FP), SI
+
+loop:
+	CMPQ       SI, $+64
+	JLT        loopEnd
+	VPERMD     (CX), Z0, Z18
+	VPMOVB2M   Z18, K1
+	VMOVDQA64  Z18, Z19
+	VPERMI2B   Z3, Z2, Z19
+	VMOVDQA64  Z18, Z20
+	VPERMI2B   Z5, Z4, Z20
+	VPBLENDMB  Z20, Z19, K1, Z19
+	VMOVDQA64  Z18, Z20
+	VPERMI2B   Z7, Z6, Z20
+	VMOVDQA64  Z18, Z21
+	VPERMI2B   Z9, Z8, Z21
+	VPBLENDMB  Z21, Z20, K1, Z20
+	VPUNPCKLBW Z20, Z19, Z21
+	VPUNPCKHBW Z20, Z19, Z19
+	VMOVDQA64  Z18, Z20
+	VPERMI2B   Z11, Z10, Z20
+	VMOVDQA64  Z18, Z22
+	VPERMI2B   Z13, Z12, Z22
+	VPBLENDMB  Z22, Z20, K1, Z20
+	VMOVDQA64  Z18, Z22
+	VPERMI2B   Z15, Z14, Z22
+	VMOVDQA64  Z18, Z18
+	VPERMI2B   Z17, Z16, Z18
+	VPBLENDMB  Z18, Z22, K1, Z22
+	VPUNPCKLBW Z22, Z20, Z18
+	VPUNPCKHBW Z22, Z20, Z20
+	VPUNPCKLWD Z18, Z21, Z22
+	VPUNPCKHWD Z18, Z21, Z18
+	VPUNPCKLWD Z20, Z19, Z21
+	VPUNPCKHWD Z20, Z19, Z19
+	VMULPS     Z1, Z22, Z22
+	VMOVUPS    Z22, (AX)
+	VMULPS     Z1, Z18, Z18
+	VMOVUPS    Z18, 64(AX)
+	VMULPS     Z1, Z21, Z21
+	VMOVUPS    Z21, 128(AX)
+	VMULPS     Z1, Z19, Z19
+	VMOVUPS    Z19, 192(AX)
+	ADDQ       $+256, AX
+	ADDQ       $+64, CX
+	SUBQ       $+64, SI
+	JMP        loop
+
+loopEnd:
+	ADDQ $+4, DX
+	SUBQ $+1, BX
+	JMP  blocks
+
+blocksEnd:
+	VZEROUPPER
+	RET
+
+DATA lowest<>+0(SB)/1, $0x00
+DATA lowest<>+1(SB)/1, $0x04
+DATA lowest<>+2(SB)/1, $0x08
+DATA lowest<>+3(SB)/1, $0x0c
+DATA lowest<>+4(SB)/1, $0x10
+DATA lowest<>+5(SB)/1, $0x14
+DATA lowest<>+6(SB)/1, $0x18
+DATA lowest<>+7(SB)/1, $0x1c
+DATA lowest<>+8(SB)/1, $0x20
+DATA lowest<>+9(SB)/1, $0x24
+DATA lowest<>+10(SB)/1, $0x28
+DATA lowest<>+11(SB)/1, $0x2c
+DATA lowest<>+12(SB)/1, $0x30
+DATA lowest<>+13(SB)/1, $0x34
+DATA lowest<>+14(SB)/1, $0x38
+DATA lowest<>+15(SB)/1, $0x3c
+DATA lowest<>+16(SB)/1, $0x40
+DATA lowest<>+17(SB)/1, $0x44
+DATA lowest<>+18(SB)/1, $0x48
+DATA lowest<>+19(SB)/1, $0x4c
+DATA lowest<>+20(SB)/1, $0x50
+DATA lowest<>+21(SB)/1, $0x54
+DATA lowest<>+22(SB)/1, $0x58
+DATA lowest<>+23(SB)/1, $0x5c
+DATA lowest<>+24(SB)/1, $0x60
+DATA lowest<>+25(SB)/1, $0x64
+DATA lowest<>+26(SB)/1, $0x68
+DATA lowest<>+27(SB)/1, $0x6c
+DATA lowest<>+28(SB)/1, $0x70
+DATA lowest<>+29(SB)/1, $0x74
+DATA lowest<>+30(SB)/1, $0x78
+DATA lowest<>+31(SB)/1, $0x7c
+DATA lowest<>+32(SB)/1, $0x00
+DATA lowest<>+33(SB)/1, $0x04
+DATA lowest<>+34(SB)/1, $0x08
+DATA lowest<>+35(SB)/1, $0x0c
+DATA lowest<>+36(SB)/1, $0x10
+DATA lowest<>+37(SB)/1, $0x14
+DATA lowest<>+38(SB)/1, $0x18
+DATA lowest<>+39(SB)/1, $0x1c
+DATA lowest<>+40(SB)/1, $0x20
+DATA lowest<>+41(SB)/1, $0x24
+DATA lowest<>+42(SB)/1, $0x28
+DATA lowest<>+43(SB)/1, $0x2c
+DATA lowest<>+44(SB)/1, $0x30
+DATA lowest<>+45(SB)/1, $0x34
+DATA lowest<>+46(SB)/1, $0x38
+DATA lowest<>+47(SB)/1, $0x3c
+DATA lowest<>+48(SB)/1, $0x40
+DATA lowest<>+49(SB)/1, $0x44
+DATA lowest<>+50(SB)/1, $0x48
+DATA lowest<>+51(SB)/1, $0x4c
+DATA lowest<>+52(SB)/1, $0x50
+DATA lowest<>+53(SB)/1, $0x54
+DATA lowest<>+54(SB)/1, $0x58
+DATA lowest<>+55(SB)/1, $0x5c
+DATA lowest<>+56(SB)/1, $0x60
+DATA lowest<>+57(SB)/1, $0x64
+DATA lowest<>+58(SB)/1, $0x68
+DATA lowest<>+59(SB)/1, $0x6c
+DATA lowest<>+60(SB)/1, $0x70
+DATA lowest<>+61(SB)/1, $0x74
+DATA lowest<>+62(SB)/1, $0x78
+DATA lowest<>+63(SB)/1, $0x7c
+GLOBL lowest<>(SB), RODATA|NOPTR, $64
+
+DATA transposed<>+0(SB)/4, $0x00000000
+DATA transposed<>+4(SB)/4, $0x00000004
+DATA transposed<>+8(SB)/4, $0x00000008
+DATA transposed<>+12(SB)/4, $0x0000000c
+DATA transposed<>+16(SB)/4, $0x00000001
+DATA transposed<>+20(SB)/4, $0x00000005
+DATA transposed<>+24(SB)/4, $0x00000009
+DATA transposed<>+28(SB)/4, $0x0000000d
+DATA transposed<>+32(SB)/4, $0x00000002
+DATA transposed<>+36(SB)/4, $0x00000006
+DATA transposed<>+40(SB)/4, $0x0000000a
+DATA transposed<>+44(SB)/4, $0x0000000e
+DATA transposed<>+48(SB)/4, $0x00000003
+DATA transposed<>+52(SB)/4, $0x00000007
+DATA transposed<>+56(SB)/4, $0x0000000b
+DATA transposed<>+60(SB)/4, $0x0000000f
+GLOBL transposed<>(SB), RODATA|NOPTR, $64
+
+// func decodeStreamVBMI(x *float32, codes *uint8, m *[256]float32, absmax *float32, blocks int, block int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·decodeStreamVBMI(SB), NOSPLIT, $0-48
+	MOVQ         m+16(FP), AX
+	VMOVDQU64    lowest<>+0(SB), Z0
+	MOVL         $0x01010101, CX
+	VPBROADCASTD CX, Z1
+	VMOVDQU64    (AX), Z3
+	VMOVDQA64    Z0, Z2
+	VPERMI2B     64(AX), Z3, Z2
+	VMOVDQU64    128(AX), Z4
+	VMOVDQA64    Z0, Z3
+	VPERMI2B     192(AX), Z4, Z3
+	VSHUFI64X2   $0x44, Z3, Z2, Z2
+	VMOVDQU64    256(AX), Z4
+	VMOVDQA64    Z0, Z3
+	VPERMI2B     320(AX), Z4, Z3
+	VMOVDQU64    384(AX), Z5
+	VMOVDQA64    Z0, Z4
+	VPERMI2B     448(AX), Z5, Z4
+	VSHUFI64X2   $0x44, Z4, Z3, Z3
+	VMOVDQU64    512(AX), Z5
+	VMOVDQA64    Z0, Z4
+	VPERMI2B     576(AX), Z5, Z4
+	VMOVDQU64    640(AX), Z6
+	VMOVDQA64    Z0, Z5
+	VPERMI2B     704(AX), Z6, Z5
+	VSHUFI64X2   $0x44, Z5, Z4, Z4
+	VMOVDQU64    768(AX), Z6
+	VMOVDQA64    Z0, Z5
+	VPERMI2B     832(AX), Z6, Z5
+	VMOVDQU64    896(AX), Z7
+	VMOVDQA64    Z0, Z6
+	VPERMI2B     960(AX), Z7, Z6
+	VSHUFI64X2   $0x44, Z6, Z5, Z5
+	VPADDB       Z1, Z0, Z0
+	VMOVDQU64    (AX), Z7
+	VMOVDQA64    Z0, Z6
+	VPERMI2B     64(AX), Z7, Z6
+	VMOVDQU64    128(AX), Z8
+	VMOVDQA64    Z0, Z7
+	VPERMI2B     192(AX), Z8, Z7
+	VSHUFI64X2   $0x44, Z7, Z6, Z6
+	VMOVDQU64    256(AX), Z8
+	VMOVDQA64    Z0, Z7
+	VPERMI2B     320(AX), Z8, Z7
+	VMOVDQU64    384(AX), Z9
+	VMOVDQA64    Z0, Z8
+	VPERMI2B     448(AX), Z9, Z8
+	VSHUFI64X2   $0x44, Z8, Z7, Z7
+	VMOVDQU64    512(AX), Z9
+	VMOVDQA64    Z0, Z8
+	VPERMI2B     576(AX), Z9, Z8
+	VMOVDQU64    640(AX), Z10
+	VMOVDQA64    Z0, Z9
+	VPERMI2B     704(AX), Z10, Z9
+	VSHUFI64X2   $0x44, Z9, Z8, Z8
+	VMOVDQU64    768(AX), Z10
+	VMOVDQA64    Z0, Z9
+	VPERMI2B     832(AX), Z10, Z9
+	VMOVDQU64    896(AX), Z11
+	VMOVDQA64    Z0, Z10
+	VPERMI2B     960(AX), Z11, Z10
+	VSHUFI64X2   $0x44, Z10, Z9, Z9
+	VPADDB       Z1, Z0, Z0
+	VMOVDQU64    (AX), Z11
+	VMOVDQA64    Z0, Z10
+	VPERMI2B     64(AX), Z11, Z10
+	VMOVDQU64    128(AX), Z12
+	VMOVDQA64    Z0, Z11
+	VPERMI2B     192(AX), Z12, Z11
+	VSHUFI64X2   $0x44, Z11, Z10, Z10
+	VMOVDQU64    256(AX), Z12
+	VMOVDQA64    Z0, Z11
+	VPERMI2B     320(AX), Z12, Z11
+	VMOVDQU64    384(AX), Z13
+	VMOVDQA64    Z0, Z12
+	VPERMI2B     448(AX), Z13, Z12
+	VSHUFI64X2   $0x44, Z12, Z11, Z11
+	VMOVDQU64    512(AX), Z13
+	VMOVDQA64    Z0, Z12
+	VPERMI2B     576(AX), Z13, Z12
+	VMOVDQU64    640(AX), Z14
+	VMOVDQA64    Z0, Z13
+	VPERMI2B     704(AX), Z14, Z13
+	VSHUFI64X2   $0x44, Z13, Z12, Z12
+	VMOVDQU64    768(AX), Z14
+	VMOVDQA64    Z0, Z13
+	VPERMI2B     832(AX), Z14, Z13
+	VMOVDQU64    896(AX), Z15
+	VMOVDQA64    Z0, Z14
+	VPERMI2B     960(AX), Z15, Z14
+	VSHUFI64X2   $0x44, Z14, Z13, Z13
+	VPADDB       Z1, Z0, Z0
+	VMOVDQU64    (AX), Z15
+	VMOVDQA64    Z0, Z14
+	VPERMI2B     64(AX), Z15, Z14
+	VMOVDQU64    128(AX), Z16
+	VMOVDQA64    Z0, Z15
+	VPERMI2B     192(AX), Z16, Z15
+	VSHUFI64X2   $0x44, Z15, Z14, Z14
+	VMOVDQU64    256(AX), Z16
+	VMOVDQA64    Z0, Z15
+	VPERMI2B     320(AX), Z16, Z15
+	VMOVDQU64    384(AX), Z17
+	VMOVDQA64    Z0, Z16
+	VPERMI2B     448(AX), Z17, Z16
+	VSHUFI64X2   $0x44, Z16, Z15, Z15
+	VMOVDQU64    512(AX), Z17
+	VMOVDQA64    Z0, Z16
+	VPERMI2B     576(AX), Z17, Z16
+	VMOVDQU64    640(AX), Z18
+	VMOVDQA64    Z0, Z17
+	VPERMI2B     704(AX), Z18, Z17
+	VSHUFI64X2   $0x44, Z17, Z16, Z16
+	VMOVDQU64    768(AX), Z18
+	VMOVDQA64    Z0, Z17
+	VPERMI2B     832(AX), Z18, Z17
+	VMOVDQU64    896(AX), Z19
+	VMOVDQA64    Z0, Z18
+	VPERMI2B     960(AX), Z19, Z18
+	VSHUFI64X2   $0x44, Z18, Z17, Z17
+	VPADDB       Z1, Z0, Z0
+	VMOVDQU64    transposed<>+0(SB), Z0
+	MOVQ         x+0(FP), AX
+	MOVQ         codes+8(FP), CX
+	MOVQ         absmax+24(FP), DX
+	MOVQ         blocks+32(FP), BX
+
+blocks:
+	CMPQ         BX, $+1
+	JLT          blocksEnd
+	VBROADCASTSS (DX), Z1
+	MOVQ         block+40(FP), SI
+
+loop:
+	CMPQ       SI, $+64
+	JLT        loopEnd
+	VPERMD     (CX), Z0, Z18
+	VPMOVB2M   Z18, K1
+	VMOVDQA64  Z18, Z19
+	VPERMI2B   Z3, Z2, Z19
+	VMOVDQA64  Z18, Z20
+	VPERMI2B   Z5, Z4, Z20
+	VPBLENDMB  Z20, Z19, K1, Z19
+	VMOVDQA64  Z18, Z20
+	VPERMI2B   Z7, Z6, Z20
+	VMOVDQA64  Z18, Z21
+	VPERMI2B   Z9, Z8, Z21
+	VPBLENDMB  Z21, Z20, K1, Z20
+	VPUNPCKLBW Z20, Z19, Z21
+	VPUNPCKHBW Z20, Z19, Z19
+	VMOVDQA64  Z18, Z20
+	VPERMI2B   Z11, Z10, Z20
+	VMOVDQA64  Z18, Z22
+	VPERMI2B   Z13, Z12, Z22
+	VPBLENDMB  Z22, Z20, K1, Z20
+	VMOVDQA64  Z18, Z22
+	VPERMI2B   Z15, Z14, Z22
+	VMOVDQA64  Z18, Z18
+	VPERMI2B   Z17, Z16, Z18
+	VPBLENDMB  Z18, Z22, K1, Z22
+	VPUNPCKLBW Z22, Z20, Z18
+	VPUNPCKHBW Z22, Z20, Z20
+	VPUNPCKLWD Z18, Z21, Z22
+	VPUNPCKHWD Z18, Z21, Z18
+	VPUNPCKLWD Z20, Z19, Z21
+	VPUNPCKHWD Z20, Z19, Z19
+	VMULPS     Z1, Z22, Z22
+	VMOVNTPS   Z22, (AX)
+	VMULPS     Z1, Z18, Z18
+	VMOVNTPS   Z18, 64(AX)
+	VMULPS     Z1, Z21, Z21
+	VMOVNTPS   Z21, 128(AX)
+	VMULPS     Z1, Z19, Z19
+	VMOVNTPS   Z19, 192(AX)
+	ADDQ       $+256, AX
+	ADDQ       $+64, CX
+	SUBQ       $+64, SI
+	JMP        loop
+
+loopEnd:
+	ADDQ $+4, DX
+	SUBQ $+1, BX
+	JMP  blocks
+
+blocksEnd:
+	VZEROUPPER
+	RET
+
+// func encodeVBMI(codes *uint8, x *float32, n int, absmax float32, scaled float32, cells *uint32, lines *byte)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI, BMI, MMX+
+TEXT ·encodeVBMI(SB), NOSPLIT, $0-48
+	MOVQ         codes+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVQ         lines+40(FP), BX
+	VBROADCASTSS scaled+28(FP), Z0
+	MOVL         $0x37810000, SI
+	VPBROADCASTD SI, Z1
+	MOVL         $0x7fffffff, SI
+	VPBROADCASTD SI, Z2
+	VPXORD       Z3, Z3, Z3
+	VMOVDQU64    (BX), Z4
+	VMOVDQU64    64(BX), Z5
+	VMOVDQU64    128(BX), Z6
+	VMOVDQU64    192(BX), Z7
+	VMOVUPS      256(BX), Z8
+	VMOVUPS      320(BX), Z9
+	VPBROADCASTB 384(BX), Z10
+	VPBROADCASTB 385(BX), Z11
+	MOVQ         $0x3333333313131313, BX
+	VPBROADCASTQ BX, Z12
+	MOVQ         $0x2f2f2f2f0f0f0f0f, BX
+	VPBROADCASTQ BX, Z13
+	MOVL         $0x00007ff8, BX
+	VPBROADCASTD BX, Z14
+	VMOVDQU64    natural<>+0(SB), Z15
+	MOVQ         $0x2222222222222222, BX
+	KMOVQ        BX, K1
+	MOVQ         $0x00000000aaaaaaaa, BX
+	KMOVQ        BX, K2
+	MOVQ         $0x8888888888888888, BX
+	KMOVQ        BX, K3
+
+loop:
+	CMPQ           DX, $+64
+	JLT            loopEnd
+	VCMPPS         $0x1e, (CX), Z3, K4
+	VCMPPS         $0x1e, 64(CX), Z3, K5
+	KUNPCKWD       K4, K5, K4
+	VCMPPS         $0x1e, 128(CX), Z3, K5
+	VCMPPS         $0x1e, 192(CX), Z3, K6
+	KUNPCKWD       K5, K6, K5
+	KUNPCKDQ       K4, K5, K4
+	PREFETCHT0     2048(CX)
+	VPANDD         (CX), Z2, Z16
+	VFMADD213PS    Z1, Z0, Z16
+	PREFETCHT0     2112(CX)
+	VPANDD         64(CX), Z2, Z17
+	VFMADD213PS    Z1, Z0, Z17
+	PREFETCHT0     2176(CX)
+	VPANDD         128(CX), Z2, Z18
+	VFMADD213PS    Z1, Z0, Z18
+	PREFETCHT0     2240(CX)
+	VPANDD         192(CX), Z2, Z19
+	VFMADD213PS    Z1, Z0, Z19
+	VPMULTISHIFTQB Z16, Z12, Z20
+	VPMULTISHIFTQB Z17, Z12, Z21
+	VPMULTISHIFTQB Z18, Z12, Z22
+	VPMULTISHIFTQB Z19, Z12, Z23
+	VMOVDQU8       Z21, K1, Z20
+	VMOVDQU8       Z23, K3, Z22
+	VMOVDQU16      Z22, K2, Z20
+	VPMOVB2M       Z20, K5
+	VMOVDQA64      Z20, Z21
+	VPERMI2B       Z5, Z4, Z21
+	VMOVDQA64      Z20, Z20
+	VPERMI2B       Z7, Z6, Z20
+	VPBLENDMB      Z20, Z21, K5, Z21
+	VPERMPS        Z8, Z21, Z20
+	VPERMPS        Z9, Z21, Z22
+	VFMADD231PS    Z20, Z16, Z22
+	VPTESTNMD      Z14, Z22, K5
+	VPSRLD         $0x08, Z21, Z20
+	VPERMPS        Z8, Z20, Z16
+	VPERMPS        Z9, Z20, Z20
+	VFMADD231PS    Z16, Z17, Z20
+	VPTESTNMD      Z14, Z20, K6
+	KUNPCKWD       K5, K6, K5
+	VPSRLD         $0x10, Z21, Z17
+	VPERMPS        Z8, Z17, Z16
+	VPERMPS        Z9, Z17, Z17
+	VFMADD231PS    Z16, Z18, Z17
+	VPTESTNMD      Z14, Z17, K6
+	VPSRLD         $0x18, Z21, Z18
+	VPERMPS        Z8, Z18, Z16
+	VPERMPS        Z9, Z18, Z18
+	VFMADD231PS    Z16, Z19, Z18
+	VPTESTNMD      Z14, Z18, K7
+	KUNPCKWD       K6, K7, K6
+	KUNPCKDQ       K5, K6, K5
+	VPMULTISHIFTQB Z22, Z13, Z16
+	VPMULTISHIFTQB Z20, Z13, Z19
+	VPMULTISHIFTQB Z17, Z13, Z17
+	VPMULTISHIFTQB Z18, Z13, Z18
+	VMOVDQU8       Z19, K1, Z16
+	VMOVDQU8       Z18, K3, Z17
+	VMOVDQU16      Z17, K2, Z16
+	VPERMB         Z16, Z15, Z16
+	VPMAXUB        Z11, Z16, K4, Z16
+	VPADDB         Z10, Z16, Z17
+	VPSUBUSB       Z16, Z10, K4, Z17
+	VMOVDQU64      Z17, (AX)
+	KORTESTQ       K5, K5
+	JNE            near
+
+done:
+	ADDQ $+64, AX
+	ADDQ $+256, CX
+	SUBQ $+64, DX
+	JMP  loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+near:
+	VBROADCASTSS absmax+24(FP), Z16
+	VPXORD       Z24, Z24, Z24
+	MOVQ         cells+32(FP), R10
+	KMOVQ        K5, BX
+
+one:
+	TZCNTQ  BX, SI
+	VADDSS  (CX)(SI*4), X24, X17
+	VDIVSS  X16, X17, X17
+	VMOVD   X17, R9
+	MOVL    R9, DI
+	SHRL    $0x10, DI
+	MOVL    (R10)(DI*4), DI
+	MOVWLZX R9, R9
+	MOVL    DI, R8
+	SHRL    $0x10, R8
+	CMPL    R9, R8
+	JLS     low
+	SHRL    $0x08, DI
+
+low:
+	MOVB  DI, (AX)(SI*1)
+	BLSRQ BX, BX
+	JNE   one
+	JMP   done
+
+DATA natural<>+0(SB)/1, $0x00
+DATA natural<>+1(SB)/1, $0x04
+DATA natural<>+2(SB)/1, $0x08
+DATA natural<>+3(SB)/1, $0x0c
+DATA natural<>+4(SB)/1, $0x10
+DATA natural<>+5(SB)/1, $0x14
+DATA natural<>+6(SB)/1, $0x18
+DATA natural<>+7(SB)/1, $0x1c
+DATA natural<>+8(SB)/1, $0x20
+DATA natural<>+9(SB)/1, $0x24
+DATA natural<>+10(SB)/1, $0x28
+DATA natural<>+11(SB)/1, $0x2c
+DATA natural<>+12(SB)/1, $0x30
+DATA natural<>+13(SB)/1, $0x34
+DATA natural<>+14(SB)/1, $0x38
+DATA natural<>+15(SB)/1, $0x3c
+DATA natural<>+16(SB)/1, $0x01
+DATA natural<>+17(SB)/1, $0x05
+DATA natural<>+18(SB)/1, $0x09
+DATA natural<>+19(SB)/1, $0x0d
+DATA natural<>+20(SB)/1, $0x11
+DATA natural<>+21(SB)/1, $0x15
+DATA natural<>+22(SB)/1, $0x19
+DATA natural<>+23(SB)/1, $0x1d
+DATA natural<>+24(SB)/1, $0x21
+DATA natural<>+25(SB)/1, $0x25
+DATA natural<>+26(SB)/1, $0x29
+DATA natural<>+27(SB)/1, $0x2d
+DATA natural<>+28(SB)/1, $0x31
+DATA natural<>+29(SB)/1, $0x35
+DATA natural<>+30(SB)/1, $0x39
+DATA natural<>+31(SB)/1, $0x3d
+DATA natural<>+32(SB)/1, $0x02
+DATA natural<>+33(SB)/1, $0x06
+DATA natural<>+34(SB)/1, $0x0a
+DATA natural<>+35(SB)/1, $0x0e
+DATA natural<>+36(SB)/1, $0x12
+DATA natural<>+37(SB)/1, $0x16
+DATA natural<>+38(SB)/1, $0x1a
+DATA natural<>+39(SB)/1, $0x1e
+DATA natural<>+40(SB)/1, $0x22
+DATA natural<>+41(SB)/1, $0x26
+DATA natural<>+42(SB)/1, $0x2a
+DATA natural<>+43(SB)/1, $0x2e
+DATA natural<>+44(SB)/1, $0x32
+DATA natural<>+45(SB)/1, $0x36
+DATA natural<>+46(SB)/1, $0x3a
+DATA natural<>+47(SB)/1, $0x3e
+DATA natural<>+48(SB)/1, $0x03
+DATA natural<>+49(SB)/1, $0x07
+DATA natural<>+50(SB)/1, $0x0b
+DATA natural<>+51(SB)/1, $0x0f
+DATA natural<>+52(SB)/1, $0x13
+DATA natural<>+53(SB)/1, $0x17
+DATA natural<>+54(SB)/1, $0x1b
+DATA natural<>+55(SB)/1, $0x1f
+DATA natural<>+56(SB)/1, $0x23
+DATA natural<>+57(SB)/1, $0x27
+DATA natural<>+58(SB)/1, $0x2b
+DATA natural<>+59(SB)/1, $0x2f
+DATA natural<>+60(SB)/1, $0x33
+DATA natural<>+61(SB)/1, $0x37
+DATA natural<>+62(SB)/1, $0x3b
+DATA natural<>+63(SB)/1, $0x3f
+GLOBL natural<>(SB), RODATA|NOPTR, $64
+
+// func encodePositiveVBMI(codes *uint8, x *float32, n int, absmax float32, scaled float32, cells *uint32, lines *byte)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI, BMI, MMX+
+TEXT ·encodePositiveVBMI(SB), NOSPLIT, $0-48
+	MOVQ         codes+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVQ         lines+40(FP), BX
+	VBROADCASTSS scaled+28(FP), Z0
+	MOVL         $0x37810000, SI
+	VPBROADCASTD SI, Z1
+	MOVL         $0x7fffffff, SI
+	VPBROADCASTD SI, Z2
+	VPXORD       Z3, Z3, Z3
+	VMOVDQU64    (BX), Z2
+	VMOVDQU64    64(BX), Z3
+	VMOVDQU64    128(BX), Z5
+	VMOVDQU64    192(BX), Z6
+	VMOVUPS      256(BX), Z7
+	VMOVUPS      320(BX), Z8
+	VPBROADCASTB 384(BX), Z9
+	VPBROADCASTB 385(BX), Z10
+	MOVQ         $0x3333333313131313, BX
+	VPBROADCASTQ BX, Z10
+	MOVQ         $0x2f2f2f2f0f0f0f0f, BX
+	VPBROADCASTQ BX, Z11
+	MOVL         $0x00007ff8, BX
+	VPBROADCASTD BX, Z12
+	VMOVDQU64    natural<>+0(SB), Z13
+	MOVQ         $0x2222222222222222, BX
+	KMOVQ        BX, K1
+	MOVQ         $0x00000000aaaaaaaa, BX
+	KMOVQ        BX, K2
+	MOVQ         $0x8888888888888888, BX
+	KMOVQ        BX, K3
+
+loop:
+	CMPQ           DX, $+64
+	JLT            loopEnd
+	PREFETCHT0     2048(CX)
+	VMOVAPS        Z1, Z14
+	VFMADD231PS    (CX), Z0, Z14
+	PREFETCHT0     2112(CX)
+	VMOVAPS        Z1, Z15
+	VFMADD231PS    64(CX), Z0, Z15
+	PREFETCHT0     2176(CX)
+	VMOVAPS        Z1, Z16
+	VFMADD231PS    128(CX), Z0, Z16
+	PREFETCHT0     2240(CX)
+	VMOVAPS        Z1, Z17
+	VFMADD231PS    192(CX), Z0, Z17
+	VPMULTISHIFTQB Z14, Z10, Z18
+	VPMULTISHIFTQB Z15, Z10, Z19
+	VPMULTISHIFTQB Z16, Z10, Z20
+	VPMULTISHIFTQB Z17, Z10, Z21
+	VMOVDQU8       Z19, K1, Z18
+	VMOVDQU8       Z21, K3, Z20
+	VMOVDQU16      Z20, K2, Z18
+	VPMOVB2M       Z18, K4
+	VMOVDQA64      Z18, Z19
+	VPERMI2B       Z3, Z2, Z19
+	VMOVDQA64      Z18, Z18
+	VPERMI2B       Z6, Z5, Z18
+	VPBLENDMB      Z18, Z19, K4, Z19
+	VPERMPS        Z7, Z19, Z18
+	VPERMPS        Z8, Z19, Z20
+	VFMADD231PS    Z18, Z14, Z20
+	VPTESTNMD      Z12, Z20, K4
+	VPSRLD         $0x08, Z19, Z18
+	VPERMPS        Z7, Z18, Z14
+	VPERMPS        Z8, Z18, Z18
+	VFMADD231PS    Z14, Z15, Z18
+	VPTESTNMD      Z12, Z18, K5
+	KUNPCKWD       K4, K5, K4
+	VPSRLD         $0x10, Z19, Z15
+	VPERMPS        Z7, Z15, Z14
+	VPERMPS        Z8, Z15, Z15
+	VFMADD231PS    Z14, Z16, Z15
+	VPTESTNMD      Z12, Z15, K5
+	VPSRLD         $0x18, Z19, Z16
+	VPERMPS        Z7, Z16, Z14
+	VPERMPS        Z8, Z16, Z16
+	VFMADD231PS    Z14, Z17, Z16
+	VPTESTNMD      Z12, Z16, K6
+	KUNPCKWD       K5, K6, K5
+	KUNPCKDQ       K4, K5, K4
+	VPMULTISHIFTQB Z20, Z11, Z14
+	VPMULTISHIFTQB Z18, Z11, Z17
+	VPMULTISHIFTQB Z15, Z11, Z15
+	VPMULTISHIFTQB Z16, Z11, Z16
+	VMOVDQU8       Z17, K1, Z14
+	VMOVDQU8       Z16, K3, Z15
+	VMOVDQU16      Z15, K2, Z14
+	VPERMB         Z14, Z13, Z14
+	VPADDB         Z9, Z14, Z14
+	VMOVDQU64      Z14, (AX)
+	KORTESTQ       K4, K4
+	JNE            near
+
+done:
+	ADDQ $+64, AX
+	ADDQ $+256, CX
+	SUBQ $+64, DX
+	JMP  loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+near:
+	VBROADCASTSS absmax+24(FP), Z14
+	VPXORD       Z4, Z4, Z4
+	MOVQ         cells+32(FP), R10
+	KMOVQ        K4, BX
+
+one:
+	TZCNTQ  BX, SI
+	VADDSS  (CX)(SI*4), X4, X15
+	VDIVSS  X14, X15, X15
+	VMOVD   X15, R9
+	MOVL    R9, DI
+	SHRL    $0x10, DI
+	MOVL    (R10)(DI*4), DI
+	MOVWLZX R9, R9
+	MOVL    DI, R8
+	SHRL    $0x10, R8
+	CMPL    R9, R8
+	JLS     low
+	SHRL    $0x08, DI
+
+low:
+	MOVB  DI, (AX)(SI*1)
+	BLSRQ BX, BX
+	JNE   one
+	JMP   done
+
 // func fence()
 // Requires: MMX+
 TEXT ·fence(SB), NOSPLIT, $0

@@ -11,7 +11,8 @@ import (
 )
 
 // Tier is a set of instructions that a kernel is written for. A later tier
-// includes the earlier ones of the same architecture.
+// includes the earlier ones of the same architecture, but for one: Cooper Lake has
+// AVX512BF16 without AVX512VBMI.
 type Tier int
 
 // The tiers. Go is the readable implementation that every other must match.
@@ -19,13 +20,14 @@ const (
 	Go         Tier = iota // no assembly
 	AVX2                   // AVX2, FMA and F16C
 	AVX512                 // AVX-512 F, BW, DQ, VL
+	AVX512VBMI             // and the byte permutations: Ice Lake, Zen 4 and later
 	AVX512BF16             // and the BF16 dot product
 	AMX                    // and the BF16 tile products
 	NEON                   // arm64
 	numTiers
 )
 
-var tierNames = [numTiers]string{"go", "avx2", "avx512", "avx512bf16", "amx", "neon"}
+var tierNames = [numTiers]string{"go", "avx2", "avx512", "avx512vbmi", "avx512bf16", "amx", "neon"}
 
 // String returns the name that SNUG_CPU takes.
 func (t Tier) String() string {
@@ -47,6 +49,8 @@ func (t Tier) Has() bool {
 		return cpuid.CPU.Supports(cpuid.AVX2, cpuid.FMA3, cpuid.F16C)
 	case AVX512:
 		return AVX2.Has() && cpuid.CPU.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512DQ, cpuid.AVX512VL)
+	case AVX512VBMI:
+		return AVX512.Has() && cpuid.CPU.Supports(cpuid.AVX512VBMI)
 	case AVX512BF16:
 		return AVX512.Has() && cpuid.CPU.Supports(cpuid.AVX512BF16)
 	case AMX:

@@ -23,6 +23,10 @@ func main() {
 		k.encode()
 	}
 	kernels{vec.AVX512}.encodeQuickly()
+	decodeVBMI("decode", "writes m[code]·absmax for whole blocks, of a multiple of 64 elements.", vec.Set.Write)
+	decodeVBMI("decodeStream", "is decodeVBMI around the caches; x is aligned to 64 bytes and a fence follows.", vec.Set.Stream)
+	encodeVBMI("encodeVBMI", true)
+	encodeVBMI("encodePositiveVBMI", false)
 	fence()
 	Generate()
 }

@@ -161,6 +161,11 @@ func Point(param string, size int) Pointer { return Pointer{Load(Param(param), G
 // At returns the operand i elements on.
 func (p Pointer) At(i int) Mem { return Mem{Base: p.reg, Disp: i * p.size} }
 
+// Indexed returns the operand i elements on.
+func Indexed(p Pointer, i reg.Register) Mem {
+	return Mem{Base: p.reg, Index: i, Scale: uint8(p.size)}
+}
+
 // Advance adds n elements.
 func (p Pointer) Advance(n int) { ADDQ(I32(int32(n*p.size)), p.reg) }
 
