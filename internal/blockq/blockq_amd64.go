@@ -95,16 +95,16 @@ func (l loops) encodeQuickly(codes []uint8, x []float32, absmax float32, e *Enco
 	encode(codes[n:], x[n:], absmax, e)
 }
 
-// group is what the loops of AVX512_VBMI do at a time.
-const group = 64
+// Group is the number of elements that the loops of AVX512_VBMI do at a time.
+const Group = 64
 
 type decoder = func(x []float32, codes []uint8, m *[256]float32, absmax []float32, block int)
 
-// decodeBlocks makes a decoder of an assembly loop over whole blocks, of a multiple of group elements, and a decoder
+// decodeBlocks makes a decoder of an assembly loop over whole blocks, of a multiple of Group elements, and a decoder
 // for the rest.
 func decodeBlocks(fast func(x *float32, codes *uint8, m *[256]float32, absmax *float32, blocks, block int), rest decoder) decoder {
 	return func(x []float32, codes []uint8, m *[256]float32, absmax []float32, block int) {
-		if whole := len(codes) / block; whole > 0 && block%group == 0 {
+		if whole := len(codes) / block; whole > 0 && block%Group == 0 {
 			n := whole * block
 			_, _ = x[n-1], absmax[whole-1]
 			fast(&x[0], &codes[0], m, &absmax[0], whole, block)
@@ -127,14 +127,33 @@ func whereAligned(stream, plain decoder) decoder {
 
 // encodeLines uses the encoder's lines.
 func (l loops) encodeLines(codes []uint8, x []float32, absmax float32, e *Encoder) {
-	q, ok := e.Quick(absmax)
-	n := len(x) / group * group
-	if ok && e.lined && n > 0 {
-		_ = codes[n-1]
-		encodeVBMI(&codes[0], &x[0], n, q.Absmax, lineScale*q.Inverse, q.Cells, (*byte)(unsafe.Pointer(&e.lines)))
+	n := len(x) / Group * Group
+	if n > 0 && e.encodeGroups(codes[:n], x[:n], absmax, true) {
 		codes, x = codes[n:], x[n:]
 	}
 	l.encodeQuickly(codes, x, absmax, e)
+}
+
+// encodeGroups is Encode for a multiple of Group elements, at least one. It is not ok where it cannot use the lines.
+func (e *Encoder) encodeGroups(codes []uint8, x []float32, absmax float32, negative bool) (ok bool) {
+	if !(e.lined && absmax >= minQuick && absmax <= mostQuick) {
+		return false
+	}
+	scaled, lines := float32(lineScale/float64(absmax)), (*byte)(unsafe.Pointer(&e.lines))
+	if negative {
+		encodeVBMI(&codes[0], &x[0], len(x), absmax, scaled, &e.cell[0], lines)
+	} else {
+		encodePositiveVBMI(&codes[0], &x[0], len(x), absmax, scaled, &e.cell[0], lines)
+	}
+	return true
+}
+
+// EncodeGroups is [Encoder.Encode] for a multiple of [Group] elements on machines with [cpu.AVX512VBMI]. It is faster
+// if no element is negative.
+func (e *Encoder) EncodeGroups(codes []uint8, x []float32, absmax float32, negative bool) {
+	if _ = codes[len(x)-1]; !e.encodeGroups(codes, x, absmax, negative) {
+		e.Encode(codes, x, absmax)
+	}
 }
 
 // Quick is what encoding without divisions takes: absmax, its reciprocal as

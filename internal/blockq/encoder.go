@@ -18,6 +18,7 @@ import "math"
 type Encoder struct {
 	m     [256]float32
 	value [256]float32 // what the codes count as in an update
+	plane Planes       // of value
 	zero  uint8        // the code of 0
 	more  int          // most limits of a cell after the first
 	quick bool         // tiers may multiply by the reciprocal of absmax
@@ -42,12 +43,26 @@ func order(x float32) uint32 {
 	return bits ^ (uint32(int32(bits)>>31) | 1<<31)
 }
 
+// Planes are the bytes of 256 float32: all lowest bytes first, and all highest last.
+type Planes [4][256]uint8
+
+func (p *Planes) split(m *[256]float32) {
+	for c, x := range m {
+		for i := range p {
+			p[i][c] = uint8(math.Float32bits(x) >> (8 * i))
+		}
+	}
+}
+
 // Map returns the map of the last Build.
 func (e *Encoder) Map() *[256]float32 { return &e.m }
 
 // Values returns what the codes of a state count as in an update, times absmax: the map,
 // unless [Encoder.KeepDivisor] was called.
 func (e *Encoder) Values() *[256]float32 { return &e.value }
+
+// Planes returns the bytes of Values.
+func (e *Encoder) Planes() *Planes { return &e.plane }
 
 // KeepDivisor makes a code of 0 count as the largest value that has it in an update, so
 // that what divides by the root of a state never divides by less than the state was
@@ -59,6 +74,7 @@ func (e *Encoder) KeepDivisor() {
 			e.value[c] = e.limit[e.zero]
 		}
 	}
+	e.plane.split(&e.value)
 }
 
 // Build makes e the encoder of a map, whose entries are finite and do not
@@ -68,6 +84,7 @@ func (e *Encoder) KeepDivisor() {
 // its own in such a map.
 func (e *Encoder) Build(m *[256]float32, keepSign bool) {
 	e.m, e.value = *m, *m
+	e.plane.split(m)
 	e.limit[255] = float32(math.Inf(1))
 	for c := 254; c >= 0; c-- {
 		if e.limit[c] = e.limit[c+1]; m[c] != m[c+1] {

@@ -14,10 +14,10 @@ import (
 // block to update and the one before, to encode.
 type block8 struct {
 	p, g             unsafe.Pointer
-	fresh            *float32 // the new moments: 16 of the first, 16 of the second, and so on
+	fresh            *float32 // the new moments: 16 of the first, 16 of the second, and so on; with AVX512_VBMI all of each
 	codes1, codes2   *uint8
-	map1, map2       *[256]float32
-	coef             [9]float32 // see [Constants.AdamFactors]
+	map1, map2       unsafe.Pointer // values of codes: [256]float32, or their planes for AVX512_VBMI
+	coef             [9]float32     // see [Constants.AdamFactors]
 	absmax1, absmax2 float32
 	top1, top2       uint32 // results: the bits of the largest magnitudes
 
@@ -38,6 +38,7 @@ type run8 struct {
 	n       int
 	m, v    State8
 	waiting bool // the block before has no codes yet
+	bytes   bool // the loops are those of AVX512_VBMI
 }
 
 // adam8 encodes a block while it updates the next one: the former loads from
@@ -50,18 +51,58 @@ func adam8(c Constants, o Operands, lo, hi int, m, v State8, block int, scratch 
 		whole = (hi - lo) / r.n
 	}
 	r.coef = c.AdamFactors()
-	r.map1, r.map2 = r.m.Encoder.Values(), r.v.Encoder.Values()
+	r.map1, r.map2 = unsafe.Pointer(m.Encoder.Values()), unsafe.Pointer(v.Encoder.Values())
 	for b := range whole {
 		r.update(&o, lo+b*r.n, b, scratch)
+		r.finish(b)
 	}
 	if r.waiting {
 		encode8AVX512((*byte)(unsafe.Pointer(&r.block8)), r.n)
 	}
+	r.rest(c, &o, lo, hi, whole, scratch)
+}
+
+// rest updates the elements after so many whole blocks.
+func (r *run8) rest(c Constants, o *Operands, lo, hi, whole int, scratch []float32) {
 	if lo += whole * r.n; lo < hi {
-		rest := [...]State8{m.from(whole, block), v.from(whole, block)}
-		Step(&Coef{Constants: c}, o, lo, hi, rest[:], block, scratch)
+		rest := [...]State8{r.m.from(whole, r.n), r.v.from(whole, r.n)}
+		Step(&Coef{Constants: c}, *o, lo, hi, rest[:], r.n, scratch)
 	}
 }
+
+// adam8VBMI is adam8 with codes by permutations of bytes, 64 at a time. It encodes a block after it has updated the
+// next one, so that it does not wait for the largest magnitudes.
+func adam8VBMI(c Constants, o Operands, lo, hi int, m, v State8, block int, scratch []float32) {
+	if block%blockq.Group != 0 {
+		adam8(c, o, lo, hi, m, v, block, scratch)
+		return
+	}
+	r := run8{n: block, m: m, v: v, bytes: true}
+	whole := (hi - lo) / block
+	r.coef = c.AdamFactors()
+	r.map1, r.map2 = unsafe.Pointer(m.Encoder.Planes()), unsafe.Pointer(v.Encoder.Planes())
+	for b := range whole {
+		r.update(&o, lo+b*block, b, scratch)
+		r.m.Absmax[b], r.v.Absmax[b] = blockq.FromMagnitude(r.top1), blockq.FromMagnitude(r.top2)
+		if b > 0 {
+			r.encode(b-1, scratch)
+		}
+	}
+	if whole > 0 {
+		r.encode(whole-1, scratch)
+	}
+	r.rest(c, &o, lo, hi, whole, scratch)
+}
+
+// encode writes the codes of block b.
+func (r *run8) encode(b int, tile []float32) {
+	n, fresh := r.n, r.tile(b, tile)
+	r.m.Encoder.EncodeGroups(r.m.Codes[b*n:][:n], fresh[:n], r.m.Absmax[b], true)
+	r.v.Encoder.EncodeGroups(r.v.Codes[b*n:][:n], fresh[n:], r.v.Absmax[b], false)
+}
+
+// tile returns the new moments of block b.
+func (r *run8) tile(b int, tile []float32) []float32 { return tile[b%2*2*r.n:][:2*r.n] }
 
 // from returns the blocks from b on.
 func (s State8) from(b, block int) State8 {
@@ -72,50 +113,55 @@ func (s State8) from(b, block int) State8 {
 // update does block b, whose first element is lo.
 func (r *run8) update(o *Operands, lo, b int, tile []float32) {
 	n, p, g := r.n, &o.P, &o.G
-	fresh := tile[b%2*2*n:][:2*n]
-	r.fresh = &fresh[0]
+	r.fresh = &r.tile(b, tile)[0]
 	r.codes1, r.codes2 = &r.m.Codes[b*n:][:n][0], &r.v.Codes[b*n:][:n][0]
 	r.absmax1, r.absmax2 = r.m.Absmax[b], r.v.Absmax[b]
-	at := (*byte)(unsafe.Pointer(&r.block8))
 	switch dt := p.DType(); {
 	case dt != g.DType() || o.Random:
 		pt := half.Floats(*p, lo, tile[4*n:5*n])
 		gt := half.Floats(*g, lo, tile[5*n:6*n])
 		r.p, r.g = unsafe.Pointer(&pt[0]), unsafe.Pointer(&gt[0])
-		if r.waiting {
-			adam8EncodeF32AVX512(at, n)
-		} else {
-			adam8F32AVX512(at, n)
-		}
+		r.loop(snug.F32)
 		o.Flush(lo, pt)
+		return
 	case dt == snug.F32:
 		r.p, r.g = unsafe.Pointer(&p.Float32s()[lo:][:n][0]), unsafe.Pointer(&g.Float32s()[lo:][:n][0])
-		if r.waiting {
-			adam8EncodeF32AVX512(at, n)
-		} else {
-			adam8F32AVX512(at, n)
-		}
 	case dt == snug.F16:
 		r.p, r.g = unsafe.Pointer(&p.Float16s()[lo:][:n][0]), unsafe.Pointer(&g.Float16s()[lo:][:n][0])
-		if r.waiting {
-			adam8EncodeF16AVX512(at, n)
-		} else {
-			adam8F16AVX512(at, n)
-		}
 	default:
 		r.p, r.g = unsafe.Pointer(&p.BFloat16s()[lo:][:n][0]), unsafe.Pointer(&g.BFloat16s()[lo:][:n][0])
-		if r.waiting {
-			adam8EncodeBF16AVX512(at, n)
-		} else {
-			adam8BF16AVX512(at, n)
-		}
 	}
-	r.finish(b, fresh)
+	r.loop(p.DType())
+}
+
+// loop runs the assembly for p and g of a type.
+func (r *run8) loop(dt snug.DType) {
+	at, n := (*byte)(unsafe.Pointer(&r.block8)), r.n
+	switch {
+	case r.bytes && dt == snug.F32:
+		adam8F32VBMI(at, n)
+	case r.bytes && dt == snug.F16:
+		adam8F16VBMI(at, n)
+	case r.bytes:
+		adam8BF16VBMI(at, n)
+	case r.waiting && dt == snug.F32:
+		adam8EncodeF32AVX512(at, n)
+	case r.waiting && dt == snug.F16:
+		adam8EncodeF16AVX512(at, n)
+	case r.waiting:
+		adam8EncodeBF16AVX512(at, n)
+	case dt == snug.F32:
+		adam8F32AVX512(at, n)
+	case dt == snug.F16:
+		adam8F16AVX512(at, n)
+	default:
+		adam8BF16AVX512(at, n)
+	}
 }
 
 // finish has the new moments of block b encoded with the next block, or does so
 // where that cannot.
-func (r *run8) finish(b int, fresh []float32) {
+func (r *run8) finish(b int) {
 	absmax1, absmax2 := blockq.FromMagnitude(r.top1), blockq.FromMagnitude(r.top2)
 	r.m.Absmax[b], r.v.Absmax[b] = absmax1, absmax2
 	r.before = before{r.fresh, r.codes1, r.codes2}
@@ -125,7 +171,7 @@ func (r *run8) finish(b int, fresh []float32) {
 	if r.waiting = ok1 && ok2; r.waiting {
 		return
 	}
-	n := r.n
+	n, fresh := r.n, unsafe.Slice(r.fresh, 2*r.n)
 	codes1, codes2 := r.m.Codes[b*n:][:n], r.v.Codes[b*n:][:n]
 	for i := 0; i < n; i += step {
 		x := fresh[2*i:][:2*step]

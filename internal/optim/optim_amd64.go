@@ -7,6 +7,7 @@ import "github.com/snug-ml/snug/internal/cpu"
 func init() {
 	Registry.Add(cpu.AVX2, Kernels{Update: updateAVX2})
 	Registry.Add(cpu.AVX512, Kernels{Update: updateAVX512, Adam8: adam8})
+	Registry.Add(cpu.AVX512VBMI, Kernels{Update: updateAVX512, Adam8: adam8VBMI})
 }
 
 // step is what the assembly updates at a time; the Go loops do the rest.

@@ -127,6 +127,9 @@ func adam8() {
 		step8("adam8Encode", e, true)
 	}
 	encode8()
+	for _, e := range vec.Elems {
+		step8VBMI(e)
+	}
 }
 
 // step8 looks the values of codes up while it waits for square roots and
