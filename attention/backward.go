@@ -74,7 +74,7 @@ func (j backwardJob) Run() {
 	keyHeads := c.Batch * c.KVHeads
 	_, longest := c.longest()
 	j.onePass = longest > 0 && keyHeads >= runtime.GOMAXPROCS(0) && (j.dq.DType() == snug.F32 || c.sumsLen() > 0)
-	queryTask.Run(c.queryTiles(), j)
+	queryTask.Run(c.queryItems(), j)
 	if j.onePass {
 		headTask.Run(keyHeads, j)
 	} else {

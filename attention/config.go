@@ -109,8 +109,8 @@ func (c Options) WorkspaceLen() int {
 }
 
 // ScratchBytes returns the largest memory of one worker of [Forward] and [Backward]: tiles
-// of 128 queries and 256 keys, their scores, also as bfloat16, the sums, and packed blocks
-// of the matrix product. It depends on Dim and DimV only. It includes the float32 sums of a
+// of 128 queries and 256 keys, also packed, their scores, also as bfloat16, the sums, and packed blocks
+// of the matrix product. Forward holds up to four tiles of queries. It depends on Dim and DimV only. It includes the float32 sums of a
 // 16-bit dq for a key head, Heads/KVHeads·SeqQ·Dim elements, if they take at most 4 MiB. At
 // most GOMAXPROCS workers run. Later calls reuse the memory. It is 0 for invalid Options.
 func (c Options) ScratchBytes() int64 {
@@ -119,7 +119,7 @@ func (c Options) ScratchBytes() int64 {
 		return 0
 	}
 	packed := min(gemm.PairsBytes, 2*tileK*max(tileK, r.Dim, r.DimV)+64)
-	return 4*int64(max(r.forwardScratch(), r.backwardScratch())+r.sumsLen()) + int64(gemm.ScratchBytes+packed)
+	return 4*int64(max(r.forwardScratch(r.maxGroup()), r.backwardScratch())+r.sumsLen()) + int64(gemm.ScratchBytes+packed)
 }
 
 // PackedQKV returns c with the layout of self-attention over the output of one

@@ -129,8 +129,8 @@ func TestSizes(t *testing.T) {
 	require.Equal(t, 12, small.WorkspaceLen())
 	// 128 queries and their dout, 256 keys and values and their gradients, two
 	// tiles of scores and one of weights as bfloat16, lse, a row, two rows of scores, the
-	// distances in a tile, the sums of dq, a packed tile.
-	want := int64(4*(2*128*4+4*256*4+2*128*256+128*256/2+128+4+2*256+(128+256)+2*3*4) + gemm.ScratchBytes + 2*256*256 + 64)
+	// distances in a tile, the keys that each query sees, the sums of dq, a packed tile.
+	want := int64(4*(2*128*4+4*256*4+2*128*256+128*256/2+128+4+2*256+(128+256)+4*128+2*3*4) + gemm.ScratchBytes + 2*256*256 + 64)
 	require.Equal(t, want, small.ScratchBytes())
 }
 

@@ -124,10 +124,10 @@ func (s *products) add(w *block, dst, p tile, x factor) {
 
 // finite reports whether x has neither NaN nor infinity outside of some of its rows.
 func (s *products) finite(some keyRange, x factor) bool {
-	if some.lo >= some.hi {
+	if some.Lo >= some.Hi {
 		return x.finite(s.row)
 	}
-	return x.top(some.lo).finite(s.row) && x.from(some.hi).finite(s.row)
+	return x.top(some.Lo).finite(s.row) && x.from(some.Hi).finite(s.row)
 }
 
 // addT adds pᵀ·x to dst, for p as in add.

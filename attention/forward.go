@@ -2,17 +2,20 @@ package attention
 
 import (
 	"math"
+	"runtime"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // forwardJob is the kernel of Forward.
 type forwardJob struct {
 	out, lse, q, k, v snug.View
 	c                 Options // resolved
+	group             int     // tiles of queries an item; set by Run
 }
 
 func forward(j forwardJob) error {
@@ -67,23 +70,56 @@ func (j *forwardJob) Operands(yield func(*driver.Mem)) {
 }
 
 // Run implements [driver.Job].
-func (j forwardJob) Run() { forwardTask.Run(j.c.queryTiles(), j) }
+func (j forwardJob) Run() {
+	heads := j.c.Batch * j.c.Heads
+	longest, _ := j.c.longest()
+	tiles := cpu.Chunks(longest, tileQ)
+	for j.group = j.c.maxGroup(); j.group > 1 && heads*cpu.Chunks(tiles, j.group) < 4*runtime.GOMAXPROCS(0); {
+		j.group /= 2
+	}
+	forwardTask.Run(heads*cpu.Chunks(tiles, j.group), j)
+}
 
-// forwardTask computes out and lse for one tile of queries an item.
+// The most tiles of queries for which a tile of keys is loaded at a time, and the most bytes of
+// their operands, so that they stay in the second-level cache.
+const (
+	maxGroup   = 4
+	groupBytes = 256 << 10
+)
+
+// maxGroup returns the most tiles of queries that one item of forwardTask may have. No result
+// depends on their number.
+func (c *Options) maxGroup() int {
+	n := maxGroup
+	for n > 1 && 4*n*tileQ*(c.Dim+c.DimV) > groupBytes {
+		n /= 2
+	}
+	return n
+}
+
+// forwardTask computes out and lse for a group of tiles of queries an item.
 var forwardTask = cpu.NewTask(func(j *forwardJob, item int) {
 	c := &j.c
-	seq, h, q0, q1, ok := c.queryTile(item)
+	seq, h, q0, q1, ok := c.queryTiles(item, j.group)
 	if !ok {
 		return
 	}
-	buf := scratch.Get(c.forwardScratch())
+	buf := scratch.Get(c.forwardScratch(j.group))
 	defer scratch.Put(buf)
 	scratch := arena(*buf)
-	f := forwardTile{job: j, scorer: newScorer(&scratch, c, &seq, h), q0: q0}
+	f := forwardTile{job: j, seen: newBlock(&scratch, blockQ)}
+	f.scorer = newScorer(&scratch, c, &seq, h)
+	f.keyPanels = newKeyPanels(&scratch, c, j.q.DType(), q1-q0)
 	f.keys, f.values = scratch.tile(tileK, c.Dim), scratch.tile(tileK, c.DimV)
-	f.loadQueries(seq.queryHead(j.q, c.Q, h, c.Dim), scratch.tile(tileQ, c.Dim), q0, q1)
-	f.scores = scratch.tile(tileQ, tileK)
-	f.softmax = newSoftmax(&scratch, q1-q0, c.DimV, c.sink(h))
+	f.scoreTile = scratch.tile(scoreRows, tileK)
+	var tiles [maxGroup]queryTile
+	n := 0
+	for lo := q0; lo < q1; lo += tileQ {
+		hi := min(lo+tileQ, q1)
+		tiles[n] = queryTile{softmax: newSoftmax(&scratch, hi-lo, c.DimV, c.sink(h)), q0: lo, q1: hi}
+		f.loadQueries(&tiles[n], &scratch)
+		n++
+	}
 	f.sums = newProducts(&scratch, c.DimV)
 
 	mask := c.Mask.of(seq.b, h)
@@ -91,47 +127,75 @@ var forwardTask = cpu.NewTask(func(j *forwardJob, item int) {
 	_, end := seq.keys(q1 - 1)
 	for k0 := lo / tileK * tileK; k0 < end; k0 += tileK {
 		k1 := min(k0+tileK, end)
-		f.seen.begin(q0)
 		loaded := false
-		for f.seen.next(&seq, mask, q1, k0, k1) {
-			if !loaded {
-				f.loadKeys(k0, k1)
-				loaded = true
+		for i := range tiles[:n] {
+			t := &tiles[i]
+			f.seen.begin(t.q0)
+			for f.seen.next(&seq, mask, t.q1, k0, k1) {
+				if !loaded {
+					f.loadKeys(k0, k1)
+					loaded = true
+				}
+				f.add(t, k0)
 			}
-			f.add(k0)
 		}
 	}
-	var lse []float32
-	if j.lse.Len() > 0 {
-		lse = j.lse.Float32s()[c.row(&seq, h):][q0:q1]
+	for i := range tiles[:n] {
+		f.store(&tiles[i])
 	}
-	o := seq.queryHead(j.out, c.Out, h, c.DimV)
-	out := o.target(f.acc, q0, q1)
-	f.finish(out, lse)
-	o.store(out, q0)
 })
 
-// forwardTile is a tile of queries of forwardTask, with a tile of keys.
+// scoreRows are the rows of a tile of scores: a block and what panels have before and after it.
+const scoreRows = blockQ + panel
+
+// forwardTile is a tile of keys of forwardTask.
 type forwardTile struct {
 	job *forwardJob
 	scorer
-	softmax
-	q0           int
 	keys, values tile // scratch for k and v
-	q, k, v      factor
-	scores       tile
-	sums         products
-	seen         block
+	k, v         factor
+	keyPanels
+	scoreTile tile
+	sums      products
+	seen      block
 }
 
-// loadQueries loads queries q0 to q1-1. With a cache it loads them as float32, like the
-// cache's rows.
-func (f *forwardTile) loadQueries(q head, scratch tile, q0, q1 int) {
-	if f.c.cached() {
-		f.q = q.load(scratch, q0, q1).factor()
-		return
+// queryTile is a tile of queries of forwardTask.
+type queryTile struct {
+	softmax
+	q0, q1 int
+	q      factor
+	panels panels // of q, for products of bfloat16
+}
+
+// loadQueries loads the queries of t. With a cache it loads them as float32, like the cache's
+// rows.
+func (f *forwardTile) loadQueries(t *queryTile, scratch *arena) {
+	c := f.c
+	q := f.s.queryHead(f.job.q, c.Q, f.h, c.Dim)
+	switch {
+	case f.pairs:
+		t.q = q.factor(tile{}, t.q0, t.q1)
+		t.panels = scratch.panels(tileQ, c.Dim)
+		t.panels.left(t.q)
+	case c.cached():
+		t.q = q.load(scratch.tile(tileQ, c.Dim), t.q0, t.q1).factor()
+	default:
+		t.q = q.factor(scratch.tile(tileQ, c.Dim), t.q0, t.q1)
 	}
-	f.q = q.factor(scratch, q0, q1)
+}
+
+// store stores the results of a tile of queries.
+func (f *forwardTile) store(t *queryTile) {
+	c, j := f.c, f.job
+	var lse []float32
+	if j.lse.Len() > 0 {
+		lse = j.lse.Float32s()[c.row(&f.s, f.h):][t.q0:t.q1]
+	}
+	o := f.s.queryHead(j.out, c.Out, f.h, c.DimV)
+	out := o.target(t.acc, t.q0, t.q1)
+	t.finish(out, lse)
+	o.store(out, t.q0)
 }
 
 // loadKeys loads keys and values k0 to k1-1.
@@ -140,31 +204,81 @@ func (f *forwardTile) loadKeys(k0, k1 int) {
 	if r := &c.cache; c.cached() {
 		k, v := r.head(&f.s, j.k, r.kScale, c.K, c, kv, c.Dim), r.head(&f.s, j.v, r.vScale, c.V, c, kv, c.DimV)
 		f.k, f.v = k.factor(f.keys, k0, k1), v.factor(f.values, k0, k1)
-		return
+	} else {
+		f.k = f.s.keyHead(j.k, c.K, kv, c.Dim).factor(f.keys, k0, k1)
+		f.v = f.s.keyHead(j.v, c.V, kv, c.DimV).factor(f.values, k0, k1)
 	}
-	f.k = f.s.keyHead(j.k, c.K, kv, c.Dim).factor(f.keys, k0, k1)
-	f.v = f.s.keyHead(j.v, c.V, kv, c.DimV).factor(f.values, k0, k1)
+	f.load(f.k, f.v)
 }
 
-// add adds the contribution of the block; its tile of keys begins at k0.
-func (f *forwardTile) add(k0 int) {
+// add adds the contribution of the block of queries of t; its tile of keys begins at k0.
+func (f *forwardTile) add(t *queryTile, k0 int) {
 	w, c := &f.seen, f.c
-	p, scale := f.scores.top(w.hi-w.lo).left(w.keys()), c.scale2()
-	productT(p, w.factor(f.q, f.q0), w.factorKeys(f.k, k0))
+	row, rows, from, to := w.lo-t.q0, w.hi-w.lo, w.from-k0, w.to-k0
+	before, above := f.align(from), 0 // columns and rows of products before those of the block
+	if f.pairs {
+		above = row % panel
+		f.scorePairs(f.scoreTile, t.panels, row-above, above+rows, from-before, to)
+	} else {
+		f.scores(f.scoreTile.top(rows).left(before+to-from), w.factor(t.q, t.q0), f.k, from-before, to)
+	}
+	scores := f.scoreTile.from(above).top(rows)
+	p, scale := scores, c.scale2()
+	p.x, p.cols = p.x[before:], to-from
 	if c.scores() || w.partial {
 		scale = math.Log2E
-		for i := range p.rows {
-			f.row(w.row(p.row(i), i), nil, w.lo+i, w.from+w.sees[i].lo, false)
+		for i := range rows {
+			f.row(w.row(p.row(i), i), nil, w.lo+i, w.from+w.sees[i].Lo, false)
 			w.hide(p.row(i), i, negInf)
 		}
 	}
-	f.step(w, f.q0, p, scale)
-	if c.Dropout.P > 0 {
-		for i := range p.rows {
-			f.drop(w.row(p.row(i), i), w.lo+i, w.from+w.sees[i].lo)
+	tile := rowwise.Tile{X: scores.x, Cols: before + to - from, Stride: scores.stride, Sees: w.sees[:rows], At: before}
+	base, sums := t.rescale(row, tile, scale), t.blockSums(rows)
+	if f.pairs && c.Dropout.P == 0 && f.finite(w, row, rows, t.q1-t.q0, from, to) {
+		f.addWeights(t, tile, row, above, from-before, to, scale, base, sums)
+	} else {
+		rowwise.Registry.Best().Exp2Rows(sums, tile, scale, base)
+		if c.Dropout.P > 0 {
+			for i := range rows {
+				f.drop(w.row(p.row(i), i), w.lo+i, w.from+w.sees[i].Lo)
+			}
 		}
+		f.sums.add(w, w.of(t.acc, t.q0), p, w.factorKeys(f.v, k0))
 	}
-	f.sums.add(w, w.of(f.acc, f.q0), p, w.factorKeys(f.v, k0))
+	t.addSums(row, sums)
+}
+
+// finite reports whether values of keys that a query does not see, but whose weights of 0 it multiplies, are
+// neither NaN nor infinite: 0·NaN is NaN.
+func (f *forwardTile) finite(w *block, row, rows, all, from, to int) bool {
+	first, end := from/panel*panel, min(up(to), f.v.rows)
+	whole := row%panel == 0 && (rows%panel == 0 || row+rows == all)
+	if w.full && whole && first == from && end == to {
+		return true
+	}
+	common := keyRange{}
+	if whole {
+		common = w.common()
+		common.Lo, common.Hi = common.Lo+from-first, common.Hi+from-first
+	}
+	return f.sums.finite(common, f.v.from(first).top(end-first))
+}
+
+// addWeights adds the weighted values of a block in products of bfloat16. Before its first query, number row
+// of the tile, are above rows in a panel.
+func (f *forwardTile) addWeights(t *queryTile, scores rowwise.Tile, row, above, from, to int, scale float32, base, sums []float32) {
+	weights, rows := words(f.sums.low), len(scores.Sees)
+	depth := up(to - from)
+	for i := -above; i < rows; i += panel {
+		lo, hi := max(i, 0), min(i+panel, rows)
+		if hi-lo < panel {
+			clear(weights[:panel*depth])
+		}
+		part := scores
+		part.X, part.Sees = scores.X[lo*scores.Stride:], scores.Sees[lo:hi]
+		rowwise.Pairs.Best().Exp2Rows(sums[lo:hi], weights[(lo-i)*panel:], panel*panel, part, scale, base[lo:hi])
+		f.addPairs(t.acc.from(row+i), weights, from, to)
+	}
 }
 
 // sink returns the score of a head's sink, −Inf if there are no sinks.
@@ -175,8 +289,9 @@ func (c *Options) sink(h int) float32 {
 	return c.Sinks.X.Float32s()[h]
 }
 
-// forwardScratch returns the float32 elements that a worker of forwardTask
-// carves up.
-func (c *Options) forwardScratch() int {
-	return (tileQ+tileK)*(c.Dim+c.DimV) + tileQ*(tileK+4) + productsScratch(c.DimV) + scorerScratch
+// forwardScratch returns the float32 elements that an item of forwardTask carves up for a group of tiles of
+// queries.
+func (c *Options) forwardScratch(group int) int {
+	queries := max(tileQ*c.Dim, panelsLen(tileQ, c.Dim)) + softmaxLen(c.DimV)
+	return group*queries + tileK*(c.Dim+c.DimV) + c.keyPanelsLen() + scoreRows*tileK + productsScratch(c.DimV) + scorerScratch + blockLen
 }

@@ -36,6 +36,7 @@ const (
 
 func newGradients(scratch arena, c *Options) gradients {
 	g := gradients{
+		seen:  newBlock(&scratch, tileQ),
 		qTile: scratch.tile(tileQ, c.Dim), doutTile: scratch.tile(tileQ, c.DimV),
 		kTile: scratch.tile(tileK, c.Dim), vTile: scratch.tile(tileK, c.DimV),
 		pTile: scratch.tile(tileQ, tileK), dsTile: scratch.tile(tileQ, tileK),
@@ -51,7 +52,7 @@ func newGradients(scratch arena, c *Options) gradients {
 
 // backwardScratch returns the float32 elements that newGradients carves up.
 func (c *Options) backwardScratch() int {
-	return (tileQ+2*tileK)*(c.Dim+c.DimV) + tileQ*(2*tileK+1) + productsScratch(max(c.Dim, c.DimV)) + tileK + scorerScratch
+	return (tileQ+2*tileK)*(c.Dim+c.DimV) + tileQ*(2*tileK+1) + productsScratch(max(c.Dim, c.DimV)) + tileK + scorerScratch + blockLen
 }
 
 // loadQueries loads queries q0 to q1-1 of a head and selects the head's mask.
@@ -87,18 +88,23 @@ func (g *gradients) next(s *sequence, q0, q1 int) bool {
 	g.p, g.ds = g.pTile.top(w.hi-w.lo).left(w.keys()), g.dsTile.top(w.hi-w.lo).left(w.keys())
 	productT(g.p, w.factor(g.q, q0), w.factorKeys(g.k, g.k0))
 	productT(g.ds, w.factor(g.dout, q0), w.factorKeys(g.v, g.k0))
+	k, c, from := rowwise.Registry.Best(), g.scorer.c, w.lo-q0
 	plain := g.scorer.plain() && g.of != inBias
-	k, c := rowwise.Registry.Best(), g.scorer.c
+	if plain && g.of == inProducts {
+		t := rowwise.Tile{X: g.p.x, Cols: w.keys(), Stride: g.p.stride, Sees: w.sees[:g.p.rows]}
+		k.GradRows(g.ds.x, t, c.scale2(), g.lse2[from:], g.delta[from:], c.Scale)
+		for i := range g.p.rows {
+			w.hide(g.p.row(i), i, 0)
+			w.hide(g.ds.row(i), i, 0)
+		}
+		return true
+	}
 	for i := range g.p.rows {
 		p, ds := w.row(g.p.row(i), i), w.row(g.ds.row(i), i)
-		switch {
-		case !plain:
+		if plain {
+			k.Exp2Sum(p, c.scale2(), g.lse2[from+i])
+		} else {
 			g.row(p, ds, i, q0)
-		case g.of == inWeights:
-			k.Exp2Sum(p, c.scale2(), g.lse2[w.lo-q0+i])
-		default:
-			k.Exp2Sum(p, c.scale2(), g.lse2[w.lo-q0+i])
-			k.ScoreGrad(ds, p, g.delta[w.lo-q0+i], c.Scale)
 		}
 		w.clear(g.p.row(i), i)
 		w.clear(g.ds.row(i), i)
@@ -109,7 +115,7 @@ func (g *gradients) next(s *sequence, q0, q1 int) bool {
 // row computes p and ds of query number i of the block from the products in them.
 func (g *gradients) row(p, ds []float32, i, q0 int) {
 	w, c := &g.seen, g.scorer.c
-	query, key := w.lo+i, w.from+w.sees[i].lo
+	query, key := w.lo+i, w.from+w.sees[i].Lo
 	slopes := g.slopes
 	if g.of == inWeights {
 		slopes = nil

@@ -100,7 +100,7 @@ func (j *mergeJob) Operands(yield func(*driver.Mem)) {
 }
 
 // Run implements [driver.Job].
-func (j mergeJob) Run() { mergeTask.Run(j.c.queryTiles(), j) }
+func (j mergeJob) Run() { mergeTask.Run(j.c.queryItems(), j) }
 
 var mergeTask = cpu.NewTask(func(j *mergeJob, item int) {
 	c := &j.c

@@ -110,23 +110,28 @@ func (s *sequence) keyHead(v snug.View, st Strides, h, dim int) head {
 	return head{v, s.batch*st.Batch + h*st.Head + s.k0*st.Row, st.Row, dim}
 }
 
-// queryTiles returns the items of a loop over the tiles of queries of all heads. Every
+// queryItems returns the items of a loop over the tiles of queries of all heads. Every
 // sequence has as many items as the longest sequence has tiles.
-func (c *Options) queryTiles() int {
+func (c *Options) queryItems() int {
 	longest, _ := c.longest()
 	return c.Batch * c.Heads * cpu.Chunks(longest, tileQ)
 }
 
-// queryTile returns the sequence, the head and the queries, q0 to q1-1, of one item, and
-// false if the sequence has no such tile. The last tile of every head comes first: under a
-// causal mask it sees the most keys, and starting with long items balances the workers.
+// queryTile is queryTiles of items of one tile.
 func (c *Options) queryTile(item int) (s sequence, h, q0, q1 int, ok bool) {
-	heads := c.Batch * c.Heads
+	return c.queryTiles(item, 1)
+}
+
+// queryTiles returns the sequence, the head and the queries, q0 to q1-1, of one item of up to
+// group tiles, and false if the sequence has no such tiles. The last tiles of every head come first: under a
+// causal mask they see the most keys, and starting with long items balances the workers.
+func (c *Options) queryTiles(item, group int) (s sequence, h, q0, q1 int, ok bool) {
+	heads, size := c.Batch*c.Heads, group*tileQ
 	s, h = c.sequence(item%heads/c.Heads), item%heads%c.Heads
-	number := cpu.Chunks(s.nq, tileQ) - 1 - item/heads
+	number := cpu.Chunks(s.nq, size) - 1 - item/heads
 	if number < 0 {
 		return s, h, 0, 0, false
 	}
-	q0, q1 = cpu.Chunk(s.nq, tileQ, number)
+	q0, q1 = cpu.Chunk(s.nq, size, number)
 	return s, h, q0, q1, true
 }

@@ -11,14 +11,14 @@ import (
 type softmax struct {
 	max, sum []float32 // of every query
 	acc      tile
-	scratch  []float32 // for base and rescale in step
+	scratch  []float32 // for base, rescale and sums of a block
 }
 
 // newSoftmax starts with a sink: a score without a value, −Inf if there is none.
 func newSoftmax(scratch *arena, rows, dim int, sink float32) softmax {
 	s := softmax{
 		max: scratch.floats(tileQ)[:rows], sum: scratch.floats(tileQ)[:rows],
-		acc: scratch.tile(tileQ, dim).top(rows), scratch: scratch.floats(2 * tileQ),
+		acc: scratch.tile(tileQ, up(dim)).top(rows).left(dim), scratch: scratch.floats(3 * tileQ),
 	}
 	most, sum := negInf, float32(0)
 	switch {
@@ -30,35 +30,46 @@ func newSoftmax(scratch *arena, rows, dim int, sink float32) softmax {
 	for i := range s.max {
 		s.max[i], s.sum[i] = most, sum
 	}
-	s.acc.clear()
+	clear(s.acc.x)
 	return s
 }
 
-// step turns the scores of w's queries and keys into weights, 0 for keys that a query does
-// not see, and rescales the sums to the new maxima. The tile of queries begins at q0. scale
-// converts scores to units of log 2. step computes the maxima of all rows first, so that no
-// row waits for its own.
-func (s *softmax) step(w *block, q0 int, products tile, scale float32) {
-	k, n := rowwise.Registry.Best(), products.rows
-	maxima, sums := s.max[w.lo-q0:][:n], s.sum[w.lo-q0:][:n]
-	base, rescale := s.scratch[:n], s.scratch[tileQ:][:n]
-	for i, before := range maxima {
-		seen := w.row(products.row(i), i)
-		maxima[i] = k.Max(seen, scale, before)
-		base[i] = maxima[i]
-		if math.IsInf(float64(maxima[i]), -1) {
+// softmaxLen returns the float32 elements that newSoftmax takes.
+func softmaxLen(dim int) int { return tileQ * (up(dim) + 5) }
+
+// rescale moves the state of some queries, from number lo on, on to their maxima over a tile of
+// scores, and returns these as the base of weights. scale converts scores to units of log 2. It
+// computes the maxima of all rows first, so that no row waits for its own.
+func (s *softmax) rescale(lo int, t rowwise.Tile, scale float32) (base []float32) {
+	k, n := rowwise.Registry.Best(), len(t.Sees)
+	maxima, sums := s.max[lo:][:n], s.sum[lo:][:n]
+	base, factors := s.scratch[:n], s.scratch[tileQ:][:n]
+	copy(factors, maxima)
+	k.MaxRows(maxima, t, scale)
+	for i, most := range maxima {
+		base[i] = most
+		if math.IsInf(float64(most), -1) {
 			base[i] = 0 // −Inf − −Inf would be NaN
 		}
-		rescale[i] = before - base[i]
+		factors[i] -= base[i]
 	}
-	k.Exp2Sum(rescale, 1, 0)
-	acc := w.of(s.acc, q0)
-	for i, a := range rescale {
+	k.Exp2Sum(factors, 1, 0)
+	for i, a := range factors {
 		if a != 1 && sums[i] != 0 {
-			k.Scale(acc.row(i), acc.row(i), a)
+			k.Scale(s.acc.row(lo+i), s.acc.row(lo+i), a)
 		}
-		sums[i] = float32(a*sums[i]) + k.Exp2Sum(w.row(products.row(i), i), scale, base[i])
-		w.clear(products.row(i), i)
+		sums[i] *= a
+	}
+	return base
+}
+
+// blockSums returns where the sums of n weights go that add will add.
+func (s *softmax) blockSums(n int) []float32 { return s.scratch[2*tileQ:][:n] }
+
+// addSums adds sums of weights of queries from number lo on.
+func (s *softmax) addSums(lo int, sums []float32) {
+	for i, x := range sums {
+		s.sum[lo+i] += x
 	}
 }
 

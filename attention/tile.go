@@ -10,9 +10,10 @@ import (
 
 // The sizes of a tile of scores. They fix the order of all sums.
 const (
-	tileQ = 128 // queries
-	tileK = 256 // keys
-	maskQ = 64  // queries where the mask cuts the tile
+	tileQ  = 128 // queries
+	tileK  = 256 // keys
+	blockQ = 64  // queries of Forward that meet a tile of keys at a time: their scores stay in near caches
+	maskQ  = 64  // queries where the mask cuts the tile
 )
 
 // scratch holds the tiles of running workers.

@@ -369,6 +369,26 @@ func rotateBF16AVX512(a []uint16, b []uint16, cos []float32, sin []float32, turn
 //go:noescape
 func rotatePairsBF16AVX512(cos []float32, sin []float32, x []uint16, turn float32)
 
+// maxRowsAVX512 is maxRows for one row or more, on vectors. Distances are in bytes.
+//
+//go:noescape
+func maxRowsAVX512(most *float32, x *float32, sees *int, rows int, stride int, at int, scale float32)
+
+// exp2RowsAVX512 is exp2Rows for one row or more, on vectors. Distances are in bytes.
+//
+//go:noescape
+func exp2RowsAVX512(sums *float32, x *float32, sees *int, base *float32, rows int, cols int, stride int, at int, scale float32)
+
+// exp2Pairs is exp2Rows to rows of bfloat16, 64 bytes apart, in pieces of 32 elements that lie next bytes apart.
+//
+//go:noescape
+func exp2Pairs(sums *float32, dst *uint16, x *float32, sees *int, base *float32, rows int, cols int, stride int, at int, next int, scale float32)
+
+// gradRowsAVX512 is gradRows for one row or more, on vectors. Distances are in bytes.
+//
+//go:noescape
+func gradRowsAVX512(ds *float32, x *float32, sees *int, base *float32, delta *float32, rows int, cols int, stride int, at int, scale float32, scaleGrad float32)
+
 // prefetchLines fetches n bytes into the caches.
 //
 //go:noescape

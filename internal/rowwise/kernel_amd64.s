@@ -11945,6 +11945,396 @@ mainDone:
 	VZEROUPPER
 	RET
 
+// func maxRowsAVX512(most *float32, x *float32, sees *int, rows int, stride int, at int, scale float32)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·maxRowsAVX512(SB), NOSPLIT, $0-52
+	MOVQ         most+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         sees+16(FP), DX
+	MOVQ         rows+24(FP), BX
+	MOVQ         stride+32(FP), SI
+	VBROADCASTSS scale+48(FP), Z10
+
+row:
+	MOVQ         (DX), DI
+	MOVQ         8(DX), R8
+	ADDQ         at+40(FP), DI
+	ADDQ         at+40(FP), R8
+	SUBQ         DI, R8
+	LEAQ         (CX)(DI*4), DI
+	VBROADCASTSS (AX), Z8
+	VBROADCASTSS (AX), Z9
+	VBROADCASTSS (AX), Z4
+	VBROADCASTSS (AX), Z5
+
+group:
+	CMPQ   R8, $0x00000040
+	JLT    vectors
+	VMULPS (DI), Z10, Z0
+	VMAXPS Z8, Z0, Z8
+	VMULPS 64(DI), Z10, Z1
+	VMAXPS Z9, Z1, Z9
+	VMULPS 128(DI), Z10, Z0
+	VMAXPS Z4, Z0, Z4
+	VMULPS 192(DI), Z10, Z1
+	VMAXPS Z5, Z1, Z5
+	ADDQ   $0x00000100, DI
+	SUBQ   $0x00000040, R8
+	JMP    group
+
+vectors:
+	CMPQ   R8, $0x00000010
+	JLT    tail
+	VMULPS (DI), Z10, Z0
+	VMAXPS Z8, Z0, Z8
+	ADDQ   $0x00000040, DI
+	SUBQ   $0x00000010, R8
+	JMP    vectors
+
+tail:
+	CMPQ      R8, $0x00
+	JLE       reduce
+	MOVQ      $0x0000ffff, R9
+	BZHIQ     R8, R9, R9
+	KMOVW     R9, K1
+	VMOVUPS.Z (DI), K1, Z0
+	VMULPS    Z10, Z0, Z0
+	VMAXPS    Z8, Z0, K1, Z8
+
+reduce:
+	VMAXPS        Z4, Z8, Z8
+	VMAXPS        Z5, Z9, Z9
+	VMAXPS        Z9, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z8, Y9
+	VMAXPS        Y9, Y8, Y8
+	VEXTRACTF128  $0x01, Y8, X9
+	VMAXPS        X9, X8, X8
+	VPERMILPS     $0x4e, X8, X9
+	VMAXPS        X9, X8, X8
+	VPERMILPS     $0xb1, X8, X9
+	VMAXPS        X9, X8, X8
+	VMOVSS        X8, (AX)
+	ADDQ          $0x04, AX
+	ADDQ          $0x10, DX
+	ADDQ          SI, CX
+	DECQ          BX
+	JNZ           row
+	VZEROUPPER
+	RET
+
+// func exp2RowsAVX512(sums *float32, x *float32, sees *int, base *float32, rows int, cols int, stride int, at int, scale float32)
+// Requires: AVX, AVX512F, BMI, BMI2, CMOV
+TEXT ·exp2RowsAVX512(SB), NOSPLIT, $0-68
+	MOVQ         x+8(FP), AX
+	VBROADCASTSS lanes392385a5<>+0(SB), Z16
+	VBROADCASTSS lanes3aafb93b<>+0(SB), Z17
+	VBROADCASTSS lanes3c1d9387<>+0(SB), Z18
+	VBROADCASTSS lanes3d635739<>+0(SB), Z19
+	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z20
+	VBROADCASTSS lanes3f317219<>+0(SB), Z21
+	VBROADCASTSS lanes3f800000<>+0(SB), Z22
+	VBROADCASTSS lanesc2c80000<>+0(SB), Z12
+	VBROADCASTSS scale+64(FP), Z10
+	XORQ         CX, CX
+	XORQ         SI, SI
+	MOVQ         $0x00000020, DI
+	MOVQ         $0xffffffffffffffff, R8
+
+row:
+	MOVQ         CX, BX
+	SHLQ         $0x04, BX
+	ADDQ         sees+16(FP), BX
+	MOVQ         (BX), DX
+	MOVQ         8(BX), BX
+	ADDQ         at+56(FP), DX
+	ADDQ         at+56(FP), BX
+	MOVQ         base+24(FP), R9
+	VBROADCASTSS (R9)(CX*4), Z11
+	VPXORD       Z8, Z8, Z8
+	VPXORD       Z9, Z9, Z9
+	XORQ         R9, R9
+
+chunk:
+	MOVQ          DX, R10
+	SUBQ          R9, R10
+	CMOVQLT       SI, R10
+	CMPQ          R10, DI
+	CMOVQGT       DI, R10
+	BZHIQ         R10, R8, R10
+	MOVQ          BX, R11
+	SUBQ          R9, R11
+	CMOVQLT       SI, R11
+	CMPQ          R11, DI
+	CMOVQGT       DI, R11
+	BZHIQ         R11, R8, R11
+	ANDNQ         R11, R10, R11
+	KMOVW         R11, K1
+	SHRQ          $0x10, R11
+	KMOVW         R11, K2
+	VMOVUPS       (AX)(R9*4), Z0
+	VMOVUPS       64(AX)(R9*4), Z1
+	VMULPS        Z10, Z0, Z0
+	VMULPS        Z10, Z1, Z1
+	VSUBPS        Z11, Z0, Z0
+	VSUBPS        Z11, Z1, Z1
+	VRNDSCALEPS   $0x08, Z0, Z6
+	VRNDSCALEPS   $0x08, Z1, Z7
+	VCMPPS        $0x15, Z12, Z0, K1, K3
+	VCMPPS        $0x15, Z12, Z1, K2, K4
+	VSUBPS        Z6, Z0, Z0
+	VSUBPS        Z7, Z1, Z1
+	VMOVAPS       Z16, Z4
+	VMOVAPS       Z16, Z5
+	VFMADD213PS   Z17, Z0, Z4
+	VFMADD213PS   Z17, Z1, Z5
+	VFMADD213PS   Z18, Z0, Z4
+	VFMADD213PS   Z18, Z1, Z5
+	VFMADD213PS   Z19, Z0, Z4
+	VFMADD213PS   Z19, Z1, Z5
+	VFMADD213PS   Z20, Z0, Z4
+	VFMADD213PS   Z20, Z1, Z5
+	VFMADD213PS   Z21, Z0, Z4
+	VFMADD213PS   Z21, Z1, Z5
+	VFMADD213PS   Z22, Z0, Z4
+	VFMADD213PS   Z22, Z1, Z5
+	VSCALEFPS.Z   Z6, Z4, K3, Z4
+	VSCALEFPS.Z   Z7, Z5, K4, Z5
+	VADDPS        Z4, Z8, Z8
+	VADDPS        Z5, Z9, Z9
+	VMOVUPS       Z4, (AX)(R9*4)
+	VMOVUPS       Z5, 64(AX)(R9*4)
+	ADDQ          $0x20, R9
+	CMPQ          R9, cols+40(FP)
+	JLT           chunk
+	MOVQ          sums+0(FP), DX
+	VADDPS        Z9, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z8, Y9
+	VADDPS        Y9, Y8, Y8
+	VEXTRACTF128  $0x01, Y8, X9
+	VADDPS        X9, X8, X8
+	VPERMILPS     $0x4e, X8, X9
+	VADDPS        X9, X8, X8
+	VPERMILPS     $0xb1, X8, X9
+	VADDPS        X9, X8, X8
+	VMOVSS        X8, (DX)(CX*4)
+	ADDQ          stride+48(FP), AX
+	INCQ          CX
+	CMPQ          CX, rows+32(FP)
+	JLT           row
+	VZEROUPPER
+	RET
+
+// func exp2Pairs(sums *float32, dst *uint16, x *float32, sees *int, base *float32, rows int, cols int, stride int, at int, next int, scale float32)
+// Requires: AVX, AVX512F, BMI, BMI2, CMOV
+TEXT ·exp2Pairs(SB), NOSPLIT, $0-84
+	MOVQ         x+16(FP), AX
+	VBROADCASTSS lanes392385a5<>+0(SB), Z16
+	VBROADCASTSS lanes3aafb93b<>+0(SB), Z17
+	VBROADCASTSS lanes3c1d9387<>+0(SB), Z18
+	VBROADCASTSS lanes3d635739<>+0(SB), Z19
+	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z20
+	VBROADCASTSS lanes3f317219<>+0(SB), Z21
+	VBROADCASTSS lanes3f800000<>+0(SB), Z22
+	VBROADCASTSS lanesc2c80000<>+0(SB), Z12
+	VBROADCASTSS scale+80(FP), Z10
+	XORQ         CX, CX
+	XORQ         SI, SI
+	MOVQ         $0x00000020, DI
+	MOVQ         $0xffffffffffffffff, R8
+	MOVQ         dst+8(FP), R10
+
+row:
+	MOVQ         CX, BX
+	SHLQ         $0x04, BX
+	ADDQ         sees+24(FP), BX
+	MOVQ         (BX), DX
+	MOVQ         8(BX), BX
+	ADDQ         at+64(FP), DX
+	ADDQ         at+64(FP), BX
+	MOVQ         base+32(FP), R9
+	VBROADCASTSS (R9)(CX*4), Z11
+	VPXORD       Z8, Z8, Z8
+	VPXORD       Z9, Z9, Z9
+	MOVQ         R10, R11
+	XORQ         R9, R9
+
+chunk:
+	MOVQ        DX, R12
+	SUBQ        R9, R12
+	CMOVQLT     SI, R12
+	CMPQ        R12, DI
+	CMOVQGT     DI, R12
+	BZHIQ       R12, R8, R12
+	MOVQ        BX, R13
+	SUBQ        R9, R13
+	CMOVQLT     SI, R13
+	CMPQ        R13, DI
+	CMOVQGT     DI, R13
+	BZHIQ       R13, R8, R13
+	ANDNQ       R13, R12, R13
+	KMOVW       R13, K1
+	SHRQ        $0x10, R13
+	KMOVW       R13, K2
+	VMOVUPS     (AX)(R9*4), Z0
+	VMOVUPS     64(AX)(R9*4), Z1
+	VMULPS      Z10, Z0, Z0
+	VMULPS      Z10, Z1, Z1
+	VSUBPS      Z11, Z0, Z0
+	VSUBPS      Z11, Z1, Z1
+	VRNDSCALEPS $0x08, Z0, Z6
+	VRNDSCALEPS $0x08, Z1, Z7
+	VCMPPS      $0x15, Z12, Z0, K1, K3
+	VCMPPS      $0x15, Z12, Z1, K2, K4
+	VSUBPS      Z6, Z0, Z0
+	VSUBPS      Z7, Z1, Z1
+	VMOVAPS     Z16, Z4
+	VMOVAPS     Z16, Z5
+	VFMADD213PS Z17, Z0, Z4
+	VFMADD213PS Z17, Z1, Z5
+	VFMADD213PS Z18, Z0, Z4
+	VFMADD213PS Z18, Z1, Z5
+	VFMADD213PS Z19, Z0, Z4
+	VFMADD213PS Z19, Z1, Z5
+	VFMADD213PS Z20, Z0, Z4
+	VFMADD213PS Z20, Z1, Z5
+	VFMADD213PS Z21, Z0, Z4
+	VFMADD213PS Z21, Z1, Z5
+	VFMADD213PS Z22, Z0, Z4
+	VFMADD213PS Z22, Z1, Z5
+	VSCALEFPS.Z Z6, Z4, K3, Z4
+	VSCALEFPS.Z Z7, Z5, K4, Z5
+	VADDPS      Z4, Z8, Z8
+	VADDPS      Z5, Z9, Z9
+
+	// VCVTNE2PS2BF16 Z4, Z5, Z15
+	LONG          $0x48577262
+	WORD          $0xfc72
+	VMOVDQU64     Z15, (R11)
+	ADDQ          next+72(FP), R11
+	ADDQ          $0x20, R9
+	CMPQ          R9, cols+48(FP)
+	JLT           chunk
+	MOVQ          sums+0(FP), DX
+	VADDPS        Z9, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z8, Y9
+	VADDPS        Y9, Y8, Y8
+	VEXTRACTF128  $0x01, Y8, X9
+	VADDPS        X9, X8, X8
+	VPERMILPS     $0x4e, X8, X9
+	VADDPS        X9, X8, X8
+	VPERMILPS     $0xb1, X8, X9
+	VADDPS        X9, X8, X8
+	VMOVSS        X8, (DX)(CX*4)
+	ADDQ          stride+56(FP), AX
+	ADDQ          $0x40, R10
+	INCQ          CX
+	CMPQ          CX, rows+40(FP)
+	JLT           row
+	VZEROUPPER
+	RET
+
+// func gradRowsAVX512(ds *float32, x *float32, sees *int, base *float32, delta *float32, rows int, cols int, stride int, at int, scale float32, scaleGrad float32)
+// Requires: AVX, AVX512F, BMI, BMI2, CMOV
+TEXT ·gradRowsAVX512(SB), NOSPLIT, $0-80
+	MOVQ         ds+0(FP), AX
+	MOVQ         x+8(FP), CX
+	VBROADCASTSS lanes392385a5<>+0(SB), Z16
+	VBROADCASTSS lanes3aafb93b<>+0(SB), Z17
+	VBROADCASTSS lanes3c1d9387<>+0(SB), Z18
+	VBROADCASTSS lanes3d635739<>+0(SB), Z19
+	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z20
+	VBROADCASTSS lanes3f317219<>+0(SB), Z21
+	VBROADCASTSS lanes3f800000<>+0(SB), Z22
+	VBROADCASTSS lanesc2c80000<>+0(SB), Z12
+	VBROADCASTSS scale+72(FP), Z10
+	VBROADCASTSS scaleGrad+76(FP), Z14
+	XORQ         DX, DX
+	XORQ         DI, DI
+	MOVQ         $0x00000020, R8
+	MOVQ         $0xffffffffffffffff, R9
+
+row:
+	MOVQ         DX, SI
+	SHLQ         $0x04, SI
+	ADDQ         sees+16(FP), SI
+	MOVQ         (SI), BX
+	MOVQ         8(SI), SI
+	ADDQ         at+64(FP), BX
+	ADDQ         at+64(FP), SI
+	MOVQ         base+24(FP), R10
+	VBROADCASTSS (R10)(DX*4), Z11
+	MOVQ         delta+32(FP), R10
+	VBROADCASTSS (R10)(DX*4), Z13
+	XORQ         R10, R10
+
+chunk:
+	MOVQ        BX, R11
+	SUBQ        R10, R11
+	CMOVQLT     DI, R11
+	CMPQ        R11, R8
+	CMOVQGT     R8, R11
+	BZHIQ       R11, R9, R11
+	MOVQ        SI, R12
+	SUBQ        R10, R12
+	CMOVQLT     DI, R12
+	CMPQ        R12, R8
+	CMOVQGT     R8, R12
+	BZHIQ       R12, R9, R12
+	ANDNQ       R12, R11, R12
+	KMOVW       R12, K1
+	SHRQ        $0x10, R12
+	KMOVW       R12, K2
+	VMOVUPS     (CX)(R10*4), Z0
+	VMOVUPS     (AX)(R10*4), Z2
+	VMOVUPS     64(CX)(R10*4), Z1
+	VMOVUPS     64(AX)(R10*4), Z3
+	VMULPS      Z10, Z0, Z0
+	VMULPS      Z10, Z1, Z1
+	VSUBPS      Z11, Z0, Z0
+	VSUBPS      Z11, Z1, Z1
+	VRNDSCALEPS $0x08, Z0, Z6
+	VRNDSCALEPS $0x08, Z1, Z7
+	VCMPPS      $0x15, Z12, Z0, K1, K3
+	VCMPPS      $0x15, Z12, Z1, K2, K4
+	VSUBPS      Z6, Z0, Z0
+	VSUBPS      Z7, Z1, Z1
+	VMOVAPS     Z16, Z4
+	VMOVAPS     Z16, Z5
+	VFMADD213PS Z17, Z0, Z4
+	VFMADD213PS Z17, Z1, Z5
+	VFMADD213PS Z18, Z0, Z4
+	VFMADD213PS Z18, Z1, Z5
+	VFMADD213PS Z19, Z0, Z4
+	VFMADD213PS Z19, Z1, Z5
+	VFMADD213PS Z20, Z0, Z4
+	VFMADD213PS Z20, Z1, Z5
+	VFMADD213PS Z21, Z0, Z4
+	VFMADD213PS Z21, Z1, Z5
+	VFMADD213PS Z22, Z0, Z4
+	VFMADD213PS Z22, Z1, Z5
+	VSCALEFPS.Z Z6, Z4, K3, Z4
+	VSCALEFPS.Z Z7, Z5, K4, Z5
+	VSUBPS      Z13, Z2, Z2
+	VMULPS      Z4, Z2, Z2
+	VMULPS.Z    Z14, Z2, K1, Z2
+	VMOVUPS     Z4, (CX)(R10*4)
+	VMOVUPS     Z2, (AX)(R10*4)
+	VSUBPS      Z13, Z3, Z3
+	VMULPS      Z5, Z3, Z3
+	VMULPS.Z    Z14, Z3, K2, Z3
+	VMOVUPS     Z5, 64(CX)(R10*4)
+	VMOVUPS     Z3, 64(AX)(R10*4)
+	ADDQ        $0x20, R10
+	CMPQ        R10, cols+48(FP)
+	JLT         chunk
+	ADDQ        stride+56(FP), CX
+	ADDQ        stride+56(FP), AX
+	INCQ        DX
+	CMPQ        DX, rows+40(FP)
+	JLT         row
+	VZEROUPPER
+	RET
+
 // func prefetchLines(first *byte, n int)
 // Requires: MMX+
 TEXT ·prefetchLines(SB), NOSPLIT, $0-16

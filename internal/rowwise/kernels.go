@@ -45,6 +45,17 @@ type Kernels struct {
 	// ScoreGrad sets ds[i] to p[i]·(ds[i] − delta)·scale.
 	ScoreGrad func(ds, p []float32, delta, scale float32)
 
+	// MaxRows sets most[i] to Max of what counts of row i.
+	MaxRows func(most []float32, t Tile, scale float32)
+
+	// Exp2Rows is Exp2Sum with base[i] for what counts of row i, whose sum it sets. The rest of a
+	// row becomes 0, also beyond Cols up to a multiple of TileCols. No y is +Inf.
+	Exp2Rows func(sums []float32, t Tile, scale float32, base []float32)
+
+	// GradRows is Exp2Rows without sums, and then ScoreGrad with delta[i] and scaleGrad for row i of
+	// ds, which lies like t.X. What does not count of ds becomes 0 too.
+	GradRows func(ds []float32, t Tile, scale float32, base, delta []float32, scaleGrad float32)
+
 	// Softcap replaces x[i] by limit·tanh(slope·x[i]). The tanh is within 2 units in
 	// the last place, ±1 at ±Inf and NaN for NaN. That of −0 is a 0 of either sign.
 	Softcap func(x []float32, slope, limit float32)
@@ -86,5 +97,5 @@ func init() {
 		Softcap: softcap, SoftcapSlopes: softcapSlopes,
 		Dot: dot, Finite: finite, Scale: scale, ScaleAbove: scaleAbove, Axpby: axpby,
 		Fence: func() {}, Prefetch: func([]byte) {},
-	})
+	}.tileLoops())
 }

@@ -15,14 +15,15 @@ func init() {
 		Dot: dotAVX2, Finite: isZero(nonFiniteAVX2), Scale: scaleAVX2, ScaleAbove: scaleAboveAVX2,
 		Axpby: axpbyAVX2,
 		Fence: fence, Prefetch: prefetch,
-	})
+	}.tileLoops())
 	Registry.Add(cpu.AVX512, Kernels{
 		Max: maximumAVX512, ExpSum: expSumAVX512, Exp2Sum: exp2SumAVX512, ScoreGrad: scoreGradAVX512,
 		Softcap: softcapAVX512, SoftcapSlopes: softcapSlopesAVX512,
 		Dot: dotAVX512, Finite: isZero(nonFiniteAVX512), Scale: scaleAVX512, ScaleAbove: scaleAboveAVX512,
-		Axpby: axpbyAVX512,
+		Axpby: axpbyAVX512, MaxRows: maxRows, Exp2Rows: exp2Rows, GradRows: gradRows,
 		Fence: fence, Prefetch: prefetch,
 	})
+	Pairs.Add(cpu.AVX512BF16, PairKernels{Exp2Rows: exp2PairRows})
 	F32.Add(cpu.AVX2, Layers[float32]{
 		Add: addAVX2, AddScaled: addScaledAVX2,
 		GELU: geluAVX2, GELUGrad: geluGradAVX2,
@@ -48,6 +49,30 @@ func init() {
 		RMSNorm: rmsNormBF16AVX512, RMSNormGrad: rmsNormGradBF16AVX512,
 		Dropout: dropoutBF16AVX512, Rotate: rotateBF16AVX512, RotatePairs: rotatePairsBF16AVX512, Order: fromHalves,
 	})
+}
+
+func maxRows(most []float32, t Tile, scale float32) {
+	if n := len(t.Sees); n > 0 {
+		maxRowsAVX512(&most[0], &t.X[0], &t.Sees[0].Lo, n, 4*t.Stride, t.At, scale)
+	}
+}
+
+func exp2Rows(sums []float32, t Tile, scale float32, base []float32) {
+	if n := len(t.Sees); n > 0 {
+		exp2RowsAVX512(&sums[0], &t.X[0], &t.Sees[0].Lo, &base[0], n, t.Cols, 4*t.Stride, t.At, scale)
+	}
+}
+
+func gradRows(ds []float32, t Tile, scale float32, base, delta []float32, scaleGrad float32) {
+	if n := len(t.Sees); n > 0 {
+		gradRowsAVX512(&ds[0], &t.X[0], &t.Sees[0].Lo, &base[0], &delta[0], n, t.Cols, 4*t.Stride, t.At, scale, scaleGrad)
+	}
+}
+
+func exp2PairRows(sums []float32, dst []uint16, next int, t Tile, scale float32, base []float32) {
+	if n := len(t.Sees); n > 0 {
+		exp2Pairs(&sums[0], &dst[0], &t.X[0], &t.Sees[0].Lo, &base[0], n, t.Cols, 4*t.Stride, t.At, 2*next, scale)
+	}
 }
 
 // fromHalves puts every 32 elements in order, and the fewer at the end: the even

@@ -15,7 +15,7 @@ func init() {
 		Dot: dotNEON, Finite: func(x []float32) bool { return nonFiniteNEON(x) == 0 },
 		Scale: scaleNEON, ScaleAbove: scaleAboveNEON, Axpby: axpbyNEON,
 		Fence: func() {}, Prefetch: func([]byte) {},
-	})
+	}.tileLoops())
 	F32.Add(cpu.NEON, Layers[float32]{
 		Add: addNEON, AddScaled: addScaledNEON,
 		GELU: geluNEON, GELUGrad: geluGradNEON,

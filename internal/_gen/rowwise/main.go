@@ -46,6 +46,10 @@ func main() {
 		rotate(k)
 	}
 	rotatePairsBF16()
+	maxRows()
+	exp2Rows(false)
+	exp2Rows(true)
+	gradRows()
 	prefetch()
 	fence()
 	Generate()

@@ -1,4 +1,4 @@
-// Package avx512bf16 encodes the instruction of AVX512_BF16 that avo and the
+// Package avx512bf16 encodes the instructions of AVX512_BF16 that avo and the
 // assembler lack.
 package avx512bf16
 
@@ -16,18 +16,27 @@ import (
 // bfloat16 that stand in its place in x and y. The registers are 512 bits wide
 // and physical, for bytes take no part in avo's allocation of registers. The
 // encoding is EVEX.512.F3.0F38.W0 52 /r of Intel's manual, volume 2.
-func VDPBF16PS(x, y, dst reg.VecPhysical) {
+func VDPBF16PS(x, y, dst reg.VecPhysical) { encode("VDPBF16PS", 2, 0x52, x, y, dst) }
+
+// VCVTNE2PS2BF16 rounds the float32 of low and of high to the lower and the upper half of
+// dst, under the rules of VDPBF16PS. The encoding is EVEX.512.F2.0F38.W0 72 /r.
+func VCVTNE2PS2BF16(low, high, dst reg.VecPhysical) {
+	encode("VCVTNE2PS2BF16", 3, 0x72, low, high, dst)
+}
+
+// encode writes an instruction of map 0F38, of 512 bits without a mask. prefix is 2 for F3 and 3 for F2.
+func encode(name string, prefix, opcode uint8, x, y, dst reg.VecPhysical) {
 	d, v, m := uint8(dst.ID().Index()), uint8(y.ID().Index()), uint8(x.ID().Index())
 	not := func(bit, shift uint8) uint8 { return (^bit & 1) << shift }
 	code := []uint8{
 		0x62,
 		not(d>>3, 7) | not(m>>4, 6) | not(m>>3, 5) | not(d>>4, 4) | 2, // R X B R', map 0F38
-		(^v&15)<<3 | 1<<2 | 2, // W0, v, prefix F3
-		2<<5 | not(v>>4, 3),   // 512 bits, v', no mask
-		0x52,
+		(^v&15)<<3 | 1<<2 | prefix,                                    // W0, v
+		2<<5 | not(v>>4, 3),                                           // 512 bits, v', no mask
+		opcode,
 		3<<6 | (d&7)<<3 | m&7,
 	}
-	Comment(fmt.Sprintf("VDPBF16PS Z%d, Z%d, Z%d", m, v, d))
+	Comment(fmt.Sprintf("%s Z%d, Z%d, Z%d", name, m, v, d))
 	Instruction(&ir.Instruction{Opcode: "LONG", Operands: []operand.Op{operand.U32(binary.LittleEndian.Uint32(code))}})
 	Instruction(&ir.Instruction{Opcode: "WORD", Operands: []operand.Op{operand.U16(binary.LittleEndian.Uint16(code[4:]))}})
 }

@@ -1,0 +1,144 @@
+package attention
+
+import (
+	"unsafe"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/gemm"
+	"github.com/snug-ml/snug/internal/rowwise"
+)
+
+// panel is how many lines a panel of bfloat16 has, and how deep a step is; see [gemm.Pairs].
+const panel = rowwise.TileCols
+
+// panels is a factor of products of bfloat16, packed. Lines and depth are multiples of panel,
+// filled up with zeros.
+type panels struct {
+	x     []uint16
+	depth int
+}
+
+// up returns n rounded up to a multiple of panel.
+func up(n int) int { return cpu.Chunks(n, panel) * panel }
+
+// panels hands out a part for a factor.
+func (a *arena) panels(lines, depth int) panels {
+	lines, depth = up(lines), up(depth)
+	return panels{words(a.halves(lines, depth)), depth}
+}
+
+// panelsLen returns the float32 elements that panels takes.
+func panelsLen(lines, depth int) int { return up(lines) * up(depth) / 2 }
+
+// words returns the elements of a factor in scratch.
+func words(f factor) []uint16 {
+	x := f.view.BFloat16s()[f.at:]
+	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
+}
+
+// from returns the elements from a line and a depth on, multiples of panel.
+func (p panels) from(line, depth int) []uint16 { return p.x[line*p.depth+depth*panel:] }
+
+// left packs the rows of f as lines of a left factor.
+func (p panels) left(f factor) {
+	if f.rows > 0 {
+		gemm.Registry.Best().Pairs.Lines(p.x, words(f), f.rows, f.cols, f.stride, panel*p.depth)
+	}
+}
+
+// right packs the rows of f as lines of a right factor.
+func (p panels) right(f factor) {
+	p.left(f)
+	gemm.Registry.Best().Pairs.Transpose(p.x[:up(f.rows)*p.depth])
+}
+
+// across packs the columns of f as lines of a right factor.
+func (p panels) across(f factor) {
+	gemm.Registry.Best().Pairs.Across(p.x, words(f), f.cols, f.rows, f.stride, panel*p.depth)
+}
+
+// keyPanels is a tile of keys and values as products take them: bfloat16, or keys of float32 that lie across
+// in panels of as many as the matrix product has columns.
+type keyPanels struct {
+	pairs  bool
+	k, v   panels
+	across []float32
+	width  int // of a panel of across, 0 if the keys lie where they lie
+}
+
+// fewQueries is the most queries for which keys are not packed: it takes longer than their product.
+const fewQueries = 16
+
+func newKeyPanels(scratch *arena, c *Options, dt snug.DType, queries int) (p keyPanels) {
+	switch {
+	case queries <= fewQueries:
+	case dt == snug.BF16 && gemm.HasPairs() && rowwise.Pairs.Best() != nil && !c.cached():
+		p.pairs, p.k, p.v = true, scratch.panels(tileK, c.Dim), scratch.panels(c.DimV, tileK)
+	default:
+		p.width = gemm.Registry.Best().NR
+		p.across = scratch.floats(acrossLen(c.Dim))
+	}
+	return p
+}
+
+// acrossLen returns the elements of across. Packing writes up to 15 rows of a panel more.
+func acrossLen(dim int) int { return tileK*dim + 15*panel }
+
+// keyPanelsLen returns the float32 elements that newKeyPanels takes at most.
+func (c *Options) keyPanelsLen() int {
+	return max(acrossLen(c.Dim), panelsLen(tileK, c.Dim)+panelsLen(c.DimV, tileK))
+}
+
+// load packs keys and values.
+func (p *keyPanels) load(k, v factor) {
+	switch {
+	case p.pairs:
+		p.k.right(k)
+		p.v.across(v)
+	case p.width > 0:
+		x := k.view.Float32s()[k.at:]
+		for j := 0; j < k.rows; j += p.width {
+			gemm.Registry.Best().PackLines(p.across[j*k.cols:], x[j*k.stride:], min(p.width, k.rows-j), k.cols, k.stride)
+		}
+	}
+}
+
+// align returns how many keys before the first of a block products begin.
+func (p *keyPanels) align(from int) int {
+	switch {
+	case p.pairs:
+		return from % panel
+	case p.width > 0:
+		return from % p.width
+	}
+	return 0
+}
+
+// scores sets dst to the products of the queries and keys from to to-1, where from is aligned.
+func (p *keyPanels) scores(dst tile, q factor, k factor, from, to int) {
+	if p.width == 0 {
+		productT(dst, q, k.from(from).top(to-from))
+		return
+	}
+	for j := from; j < to; j += p.width {
+		b := gemm.Matrix{Data: snug.SliceView(p.across[j*k.cols:][:p.width*k.cols]), Stride: p.width}
+		to := dst
+		to.x = dst.x[j-from:]
+		gemm.MulSerial(q.rows, min(p.width, to.cols-(j-from)), q.cols, 1, q.matrix(), b, 0, to.factor().matrix())
+	}
+}
+
+// scorePairs sets dst to the products of some panels of queries and the keys from to to-1.
+func (p *keyPanels) scorePairs(dst tile, q panels, row, rows, from, to int) {
+	for i := 0; i < rows; i += panel {
+		gemm.Registry.Best().Pairs.Mul(q.from(row+i, 0), p.k.from(from, 0), dst.x[i*dst.stride:],
+			cpu.Chunks(to-from, panel), p.k.depth/panel, 0, panel*p.k.depth, panel, dst.stride, false)
+	}
+}
+
+// addPairs adds the products of a panel of weights and the values from to to-1 to dst.
+func (p *keyPanels) addPairs(dst tile, weights []uint16, from, to int) {
+	gemm.Registry.Best().Pairs.Mul(weights, p.v.from(0, from), dst.x,
+		cpu.Chunks(dst.cols, panel), cpu.Chunks(to-from, panel), 0, panel*p.v.depth, panel, dst.stride, true)
+}
