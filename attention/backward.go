@@ -105,7 +105,7 @@ var queryTask = cpu.NewTask(func(j *backwardJob, item int) {
 	}
 	buf := scratch.Get(c.backwardScratch())
 	defer scratch.Put(buf)
-	g := newGradients(arena(*buf), c)
+	g := newGradients(arena(*buf), c, j.q.DType())
 	g.loadQueries(j, &s, h, q0, q1)
 	if c.exactDelta() {
 		g.sumDelta(j, &s, h, q0, q1)
@@ -193,7 +193,7 @@ func (j *backwardJob) keys(s *sequence, kv, chunk int, sums tile) {
 	k0, k1 := cpu.Chunk(s.rows, tileK, chunk)
 	buf := scratch.Get(c.backwardScratch())
 	defer scratch.Put(buf)
-	g := newGradients(arena(*buf), c)
+	g := newGradients(arena(*buf), c, j.q.DType())
 	g.loadKeys(j, s, kv, k0, k1)
 
 	toK, toV := s.keyHead(j.dk, c.K, kv, c.Dim), s.keyHead(j.dv, c.V, kv, c.DimV)

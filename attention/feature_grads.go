@@ -53,7 +53,7 @@ var biasTask = cpu.NewTask(func(j *backwardJob, item int) {
 	}
 	buf := scratch.Get(c.backwardScratch())
 	defer scratch.Put(buf)
-	g := newGradients(arena(*buf), c)
+	g := newGradients(arena(*buf), c, j.q.DType())
 	g.of = inBias
 	for bb := range c.Batch {
 		for hh := range c.Heads {

@@ -3,6 +3,7 @@ package attention
 import (
 	"math"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/rowwise"
 )
 
@@ -14,6 +15,7 @@ type gradients struct {
 	slopes                        []float32 // scratch for derivatives of a row of scores, if these bend
 	scorerScratch                 arena
 	sums                          products
+	panels                        gradPanels
 
 	q, dout, k, v factor    // the loaded queries and keys
 	lse2, delta   []float32 // of the loaded queries: lse in units of log 2, dout_i · out_i
@@ -34,14 +36,14 @@ const (
 	inWeights                // gradients in the weights, without delta; p holds the weights before dropout
 )
 
-func newGradients(scratch arena, c *Options) gradients {
+func newGradients(scratch arena, c *Options, dt snug.DType) gradients {
 	g := gradients{
 		seen:  newBlock(&scratch, tileQ),
 		qTile: scratch.tile(tileQ, c.Dim), doutTile: scratch.tile(tileQ, c.DimV),
 		kTile: scratch.tile(tileK, c.Dim), vTile: scratch.tile(tileK, c.DimV),
 		pTile: scratch.tile(tileQ, tileK), dsTile: scratch.tile(tileQ, tileK),
 		dqk: scratch.tile(tileK, c.Dim), dv: scratch.tile(tileK, c.DimV),
-		lse2: scratch.floats(tileQ), sums: newProducts(&scratch, max(c.Dim, c.DimV)),
+		lse2: scratch.floats(tileQ), panels: newGradPanels(&scratch, c, dt), sums: newProducts(&scratch, max(c.Dim, c.DimV)),
 	}
 	if c.bends() {
 		g.slopes = scratch.floats(tileK)
@@ -52,7 +54,7 @@ func newGradients(scratch arena, c *Options) gradients {
 
 // backwardScratch returns the float32 elements that newGradients carves up.
 func (c *Options) backwardScratch() int {
-	return (tileQ+2*tileK)*(c.Dim+c.DimV) + tileQ*(2*tileK+1) + productsScratch(max(c.Dim, c.DimV)) + tileK + scorerScratch + blockLen
+	return (tileQ+2*tileK)*(c.Dim+c.DimV) + tileQ*(2*tileK+1) + productsScratch(max(c.Dim, c.DimV)) + tileK + scorerScratch + blockLen + c.gradPanelsLen()
 }
 
 // loadQueries loads queries q0 to q1-1 of a head and selects the head's mask.
@@ -69,6 +71,7 @@ func (g *gradients) loadQueries(j *backwardJob, s *sequence, h, q0, q1 int) {
 			g.lse2[i] = float32(math.Inf(1)) // a row of zeros
 		}
 	}
+	g.packQueries()
 }
 
 func (g *gradients) loadKeys(j *backwardJob, s *sequence, kv, k0, k1 int) {
@@ -76,6 +79,7 @@ func (g *gradients) loadKeys(j *backwardJob, s *sequence, kv, k0, k1 int) {
 	g.k = s.keyHead(j.k, c.K, kv, c.Dim).factor(g.kTile, k0, k1)
 	g.v = s.keyHead(j.v, c.V, kv, c.DimV).factor(g.vTile, k0, k1)
 	g.k0 = k0
+	g.packKeys()
 }
 
 // next recomputes p and ds of the next block of the loaded queries, from q0 to
@@ -85,11 +89,16 @@ func (g *gradients) next(s *sequence, q0, q1 int) bool {
 	if !w.next(s, g.mask, q1, g.k0, g.k0+g.k.rows) {
 		return false
 	}
+	plain := g.scorer.plain() && g.of != inBias
+	p := &g.panels
+	if p.used = p.on && plain && !w.partial && g.of == inProducts && g.cover(q0); p.used {
+		g.panelGrads(q0)
+		return true
+	}
 	g.p, g.ds = g.pTile.top(w.hi-w.lo).left(w.keys()), g.dsTile.top(w.hi-w.lo).left(w.keys())
 	productT(g.p, w.factor(g.q, q0), w.factorKeys(g.k, g.k0))
 	productT(g.ds, w.factor(g.dout, q0), w.factorKeys(g.v, g.k0))
 	k, c, from := rowwise.Registry.Best(), g.scorer.c, w.lo-q0
-	plain := g.scorer.plain() && g.of != inBias
 	if plain && g.of == inProducts {
 		t := rowwise.Tile{X: g.p.x, Cols: w.keys(), Stride: g.p.stride, Sees: w.sees[:g.p.rows]}
 		k.GradRows(g.ds.x, t, c.scale2(), g.lse2[from:], g.delta[from:], c.Scale)
@@ -179,11 +188,19 @@ func (g *gradients) sumDelta(j *backwardJob, s *sequence, h, q0, q1 int) {
 
 // addQuery adds the contribution of the block to dq, a tile that begins at query q0.
 func (g *gradients) addQuery(dq tile, q0 int) {
+	if g.panels.used {
+		g.addQueryPanels(dq)
+		return
+	}
 	g.sums.add(&g.seen, g.seen.of(dq, q0), g.ds, g.seen.factorKeys(g.k, g.k0))
 }
 
 // addKeys adds the contribution of the block to dk and dv. Its tile begins at query q0.
 func (g *gradients) addKeys(dk, dv tile, q0 int) {
+	if g.panels.used {
+		g.addKeyPanels(dk, dv)
+		return
+	}
 	g.sums.addT(&g.seen, g.seen.ofKeys(dv, g.k0), g.p, g.seen.factor(g.dout, q0))
 	g.sums.addT(&g.seen, g.seen.ofKeys(dk, g.k0), g.ds, g.seen.factor(g.q, q0))
 }

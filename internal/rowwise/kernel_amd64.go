@@ -389,6 +389,11 @@ func exp2Pairs(sums *float32, dst *uint16, x *float32, sees *int, base *float32,
 //go:noescape
 func gradRowsAVX512(ds *float32, x *float32, sees *int, base *float32, delta *float32, rows int, cols int, stride int, at int, scale float32, scaleGrad float32)
 
+// gradPairs is gradRows for one pair of rows or more. A mask has a bit for every element that counts. Distances are in bytes.
+//
+//go:noescape
+func gradPairs(p *uint16, dsAcross *uint16, ds *uint16, x *float32, dp *float32, masks *uint32, base *float32, delta *float32, rows int, cols int, stride int, maskRow int, nextAcross int, next int, scale float32, scaleGrad float32)
+
 // prefetchLines fetches n bytes into the caches.
 //
 //go:noescape

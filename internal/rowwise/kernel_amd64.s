@@ -12335,6 +12335,209 @@ chunk:
 	VZEROUPPER
 	RET
 
+// func gradPairs(p *uint16, dsAcross *uint16, ds *uint16, x *float32, dp *float32, masks *uint32, base *float32, delta *float32, rows int, cols int, stride int, maskRow int, nextAcross int, next int, scale float32, scaleGrad float32)
+// Requires: AVX, AVX512BW, AVX512F
+TEXT ·gradPairs(SB), NOSPLIT, $0-120
+	MOVQ         p+0(FP), AX
+	MOVQ         dsAcross+8(FP), CX
+	MOVQ         ds+16(FP), DX
+	MOVQ         x+24(FP), BX
+	MOVQ         dp+32(FP), SI
+	MOVQ         masks+40(FP), DI
+	VBROADCASTSS lanes392385a5<>+0(SB), Z16
+	VBROADCASTSS lanes3aafb93b<>+0(SB), Z17
+	VBROADCASTSS lanes3c1d9387<>+0(SB), Z18
+	VBROADCASTSS lanes3d635739<>+0(SB), Z19
+	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z20
+	VBROADCASTSS lanes3f317219<>+0(SB), Z21
+	VBROADCASTSS lanes3f800000<>+0(SB), Z22
+	VBROADCASTSS lanesc2c80000<>+0(SB), Z12
+	VBROADCASTSS scale+112(FP), Z10
+	VBROADCASTSS scaleGrad+116(FP), Z14
+	VMOVDQU64    pairOrder<>+0(SB), Z15
+	XORQ         R8, R8
+
+row:
+	XORQ R9, R9
+	MOVQ AX, R10
+	MOVQ CX, R11
+	MOVQ DX, R12
+
+chunk:
+	MOVQ         base+48(FP), R13
+	VBROADCASTSS (R13)(R8*4), Z11
+	MOVQ         delta+56(FP), R13
+	VBROADCASTSS (R13)(R8*4), Z13
+	MOVQ         R9, R13
+	SHRQ         $0x03, R13
+	ADDQ         DI, R13
+	KMOVW        (R13), K1
+	KMOVW        2(R13), K2
+	LEAQ         (BX)(R9*4), R13
+	LEAQ         (SI)(R9*4), R14
+	VMOVUPS      (R13), Z0
+	VMOVUPS      (R14), Z2
+	VMOVUPS      64(R13), Z1
+	VMOVUPS      64(R14), Z3
+	VMULPS       Z10, Z0, Z0
+	VMULPS       Z10, Z1, Z1
+	VSUBPS       Z11, Z0, Z0
+	VSUBPS       Z11, Z1, Z1
+	VRNDSCALEPS  $0x08, Z0, Z6
+	VRNDSCALEPS  $0x08, Z1, Z7
+	VCMPPS       $0x15, Z12, Z0, K1, K3
+	VCMPPS       $0x15, Z12, Z1, K2, K4
+	VSUBPS       Z6, Z0, Z0
+	VSUBPS       Z7, Z1, Z1
+	VMOVAPS      Z16, Z4
+	VMOVAPS      Z16, Z5
+	VFMADD213PS  Z17, Z0, Z4
+	VFMADD213PS  Z17, Z1, Z5
+	VFMADD213PS  Z18, Z0, Z4
+	VFMADD213PS  Z18, Z1, Z5
+	VFMADD213PS  Z19, Z0, Z4
+	VFMADD213PS  Z19, Z1, Z5
+	VFMADD213PS  Z20, Z0, Z4
+	VFMADD213PS  Z20, Z1, Z5
+	VFMADD213PS  Z21, Z0, Z4
+	VFMADD213PS  Z21, Z1, Z5
+	VFMADD213PS  Z22, Z0, Z4
+	VFMADD213PS  Z22, Z1, Z5
+	VSCALEFPS.Z  Z6, Z4, K3, Z4
+	VSCALEFPS.Z  Z7, Z5, K4, Z5
+	VSUBPS       Z13, Z2, Z2
+	VMULPS       Z4, Z2, Z2
+	VMULPS.Z     Z14, Z2, K1, Z2
+	VSUBPS       Z13, Z3, Z3
+	VMULPS       Z5, Z3, Z3
+	VMULPS.Z     Z14, Z3, K2, Z3
+
+	// VCVTNE2PS2BF16 Z2, Z3, Z6
+	LONG         $0x4867f262
+	WORD         $0xf272
+	VMOVDQU64    Z6, (R12)
+	VMOVAPS      Z4, Z23
+	VMOVAPS      Z2, Z25
+	VMOVAPS      Z5, Z24
+	VMOVAPS      Z3, Z26
+	MOVQ         base+48(FP), R13
+	VBROADCASTSS 4(R13)(R8*4), Z11
+	MOVQ         delta+56(FP), R13
+	VBROADCASTSS 4(R13)(R8*4), Z13
+	MOVQ         R9, R13
+	SHRQ         $0x03, R13
+	ADDQ         maskRow+88(FP), R13
+	ADDQ         DI, R13
+	KMOVW        (R13), K1
+	KMOVW        2(R13), K2
+	LEAQ         (BX)(R9*4), R13
+	LEAQ         (SI)(R9*4), R14
+	ADDQ         stride+80(FP), R13
+	ADDQ         stride+80(FP), R14
+	VMOVUPS      (R13), Z0
+	VMOVUPS      (R14), Z2
+	VMOVUPS      64(R13), Z1
+	VMOVUPS      64(R14), Z3
+	VMULPS       Z10, Z0, Z0
+	VMULPS       Z10, Z1, Z1
+	VSUBPS       Z11, Z0, Z0
+	VSUBPS       Z11, Z1, Z1
+	VRNDSCALEPS  $0x08, Z0, Z6
+	VRNDSCALEPS  $0x08, Z1, Z7
+	VCMPPS       $0x15, Z12, Z0, K1, K3
+	VCMPPS       $0x15, Z12, Z1, K2, K4
+	VSUBPS       Z6, Z0, Z0
+	VSUBPS       Z7, Z1, Z1
+	VMOVAPS      Z16, Z4
+	VMOVAPS      Z16, Z5
+	VFMADD213PS  Z17, Z0, Z4
+	VFMADD213PS  Z17, Z1, Z5
+	VFMADD213PS  Z18, Z0, Z4
+	VFMADD213PS  Z18, Z1, Z5
+	VFMADD213PS  Z19, Z0, Z4
+	VFMADD213PS  Z19, Z1, Z5
+	VFMADD213PS  Z20, Z0, Z4
+	VFMADD213PS  Z20, Z1, Z5
+	VFMADD213PS  Z21, Z0, Z4
+	VFMADD213PS  Z21, Z1, Z5
+	VFMADD213PS  Z22, Z0, Z4
+	VFMADD213PS  Z22, Z1, Z5
+	VSCALEFPS.Z  Z6, Z4, K3, Z4
+	VSCALEFPS.Z  Z7, Z5, K4, Z5
+	VSUBPS       Z13, Z2, Z2
+	VMULPS       Z4, Z2, Z2
+	VMULPS.Z     Z14, Z2, K1, Z2
+	VSUBPS       Z13, Z3, Z3
+	VMULPS       Z5, Z3, Z3
+	VMULPS.Z     Z14, Z3, K2, Z3
+
+	// VCVTNE2PS2BF16 Z2, Z3, Z6
+	LONG      $0x4867f262
+	WORD      $0xf272
+	VMOVDQU64 Z6, 64(R12)
+
+	// VCVTNE2PS2BF16 Z23, Z4, Z6
+	LONG $0x485fb262
+	WORD $0xf772
+
+	// VCVTNE2PS2BF16 Z25, Z2, Z7
+	LONG      $0x486f9262
+	WORD      $0xf972
+	VPERMW    Z6, Z15, Z6
+	VPERMW    Z7, Z15, Z7
+	VMOVDQU64 Z6, (R10)
+	VMOVDQU64 Z7, (R11)
+
+	// VCVTNE2PS2BF16 Z24, Z5, Z6
+	LONG $0x48579262
+	WORD $0xf072
+
+	// VCVTNE2PS2BF16 Z26, Z3, Z7
+	LONG      $0x48679262
+	WORD      $0xfa72
+	VPERMW    Z6, Z15, Z6
+	VPERMW    Z7, Z15, Z7
+	VMOVDQU64 Z6, 1024(R10)
+	VMOVDQU64 Z7, 1024(R11)
+	ADDQ      nextAcross+96(FP), R10
+	ADDQ      nextAcross+96(FP), R11
+	ADDQ      next+104(FP), R12
+	ADDQ      $0x20, R9
+	CMPQ      R9, cols+72(FP)
+	JLT       chunk
+	ADDQ      stride+80(FP), BX
+	ADDQ      stride+80(FP), SI
+	ADDQ      maskRow+88(FP), DI
+	ADDQ      stride+80(FP), BX
+	ADDQ      stride+80(FP), SI
+	ADDQ      maskRow+88(FP), DI
+	ADDQ      $0x40, AX
+	ADDQ      $0x40, CX
+	ADDQ      $0x00000080, DX
+	ADDQ      $0x02, R8
+	CMPQ      R8, rows+64(FP)
+	JLT       row
+	VZEROUPPER
+	RET
+
+DATA pairOrder<>+0(SB)/4, $0x00100000
+DATA pairOrder<>+4(SB)/4, $0x00110001
+DATA pairOrder<>+8(SB)/4, $0x00120002
+DATA pairOrder<>+12(SB)/4, $0x00130003
+DATA pairOrder<>+16(SB)/4, $0x00140004
+DATA pairOrder<>+20(SB)/4, $0x00150005
+DATA pairOrder<>+24(SB)/4, $0x00160006
+DATA pairOrder<>+28(SB)/4, $0x00170007
+DATA pairOrder<>+32(SB)/4, $0x00180008
+DATA pairOrder<>+36(SB)/4, $0x00190009
+DATA pairOrder<>+40(SB)/4, $0x001a000a
+DATA pairOrder<>+44(SB)/4, $0x001b000b
+DATA pairOrder<>+48(SB)/4, $0x001c000c
+DATA pairOrder<>+52(SB)/4, $0x001d000d
+DATA pairOrder<>+56(SB)/4, $0x001e000e
+DATA pairOrder<>+60(SB)/4, $0x001f000f
+GLOBL pairOrder<>(SB), RODATA|NOPTR, $64
+
 // func prefetchLines(first *byte, n int)
 // Requires: MMX+
 TEXT ·prefetchLines(SB), NOSPLIT, $0-16

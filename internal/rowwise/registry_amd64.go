@@ -23,7 +23,7 @@ func init() {
 		Axpby: axpbyAVX512, MaxRows: maxRows, Exp2Rows: exp2Rows, GradRows: gradRows,
 		Fence: fence, Prefetch: prefetch,
 	})
-	Pairs.Add(cpu.AVX512BF16, PairKernels{Exp2Rows: exp2PairRows})
+	Pairs.Add(cpu.AVX512BF16, PairKernels{Exp2Rows: exp2PairRows, GradRows: gradPairRows})
 	F32.Add(cpu.AVX2, Layers[float32]{
 		Add: addAVX2, AddScaled: addScaledAVX2,
 		GELU: geluAVX2, GELUGrad: geluGradAVX2,
@@ -73,6 +73,11 @@ func exp2PairRows(sums []float32, dst []uint16, next int, t Tile, scale float32,
 	if n := len(t.Sees); n > 0 {
 		exp2Pairs(&sums[0], &dst[0], &t.X[0], &t.Sees[0].Lo, &base[0], n, t.Cols, 4*t.Stride, t.At, 2*next, scale)
 	}
+}
+
+func gradPairRows(g PairGrads, x, dp []float32, rows, cols, stride int, scale float32, base, delta []float32, scaleGrad float32) {
+	gradPairs(&g.P[0], &g.Across[0], &g.DS[0], &x[0], &dp[0], &g.Masks[0], &base[0], &delta[0],
+		rows, cols, 4*stride, 4*g.MaskRow, 2*g.NextAcross, 2*g.Next, scale, scaleGrad)
 }
 
 // fromHalves puts every 32 elements in order, and the fewer at the end: the even

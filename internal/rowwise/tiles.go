@@ -74,6 +74,24 @@ type PairKernels struct {
 	// nearest even: row i to pieces of TileCols elements, the first of which is dst[i·TileCols],
 	// next apart. Powers that bfloat16 holds as subnormal numbers do not occur.
 	Exp2Rows func(sums []float32, dst []uint16, next int, t Tile, scale float32, base []float32)
+
+	// GradRows is [Kernels].GradRows for an even number of rows, but leaves the tiles as they are and
+	// writes bfloat16.
+	GradRows func(g PairGrads, x, dp []float32, rows, cols, stride int, scale float32, base, delta []float32, scaleGrad float32)
+}
+
+// PairGrads is what GradRows takes and gives beside tiles of floats.
+type PairGrads struct {
+	// Masks has a bit for each element that counts: cols/32 words for a row, whose rows are MaskRow apart.
+	Masks   []uint32
+	MaskRow int
+	// DS is as dst of Exp2Rows: pieces of TileCols elements, next apart.
+	DS   []uint16
+	Next int
+	// P and Across are the powers and, again, the gradients, by pairs of rows: first the pairs of elements 0 to 15 of each
+	// two rows, 512 words later those of elements 16 to 31, and NextAcross words on the next 32.
+	P, Across  []uint16
+	NextAcross int
 }
 
 // Pairs holds the PairKernels; most tiers have none.

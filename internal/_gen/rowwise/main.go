@@ -50,6 +50,7 @@ func main() {
 	exp2Rows(false)
 	exp2Rows(true)
 	gradRows()
+	gradPairs()
 	prefetch()
 	fence()
 	Generate()

@@ -310,3 +310,100 @@ func gradRows() {
 		ADDQ(parameter("stride"), ds)
 	})
 }
+
+// gradPairs generates gradRows with results of bfloat16, two rows at a time.
+func gradPairs() {
+	beginTile("gradPairs", "is gradRows for one pair of rows or more. A mask has a bit for every element that counts. Distances are in bytes.",
+		"func(p, dsAcross, ds *uint16, x, dp *float32, masks *uint32, base, delta *float32, rows, cols, stride, maskRow, nextAcross, next int, scale, scaleGrad float32)")
+	p, across, ds := load("p"), load("dsAcross"), load("ds")
+	x, dp, masks, row := load("x"), load("dp"), load("masks"), GP64()
+	powerConstants()
+	broadcastParam("scale", factorReg)
+	broadcastParam("scaleGrad", scaleReg)
+	order := reg.Z15
+	VMOVDQU64(symbol("pairOrder", pairOrder()...), order)
+	first := [2][2]reg.VecPhysical{{reg.Z23, reg.Z24}, {reg.Z25, reg.Z26}} // of the upper row: p, ds
+	XORQ(row, row)
+	Label("row")
+	position, toP, toAcross, to := GP64(), GP64(), GP64(), GP64()
+	XORQ(position, position)
+	MOVQ(p, toP)
+	MOVQ(across, toAcross)
+	MOVQ(ds, to)
+	Label("chunk")
+	for lower := range 2 {
+		table, mask := GP64(), GP64()
+		MOVQ(parameter("base"), table)
+		VBROADCASTSS(operand.Mem{Base: table, Index: row, Scale: 4, Disp: 4 * lower}, baseReg)
+		MOVQ(parameter("delta"), table)
+		VBROADCASTSS(operand.Mem{Base: table, Index: row, Scale: 4, Disp: 4 * lower}, deltaReg)
+		MOVQ(position, mask)
+		SHRQ(operand.Imm(3), mask)
+		if lower == 1 {
+			ADDQ(parameter("maskRow"), mask)
+		}
+		ADDQ(masks, mask)
+		KMOVW(operand.Mem{Base: mask}, counts[0])
+		KMOVW(operand.Mem{Base: mask, Disp: 2}, counts[1])
+		from, grads := GP64(), GP64()
+		LEAQ(operand.Mem{Base: x, Index: position, Scale: 4}, from)
+		LEAQ(operand.Mem{Base: dp, Index: position, Scale: 4}, grads)
+		if lower == 1 {
+			ADDQ(parameter("stride"), from)
+			ADDQ(parameter("stride"), grads)
+		}
+		for u := range 2 {
+			VMOVUPS(operand.Mem{Base: from, Disp: 64 * u}, scores[u])
+			VMOVUPS(operand.Mem{Base: grads, Disp: 64 * u}, others[u])
+		}
+		power2s()
+		for u := range 2 {
+			VSUBPS(deltaReg, others[u], others[u])
+			VMULPS(powers[u], others[u], others[u])
+			VMULPS_Z(scaleReg, others[u], counts[u], others[u])
+		}
+		avx512bf16.VCVTNE2PS2BF16(others[0], others[1], whole[0])
+		VMOVDQU64(whole[0], operand.Mem{Base: to, Disp: 64 * lower})
+		if lower == 0 {
+			for u := range 2 {
+				VMOVAPS(powers[u], first[0][u])
+				VMOVAPS(others[u], first[1][u])
+			}
+		}
+	}
+	for u := range 2 {
+		avx512bf16.VCVTNE2PS2BF16(first[0][u], powers[u], whole[0])
+		avx512bf16.VCVTNE2PS2BF16(first[1][u], others[u], whole[1])
+		VPERMW(whole[0], order, whole[0])
+		VPERMW(whole[1], order, whole[1])
+		VMOVDQU64(whole[0], operand.Mem{Base: toP, Disp: 1024 * u})
+		VMOVDQU64(whole[1], operand.Mem{Base: toAcross, Disp: 1024 * u})
+	}
+	ADDQ(parameter("nextAcross"), toP)
+	ADDQ(parameter("nextAcross"), toAcross)
+	ADDQ(parameter("next"), to)
+	ADDQ(operand.Imm(32), position)
+	CMPQ(position, parameter("cols"))
+	JLT(operand.LabelRef("chunk"))
+	for range 2 {
+		ADDQ(parameter("stride"), x)
+		ADDQ(parameter("stride"), dp)
+		ADDQ(parameter("maskRow"), masks)
+	}
+	ADDQ(operand.Imm(64), p)
+	ADDQ(operand.Imm(64), across)
+	ADDQ(operand.U32(128), ds)
+	ADDQ(operand.Imm(2), row)
+	CMPQ(row, parameter("rows"))
+	JLT(operand.LabelRef("row"))
+	VZEROUPPER()
+	RET()
+}
+
+// pairOrder are the words that put those of the upper half between those of the lower one.
+func pairOrder() (order []uint32) {
+	for i := range uint32(16) {
+		order = append(order, i|(i+16)<<16)
+	}
+	return order
+}
