@@ -256,8 +256,8 @@ func (k *cacheHead) pageOf(row int) int {
 }
 
 // factor returns rows lo to hi-1 as float32: in their own memory if they are adjacent
-// there, else in scratch.
-func (k *cacheHead) factor(scratch tile, lo, hi int) factor {
+// there, else in scratch. With asIs, adjacent rows may also be of 16 bits.
+func (k *cacheHead) factor(scratch tile, lo, hi int, asIs bool) factor {
 	scratch.rows = hi - lo
 	for at := lo; at < hi; {
 		h, n, scale := k.head, hi-at, at
@@ -271,6 +271,8 @@ func (k *cacheHead) factor(scratch tile, lo, hi int) factor {
 		to := scratch.from(at - lo).top(n)
 		if k.scales != nil {
 			h.load8(to, row, k.scales[scale:])
+		} else if asIs && n == hi-lo {
+			return factor{h.view, h.at + row*h.row, n, h.dim, h.row}
 		} else if x := h.load(to, row, row+n); n == hi-lo {
 			return x.factor()
 		} else if h.view.DType() == snug.F32 {

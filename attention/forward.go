@@ -203,7 +203,7 @@ func (f *forwardTile) loadKeys(k0, k1 int) {
 	c, j, kv := f.c, f.job, f.c.kvHead(f.h)
 	if r := &c.cache; c.cached() {
 		k, v := r.head(&f.s, j.k, r.kScale, c.K, c, kv, c.Dim), r.head(&f.s, j.v, r.vScale, c.V, c, kv, c.DimV)
-		f.k, f.v = k.factor(f.keys, k0, k1), v.factor(f.values, k0, k1)
+		f.k, f.v = k.factor(f.keys, k0, k1, f.width == 0), v.factor(f.values, k0, k1, false)
 	} else {
 		f.k = f.s.keyHead(j.k, c.K, kv, c.Dim).factor(f.keys, k0, k1)
 		f.v = f.s.keyHead(j.v, c.V, kv, c.DimV).factor(f.values, k0, k1)

@@ -64,7 +64,7 @@ type keyPanels struct {
 	pairs  bool
 	k, v   panels
 	across []float32
-	width  int // of a panel of across, 0 if the keys lie where they lie
+	width  int // of a panel of across; 0: keys are not packed
 }
 
 // fewQueries is the most queries for which keys are not packed: it takes longer than their product.
@@ -90,9 +90,13 @@ func (c *Options) keyPanelsLen() int {
 	return max(acrossLen(c.Dim), panelsLen(tileK, c.Dim)+panelsLen(c.DimV, tileK))
 }
 
-// load packs keys and values.
+// load packs keys and values. Few queries take the values where they lie, a part of every row at a time, which is
+// slow in memory: it fetches them in order first.
 func (p *keyPanels) load(k, v factor) {
 	switch {
+	case p.width == 0 && !p.pairs && v.view.DType() == snug.F32 && v.stride == v.cols:
+		x := v.view.Float32s()[v.at:][:v.rows*v.cols]
+		rowwise.Registry.Best().Prefetch(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x)))
 	case p.pairs:
 		p.k.right(k)
 		p.v.across(v)
