@@ -12,8 +12,8 @@ import (
 // panel is how many lines a panel of bfloat16 has, and how deep a step is; see [gemm.Pairs].
 const panel = rowwise.TileCols
 
-// panels is a factor of products of bfloat16, packed. Lines and depth are multiples of panel,
-// filled up with zeros.
+// panels is a factor of products of bfloat16, packed. Lines and depth are multiples of panel; zeros fill up
+// the depth, and anything the lines.
 type panels struct {
 	x     []uint16
 	depth int
@@ -43,19 +43,22 @@ func (p panels) from(line, depth int) []uint16 { return p.x[line*p.depth+depth*p
 // left packs the rows of f as lines of a left factor.
 func (p panels) left(f factor) {
 	if f.rows > 0 {
-		gemm.Registry.Best().Pairs.Lines(p.x, words(f), f.rows, f.cols, f.stride, panel*p.depth)
+		gemm.Registry.Best().Pairs.LinesA(p.x, words(f), f.rows, f.cols, f.stride, panel*p.depth)
 	}
 }
 
 // right packs the rows of f as lines of a right factor.
 func (p panels) right(f factor) {
-	p.left(f)
-	gemm.Registry.Best().Pairs.Transpose(p.x[:up(f.rows)*p.depth])
+	if f.rows > 0 {
+		gemm.Registry.Best().Pairs.LinesB(p.x, words(f), f.rows, f.cols, f.stride, panel*p.depth)
+	}
 }
 
 // across packs the columns of f as lines of a right factor.
 func (p panels) across(f factor) {
-	gemm.Registry.Best().Pairs.Across(p.x, words(f), f.cols, f.rows, f.stride, panel*p.depth)
+	if f.rows > 0 {
+		gemm.Registry.Best().Pairs.AcrossB(p.x, words(f), f.cols, f.rows, f.stride, panel*p.depth)
+	}
 }
 
 // keyPanels is a tile of keys and values as products take them: bfloat16, or keys of float32 that lie across
@@ -103,7 +106,7 @@ func (p *keyPanels) load(k, v factor) {
 	case p.width > 0:
 		x := k.view.Float32s()[k.at:]
 		for j := 0; j < k.rows; j += p.width {
-			gemm.Registry.Best().PackLines(p.across[j*k.cols:], x[j*k.stride:], min(p.width, k.rows-j), k.cols, k.stride)
+			gemm.Registry.Best().PackLines(p.across[j*k.cols:], x[j*k.stride:], min(p.width, k.rows-j), k.cols, k.stride, p.width)
 		}
 	}
 }
@@ -136,13 +139,13 @@ func (p *keyPanels) scores(dst tile, q factor, k factor, from, to int) {
 // scorePairs sets dst to the products of some panels of queries and the keys from to to-1.
 func (p *keyPanels) scorePairs(dst tile, q panels, row, rows, from, to int) {
 	for i := 0; i < rows; i += panel {
-		gemm.Registry.Best().Pairs.Mul(q.from(row+i, 0), p.k.from(from, 0), dst.x[i*dst.stride:],
+		gemm.Registry.Best().Pairs.Mul(q.from(row+i, 0), p.k.from(from, 0), dst.x[i*dst.stride:], panel,
 			cpu.Chunks(to-from, panel), p.k.depth/panel, 0, panel*p.k.depth, panel, dst.stride, false)
 	}
 }
 
 // addPairs adds the products of a panel of weights and the values from to to-1 to dst.
 func (p *keyPanels) addPairs(dst tile, weights []uint16, from, to int) {
-	gemm.Registry.Best().Pairs.Mul(weights, p.v.from(0, from), dst.x,
+	gemm.Registry.Best().Pairs.Mul(weights, p.v.from(0, from), dst.x, panel,
 		cpu.Chunks(dst.cols, panel), cpu.Chunks(to-from, panel), 0, panel*p.v.depth, panel, dst.stride, true)
 }

@@ -35,6 +35,9 @@ type Pairs struct {
 	// lines, to panels of A and of B.
 	LinesA, LinesB, AcrossA, AcrossB packing
 
+	// Transpose converts steps of panels of B to steps of panels of A.
+	Transpose func(steps []uint16)
+
 	// Finish sets a part of C to alpha·sums + beta·C. The rows of sums are
 	// panelLines apart. It does not read C if beta is 0.
 	Finish func(c Matrix, row, col, rows, cols int, alpha float32, sums []float32, beta float32)

@@ -59,8 +59,9 @@ func packedPairs() *Pairs {
 				dst = dst[(n+stepDepth-1)/stepDepth*stepLen:]
 			}
 		},
-		AcrossB: acrossB,
-		Finish:  finishPairs,
+		AcrossB:   acrossB,
+		Transpose: func(steps []uint16) { transposeTiles(&steps[0], 2*len(steps)/stepLen) },
+		Finish:    finishPairs,
 	}
 }
 
