@@ -12,7 +12,7 @@ import (
 // randomTile returns a tile of random scores with ranges of all kinds, one row of which is special.
 func randomTile(rng *rand.Rand) Tile {
 	rows, at := 1+rng.IntN(5), rng.IntN(40)
-	t := Tile{Cols: at + rng.IntN(100), At: at, Sees: make([]Range, rows)}
+	t := Tile{Cols: at + 1 + rng.IntN(100), At: at, Sees: make([]Range, rows)}
 	t.Stride = (t.Cols/TileCols + 1 + rng.IntN(2)) * TileCols
 	t.X = make([]float32, rows*t.Stride)
 	for i := range t.X {
@@ -137,5 +137,54 @@ func TestEmptyTiles(t *testing.T) {
 	}
 	for _, k := range Pairs.All() {
 		k.Exp2Rows(nil, nil, 0, Tile{}, 1, nil)
+	}
+}
+
+// GradRows of pairs gives what GradRows gives, rounded, once by rows and once by pairs of them.
+func TestPairGrads(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 10))
+	const scale, scaleGrad, rows = 0.7, -1.25, 32
+	for range 50 {
+		pieces := 1 + rng.IntN(4)
+		cols := pieces * TileCols
+		in := Tile{Cols: cols, Stride: cols + TileCols, Sees: make([]Range, rows)}
+		in.X = random(rng, rows*in.Stride)
+		dp, base, delta := random(rng, len(in.X)), random(rng, rows), random(rng, rows)
+		masks := make([]uint32, rows*pieces)
+		for i := range in.Sees {
+			r := Range{Lo: rng.IntN(cols + 1)}
+			r.Hi = r.Lo + rng.IntN(cols-r.Lo+1)
+			in.Sees[i] = r
+			for j := r.Lo; j < r.Hi; j++ {
+				masks[i*pieces+j/32] |= 1 << (j % 32)
+			}
+			if r.Lo > 0 { // what does not count has no effect
+				in.X[i*in.Stride], dp[i*in.Stride] = nan, nan
+			}
+		}
+		want, ds := in, append([]float32(nil), dp...)
+		want.X = append([]float32(nil), in.X...)
+		Registry.Best().GradRows(ds, want, scale, base, delta, scaleGrad)
+		for tier, k := range Pairs.All() {
+			g := PairGrads{
+				Masks: masks, MaskRow: pieces, Next: 1024, NextAcross: 1024,
+				DS: make([]uint16, pieces*1024), P: make([]uint16, pieces*1024), Across: make([]uint16, pieces*1024),
+			}
+			k.GradRows(g, in.X, dp, rows, cols, in.Stride, scale, base, delta, scaleGrad)
+			for i := range rows {
+				for j := range cols {
+					at := j/32*1024 + j%32/16*512 + i/2*32 + 2*(j%16) + i%2
+					for name, x := range map[string]struct {
+						got  uint16
+						want float32
+					}{
+						"p": {g.P[at], want.X[i*in.Stride+j]}, "across": {g.Across[at], ds[i*in.Stride+j]},
+						"ds": {g.DS[j/32*1024+i*32+j%32], ds[i*in.Stride+j]},
+					} {
+						require.InDelta(t, x.want, snug.BFloat16(x.got).Float32(), math.Abs(float64(x.want))*(1.0/256+1e-5)+1e-37, "%v: %s of row %d, element %d", tier, name, i, j)
+					}
+				}
+			}
+		}
 	}
 }

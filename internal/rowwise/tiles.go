@@ -7,7 +7,7 @@ type Range struct{ Lo, Hi int }
 
 // Tile is a tile of scores. Row i has Cols elements from X[i·Stride] on, of which those of
 // Sees[i], moved on by At, count: they lie in the row, unless the range is empty. Stride is
-// at least Cols rounded up to a multiple of TileCols, and X has whole rows.
+// at least Cols, which is 1 or more, rounded up to a multiple of TileCols, and X has whole rows.
 type Tile struct {
 	X            []float32
 	Cols, Stride int
