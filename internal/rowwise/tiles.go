@@ -88,8 +88,9 @@ type PairGrads struct {
 	// DS is as dst of Exp2Rows: pieces of TileCols elements, next apart.
 	DS   []uint16
 	Next int
-	// P and Across are the powers and, again, the gradients, by pairs of rows: first the pairs of elements 0 to 15 of each
-	// two rows, 512 words later those of elements 16 to 31, and NextAcross words on the next 32.
+	// P and Across are the powers and, again, the gradients, by pairs of rows: first the pairs of
+	// elements 0 to 15 of each two rows, 512 words later those of elements 16 to 31, and NextAcross
+	// words on the next 32.
 	P, Across  []uint16
 	NextAcross int
 }
