@@ -10315,7 +10315,7 @@ step:
 	RET
 
 // func mulDotF32(a *uint16, b *uint16, c *float32, rows int, panels int, steps int, nextA int, nextB int, nextC int, rowC int, add int)
-// Requires: AVX, AVX512F, MMX+
+// Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·mulDotF32(SB), NOSPLIT, $8-88
 	MOVQ a+0(FP), AX
 	MOVQ b+8(FP), BX
@@ -10329,34 +10329,62 @@ panel:
 	MOVQ rows+24(FP), R13
 
 rows:
-	CMPQ    add+80(FP), $0x00
-	JE      zero
-	MOVQ    R12, R10
-	VMOVUPS (R10), Z0
-	VMOVUPS 64(R10), Z1
-	ADDQ    R15, R10
-	VMOVUPS (R10), Z2
-	VMOVUPS 64(R10), Z3
-	ADDQ    R15, R10
-	VMOVUPS (R10), Z4
-	VMOVUPS 64(R10), Z5
-	ADDQ    R15, R10
-	VMOVUPS (R10), Z6
-	VMOVUPS 64(R10), Z7
-	ADDQ    R15, R10
-	VMOVUPS (R10), Z8
-	VMOVUPS 64(R10), Z9
-	ADDQ    R15, R10
-	VMOVUPS (R10), Z10
-	VMOVUPS 64(R10), Z11
-	ADDQ    R15, R10
-	VMOVUPS (R10), Z12
-	VMOVUPS 64(R10), Z13
-	ADDQ    R15, R10
-	VMOVUPS (R10), Z14
-	VMOVUPS 64(R10), Z15
-	ADDQ    R15, R10
-	JMP     multiply
+	CMPQ       add+80(FP), $0x00
+	JE         zero
+	MOVQ       R12, R10
+	VMOVUPS    (R10), Z0
+	VMOVUPS    64(R10), Z1
+	ADDQ       R15, R10
+	VMOVUPS    (R10), Z2
+	VMOVUPS    64(R10), Z3
+	ADDQ       R15, R10
+	VMOVUPS    (R10), Z4
+	VMOVUPS    64(R10), Z5
+	ADDQ       R15, R10
+	VMOVUPS    (R10), Z6
+	VMOVUPS    64(R10), Z7
+	ADDQ       R15, R10
+	VMOVUPS    (R10), Z8
+	VMOVUPS    64(R10), Z9
+	ADDQ       R15, R10
+	VMOVUPS    (R10), Z10
+	VMOVUPS    64(R10), Z11
+	ADDQ       R15, R10
+	VMOVUPS    (R10), Z12
+	VMOVUPS    64(R10), Z13
+	ADDQ       R15, R10
+	VMOVUPS    (R10), Z14
+	VMOVUPS    64(R10), Z15
+	ADDQ       R15, R10
+	MOVQ       DX, BP
+	ADDQ       nextC+64(FP), BP
+	CMPQ       R13, $0x08
+	CMOVQLE    BP, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 127(R10)
+	ADDQ       R15, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 127(R10)
+	ADDQ       R15, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 127(R10)
+	ADDQ       R15, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 127(R10)
+	ADDQ       R15, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 127(R10)
+	ADDQ       R15, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 127(R10)
+	ADDQ       R15, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 127(R10)
+	ADDQ       R15, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 127(R10)
+	ADDQ       R15, R10
+	JMP        multiply
 
 zero:
 	MOVQ       R12, R10
@@ -10611,9 +10639,9 @@ pairs:
 	VZEROUPPER
 	RET
 
-// func mulDotBF16(a *uint16, b *uint16, c *uint16, rows int, panels int, steps int, nextA int, nextB int, nextC int, rowC int, add int)
+// func mulDotBF16(a *uint16, b *uint16, c *uint16, rows int, panels int, steps int, nextA int, nextB int, nextC int, rowC int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·mulDotBF16(SB), NOSPLIT, $8-88
+TEXT ·mulDotBF16(SB), NOSPLIT, $8-80
 	MOVQ a+0(FP), AX
 	MOVQ b+8(FP), BX
 	MOVQ c+16(FP), DX

@@ -14,18 +14,18 @@ import (
 // as 0.
 //
 // Operands are packed in panels of panelLines lines, which are rows of A or
-// columns of B, in steps of stepDepth. What a step lacks of the depth is 0, and what a panel lacks of lines any number. In a
-// step, a panel of A has the depth of each line side by side, one of B the pairs
-// of all lines, for lines 0 to 15 and then for 16 to 31.
+// columns of B, in steps of stepDepth. What a step lacks of the depth is 0. What a panel lacks of lines may be any
+// numbers, which reach no element of C. In a step, a panel of A has the depth of each line side by side, one of B the
+// pairs of all lines, for lines 0 to 15 and then for 16 to 31.
 type Pairs struct {
 	// Mul multiplies a panel of A by a panel of B over the depth of steps, at
 	// panels places, between which a, b and c move on by nextA and nextB elements
-	// and nextC sums. Rows of c are rowC apart. With add it adds to c. Of the panels of A it takes
-	// rows rows, rounded up to a multiple of Rows.
+	// and nextC sums. Rows of c are rowC apart. With add it adds to c. It does rows rows of
+	// each panel of A, rounded up to a multiple of Rows.
 	Mul  func(a, b []uint16, c []float32, rows, panels, steps, nextA, nextB, nextC, rowC int, add bool)
 	Rows int
 
-	// LeastPanels is what a strip of a worker's own operand has where there are as many.
+	// LeastPanels is how many panels a strip of a worker's own operand has, if the operand has as many.
 	LeastPanels int
 
 	// MulBF16, unless nil, is Mul with sums that are rounded to bfloat16 as Finish does.
@@ -56,14 +56,15 @@ const (
 // cache. The shared operand's group is 2 MiB: half of that would stay there too, but the other
 // operand would be packed twice as often, which costs more.
 const (
-	partDepth  = 2048    // the most depth that is packed at a time where sums can be held
-	wholeDepth = 4096    // and where they cannot, lest they be rounded twice
-	ownLen     = 1 << 18 // elements of a strip
-	ownPanels  = 8
-	wantStrips = 16
-	sharedLen  = 1 << 20 // elements of the shared operand that are packed at a time
-	pieceLines = 64      // of the shared operand that a worker packs at a time
-	minPairs   = 1 << 10 // elements of B from which packing pays
+	partDepth   = 2048    // the most depth that is packed at a time where sums can be held
+	wholeDepth  = 4096    // and where they cannot, lest they be rounded twice
+	ownLen      = 1 << 18 // elements of a strip
+	ownPanels   = 8
+	wantStrips  = 16
+	leastAcross = 2       // panels of a strip whose lines lie across: of each row, a panel is but a line of the cache
+	sharedLen   = 1 << 20 // elements of the shared operand that are packed at a time
+	pieceLines  = 64      // of the shared operand that a worker packs at a time
+	minPairs    = 1 << 10 // elements of B from which packing pays
 )
 
 // PairsBytes is the most memory of a bfloat16 product in addition to ScratchBytes: the
@@ -111,8 +112,11 @@ func newPairs(g *args, depth, room int) pairs {
 	}
 	p.depth = cpu.Chunks(cpu.Chunks(g.k, p.parts), stepDepth) * stepDepth
 	p.group = min(panelLines*cpu.Chunks(p.lines, panelLines), room/p.depth/panelLines*panelLines)
-	panels := cpu.Chunks(p.ownLines, panelLines)
-	most := min(ownPanels, max(1, ownLen/p.depth/panelLines), max(p.kern.LeastPanels, cpu.Chunks(panels, wantStrips)))
+	panels, least := cpu.Chunks(p.ownLines, panelLines), p.kern.LeastPanels
+	if !p.along(!p.sharesA) {
+		least = max(least, leastAcross)
+	}
+	most := min(ownPanels, max(1, ownLen/p.depth/panelLines), max(least, cpu.Chunks(panels, wantStrips)))
 	p.strips = cpu.Chunks(panels, most)
 	p.strip = cpu.Chunks(panels, p.strips) * panelLines
 	p.strips = cpu.Chunks(p.ownLines, p.strip)

@@ -26,7 +26,7 @@ func dotPairs() *Pairs {
 		mulDotF32(&a[0], &b[0], &c[0], rows, panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, oneIf(add))
 	}
 	p.MulBF16 = func(a, b, c []uint16, rows, panels, steps, nextA, nextB, nextC, rowC int) {
-		mulDotBF16(&a[0], &b[0], &c[0], rows, panels, steps, 2*nextA, 2*nextB, 2*nextC, 2*rowC, 0)
+		mulDotBF16(&a[0], &b[0], &c[0], rows, panels, steps, 2*nextA, 2*nextB, 2*nextC, 2*rowC)
 	}
 	return p
 }
@@ -38,25 +38,21 @@ func oneIf(x bool) int {
 	return 0
 }
 
-// packedPairs returns Pairs that pack and finish.
+// packedPairs returns what both ways to multiply share.
 func packedPairs() *Pairs {
 	return &Pairs{
 		LinesA: eachPanel(copyPairs),
-		LinesB: eachPanel(func(dst, src *uint16, lines, depth, stride int) {
-			const half = panelLines / 2
-			transposePairs(dst, src, min(half, lines), depth, stride)
-			more := unsafe.Add(unsafe.Pointer(src), min(half, lines-1)*stride)
-			transposePairs((*uint16)(unsafe.Add(unsafe.Pointer(dst), 2*stepLen/2)), (*uint16)(more), lines-half, depth, stride)
-		}),
+		LinesB: eachPanel(transposePanel),
 		AcrossA: func(dst, src []uint16, lines, depth, stride, next int) {
 			const together = 4 // steps that are transposed while they are in the first cache
 			for k := 0; k < depth; k += together * stepDepth {
 				n := min(together*stepDepth, depth-k)
+				steps := (n + stepDepth - 1) / stepDepth
 				acrossB(dst, src[k*stride:], lines, n, stride, next)
 				for at := 0; at < (lines+panelLines-1)/panelLines*next; at += next {
-					transposeTiles(&dst[at], 2*((n+stepDepth-1)/stepDepth))
+					transposeTiles(&dst[at], 2*steps)
 				}
-				dst = dst[(n+stepDepth-1)/stepDepth*stepLen:]
+				dst = dst[steps*stepLen:]
 			}
 		},
 		AcrossB:   acrossB,
@@ -65,12 +61,21 @@ func packedPairs() *Pairs {
 	}
 }
 
+// transposePanel packs both halves of a panel of B. If there are no lines of the second, it repeats the last.
+func transposePanel(dst, src *uint16, lines, depth, stride int) {
+	const half = panelLines / 2
+	transposePairs(dst, src, lines, depth, stride)
+	second := unsafe.Add(unsafe.Pointer(dst), 2*stepLen/2)
+	from := unsafe.Add(unsafe.Pointer(src), min(half, lines-1)*stride)
+	transposePairs((*uint16)(second), (*uint16)(from), lines-half, depth, stride)
+}
+
 func acrossB(dst, src []uint16, lines, depth, stride, next int) {
 	panels := (lines + panelLines - 1) / panelLines
 	interleavePairs(&dst[0], &src[0], panels, lines-(panels-1)*panelLines, depth, 2*stride, 2*next)
 }
 
-// eachPanel makes the packing of lines along the depth of that of one panel.
+// eachPanel packs lines that run along the depth, a panel after the other.
 func eachPanel(pack func(dst, src *uint16, lines, depth, stride int)) packing {
 	return func(dst, src []uint16, lines, depth, stride, next int) {
 		for i := 0; i < lines; i += panelLines {

@@ -53,14 +53,17 @@ func TestPairsOfGreatDepth(t *testing.T) {
 func TestPairsRowsAreIndependent(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 4))
 	const m, n, k = 130, 70, partDepth + 100
-	a, b, c := random(rng, snug.BF16, m, k, 0, false), random(rng, snug.BF16, k, n, 0, true), random(rng, snug.F32, m, n, 0, false)
-	for _, beta := range []float32{0, 1, 0.5} {
-		whole := c.clone()
-		MulSerial(m, n, k, 1, a, b, beta, whole)
-		for _, rows := range []int{few + 1, 31, 32, 100} {
-			part := c.clone()
-			MulSerial(rows, n, k, 1, a, b, beta, part)
-			require.Equal(t, floats(whole.Data)[:rows*n], floats(part.Data)[:rows*n], "%d rows, beta %v", rows, beta)
+	a, b := random(rng, snug.BF16, m, k, 0, false), random(rng, snug.BF16, k, n, 0, true)
+	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
+		c := random(rng, dt, m, n, 0, false)
+		for _, beta := range []float32{0, 1, 0.5} {
+			whole := c.clone()
+			MulSerial(m, n, k, 1, a, b, beta, whole)
+			for _, rows := range []int{few + 1, 8, 16, 31, 32, 100} {
+				part := c.clone()
+				MulSerial(rows, n, k, 1, a, b, beta, part)
+				require.Equal(t, floats(whole.Data)[:rows*n], floats(part.Data)[:rows*n], "%d rows, beta %v", rows, beta)
+			}
 		}
 	}
 }
@@ -155,4 +158,89 @@ func sameBits(a, b snug.View) bool {
 		}
 	}
 	return true
+}
+
+// Panels hold what the layout says, with zeros where a step lacks some of the depth.
+func TestPairsPacking(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	for tier, kern := range Registry.All() {
+		p := kern.Pairs
+		if p == nil {
+			continue
+		}
+		for range rounds(60) {
+			lines, depth, gap := 1+rng.IntN(100), 1+rng.IntN(300), rng.IntN(3)
+			steps := (depth + stepDepth - 1) / stepDepth
+			panels, next := (lines+panelLines-1)/panelLines, steps*stepLen+rng.IntN(2)*stepLen
+			for way, pack := range []packing{p.LinesA, p.LinesB, p.AcrossA, p.AcrossB} {
+				isB, across := way%2 == 1, way > 1
+				rows, stride := lines, depth+gap
+				if across {
+					rows, stride = depth, lines+gap
+				}
+				src := make([]uint16, rows*stride-gap)
+				for i := range src {
+					src[i] = uint16(rng.Uint32())
+				}
+				dst := make([]uint16, (panels-1)*next+steps*stepLen)
+				pack(dst, src, lines, depth, stride, next)
+				for line := range lines {
+					for k := range steps * stepDepth {
+						at, in := line/panelLines*next+k/stepDepth*stepLen, line%panelLines
+						if isB {
+							at += in/16*(stepLen/2) + k%stepDepth/2*32 + in%16*2 + k%2
+						} else {
+							at += in*stepDepth + k%stepDepth
+						}
+						var want uint16
+						switch {
+						case k < depth && across:
+							want = src[k*stride+line]
+						case k < depth:
+							want = src[line*stride+k]
+						}
+						if want != dst[at] {
+							require.Failf(t, "wrong", "%v, way %d, line %d of %d, depth %d of %d", tier, way, line, lines, k, depth)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// Sums that are rounded in registers have the bits that half.Store gives sums in memory, for numbers of all sizes,
+// NaNs and infinities, and nothing beside them is written.
+func TestPairsMulBF16(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 10))
+	for tier, kern := range Registry.All() {
+		if kern.Pairs == nil || kern.Pairs.MulBF16 == nil {
+			continue
+		}
+		p := kern.Pairs
+		const panels, steps, stride = 3, 2, 3*panelLines + 5
+		a, b := make([]uint16, steps*stepLen), make([]uint16, panels*steps*stepLen)
+		for round := range 20 {
+			for i := range a {
+				a[i] = uint16(rng.Uint32()>>16) & 0xbfff // up to 2
+			}
+			for i := range b {
+				b[i] = uint16(rng.Uint32())
+				if b[i]&0x7f80 == 0x7f80 && round > 0 {
+					b[i] &= 0xbfff
+				}
+			}
+			for rows := p.Rows; rows <= panelLines; rows += p.Rows {
+				sums := make([]float32, panelLines*stride)
+				got := guarded(panelLines * stride)
+				c, want := Matrix{view(snug.BF16, got), stride, false}, Matrix{view(snug.BF16, got), stride, false}
+				p.Mul(a, b, sums, rows, panels, steps, 0, steps*stepLen, panelLines, stride, false)
+				p.MulBF16(a, b, words(c.Data), rows, panels, steps, 0, steps*stepLen, panelLines, stride)
+				for i := range rows {
+					half.Store(want.Data, i*stride, sums[i*stride:][:panels*panelLines])
+				}
+				require.True(t, sameBits(c.Data, want.Data), "%v, %d rows", tier, rows)
+			}
+		}
+	}
 }
