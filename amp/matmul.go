@@ -26,7 +26,7 @@ type MatMulOptions struct {
 
 // What [MatMul] holds on the CPU while it runs, in bytes.
 const (
-	MatMulScratch = 575488  // tiles, for each running worker
+	MatMulScratch = 658432  // tiles, for each running worker
 	MatMulShared  = 2113536 // packed panels, for each large product and each of bfloat16
 )
 

@@ -15,11 +15,11 @@ import (
 // reading beyond it ends the test.
 func endOfMemory[T snug.Element](t *testing.T, n int) []T {
 	page := os.Getpagesize()
-	mem, err := syscall.Mmap(-1, 0, 9*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	mem, err := syscall.Mmap(-1, 0, 17*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	require.NoError(t, err)
 	t.Cleanup(func() { syscall.Munmap(mem) })
-	require.NoError(t, syscall.Mprotect(mem[8*page:], syscall.PROT_NONE))
-	all := unsafe.Slice((*T)(unsafe.Pointer(&mem[0])), 8*page/int(unsafe.Sizeof(*new(T))))
+	require.NoError(t, syscall.Mprotect(mem[16*page:], syscall.PROT_NONE))
+	all := unsafe.Slice((*T)(unsafe.Pointer(&mem[0])), 16*page/int(unsafe.Sizeof(*new(T))))
 	require.LessOrEqual(t, n, len(all))
 	return all[len(all)-n:]
 }
@@ -29,6 +29,9 @@ func TestStaysWithinOperands(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	for i := range 200 {
 		m, n, k := 1+rng.IntN(60), 1+rng.IntN(60), 1+rng.IntN(60)
+		if i%5 == 0 {
+			n, k = skinny+1+rng.IntN(9), nearRows+1+rng.IntN(40) // A is packed
+		}
 		operand := func(rows, cols int, trans bool) Matrix {
 			if trans {
 				rows, cols = cols, rows

@@ -174,21 +174,24 @@ func TestMulAgainstDefinition(t *testing.T) {
 	}
 }
 
-// Every order of the operands, far rows, and steps that share the panels of B:
-// more columns and a greater depth than one step takes.
+// Every order of the operands, far rows, and steps that share the panels of B: more columns, a greater depth and
+// more rows than one step takes.
 func TestLargeAgainstDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range 4 {
-		a := random(rng, snug.F32, 231, 300, 400, i&1 != 0)
-		b := random(rng, dtypes[i%3], 300, 1100, 1, i&2 != 0)
-		c := random(rng, snug.F32, 231, 1100, 2, false)
-		g := newArgs(Registry.Best(), 231, 1100, 300, 1, a, b, 1, c)
+	sizes := [][3]int{{231, 1100, 300}, {240, 530, 1030}, {4600, 140, 60}}
+	for i := range 4 * rounds(len(sizes)) {
+		s := sizes[i/4]
+		m, n, k := s[0], s[1], s[2]
+		a := random(rng, snug.F32, m, k, 400, i&1 != 0)
+		b := random(rng, dtypes[i%3], k, n, 1, i&2 != 0)
+		c := random(rng, snug.F32, m, n, 2, false)
+		g := newArgs(Registry.Best(), m, n, k, 1, a, b, 1, c)
 		require.True(t, g.shares)
 		got := c.clone()
-		d := define(231, 1100, 300, 1, a, b, 1, c)
-		Mul(231, 1100, 300, 1, a, b, 1, got)
+		d := define(m, n, k, 1, a, b, 1, c)
+		Mul(m, n, k, 1, a, b, 1, got)
 		d.check(t, got)
-		MulSerial(231, 1100, 300, 1, a, b, 1, c)
+		MulSerial(m, n, k, 1, a, b, 1, c)
 		require.Equal(t, floats(c.Data), floats(got.Data))
 	}
 }

@@ -38,7 +38,7 @@ tile:
 	MOVQ       b+8(FP), BX
 	MOVQ       rowB+64(FP), SI
 	MOVQ       SI, DI
-	SHLQ       $0x03, DI
+	SHLQ       $0x06, DI
 	XORQ       R9, R9
 	MOVQ       depth+32(FP), R8
 	CMPQ       R8, $0x60
@@ -58,7 +58,7 @@ near:
 	ADDQ       R11, R10
 
 loop:
-	PREFETCHT0   (BX)(DI*1)
+	PREFETCHT1   (BX)(DI*1)
 	VMOVUPS      (BX), Y1
 	VBROADCASTSS (DX), Y2
 	VFMADD231PS  Y2, Y1, Y0
@@ -127,7 +127,7 @@ tile:
 	MOVQ       b+8(FP), SI
 	MOVQ       rowB+64(FP), DI
 	MOVQ       DI, R8
-	SHLQ       $0x03, R8
+	SHLQ       $0x06, R8
 	XORQ       R10, R10
 	MOVQ       depth+32(FP), R9
 	CMPQ       R9, $0x60
@@ -151,7 +151,7 @@ near:
 	ADDQ       R12, R11
 
 loop:
-	PREFETCHT0   (SI)(R8*1)
+	PREFETCHT1   (SI)(R8*1)
 	VMOVUPS      (SI), Y2
 	VBROADCASTSS (BX), Y3
 	VFMADD231PS  Y3, Y2, Y0
@@ -231,7 +231,7 @@ tile:
 	MOVQ       b+8(FP), SI
 	MOVQ       rowB+64(FP), DI
 	MOVQ       DI, R8
-	SHLQ       $0x03, R8
+	SHLQ       $0x06, R8
 	XORQ       R10, R10
 	MOVQ       depth+32(FP), R9
 	CMPQ       R9, $0x60
@@ -259,7 +259,7 @@ near:
 	ADDQ       R12, R11
 
 loop:
-	PREFETCHT0   (SI)(R8*1)
+	PREFETCHT1   (SI)(R8*1)
 	VMOVUPS      (SI), Y3
 	VBROADCASTSS (BX), Y4
 	VFMADD231PS  Y4, Y3, Y0
@@ -350,7 +350,7 @@ tile:
 	MOVQ       b+8(FP), DI
 	MOVQ       rowB+64(FP), R8
 	MOVQ       R8, R9
-	SHLQ       $0x03, R9
+	SHLQ       $0x06, R9
 	XORQ       R11, R11
 	MOVQ       depth+32(FP), R10
 	CMPQ       R10, $0x60
@@ -382,7 +382,7 @@ near:
 	ADDQ       R13, R12
 
 loop:
-	PREFETCHT0   (DI)(R9*1)
+	PREFETCHT1   (DI)(R9*1)
 	VMOVUPS      (DI), Y4
 	VBROADCASTSS (BX), Y5
 	VFMADD231PS  Y5, Y4, Y0
@@ -484,7 +484,7 @@ tile:
 	MOVQ       b+8(FP), DI
 	MOVQ       rowB+64(FP), R8
 	MOVQ       R8, R9
-	SHLQ       $0x03, R9
+	SHLQ       $0x06, R9
 	XORQ       R11, R11
 	MOVQ       depth+32(FP), R10
 	CMPQ       R10, $0x60
@@ -520,7 +520,7 @@ near:
 	ADDQ       R13, R12
 
 loop:
-	PREFETCHT0   (DI)(R9*1)
+	PREFETCHT1   (DI)(R9*1)
 	VMOVUPS      (DI), Y5
 	VBROADCASTSS (BX), Y6
 	VFMADD231PS  Y6, Y5, Y0
@@ -635,7 +635,7 @@ tile:
 	MOVQ       b+8(FP), R8
 	MOVQ       rowB+64(FP), R9
 	MOVQ       R9, R10
-	SHLQ       $0x03, R10
+	SHLQ       $0x06, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
 	CMPQ       R11, $0x60
@@ -675,7 +675,7 @@ near:
 	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R10*1)
+	PREFETCHT1   (R8)(R10*1)
 	VMOVUPS      (R8), Y6
 	VBROADCASTSS (BX), Y7
 	VFMADD231PS  Y7, Y6, Y0
@@ -796,7 +796,7 @@ tile:
 	MOVQ       b+8(FP), BX
 	MOVQ       rowB+64(FP), SI
 	MOVQ       SI, DI
-	SHLQ       $0x03, DI
+	SHLQ       $0x06, DI
 	XORQ       R9, R9
 	MOVQ       depth+32(FP), R8
 	CMPQ       R8, $0x60
@@ -816,7 +816,7 @@ near:
 	ADDQ       R11, R10
 
 loop:
-	PREFETCHT0   (BX)(DI*1)
+	PREFETCHT1   (BX)(DI*1)
 	VMOVUPS      (BX), Y2
 	VMOVUPS      32(BX), Y3
 	VBROADCASTSS (DX), Y4
@@ -895,7 +895,7 @@ tile:
 	MOVQ       b+8(FP), SI
 	MOVQ       rowB+64(FP), DI
 	MOVQ       DI, R8
-	SHLQ       $0x03, R8
+	SHLQ       $0x06, R8
 	XORQ       R10, R10
 	MOVQ       depth+32(FP), R9
 	CMPQ       R9, $0x60
@@ -919,7 +919,7 @@ near:
 	ADDQ       R12, R11
 
 loop:
-	PREFETCHT0   (SI)(R8*1)
+	PREFETCHT1   (SI)(R8*1)
 	VMOVUPS      (SI), Y4
 	VMOVUPS      32(SI), Y5
 	VBROADCASTSS (BX), Y6
@@ -1017,7 +1017,7 @@ tile:
 	MOVQ       b+8(FP), SI
 	MOVQ       rowB+64(FP), DI
 	MOVQ       DI, R8
-	SHLQ       $0x03, R8
+	SHLQ       $0x06, R8
 	XORQ       R10, R10
 	MOVQ       depth+32(FP), R9
 	CMPQ       R9, $0x60
@@ -1045,7 +1045,7 @@ near:
 	ADDQ       R12, R11
 
 loop:
-	PREFETCHT0   (SI)(R8*1)
+	PREFETCHT1   (SI)(R8*1)
 	VMOVUPS      (SI), Y6
 	VMOVUPS      32(SI), Y7
 	VBROADCASTSS (BX), Y8
@@ -1162,7 +1162,7 @@ tile:
 	MOVQ       b+8(FP), DI
 	MOVQ       rowB+64(FP), R8
 	MOVQ       R8, R9
-	SHLQ       $0x03, R9
+	SHLQ       $0x06, R9
 	XORQ       R11, R11
 	MOVQ       depth+32(FP), R10
 	CMPQ       R10, $0x60
@@ -1194,7 +1194,7 @@ near:
 	ADDQ       R13, R12
 
 loop:
-	PREFETCHT0   (DI)(R9*1)
+	PREFETCHT1   (DI)(R9*1)
 	VMOVUPS      (DI), Y8
 	VMOVUPS      32(DI), Y9
 	VBROADCASTSS (BX), Y10
@@ -1330,7 +1330,7 @@ tile:
 	MOVQ       b+8(FP), DI
 	MOVQ       rowB+64(FP), R8
 	MOVQ       R8, R9
-	SHLQ       $0x03, R9
+	SHLQ       $0x06, R9
 	XORQ       R11, R11
 	MOVQ       depth+32(FP), R10
 	CMPQ       R10, $0x60
@@ -1366,7 +1366,7 @@ near:
 	ADDQ       R13, R12
 
 loop:
-	PREFETCHT0   (DI)(R9*1)
+	PREFETCHT1   (DI)(R9*1)
 	VMOVUPS      (DI), Y10
 	VMOVUPS      32(DI), Y11
 	VBROADCASTSS (BX), Y12
@@ -1523,7 +1523,7 @@ tile:
 	MOVQ       b+8(FP), R8
 	MOVQ       rowB+64(FP), R9
 	MOVQ       R9, R10
-	SHLQ       $0x03, R10
+	SHLQ       $0x06, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
 	CMPQ       R11, $0x60
@@ -1563,7 +1563,7 @@ near:
 	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R10*1)
+	PREFETCHT1   (R8)(R10*1)
 	VMOVUPS      (R8), Y12
 	VMOVUPS      32(R8), Y13
 	VBROADCASTSS (BX), Y14
@@ -2495,7 +2495,7 @@ tile:
 	MOVQ       b+8(FP), BX
 	MOVQ       rowB+64(FP), SI
 	MOVQ       SI, DI
-	SHLQ       $0x03, DI
+	SHLQ       $0x06, DI
 	XORQ       R9, R9
 	MOVQ       depth+32(FP), R8
 	CMPQ       R8, $0x60
@@ -2515,7 +2515,7 @@ near:
 	ADDQ       R11, R10
 
 loop:
-	PREFETCHT0   (BX)(DI*1)
+	PREFETCHT1   (BX)(DI*1)
 	VMOVUPS      (BX), Z1
 	VBROADCASTSS (DX), Z2
 	VFMADD231PS  Z2, Z1, Z0
@@ -2586,7 +2586,7 @@ tile:
 	MOVQ       b+8(FP), SI
 	MOVQ       rowB+64(FP), DI
 	MOVQ       DI, R8
-	SHLQ       $0x03, R8
+	SHLQ       $0x06, R8
 	XORQ       R10, R10
 	MOVQ       depth+32(FP), R9
 	CMPQ       R9, $0x60
@@ -2610,7 +2610,7 @@ near:
 	ADDQ       R12, R11
 
 loop:
-	PREFETCHT0   (SI)(R8*1)
+	PREFETCHT1   (SI)(R8*1)
 	VMOVUPS      (SI), Z2
 	VBROADCASTSS (BX), Z3
 	VFMADD231PS  Z3, Z2, Z0
@@ -2692,7 +2692,7 @@ tile:
 	MOVQ       b+8(FP), SI
 	MOVQ       rowB+64(FP), DI
 	MOVQ       DI, R8
-	SHLQ       $0x03, R8
+	SHLQ       $0x06, R8
 	XORQ       R10, R10
 	MOVQ       depth+32(FP), R9
 	CMPQ       R9, $0x60
@@ -2720,7 +2720,7 @@ near:
 	ADDQ       R12, R11
 
 loop:
-	PREFETCHT0   (SI)(R8*1)
+	PREFETCHT1   (SI)(R8*1)
 	VMOVUPS      (SI), Z3
 	VBROADCASTSS (BX), Z4
 	VFMADD231PS  Z4, Z3, Z0
@@ -2813,7 +2813,7 @@ tile:
 	MOVQ       b+8(FP), DI
 	MOVQ       rowB+64(FP), R8
 	MOVQ       R8, R9
-	SHLQ       $0x03, R9
+	SHLQ       $0x06, R9
 	XORQ       R11, R11
 	MOVQ       depth+32(FP), R10
 	CMPQ       R10, $0x60
@@ -2845,7 +2845,7 @@ near:
 	ADDQ       R13, R12
 
 loop:
-	PREFETCHT0   (DI)(R9*1)
+	PREFETCHT1   (DI)(R9*1)
 	VMOVUPS      (DI), Z4
 	VBROADCASTSS (BX), Z5
 	VFMADD231PS  Z5, Z4, Z0
@@ -2949,7 +2949,7 @@ tile:
 	MOVQ       b+8(FP), DI
 	MOVQ       rowB+64(FP), R8
 	MOVQ       R8, R9
-	SHLQ       $0x03, R9
+	SHLQ       $0x06, R9
 	XORQ       R11, R11
 	MOVQ       depth+32(FP), R10
 	CMPQ       R10, $0x60
@@ -2985,7 +2985,7 @@ near:
 	ADDQ       R13, R12
 
 loop:
-	PREFETCHT0   (DI)(R9*1)
+	PREFETCHT1   (DI)(R9*1)
 	VMOVUPS      (DI), Z5
 	VBROADCASTSS (BX), Z6
 	VFMADD231PS  Z6, Z5, Z0
@@ -3102,7 +3102,7 @@ tile:
 	MOVQ       b+8(FP), R8
 	MOVQ       rowB+64(FP), R9
 	MOVQ       R9, R10
-	SHLQ       $0x03, R10
+	SHLQ       $0x06, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
 	CMPQ       R11, $0x60
@@ -3142,7 +3142,7 @@ near:
 	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R10*1)
+	PREFETCHT1   (R8)(R10*1)
 	VMOVUPS      (R8), Z6
 	VBROADCASTSS (BX), Z7
 	VFMADD231PS  Z7, Z6, Z0
@@ -3272,7 +3272,7 @@ tile:
 	MOVQ       b+8(FP), R8
 	MOVQ       rowB+64(FP), R9
 	MOVQ       R9, R10
-	SHLQ       $0x03, R10
+	SHLQ       $0x06, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
 	CMPQ       R11, $0x60
@@ -3316,7 +3316,7 @@ near:
 	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R10*1)
+	PREFETCHT1   (R8)(R10*1)
 	VMOVUPS      (R8), Z7
 	VBROADCASTSS (BX), Z8
 	VFMADD231PS  Z8, Z7, Z0
@@ -3457,7 +3457,7 @@ tile:
 	MOVQ       b+8(FP), R8
 	MOVQ       rowB+64(FP), R9
 	MOVQ       R9, R10
-	SHLQ       $0x03, R10
+	SHLQ       $0x06, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
 	CMPQ       R11, $0x60
@@ -3505,7 +3505,7 @@ near:
 	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R10*1)
+	PREFETCHT1   (R8)(R10*1)
 	VMOVUPS      (R8), Z8
 	VBROADCASTSS (BX), Z9
 	VFMADD231PS  Z9, Z8, Z0
@@ -3657,7 +3657,7 @@ tile:
 	MOVQ       b+8(FP), R8
 	MOVQ       rowB+64(FP), R9
 	MOVQ       R9, R10
-	SHLQ       $0x03, R10
+	SHLQ       $0x06, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
 	CMPQ       R11, $0x60
@@ -3709,7 +3709,7 @@ near:
 	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R10*1)
+	PREFETCHT1   (R8)(R10*1)
 	VMOVUPS      (R8), Z9
 	VBROADCASTSS (BX), Z10
 	VFMADD231PS  Z10, Z9, Z0
@@ -3872,7 +3872,7 @@ tile:
 	MOVQ       b+8(FP), R8
 	MOVQ       rowB+64(FP), R9
 	MOVQ       R9, R10
-	SHLQ       $0x03, R10
+	SHLQ       $0x06, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
 	CMPQ       R11, $0x60
@@ -3928,7 +3928,7 @@ near:
 	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R10*1)
+	PREFETCHT1   (R8)(R10*1)
 	VMOVUPS      (R8), Z10
 	VBROADCASTSS (BX), Z11
 	VFMADD231PS  Z11, Z10, Z0
@@ -4104,7 +4104,7 @@ tile:
 	MOVQ       b+8(FP), R9
 	MOVQ       rowB+64(FP), R10
 	MOVQ       R10, R11
-	SHLQ       $0x03, R11
+	SHLQ       $0x06, R11
 	XORQ       R13, R13
 	MOVQ       depth+32(FP), R12
 	CMPQ       R12, $0x60
@@ -4164,7 +4164,7 @@ near:
 	ADDQ       R15, R14
 
 loop:
-	PREFETCHT0   (R9)(R11*1)
+	PREFETCHT1   (R9)(R11*1)
 	VMOVUPS      (R9), Z11
 	VBROADCASTSS (BX), Z12
 	VFMADD231PS  Z12, Z11, Z0
@@ -5173,7 +5173,7 @@ tile:
 	MOVQ       b+8(FP), BX
 	MOVQ       rowB+64(FP), SI
 	MOVQ       SI, DI
-	SHLQ       $0x03, DI
+	SHLQ       $0x06, DI
 	XORQ       R9, R9
 	MOVQ       depth+32(FP), R8
 	CMPQ       R8, $0x60
@@ -5195,8 +5195,8 @@ near:
 	ADDQ       R11, R10
 
 loop:
-	PREFETCHT0   (BX)(DI*1)
-	PREFETCHT0   64(BX)(DI*1)
+	PREFETCHT1   (BX)(DI*1)
+	PREFETCHT1   64(BX)(DI*1)
 	VMOVUPS      (BX), Z2
 	VMOVUPS      64(BX), Z3
 	VBROADCASTSS (DX), Z4
@@ -5277,7 +5277,7 @@ tile:
 	MOVQ       b+8(FP), SI
 	MOVQ       rowB+64(FP), DI
 	MOVQ       DI, R8
-	SHLQ       $0x03, R8
+	SHLQ       $0x06, R8
 	XORQ       R10, R10
 	MOVQ       depth+32(FP), R9
 	CMPQ       R9, $0x60
@@ -5305,8 +5305,8 @@ near:
 	ADDQ       R12, R11
 
 loop:
-	PREFETCHT0   (SI)(R8*1)
-	PREFETCHT0   64(SI)(R8*1)
+	PREFETCHT1   (SI)(R8*1)
+	PREFETCHT1   64(SI)(R8*1)
 	VMOVUPS      (SI), Z4
 	VMOVUPS      64(SI), Z5
 	VBROADCASTSS (BX), Z6
@@ -5406,7 +5406,7 @@ tile:
 	MOVQ       b+8(FP), SI
 	MOVQ       rowB+64(FP), DI
 	MOVQ       DI, R8
-	SHLQ       $0x03, R8
+	SHLQ       $0x06, R8
 	XORQ       R10, R10
 	MOVQ       depth+32(FP), R9
 	CMPQ       R9, $0x60
@@ -5440,8 +5440,8 @@ near:
 	ADDQ       R12, R11
 
 loop:
-	PREFETCHT0   (SI)(R8*1)
-	PREFETCHT0   64(SI)(R8*1)
+	PREFETCHT1   (SI)(R8*1)
+	PREFETCHT1   64(SI)(R8*1)
 	VMOVUPS      (SI), Z6
 	VMOVUPS      64(SI), Z7
 	VBROADCASTSS (BX), Z8
@@ -5560,7 +5560,7 @@ tile:
 	MOVQ       b+8(FP), DI
 	MOVQ       rowB+64(FP), R8
 	MOVQ       R8, R9
-	SHLQ       $0x03, R9
+	SHLQ       $0x06, R9
 	XORQ       R11, R11
 	MOVQ       depth+32(FP), R10
 	CMPQ       R10, $0x60
@@ -5600,8 +5600,8 @@ near:
 	ADDQ       R13, R12
 
 loop:
-	PREFETCHT0   (DI)(R9*1)
-	PREFETCHT0   64(DI)(R9*1)
+	PREFETCHT1   (DI)(R9*1)
+	PREFETCHT1   64(DI)(R9*1)
 	VMOVUPS      (DI), Z8
 	VMOVUPS      64(DI), Z9
 	VBROADCASTSS (BX), Z10
@@ -5739,7 +5739,7 @@ tile:
 	MOVQ       b+8(FP), DI
 	MOVQ       rowB+64(FP), R8
 	MOVQ       R8, R9
-	SHLQ       $0x03, R9
+	SHLQ       $0x06, R9
 	XORQ       R11, R11
 	MOVQ       depth+32(FP), R10
 	CMPQ       R10, $0x60
@@ -5785,8 +5785,8 @@ near:
 	ADDQ       R13, R12
 
 loop:
-	PREFETCHT0   (DI)(R9*1)
-	PREFETCHT0   64(DI)(R9*1)
+	PREFETCHT1   (DI)(R9*1)
+	PREFETCHT1   64(DI)(R9*1)
 	VMOVUPS      (DI), Z10
 	VMOVUPS      64(DI), Z11
 	VBROADCASTSS (BX), Z12
@@ -5945,7 +5945,7 @@ tile:
 	MOVQ       b+8(FP), R8
 	MOVQ       rowB+64(FP), R9
 	MOVQ       R9, R10
-	SHLQ       $0x03, R10
+	SHLQ       $0x06, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
 	CMPQ       R11, $0x60
@@ -5997,8 +5997,8 @@ near:
 	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R10*1)
-	PREFETCHT0   64(R8)(R10*1)
+	PREFETCHT1   (R8)(R10*1)
+	PREFETCHT1   64(R8)(R10*1)
 	VMOVUPS      (R8), Z12
 	VMOVUPS      64(R8), Z13
 	VBROADCASTSS (BX), Z14
@@ -6178,7 +6178,7 @@ tile:
 	MOVQ       b+8(FP), R8
 	MOVQ       rowB+64(FP), R9
 	MOVQ       R9, R10
-	SHLQ       $0x03, R10
+	SHLQ       $0x06, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
 	CMPQ       R11, $0x60
@@ -6236,8 +6236,8 @@ near:
 	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R10*1)
-	PREFETCHT0   64(R8)(R10*1)
+	PREFETCHT1   (R8)(R10*1)
+	PREFETCHT1   64(R8)(R10*1)
 	VMOVUPS      (R8), Z14
 	VMOVUPS      64(R8), Z15
 	VBROADCASTSS (BX), Z16
@@ -6436,7 +6436,7 @@ tile:
 	MOVQ       b+8(FP), R8
 	MOVQ       rowB+64(FP), R9
 	MOVQ       R9, R10
-	SHLQ       $0x03, R10
+	SHLQ       $0x06, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
 	CMPQ       R11, $0x60
@@ -6500,8 +6500,8 @@ near:
 	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R10*1)
-	PREFETCHT0   64(R8)(R10*1)
+	PREFETCHT1   (R8)(R10*1)
+	PREFETCHT1   64(R8)(R10*1)
 	VMOVUPS      (R8), Z16
 	VMOVUPS      64(R8), Z17
 	VBROADCASTSS (BX), Z18
@@ -6719,7 +6719,7 @@ tile:
 	MOVQ       b+8(FP), R8
 	MOVQ       rowB+64(FP), R9
 	MOVQ       R9, R10
-	SHLQ       $0x03, R10
+	SHLQ       $0x06, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
 	CMPQ       R11, $0x60
@@ -6789,8 +6789,8 @@ near:
 	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R10*1)
-	PREFETCHT0   64(R8)(R10*1)
+	PREFETCHT1   (R8)(R10*1)
+	PREFETCHT1   64(R8)(R10*1)
 	VMOVUPS      (R8), Z18
 	VMOVUPS      64(R8), Z19
 	VBROADCASTSS (BX), Z20
@@ -7027,7 +7027,7 @@ tile:
 	MOVQ       b+8(FP), R8
 	MOVQ       rowB+64(FP), R9
 	MOVQ       R9, R10
-	SHLQ       $0x03, R10
+	SHLQ       $0x06, R10
 	XORQ       R12, R12
 	MOVQ       depth+32(FP), R11
 	CMPQ       R11, $0x60
@@ -7103,8 +7103,8 @@ near:
 	ADDQ       R14, R13
 
 loop:
-	PREFETCHT0   (R8)(R10*1)
-	PREFETCHT0   64(R8)(R10*1)
+	PREFETCHT1   (R8)(R10*1)
+	PREFETCHT1   64(R8)(R10*1)
 	VMOVUPS      (R8), Z20
 	VMOVUPS      64(R8), Z21
 	VBROADCASTSS (BX), Z22
@@ -7362,7 +7362,7 @@ tile:
 	MOVQ       b+8(FP), R9
 	MOVQ       rowB+64(FP), R10
 	MOVQ       R10, R11
-	SHLQ       $0x03, R11
+	SHLQ       $0x06, R11
 	XORQ       R13, R13
 	MOVQ       depth+32(FP), R12
 	CMPQ       R12, $0x60
@@ -7444,8 +7444,8 @@ near:
 	ADDQ       R15, R14
 
 loop:
-	PREFETCHT0   (R9)(R11*1)
-	PREFETCHT0   64(R9)(R11*1)
+	PREFETCHT1   (R9)(R11*1)
+	PREFETCHT1   64(R9)(R11*1)
 	VMOVUPS      (R9), Z22
 	VMOVUPS      64(R9), Z23
 	VBROADCASTSS (BX), Z24

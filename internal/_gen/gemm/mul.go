@@ -42,8 +42,12 @@ func (t tier) mul(rows, vectors int) {
 	colA := Load(Param("colA"), GP64())
 	b, rowB := Load(Param("b"), GP64()), Load(Param("rowB"), GP64())
 	far, left, rest := GP64(), GP64(), GP64()
+	distance, prefetchB := uint64(ahead), PREFETCHT0
+	if rows <= quickRows {
+		distance, prefetchB = farAhead, PREFETCHT1
+	}
 	MOVQ(rowB, far)
-	SHLQ(Imm(ahead), far)
+	SHLQ(Imm(distance), far)
 	XORQ(rest, rest)
 	Load(Param("depth"), left)
 	CMPQ(left, Imm(3*near))
@@ -56,7 +60,7 @@ func (t tier) mul(rows, vectors int) {
 	t.prefetch(c, rows, vectors, PREFETCHT0)
 	Label("loop")
 	for j := 0; j < vectors*t.width; j += 64 {
-		PREFETCHT0(Mem{Base: b, Index: far, Scale: 1, Disp: j})
+		prefetchB(Mem{Base: b, Index: far, Scale: 1, Disp: j})
 	}
 	for j := range row {
 		VMOVUPS(Mem{Base: b, Disp: j * t.width}, row[j])
@@ -86,6 +90,13 @@ func (t tier) mul(rows, vectors int) {
 	VZEROUPPER()
 	RET()
 }
+
+// A step of at most quickRows is over so soon that B must be asked for farAhead, the binary logarithm of
+// rows, and in the second cache: in the first, rows a multiple of 4 KiB apart would displace one another.
+const (
+	quickRows = 11
+	farAhead  = 6
+)
 
 // near is how many steps before the end a micro-kernel brings its tile of C to the first cache. When a tile of more
 // than 3·near steps begins, it asks for it in the second: the first would have lost it by the end, in particular

@@ -6,7 +6,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// ahead is the binary logarithm of how many rows copyRows and the micro-kernels
+// ahead is the binary logarithm of how many rows copyRows and the micro-kernels of many rows
 // prefetch ahead: rows far apart are no stream that the processor would follow.
 const ahead = 3
 
