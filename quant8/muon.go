@@ -53,7 +53,7 @@ func (s MuonScale) factor(rows, cols int) float64 {
 //
 // The workspace, see [Optimizer.WorkspaceBytes], has x in float32 and two products: with
 // the smaller side k, 4·(n + k² + min(n, max(k², k·⌊65536/k⌋))) bytes for the largest
-// matrix; 12·n if that is square. Tiles of the products take 2.02 MiB more, and 562 KiB a
+// matrix; 12·n if that is square. Tiles of the products take 2.02 MiB more, and 643 KiB a
 // worker. A step takes 20·n·k + 10·k³ floating-point operations. The last bits of the
 // products, and so of p, depend on the instructions of the CPU or on the device, not on
 // the number of workers; m does not. In the tests elements of x differ from the
