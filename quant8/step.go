@@ -284,6 +284,9 @@ func (j *stepJob) Operands(yield func(*driver.Mem)) {
 	}
 }
 
+// stepGrain is about how many elements with states in blocks an item updates. That takes some microseconds.
+const stepGrain = 1 << 12
+
 func (j *stepJob) Run() {
 	if j.roots.Len() > 0 {
 		f := optim.NewFactors(j.roots.Float32s(), j.rows, j.rootLimit)
@@ -297,6 +300,9 @@ func (j *stepJob) Run() {
 		args.tile = half.Chunk
 	}
 	args.grain = blocksPerItem(args.tile) * args.tile
+	if j.bits <= 8 && j.sums == nil { // the order of sums depends on items
+		args.grain = max(1, stepGrain/args.tile) * args.tile
+	}
 	args.perChunk = cpu.Chunks(min(j.chunk, j.p.Len()), args.grain)
 	items := cpu.Chunks(j.p.Len(), j.chunk) * args.perChunk
 	if j.sums != nil {

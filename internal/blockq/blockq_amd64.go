@@ -148,6 +148,13 @@ func (e *Encoder) encodeGroups(codes []uint8, x []float32, absmax float32, negat
 	return true
 }
 
+// DecodeGroups writes the values of a block's codes in an update, for a multiple of [Group] elements, at least one,
+// on machines with [cpu.AVX512VBMI].
+func (e *Encoder) DecodeGroups(x []float32, codes []uint8, absmax float32) {
+	x = x[:len(codes)]
+	decodePlanesVBMI(&x[0], &codes[0], &e.plane[0][0], &absmax, 1, len(codes))
+}
+
 // EncodeGroups is [Encoder.Encode] for a multiple of [Group] elements on machines with [cpu.AVX512VBMI]. It is faster
 // if no element is negative.
 func (e *Encoder) EncodeGroups(codes []uint8, x []float32, absmax float32, negative bool) {

@@ -61,9 +61,6 @@ func (e *Encoder) Map() *[256]float32 { return &e.m }
 // unless [Encoder.KeepDivisor] was called.
 func (e *Encoder) Values() *[256]float32 { return &e.value }
 
-// Planes returns the bytes of Values.
-func (e *Encoder) Planes() *Planes { return &e.plane }
-
 // KeepDivisor makes a code of 0 count as the largest value that has it in an update, so
 // that what divides by the root of a state never divides by less than the state was
 // before it was encoded. The codes and the map stay as they are. The map has no negative

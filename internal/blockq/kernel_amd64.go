@@ -54,6 +54,11 @@ func encodeQuicklyAVX512(codes *uint8, x *float32, n int, absmax float32, invers
 //go:noescape
 func decodeVBMI(x *float32, codes *uint8, m *[256]float32, absmax *float32, blocks int, block int)
 
+// decodePlanesVBMI is decodeVBMI with the planes of the map.
+//
+//go:noescape
+func decodePlanesVBMI(x *float32, codes *uint8, m *byte, absmax *float32, blocks int, block int)
+
 // decodeStreamVBMI is decodeVBMI around the caches; x is aligned to 64 bytes and a fence follows.
 //
 //go:noescape

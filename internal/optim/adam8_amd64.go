@@ -16,8 +16,8 @@ type block8 struct {
 	p, g             unsafe.Pointer
 	fresh            *float32 // the new moments: 16 of the first, 16 of the second, and so on; with AVX512_VBMI all of each
 	codes1, codes2   *uint8
-	map1, map2       unsafe.Pointer // values of codes: [256]float32, or their planes for AVX512_VBMI
-	coef             [9]float32     // see [Constants.AdamFactors]
+	map1, map2       *[256]float32
+	coef             [9]float32 // see [Constants.AdamFactors]
 	absmax1, absmax2 float32
 	top1, top2       uint32 // results: the bits of the largest magnitudes
 
@@ -51,7 +51,7 @@ func adam8(c Constants, o Operands, lo, hi int, m, v State8, block int, scratch 
 		whole = (hi - lo) / r.n
 	}
 	r.coef = c.AdamFactors()
-	r.map1, r.map2 = unsafe.Pointer(m.Encoder.Values()), unsafe.Pointer(v.Encoder.Values())
+	r.map1, r.map2 = m.Encoder.Values(), v.Encoder.Values()
 	for b := range whole {
 		r.update(&o, lo+b*r.n, b, scratch)
 		r.finish(b)
@@ -80,8 +80,8 @@ func adam8VBMI(c Constants, o Operands, lo, hi int, m, v State8, block int, scra
 	r := run8{n: block, m: m, v: v, bytes: true}
 	whole := (hi - lo) / block
 	r.coef = c.AdamFactors()
-	r.map1, r.map2 = unsafe.Pointer(m.Encoder.Planes()), unsafe.Pointer(v.Encoder.Planes())
 	for b := range whole {
+		r.decode(b, scratch)
 		r.update(&o, lo+b*block, b, scratch)
 		r.m.Absmax[b], r.v.Absmax[b] = blockq.FromMagnitude(r.top1), blockq.FromMagnitude(r.top2)
 		if b > 0 {
@@ -92,6 +92,13 @@ func adam8VBMI(c Constants, o Operands, lo, hi int, m, v State8, block int, scra
 		r.encode(whole-1, scratch)
 	}
 	r.rest(c, &o, lo, hi, whole, scratch)
+}
+
+// decode sets the tile of block b to its old moments.
+func (r *run8) decode(b int, tile []float32) {
+	n, fresh := r.n, r.tile(b, tile)
+	r.m.Encoder.DecodeGroups(fresh[:n], r.m.Codes[b*n:][:n], r.m.Absmax[b])
+	r.v.Encoder.DecodeGroups(fresh[n:], r.v.Codes[b*n:][:n], r.v.Absmax[b])
 }
 
 // encode writes the codes of block b.

@@ -159,17 +159,17 @@ func adam8EncodeBF16AVX512(block8 *byte, n int)
 //go:noescape
 func encode8AVX512(block8 *byte, n int)
 
-// adam8F32VBMI updates a block of n elements, a multiple of 64.
+// adam8F32VBMI updates a block of n elements, a multiple of 64, whose old moments are in fresh.
 //
 //go:noescape
 func adam8F32VBMI(block8 *byte, n int)
 
-// adam8F16VBMI updates a block of n elements, a multiple of 64.
+// adam8F16VBMI updates a block of n elements, a multiple of 64, whose old moments are in fresh.
 //
 //go:noescape
 func adam8F16VBMI(block8 *byte, n int)
 
-// adam8BF16VBMI updates a block of n elements, a multiple of 64.
+// adam8BF16VBMI updates a block of n elements, a multiple of 64, whose old moments are in fresh.
 //
 //go:noescape
 func adam8BF16VBMI(block8 *byte, n int)

@@ -23,8 +23,9 @@ func main() {
 		k.encode()
 	}
 	kernels{vec.AVX512}.encodeQuickly()
-	decodeVBMI("decode", "writes m[code]·absmax for whole blocks, of a multiple of 64 elements.", vec.Set.Write)
-	decodeVBMI("decodeStream", "is decodeVBMI around the caches; x is aligned to 64 bytes and a fence follows.", vec.Set.Stream)
+	decodeVBMI("decode", "writes m[code]·absmax for whole blocks, of a multiple of 64 elements.", "[256]float32", loadPlanes, vec.Set.Write)
+	decodeVBMI("decodePlanes", "is decodeVBMI with the planes of the map.", "byte", planesAt, vec.Set.Write)
+	decodeVBMI("decodeStream", "is decodeVBMI around the caches; x is aligned to 64 bytes and a fence follows.", "[256]float32", loadPlanes, vec.Set.Stream)
 	encodeVBMI("encodeVBMI", true)
 	encodeVBMI("encodePositiveVBMI", false)
 	fence()

@@ -30,13 +30,13 @@ const (
 )
 
 // decodeVBMI looks codes up by permutations of bytes, with the map in registers.
-func decodeVBMI(name, doc string, store func(s vec.Set, x reg.Register, to Mem)) {
+func decodeVBMI(name, doc, param string, load func(m reg.Register) vec.Planes, store func(s vec.Set, x reg.Register, to Mem)) {
 	s := vec.AVX512
 	name += "VBMI"
-	TEXT(name, NOSPLIT, "func(x *float32, codes *uint8, m *[256]float32, absmax *float32, blocks, block int)")
+	TEXT(name, NOSPLIT, "func(x *float32, codes *uint8, m *"+param+", absmax *float32, blocks, block int)")
 	Pragma("noescape")
 	Doc(name + " " + doc)
-	planes := loadPlanes(Load(Param("m"), GP64()))
+	planes := load(Load(Param("m"), GP64()))
 	order := vec.Transposed()
 	x, codes := vec.Point("x", 4), vec.Point("codes", 1)
 	absmax, blocks := vec.Point("absmax", 4), Load(Param("blocks"), GP64())
@@ -53,6 +53,19 @@ func decodeVBMI(name, doc string, store func(s vec.Set, x reg.Register, to Mem))
 		})
 	})
 	vec.End()
+}
+
+// planesAt returns planes in registers.
+func planesAt(m reg.Register) (p vec.Planes) {
+	p = vec.PlanesAt(Mem{Base: m})
+	for i := range p {
+		for j, at := range p[i] {
+			r := ZMM()
+			VMOVDQU64(at, r)
+			p[i][j] = r
+		}
+	}
+	return p
 }
 
 // loadPlanes returns the bytes of 256 float32 in registers.
