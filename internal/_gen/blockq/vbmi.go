@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -97,7 +99,6 @@ func loadPlanes(m reg.Register) (p vec.Planes) {
 // encodeVBMI finds codes as blockq.Lines says, and looks for the codes of elements next to a limit one by one.
 // Without negative elements there is less to do.
 func encodeVBMI(name string, negative bool) {
-	s := vec.AVX512
 	TEXT(name, NOSPLIT, "func(codes *uint8, x *float32, n int, absmax, scaled float32, cells *uint32, lines *byte)")
 	Pragma("noescape")
 	if negative {
@@ -105,120 +106,157 @@ func encodeVBMI(name string, negative bool) {
 	} else {
 		Doc(name + " is encodeVBMI for elements from 0 on.")
 	}
-	codes, x, n := vec.Point("codes", 1), vec.Point("x", 4), Load(Param("n"), GP64())
+	e := newEncoder(negative)
+	n := Load(Param("n"), GP64())
+	pair := func() { e.groups("pair", 2) }
+	single := func() { e.groups("single", 1) }
+	vec.Loop("loop", n, 2*group, []vec.Pointer{e.codes, e.x}, pair)
+	vec.Loop("rest", n, group, []vec.Pointer{e.codes, e.x}, single)
+	vec.End()
+	for _, slow := range e.slow {
+		slow()
+	}
+}
+
+// encoder has the constants of encodeVBMI in registers.
+type encoder struct {
+	vec.Set
+	negative                           bool
+	codes, x                           vec.Pointer
+	scaled, bias, magnitude, nothing   reg.VecVirtual
+	keys                               vec.Bytes
+	slope, offset, zero, keep          reg.VecVirtual
+	bucketAt, codeAt, unclear, natural reg.VecVirtual
+	odd, third, upper                  reg.Register // masks of bytes 1 of lanes, of bytes 3, and of words 1
+	slow                               []func()     // what is emitted after the function
+}
+
+func newEncoder(negative bool) *encoder {
+	s := vec.AVX512
+	e := &encoder{Set: s, negative: negative, codes: vec.Point("codes", 1), x: vec.Point("x", 4)}
 	lines := Load(Param("lines"), GP64())
 	field := func(off int) Mem { return Mem{Base: lines, Disp: off} }
-
-	scaled, bias, magnitude, nothing := s.Broadcast(Param("scaled")), s.Constant(lineBias), s.Constant(0x7fffffff), s.Zero()
-	var keys vec.Bytes
+	e.scaled, e.bias = s.Broadcast(Param("scaled")), s.Constant(lineBias)
 	for i, at := range vec.BytesAt(field(offKey)) {
 		r := s.Register()
 		VMOVDQU64(at, r)
-		keys[i] = r
+		e.keys[i] = r
 	}
-	slope, offset, zero, keep := s.Register(), s.Register(), s.Register(), s.Register()
-	VMOVUPS(field(offSlope), slope)
-	VMOVUPS(field(offOffset), offset)
-	VPBROADCASTB(field(offZero), zero)
-	VPBROADCASTB(field(offKeep), keep)
-	bucketAt, codeAt, clear := fieldOfLanes(bucketBit), fieldOfLanes(codeBit), s.Constant(unclear)
-	natural := vec.Permutation("natural", 1, func(i int) int { return i%16*4 + i/16 })
-	var only [4]reg.Register // the bytes k of lanes
-	only[1], only[2], only[3] = byteMask(0x2222222222222222), byteMask(0xaaaaaaaa), byteMask(0x8888888888888888)
-	// gather returns a field of four registers, byte k of a lane from register k.
-	gather := func(from [4]reg.VecVirtual, field reg.VecVirtual) reg.VecVirtual {
-		var fields [4]reg.VecVirtual
-		for k := range from {
-			fields[k] = s.Register()
-			VPMULTISHIFTQB(from[k], field, fields[k])
-		}
-		VMOVDQU8(fields[1], only[1], fields[0])
-		VMOVDQU8(fields[3], only[3], fields[2])
-		VMOVDQU16(fields[2], only[2], fields[0])
-		return fields[0]
+	e.slope, e.offset, e.zero = s.Register(), s.Register(), s.Register()
+	VMOVUPS(field(offSlope), e.slope)
+	VMOVUPS(field(offOffset), e.offset)
+	VPBROADCASTB(field(offZero), e.zero)
+	if negative {
+		e.magnitude, e.nothing, e.keep = s.Constant(0x7fffffff), s.Zero(), s.Register()
+		VPBROADCASTB(field(offKeep), e.keep)
 	}
-
-	var left reg.Register
-	vec.Loop("loop", n, group, []vec.Pointer{codes, x}, func() {
-		at := func(k int) Mem { return x.At(k * s.Lanes) }
-		var below reg.Register
-		if negative {
-			below = maskOfGroup(func(k int, to reg.Register) { VCMPPS(Imm(greater), at(k), nothing, to) })
-		}
-		var y [4]reg.VecVirtual
-		for k := range y {
-			PREFETCHT0(at(k).Offset(4 * ahead))
-			y[k] = s.Register()
-			if negative {
-				VPANDD(at(k), magnitude, y[k])
-				VFMADD213PS(bias, scaled, y[k])
-			} else {
-				VMOVAPS(bias, y[k])
-				VFMADD231PS(at(k), scaled, y[k])
-			}
-		}
-		buckets := gather(y, bucketAt)
-		number := keys.Lookup(buckets, vec.High(buckets))
-		var t [4]reg.VecVirtual
-		near := maskOfGroup(func(k int, to reg.Register) {
-			slopes, of := s.Register(), number
-			t[k] = s.Register()
-			if k > 0 {
-				of = s.Register()
-				VPSRLD(Imm(uint64(8*k)), number, of)
-			}
-			VPERMPS(slope, of, slopes)
-			VPERMPS(offset, of, t[k])
-			VFMADD231PS(slopes, y[k], t[k])
-			VPTESTNMD(clear, t[k], to)
-		})
-		found := gather(t, codeAt)
-		VPERMB(found, natural, found)
-		code := s.Register()
-		if negative {
-			VPMAXUB(keep, found, below, found)
-			VPADDB(zero, found, code)
-			VPSUBUSB(found, zero, below, code)
-		} else {
-			VPADDB(zero, found, code)
-		}
-		VMOVDQU64(code, codes.At(0))
-		KORTESTQ(near, near)
-		JNE(LabelRef("near"))
-		Label("done")
-
-		left = near
-	})
-	vec.End()
-	Label("near")
-	oneByOne(codes, x, left)
-	JMP(LabelRef("done"))
+	e.bucketAt, e.codeAt, e.unclear = fieldOfLanes(bucketBit), fieldOfLanes(codeBit), s.Constant(unclear)
+	e.natural = vec.Permutation("natural", 1, func(i int) int { return i%16*4 + i/16 })
+	e.odd, e.third, e.upper = mask(0x2222222222222222), mask(0x8888888888888888), mask(0xaaaaaaaa)
+	return e
 }
 
-// oneByOne writes the codes of the elements in a mask of a group as Encoder.Code finds them.
-func oneByOne(codes, x vec.Pointer, mask reg.Register) {
-	left, i, cell, high, bits := GP64(), GP64(), GP32(), GP32(), GP32()
-	absmax, q, none := vec.AVX512.Broadcast(Param("absmax")).AsX(), XMM(), vec.AVX512.Zero().AsX()
-	cells := Load(Param("cells"), GP64())
-	KMOVQ(mask, left)
-	Label("one")
-	TZCNTQ(left, i)
-	VADDSS(vec.Indexed(x, i), none, q)
-	VDIVSS(absmax, q, q)
-	VMOVD(q, bits)
-	MOVL(bits, cell)
-	SHRL(Imm(16), cell)
-	MOVL(Mem{Base: cells, Index: cell.As64(), Scale: 4}, cell)
-	MOVWLZX(bits.As16(), bits)
-	MOVL(cell, high)
-	SHRL(Imm(16), high)
-	CMPL(bits, high)
-	JLS(LabelRef("low"))
-	SHRL(Imm(8), cell)
-	Label("low")
-	MOVB(cell.As8(), vec.Indexed(codes, i))
-	BLSRQ(left, left)
-	JNE(LabelRef("one"))
+// groups encodes one or two groups, step by step: a core looks only a few dozen instructions ahead.
+func (e *encoder) groups(name string, count int) {
+	at := func(i, k int) Mem { return e.x.At(i*group + k*e.Lanes) }
+	var y, t [2][4]reg.VecVirtual
+	var number [2]reg.VecVirtual
+	var near [2]reg.Register
+	for i := range count {
+		for k := range y[i] {
+			PREFETCHT0(at(i, k).Offset(4 * ahead))
+			y[i][k] = e.Register()
+			if e.negative {
+				VPANDD(at(i, k), e.magnitude, y[i][k])
+				VFMADD213PS(e.bias, e.scaled, y[i][k])
+			} else {
+				VMOVAPS(e.bias, y[i][k])
+				VFMADD231PS(at(i, k), e.scaled, y[i][k])
+			}
+		}
+		number[i] = e.fields(y[i], e.bucketAt)
+	}
+	for i := range count {
+		number[i] = e.keys.Lookup(number[i], vec.High(number[i]))
+	}
+	for i := range count {
+		mask := maskOfGroup(func(k int, to reg.Register) {
+			slopes, of := e.Register(), number[i]
+			t[i][k] = e.Register()
+			if k > 0 {
+				of = e.Register()
+				VPSRLD(Imm(uint64(8*k)), number[i], of)
+			}
+			VPERMPS(e.slope, of, slopes)
+			VPERMPS(e.offset, of, t[i][k])
+			VFMADD231PS(slopes, y[i][k], t[i][k])
+			VPTESTNMD(e.unclear, t[i][k], to)
+		})
+		near[i] = GP64() // there are few registers of masks
+		KMOVQ(mask, near[i])
+	}
+	for i := range count {
+		found, code := e.fields(t[i], e.codeAt), e.Register()
+		VPERMB(found, e.natural, found)
+		if e.negative {
+			below := maskOfGroup(func(k int, to reg.Register) { VCMPPS(Imm(greater), at(i, k), e.nothing, to) })
+			VPMAXUB(e.keep, found, below, found)
+			VPADDB(e.zero, found, code)
+			VPSUBUSB(found, e.zero, below, code)
+		} else {
+			VPADDB(e.zero, found, code)
+		}
+		VMOVDQU64(code, e.codes.At(i*group))
+	}
+	for i := range count {
+		e.ifNear(fmt.Sprint(name, i), i*group, near[i])
+	}
+}
+
+// fields returns a field of four registers: byte k of a lane is of register k.
+func (e *encoder) fields(from [4]reg.VecVirtual, field reg.VecVirtual) reg.VecVirtual {
+	var f [4]reg.VecVirtual
+	for k := range from {
+		f[k] = e.Register()
+		VPMULTISHIFTQB(from[k], field, f[k])
+	}
+	VMOVDQU8(f[1], e.odd, f[0])
+	VMOVDQU8(f[3], e.third, f[2])
+	VMOVDQU16(f[2], e.upper, f[0])
+	return f[0]
+}
+
+// ifNear writes the codes of the elements in a mask of the group at off as Encoder.Code finds them.
+func (e *encoder) ifNear(name string, off int, left reg.Register) {
+	near, done, one, low := name+"Near", name+"Done", name+"One", name+"Low"
+	TESTQ(left, left)
+	JNE(LabelRef(near))
+	Label(done)
+	e.slow = append(e.slow, func() {
+		i, cell, high, bits := GP64(), GP32(), GP32(), GP32()
+		Label(near)
+		absmax, q, none := e.Broadcast(Param("absmax")).AsX(), XMM(), e.Zero().AsX()
+		cells := Load(Param("cells"), GP64())
+		Label(one)
+		TZCNTQ(left, i)
+		VADDSS(vec.Indexed(e.x, i).Offset(4*off), none, q)
+		VDIVSS(absmax, q, q)
+		VMOVD(q, bits)
+		MOVL(bits, cell)
+		SHRL(Imm(16), cell)
+		MOVL(Mem{Base: cells, Index: cell.As64(), Scale: 4}, cell)
+		MOVWLZX(bits.As16(), bits)
+		MOVL(cell, high)
+		SHRL(Imm(16), high)
+		CMPL(bits, high)
+		JLS(LabelRef(low))
+		SHRL(Imm(8), cell)
+		Label(low)
+		MOVB(cell.As8(), vec.Indexed(e.codes, i).Offset(off))
+		BLSRQ(left, left)
+		JNE(LabelRef(one))
+		JMP(LabelRef(done))
+	})
 }
 
 // maskOfGroup joins the masks of the four registers of a group.
@@ -244,8 +282,8 @@ func fieldOfLanes(bit int) reg.VecVirtual {
 	return r
 }
 
-// byteMask returns a mask.
-func byteMask(bits uint64) reg.Register {
+// mask returns a mask of these bits.
+func mask(bits uint64) reg.Register {
 	word, r := GP64(), K()
 	MOVQ(U64(bits), word)
 	KMOVQ(word, r)
