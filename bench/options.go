@@ -30,7 +30,7 @@ const usage = `usage: bench [flags]
 
   -only RE      kernels whose "kernel dtype shape" matches the regular expression, such as ^remat;
                 tune runs only where RE has that word
-  -tier NAME    instruction set: go, avx2, avx512, avx512bf16, amx or neon; default: the best
+  -tier NAME    instruction set: go, avx2, avx512, avx512vbmi, avx512bf16, amx or neon; default: the best
   -threads N    workers; default: all CPUs
   -device NAME  cpu (default), or cuda:0, metal:0, emu:0 in a program built with that tag
   -json         end with one line of JSON, an array of the results
@@ -114,7 +114,7 @@ func (o *options) complete(only string, rest []string) (err error) {
 			return nil
 		}
 	}
-	return fmt.Errorf("-tier %q: want go, avx2, avx512, avx512bf16, amx or neon", o.tier)
+	return fmt.Errorf("-tier %q: want go, avx2, avx512, avx512vbmi, avx512bf16, amx or neon", o.tier)
 }
 
 // completeDevice checks what does not go with every device.

@@ -36,7 +36,7 @@ func (j *quantizeJob) Operands(yield func(*driver.Mem)) {
 func (j *quantizeJob) Run() {
 	e := encoderOf(j.m)
 	defer release(e)
-	per := max(1, stepGrain/j.block)
+	per := blocksPerItem(j.block)
 	quantizeTask.Run(cpu.Chunks(j.absmax.Len(), per), quantizeArgs{
 		codes: snug.Host[uint8](j.codes), absmax: j.absmax.Float32s(), src: j.src, e: e, block: j.block, per: per,
 	})

@@ -284,8 +284,12 @@ func (j *stepJob) Operands(yield func(*driver.Mem)) {
 	}
 }
 
-// stepGrain is about how many elements with states in blocks an item updates. That takes some microseconds.
-const stepGrain = 1 << 12
+// Vectors of few elements with 8-bit states are cut into smaller items, which take some microseconds each, so that
+// there is one for every worker. Long vectors are read faster in large pieces.
+const (
+	few      = 1 << 17
+	fewGrain = 1 << 12
+)
 
 func (j *stepJob) Run() {
 	if j.roots.Len() > 0 {
@@ -300,8 +304,8 @@ func (j *stepJob) Run() {
 		args.tile = half.Chunk
 	}
 	args.grain = blocksPerItem(args.tile) * args.tile
-	if j.bits <= 8 && j.sums == nil { // the order of sums depends on items
-		args.grain = max(1, stepGrain/args.tile) * args.tile
+	if j.bits == 8 && j.sums == nil && j.p.Len() <= few { // the order of sums depends on items
+		args.grain = max(1, fewGrain/args.tile) * args.tile
 	}
 	args.perChunk = cpu.Chunks(min(j.chunk, j.p.Len()), args.grain)
 	items := cpu.Chunks(j.p.Len(), j.chunk) * args.perChunk

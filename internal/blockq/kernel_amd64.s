@@ -369,7 +369,7 @@ loopEnd:
 	RET
 
 // func decodeVBMI(x *float32, codes *uint8, m *[256]float32, absmax *float32, blocks int, block int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI, MMX+
 TEXT ·decodeVBMI(SB), NOSPLIT, $0-48
 	MOVQ         m+16(FP), AX
 	VMOVDQU64    lowest<>+0(SB), Z0
@@ -506,6 +506,7 @@ blocks:
 loop:
 	CMPQ       SI, $+64
 	JLT        loopEnd
+	PREFETCHT0 2048(CX)
 	VPERMD     (CX), Z0, Z18
 	VPMOVB2M   Z18, K1
 	VMOVDQA64  Z18, Z19
@@ -643,7 +644,7 @@ DATA transposed<>+60(SB)/4, $0x0000000f
 GLOBL transposed<>(SB), RODATA|NOPTR, $64
 
 // func decodePlanesVBMI(x *float32, codes *uint8, m *byte, absmax *float32, blocks int, block int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI, MMX+
 TEXT ·decodePlanesVBMI(SB), NOSPLIT, $0-48
 	MOVQ      m+16(FP), AX
 	VMOVDQU64 (AX), Z0
@@ -677,6 +678,7 @@ blocks:
 loop:
 	CMPQ       SI, $+64
 	JLT        loopEnd
+	PREFETCHT0 2048(CX)
 	VPERMD     (CX), Z16, Z18
 	VPMOVB2M   Z18, K1
 	VMOVDQA64  Z18, Z19
@@ -730,7 +732,7 @@ blocksEnd:
 	RET
 
 // func decodeStreamVBMI(x *float32, codes *uint8, m *[256]float32, absmax *float32, blocks int, block int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI, MMX+
 TEXT ·decodeStreamVBMI(SB), NOSPLIT, $0-48
 	MOVQ         m+16(FP), AX
 	VMOVDQU64    lowest<>+0(SB), Z0
@@ -867,6 +869,7 @@ blocks:
 loop:
 	CMPQ       SI, $+64
 	JLT        loopEnd
+	PREFETCHT0 2048(CX)
 	VPERMD     (CX), Z0, Z18
 	VPMOVB2M   Z18, K1
 	VMOVDQA64  Z18, Z19
@@ -1333,7 +1336,7 @@ DATA natural<>+63(SB)/1, $0x3f
 GLOBL natural<>(SB), RODATA|NOPTR, $64
 
 // func encodePositiveVBMI(codes *uint8, x *float32, n int, absmax float32, scaled float32, cells *uint32, lines *byte)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI, BMI, MMX+
+// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI, BMI
 TEXT ·encodePositiveVBMI(SB), NOSPLIT, $0-48
 	MOVQ         codes+0(FP), AX
 	MOVQ         x+8(FP), CX
@@ -1366,16 +1369,12 @@ TEXT ·encodePositiveVBMI(SB), NOSPLIT, $0-48
 loop:
 	CMPQ           DX, $+128
 	JLT            loopEnd
-	PREFETCHT0     2048(CX)
 	VMOVAPS        Z1, Z13
 	VFMADD231PS    (CX), Z0, Z13
-	PREFETCHT0     2112(CX)
 	VMOVAPS        Z1, Z14
 	VFMADD231PS    64(CX), Z0, Z14
-	PREFETCHT0     2176(CX)
 	VMOVAPS        Z1, Z15
 	VFMADD231PS    128(CX), Z0, Z15
-	PREFETCHT0     2240(CX)
 	VMOVAPS        Z1, Z16
 	VFMADD231PS    192(CX), Z0, Z16
 	VPMULTISHIFTQB Z13, Z9, Z17
@@ -1385,16 +1384,12 @@ loop:
 	VMOVDQU8       Z18, K1, Z17
 	VMOVDQU8       Z20, K2, Z19
 	VMOVDQU16      Z19, K3, Z17
-	PREFETCHT0     2304(CX)
 	VMOVAPS        Z1, Z18
 	VFMADD231PS    256(CX), Z0, Z18
-	PREFETCHT0     2368(CX)
 	VMOVAPS        Z1, Z19
 	VFMADD231PS    320(CX), Z0, Z19
-	PREFETCHT0     2432(CX)
 	VMOVAPS        Z1, Z20
 	VFMADD231PS    384(CX), Z0, Z20
-	PREFETCHT0     2496(CX)
 	VMOVAPS        Z1, Z24
 	VFMADD231PS    448(CX), Z0, Z24
 	VPMULTISHIFTQB Z18, Z9, Z25
@@ -1499,16 +1494,12 @@ loopEnd:
 rest:
 	CMPQ           DX, $+64
 	JLT            restEnd
-	PREFETCHT0     2048(CX)
 	VMOVAPS        Z1, Z13
 	VFMADD231PS    (CX), Z0, Z13
-	PREFETCHT0     2112(CX)
 	VMOVAPS        Z1, Z14
 	VFMADD231PS    64(CX), Z0, Z14
-	PREFETCHT0     2176(CX)
 	VMOVAPS        Z1, Z15
 	VFMADD231PS    128(CX), Z0, Z15
-	PREFETCHT0     2240(CX)
 	VMOVAPS        Z1, Z16
 	VFMADD231PS    192(CX), Z0, Z16
 	VPMULTISHIFTQB Z13, Z9, Z17

@@ -176,7 +176,7 @@ func TestStep8(t *testing.T) {
 	types := []snug.DType{snug.F32, snug.F16, snug.BF16}
 	for _, dp := range types {
 		for _, dg := range types {
-			for _, block := range []int{16, 32, 33, 48, 256} {
+			for _, block := range []int{16, 32, 33, 48, 64, 192, 256} {
 				for _, n := range []int{1, 15, 16, 33, 48, 96, 131, 256, 257, 1000} {
 					stepsAgree(t, dp, dg, normals(n, 1), normals(n, 2), newBlocks(n, block, uint64(n)), n%5)
 				}

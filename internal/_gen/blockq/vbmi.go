@@ -23,6 +23,9 @@ const (
 	offKeep   = offZero + 1
 )
 
+// codesAhead is how far codes are fetched.
+const codesAhead = 2048
+
 // Bits of a float32.
 const (
 	bucketBit = 19                      // the lowest bit of a bucket: 4 bits of exponent and 4 of fraction
@@ -48,6 +51,7 @@ func decodeVBMI(name, doc, param string, load func(m reg.Register) vec.Planes, s
 		VBROADCASTSS(absmax.At(0), a)
 		Load(Param("block"), n)
 		vec.Loop("loop", n, group, []vec.Pointer{x, codes}, func() {
+			PREFETCHT0(codes.At(codesAhead))
 			for i, v := range planes.Lookup(codes.At(0), order) {
 				VMULPS(a, v, v)
 				store(s, v, x.At(i*s.Lanes))
@@ -164,9 +168,9 @@ func (e *encoder) groups(name string, count int) {
 	var near [2]reg.Register
 	for i := range count {
 		for k := range y[i] {
-			PREFETCHT0(at(i, k).Offset(4 * ahead))
 			y[i][k] = e.Register()
 			if e.negative {
+				PREFETCHT0(at(i, k).Offset(4 * ahead))
 				VPANDD(at(i, k), e.magnitude, y[i][k])
 				VFMADD213PS(e.bias, e.scaled, y[i][k])
 			} else {
