@@ -14,7 +14,7 @@ import (
 // block to update and the one before, to encode.
 type block8 struct {
 	p, g             unsafe.Pointer
-	fresh            *float32 // the new moments: 16 of the first, 16 of the second, and so on; with AVX512_VBMI all of each
+	fresh            *float32 // the moments: 16 of the first, 16 of the second, and so on, but of VBMI all of each
 	codes1, codes2   *uint8
 	map1, map2       *[256]float32
 	coef             [9]float32 // see [Constants.AdamFactors]

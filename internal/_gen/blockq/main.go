@@ -1,6 +1,6 @@
 // Blockq generates the loops of internal/blockq over one block of n elements, a
 // multiple of 16. Tables are looked up by gathers, which all hit the first
-// cache.
+// cache, or with AVX512_VBMI by permutations of bytes, which took a quarter to a half of the time on a Zen 4.
 package main
 
 import (
