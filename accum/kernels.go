@@ -118,18 +118,20 @@ var roundedTask = cpu.NewTask(func(j *roundedJob, item int) {
 		clear(j.acc.BFloat16s()[lo:hi])
 		return
 	}
+	draws := rounding.Draws{Stream: philox.Stream{Seed: j.seed, Tensor: j.tensor}}
+	if j.g.Len() > 0 && j.beta != 0 {
+		draws.Accumulate(j.acc.BFloat16s()[lo:hi], j.g, lo, j.alpha, j.beta)
+		return
+	}
 	scratch := tiles.Get(half.Chunk)
 	defer tiles.Put(scratch)
-	draws := rounding.Draws{Stream: philox.Stream{Seed: j.seed, Tensor: j.tensor}}
 	for ; lo < hi; lo += half.Chunk {
 		end := min(lo+half.Chunk, hi)
 		sum := (*scratch)[:end-lo]
-		if j.beta != 0 {
-			half.Load(sum, j.acc, lo)
-		}
 		if j.g.Len() > 0 {
-			sweep.Accumulate(sum, j.g, lo, j.alpha, j.beta)
+			sweep.Accumulate(sum, j.g, lo, j.alpha, 0)
 		} else {
+			half.Load(sum, j.acc, lo)
 			sweep.Registry.Best().F32.Scale(sum, j.beta)
 		}
 		draws.Store(j.acc, lo, sum)

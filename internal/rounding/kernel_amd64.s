@@ -652,3 +652,1011 @@ DATA toBF16StreamAVX512Step<>+40(SB)/8, $0x0000000000000008
 DATA toBF16StreamAVX512Step<>+48(SB)/8, $0x0000000000000008
 DATA toBF16StreamAVX512Step<>+56(SB)/8, $0x0000000000000008
 GLOBL toBF16StreamAVX512Step<>(SB), RODATA|NOPTR, $64
+
+// func accumulateF32AVX512(acc *uint16, x *float32, n int, alpha float32, beta float32, seed uint64, tensor uint64, first uint64)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·accumulateF32AVX512(SB), NOSPLIT, $160-56
+	MOVQ            acc+0(FP), AX
+	MOVQ            x+8(FP), CX
+	VBROADCASTSS    alpha+24(FP), Z0
+	VBROADCASTSS    beta+28(FP), Z1
+	MOVQ            n+16(FP), DX
+	VPBROADCASTQ    first+48(FP), Z2
+	VPADDQ          accumulateF32AVX512Order<>+0(SB), Z2, Z2
+	MOVQ            $0x00000000d2511f53, BX
+	VPBROADCASTQ    BX, Z3
+	MOVQ            $0x00000000cd9e8d57, BX
+	VPBROADCASTQ    BX, Z4
+	MOVQ            seed+32(FP), BX
+	MOVQ            BX, SI
+	SHRQ            $0x20, SI
+	MOVQ            BX, (SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 8(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 16(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 24(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 32(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 40(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 48(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 56(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 64(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 72(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 80(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 88(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 96(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 104(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 112(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 120(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 128(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 136(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 144(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 152(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVL            $0x00005555, BX
+	KMOVW           BX, K1
+	VPBROADCASTQ    tensor+40(FP), Z5
+	VPMULUDQ        Z4, Z5, Z6
+	VPSHUFD         $0xb1, Z6, Z7
+	VPSRLQ          $0x20, Z5, Z5
+	VPXORD          Z8, Z8, Z8
+	VPTERNLOGQ.BCST $0x96, (SP), Z8, Z7
+	VPXORD          Z9, Z9, Z9
+	VPTERNLOGQ.BCST $0x96, 8(SP), Z9, Z5
+	VMOVDQU64       evenWords<>+0(SB), Z8
+	VMOVDQU64       oddWords<>+0(SB), Z9
+	MOVL            $0x00400000, BX
+	VPBROADCASTD    BX, Z10
+	MOVL            $0xffff0000, BX
+	VPBROADCASTD    BX, Z11
+	MOVL            $0xffffffff, BX
+	VPBROADCASTD    BX, Z12
+
+loop:
+	CMPQ            DX, $+128
+	JLT             loopEnd
+	PREFETCHT0      2048(AX)
+	PREFETCHT0      2112(AX)
+	PREFETCHT0      2176(AX)
+	PREFETCHT0      2240(AX)
+	PREFETCHT0      4096(CX)
+	PREFETCHT0      4160(CX)
+	PREFETCHT0      4224(CX)
+	PREFETCHT0      4288(CX)
+	PREFETCHT0      4352(CX)
+	PREFETCHT0      4416(CX)
+	PREFETCHT0      4480(CX)
+	PREFETCHT0      4544(CX)
+	VPMULUDQ        Z3, Z2, Z13
+	VPSRLQ          $0x20, Z2, Z14
+	VPSHUFD         $0xb1, Z13, Z15
+	VPXORQ          Z7, Z14, Z14
+	VPXORQ          Z5, Z15, Z15
+	VPADDQ          accumulateF32AVX512Step<>+0(SB), Z2, Z2
+	VPMULUDQ        Z3, Z2, Z16
+	VPSRLQ          $0x20, Z2, Z17
+	VPSHUFD         $0xb1, Z16, Z18
+	VPXORQ          Z7, Z17, Z17
+	VPXORQ          Z5, Z18, Z18
+	VPADDQ          accumulateF32AVX512Step<>+0(SB), Z2, Z2
+	VPMULUDQ        Z3, Z14, Z14
+	VPMULUDQ        Z4, Z15, Z15
+	VPSHUFD         $0xb1, Z15, Z19
+	VPSHUFD         $0xb1, Z14, Z20
+	VPTERNLOGQ.BCST $0x96, 16(SP), Z6, Z19
+	VPTERNLOGQ.BCST $0x96, 24(SP), Z13, Z20
+	VPMULUDQ        Z3, Z17, Z13
+	VPMULUDQ        Z4, Z18, Z17
+	VPSHUFD         $0xb1, Z17, Z18
+	VPSHUFD         $0xb1, Z13, Z21
+	VPTERNLOGQ.BCST $0x96, 16(SP), Z6, Z18
+	VPTERNLOGQ.BCST $0x96, 24(SP), Z16, Z21
+	VPMULUDQ        Z3, Z19, Z16
+	VPMULUDQ        Z4, Z20, Z19
+	VPSHUFD         $0xb1, Z19, Z20
+	VPSHUFD         $0xb1, Z16, Z22
+	VPTERNLOGQ.BCST $0x96, 32(SP), Z15, Z20
+	VPTERNLOGQ.BCST $0x96, 40(SP), Z14, Z22
+	VPMULUDQ        Z3, Z18, Z14
+	VPMULUDQ        Z4, Z21, Z15
+	VPSHUFD         $0xb1, Z15, Z18
+	VPSHUFD         $0xb1, Z14, Z21
+	VPTERNLOGQ.BCST $0x96, 32(SP), Z17, Z18
+	VPTERNLOGQ.BCST $0x96, 40(SP), Z13, Z21
+	VPMULUDQ        Z3, Z20, Z13
+	VPMULUDQ        Z4, Z22, Z17
+	VPSHUFD         $0xb1, Z17, Z20
+	VPSHUFD         $0xb1, Z13, Z22
+	VPTERNLOGQ.BCST $0x96, 48(SP), Z19, Z20
+	VPTERNLOGQ.BCST $0x96, 56(SP), Z16, Z22
+	VPMULUDQ        Z3, Z18, Z16
+	VPMULUDQ        Z4, Z21, Z18
+	VPSHUFD         $0xb1, Z18, Z19
+	VPSHUFD         $0xb1, Z16, Z21
+	VPTERNLOGQ.BCST $0x96, 48(SP), Z15, Z19
+	VPTERNLOGQ.BCST $0x96, 56(SP), Z14, Z21
+	VPMULUDQ        Z3, Z20, Z14
+	VPMULUDQ        Z4, Z22, Z15
+	VPSHUFD         $0xb1, Z15, Z20
+	VPSHUFD         $0xb1, Z14, Z22
+	VPTERNLOGQ.BCST $0x96, 64(SP), Z17, Z20
+	VPTERNLOGQ.BCST $0x96, 72(SP), Z13, Z22
+	VPMULUDQ        Z3, Z19, Z13
+	VPMULUDQ        Z4, Z21, Z17
+	VPSHUFD         $0xb1, Z17, Z19
+	VPSHUFD         $0xb1, Z13, Z21
+	VPTERNLOGQ.BCST $0x96, 64(SP), Z18, Z19
+	VPTERNLOGQ.BCST $0x96, 72(SP), Z16, Z21
+	VPMULUDQ        Z3, Z20, Z16
+	VPMULUDQ        Z4, Z22, Z18
+	VPSHUFD         $0xb1, Z18, Z20
+	VPSHUFD         $0xb1, Z16, Z22
+	VPTERNLOGQ.BCST $0x96, 80(SP), Z15, Z20
+	VPTERNLOGQ.BCST $0x96, 88(SP), Z14, Z22
+	VPMULUDQ        Z3, Z19, Z14
+	VPMULUDQ        Z4, Z21, Z15
+	VPSHUFD         $0xb1, Z15, Z19
+	VPSHUFD         $0xb1, Z14, Z21
+	VPTERNLOGQ.BCST $0x96, 80(SP), Z17, Z19
+	VPTERNLOGQ.BCST $0x96, 88(SP), Z13, Z21
+	VPMULUDQ        Z3, Z20, Z13
+	VPMULUDQ        Z4, Z22, Z17
+	VPSHUFD         $0xb1, Z17, Z20
+	VPSHUFD         $0xb1, Z13, Z22
+	VPTERNLOGQ.BCST $0x96, 96(SP), Z18, Z20
+	VPTERNLOGQ.BCST $0x96, 104(SP), Z16, Z22
+	VPMULUDQ        Z3, Z19, Z16
+	VPMULUDQ        Z4, Z21, Z18
+	VPSHUFD         $0xb1, Z18, Z19
+	VPSHUFD         $0xb1, Z16, Z21
+	VPTERNLOGQ.BCST $0x96, 96(SP), Z15, Z19
+	VPTERNLOGQ.BCST $0x96, 104(SP), Z14, Z21
+	VPMULUDQ        Z3, Z20, Z14
+	VPMULUDQ        Z4, Z22, Z15
+	VPSHUFD         $0xb1, Z15, Z20
+	VPSHUFD         $0xb1, Z14, Z22
+	VPTERNLOGQ.BCST $0x96, 112(SP), Z17, Z20
+	VPTERNLOGQ.BCST $0x96, 120(SP), Z13, Z22
+	VPMULUDQ        Z3, Z19, Z13
+	VPMULUDQ        Z4, Z21, Z17
+	VPSHUFD         $0xb1, Z17, Z19
+	VPSHUFD         $0xb1, Z13, Z21
+	VPTERNLOGQ.BCST $0x96, 112(SP), Z18, Z19
+	VPTERNLOGQ.BCST $0x96, 120(SP), Z16, Z21
+	VPMULUDQ        Z3, Z20, Z16
+	VPMULUDQ        Z4, Z22, Z18
+	VPSHUFD         $0xb1, Z18, Z20
+	VPSHUFD         $0xb1, Z16, Z22
+	VPTERNLOGQ.BCST $0x96, 128(SP), Z15, Z20
+	VPTERNLOGQ.BCST $0x96, 136(SP), Z14, Z22
+	VPMULUDQ        Z3, Z19, Z14
+	VPMULUDQ        Z4, Z21, Z15
+	VPSHUFD         $0xb1, Z15, Z19
+	VPSHUFD         $0xb1, Z14, Z21
+	VPTERNLOGQ.BCST $0x96, 128(SP), Z17, Z19
+	VPTERNLOGQ.BCST $0x96, 136(SP), Z13, Z21
+	VPMULUDQ        Z3, Z20, Z13
+	VPMULUDQ        Z4, Z22, Z17
+	VPSHUFD         $0xb1, Z17, Z17
+	VPSHUFD         $0xb1, Z13, Z13
+	VPTERNLOGD.BCST $0x96, 144(SP), Z18, K1, Z17
+	VPTERNLOGD.BCST $0x96, 152(SP), Z16, K1, Z13
+	VPMULUDQ        Z3, Z19, Z16
+	VPMULUDQ        Z4, Z21, Z18
+	VPSHUFD         $0xb1, Z18, Z18
+	VPSHUFD         $0xb1, Z16, Z16
+	VPTERNLOGD.BCST $0x96, 144(SP), Z15, K1, Z18
+	VPTERNLOGD.BCST $0x96, 152(SP), Z14, K1, Z16
+	VPUNPCKLQDQ     Z13, Z17, Z14
+	VPUNPCKHQDQ     Z13, Z17, Z13
+	VPUNPCKLQDQ     Z16, Z18, Z15
+	VPUNPCKHQDQ     Z16, Z18, Z16
+	VMOVUPS         (CX), Z17
+	VPMOVZXWD       (AX), Z18
+	VPSLLD          $0x10, Z18, Z18
+	VMULPS          Z0, Z17, Z17
+	VMULPS          Z18, Z1, Z18
+	VADDPS          Z18, Z17, Z17
+	VMOVUPS         64(CX), Z18
+	VPMOVZXWD       32(AX), Z19
+	VPSLLD          $0x10, Z19, Z19
+	VMULPS          Z0, Z18, Z18
+	VMULPS          Z19, Z1, Z19
+	VADDPS          Z19, Z18, Z18
+	VCMPPS          $0x03, Z17, Z17, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z17
+	VCMPPS          $0x03, Z18, Z18, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z18
+	VMOVDQA64       Z17, Z19
+	VPERMT2W        Z18, Z8, Z19
+	VPERMT2W        Z18, Z9, Z17
+	VPADDW          Z19, Z14, Z14
+	VPCMPUW         $0x01, Z19, Z14, K2
+	VPSUBW          Z12, Z17, K2, Z17
+	VMOVUPS         Z17, (AX)
+	VMOVUPS         128(CX), Z14
+	VPMOVZXWD       64(AX), Z17
+	VPSLLD          $0x10, Z17, Z17
+	VMULPS          Z0, Z14, Z14
+	VMULPS          Z17, Z1, Z17
+	VADDPS          Z17, Z14, Z14
+	VMOVUPS         192(CX), Z17
+	VPMOVZXWD       96(AX), Z18
+	VPSLLD          $0x10, Z18, Z18
+	VMULPS          Z0, Z17, Z17
+	VMULPS          Z18, Z1, Z18
+	VADDPS          Z18, Z17, Z17
+	VCMPPS          $0x03, Z14, Z14, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z14
+	VCMPPS          $0x03, Z17, Z17, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z17
+	VMOVDQA64       Z14, Z18
+	VPERMT2W        Z17, Z8, Z18
+	VPERMT2W        Z17, Z9, Z14
+	VPADDW          Z18, Z13, Z13
+	VPCMPUW         $0x01, Z18, Z13, K2
+	VPSUBW          Z12, Z14, K2, Z14
+	VMOVUPS         Z14, 64(AX)
+	VMOVUPS         256(CX), Z13
+	VPMOVZXWD       128(AX), Z14
+	VPSLLD          $0x10, Z14, Z14
+	VMULPS          Z0, Z13, Z13
+	VMULPS          Z14, Z1, Z14
+	VADDPS          Z14, Z13, Z13
+	VMOVUPS         320(CX), Z14
+	VPMOVZXWD       160(AX), Z17
+	VPSLLD          $0x10, Z17, Z17
+	VMULPS          Z0, Z14, Z14
+	VMULPS          Z17, Z1, Z17
+	VADDPS          Z17, Z14, Z14
+	VCMPPS          $0x03, Z13, Z13, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z13
+	VCMPPS          $0x03, Z14, Z14, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z14
+	VMOVDQA64       Z13, Z17
+	VPERMT2W        Z14, Z8, Z17
+	VPERMT2W        Z14, Z9, Z13
+	VPADDW          Z17, Z15, Z15
+	VPCMPUW         $0x01, Z17, Z15, K2
+	VPSUBW          Z12, Z13, K2, Z13
+	VMOVUPS         Z13, 128(AX)
+	VMOVUPS         384(CX), Z13
+	VPMOVZXWD       192(AX), Z14
+	VPSLLD          $0x10, Z14, Z14
+	VMULPS          Z0, Z13, Z13
+	VMULPS          Z14, Z1, Z14
+	VADDPS          Z14, Z13, Z13
+	VMOVUPS         448(CX), Z14
+	VPMOVZXWD       224(AX), Z15
+	VPSLLD          $0x10, Z15, Z15
+	VMULPS          Z0, Z14, Z14
+	VMULPS          Z15, Z1, Z15
+	VADDPS          Z15, Z14, Z14
+	VCMPPS          $0x03, Z13, Z13, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z13
+	VCMPPS          $0x03, Z14, Z14, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z14
+	VMOVDQA64       Z13, Z15
+	VPERMT2W        Z14, Z8, Z15
+	VPERMT2W        Z14, Z9, Z13
+	VPADDW          Z15, Z16, Z16
+	VPCMPUW         $0x01, Z15, Z16, K2
+	VPSUBW          Z12, Z13, K2, Z13
+	VMOVUPS         Z13, 192(AX)
+	ADDQ            $+256, AX
+	ADDQ            $+512, CX
+	SUBQ            $+128, DX
+	JMP             loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+DATA accumulateF32AVX512Order<>+0(SB)/8, $0x0000000000000000
+DATA accumulateF32AVX512Order<>+8(SB)/8, $0x0000000000000004
+DATA accumulateF32AVX512Order<>+16(SB)/8, $0x0000000000000001
+DATA accumulateF32AVX512Order<>+24(SB)/8, $0x0000000000000005
+DATA accumulateF32AVX512Order<>+32(SB)/8, $0x0000000000000002
+DATA accumulateF32AVX512Order<>+40(SB)/8, $0x0000000000000006
+DATA accumulateF32AVX512Order<>+48(SB)/8, $0x0000000000000003
+DATA accumulateF32AVX512Order<>+56(SB)/8, $0x0000000000000007
+GLOBL accumulateF32AVX512Order<>(SB), RODATA|NOPTR, $64
+
+DATA accumulateF32AVX512Step<>+0(SB)/8, $0x0000000000000008
+DATA accumulateF32AVX512Step<>+8(SB)/8, $0x0000000000000008
+DATA accumulateF32AVX512Step<>+16(SB)/8, $0x0000000000000008
+DATA accumulateF32AVX512Step<>+24(SB)/8, $0x0000000000000008
+DATA accumulateF32AVX512Step<>+32(SB)/8, $0x0000000000000008
+DATA accumulateF32AVX512Step<>+40(SB)/8, $0x0000000000000008
+DATA accumulateF32AVX512Step<>+48(SB)/8, $0x0000000000000008
+DATA accumulateF32AVX512Step<>+56(SB)/8, $0x0000000000000008
+GLOBL accumulateF32AVX512Step<>(SB), RODATA|NOPTR, $64
+
+// func accumulateF16AVX512(acc *uint16, x *uint16, n int, alpha float32, beta float32, seed uint64, tensor uint64, first uint64)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·accumulateF16AVX512(SB), NOSPLIT, $160-56
+	MOVQ            acc+0(FP), AX
+	MOVQ            x+8(FP), CX
+	VBROADCASTSS    alpha+24(FP), Z0
+	VBROADCASTSS    beta+28(FP), Z1
+	MOVQ            n+16(FP), DX
+	VPBROADCASTQ    first+48(FP), Z2
+	VPADDQ          accumulateF16AVX512Order<>+0(SB), Z2, Z2
+	MOVQ            $0x00000000d2511f53, BX
+	VPBROADCASTQ    BX, Z3
+	MOVQ            $0x00000000cd9e8d57, BX
+	VPBROADCASTQ    BX, Z4
+	MOVQ            seed+32(FP), BX
+	MOVQ            BX, SI
+	SHRQ            $0x20, SI
+	MOVQ            BX, (SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 8(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 16(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 24(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 32(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 40(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 48(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 56(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 64(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 72(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 80(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 88(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 96(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 104(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 112(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 120(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 128(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 136(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 144(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 152(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVL            $0x00005555, BX
+	KMOVW           BX, K1
+	VPBROADCASTQ    tensor+40(FP), Z5
+	VPMULUDQ        Z4, Z5, Z6
+	VPSHUFD         $0xb1, Z6, Z7
+	VPSRLQ          $0x20, Z5, Z5
+	VPXORD          Z8, Z8, Z8
+	VPTERNLOGQ.BCST $0x96, (SP), Z8, Z7
+	VPXORD          Z9, Z9, Z9
+	VPTERNLOGQ.BCST $0x96, 8(SP), Z9, Z5
+	VMOVDQU64       evenWords<>+0(SB), Z8
+	VMOVDQU64       oddWords<>+0(SB), Z9
+	MOVL            $0x00400000, BX
+	VPBROADCASTD    BX, Z10
+	MOVL            $0xffff0000, BX
+	VPBROADCASTD    BX, Z11
+	MOVL            $0xffffffff, BX
+	VPBROADCASTD    BX, Z12
+
+loop:
+	CMPQ            DX, $+128
+	JLT             loopEnd
+	PREFETCHT0      2048(AX)
+	PREFETCHT0      2112(AX)
+	PREFETCHT0      2176(AX)
+	PREFETCHT0      2240(AX)
+	PREFETCHT0      2048(CX)
+	PREFETCHT0      2112(CX)
+	PREFETCHT0      2176(CX)
+	PREFETCHT0      2240(CX)
+	VPMULUDQ        Z3, Z2, Z13
+	VPSRLQ          $0x20, Z2, Z14
+	VPSHUFD         $0xb1, Z13, Z15
+	VPXORQ          Z7, Z14, Z14
+	VPXORQ          Z5, Z15, Z15
+	VPADDQ          accumulateF16AVX512Step<>+0(SB), Z2, Z2
+	VPMULUDQ        Z3, Z2, Z16
+	VPSRLQ          $0x20, Z2, Z17
+	VPSHUFD         $0xb1, Z16, Z18
+	VPXORQ          Z7, Z17, Z17
+	VPXORQ          Z5, Z18, Z18
+	VPADDQ          accumulateF16AVX512Step<>+0(SB), Z2, Z2
+	VPMULUDQ        Z3, Z14, Z14
+	VPMULUDQ        Z4, Z15, Z15
+	VPSHUFD         $0xb1, Z15, Z19
+	VPSHUFD         $0xb1, Z14, Z20
+	VPTERNLOGQ.BCST $0x96, 16(SP), Z6, Z19
+	VPTERNLOGQ.BCST $0x96, 24(SP), Z13, Z20
+	VPMULUDQ        Z3, Z17, Z13
+	VPMULUDQ        Z4, Z18, Z17
+	VPSHUFD         $0xb1, Z17, Z18
+	VPSHUFD         $0xb1, Z13, Z21
+	VPTERNLOGQ.BCST $0x96, 16(SP), Z6, Z18
+	VPTERNLOGQ.BCST $0x96, 24(SP), Z16, Z21
+	VPMULUDQ        Z3, Z19, Z16
+	VPMULUDQ        Z4, Z20, Z19
+	VPSHUFD         $0xb1, Z19, Z20
+	VPSHUFD         $0xb1, Z16, Z22
+	VPTERNLOGQ.BCST $0x96, 32(SP), Z15, Z20
+	VPTERNLOGQ.BCST $0x96, 40(SP), Z14, Z22
+	VPMULUDQ        Z3, Z18, Z14
+	VPMULUDQ        Z4, Z21, Z15
+	VPSHUFD         $0xb1, Z15, Z18
+	VPSHUFD         $0xb1, Z14, Z21
+	VPTERNLOGQ.BCST $0x96, 32(SP), Z17, Z18
+	VPTERNLOGQ.BCST $0x96, 40(SP), Z13, Z21
+	VPMULUDQ        Z3, Z20, Z13
+	VPMULUDQ        Z4, Z22, Z17
+	VPSHUFD         $0xb1, Z17, Z20
+	VPSHUFD         $0xb1, Z13, Z22
+	VPTERNLOGQ.BCST $0x96, 48(SP), Z19, Z20
+	VPTERNLOGQ.BCST $0x96, 56(SP), Z16, Z22
+	VPMULUDQ        Z3, Z18, Z16
+	VPMULUDQ        Z4, Z21, Z18
+	VPSHUFD         $0xb1, Z18, Z19
+	VPSHUFD         $0xb1, Z16, Z21
+	VPTERNLOGQ.BCST $0x96, 48(SP), Z15, Z19
+	VPTERNLOGQ.BCST $0x96, 56(SP), Z14, Z21
+	VPMULUDQ        Z3, Z20, Z14
+	VPMULUDQ        Z4, Z22, Z15
+	VPSHUFD         $0xb1, Z15, Z20
+	VPSHUFD         $0xb1, Z14, Z22
+	VPTERNLOGQ.BCST $0x96, 64(SP), Z17, Z20
+	VPTERNLOGQ.BCST $0x96, 72(SP), Z13, Z22
+	VPMULUDQ        Z3, Z19, Z13
+	VPMULUDQ        Z4, Z21, Z17
+	VPSHUFD         $0xb1, Z17, Z19
+	VPSHUFD         $0xb1, Z13, Z21
+	VPTERNLOGQ.BCST $0x96, 64(SP), Z18, Z19
+	VPTERNLOGQ.BCST $0x96, 72(SP), Z16, Z21
+	VPMULUDQ        Z3, Z20, Z16
+	VPMULUDQ        Z4, Z22, Z18
+	VPSHUFD         $0xb1, Z18, Z20
+	VPSHUFD         $0xb1, Z16, Z22
+	VPTERNLOGQ.BCST $0x96, 80(SP), Z15, Z20
+	VPTERNLOGQ.BCST $0x96, 88(SP), Z14, Z22
+	VPMULUDQ        Z3, Z19, Z14
+	VPMULUDQ        Z4, Z21, Z15
+	VPSHUFD         $0xb1, Z15, Z19
+	VPSHUFD         $0xb1, Z14, Z21
+	VPTERNLOGQ.BCST $0x96, 80(SP), Z17, Z19
+	VPTERNLOGQ.BCST $0x96, 88(SP), Z13, Z21
+	VPMULUDQ        Z3, Z20, Z13
+	VPMULUDQ        Z4, Z22, Z17
+	VPSHUFD         $0xb1, Z17, Z20
+	VPSHUFD         $0xb1, Z13, Z22
+	VPTERNLOGQ.BCST $0x96, 96(SP), Z18, Z20
+	VPTERNLOGQ.BCST $0x96, 104(SP), Z16, Z22
+	VPMULUDQ        Z3, Z19, Z16
+	VPMULUDQ        Z4, Z21, Z18
+	VPSHUFD         $0xb1, Z18, Z19
+	VPSHUFD         $0xb1, Z16, Z21
+	VPTERNLOGQ.BCST $0x96, 96(SP), Z15, Z19
+	VPTERNLOGQ.BCST $0x96, 104(SP), Z14, Z21
+	VPMULUDQ        Z3, Z20, Z14
+	VPMULUDQ        Z4, Z22, Z15
+	VPSHUFD         $0xb1, Z15, Z20
+	VPSHUFD         $0xb1, Z14, Z22
+	VPTERNLOGQ.BCST $0x96, 112(SP), Z17, Z20
+	VPTERNLOGQ.BCST $0x96, 120(SP), Z13, Z22
+	VPMULUDQ        Z3, Z19, Z13
+	VPMULUDQ        Z4, Z21, Z17
+	VPSHUFD         $0xb1, Z17, Z19
+	VPSHUFD         $0xb1, Z13, Z21
+	VPTERNLOGQ.BCST $0x96, 112(SP), Z18, Z19
+	VPTERNLOGQ.BCST $0x96, 120(SP), Z16, Z21
+	VPMULUDQ        Z3, Z20, Z16
+	VPMULUDQ        Z4, Z22, Z18
+	VPSHUFD         $0xb1, Z18, Z20
+	VPSHUFD         $0xb1, Z16, Z22
+	VPTERNLOGQ.BCST $0x96, 128(SP), Z15, Z20
+	VPTERNLOGQ.BCST $0x96, 136(SP), Z14, Z22
+	VPMULUDQ        Z3, Z19, Z14
+	VPMULUDQ        Z4, Z21, Z15
+	VPSHUFD         $0xb1, Z15, Z19
+	VPSHUFD         $0xb1, Z14, Z21
+	VPTERNLOGQ.BCST $0x96, 128(SP), Z17, Z19
+	VPTERNLOGQ.BCST $0x96, 136(SP), Z13, Z21
+	VPMULUDQ        Z3, Z20, Z13
+	VPMULUDQ        Z4, Z22, Z17
+	VPSHUFD         $0xb1, Z17, Z17
+	VPSHUFD         $0xb1, Z13, Z13
+	VPTERNLOGD.BCST $0x96, 144(SP), Z18, K1, Z17
+	VPTERNLOGD.BCST $0x96, 152(SP), Z16, K1, Z13
+	VPMULUDQ        Z3, Z19, Z16
+	VPMULUDQ        Z4, Z21, Z18
+	VPSHUFD         $0xb1, Z18, Z18
+	VPSHUFD         $0xb1, Z16, Z16
+	VPTERNLOGD.BCST $0x96, 144(SP), Z15, K1, Z18
+	VPTERNLOGD.BCST $0x96, 152(SP), Z14, K1, Z16
+	VPUNPCKLQDQ     Z13, Z17, Z14
+	VPUNPCKHQDQ     Z13, Z17, Z13
+	VPUNPCKLQDQ     Z16, Z18, Z15
+	VPUNPCKHQDQ     Z16, Z18, Z16
+	VCVTPH2PS       (CX), Z17
+	VPMOVZXWD       (AX), Z18
+	VPSLLD          $0x10, Z18, Z18
+	VMULPS          Z0, Z17, Z17
+	VMULPS          Z18, Z1, Z18
+	VADDPS          Z18, Z17, Z17
+	VCVTPH2PS       32(CX), Z18
+	VPMOVZXWD       32(AX), Z19
+	VPSLLD          $0x10, Z19, Z19
+	VMULPS          Z0, Z18, Z18
+	VMULPS          Z19, Z1, Z19
+	VADDPS          Z19, Z18, Z18
+	VCMPPS          $0x03, Z17, Z17, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z17
+	VCMPPS          $0x03, Z18, Z18, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z18
+	VMOVDQA64       Z17, Z19
+	VPERMT2W        Z18, Z8, Z19
+	VPERMT2W        Z18, Z9, Z17
+	VPADDW          Z19, Z14, Z14
+	VPCMPUW         $0x01, Z19, Z14, K2
+	VPSUBW          Z12, Z17, K2, Z17
+	VMOVUPS         Z17, (AX)
+	VCVTPH2PS       64(CX), Z14
+	VPMOVZXWD       64(AX), Z17
+	VPSLLD          $0x10, Z17, Z17
+	VMULPS          Z0, Z14, Z14
+	VMULPS          Z17, Z1, Z17
+	VADDPS          Z17, Z14, Z14
+	VCVTPH2PS       96(CX), Z17
+	VPMOVZXWD       96(AX), Z18
+	VPSLLD          $0x10, Z18, Z18
+	VMULPS          Z0, Z17, Z17
+	VMULPS          Z18, Z1, Z18
+	VADDPS          Z18, Z17, Z17
+	VCMPPS          $0x03, Z14, Z14, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z14
+	VCMPPS          $0x03, Z17, Z17, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z17
+	VMOVDQA64       Z14, Z18
+	VPERMT2W        Z17, Z8, Z18
+	VPERMT2W        Z17, Z9, Z14
+	VPADDW          Z18, Z13, Z13
+	VPCMPUW         $0x01, Z18, Z13, K2
+	VPSUBW          Z12, Z14, K2, Z14
+	VMOVUPS         Z14, 64(AX)
+	VCVTPH2PS       128(CX), Z13
+	VPMOVZXWD       128(AX), Z14
+	VPSLLD          $0x10, Z14, Z14
+	VMULPS          Z0, Z13, Z13
+	VMULPS          Z14, Z1, Z14
+	VADDPS          Z14, Z13, Z13
+	VCVTPH2PS       160(CX), Z14
+	VPMOVZXWD       160(AX), Z17
+	VPSLLD          $0x10, Z17, Z17
+	VMULPS          Z0, Z14, Z14
+	VMULPS          Z17, Z1, Z17
+	VADDPS          Z17, Z14, Z14
+	VCMPPS          $0x03, Z13, Z13, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z13
+	VCMPPS          $0x03, Z14, Z14, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z14
+	VMOVDQA64       Z13, Z17
+	VPERMT2W        Z14, Z8, Z17
+	VPERMT2W        Z14, Z9, Z13
+	VPADDW          Z17, Z15, Z15
+	VPCMPUW         $0x01, Z17, Z15, K2
+	VPSUBW          Z12, Z13, K2, Z13
+	VMOVUPS         Z13, 128(AX)
+	VCVTPH2PS       192(CX), Z13
+	VPMOVZXWD       192(AX), Z14
+	VPSLLD          $0x10, Z14, Z14
+	VMULPS          Z0, Z13, Z13
+	VMULPS          Z14, Z1, Z14
+	VADDPS          Z14, Z13, Z13
+	VCVTPH2PS       224(CX), Z14
+	VPMOVZXWD       224(AX), Z15
+	VPSLLD          $0x10, Z15, Z15
+	VMULPS          Z0, Z14, Z14
+	VMULPS          Z15, Z1, Z15
+	VADDPS          Z15, Z14, Z14
+	VCMPPS          $0x03, Z13, Z13, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z13
+	VCMPPS          $0x03, Z14, Z14, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z14
+	VMOVDQA64       Z13, Z15
+	VPERMT2W        Z14, Z8, Z15
+	VPERMT2W        Z14, Z9, Z13
+	VPADDW          Z15, Z16, Z16
+	VPCMPUW         $0x01, Z15, Z16, K2
+	VPSUBW          Z12, Z13, K2, Z13
+	VMOVUPS         Z13, 192(AX)
+	ADDQ            $+256, AX
+	ADDQ            $+256, CX
+	SUBQ            $+128, DX
+	JMP             loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+DATA accumulateF16AVX512Order<>+0(SB)/8, $0x0000000000000000
+DATA accumulateF16AVX512Order<>+8(SB)/8, $0x0000000000000004
+DATA accumulateF16AVX512Order<>+16(SB)/8, $0x0000000000000001
+DATA accumulateF16AVX512Order<>+24(SB)/8, $0x0000000000000005
+DATA accumulateF16AVX512Order<>+32(SB)/8, $0x0000000000000002
+DATA accumulateF16AVX512Order<>+40(SB)/8, $0x0000000000000006
+DATA accumulateF16AVX512Order<>+48(SB)/8, $0x0000000000000003
+DATA accumulateF16AVX512Order<>+56(SB)/8, $0x0000000000000007
+GLOBL accumulateF16AVX512Order<>(SB), RODATA|NOPTR, $64
+
+DATA accumulateF16AVX512Step<>+0(SB)/8, $0x0000000000000008
+DATA accumulateF16AVX512Step<>+8(SB)/8, $0x0000000000000008
+DATA accumulateF16AVX512Step<>+16(SB)/8, $0x0000000000000008
+DATA accumulateF16AVX512Step<>+24(SB)/8, $0x0000000000000008
+DATA accumulateF16AVX512Step<>+32(SB)/8, $0x0000000000000008
+DATA accumulateF16AVX512Step<>+40(SB)/8, $0x0000000000000008
+DATA accumulateF16AVX512Step<>+48(SB)/8, $0x0000000000000008
+DATA accumulateF16AVX512Step<>+56(SB)/8, $0x0000000000000008
+GLOBL accumulateF16AVX512Step<>(SB), RODATA|NOPTR, $64
+
+// func accumulateBF16AVX512(acc *uint16, x *uint16, n int, alpha float32, beta float32, seed uint64, tensor uint64, first uint64)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·accumulateBF16AVX512(SB), NOSPLIT, $160-56
+	MOVQ            acc+0(FP), AX
+	MOVQ            x+8(FP), CX
+	VBROADCASTSS    alpha+24(FP), Z0
+	VBROADCASTSS    beta+28(FP), Z1
+	MOVQ            n+16(FP), DX
+	VPBROADCASTQ    first+48(FP), Z2
+	VPADDQ          accumulateBF16AVX512Order<>+0(SB), Z2, Z2
+	MOVQ            $0x00000000d2511f53, BX
+	VPBROADCASTQ    BX, Z3
+	MOVQ            $0x00000000cd9e8d57, BX
+	VPBROADCASTQ    BX, Z4
+	MOVQ            seed+32(FP), BX
+	MOVQ            BX, SI
+	SHRQ            $0x20, SI
+	MOVQ            BX, (SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 8(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 16(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 24(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 32(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 40(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 48(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 56(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 64(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 72(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 80(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 88(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 96(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 104(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 112(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 120(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 128(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 136(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVQ            BX, 144(SP)
+	ADDL            $0x9e3779b9, BX
+	MOVQ            SI, 152(SP)
+	ADDL            $0xbb67ae85, SI
+	MOVL            $0x00005555, BX
+	KMOVW           BX, K1
+	VPBROADCASTQ    tensor+40(FP), Z5
+	VPMULUDQ        Z4, Z5, Z6
+	VPSHUFD         $0xb1, Z6, Z7
+	VPSRLQ          $0x20, Z5, Z5
+	VPXORD          Z8, Z8, Z8
+	VPTERNLOGQ.BCST $0x96, (SP), Z8, Z7
+	VPXORD          Z9, Z9, Z9
+	VPTERNLOGQ.BCST $0x96, 8(SP), Z9, Z5
+	VMOVDQU64       evenWords<>+0(SB), Z8
+	VMOVDQU64       oddWords<>+0(SB), Z9
+	MOVL            $0x00400000, BX
+	VPBROADCASTD    BX, Z10
+	MOVL            $0xffff0000, BX
+	VPBROADCASTD    BX, Z11
+	MOVL            $0xffffffff, BX
+	VPBROADCASTD    BX, Z12
+
+loop:
+	CMPQ            DX, $+128
+	JLT             loopEnd
+	PREFETCHT0      2048(AX)
+	PREFETCHT0      2112(AX)
+	PREFETCHT0      2176(AX)
+	PREFETCHT0      2240(AX)
+	PREFETCHT0      2048(CX)
+	PREFETCHT0      2112(CX)
+	PREFETCHT0      2176(CX)
+	PREFETCHT0      2240(CX)
+	VPMULUDQ        Z3, Z2, Z13
+	VPSRLQ          $0x20, Z2, Z14
+	VPSHUFD         $0xb1, Z13, Z15
+	VPXORQ          Z7, Z14, Z14
+	VPXORQ          Z5, Z15, Z15
+	VPADDQ          accumulateBF16AVX512Step<>+0(SB), Z2, Z2
+	VPMULUDQ        Z3, Z2, Z16
+	VPSRLQ          $0x20, Z2, Z17
+	VPSHUFD         $0xb1, Z16, Z18
+	VPXORQ          Z7, Z17, Z17
+	VPXORQ          Z5, Z18, Z18
+	VPADDQ          accumulateBF16AVX512Step<>+0(SB), Z2, Z2
+	VPMULUDQ        Z3, Z14, Z14
+	VPMULUDQ        Z4, Z15, Z15
+	VPSHUFD         $0xb1, Z15, Z19
+	VPSHUFD         $0xb1, Z14, Z20
+	VPTERNLOGQ.BCST $0x96, 16(SP), Z6, Z19
+	VPTERNLOGQ.BCST $0x96, 24(SP), Z13, Z20
+	VPMULUDQ        Z3, Z17, Z13
+	VPMULUDQ        Z4, Z18, Z17
+	VPSHUFD         $0xb1, Z17, Z18
+	VPSHUFD         $0xb1, Z13, Z21
+	VPTERNLOGQ.BCST $0x96, 16(SP), Z6, Z18
+	VPTERNLOGQ.BCST $0x96, 24(SP), Z16, Z21
+	VPMULUDQ        Z3, Z19, Z16
+	VPMULUDQ        Z4, Z20, Z19
+	VPSHUFD         $0xb1, Z19, Z20
+	VPSHUFD         $0xb1, Z16, Z22
+	VPTERNLOGQ.BCST $0x96, 32(SP), Z15, Z20
+	VPTERNLOGQ.BCST $0x96, 40(SP), Z14, Z22
+	VPMULUDQ        Z3, Z18, Z14
+	VPMULUDQ        Z4, Z21, Z15
+	VPSHUFD         $0xb1, Z15, Z18
+	VPSHUFD         $0xb1, Z14, Z21
+	VPTERNLOGQ.BCST $0x96, 32(SP), Z17, Z18
+	VPTERNLOGQ.BCST $0x96, 40(SP), Z13, Z21
+	VPMULUDQ        Z3, Z20, Z13
+	VPMULUDQ        Z4, Z22, Z17
+	VPSHUFD         $0xb1, Z17, Z20
+	VPSHUFD         $0xb1, Z13, Z22
+	VPTERNLOGQ.BCST $0x96, 48(SP), Z19, Z20
+	VPTERNLOGQ.BCST $0x96, 56(SP), Z16, Z22
+	VPMULUDQ        Z3, Z18, Z16
+	VPMULUDQ        Z4, Z21, Z18
+	VPSHUFD         $0xb1, Z18, Z19
+	VPSHUFD         $0xb1, Z16, Z21
+	VPTERNLOGQ.BCST $0x96, 48(SP), Z15, Z19
+	VPTERNLOGQ.BCST $0x96, 56(SP), Z14, Z21
+	VPMULUDQ        Z3, Z20, Z14
+	VPMULUDQ        Z4, Z22, Z15
+	VPSHUFD         $0xb1, Z15, Z20
+	VPSHUFD         $0xb1, Z14, Z22
+	VPTERNLOGQ.BCST $0x96, 64(SP), Z17, Z20
+	VPTERNLOGQ.BCST $0x96, 72(SP), Z13, Z22
+	VPMULUDQ        Z3, Z19, Z13
+	VPMULUDQ        Z4, Z21, Z17
+	VPSHUFD         $0xb1, Z17, Z19
+	VPSHUFD         $0xb1, Z13, Z21
+	VPTERNLOGQ.BCST $0x96, 64(SP), Z18, Z19
+	VPTERNLOGQ.BCST $0x96, 72(SP), Z16, Z21
+	VPMULUDQ        Z3, Z20, Z16
+	VPMULUDQ        Z4, Z22, Z18
+	VPSHUFD         $0xb1, Z18, Z20
+	VPSHUFD         $0xb1, Z16, Z22
+	VPTERNLOGQ.BCST $0x96, 80(SP), Z15, Z20
+	VPTERNLOGQ.BCST $0x96, 88(SP), Z14, Z22
+	VPMULUDQ        Z3, Z19, Z14
+	VPMULUDQ        Z4, Z21, Z15
+	VPSHUFD         $0xb1, Z15, Z19
+	VPSHUFD         $0xb1, Z14, Z21
+	VPTERNLOGQ.BCST $0x96, 80(SP), Z17, Z19
+	VPTERNLOGQ.BCST $0x96, 88(SP), Z13, Z21
+	VPMULUDQ        Z3, Z20, Z13
+	VPMULUDQ        Z4, Z22, Z17
+	VPSHUFD         $0xb1, Z17, Z20
+	VPSHUFD         $0xb1, Z13, Z22
+	VPTERNLOGQ.BCST $0x96, 96(SP), Z18, Z20
+	VPTERNLOGQ.BCST $0x96, 104(SP), Z16, Z22
+	VPMULUDQ        Z3, Z19, Z16
+	VPMULUDQ        Z4, Z21, Z18
+	VPSHUFD         $0xb1, Z18, Z19
+	VPSHUFD         $0xb1, Z16, Z21
+	VPTERNLOGQ.BCST $0x96, 96(SP), Z15, Z19
+	VPTERNLOGQ.BCST $0x96, 104(SP), Z14, Z21
+	VPMULUDQ        Z3, Z20, Z14
+	VPMULUDQ        Z4, Z22, Z15
+	VPSHUFD         $0xb1, Z15, Z20
+	VPSHUFD         $0xb1, Z14, Z22
+	VPTERNLOGQ.BCST $0x96, 112(SP), Z17, Z20
+	VPTERNLOGQ.BCST $0x96, 120(SP), Z13, Z22
+	VPMULUDQ        Z3, Z19, Z13
+	VPMULUDQ        Z4, Z21, Z17
+	VPSHUFD         $0xb1, Z17, Z19
+	VPSHUFD         $0xb1, Z13, Z21
+	VPTERNLOGQ.BCST $0x96, 112(SP), Z18, Z19
+	VPTERNLOGQ.BCST $0x96, 120(SP), Z16, Z21
+	VPMULUDQ        Z3, Z20, Z16
+	VPMULUDQ        Z4, Z22, Z18
+	VPSHUFD         $0xb1, Z18, Z20
+	VPSHUFD         $0xb1, Z16, Z22
+	VPTERNLOGQ.BCST $0x96, 128(SP), Z15, Z20
+	VPTERNLOGQ.BCST $0x96, 136(SP), Z14, Z22
+	VPMULUDQ        Z3, Z19, Z14
+	VPMULUDQ        Z4, Z21, Z15
+	VPSHUFD         $0xb1, Z15, Z19
+	VPSHUFD         $0xb1, Z14, Z21
+	VPTERNLOGQ.BCST $0x96, 128(SP), Z17, Z19
+	VPTERNLOGQ.BCST $0x96, 136(SP), Z13, Z21
+	VPMULUDQ        Z3, Z20, Z13
+	VPMULUDQ        Z4, Z22, Z17
+	VPSHUFD         $0xb1, Z17, Z17
+	VPSHUFD         $0xb1, Z13, Z13
+	VPTERNLOGD.BCST $0x96, 144(SP), Z18, K1, Z17
+	VPTERNLOGD.BCST $0x96, 152(SP), Z16, K1, Z13
+	VPMULUDQ        Z3, Z19, Z16
+	VPMULUDQ        Z4, Z21, Z18
+	VPSHUFD         $0xb1, Z18, Z18
+	VPSHUFD         $0xb1, Z16, Z16
+	VPTERNLOGD.BCST $0x96, 144(SP), Z15, K1, Z18
+	VPTERNLOGD.BCST $0x96, 152(SP), Z14, K1, Z16
+	VPUNPCKLQDQ     Z13, Z17, Z14
+	VPUNPCKHQDQ     Z13, Z17, Z13
+	VPUNPCKLQDQ     Z16, Z18, Z15
+	VPUNPCKHQDQ     Z16, Z18, Z16
+	VPMOVZXWD       (CX), Z17
+	VPSLLD          $0x10, Z17, Z17
+	VPMOVZXWD       (AX), Z18
+	VPSLLD          $0x10, Z18, Z18
+	VMULPS          Z0, Z17, Z17
+	VMULPS          Z18, Z1, Z18
+	VADDPS          Z18, Z17, Z17
+	VPMOVZXWD       32(CX), Z18
+	VPSLLD          $0x10, Z18, Z18
+	VPMOVZXWD       32(AX), Z19
+	VPSLLD          $0x10, Z19, Z19
+	VMULPS          Z0, Z18, Z18
+	VMULPS          Z19, Z1, Z19
+	VADDPS          Z19, Z18, Z18
+	VCMPPS          $0x03, Z17, Z17, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z17
+	VCMPPS          $0x03, Z18, Z18, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z18
+	VMOVDQA64       Z17, Z19
+	VPERMT2W        Z18, Z8, Z19
+	VPERMT2W        Z18, Z9, Z17
+	VPADDW          Z19, Z14, Z14
+	VPCMPUW         $0x01, Z19, Z14, K2
+	VPSUBW          Z12, Z17, K2, Z17
+	VMOVUPS         Z17, (AX)
+	VPMOVZXWD       64(CX), Z14
+	VPSLLD          $0x10, Z14, Z14
+	VPMOVZXWD       64(AX), Z17
+	VPSLLD          $0x10, Z17, Z17
+	VMULPS          Z0, Z14, Z14
+	VMULPS          Z17, Z1, Z17
+	VADDPS          Z17, Z14, Z14
+	VPMOVZXWD       96(CX), Z17
+	VPSLLD          $0x10, Z17, Z17
+	VPMOVZXWD       96(AX), Z18
+	VPSLLD          $0x10, Z18, Z18
+	VMULPS          Z0, Z17, Z17
+	VMULPS          Z18, Z1, Z18
+	VADDPS          Z18, Z17, Z17
+	VCMPPS          $0x03, Z14, Z14, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z14
+	VCMPPS          $0x03, Z17, Z17, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z17
+	VMOVDQA64       Z14, Z18
+	VPERMT2W        Z17, Z8, Z18
+	VPERMT2W        Z17, Z9, Z14
+	VPADDW          Z18, Z13, Z13
+	VPCMPUW         $0x01, Z18, Z13, K2
+	VPSUBW          Z12, Z14, K2, Z14
+	VMOVUPS         Z14, 64(AX)
+	VPMOVZXWD       128(CX), Z13
+	VPSLLD          $0x10, Z13, Z13
+	VPMOVZXWD       128(AX), Z14
+	VPSLLD          $0x10, Z14, Z14
+	VMULPS          Z0, Z13, Z13
+	VMULPS          Z14, Z1, Z14
+	VADDPS          Z14, Z13, Z13
+	VPMOVZXWD       160(CX), Z14
+	VPSLLD          $0x10, Z14, Z14
+	VPMOVZXWD       160(AX), Z17
+	VPSLLD          $0x10, Z17, Z17
+	VMULPS          Z0, Z14, Z14
+	VMULPS          Z17, Z1, Z17
+	VADDPS          Z17, Z14, Z14
+	VCMPPS          $0x03, Z13, Z13, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z13
+	VCMPPS          $0x03, Z14, Z14, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z14
+	VMOVDQA64       Z13, Z17
+	VPERMT2W        Z14, Z8, Z17
+	VPERMT2W        Z14, Z9, Z13
+	VPADDW          Z17, Z15, Z15
+	VPCMPUW         $0x01, Z17, Z15, K2
+	VPSUBW          Z12, Z13, K2, Z13
+	VMOVUPS         Z13, 128(AX)
+	VPMOVZXWD       192(CX), Z13
+	VPSLLD          $0x10, Z13, Z13
+	VPMOVZXWD       192(AX), Z14
+	VPSLLD          $0x10, Z14, Z14
+	VMULPS          Z0, Z13, Z13
+	VMULPS          Z14, Z1, Z14
+	VADDPS          Z14, Z13, Z13
+	VPMOVZXWD       224(CX), Z14
+	VPSLLD          $0x10, Z14, Z14
+	VPMOVZXWD       224(AX), Z15
+	VPSLLD          $0x10, Z15, Z15
+	VMULPS          Z0, Z14, Z14
+	VMULPS          Z15, Z1, Z15
+	VADDPS          Z15, Z14, Z14
+	VCMPPS          $0x03, Z13, Z13, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z13
+	VCMPPS          $0x03, Z14, Z14, K2
+	VPTERNLOGD      $0xa8, Z11, Z10, K2, Z14
+	VMOVDQA64       Z13, Z15
+	VPERMT2W        Z14, Z8, Z15
+	VPERMT2W        Z14, Z9, Z13
+	VPADDW          Z15, Z16, Z16
+	VPCMPUW         $0x01, Z15, Z16, K2
+	VPSUBW          Z12, Z13, K2, Z13
+	VMOVUPS         Z13, 192(AX)
+	ADDQ            $+256, AX
+	ADDQ            $+256, CX
+	SUBQ            $+128, DX
+	JMP             loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+DATA accumulateBF16AVX512Order<>+0(SB)/8, $0x0000000000000000
+DATA accumulateBF16AVX512Order<>+8(SB)/8, $0x0000000000000004
+DATA accumulateBF16AVX512Order<>+16(SB)/8, $0x0000000000000001
+DATA accumulateBF16AVX512Order<>+24(SB)/8, $0x0000000000000005
+DATA accumulateBF16AVX512Order<>+32(SB)/8, $0x0000000000000002
+DATA accumulateBF16AVX512Order<>+40(SB)/8, $0x0000000000000006
+DATA accumulateBF16AVX512Order<>+48(SB)/8, $0x0000000000000003
+DATA accumulateBF16AVX512Order<>+56(SB)/8, $0x0000000000000007
+GLOBL accumulateBF16AVX512Order<>(SB), RODATA|NOPTR, $64
+
+DATA accumulateBF16AVX512Step<>+0(SB)/8, $0x0000000000000008
+DATA accumulateBF16AVX512Step<>+8(SB)/8, $0x0000000000000008
+DATA accumulateBF16AVX512Step<>+16(SB)/8, $0x0000000000000008
+DATA accumulateBF16AVX512Step<>+24(SB)/8, $0x0000000000000008
+DATA accumulateBF16AVX512Step<>+32(SB)/8, $0x0000000000000008
+DATA accumulateBF16AVX512Step<>+40(SB)/8, $0x0000000000000008
+DATA accumulateBF16AVX512Step<>+48(SB)/8, $0x0000000000000008
+DATA accumulateBF16AVX512Step<>+56(SB)/8, $0x0000000000000008
+GLOBL accumulateBF16AVX512Step<>(SB), RODATA|NOPTR, $64

@@ -11,6 +11,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/philox"
+	"github.com/snug-ml/snug/internal/sweep"
 )
 
 // Draws names the random numbers of a vector: element i takes the 16-bit half
@@ -32,6 +33,10 @@ type Kernels struct {
 	BF16 func(dst []snug.BFloat16, src []float32, s philox.Stream, first uint64)
 	// BF16Stream is BF16 that keeps dst out of the caches where it can.
 	BF16Stream func(dst []snug.BFloat16, src []float32, s philox.Stream, first uint64)
+
+	// Accumulate, unless nil, does elements of [Draws.Accumulate], from element lo of g on,
+	// and returns how many: all or a multiple of PerBlock.
+	Accumulate func(acc []snug.BFloat16, g snug.View, lo int, alpha, beta float32, s philox.Stream, first uint64) int
 }
 
 // Registry holds the loops of every tier.
@@ -68,6 +73,40 @@ func (d Draws) store(dst snug.View, lo int, src []float32, toBF16 func([]snug.BF
 func toBF16(dst []snug.BFloat16, src []float32, s philox.Stream, first uint64) {
 	inTiles(dst, src, s, first*PerBlock, half.Registry.Best().F32ToBF16Stochastic)
 }
+
+// Accumulate computes acc = alpha·g + beta·acc, for the len(acc) elements of g, a host view, from lo on.
+// Both products and the sum are rounded, and the sum at random to acc, whose element 0 takes half First+lo.
+// beta is not 0.
+func (d Draws) Accumulate(acc []snug.BFloat16, g snug.View, lo int, alpha, beta float32) {
+	d.accumulate(Registry.Best(), acc, g, lo, alpha, beta)
+}
+
+func (d Draws) accumulate(k *Kernels, acc []snug.BFloat16, g snug.View, lo int, alpha, beta float32) {
+	scratch := sums.Get(half.Chunk)
+	defer sums.Put(scratch)
+	for len(acc) > 0 {
+		first, n := d.First+uint64(lo), min(half.Chunk, len(acc))
+		skip := first % PerBlock
+		switch {
+		case skip > 0:
+			n = min(int(PerBlock-skip), len(acc)) // up to the next block
+		case k.Accumulate != nil:
+			done := k.Accumulate(acc, g, lo, alpha, beta, d.Stream, first/PerBlock)
+			acc, lo = acc[done:], lo+done
+			if n = min(n, len(acc)); done > 0 {
+				continue
+			}
+		}
+		sum := (*scratch)[:n]
+		half.Registry.Best().BF16ToF32(sum, acc[:n])
+		sweep.Accumulate(sum, g, lo, alpha, beta)
+		Draws{d.Stream, first}.store(snug.ViewOf(acc[:n]), 0, sum, k.BF16)
+		acc, lo = acc[n:], lo+n
+	}
+}
+
+// sums are the scratch of running workers.
+var sums cpu.Scratch
 
 // tile is how many elements are rounded at a time, from random numbers in scratch.
 const tile = 8 << 10

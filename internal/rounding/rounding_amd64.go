@@ -10,7 +10,9 @@ import (
 	"github.com/snug-ml/snug/internal/philox"
 )
 
-func init() { Registry.Add(cpu.AVX512, Kernels{BF16: cached, BF16Stream: streamed}) }
+func init() {
+	Registry.Add(cpu.AVX512, Kernels{BF16: cached, BF16Stream: streamed, Accumulate: accumulate})
+}
 
 // step is what the assembly rounds at a time, a multiple of PerBlock, and align the bytes
 // to which it wants dst aligned when it streams; Go does the rest.
@@ -47,4 +49,21 @@ func streamed(dst []snug.BFloat16, src []float32, s philox.Stream, first uint64)
 		toBF16(dst[:n], src[:n], s, first)
 	}
 	aligned(dst[n:], src[n:], s, first+uint64(before/PerBlock))
+}
+
+func accumulate(acc []snug.BFloat16, g snug.View, lo int, alpha, beta float32, s philox.Stream, first uint64) int {
+	n := len(acc) / step * step
+	if n == 0 {
+		return 0
+	}
+	to, hi := (*uint16)(&acc[0]), lo+n
+	switch g.DType() {
+	case snug.F32:
+		accumulateF32AVX512(to, &g.Float32s()[lo:hi][0], n, alpha, beta, s.Seed, s.Tensor, first)
+	case snug.F16:
+		accumulateF16AVX512(to, (*uint16)(&g.Float16s()[lo:hi][0]), n, alpha, beta, s.Seed, s.Tensor, first)
+	case snug.BF16:
+		accumulateBF16AVX512(to, (*uint16)(&g.BFloat16s()[lo:hi][0]), n, alpha, beta, s.Seed, s.Tensor, first)
+	}
+	return n
 }

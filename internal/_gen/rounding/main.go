@@ -22,26 +22,73 @@ func main() {
 	ConstraintExpr("!noasm,gc")
 	toBF16("toBF16AVX512", vec.Set.Write, func() {})
 	toBF16("toBF16StreamAVX512", vec.Set.Stream, SFENCE)
+	for _, e := range vec.Elems {
+		accumulate(e)
+	}
 	Generate()
 }
 
-// toBF16 adds the 16-bit halves of a stream to the halves of float32 that are cut off.
+// pair loads two vectors of float32 that begin at an element.
+type pair func(at int) (x, y reg.VecVirtual)
+
+// toBF16 rounds src.
 func toBF16(name string, write func(s vec.Set, x reg.Register, to Mem), end func()) {
 	s := vec.AVX512
 	TEXT(name, NOSPLIT, "func(dst *uint16, src *float32, n int, seed, tensor, first uint64)")
 	Pragma("noescape")
 	Doc(name + " rounds n elements, a multiple of 128; element i takes half i%8 of block first+i/8.")
 	dst, src := vec.Point("dst", 2), vec.Point("src", 4)
-	n := Load(Param("n"), GP64())
-	g, h := rounds.New(s, name), vec.NewHalves()
-	vec.Loop("loop", n, step, []vec.Pointer{dst, src}, func() {
-		for i := 0; i < step; i += s.Lanes {
+	fetch := func() {
+		for i := 0; i < step; i += 16 {
 			PREFETCHT0(src.At(near + i))
 		}
+	}
+	load := func(at int) (x, y reg.VecVirtual) {
+		return s.Load(vec.Float32, src.At(at)), s.Load(vec.Float32, src.At(at+s.Lanes))
+	}
+	round(name, dst, []vec.Pointer{dst, src}, fetch, load, write)
+	end()
+	vec.End()
+}
+
+// accumulate rounds alpha·x + beta·acc, whose products and sum are rounded too, to acc.
+func accumulate(e vec.Elem) {
+	s, name := vec.AVX512, "accumulate"+e.Name+"AVX512"
+	TEXT(name, NOSPLIT, "func(acc *uint16, x *"+e.Go+", n int, alpha, beta float32, seed, tensor, first uint64)")
+	Pragma("noescape")
+	Doc(name + " is for n elements, a multiple of 128; element i takes half i%8 of block first+i/8.")
+	acc, x := vec.Point("acc", 2), vec.Point("x", e.Size)
+	alpha, beta := s.Broadcast(Param("alpha")), s.Broadcast(Param("beta"))
+	fetch := func() {
+		for i := 0; i < step; i += 32 {
+			PREFETCHT0(acc.At(near + i))
+		}
+		for i := 0; i < step; i += 64 / e.Size {
+			PREFETCHT0(x.At(near + i))
+		}
+	}
+	sum := func(at int) reg.VecVirtual {
+		v, old := s.Load(e, x.At(at)), s.Load(vec.BFloat16, acc.At(at))
+		VMULPS(alpha, v, v)
+		VMULPS(old, beta, old)
+		VADDPS(old, v, v)
+		return v
+	}
+	load := func(at int) (x, y reg.VecVirtual) { return sum(at), sum(at + s.Lanes) }
+	round(name, acc, []vec.Pointer{acc, x}, fetch, load, vec.Set.Write)
+	vec.End()
+}
+
+// round adds the 16-bit halves of a stream to the halves of float32 that are cut off, for n elements.
+func round(name string, dst vec.Pointer, all []vec.Pointer, fetch func(), load pair, write func(s vec.Set, x reg.Register, to Mem)) {
+	s, n := vec.AVX512, Load(Param("n"), GP64())
+	g, h := rounds.New(s, name), vec.NewHalves()
+	vec.Loop("loop", n, step, all, func() {
+		fetch()
 		for i, w := range g.Next(groups) {
 			for j, draws := range w {
 				at := group*i + group/2*j
-				lower, upper := h.Split(s.Load(vec.Float32, src.At(at)), s.Load(vec.Float32, src.At(at+s.Lanes)))
+				lower, upper := h.Split(load(at))
 				carry := K()
 				VPADDW(lower, draws, draws)
 				VPCMPUW(Imm(less), lower, draws, carry)
@@ -50,6 +97,4 @@ func toBF16(name string, write func(s vec.Set, x reg.Register, to Mem), end func
 			}
 		}
 	})
-	end()
-	vec.End()
 }
