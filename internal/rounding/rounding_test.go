@@ -58,6 +58,48 @@ func TestStore(t *testing.T) {
 	}
 }
 
+// TestAccumulate: every tier adds any part of a vector as the definition says for each element.
+func TestAccumulate(t *testing.T) {
+	const most = 3000
+	r := rand.New(rand.NewPCG(3, 4))
+	old, x := make([]snug.BFloat16, most), make([]float32, most)
+	f, b := make([]snug.Float16, most), make([]snug.BFloat16, most)
+	for i := range x {
+		old[i], b[i] = snug.BFloat16(r.Uint32()), snug.BFloat16(r.Uint32()) // NaNs and infinities too
+		x[i], f[i] = float32(r.NormFloat64()), snug.Float16(r.Uint32())
+		if i%5 > 0 {
+			old[i] = snug.ToBFloat16(float32(r.NormFloat64()))
+		}
+	}
+	const alpha, beta = 0.3, 0.7
+	for _, d := range []Draws{{}, {philox.Stream{Seed: 1, Tensor: 2}, 3}, {philox.Stream{Seed: 4}, math.MaxUint32*8 - 40}} {
+		for _, g := range []snug.View{snug.ViewOf(x), snug.ViewOf(f), snug.ViewOf(b)} {
+			values := make([]float32, most)
+			half.Load(values, g, 0)
+			for _, c := range [][2]int{{0, 1}, {7, 9}, {0, 128}, {8, 127}, {3, 1500}, {0, most}, {24, 640}} {
+				lo, n := c[0], c[1]
+				n = min(n, most-lo)
+				want := make([]snug.BFloat16, n)
+				var word [1]uint32
+				for i := range want {
+					at := d.First + uint64(lo+i)
+					sum := float32(alpha*values[lo+i]) + float32(beta*old[i].Float32())
+					half.Registry.Best().F32ToBF16Stochastic(want[i:][:1], []float32{sum}, d.Halves(word[:], at/2)[at%2:][:1])
+				}
+				for tier, k := range Registry.All() {
+					acc := append([]snug.BFloat16{}, old[:n]...)
+					d.accumulate(k, acc, g, lo, alpha, beta)
+					for i := range want {
+						if want[i].Float32() == want[i].Float32() || acc[i].Float32() == acc[i].Float32() {
+							require.Equal(t, want[i], acc[i], "%v: %v from %d, element %d of %d, %v", tier, d, lo, i, n, g.DType())
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestSeeds has the first numbers of SplitMix64 from 1234567, and the hash of "a",
 // as they are published.
 func TestSeeds(t *testing.T) {
