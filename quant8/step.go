@@ -313,7 +313,6 @@ func (j *stepJob) Run() {
 		j.sums.begin(items)
 		defer j.sums.end()
 	}
-	args.items = items
 	stepTask.Run(items, args)
 }
 
@@ -323,13 +322,9 @@ type stepArgs struct {
 	tile     int // elements of one update: a block, or a length that suits the cache
 	grain    int // elements of one item, a multiple of tile
 	perChunk int // items in a chunk
-	items    int
 }
 
-// stepTask begins with the last item: the check of the gradient has ended there, so that the
-// caches still have it.
 var stepTask = cpu.NewTask(func(a *stepArgs, item int) {
-	item = a.items - 1 - item
 	chunk := item / a.perChunk
 	lo, hi := cpu.Chunk(a.p.Len(), a.chunk, chunk)
 	begin, end := cpu.Chunk(hi-lo, a.grain, item%a.perChunk)
