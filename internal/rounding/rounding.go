@@ -74,9 +74,9 @@ func toBF16(dst []snug.BFloat16, src []float32, s philox.Stream, first uint64) {
 	inTiles(dst, src, s, first*PerBlock, half.Registry.Best().F32ToBF16Stochastic)
 }
 
-// Accumulate computes acc = alpha·g + beta·acc, for the len(acc) elements of g, a host view, from lo on.
-// Both products and the sum are rounded, and the sum at random to acc, whose element 0 takes half First+lo.
-// beta is not 0.
+// Accumulate computes acc = alpha·g + beta·acc, for the len(acc) elements of g, a host view,
+// from lo on. Both products are rounded, and the sum to float32 and then at random to acc,
+// whose element 0 takes half First+lo. beta is not 0. It takes 20 KiB of scratch.
 func (d Draws) Accumulate(acc []snug.BFloat16, g snug.View, lo int, alpha, beta float32) {
 	d.accumulate(Registry.Best(), acc, g, lo, alpha, beta)
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/snug-ml/snug/internal/_gen/philox/rounds"
 )
 
-// together is how many groups of blocks take turns: with one, the rounds wait for one another. AVX2 has no registers for more.
+// together is how many groups of blocks take turns: with one, the rounds wait for one
+// another. AVX2 has no registers for more.
 var together = map[bool]int{false: 1, true: 2}
 
 func main() {

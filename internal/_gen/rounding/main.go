@@ -32,7 +32,7 @@ func main() {
 type pair func(at int) (x, y reg.VecVirtual)
 
 // toBF16 rounds src.
-func toBF16(name string, write func(s vec.Set, x reg.Register, to Mem), end func()) {
+func toBF16(name string, write writer, end func()) {
 	s := vec.AVX512
 	TEXT(name, NOSPLIT, "func(dst *uint16, src *float32, n int, seed, tensor, first uint64)")
 	Pragma("noescape")
@@ -79,8 +79,12 @@ func accumulate(e vec.Elem) {
 	vec.End()
 }
 
-// round adds the 16-bit halves of a stream to the halves of float32 that are cut off, for n elements.
-func round(name string, dst vec.Pointer, all []vec.Pointer, fetch func(), load pair, write func(s vec.Set, x reg.Register, to Mem)) {
+// writer writes a vector to memory.
+type writer func(s vec.Set, x reg.Register, to Mem)
+
+// round adds the 16-bit halves of a stream to the halves of float32 that are cut off, for n
+// elements.
+func round(name string, dst vec.Pointer, all []vec.Pointer, fetch func(), load pair, write writer) {
 	s, n := vec.AVX512, Load(Param("n"), GP64())
 	g, h := rounds.New(s, name), vec.NewHalves()
 	vec.Loop("loop", n, step, all, func() {

@@ -196,9 +196,9 @@ func (p pass) testNotBelow(top, limit reg.VecVirtual) {
 	TESTL(mask, mask)
 }
 
-// accumulate reads whole lines of x before it touches acc: the first-level cache of
-// AMD's processors holds only one of two lines whose addresses are a multiple
-// of 256 MiB apart.
+// accumulate reads whole lines of x before it touches acc, and fetches to the second-level
+// cache: the first-level cache of AMD's processors keeps only one of two lines whose
+// addresses are a multiple of 256 MiB apart.
 func (p pass) accumulate() {
 	n := p.begin("accumulate", "computes acc = alpha·x + beta·acc, with both products rounded.", "func(acc *float32, x *%s, n int, alpha, beta float32)")
 	acc, x := vec.Point("acc", 4), vec.Point("x", p.elem.Size)
