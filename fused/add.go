@@ -50,15 +50,16 @@ var addTask = cpu.NewTask(func(j *addJob, item int) {
 	buf := scratch.Get(2 * block)
 	defer finish(buf)
 	if k := direct(j.out); k != nil {
-		k.Add(bits(j.out, lo, hi), bits(j.a, lo, hi), bits(j.b, lo, hi), streams(j.out))
+		k.Add(bits(j.out, lo, hi), bits(j.a, lo, hi), bits(j.b, lo, hi), streams(j.out, j.a, j.b))
 		return
 	}
+	stream := streams32(j.out, j.a, j.b)
 	for ; lo < hi; lo += block {
 		n := min(block, hi-lo)
 		a := load(cut(buf, 0, n), j.a, lo)
 		b := load(cut(buf, 1, n), j.b, lo)
 		out := target(cut(buf, 0, n), j.out, lo)
-		rowwise.F32.Best().Add(out, a, b, streams32(j.out))
+		rowwise.F32.Best().Add(out, a, b, stream)
 		store(j.out, lo, out)
 	}
 })

@@ -110,19 +110,20 @@ var biasAddTask = cpu.NewTask(func(j *biasAddJob, item int) {
 	buf := scratch.Get(block + j.cols)
 	defer finish(buf)
 	if k := direct(j.x); k != nil {
-		bias := bits(j.bias, 0, j.cols)
+		bias, stream := bits(j.bias, 0, j.cols), streams(j.out, j.x)
 		for at := lo * j.cols; at < hi*j.cols; at += j.cols {
-			k.Add(bits(j.out, at, at+j.cols), bits(j.x, at, at+j.cols), bias, streams(j.out))
+			k.Add(bits(j.out, at, at+j.cols), bits(j.x, at, at+j.cols), bias, stream)
 		}
 		return
 	}
 	row, bias := (*buf)[:block], load((*buf)[block:], j.bias, 0)
+	stream := streams32(j.out, j.x)
 	for r := lo; r < hi; r++ {
 		for c := 0; c < j.cols; c += block {
 			at, n := r*j.cols+c, min(block, j.cols-c)
 			x := load(row[:n], j.x, at)
 			out := target(row[:n], j.out, at)
-			rowwise.F32.Best().Add(out, x, bias[c:c+n], streams32(j.out))
+			rowwise.F32.Best().Add(out, x, bias[c:c+n], stream)
 			store(j.out, at, out)
 		}
 	}
@@ -156,8 +157,9 @@ var biasSumsTask = cpu.NewTask(func(j *biasAddBackwardJob, part int) {
 	sums := j.ws.Float32s()[part*j.cols:][:j.cols]
 	clear(sums)
 	lo, hi := cpu.Chunk(j.rows, partRows(j.rows), part)
+	ahead := j.cols * pageRows(j.dy, j.cols)
 	for at := lo * j.cols; at < hi*j.cols; at += j.cols {
-		next := min(at+j.cols, (hi-1)*j.cols) // a kernel fetches it early
+		next := min(at+ahead, (hi-1)*j.cols) // a kernel fetches it early
 		if k := direct(j.dy); k != nil {
 			k.AddScaled(sums, bits(j.dy, at, at+j.cols), 1, sums, bits(j.dy, next, next+j.cols))
 			continue

@@ -159,19 +159,20 @@ var biasGELUTask = cpu.NewTask(func(j *biasGELUJob, item int) {
 	buf := scratch.Get(block + j.cols)
 	defer finish(buf)
 	if k := direct(j.x); k != nil {
-		bias, gelu := bits(j.bias, 0, j.cols), geluLoop(k, j.form)
+		bias, gelu, stream := bits(j.bias, 0, j.cols), geluLoop(k, j.form), streams(j.out, j.x)
 		for at := lo * j.cols; at < hi*j.cols; at += j.cols {
-			gelu(bits(j.out, at, at+j.cols), bits(j.x, at, at+j.cols), bias, streams(j.out))
+			gelu(bits(j.out, at, at+j.cols), bits(j.x, at, at+j.cols), bias, stream)
 		}
 		return
 	}
 	row, bias, gelu := (*buf)[:block], load((*buf)[block:], j.bias, 0), geluLoop(rowwise.F32.Best(), j.form)
+	stream := streams32(j.out, j.x)
 	for r := lo; r < hi; r++ {
 		for c := 0; c < j.cols; c += block {
 			at, n := r*j.cols+c, min(block, j.cols-c)
 			x := load(row[:n], j.x, at)
 			out := target(row[:n], j.out, at)
-			gelu(out, x, bias[c:c+n], streams32(j.out))
+			gelu(out, x, bias[c:c+n], stream)
 			store(j.out, at, out)
 		}
 	}
@@ -217,10 +218,10 @@ var biasGELUBackwardTask = cpu.NewTask(func(j *biasGELUBackwardJob, part int) {
 	clear(sums)
 	lo, hi := cpu.Chunk(j.rows, partRows(j.rows), part)
 	if k := direct(j.x); k != nil {
-		bias, grad := bits(j.bias, 0, j.cols), geluGradLoop(k, j.form)
+		bias, grad, stream := bits(j.bias, 0, j.cols), geluGradLoop(k, j.form), streams(j.dx, j.dy, j.x)
 		for at := lo * j.cols; at < hi*j.cols; at += j.cols {
 			end := at + j.cols
-			grad(bits(j.dx, at, end), sums, bits(j.dy, at, end), bits(j.x, at, end), bias, streams(j.dx))
+			grad(bits(j.dx, at, end), sums, bits(j.dy, at, end), bits(j.x, at, end), bias, stream)
 		}
 		return
 	}
@@ -240,7 +241,7 @@ func (j *biasGELUBackwardJob) block(at int, sums, bias []float32, buf *[]float32
 	x := load(cut(buf, 0, n), j.x, at)
 	dy := load(cut(buf, 1, n), j.dy, at)
 	dx := target(cut(buf, 1, n), j.dx, at)
-	geluGradLoop(rowwise.F32.Best(), j.form)(dx, sums, dy, x, bias, streams32(j.dx))
+	geluGradLoop(rowwise.F32.Best(), j.form)(dx, sums, dy, x, bias, streams32(j.dx, j.dy, j.x))
 	store(j.dx, at, dx)
 }
 

@@ -86,22 +86,22 @@ func (j *dropoutJob) Operands(yield func(*driver.Mem)) {
 func (j dropoutJob) Run() { dropoutTask.Run(cpu.Chunks(j.out.Len(), itemLen), j) }
 
 var dropoutTask = cpu.NewTask(func(j *dropoutJob, item int) {
-	stream := philox.Stream{Seed: j.mask.Seed, Tensor: j.mask.Tensor}
+	random := philox.Stream{Seed: j.mask.Seed, Tensor: j.mask.Tensor}
 	threshold, scale := j.mask.threshold()
 	buf := scratch.Get(2 * blockCols)
 	defer finish(buf)
-	k := direct(j.out)
+	k, stream, stream32 := direct(j.out), streams(j.out, j.x), streams32(j.out, j.x)
 	for lo, end := cpu.Chunk(j.out.Len(), itemLen, item); lo < end; lo += blockCols {
 		n := min(blockCols, end-lo)
 		words := asWords(cut(buf, 0, n))
-		stream.Words(words, j.mask.First+uint64(lo))
+		random.Words(words, j.mask.First+uint64(lo))
 		if k != nil {
-			k.Dropout(bits(j.out, lo, lo+n), bits(j.x, lo, lo+n), words, threshold, scale, streams(j.out))
+			k.Dropout(bits(j.out, lo, lo+n), bits(j.x, lo, lo+n), words, threshold, scale, stream)
 			continue
 		}
 		x := load(cut(buf, 1, n), j.x, lo)
 		out := target(cut(buf, 1, n), j.out, lo)
-		rowwise.F32.Best().Dropout(out, x, words, threshold, scale, streams32(j.out))
+		rowwise.F32.Best().Dropout(out, x, words, threshold, scale, stream32)
 		store(j.out, lo, out)
 	}
 })

@@ -174,30 +174,48 @@ var embeddingTask = cpu.NewTask(func(j *embeddingJob, item int) {
 	}
 })
 
+// soon returns the row that is likely to be read from memory next but few, or the last.
+func (j *embeddingJob) soon(rows []int32, i int) int {
+	return int(rows[min(i+pageRows(j.out, j.cols), len(rows)-1)])
+}
+
 func (j *embeddingJob) copyRows(lo, hi int) {
-	size := j.cols * j.out.DType().Size()
+	defer rowwise.Registry.Best().Fence()
+	size, stream := j.cols*j.out.DType().Size(), streams(j.out)
 	out, table := device.Mem(&j.out).Bytes(), device.Mem(&j.table).Bytes()
-	for i, token := range snug.Host[int32](j.tokens)[lo:hi] {
-		copy(out[(lo+i)*size:][:size], table[int(token)*size:])
+	tokens := snug.Host[int32](j.tokens)[lo:hi]
+	for i, token := range tokens {
+		to, from := out[(lo+i)*size:][:size], table[int(token)*size:][:size]
+		if stream {
+			rowwise.Registry.Best().CopyAround(to, from, table[j.soon(tokens, i)*size:][:size])
+		} else {
+			copy(to, from)
+		}
 	}
 }
 
 func (j *embeddingJob) addRows(lo, hi int) {
 	buf := scratch.Get(2 * j.cols)
 	defer finish(buf)
-	k := direct(j.out)
-	positions := snug.Host[int32](j.positions)[lo:hi]
-	for i, token := range snug.Host[int32](j.tokens)[lo:hi] {
+	k, stream := direct(j.out), streams(j.out)
+	tokens, positions := snug.Host[int32](j.tokens)[lo:hi], snug.Host[int32](j.positions)[lo:hi]
+	for i, token := range tokens {
 		to, from, shift := (lo+i)*j.cols, int(token)*j.cols, int(positions[i])*j.cols
-		if k != nil {
-			k.Add(bits(j.out, to, to+j.cols), bits(j.table, from, from+j.cols), bits(j.pos, shift, shift+j.cols), streams(j.out))
-			continue
+		nextFrom, nextShift := j.soon(tokens, i)*j.cols, j.soon(positions, i)*j.cols
+		switch {
+		case k != nil:
+			k.AddNext(bits(j.out, to, to+j.cols), bits(j.table, from, from+j.cols), bits(j.pos, shift, shift+j.cols),
+				bits(j.table, nextFrom, nextFrom+j.cols), bits(j.pos, nextShift, nextShift+j.cols), stream)
+		case j.out.DType() == snug.F32:
+			row := func(v snug.View, at int) []float32 { return v.Float32s()[at:][:j.cols] }
+			rowwise.F32.Best().AddNext(row(j.out, to), row(j.table, from), row(j.pos, shift),
+				row(j.table, nextFrom), row(j.pos, nextShift), stream)
+		default:
+			row := load(cut(buf, 0, j.cols), j.table, from)
+			pos := load(cut(buf, 1, j.cols), j.pos, shift)
+			rowwise.F32.Best().Add(row, row, pos, false)
+			store(j.out, to, row)
 		}
-		row := load(cut(buf, 0, j.cols), j.table, from)
-		pos := load(cut(buf, 1, j.cols), j.pos, shift)
-		out := target(cut(buf, 0, j.cols), j.out, to)
-		rowwise.F32.Best().Add(out, row, pos, streams32(j.out))
-		store(j.out, to, out)
 	}
 }
 

@@ -122,17 +122,17 @@ var gatedTask = cpu.NewTask(func(j *gatedJob, item int) {
 	buf := scratch.Get(2 * block)
 	defer finish(buf)
 	if k := direct(j.out); k != nil {
-		of(j.kind, k.SiLUMul, k.GELUMul)(bits(j.out, lo, hi), bits(j.gate, lo, hi), bits(j.up, lo, hi), streams(j.out))
+		of(j.kind, k.SiLUMul, k.GELUMul)(bits(j.out, lo, hi), bits(j.gate, lo, hi), bits(j.up, lo, hi), streams(j.out, j.gate, j.up))
 		return
 	}
 	k := rowwise.F32.Best()
-	mul := of(j.kind, k.SiLUMul, k.GELUMul)
+	mul, stream := of(j.kind, k.SiLUMul, k.GELUMul), streams32(j.out, j.gate, j.up)
 	for ; lo < hi; lo += block {
 		n := min(block, hi-lo)
 		gate := load(cut(buf, 0, n), j.gate, lo)
 		up := load(cut(buf, 1, n), j.up, lo)
 		out := target(cut(buf, 0, n), j.out, lo)
-		mul(out, gate, up, streams32(j.out))
+		mul(out, gate, up, stream)
 		store(j.out, lo, out)
 	}
 })
@@ -161,18 +161,19 @@ var gatedBackwardTask = cpu.NewTask(func(j *gatedBackwardJob, item int) {
 	defer finish(buf)
 	if k := direct(j.dy); k != nil {
 		of(j.kind, k.SiLUMulGrad, k.GELUMulGrad)(bits(j.dgate, lo, hi), bits(j.dup, lo, hi),
-			bits(j.dy, lo, hi), bits(j.gate, lo, hi), bits(j.up, lo, hi), streams(j.dy))
+			bits(j.dy, lo, hi), bits(j.gate, lo, hi), bits(j.up, lo, hi), streams(j.dgate, j.dy, j.gate, j.up) && streams(j.dup, j.dy, j.gate, j.up))
 		return
 	}
 	k := rowwise.F32.Best()
 	grad := of(j.kind, k.SiLUMulGrad, k.GELUMulGrad)
+	stream := streams32(j.dgate, j.dy, j.gate, j.up) && streams32(j.dup, j.dy, j.gate, j.up)
 	for ; lo < hi; lo += block {
 		n := min(block, hi-lo)
 		dy := load(cut(buf, 0, n), j.dy, lo)
 		gate := load(cut(buf, 1, n), j.gate, lo)
 		up := load(cut(buf, 2, n), j.up, lo)
 		dgate, dup := target(cut(buf, 1, n), j.dgate, lo), target(cut(buf, 2, n), j.dup, lo)
-		grad(dgate, dup, dy, gate, up, streams32(j.dy))
+		grad(dgate, dup, dy, gate, up, stream)
 		store(j.dgate, lo, dgate)
 		store(j.dup, lo, dup)
 	}

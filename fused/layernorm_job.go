@@ -30,20 +30,21 @@ var layerNormTask = cpu.NewTask(func(j *layerNormJob, item int) {
 	defer finish(buf)
 	lo, hi := cpu.Chunk(j.rows, itemRows(j.cols), item)
 	if k := direct(j.x); k != nil {
-		gamma, beta := bits(j.gamma, 0, j.cols), bits(j.beta, 0, j.cols)
+		gamma, beta, stream := bits(j.gamma, 0, j.cols), bits(j.beta, 0, j.cols), streams(j.out, j.x)
 		for r := lo; r < hi; r++ {
 			at, end := r*j.cols, (r+1)*j.cols
-			mean, rstd := k.LayerNorm(bits(j.out, at, end), bits(j.x, at, end), gamma, beta, j.eps, streams(j.out))
+			mean, rstd := k.LayerNorm(bits(j.out, at, end), bits(j.x, at, end), gamma, beta, j.eps, stream)
 			j.keep(r, mean, rstd)
 		}
 		return
 	}
 	gamma, beta := load(cut(buf, 0, j.cols), j.gamma, 0), load(cut(buf, 1, j.cols), j.beta, 0)
+	stream := streams32(j.out, j.x)
 	for r := lo; r < hi; r++ {
 		at := r * j.cols
 		x := load(cut(buf, 2, j.cols), j.x, at)
 		out := target(cut(buf, 2, j.cols), j.out, at)
-		mean, rstd := rowwise.F32.Best().LayerNorm(out, x, gamma, beta, j.eps, streams32(j.out))
+		mean, rstd := rowwise.F32.Best().LayerNorm(out, x, gamma, beta, j.eps, stream)
 		store(j.out, at, out)
 		j.keep(r, mean, rstd)
 	}
@@ -96,22 +97,22 @@ var layerNormBackwardTask = cpu.NewTask(func(j *layerNormBackwardJob, part int) 
 	mean, rstd, into := j.mean.Float32s(), j.rstd.Float32s(), j.into.Input
 	lo, hi := cpu.Chunk(j.rows, partRows(j.rows), part)
 	if k := direct(j.x); k != nil {
-		gamma := bits(j.gamma, 0, j.cols)
+		gamma, stream := bits(j.gamma, 0, j.cols), into.Beta == 0 && streams(j.dx, j.dy)
 		for r := lo; r < hi; r++ {
 			at, end := r*j.cols, (r+1)*j.cols
 			k.LayerNormGrad(bits(j.dx, at, end), dgamma, dbeta, bits(j.dy, at, end), bits(j.x, at, end), gamma,
-				mean[r], rstd[r], into.Alpha, into.Beta, streams(j.dx))
+				mean[r], rstd[r], into.Alpha, into.Beta, stream)
 		}
 		return
 	}
-	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
+	gamma, stream := load(cut(buf, 0, j.cols), j.gamma, 0), into.Beta == 0 && streams32(j.dx, j.dy)
 	for r := lo; r < hi; r++ {
 		at := r * j.cols
 		dy := load(cut(buf, 1, j.cols), j.dy, at)
 		x := load(cut(buf, 2, j.cols), j.x, at)
 		dx := targetInto(into, cut(buf, 3, j.cols), j.dx, at)
 		rowwise.F32.Best().LayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean[r], rstd[r],
-			into.Alpha, into.Beta, streams32(j.dx))
+			into.Alpha, into.Beta, stream)
 		store(j.dx, at, dx)
 	}
 })

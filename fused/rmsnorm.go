@@ -142,19 +142,19 @@ var rmsNormTask = cpu.NewTask(func(j *rmsNormJob, item int) {
 	defer finish(buf)
 	lo, hi := cpu.Chunk(j.rows, itemRows(j.cols), item)
 	if k := direct(j.x); k != nil {
-		gamma := bits(j.gamma, 0, j.cols)
+		gamma, stream := bits(j.gamma, 0, j.cols), streams(j.out, j.x)
 		for r := lo; r < hi; r++ {
 			at, end := r*j.cols, (r+1)*j.cols
-			j.keep(r, k.RMSNorm(bits(j.out, at, end), bits(j.x, at, end), gamma, j.eps, streams(j.out)))
+			j.keep(r, k.RMSNorm(bits(j.out, at, end), bits(j.x, at, end), gamma, j.eps, stream))
 		}
 		return
 	}
-	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
+	gamma, stream := load(cut(buf, 0, j.cols), j.gamma, 0), streams32(j.out, j.x)
 	for r := lo; r < hi; r++ {
 		at := r * j.cols
 		x := load(cut(buf, 1, j.cols), j.x, at)
 		out := target(cut(buf, 1, j.cols), j.out, at)
-		j.keep(r, rowwise.F32.Best().RMSNorm(out, x, gamma, j.eps, streams32(j.out)))
+		j.keep(r, rowwise.F32.Best().RMSNorm(out, x, gamma, j.eps, stream))
 		store(j.out, at, out)
 	}
 })
@@ -202,21 +202,21 @@ var rmsNormBackwardTask = cpu.NewTask(func(j *rmsNormBackwardJob, part int) {
 	rstd, into := j.rstd.Float32s(), j.into.Input
 	lo, hi := cpu.Chunk(j.rows, partRows(j.rows), part)
 	if k := direct(j.x); k != nil {
-		gamma := bits(j.gamma, 0, j.cols)
+		gamma, stream := bits(j.gamma, 0, j.cols), into.Beta == 0 && streams(j.dx, j.dy)
 		for r := lo; r < hi; r++ {
 			at, end := r*j.cols, (r+1)*j.cols
 			k.RMSNormGrad(bits(j.dx, at, end), dgamma, bits(j.dy, at, end), bits(j.x, at, end), gamma,
-				rstd[r], into.Alpha, into.Beta, streams(j.dx))
+				rstd[r], into.Alpha, into.Beta, stream)
 		}
 		return
 	}
-	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
+	gamma, stream := load(cut(buf, 0, j.cols), j.gamma, 0), into.Beta == 0 && streams32(j.dx, j.dy)
 	for r := lo; r < hi; r++ {
 		at := r * j.cols
 		dy := load(cut(buf, 1, j.cols), j.dy, at)
 		x := load(cut(buf, 2, j.cols), j.x, at)
 		dx := targetInto(into, cut(buf, 3, j.cols), j.dx, at)
-		rowwise.F32.Best().RMSNormGrad(dx, dgamma, dy, x, gamma, rstd[r], into.Alpha, into.Beta, streams32(j.dx))
+		rowwise.F32.Best().RMSNormGrad(dx, dgamma, dy, x, gamma, rstd[r], into.Alpha, into.Beta, stream)
 		store(j.dx, at, dx)
 	}
 })

@@ -190,11 +190,11 @@ var rotaryTask = cpu.NewTask(func(j *rotaryJob, item int) {
 func turnRow[T float32 | uint16](k *rowwise.Layers[T], x []T, angles []float32, c *RotaryOptions, turn float32) {
 	half := c.Turned / 2
 	cos, sin := angles[:half], angles[half:]
+	if !c.Interleaved {
+		k.Rotate(x, x[half:], cos, sin, turn, c.Heads, c.Dim)
+		return
+	}
 	for ; len(x) > 0; x = x[c.Dim:] {
-		if c.Interleaved {
-			k.RotatePairs(cos, sin, x[:c.Turned], turn)
-		} else {
-			k.Rotate(x[:half], x[half:c.Turned], cos, sin, turn)
-		}
+		k.RotatePairs(cos, sin, x[:c.Turned], turn)
 	}
 }

@@ -67,7 +67,7 @@ func layer[T float32 | uint16](n int, k *Layers[T], h [][]T, f [][]float32, a [4
 		k.Dropout(h[0], h[1], words, math.Float32bits(0.25), a[1], stream)
 		return "Dropout", false, true, nil
 	case 11:
-		k.Rotate(h[0], h[1], f[0], f[1], a[3])
+		k.Rotate(h[0], h[1], f[0], f[1], a[3], 1, 0)
 		return "Rotate", false, true, nil
 	case 12:
 		half := len(h[0]) / 2
@@ -85,12 +85,15 @@ func layer[T float32 | uint16](n int, k *Layers[T], h [][]T, f [][]float32, a [4
 	case 16:
 		k.GELUMulGrad(h[0], h[1], h[2], h[3], h[4], stream)
 		return "GELUMulGrad", false, false, nil
+	case 17:
+		k.AddNext(h[0], h[1], h[2], h[1], nil, stream)
+		return "AddNext", false, true, nil
 	}
 	return "", false, false, nil
 }
 
 const (
-	layerCount  = 17
+	layerCount  = 18
 	halfOperand = 5
 	fullOperand = 2
 )

@@ -64,6 +64,11 @@ func axpbyAVX2(acc []float32, x []float32, alpha float32, beta float32)
 //go:noescape
 func rotatePairsAVX2(cos []float32, sin []float32, x []float32, turn float32)
 
+// copyAroundAVX2 copies n bytes, a multiple of 64, to dst, which is aligned to 64, around the caches, and fetches as many from next.
+//
+//go:noescape
+func copyAroundAVX2(dst *byte, src *byte, next *byte, n int)
+
 // maximumAVX512 is maximum, on vectors.
 //
 //go:noescape
@@ -124,10 +129,20 @@ func axpbyAVX512(acc []float32, x []float32, alpha float32, beta float32)
 //go:noescape
 func rotatePairsAVX512(cos []float32, sin []float32, x []float32, turn float32)
 
+// copyAroundAVX512 copies n bytes, a multiple of 64, to dst, which is aligned to 64, around the caches, and fetches as many from next.
+//
+//go:noescape
+func copyAroundAVX512(dst *byte, src *byte, next *byte, n int)
+
 // addAVX2 is add, on vectors.
 //
 //go:noescape
 func addAVX2(dst []float32, a []float32, b []float32, stream bool)
+
+// addNextAVX2 is addNext, on vectors.
+//
+//go:noescape
+func addNextAVX2(dst []float32, a []float32, b []float32, nextA []float32, nextB []float32, stream bool)
 
 // addScaledAVX2 is addScaled, on vectors.
 //
@@ -202,12 +217,17 @@ func dropoutAVX2(dst []float32, src []float32, words []uint32, threshold uint32,
 // rotateAVX2 is rotate, on vectors.
 //
 //go:noescape
-func rotateAVX2(a []float32, b []float32, cos []float32, sin []float32, turn float32)
+func rotateAVX2(a []float32, b []float32, cos []float32, sin []float32, turn float32, heads int, stride int)
 
 // addAVX512 is add, on vectors.
 //
 //go:noescape
 func addAVX512(dst []float32, a []float32, b []float32, stream bool)
+
+// addNextAVX512 is addNext, on vectors.
+//
+//go:noescape
+func addNextAVX512(dst []float32, a []float32, b []float32, nextA []float32, nextB []float32, stream bool)
 
 // addScaledAVX512 is addScaled, on vectors.
 //
@@ -282,12 +302,17 @@ func dropoutAVX512(dst []float32, src []float32, words []uint32, threshold uint3
 // rotateAVX512 is rotate, on vectors.
 //
 //go:noescape
-func rotateAVX512(a []float32, b []float32, cos []float32, sin []float32, turn float32)
+func rotateAVX512(a []float32, b []float32, cos []float32, sin []float32, turn float32, heads int, stride int)
 
 // addBF16AVX512 is add, on vectors.
 //
 //go:noescape
 func addBF16AVX512(dst []uint16, a []uint16, b []uint16, stream bool)
+
+// addNextBF16AVX512 is addNext, on vectors.
+//
+//go:noescape
+func addNextBF16AVX512(dst []uint16, a []uint16, b []uint16, nextA []uint16, nextB []uint16, stream bool)
 
 // addScaledBF16AVX512 is addScaled, on vectors.
 //
@@ -362,12 +387,102 @@ func dropoutBF16AVX512(dst []uint16, src []uint16, words []uint32, threshold uin
 // rotateBF16AVX512 is rotate, on vectors.
 //
 //go:noescape
-func rotateBF16AVX512(a []uint16, b []uint16, cos []float32, sin []float32, turn float32)
+func rotateBF16AVX512(a []uint16, b []uint16, cos []float32, sin []float32, turn float32, heads int, stride int)
 
 // rotatePairsBF16AVX512 is rotatePairs, on vectors.
 //
 //go:noescape
 func rotatePairsBF16AVX512(cos []float32, sin []float32, x []uint16, turn float32)
+
+// addBF16AVX512BF16 is add, on vectors.
+//
+//go:noescape
+func addBF16AVX512BF16(dst []uint16, a []uint16, b []uint16, stream bool)
+
+// addNextBF16AVX512BF16 is addNext, on vectors.
+//
+//go:noescape
+func addNextBF16AVX512BF16(dst []uint16, a []uint16, b []uint16, nextA []uint16, nextB []uint16, stream bool)
+
+// addScaledBF16AVX512BF16 is addScaled, on vectors.
+//
+//go:noescape
+func addScaledBF16AVX512BF16(acc []float32, x []uint16, alpha float32, nextAcc []float32, nextX []uint16)
+
+// geluBF16AVX512BF16 is gelu, on vectors.
+//
+//go:noescape
+func geluBF16AVX512BF16(dst []uint16, x []uint16, bias []uint16, stream bool)
+
+// geluGradBF16AVX512BF16 is geluGrad, on vectors.
+//
+//go:noescape
+func geluGradBF16AVX512BF16(dx []uint16, sums []float32, dy []uint16, x []uint16, bias []uint16, stream bool)
+
+// geluErfBF16AVX512BF16 is geluErf, on vectors.
+//
+//go:noescape
+func geluErfBF16AVX512BF16(dst []uint16, x []uint16, bias []uint16, stream bool)
+
+// geluErfGradBF16AVX512BF16 is geluErfGrad, on vectors.
+//
+//go:noescape
+func geluErfGradBF16AVX512BF16(dx []uint16, sums []float32, dy []uint16, x []uint16, bias []uint16, stream bool)
+
+// siluMulBF16AVX512BF16 is siluMul, on vectors.
+//
+//go:noescape
+func siluMulBF16AVX512BF16(dst []uint16, gate []uint16, up []uint16, stream bool)
+
+// siluMulGradBF16AVX512BF16 is siluMulGrad, on vectors.
+//
+//go:noescape
+func siluMulGradBF16AVX512BF16(dgate []uint16, dup []uint16, dy []uint16, gate []uint16, up []uint16, stream bool)
+
+// geluMulBF16AVX512BF16 is geluMul, on vectors.
+//
+//go:noescape
+func geluMulBF16AVX512BF16(dst []uint16, gate []uint16, up []uint16, stream bool)
+
+// geluMulGradBF16AVX512BF16 is geluMulGrad, on vectors.
+//
+//go:noescape
+func geluMulGradBF16AVX512BF16(dgate []uint16, dup []uint16, dy []uint16, gate []uint16, up []uint16, stream bool)
+
+// layerNormBF16AVX512BF16 is layerNorm, on vectors.
+//
+//go:noescape
+func layerNormBF16AVX512BF16(dst []uint16, x []uint16, gamma []uint16, beta []uint16, eps float32, stream bool) (mean float32, rstd float32)
+
+// layerNormGradBF16AVX512BF16 is layerNormGrad, on vectors.
+//
+//go:noescape
+func layerNormGradBF16AVX512BF16(dx []uint16, dgamma []float32, dbeta []float32, dy []uint16, x []uint16, gamma []uint16, mean float32, rstd float32, alpha float32, beta float32, stream bool)
+
+// rmsNormBF16AVX512BF16 is rmsNorm, on vectors.
+//
+//go:noescape
+func rmsNormBF16AVX512BF16(dst []uint16, x []uint16, gamma []uint16, eps float32, stream bool) (rstd float32)
+
+// rmsNormGradBF16AVX512BF16 is rmsNormGrad, on vectors.
+//
+//go:noescape
+func rmsNormGradBF16AVX512BF16(dx []uint16, dgamma []float32, dy []uint16, x []uint16, gamma []uint16, rstd float32, alpha float32, beta float32, stream bool)
+
+// dropoutBF16AVX512BF16 is dropout, on vectors.
+//
+//go:noescape
+func dropoutBF16AVX512BF16(dst []uint16, src []uint16, words []uint32, threshold uint32, scale float32, stream bool)
+
+// rotateBF16AVX512BF16 is rotate, on vectors.
+//
+//go:noescape
+func rotateBF16AVX512BF16(a []uint16, b []uint16, cos []float32, sin []float32, turn float32, heads int, stride int)
+
+// rotatePairsBF16AVX512BF16 is rotatePairs, on vectors.
+//
+//go:noescape
+func rotatePairsBF16AVX512BF16(cos []float32, sin []float32, x []uint16, turn float32)
 
 // maxRowsAVX512 is maxRows for one row or more, on vectors. Distances are in bytes.
 //

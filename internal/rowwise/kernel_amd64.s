@@ -1067,6 +1067,32 @@ DATA evenSigns<>+56(SB)/4, $0x80000000
 DATA evenSigns<>+60(SB)/4, $0x00000000
 GLOBL evenSigns<>(SB), RODATA|NOPTR, $64
 
+// func copyAroundAVX2(dst *byte, src *byte, next *byte, n int)
+// Requires: AVX, MMX+
+TEXT ·copyAroundAVX2(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ next+16(FP), DX
+	MOVQ n+24(FP), BX
+
+loop:
+	CMPQ       BX, $0x00
+	JLE        done
+	PREFETCHT1 (DX)
+	VMOVUPS    (CX), Y0
+	VMOVNTPS   Y0, (AX)
+	VMOVUPS    32(CX), Y0
+	VMOVNTPS   Y0, 32(AX)
+	ADDQ       $0x40, AX
+	ADDQ       $0x40, CX
+	ADDQ       $0x40, DX
+	SUBQ       $0x40, BX
+	JMP        loop
+
+done:
+	VZEROUPPER
+	RET
+
 // func maximumAVX512(x []float32, scale float32, most float32) float32
 // Requires: AVX, AVX512F, BMI2, MMX+, SSE
 TEXT ·maximumAVX512(SB), NOSPLIT, $0-36
@@ -1803,6 +1829,30 @@ done:
 	VZEROUPPER
 	RET
 
+// func copyAroundAVX512(dst *byte, src *byte, next *byte, n int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·copyAroundAVX512(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ next+16(FP), DX
+	MOVQ n+24(FP), BX
+
+loop:
+	CMPQ       BX, $0x00
+	JLE        done
+	PREFETCHT1 (DX)
+	VMOVUPS    (CX), Z0
+	VMOVNTPS   Z0, (AX)
+	ADDQ       $0x40, AX
+	ADDQ       $0x40, CX
+	ADDQ       $0x40, DX
+	SUBQ       $0x40, BX
+	JMP        loop
+
+done:
+	VZEROUPPER
+	RET
+
 // func addAVX2(dst []float32, a []float32, b []float32, stream bool)
 // Requires: AVX, CMOV, MMX+
 TEXT ·addAVX2(SB), NOSPLIT, $0-73
@@ -1823,10 +1873,10 @@ mainUnit:
 	JLT        mainTail
 	VMOVUPS    (CX)(SI*4), Y0
 	VMOVUPS    32(CX)(SI*4), Y1
-	PREFETCHT0 2048(CX)(SI*4)
+	PREFETCHT1 4096(CX)(SI*4)
 	VMOVUPS    (DX)(SI*4), Y2
 	VMOVUPS    32(DX)(SI*4), Y3
-	PREFETCHT0 2048(DX)(SI*4)
+	PREFETCHT1 4096(DX)(SI*4)
 	VADDPS     Y2, Y0, Y0
 	VADDPS     Y3, Y1, Y1
 	TESTL      DI, DI
@@ -1874,6 +1924,79 @@ mainDone:
 	VZEROUPPER
 	RET
 
+// func addNextAVX2(dst []float32, a []float32, b []float32, nextA []float32, nextB []float32, stream bool)
+// Requires: AVX, CMOV, MMX+
+TEXT ·addNextAVX2(SB), NOSPLIT, $0-121
+	MOVQ    dst_base+0(FP), AX
+	MOVQ    a_base+24(FP), CX
+	MOVQ    b_base+48(FP), DX
+	MOVQ    nextA_base+72(FP), BX
+	MOVQ    nextB_base+96(FP), SI
+	MOVQ    dst_len+8(FP), DI
+	XORQ    R8, R8
+	MOVB    stream+120(FP), R8
+	MOVBLZX R8, R9
+	XORL    R8, R8
+	TESTQ   $0x0000003f, AX
+	CMOVQNE R8, R9
+	XORL    R8, R8
+
+mainUnit:
+	CMPQ       DI, $0x00000010
+	JLT        mainTail
+	VMOVUPS    (CX)(R8*4), Y0
+	VMOVUPS    32(CX)(R8*4), Y1
+	VMOVUPS    (DX)(R8*4), Y2
+	VMOVUPS    32(DX)(R8*4), Y3
+	PREFETCHT1 (BX)(R8*4)
+	PREFETCHT1 (SI)(R8*4)
+	VADDPS     Y2, Y0, Y0
+	VADDPS     Y3, Y1, Y1
+	TESTL      R9, R9
+	JZ         cached1
+	VMOVNTPS   Y0, (AX)(R8*4)
+	VMOVNTPS   Y1, 32(AX)(R8*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Y0, (AX)(R8*4)
+	VMOVUPS Y1, 32(AX)(R8*4)
+
+stored1:
+	ADDQ $0x00000010, R8
+	SUBQ $0x00000010, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ      DI, DI
+	JZ         mainDone
+	MOVL       $0x00000008, SI
+	XORL       R9, R9
+	MOVQ       DI, BX
+	CMPQ       BX, SI
+	CMOVQGT    SI, BX
+	SUBQ       SI, DI
+	CMOVQLT    R9, DI
+	LEAQ       (R8)(BX*1), SI
+	LEAQ       laneMasks<>+0(SB), R9
+	NEGQ       BX
+	VMOVDQU    32(R9)(BX*4), Y0
+	LEAQ       laneMasks<>+0(SB), BX
+	NEGQ       DI
+	VMOVDQU    32(BX)(DI*4), Y1
+	VMASKMOVPS (CX)(R8*4), Y0, Y2
+	VMASKMOVPS (CX)(SI*4), Y1, Y3
+	VMASKMOVPS (DX)(R8*4), Y0, Y4
+	VMASKMOVPS (DX)(SI*4), Y1, Y5
+	VADDPS     Y4, Y2, Y2
+	VADDPS     Y5, Y3, Y3
+	VMASKMOVPS Y2, Y0, (AX)(R8*4)
+	VMASKMOVPS Y3, Y1, (AX)(SI*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
 // func addScaledAVX2(acc []float32, x []float32, alpha float32, nextAcc []float32, nextX []float32)
 // Requires: AVX, CMOV, MMX+
 TEXT ·addScaledAVX2(SB), NOSPLIT, $0-104
@@ -1893,8 +2016,8 @@ mainUnit:
 	VMOVUPS    32(AX)(DI*4), Y2
 	VMOVUPS    (CX)(DI*4), Y3
 	VMOVUPS    32(CX)(DI*4), Y4
-	PREFETCHT0 (DX)(DI*4)
-	PREFETCHT0 (BX)(DI*4)
+	PREFETCHT1 (DX)(DI*4)
+	PREFETCHT1 (BX)(DI*4)
 	VMULPS     Y0, Y3, Y3
 	VADDPS     Y3, Y1, Y1
 	VMULPS     Y0, Y4, Y4
@@ -1953,84 +2076,85 @@ TEXT ·geluAVX2(SB), NOSPLIT, $0-73
 	XORL    SI, SI
 
 mainUnit:
-	CMPQ        BX, $0x00000010
-	JLT         mainTail
-	VMOVUPS     (CX)(SI*4), Y0
-	VMOVUPS     32(CX)(SI*4), Y1
-	PREFETCHT0  2048(CX)(SI*4)
-	VMOVUPS     (DX)(SI*4), Y2
-	VMOVUPS     32(DX)(SI*4), Y3
-	VADDPS      Y2, Y0, Y0
-	VADDPS      Y3, Y1, Y1
-	VMOVUPS     lanesc1800000<>+0(SB), Y2
-	VMAXPS      Y0, Y2, Y0
-	VMOVUPS     lanes41800000<>+0(SB), Y2
-	VMINPS      Y0, Y2, Y2
-	VMULPS      Y2, Y2, Y3
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y4
-	VFMADD213PS lanes40135761<>+0(SB), Y3, Y4
-	VMULPS      Y2, Y4, Y4
-	VMOVUPS     lanes3f800000<>+0(SB), Y3
-	VORPS       lanes80000000<>+0(SB), Y4, Y2
-	VROUNDPS    $0x08, Y2, Y5
-	VSUBPS      Y5, Y2, Y6
-	VMOVUPS     lanes392385a5<>+0(SB), Y7
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y2, Y2
-	VCVTPS2DQ   Y5, Y5
-	VPSLLD      $0x17, Y5, Y5
-	VPADDD      Y5, Y7, Y7
-	VANDPS      Y2, Y7, Y7
-	VADDPS      Y3, Y7, Y2
-	VDIVPS      Y2, Y3, Y2
-	VMULPS      Y2, Y7, Y7
-	VSUBPS      Y7, Y3, Y2
-	VBLENDVPS   Y4, Y7, Y2, Y2
-	VMULPS      Y2, Y0, Y0
-	VMOVUPS     lanesc1800000<>+0(SB), Y2
-	VMAXPS      Y1, Y2, Y1
-	VMOVUPS     lanes41800000<>+0(SB), Y2
-	VMINPS      Y1, Y2, Y2
-	VMULPS      Y2, Y2, Y3
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y4
-	VFMADD213PS lanes40135761<>+0(SB), Y3, Y4
-	VMULPS      Y2, Y4, Y4
-	VMOVUPS     lanes3f800000<>+0(SB), Y3
-	VORPS       lanes80000000<>+0(SB), Y4, Y2
-	VROUNDPS    $0x08, Y2, Y5
-	VSUBPS      Y5, Y2, Y6
-	VMOVUPS     lanes392385a5<>+0(SB), Y7
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y2, Y2
-	VCVTPS2DQ   Y5, Y5
-	VPSLLD      $0x17, Y5, Y5
-	VPADDD      Y5, Y7, Y7
-	VANDPS      Y2, Y7, Y7
-	VADDPS      Y3, Y7, Y2
-	VDIVPS      Y2, Y3, Y2
-	VMULPS      Y2, Y7, Y7
-	VSUBPS      Y7, Y3, Y2
-	VBLENDVPS   Y4, Y7, Y2, Y2
-	VMULPS      Y2, Y1, Y1
-	TESTL       DI, DI
-	JZ          cached1
-	VMOVNTPS    Y0, (AX)(SI*4)
-	VMOVNTPS    Y1, 32(AX)(SI*4)
-	JMP         stored1
+	CMPQ         BX, $0x00000010
+	JLT          mainTail
+	VMOVUPS      (CX)(SI*4), Y0
+	VMOVUPS      32(CX)(SI*4), Y1
+	PREFETCHT1   4096(CX)(SI*4)
+	VMOVUPS      (DX)(SI*4), Y2
+	VMOVUPS      32(DX)(SI*4), Y3
+	VADDPS       Y2, Y0, Y0
+	VADDPS       Y3, Y1, Y1
+	VMOVUPS      lanesc1800000<>+0(SB), Y2
+	VMAXPS       Y0, Y2, Y0
+	VMAXPS       Y1, Y2, Y1
+	VMOVUPS      lanes41800000<>+0(SB), Y2
+	VMINPS       Y0, Y2, Y2
+	VMULPS       Y2, Y2, Y3
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Y4
+	VFMADD213PS  lanes40135761<>+0(SB), Y3, Y4
+	VMULPS       Y2, Y4, Y4
+	VMOVUPS      lanes3f800000<>+0(SB), Y3
+	VORPS        lanes80000000<>+0(SB), Y4, Y4
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y5
+	VROUNDPS     $0x08, Y4, Y6
+	VSUBPS       Y6, Y4, Y7
+	VBROADCASTSS lanes392385a5<>+0(SB), Y8
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3d635739<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f317219<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f800000<>+0(SB), Y7, Y8
+	VCVTPS2DQ    Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       Y6, Y8, Y8
+	VCMPPS       $0x15, Y5, Y4, Y6
+	VANDPS       Y6, Y8, Y8
+	VADDPS       Y3, Y8, Y4
+	VDIVPS       Y4, Y3, Y4
+	VMULPS       Y4, Y8, Y8
+	VSUBPS       Y8, Y3, Y4
+	VBLENDVPS    Y2, Y8, Y4, Y4
+	VMOVUPS      lanes41800000<>+0(SB), Y2
+	VMINPS       Y1, Y2, Y2
+	VMULPS       Y2, Y2, Y3
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Y5
+	VFMADD213PS  lanes40135761<>+0(SB), Y3, Y5
+	VMULPS       Y2, Y5, Y5
+	VMOVUPS      lanes3f800000<>+0(SB), Y3
+	VORPS        lanes80000000<>+0(SB), Y5, Y5
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y6
+	VROUNDPS     $0x08, Y5, Y7
+	VSUBPS       Y7, Y5, Y8
+	VBROADCASTSS lanes392385a5<>+0(SB), Y9
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f800000<>+0(SB), Y8, Y9
+	VCVTPS2DQ    Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VPADDD       Y7, Y9, Y9
+	VCMPPS       $0x15, Y6, Y5, Y7
+	VANDPS       Y7, Y9, Y9
+	VADDPS       Y3, Y9, Y5
+	VDIVPS       Y5, Y3, Y5
+	VMULPS       Y5, Y9, Y9
+	VSUBPS       Y9, Y3, Y5
+	VBLENDVPS    Y2, Y9, Y5, Y5
+	VMULPS       Y4, Y0, Y4
+	VMULPS       Y5, Y1, Y5
+	TESTL        DI, DI
+	JZ           cached1
+	VMOVNTPS     Y4, (AX)(SI*4)
+	VMOVNTPS     Y5, 32(AX)(SI*4)
+	JMP          stored1
 
 cached1:
-	VMOVUPS Y0, (AX)(SI*4)
-	VMOVUPS Y1, 32(AX)(SI*4)
+	VMOVUPS Y4, (AX)(SI*4)
+	VMOVUPS Y5, 32(AX)(SI*4)
 
 stored1:
 	ADDQ $0x00000010, SI
@@ -2038,104 +2162,95 @@ stored1:
 	JMP  mainUnit
 
 mainTail:
-	TESTQ       BX, BX
-	JZ          mainDone
-	MOVL        $0x00000008, R8
-	XORL        R9, R9
-	MOVQ        BX, DI
-	CMPQ        DI, R8
-	CMOVQGT     R8, DI
-	SUBQ        R8, BX
-	CMOVQLT     R9, BX
-	LEAQ        (SI)(DI*1), R8
-	LEAQ        laneMasks<>+0(SB), R9
-	NEGQ        DI
-	VMOVDQU     32(R9)(DI*4), Y0
-	LEAQ        laneMasks<>+0(SB), DI
-	NEGQ        BX
-	VMOVDQU     32(DI)(BX*4), Y1
-	VMASKMOVPS  (CX)(SI*4), Y0, Y2
-	VMASKMOVPS  (CX)(R8*4), Y1, Y3
-	VMASKMOVPS  (DX)(SI*4), Y0, Y4
-	VMASKMOVPS  (DX)(R8*4), Y1, Y5
-	VADDPS      Y4, Y2, Y2
-	VADDPS      Y5, Y3, Y3
-	VMOVUPS     lanesc1800000<>+0(SB), Y4
-	VMAXPS      Y2, Y4, Y2
-	VMOVUPS     lanes41800000<>+0(SB), Y4
-	VMINPS      Y2, Y4, Y4
-	VMULPS      Y4, Y4, Y5
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y6
-	VFMADD213PS lanes40135761<>+0(SB), Y5, Y6
-	VMULPS      Y4, Y6, Y6
-	VMOVUPS     lanes3f800000<>+0(SB), Y5
-	VORPS       lanes80000000<>+0(SB), Y6, Y4
-	VROUNDPS    $0x08, Y4, Y7
-	VSUBPS      Y7, Y4, Y8
-	VMOVUPS     lanes392385a5<>+0(SB), Y9
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y4, Y4
-	VCVTPS2DQ   Y7, Y7
-	VPSLLD      $0x17, Y7, Y7
-	VPADDD      Y7, Y9, Y9
-	VANDPS      Y4, Y9, Y9
-	VADDPS      Y5, Y9, Y4
-	VDIVPS      Y4, Y5, Y4
-	VMULPS      Y4, Y9, Y9
-	VSUBPS      Y9, Y5, Y4
-	VBLENDVPS   Y6, Y9, Y4, Y4
-	VMULPS      Y4, Y2, Y2
-	VMOVUPS     lanesc1800000<>+0(SB), Y4
-	VMAXPS      Y3, Y4, Y3
-	VMOVUPS     lanes41800000<>+0(SB), Y4
-	VMINPS      Y3, Y4, Y4
-	VMULPS      Y4, Y4, Y5
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y6
-	VFMADD213PS lanes40135761<>+0(SB), Y5, Y6
-	VMULPS      Y4, Y6, Y6
-	VMOVUPS     lanes3f800000<>+0(SB), Y5
-	VORPS       lanes80000000<>+0(SB), Y6, Y4
-	VROUNDPS    $0x08, Y4, Y7
-	VSUBPS      Y7, Y4, Y8
-	VMOVUPS     lanes392385a5<>+0(SB), Y9
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y4, Y4
-	VCVTPS2DQ   Y7, Y7
-	VPSLLD      $0x17, Y7, Y7
-	VPADDD      Y7, Y9, Y9
-	VANDPS      Y4, Y9, Y9
-	VADDPS      Y5, Y9, Y4
-	VDIVPS      Y4, Y5, Y4
-	VMULPS      Y4, Y9, Y9
-	VSUBPS      Y9, Y5, Y4
-	VBLENDVPS   Y6, Y9, Y4, Y4
-	VMULPS      Y4, Y3, Y3
-	VMASKMOVPS  Y2, Y0, (AX)(SI*4)
-	VMASKMOVPS  Y3, Y1, (AX)(R8*4)
+	TESTQ        BX, BX
+	JZ           mainDone
+	MOVL         $0x00000008, R8
+	XORL         R9, R9
+	MOVQ         BX, DI
+	CMPQ         DI, R8
+	CMOVQGT      R8, DI
+	SUBQ         R8, BX
+	CMOVQLT      R9, BX
+	LEAQ         (SI)(DI*1), R8
+	LEAQ         laneMasks<>+0(SB), R9
+	NEGQ         DI
+	VMOVDQU      32(R9)(DI*4), Y0
+	LEAQ         laneMasks<>+0(SB), DI
+	NEGQ         BX
+	VMOVDQU      32(DI)(BX*4), Y1
+	VMASKMOVPS   (CX)(SI*4), Y0, Y2
+	VMASKMOVPS   (CX)(R8*4), Y1, Y3
+	VMASKMOVPS   (DX)(SI*4), Y0, Y4
+	VMASKMOVPS   (DX)(R8*4), Y1, Y5
+	VADDPS       Y4, Y2, Y2
+	VADDPS       Y5, Y3, Y3
+	VMOVUPS      lanesc1800000<>+0(SB), Y4
+	VMAXPS       Y2, Y4, Y2
+	VMAXPS       Y3, Y4, Y3
+	VMOVUPS      lanes41800000<>+0(SB), Y4
+	VMINPS       Y2, Y4, Y4
+	VMULPS       Y4, Y4, Y5
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Y6
+	VFMADD213PS  lanes40135761<>+0(SB), Y5, Y6
+	VMULPS       Y4, Y6, Y6
+	VMOVUPS      lanes3f800000<>+0(SB), Y5
+	VORPS        lanes80000000<>+0(SB), Y6, Y6
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y7
+	VROUNDPS     $0x08, Y6, Y8
+	VSUBPS       Y8, Y6, Y9
+	VBROADCASTSS lanes392385a5<>+0(SB), Y10
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3d635739<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f317219<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f800000<>+0(SB), Y9, Y10
+	VCVTPS2DQ    Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VCMPPS       $0x15, Y7, Y6, Y8
+	VANDPS       Y8, Y10, Y10
+	VADDPS       Y5, Y10, Y6
+	VDIVPS       Y6, Y5, Y6
+	VMULPS       Y6, Y10, Y10
+	VSUBPS       Y10, Y5, Y6
+	VBLENDVPS    Y4, Y10, Y6, Y6
+	VMOVUPS      lanes41800000<>+0(SB), Y4
+	VMINPS       Y3, Y4, Y4
+	VMULPS       Y4, Y4, Y5
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Y7
+	VFMADD213PS  lanes40135761<>+0(SB), Y5, Y7
+	VMULPS       Y4, Y7, Y7
+	VMOVUPS      lanes3f800000<>+0(SB), Y5
+	VORPS        lanes80000000<>+0(SB), Y7, Y7
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y8
+	VROUNDPS     $0x08, Y7, Y9
+	VSUBPS       Y9, Y7, Y10
+	VBROADCASTSS lanes392385a5<>+0(SB), Y11
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3d635739<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3f317219<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3f800000<>+0(SB), Y10, Y11
+	VCVTPS2DQ    Y9, Y9
+	VPSLLD       $0x17, Y9, Y9
+	VPADDD       Y9, Y11, Y11
+	VCMPPS       $0x15, Y8, Y7, Y9
+	VANDPS       Y9, Y11, Y11
+	VADDPS       Y5, Y11, Y7
+	VDIVPS       Y7, Y5, Y7
+	VMULPS       Y7, Y11, Y11
+	VSUBPS       Y11, Y5, Y7
+	VBLENDVPS    Y4, Y11, Y7, Y7
+	VMULPS       Y6, Y2, Y6
+	VMULPS       Y7, Y3, Y7
+	VMASKMOVPS   Y6, Y0, (AX)(SI*4)
+	VMASKMOVPS   Y7, Y1, (AX)(R8*4)
 
 mainDone:
 	VZEROUPPER
 	RET
-
-DATA lanesc1800000<>+0(SB)/4, $0xc1800000
-DATA lanesc1800000<>+4(SB)/4, $0xc1800000
-DATA lanesc1800000<>+8(SB)/4, $0xc1800000
-DATA lanesc1800000<>+12(SB)/4, $0xc1800000
-DATA lanesc1800000<>+16(SB)/4, $0xc1800000
-DATA lanesc1800000<>+20(SB)/4, $0xc1800000
-DATA lanesc1800000<>+24(SB)/4, $0xc1800000
-DATA lanesc1800000<>+28(SB)/4, $0xc1800000
-GLOBL lanesc1800000<>(SB), RODATA|NOPTR, $32
 
 DATA lanes41800000<>+0(SB)/4, $0x41800000
 DATA lanes41800000<>+4(SB)/4, $0x41800000
@@ -2147,15 +2262,15 @@ DATA lanes41800000<>+24(SB)/4, $0x41800000
 DATA lanes41800000<>+28(SB)/4, $0x41800000
 GLOBL lanes41800000<>(SB), RODATA|NOPTR, $32
 
-DATA lanes40135761<>+0(SB)/4, $0x40135761
-DATA lanes40135761<>+4(SB)/4, $0x40135761
-DATA lanes40135761<>+8(SB)/4, $0x40135761
-DATA lanes40135761<>+12(SB)/4, $0x40135761
-DATA lanes40135761<>+16(SB)/4, $0x40135761
-DATA lanes40135761<>+20(SB)/4, $0x40135761
-DATA lanes40135761<>+24(SB)/4, $0x40135761
-DATA lanes40135761<>+28(SB)/4, $0x40135761
-GLOBL lanes40135761<>(SB), RODATA|NOPTR, $32
+DATA lanesc1800000<>+0(SB)/4, $0xc1800000
+DATA lanesc1800000<>+4(SB)/4, $0xc1800000
+DATA lanesc1800000<>+8(SB)/4, $0xc1800000
+DATA lanesc1800000<>+12(SB)/4, $0xc1800000
+DATA lanesc1800000<>+16(SB)/4, $0xc1800000
+DATA lanesc1800000<>+20(SB)/4, $0xc1800000
+DATA lanesc1800000<>+24(SB)/4, $0xc1800000
+DATA lanesc1800000<>+28(SB)/4, $0xc1800000
+GLOBL lanesc1800000<>(SB), RODATA|NOPTR, $32
 
 DATA lanes3dd2d3e8<>+0(SB)/4, $0x3dd2d3e8
 DATA lanes3dd2d3e8<>+4(SB)/4, $0x3dd2d3e8
@@ -2166,6 +2281,16 @@ DATA lanes3dd2d3e8<>+20(SB)/4, $0x3dd2d3e8
 DATA lanes3dd2d3e8<>+24(SB)/4, $0x3dd2d3e8
 DATA lanes3dd2d3e8<>+28(SB)/4, $0x3dd2d3e8
 GLOBL lanes3dd2d3e8<>(SB), RODATA|NOPTR, $32
+
+DATA lanes40135761<>+0(SB)/4, $0x40135761
+DATA lanes40135761<>+4(SB)/4, $0x40135761
+DATA lanes40135761<>+8(SB)/4, $0x40135761
+DATA lanes40135761<>+12(SB)/4, $0x40135761
+DATA lanes40135761<>+16(SB)/4, $0x40135761
+DATA lanes40135761<>+20(SB)/4, $0x40135761
+DATA lanes40135761<>+24(SB)/4, $0x40135761
+DATA lanes40135761<>+28(SB)/4, $0x40135761
+GLOBL lanes40135761<>(SB), RODATA|NOPTR, $32
 
 // func geluGradAVX2(dx []float32, sums []float32, dy []float32, x []float32, bias []float32, stream bool)
 // Requires: AVX, AVX2, CMOV, FMA3, MMX+
@@ -2185,101 +2310,102 @@ TEXT ·geluGradAVX2(SB), NOSPLIT, $0-121
 	XORL    R8, R8
 
 mainUnit:
-	CMPQ        DI, $0x00000010
-	JLT         mainTail
-	VMOVUPS     (BX)(R8*4), Y0
-	VMOVUPS     32(BX)(R8*4), Y1
-	PREFETCHT0  2048(BX)(R8*4)
-	VMOVUPS     (SI)(R8*4), Y2
-	VMOVUPS     32(SI)(R8*4), Y3
-	VADDPS      Y2, Y0, Y0
-	VADDPS      Y3, Y1, Y1
-	VMOVUPS     lanesc1800000<>+0(SB), Y2
-	VMAXPS      Y0, Y2, Y0
-	VMOVUPS     lanes41800000<>+0(SB), Y2
-	VMINPS      Y0, Y2, Y0
-	VMULPS      Y0, Y0, Y2
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y3
-	VFMADD213PS lanes40135761<>+0(SB), Y2, Y3
-	VMULPS      Y0, Y3, Y3
-	VMOVUPS     lanes3f800000<>+0(SB), Y4
-	VORPS       lanes80000000<>+0(SB), Y3, Y2
-	VROUNDPS    $0x08, Y2, Y5
-	VSUBPS      Y5, Y2, Y6
-	VMOVUPS     lanes392385a5<>+0(SB), Y7
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y2, Y2
-	VCVTPS2DQ   Y5, Y5
-	VPSLLD      $0x17, Y5, Y5
-	VPADDD      Y5, Y7, Y7
-	VANDPS      Y2, Y7, Y7
-	VADDPS      Y4, Y7, Y2
-	VDIVPS      Y2, Y4, Y2
-	VMULPS      Y2, Y7, Y7
-	VMULPS      Y2, Y7, Y2
-	VSUBPS      Y7, Y4, Y4
-	VBLENDVPS   Y3, Y7, Y4, Y4
-	VMULPS      Y0, Y0, Y3
-	VMULPS      Y0, Y2, Y2
-	VMOVUPS     lanes3e5b33b6<>+0(SB), Y0
-	VFMADD213PS lanes3fcc422a<>+0(SB), Y3, Y0
-	VFMADD231PS Y0, Y2, Y4
-	VMOVUPS     lanesc1800000<>+0(SB), Y0
-	VMAXPS      Y1, Y0, Y0
-	VMOVUPS     lanes41800000<>+0(SB), Y1
-	VMINPS      Y0, Y1, Y0
-	VMULPS      Y0, Y0, Y1
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y2
-	VFMADD213PS lanes40135761<>+0(SB), Y1, Y2
-	VMULPS      Y0, Y2, Y2
-	VMOVUPS     lanes3f800000<>+0(SB), Y3
-	VORPS       lanes80000000<>+0(SB), Y2, Y1
-	VROUNDPS    $0x08, Y1, Y5
-	VSUBPS      Y5, Y1, Y6
-	VMOVUPS     lanes392385a5<>+0(SB), Y7
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y1, Y1
-	VCVTPS2DQ   Y5, Y5
-	VPSLLD      $0x17, Y5, Y5
-	VPADDD      Y5, Y7, Y7
-	VANDPS      Y1, Y7, Y7
-	VADDPS      Y3, Y7, Y1
-	VDIVPS      Y1, Y3, Y1
-	VMULPS      Y1, Y7, Y7
-	VMULPS      Y1, Y7, Y1
-	VSUBPS      Y7, Y3, Y3
-	VBLENDVPS   Y2, Y7, Y3, Y3
-	VMULPS      Y0, Y0, Y2
-	VMULPS      Y0, Y1, Y1
-	VMOVUPS     lanes3e5b33b6<>+0(SB), Y0
-	VFMADD213PS lanes3fcc422a<>+0(SB), Y2, Y0
-	VFMADD231PS Y0, Y1, Y3
-	VMOVUPS     (DX)(R8*4), Y0
-	VMOVUPS     32(DX)(R8*4), Y1
-	PREFETCHT0  2048(DX)(R8*4)
-	VMULPS      Y0, Y4, Y4
-	VMULPS      Y1, Y3, Y3
-	VMOVUPS     (CX)(R8*4), Y0
-	VMOVUPS     32(CX)(R8*4), Y1
-	VADDPS      Y4, Y0, Y0
-	VADDPS      Y3, Y1, Y1
-	VMOVUPS     Y0, (CX)(R8*4)
-	VMOVUPS     Y1, 32(CX)(R8*4)
-	TESTL       R9, R9
-	JZ          cached1
-	VMOVNTPS    Y4, (AX)(R8*4)
-	VMOVNTPS    Y3, 32(AX)(R8*4)
-	JMP         stored1
+	CMPQ         DI, $0x00000010
+	JLT          mainTail
+	VMOVUPS      (BX)(R8*4), Y0
+	VMOVUPS      32(BX)(R8*4), Y1
+	PREFETCHT1   4096(BX)(R8*4)
+	VMOVUPS      (SI)(R8*4), Y2
+	VMOVUPS      32(SI)(R8*4), Y3
+	VADDPS       Y2, Y0, Y0
+	VADDPS       Y3, Y1, Y1
+	VMOVUPS      lanesc1800000<>+0(SB), Y2
+	VMAXPS       Y0, Y2, Y0
+	VMAXPS       Y1, Y2, Y1
+	VMOVUPS      lanes41800000<>+0(SB), Y2
+	VMINPS       Y0, Y2, Y0
+	VMULPS       Y0, Y0, Y2
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Y3
+	VFMADD213PS  lanes40135761<>+0(SB), Y2, Y3
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      lanes3f800000<>+0(SB), Y2
+	VORPS        lanes80000000<>+0(SB), Y3, Y3
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y4
+	VROUNDPS     $0x08, Y3, Y5
+	VSUBPS       Y5, Y3, Y6
+	VBROADCASTSS lanes392385a5<>+0(SB), Y7
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f800000<>+0(SB), Y6, Y7
+	VCVTPS2DQ    Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VCMPPS       $0x15, Y4, Y3, Y5
+	VANDPS       Y5, Y7, Y7
+	VADDPS       Y2, Y7, Y3
+	VDIVPS       Y3, Y2, Y3
+	VMULPS       Y3, Y7, Y7
+	VMULPS       Y3, Y7, Y4
+	VSUBPS       Y7, Y2, Y3
+	VBLENDVPS    Y0, Y7, Y3, Y3
+	VMULPS       Y0, Y4, Y4
+	VMULPS       Y0, Y0, Y0
+	VBROADCASTSS lanes3e5b33b6<>+0(SB), Y2
+	VFMADD213PS  lanes3fcc422a<>+0(SB), Y0, Y2
+	VFMADD213PS  Y3, Y2, Y4
+	VMOVUPS      lanes41800000<>+0(SB), Y0
+	VMINPS       Y1, Y0, Y0
+	VMULPS       Y0, Y0, Y1
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Y2
+	VFMADD213PS  lanes40135761<>+0(SB), Y1, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      lanes3f800000<>+0(SB), Y1
+	VORPS        lanes80000000<>+0(SB), Y2, Y2
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y3
+	VROUNDPS     $0x08, Y2, Y5
+	VSUBPS       Y5, Y2, Y6
+	VBROADCASTSS lanes392385a5<>+0(SB), Y7
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f800000<>+0(SB), Y6, Y7
+	VCVTPS2DQ    Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VCMPPS       $0x15, Y3, Y2, Y5
+	VANDPS       Y5, Y7, Y7
+	VADDPS       Y1, Y7, Y2
+	VDIVPS       Y2, Y1, Y2
+	VMULPS       Y2, Y7, Y7
+	VMULPS       Y2, Y7, Y3
+	VSUBPS       Y7, Y1, Y2
+	VBLENDVPS    Y0, Y7, Y2, Y2
+	VMULPS       Y0, Y3, Y3
+	VMULPS       Y0, Y0, Y0
+	VBROADCASTSS lanes3e5b33b6<>+0(SB), Y1
+	VFMADD213PS  lanes3fcc422a<>+0(SB), Y0, Y1
+	VFMADD213PS  Y2, Y1, Y3
+	VMOVUPS      (DX)(R8*4), Y0
+	VMOVUPS      32(DX)(R8*4), Y1
+	PREFETCHT1   4096(DX)(R8*4)
+	VMULPS       Y0, Y4, Y4
+	VMULPS       Y1, Y3, Y3
+	VMOVUPS      (CX)(R8*4), Y0
+	VMOVUPS      32(CX)(R8*4), Y1
+	VADDPS       Y4, Y0, Y0
+	VADDPS       Y3, Y1, Y1
+	VMOVUPS      Y0, (CX)(R8*4)
+	VMOVUPS      Y1, 32(CX)(R8*4)
+	TESTL        R9, R9
+	JZ           cached1
+	VMOVNTPS     Y4, (AX)(R8*4)
+	VMOVNTPS     Y3, 32(AX)(R8*4)
+	JMP          stored1
 
 cached1:
 	VMOVUPS Y4, (AX)(R8*4)
@@ -2291,110 +2417,111 @@ stored1:
 	JMP  mainUnit
 
 mainTail:
-	TESTQ       DI, DI
-	JZ          mainDone
-	MOVL        $0x00000008, R10
-	XORL        R11, R11
-	MOVQ        DI, R9
-	CMPQ        R9, R10
-	CMOVQGT     R10, R9
-	SUBQ        R10, DI
-	CMOVQLT     R11, DI
-	LEAQ        (R8)(R9*1), R10
-	LEAQ        laneMasks<>+0(SB), R11
-	NEGQ        R9
-	VMOVDQU     32(R11)(R9*4), Y0
-	LEAQ        laneMasks<>+0(SB), R9
-	NEGQ        DI
-	VMOVDQU     32(R9)(DI*4), Y1
-	VMASKMOVPS  (BX)(R8*4), Y0, Y2
-	VMASKMOVPS  (BX)(R10*4), Y1, Y3
-	VMASKMOVPS  (SI)(R8*4), Y0, Y4
-	VMASKMOVPS  (SI)(R10*4), Y1, Y5
-	VADDPS      Y4, Y2, Y2
-	VADDPS      Y5, Y3, Y3
-	VMOVUPS     lanesc1800000<>+0(SB), Y4
-	VMAXPS      Y2, Y4, Y2
-	VMOVUPS     lanes41800000<>+0(SB), Y4
-	VMINPS      Y2, Y4, Y2
-	VMULPS      Y2, Y2, Y4
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y5
-	VFMADD213PS lanes40135761<>+0(SB), Y4, Y5
-	VMULPS      Y2, Y5, Y5
-	VMOVUPS     lanes3f800000<>+0(SB), Y6
-	VORPS       lanes80000000<>+0(SB), Y5, Y4
-	VROUNDPS    $0x08, Y4, Y7
-	VSUBPS      Y7, Y4, Y8
-	VMOVUPS     lanes392385a5<>+0(SB), Y9
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y4, Y4
-	VCVTPS2DQ   Y7, Y7
-	VPSLLD      $0x17, Y7, Y7
-	VPADDD      Y7, Y9, Y9
-	VANDPS      Y4, Y9, Y9
-	VADDPS      Y6, Y9, Y4
-	VDIVPS      Y4, Y6, Y4
-	VMULPS      Y4, Y9, Y9
-	VMULPS      Y4, Y9, Y4
-	VSUBPS      Y9, Y6, Y6
-	VBLENDVPS   Y5, Y9, Y6, Y6
-	VMULPS      Y2, Y2, Y5
-	VMULPS      Y2, Y4, Y4
-	VMOVUPS     lanes3e5b33b6<>+0(SB), Y2
-	VFMADD213PS lanes3fcc422a<>+0(SB), Y5, Y2
-	VFMADD231PS Y2, Y4, Y6
-	VMOVUPS     lanesc1800000<>+0(SB), Y2
-	VMAXPS      Y3, Y2, Y2
-	VMOVUPS     lanes41800000<>+0(SB), Y3
-	VMINPS      Y2, Y3, Y2
-	VMULPS      Y2, Y2, Y3
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y4
-	VFMADD213PS lanes40135761<>+0(SB), Y3, Y4
-	VMULPS      Y2, Y4, Y4
-	VMOVUPS     lanes3f800000<>+0(SB), Y5
-	VORPS       lanes80000000<>+0(SB), Y4, Y3
-	VROUNDPS    $0x08, Y3, Y7
-	VSUBPS      Y7, Y3, Y8
-	VMOVUPS     lanes392385a5<>+0(SB), Y9
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
-	VCVTPS2DQ   Y7, Y7
-	VPSLLD      $0x17, Y7, Y7
-	VPADDD      Y7, Y9, Y9
-	VANDPS      Y3, Y9, Y9
-	VADDPS      Y5, Y9, Y3
-	VDIVPS      Y3, Y5, Y3
-	VMULPS      Y3, Y9, Y9
-	VMULPS      Y3, Y9, Y3
-	VSUBPS      Y9, Y5, Y5
-	VBLENDVPS   Y4, Y9, Y5, Y5
-	VMULPS      Y2, Y2, Y4
-	VMULPS      Y2, Y3, Y3
-	VMOVUPS     lanes3e5b33b6<>+0(SB), Y2
-	VFMADD213PS lanes3fcc422a<>+0(SB), Y4, Y2
-	VFMADD231PS Y2, Y3, Y5
-	VMASKMOVPS  (DX)(R8*4), Y0, Y2
-	VMASKMOVPS  (DX)(R10*4), Y1, Y3
-	VMULPS      Y2, Y6, Y6
-	VMULPS      Y3, Y5, Y5
-	VMASKMOVPS  (CX)(R8*4), Y0, Y2
-	VMASKMOVPS  (CX)(R10*4), Y1, Y3
-	VADDPS      Y6, Y2, Y2
-	VADDPS      Y5, Y3, Y3
-	VMASKMOVPS  Y2, Y0, (CX)(R8*4)
-	VMASKMOVPS  Y3, Y1, (CX)(R10*4)
-	VMASKMOVPS  Y6, Y0, (AX)(R8*4)
-	VMASKMOVPS  Y5, Y1, (AX)(R10*4)
+	TESTQ        DI, DI
+	JZ           mainDone
+	MOVL         $0x00000008, R10
+	XORL         R11, R11
+	MOVQ         DI, R9
+	CMPQ         R9, R10
+	CMOVQGT      R10, R9
+	SUBQ         R10, DI
+	CMOVQLT      R11, DI
+	LEAQ         (R8)(R9*1), R10
+	LEAQ         laneMasks<>+0(SB), R11
+	NEGQ         R9
+	VMOVDQU      32(R11)(R9*4), Y0
+	LEAQ         laneMasks<>+0(SB), R9
+	NEGQ         DI
+	VMOVDQU      32(R9)(DI*4), Y1
+	VMASKMOVPS   (BX)(R8*4), Y0, Y2
+	VMASKMOVPS   (BX)(R10*4), Y1, Y3
+	VMASKMOVPS   (SI)(R8*4), Y0, Y4
+	VMASKMOVPS   (SI)(R10*4), Y1, Y5
+	VADDPS       Y4, Y2, Y2
+	VADDPS       Y5, Y3, Y3
+	VMOVUPS      lanesc1800000<>+0(SB), Y4
+	VMAXPS       Y2, Y4, Y2
+	VMAXPS       Y3, Y4, Y3
+	VMOVUPS      lanes41800000<>+0(SB), Y4
+	VMINPS       Y2, Y4, Y2
+	VMULPS       Y2, Y2, Y4
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Y5
+	VFMADD213PS  lanes40135761<>+0(SB), Y4, Y5
+	VMULPS       Y2, Y5, Y5
+	VMOVUPS      lanes3f800000<>+0(SB), Y4
+	VORPS        lanes80000000<>+0(SB), Y5, Y5
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y6
+	VROUNDPS     $0x08, Y5, Y7
+	VSUBPS       Y7, Y5, Y8
+	VBROADCASTSS lanes392385a5<>+0(SB), Y9
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f800000<>+0(SB), Y8, Y9
+	VCVTPS2DQ    Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VPADDD       Y7, Y9, Y9
+	VCMPPS       $0x15, Y6, Y5, Y7
+	VANDPS       Y7, Y9, Y9
+	VADDPS       Y4, Y9, Y5
+	VDIVPS       Y5, Y4, Y5
+	VMULPS       Y5, Y9, Y9
+	VMULPS       Y5, Y9, Y6
+	VSUBPS       Y9, Y4, Y5
+	VBLENDVPS    Y2, Y9, Y5, Y5
+	VMULPS       Y2, Y6, Y6
+	VMULPS       Y2, Y2, Y2
+	VBROADCASTSS lanes3e5b33b6<>+0(SB), Y4
+	VFMADD213PS  lanes3fcc422a<>+0(SB), Y2, Y4
+	VFMADD213PS  Y5, Y4, Y6
+	VMOVUPS      lanes41800000<>+0(SB), Y2
+	VMINPS       Y3, Y2, Y2
+	VMULPS       Y2, Y2, Y3
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Y4
+	VFMADD213PS  lanes40135761<>+0(SB), Y3, Y4
+	VMULPS       Y2, Y4, Y4
+	VMOVUPS      lanes3f800000<>+0(SB), Y3
+	VORPS        lanes80000000<>+0(SB), Y4, Y4
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y5
+	VROUNDPS     $0x08, Y4, Y7
+	VSUBPS       Y7, Y4, Y8
+	VBROADCASTSS lanes392385a5<>+0(SB), Y9
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f800000<>+0(SB), Y8, Y9
+	VCVTPS2DQ    Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VPADDD       Y7, Y9, Y9
+	VCMPPS       $0x15, Y5, Y4, Y7
+	VANDPS       Y7, Y9, Y9
+	VADDPS       Y3, Y9, Y4
+	VDIVPS       Y4, Y3, Y4
+	VMULPS       Y4, Y9, Y9
+	VMULPS       Y4, Y9, Y5
+	VSUBPS       Y9, Y3, Y4
+	VBLENDVPS    Y2, Y9, Y4, Y4
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y2, Y2, Y2
+	VBROADCASTSS lanes3e5b33b6<>+0(SB), Y3
+	VFMADD213PS  lanes3fcc422a<>+0(SB), Y2, Y3
+	VFMADD213PS  Y4, Y3, Y5
+	VMASKMOVPS   (DX)(R8*4), Y0, Y2
+	VMASKMOVPS   (DX)(R10*4), Y1, Y3
+	VMULPS       Y2, Y6, Y6
+	VMULPS       Y3, Y5, Y5
+	VMASKMOVPS   (CX)(R8*4), Y0, Y2
+	VMASKMOVPS   (CX)(R10*4), Y1, Y3
+	VADDPS       Y6, Y2, Y2
+	VADDPS       Y5, Y3, Y3
+	VMASKMOVPS   Y2, Y0, (CX)(R8*4)
+	VMASKMOVPS   Y3, Y1, (CX)(R10*4)
+	VMASKMOVPS   Y6, Y0, (AX)(R8*4)
+	VMASKMOVPS   Y5, Y1, (AX)(R10*4)
 
 mainDone:
 	VZEROUPPER
@@ -2440,96 +2567,97 @@ mainUnit:
 	JLT          mainTail
 	VMOVUPS      (CX)(SI*4), Y0
 	VMOVUPS      32(CX)(SI*4), Y1
-	PREFETCHT0   2048(CX)(SI*4)
+	PREFETCHT1   4096(CX)(SI*4)
 	VMOVUPS      (DX)(SI*4), Y2
 	VMOVUPS      32(DX)(SI*4), Y3
 	VADDPS       Y2, Y0, Y0
 	VADDPS       Y3, Y1, Y1
 	VMOVUPS      lanesc1800000<>+0(SB), Y2
 	VMAXPS       Y0, Y2, Y0
+	VMAXPS       Y1, Y2, Y1
 	VMOVUPS      lanes41800000<>+0(SB), Y2
 	VMINPS       Y0, Y2, Y2
 	VMULPS       Y2, Y2, Y3
 	VMULPS       lanesbf38aa3b<>+0(SB), Y3, Y3
-	VROUNDPS     $0x08, Y3, Y4
-	VSUBPS       Y4, Y3, Y5
-	VMOVUPS      lanes392385a5<>+0(SB), Y6
-	VFMADD213PS  lanes3aafb93b<>+0(SB), Y5, Y6
-	VFMADD213PS  lanes3c1d9387<>+0(SB), Y5, Y6
-	VFMADD213PS  lanes3d635739<>+0(SB), Y5, Y6
-	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y5, Y6
-	VFMADD213PS  lanes3f317219<>+0(SB), Y5, Y6
-	VFMADD213PS  lanes3f800000<>+0(SB), Y5, Y6
-	VCMPPS       $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
-	VCVTPS2DQ    Y4, Y4
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       Y4, Y6, Y6
-	VANDPS       Y3, Y6, Y6
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y4
+	VROUNDPS     $0x08, Y3, Y5
+	VSUBPS       Y5, Y3, Y6
+	VBROADCASTSS lanes392385a5<>+0(SB), Y7
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f800000<>+0(SB), Y6, Y7
+	VCVTPS2DQ    Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VCMPPS       $0x15, Y4, Y3, Y5
+	VANDPS       Y5, Y7, Y7
 	VMOVUPS      lanes3f800000<>+0(SB), Y3
 	VORPS        lanes80000000<>+0(SB), Y2, Y4
 	VMOVAPS      Y3, Y5
 	VFNMADD231PS lanes3ecccccd<>+0(SB), Y4, Y5
 	VDIVPS       Y5, Y3, Y5
 	VSUBPS       Y5, Y3, Y4
-	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y5
-	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y4, Y5
-	VFMADD213PS  lanesbd49e408<>+0(SB), Y4, Y5
-	VFMADD213PS  lanesbdce8427<>+0(SB), Y4, Y5
-	VFMADD213PS  lanes3d4b6540<>+0(SB), Y4, Y5
-	VFMADD213PS  lanes3f10ae02<>+0(SB), Y4, Y5
-	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y4, Y5
-	VFMADD213PS  lanes3f000000<>+0(SB), Y4, Y5
-	VMULPS       Y6, Y5, Y5
-	VSUBPS       Y5, Y3, Y3
-	VBLENDVPS    Y2, Y5, Y3, Y3
-	VMULPS       Y3, Y0, Y0
-	VMOVUPS      lanesc1800000<>+0(SB), Y2
-	VMAXPS       Y1, Y2, Y1
+	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y6
+	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y4, Y6
+	VFMADD213PS  lanesbd49e408<>+0(SB), Y4, Y6
+	VFMADD213PS  lanesbdce8427<>+0(SB), Y4, Y6
+	VFMADD213PS  lanes3d4b6540<>+0(SB), Y4, Y6
+	VFMADD213PS  lanes3f10ae02<>+0(SB), Y4, Y6
+	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y4, Y6
+	VFMADD213PS  lanes3f000000<>+0(SB), Y4, Y6
+	VMULPS       Y7, Y6, Y6
+	VSUBPS       Y6, Y3, Y5
+	VBLENDVPS    Y2, Y6, Y5, Y5
 	VMOVUPS      lanes41800000<>+0(SB), Y2
 	VMINPS       Y1, Y2, Y2
 	VMULPS       Y2, Y2, Y3
 	VMULPS       lanesbf38aa3b<>+0(SB), Y3, Y3
-	VROUNDPS     $0x08, Y3, Y4
-	VSUBPS       Y4, Y3, Y5
-	VMOVUPS      lanes392385a5<>+0(SB), Y6
-	VFMADD213PS  lanes3aafb93b<>+0(SB), Y5, Y6
-	VFMADD213PS  lanes3c1d9387<>+0(SB), Y5, Y6
-	VFMADD213PS  lanes3d635739<>+0(SB), Y5, Y6
-	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y5, Y6
-	VFMADD213PS  lanes3f317219<>+0(SB), Y5, Y6
-	VFMADD213PS  lanes3f800000<>+0(SB), Y5, Y6
-	VCMPPS       $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
-	VCVTPS2DQ    Y4, Y4
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       Y4, Y6, Y6
-	VANDPS       Y3, Y6, Y6
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y4
+	VROUNDPS     $0x08, Y3, Y6
+	VSUBPS       Y6, Y3, Y7
+	VBROADCASTSS lanes392385a5<>+0(SB), Y8
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3d635739<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f317219<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f800000<>+0(SB), Y7, Y8
+	VCVTPS2DQ    Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       Y6, Y8, Y8
+	VCMPPS       $0x15, Y4, Y3, Y6
+	VANDPS       Y6, Y8, Y8
 	VMOVUPS      lanes3f800000<>+0(SB), Y3
 	VORPS        lanes80000000<>+0(SB), Y2, Y4
-	VMOVAPS      Y3, Y5
-	VFNMADD231PS lanes3ecccccd<>+0(SB), Y4, Y5
-	VDIVPS       Y5, Y3, Y5
-	VSUBPS       Y5, Y3, Y4
-	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y5
-	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y4, Y5
-	VFMADD213PS  lanesbd49e408<>+0(SB), Y4, Y5
-	VFMADD213PS  lanesbdce8427<>+0(SB), Y4, Y5
-	VFMADD213PS  lanes3d4b6540<>+0(SB), Y4, Y5
-	VFMADD213PS  lanes3f10ae02<>+0(SB), Y4, Y5
-	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y4, Y5
-	VFMADD213PS  lanes3f000000<>+0(SB), Y4, Y5
-	VMULPS       Y6, Y5, Y5
-	VSUBPS       Y5, Y3, Y3
-	VBLENDVPS    Y2, Y5, Y3, Y3
-	VMULPS       Y3, Y1, Y1
+	VMOVAPS      Y3, Y6
+	VFNMADD231PS lanes3ecccccd<>+0(SB), Y4, Y6
+	VDIVPS       Y6, Y3, Y6
+	VSUBPS       Y6, Y3, Y4
+	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y7
+	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y4, Y7
+	VFMADD213PS  lanesbd49e408<>+0(SB), Y4, Y7
+	VFMADD213PS  lanesbdce8427<>+0(SB), Y4, Y7
+	VFMADD213PS  lanes3d4b6540<>+0(SB), Y4, Y7
+	VFMADD213PS  lanes3f10ae02<>+0(SB), Y4, Y7
+	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y4, Y7
+	VFMADD213PS  lanes3f000000<>+0(SB), Y4, Y7
+	VMULPS       Y8, Y7, Y7
+	VSUBPS       Y7, Y3, Y6
+	VBLENDVPS    Y2, Y7, Y6, Y6
+	VMULPS       Y5, Y0, Y5
+	VMULPS       Y6, Y1, Y6
 	TESTL        DI, DI
 	JZ           cached1
-	VMOVNTPS     Y0, (AX)(SI*4)
-	VMOVNTPS     Y1, 32(AX)(SI*4)
+	VMOVNTPS     Y5, (AX)(SI*4)
+	VMOVNTPS     Y6, 32(AX)(SI*4)
 	JMP          stored1
 
 cached1:
-	VMOVUPS Y0, (AX)(SI*4)
-	VMOVUPS Y1, 32(AX)(SI*4)
+	VMOVUPS Y5, (AX)(SI*4)
+	VMOVUPS Y6, 32(AX)(SI*4)
 
 stored1:
 	ADDQ $0x00000010, SI
@@ -2561,82 +2689,83 @@ mainTail:
 	VADDPS       Y5, Y3, Y3
 	VMOVUPS      lanesc1800000<>+0(SB), Y4
 	VMAXPS       Y2, Y4, Y2
+	VMAXPS       Y3, Y4, Y3
 	VMOVUPS      lanes41800000<>+0(SB), Y4
 	VMINPS       Y2, Y4, Y4
 	VMULPS       Y4, Y4, Y5
 	VMULPS       lanesbf38aa3b<>+0(SB), Y5, Y5
-	VROUNDPS     $0x08, Y5, Y6
-	VSUBPS       Y6, Y5, Y7
-	VMOVUPS      lanes392385a5<>+0(SB), Y8
-	VFMADD213PS  lanes3aafb93b<>+0(SB), Y7, Y8
-	VFMADD213PS  lanes3c1d9387<>+0(SB), Y7, Y8
-	VFMADD213PS  lanes3d635739<>+0(SB), Y7, Y8
-	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y7, Y8
-	VFMADD213PS  lanes3f317219<>+0(SB), Y7, Y8
-	VFMADD213PS  lanes3f800000<>+0(SB), Y7, Y8
-	VCMPPS       $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
-	VCVTPS2DQ    Y6, Y6
-	VPSLLD       $0x17, Y6, Y6
-	VPADDD       Y6, Y8, Y8
-	VANDPS       Y5, Y8, Y8
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y6
+	VROUNDPS     $0x08, Y5, Y7
+	VSUBPS       Y7, Y5, Y8
+	VBROADCASTSS lanes392385a5<>+0(SB), Y9
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f800000<>+0(SB), Y8, Y9
+	VCVTPS2DQ    Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VPADDD       Y7, Y9, Y9
+	VCMPPS       $0x15, Y6, Y5, Y7
+	VANDPS       Y7, Y9, Y9
 	VMOVUPS      lanes3f800000<>+0(SB), Y5
 	VORPS        lanes80000000<>+0(SB), Y4, Y6
 	VMOVAPS      Y5, Y7
 	VFNMADD231PS lanes3ecccccd<>+0(SB), Y6, Y7
 	VDIVPS       Y7, Y5, Y7
 	VSUBPS       Y7, Y5, Y6
-	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y7
-	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y6, Y7
-	VFMADD213PS  lanesbd49e408<>+0(SB), Y6, Y7
-	VFMADD213PS  lanesbdce8427<>+0(SB), Y6, Y7
-	VFMADD213PS  lanes3d4b6540<>+0(SB), Y6, Y7
-	VFMADD213PS  lanes3f10ae02<>+0(SB), Y6, Y7
-	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y6, Y7
-	VFMADD213PS  lanes3f000000<>+0(SB), Y6, Y7
-	VMULPS       Y8, Y7, Y7
-	VSUBPS       Y7, Y5, Y5
-	VBLENDVPS    Y4, Y7, Y5, Y5
-	VMULPS       Y5, Y2, Y2
-	VMOVUPS      lanesc1800000<>+0(SB), Y4
-	VMAXPS       Y3, Y4, Y3
+	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y8
+	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y6, Y8
+	VFMADD213PS  lanesbd49e408<>+0(SB), Y6, Y8
+	VFMADD213PS  lanesbdce8427<>+0(SB), Y6, Y8
+	VFMADD213PS  lanes3d4b6540<>+0(SB), Y6, Y8
+	VFMADD213PS  lanes3f10ae02<>+0(SB), Y6, Y8
+	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y6, Y8
+	VFMADD213PS  lanes3f000000<>+0(SB), Y6, Y8
+	VMULPS       Y9, Y8, Y8
+	VSUBPS       Y8, Y5, Y7
+	VBLENDVPS    Y4, Y8, Y7, Y7
 	VMOVUPS      lanes41800000<>+0(SB), Y4
 	VMINPS       Y3, Y4, Y4
 	VMULPS       Y4, Y4, Y5
 	VMULPS       lanesbf38aa3b<>+0(SB), Y5, Y5
-	VROUNDPS     $0x08, Y5, Y6
-	VSUBPS       Y6, Y5, Y7
-	VMOVUPS      lanes392385a5<>+0(SB), Y8
-	VFMADD213PS  lanes3aafb93b<>+0(SB), Y7, Y8
-	VFMADD213PS  lanes3c1d9387<>+0(SB), Y7, Y8
-	VFMADD213PS  lanes3d635739<>+0(SB), Y7, Y8
-	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y7, Y8
-	VFMADD213PS  lanes3f317219<>+0(SB), Y7, Y8
-	VFMADD213PS  lanes3f800000<>+0(SB), Y7, Y8
-	VCMPPS       $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
-	VCVTPS2DQ    Y6, Y6
-	VPSLLD       $0x17, Y6, Y6
-	VPADDD       Y6, Y8, Y8
-	VANDPS       Y5, Y8, Y8
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y6
+	VROUNDPS     $0x08, Y5, Y8
+	VSUBPS       Y8, Y5, Y9
+	VBROADCASTSS lanes392385a5<>+0(SB), Y10
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3d635739<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f317219<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f800000<>+0(SB), Y9, Y10
+	VCVTPS2DQ    Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VCMPPS       $0x15, Y6, Y5, Y8
+	VANDPS       Y8, Y10, Y10
 	VMOVUPS      lanes3f800000<>+0(SB), Y5
 	VORPS        lanes80000000<>+0(SB), Y4, Y6
-	VMOVAPS      Y5, Y7
-	VFNMADD231PS lanes3ecccccd<>+0(SB), Y6, Y7
-	VDIVPS       Y7, Y5, Y7
-	VSUBPS       Y7, Y5, Y6
-	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y7
-	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y6, Y7
-	VFMADD213PS  lanesbd49e408<>+0(SB), Y6, Y7
-	VFMADD213PS  lanesbdce8427<>+0(SB), Y6, Y7
-	VFMADD213PS  lanes3d4b6540<>+0(SB), Y6, Y7
-	VFMADD213PS  lanes3f10ae02<>+0(SB), Y6, Y7
-	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y6, Y7
-	VFMADD213PS  lanes3f000000<>+0(SB), Y6, Y7
-	VMULPS       Y8, Y7, Y7
-	VSUBPS       Y7, Y5, Y5
-	VBLENDVPS    Y4, Y7, Y5, Y5
-	VMULPS       Y5, Y3, Y3
-	VMASKMOVPS   Y2, Y0, (AX)(SI*4)
-	VMASKMOVPS   Y3, Y1, (AX)(R8*4)
+	VMOVAPS      Y5, Y8
+	VFNMADD231PS lanes3ecccccd<>+0(SB), Y6, Y8
+	VDIVPS       Y8, Y5, Y8
+	VSUBPS       Y8, Y5, Y6
+	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y9
+	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y6, Y9
+	VFMADD213PS  lanesbd49e408<>+0(SB), Y6, Y9
+	VFMADD213PS  lanesbdce8427<>+0(SB), Y6, Y9
+	VFMADD213PS  lanes3d4b6540<>+0(SB), Y6, Y9
+	VFMADD213PS  lanes3f10ae02<>+0(SB), Y6, Y9
+	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y6, Y9
+	VFMADD213PS  lanes3f000000<>+0(SB), Y6, Y9
+	VMULPS       Y10, Y9, Y9
+	VSUBPS       Y9, Y5, Y8
+	VBLENDVPS    Y4, Y9, Y8, Y8
+	VMULPS       Y7, Y2, Y7
+	VMULPS       Y8, Y3, Y8
+	VMASKMOVPS   Y7, Y0, (AX)(SI*4)
+	VMASKMOVPS   Y8, Y1, (AX)(R8*4)
 
 mainDone:
 	VZEROUPPER
@@ -2754,109 +2883,110 @@ mainUnit:
 	JLT          mainTail
 	VMOVUPS      (BX)(R8*4), Y0
 	VMOVUPS      32(BX)(R8*4), Y1
-	PREFETCHT0   2048(BX)(R8*4)
+	PREFETCHT1   4096(BX)(R8*4)
 	VMOVUPS      (SI)(R8*4), Y2
 	VMOVUPS      32(SI)(R8*4), Y3
 	VADDPS       Y2, Y0, Y0
 	VADDPS       Y3, Y1, Y1
 	VMOVUPS      lanesc1800000<>+0(SB), Y2
 	VMAXPS       Y0, Y2, Y0
+	VMAXPS       Y1, Y2, Y1
 	VMOVUPS      lanes41800000<>+0(SB), Y2
 	VMINPS       Y0, Y2, Y0
 	VMULPS       Y0, Y0, Y2
 	VMULPS       lanesbf38aa3b<>+0(SB), Y2, Y2
-	VROUNDPS     $0x08, Y2, Y3
-	VSUBPS       Y3, Y2, Y4
-	VMOVUPS      lanes392385a5<>+0(SB), Y5
-	VFMADD213PS  lanes3aafb93b<>+0(SB), Y4, Y5
-	VFMADD213PS  lanes3c1d9387<>+0(SB), Y4, Y5
-	VFMADD213PS  lanes3d635739<>+0(SB), Y4, Y5
-	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y4, Y5
-	VFMADD213PS  lanes3f317219<>+0(SB), Y4, Y5
-	VFMADD213PS  lanes3f800000<>+0(SB), Y4, Y5
-	VCMPPS       $0x15, lanesc2fc0000<>+0(SB), Y2, Y2
-	VCVTPS2DQ    Y3, Y3
-	VPSLLD       $0x17, Y3, Y3
-	VPADDD       Y3, Y5, Y5
-	VANDPS       Y2, Y5, Y5
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y3
+	VROUNDPS     $0x08, Y2, Y4
+	VSUBPS       Y4, Y2, Y5
+	VBROADCASTSS lanes392385a5<>+0(SB), Y6
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3d635739<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3f317219<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3f800000<>+0(SB), Y5, Y6
+	VCVTPS2DQ    Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VPADDD       Y4, Y6, Y6
+	VCMPPS       $0x15, Y3, Y2, Y4
+	VANDPS       Y4, Y6, Y6
 	VMOVUPS      lanes3f800000<>+0(SB), Y2
-	VORPS        lanes80000000<>+0(SB), Y0, Y4
-	VMOVAPS      Y2, Y3
-	VFNMADD231PS lanes3ecccccd<>+0(SB), Y4, Y3
-	VDIVPS       Y3, Y2, Y3
-	VSUBPS       Y3, Y2, Y4
-	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y3
-	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y4, Y3
-	VFMADD213PS  lanesbd49e408<>+0(SB), Y4, Y3
-	VFMADD213PS  lanesbdce8427<>+0(SB), Y4, Y3
-	VFMADD213PS  lanes3d4b6540<>+0(SB), Y4, Y3
-	VFMADD213PS  lanes3f10ae02<>+0(SB), Y4, Y3
-	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y4, Y3
-	VFMADD213PS  lanes3f000000<>+0(SB), Y4, Y3
-	VMULPS       Y5, Y3, Y3
-	VSUBPS       Y3, Y2, Y2
-	VBLENDVPS    Y0, Y3, Y2, Y2
-	VMULPS       Y0, Y5, Y5
-	VFMADD231PS  lanes3ecc422a<>+0(SB), Y5, Y2
-	VMOVUPS      lanesc1800000<>+0(SB), Y0
-	VMAXPS       Y1, Y0, Y0
-	VMOVUPS      lanes41800000<>+0(SB), Y1
-	VMINPS       Y0, Y1, Y0
+	VORPS        lanes80000000<>+0(SB), Y0, Y3
+	VMOVAPS      Y2, Y4
+	VFNMADD231PS lanes3ecccccd<>+0(SB), Y3, Y4
+	VDIVPS       Y4, Y2, Y4
+	VSUBPS       Y4, Y2, Y3
+	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y5
+	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y3, Y5
+	VFMADD213PS  lanesbd49e408<>+0(SB), Y3, Y5
+	VFMADD213PS  lanesbdce8427<>+0(SB), Y3, Y5
+	VFMADD213PS  lanes3d4b6540<>+0(SB), Y3, Y5
+	VFMADD213PS  lanes3f10ae02<>+0(SB), Y3, Y5
+	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y3, Y5
+	VFMADD213PS  lanes3f000000<>+0(SB), Y3, Y5
+	VMULPS       Y6, Y5, Y5
+	VSUBPS       Y5, Y2, Y4
+	VBLENDVPS    Y0, Y5, Y4, Y4
+	VMULPS       Y0, Y6, Y6
+	VFMADD231PS  lanes3ecc422a<>+0(SB), Y6, Y4
+	VMOVUPS      lanes41800000<>+0(SB), Y0
+	VMINPS       Y1, Y0, Y0
 	VMULPS       Y0, Y0, Y1
 	VMULPS       lanesbf38aa3b<>+0(SB), Y1, Y1
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y2
 	VROUNDPS     $0x08, Y1, Y3
-	VSUBPS       Y3, Y1, Y4
-	VMOVUPS      lanes392385a5<>+0(SB), Y5
-	VFMADD213PS  lanes3aafb93b<>+0(SB), Y4, Y5
-	VFMADD213PS  lanes3c1d9387<>+0(SB), Y4, Y5
-	VFMADD213PS  lanes3d635739<>+0(SB), Y4, Y5
-	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y4, Y5
-	VFMADD213PS  lanes3f317219<>+0(SB), Y4, Y5
-	VFMADD213PS  lanes3f800000<>+0(SB), Y4, Y5
-	VCMPPS       $0x15, lanesc2fc0000<>+0(SB), Y1, Y1
+	VSUBPS       Y3, Y1, Y5
+	VBROADCASTSS lanes392385a5<>+0(SB), Y6
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3d635739<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3f317219<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3f800000<>+0(SB), Y5, Y6
 	VCVTPS2DQ    Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
-	VPADDD       Y3, Y5, Y5
-	VANDPS       Y1, Y5, Y5
+	VPADDD       Y3, Y6, Y6
+	VCMPPS       $0x15, Y2, Y1, Y3
+	VANDPS       Y3, Y6, Y6
 	VMOVUPS      lanes3f800000<>+0(SB), Y1
-	VORPS        lanes80000000<>+0(SB), Y0, Y4
+	VORPS        lanes80000000<>+0(SB), Y0, Y2
 	VMOVAPS      Y1, Y3
-	VFNMADD231PS lanes3ecccccd<>+0(SB), Y4, Y3
+	VFNMADD231PS lanes3ecccccd<>+0(SB), Y2, Y3
 	VDIVPS       Y3, Y1, Y3
-	VSUBPS       Y3, Y1, Y4
-	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y3
-	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y4, Y3
-	VFMADD213PS  lanesbd49e408<>+0(SB), Y4, Y3
-	VFMADD213PS  lanesbdce8427<>+0(SB), Y4, Y3
-	VFMADD213PS  lanes3d4b6540<>+0(SB), Y4, Y3
-	VFMADD213PS  lanes3f10ae02<>+0(SB), Y4, Y3
-	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y4, Y3
-	VFMADD213PS  lanes3f000000<>+0(SB), Y4, Y3
-	VMULPS       Y5, Y3, Y3
-	VSUBPS       Y3, Y1, Y1
-	VBLENDVPS    Y0, Y3, Y1, Y1
-	VMULPS       Y0, Y5, Y5
-	VFMADD231PS  lanes3ecc422a<>+0(SB), Y5, Y1
+	VSUBPS       Y3, Y1, Y2
+	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y5
+	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y2, Y5
+	VFMADD213PS  lanesbd49e408<>+0(SB), Y2, Y5
+	VFMADD213PS  lanesbdce8427<>+0(SB), Y2, Y5
+	VFMADD213PS  lanes3d4b6540<>+0(SB), Y2, Y5
+	VFMADD213PS  lanes3f10ae02<>+0(SB), Y2, Y5
+	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y2, Y5
+	VFMADD213PS  lanes3f000000<>+0(SB), Y2, Y5
+	VMULPS       Y6, Y5, Y5
+	VSUBPS       Y5, Y1, Y3
+	VBLENDVPS    Y0, Y5, Y3, Y3
+	VMULPS       Y0, Y6, Y6
+	VFMADD231PS  lanes3ecc422a<>+0(SB), Y6, Y3
 	VMOVUPS      (DX)(R8*4), Y0
-	VMOVUPS      32(DX)(R8*4), Y3
-	PREFETCHT0   2048(DX)(R8*4)
-	VMULPS       Y0, Y2, Y2
-	VMULPS       Y3, Y1, Y1
+	VMOVUPS      32(DX)(R8*4), Y1
+	PREFETCHT1   4096(DX)(R8*4)
+	VMULPS       Y0, Y4, Y4
+	VMULPS       Y1, Y3, Y3
 	VMOVUPS      (CX)(R8*4), Y0
-	VMOVUPS      32(CX)(R8*4), Y3
-	VADDPS       Y2, Y0, Y0
-	VADDPS       Y1, Y3, Y3
+	VMOVUPS      32(CX)(R8*4), Y1
+	VADDPS       Y4, Y0, Y0
+	VADDPS       Y3, Y1, Y1
 	VMOVUPS      Y0, (CX)(R8*4)
-	VMOVUPS      Y3, 32(CX)(R8*4)
+	VMOVUPS      Y1, 32(CX)(R8*4)
 	TESTL        R9, R9
 	JZ           cached1
-	VMOVNTPS     Y2, (AX)(R8*4)
-	VMOVNTPS     Y1, 32(AX)(R8*4)
+	VMOVNTPS     Y4, (AX)(R8*4)
+	VMOVNTPS     Y3, 32(AX)(R8*4)
 	JMP          stored1
 
 cached1:
-	VMOVUPS Y2, (AX)(R8*4)
-	VMOVUPS Y1, 32(AX)(R8*4)
+	VMOVUPS Y4, (AX)(R8*4)
+	VMOVUPS Y3, 32(AX)(R8*4)
 
 stored1:
 	ADDQ $0x00000010, R8
@@ -2888,94 +3018,95 @@ mainTail:
 	VADDPS       Y5, Y3, Y3
 	VMOVUPS      lanesc1800000<>+0(SB), Y4
 	VMAXPS       Y2, Y4, Y2
+	VMAXPS       Y3, Y4, Y3
 	VMOVUPS      lanes41800000<>+0(SB), Y4
 	VMINPS       Y2, Y4, Y2
 	VMULPS       Y2, Y2, Y4
 	VMULPS       lanesbf38aa3b<>+0(SB), Y4, Y4
-	VROUNDPS     $0x08, Y4, Y5
-	VSUBPS       Y5, Y4, Y6
-	VMOVUPS      lanes392385a5<>+0(SB), Y7
-	VFMADD213PS  lanes3aafb93b<>+0(SB), Y6, Y7
-	VFMADD213PS  lanes3c1d9387<>+0(SB), Y6, Y7
-	VFMADD213PS  lanes3d635739<>+0(SB), Y6, Y7
-	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y6, Y7
-	VFMADD213PS  lanes3f317219<>+0(SB), Y6, Y7
-	VFMADD213PS  lanes3f800000<>+0(SB), Y6, Y7
-	VCMPPS       $0x15, lanesc2fc0000<>+0(SB), Y4, Y4
-	VCVTPS2DQ    Y5, Y5
-	VPSLLD       $0x17, Y5, Y5
-	VPADDD       Y5, Y7, Y7
-	VANDPS       Y4, Y7, Y7
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y5
+	VROUNDPS     $0x08, Y4, Y6
+	VSUBPS       Y6, Y4, Y7
+	VBROADCASTSS lanes392385a5<>+0(SB), Y8
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3d635739<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f317219<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f800000<>+0(SB), Y7, Y8
+	VCVTPS2DQ    Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       Y6, Y8, Y8
+	VCMPPS       $0x15, Y5, Y4, Y6
+	VANDPS       Y6, Y8, Y8
 	VMOVUPS      lanes3f800000<>+0(SB), Y4
-	VORPS        lanes80000000<>+0(SB), Y2, Y6
-	VMOVAPS      Y4, Y5
-	VFNMADD231PS lanes3ecccccd<>+0(SB), Y6, Y5
-	VDIVPS       Y5, Y4, Y5
-	VSUBPS       Y5, Y4, Y6
-	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y5
-	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y6, Y5
-	VFMADD213PS  lanesbd49e408<>+0(SB), Y6, Y5
-	VFMADD213PS  lanesbdce8427<>+0(SB), Y6, Y5
-	VFMADD213PS  lanes3d4b6540<>+0(SB), Y6, Y5
-	VFMADD213PS  lanes3f10ae02<>+0(SB), Y6, Y5
-	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y6, Y5
-	VFMADD213PS  lanes3f000000<>+0(SB), Y6, Y5
-	VMULPS       Y7, Y5, Y5
-	VSUBPS       Y5, Y4, Y4
-	VBLENDVPS    Y2, Y5, Y4, Y4
-	VMULPS       Y2, Y7, Y7
-	VFMADD231PS  lanes3ecc422a<>+0(SB), Y7, Y4
-	VMOVUPS      lanesc1800000<>+0(SB), Y2
-	VMAXPS       Y3, Y2, Y2
-	VMOVUPS      lanes41800000<>+0(SB), Y3
-	VMINPS       Y2, Y3, Y2
+	VORPS        lanes80000000<>+0(SB), Y2, Y5
+	VMOVAPS      Y4, Y6
+	VFNMADD231PS lanes3ecccccd<>+0(SB), Y5, Y6
+	VDIVPS       Y6, Y4, Y6
+	VSUBPS       Y6, Y4, Y5
+	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y7
+	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y5, Y7
+	VFMADD213PS  lanesbd49e408<>+0(SB), Y5, Y7
+	VFMADD213PS  lanesbdce8427<>+0(SB), Y5, Y7
+	VFMADD213PS  lanes3d4b6540<>+0(SB), Y5, Y7
+	VFMADD213PS  lanes3f10ae02<>+0(SB), Y5, Y7
+	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y5, Y7
+	VFMADD213PS  lanes3f000000<>+0(SB), Y5, Y7
+	VMULPS       Y8, Y7, Y7
+	VSUBPS       Y7, Y4, Y6
+	VBLENDVPS    Y2, Y7, Y6, Y6
+	VMULPS       Y2, Y8, Y8
+	VFMADD231PS  lanes3ecc422a<>+0(SB), Y8, Y6
+	VMOVUPS      lanes41800000<>+0(SB), Y2
+	VMINPS       Y3, Y2, Y2
 	VMULPS       Y2, Y2, Y3
 	VMULPS       lanesbf38aa3b<>+0(SB), Y3, Y3
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y4
 	VROUNDPS     $0x08, Y3, Y5
-	VSUBPS       Y5, Y3, Y6
-	VMOVUPS      lanes392385a5<>+0(SB), Y7
-	VFMADD213PS  lanes3aafb93b<>+0(SB), Y6, Y7
-	VFMADD213PS  lanes3c1d9387<>+0(SB), Y6, Y7
-	VFMADD213PS  lanes3d635739<>+0(SB), Y6, Y7
-	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y6, Y7
-	VFMADD213PS  lanes3f317219<>+0(SB), Y6, Y7
-	VFMADD213PS  lanes3f800000<>+0(SB), Y6, Y7
-	VCMPPS       $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
+	VSUBPS       Y5, Y3, Y7
+	VBROADCASTSS lanes392385a5<>+0(SB), Y8
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3d635739<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f317219<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f800000<>+0(SB), Y7, Y8
 	VCVTPS2DQ    Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
-	VPADDD       Y5, Y7, Y7
-	VANDPS       Y3, Y7, Y7
+	VPADDD       Y5, Y8, Y8
+	VCMPPS       $0x15, Y4, Y3, Y5
+	VANDPS       Y5, Y8, Y8
 	VMOVUPS      lanes3f800000<>+0(SB), Y3
-	VORPS        lanes80000000<>+0(SB), Y2, Y6
+	VORPS        lanes80000000<>+0(SB), Y2, Y4
 	VMOVAPS      Y3, Y5
-	VFNMADD231PS lanes3ecccccd<>+0(SB), Y6, Y5
+	VFNMADD231PS lanes3ecccccd<>+0(SB), Y4, Y5
 	VDIVPS       Y5, Y3, Y5
-	VSUBPS       Y5, Y3, Y6
-	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y5
-	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y6, Y5
-	VFMADD213PS  lanesbd49e408<>+0(SB), Y6, Y5
-	VFMADD213PS  lanesbdce8427<>+0(SB), Y6, Y5
-	VFMADD213PS  lanes3d4b6540<>+0(SB), Y6, Y5
-	VFMADD213PS  lanes3f10ae02<>+0(SB), Y6, Y5
-	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y6, Y5
-	VFMADD213PS  lanes3f000000<>+0(SB), Y6, Y5
-	VMULPS       Y7, Y5, Y5
-	VSUBPS       Y5, Y3, Y3
-	VBLENDVPS    Y2, Y5, Y3, Y3
-	VMULPS       Y2, Y7, Y7
-	VFMADD231PS  lanes3ecc422a<>+0(SB), Y7, Y3
+	VSUBPS       Y5, Y3, Y4
+	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y7
+	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y4, Y7
+	VFMADD213PS  lanesbd49e408<>+0(SB), Y4, Y7
+	VFMADD213PS  lanesbdce8427<>+0(SB), Y4, Y7
+	VFMADD213PS  lanes3d4b6540<>+0(SB), Y4, Y7
+	VFMADD213PS  lanes3f10ae02<>+0(SB), Y4, Y7
+	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y4, Y7
+	VFMADD213PS  lanes3f000000<>+0(SB), Y4, Y7
+	VMULPS       Y8, Y7, Y7
+	VSUBPS       Y7, Y3, Y5
+	VBLENDVPS    Y2, Y7, Y5, Y5
+	VMULPS       Y2, Y8, Y8
+	VFMADD231PS  lanes3ecc422a<>+0(SB), Y8, Y5
 	VMASKMOVPS   (DX)(R8*4), Y0, Y2
-	VMASKMOVPS   (DX)(R10*4), Y1, Y5
-	VMULPS       Y2, Y4, Y4
-	VMULPS       Y5, Y3, Y3
+	VMASKMOVPS   (DX)(R10*4), Y1, Y3
+	VMULPS       Y2, Y6, Y6
+	VMULPS       Y3, Y5, Y5
 	VMASKMOVPS   (CX)(R8*4), Y0, Y2
-	VMASKMOVPS   (CX)(R10*4), Y1, Y5
-	VADDPS       Y4, Y2, Y2
-	VADDPS       Y3, Y5, Y5
+	VMASKMOVPS   (CX)(R10*4), Y1, Y3
+	VADDPS       Y6, Y2, Y2
+	VADDPS       Y5, Y3, Y3
 	VMASKMOVPS   Y2, Y0, (CX)(R8*4)
-	VMASKMOVPS   Y5, Y1, (CX)(R10*4)
-	VMASKMOVPS   Y4, Y0, (AX)(R8*4)
-	VMASKMOVPS   Y3, Y1, (AX)(R10*4)
+	VMASKMOVPS   Y3, Y1, (CX)(R10*4)
+	VMASKMOVPS   Y6, Y0, (AX)(R8*4)
+	VMASKMOVPS   Y5, Y1, (AX)(R10*4)
 
 mainDone:
 	VZEROUPPER
@@ -3007,75 +3138,76 @@ TEXT ·siluMulAVX2(SB), NOSPLIT, $0-73
 	XORL    SI, SI
 
 mainUnit:
-	CMPQ        BX, $0x00000010
-	JLT         mainTail
-	VMOVUPS     (CX)(SI*4), Y0
-	VMOVUPS     32(CX)(SI*4), Y1
-	PREFETCHT0  2048(CX)(SI*4)
-	VMOVUPS     lanesc3000000<>+0(SB), Y2
-	VMAXPS      Y0, Y2, Y0
-	VMULPS      lanes3fb8aa3b<>+0(SB), Y0, Y2
-	VMOVUPS     lanes3f800000<>+0(SB), Y4
-	VORPS       lanes80000000<>+0(SB), Y2, Y3
-	VROUNDPS    $0x08, Y3, Y5
-	VSUBPS      Y5, Y3, Y6
-	VMOVUPS     lanes392385a5<>+0(SB), Y7
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
-	VCVTPS2DQ   Y5, Y5
-	VPSLLD      $0x17, Y5, Y5
-	VPADDD      Y5, Y7, Y7
-	VANDPS      Y3, Y7, Y7
-	VADDPS      Y4, Y7, Y3
-	VDIVPS      Y3, Y4, Y3
-	VMULPS      Y3, Y7, Y7
-	VSUBPS      Y7, Y4, Y3
-	VBLENDVPS   Y2, Y7, Y3, Y3
-	VMULPS      Y0, Y3, Y0
-	VMOVUPS     lanesc3000000<>+0(SB), Y2
-	VMAXPS      Y1, Y2, Y1
-	VMULPS      lanes3fb8aa3b<>+0(SB), Y1, Y2
-	VMOVUPS     lanes3f800000<>+0(SB), Y4
-	VORPS       lanes80000000<>+0(SB), Y2, Y3
-	VROUNDPS    $0x08, Y3, Y5
-	VSUBPS      Y5, Y3, Y6
-	VMOVUPS     lanes392385a5<>+0(SB), Y7
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
-	VCVTPS2DQ   Y5, Y5
-	VPSLLD      $0x17, Y5, Y5
-	VPADDD      Y5, Y7, Y7
-	VANDPS      Y3, Y7, Y7
-	VADDPS      Y4, Y7, Y3
-	VDIVPS      Y3, Y4, Y3
-	VMULPS      Y3, Y7, Y7
-	VSUBPS      Y7, Y4, Y3
-	VBLENDVPS   Y2, Y7, Y3, Y3
-	VMULPS      Y1, Y3, Y1
-	VMOVUPS     (DX)(SI*4), Y2
-	VMOVUPS     32(DX)(SI*4), Y3
-	PREFETCHT0  2048(DX)(SI*4)
-	VMULPS      Y2, Y0, Y0
-	VMULPS      Y3, Y1, Y1
-	TESTL       DI, DI
-	JZ          cached1
-	VMOVNTPS    Y0, (AX)(SI*4)
-	VMOVNTPS    Y1, 32(AX)(SI*4)
-	JMP         stored1
+	CMPQ         BX, $0x00000010
+	JLT          mainTail
+	VMOVUPS      (CX)(SI*4), Y0
+	VMOVUPS      32(CX)(SI*4), Y1
+	PREFETCHT1   4096(CX)(SI*4)
+	VMOVUPS      lanesc3000000<>+0(SB), Y2
+	VMAXPS       Y0, Y2, Y0
+	VMAXPS       Y1, Y2, Y1
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y0, Y2
+	VMOVUPS      lanes3f800000<>+0(SB), Y3
+	VORPS        lanes80000000<>+0(SB), Y2, Y2
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y4
+	VROUNDPS     $0x08, Y2, Y5
+	VSUBPS       Y5, Y2, Y6
+	VBROADCASTSS lanes392385a5<>+0(SB), Y7
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f800000<>+0(SB), Y6, Y7
+	VCVTPS2DQ    Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VCMPPS       $0x15, Y4, Y2, Y5
+	VANDPS       Y5, Y7, Y7
+	VADDPS       Y3, Y7, Y2
+	VDIVPS       Y2, Y3, Y2
+	VMULPS       Y2, Y7, Y7
+	VSUBPS       Y7, Y3, Y2
+	VBLENDVPS    Y0, Y7, Y2, Y2
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y1, Y3
+	VMOVUPS      lanes3f800000<>+0(SB), Y4
+	VORPS        lanes80000000<>+0(SB), Y3, Y3
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y5
+	VROUNDPS     $0x08, Y3, Y6
+	VSUBPS       Y6, Y3, Y7
+	VBROADCASTSS lanes392385a5<>+0(SB), Y8
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3d635739<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f317219<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f800000<>+0(SB), Y7, Y8
+	VCVTPS2DQ    Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       Y6, Y8, Y8
+	VCMPPS       $0x15, Y5, Y3, Y6
+	VANDPS       Y6, Y8, Y8
+	VADDPS       Y4, Y8, Y3
+	VDIVPS       Y3, Y4, Y3
+	VMULPS       Y3, Y8, Y8
+	VSUBPS       Y8, Y4, Y3
+	VBLENDVPS    Y1, Y8, Y3, Y3
+	VMULPS       Y2, Y0, Y2
+	VMULPS       Y3, Y1, Y3
+	VMOVUPS      (DX)(SI*4), Y0
+	VMOVUPS      32(DX)(SI*4), Y1
+	PREFETCHT1   4096(DX)(SI*4)
+	VMULPS       Y0, Y2, Y2
+	VMULPS       Y1, Y3, Y3
+	TESTL        DI, DI
+	JZ           cached1
+	VMOVNTPS     Y2, (AX)(SI*4)
+	VMOVNTPS     Y3, 32(AX)(SI*4)
+	JMP          stored1
 
 cached1:
-	VMOVUPS Y0, (AX)(SI*4)
-	VMOVUPS Y1, 32(AX)(SI*4)
+	VMOVUPS Y2, (AX)(SI*4)
+	VMOVUPS Y3, 32(AX)(SI*4)
 
 stored1:
 	ADDQ $0x00000010, SI
@@ -3083,80 +3215,81 @@ stored1:
 	JMP  mainUnit
 
 mainTail:
-	TESTQ       BX, BX
-	JZ          mainDone
-	MOVL        $0x00000008, R8
-	XORL        R9, R9
-	MOVQ        BX, DI
-	CMPQ        DI, R8
-	CMOVQGT     R8, DI
-	SUBQ        R8, BX
-	CMOVQLT     R9, BX
-	LEAQ        (SI)(DI*1), R8
-	LEAQ        laneMasks<>+0(SB), R9
-	NEGQ        DI
-	VMOVDQU     32(R9)(DI*4), Y0
-	LEAQ        laneMasks<>+0(SB), DI
-	NEGQ        BX
-	VMOVDQU     32(DI)(BX*4), Y1
-	VMASKMOVPS  (CX)(SI*4), Y0, Y2
-	VMASKMOVPS  (CX)(R8*4), Y1, Y3
-	VMOVUPS     lanesc3000000<>+0(SB), Y4
-	VMAXPS      Y2, Y4, Y2
-	VMULPS      lanes3fb8aa3b<>+0(SB), Y2, Y4
-	VMOVUPS     lanes3f800000<>+0(SB), Y6
-	VORPS       lanes80000000<>+0(SB), Y4, Y5
-	VROUNDPS    $0x08, Y5, Y7
-	VSUBPS      Y7, Y5, Y8
-	VMOVUPS     lanes392385a5<>+0(SB), Y9
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
-	VCVTPS2DQ   Y7, Y7
-	VPSLLD      $0x17, Y7, Y7
-	VPADDD      Y7, Y9, Y9
-	VANDPS      Y5, Y9, Y9
-	VADDPS      Y6, Y9, Y5
-	VDIVPS      Y5, Y6, Y5
-	VMULPS      Y5, Y9, Y9
-	VSUBPS      Y9, Y6, Y5
-	VBLENDVPS   Y4, Y9, Y5, Y5
-	VMULPS      Y2, Y5, Y2
-	VMOVUPS     lanesc3000000<>+0(SB), Y4
-	VMAXPS      Y3, Y4, Y3
-	VMULPS      lanes3fb8aa3b<>+0(SB), Y3, Y4
-	VMOVUPS     lanes3f800000<>+0(SB), Y6
-	VORPS       lanes80000000<>+0(SB), Y4, Y5
-	VROUNDPS    $0x08, Y5, Y7
-	VSUBPS      Y7, Y5, Y8
-	VMOVUPS     lanes392385a5<>+0(SB), Y9
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
-	VCVTPS2DQ   Y7, Y7
-	VPSLLD      $0x17, Y7, Y7
-	VPADDD      Y7, Y9, Y9
-	VANDPS      Y5, Y9, Y9
-	VADDPS      Y6, Y9, Y5
-	VDIVPS      Y5, Y6, Y5
-	VMULPS      Y5, Y9, Y9
-	VSUBPS      Y9, Y6, Y5
-	VBLENDVPS   Y4, Y9, Y5, Y5
-	VMULPS      Y3, Y5, Y3
-	VMASKMOVPS  (DX)(SI*4), Y0, Y4
-	VMASKMOVPS  (DX)(R8*4), Y1, Y5
-	VMULPS      Y4, Y2, Y2
-	VMULPS      Y5, Y3, Y3
-	VMASKMOVPS  Y2, Y0, (AX)(SI*4)
-	VMASKMOVPS  Y3, Y1, (AX)(R8*4)
+	TESTQ        BX, BX
+	JZ           mainDone
+	MOVL         $0x00000008, R8
+	XORL         R9, R9
+	MOVQ         BX, DI
+	CMPQ         DI, R8
+	CMOVQGT      R8, DI
+	SUBQ         R8, BX
+	CMOVQLT      R9, BX
+	LEAQ         (SI)(DI*1), R8
+	LEAQ         laneMasks<>+0(SB), R9
+	NEGQ         DI
+	VMOVDQU      32(R9)(DI*4), Y0
+	LEAQ         laneMasks<>+0(SB), DI
+	NEGQ         BX
+	VMOVDQU      32(DI)(BX*4), Y1
+	VMASKMOVPS   (CX)(SI*4), Y0, Y2
+	VMASKMOVPS   (CX)(R8*4), Y1, Y3
+	VMOVUPS      lanesc3000000<>+0(SB), Y4
+	VMAXPS       Y2, Y4, Y2
+	VMAXPS       Y3, Y4, Y3
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y2, Y4
+	VMOVUPS      lanes3f800000<>+0(SB), Y5
+	VORPS        lanes80000000<>+0(SB), Y4, Y4
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y6
+	VROUNDPS     $0x08, Y4, Y7
+	VSUBPS       Y7, Y4, Y8
+	VBROADCASTSS lanes392385a5<>+0(SB), Y9
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f800000<>+0(SB), Y8, Y9
+	VCVTPS2DQ    Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VPADDD       Y7, Y9, Y9
+	VCMPPS       $0x15, Y6, Y4, Y7
+	VANDPS       Y7, Y9, Y9
+	VADDPS       Y5, Y9, Y4
+	VDIVPS       Y4, Y5, Y4
+	VMULPS       Y4, Y9, Y9
+	VSUBPS       Y9, Y5, Y4
+	VBLENDVPS    Y2, Y9, Y4, Y4
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y3, Y5
+	VMOVUPS      lanes3f800000<>+0(SB), Y6
+	VORPS        lanes80000000<>+0(SB), Y5, Y5
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y7
+	VROUNDPS     $0x08, Y5, Y8
+	VSUBPS       Y8, Y5, Y9
+	VBROADCASTSS lanes392385a5<>+0(SB), Y10
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3d635739<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f317219<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f800000<>+0(SB), Y9, Y10
+	VCVTPS2DQ    Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VCMPPS       $0x15, Y7, Y5, Y8
+	VANDPS       Y8, Y10, Y10
+	VADDPS       Y6, Y10, Y5
+	VDIVPS       Y5, Y6, Y5
+	VMULPS       Y5, Y10, Y10
+	VSUBPS       Y10, Y6, Y5
+	VBLENDVPS    Y3, Y10, Y5, Y5
+	VMULPS       Y4, Y2, Y4
+	VMULPS       Y5, Y3, Y5
+	VMASKMOVPS   (DX)(SI*4), Y0, Y2
+	VMASKMOVPS   (DX)(R8*4), Y1, Y3
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y3, Y5, Y5
+	VMASKMOVPS   Y4, Y0, (AX)(SI*4)
+	VMASKMOVPS   Y5, Y1, (AX)(R8*4)
 
 mainDone:
 	VZEROUPPER
@@ -3192,100 +3325,101 @@ TEXT ·siluMulGradAVX2(SB), NOSPLIT, $0-121
 	XORL    R8, R8
 
 mainUnit:
-	CMPQ        DI, $0x00000010
-	JLT         mainTail
-	VMOVUPS     (BX)(R8*4), Y0
-	VMOVUPS     32(BX)(R8*4), Y1
-	PREFETCHT0  2048(BX)(R8*4)
-	VMOVUPS     lanesc3000000<>+0(SB), Y2
-	VMAXPS      Y0, Y2, Y0
-	VMULPS      lanes3fb8aa3b<>+0(SB), Y0, Y2
-	VMOVUPS     lanes3f800000<>+0(SB), Y4
-	VORPS       lanes80000000<>+0(SB), Y2, Y3
-	VROUNDPS    $0x08, Y3, Y5
-	VSUBPS      Y5, Y3, Y6
-	VMOVUPS     lanes392385a5<>+0(SB), Y7
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
-	VCVTPS2DQ   Y5, Y5
-	VPSLLD      $0x17, Y5, Y5
-	VPADDD      Y5, Y7, Y7
-	VANDPS      Y3, Y7, Y7
-	VADDPS      Y4, Y7, Y3
-	VDIVPS      Y3, Y4, Y3
-	VMULPS      Y3, Y7, Y7
-	VMULPS      Y3, Y7, Y3
-	VSUBPS      Y7, Y4, Y4
-	VBLENDVPS   Y2, Y7, Y4, Y4
-	VMULPS      Y0, Y4, Y2
-	VMOVUPS     lanes43000000<>+0(SB), Y5
-	VMINPS      Y0, Y5, Y0
-	VFMADD231PS Y0, Y3, Y4
-	VMOVUPS     lanesc3000000<>+0(SB), Y0
-	VMAXPS      Y1, Y0, Y0
-	VMULPS      lanes3fb8aa3b<>+0(SB), Y0, Y1
-	VMOVUPS     lanes3f800000<>+0(SB), Y5
-	VORPS       lanes80000000<>+0(SB), Y1, Y3
-	VROUNDPS    $0x08, Y3, Y6
-	VSUBPS      Y6, Y3, Y7
-	VMOVUPS     lanes392385a5<>+0(SB), Y8
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y7, Y8
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y7, Y8
-	VFMADD213PS lanes3d635739<>+0(SB), Y7, Y8
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y7, Y8
-	VFMADD213PS lanes3f317219<>+0(SB), Y7, Y8
-	VFMADD213PS lanes3f800000<>+0(SB), Y7, Y8
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
-	VCVTPS2DQ   Y6, Y6
-	VPSLLD      $0x17, Y6, Y6
-	VPADDD      Y6, Y8, Y8
-	VANDPS      Y3, Y8, Y8
-	VADDPS      Y5, Y8, Y3
-	VDIVPS      Y3, Y5, Y3
-	VMULPS      Y3, Y8, Y8
-	VMULPS      Y3, Y8, Y3
-	VSUBPS      Y8, Y5, Y5
-	VBLENDVPS   Y1, Y8, Y5, Y5
-	VMULPS      Y0, Y5, Y1
-	VMOVUPS     lanes43000000<>+0(SB), Y6
-	VMINPS      Y0, Y6, Y0
-	VFMADD231PS Y0, Y3, Y5
-	VMOVUPS     (DX)(R8*4), Y0
-	VMOVUPS     32(DX)(R8*4), Y3
-	PREFETCHT0  2048(DX)(R8*4)
-	VMOVUPS     (SI)(R8*4), Y6
-	VMOVUPS     32(SI)(R8*4), Y7
-	PREFETCHT0  2048(SI)(R8*4)
-	VMULPS      Y0, Y2, Y2
-	VMULPS      Y3, Y1, Y1
-	VMULPS      Y0, Y6, Y6
-	VMULPS      Y4, Y6, Y6
-	VMULPS      Y3, Y7, Y7
-	VMULPS      Y5, Y7, Y7
-	TESTL       R9, R9
-	JZ          cached1
-	VMOVNTPS    Y2, (CX)(R8*4)
-	VMOVNTPS    Y1, 32(CX)(R8*4)
-	JMP         stored1
+	CMPQ         DI, $0x00000010
+	JLT          mainTail
+	VMOVUPS      (BX)(R8*4), Y0
+	VMOVUPS      32(BX)(R8*4), Y1
+	PREFETCHT1   4096(BX)(R8*4)
+	VMOVUPS      lanesc3000000<>+0(SB), Y2
+	VMAXPS       Y0, Y2, Y0
+	VMAXPS       Y1, Y2, Y1
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y0, Y2
+	VMOVUPS      lanes3f800000<>+0(SB), Y3
+	VORPS        lanes80000000<>+0(SB), Y2, Y2
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y4
+	VROUNDPS     $0x08, Y2, Y5
+	VSUBPS       Y5, Y2, Y6
+	VBROADCASTSS lanes392385a5<>+0(SB), Y7
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f800000<>+0(SB), Y6, Y7
+	VCVTPS2DQ    Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VCMPPS       $0x15, Y4, Y2, Y5
+	VANDPS       Y5, Y7, Y7
+	VADDPS       Y3, Y7, Y2
+	VDIVPS       Y2, Y3, Y2
+	VMULPS       Y2, Y7, Y7
+	VMULPS       Y2, Y7, Y4
+	VSUBPS       Y7, Y3, Y2
+	VBLENDVPS    Y0, Y7, Y2, Y2
+	VMOVUPS      lanes43000000<>+0(SB), Y3
+	VMINPS       Y0, Y3, Y3
+	VFMADD213PS  Y2, Y3, Y4
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y1, Y3
+	VMOVUPS      lanes3f800000<>+0(SB), Y5
+	VORPS        lanes80000000<>+0(SB), Y3, Y3
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y6
+	VROUNDPS     $0x08, Y3, Y7
+	VSUBPS       Y7, Y3, Y8
+	VBROADCASTSS lanes392385a5<>+0(SB), Y9
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f800000<>+0(SB), Y8, Y9
+	VCVTPS2DQ    Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VPADDD       Y7, Y9, Y9
+	VCMPPS       $0x15, Y6, Y3, Y7
+	VANDPS       Y7, Y9, Y9
+	VADDPS       Y5, Y9, Y3
+	VDIVPS       Y3, Y5, Y3
+	VMULPS       Y3, Y9, Y9
+	VMULPS       Y3, Y9, Y6
+	VSUBPS       Y9, Y5, Y3
+	VBLENDVPS    Y1, Y9, Y3, Y3
+	VMOVUPS      lanes43000000<>+0(SB), Y5
+	VMINPS       Y1, Y5, Y5
+	VFMADD213PS  Y3, Y5, Y6
+	VMULPS       Y2, Y0, Y2
+	VMULPS       Y3, Y1, Y3
+	VMOVUPS      (DX)(R8*4), Y0
+	VMOVUPS      32(DX)(R8*4), Y1
+	PREFETCHT1   4096(DX)(R8*4)
+	VMULPS       Y0, Y2, Y2
+	VMULPS       Y1, Y3, Y3
+	VMOVUPS      (SI)(R8*4), Y5
+	VMOVUPS      32(SI)(R8*4), Y7
+	PREFETCHT1   4096(SI)(R8*4)
+	VMULPS       Y0, Y5, Y5
+	VMULPS       Y1, Y7, Y7
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y6, Y7, Y7
+	TESTL        R9, R9
+	JZ           cached1
+	VMOVNTPS     Y2, (CX)(R8*4)
+	VMOVNTPS     Y3, 32(CX)(R8*4)
+	JMP          stored1
 
 cached1:
 	VMOVUPS Y2, (CX)(R8*4)
-	VMOVUPS Y1, 32(CX)(R8*4)
+	VMOVUPS Y3, 32(CX)(R8*4)
 
 stored1:
 	TESTL    R9, R9
 	JZ       cached2
-	VMOVNTPS Y6, (AX)(R8*4)
+	VMOVNTPS Y5, (AX)(R8*4)
 	VMOVNTPS Y7, 32(AX)(R8*4)
 	JMP      stored2
 
 cached2:
-	VMOVUPS Y6, (AX)(R8*4)
+	VMOVUPS Y5, (AX)(R8*4)
 	VMOVUPS Y7, 32(AX)(R8*4)
 
 stored2:
@@ -3294,96 +3428,97 @@ stored2:
 	JMP  mainUnit
 
 mainTail:
-	TESTQ       DI, DI
-	JZ          mainDone
-	MOVL        $0x00000008, R10
-	XORL        R11, R11
-	MOVQ        DI, R9
-	CMPQ        R9, R10
-	CMOVQGT     R10, R9
-	SUBQ        R10, DI
-	CMOVQLT     R11, DI
-	LEAQ        (R8)(R9*1), R10
-	LEAQ        laneMasks<>+0(SB), R11
-	NEGQ        R9
-	VMOVDQU     32(R11)(R9*4), Y0
-	LEAQ        laneMasks<>+0(SB), R9
-	NEGQ        DI
-	VMOVDQU     32(R9)(DI*4), Y1
-	VMASKMOVPS  (BX)(R8*4), Y0, Y2
-	VMASKMOVPS  (BX)(R10*4), Y1, Y3
-	VMOVUPS     lanesc3000000<>+0(SB), Y4
-	VMAXPS      Y2, Y4, Y2
-	VMULPS      lanes3fb8aa3b<>+0(SB), Y2, Y4
-	VMOVUPS     lanes3f800000<>+0(SB), Y6
-	VORPS       lanes80000000<>+0(SB), Y4, Y5
-	VROUNDPS    $0x08, Y5, Y7
-	VSUBPS      Y7, Y5, Y8
-	VMOVUPS     lanes392385a5<>+0(SB), Y9
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
-	VCVTPS2DQ   Y7, Y7
-	VPSLLD      $0x17, Y7, Y7
-	VPADDD      Y7, Y9, Y9
-	VANDPS      Y5, Y9, Y9
-	VADDPS      Y6, Y9, Y5
-	VDIVPS      Y5, Y6, Y5
-	VMULPS      Y5, Y9, Y9
-	VMULPS      Y5, Y9, Y5
-	VSUBPS      Y9, Y6, Y6
-	VBLENDVPS   Y4, Y9, Y6, Y6
-	VMULPS      Y2, Y6, Y4
-	VMOVUPS     lanes43000000<>+0(SB), Y7
-	VMINPS      Y2, Y7, Y2
-	VFMADD231PS Y2, Y5, Y6
-	VMOVUPS     lanesc3000000<>+0(SB), Y2
-	VMAXPS      Y3, Y2, Y2
-	VMULPS      lanes3fb8aa3b<>+0(SB), Y2, Y3
-	VMOVUPS     lanes3f800000<>+0(SB), Y7
-	VORPS       lanes80000000<>+0(SB), Y3, Y5
-	VROUNDPS    $0x08, Y5, Y8
-	VSUBPS      Y8, Y5, Y9
-	VMOVUPS     lanes392385a5<>+0(SB), Y10
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y9, Y10
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y9, Y10
-	VFMADD213PS lanes3d635739<>+0(SB), Y9, Y10
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y9, Y10
-	VFMADD213PS lanes3f317219<>+0(SB), Y9, Y10
-	VFMADD213PS lanes3f800000<>+0(SB), Y9, Y10
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
-	VCVTPS2DQ   Y8, Y8
-	VPSLLD      $0x17, Y8, Y8
-	VPADDD      Y8, Y10, Y10
-	VANDPS      Y5, Y10, Y10
-	VADDPS      Y7, Y10, Y5
-	VDIVPS      Y5, Y7, Y5
-	VMULPS      Y5, Y10, Y10
-	VMULPS      Y5, Y10, Y5
-	VSUBPS      Y10, Y7, Y7
-	VBLENDVPS   Y3, Y10, Y7, Y7
-	VMULPS      Y2, Y7, Y3
-	VMOVUPS     lanes43000000<>+0(SB), Y8
-	VMINPS      Y2, Y8, Y2
-	VFMADD231PS Y2, Y5, Y7
-	VMASKMOVPS  (DX)(R8*4), Y0, Y2
-	VMASKMOVPS  (DX)(R10*4), Y1, Y5
-	VMASKMOVPS  (SI)(R8*4), Y0, Y8
-	VMASKMOVPS  (SI)(R10*4), Y1, Y9
-	VMULPS      Y2, Y4, Y4
-	VMULPS      Y5, Y3, Y3
-	VMULPS      Y2, Y8, Y8
-	VMULPS      Y6, Y8, Y8
-	VMULPS      Y5, Y9, Y9
-	VMULPS      Y7, Y9, Y9
-	VMASKMOVPS  Y4, Y0, (CX)(R8*4)
-	VMASKMOVPS  Y3, Y1, (CX)(R10*4)
-	VMASKMOVPS  Y8, Y0, (AX)(R8*4)
-	VMASKMOVPS  Y9, Y1, (AX)(R10*4)
+	TESTQ        DI, DI
+	JZ           mainDone
+	MOVL         $0x00000008, R10
+	XORL         R11, R11
+	MOVQ         DI, R9
+	CMPQ         R9, R10
+	CMOVQGT      R10, R9
+	SUBQ         R10, DI
+	CMOVQLT      R11, DI
+	LEAQ         (R8)(R9*1), R10
+	LEAQ         laneMasks<>+0(SB), R11
+	NEGQ         R9
+	VMOVDQU      32(R11)(R9*4), Y0
+	LEAQ         laneMasks<>+0(SB), R9
+	NEGQ         DI
+	VMOVDQU      32(R9)(DI*4), Y1
+	VMASKMOVPS   (BX)(R8*4), Y0, Y2
+	VMASKMOVPS   (BX)(R10*4), Y1, Y3
+	VMOVUPS      lanesc3000000<>+0(SB), Y4
+	VMAXPS       Y2, Y4, Y2
+	VMAXPS       Y3, Y4, Y3
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y2, Y4
+	VMOVUPS      lanes3f800000<>+0(SB), Y5
+	VORPS        lanes80000000<>+0(SB), Y4, Y4
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y6
+	VROUNDPS     $0x08, Y4, Y7
+	VSUBPS       Y7, Y4, Y8
+	VBROADCASTSS lanes392385a5<>+0(SB), Y9
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f800000<>+0(SB), Y8, Y9
+	VCVTPS2DQ    Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VPADDD       Y7, Y9, Y9
+	VCMPPS       $0x15, Y6, Y4, Y7
+	VANDPS       Y7, Y9, Y9
+	VADDPS       Y5, Y9, Y4
+	VDIVPS       Y4, Y5, Y4
+	VMULPS       Y4, Y9, Y9
+	VMULPS       Y4, Y9, Y6
+	VSUBPS       Y9, Y5, Y4
+	VBLENDVPS    Y2, Y9, Y4, Y4
+	VMOVUPS      lanes43000000<>+0(SB), Y5
+	VMINPS       Y2, Y5, Y5
+	VFMADD213PS  Y4, Y5, Y6
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y3, Y5
+	VMOVUPS      lanes3f800000<>+0(SB), Y7
+	VORPS        lanes80000000<>+0(SB), Y5, Y5
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y8
+	VROUNDPS     $0x08, Y5, Y9
+	VSUBPS       Y9, Y5, Y10
+	VBROADCASTSS lanes392385a5<>+0(SB), Y11
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3d635739<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3f317219<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3f800000<>+0(SB), Y10, Y11
+	VCVTPS2DQ    Y9, Y9
+	VPSLLD       $0x17, Y9, Y9
+	VPADDD       Y9, Y11, Y11
+	VCMPPS       $0x15, Y8, Y5, Y9
+	VANDPS       Y9, Y11, Y11
+	VADDPS       Y7, Y11, Y5
+	VDIVPS       Y5, Y7, Y5
+	VMULPS       Y5, Y11, Y11
+	VMULPS       Y5, Y11, Y8
+	VSUBPS       Y11, Y7, Y5
+	VBLENDVPS    Y3, Y11, Y5, Y5
+	VMOVUPS      lanes43000000<>+0(SB), Y7
+	VMINPS       Y3, Y7, Y7
+	VFMADD213PS  Y5, Y7, Y8
+	VMULPS       Y4, Y2, Y4
+	VMULPS       Y5, Y3, Y5
+	VMASKMOVPS   (DX)(R8*4), Y0, Y2
+	VMASKMOVPS   (DX)(R10*4), Y1, Y3
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y3, Y5, Y5
+	VMASKMOVPS   (SI)(R8*4), Y0, Y7
+	VMASKMOVPS   (SI)(R10*4), Y1, Y9
+	VMULPS       Y2, Y7, Y7
+	VMULPS       Y3, Y9, Y9
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y8, Y9, Y9
+	VMASKMOVPS   Y4, Y0, (CX)(R8*4)
+	VMASKMOVPS   Y5, Y1, (CX)(R10*4)
+	VMASKMOVPS   Y7, Y0, (AX)(R8*4)
+	VMASKMOVPS   Y9, Y1, (AX)(R10*4)
 
 mainDone:
 	VZEROUPPER
@@ -3405,85 +3540,86 @@ TEXT ·geluMulAVX2(SB), NOSPLIT, $0-73
 	XORL    SI, SI
 
 mainUnit:
-	CMPQ        BX, $0x00000010
-	JLT         mainTail
-	VMOVUPS     (CX)(SI*4), Y0
-	VMOVUPS     32(CX)(SI*4), Y1
-	PREFETCHT0  2048(CX)(SI*4)
-	VMOVUPS     lanesc1800000<>+0(SB), Y2
-	VMAXPS      Y0, Y2, Y0
-	VMOVUPS     lanes41800000<>+0(SB), Y2
-	VMINPS      Y0, Y2, Y2
-	VMULPS      Y2, Y2, Y3
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y4
-	VFMADD213PS lanes40135761<>+0(SB), Y3, Y4
-	VMULPS      Y2, Y4, Y4
-	VMOVUPS     lanes3f800000<>+0(SB), Y3
-	VORPS       lanes80000000<>+0(SB), Y4, Y2
-	VROUNDPS    $0x08, Y2, Y5
-	VSUBPS      Y5, Y2, Y6
-	VMOVUPS     lanes392385a5<>+0(SB), Y7
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y2, Y2
-	VCVTPS2DQ   Y5, Y5
-	VPSLLD      $0x17, Y5, Y5
-	VPADDD      Y5, Y7, Y7
-	VANDPS      Y2, Y7, Y7
-	VADDPS      Y3, Y7, Y2
-	VDIVPS      Y2, Y3, Y2
-	VMULPS      Y2, Y7, Y7
-	VSUBPS      Y7, Y3, Y2
-	VBLENDVPS   Y4, Y7, Y2, Y2
-	VMULPS      Y0, Y2, Y0
-	VMOVUPS     lanesc1800000<>+0(SB), Y2
-	VMAXPS      Y1, Y2, Y1
-	VMOVUPS     lanes41800000<>+0(SB), Y2
-	VMINPS      Y1, Y2, Y2
-	VMULPS      Y2, Y2, Y3
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y4
-	VFMADD213PS lanes40135761<>+0(SB), Y3, Y4
-	VMULPS      Y2, Y4, Y4
-	VMOVUPS     lanes3f800000<>+0(SB), Y3
-	VORPS       lanes80000000<>+0(SB), Y4, Y2
-	VROUNDPS    $0x08, Y2, Y5
-	VSUBPS      Y5, Y2, Y6
-	VMOVUPS     lanes392385a5<>+0(SB), Y7
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y2, Y2
-	VCVTPS2DQ   Y5, Y5
-	VPSLLD      $0x17, Y5, Y5
-	VPADDD      Y5, Y7, Y7
-	VANDPS      Y2, Y7, Y7
-	VADDPS      Y3, Y7, Y2
-	VDIVPS      Y2, Y3, Y2
-	VMULPS      Y2, Y7, Y7
-	VSUBPS      Y7, Y3, Y2
-	VBLENDVPS   Y4, Y7, Y2, Y2
-	VMULPS      Y1, Y2, Y1
-	VMOVUPS     (DX)(SI*4), Y2
-	VMOVUPS     32(DX)(SI*4), Y3
-	PREFETCHT0  2048(DX)(SI*4)
-	VMULPS      Y2, Y0, Y0
-	VMULPS      Y3, Y1, Y1
-	TESTL       DI, DI
-	JZ          cached1
-	VMOVNTPS    Y0, (AX)(SI*4)
-	VMOVNTPS    Y1, 32(AX)(SI*4)
-	JMP         stored1
+	CMPQ         BX, $0x00000010
+	JLT          mainTail
+	VMOVUPS      (CX)(SI*4), Y0
+	VMOVUPS      32(CX)(SI*4), Y1
+	PREFETCHT1   4096(CX)(SI*4)
+	VMOVUPS      lanesc1800000<>+0(SB), Y2
+	VMAXPS       Y0, Y2, Y0
+	VMAXPS       Y1, Y2, Y1
+	VMOVUPS      lanes41800000<>+0(SB), Y2
+	VMINPS       Y0, Y2, Y2
+	VMULPS       Y2, Y2, Y3
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Y4
+	VFMADD213PS  lanes40135761<>+0(SB), Y3, Y4
+	VMULPS       Y2, Y4, Y4
+	VMOVUPS      lanes3f800000<>+0(SB), Y3
+	VORPS        lanes80000000<>+0(SB), Y4, Y4
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y5
+	VROUNDPS     $0x08, Y4, Y6
+	VSUBPS       Y6, Y4, Y7
+	VBROADCASTSS lanes392385a5<>+0(SB), Y8
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3d635739<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f317219<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f800000<>+0(SB), Y7, Y8
+	VCVTPS2DQ    Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       Y6, Y8, Y8
+	VCMPPS       $0x15, Y5, Y4, Y6
+	VANDPS       Y6, Y8, Y8
+	VADDPS       Y3, Y8, Y4
+	VDIVPS       Y4, Y3, Y4
+	VMULPS       Y4, Y8, Y8
+	VSUBPS       Y8, Y3, Y4
+	VBLENDVPS    Y2, Y8, Y4, Y4
+	VMOVUPS      lanes41800000<>+0(SB), Y2
+	VMINPS       Y1, Y2, Y2
+	VMULPS       Y2, Y2, Y3
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Y5
+	VFMADD213PS  lanes40135761<>+0(SB), Y3, Y5
+	VMULPS       Y2, Y5, Y5
+	VMOVUPS      lanes3f800000<>+0(SB), Y3
+	VORPS        lanes80000000<>+0(SB), Y5, Y5
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y6
+	VROUNDPS     $0x08, Y5, Y7
+	VSUBPS       Y7, Y5, Y8
+	VBROADCASTSS lanes392385a5<>+0(SB), Y9
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f800000<>+0(SB), Y8, Y9
+	VCVTPS2DQ    Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VPADDD       Y7, Y9, Y9
+	VCMPPS       $0x15, Y6, Y5, Y7
+	VANDPS       Y7, Y9, Y9
+	VADDPS       Y3, Y9, Y5
+	VDIVPS       Y5, Y3, Y5
+	VMULPS       Y5, Y9, Y9
+	VSUBPS       Y9, Y3, Y5
+	VBLENDVPS    Y2, Y9, Y5, Y5
+	VMULPS       Y4, Y0, Y4
+	VMULPS       Y5, Y1, Y5
+	VMOVUPS      (DX)(SI*4), Y0
+	VMOVUPS      32(DX)(SI*4), Y1
+	PREFETCHT1   4096(DX)(SI*4)
+	VMULPS       Y0, Y4, Y4
+	VMULPS       Y1, Y5, Y5
+	TESTL        DI, DI
+	JZ           cached1
+	VMOVNTPS     Y4, (AX)(SI*4)
+	VMOVNTPS     Y5, 32(AX)(SI*4)
+	JMP          stored1
 
 cached1:
-	VMOVUPS Y0, (AX)(SI*4)
-	VMOVUPS Y1, 32(AX)(SI*4)
+	VMOVUPS Y4, (AX)(SI*4)
+	VMOVUPS Y5, 32(AX)(SI*4)
 
 stored1:
 	ADDQ $0x00000010, SI
@@ -3491,90 +3627,91 @@ stored1:
 	JMP  mainUnit
 
 mainTail:
-	TESTQ       BX, BX
-	JZ          mainDone
-	MOVL        $0x00000008, R8
-	XORL        R9, R9
-	MOVQ        BX, DI
-	CMPQ        DI, R8
-	CMOVQGT     R8, DI
-	SUBQ        R8, BX
-	CMOVQLT     R9, BX
-	LEAQ        (SI)(DI*1), R8
-	LEAQ        laneMasks<>+0(SB), R9
-	NEGQ        DI
-	VMOVDQU     32(R9)(DI*4), Y0
-	LEAQ        laneMasks<>+0(SB), DI
-	NEGQ        BX
-	VMOVDQU     32(DI)(BX*4), Y1
-	VMASKMOVPS  (CX)(SI*4), Y0, Y2
-	VMASKMOVPS  (CX)(R8*4), Y1, Y3
-	VMOVUPS     lanesc1800000<>+0(SB), Y4
-	VMAXPS      Y2, Y4, Y2
-	VMOVUPS     lanes41800000<>+0(SB), Y4
-	VMINPS      Y2, Y4, Y4
-	VMULPS      Y4, Y4, Y5
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y6
-	VFMADD213PS lanes40135761<>+0(SB), Y5, Y6
-	VMULPS      Y4, Y6, Y6
-	VMOVUPS     lanes3f800000<>+0(SB), Y5
-	VORPS       lanes80000000<>+0(SB), Y6, Y4
-	VROUNDPS    $0x08, Y4, Y7
-	VSUBPS      Y7, Y4, Y8
-	VMOVUPS     lanes392385a5<>+0(SB), Y9
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y4, Y4
-	VCVTPS2DQ   Y7, Y7
-	VPSLLD      $0x17, Y7, Y7
-	VPADDD      Y7, Y9, Y9
-	VANDPS      Y4, Y9, Y9
-	VADDPS      Y5, Y9, Y4
-	VDIVPS      Y4, Y5, Y4
-	VMULPS      Y4, Y9, Y9
-	VSUBPS      Y9, Y5, Y4
-	VBLENDVPS   Y6, Y9, Y4, Y4
-	VMULPS      Y2, Y4, Y2
-	VMOVUPS     lanesc1800000<>+0(SB), Y4
-	VMAXPS      Y3, Y4, Y3
-	VMOVUPS     lanes41800000<>+0(SB), Y4
-	VMINPS      Y3, Y4, Y4
-	VMULPS      Y4, Y4, Y5
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y6
-	VFMADD213PS lanes40135761<>+0(SB), Y5, Y6
-	VMULPS      Y4, Y6, Y6
-	VMOVUPS     lanes3f800000<>+0(SB), Y5
-	VORPS       lanes80000000<>+0(SB), Y6, Y4
-	VROUNDPS    $0x08, Y4, Y7
-	VSUBPS      Y7, Y4, Y8
-	VMOVUPS     lanes392385a5<>+0(SB), Y9
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y4, Y4
-	VCVTPS2DQ   Y7, Y7
-	VPSLLD      $0x17, Y7, Y7
-	VPADDD      Y7, Y9, Y9
-	VANDPS      Y4, Y9, Y9
-	VADDPS      Y5, Y9, Y4
-	VDIVPS      Y4, Y5, Y4
-	VMULPS      Y4, Y9, Y9
-	VSUBPS      Y9, Y5, Y4
-	VBLENDVPS   Y6, Y9, Y4, Y4
-	VMULPS      Y3, Y4, Y3
-	VMASKMOVPS  (DX)(SI*4), Y0, Y4
-	VMASKMOVPS  (DX)(R8*4), Y1, Y5
-	VMULPS      Y4, Y2, Y2
-	VMULPS      Y5, Y3, Y3
-	VMASKMOVPS  Y2, Y0, (AX)(SI*4)
-	VMASKMOVPS  Y3, Y1, (AX)(R8*4)
+	TESTQ        BX, BX
+	JZ           mainDone
+	MOVL         $0x00000008, R8
+	XORL         R9, R9
+	MOVQ         BX, DI
+	CMPQ         DI, R8
+	CMOVQGT      R8, DI
+	SUBQ         R8, BX
+	CMOVQLT      R9, BX
+	LEAQ         (SI)(DI*1), R8
+	LEAQ         laneMasks<>+0(SB), R9
+	NEGQ         DI
+	VMOVDQU      32(R9)(DI*4), Y0
+	LEAQ         laneMasks<>+0(SB), DI
+	NEGQ         BX
+	VMOVDQU      32(DI)(BX*4), Y1
+	VMASKMOVPS   (CX)(SI*4), Y0, Y2
+	VMASKMOVPS   (CX)(R8*4), Y1, Y3
+	VMOVUPS      lanesc1800000<>+0(SB), Y4
+	VMAXPS       Y2, Y4, Y2
+	VMAXPS       Y3, Y4, Y3
+	VMOVUPS      lanes41800000<>+0(SB), Y4
+	VMINPS       Y2, Y4, Y4
+	VMULPS       Y4, Y4, Y5
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Y6
+	VFMADD213PS  lanes40135761<>+0(SB), Y5, Y6
+	VMULPS       Y4, Y6, Y6
+	VMOVUPS      lanes3f800000<>+0(SB), Y5
+	VORPS        lanes80000000<>+0(SB), Y6, Y6
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y7
+	VROUNDPS     $0x08, Y6, Y8
+	VSUBPS       Y8, Y6, Y9
+	VBROADCASTSS lanes392385a5<>+0(SB), Y10
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3d635739<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f317219<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f800000<>+0(SB), Y9, Y10
+	VCVTPS2DQ    Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VCMPPS       $0x15, Y7, Y6, Y8
+	VANDPS       Y8, Y10, Y10
+	VADDPS       Y5, Y10, Y6
+	VDIVPS       Y6, Y5, Y6
+	VMULPS       Y6, Y10, Y10
+	VSUBPS       Y10, Y5, Y6
+	VBLENDVPS    Y4, Y10, Y6, Y6
+	VMOVUPS      lanes41800000<>+0(SB), Y4
+	VMINPS       Y3, Y4, Y4
+	VMULPS       Y4, Y4, Y5
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Y7
+	VFMADD213PS  lanes40135761<>+0(SB), Y5, Y7
+	VMULPS       Y4, Y7, Y7
+	VMOVUPS      lanes3f800000<>+0(SB), Y5
+	VORPS        lanes80000000<>+0(SB), Y7, Y7
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y8
+	VROUNDPS     $0x08, Y7, Y9
+	VSUBPS       Y9, Y7, Y10
+	VBROADCASTSS lanes392385a5<>+0(SB), Y11
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3d635739<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3f317219<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3f800000<>+0(SB), Y10, Y11
+	VCVTPS2DQ    Y9, Y9
+	VPSLLD       $0x17, Y9, Y9
+	VPADDD       Y9, Y11, Y11
+	VCMPPS       $0x15, Y8, Y7, Y9
+	VANDPS       Y9, Y11, Y11
+	VADDPS       Y5, Y11, Y7
+	VDIVPS       Y7, Y5, Y7
+	VMULPS       Y7, Y11, Y11
+	VSUBPS       Y11, Y5, Y7
+	VBLENDVPS    Y4, Y11, Y7, Y7
+	VMULPS       Y6, Y2, Y6
+	VMULPS       Y7, Y3, Y7
+	VMASKMOVPS   (DX)(SI*4), Y0, Y2
+	VMASKMOVPS   (DX)(R8*4), Y1, Y3
+	VMULPS       Y2, Y6, Y6
+	VMULPS       Y3, Y7, Y7
+	VMASKMOVPS   Y6, Y0, (AX)(SI*4)
+	VMASKMOVPS   Y7, Y1, (AX)(R8*4)
 
 mainDone:
 	VZEROUPPER
@@ -3600,115 +3737,116 @@ TEXT ·geluMulGradAVX2(SB), NOSPLIT, $0-121
 	XORL    R8, R8
 
 mainUnit:
-	CMPQ        DI, $0x00000010
-	JLT         mainTail
-	VMOVUPS     (BX)(R8*4), Y0
-	VMOVUPS     32(BX)(R8*4), Y1
-	PREFETCHT0  2048(BX)(R8*4)
-	VMOVUPS     lanesc1800000<>+0(SB), Y2
-	VMAXPS      Y0, Y2, Y0
-	VMOVUPS     lanes41800000<>+0(SB), Y2
-	VMINPS      Y0, Y2, Y2
-	VMULPS      Y2, Y2, Y3
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y4
-	VFMADD213PS lanes40135761<>+0(SB), Y3, Y4
-	VMULPS      Y2, Y4, Y4
-	VMOVUPS     lanes3f800000<>+0(SB), Y5
-	VORPS       lanes80000000<>+0(SB), Y4, Y3
-	VROUNDPS    $0x08, Y3, Y6
-	VSUBPS      Y6, Y3, Y7
-	VMOVUPS     lanes392385a5<>+0(SB), Y8
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y7, Y8
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y7, Y8
-	VFMADD213PS lanes3d635739<>+0(SB), Y7, Y8
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y7, Y8
-	VFMADD213PS lanes3f317219<>+0(SB), Y7, Y8
-	VFMADD213PS lanes3f800000<>+0(SB), Y7, Y8
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
-	VCVTPS2DQ   Y6, Y6
-	VPSLLD      $0x17, Y6, Y6
-	VPADDD      Y6, Y8, Y8
-	VANDPS      Y3, Y8, Y8
-	VADDPS      Y5, Y8, Y3
-	VDIVPS      Y3, Y5, Y3
-	VMULPS      Y3, Y8, Y8
-	VMULPS      Y3, Y8, Y3
-	VSUBPS      Y8, Y5, Y5
-	VBLENDVPS   Y4, Y8, Y5, Y5
-	VMULPS      Y0, Y5, Y0
-	VMULPS      Y2, Y2, Y4
-	VMULPS      Y2, Y3, Y3
-	VMOVUPS     lanes3e5b33b6<>+0(SB), Y2
-	VFMADD213PS lanes3fcc422a<>+0(SB), Y4, Y2
-	VFMADD231PS Y2, Y3, Y5
-	VMOVUPS     lanesc1800000<>+0(SB), Y2
-	VMAXPS      Y1, Y2, Y1
-	VMOVUPS     lanes41800000<>+0(SB), Y2
-	VMINPS      Y1, Y2, Y2
-	VMULPS      Y2, Y2, Y3
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y4
-	VFMADD213PS lanes40135761<>+0(SB), Y3, Y4
-	VMULPS      Y2, Y4, Y4
-	VMOVUPS     lanes3f800000<>+0(SB), Y6
-	VORPS       lanes80000000<>+0(SB), Y4, Y3
-	VROUNDPS    $0x08, Y3, Y7
-	VSUBPS      Y7, Y3, Y8
-	VMOVUPS     lanes392385a5<>+0(SB), Y9
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
-	VCVTPS2DQ   Y7, Y7
-	VPSLLD      $0x17, Y7, Y7
-	VPADDD      Y7, Y9, Y9
-	VANDPS      Y3, Y9, Y9
-	VADDPS      Y6, Y9, Y3
-	VDIVPS      Y3, Y6, Y3
-	VMULPS      Y3, Y9, Y9
-	VMULPS      Y3, Y9, Y3
-	VSUBPS      Y9, Y6, Y6
-	VBLENDVPS   Y4, Y9, Y6, Y6
-	VMULPS      Y1, Y6, Y1
-	VMULPS      Y2, Y2, Y4
-	VMULPS      Y2, Y3, Y3
-	VMOVUPS     lanes3e5b33b6<>+0(SB), Y2
-	VFMADD213PS lanes3fcc422a<>+0(SB), Y4, Y2
-	VFMADD231PS Y2, Y3, Y6
-	VMOVUPS     (DX)(R8*4), Y2
-	VMOVUPS     32(DX)(R8*4), Y3
-	PREFETCHT0  2048(DX)(R8*4)
-	VMOVUPS     (SI)(R8*4), Y4
-	VMOVUPS     32(SI)(R8*4), Y7
-	PREFETCHT0  2048(SI)(R8*4)
-	VMULPS      Y2, Y0, Y0
-	VMULPS      Y3, Y1, Y1
-	VMULPS      Y2, Y4, Y4
-	VMULPS      Y5, Y4, Y4
-	VMULPS      Y3, Y7, Y7
-	VMULPS      Y6, Y7, Y7
-	TESTL       R9, R9
-	JZ          cached1
-	VMOVNTPS    Y0, (CX)(R8*4)
-	VMOVNTPS    Y1, 32(CX)(R8*4)
-	JMP         stored1
+	CMPQ         DI, $0x00000010
+	JLT          mainTail
+	VMOVUPS      (BX)(R8*4), Y0
+	VMOVUPS      32(BX)(R8*4), Y1
+	PREFETCHT1   4096(BX)(R8*4)
+	VMOVUPS      lanesc1800000<>+0(SB), Y2
+	VMAXPS       Y0, Y2, Y0
+	VMAXPS       Y1, Y2, Y1
+	VMOVUPS      lanes41800000<>+0(SB), Y2
+	VMINPS       Y0, Y2, Y2
+	VMULPS       Y2, Y2, Y3
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Y4
+	VFMADD213PS  lanes40135761<>+0(SB), Y3, Y4
+	VMULPS       Y2, Y4, Y4
+	VMOVUPS      lanes3f800000<>+0(SB), Y3
+	VORPS        lanes80000000<>+0(SB), Y4, Y4
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y5
+	VROUNDPS     $0x08, Y4, Y6
+	VSUBPS       Y6, Y4, Y7
+	VBROADCASTSS lanes392385a5<>+0(SB), Y8
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3d635739<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f317219<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f800000<>+0(SB), Y7, Y8
+	VCVTPS2DQ    Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       Y6, Y8, Y8
+	VCMPPS       $0x15, Y5, Y4, Y6
+	VANDPS       Y6, Y8, Y8
+	VADDPS       Y3, Y8, Y4
+	VDIVPS       Y4, Y3, Y4
+	VMULPS       Y4, Y8, Y8
+	VMULPS       Y4, Y8, Y5
+	VSUBPS       Y8, Y3, Y4
+	VBLENDVPS    Y2, Y8, Y4, Y4
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y2, Y2, Y2
+	VBROADCASTSS lanes3e5b33b6<>+0(SB), Y3
+	VFMADD213PS  lanes3fcc422a<>+0(SB), Y2, Y3
+	VFMADD213PS  Y4, Y3, Y5
+	VMOVUPS      lanes41800000<>+0(SB), Y2
+	VMINPS       Y1, Y2, Y2
+	VMULPS       Y2, Y2, Y3
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Y6
+	VFMADD213PS  lanes40135761<>+0(SB), Y3, Y6
+	VMULPS       Y2, Y6, Y6
+	VMOVUPS      lanes3f800000<>+0(SB), Y3
+	VORPS        lanes80000000<>+0(SB), Y6, Y6
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y7
+	VROUNDPS     $0x08, Y6, Y8
+	VSUBPS       Y8, Y6, Y9
+	VBROADCASTSS lanes392385a5<>+0(SB), Y10
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3d635739<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f317219<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f800000<>+0(SB), Y9, Y10
+	VCVTPS2DQ    Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VCMPPS       $0x15, Y7, Y6, Y8
+	VANDPS       Y8, Y10, Y10
+	VADDPS       Y3, Y10, Y6
+	VDIVPS       Y6, Y3, Y6
+	VMULPS       Y6, Y10, Y10
+	VMULPS       Y6, Y10, Y7
+	VSUBPS       Y10, Y3, Y6
+	VBLENDVPS    Y2, Y10, Y6, Y6
+	VMULPS       Y2, Y7, Y7
+	VMULPS       Y2, Y2, Y2
+	VBROADCASTSS lanes3e5b33b6<>+0(SB), Y3
+	VFMADD213PS  lanes3fcc422a<>+0(SB), Y2, Y3
+	VFMADD213PS  Y6, Y3, Y7
+	VMULPS       Y4, Y0, Y4
+	VMULPS       Y6, Y1, Y6
+	VMOVUPS      (DX)(R8*4), Y0
+	VMOVUPS      32(DX)(R8*4), Y1
+	PREFETCHT1   4096(DX)(R8*4)
+	VMULPS       Y0, Y4, Y4
+	VMULPS       Y1, Y6, Y6
+	VMOVUPS      (SI)(R8*4), Y2
+	VMOVUPS      32(SI)(R8*4), Y3
+	PREFETCHT1   4096(SI)(R8*4)
+	VMULPS       Y0, Y2, Y2
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y5, Y2, Y2
+	VMULPS       Y7, Y3, Y3
+	TESTL        R9, R9
+	JZ           cached1
+	VMOVNTPS     Y4, (CX)(R8*4)
+	VMOVNTPS     Y6, 32(CX)(R8*4)
+	JMP          stored1
 
 cached1:
-	VMOVUPS Y0, (CX)(R8*4)
-	VMOVUPS Y1, 32(CX)(R8*4)
+	VMOVUPS Y4, (CX)(R8*4)
+	VMOVUPS Y6, 32(CX)(R8*4)
 
 stored1:
 	TESTL    R9, R9
 	JZ       cached2
-	VMOVNTPS Y4, (AX)(R8*4)
-	VMOVNTPS Y7, 32(AX)(R8*4)
+	VMOVNTPS Y2, (AX)(R8*4)
+	VMOVNTPS Y3, 32(AX)(R8*4)
 	JMP      stored2
 
 cached2:
-	VMOVUPS Y4, (AX)(R8*4)
-	VMOVUPS Y7, 32(AX)(R8*4)
+	VMOVUPS Y2, (AX)(R8*4)
+	VMOVUPS Y3, 32(AX)(R8*4)
 
 stored2:
 	ADDQ $0x00000010, R8
@@ -3716,110 +3854,111 @@ stored2:
 	JMP  mainUnit
 
 mainTail:
-	TESTQ       DI, DI
-	JZ          mainDone
-	MOVL        $0x00000008, R10
-	XORL        R11, R11
-	MOVQ        DI, R9
-	CMPQ        R9, R10
-	CMOVQGT     R10, R9
-	SUBQ        R10, DI
-	CMOVQLT     R11, DI
-	LEAQ        (R8)(R9*1), R10
-	LEAQ        laneMasks<>+0(SB), R11
-	NEGQ        R9
-	VMOVDQU     32(R11)(R9*4), Y0
-	LEAQ        laneMasks<>+0(SB), R9
-	NEGQ        DI
-	VMOVDQU     32(R9)(DI*4), Y1
-	VMASKMOVPS  (BX)(R8*4), Y0, Y2
-	VMASKMOVPS  (BX)(R10*4), Y1, Y3
-	VMOVUPS     lanesc1800000<>+0(SB), Y4
-	VMAXPS      Y2, Y4, Y2
-	VMOVUPS     lanes41800000<>+0(SB), Y4
-	VMINPS      Y2, Y4, Y4
-	VMULPS      Y4, Y4, Y5
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y6
-	VFMADD213PS lanes40135761<>+0(SB), Y5, Y6
-	VMULPS      Y4, Y6, Y6
-	VMOVUPS     lanes3f800000<>+0(SB), Y7
-	VORPS       lanes80000000<>+0(SB), Y6, Y5
-	VROUNDPS    $0x08, Y5, Y8
-	VSUBPS      Y8, Y5, Y9
-	VMOVUPS     lanes392385a5<>+0(SB), Y10
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y9, Y10
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y9, Y10
-	VFMADD213PS lanes3d635739<>+0(SB), Y9, Y10
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y9, Y10
-	VFMADD213PS lanes3f317219<>+0(SB), Y9, Y10
-	VFMADD213PS lanes3f800000<>+0(SB), Y9, Y10
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
-	VCVTPS2DQ   Y8, Y8
-	VPSLLD      $0x17, Y8, Y8
-	VPADDD      Y8, Y10, Y10
-	VANDPS      Y5, Y10, Y10
-	VADDPS      Y7, Y10, Y5
-	VDIVPS      Y5, Y7, Y5
-	VMULPS      Y5, Y10, Y10
-	VMULPS      Y5, Y10, Y5
-	VSUBPS      Y10, Y7, Y7
-	VBLENDVPS   Y6, Y10, Y7, Y7
-	VMULPS      Y2, Y7, Y2
-	VMULPS      Y4, Y4, Y6
-	VMULPS      Y4, Y5, Y5
-	VMOVUPS     lanes3e5b33b6<>+0(SB), Y4
-	VFMADD213PS lanes3fcc422a<>+0(SB), Y6, Y4
-	VFMADD231PS Y4, Y5, Y7
-	VMOVUPS     lanesc1800000<>+0(SB), Y4
-	VMAXPS      Y3, Y4, Y3
-	VMOVUPS     lanes41800000<>+0(SB), Y4
-	VMINPS      Y3, Y4, Y4
-	VMULPS      Y4, Y4, Y5
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y6
-	VFMADD213PS lanes40135761<>+0(SB), Y5, Y6
-	VMULPS      Y4, Y6, Y6
-	VMOVUPS     lanes3f800000<>+0(SB), Y8
-	VORPS       lanes80000000<>+0(SB), Y6, Y5
-	VROUNDPS    $0x08, Y5, Y9
-	VSUBPS      Y9, Y5, Y10
-	VMOVUPS     lanes392385a5<>+0(SB), Y11
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y10, Y11
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y10, Y11
-	VFMADD213PS lanes3d635739<>+0(SB), Y10, Y11
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y10, Y11
-	VFMADD213PS lanes3f317219<>+0(SB), Y10, Y11
-	VFMADD213PS lanes3f800000<>+0(SB), Y10, Y11
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
-	VCVTPS2DQ   Y9, Y9
-	VPSLLD      $0x17, Y9, Y9
-	VPADDD      Y9, Y11, Y11
-	VANDPS      Y5, Y11, Y11
-	VADDPS      Y8, Y11, Y5
-	VDIVPS      Y5, Y8, Y5
-	VMULPS      Y5, Y11, Y11
-	VMULPS      Y5, Y11, Y5
-	VSUBPS      Y11, Y8, Y8
-	VBLENDVPS   Y6, Y11, Y8, Y8
-	VMULPS      Y3, Y8, Y3
-	VMULPS      Y4, Y4, Y6
-	VMULPS      Y4, Y5, Y5
-	VMOVUPS     lanes3e5b33b6<>+0(SB), Y4
-	VFMADD213PS lanes3fcc422a<>+0(SB), Y6, Y4
-	VFMADD231PS Y4, Y5, Y8
-	VMASKMOVPS  (DX)(R8*4), Y0, Y4
-	VMASKMOVPS  (DX)(R10*4), Y1, Y5
-	VMASKMOVPS  (SI)(R8*4), Y0, Y6
-	VMASKMOVPS  (SI)(R10*4), Y1, Y9
-	VMULPS      Y4, Y2, Y2
-	VMULPS      Y5, Y3, Y3
-	VMULPS      Y4, Y6, Y6
-	VMULPS      Y7, Y6, Y6
-	VMULPS      Y5, Y9, Y9
-	VMULPS      Y8, Y9, Y9
-	VMASKMOVPS  Y2, Y0, (CX)(R8*4)
-	VMASKMOVPS  Y3, Y1, (CX)(R10*4)
-	VMASKMOVPS  Y6, Y0, (AX)(R8*4)
-	VMASKMOVPS  Y9, Y1, (AX)(R10*4)
+	TESTQ        DI, DI
+	JZ           mainDone
+	MOVL         $0x00000008, R10
+	XORL         R11, R11
+	MOVQ         DI, R9
+	CMPQ         R9, R10
+	CMOVQGT      R10, R9
+	SUBQ         R10, DI
+	CMOVQLT      R11, DI
+	LEAQ         (R8)(R9*1), R10
+	LEAQ         laneMasks<>+0(SB), R11
+	NEGQ         R9
+	VMOVDQU      32(R11)(R9*4), Y0
+	LEAQ         laneMasks<>+0(SB), R9
+	NEGQ         DI
+	VMOVDQU      32(R9)(DI*4), Y1
+	VMASKMOVPS   (BX)(R8*4), Y0, Y2
+	VMASKMOVPS   (BX)(R10*4), Y1, Y3
+	VMOVUPS      lanesc1800000<>+0(SB), Y4
+	VMAXPS       Y2, Y4, Y2
+	VMAXPS       Y3, Y4, Y3
+	VMOVUPS      lanes41800000<>+0(SB), Y4
+	VMINPS       Y2, Y4, Y4
+	VMULPS       Y4, Y4, Y5
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Y6
+	VFMADD213PS  lanes40135761<>+0(SB), Y5, Y6
+	VMULPS       Y4, Y6, Y6
+	VMOVUPS      lanes3f800000<>+0(SB), Y5
+	VORPS        lanes80000000<>+0(SB), Y6, Y6
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y7
+	VROUNDPS     $0x08, Y6, Y8
+	VSUBPS       Y8, Y6, Y9
+	VBROADCASTSS lanes392385a5<>+0(SB), Y10
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3d635739<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f317219<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f800000<>+0(SB), Y9, Y10
+	VCVTPS2DQ    Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VCMPPS       $0x15, Y7, Y6, Y8
+	VANDPS       Y8, Y10, Y10
+	VADDPS       Y5, Y10, Y6
+	VDIVPS       Y6, Y5, Y6
+	VMULPS       Y6, Y10, Y10
+	VMULPS       Y6, Y10, Y7
+	VSUBPS       Y10, Y5, Y6
+	VBLENDVPS    Y4, Y10, Y6, Y6
+	VMULPS       Y4, Y7, Y7
+	VMULPS       Y4, Y4, Y4
+	VBROADCASTSS lanes3e5b33b6<>+0(SB), Y5
+	VFMADD213PS  lanes3fcc422a<>+0(SB), Y4, Y5
+	VFMADD213PS  Y6, Y5, Y7
+	VMOVUPS      lanes41800000<>+0(SB), Y4
+	VMINPS       Y3, Y4, Y4
+	VMULPS       Y4, Y4, Y5
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Y8
+	VFMADD213PS  lanes40135761<>+0(SB), Y5, Y8
+	VMULPS       Y4, Y8, Y8
+	VMOVUPS      lanes3f800000<>+0(SB), Y5
+	VORPS        lanes80000000<>+0(SB), Y8, Y8
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y9
+	VROUNDPS     $0x08, Y8, Y10
+	VSUBPS       Y10, Y8, Y11
+	VBROADCASTSS lanes392385a5<>+0(SB), Y12
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y11, Y12
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y11, Y12
+	VFMADD213PS  lanes3d635739<>+0(SB), Y11, Y12
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y11, Y12
+	VFMADD213PS  lanes3f317219<>+0(SB), Y11, Y12
+	VFMADD213PS  lanes3f800000<>+0(SB), Y11, Y12
+	VCVTPS2DQ    Y10, Y10
+	VPSLLD       $0x17, Y10, Y10
+	VPADDD       Y10, Y12, Y12
+	VCMPPS       $0x15, Y9, Y8, Y10
+	VANDPS       Y10, Y12, Y12
+	VADDPS       Y5, Y12, Y8
+	VDIVPS       Y8, Y5, Y8
+	VMULPS       Y8, Y12, Y12
+	VMULPS       Y8, Y12, Y9
+	VSUBPS       Y12, Y5, Y8
+	VBLENDVPS    Y4, Y12, Y8, Y8
+	VMULPS       Y4, Y9, Y9
+	VMULPS       Y4, Y4, Y4
+	VBROADCASTSS lanes3e5b33b6<>+0(SB), Y5
+	VFMADD213PS  lanes3fcc422a<>+0(SB), Y4, Y5
+	VFMADD213PS  Y8, Y5, Y9
+	VMULPS       Y6, Y2, Y6
+	VMULPS       Y8, Y3, Y8
+	VMASKMOVPS   (DX)(R8*4), Y0, Y2
+	VMASKMOVPS   (DX)(R10*4), Y1, Y3
+	VMULPS       Y2, Y6, Y6
+	VMULPS       Y3, Y8, Y8
+	VMASKMOVPS   (SI)(R8*4), Y0, Y4
+	VMASKMOVPS   (SI)(R10*4), Y1, Y5
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y3, Y5, Y5
+	VMULPS       Y7, Y4, Y4
+	VMULPS       Y9, Y5, Y5
+	VMASKMOVPS   Y6, Y0, (CX)(R8*4)
+	VMASKMOVPS   Y8, Y1, (CX)(R10*4)
+	VMASKMOVPS   Y4, Y0, (AX)(R8*4)
+	VMASKMOVPS   Y5, Y1, (AX)(R10*4)
 
 mainDone:
 	VZEROUPPER
@@ -4002,7 +4141,7 @@ normalizeUnit:
 	VMOVUPS     32(AX)(DI*4), Y5
 	VMOVUPS     (DX)(DI*4), Y6
 	VMOVUPS     32(DX)(DI*4), Y7
-	PREFETCHT0  (R10)(DI*4)
+	PREFETCHT1  (R10)(DI*4)
 	VSUBPS      Y1, Y4, Y4
 	VSUBPS      Y1, Y5, Y5
 	VMULPS      Y2, Y4, Y4
@@ -4094,7 +4233,7 @@ sumsUnit:
 	VMOVUPS     32(BX)(R9*4), Y9
 	VMOVUPS     (CX)(R9*4), Y10
 	VMOVUPS     32(CX)(R9*4), Y11
-	PREFETCHT0  (R11)(R9*4)
+	PREFETCHT1  (R11)(R9*4)
 	VSUBPS      Y0, Y6, Y6
 	VSUBPS      Y0, Y7, Y7
 	VMULPS      Y1, Y6, Y6
@@ -4216,7 +4355,7 @@ gradUnit:
 	VMOVUPS      32(BX)(R9*4), Y8
 	VMOVUPS      (DI)(R9*4), Y9
 	VMOVUPS      32(DI)(R9*4), Y10
-	PREFETCHT0   (R11)(R9*4)
+	PREFETCHT1   (R11)(R9*4)
 	VSUBPS       Y0, Y2, Y2
 	VSUBPS       Y0, Y3, Y3
 	VMULPS       Y5, Y9, Y9
@@ -4391,7 +4530,7 @@ normalizeUnit:
 	VMOVUPS    32(AX)(SI*4), Y3
 	VMOVUPS    (DX)(SI*4), Y4
 	VMOVUPS    32(DX)(SI*4), Y5
-	PREFETCHT0 (R9)(SI*4)
+	PREFETCHT1 (R9)(SI*4)
 	VMULPS     Y0, Y2, Y2
 	VMULPS     Y0, Y3, Y3
 	VMULPS     Y4, Y2, Y2
@@ -4472,7 +4611,7 @@ sumsUnit:
 	VMOVUPS     32(DX)(R8*4), Y6
 	VMOVUPS     (CX)(R8*4), Y7
 	VMOVUPS     32(CX)(R8*4), Y8
-	PREFETCHT0  (R10)(R8*4)
+	PREFETCHT1  (R10)(R8*4)
 	VMULPS      Y0, Y3, Y3
 	VFMADD231PS Y3, Y5, Y7
 	VMULPS      Y0, Y4, Y4
@@ -4562,7 +4701,7 @@ gradUnit:
 	VMOVUPS      32(DX)(R8*4), Y6
 	VMOVUPS      (SI)(R8*4), Y7
 	VMOVUPS      32(SI)(R8*4), Y8
-	PREFETCHT0   (R11)(R8*4)
+	PREFETCHT1   (R11)(R8*4)
 	VMULPS       Y5, Y7, Y7
 	VMULPS       Y3, Y7, Y7
 	VFNMADD231PS Y0, Y1, Y7
@@ -4658,7 +4797,7 @@ mainUnit:
 	JLT        mainTail
 	VMOVUPS    (CX)(SI*4), Y2
 	VMOVUPS    32(CX)(SI*4), Y3
-	PREFETCHT0 2048(CX)(SI*4)
+	PREFETCHT1 4096(CX)(SI*4)
 	VMOVUPS    (DX)(SI*4), Y4
 	VMOVUPS    32(DX)(SI*4), Y5
 	VMULPS     Y1, Y2, Y2
@@ -4720,31 +4859,39 @@ mainDone:
 	VZEROUPPER
 	RET
 
-// func rotateAVX2(a []float32, b []float32, cos []float32, sin []float32, turn float32)
+// func rotateAVX2(a []float32, b []float32, cos []float32, sin []float32, turn float32, heads int, stride int)
 // Requires: AVX, CMOV, MMX+
-TEXT ·rotateAVX2(SB), NOSPLIT, $0-100
-	MOVQ         a_base+0(FP), AX
-	MOVQ         b_base+24(FP), CX
-	MOVQ         cos_base+48(FP), DX
-	MOVQ         sin_base+72(FP), BX
-	MOVQ         a_len+8(FP), SI
+TEXT ·rotateAVX2(SB), NOSPLIT, $0-120
+	MOVQ         cos_base+48(FP), AX
+	MOVQ         sin_base+72(FP), CX
+	MOVQ         a_base+0(FP), DX
+	MOVQ         b_base+24(FP), BX
+	MOVQ         cos_len+56(FP), SI
 	XORQ         DI, DI
 	VBROADCASTSS turn+96(FP), Y0
-	XORL         DI, DI
+	MOVQ         heads+104(FP), R9
+	MOVQ         stride+112(FP), R10
+	SHLQ         $0x02, R10
+
+head:
+	TESTQ R9, R9
+	JZ    end
+	XORL  DI, DI
+	MOVQ  SI, R8
 
 mainUnit:
-	CMPQ       SI, $0x00000010
+	CMPQ       R8, $0x00000010
 	JLT        mainTail
-	VMOVUPS    (AX)(DI*4), Y1
-	VMOVUPS    32(AX)(DI*4), Y2
-	PREFETCHT0 2048(AX)(DI*4)
-	VMOVUPS    (CX)(DI*4), Y3
-	VMOVUPS    32(CX)(DI*4), Y4
-	PREFETCHT0 2048(CX)(DI*4)
-	VMOVUPS    (DX)(DI*4), Y5
-	VMOVUPS    32(DX)(DI*4), Y6
-	VMOVUPS    (BX)(DI*4), Y7
-	VMOVUPS    32(BX)(DI*4), Y8
+	VMOVUPS    (DX)(DI*4), Y1
+	VMOVUPS    32(DX)(DI*4), Y2
+	PREFETCHT1 4096(DX)(DI*4)
+	VMOVUPS    (BX)(DI*4), Y3
+	VMOVUPS    32(BX)(DI*4), Y4
+	PREFETCHT1 4096(BX)(DI*4)
+	VMOVUPS    (AX)(DI*4), Y5
+	VMOVUPS    32(AX)(DI*4), Y6
+	VMOVUPS    (CX)(DI*4), Y7
+	VMOVUPS    32(CX)(DI*4), Y8
 	VMULPS     Y0, Y7, Y7
 	VMULPS     Y1, Y7, Y9
 	VMULPS     Y3, Y7, Y7
@@ -4759,39 +4906,39 @@ mainUnit:
 	VMULPS     Y4, Y6, Y4
 	VSUBPS     Y7, Y2, Y2
 	VADDPS     Y5, Y4, Y4
-	VMOVUPS    Y1, (AX)(DI*4)
-	VMOVUPS    Y2, 32(AX)(DI*4)
-	VMOVUPS    Y3, (CX)(DI*4)
-	VMOVUPS    Y4, 32(CX)(DI*4)
+	VMOVUPS    Y1, (DX)(DI*4)
+	VMOVUPS    Y2, 32(DX)(DI*4)
+	VMOVUPS    Y3, (BX)(DI*4)
+	VMOVUPS    Y4, 32(BX)(DI*4)
 	ADDQ       $0x00000010, DI
-	SUBQ       $0x00000010, SI
+	SUBQ       $0x00000010, R8
 	JMP        mainUnit
 
 mainTail:
-	TESTQ      SI, SI
+	TESTQ      R8, R8
 	JZ         mainDone
-	MOVL       $0x00000008, R9
-	XORL       R10, R10
-	MOVQ       SI, R8
-	CMPQ       R8, R9
-	CMOVQGT    R9, R8
-	SUBQ       R9, SI
-	CMOVQLT    R10, SI
-	LEAQ       (DI)(R8*1), R9
-	LEAQ       laneMasks<>+0(SB), R10
+	MOVL       $0x00000008, R12
+	XORL       R13, R13
+	MOVQ       R8, R11
+	CMPQ       R11, R12
+	CMOVQGT    R12, R11
+	SUBQ       R12, R8
+	CMOVQLT    R13, R8
+	LEAQ       (DI)(R11*1), R12
+	LEAQ       laneMasks<>+0(SB), R13
+	NEGQ       R11
+	VMOVDQU    32(R13)(R11*4), Y1
+	LEAQ       laneMasks<>+0(SB), R11
 	NEGQ       R8
-	VMOVDQU    32(R10)(R8*4), Y1
-	LEAQ       laneMasks<>+0(SB), R8
-	NEGQ       SI
-	VMOVDQU    32(R8)(SI*4), Y2
-	VMASKMOVPS (AX)(DI*4), Y1, Y3
-	VMASKMOVPS (AX)(R9*4), Y2, Y4
-	VMASKMOVPS (CX)(DI*4), Y1, Y5
-	VMASKMOVPS (CX)(R9*4), Y2, Y6
-	VMASKMOVPS (DX)(DI*4), Y1, Y7
-	VMASKMOVPS (DX)(R9*4), Y2, Y8
-	VMASKMOVPS (BX)(DI*4), Y1, Y9
-	VMASKMOVPS (BX)(R9*4), Y2, Y10
+	VMOVDQU    32(R11)(R8*4), Y2
+	VMASKMOVPS (DX)(DI*4), Y1, Y3
+	VMASKMOVPS (DX)(R12*4), Y2, Y4
+	VMASKMOVPS (BX)(DI*4), Y1, Y5
+	VMASKMOVPS (BX)(R12*4), Y2, Y6
+	VMASKMOVPS (AX)(DI*4), Y1, Y7
+	VMASKMOVPS (AX)(R12*4), Y2, Y8
+	VMASKMOVPS (CX)(DI*4), Y1, Y9
+	VMASKMOVPS (CX)(R12*4), Y2, Y10
 	VMULPS     Y0, Y9, Y9
 	VMULPS     Y3, Y9, Y11
 	VMULPS     Y5, Y9, Y9
@@ -4800,18 +4947,24 @@ mainTail:
 	VSUBPS     Y9, Y3, Y3
 	VADDPS     Y11, Y5, Y5
 	VMULPS     Y0, Y10, Y10
-	VMULPS     Y4, Y10, Y0
-	VMULPS     Y6, Y10, Y7
+	VMULPS     Y4, Y10, Y7
+	VMULPS     Y6, Y10, Y9
 	VMULPS     Y4, Y8, Y4
 	VMULPS     Y6, Y8, Y6
-	VSUBPS     Y7, Y4, Y4
-	VADDPS     Y0, Y6, Y6
-	VMASKMOVPS Y3, Y1, (AX)(DI*4)
-	VMASKMOVPS Y4, Y2, (AX)(R9*4)
-	VMASKMOVPS Y5, Y1, (CX)(DI*4)
-	VMASKMOVPS Y6, Y2, (CX)(R9*4)
+	VSUBPS     Y9, Y4, Y4
+	VADDPS     Y7, Y6, Y6
+	VMASKMOVPS Y3, Y1, (DX)(DI*4)
+	VMASKMOVPS Y4, Y2, (DX)(R12*4)
+	VMASKMOVPS Y5, Y1, (BX)(DI*4)
+	VMASKMOVPS Y6, Y2, (BX)(R12*4)
 
 mainDone:
+	ADDQ R10, DX
+	ADDQ R10, BX
+	DECQ R9
+	JMP  head
+
+end:
 	VZEROUPPER
 	RET
 
@@ -4835,12 +4988,12 @@ mainUnit:
 	JLT        mainTail
 	VMOVUPS    (CX)(SI*4), Z0
 	VMOVUPS    64(CX)(SI*4), Z1
-	PREFETCHT0 2048(CX)(SI*4)
-	PREFETCHT0 2112(CX)(SI*4)
+	PREFETCHT1 4096(CX)(SI*4)
+	PREFETCHT1 4160(CX)(SI*4)
 	VMOVUPS    (DX)(SI*4), Z2
 	VMOVUPS    64(DX)(SI*4), Z3
-	PREFETCHT0 2048(DX)(SI*4)
-	PREFETCHT0 2112(DX)(SI*4)
+	PREFETCHT1 4096(DX)(SI*4)
+	PREFETCHT1 4160(DX)(SI*4)
 	VADDPS     Z2, Z0, Z0
 	VADDPS     Z3, Z1, Z1
 	TESTL      DI, DI
@@ -4888,6 +5041,81 @@ mainDone:
 	VZEROUPPER
 	RET
 
+// func addNextAVX512(dst []float32, a []float32, b []float32, nextA []float32, nextB []float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·addNextAVX512(SB), NOSPLIT, $0-121
+	MOVQ    dst_base+0(FP), AX
+	MOVQ    a_base+24(FP), CX
+	MOVQ    b_base+48(FP), DX
+	MOVQ    nextA_base+72(FP), BX
+	MOVQ    nextB_base+96(FP), SI
+	MOVQ    dst_len+8(FP), DI
+	XORQ    R8, R8
+	MOVB    stream+120(FP), R8
+	MOVBLZX R8, R9
+	XORL    R8, R8
+	TESTQ   $0x0000003f, AX
+	CMOVQNE R8, R9
+	XORL    R8, R8
+
+mainUnit:
+	CMPQ       DI, $0x00000020
+	JLT        mainTail
+	VMOVUPS    (CX)(R8*4), Z0
+	VMOVUPS    64(CX)(R8*4), Z1
+	VMOVUPS    (DX)(R8*4), Z2
+	VMOVUPS    64(DX)(R8*4), Z3
+	PREFETCHT1 (BX)(R8*4)
+	PREFETCHT1 64(BX)(R8*4)
+	PREFETCHT1 (SI)(R8*4)
+	PREFETCHT1 64(SI)(R8*4)
+	VADDPS     Z2, Z0, Z0
+	VADDPS     Z3, Z1, Z1
+	TESTL      R9, R9
+	JZ         cached1
+	VMOVNTPS   Z0, (AX)(R8*4)
+	VMOVNTPS   Z1, 64(AX)(R8*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Z0, (AX)(R8*4)
+	VMOVUPS Z1, 64(AX)(R8*4)
+
+stored1:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ     DI, DI
+	JZ        mainDone
+	MOVL      $0x00000010, SI
+	XORL      R9, R9
+	MOVQ      DI, BX
+	CMPQ      BX, SI
+	CMOVQGT   SI, BX
+	SUBQ      SI, DI
+	CMOVQLT   R9, DI
+	LEAQ      (R8)(BX*1), SI
+	MOVL      $0xffffffff, R9
+	BZHIL     BX, R9, R9
+	KMOVD     R9, K1
+	MOVL      $0xffffffff, BX
+	BZHIL     DI, BX, BX
+	KMOVD     BX, K2
+	VMOVUPS.Z (CX)(R8*4), K1, Z0
+	VMOVUPS.Z (CX)(SI*4), K2, Z1
+	VMOVUPS.Z (DX)(R8*4), K1, Z2
+	VMOVUPS.Z (DX)(SI*4), K2, Z3
+	VADDPS    Z2, Z0, Z0
+	VADDPS    Z3, Z1, Z1
+	VMOVUPS   Z0, K1, (AX)(R8*4)
+	VMOVUPS   Z1, K2, (AX)(SI*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
 // func addScaledAVX512(acc []float32, x []float32, alpha float32, nextAcc []float32, nextX []float32)
 // Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
 TEXT ·addScaledAVX512(SB), NOSPLIT, $0-104
@@ -4907,10 +5135,10 @@ mainUnit:
 	VMOVUPS    64(AX)(DI*4), Z2
 	VMOVUPS    (CX)(DI*4), Z3
 	VMOVUPS    64(CX)(DI*4), Z4
-	PREFETCHT0 (DX)(DI*4)
-	PREFETCHT0 64(DX)(DI*4)
-	PREFETCHT0 (BX)(DI*4)
-	PREFETCHT0 64(BX)(DI*4)
+	PREFETCHT1 (DX)(DI*4)
+	PREFETCHT1 64(DX)(DI*4)
+	PREFETCHT1 (BX)(DI*4)
+	PREFETCHT1 64(BX)(DI*4)
 	VMULPS     Z0, Z3, Z3
 	VADDPS     Z3, Z1, Z1
 	VMULPS     Z0, Z4, Z4
@@ -4966,24 +5194,23 @@ TEXT ·geluAVX512(SB), NOSPLIT, $0-73
 	XORL         SI, SI
 	TESTQ        $0x0000003f, AX
 	CMOVQNE      SI, DI
-	VBROADCASTSS lanesc1800000<>+0(SB), Z0
-	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z0
-	VBROADCASTSS lanes40f7ae14<>+0(SB), Z1
-	VBROADCASTSS lanes4ac00000<>+0(SB), Z2
-	VMOVUPS      gelu320a<>+0(SB), Z3
-	VMOVUPS      gelu320b<>+0(SB), Z4
-	VMOVUPS      gelu321a<>+0(SB), Z5
-	VMOVUPS      gelu321b<>+0(SB), Z6
-	VMOVUPS      gelu322a<>+0(SB), Z7
-	VMOVUPS      gelu322b<>+0(SB), Z8
-	VMOVUPS      gelu323a<>+0(SB), Z9
-	VMOVUPS      gelu323b<>+0(SB), Z10
-	VMOVUPS      gelu324a<>+0(SB), Z11
-	VMOVUPS      gelu324b<>+0(SB), Z12
-	VMOVUPS      gelu325a<>+0(SB), Z13
-	VMOVUPS      gelu325b<>+0(SB), Z14
-	VMOVUPS      gelu326a<>+0(SB), Z15
-	VMOVUPS      gelu326b<>+0(SB), Z16
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z0
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z1
+	VMOVUPS      gelu320a<>+0(SB), Z2
+	VMOVUPS      gelu320b<>+0(SB), Z3
+	VMOVUPS      gelu321a<>+0(SB), Z4
+	VMOVUPS      gelu321b<>+0(SB), Z5
+	VMOVUPS      gelu322a<>+0(SB), Z6
+	VMOVUPS      gelu322b<>+0(SB), Z7
+	VMOVUPS      gelu323a<>+0(SB), Z8
+	VMOVUPS      gelu323b<>+0(SB), Z9
+	VMOVUPS      gelu324a<>+0(SB), Z10
+	VMOVUPS      gelu324b<>+0(SB), Z11
+	VMOVUPS      gelu325a<>+0(SB), Z12
+	VMOVUPS      gelu325b<>+0(SB), Z13
+	VMOVUPS      gelu326a<>+0(SB), Z14
+	VMOVUPS      gelu326b<>+0(SB), Z15
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z16
 	XORL         SI, SI
 
 mainUnit:
@@ -4991,73 +5218,73 @@ mainUnit:
 	JLT         mainTail
 	VMOVUPS     (CX)(SI*4), Z17
 	VMOVUPS     64(CX)(SI*4), Z18
-	PREFETCHT0  2048(CX)(SI*4)
-	PREFETCHT0  2112(CX)(SI*4)
+	PREFETCHT1  4096(CX)(SI*4)
+	PREFETCHT1  4160(CX)(SI*4)
 	VMOVUPS     (DX)(SI*4), Z19
 	VMOVUPS     64(DX)(SI*4), Z20
 	VADDPS      Z19, Z17, Z17
 	VADDPS      Z20, Z18, Z18
-	VMAXPS      Z17, Z0, Z17
-	VMINPS      Z17, Z1, Z19
-	VADDPS      Z2, Z19, Z20
-	VSUBPS      Z2, Z20, Z21
-	VSUBPS      Z21, Z19, Z19
-	VMOVAPS     Z20, Z21
-	VPERMI2PS   Z16, Z15, Z21
-	VMOVAPS     Z20, Z22
-	VPERMI2PS   Z14, Z13, Z22
-	VFMADD213PS Z22, Z19, Z21
-	VMOVAPS     Z20, Z22
-	VPERMI2PS   Z12, Z11, Z22
-	VFMADD213PS Z22, Z19, Z21
-	VMOVAPS     Z20, Z22
-	VPERMI2PS   Z10, Z9, Z22
-	VFMADD213PS Z22, Z19, Z21
-	VMOVAPS     Z20, Z22
-	VPERMI2PS   Z8, Z7, Z22
-	VFMADD213PS Z22, Z19, Z21
-	VMOVAPS     Z20, Z22
-	VPERMI2PS   Z6, Z5, Z22
-	VFMADD213PS Z22, Z19, Z21
-	VMOVAPS     Z20, Z20
-	VPERMI2PS   Z4, Z3, Z20
-	VFMADD213PS Z20, Z19, Z21
-	VMULPS      Z21, Z17, Z17
-	VMAXPS      Z18, Z0, Z18
-	VMINPS      Z18, Z1, Z19
-	VADDPS      Z2, Z19, Z20
-	VSUBPS      Z2, Z20, Z21
-	VSUBPS      Z21, Z19, Z19
-	VMOVAPS     Z20, Z21
-	VPERMI2PS   Z16, Z15, Z21
-	VMOVAPS     Z20, Z22
-	VPERMI2PS   Z14, Z13, Z22
-	VFMADD213PS Z22, Z19, Z21
-	VMOVAPS     Z20, Z22
-	VPERMI2PS   Z12, Z11, Z22
-	VFMADD213PS Z22, Z19, Z21
-	VMOVAPS     Z20, Z22
-	VPERMI2PS   Z10, Z9, Z22
-	VFMADD213PS Z22, Z19, Z21
-	VMOVAPS     Z20, Z22
-	VPERMI2PS   Z8, Z7, Z22
-	VFMADD213PS Z22, Z19, Z21
-	VMOVAPS     Z20, Z22
-	VPERMI2PS   Z6, Z5, Z22
-	VFMADD213PS Z22, Z19, Z21
-	VMOVAPS     Z20, Z20
-	VPERMI2PS   Z4, Z3, Z20
-	VFMADD213PS Z20, Z19, Z21
-	VMULPS      Z21, Z18, Z18
+	VMAXPS      Z17, Z16, Z17
+	VMAXPS      Z18, Z16, Z18
+	VMINPS      Z17, Z0, Z19
+	VMINPS      Z18, Z0, Z20
+	VADDPS      Z1, Z19, Z21
+	VADDPS      Z1, Z20, Z22
+	VSUBPS      Z1, Z21, Z23
+	VSUBPS      Z1, Z22, Z24
+	VSUBPS      Z23, Z19, Z23
+	VSUBPS      Z24, Z20, Z24
+	VMOVAPS     Z21, Z19
+	VPERMI2PS   Z15, Z14, Z19
+	VMOVAPS     Z22, Z20
+	VPERMI2PS   Z15, Z14, Z20
+	VMOVAPS     Z21, Z25
+	VPERMI2PS   Z13, Z12, Z25
+	VFMADD213PS Z25, Z23, Z19
+	VMOVAPS     Z22, Z25
+	VPERMI2PS   Z13, Z12, Z25
+	VFMADD213PS Z25, Z24, Z20
+	VMOVAPS     Z21, Z25
+	VPERMI2PS   Z11, Z10, Z25
+	VFMADD213PS Z25, Z23, Z19
+	VMOVAPS     Z22, Z25
+	VPERMI2PS   Z11, Z10, Z25
+	VFMADD213PS Z25, Z24, Z20
+	VMOVAPS     Z21, Z25
+	VPERMI2PS   Z9, Z8, Z25
+	VFMADD213PS Z25, Z23, Z19
+	VMOVAPS     Z22, Z25
+	VPERMI2PS   Z9, Z8, Z25
+	VFMADD213PS Z25, Z24, Z20
+	VMOVAPS     Z21, Z25
+	VPERMI2PS   Z7, Z6, Z25
+	VFMADD213PS Z25, Z23, Z19
+	VMOVAPS     Z22, Z25
+	VPERMI2PS   Z7, Z6, Z25
+	VFMADD213PS Z25, Z24, Z20
+	VMOVAPS     Z21, Z25
+	VPERMI2PS   Z5, Z4, Z25
+	VFMADD213PS Z25, Z23, Z19
+	VMOVAPS     Z22, Z25
+	VPERMI2PS   Z5, Z4, Z25
+	VFMADD213PS Z25, Z24, Z20
+	VMOVAPS     Z21, Z21
+	VPERMI2PS   Z3, Z2, Z21
+	VFMADD213PS Z21, Z23, Z19
+	VMOVAPS     Z22, Z21
+	VPERMI2PS   Z3, Z2, Z21
+	VFMADD213PS Z21, Z24, Z20
+	VMULPS      Z19, Z17, Z19
+	VMULPS      Z20, Z18, Z20
 	TESTL       DI, DI
 	JZ          cached1
-	VMOVNTPS    Z17, (AX)(SI*4)
-	VMOVNTPS    Z18, 64(AX)(SI*4)
+	VMOVNTPS    Z19, (AX)(SI*4)
+	VMOVNTPS    Z20, 64(AX)(SI*4)
 	JMP         stored1
 
 cached1:
-	VMOVUPS Z17, (AX)(SI*4)
-	VMOVUPS Z18, 64(AX)(SI*4)
+	VMOVUPS Z19, (AX)(SI*4)
+	VMOVUPS Z20, 64(AX)(SI*4)
 
 stored1:
 	ADDQ $0x00000020, SI
@@ -5087,74 +5314,64 @@ mainTail:
 	VMOVUPS.Z   (DX)(R8*4), K2, Z20
 	VADDPS      Z19, Z17, Z17
 	VADDPS      Z20, Z18, Z18
-	VMAXPS      Z17, Z0, Z17
-	VMINPS      Z17, Z1, Z19
-	VADDPS      Z2, Z19, Z20
-	VSUBPS      Z2, Z20, Z21
-	VSUBPS      Z21, Z19, Z19
-	VMOVAPS     Z20, Z21
-	VPERMI2PS   Z16, Z15, Z21
-	VMOVAPS     Z20, Z22
-	VPERMI2PS   Z14, Z13, Z22
-	VFMADD213PS Z22, Z19, Z21
-	VMOVAPS     Z20, Z22
-	VPERMI2PS   Z12, Z11, Z22
-	VFMADD213PS Z22, Z19, Z21
-	VMOVAPS     Z20, Z22
-	VPERMI2PS   Z10, Z9, Z22
-	VFMADD213PS Z22, Z19, Z21
-	VMOVAPS     Z20, Z22
-	VPERMI2PS   Z8, Z7, Z22
-	VFMADD213PS Z22, Z19, Z21
-	VMOVAPS     Z20, Z22
-	VPERMI2PS   Z6, Z5, Z22
-	VFMADD213PS Z22, Z19, Z21
-	VMOVAPS     Z20, Z20
-	VPERMI2PS   Z4, Z3, Z20
-	VFMADD213PS Z20, Z19, Z21
-	VMULPS      Z21, Z17, Z17
-	VMAXPS      Z18, Z0, Z0
-	VMINPS      Z0, Z1, Z1
-	VADDPS      Z2, Z1, Z18
-	VSUBPS      Z2, Z18, Z2
-	VSUBPS      Z2, Z1, Z1
-	VMOVAPS     Z18, Z2
-	VPERMI2PS   Z16, Z15, Z2
-	VMOVAPS     Z18, Z15
-	VPERMI2PS   Z14, Z13, Z15
-	VFMADD213PS Z15, Z1, Z2
-	VMOVAPS     Z18, Z13
-	VPERMI2PS   Z12, Z11, Z13
-	VFMADD213PS Z13, Z1, Z2
-	VMOVAPS     Z18, Z11
-	VPERMI2PS   Z10, Z9, Z11
-	VFMADD213PS Z11, Z1, Z2
-	VMOVAPS     Z18, Z9
-	VPERMI2PS   Z8, Z7, Z9
-	VFMADD213PS Z9, Z1, Z2
-	VMOVAPS     Z18, Z7
-	VPERMI2PS   Z6, Z5, Z7
-	VFMADD213PS Z7, Z1, Z2
-	VMOVAPS     Z18, Z5
-	VPERMI2PS   Z4, Z3, Z5
-	VFMADD213PS Z5, Z1, Z2
-	VMULPS      Z2, Z0, Z0
-	VMOVUPS     Z17, K1, (AX)(SI*4)
-	VMOVUPS     Z0, K2, (AX)(R8*4)
+	VMAXPS      Z17, Z16, Z17
+	VMAXPS      Z18, Z16, Z16
+	VMINPS      Z17, Z0, Z18
+	VMINPS      Z16, Z0, Z0
+	VADDPS      Z1, Z18, Z19
+	VADDPS      Z1, Z0, Z20
+	VSUBPS      Z1, Z19, Z21
+	VSUBPS      Z1, Z20, Z1
+	VSUBPS      Z21, Z18, Z21
+	VSUBPS      Z1, Z0, Z1
+	VMOVAPS     Z19, Z0
+	VPERMI2PS   Z15, Z14, Z0
+	VMOVAPS     Z20, Z18
+	VPERMI2PS   Z15, Z14, Z18
+	VMOVAPS     Z19, Z14
+	VPERMI2PS   Z13, Z12, Z14
+	VFMADD213PS Z14, Z21, Z0
+	VMOVAPS     Z20, Z14
+	VPERMI2PS   Z13, Z12, Z14
+	VFMADD213PS Z14, Z1, Z18
+	VMOVAPS     Z19, Z12
+	VPERMI2PS   Z11, Z10, Z12
+	VFMADD213PS Z12, Z21, Z0
+	VMOVAPS     Z20, Z12
+	VPERMI2PS   Z11, Z10, Z12
+	VFMADD213PS Z12, Z1, Z18
+	VMOVAPS     Z19, Z10
+	VPERMI2PS   Z9, Z8, Z10
+	VFMADD213PS Z10, Z21, Z0
+	VMOVAPS     Z20, Z10
+	VPERMI2PS   Z9, Z8, Z10
+	VFMADD213PS Z10, Z1, Z18
+	VMOVAPS     Z19, Z8
+	VPERMI2PS   Z7, Z6, Z8
+	VFMADD213PS Z8, Z21, Z0
+	VMOVAPS     Z20, Z8
+	VPERMI2PS   Z7, Z6, Z8
+	VFMADD213PS Z8, Z1, Z18
+	VMOVAPS     Z19, Z6
+	VPERMI2PS   Z5, Z4, Z6
+	VFMADD213PS Z6, Z21, Z0
+	VMOVAPS     Z20, Z6
+	VPERMI2PS   Z5, Z4, Z6
+	VFMADD213PS Z6, Z1, Z18
+	VMOVAPS     Z19, Z4
+	VPERMI2PS   Z3, Z2, Z4
+	VFMADD213PS Z4, Z21, Z0
+	VMOVAPS     Z20, Z4
+	VPERMI2PS   Z3, Z2, Z4
+	VFMADD213PS Z4, Z1, Z18
+	VMULPS      Z0, Z17, Z0
+	VMULPS      Z18, Z16, Z18
+	VMOVUPS     Z0, K1, (AX)(SI*4)
+	VMOVUPS     Z18, K2, (AX)(R8*4)
 
 mainDone:
 	VZEROUPPER
 	RET
-
-DATA lanesc0f7ae14<>+0(SB)/4, $0xc0f7ae14
-DATA lanesc0f7ae14<>+4(SB)/4, $0xc0f7ae14
-DATA lanesc0f7ae14<>+8(SB)/4, $0xc0f7ae14
-DATA lanesc0f7ae14<>+12(SB)/4, $0xc0f7ae14
-DATA lanesc0f7ae14<>+16(SB)/4, $0xc0f7ae14
-DATA lanesc0f7ae14<>+20(SB)/4, $0xc0f7ae14
-DATA lanesc0f7ae14<>+24(SB)/4, $0xc0f7ae14
-DATA lanesc0f7ae14<>+28(SB)/4, $0xc0f7ae14
-GLOBL lanesc0f7ae14<>(SB), RODATA|NOPTR, $32
 
 DATA lanes40f7ae14<>+0(SB)/4, $0x40f7ae14
 DATA lanes40f7ae14<>+4(SB)/4, $0x40f7ae14
@@ -5428,6 +5645,16 @@ DATA gelu326b<>+56(SB)/4, $0x3afa6df2
 DATA gelu326b<>+60(SB)/4, $0x3b500cfa
 GLOBL gelu326b<>(SB), RODATA|NOPTR, $64
 
+DATA lanesc0f7ae14<>+0(SB)/4, $0xc0f7ae14
+DATA lanesc0f7ae14<>+4(SB)/4, $0xc0f7ae14
+DATA lanesc0f7ae14<>+8(SB)/4, $0xc0f7ae14
+DATA lanesc0f7ae14<>+12(SB)/4, $0xc0f7ae14
+DATA lanesc0f7ae14<>+16(SB)/4, $0xc0f7ae14
+DATA lanesc0f7ae14<>+20(SB)/4, $0xc0f7ae14
+DATA lanesc0f7ae14<>+24(SB)/4, $0xc0f7ae14
+DATA lanesc0f7ae14<>+28(SB)/4, $0xc0f7ae14
+GLOBL lanesc0f7ae14<>(SB), RODATA|NOPTR, $32
+
 // func geluGradAVX512(dx []float32, sums []float32, dy []float32, x []float32, bias []float32, stream bool)
 // Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
 TEXT ·geluGradAVX512(SB), NOSPLIT, $0-121
@@ -5443,24 +5670,23 @@ TEXT ·geluGradAVX512(SB), NOSPLIT, $0-121
 	XORL         R8, R8
 	TESTQ        $0x0000003f, AX
 	CMOVQNE      R8, R9
-	VBROADCASTSS lanesc1800000<>+0(SB), Z0
-	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z0
-	VBROADCASTSS lanes40f7ae14<>+0(SB), Z1
-	VBROADCASTSS lanes4ac00000<>+0(SB), Z2
-	VMOVUPS      geluSlope320a<>+0(SB), Z3
-	VMOVUPS      geluSlope320b<>+0(SB), Z4
-	VMOVUPS      geluSlope321a<>+0(SB), Z5
-	VMOVUPS      geluSlope321b<>+0(SB), Z6
-	VMOVUPS      geluSlope322a<>+0(SB), Z7
-	VMOVUPS      geluSlope322b<>+0(SB), Z8
-	VMOVUPS      geluSlope323a<>+0(SB), Z9
-	VMOVUPS      geluSlope323b<>+0(SB), Z10
-	VMOVUPS      geluSlope324a<>+0(SB), Z11
-	VMOVUPS      geluSlope324b<>+0(SB), Z12
-	VMOVUPS      geluSlope325a<>+0(SB), Z13
-	VMOVUPS      geluSlope325b<>+0(SB), Z14
-	VMOVUPS      geluSlope326a<>+0(SB), Z15
-	VMOVUPS      geluSlope326b<>+0(SB), Z16
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z0
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z1
+	VMOVUPS      geluSlope320a<>+0(SB), Z2
+	VMOVUPS      geluSlope320b<>+0(SB), Z3
+	VMOVUPS      geluSlope321a<>+0(SB), Z4
+	VMOVUPS      geluSlope321b<>+0(SB), Z5
+	VMOVUPS      geluSlope322a<>+0(SB), Z6
+	VMOVUPS      geluSlope322b<>+0(SB), Z7
+	VMOVUPS      geluSlope323a<>+0(SB), Z8
+	VMOVUPS      geluSlope323b<>+0(SB), Z9
+	VMOVUPS      geluSlope324a<>+0(SB), Z10
+	VMOVUPS      geluSlope324b<>+0(SB), Z11
+	VMOVUPS      geluSlope325a<>+0(SB), Z12
+	VMOVUPS      geluSlope325b<>+0(SB), Z13
+	VMOVUPS      geluSlope326a<>+0(SB), Z14
+	VMOVUPS      geluSlope326b<>+0(SB), Z15
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z16
 	XORL         R8, R8
 
 mainUnit:
@@ -5468,83 +5694,83 @@ mainUnit:
 	JLT         mainTail
 	VMOVUPS     (BX)(R8*4), Z17
 	VMOVUPS     64(BX)(R8*4), Z18
-	PREFETCHT0  2048(BX)(R8*4)
-	PREFETCHT0  2112(BX)(R8*4)
+	PREFETCHT1  4096(BX)(R8*4)
+	PREFETCHT1  4160(BX)(R8*4)
 	VMOVUPS     (SI)(R8*4), Z19
 	VMOVUPS     64(SI)(R8*4), Z20
 	VADDPS      Z19, Z17, Z17
 	VADDPS      Z20, Z18, Z18
-	VMAXPS      Z17, Z0, Z17
-	VMINPS      Z17, Z1, Z17
-	VADDPS      Z2, Z17, Z19
-	VSUBPS      Z2, Z19, Z20
-	VSUBPS      Z20, Z17, Z17
-	VMOVAPS     Z19, Z20
-	VPERMI2PS   Z16, Z15, Z20
-	VMOVAPS     Z19, Z21
-	VPERMI2PS   Z14, Z13, Z21
-	VFMADD213PS Z21, Z17, Z20
-	VMOVAPS     Z19, Z21
-	VPERMI2PS   Z12, Z11, Z21
-	VFMADD213PS Z21, Z17, Z20
-	VMOVAPS     Z19, Z21
-	VPERMI2PS   Z10, Z9, Z21
-	VFMADD213PS Z21, Z17, Z20
-	VMOVAPS     Z19, Z21
-	VPERMI2PS   Z8, Z7, Z21
-	VFMADD213PS Z21, Z17, Z20
-	VMOVAPS     Z19, Z21
-	VPERMI2PS   Z6, Z5, Z21
-	VFMADD213PS Z21, Z17, Z20
+	VMAXPS      Z17, Z16, Z17
+	VMAXPS      Z18, Z16, Z18
+	VMINPS      Z17, Z0, Z17
+	VMINPS      Z18, Z0, Z18
+	VADDPS      Z1, Z17, Z19
+	VADDPS      Z1, Z18, Z20
+	VSUBPS      Z1, Z19, Z21
+	VSUBPS      Z1, Z20, Z22
+	VSUBPS      Z21, Z17, Z21
+	VSUBPS      Z22, Z18, Z22
+	VMOVAPS     Z19, Z17
+	VPERMI2PS   Z15, Z14, Z17
+	VMOVAPS     Z20, Z18
+	VPERMI2PS   Z15, Z14, Z18
+	VMOVAPS     Z19, Z23
+	VPERMI2PS   Z13, Z12, Z23
+	VFMADD213PS Z23, Z21, Z17
+	VMOVAPS     Z20, Z23
+	VPERMI2PS   Z13, Z12, Z23
+	VFMADD213PS Z23, Z22, Z18
+	VMOVAPS     Z19, Z23
+	VPERMI2PS   Z11, Z10, Z23
+	VFMADD213PS Z23, Z21, Z17
+	VMOVAPS     Z20, Z23
+	VPERMI2PS   Z11, Z10, Z23
+	VFMADD213PS Z23, Z22, Z18
+	VMOVAPS     Z19, Z23
+	VPERMI2PS   Z9, Z8, Z23
+	VFMADD213PS Z23, Z21, Z17
+	VMOVAPS     Z20, Z23
+	VPERMI2PS   Z9, Z8, Z23
+	VFMADD213PS Z23, Z22, Z18
+	VMOVAPS     Z19, Z23
+	VPERMI2PS   Z7, Z6, Z23
+	VFMADD213PS Z23, Z21, Z17
+	VMOVAPS     Z20, Z23
+	VPERMI2PS   Z7, Z6, Z23
+	VFMADD213PS Z23, Z22, Z18
+	VMOVAPS     Z19, Z23
+	VPERMI2PS   Z5, Z4, Z23
+	VFMADD213PS Z23, Z21, Z17
+	VMOVAPS     Z20, Z23
+	VPERMI2PS   Z5, Z4, Z23
+	VFMADD213PS Z23, Z22, Z18
 	VMOVAPS     Z19, Z19
-	VPERMI2PS   Z4, Z3, Z19
-	VFMADD213PS Z19, Z17, Z20
-	VMAXPS      Z18, Z0, Z17
-	VMINPS      Z17, Z1, Z17
-	VADDPS      Z2, Z17, Z18
-	VSUBPS      Z2, Z18, Z19
-	VSUBPS      Z19, Z17, Z17
-	VMOVAPS     Z18, Z19
-	VPERMI2PS   Z16, Z15, Z19
-	VMOVAPS     Z18, Z21
-	VPERMI2PS   Z14, Z13, Z21
-	VFMADD213PS Z21, Z17, Z19
-	VMOVAPS     Z18, Z21
-	VPERMI2PS   Z12, Z11, Z21
-	VFMADD213PS Z21, Z17, Z19
-	VMOVAPS     Z18, Z21
-	VPERMI2PS   Z10, Z9, Z21
-	VFMADD213PS Z21, Z17, Z19
-	VMOVAPS     Z18, Z21
-	VPERMI2PS   Z8, Z7, Z21
-	VFMADD213PS Z21, Z17, Z19
-	VMOVAPS     Z18, Z21
-	VPERMI2PS   Z6, Z5, Z21
-	VFMADD213PS Z21, Z17, Z19
-	VMOVAPS     Z18, Z18
-	VPERMI2PS   Z4, Z3, Z18
-	VFMADD213PS Z18, Z17, Z19
-	VMOVUPS     (DX)(R8*4), Z17
-	VMOVUPS     64(DX)(R8*4), Z18
-	PREFETCHT0  2048(DX)(R8*4)
-	PREFETCHT0  2112(DX)(R8*4)
-	VMULPS      Z17, Z20, Z20
-	VMULPS      Z18, Z19, Z19
-	VMOVUPS     (CX)(R8*4), Z17
-	VMOVUPS     64(CX)(R8*4), Z18
-	VADDPS      Z20, Z17, Z17
-	VADDPS      Z19, Z18, Z18
-	VMOVUPS     Z17, (CX)(R8*4)
-	VMOVUPS     Z18, 64(CX)(R8*4)
+	VPERMI2PS   Z3, Z2, Z19
+	VFMADD213PS Z19, Z21, Z17
+	VMOVAPS     Z20, Z19
+	VPERMI2PS   Z3, Z2, Z19
+	VFMADD213PS Z19, Z22, Z18
+	VMOVUPS     (DX)(R8*4), Z19
+	VMOVUPS     64(DX)(R8*4), Z20
+	PREFETCHT1  4096(DX)(R8*4)
+	PREFETCHT1  4160(DX)(R8*4)
+	VMULPS      Z19, Z17, Z17
+	VMULPS      Z20, Z18, Z18
+	VMOVUPS     (CX)(R8*4), Z19
+	VMOVUPS     64(CX)(R8*4), Z20
+	VADDPS      Z17, Z19, Z19
+	VADDPS      Z18, Z20, Z20
+	VMOVUPS     Z19, (CX)(R8*4)
+	VMOVUPS     Z20, 64(CX)(R8*4)
 	TESTL       R9, R9
 	JZ          cached1
-	VMOVNTPS    Z20, (AX)(R8*4)
-	VMOVNTPS    Z19, 64(AX)(R8*4)
+	VMOVNTPS    Z17, (AX)(R8*4)
+	VMOVNTPS    Z18, 64(AX)(R8*4)
 	JMP         stored1
 
 cached1:
-	VMOVUPS Z20, (AX)(R8*4)
-	VMOVUPS Z19, 64(AX)(R8*4)
+	VMOVUPS Z17, (AX)(R8*4)
+	VMOVUPS Z18, 64(AX)(R8*4)
 
 stored1:
 	ADDQ $0x00000020, R8
@@ -5574,68 +5800,68 @@ mainTail:
 	VMOVUPS.Z   (SI)(R10*4), K2, Z20
 	VADDPS      Z19, Z17, Z17
 	VADDPS      Z20, Z18, Z18
-	VMAXPS      Z17, Z0, Z17
-	VMINPS      Z17, Z1, Z17
-	VADDPS      Z2, Z17, Z19
-	VSUBPS      Z2, Z19, Z20
-	VSUBPS      Z20, Z17, Z17
-	VMOVAPS     Z19, Z20
-	VPERMI2PS   Z16, Z15, Z20
-	VMOVAPS     Z19, Z21
-	VPERMI2PS   Z14, Z13, Z21
-	VFMADD213PS Z21, Z17, Z20
-	VMOVAPS     Z19, Z21
-	VPERMI2PS   Z12, Z11, Z21
-	VFMADD213PS Z21, Z17, Z20
-	VMOVAPS     Z19, Z21
-	VPERMI2PS   Z10, Z9, Z21
-	VFMADD213PS Z21, Z17, Z20
-	VMOVAPS     Z19, Z21
-	VPERMI2PS   Z8, Z7, Z21
-	VFMADD213PS Z21, Z17, Z20
-	VMOVAPS     Z19, Z21
-	VPERMI2PS   Z6, Z5, Z21
-	VFMADD213PS Z21, Z17, Z20
-	VMOVAPS     Z19, Z19
-	VPERMI2PS   Z4, Z3, Z19
-	VFMADD213PS Z19, Z17, Z20
-	VMAXPS      Z18, Z0, Z0
-	VMINPS      Z0, Z1, Z0
-	VADDPS      Z2, Z0, Z1
-	VSUBPS      Z2, Z1, Z2
-	VSUBPS      Z2, Z0, Z0
-	VMOVAPS     Z1, Z2
-	VPERMI2PS   Z16, Z15, Z2
-	VMOVAPS     Z1, Z15
-	VPERMI2PS   Z14, Z13, Z15
-	VFMADD213PS Z15, Z0, Z2
-	VMOVAPS     Z1, Z13
-	VPERMI2PS   Z12, Z11, Z13
-	VFMADD213PS Z13, Z0, Z2
-	VMOVAPS     Z1, Z11
-	VPERMI2PS   Z10, Z9, Z11
-	VFMADD213PS Z11, Z0, Z2
-	VMOVAPS     Z1, Z9
-	VPERMI2PS   Z8, Z7, Z9
-	VFMADD213PS Z9, Z0, Z2
-	VMOVAPS     Z1, Z7
-	VPERMI2PS   Z6, Z5, Z7
-	VFMADD213PS Z7, Z0, Z2
-	VMOVAPS     Z1, Z1
-	VPERMI2PS   Z4, Z3, Z1
-	VFMADD213PS Z1, Z0, Z2
-	VMOVUPS.Z   (DX)(R8*4), K1, Z0
-	VMOVUPS.Z   (DX)(R10*4), K2, Z1
-	VMULPS      Z0, Z20, Z20
-	VMULPS      Z1, Z2, Z2
-	VMOVUPS.Z   (CX)(R8*4), K1, Z0
-	VMOVUPS.Z   (CX)(R10*4), K2, Z1
-	VADDPS      Z20, Z0, Z0
-	VADDPS      Z2, Z1, Z1
-	VMOVUPS     Z0, K1, (CX)(R8*4)
-	VMOVUPS     Z1, K2, (CX)(R10*4)
-	VMOVUPS     Z20, K1, (AX)(R8*4)
-	VMOVUPS     Z2, K2, (AX)(R10*4)
+	VMAXPS      Z17, Z16, Z17
+	VMAXPS      Z18, Z16, Z16
+	VMINPS      Z17, Z0, Z17
+	VMINPS      Z16, Z0, Z0
+	VADDPS      Z1, Z17, Z16
+	VADDPS      Z1, Z0, Z18
+	VSUBPS      Z1, Z16, Z19
+	VSUBPS      Z1, Z18, Z1
+	VSUBPS      Z19, Z17, Z19
+	VSUBPS      Z1, Z0, Z1
+	VMOVAPS     Z16, Z0
+	VPERMI2PS   Z15, Z14, Z0
+	VMOVAPS     Z18, Z17
+	VPERMI2PS   Z15, Z14, Z17
+	VMOVAPS     Z16, Z14
+	VPERMI2PS   Z13, Z12, Z14
+	VFMADD213PS Z14, Z19, Z0
+	VMOVAPS     Z18, Z14
+	VPERMI2PS   Z13, Z12, Z14
+	VFMADD213PS Z14, Z1, Z17
+	VMOVAPS     Z16, Z12
+	VPERMI2PS   Z11, Z10, Z12
+	VFMADD213PS Z12, Z19, Z0
+	VMOVAPS     Z18, Z12
+	VPERMI2PS   Z11, Z10, Z12
+	VFMADD213PS Z12, Z1, Z17
+	VMOVAPS     Z16, Z10
+	VPERMI2PS   Z9, Z8, Z10
+	VFMADD213PS Z10, Z19, Z0
+	VMOVAPS     Z18, Z10
+	VPERMI2PS   Z9, Z8, Z10
+	VFMADD213PS Z10, Z1, Z17
+	VMOVAPS     Z16, Z8
+	VPERMI2PS   Z7, Z6, Z8
+	VFMADD213PS Z8, Z19, Z0
+	VMOVAPS     Z18, Z8
+	VPERMI2PS   Z7, Z6, Z8
+	VFMADD213PS Z8, Z1, Z17
+	VMOVAPS     Z16, Z6
+	VPERMI2PS   Z5, Z4, Z6
+	VFMADD213PS Z6, Z19, Z0
+	VMOVAPS     Z18, Z6
+	VPERMI2PS   Z5, Z4, Z6
+	VFMADD213PS Z6, Z1, Z17
+	VMOVAPS     Z16, Z4
+	VPERMI2PS   Z3, Z2, Z4
+	VFMADD213PS Z4, Z19, Z0
+	VMOVAPS     Z18, Z4
+	VPERMI2PS   Z3, Z2, Z4
+	VFMADD213PS Z4, Z1, Z17
+	VMOVUPS.Z   (DX)(R8*4), K1, Z1
+	VMOVUPS.Z   (DX)(R10*4), K2, Z2
+	VMULPS      Z1, Z0, Z0
+	VMULPS      Z2, Z17, Z17
+	VMOVUPS.Z   (CX)(R8*4), K1, Z1
+	VMOVUPS.Z   (CX)(R10*4), K2, Z2
+	VADDPS      Z0, Z1, Z1
+	VADDPS      Z17, Z2, Z2
+	VMOVUPS     Z1, K1, (CX)(R8*4)
+	VMOVUPS     Z2, K2, (CX)(R10*4)
+	VMOVUPS     Z0, K1, (AX)(R8*4)
+	VMOVUPS     Z17, K2, (AX)(R10*4)
 
 mainDone:
 	VZEROUPPER
@@ -5908,211 +6134,388 @@ TEXT ·geluErfAVX512(SB), NOSPLIT, $0-73
 	CMOVQNE      SI, DI
 	VBROADCASTSS lanesc1800000<>+0(SB), Z0
 	VBROADCASTSS lanes41800000<>+0(SB), Z1
-	VBROADCASTSS lanesc2fc0000<>+0(SB), Z2
-	VBROADCASTSS lanes392385a5<>+0(SB), Z3
-	VBROADCASTSS lanes3aafb93b<>+0(SB), Z4
-	VBROADCASTSS lanes3c1d9387<>+0(SB), Z5
-	VBROADCASTSS lanes3d635739<>+0(SB), Z6
-	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z7
-	VBROADCASTSS lanes3f317219<>+0(SB), Z8
-	VBROADCASTSS lanes3f800000<>+0(SB), Z9
-	VBROADCASTSS lanes3f800000<>+0(SB), Z10
-	VBROADCASTSS lanes80000000<>+0(SB), Z11
-	VBROADCASTSS lanesbf38aa3b<>+0(SB), Z12
-	VBROADCASTSS lanes3ecccccd<>+0(SB), Z13
+	VBROADCASTSS lanes3f800000<>+0(SB), Z2
 	XORL         SI, SI
 
-mainUnit:
-	CMPQ             BX, $0x00000020
-	JLT              mainTail
-	VMOVUPS          (CX)(SI*4), Z14
-	VMOVUPS          64(CX)(SI*4), Z15
-	PREFETCHT0       2048(CX)(SI*4)
-	PREFETCHT0       2112(CX)(SI*4)
-	VMOVUPS          (DX)(SI*4), Z16
-	VMOVUPS          64(DX)(SI*4), Z17
-	VADDPS           Z16, Z14, Z14
-	VADDPS           Z17, Z15, Z15
-	VMAXPS           Z14, Z0, Z14
-	VMINPS           Z14, Z1, Z16
-	VMULPS           Z16, Z16, Z17
-	VMULPS           Z12, Z17, Z17
-	VRNDSCALEPS      $0x08, Z17, Z18
-	VSUBPS           Z18, Z17, Z19
-	VMOVUPS          Z3, Z20
-	VFMADD213PS      Z4, Z19, Z20
-	VFMADD213PS      Z5, Z19, Z20
-	VFMADD213PS      Z6, Z19, Z20
-	VFMADD213PS      Z7, Z19, Z20
-	VFMADD213PS      Z8, Z19, Z20
-	VFMADD213PS      Z9, Z19, Z20
-	VCMPPS           $0x15, Z2, Z17, K1
-	VSCALEFPS.Z      Z18, Z20, K1, Z20
-	VORPS            Z11, Z16, Z17
-	VMOVAPS          Z10, Z18
-	VFNMADD231PS     Z13, Z17, Z18
-	VRCP14PS         Z18, Z17
-	VFNMADD213PS     Z10, Z17, Z18
-	VFMADD213PS      Z17, Z17, Z18
-	VSUBPS           Z18, Z10, Z17
-	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z18
-	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z17, Z18
-	VMULPS           Z20, Z18, Z18
-	VSUBPS           Z18, Z10, Z17
-	VPMOVD2M         Z16, K1
-	VMOVAPS          Z18, K1, Z17
-	VMULPS           Z17, Z14, Z14
-	VMAXPS           Z15, Z0, Z15
-	VMINPS           Z15, Z1, Z16
-	VMULPS           Z16, Z16, Z17
-	VMULPS           Z12, Z17, Z17
-	VRNDSCALEPS      $0x08, Z17, Z18
-	VSUBPS           Z18, Z17, Z19
-	VMOVUPS          Z3, Z20
-	VFMADD213PS      Z4, Z19, Z20
-	VFMADD213PS      Z5, Z19, Z20
-	VFMADD213PS      Z6, Z19, Z20
-	VFMADD213PS      Z7, Z19, Z20
-	VFMADD213PS      Z8, Z19, Z20
-	VFMADD213PS      Z9, Z19, Z20
-	VCMPPS           $0x15, Z2, Z17, K1
-	VSCALEFPS.Z      Z18, Z20, K1, Z20
-	VORPS            Z11, Z16, Z17
-	VMOVAPS          Z10, Z18
-	VFNMADD231PS     Z13, Z17, Z18
-	VRCP14PS         Z18, Z17
-	VFNMADD213PS     Z10, Z17, Z18
-	VFMADD213PS      Z17, Z17, Z18
-	VSUBPS           Z18, Z10, Z17
-	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z18
-	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z17, Z18
-	VMULPS           Z20, Z18, Z18
-	VSUBPS           Z18, Z10, Z17
-	VPMOVD2M         Z16, K1
-	VMOVAPS          Z18, K1, Z17
-	VMULPS           Z17, Z15, Z15
-	TESTL            DI, DI
-	JZ               cached1
-	VMOVNTPS         Z14, (AX)(SI*4)
-	VMOVNTPS         Z15, 64(AX)(SI*4)
-	JMP              stored1
+mainGroup:
+	CMPQ              BX, $0x00000040
+	JLT               mainUnit
+	VMOVUPS           (CX)(SI*4), Z3
+	VMOVUPS           64(CX)(SI*4), Z4
+	PREFETCHT1        4096(CX)(SI*4)
+	PREFETCHT1        4160(CX)(SI*4)
+	VMOVUPS           128(CX)(SI*4), Z5
+	VMOVUPS           192(CX)(SI*4), Z6
+	PREFETCHT1        4224(CX)(SI*4)
+	PREFETCHT1        4288(CX)(SI*4)
+	VMOVUPS           (DX)(SI*4), Z7
+	VMOVUPS           64(DX)(SI*4), Z8
+	VMOVUPS           128(DX)(SI*4), Z9
+	VMOVUPS           192(DX)(SI*4), Z10
+	VADDPS            Z7, Z3, Z3
+	VADDPS            Z8, Z4, Z4
+	VADDPS            Z9, Z5, Z5
+	VADDPS            Z10, Z6, Z6
+	VMAXPS            Z3, Z0, Z3
+	VMAXPS            Z4, Z0, Z4
+	VMAXPS            Z5, Z0, Z5
+	VMAXPS            Z6, Z0, Z6
+	VMINPS            Z3, Z1, Z7
+	VMINPS            Z4, Z1, Z8
+	VMINPS            Z5, Z1, Z9
+	VMINPS            Z6, Z1, Z10
+	VMULPS            Z7, Z7, Z11
+	VMULPS            Z8, Z8, Z12
+	VMULPS            Z9, Z9, Z13
+	VMULPS            Z10, Z10, Z14
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z11, Z11
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z12, Z12
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z13, Z13
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z14, Z14
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z15
+	VRNDSCALEPS       $0x08, Z11, Z16
+	VRNDSCALEPS       $0x08, Z12, Z17
+	VRNDSCALEPS       $0x08, Z13, Z18
+	VRNDSCALEPS       $0x08, Z14, Z19
+	VSUBPS            Z16, Z11, Z20
+	VSUBPS            Z17, Z12, Z21
+	VSUBPS            Z18, Z13, Z22
+	VSUBPS            Z19, Z14, Z23
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z24
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z25
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z26
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z27
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z23, Z27
+	VCMPPS            $0x15, Z15, Z11, K1
+	VSCALEFPS.Z       Z16, Z24, K1, Z24
+	VCMPPS            $0x15, Z15, Z12, K1
+	VSCALEFPS.Z       Z17, Z25, K1, Z25
+	VCMPPS            $0x15, Z15, Z13, K1
+	VSCALEFPS.Z       Z18, Z26, K1, Z26
+	VCMPPS            $0x15, Z15, Z14, K1
+	VSCALEFPS.Z       Z19, Z27, K1, Z27
+	VORPS.BCST        lanes80000000<>+0(SB), Z7, Z11
+	VORPS.BCST        lanes80000000<>+0(SB), Z8, Z12
+	VORPS.BCST        lanes80000000<>+0(SB), Z9, Z13
+	VORPS.BCST        lanes80000000<>+0(SB), Z10, Z14
+	VMOVAPS           Z2, Z15
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z11, Z15
+	VMOVAPS           Z2, Z16
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z12, Z16
+	VMOVAPS           Z2, Z17
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z13, Z17
+	VMOVAPS           Z2, Z18
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z14, Z18
+	VRCP14PS          Z15, Z11
+	VRCP14PS          Z16, Z12
+	VRCP14PS          Z17, Z13
+	VRCP14PS          Z18, Z14
+	VFNMADD213PS      Z2, Z11, Z15
+	VFNMADD213PS      Z2, Z12, Z16
+	VFNMADD213PS      Z2, Z13, Z17
+	VFNMADD213PS      Z2, Z14, Z18
+	VFMADD213PS       Z11, Z11, Z15
+	VFMADD213PS       Z12, Z12, Z16
+	VFMADD213PS       Z13, Z13, Z17
+	VFMADD213PS       Z14, Z14, Z18
+	VSUBPS            Z15, Z2, Z11
+	VSUBPS            Z16, Z2, Z12
+	VSUBPS            Z17, Z2, Z13
+	VSUBPS            Z18, Z2, Z14
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z19
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z20
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z21
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z22
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z14, Z22
+	VMULPS            Z24, Z19, Z19
+	VMULPS            Z25, Z20, Z20
+	VMULPS            Z26, Z21, Z21
+	VMULPS            Z27, Z22, Z22
+	VSUBPS            Z19, Z2, Z15
+	VSUBPS            Z20, Z2, Z16
+	VSUBPS            Z21, Z2, Z17
+	VSUBPS            Z22, Z2, Z18
+	VPMOVD2M          Z7, K1
+	VMOVAPS           Z19, K1, Z15
+	VPMOVD2M          Z8, K1
+	VMOVAPS           Z20, K1, Z16
+	VPMOVD2M          Z9, K1
+	VMOVAPS           Z21, K1, Z17
+	VPMOVD2M          Z10, K1
+	VMOVAPS           Z22, K1, Z18
+	VMULPS            Z15, Z3, Z15
+	VMULPS            Z16, Z4, Z16
+	VMULPS            Z17, Z5, Z17
+	VMULPS            Z18, Z6, Z18
+	TESTL             DI, DI
+	JZ                cached1
+	VMOVNTPS          Z15, (AX)(SI*4)
+	VMOVNTPS          Z16, 64(AX)(SI*4)
+	JMP               stored1
 
 cached1:
-	VMOVUPS Z14, (AX)(SI*4)
-	VMOVUPS Z15, 64(AX)(SI*4)
+	VMOVUPS Z15, (AX)(SI*4)
+	VMOVUPS Z16, 64(AX)(SI*4)
 
 stored1:
+	TESTL    DI, DI
+	JZ       cached2
+	VMOVNTPS Z17, 128(AX)(SI*4)
+	VMOVNTPS Z18, 192(AX)(SI*4)
+	JMP      stored2
+
+cached2:
+	VMOVUPS Z17, 128(AX)(SI*4)
+	VMOVUPS Z18, 192(AX)(SI*4)
+
+stored2:
+	ADDQ $0x00000040, SI
+	SUBQ $0x00000040, BX
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ              BX, $0x00000020
+	JLT               mainTail
+	VMOVUPS           (CX)(SI*4), Z3
+	VMOVUPS           64(CX)(SI*4), Z4
+	PREFETCHT1        4096(CX)(SI*4)
+	PREFETCHT1        4160(CX)(SI*4)
+	VMOVUPS           (DX)(SI*4), Z5
+	VMOVUPS           64(DX)(SI*4), Z6
+	VADDPS            Z5, Z3, Z3
+	VADDPS            Z6, Z4, Z4
+	VMAXPS            Z3, Z0, Z3
+	VMAXPS            Z4, Z0, Z4
+	VMINPS            Z3, Z1, Z5
+	VMINPS            Z4, Z1, Z6
+	VMULPS            Z5, Z5, Z7
+	VMULPS            Z6, Z6, Z8
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z7, Z7
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z8, Z8
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z9
+	VRNDSCALEPS       $0x08, Z7, Z10
+	VRNDSCALEPS       $0x08, Z8, Z11
+	VSUBPS            Z10, Z7, Z12
+	VSUBPS            Z11, Z8, Z13
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z14
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z15
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z13, Z15
+	VCMPPS            $0x15, Z9, Z7, K1
+	VSCALEFPS.Z       Z10, Z14, K1, Z14
+	VCMPPS            $0x15, Z9, Z8, K1
+	VSCALEFPS.Z       Z11, Z15, K1, Z15
+	VORPS.BCST        lanes80000000<>+0(SB), Z5, Z7
+	VORPS.BCST        lanes80000000<>+0(SB), Z6, Z8
+	VMOVAPS           Z2, Z9
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z7, Z9
+	VMOVAPS           Z2, Z10
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z8, Z10
+	VRCP14PS          Z9, Z7
+	VRCP14PS          Z10, Z8
+	VFNMADD213PS      Z2, Z7, Z9
+	VFNMADD213PS      Z2, Z8, Z10
+	VFMADD213PS       Z7, Z7, Z9
+	VFMADD213PS       Z8, Z8, Z10
+	VSUBPS            Z9, Z2, Z7
+	VSUBPS            Z10, Z2, Z8
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z11
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z12
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z8, Z12
+	VMULPS            Z14, Z11, Z11
+	VMULPS            Z15, Z12, Z12
+	VSUBPS            Z11, Z2, Z9
+	VSUBPS            Z12, Z2, Z10
+	VPMOVD2M          Z5, K1
+	VMOVAPS           Z11, K1, Z9
+	VPMOVD2M          Z6, K1
+	VMOVAPS           Z12, K1, Z10
+	VMULPS            Z9, Z3, Z9
+	VMULPS            Z10, Z4, Z10
+	TESTL             DI, DI
+	JZ                cached3
+	VMOVNTPS          Z9, (AX)(SI*4)
+	VMOVNTPS          Z10, 64(AX)(SI*4)
+	JMP               stored3
+
+cached3:
+	VMOVUPS Z9, (AX)(SI*4)
+	VMOVUPS Z10, 64(AX)(SI*4)
+
+stored3:
 	ADDQ $0x00000020, SI
 	SUBQ $0x00000020, BX
 	JMP  mainUnit
 
 mainTail:
-	TESTQ            BX, BX
-	JZ               mainDone
-	MOVL             $0x00000010, R8
-	XORL             R9, R9
-	MOVQ             BX, DI
-	CMPQ             DI, R8
-	CMOVQGT          R8, DI
-	SUBQ             R8, BX
-	CMOVQLT          R9, BX
-	LEAQ             (SI)(DI*1), R8
-	MOVL             $0xffffffff, R9
-	BZHIL            DI, R9, R9
-	KMOVD            R9, K1
-	MOVL             $0xffffffff, DI
-	BZHIL            BX, DI, DI
-	KMOVD            DI, K2
-	VMOVUPS.Z        (CX)(SI*4), K1, Z14
-	VMOVUPS.Z        (CX)(R8*4), K2, Z15
-	VMOVUPS.Z        (DX)(SI*4), K1, Z16
-	VMOVUPS.Z        (DX)(R8*4), K2, Z17
-	VADDPS           Z16, Z14, Z14
-	VADDPS           Z17, Z15, Z15
-	VMAXPS           Z14, Z0, Z14
-	VMINPS           Z14, Z1, Z16
-	VMULPS           Z16, Z16, Z17
-	VMULPS           Z12, Z17, Z17
-	VRNDSCALEPS      $0x08, Z17, Z18
-	VSUBPS           Z18, Z17, Z19
-	VMOVUPS          Z3, Z20
-	VFMADD213PS      Z4, Z19, Z20
-	VFMADD213PS      Z5, Z19, Z20
-	VFMADD213PS      Z6, Z19, Z20
-	VFMADD213PS      Z7, Z19, Z20
-	VFMADD213PS      Z8, Z19, Z20
-	VFMADD213PS      Z9, Z19, Z20
-	VCMPPS           $0x15, Z2, Z17, K3
-	VSCALEFPS.Z      Z18, Z20, K3, Z20
-	VORPS            Z11, Z16, Z17
-	VMOVAPS          Z10, Z18
-	VFNMADD231PS     Z13, Z17, Z18
-	VRCP14PS         Z18, Z17
-	VFNMADD213PS     Z10, Z17, Z18
-	VFMADD213PS      Z17, Z17, Z18
-	VSUBPS           Z18, Z10, Z17
-	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z18
-	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z17, Z18
-	VMULPS           Z20, Z18, Z18
-	VSUBPS           Z18, Z10, Z17
-	VPMOVD2M         Z16, K3
-	VMOVAPS          Z18, K3, Z17
-	VMULPS           Z17, Z14, Z14
-	VMAXPS           Z15, Z0, Z0
-	VMINPS           Z0, Z1, Z1
-	VMULPS           Z1, Z1, Z15
-	VMULPS           Z12, Z15, Z15
-	VRNDSCALEPS      $0x08, Z15, Z12
-	VSUBPS           Z12, Z15, Z16
-	VMOVUPS          Z3, Z3
-	VFMADD213PS      Z4, Z16, Z3
-	VFMADD213PS      Z5, Z16, Z3
-	VFMADD213PS      Z6, Z16, Z3
-	VFMADD213PS      Z7, Z16, Z3
-	VFMADD213PS      Z8, Z16, Z3
-	VFMADD213PS      Z9, Z16, Z3
-	VCMPPS           $0x15, Z2, Z15, K3
-	VSCALEFPS.Z      Z12, Z3, K3, Z3
-	VORPS            Z11, Z1, Z2
-	VMOVAPS          Z10, Z4
-	VFNMADD231PS     Z13, Z2, Z4
-	VRCP14PS         Z4, Z2
-	VFNMADD213PS     Z10, Z2, Z4
-	VFMADD213PS      Z2, Z2, Z4
-	VSUBPS           Z4, Z10, Z2
-	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z4
-	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z2, Z4
-	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z2, Z4
-	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z2, Z4
-	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z2, Z4
-	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z2, Z4
-	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z2, Z4
-	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z2, Z4
-	VMULPS           Z3, Z4, Z4
-	VSUBPS           Z4, Z10, Z2
-	VPMOVD2M         Z1, K3
-	VMOVAPS          Z4, K3, Z2
-	VMULPS           Z2, Z0, Z0
-	VMOVUPS          Z14, K1, (AX)(SI*4)
-	VMOVUPS          Z0, K2, (AX)(R8*4)
+	TESTQ             BX, BX
+	JZ                mainDone
+	MOVL              $0x00000010, R8
+	XORL              R9, R9
+	MOVQ              BX, DI
+	CMPQ              DI, R8
+	CMOVQGT           R8, DI
+	SUBQ              R8, BX
+	CMOVQLT           R9, BX
+	LEAQ              (SI)(DI*1), R8
+	MOVL              $0xffffffff, R9
+	BZHIL             DI, R9, R9
+	KMOVD             R9, K1
+	MOVL              $0xffffffff, DI
+	BZHIL             BX, DI, DI
+	KMOVD             DI, K2
+	VMOVUPS.Z         (CX)(SI*4), K1, Z3
+	VMOVUPS.Z         (CX)(R8*4), K2, Z4
+	VMOVUPS.Z         (DX)(SI*4), K1, Z5
+	VMOVUPS.Z         (DX)(R8*4), K2, Z6
+	VADDPS            Z5, Z3, Z3
+	VADDPS            Z6, Z4, Z4
+	VMAXPS            Z3, Z0, Z3
+	VMAXPS            Z4, Z0, Z0
+	VMINPS            Z3, Z1, Z4
+	VMINPS            Z0, Z1, Z1
+	VMULPS            Z4, Z4, Z5
+	VMULPS            Z1, Z1, Z6
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z5, Z5
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z6, Z6
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z7
+	VRNDSCALEPS       $0x08, Z5, Z8
+	VRNDSCALEPS       $0x08, Z6, Z9
+	VSUBPS            Z8, Z5, Z10
+	VSUBPS            Z9, Z6, Z11
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z12
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z13
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z11, Z13
+	VCMPPS            $0x15, Z7, Z5, K3
+	VSCALEFPS.Z       Z8, Z12, K3, Z12
+	VCMPPS            $0x15, Z7, Z6, K3
+	VSCALEFPS.Z       Z9, Z13, K3, Z13
+	VORPS.BCST        lanes80000000<>+0(SB), Z4, Z5
+	VORPS.BCST        lanes80000000<>+0(SB), Z1, Z6
+	VMOVAPS           Z2, Z7
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z5, Z7
+	VMOVAPS           Z2, Z8
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z6, Z8
+	VRCP14PS          Z7, Z5
+	VRCP14PS          Z8, Z6
+	VFNMADD213PS      Z2, Z5, Z7
+	VFNMADD213PS      Z2, Z6, Z8
+	VFMADD213PS       Z5, Z5, Z7
+	VFMADD213PS       Z6, Z6, Z8
+	VSUBPS            Z7, Z2, Z5
+	VSUBPS            Z8, Z2, Z6
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z9
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z10
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z6, Z10
+	VMULPS            Z12, Z9, Z9
+	VMULPS            Z13, Z10, Z10
+	VSUBPS            Z9, Z2, Z7
+	VSUBPS            Z10, Z2, Z8
+	VPMOVD2M          Z4, K3
+	VMOVAPS           Z9, K3, Z7
+	VPMOVD2M          Z1, K3
+	VMOVAPS           Z10, K3, Z8
+	VMULPS            Z7, Z3, Z7
+	VMULPS            Z8, Z0, Z8
+	VMOVUPS           Z7, K1, (AX)(SI*4)
+	VMOVUPS           Z8, K2, (AX)(R8*4)
 
 mainDone:
 	VZEROUPPER
@@ -6135,238 +6538,442 @@ TEXT ·geluErfGradAVX512(SB), NOSPLIT, $0-121
 	CMOVQNE      R8, R9
 	VBROADCASTSS lanesc1800000<>+0(SB), Z0
 	VBROADCASTSS lanes41800000<>+0(SB), Z1
-	VBROADCASTSS lanes3ecc422a<>+0(SB), Z2
-	VBROADCASTSS lanesc2fc0000<>+0(SB), Z3
-	VBROADCASTSS lanes392385a5<>+0(SB), Z4
-	VBROADCASTSS lanes3aafb93b<>+0(SB), Z5
-	VBROADCASTSS lanes3c1d9387<>+0(SB), Z6
-	VBROADCASTSS lanes3d635739<>+0(SB), Z7
-	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z8
-	VBROADCASTSS lanes3f317219<>+0(SB), Z9
-	VBROADCASTSS lanes3f800000<>+0(SB), Z10
-	VBROADCASTSS lanes3f800000<>+0(SB), Z11
-	VBROADCASTSS lanes80000000<>+0(SB), Z12
-	VBROADCASTSS lanesbf38aa3b<>+0(SB), Z13
-	VBROADCASTSS lanes3ecccccd<>+0(SB), Z14
+	VBROADCASTSS lanes3f800000<>+0(SB), Z2
 	XORL         R8, R8
 
-mainUnit:
-	CMPQ             DI, $0x00000020
-	JLT              mainTail
-	VMOVUPS          (BX)(R8*4), Z15
-	VMOVUPS          64(BX)(R8*4), Z16
-	PREFETCHT0       2048(BX)(R8*4)
-	PREFETCHT0       2112(BX)(R8*4)
-	VMOVUPS          (SI)(R8*4), Z17
-	VMOVUPS          64(SI)(R8*4), Z18
-	VADDPS           Z17, Z15, Z15
-	VADDPS           Z18, Z16, Z16
-	VMAXPS           Z15, Z0, Z15
-	VMINPS           Z15, Z1, Z15
-	VMULPS           Z15, Z15, Z17
-	VMULPS           Z13, Z17, Z17
-	VRNDSCALEPS      $0x08, Z17, Z18
-	VSUBPS           Z18, Z17, Z19
-	VMOVUPS          Z4, Z20
-	VFMADD213PS      Z5, Z19, Z20
-	VFMADD213PS      Z6, Z19, Z20
-	VFMADD213PS      Z7, Z19, Z20
-	VFMADD213PS      Z8, Z19, Z20
-	VFMADD213PS      Z9, Z19, Z20
-	VFMADD213PS      Z10, Z19, Z20
-	VCMPPS           $0x15, Z3, Z17, K1
-	VSCALEFPS.Z      Z18, Z20, K1, Z20
-	VORPS            Z12, Z15, Z17
-	VMOVAPS          Z11, Z18
-	VFNMADD231PS     Z14, Z17, Z18
-	VRCP14PS         Z18, Z17
-	VFNMADD213PS     Z11, Z17, Z18
-	VFMADD213PS      Z17, Z17, Z18
-	VSUBPS           Z18, Z11, Z17
-	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z18
-	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z17, Z18
-	VMULPS           Z20, Z18, Z18
-	VSUBPS           Z18, Z11, Z17
-	VPMOVD2M         Z15, K1
-	VMOVAPS          Z18, K1, Z17
-	VMULPS           Z15, Z20, Z20
-	VFMADD231PS      Z2, Z20, Z17
-	VMAXPS           Z16, Z0, Z15
-	VMINPS           Z15, Z1, Z15
-	VMULPS           Z15, Z15, Z16
-	VMULPS           Z13, Z16, Z16
-	VRNDSCALEPS      $0x08, Z16, Z18
-	VSUBPS           Z18, Z16, Z19
-	VMOVUPS          Z4, Z20
-	VFMADD213PS      Z5, Z19, Z20
-	VFMADD213PS      Z6, Z19, Z20
-	VFMADD213PS      Z7, Z19, Z20
-	VFMADD213PS      Z8, Z19, Z20
-	VFMADD213PS      Z9, Z19, Z20
-	VFMADD213PS      Z10, Z19, Z20
-	VCMPPS           $0x15, Z3, Z16, K1
-	VSCALEFPS.Z      Z18, Z20, K1, Z20
-	VORPS            Z12, Z15, Z16
-	VMOVAPS          Z11, Z18
-	VFNMADD231PS     Z14, Z16, Z18
-	VRCP14PS         Z18, Z16
-	VFNMADD213PS     Z11, Z16, Z18
-	VFMADD213PS      Z16, Z16, Z18
-	VSUBPS           Z18, Z11, Z16
-	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z18
-	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z16, Z18
-	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z16, Z18
-	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z16, Z18
-	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z16, Z18
-	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z16, Z18
-	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z16, Z18
-	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z16, Z18
-	VMULPS           Z20, Z18, Z18
-	VSUBPS           Z18, Z11, Z16
-	VPMOVD2M         Z15, K1
-	VMOVAPS          Z18, K1, Z16
-	VMULPS           Z15, Z20, Z20
-	VFMADD231PS      Z2, Z20, Z16
-	VMOVUPS          (DX)(R8*4), Z15
-	VMOVUPS          64(DX)(R8*4), Z18
-	PREFETCHT0       2048(DX)(R8*4)
-	PREFETCHT0       2112(DX)(R8*4)
-	VMULPS           Z15, Z17, Z17
-	VMULPS           Z18, Z16, Z16
-	VMOVUPS          (CX)(R8*4), Z15
-	VMOVUPS          64(CX)(R8*4), Z18
-	VADDPS           Z17, Z15, Z15
-	VADDPS           Z16, Z18, Z18
-	VMOVUPS          Z15, (CX)(R8*4)
-	VMOVUPS          Z18, 64(CX)(R8*4)
-	TESTL            R9, R9
-	JZ               cached1
-	VMOVNTPS         Z17, (AX)(R8*4)
-	VMOVNTPS         Z16, 64(AX)(R8*4)
-	JMP              stored1
+mainGroup:
+	CMPQ              DI, $0x00000040
+	JLT               mainUnit
+	VMOVUPS           (BX)(R8*4), Z3
+	VMOVUPS           64(BX)(R8*4), Z4
+	PREFETCHT1        4096(BX)(R8*4)
+	PREFETCHT1        4160(BX)(R8*4)
+	VMOVUPS           128(BX)(R8*4), Z5
+	VMOVUPS           192(BX)(R8*4), Z6
+	PREFETCHT1        4224(BX)(R8*4)
+	PREFETCHT1        4288(BX)(R8*4)
+	VMOVUPS           (SI)(R8*4), Z7
+	VMOVUPS           64(SI)(R8*4), Z8
+	VMOVUPS           128(SI)(R8*4), Z9
+	VMOVUPS           192(SI)(R8*4), Z10
+	VADDPS            Z7, Z3, Z3
+	VADDPS            Z8, Z4, Z4
+	VADDPS            Z9, Z5, Z5
+	VADDPS            Z10, Z6, Z6
+	VMAXPS            Z3, Z0, Z3
+	VMAXPS            Z4, Z0, Z4
+	VMAXPS            Z5, Z0, Z5
+	VMAXPS            Z6, Z0, Z6
+	VMINPS            Z3, Z1, Z3
+	VMINPS            Z4, Z1, Z4
+	VMINPS            Z5, Z1, Z5
+	VMINPS            Z6, Z1, Z6
+	VMULPS            Z3, Z3, Z7
+	VMULPS            Z4, Z4, Z8
+	VMULPS            Z5, Z5, Z9
+	VMULPS            Z6, Z6, Z10
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z7, Z7
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z8, Z8
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z9, Z9
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z10, Z10
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z11
+	VRNDSCALEPS       $0x08, Z7, Z12
+	VRNDSCALEPS       $0x08, Z8, Z13
+	VRNDSCALEPS       $0x08, Z9, Z14
+	VRNDSCALEPS       $0x08, Z10, Z15
+	VSUBPS            Z12, Z7, Z16
+	VSUBPS            Z13, Z8, Z17
+	VSUBPS            Z14, Z9, Z18
+	VSUBPS            Z15, Z10, Z19
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z20
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z21
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z22
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z23
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z19, Z23
+	VCMPPS            $0x15, Z11, Z7, K1
+	VSCALEFPS.Z       Z12, Z20, K1, Z20
+	VCMPPS            $0x15, Z11, Z8, K1
+	VSCALEFPS.Z       Z13, Z21, K1, Z21
+	VCMPPS            $0x15, Z11, Z9, K1
+	VSCALEFPS.Z       Z14, Z22, K1, Z22
+	VCMPPS            $0x15, Z11, Z10, K1
+	VSCALEFPS.Z       Z15, Z23, K1, Z23
+	VORPS.BCST        lanes80000000<>+0(SB), Z3, Z7
+	VORPS.BCST        lanes80000000<>+0(SB), Z4, Z8
+	VORPS.BCST        lanes80000000<>+0(SB), Z5, Z9
+	VORPS.BCST        lanes80000000<>+0(SB), Z6, Z10
+	VMOVAPS           Z2, Z11
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z7, Z11
+	VMOVAPS           Z2, Z12
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z8, Z12
+	VMOVAPS           Z2, Z13
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z9, Z13
+	VMOVAPS           Z2, Z14
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z10, Z14
+	VRCP14PS          Z11, Z7
+	VRCP14PS          Z12, Z8
+	VRCP14PS          Z13, Z9
+	VRCP14PS          Z14, Z10
+	VFNMADD213PS      Z2, Z7, Z11
+	VFNMADD213PS      Z2, Z8, Z12
+	VFNMADD213PS      Z2, Z9, Z13
+	VFNMADD213PS      Z2, Z10, Z14
+	VFMADD213PS       Z7, Z7, Z11
+	VFMADD213PS       Z8, Z8, Z12
+	VFMADD213PS       Z9, Z9, Z13
+	VFMADD213PS       Z10, Z10, Z14
+	VSUBPS            Z11, Z2, Z7
+	VSUBPS            Z12, Z2, Z8
+	VSUBPS            Z13, Z2, Z9
+	VSUBPS            Z14, Z2, Z10
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z15
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z16
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z17
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z18
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z7, Z15
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z7, Z15
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z7, Z15
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z7, Z15
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z7, Z15
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z7, Z15
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z7, Z15
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z10, Z18
+	VMULPS            Z20, Z15, Z15
+	VMULPS            Z21, Z16, Z16
+	VMULPS            Z22, Z17, Z17
+	VMULPS            Z23, Z18, Z18
+	VSUBPS            Z15, Z2, Z11
+	VSUBPS            Z16, Z2, Z12
+	VSUBPS            Z17, Z2, Z13
+	VSUBPS            Z18, Z2, Z14
+	VPMOVD2M          Z3, K1
+	VMOVAPS           Z15, K1, Z11
+	VPMOVD2M          Z4, K1
+	VMOVAPS           Z16, K1, Z12
+	VPMOVD2M          Z5, K1
+	VMOVAPS           Z17, K1, Z13
+	VPMOVD2M          Z6, K1
+	VMOVAPS           Z18, K1, Z14
+	VMULPS            Z3, Z20, Z20
+	VMULPS            Z4, Z21, Z21
+	VMULPS            Z5, Z22, Z22
+	VMULPS            Z6, Z23, Z23
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z20, Z11
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z21, Z12
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z22, Z13
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z23, Z14
+	VMOVUPS           (DX)(R8*4), Z3
+	VMOVUPS           64(DX)(R8*4), Z4
+	PREFETCHT1        4096(DX)(R8*4)
+	PREFETCHT1        4160(DX)(R8*4)
+	VMOVUPS           128(DX)(R8*4), Z5
+	VMOVUPS           192(DX)(R8*4), Z6
+	PREFETCHT1        4224(DX)(R8*4)
+	PREFETCHT1        4288(DX)(R8*4)
+	VMULPS            Z3, Z11, Z11
+	VMULPS            Z4, Z12, Z12
+	VMULPS            Z5, Z13, Z13
+	VMULPS            Z6, Z14, Z14
+	VMOVUPS           (CX)(R8*4), Z3
+	VMOVUPS           64(CX)(R8*4), Z4
+	VMOVUPS           128(CX)(R8*4), Z5
+	VMOVUPS           192(CX)(R8*4), Z6
+	VADDPS            Z11, Z3, Z3
+	VADDPS            Z12, Z4, Z4
+	VADDPS            Z13, Z5, Z5
+	VADDPS            Z14, Z6, Z6
+	VMOVUPS           Z3, (CX)(R8*4)
+	VMOVUPS           Z4, 64(CX)(R8*4)
+	VMOVUPS           Z5, 128(CX)(R8*4)
+	VMOVUPS           Z6, 192(CX)(R8*4)
+	TESTL             R9, R9
+	JZ                cached1
+	VMOVNTPS          Z11, (AX)(R8*4)
+	VMOVNTPS          Z12, 64(AX)(R8*4)
+	JMP               stored1
 
 cached1:
-	VMOVUPS Z17, (AX)(R8*4)
-	VMOVUPS Z16, 64(AX)(R8*4)
+	VMOVUPS Z11, (AX)(R8*4)
+	VMOVUPS Z12, 64(AX)(R8*4)
 
 stored1:
+	TESTL    R9, R9
+	JZ       cached2
+	VMOVNTPS Z13, 128(AX)(R8*4)
+	VMOVNTPS Z14, 192(AX)(R8*4)
+	JMP      stored2
+
+cached2:
+	VMOVUPS Z13, 128(AX)(R8*4)
+	VMOVUPS Z14, 192(AX)(R8*4)
+
+stored2:
+	ADDQ $0x00000040, R8
+	SUBQ $0x00000040, DI
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ              DI, $0x00000020
+	JLT               mainTail
+	VMOVUPS           (BX)(R8*4), Z3
+	VMOVUPS           64(BX)(R8*4), Z4
+	PREFETCHT1        4096(BX)(R8*4)
+	PREFETCHT1        4160(BX)(R8*4)
+	VMOVUPS           (SI)(R8*4), Z5
+	VMOVUPS           64(SI)(R8*4), Z6
+	VADDPS            Z5, Z3, Z3
+	VADDPS            Z6, Z4, Z4
+	VMAXPS            Z3, Z0, Z3
+	VMAXPS            Z4, Z0, Z4
+	VMINPS            Z3, Z1, Z3
+	VMINPS            Z4, Z1, Z4
+	VMULPS            Z3, Z3, Z5
+	VMULPS            Z4, Z4, Z6
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z5, Z5
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z6, Z6
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z7
+	VRNDSCALEPS       $0x08, Z5, Z8
+	VRNDSCALEPS       $0x08, Z6, Z9
+	VSUBPS            Z8, Z5, Z10
+	VSUBPS            Z9, Z6, Z11
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z12
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z13
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z11, Z13
+	VCMPPS            $0x15, Z7, Z5, K1
+	VSCALEFPS.Z       Z8, Z12, K1, Z12
+	VCMPPS            $0x15, Z7, Z6, K1
+	VSCALEFPS.Z       Z9, Z13, K1, Z13
+	VORPS.BCST        lanes80000000<>+0(SB), Z3, Z5
+	VORPS.BCST        lanes80000000<>+0(SB), Z4, Z6
+	VMOVAPS           Z2, Z7
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z5, Z7
+	VMOVAPS           Z2, Z8
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z6, Z8
+	VRCP14PS          Z7, Z5
+	VRCP14PS          Z8, Z6
+	VFNMADD213PS      Z2, Z5, Z7
+	VFNMADD213PS      Z2, Z6, Z8
+	VFMADD213PS       Z5, Z5, Z7
+	VFMADD213PS       Z6, Z6, Z8
+	VSUBPS            Z7, Z2, Z5
+	VSUBPS            Z8, Z2, Z6
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z9
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z10
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z6, Z10
+	VMULPS            Z12, Z9, Z9
+	VMULPS            Z13, Z10, Z10
+	VSUBPS            Z9, Z2, Z7
+	VSUBPS            Z10, Z2, Z8
+	VPMOVD2M          Z3, K1
+	VMOVAPS           Z9, K1, Z7
+	VPMOVD2M          Z4, K1
+	VMOVAPS           Z10, K1, Z8
+	VMULPS            Z3, Z12, Z12
+	VMULPS            Z4, Z13, Z13
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z12, Z7
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z13, Z8
+	VMOVUPS           (DX)(R8*4), Z3
+	VMOVUPS           64(DX)(R8*4), Z4
+	PREFETCHT1        4096(DX)(R8*4)
+	PREFETCHT1        4160(DX)(R8*4)
+	VMULPS            Z3, Z7, Z7
+	VMULPS            Z4, Z8, Z8
+	VMOVUPS           (CX)(R8*4), Z3
+	VMOVUPS           64(CX)(R8*4), Z4
+	VADDPS            Z7, Z3, Z3
+	VADDPS            Z8, Z4, Z4
+	VMOVUPS           Z3, (CX)(R8*4)
+	VMOVUPS           Z4, 64(CX)(R8*4)
+	TESTL             R9, R9
+	JZ                cached3
+	VMOVNTPS          Z7, (AX)(R8*4)
+	VMOVNTPS          Z8, 64(AX)(R8*4)
+	JMP               stored3
+
+cached3:
+	VMOVUPS Z7, (AX)(R8*4)
+	VMOVUPS Z8, 64(AX)(R8*4)
+
+stored3:
 	ADDQ $0x00000020, R8
 	SUBQ $0x00000020, DI
 	JMP  mainUnit
 
 mainTail:
-	TESTQ            DI, DI
-	JZ               mainDone
-	MOVL             $0x00000010, R10
-	XORL             R11, R11
-	MOVQ             DI, R9
-	CMPQ             R9, R10
-	CMOVQGT          R10, R9
-	SUBQ             R10, DI
-	CMOVQLT          R11, DI
-	LEAQ             (R8)(R9*1), R10
-	MOVL             $0xffffffff, R11
-	BZHIL            R9, R11, R11
-	KMOVD            R11, K1
-	MOVL             $0xffffffff, R9
-	BZHIL            DI, R9, R9
-	KMOVD            R9, K2
-	VMOVUPS.Z        (BX)(R8*4), K1, Z15
-	VMOVUPS.Z        (BX)(R10*4), K2, Z16
-	VMOVUPS.Z        (SI)(R8*4), K1, Z17
-	VMOVUPS.Z        (SI)(R10*4), K2, Z18
-	VADDPS           Z17, Z15, Z15
-	VADDPS           Z18, Z16, Z16
-	VMAXPS           Z15, Z0, Z15
-	VMINPS           Z15, Z1, Z15
-	VMULPS           Z15, Z15, Z17
-	VMULPS           Z13, Z17, Z17
-	VRNDSCALEPS      $0x08, Z17, Z18
-	VSUBPS           Z18, Z17, Z19
-	VMOVUPS          Z4, Z20
-	VFMADD213PS      Z5, Z19, Z20
-	VFMADD213PS      Z6, Z19, Z20
-	VFMADD213PS      Z7, Z19, Z20
-	VFMADD213PS      Z8, Z19, Z20
-	VFMADD213PS      Z9, Z19, Z20
-	VFMADD213PS      Z10, Z19, Z20
-	VCMPPS           $0x15, Z3, Z17, K3
-	VSCALEFPS.Z      Z18, Z20, K3, Z20
-	VORPS            Z12, Z15, Z17
-	VMOVAPS          Z11, Z18
-	VFNMADD231PS     Z14, Z17, Z18
-	VRCP14PS         Z18, Z17
-	VFNMADD213PS     Z11, Z17, Z18
-	VFMADD213PS      Z17, Z17, Z18
-	VSUBPS           Z18, Z11, Z17
-	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z18
-	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z17, Z18
-	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z17, Z18
-	VMULPS           Z20, Z18, Z18
-	VSUBPS           Z18, Z11, Z17
-	VPMOVD2M         Z15, K3
-	VMOVAPS          Z18, K3, Z17
-	VMULPS           Z15, Z20, Z20
-	VFMADD231PS      Z2, Z20, Z17
-	VMAXPS           Z16, Z0, Z0
-	VMINPS           Z0, Z1, Z0
-	VMULPS           Z0, Z0, Z1
-	VMULPS           Z13, Z1, Z1
-	VRNDSCALEPS      $0x08, Z1, Z13
-	VSUBPS           Z13, Z1, Z15
-	VMOVUPS          Z4, Z4
-	VFMADD213PS      Z5, Z15, Z4
-	VFMADD213PS      Z6, Z15, Z4
-	VFMADD213PS      Z7, Z15, Z4
-	VFMADD213PS      Z8, Z15, Z4
-	VFMADD213PS      Z9, Z15, Z4
-	VFMADD213PS      Z10, Z15, Z4
-	VCMPPS           $0x15, Z3, Z1, K3
-	VSCALEFPS.Z      Z13, Z4, K3, Z4
-	VORPS            Z12, Z0, Z1
-	VMOVAPS          Z11, Z3
-	VFNMADD231PS     Z14, Z1, Z3
-	VRCP14PS         Z3, Z1
-	VFNMADD213PS     Z11, Z1, Z3
-	VFMADD213PS      Z1, Z1, Z3
-	VSUBPS           Z3, Z11, Z1
-	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z3
-	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z1, Z3
-	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z1, Z3
-	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z1, Z3
-	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z1, Z3
-	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z1, Z3
-	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z1, Z3
-	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z1, Z3
-	VMULPS           Z4, Z3, Z3
-	VSUBPS           Z3, Z11, Z1
-	VPMOVD2M         Z0, K3
-	VMOVAPS          Z3, K3, Z1
-	VMULPS           Z0, Z4, Z4
-	VFMADD231PS      Z2, Z4, Z1
-	VMOVUPS.Z        (DX)(R8*4), K1, Z0
-	VMOVUPS.Z        (DX)(R10*4), K2, Z2
-	VMULPS           Z0, Z17, Z17
-	VMULPS           Z2, Z1, Z1
-	VMOVUPS.Z        (CX)(R8*4), K1, Z0
-	VMOVUPS.Z        (CX)(R10*4), K2, Z2
-	VADDPS           Z17, Z0, Z0
-	VADDPS           Z1, Z2, Z2
-	VMOVUPS          Z0, K1, (CX)(R8*4)
-	VMOVUPS          Z2, K2, (CX)(R10*4)
-	VMOVUPS          Z17, K1, (AX)(R8*4)
-	VMOVUPS          Z1, K2, (AX)(R10*4)
+	TESTQ             DI, DI
+	JZ                mainDone
+	MOVL              $0x00000010, R10
+	XORL              R11, R11
+	MOVQ              DI, R9
+	CMPQ              R9, R10
+	CMOVQGT           R10, R9
+	SUBQ              R10, DI
+	CMOVQLT           R11, DI
+	LEAQ              (R8)(R9*1), R10
+	MOVL              $0xffffffff, R11
+	BZHIL             R9, R11, R11
+	KMOVD             R11, K1
+	MOVL              $0xffffffff, R9
+	BZHIL             DI, R9, R9
+	KMOVD             R9, K2
+	VMOVUPS.Z         (BX)(R8*4), K1, Z3
+	VMOVUPS.Z         (BX)(R10*4), K2, Z4
+	VMOVUPS.Z         (SI)(R8*4), K1, Z5
+	VMOVUPS.Z         (SI)(R10*4), K2, Z6
+	VADDPS            Z5, Z3, Z3
+	VADDPS            Z6, Z4, Z4
+	VMAXPS            Z3, Z0, Z3
+	VMAXPS            Z4, Z0, Z0
+	VMINPS            Z3, Z1, Z3
+	VMINPS            Z0, Z1, Z0
+	VMULPS            Z3, Z3, Z1
+	VMULPS            Z0, Z0, Z4
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z1, Z1
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z4, Z4
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z5
+	VRNDSCALEPS       $0x08, Z1, Z6
+	VRNDSCALEPS       $0x08, Z4, Z7
+	VSUBPS            Z6, Z1, Z8
+	VSUBPS            Z7, Z4, Z9
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z10
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z11
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z9, Z11
+	VCMPPS            $0x15, Z5, Z1, K3
+	VSCALEFPS.Z       Z6, Z10, K3, Z10
+	VCMPPS            $0x15, Z5, Z4, K3
+	VSCALEFPS.Z       Z7, Z11, K3, Z11
+	VORPS.BCST        lanes80000000<>+0(SB), Z3, Z1
+	VORPS.BCST        lanes80000000<>+0(SB), Z0, Z4
+	VMOVAPS           Z2, Z5
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z1, Z5
+	VMOVAPS           Z2, Z6
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z4, Z6
+	VRCP14PS          Z5, Z1
+	VRCP14PS          Z6, Z4
+	VFNMADD213PS      Z2, Z1, Z5
+	VFNMADD213PS      Z2, Z4, Z6
+	VFMADD213PS       Z1, Z1, Z5
+	VFMADD213PS       Z4, Z4, Z6
+	VSUBPS            Z5, Z2, Z1
+	VSUBPS            Z6, Z2, Z4
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z7
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z8
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z4, Z8
+	VMULPS            Z10, Z7, Z7
+	VMULPS            Z11, Z8, Z8
+	VSUBPS            Z7, Z2, Z5
+	VSUBPS            Z8, Z2, Z6
+	VPMOVD2M          Z3, K3
+	VMOVAPS           Z7, K3, Z5
+	VPMOVD2M          Z0, K3
+	VMOVAPS           Z8, K3, Z6
+	VMULPS            Z3, Z10, Z10
+	VMULPS            Z0, Z11, Z11
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z10, Z5
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z11, Z6
+	VMOVUPS.Z         (DX)(R8*4), K1, Z0
+	VMOVUPS.Z         (DX)(R10*4), K2, Z1
+	VMULPS            Z0, Z5, Z5
+	VMULPS            Z1, Z6, Z6
+	VMOVUPS.Z         (CX)(R8*4), K1, Z0
+	VMOVUPS.Z         (CX)(R10*4), K2, Z1
+	VADDPS            Z5, Z0, Z0
+	VADDPS            Z6, Z1, Z1
+	VMOVUPS           Z0, K1, (CX)(R8*4)
+	VMOVUPS           Z1, K2, (CX)(R10*4)
+	VMOVUPS           Z5, K1, (AX)(R8*4)
+	VMOVUPS           Z6, K2, (AX)(R10*4)
 
 mainDone:
 	VZEROUPPER
@@ -6385,165 +6992,299 @@ TEXT ·siluMulAVX512(SB), NOSPLIT, $0-73
 	XORL         SI, SI
 	TESTQ        $0x0000003f, AX
 	CMOVQNE      SI, DI
-	VBROADCASTSS lanesc3000000<>+0(SB), Z0
-	VBROADCASTSS lanes3fb8aa3b<>+0(SB), Z1
-	VBROADCASTSS lanesc2fc0000<>+0(SB), Z2
-	VBROADCASTSS lanes392385a5<>+0(SB), Z3
-	VBROADCASTSS lanes3aafb93b<>+0(SB), Z4
-	VBROADCASTSS lanes3c1d9387<>+0(SB), Z5
-	VBROADCASTSS lanes3d635739<>+0(SB), Z6
-	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z7
-	VBROADCASTSS lanes3f317219<>+0(SB), Z8
-	VBROADCASTSS lanes3f800000<>+0(SB), Z9
-	VBROADCASTSS lanes80000000<>+0(SB), Z10
-	VBROADCASTSS lanes3f800000<>+0(SB), Z11
+	VBROADCASTSS lanes3f800000<>+0(SB), Z0
+	VBROADCASTSS lanesc3000000<>+0(SB), Z1
 	XORL         SI, SI
 
-mainUnit:
-	CMPQ         BX, $0x00000020
-	JLT          mainTail
-	VMOVUPS      (CX)(SI*4), Z12
-	VMOVUPS      64(CX)(SI*4), Z13
-	PREFETCHT0   2048(CX)(SI*4)
-	PREFETCHT0   2112(CX)(SI*4)
-	VMAXPS       Z12, Z0, Z12
-	VMULPS       Z1, Z12, Z14
-	VORPS        Z10, Z14, Z15
-	VRNDSCALEPS  $0x08, Z15, Z16
-	VSUBPS       Z16, Z15, Z17
-	VMOVUPS      Z3, Z18
-	VFMADD213PS  Z4, Z17, Z18
-	VFMADD213PS  Z5, Z17, Z18
-	VFMADD213PS  Z6, Z17, Z18
-	VFMADD213PS  Z7, Z17, Z18
-	VFMADD213PS  Z8, Z17, Z18
-	VFMADD213PS  Z9, Z17, Z18
-	VCMPPS       $0x15, Z2, Z15, K1
-	VSCALEFPS.Z  Z16, Z18, K1, Z18
-	VADDPS       Z11, Z18, Z15
-	VRCP14PS     Z15, Z16
-	VFNMADD213PS Z11, Z16, Z15
-	VFMADD213PS  Z16, Z16, Z15
-	VMULPS       Z15, Z18, Z18
-	VSUBPS       Z18, Z11, Z15
-	VPMOVD2M     Z14, K1
-	VMOVAPS      Z18, K1, Z15
-	VMULPS       Z12, Z15, Z12
-	VMAXPS       Z13, Z0, Z13
-	VMULPS       Z1, Z13, Z14
-	VORPS        Z10, Z14, Z15
-	VRNDSCALEPS  $0x08, Z15, Z16
-	VSUBPS       Z16, Z15, Z17
-	VMOVUPS      Z3, Z18
-	VFMADD213PS  Z4, Z17, Z18
-	VFMADD213PS  Z5, Z17, Z18
-	VFMADD213PS  Z6, Z17, Z18
-	VFMADD213PS  Z7, Z17, Z18
-	VFMADD213PS  Z8, Z17, Z18
-	VFMADD213PS  Z9, Z17, Z18
-	VCMPPS       $0x15, Z2, Z15, K1
-	VSCALEFPS.Z  Z16, Z18, K1, Z18
-	VADDPS       Z11, Z18, Z15
-	VRCP14PS     Z15, Z16
-	VFNMADD213PS Z11, Z16, Z15
-	VFMADD213PS  Z16, Z16, Z15
-	VMULPS       Z15, Z18, Z18
-	VSUBPS       Z18, Z11, Z15
-	VPMOVD2M     Z14, K1
-	VMOVAPS      Z18, K1, Z15
-	VMULPS       Z13, Z15, Z13
-	VMOVUPS      (DX)(SI*4), Z14
-	VMOVUPS      64(DX)(SI*4), Z15
-	PREFETCHT0   2048(DX)(SI*4)
-	PREFETCHT0   2112(DX)(SI*4)
-	VMULPS       Z14, Z12, Z12
-	VMULPS       Z15, Z13, Z13
-	TESTL        DI, DI
-	JZ           cached1
-	VMOVNTPS     Z12, (AX)(SI*4)
-	VMOVNTPS     Z13, 64(AX)(SI*4)
-	JMP          stored1
+mainGroup:
+	CMPQ             BX, $0x00000040
+	JLT              mainUnit
+	VMOVUPS          (CX)(SI*4), Z2
+	VMOVUPS          64(CX)(SI*4), Z3
+	PREFETCHT1       4096(CX)(SI*4)
+	PREFETCHT1       4160(CX)(SI*4)
+	VMOVUPS          128(CX)(SI*4), Z4
+	VMOVUPS          192(CX)(SI*4), Z5
+	PREFETCHT1       4224(CX)(SI*4)
+	PREFETCHT1       4288(CX)(SI*4)
+	VMAXPS           Z2, Z1, Z2
+	VMAXPS           Z3, Z1, Z3
+	VMAXPS           Z4, Z1, Z4
+	VMAXPS           Z5, Z1, Z5
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z2, Z6
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z3, Z7
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z4, Z8
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z5, Z9
+	VORPS.BCST       lanes80000000<>+0(SB), Z6, Z6
+	VORPS.BCST       lanes80000000<>+0(SB), Z7, Z7
+	VORPS.BCST       lanes80000000<>+0(SB), Z8, Z8
+	VORPS.BCST       lanes80000000<>+0(SB), Z9, Z9
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z10
+	VRNDSCALEPS      $0x08, Z6, Z11
+	VRNDSCALEPS      $0x08, Z7, Z12
+	VRNDSCALEPS      $0x08, Z8, Z13
+	VRNDSCALEPS      $0x08, Z9, Z14
+	VSUBPS           Z11, Z6, Z15
+	VSUBPS           Z12, Z7, Z16
+	VSUBPS           Z13, Z8, Z17
+	VSUBPS           Z14, Z9, Z18
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z19
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z20
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z21
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z22
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z18, Z22
+	VCMPPS           $0x15, Z10, Z6, K1
+	VSCALEFPS.Z      Z11, Z19, K1, Z19
+	VCMPPS           $0x15, Z10, Z7, K1
+	VSCALEFPS.Z      Z12, Z20, K1, Z20
+	VCMPPS           $0x15, Z10, Z8, K1
+	VSCALEFPS.Z      Z13, Z21, K1, Z21
+	VCMPPS           $0x15, Z10, Z9, K1
+	VSCALEFPS.Z      Z14, Z22, K1, Z22
+	VADDPS           Z0, Z19, Z6
+	VADDPS           Z0, Z20, Z7
+	VADDPS           Z0, Z21, Z8
+	VADDPS           Z0, Z22, Z9
+	VRCP14PS         Z6, Z10
+	VRCP14PS         Z7, Z11
+	VRCP14PS         Z8, Z12
+	VRCP14PS         Z9, Z13
+	VFNMADD213PS     Z0, Z10, Z6
+	VFNMADD213PS     Z0, Z11, Z7
+	VFNMADD213PS     Z0, Z12, Z8
+	VFNMADD213PS     Z0, Z13, Z9
+	VFMADD213PS      Z10, Z10, Z6
+	VFMADD213PS      Z11, Z11, Z7
+	VFMADD213PS      Z12, Z12, Z8
+	VFMADD213PS      Z13, Z13, Z9
+	VMULPS           Z6, Z19, Z19
+	VMULPS           Z7, Z20, Z20
+	VMULPS           Z8, Z21, Z21
+	VMULPS           Z9, Z22, Z22
+	VSUBPS           Z19, Z0, Z6
+	VSUBPS           Z20, Z0, Z7
+	VSUBPS           Z21, Z0, Z8
+	VSUBPS           Z22, Z0, Z9
+	VPMOVD2M         Z2, K1
+	VMOVAPS          Z19, K1, Z6
+	VPMOVD2M         Z3, K1
+	VMOVAPS          Z20, K1, Z7
+	VPMOVD2M         Z4, K1
+	VMOVAPS          Z21, K1, Z8
+	VPMOVD2M         Z5, K1
+	VMOVAPS          Z22, K1, Z9
+	VMULPS           Z6, Z2, Z6
+	VMULPS           Z7, Z3, Z7
+	VMULPS           Z8, Z4, Z8
+	VMULPS           Z9, Z5, Z9
+	VMOVUPS          (DX)(SI*4), Z2
+	VMOVUPS          64(DX)(SI*4), Z3
+	PREFETCHT1       4096(DX)(SI*4)
+	PREFETCHT1       4160(DX)(SI*4)
+	VMOVUPS          128(DX)(SI*4), Z4
+	VMOVUPS          192(DX)(SI*4), Z5
+	PREFETCHT1       4224(DX)(SI*4)
+	PREFETCHT1       4288(DX)(SI*4)
+	VMULPS           Z2, Z6, Z6
+	VMULPS           Z3, Z7, Z7
+	VMULPS           Z4, Z8, Z8
+	VMULPS           Z5, Z9, Z9
+	TESTL            DI, DI
+	JZ               cached1
+	VMOVNTPS         Z6, (AX)(SI*4)
+	VMOVNTPS         Z7, 64(AX)(SI*4)
+	JMP              stored1
 
 cached1:
-	VMOVUPS Z12, (AX)(SI*4)
-	VMOVUPS Z13, 64(AX)(SI*4)
+	VMOVUPS Z6, (AX)(SI*4)
+	VMOVUPS Z7, 64(AX)(SI*4)
 
 stored1:
+	TESTL    DI, DI
+	JZ       cached2
+	VMOVNTPS Z8, 128(AX)(SI*4)
+	VMOVNTPS Z9, 192(AX)(SI*4)
+	JMP      stored2
+
+cached2:
+	VMOVUPS Z8, 128(AX)(SI*4)
+	VMOVUPS Z9, 192(AX)(SI*4)
+
+stored2:
+	ADDQ $0x00000040, SI
+	SUBQ $0x00000040, BX
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             BX, $0x00000020
+	JLT              mainTail
+	VMOVUPS          (CX)(SI*4), Z2
+	VMOVUPS          64(CX)(SI*4), Z3
+	PREFETCHT1       4096(CX)(SI*4)
+	PREFETCHT1       4160(CX)(SI*4)
+	VMAXPS           Z2, Z1, Z2
+	VMAXPS           Z3, Z1, Z3
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z2, Z4
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z3, Z5
+	VORPS.BCST       lanes80000000<>+0(SB), Z4, Z4
+	VORPS.BCST       lanes80000000<>+0(SB), Z5, Z5
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z6
+	VRNDSCALEPS      $0x08, Z4, Z7
+	VRNDSCALEPS      $0x08, Z5, Z8
+	VSUBPS           Z7, Z4, Z9
+	VSUBPS           Z8, Z5, Z10
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z11
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z12
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z10, Z12
+	VCMPPS           $0x15, Z6, Z4, K1
+	VSCALEFPS.Z      Z7, Z11, K1, Z11
+	VCMPPS           $0x15, Z6, Z5, K1
+	VSCALEFPS.Z      Z8, Z12, K1, Z12
+	VADDPS           Z0, Z11, Z4
+	VADDPS           Z0, Z12, Z5
+	VRCP14PS         Z4, Z6
+	VRCP14PS         Z5, Z7
+	VFNMADD213PS     Z0, Z6, Z4
+	VFNMADD213PS     Z0, Z7, Z5
+	VFMADD213PS      Z6, Z6, Z4
+	VFMADD213PS      Z7, Z7, Z5
+	VMULPS           Z4, Z11, Z11
+	VMULPS           Z5, Z12, Z12
+	VSUBPS           Z11, Z0, Z4
+	VSUBPS           Z12, Z0, Z5
+	VPMOVD2M         Z2, K1
+	VMOVAPS          Z11, K1, Z4
+	VPMOVD2M         Z3, K1
+	VMOVAPS          Z12, K1, Z5
+	VMULPS           Z4, Z2, Z4
+	VMULPS           Z5, Z3, Z5
+	VMOVUPS          (DX)(SI*4), Z2
+	VMOVUPS          64(DX)(SI*4), Z3
+	PREFETCHT1       4096(DX)(SI*4)
+	PREFETCHT1       4160(DX)(SI*4)
+	VMULPS           Z2, Z4, Z4
+	VMULPS           Z3, Z5, Z5
+	TESTL            DI, DI
+	JZ               cached3
+	VMOVNTPS         Z4, (AX)(SI*4)
+	VMOVNTPS         Z5, 64(AX)(SI*4)
+	JMP              stored3
+
+cached3:
+	VMOVUPS Z4, (AX)(SI*4)
+	VMOVUPS Z5, 64(AX)(SI*4)
+
+stored3:
 	ADDQ $0x00000020, SI
 	SUBQ $0x00000020, BX
 	JMP  mainUnit
 
 mainTail:
-	TESTQ        BX, BX
-	JZ           mainDone
-	MOVL         $0x00000010, R8
-	XORL         R9, R9
-	MOVQ         BX, DI
-	CMPQ         DI, R8
-	CMOVQGT      R8, DI
-	SUBQ         R8, BX
-	CMOVQLT      R9, BX
-	LEAQ         (SI)(DI*1), R8
-	MOVL         $0xffffffff, R9
-	BZHIL        DI, R9, R9
-	KMOVD        R9, K1
-	MOVL         $0xffffffff, DI
-	BZHIL        BX, DI, DI
-	KMOVD        DI, K2
-	VMOVUPS.Z    (CX)(SI*4), K1, Z12
-	VMOVUPS.Z    (CX)(R8*4), K2, Z13
-	VMAXPS       Z12, Z0, Z12
-	VMULPS       Z1, Z12, Z14
-	VORPS        Z10, Z14, Z15
-	VRNDSCALEPS  $0x08, Z15, Z16
-	VSUBPS       Z16, Z15, Z17
-	VMOVUPS      Z3, Z18
-	VFMADD213PS  Z4, Z17, Z18
-	VFMADD213PS  Z5, Z17, Z18
-	VFMADD213PS  Z6, Z17, Z18
-	VFMADD213PS  Z7, Z17, Z18
-	VFMADD213PS  Z8, Z17, Z18
-	VFMADD213PS  Z9, Z17, Z18
-	VCMPPS       $0x15, Z2, Z15, K3
-	VSCALEFPS.Z  Z16, Z18, K3, Z18
-	VADDPS       Z11, Z18, Z15
-	VRCP14PS     Z15, Z16
-	VFNMADD213PS Z11, Z16, Z15
-	VFMADD213PS  Z16, Z16, Z15
-	VMULPS       Z15, Z18, Z18
-	VSUBPS       Z18, Z11, Z15
-	VPMOVD2M     Z14, K3
-	VMOVAPS      Z18, K3, Z15
-	VMULPS       Z12, Z15, Z12
-	VMAXPS       Z13, Z0, Z0
-	VMULPS       Z1, Z0, Z1
-	VORPS        Z10, Z1, Z10
-	VRNDSCALEPS  $0x08, Z10, Z13
-	VSUBPS       Z13, Z10, Z14
-	VMOVUPS      Z3, Z3
-	VFMADD213PS  Z4, Z14, Z3
-	VFMADD213PS  Z5, Z14, Z3
-	VFMADD213PS  Z6, Z14, Z3
-	VFMADD213PS  Z7, Z14, Z3
-	VFMADD213PS  Z8, Z14, Z3
-	VFMADD213PS  Z9, Z14, Z3
-	VCMPPS       $0x15, Z2, Z10, K3
-	VSCALEFPS.Z  Z13, Z3, K3, Z3
-	VADDPS       Z11, Z3, Z2
-	VRCP14PS     Z2, Z4
-	VFNMADD213PS Z11, Z4, Z2
-	VFMADD213PS  Z4, Z4, Z2
-	VMULPS       Z2, Z3, Z3
-	VSUBPS       Z3, Z11, Z2
-	VPMOVD2M     Z1, K3
-	VMOVAPS      Z3, K3, Z2
-	VMULPS       Z0, Z2, Z13
-	VMOVUPS.Z    (DX)(SI*4), K1, Z0
-	VMOVUPS.Z    (DX)(R8*4), K2, Z1
-	VMULPS       Z0, Z12, Z12
-	VMULPS       Z1, Z13, Z13
-	VMOVUPS      Z12, K1, (AX)(SI*4)
-	VMOVUPS      Z13, K2, (AX)(R8*4)
+	TESTQ            BX, BX
+	JZ               mainDone
+	MOVL             $0x00000010, R8
+	XORL             R9, R9
+	MOVQ             BX, DI
+	CMPQ             DI, R8
+	CMOVQGT          R8, DI
+	SUBQ             R8, BX
+	CMOVQLT          R9, BX
+	LEAQ             (SI)(DI*1), R8
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K1
+	MOVL             $0xffffffff, DI
+	BZHIL            BX, DI, DI
+	KMOVD            DI, K2
+	VMOVUPS.Z        (CX)(SI*4), K1, Z2
+	VMOVUPS.Z        (CX)(R8*4), K2, Z3
+	VMAXPS           Z2, Z1, Z2
+	VMAXPS           Z3, Z1, Z1
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z2, Z3
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z1, Z4
+	VORPS.BCST       lanes80000000<>+0(SB), Z3, Z3
+	VORPS.BCST       lanes80000000<>+0(SB), Z4, Z4
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z5
+	VRNDSCALEPS      $0x08, Z3, Z6
+	VRNDSCALEPS      $0x08, Z4, Z7
+	VSUBPS           Z6, Z3, Z8
+	VSUBPS           Z7, Z4, Z9
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z10
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z11
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z9, Z11
+	VCMPPS           $0x15, Z5, Z3, K3
+	VSCALEFPS.Z      Z6, Z10, K3, Z10
+	VCMPPS           $0x15, Z5, Z4, K3
+	VSCALEFPS.Z      Z7, Z11, K3, Z11
+	VADDPS           Z0, Z10, Z3
+	VADDPS           Z0, Z11, Z4
+	VRCP14PS         Z3, Z5
+	VRCP14PS         Z4, Z6
+	VFNMADD213PS     Z0, Z5, Z3
+	VFNMADD213PS     Z0, Z6, Z4
+	VFMADD213PS      Z5, Z5, Z3
+	VFMADD213PS      Z6, Z6, Z4
+	VMULPS           Z3, Z10, Z10
+	VMULPS           Z4, Z11, Z11
+	VSUBPS           Z10, Z0, Z3
+	VSUBPS           Z11, Z0, Z4
+	VPMOVD2M         Z2, K3
+	VMOVAPS          Z10, K3, Z3
+	VPMOVD2M         Z1, K3
+	VMOVAPS          Z11, K3, Z4
+	VMULPS           Z3, Z2, Z3
+	VMULPS           Z4, Z1, Z4
+	VMOVUPS.Z        (DX)(SI*4), K1, Z0
+	VMOVUPS.Z        (DX)(R8*4), K2, Z1
+	VMULPS           Z0, Z3, Z3
+	VMULPS           Z1, Z4, Z4
+	VMOVUPS          Z3, K1, (AX)(SI*4)
+	VMOVUPS          Z4, K2, (AX)(R8*4)
 
 mainDone:
 	VZEROUPPER
@@ -6568,210 +7309,394 @@ TEXT ·siluMulGradAVX512(SB), NOSPLIT, $0-121
 	CMOVQNE      R8, R9
 	VBROADCASTSS lanesc3000000<>+0(SB), Z0
 	VBROADCASTSS lanes43000000<>+0(SB), Z1
-	VBROADCASTSS lanes3fb8aa3b<>+0(SB), Z2
-	VBROADCASTSS lanesc2fc0000<>+0(SB), Z3
-	VBROADCASTSS lanes392385a5<>+0(SB), Z4
-	VBROADCASTSS lanes3aafb93b<>+0(SB), Z5
-	VBROADCASTSS lanes3c1d9387<>+0(SB), Z6
-	VBROADCASTSS lanes3d635739<>+0(SB), Z7
-	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z8
-	VBROADCASTSS lanes3f317219<>+0(SB), Z9
-	VBROADCASTSS lanes3f800000<>+0(SB), Z10
-	VBROADCASTSS lanes80000000<>+0(SB), Z11
-	VBROADCASTSS lanes3f800000<>+0(SB), Z12
+	VBROADCASTSS lanes3f800000<>+0(SB), Z2
 	XORL         R8, R8
 
-mainUnit:
-	CMPQ         DI, $0x00000020
-	JLT          mainTail
-	VMOVUPS      (BX)(R8*4), Z13
-	VMOVUPS      64(BX)(R8*4), Z14
-	PREFETCHT0   2048(BX)(R8*4)
-	PREFETCHT0   2112(BX)(R8*4)
-	VMAXPS       Z13, Z0, Z13
-	VMULPS       Z2, Z13, Z15
-	VORPS        Z11, Z15, Z16
-	VRNDSCALEPS  $0x08, Z16, Z17
-	VSUBPS       Z17, Z16, Z18
-	VMOVUPS      Z4, Z19
-	VFMADD213PS  Z5, Z18, Z19
-	VFMADD213PS  Z6, Z18, Z19
-	VFMADD213PS  Z7, Z18, Z19
-	VFMADD213PS  Z8, Z18, Z19
-	VFMADD213PS  Z9, Z18, Z19
-	VFMADD213PS  Z10, Z18, Z19
-	VCMPPS       $0x15, Z3, Z16, K1
-	VSCALEFPS.Z  Z17, Z19, K1, Z19
-	VADDPS       Z12, Z19, Z16
-	VRCP14PS     Z16, Z17
-	VFNMADD213PS Z12, Z17, Z16
-	VFMADD213PS  Z17, Z17, Z16
-	VMULPS       Z16, Z19, Z19
-	VMULPS       Z16, Z19, Z17
-	VSUBPS       Z19, Z12, Z16
-	VPMOVD2M     Z15, K1
-	VMOVAPS      Z19, K1, Z16
-	VMULPS       Z13, Z16, Z15
-	VMINPS       Z13, Z1, Z13
-	VFMADD231PS  Z13, Z17, Z16
-	VMAXPS       Z14, Z0, Z13
-	VMULPS       Z2, Z13, Z14
-	VORPS        Z11, Z14, Z17
-	VRNDSCALEPS  $0x08, Z17, Z18
-	VSUBPS       Z18, Z17, Z19
-	VMOVUPS      Z4, Z20
-	VFMADD213PS  Z5, Z19, Z20
-	VFMADD213PS  Z6, Z19, Z20
-	VFMADD213PS  Z7, Z19, Z20
-	VFMADD213PS  Z8, Z19, Z20
-	VFMADD213PS  Z9, Z19, Z20
-	VFMADD213PS  Z10, Z19, Z20
-	VCMPPS       $0x15, Z3, Z17, K1
-	VSCALEFPS.Z  Z18, Z20, K1, Z20
-	VADDPS       Z12, Z20, Z17
-	VRCP14PS     Z17, Z18
-	VFNMADD213PS Z12, Z18, Z17
-	VFMADD213PS  Z18, Z18, Z17
-	VMULPS       Z17, Z20, Z20
-	VMULPS       Z17, Z20, Z18
-	VSUBPS       Z20, Z12, Z17
-	VPMOVD2M     Z14, K1
-	VMOVAPS      Z20, K1, Z17
-	VMULPS       Z13, Z17, Z14
-	VMINPS       Z13, Z1, Z13
-	VFMADD231PS  Z13, Z18, Z17
-	VMOVUPS      (DX)(R8*4), Z13
-	VMOVUPS      64(DX)(R8*4), Z18
-	PREFETCHT0   2048(DX)(R8*4)
-	PREFETCHT0   2112(DX)(R8*4)
-	VMOVUPS      (SI)(R8*4), Z19
-	VMOVUPS      64(SI)(R8*4), Z20
-	PREFETCHT0   2048(SI)(R8*4)
-	PREFETCHT0   2112(SI)(R8*4)
-	VMULPS       Z13, Z15, Z15
-	VMULPS       Z18, Z14, Z14
-	VMULPS       Z13, Z19, Z19
-	VMULPS       Z16, Z19, Z19
-	VMULPS       Z18, Z20, Z20
-	VMULPS       Z17, Z20, Z20
-	TESTL        R9, R9
-	JZ           cached1
-	VMOVNTPS     Z15, (CX)(R8*4)
-	VMOVNTPS     Z14, 64(CX)(R8*4)
-	JMP          stored1
+mainGroup:
+	CMPQ             DI, $0x00000040
+	JLT              mainUnit
+	VMOVUPS          (BX)(R8*4), Z3
+	VMOVUPS          64(BX)(R8*4), Z4
+	PREFETCHT1       4096(BX)(R8*4)
+	PREFETCHT1       4160(BX)(R8*4)
+	VMOVUPS          128(BX)(R8*4), Z5
+	VMOVUPS          192(BX)(R8*4), Z6
+	PREFETCHT1       4224(BX)(R8*4)
+	PREFETCHT1       4288(BX)(R8*4)
+	VMAXPS           Z3, Z0, Z3
+	VMAXPS           Z4, Z0, Z4
+	VMAXPS           Z5, Z0, Z5
+	VMAXPS           Z6, Z0, Z6
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z3, Z7
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z4, Z8
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z5, Z9
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z6, Z10
+	VORPS.BCST       lanes80000000<>+0(SB), Z7, Z7
+	VORPS.BCST       lanes80000000<>+0(SB), Z8, Z8
+	VORPS.BCST       lanes80000000<>+0(SB), Z9, Z9
+	VORPS.BCST       lanes80000000<>+0(SB), Z10, Z10
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z11
+	VRNDSCALEPS      $0x08, Z7, Z12
+	VRNDSCALEPS      $0x08, Z8, Z13
+	VRNDSCALEPS      $0x08, Z9, Z14
+	VRNDSCALEPS      $0x08, Z10, Z15
+	VSUBPS           Z12, Z7, Z16
+	VSUBPS           Z13, Z8, Z17
+	VSUBPS           Z14, Z9, Z18
+	VSUBPS           Z15, Z10, Z19
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z20
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z21
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z22
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z23
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z19, Z23
+	VCMPPS           $0x15, Z11, Z7, K1
+	VSCALEFPS.Z      Z12, Z20, K1, Z20
+	VCMPPS           $0x15, Z11, Z8, K1
+	VSCALEFPS.Z      Z13, Z21, K1, Z21
+	VCMPPS           $0x15, Z11, Z9, K1
+	VSCALEFPS.Z      Z14, Z22, K1, Z22
+	VCMPPS           $0x15, Z11, Z10, K1
+	VSCALEFPS.Z      Z15, Z23, K1, Z23
+	VADDPS           Z2, Z20, Z7
+	VADDPS           Z2, Z21, Z8
+	VADDPS           Z2, Z22, Z9
+	VADDPS           Z2, Z23, Z10
+	VRCP14PS         Z7, Z11
+	VRCP14PS         Z8, Z12
+	VRCP14PS         Z9, Z13
+	VRCP14PS         Z10, Z14
+	VFNMADD213PS     Z2, Z11, Z7
+	VFNMADD213PS     Z2, Z12, Z8
+	VFNMADD213PS     Z2, Z13, Z9
+	VFNMADD213PS     Z2, Z14, Z10
+	VFMADD213PS      Z11, Z11, Z7
+	VFMADD213PS      Z12, Z12, Z8
+	VFMADD213PS      Z13, Z13, Z9
+	VFMADD213PS      Z14, Z14, Z10
+	VMULPS           Z7, Z20, Z20
+	VMULPS           Z8, Z21, Z21
+	VMULPS           Z9, Z22, Z22
+	VMULPS           Z10, Z23, Z23
+	VMULPS           Z7, Z20, Z11
+	VMULPS           Z8, Z21, Z12
+	VMULPS           Z9, Z22, Z13
+	VMULPS           Z10, Z23, Z14
+	VSUBPS           Z20, Z2, Z7
+	VSUBPS           Z21, Z2, Z8
+	VSUBPS           Z22, Z2, Z9
+	VSUBPS           Z23, Z2, Z10
+	VPMOVD2M         Z3, K1
+	VMOVAPS          Z20, K1, Z7
+	VPMOVD2M         Z4, K1
+	VMOVAPS          Z21, K1, Z8
+	VPMOVD2M         Z5, K1
+	VMOVAPS          Z22, K1, Z9
+	VPMOVD2M         Z6, K1
+	VMOVAPS          Z23, K1, Z10
+	VMINPS           Z3, Z1, Z15
+	VMINPS           Z4, Z1, Z16
+	VMINPS           Z5, Z1, Z17
+	VMINPS           Z6, Z1, Z18
+	VFMADD213PS      Z7, Z15, Z11
+	VFMADD213PS      Z8, Z16, Z12
+	VFMADD213PS      Z9, Z17, Z13
+	VFMADD213PS      Z10, Z18, Z14
+	VMULPS           Z7, Z3, Z7
+	VMULPS           Z8, Z4, Z8
+	VMULPS           Z9, Z5, Z9
+	VMULPS           Z10, Z6, Z10
+	VMOVUPS          (DX)(R8*4), Z3
+	VMOVUPS          64(DX)(R8*4), Z4
+	PREFETCHT1       4096(DX)(R8*4)
+	PREFETCHT1       4160(DX)(R8*4)
+	VMOVUPS          128(DX)(R8*4), Z5
+	VMOVUPS          192(DX)(R8*4), Z6
+	PREFETCHT1       4224(DX)(R8*4)
+	PREFETCHT1       4288(DX)(R8*4)
+	VMULPS           Z3, Z7, Z7
+	VMULPS           Z4, Z8, Z8
+	VMULPS           Z5, Z9, Z9
+	VMULPS           Z6, Z10, Z10
+	VMOVUPS          (SI)(R8*4), Z15
+	VMOVUPS          64(SI)(R8*4), Z16
+	PREFETCHT1       4096(SI)(R8*4)
+	PREFETCHT1       4160(SI)(R8*4)
+	VMOVUPS          128(SI)(R8*4), Z17
+	VMOVUPS          192(SI)(R8*4), Z18
+	PREFETCHT1       4224(SI)(R8*4)
+	PREFETCHT1       4288(SI)(R8*4)
+	VMULPS           Z3, Z15, Z15
+	VMULPS           Z4, Z16, Z16
+	VMULPS           Z5, Z17, Z17
+	VMULPS           Z6, Z18, Z18
+	VMULPS           Z11, Z15, Z15
+	VMULPS           Z12, Z16, Z16
+	VMULPS           Z13, Z17, Z17
+	VMULPS           Z14, Z18, Z18
+	TESTL            R9, R9
+	JZ               cached1
+	VMOVNTPS         Z7, (CX)(R8*4)
+	VMOVNTPS         Z8, 64(CX)(R8*4)
+	JMP              stored1
 
 cached1:
-	VMOVUPS Z15, (CX)(R8*4)
-	VMOVUPS Z14, 64(CX)(R8*4)
+	VMOVUPS Z7, (CX)(R8*4)
+	VMOVUPS Z8, 64(CX)(R8*4)
 
 stored1:
 	TESTL    R9, R9
 	JZ       cached2
-	VMOVNTPS Z19, (AX)(R8*4)
-	VMOVNTPS Z20, 64(AX)(R8*4)
+	VMOVNTPS Z9, 128(CX)(R8*4)
+	VMOVNTPS Z10, 192(CX)(R8*4)
 	JMP      stored2
 
 cached2:
-	VMOVUPS Z19, (AX)(R8*4)
-	VMOVUPS Z20, 64(AX)(R8*4)
+	VMOVUPS Z9, 128(CX)(R8*4)
+	VMOVUPS Z10, 192(CX)(R8*4)
 
 stored2:
+	TESTL    R9, R9
+	JZ       cached3
+	VMOVNTPS Z15, (AX)(R8*4)
+	VMOVNTPS Z16, 64(AX)(R8*4)
+	JMP      stored3
+
+cached3:
+	VMOVUPS Z15, (AX)(R8*4)
+	VMOVUPS Z16, 64(AX)(R8*4)
+
+stored3:
+	TESTL    R9, R9
+	JZ       cached4
+	VMOVNTPS Z17, 128(AX)(R8*4)
+	VMOVNTPS Z18, 192(AX)(R8*4)
+	JMP      stored4
+
+cached4:
+	VMOVUPS Z17, 128(AX)(R8*4)
+	VMOVUPS Z18, 192(AX)(R8*4)
+
+stored4:
+	ADDQ $0x00000040, R8
+	SUBQ $0x00000040, DI
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             DI, $0x00000020
+	JLT              mainTail
+	VMOVUPS          (BX)(R8*4), Z3
+	VMOVUPS          64(BX)(R8*4), Z4
+	PREFETCHT1       4096(BX)(R8*4)
+	PREFETCHT1       4160(BX)(R8*4)
+	VMAXPS           Z3, Z0, Z3
+	VMAXPS           Z4, Z0, Z4
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z3, Z5
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z4, Z6
+	VORPS.BCST       lanes80000000<>+0(SB), Z5, Z5
+	VORPS.BCST       lanes80000000<>+0(SB), Z6, Z6
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z7
+	VRNDSCALEPS      $0x08, Z5, Z8
+	VRNDSCALEPS      $0x08, Z6, Z9
+	VSUBPS           Z8, Z5, Z10
+	VSUBPS           Z9, Z6, Z11
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z12
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z13
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z11, Z13
+	VCMPPS           $0x15, Z7, Z5, K1
+	VSCALEFPS.Z      Z8, Z12, K1, Z12
+	VCMPPS           $0x15, Z7, Z6, K1
+	VSCALEFPS.Z      Z9, Z13, K1, Z13
+	VADDPS           Z2, Z12, Z5
+	VADDPS           Z2, Z13, Z6
+	VRCP14PS         Z5, Z7
+	VRCP14PS         Z6, Z8
+	VFNMADD213PS     Z2, Z7, Z5
+	VFNMADD213PS     Z2, Z8, Z6
+	VFMADD213PS      Z7, Z7, Z5
+	VFMADD213PS      Z8, Z8, Z6
+	VMULPS           Z5, Z12, Z12
+	VMULPS           Z6, Z13, Z13
+	VMULPS           Z5, Z12, Z7
+	VMULPS           Z6, Z13, Z8
+	VSUBPS           Z12, Z2, Z5
+	VSUBPS           Z13, Z2, Z6
+	VPMOVD2M         Z3, K1
+	VMOVAPS          Z12, K1, Z5
+	VPMOVD2M         Z4, K1
+	VMOVAPS          Z13, K1, Z6
+	VMINPS           Z3, Z1, Z9
+	VMINPS           Z4, Z1, Z10
+	VFMADD213PS      Z5, Z9, Z7
+	VFMADD213PS      Z6, Z10, Z8
+	VMULPS           Z5, Z3, Z5
+	VMULPS           Z6, Z4, Z6
+	VMOVUPS          (DX)(R8*4), Z3
+	VMOVUPS          64(DX)(R8*4), Z4
+	PREFETCHT1       4096(DX)(R8*4)
+	PREFETCHT1       4160(DX)(R8*4)
+	VMULPS           Z3, Z5, Z5
+	VMULPS           Z4, Z6, Z6
+	VMOVUPS          (SI)(R8*4), Z9
+	VMOVUPS          64(SI)(R8*4), Z10
+	PREFETCHT1       4096(SI)(R8*4)
+	PREFETCHT1       4160(SI)(R8*4)
+	VMULPS           Z3, Z9, Z9
+	VMULPS           Z4, Z10, Z10
+	VMULPS           Z7, Z9, Z9
+	VMULPS           Z8, Z10, Z10
+	TESTL            R9, R9
+	JZ               cached5
+	VMOVNTPS         Z5, (CX)(R8*4)
+	VMOVNTPS         Z6, 64(CX)(R8*4)
+	JMP              stored5
+
+cached5:
+	VMOVUPS Z5, (CX)(R8*4)
+	VMOVUPS Z6, 64(CX)(R8*4)
+
+stored5:
+	TESTL    R9, R9
+	JZ       cached6
+	VMOVNTPS Z9, (AX)(R8*4)
+	VMOVNTPS Z10, 64(AX)(R8*4)
+	JMP      stored6
+
+cached6:
+	VMOVUPS Z9, (AX)(R8*4)
+	VMOVUPS Z10, 64(AX)(R8*4)
+
+stored6:
 	ADDQ $0x00000020, R8
 	SUBQ $0x00000020, DI
 	JMP  mainUnit
 
 mainTail:
-	TESTQ        DI, DI
-	JZ           mainDone
-	MOVL         $0x00000010, R10
-	XORL         R11, R11
-	MOVQ         DI, R9
-	CMPQ         R9, R10
-	CMOVQGT      R10, R9
-	SUBQ         R10, DI
-	CMOVQLT      R11, DI
-	LEAQ         (R8)(R9*1), R10
-	MOVL         $0xffffffff, R11
-	BZHIL        R9, R11, R11
-	KMOVD        R11, K1
-	MOVL         $0xffffffff, R9
-	BZHIL        DI, R9, R9
-	KMOVD        R9, K2
-	VMOVUPS.Z    (BX)(R8*4), K1, Z13
-	VMOVUPS.Z    (BX)(R10*4), K2, Z14
-	VMAXPS       Z13, Z0, Z13
-	VMULPS       Z2, Z13, Z15
-	VORPS        Z11, Z15, Z16
-	VRNDSCALEPS  $0x08, Z16, Z17
-	VSUBPS       Z17, Z16, Z18
-	VMOVUPS      Z4, Z19
-	VFMADD213PS  Z5, Z18, Z19
-	VFMADD213PS  Z6, Z18, Z19
-	VFMADD213PS  Z7, Z18, Z19
-	VFMADD213PS  Z8, Z18, Z19
-	VFMADD213PS  Z9, Z18, Z19
-	VFMADD213PS  Z10, Z18, Z19
-	VCMPPS       $0x15, Z3, Z16, K3
-	VSCALEFPS.Z  Z17, Z19, K3, Z19
-	VADDPS       Z12, Z19, Z16
-	VRCP14PS     Z16, Z17
-	VFNMADD213PS Z12, Z17, Z16
-	VFMADD213PS  Z17, Z17, Z16
-	VMULPS       Z16, Z19, Z19
-	VMULPS       Z16, Z19, Z17
-	VSUBPS       Z19, Z12, Z16
-	VPMOVD2M     Z15, K3
-	VMOVAPS      Z19, K3, Z16
-	VMULPS       Z13, Z16, Z15
-	VMINPS       Z13, Z1, Z13
-	VFMADD231PS  Z13, Z17, Z16
-	VMAXPS       Z14, Z0, Z0
-	VMULPS       Z2, Z0, Z2
-	VORPS        Z11, Z2, Z11
-	VRNDSCALEPS  $0x08, Z11, Z13
-	VSUBPS       Z13, Z11, Z14
-	VMOVUPS      Z4, Z4
-	VFMADD213PS  Z5, Z14, Z4
-	VFMADD213PS  Z6, Z14, Z4
-	VFMADD213PS  Z7, Z14, Z4
-	VFMADD213PS  Z8, Z14, Z4
-	VFMADD213PS  Z9, Z14, Z4
-	VFMADD213PS  Z10, Z14, Z4
-	VCMPPS       $0x15, Z3, Z11, K3
-	VSCALEFPS.Z  Z13, Z4, K3, Z4
-	VADDPS       Z12, Z4, Z3
-	VRCP14PS     Z3, Z5
-	VFNMADD213PS Z12, Z5, Z3
-	VFMADD213PS  Z5, Z5, Z3
-	VMULPS       Z3, Z4, Z4
-	VMULPS       Z3, Z4, Z3
-	VSUBPS       Z4, Z12, Z5
-	VPMOVD2M     Z2, K3
-	VMOVAPS      Z4, K3, Z5
-	VMULPS       Z0, Z5, Z2
-	VMINPS       Z0, Z1, Z0
-	VFMADD231PS  Z0, Z3, Z5
-	VMOVUPS.Z    (DX)(R8*4), K1, Z0
-	VMOVUPS.Z    (DX)(R10*4), K2, Z1
-	VMOVUPS.Z    (SI)(R8*4), K1, Z3
-	VMOVUPS.Z    (SI)(R10*4), K2, Z4
-	VMULPS       Z0, Z15, Z15
-	VMULPS       Z1, Z2, Z2
-	VMULPS       Z0, Z3, Z3
-	VMULPS       Z16, Z3, Z3
-	VMULPS       Z1, Z4, Z4
-	VMULPS       Z5, Z4, Z4
-	VMOVUPS      Z15, K1, (CX)(R8*4)
-	VMOVUPS      Z2, K2, (CX)(R10*4)
-	VMOVUPS      Z3, K1, (AX)(R8*4)
-	VMOVUPS      Z4, K2, (AX)(R10*4)
+	TESTQ            DI, DI
+	JZ               mainDone
+	MOVL             $0x00000010, R10
+	XORL             R11, R11
+	MOVQ             DI, R9
+	CMPQ             R9, R10
+	CMOVQGT          R10, R9
+	SUBQ             R10, DI
+	CMOVQLT          R11, DI
+	LEAQ             (R8)(R9*1), R10
+	MOVL             $0xffffffff, R11
+	BZHIL            R9, R11, R11
+	KMOVD            R11, K1
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K2
+	VMOVUPS.Z        (BX)(R8*4), K1, Z3
+	VMOVUPS.Z        (BX)(R10*4), K2, Z4
+	VMAXPS           Z3, Z0, Z3
+	VMAXPS           Z4, Z0, Z0
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z3, Z4
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z0, Z5
+	VORPS.BCST       lanes80000000<>+0(SB), Z4, Z4
+	VORPS.BCST       lanes80000000<>+0(SB), Z5, Z5
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z6
+	VRNDSCALEPS      $0x08, Z4, Z7
+	VRNDSCALEPS      $0x08, Z5, Z8
+	VSUBPS           Z7, Z4, Z9
+	VSUBPS           Z8, Z5, Z10
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z11
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z12
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z10, Z12
+	VCMPPS           $0x15, Z6, Z4, K3
+	VSCALEFPS.Z      Z7, Z11, K3, Z11
+	VCMPPS           $0x15, Z6, Z5, K3
+	VSCALEFPS.Z      Z8, Z12, K3, Z12
+	VADDPS           Z2, Z11, Z4
+	VADDPS           Z2, Z12, Z5
+	VRCP14PS         Z4, Z6
+	VRCP14PS         Z5, Z7
+	VFNMADD213PS     Z2, Z6, Z4
+	VFNMADD213PS     Z2, Z7, Z5
+	VFMADD213PS      Z6, Z6, Z4
+	VFMADD213PS      Z7, Z7, Z5
+	VMULPS           Z4, Z11, Z11
+	VMULPS           Z5, Z12, Z12
+	VMULPS           Z4, Z11, Z6
+	VMULPS           Z5, Z12, Z7
+	VSUBPS           Z11, Z2, Z4
+	VSUBPS           Z12, Z2, Z5
+	VPMOVD2M         Z3, K3
+	VMOVAPS          Z11, K3, Z4
+	VPMOVD2M         Z0, K3
+	VMOVAPS          Z12, K3, Z5
+	VMINPS           Z3, Z1, Z2
+	VMINPS           Z0, Z1, Z1
+	VFMADD213PS      Z4, Z2, Z6
+	VFMADD213PS      Z5, Z1, Z7
+	VMULPS           Z4, Z3, Z4
+	VMULPS           Z5, Z0, Z5
+	VMOVUPS.Z        (DX)(R8*4), K1, Z0
+	VMOVUPS.Z        (DX)(R10*4), K2, Z1
+	VMULPS           Z0, Z4, Z4
+	VMULPS           Z1, Z5, Z5
+	VMOVUPS.Z        (SI)(R8*4), K1, Z2
+	VMOVUPS.Z        (SI)(R10*4), K2, Z3
+	VMULPS           Z0, Z2, Z2
+	VMULPS           Z1, Z3, Z3
+	VMULPS           Z6, Z2, Z2
+	VMULPS           Z7, Z3, Z3
+	VMOVUPS          Z4, K1, (CX)(R8*4)
+	VMOVUPS          Z5, K2, (CX)(R10*4)
+	VMOVUPS          Z2, K1, (AX)(R8*4)
+	VMOVUPS          Z3, K2, (AX)(R10*4)
 
 mainDone:
 	VZEROUPPER
 	RET
 
 // func geluMulAVX512(dst []float32, gate []float32, up []float32, stream bool)
-// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
 TEXT ·geluMulAVX512(SB), NOSPLIT, $0-73
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         gate_base+24(FP), CX
@@ -6783,98 +7708,99 @@ TEXT ·geluMulAVX512(SB), NOSPLIT, $0-73
 	XORL         SI, SI
 	TESTQ        $0x0000003f, AX
 	CMOVQNE      SI, DI
-	VBROADCASTSS lanesc1800000<>+0(SB), Z0
-	VBROADCASTSS lanes41800000<>+0(SB), Z1
-	VBROADCASTSS lanesc2fc0000<>+0(SB), Z2
-	VBROADCASTSS lanes392385a5<>+0(SB), Z3
-	VBROADCASTSS lanes3aafb93b<>+0(SB), Z4
-	VBROADCASTSS lanes3c1d9387<>+0(SB), Z5
-	VBROADCASTSS lanes3d635739<>+0(SB), Z6
-	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z7
-	VBROADCASTSS lanes3f317219<>+0(SB), Z8
-	VBROADCASTSS lanes3f800000<>+0(SB), Z9
-	VBROADCASTSS lanes80000000<>+0(SB), Z10
-	VBROADCASTSS lanes3f800000<>+0(SB), Z11
-	VBROADCASTSS lanes40135761<>+0(SB), Z12
-	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Z13
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z0
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z1
+	VMOVUPS      gelu320a<>+0(SB), Z2
+	VMOVUPS      gelu320b<>+0(SB), Z3
+	VMOVUPS      gelu321a<>+0(SB), Z4
+	VMOVUPS      gelu321b<>+0(SB), Z5
+	VMOVUPS      gelu322a<>+0(SB), Z6
+	VMOVUPS      gelu322b<>+0(SB), Z7
+	VMOVUPS      gelu323a<>+0(SB), Z8
+	VMOVUPS      gelu323b<>+0(SB), Z9
+	VMOVUPS      gelu324a<>+0(SB), Z10
+	VMOVUPS      gelu324b<>+0(SB), Z11
+	VMOVUPS      gelu325a<>+0(SB), Z12
+	VMOVUPS      gelu325b<>+0(SB), Z13
+	VMOVUPS      gelu326a<>+0(SB), Z14
+	VMOVUPS      gelu326b<>+0(SB), Z15
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z16
 	XORL         SI, SI
 
 mainUnit:
-	CMPQ         BX, $0x00000020
-	JLT          mainTail
-	VMOVUPS      (CX)(SI*4), Z14
-	VMOVUPS      64(CX)(SI*4), Z15
-	PREFETCHT0   2048(CX)(SI*4)
-	PREFETCHT0   2112(CX)(SI*4)
-	VMAXPS       Z14, Z0, Z14
-	VMINPS       Z14, Z1, Z16
-	VMULPS       Z16, Z16, Z17
-	VMOVUPS      Z13, Z18
-	VFMADD213PS  Z12, Z17, Z18
-	VMULPS       Z16, Z18, Z18
-	VORPS        Z10, Z18, Z16
-	VRNDSCALEPS  $0x08, Z16, Z17
-	VSUBPS       Z17, Z16, Z19
-	VMOVUPS      Z3, Z20
-	VFMADD213PS  Z4, Z19, Z20
-	VFMADD213PS  Z5, Z19, Z20
-	VFMADD213PS  Z6, Z19, Z20
-	VFMADD213PS  Z7, Z19, Z20
-	VFMADD213PS  Z8, Z19, Z20
-	VFMADD213PS  Z9, Z19, Z20
-	VCMPPS       $0x15, Z2, Z16, K1
-	VSCALEFPS.Z  Z17, Z20, K1, Z20
-	VADDPS       Z11, Z20, Z16
-	VRCP14PS     Z16, Z17
-	VFNMADD213PS Z11, Z17, Z16
-	VFMADD213PS  Z17, Z17, Z16
-	VMULPS       Z16, Z20, Z20
-	VSUBPS       Z20, Z11, Z16
-	VPMOVD2M     Z18, K1
-	VMOVAPS      Z20, K1, Z16
-	VMULPS       Z14, Z16, Z14
-	VMAXPS       Z15, Z0, Z15
-	VMINPS       Z15, Z1, Z16
-	VMULPS       Z16, Z16, Z17
-	VMOVUPS      Z13, Z18
-	VFMADD213PS  Z12, Z17, Z18
-	VMULPS       Z16, Z18, Z18
-	VORPS        Z10, Z18, Z16
-	VRNDSCALEPS  $0x08, Z16, Z17
-	VSUBPS       Z17, Z16, Z19
-	VMOVUPS      Z3, Z20
-	VFMADD213PS  Z4, Z19, Z20
-	VFMADD213PS  Z5, Z19, Z20
-	VFMADD213PS  Z6, Z19, Z20
-	VFMADD213PS  Z7, Z19, Z20
-	VFMADD213PS  Z8, Z19, Z20
-	VFMADD213PS  Z9, Z19, Z20
-	VCMPPS       $0x15, Z2, Z16, K1
-	VSCALEFPS.Z  Z17, Z20, K1, Z20
-	VADDPS       Z11, Z20, Z16
-	VRCP14PS     Z16, Z17
-	VFNMADD213PS Z11, Z17, Z16
-	VFMADD213PS  Z17, Z17, Z16
-	VMULPS       Z16, Z20, Z20
-	VSUBPS       Z20, Z11, Z16
-	VPMOVD2M     Z18, K1
-	VMOVAPS      Z20, K1, Z16
-	VMULPS       Z15, Z16, Z15
-	VMOVUPS      (DX)(SI*4), Z16
-	VMOVUPS      64(DX)(SI*4), Z17
-	PREFETCHT0   2048(DX)(SI*4)
-	PREFETCHT0   2112(DX)(SI*4)
-	VMULPS       Z16, Z14, Z14
-	VMULPS       Z17, Z15, Z15
-	TESTL        DI, DI
-	JZ           cached1
-	VMOVNTPS     Z14, (AX)(SI*4)
-	VMOVNTPS     Z15, 64(AX)(SI*4)
-	JMP          stored1
+	CMPQ        BX, $0x00000020
+	JLT         mainTail
+	VMOVUPS     (CX)(SI*4), Z17
+	VMOVUPS     64(CX)(SI*4), Z18
+	PREFETCHT1  4096(CX)(SI*4)
+	PREFETCHT1  4160(CX)(SI*4)
+	VMAXPS      Z17, Z16, Z17
+	VMAXPS      Z18, Z16, Z18
+	VMINPS      Z17, Z0, Z19
+	VMINPS      Z18, Z0, Z20
+	VADDPS      Z1, Z19, Z21
+	VADDPS      Z1, Z20, Z22
+	VSUBPS      Z1, Z21, Z23
+	VSUBPS      Z1, Z22, Z24
+	VSUBPS      Z23, Z19, Z23
+	VSUBPS      Z24, Z20, Z24
+	VMOVAPS     Z21, Z19
+	VPERMI2PS   Z15, Z14, Z19
+	VMOVAPS     Z22, Z20
+	VPERMI2PS   Z15, Z14, Z20
+	VMOVAPS     Z21, Z25
+	VPERMI2PS   Z13, Z12, Z25
+	VFMADD213PS Z25, Z23, Z19
+	VMOVAPS     Z22, Z25
+	VPERMI2PS   Z13, Z12, Z25
+	VFMADD213PS Z25, Z24, Z20
+	VMOVAPS     Z21, Z25
+	VPERMI2PS   Z11, Z10, Z25
+	VFMADD213PS Z25, Z23, Z19
+	VMOVAPS     Z22, Z25
+	VPERMI2PS   Z11, Z10, Z25
+	VFMADD213PS Z25, Z24, Z20
+	VMOVAPS     Z21, Z25
+	VPERMI2PS   Z9, Z8, Z25
+	VFMADD213PS Z25, Z23, Z19
+	VMOVAPS     Z22, Z25
+	VPERMI2PS   Z9, Z8, Z25
+	VFMADD213PS Z25, Z24, Z20
+	VMOVAPS     Z21, Z25
+	VPERMI2PS   Z7, Z6, Z25
+	VFMADD213PS Z25, Z23, Z19
+	VMOVAPS     Z22, Z25
+	VPERMI2PS   Z7, Z6, Z25
+	VFMADD213PS Z25, Z24, Z20
+	VMOVAPS     Z21, Z25
+	VPERMI2PS   Z5, Z4, Z25
+	VFMADD213PS Z25, Z23, Z19
+	VMOVAPS     Z22, Z25
+	VPERMI2PS   Z5, Z4, Z25
+	VFMADD213PS Z25, Z24, Z20
+	VMOVAPS     Z21, Z21
+	VPERMI2PS   Z3, Z2, Z21
+	VFMADD213PS Z21, Z23, Z19
+	VMOVAPS     Z22, Z21
+	VPERMI2PS   Z3, Z2, Z21
+	VFMADD213PS Z21, Z24, Z20
+	VMULPS      Z19, Z17, Z19
+	VMULPS      Z20, Z18, Z20
+	VMOVUPS     (DX)(SI*4), Z17
+	VMOVUPS     64(DX)(SI*4), Z18
+	PREFETCHT1  4096(DX)(SI*4)
+	PREFETCHT1  4160(DX)(SI*4)
+	VMULPS      Z17, Z19, Z19
+	VMULPS      Z18, Z20, Z20
+	TESTL       DI, DI
+	JZ          cached1
+	VMOVNTPS    Z19, (AX)(SI*4)
+	VMOVNTPS    Z20, 64(AX)(SI*4)
+	JMP         stored1
 
 cached1:
-	VMOVUPS Z14, (AX)(SI*4)
-	VMOVUPS Z15, 64(AX)(SI*4)
+	VMOVUPS Z19, (AX)(SI*4)
+	VMOVUPS Z20, 64(AX)(SI*4)
 
 stored1:
 	ADDQ $0x00000020, SI
@@ -6882,84 +7808,82 @@ stored1:
 	JMP  mainUnit
 
 mainTail:
-	TESTQ        BX, BX
-	JZ           mainDone
-	MOVL         $0x00000010, R8
-	XORL         R9, R9
-	MOVQ         BX, DI
-	CMPQ         DI, R8
-	CMOVQGT      R8, DI
-	SUBQ         R8, BX
-	CMOVQLT      R9, BX
-	LEAQ         (SI)(DI*1), R8
-	MOVL         $0xffffffff, R9
-	BZHIL        DI, R9, R9
-	KMOVD        R9, K1
-	MOVL         $0xffffffff, DI
-	BZHIL        BX, DI, DI
-	KMOVD        DI, K2
-	VMOVUPS.Z    (CX)(SI*4), K1, Z14
-	VMOVUPS.Z    (CX)(R8*4), K2, Z15
-	VMAXPS       Z14, Z0, Z14
-	VMINPS       Z14, Z1, Z16
-	VMULPS       Z16, Z16, Z17
-	VMOVUPS      Z13, Z18
-	VFMADD213PS  Z12, Z17, Z18
-	VMULPS       Z16, Z18, Z18
-	VORPS        Z10, Z18, Z16
-	VRNDSCALEPS  $0x08, Z16, Z17
-	VSUBPS       Z17, Z16, Z19
-	VMOVUPS      Z3, Z20
-	VFMADD213PS  Z4, Z19, Z20
-	VFMADD213PS  Z5, Z19, Z20
-	VFMADD213PS  Z6, Z19, Z20
-	VFMADD213PS  Z7, Z19, Z20
-	VFMADD213PS  Z8, Z19, Z20
-	VFMADD213PS  Z9, Z19, Z20
-	VCMPPS       $0x15, Z2, Z16, K3
-	VSCALEFPS.Z  Z17, Z20, K3, Z20
-	VADDPS       Z11, Z20, Z16
-	VRCP14PS     Z16, Z17
-	VFNMADD213PS Z11, Z17, Z16
-	VFMADD213PS  Z17, Z17, Z16
-	VMULPS       Z16, Z20, Z20
-	VSUBPS       Z20, Z11, Z16
-	VPMOVD2M     Z18, K3
-	VMOVAPS      Z20, K3, Z16
-	VMULPS       Z14, Z16, Z14
-	VMAXPS       Z15, Z0, Z0
-	VMINPS       Z0, Z1, Z1
-	VMULPS       Z1, Z1, Z15
-	VMOVUPS      Z13, Z13
-	VFMADD213PS  Z12, Z15, Z13
-	VMULPS       Z1, Z13, Z13
-	VORPS        Z10, Z13, Z1
-	VRNDSCALEPS  $0x08, Z1, Z10
-	VSUBPS       Z10, Z1, Z12
-	VMOVUPS      Z3, Z3
-	VFMADD213PS  Z4, Z12, Z3
-	VFMADD213PS  Z5, Z12, Z3
-	VFMADD213PS  Z6, Z12, Z3
-	VFMADD213PS  Z7, Z12, Z3
-	VFMADD213PS  Z8, Z12, Z3
-	VFMADD213PS  Z9, Z12, Z3
-	VCMPPS       $0x15, Z2, Z1, K3
-	VSCALEFPS.Z  Z10, Z3, K3, Z3
-	VADDPS       Z11, Z3, Z1
-	VRCP14PS     Z1, Z2
-	VFNMADD213PS Z11, Z2, Z1
-	VFMADD213PS  Z2, Z2, Z1
-	VMULPS       Z1, Z3, Z3
-	VSUBPS       Z3, Z11, Z1
-	VPMOVD2M     Z13, K3
-	VMOVAPS      Z3, K3, Z1
-	VMULPS       Z0, Z1, Z0
-	VMOVUPS.Z    (DX)(SI*4), K1, Z1
-	VMOVUPS.Z    (DX)(R8*4), K2, Z2
-	VMULPS       Z1, Z14, Z14
-	VMULPS       Z2, Z0, Z0
-	VMOVUPS      Z14, K1, (AX)(SI*4)
-	VMOVUPS      Z0, K2, (AX)(R8*4)
+	TESTQ       BX, BX
+	JZ          mainDone
+	MOVL        $0x00000010, R8
+	XORL        R9, R9
+	MOVQ        BX, DI
+	CMPQ        DI, R8
+	CMOVQGT     R8, DI
+	SUBQ        R8, BX
+	CMOVQLT     R9, BX
+	LEAQ        (SI)(DI*1), R8
+	MOVL        $0xffffffff, R9
+	BZHIL       DI, R9, R9
+	KMOVD       R9, K1
+	MOVL        $0xffffffff, DI
+	BZHIL       BX, DI, DI
+	KMOVD       DI, K2
+	VMOVUPS.Z   (CX)(SI*4), K1, Z17
+	VMOVUPS.Z   (CX)(R8*4), K2, Z18
+	VMAXPS      Z17, Z16, Z17
+	VMAXPS      Z18, Z16, Z16
+	VMINPS      Z17, Z0, Z18
+	VMINPS      Z16, Z0, Z0
+	VADDPS      Z1, Z18, Z19
+	VADDPS      Z1, Z0, Z20
+	VSUBPS      Z1, Z19, Z21
+	VSUBPS      Z1, Z20, Z1
+	VSUBPS      Z21, Z18, Z21
+	VSUBPS      Z1, Z0, Z1
+	VMOVAPS     Z19, Z0
+	VPERMI2PS   Z15, Z14, Z0
+	VMOVAPS     Z20, Z18
+	VPERMI2PS   Z15, Z14, Z18
+	VMOVAPS     Z19, Z14
+	VPERMI2PS   Z13, Z12, Z14
+	VFMADD213PS Z14, Z21, Z0
+	VMOVAPS     Z20, Z14
+	VPERMI2PS   Z13, Z12, Z14
+	VFMADD213PS Z14, Z1, Z18
+	VMOVAPS     Z19, Z12
+	VPERMI2PS   Z11, Z10, Z12
+	VFMADD213PS Z12, Z21, Z0
+	VMOVAPS     Z20, Z12
+	VPERMI2PS   Z11, Z10, Z12
+	VFMADD213PS Z12, Z1, Z18
+	VMOVAPS     Z19, Z10
+	VPERMI2PS   Z9, Z8, Z10
+	VFMADD213PS Z10, Z21, Z0
+	VMOVAPS     Z20, Z10
+	VPERMI2PS   Z9, Z8, Z10
+	VFMADD213PS Z10, Z1, Z18
+	VMOVAPS     Z19, Z8
+	VPERMI2PS   Z7, Z6, Z8
+	VFMADD213PS Z8, Z21, Z0
+	VMOVAPS     Z20, Z8
+	VPERMI2PS   Z7, Z6, Z8
+	VFMADD213PS Z8, Z1, Z18
+	VMOVAPS     Z19, Z6
+	VPERMI2PS   Z5, Z4, Z6
+	VFMADD213PS Z6, Z21, Z0
+	VMOVAPS     Z20, Z6
+	VPERMI2PS   Z5, Z4, Z6
+	VFMADD213PS Z6, Z1, Z18
+	VMOVAPS     Z19, Z4
+	VPERMI2PS   Z3, Z2, Z4
+	VFMADD213PS Z4, Z21, Z0
+	VMOVAPS     Z20, Z4
+	VPERMI2PS   Z3, Z2, Z4
+	VFMADD213PS Z4, Z1, Z18
+	VMULPS      Z0, Z17, Z0
+	VMULPS      Z18, Z16, Z18
+	VMOVUPS.Z   (DX)(SI*4), K1, Z1
+	VMOVUPS.Z   (DX)(R8*4), K2, Z2
+	VMULPS      Z1, Z0, Z0
+	VMULPS      Z2, Z18, Z18
+	VMOVUPS     Z0, K1, (AX)(SI*4)
+	VMOVUPS     Z18, K2, (AX)(R8*4)
 
 mainDone:
 	VZEROUPPER
@@ -6984,234 +7908,443 @@ TEXT ·geluMulGradAVX512(SB), NOSPLIT, $0-121
 	CMOVQNE      R8, R9
 	VBROADCASTSS lanesc1800000<>+0(SB), Z0
 	VBROADCASTSS lanes41800000<>+0(SB), Z1
-	VBROADCASTSS lanesc2fc0000<>+0(SB), Z2
-	VBROADCASTSS lanes392385a5<>+0(SB), Z3
-	VBROADCASTSS lanes3aafb93b<>+0(SB), Z4
-	VBROADCASTSS lanes3c1d9387<>+0(SB), Z5
-	VBROADCASTSS lanes3d635739<>+0(SB), Z6
-	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z7
-	VBROADCASTSS lanes3f317219<>+0(SB), Z8
-	VBROADCASTSS lanes3f800000<>+0(SB), Z9
-	VBROADCASTSS lanes80000000<>+0(SB), Z10
-	VBROADCASTSS lanes3f800000<>+0(SB), Z11
-	VBROADCASTSS lanes40135761<>+0(SB), Z12
-	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Z13
-	VBROADCASTSS lanes3e5b33b6<>+0(SB), Z14
-	VBROADCASTSS lanes3fcc422a<>+0(SB), Z15
+	VBROADCASTSS lanes3f800000<>+0(SB), Z2
 	XORL         R8, R8
 
-mainUnit:
-	CMPQ         DI, $0x00000020
-	JLT          mainTail
-	VMOVUPS      (BX)(R8*4), Z16
-	VMOVUPS      64(BX)(R8*4), Z17
-	PREFETCHT0   2048(BX)(R8*4)
-	PREFETCHT0   2112(BX)(R8*4)
-	VMAXPS       Z16, Z0, Z16
-	VMINPS       Z16, Z1, Z18
-	VMULPS       Z18, Z18, Z19
-	VMOVUPS      Z13, Z20
-	VFMADD213PS  Z12, Z19, Z20
-	VMULPS       Z18, Z20, Z20
-	VORPS        Z10, Z20, Z19
-	VRNDSCALEPS  $0x08, Z19, Z21
-	VSUBPS       Z21, Z19, Z22
-	VMOVUPS      Z3, Z23
-	VFMADD213PS  Z4, Z22, Z23
-	VFMADD213PS  Z5, Z22, Z23
-	VFMADD213PS  Z6, Z22, Z23
-	VFMADD213PS  Z7, Z22, Z23
-	VFMADD213PS  Z8, Z22, Z23
-	VFMADD213PS  Z9, Z22, Z23
-	VCMPPS       $0x15, Z2, Z19, K1
-	VSCALEFPS.Z  Z21, Z23, K1, Z23
-	VADDPS       Z11, Z23, Z19
-	VRCP14PS     Z19, Z21
-	VFNMADD213PS Z11, Z21, Z19
-	VFMADD213PS  Z21, Z21, Z19
-	VMULPS       Z19, Z23, Z23
-	VMULPS       Z19, Z23, Z21
-	VSUBPS       Z23, Z11, Z19
-	VPMOVD2M     Z20, K1
-	VMOVAPS      Z23, K1, Z19
-	VMULPS       Z16, Z19, Z16
-	VMULPS       Z18, Z18, Z20
-	VMULPS       Z18, Z21, Z21
-	VMOVUPS      Z14, Z18
-	VFMADD213PS  Z15, Z20, Z18
-	VFMADD231PS  Z18, Z21, Z19
-	VMAXPS       Z17, Z0, Z17
-	VMINPS       Z17, Z1, Z18
-	VMULPS       Z18, Z18, Z20
-	VMOVUPS      Z13, Z21
-	VFMADD213PS  Z12, Z20, Z21
-	VMULPS       Z18, Z21, Z21
-	VORPS        Z10, Z21, Z20
-	VRNDSCALEPS  $0x08, Z20, Z22
-	VSUBPS       Z22, Z20, Z23
-	VMOVUPS      Z3, Z24
-	VFMADD213PS  Z4, Z23, Z24
-	VFMADD213PS  Z5, Z23, Z24
-	VFMADD213PS  Z6, Z23, Z24
-	VFMADD213PS  Z7, Z23, Z24
-	VFMADD213PS  Z8, Z23, Z24
-	VFMADD213PS  Z9, Z23, Z24
-	VCMPPS       $0x15, Z2, Z20, K1
-	VSCALEFPS.Z  Z22, Z24, K1, Z24
-	VADDPS       Z11, Z24, Z20
-	VRCP14PS     Z20, Z22
-	VFNMADD213PS Z11, Z22, Z20
-	VFMADD213PS  Z22, Z22, Z20
-	VMULPS       Z20, Z24, Z24
-	VMULPS       Z20, Z24, Z22
-	VSUBPS       Z24, Z11, Z20
-	VPMOVD2M     Z21, K1
-	VMOVAPS      Z24, K1, Z20
-	VMULPS       Z17, Z20, Z17
-	VMULPS       Z18, Z18, Z21
-	VMULPS       Z18, Z22, Z22
-	VMOVUPS      Z14, Z18
-	VFMADD213PS  Z15, Z21, Z18
-	VFMADD231PS  Z18, Z22, Z20
-	VMOVUPS      (DX)(R8*4), Z18
-	VMOVUPS      64(DX)(R8*4), Z21
-	PREFETCHT0   2048(DX)(R8*4)
-	PREFETCHT0   2112(DX)(R8*4)
-	VMOVUPS      (SI)(R8*4), Z22
-	VMOVUPS      64(SI)(R8*4), Z23
-	PREFETCHT0   2048(SI)(R8*4)
-	PREFETCHT0   2112(SI)(R8*4)
-	VMULPS       Z18, Z16, Z16
-	VMULPS       Z21, Z17, Z17
-	VMULPS       Z18, Z22, Z22
-	VMULPS       Z19, Z22, Z22
-	VMULPS       Z21, Z23, Z23
-	VMULPS       Z20, Z23, Z23
-	TESTL        R9, R9
-	JZ           cached1
-	VMOVNTPS     Z16, (CX)(R8*4)
-	VMOVNTPS     Z17, 64(CX)(R8*4)
-	JMP          stored1
+mainGroup:
+	CMPQ             DI, $0x00000040
+	JLT              mainUnit
+	VMOVUPS          (BX)(R8*4), Z3
+	VMOVUPS          64(BX)(R8*4), Z4
+	PREFETCHT1       4096(BX)(R8*4)
+	PREFETCHT1       4160(BX)(R8*4)
+	VMOVUPS          128(BX)(R8*4), Z5
+	VMOVUPS          192(BX)(R8*4), Z6
+	PREFETCHT1       4224(BX)(R8*4)
+	PREFETCHT1       4288(BX)(R8*4)
+	VMAXPS           Z3, Z0, Z3
+	VMAXPS           Z4, Z0, Z4
+	VMAXPS           Z5, Z0, Z5
+	VMAXPS           Z6, Z0, Z6
+	VMINPS           Z3, Z1, Z7
+	VMINPS           Z4, Z1, Z8
+	VMINPS           Z5, Z1, Z9
+	VMINPS           Z6, Z1, Z10
+	VMULPS           Z7, Z7, Z11
+	VMULPS           Z8, Z8, Z12
+	VMULPS           Z9, Z9, Z13
+	VMULPS           Z10, Z10, Z14
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z15
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z16
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z17
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z18
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z11, Z15
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z12, Z16
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z14, Z18
+	VMULPS           Z7, Z15, Z15
+	VMULPS           Z8, Z16, Z16
+	VMULPS           Z9, Z17, Z17
+	VMULPS           Z10, Z18, Z18
+	VORPS.BCST       lanes80000000<>+0(SB), Z15, Z11
+	VORPS.BCST       lanes80000000<>+0(SB), Z16, Z12
+	VORPS.BCST       lanes80000000<>+0(SB), Z17, Z13
+	VORPS.BCST       lanes80000000<>+0(SB), Z18, Z14
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z15
+	VRNDSCALEPS      $0x08, Z11, Z16
+	VRNDSCALEPS      $0x08, Z12, Z17
+	VRNDSCALEPS      $0x08, Z13, Z18
+	VRNDSCALEPS      $0x08, Z14, Z19
+	VSUBPS           Z16, Z11, Z20
+	VSUBPS           Z17, Z12, Z21
+	VSUBPS           Z18, Z13, Z22
+	VSUBPS           Z19, Z14, Z23
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z24
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z25
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z26
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z27
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z23, Z27
+	VCMPPS           $0x15, Z15, Z11, K1
+	VSCALEFPS.Z      Z16, Z24, K1, Z24
+	VCMPPS           $0x15, Z15, Z12, K1
+	VSCALEFPS.Z      Z17, Z25, K1, Z25
+	VCMPPS           $0x15, Z15, Z13, K1
+	VSCALEFPS.Z      Z18, Z26, K1, Z26
+	VCMPPS           $0x15, Z15, Z14, K1
+	VSCALEFPS.Z      Z19, Z27, K1, Z27
+	VADDPS           Z2, Z24, Z11
+	VADDPS           Z2, Z25, Z12
+	VADDPS           Z2, Z26, Z13
+	VADDPS           Z2, Z27, Z14
+	VRCP14PS         Z11, Z15
+	VRCP14PS         Z12, Z16
+	VRCP14PS         Z13, Z17
+	VRCP14PS         Z14, Z18
+	VFNMADD213PS     Z2, Z15, Z11
+	VFNMADD213PS     Z2, Z16, Z12
+	VFNMADD213PS     Z2, Z17, Z13
+	VFNMADD213PS     Z2, Z18, Z14
+	VFMADD213PS      Z15, Z15, Z11
+	VFMADD213PS      Z16, Z16, Z12
+	VFMADD213PS      Z17, Z17, Z13
+	VFMADD213PS      Z18, Z18, Z14
+	VMULPS           Z11, Z24, Z24
+	VMULPS           Z12, Z25, Z25
+	VMULPS           Z13, Z26, Z26
+	VMULPS           Z14, Z27, Z27
+	VMULPS           Z11, Z24, Z15
+	VMULPS           Z12, Z25, Z16
+	VMULPS           Z13, Z26, Z17
+	VMULPS           Z14, Z27, Z18
+	VSUBPS           Z24, Z2, Z11
+	VSUBPS           Z25, Z2, Z12
+	VSUBPS           Z26, Z2, Z13
+	VSUBPS           Z27, Z2, Z14
+	VPMOVD2M         Z7, K1
+	VMOVAPS          Z24, K1, Z11
+	VPMOVD2M         Z8, K1
+	VMOVAPS          Z25, K1, Z12
+	VPMOVD2M         Z9, K1
+	VMOVAPS          Z26, K1, Z13
+	VPMOVD2M         Z10, K1
+	VMOVAPS          Z27, K1, Z14
+	VMULPS           Z7, Z15, Z15
+	VMULPS           Z8, Z16, Z16
+	VMULPS           Z9, Z17, Z17
+	VMULPS           Z10, Z18, Z18
+	VMULPS           Z7, Z7, Z7
+	VMULPS           Z8, Z8, Z8
+	VMULPS           Z9, Z9, Z9
+	VMULPS           Z10, Z10, Z10
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z19
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z20
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z21
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z22
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z7, Z19
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z8, Z20
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z9, Z21
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z10, Z22
+	VFMADD213PS      Z11, Z19, Z15
+	VFMADD213PS      Z12, Z20, Z16
+	VFMADD213PS      Z13, Z21, Z17
+	VFMADD213PS      Z14, Z22, Z18
+	VMULPS           Z11, Z3, Z11
+	VMULPS           Z12, Z4, Z12
+	VMULPS           Z13, Z5, Z13
+	VMULPS           Z14, Z6, Z14
+	VMOVUPS          (DX)(R8*4), Z3
+	VMOVUPS          64(DX)(R8*4), Z4
+	PREFETCHT1       4096(DX)(R8*4)
+	PREFETCHT1       4160(DX)(R8*4)
+	VMOVUPS          128(DX)(R8*4), Z5
+	VMOVUPS          192(DX)(R8*4), Z6
+	PREFETCHT1       4224(DX)(R8*4)
+	PREFETCHT1       4288(DX)(R8*4)
+	VMULPS           Z3, Z11, Z11
+	VMULPS           Z4, Z12, Z12
+	VMULPS           Z5, Z13, Z13
+	VMULPS           Z6, Z14, Z14
+	VMOVUPS          (SI)(R8*4), Z7
+	VMOVUPS          64(SI)(R8*4), Z8
+	PREFETCHT1       4096(SI)(R8*4)
+	PREFETCHT1       4160(SI)(R8*4)
+	VMOVUPS          128(SI)(R8*4), Z9
+	VMOVUPS          192(SI)(R8*4), Z10
+	PREFETCHT1       4224(SI)(R8*4)
+	PREFETCHT1       4288(SI)(R8*4)
+	VMULPS           Z3, Z7, Z7
+	VMULPS           Z4, Z8, Z8
+	VMULPS           Z5, Z9, Z9
+	VMULPS           Z6, Z10, Z10
+	VMULPS           Z15, Z7, Z7
+	VMULPS           Z16, Z8, Z8
+	VMULPS           Z17, Z9, Z9
+	VMULPS           Z18, Z10, Z10
+	TESTL            R9, R9
+	JZ               cached1
+	VMOVNTPS         Z11, (CX)(R8*4)
+	VMOVNTPS         Z12, 64(CX)(R8*4)
+	JMP              stored1
 
 cached1:
-	VMOVUPS Z16, (CX)(R8*4)
-	VMOVUPS Z17, 64(CX)(R8*4)
+	VMOVUPS Z11, (CX)(R8*4)
+	VMOVUPS Z12, 64(CX)(R8*4)
 
 stored1:
 	TESTL    R9, R9
 	JZ       cached2
-	VMOVNTPS Z22, (AX)(R8*4)
-	VMOVNTPS Z23, 64(AX)(R8*4)
+	VMOVNTPS Z13, 128(CX)(R8*4)
+	VMOVNTPS Z14, 192(CX)(R8*4)
 	JMP      stored2
 
 cached2:
-	VMOVUPS Z22, (AX)(R8*4)
-	VMOVUPS Z23, 64(AX)(R8*4)
+	VMOVUPS Z13, 128(CX)(R8*4)
+	VMOVUPS Z14, 192(CX)(R8*4)
 
 stored2:
+	TESTL    R9, R9
+	JZ       cached3
+	VMOVNTPS Z7, (AX)(R8*4)
+	VMOVNTPS Z8, 64(AX)(R8*4)
+	JMP      stored3
+
+cached3:
+	VMOVUPS Z7, (AX)(R8*4)
+	VMOVUPS Z8, 64(AX)(R8*4)
+
+stored3:
+	TESTL    R9, R9
+	JZ       cached4
+	VMOVNTPS Z9, 128(AX)(R8*4)
+	VMOVNTPS Z10, 192(AX)(R8*4)
+	JMP      stored4
+
+cached4:
+	VMOVUPS Z9, 128(AX)(R8*4)
+	VMOVUPS Z10, 192(AX)(R8*4)
+
+stored4:
+	ADDQ $0x00000040, R8
+	SUBQ $0x00000040, DI
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             DI, $0x00000020
+	JLT              mainTail
+	VMOVUPS          (BX)(R8*4), Z3
+	VMOVUPS          64(BX)(R8*4), Z4
+	PREFETCHT1       4096(BX)(R8*4)
+	PREFETCHT1       4160(BX)(R8*4)
+	VMAXPS           Z3, Z0, Z3
+	VMAXPS           Z4, Z0, Z4
+	VMINPS           Z3, Z1, Z5
+	VMINPS           Z4, Z1, Z6
+	VMULPS           Z5, Z5, Z7
+	VMULPS           Z6, Z6, Z8
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z9
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z10
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z7, Z9
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z8, Z10
+	VMULPS           Z5, Z9, Z9
+	VMULPS           Z6, Z10, Z10
+	VORPS.BCST       lanes80000000<>+0(SB), Z9, Z7
+	VORPS.BCST       lanes80000000<>+0(SB), Z10, Z8
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z9
+	VRNDSCALEPS      $0x08, Z7, Z10
+	VRNDSCALEPS      $0x08, Z8, Z11
+	VSUBPS           Z10, Z7, Z12
+	VSUBPS           Z11, Z8, Z13
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z14
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z15
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z13, Z15
+	VCMPPS           $0x15, Z9, Z7, K1
+	VSCALEFPS.Z      Z10, Z14, K1, Z14
+	VCMPPS           $0x15, Z9, Z8, K1
+	VSCALEFPS.Z      Z11, Z15, K1, Z15
+	VADDPS           Z2, Z14, Z7
+	VADDPS           Z2, Z15, Z8
+	VRCP14PS         Z7, Z9
+	VRCP14PS         Z8, Z10
+	VFNMADD213PS     Z2, Z9, Z7
+	VFNMADD213PS     Z2, Z10, Z8
+	VFMADD213PS      Z9, Z9, Z7
+	VFMADD213PS      Z10, Z10, Z8
+	VMULPS           Z7, Z14, Z14
+	VMULPS           Z8, Z15, Z15
+	VMULPS           Z7, Z14, Z9
+	VMULPS           Z8, Z15, Z10
+	VSUBPS           Z14, Z2, Z7
+	VSUBPS           Z15, Z2, Z8
+	VPMOVD2M         Z5, K1
+	VMOVAPS          Z14, K1, Z7
+	VPMOVD2M         Z6, K1
+	VMOVAPS          Z15, K1, Z8
+	VMULPS           Z5, Z9, Z9
+	VMULPS           Z6, Z10, Z10
+	VMULPS           Z5, Z5, Z5
+	VMULPS           Z6, Z6, Z6
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z11
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z12
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z5, Z11
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z6, Z12
+	VFMADD213PS      Z7, Z11, Z9
+	VFMADD213PS      Z8, Z12, Z10
+	VMULPS           Z7, Z3, Z7
+	VMULPS           Z8, Z4, Z8
+	VMOVUPS          (DX)(R8*4), Z3
+	VMOVUPS          64(DX)(R8*4), Z4
+	PREFETCHT1       4096(DX)(R8*4)
+	PREFETCHT1       4160(DX)(R8*4)
+	VMULPS           Z3, Z7, Z7
+	VMULPS           Z4, Z8, Z8
+	VMOVUPS          (SI)(R8*4), Z5
+	VMOVUPS          64(SI)(R8*4), Z6
+	PREFETCHT1       4096(SI)(R8*4)
+	PREFETCHT1       4160(SI)(R8*4)
+	VMULPS           Z3, Z5, Z5
+	VMULPS           Z4, Z6, Z6
+	VMULPS           Z9, Z5, Z5
+	VMULPS           Z10, Z6, Z6
+	TESTL            R9, R9
+	JZ               cached5
+	VMOVNTPS         Z7, (CX)(R8*4)
+	VMOVNTPS         Z8, 64(CX)(R8*4)
+	JMP              stored5
+
+cached5:
+	VMOVUPS Z7, (CX)(R8*4)
+	VMOVUPS Z8, 64(CX)(R8*4)
+
+stored5:
+	TESTL    R9, R9
+	JZ       cached6
+	VMOVNTPS Z5, (AX)(R8*4)
+	VMOVNTPS Z6, 64(AX)(R8*4)
+	JMP      stored6
+
+cached6:
+	VMOVUPS Z5, (AX)(R8*4)
+	VMOVUPS Z6, 64(AX)(R8*4)
+
+stored6:
 	ADDQ $0x00000020, R8
 	SUBQ $0x00000020, DI
 	JMP  mainUnit
 
 mainTail:
-	TESTQ        DI, DI
-	JZ           mainDone
-	MOVL         $0x00000010, R10
-	XORL         R11, R11
-	MOVQ         DI, R9
-	CMPQ         R9, R10
-	CMOVQGT      R10, R9
-	SUBQ         R10, DI
-	CMOVQLT      R11, DI
-	LEAQ         (R8)(R9*1), R10
-	MOVL         $0xffffffff, R11
-	BZHIL        R9, R11, R11
-	KMOVD        R11, K1
-	MOVL         $0xffffffff, R9
-	BZHIL        DI, R9, R9
-	KMOVD        R9, K2
-	VMOVUPS.Z    (BX)(R8*4), K1, Z16
-	VMOVUPS.Z    (BX)(R10*4), K2, Z17
-	VMAXPS       Z16, Z0, Z16
-	VMINPS       Z16, Z1, Z18
-	VMULPS       Z18, Z18, Z19
-	VMOVUPS      Z13, Z20
-	VFMADD213PS  Z12, Z19, Z20
-	VMULPS       Z18, Z20, Z20
-	VORPS        Z10, Z20, Z19
-	VRNDSCALEPS  $0x08, Z19, Z21
-	VSUBPS       Z21, Z19, Z22
-	VMOVUPS      Z3, Z23
-	VFMADD213PS  Z4, Z22, Z23
-	VFMADD213PS  Z5, Z22, Z23
-	VFMADD213PS  Z6, Z22, Z23
-	VFMADD213PS  Z7, Z22, Z23
-	VFMADD213PS  Z8, Z22, Z23
-	VFMADD213PS  Z9, Z22, Z23
-	VCMPPS       $0x15, Z2, Z19, K3
-	VSCALEFPS.Z  Z21, Z23, K3, Z23
-	VADDPS       Z11, Z23, Z19
-	VRCP14PS     Z19, Z21
-	VFNMADD213PS Z11, Z21, Z19
-	VFMADD213PS  Z21, Z21, Z19
-	VMULPS       Z19, Z23, Z23
-	VMULPS       Z19, Z23, Z21
-	VSUBPS       Z23, Z11, Z19
-	VPMOVD2M     Z20, K3
-	VMOVAPS      Z23, K3, Z19
-	VMULPS       Z16, Z19, Z16
-	VMULPS       Z18, Z18, Z20
-	VMULPS       Z18, Z21, Z21
-	VMOVUPS      Z14, Z18
-	VFMADD213PS  Z15, Z20, Z18
-	VFMADD231PS  Z18, Z21, Z19
-	VMAXPS       Z17, Z0, Z0
-	VMINPS       Z0, Z1, Z1
-	VMULPS       Z1, Z1, Z17
-	VMOVUPS      Z13, Z13
-	VFMADD213PS  Z12, Z17, Z13
-	VMULPS       Z1, Z13, Z13
-	VORPS        Z10, Z13, Z10
-	VRNDSCALEPS  $0x08, Z10, Z12
-	VSUBPS       Z12, Z10, Z17
-	VMOVUPS      Z3, Z3
-	VFMADD213PS  Z4, Z17, Z3
-	VFMADD213PS  Z5, Z17, Z3
-	VFMADD213PS  Z6, Z17, Z3
-	VFMADD213PS  Z7, Z17, Z3
-	VFMADD213PS  Z8, Z17, Z3
-	VFMADD213PS  Z9, Z17, Z3
-	VCMPPS       $0x15, Z2, Z10, K3
-	VSCALEFPS.Z  Z12, Z3, K3, Z3
-	VADDPS       Z11, Z3, Z2
-	VRCP14PS     Z2, Z4
-	VFNMADD213PS Z11, Z4, Z2
-	VFMADD213PS  Z4, Z4, Z2
-	VMULPS       Z2, Z3, Z3
-	VMULPS       Z2, Z3, Z2
-	VSUBPS       Z3, Z11, Z4
-	VPMOVD2M     Z13, K3
-	VMOVAPS      Z3, K3, Z4
-	VMULPS       Z0, Z4, Z0
-	VMULPS       Z1, Z1, Z3
-	VMULPS       Z1, Z2, Z2
-	VMOVUPS      Z14, Z1
-	VFMADD213PS  Z15, Z3, Z1
-	VFMADD231PS  Z1, Z2, Z4
-	VMOVUPS.Z    (DX)(R8*4), K1, Z1
-	VMOVUPS.Z    (DX)(R10*4), K2, Z2
-	VMOVUPS.Z    (SI)(R8*4), K1, Z3
-	VMOVUPS.Z    (SI)(R10*4), K2, Z5
-	VMULPS       Z1, Z16, Z16
-	VMULPS       Z2, Z0, Z0
-	VMULPS       Z1, Z3, Z3
-	VMULPS       Z19, Z3, Z3
-	VMULPS       Z2, Z5, Z5
-	VMULPS       Z4, Z5, Z5
-	VMOVUPS      Z16, K1, (CX)(R8*4)
-	VMOVUPS      Z0, K2, (CX)(R10*4)
-	VMOVUPS      Z3, K1, (AX)(R8*4)
-	VMOVUPS      Z5, K2, (AX)(R10*4)
+	TESTQ            DI, DI
+	JZ               mainDone
+	MOVL             $0x00000010, R10
+	XORL             R11, R11
+	MOVQ             DI, R9
+	CMPQ             R9, R10
+	CMOVQGT          R10, R9
+	SUBQ             R10, DI
+	CMOVQLT          R11, DI
+	LEAQ             (R8)(R9*1), R10
+	MOVL             $0xffffffff, R11
+	BZHIL            R9, R11, R11
+	KMOVD            R11, K1
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K2
+	VMOVUPS.Z        (BX)(R8*4), K1, Z3
+	VMOVUPS.Z        (BX)(R10*4), K2, Z4
+	VMAXPS           Z3, Z0, Z3
+	VMAXPS           Z4, Z0, Z0
+	VMINPS           Z3, Z1, Z4
+	VMINPS           Z0, Z1, Z1
+	VMULPS           Z4, Z4, Z5
+	VMULPS           Z1, Z1, Z6
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z7
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z8
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z6, Z8
+	VMULPS           Z4, Z7, Z7
+	VMULPS           Z1, Z8, Z8
+	VORPS.BCST       lanes80000000<>+0(SB), Z7, Z5
+	VORPS.BCST       lanes80000000<>+0(SB), Z8, Z6
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z7
+	VRNDSCALEPS      $0x08, Z5, Z8
+	VRNDSCALEPS      $0x08, Z6, Z9
+	VSUBPS           Z8, Z5, Z10
+	VSUBPS           Z9, Z6, Z11
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z12
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z13
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z11, Z13
+	VCMPPS           $0x15, Z7, Z5, K3
+	VSCALEFPS.Z      Z8, Z12, K3, Z12
+	VCMPPS           $0x15, Z7, Z6, K3
+	VSCALEFPS.Z      Z9, Z13, K3, Z13
+	VADDPS           Z2, Z12, Z5
+	VADDPS           Z2, Z13, Z6
+	VRCP14PS         Z5, Z7
+	VRCP14PS         Z6, Z8
+	VFNMADD213PS     Z2, Z7, Z5
+	VFNMADD213PS     Z2, Z8, Z6
+	VFMADD213PS      Z7, Z7, Z5
+	VFMADD213PS      Z8, Z8, Z6
+	VMULPS           Z5, Z12, Z12
+	VMULPS           Z6, Z13, Z13
+	VMULPS           Z5, Z12, Z7
+	VMULPS           Z6, Z13, Z8
+	VSUBPS           Z12, Z2, Z5
+	VSUBPS           Z13, Z2, Z6
+	VPMOVD2M         Z4, K3
+	VMOVAPS          Z12, K3, Z5
+	VPMOVD2M         Z1, K3
+	VMOVAPS          Z13, K3, Z6
+	VMULPS           Z4, Z7, Z7
+	VMULPS           Z1, Z8, Z8
+	VMULPS           Z4, Z4, Z2
+	VMULPS           Z1, Z1, Z1
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z4
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z9
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z1, Z9
+	VFMADD213PS      Z5, Z4, Z7
+	VFMADD213PS      Z6, Z9, Z8
+	VMULPS           Z5, Z3, Z5
+	VMULPS           Z6, Z0, Z6
+	VMOVUPS.Z        (DX)(R8*4), K1, Z0
+	VMOVUPS.Z        (DX)(R10*4), K2, Z1
+	VMULPS           Z0, Z5, Z5
+	VMULPS           Z1, Z6, Z6
+	VMOVUPS.Z        (SI)(R8*4), K1, Z2
+	VMOVUPS.Z        (SI)(R10*4), K2, Z3
+	VMULPS           Z0, Z2, Z2
+	VMULPS           Z1, Z3, Z3
+	VMULPS           Z7, Z2, Z2
+	VMULPS           Z8, Z3, Z3
+	VMOVUPS          Z5, K1, (CX)(R8*4)
+	VMOVUPS          Z6, K2, (CX)(R10*4)
+	VMOVUPS          Z2, K1, (AX)(R8*4)
+	VMOVUPS          Z3, K2, (AX)(R10*4)
 
 mainDone:
 	VZEROUPPER
@@ -7398,8 +8531,8 @@ normalizeUnit:
 	VMOVUPS     64(AX)(DI*4), Z5
 	VMOVUPS     (DX)(DI*4), Z6
 	VMOVUPS     64(DX)(DI*4), Z7
-	PREFETCHT0  (R10)(DI*4)
-	PREFETCHT0  64(R10)(DI*4)
+	PREFETCHT1  (R10)(DI*4)
+	PREFETCHT1  64(R10)(DI*4)
 	VSUBPS      Z1, Z4, Z4
 	VSUBPS      Z1, Z5, Z5
 	VMULPS      Z3, Z4, Z4
@@ -7491,8 +8624,8 @@ sumsUnit:
 	VMOVUPS     64(BX)(R9*4), Z9
 	VMOVUPS     (CX)(R9*4), Z10
 	VMOVUPS     64(CX)(R9*4), Z11
-	PREFETCHT0  (R11)(R9*4)
-	PREFETCHT0  64(R11)(R9*4)
+	PREFETCHT1  (R11)(R9*4)
+	PREFETCHT1  64(R11)(R9*4)
 	VSUBPS      Z0, Z6, Z6
 	VSUBPS      Z0, Z7, Z7
 	VMULPS      Z1, Z6, Z6
@@ -7618,8 +8751,8 @@ gradUnit:
 	VMOVUPS      64(BX)(R9*4), Z8
 	VMOVUPS      (DI)(R9*4), Z9
 	VMOVUPS      64(DI)(R9*4), Z10
-	PREFETCHT0   (R11)(R9*4)
-	PREFETCHT0   64(R11)(R9*4)
+	PREFETCHT1   (R11)(R9*4)
+	PREFETCHT1   64(R11)(R9*4)
 	VSUBPS       Z0, Z2, Z2
 	VSUBPS       Z0, Z3, Z3
 	VMULPS       Z5, Z9, Z9
@@ -7796,8 +8929,8 @@ normalizeUnit:
 	VMOVUPS    64(AX)(SI*4), Z3
 	VMOVUPS    (DX)(SI*4), Z4
 	VMOVUPS    64(DX)(SI*4), Z5
-	PREFETCHT0 (R9)(SI*4)
-	PREFETCHT0 64(R9)(SI*4)
+	PREFETCHT1 (R9)(SI*4)
+	PREFETCHT1 64(R9)(SI*4)
 	VMULPS     Z0, Z2, Z2
 	VMULPS     Z0, Z3, Z3
 	VMULPS     Z4, Z2, Z2
@@ -7878,8 +9011,8 @@ sumsUnit:
 	VMOVUPS     64(DX)(R8*4), Z6
 	VMOVUPS     (CX)(R8*4), Z7
 	VMOVUPS     64(CX)(R8*4), Z8
-	PREFETCHT0  (R10)(R8*4)
-	PREFETCHT0  64(R10)(R8*4)
+	PREFETCHT1  (R10)(R8*4)
+	PREFETCHT1  64(R10)(R8*4)
 	VMULPS      Z0, Z1, Z1
 	VFMADD231PS Z1, Z5, Z7
 	VMULPS      Z0, Z2, Z2
@@ -7971,8 +9104,8 @@ gradUnit:
 	VMOVUPS      64(DX)(R8*4), Z6
 	VMOVUPS      (SI)(R8*4), Z7
 	VMOVUPS      64(SI)(R8*4), Z8
-	PREFETCHT0   (R11)(R8*4)
-	PREFETCHT0   64(R11)(R8*4)
+	PREFETCHT1   (R11)(R8*4)
+	PREFETCHT1   64(R11)(R8*4)
 	VMULPS       Z5, Z7, Z7
 	VMULPS       Z1, Z7, Z7
 	VFNMADD231PS Z0, Z3, Z7
@@ -8068,8 +9201,8 @@ mainUnit:
 	JLT        mainTail
 	VMOVUPS    (CX)(SI*4), Z2
 	VMOVUPS    64(CX)(SI*4), Z3
-	PREFETCHT0 2048(CX)(SI*4)
-	PREFETCHT0 2112(CX)(SI*4)
+	PREFETCHT1 4096(CX)(SI*4)
+	PREFETCHT1 4160(CX)(SI*4)
 	VMOVUPS    (DX)(SI*4), Z4
 	VMOVUPS    64(DX)(SI*4), Z5
 	VPCMPUD    $0x05, Z0, Z4, K1
@@ -8123,33 +9256,41 @@ mainDone:
 	VZEROUPPER
 	RET
 
-// func rotateAVX512(a []float32, b []float32, cos []float32, sin []float32, turn float32)
+// func rotateAVX512(a []float32, b []float32, cos []float32, sin []float32, turn float32, heads int, stride int)
 // Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
-TEXT ·rotateAVX512(SB), NOSPLIT, $0-100
-	MOVQ         a_base+0(FP), AX
-	MOVQ         b_base+24(FP), CX
-	MOVQ         cos_base+48(FP), DX
-	MOVQ         sin_base+72(FP), BX
-	MOVQ         a_len+8(FP), SI
+TEXT ·rotateAVX512(SB), NOSPLIT, $0-120
+	MOVQ         cos_base+48(FP), AX
+	MOVQ         sin_base+72(FP), CX
+	MOVQ         a_base+0(FP), DX
+	MOVQ         b_base+24(FP), BX
+	MOVQ         cos_len+56(FP), SI
 	XORQ         DI, DI
 	VBROADCASTSS turn+96(FP), Z0
-	XORL         DI, DI
+	MOVQ         heads+104(FP), R9
+	MOVQ         stride+112(FP), R10
+	SHLQ         $0x02, R10
+
+head:
+	TESTQ R9, R9
+	JZ    end
+	XORL  DI, DI
+	MOVQ  SI, R8
 
 mainUnit:
-	CMPQ       SI, $0x00000020
+	CMPQ       R8, $0x00000020
 	JLT        mainTail
-	VMOVUPS    (AX)(DI*4), Z1
-	VMOVUPS    64(AX)(DI*4), Z2
-	PREFETCHT0 2048(AX)(DI*4)
-	PREFETCHT0 2112(AX)(DI*4)
-	VMOVUPS    (CX)(DI*4), Z3
-	VMOVUPS    64(CX)(DI*4), Z4
-	PREFETCHT0 2048(CX)(DI*4)
-	PREFETCHT0 2112(CX)(DI*4)
-	VMOVUPS    (DX)(DI*4), Z5
-	VMOVUPS    64(DX)(DI*4), Z6
-	VMOVUPS    (BX)(DI*4), Z7
-	VMOVUPS    64(BX)(DI*4), Z8
+	VMOVUPS    (DX)(DI*4), Z1
+	VMOVUPS    64(DX)(DI*4), Z2
+	PREFETCHT1 4096(DX)(DI*4)
+	PREFETCHT1 4160(DX)(DI*4)
+	VMOVUPS    (BX)(DI*4), Z3
+	VMOVUPS    64(BX)(DI*4), Z4
+	PREFETCHT1 4096(BX)(DI*4)
+	PREFETCHT1 4160(BX)(DI*4)
+	VMOVUPS    (AX)(DI*4), Z5
+	VMOVUPS    64(AX)(DI*4), Z6
+	VMOVUPS    (CX)(DI*4), Z7
+	VMOVUPS    64(CX)(DI*4), Z8
 	VMULPS     Z0, Z7, Z7
 	VMULPS     Z1, Z7, Z9
 	VMULPS     Z3, Z7, Z7
@@ -8164,39 +9305,39 @@ mainUnit:
 	VMULPS     Z4, Z6, Z4
 	VSUBPS     Z7, Z2, Z2
 	VADDPS     Z5, Z4, Z4
-	VMOVUPS    Z1, (AX)(DI*4)
-	VMOVUPS    Z2, 64(AX)(DI*4)
-	VMOVUPS    Z3, (CX)(DI*4)
-	VMOVUPS    Z4, 64(CX)(DI*4)
+	VMOVUPS    Z1, (DX)(DI*4)
+	VMOVUPS    Z2, 64(DX)(DI*4)
+	VMOVUPS    Z3, (BX)(DI*4)
+	VMOVUPS    Z4, 64(BX)(DI*4)
 	ADDQ       $0x00000020, DI
-	SUBQ       $0x00000020, SI
+	SUBQ       $0x00000020, R8
 	JMP        mainUnit
 
 mainTail:
-	TESTQ     SI, SI
+	TESTQ     R8, R8
 	JZ        mainDone
-	MOVL      $0x00000010, R9
-	XORL      R10, R10
-	MOVQ      SI, R8
-	CMPQ      R8, R9
-	CMOVQGT   R9, R8
-	SUBQ      R9, SI
-	CMOVQLT   R10, SI
-	LEAQ      (DI)(R8*1), R9
-	MOVL      $0xffffffff, R10
-	BZHIL     R8, R10, R10
-	KMOVD     R10, K1
-	MOVL      $0xffffffff, R8
-	BZHIL     SI, R8, R8
-	KMOVD     R8, K2
-	VMOVUPS.Z (AX)(DI*4), K1, Z1
-	VMOVUPS.Z (AX)(R9*4), K2, Z2
-	VMOVUPS.Z (CX)(DI*4), K1, Z3
-	VMOVUPS.Z (CX)(R9*4), K2, Z4
-	VMOVUPS.Z (DX)(DI*4), K1, Z5
-	VMOVUPS.Z (DX)(R9*4), K2, Z6
-	VMOVUPS.Z (BX)(DI*4), K1, Z7
-	VMOVUPS.Z (BX)(R9*4), K2, Z8
+	MOVL      $0x00000010, R12
+	XORL      R13, R13
+	MOVQ      R8, R11
+	CMPQ      R11, R12
+	CMOVQGT   R12, R11
+	SUBQ      R12, R8
+	CMOVQLT   R13, R8
+	LEAQ      (DI)(R11*1), R12
+	MOVL      $0xffffffff, R13
+	BZHIL     R11, R13, R13
+	KMOVD     R13, K1
+	MOVL      $0xffffffff, R11
+	BZHIL     R8, R11, R11
+	KMOVD     R11, K2
+	VMOVUPS.Z (DX)(DI*4), K1, Z1
+	VMOVUPS.Z (DX)(R12*4), K2, Z2
+	VMOVUPS.Z (BX)(DI*4), K1, Z3
+	VMOVUPS.Z (BX)(R12*4), K2, Z4
+	VMOVUPS.Z (AX)(DI*4), K1, Z5
+	VMOVUPS.Z (AX)(R12*4), K2, Z6
+	VMOVUPS.Z (CX)(DI*4), K1, Z7
+	VMOVUPS.Z (CX)(R12*4), K2, Z8
 	VMULPS    Z0, Z7, Z7
 	VMULPS    Z1, Z7, Z9
 	VMULPS    Z3, Z7, Z7
@@ -8205,18 +9346,24 @@ mainTail:
 	VSUBPS    Z7, Z1, Z1
 	VADDPS    Z9, Z3, Z3
 	VMULPS    Z0, Z8, Z8
-	VMULPS    Z2, Z8, Z0
-	VMULPS    Z4, Z8, Z5
+	VMULPS    Z2, Z8, Z5
+	VMULPS    Z4, Z8, Z7
 	VMULPS    Z2, Z6, Z2
 	VMULPS    Z4, Z6, Z4
-	VSUBPS    Z5, Z2, Z2
-	VADDPS    Z0, Z4, Z4
-	VMOVUPS   Z1, K1, (AX)(DI*4)
-	VMOVUPS   Z2, K2, (AX)(R9*4)
-	VMOVUPS   Z3, K1, (CX)(DI*4)
-	VMOVUPS   Z4, K2, (CX)(R9*4)
+	VSUBPS    Z7, Z2, Z2
+	VADDPS    Z5, Z4, Z4
+	VMOVUPS   Z1, K1, (DX)(DI*4)
+	VMOVUPS   Z2, K2, (DX)(R12*4)
+	VMOVUPS   Z3, K1, (BX)(DI*4)
+	VMOVUPS   Z4, K2, (BX)(R12*4)
 
 mainDone:
+	ADDQ R10, DX
+	ADDQ R10, BX
+	DECQ R9
+	JMP  head
+
+end:
 	VZEROUPPER
 	RET
 
@@ -8247,10 +9394,10 @@ mainUnit:
 	JLT        mainTail
 	VPSLLD     $0x10, (CX)(SI*2), Z4
 	VPANDD     (CX)(SI*2), Z0, Z5
-	PREFETCHT0 2048(CX)(SI*2)
+	PREFETCHT1 4096(CX)(SI*2)
 	VPSLLD     $0x10, (DX)(SI*2), Z6
 	VPANDD     (DX)(SI*2), Z0, Z7
-	PREFETCHT0 2048(DX)(SI*2)
+	PREFETCHT1 4096(DX)(SI*2)
 	VADDPS     Z6, Z4, Z4
 	VADDPS     Z7, Z5, Z5
 	VPSRLD     $0x10, Z4, Z6
@@ -8357,6 +9504,105 @@ DATA lanesfffefffe<>+24(SB)/4, $0xfffefffe
 DATA lanesfffefffe<>+28(SB)/4, $0xfffefffe
 GLOBL lanesfffefffe<>(SB), RODATA|NOPTR, $32
 
+// func addNextBF16AVX512(dst []uint16, a []uint16, b []uint16, nextA []uint16, nextB []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·addNextBF16AVX512(SB), NOSPLIT, $0-121
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         a_base+24(FP), CX
+	MOVQ         b_base+48(FP), DX
+	MOVQ         nextA_base+72(FP), BX
+	MOVQ         nextB_base+96(FP), SI
+	MOVQ         dst_len+8(FP), DI
+	XORQ         R8, R8
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	MOVB         stream+120(FP), R8
+	MOVBLZX      R8, R9
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R9
+	XORL         R8, R8
+
+mainUnit:
+	CMPQ       DI, $0x00000020
+	JLT        mainTail
+	VPSLLD     $0x10, (CX)(R8*2), Z4
+	VPANDD     (CX)(R8*2), Z0, Z5
+	VPSLLD     $0x10, (DX)(R8*2), Z6
+	VPANDD     (DX)(R8*2), Z0, Z7
+	PREFETCHT1 (BX)(R8*2)
+	PREFETCHT1 (SI)(R8*2)
+	VADDPS     Z6, Z4, Z4
+	VADDPS     Z7, Z5, Z5
+	VPSRLD     $0x10, Z4, Z6
+	VMOVDQU16  Z5, K1, Z6
+	VPSLLD     $0x10, Z5, Z5
+	VMOVDQU16  Z4, K2, Z5
+	VPADDW     Z6, Z6, Z4
+	VPCMPUW    $0x04, Z3, Z4, K3
+	VPANDD     Z1, Z6, Z4
+	VPADDUSW   Z4, Z5, Z5
+	VPCMPUW    $0x06, Z2, Z5, K3, K3
+	VPADDW     Z1, Z6, K3, Z6
+	TESTL      R9, R9
+	JZ         cached1
+	VMOVNTDQ   Z6, (AX)(R8*2)
+	JMP        stored1
+
+cached1:
+	VMOVDQU16 Z6, (AX)(R8*2)
+
+stored1:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       DI, DI
+	JZ          mainDone
+	MOVQ        DI, SI
+	SHRQ        $0x01, SI
+	MOVQ        DI, BX
+	SUBQ        SI, BX
+	LEAQ        (R8)(BX*1), R9
+	MOVL        $0xffffffff, R9
+	BZHIL       BX, R9, R9
+	KMOVD       R9, K3
+	MOVL        $0xffffffff, BX
+	BZHIL       SI, BX, BX
+	KMOVD       BX, K3
+	MOVL        $0xffffffff, BX
+	BZHIL       DI, BX, BX
+	KMOVD       BX, K3
+	VMOVDQU16.Z (CX)(R8*2), K3, Z5
+	VPSLLD      $0x10, Z5, Z4
+	VPANDD      Z5, Z0, Z5
+	VMOVDQU16.Z (DX)(R8*2), K3, Z7
+	VPSLLD      $0x10, Z7, Z6
+	VPANDD      Z7, Z0, Z0
+	VADDPS      Z6, Z4, Z4
+	VADDPS      Z0, Z5, Z5
+	VPSRLD      $0x10, Z4, Z0
+	VMOVDQU16   Z5, K1, Z0
+	VPSLLD      $0x10, Z5, Z5
+	VMOVDQU16   Z4, K2, Z5
+	VPADDW      Z0, Z0, Z4
+	VPCMPUW     $0x04, Z3, Z4, K1
+	VPANDD      Z1, Z0, Z4
+	VPADDUSW    Z4, Z5, Z5
+	VPCMPUW     $0x06, Z2, Z5, K1, K1
+	VPADDW      Z1, Z0, K1, Z0
+	VMOVDQU16   Z0, K3, (AX)(R8*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
 // func addScaledBF16AVX512(acc []float32, x []uint16, alpha float32, nextAcc []float32, nextX []uint16)
 // Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
 TEXT ·addScaledBF16AVX512(SB), NOSPLIT, $0-104
@@ -8378,9 +9624,9 @@ mainUnit:
 	VPMOVZXWD  32(CX)(DI*2), Z4
 	VPSLLD     $0x10, Z3, Z3
 	VPSLLD     $0x10, Z4, Z4
-	PREFETCHT0 (DX)(DI*4)
-	PREFETCHT0 64(DX)(DI*4)
-	PREFETCHT0 (BX)(DI*2)
+	PREFETCHT1 (DX)(DI*4)
+	PREFETCHT1 64(DX)(DI*4)
+	PREFETCHT1 (BX)(DI*2)
 	VMULPS     Z0, Z3, Z3
 	VADDPS     Z3, Z1, Z1
 	VMULPS     Z0, Z4, Z4
@@ -8449,79 +9695,197 @@ TEXT ·geluBF16AVX512(SB), NOSPLIT, $0-73
 	XORL         SI, SI
 	TESTQ        $0x0000003f, AX
 	CMOVQNE      SI, DI
-	VBROADCASTSS lanesc1800000<>+0(SB), Z4
-	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z4
-	VBROADCASTSS lanes40f7ae14<>+0(SB), Z5
-	VBROADCASTSS lanes4ac00000<>+0(SB), Z6
-	VMOVUPS      gelu0a<>+0(SB), Z7
-	VMOVUPS      gelu0b<>+0(SB), Z8
-	VMOVUPS      gelu1a<>+0(SB), Z9
-	VMOVUPS      gelu1b<>+0(SB), Z10
-	VMOVUPS      gelu2a<>+0(SB), Z11
-	VMOVUPS      gelu2b<>+0(SB), Z12
-	VMOVUPS      gelu3a<>+0(SB), Z13
-	VMOVUPS      gelu3b<>+0(SB), Z14
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z4
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z5
+	VMOVUPS      gelu0a<>+0(SB), Z6
+	VMOVUPS      gelu0b<>+0(SB), Z7
+	VMOVUPS      gelu1a<>+0(SB), Z8
+	VMOVUPS      gelu1b<>+0(SB), Z9
+	VMOVUPS      gelu2a<>+0(SB), Z10
+	VMOVUPS      gelu2b<>+0(SB), Z11
+	VMOVUPS      gelu3a<>+0(SB), Z12
+	VMOVUPS      gelu3b<>+0(SB), Z13
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z14
 	XORL         SI, SI
+
+mainGroup:
+	CMPQ        BX, $0x00000040
+	JLT         mainUnit
+	VPSLLD      $0x10, (CX)(SI*2), Z15
+	VPANDD      (CX)(SI*2), Z0, Z16
+	PREFETCHT1  4096(CX)(SI*2)
+	VPSLLD      $0x10, 64(CX)(SI*2), Z17
+	VPANDD      64(CX)(SI*2), Z0, Z18
+	PREFETCHT1  4160(CX)(SI*2)
+	VPSLLD      $0x10, (DX)(SI*2), Z19
+	VPANDD      (DX)(SI*2), Z0, Z20
+	VPSLLD      $0x10, 64(DX)(SI*2), Z21
+	VPANDD      64(DX)(SI*2), Z0, Z22
+	VADDPS      Z19, Z15, Z15
+	VADDPS      Z20, Z16, Z16
+	VADDPS      Z21, Z17, Z17
+	VADDPS      Z22, Z18, Z18
+	VMAXPS      Z15, Z14, Z15
+	VMAXPS      Z16, Z14, Z16
+	VMAXPS      Z17, Z14, Z17
+	VMAXPS      Z18, Z14, Z18
+	VMINPS      Z15, Z4, Z19
+	VMINPS      Z16, Z4, Z20
+	VMINPS      Z17, Z4, Z21
+	VMINPS      Z18, Z4, Z22
+	VADDPS      Z5, Z19, Z23
+	VADDPS      Z5, Z20, Z24
+	VADDPS      Z5, Z21, Z25
+	VADDPS      Z5, Z22, Z26
+	VMOVAPS     Z23, Z27
+	VPERMI2PS   Z13, Z12, Z27
+	VMOVAPS     Z24, Z28
+	VPERMI2PS   Z13, Z12, Z28
+	VMOVAPS     Z25, Z29
+	VPERMI2PS   Z13, Z12, Z29
+	VMOVAPS     Z26, Z30
+	VPERMI2PS   Z13, Z12, Z30
+	VMOVAPS     Z23, Z31
+	VPERMI2PS   Z11, Z10, Z31
+	VFMADD213PS Z31, Z19, Z27
+	VMOVAPS     Z24, Z31
+	VPERMI2PS   Z11, Z10, Z31
+	VFMADD213PS Z31, Z20, Z28
+	VMOVAPS     Z25, Z31
+	VPERMI2PS   Z11, Z10, Z31
+	VFMADD213PS Z31, Z21, Z29
+	VMOVAPS     Z26, Z31
+	VPERMI2PS   Z11, Z10, Z31
+	VFMADD213PS Z31, Z22, Z30
+	VMOVAPS     Z23, Z31
+	VPERMI2PS   Z9, Z8, Z31
+	VFMADD213PS Z31, Z19, Z27
+	VMOVAPS     Z24, Z31
+	VPERMI2PS   Z9, Z8, Z31
+	VFMADD213PS Z31, Z20, Z28
+	VMOVAPS     Z25, Z31
+	VPERMI2PS   Z9, Z8, Z31
+	VFMADD213PS Z31, Z21, Z29
+	VMOVAPS     Z26, Z31
+	VPERMI2PS   Z9, Z8, Z31
+	VFMADD213PS Z31, Z22, Z30
+	VMOVAPS     Z23, Z23
+	VPERMI2PS   Z7, Z6, Z23
+	VFMADD213PS Z23, Z19, Z27
+	VMOVAPS     Z24, Z19
+	VPERMI2PS   Z7, Z6, Z19
+	VFMADD213PS Z19, Z20, Z28
+	VMOVAPS     Z25, Z19
+	VPERMI2PS   Z7, Z6, Z19
+	VFMADD213PS Z19, Z21, Z29
+	VMOVAPS     Z26, Z19
+	VPERMI2PS   Z7, Z6, Z19
+	VFMADD213PS Z19, Z22, Z30
+	VMULPS      Z27, Z15, Z27
+	VMULPS      Z28, Z16, Z28
+	VMULPS      Z29, Z17, Z29
+	VMULPS      Z30, Z18, Z30
+	VPSRLD      $0x10, Z27, Z15
+	VMOVDQU16   Z28, K1, Z15
+	VPSLLD      $0x10, Z28, Z16
+	VMOVDQU16   Z27, K2, Z16
+	VPADDW      Z15, Z15, Z17
+	VPCMPUW     $0x04, Z3, Z17, K3
+	VPANDD      Z1, Z15, Z17
+	VPADDUSW    Z17, Z16, Z16
+	VPCMPUW     $0x06, Z2, Z16, K3, K3
+	VPADDW      Z1, Z15, K3, Z15
+	TESTL       DI, DI
+	JZ          cached1
+	VMOVNTDQ    Z15, (AX)(SI*2)
+	JMP         stored1
+
+cached1:
+	VMOVDQU16 Z15, (AX)(SI*2)
+
+stored1:
+	VPSRLD    $0x10, Z29, Z15
+	VMOVDQU16 Z30, K1, Z15
+	VPSLLD    $0x10, Z30, Z16
+	VMOVDQU16 Z29, K2, Z16
+	VPADDW    Z15, Z15, Z17
+	VPCMPUW   $0x04, Z3, Z17, K3
+	VPANDD    Z1, Z15, Z17
+	VPADDUSW  Z17, Z16, Z16
+	VPCMPUW   $0x06, Z2, Z16, K3, K3
+	VPADDW    Z1, Z15, K3, Z15
+	TESTL     DI, DI
+	JZ        cached2
+	VMOVNTDQ  Z15, 64(AX)(SI*2)
+	JMP       stored2
+
+cached2:
+	VMOVDQU16 Z15, 64(AX)(SI*2)
+
+stored2:
+	ADDQ $0x00000040, SI
+	SUBQ $0x00000040, BX
+	JMP  mainGroup
 
 mainUnit:
 	CMPQ        BX, $0x00000020
 	JLT         mainTail
 	VPSLLD      $0x10, (CX)(SI*2), Z15
 	VPANDD      (CX)(SI*2), Z0, Z16
-	PREFETCHT0  2048(CX)(SI*2)
+	PREFETCHT1  4096(CX)(SI*2)
 	VPSLLD      $0x10, (DX)(SI*2), Z17
 	VPANDD      (DX)(SI*2), Z0, Z18
 	VADDPS      Z17, Z15, Z15
 	VADDPS      Z18, Z16, Z16
-	VMAXPS      Z15, Z4, Z15
-	VMINPS      Z15, Z5, Z17
-	VADDPS      Z6, Z17, Z18
-	VMOVAPS     Z18, Z19
-	VPERMI2PS   Z14, Z13, Z19
-	VMOVAPS     Z18, Z20
-	VPERMI2PS   Z12, Z11, Z20
-	VFMADD213PS Z20, Z17, Z19
-	VMOVAPS     Z18, Z20
-	VPERMI2PS   Z10, Z9, Z20
-	VFMADD213PS Z20, Z17, Z19
-	VMOVAPS     Z18, Z18
-	VPERMI2PS   Z8, Z7, Z18
-	VFMADD213PS Z18, Z17, Z19
-	VMULPS      Z19, Z15, Z15
-	VMAXPS      Z16, Z4, Z16
-	VMINPS      Z16, Z5, Z17
-	VADDPS      Z6, Z17, Z18
-	VMOVAPS     Z18, Z19
-	VPERMI2PS   Z14, Z13, Z19
-	VMOVAPS     Z18, Z20
-	VPERMI2PS   Z12, Z11, Z20
-	VFMADD213PS Z20, Z17, Z19
-	VMOVAPS     Z18, Z20
-	VPERMI2PS   Z10, Z9, Z20
-	VFMADD213PS Z20, Z17, Z19
-	VMOVAPS     Z18, Z18
-	VPERMI2PS   Z8, Z7, Z18
-	VFMADD213PS Z18, Z17, Z19
-	VMULPS      Z19, Z16, Z16
-	VPSRLD      $0x10, Z15, Z17
-	VMOVDQU16   Z16, K1, Z17
-	VPSLLD      $0x10, Z16, Z16
-	VMOVDQU16   Z15, K2, Z16
-	VPADDW      Z17, Z17, Z15
-	VPCMPUW     $0x04, Z3, Z15, K3
-	VPANDD      Z1, Z17, Z15
-	VPADDUSW    Z15, Z16, Z16
+	VMAXPS      Z15, Z14, Z15
+	VMAXPS      Z16, Z14, Z16
+	VMINPS      Z15, Z4, Z17
+	VMINPS      Z16, Z4, Z18
+	VADDPS      Z5, Z17, Z19
+	VADDPS      Z5, Z18, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z13, Z12, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z13, Z12, Z22
+	VMOVAPS     Z19, Z23
+	VPERMI2PS   Z11, Z10, Z23
+	VFMADD213PS Z23, Z17, Z21
+	VMOVAPS     Z20, Z23
+	VPERMI2PS   Z11, Z10, Z23
+	VFMADD213PS Z23, Z18, Z22
+	VMOVAPS     Z19, Z23
+	VPERMI2PS   Z9, Z8, Z23
+	VFMADD213PS Z23, Z17, Z21
+	VMOVAPS     Z20, Z23
+	VPERMI2PS   Z9, Z8, Z23
+	VFMADD213PS Z23, Z18, Z22
+	VMOVAPS     Z19, Z19
+	VPERMI2PS   Z7, Z6, Z19
+	VFMADD213PS Z19, Z17, Z21
+	VMOVAPS     Z20, Z17
+	VPERMI2PS   Z7, Z6, Z17
+	VFMADD213PS Z17, Z18, Z22
+	VMULPS      Z21, Z15, Z21
+	VMULPS      Z22, Z16, Z22
+	VPSRLD      $0x10, Z21, Z15
+	VMOVDQU16   Z22, K1, Z15
+	VPSLLD      $0x10, Z22, Z16
+	VMOVDQU16   Z21, K2, Z16
+	VPADDW      Z15, Z15, Z17
+	VPCMPUW     $0x04, Z3, Z17, K3
+	VPANDD      Z1, Z15, Z17
+	VPADDUSW    Z17, Z16, Z16
 	VPCMPUW     $0x06, Z2, Z16, K3, K3
-	VPADDW      Z1, Z17, K3, Z17
+	VPADDW      Z1, Z15, K3, Z15
 	TESTL       DI, DI
-	JZ          cached1
-	VMOVNTDQ    Z17, (AX)(SI*2)
-	JMP         stored1
+	JZ          cached3
+	VMOVNTDQ    Z15, (AX)(SI*2)
+	JMP         stored3
 
-cached1:
-	VMOVDQU16 Z17, (AX)(SI*2)
+cached3:
+	VMOVDQU16 Z15, (AX)(SI*2)
 
-stored1:
+stored3:
 	ADDQ $0x00000020, SI
 	SUBQ $0x00000020, BX
 	JMP  mainUnit
@@ -8551,47 +9915,47 @@ mainTail:
 	VPANDD      Z18, Z0, Z0
 	VADDPS      Z17, Z15, Z15
 	VADDPS      Z0, Z16, Z16
-	VMAXPS      Z15, Z4, Z0
-	VMINPS      Z0, Z5, Z15
-	VADDPS      Z6, Z15, Z17
-	VMOVAPS     Z17, Z18
-	VPERMI2PS   Z14, Z13, Z18
-	VMOVAPS     Z17, Z19
-	VPERMI2PS   Z12, Z11, Z19
-	VFMADD213PS Z19, Z15, Z18
-	VMOVAPS     Z17, Z19
-	VPERMI2PS   Z10, Z9, Z19
-	VFMADD213PS Z19, Z15, Z18
-	VMOVAPS     Z17, Z17
-	VPERMI2PS   Z8, Z7, Z17
-	VFMADD213PS Z17, Z15, Z18
-	VMULPS      Z18, Z0, Z0
-	VMAXPS      Z16, Z4, Z4
-	VMINPS      Z4, Z5, Z5
-	VADDPS      Z6, Z5, Z6
-	VMOVAPS     Z6, Z15
-	VPERMI2PS   Z14, Z13, Z15
-	VMOVAPS     Z6, Z13
-	VPERMI2PS   Z12, Z11, Z13
-	VFMADD213PS Z13, Z5, Z15
-	VMOVAPS     Z6, Z11
-	VPERMI2PS   Z10, Z9, Z11
-	VFMADD213PS Z11, Z5, Z15
-	VMOVAPS     Z6, Z6
-	VPERMI2PS   Z8, Z7, Z6
-	VFMADD213PS Z6, Z5, Z15
-	VMULPS      Z15, Z4, Z4
-	VPSRLD      $0x10, Z0, Z5
-	VMOVDQU16   Z4, K1, Z5
-	VPSLLD      $0x10, Z4, Z4
-	VMOVDQU16   Z0, K2, Z4
-	VPADDW      Z5, Z5, Z0
-	VPCMPUW     $0x04, Z3, Z0, K1
-	VPANDD      Z1, Z5, Z0
-	VPADDUSW    Z0, Z4, Z4
+	VMAXPS      Z15, Z14, Z0
+	VMAXPS      Z16, Z14, Z14
+	VMINPS      Z0, Z4, Z15
+	VMINPS      Z14, Z4, Z4
+	VADDPS      Z5, Z15, Z16
+	VADDPS      Z5, Z4, Z5
+	VMOVAPS     Z16, Z17
+	VPERMI2PS   Z13, Z12, Z17
+	VMOVAPS     Z5, Z18
+	VPERMI2PS   Z13, Z12, Z18
+	VMOVAPS     Z16, Z12
+	VPERMI2PS   Z11, Z10, Z12
+	VFMADD213PS Z12, Z15, Z17
+	VMOVAPS     Z5, Z12
+	VPERMI2PS   Z11, Z10, Z12
+	VFMADD213PS Z12, Z4, Z18
+	VMOVAPS     Z16, Z10
+	VPERMI2PS   Z9, Z8, Z10
+	VFMADD213PS Z10, Z15, Z17
+	VMOVAPS     Z5, Z10
+	VPERMI2PS   Z9, Z8, Z10
+	VFMADD213PS Z10, Z4, Z18
+	VMOVAPS     Z16, Z8
+	VPERMI2PS   Z7, Z6, Z8
+	VFMADD213PS Z8, Z15, Z17
+	VMOVAPS     Z5, Z5
+	VPERMI2PS   Z7, Z6, Z5
+	VFMADD213PS Z5, Z4, Z18
+	VMULPS      Z17, Z0, Z17
+	VMULPS      Z18, Z14, Z18
+	VPSRLD      $0x10, Z17, Z0
+	VMOVDQU16   Z18, K1, Z0
+	VPSLLD      $0x10, Z18, Z4
+	VMOVDQU16   Z17, K2, Z4
+	VPADDW      Z0, Z0, Z5
+	VPCMPUW     $0x04, Z3, Z5, K1
+	VPANDD      Z1, Z0, Z5
+	VPADDUSW    Z5, Z4, Z4
 	VPCMPUW     $0x06, Z2, Z4, K1, K1
-	VPADDW      Z1, Z5, K1, Z5
-	VMOVDQU16   Z5, K3, (AX)(SI*2)
+	VPADDW      Z1, Z0, K1, Z0
+	VMOVDQU16   Z0, K3, (AX)(SI*2)
 
 mainDone:
 	VZEROUPPER
@@ -8763,81 +10127,132 @@ TEXT ·geluGradBF16AVX512(SB), NOSPLIT, $0-121
 	XORL         R8, R8
 	TESTQ        $0x0000003f, AX
 	CMOVQNE      R8, R9
-	VBROADCASTSS lanesc1800000<>+0(SB), Z4
-	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z4
-	VBROADCASTSS lanes40f7ae14<>+0(SB), Z5
-	VBROADCASTSS lanes4ac00000<>+0(SB), Z6
-	VMOVUPS      geluSlope0a<>+0(SB), Z7
-	VMOVUPS      geluSlope0b<>+0(SB), Z8
-	VMOVUPS      geluSlope1a<>+0(SB), Z9
-	VMOVUPS      geluSlope1b<>+0(SB), Z10
-	VMOVUPS      geluSlope2a<>+0(SB), Z11
-	VMOVUPS      geluSlope2b<>+0(SB), Z12
-	VMOVUPS      geluSlope3a<>+0(SB), Z13
-	VMOVUPS      geluSlope3b<>+0(SB), Z14
-	VMOVUPS      geluSlope4a<>+0(SB), Z15
-	VMOVUPS      geluSlope4b<>+0(SB), Z16
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z4
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z5
+	VMOVUPS      geluSlope0a<>+0(SB), Z6
+	VMOVUPS      geluSlope0b<>+0(SB), Z7
+	VMOVUPS      geluSlope1a<>+0(SB), Z8
+	VMOVUPS      geluSlope1b<>+0(SB), Z9
+	VMOVUPS      geluSlope2a<>+0(SB), Z10
+	VMOVUPS      geluSlope2b<>+0(SB), Z11
+	VMOVUPS      geluSlope3a<>+0(SB), Z12
+	VMOVUPS      geluSlope3b<>+0(SB), Z13
+	VMOVUPS      geluSlope4a<>+0(SB), Z14
+	VMOVUPS      geluSlope4b<>+0(SB), Z15
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z16
 	XORL         R8, R8
 
-mainUnit:
-	CMPQ        DI, $0x00000020
-	JLT         mainTail
+mainGroup:
+	CMPQ        DI, $0x00000040
+	JLT         mainUnit
 	VPSLLD      $0x10, (BX)(R8*2), Z17
 	VPANDD      (BX)(R8*2), Z0, Z18
-	PREFETCHT0  2048(BX)(R8*2)
-	VPSLLD      $0x10, (SI)(R8*2), Z19
-	VPANDD      (SI)(R8*2), Z0, Z20
-	VADDPS      Z19, Z17, Z17
-	VADDPS      Z20, Z18, Z18
-	VMAXPS      Z17, Z4, Z17
-	VMINPS      Z17, Z5, Z17
-	VADDPS      Z6, Z17, Z19
-	VMOVAPS     Z19, Z20
-	VPERMI2PS   Z16, Z15, Z20
-	VMOVAPS     Z19, Z21
-	VPERMI2PS   Z14, Z13, Z21
-	VFMADD213PS Z21, Z17, Z20
-	VMOVAPS     Z19, Z21
-	VPERMI2PS   Z12, Z11, Z21
-	VFMADD213PS Z21, Z17, Z20
-	VMOVAPS     Z19, Z21
-	VPERMI2PS   Z10, Z9, Z21
-	VFMADD213PS Z21, Z17, Z20
-	VMOVAPS     Z19, Z19
-	VPERMI2PS   Z8, Z7, Z19
-	VFMADD213PS Z19, Z17, Z20
-	VMAXPS      Z18, Z4, Z17
-	VMINPS      Z17, Z5, Z17
-	VADDPS      Z6, Z17, Z18
-	VMOVAPS     Z18, Z19
-	VPERMI2PS   Z16, Z15, Z19
-	VMOVAPS     Z18, Z21
-	VPERMI2PS   Z14, Z13, Z21
-	VFMADD213PS Z21, Z17, Z19
-	VMOVAPS     Z18, Z21
-	VPERMI2PS   Z12, Z11, Z21
-	VFMADD213PS Z21, Z17, Z19
-	VMOVAPS     Z18, Z21
-	VPERMI2PS   Z10, Z9, Z21
-	VFMADD213PS Z21, Z17, Z19
-	VMOVAPS     Z18, Z18
-	VPERMI2PS   Z8, Z7, Z18
-	VFMADD213PS Z18, Z17, Z19
+	PREFETCHT1  4096(BX)(R8*2)
+	VPSLLD      $0x10, 64(BX)(R8*2), Z19
+	VPANDD      64(BX)(R8*2), Z0, Z20
+	PREFETCHT1  4160(BX)(R8*2)
+	VPSLLD      $0x10, (SI)(R8*2), Z21
+	VPANDD      (SI)(R8*2), Z0, Z22
+	VPSLLD      $0x10, 64(SI)(R8*2), Z23
+	VPANDD      64(SI)(R8*2), Z0, Z24
+	VADDPS      Z21, Z17, Z17
+	VADDPS      Z22, Z18, Z18
+	VADDPS      Z23, Z19, Z19
+	VADDPS      Z24, Z20, Z20
+	VMAXPS      Z17, Z16, Z17
+	VMAXPS      Z18, Z16, Z18
+	VMAXPS      Z19, Z16, Z19
+	VMAXPS      Z20, Z16, Z20
+	VMINPS      Z17, Z4, Z17
+	VMINPS      Z18, Z4, Z18
+	VMINPS      Z19, Z4, Z19
+	VMINPS      Z20, Z4, Z20
+	VADDPS      Z5, Z17, Z21
+	VADDPS      Z5, Z18, Z22
+	VADDPS      Z5, Z19, Z23
+	VADDPS      Z5, Z20, Z24
+	VMOVAPS     Z21, Z25
+	VPERMI2PS   Z15, Z14, Z25
+	VMOVAPS     Z22, Z26
+	VPERMI2PS   Z15, Z14, Z26
+	VMOVAPS     Z23, Z27
+	VPERMI2PS   Z15, Z14, Z27
+	VMOVAPS     Z24, Z28
+	VPERMI2PS   Z15, Z14, Z28
+	VMOVAPS     Z21, Z29
+	VPERMI2PS   Z13, Z12, Z29
+	VFMADD213PS Z29, Z17, Z25
+	VMOVAPS     Z22, Z29
+	VPERMI2PS   Z13, Z12, Z29
+	VFMADD213PS Z29, Z18, Z26
+	VMOVAPS     Z23, Z29
+	VPERMI2PS   Z13, Z12, Z29
+	VFMADD213PS Z29, Z19, Z27
+	VMOVAPS     Z24, Z29
+	VPERMI2PS   Z13, Z12, Z29
+	VFMADD213PS Z29, Z20, Z28
+	VMOVAPS     Z21, Z29
+	VPERMI2PS   Z11, Z10, Z29
+	VFMADD213PS Z29, Z17, Z25
+	VMOVAPS     Z22, Z29
+	VPERMI2PS   Z11, Z10, Z29
+	VFMADD213PS Z29, Z18, Z26
+	VMOVAPS     Z23, Z29
+	VPERMI2PS   Z11, Z10, Z29
+	VFMADD213PS Z29, Z19, Z27
+	VMOVAPS     Z24, Z29
+	VPERMI2PS   Z11, Z10, Z29
+	VFMADD213PS Z29, Z20, Z28
+	VMOVAPS     Z21, Z29
+	VPERMI2PS   Z9, Z8, Z29
+	VFMADD213PS Z29, Z17, Z25
+	VMOVAPS     Z22, Z29
+	VPERMI2PS   Z9, Z8, Z29
+	VFMADD213PS Z29, Z18, Z26
+	VMOVAPS     Z23, Z29
+	VPERMI2PS   Z9, Z8, Z29
+	VFMADD213PS Z29, Z19, Z27
+	VMOVAPS     Z24, Z29
+	VPERMI2PS   Z9, Z8, Z29
+	VFMADD213PS Z29, Z20, Z28
+	VMOVAPS     Z21, Z21
+	VPERMI2PS   Z7, Z6, Z21
+	VFMADD213PS Z21, Z17, Z25
+	VMOVAPS     Z22, Z17
+	VPERMI2PS   Z7, Z6, Z17
+	VFMADD213PS Z17, Z18, Z26
+	VMOVAPS     Z23, Z17
+	VPERMI2PS   Z7, Z6, Z17
+	VFMADD213PS Z17, Z19, Z27
+	VMOVAPS     Z24, Z17
+	VPERMI2PS   Z7, Z6, Z17
+	VFMADD213PS Z17, Z20, Z28
 	VPSLLD      $0x10, (DX)(R8*2), Z17
 	VPANDD      (DX)(R8*2), Z0, Z18
-	PREFETCHT0  2048(DX)(R8*2)
-	VMULPS      Z17, Z20, Z20
-	VMULPS      Z18, Z19, Z19
+	PREFETCHT1  4096(DX)(R8*2)
+	VPSLLD      $0x10, 64(DX)(R8*2), Z19
+	VPANDD      64(DX)(R8*2), Z0, Z20
+	PREFETCHT1  4160(DX)(R8*2)
+	VMULPS      Z17, Z25, Z25
+	VMULPS      Z18, Z26, Z26
+	VMULPS      Z19, Z27, Z27
+	VMULPS      Z20, Z28, Z28
 	VMOVUPS     (CX)(R8*4), Z17
 	VMOVUPS     64(CX)(R8*4), Z18
-	VADDPS      Z20, Z17, Z17
-	VADDPS      Z19, Z18, Z18
+	VMOVUPS     128(CX)(R8*4), Z19
+	VMOVUPS     192(CX)(R8*4), Z20
+	VADDPS      Z25, Z17, Z17
+	VADDPS      Z26, Z18, Z18
+	VADDPS      Z27, Z19, Z19
+	VADDPS      Z28, Z20, Z20
 	VMOVUPS     Z17, (CX)(R8*4)
 	VMOVUPS     Z18, 64(CX)(R8*4)
-	VPSRLD      $0x10, Z20, Z17
-	VMOVDQU16   Z19, K1, Z17
-	VPSLLD      $0x10, Z19, Z18
-	VMOVDQU16   Z20, K2, Z18
+	VMOVUPS     Z19, 128(CX)(R8*4)
+	VMOVUPS     Z20, 192(CX)(R8*4)
+	VPSRLD      $0x10, Z25, Z17
+	VMOVDQU16   Z26, K1, Z17
+	VPSLLD      $0x10, Z26, Z18
+	VMOVDQU16   Z25, K2, Z18
 	VPADDW      Z17, Z17, Z19
 	VPCMPUW     $0x04, Z3, Z19, K3
 	VPANDD      Z1, Z17, Z19
@@ -8853,6 +10268,103 @@ cached1:
 	VMOVDQU16 Z17, (AX)(R8*2)
 
 stored1:
+	VPSRLD    $0x10, Z27, Z17
+	VMOVDQU16 Z28, K1, Z17
+	VPSLLD    $0x10, Z28, Z18
+	VMOVDQU16 Z27, K2, Z18
+	VPADDW    Z17, Z17, Z19
+	VPCMPUW   $0x04, Z3, Z19, K3
+	VPANDD    Z1, Z17, Z19
+	VPADDUSW  Z19, Z18, Z18
+	VPCMPUW   $0x06, Z2, Z18, K3, K3
+	VPADDW    Z1, Z17, K3, Z17
+	TESTL     R9, R9
+	JZ        cached2
+	VMOVNTDQ  Z17, 64(AX)(R8*2)
+	JMP       stored2
+
+cached2:
+	VMOVDQU16 Z17, 64(AX)(R8*2)
+
+stored2:
+	ADDQ $0x00000040, R8
+	SUBQ $0x00000040, DI
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ        DI, $0x00000020
+	JLT         mainTail
+	VPSLLD      $0x10, (BX)(R8*2), Z17
+	VPANDD      (BX)(R8*2), Z0, Z18
+	PREFETCHT1  4096(BX)(R8*2)
+	VPSLLD      $0x10, (SI)(R8*2), Z19
+	VPANDD      (SI)(R8*2), Z0, Z20
+	VADDPS      Z19, Z17, Z17
+	VADDPS      Z20, Z18, Z18
+	VMAXPS      Z17, Z16, Z17
+	VMAXPS      Z18, Z16, Z18
+	VMINPS      Z17, Z4, Z17
+	VMINPS      Z18, Z4, Z18
+	VADDPS      Z5, Z17, Z19
+	VADDPS      Z5, Z18, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z15, Z14, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z15, Z14, Z22
+	VMOVAPS     Z19, Z23
+	VPERMI2PS   Z13, Z12, Z23
+	VFMADD213PS Z23, Z17, Z21
+	VMOVAPS     Z20, Z23
+	VPERMI2PS   Z13, Z12, Z23
+	VFMADD213PS Z23, Z18, Z22
+	VMOVAPS     Z19, Z23
+	VPERMI2PS   Z11, Z10, Z23
+	VFMADD213PS Z23, Z17, Z21
+	VMOVAPS     Z20, Z23
+	VPERMI2PS   Z11, Z10, Z23
+	VFMADD213PS Z23, Z18, Z22
+	VMOVAPS     Z19, Z23
+	VPERMI2PS   Z9, Z8, Z23
+	VFMADD213PS Z23, Z17, Z21
+	VMOVAPS     Z20, Z23
+	VPERMI2PS   Z9, Z8, Z23
+	VFMADD213PS Z23, Z18, Z22
+	VMOVAPS     Z19, Z19
+	VPERMI2PS   Z7, Z6, Z19
+	VFMADD213PS Z19, Z17, Z21
+	VMOVAPS     Z20, Z17
+	VPERMI2PS   Z7, Z6, Z17
+	VFMADD213PS Z17, Z18, Z22
+	VPSLLD      $0x10, (DX)(R8*2), Z17
+	VPANDD      (DX)(R8*2), Z0, Z18
+	PREFETCHT1  4096(DX)(R8*2)
+	VMULPS      Z17, Z21, Z21
+	VMULPS      Z18, Z22, Z22
+	VMOVUPS     (CX)(R8*4), Z17
+	VMOVUPS     64(CX)(R8*4), Z18
+	VADDPS      Z21, Z17, Z17
+	VADDPS      Z22, Z18, Z18
+	VMOVUPS     Z17, (CX)(R8*4)
+	VMOVUPS     Z18, 64(CX)(R8*4)
+	VPSRLD      $0x10, Z21, Z17
+	VMOVDQU16   Z22, K1, Z17
+	VPSLLD      $0x10, Z22, Z18
+	VMOVDQU16   Z21, K2, Z18
+	VPADDW      Z17, Z17, Z19
+	VPCMPUW     $0x04, Z3, Z19, K3
+	VPANDD      Z1, Z17, Z19
+	VPADDUSW    Z19, Z18, Z18
+	VPCMPUW     $0x06, Z2, Z18, K3, K3
+	VPADDW      Z1, Z17, K3, Z17
+	TESTL       R9, R9
+	JZ          cached3
+	VMOVNTDQ    Z17, (AX)(R8*2)
+	JMP         stored3
+
+cached3:
+	VMOVDQU16 Z17, (AX)(R8*2)
+
+stored3:
 	ADDQ $0x00000020, R8
 	SUBQ $0x00000020, DI
 	JMP  mainUnit
@@ -8882,55 +10394,55 @@ mainTail:
 	VPANDD      Z20, Z0, Z20
 	VADDPS      Z19, Z17, Z17
 	VADDPS      Z20, Z18, Z18
-	VMAXPS      Z17, Z4, Z17
-	VMINPS      Z17, Z5, Z17
-	VADDPS      Z6, Z17, Z19
-	VMOVAPS     Z19, Z20
-	VPERMI2PS   Z16, Z15, Z20
-	VMOVAPS     Z19, Z21
-	VPERMI2PS   Z14, Z13, Z21
-	VFMADD213PS Z21, Z17, Z20
-	VMOVAPS     Z19, Z21
-	VPERMI2PS   Z12, Z11, Z21
-	VFMADD213PS Z21, Z17, Z20
-	VMOVAPS     Z19, Z21
-	VPERMI2PS   Z10, Z9, Z21
-	VFMADD213PS Z21, Z17, Z20
-	VMOVAPS     Z19, Z19
-	VPERMI2PS   Z8, Z7, Z19
-	VFMADD213PS Z19, Z17, Z20
-	VMAXPS      Z18, Z4, Z4
-	VMINPS      Z4, Z5, Z4
-	VADDPS      Z6, Z4, Z5
-	VMOVAPS     Z5, Z6
-	VPERMI2PS   Z16, Z15, Z6
-	VMOVAPS     Z5, Z15
-	VPERMI2PS   Z14, Z13, Z15
-	VFMADD213PS Z15, Z4, Z6
-	VMOVAPS     Z5, Z13
-	VPERMI2PS   Z12, Z11, Z13
-	VFMADD213PS Z13, Z4, Z6
-	VMOVAPS     Z5, Z11
-	VPERMI2PS   Z10, Z9, Z11
-	VFMADD213PS Z11, Z4, Z6
+	VMAXPS      Z17, Z16, Z17
+	VMAXPS      Z18, Z16, Z16
+	VMINPS      Z17, Z4, Z17
+	VMINPS      Z16, Z4, Z4
+	VADDPS      Z5, Z17, Z16
+	VADDPS      Z5, Z4, Z5
+	VMOVAPS     Z16, Z18
+	VPERMI2PS   Z15, Z14, Z18
+	VMOVAPS     Z5, Z19
+	VPERMI2PS   Z15, Z14, Z19
+	VMOVAPS     Z16, Z14
+	VPERMI2PS   Z13, Z12, Z14
+	VFMADD213PS Z14, Z17, Z18
+	VMOVAPS     Z5, Z14
+	VPERMI2PS   Z13, Z12, Z14
+	VFMADD213PS Z14, Z4, Z19
+	VMOVAPS     Z16, Z12
+	VPERMI2PS   Z11, Z10, Z12
+	VFMADD213PS Z12, Z17, Z18
+	VMOVAPS     Z5, Z12
+	VPERMI2PS   Z11, Z10, Z12
+	VFMADD213PS Z12, Z4, Z19
+	VMOVAPS     Z16, Z10
+	VPERMI2PS   Z9, Z8, Z10
+	VFMADD213PS Z10, Z17, Z18
+	VMOVAPS     Z5, Z10
+	VPERMI2PS   Z9, Z8, Z10
+	VFMADD213PS Z10, Z4, Z19
+	VMOVAPS     Z16, Z8
+	VPERMI2PS   Z7, Z6, Z8
+	VFMADD213PS Z8, Z17, Z18
 	VMOVAPS     Z5, Z5
-	VPERMI2PS   Z8, Z7, Z5
-	VFMADD213PS Z5, Z4, Z6
+	VPERMI2PS   Z7, Z6, Z5
+	VFMADD213PS Z5, Z4, Z19
 	VMOVDQU16.Z (DX)(R8*2), K5, Z5
 	VPSLLD      $0x10, Z5, Z4
 	VPANDD      Z5, Z0, Z0
-	VMULPS      Z4, Z20, Z20
-	VMULPS      Z0, Z6, Z6
+	VMULPS      Z4, Z18, Z18
+	VMULPS      Z0, Z19, Z19
 	VMOVUPS.Z   (CX)(R8*4), K3, Z0
 	VMOVUPS.Z   (CX)(R11*4), K4, Z4
-	VADDPS      Z20, Z0, Z0
-	VADDPS      Z6, Z4, Z4
+	VADDPS      Z18, Z0, Z0
+	VADDPS      Z19, Z4, Z4
 	VMOVUPS     Z0, K3, (CX)(R8*4)
 	VMOVUPS     Z4, K4, (CX)(R11*4)
-	VPSRLD      $0x10, Z20, Z0
-	VMOVDQU16   Z6, K1, Z0
-	VPSLLD      $0x10, Z6, Z4
-	VMOVDQU16   Z20, K2, Z4
+	VPSRLD      $0x10, Z18, Z0
+	VMOVDQU16   Z19, K1, Z0
+	VPSLLD      $0x10, Z19, Z4
+	VMOVDQU16   Z18, K2, Z4
 	VPADDW      Z0, Z0, Z5
 	VPCMPUW     $0x04, Z3, Z5, K1
 	VPANDD      Z1, Z0, Z5
@@ -9145,229 +10657,420 @@ TEXT ·geluErfBF16AVX512(SB), NOSPLIT, $0-73
 	CMOVQNE      SI, DI
 	VBROADCASTSS lanesc1800000<>+0(SB), Z4
 	VBROADCASTSS lanes41800000<>+0(SB), Z5
-	VBROADCASTSS lanesc2fc0000<>+0(SB), Z6
-	VBROADCASTSS lanes392385a5<>+0(SB), Z7
-	VBROADCASTSS lanes3aafb93b<>+0(SB), Z8
-	VBROADCASTSS lanes3c1d9387<>+0(SB), Z9
-	VBROADCASTSS lanes3d635739<>+0(SB), Z10
-	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z11
-	VBROADCASTSS lanes3f317219<>+0(SB), Z12
-	VBROADCASTSS lanes3f800000<>+0(SB), Z13
-	VBROADCASTSS lanes3f800000<>+0(SB), Z14
-	VBROADCASTSS lanes80000000<>+0(SB), Z15
-	VBROADCASTSS lanesbf38aa3b<>+0(SB), Z16
-	VBROADCASTSS lanes3ecccccd<>+0(SB), Z17
+	VBROADCASTSS lanes3f800000<>+0(SB), Z6
 	XORL         SI, SI
 
-mainUnit:
-	CMPQ             BX, $0x00000020
-	JLT              mainTail
-	VPSLLD           $0x10, (CX)(SI*2), Z18
-	VPANDD           (CX)(SI*2), Z0, Z19
-	PREFETCHT0       2048(CX)(SI*2)
-	VPSLLD           $0x10, (DX)(SI*2), Z20
-	VPANDD           (DX)(SI*2), Z0, Z21
-	VADDPS           Z20, Z18, Z18
-	VADDPS           Z21, Z19, Z19
-	VMAXPS           Z18, Z4, Z18
-	VMINPS           Z18, Z5, Z20
-	VMULPS           Z20, Z20, Z21
-	VMULPS           Z16, Z21, Z21
-	VRNDSCALEPS      $0x08, Z21, Z22
-	VSUBPS           Z22, Z21, Z23
-	VMOVUPS          Z7, Z24
-	VFMADD213PS      Z8, Z23, Z24
-	VFMADD213PS      Z9, Z23, Z24
-	VFMADD213PS      Z10, Z23, Z24
-	VFMADD213PS      Z11, Z23, Z24
-	VFMADD213PS      Z12, Z23, Z24
-	VFMADD213PS      Z13, Z23, Z24
-	VCMPPS           $0x15, Z6, Z21, K3
-	VSCALEFPS.Z      Z22, Z24, K3, Z24
-	VORPS            Z15, Z20, Z21
-	VMOVAPS          Z14, Z22
-	VFNMADD231PS     Z17, Z21, Z22
-	VRCP14PS         Z22, Z21
-	VFNMADD213PS     Z14, Z21, Z22
-	VFMADD213PS      Z21, Z21, Z22
-	VSUBPS           Z22, Z14, Z21
-	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z22
-	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z21, Z22
-	VMULPS           Z24, Z22, Z22
-	VSUBPS           Z22, Z14, Z21
-	VPMOVD2M         Z20, K3
-	VMOVAPS          Z22, K3, Z21
-	VMULPS           Z21, Z18, Z18
-	VMAXPS           Z19, Z4, Z19
-	VMINPS           Z19, Z5, Z20
-	VMULPS           Z20, Z20, Z21
-	VMULPS           Z16, Z21, Z21
-	VRNDSCALEPS      $0x08, Z21, Z22
-	VSUBPS           Z22, Z21, Z23
-	VMOVUPS          Z7, Z24
-	VFMADD213PS      Z8, Z23, Z24
-	VFMADD213PS      Z9, Z23, Z24
-	VFMADD213PS      Z10, Z23, Z24
-	VFMADD213PS      Z11, Z23, Z24
-	VFMADD213PS      Z12, Z23, Z24
-	VFMADD213PS      Z13, Z23, Z24
-	VCMPPS           $0x15, Z6, Z21, K3
-	VSCALEFPS.Z      Z22, Z24, K3, Z24
-	VORPS            Z15, Z20, Z21
-	VMOVAPS          Z14, Z22
-	VFNMADD231PS     Z17, Z21, Z22
-	VRCP14PS         Z22, Z21
-	VFNMADD213PS     Z14, Z21, Z22
-	VFMADD213PS      Z21, Z21, Z22
-	VSUBPS           Z22, Z14, Z21
-	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z22
-	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z21, Z22
-	VMULPS           Z24, Z22, Z22
-	VSUBPS           Z22, Z14, Z21
-	VPMOVD2M         Z20, K3
-	VMOVAPS          Z22, K3, Z21
-	VMULPS           Z21, Z19, Z19
-	VPSRLD           $0x10, Z18, Z20
-	VMOVDQU16        Z19, K1, Z20
-	VPSLLD           $0x10, Z19, Z19
-	VMOVDQU16        Z18, K2, Z19
-	VPADDW           Z20, Z20, Z18
-	VPCMPUW          $0x04, Z3, Z18, K3
-	VPANDD           Z1, Z20, Z18
-	VPADDUSW         Z18, Z19, Z19
-	VPCMPUW          $0x06, Z2, Z19, K3, K3
-	VPADDW           Z1, Z20, K3, Z20
-	TESTL            DI, DI
-	JZ               cached1
-	VMOVNTDQ         Z20, (AX)(SI*2)
-	JMP              stored1
+mainGroup:
+	CMPQ              BX, $0x00000040
+	JLT               mainUnit
+	VPSLLD            $0x10, (CX)(SI*2), Z7
+	VPANDD            (CX)(SI*2), Z0, Z8
+	PREFETCHT1        4096(CX)(SI*2)
+	VPSLLD            $0x10, 64(CX)(SI*2), Z9
+	VPANDD            64(CX)(SI*2), Z0, Z10
+	PREFETCHT1        4160(CX)(SI*2)
+	VPSLLD            $0x10, (DX)(SI*2), Z11
+	VPANDD            (DX)(SI*2), Z0, Z12
+	VPSLLD            $0x10, 64(DX)(SI*2), Z13
+	VPANDD            64(DX)(SI*2), Z0, Z14
+	VADDPS            Z11, Z7, Z7
+	VADDPS            Z12, Z8, Z8
+	VADDPS            Z13, Z9, Z9
+	VADDPS            Z14, Z10, Z10
+	VMAXPS            Z7, Z4, Z7
+	VMAXPS            Z8, Z4, Z8
+	VMAXPS            Z9, Z4, Z9
+	VMAXPS            Z10, Z4, Z10
+	VMINPS            Z7, Z5, Z11
+	VMINPS            Z8, Z5, Z12
+	VMINPS            Z9, Z5, Z13
+	VMINPS            Z10, Z5, Z14
+	VMULPS            Z11, Z11, Z15
+	VMULPS            Z12, Z12, Z16
+	VMULPS            Z13, Z13, Z17
+	VMULPS            Z14, Z14, Z18
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z15, Z15
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z16, Z16
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z17, Z17
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z18, Z18
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z19
+	VRNDSCALEPS       $0x08, Z15, Z20
+	VRNDSCALEPS       $0x08, Z16, Z21
+	VRNDSCALEPS       $0x08, Z17, Z22
+	VRNDSCALEPS       $0x08, Z18, Z23
+	VSUBPS            Z20, Z15, Z24
+	VSUBPS            Z21, Z16, Z25
+	VSUBPS            Z22, Z17, Z26
+	VSUBPS            Z23, Z18, Z27
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z28
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z29
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z30
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z31
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z26, Z30
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z27, Z31
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z26, Z30
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z27, Z31
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z26, Z30
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z27, Z31
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z26, Z30
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z27, Z31
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z26, Z30
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z27, Z31
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z26, Z30
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z27, Z31
+	VCMPPS            $0x15, Z19, Z15, K3
+	VSCALEFPS.Z       Z20, Z28, K3, Z28
+	VCMPPS            $0x15, Z19, Z16, K3
+	VSCALEFPS.Z       Z21, Z29, K3, Z29
+	VCMPPS            $0x15, Z19, Z17, K3
+	VSCALEFPS.Z       Z22, Z30, K3, Z30
+	VCMPPS            $0x15, Z19, Z18, K3
+	VSCALEFPS.Z       Z23, Z31, K3, Z31
+	VORPS.BCST        lanes80000000<>+0(SB), Z11, Z15
+	VORPS.BCST        lanes80000000<>+0(SB), Z12, Z16
+	VORPS.BCST        lanes80000000<>+0(SB), Z13, Z17
+	VORPS.BCST        lanes80000000<>+0(SB), Z14, Z18
+	VMOVAPS           Z6, Z19
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z15, Z19
+	VMOVAPS           Z6, Z20
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z16, Z20
+	VMOVAPS           Z6, Z21
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z17, Z21
+	VMOVAPS           Z6, Z22
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z18, Z22
+	VRCP14PS          Z19, Z15
+	VRCP14PS          Z20, Z16
+	VRCP14PS          Z21, Z17
+	VRCP14PS          Z22, Z18
+	VFNMADD213PS      Z6, Z15, Z19
+	VFNMADD213PS      Z6, Z16, Z20
+	VFNMADD213PS      Z6, Z17, Z21
+	VFNMADD213PS      Z6, Z18, Z22
+	VFMADD213PS       Z15, Z15, Z19
+	VFMADD213PS       Z16, Z16, Z20
+	VFMADD213PS       Z17, Z17, Z21
+	VFMADD213PS       Z18, Z18, Z22
+	VSUBPS            Z19, Z6, Z15
+	VSUBPS            Z20, Z6, Z16
+	VSUBPS            Z21, Z6, Z17
+	VSUBPS            Z22, Z6, Z18
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z23
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z24
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z25
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z26
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z15, Z23
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z16, Z24
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z17, Z25
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z18, Z26
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z15, Z23
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z16, Z24
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z17, Z25
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z18, Z26
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z15, Z23
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z16, Z24
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z17, Z25
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z18, Z26
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z15, Z23
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z16, Z24
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z17, Z25
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z18, Z26
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z15, Z23
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z16, Z24
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z17, Z25
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z18, Z26
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z15, Z23
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z16, Z24
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z17, Z25
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z18, Z26
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z15, Z23
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z16, Z24
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z17, Z25
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z18, Z26
+	VMULPS            Z28, Z23, Z23
+	VMULPS            Z29, Z24, Z24
+	VMULPS            Z30, Z25, Z25
+	VMULPS            Z31, Z26, Z26
+	VSUBPS            Z23, Z6, Z19
+	VSUBPS            Z24, Z6, Z20
+	VSUBPS            Z25, Z6, Z21
+	VSUBPS            Z26, Z6, Z22
+	VPMOVD2M          Z11, K3
+	VMOVAPS           Z23, K3, Z19
+	VPMOVD2M          Z12, K3
+	VMOVAPS           Z24, K3, Z20
+	VPMOVD2M          Z13, K3
+	VMOVAPS           Z25, K3, Z21
+	VPMOVD2M          Z14, K3
+	VMOVAPS           Z26, K3, Z22
+	VMULPS            Z19, Z7, Z19
+	VMULPS            Z20, Z8, Z20
+	VMULPS            Z21, Z9, Z21
+	VMULPS            Z22, Z10, Z22
+	VPSRLD            $0x10, Z19, Z7
+	VMOVDQU16         Z20, K1, Z7
+	VPSLLD            $0x10, Z20, Z8
+	VMOVDQU16         Z19, K2, Z8
+	VPADDW            Z7, Z7, Z9
+	VPCMPUW           $0x04, Z3, Z9, K3
+	VPANDD            Z1, Z7, Z9
+	VPADDUSW          Z9, Z8, Z8
+	VPCMPUW           $0x06, Z2, Z8, K3, K3
+	VPADDW            Z1, Z7, K3, Z7
+	TESTL             DI, DI
+	JZ                cached1
+	VMOVNTDQ          Z7, (AX)(SI*2)
+	JMP               stored1
 
 cached1:
-	VMOVDQU16 Z20, (AX)(SI*2)
+	VMOVDQU16 Z7, (AX)(SI*2)
 
 stored1:
+	VPSRLD    $0x10, Z21, Z7
+	VMOVDQU16 Z22, K1, Z7
+	VPSLLD    $0x10, Z22, Z8
+	VMOVDQU16 Z21, K2, Z8
+	VPADDW    Z7, Z7, Z9
+	VPCMPUW   $0x04, Z3, Z9, K3
+	VPANDD    Z1, Z7, Z9
+	VPADDUSW  Z9, Z8, Z8
+	VPCMPUW   $0x06, Z2, Z8, K3, K3
+	VPADDW    Z1, Z7, K3, Z7
+	TESTL     DI, DI
+	JZ        cached2
+	VMOVNTDQ  Z7, 64(AX)(SI*2)
+	JMP       stored2
+
+cached2:
+	VMOVDQU16 Z7, 64(AX)(SI*2)
+
+stored2:
+	ADDQ $0x00000040, SI
+	SUBQ $0x00000040, BX
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ              BX, $0x00000020
+	JLT               mainTail
+	VPSLLD            $0x10, (CX)(SI*2), Z7
+	VPANDD            (CX)(SI*2), Z0, Z8
+	PREFETCHT1        4096(CX)(SI*2)
+	VPSLLD            $0x10, (DX)(SI*2), Z9
+	VPANDD            (DX)(SI*2), Z0, Z10
+	VADDPS            Z9, Z7, Z7
+	VADDPS            Z10, Z8, Z8
+	VMAXPS            Z7, Z4, Z7
+	VMAXPS            Z8, Z4, Z8
+	VMINPS            Z7, Z5, Z9
+	VMINPS            Z8, Z5, Z10
+	VMULPS            Z9, Z9, Z11
+	VMULPS            Z10, Z10, Z12
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z11, Z11
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z12, Z12
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z13
+	VRNDSCALEPS       $0x08, Z11, Z14
+	VRNDSCALEPS       $0x08, Z12, Z15
+	VSUBPS            Z14, Z11, Z16
+	VSUBPS            Z15, Z12, Z17
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z18
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z19
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z17, Z19
+	VCMPPS            $0x15, Z13, Z11, K3
+	VSCALEFPS.Z       Z14, Z18, K3, Z18
+	VCMPPS            $0x15, Z13, Z12, K3
+	VSCALEFPS.Z       Z15, Z19, K3, Z19
+	VORPS.BCST        lanes80000000<>+0(SB), Z9, Z11
+	VORPS.BCST        lanes80000000<>+0(SB), Z10, Z12
+	VMOVAPS           Z6, Z13
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z11, Z13
+	VMOVAPS           Z6, Z14
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z12, Z14
+	VRCP14PS          Z13, Z11
+	VRCP14PS          Z14, Z12
+	VFNMADD213PS      Z6, Z11, Z13
+	VFNMADD213PS      Z6, Z12, Z14
+	VFMADD213PS       Z11, Z11, Z13
+	VFMADD213PS       Z12, Z12, Z14
+	VSUBPS            Z13, Z6, Z11
+	VSUBPS            Z14, Z6, Z12
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z15
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z16
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z11, Z15
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z12, Z16
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z11, Z15
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z12, Z16
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z11, Z15
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z12, Z16
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z11, Z15
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z12, Z16
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z11, Z15
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z12, Z16
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z11, Z15
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z12, Z16
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z11, Z15
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z12, Z16
+	VMULPS            Z18, Z15, Z15
+	VMULPS            Z19, Z16, Z16
+	VSUBPS            Z15, Z6, Z13
+	VSUBPS            Z16, Z6, Z14
+	VPMOVD2M          Z9, K3
+	VMOVAPS           Z15, K3, Z13
+	VPMOVD2M          Z10, K3
+	VMOVAPS           Z16, K3, Z14
+	VMULPS            Z13, Z7, Z13
+	VMULPS            Z14, Z8, Z14
+	VPSRLD            $0x10, Z13, Z7
+	VMOVDQU16         Z14, K1, Z7
+	VPSLLD            $0x10, Z14, Z8
+	VMOVDQU16         Z13, K2, Z8
+	VPADDW            Z7, Z7, Z9
+	VPCMPUW           $0x04, Z3, Z9, K3
+	VPANDD            Z1, Z7, Z9
+	VPADDUSW          Z9, Z8, Z8
+	VPCMPUW           $0x06, Z2, Z8, K3, K3
+	VPADDW            Z1, Z7, K3, Z7
+	TESTL             DI, DI
+	JZ                cached3
+	VMOVNTDQ          Z7, (AX)(SI*2)
+	JMP               stored3
+
+cached3:
+	VMOVDQU16 Z7, (AX)(SI*2)
+
+stored3:
 	ADDQ $0x00000020, SI
 	SUBQ $0x00000020, BX
 	JMP  mainUnit
 
 mainTail:
-	TESTQ            BX, BX
-	JZ               mainDone
-	MOVQ             BX, R8
-	SHRQ             $0x01, R8
-	MOVQ             BX, DI
-	SUBQ             R8, DI
-	LEAQ             (SI)(DI*1), R9
-	MOVL             $0xffffffff, R9
-	BZHIL            DI, R9, R9
-	KMOVD            R9, K3
-	MOVL             $0xffffffff, DI
-	BZHIL            R8, DI, DI
-	KMOVD            DI, K3
-	MOVL             $0xffffffff, DI
-	BZHIL            BX, DI, DI
-	KMOVD            DI, K3
-	VMOVDQU16.Z      (CX)(SI*2), K3, Z19
-	VPSLLD           $0x10, Z19, Z18
-	VPANDD           Z19, Z0, Z19
-	VMOVDQU16.Z      (DX)(SI*2), K3, Z21
-	VPSLLD           $0x10, Z21, Z20
-	VPANDD           Z21, Z0, Z0
-	VADDPS           Z20, Z18, Z18
-	VADDPS           Z0, Z19, Z19
-	VMAXPS           Z18, Z4, Z0
-	VMINPS           Z0, Z5, Z18
-	VMULPS           Z18, Z18, Z20
-	VMULPS           Z16, Z20, Z20
-	VRNDSCALEPS      $0x08, Z20, Z21
-	VSUBPS           Z21, Z20, Z22
-	VMOVUPS          Z7, Z23
-	VFMADD213PS      Z8, Z22, Z23
-	VFMADD213PS      Z9, Z22, Z23
-	VFMADD213PS      Z10, Z22, Z23
-	VFMADD213PS      Z11, Z22, Z23
-	VFMADD213PS      Z12, Z22, Z23
-	VFMADD213PS      Z13, Z22, Z23
-	VCMPPS           $0x15, Z6, Z20, K4
-	VSCALEFPS.Z      Z21, Z23, K4, Z23
-	VORPS            Z15, Z18, Z20
-	VMOVAPS          Z14, Z21
-	VFNMADD231PS     Z17, Z20, Z21
-	VRCP14PS         Z21, Z20
-	VFNMADD213PS     Z14, Z20, Z21
-	VFMADD213PS      Z20, Z20, Z21
-	VSUBPS           Z21, Z14, Z20
-	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z21
-	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z20, Z21
-	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z20, Z21
-	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z20, Z21
-	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z20, Z21
-	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z20, Z21
-	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z20, Z21
-	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z20, Z21
-	VMULPS           Z23, Z21, Z21
-	VSUBPS           Z21, Z14, Z20
-	VPMOVD2M         Z18, K4
-	VMOVAPS          Z21, K4, Z20
-	VMULPS           Z20, Z0, Z0
-	VMAXPS           Z19, Z4, Z4
-	VMINPS           Z4, Z5, Z5
-	VMULPS           Z5, Z5, Z18
-	VMULPS           Z16, Z18, Z18
-	VRNDSCALEPS      $0x08, Z18, Z16
-	VSUBPS           Z16, Z18, Z19
-	VMOVUPS          Z7, Z7
-	VFMADD213PS      Z8, Z19, Z7
-	VFMADD213PS      Z9, Z19, Z7
-	VFMADD213PS      Z10, Z19, Z7
-	VFMADD213PS      Z11, Z19, Z7
-	VFMADD213PS      Z12, Z19, Z7
-	VFMADD213PS      Z13, Z19, Z7
-	VCMPPS           $0x15, Z6, Z18, K4
-	VSCALEFPS.Z      Z16, Z7, K4, Z7
-	VORPS            Z15, Z5, Z6
-	VMOVAPS          Z14, Z8
-	VFNMADD231PS     Z17, Z6, Z8
-	VRCP14PS         Z8, Z6
-	VFNMADD213PS     Z14, Z6, Z8
-	VFMADD213PS      Z6, Z6, Z8
-	VSUBPS           Z8, Z14, Z6
-	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z8
-	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z6, Z8
-	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z6, Z8
-	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z6, Z8
-	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z6, Z8
-	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z6, Z8
-	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z6, Z8
-	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z6, Z8
-	VMULPS           Z7, Z8, Z8
-	VSUBPS           Z8, Z14, Z6
-	VPMOVD2M         Z5, K4
-	VMOVAPS          Z8, K4, Z6
-	VMULPS           Z6, Z4, Z4
-	VPSRLD           $0x10, Z0, Z5
-	VMOVDQU16        Z4, K1, Z5
-	VPSLLD           $0x10, Z4, Z4
-	VMOVDQU16        Z0, K2, Z4
-	VPADDW           Z5, Z5, Z0
-	VPCMPUW          $0x04, Z3, Z0, K1
-	VPANDD           Z1, Z5, Z0
-	VPADDUSW         Z0, Z4, Z4
-	VPCMPUW          $0x06, Z2, Z4, K1, K1
-	VPADDW           Z1, Z5, K1, Z5
-	VMOVDQU16        Z5, K3, (AX)(SI*2)
+	TESTQ             BX, BX
+	JZ                mainDone
+	MOVQ              BX, R8
+	SHRQ              $0x01, R8
+	MOVQ              BX, DI
+	SUBQ              R8, DI
+	LEAQ              (SI)(DI*1), R9
+	MOVL              $0xffffffff, R9
+	BZHIL             DI, R9, R9
+	KMOVD             R9, K3
+	MOVL              $0xffffffff, DI
+	BZHIL             R8, DI, DI
+	KMOVD             DI, K3
+	MOVL              $0xffffffff, DI
+	BZHIL             BX, DI, DI
+	KMOVD             DI, K3
+	VMOVDQU16.Z       (CX)(SI*2), K3, Z8
+	VPSLLD            $0x10, Z8, Z7
+	VPANDD            Z8, Z0, Z8
+	VMOVDQU16.Z       (DX)(SI*2), K3, Z10
+	VPSLLD            $0x10, Z10, Z9
+	VPANDD            Z10, Z0, Z0
+	VADDPS            Z9, Z7, Z7
+	VADDPS            Z0, Z8, Z8
+	VMAXPS            Z7, Z4, Z0
+	VMAXPS            Z8, Z4, Z4
+	VMINPS            Z0, Z5, Z7
+	VMINPS            Z4, Z5, Z5
+	VMULPS            Z7, Z7, Z8
+	VMULPS            Z5, Z5, Z9
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z8, Z8
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z9, Z9
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z10
+	VRNDSCALEPS       $0x08, Z8, Z11
+	VRNDSCALEPS       $0x08, Z9, Z12
+	VSUBPS            Z11, Z8, Z13
+	VSUBPS            Z12, Z9, Z14
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z15
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z16
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z14, Z16
+	VCMPPS            $0x15, Z10, Z8, K4
+	VSCALEFPS.Z       Z11, Z15, K4, Z15
+	VCMPPS            $0x15, Z10, Z9, K4
+	VSCALEFPS.Z       Z12, Z16, K4, Z16
+	VORPS.BCST        lanes80000000<>+0(SB), Z7, Z8
+	VORPS.BCST        lanes80000000<>+0(SB), Z5, Z9
+	VMOVAPS           Z6, Z10
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z8, Z10
+	VMOVAPS           Z6, Z11
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z9, Z11
+	VRCP14PS          Z10, Z8
+	VRCP14PS          Z11, Z9
+	VFNMADD213PS      Z6, Z8, Z10
+	VFNMADD213PS      Z6, Z9, Z11
+	VFMADD213PS       Z8, Z8, Z10
+	VFMADD213PS       Z9, Z9, Z11
+	VSUBPS            Z10, Z6, Z8
+	VSUBPS            Z11, Z6, Z9
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z12
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z13
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z9, Z13
+	VMULPS            Z15, Z12, Z12
+	VMULPS            Z16, Z13, Z13
+	VSUBPS            Z12, Z6, Z10
+	VSUBPS            Z13, Z6, Z11
+	VPMOVD2M          Z7, K4
+	VMOVAPS           Z12, K4, Z10
+	VPMOVD2M          Z5, K4
+	VMOVAPS           Z13, K4, Z11
+	VMULPS            Z10, Z0, Z10
+	VMULPS            Z11, Z4, Z11
+	VPSRLD            $0x10, Z10, Z0
+	VMOVDQU16         Z11, K1, Z0
+	VPSLLD            $0x10, Z11, Z4
+	VMOVDQU16         Z10, K2, Z4
+	VPADDW            Z0, Z0, Z5
+	VPCMPUW           $0x04, Z3, Z5, K1
+	VPANDD            Z1, Z0, Z5
+	VPADDUSW          Z5, Z4, Z4
+	VPCMPUW           $0x06, Z2, Z4, K1, K1
+	VPADDW            Z1, Z0, K1, Z0
+	VMOVDQU16         Z0, K3, (AX)(SI*2)
 
 mainDone:
 	VZEROUPPER
@@ -9397,256 +11100,472 @@ TEXT ·geluErfGradBF16AVX512(SB), NOSPLIT, $0-121
 	CMOVQNE      R8, R9
 	VBROADCASTSS lanesc1800000<>+0(SB), Z4
 	VBROADCASTSS lanes41800000<>+0(SB), Z5
-	VBROADCASTSS lanes3ecc422a<>+0(SB), Z6
-	VBROADCASTSS lanesc2fc0000<>+0(SB), Z7
-	VBROADCASTSS lanes392385a5<>+0(SB), Z8
-	VBROADCASTSS lanes3aafb93b<>+0(SB), Z9
-	VBROADCASTSS lanes3c1d9387<>+0(SB), Z10
-	VBROADCASTSS lanes3d635739<>+0(SB), Z11
-	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z12
-	VBROADCASTSS lanes3f317219<>+0(SB), Z13
-	VBROADCASTSS lanes3f800000<>+0(SB), Z14
-	VBROADCASTSS lanes3f800000<>+0(SB), Z15
-	VBROADCASTSS lanes80000000<>+0(SB), Z16
-	VBROADCASTSS lanesbf38aa3b<>+0(SB), Z17
-	VBROADCASTSS lanes3ecccccd<>+0(SB), Z18
+	VBROADCASTSS lanes3f800000<>+0(SB), Z6
 	XORL         R8, R8
 
-mainUnit:
-	CMPQ             DI, $0x00000020
-	JLT              mainTail
-	VPSLLD           $0x10, (BX)(R8*2), Z19
-	VPANDD           (BX)(R8*2), Z0, Z20
-	PREFETCHT0       2048(BX)(R8*2)
-	VPSLLD           $0x10, (SI)(R8*2), Z21
-	VPANDD           (SI)(R8*2), Z0, Z22
-	VADDPS           Z21, Z19, Z19
-	VADDPS           Z22, Z20, Z20
-	VMAXPS           Z19, Z4, Z19
-	VMINPS           Z19, Z5, Z19
-	VMULPS           Z19, Z19, Z21
-	VMULPS           Z17, Z21, Z21
-	VRNDSCALEPS      $0x08, Z21, Z22
-	VSUBPS           Z22, Z21, Z23
-	VMOVUPS          Z8, Z24
-	VFMADD213PS      Z9, Z23, Z24
-	VFMADD213PS      Z10, Z23, Z24
-	VFMADD213PS      Z11, Z23, Z24
-	VFMADD213PS      Z12, Z23, Z24
-	VFMADD213PS      Z13, Z23, Z24
-	VFMADD213PS      Z14, Z23, Z24
-	VCMPPS           $0x15, Z7, Z21, K3
-	VSCALEFPS.Z      Z22, Z24, K3, Z24
-	VORPS            Z16, Z19, Z21
-	VMOVAPS          Z15, Z22
-	VFNMADD231PS     Z18, Z21, Z22
-	VRCP14PS         Z22, Z21
-	VFNMADD213PS     Z15, Z21, Z22
-	VFMADD213PS      Z21, Z21, Z22
-	VSUBPS           Z22, Z15, Z21
-	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z22
-	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z21, Z22
-	VMULPS           Z24, Z22, Z22
-	VSUBPS           Z22, Z15, Z21
-	VPMOVD2M         Z19, K3
-	VMOVAPS          Z22, K3, Z21
-	VMULPS           Z19, Z24, Z24
-	VFMADD231PS      Z6, Z24, Z21
-	VMAXPS           Z20, Z4, Z19
-	VMINPS           Z19, Z5, Z19
-	VMULPS           Z19, Z19, Z20
-	VMULPS           Z17, Z20, Z20
-	VRNDSCALEPS      $0x08, Z20, Z22
-	VSUBPS           Z22, Z20, Z23
-	VMOVUPS          Z8, Z24
-	VFMADD213PS      Z9, Z23, Z24
-	VFMADD213PS      Z10, Z23, Z24
-	VFMADD213PS      Z11, Z23, Z24
-	VFMADD213PS      Z12, Z23, Z24
-	VFMADD213PS      Z13, Z23, Z24
-	VFMADD213PS      Z14, Z23, Z24
-	VCMPPS           $0x15, Z7, Z20, K3
-	VSCALEFPS.Z      Z22, Z24, K3, Z24
-	VORPS            Z16, Z19, Z20
-	VMOVAPS          Z15, Z22
-	VFNMADD231PS     Z18, Z20, Z22
-	VRCP14PS         Z22, Z20
-	VFNMADD213PS     Z15, Z20, Z22
-	VFMADD213PS      Z20, Z20, Z22
-	VSUBPS           Z22, Z15, Z20
-	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z22
-	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z20, Z22
-	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z20, Z22
-	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z20, Z22
-	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z20, Z22
-	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z20, Z22
-	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z20, Z22
-	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z20, Z22
-	VMULPS           Z24, Z22, Z22
-	VSUBPS           Z22, Z15, Z20
-	VPMOVD2M         Z19, K3
-	VMOVAPS          Z22, K3, Z20
-	VMULPS           Z19, Z24, Z24
-	VFMADD231PS      Z6, Z24, Z20
-	VPSLLD           $0x10, (DX)(R8*2), Z19
-	VPANDD           (DX)(R8*2), Z0, Z22
-	PREFETCHT0       2048(DX)(R8*2)
-	VMULPS           Z19, Z21, Z21
-	VMULPS           Z22, Z20, Z20
-	VMOVUPS          (CX)(R8*4), Z19
-	VMOVUPS          64(CX)(R8*4), Z22
-	VADDPS           Z21, Z19, Z19
-	VADDPS           Z20, Z22, Z22
-	VMOVUPS          Z19, (CX)(R8*4)
-	VMOVUPS          Z22, 64(CX)(R8*4)
-	VPSRLD           $0x10, Z21, Z19
-	VMOVDQU16        Z20, K1, Z19
-	VPSLLD           $0x10, Z20, Z20
-	VMOVDQU16        Z21, K2, Z20
-	VPADDW           Z19, Z19, Z21
-	VPCMPUW          $0x04, Z3, Z21, K3
-	VPANDD           Z1, Z19, Z21
-	VPADDUSW         Z21, Z20, Z20
-	VPCMPUW          $0x06, Z2, Z20, K3, K3
-	VPADDW           Z1, Z19, K3, Z19
-	TESTL            R9, R9
-	JZ               cached1
-	VMOVNTDQ         Z19, (AX)(R8*2)
-	JMP              stored1
+mainGroup:
+	CMPQ              DI, $0x00000040
+	JLT               mainUnit
+	VPSLLD            $0x10, (BX)(R8*2), Z7
+	VPANDD            (BX)(R8*2), Z0, Z8
+	PREFETCHT1        4096(BX)(R8*2)
+	VPSLLD            $0x10, 64(BX)(R8*2), Z9
+	VPANDD            64(BX)(R8*2), Z0, Z10
+	PREFETCHT1        4160(BX)(R8*2)
+	VPSLLD            $0x10, (SI)(R8*2), Z11
+	VPANDD            (SI)(R8*2), Z0, Z12
+	VPSLLD            $0x10, 64(SI)(R8*2), Z13
+	VPANDD            64(SI)(R8*2), Z0, Z14
+	VADDPS            Z11, Z7, Z7
+	VADDPS            Z12, Z8, Z8
+	VADDPS            Z13, Z9, Z9
+	VADDPS            Z14, Z10, Z10
+	VMAXPS            Z7, Z4, Z7
+	VMAXPS            Z8, Z4, Z8
+	VMAXPS            Z9, Z4, Z9
+	VMAXPS            Z10, Z4, Z10
+	VMINPS            Z7, Z5, Z7
+	VMINPS            Z8, Z5, Z8
+	VMINPS            Z9, Z5, Z9
+	VMINPS            Z10, Z5, Z10
+	VMULPS            Z7, Z7, Z11
+	VMULPS            Z8, Z8, Z12
+	VMULPS            Z9, Z9, Z13
+	VMULPS            Z10, Z10, Z14
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z11, Z11
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z12, Z12
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z13, Z13
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z14, Z14
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z15
+	VRNDSCALEPS       $0x08, Z11, Z16
+	VRNDSCALEPS       $0x08, Z12, Z17
+	VRNDSCALEPS       $0x08, Z13, Z18
+	VRNDSCALEPS       $0x08, Z14, Z19
+	VSUBPS            Z16, Z11, Z20
+	VSUBPS            Z17, Z12, Z21
+	VSUBPS            Z18, Z13, Z22
+	VSUBPS            Z19, Z14, Z23
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z24
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z25
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z26
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z27
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z23, Z27
+	VCMPPS            $0x15, Z15, Z11, K3
+	VSCALEFPS.Z       Z16, Z24, K3, Z24
+	VCMPPS            $0x15, Z15, Z12, K3
+	VSCALEFPS.Z       Z17, Z25, K3, Z25
+	VCMPPS            $0x15, Z15, Z13, K3
+	VSCALEFPS.Z       Z18, Z26, K3, Z26
+	VCMPPS            $0x15, Z15, Z14, K3
+	VSCALEFPS.Z       Z19, Z27, K3, Z27
+	VORPS.BCST        lanes80000000<>+0(SB), Z7, Z11
+	VORPS.BCST        lanes80000000<>+0(SB), Z8, Z12
+	VORPS.BCST        lanes80000000<>+0(SB), Z9, Z13
+	VORPS.BCST        lanes80000000<>+0(SB), Z10, Z14
+	VMOVAPS           Z6, Z15
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z11, Z15
+	VMOVAPS           Z6, Z16
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z12, Z16
+	VMOVAPS           Z6, Z17
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z13, Z17
+	VMOVAPS           Z6, Z18
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z14, Z18
+	VRCP14PS          Z15, Z11
+	VRCP14PS          Z16, Z12
+	VRCP14PS          Z17, Z13
+	VRCP14PS          Z18, Z14
+	VFNMADD213PS      Z6, Z11, Z15
+	VFNMADD213PS      Z6, Z12, Z16
+	VFNMADD213PS      Z6, Z13, Z17
+	VFNMADD213PS      Z6, Z14, Z18
+	VFMADD213PS       Z11, Z11, Z15
+	VFMADD213PS       Z12, Z12, Z16
+	VFMADD213PS       Z13, Z13, Z17
+	VFMADD213PS       Z14, Z14, Z18
+	VSUBPS            Z15, Z6, Z11
+	VSUBPS            Z16, Z6, Z12
+	VSUBPS            Z17, Z6, Z13
+	VSUBPS            Z18, Z6, Z14
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z19
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z20
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z21
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z22
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z14, Z22
+	VMULPS            Z24, Z19, Z19
+	VMULPS            Z25, Z20, Z20
+	VMULPS            Z26, Z21, Z21
+	VMULPS            Z27, Z22, Z22
+	VSUBPS            Z19, Z6, Z15
+	VSUBPS            Z20, Z6, Z16
+	VSUBPS            Z21, Z6, Z17
+	VSUBPS            Z22, Z6, Z18
+	VPMOVD2M          Z7, K3
+	VMOVAPS           Z19, K3, Z15
+	VPMOVD2M          Z8, K3
+	VMOVAPS           Z20, K3, Z16
+	VPMOVD2M          Z9, K3
+	VMOVAPS           Z21, K3, Z17
+	VPMOVD2M          Z10, K3
+	VMOVAPS           Z22, K3, Z18
+	VMULPS            Z7, Z24, Z24
+	VMULPS            Z8, Z25, Z25
+	VMULPS            Z9, Z26, Z26
+	VMULPS            Z10, Z27, Z27
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z24, Z15
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z25, Z16
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z26, Z17
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z27, Z18
+	VPSLLD            $0x10, (DX)(R8*2), Z7
+	VPANDD            (DX)(R8*2), Z0, Z8
+	PREFETCHT1        4096(DX)(R8*2)
+	VPSLLD            $0x10, 64(DX)(R8*2), Z9
+	VPANDD            64(DX)(R8*2), Z0, Z10
+	PREFETCHT1        4160(DX)(R8*2)
+	VMULPS            Z7, Z15, Z15
+	VMULPS            Z8, Z16, Z16
+	VMULPS            Z9, Z17, Z17
+	VMULPS            Z10, Z18, Z18
+	VMOVUPS           (CX)(R8*4), Z7
+	VMOVUPS           64(CX)(R8*4), Z8
+	VMOVUPS           128(CX)(R8*4), Z9
+	VMOVUPS           192(CX)(R8*4), Z10
+	VADDPS            Z15, Z7, Z7
+	VADDPS            Z16, Z8, Z8
+	VADDPS            Z17, Z9, Z9
+	VADDPS            Z18, Z10, Z10
+	VMOVUPS           Z7, (CX)(R8*4)
+	VMOVUPS           Z8, 64(CX)(R8*4)
+	VMOVUPS           Z9, 128(CX)(R8*4)
+	VMOVUPS           Z10, 192(CX)(R8*4)
+	VPSRLD            $0x10, Z15, Z7
+	VMOVDQU16         Z16, K1, Z7
+	VPSLLD            $0x10, Z16, Z8
+	VMOVDQU16         Z15, K2, Z8
+	VPADDW            Z7, Z7, Z9
+	VPCMPUW           $0x04, Z3, Z9, K3
+	VPANDD            Z1, Z7, Z9
+	VPADDUSW          Z9, Z8, Z8
+	VPCMPUW           $0x06, Z2, Z8, K3, K3
+	VPADDW            Z1, Z7, K3, Z7
+	TESTL             R9, R9
+	JZ                cached1
+	VMOVNTDQ          Z7, (AX)(R8*2)
+	JMP               stored1
 
 cached1:
-	VMOVDQU16 Z19, (AX)(R8*2)
+	VMOVDQU16 Z7, (AX)(R8*2)
 
 stored1:
+	VPSRLD    $0x10, Z17, Z7
+	VMOVDQU16 Z18, K1, Z7
+	VPSLLD    $0x10, Z18, Z8
+	VMOVDQU16 Z17, K2, Z8
+	VPADDW    Z7, Z7, Z9
+	VPCMPUW   $0x04, Z3, Z9, K3
+	VPANDD    Z1, Z7, Z9
+	VPADDUSW  Z9, Z8, Z8
+	VPCMPUW   $0x06, Z2, Z8, K3, K3
+	VPADDW    Z1, Z7, K3, Z7
+	TESTL     R9, R9
+	JZ        cached2
+	VMOVNTDQ  Z7, 64(AX)(R8*2)
+	JMP       stored2
+
+cached2:
+	VMOVDQU16 Z7, 64(AX)(R8*2)
+
+stored2:
+	ADDQ $0x00000040, R8
+	SUBQ $0x00000040, DI
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ              DI, $0x00000020
+	JLT               mainTail
+	VPSLLD            $0x10, (BX)(R8*2), Z7
+	VPANDD            (BX)(R8*2), Z0, Z8
+	PREFETCHT1        4096(BX)(R8*2)
+	VPSLLD            $0x10, (SI)(R8*2), Z9
+	VPANDD            (SI)(R8*2), Z0, Z10
+	VADDPS            Z9, Z7, Z7
+	VADDPS            Z10, Z8, Z8
+	VMAXPS            Z7, Z4, Z7
+	VMAXPS            Z8, Z4, Z8
+	VMINPS            Z7, Z5, Z7
+	VMINPS            Z8, Z5, Z8
+	VMULPS            Z7, Z7, Z9
+	VMULPS            Z8, Z8, Z10
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z9, Z9
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z10, Z10
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z11
+	VRNDSCALEPS       $0x08, Z9, Z12
+	VRNDSCALEPS       $0x08, Z10, Z13
+	VSUBPS            Z12, Z9, Z14
+	VSUBPS            Z13, Z10, Z15
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z16
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z17
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z15, Z17
+	VCMPPS            $0x15, Z11, Z9, K3
+	VSCALEFPS.Z       Z12, Z16, K3, Z16
+	VCMPPS            $0x15, Z11, Z10, K3
+	VSCALEFPS.Z       Z13, Z17, K3, Z17
+	VORPS.BCST        lanes80000000<>+0(SB), Z7, Z9
+	VORPS.BCST        lanes80000000<>+0(SB), Z8, Z10
+	VMOVAPS           Z6, Z11
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z9, Z11
+	VMOVAPS           Z6, Z12
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z10, Z12
+	VRCP14PS          Z11, Z9
+	VRCP14PS          Z12, Z10
+	VFNMADD213PS      Z6, Z9, Z11
+	VFNMADD213PS      Z6, Z10, Z12
+	VFMADD213PS       Z9, Z9, Z11
+	VFMADD213PS       Z10, Z10, Z12
+	VSUBPS            Z11, Z6, Z9
+	VSUBPS            Z12, Z6, Z10
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z13
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z14
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z10, Z14
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z10, Z14
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z10, Z14
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z10, Z14
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z10, Z14
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z10, Z14
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z10, Z14
+	VMULPS            Z16, Z13, Z13
+	VMULPS            Z17, Z14, Z14
+	VSUBPS            Z13, Z6, Z11
+	VSUBPS            Z14, Z6, Z12
+	VPMOVD2M          Z7, K3
+	VMOVAPS           Z13, K3, Z11
+	VPMOVD2M          Z8, K3
+	VMOVAPS           Z14, K3, Z12
+	VMULPS            Z7, Z16, Z16
+	VMULPS            Z8, Z17, Z17
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z16, Z11
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z17, Z12
+	VPSLLD            $0x10, (DX)(R8*2), Z7
+	VPANDD            (DX)(R8*2), Z0, Z8
+	PREFETCHT1        4096(DX)(R8*2)
+	VMULPS            Z7, Z11, Z11
+	VMULPS            Z8, Z12, Z12
+	VMOVUPS           (CX)(R8*4), Z7
+	VMOVUPS           64(CX)(R8*4), Z8
+	VADDPS            Z11, Z7, Z7
+	VADDPS            Z12, Z8, Z8
+	VMOVUPS           Z7, (CX)(R8*4)
+	VMOVUPS           Z8, 64(CX)(R8*4)
+	VPSRLD            $0x10, Z11, Z7
+	VMOVDQU16         Z12, K1, Z7
+	VPSLLD            $0x10, Z12, Z8
+	VMOVDQU16         Z11, K2, Z8
+	VPADDW            Z7, Z7, Z9
+	VPCMPUW           $0x04, Z3, Z9, K3
+	VPANDD            Z1, Z7, Z9
+	VPADDUSW          Z9, Z8, Z8
+	VPCMPUW           $0x06, Z2, Z8, K3, K3
+	VPADDW            Z1, Z7, K3, Z7
+	TESTL             R9, R9
+	JZ                cached3
+	VMOVNTDQ          Z7, (AX)(R8*2)
+	JMP               stored3
+
+cached3:
+	VMOVDQU16 Z7, (AX)(R8*2)
+
+stored3:
 	ADDQ $0x00000020, R8
 	SUBQ $0x00000020, DI
 	JMP  mainUnit
 
 mainTail:
-	TESTQ            DI, DI
-	JZ               mainDone
-	MOVQ             DI, R10
-	SHRQ             $0x01, R10
-	MOVQ             DI, R9
-	SUBQ             R10, R9
-	LEAQ             (R8)(R9*1), R11
-	MOVL             $0xffffffff, R12
-	BZHIL            R9, R12, R12
-	KMOVD            R12, K3
-	MOVL             $0xffffffff, R9
-	BZHIL            R10, R9, R9
-	KMOVD            R9, K4
-	MOVL             $0xffffffff, R9
-	BZHIL            DI, R9, R9
-	KMOVD            R9, K5
-	VMOVDQU16.Z      (BX)(R8*2), K5, Z20
-	VPSLLD           $0x10, Z20, Z19
-	VPANDD           Z20, Z0, Z20
-	VMOVDQU16.Z      (SI)(R8*2), K5, Z22
-	VPSLLD           $0x10, Z22, Z21
-	VPANDD           Z22, Z0, Z22
-	VADDPS           Z21, Z19, Z19
-	VADDPS           Z22, Z20, Z20
-	VMAXPS           Z19, Z4, Z19
-	VMINPS           Z19, Z5, Z19
-	VMULPS           Z19, Z19, Z21
-	VMULPS           Z17, Z21, Z21
-	VRNDSCALEPS      $0x08, Z21, Z22
-	VSUBPS           Z22, Z21, Z23
-	VMOVUPS          Z8, Z24
-	VFMADD213PS      Z9, Z23, Z24
-	VFMADD213PS      Z10, Z23, Z24
-	VFMADD213PS      Z11, Z23, Z24
-	VFMADD213PS      Z12, Z23, Z24
-	VFMADD213PS      Z13, Z23, Z24
-	VFMADD213PS      Z14, Z23, Z24
-	VCMPPS           $0x15, Z7, Z21, K6
-	VSCALEFPS.Z      Z22, Z24, K6, Z24
-	VORPS            Z16, Z19, Z21
-	VMOVAPS          Z15, Z22
-	VFNMADD231PS     Z18, Z21, Z22
-	VRCP14PS         Z22, Z21
-	VFNMADD213PS     Z15, Z21, Z22
-	VFMADD213PS      Z21, Z21, Z22
-	VSUBPS           Z22, Z15, Z21
-	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z22
-	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z21, Z22
-	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z21, Z22
-	VMULPS           Z24, Z22, Z22
-	VSUBPS           Z22, Z15, Z21
-	VPMOVD2M         Z19, K6
-	VMOVAPS          Z22, K6, Z21
-	VMULPS           Z19, Z24, Z24
-	VFMADD231PS      Z6, Z24, Z21
-	VMAXPS           Z20, Z4, Z4
-	VMINPS           Z4, Z5, Z4
-	VMULPS           Z4, Z4, Z5
-	VMULPS           Z17, Z5, Z5
-	VRNDSCALEPS      $0x08, Z5, Z17
-	VSUBPS           Z17, Z5, Z19
-	VMOVUPS          Z8, Z8
-	VFMADD213PS      Z9, Z19, Z8
-	VFMADD213PS      Z10, Z19, Z8
-	VFMADD213PS      Z11, Z19, Z8
-	VFMADD213PS      Z12, Z19, Z8
-	VFMADD213PS      Z13, Z19, Z8
-	VFMADD213PS      Z14, Z19, Z8
-	VCMPPS           $0x15, Z7, Z5, K6
-	VSCALEFPS.Z      Z17, Z8, K6, Z8
-	VORPS            Z16, Z4, Z5
-	VMOVAPS          Z15, Z7
-	VFNMADD231PS     Z18, Z5, Z7
-	VRCP14PS         Z7, Z5
-	VFNMADD213PS     Z15, Z5, Z7
-	VFMADD213PS      Z5, Z5, Z7
-	VSUBPS           Z7, Z15, Z5
-	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z7
-	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z5, Z7
-	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z5, Z7
-	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z5, Z7
-	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z5, Z7
-	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z5, Z7
-	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z5, Z7
-	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z5, Z7
-	VMULPS           Z8, Z7, Z7
-	VSUBPS           Z7, Z15, Z5
-	VPMOVD2M         Z4, K6
-	VMOVAPS          Z7, K6, Z5
-	VMULPS           Z4, Z8, Z8
-	VFMADD231PS      Z6, Z8, Z5
-	VMOVDQU16.Z      (DX)(R8*2), K5, Z6
-	VPSLLD           $0x10, Z6, Z4
-	VPANDD           Z6, Z0, Z0
-	VMULPS           Z4, Z21, Z21
-	VMULPS           Z0, Z5, Z5
-	VMOVUPS.Z        (CX)(R8*4), K3, Z0
-	VMOVUPS.Z        (CX)(R11*4), K4, Z4
-	VADDPS           Z21, Z0, Z0
-	VADDPS           Z5, Z4, Z4
-	VMOVUPS          Z0, K3, (CX)(R8*4)
-	VMOVUPS          Z4, K4, (CX)(R11*4)
-	VPSRLD           $0x10, Z21, Z0
-	VMOVDQU16        Z5, K1, Z0
-	VPSLLD           $0x10, Z5, Z4
-	VMOVDQU16        Z21, K2, Z4
-	VPADDW           Z0, Z0, Z5
-	VPCMPUW          $0x04, Z3, Z5, K1
-	VPANDD           Z1, Z0, Z5
-	VPADDUSW         Z5, Z4, Z4
-	VPCMPUW          $0x06, Z2, Z4, K1, K1
-	VPADDW           Z1, Z0, K1, Z0
-	VMOVDQU16        Z0, K5, (AX)(R8*2)
+	TESTQ             DI, DI
+	JZ                mainDone
+	MOVQ              DI, R10
+	SHRQ              $0x01, R10
+	MOVQ              DI, R9
+	SUBQ              R10, R9
+	LEAQ              (R8)(R9*1), R11
+	MOVL              $0xffffffff, R12
+	BZHIL             R9, R12, R12
+	KMOVD             R12, K3
+	MOVL              $0xffffffff, R9
+	BZHIL             R10, R9, R9
+	KMOVD             R9, K4
+	MOVL              $0xffffffff, R9
+	BZHIL             DI, R9, R9
+	KMOVD             R9, K5
+	VMOVDQU16.Z       (BX)(R8*2), K5, Z8
+	VPSLLD            $0x10, Z8, Z7
+	VPANDD            Z8, Z0, Z8
+	VMOVDQU16.Z       (SI)(R8*2), K5, Z10
+	VPSLLD            $0x10, Z10, Z9
+	VPANDD            Z10, Z0, Z10
+	VADDPS            Z9, Z7, Z7
+	VADDPS            Z10, Z8, Z8
+	VMAXPS            Z7, Z4, Z7
+	VMAXPS            Z8, Z4, Z4
+	VMINPS            Z7, Z5, Z7
+	VMINPS            Z4, Z5, Z4
+	VMULPS            Z7, Z7, Z5
+	VMULPS            Z4, Z4, Z8
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z5, Z5
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z8, Z8
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z9
+	VRNDSCALEPS       $0x08, Z5, Z10
+	VRNDSCALEPS       $0x08, Z8, Z11
+	VSUBPS            Z10, Z5, Z12
+	VSUBPS            Z11, Z8, Z13
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z14
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z15
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z13, Z15
+	VCMPPS            $0x15, Z9, Z5, K6
+	VSCALEFPS.Z       Z10, Z14, K6, Z14
+	VCMPPS            $0x15, Z9, Z8, K6
+	VSCALEFPS.Z       Z11, Z15, K6, Z15
+	VORPS.BCST        lanes80000000<>+0(SB), Z7, Z5
+	VORPS.BCST        lanes80000000<>+0(SB), Z4, Z8
+	VMOVAPS           Z6, Z9
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z5, Z9
+	VMOVAPS           Z6, Z10
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z8, Z10
+	VRCP14PS          Z9, Z5
+	VRCP14PS          Z10, Z8
+	VFNMADD213PS      Z6, Z5, Z9
+	VFNMADD213PS      Z6, Z8, Z10
+	VFMADD213PS       Z5, Z5, Z9
+	VFMADD213PS       Z8, Z8, Z10
+	VSUBPS            Z9, Z6, Z5
+	VSUBPS            Z10, Z6, Z8
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z11
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z12
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z5, Z11
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z5, Z11
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z5, Z11
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z5, Z11
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z5, Z11
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z5, Z11
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z5, Z11
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z8, Z12
+	VMULPS            Z14, Z11, Z11
+	VMULPS            Z15, Z12, Z12
+	VSUBPS            Z11, Z6, Z9
+	VSUBPS            Z12, Z6, Z10
+	VPMOVD2M          Z7, K6
+	VMOVAPS           Z11, K6, Z9
+	VPMOVD2M          Z4, K6
+	VMOVAPS           Z12, K6, Z10
+	VMULPS            Z7, Z14, Z14
+	VMULPS            Z4, Z15, Z15
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z14, Z9
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z15, Z10
+	VMOVDQU16.Z       (DX)(R8*2), K5, Z5
+	VPSLLD            $0x10, Z5, Z4
+	VPANDD            Z5, Z0, Z0
+	VMULPS            Z4, Z9, Z9
+	VMULPS            Z0, Z10, Z10
+	VMOVUPS.Z         (CX)(R8*4), K3, Z0
+	VMOVUPS.Z         (CX)(R11*4), K4, Z4
+	VADDPS            Z9, Z0, Z0
+	VADDPS            Z10, Z4, Z4
+	VMOVUPS           Z0, K3, (CX)(R8*4)
+	VMOVUPS           Z4, K4, (CX)(R11*4)
+	VPSRLD            $0x10, Z9, Z0
+	VMOVDQU16         Z10, K1, Z0
+	VPSLLD            $0x10, Z10, Z4
+	VMOVDQU16         Z9, K2, Z4
+	VPADDW            Z0, Z0, Z5
+	VPCMPUW           $0x04, Z3, Z5, K1
+	VPANDD            Z1, Z0, Z5
+	VPADDUSW          Z5, Z4, Z4
+	VPCMPUW           $0x06, Z2, Z4, K1, K1
+	VPADDW            Z1, Z0, K1, Z0
+	VMOVDQU16         Z0, K5, (AX)(R8*2)
 
 mainDone:
 	VZEROUPPER
@@ -9672,153 +11591,250 @@ TEXT ·siluMulBF16AVX512(SB), NOSPLIT, $0-73
 	XORL         SI, SI
 	TESTQ        $0x0000003f, AX
 	CMOVQNE      SI, DI
-	VBROADCASTSS lanesc3000000<>+0(SB), Z4
-	VBROADCASTSS lanesbfb8aa3b<>+0(SB), Z5
-	VBROADCASTSS lanes3f800000<>+0(SB), Z6
-	VBROADCASTSS lanes42fc0000<>+0(SB), Z7
-	VBROADCASTSS lanes3c1ccbea<>+0(SB), Z7
-	VBROADCASTSS lanes3d650a20<>+0(SB), Z8
-	VBROADCASTSS lanes3e76036d<>+0(SB), Z9
-	VBROADCASTSS lanes3f31706e<>+0(SB), Z10
-	VBROADCASTSS lanes3f7ffff4<>+0(SB), Z11
+	VBROADCASTSS lanes3f800000<>+0(SB), Z4
+	VBROADCASTSS lanes42fc0000<>+0(SB), Z5
+	VBROADCASTSS lanesc3000000<>+0(SB), Z5
 	XORL         SI, SI
 
-mainUnit:
-	CMPQ        BX, $0x00000020
-	JLT         mainTail
-	VPSLLD      $0x10, (CX)(SI*2), Z12
-	VPANDD      (CX)(SI*2), Z0, Z13
-	PREFETCHT0  2048(CX)(SI*2)
-	VMAXPS      Z12, Z4, Z12
-	VMULPS      Z5, Z12, Z14
-	VRNDSCALEPS $0x08, Z14, Z15
-	VSUBPS      Z15, Z14, Z14
-	VMOVUPS     Z7, Z16
-	VFMADD213PS Z8, Z14, Z16
-	VFMADD213PS Z9, Z14, Z16
-	VFMADD213PS Z10, Z14, Z16
-	VFMADD213PS Z11, Z14, Z16
-	VSCALEFPS   Z15, Z16, Z16
-	VADDPS      Z6, Z16, Z16
-	VRCP14PS    Z16, Z14
-	VMULPS      Z12, Z14, Z12
-	VMAXPS      Z13, Z4, Z13
-	VMULPS      Z5, Z13, Z14
-	VRNDSCALEPS $0x08, Z14, Z15
-	VSUBPS      Z15, Z14, Z14
-	VMOVUPS     Z7, Z16
-	VFMADD213PS Z8, Z14, Z16
-	VFMADD213PS Z9, Z14, Z16
-	VFMADD213PS Z10, Z14, Z16
-	VFMADD213PS Z11, Z14, Z16
-	VSCALEFPS   Z15, Z16, Z16
-	VADDPS      Z6, Z16, Z16
-	VRCP14PS    Z16, Z14
-	VMULPS      Z13, Z14, Z13
-	VPSLLD      $0x10, (DX)(SI*2), Z14
-	VPANDD      (DX)(SI*2), Z0, Z15
-	PREFETCHT0  2048(DX)(SI*2)
-	VMULPS      Z14, Z12, Z12
-	VMULPS      Z15, Z13, Z13
-	VPSRLD      $0x10, Z12, Z14
-	VMOVDQU16   Z13, K1, Z14
-	VPSLLD      $0x10, Z13, Z13
-	VMOVDQU16   Z12, K2, Z13
-	VPADDW      Z14, Z14, Z12
-	VPCMPUW     $0x04, Z3, Z12, K3
-	VPANDD      Z1, Z14, Z12
-	VPADDUSW    Z12, Z13, Z13
-	VPCMPUW     $0x06, Z2, Z13, K3, K3
-	VPADDW      Z1, Z14, K3, Z14
-	TESTL       DI, DI
-	JZ          cached1
-	VMOVNTDQ    Z14, (AX)(SI*2)
-	JMP         stored1
+mainGroup:
+	CMPQ             BX, $0x00000040
+	JLT              mainUnit
+	VPSLLD           $0x10, (CX)(SI*2), Z6
+	VPANDD           (CX)(SI*2), Z0, Z7
+	PREFETCHT1       4096(CX)(SI*2)
+	VPSLLD           $0x10, 64(CX)(SI*2), Z8
+	VPANDD           64(CX)(SI*2), Z0, Z9
+	PREFETCHT1       4160(CX)(SI*2)
+	VMAXPS           Z6, Z5, Z6
+	VMAXPS           Z7, Z5, Z7
+	VMAXPS           Z8, Z5, Z8
+	VMAXPS           Z9, Z5, Z9
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z10
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z7, Z11
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z8, Z12
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z9, Z13
+	VRNDSCALEPS      $0x08, Z10, Z14
+	VRNDSCALEPS      $0x08, Z11, Z15
+	VRNDSCALEPS      $0x08, Z12, Z16
+	VRNDSCALEPS      $0x08, Z13, Z17
+	VSUBPS           Z14, Z10, Z10
+	VSUBPS           Z15, Z11, Z11
+	VSUBPS           Z16, Z12, Z12
+	VSUBPS           Z17, Z13, Z13
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z18
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z19
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z20
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z21
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z13, Z21
+	VSCALEFPS        Z14, Z18, Z18
+	VSCALEFPS        Z15, Z19, Z19
+	VSCALEFPS        Z16, Z20, Z20
+	VSCALEFPS        Z17, Z21, Z21
+	VADDPS           Z4, Z18, Z18
+	VADDPS           Z4, Z19, Z19
+	VADDPS           Z4, Z20, Z20
+	VADDPS           Z4, Z21, Z21
+	VRCP14PS         Z18, Z10
+	VRCP14PS         Z19, Z11
+	VRCP14PS         Z20, Z12
+	VRCP14PS         Z21, Z13
+	VMULPS           Z10, Z6, Z10
+	VMULPS           Z11, Z7, Z11
+	VMULPS           Z12, Z8, Z12
+	VMULPS           Z13, Z9, Z13
+	VPSLLD           $0x10, (DX)(SI*2), Z6
+	VPANDD           (DX)(SI*2), Z0, Z7
+	PREFETCHT1       4096(DX)(SI*2)
+	VPSLLD           $0x10, 64(DX)(SI*2), Z8
+	VPANDD           64(DX)(SI*2), Z0, Z9
+	PREFETCHT1       4160(DX)(SI*2)
+	VMULPS           Z6, Z10, Z10
+	VMULPS           Z7, Z11, Z11
+	VMULPS           Z8, Z12, Z12
+	VMULPS           Z9, Z13, Z13
+	VPSRLD           $0x10, Z10, Z6
+	VMOVDQU16        Z11, K1, Z6
+	VPSLLD           $0x10, Z11, Z7
+	VMOVDQU16        Z10, K2, Z7
+	VPADDW           Z6, Z6, Z8
+	VPCMPUW          $0x04, Z3, Z8, K3
+	VPANDD           Z1, Z6, Z8
+	VPADDUSW         Z8, Z7, Z7
+	VPCMPUW          $0x06, Z2, Z7, K3, K3
+	VPADDW           Z1, Z6, K3, Z6
+	TESTL            DI, DI
+	JZ               cached1
+	VMOVNTDQ         Z6, (AX)(SI*2)
+	JMP              stored1
 
 cached1:
-	VMOVDQU16 Z14, (AX)(SI*2)
+	VMOVDQU16 Z6, (AX)(SI*2)
 
 stored1:
+	VPSRLD    $0x10, Z12, Z6
+	VMOVDQU16 Z13, K1, Z6
+	VPSLLD    $0x10, Z13, Z7
+	VMOVDQU16 Z12, K2, Z7
+	VPADDW    Z6, Z6, Z8
+	VPCMPUW   $0x04, Z3, Z8, K3
+	VPANDD    Z1, Z6, Z8
+	VPADDUSW  Z8, Z7, Z7
+	VPCMPUW   $0x06, Z2, Z7, K3, K3
+	VPADDW    Z1, Z6, K3, Z6
+	TESTL     DI, DI
+	JZ        cached2
+	VMOVNTDQ  Z6, 64(AX)(SI*2)
+	JMP       stored2
+
+cached2:
+	VMOVDQU16 Z6, 64(AX)(SI*2)
+
+stored2:
+	ADDQ $0x00000040, SI
+	SUBQ $0x00000040, BX
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             BX, $0x00000020
+	JLT              mainTail
+	VPSLLD           $0x10, (CX)(SI*2), Z6
+	VPANDD           (CX)(SI*2), Z0, Z7
+	PREFETCHT1       4096(CX)(SI*2)
+	VMAXPS           Z6, Z5, Z6
+	VMAXPS           Z7, Z5, Z7
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z8
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z7, Z9
+	VRNDSCALEPS      $0x08, Z8, Z10
+	VRNDSCALEPS      $0x08, Z9, Z11
+	VSUBPS           Z10, Z8, Z8
+	VSUBPS           Z11, Z9, Z9
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z12
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z13
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z9, Z13
+	VSCALEFPS        Z10, Z12, Z12
+	VSCALEFPS        Z11, Z13, Z13
+	VADDPS           Z4, Z12, Z12
+	VADDPS           Z4, Z13, Z13
+	VRCP14PS         Z12, Z8
+	VRCP14PS         Z13, Z9
+	VMULPS           Z8, Z6, Z8
+	VMULPS           Z9, Z7, Z9
+	VPSLLD           $0x10, (DX)(SI*2), Z6
+	VPANDD           (DX)(SI*2), Z0, Z7
+	PREFETCHT1       4096(DX)(SI*2)
+	VMULPS           Z6, Z8, Z8
+	VMULPS           Z7, Z9, Z9
+	VPSRLD           $0x10, Z8, Z6
+	VMOVDQU16        Z9, K1, Z6
+	VPSLLD           $0x10, Z9, Z7
+	VMOVDQU16        Z8, K2, Z7
+	VPADDW           Z6, Z6, Z8
+	VPCMPUW          $0x04, Z3, Z8, K3
+	VPANDD           Z1, Z6, Z8
+	VPADDUSW         Z8, Z7, Z7
+	VPCMPUW          $0x06, Z2, Z7, K3, K3
+	VPADDW           Z1, Z6, K3, Z6
+	TESTL            DI, DI
+	JZ               cached3
+	VMOVNTDQ         Z6, (AX)(SI*2)
+	JMP              stored3
+
+cached3:
+	VMOVDQU16 Z6, (AX)(SI*2)
+
+stored3:
 	ADDQ $0x00000020, SI
 	SUBQ $0x00000020, BX
 	JMP  mainUnit
 
 mainTail:
-	TESTQ       BX, BX
-	JZ          mainDone
-	MOVQ        BX, R8
-	SHRQ        $0x01, R8
-	MOVQ        BX, DI
-	SUBQ        R8, DI
-	LEAQ        (SI)(DI*1), R9
-	MOVL        $0xffffffff, R9
-	BZHIL       DI, R9, R9
-	KMOVD       R9, K3
-	MOVL        $0xffffffff, DI
-	BZHIL       R8, DI, DI
-	KMOVD       DI, K3
-	MOVL        $0xffffffff, DI
-	BZHIL       BX, DI, DI
-	KMOVD       DI, K3
-	VMOVDQU16.Z (CX)(SI*2), K3, Z13
-	VPSLLD      $0x10, Z13, Z12
-	VPANDD      Z13, Z0, Z13
-	VMAXPS      Z12, Z4, Z12
-	VMULPS      Z5, Z12, Z14
-	VRNDSCALEPS $0x08, Z14, Z15
-	VSUBPS      Z15, Z14, Z14
-	VMOVUPS     Z7, Z16
-	VFMADD213PS Z8, Z14, Z16
-	VFMADD213PS Z9, Z14, Z16
-	VFMADD213PS Z10, Z14, Z16
-	VFMADD213PS Z11, Z14, Z16
-	VSCALEFPS   Z15, Z16, Z16
-	VADDPS      Z6, Z16, Z16
-	VRCP14PS    Z16, Z14
-	VMULPS      Z12, Z14, Z12
-	VMAXPS      Z13, Z4, Z4
-	VMULPS      Z5, Z4, Z5
-	VRNDSCALEPS $0x08, Z5, Z13
-	VSUBPS      Z13, Z5, Z5
-	VMOVUPS     Z7, Z7
-	VFMADD213PS Z8, Z5, Z7
-	VFMADD213PS Z9, Z5, Z7
-	VFMADD213PS Z10, Z5, Z7
-	VFMADD213PS Z11, Z5, Z7
-	VSCALEFPS   Z13, Z7, Z7
-	VADDPS      Z6, Z7, Z7
-	VRCP14PS    Z7, Z5
-	VMULPS      Z4, Z5, Z13
-	VMOVDQU16.Z (DX)(SI*2), K3, Z5
-	VPSLLD      $0x10, Z5, Z4
-	VPANDD      Z5, Z0, Z0
-	VMULPS      Z4, Z12, Z12
-	VMULPS      Z0, Z13, Z13
-	VPSRLD      $0x10, Z12, Z0
-	VMOVDQU16   Z13, K1, Z0
-	VPSLLD      $0x10, Z13, Z4
-	VMOVDQU16   Z12, K2, Z4
-	VPADDW      Z0, Z0, Z5
-	VPCMPUW     $0x04, Z3, Z5, K1
-	VPANDD      Z1, Z0, Z5
-	VPADDUSW    Z5, Z4, Z4
-	VPCMPUW     $0x06, Z2, Z4, K1, K1
-	VPADDW      Z1, Z0, K1, Z0
-	VMOVDQU16   Z0, K3, (AX)(SI*2)
+	TESTQ            BX, BX
+	JZ               mainDone
+	MOVQ             BX, R8
+	SHRQ             $0x01, R8
+	MOVQ             BX, DI
+	SUBQ             R8, DI
+	LEAQ             (SI)(DI*1), R9
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K3
+	MOVL             $0xffffffff, DI
+	BZHIL            R8, DI, DI
+	KMOVD            DI, K3
+	MOVL             $0xffffffff, DI
+	BZHIL            BX, DI, DI
+	KMOVD            DI, K3
+	VMOVDQU16.Z      (CX)(SI*2), K3, Z7
+	VPSLLD           $0x10, Z7, Z6
+	VPANDD           Z7, Z0, Z7
+	VMAXPS           Z6, Z5, Z6
+	VMAXPS           Z7, Z5, Z5
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z7
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z5, Z8
+	VRNDSCALEPS      $0x08, Z7, Z9
+	VRNDSCALEPS      $0x08, Z8, Z10
+	VSUBPS           Z9, Z7, Z7
+	VSUBPS           Z10, Z8, Z8
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z11
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z12
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z8, Z12
+	VSCALEFPS        Z9, Z11, Z11
+	VSCALEFPS        Z10, Z12, Z12
+	VADDPS           Z4, Z11, Z11
+	VADDPS           Z4, Z12, Z12
+	VRCP14PS         Z11, Z4
+	VRCP14PS         Z12, Z7
+	VMULPS           Z4, Z6, Z4
+	VMULPS           Z7, Z5, Z7
+	VMOVDQU16.Z      (DX)(SI*2), K3, Z6
+	VPSLLD           $0x10, Z6, Z5
+	VPANDD           Z6, Z0, Z0
+	VMULPS           Z5, Z4, Z4
+	VMULPS           Z0, Z7, Z7
+	VPSRLD           $0x10, Z4, Z0
+	VMOVDQU16        Z7, K1, Z0
+	VPSLLD           $0x10, Z7, Z5
+	VMOVDQU16        Z4, K2, Z5
+	VPADDW           Z0, Z0, Z4
+	VPCMPUW          $0x04, Z3, Z4, K1
+	VPANDD           Z1, Z0, Z4
+	VPADDUSW         Z4, Z5, Z5
+	VPCMPUW          $0x06, Z2, Z5, K1, K1
+	VPADDW           Z1, Z0, K1, Z0
+	VMOVDQU16        Z0, K3, (AX)(SI*2)
 
 mainDone:
 	VZEROUPPER
 	RET
-
-DATA lanesbfb8aa3b<>+0(SB)/4, $0xbfb8aa3b
-DATA lanesbfb8aa3b<>+4(SB)/4, $0xbfb8aa3b
-DATA lanesbfb8aa3b<>+8(SB)/4, $0xbfb8aa3b
-DATA lanesbfb8aa3b<>+12(SB)/4, $0xbfb8aa3b
-DATA lanesbfb8aa3b<>+16(SB)/4, $0xbfb8aa3b
-DATA lanesbfb8aa3b<>+20(SB)/4, $0xbfb8aa3b
-DATA lanesbfb8aa3b<>+24(SB)/4, $0xbfb8aa3b
-DATA lanesbfb8aa3b<>+28(SB)/4, $0xbfb8aa3b
-GLOBL lanesbfb8aa3b<>(SB), RODATA|NOPTR, $32
 
 DATA lanes42fc0000<>+0(SB)/4, $0x42fc0000
 DATA lanes42fc0000<>+4(SB)/4, $0x42fc0000
@@ -9829,6 +11845,16 @@ DATA lanes42fc0000<>+20(SB)/4, $0x42fc0000
 DATA lanes42fc0000<>+24(SB)/4, $0x42fc0000
 DATA lanes42fc0000<>+28(SB)/4, $0x42fc0000
 GLOBL lanes42fc0000<>(SB), RODATA|NOPTR, $32
+
+DATA lanesbfb8aa3b<>+0(SB)/4, $0xbfb8aa3b
+DATA lanesbfb8aa3b<>+4(SB)/4, $0xbfb8aa3b
+DATA lanesbfb8aa3b<>+8(SB)/4, $0xbfb8aa3b
+DATA lanesbfb8aa3b<>+12(SB)/4, $0xbfb8aa3b
+DATA lanesbfb8aa3b<>+16(SB)/4, $0xbfb8aa3b
+DATA lanesbfb8aa3b<>+20(SB)/4, $0xbfb8aa3b
+DATA lanesbfb8aa3b<>+24(SB)/4, $0xbfb8aa3b
+DATA lanesbfb8aa3b<>+28(SB)/4, $0xbfb8aa3b
+GLOBL lanesbfb8aa3b<>(SB), RODATA|NOPTR, $32
 
 DATA lanes3c1ccbea<>+0(SB)/4, $0x3c1ccbea
 DATA lanes3c1ccbea<>+4(SB)/4, $0x3c1ccbea
@@ -9906,217 +11932,404 @@ TEXT ·siluMulGradBF16AVX512(SB), NOSPLIT, $0-121
 	CMOVQNE      R8, R9
 	VBROADCASTSS lanesc3000000<>+0(SB), Z4
 	VBROADCASTSS lanes43000000<>+0(SB), Z5
-	VBROADCASTSS lanesbfb8aa3b<>+0(SB), Z6
-	VBROADCASTSS lanes3f800000<>+0(SB), Z7
-	VBROADCASTSS lanes42fc0000<>+0(SB), Z8
-	VBROADCASTSS lanes3c1ccbea<>+0(SB), Z9
-	VBROADCASTSS lanes3d650a20<>+0(SB), Z10
-	VBROADCASTSS lanes3e76036d<>+0(SB), Z11
-	VBROADCASTSS lanes3f31706e<>+0(SB), Z12
-	VBROADCASTSS lanes3f7ffff4<>+0(SB), Z13
+	VBROADCASTSS lanes3f800000<>+0(SB), Z6
+	VBROADCASTSS lanes42fc0000<>+0(SB), Z7
 	XORL         R8, R8
 
-mainUnit:
-	CMPQ          DI, $0x00000020
-	JLT           mainTail
-	VPSLLD        $0x10, (BX)(R8*2), Z14
-	VPANDD        (BX)(R8*2), Z0, Z15
-	PREFETCHT0    2048(BX)(R8*2)
-	VMAXPS        Z14, Z4, Z14
-	VMULPS        Z6, Z14, Z16
-	VRNDSCALEPS   $0x08, Z16, Z18
-	VSUBPS        Z18, Z16, Z17
-	VMOVUPS       Z9, Z19
-	VFMADD213PS   Z10, Z17, Z19
-	VFMADD213PS   Z11, Z17, Z19
-	VFMADD213PS   Z12, Z17, Z19
-	VFMADD213PS   Z13, Z17, Z19
-	VSCALEFPS     Z18, Z19, Z19
-	VADDPS        Z7, Z19, Z19
-	VRCP14PS      Z19, Z17
-	VCMPPS        $0x1a, Z8, Z16, K3
-	VFNMADD213PS  Z7, Z17, Z19
-	VFMADD213PS.Z Z17, Z17, K3, Z19
-	VMOVAPS       Z19, Z16
-	VFNMADD213PS  Z19, Z19, Z16
-	VMULPS        Z14, Z19, Z17
-	VMINPS        Z14, Z5, Z14
-	VFMADD231PS   Z14, Z16, Z19
-	VMAXPS        Z15, Z4, Z14
-	VMULPS        Z6, Z14, Z15
-	VRNDSCALEPS   $0x08, Z15, Z18
-	VSUBPS        Z18, Z15, Z16
-	VMOVUPS       Z9, Z20
-	VFMADD213PS   Z10, Z16, Z20
-	VFMADD213PS   Z11, Z16, Z20
-	VFMADD213PS   Z12, Z16, Z20
-	VFMADD213PS   Z13, Z16, Z20
-	VSCALEFPS     Z18, Z20, Z20
-	VADDPS        Z7, Z20, Z20
-	VRCP14PS      Z20, Z16
-	VCMPPS        $0x1a, Z8, Z15, K3
-	VFNMADD213PS  Z7, Z16, Z20
-	VFMADD213PS.Z Z16, Z16, K3, Z20
-	VMOVAPS       Z20, Z15
-	VFNMADD213PS  Z20, Z20, Z15
-	VMULPS        Z14, Z20, Z16
-	VMINPS        Z14, Z5, Z14
-	VFMADD231PS   Z14, Z15, Z20
-	VPSLLD        $0x10, (DX)(R8*2), Z14
-	VPANDD        (DX)(R8*2), Z0, Z15
-	PREFETCHT0    2048(DX)(R8*2)
-	VPSLLD        $0x10, (SI)(R8*2), Z18
-	VPANDD        (SI)(R8*2), Z0, Z21
-	PREFETCHT0    2048(SI)(R8*2)
-	VMULPS        Z14, Z17, Z17
-	VMULPS        Z15, Z16, Z16
-	VMULPS        Z14, Z18, Z18
-	VMULPS        Z19, Z18, Z18
-	VMULPS        Z15, Z21, Z21
-	VMULPS        Z20, Z21, Z21
-	VPSRLD        $0x10, Z17, Z14
-	VMOVDQU16     Z16, K1, Z14
-	VPSLLD        $0x10, Z16, Z15
-	VMOVDQU16     Z17, K2, Z15
-	VPADDW        Z14, Z14, Z16
-	VPCMPUW       $0x04, Z3, Z16, K3
-	VPANDD        Z1, Z14, Z16
-	VPADDUSW      Z16, Z15, Z15
-	VPCMPUW       $0x06, Z2, Z15, K3, K3
-	VPADDW        Z1, Z14, K3, Z14
-	TESTL         R9, R9
-	JZ            cached1
-	VMOVNTDQ      Z14, (CX)(R8*2)
-	JMP           stored1
+mainGroup:
+	CMPQ             DI, $0x00000040
+	JLT              mainUnit
+	VPSLLD           $0x10, (BX)(R8*2), Z8
+	VPANDD           (BX)(R8*2), Z0, Z9
+	PREFETCHT1       4096(BX)(R8*2)
+	VPSLLD           $0x10, 64(BX)(R8*2), Z10
+	VPANDD           64(BX)(R8*2), Z0, Z11
+	PREFETCHT1       4160(BX)(R8*2)
+	VMAXPS           Z8, Z4, Z8
+	VMAXPS           Z9, Z4, Z9
+	VMAXPS           Z10, Z4, Z10
+	VMAXPS           Z11, Z4, Z11
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z8, Z12
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z9, Z13
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z10, Z14
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z11, Z15
+	VRNDSCALEPS      $0x08, Z12, Z16
+	VRNDSCALEPS      $0x08, Z13, Z17
+	VRNDSCALEPS      $0x08, Z14, Z18
+	VRNDSCALEPS      $0x08, Z15, Z19
+	VSUBPS           Z16, Z12, Z20
+	VSUBPS           Z17, Z13, Z21
+	VSUBPS           Z18, Z14, Z22
+	VSUBPS           Z19, Z15, Z23
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z24
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z25
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z26
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z27
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z23, Z27
+	VSCALEFPS        Z16, Z24, Z24
+	VSCALEFPS        Z17, Z25, Z25
+	VSCALEFPS        Z18, Z26, Z26
+	VSCALEFPS        Z19, Z27, Z27
+	VADDPS           Z6, Z24, Z24
+	VADDPS           Z6, Z25, Z25
+	VADDPS           Z6, Z26, Z26
+	VADDPS           Z6, Z27, Z27
+	VRCP14PS         Z24, Z16
+	VRCP14PS         Z25, Z17
+	VRCP14PS         Z26, Z18
+	VRCP14PS         Z27, Z19
+	VFNMADD213PS     Z6, Z16, Z24
+	VFNMADD213PS     Z6, Z17, Z25
+	VFNMADD213PS     Z6, Z18, Z26
+	VFNMADD213PS     Z6, Z19, Z27
+	VCMPPS           $0x1a, Z7, Z12, K3
+	VFMADD213PS.Z    Z16, Z16, K3, Z24
+	VCMPPS           $0x1a, Z7, Z13, K3
+	VFMADD213PS.Z    Z17, Z17, K3, Z25
+	VCMPPS           $0x1a, Z7, Z14, K3
+	VFMADD213PS.Z    Z18, Z18, K3, Z26
+	VCMPPS           $0x1a, Z7, Z15, K3
+	VFMADD213PS.Z    Z19, Z19, K3, Z27
+	VMOVAPS          Z24, Z12
+	VMOVAPS          Z25, Z13
+	VMOVAPS          Z26, Z14
+	VMOVAPS          Z27, Z15
+	VFNMADD213PS     Z24, Z24, Z12
+	VFNMADD213PS     Z25, Z25, Z13
+	VFNMADD213PS     Z26, Z26, Z14
+	VFNMADD213PS     Z27, Z27, Z15
+	VMINPS           Z8, Z5, Z16
+	VMINPS           Z9, Z5, Z17
+	VMINPS           Z10, Z5, Z18
+	VMINPS           Z11, Z5, Z19
+	VFMADD213PS      Z24, Z16, Z12
+	VFMADD213PS      Z25, Z17, Z13
+	VFMADD213PS      Z26, Z18, Z14
+	VFMADD213PS      Z27, Z19, Z15
+	VMULPS           Z24, Z8, Z24
+	VMULPS           Z25, Z9, Z25
+	VMULPS           Z26, Z10, Z26
+	VMULPS           Z27, Z11, Z27
+	VPSLLD           $0x10, (DX)(R8*2), Z8
+	VPANDD           (DX)(R8*2), Z0, Z9
+	PREFETCHT1       4096(DX)(R8*2)
+	VPSLLD           $0x10, 64(DX)(R8*2), Z10
+	VPANDD           64(DX)(R8*2), Z0, Z11
+	PREFETCHT1       4160(DX)(R8*2)
+	VMULPS           Z8, Z24, Z24
+	VMULPS           Z9, Z25, Z25
+	VMULPS           Z10, Z26, Z26
+	VMULPS           Z11, Z27, Z27
+	VPSLLD           $0x10, (SI)(R8*2), Z16
+	VPANDD           (SI)(R8*2), Z0, Z17
+	PREFETCHT1       4096(SI)(R8*2)
+	VPSLLD           $0x10, 64(SI)(R8*2), Z18
+	VPANDD           64(SI)(R8*2), Z0, Z19
+	PREFETCHT1       4160(SI)(R8*2)
+	VMULPS           Z8, Z16, Z16
+	VMULPS           Z9, Z17, Z17
+	VMULPS           Z10, Z18, Z18
+	VMULPS           Z11, Z19, Z19
+	VMULPS           Z12, Z16, Z16
+	VMULPS           Z13, Z17, Z17
+	VMULPS           Z14, Z18, Z18
+	VMULPS           Z15, Z19, Z19
+	VPSRLD           $0x10, Z24, Z8
+	VMOVDQU16        Z25, K1, Z8
+	VPSLLD           $0x10, Z25, Z9
+	VMOVDQU16        Z24, K2, Z9
+	VPADDW           Z8, Z8, Z10
+	VPCMPUW          $0x04, Z3, Z10, K3
+	VPANDD           Z1, Z8, Z10
+	VPADDUSW         Z10, Z9, Z9
+	VPCMPUW          $0x06, Z2, Z9, K3, K3
+	VPADDW           Z1, Z8, K3, Z8
+	TESTL            R9, R9
+	JZ               cached1
+	VMOVNTDQ         Z8, (CX)(R8*2)
+	JMP              stored1
 
 cached1:
-	VMOVDQU16 Z14, (CX)(R8*2)
+	VMOVDQU16 Z8, (CX)(R8*2)
 
 stored1:
-	VPSRLD    $0x10, Z18, Z14
-	VMOVDQU16 Z21, K1, Z14
-	VPSLLD    $0x10, Z21, Z15
-	VMOVDQU16 Z18, K2, Z15
-	VPADDW    Z14, Z14, Z16
-	VPCMPUW   $0x04, Z3, Z16, K3
-	VPANDD    Z1, Z14, Z16
-	VPADDUSW  Z16, Z15, Z15
-	VPCMPUW   $0x06, Z2, Z15, K3, K3
-	VPADDW    Z1, Z14, K3, Z14
+	VPSRLD    $0x10, Z26, Z8
+	VMOVDQU16 Z27, K1, Z8
+	VPSLLD    $0x10, Z27, Z9
+	VMOVDQU16 Z26, K2, Z9
+	VPADDW    Z8, Z8, Z10
+	VPCMPUW   $0x04, Z3, Z10, K3
+	VPANDD    Z1, Z8, Z10
+	VPADDUSW  Z10, Z9, Z9
+	VPCMPUW   $0x06, Z2, Z9, K3, K3
+	VPADDW    Z1, Z8, K3, Z8
 	TESTL     R9, R9
 	JZ        cached2
-	VMOVNTDQ  Z14, (AX)(R8*2)
+	VMOVNTDQ  Z8, 64(CX)(R8*2)
 	JMP       stored2
 
 cached2:
-	VMOVDQU16 Z14, (AX)(R8*2)
+	VMOVDQU16 Z8, 64(CX)(R8*2)
 
 stored2:
+	VPSRLD    $0x10, Z16, Z8
+	VMOVDQU16 Z17, K1, Z8
+	VPSLLD    $0x10, Z17, Z9
+	VMOVDQU16 Z16, K2, Z9
+	VPADDW    Z8, Z8, Z10
+	VPCMPUW   $0x04, Z3, Z10, K3
+	VPANDD    Z1, Z8, Z10
+	VPADDUSW  Z10, Z9, Z9
+	VPCMPUW   $0x06, Z2, Z9, K3, K3
+	VPADDW    Z1, Z8, K3, Z8
+	TESTL     R9, R9
+	JZ        cached3
+	VMOVNTDQ  Z8, (AX)(R8*2)
+	JMP       stored3
+
+cached3:
+	VMOVDQU16 Z8, (AX)(R8*2)
+
+stored3:
+	VPSRLD    $0x10, Z18, Z8
+	VMOVDQU16 Z19, K1, Z8
+	VPSLLD    $0x10, Z19, Z9
+	VMOVDQU16 Z18, K2, Z9
+	VPADDW    Z8, Z8, Z10
+	VPCMPUW   $0x04, Z3, Z10, K3
+	VPANDD    Z1, Z8, Z10
+	VPADDUSW  Z10, Z9, Z9
+	VPCMPUW   $0x06, Z2, Z9, K3, K3
+	VPADDW    Z1, Z8, K3, Z8
+	TESTL     R9, R9
+	JZ        cached4
+	VMOVNTDQ  Z8, 64(AX)(R8*2)
+	JMP       stored4
+
+cached4:
+	VMOVDQU16 Z8, 64(AX)(R8*2)
+
+stored4:
+	ADDQ $0x00000040, R8
+	SUBQ $0x00000040, DI
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             DI, $0x00000020
+	JLT              mainTail
+	VPSLLD           $0x10, (BX)(R8*2), Z8
+	VPANDD           (BX)(R8*2), Z0, Z9
+	PREFETCHT1       4096(BX)(R8*2)
+	VMAXPS           Z8, Z4, Z8
+	VMAXPS           Z9, Z4, Z9
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z8, Z10
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z9, Z11
+	VRNDSCALEPS      $0x08, Z10, Z12
+	VRNDSCALEPS      $0x08, Z11, Z13
+	VSUBPS           Z12, Z10, Z14
+	VSUBPS           Z13, Z11, Z15
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z16
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z17
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z15, Z17
+	VSCALEFPS        Z12, Z16, Z16
+	VSCALEFPS        Z13, Z17, Z17
+	VADDPS           Z6, Z16, Z16
+	VADDPS           Z6, Z17, Z17
+	VRCP14PS         Z16, Z12
+	VRCP14PS         Z17, Z13
+	VFNMADD213PS     Z6, Z12, Z16
+	VFNMADD213PS     Z6, Z13, Z17
+	VCMPPS           $0x1a, Z7, Z10, K3
+	VFMADD213PS.Z    Z12, Z12, K3, Z16
+	VCMPPS           $0x1a, Z7, Z11, K3
+	VFMADD213PS.Z    Z13, Z13, K3, Z17
+	VMOVAPS          Z16, Z10
+	VMOVAPS          Z17, Z11
+	VFNMADD213PS     Z16, Z16, Z10
+	VFNMADD213PS     Z17, Z17, Z11
+	VMINPS           Z8, Z5, Z12
+	VMINPS           Z9, Z5, Z13
+	VFMADD213PS      Z16, Z12, Z10
+	VFMADD213PS      Z17, Z13, Z11
+	VMULPS           Z16, Z8, Z16
+	VMULPS           Z17, Z9, Z17
+	VPSLLD           $0x10, (DX)(R8*2), Z8
+	VPANDD           (DX)(R8*2), Z0, Z9
+	PREFETCHT1       4096(DX)(R8*2)
+	VMULPS           Z8, Z16, Z16
+	VMULPS           Z9, Z17, Z17
+	VPSLLD           $0x10, (SI)(R8*2), Z12
+	VPANDD           (SI)(R8*2), Z0, Z13
+	PREFETCHT1       4096(SI)(R8*2)
+	VMULPS           Z8, Z12, Z12
+	VMULPS           Z9, Z13, Z13
+	VMULPS           Z10, Z12, Z12
+	VMULPS           Z11, Z13, Z13
+	VPSRLD           $0x10, Z16, Z8
+	VMOVDQU16        Z17, K1, Z8
+	VPSLLD           $0x10, Z17, Z9
+	VMOVDQU16        Z16, K2, Z9
+	VPADDW           Z8, Z8, Z10
+	VPCMPUW          $0x04, Z3, Z10, K3
+	VPANDD           Z1, Z8, Z10
+	VPADDUSW         Z10, Z9, Z9
+	VPCMPUW          $0x06, Z2, Z9, K3, K3
+	VPADDW           Z1, Z8, K3, Z8
+	TESTL            R9, R9
+	JZ               cached5
+	VMOVNTDQ         Z8, (CX)(R8*2)
+	JMP              stored5
+
+cached5:
+	VMOVDQU16 Z8, (CX)(R8*2)
+
+stored5:
+	VPSRLD    $0x10, Z12, Z8
+	VMOVDQU16 Z13, K1, Z8
+	VPSLLD    $0x10, Z13, Z9
+	VMOVDQU16 Z12, K2, Z9
+	VPADDW    Z8, Z8, Z10
+	VPCMPUW   $0x04, Z3, Z10, K3
+	VPANDD    Z1, Z8, Z10
+	VPADDUSW  Z10, Z9, Z9
+	VPCMPUW   $0x06, Z2, Z9, K3, K3
+	VPADDW    Z1, Z8, K3, Z8
+	TESTL     R9, R9
+	JZ        cached6
+	VMOVNTDQ  Z8, (AX)(R8*2)
+	JMP       stored6
+
+cached6:
+	VMOVDQU16 Z8, (AX)(R8*2)
+
+stored6:
 	ADDQ $0x00000020, R8
 	SUBQ $0x00000020, DI
 	JMP  mainUnit
 
 mainTail:
-	TESTQ         DI, DI
-	JZ            mainDone
-	MOVQ          DI, R10
-	SHRQ          $0x01, R10
-	MOVQ          DI, R9
-	SUBQ          R10, R9
-	LEAQ          (R8)(R9*1), R11
-	MOVL          $0xffffffff, R11
-	BZHIL         R9, R11, R11
-	KMOVD         R11, K3
-	MOVL          $0xffffffff, R9
-	BZHIL         R10, R9, R9
-	KMOVD         R9, K3
-	MOVL          $0xffffffff, R9
-	BZHIL         DI, R9, R9
-	KMOVD         R9, K3
-	VMOVDQU16.Z   (BX)(R8*2), K3, Z15
-	VPSLLD        $0x10, Z15, Z14
-	VPANDD        Z15, Z0, Z15
-	VMAXPS        Z14, Z4, Z14
-	VMULPS        Z6, Z14, Z16
-	VRNDSCALEPS   $0x08, Z16, Z18
-	VSUBPS        Z18, Z16, Z17
-	VMOVUPS       Z9, Z19
-	VFMADD213PS   Z10, Z17, Z19
-	VFMADD213PS   Z11, Z17, Z19
-	VFMADD213PS   Z12, Z17, Z19
-	VFMADD213PS   Z13, Z17, Z19
-	VSCALEFPS     Z18, Z19, Z19
-	VADDPS        Z7, Z19, Z19
-	VRCP14PS      Z19, Z17
-	VCMPPS        $0x1a, Z8, Z16, K4
-	VFNMADD213PS  Z7, Z17, Z19
-	VFMADD213PS.Z Z17, Z17, K4, Z19
-	VMOVAPS       Z19, Z16
-	VFNMADD213PS  Z19, Z19, Z16
-	VMULPS        Z14, Z19, Z17
-	VMINPS        Z14, Z5, Z14
-	VFMADD231PS   Z14, Z16, Z19
-	VMAXPS        Z15, Z4, Z4
-	VMULPS        Z6, Z4, Z6
-	VRNDSCALEPS   $0x08, Z6, Z15
-	VSUBPS        Z15, Z6, Z14
-	VMOVUPS       Z9, Z9
-	VFMADD213PS   Z10, Z14, Z9
-	VFMADD213PS   Z11, Z14, Z9
-	VFMADD213PS   Z12, Z14, Z9
-	VFMADD213PS   Z13, Z14, Z9
-	VSCALEFPS     Z15, Z9, Z9
-	VADDPS        Z7, Z9, Z9
-	VRCP14PS      Z9, Z10
-	VCMPPS        $0x1a, Z8, Z6, K4
-	VFNMADD213PS  Z7, Z10, Z9
-	VFMADD213PS.Z Z10, Z10, K4, Z9
-	VMOVAPS       Z9, Z6
-	VFNMADD213PS  Z9, Z9, Z6
-	VMULPS        Z4, Z9, Z7
-	VMINPS        Z4, Z5, Z4
-	VFMADD231PS   Z4, Z6, Z9
-	VMOVDQU16.Z   (DX)(R8*2), K3, Z5
-	VPSLLD        $0x10, Z5, Z4
-	VPANDD        Z5, Z0, Z5
-	VMOVDQU16.Z   (SI)(R8*2), K3, Z8
-	VPSLLD        $0x10, Z8, Z6
-	VPANDD        Z8, Z0, Z0
-	VMULPS        Z4, Z17, Z17
-	VMULPS        Z5, Z7, Z7
-	VMULPS        Z4, Z6, Z6
-	VMULPS        Z19, Z6, Z6
-	VMULPS        Z5, Z0, Z0
-	VMULPS        Z9, Z0, Z0
-	VPSRLD        $0x10, Z17, Z4
-	VMOVDQU16     Z7, K1, Z4
-	VPSLLD        $0x10, Z7, Z5
-	VMOVDQU16     Z17, K2, Z5
-	VPADDW        Z4, Z4, Z7
-	VPCMPUW       $0x04, Z3, Z7, K4
-	VPANDD        Z1, Z4, Z7
-	VPADDUSW      Z7, Z5, Z5
-	VPCMPUW       $0x06, Z2, Z5, K4, K4
-	VPADDW        Z1, Z4, K4, Z4
-	VMOVDQU16     Z4, K3, (CX)(R8*2)
-	VPSRLD        $0x10, Z6, Z4
-	VMOVDQU16     Z0, K1, Z4
-	VPSLLD        $0x10, Z0, Z0
-	VMOVDQU16     Z6, K2, Z0
-	VPADDW        Z4, Z4, Z5
-	VPCMPUW       $0x04, Z3, Z5, K1
-	VPANDD        Z1, Z4, Z5
-	VPADDUSW      Z5, Z0, Z0
-	VPCMPUW       $0x06, Z2, Z0, K1, K1
-	VPADDW        Z1, Z4, K1, Z4
-	VMOVDQU16     Z4, K3, (AX)(R8*2)
+	TESTQ            DI, DI
+	JZ               mainDone
+	MOVQ             DI, R10
+	SHRQ             $0x01, R10
+	MOVQ             DI, R9
+	SUBQ             R10, R9
+	LEAQ             (R8)(R9*1), R11
+	MOVL             $0xffffffff, R11
+	BZHIL            R9, R11, R11
+	KMOVD            R11, K3
+	MOVL             $0xffffffff, R9
+	BZHIL            R10, R9, R9
+	KMOVD            R9, K3
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K3
+	VMOVDQU16.Z      (BX)(R8*2), K3, Z9
+	VPSLLD           $0x10, Z9, Z8
+	VPANDD           Z9, Z0, Z9
+	VMAXPS           Z8, Z4, Z8
+	VMAXPS           Z9, Z4, Z4
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z8, Z9
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z4, Z10
+	VRNDSCALEPS      $0x08, Z9, Z11
+	VRNDSCALEPS      $0x08, Z10, Z12
+	VSUBPS           Z11, Z9, Z13
+	VSUBPS           Z12, Z10, Z14
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z15
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z16
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z14, Z16
+	VSCALEFPS        Z11, Z15, Z15
+	VSCALEFPS        Z12, Z16, Z16
+	VADDPS           Z6, Z15, Z15
+	VADDPS           Z6, Z16, Z16
+	VRCP14PS         Z15, Z11
+	VRCP14PS         Z16, Z12
+	VFNMADD213PS     Z6, Z11, Z15
+	VFNMADD213PS     Z6, Z12, Z16
+	VCMPPS           $0x1a, Z7, Z9, K4
+	VFMADD213PS.Z    Z11, Z11, K4, Z15
+	VCMPPS           $0x1a, Z7, Z10, K4
+	VFMADD213PS.Z    Z12, Z12, K4, Z16
+	VMOVAPS          Z15, Z6
+	VMOVAPS          Z16, Z7
+	VFNMADD213PS     Z15, Z15, Z6
+	VFNMADD213PS     Z16, Z16, Z7
+	VMINPS           Z8, Z5, Z9
+	VMINPS           Z4, Z5, Z5
+	VFMADD213PS      Z15, Z9, Z6
+	VFMADD213PS      Z16, Z5, Z7
+	VMULPS           Z15, Z8, Z15
+	VMULPS           Z16, Z4, Z16
+	VMOVDQU16.Z      (DX)(R8*2), K3, Z5
+	VPSLLD           $0x10, Z5, Z4
+	VPANDD           Z5, Z0, Z5
+	VMULPS           Z4, Z15, Z15
+	VMULPS           Z5, Z16, Z16
+	VMOVDQU16.Z      (SI)(R8*2), K3, Z9
+	VPSLLD           $0x10, Z9, Z8
+	VPANDD           Z9, Z0, Z0
+	VMULPS           Z4, Z8, Z8
+	VMULPS           Z5, Z0, Z0
+	VMULPS           Z6, Z8, Z8
+	VMULPS           Z7, Z0, Z0
+	VPSRLD           $0x10, Z15, Z4
+	VMOVDQU16        Z16, K1, Z4
+	VPSLLD           $0x10, Z16, Z5
+	VMOVDQU16        Z15, K2, Z5
+	VPADDW           Z4, Z4, Z6
+	VPCMPUW          $0x04, Z3, Z6, K4
+	VPANDD           Z1, Z4, Z6
+	VPADDUSW         Z6, Z5, Z5
+	VPCMPUW          $0x06, Z2, Z5, K4, K4
+	VPADDW           Z1, Z4, K4, Z4
+	VMOVDQU16        Z4, K3, (CX)(R8*2)
+	VPSRLD           $0x10, Z8, Z4
+	VMOVDQU16        Z0, K1, Z4
+	VPSLLD           $0x10, Z0, Z0
+	VMOVDQU16        Z8, K2, Z0
+	VPADDW           Z4, Z4, Z5
+	VPCMPUW          $0x04, Z3, Z5, K1
+	VPANDD           Z1, Z4, Z5
+	VPADDUSW         Z5, Z0, Z0
+	VPCMPUW          $0x06, Z2, Z0, K1, K1
+	VPADDW           Z1, Z4, K1, Z4
+	VMOVDQU16        Z4, K3, (AX)(R8*2)
 
 mainDone:
 	VZEROUPPER
 	RET
 
 // func geluMulBF16AVX512(dst []uint16, gate []uint16, up []uint16, stream bool)
-// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
 TEXT ·geluMulBF16AVX512(SB), NOSPLIT, $0-73
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         gate_base+24(FP), CX
@@ -10135,104 +12348,105 @@ TEXT ·geluMulBF16AVX512(SB), NOSPLIT, $0-73
 	XORL         SI, SI
 	TESTQ        $0x0000003f, AX
 	CMOVQNE      SI, DI
-	VBROADCASTSS lanesc1800000<>+0(SB), Z4
-	VBROADCASTSS lanes41800000<>+0(SB), Z5
-	VBROADCASTSS lanesc2fc0000<>+0(SB), Z6
-	VBROADCASTSS lanes392385a5<>+0(SB), Z7
-	VBROADCASTSS lanes3aafb93b<>+0(SB), Z8
-	VBROADCASTSS lanes3c1d9387<>+0(SB), Z9
-	VBROADCASTSS lanes3d635739<>+0(SB), Z10
-	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z11
-	VBROADCASTSS lanes3f317219<>+0(SB), Z12
-	VBROADCASTSS lanes3f800000<>+0(SB), Z13
-	VBROADCASTSS lanes80000000<>+0(SB), Z14
-	VBROADCASTSS lanes3f800000<>+0(SB), Z15
-	VBROADCASTSS lanes40135761<>+0(SB), Z16
-	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Z17
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z4
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z5
+	VMOVUPS      gelu320a<>+0(SB), Z6
+	VMOVUPS      gelu320b<>+0(SB), Z7
+	VMOVUPS      gelu321a<>+0(SB), Z8
+	VMOVUPS      gelu321b<>+0(SB), Z9
+	VMOVUPS      gelu322a<>+0(SB), Z10
+	VMOVUPS      gelu322b<>+0(SB), Z11
+	VMOVUPS      gelu323a<>+0(SB), Z12
+	VMOVUPS      gelu323b<>+0(SB), Z13
+	VMOVUPS      gelu324a<>+0(SB), Z14
+	VMOVUPS      gelu324b<>+0(SB), Z15
+	VMOVUPS      gelu325a<>+0(SB), Z16
+	VMOVUPS      gelu325b<>+0(SB), Z17
+	VMOVUPS      gelu326a<>+0(SB), Z18
+	VMOVUPS      gelu326b<>+0(SB), Z19
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z20
 	XORL         SI, SI
 
 mainUnit:
-	CMPQ         BX, $0x00000020
-	JLT          mainTail
-	VPSLLD       $0x10, (CX)(SI*2), Z18
-	VPANDD       (CX)(SI*2), Z0, Z19
-	PREFETCHT0   2048(CX)(SI*2)
-	VMAXPS       Z18, Z4, Z18
-	VMINPS       Z18, Z5, Z20
-	VMULPS       Z20, Z20, Z21
-	VMOVUPS      Z17, Z22
-	VFMADD213PS  Z16, Z21, Z22
-	VMULPS       Z20, Z22, Z22
-	VORPS        Z14, Z22, Z20
-	VRNDSCALEPS  $0x08, Z20, Z21
-	VSUBPS       Z21, Z20, Z23
-	VMOVUPS      Z7, Z24
-	VFMADD213PS  Z8, Z23, Z24
-	VFMADD213PS  Z9, Z23, Z24
-	VFMADD213PS  Z10, Z23, Z24
-	VFMADD213PS  Z11, Z23, Z24
-	VFMADD213PS  Z12, Z23, Z24
-	VFMADD213PS  Z13, Z23, Z24
-	VCMPPS       $0x15, Z6, Z20, K3
-	VSCALEFPS.Z  Z21, Z24, K3, Z24
-	VADDPS       Z15, Z24, Z20
-	VRCP14PS     Z20, Z21
-	VFNMADD213PS Z15, Z21, Z20
-	VFMADD213PS  Z21, Z21, Z20
-	VMULPS       Z20, Z24, Z24
-	VSUBPS       Z24, Z15, Z20
-	VPMOVD2M     Z22, K3
-	VMOVAPS      Z24, K3, Z20
-	VMULPS       Z18, Z20, Z18
-	VMAXPS       Z19, Z4, Z19
-	VMINPS       Z19, Z5, Z20
-	VMULPS       Z20, Z20, Z21
-	VMOVUPS      Z17, Z22
-	VFMADD213PS  Z16, Z21, Z22
-	VMULPS       Z20, Z22, Z22
-	VORPS        Z14, Z22, Z20
-	VRNDSCALEPS  $0x08, Z20, Z21
-	VSUBPS       Z21, Z20, Z23
-	VMOVUPS      Z7, Z24
-	VFMADD213PS  Z8, Z23, Z24
-	VFMADD213PS  Z9, Z23, Z24
-	VFMADD213PS  Z10, Z23, Z24
-	VFMADD213PS  Z11, Z23, Z24
-	VFMADD213PS  Z12, Z23, Z24
-	VFMADD213PS  Z13, Z23, Z24
-	VCMPPS       $0x15, Z6, Z20, K3
-	VSCALEFPS.Z  Z21, Z24, K3, Z24
-	VADDPS       Z15, Z24, Z20
-	VRCP14PS     Z20, Z21
-	VFNMADD213PS Z15, Z21, Z20
-	VFMADD213PS  Z21, Z21, Z20
-	VMULPS       Z20, Z24, Z24
-	VSUBPS       Z24, Z15, Z20
-	VPMOVD2M     Z22, K3
-	VMOVAPS      Z24, K3, Z20
-	VMULPS       Z19, Z20, Z19
-	VPSLLD       $0x10, (DX)(SI*2), Z20
-	VPANDD       (DX)(SI*2), Z0, Z21
-	PREFETCHT0   2048(DX)(SI*2)
-	VMULPS       Z20, Z18, Z18
-	VMULPS       Z21, Z19, Z19
-	VPSRLD       $0x10, Z18, Z20
-	VMOVDQU16    Z19, K1, Z20
-	VPSLLD       $0x10, Z19, Z19
-	VMOVDQU16    Z18, K2, Z19
-	VPADDW       Z20, Z20, Z18
-	VPCMPUW      $0x04, Z3, Z18, K3
-	VPANDD       Z1, Z20, Z18
-	VPADDUSW     Z18, Z19, Z19
-	VPCMPUW      $0x06, Z2, Z19, K3, K3
-	VPADDW       Z1, Z20, K3, Z20
-	TESTL        DI, DI
-	JZ           cached1
-	VMOVNTDQ     Z20, (AX)(SI*2)
-	JMP          stored1
+	CMPQ        BX, $0x00000020
+	JLT         mainTail
+	VPSLLD      $0x10, (CX)(SI*2), Z21
+	VPANDD      (CX)(SI*2), Z0, Z22
+	PREFETCHT1  4096(CX)(SI*2)
+	VMAXPS      Z21, Z20, Z21
+	VMAXPS      Z22, Z20, Z22
+	VMINPS      Z21, Z4, Z23
+	VMINPS      Z22, Z4, Z24
+	VADDPS      Z5, Z23, Z25
+	VADDPS      Z5, Z24, Z26
+	VSUBPS      Z5, Z25, Z27
+	VSUBPS      Z5, Z26, Z28
+	VSUBPS      Z27, Z23, Z27
+	VSUBPS      Z28, Z24, Z28
+	VMOVAPS     Z25, Z23
+	VPERMI2PS   Z19, Z18, Z23
+	VMOVAPS     Z26, Z24
+	VPERMI2PS   Z19, Z18, Z24
+	VMOVAPS     Z25, Z29
+	VPERMI2PS   Z17, Z16, Z29
+	VFMADD213PS Z29, Z27, Z23
+	VMOVAPS     Z26, Z29
+	VPERMI2PS   Z17, Z16, Z29
+	VFMADD213PS Z29, Z28, Z24
+	VMOVAPS     Z25, Z29
+	VPERMI2PS   Z15, Z14, Z29
+	VFMADD213PS Z29, Z27, Z23
+	VMOVAPS     Z26, Z29
+	VPERMI2PS   Z15, Z14, Z29
+	VFMADD213PS Z29, Z28, Z24
+	VMOVAPS     Z25, Z29
+	VPERMI2PS   Z13, Z12, Z29
+	VFMADD213PS Z29, Z27, Z23
+	VMOVAPS     Z26, Z29
+	VPERMI2PS   Z13, Z12, Z29
+	VFMADD213PS Z29, Z28, Z24
+	VMOVAPS     Z25, Z29
+	VPERMI2PS   Z11, Z10, Z29
+	VFMADD213PS Z29, Z27, Z23
+	VMOVAPS     Z26, Z29
+	VPERMI2PS   Z11, Z10, Z29
+	VFMADD213PS Z29, Z28, Z24
+	VMOVAPS     Z25, Z29
+	VPERMI2PS   Z9, Z8, Z29
+	VFMADD213PS Z29, Z27, Z23
+	VMOVAPS     Z26, Z29
+	VPERMI2PS   Z9, Z8, Z29
+	VFMADD213PS Z29, Z28, Z24
+	VMOVAPS     Z25, Z25
+	VPERMI2PS   Z7, Z6, Z25
+	VFMADD213PS Z25, Z27, Z23
+	VMOVAPS     Z26, Z25
+	VPERMI2PS   Z7, Z6, Z25
+	VFMADD213PS Z25, Z28, Z24
+	VMULPS      Z23, Z21, Z23
+	VMULPS      Z24, Z22, Z24
+	VPSLLD      $0x10, (DX)(SI*2), Z21
+	VPANDD      (DX)(SI*2), Z0, Z22
+	PREFETCHT1  4096(DX)(SI*2)
+	VMULPS      Z21, Z23, Z23
+	VMULPS      Z22, Z24, Z24
+	VPSRLD      $0x10, Z23, Z21
+	VMOVDQU16   Z24, K1, Z21
+	VPSLLD      $0x10, Z24, Z22
+	VMOVDQU16   Z23, K2, Z22
+	VPADDW      Z21, Z21, Z23
+	VPCMPUW     $0x04, Z3, Z23, K3
+	VPANDD      Z1, Z21, Z23
+	VPADDUSW    Z23, Z22, Z22
+	VPCMPUW     $0x06, Z2, Z22, K3, K3
+	VPADDW      Z1, Z21, K3, Z21
+	TESTL       DI, DI
+	JZ          cached1
+	VMOVNTDQ    Z21, (AX)(SI*2)
+	JMP         stored1
 
 cached1:
-	VMOVDQU16 Z20, (AX)(SI*2)
+	VMOVDQU16 Z21, (AX)(SI*2)
 
 stored1:
 	ADDQ $0x00000020, SI
@@ -10240,95 +12454,93 @@ stored1:
 	JMP  mainUnit
 
 mainTail:
-	TESTQ        BX, BX
-	JZ           mainDone
-	MOVQ         BX, R8
-	SHRQ         $0x01, R8
-	MOVQ         BX, DI
-	SUBQ         R8, DI
-	LEAQ         (SI)(DI*1), R9
-	MOVL         $0xffffffff, R9
-	BZHIL        DI, R9, R9
-	KMOVD        R9, K3
-	MOVL         $0xffffffff, DI
-	BZHIL        R8, DI, DI
-	KMOVD        DI, K3
-	MOVL         $0xffffffff, DI
-	BZHIL        BX, DI, DI
-	KMOVD        DI, K3
-	VMOVDQU16.Z  (CX)(SI*2), K3, Z19
-	VPSLLD       $0x10, Z19, Z18
-	VPANDD       Z19, Z0, Z19
-	VMAXPS       Z18, Z4, Z18
-	VMINPS       Z18, Z5, Z20
-	VMULPS       Z20, Z20, Z21
-	VMOVUPS      Z17, Z22
-	VFMADD213PS  Z16, Z21, Z22
-	VMULPS       Z20, Z22, Z22
-	VORPS        Z14, Z22, Z20
-	VRNDSCALEPS  $0x08, Z20, Z21
-	VSUBPS       Z21, Z20, Z23
-	VMOVUPS      Z7, Z24
-	VFMADD213PS  Z8, Z23, Z24
-	VFMADD213PS  Z9, Z23, Z24
-	VFMADD213PS  Z10, Z23, Z24
-	VFMADD213PS  Z11, Z23, Z24
-	VFMADD213PS  Z12, Z23, Z24
-	VFMADD213PS  Z13, Z23, Z24
-	VCMPPS       $0x15, Z6, Z20, K4
-	VSCALEFPS.Z  Z21, Z24, K4, Z24
-	VADDPS       Z15, Z24, Z20
-	VRCP14PS     Z20, Z21
-	VFNMADD213PS Z15, Z21, Z20
-	VFMADD213PS  Z21, Z21, Z20
-	VMULPS       Z20, Z24, Z24
-	VSUBPS       Z24, Z15, Z20
-	VPMOVD2M     Z22, K4
-	VMOVAPS      Z24, K4, Z20
-	VMULPS       Z18, Z20, Z18
-	VMAXPS       Z19, Z4, Z4
-	VMINPS       Z4, Z5, Z5
-	VMULPS       Z5, Z5, Z19
-	VMOVUPS      Z17, Z17
-	VFMADD213PS  Z16, Z19, Z17
-	VMULPS       Z5, Z17, Z17
-	VORPS        Z14, Z17, Z5
-	VRNDSCALEPS  $0x08, Z5, Z14
-	VSUBPS       Z14, Z5, Z16
-	VMOVUPS      Z7, Z7
-	VFMADD213PS  Z8, Z16, Z7
-	VFMADD213PS  Z9, Z16, Z7
-	VFMADD213PS  Z10, Z16, Z7
-	VFMADD213PS  Z11, Z16, Z7
-	VFMADD213PS  Z12, Z16, Z7
-	VFMADD213PS  Z13, Z16, Z7
-	VCMPPS       $0x15, Z6, Z5, K4
-	VSCALEFPS.Z  Z14, Z7, K4, Z7
-	VADDPS       Z15, Z7, Z5
-	VRCP14PS     Z5, Z6
-	VFNMADD213PS Z15, Z6, Z5
-	VFMADD213PS  Z6, Z6, Z5
-	VMULPS       Z5, Z7, Z7
-	VSUBPS       Z7, Z15, Z5
-	VPMOVD2M     Z17, K4
-	VMOVAPS      Z7, K4, Z5
-	VMULPS       Z4, Z5, Z4
-	VMOVDQU16.Z  (DX)(SI*2), K3, Z6
-	VPSLLD       $0x10, Z6, Z5
-	VPANDD       Z6, Z0, Z0
-	VMULPS       Z5, Z18, Z18
-	VMULPS       Z0, Z4, Z4
-	VPSRLD       $0x10, Z18, Z0
-	VMOVDQU16    Z4, K1, Z0
-	VPSLLD       $0x10, Z4, Z4
-	VMOVDQU16    Z18, K2, Z4
-	VPADDW       Z0, Z0, Z5
-	VPCMPUW      $0x04, Z3, Z5, K1
-	VPANDD       Z1, Z0, Z5
-	VPADDUSW     Z5, Z4, Z4
-	VPCMPUW      $0x06, Z2, Z4, K1, K1
-	VPADDW       Z1, Z0, K1, Z0
-	VMOVDQU16    Z0, K3, (AX)(SI*2)
+	TESTQ       BX, BX
+	JZ          mainDone
+	MOVQ        BX, R8
+	SHRQ        $0x01, R8
+	MOVQ        BX, DI
+	SUBQ        R8, DI
+	LEAQ        (SI)(DI*1), R9
+	MOVL        $0xffffffff, R9
+	BZHIL       DI, R9, R9
+	KMOVD       R9, K3
+	MOVL        $0xffffffff, DI
+	BZHIL       R8, DI, DI
+	KMOVD       DI, K3
+	MOVL        $0xffffffff, DI
+	BZHIL       BX, DI, DI
+	KMOVD       DI, K3
+	VMOVDQU16.Z (CX)(SI*2), K3, Z22
+	VPSLLD      $0x10, Z22, Z21
+	VPANDD      Z22, Z0, Z22
+	VMAXPS      Z21, Z20, Z21
+	VMAXPS      Z22, Z20, Z20
+	VMINPS      Z21, Z4, Z22
+	VMINPS      Z20, Z4, Z4
+	VADDPS      Z5, Z22, Z23
+	VADDPS      Z5, Z4, Z24
+	VSUBPS      Z5, Z23, Z25
+	VSUBPS      Z5, Z24, Z5
+	VSUBPS      Z25, Z22, Z25
+	VSUBPS      Z5, Z4, Z5
+	VMOVAPS     Z23, Z4
+	VPERMI2PS   Z19, Z18, Z4
+	VMOVAPS     Z24, Z22
+	VPERMI2PS   Z19, Z18, Z22
+	VMOVAPS     Z23, Z18
+	VPERMI2PS   Z17, Z16, Z18
+	VFMADD213PS Z18, Z25, Z4
+	VMOVAPS     Z24, Z18
+	VPERMI2PS   Z17, Z16, Z18
+	VFMADD213PS Z18, Z5, Z22
+	VMOVAPS     Z23, Z16
+	VPERMI2PS   Z15, Z14, Z16
+	VFMADD213PS Z16, Z25, Z4
+	VMOVAPS     Z24, Z16
+	VPERMI2PS   Z15, Z14, Z16
+	VFMADD213PS Z16, Z5, Z22
+	VMOVAPS     Z23, Z14
+	VPERMI2PS   Z13, Z12, Z14
+	VFMADD213PS Z14, Z25, Z4
+	VMOVAPS     Z24, Z14
+	VPERMI2PS   Z13, Z12, Z14
+	VFMADD213PS Z14, Z5, Z22
+	VMOVAPS     Z23, Z12
+	VPERMI2PS   Z11, Z10, Z12
+	VFMADD213PS Z12, Z25, Z4
+	VMOVAPS     Z24, Z12
+	VPERMI2PS   Z11, Z10, Z12
+	VFMADD213PS Z12, Z5, Z22
+	VMOVAPS     Z23, Z10
+	VPERMI2PS   Z9, Z8, Z10
+	VFMADD213PS Z10, Z25, Z4
+	VMOVAPS     Z24, Z10
+	VPERMI2PS   Z9, Z8, Z10
+	VFMADD213PS Z10, Z5, Z22
+	VMOVAPS     Z23, Z8
+	VPERMI2PS   Z7, Z6, Z8
+	VFMADD213PS Z8, Z25, Z4
+	VMOVAPS     Z24, Z8
+	VPERMI2PS   Z7, Z6, Z8
+	VFMADD213PS Z8, Z5, Z22
+	VMULPS      Z4, Z21, Z4
+	VMULPS      Z22, Z20, Z22
+	VMOVDQU16.Z (DX)(SI*2), K3, Z6
+	VPSLLD      $0x10, Z6, Z5
+	VPANDD      Z6, Z0, Z0
+	VMULPS      Z5, Z4, Z4
+	VMULPS      Z0, Z22, Z22
+	VPSRLD      $0x10, Z4, Z0
+	VMOVDQU16   Z22, K1, Z0
+	VPSLLD      $0x10, Z22, Z5
+	VMOVDQU16   Z4, K2, Z5
+	VPADDW      Z0, Z0, Z4
+	VPCMPUW     $0x04, Z3, Z4, K1
+	VPANDD      Z1, Z0, Z4
+	VPADDUSW    Z4, Z5, Z5
+	VPCMPUW     $0x06, Z2, Z5, K1, K1
+	VPADDW      Z1, Z0, K1, Z0
+	VMOVDQU16   Z0, K3, (AX)(SI*2)
 
 mainDone:
 	VZEROUPPER
@@ -10360,268 +12572,503 @@ TEXT ·geluMulGradBF16AVX512(SB), NOSPLIT, $0-121
 	CMOVQNE      R8, R9
 	VBROADCASTSS lanesc1800000<>+0(SB), Z4
 	VBROADCASTSS lanes41800000<>+0(SB), Z5
-	VBROADCASTSS lanesc2fc0000<>+0(SB), Z6
-	VBROADCASTSS lanes392385a5<>+0(SB), Z7
-	VBROADCASTSS lanes3aafb93b<>+0(SB), Z8
-	VBROADCASTSS lanes3c1d9387<>+0(SB), Z9
-	VBROADCASTSS lanes3d635739<>+0(SB), Z10
-	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z11
-	VBROADCASTSS lanes3f317219<>+0(SB), Z12
-	VBROADCASTSS lanes3f800000<>+0(SB), Z13
-	VBROADCASTSS lanes80000000<>+0(SB), Z14
-	VBROADCASTSS lanes3f800000<>+0(SB), Z15
-	VBROADCASTSS lanes40135761<>+0(SB), Z16
-	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Z17
-	VBROADCASTSS lanes3e5b33b6<>+0(SB), Z18
-	VBROADCASTSS lanes3fcc422a<>+0(SB), Z19
+	VBROADCASTSS lanes3f800000<>+0(SB), Z6
 	XORL         R8, R8
 
-mainUnit:
-	CMPQ         DI, $0x00000020
-	JLT          mainTail
-	VPSLLD       $0x10, (BX)(R8*2), Z20
-	VPANDD       (BX)(R8*2), Z0, Z21
-	PREFETCHT0   2048(BX)(R8*2)
-	VMAXPS       Z20, Z4, Z20
-	VMINPS       Z20, Z5, Z22
-	VMULPS       Z22, Z22, Z23
-	VMOVUPS      Z17, Z24
-	VFMADD213PS  Z16, Z23, Z24
-	VMULPS       Z22, Z24, Z24
-	VORPS        Z14, Z24, Z23
-	VRNDSCALEPS  $0x08, Z23, Z25
-	VSUBPS       Z25, Z23, Z26
-	VMOVUPS      Z7, Z27
-	VFMADD213PS  Z8, Z26, Z27
-	VFMADD213PS  Z9, Z26, Z27
-	VFMADD213PS  Z10, Z26, Z27
-	VFMADD213PS  Z11, Z26, Z27
-	VFMADD213PS  Z12, Z26, Z27
-	VFMADD213PS  Z13, Z26, Z27
-	VCMPPS       $0x15, Z6, Z23, K3
-	VSCALEFPS.Z  Z25, Z27, K3, Z27
-	VADDPS       Z15, Z27, Z23
-	VRCP14PS     Z23, Z25
-	VFNMADD213PS Z15, Z25, Z23
-	VFMADD213PS  Z25, Z25, Z23
-	VMULPS       Z23, Z27, Z27
-	VMULPS       Z23, Z27, Z25
-	VSUBPS       Z27, Z15, Z23
-	VPMOVD2M     Z24, K3
-	VMOVAPS      Z27, K3, Z23
-	VMULPS       Z20, Z23, Z20
-	VMULPS       Z22, Z22, Z24
-	VMULPS       Z22, Z25, Z25
-	VMOVUPS      Z18, Z22
-	VFMADD213PS  Z19, Z24, Z22
-	VFMADD231PS  Z22, Z25, Z23
-	VMAXPS       Z21, Z4, Z21
-	VMINPS       Z21, Z5, Z22
-	VMULPS       Z22, Z22, Z24
-	VMOVUPS      Z17, Z25
-	VFMADD213PS  Z16, Z24, Z25
-	VMULPS       Z22, Z25, Z25
-	VORPS        Z14, Z25, Z24
-	VRNDSCALEPS  $0x08, Z24, Z26
-	VSUBPS       Z26, Z24, Z27
-	VMOVUPS      Z7, Z28
-	VFMADD213PS  Z8, Z27, Z28
-	VFMADD213PS  Z9, Z27, Z28
-	VFMADD213PS  Z10, Z27, Z28
-	VFMADD213PS  Z11, Z27, Z28
-	VFMADD213PS  Z12, Z27, Z28
-	VFMADD213PS  Z13, Z27, Z28
-	VCMPPS       $0x15, Z6, Z24, K3
-	VSCALEFPS.Z  Z26, Z28, K3, Z28
-	VADDPS       Z15, Z28, Z24
-	VRCP14PS     Z24, Z26
-	VFNMADD213PS Z15, Z26, Z24
-	VFMADD213PS  Z26, Z26, Z24
-	VMULPS       Z24, Z28, Z28
-	VMULPS       Z24, Z28, Z26
-	VSUBPS       Z28, Z15, Z24
-	VPMOVD2M     Z25, K3
-	VMOVAPS      Z28, K3, Z24
-	VMULPS       Z21, Z24, Z21
-	VMULPS       Z22, Z22, Z25
-	VMULPS       Z22, Z26, Z26
-	VMOVUPS      Z18, Z22
-	VFMADD213PS  Z19, Z25, Z22
-	VFMADD231PS  Z22, Z26, Z24
-	VPSLLD       $0x10, (DX)(R8*2), Z22
-	VPANDD       (DX)(R8*2), Z0, Z25
-	PREFETCHT0   2048(DX)(R8*2)
-	VPSLLD       $0x10, (SI)(R8*2), Z26
-	VPANDD       (SI)(R8*2), Z0, Z27
-	PREFETCHT0   2048(SI)(R8*2)
-	VMULPS       Z22, Z20, Z20
-	VMULPS       Z25, Z21, Z21
-	VMULPS       Z22, Z26, Z26
-	VMULPS       Z23, Z26, Z26
-	VMULPS       Z25, Z27, Z27
-	VMULPS       Z24, Z27, Z27
-	VPSRLD       $0x10, Z20, Z22
-	VMOVDQU16    Z21, K1, Z22
-	VPSLLD       $0x10, Z21, Z21
-	VMOVDQU16    Z20, K2, Z21
-	VPADDW       Z22, Z22, Z20
-	VPCMPUW      $0x04, Z3, Z20, K3
-	VPANDD       Z1, Z22, Z20
-	VPADDUSW     Z20, Z21, Z21
-	VPCMPUW      $0x06, Z2, Z21, K3, K3
-	VPADDW       Z1, Z22, K3, Z22
-	TESTL        R9, R9
-	JZ           cached1
-	VMOVNTDQ     Z22, (CX)(R8*2)
-	JMP          stored1
+mainGroup:
+	CMPQ             DI, $0x00000040
+	JLT              mainUnit
+	VPSLLD           $0x10, (BX)(R8*2), Z7
+	VPANDD           (BX)(R8*2), Z0, Z8
+	PREFETCHT1       4096(BX)(R8*2)
+	VPSLLD           $0x10, 64(BX)(R8*2), Z9
+	VPANDD           64(BX)(R8*2), Z0, Z10
+	PREFETCHT1       4160(BX)(R8*2)
+	VMAXPS           Z7, Z4, Z7
+	VMAXPS           Z8, Z4, Z8
+	VMAXPS           Z9, Z4, Z9
+	VMAXPS           Z10, Z4, Z10
+	VMINPS           Z7, Z5, Z11
+	VMINPS           Z8, Z5, Z12
+	VMINPS           Z9, Z5, Z13
+	VMINPS           Z10, Z5, Z14
+	VMULPS           Z11, Z11, Z15
+	VMULPS           Z12, Z12, Z16
+	VMULPS           Z13, Z13, Z17
+	VMULPS           Z14, Z14, Z18
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z19
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z20
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z21
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z22
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z18, Z22
+	VMULPS           Z11, Z19, Z19
+	VMULPS           Z12, Z20, Z20
+	VMULPS           Z13, Z21, Z21
+	VMULPS           Z14, Z22, Z22
+	VORPS.BCST       lanes80000000<>+0(SB), Z19, Z15
+	VORPS.BCST       lanes80000000<>+0(SB), Z20, Z16
+	VORPS.BCST       lanes80000000<>+0(SB), Z21, Z17
+	VORPS.BCST       lanes80000000<>+0(SB), Z22, Z18
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z19
+	VRNDSCALEPS      $0x08, Z15, Z20
+	VRNDSCALEPS      $0x08, Z16, Z21
+	VRNDSCALEPS      $0x08, Z17, Z22
+	VRNDSCALEPS      $0x08, Z18, Z23
+	VSUBPS           Z20, Z15, Z24
+	VSUBPS           Z21, Z16, Z25
+	VSUBPS           Z22, Z17, Z26
+	VSUBPS           Z23, Z18, Z27
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z28
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z29
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z30
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z31
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z26, Z30
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z27, Z31
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z26, Z30
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z27, Z31
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z26, Z30
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z27, Z31
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z26, Z30
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z27, Z31
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z26, Z30
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z27, Z31
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z26, Z30
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z27, Z31
+	VCMPPS           $0x15, Z19, Z15, K3
+	VSCALEFPS.Z      Z20, Z28, K3, Z28
+	VCMPPS           $0x15, Z19, Z16, K3
+	VSCALEFPS.Z      Z21, Z29, K3, Z29
+	VCMPPS           $0x15, Z19, Z17, K3
+	VSCALEFPS.Z      Z22, Z30, K3, Z30
+	VCMPPS           $0x15, Z19, Z18, K3
+	VSCALEFPS.Z      Z23, Z31, K3, Z31
+	VADDPS           Z6, Z28, Z15
+	VADDPS           Z6, Z29, Z16
+	VADDPS           Z6, Z30, Z17
+	VADDPS           Z6, Z31, Z18
+	VRCP14PS         Z15, Z19
+	VRCP14PS         Z16, Z20
+	VRCP14PS         Z17, Z21
+	VRCP14PS         Z18, Z22
+	VFNMADD213PS     Z6, Z19, Z15
+	VFNMADD213PS     Z6, Z20, Z16
+	VFNMADD213PS     Z6, Z21, Z17
+	VFNMADD213PS     Z6, Z22, Z18
+	VFMADD213PS      Z19, Z19, Z15
+	VFMADD213PS      Z20, Z20, Z16
+	VFMADD213PS      Z21, Z21, Z17
+	VFMADD213PS      Z22, Z22, Z18
+	VMULPS           Z15, Z28, Z28
+	VMULPS           Z16, Z29, Z29
+	VMULPS           Z17, Z30, Z30
+	VMULPS           Z18, Z31, Z31
+	VMULPS           Z15, Z28, Z19
+	VMULPS           Z16, Z29, Z20
+	VMULPS           Z17, Z30, Z21
+	VMULPS           Z18, Z31, Z22
+	VSUBPS           Z28, Z6, Z15
+	VSUBPS           Z29, Z6, Z16
+	VSUBPS           Z30, Z6, Z17
+	VSUBPS           Z31, Z6, Z18
+	VPMOVD2M         Z11, K3
+	VMOVAPS          Z28, K3, Z15
+	VPMOVD2M         Z12, K3
+	VMOVAPS          Z29, K3, Z16
+	VPMOVD2M         Z13, K3
+	VMOVAPS          Z30, K3, Z17
+	VPMOVD2M         Z14, K3
+	VMOVAPS          Z31, K3, Z18
+	VMULPS           Z11, Z19, Z19
+	VMULPS           Z12, Z20, Z20
+	VMULPS           Z13, Z21, Z21
+	VMULPS           Z14, Z22, Z22
+	VMULPS           Z11, Z11, Z11
+	VMULPS           Z12, Z12, Z12
+	VMULPS           Z13, Z13, Z13
+	VMULPS           Z14, Z14, Z14
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z23
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z24
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z25
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z26
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z11, Z23
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z12, Z24
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z13, Z25
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z14, Z26
+	VFMADD213PS      Z15, Z23, Z19
+	VFMADD213PS      Z16, Z24, Z20
+	VFMADD213PS      Z17, Z25, Z21
+	VFMADD213PS      Z18, Z26, Z22
+	VMULPS           Z15, Z7, Z15
+	VMULPS           Z16, Z8, Z16
+	VMULPS           Z17, Z9, Z17
+	VMULPS           Z18, Z10, Z18
+	VPSLLD           $0x10, (DX)(R8*2), Z7
+	VPANDD           (DX)(R8*2), Z0, Z8
+	PREFETCHT1       4096(DX)(R8*2)
+	VPSLLD           $0x10, 64(DX)(R8*2), Z9
+	VPANDD           64(DX)(R8*2), Z0, Z10
+	PREFETCHT1       4160(DX)(R8*2)
+	VMULPS           Z7, Z15, Z15
+	VMULPS           Z8, Z16, Z16
+	VMULPS           Z9, Z17, Z17
+	VMULPS           Z10, Z18, Z18
+	VPSLLD           $0x10, (SI)(R8*2), Z11
+	VPANDD           (SI)(R8*2), Z0, Z12
+	PREFETCHT1       4096(SI)(R8*2)
+	VPSLLD           $0x10, 64(SI)(R8*2), Z13
+	VPANDD           64(SI)(R8*2), Z0, Z14
+	PREFETCHT1       4160(SI)(R8*2)
+	VMULPS           Z7, Z11, Z11
+	VMULPS           Z8, Z12, Z12
+	VMULPS           Z9, Z13, Z13
+	VMULPS           Z10, Z14, Z14
+	VMULPS           Z19, Z11, Z11
+	VMULPS           Z20, Z12, Z12
+	VMULPS           Z21, Z13, Z13
+	VMULPS           Z22, Z14, Z14
+	VPSRLD           $0x10, Z15, Z7
+	VMOVDQU16        Z16, K1, Z7
+	VPSLLD           $0x10, Z16, Z8
+	VMOVDQU16        Z15, K2, Z8
+	VPADDW           Z7, Z7, Z9
+	VPCMPUW          $0x04, Z3, Z9, K3
+	VPANDD           Z1, Z7, Z9
+	VPADDUSW         Z9, Z8, Z8
+	VPCMPUW          $0x06, Z2, Z8, K3, K3
+	VPADDW           Z1, Z7, K3, Z7
+	TESTL            R9, R9
+	JZ               cached1
+	VMOVNTDQ         Z7, (CX)(R8*2)
+	JMP              stored1
 
 cached1:
-	VMOVDQU16 Z22, (CX)(R8*2)
+	VMOVDQU16 Z7, (CX)(R8*2)
 
 stored1:
-	VPSRLD    $0x10, Z26, Z20
-	VMOVDQU16 Z27, K1, Z20
-	VPSLLD    $0x10, Z27, Z21
-	VMOVDQU16 Z26, K2, Z21
-	VPADDW    Z20, Z20, Z22
-	VPCMPUW   $0x04, Z3, Z22, K3
-	VPANDD    Z1, Z20, Z22
-	VPADDUSW  Z22, Z21, Z21
-	VPCMPUW   $0x06, Z2, Z21, K3, K3
-	VPADDW    Z1, Z20, K3, Z20
+	VPSRLD    $0x10, Z17, Z7
+	VMOVDQU16 Z18, K1, Z7
+	VPSLLD    $0x10, Z18, Z8
+	VMOVDQU16 Z17, K2, Z8
+	VPADDW    Z7, Z7, Z9
+	VPCMPUW   $0x04, Z3, Z9, K3
+	VPANDD    Z1, Z7, Z9
+	VPADDUSW  Z9, Z8, Z8
+	VPCMPUW   $0x06, Z2, Z8, K3, K3
+	VPADDW    Z1, Z7, K3, Z7
 	TESTL     R9, R9
 	JZ        cached2
-	VMOVNTDQ  Z20, (AX)(R8*2)
+	VMOVNTDQ  Z7, 64(CX)(R8*2)
 	JMP       stored2
 
 cached2:
-	VMOVDQU16 Z20, (AX)(R8*2)
+	VMOVDQU16 Z7, 64(CX)(R8*2)
 
 stored2:
+	VPSRLD    $0x10, Z11, Z7
+	VMOVDQU16 Z12, K1, Z7
+	VPSLLD    $0x10, Z12, Z8
+	VMOVDQU16 Z11, K2, Z8
+	VPADDW    Z7, Z7, Z9
+	VPCMPUW   $0x04, Z3, Z9, K3
+	VPANDD    Z1, Z7, Z9
+	VPADDUSW  Z9, Z8, Z8
+	VPCMPUW   $0x06, Z2, Z8, K3, K3
+	VPADDW    Z1, Z7, K3, Z7
+	TESTL     R9, R9
+	JZ        cached3
+	VMOVNTDQ  Z7, (AX)(R8*2)
+	JMP       stored3
+
+cached3:
+	VMOVDQU16 Z7, (AX)(R8*2)
+
+stored3:
+	VPSRLD    $0x10, Z13, Z7
+	VMOVDQU16 Z14, K1, Z7
+	VPSLLD    $0x10, Z14, Z8
+	VMOVDQU16 Z13, K2, Z8
+	VPADDW    Z7, Z7, Z9
+	VPCMPUW   $0x04, Z3, Z9, K3
+	VPANDD    Z1, Z7, Z9
+	VPADDUSW  Z9, Z8, Z8
+	VPCMPUW   $0x06, Z2, Z8, K3, K3
+	VPADDW    Z1, Z7, K3, Z7
+	TESTL     R9, R9
+	JZ        cached4
+	VMOVNTDQ  Z7, 64(AX)(R8*2)
+	JMP       stored4
+
+cached4:
+	VMOVDQU16 Z7, 64(AX)(R8*2)
+
+stored4:
+	ADDQ $0x00000040, R8
+	SUBQ $0x00000040, DI
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             DI, $0x00000020
+	JLT              mainTail
+	VPSLLD           $0x10, (BX)(R8*2), Z7
+	VPANDD           (BX)(R8*2), Z0, Z8
+	PREFETCHT1       4096(BX)(R8*2)
+	VMAXPS           Z7, Z4, Z7
+	VMAXPS           Z8, Z4, Z8
+	VMINPS           Z7, Z5, Z9
+	VMINPS           Z8, Z5, Z10
+	VMULPS           Z9, Z9, Z11
+	VMULPS           Z10, Z10, Z12
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z13
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z14
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z12, Z14
+	VMULPS           Z9, Z13, Z13
+	VMULPS           Z10, Z14, Z14
+	VORPS.BCST       lanes80000000<>+0(SB), Z13, Z11
+	VORPS.BCST       lanes80000000<>+0(SB), Z14, Z12
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z13
+	VRNDSCALEPS      $0x08, Z11, Z14
+	VRNDSCALEPS      $0x08, Z12, Z15
+	VSUBPS           Z14, Z11, Z16
+	VSUBPS           Z15, Z12, Z17
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z18
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z19
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z17, Z19
+	VCMPPS           $0x15, Z13, Z11, K3
+	VSCALEFPS.Z      Z14, Z18, K3, Z18
+	VCMPPS           $0x15, Z13, Z12, K3
+	VSCALEFPS.Z      Z15, Z19, K3, Z19
+	VADDPS           Z6, Z18, Z11
+	VADDPS           Z6, Z19, Z12
+	VRCP14PS         Z11, Z13
+	VRCP14PS         Z12, Z14
+	VFNMADD213PS     Z6, Z13, Z11
+	VFNMADD213PS     Z6, Z14, Z12
+	VFMADD213PS      Z13, Z13, Z11
+	VFMADD213PS      Z14, Z14, Z12
+	VMULPS           Z11, Z18, Z18
+	VMULPS           Z12, Z19, Z19
+	VMULPS           Z11, Z18, Z13
+	VMULPS           Z12, Z19, Z14
+	VSUBPS           Z18, Z6, Z11
+	VSUBPS           Z19, Z6, Z12
+	VPMOVD2M         Z9, K3
+	VMOVAPS          Z18, K3, Z11
+	VPMOVD2M         Z10, K3
+	VMOVAPS          Z19, K3, Z12
+	VMULPS           Z9, Z13, Z13
+	VMULPS           Z10, Z14, Z14
+	VMULPS           Z9, Z9, Z9
+	VMULPS           Z10, Z10, Z10
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z15
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z16
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z9, Z15
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z10, Z16
+	VFMADD213PS      Z11, Z15, Z13
+	VFMADD213PS      Z12, Z16, Z14
+	VMULPS           Z11, Z7, Z11
+	VMULPS           Z12, Z8, Z12
+	VPSLLD           $0x10, (DX)(R8*2), Z7
+	VPANDD           (DX)(R8*2), Z0, Z8
+	PREFETCHT1       4096(DX)(R8*2)
+	VMULPS           Z7, Z11, Z11
+	VMULPS           Z8, Z12, Z12
+	VPSLLD           $0x10, (SI)(R8*2), Z9
+	VPANDD           (SI)(R8*2), Z0, Z10
+	PREFETCHT1       4096(SI)(R8*2)
+	VMULPS           Z7, Z9, Z9
+	VMULPS           Z8, Z10, Z10
+	VMULPS           Z13, Z9, Z9
+	VMULPS           Z14, Z10, Z10
+	VPSRLD           $0x10, Z11, Z7
+	VMOVDQU16        Z12, K1, Z7
+	VPSLLD           $0x10, Z12, Z8
+	VMOVDQU16        Z11, K2, Z8
+	VPADDW           Z7, Z7, Z11
+	VPCMPUW          $0x04, Z3, Z11, K3
+	VPANDD           Z1, Z7, Z11
+	VPADDUSW         Z11, Z8, Z8
+	VPCMPUW          $0x06, Z2, Z8, K3, K3
+	VPADDW           Z1, Z7, K3, Z7
+	TESTL            R9, R9
+	JZ               cached5
+	VMOVNTDQ         Z7, (CX)(R8*2)
+	JMP              stored5
+
+cached5:
+	VMOVDQU16 Z7, (CX)(R8*2)
+
+stored5:
+	VPSRLD    $0x10, Z9, Z7
+	VMOVDQU16 Z10, K1, Z7
+	VPSLLD    $0x10, Z10, Z8
+	VMOVDQU16 Z9, K2, Z8
+	VPADDW    Z7, Z7, Z9
+	VPCMPUW   $0x04, Z3, Z9, K3
+	VPANDD    Z1, Z7, Z9
+	VPADDUSW  Z9, Z8, Z8
+	VPCMPUW   $0x06, Z2, Z8, K3, K3
+	VPADDW    Z1, Z7, K3, Z7
+	TESTL     R9, R9
+	JZ        cached6
+	VMOVNTDQ  Z7, (AX)(R8*2)
+	JMP       stored6
+
+cached6:
+	VMOVDQU16 Z7, (AX)(R8*2)
+
+stored6:
 	ADDQ $0x00000020, R8
 	SUBQ $0x00000020, DI
 	JMP  mainUnit
 
 mainTail:
-	TESTQ        DI, DI
-	JZ           mainDone
-	MOVQ         DI, R10
-	SHRQ         $0x01, R10
-	MOVQ         DI, R9
-	SUBQ         R10, R9
-	LEAQ         (R8)(R9*1), R11
-	MOVL         $0xffffffff, R11
-	BZHIL        R9, R11, R11
-	KMOVD        R11, K3
-	MOVL         $0xffffffff, R9
-	BZHIL        R10, R9, R9
-	KMOVD        R9, K3
-	MOVL         $0xffffffff, R9
-	BZHIL        DI, R9, R9
-	KMOVD        R9, K3
-	VMOVDQU16.Z  (BX)(R8*2), K3, Z21
-	VPSLLD       $0x10, Z21, Z20
-	VPANDD       Z21, Z0, Z21
-	VMAXPS       Z20, Z4, Z20
-	VMINPS       Z20, Z5, Z22
-	VMULPS       Z22, Z22, Z23
-	VMOVUPS      Z17, Z24
-	VFMADD213PS  Z16, Z23, Z24
-	VMULPS       Z22, Z24, Z24
-	VORPS        Z14, Z24, Z23
-	VRNDSCALEPS  $0x08, Z23, Z25
-	VSUBPS       Z25, Z23, Z26
-	VMOVUPS      Z7, Z27
-	VFMADD213PS  Z8, Z26, Z27
-	VFMADD213PS  Z9, Z26, Z27
-	VFMADD213PS  Z10, Z26, Z27
-	VFMADD213PS  Z11, Z26, Z27
-	VFMADD213PS  Z12, Z26, Z27
-	VFMADD213PS  Z13, Z26, Z27
-	VCMPPS       $0x15, Z6, Z23, K4
-	VSCALEFPS.Z  Z25, Z27, K4, Z27
-	VADDPS       Z15, Z27, Z23
-	VRCP14PS     Z23, Z25
-	VFNMADD213PS Z15, Z25, Z23
-	VFMADD213PS  Z25, Z25, Z23
-	VMULPS       Z23, Z27, Z27
-	VMULPS       Z23, Z27, Z25
-	VSUBPS       Z27, Z15, Z23
-	VPMOVD2M     Z24, K4
-	VMOVAPS      Z27, K4, Z23
-	VMULPS       Z20, Z23, Z20
-	VMULPS       Z22, Z22, Z24
-	VMULPS       Z22, Z25, Z25
-	VMOVUPS      Z18, Z22
-	VFMADD213PS  Z19, Z24, Z22
-	VFMADD231PS  Z22, Z25, Z23
-	VMAXPS       Z21, Z4, Z4
-	VMINPS       Z4, Z5, Z5
-	VMULPS       Z5, Z5, Z21
-	VMOVUPS      Z17, Z17
-	VFMADD213PS  Z16, Z21, Z17
-	VMULPS       Z5, Z17, Z17
-	VORPS        Z14, Z17, Z14
-	VRNDSCALEPS  $0x08, Z14, Z16
-	VSUBPS       Z16, Z14, Z21
-	VMOVUPS      Z7, Z7
-	VFMADD213PS  Z8, Z21, Z7
-	VFMADD213PS  Z9, Z21, Z7
-	VFMADD213PS  Z10, Z21, Z7
-	VFMADD213PS  Z11, Z21, Z7
-	VFMADD213PS  Z12, Z21, Z7
-	VFMADD213PS  Z13, Z21, Z7
-	VCMPPS       $0x15, Z6, Z14, K4
-	VSCALEFPS.Z  Z16, Z7, K4, Z7
-	VADDPS       Z15, Z7, Z6
-	VRCP14PS     Z6, Z8
-	VFNMADD213PS Z15, Z8, Z6
-	VFMADD213PS  Z8, Z8, Z6
-	VMULPS       Z6, Z7, Z7
-	VMULPS       Z6, Z7, Z6
-	VSUBPS       Z7, Z15, Z8
-	VPMOVD2M     Z17, K4
-	VMOVAPS      Z7, K4, Z8
-	VMULPS       Z4, Z8, Z4
-	VMULPS       Z5, Z5, Z7
-	VMULPS       Z5, Z6, Z6
-	VMOVUPS      Z18, Z5
-	VFMADD213PS  Z19, Z7, Z5
-	VFMADD231PS  Z5, Z6, Z8
-	VMOVDQU16.Z  (DX)(R8*2), K3, Z6
-	VPSLLD       $0x10, Z6, Z5
-	VPANDD       Z6, Z0, Z6
-	VMOVDQU16.Z  (SI)(R8*2), K3, Z9
-	VPSLLD       $0x10, Z9, Z7
-	VPANDD       Z9, Z0, Z0
-	VMULPS       Z5, Z20, Z20
-	VMULPS       Z6, Z4, Z4
-	VMULPS       Z5, Z7, Z7
-	VMULPS       Z23, Z7, Z7
-	VMULPS       Z6, Z0, Z0
-	VMULPS       Z8, Z0, Z0
-	VPSRLD       $0x10, Z20, Z5
-	VMOVDQU16    Z4, K1, Z5
-	VPSLLD       $0x10, Z4, Z4
-	VMOVDQU16    Z20, K2, Z4
-	VPADDW       Z5, Z5, Z6
-	VPCMPUW      $0x04, Z3, Z6, K4
-	VPANDD       Z1, Z5, Z6
-	VPADDUSW     Z6, Z4, Z4
-	VPCMPUW      $0x06, Z2, Z4, K4, K4
-	VPADDW       Z1, Z5, K4, Z5
-	VMOVDQU16    Z5, K3, (CX)(R8*2)
-	VPSRLD       $0x10, Z7, Z4
-	VMOVDQU16    Z0, K1, Z4
-	VPSLLD       $0x10, Z0, Z0
-	VMOVDQU16    Z7, K2, Z0
-	VPADDW       Z4, Z4, Z5
-	VPCMPUW      $0x04, Z3, Z5, K1
-	VPANDD       Z1, Z4, Z5
-	VPADDUSW     Z5, Z0, Z0
-	VPCMPUW      $0x06, Z2, Z0, K1, K1
-	VPADDW       Z1, Z4, K1, Z4
-	VMOVDQU16    Z4, K3, (AX)(R8*2)
+	TESTQ            DI, DI
+	JZ               mainDone
+	MOVQ             DI, R10
+	SHRQ             $0x01, R10
+	MOVQ             DI, R9
+	SUBQ             R10, R9
+	LEAQ             (R8)(R9*1), R11
+	MOVL             $0xffffffff, R11
+	BZHIL            R9, R11, R11
+	KMOVD            R11, K3
+	MOVL             $0xffffffff, R9
+	BZHIL            R10, R9, R9
+	KMOVD            R9, K3
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K3
+	VMOVDQU16.Z      (BX)(R8*2), K3, Z8
+	VPSLLD           $0x10, Z8, Z7
+	VPANDD           Z8, Z0, Z8
+	VMAXPS           Z7, Z4, Z7
+	VMAXPS           Z8, Z4, Z4
+	VMINPS           Z7, Z5, Z8
+	VMINPS           Z4, Z5, Z5
+	VMULPS           Z8, Z8, Z9
+	VMULPS           Z5, Z5, Z10
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z11
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z12
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z10, Z12
+	VMULPS           Z8, Z11, Z11
+	VMULPS           Z5, Z12, Z12
+	VORPS.BCST       lanes80000000<>+0(SB), Z11, Z9
+	VORPS.BCST       lanes80000000<>+0(SB), Z12, Z10
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z11
+	VRNDSCALEPS      $0x08, Z9, Z12
+	VRNDSCALEPS      $0x08, Z10, Z13
+	VSUBPS           Z12, Z9, Z14
+	VSUBPS           Z13, Z10, Z15
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z16
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z17
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z15, Z17
+	VCMPPS           $0x15, Z11, Z9, K4
+	VSCALEFPS.Z      Z12, Z16, K4, Z16
+	VCMPPS           $0x15, Z11, Z10, K4
+	VSCALEFPS.Z      Z13, Z17, K4, Z17
+	VADDPS           Z6, Z16, Z9
+	VADDPS           Z6, Z17, Z10
+	VRCP14PS         Z9, Z11
+	VRCP14PS         Z10, Z12
+	VFNMADD213PS     Z6, Z11, Z9
+	VFNMADD213PS     Z6, Z12, Z10
+	VFMADD213PS      Z11, Z11, Z9
+	VFMADD213PS      Z12, Z12, Z10
+	VMULPS           Z9, Z16, Z16
+	VMULPS           Z10, Z17, Z17
+	VMULPS           Z9, Z16, Z11
+	VMULPS           Z10, Z17, Z12
+	VSUBPS           Z16, Z6, Z9
+	VSUBPS           Z17, Z6, Z10
+	VPMOVD2M         Z8, K4
+	VMOVAPS          Z16, K4, Z9
+	VPMOVD2M         Z5, K4
+	VMOVAPS          Z17, K4, Z10
+	VMULPS           Z8, Z11, Z11
+	VMULPS           Z5, Z12, Z12
+	VMULPS           Z8, Z8, Z6
+	VMULPS           Z5, Z5, Z5
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z8
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z13
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z6, Z8
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z5, Z13
+	VFMADD213PS      Z9, Z8, Z11
+	VFMADD213PS      Z10, Z13, Z12
+	VMULPS           Z9, Z7, Z9
+	VMULPS           Z10, Z4, Z10
+	VMOVDQU16.Z      (DX)(R8*2), K3, Z5
+	VPSLLD           $0x10, Z5, Z4
+	VPANDD           Z5, Z0, Z5
+	VMULPS           Z4, Z9, Z9
+	VMULPS           Z5, Z10, Z10
+	VMOVDQU16.Z      (SI)(R8*2), K3, Z7
+	VPSLLD           $0x10, Z7, Z6
+	VPANDD           Z7, Z0, Z0
+	VMULPS           Z4, Z6, Z6
+	VMULPS           Z5, Z0, Z0
+	VMULPS           Z11, Z6, Z6
+	VMULPS           Z12, Z0, Z0
+	VPSRLD           $0x10, Z9, Z4
+	VMOVDQU16        Z10, K1, Z4
+	VPSLLD           $0x10, Z10, Z5
+	VMOVDQU16        Z9, K2, Z5
+	VPADDW           Z4, Z4, Z7
+	VPCMPUW          $0x04, Z3, Z7, K4
+	VPANDD           Z1, Z4, Z7
+	VPADDUSW         Z7, Z5, Z5
+	VPCMPUW          $0x06, Z2, Z5, K4, K4
+	VPADDW           Z1, Z4, K4, Z4
+	VMOVDQU16        Z4, K3, (CX)(R8*2)
+	VPSRLD           $0x10, Z6, Z4
+	VMOVDQU16        Z0, K1, Z4
+	VPSLLD           $0x10, Z0, Z0
+	VMOVDQU16        Z6, K2, Z0
+	VPADDW           Z4, Z4, Z5
+	VPCMPUW          $0x04, Z3, Z5, K1
+	VPANDD           Z1, Z4, Z5
+	VPADDUSW         Z5, Z0, Z0
+	VPCMPUW          $0x06, Z2, Z0, K1, K1
+	VPADDW           Z1, Z4, K1, Z4
+	VMOVDQU16        Z4, K3, (AX)(R8*2)
 
 mainDone:
 	VZEROUPPER
@@ -10817,7 +13264,7 @@ normalizeUnit:
 	VPANDD      (AX)(DI*2), Z0, Z9
 	VPSLLD      $0x10, (DX)(DI*2), Z10
 	VPANDD      (DX)(DI*2), Z0, Z11
-	PREFETCHT0  (R10)(DI*2)
+	PREFETCHT1  (R10)(DI*2)
 	VSUBPS      Z5, Z8, Z8
 	VSUBPS      Z5, Z9, Z9
 	VMULPS      Z7, Z8, Z8
@@ -10936,7 +13383,7 @@ sumsUnit:
 	VPANDD      (BX)(R9*2), Z1, Z13
 	VMOVUPS     (CX)(R9*4), Z14
 	VMOVUPS     64(CX)(R9*4), Z15
-	PREFETCHT0  (R11)(R9*2)
+	PREFETCHT1  (R11)(R9*2)
 	VSUBPS      Z0, Z10, Z10
 	VSUBPS      Z0, Z11, Z11
 	VMULPS      Z5, Z10, Z10
@@ -11065,7 +13512,7 @@ gradUnit:
 	VPANDD       (BX)(R9*2), Z1, Z12
 	VPSLLD       $0x10, (DI)(R9*2), Z13
 	VPANDD       (DI)(R9*2), Z1, Z14
-	PREFETCHT0   (R11)(R9*2)
+	PREFETCHT1   (R11)(R9*2)
 	VSUBPS       Z0, Z6, Z6
 	VSUBPS       Z0, Z7, Z7
 	VMULPS       Z9, Z13, Z13
@@ -11271,7 +13718,7 @@ normalizeUnit:
 	VPANDD     (AX)(SI*2), Z0, Z7
 	VPSLLD     $0x10, (DX)(SI*2), Z8
 	VPANDD     (DX)(SI*2), Z0, Z9
-	PREFETCHT0 (R9)(SI*2)
+	PREFETCHT1 (R9)(SI*2)
 	VMULPS     Z4, Z6, Z6
 	VMULPS     Z4, Z7, Z7
 	VMULPS     Z8, Z6, Z6
@@ -11378,7 +13825,7 @@ sumsUnit:
 	VPANDD      (DX)(R8*2), Z0, Z10
 	VMOVUPS     (CX)(R8*4), Z11
 	VMOVUPS     64(CX)(R8*4), Z12
-	PREFETCHT0  (R10)(R8*2)
+	PREFETCHT1  (R10)(R8*2)
 	VMULPS      Z4, Z5, Z5
 	VFMADD231PS Z5, Z9, Z11
 	VMULPS      Z4, Z6, Z6
@@ -11473,7 +13920,7 @@ gradUnit:
 	VPANDD       (DX)(R8*2), Z0, Z10
 	VPSLLD       $0x10, (SI)(R8*2), Z11
 	VPANDD       (SI)(R8*2), Z0, Z12
-	PREFETCHT0   (R11)(R8*2)
+	PREFETCHT1   (R11)(R8*2)
 	VMULPS       Z9, Z11, Z11
 	VMULPS       Z5, Z11, Z11
 	VFNMADD231PS Z4, Z7, Z11
@@ -11600,7 +14047,7 @@ mainUnit:
 	VPMOVZXWD  32(CX)(SI*2), Z7
 	VPSLLD     $0x10, Z6, Z6
 	VPSLLD     $0x10, Z7, Z7
-	PREFETCHT0 2048(CX)(SI*2)
+	PREFETCHT1 4096(CX)(SI*2)
 	VMOVUPS    (DX)(SI*4), Z8
 	VMOVUPS    64(DX)(SI*4), Z9
 	VPCMPUD    $0x05, Z4, Z8, K3
@@ -11697,14 +14144,14 @@ DATA evenFirst<>+56(SB)/4, $0x001b0019
 DATA evenFirst<>+60(SB)/4, $0x001f001d
 GLOBL evenFirst<>(SB), RODATA|NOPTR, $64
 
-// func rotateBF16AVX512(a []uint16, b []uint16, cos []float32, sin []float32, turn float32)
+// func rotateBF16AVX512(a []uint16, b []uint16, cos []float32, sin []float32, turn float32, heads int, stride int)
 // Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
-TEXT ·rotateBF16AVX512(SB), NOSPLIT, $0-100
-	MOVQ         a_base+0(FP), AX
-	MOVQ         b_base+24(FP), CX
-	MOVQ         cos_base+48(FP), DX
-	MOVQ         sin_base+72(FP), BX
-	MOVQ         a_len+8(FP), SI
+TEXT ·rotateBF16AVX512(SB), NOSPLIT, $0-120
+	MOVQ         cos_base+48(FP), AX
+	MOVQ         sin_base+72(FP), CX
+	MOVQ         a_base+0(FP), DX
+	MOVQ         b_base+24(FP), BX
+	MOVQ         cos_len+56(FP), SI
 	XORQ         DI, DI
 	VPBROADCASTD lanesffff0000<>+0(SB), Z0
 	VPBROADCASTD lanes00010001<>+0(SB), Z0
@@ -11715,25 +14162,33 @@ TEXT ·rotateBF16AVX512(SB), NOSPLIT, $0-100
 	KNOTD        K1, K2
 	VMOVDQU16    evenFirst<>+0(SB), Z3
 	VBROADCASTSS turn+96(FP), Z4
-	XORL         DI, DI
+	MOVQ         heads+104(FP), R9
+	MOVQ         stride+112(FP), R10
+	SHLQ         $0x01, R10
+
+head:
+	TESTQ R9, R9
+	JZ    end
+	XORL  DI, DI
+	MOVQ  SI, R8
 
 mainUnit:
-	CMPQ       SI, $0x00000020
+	CMPQ       R8, $0x00000020
 	JLT        mainTail
-	VPMOVZXWD  (AX)(DI*2), Z5
-	VPMOVZXWD  32(AX)(DI*2), Z6
+	VPMOVZXWD  (DX)(DI*2), Z5
+	VPMOVZXWD  32(DX)(DI*2), Z6
 	VPSLLD     $0x10, Z5, Z5
 	VPSLLD     $0x10, Z6, Z6
-	PREFETCHT0 2048(AX)(DI*2)
-	VPMOVZXWD  (CX)(DI*2), Z7
-	VPMOVZXWD  32(CX)(DI*2), Z8
+	PREFETCHT1 4096(DX)(DI*2)
+	VPMOVZXWD  (BX)(DI*2), Z7
+	VPMOVZXWD  32(BX)(DI*2), Z8
 	VPSLLD     $0x10, Z7, Z7
 	VPSLLD     $0x10, Z8, Z8
-	PREFETCHT0 2048(CX)(DI*2)
-	VMOVUPS    (DX)(DI*4), Z9
-	VMOVUPS    64(DX)(DI*4), Z10
-	VMOVUPS    (BX)(DI*4), Z11
-	VMOVUPS    64(BX)(DI*4), Z12
+	PREFETCHT1 4096(BX)(DI*2)
+	VMOVUPS    (AX)(DI*4), Z9
+	VMOVUPS    64(AX)(DI*4), Z10
+	VMOVUPS    (CX)(DI*4), Z11
+	VMOVUPS    64(CX)(DI*4), Z12
 	VMULPS     Z4, Z11, Z11
 	VMULPS     Z5, Z11, Z13
 	VMULPS     Z7, Z11, Z11
@@ -11759,7 +14214,7 @@ mainUnit:
 	VPCMPUW    $0x06, Z1, Z6, K3, K3
 	VPADDW     Z0, Z9, K3, Z9
 	VPERMW     Z9, Z3, Z9
-	VMOVDQU16  Z9, (AX)(DI*2)
+	VMOVDQU16  Z9, (DX)(DI*2)
 	VPSRLD     $0x10, Z7, Z5
 	VMOVDQU16  Z8, K1, Z5
 	VPSLLD     $0x10, Z8, Z6
@@ -11771,44 +14226,44 @@ mainUnit:
 	VPCMPUW    $0x06, Z1, Z6, K3, K3
 	VPADDW     Z0, Z5, K3, Z5
 	VPERMW     Z5, Z3, Z5
-	VMOVDQU16  Z5, (CX)(DI*2)
+	VMOVDQU16  Z5, (BX)(DI*2)
 	ADDQ       $0x00000020, DI
-	SUBQ       $0x00000020, SI
+	SUBQ       $0x00000020, R8
 	JMP        mainUnit
 
 mainTail:
-	TESTQ       SI, SI
+	TESTQ       R8, R8
 	JZ          mainDone
-	MOVL        $0x00000010, R10
-	XORL        R11, R11
-	MOVQ        SI, R8
-	CMPQ        R8, R10
-	CMOVQGT     R10, R8
-	MOVQ        SI, R9
-	SUBQ        R10, R9
-	CMOVQLT     R11, R9
-	LEAQ        (DI)(R8*1), R10
+	MOVL        $0x00000010, R13
+	XORL        R14, R14
+	MOVQ        R8, R11
+	CMPQ        R11, R13
+	CMOVQGT     R13, R11
+	MOVQ        R8, R12
+	SUBQ        R13, R12
+	CMOVQLT     R14, R12
+	LEAQ        (DI)(R11*1), R13
+	MOVL        $0xffffffff, R14
+	BZHIL       R11, R14, R14
+	KMOVD       R14, K3
+	MOVL        $0xffffffff, R11
+	BZHIL       R12, R11, R11
+	KMOVD       R11, K4
 	MOVL        $0xffffffff, R11
 	BZHIL       R8, R11, R11
-	KMOVD       R11, K3
-	MOVL        $0xffffffff, R8
-	BZHIL       R9, R8, R8
-	KMOVD       R8, K4
-	MOVL        $0xffffffff, R8
-	BZHIL       SI, R8, R8
-	KMOVD       R8, K5
-	VPMOVZXWD.Z (AX)(DI*2), K3, Z5
-	VPMOVZXWD.Z 32(AX)(DI*2), K4, Z6
+	KMOVD       R11, K5
+	VPMOVZXWD.Z (DX)(DI*2), K3, Z5
+	VPMOVZXWD.Z 32(DX)(DI*2), K4, Z6
 	VPSLLD      $0x10, Z5, Z5
 	VPSLLD      $0x10, Z6, Z6
-	VPMOVZXWD.Z (CX)(DI*2), K3, Z7
-	VPMOVZXWD.Z 32(CX)(DI*2), K4, Z8
+	VPMOVZXWD.Z (BX)(DI*2), K3, Z7
+	VPMOVZXWD.Z 32(BX)(DI*2), K4, Z8
 	VPSLLD      $0x10, Z7, Z7
 	VPSLLD      $0x10, Z8, Z8
-	VMOVUPS.Z   (DX)(DI*4), K3, Z9
-	VMOVUPS.Z   (DX)(R10*4), K4, Z10
-	VMOVUPS.Z   (BX)(DI*4), K3, Z11
-	VMOVUPS.Z   (BX)(R10*4), K4, Z12
+	VMOVUPS.Z   (AX)(DI*4), K3, Z9
+	VMOVUPS.Z   (AX)(R13*4), K4, Z10
+	VMOVUPS.Z   (CX)(DI*4), K3, Z11
+	VMOVUPS.Z   (CX)(R13*4), K4, Z12
 	VMULPS      Z4, Z11, Z11
 	VMULPS      Z5, Z11, Z13
 	VMULPS      Z7, Z11, Z11
@@ -11817,38 +14272,44 @@ mainTail:
 	VSUBPS      Z11, Z5, Z5
 	VADDPS      Z13, Z7, Z7
 	VMULPS      Z4, Z12, Z12
-	VMULPS      Z6, Z12, Z4
-	VMULPS      Z8, Z12, Z9
+	VMULPS      Z6, Z12, Z9
+	VMULPS      Z8, Z12, Z11
 	VMULPS      Z6, Z10, Z6
 	VMULPS      Z8, Z10, Z8
-	VSUBPS      Z9, Z6, Z6
-	VADDPS      Z4, Z8, Z8
-	VPSRLD      $0x10, Z5, Z4
-	VMOVDQU16   Z6, K1, Z4
+	VSUBPS      Z11, Z6, Z6
+	VADDPS      Z9, Z8, Z8
+	VPSRLD      $0x10, Z5, Z9
+	VMOVDQU16   Z6, K1, Z9
 	VPSLLD      $0x10, Z6, Z6
 	VMOVDQU16   Z5, K2, Z6
-	VPADDW      Z4, Z4, Z5
+	VPADDW      Z9, Z9, Z5
 	VPCMPUW     $0x04, Z2, Z5, K3
-	VPANDD      Z0, Z4, Z5
+	VPANDD      Z0, Z9, Z5
 	VPADDUSW    Z5, Z6, Z6
 	VPCMPUW     $0x06, Z1, Z6, K3, K3
-	VPADDW      Z0, Z4, K3, Z4
-	VPERMW      Z4, Z3, Z4
-	VMOVDQU16   Z4, K5, (AX)(DI*2)
-	VPSRLD      $0x10, Z7, Z4
-	VMOVDQU16   Z8, K1, Z4
-	VPSLLD      $0x10, Z8, Z5
-	VMOVDQU16   Z7, K2, Z5
-	VPADDW      Z4, Z4, Z6
-	VPCMPUW     $0x04, Z2, Z6, K1
-	VPANDD      Z0, Z4, Z6
-	VPADDUSW    Z6, Z5, Z5
-	VPCMPUW     $0x06, Z1, Z5, K1, K1
-	VPADDW      Z0, Z4, K1, Z4
-	VPERMW      Z4, Z3, Z4
-	VMOVDQU16   Z4, K5, (CX)(DI*2)
+	VPADDW      Z0, Z9, K3, Z9
+	VPERMW      Z9, Z3, Z9
+	VMOVDQU16   Z9, K5, (DX)(DI*2)
+	VPSRLD      $0x10, Z7, Z5
+	VMOVDQU16   Z8, K1, Z5
+	VPSLLD      $0x10, Z8, Z6
+	VMOVDQU16   Z7, K2, Z6
+	VPADDW      Z5, Z5, Z7
+	VPCMPUW     $0x04, Z2, Z7, K3
+	VPANDD      Z0, Z5, Z7
+	VPADDUSW    Z7, Z6, Z6
+	VPCMPUW     $0x06, Z1, Z6, K3, K3
+	VPADDW      Z0, Z5, K3, Z5
+	VPERMW      Z5, Z3, Z5
+	VMOVDQU16   Z5, K5, (BX)(DI*2)
 
 mainDone:
+	ADDQ R10, DX
+	ADDQ R10, BX
+	DECQ R9
+	JMP  head
+
+end:
 	VZEROUPPER
 	RET
 
@@ -11940,6 +14401,5620 @@ mainTail:
 	VPCMPUW     $0x06, Z2, Z0, K1, K1
 	VPADDW      Z1, Z4, K1, Z4
 	VMOVDQU16   Z4, K4, (DX)(SI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func addBF16AVX512BF16(dst []uint16, a []uint16, b []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·addBF16AVX512BF16(SB), NOSPLIT, $0-73
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         a_base+24(FP), CX
+	MOVQ         b_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+72(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ         BX, $0x00000020
+	JLT          mainTail
+	VPSLLD       $0x10, (CX)(SI*2), Z2
+	VPANDD       (CX)(SI*2), Z0, Z3
+	PREFETCHT1   4096(CX)(SI*2)
+	VPSLLD       $0x10, (DX)(SI*2), Z4
+	VPANDD       (DX)(SI*2), Z0, Z5
+	PREFETCHT1   4096(DX)(SI*2)
+	VADDPS       Z4, Z2, Z2
+	VADDPS       Z5, Z3, Z3
+	VFPCLASSPSZ  $0x20, Z2, K1
+	VFPCLASSPSZ  $0x20, Z3, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z5
+	VPBROADCASTD lanes80008000<>+0(SB), Z6
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z7
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z2, Z4
+	VMOVDQU16    Z3, K1, Z4
+	VPSLLD       $0x10, Z3, Z3
+	VMOVDQU16    Z2, K2, Z3
+	VPADDW       Z4, Z4, Z2
+	VPCMPUW      $0x04, Z7, Z2, K1
+	VPANDD       Z5, Z4, Z2
+	VPADDUSW     Z2, Z3, Z3
+	VPCMPUW      $0x06, Z6, Z3, K1, K1
+	VPADDW       Z5, Z4, K1, Z4
+	JMP          converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x4867f262
+	WORD   $0xe272
+	VPERMW Z4, Z1, Z4
+
+converted1:
+	TESTL    DI, DI
+	JZ       cached2
+	VMOVNTDQ Z4, (AX)(SI*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z4, (AX)(SI*2)
+
+stored2:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        BX, BX
+	JZ           mainDone
+	MOVQ         BX, R8
+	SHRQ         $0x01, R8
+	MOVQ         BX, DI
+	SUBQ         R8, DI
+	LEAQ         (SI)(DI*1), R9
+	MOVL         $0xffffffff, R9
+	BZHIL        DI, R9, R9
+	KMOVD        R9, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        R8, DI, DI
+	KMOVD        DI, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        BX, DI, DI
+	KMOVD        DI, K1
+	VMOVDQU16.Z  (CX)(SI*2), K1, Z3
+	VPSLLD       $0x10, Z3, Z2
+	VPANDD       Z3, Z0, Z3
+	VMOVDQU16.Z  (DX)(SI*2), K1, Z5
+	VPSLLD       $0x10, Z5, Z4
+	VPANDD       Z5, Z0, Z0
+	VADDPS       Z4, Z2, Z2
+	VADDPS       Z0, Z3, Z3
+	VFPCLASSPSZ  $0x20, Z2, K2
+	VFPCLASSPSZ  $0x20, Z3, K3
+	KORTESTW     K2, K3
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z4
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z5
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z2, Z0
+	VMOVDQU16    Z3, K2, Z0
+	VPSLLD       $0x10, Z3, Z3
+	VMOVDQU16    Z2, K3, Z3
+	VPADDW       Z0, Z0, Z2
+	VPCMPUW      $0x04, Z5, Z2, K2
+	VPANDD       Z1, Z0, Z2
+	VPADDUSW     Z2, Z3, Z3
+	VPCMPUW      $0x06, Z4, Z3, K2, K2
+	VPADDW       Z1, Z0, K2, Z0
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x4867f262
+	WORD   $0xc272
+	VPERMW Z0, Z1, Z0
+
+converted3:
+	VMOVDQU16 Z0, K1, (AX)(SI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+DATA halvesInTurn<>+0(SB)/4, $0x00100000
+DATA halvesInTurn<>+4(SB)/4, $0x00110001
+DATA halvesInTurn<>+8(SB)/4, $0x00120002
+DATA halvesInTurn<>+12(SB)/4, $0x00130003
+DATA halvesInTurn<>+16(SB)/4, $0x00140004
+DATA halvesInTurn<>+20(SB)/4, $0x00150005
+DATA halvesInTurn<>+24(SB)/4, $0x00160006
+DATA halvesInTurn<>+28(SB)/4, $0x00170007
+DATA halvesInTurn<>+32(SB)/4, $0x00180008
+DATA halvesInTurn<>+36(SB)/4, $0x00190009
+DATA halvesInTurn<>+40(SB)/4, $0x001a000a
+DATA halvesInTurn<>+44(SB)/4, $0x001b000b
+DATA halvesInTurn<>+48(SB)/4, $0x001c000c
+DATA halvesInTurn<>+52(SB)/4, $0x001d000d
+DATA halvesInTurn<>+56(SB)/4, $0x001e000e
+DATA halvesInTurn<>+60(SB)/4, $0x001f000f
+GLOBL halvesInTurn<>(SB), RODATA|NOPTR, $64
+
+// func addNextBF16AVX512BF16(dst []uint16, a []uint16, b []uint16, nextA []uint16, nextB []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·addNextBF16AVX512BF16(SB), NOSPLIT, $0-121
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         a_base+24(FP), CX
+	MOVQ         b_base+48(FP), DX
+	MOVQ         nextA_base+72(FP), BX
+	MOVQ         nextB_base+96(FP), SI
+	MOVQ         dst_len+8(FP), DI
+	XORQ         R8, R8
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+120(FP), R8
+	MOVBLZX      R8, R9
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R9
+	XORL         R8, R8
+
+mainUnit:
+	CMPQ         DI, $0x00000020
+	JLT          mainTail
+	VPSLLD       $0x10, (CX)(R8*2), Z2
+	VPANDD       (CX)(R8*2), Z0, Z3
+	VPSLLD       $0x10, (DX)(R8*2), Z4
+	VPANDD       (DX)(R8*2), Z0, Z5
+	PREFETCHT1   (BX)(R8*2)
+	PREFETCHT1   (SI)(R8*2)
+	VADDPS       Z4, Z2, Z2
+	VADDPS       Z5, Z3, Z3
+	VFPCLASSPSZ  $0x20, Z2, K1
+	VFPCLASSPSZ  $0x20, Z3, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z5
+	VPBROADCASTD lanes80008000<>+0(SB), Z6
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z7
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z2, Z4
+	VMOVDQU16    Z3, K1, Z4
+	VPSLLD       $0x10, Z3, Z3
+	VMOVDQU16    Z2, K2, Z3
+	VPADDW       Z4, Z4, Z2
+	VPCMPUW      $0x04, Z7, Z2, K1
+	VPANDD       Z5, Z4, Z2
+	VPADDUSW     Z2, Z3, Z3
+	VPCMPUW      $0x06, Z6, Z3, K1, K1
+	VPADDW       Z5, Z4, K1, Z4
+	JMP          converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x4867f262
+	WORD   $0xe272
+	VPERMW Z4, Z1, Z4
+
+converted1:
+	TESTL    R9, R9
+	JZ       cached2
+	VMOVNTDQ Z4, (AX)(R8*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z4, (AX)(R8*2)
+
+stored2:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        DI, DI
+	JZ           mainDone
+	MOVQ         DI, SI
+	SHRQ         $0x01, SI
+	MOVQ         DI, BX
+	SUBQ         SI, BX
+	LEAQ         (R8)(BX*1), R9
+	MOVL         $0xffffffff, R9
+	BZHIL        BX, R9, R9
+	KMOVD        R9, K1
+	MOVL         $0xffffffff, BX
+	BZHIL        SI, BX, BX
+	KMOVD        BX, K1
+	MOVL         $0xffffffff, BX
+	BZHIL        DI, BX, BX
+	KMOVD        BX, K1
+	VMOVDQU16.Z  (CX)(R8*2), K1, Z3
+	VPSLLD       $0x10, Z3, Z2
+	VPANDD       Z3, Z0, Z3
+	VMOVDQU16.Z  (DX)(R8*2), K1, Z5
+	VPSLLD       $0x10, Z5, Z4
+	VPANDD       Z5, Z0, Z0
+	VADDPS       Z4, Z2, Z2
+	VADDPS       Z0, Z3, Z3
+	VFPCLASSPSZ  $0x20, Z2, K2
+	VFPCLASSPSZ  $0x20, Z3, K3
+	KORTESTW     K2, K3
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z4
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z5
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z2, Z0
+	VMOVDQU16    Z3, K2, Z0
+	VPSLLD       $0x10, Z3, Z3
+	VMOVDQU16    Z2, K3, Z3
+	VPADDW       Z0, Z0, Z2
+	VPCMPUW      $0x04, Z5, Z2, K2
+	VPANDD       Z1, Z0, Z2
+	VPADDUSW     Z2, Z3, Z3
+	VPCMPUW      $0x06, Z4, Z3, K2, K2
+	VPADDW       Z1, Z0, K2, Z0
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x4867f262
+	WORD   $0xc272
+	VPERMW Z0, Z1, Z0
+
+converted3:
+	VMOVDQU16 Z0, K1, (AX)(R8*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func addScaledBF16AVX512BF16(acc []float32, x []uint16, alpha float32, nextAcc []float32, nextX []uint16)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·addScaledBF16AVX512BF16(SB), NOSPLIT, $0-104
+	MOVQ         acc_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         nextAcc_base+56(FP), DX
+	MOVQ         nextX_base+80(FP), BX
+	MOVQ         acc_len+8(FP), SI
+	XORQ         DI, DI
+	VBROADCASTSS alpha+48(FP), Z0
+	XORL         DI, DI
+
+mainUnit:
+	CMPQ       SI, $0x00000020
+	JLT        mainTail
+	VMOVUPS    (AX)(DI*4), Z1
+	VMOVUPS    64(AX)(DI*4), Z2
+	VPMOVZXWD  (CX)(DI*2), Z3
+	VPMOVZXWD  32(CX)(DI*2), Z4
+	VPSLLD     $0x10, Z3, Z3
+	VPSLLD     $0x10, Z4, Z4
+	PREFETCHT1 (DX)(DI*4)
+	PREFETCHT1 64(DX)(DI*4)
+	PREFETCHT1 (BX)(DI*2)
+	VMULPS     Z0, Z3, Z3
+	VADDPS     Z3, Z1, Z1
+	VMULPS     Z0, Z4, Z4
+	VADDPS     Z4, Z2, Z2
+	VMOVUPS    Z1, (AX)(DI*4)
+	VMOVUPS    Z2, 64(AX)(DI*4)
+	ADDQ       $0x00000020, DI
+	SUBQ       $0x00000020, SI
+	JMP        mainUnit
+
+mainTail:
+	TESTQ       SI, SI
+	JZ          mainDone
+	MOVL        $0x00000010, R8
+	XORL        R9, R9
+	MOVQ        SI, DX
+	CMPQ        DX, R8
+	CMOVQGT     R8, DX
+	MOVQ        SI, BX
+	SUBQ        R8, BX
+	CMOVQLT     R9, BX
+	LEAQ        (DI)(DX*1), R8
+	MOVL        $0xffffffff, R9
+	BZHIL       DX, R9, R9
+	KMOVD       R9, K1
+	MOVL        $0xffffffff, DX
+	BZHIL       BX, DX, DX
+	KMOVD       DX, K2
+	MOVL        $0xffffffff, DX
+	BZHIL       SI, DX, DX
+	KMOVD       DX, K3
+	VMOVUPS.Z   (AX)(DI*4), K1, Z1
+	VMOVUPS.Z   (AX)(R8*4), K2, Z2
+	VPMOVZXWD.Z (CX)(DI*2), K1, Z3
+	VPMOVZXWD.Z 32(CX)(DI*2), K2, Z4
+	VPSLLD      $0x10, Z3, Z3
+	VPSLLD      $0x10, Z4, Z4
+	VMULPS      Z0, Z3, Z3
+	VADDPS      Z3, Z1, Z1
+	VMULPS      Z0, Z4, Z4
+	VADDPS      Z4, Z2, Z2
+	VMOVUPS     Z1, K1, (AX)(DI*4)
+	VMOVUPS     Z2, K2, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func geluBF16AVX512BF16(dst []uint16, x []uint16, bias []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·geluBF16AVX512BF16(SB), NOSPLIT, $0-73
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         bias_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+72(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z2
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z3
+	VMOVUPS      gelu0a<>+0(SB), Z4
+	VMOVUPS      gelu0b<>+0(SB), Z5
+	VMOVUPS      gelu1a<>+0(SB), Z6
+	VMOVUPS      gelu1b<>+0(SB), Z7
+	VMOVUPS      gelu2a<>+0(SB), Z8
+	VMOVUPS      gelu2b<>+0(SB), Z9
+	VMOVUPS      gelu3a<>+0(SB), Z10
+	VMOVUPS      gelu3b<>+0(SB), Z11
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z12
+	XORL         SI, SI
+
+mainGroup:
+	CMPQ         BX, $0x00000040
+	JLT          mainUnit
+	VPSLLD       $0x10, (CX)(SI*2), Z13
+	VPANDD       (CX)(SI*2), Z0, Z14
+	PREFETCHT1   4096(CX)(SI*2)
+	VPSLLD       $0x10, 64(CX)(SI*2), Z15
+	VPANDD       64(CX)(SI*2), Z0, Z16
+	PREFETCHT1   4160(CX)(SI*2)
+	VPSLLD       $0x10, (DX)(SI*2), Z17
+	VPANDD       (DX)(SI*2), Z0, Z18
+	VPSLLD       $0x10, 64(DX)(SI*2), Z19
+	VPANDD       64(DX)(SI*2), Z0, Z20
+	VADDPS       Z17, Z13, Z13
+	VADDPS       Z18, Z14, Z14
+	VADDPS       Z19, Z15, Z15
+	VADDPS       Z20, Z16, Z16
+	VMAXPS       Z13, Z12, Z13
+	VMAXPS       Z14, Z12, Z14
+	VMAXPS       Z15, Z12, Z15
+	VMAXPS       Z16, Z12, Z16
+	VMINPS       Z13, Z2, Z17
+	VMINPS       Z14, Z2, Z18
+	VMINPS       Z15, Z2, Z19
+	VMINPS       Z16, Z2, Z20
+	VADDPS       Z3, Z17, Z21
+	VADDPS       Z3, Z18, Z22
+	VADDPS       Z3, Z19, Z23
+	VADDPS       Z3, Z20, Z24
+	VMOVAPS      Z21, Z25
+	VPERMI2PS    Z11, Z10, Z25
+	VMOVAPS      Z22, Z26
+	VPERMI2PS    Z11, Z10, Z26
+	VMOVAPS      Z23, Z27
+	VPERMI2PS    Z11, Z10, Z27
+	VMOVAPS      Z24, Z28
+	VPERMI2PS    Z11, Z10, Z28
+	VMOVAPS      Z21, Z29
+	VPERMI2PS    Z9, Z8, Z29
+	VFMADD213PS  Z29, Z17, Z25
+	VMOVAPS      Z22, Z29
+	VPERMI2PS    Z9, Z8, Z29
+	VFMADD213PS  Z29, Z18, Z26
+	VMOVAPS      Z23, Z29
+	VPERMI2PS    Z9, Z8, Z29
+	VFMADD213PS  Z29, Z19, Z27
+	VMOVAPS      Z24, Z29
+	VPERMI2PS    Z9, Z8, Z29
+	VFMADD213PS  Z29, Z20, Z28
+	VMOVAPS      Z21, Z29
+	VPERMI2PS    Z7, Z6, Z29
+	VFMADD213PS  Z29, Z17, Z25
+	VMOVAPS      Z22, Z29
+	VPERMI2PS    Z7, Z6, Z29
+	VFMADD213PS  Z29, Z18, Z26
+	VMOVAPS      Z23, Z29
+	VPERMI2PS    Z7, Z6, Z29
+	VFMADD213PS  Z29, Z19, Z27
+	VMOVAPS      Z24, Z29
+	VPERMI2PS    Z7, Z6, Z29
+	VFMADD213PS  Z29, Z20, Z28
+	VMOVAPS      Z21, Z21
+	VPERMI2PS    Z5, Z4, Z21
+	VFMADD213PS  Z21, Z17, Z25
+	VMOVAPS      Z22, Z17
+	VPERMI2PS    Z5, Z4, Z17
+	VFMADD213PS  Z17, Z18, Z26
+	VMOVAPS      Z23, Z17
+	VPERMI2PS    Z5, Z4, Z17
+	VFMADD213PS  Z17, Z19, Z27
+	VMOVAPS      Z24, Z17
+	VPERMI2PS    Z5, Z4, Z17
+	VFMADD213PS  Z17, Z20, Z28
+	VMULPS       Z25, Z13, Z25
+	VMULPS       Z26, Z14, Z26
+	VMULPS       Z27, Z15, Z27
+	VMULPS       Z28, Z16, Z28
+	VFPCLASSPSZ  $0x20, Z25, K1
+	VFPCLASSPSZ  $0x20, Z26, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z14
+	VPBROADCASTD lanes80008000<>+0(SB), Z15
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z16
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z25, Z13
+	VMOVDQU16    Z26, K1, Z13
+	VPSLLD       $0x10, Z26, Z17
+	VMOVDQU16    Z25, K2, Z17
+	VPADDW       Z13, Z13, Z18
+	VPCMPUW      $0x04, Z16, Z18, K1
+	VPANDD       Z14, Z13, Z18
+	VPADDUSW     Z18, Z17, Z17
+	VPCMPUW      $0x06, Z15, Z17, K1, K1
+	VPADDW       Z14, Z13, K1, Z13
+	JMP          converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x402f1262
+	WORD   $0xe972
+	VPERMW Z13, Z1, Z13
+
+converted1:
+	TESTL    DI, DI
+	JZ       cached2
+	VMOVNTDQ Z13, (AX)(SI*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z13, (AX)(SI*2)
+
+stored2:
+	VFPCLASSPSZ  $0x20, Z27, K1
+	VFPCLASSPSZ  $0x20, Z28, K2
+	KORTESTW     K1, K2
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z14
+	VPBROADCASTD lanes80008000<>+0(SB), Z15
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z16
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z27, Z13
+	VMOVDQU16    Z28, K1, Z13
+	VPSLLD       $0x10, Z28, Z17
+	VMOVDQU16    Z27, K2, Z17
+	VPADDW       Z13, Z13, Z18
+	VPCMPUW      $0x04, Z16, Z18, K1
+	VPANDD       Z14, Z13, Z18
+	VPADDUSW     Z18, Z17, Z17
+	VPCMPUW      $0x06, Z15, Z17, K1, K1
+	VPADDW       Z14, Z13, K1, Z13
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x401f1262
+	WORD   $0xeb72
+	VPERMW Z13, Z1, Z13
+
+converted3:
+	TESTL    DI, DI
+	JZ       cached4
+	VMOVNTDQ Z13, 64(AX)(SI*2)
+	JMP      stored4
+
+cached4:
+	VMOVDQU16 Z13, 64(AX)(SI*2)
+
+stored4:
+	ADDQ $0x00000040, SI
+	SUBQ $0x00000040, BX
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ         BX, $0x00000020
+	JLT          mainTail
+	VPSLLD       $0x10, (CX)(SI*2), Z13
+	VPANDD       (CX)(SI*2), Z0, Z14
+	PREFETCHT1   4096(CX)(SI*2)
+	VPSLLD       $0x10, (DX)(SI*2), Z15
+	VPANDD       (DX)(SI*2), Z0, Z16
+	VADDPS       Z15, Z13, Z13
+	VADDPS       Z16, Z14, Z14
+	VMAXPS       Z13, Z12, Z13
+	VMAXPS       Z14, Z12, Z14
+	VMINPS       Z13, Z2, Z15
+	VMINPS       Z14, Z2, Z16
+	VADDPS       Z3, Z15, Z17
+	VADDPS       Z3, Z16, Z18
+	VMOVAPS      Z17, Z19
+	VPERMI2PS    Z11, Z10, Z19
+	VMOVAPS      Z18, Z20
+	VPERMI2PS    Z11, Z10, Z20
+	VMOVAPS      Z17, Z21
+	VPERMI2PS    Z9, Z8, Z21
+	VFMADD213PS  Z21, Z15, Z19
+	VMOVAPS      Z18, Z21
+	VPERMI2PS    Z9, Z8, Z21
+	VFMADD213PS  Z21, Z16, Z20
+	VMOVAPS      Z17, Z21
+	VPERMI2PS    Z7, Z6, Z21
+	VFMADD213PS  Z21, Z15, Z19
+	VMOVAPS      Z18, Z21
+	VPERMI2PS    Z7, Z6, Z21
+	VFMADD213PS  Z21, Z16, Z20
+	VMOVAPS      Z17, Z17
+	VPERMI2PS    Z5, Z4, Z17
+	VFMADD213PS  Z17, Z15, Z19
+	VMOVAPS      Z18, Z15
+	VPERMI2PS    Z5, Z4, Z15
+	VFMADD213PS  Z15, Z16, Z20
+	VMULPS       Z19, Z13, Z19
+	VMULPS       Z20, Z14, Z20
+	VFPCLASSPSZ  $0x20, Z19, K1
+	VFPCLASSPSZ  $0x20, Z20, K2
+	KORTESTW     K1, K2
+	JZ           normal5
+	VPBROADCASTD lanes00010001<>+0(SB), Z14
+	VPBROADCASTD lanes80008000<>+0(SB), Z15
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z16
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z19, Z13
+	VMOVDQU16    Z20, K1, Z13
+	VPSLLD       $0x10, Z20, Z17
+	VMOVDQU16    Z19, K2, Z17
+	VPADDW       Z13, Z13, Z18
+	VPCMPUW      $0x04, Z16, Z18, K1
+	VPANDD       Z14, Z13, Z18
+	VPADDUSW     Z18, Z17, Z17
+	VPCMPUW      $0x06, Z15, Z17, K1, K1
+	VPADDW       Z14, Z13, K1, Z13
+	JMP          converted5
+
+normal5:
+	// VCVTNE2PS2BF16
+	LONG   $0x405f3262
+	WORD   $0xeb72
+	VPERMW Z13, Z1, Z13
+
+converted5:
+	TESTL    DI, DI
+	JZ       cached6
+	VMOVNTDQ Z13, (AX)(SI*2)
+	JMP      stored6
+
+cached6:
+	VMOVDQU16 Z13, (AX)(SI*2)
+
+stored6:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        BX, BX
+	JZ           mainDone
+	MOVQ         BX, R8
+	SHRQ         $0x01, R8
+	MOVQ         BX, DI
+	SUBQ         R8, DI
+	LEAQ         (SI)(DI*1), R9
+	MOVL         $0xffffffff, R9
+	BZHIL        DI, R9, R9
+	KMOVD        R9, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        R8, DI, DI
+	KMOVD        DI, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        BX, DI, DI
+	KMOVD        DI, K1
+	VMOVDQU16.Z  (CX)(SI*2), K1, Z14
+	VPSLLD       $0x10, Z14, Z13
+	VPANDD       Z14, Z0, Z14
+	VMOVDQU16.Z  (DX)(SI*2), K1, Z16
+	VPSLLD       $0x10, Z16, Z15
+	VPANDD       Z16, Z0, Z0
+	VADDPS       Z15, Z13, Z13
+	VADDPS       Z0, Z14, Z14
+	VMAXPS       Z13, Z12, Z0
+	VMAXPS       Z14, Z12, Z12
+	VMINPS       Z0, Z2, Z13
+	VMINPS       Z12, Z2, Z2
+	VADDPS       Z3, Z13, Z14
+	VADDPS       Z3, Z2, Z3
+	VMOVAPS      Z14, Z15
+	VPERMI2PS    Z11, Z10, Z15
+	VMOVAPS      Z3, Z16
+	VPERMI2PS    Z11, Z10, Z16
+	VMOVAPS      Z14, Z10
+	VPERMI2PS    Z9, Z8, Z10
+	VFMADD213PS  Z10, Z13, Z15
+	VMOVAPS      Z3, Z10
+	VPERMI2PS    Z9, Z8, Z10
+	VFMADD213PS  Z10, Z2, Z16
+	VMOVAPS      Z14, Z8
+	VPERMI2PS    Z7, Z6, Z8
+	VFMADD213PS  Z8, Z13, Z15
+	VMOVAPS      Z3, Z8
+	VPERMI2PS    Z7, Z6, Z8
+	VFMADD213PS  Z8, Z2, Z16
+	VMOVAPS      Z14, Z6
+	VPERMI2PS    Z5, Z4, Z6
+	VFMADD213PS  Z6, Z13, Z15
+	VMOVAPS      Z3, Z3
+	VPERMI2PS    Z5, Z4, Z3
+	VFMADD213PS  Z3, Z2, Z16
+	VMULPS       Z15, Z0, Z15
+	VMULPS       Z16, Z12, Z16
+	VFPCLASSPSZ  $0x20, Z15, K2
+	VFPCLASSPSZ  $0x20, Z16, K3
+	KORTESTW     K2, K3
+	JZ           normal7
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z15, Z0
+	VMOVDQU16    Z16, K2, Z0
+	VPSLLD       $0x10, Z16, Z4
+	VMOVDQU16    Z15, K3, Z4
+	VPADDW       Z0, Z0, Z5
+	VPCMPUW      $0x04, Z3, Z5, K2
+	VPANDD       Z1, Z0, Z5
+	VPADDUSW     Z5, Z4, Z4
+	VPCMPUW      $0x06, Z2, Z4, K2, K2
+	VPADDW       Z1, Z0, K2, Z0
+	JMP          converted7
+
+normal7:
+	// VCVTNE2PS2BF16
+	LONG   $0x407fd262
+	WORD   $0xc772
+	VPERMW Z0, Z1, Z0
+
+converted7:
+	VMOVDQU16 Z0, K1, (AX)(SI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func geluGradBF16AVX512BF16(dx []uint16, sums []float32, dy []uint16, x []uint16, bias []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·geluGradBF16AVX512BF16(SB), NOSPLIT, $0-121
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         sums_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         x_base+72(FP), BX
+	MOVQ         bias_base+96(FP), SI
+	MOVQ         dx_len+8(FP), DI
+	XORQ         R8, R8
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+120(FP), R8
+	MOVBLZX      R8, R9
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R9
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z2
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z3
+	VMOVUPS      geluSlope0a<>+0(SB), Z4
+	VMOVUPS      geluSlope0b<>+0(SB), Z5
+	VMOVUPS      geluSlope1a<>+0(SB), Z6
+	VMOVUPS      geluSlope1b<>+0(SB), Z7
+	VMOVUPS      geluSlope2a<>+0(SB), Z8
+	VMOVUPS      geluSlope2b<>+0(SB), Z9
+	VMOVUPS      geluSlope3a<>+0(SB), Z10
+	VMOVUPS      geluSlope3b<>+0(SB), Z11
+	VMOVUPS      geluSlope4a<>+0(SB), Z12
+	VMOVUPS      geluSlope4b<>+0(SB), Z13
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z14
+	XORL         R8, R8
+
+mainGroup:
+	CMPQ         DI, $0x00000040
+	JLT          mainUnit
+	VPSLLD       $0x10, (BX)(R8*2), Z15
+	VPANDD       (BX)(R8*2), Z0, Z16
+	PREFETCHT1   4096(BX)(R8*2)
+	VPSLLD       $0x10, 64(BX)(R8*2), Z17
+	VPANDD       64(BX)(R8*2), Z0, Z18
+	PREFETCHT1   4160(BX)(R8*2)
+	VPSLLD       $0x10, (SI)(R8*2), Z19
+	VPANDD       (SI)(R8*2), Z0, Z20
+	VPSLLD       $0x10, 64(SI)(R8*2), Z21
+	VPANDD       64(SI)(R8*2), Z0, Z22
+	VADDPS       Z19, Z15, Z15
+	VADDPS       Z20, Z16, Z16
+	VADDPS       Z21, Z17, Z17
+	VADDPS       Z22, Z18, Z18
+	VMAXPS       Z15, Z14, Z15
+	VMAXPS       Z16, Z14, Z16
+	VMAXPS       Z17, Z14, Z17
+	VMAXPS       Z18, Z14, Z18
+	VMINPS       Z15, Z2, Z15
+	VMINPS       Z16, Z2, Z16
+	VMINPS       Z17, Z2, Z17
+	VMINPS       Z18, Z2, Z18
+	VADDPS       Z3, Z15, Z19
+	VADDPS       Z3, Z16, Z20
+	VADDPS       Z3, Z17, Z21
+	VADDPS       Z3, Z18, Z22
+	VMOVAPS      Z19, Z23
+	VPERMI2PS    Z13, Z12, Z23
+	VMOVAPS      Z20, Z24
+	VPERMI2PS    Z13, Z12, Z24
+	VMOVAPS      Z21, Z25
+	VPERMI2PS    Z13, Z12, Z25
+	VMOVAPS      Z22, Z26
+	VPERMI2PS    Z13, Z12, Z26
+	VMOVAPS      Z19, Z27
+	VPERMI2PS    Z11, Z10, Z27
+	VFMADD213PS  Z27, Z15, Z23
+	VMOVAPS      Z20, Z27
+	VPERMI2PS    Z11, Z10, Z27
+	VFMADD213PS  Z27, Z16, Z24
+	VMOVAPS      Z21, Z27
+	VPERMI2PS    Z11, Z10, Z27
+	VFMADD213PS  Z27, Z17, Z25
+	VMOVAPS      Z22, Z27
+	VPERMI2PS    Z11, Z10, Z27
+	VFMADD213PS  Z27, Z18, Z26
+	VMOVAPS      Z19, Z27
+	VPERMI2PS    Z9, Z8, Z27
+	VFMADD213PS  Z27, Z15, Z23
+	VMOVAPS      Z20, Z27
+	VPERMI2PS    Z9, Z8, Z27
+	VFMADD213PS  Z27, Z16, Z24
+	VMOVAPS      Z21, Z27
+	VPERMI2PS    Z9, Z8, Z27
+	VFMADD213PS  Z27, Z17, Z25
+	VMOVAPS      Z22, Z27
+	VPERMI2PS    Z9, Z8, Z27
+	VFMADD213PS  Z27, Z18, Z26
+	VMOVAPS      Z19, Z27
+	VPERMI2PS    Z7, Z6, Z27
+	VFMADD213PS  Z27, Z15, Z23
+	VMOVAPS      Z20, Z27
+	VPERMI2PS    Z7, Z6, Z27
+	VFMADD213PS  Z27, Z16, Z24
+	VMOVAPS      Z21, Z27
+	VPERMI2PS    Z7, Z6, Z27
+	VFMADD213PS  Z27, Z17, Z25
+	VMOVAPS      Z22, Z27
+	VPERMI2PS    Z7, Z6, Z27
+	VFMADD213PS  Z27, Z18, Z26
+	VMOVAPS      Z19, Z19
+	VPERMI2PS    Z5, Z4, Z19
+	VFMADD213PS  Z19, Z15, Z23
+	VMOVAPS      Z20, Z15
+	VPERMI2PS    Z5, Z4, Z15
+	VFMADD213PS  Z15, Z16, Z24
+	VMOVAPS      Z21, Z15
+	VPERMI2PS    Z5, Z4, Z15
+	VFMADD213PS  Z15, Z17, Z25
+	VMOVAPS      Z22, Z15
+	VPERMI2PS    Z5, Z4, Z15
+	VFMADD213PS  Z15, Z18, Z26
+	VPSLLD       $0x10, (DX)(R8*2), Z15
+	VPANDD       (DX)(R8*2), Z0, Z16
+	PREFETCHT1   4096(DX)(R8*2)
+	VPSLLD       $0x10, 64(DX)(R8*2), Z17
+	VPANDD       64(DX)(R8*2), Z0, Z18
+	PREFETCHT1   4160(DX)(R8*2)
+	VMULPS       Z15, Z23, Z23
+	VMULPS       Z16, Z24, Z24
+	VMULPS       Z17, Z25, Z25
+	VMULPS       Z18, Z26, Z26
+	VMOVUPS      (CX)(R8*4), Z15
+	VMOVUPS      64(CX)(R8*4), Z16
+	VMOVUPS      128(CX)(R8*4), Z17
+	VMOVUPS      192(CX)(R8*4), Z18
+	VADDPS       Z23, Z15, Z15
+	VADDPS       Z24, Z16, Z16
+	VADDPS       Z25, Z17, Z17
+	VADDPS       Z26, Z18, Z18
+	VMOVUPS      Z15, (CX)(R8*4)
+	VMOVUPS      Z16, 64(CX)(R8*4)
+	VMOVUPS      Z17, 128(CX)(R8*4)
+	VMOVUPS      Z18, 192(CX)(R8*4)
+	VFPCLASSPSZ  $0x20, Z23, K1
+	VFPCLASSPSZ  $0x20, Z24, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z16
+	VPBROADCASTD lanes80008000<>+0(SB), Z17
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z18
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z23, Z15
+	VMOVDQU16    Z24, K1, Z15
+	VPSLLD       $0x10, Z24, Z19
+	VMOVDQU16    Z23, K2, Z19
+	VPADDW       Z15, Z15, Z20
+	VPCMPUW      $0x04, Z18, Z20, K1
+	VPANDD       Z16, Z15, Z20
+	VPADDUSW     Z20, Z19, Z19
+	VPCMPUW      $0x06, Z17, Z19, K1, K1
+	VPADDW       Z16, Z15, K1, Z15
+	JMP          converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x403f3262
+	WORD   $0xff72
+	VPERMW Z15, Z1, Z15
+
+converted1:
+	TESTL    R9, R9
+	JZ       cached2
+	VMOVNTDQ Z15, (AX)(R8*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z15, (AX)(R8*2)
+
+stored2:
+	VFPCLASSPSZ  $0x20, Z25, K1
+	VFPCLASSPSZ  $0x20, Z26, K2
+	KORTESTW     K1, K2
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z16
+	VPBROADCASTD lanes80008000<>+0(SB), Z17
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z18
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z25, Z15
+	VMOVDQU16    Z26, K1, Z15
+	VPSLLD       $0x10, Z26, Z19
+	VMOVDQU16    Z25, K2, Z19
+	VPADDW       Z15, Z15, Z20
+	VPCMPUW      $0x04, Z18, Z20, K1
+	VPANDD       Z16, Z15, Z20
+	VPADDUSW     Z20, Z19, Z19
+	VPCMPUW      $0x06, Z17, Z19, K1, K1
+	VPADDW       Z16, Z15, K1, Z15
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x402f1262
+	WORD   $0xf972
+	VPERMW Z15, Z1, Z15
+
+converted3:
+	TESTL    R9, R9
+	JZ       cached4
+	VMOVNTDQ Z15, 64(AX)(R8*2)
+	JMP      stored4
+
+cached4:
+	VMOVDQU16 Z15, 64(AX)(R8*2)
+
+stored4:
+	ADDQ $0x00000040, R8
+	SUBQ $0x00000040, DI
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ         DI, $0x00000020
+	JLT          mainTail
+	VPSLLD       $0x10, (BX)(R8*2), Z15
+	VPANDD       (BX)(R8*2), Z0, Z16
+	PREFETCHT1   4096(BX)(R8*2)
+	VPSLLD       $0x10, (SI)(R8*2), Z17
+	VPANDD       (SI)(R8*2), Z0, Z18
+	VADDPS       Z17, Z15, Z15
+	VADDPS       Z18, Z16, Z16
+	VMAXPS       Z15, Z14, Z15
+	VMAXPS       Z16, Z14, Z16
+	VMINPS       Z15, Z2, Z15
+	VMINPS       Z16, Z2, Z16
+	VADDPS       Z3, Z15, Z17
+	VADDPS       Z3, Z16, Z18
+	VMOVAPS      Z17, Z19
+	VPERMI2PS    Z13, Z12, Z19
+	VMOVAPS      Z18, Z20
+	VPERMI2PS    Z13, Z12, Z20
+	VMOVAPS      Z17, Z21
+	VPERMI2PS    Z11, Z10, Z21
+	VFMADD213PS  Z21, Z15, Z19
+	VMOVAPS      Z18, Z21
+	VPERMI2PS    Z11, Z10, Z21
+	VFMADD213PS  Z21, Z16, Z20
+	VMOVAPS      Z17, Z21
+	VPERMI2PS    Z9, Z8, Z21
+	VFMADD213PS  Z21, Z15, Z19
+	VMOVAPS      Z18, Z21
+	VPERMI2PS    Z9, Z8, Z21
+	VFMADD213PS  Z21, Z16, Z20
+	VMOVAPS      Z17, Z21
+	VPERMI2PS    Z7, Z6, Z21
+	VFMADD213PS  Z21, Z15, Z19
+	VMOVAPS      Z18, Z21
+	VPERMI2PS    Z7, Z6, Z21
+	VFMADD213PS  Z21, Z16, Z20
+	VMOVAPS      Z17, Z17
+	VPERMI2PS    Z5, Z4, Z17
+	VFMADD213PS  Z17, Z15, Z19
+	VMOVAPS      Z18, Z15
+	VPERMI2PS    Z5, Z4, Z15
+	VFMADD213PS  Z15, Z16, Z20
+	VPSLLD       $0x10, (DX)(R8*2), Z15
+	VPANDD       (DX)(R8*2), Z0, Z16
+	PREFETCHT1   4096(DX)(R8*2)
+	VMULPS       Z15, Z19, Z19
+	VMULPS       Z16, Z20, Z20
+	VMOVUPS      (CX)(R8*4), Z15
+	VMOVUPS      64(CX)(R8*4), Z16
+	VADDPS       Z19, Z15, Z15
+	VADDPS       Z20, Z16, Z16
+	VMOVUPS      Z15, (CX)(R8*4)
+	VMOVUPS      Z16, 64(CX)(R8*4)
+	VFPCLASSPSZ  $0x20, Z19, K1
+	VFPCLASSPSZ  $0x20, Z20, K2
+	KORTESTW     K1, K2
+	JZ           normal5
+	VPBROADCASTD lanes00010001<>+0(SB), Z16
+	VPBROADCASTD lanes80008000<>+0(SB), Z17
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z18
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z19, Z15
+	VMOVDQU16    Z20, K1, Z15
+	VPSLLD       $0x10, Z20, Z20
+	VMOVDQU16    Z19, K2, Z20
+	VPADDW       Z15, Z15, Z19
+	VPCMPUW      $0x04, Z18, Z19, K1
+	VPANDD       Z16, Z15, Z19
+	VPADDUSW     Z19, Z20, Z20
+	VPCMPUW      $0x06, Z17, Z20, K1, K1
+	VPADDW       Z16, Z15, K1, Z15
+	JMP          converted5
+
+normal5:
+	// VCVTNE2PS2BF16
+	LONG   $0x405f3262
+	WORD   $0xfb72
+	VPERMW Z15, Z1, Z15
+
+converted5:
+	TESTL    R9, R9
+	JZ       cached6
+	VMOVNTDQ Z15, (AX)(R8*2)
+	JMP      stored6
+
+cached6:
+	VMOVDQU16 Z15, (AX)(R8*2)
+
+stored6:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        DI, DI
+	JZ           mainDone
+	MOVQ         DI, R10
+	SHRQ         $0x01, R10
+	MOVQ         DI, R9
+	SUBQ         R10, R9
+	LEAQ         (R8)(R9*1), R11
+	MOVL         $0xffffffff, R12
+	BZHIL        R9, R12, R12
+	KMOVD        R12, K1
+	MOVL         $0xffffffff, R9
+	BZHIL        R10, R9, R9
+	KMOVD        R9, K2
+	MOVL         $0xffffffff, R9
+	BZHIL        DI, R9, R9
+	KMOVD        R9, K3
+	VMOVDQU16.Z  (BX)(R8*2), K3, Z16
+	VPSLLD       $0x10, Z16, Z15
+	VPANDD       Z16, Z0, Z16
+	VMOVDQU16.Z  (SI)(R8*2), K3, Z18
+	VPSLLD       $0x10, Z18, Z17
+	VPANDD       Z18, Z0, Z18
+	VADDPS       Z17, Z15, Z15
+	VADDPS       Z18, Z16, Z16
+	VMAXPS       Z15, Z14, Z15
+	VMAXPS       Z16, Z14, Z14
+	VMINPS       Z15, Z2, Z15
+	VMINPS       Z14, Z2, Z2
+	VADDPS       Z3, Z15, Z14
+	VADDPS       Z3, Z2, Z3
+	VMOVAPS      Z14, Z16
+	VPERMI2PS    Z13, Z12, Z16
+	VMOVAPS      Z3, Z17
+	VPERMI2PS    Z13, Z12, Z17
+	VMOVAPS      Z14, Z12
+	VPERMI2PS    Z11, Z10, Z12
+	VFMADD213PS  Z12, Z15, Z16
+	VMOVAPS      Z3, Z12
+	VPERMI2PS    Z11, Z10, Z12
+	VFMADD213PS  Z12, Z2, Z17
+	VMOVAPS      Z14, Z10
+	VPERMI2PS    Z9, Z8, Z10
+	VFMADD213PS  Z10, Z15, Z16
+	VMOVAPS      Z3, Z10
+	VPERMI2PS    Z9, Z8, Z10
+	VFMADD213PS  Z10, Z2, Z17
+	VMOVAPS      Z14, Z8
+	VPERMI2PS    Z7, Z6, Z8
+	VFMADD213PS  Z8, Z15, Z16
+	VMOVAPS      Z3, Z8
+	VPERMI2PS    Z7, Z6, Z8
+	VFMADD213PS  Z8, Z2, Z17
+	VMOVAPS      Z14, Z6
+	VPERMI2PS    Z5, Z4, Z6
+	VFMADD213PS  Z6, Z15, Z16
+	VMOVAPS      Z3, Z3
+	VPERMI2PS    Z5, Z4, Z3
+	VFMADD213PS  Z3, Z2, Z17
+	VMOVDQU16.Z  (DX)(R8*2), K3, Z3
+	VPSLLD       $0x10, Z3, Z2
+	VPANDD       Z3, Z0, Z0
+	VMULPS       Z2, Z16, Z16
+	VMULPS       Z0, Z17, Z17
+	VMOVUPS.Z    (CX)(R8*4), K1, Z0
+	VMOVUPS.Z    (CX)(R11*4), K2, Z2
+	VADDPS       Z16, Z0, Z0
+	VADDPS       Z17, Z2, Z2
+	VMOVUPS      Z0, K1, (CX)(R8*4)
+	VMOVUPS      Z2, K2, (CX)(R11*4)
+	VFPCLASSPSZ  $0x20, Z16, K1
+	VFPCLASSPSZ  $0x20, Z17, K2
+	KORTESTW     K1, K2
+	JZ           normal7
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z16, Z0
+	VMOVDQU16    Z17, K1, Z0
+	VPSLLD       $0x10, Z17, Z4
+	VMOVDQU16    Z16, K2, Z4
+	VPADDW       Z0, Z0, Z5
+	VPCMPUW      $0x04, Z3, Z5, K1
+	VPANDD       Z1, Z0, Z5
+	VPADDUSW     Z5, Z4, Z4
+	VPCMPUW      $0x06, Z2, Z4, K1, K1
+	VPADDW       Z1, Z0, K1, Z0
+	JMP          converted7
+
+normal7:
+	// VCVTNE2PS2BF16
+	LONG   $0x4077b262
+	WORD   $0xc072
+	VPERMW Z0, Z1, Z0
+
+converted7:
+	VMOVDQU16 Z0, K3, (AX)(R8*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func geluErfBF16AVX512BF16(dst []uint16, x []uint16, bias []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·geluErfBF16AVX512BF16(SB), NOSPLIT, $0-73
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         bias_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+72(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS lanesc1800000<>+0(SB), Z2
+	VBROADCASTSS lanes41800000<>+0(SB), Z3
+	VBROADCASTSS lanes3f800000<>+0(SB), Z4
+	XORL         SI, SI
+
+mainGroup:
+	CMPQ              BX, $0x00000040
+	JLT               mainUnit
+	VPSLLD            $0x10, (CX)(SI*2), Z5
+	VPANDD            (CX)(SI*2), Z0, Z6
+	PREFETCHT1        4096(CX)(SI*2)
+	VPSLLD            $0x10, 64(CX)(SI*2), Z7
+	VPANDD            64(CX)(SI*2), Z0, Z8
+	PREFETCHT1        4160(CX)(SI*2)
+	VPSLLD            $0x10, (DX)(SI*2), Z9
+	VPANDD            (DX)(SI*2), Z0, Z10
+	VPSLLD            $0x10, 64(DX)(SI*2), Z11
+	VPANDD            64(DX)(SI*2), Z0, Z12
+	VADDPS            Z9, Z5, Z5
+	VADDPS            Z10, Z6, Z6
+	VADDPS            Z11, Z7, Z7
+	VADDPS            Z12, Z8, Z8
+	VMAXPS            Z5, Z2, Z5
+	VMAXPS            Z6, Z2, Z6
+	VMAXPS            Z7, Z2, Z7
+	VMAXPS            Z8, Z2, Z8
+	VMINPS            Z5, Z3, Z9
+	VMINPS            Z6, Z3, Z10
+	VMINPS            Z7, Z3, Z11
+	VMINPS            Z8, Z3, Z12
+	VMULPS            Z9, Z9, Z13
+	VMULPS            Z10, Z10, Z14
+	VMULPS            Z11, Z11, Z15
+	VMULPS            Z12, Z12, Z16
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z13, Z13
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z14, Z14
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z15, Z15
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z16, Z16
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z17
+	VRNDSCALEPS       $0x08, Z13, Z18
+	VRNDSCALEPS       $0x08, Z14, Z19
+	VRNDSCALEPS       $0x08, Z15, Z20
+	VRNDSCALEPS       $0x08, Z16, Z21
+	VSUBPS            Z18, Z13, Z22
+	VSUBPS            Z19, Z14, Z23
+	VSUBPS            Z20, Z15, Z24
+	VSUBPS            Z21, Z16, Z25
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z26
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z27
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z28
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z29
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z25, Z29
+	VCMPPS            $0x15, Z17, Z13, K1
+	VSCALEFPS.Z       Z18, Z26, K1, Z26
+	VCMPPS            $0x15, Z17, Z14, K1
+	VSCALEFPS.Z       Z19, Z27, K1, Z27
+	VCMPPS            $0x15, Z17, Z15, K1
+	VSCALEFPS.Z       Z20, Z28, K1, Z28
+	VCMPPS            $0x15, Z17, Z16, K1
+	VSCALEFPS.Z       Z21, Z29, K1, Z29
+	VORPS.BCST        lanes80000000<>+0(SB), Z9, Z13
+	VORPS.BCST        lanes80000000<>+0(SB), Z10, Z14
+	VORPS.BCST        lanes80000000<>+0(SB), Z11, Z15
+	VORPS.BCST        lanes80000000<>+0(SB), Z12, Z16
+	VMOVAPS           Z4, Z17
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z13, Z17
+	VMOVAPS           Z4, Z18
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z14, Z18
+	VMOVAPS           Z4, Z19
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z15, Z19
+	VMOVAPS           Z4, Z20
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z16, Z20
+	VRCP14PS          Z17, Z13
+	VRCP14PS          Z18, Z14
+	VRCP14PS          Z19, Z15
+	VRCP14PS          Z20, Z16
+	VFNMADD213PS      Z4, Z13, Z17
+	VFNMADD213PS      Z4, Z14, Z18
+	VFNMADD213PS      Z4, Z15, Z19
+	VFNMADD213PS      Z4, Z16, Z20
+	VFMADD213PS       Z13, Z13, Z17
+	VFMADD213PS       Z14, Z14, Z18
+	VFMADD213PS       Z15, Z15, Z19
+	VFMADD213PS       Z16, Z16, Z20
+	VSUBPS            Z17, Z4, Z13
+	VSUBPS            Z18, Z4, Z14
+	VSUBPS            Z19, Z4, Z15
+	VSUBPS            Z20, Z4, Z16
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z21
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z22
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z23
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z24
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z15, Z23
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z16, Z24
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z15, Z23
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z16, Z24
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z15, Z23
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z16, Z24
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z15, Z23
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z16, Z24
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z15, Z23
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z16, Z24
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z15, Z23
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z16, Z24
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z14, Z22
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z15, Z23
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z16, Z24
+	VMULPS            Z26, Z21, Z21
+	VMULPS            Z27, Z22, Z22
+	VMULPS            Z28, Z23, Z23
+	VMULPS            Z29, Z24, Z24
+	VSUBPS            Z21, Z4, Z17
+	VSUBPS            Z22, Z4, Z18
+	VSUBPS            Z23, Z4, Z19
+	VSUBPS            Z24, Z4, Z20
+	VPMOVD2M          Z9, K1
+	VMOVAPS           Z21, K1, Z17
+	VPMOVD2M          Z10, K1
+	VMOVAPS           Z22, K1, Z18
+	VPMOVD2M          Z11, K1
+	VMOVAPS           Z23, K1, Z19
+	VPMOVD2M          Z12, K1
+	VMOVAPS           Z24, K1, Z20
+	VMULPS            Z17, Z5, Z17
+	VMULPS            Z18, Z6, Z18
+	VMULPS            Z19, Z7, Z19
+	VMULPS            Z20, Z8, Z20
+	VFPCLASSPSZ       $0x20, Z17, K1
+	VFPCLASSPSZ       $0x20, Z18, K2
+	KORTESTW          K1, K2
+	JZ                normal1
+	VPBROADCASTD      lanes00010001<>+0(SB), Z6
+	VPBROADCASTD      lanes80008000<>+0(SB), Z7
+	VPBROADCASTD      lanesfffefffe<>+0(SB), Z8
+	MOVL              $0xaaaaaaaa, R8
+	KMOVD             R8, K1
+	KNOTD             K1, K2
+	VPSRLD            $0x10, Z17, Z5
+	VMOVDQU16         Z18, K1, Z5
+	VPSLLD            $0x10, Z18, Z9
+	VMOVDQU16         Z17, K2, Z9
+	VPADDW            Z5, Z5, Z10
+	VPCMPUW           $0x04, Z8, Z10, K1
+	VPANDD            Z6, Z5, Z10
+	VPADDUSW          Z10, Z9, Z9
+	VPCMPUW           $0x06, Z7, Z9, K1, K1
+	VPADDW            Z6, Z5, K1, Z5
+	JMP               converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x406fb262
+	WORD   $0xe972
+	VPERMW Z5, Z1, Z5
+
+converted1:
+	TESTL    DI, DI
+	JZ       cached2
+	VMOVNTDQ Z5, (AX)(SI*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z5, (AX)(SI*2)
+
+stored2:
+	VFPCLASSPSZ  $0x20, Z19, K1
+	VFPCLASSPSZ  $0x20, Z20, K2
+	KORTESTW     K1, K2
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z6
+	VPBROADCASTD lanes80008000<>+0(SB), Z7
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z8
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z19, Z5
+	VMOVDQU16    Z20, K1, Z5
+	VPSLLD       $0x10, Z20, Z9
+	VMOVDQU16    Z19, K2, Z9
+	VPADDW       Z5, Z5, Z10
+	VPCMPUW      $0x04, Z8, Z10, K1
+	VPANDD       Z6, Z5, Z10
+	VPADDUSW     Z10, Z9, Z9
+	VPCMPUW      $0x06, Z7, Z9, K1, K1
+	VPADDW       Z6, Z5, K1, Z5
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x405fb262
+	WORD   $0xeb72
+	VPERMW Z5, Z1, Z5
+
+converted3:
+	TESTL    DI, DI
+	JZ       cached4
+	VMOVNTDQ Z5, 64(AX)(SI*2)
+	JMP      stored4
+
+cached4:
+	VMOVDQU16 Z5, 64(AX)(SI*2)
+
+stored4:
+	ADDQ $0x00000040, SI
+	SUBQ $0x00000040, BX
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ              BX, $0x00000020
+	JLT               mainTail
+	VPSLLD            $0x10, (CX)(SI*2), Z5
+	VPANDD            (CX)(SI*2), Z0, Z6
+	PREFETCHT1        4096(CX)(SI*2)
+	VPSLLD            $0x10, (DX)(SI*2), Z7
+	VPANDD            (DX)(SI*2), Z0, Z8
+	VADDPS            Z7, Z5, Z5
+	VADDPS            Z8, Z6, Z6
+	VMAXPS            Z5, Z2, Z5
+	VMAXPS            Z6, Z2, Z6
+	VMINPS            Z5, Z3, Z7
+	VMINPS            Z6, Z3, Z8
+	VMULPS            Z7, Z7, Z9
+	VMULPS            Z8, Z8, Z10
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z9, Z9
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z10, Z10
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z11
+	VRNDSCALEPS       $0x08, Z9, Z12
+	VRNDSCALEPS       $0x08, Z10, Z13
+	VSUBPS            Z12, Z9, Z14
+	VSUBPS            Z13, Z10, Z15
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z16
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z17
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z15, Z17
+	VCMPPS            $0x15, Z11, Z9, K1
+	VSCALEFPS.Z       Z12, Z16, K1, Z16
+	VCMPPS            $0x15, Z11, Z10, K1
+	VSCALEFPS.Z       Z13, Z17, K1, Z17
+	VORPS.BCST        lanes80000000<>+0(SB), Z7, Z9
+	VORPS.BCST        lanes80000000<>+0(SB), Z8, Z10
+	VMOVAPS           Z4, Z11
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z9, Z11
+	VMOVAPS           Z4, Z12
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z10, Z12
+	VRCP14PS          Z11, Z9
+	VRCP14PS          Z12, Z10
+	VFNMADD213PS      Z4, Z9, Z11
+	VFNMADD213PS      Z4, Z10, Z12
+	VFMADD213PS       Z9, Z9, Z11
+	VFMADD213PS       Z10, Z10, Z12
+	VSUBPS            Z11, Z4, Z9
+	VSUBPS            Z12, Z4, Z10
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z13
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z14
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z10, Z14
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z10, Z14
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z10, Z14
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z10, Z14
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z10, Z14
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z10, Z14
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z10, Z14
+	VMULPS            Z16, Z13, Z13
+	VMULPS            Z17, Z14, Z14
+	VSUBPS            Z13, Z4, Z11
+	VSUBPS            Z14, Z4, Z12
+	VPMOVD2M          Z7, K1
+	VMOVAPS           Z13, K1, Z11
+	VPMOVD2M          Z8, K1
+	VMOVAPS           Z14, K1, Z12
+	VMULPS            Z11, Z5, Z11
+	VMULPS            Z12, Z6, Z12
+	VFPCLASSPSZ       $0x20, Z11, K1
+	VFPCLASSPSZ       $0x20, Z12, K2
+	KORTESTW          K1, K2
+	JZ                normal5
+	VPBROADCASTD      lanes00010001<>+0(SB), Z6
+	VPBROADCASTD      lanes80008000<>+0(SB), Z7
+	VPBROADCASTD      lanesfffefffe<>+0(SB), Z8
+	MOVL              $0xaaaaaaaa, R8
+	KMOVD             R8, K1
+	KNOTD             K1, K2
+	VPSRLD            $0x10, Z11, Z5
+	VMOVDQU16         Z12, K1, Z5
+	VPSLLD            $0x10, Z12, Z9
+	VMOVDQU16         Z11, K2, Z9
+	VPADDW            Z5, Z5, Z10
+	VPCMPUW           $0x04, Z8, Z10, K1
+	VPANDD            Z6, Z5, Z10
+	VPADDUSW          Z10, Z9, Z9
+	VPCMPUW           $0x06, Z7, Z9, K1, K1
+	VPADDW            Z6, Z5, K1, Z5
+	JMP               converted5
+
+normal5:
+	// VCVTNE2PS2BF16
+	LONG   $0x481fd262
+	WORD   $0xeb72
+	VPERMW Z5, Z1, Z5
+
+converted5:
+	TESTL    DI, DI
+	JZ       cached6
+	VMOVNTDQ Z5, (AX)(SI*2)
+	JMP      stored6
+
+cached6:
+	VMOVDQU16 Z5, (AX)(SI*2)
+
+stored6:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ             BX, BX
+	JZ                mainDone
+	MOVQ              BX, R8
+	SHRQ              $0x01, R8
+	MOVQ              BX, DI
+	SUBQ              R8, DI
+	LEAQ              (SI)(DI*1), R9
+	MOVL              $0xffffffff, R9
+	BZHIL             DI, R9, R9
+	KMOVD             R9, K1
+	MOVL              $0xffffffff, DI
+	BZHIL             R8, DI, DI
+	KMOVD             DI, K1
+	MOVL              $0xffffffff, DI
+	BZHIL             BX, DI, DI
+	KMOVD             DI, K1
+	VMOVDQU16.Z       (CX)(SI*2), K1, Z6
+	VPSLLD            $0x10, Z6, Z5
+	VPANDD            Z6, Z0, Z6
+	VMOVDQU16.Z       (DX)(SI*2), K1, Z8
+	VPSLLD            $0x10, Z8, Z7
+	VPANDD            Z8, Z0, Z0
+	VADDPS            Z7, Z5, Z5
+	VADDPS            Z0, Z6, Z6
+	VMAXPS            Z5, Z2, Z0
+	VMAXPS            Z6, Z2, Z2
+	VMINPS            Z0, Z3, Z5
+	VMINPS            Z2, Z3, Z3
+	VMULPS            Z5, Z5, Z6
+	VMULPS            Z3, Z3, Z7
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z6, Z6
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z7, Z7
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z8
+	VRNDSCALEPS       $0x08, Z6, Z9
+	VRNDSCALEPS       $0x08, Z7, Z10
+	VSUBPS            Z9, Z6, Z11
+	VSUBPS            Z10, Z7, Z12
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z13
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z14
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z12, Z14
+	VCMPPS            $0x15, Z8, Z6, K2
+	VSCALEFPS.Z       Z9, Z13, K2, Z13
+	VCMPPS            $0x15, Z8, Z7, K2
+	VSCALEFPS.Z       Z10, Z14, K2, Z14
+	VORPS.BCST        lanes80000000<>+0(SB), Z5, Z6
+	VORPS.BCST        lanes80000000<>+0(SB), Z3, Z7
+	VMOVAPS           Z4, Z8
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z6, Z8
+	VMOVAPS           Z4, Z9
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z7, Z9
+	VRCP14PS          Z8, Z6
+	VRCP14PS          Z9, Z7
+	VFNMADD213PS      Z4, Z6, Z8
+	VFNMADD213PS      Z4, Z7, Z9
+	VFMADD213PS       Z6, Z6, Z8
+	VFMADD213PS       Z7, Z7, Z9
+	VSUBPS            Z8, Z4, Z6
+	VSUBPS            Z9, Z4, Z7
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z10
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z11
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z7, Z11
+	VMULPS            Z13, Z10, Z10
+	VMULPS            Z14, Z11, Z11
+	VSUBPS            Z10, Z4, Z8
+	VSUBPS            Z11, Z4, Z9
+	VPMOVD2M          Z5, K2
+	VMOVAPS           Z10, K2, Z8
+	VPMOVD2M          Z3, K2
+	VMOVAPS           Z11, K2, Z9
+	VMULPS            Z8, Z0, Z8
+	VMULPS            Z9, Z2, Z9
+	VFPCLASSPSZ       $0x20, Z8, K2
+	VFPCLASSPSZ       $0x20, Z9, K3
+	KORTESTW          K2, K3
+	JZ                normal7
+	VPBROADCASTD      lanes00010001<>+0(SB), Z1
+	VPBROADCASTD      lanes80008000<>+0(SB), Z2
+	VPBROADCASTD      lanesfffefffe<>+0(SB), Z3
+	MOVL              $0xaaaaaaaa, CX
+	KMOVD             CX, K2
+	KNOTD             K2, K3
+	VPSRLD            $0x10, Z8, Z0
+	VMOVDQU16         Z9, K2, Z0
+	VPSLLD            $0x10, Z9, Z4
+	VMOVDQU16         Z8, K3, Z4
+	VPADDW            Z0, Z0, Z5
+	VPCMPUW           $0x04, Z3, Z5, K2
+	VPANDD            Z1, Z0, Z5
+	VPADDUSW          Z5, Z4, Z4
+	VPCMPUW           $0x06, Z2, Z4, K2, K2
+	VPADDW            Z1, Z0, K2, Z0
+	JMP               converted7
+
+normal7:
+	// VCVTNE2PS2BF16
+	LONG   $0x4837d262
+	WORD   $0xc072
+	VPERMW Z0, Z1, Z0
+
+converted7:
+	VMOVDQU16 Z0, K1, (AX)(SI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func geluErfGradBF16AVX512BF16(dx []uint16, sums []float32, dy []uint16, x []uint16, bias []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·geluErfGradBF16AVX512BF16(SB), NOSPLIT, $0-121
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         sums_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         x_base+72(FP), BX
+	MOVQ         bias_base+96(FP), SI
+	MOVQ         dx_len+8(FP), DI
+	XORQ         R8, R8
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+120(FP), R8
+	MOVBLZX      R8, R9
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R9
+	VBROADCASTSS lanesc1800000<>+0(SB), Z2
+	VBROADCASTSS lanes41800000<>+0(SB), Z3
+	VBROADCASTSS lanes3f800000<>+0(SB), Z4
+	XORL         R8, R8
+
+mainGroup:
+	CMPQ              DI, $0x00000040
+	JLT               mainUnit
+	VPSLLD            $0x10, (BX)(R8*2), Z5
+	VPANDD            (BX)(R8*2), Z0, Z6
+	PREFETCHT1        4096(BX)(R8*2)
+	VPSLLD            $0x10, 64(BX)(R8*2), Z7
+	VPANDD            64(BX)(R8*2), Z0, Z8
+	PREFETCHT1        4160(BX)(R8*2)
+	VPSLLD            $0x10, (SI)(R8*2), Z9
+	VPANDD            (SI)(R8*2), Z0, Z10
+	VPSLLD            $0x10, 64(SI)(R8*2), Z11
+	VPANDD            64(SI)(R8*2), Z0, Z12
+	VADDPS            Z9, Z5, Z5
+	VADDPS            Z10, Z6, Z6
+	VADDPS            Z11, Z7, Z7
+	VADDPS            Z12, Z8, Z8
+	VMAXPS            Z5, Z2, Z5
+	VMAXPS            Z6, Z2, Z6
+	VMAXPS            Z7, Z2, Z7
+	VMAXPS            Z8, Z2, Z8
+	VMINPS            Z5, Z3, Z5
+	VMINPS            Z6, Z3, Z6
+	VMINPS            Z7, Z3, Z7
+	VMINPS            Z8, Z3, Z8
+	VMULPS            Z5, Z5, Z9
+	VMULPS            Z6, Z6, Z10
+	VMULPS            Z7, Z7, Z11
+	VMULPS            Z8, Z8, Z12
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z9, Z9
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z10, Z10
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z11, Z11
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z12, Z12
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z13
+	VRNDSCALEPS       $0x08, Z9, Z14
+	VRNDSCALEPS       $0x08, Z10, Z15
+	VRNDSCALEPS       $0x08, Z11, Z16
+	VRNDSCALEPS       $0x08, Z12, Z17
+	VSUBPS            Z14, Z9, Z18
+	VSUBPS            Z15, Z10, Z19
+	VSUBPS            Z16, Z11, Z20
+	VSUBPS            Z17, Z12, Z21
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z22
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z23
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z24
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z25
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z21, Z25
+	VCMPPS            $0x15, Z13, Z9, K1
+	VSCALEFPS.Z       Z14, Z22, K1, Z22
+	VCMPPS            $0x15, Z13, Z10, K1
+	VSCALEFPS.Z       Z15, Z23, K1, Z23
+	VCMPPS            $0x15, Z13, Z11, K1
+	VSCALEFPS.Z       Z16, Z24, K1, Z24
+	VCMPPS            $0x15, Z13, Z12, K1
+	VSCALEFPS.Z       Z17, Z25, K1, Z25
+	VORPS.BCST        lanes80000000<>+0(SB), Z5, Z9
+	VORPS.BCST        lanes80000000<>+0(SB), Z6, Z10
+	VORPS.BCST        lanes80000000<>+0(SB), Z7, Z11
+	VORPS.BCST        lanes80000000<>+0(SB), Z8, Z12
+	VMOVAPS           Z4, Z13
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z9, Z13
+	VMOVAPS           Z4, Z14
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z10, Z14
+	VMOVAPS           Z4, Z15
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z11, Z15
+	VMOVAPS           Z4, Z16
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z12, Z16
+	VRCP14PS          Z13, Z9
+	VRCP14PS          Z14, Z10
+	VRCP14PS          Z15, Z11
+	VRCP14PS          Z16, Z12
+	VFNMADD213PS      Z4, Z9, Z13
+	VFNMADD213PS      Z4, Z10, Z14
+	VFNMADD213PS      Z4, Z11, Z15
+	VFNMADD213PS      Z4, Z12, Z16
+	VFMADD213PS       Z9, Z9, Z13
+	VFMADD213PS       Z10, Z10, Z14
+	VFMADD213PS       Z11, Z11, Z15
+	VFMADD213PS       Z12, Z12, Z16
+	VSUBPS            Z13, Z4, Z9
+	VSUBPS            Z14, Z4, Z10
+	VSUBPS            Z15, Z4, Z11
+	VSUBPS            Z16, Z4, Z12
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z17
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z18
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z19
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z20
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z12, Z20
+	VMULPS            Z22, Z17, Z17
+	VMULPS            Z23, Z18, Z18
+	VMULPS            Z24, Z19, Z19
+	VMULPS            Z25, Z20, Z20
+	VSUBPS            Z17, Z4, Z13
+	VSUBPS            Z18, Z4, Z14
+	VSUBPS            Z19, Z4, Z15
+	VSUBPS            Z20, Z4, Z16
+	VPMOVD2M          Z5, K1
+	VMOVAPS           Z17, K1, Z13
+	VPMOVD2M          Z6, K1
+	VMOVAPS           Z18, K1, Z14
+	VPMOVD2M          Z7, K1
+	VMOVAPS           Z19, K1, Z15
+	VPMOVD2M          Z8, K1
+	VMOVAPS           Z20, K1, Z16
+	VMULPS            Z5, Z22, Z22
+	VMULPS            Z6, Z23, Z23
+	VMULPS            Z7, Z24, Z24
+	VMULPS            Z8, Z25, Z25
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z22, Z13
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z23, Z14
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z24, Z15
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z25, Z16
+	VPSLLD            $0x10, (DX)(R8*2), Z5
+	VPANDD            (DX)(R8*2), Z0, Z6
+	PREFETCHT1        4096(DX)(R8*2)
+	VPSLLD            $0x10, 64(DX)(R8*2), Z7
+	VPANDD            64(DX)(R8*2), Z0, Z8
+	PREFETCHT1        4160(DX)(R8*2)
+	VMULPS            Z5, Z13, Z13
+	VMULPS            Z6, Z14, Z14
+	VMULPS            Z7, Z15, Z15
+	VMULPS            Z8, Z16, Z16
+	VMOVUPS           (CX)(R8*4), Z5
+	VMOVUPS           64(CX)(R8*4), Z6
+	VMOVUPS           128(CX)(R8*4), Z7
+	VMOVUPS           192(CX)(R8*4), Z8
+	VADDPS            Z13, Z5, Z5
+	VADDPS            Z14, Z6, Z6
+	VADDPS            Z15, Z7, Z7
+	VADDPS            Z16, Z8, Z8
+	VMOVUPS           Z5, (CX)(R8*4)
+	VMOVUPS           Z6, 64(CX)(R8*4)
+	VMOVUPS           Z7, 128(CX)(R8*4)
+	VMOVUPS           Z8, 192(CX)(R8*4)
+	VFPCLASSPSZ       $0x20, Z13, K1
+	VFPCLASSPSZ       $0x20, Z14, K2
+	KORTESTW          K1, K2
+	JZ                normal1
+	VPBROADCASTD      lanes00010001<>+0(SB), Z6
+	VPBROADCASTD      lanes80008000<>+0(SB), Z7
+	VPBROADCASTD      lanesfffefffe<>+0(SB), Z8
+	MOVL              $0xaaaaaaaa, R10
+	KMOVD             R10, K1
+	KNOTD             K1, K2
+	VPSRLD            $0x10, Z13, Z5
+	VMOVDQU16         Z14, K1, Z5
+	VPSLLD            $0x10, Z14, Z9
+	VMOVDQU16         Z13, K2, Z9
+	VPADDW            Z5, Z5, Z10
+	VPCMPUW           $0x04, Z8, Z10, K1
+	VPANDD            Z6, Z5, Z10
+	VPADDUSW          Z10, Z9, Z9
+	VPCMPUW           $0x06, Z7, Z9, K1, K1
+	VPADDW            Z6, Z5, K1, Z5
+	JMP               converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x480fd262
+	WORD   $0xed72
+	VPERMW Z5, Z1, Z5
+
+converted1:
+	TESTL    R9, R9
+	JZ       cached2
+	VMOVNTDQ Z5, (AX)(R8*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z5, (AX)(R8*2)
+
+stored2:
+	VFPCLASSPSZ  $0x20, Z15, K1
+	VFPCLASSPSZ  $0x20, Z16, K2
+	KORTESTW     K1, K2
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z6
+	VPBROADCASTD lanes80008000<>+0(SB), Z7
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z8
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z15, Z5
+	VMOVDQU16    Z16, K1, Z5
+	VPSLLD       $0x10, Z16, Z9
+	VMOVDQU16    Z15, K2, Z9
+	VPADDW       Z5, Z5, Z10
+	VPCMPUW      $0x04, Z8, Z10, K1
+	VPANDD       Z6, Z5, Z10
+	VPADDUSW     Z10, Z9, Z9
+	VPCMPUW      $0x06, Z7, Z9, K1, K1
+	VPADDW       Z6, Z5, K1, Z5
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x407fd262
+	WORD   $0xef72
+	VPERMW Z5, Z1, Z5
+
+converted3:
+	TESTL    R9, R9
+	JZ       cached4
+	VMOVNTDQ Z5, 64(AX)(R8*2)
+	JMP      stored4
+
+cached4:
+	VMOVDQU16 Z5, 64(AX)(R8*2)
+
+stored4:
+	ADDQ $0x00000040, R8
+	SUBQ $0x00000040, DI
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ              DI, $0x00000020
+	JLT               mainTail
+	VPSLLD            $0x10, (BX)(R8*2), Z5
+	VPANDD            (BX)(R8*2), Z0, Z6
+	PREFETCHT1        4096(BX)(R8*2)
+	VPSLLD            $0x10, (SI)(R8*2), Z7
+	VPANDD            (SI)(R8*2), Z0, Z8
+	VADDPS            Z7, Z5, Z5
+	VADDPS            Z8, Z6, Z6
+	VMAXPS            Z5, Z2, Z5
+	VMAXPS            Z6, Z2, Z6
+	VMINPS            Z5, Z3, Z5
+	VMINPS            Z6, Z3, Z6
+	VMULPS            Z5, Z5, Z7
+	VMULPS            Z6, Z6, Z8
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z7, Z7
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z8, Z8
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z9
+	VRNDSCALEPS       $0x08, Z7, Z10
+	VRNDSCALEPS       $0x08, Z8, Z11
+	VSUBPS            Z10, Z7, Z12
+	VSUBPS            Z11, Z8, Z13
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z14
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z15
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z13, Z15
+	VCMPPS            $0x15, Z9, Z7, K1
+	VSCALEFPS.Z       Z10, Z14, K1, Z14
+	VCMPPS            $0x15, Z9, Z8, K1
+	VSCALEFPS.Z       Z11, Z15, K1, Z15
+	VORPS.BCST        lanes80000000<>+0(SB), Z5, Z7
+	VORPS.BCST        lanes80000000<>+0(SB), Z6, Z8
+	VMOVAPS           Z4, Z9
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z7, Z9
+	VMOVAPS           Z4, Z10
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z8, Z10
+	VRCP14PS          Z9, Z7
+	VRCP14PS          Z10, Z8
+	VFNMADD213PS      Z4, Z7, Z9
+	VFNMADD213PS      Z4, Z8, Z10
+	VFMADD213PS       Z7, Z7, Z9
+	VFMADD213PS       Z8, Z8, Z10
+	VSUBPS            Z9, Z4, Z7
+	VSUBPS            Z10, Z4, Z8
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z11
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z12
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z8, Z12
+	VMULPS            Z14, Z11, Z11
+	VMULPS            Z15, Z12, Z12
+	VSUBPS            Z11, Z4, Z9
+	VSUBPS            Z12, Z4, Z10
+	VPMOVD2M          Z5, K1
+	VMOVAPS           Z11, K1, Z9
+	VPMOVD2M          Z6, K1
+	VMOVAPS           Z12, K1, Z10
+	VMULPS            Z5, Z14, Z14
+	VMULPS            Z6, Z15, Z15
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z14, Z9
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z15, Z10
+	VPSLLD            $0x10, (DX)(R8*2), Z5
+	VPANDD            (DX)(R8*2), Z0, Z6
+	PREFETCHT1        4096(DX)(R8*2)
+	VMULPS            Z5, Z9, Z9
+	VMULPS            Z6, Z10, Z10
+	VMOVUPS           (CX)(R8*4), Z5
+	VMOVUPS           64(CX)(R8*4), Z6
+	VADDPS            Z9, Z5, Z5
+	VADDPS            Z10, Z6, Z6
+	VMOVUPS           Z5, (CX)(R8*4)
+	VMOVUPS           Z6, 64(CX)(R8*4)
+	VFPCLASSPSZ       $0x20, Z9, K1
+	VFPCLASSPSZ       $0x20, Z10, K2
+	KORTESTW          K1, K2
+	JZ                normal5
+	VPBROADCASTD      lanes00010001<>+0(SB), Z6
+	VPBROADCASTD      lanes80008000<>+0(SB), Z7
+	VPBROADCASTD      lanesfffefffe<>+0(SB), Z8
+	MOVL              $0xaaaaaaaa, R10
+	KMOVD             R10, K1
+	KNOTD             K1, K2
+	VPSRLD            $0x10, Z9, Z5
+	VMOVDQU16         Z10, K1, Z5
+	VPSLLD            $0x10, Z10, Z10
+	VMOVDQU16         Z9, K2, Z10
+	VPADDW            Z5, Z5, Z9
+	VPCMPUW           $0x04, Z8, Z9, K1
+	VPANDD            Z6, Z5, Z9
+	VPADDUSW          Z9, Z10, Z10
+	VPCMPUW           $0x06, Z7, Z10, K1, K1
+	VPADDW            Z6, Z5, K1, Z5
+	JMP               converted5
+
+normal5:
+	// VCVTNE2PS2BF16
+	LONG   $0x482fd262
+	WORD   $0xe972
+	VPERMW Z5, Z1, Z5
+
+converted5:
+	TESTL    R9, R9
+	JZ       cached6
+	VMOVNTDQ Z5, (AX)(R8*2)
+	JMP      stored6
+
+cached6:
+	VMOVDQU16 Z5, (AX)(R8*2)
+
+stored6:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ             DI, DI
+	JZ                mainDone
+	MOVQ              DI, R10
+	SHRQ              $0x01, R10
+	MOVQ              DI, R9
+	SUBQ              R10, R9
+	LEAQ              (R8)(R9*1), R11
+	MOVL              $0xffffffff, R12
+	BZHIL             R9, R12, R12
+	KMOVD             R12, K1
+	MOVL              $0xffffffff, R9
+	BZHIL             R10, R9, R9
+	KMOVD             R9, K2
+	MOVL              $0xffffffff, R9
+	BZHIL             DI, R9, R9
+	KMOVD             R9, K3
+	VMOVDQU16.Z       (BX)(R8*2), K3, Z6
+	VPSLLD            $0x10, Z6, Z5
+	VPANDD            Z6, Z0, Z6
+	VMOVDQU16.Z       (SI)(R8*2), K3, Z8
+	VPSLLD            $0x10, Z8, Z7
+	VPANDD            Z8, Z0, Z8
+	VADDPS            Z7, Z5, Z5
+	VADDPS            Z8, Z6, Z6
+	VMAXPS            Z5, Z2, Z5
+	VMAXPS            Z6, Z2, Z2
+	VMINPS            Z5, Z3, Z5
+	VMINPS            Z2, Z3, Z2
+	VMULPS            Z5, Z5, Z3
+	VMULPS            Z2, Z2, Z6
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z3, Z3
+	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z6, Z6
+	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z7
+	VRNDSCALEPS       $0x08, Z3, Z8
+	VRNDSCALEPS       $0x08, Z6, Z9
+	VSUBPS            Z8, Z3, Z10
+	VSUBPS            Z9, Z6, Z11
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z12
+	VBROADCASTSS      lanes392385a5<>+0(SB), Z13
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z11, Z13
+	VCMPPS            $0x15, Z7, Z3, K4
+	VSCALEFPS.Z       Z8, Z12, K4, Z12
+	VCMPPS            $0x15, Z7, Z6, K4
+	VSCALEFPS.Z       Z9, Z13, K4, Z13
+	VORPS.BCST        lanes80000000<>+0(SB), Z5, Z3
+	VORPS.BCST        lanes80000000<>+0(SB), Z2, Z6
+	VMOVAPS           Z4, Z7
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z3, Z7
+	VMOVAPS           Z4, Z8
+	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z6, Z8
+	VRCP14PS          Z7, Z3
+	VRCP14PS          Z8, Z6
+	VFNMADD213PS      Z4, Z3, Z7
+	VFNMADD213PS      Z4, Z6, Z8
+	VFMADD213PS       Z3, Z3, Z7
+	VFMADD213PS       Z6, Z6, Z8
+	VSUBPS            Z7, Z4, Z3
+	VSUBPS            Z8, Z4, Z6
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z9
+	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z10
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z3, Z9
+	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z3, Z9
+	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z3, Z9
+	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z3, Z9
+	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z3, Z9
+	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z3, Z9
+	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z3, Z9
+	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z6, Z10
+	VMULPS            Z12, Z9, Z9
+	VMULPS            Z13, Z10, Z10
+	VSUBPS            Z9, Z4, Z7
+	VSUBPS            Z10, Z4, Z8
+	VPMOVD2M          Z5, K4
+	VMOVAPS           Z9, K4, Z7
+	VPMOVD2M          Z2, K4
+	VMOVAPS           Z10, K4, Z8
+	VMULPS            Z5, Z12, Z12
+	VMULPS            Z2, Z13, Z13
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z12, Z7
+	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z13, Z8
+	VMOVDQU16.Z       (DX)(R8*2), K3, Z3
+	VPSLLD            $0x10, Z3, Z2
+	VPANDD            Z3, Z0, Z0
+	VMULPS            Z2, Z7, Z7
+	VMULPS            Z0, Z8, Z8
+	VMOVUPS.Z         (CX)(R8*4), K1, Z0
+	VMOVUPS.Z         (CX)(R11*4), K2, Z2
+	VADDPS            Z7, Z0, Z0
+	VADDPS            Z8, Z2, Z2
+	VMOVUPS           Z0, K1, (CX)(R8*4)
+	VMOVUPS           Z2, K2, (CX)(R11*4)
+	VFPCLASSPSZ       $0x20, Z7, K1
+	VFPCLASSPSZ       $0x20, Z8, K2
+	KORTESTW          K1, K2
+	JZ                normal7
+	VPBROADCASTD      lanes00010001<>+0(SB), Z1
+	VPBROADCASTD      lanes80008000<>+0(SB), Z2
+	VPBROADCASTD      lanesfffefffe<>+0(SB), Z3
+	MOVL              $0xaaaaaaaa, CX
+	KMOVD             CX, K1
+	KNOTD             K1, K2
+	VPSRLD            $0x10, Z7, Z0
+	VMOVDQU16         Z8, K1, Z0
+	VPSLLD            $0x10, Z8, Z4
+	VMOVDQU16         Z7, K2, Z4
+	VPADDW            Z0, Z0, Z5
+	VPCMPUW           $0x04, Z3, Z5, K1
+	VPANDD            Z1, Z0, Z5
+	VPADDUSW          Z5, Z4, Z4
+	VPCMPUW           $0x06, Z2, Z4, K1, K1
+	VPADDW            Z1, Z0, K1, Z0
+	JMP               converted7
+
+normal7:
+	// VCVTNE2PS2BF16
+	LONG   $0x483ff262
+	WORD   $0xc772
+	VPERMW Z0, Z1, Z0
+
+converted7:
+	VMOVDQU16 Z0, K3, (AX)(R8*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func siluMulBF16AVX512BF16(dst []uint16, gate []uint16, up []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·siluMulBF16AVX512BF16(SB), NOSPLIT, $0-73
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         gate_base+24(FP), CX
+	MOVQ         up_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+72(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS lanes3f800000<>+0(SB), Z2
+	VBROADCASTSS lanes42fc0000<>+0(SB), Z3
+	VBROADCASTSS lanesc3000000<>+0(SB), Z3
+	XORL         SI, SI
+
+mainGroup:
+	CMPQ             BX, $0x00000040
+	JLT              mainUnit
+	VPSLLD           $0x10, (CX)(SI*2), Z4
+	VPANDD           (CX)(SI*2), Z0, Z5
+	PREFETCHT1       4096(CX)(SI*2)
+	VPSLLD           $0x10, 64(CX)(SI*2), Z6
+	VPANDD           64(CX)(SI*2), Z0, Z7
+	PREFETCHT1       4160(CX)(SI*2)
+	VMAXPS           Z4, Z3, Z4
+	VMAXPS           Z5, Z3, Z5
+	VMAXPS           Z6, Z3, Z6
+	VMAXPS           Z7, Z3, Z7
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z4, Z8
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z5, Z9
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z10
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z7, Z11
+	VRNDSCALEPS      $0x08, Z8, Z12
+	VRNDSCALEPS      $0x08, Z9, Z13
+	VRNDSCALEPS      $0x08, Z10, Z14
+	VRNDSCALEPS      $0x08, Z11, Z15
+	VSUBPS           Z12, Z8, Z8
+	VSUBPS           Z13, Z9, Z9
+	VSUBPS           Z14, Z10, Z10
+	VSUBPS           Z15, Z11, Z11
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z16
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z17
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z18
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z19
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z11, Z19
+	VSCALEFPS        Z12, Z16, Z16
+	VSCALEFPS        Z13, Z17, Z17
+	VSCALEFPS        Z14, Z18, Z18
+	VSCALEFPS        Z15, Z19, Z19
+	VADDPS           Z2, Z16, Z16
+	VADDPS           Z2, Z17, Z17
+	VADDPS           Z2, Z18, Z18
+	VADDPS           Z2, Z19, Z19
+	VRCP14PS         Z16, Z8
+	VRCP14PS         Z17, Z9
+	VRCP14PS         Z18, Z10
+	VRCP14PS         Z19, Z11
+	VMULPS           Z8, Z4, Z8
+	VMULPS           Z9, Z5, Z9
+	VMULPS           Z10, Z6, Z10
+	VMULPS           Z11, Z7, Z11
+	VPSLLD           $0x10, (DX)(SI*2), Z4
+	VPANDD           (DX)(SI*2), Z0, Z5
+	PREFETCHT1       4096(DX)(SI*2)
+	VPSLLD           $0x10, 64(DX)(SI*2), Z6
+	VPANDD           64(DX)(SI*2), Z0, Z7
+	PREFETCHT1       4160(DX)(SI*2)
+	VMULPS           Z4, Z8, Z8
+	VMULPS           Z5, Z9, Z9
+	VMULPS           Z6, Z10, Z10
+	VMULPS           Z7, Z11, Z11
+	VFPCLASSPSZ      $0x20, Z8, K1
+	VFPCLASSPSZ      $0x20, Z9, K2
+	KORTESTW         K1, K2
+	JZ               normal1
+	VPBROADCASTD     lanes00010001<>+0(SB), Z5
+	VPBROADCASTD     lanes80008000<>+0(SB), Z6
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z7
+	MOVL             $0xaaaaaaaa, R8
+	KMOVD            R8, K1
+	KNOTD            K1, K2
+	VPSRLD           $0x10, Z8, Z4
+	VMOVDQU16        Z9, K1, Z4
+	VPSLLD           $0x10, Z9, Z9
+	VMOVDQU16        Z8, K2, Z9
+	VPADDW           Z4, Z4, Z8
+	VPCMPUW          $0x04, Z7, Z8, K1
+	VPANDD           Z5, Z4, Z8
+	VPADDUSW         Z8, Z9, Z9
+	VPCMPUW          $0x06, Z6, Z9, K1, K1
+	VPADDW           Z5, Z4, K1, Z4
+	JMP              converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x4837d262
+	WORD   $0xe072
+	VPERMW Z4, Z1, Z4
+
+converted1:
+	TESTL    DI, DI
+	JZ       cached2
+	VMOVNTDQ Z4, (AX)(SI*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z4, (AX)(SI*2)
+
+stored2:
+	VFPCLASSPSZ  $0x20, Z10, K1
+	VFPCLASSPSZ  $0x20, Z11, K2
+	KORTESTW     K1, K2
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z5
+	VPBROADCASTD lanes80008000<>+0(SB), Z6
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z7
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z10, Z4
+	VMOVDQU16    Z11, K1, Z4
+	VPSLLD       $0x10, Z11, Z8
+	VMOVDQU16    Z10, K2, Z8
+	VPADDW       Z4, Z4, Z9
+	VPCMPUW      $0x04, Z7, Z9, K1
+	VPANDD       Z5, Z4, Z9
+	VPADDUSW     Z9, Z8, Z8
+	VPCMPUW      $0x06, Z6, Z8, K1, K1
+	VPADDW       Z5, Z4, K1, Z4
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x4827d262
+	WORD   $0xe272
+	VPERMW Z4, Z1, Z4
+
+converted3:
+	TESTL    DI, DI
+	JZ       cached4
+	VMOVNTDQ Z4, 64(AX)(SI*2)
+	JMP      stored4
+
+cached4:
+	VMOVDQU16 Z4, 64(AX)(SI*2)
+
+stored4:
+	ADDQ $0x00000040, SI
+	SUBQ $0x00000040, BX
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             BX, $0x00000020
+	JLT              mainTail
+	VPSLLD           $0x10, (CX)(SI*2), Z4
+	VPANDD           (CX)(SI*2), Z0, Z5
+	PREFETCHT1       4096(CX)(SI*2)
+	VMAXPS           Z4, Z3, Z4
+	VMAXPS           Z5, Z3, Z5
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z4, Z6
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z5, Z7
+	VRNDSCALEPS      $0x08, Z6, Z8
+	VRNDSCALEPS      $0x08, Z7, Z9
+	VSUBPS           Z8, Z6, Z6
+	VSUBPS           Z9, Z7, Z7
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z10
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z11
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z7, Z11
+	VSCALEFPS        Z8, Z10, Z10
+	VSCALEFPS        Z9, Z11, Z11
+	VADDPS           Z2, Z10, Z10
+	VADDPS           Z2, Z11, Z11
+	VRCP14PS         Z10, Z6
+	VRCP14PS         Z11, Z7
+	VMULPS           Z6, Z4, Z6
+	VMULPS           Z7, Z5, Z7
+	VPSLLD           $0x10, (DX)(SI*2), Z4
+	VPANDD           (DX)(SI*2), Z0, Z5
+	PREFETCHT1       4096(DX)(SI*2)
+	VMULPS           Z4, Z6, Z6
+	VMULPS           Z5, Z7, Z7
+	VFPCLASSPSZ      $0x20, Z6, K1
+	VFPCLASSPSZ      $0x20, Z7, K2
+	KORTESTW         K1, K2
+	JZ               normal5
+	VPBROADCASTD     lanes00010001<>+0(SB), Z5
+	VPBROADCASTD     lanes80008000<>+0(SB), Z8
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z9
+	MOVL             $0xaaaaaaaa, R8
+	KMOVD            R8, K1
+	KNOTD            K1, K2
+	VPSRLD           $0x10, Z6, Z4
+	VMOVDQU16        Z7, K1, Z4
+	VPSLLD           $0x10, Z7, Z7
+	VMOVDQU16        Z6, K2, Z7
+	VPADDW           Z4, Z4, Z6
+	VPCMPUW          $0x04, Z9, Z6, K1
+	VPANDD           Z5, Z4, Z6
+	VPADDUSW         Z6, Z7, Z7
+	VPCMPUW          $0x06, Z8, Z7, K1, K1
+	VPADDW           Z5, Z4, K1, Z4
+	JMP              converted5
+
+normal5:
+	// VCVTNE2PS2BF16
+	LONG   $0x4847f262
+	WORD   $0xe672
+	VPERMW Z4, Z1, Z4
+
+converted5:
+	TESTL    DI, DI
+	JZ       cached6
+	VMOVNTDQ Z4, (AX)(SI*2)
+	JMP      stored6
+
+cached6:
+	VMOVDQU16 Z4, (AX)(SI*2)
+
+stored6:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ            BX, BX
+	JZ               mainDone
+	MOVQ             BX, R8
+	SHRQ             $0x01, R8
+	MOVQ             BX, DI
+	SUBQ             R8, DI
+	LEAQ             (SI)(DI*1), R9
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K1
+	MOVL             $0xffffffff, DI
+	BZHIL            R8, DI, DI
+	KMOVD            DI, K1
+	MOVL             $0xffffffff, DI
+	BZHIL            BX, DI, DI
+	KMOVD            DI, K1
+	VMOVDQU16.Z      (CX)(SI*2), K1, Z5
+	VPSLLD           $0x10, Z5, Z4
+	VPANDD           Z5, Z0, Z5
+	VMAXPS           Z4, Z3, Z4
+	VMAXPS           Z5, Z3, Z3
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z4, Z5
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z3, Z6
+	VRNDSCALEPS      $0x08, Z5, Z7
+	VRNDSCALEPS      $0x08, Z6, Z8
+	VSUBPS           Z7, Z5, Z5
+	VSUBPS           Z8, Z6, Z6
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z9
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z10
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z6, Z10
+	VSCALEFPS        Z7, Z9, Z9
+	VSCALEFPS        Z8, Z10, Z10
+	VADDPS           Z2, Z9, Z9
+	VADDPS           Z2, Z10, Z10
+	VRCP14PS         Z9, Z2
+	VRCP14PS         Z10, Z5
+	VMULPS           Z2, Z4, Z2
+	VMULPS           Z5, Z3, Z5
+	VMOVDQU16.Z      (DX)(SI*2), K1, Z4
+	VPSLLD           $0x10, Z4, Z3
+	VPANDD           Z4, Z0, Z0
+	VMULPS           Z3, Z2, Z2
+	VMULPS           Z0, Z5, Z5
+	VFPCLASSPSZ      $0x20, Z2, K2
+	VFPCLASSPSZ      $0x20, Z5, K3
+	KORTESTW         K2, K3
+	JZ               normal7
+	VPBROADCASTD     lanes00010001<>+0(SB), Z1
+	VPBROADCASTD     lanes80008000<>+0(SB), Z3
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z4
+	MOVL             $0xaaaaaaaa, CX
+	KMOVD            CX, K2
+	KNOTD            K2, K3
+	VPSRLD           $0x10, Z2, Z0
+	VMOVDQU16        Z5, K2, Z0
+	VPSLLD           $0x10, Z5, Z5
+	VMOVDQU16        Z2, K3, Z5
+	VPADDW           Z0, Z0, Z2
+	VPCMPUW          $0x04, Z4, Z2, K2
+	VPANDD           Z1, Z0, Z2
+	VPADDUSW         Z2, Z5, Z5
+	VPCMPUW          $0x06, Z3, Z5, K2, K2
+	VPADDW           Z1, Z0, K2, Z0
+	JMP              converted7
+
+normal7:
+	// VCVTNE2PS2BF16
+	LONG   $0x4857f262
+	WORD   $0xc272
+	VPERMW Z0, Z1, Z0
+
+converted7:
+	VMOVDQU16 Z0, K1, (AX)(SI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func siluMulGradBF16AVX512BF16(dgate []uint16, dup []uint16, dy []uint16, gate []uint16, up []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·siluMulGradBF16AVX512BF16(SB), NOSPLIT, $0-121
+	MOVQ         dgate_base+0(FP), AX
+	MOVQ         dup_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         gate_base+72(FP), BX
+	MOVQ         up_base+96(FP), SI
+	MOVQ         dgate_len+8(FP), DI
+	XORQ         R8, R8
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+120(FP), R8
+	MOVBLZX      R8, R9
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R9
+	TESTQ        $0x0000003f, CX
+	CMOVQNE      R8, R9
+	VBROADCASTSS lanesc3000000<>+0(SB), Z2
+	VBROADCASTSS lanes43000000<>+0(SB), Z3
+	VBROADCASTSS lanes3f800000<>+0(SB), Z4
+	VBROADCASTSS lanes42fc0000<>+0(SB), Z5
+	XORL         R8, R8
+
+mainGroup:
+	CMPQ             DI, $0x00000040
+	JLT              mainUnit
+	VPSLLD           $0x10, (BX)(R8*2), Z6
+	VPANDD           (BX)(R8*2), Z0, Z7
+	PREFETCHT1       4096(BX)(R8*2)
+	VPSLLD           $0x10, 64(BX)(R8*2), Z8
+	VPANDD           64(BX)(R8*2), Z0, Z9
+	PREFETCHT1       4160(BX)(R8*2)
+	VMAXPS           Z6, Z2, Z6
+	VMAXPS           Z7, Z2, Z7
+	VMAXPS           Z8, Z2, Z8
+	VMAXPS           Z9, Z2, Z9
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z10
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z7, Z11
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z8, Z12
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z9, Z13
+	VRNDSCALEPS      $0x08, Z10, Z14
+	VRNDSCALEPS      $0x08, Z11, Z15
+	VRNDSCALEPS      $0x08, Z12, Z16
+	VRNDSCALEPS      $0x08, Z13, Z17
+	VSUBPS           Z14, Z10, Z18
+	VSUBPS           Z15, Z11, Z19
+	VSUBPS           Z16, Z12, Z20
+	VSUBPS           Z17, Z13, Z21
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z22
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z23
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z24
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z25
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z21, Z25
+	VSCALEFPS        Z14, Z22, Z22
+	VSCALEFPS        Z15, Z23, Z23
+	VSCALEFPS        Z16, Z24, Z24
+	VSCALEFPS        Z17, Z25, Z25
+	VADDPS           Z4, Z22, Z22
+	VADDPS           Z4, Z23, Z23
+	VADDPS           Z4, Z24, Z24
+	VADDPS           Z4, Z25, Z25
+	VRCP14PS         Z22, Z14
+	VRCP14PS         Z23, Z15
+	VRCP14PS         Z24, Z16
+	VRCP14PS         Z25, Z17
+	VFNMADD213PS     Z4, Z14, Z22
+	VFNMADD213PS     Z4, Z15, Z23
+	VFNMADD213PS     Z4, Z16, Z24
+	VFNMADD213PS     Z4, Z17, Z25
+	VCMPPS           $0x1a, Z5, Z10, K1
+	VFMADD213PS.Z    Z14, Z14, K1, Z22
+	VCMPPS           $0x1a, Z5, Z11, K1
+	VFMADD213PS.Z    Z15, Z15, K1, Z23
+	VCMPPS           $0x1a, Z5, Z12, K1
+	VFMADD213PS.Z    Z16, Z16, K1, Z24
+	VCMPPS           $0x1a, Z5, Z13, K1
+	VFMADD213PS.Z    Z17, Z17, K1, Z25
+	VMOVAPS          Z22, Z10
+	VMOVAPS          Z23, Z11
+	VMOVAPS          Z24, Z12
+	VMOVAPS          Z25, Z13
+	VFNMADD213PS     Z22, Z22, Z10
+	VFNMADD213PS     Z23, Z23, Z11
+	VFNMADD213PS     Z24, Z24, Z12
+	VFNMADD213PS     Z25, Z25, Z13
+	VMINPS           Z6, Z3, Z14
+	VMINPS           Z7, Z3, Z15
+	VMINPS           Z8, Z3, Z16
+	VMINPS           Z9, Z3, Z17
+	VFMADD213PS      Z22, Z14, Z10
+	VFMADD213PS      Z23, Z15, Z11
+	VFMADD213PS      Z24, Z16, Z12
+	VFMADD213PS      Z25, Z17, Z13
+	VMULPS           Z22, Z6, Z22
+	VMULPS           Z23, Z7, Z23
+	VMULPS           Z24, Z8, Z24
+	VMULPS           Z25, Z9, Z25
+	VPSLLD           $0x10, (DX)(R8*2), Z6
+	VPANDD           (DX)(R8*2), Z0, Z7
+	PREFETCHT1       4096(DX)(R8*2)
+	VPSLLD           $0x10, 64(DX)(R8*2), Z8
+	VPANDD           64(DX)(R8*2), Z0, Z9
+	PREFETCHT1       4160(DX)(R8*2)
+	VMULPS           Z6, Z22, Z22
+	VMULPS           Z7, Z23, Z23
+	VMULPS           Z8, Z24, Z24
+	VMULPS           Z9, Z25, Z25
+	VPSLLD           $0x10, (SI)(R8*2), Z14
+	VPANDD           (SI)(R8*2), Z0, Z15
+	PREFETCHT1       4096(SI)(R8*2)
+	VPSLLD           $0x10, 64(SI)(R8*2), Z16
+	VPANDD           64(SI)(R8*2), Z0, Z17
+	PREFETCHT1       4160(SI)(R8*2)
+	VMULPS           Z6, Z14, Z14
+	VMULPS           Z7, Z15, Z15
+	VMULPS           Z8, Z16, Z16
+	VMULPS           Z9, Z17, Z17
+	VMULPS           Z10, Z14, Z14
+	VMULPS           Z11, Z15, Z15
+	VMULPS           Z12, Z16, Z16
+	VMULPS           Z13, Z17, Z17
+	VFPCLASSPSZ      $0x20, Z22, K1
+	VFPCLASSPSZ      $0x20, Z23, K2
+	KORTESTW         K1, K2
+	JZ               normal1
+	VPBROADCASTD     lanes00010001<>+0(SB), Z7
+	VPBROADCASTD     lanes80008000<>+0(SB), Z8
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z9
+	MOVL             $0xaaaaaaaa, R10
+	KMOVD            R10, K1
+	KNOTD            K1, K2
+	VPSRLD           $0x10, Z22, Z6
+	VMOVDQU16        Z23, K1, Z6
+	VPSLLD           $0x10, Z23, Z10
+	VMOVDQU16        Z22, K2, Z10
+	VPADDW           Z6, Z6, Z11
+	VPCMPUW          $0x04, Z9, Z11, K1
+	VPANDD           Z7, Z6, Z11
+	VPADDUSW         Z11, Z10, Z10
+	VPCMPUW          $0x06, Z8, Z10, K1, K1
+	VPADDW           Z7, Z6, K1, Z6
+	JMP              converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x4047b262
+	WORD   $0xf672
+	VPERMW Z6, Z1, Z6
+
+converted1:
+	TESTL    R9, R9
+	JZ       cached2
+	VMOVNTDQ Z6, (CX)(R8*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z6, (CX)(R8*2)
+
+stored2:
+	VFPCLASSPSZ  $0x20, Z24, K1
+	VFPCLASSPSZ  $0x20, Z25, K2
+	KORTESTW     K1, K2
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z7
+	VPBROADCASTD lanes80008000<>+0(SB), Z8
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z9
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z24, Z6
+	VMOVDQU16    Z25, K1, Z6
+	VPSLLD       $0x10, Z25, Z10
+	VMOVDQU16    Z24, K2, Z10
+	VPADDW       Z6, Z6, Z11
+	VPCMPUW      $0x04, Z9, Z11, K1
+	VPANDD       Z7, Z6, Z11
+	VPADDUSW     Z11, Z10, Z10
+	VPCMPUW      $0x06, Z8, Z10, K1, K1
+	VPADDW       Z7, Z6, K1, Z6
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x40379262
+	WORD   $0xf072
+	VPERMW Z6, Z1, Z6
+
+converted3:
+	TESTL    R9, R9
+	JZ       cached4
+	VMOVNTDQ Z6, 64(CX)(R8*2)
+	JMP      stored4
+
+cached4:
+	VMOVDQU16 Z6, 64(CX)(R8*2)
+
+stored4:
+	VFPCLASSPSZ  $0x20, Z14, K1
+	VFPCLASSPSZ  $0x20, Z15, K2
+	KORTESTW     K1, K2
+	JZ           normal5
+	VPBROADCASTD lanes00010001<>+0(SB), Z7
+	VPBROADCASTD lanes80008000<>+0(SB), Z8
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z9
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z14, Z6
+	VMOVDQU16    Z15, K1, Z6
+	VPSLLD       $0x10, Z15, Z10
+	VMOVDQU16    Z14, K2, Z10
+	VPADDW       Z6, Z6, Z11
+	VPCMPUW      $0x04, Z9, Z11, K1
+	VPANDD       Z7, Z6, Z11
+	VPADDUSW     Z11, Z10, Z10
+	VPCMPUW      $0x06, Z8, Z10, K1, K1
+	VPADDW       Z7, Z6, K1, Z6
+	JMP          converted5
+
+normal5:
+	// VCVTNE2PS2BF16
+	LONG   $0x4807d262
+	WORD   $0xf672
+	VPERMW Z6, Z1, Z6
+
+converted5:
+	TESTL    R9, R9
+	JZ       cached6
+	VMOVNTDQ Z6, (AX)(R8*2)
+	JMP      stored6
+
+cached6:
+	VMOVDQU16 Z6, (AX)(R8*2)
+
+stored6:
+	VFPCLASSPSZ  $0x20, Z16, K1
+	VFPCLASSPSZ  $0x20, Z17, K2
+	KORTESTW     K1, K2
+	JZ           normal7
+	VPBROADCASTD lanes00010001<>+0(SB), Z7
+	VPBROADCASTD lanes80008000<>+0(SB), Z8
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z9
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z16, Z6
+	VMOVDQU16    Z17, K1, Z6
+	VPSLLD       $0x10, Z17, Z10
+	VMOVDQU16    Z16, K2, Z10
+	VPADDW       Z6, Z6, Z11
+	VPCMPUW      $0x04, Z9, Z11, K1
+	VPANDD       Z7, Z6, Z11
+	VPADDUSW     Z11, Z10, Z10
+	VPCMPUW      $0x06, Z8, Z10, K1, K1
+	VPADDW       Z7, Z6, K1, Z6
+	JMP          converted7
+
+normal7:
+	// VCVTNE2PS2BF16
+	LONG   $0x4077b262
+	WORD   $0xf072
+	VPERMW Z6, Z1, Z6
+
+converted7:
+	TESTL    R9, R9
+	JZ       cached8
+	VMOVNTDQ Z6, 64(AX)(R8*2)
+	JMP      stored8
+
+cached8:
+	VMOVDQU16 Z6, 64(AX)(R8*2)
+
+stored8:
+	ADDQ $0x00000040, R8
+	SUBQ $0x00000040, DI
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             DI, $0x00000020
+	JLT              mainTail
+	VPSLLD           $0x10, (BX)(R8*2), Z6
+	VPANDD           (BX)(R8*2), Z0, Z7
+	PREFETCHT1       4096(BX)(R8*2)
+	VMAXPS           Z6, Z2, Z6
+	VMAXPS           Z7, Z2, Z7
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z8
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z7, Z9
+	VRNDSCALEPS      $0x08, Z8, Z10
+	VRNDSCALEPS      $0x08, Z9, Z11
+	VSUBPS           Z10, Z8, Z12
+	VSUBPS           Z11, Z9, Z13
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z14
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z15
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z13, Z15
+	VSCALEFPS        Z10, Z14, Z14
+	VSCALEFPS        Z11, Z15, Z15
+	VADDPS           Z4, Z14, Z14
+	VADDPS           Z4, Z15, Z15
+	VRCP14PS         Z14, Z10
+	VRCP14PS         Z15, Z11
+	VFNMADD213PS     Z4, Z10, Z14
+	VFNMADD213PS     Z4, Z11, Z15
+	VCMPPS           $0x1a, Z5, Z8, K1
+	VFMADD213PS.Z    Z10, Z10, K1, Z14
+	VCMPPS           $0x1a, Z5, Z9, K1
+	VFMADD213PS.Z    Z11, Z11, K1, Z15
+	VMOVAPS          Z14, Z8
+	VMOVAPS          Z15, Z9
+	VFNMADD213PS     Z14, Z14, Z8
+	VFNMADD213PS     Z15, Z15, Z9
+	VMINPS           Z6, Z3, Z10
+	VMINPS           Z7, Z3, Z11
+	VFMADD213PS      Z14, Z10, Z8
+	VFMADD213PS      Z15, Z11, Z9
+	VMULPS           Z14, Z6, Z14
+	VMULPS           Z15, Z7, Z15
+	VPSLLD           $0x10, (DX)(R8*2), Z6
+	VPANDD           (DX)(R8*2), Z0, Z7
+	PREFETCHT1       4096(DX)(R8*2)
+	VMULPS           Z6, Z14, Z14
+	VMULPS           Z7, Z15, Z15
+	VPSLLD           $0x10, (SI)(R8*2), Z10
+	VPANDD           (SI)(R8*2), Z0, Z11
+	PREFETCHT1       4096(SI)(R8*2)
+	VMULPS           Z6, Z10, Z10
+	VMULPS           Z7, Z11, Z11
+	VMULPS           Z8, Z10, Z10
+	VMULPS           Z9, Z11, Z11
+	VFPCLASSPSZ      $0x20, Z14, K1
+	VFPCLASSPSZ      $0x20, Z15, K2
+	KORTESTW         K1, K2
+	JZ               normal9
+	VPBROADCASTD     lanes00010001<>+0(SB), Z7
+	VPBROADCASTD     lanes80008000<>+0(SB), Z8
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z9
+	MOVL             $0xaaaaaaaa, R10
+	KMOVD            R10, K1
+	KNOTD            K1, K2
+	VPSRLD           $0x10, Z14, Z6
+	VMOVDQU16        Z15, K1, Z6
+	VPSLLD           $0x10, Z15, Z12
+	VMOVDQU16        Z14, K2, Z12
+	VPADDW           Z6, Z6, Z13
+	VPCMPUW          $0x04, Z9, Z13, K1
+	VPANDD           Z7, Z6, Z13
+	VPADDUSW         Z13, Z12, Z12
+	VPCMPUW          $0x06, Z8, Z12, K1, K1
+	VPADDW           Z7, Z6, K1, Z6
+	JMP              converted9
+
+normal9:
+	// VCVTNE2PS2BF16
+	LONG   $0x4807d262
+	WORD   $0xf672
+	VPERMW Z6, Z1, Z6
+
+converted9:
+	TESTL    R9, R9
+	JZ       cached10
+	VMOVNTDQ Z6, (CX)(R8*2)
+	JMP      stored10
+
+cached10:
+	VMOVDQU16 Z6, (CX)(R8*2)
+
+stored10:
+	VFPCLASSPSZ  $0x20, Z10, K1
+	VFPCLASSPSZ  $0x20, Z11, K2
+	KORTESTW     K1, K2
+	JZ           normal11
+	VPBROADCASTD lanes00010001<>+0(SB), Z7
+	VPBROADCASTD lanes80008000<>+0(SB), Z8
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z9
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z10, Z6
+	VMOVDQU16    Z11, K1, Z6
+	VPSLLD       $0x10, Z11, Z11
+	VMOVDQU16    Z10, K2, Z11
+	VPADDW       Z6, Z6, Z10
+	VPCMPUW      $0x04, Z9, Z10, K1
+	VPANDD       Z7, Z6, Z10
+	VPADDUSW     Z10, Z11, Z11
+	VPCMPUW      $0x06, Z8, Z11, K1, K1
+	VPADDW       Z7, Z6, K1, Z6
+	JMP          converted11
+
+normal11:
+	// VCVTNE2PS2BF16
+	LONG   $0x4827d262
+	WORD   $0xf272
+	VPERMW Z6, Z1, Z6
+
+converted11:
+	TESTL    R9, R9
+	JZ       cached12
+	VMOVNTDQ Z6, (AX)(R8*2)
+	JMP      stored12
+
+cached12:
+	VMOVDQU16 Z6, (AX)(R8*2)
+
+stored12:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ            DI, DI
+	JZ               mainDone
+	MOVQ             DI, R10
+	SHRQ             $0x01, R10
+	MOVQ             DI, R9
+	SUBQ             R10, R9
+	LEAQ             (R8)(R9*1), R11
+	MOVL             $0xffffffff, R11
+	BZHIL            R9, R11, R11
+	KMOVD            R11, K1
+	MOVL             $0xffffffff, R9
+	BZHIL            R10, R9, R9
+	KMOVD            R9, K1
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K1
+	VMOVDQU16.Z      (BX)(R8*2), K1, Z7
+	VPSLLD           $0x10, Z7, Z6
+	VPANDD           Z7, Z0, Z7
+	VMAXPS           Z6, Z2, Z6
+	VMAXPS           Z7, Z2, Z2
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z7
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z2, Z8
+	VRNDSCALEPS      $0x08, Z7, Z9
+	VRNDSCALEPS      $0x08, Z8, Z10
+	VSUBPS           Z9, Z7, Z11
+	VSUBPS           Z10, Z8, Z12
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z13
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z14
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z12, Z14
+	VSCALEFPS        Z9, Z13, Z13
+	VSCALEFPS        Z10, Z14, Z14
+	VADDPS           Z4, Z13, Z13
+	VADDPS           Z4, Z14, Z14
+	VRCP14PS         Z13, Z9
+	VRCP14PS         Z14, Z10
+	VFNMADD213PS     Z4, Z9, Z13
+	VFNMADD213PS     Z4, Z10, Z14
+	VCMPPS           $0x1a, Z5, Z7, K2
+	VFMADD213PS.Z    Z9, Z9, K2, Z13
+	VCMPPS           $0x1a, Z5, Z8, K2
+	VFMADD213PS.Z    Z10, Z10, K2, Z14
+	VMOVAPS          Z13, Z4
+	VMOVAPS          Z14, Z5
+	VFNMADD213PS     Z13, Z13, Z4
+	VFNMADD213PS     Z14, Z14, Z5
+	VMINPS           Z6, Z3, Z7
+	VMINPS           Z2, Z3, Z3
+	VFMADD213PS      Z13, Z7, Z4
+	VFMADD213PS      Z14, Z3, Z5
+	VMULPS           Z13, Z6, Z13
+	VMULPS           Z14, Z2, Z14
+	VMOVDQU16.Z      (DX)(R8*2), K1, Z3
+	VPSLLD           $0x10, Z3, Z2
+	VPANDD           Z3, Z0, Z3
+	VMULPS           Z2, Z13, Z13
+	VMULPS           Z3, Z14, Z14
+	VMOVDQU16.Z      (SI)(R8*2), K1, Z7
+	VPSLLD           $0x10, Z7, Z6
+	VPANDD           Z7, Z0, Z0
+	VMULPS           Z2, Z6, Z6
+	VMULPS           Z3, Z0, Z0
+	VMULPS           Z4, Z6, Z6
+	VMULPS           Z5, Z0, Z0
+	VFPCLASSPSZ      $0x20, Z13, K2
+	VFPCLASSPSZ      $0x20, Z14, K3
+	KORTESTW         K2, K3
+	JZ               normal13
+	VPBROADCASTD     lanes00010001<>+0(SB), Z3
+	VPBROADCASTD     lanes80008000<>+0(SB), Z4
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z5
+	MOVL             $0xaaaaaaaa, DX
+	KMOVD            DX, K2
+	KNOTD            K2, K3
+	VPSRLD           $0x10, Z13, Z2
+	VMOVDQU16        Z14, K2, Z2
+	VPSLLD           $0x10, Z14, Z7
+	VMOVDQU16        Z13, K3, Z7
+	VPADDW           Z2, Z2, Z8
+	VPCMPUW          $0x04, Z5, Z8, K2
+	VPANDD           Z3, Z2, Z8
+	VPADDUSW         Z8, Z7, Z7
+	VPCMPUW          $0x06, Z4, Z7, K2, K2
+	VPADDW           Z3, Z2, K2, Z2
+	JMP              converted13
+
+normal13:
+	// VCVTNE2PS2BF16
+	LONG   $0x480fd262
+	WORD   $0xd572
+	VPERMW Z2, Z1, Z2
+
+converted13:
+	VMOVDQU16    Z2, K1, (CX)(R8*2)
+	VFPCLASSPSZ  $0x20, Z6, K2
+	VFPCLASSPSZ  $0x20, Z0, K3
+	KORTESTW     K2, K3
+	JZ           normal14
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z3
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z4
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z6, Z2
+	VMOVDQU16    Z0, K2, Z2
+	VPSLLD       $0x10, Z0, Z0
+	VMOVDQU16    Z6, K3, Z0
+	VPADDW       Z2, Z2, Z5
+	VPCMPUW      $0x04, Z4, Z5, K2
+	VPANDD       Z1, Z2, Z5
+	VPADDUSW     Z5, Z0, Z0
+	VPCMPUW      $0x06, Z3, Z0, K2, K2
+	VPADDW       Z1, Z2, K2, Z2
+	JMP          converted14
+
+normal14:
+	// VCVTNE2PS2BF16
+	LONG   $0x487ff262
+	WORD   $0xd672
+	VPERMW Z2, Z1, Z2
+
+converted14:
+	VMOVDQU16 Z2, K1, (AX)(R8*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func geluMulBF16AVX512BF16(dst []uint16, gate []uint16, up []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·geluMulBF16AVX512BF16(SB), NOSPLIT, $0-73
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         gate_base+24(FP), CX
+	MOVQ         up_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+72(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z2
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z3
+	VMOVUPS      gelu320a<>+0(SB), Z4
+	VMOVUPS      gelu320b<>+0(SB), Z5
+	VMOVUPS      gelu321a<>+0(SB), Z6
+	VMOVUPS      gelu321b<>+0(SB), Z7
+	VMOVUPS      gelu322a<>+0(SB), Z8
+	VMOVUPS      gelu322b<>+0(SB), Z9
+	VMOVUPS      gelu323a<>+0(SB), Z10
+	VMOVUPS      gelu323b<>+0(SB), Z11
+	VMOVUPS      gelu324a<>+0(SB), Z12
+	VMOVUPS      gelu324b<>+0(SB), Z13
+	VMOVUPS      gelu325a<>+0(SB), Z14
+	VMOVUPS      gelu325b<>+0(SB), Z15
+	VMOVUPS      gelu326a<>+0(SB), Z16
+	VMOVUPS      gelu326b<>+0(SB), Z17
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z18
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ         BX, $0x00000020
+	JLT          mainTail
+	VPSLLD       $0x10, (CX)(SI*2), Z19
+	VPANDD       (CX)(SI*2), Z0, Z20
+	PREFETCHT1   4096(CX)(SI*2)
+	VMAXPS       Z19, Z18, Z19
+	VMAXPS       Z20, Z18, Z20
+	VMINPS       Z19, Z2, Z21
+	VMINPS       Z20, Z2, Z22
+	VADDPS       Z3, Z21, Z23
+	VADDPS       Z3, Z22, Z24
+	VSUBPS       Z3, Z23, Z25
+	VSUBPS       Z3, Z24, Z26
+	VSUBPS       Z25, Z21, Z25
+	VSUBPS       Z26, Z22, Z26
+	VMOVAPS      Z23, Z21
+	VPERMI2PS    Z17, Z16, Z21
+	VMOVAPS      Z24, Z22
+	VPERMI2PS    Z17, Z16, Z22
+	VMOVAPS      Z23, Z27
+	VPERMI2PS    Z15, Z14, Z27
+	VFMADD213PS  Z27, Z25, Z21
+	VMOVAPS      Z24, Z27
+	VPERMI2PS    Z15, Z14, Z27
+	VFMADD213PS  Z27, Z26, Z22
+	VMOVAPS      Z23, Z27
+	VPERMI2PS    Z13, Z12, Z27
+	VFMADD213PS  Z27, Z25, Z21
+	VMOVAPS      Z24, Z27
+	VPERMI2PS    Z13, Z12, Z27
+	VFMADD213PS  Z27, Z26, Z22
+	VMOVAPS      Z23, Z27
+	VPERMI2PS    Z11, Z10, Z27
+	VFMADD213PS  Z27, Z25, Z21
+	VMOVAPS      Z24, Z27
+	VPERMI2PS    Z11, Z10, Z27
+	VFMADD213PS  Z27, Z26, Z22
+	VMOVAPS      Z23, Z27
+	VPERMI2PS    Z9, Z8, Z27
+	VFMADD213PS  Z27, Z25, Z21
+	VMOVAPS      Z24, Z27
+	VPERMI2PS    Z9, Z8, Z27
+	VFMADD213PS  Z27, Z26, Z22
+	VMOVAPS      Z23, Z27
+	VPERMI2PS    Z7, Z6, Z27
+	VFMADD213PS  Z27, Z25, Z21
+	VMOVAPS      Z24, Z27
+	VPERMI2PS    Z7, Z6, Z27
+	VFMADD213PS  Z27, Z26, Z22
+	VMOVAPS      Z23, Z23
+	VPERMI2PS    Z5, Z4, Z23
+	VFMADD213PS  Z23, Z25, Z21
+	VMOVAPS      Z24, Z23
+	VPERMI2PS    Z5, Z4, Z23
+	VFMADD213PS  Z23, Z26, Z22
+	VMULPS       Z21, Z19, Z21
+	VMULPS       Z22, Z20, Z22
+	VPSLLD       $0x10, (DX)(SI*2), Z19
+	VPANDD       (DX)(SI*2), Z0, Z20
+	PREFETCHT1   4096(DX)(SI*2)
+	VMULPS       Z19, Z21, Z21
+	VMULPS       Z20, Z22, Z22
+	VFPCLASSPSZ  $0x20, Z21, K1
+	VFPCLASSPSZ  $0x20, Z22, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z20
+	VPBROADCASTD lanes80008000<>+0(SB), Z23
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z24
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z21, Z19
+	VMOVDQU16    Z22, K1, Z19
+	VPSLLD       $0x10, Z22, Z22
+	VMOVDQU16    Z21, K2, Z22
+	VPADDW       Z19, Z19, Z21
+	VPCMPUW      $0x04, Z24, Z21, K1
+	VPANDD       Z20, Z19, Z21
+	VPADDUSW     Z21, Z22, Z22
+	VPCMPUW      $0x06, Z23, Z22, K1, K1
+	VPADDW       Z20, Z19, K1, Z19
+	JMP          converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x404fa262
+	WORD   $0xdd72
+	VPERMW Z19, Z1, Z19
+
+converted1:
+	TESTL    DI, DI
+	JZ       cached2
+	VMOVNTDQ Z19, (AX)(SI*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z19, (AX)(SI*2)
+
+stored2:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        BX, BX
+	JZ           mainDone
+	MOVQ         BX, R8
+	SHRQ         $0x01, R8
+	MOVQ         BX, DI
+	SUBQ         R8, DI
+	LEAQ         (SI)(DI*1), R9
+	MOVL         $0xffffffff, R9
+	BZHIL        DI, R9, R9
+	KMOVD        R9, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        R8, DI, DI
+	KMOVD        DI, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        BX, DI, DI
+	KMOVD        DI, K1
+	VMOVDQU16.Z  (CX)(SI*2), K1, Z20
+	VPSLLD       $0x10, Z20, Z19
+	VPANDD       Z20, Z0, Z20
+	VMAXPS       Z19, Z18, Z19
+	VMAXPS       Z20, Z18, Z18
+	VMINPS       Z19, Z2, Z20
+	VMINPS       Z18, Z2, Z2
+	VADDPS       Z3, Z20, Z21
+	VADDPS       Z3, Z2, Z22
+	VSUBPS       Z3, Z21, Z23
+	VSUBPS       Z3, Z22, Z3
+	VSUBPS       Z23, Z20, Z23
+	VSUBPS       Z3, Z2, Z3
+	VMOVAPS      Z21, Z2
+	VPERMI2PS    Z17, Z16, Z2
+	VMOVAPS      Z22, Z20
+	VPERMI2PS    Z17, Z16, Z20
+	VMOVAPS      Z21, Z16
+	VPERMI2PS    Z15, Z14, Z16
+	VFMADD213PS  Z16, Z23, Z2
+	VMOVAPS      Z22, Z16
+	VPERMI2PS    Z15, Z14, Z16
+	VFMADD213PS  Z16, Z3, Z20
+	VMOVAPS      Z21, Z14
+	VPERMI2PS    Z13, Z12, Z14
+	VFMADD213PS  Z14, Z23, Z2
+	VMOVAPS      Z22, Z14
+	VPERMI2PS    Z13, Z12, Z14
+	VFMADD213PS  Z14, Z3, Z20
+	VMOVAPS      Z21, Z12
+	VPERMI2PS    Z11, Z10, Z12
+	VFMADD213PS  Z12, Z23, Z2
+	VMOVAPS      Z22, Z12
+	VPERMI2PS    Z11, Z10, Z12
+	VFMADD213PS  Z12, Z3, Z20
+	VMOVAPS      Z21, Z10
+	VPERMI2PS    Z9, Z8, Z10
+	VFMADD213PS  Z10, Z23, Z2
+	VMOVAPS      Z22, Z10
+	VPERMI2PS    Z9, Z8, Z10
+	VFMADD213PS  Z10, Z3, Z20
+	VMOVAPS      Z21, Z8
+	VPERMI2PS    Z7, Z6, Z8
+	VFMADD213PS  Z8, Z23, Z2
+	VMOVAPS      Z22, Z8
+	VPERMI2PS    Z7, Z6, Z8
+	VFMADD213PS  Z8, Z3, Z20
+	VMOVAPS      Z21, Z6
+	VPERMI2PS    Z5, Z4, Z6
+	VFMADD213PS  Z6, Z23, Z2
+	VMOVAPS      Z22, Z6
+	VPERMI2PS    Z5, Z4, Z6
+	VFMADD213PS  Z6, Z3, Z20
+	VMULPS       Z2, Z19, Z2
+	VMULPS       Z20, Z18, Z20
+	VMOVDQU16.Z  (DX)(SI*2), K1, Z4
+	VPSLLD       $0x10, Z4, Z3
+	VPANDD       Z4, Z0, Z0
+	VMULPS       Z3, Z2, Z2
+	VMULPS       Z0, Z20, Z20
+	VFPCLASSPSZ  $0x20, Z2, K2
+	VFPCLASSPSZ  $0x20, Z20, K3
+	KORTESTW     K2, K3
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z3
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z4
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z2, Z0
+	VMOVDQU16    Z20, K2, Z0
+	VPSLLD       $0x10, Z20, Z5
+	VMOVDQU16    Z2, K3, Z5
+	VPADDW       Z0, Z0, Z2
+	VPCMPUW      $0x04, Z4, Z2, K2
+	VPANDD       Z1, Z0, Z2
+	VPADDUSW     Z2, Z5, Z5
+	VPCMPUW      $0x06, Z3, Z5, K2, K2
+	VPADDW       Z1, Z0, K2, Z0
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x405ff262
+	WORD   $0xc272
+	VPERMW Z0, Z1, Z0
+
+converted3:
+	VMOVDQU16 Z0, K1, (AX)(SI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func geluMulGradBF16AVX512BF16(dgate []uint16, dup []uint16, dy []uint16, gate []uint16, up []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·geluMulGradBF16AVX512BF16(SB), NOSPLIT, $0-121
+	MOVQ         dgate_base+0(FP), AX
+	MOVQ         dup_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         gate_base+72(FP), BX
+	MOVQ         up_base+96(FP), SI
+	MOVQ         dgate_len+8(FP), DI
+	XORQ         R8, R8
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+120(FP), R8
+	MOVBLZX      R8, R9
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R9
+	TESTQ        $0x0000003f, CX
+	CMOVQNE      R8, R9
+	VBROADCASTSS lanesc1800000<>+0(SB), Z2
+	VBROADCASTSS lanes41800000<>+0(SB), Z3
+	VBROADCASTSS lanes3f800000<>+0(SB), Z4
+	XORL         R8, R8
+
+mainGroup:
+	CMPQ             DI, $0x00000040
+	JLT              mainUnit
+	VPSLLD           $0x10, (BX)(R8*2), Z5
+	VPANDD           (BX)(R8*2), Z0, Z6
+	PREFETCHT1       4096(BX)(R8*2)
+	VPSLLD           $0x10, 64(BX)(R8*2), Z7
+	VPANDD           64(BX)(R8*2), Z0, Z8
+	PREFETCHT1       4160(BX)(R8*2)
+	VMAXPS           Z5, Z2, Z5
+	VMAXPS           Z6, Z2, Z6
+	VMAXPS           Z7, Z2, Z7
+	VMAXPS           Z8, Z2, Z8
+	VMINPS           Z5, Z3, Z9
+	VMINPS           Z6, Z3, Z10
+	VMINPS           Z7, Z3, Z11
+	VMINPS           Z8, Z3, Z12
+	VMULPS           Z9, Z9, Z13
+	VMULPS           Z10, Z10, Z14
+	VMULPS           Z11, Z11, Z15
+	VMULPS           Z12, Z12, Z16
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z17
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z18
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z19
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z20
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z14, Z18
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z16, Z20
+	VMULPS           Z9, Z17, Z17
+	VMULPS           Z10, Z18, Z18
+	VMULPS           Z11, Z19, Z19
+	VMULPS           Z12, Z20, Z20
+	VORPS.BCST       lanes80000000<>+0(SB), Z17, Z13
+	VORPS.BCST       lanes80000000<>+0(SB), Z18, Z14
+	VORPS.BCST       lanes80000000<>+0(SB), Z19, Z15
+	VORPS.BCST       lanes80000000<>+0(SB), Z20, Z16
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z17
+	VRNDSCALEPS      $0x08, Z13, Z18
+	VRNDSCALEPS      $0x08, Z14, Z19
+	VRNDSCALEPS      $0x08, Z15, Z20
+	VRNDSCALEPS      $0x08, Z16, Z21
+	VSUBPS           Z18, Z13, Z22
+	VSUBPS           Z19, Z14, Z23
+	VSUBPS           Z20, Z15, Z24
+	VSUBPS           Z21, Z16, Z25
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z26
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z27
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z28
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z29
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z25, Z29
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z23, Z27
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z24, Z28
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z25, Z29
+	VCMPPS           $0x15, Z17, Z13, K1
+	VSCALEFPS.Z      Z18, Z26, K1, Z26
+	VCMPPS           $0x15, Z17, Z14, K1
+	VSCALEFPS.Z      Z19, Z27, K1, Z27
+	VCMPPS           $0x15, Z17, Z15, K1
+	VSCALEFPS.Z      Z20, Z28, K1, Z28
+	VCMPPS           $0x15, Z17, Z16, K1
+	VSCALEFPS.Z      Z21, Z29, K1, Z29
+	VADDPS           Z4, Z26, Z13
+	VADDPS           Z4, Z27, Z14
+	VADDPS           Z4, Z28, Z15
+	VADDPS           Z4, Z29, Z16
+	VRCP14PS         Z13, Z17
+	VRCP14PS         Z14, Z18
+	VRCP14PS         Z15, Z19
+	VRCP14PS         Z16, Z20
+	VFNMADD213PS     Z4, Z17, Z13
+	VFNMADD213PS     Z4, Z18, Z14
+	VFNMADD213PS     Z4, Z19, Z15
+	VFNMADD213PS     Z4, Z20, Z16
+	VFMADD213PS      Z17, Z17, Z13
+	VFMADD213PS      Z18, Z18, Z14
+	VFMADD213PS      Z19, Z19, Z15
+	VFMADD213PS      Z20, Z20, Z16
+	VMULPS           Z13, Z26, Z26
+	VMULPS           Z14, Z27, Z27
+	VMULPS           Z15, Z28, Z28
+	VMULPS           Z16, Z29, Z29
+	VMULPS           Z13, Z26, Z17
+	VMULPS           Z14, Z27, Z18
+	VMULPS           Z15, Z28, Z19
+	VMULPS           Z16, Z29, Z20
+	VSUBPS           Z26, Z4, Z13
+	VSUBPS           Z27, Z4, Z14
+	VSUBPS           Z28, Z4, Z15
+	VSUBPS           Z29, Z4, Z16
+	VPMOVD2M         Z9, K1
+	VMOVAPS          Z26, K1, Z13
+	VPMOVD2M         Z10, K1
+	VMOVAPS          Z27, K1, Z14
+	VPMOVD2M         Z11, K1
+	VMOVAPS          Z28, K1, Z15
+	VPMOVD2M         Z12, K1
+	VMOVAPS          Z29, K1, Z16
+	VMULPS           Z9, Z17, Z17
+	VMULPS           Z10, Z18, Z18
+	VMULPS           Z11, Z19, Z19
+	VMULPS           Z12, Z20, Z20
+	VMULPS           Z9, Z9, Z9
+	VMULPS           Z10, Z10, Z10
+	VMULPS           Z11, Z11, Z11
+	VMULPS           Z12, Z12, Z12
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z21
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z22
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z23
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z24
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z9, Z21
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z10, Z22
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z11, Z23
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z12, Z24
+	VFMADD213PS      Z13, Z21, Z17
+	VFMADD213PS      Z14, Z22, Z18
+	VFMADD213PS      Z15, Z23, Z19
+	VFMADD213PS      Z16, Z24, Z20
+	VMULPS           Z13, Z5, Z13
+	VMULPS           Z14, Z6, Z14
+	VMULPS           Z15, Z7, Z15
+	VMULPS           Z16, Z8, Z16
+	VPSLLD           $0x10, (DX)(R8*2), Z5
+	VPANDD           (DX)(R8*2), Z0, Z6
+	PREFETCHT1       4096(DX)(R8*2)
+	VPSLLD           $0x10, 64(DX)(R8*2), Z7
+	VPANDD           64(DX)(R8*2), Z0, Z8
+	PREFETCHT1       4160(DX)(R8*2)
+	VMULPS           Z5, Z13, Z13
+	VMULPS           Z6, Z14, Z14
+	VMULPS           Z7, Z15, Z15
+	VMULPS           Z8, Z16, Z16
+	VPSLLD           $0x10, (SI)(R8*2), Z9
+	VPANDD           (SI)(R8*2), Z0, Z10
+	PREFETCHT1       4096(SI)(R8*2)
+	VPSLLD           $0x10, 64(SI)(R8*2), Z11
+	VPANDD           64(SI)(R8*2), Z0, Z12
+	PREFETCHT1       4160(SI)(R8*2)
+	VMULPS           Z5, Z9, Z9
+	VMULPS           Z6, Z10, Z10
+	VMULPS           Z7, Z11, Z11
+	VMULPS           Z8, Z12, Z12
+	VMULPS           Z17, Z9, Z9
+	VMULPS           Z18, Z10, Z10
+	VMULPS           Z19, Z11, Z11
+	VMULPS           Z20, Z12, Z12
+	VFPCLASSPSZ      $0x20, Z13, K1
+	VFPCLASSPSZ      $0x20, Z14, K2
+	KORTESTW         K1, K2
+	JZ               normal1
+	VPBROADCASTD     lanes00010001<>+0(SB), Z6
+	VPBROADCASTD     lanes80008000<>+0(SB), Z7
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z8
+	MOVL             $0xaaaaaaaa, R10
+	KMOVD            R10, K1
+	KNOTD            K1, K2
+	VPSRLD           $0x10, Z13, Z5
+	VMOVDQU16        Z14, K1, Z5
+	VPSLLD           $0x10, Z14, Z14
+	VMOVDQU16        Z13, K2, Z14
+	VPADDW           Z5, Z5, Z13
+	VPCMPUW          $0x04, Z8, Z13, K1
+	VPANDD           Z6, Z5, Z13
+	VPADDUSW         Z13, Z14, Z14
+	VPCMPUW          $0x06, Z7, Z14, K1, K1
+	VPADDW           Z6, Z5, K1, Z5
+	JMP              converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x480fd262
+	WORD   $0xed72
+	VPERMW Z5, Z1, Z5
+
+converted1:
+	TESTL    R9, R9
+	JZ       cached2
+	VMOVNTDQ Z5, (CX)(R8*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z5, (CX)(R8*2)
+
+stored2:
+	VFPCLASSPSZ  $0x20, Z15, K1
+	VFPCLASSPSZ  $0x20, Z16, K2
+	KORTESTW     K1, K2
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z6
+	VPBROADCASTD lanes80008000<>+0(SB), Z7
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z8
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z15, Z5
+	VMOVDQU16    Z16, K1, Z5
+	VPSLLD       $0x10, Z16, Z13
+	VMOVDQU16    Z15, K2, Z13
+	VPADDW       Z5, Z5, Z14
+	VPCMPUW      $0x04, Z8, Z14, K1
+	VPANDD       Z6, Z5, Z14
+	VPADDUSW     Z14, Z13, Z13
+	VPCMPUW      $0x06, Z7, Z13, K1, K1
+	VPADDW       Z6, Z5, K1, Z5
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x407fd262
+	WORD   $0xef72
+	VPERMW Z5, Z1, Z5
+
+converted3:
+	TESTL    R9, R9
+	JZ       cached4
+	VMOVNTDQ Z5, 64(CX)(R8*2)
+	JMP      stored4
+
+cached4:
+	VMOVDQU16 Z5, 64(CX)(R8*2)
+
+stored4:
+	VFPCLASSPSZ  $0x20, Z9, K1
+	VFPCLASSPSZ  $0x20, Z10, K2
+	KORTESTW     K1, K2
+	JZ           normal5
+	VPBROADCASTD lanes00010001<>+0(SB), Z6
+	VPBROADCASTD lanes80008000<>+0(SB), Z7
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z8
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z9, Z5
+	VMOVDQU16    Z10, K1, Z5
+	VPSLLD       $0x10, Z10, Z10
+	VMOVDQU16    Z9, K2, Z10
+	VPADDW       Z5, Z5, Z9
+	VPCMPUW      $0x04, Z8, Z9, K1
+	VPANDD       Z6, Z5, Z9
+	VPADDUSW     Z9, Z10, Z10
+	VPCMPUW      $0x06, Z7, Z10, K1, K1
+	VPADDW       Z6, Z5, K1, Z5
+	JMP          converted5
+
+normal5:
+	// VCVTNE2PS2BF16
+	LONG   $0x482fd262
+	WORD   $0xe972
+	VPERMW Z5, Z1, Z5
+
+converted5:
+	TESTL    R9, R9
+	JZ       cached6
+	VMOVNTDQ Z5, (AX)(R8*2)
+	JMP      stored6
+
+cached6:
+	VMOVDQU16 Z5, (AX)(R8*2)
+
+stored6:
+	VFPCLASSPSZ  $0x20, Z11, K1
+	VFPCLASSPSZ  $0x20, Z12, K2
+	KORTESTW     K1, K2
+	JZ           normal7
+	VPBROADCASTD lanes00010001<>+0(SB), Z6
+	VPBROADCASTD lanes80008000<>+0(SB), Z7
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z8
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z11, Z5
+	VMOVDQU16    Z12, K1, Z5
+	VPSLLD       $0x10, Z12, Z9
+	VMOVDQU16    Z11, K2, Z9
+	VPADDW       Z5, Z5, Z10
+	VPCMPUW      $0x04, Z8, Z10, K1
+	VPANDD       Z6, Z5, Z10
+	VPADDUSW     Z10, Z9, Z9
+	VPCMPUW      $0x06, Z7, Z9, K1, K1
+	VPADDW       Z6, Z5, K1, Z5
+	JMP          converted7
+
+normal7:
+	// VCVTNE2PS2BF16
+	LONG   $0x481fd262
+	WORD   $0xeb72
+	VPERMW Z5, Z1, Z5
+
+converted7:
+	TESTL    R9, R9
+	JZ       cached8
+	VMOVNTDQ Z5, 64(AX)(R8*2)
+	JMP      stored8
+
+cached8:
+	VMOVDQU16 Z5, 64(AX)(R8*2)
+
+stored8:
+	ADDQ $0x00000040, R8
+	SUBQ $0x00000040, DI
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             DI, $0x00000020
+	JLT              mainTail
+	VPSLLD           $0x10, (BX)(R8*2), Z5
+	VPANDD           (BX)(R8*2), Z0, Z6
+	PREFETCHT1       4096(BX)(R8*2)
+	VMAXPS           Z5, Z2, Z5
+	VMAXPS           Z6, Z2, Z6
+	VMINPS           Z5, Z3, Z7
+	VMINPS           Z6, Z3, Z8
+	VMULPS           Z7, Z7, Z9
+	VMULPS           Z8, Z8, Z10
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z11
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z12
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z10, Z12
+	VMULPS           Z7, Z11, Z11
+	VMULPS           Z8, Z12, Z12
+	VORPS.BCST       lanes80000000<>+0(SB), Z11, Z9
+	VORPS.BCST       lanes80000000<>+0(SB), Z12, Z10
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z11
+	VRNDSCALEPS      $0x08, Z9, Z12
+	VRNDSCALEPS      $0x08, Z10, Z13
+	VSUBPS           Z12, Z9, Z14
+	VSUBPS           Z13, Z10, Z15
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z16
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z17
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z15, Z17
+	VCMPPS           $0x15, Z11, Z9, K1
+	VSCALEFPS.Z      Z12, Z16, K1, Z16
+	VCMPPS           $0x15, Z11, Z10, K1
+	VSCALEFPS.Z      Z13, Z17, K1, Z17
+	VADDPS           Z4, Z16, Z9
+	VADDPS           Z4, Z17, Z10
+	VRCP14PS         Z9, Z11
+	VRCP14PS         Z10, Z12
+	VFNMADD213PS     Z4, Z11, Z9
+	VFNMADD213PS     Z4, Z12, Z10
+	VFMADD213PS      Z11, Z11, Z9
+	VFMADD213PS      Z12, Z12, Z10
+	VMULPS           Z9, Z16, Z16
+	VMULPS           Z10, Z17, Z17
+	VMULPS           Z9, Z16, Z11
+	VMULPS           Z10, Z17, Z12
+	VSUBPS           Z16, Z4, Z9
+	VSUBPS           Z17, Z4, Z10
+	VPMOVD2M         Z7, K1
+	VMOVAPS          Z16, K1, Z9
+	VPMOVD2M         Z8, K1
+	VMOVAPS          Z17, K1, Z10
+	VMULPS           Z7, Z11, Z11
+	VMULPS           Z8, Z12, Z12
+	VMULPS           Z7, Z7, Z7
+	VMULPS           Z8, Z8, Z8
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z13
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z14
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z7, Z13
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z8, Z14
+	VFMADD213PS      Z9, Z13, Z11
+	VFMADD213PS      Z10, Z14, Z12
+	VMULPS           Z9, Z5, Z9
+	VMULPS           Z10, Z6, Z10
+	VPSLLD           $0x10, (DX)(R8*2), Z5
+	VPANDD           (DX)(R8*2), Z0, Z6
+	PREFETCHT1       4096(DX)(R8*2)
+	VMULPS           Z5, Z9, Z9
+	VMULPS           Z6, Z10, Z10
+	VPSLLD           $0x10, (SI)(R8*2), Z7
+	VPANDD           (SI)(R8*2), Z0, Z8
+	PREFETCHT1       4096(SI)(R8*2)
+	VMULPS           Z5, Z7, Z7
+	VMULPS           Z6, Z8, Z8
+	VMULPS           Z11, Z7, Z7
+	VMULPS           Z12, Z8, Z8
+	VFPCLASSPSZ      $0x20, Z9, K1
+	VFPCLASSPSZ      $0x20, Z10, K2
+	KORTESTW         K1, K2
+	JZ               normal9
+	VPBROADCASTD     lanes00010001<>+0(SB), Z6
+	VPBROADCASTD     lanes80008000<>+0(SB), Z11
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z12
+	MOVL             $0xaaaaaaaa, R10
+	KMOVD            R10, K1
+	KNOTD            K1, K2
+	VPSRLD           $0x10, Z9, Z5
+	VMOVDQU16        Z10, K1, Z5
+	VPSLLD           $0x10, Z10, Z10
+	VMOVDQU16        Z9, K2, Z10
+	VPADDW           Z5, Z5, Z9
+	VPCMPUW          $0x04, Z12, Z9, K1
+	VPANDD           Z6, Z5, Z9
+	VPADDUSW         Z9, Z10, Z10
+	VPCMPUW          $0x06, Z11, Z10, K1, K1
+	VPADDW           Z6, Z5, K1, Z5
+	JMP              converted9
+
+normal9:
+	// VCVTNE2PS2BF16
+	LONG   $0x482fd262
+	WORD   $0xe972
+	VPERMW Z5, Z1, Z5
+
+converted9:
+	TESTL    R9, R9
+	JZ       cached10
+	VMOVNTDQ Z5, (CX)(R8*2)
+	JMP      stored10
+
+cached10:
+	VMOVDQU16 Z5, (CX)(R8*2)
+
+stored10:
+	VFPCLASSPSZ  $0x20, Z7, K1
+	VFPCLASSPSZ  $0x20, Z8, K2
+	KORTESTW     K1, K2
+	JZ           normal11
+	VPBROADCASTD lanes00010001<>+0(SB), Z6
+	VPBROADCASTD lanes80008000<>+0(SB), Z9
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z10
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z7, Z5
+	VMOVDQU16    Z8, K1, Z5
+	VPSLLD       $0x10, Z8, Z8
+	VMOVDQU16    Z7, K2, Z8
+	VPADDW       Z5, Z5, Z7
+	VPCMPUW      $0x04, Z10, Z7, K1
+	VPANDD       Z6, Z5, Z7
+	VPADDUSW     Z7, Z8, Z8
+	VPCMPUW      $0x06, Z9, Z8, K1, K1
+	VPADDW       Z6, Z5, K1, Z5
+	JMP          converted11
+
+normal11:
+	// VCVTNE2PS2BF16
+	LONG   $0x483ff262
+	WORD   $0xef72
+	VPERMW Z5, Z1, Z5
+
+converted11:
+	TESTL    R9, R9
+	JZ       cached12
+	VMOVNTDQ Z5, (AX)(R8*2)
+	JMP      stored12
+
+cached12:
+	VMOVDQU16 Z5, (AX)(R8*2)
+
+stored12:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ            DI, DI
+	JZ               mainDone
+	MOVQ             DI, R10
+	SHRQ             $0x01, R10
+	MOVQ             DI, R9
+	SUBQ             R10, R9
+	LEAQ             (R8)(R9*1), R11
+	MOVL             $0xffffffff, R11
+	BZHIL            R9, R11, R11
+	KMOVD            R11, K1
+	MOVL             $0xffffffff, R9
+	BZHIL            R10, R9, R9
+	KMOVD            R9, K1
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K1
+	VMOVDQU16.Z      (BX)(R8*2), K1, Z6
+	VPSLLD           $0x10, Z6, Z5
+	VPANDD           Z6, Z0, Z6
+	VMAXPS           Z5, Z2, Z5
+	VMAXPS           Z6, Z2, Z2
+	VMINPS           Z5, Z3, Z6
+	VMINPS           Z2, Z3, Z3
+	VMULPS           Z6, Z6, Z7
+	VMULPS           Z3, Z3, Z8
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z9
+	VBROADCASTSS     lanes3dd2d3e8<>+0(SB), Z10
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z7, Z9
+	VFMADD213PS.BCST lanes40135761<>+0(SB), Z8, Z10
+	VMULPS           Z6, Z9, Z9
+	VMULPS           Z3, Z10, Z10
+	VORPS.BCST       lanes80000000<>+0(SB), Z9, Z7
+	VORPS.BCST       lanes80000000<>+0(SB), Z10, Z8
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z9
+	VRNDSCALEPS      $0x08, Z7, Z10
+	VRNDSCALEPS      $0x08, Z8, Z11
+	VSUBPS           Z10, Z7, Z12
+	VSUBPS           Z11, Z8, Z13
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z14
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z15
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z13, Z15
+	VCMPPS           $0x15, Z9, Z7, K2
+	VSCALEFPS.Z      Z10, Z14, K2, Z14
+	VCMPPS           $0x15, Z9, Z8, K2
+	VSCALEFPS.Z      Z11, Z15, K2, Z15
+	VADDPS           Z4, Z14, Z7
+	VADDPS           Z4, Z15, Z8
+	VRCP14PS         Z7, Z9
+	VRCP14PS         Z8, Z10
+	VFNMADD213PS     Z4, Z9, Z7
+	VFNMADD213PS     Z4, Z10, Z8
+	VFMADD213PS      Z9, Z9, Z7
+	VFMADD213PS      Z10, Z10, Z8
+	VMULPS           Z7, Z14, Z14
+	VMULPS           Z8, Z15, Z15
+	VMULPS           Z7, Z14, Z9
+	VMULPS           Z8, Z15, Z10
+	VSUBPS           Z14, Z4, Z7
+	VSUBPS           Z15, Z4, Z8
+	VPMOVD2M         Z6, K2
+	VMOVAPS          Z14, K2, Z7
+	VPMOVD2M         Z3, K2
+	VMOVAPS          Z15, K2, Z8
+	VMULPS           Z6, Z9, Z9
+	VMULPS           Z3, Z10, Z10
+	VMULPS           Z6, Z6, Z4
+	VMULPS           Z3, Z3, Z3
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z6
+	VBROADCASTSS     lanes3e5b33b6<>+0(SB), Z11
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST lanes3fcc422a<>+0(SB), Z3, Z11
+	VFMADD213PS      Z7, Z6, Z9
+	VFMADD213PS      Z8, Z11, Z10
+	VMULPS           Z7, Z5, Z7
+	VMULPS           Z8, Z2, Z8
+	VMOVDQU16.Z      (DX)(R8*2), K1, Z3
+	VPSLLD           $0x10, Z3, Z2
+	VPANDD           Z3, Z0, Z3
+	VMULPS           Z2, Z7, Z7
+	VMULPS           Z3, Z8, Z8
+	VMOVDQU16.Z      (SI)(R8*2), K1, Z5
+	VPSLLD           $0x10, Z5, Z4
+	VPANDD           Z5, Z0, Z0
+	VMULPS           Z2, Z4, Z4
+	VMULPS           Z3, Z0, Z0
+	VMULPS           Z9, Z4, Z4
+	VMULPS           Z10, Z0, Z0
+	VFPCLASSPSZ      $0x20, Z7, K2
+	VFPCLASSPSZ      $0x20, Z8, K3
+	KORTESTW         K2, K3
+	JZ               normal13
+	VPBROADCASTD     lanes00010001<>+0(SB), Z3
+	VPBROADCASTD     lanes80008000<>+0(SB), Z5
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z6
+	MOVL             $0xaaaaaaaa, DX
+	KMOVD            DX, K2
+	KNOTD            K2, K3
+	VPSRLD           $0x10, Z7, Z2
+	VMOVDQU16        Z8, K2, Z2
+	VPSLLD           $0x10, Z8, Z8
+	VMOVDQU16        Z7, K3, Z8
+	VPADDW           Z2, Z2, Z7
+	VPCMPUW          $0x04, Z6, Z7, K2
+	VPANDD           Z3, Z2, Z7
+	VPADDUSW         Z7, Z8, Z8
+	VPCMPUW          $0x06, Z5, Z8, K2, K2
+	VPADDW           Z3, Z2, K2, Z2
+	JMP              converted13
+
+normal13:
+	// VCVTNE2PS2BF16
+	LONG   $0x483ff262
+	WORD   $0xd772
+	VPERMW Z2, Z1, Z2
+
+converted13:
+	VMOVDQU16    Z2, K1, (CX)(R8*2)
+	VFPCLASSPSZ  $0x20, Z4, K2
+	VFPCLASSPSZ  $0x20, Z0, K3
+	KORTESTW     K2, K3
+	JZ           normal14
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z3
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z5
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z4, Z2
+	VMOVDQU16    Z0, K2, Z2
+	VPSLLD       $0x10, Z0, Z0
+	VMOVDQU16    Z4, K3, Z0
+	VPADDW       Z2, Z2, Z4
+	VPCMPUW      $0x04, Z5, Z4, K2
+	VPANDD       Z1, Z2, Z4
+	VPADDUSW     Z4, Z0, Z0
+	VPCMPUW      $0x06, Z3, Z0, K2, K2
+	VPADDW       Z1, Z2, K2, Z2
+	JMP          converted14
+
+normal14:
+	// VCVTNE2PS2BF16
+	LONG   $0x487ff262
+	WORD   $0xd472
+	VPERMW Z2, Z1, Z2
+
+converted14:
+	VMOVDQU16 Z2, K1, (AX)(R8*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func layerNormBF16AVX512BF16(dst []uint16, x []uint16, gamma []uint16, beta []uint16, eps float32, stream bool) (mean float32, rstd float32)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+, SSE
+TEXT ·layerNormBF16AVX512BF16(SB), NOSPLIT, $0-112
+	MOVQ         x_base+24(FP), AX
+	MOVQ         dst_base+0(FP), CX
+	MOVQ         gamma_base+48(FP), DX
+	MOVQ         beta_base+72(FP), BX
+	MOVQ         x_len+32(FP), SI
+	XORQ         DI, DI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	VPXORD       Z2, Z2, Z2
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z5, Z5, Z5
+	XORL         DI, DI
+	MOVQ         SI, R8
+
+sumGroup:
+	CMPQ   R8, $0x00000040
+	JLT    sumUnit
+	VPSLLD $0x10, (AX)(DI*2), Z6
+	VPANDD (AX)(DI*2), Z0, Z7
+	VADDPS Z6, Z2, Z2
+	VADDPS Z7, Z3, Z3
+	VPSLLD $0x10, 64(AX)(DI*2), Z6
+	VPANDD 64(AX)(DI*2), Z0, Z7
+	VADDPS Z6, Z4, Z4
+	VADDPS Z7, Z5, Z5
+	ADDQ   $0x00000040, DI
+	SUBQ   $0x00000040, R8
+	JMP    sumGroup
+
+sumUnit:
+	CMPQ   R8, $0x00000020
+	JLT    sumTail
+	VPSLLD $0x10, (AX)(DI*2), Z6
+	VPANDD (AX)(DI*2), Z0, Z7
+	VADDPS Z6, Z2, Z2
+	VADDPS Z7, Z3, Z3
+	ADDQ   $0x00000020, DI
+	SUBQ   $0x00000020, R8
+	JMP    sumUnit
+
+sumTail:
+	TESTQ       R8, R8
+	JZ          sumDone
+	MOVQ        R8, R10
+	SHRQ        $0x01, R10
+	MOVQ        R8, R9
+	SUBQ        R10, R9
+	LEAQ        (DI)(R9*1), R11
+	MOVL        $0xffffffff, R11
+	BZHIL       R9, R11, R11
+	KMOVD       R11, K1
+	MOVL        $0xffffffff, R9
+	BZHIL       R10, R9, R9
+	KMOVD       R9, K1
+	MOVL        $0xffffffff, R9
+	BZHIL       R8, R9, R9
+	KMOVD       R9, K1
+	VMOVDQU16.Z (AX)(DI*2), K1, Z7
+	VPSLLD      $0x10, Z7, Z6
+	VPANDD      Z7, Z0, Z7
+	VADDPS      Z6, Z2, Z2
+	VADDPS      Z7, Z3, Z3
+
+sumDone:
+	VADDPS        Z4, Z2, Z2
+	VADDPS        Z5, Z3, Z3
+	VADDPS        Z3, Z2, Z2
+	VEXTRACTF64X4 $0x01, Z2, Y3
+	VADDPS        Y3, Y2, Y2
+	VEXTRACTF128  $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VPERMILPS     $0x4e, X2, X3
+	VADDPS        X3, X2, X2
+	VPERMILPS     $0xb1, X2, X3
+	VADDPS        X3, X2, X2
+	VXORPS        X3, X3, X3
+	VCVTSI2SSQ    SI, X3, X3
+	VDIVSS        X3, X2, X2
+	VBROADCASTSS  X2, Z3
+	VPXORD        Z8, Z8, Z8
+	VPXORD        Z9, Z9, Z9
+	VPXORD        Z10, Z10, Z10
+	VPXORD        Z11, Z11, Z11
+	XORL          DI, DI
+	MOVQ          SI, R8
+
+squaresGroup:
+	CMPQ        R8, $0x00000040
+	JLT         squaresUnit
+	VPSLLD      $0x10, (AX)(DI*2), Z4
+	VPANDD      (AX)(DI*2), Z0, Z5
+	VSUBPS      Z3, Z4, Z4
+	VSUBPS      Z3, Z5, Z5
+	VFMADD231PS Z4, Z4, Z8
+	VFMADD231PS Z5, Z5, Z9
+	VPSLLD      $0x10, 64(AX)(DI*2), Z4
+	VPANDD      64(AX)(DI*2), Z0, Z5
+	VSUBPS      Z3, Z4, Z4
+	VSUBPS      Z3, Z5, Z5
+	VFMADD231PS Z4, Z4, Z10
+	VFMADD231PS Z5, Z5, Z11
+	ADDQ        $0x00000040, DI
+	SUBQ        $0x00000040, R8
+	JMP         squaresGroup
+
+squaresUnit:
+	CMPQ        R8, $0x00000020
+	JLT         squaresTail
+	VPSLLD      $0x10, (AX)(DI*2), Z4
+	VPANDD      (AX)(DI*2), Z0, Z5
+	VSUBPS      Z3, Z4, Z4
+	VSUBPS      Z3, Z5, Z5
+	VFMADD231PS Z4, Z4, Z8
+	VFMADD231PS Z5, Z5, Z9
+	ADDQ        $0x00000020, DI
+	SUBQ        $0x00000020, R8
+	JMP         squaresUnit
+
+squaresTail:
+	TESTQ       R8, R8
+	JZ          squaresDone
+	MOVQ        R8, R10
+	SHRQ        $0x01, R10
+	MOVQ        R8, R9
+	SUBQ        R10, R9
+	LEAQ        (DI)(R9*1), R11
+	MOVL        $0xffffffff, R11
+	BZHIL       R9, R11, R11
+	KMOVD       R11, K1
+	MOVL        $0xffffffff, R9
+	BZHIL       R10, R9, R9
+	KMOVD       R9, K2
+	MOVL        $0xffffffff, R9
+	BZHIL       R8, R9, R9
+	KMOVD       R9, K3
+	VMOVDQU16.Z (AX)(DI*2), K3, Z5
+	VPSLLD      $0x10, Z5, Z4
+	VPANDD      Z5, Z0, Z5
+	VSUBPS      Z3, Z4, Z4
+	VSUBPS      Z3, Z5, Z5
+	VMOVAPS.Z   Z4, K1, Z4
+	VMOVAPS.Z   Z5, K2, Z5
+	VFMADD231PS Z4, Z4, Z8
+	VFMADD231PS Z5, Z5, Z9
+
+squaresDone:
+	VADDPS        Z10, Z8, Z8
+	VADDPS        Z11, Z9, Z9
+	VADDPS        Z9, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z8, Y4
+	VADDPS        Y4, Y8, Y8
+	VEXTRACTF128  $0x01, Y8, X4
+	VADDPS        X4, X8, X8
+	VPERMILPS     $0x4e, X8, X4
+	VADDPS        X4, X8, X8
+	VPERMILPS     $0xb1, X8, X4
+	VADDPS        X4, X8, X8
+	VXORPS        X4, X4, X4
+	VCVTSI2SSQ    SI, X4, X4
+	VDIVSS        X4, X8, X8
+	VADDSS        eps+96(FP), X8, X8
+	VSQRTSS       X8, X8, X8
+	VMOVSS        lanes3f800000<>+0(SB), X4
+	VDIVSS        X8, X4, X4
+	VBROADCASTSS  X4, Z5
+	MOVB          stream+100(FP), DI
+	MOVBLZX       DI, R9
+	XORL          DI, DI
+	TESTQ         $0x0000003f, CX
+	CMOVQNE       DI, R9
+	LEAQ          (AX)(SI*2), R10
+	XORL          DI, DI
+	MOVQ          SI, R8
+
+normalizeUnit:
+	CMPQ         R8, $0x00000020
+	JLT          normalizeTail
+	VPSLLD       $0x10, (AX)(DI*2), Z6
+	VPANDD       (AX)(DI*2), Z0, Z7
+	VPSLLD       $0x10, (DX)(DI*2), Z8
+	VPANDD       (DX)(DI*2), Z0, Z9
+	PREFETCHT1   (R10)(DI*2)
+	VSUBPS       Z3, Z6, Z6
+	VSUBPS       Z3, Z7, Z7
+	VMULPS       Z5, Z6, Z6
+	VMULPS       Z5, Z7, Z7
+	VPSLLD       $0x10, (BX)(DI*2), Z10
+	VPANDD       (BX)(DI*2), Z0, Z11
+	VFMADD213PS  Z10, Z8, Z6
+	VFMADD213PS  Z11, Z9, Z7
+	VFPCLASSPSZ  $0x20, Z6, K1
+	VFPCLASSPSZ  $0x20, Z7, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z9
+	VPBROADCASTD lanes80008000<>+0(SB), Z10
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z11
+	MOVL         $0xaaaaaaaa, SI
+	KMOVD        SI, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z6, Z8
+	VMOVDQU16    Z7, K1, Z8
+	VPSLLD       $0x10, Z7, Z7
+	VMOVDQU16    Z6, K2, Z7
+	VPADDW       Z8, Z8, Z6
+	VPCMPUW      $0x04, Z11, Z6, K1
+	VPANDD       Z9, Z8, Z6
+	VPADDUSW     Z6, Z7, Z7
+	VPCMPUW      $0x06, Z10, Z7, K1, K1
+	VPADDW       Z9, Z8, K1, Z8
+	JMP          converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x48477262
+	WORD   $0xc672
+	VPERMW Z8, Z1, Z8
+
+converted1:
+	TESTL    R9, R9
+	JZ       cached2
+	VMOVNTDQ Z8, (CX)(DI*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z8, (CX)(DI*2)
+
+stored2:
+	ADDQ $0x00000020, DI
+	SUBQ $0x00000020, R8
+	JMP  normalizeUnit
+
+normalizeTail:
+	TESTQ        R8, R8
+	JZ           normalizeDone
+	MOVQ         R8, R9
+	SHRQ         $0x01, R9
+	MOVQ         R8, SI
+	SUBQ         R9, SI
+	LEAQ         (DI)(SI*1), R10
+	MOVL         $0xffffffff, R10
+	BZHIL        SI, R10, R10
+	KMOVD        R10, K1
+	MOVL         $0xffffffff, SI
+	BZHIL        R9, SI, SI
+	KMOVD        SI, K1
+	MOVL         $0xffffffff, SI
+	BZHIL        R8, SI, SI
+	KMOVD        SI, K1
+	VMOVDQU16.Z  (AX)(DI*2), K1, Z7
+	VPSLLD       $0x10, Z7, Z6
+	VPANDD       Z7, Z0, Z7
+	VMOVDQU16.Z  (DX)(DI*2), K1, Z9
+	VPSLLD       $0x10, Z9, Z8
+	VPANDD       Z9, Z0, Z9
+	VSUBPS       Z3, Z6, Z6
+	VSUBPS       Z3, Z7, Z7
+	VMULPS       Z5, Z6, Z6
+	VMULPS       Z5, Z7, Z7
+	VMOVDQU16.Z  (BX)(DI*2), K1, Z5
+	VPSLLD       $0x10, Z5, Z3
+	VPANDD       Z5, Z0, Z0
+	VFMADD213PS  Z3, Z8, Z6
+	VFMADD213PS  Z0, Z9, Z7
+	VFPCLASSPSZ  $0x20, Z6, K2
+	VFPCLASSPSZ  $0x20, Z7, K3
+	KORTESTW     K2, K3
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z3
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z5
+	MOVL         $0xaaaaaaaa, AX
+	KMOVD        AX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z6, Z0
+	VMOVDQU16    Z7, K2, Z0
+	VPSLLD       $0x10, Z7, Z7
+	VMOVDQU16    Z6, K3, Z7
+	VPADDW       Z0, Z0, Z6
+	VPCMPUW      $0x04, Z5, Z6, K2
+	VPANDD       Z1, Z0, Z6
+	VPADDUSW     Z6, Z7, Z7
+	VPCMPUW      $0x06, Z3, Z7, K2, K2
+	VPADDW       Z1, Z0, K2, Z0
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x4847f262
+	WORD   $0xc672
+	VPERMW Z0, Z1, Z0
+
+converted3:
+	VMOVDQU16 Z0, K1, (CX)(DI*2)
+
+normalizeDone:
+	VZEROUPPER
+	MOVSS X2, mean+104(FP)
+	MOVSS X4, rstd+108(FP)
+	RET
+
+// func layerNormGradBF16AVX512BF16(dx []uint16, dgamma []float32, dbeta []float32, dy []uint16, x []uint16, gamma []uint16, mean float32, rstd float32, alpha float32, beta float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·layerNormGradBF16AVX512BF16(SB), NOSPLIT, $0-161
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dgamma_base+24(FP), CX
+	MOVQ         dbeta_base+48(FP), DX
+	MOVQ         dy_base+72(FP), BX
+	MOVQ         x_base+96(FP), SI
+	MOVQ         gamma_base+120(FP), DI
+	MOVQ         dx_len+8(FP), R8
+	XORQ         R9, R9
+	VBROADCASTSS mean+144(FP), Z0
+	VPBROADCASTD lanesffff0000<>+0(SB), Z1
+	VMOVDQU16    halvesInTurn<>+0(SB), Z2
+	VBROADCASTSS rstd+148(FP), Z3
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z6, Z6, Z6
+	VPXORD       Z7, Z7, Z7
+	LEAQ         (SI)(R8*2), R11
+	XORL         R9, R9
+	MOVQ         R8, R10
+
+sumsUnit:
+	CMPQ        R10, $0x00000020
+	JLT         sumsTail
+	VPSLLD      $0x10, (SI)(R9*2), Z8
+	VPANDD      (SI)(R9*2), Z1, Z9
+	VPSLLD      $0x10, (BX)(R9*2), Z10
+	VPANDD      (BX)(R9*2), Z1, Z11
+	VMOVUPS     (CX)(R9*4), Z12
+	VMOVUPS     64(CX)(R9*4), Z13
+	PREFETCHT1  (R11)(R9*2)
+	VSUBPS      Z0, Z8, Z8
+	VSUBPS      Z0, Z9, Z9
+	VMULPS      Z3, Z8, Z8
+	VFMADD231PS Z8, Z10, Z12
+	VMULPS      Z3, Z9, Z9
+	VFMADD231PS Z9, Z11, Z13
+	VMOVUPS     Z12, (CX)(R9*4)
+	VMOVUPS     Z13, 64(CX)(R9*4)
+	VMOVUPS     (DX)(R9*4), Z12
+	VMOVUPS     64(DX)(R9*4), Z13
+	VADDPS      Z10, Z12, Z12
+	VADDPS      Z11, Z13, Z13
+	VMOVUPS     Z12, (DX)(R9*4)
+	VMOVUPS     Z13, 64(DX)(R9*4)
+	VPSLLD      $0x10, (DI)(R9*2), Z12
+	VPANDD      (DI)(R9*2), Z1, Z13
+	VMULPS      Z10, Z12, Z12
+	VFMADD231PS Z8, Z12, Z6
+	VADDPS      Z12, Z4, Z4
+	VMULPS      Z11, Z13, Z13
+	VFMADD231PS Z9, Z13, Z7
+	VADDPS      Z13, Z5, Z5
+	ADDQ        $0x00000020, R9
+	SUBQ        $0x00000020, R10
+	JMP         sumsUnit
+
+sumsTail:
+	TESTQ       R10, R10
+	JZ          sumsDone
+	MOVQ        R10, R12
+	SHRQ        $0x01, R12
+	MOVQ        R10, R11
+	SUBQ        R12, R11
+	LEAQ        (R9)(R11*1), R13
+	MOVL        $0xffffffff, R14
+	BZHIL       R11, R14, R14
+	KMOVD       R14, K1
+	MOVL        $0xffffffff, R11
+	BZHIL       R12, R11, R11
+	KMOVD       R11, K2
+	MOVL        $0xffffffff, R11
+	BZHIL       R10, R11, R11
+	KMOVD       R11, K3
+	VMOVDQU16.Z (SI)(R9*2), K3, Z9
+	VPSLLD      $0x10, Z9, Z8
+	VPANDD      Z9, Z1, Z9
+	VMOVDQU16.Z (BX)(R9*2), K3, Z11
+	VPSLLD      $0x10, Z11, Z10
+	VPANDD      Z11, Z1, Z11
+	VMOVUPS.Z   (CX)(R9*4), K1, Z12
+	VMOVUPS.Z   (CX)(R13*4), K2, Z13
+	VSUBPS      Z0, Z8, Z8
+	VSUBPS      Z0, Z9, Z9
+	VMULPS      Z3, Z8, Z8
+	VFMADD231PS Z8, Z10, Z12
+	VMULPS      Z3, Z9, Z9
+	VFMADD231PS Z9, Z11, Z13
+	VMOVUPS     Z12, K1, (CX)(R9*4)
+	VMOVUPS     Z13, K2, (CX)(R13*4)
+	VMOVUPS.Z   (DX)(R9*4), K1, Z12
+	VMOVUPS.Z   (DX)(R13*4), K2, Z13
+	VADDPS      Z10, Z12, Z12
+	VADDPS      Z11, Z13, Z13
+	VMOVUPS     Z12, K1, (DX)(R9*4)
+	VMOVUPS     Z13, K2, (DX)(R13*4)
+	VMOVDQU16.Z (DI)(R9*2), K3, Z13
+	VPSLLD      $0x10, Z13, Z12
+	VPANDD      Z13, Z1, Z13
+	VMULPS      Z10, Z12, Z12
+	VFMADD231PS Z8, Z12, Z6
+	VADDPS      Z12, Z4, Z4
+	VMULPS      Z11, Z13, Z13
+	VFMADD231PS Z9, Z13, Z7
+	VADDPS      Z13, Z5, Z5
+
+sumsDone:
+	VBROADCASTSS  alpha+152(FP), Z8
+	VBROADCASTSS  beta+156(FP), Z9
+	VMULPS        Z3, Z8, Z8
+	VADDPS        Z7, Z6, Z6
+	VEXTRACTF64X4 $0x01, Z6, Y7
+	VADDPS        Y7, Y6, Y6
+	VEXTRACTF128  $0x01, Y6, X7
+	VADDPS        X7, X6, X6
+	VPERMILPS     $0x4e, X6, X7
+	VADDPS        X7, X6, X6
+	VPERMILPS     $0xb1, X6, X7
+	VADDPS        X7, X6, X6
+	VXORPS        X7, X7, X7
+	VCVTSI2SSQ    R8, X7, X7
+	VDIVSS        X7, X6, X6
+	VBROADCASTSS  X6, Z6
+	VMULPS        Z8, Z6, Z6
+	VMULPS        Z3, Z6, Z6
+	VADDPS        Z5, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z4, Y3
+	VADDPS        Y3, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X3
+	VADDPS        X3, X4, X4
+	VPERMILPS     $0x4e, X4, X3
+	VADDPS        X3, X4, X4
+	VPERMILPS     $0xb1, X4, X3
+	VADDPS        X3, X4, X4
+	VXORPS        X3, X3, X3
+	VCVTSI2SSQ    R8, X3, X3
+	VDIVSS        X3, X4, X4
+	VBROADCASTSS  X4, Z3
+	VMULPS        Z8, Z3, Z3
+	MOVL          beta+156(FP), CX
+	SHLL          $0x01, CX
+	MOVB          stream+160(FP), DL
+	MOVBLZX       DL, DX
+	XORL          R9, R9
+	TESTQ         $0x0000003f, AX
+	CMOVQNE       R9, DX
+	LEAQ          (BX)(R8*2), R11
+	XORL          R9, R9
+	MOVQ          R8, R10
+
+gradUnit:
+	CMPQ         R10, $0x00000020
+	JLT          gradTail
+	VPSLLD       $0x10, (SI)(R9*2), Z4
+	VPANDD       (SI)(R9*2), Z1, Z5
+	VPSLLD       $0x10, (BX)(R9*2), Z7
+	VPANDD       (BX)(R9*2), Z1, Z10
+	VPSLLD       $0x10, (DI)(R9*2), Z11
+	VPANDD       (DI)(R9*2), Z1, Z12
+	PREFETCHT1   (R11)(R9*2)
+	VSUBPS       Z0, Z4, Z4
+	VSUBPS       Z0, Z5, Z5
+	VMULPS       Z7, Z11, Z11
+	VFMSUB213PS  Z3, Z8, Z11
+	VFNMADD231PS Z4, Z6, Z11
+	VMULPS       Z10, Z12, Z12
+	VFMSUB213PS  Z3, Z8, Z12
+	VFNMADD231PS Z5, Z6, Z12
+	TESTL        CX, CX
+	JZ           skip1
+	VPSLLD       $0x10, (AX)(R9*2), Z4
+	VPANDD       (AX)(R9*2), Z1, Z5
+	VFMADD231PS  Z4, Z9, Z11
+	VFMADD231PS  Z5, Z9, Z12
+
+skip1:
+	VFPCLASSPSZ  $0x20, Z11, K1
+	VFPCLASSPSZ  $0x20, Z12, K2
+	KORTESTW     K1, K2
+	JZ           normal2
+	VPBROADCASTD lanes00010001<>+0(SB), Z5
+	VPBROADCASTD lanes80008000<>+0(SB), Z7
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z10
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z11, Z4
+	VMOVDQU16    Z12, K1, Z4
+	VPSLLD       $0x10, Z12, Z12
+	VMOVDQU16    Z11, K2, Z12
+	VPADDW       Z4, Z4, Z11
+	VPCMPUW      $0x04, Z10, Z11, K1
+	VPANDD       Z5, Z4, Z11
+	VPADDUSW     Z11, Z12, Z12
+	VPCMPUW      $0x06, Z7, Z12, K1, K1
+	VPADDW       Z5, Z4, K1, Z4
+	JMP          converted2
+
+normal2:
+	// VCVTNE2PS2BF16
+	LONG   $0x481fd262
+	WORD   $0xe372
+	VPERMW Z4, Z2, Z4
+
+converted2:
+	TESTL    DX, DX
+	JZ       cached3
+	VMOVNTDQ Z4, (AX)(R9*2)
+	JMP      stored3
+
+cached3:
+	VMOVDQU16 Z4, (AX)(R9*2)
+
+stored3:
+	ADDQ $0x00000020, R9
+	SUBQ $0x00000020, R10
+	JMP  gradUnit
+
+gradTail:
+	TESTQ        R10, R10
+	JZ           gradDone
+	MOVQ         R10, R8
+	SHRQ         $0x01, R8
+	MOVQ         R10, DX
+	SUBQ         R8, DX
+	LEAQ         (R9)(DX*1), R11
+	MOVL         $0xffffffff, R11
+	BZHIL        DX, R11, R11
+	KMOVD        R11, K1
+	MOVL         $0xffffffff, DX
+	BZHIL        R8, DX, DX
+	KMOVD        DX, K1
+	MOVL         $0xffffffff, DX
+	BZHIL        R10, DX, DX
+	KMOVD        DX, K1
+	VMOVDQU16.Z  (SI)(R9*2), K1, Z5
+	VPSLLD       $0x10, Z5, Z4
+	VPANDD       Z5, Z1, Z5
+	VMOVDQU16.Z  (BX)(R9*2), K1, Z10
+	VPSLLD       $0x10, Z10, Z7
+	VPANDD       Z10, Z1, Z10
+	VMOVDQU16.Z  (DI)(R9*2), K1, Z12
+	VPSLLD       $0x10, Z12, Z11
+	VPANDD       Z12, Z1, Z12
+	VSUBPS       Z0, Z4, Z4
+	VSUBPS       Z0, Z5, Z5
+	VMULPS       Z7, Z11, Z11
+	VFMSUB213PS  Z3, Z8, Z11
+	VFNMADD231PS Z4, Z6, Z11
+	VMULPS       Z10, Z12, Z12
+	VFMSUB213PS  Z3, Z8, Z12
+	VFNMADD231PS Z5, Z6, Z12
+	TESTL        CX, CX
+	JZ           skip4
+	VMOVDQU16.Z  (AX)(R9*2), K1, Z3
+	VPSLLD       $0x10, Z3, Z0
+	VPANDD       Z3, Z1, Z1
+	VFMADD231PS  Z0, Z9, Z11
+	VFMADD231PS  Z1, Z9, Z12
+
+skip4:
+	VFPCLASSPSZ  $0x20, Z11, K2
+	VFPCLASSPSZ  $0x20, Z12, K3
+	KORTESTW     K2, K3
+	JZ           normal5
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z11, Z0
+	VMOVDQU16    Z12, K2, Z0
+	VPSLLD       $0x10, Z12, Z4
+	VMOVDQU16    Z11, K3, Z4
+	VPADDW       Z0, Z0, Z5
+	VPCMPUW      $0x04, Z3, Z5, K2
+	VPANDD       Z1, Z0, Z5
+	VPADDUSW     Z5, Z4, Z4
+	VPCMPUW      $0x06, Z2, Z4, K2, K2
+	VPADDW       Z1, Z0, K2, Z0
+	JMP          converted5
+
+normal5:
+	// VCVTNE2PS2BF16
+	LONG   $0x481fd262
+	WORD   $0xc372
+	VPERMW Z0, Z2, Z0
+
+converted5:
+	VMOVDQU16 Z0, K1, (AX)(R9*2)
+
+gradDone:
+	VZEROUPPER
+	RET
+
+// func rmsNormBF16AVX512BF16(dst []uint16, x []uint16, gamma []uint16, eps float32, stream bool) (rstd float32)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+, SSE
+TEXT ·rmsNormBF16AVX512BF16(SB), NOSPLIT, $0-84
+	MOVQ         x_base+24(FP), AX
+	MOVQ         dst_base+0(FP), CX
+	MOVQ         gamma_base+48(FP), DX
+	MOVQ         x_len+32(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	VPXORD       Z2, Z2, Z2
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z5, Z5, Z5
+	XORL         SI, SI
+	MOVQ         BX, DI
+
+squaresGroup:
+	CMPQ        DI, $0x00000040
+	JLT         squaresUnit
+	VPSLLD      $0x10, (AX)(SI*2), Z6
+	VPANDD      (AX)(SI*2), Z0, Z7
+	VFMADD231PS Z6, Z6, Z2
+	VFMADD231PS Z7, Z7, Z3
+	VPSLLD      $0x10, 64(AX)(SI*2), Z6
+	VPANDD      64(AX)(SI*2), Z0, Z7
+	VFMADD231PS Z6, Z6, Z4
+	VFMADD231PS Z7, Z7, Z5
+	ADDQ        $0x00000040, SI
+	SUBQ        $0x00000040, DI
+	JMP         squaresGroup
+
+squaresUnit:
+	CMPQ        DI, $0x00000020
+	JLT         squaresTail
+	VPSLLD      $0x10, (AX)(SI*2), Z6
+	VPANDD      (AX)(SI*2), Z0, Z7
+	VFMADD231PS Z6, Z6, Z2
+	VFMADD231PS Z7, Z7, Z3
+	ADDQ        $0x00000020, SI
+	SUBQ        $0x00000020, DI
+	JMP         squaresUnit
+
+squaresTail:
+	TESTQ       DI, DI
+	JZ          squaresDone
+	MOVQ        DI, R9
+	SHRQ        $0x01, R9
+	MOVQ        DI, R8
+	SUBQ        R9, R8
+	LEAQ        (SI)(R8*1), R10
+	MOVL        $0xffffffff, R10
+	BZHIL       R8, R10, R10
+	KMOVD       R10, K1
+	MOVL        $0xffffffff, R8
+	BZHIL       R9, R8, R8
+	KMOVD       R8, K1
+	MOVL        $0xffffffff, R8
+	BZHIL       DI, R8, R8
+	KMOVD       R8, K1
+	VMOVDQU16.Z (AX)(SI*2), K1, Z7
+	VPSLLD      $0x10, Z7, Z6
+	VPANDD      Z7, Z0, Z7
+	VFMADD231PS Z6, Z6, Z2
+	VFMADD231PS Z7, Z7, Z3
+
+squaresDone:
+	VADDPS        Z4, Z2, Z2
+	VADDPS        Z5, Z3, Z3
+	VADDPS        Z3, Z2, Z2
+	VEXTRACTF64X4 $0x01, Z2, Y3
+	VADDPS        Y3, Y2, Y2
+	VEXTRACTF128  $0x01, Y2, X3
+	VADDPS        X3, X2, X2
+	VPERMILPS     $0x4e, X2, X3
+	VADDPS        X3, X2, X2
+	VPERMILPS     $0xb1, X2, X3
+	VADDPS        X3, X2, X2
+	VXORPS        X3, X3, X3
+	VCVTSI2SSQ    BX, X3, X3
+	VDIVSS        X3, X2, X2
+	VADDSS        eps+72(FP), X2, X2
+	VSQRTSS       X2, X2, X2
+	VMOVSS        lanes3f800000<>+0(SB), X3
+	VDIVSS        X2, X3, X3
+	VBROADCASTSS  X3, Z2
+	MOVB          stream+76(FP), SI
+	MOVBLZX       SI, R8
+	XORL          SI, SI
+	TESTQ         $0x0000003f, CX
+	CMOVQNE       SI, R8
+	LEAQ          (AX)(BX*2), R9
+	XORL          SI, SI
+	MOVQ          BX, DI
+
+normalizeUnit:
+	CMPQ         DI, $0x00000020
+	JLT          normalizeTail
+	VPSLLD       $0x10, (AX)(SI*2), Z4
+	VPANDD       (AX)(SI*2), Z0, Z5
+	VPSLLD       $0x10, (DX)(SI*2), Z6
+	VPANDD       (DX)(SI*2), Z0, Z7
+	PREFETCHT1   (R9)(SI*2)
+	VMULPS       Z2, Z4, Z4
+	VMULPS       Z2, Z5, Z5
+	VMULPS       Z6, Z4, Z4
+	VMULPS       Z7, Z5, Z5
+	VFPCLASSPSZ  $0x20, Z4, K1
+	VFPCLASSPSZ  $0x20, Z5, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z7
+	VPBROADCASTD lanes80008000<>+0(SB), Z8
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z9
+	MOVL         $0xaaaaaaaa, BX
+	KMOVD        BX, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z4, Z6
+	VMOVDQU16    Z5, K1, Z6
+	VPSLLD       $0x10, Z5, Z5
+	VMOVDQU16    Z4, K2, Z5
+	VPADDW       Z6, Z6, Z4
+	VPCMPUW      $0x04, Z9, Z4, K1
+	VPANDD       Z7, Z6, Z4
+	VPADDUSW     Z4, Z5, Z5
+	VPCMPUW      $0x06, Z8, Z5, K1, K1
+	VPADDW       Z7, Z6, K1, Z6
+	JMP          converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x4857f262
+	WORD   $0xf472
+	VPERMW Z6, Z1, Z6
+
+converted1:
+	TESTL    R8, R8
+	JZ       cached2
+	VMOVNTDQ Z6, (CX)(SI*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z6, (CX)(SI*2)
+
+stored2:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, DI
+	JMP  normalizeUnit
+
+normalizeTail:
+	TESTQ        DI, DI
+	JZ           normalizeDone
+	MOVQ         DI, R8
+	SHRQ         $0x01, R8
+	MOVQ         DI, BX
+	SUBQ         R8, BX
+	LEAQ         (SI)(BX*1), R9
+	MOVL         $0xffffffff, R9
+	BZHIL        BX, R9, R9
+	KMOVD        R9, K1
+	MOVL         $0xffffffff, BX
+	BZHIL        R8, BX, BX
+	KMOVD        BX, K1
+	MOVL         $0xffffffff, BX
+	BZHIL        DI, BX, BX
+	KMOVD        BX, K1
+	VMOVDQU16.Z  (AX)(SI*2), K1, Z5
+	VPSLLD       $0x10, Z5, Z4
+	VPANDD       Z5, Z0, Z5
+	VMOVDQU16.Z  (DX)(SI*2), K1, Z7
+	VPSLLD       $0x10, Z7, Z6
+	VPANDD       Z7, Z0, Z0
+	VMULPS       Z2, Z4, Z4
+	VMULPS       Z2, Z5, Z5
+	VMULPS       Z6, Z4, Z4
+	VMULPS       Z0, Z5, Z5
+	VFPCLASSPSZ  $0x20, Z4, K2
+	VFPCLASSPSZ  $0x20, Z5, K3
+	KORTESTW     K2, K3
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z6
+	MOVL         $0xaaaaaaaa, AX
+	KMOVD        AX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z4, Z0
+	VMOVDQU16    Z5, K2, Z0
+	VPSLLD       $0x10, Z5, Z5
+	VMOVDQU16    Z4, K3, Z5
+	VPADDW       Z0, Z0, Z4
+	VPCMPUW      $0x04, Z6, Z4, K2
+	VPANDD       Z1, Z0, Z4
+	VPADDUSW     Z4, Z5, Z5
+	VPCMPUW      $0x06, Z2, Z5, K2, K2
+	VPADDW       Z1, Z0, K2, Z0
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x4857f262
+	WORD   $0xc472
+	VPERMW Z0, Z1, Z0
+
+converted3:
+	VMOVDQU16 Z0, K1, (CX)(SI*2)
+
+normalizeDone:
+	VZEROUPPER
+	MOVSS X3, rstd+80(FP)
+	RET
+
+// func rmsNormGradBF16AVX512BF16(dx []uint16, dgamma []float32, dy []uint16, x []uint16, gamma []uint16, rstd float32, alpha float32, beta float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·rmsNormGradBF16AVX512BF16(SB), NOSPLIT, $0-133
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dgamma_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         x_base+72(FP), BX
+	MOVQ         gamma_base+96(FP), SI
+	MOVQ         dx_len+8(FP), DI
+	XORQ         R8, R8
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	VBROADCASTSS rstd+120(FP), Z2
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z6, Z6, Z6
+	LEAQ         (BX)(DI*2), R10
+	XORL         R8, R8
+	MOVQ         DI, R9
+
+sumsUnit:
+	CMPQ        R9, $0x00000020
+	JLT         sumsTail
+	VPSLLD      $0x10, (BX)(R8*2), Z3
+	VPANDD      (BX)(R8*2), Z0, Z4
+	VPSLLD      $0x10, (DX)(R8*2), Z7
+	VPANDD      (DX)(R8*2), Z0, Z8
+	VMOVUPS     (CX)(R8*4), Z9
+	VMOVUPS     64(CX)(R8*4), Z10
+	PREFETCHT1  (R10)(R8*2)
+	VMULPS      Z2, Z3, Z3
+	VFMADD231PS Z3, Z7, Z9
+	VMULPS      Z2, Z4, Z4
+	VFMADD231PS Z4, Z8, Z10
+	VMOVUPS     Z9, (CX)(R8*4)
+	VMOVUPS     Z10, 64(CX)(R8*4)
+	VPSLLD      $0x10, (SI)(R8*2), Z9
+	VPANDD      (SI)(R8*2), Z0, Z10
+	VMULPS      Z7, Z9, Z9
+	VFMADD231PS Z3, Z9, Z5
+	VMULPS      Z8, Z10, Z10
+	VFMADD231PS Z4, Z10, Z6
+	ADDQ        $0x00000020, R8
+	SUBQ        $0x00000020, R9
+	JMP         sumsUnit
+
+sumsTail:
+	TESTQ       R9, R9
+	JZ          sumsDone
+	MOVQ        R9, R11
+	SHRQ        $0x01, R11
+	MOVQ        R9, R10
+	SUBQ        R11, R10
+	LEAQ        (R8)(R10*1), R12
+	MOVL        $0xffffffff, R13
+	BZHIL       R10, R13, R13
+	KMOVD       R13, K1
+	MOVL        $0xffffffff, R10
+	BZHIL       R11, R10, R10
+	KMOVD       R10, K2
+	MOVL        $0xffffffff, R10
+	BZHIL       R9, R10, R10
+	KMOVD       R10, K3
+	VMOVDQU16.Z (BX)(R8*2), K3, Z4
+	VPSLLD      $0x10, Z4, Z3
+	VPANDD      Z4, Z0, Z4
+	VMOVDQU16.Z (DX)(R8*2), K3, Z8
+	VPSLLD      $0x10, Z8, Z7
+	VPANDD      Z8, Z0, Z8
+	VMOVUPS.Z   (CX)(R8*4), K1, Z9
+	VMOVUPS.Z   (CX)(R12*4), K2, Z10
+	VMULPS      Z2, Z3, Z3
+	VFMADD231PS Z3, Z7, Z9
+	VMULPS      Z2, Z4, Z4
+	VFMADD231PS Z4, Z8, Z10
+	VMOVUPS     Z9, K1, (CX)(R8*4)
+	VMOVUPS     Z10, K2, (CX)(R12*4)
+	VMOVDQU16.Z (SI)(R8*2), K3, Z10
+	VPSLLD      $0x10, Z10, Z9
+	VPANDD      Z10, Z0, Z10
+	VMULPS      Z7, Z9, Z9
+	VFMADD231PS Z3, Z9, Z5
+	VMULPS      Z8, Z10, Z10
+	VFMADD231PS Z4, Z10, Z6
+
+sumsDone:
+	VBROADCASTSS  alpha+124(FP), Z3
+	VBROADCASTSS  beta+128(FP), Z4
+	VMULPS        Z2, Z3, Z3
+	VADDPS        Z6, Z5, Z5
+	VEXTRACTF64X4 $0x01, Z5, Y6
+	VADDPS        Y6, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X6
+	VADDPS        X6, X5, X5
+	VPERMILPS     $0x4e, X5, X6
+	VADDPS        X6, X5, X5
+	VPERMILPS     $0xb1, X5, X6
+	VADDPS        X6, X5, X5
+	VXORPS        X6, X6, X6
+	VCVTSI2SSQ    DI, X6, X6
+	VDIVSS        X6, X5, X5
+	VBROADCASTSS  X5, Z5
+	VMULPS        Z3, Z5, Z5
+	VMULPS        Z2, Z5, Z5
+	MOVL          beta+128(FP), CX
+	SHLL          $0x01, CX
+	MOVB          stream+132(FP), R8
+	MOVBLZX       R8, R10
+	XORL          R8, R8
+	TESTQ         $0x0000003f, AX
+	CMOVQNE       R8, R10
+	LEAQ          (DX)(DI*2), R11
+	XORL          R8, R8
+	MOVQ          DI, R9
+
+gradUnit:
+	CMPQ         R9, $0x00000020
+	JLT          gradTail
+	VPSLLD       $0x10, (BX)(R8*2), Z2
+	VPANDD       (BX)(R8*2), Z0, Z6
+	VPSLLD       $0x10, (DX)(R8*2), Z7
+	VPANDD       (DX)(R8*2), Z0, Z8
+	VPSLLD       $0x10, (SI)(R8*2), Z9
+	VPANDD       (SI)(R8*2), Z0, Z10
+	PREFETCHT1   (R11)(R8*2)
+	VMULPS       Z7, Z9, Z9
+	VMULPS       Z3, Z9, Z9
+	VFNMADD231PS Z2, Z5, Z9
+	VMULPS       Z8, Z10, Z10
+	VMULPS       Z3, Z10, Z10
+	VFNMADD231PS Z6, Z5, Z10
+	TESTL        CX, CX
+	JZ           skip1
+	VPSLLD       $0x10, (AX)(R8*2), Z2
+	VPANDD       (AX)(R8*2), Z0, Z6
+	VFMADD231PS  Z2, Z4, Z9
+	VFMADD231PS  Z6, Z4, Z10
+
+skip1:
+	VFPCLASSPSZ  $0x20, Z9, K1
+	VFPCLASSPSZ  $0x20, Z10, K2
+	KORTESTW     K1, K2
+	JZ           normal2
+	VPBROADCASTD lanes00010001<>+0(SB), Z6
+	VPBROADCASTD lanes80008000<>+0(SB), Z7
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z8
+	MOVL         $0xaaaaaaaa, DI
+	KMOVD        DI, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z9, Z2
+	VMOVDQU16    Z10, K1, Z2
+	VPSLLD       $0x10, Z10, Z10
+	VMOVDQU16    Z9, K2, Z10
+	VPADDW       Z2, Z2, Z9
+	VPCMPUW      $0x04, Z8, Z9, K1
+	VPANDD       Z6, Z2, Z9
+	VPADDUSW     Z9, Z10, Z10
+	VPCMPUW      $0x06, Z7, Z10, K1, K1
+	VPADDW       Z6, Z2, K1, Z2
+	JMP          converted2
+
+normal2:
+	// VCVTNE2PS2BF16
+	LONG   $0x482fd262
+	WORD   $0xd172
+	VPERMW Z2, Z1, Z2
+
+converted2:
+	TESTL    R10, R10
+	JZ       cached3
+	VMOVNTDQ Z2, (AX)(R8*2)
+	JMP      stored3
+
+cached3:
+	VMOVDQU16 Z2, (AX)(R8*2)
+
+stored3:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, R9
+	JMP  gradUnit
+
+gradTail:
+	TESTQ        R9, R9
+	JZ           gradDone
+	MOVQ         R9, R10
+	SHRQ         $0x01, R10
+	MOVQ         R9, DI
+	SUBQ         R10, DI
+	LEAQ         (R8)(DI*1), R11
+	MOVL         $0xffffffff, R11
+	BZHIL        DI, R11, R11
+	KMOVD        R11, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        R10, DI, DI
+	KMOVD        DI, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        R9, DI, DI
+	KMOVD        DI, K1
+	VMOVDQU16.Z  (BX)(R8*2), K1, Z6
+	VPSLLD       $0x10, Z6, Z2
+	VPANDD       Z6, Z0, Z6
+	VMOVDQU16.Z  (DX)(R8*2), K1, Z8
+	VPSLLD       $0x10, Z8, Z7
+	VPANDD       Z8, Z0, Z8
+	VMOVDQU16.Z  (SI)(R8*2), K1, Z10
+	VPSLLD       $0x10, Z10, Z9
+	VPANDD       Z10, Z0, Z10
+	VMULPS       Z7, Z9, Z9
+	VMULPS       Z3, Z9, Z9
+	VFNMADD231PS Z2, Z5, Z9
+	VMULPS       Z8, Z10, Z10
+	VMULPS       Z3, Z10, Z10
+	VFNMADD231PS Z6, Z5, Z10
+	TESTL        CX, CX
+	JZ           skip4
+	VMOVDQU16.Z  (AX)(R8*2), K1, Z3
+	VPSLLD       $0x10, Z3, Z2
+	VPANDD       Z3, Z0, Z0
+	VFMADD231PS  Z2, Z4, Z9
+	VFMADD231PS  Z0, Z4, Z10
+
+skip4:
+	VFPCLASSPSZ  $0x20, Z9, K2
+	VFPCLASSPSZ  $0x20, Z10, K3
+	KORTESTW     K2, K3
+	JZ           normal5
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z9, Z0
+	VMOVDQU16    Z10, K2, Z0
+	VPSLLD       $0x10, Z10, Z4
+	VMOVDQU16    Z9, K3, Z4
+	VPADDW       Z0, Z0, Z5
+	VPCMPUW      $0x04, Z3, Z5, K2
+	VPANDD       Z1, Z0, Z5
+	VPADDUSW     Z5, Z4, Z4
+	VPCMPUW      $0x06, Z2, Z4, K2, K2
+	VPADDW       Z1, Z0, K2, Z0
+	JMP          converted5
+
+normal5:
+	// VCVTNE2PS2BF16
+	LONG   $0x482fd262
+	WORD   $0xc172
+	VPERMW Z0, Z1, Z0
+
+converted5:
+	VMOVDQU16 Z0, K1, (AX)(R8*2)
+
+gradDone:
+	VZEROUPPER
+	RET
+
+// func dropoutBF16AVX512BF16(dst []uint16, src []uint16, words []uint32, threshold uint32, scale float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·dropoutBF16AVX512BF16(SB), NOSPLIT, $0-81
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         src_base+24(FP), CX
+	MOVQ         words_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    evenFirst<>+0(SB), Z0
+	MOVB         stream+80(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS threshold+72(FP), Z1
+	VBROADCASTSS scale+76(FP), Z2
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ         BX, $0x00000020
+	JLT          mainTail
+	VPMOVZXWD    (CX)(SI*2), Z3
+	VPMOVZXWD    32(CX)(SI*2), Z4
+	VPSLLD       $0x10, Z3, Z3
+	VPSLLD       $0x10, Z4, Z4
+	PREFETCHT1   4096(CX)(SI*2)
+	VMOVUPS      (DX)(SI*4), Z5
+	VMOVUPS      64(DX)(SI*4), Z6
+	VPCMPUD      $0x05, Z1, Z5, K1
+	VMULPS.Z     Z2, Z3, K1, Z3
+	VPCMPUD      $0x05, Z1, Z6, K1
+	VMULPS.Z     Z2, Z4, K1, Z4
+	VFPCLASSPSZ  $0x20, Z3, K1
+	VFPCLASSPSZ  $0x20, Z4, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z6
+	VPBROADCASTD lanes80008000<>+0(SB), Z7
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z8
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z3, Z5
+	VMOVDQU16    Z4, K1, Z5
+	VPSLLD       $0x10, Z4, Z4
+	VMOVDQU16    Z3, K2, Z4
+	VPADDW       Z5, Z5, Z3
+	VPCMPUW      $0x04, Z8, Z3, K1
+	VPANDD       Z6, Z5, Z3
+	VPADDUSW     Z3, Z4, Z4
+	VPCMPUW      $0x06, Z7, Z4, K1, K1
+	VPADDW       Z6, Z5, K1, Z5
+	VPERMW       Z5, Z0, Z5
+	JMP          converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG $0x485ff262
+	WORD $0xeb72
+
+converted1:
+	TESTL    DI, DI
+	JZ       cached2
+	VMOVNTDQ Z5, (AX)(SI*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z5, (AX)(SI*2)
+
+stored2:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        BX, BX
+	JZ           mainDone
+	MOVL         $0x00000010, R9
+	XORL         R10, R10
+	MOVQ         BX, DI
+	CMPQ         DI, R9
+	CMOVQGT      R9, DI
+	MOVQ         BX, R8
+	SUBQ         R9, R8
+	CMOVQLT      R10, R8
+	LEAQ         (SI)(DI*1), R9
+	MOVL         $0xffffffff, R10
+	BZHIL        DI, R10, R10
+	KMOVD        R10, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        R8, DI, DI
+	KMOVD        DI, K2
+	MOVL         $0xffffffff, DI
+	BZHIL        BX, DI, DI
+	KMOVD        DI, K3
+	VPMOVZXWD.Z  (CX)(SI*2), K1, Z3
+	VPMOVZXWD.Z  32(CX)(SI*2), K2, Z4
+	VPSLLD       $0x10, Z3, Z3
+	VPSLLD       $0x10, Z4, Z4
+	VMOVUPS.Z    (DX)(SI*4), K1, Z5
+	VMOVUPS.Z    (DX)(R9*4), K2, Z6
+	VPCMPUD      $0x05, Z1, Z5, K1
+	VMULPS.Z     Z2, Z3, K1, Z3
+	VPCMPUD      $0x05, Z1, Z6, K1
+	VMULPS.Z     Z2, Z4, K1, Z4
+	VFPCLASSPSZ  $0x20, Z3, K1
+	VFPCLASSPSZ  $0x20, Z4, K2
+	KORTESTW     K1, K2
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z2
+	VPBROADCASTD lanes80008000<>+0(SB), Z5
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z6
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z3, Z1
+	VMOVDQU16    Z4, K1, Z1
+	VPSLLD       $0x10, Z4, Z4
+	VMOVDQU16    Z3, K2, Z4
+	VPADDW       Z1, Z1, Z3
+	VPCMPUW      $0x04, Z6, Z3, K1
+	VPANDD       Z2, Z1, Z3
+	VPADDUSW     Z3, Z4, Z4
+	VPCMPUW      $0x06, Z5, Z4, K1, K1
+	VPADDW       Z2, Z1, K1, Z1
+	VPERMW       Z1, Z0, Z1
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG $0x485ff262
+	WORD $0xcb72
+
+converted3:
+	VMOVDQU16 Z1, K3, (AX)(SI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func rotateBF16AVX512BF16(a []uint16, b []uint16, cos []float32, sin []float32, turn float32, heads int, stride int)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·rotateBF16AVX512BF16(SB), NOSPLIT, $0-120
+	MOVQ         cos_base+48(FP), AX
+	MOVQ         sin_base+72(FP), CX
+	MOVQ         a_base+0(FP), DX
+	MOVQ         b_base+24(FP), BX
+	MOVQ         cos_len+56(FP), SI
+	XORQ         DI, DI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    evenFirst<>+0(SB), Z0
+	VBROADCASTSS turn+96(FP), Z1
+	MOVQ         heads+104(FP), R9
+	MOVQ         stride+112(FP), R10
+	SHLQ         $0x01, R10
+
+head:
+	TESTQ R9, R9
+	JZ    end
+	XORL  DI, DI
+	MOVQ  SI, R8
+
+mainUnit:
+	CMPQ         R8, $0x00000020
+	JLT          mainTail
+	VPMOVZXWD    (DX)(DI*2), Z2
+	VPMOVZXWD    32(DX)(DI*2), Z3
+	VPSLLD       $0x10, Z2, Z2
+	VPSLLD       $0x10, Z3, Z3
+	PREFETCHT1   4096(DX)(DI*2)
+	VPMOVZXWD    (BX)(DI*2), Z4
+	VPMOVZXWD    32(BX)(DI*2), Z5
+	VPSLLD       $0x10, Z4, Z4
+	VPSLLD       $0x10, Z5, Z5
+	PREFETCHT1   4096(BX)(DI*2)
+	VMOVUPS      (AX)(DI*4), Z6
+	VMOVUPS      64(AX)(DI*4), Z7
+	VMOVUPS      (CX)(DI*4), Z8
+	VMOVUPS      64(CX)(DI*4), Z9
+	VMULPS       Z1, Z8, Z8
+	VMULPS       Z2, Z8, Z10
+	VMULPS       Z4, Z8, Z8
+	VMULPS       Z2, Z6, Z2
+	VMULPS       Z4, Z6, Z4
+	VSUBPS       Z8, Z2, Z2
+	VADDPS       Z10, Z4, Z4
+	VMULPS       Z1, Z9, Z9
+	VMULPS       Z3, Z9, Z6
+	VMULPS       Z5, Z9, Z8
+	VMULPS       Z3, Z7, Z3
+	VMULPS       Z5, Z7, Z5
+	VSUBPS       Z8, Z3, Z3
+	VADDPS       Z6, Z5, Z5
+	VFPCLASSPSZ  $0x20, Z2, K1
+	VFPCLASSPSZ  $0x20, Z3, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z7
+	VPBROADCASTD lanes80008000<>+0(SB), Z8
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z9
+	MOVL         $0xaaaaaaaa, R11
+	KMOVD        R11, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z2, Z6
+	VMOVDQU16    Z3, K1, Z6
+	VPSLLD       $0x10, Z3, Z3
+	VMOVDQU16    Z2, K2, Z3
+	VPADDW       Z6, Z6, Z2
+	VPCMPUW      $0x04, Z9, Z2, K1
+	VPANDD       Z7, Z6, Z2
+	VPADDUSW     Z2, Z3, Z3
+	VPCMPUW      $0x06, Z8, Z3, K1, K1
+	VPADDW       Z7, Z6, K1, Z6
+	VPERMW       Z6, Z0, Z6
+	JMP          converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG $0x4867f262
+	WORD $0xf272
+
+converted1:
+	VMOVDQU16    Z6, (DX)(DI*2)
+	VFPCLASSPSZ  $0x20, Z4, K1
+	VFPCLASSPSZ  $0x20, Z5, K2
+	KORTESTW     K1, K2
+	JZ           normal2
+	VPBROADCASTD lanes00010001<>+0(SB), Z3
+	VPBROADCASTD lanes80008000<>+0(SB), Z6
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z7
+	MOVL         $0xaaaaaaaa, R11
+	KMOVD        R11, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z4, Z2
+	VMOVDQU16    Z5, K1, Z2
+	VPSLLD       $0x10, Z5, Z5
+	VMOVDQU16    Z4, K2, Z5
+	VPADDW       Z2, Z2, Z4
+	VPCMPUW      $0x04, Z7, Z4, K1
+	VPANDD       Z3, Z2, Z4
+	VPADDUSW     Z4, Z5, Z5
+	VPCMPUW      $0x06, Z6, Z5, K1, K1
+	VPADDW       Z3, Z2, K1, Z2
+	VPERMW       Z2, Z0, Z2
+	JMP          converted2
+
+normal2:
+	// VCVTNE2PS2BF16
+	LONG $0x4857f262
+	WORD $0xd472
+
+converted2:
+	VMOVDQU16 Z2, (BX)(DI*2)
+	ADDQ      $0x00000020, DI
+	SUBQ      $0x00000020, R8
+	JMP       mainUnit
+
+mainTail:
+	TESTQ        R8, R8
+	JZ           mainDone
+	MOVL         $0x00000010, R13
+	XORL         R14, R14
+	MOVQ         R8, R11
+	CMPQ         R11, R13
+	CMOVQGT      R13, R11
+	MOVQ         R8, R12
+	SUBQ         R13, R12
+	CMOVQLT      R14, R12
+	LEAQ         (DI)(R11*1), R13
+	MOVL         $0xffffffff, R14
+	BZHIL        R11, R14, R14
+	KMOVD        R14, K1
+	MOVL         $0xffffffff, R11
+	BZHIL        R12, R11, R11
+	KMOVD        R11, K2
+	MOVL         $0xffffffff, R11
+	BZHIL        R8, R11, R11
+	KMOVD        R11, K3
+	VPMOVZXWD.Z  (DX)(DI*2), K1, Z2
+	VPMOVZXWD.Z  32(DX)(DI*2), K2, Z3
+	VPSLLD       $0x10, Z2, Z2
+	VPSLLD       $0x10, Z3, Z3
+	VPMOVZXWD.Z  (BX)(DI*2), K1, Z4
+	VPMOVZXWD.Z  32(BX)(DI*2), K2, Z5
+	VPSLLD       $0x10, Z4, Z4
+	VPSLLD       $0x10, Z5, Z5
+	VMOVUPS.Z    (AX)(DI*4), K1, Z6
+	VMOVUPS.Z    (AX)(R13*4), K2, Z7
+	VMOVUPS.Z    (CX)(DI*4), K1, Z8
+	VMOVUPS.Z    (CX)(R13*4), K2, Z9
+	VMULPS       Z1, Z8, Z8
+	VMULPS       Z2, Z8, Z10
+	VMULPS       Z4, Z8, Z8
+	VMULPS       Z2, Z6, Z2
+	VMULPS       Z4, Z6, Z4
+	VSUBPS       Z8, Z2, Z2
+	VADDPS       Z10, Z4, Z4
+	VMULPS       Z1, Z9, Z9
+	VMULPS       Z3, Z9, Z6
+	VMULPS       Z5, Z9, Z8
+	VMULPS       Z3, Z7, Z3
+	VMULPS       Z5, Z7, Z5
+	VSUBPS       Z8, Z3, Z3
+	VADDPS       Z6, Z5, Z5
+	VFPCLASSPSZ  $0x20, Z2, K1
+	VFPCLASSPSZ  $0x20, Z3, K2
+	KORTESTW     K1, K2
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z7
+	VPBROADCASTD lanes80008000<>+0(SB), Z8
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z9
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z2, Z6
+	VMOVDQU16    Z3, K1, Z6
+	VPSLLD       $0x10, Z3, Z3
+	VMOVDQU16    Z2, K2, Z3
+	VPADDW       Z6, Z6, Z2
+	VPCMPUW      $0x04, Z9, Z2, K1
+	VPANDD       Z7, Z6, Z2
+	VPADDUSW     Z2, Z3, Z3
+	VPCMPUW      $0x06, Z8, Z3, K1, K1
+	VPADDW       Z7, Z6, K1, Z6
+	VPERMW       Z6, Z0, Z6
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG $0x4867f262
+	WORD $0xf272
+
+converted3:
+	VMOVDQU16    Z6, K3, (DX)(DI*2)
+	VFPCLASSPSZ  $0x20, Z4, K1
+	VFPCLASSPSZ  $0x20, Z5, K2
+	KORTESTW     K1, K2
+	JZ           normal4
+	VPBROADCASTD lanes00010001<>+0(SB), Z3
+	VPBROADCASTD lanes80008000<>+0(SB), Z6
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z7
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z4, Z2
+	VMOVDQU16    Z5, K1, Z2
+	VPSLLD       $0x10, Z5, Z5
+	VMOVDQU16    Z4, K2, Z5
+	VPADDW       Z2, Z2, Z4
+	VPCMPUW      $0x04, Z7, Z4, K1
+	VPANDD       Z3, Z2, Z4
+	VPADDUSW     Z4, Z5, Z5
+	VPCMPUW      $0x06, Z6, Z5, K1, K1
+	VPADDW       Z3, Z2, K1, Z2
+	VPERMW       Z2, Z0, Z2
+	JMP          converted4
+
+normal4:
+	// VCVTNE2PS2BF16
+	LONG $0x4857f262
+	WORD $0xd472
+
+converted4:
+	VMOVDQU16 Z2, K3, (BX)(DI*2)
+
+mainDone:
+	ADDQ R10, DX
+	ADDQ R10, BX
+	DECQ R9
+	JMP  head
+
+end:
+	VZEROUPPER
+	RET
+
+// func rotatePairsBF16AVX512BF16(cos []float32, sin []float32, x []uint16, turn float32)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2
+TEXT ·rotatePairsBF16AVX512BF16(SB), NOSPLIT, $0-76
+	MOVQ         cos_base+0(FP), AX
+	MOVQ         sin_base+24(FP), CX
+	MOVQ         x_base+48(FP), DX
+	MOVQ         cos_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	VBROADCASTSS turn+72(FP), Z2
+	ADDQ         BX, BX
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ         BX, $0x00000020
+	JLT          mainTail
+	VPSLLD       $0x10, (DX)(SI*2), Z3
+	VPANDD       (DX)(SI*2), Z0, Z4
+	VMOVUPS      (AX)(SI*2), Z5
+	VMOVUPS      (CX)(SI*2), Z6
+	VMULPS       Z2, Z6, Z6
+	VMULPS       Z3, Z6, Z7
+	VMULPS       Z4, Z6, Z6
+	VMULPS       Z3, Z5, Z3
+	VMULPS       Z4, Z5, Z4
+	VSUBPS       Z6, Z3, Z3
+	VADDPS       Z7, Z4, Z4
+	VFPCLASSPSZ  $0x20, Z3, K1
+	VFPCLASSPSZ  $0x20, Z4, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z6
+	VPBROADCASTD lanes80008000<>+0(SB), Z7
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z8
+	MOVL         $0xaaaaaaaa, DI
+	KMOVD        DI, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z3, Z5
+	VMOVDQU16    Z4, K1, Z5
+	VPSLLD       $0x10, Z4, Z4
+	VMOVDQU16    Z3, K2, Z4
+	VPADDW       Z5, Z5, Z3
+	VPCMPUW      $0x04, Z8, Z3, K1
+	VPANDD       Z6, Z5, Z3
+	VPADDUSW     Z3, Z4, Z4
+	VPCMPUW      $0x06, Z7, Z4, K1, K1
+	VPADDW       Z6, Z5, K1, Z5
+	JMP          converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x485ff262
+	WORD   $0xeb72
+	VPERMW Z5, Z1, Z5
+
+converted1:
+	VMOVDQU16 Z5, (DX)(SI*2)
+	ADDQ      $0x00000020, SI
+	SUBQ      $0x00000020, BX
+	JMP       mainUnit
+
+mainTail:
+	TESTQ        BX, BX
+	JZ           mainDone
+	MOVQ         BX, R8
+	SHRQ         $0x01, R8
+	MOVQ         BX, DI
+	SUBQ         R8, DI
+	LEAQ         (SI)(DI*1), R9
+	MOVL         $0xffffffff, R9
+	BZHIL        DI, R9, R9
+	KMOVD        R9, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        R8, DI, DI
+	KMOVD        DI, K2
+	MOVL         $0xffffffff, DI
+	BZHIL        BX, DI, DI
+	KMOVD        DI, K2
+	VMOVDQU16.Z  (DX)(SI*2), K2, Z4
+	VPSLLD       $0x10, Z4, Z3
+	VPANDD       Z4, Z0, Z0
+	VMOVUPS.Z    (AX)(SI*2), K1, Z4
+	VMOVUPS.Z    (CX)(SI*2), K1, Z5
+	VMULPS       Z2, Z5, Z5
+	VMULPS       Z3, Z5, Z2
+	VMULPS       Z0, Z5, Z5
+	VMULPS       Z3, Z4, Z3
+	VMULPS       Z0, Z4, Z0
+	VSUBPS       Z5, Z3, Z3
+	VADDPS       Z2, Z0, Z0
+	VFPCLASSPSZ  $0x20, Z3, K1
+	VFPCLASSPSZ  $0x20, Z0, K3
+	KORTESTW     K1, K3
+	JZ           normal2
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z4
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z5
+	MOVL         $0xaaaaaaaa, AX
+	KMOVD        AX, K1
+	KNOTD        K1, K3
+	VPSRLD       $0x10, Z3, Z2
+	VMOVDQU16    Z0, K1, Z2
+	VPSLLD       $0x10, Z0, Z0
+	VMOVDQU16    Z3, K3, Z0
+	VPADDW       Z2, Z2, Z3
+	VPCMPUW      $0x04, Z5, Z3, K1
+	VPANDD       Z1, Z2, Z3
+	VPADDUSW     Z3, Z0, Z0
+	VPCMPUW      $0x06, Z4, Z0, K1, K1
+	VPADDW       Z1, Z2, K1, Z2
+	JMP          converted2
+
+normal2:
+	// VCVTNE2PS2BF16
+	LONG   $0x487ff262
+	WORD   $0xd372
+	VPERMW Z2, Z1, Z2
+
+converted2:
+	VMOVDQU16 Z2, K2, (DX)(SI*2)
 
 mainDone:
 	VZEROUPPER

@@ -84,6 +84,10 @@ type Kernels struct {
 	// Prefetch begins to fetch x into the caches where it can.
 	Prefetch func(x []byte)
 
+	// CopyAround copies src to dst, as long, around the caches where it can, as Layers do with stream. next is likely to
+	// be copied next.
+	CopyAround func(dst, src, next []byte)
+
 	// Axpby sets acc[i] to beta·acc[i] + alpha·x[i].
 	Axpby func(acc, x []float32, alpha, beta float32)
 }
@@ -91,11 +95,13 @@ type Kernels struct {
 // Registry holds the loops of every tier.
 var Registry cpu.Registry[Kernels]
 
+func copyPlain(dst, src, _ []byte) { copy(dst, src) }
+
 func init() {
 	Registry.Add(cpu.Go, Kernels{
 		Max: maximum, ExpSum: expSum, Exp2Sum: exp2Sum, ScoreGrad: scoreGrad,
 		Softcap: softcap, SoftcapSlopes: softcapSlopes,
 		Dot: dot, Finite: finite, Scale: scale, ScaleAbove: scaleAbove, Axpby: axpby,
-		Fence: func() {}, Prefetch: func([]byte) {},
+		Fence: func() {}, Prefetch: func([]byte) {}, CopyAround: copyPlain,
 	}.tileLoops())
 }

@@ -16,6 +16,10 @@ type Layers[T float32 | uint16] struct {
 	// Add sets dst[i] to a[i] + b[i].
 	Add func(dst, a, b []T, stream bool)
 
+	// AddNext is Add for rows that lie anywhere: nextA and nextB are likely to be next, and need not have the length
+	// of a.
+	AddNext func(dst, a, b, nextA, nextB []T, stream bool)
+
 	// AddScaled adds alpha·x[i] to acc[i]. Both are in order. nextAcc and nextX
 	// are likely to be next, and need not have the length of acc.
 	AddScaled func(acc []float32, x []T, alpha float32, nextAcc []float32, nextX []T)
@@ -78,8 +82,8 @@ type Layers[T float32 | uint16] struct {
 	Dropout func(dst, src []T, words []uint32, threshold uint32, scale float32, stream bool)
 
 	// Rotate turns the pairs (a[i], b[i]) by the angle of cos[i] and sin[i],
-	// forward with turn 1 and back with −1.
-	Rotate func(a, b []T, cos, sin []float32, turn float32)
+	// forward with turn 1 and back with −1, in each of several heads, which begin stride elements after one another.
+	Rotate func(a, b []T, cos, sin []float32, turn float32, heads, stride int)
 
 	// RotatePairs turns the pairs (x[2i], x[2i+1]) so. x is twice as long as
 	// cos and sin.
@@ -101,7 +105,7 @@ var (
 
 func init() {
 	F32.Add(cpu.Go, Layers[float32]{
-		Add: add, AddScaled: addScaled,
+		Add: add, AddNext: addNext, AddScaled: addScaled,
 		GELU: gelu, GELUGrad: geluGrad, GELUErf: geluErf, GELUErfGrad: geluErfGrad, SiLUMul: siluMul, SiLUMulGrad: siluMulGrad,
 		GELUMul: geluMul, GELUMulGrad: geluMulGrad,
 		LayerNorm: layerNorm, LayerNormGrad: layerNormGrad, RMSNorm: rmsNorm, RMSNormGrad: rmsNormGrad,

@@ -6,6 +6,8 @@ func add(dst, a, b []float32, _ bool) {
 	}
 }
 
+func addNext(dst, a, b, _, _ []float32, _ bool) { add(dst, a, b, false) }
+
 func addScaled(acc, x []float32, alpha float32, _, _ []float32) {
 	for i, v := range x {
 		acc[i] += float32(alpha * v)
@@ -44,11 +46,14 @@ func dropout(dst, src []float32, words []uint32, threshold uint32, scale float32
 	}
 }
 
-func rotate(a, b, cos, sin []float32, turn float32) {
-	for i, x := range a {
-		y, c, s := b[i], cos[i], turn*sin[i]
-		a[i] = float32(x*c) - float32(y*s)
-		b[i] = float32(y*c) + float32(x*s)
+func rotate(a, b, cos, sin []float32, turn float32, heads, stride int) {
+	for h := range heads {
+		a, b := a[h*stride:], b[h*stride:]
+		for i, c := range cos {
+			x, y, s := a[i], b[i], turn*sin[i]
+			a[i] = float32(x*c) - float32(y*s)
+			b[i] = float32(y*c) + float32(x*s)
+		}
 	}
 }
 

@@ -14,18 +14,18 @@ func init() {
 		Softcap: softcapAVX2, SoftcapSlopes: softcapSlopesAVX2,
 		Dot: dotAVX2, Finite: isZero(nonFiniteAVX2), Scale: scaleAVX2, ScaleAbove: scaleAboveAVX2,
 		Axpby: axpbyAVX2,
-		Fence: fence, Prefetch: prefetch,
+		Fence: fence, Prefetch: prefetch, CopyAround: aligned(copyAroundAVX2),
 	}.tileLoops())
 	Registry.Add(cpu.AVX512, Kernels{
 		Max: maximumAVX512, ExpSum: expSumAVX512, Exp2Sum: exp2SumAVX512, ScoreGrad: scoreGradAVX512,
 		Softcap: softcapAVX512, SoftcapSlopes: softcapSlopesAVX512,
 		Dot: dotAVX512, Finite: isZero(nonFiniteAVX512), Scale: scaleAVX512, ScaleAbove: scaleAboveAVX512,
 		Axpby: axpbyAVX512, MaxRows: maxRows, Exp2Rows: exp2Rows, GradRows: gradRows,
-		Fence: fence, Prefetch: prefetch,
+		Fence: fence, Prefetch: prefetch, CopyAround: aligned(copyAroundAVX512),
 	})
 	Pairs.Add(cpu.AVX512BF16, PairKernels{Exp2Rows: exp2PairRows, GradRows: gradPairRows})
 	F32.Add(cpu.AVX2, Layers[float32]{
-		Add: addAVX2, AddScaled: addScaledAVX2,
+		Add: addAVX2, AddNext: addNextAVX2, AddScaled: addScaledAVX2,
 		GELU: geluAVX2, GELUGrad: geluGradAVX2,
 		GELUErf: geluErfAVX2, GELUErfGrad: geluErfGradAVX2, SiLUMul: siluMulAVX2, SiLUMulGrad: siluMulGradAVX2,
 		GELUMul: geluMulAVX2, GELUMulGrad: geluMulGradAVX2,
@@ -33,7 +33,7 @@ func init() {
 		Dropout: dropoutAVX2, Rotate: rotateAVX2, RotatePairs: byEight(rotatePairsAVX2),
 	})
 	F32.Add(cpu.AVX512, Layers[float32]{
-		Add: addAVX512, AddScaled: addScaledAVX512,
+		Add: addAVX512, AddNext: addNextAVX512, AddScaled: addScaledAVX512,
 		GELU: geluAVX512, GELUGrad: geluGradAVX512,
 		GELUErf: geluErfAVX512, GELUErfGrad: geluErfGradAVX512, SiLUMul: siluMulAVX512, SiLUMulGrad: siluMulGradAVX512,
 		GELUMul: geluMulAVX512, GELUMulGrad: geluMulGradAVX512,
@@ -41,13 +41,22 @@ func init() {
 		Dropout: dropoutAVX512, Rotate: rotateAVX512, RotatePairs: byEight(rotatePairsAVX512),
 	})
 	BF16.Add(cpu.AVX512, Layers[uint16]{
-		Add: addBF16AVX512, AddScaled: addScaledBF16AVX512,
+		Add: addBF16AVX512, AddNext: addNextBF16AVX512, AddScaled: addScaledBF16AVX512,
 		GELU: geluBF16AVX512, GELUGrad: geluGradBF16AVX512,
 		GELUErf: geluErfBF16AVX512, GELUErfGrad: geluErfGradBF16AVX512, SiLUMul: siluMulBF16AVX512, SiLUMulGrad: siluMulGradBF16AVX512,
 		GELUMul: geluMulBF16AVX512, GELUMulGrad: geluMulGradBF16AVX512,
 		LayerNorm: layerNormBF16AVX512, LayerNormGrad: layerNormGradBF16AVX512,
 		RMSNorm: rmsNormBF16AVX512, RMSNormGrad: rmsNormGradBF16AVX512,
 		Dropout: dropoutBF16AVX512, Rotate: rotateBF16AVX512, RotatePairs: rotatePairsBF16AVX512, Order: fromHalves,
+	})
+	BF16.Add(cpu.AVX512BF16, Layers[uint16]{
+		Add: addBF16AVX512BF16, AddNext: addNextBF16AVX512BF16, AddScaled: addScaledBF16AVX512BF16,
+		GELU: geluBF16AVX512BF16, GELUGrad: geluGradBF16AVX512BF16,
+		GELUErf: geluErfBF16AVX512BF16, GELUErfGrad: geluErfGradBF16AVX512BF16, SiLUMul: siluMulBF16AVX512BF16, SiLUMulGrad: siluMulGradBF16AVX512BF16,
+		GELUMul: geluMulBF16AVX512BF16, GELUMulGrad: geluMulGradBF16AVX512BF16,
+		LayerNorm: layerNormBF16AVX512BF16, LayerNormGrad: layerNormGradBF16AVX512BF16,
+		RMSNorm: rmsNormBF16AVX512BF16, RMSNormGrad: rmsNormGradBF16AVX512BF16,
+		Dropout: dropoutBF16AVX512BF16, Rotate: rotateBF16AVX512BF16, RotatePairs: rotatePairsBF16AVX512BF16, Order: fromHalves,
 	})
 }
 
@@ -106,6 +115,18 @@ func byEight(fast func(cos, sin, x []float32, turn float32)) func(cos, sin, x []
 		n := len(cos) / 8 * 8
 		fast(cos[:n], sin[:n], x[:2*n], turn)
 		rotatePairs(cos[n:], sin[n:], x[2*n:], turn)
+	}
+}
+
+// aligned makes CopyAround of an assembly loop, and of Go's copy for the rest.
+func aligned(loop func(dst, src, next *byte, n int)) func(dst, src, next []byte) {
+	return func(dst, src, next []byte) {
+		n := 0
+		if to := unsafe.SliceData(dst); uintptr(unsafe.Pointer(to))%64 == 0 {
+			n = len(src) &^ 63
+			loop(to, unsafe.SliceData(src), unsafe.SliceData(next), n)
+		}
+		copy(dst[n:], src[n:])
 	}
 }
 

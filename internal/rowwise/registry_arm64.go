@@ -14,17 +14,26 @@ func init() {
 		Softcap: softcapNEON, SoftcapSlopes: softcapSlopesNEON,
 		Dot: dotNEON, Finite: func(x []float32) bool { return nonFiniteNEON(x) == 0 },
 		Scale: scaleNEON, ScaleAbove: scaleAboveNEON, Axpby: axpbyNEON,
-		Fence: func() {}, Prefetch: func([]byte) {},
+		Fence: func() {}, Prefetch: func([]byte) {}, CopyAround: copyPlain,
 	}.tileLoops())
 	F32.Add(cpu.NEON, Layers[float32]{
-		Add: addNEON, AddScaled: addScaledNEON,
+		Add: addNEON, AddNext: addNextVectors, AddScaled: addScaledNEON,
 		GELU: geluNEON, GELUGrad: geluGradNEON,
 		GELUErf: geluErfNEON, GELUErfGrad: geluErfGradNEON, SiLUMul: siluMulNEON, SiLUMulGrad: siluMulGradNEON,
 		GELUMul: geluMulNEON, GELUMulGrad: geluMulGradNEON,
 		LayerNorm: layerNormVectors, LayerNormGrad: layerNormGradVectors,
 		RMSNorm: rmsNormVectors, RMSNormGrad: rmsNormGradVectors,
-		Dropout: dropoutNEON, Rotate: rotateNEON, RotatePairs: rotatePairsNEON,
+		Dropout: dropoutNEON, Rotate: rotateVectors, RotatePairs: rotatePairsNEON,
 	})
+}
+
+func addNextVectors(dst, a, b, _, _ []float32, stream bool) { addNEON(dst, a, b, stream) }
+
+func rotateVectors(a, b, cos, sin []float32, turn float32, heads, stride int) {
+	for h := range heads {
+		a, b := a[h*stride:][:len(cos)], b[h*stride:][:len(cos)]
+		rotateNEON(a, b, cos, sin, turn)
+	}
 }
 
 func layerNormVectors(dst, x, gamma, beta []float32, eps float32, _ bool) (mean, rstd float32) {

@@ -142,6 +142,11 @@ var calls = []call{
 		k.Fence()
 		return nil
 	}},
+	{"AddNext", 3, true, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.AddNext(s[0], s[1], s[2], s[2], nil, a[0] > 0)
+		k.Fence()
+		return nil
+	}},
 	{"AddScaled", 2, true, func(k tier, s [][]float32, a [4]float32) []float32 {
 		k.AddScaled(s[0], s[1], a[0], s[0], s[1])
 		return nil
@@ -168,8 +173,8 @@ var calls = []call{
 		return nil
 	}},
 	{"Rotate", 4, true, func(k tier, s [][]float32, a [4]float32) []float32 {
-		k.Rotate(s[0], s[1], s[2], s[3], 1)
-		k.Rotate(s[2], s[3], s[0], s[1], -1)
+		k.Rotate(s[0], s[1], s[2], s[3], 1, 1, 0)
+		k.Rotate(s[2], s[3], s[0], s[1], -1, 1, 0)
 		return nil
 	}},
 	{"RotatePairs", 2, true, func(k tier, s [][]float32, a [4]float32) []float32 {
@@ -274,6 +279,41 @@ func (c call) require(t require.TestingT, tier any, want, got float32, size floa
 	case want != got:
 		require.InDelta(t, want, got, 1e-5*(size+math.Abs(float64(want))), "%v %s", tier, c.name)
 	}
+}
+
+// Some heads that lie apart are turned as each of them would be, and nothing between them.
+func TestRotateHeads(t *testing.T) {
+	const heads, stride = 3, 100
+	rng := rand.New(rand.NewPCG(15, 16))
+	eachTier(t, func(t *testing.T, k tier) {
+		for _, n := range []int{1, 16, 31, 32, 50} {
+			cos, sin, x := normals(rng, n), normals(rng, n), normals(rng, heads*stride)
+			want := append([]float32(nil), x...)
+			for h := range heads {
+				rotate(want[h*stride:], want[h*stride+n:], cos, sin, -1, 1, 0)
+			}
+			k.Rotate(x, x[n:], cos, sin, -1, heads, stride)
+			require.Equal(t, want, x)
+		}
+	})
+}
+
+func TestCopyAround(t *testing.T) {
+	eachTier(t, func(t *testing.T, k tier) {
+		for _, off := range []int{0, 1, 32, 64} {
+			for _, n := range []int{0, 1, 63, 64, 65, 1000} {
+				src, dst := make([]byte, n+off), make([]byte, n+200)
+				for i := range src {
+					src[i] = byte(i + 1)
+				}
+				k.CopyAround(dst[off:][:n], src[off:], nil)
+				k.Fence()
+				require.Equal(t, src[off:], dst[off:][:n])
+				require.Equal(t, make([]byte, off), dst[:off])
+				require.Equal(t, make([]byte, 200-off), dst[off+n:])
+			}
+		}
+	})
 }
 
 func TestEveryLength(t *testing.T) {

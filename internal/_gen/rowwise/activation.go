@@ -8,52 +8,181 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// logistic is σ as logistic of internal/rowwise computes it.
-type logistic struct {
-	*power2
-	sign, one operand.Op
-}
+// vectors take turns, instruction by instruction: the arithmetic of one waits for itself most of the time, and
+// processors do not look far enough ahead to find that of the next.
+type vectors []reg.VecVirtual
 
-func (f *function) newLogistic() *logistic {
-	return &logistic{f.newPower2(-126), f.constant(float32(math.Copysign(0, -1))), f.constant(1)}
-}
-
-// of returns s = σ(t·ln2) and, if asked, its derivative s·(1 − s).
-func (l *logistic) of(t reg.VecVirtual, slope bool) (s, ds reg.VecVirtual) {
-	x, s := l.vec(), l.vec()
-	one := l.register(l.one)
-	VORPS(l.sign, t, x)
-	e := l.power2.of(x)
-	d := l.vec()
-	VADDPS(one, e, d)
-	l.inverse(d, one)
-	VMULPS(d, e, e) // σ(−|t|·ln2)
-	if slope {
-		ds = l.vec()
-		VMULPS(d, e, ds)
+func (f *function) vecs(n int) vectors {
+	v := make(vectors, n)
+	for i := range v {
+		v[i] = f.vec()
 	}
-	VSUBPS(e, one, s)
-	if l.wide {
-		negative := K()
-		VPMOVD2M(t, negative)
-		VMOVAPS(e, negative, s)
-	} else {
-		VBLENDVPS(t, e, s, s)
-	}
-	return s, ds
+	return v
 }
 
-// inverse replaces d, a normal number, by 1/d. With AVX-512 that is an approximation
+// atLeasts and atMosts clamp to a constant; NaN stays NaN.
+func (f *function) atLeasts(x vectors, low operand.Op) vectors {
+	bound, v := f.register(low), f.vecs(len(x))
+	for i := range x {
+		VMAXPS(x[i], bound, v[i])
+	}
+	return v
+}
+
+func (f *function) atMosts(x vectors, high operand.Op) vectors {
+	bound, v := f.register(high), f.vecs(len(x))
+	for i := range x {
+		VMINPS(x[i], bound, v[i])
+	}
+	return v
+}
+
+// withConstant does an instruction with a constant in memory, also for AVX-512, whose registers others need.
+func (f *function) withConstant(plain, broadcast func(ops ...operand.Op), c float32, ops ...operand.Op) {
+	do := plain
+	if f.wide {
+		do = broadcast
+	}
+	do(append([]operand.Op{lanesOf(math.Float32bits(c))}, ops...)...)
+}
+
+// times returns the products by a constant.
+func (f *function) times(x vectors, c float32) vectors {
+	v := f.vecs(len(x))
+	for i := range x {
+		f.withConstant(VMULPS, VMULPS_BCST, c, x[i], v[i])
+	}
+	return v
+}
+
+// minus returns −|x|.
+func (f *function) minus(x vectors) vectors {
+	v := f.vecs(len(x))
+	for i := range x {
+		f.withConstant(VORPS, VORPS_BCST, float32(math.Copysign(0, -1)), x[i], v[i])
+	}
+	return v
+}
+
+func (f *function) squares(x vectors) vectors {
+	v := f.vecs(len(x))
+	for i := range x {
+		VMULPS(x[i], x[i], v[i])
+	}
+	return v
+}
+
+// polynomials evaluates a polynomial as horner does, with coefficients in memory also for AVX-512, whose registers
+// others need.
+func (f *function) polynomials(x vectors, coefficients ...float32) vectors {
+	p := f.vecs(len(x))
+	for i, c := range coefficients {
+		at := lanesOf(math.Float32bits(c))
+		for v := range x {
+			switch {
+			case i == 0:
+				VBROADCASTSS(at, p[v])
+			case f.wide:
+				VFMADD213PS_BCST(at, x[v], p[v])
+			default:
+				VFMADD213PS(at, x[v], p[v])
+			}
+		}
+	}
+	return p
+}
+
+// powers returns 2^x for x ≤ 128 as exp2 of internal/rowwise computes it, 0 below −126.
+func (f *function) powers(x vectors) vectors {
+	low, n, r := f.register(f.constant(-126)), f.vecs(len(x)), f.vecs(len(x))
+	for i := range x {
+		if f.wide {
+			VRNDSCALEPS(nearest, x[i], n[i])
+		} else {
+			VROUNDPS(nearest, x[i], n[i])
+		}
+	}
+	for i := range x {
+		VSUBPS(n[i], x[i], r[i])
+	}
+	p := f.polynomials(r, power2Coefficients...)
+	if f.wide {
+		for i := range x {
+			normal := K()
+			VCMPPS(notBelow, low, x[i], normal)
+			VSCALEFPS_Z(n[i], p[i], normal, p[i])
+		}
+		return p
+	}
+	for i := range x {
+		VCVTPS2DQ(n[i], n[i])
+		VPSLLD(operand.U8(23), n[i], n[i])
+		VPADDD(n[i], p[i], p[i])
+	}
+	for i := range x {
+		VCMPPS(notBelow, low, x[i], n[i])
+		VANDPS(n[i], p[i], p[i])
+	}
+	return p
+}
+
+// choose puts a where x is negative into b.
+func (f *function) choose(x, a, b vectors) {
+	for i := range x {
+		if f.wide {
+			negative := K()
+			VPMOVD2M(x[i], negative)
+			VMOVAPS(a[i], negative, b[i])
+		} else {
+			VBLENDVPS(x[i], a[i], b[i], b[i])
+		}
+	}
+}
+
+// inverses replaces d, normal numbers, by 1/d. With AVX-512 that is an approximation
 // to 14 bits and a step of Newton's method, which take less time than a division.
-func (f *function) inverse(d, one reg.VecVirtual) {
+func (f *function) inverses(d vectors, one reg.VecVirtual) {
 	if !f.wide {
-		VDIVPS(d, one, d)
+		for i := range d {
+			VDIVPS(d[i], one, d[i])
+		}
 		return
 	}
-	r := f.vec()
-	VRCP14PS(d, r)
-	VFNMADD213PS(one, r, d) // 1 − d·r
-	VFMADD213PS(r, r, d)    // r + r·(1 − d·r)
+	r := f.vecs(len(d))
+	for i := range d {
+		VRCP14PS(d[i], r[i])
+	}
+	for i := range d {
+		VFNMADD213PS(one, r[i], d[i]) // 1 − d·r
+	}
+	for i := range d {
+		VFMADD213PS(r[i], r[i], d[i]) // r + r·(1 − d·r)
+	}
+}
+
+// logistic returns s = σ(t·ln2) and, if asked, its derivative s·(1 − s), as logistic of internal/rowwise does. x has
+// the signs of t.
+func (f *function) logistic(t, x vectors, one reg.VecVirtual, slope bool) (s, ds vectors) {
+	e := f.powers(f.minus(t))
+	d := f.vecs(len(t))
+	for i := range t {
+		VADDPS(one, e[i], d[i])
+	}
+	f.inverses(d, one)
+	for i := range t {
+		VMULPS(d[i], e[i], e[i]) // σ(−|t|·ln2)
+	}
+	if slope {
+		ds = f.vecs(len(t))
+		for i := range t {
+			VMULPS(d[i], e[i], ds[i])
+		}
+	}
+	for i := range t {
+		VSUBPS(e[i], one, d[i])
+	}
+	f.choose(x, e, d)
+	return d, ds
 }
 
 // The constants of GELU, of internal/rowwise.
@@ -64,92 +193,155 @@ const (
 )
 
 // newGate returns σ(2u) and its derivative by 2u for clamped x.
-func (f *function) newGate() func(x reg.VecVirtual, slope bool) (s, ds reg.VecVirtual) {
-	l, c1, c3 := f.newLogistic(), f.constant(gelu1*math.Log2E), f.constant(gelu3*math.Log2E)
-	return func(x reg.VecVirtual, slope bool) (s, ds reg.VecVirtual) {
-		t := f.vec()
-		VMULPS(x, x, t)
-		t = f.horner(t, []operand.Op{c3, c1})
-		VMULPS(x, t, t)
-		return l.of(t, slope)
-	}
-}
-
-// factor and slope return what computes gelu's factor of z = x + bias, clamped
-// from below, and its derivative.
-func (r *rows) factor() func(z reg.VecVirtual) reg.VecVirtual {
-	high := r.constant(geluFlat)
-	gate := r.newGate()
-	return func(z reg.VecVirtual) reg.VecVirtual {
-		s, _ := gate(r.atMost(z, high), false)
-		return s
-	}
-}
-
-func (r *rows) slope() func(z reg.VecVirtual) reg.VecVirtual {
-	high, gate, c := r.constant(geluFlat), r.newGate(), r.constants(3*gelu3, gelu1)
-	return func(z reg.VecVirtual) reg.VecVirtual {
-		z = r.atMost(z, high)
-		s, ds := gate(z, true)
-		square := r.vec()
-		VMULPS(z, z, square)
-		VMULPS(z, ds, ds)
-		VFMADD231PS(r.horner(square, c), ds, s)
-		return s
-	}
-}
-
-func gelu(k kind) {
-	r := beginRows(k, "gelu", "func(dst, x, bias []T, stream bool)", nil, "dst", "x", "bias")
-	r.loadPacking()
-	r.streamed("dst")
-	low, of := r.constant(-geluFlat), r.factor
-	switch {
-	case k.bf16:
-		low, of = r.constant(-tableFlat), r.newTable("gelu", shortFactors)
-	case k.wide:
-		low, of = r.constant(-tableFlat), r.newTable("gelu32", factors)
-	}
-	factor := of()
-	r.pass("main", 1, func(u int) {
-		x, bias := r.fetch("x", u), r.get("bias", u)
-		each(x, func(v int, z reg.VecVirtual) { VADDPS(bias[v], z, z) })
-		for v := range x {
-			x[v] = r.atLeast(x[v], low)
-			VMULPS(factor(x[v]), x[v], x[v])
+func (f *function) newGate() func(x vectors, slope bool) (s, ds vectors) {
+	one := f.constant(1)
+	return func(x vectors, slope bool) (s, ds vectors) {
+		t := f.polynomials(f.squares(x), gelu3*math.Log2E, gelu1*math.Log2E)
+		for i := range x {
+			VMULPS(x[i], t[i], t[i])
 		}
-		r.put(x, "dst", u)
+		return f.logistic(t, x, f.register(one), slope)
+	}
+}
+
+// newSlope returns what computes gelu's factor of clamped x, and its derivative.
+func (f *function) newSlope() activation {
+	gate := f.newGate()
+	return func(x vectors) (s, slope vectors) {
+		s, ds := gate(x, true)
+		for i := range x {
+			VMULPS(x[i], ds[i], ds[i])
+		}
+		p := f.polynomials(f.squares(x), 3*gelu3, gelu1)
+		for i := range x {
+			VFMADD213PS(s[i], p[i], ds[i])
+		}
+		return s, ds
+	}
+}
+
+// activation computes the factor of clamped x, of which x·s is the activation, and the derivative of that, or one of the
+// two.
+type activation func(x vectors) (s, slope vectors)
+
+// factor and slope are activations that compute one of the two.
+func factor(of func(x vectors) vectors) activation {
+	return func(x vectors) (s, slope vectors) { return of(x), nil }
+}
+
+func slope(of func(x vectors) vectors) activation {
+	return func(x vectors) (s, slope vectors) { return nil, of(x) }
+}
+
+// by computes a for vectors that take turns, with AVX2 one after the other, for lack of registers.
+func (r *rows) by(a activation, x vectors) (s, slope vectors) {
+	if r.wide {
+		return a(x)
+	}
+	for i := range x {
+		one, other := a(x[i : i+1])
+		s, slope = append(s, one...), append(slope, other...)
+	}
+	return s, slope
+}
+
+// abreast is how many units the loops do together whose constants leave registers for that.
+func (r *rows) abreast() int {
+	if r.wide {
+		return 2
+	}
+	return 1
+}
+
+// geluFactors and geluSlopes return what computes gelu's factor of z = x + bias, clamped
+// from below, and its derivative, the bound, and how many units to do together.
+func (r *rows) geluFactors(short bool) (of activation, low operand.Op, group int) {
+	switch {
+	case !r.wide:
+		high, gate := r.constant(geluFlat), r.newGate()
+		return func(z vectors) (s, ds vectors) { return gate(r.atMosts(z, high), false) }, r.constant(-geluFlat), 1
+	case short:
+		return factor(r.newTable("gelu", shortFactors)), r.constant(-tableFlat), 2
+	}
+	return factor(r.newTable("gelu32", factors)), r.constant(-tableFlat), 1
+}
+
+func (r *rows) geluSlopes() (of activation, low operand.Op, group int) {
+	switch {
+	case !r.wide:
+		high, of := r.constant(geluFlat), r.newSlope()
+		return func(z vectors) (s, slope vectors) { return of(r.atMosts(z, high)) }, r.constant(-geluFlat), 1
+	case r.bf16:
+		return slope(r.newTable("geluSlope", shortSlopes)), r.constant(-tableFlat), 2
+	}
+	return slope(r.newTable("geluSlope32", slopes)), r.constant(-tableFlat), 1
+}
+
+// biased returns what lies in units of x, which come from memory, plus bias.
+func (r *rows) biased(us []int) vectors {
+	z, bias := r.fetches("x", us), r.gets("bias", us)
+	for i := range z {
+		VADDPS(bias[i], z[i], z[i])
+	}
+	return z
+}
+
+// activate emits a layer dst = z·factor(z).
+func (r *rows) activate(group int, low operand.Op, of activation) {
+	r.together("main", group, func(us []int) {
+		z := r.atLeasts(r.biased(us), low)
+		y, _ := r.by(of, z)
+		for i := range z {
+			VMULPS(y[i], z[i], y[i])
+		}
+		r.puts(y, "dst", us)
 	})
 	r.end()
 }
 
-func geluGrad(k kind) {
-	r := beginRows(k, "geluGrad", "func(dx []T, sums []float32, dy, x, bias []T, stream bool)", []string{"sums"},
+// activateGrad emits a layer dx = dy·slope(z), which adds dx to sums.
+func (r *rows) activateGrad(group int, low operand.Op, of activation) {
+	r.together("main", group, func(us []int) {
+		_, y := r.by(of, r.atLeasts(r.biased(us), low))
+		dy := r.fetches("dy", us)
+		for i := range y {
+			VMULPS(dy[i], y[i], y[i])
+		}
+		sums := r.gets("sums", us)
+		for i := range y {
+			VADDPS(y[i], sums[i], sums[i])
+		}
+		r.puts(sums, "sums", us)
+		r.puts(y, "dx", us)
+	})
+	r.end()
+}
+
+func beginActivation(k kind, name string) *rows {
+	r := beginRows(k, name, "func(dst, x, bias []T, stream bool)", nil, "dst", "x", "bias")
+	r.loadPacking()
+	r.streamed("dst")
+	return r
+}
+
+func beginActivationGrad(k kind, name string) *rows {
+	r := beginRows(k, name, "func(dx []T, sums []float32, dy, x, bias []T, stream bool)", []string{"sums"},
 		"dx", "sums", "dy", "x", "bias")
 	r.loadPacking()
 	r.streamed("dx")
-	low, of := r.constant(-geluFlat), r.slope
-	switch {
-	case k.bf16:
-		low, of = r.constant(-tableFlat), r.newTable("geluSlope", shortSlopes)
-	case k.wide:
-		low, of = r.constant(-tableFlat), r.newTable("geluSlope32", slopes)
-	}
-	slope := of()
-	r.pass("main", 1, func(u int) {
-		x, bias := r.fetch("x", u), r.get("bias", u)
-		each(x, func(v int, z reg.VecVirtual) { VADDPS(bias[v], z, z) })
-		for v := range x {
-			x[v] = slope(r.atLeast(x[v], low))
-		}
-		dy := r.fetch("dy", u)
-		each(x, func(v int, s reg.VecVirtual) { VMULPS(dy[v], s, s) })
-		total := r.get("sums", u)
-		each(total, func(v int, sum reg.VecVirtual) { VADDPS(x[v], sum, sum) })
-		r.put(total, "sums", u)
-		r.put(x, "dx", u)
-	})
-	r.end()
+	return r
+}
+
+func gelu(k kind) {
+	r := beginActivation(k, "gelu")
+	of, low, group := r.geluFactors(k.bf16)
+	r.activate(group, low, of)
+}
+
+func geluGrad(k kind) {
+	r := beginActivationGrad(k, "geluGrad")
+	of, low, group := r.geluSlopes()
+	r.activateGrad(group, low, of)
 }
 
 // The constants of erf GELU, of internal/rowwise.
@@ -162,97 +354,54 @@ var normalTail = []float32{
 	0.0235113259, 0.0110310866, -0.0492897332, -0.100837998, 0.0496571064, 0.565155149, -0.997355938, 0.5,
 }
 
-// polynomial evaluates a polynomial as horner does, with coefficients in memory also
-// for AVX-512, whose registers others need.
-func (f *function) polynomial(r reg.VecVirtual, coefficients []float32) reg.VecVirtual {
-	p := f.vec()
-	for i, c := range coefficients {
-		at := lanesOf(math.Float32bits(c))
-		switch {
-		case i == 0:
-			VBROADCASTSS(at, p)
-		case f.wide:
-			VFMADD213PS_BCST(at, r, p)
-		default:
-			VFMADD213PS(at, r, p)
-		}
-	}
-	return p
-}
-
 // newNormal returns what computes the normal distribution function of clamped x, and
 // e^(−x²/2), as normal of internal/rowwise does.
-func (f *function) newNormal() func(x reg.VecVirtual) (s, e reg.VecVirtual) {
-	power, one, sign := f.newPower2(-126), f.constant(1), f.constant(float32(math.Copysign(0, -1)))
-	exponent, scale := f.constant(-0.5*math.Log2E), f.constant(normalScale)
-	return func(x reg.VecVirtual) (s, e reg.VecVirtual) {
-		y, s := f.vec(), f.vec()
-		VMULPS(x, x, y)
-		VMULPS(exponent, y, y)
-		e = power.of(y)
-		one := f.register(one)
-		u, d := f.vec(), f.vec()
-		VORPS(sign, x, u)
-		VMOVAPS(one, d)
-		VFNMADD231PS(scale, u, d) // 1 + scale·|x|
-		f.inverse(d, one)
-		VSUBPS(d, one, u)
-		q := f.polynomial(u, normalTail)
-		VMULPS(e, q, q)
-		VSUBPS(q, one, s)
-		if f.wide {
-			negative := K()
-			VPMOVD2M(x, negative)
-			VMOVAPS(q, negative, s)
-		} else {
-			VBLENDVPS(x, q, s, s)
+func (f *function) newNormal() func(x vectors) (s, e vectors) {
+	unit := f.constant(1)
+	return func(x vectors) (s, e vectors) {
+		e = f.powers(f.times(f.squares(x), -0.5*math.Log2E))
+		one := f.register(unit)
+		u, d := f.minus(x), f.vecs(len(x))
+		for i := range x {
+			VMOVAPS(one, d[i])
+			f.withConstant(VFNMADD231PS, VFNMADD231PS_BCST, normalScale, u[i], d[i]) // 1 + scale·|x|
 		}
-		return s, e
+		f.inverses(d, one)
+		for i := range x {
+			VSUBPS(d[i], one, u[i])
+		}
+		q := f.polynomials(u, normalTail...)
+		for i := range x {
+			VMULPS(e[i], q[i], q[i])
+		}
+		for i := range x {
+			VSUBPS(q[i], one, d[i])
+		}
+		f.choose(x, q, d)
+		return d, e
 	}
 }
 
 func geluErf(k kind) {
-	r := beginRows(k, "geluErf", "func(dst, x, bias []T, stream bool)", nil, "dst", "x", "bias")
-	r.loadPacking()
-	r.streamed("dst")
+	r := beginActivation(k, "geluErf")
 	low, high, normal := r.constant(-geluFlat), r.constant(geluFlat), r.newNormal()
-	r.pass("main", 1, func(u int) {
-		x, bias := r.fetch("x", u), r.get("bias", u)
-		each(x, func(v int, z reg.VecVirtual) { VADDPS(bias[v], z, z) })
-		for v := range x {
-			x[v] = r.atLeast(x[v], low)
-			s, _ := normal(r.atMost(x[v], high))
-			VMULPS(s, x[v], x[v])
-		}
-		r.put(x, "dst", u)
-	})
-	r.end()
+	r.activate(r.abreast(), low, func(z vectors) (s, e vectors) { return normal(r.atMosts(z, high)) })
 }
 
 func geluErfGrad(k kind) {
-	r := beginRows(k, "geluErfGrad", "func(dx []T, sums []float32, dy, x, bias []T, stream bool)", []string{"sums"},
-		"dx", "sums", "dy", "x", "bias")
-	r.loadPacking()
-	r.streamed("dx")
-	low, high, c, normal := r.constant(-geluFlat), r.constant(geluFlat), r.constant(peak), r.newNormal()
-	r.pass("main", 1, func(u int) {
-		x, bias := r.fetch("x", u), r.get("bias", u)
-		each(x, func(v int, z reg.VecVirtual) { VADDPS(bias[v], z, z) })
-		for v := range x {
-			z := r.atMost(r.atLeast(x[v], low), high)
-			s, e := normal(z)
-			VMULPS(z, e, e)
-			VFMADD231PS(c, e, s)
-			x[v] = s
+	r := beginActivationGrad(k, "geluErfGrad")
+	low, high, normal := r.constant(-geluFlat), r.constant(geluFlat), r.newNormal()
+	r.activateGrad(r.abreast(), low, slope(func(z vectors) vectors {
+		z = r.atMosts(z, high)
+		s, e := normal(z)
+		for i := range z {
+			VMULPS(z[i], e[i], e[i])
 		}
-		dy := r.fetch("dy", u)
-		each(x, func(v int, s reg.VecVirtual) { VMULPS(dy[v], s, s) })
-		total := r.get("sums", u)
-		each(total, func(v int, sum reg.VecVirtual) { VADDPS(x[v], sum, sum) })
-		r.put(total, "sums", u)
-		r.put(x, "dx", u)
-	})
-	r.end()
+		for i := range z {
+			r.withConstant(VFMADD231PS, VFMADD231PS_BCST, peak, e[i], s[i])
+		}
+		return s
+	}))
 }
 
 // siluFlat bounds x where σ(x) is 0 or 1 in float32.
@@ -260,113 +409,93 @@ const siluFlat = 128
 
 // sigma returns what computes σ(x), and its derivative if asked, for x ≥
 // −siluFlat.
-func (r *rows) sigma(slope bool) func(x reg.VecVirtual) (s, ds reg.VecVirtual) {
+func (r *rows) sigma(slope bool) func(x vectors) (s, ds vectors) {
 	if r.bf16 {
 		return r.shortSigma(slope)
 	}
-	log2e, l := r.constant(math.Log2E), r.newLogistic()
-	return func(x reg.VecVirtual) (s, ds reg.VecVirtual) {
-		t := r.vec()
-		VMULPS(log2e, x, t)
-		return l.of(t, slope)
-	}
+	one := r.constant(1)
+	return func(x vectors) (s, ds vectors) { return r.logistic(r.times(x, math.Log2E), x, r.register(one), slope) }
+}
+
+// gated emits a layer dst = gate·factor(gate)·up.
+func gated(k kind, name string, of func(r *rows) (a activation, low operand.Op, group int)) {
+	r := beginRows(k, name, "func(dst, gate, up []T, stream bool)", nil, "dst", "gate", "up")
+	r.loadPacking()
+	r.streamed("dst")
+	activation, low, group := of(r)
+	r.together("main", group, func(us []int) {
+		z := r.atLeasts(r.fetches("gate", us), low)
+		y, _ := r.by(activation, z)
+		for i := range z {
+			VMULPS(y[i], z[i], y[i])
+		}
+		up := r.fetches("up", us)
+		for i := range y {
+			VMULPS(up[i], y[i], y[i])
+		}
+		r.puts(y, "dst", us)
+	})
+	r.end()
 }
 
 func siluMul(k kind) {
-	r := beginRows(k, "siluMul", "func(dst, gate, up []T, stream bool)", nil, "dst", "gate", "up")
+	gated(k, "siluMul", func(r *rows) (activation, operand.Op, int) {
+		return r.sigma(false), r.constant(-siluFlat), r.abreast()
+	})
+}
+
+func geluMul(k kind) {
+	gated(k, "geluMul", func(r *rows) (activation, operand.Op, int) { return r.geluFactors(false) })
+}
+
+// gatedGrad emits a layer dup = dy·z·s and dgate = dy·up·slope, of z, the clamped gate.
+func gatedGrad(k kind, name string, flat float32, of func(r *rows, high operand.Op) activation) {
+	r := beginRows(k, name, "func(dgate, dup, dy, gate, up []T, stream bool)", nil,
+		"dgate", "dup", "dy", "gate", "up")
 	r.loadPacking()
-	r.streamed("dst")
-	low, of := r.constant(-siluFlat), r.sigma(false)
-	r.pass("main", 1, func(u int) {
-		x := r.fetch("gate", u)
-		for v := range x {
-			z := r.atLeast(x[v], low)
-			s, _ := of(z)
-			VMULPS(z, s, x[v])
+	r.streamed("dgate", "dup")
+	low := r.constant(-flat)
+	slopes := of(r, r.constant(flat))
+	r.together("main", r.abreast(), func(us []int) {
+		z := r.atLeasts(r.fetches("gate", us), low)
+		s, slope := r.by(slopes, z)
+		for i := range z {
+			VMULPS(s[i], z[i], s[i])
 		}
-		up := r.fetch("up", u)
-		each(x, func(v int, y reg.VecVirtual) { VMULPS(up[v], y, y) })
-		r.put(x, "dst", u)
+		dy := r.fetches("dy", us)
+		for i := range s {
+			VMULPS(dy[i], s[i], s[i])
+		}
+		up := r.fetches("up", us)
+		for i := range up {
+			VMULPS(dy[i], up[i], up[i])
+		}
+		for i := range up {
+			VMULPS(slope[i], up[i], up[i])
+		}
+		r.puts(s, "dup", us)
+		r.puts(up, "dgate", us)
 	})
 	r.end()
 }
 
 func siluMulGrad(k kind) {
-	r := beginRows(k, "siluMulGrad", "func(dgate, dup, dy, gate, up []T, stream bool)", nil,
-		"dgate", "dup", "dy", "gate", "up")
-	r.loadPacking()
-	r.streamed("dgate", "dup")
-	low, high, of := r.constant(-siluFlat), r.constant(siluFlat), r.sigma(true)
-	r.pass("main", 1, func(u int) {
-		var silu, slope unit
-		x := r.fetch("gate", u)
-		for v := range x {
-			z := r.atLeast(x[v], low)
-			s, ds := of(z)
-			silu[v], slope[v] = r.vec(), s
-			VMULPS(z, s, silu[v])
-			VFMADD231PS(r.atMost(z, high), ds, s)
+	gatedGrad(k, "siluMulGrad", siluFlat, func(r *rows, high operand.Op) activation {
+		sigma := r.sigma(true)
+		return func(z vectors) (s, slope vectors) {
+			s, ds := sigma(z)
+			x := r.atMosts(z, high)
+			for i := range x {
+				VFMADD213PS(s[i], x[i], ds[i]) // ds·x + s
+			}
+			return s, ds
 		}
-		dy := r.fetch("dy", u)
-		up := r.fetch("up", u)
-		each(silu, func(v int, y reg.VecVirtual) { VMULPS(dy[v], y, y) })
-		each(up, func(v int, y reg.VecVirtual) {
-			VMULPS(dy[v], y, y)
-			VMULPS(slope[v], y, y)
-		})
-		r.put(silu, "dup", u)
-		r.put(up, "dgate", u)
 	})
-	r.end()
-}
-
-func geluMul(k kind) {
-	r := beginRows(k, "geluMul", "func(dst, gate, up []T, stream bool)", nil, "dst", "gate", "up")
-	r.loadPacking()
-	r.streamed("dst")
-	low, factor := r.constant(-geluFlat), r.factor()
-	r.pass("main", 1, func(u int) {
-		x := r.fetch("gate", u)
-		for v := range x {
-			x[v] = r.atLeast(x[v], low)
-			VMULPS(x[v], factor(x[v]), x[v])
-		}
-		up := r.fetch("up", u)
-		each(x, func(v int, y reg.VecVirtual) { VMULPS(up[v], y, y) })
-		r.put(x, "dst", u)
-	})
-	r.end()
 }
 
 func geluMulGrad(k kind) {
-	r := beginRows(k, "geluMulGrad", "func(dgate, dup, dy, gate, up []T, stream bool)", nil,
-		"dgate", "dup", "dy", "gate", "up")
-	r.loadPacking()
-	r.streamed("dgate", "dup")
-	low, high, gate, c := r.constant(-geluFlat), r.constant(geluFlat), r.newGate(), r.constants(3*gelu3, gelu1)
-	r.pass("main", 1, func(u int) {
-		var gelu, slope unit
-		x := r.fetch("gate", u)
-		for v := range x {
-			z := r.atLeast(x[v], low)
-			x := r.atMost(z, high)
-			s, ds := gate(x, true)
-			gelu[v], slope[v] = r.vec(), s
-			VMULPS(z, s, gelu[v])
-			square := r.vec()
-			VMULPS(x, x, square)
-			VMULPS(x, ds, ds)
-			VFMADD231PS(r.horner(square, c), ds, s)
-		}
-		dy := r.fetch("dy", u)
-		up := r.fetch("up", u)
-		each(gelu, func(v int, y reg.VecVirtual) { VMULPS(dy[v], y, y) })
-		each(up, func(v int, y reg.VecVirtual) {
-			VMULPS(dy[v], y, y)
-			VMULPS(slope[v], y, y)
-		})
-		r.put(gelu, "dup", u)
-		r.put(up, "dgate", u)
+	gatedGrad(k, "geluMulGrad", geluFlat, func(r *rows, high operand.Op) activation {
+		slope := r.newSlope()
+		return func(z vectors) (vectors, vectors) { return slope(r.atMosts(z, high)) }
 	})
-	r.end()
 }

@@ -109,10 +109,13 @@ type power2 struct {
 	coefficients []operand.Op
 }
 
+var power2Coefficients = []float32{
+	0.0001559467754900736, 0.001340664390501221, 0.009617692974894307, 0.05550310550995927, 0.24022652782876044, 0.6931472149680394, 1,
+}
+
 // newPower2 returns one that is 0 below low, −126 at least.
 func (f *function) newPower2(low float32) *power2 {
-	return &power2{f, f.constant(low), f.constants(0.0001559467754900736, 0.001340664390501221,
-		0.009617692974894307, 0.05550310550995927, 0.24022652782876044, 0.6931472149680394, 1)}
+	return &power2{f, f.constant(low), f.constants(power2Coefficients...)}
 }
 
 // of returns 2^x for x ≤ 128.

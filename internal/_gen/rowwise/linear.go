@@ -19,6 +19,20 @@ func add(k kind) {
 	r.end()
 }
 
+// addNext is add where memory has what is next elsewhere.
+func addNext(k kind) {
+	r := beginRows(k, "addNext", "func(dst, a, b, nextA, nextB []T, stream bool)", nil, "dst", "a", "b", "nextA", "nextB")
+	r.loadPacking()
+	r.streamed("dst")
+	r.pass("main", 1, func(u int) {
+		a, b := r.get("a", u), r.get("b", u)
+		r.prefetch("nextA", u, 0)
+		r.prefetch("nextB", u, 0)
+		r.put(each(a, func(v int, x reg.VecVirtual) { VADDPS(b[v], x, x) }), "dst", u)
+	})
+	r.end()
+}
+
 // addScaled has float32 sums that others read.
 func addScaled(k kind) {
 	r := beginRows(k, "addScaled", "func(acc []float32, x []T, alpha float32, nextAcc []float32, nextX []T)", []string{"acc", "nextAcc"},
@@ -94,6 +108,34 @@ func prefetch() {
 	RET()
 }
 
+// copyAround needs no arithmetic.
+func copyAround(wide bool) {
+	f := &function{wide: wide}
+	name := map[bool]string{false: "copyAroundAVX2", true: "copyAroundAVX512"}[wide]
+	TEXT(name, NOSPLIT, "func(dst, src, next *byte, n int)")
+	Pragma("noescape")
+	Doc(name + " copies n bytes, a multiple of 64, to dst, which is aligned to 64, around the caches, and fetches as many from next.")
+	dst, src := Load(Param("dst"), GP64()), Load(Param("src"), GP64())
+	next, left := Load(Param("next"), GP64()), Load(Param("n"), GP64())
+	Label("loop")
+	CMPQ(left, operand.U8(0))
+	JLE(operand.LabelRef("done"))
+	PREFETCHT1(operand.Mem{Base: next})
+	for at := 0; at < 64; at += f.width() {
+		v := f.vec()
+		VMOVUPS(operand.Mem{Base: src, Disp: at}, v)
+		VMOVNTPS(v, operand.Mem{Base: dst, Disp: at})
+	}
+	for _, p := range []reg.Register{dst, src, next} {
+		ADDQ(operand.U8(64), p)
+	}
+	SUBQ(operand.U8(64), left)
+	JMP(operand.LabelRef("loop"))
+	Label("done")
+	VZEROUPPER()
+	RET()
+}
+
 func axpby(wide bool) {
 	f := begin(wide, "axpby", "is axpby, on vectors.", "func(acc, x []float32, alpha, beta float32)", "acc", "x")
 	alpha, beta := f.scalar("alpha"), f.scalar("beta")
@@ -137,10 +179,15 @@ func dropout(k kind) {
 
 // rotate has float32 cosines and sines.
 func rotate(k kind) {
-	r := beginRows(k, "rotate", "func(a, b []T, cos, sin []float32, turn float32)", []string{"cos", "sin"}, "a", "b", "cos", "sin")
+	r := beginRows(k, "rotate", "func(a, b []T, cos, sin []float32, turn float32, heads, stride int)", []string{"cos", "sin"},
+		"cos", "sin", "a", "b")
 	r.inOrder = true
 	r.loadPacking()
-	turn := r.scalar("turn")
+	turn, heads, stride := r.scalar("turn"), Load(Param("heads"), GP64()), Load(Param("stride"), GP64())
+	SHLQ(operand.U8(map[bool]int{false: 2, true: 1}[k.bf16]), stride)
+	Label("head")
+	TESTQ(heads, heads)
+	JZ(operand.LabelRef("end"))
 	r.pass("main", 1, func(u int) {
 		a, b, cos, sin := r.fetch("a", u), r.fetch("b", u), r.get("cos", u), r.get("sin", u)
 		for v := range a {
@@ -156,6 +203,11 @@ func rotate(k kind) {
 		r.put(a, "a", u)
 		r.put(b, "b", u)
 	})
+	ADDQ(stride, r.ptr["a"])
+	ADDQ(stride, r.ptr["b"])
+	DECQ(heads)
+	JMP(operand.LabelRef("head"))
+	Label("end")
 	r.end()
 }
 
@@ -188,8 +240,8 @@ func rotatePairs(wide bool) {
 
 // rotatePairsBF16 has the first of each pair in one vector and the second in the
 // other. An item is a pair.
-func rotatePairsBF16() {
-	r := beginRows(kind{true, true}, "rotatePairs", "func(cos, sin []float32, x []T, turn float32)",
+func rotatePairsBF16(k kind) {
+	r := beginRows(k, "rotatePairs", "func(cos, sin []float32, x []T, turn float32)",
 		[]string{"cos", "sin"}, "cos", "sin", "x")
 	r.loadPacking()
 	turn := r.scalar("turn")

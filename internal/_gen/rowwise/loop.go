@@ -35,11 +35,16 @@ type function struct {
 
 // begin starts func name(slices ... []float32, scalars ... float32) results.
 func begin(wide bool, name, doc, signature string, slices ...string) *function {
-	f := &function{wide: wide, ptr: map[string]reg.GPVirtual{}}
 	set := "AVX2"
 	if wide {
 		set = "AVX512"
 	}
+	return beginSet(set, name, doc, signature, slices...)
+}
+
+// beginSet is begin for an instruction set.
+func beginSet(set, name, doc, signature string, slices ...string) *function {
+	f := &function{wide: set != "AVX2", ptr: map[string]reg.GPVirtual{}}
 	TEXT(name+set, NOSPLIT, signature)
 	Pragma("noescape")
 	Doc(name + set + " " + doc)

@@ -26,9 +26,11 @@ func main() {
 		scaleAbove(wide)
 		axpby(wide)
 		rotatePairs(wide)
+		copyAround(wide)
 	}
 	for _, k := range kinds {
 		add(k)
+		addNext(k)
 		addScaled(k)
 		gelu(k)
 		geluGrad(k)
@@ -44,8 +46,10 @@ func main() {
 		rmsNormGrad(k)
 		dropout(k)
 		rotate(k)
+		if k.bf16 {
+			rotatePairsBF16(k)
+		}
 	}
-	rotatePairsBF16()
 	maxRows()
 	exp2Rows(false)
 	exp2Rows(true)

@@ -9,12 +9,16 @@ import (
 	. "github.com/mmcloughlin/avo/build"
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
+
+	"github.com/snug-ml/snug/internal/_gen/gemm/avx512bf16"
 )
 
 // More immediates.
 const (
 	above   = operand.U8(6) // VPCMPUW: greater
 	differs = operand.U8(4) // VPCMPUW: not equal
+
+	subnormal = operand.U8(0x20) // VFPCLASSPS
 )
 
 // rows is a function over rows of float32 or, with AVX-512, of bfloat16. It
@@ -28,24 +32,37 @@ const (
 // in the last one, which may have fewer.
 type rows struct {
 	*function
-	bf16, inOrder bool
-	floats        map[string]bool // slices of float32
-	n             reg.GPVirtual   // elements
-	second        reg.GPVirtual   // the second vector's first element, in the tail
-	masks         [2]reg.Register // of the vectors in the tail
-	words         reg.OpmaskVirtual
-	pack          *packing
-	streams       reg.GPVirtual // not 0 to store around the caches, nil for never
-	labels        int
+	bf16     bool
+	converts bool // with the processor's instruction
+	inOrder  bool
+	floats   map[string]bool // slices of float32
+	n        reg.GPVirtual   // elements
+	second   reg.GPVirtual   // the second vector's first element, in the tail
+	masks    [2]reg.Register // of the vectors in the tail
+	words    reg.OpmaskVirtual
+	pack     *packing
+	streams  reg.GPVirtual // not 0 to store around the caches, nil for never
+	grouped  int           // units that the loop under construction does together
+	labels   int
 }
 
 // unit is two vectors.
 type unit [2]reg.VecVirtual
 
-// kind is an element type and an instruction set.
-type kind struct{ wide, bf16 bool }
+// kind is an element type and an instruction set: AVX2, AVX-512, or AVX-512 with its conversion to bfloat16.
+type kind struct{ wide, bf16, converts bool }
 
-var kinds = []kind{{false, false}, {true, false}, {true, true}}
+var kinds = []kind{{false, false, false}, {true, false, false}, {true, true, false}, {true, true, true}}
+
+func (k kind) set() string {
+	switch {
+	case k.converts:
+		return "AVX512BF16"
+	case k.wide:
+		return "AVX512"
+	}
+	return "AVX2"
+}
 
 // beginRows starts a function. T in the signature is the element type. Slices
 // named in floats are float32 in any case.
@@ -54,11 +71,11 @@ func beginRows(k kind, name, signature string, floats []string, order ...string)
 	if k.bf16 {
 		base, element = name+"BF16", "uint16"
 	}
-	r := &rows{bf16: k.bf16, floats: map[string]bool{}}
+	r := &rows{bf16: k.bf16, converts: k.converts, floats: map[string]bool{}}
 	for _, s := range floats {
 		r.floats[s] = true
 	}
-	r.function = begin(k.wide, base, "is "+name+", on vectors.", replaceType(signature, element), order...)
+	r.function = beginSet(k.set(), base, "is "+name+", on vectors.", replaceType(signature, element), order...)
 	r.n = r.left
 	r.left = GP64()
 	return r
@@ -100,11 +117,23 @@ func (r *rows) pass(name string, group int, body func(u int)) {
 	Label(next("Done"))
 }
 
+// together is pass for a body that gets the numbers of all units that it does.
+func (r *rows) together(name string, group int, body func(us []int)) {
+	var us []int
+	r.pass(name, group, func(u int) {
+		if us = append(us, u); r.tail || len(us) == r.grouped {
+			body(us)
+			us = nil
+		}
+	})
+}
+
 func (r *rows) units(label string, group int, next string, body func(u int)) {
 	n := operand.U32(group * r.unitLen())
 	Label(label)
 	CMPQ(r.left, n)
 	JLT(operand.LabelRef(next))
+	r.grouped = group
 	for u := range group {
 		body(u)
 	}
@@ -200,11 +229,38 @@ func (r *rows) get(slice string, u int) unit {
 	return x
 }
 
+// gets, fetches and puts do several units.
+func (r *rows) gets(slice string, us []int) (x vectors) {
+	for _, u := range us {
+		v := r.get(slice, u)
+		x = append(x, v[:]...)
+	}
+	return x
+}
+
+func (r *rows) fetches(slice string, us []int) (x vectors) {
+	for _, u := range us {
+		v := r.fetch(slice, u)
+		x = append(x, v[:]...)
+	}
+	return x
+}
+
+func (r *rows) puts(x vectors, slice string, us []int) {
+	for i, u := range us {
+		r.put(unit(x[2*i:]), slice, u)
+	}
+}
+
+// page is how many bytes before their use data are fetched from memory: a page, since the processor itself fetches ahead
+// within pages only.
+const page = 4096
+
 // fetch reads unit u of a slice that comes from memory, and fetches what comes
 // a while later.
 func (r *rows) fetch(slice string, u int) unit {
 	x := r.get(slice, u)
-	r.prefetch(slice, u, ahead)
+	r.prefetch(slice, u, page)
 	return x
 }
 
@@ -215,10 +271,10 @@ func (r *rows) prefetch(slice string, u, bytes int) {
 	}
 	at := r.place(slice, u, 0)
 	at.Disp += bytes
-	PREFETCHT0(at)
+	PREFETCHT1(at)
 	if r.wide && !r.half(slice) {
 		at.Disp += 64
-		PREFETCHT0(at)
+		PREFETCHT1(at)
 	}
 }
 
@@ -314,10 +370,31 @@ func (r *rows) when(flag reg.GPVirtual, body func()) {
 
 // packing holds the constants that bfloat16 needs.
 type packing struct {
-	upper            reg.VecVirtual    // the upper half of every word of 32 bits
+	upper    reg.VecVirtual // the upper half of every word of 32 bits
+	rounding rounding       // where the processor has no conversion
+	order    reg.VecVirtual // the even words before the odd ones
+	turns    reg.VecVirtual // words of both halves in turn
+}
+
+// rounding holds the constants of roundWords.
+type rounding struct {
 	odd, even        reg.OpmaskVirtual // words of 16 bits
 	one, half, nines reg.VecVirtual    // words of 1, 0x8000 and 0xfffe
-	order            reg.VecVirtual    // the even words before the odd ones
+}
+
+func wordsOf(x uint32) reg.VecVirtual {
+	v := ZMM()
+	VPBROADCASTD(lanesOf(x), v)
+	return v
+}
+
+func loadRounding() rounding {
+	p := rounding{odd: K(), even: K(), one: wordsOf(0x00010001), half: wordsOf(0x80008000), nines: wordsOf(0xfffefffe)}
+	bits := GP32()
+	MOVL(operand.U32(0xaaaaaaaa), bits)
+	KMOVD(bits, p.odd)
+	KNOTD(p.odd, p.even)
+	return p
 }
 
 // loadPacking loads the constants, before any loop.
@@ -325,35 +402,64 @@ func (r *rows) loadPacking() {
 	if !r.bf16 {
 		return
 	}
-	word := func(x uint32) reg.VecVirtual {
-		v := ZMM()
-		VPBROADCASTD(lanesOf(x), v)
-		return v
+	r.pack = &packing{upper: wordsOf(0xffff0000)}
+	if !r.converts {
+		r.pack.rounding = loadRounding()
 	}
-	r.pack = &packing{
-		upper: word(0xffff0000), odd: K(), even: K(),
-		one: word(0x00010001), half: word(0x80008000), nines: word(0xfffefffe),
-	}
-	bits := GP32()
-	MOVL(operand.U32(0xaaaaaaaa), bits)
-	KMOVD(bits, r.pack.odd)
-	KNOTD(r.pack.odd, r.pack.even)
-	if r.inOrder {
-		var words [16]uint32
-		for i := range 32 {
-			words[i/2] |= uint32(i%16*2+i/16) << (i % 2 * 16)
-		}
-		r.pack.order = ZMM()
-		VMOVDQU16(symbol("evenFirst", words[:]...), r.pack.order)
+	switch {
+	case r.inOrder:
+		r.pack.order = words("evenFirst", func(i int) int { return i%16*2 + i/16 })
+	case r.converts:
+		r.pack.turns = words("halvesInTurn", func(i int) int { return i%2*16 + i/2 })
 	}
 }
 
-// narrow rounds a unit to bfloat16, to nearest even, in vectors of words: the
-// upper halves of both vectors in turn, and the lower ones, which decide. A quiet
-// NaN stays as it is: only one of all ones would not by itself.
+// words returns a vector of 16-bit words.
+func words(name string, of func(i int) int) reg.VecVirtual {
+	var pairs [16]uint32
+	for i := range 32 {
+		pairs[i/2] |= uint32(of(i)) << (i % 2 * 16)
+	}
+	v := ZMM()
+	VMOVDQU16(symbol(name, pairs[:]...), v)
+	return v
+}
+
+// narrow rounds a unit to bfloat16, to nearest even.
 func (r *rows) narrow(x unit) reg.VecVirtual {
-	p := r.pack
-	low, high, t := ZMM(), ZMM(), ZMM()
+	words := ZMM()
+	if r.converts {
+		r.convert(x, words)
+	} else {
+		r.roundWords(x, r.pack.rounding, words)
+	}
+	return words
+}
+
+// convert is narrow by the processor's instruction, which takes subnormal numbers for 0: a unit with any is rounded
+// word by word.
+func (r *rows) convert(x unit, words reg.VecVirtual) {
+	r.labels++
+	normal, done := fmt.Sprintf("normal%d", r.labels), fmt.Sprintf("converted%d", r.labels)
+	first, second := K(), K()
+	VFPCLASSPSZ(subnormal, x[0], first)
+	VFPCLASSPSZ(subnormal, x[1], second)
+	KORTESTW(first, second)
+	JZ(operand.LabelRef(normal))
+	r.roundWords(x, loadRounding(), words)
+	JMP(operand.LabelRef(done))
+	Label(normal)
+	avx512bf16.Convert(x[0], x[1], words)
+	if !r.inOrder {
+		VPERMW(words, r.pack.turns, words)
+	}
+	Label(done)
+}
+
+// roundWords is narrow in vectors of words: the upper halves of both vectors in turn, and the lower ones, which decide. A
+// quiet NaN stays as it is: only one of all ones would not by itself.
+func (r *rows) roundWords(x unit, p rounding, high reg.VecVirtual) {
+	low, t := ZMM(), ZMM()
 	VPSRLD(operand.U8(16), x[0], high)
 	VMOVDQU16(x[1], p.odd, high)
 	VPSLLD(operand.U8(16), x[1], low)
@@ -366,9 +472,8 @@ func (r *rows) narrow(x unit) reg.VecVirtual {
 	VPCMPUW(above, p.half, low, number, up)
 	VPADDW(p.one, high, up, high)
 	if r.inOrder {
-		VPERMW(high, p.order, high)
+		VPERMW(high, r.pack.order, high)
 	}
-	return high
 }
 
 // keepUnit zeroes what lies beyond the end.

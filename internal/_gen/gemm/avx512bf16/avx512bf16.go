@@ -27,16 +27,8 @@ func VCVTNE2PS2BF16(low, high, dst reg.VecPhysical) {
 // encode writes an instruction of map 0F38, of 512 bits without a mask. prefix is 2 for F3 and 3 for F2.
 func encode(name string, prefix, opcode uint8, x, y, dst reg.VecPhysical) {
 	d, v, m := uint8(dst.ID().Index()), uint8(y.ID().Index()), uint8(x.ID().Index())
-	not := func(bit, shift uint8) uint8 { return (^bit & 1) << shift }
-	code := []uint8{
-		0x62,
-		not(d>>3, 7) | not(m>>4, 6) | not(m>>3, 5) | not(d>>4, 4) | 2, // R X B R', map 0F38
-		(^v&15)<<3 | 1<<2 | prefix,                                    // W0, v
-		2<<5 | not(v>>4, 3),                                           // 512 bits, v', no mask
-		opcode,
-		3<<6 | (d&7)<<3 | m&7,
-	}
+	code := bytes(prefix, opcode, m, v, d)
 	Comment(fmt.Sprintf("%s Z%d, Z%d, Z%d", name, m, v, d))
-	Instruction(&ir.Instruction{Opcode: "LONG", Operands: []operand.Op{operand.U32(binary.LittleEndian.Uint32(code))}})
+	Instruction(&ir.Instruction{Opcode: "LONG", Operands: []operand.Op{operand.U32(binary.LittleEndian.Uint32(code[:]))}})
 	Instruction(&ir.Instruction{Opcode: "WORD", Operands: []operand.Op{operand.U16(binary.LittleEndian.Uint16(code[4:]))}})
 }
