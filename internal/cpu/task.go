@@ -17,7 +17,7 @@ var helpers atomic.Int32
 // a pooled holder instead of a closure.
 //
 // The items of a loop are claimed in order by the caller and by goroutines
-// that end with the loop; which goroutine gets which item is not determined,
+// that end soon after the loop; which goroutine gets which item is not determined,
 // so an item must not depend on another. Results then do not depend on
 // GOMAXPROCS.
 type Task[A any] struct {
@@ -30,7 +30,10 @@ func NewTask[A any](body func(args *A, item int)) *Task[A] {
 	t := &Task[A]{body: body}
 	t.pool.New = func() any {
 		r := &run[A]{task: t}
-		r.helper = r.help
+		r.left.Lock()
+		r.inside.Store(closed)
+		r.job = r.help
+		r.helper = func() { serve(r.job) }
 		return r
 	}
 	return t
@@ -42,12 +45,16 @@ type run[A any] struct {
 	args   A
 	n      int64
 	next   atomic.Int64
-	wg     sync.WaitGroup
+	job    func() bool
 	helper func()
 	begin  time.Time // of a loop with helpers
 	cores  cores
 
-	failed  atomic.Bool // a helper has set failure, which the caller reads after wg
+	inside atomic.Int64 // helpers at work; closed is added when no other may begin
+	left   sync.Mutex   // locked, until the last of them has left after that
+	asleep atomic.Bool  // the caller waits for left
+
+	failed  atomic.Bool // a helper has set failure, which the caller reads when all have left
 	failure Failure
 }
 
@@ -70,13 +77,13 @@ func (t *Task[A]) Run(n int, args A) {
 		r.begin = time.Now()
 		r.cores.reset()
 		r.cores.claim()
+		r.inside.Store(0)
 		for ; want > 0 && borrow(); want-- {
-			r.wg.Add(1)
-			go r.helper()
+			summon(r.job, r.helper)
 		}
 	}
 	r.loop()
-	r.wg.Wait()
+	r.close()
 	if r.failed.Load() {
 		r.failure.Raise()
 	}
@@ -86,27 +93,76 @@ func (t *Task[A]) Run(n int, args A) {
 // unwinds, and gives r back.
 func (r *run[A]) end() {
 	r.stop()
-	r.wg.Wait()
+	r.close()
 	var zero A
 	r.args, r.failure = zero, Failure{} // keep no caller memory alive
 	r.failed.Store(false)
 	r.task.pool.Put(r)
 }
 
+// closed makes inside negative, however many helpers there are.
+const closed = -1 << 32
+
+// close lets no further helper begin, and waits for those at work, first with its core busy. A helper that
+// wakes late finds a closed door, or a later loop that it can help as well.
+func (r *run[A]) close() {
+	if r.inside.Load() < 0 || r.inside.Add(closed) == closed {
+		return
+	}
+	for begin := time.Now(); r.inside.Load() != closed; {
+		if time.Since(begin) > linger {
+			r.asleep.Store(true)
+			break
+		}
+	}
+	r.left.Lock()
+	r.asleep.Store(false)
+}
+
+// enter reports whether a helper may take items.
+func (r *run[A]) enter() bool {
+	for {
+		n := r.inside.Load()
+		if n < 0 {
+			return false
+		}
+		if r.inside.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// leave ends the work of a helper. It reports whether it did not wake the caller, who then continues on
+// this core.
+func (r *run[A]) leave() (others bool) {
+	asleep := r.asleep.Load()
+	if r.inside.Add(-1) != closed {
+		return true
+	}
+	r.left.Unlock()
+	return !asleep
+}
+
 // stop lets no further item begin.
 func (r *run[A]) stop() { r.next.Store(r.n) }
 
-func (r *run[A]) help() {
-	done := false
-	defer r.wg.Done()
+// help is what a helper does in a loop. It reports whether nobody wants its core now.
+func (r *run[A]) help() (free bool) {
+	if !r.enter() {
+		helpers.Add(-1)
+		return true
+	}
+	done, alone := false, false
+	defer func() { free = r.leave() && alone }()
 	defer helpers.Add(-1)
 	defer r.keep(&done)
-	if r.cores.claim() {
+	if alone = r.cores.claim(); alone {
 		r.loop()
 	} else {
-		r.loopAside()
+		alone = r.loopAside()
 	}
 	done = true
+	return
 }
 
 // keep is deferred by a helper. Unless the loop is done, it ends the loop of all and
@@ -126,15 +182,16 @@ func (r *run[A]) keep(done *bool) {
 // moves, which takes about 40 µs: a loop that has taken longer will likely be worth it.
 const worthMoving = 100 * time.Microsecond
 
-// loopAside is loop for a helper that shares its core, until it is worth moving.
-func (r *run[A]) loopAside() {
+// loopAside is loop for a helper that shares its core, until it is worth moving. It reports whether it moved.
+func (r *run[A]) loopAside() bool {
 	for time.Since(r.begin) < worthMoving {
 		if !r.one() {
-			return
+			return false
 		}
 	}
 	r.cores.move()
 	r.loop()
+	return true
 }
 
 func (r *run[A]) loop() {

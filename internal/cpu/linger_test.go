@@ -1,0 +1,70 @@
+package cpu
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Helpers that linger, end or wake late do every item of every loop once, whatever the pauses between loops.
+func TestLoopsAfterPauses(t *testing.T) {
+	for _, procs := range []int{1, 2, 3, 8} {
+		func() {
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
+			before := runtime.NumGoroutine()
+			var wg sync.WaitGroup
+			for seed := range uint64(3) {
+				wg.Go(func() {
+					rng := rand.New(rand.NewPCG(seed, 1))
+					for range 300 {
+						n := 1 + rng.IntN(40)
+						a := sumArgs{make([]int, n), make([]int, n)}
+						for i := range n {
+							a.in[i] = i
+						}
+						squares.Run(n, a)
+						for i, got := range a.out {
+							if got != i*i {
+								t.Errorf("item %d of %d: %d", i, n, got)
+							}
+						}
+						for pause, start := time.Duration(rng.Int64N(int64(3*linger))), time.Now(); time.Since(start) < pause; {
+						}
+					}
+				})
+			}
+			wg.Wait()
+			noHelpers(t, before)
+		}()
+	}
+}
+
+// A mailbox has one job for one helper; a helper that gets none goes away.
+func TestMailbox(t *testing.T) {
+	require.Nil(t, await())
+	started := make(chan bool, 1)
+	job := func() bool { return false }
+	summon(job, func() { started <- true })
+	require.True(t, <-started, "nobody waits")
+
+	got := make(chan func() bool)
+	for range 20 { // until the helper is there in time
+		go func() { got <- await() }()
+		for lingering.Load() == 0 {
+			runtime.Gosched()
+		}
+		summon(job, func() { started <- true })
+		if f := <-got; f != nil {
+			require.False(t, f())
+			require.Empty(t, started)
+			noHelpers(t, 1<<30)
+			return
+		}
+		<-started
+	}
+	t.Fatal("no helper waits long enough")
+}
