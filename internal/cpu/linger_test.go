@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -45,23 +46,24 @@ func TestLoopsAfterPauses(t *testing.T) {
 
 // A mailbox has one job for one helper; a helper that gets none goes away.
 func TestMailbox(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	require.Nil(t, await())
 	started := make(chan bool, 1)
 	job := func() bool { return false }
 	summon(job, func() { started <- true })
 	require.True(t, <-started, "nobody waits")
 
-	got := make(chan func() bool)
-	for range 20 { // until the helper is there in time
+	for range 1000 { // until a helper is there in time
+		got := make(chan func() bool, 1)
 		go func() { got <- await() }()
-		for lingering.Load() == 0 {
+		for lingering.Load() == 0 && len(got) == 0 {
 			runtime.Gosched()
 		}
 		summon(job, func() { started <- true })
 		if f := <-got; f != nil {
 			require.False(t, f())
 			require.Empty(t, started)
-			noHelpers(t, 1<<30)
+			noHelpers(t, math.MaxInt)
 			return
 		}
 		<-started
