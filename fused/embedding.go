@@ -174,7 +174,7 @@ var embeddingTask = cpu.NewTask(func(j *embeddingJob, item int) {
 	}
 })
 
-// soon returns the row that is likely to be read from memory next but few, or the last.
+// soon returns the row that is read about a page after number i, or the last.
 func (j *embeddingJob) soon(rows []int32, i int) int {
 	return int(rows[min(i+pageRows(j.out, j.cols), len(rows)-1)])
 }
