@@ -109,7 +109,7 @@ var forwardTask = cpu.NewTask(func(j *forwardJob, item int) {
 	scratch := arena(*buf)
 	f := forwardTile{job: j, seen: newBlock(&scratch, blockQ)}
 	f.scorer = newScorer(&scratch, c, &seq, h)
-	f.keyPanels = newKeyPanels(&scratch, c, j.q.DType(), q1-q0)
+	f.keyPanels = newKeyPanels(&scratch, c, j.q.DType(), seq.nq) // not by the item: its queries depend on GOMAXPROCS
 	f.keys, f.values = scratch.tile(tileK, c.Dim), scratch.tile(tileK, c.DimV)
 	f.scoreTile = scratch.tile(scoreRows, tileK)
 	var tiles [maxGroup]queryTile

@@ -14,7 +14,8 @@ import (
 // Linux wakes a thread that slept on the core of the one that wakes it, when both ran there last, and it
 // has stopped to look for idle cores since all were busy a moment ago. Calls of a few milliseconds
 // then share one core, call after call, while the other is idle: on two cores of a Zen 4, after a pause of
-// 150 ms, 1.00 cores worked in calls of 2 ms, and 1.8 do with this.
+// 150 ms, 1.00 cores worked in calls of 2 ms, and 1.8 do with this. A moved thread keeps to the cores of that time,
+// also when the process may use more of them later.
 type cores struct {
 	taken [maxCores / 64]atomic.Uint64
 }
