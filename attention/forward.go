@@ -215,7 +215,7 @@ func (f *forwardTile) loadKeys(k0, k1 int) {
 func (f *forwardTile) add(t *queryTile, k0 int) {
 	w, c := &f.seen, f.c
 	row, rows, from, to := w.lo-t.q0, w.hi-w.lo, w.from-k0, w.to-k0
-	before, above := f.align(from), 0 // columns and rows of products before those of the block
+	before, above := f.align(from), 0 // columns before the block's and rows above them, which the products have too
 	if f.pairs {
 		above = row % panel
 		f.scorePairs(f.scoreTile, t.panels, row-above, above+rows, from-before, to)

@@ -60,7 +60,7 @@ func TestLimitsAreNotZero(t *testing.T) {
 	require.Regexp(t, `(?m)^  FMA go  .* GFLOP/s\n(.*\n)*  1:0  +64 KiB .* GB/s\n(.*\n)*  1:1  +1 MiB +1000000000 GB/s$`, out.String())
 }
 
-// newDeviceless is a machine of which only sizes count.
+// newDeviceless returns a machine without a device. It serves to test sizes.
 func newDeviceless() *machine {
 	return &machine{largest: largest, measure: func(traffic) float64 { return 1 }, bandwidths: map[traffic]measured{}}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // vectors take turns, instruction by instruction: the arithmetic of one waits for itself most of the time, and
-// processors do not look far enough ahead to find that of the next.
+// a processor does not look far enough ahead to begin with the next vector meanwhile.
 type vectors []reg.VecVirtual
 
 func (f *function) vecs(n int) vectors {

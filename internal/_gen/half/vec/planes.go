@@ -83,7 +83,8 @@ func Transposed() reg.VecVirtual {
 
 var permutations = map[string]Mem{}
 
-// Permutation returns a register of indices of so many bytes, which functions of a file share by its name.
+// Permutation returns a register that holds the indices of a permutation, of size bytes each. Functions of a file that
+// use the same name share one table.
 func Permutation(name string, size int, index func(i int) int) reg.VecVirtual {
 	at, ok := permutations[name]
 	if !ok {

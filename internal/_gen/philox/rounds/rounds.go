@@ -1,6 +1,6 @@
 // Package rounds emits the rounds of Philox4x32-10 on vectors. A 64-bit lane holds one
 // word of one block in its lower half; VPMULUDQ multiplies those halves to 64
-// bits, of which a shuffle takes the high word: shifts would wait for the port
+// bits. A shuffle takes the high word of a product, since shifts use the port
 // of the multiplications.
 package rounds
 
