@@ -13,9 +13,18 @@ import (
 // computed for a chunk of rows at a time so that the logits of all rows never
 // exist. For row i of x with the target class t and the weight ω
 //
-//	z = x[i]·wᵀ
+//	z = x[i]·wᵀ + Bias
 //	z ← Cap·tanh(z/Cap)                        with a Cap
-//	loss[i] = ω·(log Σ exp(z[j]) − z[t])
+//	z ← z/Temperature                          with a Temperature
+//	lse = log Σ exp(z[j])
+//	loss[i] = ω·(lse − z[t])
+//
+// With Smoothing the target is not one class: z[t] becomes (1−Smoothing)·z[t] + Smoothing·mean(z).
+// With ZLoss the loss has the further term ω·ZLoss·lse².
+//
+// [LogProbs] and [LogProbsBackward] use the same layer for losses that a caller computes from the
+// log-probabilities of targets, [Distill] and [DistillBackward] for the divergence from another
+// model.
 //
 // A negative target, such as the −1 of nanoGPT or the −100 of PyTorch, is
 // ignored: its row has no loss and a zero gradient. A NaN in such a row of x
@@ -66,12 +75,26 @@ type CrossEntropy struct {
 	// Cap, unless 0, caps the logits, as final_logit_softcapping does in Gemma 2. It may be 2^-100
 	// to 2^100.
 	Cap float32
+	// Temperature, unless 0, divides the logits. It may be 2^-100 to 2^100.
+	Temperature float32
+	// Bias, unless empty, has an element for each class, of the type of x and w. DBias, unless
+	// empty, is float32 and receives its gradient as dw does: ← applies into, in every function
+	// that computes gradients.
+	Bias, DBias snug.View
+	// Smoothing, from 0 to 1, is the share of the target's probability that all classes have in
+	// equal parts: label smoothing, after Szegedy et al., "Rethinking the Inception Architecture
+	// for Computer Vision" (2016), as torch's label_smoothing.
+	Smoothing float32
+	// ZLoss, 0 or more, is the factor of the squares of lse in the loss, which keep the logits
+	// from drifting: 1e-4 in Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways"
+	// (2022).
+	ZLoss float32
 	// Weights, unless nil, has for each row the factor of its loss and so of its gradients, finite
 	// and 0 or more. A call reads it, and keeps it no longer.
 	Weights []float32
 }
 
-// Loss is the cross-entropy, in nats, of the rows that have a target.
+// Loss is the loss, in nats, of the rows that have a target.
 type Loss struct {
 	Sum     float64 // over rows that are not ignored, each times its weight
 	Targets int     // the number of those rows
@@ -104,21 +127,39 @@ const (
 )
 
 // WorkspaceLen returns the workspace for rows rows, in float32 elements. With n = min(Chunk, rows)
-// it is n·(Vocab+1) where Tile has all classes: the logits and the losses. Else it is
-// n·(Tile+Cols+5): the logits, sums of dx, statistics and losses. It is 0 when c is not valid.
+// it is n·(Vocab+5) where Tile has all classes: the logits, statistics and the losses. Else it is
+// n·(Tile+Cols+5), with sums of dx. It is 0 when c is not valid.
 func (c CrossEntropy) WorkspaceLen(rows int) int {
 	if rows <= 0 || !c.valid() {
 		return 0
 	}
-	row := 1 + min(c.Vocab, math.MaxInt-1)
-	if tile := c.tile(); tile < c.Vocab {
-		row = 1 + statsLen + min(c.Cols, math.MaxInt-1-statsLen-tile) + tile
+	return product(c.chunk(rows), c.rowLen())
+}
+
+// rowLen returns the workspace of a row, and MaxInt where that overflows.
+func (c CrossEntropy) rowLen() int {
+	tile := c.tile()
+	row := 1 + statsLen + min(tile, math.MaxInt-1-statsLen)
+	if tile < c.Vocab {
+		row += min(c.Cols, math.MaxInt-row)
 	}
-	return product(c.chunk(rows), row)
+	return row
 }
 
 func (c CrossEntropy) valid() bool {
-	return c.Vocab >= 1 && c.Cols >= 1 && c.Chunk >= 0 && c.Tile >= 0 && (c.Cap == 0 || c.Cap >= 0x1p-100 && c.Cap <= 0x1p100)
+	return c.Vocab >= 1 && c.Cols >= 1 && c.Chunk >= 0 && c.Tile >= 0 && inRange(c.Cap) && inRange(c.Temperature) &&
+		c.Smoothing >= 0 && c.Smoothing <= 1 && c.ZLoss >= 0 && c.ZLoss <= math.MaxFloat32
+}
+
+// inRange reports whether a divisor of logits is 0, for none, or such that float32 has its inverse.
+func inRange(x float32) bool { return x == 0 || x >= 0x1p-100 && x <= 0x1p100 }
+
+// scale returns what the logits are multiplied by last.
+func (c CrossEntropy) scale() float32 {
+	if c.Temperature == 0 {
+		return 1
+	}
+	return 1 / c.Temperature
 }
 
 // chunk returns the number of rows in a chunk of rows rows.
@@ -186,66 +227,57 @@ func CrossEntropyBackward[V snug.Vector, G, L snug.Vector32](c CrossEntropy, dx 
 
 func (c CrossEntropy) loss(x, w snug.View, targets []int32, ws snug.View) (Loss, error) {
 	const op = "CrossEntropyLoss"
-	if err := c.check(op); err != nil {
-		return Loss{}, err
-	}
-	if err := checkFloats(op, operand{"x", x}, operand{"w", w}); err != nil {
-		return Loss{}, err
-	}
-	if err := checkF32(op, operand{"ws", ws}); err != nil {
-		return Loss{}, err
-	}
-	if err := c.checkInputs(op, x, w, targets, ws); err != nil {
-		return Loss{}, err
-	}
-	dev, err := commonDevice(op, x, w, ws)
-	if err != nil {
-		return Loss{}, err
-	}
-	return launchLoss(dev, crossEntropyJob{x: x, w: w, ws: ws, config: c}, targets)
+	job := crossEntropyJob{head: head{config: c, x: x, w: w}, ws: ws}
+	return job.launch(op, targets)
 }
 
 func (c CrossEntropy) backward(dx, dw, x, w snug.View, targets []int32, gradScale float32, into snug.Into, ws snug.View) (Loss, error) {
 	const op = "CrossEntropyBackward"
+	job := crossEntropyJob{head: head{config: c, dx: dx, dw: dw, x: x, w: w, into: into}, ws: ws, gradients: true, gradScale: gradScale}
+	return job.launch(op, targets)
+}
+
+// launch checks the operands, runs the job and waits for its loss.
+func (j crossEntropyJob) launch(op string, targets []int32) (Loss, error) {
+	c := j.config
 	if err := c.check(op); err != nil {
 		return Loss{}, err
 	}
-	if err := checkFinite(op, "gradScale", gradScale); err != nil {
+	if !j.gradients {
+		j.config.DBias = snug.View{}
+	} else if err := j.checkGradients(op, j.gradScale); err != nil {
 		return Loss{}, err
 	}
-	into, err := resolve(op, into)
+	if err := j.checkTypes(op, j.gradients); err != nil {
+		return Loss{}, err
+	}
+	if err := checkF32(op, operand{"ws", j.ws}); err != nil {
+		return Loss{}, err
+	}
+	if err := j.checkLens(op, len(targets), j.gradients); err != nil {
+		return Loss{}, err
+	}
+	if err := checkWorkspace(op, j.ws, c.WorkspaceLen(len(targets))); err != nil {
+		return Loss{}, err
+	}
+	if err := c.checkWeights(op, len(targets), "targets"); err != nil {
+		return Loss{}, err
+	}
+	if err := checkIndices(op, "targets", targets, "w", c.Vocab, true); err != nil {
+		return Loss{}, err
+	}
+	dev, err := commonDevice(op, j.dx, j.dw, j.x, j.w, c.Bias, j.config.DBias, j.ws)
 	if err != nil {
 		return Loss{}, err
 	}
-	if err := checkFloats(op, operand{"x", x}, operand{"dx", dx}, operand{"w", w}); err != nil {
-		return Loss{}, err
-	}
-	if err := checkF32(op, operand{"dw", dw}, operand{"ws", ws}); err != nil {
-		return Loss{}, err
-	}
-	if err := c.checkInputs(op, x, w, targets, ws); err != nil {
-		return Loss{}, err
-	}
-	if err := checkMatrix(op, len(targets), c.Cols, operand{"dx", dx}); err != nil {
-		return Loss{}, err
-	}
-	if dw.Len() > 0 {
-		if err := checkMatrix(op, c.Vocab, c.Cols, operand{"dw", dw}); err != nil {
-			return Loss{}, err
-		}
-	}
-	dev, err := commonDevice(op, dx, dw, x, w, ws)
-	if err != nil {
-		return Loss{}, err
-	}
-	job := crossEntropyJob{dx: dx, dw: dw, x: x, w: w, ws: ws, config: c, gradients: true, gradScale: gradScale, into: into}
-	return launchLoss(dev, job, targets)
+	return launchLoss(dev, j, targets)
 }
 
 func (c CrossEntropy) check(op string) error {
 	if !c.valid() {
-		return fmt.Errorf("fused: %s: Vocab %d, Cols %d, Chunk %d, Tile %d, want at least 1, 1, 0 and 0; Cap %v, want 0 or 2^-100 to 2^100: %w",
-			op, c.Vocab, c.Cols, c.Chunk, c.Tile, c.Cap, snug.ErrConfig)
+		return fmt.Errorf("fused: %s: Vocab %d, Cols %d, Chunk %d, Tile %d, want at least 1, 1, 0 and 0; Cap %v, Temperature %v, "+
+			"want 0 or 2^-100 to 2^100; Smoothing %v, want 0 to 1; ZLoss %v, want 0 or more: %w",
+			op, c.Vocab, c.Cols, c.Chunk, c.Tile, c.Cap, c.Temperature, c.Smoothing, c.ZLoss, snug.ErrConfig)
 	}
 	for i, x := range c.Weights {
 		if !(x >= 0 && x <= math.MaxFloat32) {
@@ -255,20 +287,12 @@ func (c CrossEntropy) check(op string) error {
 	return nil
 }
 
-func (c CrossEntropy) checkInputs(op string, x, w snug.View, targets []int32, ws snug.View) error {
-	if err := checkMatrix(op, len(targets), c.Cols, operand{"x", x}); err != nil {
-		return err
+// checkWeights reports weights that are not as many as the rows, which what names.
+func (c CrossEntropy) checkWeights(op string, rows int, what string) error {
+	if c.Weights != nil && len(c.Weights) != rows {
+		return fmt.Errorf("fused: %s: Weights has %d elements, want one for each of %d %s: %w", op, len(c.Weights), rows, what, snug.ErrShape)
 	}
-	if err := checkMatrix(op, c.Vocab, c.Cols, operand{"w", w}); err != nil {
-		return err
-	}
-	if err := checkWorkspace(op, ws, c.WorkspaceLen(len(targets))); err != nil {
-		return err
-	}
-	if c.Weights != nil && len(c.Weights) != len(targets) {
-		return fmt.Errorf("fused: %s: Weights has %d elements, want one for each of %d targets: %w", op, len(c.Weights), len(targets), snug.ErrShape)
-	}
-	return checkIndices(op, "targets", targets, "w", c.Vocab, true)
+	return nil
 }
 
 // launchLoss runs the job on dev and waits for its loss.

@@ -255,7 +255,7 @@ func TestNoMemoryForIndices(t *testing.T) {
 	dev, err := snug.Open("scarce:0")
 	require.NoError(t, err)
 	scarceDevice.left = 3
-	x, w, ws := arrayOf(t, dev, []float32{0, 0}), arrayOf(t, dev, []float32{1, 2}), arrayOf(t, dev, make([]float32, 6))
+	x, w, ws := arrayOf(t, dev, []float32{0, 0}), arrayOf(t, dev, []float32{1, 2}), arrayOf(t, dev, make([]float32, 14))
 	before, _, err := dev.Memory()
 	require.NoError(t, err)
 	ids, none, c := []int32{0, 1}, snug.Array[float32]{}, CrossEntropy{Vocab: 2, Cols: 1}

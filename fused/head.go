@@ -1,0 +1,214 @@
+package fused
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gemm"
+	"github.com/snug-ml/snug/internal/half"
+)
+
+// head is the linear layer of [CrossEntropy] under way: a chunk of rows and a tile of classes at a time.
+type head struct {
+	config       CrossEntropy
+	dx, dw, x, w snug.View // without gradients dx and dw are empty; dw may be
+	into         snug.Into // of dw and of config.DBias
+}
+
+func (h *head) operands(yield func(*driver.Mem)) {
+	for _, v := range []*snug.View{&h.dx, &h.dw, &h.x, &h.w, &h.config.Bias, &h.config.DBias} {
+		yield(device.Mem(v))
+	}
+}
+
+// checkGradients checks the factors of gradients, and replaces an Alpha of 0 by its default.
+func (h *head) checkGradients(op string, gradScale float32) error {
+	if err := checkFinite(op, "gradScale", gradScale); err != nil {
+		return err
+	}
+	into, err := resolve(op, h.into)
+	h.into = into
+	return err
+}
+
+func (h *head) checkTypes(op string, backward bool) error {
+	floats := []operand{{"x", h.x}, {"dx", h.dx}, {"w", h.w}, {"Bias", h.config.Bias}}
+	if err := checkFloats(op, floats...); err != nil {
+		return err
+	}
+	if !backward {
+		return nil
+	}
+	return checkF32(op, operand{"dw", h.dw}, operand{"DBias", h.config.DBias})
+}
+
+func (h *head) checkLens(op string, rows int, backward bool) error {
+	c := h.config
+	if err := checkMatrix(op, rows, c.Cols, operand{"x", h.x}); err != nil {
+		return err
+	}
+	if err := checkMatrix(op, c.Vocab, c.Cols, operand{"w", h.w}); err != nil {
+		return err
+	}
+	if c.Bias.Len() > 0 {
+		if err := checkLen(op, c.Vocab, operand{"Bias", c.Bias}); err != nil {
+			return err
+		}
+	}
+	if !backward {
+		return nil
+	}
+	if err := checkMatrix(op, rows, c.Cols, operand{"dx", h.dx}); err != nil {
+		return err
+	}
+	if h.dw.Len() > 0 {
+		if err := checkMatrix(op, c.Vocab, c.Cols, operand{"dw", h.dw}); err != nil {
+			return err
+		}
+	}
+	if c.DBias.Len() > 0 {
+		return checkLen(op, c.Vocab, operand{"DBias", c.DBias})
+	}
+	return nil
+}
+
+// tile is a part of the logits: rows from row on, classes from class on.
+type tile struct{ row, rows, class, classes int }
+
+// tiles calls f for the tiles of rows lo to hi-1.
+func (h *head) tiles(lo, hi int, f func(tile)) {
+	for at := 0; at < h.config.Vocab; at += h.config.tile() {
+		f(h.tileAt(lo, hi, at))
+	}
+}
+
+func (h *head) tileAt(lo, hi, class int) tile {
+	return tile{lo, hi - lo, class, min(h.config.tile(), h.config.Vocab-class)}
+}
+
+// headSpace is the workspace of a chunk of rows.
+type headSpace struct {
+	logits snug.View // of a tile
+	dx     snug.View // the sum over tiles, which dx cannot hold: it may be x, or of 16 bits; empty with one tile
+	losses snug.View
+	stats  snug.View
+}
+
+func (h *head) space(ws snug.View, rows int) headSpace {
+	at := 0
+	take := func(n int) snug.View {
+		v := span(ws, at, rows*n)
+		at += rows * n
+		return v
+	}
+	s := headSpace{logits: take(h.config.tile())}
+	if h.config.tile() < h.config.Vocab {
+		s.dx = take(h.config.Cols)
+	}
+	s.losses, s.stats = take(1), take(statsLen)
+	return s
+}
+
+// rowsOf returns n rows of x, dx, w or dw.
+func (h *head) rowsOf(v snug.View, lo, n int) gemm.Matrix {
+	cols := h.config.Cols
+	return gemm.Matrix{Data: span(v, lo*cols, n*cols), Stride: cols}
+}
+
+// alpha is the factor of the products: Temperature's, unless the cap comes first.
+func (h *head) alpha() float32 {
+	if h.config.Cap != 0 {
+		return 1
+	}
+	return h.config.scale()
+}
+
+// multiply computes the products of a tile, which logitArgs.finish makes logits of.
+func (h *head) multiply(t tile, logits snug.View) {
+	x, w := h.rowsOf(h.x, t.row, t.rows), h.rowsOf(h.w, t.class, t.classes)
+	gemm.Mul(t.rows, t.classes, h.config.Cols, h.alpha(), x, transposed(w), 0, gemm.Matrix{Data: logits, Stride: t.classes})
+}
+
+// logitsOf returns the arguments that finish a tile's logits and make gradients of them.
+func (h *head) logitsOf(t tile, logits snug.View) logitArgs {
+	return logitArgs{
+		logits: logits.Float32s(), rows: t.rows, vocab: t.classes, from: t.class, bias: h.config.Bias,
+		limit: h.config.Cap, scale: h.config.scale(), narrow: h.narrow(),
+	}
+}
+
+// spread adds the gradients of a tile's logits to the gradients of the layer. beta is Beta for what sums over rows. dx
+// comes last, because it may take the place of x.
+func (h *head) spread(t tile, s headSpace, beta float32) {
+	cols := h.config.Cols
+	z := gemm.Matrix{Data: s.logits, Stride: t.classes}
+	if h.narrow() {
+		z = gemm.Matrix{Data: bfloat16s(s.logits.Float32s()), Stride: 2 * t.classes}
+	}
+	if h.config.DBias.Len() > 0 {
+		into := snug.Into{Alpha: h.into.Alpha, Beta: beta}
+		a := biasGradArgs{z.Data, z.Stride, t.rows, span(h.config.DBias, t.class, t.classes).Float32s(), into}
+		biasGradTask.Run(cpu.Chunks(t.classes, columnBlock), a)
+	}
+	if h.dw.Len() > 0 {
+		x, dw := h.rowsOf(h.x, t.row, t.rows), h.rowsOf(h.dw, t.class, t.classes)
+		gemm.Mul(t.classes, cols, t.rows, h.into.Alpha, transposed(z), x, beta, dw)
+	}
+	dx, old := h.rowsOf(h.dx, t.row, t.rows), float32(0)
+	if s.dx.Len() > 0 {
+		dx, old = gemm.Matrix{Data: s.dx, Stride: cols}, float32(min(t.class, 1)) // later tiles add
+	}
+	gemm.Mul(t.rows, cols, t.classes, 1, z, h.rowsOf(h.w, t.class, t.classes), old, dx)
+}
+
+// store rounds the sum of dx over the tiles, if there are several.
+func (h *head) store(lo, hi int, s headSpace) {
+	if s.dx.Len() == 0 {
+		return
+	}
+	cols := h.config.Cols
+	storeTask.Run(cpu.Chunks(hi-lo, itemRows(cols)), storeArgs{span(h.dx, lo*cols, (hi-lo)*cols), s.dx.Float32s(), cols})
+}
+
+// narrow says whether the gradients of the logits are rounded to bfloat16, the
+// type of the other factor.
+func (h *head) narrow() bool { return h.dx.Len() > 0 && h.w.DType() == snug.BF16 && gemm.HasPairs() }
+
+func transposed(m gemm.Matrix) gemm.Matrix {
+	m.Trans = !m.Trans
+	return m
+}
+
+// biasGradArgs are gradients of logits, rows of stride elements, and where the sums of their columns go.
+type biasGradArgs struct {
+	z            snug.View
+	stride, rows int
+	dbias        []float32
+	into         snug.Into
+}
+
+var biasGradTask = cpu.NewTask(func(a *biasGradArgs, item int) {
+	lo, hi := cpu.Chunk(len(a.dbias), columnBlock, item)
+	buf := scratch.Get(2 * (hi - lo))
+	defer scratch.Put(buf)
+	total := cut(buf, 0, hi-lo)
+	clear(total)
+	for r := range a.rows {
+		row := load(cut(buf, 1, hi-lo), a.z, r*a.stride+lo)
+		addInto(snug.Into{Alpha: 1, Beta: 1}, total, row)
+	}
+	addInto(a.into, a.dbias[lo:hi], total)
+})
+
+// storeArgs are rows of float32 and where they go.
+type storeArgs struct {
+	to   snug.View
+	from []float32
+	cols int
+}
+
+var storeTask = cpu.NewTask(func(a *storeArgs, item int) {
+	lo, hi := cpu.Chunk(len(a.from)/a.cols, itemRows(a.cols), item)
+	half.Store(a.to, lo*a.cols, a.from[lo*a.cols:hi*a.cols])
+})

@@ -1,0 +1,118 @@
+package fused
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+)
+
+// LogProbs computes, for each row of x, the log-probabilities of some classes and the logarithm of
+// the sum of the exponentials of all logits, without keeping the logits. Losses of preferences
+// (DPO), of policies (PPO, GRPO) and of distillation from the k most probable classes of another
+// model are functions of the log-probabilities; [LogProbsBackward] takes their derivatives. With
+// the logits z of row i, as [CrossEntropy] defines them,
+//
+//	lse[i] = log Σ exp(z[j])
+//	logp[i][k] = z[t] − lse[i]      with t = targets[i][k]
+//
+// A negative target is ignored: its logp is 0, and [LogProbsBackward] does not read its derivative.
+//
+// Shapes: x [rows, Cols]; w [Vocab, Cols]; targets [rows, K] for any K, of which only the length
+// counts, and logp as targets; lse [rows]; ws at least c.WorkspaceLen(rows) elements. c may have no
+// Weights, Smoothing or ZLoss. A target of Vocab or more gives an error that wraps [snug.ErrShape]
+// and names its index.
+//
+// Accuracy: an element is rounded once, after the rounding of the logits. A row with a NaN among its
+// logits, or whose largest is infinite, gives NaN. Results depend neither on Chunk nor on the number
+// of workers; their rounding depends on Tile.
+func LogProbs[V snug.Vector, L snug.Vector32](c CrossEntropy, logp, lse L, x, w V, targets []int32, ws L) error {
+	job := logProbsJob{head: head{config: c, x: snug.ViewOf(x), w: snug.ViewOf(w)},
+		logp: snug.ViewOf(logp), lse: snug.ViewOf(lse), ws: snug.ViewOf(ws)}
+	return job.launch("LogProbs", targets)
+}
+
+// LogProbsBackward computes the gradients of a function of the results of [LogProbs] from its
+// derivatives dlogp and dlse. With p the softmax of the logits z of row i, which are computed again,
+//
+//	g[j] = Σ dlogp[i][k]·([j = t] − p[j]) + dlse[i]·p[j]      with t = targets[i][k], k over all
+//	dx = g·w
+//	dw ← gᵀ·x
+//
+// with g times 1/Temperature, and times the slope of the cap, as in [CrossEntropyBackward]. It needs
+// lse as LogProbs left it, and costs three products, two with a frozen w.
+//
+// Shapes are those of LogProbs, with dlogp as logp and dlse as lse; dlse may be empty for zeros. dx,
+// dw and into are those of [CrossEntropyBackward], also what they may be; dx may be x. A row whose
+// targets are all ignored has a zero gradient, unless there is a dlse.
+func LogProbsBackward[V snug.Vector, G, L snug.Vector32](c CrossEntropy, dx V, dw G, dlogp, dlse, lse L, x, w V, targets []int32, into snug.Into, ws L) error {
+	job := logProbsJob{
+		head: head{config: c, dx: snug.ViewOf(dx), dw: snug.ViewOf(dw), x: snug.ViewOf(x), w: snug.ViewOf(w), into: into},
+		logp: snug.ViewOf(dlogp), dlse: snug.ViewOf(dlse), lse: snug.ViewOf(lse), ws: snug.ViewOf(ws), gradients: true,
+	}
+	return job.launch("LogProbsBackward", targets)
+}
+
+// launch checks the operands and runs the job.
+func (j logProbsJob) launch(op string, targets []int32) error {
+	c := j.config
+	if err := c.check(op); err != nil {
+		return err
+	}
+	if c.Weights != nil || c.Smoothing != 0 || c.ZLoss != 0 {
+		return fmt.Errorf("fused: %s: Weights, Smoothing or ZLoss, which belong to the cross-entropy: %w", op, snug.ErrConfig)
+	}
+	name := "logp"
+	if !j.gradients {
+		j.config.DBias = snug.View{}
+	} else {
+		name = "dlogp"
+		if err := j.checkGradients(op, 1); err != nil {
+			return err
+		}
+	}
+	if err := j.checkTypes(op, j.gradients); err != nil {
+		return err
+	}
+	if err := checkF32(op, operand{name, j.logp}, operand{"dlse", j.dlse}, operand{"lse", j.lse}, operand{"ws", j.ws}); err != nil {
+		return err
+	}
+	rows, err := checkRows(op, operand{"x", j.x}, c.Cols)
+	if err != nil {
+		return err
+	}
+	if err := j.checkLens(op, rows, j.gradients); err != nil {
+		return err
+	}
+	if rows == 0 && len(targets) > 0 || rows > 0 && len(targets)%rows != 0 {
+		return fmt.Errorf("fused: %s: targets has %d elements, want as many for each of %d rows of x: %w", op, len(targets), rows, snug.ErrShape)
+	}
+	if err := checkLen(op, len(targets), operand{name, j.logp}); err != nil {
+		return err
+	}
+	if err := checkLen(op, rows, operand{"lse", j.lse}); err != nil {
+		return err
+	}
+	if j.dlse.Len() > 0 {
+		if err := checkLen(op, rows, operand{"dlse", j.dlse}); err != nil {
+			return err
+		}
+	}
+	if err := checkWorkspace(op, j.ws, c.WorkspaceLen(rows)); err != nil {
+		return err
+	}
+	if err := checkIndices(op, "targets", targets, "w", c.Vocab, true); err != nil {
+		return err
+	}
+	dev, err := commonDevice(op, j.dx, j.dw, j.x, j.w, c.Bias, j.config.DBias, j.logp, j.dlse, j.lse, j.ws)
+	if err != nil {
+		return err
+	}
+	j.rows, j.k = rows, len(targets)/max(1, rows)
+	if dev.IsCPU() {
+		j.targets = snug.SliceView(targets)
+		j.Run()
+		return nil
+	}
+	queued := j
+	return launchWith(dev, &queued, []upload{indices(targets, &queued.targets)})
+}
