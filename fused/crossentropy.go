@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/driver"
 )
 
 // CrossEntropy is a linear layer and the softmax cross-entropy of its output,
@@ -303,27 +304,31 @@ func launchLoss(dev *snug.Device, job crossEntropyJob, targets []int32) (Loss, e
 		loss.Sum = job.run()
 		return loss, nil
 	}
+	queued := job
+	uploads := weightsUpload([]upload{indices(targets, &queued.targets)}, job.config.Weights, &queued.weights)
 	var err error
-	loss.Sum, err = launchSum(dev, job, targets)
-	if err != nil {
+	if loss.Sum, err = launchSum(dev, &queued, &queued.sum, uploads); err != nil {
 		return Loss{}, err
 	}
 	return loss, nil
 }
 
-// launchSum brings the sum back through 8 bytes on the device.
-func launchSum(dev *snug.Device, job crossEntropyJob, targets []int32) (sum float64, err error) {
+func weightsUpload(uploads []upload, weights []float32, view *snug.View) []upload {
+	if weights == nil {
+		return uploads
+	}
+	return append(uploads, upload{snug.SliceView(weights), view})
+}
+
+// launchSum runs a job whose operand sum is 8 bytes on the device, and brings them back.
+func launchSum(dev *snug.Device, job driver.Job, at *snug.View, uploads []upload) (sum float64, err error) {
 	result, err := snug.Make[uint8](dev, 8)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, result.Close()) }()
-	job.sum = result.View()
-	uploads := []upload{indices(targets, &job.targets)}
-	if job.config.Weights != nil {
-		uploads = append(uploads, upload{snug.SliceView(job.config.Weights), &job.weights})
-	}
-	if err := launchWith(dev, &job, uploads); err != nil {
+	*at = result.View()
+	if err := launchWith(dev, job, uploads); err != nil {
 		return 0, err
 	}
 	var bits [8]byte

@@ -296,7 +296,7 @@ func TestCrossEntropySum(t *testing.T) {
 			loss, err := CrossEntropyLoss(c, px.View, pw.View, targets, ws.View)
 			require.NoError(t, err)
 			want := 0.0
-			for _, l := range ws.Get()[2*rows:3*rows] {
+			for _, l := range ws.Get()[2*rows : 3*rows] {
 				want += float64(l)
 			}
 			require.Equal(t, want, loss.Sum, "logits of about %g", scale)
