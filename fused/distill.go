@@ -95,6 +95,9 @@ func (j distillJob) launch(op string) (Loss, error) {
 	return loss, nil
 }
 
+// ofTeacher is the operation that errors of the teacher's operands name.
+const ofTeacher = "the teacher of Distill"
+
 func (j *distillJob) check(op string) error {
 	for _, c := range []CrossEntropy{j.config, j.teacher.config} {
 		if err := c.check(op); err != nil {
@@ -119,7 +122,7 @@ func (j *distillJob) check(op string) error {
 	if err := j.checkTypes(op, j.gradients); err != nil {
 		return err
 	}
-	if err := j.teacher.checkTypes("the teacher of "+op, false); err != nil {
+	if err := j.teacher.checkTypes(ofTeacher, false); err != nil {
 		return err
 	}
 	if err := checkF32(op, operand{"ws", j.ws}); err != nil {
@@ -132,7 +135,7 @@ func (j *distillJob) check(op string) error {
 	if err := j.checkLens(op, rows, j.gradients); err != nil {
 		return err
 	}
-	if err := j.teacher.checkLens("the teacher of "+op, rows, false); err != nil {
+	if err := j.teacher.checkLens(ofTeacher, rows, false); err != nil {
 		return err
 	}
 	if err := checkWorkspace(op, j.ws, DistillWorkspaceLen(j.config, j.teacher.config, rows)); err != nil {

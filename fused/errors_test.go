@@ -21,6 +21,7 @@ type call struct {
 	mask      DropoutMask
 	into      snug.Into
 	config    CrossEntropy
+	teacher   CrossEntropy
 	gradScale float32
 }
 
@@ -30,8 +31,8 @@ const (
 )
 
 var (
-	rowsByCols  = []string{"x", "dx", "dy", "out", "a", "b", "gate", "up", "dgate", "dup"}
-	vocabByCols = []string{"table", "dtable", "w", "dw"}
+	rowsByCols  = []string{"x", "teacherX", "dx", "dy", "out", "a", "b", "gate", "up", "dgate", "dup"}
+	vocabByCols = []string{"table", "dtable", "w", "dw", "teacherW"}
 	perColumn   = []string{"gamma", "beta", "dgamma", "dbeta", "bias", "dbias"}
 )
 
@@ -40,7 +41,7 @@ func newCall() *call {
 	c := &call{
 		v: map[string]snug.View{}, cols: errCols, gradScale: 1,
 		ids: []int32{0, 4, 2}, pos: []int32{0, 1, 1},
-		config: CrossEntropy{Vocab: errVocab, Cols: errCols},
+		config: CrossEntropy{Vocab: errVocab, Cols: errCols}, teacher: CrossEntropy{Vocab: errVocab, Cols: errCols},
 		rotary: RotaryOptions{Heads: 2, Dim: errCols / 2},
 	}
 	put := func(n int, names ...string) {
@@ -51,7 +52,8 @@ func newCall() *call {
 	put(errRows*errCols, rowsByCols...)
 	put(errVocab*errCols, vocabByCols...)
 	put(errCols, perColumn...)
-	put(errRows, "mean", "rstd")
+	put(errRows, "mean", "rstd", "logp", "lse", "dlse")
+	put(errVocab, "Bias", "DBias")
 	put(2*errCols, "pos", "angles")
 	put(100, "ws")
 	return c
@@ -103,11 +105,25 @@ var functions = map[string]func(c *call) error{
 		return EmbeddingBackward(c.v["dtable"], c.v["dy"], c.ids, c.cols, snug.Into{Alpha: c.gradScale, Beta: 1})
 	},
 	"CrossEntropyLoss": func(c *call) error {
-		_, err := CrossEntropyLoss(c.config, c.v["x"], c.v["w"], c.ids, c.v["ws"])
+		_, err := CrossEntropyLoss(c.withBias(), c.v["x"], c.v["w"], c.ids, c.v["ws"])
 		return err
 	},
 	"CrossEntropyBackward": func(c *call) error {
-		_, err := CrossEntropyBackward(c.config, c.v["dx"], c.v["dw"], c.v["x"], c.v["w"], c.ids, c.gradScale, c.into, c.v["ws"])
+		_, err := CrossEntropyBackward(c.withBias(), c.v["dx"], c.v["dw"], c.v["x"], c.v["w"], c.ids, c.gradScale, c.into, c.v["ws"])
+		return err
+	},
+	"LogProbs": func(c *call) error {
+		return LogProbs(c.withBias(), c.v["logp"], c.v["lse"], c.v["x"], c.v["w"], c.ids, c.v["ws"])
+	},
+	"LogProbsBackward": func(c *call) error {
+		return LogProbsBackward(c.withBias(), c.v["dx"], c.v["dw"], c.v["logp"], c.v["dlse"], c.v["lse"], c.v["x"], c.v["w"], c.ids, c.into, c.v["ws"])
+	},
+	"Distill": func(c *call) error {
+		_, err := Distill(c.withBias(), c.teacher, c.v["x"], c.v["w"], c.v["teacherX"], c.v["teacherW"], c.v["ws"])
+		return err
+	},
+	"DistillBackward": func(c *call) error {
+		_, err := DistillBackward(c.withBias(), c.teacher, c.v["dx"], c.v["dw"], c.v["x"], c.v["w"], c.v["teacherX"], c.v["teacherW"], c.gradScale, c.into, c.v["ws"])
 		return err
 	},
 }
@@ -136,8 +152,22 @@ var operands = map[string]struct{ floats, f32, optional []string }{
 	"Add":                  {[]string{"out", "a", "b"}, nil, nil},
 	"Embedding":            {[]string{"out", "table", "pos"}, nil, nil},
 	"EmbeddingBackward":    {[]string{"dy"}, []string{"dtable"}, nil},
-	"CrossEntropyLoss":     {[]string{"x", "w"}, []string{"ws"}, nil},
-	"CrossEntropyBackward": {[]string{"dx", "x", "w"}, []string{"dw", "ws"}, []string{"dw"}},
+	"CrossEntropyLoss":     {[]string{"x", "w", "Bias"}, []string{"ws"}, []string{"Bias"}},
+	"CrossEntropyBackward": {[]string{"dx", "x", "w", "Bias"}, []string{"dw", "DBias", "ws"}, []string{"dw", "Bias", "DBias"}},
+	"LogProbs":             {[]string{"x", "w", "Bias"}, []string{"logp", "lse", "ws"}, []string{"Bias"}},
+	"LogProbsBackward": {
+		[]string{"dx", "x", "w", "Bias"}, []string{"dw", "DBias", "logp", "dlse", "lse", "ws"}, []string{"dw", "Bias", "DBias", "dlse"},
+	},
+	"Distill": {[]string{"x", "w", "Bias"}, []string{"ws"}, []string{"Bias"}},
+	"DistillBackward": {
+		[]string{"dx", "x", "w", "Bias"}, []string{"dw", "DBias", "ws"}, []string{"dw", "Bias", "DBias"},
+	},
+}
+
+// withBias returns the configuration with the vectors that it names.
+func (c *call) withBias() CrossEntropy {
+	c.config.Bias, c.config.DBias = c.v["Bias"], c.v["DBias"]
+	return c.config
 }
 
 // requireRefused calls the function and checks the error, and that nothing was
@@ -205,7 +235,7 @@ func wrongLen(operand string) int {
 	if operand == "ws" {
 		return 3
 	}
-	return 5
+	return 7
 }
 
 func TestWrongDevices(t *testing.T) {
@@ -232,12 +262,16 @@ func TestWrongConfiguration(t *testing.T) {
 			"DropoutBackward":      func(c *call) { c.mask.P = bad },
 			"EmbeddingBackward":    func(c *call) { c.gradScale = bad },
 			"CrossEntropyBackward": func(c *call) { c.gradScale = bad },
+			"DistillBackward":      func(c *call) { c.gradScale = bad },
+			"CrossEntropyLoss":     func(c *call) { c.config.Smoothing = bad },
+			"LogProbs":             func(c *call) { c.config.Temperature = bad },
+			"Distill":              func(c *call) { c.teacher.Cap = bad },
 		} {
 			c := newCall()
 			set(c)
 			requireRefused(t, name, c, snug.ErrConfig, name)
 		}
-		for _, name := range []string{"LayerNormBackward", "LayerNormBackward params", "RMSNormBackward", "BiasGELUBackward", "BiasGELUErfBackward", "BiasAddBackward", "CrossEntropyBackward"} {
+		for _, name := range []string{"LayerNormBackward", "LayerNormBackward params", "RMSNormBackward", "BiasGELUBackward", "BiasGELUErfBackward", "BiasAddBackward", "CrossEntropyBackward", "LogProbsBackward", "DistillBackward"} {
 			for _, into := range []snug.Into{{Alpha: bad}, {Beta: bad}} {
 				c := newCall()
 				c.into = into
@@ -263,14 +297,34 @@ func TestWrongConfiguration(t *testing.T) {
 		requireRefused(t, "Rotary", c, snug.ErrConfig)
 	}
 	for _, config := range []CrossEntropy{{}, {Vocab: 5}, {Cols: 4}, {Vocab: -5, Cols: 4}, {Vocab: 5, Cols: 4, Chunk: -1},
-		{Vocab: 5, Cols: 4, Tile: -1}, {Vocab: 5, Cols: 4, Cap: -1}, {Vocab: 5, Cols: 4, Cap: nan}, {Vocab: 5, Cols: 4, Cap: inf}, {Vocab: 5, Cols: 4, Cap: 1e-38}} {
-		for _, name := range []string{"CrossEntropyLoss", "CrossEntropyBackward"} {
+		{Vocab: 5, Cols: 4, Tile: -1}, {Vocab: 5, Cols: 4, Cap: -1}, {Vocab: 5, Cols: 4, Cap: nan}, {Vocab: 5, Cols: 4, Cap: inf}, {Vocab: 5, Cols: 4, Cap: 1e-38},
+		{Vocab: 5, Cols: 4, Temperature: 1e31}, {Vocab: 5, Cols: 4, Temperature: -1}, {Vocab: 5, Cols: 4, Smoothing: 1.5}, {Vocab: 5, Cols: 4, ZLoss: -1}} {
+		for _, name := range []string{"CrossEntropyLoss", "CrossEntropyBackward", "LogProbs", "LogProbsBackward", "Distill", "DistillBackward"} {
 			c := newCall()
 			c.config = config
 			requireRefused(t, name, c, snug.ErrConfig, "Vocab")
 		}
 	}
-	for _, name := range []string{"CrossEntropyLoss", "CrossEntropyBackward"} {
+	for _, spoil := range []func(c *CrossEntropy){
+		func(c *CrossEntropy) { c.Smoothing = 0.1 }, func(c *CrossEntropy) { c.ZLoss = 0.1 }, func(c *CrossEntropy) { c.Weights = []float32{1, 1, 1} },
+	} {
+		for _, name := range []string{"LogProbs", "LogProbsBackward"} {
+			c := newCall()
+			spoil(&c.config)
+			requireRefused(t, name, c, snug.ErrConfig, "Weights, Smoothing or ZLoss")
+		}
+		c := newCall()
+		spoil(&c.teacher)
+		requireRefused(t, "Distill", c, snug.ErrConfig)
+	}
+	for _, teacher := range []CrossEntropy{{}, {Vocab: 6, Cols: 4}, {Vocab: 5, Cols: 4, Chunk: 1}, {Vocab: 5, Cols: 4, Tile: 1}} {
+		for _, name := range []string{"Distill", "DistillBackward"} {
+			c := newCall()
+			c.teacher = teacher
+			requireRefused(t, name, c, snug.ErrConfig, "Vocab")
+		}
+	}
+	for _, name := range []string{"CrossEntropyLoss", "CrossEntropyBackward", "Distill"} {
 		for _, bad := range []float32{nan, inf, -inf, -1} {
 			c := newCall()
 			c.config.Weights = []float32{0, 1, bad}
@@ -279,13 +333,13 @@ func TestWrongConfiguration(t *testing.T) {
 		for _, weights := range [][]float32{{}, {1, 1}, {1, 1, 1, 1}} {
 			c := newCall()
 			c.config.Weights = weights
-			requireRefused(t, name, c, snug.ErrShape, "Weights has", "each of 3 targets")
+			requireRefused(t, name, c, snug.ErrShape, "Weights has", "each of 3 ")
 		}
 	}
 }
 
 func TestWrongIndices(t *testing.T) {
-	for _, name := range []string{"Embedding", "EmbeddingBackward", "CrossEntropyLoss", "CrossEntropyBackward"} {
+	for _, name := range []string{"Embedding", "EmbeddingBackward", "CrossEntropyLoss", "CrossEntropyBackward", "LogProbs", "LogProbsBackward"} {
 		c := newCall()
 		c.ids[1] = errVocab
 		requireRefused(t, name, c, snug.ErrShape, name, "[1] is 5", "5 rows")

@@ -54,6 +54,13 @@ func (c *call) spoil(t *rapid.T) {
 	if odd("Cap") {
 		c.config.Cap = rapid.Float32().Draw(t, "Cap")
 	}
+	for name, x := range map[string]*float32{"Temperature": &c.config.Temperature, "Smoothing": &c.config.Smoothing, "ZLoss": &c.config.ZLoss, "teacher's Cap": &c.teacher.Cap} {
+		if odd(name) {
+			*x = rapid.Float32Range(0, 2).Draw(t, name)
+		}
+	}
+	size("teacher's Vocab", &c.teacher.Vocab)
+	size("teacher's Cols", &c.teacher.Cols)
 	if odd("Weights") {
 		c.config.Weights = rapid.SliceOfN(rapid.Float32(), 0, 4).Draw(t, "Weights")
 	}
@@ -110,6 +117,7 @@ func TestWorkspaceLimits(t *testing.T) {
 				"BiasAdd": BiasAddWorkspaceLen(rows, cols), "BiasGELU": BiasGELUWorkspaceLen(rows, cols), "CrossEntropy": CrossEntropy{Vocab: cols, Cols: 1, Tile: cols}.WorkspaceLen(rows),
 				"CrossEntropy of chunks": CrossEntropy{Vocab: cols, Cols: cols, Chunk: rows}.WorkspaceLen(rows),
 				"CrossEntropy of tiles":  CrossEntropy{Vocab: cols, Cols: cols, Tile: max(rows, 0)}.WorkspaceLen(rows),
+				"Distill":                DistillWorkspaceLen(CrossEntropy{Vocab: cols, Cols: cols, Chunk: rows}, CrossEntropy{Vocab: cols, Cols: cols}, rows),
 			} {
 				if rows < 1 || cols < 1 {
 					require.Zero(t, n, "%s of %d rows of %d", name, rows, cols)
@@ -138,6 +146,8 @@ func TestLargeNumbers(t *testing.T) {
 func TestZeroValues(t *testing.T) {
 	kerneltest.Zero(t,
 		CrossEntropy{}, CrossEntropyLoss[snug.View, snug.View], CrossEntropyBackward[snug.View, snug.View, snug.View], RotaryAngles,
+		LogProbs[snug.View, snug.View], LogProbsBackward[snug.View, snug.View, snug.View], Distill[snug.View, snug.View, snug.View],
+		DistillBackward[snug.View, snug.View, snug.View, snug.View], DistillWorkspaceLen,
 		Add[[]float32], Add[snug.View], BiasAdd[snug.View], BiasAddBackward[snug.View, snug.View, snug.View],
 		BiasGELU[[]float32], BiasGELU[snug.View], BiasGELUErf[snug.View], BiasGELUBackward[snug.View, snug.View, snug.View], BiasGELUErfBackward[snug.View, snug.View, snug.View],
 		Dropout[snug.View], DropoutBackward[snug.View], Embedding[[]float32], Embedding[snug.View], EmbeddingBackward[snug.View, snug.View],
@@ -147,7 +157,7 @@ func TestZeroValues(t *testing.T) {
 	)
 	c := newCall()
 	c.rotary, c.config = RotaryOptions{}, CrossEntropy{}
-	for _, name := range []string{"Rotary", "RotaryBackward", "CrossEntropyLoss", "CrossEntropyBackward"} {
+	for _, name := range []string{"Rotary", "RotaryBackward", "CrossEntropyLoss", "CrossEntropyBackward", "LogProbs", "LogProbsBackward", "Distill", "DistillBackward"} {
 		requireRefused(t, name, c, snug.ErrConfig)
 	}
 	require.Zero(t, CrossEntropy{}.WorkspaceLen(3))

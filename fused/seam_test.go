@@ -16,8 +16,9 @@ import (
 type layers[V snug.Vector, L snug.Vector32] struct {
 	x, y, z, dx, dy, table, gamma, beta, pos      V
 	mean, rstd, dgamma, dbeta, dtable, angles, ws L
+	logp, lse                                     L
 	ids, positions                                []int32
-	config, tiled                                 CrossEntropy
+	config, tiled, mixed                          CrossEntropy
 	loss                                          Loss
 }
 
@@ -33,8 +34,10 @@ func newLayers[V snug.Vector, L snug.Vector32](low func(n int) V, f32 func(n int
 		ids: tokens(newRand(9), layerRows, layerVocab), positions: tokens(newRand(10), layerRows, layerRows),
 		config: CrossEntropy{Vocab: layerVocab, Cols: layerCols},
 		tiled:  CrossEntropy{Vocab: layerVocab, Cols: layerCols, Tile: 32, Cap: 20, Weights: someWeights(layerRows)},
+		mixed:  CrossEntropy{Vocab: layerVocab, Cols: layerCols, Tile: 64, Temperature: 2, Smoothing: 0.1, ZLoss: 1e-4, Bias: snug.ViewOf(low(layerVocab)), DBias: snug.ViewOf(f32(layerVocab))},
+		logp:   f32(layerRows), lse: f32(layerRows),
 	}
-	l.ws = f32(max(l.config.WorkspaceLen(layerRows), l.tiled.WorkspaceLen(layerRows), LayerNormWorkspaceLen(layerRows, layerCols)))
+	l.ws = f32(max(DistillWorkspaceLen(l.config, l.config, layerRows), DistillWorkspaceLen(l.tiled, l.config, layerRows), LayerNormWorkspaceLen(layerRows, layerCols)))
 	return l
 }
 
@@ -55,7 +58,7 @@ func (l *layers[V, L]) pass() error {
 		Add(l.z, l.z, l.x),
 	)
 	var sum Loss
-	for _, c := range [...]CrossEntropy{l.config, l.tiled} {
+	for _, c := range [...]CrossEntropy{l.config, l.tiled, l.mixed} {
 		evaluated, err := CrossEntropyLoss(c, l.z, l.table, l.ids, l.ws)
 		if err != nil {
 			return err
@@ -68,6 +71,20 @@ func (l *layers[V, L]) pass() error {
 			return fmt.Errorf("loss %v without gradients, %v with", evaluated, l.loss)
 		}
 		sum = sum.Plus(l.loss)
+	}
+	for _, c := range [...]CrossEntropy{l.config, l.tiled} {
+		away, err := DistillBackward(c, l.config, l.dx, l.dtable, l.z, l.table, l.y, l.table, 0.5, add, l.ws)
+		if err != nil {
+			return err
+		}
+		sum = sum.Plus(away)
+		c.Weights = nil
+		if err := LogProbs(c, l.logp, l.lse, l.z, l.table, l.ids, l.ws); err != nil {
+			return err
+		}
+		if err := LogProbsBackward(c, l.dx, l.dtable, l.logp, l.logp, l.lse, l.z, l.table, l.ids, add, l.ws); err != nil {
+			return err
+		}
 	}
 	l.loss = sum
 	return errors.Join(forward,
@@ -101,7 +118,7 @@ func TestResultsDoNotDependOnWorkers(t *testing.T) {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
 		l := newLayers(random, random)
 		require.NoError(t, l.pass())
-		return [][]float32{l.x, l.y, l.z, l.dx, l.dy, l.mean, l.rstd, l.dgamma, l.dbeta, l.dtable, {float32(l.loss.Sum)}}
+		return [][]float32{l.x, l.y, l.z, l.dx, l.dy, l.mean, l.rstd, l.dgamma, l.dbeta, l.dtable, l.logp, l.lse, l.mixed.DBias.Float32s(), {float32(l.loss.Sum)}}
 	}
 	want := outputs(1)
 	for _, procs := range []int{2, 5} {
@@ -220,6 +237,10 @@ func TestKernelNames(t *testing.T) {
 	require.Equal(t, "fused.embedding_backward", new(embeddingBackwardJob).Kernel())
 	require.Equal(t, "fused.cross_entropy_loss", new(crossEntropyJob).Kernel())
 	require.Equal(t, "fused.cross_entropy_backward", (&crossEntropyJob{gradients: true}).Kernel())
+	require.Equal(t, "fused.log_probs", new(logProbsJob).Kernel())
+	require.Equal(t, "fused.log_probs_backward", (&logProbsJob{gradients: true}).Kernel())
+	require.Equal(t, "fused.distill", new(distillJob).Kernel())
+	require.Equal(t, "fused.distill_backward", (&distillJob{gradients: true}).Kernel())
 }
 
 // scarce is an opaque device on which only so many allocations succeed.
