@@ -18,11 +18,52 @@ type golden struct {
 		Form, DType    string
 		Out, DX, DBias []float32
 	}
-	Heads []struct {
-		Cap, Loss float64
-		Targets   []int32
-		Weights   []float32
-		DX, DW    []float32
+	Heads, Probs, Divergences []goldenHead
+}
+
+// goldenHead is what PyTorch computes for a linear layer.
+type goldenHead struct {
+	Cap, Temperature, Smoothing, ZLoss float32
+	Bias                               bool
+	Targets                            []int32
+	Weights                            []float32
+	Loss                               float64
+	LogP, Lse, DX, DW, DBias           []float32
+}
+
+const goldenRows, goldenVocab, goldenCols = 6, 11, 5
+
+// headCall is what a call takes for the layer of a goldenHead.
+type headCall struct {
+	c        CrossEntropy
+	x, w, ws snug.View
+	dx, dw   *kerneltest.Buf[float32]
+	dbias    *kerneltest.Buf[float32]
+}
+
+// newHeadCall returns the layer whose first vector has the number that make.py gives it.
+func newHeadCall(t *testing.T, p kerneltest.Backend, g goldenHead, number, cols, tile int) headCall {
+	put := func(x []float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, p, x) }
+	h := headCall{
+		c: CrossEntropy{Vocab: goldenVocab, Cols: cols, Chunk: 4, Tile: tile, Cap: g.Cap, Temperature: g.Temperature, Weights: g.Weights,
+			Smoothing: g.Smoothing, ZLoss: g.ZLoss},
+		x:  put(goldenNumbers(t, number, goldenRows*cols, 2, snug.F32)).View,
+		w:  put(goldenNumbers(t, number+1, goldenVocab*cols, 2, snug.F32)).View,
+		dx: put(make([]float32, goldenRows*cols)), dw: put(make([]float32, goldenVocab*cols)), dbias: put(make([]float32, goldenVocab)),
+	}
+	h.ws = put(make([]float32, DistillWorkspaceLen(h.c, CrossEntropy{Vocab: goldenVocab, Cols: 1}, goldenRows))).View
+	h.c.DBias = h.dbias.View
+	if g.Bias {
+		h.c.Bias = put(goldenNumbers(t, number+2, goldenVocab, 2, snug.F32)).View
+	}
+	return h
+}
+
+func (h headCall) requireGrads(t *testing.T, g goldenHead) {
+	require.InDeltaSlice(t, g.DX, h.dx.Get(), 1e-5)
+	require.InDeltaSlice(t, g.DW, h.dw.Get(), 1e-5)
+	if g.Bias {
+		require.InDeltaSlice(t, g.DBias, h.dbias.Get(), 1e-5)
 	}
 }
 
@@ -102,24 +143,58 @@ func rootMeanSquare(want []float64, got []float32) float64 {
 	return math.Sqrt(sum / float64(len(want)))
 }
 
-// PyTorch's cross-entropy of a linear layer, with its cap of logits and weights of rows.
+// PyTorch's cross-entropy of a linear layer, with all that changes it.
 func TestGoldenCrossEntropy(t *testing.T) {
-	const rows, vocab, cols, scale = 6, 11, 5, 0.5
 	all := readGolden(t)
-	require.Len(t, all.Heads, 4)
+	require.Len(t, all.Heads, 8)
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
-		x := kerneltest.Put(t, p, goldenNumbers(t, 4, rows*cols, 2, snug.F32))
-		w := kerneltest.Put(t, p, goldenNumbers(t, 5, vocab*cols, 2, snug.F32))
 		for _, g := range all.Heads {
 			for _, tile := range []int{0, 4} {
-				c := CrossEntropy{Vocab: vocab, Cols: cols, Chunk: 4, Tile: tile, Cap: float32(g.Cap), Weights: g.Weights}
-				dx, dw := kerneltest.Put(t, p, make([]float32, rows*cols)), kerneltest.Put(t, p, make([]float32, vocab*cols))
-				ws := kerneltest.Put(t, p, make([]float32, c.WorkspaceLen(rows)))
-				loss, err := CrossEntropyBackward(c, dx.View, dw.View, x.View, w.View, g.Targets, scale, snug.Into{}, ws.View)
+				h := newHeadCall(t, p, g, 4, goldenCols, tile)
+				loss, err := CrossEntropyBackward(h.c, h.dx.View, h.dw.View, h.x, h.w, g.Targets, 0.5, snug.Into{}, h.ws)
 				require.NoError(t, err)
 				require.InEpsilon(t, g.Loss, loss.Sum, 1e-6)
-				require.InDeltaSlice(t, g.DX, dx.Get(), 1e-5)
-				require.InDeltaSlice(t, g.DW, dw.Get(), 1e-5)
+				h.requireGrads(t, g)
+			}
+		}
+	})
+}
+
+// log_softmax and gather.
+func TestGoldenLogProbs(t *testing.T) {
+	all := readGolden(t)
+	require.Len(t, all.Probs, 3)
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
+		for _, g := range all.Probs {
+			for _, tile := range []int{0, 4} {
+				h := newHeadCall(t, p, g, 4, goldenCols, tile)
+				put := func(x []float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, p, x) }
+				logp, lse := put(make([]float32, 3*goldenRows)), put(make([]float32, goldenRows))
+				require.NoError(t, LogProbs(h.c, logp.View, lse.View, h.x, h.w, g.Targets, h.ws))
+				require.InDeltaSlice(t, g.LogP, logp.Get(), 3e-6)
+				require.InDeltaSlice(t, g.Lse, lse.Get(), 3e-6)
+				dlogp, dlse := put(goldenNumbers(t, 8, 3*goldenRows, 1, snug.F32)), put(goldenNumbers(t, 9, goldenRows, 1, snug.F32))
+				require.NoError(t, LogProbsBackward(h.c, h.dx.View, h.dw.View, dlogp.View, dlse.View, lse.View, h.x, h.w, g.Targets, snug.Into{}, h.ws))
+				h.requireGrads(t, g)
+			}
+		}
+	})
+}
+
+// kl_div of the log_softmax of two layers.
+func TestGoldenDistill(t *testing.T) {
+	all := readGolden(t)
+	require.Len(t, all.Divergences, 3)
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
+		for _, g := range all.Divergences {
+			for _, tile := range []int{0, 4} {
+				h := newHeadCall(t, p, g, 4, goldenCols, tile)
+				teacher := newHeadCall(t, p, goldenHead{Temperature: g.Temperature, Bias: g.Bias}, 10, 3, 0)
+				teacher.c.Chunk = 0
+				loss, err := DistillBackward(h.c, teacher.c, h.dx.View, h.dw.View, h.x, h.w, teacher.x, teacher.w, 0.5, snug.Into{}, h.ws)
+				require.NoError(t, err)
+				require.InEpsilon(t, g.Loss, loss.Sum, 1e-6)
+				h.requireGrads(t, g)
 			}
 		}
 	})

@@ -1,6 +1,7 @@
 # Writes golden.json: both forms of GELU after a bias, and a plain bias, with the gradients
-# that PyTorch computes on the CPU; and the cross-entropy of a linear layer, with a cap of its
-# output and weights of rows. Run with torch 2.15.0:
+# that PyTorch computes on the CPU; the cross-entropy of a linear layer, with a cap of its
+# output, weights of rows, a bias, a temperature, label smoothing and z-loss; log-probabilities of
+# targets, and the divergence from another layer. Run with torch 2.15.0:
 #
 #   python3 fused/testdata/torch/make.py
 import json
@@ -31,19 +32,51 @@ def numbers(t):
 HEAD_ROWS, HEAD_VOCAB, HEAD_COLS, SCALE = 6, 11, 5, 0.5
 
 
-def head(cap, weighted):
-    """The loss is 0.5 times the sum over rows, as transformers caps logits in Gemma 2."""
-    x = tensor(4, HEAD_ROWS * HEAD_COLS, 2, torch.float32).reshape(HEAD_ROWS, HEAD_COLS).requires_grad_()
-    w = tensor(5, HEAD_VOCAB * HEAD_COLS, 2, torch.float32).reshape(HEAD_VOCAB, HEAD_COLS).requires_grad_()
-    targets = torch.tensor([3, 10, -100, 0, 7, 3])
-    weights = torch.tensor([1.0, 0.25, 2.0, 3.0, 0.0, 0.5] if weighted else [1.0] * HEAD_ROWS)
-    logits = x @ w.T
+def layer(number, rows, vocab, cols, cap=0.0, temperature=1.0, bias=False):
+    """The parameters of a linear layer, as leaves, and its logits."""
+    leaf = lambda n, *shape: tensor(n, torch.Size(shape).numel(), 2, torch.float32).reshape(shape).requires_grad_()
+    x, w, b = leaf(number, rows, cols), leaf(number + 1, vocab, cols), leaf(number + 2, vocab)
+    logits = F.linear(x, w, b if bias else None)
     if cap:
         logits = torch.tanh(logits / cap) * cap
-    loss = (F.cross_entropy(logits, targets, reduction="none", ignore_index=-100) * weights).sum()
+    return x, w, b, logits / temperature
+
+
+def gradients(x, w, b):
+    return {"dx": numbers(x.grad), "dw": numbers(w.grad), "dbias": None if b.grad is None else numbers(b.grad)}
+
+
+def head(cap, weighted, temperature=1.0, bias=False, smoothing=0.0, zloss=0.0):
+    """The loss is 0.5 times the sum over rows, as transformers caps logits in Gemma 2."""
+    x, w, b, logits = layer(4, HEAD_ROWS, HEAD_VOCAB, HEAD_COLS, cap, temperature, bias)
+    targets = torch.tensor([3, 10, -100, 0, 7, 3])
+    weights = torch.tensor([1.0, 0.25, 2.0, 3.0, 0.0, 0.5] if weighted else [1.0] * HEAD_ROWS)
+    losses = F.cross_entropy(logits, targets, reduction="none", ignore_index=-100, label_smoothing=smoothing)
+    losses = losses + zloss * logits.logsumexp(1) ** 2 * (targets >= 0)
+    loss = (losses * weights).sum()
     (SCALE * loss).backward()
-    return {"cap": cap, "targets": targets.tolist(), "weights": weights.tolist() if weighted else None, "loss": loss.item(),
-            "dx": numbers(x.grad), "dw": numbers(w.grad)}
+    return {"cap": cap, "temperature": temperature, "bias": bias, "smoothing": smoothing, "zloss": zloss, "targets": targets.tolist(),
+            "weights": weights.tolist() if weighted else None, "loss": loss.item()} | gradients(x, w, b)
+
+
+def probs(cap, temperature, bias):
+    """log_softmax and gather of three targets a row, and any derivatives of them and of logsumexp."""
+    x, w, b, logits = layer(4, HEAD_ROWS, HEAD_VOCAB, HEAD_COLS, cap, temperature, bias)
+    targets = (torch.arange(3 * HEAD_ROWS) * 7 % HEAD_VOCAB).reshape(HEAD_ROWS, 3)
+    logp, lse = F.log_softmax(logits, 1).gather(1, targets), logits.logsumexp(1)
+    dlogp, dlse = tensor(8, 3 * HEAD_ROWS, 1, torch.float32).reshape(HEAD_ROWS, 3), tensor(9, HEAD_ROWS, 1, torch.float32)
+    ((logp * dlogp).sum() + (lse * dlse).sum()).backward()
+    return {"cap": cap, "temperature": temperature, "bias": bias, "targets": targets.flatten().tolist(), "logp": numbers(logp),
+            "lse": numbers(lse)} | gradients(x, w, b)
+
+
+def divergence(cap, temperature, bias):
+    """kl_div of a teacher with 3 columns, 0.5 times the sum over rows."""
+    x, w, b, logits = layer(4, HEAD_ROWS, HEAD_VOCAB, HEAD_COLS, cap, temperature, bias)
+    *_, teacher = layer(10, HEAD_ROWS, HEAD_VOCAB, 3, 0.0, temperature, bias)
+    loss = F.kl_div(F.log_softmax(logits, 1), F.log_softmax(teacher.detach(), 1), log_target=True, reduction="sum")
+    (SCALE * loss).backward()
+    return {"cap": cap, "temperature": temperature, "bias": bias, "loss": loss.item()} | gradients(x, w, b)
 
 
 def main():
@@ -58,7 +91,12 @@ def main():
             cases.append({"form": form, "dtype": name, "out": numbers(out), "dx": numbers(x.grad), "dbias": numbers(bias.grad)})
     path = pathlib.Path(__file__).parent / "golden.json"
     heads = [head(cap, weighted) for cap in (0.0, 3.0) for weighted in (False, True)]
-    path.write_text(json.dumps({"torch": torch.__version__, "rows": ROWS, "cols": COLS, "cases": cases, "heads": heads}))
+    heads += [head(cap, True, temperature, True, 0.1, 0.01) for cap in (0.0, 3.0) for temperature in (1.0, 2.0)]
+    kinds = [(0.0, 1.0, False), (0.0, 2.0, True), (3.0, 0.5, True)]
+    path.write_text(json.dumps({
+        "torch": torch.__version__, "rows": ROWS, "cols": COLS, "cases": cases, "heads": heads,
+        "probs": [probs(*k) for k in kinds], "divergences": [divergence(*k) for k in kinds],
+    }))
 
 
 if __name__ == "__main__":
