@@ -4,7 +4,8 @@
 #include "exp.h"
 
 #include "activations.h"
-#include "crossentropy.h"
+#include "head.h"
+#include "losssum.h"
 #include "norms.h"
 #include "sums.h"
 #include "tokens.h"
