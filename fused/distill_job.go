@@ -43,7 +43,7 @@ func (j *distillJob) Run() {
 	binary.LittleEndian.PutUint64(snug.Host[uint8](j.sum), math.Float64bits(j.run()))
 }
 
-// teacherStats is what the tiles of a row of the teacher's logits leave, TeacherStats of crossentropy.h.
+// teacherStats is what the tiles of a row of the teacher's logits leave, TeacherStats of distill.h.
 type teacherStats struct {
 	rowStats
 	gapHi, gapLo float32 // Σ of the exponentials times what the teacher's logits are above the student's

@@ -137,7 +137,7 @@ func expSum(dst, z []float32, peak float32, waste []float32) (total float64) {
 // numbers, with which processors multiply up to a hundred times slower.
 const flushBelow = 0x1p-60
 
-// rowStats is what the tiles of a row of logits leave, RowStats of crossentropy.h. The sum of
+// rowStats is what the tiles of a row of logits leave, RowStats of head.h. The sum of
 // the exponentials, less the peak, is hi + lo: the float64 to 48 bits. aim is Σ q[j]·z[j] over the
 // distribution q that the row should have, which is z[t] for a target t.
 type rowStats struct{ peak, hi, lo, aim float32 }

@@ -160,36 +160,52 @@ DEVICE Slopes slopes_of(float base, float factor) {
     return Slopes{base, factor, 0, (GLOBAL const f32*)0, 0, 0, (GLOBAL const i32*)0, (GLOBAL const f32*)0, 0, 0};
 }
 
+// cap_slope returns the derivative of a cap where it gave x.
+DEVICE float cap_slope(float x, float limit) {
+    float tanh = x / limit;
+    return 1.0f - tanh * tanh;
+}
+
+// hits_of returns the sum of the hits of class c.
+DEVICE float hits_of(PRIVATE const Slopes& s, u64 c) {
+    float hits = 0;
+    UNROLL_1 for (u32 k = 0; k < s.count; k++)
+        if (s.targets[k] >= 0 && (u64)s.targets[k] == c) hits += s.hits ? s.hits[k] : 1.0f;
+    return hits;
+}
+
+// hits_in says whether there are targets from class `from` on, fewer than n behind it.
+DEVICE bool hits_in(PRIVATE const Slopes& s, u64 from, u32 n) {
+    bool some = false;
+    UNROLL_1 for (u32 k = 0; k < s.count; k++) some = some || (s.targets[k] >= 0 && (u64)s.targets[k] - from < n);
+    return some;
+}
+
 // head_row overwrites the logits of a row, which are finished, with their gradients, as float, or as
 // bf16 at out. The row at out may begin as many elements behind z as a step has:
 // what a step writes lies in front of the logits of the next.
 DEVICE void head_row(Thread t, GLOBAL f32* z, GLOBAL bf16* out, bool ignored, Slopes s, HeadParams p) {
-    float limit = p.cap * p.over;
+    if (ignored) {
+        UNROLL_1 for (u64 j = t.local; j < p.vocab; j += t.threads) {
+            if (p.stride) out[j] = narrow<bf16>(0.0f);
+            else z[j] = 0;
+        }
+        return;
+    }
     for (u64 from = 0; from < p.vocab; from += head_step(t)) {
-        float x[HEAD_FLIGHT], g[HEAD_FLIGHT];
+        float x[HEAD_FLIGHT];
         head_logits(t, z, from, p.vocab, x);
         if (p.stride) sync_threads();
-        UNROLL for (u32 e = 0; e < HEAD_FLIGHT; e++) g[e] = ignored ? 0.0f : flushed(exp_of(x[e] - s.base)) * s.factor + s.shift;
-        if (s.less && !ignored) {
-            float y[HEAD_FLIGHT];
-            head_logits(t, s.less, from, p.vocab, y);
-            UNROLL for (u32 e = 0; e < HEAD_FLIGHT; e++) g[e] -= flushed(exp_of(y[e] - s.less_base)) * s.less_factor;
-        }
-        UNROLL_1 for (u32 k = 0; k < s.count && !ignored; k++) {
-            u64 at = (u64)(i64)s.targets[k] - p.first - from - t.local; // far beyond the step if negative
-            float hit = s.hits ? s.hit * s.hits[k] : s.hit;
-            UNROLL for (u32 e = 0; e < HEAD_FLIGHT; e++)
-                if (s.targets[k] >= 0 && at == (u64)e * t.threads) g[e] -= hit;
-        }
+        bool hits = hits_in(s, p.first + from, head_step(t));
         UNROLL for (u32 e = 0; e < HEAD_FLIGHT; e++) {
             u64 j = from + e * t.threads + t.local;
             if (j >= p.vocab) break;
-            if (p.cap != 0 && !ignored) {
-                float tanh = x[e] / limit;
-                g[e] *= 1.0f - tanh * tanh;
-            }
-            if (p.stride) out[j] = narrow<bf16>(g[e]);
-            else z[j] = g[e];
+            float g = flushed(exp_of(x[e] - s.base)) * s.factor + s.shift;
+            if (s.less) g -= flushed(exp_of(s.less[j] - s.less_base)) * s.less_factor;
+            if (hits) g -= s.hit * hits_of(s, p.first + j);
+            if (p.cap != 0) g *= cap_slope(x[e], p.cap * p.over);
+            if (p.stride) out[j] = narrow<bf16>(g);
+            else z[j] = g;
         }
     }
 }
