@@ -97,11 +97,19 @@ func newWindow(t testing.TB, m *Model) *accum.Window {
 // gradients runs Backprop for one batch and returns a copy of all gradients.
 func gradients(t testing.TB, m *Model, b Batch) map[string][]float32 {
 	t.Helper()
+	return gradientsOf(t, m, func(w Window) error {
+		_, err := m.Backprop(context.Background(), b, 1, w)
+		return err
+	})
+}
+
+// gradientsOf returns what backward adds to a window.
+func gradientsOf(t testing.TB, m *Model, backward func(w Window) error) map[string][]float32 {
+	t.Helper()
 	w := newWindow(t, m)
 	require.NoError(t, w.Begin(1))
-	_, err := m.Backprop(context.Background(), b, 1, w)
-	require.NoError(t, err)
-	_, err = w.End()
+	require.NoError(t, backward(w))
+	_, err := w.End()
 	require.NoError(t, err)
 	out := map[string][]float32{}
 	for name, g := range w.Gradients() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
@@ -34,6 +35,9 @@ type Options struct {
 	// 1 Ki of a larger vocabulary: training then computes the logits twice, in a workspace that does not grow with the
 	// vocabulary.
 	LossClasses int
+	// Smoothing and ZLoss are those of [fused.CrossEntropy], in the loss of Backprop. Evaluate returns the plain
+	// cross-entropy.
+	Smoothing, ZLoss float32
 
 	// Monitor, unless nil, counts the bytes that the model holds on its device, by component. If it has a limit, New,
 	// Open and calls that need more memory fail with [snug.ErrNoMemory], and so do all later calls.
@@ -106,6 +110,8 @@ type Model struct {
 	plusOne  snug.View // 1+w of the norm that computes
 	loss     fused.CrossEntropy
 	lossOf   func(*tensor) (*tensor, error)
+	probsOf  func(*tensor) (*tensor, error)
+	host     []float32 // log-probabilities of a model on a device, and their derivatives
 	batch    batch
 	calls    uint64 // number of calls of begin
 	backward call
@@ -209,6 +215,9 @@ func newModel(config *Config, o Options) (*Model, error) {
 	if o.LossRows < 0 || o.LossClasses < 0 {
 		return nil, fmt.Errorf("LossRows is %d and LossClasses %d, want 0 or more: %w", o.LossRows, o.LossClasses, snug.ErrConfig)
 	}
+	if !(o.Smoothing >= 0 && o.Smoothing <= 1) || !(o.ZLoss >= 0 && o.ZLoss <= math.MaxFloat32) {
+		return nil, fmt.Errorf("Smoothing is %v and ZLoss %v, want 0 to 1 and a finite number of 0 or more: %w", o.Smoothing, o.ZLoss, snug.ErrConfig)
+	}
 	if o.PlainAttention && (!m.dev.IsCPU() || config.ScoreCap != 0) {
 		return nil, fmt.Errorf("the option PlainAttention is for the CPU and for models without a cap of scores: %w", snug.ErrConfig)
 	}
@@ -229,7 +238,7 @@ func (m *Model) make() error {
 	if m.loss.Tile == 0 && !m.dev.IsCPU() {
 		m.loss.Tile = m.config.Vocab
 	}
-	m.lossOf = m.lossAndGradient
+	m.lossOf, m.probsOf = m.lossAndGradient, m.probsAndGradient
 	for _, r := range []Rope{m.config.Rope, m.config.LocalRope} {
 		if r.Kind != "" {
 			m.ropes = append(m.ropes, &angles{rope: r, table: scratch{dev: m.dev}})

@@ -334,12 +334,19 @@ func TestAllocations(t *testing.T) {
 		batches := []Batch{someBatch(1, c.Vocab, 2, 8), someBatch(2, c.Vocab, 3, 4), someBatch(3, c.Vocab, 1, 15)}
 		batches[2].Sequences, batches[2].Starts = 0, []int{0, 4, 15}
 		var err error
+		logp, derive := make([]float32, 16), func(logp, dlogp []float32) error { return nil }
 		step := func() {
 			for _, b := range batches {
 				if err = w.Begin(1); err != nil {
 					return
 				}
 				if _, err = m.Backprop(ctx, b, 1, w); err != nil {
+					return
+				}
+				if err = m.BackpropLogProbs(ctx, b, derive, w); err != nil {
+					return
+				}
+				if err = m.LogProbs(ctx, logp[:len(b.Tokens)], b); err != nil {
 					return
 				}
 				if _, err = w.End(); err != nil {

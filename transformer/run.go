@@ -30,6 +30,7 @@ type call struct {
 	labels []int32
 	head   fused.CrossEntropy // with the batch's weights
 	scale  float32            // factor of the sum of losses, whose gradients enter the window
+	derive Derive             // of BackpropLogProbs
 	loss   fused.Loss
 }
 
@@ -71,20 +72,29 @@ func (m *Model) backprop(ctx context.Context, b Batch, scale float32, w Window) 
 		return fused.Loss{}, err
 	}
 	m.backward = call{window: w, done: completerOf(w), labels: b.Labels, head: m.lossOn(b), scale: scale / float32(weight)}
+	m.backward.head.Smoothing, m.backward.head.ZLoss = m.options.Smoothing, m.options.ZLoss
 	defer m.end()
+	if err := m.run(ctx, m.lossOf); err != nil {
+		return fused.Loss{}, err
+	}
+	return m.backward.loss, nil
+}
+
+// run runs the batch forward and backward. last returns the gradient of the last stage's output.
+func (m *Model) run(ctx context.Context, last func(*tensor) (*tensor, error)) error {
 	x, err := m.embed()
 	if err != nil {
-		return fused.Loss{}, err
+		return err
 	}
-	dx, _, err := m.runner.Run(ctx, x, m.lossOf)
+	dx, _, err := m.runner.Run(ctx, x, last)
 	if err != nil {
-		return fused.Loss{}, err
+		return err
 	}
 	if err := m.embedBackward(dx); err != nil {
-		return fused.Loss{}, err
+		return err
 	}
 	m.pool.put(x, dx)
-	return m.backward.loss, nil
+	return nil
 }
 
 // completer is a Window that has the method Done.
@@ -189,7 +199,17 @@ func (m *Model) embedBackward(dx *tensor) error {
 // lossAndGradient computes the final norm, the head and the cross-entropy of the last stage's output, and returns the
 // gradient of the loss with respect to that output.
 func (m *Model) lossAndGradient(y *tensor) (*tensor, error) {
-	o, c := m.stage(), &m.backward
+	c := &m.backward
+	return m.headBackward(y, func(h, acc snug.View, into snug.Into) (err error) {
+		c.loss, err = fused.CrossEntropyBackward(c.head, h, acc, h, m.head.Value, c.labels, c.scale, into, m.ws.v)
+		return err
+	})
+}
+
+// headBackward computes the final norm of the last stage's output, and returns the gradient of that output. backward
+// replaces the norm's result h by its gradient, and puts the gradient of the head into acc.
+func (m *Model) headBackward(y *tensor, backward func(h, acc snug.View, into snug.Into) error) (*tensor, error) {
+	o := m.stage()
 	h, s := o.get(m.config.Dim), o.stats(m.last)
 	o.norm(h, s, y, m.last)
 	o.do(func() error {
@@ -197,8 +217,7 @@ func (m *Model) lossAndGradient(y *tensor) (*tensor, error) {
 		if err != nil {
 			return err
 		}
-		c.loss, err = fused.CrossEntropyBackward(c.head, h.View, acc, h.View, m.head.Value, c.labels, c.scale, into, m.ws.v)
-		return err
+		return backward(h.View, acc, into)
 	})
 	if m.head != m.table { // the gradient of a tied head is complete with the embedding's
 		o.done(m.head)

@@ -1,0 +1,123 @@
+package transformer
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+)
+
+// With the derivatives of the weighted cross-entropy, log-probabilities give its loss and its gradients, on every device.
+func TestLogProbs(t *testing.T) {
+	ctx := context.Background()
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
+		for _, c := range []*Config{tiny(), tinyGemma()} {
+			for _, classes := range []int{0, 4} {
+				m := newTiny(t, c, Options{Seed: 3, Device: p.Dev, LossClasses: classes})
+				b := someBatch(4, c.Vocab, 2, 8)
+				b.Labels[3], b.Labels[9] = -1, -100
+				plain := b
+				for i := range b.Tokens {
+					b.Weights = append(b.Weights, float32(i%5)*0.3)
+				}
+				loss, want := gradientsAndLoss(t, m, b)
+				logp := make([]float32, len(b.Tokens))
+				require.NoError(t, m.LogProbs(ctx, logp, plain))
+				sum := 0.0
+				for i, x := range logp {
+					sum -= float64(b.Weights[i]) * float64(x)
+				}
+				require.InEpsilon(t, loss.Sum, sum, 1e-6)
+				require.Zero(t, logp[3]+logp[9])
+				have := gradientsOf(t, m, func(w Window) error {
+					return m.BackpropLogProbs(ctx, plain, func(p, dlogp []float32) error {
+						require.Equal(t, logp, p)
+						for i := range dlogp {
+							require.Zero(t, dlogp[i])
+							dlogp[i] = -b.Weights[i] / float32(b.Weight())
+						}
+						dlogp[3] = float32(math.NaN()) // which is not read
+						return nil
+					}, w)
+				})
+				require.Len(t, have, len(want))
+				for name, g := range have {
+					require.InDeltaSlice(t, want[name], g, 1e-5, name)
+				}
+			}
+		}
+	})
+}
+
+func TestLogProbsErrors(t *testing.T) {
+	m, ctx := newTiny(t, tiny(), Options{}), context.Background()
+	b, logp := someBatch(1, 11, 2, 4), make([]float32, 8)
+	refused := errors.New("refused")
+	derive := func(dlogp float32, err error) Derive {
+		return func(_, d []float32) error { d[2] = dlogp; return err }
+	}
+	weighted := b
+	weighted.Weights = make([]float32, 8)
+	for _, c := range []struct {
+		err  error
+		want error
+		says string
+	}{
+		{m.LogProbs(ctx, logp[:7], b), snug.ErrShape, "logp has 7 elements, want one for each of 8 tokens"},
+		{m.LogProbs(ctx, logp, weighted), snug.ErrConfig, "Weights"},
+		{m.LogProbs(ctx, logp, Batch{Tokens: b.Tokens}), snug.ErrShape, "0 labels"},
+		{m.BackpropLogProbs(ctx, b, nil, newWindow(t, m)), snug.ErrConfig, "derive is nil"},
+		{m.BackpropLogProbs(ctx, b, derive(0, nil), nil), snug.ErrConfig, "the window or"},
+		{m.BackpropLogProbs(ctx, weighted, derive(0, nil), newWindow(t, m)), snug.ErrConfig, "Weights"},
+		{m.BackpropLogProbs(ctx, b, derive(0, refused), refusingGradients(t, m)), refused, "refused"},
+		{m.BackpropLogProbs(ctx, b, derive(float32(math.Inf(1)), nil), refusingGradients(t, m)), snug.ErrNonFinite, "dlogp[2]"},
+	} {
+		require.ErrorIs(t, c.err, c.want)
+		require.ErrorContains(t, c.err, c.says)
+	}
+	require.NoError(t, m.LogProbs(ctx, logp, b), "the model is as before")
+	for _, o := range []Options{{Smoothing: -0.1}, {Smoothing: 1.1}, {ZLoss: float32(math.NaN())}, {ZLoss: -1}, {ZLoss: float32(math.Inf(1))}} {
+		_, err := New(tiny(), o)
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, "Smoothing is")
+	}
+}
+
+// refusingGradients is a window that has begun.
+func refusingGradients(t *testing.T, m *Model) Window {
+	w := newWindow(t, m)
+	require.NoError(t, w.Begin(1))
+	return w
+}
+
+// The terms of the loss of Backprop are not those of Evaluate.
+func TestSmoothing(t *testing.T) {
+	c, ctx := tiny(), context.Background()
+	plain, m := newTiny(t, c, Options{Seed: 3}), newTiny(t, c, Options{Seed: 3, Smoothing: 0.1, ZLoss: 0.01})
+	b := someBatch(4, c.Vocab, 2, 8)
+	want, err := plain.Evaluate(ctx, b)
+	require.NoError(t, err)
+	have, err := m.Evaluate(ctx, b)
+	require.NoError(t, err)
+	require.Equal(t, want, have)
+
+	logits, sum := allLogits(t, m, b), 0.0
+	for i, target := range b.Labels {
+		z, total, mean := logits[i*c.Vocab:][:c.Vocab], 0.0, 0.0
+		for _, x := range z {
+			total += math.Exp(float64(x))
+			mean += float64(x) / float64(c.Vocab)
+		}
+		lse := math.Log(total)
+		sum += lse - 0.9*float64(z[target]) - 0.1*mean + 0.01*lse*lse
+	}
+	w := newWindow(t, m)
+	require.NoError(t, w.Begin(1))
+	loss, err := m.Backprop(ctx, b, 1, w)
+	require.NoError(t, err)
+	require.InEpsilon(t, sum, loss.Sum, 1e-6)
+}
