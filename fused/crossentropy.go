@@ -10,9 +10,9 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 )
 
-// CrossEntropy is a linear layer and the softmax cross-entropy of its output,
-// computed for a chunk of rows at a time so that the logits of all rows never
-// exist. For row i of x with the target class t and the weight ω
+// CrossEntropy is the output layer of a model and its losses, computed for a chunk of rows at a time
+// so that the logits of all rows never exist. The loss of [CrossEntropyLoss] and
+// [CrossEntropyBackward] is the softmax cross-entropy. For row i of x with the target class t and the weight ω
 //
 //	z = x[i]·wᵀ + Bias
 //	z ← Cap·tanh(z/Cap)                        with a Cap
@@ -48,7 +48,7 @@ import (
 // # Memory
 //
 // The workspace holds the logits of Chunk rows and Tile classes. A tile of all classes is fastest:
-// the logits are computed once. With smaller tiles they are computed twice where gradients are
+// the cross-entropy computes the logits once. With smaller tiles it computes them twice where gradients are
 // wanted, first for the statistics of the rows by an online softmax, then for the gradients, as in
 // Wijmans et al., "Cut Your Losses in Large-Vocabulary Language Models" (2024). That is four
 // products in place of three, or three in place of two with a frozen w; the loss alone costs the
@@ -172,7 +172,7 @@ func (c CrossEntropy) chunk(rows int) int {
 }
 
 // Tiles returns the number of tiles that the vocabulary is cut into, 0 when c is not valid. The
-// logits are computed once with one tile, and with more of them twice where gradients are wanted.
+// cross-entropy computes the logits once with one tile, and with more of them twice where gradients are wanted.
 func (c CrossEntropy) Tiles() int {
 	if !c.valid() {
 		return 0

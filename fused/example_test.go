@@ -285,3 +285,56 @@ func ExampleRMSNormBackward_window() {
 	}
 	// Output: gamma [6 4 -4 -12]
 }
+
+// A policy gradient: the loss of a token is −advantage·log p, so its derivative is −advantage.
+func ExampleLogProbs() {
+	const rows, vocab, cols = 3, 4, 2
+	head := fused.CrossEntropy{Vocab: vocab, Cols: cols, Temperature: 0.5}
+	x, w := []float32{1, 0, 0, 1, 1, 1}, []float32{1, 0, 0, 1, -1, 0, 0, -1}
+	tokens, advantages := []int32{0, -1, 3}, []float32{2, 0, -1} // the second token is the prompt's
+	logp, lse := make([]float32, rows), make([]float32, rows)
+	ws := make([]float32, head.WorkspaceLen(rows))
+	if err := fused.LogProbs(head, logp, lse, x, w, tokens, ws); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%.3f\n", logp)
+
+	dlogp := make([]float32, rows)
+	for i, a := range advantages {
+		dlogp[i] = -a / 2 // the mean over two tokens
+	}
+	dx, dw := make([]float32, rows*cols), make([]float32, vocab*cols)
+	err := fused.LogProbsBackward(head, dx, dw, dlogp, nil, lse, x, w, tokens, snug.Into{}, ws)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%.3f\n%.3f\n", dx, dw)
+	// Output:
+	// [-0.254 0.000 -4.711]
+	// [-0.477 0.000 0.000 0.000 -0.482 -1.482]
+	// [-0.939 -0.491 -0.281 -0.491 0.019 -0.009 1.201 0.991]
+}
+
+// A student learns the distribution of a teacher with other columns and another type.
+func ExampleDistillBackward() {
+	const rows, vocab = 2, 3
+	student := fused.CrossEntropy{Vocab: vocab, Cols: 2, Temperature: 2}
+	teacher := fused.CrossEntropy{Vocab: vocab, Cols: 1, Temperature: 2}
+	x, w := []float32{1, 0, 0, 1}, []float32{1, 0, 0, 1, -1, -1}
+	tx, tw := []snug.BFloat16{snug.ToBFloat16(1), snug.ToBFloat16(-1)}, []snug.BFloat16{snug.ToBFloat16(2), snug.ToBFloat16(0), snug.ToBFloat16(-2)}
+	dx, dw := make([]float32, len(x)), make([]float32, len(w))
+	ws := make([]float32, fused.DistillWorkspaceLen(student, teacher, rows))
+	const scale = 2 * 2 / float32(rows) // T² over the mean
+	loss, err := fused.DistillBackward(student, teacher, dx, dw, x, w, tx, tw, scale, snug.Into{}, ws)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%.3f\n%.3f\n%.3f\n", loss.Mean(), dx, dw)
+	// Output:
+	// 0.309
+	// [-0.255 -0.034 0.696 0.741]
+	// [-0.159 0.217 0.062 0.262 0.096 -0.479]
+}

@@ -15,7 +15,9 @@
 //	Dropout        nothing, not even its input: backward redraws the mask
 //	Embedding      nothing; its input is the tokens
 //	Add            nothing
-//	CrossEntropy   nothing: one call computes loss and gradients
+//	CrossEntropy,
+//	Distill        nothing: one call computes loss and gradients
+//	LogProbs       4 bytes a row: the logarithm of the sum of the exponentials of its logits
 //
 // [CrossEntropyBackward] saves the most memory. It multiplies by the output matrix, takes the
 // softmax and forms both gradients for a few rows at a time, so the logits of a batch are never

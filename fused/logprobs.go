@@ -17,14 +17,17 @@ import (
 //
 // A negative target is ignored: its logp is 0, and [LogProbsBackward] does not read its derivative.
 //
-// Shapes: x [rows, Cols]; w [Vocab, Cols]; targets [rows, K] for any K, of which only the length
-// counts, and logp as targets; lse [rows]; ws at least c.WorkspaceLen(rows) elements. c may have no
+// Shapes: x [rows, Cols]; w [Vocab, Cols]; targets and logp [rows, K], K = len(targets)/rows; lse
+// [rows]; ws at least c.WorkspaceLen(rows) elements. With a K of 0 there is lse alone. c may have no
 // Weights, Smoothing or ZLoss. A target of Vocab or more gives an error that wraps [snug.ErrShape]
 // and names its index.
 //
+// Unlike [CrossEntropyLoss] the call does not wait for a device: read logp with CopyOut, which does.
+// Rows without targets cost as much as others; leave them out of x, if their lse is not wanted.
+//
 // Accuracy: an element is rounded once, after the rounding of the logits. A row with a NaN among its
-// logits, or whose largest is infinite, gives NaN. Results depend neither on Chunk nor on the number
-// of workers; their rounding depends on Tile.
+// logits, or whose largest is infinite, gives NaN. On the CPU results do not depend on Chunk, bit for
+// bit; their rounding depends on Tile.
 func LogProbs[V snug.Vector, L snug.Vector32](c CrossEntropy, logp, lse L, x, w V, targets []int32, ws L) error {
 	job := logProbsJob{head: head{config: c, x: snug.ViewOf(x), w: snug.ViewOf(w)},
 		logp: snug.ViewOf(logp), lse: snug.ViewOf(lse), ws: snug.ViewOf(ws)}
@@ -39,11 +42,12 @@ func LogProbs[V snug.Vector, L snug.Vector32](c CrossEntropy, logp, lse L, x, w 
 //	dw ← gᵀ·x
 //
 // with g times 1/Temperature, and times the slope of the cap, as in [CrossEntropyBackward]. It needs
-// lse as LogProbs left it, and costs three products, two with a frozen w.
+// lse as LogProbs left it, and costs three products, two with a frozen w, whatever Tile is. The
+// rounding of lse to float32 adds a relative error of 2^-24·|lse| to p, as torch's log_softmax has.
 //
-// Shapes are those of LogProbs, with dlogp as logp and dlse as lse; dlse may be empty for zeros. dx,
-// dw and into are those of [CrossEntropyBackward], also what they may be; dx may be x. A row whose
-// targets are all ignored has a zero gradient, unless there is a dlse.
+// Shapes are those of LogProbs, with dlogp as logp and dlse as lse; dlse may be empty for zeros, such
+// as []float32(nil). dx, dw and into are those of [CrossEntropyBackward], also what they may be; dx
+// may be x. A row whose targets are all ignored has a zero gradient, unless there is a dlse.
 func LogProbsBackward[V snug.Vector, G, L snug.Vector32](c CrossEntropy, dx V, dw G, dlogp, dlse, lse L, x, w V, targets []int32, into snug.Into, ws L) error {
 	job := logProbsJob{
 		head: head{config: c, dx: snug.ViewOf(dx), dw: snug.ViewOf(dw), x: snug.ViewOf(x), w: snug.ViewOf(w), into: into},
