@@ -22,7 +22,7 @@ func tuneCommand() *command {
 	return &command{
 		name: "tune", summary: "fine-tune a published model under a memory limit",
 		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-alpha", "-rslora", "-dora", "-dropout", "-full", "-base:bf16 nf4 fp4", "-compute:bf16 f16 f32",
-			"-context", "-batch", "-steps", "-epochs", "-lr", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-dry-run", "-json"},
+			"-context", "-batch", "-steps", "-epochs", "-lr", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-dry-run", "-json"},
 		help: tuneHelp,
 		run:  runTune,
 	}
@@ -57,6 +57,9 @@ It prints what the run will take, by component, and at the end what the run took
   -epochs N          times that each sample is trained on; default 1
   -lr RATE           peak of the learning rate, after its warmup and before its cosine decay;
                      default 2e-4, with -full 1e-5
+  -label-smoothing S share of a target's probability that all tokens have in equal parts; default 0
+  -z-loss F          adds F times the squares of the logarithms of the softmax's sums to the loss, such
+                     as 1e-4; default 0
   -seed N            seed of the order of samples, the adapters' initial values and dropout; default 1
   -held-out SHARE    share of the samples that are not trained on, to measure the loss; default 0.02
   -checkpoint DIR    folder of checkpoints; the same command resumes the newest, also under another
@@ -82,6 +85,7 @@ type tuneFlags struct {
 	most, batch          int
 	steps, epochs        int
 	rate, held           float64
+	smoothing, zLoss     float64
 	seed                 uint64
 	checkpoint           string
 	saveEvery            int
@@ -110,6 +114,8 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.IntVar(&f.steps, "steps", 0, "")
 	fs.IntVar(&f.epochs, "epochs", 0, "")
 	fs.Float64Var(&f.rate, "lr", 0, "")
+	fs.Float64Var(&f.smoothing, "label-smoothing", 0, "")
+	fs.Float64Var(&f.zLoss, "z-loss", 0, "")
 	fs.Float64Var(&f.held, "held-out", 0.02, "")
 	fs.Uint64Var(&f.seed, "seed", 1, "")
 	fs.StringVar(&f.checkpoint, "checkpoint", "", "")
@@ -167,6 +173,8 @@ func (f *tuneFlags) check() (err error) {
 		{f.steps > 0 && f.epochs > 0, "-steps and -epochs both say how long to train, want one"},
 		{!(f.rate >= 0 && f.rate < 1e3) || f.rate == 0 && f.given("lr"), fmt.Sprintf("-lr %v: want a rate above 0 and below 1000", f.rate)},
 		{!(f.alpha >= 0 && f.alpha < 1e6) || f.alpha == 0 && f.given("alpha"), fmt.Sprintf("-alpha %v: want a number above 0 and below 1000000", f.alpha)},
+		{!(f.smoothing >= 0 && f.smoothing <= 1), fmt.Sprintf("-label-smoothing %v: want 0 to 1", f.smoothing)},
+		{!(f.zLoss >= 0 && f.zLoss <= 1e6), fmt.Sprintf("-z-loss %v: want 0 to 1000000", f.zLoss)},
 		{!(f.held >= 0 && f.held <= 0.5), fmt.Sprintf("-held-out %v: want 0 to 0.5", f.held)},
 		{f.checkpoint == "" && f.given("save-every"), "-save-every is for -checkpoint, which is not there"},
 		{f.saveEvery < 1, fmt.Sprintf("-save-every %d: want 1 or more", f.saveEvery)},

@@ -60,9 +60,15 @@ func (t *tuning) openFolder() (err error) {
 // about says what the run is, for its checkpoints.
 func (t *tuning) about() map[string]any {
 	sum := t.data.Sum()
-	return map[string]any{
+	about := map[string]any{
 		"model": t.dir, "data": hex.EncodeToString(sum[:]), "batch": t.batch, "steps": t.stepCount(), "full": t.full,
 		"lr": t.rate, "alpha": t.alpha, "rank": t.rank, "base": t.form, "compute": t.compute, "seed": t.seed,
 		"rslora": t.rslora, "dora": t.dora, "dropout": t.dropout,
 	}
+	for name, x := range map[string]float64{"label_smoothing": t.smoothing, "z_loss": t.zLoss} {
+		if x != 0 { // checkpoints of runs without them do not name them
+			about[name] = x
+		}
+	}
+	return about
 }

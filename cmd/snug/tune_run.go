@@ -237,7 +237,7 @@ func (t *tuning) fitLeast(task plan.Task, limit int64) error {
 func (t *tuning) open() (clean func() error, err error) {
 	clean = nothing
 	r := t.plan.Run
-	o := transformer.Options{DType: t.dtype, Seed: t.seed, Base: t.baseForm(r)}
+	o := transformer.Options{DType: t.dtype, Seed: t.seed, Base: t.baseForm(r), Smoothing: float32(t.smoothing), ZLoss: float32(t.zLoss)}
 	var state train.Storage
 	if r.WeightsOn == plan.OnDisk || r.StateOn == plan.OnDisk {
 		if clean, err = t.openPages(); err != nil {

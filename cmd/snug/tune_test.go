@@ -72,7 +72,7 @@ func TestTune(t *testing.T) {
 	for _, flags := range [][]string{
 		{}, {"-lora", "4", "-base", "nf4"}, {"-base", "fp4", "-compute", "f32", "-memory", "500MiB"}, {"-compute", "f16"},
 		{"-full"}, {"-full", "-compute", "f32", "-memory", "1GiB"}, {"-full", "-compute", "f16"},
-		{"-base", "nf4", "-disk", "1GiB"}, {"-dora", "-rslora", "-dropout", "0.1"}, {"-dora", "-base", "nf4"},
+		{"-base", "nf4", "-disk", "1GiB"}, {"-dora", "-rslora", "-dropout", "0.1"}, {"-dora", "-base", "nf4"}, {"-label-smoothing", "0.1", "-z-loss", "1e-4"},
 	} {
 		out := filepath.Join(t.TempDir(), "out")
 		args := append([]string{"tune", "-model", model, "-data", data, "-o", out, "-epochs", "2", "-lr", "0.02", "-batch", "6", "-json"}, flags...)
@@ -180,6 +180,8 @@ func TestTuneRefuses(t *testing.T) {
 		{"-compute", []string{"-model", model, "-data", data, "-o", out, "-compute", "u8"}},
 		{"-base", []string{"-model", model, "-data", data, "-o", out, "-base", "int3"}},
 		{"-full trains none", []string{"-model", model, "-data", data, "-o", out, "-full", "-dora"}},
+		{"-label-smoothing 1.5", []string{"-model", model, "-data", data, "-o", out, "-label-smoothing", "1.5"}},
+		{"-z-loss NaN", []string{"-model", model, "-data", data, "-o", out, "-z-loss", "NaN"}},
 		{"-dropout 1", []string{"-model", model, "-data", data, "-o", out, "-dropout", "1"}},
 		{"-full freezes none", []string{"-model", model, "-data", data, "-o", out, "-full", "-base", "nf4"}},
 		{"want one", []string{"-model", model, "-data", data, "-o", out, "-steps", "3", "-epochs", "1"}},
