@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
@@ -23,7 +22,7 @@ func layers(s sizes) (all []work) {
 	}
 	var group []work
 	for _, dt := range both {
-		group = append(group, s.crossEntropies(dt, s.loss.rows, s.loss.cols)...)
+		group = append(group, s.heads(dt, s.loss.rows, s.loss.cols)...)
 	}
 	return append(all, byKernel(group)...)
 }
@@ -167,40 +166,6 @@ func (s sizes) embeddings(dt snug.DType, rows, cols int) []work {
 	backward.writes += size(snug.F32, n)
 	backward.inPlace = true
 	return []work{forward, backward}
-}
-
-// crossEntropies are linear + softmax cross-entropy without logits.
-func (s sizes) crossEntropies(dt snug.DType, rows, cols int) []work {
-	setup := func(mem *memory) (forward, backward func() error) {
-		c := fused.CrossEntropy{Vocab: s.vocab, Cols: cols}
-		// Logits of deviation 1: larger ones would give denormal probabilities.
-		x, w, dx := mem.operand(dt, rows*cols), mem.scaled(dt, s.vocab*cols, 1/math.Sqrt(float64(cols))), mem.empty(dt, rows*cols)
-		dw, targets, ws := mem.empty(snug.F32, s.vocab*cols), tokens(rows, s.vocab), mem.empty(snug.F32, c.WorkspaceLen(rows))
-		return func() error { _, err := fused.CrossEntropyLoss(c, x, w, targets, ws); return err },
-			func() error {
-				_, err := fused.CrossEntropyBackward(c, dx, dw, x, w, targets, 1/float32(rows), snug.Into{}, ws)
-				return err
-			}
-	}
-	var all []work
-	weights, product := size(dt, s.vocab*cols), 2*float64(rows)*float64(cols)*float64(s.vocab)
-	for _, w := range []work{
-		layer("cross-entropy", dt, rows, cols, 1, 0, 0, forwardOf(setup)),
-		layer("cross-entropy backward", dt, rows, cols, 1, 1, 0, backwardOf(setup)),
-	} {
-		w.shape += fmt.Sprintf(" vocab=%d", s.vocab)
-		w.bf16 = dt == snug.BF16
-		w.peers = append(w.peers, withoutAMX(dt)...)
-		w.reads += weights
-		w.products = product
-		if w.writes > 0 {
-			w.writes += size(snug.F32, s.vocab*cols)
-			w.products = 3 * product
-		}
-		w.ops = w.products
-		all = append(all, w)
-	}
-	return all
 }
 
 // forwardOf and backwardOf prepare one of two passes. The forward pass runs

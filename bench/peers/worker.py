@@ -300,14 +300,40 @@ def cross_entropy(dtype, s):
     )
 
 
-def cross_entropy_step(dtype, s, compiled):
-    """Loss and gradients, as snug's one call gives both."""
-    function, x, w, targets = cross_entropy(dtype, s)
-    if compiled:
-        function = torch.compile(function)
-    x.requires_grad_()
-    w.requires_grad_()
-    return lambda: torch.autograd.grad(function(x, w, targets), (x, w))
+def step(make):
+    """Loss and gradients with respect to x and w, as snug's one call gives both."""
+
+    def kernel(dtype, s, compiled):
+        function, x, w, *rest = make(dtype, s)
+        if compiled:
+            function = torch.compile(function)
+        x.requires_grad_()
+        w.requires_grad_()
+        return lambda: torch.autograd.grad(function(x, w, *rest), (x, w))
+
+    return kernel
+
+
+def log_probs(dtype, s):
+    _, x, w, targets = cross_entropy(dtype, s)
+    return (lambda x, w, targets: F.log_softmax(F.linear(x, w).float(), 1).gather(1, targets[:, None])), x, w, targets
+
+
+def policy(dtype, s):
+    """The sum of log-probabilities, each times a number."""
+    function, x, w, targets = log_probs(dtype, s)
+    return (lambda x, w, targets, by: (function(x, w, targets)[:, 0] * by).sum()), x, w, targets, random("f32", s["rows"])
+
+
+def distill(dtype, s):
+    _, x, w, _ = cross_entropy(dtype, s)
+    _, teacher, weights, _ = cross_entropy(dtype, s)
+
+    def divergence(x, w, teacher, weights):
+        student, teacher = (F.log_softmax(F.linear(*layer).float(), 1) for layer in ((x, w), (teacher, weights)))
+        return F.kl_div(student, teacher, log_target=True, reduction="batchmean")
+
+    return divergence, x, w, teacher, weights
 
 
 def attentions(backend):
@@ -356,7 +382,10 @@ LAYERS = {
     "embedding": layer(embedding, False),
     "embedding backward": layer(embedding_gradient, True),
     "cross-entropy": layer(cross_entropy, False),
-    "cross-entropy backward": cross_entropy_step,
+    "cross-entropy backward": step(cross_entropy),
+    "log-probs": layer(log_probs, False),
+    "log-probs step": step(policy),
+    "distill step": step(distill),
 }
 
 REASONS = {
