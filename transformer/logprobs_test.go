@@ -83,7 +83,7 @@ func TestLogProbsErrors(t *testing.T) {
 	for _, o := range []Options{{Smoothing: -0.1}, {Smoothing: 1.1}, {ZLoss: float32(math.NaN())}, {ZLoss: -1}, {ZLoss: float32(math.Inf(1))}} {
 		_, err := New(tiny(), o)
 		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, "Smoothing is")
+		require.ErrorContains(t, err, "the option Smoothing is")
 	}
 }
 

@@ -216,7 +216,7 @@ func newModel(config *Config, o Options) (*Model, error) {
 		return nil, fmt.Errorf("LossRows is %d and LossClasses %d, want 0 or more: %w", o.LossRows, o.LossClasses, snug.ErrConfig)
 	}
 	if !(o.Smoothing >= 0 && o.Smoothing <= 1) || !(o.ZLoss >= 0 && o.ZLoss <= math.MaxFloat32) {
-		return nil, fmt.Errorf("Smoothing is %v and ZLoss %v, want 0 to 1 and a finite number of 0 or more: %w", o.Smoothing, o.ZLoss, snug.ErrConfig)
+		return nil, fmt.Errorf("the option Smoothing is %v and ZLoss %v, want 0 to 1 and a finite number of 0 or more: %w", o.Smoothing, o.ZLoss, snug.ErrConfig)
 	}
 	if o.PlainAttention && (!m.dev.IsCPU() || config.ScoreCap != 0) {
 		return nil, fmt.Errorf("the option PlainAttention is for the CPU and for models without a cap of scores: %w", snug.ErrConfig)
