@@ -13,7 +13,7 @@ import (
 type Batch struct {
 	Tokens []int32
 	// Labels has for each token the token that follows it, which the model learns to predict.
-	// A negative label is ignored. Labels may be nil for [Model.Logits].
+	// A negative label is ignored; on the CPU the head leaves out its row. Labels may be nil for [Model.Logits].
 	//
 	// transformers takes the tokens themselves as labels, and shifts them by one. Labels are
 	// already shifted: transformers' labels[1:], with -100 at the end of each sequence.

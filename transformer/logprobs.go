@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
@@ -39,10 +40,11 @@ func (m *Model) logProbs(ctx context.Context, logp []float32, b Batch) error {
 		return err
 	}
 	out, _, lse := m.probs()
-	if err := fused.LogProbs(m.loss, out, lse, h.View, m.head.Value, b.Labels, m.ws.v); err != nil {
+	if err := m.headProbs(out, lse, m.counted.gather(h.View, m.config.Dim)); err != nil {
 		return err
 	}
 	m.pool.put(h)
+	m.counted.scatter(out, 1)
 	return snug.Copy(logp, out)
 }
 
@@ -68,7 +70,7 @@ func (m *Model) backpropProbs(ctx context.Context, b Batch, derive Derive, w Win
 		return err
 	}
 	defer m.end()
-	m.backward = call{window: w, done: completerOf(w), labels: b.Labels, derive: derive}
+	m.backward = call{window: w, done: completerOf(w), derive: derive}
 	return m.run(ctx, m.probsOf)
 }
 
@@ -86,6 +88,7 @@ func (m *Model) beginProbs(b Batch) error {
 	if err := m.begin(b); err != nil {
 		return err
 	}
+	m.counted.set(b.Labels, nil, m.dev)
 	n := m.batch.rows
 	if err := m.ws.grow(m.workspaceLen(n) + 3*n); err != nil {
 		return err
@@ -107,16 +110,25 @@ func (m *Model) probs() (logp, dlogp, lse snug.View) {
 // probsAndGradient is lossAndGradient of a loss of the caller.
 func (m *Model) probsAndGradient(y *tensor) (*tensor, error) {
 	return m.headBackward(y, func(h, acc snug.View, into snug.Into) error {
-		c := &m.backward
 		logp, dlogp, lse := m.probs()
-		if err := fused.LogProbs(m.loss, logp, lse, h, m.head.Value, c.labels, m.ws.v); err != nil {
+		if err := m.headProbs(logp, lse, h); err != nil {
 			return err
 		}
+		m.counted.scatter(logp, 1)
 		if err := m.derive(logp, dlogp); err != nil {
 			return err
 		}
-		return fused.LogProbsBackward(m.loss, h, acc, dlogp, snug.View{}, lse, h, m.head.Value, c.labels, into, m.ws.v)
+		n := len(m.counted.labels)
+		dlogp, lse = part(m.counted.gather(dlogp, 1), 0, n), part(lse, 0, n)
+		return fused.LogProbsBackward(m.loss, h, acc, dlogp, snug.View{}, lse, h, m.head.Value, m.counted.labels, into, m.ws.v)
 	})
+}
+
+// headProbs writes the log-probabilities of the counted rows h to the front of logp, and what their backward pass needs
+// to the front of lse.
+func (m *Model) headProbs(logp, lse, h snug.View) error {
+	n := len(m.counted.labels)
+	return fused.LogProbs(m.loss, part(logp, 0, n), part(lse, 0, n), h, m.head.Value, m.counted.labels, m.ws.v)
 }
 
 // derive calls the caller's function, with copies of what is on a device.
@@ -134,7 +146,7 @@ func (m *Model) derive(logp, dlogp snug.View) error {
 		return err
 	}
 	for i, x := range d {
-		if math.IsNaN(float64(x-x)) && m.backward.labels[i] >= 0 {
+		if math.IsNaN(float64(x-x)) && !m.ignored(i) {
 			return fmt.Errorf("derive set dlogp[%d] to %v: %w", i, x, snug.ErrNonFinite)
 		}
 	}
@@ -142,4 +154,13 @@ func (m *Model) derive(logp, dlogp snug.View) error {
 		return nil
 	}
 	return snug.Copy(dlogp, d)
+}
+
+// ignored reports whether the label of a row is ignored.
+func (m *Model) ignored(row int) bool {
+	if m.counted.some {
+		_, found := slices.BinarySearch(m.counted.rows, int32(row))
+		return !found
+	}
+	return m.counted.labels[row] < 0
 }

@@ -73,8 +73,8 @@ func TestLogProbsErrors(t *testing.T) {
 		{m.BackpropLogProbs(ctx, b, nil, newWindow(t, m)), snug.ErrConfig, "derive is nil"},
 		{m.BackpropLogProbs(ctx, b, derive(0, nil), nil), snug.ErrConfig, "the window or"},
 		{m.BackpropLogProbs(ctx, weighted, derive(0, nil), newWindow(t, m)), snug.ErrConfig, "Weights"},
-		{m.BackpropLogProbs(ctx, b, derive(0, refused), refusingGradients(t, m)), refused, "refused"},
-		{m.BackpropLogProbs(ctx, b, derive(float32(math.Inf(1)), nil), refusingGradients(t, m)), snug.ErrNonFinite, "dlogp[2]"},
+		{m.BackpropLogProbs(ctx, b, derive(0, refused), newBegun(t, m)), refused, "refused"},
+		{m.BackpropLogProbs(ctx, b, derive(float32(math.Inf(1)), nil), newBegun(t, m)), snug.ErrNonFinite, "dlogp[2]"},
 	} {
 		require.ErrorIs(t, c.err, c.want)
 		require.ErrorContains(t, c.err, c.says)
@@ -87,8 +87,8 @@ func TestLogProbsErrors(t *testing.T) {
 	}
 }
 
-// refusingGradients is a window that has begun.
-func refusingGradients(t *testing.T, m *Model) Window {
+// newBegun returns a window that has begun.
+func newBegun(t *testing.T, m *Model) Window {
 	w := newWindow(t, m)
 	require.NoError(t, w.Begin(1))
 	return w

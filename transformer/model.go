@@ -113,6 +113,7 @@ type Model struct {
 	probsOf  func(*tensor) (*tensor, error)
 	host     []float32 // log-probabilities of a model on a device, and their derivatives
 	batch    batch
+	counted  counted
 	calls    uint64 // number of calls of begin
 	backward call
 	ops      ops

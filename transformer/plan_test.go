@@ -85,7 +85,7 @@ func TestTransients(t *testing.T) {
 			require.NoError(t, m.begin(b))
 			w := newWindow(t, m)
 			require.NoError(t, w.Begin(1))
-			m.backward = call{window: w, labels: b.Labels, head: m.lossOn(b), scale: 1}
+			m.backward = call{window: w, head: m.lossOn(b), scale: 1}
 			x, err := m.embed()
 			require.NoError(t, err)
 			most := func(step func(), kept int64) int64 {
@@ -133,7 +133,7 @@ func TestSizesDeclared(t *testing.T) {
 		require.NoError(t, m.begin(b))
 		w := newWindow(t, m)
 		require.NoError(t, w.Begin(1))
-		m.backward = call{window: w, labels: b.Labels, head: m.lossOn(b), scale: 1}
+		m.backward = call{window: w, head: m.lossOn(b), scale: 1}
 		x, err := m.embed()
 		require.NoError(t, err)
 		plan, err := remat.KeepAll(costs)

@@ -26,9 +26,8 @@ type Window = interface {
 // call is a running call of Backprop.
 type call struct {
 	window Window
-	done   completer // the window, if it has the method Done, else nil
-	labels []int32
-	head   fused.CrossEntropy // with the batch's weights
+	done   completer          // the window, if it has the method Done, else nil
+	head   fused.CrossEntropy // with the weights of the counted rows
 	scale  float32            // factor of the sum of losses, whose gradients enter the window
 	derive Derive             // of BackpropLogProbs
 	loss   fused.Loss
@@ -71,7 +70,7 @@ func (m *Model) backprop(ctx context.Context, b Batch, scale float32, w Window) 
 	if err := m.begin(b); err != nil {
 		return fused.Loss{}, err
 	}
-	m.backward = call{window: w, done: completerOf(w), labels: b.Labels, head: m.lossOn(b), scale: scale / float32(weight)}
+	m.backward = call{window: w, done: completerOf(w), head: m.lossOn(b), scale: scale / float32(weight)}
 	m.backward.head.Smoothing, m.backward.head.ZLoss = m.options.Smoothing, m.options.ZLoss
 	defer m.end()
 	if err := m.run(ctx, m.lossOf); err != nil {
@@ -105,10 +104,11 @@ func completerOf(w Window) completer {
 	return c
 }
 
-// lossOn returns the loss of a batch with its weights.
+// lossOn returns the loss of a batch's counted rows, with their weights.
 func (m *Model) lossOn(b Batch) fused.CrossEntropy {
+	m.counted.set(b.Labels, b.Weights, m.dev)
 	c := m.loss
-	c.Weights = b.Weights
+	c.Weights = m.counted.weights
 	return c
 }
 
@@ -137,6 +137,7 @@ func (m *Model) labels(b Batch) error {
 func (m *Model) end() {
 	m.pool.putAll()
 	m.backward, m.batch.tokens, m.batch.starts = call{}, nil, nil
+	m.counted.drop()
 }
 
 // embed returns the input of the first stage.
@@ -201,13 +202,13 @@ func (m *Model) embedBackward(dx *tensor) error {
 func (m *Model) lossAndGradient(y *tensor) (*tensor, error) {
 	c := &m.backward
 	return m.headBackward(y, func(h, acc snug.View, into snug.Into) (err error) {
-		c.loss, err = fused.CrossEntropyBackward(c.head, h, acc, h, m.head.Value, c.labels, c.scale, into, m.ws.v)
+		c.loss, err = fused.CrossEntropyBackward(c.head, h, acc, h, m.head.Value, m.counted.labels, c.scale, into, m.ws.v)
 		return err
 	})
 }
 
 // headBackward computes the final norm of the last stage's output, and returns the gradient of that output. backward
-// replaces the norm's result h by its gradient, and puts the gradient of the head into acc.
+// replaces the counted rows h of the norm's result by their gradient, and puts the gradient of the head into acc.
 func (m *Model) headBackward(y *tensor, backward func(h, acc snug.View, into snug.Into) error) (*tensor, error) {
 	o := m.stage()
 	h, s := o.get(m.config.Dim), o.stats(m.last)
@@ -217,7 +218,9 @@ func (m *Model) headBackward(y *tensor, backward func(h, acc snug.View, into snu
 		if err != nil {
 			return err
 		}
-		return backward(h.View, acc, into)
+		err = backward(m.counted.gather(h.View, m.config.Dim), acc, into)
+		m.counted.scatter(h.View, m.config.Dim)
+		return err
 	})
 	if m.head != m.table { // the gradient of a tied head is complete with the embedding's
 		o.done(m.head)
@@ -251,7 +254,8 @@ func (m *Model) evaluate(ctx context.Context, b Batch) (fused.Loss, error) {
 	if err != nil {
 		return fused.Loss{}, err
 	}
-	loss, err := fused.CrossEntropyLoss(m.lossOn(b), h.View, m.head.Value, b.Labels, m.ws.v)
+	c := m.lossOn(b)
+	loss, err := fused.CrossEntropyLoss(c, m.counted.gather(h.View, m.config.Dim), m.head.Value, m.counted.labels, m.ws.v)
 	m.pool.put(h)
 	return loss, err
 }
