@@ -285,3 +285,36 @@ func ExampleIteration() {
 	// Output:
 	// [3.5] <nil>
 }
+
+// A stage whose elements do not depend on each other runs on two at a time. It keeps its output alone.
+func ExampleTiles() {
+	part := func(x []float64, i int) []float64 { return x[2*i : min(2*i+2, len(x))] }
+	c := chain(1)
+	c.Stages[0] = &remat.Tiles[[]float64, []float64]{
+		Stage:  square{},
+		Count:  func(x []float64) int { return (len(x) + 1) / 2 },
+		Part:   part,
+		Clone:  func(x []float64) ([]float64, error) { return append([]float64(nil), x...), nil },
+		Output: func(x []float64) ([]float64, error) { return make([]float64, len(x)), nil },
+		Put:    func(y []float64, i int, x []float64) error { copy(part(y, i), x); return nil },
+		Keep:   func(y []float64) []float64 { return y },
+	}
+	cost, err := remat.TiledCost(remat.Cost{Output: 24, Saved: 24}, 2)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	plan, err := remat.KeepAll(remat.Costs{Input: 24, Stages: []remat.Cost{cost}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	dx, _, err := c.Run(context.Background(), plan, []float64{1, 2, 3}, func(y []float64) ([]float64, error) {
+		fmt.Println(y)
+		return []float64{1, 1, 1}, nil
+	})
+	fmt.Println(dx, err)
+	// Output:
+	// [1.5 5 10.5]
+	// [2.5 4.5 6.5] <nil>
+}
