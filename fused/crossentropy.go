@@ -98,12 +98,12 @@ type CrossEntropy struct {
 // Loss is the loss, in nats, of the rows that have a target.
 type Loss struct {
 	Sum     float64 // over rows that are not ignored, each times its weight
-	Targets int     // the number of those rows
+	Targets int     // the number of those rows, rows of weight 0 included
 	Weight  float64 // the sum of their weights, which is Targets without Weights
 }
 
 // Mean returns the mean that training reports, Sum / Weight. A Loss whose Weight is 0,
-// such as one that another model counts, is divided by Targets.
+// as of a train.Model that sets Sum and Targets alone, is divided by Targets.
 func (l Loss) Mean() float64 {
 	if l.Weight == 0 {
 		return l.Sum / float64(l.Targets)
@@ -204,21 +204,23 @@ func CrossEntropyLoss[V snug.Vector, L snug.Vector32](c CrossEntropy, x, w V, ta
 }
 
 // CrossEntropyBackward returns the loss and computes the gradients of
-// gradScale·Sum in the same pass. With p the softmax of a row's logits and
-// g[i][j] = gradScale·ω·(p[j] − [j = t]), zero in ignored rows and times 1 − (z[j]/Cap)² with a
-// Cap:
+// gradScale·Sum in the same pass. With p the softmax of a row's logits, c its logits after the cap and
+// before the temperature, and g zero in ignored rows
 //
+//	g[j] = gradScale·ω·((1 + 2·ZLoss·lse)·p[j] − (1−Smoothing)·[j = t] − Smoothing/Vocab)
+//	g[j] ← g[j]·(1 − (c[j]/Cap)²)/Temperature
 //	dx = g·w
 //	dw ← gᵀ·x
+//	DBias ← Σ g over the rows
 //
-// where ← applies into, see [snug.Into]. For the mean loss gradScale is the loss scale divided by
+// where the last two ← apply into, see [snug.Into]. For the mean loss gradScale is the loss scale divided by
 // the sum of the weights of targets that are not ignored, Loss.Weight; it must be finite. With an
 // accum.Window that sum is the weight of the micro-batch, n of Begin(n). Loss.Sum is not scaled. A
 // micro-batch without targets has no backward pass.
 //
 // Shapes and errors are those of [CrossEntropyLoss], and dx is as x and dw as
 // w; dw is float32. With a frozen w, dw may be empty, []float32(nil), which saves a third
-// of the work.
+// of the work; so may dx, where x is the input of the model.
 //
 // Aliasing: dx may be x, which then is lost.
 func CrossEntropyBackward[V snug.Vector, G, L snug.Vector32](c CrossEntropy, dx V, dw G, x, w V, targets []int32, gradScale float32, into snug.Into, ws L) (Loss, error) {
@@ -241,7 +243,7 @@ func (c CrossEntropy) backward(dx, dw, x, w snug.View, targets []int32, gradScal
 // launch checks the operands, runs the job and waits for its loss.
 func (j crossEntropyJob) launch(op string, targets []int32) (Loss, error) {
 	c := j.config
-	if err := c.check(op); err != nil {
+	if err := c.check(op, ""); err != nil {
 		return Loss{}, err
 	}
 	if !j.gradients {
@@ -249,13 +251,13 @@ func (j crossEntropyJob) launch(op string, targets []int32) (Loss, error) {
 	} else if err := j.checkGradients(op, j.gradScale); err != nil {
 		return Loss{}, err
 	}
-	if err := j.checkTypes(op, j.gradients); err != nil {
+	if err := j.checkTypes(op, studentNames, j.gradients); err != nil {
 		return Loss{}, err
 	}
 	if err := checkF32(op, operand{"ws", j.ws}); err != nil {
 		return Loss{}, err
 	}
-	if err := j.checkLens(op, len(targets), j.gradients); err != nil {
+	if err := j.checkLens(op, studentNames, len(targets), j.gradients); err != nil {
 		return Loss{}, err
 	}
 	if err := checkWorkspace(op, j.ws, c.WorkspaceLen(len(targets))); err != nil {
@@ -274,15 +276,43 @@ func (j crossEntropyJob) launch(op string, targets []int32) (Loss, error) {
 	return launchLoss(dev, j, targets)
 }
 
-func (c CrossEntropy) check(op string) error {
-	if !c.valid() {
-		return fmt.Errorf("fused: %s: Vocab %d, Cols %d, Chunk %d, Tile %d, want at least 1, 1, 0 and 0; Cap %v, Temperature %v, "+
-			"want 0 or 2^-100 to 2^100; Smoothing %v, want 0 to 1; ZLoss %v, want 0 or more: %w",
-			op, c.Vocab, c.Cols, c.Chunk, c.Tile, c.Cap, c.Temperature, c.Smoothing, c.ZLoss, snug.ErrConfig)
+// check reports what is wrong with c, whose names the owner of a field in an error.
+func (c CrossEntropy) check(op, whose string) error {
+	bad := func(name string, value any, want string) error {
+		return fmt.Errorf("fused: %s: %s%s is %v, want %s: %w", op, whose, name, value, want, snug.ErrConfig)
+	}
+	switch {
+	case c.Vocab < 1:
+		return bad("Vocab", c.Vocab, "at least 1")
+	case c.Cols < 1:
+		return bad("Cols", c.Cols, "at least 1")
+	case c.Chunk < 0:
+		return bad("Chunk", c.Chunk, "0 or more")
+	case c.Tile < 0:
+		return bad("Tile", c.Tile, "0 or more")
+	case !inRange(c.Cap):
+		return bad("Cap", c.Cap, "0 or 2^-100 to 2^100")
+	case !inRange(c.Temperature):
+		return bad("Temperature", c.Temperature, "0 or 2^-100 to 2^100")
+	case !c.valid():
+		return fmt.Errorf("fused: %s: %sSmoothing is %v and ZLoss %v, want 0 to 1, and a finite number of 0 or more: %w", op, whose, c.Smoothing, c.ZLoss, snug.ErrConfig)
 	}
 	for i, x := range c.Weights {
 		if !(x >= 0 && x <= math.MaxFloat32) {
-			return fmt.Errorf("fused: %s: Weights[%d] is %v, want a finite number of 0 or more: %w", op, i, x, snug.ErrConfig)
+			return fmt.Errorf("fused: %s: %sWeights[%d] is %v, want a finite number of 0 or more: %w", op, whose, i, x, snug.ErrConfig)
+		}
+	}
+	return nil
+}
+
+// checkPlain reports fields of c, which is whose, that belong to the cross-entropy alone.
+func (c CrossEntropy) checkPlain(op, whose string, weights bool) error {
+	for _, f := range []struct {
+		set  bool
+		name string
+	}{{c.Smoothing != 0, "Smoothing"}, {c.ZLoss != 0, "ZLoss"}, {weights && c.Weights != nil, "Weights"}} {
+		if f.set {
+			return fmt.Errorf("fused: %s: %s%s is set, which only CrossEntropyLoss and CrossEntropyBackward have: %w", op, whose, f.name, snug.ErrConfig)
 		}
 	}
 	return nil

@@ -22,8 +22,9 @@ import (
 //
 // Shapes: x [rows, student.Cols]; w [Vocab, student.Cols]; teacherX [rows, teacher.Cols]; teacherW
 // [Vocab, teacher.Cols], of a type of their own; ws at least DistillWorkspaceLen(student, teacher,
-// rows) elements. Both have the same Vocab; Chunk and Tile are the student's. The teacher may have
-// Cap, Temperature and Bias. Smoothing and ZLoss of both are 0. The call waits for the device.
+// rows) elements. Both have the same Vocab. The student's Chunk, Tile and Weights are used, and the
+// teacher's must be unset. The teacher may have Cap, Temperature and Bias, and no DBias. Smoothing and
+// ZLoss of both are 0. The call waits for the device.
 //
 // A divergence below 0, which only rounding gives, counts as 0.
 func Distill[V, T snug.Vector, L snug.Vector32](student, teacher CrossEntropy, x, w V, teacherX, teacherW T, ws L) (Loss, error) {
@@ -41,7 +42,7 @@ func Distill[V, T snug.Vector, L snug.Vector32](student, teacher CrossEntropy, x
 //	dw ← gᵀ·x
 //
 // with g times 1/Temperature, and times the slope of the cap, as in [CrossEntropyBackward]. dx, dw and
-// into are those of that function, also what they may be. With one tile the products for the logits
+// into are those of that function, also what they may be; into does not apply to dx. With one tile the products for the logits
 // are computed once, else twice.
 func DistillBackward[V, T snug.Vector, G, L snug.Vector32](student, teacher CrossEntropy, dx V, dw G, x, w V, teacherX, teacherW T, gradScale float32, into snug.Into, ws L) (Loss, error) {
 	job := distillJob{
@@ -56,11 +57,15 @@ func DistillBackward[V, T snug.Vector, G, L snug.Vector32](student, teacher Cros
 // float32 elements: the student's WorkspaceLen and, for each of a chunk's rows, Tile+6 elements for the
 // teacher. It is 0 when the arguments are not valid.
 func DistillWorkspaceLen(student, teacher CrossEntropy, rows int) int {
-	own := student.WorkspaceLen(rows)
-	if own == 0 || !teacher.valid() {
+	if student.WorkspaceLen(rows) == 0 || checkPair("", student, teacher) != nil {
 		return 0
 	}
-	more := product(student.chunk(rows), min(student.tile(), math.MaxInt-teacherLen)+teacherLen)
+	return distillLen(student, rows)
+}
+
+func distillLen(student CrossEntropy, rows int) int {
+	own := student.WorkspaceLen(rows)
+	more := product(student.chunk(max(0, rows)), min(student.tile(), math.MaxInt-teacherLen)+teacherLen)
 	return own + min(more, math.MaxInt-own)
 }
 
@@ -95,34 +100,41 @@ func (j distillJob) launch(op string) (Loss, error) {
 	return loss, nil
 }
 
-// ofTeacher is the operation that errors of the teacher's operands name.
-const ofTeacher = "the teacher of Distill"
+// checkPair reports what is wrong with the configurations, or how they do not go together.
+func checkPair(op string, student, teacher CrossEntropy) error {
+	if err := student.checkPlain(op, "the student's ", false); err != nil {
+		return err
+	}
+	if err := student.check(op, "the student's "); err != nil {
+		return err
+	}
+	if err := teacher.checkPlain(op, "the teacher's ", false); err != nil {
+		return err
+	}
+	if err := teacher.check(op, "the teacher's "); err != nil {
+		return err
+	}
+	if t := teacher; t.Vocab != student.Vocab || t.Chunk != 0 || t.Tile != 0 || t.Weights != nil || t.DBias.Len() > 0 {
+		return fmt.Errorf("fused: %s: the teacher has Vocab %d, Chunk %d, Tile %d, %d Weights and %d elements of DBias, want the student's Vocab %d and none of the others: %w",
+			op, t.Vocab, t.Chunk, t.Tile, len(t.Weights), t.DBias.Len(), student.Vocab, snug.ErrConfig)
+	}
+	return nil
+}
 
 func (j *distillJob) check(op string) error {
-	for _, c := range []CrossEntropy{j.config, j.teacher.config} {
-		if err := c.check(op); err != nil {
-			return err
-		}
-		if c.Smoothing != 0 || c.ZLoss != 0 {
-			return fmt.Errorf("fused: %s: Smoothing or ZLoss, which belong to the cross-entropy: %w", op, snug.ErrConfig)
-		}
+	if err := checkPair(op, j.config, j.teacher.config); err != nil {
+		return err
 	}
-	t := j.teacher.config
-	if t.Vocab != j.config.Vocab || t.Chunk != 0 || t.Tile != 0 || t.Weights != nil {
-		return fmt.Errorf("fused: %s: the teacher has Vocab %d, Chunk %d, Tile %d and %d Weights, want the student's Vocab %d and no others: %w",
-			op, t.Vocab, t.Chunk, t.Tile, len(t.Weights), j.config.Vocab, snug.ErrConfig)
-	}
-	j.teacher.config.DBias = snug.View{}
 	j.teacher.config.Tile = j.config.tile()
 	if !j.gradients {
 		j.config.DBias = snug.View{}
 	} else if err := j.checkGradients(op, j.gradScale); err != nil {
 		return err
 	}
-	if err := j.checkTypes(op, j.gradients); err != nil {
+	if err := j.checkTypes(op, studentNames, j.gradients); err != nil {
 		return err
 	}
-	if err := j.teacher.checkTypes(ofTeacher, false); err != nil {
+	if err := j.teacher.checkTypes(op, teacherNames, false); err != nil {
 		return err
 	}
 	if err := checkF32(op, operand{"ws", j.ws}); err != nil {
@@ -132,13 +144,13 @@ func (j *distillJob) check(op string) error {
 	if err != nil {
 		return err
 	}
-	if err := j.checkLens(op, rows, j.gradients); err != nil {
+	if err := j.checkLens(op, studentNames, rows, j.gradients); err != nil {
 		return err
 	}
-	if err := j.teacher.checkLens(ofTeacher, rows, false); err != nil {
+	if err := j.teacher.checkLens(op, teacherNames, rows, false); err != nil {
 		return err
 	}
-	if err := checkWorkspace(op, j.ws, DistillWorkspaceLen(j.config, j.teacher.config, rows)); err != nil {
+	if err := checkWorkspace(op, j.ws, distillLen(j.config, rows)); err != nil {
 		return err
 	}
 	return j.config.checkWeights(op, rows, "rows")

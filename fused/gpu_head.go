@@ -118,6 +118,9 @@ func (h *head) spreadOn(q gpu.Launcher, t tile, s headSpace, z gpu.Matrix, beta 
 			return err
 		}
 	}
+	if h.dx.Len() == 0 {
+		return nil
+	}
 	dx, old := h.rowsOf(h.dx, t.row, t.rows), float32(0)
 	if s.dx.Len() > 0 {
 		dx, old = gemm.Matrix{Data: s.dx, Stride: cols}, float32(min(t.class, 1))
@@ -127,7 +130,7 @@ func (h *head) spreadOn(q gpu.Launcher, t tile, s headSpace, z gpu.Matrix, beta 
 
 // storeOn queues what store does.
 func (h *head) storeOn(q gpu.Launcher, lo, hi int, s headSpace) error {
-	if s.dx.Len() == 0 {
+	if s.dx.Len() == 0 || h.dx.Len() == 0 {
 		return nil
 	}
 	dx := span(h.dx, lo*h.config.Cols, (hi-lo)*h.config.Cols)

@@ -32,35 +32,44 @@ func (h *head) checkGradients(op string, gradScale float32) error {
 	return err
 }
 
-func (h *head) checkTypes(op string, backward bool) error {
-	floats := []operand{{"x", h.x}, {"dx", h.dx}, {"w", h.w}, {"Bias", h.config.Bias}}
-	if err := checkFloats(op, floats...); err != nil {
+// headNames are the names of a head's vectors in errors.
+type headNames struct{ x, w, bias string }
+
+var (
+	studentNames = headNames{"x", "w", "Bias"}
+	teacherNames = headNames{"teacherX", "teacherW", "the teacher's Bias"}
+)
+
+// checkTypes reports the first vector whose type is wrong. Without backward there are no gradients.
+func (h *head) checkTypes(op string, names headNames, backward bool) error {
+	err := checkFloats(op, operand{names.x, h.x}, operand{"dx", h.dx}, operand{names.w, h.w}, operand{names.bias, h.config.Bias})
+	if err != nil || !backward {
 		return err
-	}
-	if !backward {
-		return nil
 	}
 	return checkF32(op, operand{"dw", h.dw}, operand{"DBias", h.config.DBias})
 }
 
-func (h *head) checkLens(op string, rows int, backward bool) error {
+// checkLens reports the first vector whose length is not right for rows rows.
+func (h *head) checkLens(op string, names headNames, rows int, backward bool) error {
 	c := h.config
-	if err := checkMatrix(op, rows, c.Cols, operand{"x", h.x}); err != nil {
+	if err := checkMatrix(op, rows, c.Cols, operand{names.x, h.x}); err != nil {
 		return err
 	}
-	if err := checkMatrix(op, c.Vocab, c.Cols, operand{"w", h.w}); err != nil {
+	if err := checkMatrix(op, c.Vocab, c.Cols, operand{names.w, h.w}); err != nil {
 		return err
 	}
 	if c.Bias.Len() > 0 {
-		if err := checkLen(op, c.Vocab, operand{"Bias", c.Bias}); err != nil {
+		if err := checkLen(op, c.Vocab, operand{names.bias, c.Bias}); err != nil {
 			return err
 		}
 	}
 	if !backward {
 		return nil
 	}
-	if err := checkMatrix(op, rows, c.Cols, operand{"dx", h.dx}); err != nil {
-		return err
+	if h.dx.Len() > 0 {
+		if err := checkMatrix(op, rows, c.Cols, operand{"dx", h.dx}); err != nil {
+			return err
+		}
 	}
 	if h.dw.Len() > 0 {
 		if err := checkMatrix(op, c.Vocab, c.Cols, operand{"dw", h.dw}); err != nil {
@@ -155,6 +164,9 @@ func (h *head) spread(t tile, s headSpace, beta float32) {
 		x, dw := h.rowsOf(h.x, t.row, t.rows), h.rowsOf(h.dw, t.class, t.classes)
 		gemm.Mul(t.classes, cols, t.rows, h.into.Alpha, transposed(z), x, beta, dw)
 	}
+	if h.dx.Len() == 0 {
+		return
+	}
 	dx, old := h.rowsOf(h.dx, t.row, t.rows), float32(0)
 	if s.dx.Len() > 0 {
 		dx, old = gemm.Matrix{Data: s.dx, Stride: cols}, float32(min(t.class, 1)) // later tiles add
@@ -164,7 +176,7 @@ func (h *head) spread(t tile, s headSpace, beta float32) {
 
 // store rounds the sum of dx over the tiles, if there are several.
 func (h *head) store(lo, hi int, s headSpace) {
-	if s.dx.Len() == 0 {
+	if s.dx.Len() == 0 || h.dx.Len() == 0 {
 		return
 	}
 	cols := h.config.Cols
@@ -173,7 +185,7 @@ func (h *head) store(lo, hi int, s headSpace) {
 
 // narrow says whether the gradients of the logits are rounded to bfloat16, the
 // type of the other factor.
-func (h *head) narrow() bool { return h.dx.Len() > 0 && h.w.DType() == snug.BF16 && gemm.HasPairs() }
+func (h *head) narrow() bool { return h.w.DType() == snug.BF16 && gemm.HasPairs() }
 
 func transposed(m gemm.Matrix) gemm.Matrix {
 	m.Trans = !m.Trans

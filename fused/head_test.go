@@ -7,6 +7,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
 )
 
 // head64 is the definition of the layer of CrossEntropy in float64, with the bounds that
@@ -183,4 +184,39 @@ func narrowing(p kerneltest.Backend, dt snug.DType) float64 {
 		return 0x1p-8
 	}
 	return 0
+}
+
+// Without dx the gradients of the layer are the same.
+func TestWithoutInputGradient(t *testing.T) {
+	const rows, vocab, cols = 7, 30, 5
+	rng := newRand(3)
+	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
+		kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
+			put := func(n int) snug.View { return kerneltest.PutFloats(t, p, dt, normals(rng, dt, n, 0, 1)).View }
+			x, w, targets := put(rows*cols), put(vocab*cols), tokens(rng, rows, vocab)
+			logp, lse := kerneltest.Put(t, p, fill(rows, 1)).View, kerneltest.Put(t, p, fill(rows, 1)).View
+			for _, c := range []CrossEntropy{{Vocab: vocab, Cols: cols}, {Vocab: vocab, Cols: cols, Tile: 8, Chunk: 3}} {
+				teacher := CrossEntropy{Vocab: vocab, Cols: cols}
+				ws := kerneltest.Put(t, p, make([]float32, DistillWorkspaceLen(c, teacher, rows))).View
+				for name, run := range map[string]func(dx, dw snug.View) error{
+					"CrossEntropyBackward": func(dx, dw snug.View) error {
+						_, err := CrossEntropyBackward(c, dx, dw, x, w, targets, 1, snug.Into{}, ws)
+						return err
+					},
+					"LogProbsBackward": func(dx, dw snug.View) error {
+						return LogProbsBackward(c, dx, dw, logp, snug.View{}, lse, x, w, targets, snug.Into{}, ws)
+					},
+					"DistillBackward": func(dx, dw snug.View) error {
+						_, err := DistillBackward(c, teacher, dx, dw, x, w, x, w, 1, snug.Into{}, ws)
+						return err
+					},
+				} {
+					dx, want, have := put(rows*cols), kerneltest.Put(t, p, fill(vocab*cols, 42)), kerneltest.Put(t, p, fill(vocab*cols, 42))
+					require.NoError(t, run(dx, want.View))
+					require.NoError(t, run(snug.View{}, have.View))
+					requireBits(t, name, want.Get(), have.Get())
+				}
+			}
+		})
+	}
 }

@@ -9,7 +9,7 @@ import (
 // LogProbs computes, for each row of x, the log-probabilities of some classes and the logarithm of
 // the sum of the exponentials of all logits, without keeping the logits. Losses of preferences
 // (DPO), of policies (PPO, GRPO) and of distillation from the k most probable classes of another
-// model are functions of the log-probabilities; [LogProbsBackward] takes their derivatives. With
+// model are functions of the log-probabilities; [LogProbsBackward] receives their derivatives. With
 // the logits z of row i, as [CrossEntropy] defines them,
 //
 //	lse[i] = log Σ exp(z[j])
@@ -23,7 +23,7 @@ import (
 // and names its index.
 //
 // Unlike [CrossEntropyLoss] the call does not wait for a device: read logp with CopyOut, which does.
-// Rows without targets cost as much as others; leave them out of x, if their lse is not wanted.
+// Rows without targets cost as much as others: to save time, leave them out of x.
 //
 // Accuracy: an element is rounded once, after the rounding of the logits. A row with a NaN among its
 // logits, or whose largest is infinite, gives NaN. On the CPU results do not depend on Chunk, bit for
@@ -59,11 +59,11 @@ func LogProbsBackward[V snug.Vector, G, L snug.Vector32](c CrossEntropy, dx V, d
 // launch checks the operands and runs the job.
 func (j logProbsJob) launch(op string, targets []int32) error {
 	c := j.config
-	if err := c.check(op); err != nil {
+	if err := c.checkPlain(op, "", true); err != nil {
 		return err
 	}
-	if c.Weights != nil || c.Smoothing != 0 || c.ZLoss != 0 {
-		return fmt.Errorf("fused: %s: Weights, Smoothing or ZLoss, which belong to the cross-entropy: %w", op, snug.ErrConfig)
+	if err := c.check(op, ""); err != nil {
+		return err
 	}
 	name := "logp"
 	if !j.gradients {
@@ -74,7 +74,7 @@ func (j logProbsJob) launch(op string, targets []int32) error {
 			return err
 		}
 	}
-	if err := j.checkTypes(op, j.gradients); err != nil {
+	if err := j.checkTypes(op, studentNames, j.gradients); err != nil {
 		return err
 	}
 	if err := checkF32(op, operand{name, j.logp}, operand{"dlse", j.dlse}, operand{"lse", j.lse}, operand{"ws", j.ws}); err != nil {
@@ -84,7 +84,7 @@ func (j logProbsJob) launch(op string, targets []int32) error {
 	if err != nil {
 		return err
 	}
-	if err := j.checkLens(op, rows, j.gradients); err != nil {
+	if err := j.checkLens(op, studentNames, rows, j.gradients); err != nil {
 		return err
 	}
 	if rows == 0 && len(targets) > 0 || rows > 0 && len(targets)%rows != 0 {
