@@ -27,6 +27,9 @@ type Batch struct {
 	// No sequence sees another, and the positions of each begin at 0. There is no padding: the
 	// embedding of Config.Pad trains like all others, while torch gives it no gradient.
 	Starts []int
+	// Temperature, unless 0, divides the logits of LogProbs and BackpropLogProbs, for labels that were sampled at it. It
+	// is 0 elsewhere.
+	Temperature float32
 	// Draw and Options.Seed determine the random numbers of adapters' dropout. Give each micro-batch of a run a Draw of
 	// its own, below 2^48.
 	Draw uint64
@@ -45,6 +48,14 @@ func (b Batch) Weight() (sum float64) {
 		}
 	}
 	return sum
+}
+
+// plain returns an error if the batch has what only log-probabilities have.
+func (b Batch) plain() error {
+	if b.Temperature != 0 {
+		return fmt.Errorf("the batch has the Temperature %v, which only LogProbs and BackpropLogProbs have: %w", b.Temperature, snug.ErrConfig)
+	}
+	return nil
 }
 
 // batch is the batch that the model computes.

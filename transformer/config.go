@@ -66,10 +66,11 @@ type Config struct {
 	// all of them.
 	Windows []int
 
-	ScoreScale float64 // factor of q·k, before ScoreCap
+	ScoreScale float64 // factor of q·k, before ScoreCap; above 0, and 1/√HeadDim in most families
 	ScoreCap   float64 // c of the cap c·tanh(s/c) of scores; 0 for none
 	LogitCap   float64 // c of the cap c·tanh(s/c) of logits; 0 for none
-	// EmbeddingScale multiplies the embedding. As in transformers it is first rounded to the type of the weights.
+	// EmbeddingScale multiplies the embedding; 1 in most families, and not 0. As in transformers it is first rounded to
+	// the type of the weights.
 	EmbeddingScale float64
 	Tied           bool // the head is the embedding
 
@@ -221,7 +222,7 @@ func (c *Config) check() error {
 		{"AttentionDropout", c.AttentionDropout, false}, {"ResidualDropout", c.ResidualDropout, false}, {"EmbeddingDropout", c.EmbeddingDropout, false},
 	} {
 		if !(n.value >= 0) || n.value > math.MaxFloat32 || n.positive && n.value == 0 {
-			return bad(n.name, "%v, want a finite number of 0 or more%s", n.value, map[bool]string{true: ", not 0"}[n.positive])
+			return bad(n.name, "%v, want a finite number %s", n.value, map[bool]string{true: "above 0", false: "of 0 or more"}[n.positive])
 		}
 	}
 	switch {

@@ -3,7 +3,6 @@ package transformer
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/snug-ml/snug"
@@ -19,6 +18,9 @@ type Derive = func(logp, dlogp []float32) error
 // ignored; the logits of all tokens never exist. The sum over a sequence is the log-probability of its labels. The batch
 // has no Weights.
 //
+// Give labels that were sampled at a temperature the same Batch.Temperature. A model whose adapters have no effect, such
+// as the reference of DPO, is the model itself before the first step: ask it then, or open a second one.
+//
 // Errors are the errors of Backprop; a logp that is not as long as the tokens is one that wraps [snug.ErrShape].
 func (m *Model) LogProbs(ctx context.Context, logp []float32, b Batch) error {
 	if err := m.logProbs(ctx, logp, b); err != nil {
@@ -28,19 +30,22 @@ func (m *Model) LogProbs(ctx context.Context, logp []float32, b Batch) error {
 }
 
 func (m *Model) logProbs(ctx context.Context, logp []float32, b Batch) error {
+	if err := m.checkProbs(b); err != nil {
+		return err
+	}
+	if len(logp) != len(b.Tokens) {
+		return fmt.Errorf("logp has %d elements, want one for each of %d tokens: %w", len(logp), len(b.Tokens), snug.ErrShape)
+	}
 	if err := m.beginProbs(b); err != nil {
 		return err
 	}
 	defer m.end()
-	if len(logp) != len(b.Tokens) {
-		return fmt.Errorf("logp has %d elements, want one for each of %d tokens: %w", len(logp), len(b.Tokens), snug.ErrShape)
-	}
 	h, err := m.hidden(ctx)
 	if err != nil {
 		return err
 	}
 	out, _, lse := m.probs()
-	if err := m.headProbs(out, lse, m.counted.gather(h.View, m.config.Dim)); err != nil {
+	if err := m.headProbs(m.probsOn(b), out, lse, m.counted.gather(h.View, m.config.Dim)); err != nil {
 		return err
 	}
 	m.pool.put(h)
@@ -50,41 +55,73 @@ func (m *Model) logProbs(ctx context.Context, logp []float32, b Batch) error {
 
 // BackpropLogProbs runs one micro-batch forward and backward with a loss of the caller, such as a preference loss (DPO)
 // or a policy gradient (PPO, GRPO). When the log-probabilities of the labels are known it calls derive, and then adds to
-// the window the gradients of Σ dlogp·logp: of the loss, if dlogp has its derivatives. With an [accum.Window] the loss is
-// a mean over what the weight of the window's Begin counts. The batch has no Weights, and Options.Smoothing and ZLoss do
-// not count.
+// the window the gradients of scale·Σ dlogp·logp: of scale times the loss, if dlogp has its derivatives. scale is the
+// loss scale, or 1. A batch without labels to learn calls nobody and adds nothing.
+//
+// An [accum.Window] averages micro-batches by the weight n that its Begin was given. So dlogp has the derivatives of a
+// mean over the micro-batch: for a sum over tokens, divide by n. In a train.Model, n is what Weight returns;
+// where it runs a micro-batch again, as after a lack of memory, derive is called again too.
+//
+// The batch must have no Weights. Options.Smoothing and ZLoss are not applied.
 //
 // The error is derive's, or as those of Backprop. It wraps [snug.ErrNonFinite] for a derivative that is not finite.
-func (m *Model) BackpropLogProbs(ctx context.Context, b Batch, derive Derive, w Window) error {
-	if err := m.backpropProbs(ctx, b, derive, w); err != nil {
+func (m *Model) BackpropLogProbs(ctx context.Context, b Batch, scale float32, derive Derive, w Window) error {
+	if err := m.backpropProbs(ctx, b, scale, derive, w); err != nil {
 		return fmt.Errorf("transformer: BackpropLogProbs: %w", err)
 	}
 	return nil
 }
 
-func (m *Model) backpropProbs(ctx context.Context, b Batch, derive Derive, w Window) error {
-	if w == nil || derive == nil {
-		return fmt.Errorf("the window or derive is nil: %w", snug.ErrConfig)
+func (m *Model) backpropProbs(ctx context.Context, b Batch, scale float32, derive Derive, w Window) error {
+	switch {
+	case w == nil:
+		return fmt.Errorf("the window is nil: %w", snug.ErrConfig)
+	case derive == nil:
+		return fmt.Errorf("derive is nil: %w", snug.ErrConfig)
+	case scale-scale != 0:
+		return fmt.Errorf("scale is %v, want a finite number: %w", scale, snug.ErrConfig)
+	}
+	if err := m.checkProbs(b); err != nil {
+		return err
+	}
+	if b.Weight() == 0 {
+		return nil
 	}
 	if err := m.beginProbs(b); err != nil {
 		return err
 	}
 	defer m.end()
-	m.backward = call{window: w, done: completerOf(w), derive: derive}
-	return m.run(ctx, m.probsOf)
+	m.backward = call{window: w, done: completerOf(w), derive: derive, head: m.probsOn(b), scale: scale}
+	err := m.run(ctx, m.probsOf)
+	if m.backward.refuse != nil { // not where in the chain that was
+		return fmt.Errorf("derive: %w", m.backward.refuse)
+	}
+	return err
 }
 
-// beginProbs begins a batch, with memory for the log-probabilities of its labels.
-func (m *Model) beginProbs(b Batch) error {
+// checkProbs checks a batch of labels whose log-probabilities are wanted.
+func (m *Model) checkProbs(b Batch) error {
 	if err := m.usable(); err != nil {
 		return err
 	}
 	if b.Weights != nil {
 		return fmt.Errorf("the batch has Weights, which a loss of log-probabilities has not: %w", snug.ErrConfig)
 	}
-	if err := m.labels(b); err != nil {
-		return err
+	if t := b.Temperature; t != 0 && !(t >= 0x1p-100 && t <= 0x1p100) {
+		return fmt.Errorf("the Temperature of the batch is %v, want 0 or 2^-100 to 2^100: %w", t, snug.ErrConfig)
 	}
+	return m.labels(b)
+}
+
+// probsOn returns the head of a batch whose log-probabilities are wanted.
+func (m *Model) probsOn(b Batch) fused.CrossEntropy {
+	c := m.loss
+	c.Temperature = b.Temperature
+	return c
+}
+
+// beginProbs begins a batch, with memory for the log-probabilities of its labels.
+func (m *Model) beginProbs(b Batch) error {
 	if err := m.begin(b); err != nil {
 		return err
 	}
@@ -111,7 +148,7 @@ func (m *Model) probs() (logp, dlogp, lse snug.View) {
 func (m *Model) probsAndGradient(y *tensor) (*tensor, error) {
 	return m.headBackward(y, func(h, acc snug.View, into snug.Into) error {
 		logp, dlogp, lse := m.probs()
-		if err := m.headProbs(logp, lse, h); err != nil {
+		if err := m.headProbs(m.backward.head, logp, lse, h); err != nil {
 			return err
 		}
 		m.counted.scatter(logp, 1)
@@ -120,15 +157,15 @@ func (m *Model) probsAndGradient(y *tensor) (*tensor, error) {
 		}
 		n := len(m.counted.labels)
 		dlogp, lse = part(m.counted.gather(dlogp, 1), 0, n), part(lse, 0, n)
-		return fused.LogProbsBackward(m.loss, h, acc, dlogp, snug.View{}, lse, h, m.head.Value, m.counted.labels, into, m.ws.v)
+		return fused.LogProbsBackward(m.backward.head, h, acc, dlogp, snug.View{}, lse, h, m.head.Value, m.counted.labels, into, m.ws.v)
 	})
 }
 
 // headProbs writes the log-probabilities of the counted rows h to the front of logp, and what their backward pass needs
 // to the front of lse.
-func (m *Model) headProbs(logp, lse, h snug.View) error {
+func (m *Model) headProbs(c fused.CrossEntropy, logp, lse, h snug.View) error {
 	n := len(m.counted.labels)
-	return fused.LogProbs(m.loss, part(logp, 0, n), part(lse, 0, n), h, m.head.Value, m.counted.labels, m.ws.v)
+	return fused.LogProbs(c, part(logp, 0, n), part(lse, 0, n), h, m.head.Value, m.counted.labels, m.ws.v)
 }
 
 // derive calls the caller's function, with copies of what is on a device.
@@ -143,12 +180,15 @@ func (m *Model) derive(logp, dlogp snug.View) error {
 	}
 	clear(d)
 	if err := m.backward.derive(p, d); err != nil {
+		m.backward.refuse = err
 		return err
 	}
 	for i, x := range d {
-		if math.IsNaN(float64(x-x)) && !m.ignored(i) {
-			return fmt.Errorf("derive set dlogp[%d] to %v: %w", i, x, snug.ErrNonFinite)
+		if x-x != 0 && !m.ignored(i) {
+			m.backward.refuse = fmt.Errorf("dlogp[%d] is %v, want a finite number: %w", i, x, snug.ErrNonFinite)
+			return m.backward.refuse
 		}
+		d[i] = m.backward.scale * x
 	}
 	if m.dev.IsCPU() {
 		return nil

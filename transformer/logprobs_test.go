@@ -34,11 +34,11 @@ func TestLogProbs(t *testing.T) {
 				require.InEpsilon(t, loss.Sum, sum, 1e-6)
 				require.Zero(t, logp[3]+logp[9])
 				have := gradientsOf(t, m, func(w Window) error {
-					return m.BackpropLogProbs(ctx, plain, func(p, dlogp []float32) error {
+					return m.BackpropLogProbs(ctx, plain, 4, func(p, dlogp []float32) error {
 						require.Equal(t, logp, p)
 						for i := range dlogp {
 							require.Zero(t, dlogp[i])
-							dlogp[i] = -b.Weights[i] / float32(b.Weight())
+							dlogp[i] = -b.Weights[i] / float32(b.Weight()) / 4
 						}
 						dlogp[3] = float32(math.NaN()) // which is not read
 						return nil
@@ -70,16 +70,32 @@ func TestLogProbsErrors(t *testing.T) {
 		{m.LogProbs(ctx, logp[:7], b), snug.ErrShape, "logp has 7 elements, want one for each of 8 tokens"},
 		{m.LogProbs(ctx, logp, weighted), snug.ErrConfig, "Weights"},
 		{m.LogProbs(ctx, logp, Batch{Tokens: b.Tokens}), snug.ErrShape, "0 labels"},
-		{m.BackpropLogProbs(ctx, b, nil, newWindow(t, m)), snug.ErrConfig, "derive is nil"},
-		{m.BackpropLogProbs(ctx, b, derive(0, nil), nil), snug.ErrConfig, "the window or"},
-		{m.BackpropLogProbs(ctx, weighted, derive(0, nil), newWindow(t, m)), snug.ErrConfig, "Weights"},
-		{m.BackpropLogProbs(ctx, b, derive(0, refused), newBegun(t, m)), refused, "refused"},
-		{m.BackpropLogProbs(ctx, b, derive(float32(math.Inf(1)), nil), newBegun(t, m)), snug.ErrNonFinite, "dlogp[2]"},
+		{m.BackpropLogProbs(ctx, b, 1, nil, newWindow(t, m)), snug.ErrConfig, "BackpropLogProbs: derive is nil"},
+		{m.BackpropLogProbs(ctx, b, 1, derive(0, nil), nil), snug.ErrConfig, "the window is nil"},
+		{m.BackpropLogProbs(ctx, weighted, 1, derive(0, nil), newWindow(t, m)), snug.ErrConfig, "Weights"},
+		{m.BackpropLogProbs(ctx, b, 1, derive(0, refused), newBegun(t, m)), refused, "BackpropLogProbs: derive: refused"},
+		{m.BackpropLogProbs(ctx, b, 1, derive(float32(math.Inf(1)), nil), newBegun(t, m)), snug.ErrNonFinite, "derive: dlogp[2] is +Inf"},
 	} {
 		require.ErrorIs(t, c.err, c.want)
 		require.ErrorContains(t, c.err, c.says)
 	}
 	require.NoError(t, m.LogProbs(ctx, logp, b), "the model is as before")
+	for _, x := range []float32{-1, float32(math.NaN()), 1e31} {
+		hot := b
+		hot.Temperature = x
+		require.ErrorIs(t, m.LogProbs(ctx, logp, hot), snug.ErrConfig)
+		require.ErrorIs(t, m.BackpropLogProbs(ctx, b, float32(math.Inf(1)), derive(0, nil), newBegun(t, m)), snug.ErrConfig)
+	}
+	hot := b
+	hot.Temperature = 1
+	_, err := m.Evaluate(ctx, hot)
+	require.ErrorContains(t, err, "only LogProbs and BackpropLogProbs have")
+	_, err = m.Backprop(ctx, hot, 1, newBegun(t, m))
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorIs(t, m.Logits(ctx, make([]float32, 22), hot, nil), snug.ErrConfig)
+	nobody := b
+	nobody.Labels = []int32{-1, -1, -1, -1, -1, -1, -1, -1}
+	require.NoError(t, m.BackpropLogProbs(ctx, nobody, 1, derive(0, refused), refusing{}), "calls nobody")
 	for _, o := range []Options{{Smoothing: -0.1}, {Smoothing: 1.1}, {ZLoss: float32(math.NaN())}, {ZLoss: -1}, {ZLoss: float32(math.Inf(1))}} {
 		_, err := New(tiny(), o)
 		require.ErrorIs(t, err, snug.ErrConfig)
@@ -120,4 +136,22 @@ func TestSmoothing(t *testing.T) {
 	loss, err := m.Backprop(ctx, b, 1, w)
 	require.NoError(t, err)
 	require.InEpsilon(t, sum, loss.Sum, 1e-6)
+}
+
+// The temperature divides the logits.
+func TestLogProbsTemperature(t *testing.T) {
+	c, ctx := tiny(), context.Background()
+	m := newTiny(t, c, Options{Seed: 3})
+	b := someBatch(4, c.Vocab, 2, 8)
+	logits := allLogits(t, m, b)
+	b.Temperature = 0.5
+	logp := make([]float32, len(b.Tokens))
+	require.NoError(t, m.LogProbs(ctx, logp, b))
+	for i, target := range b.Labels {
+		sum := 0.0
+		for _, x := range logits[i*c.Vocab:][:c.Vocab] {
+			sum += math.Exp(2 * float64(x))
+		}
+		require.InDelta(t, 2*float64(logits[i*c.Vocab+int(target)])-math.Log(sum), logp[i], 1e-5)
+	}
 }

@@ -343,7 +343,7 @@ func TestAllocations(t *testing.T) {
 				if _, err = m.Backprop(ctx, b, 1, w); err != nil {
 					return
 				}
-				if err = m.BackpropLogProbs(ctx, b, derive, w); err != nil {
+				if err = m.BackpropLogProbs(ctx, b, 1, derive, w); err != nil {
 					return
 				}
 				if err = m.LogProbs(ctx, logp[:len(b.Tokens)], b); err != nil {

@@ -30,6 +30,7 @@ type call struct {
 	head   fused.CrossEntropy // with the weights of the counted rows
 	scale  float32            // factor of the sum of losses, whose gradients enter the window
 	derive Derive             // of BackpropLogProbs
+	refuse error              // of derive
 	loss   fused.Loss
 }
 
@@ -61,6 +62,9 @@ func (m *Model) backprop(ctx context.Context, b Batch, scale float32, w Window) 
 		return fused.Loss{}, fmt.Errorf("scale is %v, want a finite number: %w", scale, snug.ErrConfig)
 	}
 	if err := m.labels(b); err != nil {
+		return fused.Loss{}, err
+	}
+	if err := b.plain(); err != nil {
 		return fused.Loss{}, err
 	}
 	weight := b.Weight()
@@ -246,6 +250,9 @@ func (m *Model) evaluate(ctx context.Context, b Batch) (fused.Loss, error) {
 	if err := m.labels(b); err != nil {
 		return fused.Loss{}, err
 	}
+	if err := b.plain(); err != nil {
+		return fused.Loss{}, err
+	}
 	if err := m.begin(b); err != nil {
 		return fused.Loss{}, err
 	}
@@ -290,6 +297,9 @@ func (m *Model) Logits(ctx context.Context, out []float32, b Batch, rows []int32
 
 func (m *Model) logits(ctx context.Context, out []float32, b Batch, rows []int32) (err error) {
 	if err := m.usable(); err != nil {
+		return err
+	}
+	if err := b.plain(); err != nil {
 		return err
 	}
 	if err := m.begin(b); err != nil {

@@ -20,7 +20,9 @@ type Sampling struct {
 	// TopP, below 1, keeps the smallest set of most likely tokens whose probabilities add up to at least TopP (nucleus
 	// sampling, Holtzman et al. 2020, arXiv:1904.09751); 0 is 1, all.
 	TopP float32
-	Seed uint64 // seed of the random numbers: a token depends on Seed, its position and the logits alone
+	// Seed of the random numbers. A token depends on Seed, its position and the logits alone: for several answers to one
+	// prompt, give each a seed of its own.
+	Seed uint64
 }
 
 func (s Sampling) check() error {
