@@ -248,15 +248,15 @@ func (s sample) frompytorch10() {
 }
 
 func (s sample) frompytorch11() {
-	rows, in, vocab, x, w, dx, dw, labels := s.rows, s.in, s.vocab, s.x, s.w, s.dx, s.dw, s.labels
+	rows, in, vocab, targets, x, w, dx, dw, labels := s.rows, s.in, s.vocab, s.targets, s.x, s.w, s.dx, s.dw, s.labels
 
 	head := fused.CrossEntropy{Vocab: vocab, Cols: in, Chunk: 128}
 	logits := make([]float32, head.WorkspaceLen(rows)) // of 128 rows at a time
-	result, err := fused.CrossEntropyBackward(head, dx, dw, x, w, labels, 1/float32(rows), snug.Into{}, logits)
+	result, err := fused.CrossEntropyBackward(head, dx, dw, x, w, labels, 1/float32(targets), snug.Into{}, logits)
 	check(err)
 	mean := result.Mean()
 
-	_, _, _, _, _, _, _, _, _, _, _, _, _ = dw, dx, err, head, in, labels, logits, mean, result, rows, vocab, w, x
+	_, _, _, _, _, _, _, _, _, _, _, _, _, _ = dw, dx, err, head, in, labels, logits, mean, result, rows, targets, vocab, w, x
 }
 
 func (s sample) frompytorch12() {

@@ -21,7 +21,8 @@
 //
 // [CrossEntropyBackward] saves the most memory. It multiplies by the output matrix, takes the
 // softmax and forms both gradients for a few rows at a time, so the logits of a batch are never
-// stored.
+// stored. [LogProbsBackward] does so for losses of log-probabilities, and [DistillBackward] for the
+// divergence from another model.
 //
 // # Types
 //
@@ -35,7 +36,7 @@
 // In Go's terms the vectors V of one call have one Go type, such as []snug.BFloat16 or
 // snug.View; so have the accumulators G; and so have the statistics and the workspace L. A
 // View of an accumulator therefore goes with slices elsewhere. For a frozen parameter, whose
-// gradient is left out, pass []float32(nil).
+// gradient is left out, pass []float32(nil): Go cannot infer G from nil alone.
 //
 // # Results
 //

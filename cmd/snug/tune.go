@@ -57,9 +57,11 @@ It prints what the run will take, by component, and at the end what the run took
   -epochs N          times that each sample is trained on; default 1
   -lr RATE           peak of the learning rate, after its warmup and before its cosine decay;
                      default 2e-4, with -full 1e-5
-  -label-smoothing S share of a target's probability that all tokens have in equal parts; default 0
-  -z-loss F          adds F times the squares of the logarithms of the softmax's sums to the loss, such
-                     as 1e-4; default 0
+  -label-smoothing S share of a target's probability that all tokens have in equal parts, 0 to 1;
+                     default 0
+  -z-loss F          adds F times the squares of the logarithms of the softmax's sums to the loss, 0 to
+                     1000000, such as 1e-4; default 0. Losses of steps have both terms, and the loss
+                     on held-out samples has neither
   -seed N            seed of the order of samples, the adapters' initial values and dropout; default 1
   -held-out SHARE    share of the samples that are not trained on, to measure the loss; default 0.02
   -checkpoint DIR    folder of checkpoints; the same command resumes the newest, also under another
@@ -174,7 +176,7 @@ func (f *tuneFlags) check() (err error) {
 		{!(f.rate >= 0 && f.rate < 1e3) || f.rate == 0 && f.given("lr"), fmt.Sprintf("-lr %v: want a rate above 0 and below 1000", f.rate)},
 		{!(f.alpha >= 0 && f.alpha < 1e6) || f.alpha == 0 && f.given("alpha"), fmt.Sprintf("-alpha %v: want a number above 0 and below 1000000", f.alpha)},
 		{!(f.smoothing >= 0 && f.smoothing <= 1), fmt.Sprintf("-label-smoothing %v: want 0 to 1", f.smoothing)},
-		{!(f.zLoss >= 0 && f.zLoss <= 1e6), fmt.Sprintf("-z-loss %v: want 0 to 1000000", f.zLoss)},
+		{!(f.zLoss >= 0 && f.zLoss <= 1e6) || f.zLoss > 0 && f.zLoss < 1e-30, fmt.Sprintf("-z-loss %v: want 0, or 1e-30 to 1000000", f.zLoss)},
 		{!(f.held >= 0 && f.held <= 0.5), fmt.Sprintf("-held-out %v: want 0 to 0.5", f.held)},
 		{f.checkpoint == "" && f.given("save-every"), "-save-every is for -checkpoint, which is not there"},
 		{f.saveEvery < 1, fmt.Sprintf("-save-every %d: want 1 or more", f.saveEvery)},

@@ -65,7 +65,7 @@ func (t *tuning) about() map[string]any {
 		"lr": t.rate, "alpha": t.alpha, "rank": t.rank, "base": t.form, "compute": t.compute, "seed": t.seed,
 		"rslora": t.rslora, "dora": t.dora, "dropout": t.dropout,
 	}
-	for name, x := range map[string]float64{"label_smoothing": t.smoothing, "z_loss": t.zLoss} {
+	for name, x := range map[string]float64{"label-smoothing": t.smoothing, "z-loss": t.zLoss} {
 		if x != 0 { // checkpoints of runs without them do not name them
 			about[name] = x
 		}

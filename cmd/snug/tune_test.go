@@ -181,6 +181,7 @@ func TestTuneRefuses(t *testing.T) {
 		{"-base", []string{"-model", model, "-data", data, "-o", out, "-base", "int3"}},
 		{"-full trains none", []string{"-model", model, "-data", data, "-o", out, "-full", "-dora"}},
 		{"-label-smoothing 1.5", []string{"-model", model, "-data", data, "-o", out, "-label-smoothing", "1.5"}},
+		{"-z-loss 1e-50", []string{"-model", model, "-data", data, "-o", out, "-z-loss", "1e-50"}},
 		{"-z-loss NaN", []string{"-model", model, "-data", data, "-o", out, "-z-loss", "NaN"}},
 		{"-dropout 1", []string{"-model", model, "-data", data, "-o", out, "-dropout", "1"}},
 		{"-full freezes none", []string{"-model", model, "-data", data, "-o", out, "-full", "-base", "nf4"}},

@@ -55,7 +55,7 @@ func tune(m *model, h head, batches []batch) (r result) {
 		h.forward(logp, m.y, m.out.w, b.targets)
 		return logp
 	}
-	var refs [][]float32 // of the reference, the model at the start: asked now, it needs no copy of the weights later
+	var refs [][]float32 // of the reference, which is the model at the start: all batches are known, so ask before the weights change
 	for _, b := range batches {
 		refs = append(refs, ask(make([]float32, m.rows()), b))
 	}
@@ -82,12 +82,14 @@ func tune(m *model, h head, batches []batch) (r result) {
 // beta weighs how near the policy, which is the model that learns, stays to the reference.
 const beta = 0.3
 
-// prefer returns the mean over pairs of −log σ(margin), and the share of pairs whose margin is above 0:
+// prefer returns the mean over pairs of −log σ(margin), with σ(z) = 1/(1 + exp(−z)), and the share of pairs whose margin
+// is above 0:
 //
 //	margin = beta·((log policy(chosen) − log ref(chosen)) − (log policy(rejected) − log ref(rejected)))
 //
-// The log-probability of a text is the sum of its words', which are 0 for ignored ones. So the derivatives by the words
-// of a text, dlogp, are equal; those of the rejected text are the opposite of the chosen one's.
+// The log-probability of a text is the sum over its words. The loss depends on the sum alone, so its derivatives by all
+// words of a text, dlogp, are equal; those of the rejected text are the opposite of the chosen one's. Derivatives at
+// ignored words are not read.
 func prefer(dlogp, logp, ref []float32) (loss, ahead float64) {
 	pairs := float64(len(logp) / (2 * length))
 	for at := 0; at < len(logp); at += 2 * length {
