@@ -88,7 +88,7 @@ func ExamplePlan_WriteTable() {
 	//                   instead        device   activations     step
 	//         the batch at once      1.74 GiB      1.35 GiB   177 ms
 	//            f32 throughout      1.30 GiB    948.06 MiB   356 ms
-	//       full master weights    895.80 MiB    475.06 MiB   180 ms
+	//       full master weights    895.81 MiB    475.06 MiB   180 ms
 	//          state in 32 bits   1023.73 MiB    475.06 MiB   181 ms
 	//    attention not in tiles      1.17 GiB    825.69 MiB   232 ms
 	//              no technique      5.44 GiB      4.69 GiB   422 ms

@@ -150,7 +150,7 @@ func (t Task) checkSizes() error {
 			}
 		}
 	}
-	logits := (float64(h.Classes) + 1) * float64(t.LossRows)
+	logits := (float64(h.Classes) + 5) * float64(t.LossRows)
 	size := 16 * ((t.Model.perSample()+kept)*float64(t.Batch) + logits)
 	rows := t.Model.rows() * float64(t.Batch)
 	switch {
