@@ -134,19 +134,20 @@ func mulAMX() {
 	RET()
 }
 
-// dotRows is how many rows of 2 vectors mulDot has under way.
-const dotRows = 8
+// dotRows are the numbers of rows of 2 vectors that mulDot has under way. The more rows, the fewer loads there are for
+// a product, and the fewer times B is read.
+var dotRows = [2]int{8, 12}
 
 // dotAhead is how many steps ahead mulDot fetches. Panels of a great depth come from the second cache, or
 // from the third, and the kernel reads those of A in pieces, which the processor does not foresee.
 const dotAhead = 2
 
 var vectors = []reg.VecPhysical{
-	reg.Z0, reg.Z1, reg.Z2, reg.Z3, reg.Z4, reg.Z5, reg.Z6, reg.Z7, reg.Z8, reg.Z9,
-	reg.Z10, reg.Z11, reg.Z12, reg.Z13, reg.Z14, reg.Z15, reg.Z16, reg.Z17, reg.Z18, reg.Z19,
+	reg.Z0, reg.Z1, reg.Z2, reg.Z3, reg.Z4, reg.Z5, reg.Z6, reg.Z7, reg.Z8, reg.Z9, reg.Z10, reg.Z11, reg.Z12, reg.Z13,
+	reg.Z14, reg.Z15, reg.Z16, reg.Z17, reg.Z18, reg.Z19, reg.Z20, reg.Z21, reg.Z22, reg.Z23, reg.Z24, reg.Z25, reg.Z26,
 }
 
-// mulDot keeps 8 × 32 sums in registers, and rounds them there for a C of bfloat16.
+// mulDot keeps up to 12 × 32 sums in registers, and rounds them there for a C of bfloat16.
 func mulDot(e vec.Elem) {
 	name, add, adds := "mulDot"+e.Name, "", "It rounds the sums to bfloat16."
 	if e == vec.Float32 {
@@ -157,47 +158,74 @@ func mulDot(e vec.Elem) {
 	Doc(name+" multiplies panels of A and B, rows rows, rounded up to a multiple of 8, and 32 columns, over the depth",
 		"of steps, with the dot product of AVX512_BF16, and does so for panels places: a, b and c",
 		"move on by nextA, nextB and nextC bytes. Rows of c are rowC bytes apart. "+adds)
-	a, b, c, panels := reg.RAX, reg.RBX, reg.RDX, reg.R8
-	from, atA, atB, atC, low, steps, left, rows, rowC := reg.R11, reg.RSI, reg.RDI, reg.R12, reg.R10, reg.R9, reg.RCX, reg.R13, reg.R15
-	ahead := reg.RBP
-	acc, b0, b1, value := vectors[:2*dotRows], vectors[16], vectors[17], vectors[18]
-	Load(Param("a"), a)
-	Load(Param("b"), b)
-	Load(Param("c"), c)
-	Load(Param("panels"), panels)
-	Load(Param("rowC"), rowC)
-	vector := 16 * e.Size // bytes of a vector's elements in C
+	d := dotRegs{elem: e, a: reg.RAX, b: reg.RBX, c: reg.RDX, panels: reg.R8, from: reg.R11, atA: reg.RSI, atB: reg.RDI,
+		atC: reg.R12, low: reg.R10, steps: reg.R9, left: reg.RCX, rows: reg.R13, rowC: reg.R15, ahead: reg.RBP}
+	Load(Param("a"), d.a)
+	Load(Param("b"), d.b)
+	Load(Param("c"), d.c)
+	Load(Param("panels"), d.panels)
+	Load(Param("rowC"), d.rowC)
+	Label("panel")
+	MOVQ(d.c, d.atC)
+	MOVQ(d.a, d.from)
+	Load(Param("rows"), d.rows)
+	Label("rows")
+	few, many := dotRows[0], dotRows[1]
+	CMPQ(d.rows, Imm(uint64(2*many))) // of these, of 12 and of 20 rows, many go together
+	JGE(LabelRef("many"))
+	TESTQ(U32(uint32(few-1)), d.rows)
+	JNZ(LabelRef("many"))
+	d.tile(few, "few")
+	JMP(LabelRef("next"))
+	Label("many")
+	d.tile(many, "many")
+	Label("next")
+	TESTQ(d.rows, d.rows)
+	JG(LabelRef("rows"))
+	ADDQ(paramAddr("nextA"), d.a)
+	ADDQ(paramAddr("nextB"), d.b)
+	ADDQ(paramAddr("nextC"), d.c)
+	DECQ(d.panels)
+	JNZ(LabelRef("panel"))
+	VZEROUPPER()
+	RET()
+}
+
+// dotRegs are the registers of mulDot.
+type dotRegs struct {
+	elem                                                                      vec.Elem
+	a, b, c, panels, from, atA, atB, atC, low, steps, left, rows, rowC, ahead reg.GPPhysical
+}
+
+// tile multiplies n rows of a panel of A.
+func (d dotRegs) tile(n int, label string) {
+	acc, b0, b1, value := vectors[:2*n], vectors[2*n], vectors[2*n+1], vectors[2*n+2]
+	vector := 16 * d.elem.Size // bytes of a vector's elements in C
 	eachRow := func(do func(i int, at Mem)) {
-		MOVQ(atC, low)
-		for i := range dotRows {
-			do(i, Mem{Base: low})
-			ADDQ(rowC, low)
+		MOVQ(d.atC, d.low)
+		for i := range n {
+			do(i, Mem{Base: d.low})
+			ADDQ(d.rowC, d.low)
 		}
 	}
-	Label("panel")
-	MOVQ(c, atC)
-	MOVQ(a, from)
-	Load(Param("rows"), rows)
-
-	Label("rows")
-	if e == vec.Float32 {
+	if d.elem == vec.Float32 {
 		CMPQ(paramAddr("add"), Imm(0))
-		JE(LabelRef("zero"))
+		JE(LabelRef(label + "Zero"))
 		eachRow(func(i int, at Mem) {
 			VMOVUPS(at, acc[2*i])
 			VMOVUPS(at.Offset(vector), acc[2*i+1])
 		})
-		MOVQ(c, ahead) // the rows that come next
-		ADDQ(paramAddr("nextC"), ahead)
-		CMPQ(rows, Imm(dotRows))
-		CMOVQLE(ahead, low)
-		for range dotRows {
-			PREFETCHT0(Mem{Base: low})
-			PREFETCHT0(Mem{Base: low, Disp: 2*vector - 1})
-			ADDQ(rowC, low)
+		MOVQ(d.c, d.ahead) // the rows that come next
+		ADDQ(paramAddr("nextC"), d.ahead)
+		CMPQ(d.rows, Imm(uint64(n)))
+		CMOVQLE(d.ahead, d.low)
+		for range n {
+			PREFETCHT0(Mem{Base: d.low})
+			PREFETCHT0(Mem{Base: d.low, Disp: 2*vector - 1})
+			ADDQ(d.rowC, d.low)
 		}
-		JMP(LabelRef("multiply"))
-		Label("zero")
+		JMP(LabelRef(label + "Multiply"))
+		Label(label + "Zero")
 	}
 	eachRow(func(_ int, at Mem) {
 		PREFETCHT0(at)
@@ -206,43 +234,43 @@ func mulDot(e vec.Elem) {
 	for _, r := range acc {
 		VPXORD(r, r, r)
 	}
-	Label("multiply")
-	MOVQ(from, atA)
-	MOVQ(b, atB)
-	LEAQ(Mem{Base: from, Disp: dotAhead * stepBytes}, ahead)
-	Load(Param("steps"), steps)
-	Label("step")
-	MOVQ(U32(stepDeep/4), left)
-	Label("pairs")
-	PREFETCHT0(Mem{Base: ahead}) // the rows of A
+	Label(label + "Multiply")
+	MOVQ(d.from, d.atA)
+	MOVQ(d.b, d.atB)
+	LEAQ(Mem{Base: d.from, Disp: dotAhead * stepBytes}, d.ahead)
+	Load(Param("steps"), d.steps)
+	Label(label + "Step")
+	MOVQ(U32(stepDeep/4), d.left)
+	Label(label + "Pairs")
+	PREFETCHT0(Mem{Base: d.ahead}) // the rows of A
 	for p := range 2 {
-		PREFETCHT0(Mem{Base: atB, Disp: dotAhead*stepBytes + 64*p})
-		PREFETCHT0(Mem{Base: atB, Disp: dotAhead*stepBytes + tileBytes + 64*p})
-		VMOVUPS(Mem{Base: atB, Disp: 64 * p}, b0)
-		VMOVUPS(Mem{Base: atB, Disp: 64*p + tileBytes}, b1)
-		for i := range dotRows {
-			VPBROADCASTD(Mem{Base: atA, Disp: 64*i + 4*p}, value)
+		PREFETCHT0(Mem{Base: d.atB, Disp: dotAhead*stepBytes + 64*p})
+		PREFETCHT0(Mem{Base: d.atB, Disp: dotAhead*stepBytes + tileBytes + 64*p})
+		VMOVUPS(Mem{Base: d.atB, Disp: 64 * p}, b0)
+		VMOVUPS(Mem{Base: d.atB, Disp: 64*p + tileBytes}, b1)
+		for i := range n {
+			VPBROADCASTD(Mem{Base: d.atA, Disp: 64*i + 4*p}, value)
 			avx512bf16.VDPBF16PS(value, b0, acc[2*i])
 			avx512bf16.VDPBF16PS(value, b1, acc[2*i+1])
 		}
 	}
-	ADDQ(Imm(8), atA)
-	ADDQ(Imm(64), ahead)
-	ADDQ(U32(128), atB)
-	DECQ(left)
-	JNZ(LabelRef("pairs"))
-	ADDQ(U32(stepBytes-64), atA)
-	ADDQ(U32(stepBytes-64*dotRows), ahead)
-	ADDQ(U32(stepBytes-tileBytes), atB)
-	DECQ(steps)
-	JNZ(LabelRef("step"))
-	if e == vec.Float32 {
+	ADDQ(Imm(8), d.atA)
+	ADDQ(Imm(64), d.ahead)
+	ADDQ(U32(128), d.atB)
+	DECQ(d.left)
+	JNZ(LabelRef(label + "Pairs"))
+	ADDQ(U32(stepBytes-64), d.atA)
+	ADDQ(U32(stepBytes-64*8), d.ahead)
+	ADDQ(U32(stepBytes-tileBytes), d.atB)
+	DECQ(d.steps)
+	JNZ(LabelRef(label + "Step"))
+	if d.elem == vec.Float32 {
 		eachRow(func(i int, at Mem) {
 			VMOVUPS(acc[2*i], at)
 			VMOVUPS(acc[2*i+1], at.Offset(vector))
 		})
 	} else {
-		round := vec.AVX512.Rounder(e)
+		round := vec.AVX512.Rounder(d.elem)
 		eachRow(func(i int, at Mem) {
 			for half := range 2 {
 				sum := ZMM()
@@ -251,18 +279,9 @@ func mulDot(e vec.Elem) {
 			}
 		})
 	}
-	MOVQ(low, atC)
-	ADDQ(U32(64*dotRows), from)
-	SUBQ(Imm(dotRows), rows)
-	JG(LabelRef("rows"))
-
-	ADDQ(paramAddr("nextA"), a)
-	ADDQ(paramAddr("nextB"), b)
-	ADDQ(paramAddr("nextC"), c)
-	DECQ(panels)
-	JNZ(LabelRef("panel"))
-	VZEROUPPER()
-	RET()
+	MOVQ(d.low, d.atC)
+	ADDQ(U32(uint32(64*n)), d.from)
+	SUBQ(Imm(uint64(n)), d.rows)
 }
 
 // finishPairs generates what brings sums to C.
