@@ -25,6 +25,9 @@ type Pairs struct {
 	Mul  func(a, b []uint16, c []float32, rows, panels, steps, nextA, nextB, nextC, rowC int, add bool)
 	Rows int
 
+	// Tile is how many rows Mul has under way, if panels have as many.
+	Tile int
+
 	// LeastPanels is how many panels a strip of a worker's own operand has, if the operand has as many.
 	LeastPanels int
 
@@ -65,6 +68,7 @@ const (
 	sharedLen   = 1 << 20 // elements of the shared operand that are packed at a time
 	pieceLines  = 64      // of the shared operand that a worker packs at a time
 	minPairs    = 1 << 10 // elements of B from which packing pays
+	nearLen     = 1 << 18 // elements of a group that stays in the second cache
 )
 
 // PairsBytes is the most memory of a bfloat16 product in addition to ScratchBytes: the
@@ -284,7 +288,7 @@ func (p *pairs) multiply(strip int) {
 	p.pack(own, !p.sharesA, lo, lines, 0, p.k1-p.k0)
 	p.wait()
 	s := pairStrip{pairs: *p, lo: lo, lines: lines, panels: cpu.Chunks(lines, panelLines), own: own, sums: sums}
-	for i := 0; i < p.n; i += panelLines {
+	for i := s.multiplyRows(); i < p.n; i += panelLines {
 		s.multiplyPanel(p.packed[i*s.steps()*stepDepth:], p.at+i, min(panelLines, p.n-i))
 	}
 }
@@ -309,9 +313,8 @@ func (s *pairStrip) multiplyPanel(panel []uint16, lo, lines int) {
 	if s.sharesA {
 		whole, rows = lines%s.kern.Rows == 0, lines
 	}
-	direct, inPlace := 0, s.alpha == 1 && (s.old == 0 || s.old == 1) && s.c.isFloat32()
-	rounds := s.alpha == 1 && s.old == 0 && s.c.Data.DType() == snug.BF16 && s.kern.MulBF16 != nil
-	if whole && (inPlace || rounds) {
+	direct := 0
+	if whole && s.isDirect() {
 		direct = s.lines / panelLines
 	}
 	if direct > 0 {
@@ -319,19 +322,14 @@ func (s *pairStrip) multiplyPanel(panel []uint16, lo, lines int) {
 		if s.sharesA {
 			row, col, next = lo, s.lo, panelLines
 		}
-		at := row*s.c.Stride + col
 		a, b, nextA, nextB := s.operands(panel, 0)
-		if rounds {
-			s.kern.MulBF16(a, b, words(s.c.Data)[at:], rows, direct, s.steps(), nextA, nextB, next, s.c.Stride)
-		} else {
-			s.kern.Mul(a, b, s.c.Data.Float32s()[at:], rows, direct, s.steps(), nextA, nextB, next, s.c.Stride, s.old == 1)
-		}
+		s.mul(a, b, row, col, rows, direct, nextA, nextB, next)
 	}
 	if direct == s.panels {
 		return
 	}
 	old := s.old
-	if inPlace && old == 1 {
+	if s.inPlace() && old == 1 {
 		for i := direct; i < s.panels; i++ {
 			s.part(lo, lines, i, direct).load()
 		}
@@ -339,6 +337,42 @@ func (s *pairStrip) multiplyPanel(panel []uint16, lo, lines int) {
 	}
 	s.sum(panel, rows, direct, old != s.old)
 	s.finish(lo, lines, direct, old)
+}
+
+// inPlace says whether C can hold sums, and isDirect whether the sums of whole panels go to C as they are.
+func (s *pairStrip) inPlace() bool {
+	return s.alpha == 1 && (s.old == 0 || s.old == 1) && s.c.isFloat32()
+}
+
+func (s *pairStrip) isDirect() bool {
+	return s.inPlace() || s.alpha == 1 && s.old == 0 && s.c.Data.DType() == snug.BF16 && s.kern.MulBF16 != nil
+}
+
+// mul multiplies panels of A and B to C, from an element on.
+func (s *pairStrip) mul(a, b []uint16, row, col, rows, panels, nextA, nextB, nextC int) {
+	at, steps := row*s.c.Stride+col, s.steps()
+	if s.c.isFloat32() {
+		s.kern.Mul(a, b, s.c.Data.Float32s()[at:], rows, panels, steps, nextA, nextB, nextC, s.c.Stride, s.old == 1)
+	} else {
+		s.kern.MulBF16(a, b, words(s.c.Data)[at:], rows, panels, steps, nextA, nextB, nextC, s.c.Stride)
+	}
+}
+
+// multiplyRows multiplies some rows after the other with all whole panels of a B that stays in the second cache, so that
+// whole rows of C are written. It returns how many columns it did.
+func (s *pairStrip) multiplyRows() int {
+	panels := s.n / panelLines
+	if s.sharesA || panels < 2 || s.n*s.steps()*stepDepth > nearLen || s.held != nil || s.lines%s.kern.Rows != 0 || !s.isDirect() {
+		return 0
+	}
+	for i := 0; i < s.lines; {
+		in := i % panelLines
+		rows := min(s.kern.Tile, panelLines-in, s.lines-i)
+		a := s.own[(i-in)*s.steps()*stepDepth+in*stepDepth:]
+		s.mul(a, s.packed, s.lo+i, s.at, rows, panels, 0, s.panelLen(), panelLines)
+		i += rows
+	}
+	return panels * panelLines
 }
 
 // holdPanel is multiplyPanel where sums are held from part to part of the depth.

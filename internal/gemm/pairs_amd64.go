@@ -11,7 +11,7 @@ import (
 // amxPairs multiplies with tiles.
 func amxPairs() *Pairs {
 	p := packedPairs()
-	p.Rows, p.LeastPanels = panelLines, 2
+	p.Rows, p.Tile, p.LeastPanels = panelLines, panelLines, 2
 	p.Mul = func(a, b []uint16, c []float32, _, panels, steps, nextA, nextB, nextC, rowC int, add bool) {
 		mulAMX(&a[0], &b[0], &c[0], panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, oneIf(add))
 	}
@@ -21,7 +21,7 @@ func amxPairs() *Pairs {
 // dotPairs multiplies with the dot product of AVX512_BF16.
 func dotPairs() *Pairs {
 	p := packedPairs()
-	p.Rows, p.LeastPanels = 8, 1
+	p.Rows, p.Tile, p.LeastPanels = 8, 12, 1
 	p.Mul = func(a, b []uint16, c []float32, rows, panels, steps, nextA, nextB, nextC, rowC int, add bool) {
 		mulDotF32(&a[0], &b[0], &c[0], rows, panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, oneIf(add))
 	}

@@ -219,7 +219,7 @@ func (d dotRegs) tile(n int, label string) {
 		ADDQ(paramAddr("nextC"), d.ahead)
 		CMPQ(d.rows, Imm(uint64(n)))
 		CMOVQLE(d.ahead, d.low)
-		for range n {
+		for range dotRows[1] {
 			PREFETCHT0(Mem{Base: d.low})
 			PREFETCHT0(Mem{Base: d.low, Disp: 2*vector - 1})
 			ADDQ(d.rowC, d.low)

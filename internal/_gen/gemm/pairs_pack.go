@@ -173,6 +173,9 @@ func transposePairs() {
 		"lacks of a multiple of 32 becomes 0. Lines beyond the last repeat it.")
 	dst, src := Load(Param("dst"), GP64()), Load(Param("src"), GP64())
 	lines, depth, stride := Load(Param("lines"), GP64()), Load(Param("depth"), GP64()).(reg.GPVirtual), Load(Param("stride"), GP64())
+	after := GP64()
+	MOVQ(stride, after)
+	SHLQ(Imm(4), after)
 	tile := func(load func(m Mem, r reg.VecVirtual)) {
 		from, next := GP64(), GP64()
 		MOVQ(src, from)
@@ -180,7 +183,7 @@ func transposePairs() {
 		for i := range in {
 			in[i] = ZMM()
 			load(Mem{Base: from}, in[i])
-			PREFETCHT1(Mem{Base: from, Disp: 64 * together})
+			PREFETCHT1(Mem{Base: from, Index: after, Scale: 1})
 			if i < 15 {
 				LEAQ(Mem{Base: from, Index: stride, Scale: 1}, next)
 				CMPQ(lines, Imm(uint64(i+1)))
