@@ -12220,7 +12220,12 @@ TEXT ·interleavePairs(SB), NOSPLIT, $0-56
 	VMOVDQU64 pairOrder<>+0(SB), Z0
 	VMOVDQU64 pairOrder<>+64(SB), Z1
 	MOVQ      BX, R8
-	SHLQ      $0x04, R8
+	CMPQ      BX, $0x00002000
+	JG        far
+	SHLQ      $0x02, R8
+
+far:
+	SHLQ $0x04, R8
 
 step:
 	MOVQ $0x00000010, DI
@@ -12242,12 +12247,12 @@ whole:
 	CMPQ        DX, $0x00
 	JLE         store
 	VMOVDQU16.Z (R10), K2, Z2
-	PREFETCHT0  (R10)(R8*1)
+	PREFETCHT1  (R10)(R8*1)
 	CMPQ        DX, $0x01
 	JE          store
 	ADDQ        BX, R10
 	VMOVDQU16.Z (R10), K2, Z3
-	PREFETCHT0  (R10)(R8*1)
+	PREFETCHT1  (R10)(R8*1)
 	SUBQ        BX, R10
 
 store:

@@ -25,9 +25,6 @@ type Pairs struct {
 	Mul  func(a, b []uint16, c []float32, rows, panels, steps, nextA, nextB, nextC, rowC int, add bool)
 	Rows int
 
-	// Tile is how many rows Mul has under way, if panels have as many.
-	Tile int
-
 	// LeastPanels is how many panels a strip of a worker's own operand has, if the operand has as many.
 	LeastPanels int
 
@@ -367,7 +364,7 @@ func (s *pairStrip) multiplyRows() int {
 	}
 	for i := 0; i < s.lines; {
 		in := i % panelLines
-		rows := min(s.kern.Tile, panelLines-in, s.lines-i)
+		rows := s.kern.Rows
 		a := s.own[(i-in)*s.steps()*stepDepth+in*stepDepth:]
 		s.mul(a, s.packed, s.lo+i, s.at, rows, panels, 0, s.panelLen(), panelLines)
 		i += rows

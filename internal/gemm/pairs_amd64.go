@@ -11,7 +11,7 @@ import (
 // amxPairs multiplies with tiles.
 func amxPairs() *Pairs {
 	p := packedPairs()
-	p.Rows, p.Tile, p.LeastPanels = panelLines, panelLines, 2
+	p.Rows, p.LeastPanels = panelLines, 2
 	p.Mul = func(a, b []uint16, c []float32, _, panels, steps, nextA, nextB, nextC, rowC int, add bool) {
 		mulAMX(&a[0], &b[0], &c[0], panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, oneIf(add))
 	}
@@ -21,7 +21,7 @@ func amxPairs() *Pairs {
 // dotPairs multiplies with the dot product of AVX512_BF16.
 func dotPairs() *Pairs {
 	p := packedPairs()
-	p.Rows, p.Tile, p.LeastPanels = 8, 12, 1
+	p.Rows, p.LeastPanels = 8, 1
 	p.Mul = func(a, b []uint16, c []float32, rows, panels, steps, nextA, nextB, nextC, rowC int, add bool) {
 		mulDotF32(&a[0], &b[0], &c[0], rows, panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, oneIf(add))
 	}
@@ -70,9 +70,14 @@ func transposePanel(dst, src *uint16, lines, depth, stride int) {
 	transposePairs((*uint16)(second), (*uint16)(from), lines-half, depth, stride)
 }
 
+// acrossB packs few panels together: of many, the places that are written would share sets of the first cache.
 func acrossB(dst, src []uint16, lines, depth, stride, next int) {
-	panels := (lines + panelLines - 1) / panelLines
-	interleavePairs(&dst[0], &src[0], panels, lines-(panels-1)*panelLines, depth, 2*stride, 2*next)
+	const together = 4 * panelLines
+	for at := 0; at < lines; at += together {
+		n := min(together, lines-at)
+		panels := (n + panelLines - 1) / panelLines
+		interleavePairs(&dst[at/panelLines*next], &src[at], panels, n-(panels-1)*panelLines, depth, 2*stride, 2*next)
+	}
 }
 
 // eachPanel packs lines that run along the depth, a panel after the other.

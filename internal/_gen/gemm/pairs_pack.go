@@ -108,6 +108,10 @@ func interleavePairs() {
 	even, odd, low, high, x, y := ZMM(), ZMM(), ZMM(), ZMM(), ZMM(), ZMM()
 	left, far, panels, from, to := GP64(), GP64(), GP64(), GP64(), GP64()
 	MOVQ(stride, far)
+	CMPQ(stride, U32(farStride))
+	JG(LabelRef("far"))
+	SHLQ(Imm(2), far)
+	Label("far")
 	SHLQ(Imm(ahead+1), far)
 	Label("step")
 	MOVQ(U32(stepDeep/2), left)
@@ -126,12 +130,12 @@ func interleavePairs() {
 	CMPQ(depth, Imm(0))
 	JLE(LabelRef("store"))
 	VMOVDQU16_Z(Mem{Base: from}, k, even)
-	PREFETCHT0(Mem{Base: from, Index: far, Scale: 1})
+	PREFETCHT1(Mem{Base: from, Index: far, Scale: 1})
 	CMPQ(depth, Imm(1))
 	JE(LabelRef("store"))
 	ADDQ(stride, from)
 	VMOVDQU16_Z(Mem{Base: from}, k, odd)
-	PREFETCHT0(Mem{Base: from, Index: far, Scale: 1})
+	PREFETCHT1(Mem{Base: from, Index: far, Scale: 1})
 	SUBQ(stride, from)
 	Label("store")
 	VPUNPCKLWD(odd, even, low)
@@ -157,6 +161,10 @@ func interleavePairs() {
 	VZEROUPPER()
 	RET()
 }
+
+// farStride is the most bytes between rows of which 64 have room in the second cache, where only some of its sets
+// take them.
+const farStride = 8 << 10
 
 func constant(n uint32) reg.GPVirtual {
 	r := GP64()
