@@ -112,8 +112,8 @@ func (g *gradients) panelGrads(q0 int) {
 	across := p.rows * panel
 	for i := 0; i < p.rows; i += panel {
 		x, dp := g.pTile.from(i), g.dsTile.from(i)
-		mul(p.q.from(p.row+i, 0), p.k.from(p.keys0, 0), x.x, panel, p.depth/panel, p.k.depth/panel, 0, panel*p.k.depth, panel, x.stride, false)
-		mul(p.dout.from(p.row+i, 0), p.v.from(p.keys0, 0), dp.x, panel, p.depth/panel, p.v.depth/panel, 0, panel*p.v.depth, panel, dp.stride, false)
+		mul(p.q.from(p.row+i, 0), p.k.from(p.keys0, 0), x.x, panel, p.depth/panel, p.k.depth/panel, 0, panel*p.k.depth, panel, x.stride, false, nil)
+		mul(p.dout.from(p.row+i, 0), p.v.from(p.keys0, 0), dp.x, panel, p.depth/panel, p.v.depth/panel, 0, panel*p.v.depth, panel, dp.stride, false, nil)
 		at := p.row + i
 		k.GradRows(rowwise.PairGrads{
 			Masks: p.masks[i*masksRow:], MaskRow: masksRow,
@@ -128,7 +128,7 @@ func (g *gradients) addQueryPanels(dq tile) {
 	p := &g.panels
 	for i := 0; i < p.rows; i += panel {
 		gemm.Registry.Best().Pairs.Mul(p.ds[i*p.depth:], p.kAcross.from(0, p.keys0), dq.from(p.row+i).x, panel,
-			cpu.Chunks(dq.cols, panel), p.depth/panel, 0, panel*p.kAcross.depth, panel, dq.stride, true)
+			cpu.Chunks(dq.cols, panel), p.depth/panel, 0, panel*p.kAcross.depth, panel, dq.stride, true, nil)
 	}
 }
 
@@ -143,7 +143,7 @@ func (g *gradients) addKeyPanels(dk, dv tile) {
 		gemm.Registry.Best().Pairs.Transpose(f.weights[:p.depth*p.rows])
 		for j := 0; j < p.depth; j += panel {
 			gemm.Registry.Best().Pairs.Mul(f.weights[j*p.rows:], f.x.from(0, p.row), f.to.from(p.keys0+j).x, panel,
-				cpu.Chunks(f.to.cols, panel), p.rows/panel, 0, panel*f.x.depth, panel, f.to.stride, true)
+				cpu.Chunks(f.to.cols, panel), p.rows/panel, 0, panel*f.x.depth, panel, f.to.stride, true, nil)
 		}
 	}
 }

@@ -140,12 +140,12 @@ func (p *keyPanels) scores(dst tile, q factor, k factor, from, to int) {
 func (p *keyPanels) scorePairs(dst tile, q panels, row, rows, from, to int) {
 	for i := 0; i < rows; i += panel {
 		gemm.Registry.Best().Pairs.Mul(q.from(row+i, 0), p.k.from(from, 0), dst.x[i*dst.stride:], panel,
-			cpu.Chunks(to-from, panel), p.k.depth/panel, 0, panel*p.k.depth, panel, dst.stride, false)
+			cpu.Chunks(to-from, panel), p.k.depth/panel, 0, panel*p.k.depth, panel, dst.stride, false, nil)
 	}
 }
 
 // addPairs adds the products of a panel of weights and the values from to to-1 to dst.
 func (p *keyPanels) addPairs(dst tile, weights []uint16, from, to int) {
 	gemm.Registry.Best().Pairs.Mul(weights, p.v.from(0, from), dst.x, panel,
-		cpu.Chunks(dst.cols, panel), cpu.Chunks(to-from, panel), 0, panel*p.v.depth, panel, dst.stride, true)
+		cpu.Chunks(dst.cols, panel), cpu.Chunks(to-from, panel), 0, panel*p.v.depth, panel, dst.stride, true, nil)
 }

@@ -10314,9 +10314,9 @@ step:
 	BYTE $0xc0
 	RET
 
-// func mulDotF32(a *uint16, b *uint16, c *float32, rows int, panels int, steps int, nextA int, nextB int, nextC int, rowC int, add int)
+// func mulDotF32(a *uint16, b *uint16, c *float32, rows int, panels int, steps int, nextA int, nextB int, nextC int, rowC int, add int, ahead *[6]int)
 // Requires: AVX, AVX512F, CMOV, MMX+
-TEXT ·mulDotF32(SB), NOSPLIT, $8-88
+TEXT ·mulDotF32(SB), NOSPLIT, $8-96
 	MOVQ a+0(FP), AX
 	MOVQ b+8(FP), BX
 	MOVQ c+16(FP), DX
@@ -10452,6 +10452,31 @@ fewMultiply:
 	MOVQ steps+40(FP), R9
 
 fewStep:
+	MOVQ       ahead+88(FP), R10
+	TESTQ      R10, R10
+	JZ         fewFetched
+	MOVQ       (R10), CX
+	PREFETCHT1 (CX)
+	PREFETCHT1 64(CX)
+	ADDQ       8(R10), CX
+	PREFETCHT1 (CX)
+	PREFETCHT1 64(CX)
+	ADDQ       8(R10), CX
+	DECQ       16(R10)
+	JNZ        fewWalked
+	ADDQ       24(R10), CX
+	MOVQ       32(R10), R14
+	MOVQ       R14, 16(R10)
+	DECQ       40(R10)
+	JNZ        fewWalked
+	MOVQ       $0x00000000, R14
+	MOVQ       R14, 8(R10)
+	MOVQ       R14, 24(R10)
+
+fewWalked:
+	MOVQ CX, (R10)
+
+fewFetched:
 	MOVQ $0x00000008, CX
 
 fewPairs:
@@ -10800,6 +10825,31 @@ manyMultiply:
 	MOVQ steps+40(FP), R9
 
 manyStep:
+	MOVQ       ahead+88(FP), R10
+	TESTQ      R10, R10
+	JZ         manyFetched
+	MOVQ       (R10), CX
+	PREFETCHT1 (CX)
+	PREFETCHT1 64(CX)
+	ADDQ       8(R10), CX
+	PREFETCHT1 (CX)
+	PREFETCHT1 64(CX)
+	ADDQ       8(R10), CX
+	DECQ       16(R10)
+	JNZ        manyWalked
+	ADDQ       24(R10), CX
+	MOVQ       32(R10), R14
+	MOVQ       R14, 16(R10)
+	DECQ       40(R10)
+	JNZ        manyWalked
+	MOVQ       $0x00000000, R14
+	MOVQ       R14, 8(R10)
+	MOVQ       R14, 24(R10)
+
+manyWalked:
+	MOVQ CX, (R10)
+
+manyFetched:
 	MOVQ $0x00000008, CX
 
 manyPairs:
@@ -11090,9 +11140,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func mulDotBF16(a *uint16, b *uint16, c *uint16, rows int, panels int, steps int, nextA int, nextB int, nextC int, rowC int)
+// func mulDotBF16(a *uint16, b *uint16, c *uint16, rows int, panels int, steps int, nextA int, nextB int, nextC int, rowC int, ahead *[6]int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·mulDotBF16(SB), NOSPLIT, $8-80
+TEXT ·mulDotBF16(SB), NOSPLIT, $8-88
 	MOVQ a+0(FP), AX
 	MOVQ b+8(FP), BX
 	MOVQ c+16(FP), DX
@@ -11156,6 +11206,31 @@ rows:
 	MOVQ       steps+40(FP), R9
 
 fewStep:
+	MOVQ       ahead+80(FP), R10
+	TESTQ      R10, R10
+	JZ         fewFetched
+	MOVQ       (R10), CX
+	PREFETCHT1 (CX)
+	PREFETCHT1 64(CX)
+	ADDQ       8(R10), CX
+	PREFETCHT1 (CX)
+	PREFETCHT1 64(CX)
+	ADDQ       8(R10), CX
+	DECQ       16(R10)
+	JNZ        fewWalked
+	ADDQ       24(R10), CX
+	MOVQ       32(R10), R14
+	MOVQ       R14, 16(R10)
+	DECQ       40(R10)
+	JNZ        fewWalked
+	MOVQ       $0x00000000, R14
+	MOVQ       R14, 8(R10)
+	MOVQ       R14, 24(R10)
+
+fewWalked:
+	MOVQ CX, (R10)
+
+fewFetched:
 	MOVQ $0x00000008, CX
 
 fewPairs:
@@ -11570,6 +11645,31 @@ many:
 	MOVQ       steps+40(FP), R9
 
 manyStep:
+	MOVQ       ahead+80(FP), R10
+	TESTQ      R10, R10
+	JZ         manyFetched
+	MOVQ       (R10), CX
+	PREFETCHT1 (CX)
+	PREFETCHT1 64(CX)
+	ADDQ       8(R10), CX
+	PREFETCHT1 (CX)
+	PREFETCHT1 64(CX)
+	ADDQ       8(R10), CX
+	DECQ       16(R10)
+	JNZ        manyWalked
+	ADDQ       24(R10), CX
+	MOVQ       32(R10), R14
+	MOVQ       R14, 16(R10)
+	DECQ       40(R10)
+	JNZ        manyWalked
+	MOVQ       $0x00000000, R14
+	MOVQ       R14, 8(R10)
+	MOVQ       R14, 24(R10)
+
+manyWalked:
+	MOVQ CX, (R10)
+
+manyFetched:
 	MOVQ $0x00000008, CX
 
 manyPairs:

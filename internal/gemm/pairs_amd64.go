@@ -12,7 +12,7 @@ import (
 func amxPairs() *Pairs {
 	p := packedPairs()
 	p.Rows, p.LeastPanels = panelLines, 2
-	p.Mul = func(a, b []uint16, c []float32, _, panels, steps, nextA, nextB, nextC, rowC int, add bool) {
+	p.Mul = func(a, b []uint16, c []float32, _, panels, steps, nextA, nextB, nextC, rowC int, add bool, _ *Ahead) {
 		mulAMX(&a[0], &b[0], &c[0], panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, oneIf(add))
 	}
 	return p
@@ -22,11 +22,11 @@ func amxPairs() *Pairs {
 func dotPairs() *Pairs {
 	p := packedPairs()
 	p.Rows, p.LeastPanels = 8, 1
-	p.Mul = func(a, b []uint16, c []float32, rows, panels, steps, nextA, nextB, nextC, rowC int, add bool) {
-		mulDotF32(&a[0], &b[0], &c[0], rows, panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, oneIf(add))
+	p.Mul = func(a, b []uint16, c []float32, rows, panels, steps, nextA, nextB, nextC, rowC int, add bool, ahead *Ahead) {
+		mulDotF32(&a[0], &b[0], &c[0], rows, panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, oneIf(add), (*[6]int)(unsafe.Pointer(ahead)))
 	}
-	p.MulBF16 = func(a, b, c []uint16, rows, panels, steps, nextA, nextB, nextC, rowC int) {
-		mulDotBF16(&a[0], &b[0], &c[0], rows, panels, steps, 2*nextA, 2*nextB, 2*nextC, 2*rowC)
+	p.MulBF16 = func(a, b, c []uint16, rows, panels, steps, nextA, nextB, nextC, rowC int, ahead *Ahead) {
+		mulDotBF16(&a[0], &b[0], &c[0], rows, panels, steps, 2*nextA, 2*nextB, 2*nextC, 2*rowC, (*[6]int)(unsafe.Pointer(ahead)))
 	}
 	return p
 }

@@ -234,8 +234,8 @@ func TestPairsMulBF16(t *testing.T) {
 				sums := make([]float32, panelLines*stride)
 				got := guarded(panelLines * stride)
 				c, want := Matrix{view(snug.BF16, got), stride, false}, Matrix{view(snug.BF16, got), stride, false}
-				p.Mul(a, b, sums, rows, panels, steps, 0, steps*stepLen, panelLines, stride, false)
-				p.MulBF16(a, b, words(c.Data), rows, panels, steps, 0, steps*stepLen, panelLines, stride)
+				p.Mul(a, b, sums, rows, panels, steps, 0, steps*stepLen, panelLines, stride, false, nil)
+				p.MulBF16(a, b, words(c.Data), rows, panels, steps, 0, steps*stepLen, panelLines, stride, nil)
 				for i := range rows {
 					half.Store(want.Data, i*stride, sums[i*stride:][:panels*panelLines])
 				}

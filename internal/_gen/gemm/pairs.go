@@ -153,11 +153,12 @@ func mulDot(e vec.Elem) {
 	if e == vec.Float32 {
 		add, adds = ", add", "It adds to c if add is not 0."
 	}
-	TEXT(name, NOSPLIT, "func(a, b *uint16, c *"+e.Go+", rows, panels, steps, nextA, nextB, nextC, rowC"+add+" int)")
+	TEXT(name, NOSPLIT, "func(a, b *uint16, c *"+e.Go+", rows, panels, steps, nextA, nextB, nextC, rowC"+add+" int, ahead *[6]int)")
 	Pragma("noescape")
 	Doc(name+" multiplies panels of A and B, rows rows, rounded up to a multiple of 8, and 32 columns, over the depth",
 		"of steps, with the dot product of AVX512_BF16, and does so for panels places: a, b and c",
-		"move on by nextA, nextB and nextC bytes. Rows of c are rowC bytes apart. "+adds)
+		"move on by nextA, nextB and nextC bytes. Rows of c are rowC bytes apart. "+adds,
+		"Meanwhile it fetches what ahead says to the second cache, unless that is nil.")
 	d := dotRegs{elem: e, a: reg.RAX, b: reg.RBX, c: reg.RDX, panels: reg.R8, from: reg.R11, atA: reg.RSI, atB: reg.RDI,
 		atC: reg.R12, low: reg.R10, steps: reg.R9, left: reg.RCX, rows: reg.R13, rowC: reg.R15, ahead: reg.RBP}
 	Load(Param("a"), d.a)
@@ -240,6 +241,7 @@ func (d dotRegs) tile(n int, label string) {
 	LEAQ(Mem{Base: d.from, Disp: dotAhead * stepBytes}, d.ahead)
 	Load(Param("steps"), d.steps)
 	Label(label + "Step")
+	d.fetch(label)
 	MOVQ(U32(stepDeep/4), d.left)
 	Label(label + "Pairs")
 	PREFETCHT0(Mem{Base: d.ahead}) // the rows of A
@@ -283,6 +285,37 @@ func (d dotRegs) tile(n int, label string) {
 	ADDQ(U32(uint32(64*n)), d.from)
 	SUBQ(Imm(uint64(n)), d.rows)
 }
+
+// fetch fetches 4 lines at 2 places of an Ahead.
+func (d dotRegs) fetch(label string) {
+	field := func(name string) Mem { return Mem{Base: d.low, Disp: aheadFields[name]} }
+	ahead, at, n := d.low, d.left, reg.R14
+	MOVQ(paramAddr("ahead"), ahead)
+	TESTQ(ahead, ahead)
+	JZ(LabelRef(label + "Fetched"))
+	MOVQ(field("at"), at)
+	for range 2 {
+		PREFETCHT1(Mem{Base: at})
+		PREFETCHT1(Mem{Base: at, Disp: 64})
+		ADDQ(field("next"), at)
+	}
+	DECQ(field("left"))
+	JNZ(LabelRef(label + "Walked"))
+	ADDQ(field("back"), at)
+	MOVQ(field("pairs"), n)
+	MOVQ(n, field("left"))
+	DECQ(field("rows"))
+	JNZ(LabelRef(label + "Walked"))
+	MOVQ(U32(0), n)
+	MOVQ(n, field("next")) // the end: it stays where it is
+	MOVQ(n, field("back"))
+	Label(label + "Walked")
+	MOVQ(at, field("at"))
+	Label(label + "Fetched")
+}
+
+// aheadFields are the offsets of the fields of Ahead.
+var aheadFields = map[string]int{"at": 0, "next": 8, "left": 16, "back": 24, "pairs": 32, "rows": 40}
 
 // finishPairs generates what brings sums to C.
 func finishPairs(e vec.Elem) {
