@@ -5,14 +5,18 @@ import (
 	"github.com/snug-ml/snug/internal/half"
 )
 
-// few is the most rows of A for which B is read where it lies, if its lines run along the depth: packing B
+// few is how many rows of A meet B where it lies, if its lines run along the depth: packing B
 // takes longer than such a product, which is as fast as memory.
 const few = 4
+
+// mostFew is the most rows for which B is read so where it is not multiplied by pairs: few at a time, while lines of B
+// are in the second cache.
+const mostFew = 8
 
 const (
 	fewDepth   = 64      // below it a line is too short
 	fewGrain   = 1 << 16 // elements of B that a worker takes at a time
-	fewLongest = SharedBytes / 4 / few
+	fewLongest = SharedBytes / 4 / mostFew
 )
 
 // Dots writes the products of rows of x, 1 or few of them, rowX apart, with lines of B, from element at on,
@@ -21,14 +25,18 @@ type Dots func(y, x []float32, b Matrix, at, rows, lines, depth, rowY, rowX int)
 
 // takesFew says whether the product is one of few rows.
 func (g *args) takesFew() bool {
-	return g.kern.Dots != nil && g.m <= few && !g.a.Trans && g.b.Trans && g.k >= fewDepth && g.k <= fewLongest
+	most := mostFew
+	if g.takesPairs() {
+		most = few
+	}
+	return g.kern.Dots != nil && g.m <= most && !g.a.Trans && g.b.Trans && g.k >= fewDepth && g.k <= fewLongest
 }
 
 // fewProduct is a product of few rows that is under way.
 type fewProduct struct {
 	args
 	x           []float32 // [rows, k]
-	rows, lines int       // 1 or few; lines that a worker takes at a time
+	rows, lines int       // 1 or a multiple of few; lines that a worker takes at a time
 }
 
 var fewItems = cpu.NewTask(func(f *fewProduct, item int) { f.do(item) })
@@ -37,7 +45,7 @@ var fewItems = cpu.NewTask(func(f *fewProduct, item int) { f.do(item) })
 func (g *args) runFew(parallel bool) {
 	rows := 1
 	if g.m > 1 {
-		rows = few
+		rows = cpu.Chunks(g.m, few) * few
 	}
 	buf := sharedScratch.Get(rows * g.k)
 	defer sharedScratch.Put(buf)
@@ -64,7 +72,10 @@ func (f *fewProduct) do(item int) {
 	buf := scratch.Get((f.rows + 1) * n)
 	defer scratch.Put(buf)
 	sums, old := (*buf)[:f.rows*n], (*buf)[f.rows*n:(f.rows+1)*n]
-	taken := f.kern.Dots(sums, f.x, f.b, lo*f.b.Stride, f.rows, n, f.k, n, f.k)
+	taken := 0
+	for r := 0; r < f.rows; r += few {
+		taken = f.kern.Dots(sums[r*n:], f.x[r*f.k:], f.b, lo*f.b.Stride, min(few, f.rows), n, f.k, n, f.k)
+	}
 	if taken < f.k {
 		f.rest(sums, lo, n, taken)
 	}

@@ -13,7 +13,7 @@ func TestFewAgainstDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 7))
 	for i, s := range [][2]int{{fewDepth, 131}, {2*fewDepth - 1, 7}, {1000, 67}, {fewGrain + 3, 2}, {500, 1}} {
 		k, n := s[0], s[1]
-		for m := 1; m <= few+1; m++ {
+		for m := 1; m <= mostFew+1; m++ {
 			for j, dt := range dtypes {
 				a := random(rng, dtypes[(i+j)%3], m, k, 2, false)
 				b := random(rng, dt, k, n, 5, true)
@@ -26,16 +26,20 @@ func TestFewAgainstDefinition(t *testing.T) {
 
 // Few rows take the path for them in every tier that has it, and others do not.
 func TestFewIsTaken(t *testing.T) {
-	a, b, c := Matrix{Data: view(snug.BF16, make([]float32, 5*100)), Stride: 100}, Matrix{Data: view(snug.BF16, make([]float32, 100*9)), Stride: 100, Trans: true},
-		Matrix{Data: view(snug.F32, make([]float32, 5*9)), Stride: 9}
+	a, b, c := Matrix{Data: view(snug.BF16, make([]float32, 9*100)), Stride: 100}, Matrix{Data: view(snug.BF16, make([]float32, 100*11)), Stride: 100, Trans: true},
+		Matrix{Data: view(snug.F32, make([]float32, 9*11)), Stride: 11}
 	for _, kern := range Registry.All() {
-		for m := 1; m <= few; m++ {
-			g := newArgs(kern, m, 9, 100, 1, a, b, 0, c)
-			require.Equal(t, kern.Dots != nil, g.few)
+		most := mostFew
+		if kern.Pairs != nil {
+			most = few
+		}
+		for m := 1; m <= mostFew+1; m++ {
+			g := newArgs(kern, m, 11, 100, 1, a, b, 0, c)
+			require.Equal(t, kern.Dots != nil && m <= most, g.few, "%d rows", m)
 		}
 		across := b
-		across.Trans, across.Stride = false, 9
-		for _, g := range []args{newArgs(kern, few+1, 9, 100, 1, a, b, 0, c), newArgs(kern, 1, 9, fewDepth-1, 1, a, b, 0, c), newArgs(kern, 1, 9, 100, 1, a, across, 0, c)} {
+		across.Trans, across.Stride = false, 11
+		for _, g := range []args{newArgs(kern, 1, 11, fewDepth-1, 1, a, b, 0, c), newArgs(kern, 1, 11, 100, 1, a, across, 0, c)} {
 			require.False(t, g.few)
 		}
 	}

@@ -11,7 +11,7 @@
 // depend on GOMAXPROCS.
 //
 // Products of bfloat16 with bfloat16 go another way on processors that multiply
-// them by pairs; see [Pairs]. In products of up to four rows, as in generating
+// them by pairs; see [Pairs]. In products of few rows, as in generating
 // text, B is not packed if its transpose lies there; see [Dots].
 package gemm
 

@@ -87,7 +87,7 @@ func newKernel(
 type dotLoop[T any] = func(y, x *float32, b *T, lines, steps, rowY, rowX, lineB int)
 
 // dots are the loops of one row and of few rows by the type of B. A step is four vectors for one
-// row, and two for few.
+// row, and 64 bytes for few, which divides it.
 type dots struct {
 	f32       [2]dotLoop[float32]
 	f16, bf16 [2]dotLoop[uint16]
@@ -111,7 +111,7 @@ func newDots(lanes int, d dots) Dots {
 	return func(y, x []float32, b Matrix, at, rows, lines, depth, rowY, rowX int) int {
 		step, loop := 4*lanes, 0
 		if rows == few {
-			step, loop = 2*lanes, 1
+			step, loop = lanes*lanes/8, 1
 		}
 		steps := depth / step
 		switch b.Data.DType() {

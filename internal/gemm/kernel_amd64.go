@@ -89,7 +89,7 @@ func copyRowsF32AVX2(dst *float32, src *float32, rows int, cols int, rowSrc int,
 func dots1F32AVX2(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
 
 // dots4F32AVX2 writes the products of a line of B with rows of x to a column of y, for one line after the
-// other. A step is 16 elements. Distances are in bytes.
+// other. A step is 8 elements. Distances are in bytes.
 //
 //go:noescape
 func dots4F32AVX2(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
@@ -107,7 +107,7 @@ func copyRowsF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int, 
 func dots1F16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
 
 // dots4F16AVX2 writes the products of a line of B with rows of x to a column of y, for one line after the
-// other. A step is 16 elements. Distances are in bytes.
+// other. A step is 8 elements. Distances are in bytes.
 //
 //go:noescape
 func dots4F16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
@@ -125,7 +125,7 @@ func copyRowsBF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int,
 func dots1BF16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
 
 // dots4BF16AVX2 writes the products of a line of B with rows of x to a column of y, for one line after the
-// other. A step is 16 elements. Distances are in bytes.
+// other. A step is 8 elements. Distances are in bytes.
 //
 //go:noescape
 func dots4BF16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)

@@ -1773,35 +1773,32 @@ TEXT ·dots1F32AVX2(SB), NOSPLIT, $0-64
 	MOVQ y+0(FP), AX
 	MOVQ b+16(FP), CX
 	MOVQ lines+24(FP), DX
-	MOVQ lineB+56(FP), BX
-	MOVQ rowX+48(FP), SI
-	MOVQ rowY+40(FP), DI
-	MOVQ x+8(FP), R8
-	LEAQ (SI)(SI*2), SI
+	MOVQ rowX+48(FP), BX
+	LEAQ (BX)(BX*2), BX
 
 line:
-	MOVQ   R8, SI
-	MOVQ   CX, R9
-	MOVQ   steps+32(FP), R10
+	MOVQ   x+8(FP), BX
+	MOVQ   CX, SI
+	MOVQ   steps+32(FP), DI
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
 
 step:
-	VMOVUPS      (R9), Y4
-	VFMADD231PS  (SI), Y4, Y0
-	VMOVUPS      32(R9), Y4
-	VFMADD231PS  32(SI), Y4, Y1
-	VMOVUPS      64(R9), Y4
-	VFMADD231PS  64(SI), Y4, Y2
-	VMOVUPS      96(R9), Y4
-	VFMADD231PS  96(SI), Y4, Y3
+	VMOVUPS      (SI), Y4
+	VFMADD231PS  (BX), Y4, Y0
+	VMOVUPS      32(SI), Y4
+	VFMADD231PS  32(BX), Y4, Y1
+	VMOVUPS      64(SI), Y4
+	VFMADD231PS  64(BX), Y4, Y2
+	VMOVUPS      96(SI), Y4
+	VFMADD231PS  96(BX), Y4, Y3
+	ADDQ         $0x00000080, BX
 	ADDQ         $0x00000080, SI
-	ADDQ         $0x00000080, R9
-	DECQ         R10
+	DECQ         DI
 	JNZ          step
-	MOVQ         AX, SI
+	MOVQ         AX, BX
 	VADDPS       Y2, Y0, Y0
 	VADDPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
@@ -1811,9 +1808,9 @@ step:
 	VADDPS       X0, X1, X1
 	VMOVSHDUP    X1, X0
 	VADDSS       X0, X1, X1
-	VMOVSS       X1, (SI)
-	ADDQ         DI, SI
-	ADDQ         BX, CX
+	VMOVSS       X1, (BX)
+	ADDQ         rowY+40(FP), BX
+	ADDQ         lineB+56(FP), CX
 	ADDQ         $0x04, AX
 	DECQ         DX
 	JNZ          line
@@ -1821,86 +1818,125 @@ step:
 	RET
 
 // func dots4F32AVX2(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, FMA3
+// Requires: AVX, CMOV, FMA3
 TEXT ·dots4F32AVX2(SB), NOSPLIT, $0-64
 	MOVQ y+0(FP), AX
 	MOVQ b+16(FP), CX
 	MOVQ lines+24(FP), DX
-	MOVQ lineB+56(FP), BX
-	MOVQ rowX+48(FP), SI
-	MOVQ rowY+40(FP), DI
-	MOVQ x+8(FP), R9
-	LEAQ (SI)(SI*2), R8
+	MOVQ rowX+48(FP), BX
+	LEAQ (BX)(BX*2), SI
 
 line:
-	MOVQ   R9, R10
-	MOVQ   CX, R11
-	MOVQ   steps+32(FP), R12
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
+	MOVQ    x+8(FP), R8
+	MOVQ    CX, R9
+	XORQ    DI, DI
+	CMPQ    DX, $0x01
+	CMOVQGT lineB+56(FP), DI
+	MOVQ    steps+32(FP), R10
+	VXORPS  Y0, Y0, Y0
+	VXORPS  Y1, Y1, Y1
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y3, Y3, Y3
+	VXORPS  Y4, Y4, Y4
+	VXORPS  Y5, Y5, Y5
+	VXORPS  Y6, Y6, Y6
+	VXORPS  Y7, Y7, Y7
 
 step:
-	VMOVUPS      (R11), Y8
-	VFMADD231PS  (R10), Y8, Y0
-	VFMADD231PS  (R10)(SI*1), Y8, Y2
-	VFMADD231PS  (R10)(SI*2), Y8, Y4
-	VFMADD231PS  (R10)(R8*1), Y8, Y6
-	VMOVUPS      32(R11), Y8
-	VFMADD231PS  32(R10), Y8, Y1
-	VFMADD231PS  32(R10)(SI*1), Y8, Y3
-	VFMADD231PS  32(R10)(SI*2), Y8, Y5
-	VFMADD231PS  32(R10)(R8*1), Y8, Y7
-	ADDQ         $0x00000040, R10
-	ADDQ         $0x00000040, R11
-	DECQ         R12
+	VMOVUPS      (R9), Y8
+	VMOVUPS      (R9)(DI*1), Y9
+	VMOVUPS      (R8), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y4
+	VMOVUPS      (R8)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y1
+	VFMADD231PS  Y10, Y9, Y5
+	VMOVUPS      (R8)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y6
+	VMOVUPS      (R8)(SI*1), Y10
+	VFMADD231PS  Y10, Y8, Y3
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x00000020, R8
+	ADDQ         $0x00000020, R9
+	DECQ         R10
 	JNZ          step
-	MOVQ         AX, R10
-	VADDPS       Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	VMOVSS       X1, (R10)
-	ADDQ         DI, R10
-	VADDPS       Y3, Y2, Y2
+	MOVQ         AX, DI
+	VEXTRACTF128 $0x01, Y0, X8
+	VADDPS       X8, X0, X8
+	VMOVHLPS     X8, X8, X0
+	VADDPS       X0, X8, X8
+	VMOVSHDUP    X8, X0
+	VADDSS       X0, X8, X8
+	VMOVSS       X8, (DI)
+	ADDQ         rowY+40(FP), DI
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPS       X0, X1, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
 	VEXTRACTF128 $0x01, Y2, X0
 	VADDPS       X0, X2, X0
 	VMOVHLPS     X0, X0, X1
 	VADDPS       X1, X0, X0
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
-	VMOVSS       X0, (R10)
-	ADDQ         DI, R10
-	VADDPS       Y5, Y4, Y4
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
+	VEXTRACTF128 $0x01, Y3, X0
+	VADDPS       X0, X3, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
+	ADDQ         lineB+56(FP), CX
+	ADDQ         $0x04, AX
+	DECQ         DX
+	JZ           done
+	MOVQ         AX, DI
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X0, X4, X0
 	VMOVHLPS     X0, X0, X1
 	VADDPS       X1, X0, X0
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
-	VMOVSS       X0, (R10)
-	ADDQ         DI, R10
-	VADDPS       Y7, Y6, Y6
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
+	VEXTRACTF128 $0x01, Y5, X0
+	VADDPS       X0, X5, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X0
 	VMOVHLPS     X0, X0, X1
 	VADDPS       X1, X0, X0
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
-	VMOVSS       X0, (R10)
-	ADDQ         DI, R10
-	ADDQ         BX, CX
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
+	VEXTRACTF128 $0x01, Y7, X0
+	VADDPS       X0, X7, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
+	ADDQ         lineB+56(FP), CX
 	ADDQ         $0x04, AX
 	DECQ         DX
 	JNZ          line
+
+done:
 	VZEROUPPER
 	RET
 
@@ -1972,35 +2008,32 @@ TEXT ·dots1F16AVX2(SB), NOSPLIT, $0-64
 	MOVQ y+0(FP), AX
 	MOVQ b+16(FP), CX
 	MOVQ lines+24(FP), DX
-	MOVQ lineB+56(FP), BX
-	MOVQ rowX+48(FP), SI
-	MOVQ rowY+40(FP), DI
-	MOVQ x+8(FP), R8
-	LEAQ (SI)(SI*2), SI
+	MOVQ rowX+48(FP), BX
+	LEAQ (BX)(BX*2), BX
 
 line:
-	MOVQ   R8, SI
-	MOVQ   CX, R9
-	MOVQ   steps+32(FP), R10
+	MOVQ   x+8(FP), BX
+	MOVQ   CX, SI
+	MOVQ   steps+32(FP), DI
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
 
 step:
-	VCVTPH2PS    (R9), Y4
-	VFMADD231PS  (SI), Y4, Y0
-	VCVTPH2PS    16(R9), Y4
-	VFMADD231PS  32(SI), Y4, Y1
-	VCVTPH2PS    32(R9), Y4
-	VFMADD231PS  64(SI), Y4, Y2
-	VCVTPH2PS    48(R9), Y4
-	VFMADD231PS  96(SI), Y4, Y3
-	ADDQ         $0x00000080, SI
-	ADDQ         $0x00000040, R9
-	DECQ         R10
+	VCVTPH2PS    (SI), Y4
+	VFMADD231PS  (BX), Y4, Y0
+	VCVTPH2PS    16(SI), Y4
+	VFMADD231PS  32(BX), Y4, Y1
+	VCVTPH2PS    32(SI), Y4
+	VFMADD231PS  64(BX), Y4, Y2
+	VCVTPH2PS    48(SI), Y4
+	VFMADD231PS  96(BX), Y4, Y3
+	ADDQ         $0x00000080, BX
+	ADDQ         $0x00000040, SI
+	DECQ         DI
 	JNZ          step
-	MOVQ         AX, SI
+	MOVQ         AX, BX
 	VADDPS       Y2, Y0, Y0
 	VADDPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
@@ -2010,9 +2043,9 @@ step:
 	VADDPS       X0, X1, X1
 	VMOVSHDUP    X1, X0
 	VADDSS       X0, X1, X1
-	VMOVSS       X1, (SI)
-	ADDQ         DI, SI
-	ADDQ         BX, CX
+	VMOVSS       X1, (BX)
+	ADDQ         rowY+40(FP), BX
+	ADDQ         lineB+56(FP), CX
 	ADDQ         $0x04, AX
 	DECQ         DX
 	JNZ          line
@@ -2020,86 +2053,125 @@ step:
 	RET
 
 // func dots4F16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, F16C, FMA3
+// Requires: AVX, CMOV, F16C, FMA3
 TEXT ·dots4F16AVX2(SB), NOSPLIT, $0-64
 	MOVQ y+0(FP), AX
 	MOVQ b+16(FP), CX
 	MOVQ lines+24(FP), DX
-	MOVQ lineB+56(FP), BX
-	MOVQ rowX+48(FP), SI
-	MOVQ rowY+40(FP), DI
-	MOVQ x+8(FP), R9
-	LEAQ (SI)(SI*2), R8
+	MOVQ rowX+48(FP), BX
+	LEAQ (BX)(BX*2), SI
 
 line:
-	MOVQ   R9, R10
-	MOVQ   CX, R11
-	MOVQ   steps+32(FP), R12
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
+	MOVQ    x+8(FP), R8
+	MOVQ    CX, R9
+	XORQ    DI, DI
+	CMPQ    DX, $0x01
+	CMOVQGT lineB+56(FP), DI
+	MOVQ    steps+32(FP), R10
+	VXORPS  Y0, Y0, Y0
+	VXORPS  Y1, Y1, Y1
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y3, Y3, Y3
+	VXORPS  Y4, Y4, Y4
+	VXORPS  Y5, Y5, Y5
+	VXORPS  Y6, Y6, Y6
+	VXORPS  Y7, Y7, Y7
 
 step:
-	VCVTPH2PS    (R11), Y8
-	VFMADD231PS  (R10), Y8, Y0
-	VFMADD231PS  (R10)(SI*1), Y8, Y2
-	VFMADD231PS  (R10)(SI*2), Y8, Y4
-	VFMADD231PS  (R10)(R8*1), Y8, Y6
-	VCVTPH2PS    16(R11), Y8
-	VFMADD231PS  32(R10), Y8, Y1
-	VFMADD231PS  32(R10)(SI*1), Y8, Y3
-	VFMADD231PS  32(R10)(SI*2), Y8, Y5
-	VFMADD231PS  32(R10)(R8*1), Y8, Y7
-	ADDQ         $0x00000040, R10
-	ADDQ         $0x00000020, R11
-	DECQ         R12
+	VCVTPH2PS    (R9), Y8
+	VCVTPH2PS    (R9)(DI*1), Y9
+	VMOVUPS      (R8), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y4
+	VMOVUPS      (R8)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y1
+	VFMADD231PS  Y10, Y9, Y5
+	VMOVUPS      (R8)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y6
+	VMOVUPS      (R8)(SI*1), Y10
+	VFMADD231PS  Y10, Y8, Y3
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x00000020, R8
+	ADDQ         $0x00000010, R9
+	DECQ         R10
 	JNZ          step
-	MOVQ         AX, R10
-	VADDPS       Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	VMOVSS       X1, (R10)
-	ADDQ         DI, R10
-	VADDPS       Y3, Y2, Y2
+	MOVQ         AX, DI
+	VEXTRACTF128 $0x01, Y0, X8
+	VADDPS       X8, X0, X8
+	VMOVHLPS     X8, X8, X0
+	VADDPS       X0, X8, X8
+	VMOVSHDUP    X8, X0
+	VADDSS       X0, X8, X8
+	VMOVSS       X8, (DI)
+	ADDQ         rowY+40(FP), DI
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPS       X0, X1, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
 	VEXTRACTF128 $0x01, Y2, X0
 	VADDPS       X0, X2, X0
 	VMOVHLPS     X0, X0, X1
 	VADDPS       X1, X0, X0
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
-	VMOVSS       X0, (R10)
-	ADDQ         DI, R10
-	VADDPS       Y5, Y4, Y4
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
+	VEXTRACTF128 $0x01, Y3, X0
+	VADDPS       X0, X3, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
+	ADDQ         lineB+56(FP), CX
+	ADDQ         $0x04, AX
+	DECQ         DX
+	JZ           done
+	MOVQ         AX, DI
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X0, X4, X0
 	VMOVHLPS     X0, X0, X1
 	VADDPS       X1, X0, X0
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
-	VMOVSS       X0, (R10)
-	ADDQ         DI, R10
-	VADDPS       Y7, Y6, Y6
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
+	VEXTRACTF128 $0x01, Y5, X0
+	VADDPS       X0, X5, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X0
 	VMOVHLPS     X0, X0, X1
 	VADDPS       X1, X0, X0
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
-	VMOVSS       X0, (R10)
-	ADDQ         DI, R10
-	ADDQ         BX, CX
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
+	VEXTRACTF128 $0x01, Y7, X0
+	VADDPS       X0, X7, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
+	ADDQ         lineB+56(FP), CX
 	ADDQ         $0x04, AX
 	DECQ         DX
 	JNZ          line
+
+done:
 	VZEROUPPER
 	RET
 
@@ -2175,39 +2247,36 @@ TEXT ·dots1BF16AVX2(SB), NOSPLIT, $0-64
 	MOVQ y+0(FP), AX
 	MOVQ b+16(FP), CX
 	MOVQ lines+24(FP), DX
-	MOVQ lineB+56(FP), BX
-	MOVQ rowX+48(FP), SI
-	MOVQ rowY+40(FP), DI
-	MOVQ x+8(FP), R8
-	LEAQ (SI)(SI*2), SI
+	MOVQ rowX+48(FP), BX
+	LEAQ (BX)(BX*2), BX
 
 line:
-	MOVQ   R8, SI
-	MOVQ   CX, R9
-	MOVQ   steps+32(FP), R10
+	MOVQ   x+8(FP), BX
+	MOVQ   CX, SI
+	MOVQ   steps+32(FP), DI
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
 
 step:
-	VPMOVZXWD    (R9), Y4
+	VPMOVZXWD    (SI), Y4
 	VPSLLD       $0x10, Y4, Y4
-	VFMADD231PS  (SI), Y4, Y0
-	VPMOVZXWD    16(R9), Y4
+	VFMADD231PS  (BX), Y4, Y0
+	VPMOVZXWD    16(SI), Y4
 	VPSLLD       $0x10, Y4, Y4
-	VFMADD231PS  32(SI), Y4, Y1
-	VPMOVZXWD    32(R9), Y4
+	VFMADD231PS  32(BX), Y4, Y1
+	VPMOVZXWD    32(SI), Y4
 	VPSLLD       $0x10, Y4, Y4
-	VFMADD231PS  64(SI), Y4, Y2
-	VPMOVZXWD    48(R9), Y4
+	VFMADD231PS  64(BX), Y4, Y2
+	VPMOVZXWD    48(SI), Y4
 	VPSLLD       $0x10, Y4, Y4
-	VFMADD231PS  96(SI), Y4, Y3
-	ADDQ         $0x00000080, SI
-	ADDQ         $0x00000040, R9
-	DECQ         R10
+	VFMADD231PS  96(BX), Y4, Y3
+	ADDQ         $0x00000080, BX
+	ADDQ         $0x00000040, SI
+	DECQ         DI
 	JNZ          step
-	MOVQ         AX, SI
+	MOVQ         AX, BX
 	VADDPS       Y2, Y0, Y0
 	VADDPS       Y3, Y1, Y1
 	VADDPS       Y1, Y0, Y0
@@ -2217,9 +2286,9 @@ step:
 	VADDPS       X0, X1, X1
 	VMOVSHDUP    X1, X0
 	VADDSS       X0, X1, X1
-	VMOVSS       X1, (SI)
-	ADDQ         DI, SI
-	ADDQ         BX, CX
+	VMOVSS       X1, (BX)
+	ADDQ         rowY+40(FP), BX
+	ADDQ         lineB+56(FP), CX
 	ADDQ         $0x04, AX
 	DECQ         DX
 	JNZ          line
@@ -2227,88 +2296,127 @@ step:
 	RET
 
 // func dots4BF16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, CMOV, FMA3
 TEXT ·dots4BF16AVX2(SB), NOSPLIT, $0-64
 	MOVQ y+0(FP), AX
 	MOVQ b+16(FP), CX
 	MOVQ lines+24(FP), DX
-	MOVQ lineB+56(FP), BX
-	MOVQ rowX+48(FP), SI
-	MOVQ rowY+40(FP), DI
-	MOVQ x+8(FP), R9
-	LEAQ (SI)(SI*2), R8
+	MOVQ rowX+48(FP), BX
+	LEAQ (BX)(BX*2), SI
 
 line:
-	MOVQ   R9, R10
-	MOVQ   CX, R11
-	MOVQ   steps+32(FP), R12
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
+	MOVQ    x+8(FP), R8
+	MOVQ    CX, R9
+	XORQ    DI, DI
+	CMPQ    DX, $0x01
+	CMOVQGT lineB+56(FP), DI
+	MOVQ    steps+32(FP), R10
+	VXORPS  Y0, Y0, Y0
+	VXORPS  Y1, Y1, Y1
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y3, Y3, Y3
+	VXORPS  Y4, Y4, Y4
+	VXORPS  Y5, Y5, Y5
+	VXORPS  Y6, Y6, Y6
+	VXORPS  Y7, Y7, Y7
 
 step:
-	VPMOVZXWD    (R11), Y8
+	VPMOVZXWD    (R9), Y8
 	VPSLLD       $0x10, Y8, Y8
-	VFMADD231PS  (R10), Y8, Y0
-	VFMADD231PS  (R10)(SI*1), Y8, Y2
-	VFMADD231PS  (R10)(SI*2), Y8, Y4
-	VFMADD231PS  (R10)(R8*1), Y8, Y6
-	VPMOVZXWD    16(R11), Y8
-	VPSLLD       $0x10, Y8, Y8
-	VFMADD231PS  32(R10), Y8, Y1
-	VFMADD231PS  32(R10)(SI*1), Y8, Y3
-	VFMADD231PS  32(R10)(SI*2), Y8, Y5
-	VFMADD231PS  32(R10)(R8*1), Y8, Y7
-	ADDQ         $0x00000040, R10
-	ADDQ         $0x00000020, R11
-	DECQ         R12
+	VPMOVZXWD    (R9)(DI*1), Y9
+	VPSLLD       $0x10, Y9, Y9
+	VMOVUPS      (R8), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y4
+	VMOVUPS      (R8)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y1
+	VFMADD231PS  Y10, Y9, Y5
+	VMOVUPS      (R8)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y6
+	VMOVUPS      (R8)(SI*1), Y10
+	VFMADD231PS  Y10, Y8, Y3
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x00000020, R8
+	ADDQ         $0x00000010, R9
+	DECQ         R10
 	JNZ          step
-	MOVQ         AX, R10
-	VADDPS       Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	VMOVSS       X1, (R10)
-	ADDQ         DI, R10
-	VADDPS       Y3, Y2, Y2
+	MOVQ         AX, DI
+	VEXTRACTF128 $0x01, Y0, X8
+	VADDPS       X8, X0, X8
+	VMOVHLPS     X8, X8, X0
+	VADDPS       X0, X8, X8
+	VMOVSHDUP    X8, X0
+	VADDSS       X0, X8, X8
+	VMOVSS       X8, (DI)
+	ADDQ         rowY+40(FP), DI
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPS       X0, X1, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
 	VEXTRACTF128 $0x01, Y2, X0
 	VADDPS       X0, X2, X0
 	VMOVHLPS     X0, X0, X1
 	VADDPS       X1, X0, X0
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
-	VMOVSS       X0, (R10)
-	ADDQ         DI, R10
-	VADDPS       Y5, Y4, Y4
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
+	VEXTRACTF128 $0x01, Y3, X0
+	VADDPS       X0, X3, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
+	ADDQ         lineB+56(FP), CX
+	ADDQ         $0x04, AX
+	DECQ         DX
+	JZ           done
+	MOVQ         AX, DI
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X0, X4, X0
 	VMOVHLPS     X0, X0, X1
 	VADDPS       X1, X0, X0
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
-	VMOVSS       X0, (R10)
-	ADDQ         DI, R10
-	VADDPS       Y7, Y6, Y6
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
+	VEXTRACTF128 $0x01, Y5, X0
+	VADDPS       X0, X5, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X0
 	VMOVHLPS     X0, X0, X1
 	VADDPS       X1, X0, X0
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
-	VMOVSS       X0, (R10)
-	ADDQ         DI, R10
-	ADDQ         BX, CX
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
+	VEXTRACTF128 $0x01, Y7, X0
+	VADDPS       X0, X7, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (DI)
+	ADDQ         rowY+40(FP), DI
+	ADDQ         lineB+56(FP), CX
 	ADDQ         $0x04, AX
 	DECQ         DX
 	JNZ          line
+
+done:
 	VZEROUPPER
 	RET
 
@@ -8972,54 +9080,51 @@ next:
 	RET
 
 // func dots1F32AVX512(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, AVX512VL
 TEXT ·dots1F32AVX512(SB), NOSPLIT, $0-64
 	MOVQ y+0(FP), AX
 	MOVQ b+16(FP), CX
 	MOVQ lines+24(FP), DX
-	MOVQ lineB+56(FP), BX
-	MOVQ rowX+48(FP), SI
-	MOVQ rowY+40(FP), DI
-	MOVQ x+8(FP), R8
-	LEAQ (SI)(SI*2), SI
+	MOVQ rowX+48(FP), BX
+	LEAQ (BX)(BX*2), BX
 
 line:
-	MOVQ   R8, SI
-	MOVQ   CX, R9
-	MOVQ   steps+32(FP), R10
+	MOVQ   x+8(FP), BX
+	MOVQ   CX, SI
+	MOVQ   steps+32(FP), DI
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
 
 step:
-	VMOVUPS       (R9), Z4
-	VFMADD231PS   (SI), Z4, Z0
-	VMOVUPS       64(R9), Z4
-	VFMADD231PS   64(SI), Z4, Z1
-	VMOVUPS       128(R9), Z4
-	VFMADD231PS   128(SI), Z4, Z2
-	VMOVUPS       192(R9), Z4
-	VFMADD231PS   192(SI), Z4, Z3
+	VMOVUPS       (SI), Z4
+	VFMADD231PS   (BX), Z4, Z0
+	VMOVUPS       64(SI), Z4
+	VFMADD231PS   64(BX), Z4, Z1
+	VMOVUPS       128(SI), Z4
+	VFMADD231PS   128(BX), Z4, Z2
+	VMOVUPS       192(SI), Z4
+	VFMADD231PS   192(BX), Z4, Z3
+	ADDQ          $0x00000100, BX
 	ADDQ          $0x00000100, SI
-	ADDQ          $0x00000100, R9
-	DECQ          R10
+	DECQ          DI
 	JNZ           step
-	MOVQ          AX, SI
+	MOVQ          AX, BX
 	VADDPS        Z2, Z0, Z0
 	VADDPS        Z3, Z1, Z1
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y4
 	VADDPS        Y4, Y0, Y4
-	VEXTRACTF128  $0x01, Y4, X5
+	VEXTRACTF32X4 $0x01, Y4, X5
 	VADDPS        X5, X4, X5
 	VMOVHLPS      X5, X5, X4
 	VADDPS        X4, X5, X5
 	VMOVSHDUP     X5, X4
 	VADDSS        X4, X5, X5
-	VMOVSS        X5, (SI)
-	ADDQ          DI, SI
-	ADDQ          BX, CX
+	VMOVSS        X5, (BX)
+	ADDQ          rowY+40(FP), BX
+	ADDQ          lineB+56(FP), CX
 	ADDQ          $0x04, AX
 	DECQ          DX
 	JNZ           line
@@ -9027,94 +9132,171 @@ step:
 	RET
 
 // func dots4F32AVX512(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, AVX512VL, CMOV
 TEXT ·dots4F32AVX512(SB), NOSPLIT, $0-64
 	MOVQ y+0(FP), AX
 	MOVQ b+16(FP), CX
 	MOVQ lines+24(FP), DX
-	MOVQ lineB+56(FP), BX
-	MOVQ rowX+48(FP), SI
-	MOVQ rowY+40(FP), DI
-	MOVQ x+8(FP), R9
-	LEAQ (SI)(SI*2), R8
+	MOVQ rowX+48(FP), BX
+	LEAQ (BX)(BX*2), SI
 
 line:
-	MOVQ   R9, R10
-	MOVQ   CX, R11
-	MOVQ   steps+32(FP), R12
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
+	MOVQ    x+8(FP), R8
+	MOVQ    CX, R9
+	XORQ    DI, DI
+	CMPQ    DX, $0x01
+	CMOVQGT lineB+56(FP), DI
+	MOVQ    steps+32(FP), R10
+	VPXORD  Z0, Z0, Z0
+	VPXORD  Z1, Z1, Z1
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z7, Z7, Z7
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z10, Z10, Z10
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z13, Z13, Z13
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z15, Z15, Z15
 
 step:
-	VMOVUPS       (R11), Z8
-	VFMADD231PS   (R10), Z8, Z0
-	VFMADD231PS   (R10)(SI*1), Z8, Z2
-	VFMADD231PS   (R10)(SI*2), Z8, Z4
-	VFMADD231PS   (R10)(R8*1), Z8, Z6
-	VMOVUPS       64(R11), Z8
-	VFMADD231PS   64(R10), Z8, Z1
-	VFMADD231PS   64(R10)(SI*1), Z8, Z3
-	VFMADD231PS   64(R10)(SI*2), Z8, Z5
-	VFMADD231PS   64(R10)(R8*1), Z8, Z7
-	ADDQ          $0x00000080, R10
-	ADDQ          $0x00000080, R11
-	DECQ          R12
+	VMOVUPS       (R9), Z16
+	VMOVUPS       (R9)(DI*1), Z17
+	VMOVUPS       (R8), Z18
+	VFMADD231PS   Z18, Z16, Z0
+	VFMADD231PS   Z18, Z17, Z8
+	VMOVUPS       (R8)(BX*1), Z18
+	VFMADD231PS   Z18, Z16, Z2
+	VFMADD231PS   Z18, Z17, Z10
+	VMOVUPS       (R8)(BX*2), Z18
+	VFMADD231PS   Z18, Z16, Z4
+	VFMADD231PS   Z18, Z17, Z12
+	VMOVUPS       (R8)(SI*1), Z18
+	VFMADD231PS   Z18, Z16, Z6
+	VFMADD231PS   Z18, Z17, Z14
+	VMOVUPS       64(R9), Z16
+	VMOVUPS       64(R9)(DI*1), Z17
+	VMOVUPS       64(R8), Z18
+	VFMADD231PS   Z18, Z16, Z1
+	VFMADD231PS   Z18, Z17, Z9
+	VMOVUPS       64(R8)(BX*1), Z18
+	VFMADD231PS   Z18, Z16, Z3
+	VFMADD231PS   Z18, Z17, Z11
+	VMOVUPS       64(R8)(BX*2), Z18
+	VFMADD231PS   Z18, Z16, Z5
+	VFMADD231PS   Z18, Z17, Z13
+	VMOVUPS       64(R8)(SI*1), Z18
+	VFMADD231PS   Z18, Z16, Z7
+	VFMADD231PS   Z18, Z17, Z15
+	ADDQ          $0x00000080, R8
+	ADDQ          $0x00000080, R9
+	DECQ          R10
 	JNZ           step
-	MOVQ          AX, R10
+	MOVQ          AX, DI
 	VADDPS        Z1, Z0, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y8
-	VADDPS        Y8, Y0, Y8
-	VEXTRACTF128  $0x01, Y8, X9
-	VADDPS        X9, X8, X9
-	VMOVHLPS      X9, X9, X8
-	VADDPS        X8, X9, X9
-	VMOVSHDUP     X9, X8
-	VADDSS        X8, X9, X9
-	VMOVSS        X9, (R10)
-	ADDQ          DI, R10
+	VEXTRACTF64X4 $0x01, Z0, Y16
+	VADDPS        Y16, Y0, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
 	VADDPS        Z3, Z2, Z2
-	VEXTRACTF64X4 $0x01, Z2, Y8
-	VADDPS        Y8, Y2, Y8
-	VEXTRACTF128  $0x01, Y8, X9
-	VADDPS        X9, X8, X9
-	VMOVHLPS      X9, X9, X8
-	VADDPS        X8, X9, X9
-	VMOVSHDUP     X9, X8
-	VADDSS        X8, X9, X9
-	VMOVSS        X9, (R10)
-	ADDQ          DI, R10
+	VEXTRACTF64X4 $0x01, Z2, Y16
+	VADDPS        Y16, Y2, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
 	VADDPS        Z5, Z4, Z4
-	VEXTRACTF64X4 $0x01, Z4, Y8
-	VADDPS        Y8, Y4, Y8
-	VEXTRACTF128  $0x01, Y8, X9
-	VADDPS        X9, X8, X9
-	VMOVHLPS      X9, X9, X8
-	VADDPS        X8, X9, X9
-	VMOVSHDUP     X9, X8
-	VADDSS        X8, X9, X9
-	VMOVSS        X9, (R10)
-	ADDQ          DI, R10
+	VEXTRACTF64X4 $0x01, Z4, Y16
+	VADDPS        Y16, Y4, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
 	VADDPS        Z7, Z6, Z6
-	VEXTRACTF64X4 $0x01, Z6, Y8
-	VADDPS        Y8, Y6, Y8
-	VEXTRACTF128  $0x01, Y8, X9
-	VADDPS        X9, X8, X9
-	VMOVHLPS      X9, X9, X8
-	VADDPS        X8, X9, X9
-	VMOVSHDUP     X9, X8
-	VADDSS        X8, X9, X9
-	VMOVSS        X9, (R10)
-	ADDQ          DI, R10
-	ADDQ          BX, CX
+	VEXTRACTF64X4 $0x01, Z6, Y16
+	VADDPS        Y16, Y6, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
+	ADDQ          lineB+56(FP), CX
+	ADDQ          $0x04, AX
+	DECQ          DX
+	JZ            done
+	MOVQ          AX, DI
+	VADDPS        Z9, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z8, Y16
+	VADDPS        Y16, Y8, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
+	VADDPS        Z11, Z10, Z10
+	VEXTRACTF64X4 $0x01, Z10, Y16
+	VADDPS        Y16, Y10, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
+	VADDPS        Z13, Z12, Z12
+	VEXTRACTF64X4 $0x01, Z12, Y16
+	VADDPS        Y16, Y12, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
+	VADDPS        Z15, Z14, Z14
+	VEXTRACTF64X4 $0x01, Z14, Y16
+	VADDPS        Y16, Y14, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
+	ADDQ          lineB+56(FP), CX
 	ADDQ          $0x04, AX
 	DECQ          DX
 	JNZ           line
+
+done:
 	VZEROUPPER
 	RET
 
@@ -9179,54 +9361,51 @@ next:
 	RET
 
 // func dots1F16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, AVX512VL
 TEXT ·dots1F16AVX512(SB), NOSPLIT, $0-64
 	MOVQ y+0(FP), AX
 	MOVQ b+16(FP), CX
 	MOVQ lines+24(FP), DX
-	MOVQ lineB+56(FP), BX
-	MOVQ rowX+48(FP), SI
-	MOVQ rowY+40(FP), DI
-	MOVQ x+8(FP), R8
-	LEAQ (SI)(SI*2), SI
+	MOVQ rowX+48(FP), BX
+	LEAQ (BX)(BX*2), BX
 
 line:
-	MOVQ   R8, SI
-	MOVQ   CX, R9
-	MOVQ   steps+32(FP), R10
+	MOVQ   x+8(FP), BX
+	MOVQ   CX, SI
+	MOVQ   steps+32(FP), DI
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
 
 step:
-	VCVTPH2PS     (R9), Z4
-	VFMADD231PS   (SI), Z4, Z0
-	VCVTPH2PS     32(R9), Z4
-	VFMADD231PS   64(SI), Z4, Z1
-	VCVTPH2PS     64(R9), Z4
-	VFMADD231PS   128(SI), Z4, Z2
-	VCVTPH2PS     96(R9), Z4
-	VFMADD231PS   192(SI), Z4, Z3
-	ADDQ          $0x00000100, SI
-	ADDQ          $0x00000080, R9
-	DECQ          R10
+	VCVTPH2PS     (SI), Z4
+	VFMADD231PS   (BX), Z4, Z0
+	VCVTPH2PS     32(SI), Z4
+	VFMADD231PS   64(BX), Z4, Z1
+	VCVTPH2PS     64(SI), Z4
+	VFMADD231PS   128(BX), Z4, Z2
+	VCVTPH2PS     96(SI), Z4
+	VFMADD231PS   192(BX), Z4, Z3
+	ADDQ          $0x00000100, BX
+	ADDQ          $0x00000080, SI
+	DECQ          DI
 	JNZ           step
-	MOVQ          AX, SI
+	MOVQ          AX, BX
 	VADDPS        Z2, Z0, Z0
 	VADDPS        Z3, Z1, Z1
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y4
 	VADDPS        Y4, Y0, Y4
-	VEXTRACTF128  $0x01, Y4, X5
+	VEXTRACTF32X4 $0x01, Y4, X5
 	VADDPS        X5, X4, X5
 	VMOVHLPS      X5, X5, X4
 	VADDPS        X4, X5, X5
 	VMOVSHDUP     X5, X4
 	VADDSS        X4, X5, X5
-	VMOVSS        X5, (SI)
-	ADDQ          DI, SI
-	ADDQ          BX, CX
+	VMOVSS        X5, (BX)
+	ADDQ          rowY+40(FP), BX
+	ADDQ          lineB+56(FP), CX
 	ADDQ          $0x04, AX
 	DECQ          DX
 	JNZ           line
@@ -9234,94 +9413,171 @@ step:
 	RET
 
 // func dots4F16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, AVX512VL, CMOV
 TEXT ·dots4F16AVX512(SB), NOSPLIT, $0-64
 	MOVQ y+0(FP), AX
 	MOVQ b+16(FP), CX
 	MOVQ lines+24(FP), DX
-	MOVQ lineB+56(FP), BX
-	MOVQ rowX+48(FP), SI
-	MOVQ rowY+40(FP), DI
-	MOVQ x+8(FP), R9
-	LEAQ (SI)(SI*2), R8
+	MOVQ rowX+48(FP), BX
+	LEAQ (BX)(BX*2), SI
 
 line:
-	MOVQ   R9, R10
-	MOVQ   CX, R11
-	MOVQ   steps+32(FP), R12
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
+	MOVQ    x+8(FP), R8
+	MOVQ    CX, R9
+	XORQ    DI, DI
+	CMPQ    DX, $0x01
+	CMOVQGT lineB+56(FP), DI
+	MOVQ    steps+32(FP), R10
+	VPXORD  Z0, Z0, Z0
+	VPXORD  Z1, Z1, Z1
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z7, Z7, Z7
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z10, Z10, Z10
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z13, Z13, Z13
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z15, Z15, Z15
 
 step:
-	VCVTPH2PS     (R11), Z8
-	VFMADD231PS   (R10), Z8, Z0
-	VFMADD231PS   (R10)(SI*1), Z8, Z2
-	VFMADD231PS   (R10)(SI*2), Z8, Z4
-	VFMADD231PS   (R10)(R8*1), Z8, Z6
-	VCVTPH2PS     32(R11), Z8
-	VFMADD231PS   64(R10), Z8, Z1
-	VFMADD231PS   64(R10)(SI*1), Z8, Z3
-	VFMADD231PS   64(R10)(SI*2), Z8, Z5
-	VFMADD231PS   64(R10)(R8*1), Z8, Z7
-	ADDQ          $0x00000080, R10
-	ADDQ          $0x00000040, R11
-	DECQ          R12
+	VCVTPH2PS     (R9), Z16
+	VCVTPH2PS     (R9)(DI*1), Z17
+	VMOVUPS       (R8), Z18
+	VFMADD231PS   Z18, Z16, Z0
+	VFMADD231PS   Z18, Z17, Z8
+	VMOVUPS       (R8)(BX*1), Z18
+	VFMADD231PS   Z18, Z16, Z2
+	VFMADD231PS   Z18, Z17, Z10
+	VMOVUPS       (R8)(BX*2), Z18
+	VFMADD231PS   Z18, Z16, Z4
+	VFMADD231PS   Z18, Z17, Z12
+	VMOVUPS       (R8)(SI*1), Z18
+	VFMADD231PS   Z18, Z16, Z6
+	VFMADD231PS   Z18, Z17, Z14
+	VCVTPH2PS     32(R9), Z16
+	VCVTPH2PS     32(R9)(DI*1), Z17
+	VMOVUPS       64(R8), Z18
+	VFMADD231PS   Z18, Z16, Z1
+	VFMADD231PS   Z18, Z17, Z9
+	VMOVUPS       64(R8)(BX*1), Z18
+	VFMADD231PS   Z18, Z16, Z3
+	VFMADD231PS   Z18, Z17, Z11
+	VMOVUPS       64(R8)(BX*2), Z18
+	VFMADD231PS   Z18, Z16, Z5
+	VFMADD231PS   Z18, Z17, Z13
+	VMOVUPS       64(R8)(SI*1), Z18
+	VFMADD231PS   Z18, Z16, Z7
+	VFMADD231PS   Z18, Z17, Z15
+	ADDQ          $0x00000080, R8
+	ADDQ          $0x00000040, R9
+	DECQ          R10
 	JNZ           step
-	MOVQ          AX, R10
+	MOVQ          AX, DI
 	VADDPS        Z1, Z0, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y8
-	VADDPS        Y8, Y0, Y8
-	VEXTRACTF128  $0x01, Y8, X9
-	VADDPS        X9, X8, X9
-	VMOVHLPS      X9, X9, X8
-	VADDPS        X8, X9, X9
-	VMOVSHDUP     X9, X8
-	VADDSS        X8, X9, X9
-	VMOVSS        X9, (R10)
-	ADDQ          DI, R10
+	VEXTRACTF64X4 $0x01, Z0, Y16
+	VADDPS        Y16, Y0, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
 	VADDPS        Z3, Z2, Z2
-	VEXTRACTF64X4 $0x01, Z2, Y8
-	VADDPS        Y8, Y2, Y8
-	VEXTRACTF128  $0x01, Y8, X9
-	VADDPS        X9, X8, X9
-	VMOVHLPS      X9, X9, X8
-	VADDPS        X8, X9, X9
-	VMOVSHDUP     X9, X8
-	VADDSS        X8, X9, X9
-	VMOVSS        X9, (R10)
-	ADDQ          DI, R10
+	VEXTRACTF64X4 $0x01, Z2, Y16
+	VADDPS        Y16, Y2, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
 	VADDPS        Z5, Z4, Z4
-	VEXTRACTF64X4 $0x01, Z4, Y8
-	VADDPS        Y8, Y4, Y8
-	VEXTRACTF128  $0x01, Y8, X9
-	VADDPS        X9, X8, X9
-	VMOVHLPS      X9, X9, X8
-	VADDPS        X8, X9, X9
-	VMOVSHDUP     X9, X8
-	VADDSS        X8, X9, X9
-	VMOVSS        X9, (R10)
-	ADDQ          DI, R10
+	VEXTRACTF64X4 $0x01, Z4, Y16
+	VADDPS        Y16, Y4, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
 	VADDPS        Z7, Z6, Z6
-	VEXTRACTF64X4 $0x01, Z6, Y8
-	VADDPS        Y8, Y6, Y8
-	VEXTRACTF128  $0x01, Y8, X9
-	VADDPS        X9, X8, X9
-	VMOVHLPS      X9, X9, X8
-	VADDPS        X8, X9, X9
-	VMOVSHDUP     X9, X8
-	VADDSS        X8, X9, X9
-	VMOVSS        X9, (R10)
-	ADDQ          DI, R10
-	ADDQ          BX, CX
+	VEXTRACTF64X4 $0x01, Z6, Y16
+	VADDPS        Y16, Y6, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
+	ADDQ          lineB+56(FP), CX
+	ADDQ          $0x04, AX
+	DECQ          DX
+	JZ            done
+	MOVQ          AX, DI
+	VADDPS        Z9, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z8, Y16
+	VADDPS        Y16, Y8, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
+	VADDPS        Z11, Z10, Z10
+	VEXTRACTF64X4 $0x01, Z10, Y16
+	VADDPS        Y16, Y10, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
+	VADDPS        Z13, Z12, Z12
+	VEXTRACTF64X4 $0x01, Z12, Y16
+	VADDPS        Y16, Y12, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
+	VADDPS        Z15, Z14, Z14
+	VEXTRACTF64X4 $0x01, Z14, Y16
+	VADDPS        Y16, Y14, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
+	ADDQ          lineB+56(FP), CX
 	ADDQ          $0x04, AX
 	DECQ          DX
 	JNZ           line
+
+done:
 	VZEROUPPER
 	RET
 
@@ -9390,58 +9646,55 @@ next:
 	RET
 
 // func dots1BF16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, AVX512VL
 TEXT ·dots1BF16AVX512(SB), NOSPLIT, $0-64
 	MOVQ y+0(FP), AX
 	MOVQ b+16(FP), CX
 	MOVQ lines+24(FP), DX
-	MOVQ lineB+56(FP), BX
-	MOVQ rowX+48(FP), SI
-	MOVQ rowY+40(FP), DI
-	MOVQ x+8(FP), R8
-	LEAQ (SI)(SI*2), SI
+	MOVQ rowX+48(FP), BX
+	LEAQ (BX)(BX*2), BX
 
 line:
-	MOVQ   R8, SI
-	MOVQ   CX, R9
-	MOVQ   steps+32(FP), R10
+	MOVQ   x+8(FP), BX
+	MOVQ   CX, SI
+	MOVQ   steps+32(FP), DI
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
 
 step:
-	VPMOVZXWD     (R9), Z4
+	VPMOVZXWD     (SI), Z4
 	VPSLLD        $0x10, Z4, Z4
-	VFMADD231PS   (SI), Z4, Z0
-	VPMOVZXWD     32(R9), Z4
+	VFMADD231PS   (BX), Z4, Z0
+	VPMOVZXWD     32(SI), Z4
 	VPSLLD        $0x10, Z4, Z4
-	VFMADD231PS   64(SI), Z4, Z1
-	VPMOVZXWD     64(R9), Z4
+	VFMADD231PS   64(BX), Z4, Z1
+	VPMOVZXWD     64(SI), Z4
 	VPSLLD        $0x10, Z4, Z4
-	VFMADD231PS   128(SI), Z4, Z2
-	VPMOVZXWD     96(R9), Z4
+	VFMADD231PS   128(BX), Z4, Z2
+	VPMOVZXWD     96(SI), Z4
 	VPSLLD        $0x10, Z4, Z4
-	VFMADD231PS   192(SI), Z4, Z3
-	ADDQ          $0x00000100, SI
-	ADDQ          $0x00000080, R9
-	DECQ          R10
+	VFMADD231PS   192(BX), Z4, Z3
+	ADDQ          $0x00000100, BX
+	ADDQ          $0x00000080, SI
+	DECQ          DI
 	JNZ           step
-	MOVQ          AX, SI
+	MOVQ          AX, BX
 	VADDPS        Z2, Z0, Z0
 	VADDPS        Z3, Z1, Z1
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y4
 	VADDPS        Y4, Y0, Y4
-	VEXTRACTF128  $0x01, Y4, X5
+	VEXTRACTF32X4 $0x01, Y4, X5
 	VADDPS        X5, X4, X5
 	VMOVHLPS      X5, X5, X4
 	VADDPS        X4, X5, X5
 	VMOVSHDUP     X5, X4
 	VADDSS        X4, X5, X5
-	VMOVSS        X5, (SI)
-	ADDQ          DI, SI
-	ADDQ          BX, CX
+	VMOVSS        X5, (BX)
+	ADDQ          rowY+40(FP), BX
+	ADDQ          lineB+56(FP), CX
 	ADDQ          $0x04, AX
 	DECQ          DX
 	JNZ           line
@@ -9449,96 +9702,175 @@ step:
 	RET
 
 // func dots4BF16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, AVX512VL, CMOV
 TEXT ·dots4BF16AVX512(SB), NOSPLIT, $0-64
 	MOVQ y+0(FP), AX
 	MOVQ b+16(FP), CX
 	MOVQ lines+24(FP), DX
-	MOVQ lineB+56(FP), BX
-	MOVQ rowX+48(FP), SI
-	MOVQ rowY+40(FP), DI
-	MOVQ x+8(FP), R9
-	LEAQ (SI)(SI*2), R8
+	MOVQ rowX+48(FP), BX
+	LEAQ (BX)(BX*2), SI
 
 line:
-	MOVQ   R9, R10
-	MOVQ   CX, R11
-	MOVQ   steps+32(FP), R12
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
+	MOVQ    x+8(FP), R8
+	MOVQ    CX, R9
+	XORQ    DI, DI
+	CMPQ    DX, $0x01
+	CMOVQGT lineB+56(FP), DI
+	MOVQ    steps+32(FP), R10
+	VPXORD  Z0, Z0, Z0
+	VPXORD  Z1, Z1, Z1
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z7, Z7, Z7
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z10, Z10, Z10
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z13, Z13, Z13
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z15, Z15, Z15
 
 step:
-	VPMOVZXWD     (R11), Z8
-	VPSLLD        $0x10, Z8, Z8
-	VFMADD231PS   (R10), Z8, Z0
-	VFMADD231PS   (R10)(SI*1), Z8, Z2
-	VFMADD231PS   (R10)(SI*2), Z8, Z4
-	VFMADD231PS   (R10)(R8*1), Z8, Z6
-	VPMOVZXWD     32(R11), Z8
-	VPSLLD        $0x10, Z8, Z8
-	VFMADD231PS   64(R10), Z8, Z1
-	VFMADD231PS   64(R10)(SI*1), Z8, Z3
-	VFMADD231PS   64(R10)(SI*2), Z8, Z5
-	VFMADD231PS   64(R10)(R8*1), Z8, Z7
-	ADDQ          $0x00000080, R10
-	ADDQ          $0x00000040, R11
-	DECQ          R12
+	VPMOVZXWD     (R9), Z16
+	VPSLLD        $0x10, Z16, Z16
+	VPMOVZXWD     (R9)(DI*1), Z17
+	VPSLLD        $0x10, Z17, Z17
+	VMOVUPS       (R8), Z18
+	VFMADD231PS   Z18, Z16, Z0
+	VFMADD231PS   Z18, Z17, Z8
+	VMOVUPS       (R8)(BX*1), Z18
+	VFMADD231PS   Z18, Z16, Z2
+	VFMADD231PS   Z18, Z17, Z10
+	VMOVUPS       (R8)(BX*2), Z18
+	VFMADD231PS   Z18, Z16, Z4
+	VFMADD231PS   Z18, Z17, Z12
+	VMOVUPS       (R8)(SI*1), Z18
+	VFMADD231PS   Z18, Z16, Z6
+	VFMADD231PS   Z18, Z17, Z14
+	VPMOVZXWD     32(R9), Z16
+	VPSLLD        $0x10, Z16, Z16
+	VPMOVZXWD     32(R9)(DI*1), Z17
+	VPSLLD        $0x10, Z17, Z17
+	VMOVUPS       64(R8), Z18
+	VFMADD231PS   Z18, Z16, Z1
+	VFMADD231PS   Z18, Z17, Z9
+	VMOVUPS       64(R8)(BX*1), Z18
+	VFMADD231PS   Z18, Z16, Z3
+	VFMADD231PS   Z18, Z17, Z11
+	VMOVUPS       64(R8)(BX*2), Z18
+	VFMADD231PS   Z18, Z16, Z5
+	VFMADD231PS   Z18, Z17, Z13
+	VMOVUPS       64(R8)(SI*1), Z18
+	VFMADD231PS   Z18, Z16, Z7
+	VFMADD231PS   Z18, Z17, Z15
+	ADDQ          $0x00000080, R8
+	ADDQ          $0x00000040, R9
+	DECQ          R10
 	JNZ           step
-	MOVQ          AX, R10
+	MOVQ          AX, DI
 	VADDPS        Z1, Z0, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y8
-	VADDPS        Y8, Y0, Y8
-	VEXTRACTF128  $0x01, Y8, X9
-	VADDPS        X9, X8, X9
-	VMOVHLPS      X9, X9, X8
-	VADDPS        X8, X9, X9
-	VMOVSHDUP     X9, X8
-	VADDSS        X8, X9, X9
-	VMOVSS        X9, (R10)
-	ADDQ          DI, R10
+	VEXTRACTF64X4 $0x01, Z0, Y16
+	VADDPS        Y16, Y0, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
 	VADDPS        Z3, Z2, Z2
-	VEXTRACTF64X4 $0x01, Z2, Y8
-	VADDPS        Y8, Y2, Y8
-	VEXTRACTF128  $0x01, Y8, X9
-	VADDPS        X9, X8, X9
-	VMOVHLPS      X9, X9, X8
-	VADDPS        X8, X9, X9
-	VMOVSHDUP     X9, X8
-	VADDSS        X8, X9, X9
-	VMOVSS        X9, (R10)
-	ADDQ          DI, R10
+	VEXTRACTF64X4 $0x01, Z2, Y16
+	VADDPS        Y16, Y2, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
 	VADDPS        Z5, Z4, Z4
-	VEXTRACTF64X4 $0x01, Z4, Y8
-	VADDPS        Y8, Y4, Y8
-	VEXTRACTF128  $0x01, Y8, X9
-	VADDPS        X9, X8, X9
-	VMOVHLPS      X9, X9, X8
-	VADDPS        X8, X9, X9
-	VMOVSHDUP     X9, X8
-	VADDSS        X8, X9, X9
-	VMOVSS        X9, (R10)
-	ADDQ          DI, R10
+	VEXTRACTF64X4 $0x01, Z4, Y16
+	VADDPS        Y16, Y4, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
 	VADDPS        Z7, Z6, Z6
-	VEXTRACTF64X4 $0x01, Z6, Y8
-	VADDPS        Y8, Y6, Y8
-	VEXTRACTF128  $0x01, Y8, X9
-	VADDPS        X9, X8, X9
-	VMOVHLPS      X9, X9, X8
-	VADDPS        X8, X9, X9
-	VMOVSHDUP     X9, X8
-	VADDSS        X8, X9, X9
-	VMOVSS        X9, (R10)
-	ADDQ          DI, R10
-	ADDQ          BX, CX
+	VEXTRACTF64X4 $0x01, Z6, Y16
+	VADDPS        Y16, Y6, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
+	ADDQ          lineB+56(FP), CX
+	ADDQ          $0x04, AX
+	DECQ          DX
+	JZ            done
+	MOVQ          AX, DI
+	VADDPS        Z9, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z8, Y16
+	VADDPS        Y16, Y8, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
+	VADDPS        Z11, Z10, Z10
+	VEXTRACTF64X4 $0x01, Z10, Y16
+	VADDPS        Y16, Y10, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
+	VADDPS        Z13, Z12, Z12
+	VEXTRACTF64X4 $0x01, Z12, Y16
+	VADDPS        Y16, Y12, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
+	VADDPS        Z15, Z14, Z14
+	VEXTRACTF64X4 $0x01, Z14, Y16
+	VADDPS        Y16, Y14, Y16
+	VEXTRACTF32X4 $0x01, Y16, X17
+	VADDPS        X17, X16, X17
+	VMOVHLPS      X17, X17, X16
+	VADDPS        X16, X17, X17
+	VMOVSHDUP     X17, X16
+	VADDSS        X16, X17, X17
+	VMOVSS        X17, (DI)
+	ADDQ          rowY+40(FP), DI
+	ADDQ          lineB+56(FP), CX
 	ADDQ          $0x04, AX
 	DECQ          DX
 	JNZ           line
+
+done:
 	VZEROUPPER
 	RET
 

@@ -43,17 +43,6 @@ type Pairs struct {
 	Finish func(c Matrix, row, col, rows, cols int, alpha float32, sums []float32, beta float32)
 }
 
-// Ahead is memory that Mul fetches to the second cache while it multiplies, as far as it gets: rows of pairs of
-// pieces of 128 bytes.
-type Ahead struct {
-	at    uintptr
-	next  int // bytes from a piece to the next
-	left  int // pairs of pieces of the row
-	back  int // from the end of a row to the next row
-	pairs int // of a row
-	rows  int // that are left
-}
-
 // packing packs lines of an operand, stride apart along or across them, to panels that lie next apart.
 type packing func(dst, src []uint16, lines, depth, stride, next int)
 
@@ -76,7 +65,6 @@ const (
 	sharedLen   = 1 << 20 // elements of the shared operand that are packed at a time
 	pieceLines  = 64      // of the shared operand that a worker packs at a time
 	minPairs    = 1 << 10 // elements of B from which packing pays
-	aheadLen    = 1 << 17 // elements of a strip that has room in the second cache beside the one before
 	nearLen     = 1 << 18 // elements of a group that stays in the second cache
 )
 
@@ -296,48 +284,18 @@ func (p *pairs) multiply(strip int) {
 	sums, own := (*buf)[:ownPanels*stepLen], alignedWords((*buf)[ownPanels*stepLen:])
 	p.pack(own, !p.sharesA, lo, lines, 0, p.k1-p.k0)
 	p.wait()
-	s := pairStrip{pairs: *p, ahead: p.next(strip), lo: lo, lines: lines, panels: cpu.Chunks(lines, panelLines), own: own, sums: sums}
+	ahead := (*Ahead)(unsafe.Pointer(&(*buf)[ScratchBytes/4-aheadFloats]))
+	*ahead = p.next(strip)
+	s := pairStrip{pairs: *p, ahead: ahead, lo: lo, lines: lines, panels: cpu.Chunks(lines, panelLines), own: own, sums: sums}
 	for i := s.multiplyRows(); i < p.n; i += panelLines {
 		s.multiplyPanel(p.packed[i*s.steps()*stepDepth:], p.at+i, min(panelLines, p.n-i))
 	}
 }
 
-// next returns what to fetch during a strip: the operand of the one that the worker is likely to take next.
-func (p *pairs) next(strip int) Ahead {
-	k0, k1 := p.k0, p.k1
-	strip += min(runtime.GOMAXPROCS(0), p.strips)
-	if strip >= p.strips {
-		strip -= p.strips
-		if p.at+p.n == p.lines {
-			k0, k1 = k1, min(k1+p.depth, p.k)
-		}
-	}
-	m, lo := p.b, strip*p.strip
-	if !p.sharesA {
-		m = p.a
-	}
-	lines, depth := min(p.strip, p.ownLines-lo), k1-k0
-	if depth <= 0 || depth*lines > aheadLen {
-		return Ahead{at: uintptr(unsafe.Pointer(&p.packed[0])), pairs: 1, left: 1, rows: 1}
-	}
-	row, col, rows, bytes := lo, k0, lines, 2*depth
-	if !p.along(!p.sharesA) {
-		row, col, rows, bytes = k0, lo, depth, 2*lines
-	}
-	stride := 2 * m.Stride
-	at := uintptr(unsafe.Pointer(&words(m.Data)[row*m.Stride+col]))
-	if bytes <= 128 {
-		rows = cpu.Chunks(rows, 2)
-		return Ahead{at: at, next: stride, left: rows, pairs: rows, rows: 1}
-	}
-	n := cpu.Chunks(bytes, 256)
-	return Ahead{at: at, next: 128, left: n, back: stride - 256*n, pairs: n, rows: rows}
-}
-
 // pairStrip is a worker's strip of its own operand, packed.
 type pairStrip struct {
 	pairs
-	ahead             Ahead
+	ahead             *Ahead // in scratch memory
 	lo, lines, panels int
 	own               []uint16
 	sums              []float32
@@ -394,9 +352,9 @@ func (s *pairStrip) isDirect() bool {
 func (s *pairStrip) mul(a, b []uint16, row, col, rows, panels, nextA, nextB, nextC int) {
 	at, steps := row*s.c.Stride+col, s.steps()
 	if s.c.isFloat32() {
-		s.kern.Mul(a, b, s.c.Data.Float32s()[at:], rows, panels, steps, nextA, nextB, nextC, s.c.Stride, s.old == 1, &s.ahead)
+		s.kern.Mul(a, b, s.c.Data.Float32s()[at:], rows, panels, steps, nextA, nextB, nextC, s.c.Stride, s.old == 1, s.ahead)
 	} else {
-		s.kern.MulBF16(a, b, words(s.c.Data)[at:], rows, panels, steps, nextA, nextB, nextC, s.c.Stride, &s.ahead)
+		s.kern.MulBF16(a, b, words(s.c.Data)[at:], rows, panels, steps, nextA, nextB, nextC, s.c.Stride, s.ahead)
 	}
 }
 
@@ -463,7 +421,7 @@ func (p panelPair) load() {
 // sum multiplies panels of the strip, from panel first on, with one of the shared operand, to the strip's sums.
 func (s *pairStrip) sum(shared []uint16, rows, first int, add bool) {
 	a, b, nextA, nextB := s.operands(shared, first)
-	s.kern.Mul(a, b, s.sums, rows, s.panels-first, s.steps(), nextA, nextB, stepLen, panelLines, add, &s.ahead)
+	s.kern.Mul(a, b, s.sums, rows, s.panels-first, s.steps(), nextA, nextB, stepLen, panelLines, add, s.ahead)
 }
 
 // operands returns panels of A and of B, those of the strip from panel first on, and how far it is to the next.

@@ -10,15 +10,15 @@ import (
 	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
 
-// fewRows are the numbers of rows of A that dots take. Eight sums hide the latency of adding.
+// fewRows are the numbers of rows of A that dots take.
 var fewRows = []int{1, 4}
 
 // dots generates the products of rows of A with lines of B that run along the depth: B is read
-// once, where it lies.
+// once, where it lies. One row waits for memory; of more, what is loaded of A meets two lines.
 func (t tier) dots(e element, rows int) {
-	vectors := 8 / rows // of a step
-	if rows == 1 {
-		vectors = 4 // one row waits for memory
+	vectors, together := 4, 1 // of a step, lines
+	if rows > 1 {
+		vectors, together = t.width/32, 2
 	}
 	name := fmt.Sprintf("dots%d%s%s", rows, e.name, t.name)
 	TEXT(name, NOSPLIT, "func(y, x *float32, b *"+e.typ+", lines, steps, rowY, rowX, lineB int)")
@@ -26,34 +26,54 @@ func (t tier) dots(e element, rows int) {
 	Doc(name+" writes the products of a line of B with rows of x to a column of y, for one line after the",
 		fmt.Sprintf("other. A step is %d elements. Distances are in bytes.", vectors*t.lanes()))
 	y, line := Load(Param("y"), GP64()), Load(Param("b"), GP64())
-	lines, lineB := Load(Param("lines"), GP64()), Load(Param("lineB"), GP64())
-	rowX, rowY := Load(Param("rowX"), GP64()), Load(Param("rowY"), GP64())
-	triple, first := GP64(), Load(Param("x"), GP64())
+	lines, rowX := Load(Param("lines"), GP64()), Load(Param("rowX"), GP64())
+	triple, second := GP64(), GP64()
 	LEAQ(Mem{Base: rowX, Index: rowX, Scale: 2}, triple)
-	sums := make([][]reg.VecVirtual, rows)
-	for r := range sums {
-		for range vectors {
-			sums[r] = append(sums[r], t.register())
+	sums := make([][][]reg.VecVirtual, together) // by line and row
+	for l := range sums {
+		sums[l] = make([][]reg.VecVirtual, rows)
+		for r := range rows {
+			for range vectors {
+				sums[l][r] = append(sums[l][r], t.register())
+			}
 		}
 	}
 
 	Label("line")
 	x, b, left := GP64(), GP64(), GP64()
-	MOVQ(first, x)
+	Load(Param("x"), x)
 	MOVQ(line, b)
+	if together > 1 { // the last line may be alone, and is its own second
+		XORQ(second, second)
+		CMPQ(lines, Imm(1))
+		CMOVQGT(paramAddr("lineB"), second)
+	}
 	Load(Param("steps"), left)
-	for r := range sums {
-		for _, s := range sums[r] {
-			t.zero(s)
+	for l := range sums {
+		for r := range rows {
+			for _, s := range sums[l][r] {
+				t.zero(s)
+			}
 		}
 	}
 	at := []Mem{{Base: x}, {Base: x, Index: rowX, Scale: 1}, {Base: x, Index: rowX, Scale: 2}, {Base: x, Index: triple, Scale: 1}}
 	Label("step")
 	for v := range vectors {
-		w := t.register()
-		e.load(Mem{Base: b, Disp: v * e.size * t.lanes()}, w)
-		for r := range sums {
-			VFMADD231PS(at[r].Offset(v*t.width), w, sums[r][v])
+		w := make([]reg.VecVirtual, together)
+		for l, from := range []Mem{{Base: b}, {Base: b, Index: second, Scale: 1}}[:together] {
+			w[l] = t.register()
+			e.load(from.Offset(v*e.size*t.lanes()), w[l])
+		}
+		for r := range rows {
+			if together == 1 {
+				VFMADD231PS(at[r].Offset(v*t.width), w[0], sums[0][r][v])
+				continue
+			}
+			value := t.register()
+			VMOVUPS(at[r].Offset(v*t.width), value)
+			for l := range w {
+				VFMADD231PS(value, w[l], sums[l][r][v])
+			}
 		}
 	}
 	ADDQ(U32(vectors*t.width), x)
@@ -61,21 +81,45 @@ func (t tier) dots(e element, rows int) {
 	DECQ(left)
 	JNZ(LabelRef("step"))
 
-	to := GP64()
-	MOVQ(y, to)
-	for r := range sums {
-		for n := vectors / 2; n > 0; n /= 2 {
-			for v := range n {
-				VADDPS(sums[r][v+n], sums[r][v], sums[r][v])
-			}
+	for l := range sums {
+		if l > 0 {
+			DECQ(lines)
+			JZ(LabelRef("done"))
 		}
-		VMOVSS(vec.Total(sums[r][0]), Mem{Base: to})
-		ADDQ(rowY, to)
+		to := GP64()
+		MOVQ(y, to)
+		for r := range rows {
+			for n := vectors / 2; n > 0; n /= 2 {
+				for v := range n {
+					VADDPS(sums[l][r][v+n], sums[l][r][v], sums[l][r][v])
+				}
+			}
+			VMOVSS(total(sums[l][r][0]), Mem{Base: to})
+			ADDQ(paramAddr("rowY"), to)
+		}
+		ADDQ(paramAddr("lineB"), line)
+		ADDQ(Imm(4), y)
 	}
-	ADDQ(lineB, line)
-	ADDQ(Imm(4), y)
 	DECQ(lines)
 	JNZ(LabelRef("line"))
+	Label("done")
 	VZEROUPPER()
 	RET()
+}
+
+// total returns the sum of the lanes of x, also where that and what it needs are registers that only AVX-512 has.
+func total(x reg.VecVirtual) reg.VecVirtual {
+	if x.Size() < 64 {
+		return vec.Total(x)
+	}
+	half, sum, other := YMM(), XMM(), XMM()
+	VEXTRACTF64X4(Imm(1), x, half)
+	VADDPS(half, x.AsY(), half)
+	VEXTRACTF32X4(Imm(1), half, sum)
+	VADDPS(sum, half.AsX(), sum)
+	VMOVHLPS(sum, sum, other)
+	VADDPS(other, sum, sum)
+	VMOVSHDUP(sum, other)
+	VADDSS(other, sum, sum)
+	return sum
 }
