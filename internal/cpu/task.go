@@ -73,20 +73,32 @@ func (t *Task[A]) Run(n int, args A) {
 	r.args, r.n = args, int64(n)
 	r.next.Store(0)
 	defer r.end()
-	if want := min(n, runtime.GOMAXPROCS(0)) - 1; want > 0 {
+	want := min(n, runtime.GOMAXPROCS(0)) - 1
+	if want > 0 {
 		r.begin = time.Now()
 		r.cores.reset()
 		r.cores.claim()
 		r.inside.Store(0)
-		for ; want > 0 && borrow(); want-- {
-			summon(r.job, r.helper)
-		}
+		want = r.recruit(want)
 	}
-	r.loop()
+	for r.one() {
+		want = r.recruit(want)
+	}
 	r.close()
 	if r.failed.Load() {
 		r.failure.Raise()
 	}
+}
+
+// recruit borrows up to want helpers for the items that are left, and returns how many more there should be. The caller
+// asks again after each item: a helper that wakes too late for a short loop is in use until then, and a long loop that
+// follows at once would have none.
+func (r *run[A]) recruit(want int) int {
+	for want > 0 && r.next.Load() < r.n && borrow() {
+		summon(r.job, r.helper)
+		want--
+	}
+	return want
 }
 
 // end waits until no helper is left, also while a panic of the caller's own items
