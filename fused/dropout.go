@@ -86,25 +86,40 @@ func (j *dropoutJob) Operands(yield func(*driver.Mem)) {
 func (j dropoutJob) Run() { dropoutTask.Run(cpu.Chunks(j.out.Len(), itemLen), j) }
 
 var dropoutTask = cpu.NewTask(func(j *dropoutJob, item int) {
-	random := philox.Stream{Seed: j.mask.Seed, Tensor: j.mask.Tensor}
-	threshold, scale := j.mask.threshold()
 	buf := scratch.Get(2 * blockCols)
 	defer finish(buf)
-	k, stream, stream32 := direct(j.out), streams(j.out, j.x), streams32(j.out, j.x)
-	for lo, end := cpu.Chunk(j.out.Len(), itemLen, item); lo < end; lo += blockCols {
-		n := min(blockCols, end-lo)
-		words := asWords(cut(buf, 0, n))
-		random.Words(words, j.mask.First+uint64(lo))
-		if k != nil {
-			k.Dropout(bits(j.out, lo, lo+n), bits(j.x, lo, lo+n), words, threshold, scale, stream)
-			continue
+	lo, hi := cpu.Chunk(j.out.Len(), itemLen, item)
+	words := asWords(cut(buf, 0, blockCols))
+	switch k := direct(j.out); {
+	case k != nil:
+		drop(k, bits(j.out, lo, hi), bits(j.x, lo, hi), j.mask, lo, words, streams(j.out, j.x))
+	case j.out.DType() == snug.F32:
+		drop(rowwise.F32.Best(), j.out.Float32s()[lo:hi], j.x.Float32s()[lo:hi], j.mask, lo, words, streams(j.out, j.x))
+	default:
+		for ; lo < hi; lo += blockCols {
+			x := load(cut(buf, 1, blockCols)[:min(blockCols, hi-lo)], j.x, lo)
+			drop(rowwise.F32.Best(), x, x, j.mask, lo, words, false)
+			store(j.out, lo, x)
 		}
-		x := load(cut(buf, 1, n), j.x, lo)
-		out := target(cut(buf, 1, n), j.out, lo)
-		rowwise.F32.Best().Dropout(out, x, words, threshold, scale, stream32)
-		store(j.out, lo, out)
 	}
 })
+
+// drop does elements lo and up of a tensor in one loop with their random numbers where it can, else by blocks of words.
+func drop[T float32 | uint16](k *rowwise.Layers[T], dst, src []T, mask DropoutMask, lo int, words []uint32, stream bool) {
+	random, first := philox.Stream{Seed: mask.Seed, Tensor: mask.Tensor}, mask.First+uint64(lo)
+	threshold, scale := mask.threshold()
+	if k.DropoutDrawn != nil && first%philox.PerBlock == 0 {
+		n := len(dst) / rowwise.DrawnLen * rowwise.DrawnLen
+		k.DropoutDrawn(dst[:n], src[:n], mask.Seed, mask.Tensor, first/philox.PerBlock, threshold, scale, stream)
+		dst, src, first = dst[n:], src[n:], first+uint64(n)
+	}
+	for len(dst) > 0 {
+		n := min(len(words), len(dst))
+		random.Words(words[:n], first)
+		k.Dropout(dst[:n], src[:n], words[:n], threshold, scale, stream)
+		dst, src, first = dst[n:], src[n:], first+uint64(n)
+	}
+}
 
 // threshold returns the least word that keeps an element, and what the element
 // is multiplied by then.

@@ -28,6 +28,9 @@ var Registry cpu.Registry[blocksFunc]
 
 func init() { Registry.Add(cpu.Go, blocks) }
 
+// PerBlock is how many words a block has.
+const PerBlock = 4
+
 // group is how many words the assembly writes at a time.
 const group = 32
 

@@ -4,27 +4,27 @@
 
 package rounding
 
-// toBF16AVX512 rounds n elements, a multiple of 128; element i takes half i%8 of block first+i/8.
+// toBF16AVX512 rounds n elements, a multiple of 256; element i takes half i%8 of block first+i/8.
 //
 //go:noescape
 func toBF16AVX512(dst *uint16, src *float32, n int, seed uint64, tensor uint64, first uint64)
 
-// toBF16StreamAVX512 rounds n elements, a multiple of 128; element i takes half i%8 of block first+i/8.
+// toBF16StreamAVX512 rounds n elements, a multiple of 256; element i takes half i%8 of block first+i/8.
 //
 //go:noescape
 func toBF16StreamAVX512(dst *uint16, src *float32, n int, seed uint64, tensor uint64, first uint64)
 
-// accumulateF32AVX512 is for n elements, a multiple of 128; element i takes half i%8 of block first+i/8.
+// accumulateF32AVX512 is for n elements, a multiple of 256; element i takes half i%8 of block first+i/8.
 //
 //go:noescape
 func accumulateF32AVX512(acc *uint16, x *float32, n int, alpha float32, beta float32, seed uint64, tensor uint64, first uint64)
 
-// accumulateF16AVX512 is for n elements, a multiple of 128; element i takes half i%8 of block first+i/8.
+// accumulateF16AVX512 is for n elements, a multiple of 256; element i takes half i%8 of block first+i/8.
 //
 //go:noescape
 func accumulateF16AVX512(acc *uint16, x *uint16, n int, alpha float32, beta float32, seed uint64, tensor uint64, first uint64)
 
-// accumulateBF16AVX512 is for n elements, a multiple of 128; element i takes half i%8 of block first+i/8.
+// accumulateBF16AVX512 is for n elements, a multiple of 256; element i takes half i%8 of block first+i/8.
 //
 //go:noescape
 func accumulateBF16AVX512(acc *uint16, x *uint16, n int, alpha float32, beta float32, seed uint64, tensor uint64, first uint64)

@@ -17,7 +17,7 @@ func init() {
 // step is what the assembly rounds at a time, a multiple of PerBlock, and align the bytes
 // to which it wants dst aligned when it streams; Go does the rest.
 const (
-	step  = 128
+	step  = 256
 	align = 64
 )
 

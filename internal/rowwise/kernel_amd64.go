@@ -299,6 +299,11 @@ func rmsNormGradAVX512(dx []float32, dgamma []float32, dy []float32, x []float32
 //go:noescape
 func dropoutAVX512(dst []float32, src []float32, words []uint32, threshold uint32, scale float32, stream bool)
 
+// dropoutDrawnAVX512 is dropoutDrawn, on vectors.
+//
+//go:noescape
+func dropoutDrawnAVX512(dst []float32, src []float32, seed uint64, tensor uint64, first uint64, threshold uint32, scale float32, stream bool)
+
 // rotateAVX512 is rotate, on vectors.
 //
 //go:noescape
@@ -383,6 +388,11 @@ func rmsNormGradBF16AVX512(dx []uint16, dgamma []float32, dy []uint16, x []uint1
 //
 //go:noescape
 func dropoutBF16AVX512(dst []uint16, src []uint16, words []uint32, threshold uint32, scale float32, stream bool)
+
+// dropoutDrawnBF16AVX512 is dropoutDrawn, on vectors.
+//
+//go:noescape
+func dropoutDrawnBF16AVX512(dst []uint16, src []uint16, seed uint64, tensor uint64, first uint64, threshold uint32, scale float32, stream bool)
 
 // rotateBF16AVX512 is rotate, on vectors.
 //
@@ -473,6 +483,11 @@ func rmsNormGradBF16AVX512BF16(dx []uint16, dgamma []float32, dy []uint16, x []u
 //
 //go:noescape
 func dropoutBF16AVX512BF16(dst []uint16, src []uint16, words []uint32, threshold uint32, scale float32, stream bool)
+
+// dropoutDrawnBF16AVX512BF16 is dropoutDrawn, on vectors.
+//
+//go:noescape
+func dropoutDrawnBF16AVX512BF16(dst []uint16, src []uint16, seed uint64, tensor uint64, first uint64, threshold uint32, scale float32, stream bool)
 
 // rotateBF16AVX512BF16 is rotate, on vectors.
 //

@@ -81,6 +81,10 @@ type Layers[T float32 | uint16] struct {
 	// threshold, and to 0 elsewhere.
 	Dropout func(dst, src []T, words []uint32, threshold uint32, scale float32, stream bool)
 
+	// DropoutDrawn, unless nil, is Dropout with the words of the stream named by seed and tensor, from block number
+	// first on, for a multiple of DrawnLen elements.
+	DropoutDrawn func(dst, src []T, seed, tensor, first uint64, threshold uint32, scale float32, stream bool)
+
 	// Rotate turns the pairs (a[i], b[i]) by the angle of cos[i] and sin[i],
 	// forward with turn 1 and back with −1, in each of several heads, which begin stride elements after one another.
 	Rotate func(a, b []T, cos, sin []float32, turn float32, heads, stride int)
@@ -94,6 +98,9 @@ type Layers[T float32 | uint16] struct {
 	// they are in order.
 	Order func(dst, src []float32)
 }
+
+// DrawnLen divides the lengths that [Layers].DropoutDrawn takes.
+const DrawnLen = 128
 
 // F32 holds the layers of every tier. BF16 holds the layers of tiers that read and
 // write bfloat16 directly; on other tiers BF16.Best is nil, and rows are converted

@@ -38,7 +38,7 @@ func init() {
 		GELUErf: geluErfAVX512, GELUErfGrad: geluErfGradAVX512, SiLUMul: siluMulAVX512, SiLUMulGrad: siluMulGradAVX512,
 		GELUMul: geluMulAVX512, GELUMulGrad: geluMulGradAVX512,
 		LayerNorm: layerNormAVX512, LayerNormGrad: layerNormGradAVX512, RMSNorm: rmsNormAVX512, RMSNormGrad: rmsNormGradAVX512,
-		Dropout: dropoutAVX512, Rotate: rotateAVX512, RotatePairs: byEight(rotatePairsAVX512),
+		Dropout: dropoutAVX512, DropoutDrawn: dropoutDrawnAVX512, Rotate: rotateAVX512, RotatePairs: byEight(rotatePairsAVX512),
 	})
 	BF16.Add(cpu.AVX512, Layers[uint16]{
 		Add: addBF16AVX512, AddNext: addNextBF16AVX512, AddScaled: addScaledBF16AVX512,
@@ -47,7 +47,7 @@ func init() {
 		GELUMul: geluMulBF16AVX512, GELUMulGrad: geluMulGradBF16AVX512,
 		LayerNorm: layerNormBF16AVX512, LayerNormGrad: layerNormGradBF16AVX512,
 		RMSNorm: rmsNormBF16AVX512, RMSNormGrad: rmsNormGradBF16AVX512,
-		Dropout: dropoutBF16AVX512, Rotate: rotateBF16AVX512, RotatePairs: rotatePairsBF16AVX512, Order: fromHalves,
+		Dropout: dropoutBF16AVX512, DropoutDrawn: dropoutDrawnBF16AVX512, Rotate: rotateBF16AVX512, RotatePairs: rotatePairsBF16AVX512, Order: fromHalves,
 	})
 	BF16.Add(cpu.AVX512BF16, Layers[uint16]{
 		Add: addBF16AVX512BF16, AddNext: addNextBF16AVX512BF16, AddScaled: addScaledBF16AVX512BF16,
@@ -56,7 +56,7 @@ func init() {
 		GELUMul: geluMulBF16AVX512BF16, GELUMulGrad: geluMulGradBF16AVX512BF16,
 		LayerNorm: layerNormBF16AVX512BF16, LayerNormGrad: layerNormGradBF16AVX512BF16,
 		RMSNorm: rmsNormBF16AVX512BF16, RMSNormGrad: rmsNormGradBF16AVX512BF16,
-		Dropout: dropoutBF16AVX512BF16, Rotate: rotateBF16AVX512BF16, RotatePairs: rotatePairsBF16AVX512BF16, Order: fromHalves,
+		Dropout: dropoutBF16AVX512BF16, DropoutDrawn: dropoutDrawnBF16AVX512BF16, Rotate: rotateBF16AVX512BF16, RotatePairs: rotatePairsBF16AVX512BF16, Order: fromHalves,
 	})
 }
 

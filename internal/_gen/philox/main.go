@@ -10,7 +10,7 @@ import (
 
 // together is how many groups of blocks take turns: with one, the rounds wait for one
 // another. AVX2 has no registers for more.
-var together = map[bool]int{false: 1, true: 2}
+var together = map[bool]int{false: 1, true: 4}
 
 func main() {
 	ConstraintExpr("!noasm,gc")

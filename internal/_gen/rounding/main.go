@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	groups = 2  // of blocks, which take turns
+	groups = 4  // of blocks, which take turns
 	group  = 64 // elements of a group
 	step   = groups * group
 	near   = 1024 // how far, in elements, src is fetched
@@ -36,7 +36,7 @@ func toBF16(name string, write writer, end func()) {
 	s := vec.AVX512
 	TEXT(name, NOSPLIT, "func(dst *uint16, src *float32, n int, seed, tensor, first uint64)")
 	Pragma("noescape")
-	Doc(name + " rounds n elements, a multiple of 128; element i takes half i%8 of block first+i/8.")
+	Doc(name + " rounds n elements, a multiple of 256; element i takes half i%8 of block first+i/8.")
 	dst, src := vec.Point("dst", 2), vec.Point("src", 4)
 	fetch := func() {
 		for i := 0; i < step; i += 16 {
@@ -56,7 +56,7 @@ func accumulate(e vec.Elem) {
 	s, name := vec.AVX512, "accumulate"+e.Name+"AVX512"
 	TEXT(name, NOSPLIT, "func(acc *uint16, x *"+e.Go+", n int, alpha, beta float32, seed, tensor, first uint64)")
 	Pragma("noescape")
-	Doc(name + " is for n elements, a multiple of 128; element i takes half i%8 of block first+i/8.")
+	Doc(name + " is for n elements, a multiple of 256; element i takes half i%8 of block first+i/8.")
 	acc, x := vec.Point("acc", 2), vec.Point("x", e.Size)
 	alpha, beta := s.Broadcast(Param("alpha")), s.Broadcast(Param("beta"))
 	fetch := func() {

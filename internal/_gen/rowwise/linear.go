@@ -149,34 +149,6 @@ func axpby(wide bool) {
 	f.end()
 }
 
-// dropout has words in order.
-func dropout(k kind) {
-	r := beginRows(k, "dropout", "func(dst, src []T, words []uint32, threshold uint32, scale float32, stream bool)",
-		[]string{"words"}, "dst", "src", "words")
-	r.inOrder = true
-	r.loadPacking()
-	r.streamed("dst")
-	threshold, scale := r.scalar("threshold"), r.scalar("scale")
-	r.pass("main", 1, func(u int) {
-		x, words := r.fetch("src", u), r.get("words", u)
-		each(x, func(v int, x reg.VecVirtual) {
-			if k.wide {
-				kept := K()
-				VPCMPUD(noLess, threshold, words[v], kept)
-				VMULPS_Z(scale, x, kept, x)
-				return
-			}
-			most := YMM()
-			VMULPS(scale, x, x)
-			VPMAXUD(threshold, words[v], most)
-			VPCMPEQD(most, words[v], most) // the word is the greater
-			VANDPS(most, x, x)
-		})
-		r.put(x, "dst", u)
-	})
-	r.end()
-}
-
 // rotate has float32 cosines and sines.
 func rotate(k kind) {
 	r := beginRows(k, "rotate", "func(a, b []T, cos, sin []float32, turn float32, heads, stride int)", []string{"cos", "sin"},

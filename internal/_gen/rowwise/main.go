@@ -45,6 +45,9 @@ func main() {
 		rmsNorm(k)
 		rmsNormGrad(k)
 		dropout(k)
+		if k.wide {
+			dropoutDrawn(k)
+		}
 		rotate(k)
 		if k.bf16 {
 			rotatePairsBF16(k)

@@ -51,6 +51,14 @@ type kind struct{ wide, bf16, converts bool }
 
 var kinds = []kind{{false, false, false}, {true, false, false}, {true, true, false}, {true, true, true}}
 
+// suffix tells the functions of a kind from those of others.
+func (k kind) suffix() string {
+	if k.bf16 {
+		return "BF16" + k.set()
+	}
+	return k.set()
+}
+
 func (k kind) set() string {
 	switch {
 	case k.converts:
@@ -306,11 +314,9 @@ func (r *rows) put(x unit, slice string, u int) {
 		v := r.narrow(x)
 		if r.tail {
 			VMOVDQU16(v, r.words, r.place(slice, u, 0))
-			return
+		} else {
+			r.putWords(v, slice, u)
 		}
-		r.around(
-			func() { VMOVNTDQ(v, r.place(slice, u, 0)) },
-			func() { VMOVDQU16(v, r.place(slice, u, 0)) })
 		return
 	}
 	if r.tail {
@@ -336,6 +342,13 @@ func (r *rows) put(x unit, slice string, u int) {
 		return
 	}
 	r.around(each(func(ops ...operand.Op) { VMOVNTPS(ops[0], ops[1]) }), plain)
+}
+
+// putWords writes unit u of a slice of bfloat16.
+func (r *rows) putWords(v reg.VecVirtual, slice string, u int) {
+	r.around(
+		func() { VMOVNTDQ(v, r.place(slice, u, 0)) },
+		func() { VMOVDQU16(v, r.place(slice, u, 0)) })
 }
 
 // around emits both ways of a store.
