@@ -6120,7 +6120,7 @@ DATA geluSlope326b<>+60(SB)/4, $0x3cbdfe0f
 GLOBL geluSlope326b<>(SB), RODATA|NOPTR, $64
 
 // func geluErfAVX512(dst []float32, x []float32, bias []float32, stream bool)
-// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
 TEXT ·geluErfAVX512(SB), NOSPLIT, $0-73
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         x_base+24(FP), CX
@@ -6132,397 +6132,439 @@ TEXT ·geluErfAVX512(SB), NOSPLIT, $0-73
 	XORL         SI, SI
 	TESTQ        $0x0000003f, AX
 	CMOVQNE      SI, DI
-	VBROADCASTSS lanesc1800000<>+0(SB), Z0
-	VBROADCASTSS lanes41800000<>+0(SB), Z1
-	VBROADCASTSS lanes3f800000<>+0(SB), Z2
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z0
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z1
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z2
+	VMOVUPS      normal0a<>+0(SB), Z3
+	VMOVUPS      normal0b<>+0(SB), Z4
+	VMOVUPS      normal1a<>+0(SB), Z5
+	VMOVUPS      normal1b<>+0(SB), Z6
+	VMOVUPS      normal2a<>+0(SB), Z7
+	VMOVUPS      normal2b<>+0(SB), Z8
+	VMOVUPS      normal3a<>+0(SB), Z9
+	VMOVUPS      normal3b<>+0(SB), Z10
+	VMOVUPS      normal4a<>+0(SB), Z11
+	VMOVUPS      normal4b<>+0(SB), Z12
+	VMOVUPS      normal5a<>+0(SB), Z13
+	VMOVUPS      normal5b<>+0(SB), Z14
+	VMOVUPS      normal6a<>+0(SB), Z15
+	VMOVUPS      normal6b<>+0(SB), Z16
 	XORL         SI, SI
 
-mainGroup:
-	CMPQ              BX, $0x00000040
-	JLT               mainUnit
-	VMOVUPS           (CX)(SI*4), Z3
-	VMOVUPS           64(CX)(SI*4), Z4
-	PREFETCHT1        4096(CX)(SI*4)
-	PREFETCHT1        4160(CX)(SI*4)
-	VMOVUPS           128(CX)(SI*4), Z5
-	VMOVUPS           192(CX)(SI*4), Z6
-	PREFETCHT1        4224(CX)(SI*4)
-	PREFETCHT1        4288(CX)(SI*4)
-	VMOVUPS           (DX)(SI*4), Z7
-	VMOVUPS           64(DX)(SI*4), Z8
-	VMOVUPS           128(DX)(SI*4), Z9
-	VMOVUPS           192(DX)(SI*4), Z10
-	VADDPS            Z7, Z3, Z3
-	VADDPS            Z8, Z4, Z4
-	VADDPS            Z9, Z5, Z5
-	VADDPS            Z10, Z6, Z6
-	VMAXPS            Z3, Z0, Z3
-	VMAXPS            Z4, Z0, Z4
-	VMAXPS            Z5, Z0, Z5
-	VMAXPS            Z6, Z0, Z6
-	VMINPS            Z3, Z1, Z7
-	VMINPS            Z4, Z1, Z8
-	VMINPS            Z5, Z1, Z9
-	VMINPS            Z6, Z1, Z10
-	VMULPS            Z7, Z7, Z11
-	VMULPS            Z8, Z8, Z12
-	VMULPS            Z9, Z9, Z13
-	VMULPS            Z10, Z10, Z14
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z11, Z11
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z12, Z12
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z13, Z13
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z14, Z14
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z15
-	VRNDSCALEPS       $0x08, Z11, Z16
-	VRNDSCALEPS       $0x08, Z12, Z17
-	VRNDSCALEPS       $0x08, Z13, Z18
-	VRNDSCALEPS       $0x08, Z14, Z19
-	VSUBPS            Z16, Z11, Z20
-	VSUBPS            Z17, Z12, Z21
-	VSUBPS            Z18, Z13, Z22
-	VSUBPS            Z19, Z14, Z23
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z24
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z25
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z26
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z27
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z23, Z27
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z23, Z27
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z23, Z27
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z23, Z27
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z23, Z27
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z23, Z27
-	VCMPPS            $0x15, Z15, Z11, K1
-	VSCALEFPS.Z       Z16, Z24, K1, Z24
-	VCMPPS            $0x15, Z15, Z12, K1
-	VSCALEFPS.Z       Z17, Z25, K1, Z25
-	VCMPPS            $0x15, Z15, Z13, K1
-	VSCALEFPS.Z       Z18, Z26, K1, Z26
-	VCMPPS            $0x15, Z15, Z14, K1
-	VSCALEFPS.Z       Z19, Z27, K1, Z27
-	VORPS.BCST        lanes80000000<>+0(SB), Z7, Z11
-	VORPS.BCST        lanes80000000<>+0(SB), Z8, Z12
-	VORPS.BCST        lanes80000000<>+0(SB), Z9, Z13
-	VORPS.BCST        lanes80000000<>+0(SB), Z10, Z14
-	VMOVAPS           Z2, Z15
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z11, Z15
-	VMOVAPS           Z2, Z16
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z12, Z16
-	VMOVAPS           Z2, Z17
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z13, Z17
-	VMOVAPS           Z2, Z18
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z14, Z18
-	VRCP14PS          Z15, Z11
-	VRCP14PS          Z16, Z12
-	VRCP14PS          Z17, Z13
-	VRCP14PS          Z18, Z14
-	VFNMADD213PS      Z2, Z11, Z15
-	VFNMADD213PS      Z2, Z12, Z16
-	VFNMADD213PS      Z2, Z13, Z17
-	VFNMADD213PS      Z2, Z14, Z18
-	VFMADD213PS       Z11, Z11, Z15
-	VFMADD213PS       Z12, Z12, Z16
-	VFMADD213PS       Z13, Z13, Z17
-	VFMADD213PS       Z14, Z14, Z18
-	VSUBPS            Z15, Z2, Z11
-	VSUBPS            Z16, Z2, Z12
-	VSUBPS            Z17, Z2, Z13
-	VSUBPS            Z18, Z2, Z14
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z19
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z20
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z21
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z22
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z14, Z22
-	VMULPS            Z24, Z19, Z19
-	VMULPS            Z25, Z20, Z20
-	VMULPS            Z26, Z21, Z21
-	VMULPS            Z27, Z22, Z22
-	VSUBPS            Z19, Z2, Z15
-	VSUBPS            Z20, Z2, Z16
-	VSUBPS            Z21, Z2, Z17
-	VSUBPS            Z22, Z2, Z18
-	VPMOVD2M          Z7, K1
-	VMOVAPS           Z19, K1, Z15
-	VPMOVD2M          Z8, K1
-	VMOVAPS           Z20, K1, Z16
-	VPMOVD2M          Z9, K1
-	VMOVAPS           Z21, K1, Z17
-	VPMOVD2M          Z10, K1
-	VMOVAPS           Z22, K1, Z18
-	VMULPS            Z15, Z3, Z15
-	VMULPS            Z16, Z4, Z16
-	VMULPS            Z17, Z5, Z17
-	VMULPS            Z18, Z6, Z18
-	TESTL             DI, DI
-	JZ                cached1
-	VMOVNTPS          Z15, (AX)(SI*4)
-	VMOVNTPS          Z16, 64(AX)(SI*4)
-	JMP               stored1
+mainUnit:
+	CMPQ        BX, $0x00000020
+	JLT         mainTail
+	VMOVUPS     (CX)(SI*4), Z17
+	VMOVUPS     64(CX)(SI*4), Z18
+	PREFETCHT1  4096(CX)(SI*4)
+	PREFETCHT1  4160(CX)(SI*4)
+	VMOVUPS     (DX)(SI*4), Z19
+	VMOVUPS     64(DX)(SI*4), Z20
+	VADDPS      Z19, Z17, Z17
+	VADDPS      Z20, Z18, Z18
+	VMAXPS      Z17, Z0, Z17
+	VMAXPS      Z18, Z0, Z18
+	VMINPS      Z17, Z1, Z19
+	VMINPS      Z18, Z1, Z20
+	VADDPS      Z2, Z19, Z21
+	VADDPS      Z2, Z20, Z22
+	VSUBPS      Z2, Z21, Z23
+	VSUBPS      Z2, Z22, Z24
+	VSUBPS      Z23, Z19, Z23
+	VSUBPS      Z24, Z20, Z24
+	VMOVAPS     Z21, Z19
+	VPERMI2PS   Z16, Z15, Z19
+	VMOVAPS     Z22, Z20
+	VPERMI2PS   Z16, Z15, Z20
+	VMOVAPS     Z21, Z25
+	VPERMI2PS   Z14, Z13, Z25
+	VFMADD213PS Z25, Z23, Z19
+	VMOVAPS     Z22, Z25
+	VPERMI2PS   Z14, Z13, Z25
+	VFMADD213PS Z25, Z24, Z20
+	VMOVAPS     Z21, Z25
+	VPERMI2PS   Z12, Z11, Z25
+	VFMADD213PS Z25, Z23, Z19
+	VMOVAPS     Z22, Z25
+	VPERMI2PS   Z12, Z11, Z25
+	VFMADD213PS Z25, Z24, Z20
+	VMOVAPS     Z21, Z25
+	VPERMI2PS   Z10, Z9, Z25
+	VFMADD213PS Z25, Z23, Z19
+	VMOVAPS     Z22, Z25
+	VPERMI2PS   Z10, Z9, Z25
+	VFMADD213PS Z25, Z24, Z20
+	VMOVAPS     Z21, Z25
+	VPERMI2PS   Z8, Z7, Z25
+	VFMADD213PS Z25, Z23, Z19
+	VMOVAPS     Z22, Z25
+	VPERMI2PS   Z8, Z7, Z25
+	VFMADD213PS Z25, Z24, Z20
+	VMOVAPS     Z21, Z25
+	VPERMI2PS   Z6, Z5, Z25
+	VFMADD213PS Z25, Z23, Z19
+	VMOVAPS     Z22, Z25
+	VPERMI2PS   Z6, Z5, Z25
+	VFMADD213PS Z25, Z24, Z20
+	VMOVAPS     Z21, Z21
+	VPERMI2PS   Z4, Z3, Z21
+	VFMADD213PS Z21, Z23, Z19
+	VMOVAPS     Z22, Z21
+	VPERMI2PS   Z4, Z3, Z21
+	VFMADD213PS Z21, Z24, Z20
+	VMULPS      Z19, Z17, Z19
+	VMULPS      Z20, Z18, Z20
+	TESTL       DI, DI
+	JZ          cached1
+	VMOVNTPS    Z19, (AX)(SI*4)
+	VMOVNTPS    Z20, 64(AX)(SI*4)
+	JMP         stored1
 
 cached1:
-	VMOVUPS Z15, (AX)(SI*4)
-	VMOVUPS Z16, 64(AX)(SI*4)
+	VMOVUPS Z19, (AX)(SI*4)
+	VMOVUPS Z20, 64(AX)(SI*4)
 
 stored1:
-	TESTL    DI, DI
-	JZ       cached2
-	VMOVNTPS Z17, 128(AX)(SI*4)
-	VMOVNTPS Z18, 192(AX)(SI*4)
-	JMP      stored2
-
-cached2:
-	VMOVUPS Z17, 128(AX)(SI*4)
-	VMOVUPS Z18, 192(AX)(SI*4)
-
-stored2:
-	ADDQ $0x00000040, SI
-	SUBQ $0x00000040, BX
-	JMP  mainGroup
-
-mainUnit:
-	CMPQ              BX, $0x00000020
-	JLT               mainTail
-	VMOVUPS           (CX)(SI*4), Z3
-	VMOVUPS           64(CX)(SI*4), Z4
-	PREFETCHT1        4096(CX)(SI*4)
-	PREFETCHT1        4160(CX)(SI*4)
-	VMOVUPS           (DX)(SI*4), Z5
-	VMOVUPS           64(DX)(SI*4), Z6
-	VADDPS            Z5, Z3, Z3
-	VADDPS            Z6, Z4, Z4
-	VMAXPS            Z3, Z0, Z3
-	VMAXPS            Z4, Z0, Z4
-	VMINPS            Z3, Z1, Z5
-	VMINPS            Z4, Z1, Z6
-	VMULPS            Z5, Z5, Z7
-	VMULPS            Z6, Z6, Z8
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z7, Z7
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z8, Z8
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z9
-	VRNDSCALEPS       $0x08, Z7, Z10
-	VRNDSCALEPS       $0x08, Z8, Z11
-	VSUBPS            Z10, Z7, Z12
-	VSUBPS            Z11, Z8, Z13
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z14
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z15
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z13, Z15
-	VCMPPS            $0x15, Z9, Z7, K1
-	VSCALEFPS.Z       Z10, Z14, K1, Z14
-	VCMPPS            $0x15, Z9, Z8, K1
-	VSCALEFPS.Z       Z11, Z15, K1, Z15
-	VORPS.BCST        lanes80000000<>+0(SB), Z5, Z7
-	VORPS.BCST        lanes80000000<>+0(SB), Z6, Z8
-	VMOVAPS           Z2, Z9
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z7, Z9
-	VMOVAPS           Z2, Z10
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z8, Z10
-	VRCP14PS          Z9, Z7
-	VRCP14PS          Z10, Z8
-	VFNMADD213PS      Z2, Z7, Z9
-	VFNMADD213PS      Z2, Z8, Z10
-	VFMADD213PS       Z7, Z7, Z9
-	VFMADD213PS       Z8, Z8, Z10
-	VSUBPS            Z9, Z2, Z7
-	VSUBPS            Z10, Z2, Z8
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z11
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z12
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z8, Z12
-	VMULPS            Z14, Z11, Z11
-	VMULPS            Z15, Z12, Z12
-	VSUBPS            Z11, Z2, Z9
-	VSUBPS            Z12, Z2, Z10
-	VPMOVD2M          Z5, K1
-	VMOVAPS           Z11, K1, Z9
-	VPMOVD2M          Z6, K1
-	VMOVAPS           Z12, K1, Z10
-	VMULPS            Z9, Z3, Z9
-	VMULPS            Z10, Z4, Z10
-	TESTL             DI, DI
-	JZ                cached3
-	VMOVNTPS          Z9, (AX)(SI*4)
-	VMOVNTPS          Z10, 64(AX)(SI*4)
-	JMP               stored3
-
-cached3:
-	VMOVUPS Z9, (AX)(SI*4)
-	VMOVUPS Z10, 64(AX)(SI*4)
-
-stored3:
 	ADDQ $0x00000020, SI
 	SUBQ $0x00000020, BX
 	JMP  mainUnit
 
 mainTail:
-	TESTQ             BX, BX
-	JZ                mainDone
-	MOVL              $0x00000010, R8
-	XORL              R9, R9
-	MOVQ              BX, DI
-	CMPQ              DI, R8
-	CMOVQGT           R8, DI
-	SUBQ              R8, BX
-	CMOVQLT           R9, BX
-	LEAQ              (SI)(DI*1), R8
-	MOVL              $0xffffffff, R9
-	BZHIL             DI, R9, R9
-	KMOVD             R9, K1
-	MOVL              $0xffffffff, DI
-	BZHIL             BX, DI, DI
-	KMOVD             DI, K2
-	VMOVUPS.Z         (CX)(SI*4), K1, Z3
-	VMOVUPS.Z         (CX)(R8*4), K2, Z4
-	VMOVUPS.Z         (DX)(SI*4), K1, Z5
-	VMOVUPS.Z         (DX)(R8*4), K2, Z6
-	VADDPS            Z5, Z3, Z3
-	VADDPS            Z6, Z4, Z4
-	VMAXPS            Z3, Z0, Z3
-	VMAXPS            Z4, Z0, Z0
-	VMINPS            Z3, Z1, Z4
-	VMINPS            Z0, Z1, Z1
-	VMULPS            Z4, Z4, Z5
-	VMULPS            Z1, Z1, Z6
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z5, Z5
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z6, Z6
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z7
-	VRNDSCALEPS       $0x08, Z5, Z8
-	VRNDSCALEPS       $0x08, Z6, Z9
-	VSUBPS            Z8, Z5, Z10
-	VSUBPS            Z9, Z6, Z11
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z12
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z13
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z11, Z13
-	VCMPPS            $0x15, Z7, Z5, K3
-	VSCALEFPS.Z       Z8, Z12, K3, Z12
-	VCMPPS            $0x15, Z7, Z6, K3
-	VSCALEFPS.Z       Z9, Z13, K3, Z13
-	VORPS.BCST        lanes80000000<>+0(SB), Z4, Z5
-	VORPS.BCST        lanes80000000<>+0(SB), Z1, Z6
-	VMOVAPS           Z2, Z7
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z5, Z7
-	VMOVAPS           Z2, Z8
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z6, Z8
-	VRCP14PS          Z7, Z5
-	VRCP14PS          Z8, Z6
-	VFNMADD213PS      Z2, Z5, Z7
-	VFNMADD213PS      Z2, Z6, Z8
-	VFMADD213PS       Z5, Z5, Z7
-	VFMADD213PS       Z6, Z6, Z8
-	VSUBPS            Z7, Z2, Z5
-	VSUBPS            Z8, Z2, Z6
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z9
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z10
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z6, Z10
-	VMULPS            Z12, Z9, Z9
-	VMULPS            Z13, Z10, Z10
-	VSUBPS            Z9, Z2, Z7
-	VSUBPS            Z10, Z2, Z8
-	VPMOVD2M          Z4, K3
-	VMOVAPS           Z9, K3, Z7
-	VPMOVD2M          Z1, K3
-	VMOVAPS           Z10, K3, Z8
-	VMULPS            Z7, Z3, Z7
-	VMULPS            Z8, Z0, Z8
-	VMOVUPS           Z7, K1, (AX)(SI*4)
-	VMOVUPS           Z8, K2, (AX)(R8*4)
+	TESTQ       BX, BX
+	JZ          mainDone
+	MOVL        $0x00000010, R8
+	XORL        R9, R9
+	MOVQ        BX, DI
+	CMPQ        DI, R8
+	CMOVQGT     R8, DI
+	SUBQ        R8, BX
+	CMOVQLT     R9, BX
+	LEAQ        (SI)(DI*1), R8
+	MOVL        $0xffffffff, R9
+	BZHIL       DI, R9, R9
+	KMOVD       R9, K1
+	MOVL        $0xffffffff, DI
+	BZHIL       BX, DI, DI
+	KMOVD       DI, K2
+	VMOVUPS.Z   (CX)(SI*4), K1, Z17
+	VMOVUPS.Z   (CX)(R8*4), K2, Z18
+	VMOVUPS.Z   (DX)(SI*4), K1, Z19
+	VMOVUPS.Z   (DX)(R8*4), K2, Z20
+	VADDPS      Z19, Z17, Z17
+	VADDPS      Z20, Z18, Z18
+	VMAXPS      Z17, Z0, Z17
+	VMAXPS      Z18, Z0, Z0
+	VMINPS      Z17, Z1, Z18
+	VMINPS      Z0, Z1, Z1
+	VADDPS      Z2, Z18, Z19
+	VADDPS      Z2, Z1, Z20
+	VSUBPS      Z2, Z19, Z21
+	VSUBPS      Z2, Z20, Z2
+	VSUBPS      Z21, Z18, Z21
+	VSUBPS      Z2, Z1, Z2
+	VMOVAPS     Z19, Z1
+	VPERMI2PS   Z16, Z15, Z1
+	VMOVAPS     Z20, Z18
+	VPERMI2PS   Z16, Z15, Z18
+	VMOVAPS     Z19, Z15
+	VPERMI2PS   Z14, Z13, Z15
+	VFMADD213PS Z15, Z21, Z1
+	VMOVAPS     Z20, Z15
+	VPERMI2PS   Z14, Z13, Z15
+	VFMADD213PS Z15, Z2, Z18
+	VMOVAPS     Z19, Z13
+	VPERMI2PS   Z12, Z11, Z13
+	VFMADD213PS Z13, Z21, Z1
+	VMOVAPS     Z20, Z13
+	VPERMI2PS   Z12, Z11, Z13
+	VFMADD213PS Z13, Z2, Z18
+	VMOVAPS     Z19, Z11
+	VPERMI2PS   Z10, Z9, Z11
+	VFMADD213PS Z11, Z21, Z1
+	VMOVAPS     Z20, Z11
+	VPERMI2PS   Z10, Z9, Z11
+	VFMADD213PS Z11, Z2, Z18
+	VMOVAPS     Z19, Z9
+	VPERMI2PS   Z8, Z7, Z9
+	VFMADD213PS Z9, Z21, Z1
+	VMOVAPS     Z20, Z9
+	VPERMI2PS   Z8, Z7, Z9
+	VFMADD213PS Z9, Z2, Z18
+	VMOVAPS     Z19, Z7
+	VPERMI2PS   Z6, Z5, Z7
+	VFMADD213PS Z7, Z21, Z1
+	VMOVAPS     Z20, Z7
+	VPERMI2PS   Z6, Z5, Z7
+	VFMADD213PS Z7, Z2, Z18
+	VMOVAPS     Z19, Z5
+	VPERMI2PS   Z4, Z3, Z5
+	VFMADD213PS Z5, Z21, Z1
+	VMOVAPS     Z20, Z5
+	VPERMI2PS   Z4, Z3, Z5
+	VFMADD213PS Z5, Z2, Z18
+	VMULPS      Z1, Z17, Z1
+	VMULPS      Z18, Z0, Z18
+	VMOVUPS     Z1, K1, (AX)(SI*4)
+	VMOVUPS     Z18, K2, (AX)(R8*4)
 
 mainDone:
 	VZEROUPPER
 	RET
 
+DATA normal0a<>+0(SB)/4, $0x3f000000
+DATA normal0a<>+4(SB)/4, $0x3f3103af
+DATA normal0a<>+8(SB)/4, $0x3f57625f
+DATA normal0a<>+12(SB)/4, $0x3f6ee5b9
+DATA normal0a<>+16(SB)/4, $0x3f7a2d0c
+DATA normal0a<>+20(SB)/4, $0x3f7e690b
+DATA normal0a<>+24(SB)/4, $0x3f7fa788
+DATA normal0a<>+28(SB)/4, $0x3f7ff0c1
+DATA normal0a<>+32(SB)/4, $0x3f7ffded
+DATA normal0a<>+36(SB)/4, $0x3f7fffc7
+DATA normal0a<>+40(SB)/4, $0x3f7ffffb
+DATA normal0a<>+44(SB)/4, $0x3f800000
+DATA normal0a<>+48(SB)/4, $0x3f800000
+DATA normal0a<>+52(SB)/4, $0x3f800000
+DATA normal0a<>+56(SB)/4, $0x3f800000
+DATA normal0a<>+60(SB)/4, $0x3f800000
+GLOBL normal0a<>(SB), RODATA|NOPTR, $64
+
+DATA normal0b<>+0(SB)/4, $0x00000000
+DATA normal0b<>+4(SB)/4, $0x00000000
+DATA normal0b<>+8(SB)/4, $0x2bb41d10
+DATA normal0b<>+12(SB)/4, $0x2e309fa3
+DATA normal0b<>+16(SB)/4, $0x30879849
+DATA normal0b<>+20(SB)/4, $0x32a31e66
+DATA normal0b<>+24(SB)/4, $0x3499e510
+DATA normal0b<>+28(SB)/4, $0x36640391
+DATA normal0b<>+32(SB)/4, $0x3804d6bc
+DATA normal0b<>+36(SB)/4, $0x3973ede5
+DATA normal0b<>+40(SB)/4, $0x3ab0ef10
+DATA normal0b<>+44(SB)/4, $0x3bcb7a73
+DATA normal0b<>+48(SB)/4, $0x3cba5e7c
+DATA normal0b<>+52(SB)/4, $0x3d88d237
+DATA normal0b<>+56(SB)/4, $0x3e227686
+DATA normal0b<>+60(SB)/4, $0x3e9df8a2
+GLOBL normal0b<>(SB), RODATA|NOPTR, $64
+
+DATA normal1a<>+0(SB)/4, $0x3ecc4229
+DATA normal1a<>+4(SB)/4, $0x3eb441e8
+DATA normal1a<>+8(SB)/4, $0x3e77c72d
+DATA normal1a<>+12(SB)/4, $0x3e04a043
+DATA normal1a<>+16(SB)/4, $0x3d5d25a1
+DATA normal1a<>+20(SB)/4, $0x3c8f9781
+DATA normal1a<>+24(SB)/4, $0x3b913905
+DATA normal1a<>+28(SB)/4, $0x3a64c4c8
+DATA normal1a<>+32(SB)/4, $0x390c54f6
+DATA normal1a<>+36(SB)/4, $0x37861500
+DATA normal1a<>+40(SB)/4, $0x35c78d53
+DATA normal1a<>+44(SB)/4, $0x33e74c52
+DATA normal1a<>+48(SB)/4, $0x31d0cc83
+DATA normal1a<>+52(SB)/4, $0x2f92cd3d
+DATA normal1a<>+56(SB)/4, $0x2d20c685
+DATA normal1a<>+60(SB)/4, $0x00000000
+GLOBL normal1a<>(SB), RODATA|NOPTR, $64
+
+DATA normal1b<>+0(SB)/4, $0x00000000
+DATA normal1b<>+4(SB)/4, $0x00000000
+DATA normal1b<>+8(SB)/4, $0x2d20c67b
+DATA normal1b<>+12(SB)/4, $0x2f92cd35
+DATA normal1b<>+16(SB)/4, $0x31d0cc7d
+DATA normal1b<>+20(SB)/4, $0x33e74c4f
+DATA normal1b<>+24(SB)/4, $0x35c78d51
+DATA normal1b<>+28(SB)/4, $0x37861561
+DATA normal1b<>+32(SB)/4, $0x390c54f4
+DATA normal1b<>+36(SB)/4, $0x3a64c4c7
+DATA normal1b<>+40(SB)/4, $0x3b913905
+DATA normal1b<>+44(SB)/4, $0x3c8f9780
+DATA normal1b<>+48(SB)/4, $0x3d5d25a2
+DATA normal1b<>+52(SB)/4, $0x3e04a043
+DATA normal1b<>+56(SB)/4, $0x3e77c72c
+DATA normal1b<>+60(SB)/4, $0x3eb441e8
+GLOBL normal1b<>(SB), RODATA|NOPTR, $64
+
+DATA normal2a<>+0(SB)/4, $0xa72cc54e
+DATA normal2a<>+4(SB)/4, $0xbdb44160
+DATA normal2a<>+8(SB)/4, $0xbdf7c9c3
+DATA normal2a<>+12(SB)/4, $0xbdc6ef3c
+DATA normal2a<>+16(SB)/4, $0xbd5d23ff
+DATA normal2a<>+20(SB)/4, $0xbcb37a09
+DATA normal2a<>+24(SB)/4, $0xbbd9b78a
+DATA normal2a<>+28(SB)/4, $0xbac80a72
+DATA normal2a<>+32(SB)/4, $0xb98dc056
+DATA normal2a<>+36(SB)/4, $0xb817068c
+DATA normal2a<>+40(SB)/4, $0xb617d1e3
+DATA normal2a<>+44(SB)/4, $0xb636e16f
+DATA normal2a<>+48(SB)/4, $0xb41b12bd
+DATA normal2a<>+52(SB)/4, $0xb1ce50b2
+DATA normal2a<>+56(SB)/4, $0xaf572635
+DATA normal2a<>+60(SB)/4, $0x00000000
+GLOBL normal2a<>(SB), RODATA|NOPTR, $64
+
+DATA normal2b<>+0(SB)/4, $0x00000000
+DATA normal2b<>+4(SB)/4, $0x00000000
+DATA normal2b<>+8(SB)/4, $0x2e0ca9b8
+DATA normal2b<>+12(SB)/4, $0x306e8910
+DATA normal2b<>+16(SB)/4, $0x329c978c
+DATA normal2b<>+20(SB)/4, $0x349f0358
+DATA normal2b<>+24(SB)/4, $0x36796fa2
+DATA normal2b<>+28(SB)/4, $0x3816d7be
+DATA normal2b<>+32(SB)/4, $0x398c54d8
+DATA normal2b<>+36(SB)/4, $0x3ac82c1c
+DATA normal2b<>+40(SB)/4, $0x3bd9d57e
+DATA normal2b<>+44(SB)/4, $0x3cb37d5d
+DATA normal2b<>+48(SB)/4, $0x3d5d25a8
+DATA normal2b<>+52(SB)/4, $0x3dc6f031
+DATA normal2b<>+56(SB)/4, $0x3df7c6fa
+DATA normal2b<>+60(SB)/4, $0x3db44160
+GLOBL normal2b<>(SB), RODATA|NOPTR, $64
+
+DATA normal3a<>+0(SB)/4, $0xbd882a59
+DATA normal3a<>+4(SB)/4, $0xbd344129
+DATA normal3a<>+8(SB)/4, $0xb605263e
+DATA normal3a<>+12(SB)/4, $0x3cdd0840
+DATA normal3a<>+16(SB)/4, $0x3cdd2669
+DATA normal3a<>+20(SB)/4, $0x3c7b4beb
+DATA normal3a<>+24(SB)/4, $0x3bc1a3d9
+DATA normal3a<>+28(SB)/4, $0x3ad67611
+DATA normal3a<>+32(SB)/4, $0x39af5e45
+DATA normal3a<>+36(SB)/4, $0x3856fcc0
+DATA normal3a<>+40(SB)/4, $0x36c74a7e
+DATA normal3a<>+44(SB)/4, $0x350ca0c5
+DATA normal3a<>+48(SB)/4, $0x3317b28b
+DATA normal3a<>+52(SB)/4, $0x30faee6b
+DATA normal3a<>+56(SB)/4, $0x2e9f7f45
+DATA normal3a<>+60(SB)/4, $0x00000000
+GLOBL normal3a<>(SB), RODATA|NOPTR, $64
+
+DATA normal3b<>+0(SB)/4, $0x00000000
+DATA normal3b<>+4(SB)/4, $0x00000000
+DATA normal3b<>+8(SB)/4, $0x2e9f7f40
+DATA normal3b<>+12(SB)/4, $0x30faef05
+DATA normal3b<>+16(SB)/4, $0x3317b2c6
+DATA normal3b<>+20(SB)/4, $0x350ca0e3
+DATA normal3b<>+24(SB)/4, $0x36c74aa2
+DATA normal3b<>+28(SB)/4, $0x3856f314
+DATA normal3b<>+32(SB)/4, $0x39af5e79
+DATA normal3b<>+36(SB)/4, $0x3ad6762b
+DATA normal3b<>+40(SB)/4, $0x3bc1a3cc
+DATA normal3b<>+44(SB)/4, $0x3c7b4c75
+DATA normal3b<>+48(SB)/4, $0x3cdd25fa
+DATA normal3b<>+52(SB)/4, $0x3cdd091c
+DATA normal3b<>+56(SB)/4, $0xb551e0b4
+DATA normal3b<>+60(SB)/4, $0xbd344129
+GLOBL normal3b<>(SB), RODATA|NOPTR, $64
+
+DATA normal4a<>+0(SB)/4, $0x2a029b92
+DATA normal4a<>+4(SB)/4, $0x3ca4e8ac
+DATA normal4a<>+8(SB)/4, $0x3ca6a1f3
+DATA normal4a<>+12(SB)/4, $0x3bc42d61
+DATA normal4a<>+16(SB)/4, $0xbb9556c3
+DATA normal4a<>+20(SB)/4, $0xbbc49360
+DATA normal4a<>+24(SB)/4, $0xbb61578d
+DATA normal4a<>+28(SB)/4, $0xba9e8389
+DATA normal4a<>+32(SB)/4, $0xb95536a7
+DATA normal4a<>+36(SB)/4, $0xb851edc0
+DATA normal4a<>+40(SB)/4, $0xb85fa705
+DATA normal4a<>+44(SB)/4, $0x38a17b2c
+DATA normal4a<>+48(SB)/4, $0x3685b9f1
+DATA normal4a<>+52(SB)/4, $0x342d56dd
+DATA normal4a<>+56(SB)/4, $0x31afab9c
+DATA normal4a<>+60(SB)/4, $0x00000000
+GLOBL normal4a<>(SB), RODATA|NOPTR, $64
+
+DATA normal4b<>+0(SB)/4, $0x00000000
+DATA normal4b<>+4(SB)/4, $0x00000000
+DATA normal4b<>+8(SB)/4, $0x2f05ea21
+DATA normal4b<>+12(SB)/4, $0x31423039
+DATA normal4b<>+16(SB)/4, $0x3356b42c
+DATA normal4b<>+20(SB)/4, $0x35343dea
+DATA normal4b<>+24(SB)/4, $0x36e47240
+DATA normal4b<>+28(SB)/4, $0x3858c0c4
+DATA normal4b<>+32(SB)/4, $0x399802cf
+DATA normal4b<>+36(SB)/4, $0x3a9a4f16
+DATA normal4b<>+40(SB)/4, $0x3b59dc3d
+DATA normal4b<>+44(SB)/4, $0x3bc275cb
+DATA normal4b<>+48(SB)/4, $0x3b9365b2
+DATA normal4b<>+52(SB)/4, $0xbbc68621
+DATA normal4b<>+56(SB)/4, $0xbca51586
+DATA normal4b<>+60(SB)/4, $0xbca4e8ac
+GLOBL normal4b<>(SB), RODATA|NOPTR, $64
+
+DATA normal5a<>+0(SB)/4, $0x3c216b2e
+DATA normal5a<>+4(SB)/4, $0x3b9535a1
+DATA normal5a<>+8(SB)/4, $0xbb81a5dc
+DATA normal5a<>+12(SB)/4, $0xbbbe844a
+DATA normal5a<>+16(SB)/4, $0xbb143dd2
+DATA normal5a<>+20(SB)/4, $0x3a27f455
+DATA normal5a<>+24(SB)/4, $0x3a900050
+DATA normal5a<>+28(SB)/4, $0x3a184742
+DATA normal5a<>+32(SB)/4, $0x39418a2f
+DATA normal5a<>+36(SB)/4, $0x3826e989
+DATA normal5a<>+40(SB)/4, $0x36cec6c0
+DATA normal5a<>+44(SB)/4, $0x353b39f1
+DATA normal5a<>+48(SB)/4, $0x337c4004
+DATA normal5a<>+52(SB)/4, $0x317f5fe7
+DATA normal5a<>+56(SB)/4, $0x2f439a07
+DATA normal5a<>+60(SB)/4, $0x00000000
+GLOBL normal5a<>(SB), RODATA|NOPTR, $64
+
+DATA normal5b<>+0(SB)/4, $0x00000000
+DATA normal5b<>+4(SB)/4, $0x00000000
+DATA normal5b<>+8(SB)/4, $0x2f439a4d
+DATA normal5b<>+12(SB)/4, $0x317f5b5a
+DATA normal5b<>+16(SB)/4, $0x337c3c80
+DATA normal5b<>+20(SB)/4, $0x353b3822
+DATA normal5b<>+24(SB)/4, $0x36cec4b5
+DATA normal5b<>+28(SB)/4, $0x382757c0
+DATA normal5b<>+32(SB)/4, $0x39418572
+DATA normal5b<>+36(SB)/4, $0x3a1844e7
+DATA normal5b<>+40(SB)/4, $0x3a9003de
+DATA normal5b<>+44(SB)/4, $0x3a2783df
+DATA normal5b<>+48(SB)/4, $0xbb141473
+DATA normal5b<>+52(SB)/4, $0xbbbec3b9
+DATA normal5b<>+56(SB)/4, $0xbb8230fc
+DATA normal5b<>+60(SB)/4, $0x3b9535a1
+GLOBL normal5b<>(SB), RODATA|NOPTR, $64
+
+DATA normal6a<>+0(SB)/4, $0xabb4e42a
+DATA normal6a<>+4(SB)/4, $0xbb2d6317
+DATA normal6a<>+8(SB)/4, $0xbb73ac40
+DATA normal6a<>+12(SB)/4, $0x3ac2c940
+DATA normal6a<>+16(SB)/4, $0x3afb3025
+DATA normal6a<>+20(SB)/4, $0x3a9ba6f9
+DATA normal6a<>+24(SB)/4, $0x3a763e84
+DATA normal6a<>+28(SB)/4, $0x38ef15a4
+DATA normal6a<>+32(SB)/4, $0xba6532b2
+DATA normal6a<>+36(SB)/4, $0xb8225dba
+DATA normal6a<>+40(SB)/4, $0x39dca1da
+DATA normal6a<>+44(SB)/4, $0xba3a2b7a
+DATA normal6a<>+48(SB)/4, $0xb81ada45
+DATA normal6a<>+52(SB)/4, $0xb5c9e886
+DATA normal6a<>+56(SB)/4, $0xb34e3594
+DATA normal6a<>+60(SB)/4, $0x00000000
+GLOBL normal6a<>(SB), RODATA|NOPTR, $64
+
+DATA normal6b<>+0(SB)/4, $0x00000000
+DATA normal6b<>+4(SB)/4, $0x00000000
+DATA normal6b<>+8(SB)/4, $0x2f4e6ea3
+DATA normal6b<>+12(SB)/4, $0x31763813
+DATA normal6b<>+16(SB)/4, $0x335bb27c
+DATA normal6b<>+20(SB)/4, $0x351113bb
+DATA normal6b<>+24(SB)/4, $0x368b7f63
+DATA normal6b<>+28(SB)/4, $0x37be1e66
+DATA normal6b<>+32(SB)/4, $0x38ae43e1
+DATA normal6b<>+36(SB)/4, $0x393bc954
+DATA normal6b<>+40(SB)/4, $0x38d95a4b
+DATA normal6b<>+44(SB)/4, $0xba080867
+DATA normal6b<>+48(SB)/4, $0xbaae7e25
+DATA normal6b<>+52(SB)/4, $0xba4705f4
+DATA normal6b<>+56(SB)/4, $0x3af8dd22
+DATA normal6b<>+60(SB)/4, $0x3b2d6317
+GLOBL normal6b<>(SB), RODATA|NOPTR, $64
+
 // func geluErfGradAVX512(dx []float32, sums []float32, dy []float32, x []float32, bias []float32, stream bool)
-// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
 TEXT ·geluErfGradAVX512(SB), NOSPLIT, $0-121
 	MOVQ         dx_base+0(FP), AX
 	MOVQ         sums_base+24(FP), CX
@@ -6536,448 +6578,454 @@ TEXT ·geluErfGradAVX512(SB), NOSPLIT, $0-121
 	XORL         R8, R8
 	TESTQ        $0x0000003f, AX
 	CMOVQNE      R8, R9
-	VBROADCASTSS lanesc1800000<>+0(SB), Z0
-	VBROADCASTSS lanes41800000<>+0(SB), Z1
-	VBROADCASTSS lanes3f800000<>+0(SB), Z2
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z0
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z1
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z2
+	VMOVUPS      normalSlope0a<>+0(SB), Z3
+	VMOVUPS      normalSlope0b<>+0(SB), Z4
+	VMOVUPS      normalSlope1a<>+0(SB), Z5
+	VMOVUPS      normalSlope1b<>+0(SB), Z6
+	VMOVUPS      normalSlope2a<>+0(SB), Z7
+	VMOVUPS      normalSlope2b<>+0(SB), Z8
+	VMOVUPS      normalSlope3a<>+0(SB), Z9
+	VMOVUPS      normalSlope3b<>+0(SB), Z10
+	VMOVUPS      normalSlope4a<>+0(SB), Z11
+	VMOVUPS      normalSlope4b<>+0(SB), Z12
+	VMOVUPS      normalSlope5a<>+0(SB), Z13
+	VMOVUPS      normalSlope5b<>+0(SB), Z14
+	VMOVUPS      normalSlope6a<>+0(SB), Z15
+	VMOVUPS      normalSlope6b<>+0(SB), Z16
 	XORL         R8, R8
 
-mainGroup:
-	CMPQ              DI, $0x00000040
-	JLT               mainUnit
-	VMOVUPS           (BX)(R8*4), Z3
-	VMOVUPS           64(BX)(R8*4), Z4
-	PREFETCHT1        4096(BX)(R8*4)
-	PREFETCHT1        4160(BX)(R8*4)
-	VMOVUPS           128(BX)(R8*4), Z5
-	VMOVUPS           192(BX)(R8*4), Z6
-	PREFETCHT1        4224(BX)(R8*4)
-	PREFETCHT1        4288(BX)(R8*4)
-	VMOVUPS           (SI)(R8*4), Z7
-	VMOVUPS           64(SI)(R8*4), Z8
-	VMOVUPS           128(SI)(R8*4), Z9
-	VMOVUPS           192(SI)(R8*4), Z10
-	VADDPS            Z7, Z3, Z3
-	VADDPS            Z8, Z4, Z4
-	VADDPS            Z9, Z5, Z5
-	VADDPS            Z10, Z6, Z6
-	VMAXPS            Z3, Z0, Z3
-	VMAXPS            Z4, Z0, Z4
-	VMAXPS            Z5, Z0, Z5
-	VMAXPS            Z6, Z0, Z6
-	VMINPS            Z3, Z1, Z3
-	VMINPS            Z4, Z1, Z4
-	VMINPS            Z5, Z1, Z5
-	VMINPS            Z6, Z1, Z6
-	VMULPS            Z3, Z3, Z7
-	VMULPS            Z4, Z4, Z8
-	VMULPS            Z5, Z5, Z9
-	VMULPS            Z6, Z6, Z10
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z7, Z7
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z8, Z8
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z9, Z9
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z10, Z10
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z11
-	VRNDSCALEPS       $0x08, Z7, Z12
-	VRNDSCALEPS       $0x08, Z8, Z13
-	VRNDSCALEPS       $0x08, Z9, Z14
-	VRNDSCALEPS       $0x08, Z10, Z15
-	VSUBPS            Z12, Z7, Z16
-	VSUBPS            Z13, Z8, Z17
-	VSUBPS            Z14, Z9, Z18
-	VSUBPS            Z15, Z10, Z19
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z20
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z21
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z22
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z23
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z16, Z20
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z17, Z21
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z18, Z22
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z19, Z23
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z16, Z20
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z17, Z21
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z18, Z22
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z19, Z23
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z16, Z20
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z17, Z21
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z18, Z22
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z19, Z23
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z16, Z20
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z17, Z21
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z18, Z22
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z19, Z23
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z16, Z20
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z17, Z21
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z18, Z22
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z19, Z23
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z16, Z20
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z17, Z21
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z18, Z22
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z19, Z23
-	VCMPPS            $0x15, Z11, Z7, K1
-	VSCALEFPS.Z       Z12, Z20, K1, Z20
-	VCMPPS            $0x15, Z11, Z8, K1
-	VSCALEFPS.Z       Z13, Z21, K1, Z21
-	VCMPPS            $0x15, Z11, Z9, K1
-	VSCALEFPS.Z       Z14, Z22, K1, Z22
-	VCMPPS            $0x15, Z11, Z10, K1
-	VSCALEFPS.Z       Z15, Z23, K1, Z23
-	VORPS.BCST        lanes80000000<>+0(SB), Z3, Z7
-	VORPS.BCST        lanes80000000<>+0(SB), Z4, Z8
-	VORPS.BCST        lanes80000000<>+0(SB), Z5, Z9
-	VORPS.BCST        lanes80000000<>+0(SB), Z6, Z10
-	VMOVAPS           Z2, Z11
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z7, Z11
-	VMOVAPS           Z2, Z12
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z8, Z12
-	VMOVAPS           Z2, Z13
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z9, Z13
-	VMOVAPS           Z2, Z14
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z10, Z14
-	VRCP14PS          Z11, Z7
-	VRCP14PS          Z12, Z8
-	VRCP14PS          Z13, Z9
-	VRCP14PS          Z14, Z10
-	VFNMADD213PS      Z2, Z7, Z11
-	VFNMADD213PS      Z2, Z8, Z12
-	VFNMADD213PS      Z2, Z9, Z13
-	VFNMADD213PS      Z2, Z10, Z14
-	VFMADD213PS       Z7, Z7, Z11
-	VFMADD213PS       Z8, Z8, Z12
-	VFMADD213PS       Z9, Z9, Z13
-	VFMADD213PS       Z10, Z10, Z14
-	VSUBPS            Z11, Z2, Z7
-	VSUBPS            Z12, Z2, Z8
-	VSUBPS            Z13, Z2, Z9
-	VSUBPS            Z14, Z2, Z10
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z15
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z16
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z17
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z18
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z7, Z15
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z8, Z16
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z9, Z17
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z10, Z18
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z7, Z15
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z8, Z16
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z9, Z17
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z10, Z18
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z7, Z15
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z8, Z16
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z9, Z17
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z10, Z18
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z7, Z15
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z8, Z16
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z9, Z17
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z10, Z18
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z7, Z15
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z8, Z16
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z9, Z17
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z10, Z18
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z7, Z15
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z8, Z16
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z9, Z17
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z10, Z18
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z7, Z15
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z8, Z16
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z9, Z17
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z10, Z18
-	VMULPS            Z20, Z15, Z15
-	VMULPS            Z21, Z16, Z16
-	VMULPS            Z22, Z17, Z17
-	VMULPS            Z23, Z18, Z18
-	VSUBPS            Z15, Z2, Z11
-	VSUBPS            Z16, Z2, Z12
-	VSUBPS            Z17, Z2, Z13
-	VSUBPS            Z18, Z2, Z14
-	VPMOVD2M          Z3, K1
-	VMOVAPS           Z15, K1, Z11
-	VPMOVD2M          Z4, K1
-	VMOVAPS           Z16, K1, Z12
-	VPMOVD2M          Z5, K1
-	VMOVAPS           Z17, K1, Z13
-	VPMOVD2M          Z6, K1
-	VMOVAPS           Z18, K1, Z14
-	VMULPS            Z3, Z20, Z20
-	VMULPS            Z4, Z21, Z21
-	VMULPS            Z5, Z22, Z22
-	VMULPS            Z6, Z23, Z23
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z20, Z11
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z21, Z12
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z22, Z13
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z23, Z14
-	VMOVUPS           (DX)(R8*4), Z3
-	VMOVUPS           64(DX)(R8*4), Z4
-	PREFETCHT1        4096(DX)(R8*4)
-	PREFETCHT1        4160(DX)(R8*4)
-	VMOVUPS           128(DX)(R8*4), Z5
-	VMOVUPS           192(DX)(R8*4), Z6
-	PREFETCHT1        4224(DX)(R8*4)
-	PREFETCHT1        4288(DX)(R8*4)
-	VMULPS            Z3, Z11, Z11
-	VMULPS            Z4, Z12, Z12
-	VMULPS            Z5, Z13, Z13
-	VMULPS            Z6, Z14, Z14
-	VMOVUPS           (CX)(R8*4), Z3
-	VMOVUPS           64(CX)(R8*4), Z4
-	VMOVUPS           128(CX)(R8*4), Z5
-	VMOVUPS           192(CX)(R8*4), Z6
-	VADDPS            Z11, Z3, Z3
-	VADDPS            Z12, Z4, Z4
-	VADDPS            Z13, Z5, Z5
-	VADDPS            Z14, Z6, Z6
-	VMOVUPS           Z3, (CX)(R8*4)
-	VMOVUPS           Z4, 64(CX)(R8*4)
-	VMOVUPS           Z5, 128(CX)(R8*4)
-	VMOVUPS           Z6, 192(CX)(R8*4)
-	TESTL             R9, R9
-	JZ                cached1
-	VMOVNTPS          Z11, (AX)(R8*4)
-	VMOVNTPS          Z12, 64(AX)(R8*4)
-	JMP               stored1
+mainUnit:
+	CMPQ        DI, $0x00000020
+	JLT         mainTail
+	VMOVUPS     (BX)(R8*4), Z17
+	VMOVUPS     64(BX)(R8*4), Z18
+	PREFETCHT1  4096(BX)(R8*4)
+	PREFETCHT1  4160(BX)(R8*4)
+	VMOVUPS     (SI)(R8*4), Z19
+	VMOVUPS     64(SI)(R8*4), Z20
+	VADDPS      Z19, Z17, Z17
+	VADDPS      Z20, Z18, Z18
+	VMAXPS      Z17, Z0, Z17
+	VMAXPS      Z18, Z0, Z18
+	VMINPS      Z17, Z1, Z17
+	VMINPS      Z18, Z1, Z18
+	VADDPS      Z2, Z17, Z19
+	VADDPS      Z2, Z18, Z20
+	VSUBPS      Z2, Z19, Z21
+	VSUBPS      Z2, Z20, Z22
+	VSUBPS      Z21, Z17, Z21
+	VSUBPS      Z22, Z18, Z22
+	VMOVAPS     Z19, Z17
+	VPERMI2PS   Z16, Z15, Z17
+	VMOVAPS     Z20, Z18
+	VPERMI2PS   Z16, Z15, Z18
+	VMOVAPS     Z19, Z23
+	VPERMI2PS   Z14, Z13, Z23
+	VFMADD213PS Z23, Z21, Z17
+	VMOVAPS     Z20, Z23
+	VPERMI2PS   Z14, Z13, Z23
+	VFMADD213PS Z23, Z22, Z18
+	VMOVAPS     Z19, Z23
+	VPERMI2PS   Z12, Z11, Z23
+	VFMADD213PS Z23, Z21, Z17
+	VMOVAPS     Z20, Z23
+	VPERMI2PS   Z12, Z11, Z23
+	VFMADD213PS Z23, Z22, Z18
+	VMOVAPS     Z19, Z23
+	VPERMI2PS   Z10, Z9, Z23
+	VFMADD213PS Z23, Z21, Z17
+	VMOVAPS     Z20, Z23
+	VPERMI2PS   Z10, Z9, Z23
+	VFMADD213PS Z23, Z22, Z18
+	VMOVAPS     Z19, Z23
+	VPERMI2PS   Z8, Z7, Z23
+	VFMADD213PS Z23, Z21, Z17
+	VMOVAPS     Z20, Z23
+	VPERMI2PS   Z8, Z7, Z23
+	VFMADD213PS Z23, Z22, Z18
+	VMOVAPS     Z19, Z23
+	VPERMI2PS   Z6, Z5, Z23
+	VFMADD213PS Z23, Z21, Z17
+	VMOVAPS     Z20, Z23
+	VPERMI2PS   Z6, Z5, Z23
+	VFMADD213PS Z23, Z22, Z18
+	VMOVAPS     Z19, Z19
+	VPERMI2PS   Z4, Z3, Z19
+	VFMADD213PS Z19, Z21, Z17
+	VMOVAPS     Z20, Z19
+	VPERMI2PS   Z4, Z3, Z19
+	VFMADD213PS Z19, Z22, Z18
+	VMOVUPS     (DX)(R8*4), Z19
+	VMOVUPS     64(DX)(R8*4), Z20
+	PREFETCHT1  4096(DX)(R8*4)
+	PREFETCHT1  4160(DX)(R8*4)
+	VMULPS      Z19, Z17, Z17
+	VMULPS      Z20, Z18, Z18
+	VMOVUPS     (CX)(R8*4), Z19
+	VMOVUPS     64(CX)(R8*4), Z20
+	VADDPS      Z17, Z19, Z19
+	VADDPS      Z18, Z20, Z20
+	VMOVUPS     Z19, (CX)(R8*4)
+	VMOVUPS     Z20, 64(CX)(R8*4)
+	TESTL       R9, R9
+	JZ          cached1
+	VMOVNTPS    Z17, (AX)(R8*4)
+	VMOVNTPS    Z18, 64(AX)(R8*4)
+	JMP         stored1
 
 cached1:
-	VMOVUPS Z11, (AX)(R8*4)
-	VMOVUPS Z12, 64(AX)(R8*4)
+	VMOVUPS Z17, (AX)(R8*4)
+	VMOVUPS Z18, 64(AX)(R8*4)
 
 stored1:
-	TESTL    R9, R9
-	JZ       cached2
-	VMOVNTPS Z13, 128(AX)(R8*4)
-	VMOVNTPS Z14, 192(AX)(R8*4)
-	JMP      stored2
-
-cached2:
-	VMOVUPS Z13, 128(AX)(R8*4)
-	VMOVUPS Z14, 192(AX)(R8*4)
-
-stored2:
-	ADDQ $0x00000040, R8
-	SUBQ $0x00000040, DI
-	JMP  mainGroup
-
-mainUnit:
-	CMPQ              DI, $0x00000020
-	JLT               mainTail
-	VMOVUPS           (BX)(R8*4), Z3
-	VMOVUPS           64(BX)(R8*4), Z4
-	PREFETCHT1        4096(BX)(R8*4)
-	PREFETCHT1        4160(BX)(R8*4)
-	VMOVUPS           (SI)(R8*4), Z5
-	VMOVUPS           64(SI)(R8*4), Z6
-	VADDPS            Z5, Z3, Z3
-	VADDPS            Z6, Z4, Z4
-	VMAXPS            Z3, Z0, Z3
-	VMAXPS            Z4, Z0, Z4
-	VMINPS            Z3, Z1, Z3
-	VMINPS            Z4, Z1, Z4
-	VMULPS            Z3, Z3, Z5
-	VMULPS            Z4, Z4, Z6
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z5, Z5
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z6, Z6
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z7
-	VRNDSCALEPS       $0x08, Z5, Z8
-	VRNDSCALEPS       $0x08, Z6, Z9
-	VSUBPS            Z8, Z5, Z10
-	VSUBPS            Z9, Z6, Z11
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z12
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z13
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z11, Z13
-	VCMPPS            $0x15, Z7, Z5, K1
-	VSCALEFPS.Z       Z8, Z12, K1, Z12
-	VCMPPS            $0x15, Z7, Z6, K1
-	VSCALEFPS.Z       Z9, Z13, K1, Z13
-	VORPS.BCST        lanes80000000<>+0(SB), Z3, Z5
-	VORPS.BCST        lanes80000000<>+0(SB), Z4, Z6
-	VMOVAPS           Z2, Z7
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z5, Z7
-	VMOVAPS           Z2, Z8
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z6, Z8
-	VRCP14PS          Z7, Z5
-	VRCP14PS          Z8, Z6
-	VFNMADD213PS      Z2, Z5, Z7
-	VFNMADD213PS      Z2, Z6, Z8
-	VFMADD213PS       Z5, Z5, Z7
-	VFMADD213PS       Z6, Z6, Z8
-	VSUBPS            Z7, Z2, Z5
-	VSUBPS            Z8, Z2, Z6
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z9
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z10
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z6, Z10
-	VMULPS            Z12, Z9, Z9
-	VMULPS            Z13, Z10, Z10
-	VSUBPS            Z9, Z2, Z7
-	VSUBPS            Z10, Z2, Z8
-	VPMOVD2M          Z3, K1
-	VMOVAPS           Z9, K1, Z7
-	VPMOVD2M          Z4, K1
-	VMOVAPS           Z10, K1, Z8
-	VMULPS            Z3, Z12, Z12
-	VMULPS            Z4, Z13, Z13
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z12, Z7
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z13, Z8
-	VMOVUPS           (DX)(R8*4), Z3
-	VMOVUPS           64(DX)(R8*4), Z4
-	PREFETCHT1        4096(DX)(R8*4)
-	PREFETCHT1        4160(DX)(R8*4)
-	VMULPS            Z3, Z7, Z7
-	VMULPS            Z4, Z8, Z8
-	VMOVUPS           (CX)(R8*4), Z3
-	VMOVUPS           64(CX)(R8*4), Z4
-	VADDPS            Z7, Z3, Z3
-	VADDPS            Z8, Z4, Z4
-	VMOVUPS           Z3, (CX)(R8*4)
-	VMOVUPS           Z4, 64(CX)(R8*4)
-	TESTL             R9, R9
-	JZ                cached3
-	VMOVNTPS          Z7, (AX)(R8*4)
-	VMOVNTPS          Z8, 64(AX)(R8*4)
-	JMP               stored3
-
-cached3:
-	VMOVUPS Z7, (AX)(R8*4)
-	VMOVUPS Z8, 64(AX)(R8*4)
-
-stored3:
 	ADDQ $0x00000020, R8
 	SUBQ $0x00000020, DI
 	JMP  mainUnit
 
 mainTail:
-	TESTQ             DI, DI
-	JZ                mainDone
-	MOVL              $0x00000010, R10
-	XORL              R11, R11
-	MOVQ              DI, R9
-	CMPQ              R9, R10
-	CMOVQGT           R10, R9
-	SUBQ              R10, DI
-	CMOVQLT           R11, DI
-	LEAQ              (R8)(R9*1), R10
-	MOVL              $0xffffffff, R11
-	BZHIL             R9, R11, R11
-	KMOVD             R11, K1
-	MOVL              $0xffffffff, R9
-	BZHIL             DI, R9, R9
-	KMOVD             R9, K2
-	VMOVUPS.Z         (BX)(R8*4), K1, Z3
-	VMOVUPS.Z         (BX)(R10*4), K2, Z4
-	VMOVUPS.Z         (SI)(R8*4), K1, Z5
-	VMOVUPS.Z         (SI)(R10*4), K2, Z6
-	VADDPS            Z5, Z3, Z3
-	VADDPS            Z6, Z4, Z4
-	VMAXPS            Z3, Z0, Z3
-	VMAXPS            Z4, Z0, Z0
-	VMINPS            Z3, Z1, Z3
-	VMINPS            Z0, Z1, Z0
-	VMULPS            Z3, Z3, Z1
-	VMULPS            Z0, Z0, Z4
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z1, Z1
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z4, Z4
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z5
-	VRNDSCALEPS       $0x08, Z1, Z6
-	VRNDSCALEPS       $0x08, Z4, Z7
-	VSUBPS            Z6, Z1, Z8
-	VSUBPS            Z7, Z4, Z9
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z10
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z11
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z8, Z10
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z9, Z11
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z8, Z10
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z9, Z11
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z8, Z10
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z9, Z11
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z8, Z10
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z9, Z11
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z8, Z10
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z9, Z11
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z8, Z10
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z9, Z11
-	VCMPPS            $0x15, Z5, Z1, K3
-	VSCALEFPS.Z       Z6, Z10, K3, Z10
-	VCMPPS            $0x15, Z5, Z4, K3
-	VSCALEFPS.Z       Z7, Z11, K3, Z11
-	VORPS.BCST        lanes80000000<>+0(SB), Z3, Z1
-	VORPS.BCST        lanes80000000<>+0(SB), Z0, Z4
-	VMOVAPS           Z2, Z5
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z1, Z5
-	VMOVAPS           Z2, Z6
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z4, Z6
-	VRCP14PS          Z5, Z1
-	VRCP14PS          Z6, Z4
-	VFNMADD213PS      Z2, Z1, Z5
-	VFNMADD213PS      Z2, Z4, Z6
-	VFMADD213PS       Z1, Z1, Z5
-	VFMADD213PS       Z4, Z4, Z6
-	VSUBPS            Z5, Z2, Z1
-	VSUBPS            Z6, Z2, Z4
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z7
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z8
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z4, Z8
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z4, Z8
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z4, Z8
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z4, Z8
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z4, Z8
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z4, Z8
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z4, Z8
-	VMULPS            Z10, Z7, Z7
-	VMULPS            Z11, Z8, Z8
-	VSUBPS            Z7, Z2, Z5
-	VSUBPS            Z8, Z2, Z6
-	VPMOVD2M          Z3, K3
-	VMOVAPS           Z7, K3, Z5
-	VPMOVD2M          Z0, K3
-	VMOVAPS           Z8, K3, Z6
-	VMULPS            Z3, Z10, Z10
-	VMULPS            Z0, Z11, Z11
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z10, Z5
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z11, Z6
-	VMOVUPS.Z         (DX)(R8*4), K1, Z0
-	VMOVUPS.Z         (DX)(R10*4), K2, Z1
-	VMULPS            Z0, Z5, Z5
-	VMULPS            Z1, Z6, Z6
-	VMOVUPS.Z         (CX)(R8*4), K1, Z0
-	VMOVUPS.Z         (CX)(R10*4), K2, Z1
-	VADDPS            Z5, Z0, Z0
-	VADDPS            Z6, Z1, Z1
-	VMOVUPS           Z0, K1, (CX)(R8*4)
-	VMOVUPS           Z1, K2, (CX)(R10*4)
-	VMOVUPS           Z5, K1, (AX)(R8*4)
-	VMOVUPS           Z6, K2, (AX)(R10*4)
+	TESTQ       DI, DI
+	JZ          mainDone
+	MOVL        $0x00000010, R10
+	XORL        R11, R11
+	MOVQ        DI, R9
+	CMPQ        R9, R10
+	CMOVQGT     R10, R9
+	SUBQ        R10, DI
+	CMOVQLT     R11, DI
+	LEAQ        (R8)(R9*1), R10
+	MOVL        $0xffffffff, R11
+	BZHIL       R9, R11, R11
+	KMOVD       R11, K1
+	MOVL        $0xffffffff, R9
+	BZHIL       DI, R9, R9
+	KMOVD       R9, K2
+	VMOVUPS.Z   (BX)(R8*4), K1, Z17
+	VMOVUPS.Z   (BX)(R10*4), K2, Z18
+	VMOVUPS.Z   (SI)(R8*4), K1, Z19
+	VMOVUPS.Z   (SI)(R10*4), K2, Z20
+	VADDPS      Z19, Z17, Z17
+	VADDPS      Z20, Z18, Z18
+	VMAXPS      Z17, Z0, Z17
+	VMAXPS      Z18, Z0, Z0
+	VMINPS      Z17, Z1, Z17
+	VMINPS      Z0, Z1, Z0
+	VADDPS      Z2, Z17, Z1
+	VADDPS      Z2, Z0, Z18
+	VSUBPS      Z2, Z1, Z19
+	VSUBPS      Z2, Z18, Z2
+	VSUBPS      Z19, Z17, Z19
+	VSUBPS      Z2, Z0, Z2
+	VMOVAPS     Z1, Z0
+	VPERMI2PS   Z16, Z15, Z0
+	VMOVAPS     Z18, Z17
+	VPERMI2PS   Z16, Z15, Z17
+	VMOVAPS     Z1, Z15
+	VPERMI2PS   Z14, Z13, Z15
+	VFMADD213PS Z15, Z19, Z0
+	VMOVAPS     Z18, Z15
+	VPERMI2PS   Z14, Z13, Z15
+	VFMADD213PS Z15, Z2, Z17
+	VMOVAPS     Z1, Z13
+	VPERMI2PS   Z12, Z11, Z13
+	VFMADD213PS Z13, Z19, Z0
+	VMOVAPS     Z18, Z13
+	VPERMI2PS   Z12, Z11, Z13
+	VFMADD213PS Z13, Z2, Z17
+	VMOVAPS     Z1, Z11
+	VPERMI2PS   Z10, Z9, Z11
+	VFMADD213PS Z11, Z19, Z0
+	VMOVAPS     Z18, Z11
+	VPERMI2PS   Z10, Z9, Z11
+	VFMADD213PS Z11, Z2, Z17
+	VMOVAPS     Z1, Z9
+	VPERMI2PS   Z8, Z7, Z9
+	VFMADD213PS Z9, Z19, Z0
+	VMOVAPS     Z18, Z9
+	VPERMI2PS   Z8, Z7, Z9
+	VFMADD213PS Z9, Z2, Z17
+	VMOVAPS     Z1, Z7
+	VPERMI2PS   Z6, Z5, Z7
+	VFMADD213PS Z7, Z19, Z0
+	VMOVAPS     Z18, Z7
+	VPERMI2PS   Z6, Z5, Z7
+	VFMADD213PS Z7, Z2, Z17
+	VMOVAPS     Z1, Z1
+	VPERMI2PS   Z4, Z3, Z1
+	VFMADD213PS Z1, Z19, Z0
+	VMOVAPS     Z18, Z1
+	VPERMI2PS   Z4, Z3, Z1
+	VFMADD213PS Z1, Z2, Z17
+	VMOVUPS.Z   (DX)(R8*4), K1, Z1
+	VMOVUPS.Z   (DX)(R10*4), K2, Z2
+	VMULPS      Z1, Z0, Z0
+	VMULPS      Z2, Z17, Z17
+	VMOVUPS.Z   (CX)(R8*4), K1, Z1
+	VMOVUPS.Z   (CX)(R10*4), K2, Z2
+	VADDPS      Z0, Z1, Z1
+	VADDPS      Z17, Z2, Z2
+	VMOVUPS     Z1, K1, (CX)(R8*4)
+	VMOVUPS     Z2, K2, (CX)(R10*4)
+	VMOVUPS     Z0, K1, (AX)(R8*4)
+	VMOVUPS     Z17, K2, (AX)(R10*4)
 
 mainDone:
 	VZEROUPPER
 	RET
+
+DATA normalSlope0a<>+0(SB)/4, $0x3f000000
+DATA normalSlope0a<>+4(SB)/4, $0x3f5e1429
+DATA normalSlope0a<>+8(SB)/4, $0x3f8aaa15
+DATA normalSlope0a<>+12(SB)/4, $0x3f9050e9
+DATA normalSlope0a<>+16(SB)/4, $0x3f8ae8e0
+DATA normalSlope0a<>+20(SB)/4, $0x3f84d071
+DATA normalSlope0a<>+24(SB)/4, $0x3f81876f
+DATA normalSlope0a<>+28(SB)/4, $0x3f805c77
+DATA normalSlope0a<>+32(SB)/4, $0x3f801081
+DATA normalSlope0a<>+36(SB)/4, $0x3f80023f
+DATA normalSlope0a<>+40(SB)/4, $0x3f80003c
+DATA normalSlope0a<>+44(SB)/4, $0x3f800005
+DATA normalSlope0a<>+48(SB)/4, $0x3f800000
+DATA normalSlope0a<>+52(SB)/4, $0x3f800000
+DATA normalSlope0a<>+56(SB)/4, $0x3f800000
+DATA normalSlope0a<>+60(SB)/4, $0x3f800000
+GLOBL normalSlope0a<>(SB), RODATA|NOPTR, $64
+
+DATA normalSlope0b<>+0(SB)/4, $0x00000000
+DATA normalSlope0b<>+4(SB)/4, $0x00000000
+DATA normalSlope0b<>+8(SB)/4, $0xae89cbbf
+DATA normalSlope0b<>+12(SB)/4, $0xb0e8f6f1
+DATA normalSlope0b<>+16(SB)/4, $0xb3185628
+DATA normalSlope0b<>+20(SB)/4, $0xb519e817
+DATA normalSlope0b<>+24(SB)/4, $0xb6efcfca
+DATA normalSlope0b<>+28(SB)/4, $0xb88fb750
+DATA normalSlope0b<>+32(SB)/4, $0xba04075c
+DATA normalSlope0b<>+36(SB)/4, $0xbb38ed49
+DATA normalSlope0b<>+40(SB)/4, $0xbc43b7ad
+DATA normalSlope0b<>+44(SB)/4, $0xbd1a0e15
+DATA normalSlope0b<>+48(SB)/4, $0xbdae8e03
+DATA normalSlope0b<>+52(SB)/4, $0xbe028749
+DATA normalSlope0b<>+56(SB)/4, $0xbdaaa14d
+DATA normalSlope0b<>+60(SB)/4, $0x3e07af5c
+GLOBL normalSlope0b<>(SB), RODATA|NOPTR, $64
+
+DATA normalSlope1a<>+0(SB)/4, $0x3f4c4225
+DATA normalSlope1a<>+4(SB)/4, $0x3f1db9ab
+DATA normalSlope1a<>+8(SB)/4, $0x3e77c72d
+DATA normalSlope1a<>+12(SB)/4, $0xbd04a042
+DATA normalSlope1a<>+16(SB)/4, $0xbddd25a2
+DATA normalSlope1a<>+20(SB)/4, $0xbd9890fd
+DATA normalSlope1a<>+24(SB)/4, $0xbcfe23cc
+DATA normalSlope1a<>+28(SB)/4, $0xbc128e03
+DATA normalSlope1a<>+32(SB)/4, $0xbaf5944a
+DATA normalSlope1a<>+36(SB)/4, $0xb998efde
+DATA normalSlope1a<>+40(SB)/4, $0xb80f6caf
+DATA normalSlope1a<>+44(SB)/4, $0xb64c2f47
+DATA normalSlope1a<>+48(SB)/4, $0xb45dd5c3
+DATA normalSlope1a<>+52(SB)/4, $0xb238a1ce
+DATA normalSlope1a<>+56(SB)/4, $0xafec1bb5
+DATA normalSlope1a<>+60(SB)/4, $0x00000000
+GLOBL normalSlope1a<>(SB), RODATA|NOPTR, $64
+
+DATA normalSlope1b<>+0(SB)/4, $0x00000000
+DATA normalSlope1b<>+4(SB)/4, $0x00000000
+DATA normalSlope1b<>+8(SB)/4, $0xafec1ba2
+DATA normalSlope1b<>+12(SB)/4, $0xb238a1c8
+DATA normalSlope1b<>+16(SB)/4, $0xb45dd5c0
+DATA normalSlope1b<>+20(SB)/4, $0xb64c2f45
+DATA normalSlope1b<>+24(SB)/4, $0xb80f6cae
+DATA normalSlope1b<>+28(SB)/4, $0xb998efdc
+DATA normalSlope1b<>+32(SB)/4, $0xbaf5944d
+DATA normalSlope1b<>+36(SB)/4, $0xbc128dff
+DATA normalSlope1b<>+40(SB)/4, $0xbcfe23cd
+DATA normalSlope1b<>+44(SB)/4, $0xbd989100
+DATA normalSlope1b<>+48(SB)/4, $0xbddd25a8
+DATA normalSlope1b<>+52(SB)/4, $0xbd04a043
+DATA normalSlope1b<>+56(SB)/4, $0x3e77c738
+DATA normalSlope1b<>+60(SB)/4, $0x3f1db9ab
+GLOBL normalSlope1b<>(SB), RODATA|NOPTR, $64
+
+DATA normalSlope2a<>+0(SB)/4, $0xa765b34f
+DATA normalSlope2a<>+4(SB)/4, $0xbea8fd9c
+DATA normalSlope2a<>+8(SB)/4, $0xbeb9d5ee
+DATA normalSlope2a<>+12(SB)/4, $0xbe2e11fa
+DATA normalSlope2a<>+16(SB)/4, $0x362b24ab
+DATA normalSlope2a<>+20(SB)/4, $0x3d49e3fd
+DATA normalSlope2a<>+24(SB)/4, $0x3d082b1c
+DATA normalSlope2a<>+28(SB)/4, $0x3c4e5695
+DATA normalSlope2a<>+32(SB)/4, $0x3b526a8c
+DATA normalSlope2a<>+36(SB)/4, $0x3a18a7e5
+DATA normalSlope2a<>+40(SB)/4, $0x38a22f0e
+DATA normalSlope2a<>+44(SB)/4, $0x36a3720d
+DATA normalSlope2a<>+48(SB)/4, $0x36abcd67
+DATA normalSlope2a<>+52(SB)/4, $0x3486380f
+DATA normalSlope2a<>+56(SB)/4, $0x32226bcf
+DATA normalSlope2a<>+60(SB)/4, $0x00000000
+GLOBL normalSlope2a<>(SB), RODATA|NOPTR, $64
+
+DATA normalSlope2b<>+0(SB)/4, $0x00000000
+DATA normalSlope2b<>+4(SB)/4, $0x00000000
+DATA normalSlope2b<>+8(SB)/4, $0xb0c5c93f
+DATA normalSlope2b<>+12(SB)/4, $0xb30e8d36
+DATA normalSlope2b<>+16(SB)/4, $0xb51c9593
+DATA normalSlope2b<>+20(SB)/4, $0xb7026fb6
+DATA normalSlope2b<>+24(SB)/4, $0xb8a3b087
+DATA normalSlope2b<>+28(SB)/4, $0xba1932c8
+DATA normalSlope2b<>+32(SB)/4, $0xbb527f09
+DATA normalSlope2b<>+36(SB)/4, $0xbc4e6d75
+DATA normalSlope2b<>+40(SB)/4, $0xbd08257e
+DATA normalSlope2b<>+44(SB)/4, $0xbd49ed1c
+DATA normalSlope2b<>+48(SB)/4, $0x348a35c0
+DATA normalSlope2b<>+52(SB)/4, $0x3e2e127f
+DATA normalSlope2b<>+56(SB)/4, $0x3eb9d55d
+DATA normalSlope2b<>+60(SB)/4, $0x3ea8fd9c
+GLOBL normalSlope2b<>(SB), RODATA|NOPTR, $64
+
+DATA normalSlope3a<>+0(SB)/4, $0xbe8827a1
+DATA normalSlope3a<>+4(SB)/4, $0xbe0af268
+DATA normalSlope3a<>+8(SB)/4, $0x3da52a1c
+DATA normalSlope3a<>+12(SB)/4, $0x3e13d151
+DATA normalSlope3a<>+16(SB)/4, $0x3d93716f
+DATA normalSlope3a<>+20(SB)/4, $0x3b03e3c5
+DATA normalSlope3a<>+24(SB)/4, $0xbc852197
+DATA normalSlope3a<>+28(SB)/4, $0xbc22cf48
+DATA normalSlope3a<>+32(SB)/4, $0xbb585ca6
+DATA normalSlope3a<>+36(SB)/4, $0xba3e234d
+DATA normalSlope3a<>+40(SB)/4, $0xb8ebc727
+DATA normalSlope3a<>+44(SB)/4, $0xb754b8a6
+DATA normalSlope3a<>+48(SB)/4, $0xb58e1911
+DATA normalSlope3a<>+52(SB)/4, $0xb38e2011
+DATA normalSlope3a<>+56(SB)/4, $0xb156736a
+DATA normalSlope3a<>+60(SB)/4, $0x00000000
+GLOBL normalSlope3a<>(SB), RODATA|NOPTR, $64
+
+DATA normalSlope3b<>+0(SB)/4, $0x00000000
+DATA normalSlope3b<>+4(SB)/4, $0x00000000
+DATA normalSlope3b<>+8(SB)/4, $0xb1567413
+DATA normalSlope3b<>+12(SB)/4, $0xb38e204c
+DATA normalSlope3b<>+16(SB)/4, $0xb58e1930
+DATA normalSlope3b<>+20(SB)/4, $0xb754b8cb
+DATA normalSlope3b<>+24(SB)/4, $0xb8ebc746
+DATA normalSlope3b<>+28(SB)/4, $0xba3e2381
+DATA normalSlope3b<>+32(SB)/4, $0xbb585c5a
+DATA normalSlope3b<>+36(SB)/4, $0xbc22d015
+DATA normalSlope3b<>+40(SB)/4, $0xbc852163
+DATA normalSlope3b<>+44(SB)/4, $0x3b03f6ee
+DATA normalSlope3b<>+48(SB)/4, $0x3d937294
+DATA normalSlope3b<>+52(SB)/4, $0x3e13d15d
+DATA normalSlope3b<>+56(SB)/4, $0x3da52347
+DATA normalSlope3b<>+60(SB)/4, $0xbe0af268
+GLOBL normalSlope3b<>(SB), RODATA|NOPTR, $64
+
+DATA normalSlope4a<>+0(SB)/4, $0x2a53742a
+DATA normalSlope4a<>+4(SB)/4, $0x3de5e5c5
+DATA normalSlope4a<>+8(SB)/4, $0x3da577d0
+DATA normalSlope4a<>+12(SB)/4, $0xbc607c28
+DATA normalSlope4a<>+16(SB)/4, $0xbd389e63
+DATA normalSlope4a<>+20(SB)/4, $0xbcac2da1
+DATA normalSlope4a<>+24(SB)/4, $0xb934e7ad
+DATA normalSlope4a<>+28(SB)/4, $0x3b90aa13
+DATA normalSlope4a<>+32(SB)/4, $0x3b11d79a
+DATA normalSlope4a<>+36(SB)/4, $0x3a32a739
+DATA normalSlope4a<>+40(SB)/4, $0x390f8fa2
+DATA normalSlope4a<>+44(SB)/4, $0x38e1c383
+DATA normalSlope4a<>+48(SB)/4, $0xb916a9a2
+DATA normalSlope4a<>+52(SB)/4, $0xb6e56629
+DATA normalSlope4a<>+56(SB)/4, $0xb486ec98
+DATA normalSlope4a<>+60(SB)/4, $0x00000000
+GLOBL normalSlope4a<>(SB), RODATA|NOPTR, $64
+
+DATA normalSlope4b<>+0(SB)/4, $0x00000000
+DATA normalSlope4b<>+4(SB)/4, $0x00000000
+DATA normalSlope4b<>+8(SB)/4, $0xb1ab4610
+DATA normalSlope4b<>+12(SB)/4, $0xb3cf2830
+DATA normalSlope4b<>+16(SB)/4, $0xb5bad2fc
+DATA normalSlope4b<>+20(SB)/4, $0xb7785b63
+DATA normalSlope4b<>+24(SB)/4, $0xb8eef7c0
+DATA normalSlope4b<>+28(SB)/4, $0xba214e36
+DATA normalSlope4b<>+32(SB)/4, $0xbb0f4884
+DATA normalSlope4b<>+36(SB)/4, $0xbb8af2c3
+DATA normalSlope4b<>+40(SB)/4, $0x35ae9d27
+DATA normalSlope4b<>+44(SB)/4, $0x3caed877
+DATA normalSlope4b<>+48(SB)/4, $0x3d384167
+DATA normalSlope4b<>+52(SB)/4, $0x3c5f6dfc
+DATA normalSlope4b<>+56(SB)/4, $0xbda52d25
+DATA normalSlope4b<>+60(SB)/4, $0xbde5e5c5
+GLOBL normalSlope4b<>(SB), RODATA|NOPTR, $64
+
+DATA normalSlope5a<>+0(SB)/4, $0x3d70c270
+DATA normalSlope5a<>+4(SB)/4, $0x3c9510fc
+DATA normalSlope5a<>+8(SB)/4, $0xbd124973
+DATA normalSlope5a<>+12(SB)/4, $0xbcee2433
+DATA normalSlope5a<>+16(SB)/4, $0x3b1fe689
+DATA normalSlope5a<>+20(SB)/4, $0x3c3d2a88
+DATA normalSlope5a<>+24(SB)/4, $0x3b99c9ab
+DATA normalSlope5a<>+28(SB)/4, $0xb98fb32f
+DATA normalSlope5a<>+32(SB)/4, $0xba670045
+DATA normalSlope5a<>+36(SB)/4, $0xb9c26b72
+DATA normalSlope5a<>+40(SB)/4, $0xb8b7543a
+DATA normalSlope5a<>+44(SB)/4, $0xb76447f5
+DATA normalSlope5a<>+48(SB)/4, $0xb5c75905
+DATA normalSlope5a<>+52(SB)/4, $0xb3fbb606
+DATA normalSlope5a<>+56(SB)/4, $0xb1e9f77c
+DATA normalSlope5a<>+60(SB)/4, $0x00000000
+GLOBL normalSlope5a<>(SB), RODATA|NOPTR, $64
+
+DATA normalSlope5b<>+0(SB)/4, $0x00000000
+DATA normalSlope5b<>+4(SB)/4, $0x00000000
+DATA normalSlope5b<>+8(SB)/4, $0xb1e9f2af
+DATA normalSlope5b<>+12(SB)/4, $0xb3fbb27f
+DATA normalSlope5b<>+16(SB)/4, $0xb5c7571c
+DATA normalSlope5b<>+20(SB)/4, $0xb76445d4
+DATA normalSlope5b<>+24(SB)/4, $0xb8b7529c
+DATA normalSlope5b<>+28(SB)/4, $0xb9c266b9
+DATA normalSlope5b<>+32(SB)/4, $0xba670dd0
+DATA normalSlope5b<>+36(SB)/4, $0xb98e8ee3
+DATA normalSlope5b<>+40(SB)/4, $0x3b99c046
+DATA normalSlope5b<>+44(SB)/4, $0x3c3cf3ef
+DATA normalSlope5b<>+48(SB)/4, $0x3b1e4f5b
+DATA normalSlope5b<>+52(SB)/4, $0xbcee2853
+DATA normalSlope5b<>+56(SB)/4, $0xbd118ce2
+DATA normalSlope5b<>+60(SB)/4, $0x3c9510fc
+GLOBL normalSlope5b<>(SB), RODATA|NOPTR, $64
+
+DATA normalSlope6a<>+0(SB)/4, $0xac2c9f30
+DATA normalSlope6a<>+4(SB)/4, $0xbcb2f38f
+DATA normalSlope6a<>+8(SB)/4, $0xbc22eb45
+DATA normalSlope6a<>+12(SB)/4, $0x3c2f4619
+DATA normalSlope6a<>+16(SB)/4, $0x3c0b535f
+DATA normalSlope6a<>+20(SB)/4, $0xbb8765eb
+DATA normalSlope6a<>+24(SB)/4, $0xba7a1b41
+DATA normalSlope6a<>+28(SB)/4, $0xbb19eb5a
+DATA normalSlope6a<>+32(SB)/4, $0xb9700225
+DATA normalSlope6a<>+36(SB)/4, $0xb9ef26de
+DATA normalSlope6a<>+40(SB)/4, $0xb92917b0
+DATA normalSlope6a<>+44(SB)/4, $0xba5bf40e
+DATA normalSlope6a<>+48(SB)/4, $0x3aade2c3
+DATA normalSlope6a<>+52(SB)/4, $0x38850fb7
+DATA normalSlope6a<>+56(SB)/4, $0x361d99e5
+DATA normalSlope6a<>+60(SB)/4, $0x00000000
+GLOBL normalSlope6a<>(SB), RODATA|NOPTR, $64
+
+DATA normalSlope6b<>+0(SB)/4, $0x00000000
+DATA normalSlope6b<>+4(SB)/4, $0x00000000
+DATA normalSlope6b<>+8(SB)/4, $0xb1e8d7b1
+DATA normalSlope6b<>+12(SB)/4, $0xb3e19298
+DATA normalSlope6b<>+16(SB)/4, $0xb59ded0e
+DATA normalSlope6b<>+20(SB)/4, $0xb71b5ba5
+DATA normalSlope6b<>+24(SB)/4, $0xb84b98fb
+DATA normalSlope6b<>+28(SB)/4, $0xb91ba8f3
+DATA normalSlope6b<>+32(SB)/4, $0xb9060336
+DATA normalSlope6b<>+36(SB)/4, $0x3a45d6c6
+DATA normalSlope6b<>+40(SB)/4, $0x3b25042b
+DATA normalSlope6b<>+44(SB)/4, $0x3a702ae8
+DATA normalSlope6b<>+48(SB)/4, $0xbbfc5388
+DATA normalSlope6b<>+52(SB)/4, $0xbc258b93
+DATA normalSlope6b<>+56(SB)/4, $0x3c0e2a46
+DATA normalSlope6b<>+60(SB)/4, $0x3cb2f38f
+GLOBL normalSlope6b<>(SB), RODATA|NOPTR, $64
 
 // func siluMulAVX512(dst []float32, gate []float32, up []float32, stream bool)
 // Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
@@ -11065,7 +11113,7 @@ DATA geluSlope4b<>+60(SB)/4, $0xbde41e96
 GLOBL geluSlope4b<>(SB), RODATA|NOPTR, $64
 
 // func geluErfBF16AVX512(dst []uint16, x []uint16, bias []uint16, stream bool)
-// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
 TEXT ·geluErfBF16AVX512(SB), NOSPLIT, $0-73
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         x_base+24(FP), CX
@@ -11084,429 +11132,205 @@ TEXT ·geluErfBF16AVX512(SB), NOSPLIT, $0-73
 	XORL         SI, SI
 	TESTQ        $0x0000003f, AX
 	CMOVQNE      SI, DI
-	VBROADCASTSS lanesc1800000<>+0(SB), Z4
-	VBROADCASTSS lanes41800000<>+0(SB), Z5
-	VBROADCASTSS lanes3f800000<>+0(SB), Z6
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z4
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z5
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z6
+	VMOVUPS      normal0a<>+0(SB), Z7
+	VMOVUPS      normal0b<>+0(SB), Z8
+	VMOVUPS      normal1a<>+0(SB), Z9
+	VMOVUPS      normal1b<>+0(SB), Z10
+	VMOVUPS      normal2a<>+0(SB), Z11
+	VMOVUPS      normal2b<>+0(SB), Z12
+	VMOVUPS      normal3a<>+0(SB), Z13
+	VMOVUPS      normal3b<>+0(SB), Z14
+	VMOVUPS      normal4a<>+0(SB), Z15
+	VMOVUPS      normal4b<>+0(SB), Z16
+	VMOVUPS      normal5a<>+0(SB), Z17
+	VMOVUPS      normal5b<>+0(SB), Z18
+	VMOVUPS      normal6a<>+0(SB), Z19
+	VMOVUPS      normal6b<>+0(SB), Z20
 	XORL         SI, SI
 
-mainGroup:
-	CMPQ              BX, $0x00000040
-	JLT               mainUnit
-	VPSLLD            $0x10, (CX)(SI*2), Z7
-	VPANDD            (CX)(SI*2), Z0, Z8
-	PREFETCHT1        4096(CX)(SI*2)
-	VPSLLD            $0x10, 64(CX)(SI*2), Z9
-	VPANDD            64(CX)(SI*2), Z0, Z10
-	PREFETCHT1        4160(CX)(SI*2)
-	VPSLLD            $0x10, (DX)(SI*2), Z11
-	VPANDD            (DX)(SI*2), Z0, Z12
-	VPSLLD            $0x10, 64(DX)(SI*2), Z13
-	VPANDD            64(DX)(SI*2), Z0, Z14
-	VADDPS            Z11, Z7, Z7
-	VADDPS            Z12, Z8, Z8
-	VADDPS            Z13, Z9, Z9
-	VADDPS            Z14, Z10, Z10
-	VMAXPS            Z7, Z4, Z7
-	VMAXPS            Z8, Z4, Z8
-	VMAXPS            Z9, Z4, Z9
-	VMAXPS            Z10, Z4, Z10
-	VMINPS            Z7, Z5, Z11
-	VMINPS            Z8, Z5, Z12
-	VMINPS            Z9, Z5, Z13
-	VMINPS            Z10, Z5, Z14
-	VMULPS            Z11, Z11, Z15
-	VMULPS            Z12, Z12, Z16
-	VMULPS            Z13, Z13, Z17
-	VMULPS            Z14, Z14, Z18
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z15, Z15
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z16, Z16
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z17, Z17
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z18, Z18
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z19
-	VRNDSCALEPS       $0x08, Z15, Z20
-	VRNDSCALEPS       $0x08, Z16, Z21
-	VRNDSCALEPS       $0x08, Z17, Z22
-	VRNDSCALEPS       $0x08, Z18, Z23
-	VSUBPS            Z20, Z15, Z24
-	VSUBPS            Z21, Z16, Z25
-	VSUBPS            Z22, Z17, Z26
-	VSUBPS            Z23, Z18, Z27
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z28
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z29
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z30
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z31
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z24, Z28
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z25, Z29
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z26, Z30
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z27, Z31
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z24, Z28
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z25, Z29
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z26, Z30
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z27, Z31
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z24, Z28
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z25, Z29
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z26, Z30
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z27, Z31
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z24, Z28
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z25, Z29
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z26, Z30
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z27, Z31
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z24, Z28
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z25, Z29
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z26, Z30
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z27, Z31
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z24, Z28
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z25, Z29
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z26, Z30
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z27, Z31
-	VCMPPS            $0x15, Z19, Z15, K3
-	VSCALEFPS.Z       Z20, Z28, K3, Z28
-	VCMPPS            $0x15, Z19, Z16, K3
-	VSCALEFPS.Z       Z21, Z29, K3, Z29
-	VCMPPS            $0x15, Z19, Z17, K3
-	VSCALEFPS.Z       Z22, Z30, K3, Z30
-	VCMPPS            $0x15, Z19, Z18, K3
-	VSCALEFPS.Z       Z23, Z31, K3, Z31
-	VORPS.BCST        lanes80000000<>+0(SB), Z11, Z15
-	VORPS.BCST        lanes80000000<>+0(SB), Z12, Z16
-	VORPS.BCST        lanes80000000<>+0(SB), Z13, Z17
-	VORPS.BCST        lanes80000000<>+0(SB), Z14, Z18
-	VMOVAPS           Z6, Z19
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z15, Z19
-	VMOVAPS           Z6, Z20
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z16, Z20
-	VMOVAPS           Z6, Z21
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z17, Z21
-	VMOVAPS           Z6, Z22
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z18, Z22
-	VRCP14PS          Z19, Z15
-	VRCP14PS          Z20, Z16
-	VRCP14PS          Z21, Z17
-	VRCP14PS          Z22, Z18
-	VFNMADD213PS      Z6, Z15, Z19
-	VFNMADD213PS      Z6, Z16, Z20
-	VFNMADD213PS      Z6, Z17, Z21
-	VFNMADD213PS      Z6, Z18, Z22
-	VFMADD213PS       Z15, Z15, Z19
-	VFMADD213PS       Z16, Z16, Z20
-	VFMADD213PS       Z17, Z17, Z21
-	VFMADD213PS       Z18, Z18, Z22
-	VSUBPS            Z19, Z6, Z15
-	VSUBPS            Z20, Z6, Z16
-	VSUBPS            Z21, Z6, Z17
-	VSUBPS            Z22, Z6, Z18
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z23
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z24
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z25
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z26
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z15, Z23
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z16, Z24
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z17, Z25
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z18, Z26
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z15, Z23
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z16, Z24
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z17, Z25
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z18, Z26
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z15, Z23
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z16, Z24
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z17, Z25
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z18, Z26
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z15, Z23
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z16, Z24
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z17, Z25
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z18, Z26
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z15, Z23
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z16, Z24
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z17, Z25
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z18, Z26
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z15, Z23
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z16, Z24
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z17, Z25
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z18, Z26
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z15, Z23
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z16, Z24
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z17, Z25
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z18, Z26
-	VMULPS            Z28, Z23, Z23
-	VMULPS            Z29, Z24, Z24
-	VMULPS            Z30, Z25, Z25
-	VMULPS            Z31, Z26, Z26
-	VSUBPS            Z23, Z6, Z19
-	VSUBPS            Z24, Z6, Z20
-	VSUBPS            Z25, Z6, Z21
-	VSUBPS            Z26, Z6, Z22
-	VPMOVD2M          Z11, K3
-	VMOVAPS           Z23, K3, Z19
-	VPMOVD2M          Z12, K3
-	VMOVAPS           Z24, K3, Z20
-	VPMOVD2M          Z13, K3
-	VMOVAPS           Z25, K3, Z21
-	VPMOVD2M          Z14, K3
-	VMOVAPS           Z26, K3, Z22
-	VMULPS            Z19, Z7, Z19
-	VMULPS            Z20, Z8, Z20
-	VMULPS            Z21, Z9, Z21
-	VMULPS            Z22, Z10, Z22
-	VPSRLD            $0x10, Z19, Z7
-	VMOVDQU16         Z20, K1, Z7
-	VPSLLD            $0x10, Z20, Z8
-	VMOVDQU16         Z19, K2, Z8
-	VPADDW            Z7, Z7, Z9
-	VPCMPUW           $0x04, Z3, Z9, K3
-	VPANDD            Z1, Z7, Z9
-	VPADDUSW          Z9, Z8, Z8
-	VPCMPUW           $0x06, Z2, Z8, K3, K3
-	VPADDW            Z1, Z7, K3, Z7
-	TESTL             DI, DI
-	JZ                cached1
-	VMOVNTDQ          Z7, (AX)(SI*2)
-	JMP               stored1
+mainUnit:
+	CMPQ        BX, $0x00000020
+	JLT         mainTail
+	VPSLLD      $0x10, (CX)(SI*2), Z21
+	VPANDD      (CX)(SI*2), Z0, Z22
+	PREFETCHT1  4096(CX)(SI*2)
+	VPSLLD      $0x10, (DX)(SI*2), Z23
+	VPANDD      (DX)(SI*2), Z0, Z24
+	VADDPS      Z23, Z21, Z21
+	VADDPS      Z24, Z22, Z22
+	VMAXPS      Z21, Z4, Z21
+	VMAXPS      Z22, Z4, Z22
+	VMINPS      Z21, Z5, Z23
+	VMINPS      Z22, Z5, Z24
+	VADDPS      Z6, Z23, Z25
+	VADDPS      Z6, Z24, Z26
+	VSUBPS      Z6, Z25, Z27
+	VSUBPS      Z6, Z26, Z28
+	VSUBPS      Z27, Z23, Z27
+	VSUBPS      Z28, Z24, Z28
+	VMOVAPS     Z25, Z23
+	VPERMI2PS   Z20, Z19, Z23
+	VMOVAPS     Z26, Z24
+	VPERMI2PS   Z20, Z19, Z24
+	VMOVAPS     Z25, Z29
+	VPERMI2PS   Z18, Z17, Z29
+	VFMADD213PS Z29, Z27, Z23
+	VMOVAPS     Z26, Z29
+	VPERMI2PS   Z18, Z17, Z29
+	VFMADD213PS Z29, Z28, Z24
+	VMOVAPS     Z25, Z29
+	VPERMI2PS   Z16, Z15, Z29
+	VFMADD213PS Z29, Z27, Z23
+	VMOVAPS     Z26, Z29
+	VPERMI2PS   Z16, Z15, Z29
+	VFMADD213PS Z29, Z28, Z24
+	VMOVAPS     Z25, Z29
+	VPERMI2PS   Z14, Z13, Z29
+	VFMADD213PS Z29, Z27, Z23
+	VMOVAPS     Z26, Z29
+	VPERMI2PS   Z14, Z13, Z29
+	VFMADD213PS Z29, Z28, Z24
+	VMOVAPS     Z25, Z29
+	VPERMI2PS   Z12, Z11, Z29
+	VFMADD213PS Z29, Z27, Z23
+	VMOVAPS     Z26, Z29
+	VPERMI2PS   Z12, Z11, Z29
+	VFMADD213PS Z29, Z28, Z24
+	VMOVAPS     Z25, Z29
+	VPERMI2PS   Z10, Z9, Z29
+	VFMADD213PS Z29, Z27, Z23
+	VMOVAPS     Z26, Z29
+	VPERMI2PS   Z10, Z9, Z29
+	VFMADD213PS Z29, Z28, Z24
+	VMOVAPS     Z25, Z25
+	VPERMI2PS   Z8, Z7, Z25
+	VFMADD213PS Z25, Z27, Z23
+	VMOVAPS     Z26, Z25
+	VPERMI2PS   Z8, Z7, Z25
+	VFMADD213PS Z25, Z28, Z24
+	VMULPS      Z23, Z21, Z23
+	VMULPS      Z24, Z22, Z24
+	VPSRLD      $0x10, Z23, Z21
+	VMOVDQU16   Z24, K1, Z21
+	VPSLLD      $0x10, Z24, Z22
+	VMOVDQU16   Z23, K2, Z22
+	VPADDW      Z21, Z21, Z23
+	VPCMPUW     $0x04, Z3, Z23, K3
+	VPANDD      Z1, Z21, Z23
+	VPADDUSW    Z23, Z22, Z22
+	VPCMPUW     $0x06, Z2, Z22, K3, K3
+	VPADDW      Z1, Z21, K3, Z21
+	TESTL       DI, DI
+	JZ          cached1
+	VMOVNTDQ    Z21, (AX)(SI*2)
+	JMP         stored1
 
 cached1:
-	VMOVDQU16 Z7, (AX)(SI*2)
+	VMOVDQU16 Z21, (AX)(SI*2)
 
 stored1:
-	VPSRLD    $0x10, Z21, Z7
-	VMOVDQU16 Z22, K1, Z7
-	VPSLLD    $0x10, Z22, Z8
-	VMOVDQU16 Z21, K2, Z8
-	VPADDW    Z7, Z7, Z9
-	VPCMPUW   $0x04, Z3, Z9, K3
-	VPANDD    Z1, Z7, Z9
-	VPADDUSW  Z9, Z8, Z8
-	VPCMPUW   $0x06, Z2, Z8, K3, K3
-	VPADDW    Z1, Z7, K3, Z7
-	TESTL     DI, DI
-	JZ        cached2
-	VMOVNTDQ  Z7, 64(AX)(SI*2)
-	JMP       stored2
-
-cached2:
-	VMOVDQU16 Z7, 64(AX)(SI*2)
-
-stored2:
-	ADDQ $0x00000040, SI
-	SUBQ $0x00000040, BX
-	JMP  mainGroup
-
-mainUnit:
-	CMPQ              BX, $0x00000020
-	JLT               mainTail
-	VPSLLD            $0x10, (CX)(SI*2), Z7
-	VPANDD            (CX)(SI*2), Z0, Z8
-	PREFETCHT1        4096(CX)(SI*2)
-	VPSLLD            $0x10, (DX)(SI*2), Z9
-	VPANDD            (DX)(SI*2), Z0, Z10
-	VADDPS            Z9, Z7, Z7
-	VADDPS            Z10, Z8, Z8
-	VMAXPS            Z7, Z4, Z7
-	VMAXPS            Z8, Z4, Z8
-	VMINPS            Z7, Z5, Z9
-	VMINPS            Z8, Z5, Z10
-	VMULPS            Z9, Z9, Z11
-	VMULPS            Z10, Z10, Z12
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z11, Z11
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z12, Z12
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z13
-	VRNDSCALEPS       $0x08, Z11, Z14
-	VRNDSCALEPS       $0x08, Z12, Z15
-	VSUBPS            Z14, Z11, Z16
-	VSUBPS            Z15, Z12, Z17
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z18
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z19
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z16, Z18
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z17, Z19
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z16, Z18
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z17, Z19
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z16, Z18
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z17, Z19
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z16, Z18
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z17, Z19
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z16, Z18
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z17, Z19
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z16, Z18
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z17, Z19
-	VCMPPS            $0x15, Z13, Z11, K3
-	VSCALEFPS.Z       Z14, Z18, K3, Z18
-	VCMPPS            $0x15, Z13, Z12, K3
-	VSCALEFPS.Z       Z15, Z19, K3, Z19
-	VORPS.BCST        lanes80000000<>+0(SB), Z9, Z11
-	VORPS.BCST        lanes80000000<>+0(SB), Z10, Z12
-	VMOVAPS           Z6, Z13
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z11, Z13
-	VMOVAPS           Z6, Z14
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z12, Z14
-	VRCP14PS          Z13, Z11
-	VRCP14PS          Z14, Z12
-	VFNMADD213PS      Z6, Z11, Z13
-	VFNMADD213PS      Z6, Z12, Z14
-	VFMADD213PS       Z11, Z11, Z13
-	VFMADD213PS       Z12, Z12, Z14
-	VSUBPS            Z13, Z6, Z11
-	VSUBPS            Z14, Z6, Z12
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z15
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z16
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z11, Z15
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z12, Z16
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z11, Z15
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z12, Z16
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z11, Z15
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z12, Z16
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z11, Z15
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z12, Z16
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z11, Z15
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z12, Z16
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z11, Z15
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z12, Z16
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z11, Z15
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z12, Z16
-	VMULPS            Z18, Z15, Z15
-	VMULPS            Z19, Z16, Z16
-	VSUBPS            Z15, Z6, Z13
-	VSUBPS            Z16, Z6, Z14
-	VPMOVD2M          Z9, K3
-	VMOVAPS           Z15, K3, Z13
-	VPMOVD2M          Z10, K3
-	VMOVAPS           Z16, K3, Z14
-	VMULPS            Z13, Z7, Z13
-	VMULPS            Z14, Z8, Z14
-	VPSRLD            $0x10, Z13, Z7
-	VMOVDQU16         Z14, K1, Z7
-	VPSLLD            $0x10, Z14, Z8
-	VMOVDQU16         Z13, K2, Z8
-	VPADDW            Z7, Z7, Z9
-	VPCMPUW           $0x04, Z3, Z9, K3
-	VPANDD            Z1, Z7, Z9
-	VPADDUSW          Z9, Z8, Z8
-	VPCMPUW           $0x06, Z2, Z8, K3, K3
-	VPADDW            Z1, Z7, K3, Z7
-	TESTL             DI, DI
-	JZ                cached3
-	VMOVNTDQ          Z7, (AX)(SI*2)
-	JMP               stored3
-
-cached3:
-	VMOVDQU16 Z7, (AX)(SI*2)
-
-stored3:
 	ADDQ $0x00000020, SI
 	SUBQ $0x00000020, BX
 	JMP  mainUnit
 
 mainTail:
-	TESTQ             BX, BX
-	JZ                mainDone
-	MOVQ              BX, R8
-	SHRQ              $0x01, R8
-	MOVQ              BX, DI
-	SUBQ              R8, DI
-	LEAQ              (SI)(DI*1), R9
-	MOVL              $0xffffffff, R9
-	BZHIL             DI, R9, R9
-	KMOVD             R9, K3
-	MOVL              $0xffffffff, DI
-	BZHIL             R8, DI, DI
-	KMOVD             DI, K3
-	MOVL              $0xffffffff, DI
-	BZHIL             BX, DI, DI
-	KMOVD             DI, K3
-	VMOVDQU16.Z       (CX)(SI*2), K3, Z8
-	VPSLLD            $0x10, Z8, Z7
-	VPANDD            Z8, Z0, Z8
-	VMOVDQU16.Z       (DX)(SI*2), K3, Z10
-	VPSLLD            $0x10, Z10, Z9
-	VPANDD            Z10, Z0, Z0
-	VADDPS            Z9, Z7, Z7
-	VADDPS            Z0, Z8, Z8
-	VMAXPS            Z7, Z4, Z0
-	VMAXPS            Z8, Z4, Z4
-	VMINPS            Z0, Z5, Z7
-	VMINPS            Z4, Z5, Z5
-	VMULPS            Z7, Z7, Z8
-	VMULPS            Z5, Z5, Z9
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z8, Z8
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z9, Z9
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z10
-	VRNDSCALEPS       $0x08, Z8, Z11
-	VRNDSCALEPS       $0x08, Z9, Z12
-	VSUBPS            Z11, Z8, Z13
-	VSUBPS            Z12, Z9, Z14
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z15
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z16
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z14, Z16
-	VCMPPS            $0x15, Z10, Z8, K4
-	VSCALEFPS.Z       Z11, Z15, K4, Z15
-	VCMPPS            $0x15, Z10, Z9, K4
-	VSCALEFPS.Z       Z12, Z16, K4, Z16
-	VORPS.BCST        lanes80000000<>+0(SB), Z7, Z8
-	VORPS.BCST        lanes80000000<>+0(SB), Z5, Z9
-	VMOVAPS           Z6, Z10
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z8, Z10
-	VMOVAPS           Z6, Z11
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z9, Z11
-	VRCP14PS          Z10, Z8
-	VRCP14PS          Z11, Z9
-	VFNMADD213PS      Z6, Z8, Z10
-	VFNMADD213PS      Z6, Z9, Z11
-	VFMADD213PS       Z8, Z8, Z10
-	VFMADD213PS       Z9, Z9, Z11
-	VSUBPS            Z10, Z6, Z8
-	VSUBPS            Z11, Z6, Z9
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z12
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z13
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z9, Z13
-	VMULPS            Z15, Z12, Z12
-	VMULPS            Z16, Z13, Z13
-	VSUBPS            Z12, Z6, Z10
-	VSUBPS            Z13, Z6, Z11
-	VPMOVD2M          Z7, K4
-	VMOVAPS           Z12, K4, Z10
-	VPMOVD2M          Z5, K4
-	VMOVAPS           Z13, K4, Z11
-	VMULPS            Z10, Z0, Z10
-	VMULPS            Z11, Z4, Z11
-	VPSRLD            $0x10, Z10, Z0
-	VMOVDQU16         Z11, K1, Z0
-	VPSLLD            $0x10, Z11, Z4
-	VMOVDQU16         Z10, K2, Z4
-	VPADDW            Z0, Z0, Z5
-	VPCMPUW           $0x04, Z3, Z5, K1
-	VPANDD            Z1, Z0, Z5
-	VPADDUSW          Z5, Z4, Z4
-	VPCMPUW           $0x06, Z2, Z4, K1, K1
-	VPADDW            Z1, Z0, K1, Z0
-	VMOVDQU16         Z0, K3, (AX)(SI*2)
+	TESTQ       BX, BX
+	JZ          mainDone
+	MOVQ        BX, R8
+	SHRQ        $0x01, R8
+	MOVQ        BX, DI
+	SUBQ        R8, DI
+	LEAQ        (SI)(DI*1), R9
+	MOVL        $0xffffffff, R9
+	BZHIL       DI, R9, R9
+	KMOVD       R9, K3
+	MOVL        $0xffffffff, DI
+	BZHIL       R8, DI, DI
+	KMOVD       DI, K3
+	MOVL        $0xffffffff, DI
+	BZHIL       BX, DI, DI
+	KMOVD       DI, K3
+	VMOVDQU16.Z (CX)(SI*2), K3, Z22
+	VPSLLD      $0x10, Z22, Z21
+	VPANDD      Z22, Z0, Z22
+	VMOVDQU16.Z (DX)(SI*2), K3, Z24
+	VPSLLD      $0x10, Z24, Z23
+	VPANDD      Z24, Z0, Z0
+	VADDPS      Z23, Z21, Z21
+	VADDPS      Z0, Z22, Z22
+	VMAXPS      Z21, Z4, Z0
+	VMAXPS      Z22, Z4, Z4
+	VMINPS      Z0, Z5, Z21
+	VMINPS      Z4, Z5, Z5
+	VADDPS      Z6, Z21, Z22
+	VADDPS      Z6, Z5, Z23
+	VSUBPS      Z6, Z22, Z24
+	VSUBPS      Z6, Z23, Z6
+	VSUBPS      Z24, Z21, Z24
+	VSUBPS      Z6, Z5, Z6
+	VMOVAPS     Z22, Z5
+	VPERMI2PS   Z20, Z19, Z5
+	VMOVAPS     Z23, Z21
+	VPERMI2PS   Z20, Z19, Z21
+	VMOVAPS     Z22, Z19
+	VPERMI2PS   Z18, Z17, Z19
+	VFMADD213PS Z19, Z24, Z5
+	VMOVAPS     Z23, Z19
+	VPERMI2PS   Z18, Z17, Z19
+	VFMADD213PS Z19, Z6, Z21
+	VMOVAPS     Z22, Z17
+	VPERMI2PS   Z16, Z15, Z17
+	VFMADD213PS Z17, Z24, Z5
+	VMOVAPS     Z23, Z17
+	VPERMI2PS   Z16, Z15, Z17
+	VFMADD213PS Z17, Z6, Z21
+	VMOVAPS     Z22, Z15
+	VPERMI2PS   Z14, Z13, Z15
+	VFMADD213PS Z15, Z24, Z5
+	VMOVAPS     Z23, Z15
+	VPERMI2PS   Z14, Z13, Z15
+	VFMADD213PS Z15, Z6, Z21
+	VMOVAPS     Z22, Z13
+	VPERMI2PS   Z12, Z11, Z13
+	VFMADD213PS Z13, Z24, Z5
+	VMOVAPS     Z23, Z13
+	VPERMI2PS   Z12, Z11, Z13
+	VFMADD213PS Z13, Z6, Z21
+	VMOVAPS     Z22, Z11
+	VPERMI2PS   Z10, Z9, Z11
+	VFMADD213PS Z11, Z24, Z5
+	VMOVAPS     Z23, Z11
+	VPERMI2PS   Z10, Z9, Z11
+	VFMADD213PS Z11, Z6, Z21
+	VMOVAPS     Z22, Z9
+	VPERMI2PS   Z8, Z7, Z9
+	VFMADD213PS Z9, Z24, Z5
+	VMOVAPS     Z23, Z9
+	VPERMI2PS   Z8, Z7, Z9
+	VFMADD213PS Z9, Z6, Z21
+	VMULPS      Z5, Z0, Z5
+	VMULPS      Z21, Z4, Z21
+	VPSRLD      $0x10, Z5, Z0
+	VMOVDQU16   Z21, K1, Z0
+	VPSLLD      $0x10, Z21, Z4
+	VMOVDQU16   Z5, K2, Z4
+	VPADDW      Z0, Z0, Z5
+	VPCMPUW     $0x04, Z3, Z5, K1
+	VPANDD      Z1, Z0, Z5
+	VPADDUSW    Z5, Z4, Z4
+	VPCMPUW     $0x06, Z2, Z4, K1, K1
+	VPADDW      Z1, Z0, K1, Z0
+	VMOVDQU16   Z0, K3, (AX)(SI*2)
 
 mainDone:
 	VZEROUPPER
 	RET
 
 // func geluErfGradBF16AVX512(dx []uint16, sums []float32, dy []uint16, x []uint16, bias []uint16, stream bool)
-// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
 TEXT ·geluErfGradBF16AVX512(SB), NOSPLIT, $0-121
 	MOVQ         dx_base+0(FP), AX
 	MOVQ         sums_base+24(FP), CX
@@ -11527,474 +11351,216 @@ TEXT ·geluErfGradBF16AVX512(SB), NOSPLIT, $0-121
 	XORL         R8, R8
 	TESTQ        $0x0000003f, AX
 	CMOVQNE      R8, R9
-	VBROADCASTSS lanesc1800000<>+0(SB), Z4
-	VBROADCASTSS lanes41800000<>+0(SB), Z5
-	VBROADCASTSS lanes3f800000<>+0(SB), Z6
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z4
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z5
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z6
+	VMOVUPS      normalSlope0a<>+0(SB), Z7
+	VMOVUPS      normalSlope0b<>+0(SB), Z8
+	VMOVUPS      normalSlope1a<>+0(SB), Z9
+	VMOVUPS      normalSlope1b<>+0(SB), Z10
+	VMOVUPS      normalSlope2a<>+0(SB), Z11
+	VMOVUPS      normalSlope2b<>+0(SB), Z12
+	VMOVUPS      normalSlope3a<>+0(SB), Z13
+	VMOVUPS      normalSlope3b<>+0(SB), Z14
+	VMOVUPS      normalSlope4a<>+0(SB), Z15
+	VMOVUPS      normalSlope4b<>+0(SB), Z16
+	VMOVUPS      normalSlope5a<>+0(SB), Z17
+	VMOVUPS      normalSlope5b<>+0(SB), Z18
+	VMOVUPS      normalSlope6a<>+0(SB), Z19
+	VMOVUPS      normalSlope6b<>+0(SB), Z20
 	XORL         R8, R8
 
-mainGroup:
-	CMPQ              DI, $0x00000040
-	JLT               mainUnit
-	VPSLLD            $0x10, (BX)(R8*2), Z7
-	VPANDD            (BX)(R8*2), Z0, Z8
-	PREFETCHT1        4096(BX)(R8*2)
-	VPSLLD            $0x10, 64(BX)(R8*2), Z9
-	VPANDD            64(BX)(R8*2), Z0, Z10
-	PREFETCHT1        4160(BX)(R8*2)
-	VPSLLD            $0x10, (SI)(R8*2), Z11
-	VPANDD            (SI)(R8*2), Z0, Z12
-	VPSLLD            $0x10, 64(SI)(R8*2), Z13
-	VPANDD            64(SI)(R8*2), Z0, Z14
-	VADDPS            Z11, Z7, Z7
-	VADDPS            Z12, Z8, Z8
-	VADDPS            Z13, Z9, Z9
-	VADDPS            Z14, Z10, Z10
-	VMAXPS            Z7, Z4, Z7
-	VMAXPS            Z8, Z4, Z8
-	VMAXPS            Z9, Z4, Z9
-	VMAXPS            Z10, Z4, Z10
-	VMINPS            Z7, Z5, Z7
-	VMINPS            Z8, Z5, Z8
-	VMINPS            Z9, Z5, Z9
-	VMINPS            Z10, Z5, Z10
-	VMULPS            Z7, Z7, Z11
-	VMULPS            Z8, Z8, Z12
-	VMULPS            Z9, Z9, Z13
-	VMULPS            Z10, Z10, Z14
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z11, Z11
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z12, Z12
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z13, Z13
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z14, Z14
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z15
-	VRNDSCALEPS       $0x08, Z11, Z16
-	VRNDSCALEPS       $0x08, Z12, Z17
-	VRNDSCALEPS       $0x08, Z13, Z18
-	VRNDSCALEPS       $0x08, Z14, Z19
-	VSUBPS            Z16, Z11, Z20
-	VSUBPS            Z17, Z12, Z21
-	VSUBPS            Z18, Z13, Z22
-	VSUBPS            Z19, Z14, Z23
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z24
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z25
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z26
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z27
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z23, Z27
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z23, Z27
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z23, Z27
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z23, Z27
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z23, Z27
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z23, Z27
-	VCMPPS            $0x15, Z15, Z11, K3
-	VSCALEFPS.Z       Z16, Z24, K3, Z24
-	VCMPPS            $0x15, Z15, Z12, K3
-	VSCALEFPS.Z       Z17, Z25, K3, Z25
-	VCMPPS            $0x15, Z15, Z13, K3
-	VSCALEFPS.Z       Z18, Z26, K3, Z26
-	VCMPPS            $0x15, Z15, Z14, K3
-	VSCALEFPS.Z       Z19, Z27, K3, Z27
-	VORPS.BCST        lanes80000000<>+0(SB), Z7, Z11
-	VORPS.BCST        lanes80000000<>+0(SB), Z8, Z12
-	VORPS.BCST        lanes80000000<>+0(SB), Z9, Z13
-	VORPS.BCST        lanes80000000<>+0(SB), Z10, Z14
-	VMOVAPS           Z6, Z15
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z11, Z15
-	VMOVAPS           Z6, Z16
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z12, Z16
-	VMOVAPS           Z6, Z17
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z13, Z17
-	VMOVAPS           Z6, Z18
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z14, Z18
-	VRCP14PS          Z15, Z11
-	VRCP14PS          Z16, Z12
-	VRCP14PS          Z17, Z13
-	VRCP14PS          Z18, Z14
-	VFNMADD213PS      Z6, Z11, Z15
-	VFNMADD213PS      Z6, Z12, Z16
-	VFNMADD213PS      Z6, Z13, Z17
-	VFNMADD213PS      Z6, Z14, Z18
-	VFMADD213PS       Z11, Z11, Z15
-	VFMADD213PS       Z12, Z12, Z16
-	VFMADD213PS       Z13, Z13, Z17
-	VFMADD213PS       Z14, Z14, Z18
-	VSUBPS            Z15, Z6, Z11
-	VSUBPS            Z16, Z6, Z12
-	VSUBPS            Z17, Z6, Z13
-	VSUBPS            Z18, Z6, Z14
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z19
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z20
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z21
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z22
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z14, Z22
-	VMULPS            Z24, Z19, Z19
-	VMULPS            Z25, Z20, Z20
-	VMULPS            Z26, Z21, Z21
-	VMULPS            Z27, Z22, Z22
-	VSUBPS            Z19, Z6, Z15
-	VSUBPS            Z20, Z6, Z16
-	VSUBPS            Z21, Z6, Z17
-	VSUBPS            Z22, Z6, Z18
-	VPMOVD2M          Z7, K3
-	VMOVAPS           Z19, K3, Z15
-	VPMOVD2M          Z8, K3
-	VMOVAPS           Z20, K3, Z16
-	VPMOVD2M          Z9, K3
-	VMOVAPS           Z21, K3, Z17
-	VPMOVD2M          Z10, K3
-	VMOVAPS           Z22, K3, Z18
-	VMULPS            Z7, Z24, Z24
-	VMULPS            Z8, Z25, Z25
-	VMULPS            Z9, Z26, Z26
-	VMULPS            Z10, Z27, Z27
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z24, Z15
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z25, Z16
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z26, Z17
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z27, Z18
-	VPSLLD            $0x10, (DX)(R8*2), Z7
-	VPANDD            (DX)(R8*2), Z0, Z8
-	PREFETCHT1        4096(DX)(R8*2)
-	VPSLLD            $0x10, 64(DX)(R8*2), Z9
-	VPANDD            64(DX)(R8*2), Z0, Z10
-	PREFETCHT1        4160(DX)(R8*2)
-	VMULPS            Z7, Z15, Z15
-	VMULPS            Z8, Z16, Z16
-	VMULPS            Z9, Z17, Z17
-	VMULPS            Z10, Z18, Z18
-	VMOVUPS           (CX)(R8*4), Z7
-	VMOVUPS           64(CX)(R8*4), Z8
-	VMOVUPS           128(CX)(R8*4), Z9
-	VMOVUPS           192(CX)(R8*4), Z10
-	VADDPS            Z15, Z7, Z7
-	VADDPS            Z16, Z8, Z8
-	VADDPS            Z17, Z9, Z9
-	VADDPS            Z18, Z10, Z10
-	VMOVUPS           Z7, (CX)(R8*4)
-	VMOVUPS           Z8, 64(CX)(R8*4)
-	VMOVUPS           Z9, 128(CX)(R8*4)
-	VMOVUPS           Z10, 192(CX)(R8*4)
-	VPSRLD            $0x10, Z15, Z7
-	VMOVDQU16         Z16, K1, Z7
-	VPSLLD            $0x10, Z16, Z8
-	VMOVDQU16         Z15, K2, Z8
-	VPADDW            Z7, Z7, Z9
-	VPCMPUW           $0x04, Z3, Z9, K3
-	VPANDD            Z1, Z7, Z9
-	VPADDUSW          Z9, Z8, Z8
-	VPCMPUW           $0x06, Z2, Z8, K3, K3
-	VPADDW            Z1, Z7, K3, Z7
-	TESTL             R9, R9
-	JZ                cached1
-	VMOVNTDQ          Z7, (AX)(R8*2)
-	JMP               stored1
+mainUnit:
+	CMPQ        DI, $0x00000020
+	JLT         mainTail
+	VPSLLD      $0x10, (BX)(R8*2), Z21
+	VPANDD      (BX)(R8*2), Z0, Z22
+	PREFETCHT1  4096(BX)(R8*2)
+	VPSLLD      $0x10, (SI)(R8*2), Z23
+	VPANDD      (SI)(R8*2), Z0, Z24
+	VADDPS      Z23, Z21, Z21
+	VADDPS      Z24, Z22, Z22
+	VMAXPS      Z21, Z4, Z21
+	VMAXPS      Z22, Z4, Z22
+	VMINPS      Z21, Z5, Z21
+	VMINPS      Z22, Z5, Z22
+	VADDPS      Z6, Z21, Z23
+	VADDPS      Z6, Z22, Z24
+	VSUBPS      Z6, Z23, Z25
+	VSUBPS      Z6, Z24, Z26
+	VSUBPS      Z25, Z21, Z25
+	VSUBPS      Z26, Z22, Z26
+	VMOVAPS     Z23, Z21
+	VPERMI2PS   Z20, Z19, Z21
+	VMOVAPS     Z24, Z22
+	VPERMI2PS   Z20, Z19, Z22
+	VMOVAPS     Z23, Z27
+	VPERMI2PS   Z18, Z17, Z27
+	VFMADD213PS Z27, Z25, Z21
+	VMOVAPS     Z24, Z27
+	VPERMI2PS   Z18, Z17, Z27
+	VFMADD213PS Z27, Z26, Z22
+	VMOVAPS     Z23, Z27
+	VPERMI2PS   Z16, Z15, Z27
+	VFMADD213PS Z27, Z25, Z21
+	VMOVAPS     Z24, Z27
+	VPERMI2PS   Z16, Z15, Z27
+	VFMADD213PS Z27, Z26, Z22
+	VMOVAPS     Z23, Z27
+	VPERMI2PS   Z14, Z13, Z27
+	VFMADD213PS Z27, Z25, Z21
+	VMOVAPS     Z24, Z27
+	VPERMI2PS   Z14, Z13, Z27
+	VFMADD213PS Z27, Z26, Z22
+	VMOVAPS     Z23, Z27
+	VPERMI2PS   Z12, Z11, Z27
+	VFMADD213PS Z27, Z25, Z21
+	VMOVAPS     Z24, Z27
+	VPERMI2PS   Z12, Z11, Z27
+	VFMADD213PS Z27, Z26, Z22
+	VMOVAPS     Z23, Z27
+	VPERMI2PS   Z10, Z9, Z27
+	VFMADD213PS Z27, Z25, Z21
+	VMOVAPS     Z24, Z27
+	VPERMI2PS   Z10, Z9, Z27
+	VFMADD213PS Z27, Z26, Z22
+	VMOVAPS     Z23, Z23
+	VPERMI2PS   Z8, Z7, Z23
+	VFMADD213PS Z23, Z25, Z21
+	VMOVAPS     Z24, Z23
+	VPERMI2PS   Z8, Z7, Z23
+	VFMADD213PS Z23, Z26, Z22
+	VPSLLD      $0x10, (DX)(R8*2), Z23
+	VPANDD      (DX)(R8*2), Z0, Z24
+	PREFETCHT1  4096(DX)(R8*2)
+	VMULPS      Z23, Z21, Z21
+	VMULPS      Z24, Z22, Z22
+	VMOVUPS     (CX)(R8*4), Z23
+	VMOVUPS     64(CX)(R8*4), Z24
+	VADDPS      Z21, Z23, Z23
+	VADDPS      Z22, Z24, Z24
+	VMOVUPS     Z23, (CX)(R8*4)
+	VMOVUPS     Z24, 64(CX)(R8*4)
+	VPSRLD      $0x10, Z21, Z23
+	VMOVDQU16   Z22, K1, Z23
+	VPSLLD      $0x10, Z22, Z22
+	VMOVDQU16   Z21, K2, Z22
+	VPADDW      Z23, Z23, Z21
+	VPCMPUW     $0x04, Z3, Z21, K3
+	VPANDD      Z1, Z23, Z21
+	VPADDUSW    Z21, Z22, Z22
+	VPCMPUW     $0x06, Z2, Z22, K3, K3
+	VPADDW      Z1, Z23, K3, Z23
+	TESTL       R9, R9
+	JZ          cached1
+	VMOVNTDQ    Z23, (AX)(R8*2)
+	JMP         stored1
 
 cached1:
-	VMOVDQU16 Z7, (AX)(R8*2)
+	VMOVDQU16 Z23, (AX)(R8*2)
 
 stored1:
-	VPSRLD    $0x10, Z17, Z7
-	VMOVDQU16 Z18, K1, Z7
-	VPSLLD    $0x10, Z18, Z8
-	VMOVDQU16 Z17, K2, Z8
-	VPADDW    Z7, Z7, Z9
-	VPCMPUW   $0x04, Z3, Z9, K3
-	VPANDD    Z1, Z7, Z9
-	VPADDUSW  Z9, Z8, Z8
-	VPCMPUW   $0x06, Z2, Z8, K3, K3
-	VPADDW    Z1, Z7, K3, Z7
-	TESTL     R9, R9
-	JZ        cached2
-	VMOVNTDQ  Z7, 64(AX)(R8*2)
-	JMP       stored2
-
-cached2:
-	VMOVDQU16 Z7, 64(AX)(R8*2)
-
-stored2:
-	ADDQ $0x00000040, R8
-	SUBQ $0x00000040, DI
-	JMP  mainGroup
-
-mainUnit:
-	CMPQ              DI, $0x00000020
-	JLT               mainTail
-	VPSLLD            $0x10, (BX)(R8*2), Z7
-	VPANDD            (BX)(R8*2), Z0, Z8
-	PREFETCHT1        4096(BX)(R8*2)
-	VPSLLD            $0x10, (SI)(R8*2), Z9
-	VPANDD            (SI)(R8*2), Z0, Z10
-	VADDPS            Z9, Z7, Z7
-	VADDPS            Z10, Z8, Z8
-	VMAXPS            Z7, Z4, Z7
-	VMAXPS            Z8, Z4, Z8
-	VMINPS            Z7, Z5, Z7
-	VMINPS            Z8, Z5, Z8
-	VMULPS            Z7, Z7, Z9
-	VMULPS            Z8, Z8, Z10
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z9, Z9
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z10, Z10
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z11
-	VRNDSCALEPS       $0x08, Z9, Z12
-	VRNDSCALEPS       $0x08, Z10, Z13
-	VSUBPS            Z12, Z9, Z14
-	VSUBPS            Z13, Z10, Z15
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z16
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z17
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z15, Z17
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z15, Z17
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z15, Z17
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z15, Z17
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z15, Z17
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z15, Z17
-	VCMPPS            $0x15, Z11, Z9, K3
-	VSCALEFPS.Z       Z12, Z16, K3, Z16
-	VCMPPS            $0x15, Z11, Z10, K3
-	VSCALEFPS.Z       Z13, Z17, K3, Z17
-	VORPS.BCST        lanes80000000<>+0(SB), Z7, Z9
-	VORPS.BCST        lanes80000000<>+0(SB), Z8, Z10
-	VMOVAPS           Z6, Z11
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z9, Z11
-	VMOVAPS           Z6, Z12
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z10, Z12
-	VRCP14PS          Z11, Z9
-	VRCP14PS          Z12, Z10
-	VFNMADD213PS      Z6, Z9, Z11
-	VFNMADD213PS      Z6, Z10, Z12
-	VFMADD213PS       Z9, Z9, Z11
-	VFMADD213PS       Z10, Z10, Z12
-	VSUBPS            Z11, Z6, Z9
-	VSUBPS            Z12, Z6, Z10
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z13
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z14
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z10, Z14
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z10, Z14
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z10, Z14
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z10, Z14
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z10, Z14
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z10, Z14
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z10, Z14
-	VMULPS            Z16, Z13, Z13
-	VMULPS            Z17, Z14, Z14
-	VSUBPS            Z13, Z6, Z11
-	VSUBPS            Z14, Z6, Z12
-	VPMOVD2M          Z7, K3
-	VMOVAPS           Z13, K3, Z11
-	VPMOVD2M          Z8, K3
-	VMOVAPS           Z14, K3, Z12
-	VMULPS            Z7, Z16, Z16
-	VMULPS            Z8, Z17, Z17
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z16, Z11
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z17, Z12
-	VPSLLD            $0x10, (DX)(R8*2), Z7
-	VPANDD            (DX)(R8*2), Z0, Z8
-	PREFETCHT1        4096(DX)(R8*2)
-	VMULPS            Z7, Z11, Z11
-	VMULPS            Z8, Z12, Z12
-	VMOVUPS           (CX)(R8*4), Z7
-	VMOVUPS           64(CX)(R8*4), Z8
-	VADDPS            Z11, Z7, Z7
-	VADDPS            Z12, Z8, Z8
-	VMOVUPS           Z7, (CX)(R8*4)
-	VMOVUPS           Z8, 64(CX)(R8*4)
-	VPSRLD            $0x10, Z11, Z7
-	VMOVDQU16         Z12, K1, Z7
-	VPSLLD            $0x10, Z12, Z8
-	VMOVDQU16         Z11, K2, Z8
-	VPADDW            Z7, Z7, Z9
-	VPCMPUW           $0x04, Z3, Z9, K3
-	VPANDD            Z1, Z7, Z9
-	VPADDUSW          Z9, Z8, Z8
-	VPCMPUW           $0x06, Z2, Z8, K3, K3
-	VPADDW            Z1, Z7, K3, Z7
-	TESTL             R9, R9
-	JZ                cached3
-	VMOVNTDQ          Z7, (AX)(R8*2)
-	JMP               stored3
-
-cached3:
-	VMOVDQU16 Z7, (AX)(R8*2)
-
-stored3:
 	ADDQ $0x00000020, R8
 	SUBQ $0x00000020, DI
 	JMP  mainUnit
 
 mainTail:
-	TESTQ             DI, DI
-	JZ                mainDone
-	MOVQ              DI, R10
-	SHRQ              $0x01, R10
-	MOVQ              DI, R9
-	SUBQ              R10, R9
-	LEAQ              (R8)(R9*1), R11
-	MOVL              $0xffffffff, R12
-	BZHIL             R9, R12, R12
-	KMOVD             R12, K3
-	MOVL              $0xffffffff, R9
-	BZHIL             R10, R9, R9
-	KMOVD             R9, K4
-	MOVL              $0xffffffff, R9
-	BZHIL             DI, R9, R9
-	KMOVD             R9, K5
-	VMOVDQU16.Z       (BX)(R8*2), K5, Z8
-	VPSLLD            $0x10, Z8, Z7
-	VPANDD            Z8, Z0, Z8
-	VMOVDQU16.Z       (SI)(R8*2), K5, Z10
-	VPSLLD            $0x10, Z10, Z9
-	VPANDD            Z10, Z0, Z10
-	VADDPS            Z9, Z7, Z7
-	VADDPS            Z10, Z8, Z8
-	VMAXPS            Z7, Z4, Z7
-	VMAXPS            Z8, Z4, Z4
-	VMINPS            Z7, Z5, Z7
-	VMINPS            Z4, Z5, Z4
-	VMULPS            Z7, Z7, Z5
-	VMULPS            Z4, Z4, Z8
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z5, Z5
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z8, Z8
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z9
-	VRNDSCALEPS       $0x08, Z5, Z10
-	VRNDSCALEPS       $0x08, Z8, Z11
-	VSUBPS            Z10, Z5, Z12
-	VSUBPS            Z11, Z8, Z13
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z14
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z15
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z13, Z15
-	VCMPPS            $0x15, Z9, Z5, K6
-	VSCALEFPS.Z       Z10, Z14, K6, Z14
-	VCMPPS            $0x15, Z9, Z8, K6
-	VSCALEFPS.Z       Z11, Z15, K6, Z15
-	VORPS.BCST        lanes80000000<>+0(SB), Z7, Z5
-	VORPS.BCST        lanes80000000<>+0(SB), Z4, Z8
-	VMOVAPS           Z6, Z9
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z5, Z9
-	VMOVAPS           Z6, Z10
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z8, Z10
-	VRCP14PS          Z9, Z5
-	VRCP14PS          Z10, Z8
-	VFNMADD213PS      Z6, Z5, Z9
-	VFNMADD213PS      Z6, Z8, Z10
-	VFMADD213PS       Z5, Z5, Z9
-	VFMADD213PS       Z8, Z8, Z10
-	VSUBPS            Z9, Z6, Z5
-	VSUBPS            Z10, Z6, Z8
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z11
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z12
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z5, Z11
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z5, Z11
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z5, Z11
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z5, Z11
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z5, Z11
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z5, Z11
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z5, Z11
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z8, Z12
-	VMULPS            Z14, Z11, Z11
-	VMULPS            Z15, Z12, Z12
-	VSUBPS            Z11, Z6, Z9
-	VSUBPS            Z12, Z6, Z10
-	VPMOVD2M          Z7, K6
-	VMOVAPS           Z11, K6, Z9
-	VPMOVD2M          Z4, K6
-	VMOVAPS           Z12, K6, Z10
-	VMULPS            Z7, Z14, Z14
-	VMULPS            Z4, Z15, Z15
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z14, Z9
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z15, Z10
-	VMOVDQU16.Z       (DX)(R8*2), K5, Z5
-	VPSLLD            $0x10, Z5, Z4
-	VPANDD            Z5, Z0, Z0
-	VMULPS            Z4, Z9, Z9
-	VMULPS            Z0, Z10, Z10
-	VMOVUPS.Z         (CX)(R8*4), K3, Z0
-	VMOVUPS.Z         (CX)(R11*4), K4, Z4
-	VADDPS            Z9, Z0, Z0
-	VADDPS            Z10, Z4, Z4
-	VMOVUPS           Z0, K3, (CX)(R8*4)
-	VMOVUPS           Z4, K4, (CX)(R11*4)
-	VPSRLD            $0x10, Z9, Z0
-	VMOVDQU16         Z10, K1, Z0
-	VPSLLD            $0x10, Z10, Z4
-	VMOVDQU16         Z9, K2, Z4
-	VPADDW            Z0, Z0, Z5
-	VPCMPUW           $0x04, Z3, Z5, K1
-	VPANDD            Z1, Z0, Z5
-	VPADDUSW          Z5, Z4, Z4
-	VPCMPUW           $0x06, Z2, Z4, K1, K1
-	VPADDW            Z1, Z0, K1, Z0
-	VMOVDQU16         Z0, K5, (AX)(R8*2)
+	TESTQ       DI, DI
+	JZ          mainDone
+	MOVQ        DI, R10
+	SHRQ        $0x01, R10
+	MOVQ        DI, R9
+	SUBQ        R10, R9
+	LEAQ        (R8)(R9*1), R11
+	MOVL        $0xffffffff, R12
+	BZHIL       R9, R12, R12
+	KMOVD       R12, K3
+	MOVL        $0xffffffff, R9
+	BZHIL       R10, R9, R9
+	KMOVD       R9, K4
+	MOVL        $0xffffffff, R9
+	BZHIL       DI, R9, R9
+	KMOVD       R9, K5
+	VMOVDQU16.Z (BX)(R8*2), K5, Z22
+	VPSLLD      $0x10, Z22, Z21
+	VPANDD      Z22, Z0, Z22
+	VMOVDQU16.Z (SI)(R8*2), K5, Z24
+	VPSLLD      $0x10, Z24, Z23
+	VPANDD      Z24, Z0, Z24
+	VADDPS      Z23, Z21, Z21
+	VADDPS      Z24, Z22, Z22
+	VMAXPS      Z21, Z4, Z21
+	VMAXPS      Z22, Z4, Z4
+	VMINPS      Z21, Z5, Z21
+	VMINPS      Z4, Z5, Z4
+	VADDPS      Z6, Z21, Z5
+	VADDPS      Z6, Z4, Z22
+	VSUBPS      Z6, Z5, Z23
+	VSUBPS      Z6, Z22, Z6
+	VSUBPS      Z23, Z21, Z23
+	VSUBPS      Z6, Z4, Z6
+	VMOVAPS     Z5, Z4
+	VPERMI2PS   Z20, Z19, Z4
+	VMOVAPS     Z22, Z21
+	VPERMI2PS   Z20, Z19, Z21
+	VMOVAPS     Z5, Z19
+	VPERMI2PS   Z18, Z17, Z19
+	VFMADD213PS Z19, Z23, Z4
+	VMOVAPS     Z22, Z19
+	VPERMI2PS   Z18, Z17, Z19
+	VFMADD213PS Z19, Z6, Z21
+	VMOVAPS     Z5, Z17
+	VPERMI2PS   Z16, Z15, Z17
+	VFMADD213PS Z17, Z23, Z4
+	VMOVAPS     Z22, Z17
+	VPERMI2PS   Z16, Z15, Z17
+	VFMADD213PS Z17, Z6, Z21
+	VMOVAPS     Z5, Z15
+	VPERMI2PS   Z14, Z13, Z15
+	VFMADD213PS Z15, Z23, Z4
+	VMOVAPS     Z22, Z15
+	VPERMI2PS   Z14, Z13, Z15
+	VFMADD213PS Z15, Z6, Z21
+	VMOVAPS     Z5, Z13
+	VPERMI2PS   Z12, Z11, Z13
+	VFMADD213PS Z13, Z23, Z4
+	VMOVAPS     Z22, Z13
+	VPERMI2PS   Z12, Z11, Z13
+	VFMADD213PS Z13, Z6, Z21
+	VMOVAPS     Z5, Z11
+	VPERMI2PS   Z10, Z9, Z11
+	VFMADD213PS Z11, Z23, Z4
+	VMOVAPS     Z22, Z11
+	VPERMI2PS   Z10, Z9, Z11
+	VFMADD213PS Z11, Z6, Z21
+	VMOVAPS     Z5, Z5
+	VPERMI2PS   Z8, Z7, Z5
+	VFMADD213PS Z5, Z23, Z4
+	VMOVAPS     Z22, Z5
+	VPERMI2PS   Z8, Z7, Z5
+	VFMADD213PS Z5, Z6, Z21
+	VMOVDQU16.Z (DX)(R8*2), K5, Z6
+	VPSLLD      $0x10, Z6, Z5
+	VPANDD      Z6, Z0, Z0
+	VMULPS      Z5, Z4, Z4
+	VMULPS      Z0, Z21, Z21
+	VMOVUPS.Z   (CX)(R8*4), K3, Z0
+	VMOVUPS.Z   (CX)(R11*4), K4, Z5
+	VADDPS      Z4, Z0, Z0
+	VADDPS      Z21, Z5, Z5
+	VMOVUPS     Z0, K3, (CX)(R8*4)
+	VMOVUPS     Z5, K4, (CX)(R11*4)
+	VPSRLD      $0x10, Z4, Z0
+	VMOVDQU16   Z21, K1, Z0
+	VPSLLD      $0x10, Z21, Z5
+	VMOVDQU16   Z4, K2, Z5
+	VPADDW      Z0, Z0, Z4
+	VPCMPUW     $0x04, Z3, Z4, K1
+	VPANDD      Z1, Z0, Z4
+	VPADDUSW    Z4, Z5, Z5
+	VPCMPUW     $0x06, Z2, Z5, K1, K1
+	VPADDW      Z1, Z0, K1, Z0
+	VMOVDQU16   Z0, K5, (AX)(R8*2)
 
 mainDone:
 	VZEROUPPER
@@ -16452,497 +16018,235 @@ TEXT ·geluErfBF16AVX512BF16(SB), NOSPLIT, $0-73
 	XORL         SI, SI
 	TESTQ        $0x0000003f, AX
 	CMOVQNE      SI, DI
-	VBROADCASTSS lanesc1800000<>+0(SB), Z2
-	VBROADCASTSS lanes41800000<>+0(SB), Z3
-	VBROADCASTSS lanes3f800000<>+0(SB), Z4
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z2
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z3
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z4
+	VMOVUPS      normal0a<>+0(SB), Z5
+	VMOVUPS      normal0b<>+0(SB), Z6
+	VMOVUPS      normal1a<>+0(SB), Z7
+	VMOVUPS      normal1b<>+0(SB), Z8
+	VMOVUPS      normal2a<>+0(SB), Z9
+	VMOVUPS      normal2b<>+0(SB), Z10
+	VMOVUPS      normal3a<>+0(SB), Z11
+	VMOVUPS      normal3b<>+0(SB), Z12
+	VMOVUPS      normal4a<>+0(SB), Z13
+	VMOVUPS      normal4b<>+0(SB), Z14
+	VMOVUPS      normal5a<>+0(SB), Z15
+	VMOVUPS      normal5b<>+0(SB), Z16
+	VMOVUPS      normal6a<>+0(SB), Z17
+	VMOVUPS      normal6b<>+0(SB), Z18
 	XORL         SI, SI
 
-mainGroup:
-	CMPQ              BX, $0x00000040
-	JLT               mainUnit
-	VPSLLD            $0x10, (CX)(SI*2), Z5
-	VPANDD            (CX)(SI*2), Z0, Z6
-	PREFETCHT1        4096(CX)(SI*2)
-	VPSLLD            $0x10, 64(CX)(SI*2), Z7
-	VPANDD            64(CX)(SI*2), Z0, Z8
-	PREFETCHT1        4160(CX)(SI*2)
-	VPSLLD            $0x10, (DX)(SI*2), Z9
-	VPANDD            (DX)(SI*2), Z0, Z10
-	VPSLLD            $0x10, 64(DX)(SI*2), Z11
-	VPANDD            64(DX)(SI*2), Z0, Z12
-	VADDPS            Z9, Z5, Z5
-	VADDPS            Z10, Z6, Z6
-	VADDPS            Z11, Z7, Z7
-	VADDPS            Z12, Z8, Z8
-	VMAXPS            Z5, Z2, Z5
-	VMAXPS            Z6, Z2, Z6
-	VMAXPS            Z7, Z2, Z7
-	VMAXPS            Z8, Z2, Z8
-	VMINPS            Z5, Z3, Z9
-	VMINPS            Z6, Z3, Z10
-	VMINPS            Z7, Z3, Z11
-	VMINPS            Z8, Z3, Z12
-	VMULPS            Z9, Z9, Z13
-	VMULPS            Z10, Z10, Z14
-	VMULPS            Z11, Z11, Z15
-	VMULPS            Z12, Z12, Z16
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z13, Z13
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z14, Z14
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z15, Z15
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z16, Z16
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z17
-	VRNDSCALEPS       $0x08, Z13, Z18
-	VRNDSCALEPS       $0x08, Z14, Z19
-	VRNDSCALEPS       $0x08, Z15, Z20
-	VRNDSCALEPS       $0x08, Z16, Z21
-	VSUBPS            Z18, Z13, Z22
-	VSUBPS            Z19, Z14, Z23
-	VSUBPS            Z20, Z15, Z24
-	VSUBPS            Z21, Z16, Z25
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z26
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z27
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z28
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z29
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z23, Z27
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z24, Z28
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z25, Z29
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z23, Z27
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z24, Z28
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z25, Z29
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z23, Z27
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z24, Z28
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z25, Z29
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z23, Z27
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z24, Z28
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z25, Z29
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z23, Z27
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z24, Z28
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z25, Z29
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z22, Z26
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z23, Z27
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z24, Z28
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z25, Z29
-	VCMPPS            $0x15, Z17, Z13, K1
-	VSCALEFPS.Z       Z18, Z26, K1, Z26
-	VCMPPS            $0x15, Z17, Z14, K1
-	VSCALEFPS.Z       Z19, Z27, K1, Z27
-	VCMPPS            $0x15, Z17, Z15, K1
-	VSCALEFPS.Z       Z20, Z28, K1, Z28
-	VCMPPS            $0x15, Z17, Z16, K1
-	VSCALEFPS.Z       Z21, Z29, K1, Z29
-	VORPS.BCST        lanes80000000<>+0(SB), Z9, Z13
-	VORPS.BCST        lanes80000000<>+0(SB), Z10, Z14
-	VORPS.BCST        lanes80000000<>+0(SB), Z11, Z15
-	VORPS.BCST        lanes80000000<>+0(SB), Z12, Z16
-	VMOVAPS           Z4, Z17
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z13, Z17
-	VMOVAPS           Z4, Z18
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z14, Z18
-	VMOVAPS           Z4, Z19
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z15, Z19
-	VMOVAPS           Z4, Z20
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z16, Z20
-	VRCP14PS          Z17, Z13
-	VRCP14PS          Z18, Z14
-	VRCP14PS          Z19, Z15
-	VRCP14PS          Z20, Z16
-	VFNMADD213PS      Z4, Z13, Z17
-	VFNMADD213PS      Z4, Z14, Z18
-	VFNMADD213PS      Z4, Z15, Z19
-	VFNMADD213PS      Z4, Z16, Z20
-	VFMADD213PS       Z13, Z13, Z17
-	VFMADD213PS       Z14, Z14, Z18
-	VFMADD213PS       Z15, Z15, Z19
-	VFMADD213PS       Z16, Z16, Z20
-	VSUBPS            Z17, Z4, Z13
-	VSUBPS            Z18, Z4, Z14
-	VSUBPS            Z19, Z4, Z15
-	VSUBPS            Z20, Z4, Z16
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z21
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z22
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z23
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z24
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z15, Z23
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z16, Z24
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z15, Z23
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z16, Z24
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z15, Z23
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z16, Z24
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z15, Z23
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z16, Z24
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z15, Z23
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z16, Z24
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z15, Z23
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z16, Z24
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z13, Z21
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z14, Z22
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z15, Z23
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z16, Z24
-	VMULPS            Z26, Z21, Z21
-	VMULPS            Z27, Z22, Z22
-	VMULPS            Z28, Z23, Z23
-	VMULPS            Z29, Z24, Z24
-	VSUBPS            Z21, Z4, Z17
-	VSUBPS            Z22, Z4, Z18
-	VSUBPS            Z23, Z4, Z19
-	VSUBPS            Z24, Z4, Z20
-	VPMOVD2M          Z9, K1
-	VMOVAPS           Z21, K1, Z17
-	VPMOVD2M          Z10, K1
-	VMOVAPS           Z22, K1, Z18
-	VPMOVD2M          Z11, K1
-	VMOVAPS           Z23, K1, Z19
-	VPMOVD2M          Z12, K1
-	VMOVAPS           Z24, K1, Z20
-	VMULPS            Z17, Z5, Z17
-	VMULPS            Z18, Z6, Z18
-	VMULPS            Z19, Z7, Z19
-	VMULPS            Z20, Z8, Z20
-	VFPCLASSPSZ       $0x20, Z17, K1
-	VFPCLASSPSZ       $0x20, Z18, K2
-	KORTESTW          K1, K2
-	JZ                normal1
-	VPBROADCASTD      lanes00010001<>+0(SB), Z6
-	VPBROADCASTD      lanes80008000<>+0(SB), Z7
-	VPBROADCASTD      lanesfffefffe<>+0(SB), Z8
-	MOVL              $0xaaaaaaaa, R8
-	KMOVD             R8, K1
-	KNOTD             K1, K2
-	VPSRLD            $0x10, Z17, Z5
-	VMOVDQU16         Z18, K1, Z5
-	VPSLLD            $0x10, Z18, Z9
-	VMOVDQU16         Z17, K2, Z9
-	VPADDW            Z5, Z5, Z10
-	VPCMPUW           $0x04, Z8, Z10, K1
-	VPANDD            Z6, Z5, Z10
-	VPADDUSW          Z10, Z9, Z9
-	VPCMPUW           $0x06, Z7, Z9, K1, K1
-	VPADDW            Z6, Z5, K1, Z5
-	JMP               converted1
+mainUnit:
+	CMPQ         BX, $0x00000020
+	JLT          mainTail
+	VPSLLD       $0x10, (CX)(SI*2), Z19
+	VPANDD       (CX)(SI*2), Z0, Z20
+	PREFETCHT1   4096(CX)(SI*2)
+	VPSLLD       $0x10, (DX)(SI*2), Z21
+	VPANDD       (DX)(SI*2), Z0, Z22
+	VADDPS       Z21, Z19, Z19
+	VADDPS       Z22, Z20, Z20
+	VMAXPS       Z19, Z2, Z19
+	VMAXPS       Z20, Z2, Z20
+	VMINPS       Z19, Z3, Z21
+	VMINPS       Z20, Z3, Z22
+	VADDPS       Z4, Z21, Z23
+	VADDPS       Z4, Z22, Z24
+	VSUBPS       Z4, Z23, Z25
+	VSUBPS       Z4, Z24, Z26
+	VSUBPS       Z25, Z21, Z25
+	VSUBPS       Z26, Z22, Z26
+	VMOVAPS      Z23, Z21
+	VPERMI2PS    Z18, Z17, Z21
+	VMOVAPS      Z24, Z22
+	VPERMI2PS    Z18, Z17, Z22
+	VMOVAPS      Z23, Z27
+	VPERMI2PS    Z16, Z15, Z27
+	VFMADD213PS  Z27, Z25, Z21
+	VMOVAPS      Z24, Z27
+	VPERMI2PS    Z16, Z15, Z27
+	VFMADD213PS  Z27, Z26, Z22
+	VMOVAPS      Z23, Z27
+	VPERMI2PS    Z14, Z13, Z27
+	VFMADD213PS  Z27, Z25, Z21
+	VMOVAPS      Z24, Z27
+	VPERMI2PS    Z14, Z13, Z27
+	VFMADD213PS  Z27, Z26, Z22
+	VMOVAPS      Z23, Z27
+	VPERMI2PS    Z12, Z11, Z27
+	VFMADD213PS  Z27, Z25, Z21
+	VMOVAPS      Z24, Z27
+	VPERMI2PS    Z12, Z11, Z27
+	VFMADD213PS  Z27, Z26, Z22
+	VMOVAPS      Z23, Z27
+	VPERMI2PS    Z10, Z9, Z27
+	VFMADD213PS  Z27, Z25, Z21
+	VMOVAPS      Z24, Z27
+	VPERMI2PS    Z10, Z9, Z27
+	VFMADD213PS  Z27, Z26, Z22
+	VMOVAPS      Z23, Z27
+	VPERMI2PS    Z8, Z7, Z27
+	VFMADD213PS  Z27, Z25, Z21
+	VMOVAPS      Z24, Z27
+	VPERMI2PS    Z8, Z7, Z27
+	VFMADD213PS  Z27, Z26, Z22
+	VMOVAPS      Z23, Z23
+	VPERMI2PS    Z6, Z5, Z23
+	VFMADD213PS  Z23, Z25, Z21
+	VMOVAPS      Z24, Z23
+	VPERMI2PS    Z6, Z5, Z23
+	VFMADD213PS  Z23, Z26, Z22
+	VMULPS       Z21, Z19, Z21
+	VMULPS       Z22, Z20, Z22
+	VFPCLASSPSZ  $0x20, Z21, K1
+	VFPCLASSPSZ  $0x20, Z22, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z20
+	VPBROADCASTD lanes80008000<>+0(SB), Z23
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z24
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z21, Z19
+	VMOVDQU16    Z22, K1, Z19
+	VPSLLD       $0x10, Z22, Z22
+	VMOVDQU16    Z21, K2, Z22
+	VPADDW       Z19, Z19, Z21
+	VPCMPUW      $0x04, Z24, Z21, K1
+	VPANDD       Z20, Z19, Z21
+	VPADDUSW     Z21, Z22, Z22
+	VPCMPUW      $0x06, Z23, Z22, K1, K1
+	VPADDW       Z20, Z19, K1, Z19
+	JMP          converted1
 
 normal1:
 	// VCVTNE2PS2BF16
-	LONG   $0x406fb262
-	WORD   $0xe972
-	VPERMW Z5, Z1, Z5
+	LONG   $0x404fa262
+	WORD   $0xdd72
+	VPERMW Z19, Z1, Z19
 
 converted1:
 	TESTL    DI, DI
 	JZ       cached2
-	VMOVNTDQ Z5, (AX)(SI*2)
+	VMOVNTDQ Z19, (AX)(SI*2)
 	JMP      stored2
 
 cached2:
-	VMOVDQU16 Z5, (AX)(SI*2)
+	VMOVDQU16 Z19, (AX)(SI*2)
 
 stored2:
-	VFPCLASSPSZ  $0x20, Z19, K1
-	VFPCLASSPSZ  $0x20, Z20, K2
-	KORTESTW     K1, K2
-	JZ           normal3
-	VPBROADCASTD lanes00010001<>+0(SB), Z6
-	VPBROADCASTD lanes80008000<>+0(SB), Z7
-	VPBROADCASTD lanesfffefffe<>+0(SB), Z8
-	MOVL         $0xaaaaaaaa, R8
-	KMOVD        R8, K1
-	KNOTD        K1, K2
-	VPSRLD       $0x10, Z19, Z5
-	VMOVDQU16    Z20, K1, Z5
-	VPSLLD       $0x10, Z20, Z9
-	VMOVDQU16    Z19, K2, Z9
-	VPADDW       Z5, Z5, Z10
-	VPCMPUW      $0x04, Z8, Z10, K1
-	VPANDD       Z6, Z5, Z10
-	VPADDUSW     Z10, Z9, Z9
-	VPCMPUW      $0x06, Z7, Z9, K1, K1
-	VPADDW       Z6, Z5, K1, Z5
-	JMP          converted3
-
-normal3:
-	// VCVTNE2PS2BF16
-	LONG   $0x405fb262
-	WORD   $0xeb72
-	VPERMW Z5, Z1, Z5
-
-converted3:
-	TESTL    DI, DI
-	JZ       cached4
-	VMOVNTDQ Z5, 64(AX)(SI*2)
-	JMP      stored4
-
-cached4:
-	VMOVDQU16 Z5, 64(AX)(SI*2)
-
-stored4:
-	ADDQ $0x00000040, SI
-	SUBQ $0x00000040, BX
-	JMP  mainGroup
-
-mainUnit:
-	CMPQ              BX, $0x00000020
-	JLT               mainTail
-	VPSLLD            $0x10, (CX)(SI*2), Z5
-	VPANDD            (CX)(SI*2), Z0, Z6
-	PREFETCHT1        4096(CX)(SI*2)
-	VPSLLD            $0x10, (DX)(SI*2), Z7
-	VPANDD            (DX)(SI*2), Z0, Z8
-	VADDPS            Z7, Z5, Z5
-	VADDPS            Z8, Z6, Z6
-	VMAXPS            Z5, Z2, Z5
-	VMAXPS            Z6, Z2, Z6
-	VMINPS            Z5, Z3, Z7
-	VMINPS            Z6, Z3, Z8
-	VMULPS            Z7, Z7, Z9
-	VMULPS            Z8, Z8, Z10
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z9, Z9
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z10, Z10
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z11
-	VRNDSCALEPS       $0x08, Z9, Z12
-	VRNDSCALEPS       $0x08, Z10, Z13
-	VSUBPS            Z12, Z9, Z14
-	VSUBPS            Z13, Z10, Z15
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z16
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z17
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z15, Z17
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z15, Z17
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z15, Z17
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z15, Z17
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z15, Z17
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z14, Z16
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z15, Z17
-	VCMPPS            $0x15, Z11, Z9, K1
-	VSCALEFPS.Z       Z12, Z16, K1, Z16
-	VCMPPS            $0x15, Z11, Z10, K1
-	VSCALEFPS.Z       Z13, Z17, K1, Z17
-	VORPS.BCST        lanes80000000<>+0(SB), Z7, Z9
-	VORPS.BCST        lanes80000000<>+0(SB), Z8, Z10
-	VMOVAPS           Z4, Z11
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z9, Z11
-	VMOVAPS           Z4, Z12
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z10, Z12
-	VRCP14PS          Z11, Z9
-	VRCP14PS          Z12, Z10
-	VFNMADD213PS      Z4, Z9, Z11
-	VFNMADD213PS      Z4, Z10, Z12
-	VFMADD213PS       Z9, Z9, Z11
-	VFMADD213PS       Z10, Z10, Z12
-	VSUBPS            Z11, Z4, Z9
-	VSUBPS            Z12, Z4, Z10
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z13
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z14
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z10, Z14
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z10, Z14
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z10, Z14
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z10, Z14
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z10, Z14
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z10, Z14
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z10, Z14
-	VMULPS            Z16, Z13, Z13
-	VMULPS            Z17, Z14, Z14
-	VSUBPS            Z13, Z4, Z11
-	VSUBPS            Z14, Z4, Z12
-	VPMOVD2M          Z7, K1
-	VMOVAPS           Z13, K1, Z11
-	VPMOVD2M          Z8, K1
-	VMOVAPS           Z14, K1, Z12
-	VMULPS            Z11, Z5, Z11
-	VMULPS            Z12, Z6, Z12
-	VFPCLASSPSZ       $0x20, Z11, K1
-	VFPCLASSPSZ       $0x20, Z12, K2
-	KORTESTW          K1, K2
-	JZ                normal5
-	VPBROADCASTD      lanes00010001<>+0(SB), Z6
-	VPBROADCASTD      lanes80008000<>+0(SB), Z7
-	VPBROADCASTD      lanesfffefffe<>+0(SB), Z8
-	MOVL              $0xaaaaaaaa, R8
-	KMOVD             R8, K1
-	KNOTD             K1, K2
-	VPSRLD            $0x10, Z11, Z5
-	VMOVDQU16         Z12, K1, Z5
-	VPSLLD            $0x10, Z12, Z9
-	VMOVDQU16         Z11, K2, Z9
-	VPADDW            Z5, Z5, Z10
-	VPCMPUW           $0x04, Z8, Z10, K1
-	VPANDD            Z6, Z5, Z10
-	VPADDUSW          Z10, Z9, Z9
-	VPCMPUW           $0x06, Z7, Z9, K1, K1
-	VPADDW            Z6, Z5, K1, Z5
-	JMP               converted5
-
-normal5:
-	// VCVTNE2PS2BF16
-	LONG   $0x481fd262
-	WORD   $0xeb72
-	VPERMW Z5, Z1, Z5
-
-converted5:
-	TESTL    DI, DI
-	JZ       cached6
-	VMOVNTDQ Z5, (AX)(SI*2)
-	JMP      stored6
-
-cached6:
-	VMOVDQU16 Z5, (AX)(SI*2)
-
-stored6:
 	ADDQ $0x00000020, SI
 	SUBQ $0x00000020, BX
 	JMP  mainUnit
 
 mainTail:
-	TESTQ             BX, BX
-	JZ                mainDone
-	MOVQ              BX, R8
-	SHRQ              $0x01, R8
-	MOVQ              BX, DI
-	SUBQ              R8, DI
-	LEAQ              (SI)(DI*1), R9
-	MOVL              $0xffffffff, R9
-	BZHIL             DI, R9, R9
-	KMOVD             R9, K1
-	MOVL              $0xffffffff, DI
-	BZHIL             R8, DI, DI
-	KMOVD             DI, K1
-	MOVL              $0xffffffff, DI
-	BZHIL             BX, DI, DI
-	KMOVD             DI, K1
-	VMOVDQU16.Z       (CX)(SI*2), K1, Z6
-	VPSLLD            $0x10, Z6, Z5
-	VPANDD            Z6, Z0, Z6
-	VMOVDQU16.Z       (DX)(SI*2), K1, Z8
-	VPSLLD            $0x10, Z8, Z7
-	VPANDD            Z8, Z0, Z0
-	VADDPS            Z7, Z5, Z5
-	VADDPS            Z0, Z6, Z6
-	VMAXPS            Z5, Z2, Z0
-	VMAXPS            Z6, Z2, Z2
-	VMINPS            Z0, Z3, Z5
-	VMINPS            Z2, Z3, Z3
-	VMULPS            Z5, Z5, Z6
-	VMULPS            Z3, Z3, Z7
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z6, Z6
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z7, Z7
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z8
-	VRNDSCALEPS       $0x08, Z6, Z9
-	VRNDSCALEPS       $0x08, Z7, Z10
-	VSUBPS            Z9, Z6, Z11
-	VSUBPS            Z10, Z7, Z12
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z13
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z14
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z12, Z14
-	VCMPPS            $0x15, Z8, Z6, K2
-	VSCALEFPS.Z       Z9, Z13, K2, Z13
-	VCMPPS            $0x15, Z8, Z7, K2
-	VSCALEFPS.Z       Z10, Z14, K2, Z14
-	VORPS.BCST        lanes80000000<>+0(SB), Z5, Z6
-	VORPS.BCST        lanes80000000<>+0(SB), Z3, Z7
-	VMOVAPS           Z4, Z8
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z6, Z8
-	VMOVAPS           Z4, Z9
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z7, Z9
-	VRCP14PS          Z8, Z6
-	VRCP14PS          Z9, Z7
-	VFNMADD213PS      Z4, Z6, Z8
-	VFNMADD213PS      Z4, Z7, Z9
-	VFMADD213PS       Z6, Z6, Z8
-	VFMADD213PS       Z7, Z7, Z9
-	VSUBPS            Z8, Z4, Z6
-	VSUBPS            Z9, Z4, Z7
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z10
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z11
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z7, Z11
-	VMULPS            Z13, Z10, Z10
-	VMULPS            Z14, Z11, Z11
-	VSUBPS            Z10, Z4, Z8
-	VSUBPS            Z11, Z4, Z9
-	VPMOVD2M          Z5, K2
-	VMOVAPS           Z10, K2, Z8
-	VPMOVD2M          Z3, K2
-	VMOVAPS           Z11, K2, Z9
-	VMULPS            Z8, Z0, Z8
-	VMULPS            Z9, Z2, Z9
-	VFPCLASSPSZ       $0x20, Z8, K2
-	VFPCLASSPSZ       $0x20, Z9, K3
-	KORTESTW          K2, K3
-	JZ                normal7
-	VPBROADCASTD      lanes00010001<>+0(SB), Z1
-	VPBROADCASTD      lanes80008000<>+0(SB), Z2
-	VPBROADCASTD      lanesfffefffe<>+0(SB), Z3
-	MOVL              $0xaaaaaaaa, CX
-	KMOVD             CX, K2
-	KNOTD             K2, K3
-	VPSRLD            $0x10, Z8, Z0
-	VMOVDQU16         Z9, K2, Z0
-	VPSLLD            $0x10, Z9, Z4
-	VMOVDQU16         Z8, K3, Z4
-	VPADDW            Z0, Z0, Z5
-	VPCMPUW           $0x04, Z3, Z5, K2
-	VPANDD            Z1, Z0, Z5
-	VPADDUSW          Z5, Z4, Z4
-	VPCMPUW           $0x06, Z2, Z4, K2, K2
-	VPADDW            Z1, Z0, K2, Z0
-	JMP               converted7
+	TESTQ        BX, BX
+	JZ           mainDone
+	MOVQ         BX, R8
+	SHRQ         $0x01, R8
+	MOVQ         BX, DI
+	SUBQ         R8, DI
+	LEAQ         (SI)(DI*1), R9
+	MOVL         $0xffffffff, R9
+	BZHIL        DI, R9, R9
+	KMOVD        R9, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        R8, DI, DI
+	KMOVD        DI, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        BX, DI, DI
+	KMOVD        DI, K1
+	VMOVDQU16.Z  (CX)(SI*2), K1, Z20
+	VPSLLD       $0x10, Z20, Z19
+	VPANDD       Z20, Z0, Z20
+	VMOVDQU16.Z  (DX)(SI*2), K1, Z22
+	VPSLLD       $0x10, Z22, Z21
+	VPANDD       Z22, Z0, Z0
+	VADDPS       Z21, Z19, Z19
+	VADDPS       Z0, Z20, Z20
+	VMAXPS       Z19, Z2, Z0
+	VMAXPS       Z20, Z2, Z2
+	VMINPS       Z0, Z3, Z19
+	VMINPS       Z2, Z3, Z3
+	VADDPS       Z4, Z19, Z20
+	VADDPS       Z4, Z3, Z21
+	VSUBPS       Z4, Z20, Z22
+	VSUBPS       Z4, Z21, Z4
+	VSUBPS       Z22, Z19, Z22
+	VSUBPS       Z4, Z3, Z4
+	VMOVAPS      Z20, Z3
+	VPERMI2PS    Z18, Z17, Z3
+	VMOVAPS      Z21, Z19
+	VPERMI2PS    Z18, Z17, Z19
+	VMOVAPS      Z20, Z17
+	VPERMI2PS    Z16, Z15, Z17
+	VFMADD213PS  Z17, Z22, Z3
+	VMOVAPS      Z21, Z17
+	VPERMI2PS    Z16, Z15, Z17
+	VFMADD213PS  Z17, Z4, Z19
+	VMOVAPS      Z20, Z15
+	VPERMI2PS    Z14, Z13, Z15
+	VFMADD213PS  Z15, Z22, Z3
+	VMOVAPS      Z21, Z15
+	VPERMI2PS    Z14, Z13, Z15
+	VFMADD213PS  Z15, Z4, Z19
+	VMOVAPS      Z20, Z13
+	VPERMI2PS    Z12, Z11, Z13
+	VFMADD213PS  Z13, Z22, Z3
+	VMOVAPS      Z21, Z13
+	VPERMI2PS    Z12, Z11, Z13
+	VFMADD213PS  Z13, Z4, Z19
+	VMOVAPS      Z20, Z11
+	VPERMI2PS    Z10, Z9, Z11
+	VFMADD213PS  Z11, Z22, Z3
+	VMOVAPS      Z21, Z11
+	VPERMI2PS    Z10, Z9, Z11
+	VFMADD213PS  Z11, Z4, Z19
+	VMOVAPS      Z20, Z9
+	VPERMI2PS    Z8, Z7, Z9
+	VFMADD213PS  Z9, Z22, Z3
+	VMOVAPS      Z21, Z9
+	VPERMI2PS    Z8, Z7, Z9
+	VFMADD213PS  Z9, Z4, Z19
+	VMOVAPS      Z20, Z7
+	VPERMI2PS    Z6, Z5, Z7
+	VFMADD213PS  Z7, Z22, Z3
+	VMOVAPS      Z21, Z7
+	VPERMI2PS    Z6, Z5, Z7
+	VFMADD213PS  Z7, Z4, Z19
+	VMULPS       Z3, Z0, Z3
+	VMULPS       Z19, Z2, Z19
+	VFPCLASSPSZ  $0x20, Z3, K2
+	VFPCLASSPSZ  $0x20, Z19, K3
+	KORTESTW     K2, K3
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z4
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z3, Z0
+	VMOVDQU16    Z19, K2, Z0
+	VPSLLD       $0x10, Z19, Z5
+	VMOVDQU16    Z3, K3, Z5
+	VPADDW       Z0, Z0, Z3
+	VPCMPUW      $0x04, Z4, Z3, K2
+	VPANDD       Z1, Z0, Z3
+	VPADDUSW     Z3, Z5, Z5
+	VPCMPUW      $0x06, Z2, Z5, K2, K2
+	VPADDW       Z1, Z0, K2, Z0
+	JMP          converted3
 
-normal7:
+normal3:
 	// VCVTNE2PS2BF16
-	LONG   $0x4837d262
-	WORD   $0xc072
+	LONG   $0x4067f262
+	WORD   $0xc372
 	VPERMW Z0, Z1, Z0
 
-converted7:
+converted3:
 	VMOVDQU16 Z0, K1, (AX)(SI*2)
 
 mainDone:
@@ -16966,549 +16270,253 @@ TEXT ·geluErfGradBF16AVX512BF16(SB), NOSPLIT, $0-121
 	XORL         R8, R8
 	TESTQ        $0x0000003f, AX
 	CMOVQNE      R8, R9
-	VBROADCASTSS lanesc1800000<>+0(SB), Z2
-	VBROADCASTSS lanes41800000<>+0(SB), Z3
-	VBROADCASTSS lanes3f800000<>+0(SB), Z4
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z2
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z3
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z4
+	VMOVUPS      normalSlope0a<>+0(SB), Z5
+	VMOVUPS      normalSlope0b<>+0(SB), Z6
+	VMOVUPS      normalSlope1a<>+0(SB), Z7
+	VMOVUPS      normalSlope1b<>+0(SB), Z8
+	VMOVUPS      normalSlope2a<>+0(SB), Z9
+	VMOVUPS      normalSlope2b<>+0(SB), Z10
+	VMOVUPS      normalSlope3a<>+0(SB), Z11
+	VMOVUPS      normalSlope3b<>+0(SB), Z12
+	VMOVUPS      normalSlope4a<>+0(SB), Z13
+	VMOVUPS      normalSlope4b<>+0(SB), Z14
+	VMOVUPS      normalSlope5a<>+0(SB), Z15
+	VMOVUPS      normalSlope5b<>+0(SB), Z16
+	VMOVUPS      normalSlope6a<>+0(SB), Z17
+	VMOVUPS      normalSlope6b<>+0(SB), Z18
 	XORL         R8, R8
 
-mainGroup:
-	CMPQ              DI, $0x00000040
-	JLT               mainUnit
-	VPSLLD            $0x10, (BX)(R8*2), Z5
-	VPANDD            (BX)(R8*2), Z0, Z6
-	PREFETCHT1        4096(BX)(R8*2)
-	VPSLLD            $0x10, 64(BX)(R8*2), Z7
-	VPANDD            64(BX)(R8*2), Z0, Z8
-	PREFETCHT1        4160(BX)(R8*2)
-	VPSLLD            $0x10, (SI)(R8*2), Z9
-	VPANDD            (SI)(R8*2), Z0, Z10
-	VPSLLD            $0x10, 64(SI)(R8*2), Z11
-	VPANDD            64(SI)(R8*2), Z0, Z12
-	VADDPS            Z9, Z5, Z5
-	VADDPS            Z10, Z6, Z6
-	VADDPS            Z11, Z7, Z7
-	VADDPS            Z12, Z8, Z8
-	VMAXPS            Z5, Z2, Z5
-	VMAXPS            Z6, Z2, Z6
-	VMAXPS            Z7, Z2, Z7
-	VMAXPS            Z8, Z2, Z8
-	VMINPS            Z5, Z3, Z5
-	VMINPS            Z6, Z3, Z6
-	VMINPS            Z7, Z3, Z7
-	VMINPS            Z8, Z3, Z8
-	VMULPS            Z5, Z5, Z9
-	VMULPS            Z6, Z6, Z10
-	VMULPS            Z7, Z7, Z11
-	VMULPS            Z8, Z8, Z12
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z9, Z9
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z10, Z10
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z11, Z11
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z12, Z12
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z13
-	VRNDSCALEPS       $0x08, Z9, Z14
-	VRNDSCALEPS       $0x08, Z10, Z15
-	VRNDSCALEPS       $0x08, Z11, Z16
-	VRNDSCALEPS       $0x08, Z12, Z17
-	VSUBPS            Z14, Z9, Z18
-	VSUBPS            Z15, Z10, Z19
-	VSUBPS            Z16, Z11, Z20
-	VSUBPS            Z17, Z12, Z21
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z22
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z23
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z24
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z25
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z18, Z22
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z19, Z23
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z18, Z22
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z19, Z23
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z18, Z22
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z19, Z23
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z18, Z22
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z19, Z23
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z18, Z22
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z19, Z23
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z21, Z25
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z18, Z22
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z19, Z23
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z20, Z24
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z21, Z25
-	VCMPPS            $0x15, Z13, Z9, K1
-	VSCALEFPS.Z       Z14, Z22, K1, Z22
-	VCMPPS            $0x15, Z13, Z10, K1
-	VSCALEFPS.Z       Z15, Z23, K1, Z23
-	VCMPPS            $0x15, Z13, Z11, K1
-	VSCALEFPS.Z       Z16, Z24, K1, Z24
-	VCMPPS            $0x15, Z13, Z12, K1
-	VSCALEFPS.Z       Z17, Z25, K1, Z25
-	VORPS.BCST        lanes80000000<>+0(SB), Z5, Z9
-	VORPS.BCST        lanes80000000<>+0(SB), Z6, Z10
-	VORPS.BCST        lanes80000000<>+0(SB), Z7, Z11
-	VORPS.BCST        lanes80000000<>+0(SB), Z8, Z12
-	VMOVAPS           Z4, Z13
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z9, Z13
-	VMOVAPS           Z4, Z14
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z10, Z14
-	VMOVAPS           Z4, Z15
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z11, Z15
-	VMOVAPS           Z4, Z16
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z12, Z16
-	VRCP14PS          Z13, Z9
-	VRCP14PS          Z14, Z10
-	VRCP14PS          Z15, Z11
-	VRCP14PS          Z16, Z12
-	VFNMADD213PS      Z4, Z9, Z13
-	VFNMADD213PS      Z4, Z10, Z14
-	VFNMADD213PS      Z4, Z11, Z15
-	VFNMADD213PS      Z4, Z12, Z16
-	VFMADD213PS       Z9, Z9, Z13
-	VFMADD213PS       Z10, Z10, Z14
-	VFMADD213PS       Z11, Z11, Z15
-	VFMADD213PS       Z12, Z12, Z16
-	VSUBPS            Z13, Z4, Z9
-	VSUBPS            Z14, Z4, Z10
-	VSUBPS            Z15, Z4, Z11
-	VSUBPS            Z16, Z4, Z12
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z17
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z18
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z19
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z20
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z9, Z17
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z10, Z18
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z9, Z17
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z10, Z18
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z9, Z17
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z10, Z18
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z9, Z17
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z10, Z18
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z9, Z17
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z10, Z18
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z9, Z17
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z10, Z18
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z12, Z20
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z9, Z17
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z10, Z18
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z11, Z19
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z12, Z20
-	VMULPS            Z22, Z17, Z17
-	VMULPS            Z23, Z18, Z18
-	VMULPS            Z24, Z19, Z19
-	VMULPS            Z25, Z20, Z20
-	VSUBPS            Z17, Z4, Z13
-	VSUBPS            Z18, Z4, Z14
-	VSUBPS            Z19, Z4, Z15
-	VSUBPS            Z20, Z4, Z16
-	VPMOVD2M          Z5, K1
-	VMOVAPS           Z17, K1, Z13
-	VPMOVD2M          Z6, K1
-	VMOVAPS           Z18, K1, Z14
-	VPMOVD2M          Z7, K1
-	VMOVAPS           Z19, K1, Z15
-	VPMOVD2M          Z8, K1
-	VMOVAPS           Z20, K1, Z16
-	VMULPS            Z5, Z22, Z22
-	VMULPS            Z6, Z23, Z23
-	VMULPS            Z7, Z24, Z24
-	VMULPS            Z8, Z25, Z25
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z22, Z13
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z23, Z14
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z24, Z15
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z25, Z16
-	VPSLLD            $0x10, (DX)(R8*2), Z5
-	VPANDD            (DX)(R8*2), Z0, Z6
-	PREFETCHT1        4096(DX)(R8*2)
-	VPSLLD            $0x10, 64(DX)(R8*2), Z7
-	VPANDD            64(DX)(R8*2), Z0, Z8
-	PREFETCHT1        4160(DX)(R8*2)
-	VMULPS            Z5, Z13, Z13
-	VMULPS            Z6, Z14, Z14
-	VMULPS            Z7, Z15, Z15
-	VMULPS            Z8, Z16, Z16
-	VMOVUPS           (CX)(R8*4), Z5
-	VMOVUPS           64(CX)(R8*4), Z6
-	VMOVUPS           128(CX)(R8*4), Z7
-	VMOVUPS           192(CX)(R8*4), Z8
-	VADDPS            Z13, Z5, Z5
-	VADDPS            Z14, Z6, Z6
-	VADDPS            Z15, Z7, Z7
-	VADDPS            Z16, Z8, Z8
-	VMOVUPS           Z5, (CX)(R8*4)
-	VMOVUPS           Z6, 64(CX)(R8*4)
-	VMOVUPS           Z7, 128(CX)(R8*4)
-	VMOVUPS           Z8, 192(CX)(R8*4)
-	VFPCLASSPSZ       $0x20, Z13, K1
-	VFPCLASSPSZ       $0x20, Z14, K2
-	KORTESTW          K1, K2
-	JZ                normal1
-	VPBROADCASTD      lanes00010001<>+0(SB), Z6
-	VPBROADCASTD      lanes80008000<>+0(SB), Z7
-	VPBROADCASTD      lanesfffefffe<>+0(SB), Z8
-	MOVL              $0xaaaaaaaa, R10
-	KMOVD             R10, K1
-	KNOTD             K1, K2
-	VPSRLD            $0x10, Z13, Z5
-	VMOVDQU16         Z14, K1, Z5
-	VPSLLD            $0x10, Z14, Z9
-	VMOVDQU16         Z13, K2, Z9
-	VPADDW            Z5, Z5, Z10
-	VPCMPUW           $0x04, Z8, Z10, K1
-	VPANDD            Z6, Z5, Z10
-	VPADDUSW          Z10, Z9, Z9
-	VPCMPUW           $0x06, Z7, Z9, K1, K1
-	VPADDW            Z6, Z5, K1, Z5
-	JMP               converted1
+mainUnit:
+	CMPQ         DI, $0x00000020
+	JLT          mainTail
+	VPSLLD       $0x10, (BX)(R8*2), Z19
+	VPANDD       (BX)(R8*2), Z0, Z20
+	PREFETCHT1   4096(BX)(R8*2)
+	VPSLLD       $0x10, (SI)(R8*2), Z21
+	VPANDD       (SI)(R8*2), Z0, Z22
+	VADDPS       Z21, Z19, Z19
+	VADDPS       Z22, Z20, Z20
+	VMAXPS       Z19, Z2, Z19
+	VMAXPS       Z20, Z2, Z20
+	VMINPS       Z19, Z3, Z19
+	VMINPS       Z20, Z3, Z20
+	VADDPS       Z4, Z19, Z21
+	VADDPS       Z4, Z20, Z22
+	VSUBPS       Z4, Z21, Z23
+	VSUBPS       Z4, Z22, Z24
+	VSUBPS       Z23, Z19, Z23
+	VSUBPS       Z24, Z20, Z24
+	VMOVAPS      Z21, Z19
+	VPERMI2PS    Z18, Z17, Z19
+	VMOVAPS      Z22, Z20
+	VPERMI2PS    Z18, Z17, Z20
+	VMOVAPS      Z21, Z25
+	VPERMI2PS    Z16, Z15, Z25
+	VFMADD213PS  Z25, Z23, Z19
+	VMOVAPS      Z22, Z25
+	VPERMI2PS    Z16, Z15, Z25
+	VFMADD213PS  Z25, Z24, Z20
+	VMOVAPS      Z21, Z25
+	VPERMI2PS    Z14, Z13, Z25
+	VFMADD213PS  Z25, Z23, Z19
+	VMOVAPS      Z22, Z25
+	VPERMI2PS    Z14, Z13, Z25
+	VFMADD213PS  Z25, Z24, Z20
+	VMOVAPS      Z21, Z25
+	VPERMI2PS    Z12, Z11, Z25
+	VFMADD213PS  Z25, Z23, Z19
+	VMOVAPS      Z22, Z25
+	VPERMI2PS    Z12, Z11, Z25
+	VFMADD213PS  Z25, Z24, Z20
+	VMOVAPS      Z21, Z25
+	VPERMI2PS    Z10, Z9, Z25
+	VFMADD213PS  Z25, Z23, Z19
+	VMOVAPS      Z22, Z25
+	VPERMI2PS    Z10, Z9, Z25
+	VFMADD213PS  Z25, Z24, Z20
+	VMOVAPS      Z21, Z25
+	VPERMI2PS    Z8, Z7, Z25
+	VFMADD213PS  Z25, Z23, Z19
+	VMOVAPS      Z22, Z25
+	VPERMI2PS    Z8, Z7, Z25
+	VFMADD213PS  Z25, Z24, Z20
+	VMOVAPS      Z21, Z21
+	VPERMI2PS    Z6, Z5, Z21
+	VFMADD213PS  Z21, Z23, Z19
+	VMOVAPS      Z22, Z21
+	VPERMI2PS    Z6, Z5, Z21
+	VFMADD213PS  Z21, Z24, Z20
+	VPSLLD       $0x10, (DX)(R8*2), Z21
+	VPANDD       (DX)(R8*2), Z0, Z22
+	PREFETCHT1   4096(DX)(R8*2)
+	VMULPS       Z21, Z19, Z19
+	VMULPS       Z22, Z20, Z20
+	VMOVUPS      (CX)(R8*4), Z21
+	VMOVUPS      64(CX)(R8*4), Z22
+	VADDPS       Z19, Z21, Z21
+	VADDPS       Z20, Z22, Z22
+	VMOVUPS      Z21, (CX)(R8*4)
+	VMOVUPS      Z22, 64(CX)(R8*4)
+	VFPCLASSPSZ  $0x20, Z19, K1
+	VFPCLASSPSZ  $0x20, Z20, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z22
+	VPBROADCASTD lanes80008000<>+0(SB), Z23
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z24
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z19, Z21
+	VMOVDQU16    Z20, K1, Z21
+	VPSLLD       $0x10, Z20, Z20
+	VMOVDQU16    Z19, K2, Z20
+	VPADDW       Z21, Z21, Z19
+	VPCMPUW      $0x04, Z24, Z19, K1
+	VPANDD       Z22, Z21, Z19
+	VPADDUSW     Z19, Z20, Z20
+	VPCMPUW      $0x06, Z23, Z20, K1, K1
+	VPADDW       Z22, Z21, K1, Z21
+	JMP          converted1
 
 normal1:
 	// VCVTNE2PS2BF16
-	LONG   $0x480fd262
-	WORD   $0xed72
-	VPERMW Z5, Z1, Z5
+	LONG   $0x405fa262
+	WORD   $0xeb72
+	VPERMW Z21, Z1, Z21
 
 converted1:
 	TESTL    R9, R9
 	JZ       cached2
-	VMOVNTDQ Z5, (AX)(R8*2)
+	VMOVNTDQ Z21, (AX)(R8*2)
 	JMP      stored2
 
 cached2:
-	VMOVDQU16 Z5, (AX)(R8*2)
+	VMOVDQU16 Z21, (AX)(R8*2)
 
 stored2:
-	VFPCLASSPSZ  $0x20, Z15, K1
-	VFPCLASSPSZ  $0x20, Z16, K2
-	KORTESTW     K1, K2
-	JZ           normal3
-	VPBROADCASTD lanes00010001<>+0(SB), Z6
-	VPBROADCASTD lanes80008000<>+0(SB), Z7
-	VPBROADCASTD lanesfffefffe<>+0(SB), Z8
-	MOVL         $0xaaaaaaaa, R10
-	KMOVD        R10, K1
-	KNOTD        K1, K2
-	VPSRLD       $0x10, Z15, Z5
-	VMOVDQU16    Z16, K1, Z5
-	VPSLLD       $0x10, Z16, Z9
-	VMOVDQU16    Z15, K2, Z9
-	VPADDW       Z5, Z5, Z10
-	VPCMPUW      $0x04, Z8, Z10, K1
-	VPANDD       Z6, Z5, Z10
-	VPADDUSW     Z10, Z9, Z9
-	VPCMPUW      $0x06, Z7, Z9, K1, K1
-	VPADDW       Z6, Z5, K1, Z5
-	JMP          converted3
-
-normal3:
-	// VCVTNE2PS2BF16
-	LONG   $0x407fd262
-	WORD   $0xef72
-	VPERMW Z5, Z1, Z5
-
-converted3:
-	TESTL    R9, R9
-	JZ       cached4
-	VMOVNTDQ Z5, 64(AX)(R8*2)
-	JMP      stored4
-
-cached4:
-	VMOVDQU16 Z5, 64(AX)(R8*2)
-
-stored4:
-	ADDQ $0x00000040, R8
-	SUBQ $0x00000040, DI
-	JMP  mainGroup
-
-mainUnit:
-	CMPQ              DI, $0x00000020
-	JLT               mainTail
-	VPSLLD            $0x10, (BX)(R8*2), Z5
-	VPANDD            (BX)(R8*2), Z0, Z6
-	PREFETCHT1        4096(BX)(R8*2)
-	VPSLLD            $0x10, (SI)(R8*2), Z7
-	VPANDD            (SI)(R8*2), Z0, Z8
-	VADDPS            Z7, Z5, Z5
-	VADDPS            Z8, Z6, Z6
-	VMAXPS            Z5, Z2, Z5
-	VMAXPS            Z6, Z2, Z6
-	VMINPS            Z5, Z3, Z5
-	VMINPS            Z6, Z3, Z6
-	VMULPS            Z5, Z5, Z7
-	VMULPS            Z6, Z6, Z8
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z7, Z7
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z8, Z8
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z9
-	VRNDSCALEPS       $0x08, Z7, Z10
-	VRNDSCALEPS       $0x08, Z8, Z11
-	VSUBPS            Z10, Z7, Z12
-	VSUBPS            Z11, Z8, Z13
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z14
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z15
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z13, Z15
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z12, Z14
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z13, Z15
-	VCMPPS            $0x15, Z9, Z7, K1
-	VSCALEFPS.Z       Z10, Z14, K1, Z14
-	VCMPPS            $0x15, Z9, Z8, K1
-	VSCALEFPS.Z       Z11, Z15, K1, Z15
-	VORPS.BCST        lanes80000000<>+0(SB), Z5, Z7
-	VORPS.BCST        lanes80000000<>+0(SB), Z6, Z8
-	VMOVAPS           Z4, Z9
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z7, Z9
-	VMOVAPS           Z4, Z10
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z8, Z10
-	VRCP14PS          Z9, Z7
-	VRCP14PS          Z10, Z8
-	VFNMADD213PS      Z4, Z7, Z9
-	VFNMADD213PS      Z4, Z8, Z10
-	VFMADD213PS       Z7, Z7, Z9
-	VFMADD213PS       Z8, Z8, Z10
-	VSUBPS            Z9, Z4, Z7
-	VSUBPS            Z10, Z4, Z8
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z11
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z12
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z8, Z12
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z7, Z11
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z8, Z12
-	VMULPS            Z14, Z11, Z11
-	VMULPS            Z15, Z12, Z12
-	VSUBPS            Z11, Z4, Z9
-	VSUBPS            Z12, Z4, Z10
-	VPMOVD2M          Z5, K1
-	VMOVAPS           Z11, K1, Z9
-	VPMOVD2M          Z6, K1
-	VMOVAPS           Z12, K1, Z10
-	VMULPS            Z5, Z14, Z14
-	VMULPS            Z6, Z15, Z15
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z14, Z9
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z15, Z10
-	VPSLLD            $0x10, (DX)(R8*2), Z5
-	VPANDD            (DX)(R8*2), Z0, Z6
-	PREFETCHT1        4096(DX)(R8*2)
-	VMULPS            Z5, Z9, Z9
-	VMULPS            Z6, Z10, Z10
-	VMOVUPS           (CX)(R8*4), Z5
-	VMOVUPS           64(CX)(R8*4), Z6
-	VADDPS            Z9, Z5, Z5
-	VADDPS            Z10, Z6, Z6
-	VMOVUPS           Z5, (CX)(R8*4)
-	VMOVUPS           Z6, 64(CX)(R8*4)
-	VFPCLASSPSZ       $0x20, Z9, K1
-	VFPCLASSPSZ       $0x20, Z10, K2
-	KORTESTW          K1, K2
-	JZ                normal5
-	VPBROADCASTD      lanes00010001<>+0(SB), Z6
-	VPBROADCASTD      lanes80008000<>+0(SB), Z7
-	VPBROADCASTD      lanesfffefffe<>+0(SB), Z8
-	MOVL              $0xaaaaaaaa, R10
-	KMOVD             R10, K1
-	KNOTD             K1, K2
-	VPSRLD            $0x10, Z9, Z5
-	VMOVDQU16         Z10, K1, Z5
-	VPSLLD            $0x10, Z10, Z10
-	VMOVDQU16         Z9, K2, Z10
-	VPADDW            Z5, Z5, Z9
-	VPCMPUW           $0x04, Z8, Z9, K1
-	VPANDD            Z6, Z5, Z9
-	VPADDUSW          Z9, Z10, Z10
-	VPCMPUW           $0x06, Z7, Z10, K1, K1
-	VPADDW            Z6, Z5, K1, Z5
-	JMP               converted5
-
-normal5:
-	// VCVTNE2PS2BF16
-	LONG   $0x482fd262
-	WORD   $0xe972
-	VPERMW Z5, Z1, Z5
-
-converted5:
-	TESTL    R9, R9
-	JZ       cached6
-	VMOVNTDQ Z5, (AX)(R8*2)
-	JMP      stored6
-
-cached6:
-	VMOVDQU16 Z5, (AX)(R8*2)
-
-stored6:
 	ADDQ $0x00000020, R8
 	SUBQ $0x00000020, DI
 	JMP  mainUnit
 
 mainTail:
-	TESTQ             DI, DI
-	JZ                mainDone
-	MOVQ              DI, R10
-	SHRQ              $0x01, R10
-	MOVQ              DI, R9
-	SUBQ              R10, R9
-	LEAQ              (R8)(R9*1), R11
-	MOVL              $0xffffffff, R12
-	BZHIL             R9, R12, R12
-	KMOVD             R12, K1
-	MOVL              $0xffffffff, R9
-	BZHIL             R10, R9, R9
-	KMOVD             R9, K2
-	MOVL              $0xffffffff, R9
-	BZHIL             DI, R9, R9
-	KMOVD             R9, K3
-	VMOVDQU16.Z       (BX)(R8*2), K3, Z6
-	VPSLLD            $0x10, Z6, Z5
-	VPANDD            Z6, Z0, Z6
-	VMOVDQU16.Z       (SI)(R8*2), K3, Z8
-	VPSLLD            $0x10, Z8, Z7
-	VPANDD            Z8, Z0, Z8
-	VADDPS            Z7, Z5, Z5
-	VADDPS            Z8, Z6, Z6
-	VMAXPS            Z5, Z2, Z5
-	VMAXPS            Z6, Z2, Z2
-	VMINPS            Z5, Z3, Z5
-	VMINPS            Z2, Z3, Z2
-	VMULPS            Z5, Z5, Z3
-	VMULPS            Z2, Z2, Z6
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z3, Z3
-	VMULPS.BCST       lanesbf38aa3b<>+0(SB), Z6, Z6
-	VBROADCASTSS      lanesc2fc0000<>+0(SB), Z7
-	VRNDSCALEPS       $0x08, Z3, Z8
-	VRNDSCALEPS       $0x08, Z6, Z9
-	VSUBPS            Z8, Z3, Z10
-	VSUBPS            Z9, Z6, Z11
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z12
-	VBROADCASTSS      lanes392385a5<>+0(SB), Z13
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3aafb93b<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3c1d9387<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3d635739<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3e75fdf1<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3f317219<>+0(SB), Z11, Z13
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z10, Z12
-	VFMADD213PS.BCST  lanes3f800000<>+0(SB), Z11, Z13
-	VCMPPS            $0x15, Z7, Z3, K4
-	VSCALEFPS.Z       Z8, Z12, K4, Z12
-	VCMPPS            $0x15, Z7, Z6, K4
-	VSCALEFPS.Z       Z9, Z13, K4, Z13
-	VORPS.BCST        lanes80000000<>+0(SB), Z5, Z3
-	VORPS.BCST        lanes80000000<>+0(SB), Z2, Z6
-	VMOVAPS           Z4, Z7
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z3, Z7
-	VMOVAPS           Z4, Z8
-	VFNMADD231PS.BCST lanes3ecccccd<>+0(SB), Z6, Z8
-	VRCP14PS          Z7, Z3
-	VRCP14PS          Z8, Z6
-	VFNMADD213PS      Z4, Z3, Z7
-	VFNMADD213PS      Z4, Z6, Z8
-	VFMADD213PS       Z3, Z3, Z7
-	VFMADD213PS       Z6, Z6, Z8
-	VSUBPS            Z7, Z4, Z3
-	VSUBPS            Z8, Z4, Z6
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z9
-	VBROADCASTSS      lanes3cc09ad3<>+0(SB), Z10
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z3, Z9
-	VFMADD213PS.BCST  lanes3c34bbbb<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z3, Z9
-	VFMADD213PS.BCST  lanesbd49e408<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z3, Z9
-	VFMADD213PS.BCST  lanesbdce8427<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z3, Z9
-	VFMADD213PS.BCST  lanes3d4b6540<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z3, Z9
-	VFMADD213PS.BCST  lanes3f10ae02<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z3, Z9
-	VFMADD213PS.BCST  lanesbf7f52b8<>+0(SB), Z6, Z10
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z3, Z9
-	VFMADD213PS.BCST  lanes3f000000<>+0(SB), Z6, Z10
-	VMULPS            Z12, Z9, Z9
-	VMULPS            Z13, Z10, Z10
-	VSUBPS            Z9, Z4, Z7
-	VSUBPS            Z10, Z4, Z8
-	VPMOVD2M          Z5, K4
-	VMOVAPS           Z9, K4, Z7
-	VPMOVD2M          Z2, K4
-	VMOVAPS           Z10, K4, Z8
-	VMULPS            Z5, Z12, Z12
-	VMULPS            Z2, Z13, Z13
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z12, Z7
-	VFMADD231PS.BCST  lanes3ecc422a<>+0(SB), Z13, Z8
-	VMOVDQU16.Z       (DX)(R8*2), K3, Z3
-	VPSLLD            $0x10, Z3, Z2
-	VPANDD            Z3, Z0, Z0
-	VMULPS            Z2, Z7, Z7
-	VMULPS            Z0, Z8, Z8
-	VMOVUPS.Z         (CX)(R8*4), K1, Z0
-	VMOVUPS.Z         (CX)(R11*4), K2, Z2
-	VADDPS            Z7, Z0, Z0
-	VADDPS            Z8, Z2, Z2
-	VMOVUPS           Z0, K1, (CX)(R8*4)
-	VMOVUPS           Z2, K2, (CX)(R11*4)
-	VFPCLASSPSZ       $0x20, Z7, K1
-	VFPCLASSPSZ       $0x20, Z8, K2
-	KORTESTW          K1, K2
-	JZ                normal7
-	VPBROADCASTD      lanes00010001<>+0(SB), Z1
-	VPBROADCASTD      lanes80008000<>+0(SB), Z2
-	VPBROADCASTD      lanesfffefffe<>+0(SB), Z3
-	MOVL              $0xaaaaaaaa, CX
-	KMOVD             CX, K1
-	KNOTD             K1, K2
-	VPSRLD            $0x10, Z7, Z0
-	VMOVDQU16         Z8, K1, Z0
-	VPSLLD            $0x10, Z8, Z4
-	VMOVDQU16         Z7, K2, Z4
-	VPADDW            Z0, Z0, Z5
-	VPCMPUW           $0x04, Z3, Z5, K1
-	VPANDD            Z1, Z0, Z5
-	VPADDUSW          Z5, Z4, Z4
-	VPCMPUW           $0x06, Z2, Z4, K1, K1
-	VPADDW            Z1, Z0, K1, Z0
-	JMP               converted7
+	TESTQ        DI, DI
+	JZ           mainDone
+	MOVQ         DI, R10
+	SHRQ         $0x01, R10
+	MOVQ         DI, R9
+	SUBQ         R10, R9
+	LEAQ         (R8)(R9*1), R11
+	MOVL         $0xffffffff, R12
+	BZHIL        R9, R12, R12
+	KMOVD        R12, K1
+	MOVL         $0xffffffff, R9
+	BZHIL        R10, R9, R9
+	KMOVD        R9, K2
+	MOVL         $0xffffffff, R9
+	BZHIL        DI, R9, R9
+	KMOVD        R9, K3
+	VMOVDQU16.Z  (BX)(R8*2), K3, Z20
+	VPSLLD       $0x10, Z20, Z19
+	VPANDD       Z20, Z0, Z20
+	VMOVDQU16.Z  (SI)(R8*2), K3, Z22
+	VPSLLD       $0x10, Z22, Z21
+	VPANDD       Z22, Z0, Z22
+	VADDPS       Z21, Z19, Z19
+	VADDPS       Z22, Z20, Z20
+	VMAXPS       Z19, Z2, Z19
+	VMAXPS       Z20, Z2, Z2
+	VMINPS       Z19, Z3, Z19
+	VMINPS       Z2, Z3, Z2
+	VADDPS       Z4, Z19, Z3
+	VADDPS       Z4, Z2, Z20
+	VSUBPS       Z4, Z3, Z21
+	VSUBPS       Z4, Z20, Z4
+	VSUBPS       Z21, Z19, Z21
+	VSUBPS       Z4, Z2, Z4
+	VMOVAPS      Z3, Z2
+	VPERMI2PS    Z18, Z17, Z2
+	VMOVAPS      Z20, Z19
+	VPERMI2PS    Z18, Z17, Z19
+	VMOVAPS      Z3, Z17
+	VPERMI2PS    Z16, Z15, Z17
+	VFMADD213PS  Z17, Z21, Z2
+	VMOVAPS      Z20, Z17
+	VPERMI2PS    Z16, Z15, Z17
+	VFMADD213PS  Z17, Z4, Z19
+	VMOVAPS      Z3, Z15
+	VPERMI2PS    Z14, Z13, Z15
+	VFMADD213PS  Z15, Z21, Z2
+	VMOVAPS      Z20, Z15
+	VPERMI2PS    Z14, Z13, Z15
+	VFMADD213PS  Z15, Z4, Z19
+	VMOVAPS      Z3, Z13
+	VPERMI2PS    Z12, Z11, Z13
+	VFMADD213PS  Z13, Z21, Z2
+	VMOVAPS      Z20, Z13
+	VPERMI2PS    Z12, Z11, Z13
+	VFMADD213PS  Z13, Z4, Z19
+	VMOVAPS      Z3, Z11
+	VPERMI2PS    Z10, Z9, Z11
+	VFMADD213PS  Z11, Z21, Z2
+	VMOVAPS      Z20, Z11
+	VPERMI2PS    Z10, Z9, Z11
+	VFMADD213PS  Z11, Z4, Z19
+	VMOVAPS      Z3, Z9
+	VPERMI2PS    Z8, Z7, Z9
+	VFMADD213PS  Z9, Z21, Z2
+	VMOVAPS      Z20, Z9
+	VPERMI2PS    Z8, Z7, Z9
+	VFMADD213PS  Z9, Z4, Z19
+	VMOVAPS      Z3, Z3
+	VPERMI2PS    Z6, Z5, Z3
+	VFMADD213PS  Z3, Z21, Z2
+	VMOVAPS      Z20, Z3
+	VPERMI2PS    Z6, Z5, Z3
+	VFMADD213PS  Z3, Z4, Z19
+	VMOVDQU16.Z  (DX)(R8*2), K3, Z4
+	VPSLLD       $0x10, Z4, Z3
+	VPANDD       Z4, Z0, Z0
+	VMULPS       Z3, Z2, Z2
+	VMULPS       Z0, Z19, Z19
+	VMOVUPS.Z    (CX)(R8*4), K1, Z0
+	VMOVUPS.Z    (CX)(R11*4), K2, Z3
+	VADDPS       Z2, Z0, Z0
+	VADDPS       Z19, Z3, Z3
+	VMOVUPS      Z0, K1, (CX)(R8*4)
+	VMOVUPS      Z3, K2, (CX)(R11*4)
+	VFPCLASSPSZ  $0x20, Z2, K1
+	VFPCLASSPSZ  $0x20, Z19, K2
+	KORTESTW     K1, K2
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z3
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z4
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z2, Z0
+	VMOVDQU16    Z19, K1, Z0
+	VPSLLD       $0x10, Z19, Z5
+	VMOVDQU16    Z2, K2, Z5
+	VPADDW       Z0, Z0, Z2
+	VPCMPUW      $0x04, Z4, Z2, K1
+	VPANDD       Z1, Z0, Z2
+	VPADDUSW     Z2, Z5, Z5
+	VPCMPUW      $0x06, Z3, Z5, K1, K1
+	VPADDW       Z1, Z0, K1, Z0
+	JMP          converted3
 
-normal7:
+normal3:
 	// VCVTNE2PS2BF16
-	LONG   $0x483ff262
-	WORD   $0xc772
+	LONG   $0x4067f262
+	WORD   $0xc272
 	VPERMW Z0, Z1, Z0
 
-converted7:
+converted3:
 	VMOVDQU16 Z0, K3, (AX)(R8*2)
 
 mainDone:

@@ -354,7 +354,7 @@ var normalTail = []float32{
 	0.0235113259, 0.0110310866, -0.0492897332, -0.100837998, 0.0496571064, 0.565155149, -0.997355938, 0.5,
 }
 
-// newNormal returns what computes the normal distribution function of clamped x, and
+// newNormal returns what, for AVX2, computes the normal distribution function of clamped x, and
 // e^(−x²/2), as normal of internal/rowwise does.
 func (f *function) newNormal() func(x vectors) (s, e vectors) {
 	unit := f.constant(1)
@@ -384,14 +384,22 @@ func (f *function) newNormal() func(x vectors) (s, e vectors) {
 
 func geluErf(k kind) {
 	r := beginActivation(k, "geluErf")
+	if k.wide {
+		r.activate(1, r.constant(-tableFlat), factor(r.newTable("normal", normalFactors)))
+		return
+	}
 	low, high, normal := r.constant(-geluFlat), r.constant(geluFlat), r.newNormal()
-	r.activate(r.abreast(), low, func(z vectors) (s, e vectors) { return normal(r.atMosts(z, high)) })
+	r.activate(1, low, func(z vectors) (s, e vectors) { return normal(r.atMosts(z, high)) })
 }
 
 func geluErfGrad(k kind) {
 	r := beginActivationGrad(k, "geluErfGrad")
+	if k.wide {
+		r.activateGrad(1, r.constant(-tableFlat), slope(r.newTable("normalSlope", normalSlopes)))
+		return
+	}
 	low, high, normal := r.constant(-geluFlat), r.constant(geluFlat), r.newNormal()
-	r.activateGrad(r.abreast(), low, slope(func(z vectors) vectors {
+	r.activateGrad(1, low, slope(func(z vectors) vectors {
 		z = r.atMosts(z, high)
 		s, e := normal(z)
 		for i := range z {
