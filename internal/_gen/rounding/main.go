@@ -28,8 +28,8 @@ func main() {
 	Generate()
 }
 
-// pair loads two vectors of float32 that begin at an element.
-type pair func(at int) (x, y reg.VecVirtual)
+// halves returns the lower and the upper halves of 32 elements of float32 that begin at an element.
+type halves func(at int) (lower, upper reg.VecVirtual)
 
 // toBF16 rounds src.
 func toBF16(name string, write writer, end func()) {
@@ -37,16 +37,16 @@ func toBF16(name string, write writer, end func()) {
 	TEXT(name, NOSPLIT, "func(dst *uint16, src *float32, n int, seed, tensor, first uint64)")
 	Pragma("noescape")
 	Doc(name + " rounds n elements, a multiple of 256; element i takes half i%8 of block first+i/8.")
-	dst, src := vec.Point("dst", 2), vec.Point("src", 4)
+	dst, src, h := vec.Point("dst", 2), vec.Point("src", 4), vec.NewHalves()
 	fetch := func() {
 		for i := 0; i < step; i += 16 {
 			PREFETCHT0(src.At(near + i))
 		}
 	}
-	load := func(at int) (x, y reg.VecVirtual) {
-		return s.Load(vec.Float32, src.At(at)), s.Load(vec.Float32, src.At(at+s.Lanes))
+	load := func(at int) (lower, upper reg.VecVirtual) {
+		return h.Split(s.Load(vec.Float32, src.At(at)), s.Load(vec.Float32, src.At(at+s.Lanes)))
 	}
-	round(name, dst, []vec.Pointer{dst, src}, fetch, load, write)
+	round(name, dst, []vec.Pointer{dst, src}, h, fetch, load, write)
 	end()
 	vec.End()
 }
@@ -57,7 +57,7 @@ func accumulate(e vec.Elem) {
 	TEXT(name, NOSPLIT, "func(acc *uint16, x *"+e.Go+", n int, alpha, beta float32, seed, tensor, first uint64)")
 	Pragma("noescape")
 	Doc(name + " is for n elements, a multiple of 256; element i takes half i%8 of block first+i/8.")
-	acc, x := vec.Point("acc", 2), vec.Point("x", e.Size)
+	acc, x, h := vec.Point("acc", 2), vec.Point("x", e.Size), vec.NewHalves()
 	alpha, beta := s.Broadcast(Param("alpha")), s.Broadcast(Param("beta"))
 	fetch := func() {
 		for i := 0; i < step; i += 32 {
@@ -67,15 +67,28 @@ func accumulate(e vec.Elem) {
 			PREFETCHT0(x.At(near + i))
 		}
 	}
-	sum := func(at int) reg.VecVirtual {
-		v, old := s.Load(e, x.At(at)), s.Load(vec.BFloat16, acc.At(at))
+	sum := func(v, old reg.VecVirtual) {
 		VMULPS(alpha, v, v)
 		VMULPS(old, beta, old)
 		VADDPS(old, v, v)
-		return v
 	}
-	load := func(at int) (x, y reg.VecVirtual) { return sum(at), sum(at + s.Lanes) }
-	round(name, acc, []vec.Pointer{acc, x}, fetch, load, vec.Set.Write)
+	inOdd := vec.OddWords()
+	load := func(at int) (lower, upper reg.VecVirtual) {
+		if e == vec.BFloat16 { // in turn, which takes fewer shuffles, of which the random numbers need many
+			even, odd := h.Turns(x.At(at))
+			oldEven, oldOdd := h.Turns(acc.At(at))
+			sum(even, oldEven)
+			sum(odd, oldOdd)
+			return h.SplitTurns(even, odd, inOdd)
+		}
+		var v [2]reg.VecVirtual
+		for i := range v {
+			v[i] = s.Load(e, x.At(at+i*s.Lanes))
+			sum(v[i], vec.Widen(acc.At(at), i, inOdd))
+		}
+		return h.Split(v[0], v[1])
+	}
+	round(name, acc, []vec.Pointer{acc, x}, h, fetch, load, vec.Set.Write)
 	vec.End()
 }
 
@@ -84,15 +97,15 @@ type writer func(s vec.Set, x reg.Register, to Mem)
 
 // round adds the 16-bit halves of a stream to the halves of float32 that are cut off, for n
 // elements.
-func round(name string, dst vec.Pointer, all []vec.Pointer, fetch func(), load pair, write writer) {
+func round(name string, dst vec.Pointer, all []vec.Pointer, h vec.Halves, fetch func(), load halves, write writer) {
 	s, n := vec.AVX512, Load(Param("n"), GP64())
-	g, h := rounds.New(s, name), vec.NewHalves()
+	g := rounds.New(s, name)
 	vec.Loop("loop", n, step, all, func() {
 		fetch()
 		for i, w := range g.Next(groups) {
 			for j, draws := range w {
 				at := group*i + group/2*j
-				lower, upper := h.Split(load(at))
+				lower, upper := load(at)
 				carry := K()
 				VPADDW(lower, draws, draws)
 				VPCMPUW(Imm(less), lower, draws, carry)

@@ -24,17 +24,56 @@ func NewHalves() Halves {
 
 // Split returns the lower and the upper halves of two vectors of float32, side by side. It overwrites both.
 func (h Halves) Split(x, y reg.VecVirtual) (lower, upper reg.VecVirtual) {
-	const orAnd = U8(0xa8) // the table of VPTERNLOGD for (a | b) & c
-	for _, v := range []reg.VecVirtual{x, y} {
-		nan := K()
-		VCMPPS(Imm(unordered), v, v, nan)
-		VPTERNLOGD(orAnd, h.upper, h.quiet, nan, v)
-	}
+	h.quieten(x, y)
 	lower = ZMM()
 	VMOVDQA64(x, lower)
 	VPERMT2W(y, h.even, lower)
 	VPERMT2W(y, h.odd, x)
 	return lower, x
+}
+
+// SplitTurns is Split for the elements of even and of odd number, which come in turn. inOdd is [OddWords].
+func (h Halves) SplitTurns(even, odd reg.VecVirtual, inOdd reg.Register) (lower, upper reg.VecVirtual) {
+	h.quieten(even, odd)
+	upper = ZMM()
+	VPSRLD(U8(16), even, upper)
+	VMOVDQU16(odd, inOdd, upper)
+	VPSLLD(U8(16), odd, odd)
+	VMOVDQU16(odd, inOdd, even)
+	return even, upper
+}
+
+// OddWords returns the mask of every other word, from the second on.
+func OddWords() reg.Register {
+	bits, k := GP32(), K()
+	MOVL(U32(0xaaaaaaaa), bits)
+	KMOVD(bits, k)
+	return k
+}
+
+// Turns loads 32 elements of bfloat16: those of even and those of odd number.
+func (h Halves) Turns(from Mem) (even, odd reg.VecVirtual) {
+	even, odd = ZMM(), ZMM()
+	VPSLLD(U8(16), from, even)
+	VPANDD(from, h.upper, odd)
+	return even, odd
+}
+
+// Widen returns half i of the 32 elements of bfloat16 at an address, by one shuffle. inOdd is [OddWords].
+func Widen(from Mem, i int, inOdd reg.Register) reg.VecVirtual {
+	r := Permutation([]string{"lowerTurns", "upperTurns"}[i], 4, func(w int) int { return (w + 16*i) << 16 })
+	VPERMW_Z(from, r, inOdd, r)
+	return r
+}
+
+// quieten makes NaNs quiet ones with a lower half of 0.
+func (h Halves) quieten(x ...reg.VecVirtual) {
+	const orAnd = U8(0xa8) // the table of VPTERNLOGD for (a | b) & c
+	for _, v := range x {
+		nan := K()
+		VCMPPS(Imm(unordered), v, v, nan)
+		VPTERNLOGD(orAnd, h.upper, h.quiet, nan, v)
+	}
 }
 
 // Carry adds one to the words of upper that k selects.
