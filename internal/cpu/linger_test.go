@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,4 +70,29 @@ func TestMailbox(t *testing.T) {
 		<-started
 	}
 	t.Fatal("no helper waits long enough")
+}
+
+// A loop that begins while the helpers are in use, such as by a loop before that they came too late for, gets them
+// when they are free.
+func TestHelpersThatAreFreeLater(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	noHelpers(t, math.MaxInt)
+	require.True(t, borrow())
+	var inside, met atomic.Int32
+	NewTask(func(_ *struct{}, i int) {
+		if i == 0 {
+			helpers.Add(-1)
+			return
+		}
+		inside.Add(1)
+		for start := time.Now(); time.Since(start) < 5*time.Second; runtime.Gosched() {
+			if inside.Load() == 2 {
+				met.Add(1)
+				return
+			}
+		}
+		inside.Add(-1)
+	}).Run(3, struct{}{})
+	require.EqualValues(t, 2, met.Load())
+	noHelpers(t, math.MaxInt)
 }
