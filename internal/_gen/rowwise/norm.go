@@ -159,32 +159,26 @@ func (r *rows) normGrad(mean reg.VecVirtual) {
 	}
 	nextX := r.afterRow("x")
 	r.pass("sums", 1, func(u int) {
-		x, dy := r.get("x", u), r.get("dy", u)
+		x, dy, dgamma := r.get("x", u), r.get("dy", u), r.get("dgamma", u)
 		r.prefetch(nextX, u, 0)
 		center(x)
+		each(x, func(v int, x reg.VecVirtual) {
+			VMULPS(rstd, x, x)
+			VFMADD231PS(x, dy[v], dgamma[v])
+		})
+		r.put(dgamma, "dgamma", u)
+		if mean != nil {
+			dbeta := r.get("dbeta", u)
+			each(dbeta, func(v int, sum reg.VecVirtual) { VADDPS(dy[v], sum, sum) })
+			r.put(dbeta, "dbeta", u)
+		}
 		each(r.get("gamma", u), func(v int, g reg.VecVirtual) {
-			VMULPS(rstd, x[v], x[v])
 			VMULPS(dy[v], g, g)
 			VFMADD231PS(x[v], g, accX[v])
 			if mean != nil {
 				VADDPS(g, acc[v], acc[v])
 			}
 		})
-		// The stores come last: a load that follows one a multiple of 4096 bytes away waits for it.
-		dgamma, dbeta := r.get("dgamma", u), unit{}
-		if mean != nil {
-			dbeta = r.get("dbeta", u)
-		}
-		each(dgamma, func(v int, sum reg.VecVirtual) {
-			VFMADD231PS(x[v], dy[v], sum)
-			if mean != nil {
-				VADDPS(dy[v], dbeta[v], dbeta[v])
-			}
-		})
-		r.put(dgamma, "dgamma", u)
-		if mean != nil {
-			r.put(dbeta, "dbeta", u)
-		}
 	})
 
 	// dx = rstd·(g − avg − x̂·avgX) = rstd·g + (−rstd·avg) + centered·(−rstd²·avgX)
