@@ -15,6 +15,12 @@ import (
 // chunk is the number of elements that one worker adds at a time.
 const chunk = 1 << 14
 
+// Long vectors are read faster in longer pieces.
+const (
+	long      = 1 << 20
+	longChunk = 1 << 15
+)
+
 // accumulateJob is acc = alpha·g + beta·acc for a float32 acc, both products
 // rounded. It does not read acc for a beta of 0. An empty g is zero.
 type accumulateJob struct {
@@ -33,10 +39,18 @@ func (j *accumulateJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.g))
 }
 
-func (j accumulateJob) Run() { accumulateTask.Run(cpu.Chunks(j.acc.Len(), chunk), j) }
+func (j accumulateJob) Run() { accumulateTask.Run(cpu.Chunks(j.acc.Len(), j.chunk()), j) }
+
+// chunk returns the number of elements that one worker adds at a time.
+func (j *accumulateJob) chunk() int {
+	if j.acc.Len() >= long {
+		return longChunk
+	}
+	return chunk
+}
 
 var accumulateTask = cpu.NewTask(func(j *accumulateJob, item int) {
-	lo, hi := cpu.Chunk(j.acc.Len(), chunk, item)
+	lo, hi := cpu.Chunk(j.acc.Len(), j.chunk(), item)
 	acc := j.acc.Float32s()[lo:hi]
 	switch {
 	case j.g.Len() > 0:

@@ -29,6 +29,11 @@ func belowF32AVX2(x *float32, n int, scale float32, limit uint32) (count int)
 //go:noescape
 func accumulateF32AVX2(acc *float32, x *float32, n int, alpha float32, beta float32)
 
+// accumulateFarF32AVX2 computes acc = alpha·x + beta·acc, with both products rounded, of vectors in memory.
+//
+//go:noescape
+func accumulateFarF32AVX2(acc *float32, x *float32, n int, alpha float32, beta float32)
+
 // assignF32AVX2 computes acc = alpha·x.
 //
 //go:noescape
@@ -59,6 +64,11 @@ func belowF16AVX2(x *uint16, n int, scale float32, limit uint32) (count int)
 //go:noescape
 func accumulateF16AVX2(acc *float32, x *uint16, n int, alpha float32, beta float32)
 
+// accumulateFarF16AVX2 computes acc = alpha·x + beta·acc, with both products rounded, of vectors in memory.
+//
+//go:noescape
+func accumulateFarF16AVX2(acc *float32, x *uint16, n int, alpha float32, beta float32)
+
 // assignF16AVX2 computes acc = alpha·x.
 //
 //go:noescape
@@ -88,6 +98,11 @@ func belowBF16AVX2(x *uint16, n int, scale float32, limit uint32) (count int)
 //
 //go:noescape
 func accumulateBF16AVX2(acc *float32, x *uint16, n int, alpha float32, beta float32)
+
+// accumulateFarBF16AVX2 computes acc = alpha·x + beta·acc, with both products rounded, of vectors in memory.
+//
+//go:noescape
+func accumulateFarBF16AVX2(acc *float32, x *uint16, n int, alpha float32, beta float32)
 
 // assignBF16AVX2 computes acc = alpha·x.
 //
@@ -124,6 +139,11 @@ func belowF32AVX512(x *float32, n int, scale float32, limit uint32) (count int)
 //go:noescape
 func accumulateF32AVX512(acc *float32, x *float32, n int, alpha float32, beta float32)
 
+// accumulateFarF32AVX512 computes acc = alpha·x + beta·acc, with both products rounded, of vectors in memory.
+//
+//go:noescape
+func accumulateFarF32AVX512(acc *float32, x *float32, n int, alpha float32, beta float32)
+
 // assignF32AVX512 computes acc = alpha·x.
 //
 //go:noescape
@@ -154,6 +174,11 @@ func belowF16AVX512(x *uint16, n int, scale float32, limit uint32) (count int)
 //go:noescape
 func accumulateF16AVX512(acc *float32, x *uint16, n int, alpha float32, beta float32)
 
+// accumulateFarF16AVX512 computes acc = alpha·x + beta·acc, with both products rounded, of vectors in memory.
+//
+//go:noescape
+func accumulateFarF16AVX512(acc *float32, x *uint16, n int, alpha float32, beta float32)
+
 // assignF16AVX512 computes acc = alpha·x.
 //
 //go:noescape
@@ -183,6 +208,11 @@ func belowBF16AVX512(x *uint16, n int, scale float32, limit uint32) (count int)
 //
 //go:noescape
 func accumulateBF16AVX512(acc *float32, x *uint16, n int, alpha float32, beta float32)
+
+// accumulateFarBF16AVX512 computes acc = alpha·x + beta·acc, with both products rounded, of vectors in memory.
+//
+//go:noescape
+func accumulateFarBF16AVX512(acc *float32, x *uint16, n int, alpha float32, beta float32)
 
 // assignBF16AVX512 computes acc = alpha·x.
 //

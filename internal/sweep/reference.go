@@ -11,7 +11,7 @@ import (
 func init() { Registry.Add(cpu.Go, reference) }
 
 var reference = Kernels{
-	F32: Passes[float32]{scale, clamp, squares, firstNotBelow, accumulate},
+	F32: Passes[float32]{scale, clamp, squares, firstNotBelow, accumulate, accumulate},
 	F16: tiled[snug.Float16]{
 		widen:  func(dst []float32, src []snug.Float16) { half.Registry.Best().F16ToF32(dst, src) },
 		narrow: func(dst []snug.Float16, src []float32) { half.Registry.Best().F32ToF16(dst, src) },
@@ -105,7 +105,7 @@ type tiled[T snug.Element] struct {
 var tiles cpu.Scratch
 
 func (t tiled[T]) passes() Passes[T] {
-	return Passes[T]{t.scale, t.clamp, t.squares, t.firstNotBelow, t.accumulate}
+	return Passes[T]{t.scale, t.clamp, t.squares, t.firstNotBelow, t.accumulate, t.accumulate}
 }
 
 // each calls do for the tiles of x, which begin at element lo, until it returns

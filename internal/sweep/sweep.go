@@ -30,6 +30,19 @@ type Passes[T snug.Element] struct {
 	Squares       func(x []T) Sums
 	FirstNotBelow func(x []T, scale float32, limit uint32) int
 	Accumulate    func(acc []float32, g []T, alpha, beta float32)
+	AccumulateFar func(acc []float32, g []T, alpha, beta float32) // for vectors that no cache holds
+}
+
+// far is from how many elements on vectors are taken to lie in memory.
+const far = 1 << 22
+
+func (p *Passes[T]) accumulate(acc []float32, g []T, lo int, alpha, beta float32) {
+	part := g[lo:][:len(acc)]
+	if len(g) >= far {
+		p.AccumulateFar(acc, part, alpha, beta)
+	} else {
+		p.Accumulate(acc, part, alpha, beta)
+	}
 }
 
 // Registry holds the passes of every tier.
@@ -135,13 +148,13 @@ func FirstNotBelow(v snug.View, lo, hi int, scale float32, limit uint32) int {
 // Accumulate computes acc = alpha·g + beta·acc with both products rounded, for
 // the len(acc) elements of g from lo on. It does not read acc for a beta of 0.
 func Accumulate(acc []float32, g snug.View, lo int, alpha, beta float32) {
-	k, hi := Registry.Best(), lo+len(acc)
+	k := Registry.Best()
 	switch g.DType() {
 	case snug.F32:
-		k.F32.Accumulate(acc, g.Float32s()[lo:hi], alpha, beta)
+		k.F32.accumulate(acc, g.Float32s(), lo, alpha, beta)
 	case snug.F16:
-		k.F16.Accumulate(acc, g.Float16s()[lo:hi], alpha, beta)
+		k.F16.accumulate(acc, g.Float16s(), lo, alpha, beta)
 	case snug.BF16:
-		k.BF16.Accumulate(acc, g.BFloat16s()[lo:hi], alpha, beta)
+		k.BF16.accumulate(acc, g.BFloat16s(), lo, alpha, beta)
 	}
 }

@@ -11,15 +11,15 @@ import (
 
 func init() {
 	Registry.Add(cpu.AVX2, Kernels{
-		F32:          passes(loops[float32]{scaleF32AVX2, clampF32AVX2, squaresF32AVX2, belowF32AVX2, accumulateF32AVX2, assignF32AVX2}, reference.F32),
-		F16:          passes(loops[uint16]{scaleF16AVX2, clampF16AVX2, squaresF16AVX2, belowF16AVX2, accumulateF16AVX2, assignF16AVX2}, reference.F16),
-		BF16:         passes(loops[uint16]{scaleBF16AVX2, clampBF16AVX2, squaresBF16AVX2, belowBF16AVX2, accumulateBF16AVX2, assignBF16AVX2}, reference.BF16),
+		F32:          passes(loops[float32]{scaleF32AVX2, clampF32AVX2, squaresF32AVX2, belowF32AVX2, accumulateF32AVX2, accumulateFarF32AVX2, assignF32AVX2}, reference.F32),
+		F16:          passes(loops[uint16]{scaleF16AVX2, clampF16AVX2, squaresF16AVX2, belowF16AVX2, accumulateF16AVX2, accumulateFarF16AVX2, assignF16AVX2}, reference.F16),
+		BF16:         passes(loops[uint16]{scaleBF16AVX2, clampBF16AVX2, squaresBF16AVX2, belowBF16AVX2, accumulateBF16AVX2, accumulateFarBF16AVX2, assignBF16AVX2}, reference.BF16),
 		ScaleSquares: scaleSquares(scaleSquaresF32AVX2),
 	})
 	Registry.Add(cpu.AVX512, Kernels{
-		F32:          passes(loops[float32]{scaleF32AVX512, clampF32AVX512, squaresF32AVX512, belowF32AVX512, accumulateF32AVX512, assignF32AVX512}, reference.F32),
-		F16:          passes(loops[uint16]{scaleF16AVX512, clampF16AVX512, squaresF16AVX512, belowF16AVX512, accumulateF16AVX512, assignF16AVX512}, reference.F16),
-		BF16:         passes(loops[uint16]{scaleBF16AVX512, clampBF16AVX512, squaresBF16AVX512, belowBF16AVX512, accumulateBF16AVX512, assignBF16AVX512}, reference.BF16),
+		F32:          passes(loops[float32]{scaleF32AVX512, clampF32AVX512, squaresF32AVX512, belowF32AVX512, accumulateF32AVX512, accumulateFarF32AVX512, assignF32AVX512}, reference.F32),
+		F16:          passes(loops[uint16]{scaleF16AVX512, clampF16AVX512, squaresF16AVX512, belowF16AVX512, accumulateF16AVX512, accumulateFarF16AVX512, assignF16AVX512}, reference.F16),
+		BF16:         passes(loops[uint16]{scaleBF16AVX512, clampBF16AVX512, squaresBF16AVX512, belowBF16AVX512, accumulateBF16AVX512, accumulateFarBF16AVX512, assignBF16AVX512}, reference.BF16),
 		ScaleSquares: scaleSquares(scaleSquaresF32AVX512),
 	})
 }
@@ -32,6 +32,7 @@ type loops[W float32 | uint16] struct {
 	squares    func(x *W, n int) [len(Sums{})]float64
 	below      func(x *W, n int, scale float32, limit uint32) int
 	accumulate func(acc *float32, x *W, n int, alpha, beta float32)
+	far        func(acc *float32, x *W, n int, alpha, beta float32)
 	assign     func(acc *float32, x *W, n int, alpha float32)
 }
 
@@ -70,18 +71,25 @@ func passes[T snug.Element, W float32 | uint16](l loops[W], rest Passes[T]) Pass
 			}
 			return -1
 		},
-		Accumulate: func(acc []float32, g []T, alpha, beta float32) {
-			n := whole(len(acc))
-			if n > 0 {
-				_ = g[n-1]
-				if beta == 0 {
-					l.assign(&acc[0], first[T, W](g), n, alpha)
-				} else {
-					l.accumulate(&acc[0], first[T, W](g), n, alpha, beta)
-				}
+		Accumulate:    accumulator(l.accumulate, l.assign, rest),
+		AccumulateFar: accumulator(l.far, l.assign, rest),
+	}
+}
+
+func accumulator[T snug.Element, W float32 | uint16](
+	add func(acc *float32, x *W, n int, alpha, beta float32), assign func(acc *float32, x *W, n int, alpha float32), rest Passes[T],
+) func(acc []float32, g []T, alpha, beta float32) {
+	return func(acc []float32, g []T, alpha, beta float32) {
+		n := whole(len(acc))
+		if n > 0 {
+			_ = g[n-1]
+			if beta == 0 {
+				assign(&acc[0], first[T, W](g), n, alpha)
+			} else {
+				add(&acc[0], first[T, W](g), n, alpha, beta)
 			}
-			rest.Accumulate(acc[n:], g[n:], alpha, beta)
-		},
+		}
+		rest.Accumulate(acc[n:], g[n:], alpha, beta)
 	}
 }
 

@@ -42,13 +42,16 @@ func (l loops[T]) passes(rest Passes[T]) Passes[T] {
 			}
 			return -1
 		},
-		Accumulate: func(acc []float32, g []T, alpha, beta float32) {
-			if beta == 0 {
-				l.assign(acc, g, alpha)
-			} else {
-				l.accumulate(acc, g, alpha, beta)
-			}
-		},
+		Accumulate:    l.add,
+		AccumulateFar: l.add,
+	}
+}
+
+func (l loops[T]) add(acc []float32, g []T, alpha, beta float32) {
+	if beta == 0 {
+		l.assign(acc, g, alpha)
+	} else {
+		l.accumulate(acc, g, alpha, beta)
 	}
 }
 

@@ -107,7 +107,7 @@ func passesAgree[T snug.Element](t require.TestingT, p Passes[T], whole []T, lo,
 		for i := range acc {
 			acc[i] = float32(i) - 3.3
 		}
-		wantAcc := slices.Clone(acc)
+		wantAcc, far := slices.Clone(acc), slices.Clone(acc)
 		for i := lo; i < hi; i++ {
 			wantAcc[i] = float32(beta * wantAcc[i])
 			if beta == 0 {
@@ -118,6 +118,8 @@ func passesAgree[T snug.Element](t require.TestingT, p Passes[T], whole []T, lo,
 		}
 		p.Accumulate(acc[lo:hi], x, a, beta)
 		sameBits(t, wantAcc, acc, "accumulate", beta)
+		p.AccumulateFar(far[lo:hi], x, a, beta)
+		sameBits(t, wantAcc, far, "accumulate far", beta)
 	}
 }
 

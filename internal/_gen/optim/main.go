@@ -15,7 +15,7 @@ import (
 
 const (
 	step = 16  // parameters that n is a multiple of
-	near = 512 // how far, in elements, all vectors are fetched
+	near = 256 // how far, in elements, all vectors are fetched: what is fetched beyond a worker's piece is lost
 )
 
 // rule is one update: its factors, its states, and what it does to a vector.
