@@ -175,6 +175,12 @@ func stream1to1InPlaceBy1AVX2(p *byte, n int, apart int, vector int)
 //go:noescape
 func stream1to1InPlaceBy4AVX2(p *byte, n int, apart int, vector int)
 
+// stream1to1InPlaceByLinesAVX2 goes through vectors that begin vector bytes after one another and
+// have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to1InPlaceByLinesAVX2(p *byte, n int, apart int, vector int)
+
 // stream2to1InPlaceBy1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
 // apart bytes after one another, and have n bytes, a positive multiple of 256.
 //
@@ -186,6 +192,12 @@ func stream2to1InPlaceBy1AVX2(p *byte, n int, apart int, vector int)
 //
 //go:noescape
 func stream2to1InPlaceBy4AVX2(p *byte, n int, apart int, vector int)
+
+// stream2to1InPlaceByLinesAVX2 goes through vectors that begin vector bytes after one another and
+// have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream2to1InPlaceByLinesAVX2(p *byte, n int, apart int, vector int)
 
 // stream3to1InPlaceBy1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
 // apart bytes after one another, and have n bytes, a positive multiple of 256.
@@ -199,6 +211,12 @@ func stream3to1InPlaceBy1AVX2(p *byte, n int, apart int, vector int)
 //go:noescape
 func stream3to1InPlaceBy4AVX2(p *byte, n int, apart int, vector int)
 
+// stream3to1InPlaceByLinesAVX2 goes through vectors that begin vector bytes after one another and
+// have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream3to1InPlaceByLinesAVX2(p *byte, n int, apart int, vector int)
+
 // stream4to3InPlaceBy1AVX2 goes through vectors that begin vector bytes after one another. Parts of them are
 // apart bytes after one another, and have n bytes, a positive multiple of 256.
 //
@@ -210,6 +228,12 @@ func stream4to3InPlaceBy1AVX2(p *byte, n int, apart int, vector int)
 //
 //go:noescape
 func stream4to3InPlaceBy4AVX2(p *byte, n int, apart int, vector int)
+
+// stream4to3InPlaceByLinesAVX2 goes through vectors that begin vector bytes after one another and
+// have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream4to3InPlaceByLinesAVX2(p *byte, n int, apart int, vector int)
 
 // fmaAVX512 does 12 independent vector multiply-adds a step.
 func fmaAVX512(steps int)
@@ -382,6 +406,12 @@ func stream1to1InPlaceBy1AVX512(p *byte, n int, apart int, vector int)
 //go:noescape
 func stream1to1InPlaceBy4AVX512(p *byte, n int, apart int, vector int)
 
+// stream1to1InPlaceByLinesAVX512 goes through vectors that begin vector bytes after one another and
+// have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream1to1InPlaceByLinesAVX512(p *byte, n int, apart int, vector int)
+
 // stream2to1InPlaceBy1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
 // apart bytes after one another, and have n bytes, a positive multiple of 256.
 //
@@ -393,6 +423,12 @@ func stream2to1InPlaceBy1AVX512(p *byte, n int, apart int, vector int)
 //
 //go:noescape
 func stream2to1InPlaceBy4AVX512(p *byte, n int, apart int, vector int)
+
+// stream2to1InPlaceByLinesAVX512 goes through vectors that begin vector bytes after one another and
+// have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream2to1InPlaceByLinesAVX512(p *byte, n int, apart int, vector int)
 
 // stream3to1InPlaceBy1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
 // apart bytes after one another, and have n bytes, a positive multiple of 256.
@@ -406,6 +442,12 @@ func stream3to1InPlaceBy1AVX512(p *byte, n int, apart int, vector int)
 //go:noescape
 func stream3to1InPlaceBy4AVX512(p *byte, n int, apart int, vector int)
 
+// stream3to1InPlaceByLinesAVX512 goes through vectors that begin vector bytes after one another and
+// have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream3to1InPlaceByLinesAVX512(p *byte, n int, apart int, vector int)
+
 // stream4to3InPlaceBy1AVX512 goes through vectors that begin vector bytes after one another. Parts of them are
 // apart bytes after one another, and have n bytes, a positive multiple of 256.
 //
@@ -417,6 +459,12 @@ func stream4to3InPlaceBy1AVX512(p *byte, n int, apart int, vector int)
 //
 //go:noescape
 func stream4to3InPlaceBy4AVX512(p *byte, n int, apart int, vector int)
+
+// stream4to3InPlaceByLinesAVX512 goes through vectors that begin vector bytes after one another and
+// have n bytes, a positive multiple of 256.
+//
+//go:noescape
+func stream4to3InPlaceByLinesAVX512(p *byte, n int, apart int, vector int)
 
 // dotBF16 does 12 independent VDPBF16PS a step.
 func dotBF16(steps int)

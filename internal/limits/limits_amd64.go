@@ -16,10 +16,10 @@ func init() {
 			{1, 2, false}: {{1, stream1to2By1AVX2}, {4, stream1to2By4AVX2}, {1, stream1to2AroundBy1AVX2}, {4, stream1to2AroundBy4AVX2}},
 			{1, 4, false}: {{1, stream1to4By1AVX2}, {4, stream1to4By4AVX2}, {1, stream1to4AroundBy1AVX2}, {4, stream1to4AroundBy4AVX2}},
 			{3, 2, false}: {{1, stream3to2By1AVX2}, {4, stream3to2By4AVX2}, {1, stream3to2AroundBy1AVX2}, {4, stream3to2AroundBy4AVX2}},
-			{1, 1, true}:  {{1, stream1to1InPlaceBy1AVX2}, {4, stream1to1InPlaceBy4AVX2}},
-			{2, 1, true}:  {{1, stream2to1InPlaceBy1AVX2}, {4, stream2to1InPlaceBy4AVX2}},
-			{3, 1, true}:  {{1, stream3to1InPlaceBy1AVX2}, {4, stream3to1InPlaceBy4AVX2}},
-			{4, 3, true}:  {{1, stream4to3InPlaceBy1AVX2}, {4, stream4to3InPlaceBy4AVX2}},
+			{1, 1, true}:  {{1, stream1to1InPlaceBy1AVX2}, {4, stream1to1InPlaceBy4AVX2}, {1, stream1to1InPlaceByLinesAVX2}},
+			{2, 1, true}:  {{1, stream2to1InPlaceBy1AVX2}, {4, stream2to1InPlaceBy4AVX2}, {1, stream2to1InPlaceByLinesAVX2}},
+			{3, 1, true}:  {{1, stream3to1InPlaceBy1AVX2}, {4, stream3to1InPlaceBy4AVX2}, {1, stream3to1InPlaceByLinesAVX2}},
+			{4, 3, true}:  {{1, stream4to3InPlaceBy1AVX2}, {4, stream4to3InPlaceBy4AVX2}, {1, stream4to3InPlaceByLinesAVX2}},
 		},
 	})
 	fma := arithmetic{fmaAVX512, 12 * 16 * 2}
@@ -33,10 +33,10 @@ func init() {
 			{1, 2, false}: {{1, stream1to2By1AVX512}, {4, stream1to2By4AVX512}, {1, stream1to2AroundBy1AVX512}, {4, stream1to2AroundBy4AVX512}},
 			{1, 4, false}: {{1, stream1to4By1AVX512}, {4, stream1to4By4AVX512}, {1, stream1to4AroundBy1AVX512}, {4, stream1to4AroundBy4AVX512}},
 			{3, 2, false}: {{1, stream3to2By1AVX512}, {4, stream3to2By4AVX512}, {1, stream3to2AroundBy1AVX512}, {4, stream3to2AroundBy4AVX512}},
-			{1, 1, true}:  {{1, stream1to1InPlaceBy1AVX512}, {4, stream1to1InPlaceBy4AVX512}},
-			{2, 1, true}:  {{1, stream2to1InPlaceBy1AVX512}, {4, stream2to1InPlaceBy4AVX512}},
-			{3, 1, true}:  {{1, stream3to1InPlaceBy1AVX512}, {4, stream3to1InPlaceBy4AVX512}},
-			{4, 3, true}:  {{1, stream4to3InPlaceBy1AVX512}, {4, stream4to3InPlaceBy4AVX512}},
+			{1, 1, true}:  {{1, stream1to1InPlaceBy1AVX512}, {4, stream1to1InPlaceBy4AVX512}, {1, stream1to1InPlaceByLinesAVX512}},
+			{2, 1, true}:  {{1, stream2to1InPlaceBy1AVX512}, {4, stream2to1InPlaceBy4AVX512}, {1, stream2to1InPlaceByLinesAVX512}},
+			{3, 1, true}:  {{1, stream3to1InPlaceBy1AVX512}, {4, stream3to1InPlaceBy4AVX512}, {1, stream3to1InPlaceByLinesAVX512}},
+			{4, 3, true}:  {{1, stream4to3InPlaceBy1AVX512}, {4, stream4to3InPlaceBy4AVX512}, {1, stream4to3InPlaceByLinesAVX512}},
 		},
 	})
 	dot := arithmetic{dotBF16, 2 * fma.flops}

@@ -30,6 +30,9 @@ func main() {
 			for _, parts := range []int{1, 4} {
 				t.stream(m, parts)
 			}
+			if m.stores == inPlace {
+				t.lines(m)
+			}
 		}
 	}
 	dot()

@@ -82,6 +82,45 @@ func (t tier) stream(m mix, parts int) {
 	RET()
 }
 
+// near is how far ahead lines asks for memory, in the second-level cache.
+const near = 2048
+
+// lines generates a loop in place that goes on with the next vector after each step. That keeps memory busy where
+// the first-level cache cannot hold lines of all vectors together.
+func (t tier) lines(m mix) {
+	name := fmt.Sprintf("stream%dto%d%sByLines%s", m.in, m.out, m.stores, t.name)
+	TEXT(name, NOSPLIT, "func(p *byte, n, apart, vector int)")
+	Pragma("noescape")
+	Doc(name+" goes through vectors that begin vector bytes after one another and",
+		fmt.Sprintf("have n bytes, a positive multiple of %d.", step))
+	n, vector, first := Load(Param("n"), GP64()), Load(Param("vector"), GP64()), Load(Param("p"), GP64())
+	at := GP64()
+	Label("loop")
+	MOVQ(first, at)
+	for v := range m.in {
+		var values []reg.VecVirtual
+		for disp := 0; disp < step; disp += t.width {
+			if disp%64 == 0 {
+				PREFETCHT1(Mem{Base: at, Disp: near + disp}) // which need not exist
+			}
+			r := t.register()
+			VMOVUPS(Mem{Base: at, Disp: disp}, r)
+			values = append(values, r)
+		}
+		for i, r := range values {
+			if v < m.out {
+				VMOVUPS(r, Mem{Base: at, Disp: i * t.width})
+			}
+		}
+		ADDQ(vector, at)
+	}
+	ADDQ(U32(step), first)
+	SUBQ(U32(step), n)
+	JNZ(LabelRef("loop"))
+	VZEROUPPER()
+	RET()
+}
+
 // line reads and writes a cache line of each vector. Vector in+i of those beside gets what vector i holds.
 func (t tier) line(m mix, fetch bool, place func(v, disp int) Mem) {
 	values := make([][]reg.VecVirtual, m.in)
