@@ -58,7 +58,7 @@ func Make[T Element](dev *Device, n int) (Array[T], error) {
 
 // Large vectors begin a page of memory after an address that Go gives. Otherwise vectors of 256 MiB, which
 // Go puts one after another, would lie a multiple of 256 MiB apart: of lines with such a distance the first-level
-// cache of AMD's processors keeps one only, and a loop over both vectors takes up to twice as long.
+// cache of AMD's processors keeps one only, and loops over such vectors took 1.2 to 1.7 times as long on a Zen 4.
 const (
 	large = 16 << 20 // bytes
 	lead  = 1 << 12
