@@ -12,7 +12,8 @@ import (
 
 // CrossEntropy is the output layer of a model and its losses, computed for a chunk of rows at a time
 // so that the logits of all rows never exist. The loss of [CrossEntropyLoss] and
-// [CrossEntropyBackward] is the softmax cross-entropy. For row i of x with the target class t and the weight ω
+// [CrossEntropyBackward] is the softmax cross-entropy. For row i of x with the target class t and the
+// weight ω
 //
 //	z = x[i]·wᵀ + Bias
 //	z ← Cap·tanh(z/Cap)                        with a Cap
@@ -37,7 +38,7 @@ import (
 //
 // Logits and their gradients are float32, whatever the type of x and w; but
 // processors that multiply bfloat16 in hardware (AMX, AVX512_BF16, GPUs) round the
-// gradients to bfloat16 where x and w hold it, before they multiply. A
+// gradients to bfloat16 where x and w hold it, before they multiply them or add them to DBias. A
 // row's maximum is subtracted before exp; the exponentials are added in
 // float32 in blocks of at most 1024, the blocks in float64, or as pairs of float32
 // on GPUs. The losses of rows are added in float64, in the order of the rows. A
@@ -48,9 +49,9 @@ import (
 // # Memory
 //
 // The workspace holds the logits of Chunk rows and Tile classes. A tile of all classes is fastest:
-// the cross-entropy computes the logits once. With smaller tiles it computes them twice where gradients are
-// wanted, first for the statistics of the rows by an online softmax, then for the gradients, as in
-// Wijmans et al., "Cut Your Losses in Large-Vocabulary Language Models" (2024). That is four
+// the cross-entropy computes the logits once. With smaller tiles it computes them twice where
+// gradients are wanted, first for the statistics of the rows by an online softmax, then for the
+// gradients, as in Wijmans et al., "Cut Your Losses in Large-Vocabulary Language Models" (2024). That is four
 // products in place of three, or three in place of two with a frozen w; the loss alone costs the
 // same. The workspace does not grow with Vocab then, but holds the float32 sums of dx: Chunk·Cols
 // elements.
@@ -69,15 +70,15 @@ type CrossEntropy struct {
 	// over w and dw less often.
 	Chunk int
 	// Tile is the number of classes whose logits exist at a time. 0 means all of up to 64 Ki
-	// classes, and 1 Ki of more; Vocab or more means all. Only Vocab decides, so that the
-	// results of a row do not depend on how many rows there are. On a GPU, whose
+	// classes, and 1 Ki of more; Vocab or more means all. The default depends on Vocab alone, so that
+	// the results of a row do not depend on how many rows there are. On a GPU, whose
 	// multiprocessors a tile of 1 Ki classes does not fill, Tile: Vocab is faster where the
 	// memory allows it.
 	Tile int
 	// Cap, unless 0, caps the logits, as final_logit_softcapping does in Gemma 2. It may be 2^-100
 	// to 2^100.
 	Cap float32
-	// Temperature, unless 0, divides the logits. It may be 2^-100 to 2^100.
+	// Temperature, unless 0, divides the logits. It may be 2^-100 to 2^100, and so may Cap/Temperature.
 	Temperature float32
 	// Bias, unless empty, has an element for each class, of the type of x and w. DBias, unless
 	// empty, is float32 and receives its gradient as dw does: ← applies into, in every function
@@ -149,12 +150,17 @@ func (c CrossEntropy) rowLen() int {
 }
 
 func (c CrossEntropy) valid() bool {
-	return c.Vocab >= 1 && c.Cols >= 1 && c.Chunk >= 0 && c.Tile >= 0 && inRange(c.Cap) && inRange(c.Temperature) &&
+	return c.Vocab >= 1 && c.Cols >= 1 && c.Chunk >= 0 && c.Tile >= 0 && inRange(c.Cap) && inRange(c.Temperature) && c.quotientInRange() &&
 		c.Smoothing >= 0 && c.Smoothing <= 1 && c.ZLoss >= 0 && c.ZLoss <= math.MaxFloat32
 }
 
 // inRange reports whether a divisor of logits is 0, for none, or such that float32 has its inverse.
 func inRange(x float32) bool { return x == 0 || x >= 0x1p-100 && x <= 0x1p100 }
+
+// quotientInRange is inRange for Cap/Temperature, which may be too small for a float32.
+func (c CrossEntropy) quotientInRange() bool {
+	return c.Cap == 0 || c.Cap*c.scale() != 0 && inRange(c.Cap*c.scale())
+}
 
 // scale returns what the logits are multiplied by last.
 func (c CrossEntropy) scale() float32 {
@@ -295,6 +301,8 @@ func (c CrossEntropy) check(op, whose string) error {
 		return bad("Cap", c.Cap, "0 or 2^-100 to 2^100")
 	case !inRange(c.Temperature):
 		return bad("Temperature", c.Temperature, "0 or 2^-100 to 2^100")
+	case !c.quotientInRange():
+		return bad("Cap/Temperature", c.Cap*c.scale(), "2^-100 to 2^100")
 	case !c.valid():
 		return fmt.Errorf("fused: %s: %sSmoothing is %v and ZLoss %v, want 0 to 1, and a finite number of 0 or more: %w", op, whose, c.Smoothing, c.ZLoss, snug.ErrConfig)
 	}

@@ -42,8 +42,8 @@ func Distill[V, T snug.Vector, L snug.Vector32](student, teacher CrossEntropy, x
 //	dw ← gᵀ·x
 //
 // with g times 1/Temperature, and times the slope of the cap, as in [CrossEntropyBackward]. dx, dw and
-// into are those of that function, also what they may be; into does not apply to dx. With one tile the products for the logits
-// are computed once, else twice.
+// into are those of that function, also what they may be; into does not apply to dx. With one tile the
+// products for the logits are computed once, else twice.
 func DistillBackward[V, T snug.Vector, G, L snug.Vector32](student, teacher CrossEntropy, dx V, dw G, x, w V, teacherX, teacherW T, gradScale float32, into snug.Into, ws L) (Loss, error) {
 	job := distillJob{
 		head:    head{config: student, dx: snug.ViewOf(dx), dw: snug.ViewOf(dw), x: snug.ViewOf(x), w: snug.ViewOf(w), into: into},

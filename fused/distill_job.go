@@ -52,8 +52,10 @@ type teacherStats struct {
 func (s *teacherStats) gap() float64 { return float64(s.gapHi) + float64(s.gapLo) }
 
 func (s *teacherStats) setGap(x float64) {
-	s.gapHi = float32(x)
-	s.gapLo = float32(x - float64(s.gapHi))
+	s.gapHi, s.gapLo = float32(x), 0
+	if d := x - float64(s.gapHi); d == d { // x is finite
+		s.gapLo = float32(d)
+	}
 }
 
 // teacherLen is the float32 elements of them.
@@ -177,7 +179,10 @@ var foldPairTask = cpu.NewTask(func(a *pairArgs, item int) {
 func (s *teacherStats) fold(q, z, buf []float32) {
 	k := rowwise.Registry.Best()
 	base, factor := s.rise(q)
-	total, gap := s.total()*factor, s.gap()*factor
+	total, gap := s.total()*factor, 0.0
+	if factor != 0 { // of an infinite gap too
+		gap = s.gap() * factor
+	}
 	for at := 0; at < len(q); at += expBlock {
 		block := q[at:min(at+expBlock, len(q))]
 		above := buf[:len(block)]

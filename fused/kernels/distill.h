@@ -41,7 +41,10 @@ DEVICE void pair_fold(Thread t, GLOBAL f32* logits, GLOBAL f32* others, GLOBAL R
     head_cap(t, y, teacher, cap);
     float factor, base = stats_rise(&q.of, maximum(q.of.peak, head_peak(t, y, p.vocab, peaks)), &factor);
     Twofold sum = twofold_sum(Twofold{q.of.hi, q.of.lo}, head_total(t, y, p.vocab, base, sums));
-    Twofold gap = twofold_sum(Twofold{q.gap_hi * factor, q.gap_lo * factor}, head_gap(t, y, z, p.vocab, base, sums));
+    Twofold before = {0, 0}; // where the factor is 0, of an infinite gap too
+    if (factor != 0) before = Twofold{q.gap_hi * factor, q.gap_lo * factor};
+    Twofold gap = twofold_sum(before, head_gap(t, y, z, p.vocab, base, sums));
+    if (!is_finite(gap.hi)) gap.lo = 0;
     q.of.hi = sum.hi;
     q.of.lo = sum.lo;
     q.gap_hi = gap.hi;
