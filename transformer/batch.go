@@ -95,7 +95,7 @@ func (m *Model) begin(b Batch) error {
 }
 
 // Reserve allocates buffers and workspace for batches of so many sequences, each of so many tokens, so that the first
-// batch does not. The error wraps [snug.ErrShape] or [snug.ErrNoMemory].
+// batch does not. LogProbs and BackpropLogProbs then need 12 bytes a token more. The error wraps [snug.ErrShape] or [snug.ErrNoMemory].
 func (m *Model) Reserve(sequences, tokens int) error {
 	if err := m.reserve(sequences, tokens); err != nil {
 		return fmt.Errorf("transformer: Reserve: %w", err)

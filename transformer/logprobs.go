@@ -11,7 +11,7 @@ import (
 
 // Derive computes the derivatives dlogp of a loss from the log-probabilities logp of the labels of a batch, one for each
 // token. Those of ignored labels are 0, and their derivatives are not read; dlogp is zeros at first. Both belong to the
-// model and are valid during the call.
+// model and are valid during the call, which may not call the model.
 type Derive = func(logp, dlogp []float32) error
 
 // LogProbs writes to logp, for each token of the batch, the log-probability of its label, and 0 for a label that is
@@ -179,7 +179,7 @@ func (m *Model) derive(logp, dlogp snug.View) error {
 		}
 	}
 	clear(d)
-	if err := m.backward.derive(p, d); err != nil {
+	if err := m.callDerive(p, d); err != nil {
 		m.backward.refuse = err
 		return err
 	}
@@ -194,6 +194,13 @@ func (m *Model) derive(logp, dlogp snug.View) error {
 		return nil
 	}
 	return snug.Copy(dlogp, d)
+}
+
+// callDerive calls the caller's function, which may not call the model.
+func (m *Model) callDerive(logp, dlogp []float32) error {
+	m.deriving = true
+	defer func() { m.deriving = false }()
+	return m.backward.derive(logp, dlogp)
 }
 
 // ignored reports whether the label of a row is ignored.

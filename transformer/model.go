@@ -111,6 +111,7 @@ type Model struct {
 	loss     fused.CrossEntropy
 	lossOf   func(*tensor) (*tensor, error)
 	probsOf  func(*tensor) (*tensor, error)
+	deriving bool      // derive of BackpropLogProbs runs
 	host     []float32 // log-probabilities of a model on a device, and their derivatives
 	batch    batch
 	counted  counted
@@ -391,6 +392,9 @@ func (m *Model) Save(dir string, maxShardBytes int64) error {
 func (m *Model) usable() error {
 	if m.pool == nil {
 		return fmt.Errorf("the model is closed, or New or Open did not make it: %w", snug.ErrConfig)
+	}
+	if m.deriving {
+		return fmt.Errorf("the model waits for derive, which calls it: %w", snug.ErrConfig)
 	}
 	return nil
 }
