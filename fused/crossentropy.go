@@ -60,10 +60,10 @@ import (
 // of the default take a workspace of 1.7 MB in place of 134 MB, and 1.2 times the processor's time;
 // with a frozen w 1.4 times.
 //
-// On the CPU the loss of a row and its dx do not depend on Chunk, bit for bit, as long as its chunk
-// has more than 8 rows: products of fewer take another order of sums. On GPUs that order may depend on
-// Chunk. dw is a sum over chunks, so its rounding depends on Chunk. The rounding of all depends on
-// Tile, and nothing on the number of workers.
+// On the CPU the loss of a row and its dx have the same bits in every chunk of 9 to 224 rows: products
+// with fewer rows, or more, may add in another order. On GPUs that order may depend on Chunk too. dw is
+// a sum over chunks, so its rounding always depends on Chunk. The rounding of all depends on Tile, and
+// nothing on the number of workers.
 type CrossEntropy struct {
 	Vocab, Cols int // the shape of w, both at least 1
 	// Chunk is the number of rows whose logits exist at a time; 0 means 128. Large chunks pass

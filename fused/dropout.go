@@ -25,7 +25,7 @@ type DropoutMask struct {
 	P      float32 // the probability to drop an element, at least 0 and less than 1
 	Seed   uint64  // of the run
 	Tensor uint64  // a number that no other dropout of the step has, such as step·layers + layer
-	First  uint64  // the element of the tensor with which x begins
+	First  uint64  // the element of the tensor with which x begins; First plus the length of x is less than 2⁶⁴
 }
 
 // Dropout drops elements at random and scales the others, so that the mean
@@ -61,6 +61,9 @@ func dropout(op string, out, x operand, mask DropoutMask) error {
 	}
 	if err := checkLen(op, out.view.Len(), x); err != nil {
 		return err
+	}
+	if n := uint64(x.view.Len()); mask.First+n < mask.First {
+		return fmt.Errorf("fused: %s: First is %d, want less than 2^64 - %d, the length of x: %w", op, mask.First, n, snug.ErrConfig)
 	}
 	dev, err := commonDevice(op, out.view, x.view)
 	if err != nil {

@@ -68,6 +68,17 @@ func TestDropoutReplacesNonFinite(t *testing.T) {
 	require.Greater(t, dropped, 20)
 }
 
+// Elements have numbers below 2^64.
+func TestMaskBeyondLastNumber(t *testing.T) {
+	x, out := fill(8, 1), fill(8, 3)
+	require.NoError(t, Dropout(out, x, DropoutMask{P: 0.5, First: math.MaxUint64 - 8}))
+	before := slices.Clone(out)
+	for _, err := range []error{Dropout(out, x, DropoutMask{First: math.MaxUint64 - 7}), DropoutBackward(out, x, DropoutMask{First: math.MaxUint64})} {
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.Equal(t, before, out)
+	}
+}
+
 // A tensor in two calls has the mask of one call, and other tensors have other
 // masks.
 func maskInParts(t *rapid.T) {

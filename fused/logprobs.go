@@ -27,7 +27,7 @@ import (
 //
 // Accuracy: an element is rounded once, after the rounding of the logits. A row with a NaN among its
 // logits, or whose largest is infinite, gives NaN; where all are −Inf, lse is −Inf. The rounding of the
-// results depends on Tile, and on Chunk where a chunk has at most 8 rows.
+// results depends on Tile, and on Chunk as [CrossEntropy] says.
 func LogProbs[V snug.Vector, L snug.Vector32](c CrossEntropy, logp, lse L, x, w V, targets []int32, ws L) error {
 	job := logProbsJob{head: head{config: c, x: snug.ViewOf(x), w: snug.ViewOf(w)},
 		logp: snug.ViewOf(logp), lse: snug.ViewOf(lse), ws: snug.ViewOf(ws)}

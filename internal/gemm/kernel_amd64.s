@@ -10659,6 +10659,8 @@ panel:
 	MOVQ DX, R12
 	MOVQ AX, R11
 	MOVQ rows+24(FP), R13
+	ADDQ $0x07, R13
+	ANDQ $-8, R13
 
 rows:
 	CMPQ       R13, $0x18
@@ -11485,6 +11487,8 @@ panel:
 	MOVQ DX, R12
 	MOVQ AX, R11
 	MOVQ rows+24(FP), R13
+	ADDQ $0x07, R13
+	ANDQ $-8, R13
 
 rows:
 	CMPQ       R13, $0x18

@@ -169,9 +169,11 @@ func mulDot(e vec.Elem) {
 	Label("panel")
 	MOVQ(d.c, d.atC)
 	MOVQ(d.a, d.from)
-	Load(Param("rows"), d.rows)
-	Label("rows")
 	few, many := dotRows[0], dotRows[1]
+	Load(Param("rows"), d.rows)
+	ADDQ(Imm(uint64(few-1)), d.rows) // other numbers of rows would end behind the panel
+	ANDQ(I8(-few), d.rows)
+	Label("rows")
 	CMPQ(d.rows, Imm(uint64(2*many))) // of these, of 12 and of 20 rows, many go together
 	JGE(LabelRef("many"))
 	TESTQ(U32(uint32(few-1)), d.rows)
