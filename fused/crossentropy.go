@@ -16,8 +16,8 @@ import (
 // weight ω
 //
 //	z = x[i]·wᵀ + Bias
-//	z ← Cap·tanh(z/Cap)                        with a Cap
-//	z ← z/Temperature                          with a Temperature
+//	z becomes Cap·tanh(z/Cap)                  with a Cap
+//	z becomes z/Temperature                    with a Temperature
 //	lse = log Σ exp(z[j])
 //	loss[i] = ω·(lse − z[t])
 //
@@ -43,8 +43,8 @@ import (
 // float32 in blocks of at most 1024, the blocks in float64, or as pairs of float32
 // on GPUs. The losses of rows are added in float64, in the order of the rows. A
 // row with a NaN among its logits, or whose largest is infinite, has the loss
-// NaN. A logit more than 41 below the largest of its row has a probability below 1e-18,
-// and the gradient 0.
+// NaN. The probability of a logit more than 42 below the largest of its row, less than 1e-18, counts as
+// 0 in the gradients.
 //
 // # Memory
 //
@@ -69,8 +69,8 @@ type CrossEntropy struct {
 	// Chunk is the number of rows whose logits exist at a time; 0 means 128. Large chunks pass
 	// over w and dw less often.
 	Chunk int
-	// Tile is the number of classes whose logits exist at a time. 0 means all of up to 64 Ki
-	// classes, and 1 Ki of more; Vocab or more means all. The default depends on Vocab alone, so that
+	// Tile is the number of classes whose logits exist at a time; Vocab or more means all. 0 means all
+	// where Vocab is up to 65,536, and 1,024 where it is larger. The default depends on Vocab alone, so that
 	// the results of a row do not depend on how many rows there are. On a GPU, whose
 	// multiprocessors a tile of 1 Ki classes does not fill, Tile: Vocab is faster where the
 	// memory allows it.
@@ -78,14 +78,15 @@ type CrossEntropy struct {
 	// Cap, unless 0, caps the logits, as final_logit_softcapping does in Gemma 2. It may be 2^-100
 	// to 2^100.
 	Cap float32
-	// Temperature, unless 0, divides the logits. It may be 2^-100 to 2^100, and so may Cap/Temperature.
+	// Temperature, unless 0, divides the logits, after the cap. It may be 2^-100 to 2^100, and so may
+	// Cap/Temperature.
 	Temperature float32
 	// Bias, unless empty, has an element for each class, of the type of x and w. DBias, unless
 	// empty, is float32 and receives its gradient as dw does: ← applies into, in every function
 	// that computes gradients.
 	Bias, DBias snug.View
-	// Smoothing, from 0 to 1, is the share of the target's probability that all classes have in
-	// equal parts: label smoothing, after Szegedy et al., "Rethinking the Inception Architecture
+	// Smoothing, from 0 to 1, is the share of the probability 1 that is taken from the target and given
+	// to all classes in equal parts, the target included: label smoothing, after Szegedy et al., "Rethinking the Inception Architecture
 	// for Computer Vision" (2016), as torch's label_smoothing.
 	Smoothing float32
 	// ZLoss, 0 or more, is the factor of the squares of lse in the loss, which keep the logits
@@ -100,7 +101,7 @@ type CrossEntropy struct {
 // Loss is the loss, in nats, of the rows that have a target.
 type Loss struct {
 	Sum     float64 // over rows that are not ignored, each times its weight
-	Targets int     // the number of those rows, rows of weight 0 included
+	Targets int     // the number of those rows; rows of weight 0 count, but not in Distill
 	Weight  float64 // the sum of their weights, which is Targets without Weights
 }
 
@@ -215,12 +216,13 @@ func CrossEntropyLoss[V snug.Vector, L snug.Vector32](c CrossEntropy, x, w V, ta
 // before the temperature, and g zero in ignored rows
 //
 //	g[j] = gradScale·ω·((1 + 2·ZLoss·lse)·p[j] − (1−Smoothing)·[j = t] − Smoothing/Vocab)
-//	g[j] ← g[j]·(1 − (c[j]/Cap)²)/Temperature
+//	g[j] becomes g[j]·(1 − (c[j]/Cap)²)        with a Cap
+//	g[j] becomes g[j]/Temperature              with a Temperature
 //	dx = g·w
 //	dw ← gᵀ·x
 //	DBias ← Σ g over the rows
 //
-// where the last two ← apply into, see [snug.Into]. For the mean loss gradScale is the loss scale divided by
+// where ← applies into, see [snug.Into]. For the mean loss gradScale is the loss scale divided by
 // the sum of the weights of targets that are not ignored, Loss.Weight; it must be finite. With an
 // accum.Window that sum is the weight of the micro-batch, n of Begin(n). Loss.Sum is not scaled. A
 // micro-batch without targets has no backward pass.

@@ -17,8 +17,8 @@ import (
 // Neural Network" (2015), multiply the loss by T², to keep the size of the gradients: pass T² times
 // the gradScale.
 //
-// A row with the weight 0 is ignored: its logits may even be NaN. Targets of the result are the
-// other rows.
+// A row with the weight 0 is ignored: its loss and gradients are 0, whatever its logits are. A NaN in
+// such a row of x still reaches dw, as 0·NaN. Loss.Targets counts the other rows.
 //
 // Shapes: x [rows, student.Cols]; w [Vocab, student.Cols]; teacherX [rows, teacher.Cols]; teacherW
 // [Vocab, teacher.Cols], of a type of their own; ws at least DistillWorkspaceLen(student, teacher,
@@ -40,10 +40,11 @@ func Distill[V, T snug.Vector, L snug.Vector32](student, teacher CrossEntropy, x
 //	g[j] = gradScale·ω·(p[j] − q[j])
 //	dx = g·w
 //	dw ← gᵀ·x
+//	DBias ← Σ g over the rows
 //
 // with g times 1/Temperature, and times the slope of the cap, as in [CrossEntropyBackward]. dx, dw and
-// into are those of that function, also what they may be; into does not apply to dx. With one tile the
-// products for the logits are computed once, else twice.
+// into are those of that function, also what they may be. The products for the logits are computed once
+// with one tile, and twice with more, or on the CPU with a Cap of the student.
 func DistillBackward[V, T snug.Vector, G, L snug.Vector32](student, teacher CrossEntropy, dx V, dw G, x, w V, teacherX, teacherW T, gradScale float32, into snug.Into, ws L) (Loss, error) {
 	job := distillJob{
 		head:    head{config: student, dx: snug.ViewOf(dx), dw: snug.ViewOf(dw), x: snug.ViewOf(x), w: snug.ViewOf(w), into: into},

@@ -87,7 +87,7 @@ func (j *distillJob) run() (sum float64) {
 }
 
 // chunk does rows lo to hi-1 and returns their losses. Logits of one tile, without a cap, are
-// exponentials after the fold, which are what the gradients need.
+// exponentials after the fold, which is what the gradients need.
 func (j *distillJob) chunk(lo, hi int, beta float32) []float32 {
 	s := j.distillSpace(hi - lo)
 	j.tiles(lo, hi, func(t tile) {

@@ -25,8 +25,8 @@ import (
 // Unlike [CrossEntropyLoss] the call does not wait for a device: read logp with CopyOut, which does.
 // Rows without targets cost as much as others: to save time, leave them out of x.
 //
-// Accuracy: an element is rounded once, after the rounding of the logits. A row with a NaN among its
-// logits, or whose largest is infinite, gives NaN; where all are −Inf, lse is −Inf. The rounding of the
+// Accuracy: an element is rounded once, after the rounding of the logits. A row with a NaN or +Inf
+// among its logits gives NaN; where all are −Inf, lse is −Inf and logp NaN. The rounding of the
 // results depends on Tile, and on Chunk as [CrossEntropy] says.
 func LogProbs[V snug.Vector, L snug.Vector32](c CrossEntropy, logp, lse L, x, w V, targets []int32, ws L) error {
 	job := logProbsJob{head: head{config: c, x: snug.ViewOf(x), w: snug.ViewOf(w)},
@@ -37,11 +37,13 @@ func LogProbs[V snug.Vector, L snug.Vector32](c CrossEntropy, logp, lse L, x, w 
 // LogProbsBackward computes the gradients of a function of the results of [LogProbs] from its
 // derivatives dlogp and dlse. With p the softmax of the logits z of row i, which are computed again,
 //
-//	g[j] = Σ dlogp[i][k]·([j = t] − p[j]) + dlse[i]·p[j]      with t = targets[i][k], k over all
+//	g[j] = dlse[i]·p[j] + Σ (dlogp[i][k]·([j = t] − p[j]))      over all k, with t = targets[i][k]
 //	dx = g·w
 //	dw ← gᵀ·x
+//	DBias ← Σ g over the rows
 //
-// with g times 1/Temperature, and times the slope of the cap, as in [CrossEntropyBackward]. It needs
+// with g times 1/Temperature, and times the slope of the cap, as in [CrossEntropyBackward]. There is no
+// gradScale: dlogp and dlse carry the loss scale, and what the loss is divided by. The call needs
 // lse as LogProbs left it, and costs three products, two with a frozen w, whatever Tile is. The
 // rounding of lse to float32 adds a relative error of 2^-24·|lse| to p, as torch's log_softmax has.
 //

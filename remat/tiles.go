@@ -7,11 +7,12 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Tiles is a [Stage] that runs another one tile by tile. It is for a stage whose rows do not depend on
+// Tiles is a [Stage] that runs another stage tile by tile. It is for a stage whose rows do not depend on
 // each other: an MLP, a norm, the head of a model, but not attention. With n tiles the memory of the
-// other's saved set, and its transient memory in both passes, is divided by n: a pass holds that of one
-// tile at a time, and Tiles keeps its output alone. Backward computes the saved set of each tile again,
-// which costs one more forward pass, as a plan that recomputes the stage.
+// other's saved set, and its transient memory in both passes, is divided by n, since a pass holds that of
+// one tile at a time. From the forward pass to the backward pass Tiles keeps its output alone. Backward
+// computes the saved set of each tile again, which costs one more forward pass, like a plan that
+// recomputes the stage.
 //
 // Results have the same bits as those of the other stage, if it computes a row in the same way
 // in any number of rows. Gradients of parameters are sums over the tiles: the other's Backward must add
@@ -26,7 +27,7 @@ type Tiles[A, S any] struct {
 
 	// Count returns the number of tiles of an input, at least 1.
 	Count func(x A) int
-	// Part returns tile i of x, which borrows the memory of x.
+	// Part returns tile i of x, of an output or of a gradient: a view into its memory, which is not released.
 	Part func(x A, i int) A
 	// Clone returns a copy of a tile.
 	Clone func(part A) (A, error)
@@ -35,9 +36,9 @@ type Tiles[A, S any] struct {
 	// Grad returns memory for the gradient with respect to x. nil: it is written over the gradient with
 	// respect to the output, which has the same shape.
 	Grad func(x A) (A, error)
-	// Put copies a tile to tile i of y.
+	// Put copies part, which Stage returned, to tile i of y, an output or a gradient with respect to x.
 	Put func(y A, i int, part A) error
-	// Keep returns the saved set that is an output alone.
+	// Keep returns a saved set that holds the output y and nothing else.
 	Keep func(y A) S
 
 	// Release and ReleaseSaved free a value, as in [Chain].
@@ -116,7 +117,7 @@ func (t *Tiles[A, S]) Forward(ctx context.Context, x A) (y A, err error) {
 	return all, nil
 }
 
-// ForwardSave returns the output for x, which is all that Backward needs besides x.
+// ForwardSave returns the output for x, and the saved set of [Tiles.Keep].
 func (t *Tiles[A, S]) ForwardSave(ctx context.Context, x A) (y A, s S, err error) {
 	if y, err = t.Forward(ctx, x); err == nil {
 		s = t.Keep(y)

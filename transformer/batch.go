@@ -18,7 +18,8 @@ type Batch struct {
 	// transformers takes the tokens themselves as labels, and shifts them by one. Labels are
 	// already shifted: transformers' labels[1:], with -100 at the end of each sequence.
 	Labels []int32
-	// Weights has for each token the weight of its label in the mean loss, finite and 0 or more; nil: all are 1.
+	// Weights has for each token the weight of its label in the mean loss, finite and 0 or more; nil: all are 1. LogProbs
+	// and BackpropLogProbs take none.
 	Weights []float32
 	// Sequences is the number of sequences of equal length; 0 is 1.
 	Sequences int
@@ -27,8 +28,8 @@ type Batch struct {
 	// No sequence sees another, and the positions of each begin at 0. There is no padding: the
 	// embedding of Config.Pad trains like all others, while torch gives it no gradient.
 	Starts []int
-	// Temperature, unless 0, divides the logits of LogProbs and BackpropLogProbs, for labels that were sampled at it. It
-	// is 0 elsewhere.
+	// Temperature, unless 0, divides the logits of LogProbs and BackpropLogProbs: the temperature that the labels were
+	// sampled at. Other methods refuse it.
 	Temperature float32
 	// Draw and Options.Seed determine the random numbers of adapters' dropout. Give each micro-batch of a run a Draw of
 	// its own, below 2^48.
@@ -95,7 +96,8 @@ func (m *Model) begin(b Batch) error {
 }
 
 // Reserve allocates buffers and workspace for batches of so many sequences, each of so many tokens, so that the first
-// batch does not. LogProbs and BackpropLogProbs then need 12 bytes a token more. The error wraps [snug.ErrShape] or [snug.ErrNoMemory].
+// batch does not. LogProbs and BackpropLogProbs then need 12 bytes a token more. The error wraps [snug.ErrShape] or
+// [snug.ErrNoMemory].
 func (m *Model) Reserve(sequences, tokens int) error {
 	if err := m.reserve(sequences, tokens); err != nil {
 		return fmt.Errorf("transformer: Reserve: %w", err)

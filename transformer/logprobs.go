@@ -9,17 +9,18 @@ import (
 	"github.com/snug-ml/snug/fused"
 )
 
-// Derive computes the derivatives dlogp of a loss from the log-probabilities logp of the labels of a batch, one for each
-// token. Those of ignored labels are 0, and their derivatives are not read; dlogp is zeros at first. Both belong to the
-// model and are valid during the call, which may not call the model.
+// Derive sets dlogp to the derivatives of a loss by the log-probabilities logp of a batch's labels, both with one element
+// for each token. At ignored labels logp is 0, and dlogp is not read. dlogp is zeros at first. Both belong to the model:
+// do not keep them, and do not call the model from Derive.
 type Derive = func(logp, dlogp []float32) error
 
 // LogProbs writes to logp, for each token of the batch, the log-probability of its label, and 0 for a label that is
 // ignored; the logits of all tokens never exist. The sum over a sequence is the log-probability of its labels. The batch
 // has no Weights.
 //
-// Give labels that were sampled at a temperature the same Batch.Temperature. A model whose adapters have no effect, such
-// as the reference of DPO, is the model itself before the first step: ask it then, or open a second one.
+// Set Batch.Temperature to the temperature that the labels were sampled at. For the reference model of DPO, which is the
+// model before it is tuned, call LogProbs before the first step, when fresh adapters have no effect yet, or open the
+// folder a second time. LogProbs applies no dropout of adapters, while BackpropLogProbs does.
 //
 // Errors are the errors of Backprop; a logp that is not as long as the tokens is one that wraps [snug.ErrShape].
 func (m *Model) LogProbs(ctx context.Context, logp []float32, b Batch) error {
@@ -54,13 +55,13 @@ func (m *Model) logProbs(ctx context.Context, logp []float32, b Batch) error {
 }
 
 // BackpropLogProbs runs one micro-batch forward and backward with a loss of the caller, such as a preference loss (DPO)
-// or a policy gradient (PPO, GRPO). When the log-probabilities of the labels are known it calls derive, and then adds to
-// the window the gradients of scale·Σ dlogp·logp: of scale times the loss, if dlogp has its derivatives. scale is the
-// loss scale, or 1. A batch without labels to learn calls nobody and adds nothing.
+// or a policy gradient (PPO, GRPO). When the log-probabilities of the labels are known it calls derive. It then adds to
+// the window the gradients of scale·Σ dlogp·logp, which are those of scale times the loss. scale is the loss scale, or 1.
+// If all labels of the batch are ignored, derive is not called, and nothing is added.
 //
-// An [accum.Window] averages micro-batches by the weight n that its Begin was given. So dlogp has the derivatives of a
-// mean over the micro-batch: for a sum over tokens, divide by n. In a train.Model, n is what Weight returns;
-// where it runs a micro-batch again, as after a lack of memory, derive is called again too.
+// An [accum.Window] averages micro-batches, by the weight n that was passed to its Begin. So the loss of a micro-batch
+// must be a mean, and n counts what it is a mean over: tokens, sequences or pairs. In a train.Model, n is what Weight
+// returns; when the trainer runs a micro-batch again, as it does when memory runs out, derive is called again too.
 //
 // The batch must have no Weights. Options.Smoothing and ZLoss are not applied.
 //

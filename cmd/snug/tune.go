@@ -57,11 +57,11 @@ It prints what the run will take, by component, and at the end what the run took
   -epochs N          times that each sample is trained on; default 1
   -lr RATE           peak of the learning rate, after its warmup and before its cosine decay;
                      default 2e-4, with -full 1e-5
-  -label-smoothing S share of a target's probability that all tokens have in equal parts, 0 to 1;
-                     default 0
-  -z-loss F          adds F times the squares of the logarithms of the softmax's sums to the loss, 0 to
-                     1000000, such as 1e-4; default 0. Losses of steps have both terms, and the loss
-                     on held-out samples has neither
+  -label-smoothing S train for a target that has the probability 1-S, while all tokens share S equally;
+                     0 to 1, default 0
+  -z-loss F          add F times the square of the logarithm of the softmax's denominator to the loss of
+                     each token; 0 to 1000000, such as 1e-4, default 0. The losses of steps have both
+                     terms, the loss on held-out samples has neither
   -seed N            seed of the order of samples, the adapters' initial values and dropout; default 1
   -held-out SHARE    share of the samples that are not trained on, to measure the loss; default 0.02
   -checkpoint DIR    folder of checkpoints; the same command resumes the newest, also under another

@@ -1,9 +1,10 @@
-// Command dpo tunes a small language model to preferences, by Direct Preference Optimization (Rafailov et al., 2023): of
-// two answers to a prompt one was chosen, and the model learns to find it more probable than the other.
+// Command dpo tunes a small language model to preferences, by Direct Preference Optimization (Rafailov et al., 2023). Of
+// two answers to a prompt one was chosen and one rejected; the model learns to give the chosen one the higher
+// probability.
 //
-// It does so twice, from the same start and on the same pairs: with the logits of a whole batch in memory, whose
-// log-softmax and gradient are plain loops, and with fused, whose logits exist for a few rows and words at a time. It
-// prints the losses of both, how often the chosen answer is ahead, and the memory of both.
+// It does so twice, from the same weights and on the same pairs: once with the logits of a whole batch in memory, whose
+// log-softmax and gradient are plain loops, and once with package fused, where the logits of a few rows and words exist
+// at a time. It prints the losses of both, how often the chosen answer is ahead, and the memory of both.
 package main
 
 import (
@@ -55,7 +56,9 @@ func tune(m *model, h head, batches []batch) (r result) {
 		h.forward(logp, m.y, m.out.w, b.targets)
 		return logp
 	}
-	var refs [][]float32 // of the reference, which is the model at the start: all batches are known, so ask before the weights change
+	// The reference is the model at the start. All batches are known, so their log-probabilities are computed now, before
+	// the weights change.
+	var refs [][]float32
 	for _, b := range batches {
 		refs = append(refs, ask(make([]float32, m.rows()), b))
 	}
@@ -87,9 +90,9 @@ const beta = 0.3
 //
 //	margin = beta·((log policy(chosen) − log ref(chosen)) − (log policy(rejected) − log ref(rejected)))
 //
-// The log-probability of a text is the sum over its words. The loss depends on the sum alone, so its derivatives by all
-// words of a text, dlogp, are equal; those of the rejected text are the opposite of the chosen one's. Derivatives at
-// ignored words are not read.
+// The log-probability of a text is the sum over its words, and the loss depends on that sum alone. So the derivatives
+// dlogp by all words of a text are equal, and those of the rejected text have the opposite sign. Derivatives at ignored
+// words are not read.
 func prefer(dlogp, logp, ref []float32) (loss, ahead float64) {
 	pairs := float64(len(logp) / (2 * length))
 	for at := 0; at < len(logp); at += 2 * length {
@@ -110,8 +113,8 @@ func prefer(dlogp, logp, ref []float32) (loss, ahead float64) {
 	return loss, ahead
 }
 
-// head gives the log-probability of each row's target, 0 for a target of -1. backward takes the derivatives of a loss by
-// them, and gives those by x and w.
+// head computes the log-probability of each row's target, 0 for a target of -1. backward takes the derivatives of a loss
+// by these log-probabilities, and computes the gradients of x and w.
 type head interface {
 	forward(logp, x, w []float32, targets []int32)
 	backward(dx, dw, dlogp, x, w []float32, targets []int32)
