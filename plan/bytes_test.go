@@ -81,6 +81,7 @@ func TestNames(t *testing.T) {
 	require.Equal(t, "host", OnHost.String())
 	require.Equal(t, "Tier(-1)", Tier(-1).String())
 	require.Equal(t, "in-backward", InBackward.String())
+	require.Equal(t, "folded", Folded.String())
 	require.Equal(t, "Gradient(9)", Gradient(9).String())
 }
 

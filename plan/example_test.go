@@ -48,7 +48,7 @@ func ExampleMissError() {
 		fmt.Println("with", miss.Changes[0].What, "it fits")
 	}
 	// Output:
-	// it misses by 22.60 GiB
+	// it misses by 22.79 GiB
 	// with 25.34 GiB of host memory it fits
 }
 

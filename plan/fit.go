@@ -205,7 +205,8 @@ func (s *search) placed(r Run) error {
 		for _, p := range placements {
 			r.StateOn, r.GradientsOn, r.WeightsOn, r.Cache = p.state, p.gradients, p.weights, 0
 			switch {
-			case r.Gradients == InBackward && r.GradientsOn != OnDevice,
+			case r.Gradients.onePer() && r.GradientsOn != OnDevice,
+				r.Gradients == Folded && !s.task.folds(),
 				r.StateOn == OnDevice && r.WeightsOn != OnDevice && s.task.Rank == 0,
 				s.task.PagesFrozen && r.WeightsOn != OnDevice && r.Frozen != 4:
 				continue

@@ -296,6 +296,11 @@ func TestMicro(t *testing.T) {
 	require.ErrorIs(t, err, snug.ErrNoMemory)
 	_, err = Task{Model: m, Device: d, Batch: 8, Micro: 4, Gradients: []Gradient{InBackward}}.Fit(0)
 	require.ErrorIs(t, err, snug.ErrNoMemory, "a step in the backward pass has one micro-batch")
+	folded, err := Task{Model: m, Device: d, Batch: 8, Micro: 4, Gradients: []Gradient{Folded}}.Fit(0)
+	require.NoError(t, err)
+	require.Equal(t, 2, folded.Run.Window)
+	_, err = Task{Model: m, Device: d, Batch: 8, Optimizer: "lion", Gradients: []Gradient{Folded}}.Fit(0)
+	require.ErrorIs(t, err, snug.ErrConfig)
 	for _, micro := range []int{-1, 9} {
 		_, err = Task{Model: m, Device: d, Batch: 8, Micro: micro}.Fit(0)
 		require.ErrorIs(t, err, snug.ErrConfig)

@@ -21,6 +21,9 @@ var rules = map[string]quant8.Rule{
 // Optimizers returns the names that Task.Optimizer takes, sorted.
 func Optimizers() []string { return slices.Sorted(maps.Keys(rules)) }
 
+// folds says whether gradients can be folded into the optimizer's state.
+func (t Task) folds() bool { return quant8.Folds(rules[t.Optimizer]) }
+
 func (t Task) checkOptimizer() error {
 	if rules[t.Optimizer] == nil {
 		return invalid("unknown optimizer %.40q, want one of %s", t.Optimizer, strings.Join(Optimizers(), ", "))

@@ -67,16 +67,41 @@ func (f fixed) with(t Task, r Run, activations, workspace int64, w work) Predict
 	p := Prediction{Peak: f.usage}
 	d := &p.Peak[OnDevice]
 	d[Activations] += activations
+	d[Gradients] += t.sharing(r)
 	d[Workspace] += max(workspace, f.scratch) + 4*t.Model.Tables + r.elem()*t.Model.Vectors + t.tileBytes(r)
 	d[Allowance] = int64(t.Device.Fragmentation * float64(d[Activations]+d[Workspace]))
 	p.Seconds = f.seconds(t, r, w)
 	return p
 }
 
+// sharing returns the bytes that matrices which share an input take when gradients are held one at a time: all of their
+// gradients at once but for the largest, or that of the input beside the input itself, whichever is less.
+func (t Task) sharing(r Run) (most int64) {
+	if !r.Gradients.onePer() || t.Rank > 0 {
+		return 0
+	}
+	for _, l := range t.Model.Layers {
+		sums, largest := map[int]int64{}, map[int]int64{}
+		for _, shape := range l.Params {
+			if len(shape) == 2 {
+				n := product(int64(shape[0]), int64(shape[1]))
+				sums[shape[1]], largest[shape[1]] = sums[shape[1]]+n, max(largest[shape[1]], n)
+			}
+		}
+		for in, sum := range sums {
+			most = max(most, min(4*(sum-largest[in]), int64(r.Micro)*l.Output*r.elem()))
+		}
+	}
+	return most
+}
+
 // seconds returns the time of a step. Paged weights come for every forward and backward step.
 func (f fixed) seconds(t Task, r Run, w work) float64 {
-	window := float64(r.Window)
-	return f.step + max(float64(t.Batch)*w.seconds+window*f.micro, window*(f.stream+(2+w.again)*f.pass))
+	window, steps := float64(r.Window), 1.0
+	if r.Gradients == Folded {
+		steps = window // the state is read and written for each micro-batch
+	}
+	return steps*f.step + max(float64(t.Batch)*w.seconds+window*f.micro, window*(f.stream+(2+w.again)*f.pass))
 }
 
 // fixed returns the bytes of weights, masters, gradients and state, by tier, and their
@@ -154,8 +179,9 @@ func (t Task) counts() (all, trained, largest int64) {
 }
 
 // gradientBytes returns the bytes of gradients, wherever they are. With steps in the
-// backward pass one gradient is held at a time. The gradient of a matrix that the loss
-// and the embedding share is held until both have added to it.
+// backward pass one gradient of a matrix is held at a time, with that of its bias, or those of
+// the two vectors of a norm. The gradient of a matrix that the loss and the embedding share is
+// held until both have added to it.
 func (t Task) gradientBytes(r Run, trained, largest int64) int64 {
 	switch r.Gradients {
 	case SumBF16:
@@ -163,8 +189,14 @@ func (t Task) gradientBytes(r Run, trained, largest int64) int64 {
 	case SumF32:
 		return 4 * trained
 	}
+	vector := int64(0) // a bias comes with its matrix
+	for p := range t.trained() {
+		if len(p.shape) == 1 {
+			vector = max(vector, p.len())
+		}
+	}
 	if !t.Model.Head.Tied || t.Rank > 0 {
-		return 4 * largest
+		return 4 * (largest + 2*vector)
 	}
 	shared, next, first := int64(0), int64(0), true
 	for p := range t.Model.tensors() {
@@ -174,7 +206,7 @@ func (t Task) gradientBytes(r Run, trained, largest int64) int64 {
 		}
 		next = max(next, p.len())
 	}
-	return 4 * (shared + next)
+	return 4 * (shared + next + 2*vector)
 }
 
 // largestTrained returns the maximum number of trained elements of a part of the model.

@@ -143,17 +143,30 @@ func preset(name string) interface{ Model() (Model, error) } {
 	return nil
 }
 
-// TestInBackward: one gradient is held, and that of a matrix that two layers share.
+// TestInBackward: one gradient is held, that of a matrix that two layers share, those of two vectors, and those of
+// matrices with one input, or the gradient of this input, whichever takes less.
 func TestInBackward(t *testing.T) {
 	for _, c := range []struct {
 		model string
 		want  int64
-	}{{"gpt2", 4 * (50257*768 + 3072*768)}, {"llama-7b", 4 * 32000 * 4096}} {
+	}{{"gpt2", 4 * (50257*768 + 3072*768 + 2*3072 + 768*768)}, {"llama-7b", 4 * (32000*4096 + 2*4096 + 2*2048*4096)}} {
 		m, err := ModelNamed(c.model, 0)
 		require.NoError(t, err)
 		p, err := Task{Model: m, Device: devices[0], Batch: 2}.Predict(Run{Micro: 2, Window: 1, Gradients: InBackward})
 		require.NoError(t, err)
 		require.Equal(t, c.want, p.Peak[OnDevice][Gradients], c.model)
+
+		// Folded, several micro-batches hold no more, and the state passes by once for each.
+		of := func(o Gradient, micro int) Prediction {
+			p, err := Task{Model: m, Device: devices[0], Batch: 4}.Predict(Run{Micro: micro, Window: 4 / micro, Gradients: o})
+			require.NoError(t, err)
+			return p
+		}
+		whole, one, folded := of(InBackward, 4), of(Folded, 4), of(Folded, 1)
+		require.Equal(t, []any{whole.Peak, whole.Seconds}, []any{one.Peak, one.Seconds}, c.model)
+		require.LessOrEqual(t, folded.Peak[OnDevice][Gradients], c.want, c.model)
+		require.Less(t, folded.Peak[OnDevice].Total(), whole.Peak[OnDevice].Total(), c.model)
+		require.Greater(t, folded.Seconds, of(SumF32, 1).Seconds, c.model)
 	}
 }
 
@@ -208,6 +221,7 @@ func TestBadTasksAndRuns(t *testing.T) {
 		"a large micro-batch":   func(_ *Task, r *Run) { r.Micro = 5 },
 		"split masters of f16":  func(_ *Task, r *Run) { r.Compute, r.Masters = snug.F16, amp.SplitMaster },
 		"a window in backward":  func(_ *Task, r *Run) { r.Gradients, r.Micro, r.Window = InBackward, 2, 2 },
+		"folded into Lion":      func(t *Task, r *Run) { t.Optimizer, r.Gradients = "lion", Folded },
 		"places in backward":    func(_ *Task, r *Run) { r.Gradients, r.GradientsOn = InBackward, OnHost },
 		"gradients on disk":     func(_ *Task, r *Run) { r.GradientsOn = OnDisk },
 		"a tier":                func(_ *Task, r *Run) { r.WeightsOn = Tiers },

@@ -43,7 +43,7 @@ type Task struct {
 	// not among the defaults.
 	Compute   []snug.DType     // types of weights and activations; default BF16 and F32
 	Masters   []amp.MasterForm // default FullMaster and SplitMaster; NoMaster is lossy
-	Gradients []Gradient       // default SumF32 and InBackward; SumBF16 is lossy
+	Gradients []Gradient       // default SumF32 and InBackward; SumBF16 and Folded are lossy
 	StateBits []int            // default 32 and 8; 16 and 4 are lossy
 	Frozen    []int            // bits of the weights under adapters; default 16 and 4
 }
@@ -61,11 +61,17 @@ const (
 	// StepInBackward of package quant8 does: one gradient is held at a time, and a step
 	// is one micro-batch.
 	InBackward
+	// Folded is InBackward with any number of micro-batches, as FoldInBackward of package
+	// quant8 does: each gradient is folded into the optimizer's state.
+	Folded
 )
 
-var gradientNames = [...]string{"f32", "bf16", "in-backward"}
+var gradientNames = [...]string{"f32", "bf16", "in-backward", "folded"}
 
-// String returns "f32", "bf16" or "in-backward".
+// onePer says whether one gradient is held at a time.
+func (g Gradient) onePer() bool { return g == InBackward || g == Folded }
+
+// String returns "f32", "bf16", "in-backward" or "folded".
 func (g Gradient) String() string {
 	if g < 0 || int(g) >= len(gradientNames) {
 		return fmt.Sprintf("Gradient(%d)", int(g))
@@ -221,11 +227,13 @@ func (t Task) checkRun(r Run) error {
 		problem = fmt.Sprintf("Masters is %v, want full, split or none", r.Masters)
 	case r.Compute == snug.F16 && r.Masters == amp.SplitMaster:
 		problem = "split masters are for bf16"
-	case r.Gradients < 0 || r.Gradients > InBackward:
-		problem = fmt.Sprintf("Gradients is %v, want f32, bf16 or in-backward", r.Gradients)
+	case r.Gradients < 0 || r.Gradients > Folded:
+		problem = fmt.Sprintf("Gradients is %v, want f32, bf16, in-backward or folded", r.Gradients)
 	case r.Gradients == InBackward && r.Window > 1:
 		problem = fmt.Sprintf("a step during the backward pass has one micro-batch, not %d", r.Window)
-	case r.Gradients == InBackward && r.GradientsOn != OnDevice:
+	case r.Gradients == Folded && !t.folds():
+		problem = fmt.Sprintf("the update of %s needs whole gradients, which are not folded into its state", t.Optimizer)
+	case r.Gradients.onePer() && r.GradientsOn != OnDevice:
 		problem = "gradients that are used during the backward pass stay on the device"
 	case r.StateBits != 0 && r.StateBits != 4 && r.StateBits != 8 && r.StateBits != 16 && r.StateBits != 32:
 		problem = fmt.Sprintf("StateBits is %d, want 4, 8, 16 or 32", r.StateBits)

@@ -49,7 +49,7 @@ type Ready func(name string, p, g snug.View) error
 // in memory.
 //
 // Gradients are not added up over micro-batches: each gradient is the gradient of one
-// whole batch. For a parameter that is used in several places it is the sum over all of
+// whole batch. [Optimizer.FoldInBackward] takes several. For a parameter that is used in several places it is the sum over all of
 // them.
 //
 // It returns the error of backward, or else the first error of ready. ready returns the

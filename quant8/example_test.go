@@ -217,6 +217,36 @@ func ExampleOptions() {
 	// [0.99999 1 0.99999] [up.bias[1] = +Inf] <nil>
 }
 
+// A step of two micro-batches that has one gradient at a time in memory.
+func ExampleOptimizer_FoldInBackward() {
+	opt, err := quant8.New(quant8.SGD{}, quant8.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	weights, gradient := []float32{1, 1}, make([]float32, 2)
+	if err := opt.Add("weights", len(weights)); err != nil {
+		fmt.Println(err)
+		return
+	}
+	batches := [][]float32{{4, 8, 6}, {2}} // samples; the gradient of a micro-batch is their mean
+	opt.Advance(0.125)
+	for _, samples := range batches {
+		weight := quant8.FoldOptions{Weight: float64(len(samples)), Total: 4}
+		full, _, err := opt.FoldInBackward(weight, func(ready quant8.Ready) error {
+			clear(gradient)
+			for _, x := range samples {
+				gradient[0] += x / float32(len(samples))
+			}
+			return ready("weights", snug.ViewOf(weights), snug.ViewOf(gradient))
+		})
+		fmt.Println(weights, full, err)
+	}
+	// Output:
+	// [1 1] false <nil>
+	// [0.375 1] true <nil>
+}
+
 // A backward pass of two layers that has one gradient at a time in memory.
 func ExampleOptimizer_StepInBackward() {
 	opt, err := quant8.New(quant8.AdamW{}, quant8.Options{})

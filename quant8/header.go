@@ -12,7 +12,7 @@ import (
 func (a *Optimizer) header() *state.Optimizer {
 	h := &state.Optimizer{Rule: a.o.name, OptimizerFixed: state.OptimizerFixed{
 		Bits: uint32(a.o.Bits), Block: uint32(a.o.Block), Chunk: uint64(a.o.Chunk), MinSize: uint64(a.o.MinSize),
-		Step: uint64(a.t), LR: a.lr, Maps: a.maps.entries(),
+		Step: uint64(a.t), LR: a.lr, Fold: a.fold.OptimizerFold, Maps: a.maps.entries(),
 	}}
 	mid := a.midStep()
 	for _, name := range a.names() {
@@ -43,6 +43,7 @@ type saved struct {
 	bits, block, chunk, minSize uint64
 	step                        int
 	lr                          float32
+	fold                        state.OptimizerFold
 	maps                        codeMaps
 	params                      []savedParam // by ascending names
 }
@@ -65,7 +66,7 @@ func (a *Optimizer) readHeader(d *state.Decoder) (*saved, error) {
 	o := d.GetOptimizer()
 	h := &saved{
 		optimizer: o.Rule, bits: uint64(o.Bits), block: uint64(o.Block), chunk: o.Chunk, minSize: o.MinSize,
-		step: int(o.Step), lr: o.LR,
+		step: int(o.Step), lr: o.LR, fold: o.Fold,
 	}
 	if !validRate(h.lr) || h.chunk == 0 || h.chunk > maxChunk {
 		d.Corrupt("a learning rate of %v, chunks of %d elements", h.lr, h.chunk)

@@ -73,6 +73,8 @@ type Optimizer struct {
 	t      int
 	params map[string]*param
 
+	fold folding // a step of several micro-batches that is under way
+
 	mu      sync.Mutex       // guards the marks of params, their in-memory state while it is allocated, and
 	invalid string           // why the state cannot be used, or empty
 	skipped []snug.NonFinite // gradients that steps have skipped since Advance
@@ -193,11 +195,17 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 // Advance begins the next step: the step count t of the bias corrections goes up by one,
 // and each parameter may be updated once more. lr is the learning rate of the step; see
 // OPTIMIZERS.md for the usual ones. It must be finite and not negative. Otherwise no step
-// begins, and updates return an error until the next Advance.
+// begins, and updates return an error until the next Advance. A step of
+// [Optimizer.FoldInBackward] that lacks micro-batches cannot be left: updates return an error until
+// a state is restored.
 func (a *Optimizer) Advance(lr float32) {
 	a.skipped = a.skipped[:0]
 	if a.rate = nil; !validRate(lr) {
 		a.rate = fmt.Errorf("learning rate %g, want a finite number from 0 on: %w", lr, snug.ErrConfig)
+		return
+	}
+	if f := a.fold; f.Micros > 0 {
+		a.rate = fmt.Errorf("Advance in the middle of step %d, which has the weight %g of %g: %w", a.t, f.Weight, f.Total, snug.ErrConfig)
 		return
 	}
 	a.t++

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 
 	"github.com/snug-ml/snug"
@@ -74,6 +75,7 @@ func (a *Optimizer) readShards(states []io.Reader) error {
 	}
 	first := sources[0].h
 	a.resume(first.step, first.lr, first.maps)
+	a.fold.OptimizerFold = foldOf(sources)
 	for q, m := range marks {
 		q.marks = m
 	}
@@ -108,10 +110,26 @@ func (h *saved) checkRun(first *saved) error {
 	if h.step != first.step {
 		return fmt.Errorf("saved at step %d, the first at %d: %w", h.step, first.step, snug.ErrConfig)
 	}
+	if h.fold.Micros != first.fold.Micros || h.fold.Weight != first.fold.Weight || h.fold.Total != first.fold.Total {
+		return fmt.Errorf("saved after %d micro-batches of weight %g of %g, the first after %d of %g of %g: %w", h.fold.Micros, h.fold.Weight,
+			h.fold.Total, first.fold.Micros, first.fold.Weight, first.fold.Total, snug.ErrConfig)
+	}
 	if h.maps.entries() != first.maps.entries() {
 		return fmt.Errorf("saved with other maps than the first state: %w", snug.ErrConfig)
 	}
 	return nil
+}
+
+// foldOf returns the step of several micro-batches that the sources are in. The squares of norms add up.
+func foldOf(sources []source) (f state.OptimizerFold) {
+	squares := 0.0
+	for _, s := range sources {
+		f.Squares += s.h.fold.Squares
+		squares += s.h.fold.Norm * s.h.fold.Norm
+	}
+	first := sources[0].h.fold
+	f.Micros, f.Weight, f.Total, f.Norm = first.Micros, first.Weight, first.Total, math.Sqrt(squares)
+	return f
 }
 
 // checkCover says whether each element of q is in one of the sources.

@@ -16,7 +16,8 @@ import (
 // WriteTo writes the state of the optimizer: a header with the step count, the learning
 // rate of the current step, the maps of the codes and the names of the parameters, and
 // all moments, StateBytes. Between the Steps of one Advance it also writes which elements
-// are updated, so that a restored run updates the others. It needs no memory beyond the
+// are updated, so that a restored run updates the others, and between calls of
+// [Optimizer.FoldInBackward] what they have folded. It needs no memory beyond the
 // state, and on devices other than the CPU memory for one chunk. The hyperparameters are
 // not part of the state.
 func (a *Optimizer) WriteTo(w io.Writer) (int64, error) {
@@ -123,6 +124,7 @@ func (a *Optimizer) restore(d *state.Decoder, h *saved) error {
 		return err
 	}
 	a.resume(h.step, h.lr, h.maps)
+	a.fold.OptimizerFold = h.fold
 	for i, name := range a.names() {
 		q := a.params[name]
 		for c := range q.marks {
@@ -136,7 +138,7 @@ func (a *Optimizer) restore(d *state.Decoder, h *saved) error {
 
 // resume continues at a saved step whose updates are all made.
 func (a *Optimizer) resume(step int, lr float32, maps codeMaps) {
-	a.t, a.lr, a.rate, a.maps, a.invalid = step, lr, nil, maps, ""
+	a.t, a.lr, a.rate, a.maps, a.invalid, a.fold = step, lr, nil, maps, "", folding{}
 	a.skipped = a.skipped[:0]
 	for _, q := range a.params {
 		q.marks.Set(0, len(q.marks), optim.Updated)

@@ -226,11 +226,14 @@ func TestDamaged(t *testing.T) {
 		{"MinSize", change(func(h *state.Optimizer) { h.MinSize++ }), snug.ErrConfig},
 		{"no chunk", change(func(h *state.Optimizer) { h.Chunk = 0 }), snug.ErrCorrupt},
 		{"step", change(func(h *state.Optimizer) { h.Step = 1 << 31 }), snug.ErrCorrupt},
+		{"fold of a whole step", change(func(h *state.Optimizer) { h.Fold.Weight = 1 }), snug.ErrCorrupt},
+		{"fold beyond its total", change(func(h *state.Optimizer) { h.Fold = state.OptimizerFold{Micros: 1, Weight: 2, Total: 2} }), snug.ErrCorrupt},
+		{"norm", change(func(h *state.Optimizer) { h.Fold.Norm = math.NaN() }), snug.ErrCorrupt},
 		{"rate", change(func(h *state.Optimizer) { h.LR = -1 }), snug.ErrCorrupt},
 		{"order", change(func(h *state.Optimizer) { slices.Reverse(h.Params) }), snug.ErrCorrupt},
 		{"fewer", change(func(h *state.Optimizer) { h.Params = h.Params[1:] }), snug.ErrCorrupt},
-		{"count", statetest.Seal(edit(statetest.Prefix+36+2048+4+5, 1)), snug.ErrCorrupt},
-		{"name length", statetest.Seal(edit(statetest.Prefix+36+2048+4+5+7, 1)), snug.ErrCorrupt},
+		{"count", statetest.Seal(edit(statetest.Prefix+36+2048+40+4+5, 1)), snug.ErrCorrupt},
+		{"name length", statetest.Seal(edit(statetest.Prefix+36+2048+40+4+5+7, 1)), snug.ErrCorrupt},
 		{"name", change(func(h *state.Optimizer) { h.Params[0].Name = "a" }), snug.ErrConfig},
 		{"elements", change(func(h *state.Optimizer) { h.Params[0].Total++ }), snug.ErrConfig},
 		{"bytes", change(func(h *state.Optimizer) { h.Params[0].Bytes--; h.Params[1].Bytes++ }), snug.ErrCorrupt},
@@ -397,12 +400,12 @@ func FuzzAnyShardBytes(f *testing.F) {
 func TestHeaderIsStable(t *testing.T) {
 	a := newAdamW(t, Options{}, map[string]int{"b": 1, "a": 2})
 	data := bytesOf(a.AppendBinary(nil))
-	const size = 36 + 2048 + 4 + 5 + 4 + 2*(4+1+52+4)
+	const size = 36 + 2048 + 40 + 4 + 5 + 4 + 2*(4+1+52+4)
 	require.Equal(t, "SNUGOPTI\x01\x00\x00\x00"+ // version 1
 		string([]byte{size & 255, size >> 8, 0, 0})+"\x18\x00\x00\x00\x00\x00\x00\x00"+ // 24 bytes of data
 		"\x08\x00\x00\x00\x00\x01\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00"+
 		"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00", string(data[:statetest.Prefix+36])) // step 0, no rate
 	require.Equal(t, "\x05\x00\x00\x00AdamW\x02\x00\x00\x00"+
-		"\x01\x00\x00\x00a\x02\x00\x00\x00\x00\x00\x00\x00", string(data[statetest.Prefix+36+2048:][:4+5+4+13]))
+		"\x01\x00\x00\x00a\x02\x00\x00\x00\x00\x00\x00\x00", string(data[statetest.Prefix+36+2048+40:][:4+5+4+13]))
 	require.Len(t, data, statetest.Prefix+size+statetest.Checksum+24+statetest.Checksum)
 }

@@ -93,7 +93,7 @@ func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, g
 	j := stepJob{
 		p: p, g: g, layout: q.layout, chunk: a.o.Chunk, m: a.maps.m, v: a.maps.v,
 		skip: bad, random: a.o.Stochastic && p.DType() != snug.F32,
-		draw: philox.Stream{Seed: rounding.Seed(a.o.Seed, uint64(a.t)), Tensor: q.tensor}, first: uint64(q.lo + lo),
+		draw: philox.Stream{Seed: rounding.Seed(a.o.Seed, uint64(a.t)|a.fold.Micros<<32), Tensor: q.tensor}, first: uint64(q.lo + lo),
 	}
 	h := a.hyper(q, gradScale)
 	if bad {
@@ -114,7 +114,7 @@ func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, g
 func (a *Optimizer) hyper(q *param, gradScale float32) optim.Hyper {
 	h := a.o.hyper
 	h.LR, h.WeightDecay = float64(a.lr*q.options.LR), float64(q.options.WeightDecay)
-	h.Step, h.GradScale = a.t, gradScale
+	h.Step, h.GradScale, h.Fold = a.t, gradScale, a.fold.part
 	return h.Warm(a.o.warmup[0], a.o.warmup[1])
 }
 

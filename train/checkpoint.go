@@ -26,6 +26,7 @@ type about struct {
 	Masters    string          `json:"masters"`    // form of master weights
 	StateBits  int             `json:"state_bits"`
 	InBackward bool            `json:"in_backward"`
+	Fold       bool            `json:"fold"`
 }
 
 // The parts of a checkpoint.
@@ -52,7 +53,7 @@ func (t *Trainer[B]) describe() (about, error) {
 	for _, p := range t.params {
 		fmt.Fprintf(sum, "%q %d %s\n", p.name, p.value.Len(), p.value.DType())
 	}
-	return about{run, notes, hex.EncodeToString(sum.Sum(nil)), t.options.Masters.String(), t.options.StateBits, t.options.InBackward}, nil
+	return about{run, notes, hex.EncodeToString(sum.Sum(nil)), t.options.Masters.String(), t.options.StateBits, t.options.InBackward, t.options.Fold}, nil
 }
 
 // begin gives master weights their first values, or restores the newest checkpoint.
@@ -93,9 +94,9 @@ func (t *Trainer[B]) matches(saved *about) error {
 	switch {
 	case saved.Parameters != want.Parameters:
 		err = fmt.Errorf("it is of a model with other parameters: their names, lengths or types differ")
-	case saved.Masters != want.Masters || saved.StateBits != want.StateBits || saved.InBackward != want.InBackward:
-		err = fmt.Errorf("it has %s master weights, %d-bit state, and updates in the backward pass: %t; the options say %s, %d and %t",
-			saved.Masters, saved.StateBits, saved.InBackward, want.Masters, want.StateBits, want.InBackward)
+	case saved.Masters != want.Masters || saved.StateBits != want.StateBits || saved.InBackward != want.InBackward || saved.Fold != want.Fold:
+		err = fmt.Errorf("it has %s master weights, %d-bit state, updates in the backward pass: %t, and folds gradients: %t; the options say %s, %d, %t and %t",
+			saved.Masters, saved.StateBits, saved.InBackward, saved.Fold, want.Masters, want.StateBits, want.InBackward, want.Fold)
 	default:
 		return sameRun(saved.Run, want.Run)
 	}

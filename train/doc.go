@@ -27,7 +27,8 @@
 //  4. The Trainer sets the loss scale of the next step, and after every SaveEvery steps it writes a checkpoint.
 //
 // With InBackward, a step has one micro-batch, and each parameter is updated as soon as its gradient
-// is complete (Lv et al. 2023, arXiv:2306.09782).
+// is complete (Lv et al. 2023, arXiv:2306.09782). With Fold as well it has several, whose gradients are folded into
+// the optimizer's state one by one (Zhang et al. 2023, arXiv:2305.19982).
 //
 // # Memory
 //

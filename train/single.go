@@ -58,7 +58,8 @@ func (s *single) Into(name string) (snug.View, snug.Into, error) {
 	return g.view, snug.Into{Alpha: 1}, nil
 }
 
-// take returns memory for n elements: the smallest unused memory that is large enough, or new memory.
+// take returns memory for n elements: the smallest unused memory that is large enough, or new memory. Models complete
+// gradients from the last layer to the first, whose sizes repeat, so that few are new.
 func (s *single) take(n int) (*gradient, error) {
 	best := -1
 	for i, g := range s.unused {
@@ -71,7 +72,7 @@ func (s *single) take(n int) (*gradient, error) {
 		g = s.unused[best]
 		s.unused = append(s.unused[:best], s.unused[best+1:]...)
 	} else {
-		all, free, err := snug.MakeView(s.dev, snug.F32, s.largest(n))
+		all, free, err := snug.MakeView(s.dev, snug.F32, n)
 		if err != nil {
 			return nil, err
 		}
@@ -82,25 +83,6 @@ func (s *single) take(n int) (*gradient, error) {
 	view, err := g.all.Slice(0, n)
 	g.view = view
 	return g, err
-}
-
-// largest returns how many elements to allocate for a gradient of n elements. Parameters of the largest size get their
-// own memory, because that of a tied embedding stays open for most of the pass. All others share memory of the second
-// largest size.
-func (s *single) largest(n int) int {
-	most, second := 0, 0
-	for _, p := range s.params {
-		switch l := p.value.Len(); {
-		case l > most:
-			most, second = l, most
-		case l > second && l < most:
-			second = l
-		}
-	}
-	if n > second {
-		return most
-	}
-	return second
 }
 
 // Done updates a parameter, whose gradient is complete.
@@ -114,6 +96,9 @@ func (s *single) Done(name string) error {
 	s.done++
 	return s.ready(name, s.values[name], g.view)
 }
+
+// HoldsOne says that the model should complete a gradient before it begins the next one.
+func (s *single) HoldsOne() bool { return true }
 
 func (s *single) close() (err error) {
 	for _, free := range s.free {

@@ -284,8 +284,11 @@ func (s *staging) update(weights snug.View, step func(lo int, w snug.View) error
 
 // trainInBackward is train with an update of each parameter in the backward pass.
 func (t *Trainer[B]) trainInBackward(ctx context.Context, batches []B, r *Report) error {
+	if t.options.Fold {
+		return t.trainFolding(ctx, batches, r)
+	}
 	if len(batches) != 1 {
-		return fmt.Errorf("%d micro-batches, and InBackward takes one: %w", len(batches), snug.ErrConfig)
+		return fmt.Errorf("%d micro-batches, and InBackward without Fold takes one: %w", len(batches), snug.ErrConfig)
 	}
 	t.opt.Advance(r.Rate)
 	norm, err := t.opt.StepInBackward(quant8.BackwardOptions{MaxNorm: t.options.Clip}, func(ready quant8.Ready) error {
@@ -299,4 +302,31 @@ func (t *Trainer[B]) trainInBackward(ctx context.Context, batches []B, r *Report
 	})
 	r.Norm = norm
 	return err
+}
+
+// trainFolding is trainInBackward with any number of micro-batches.
+func (t *Trainer[B]) trainFolding(ctx context.Context, batches []B, r *Report) (err error) {
+	o := quant8.FoldOptions{MaxNorm: t.options.Clip}
+	for _, b := range batches {
+		o.Total += t.model.Weight(b)
+	}
+	var all fused.Loss
+	t.opt.Advance(r.Rate)
+	for i, b := range batches {
+		o.Weight = t.model.Weight(b)
+		_, r.Norm, err = t.opt.FoldInBackward(o, func(ready quant8.Ready) error {
+			t.single.begin(ready)
+			loss, err := t.model.Backprop(ctx, b, 1, t.single)
+			if err != nil {
+				return err
+			}
+			all = all.Plus(loss)
+			return t.single.end()
+		})
+		if err != nil {
+			return fmt.Errorf("micro-batch %d: %w", i, err)
+		}
+	}
+	r.Loss, r.Targets = all.Mean(), all.Targets
+	return nil
 }

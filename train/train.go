@@ -21,7 +21,8 @@ import (
 // Beta of 1.
 //
 // If a Window has the method Done(name string) error, a model may call it as soon as the gradient of a parameter is
-// complete. Options.InBackward needs a model that does.
+// complete. Options.InBackward needs a model that does. Its Window also has the method HoldsOne() bool, which says that
+// memory is saved where the gradient of a parameter is completed before the next one begins.
 type Window = interface {
 	Into(name string) (acc snug.View, into snug.Into, err error)
 }
@@ -62,8 +63,13 @@ type Options struct {
 	// another pass over the gradients of each micro-batch.
 	Measure bool
 	// InBackward updates each parameter as soon as its gradient is complete. There are no master weights then: updates
-	// of 16-bit parameters are rounded stochastically. With Clip the backward pass runs twice.
+	// of 16-bit parameters are rounded stochastically. With Clip the backward pass runs twice. A step has one
+	// micro-batch, unless Fold is set.
 	InBackward bool
+	// Fold, with InBackward, takes several micro-batches: each gradient is folded into the optimizer's state as soon
+	// as it is complete, by [quant8.Optimizer.FoldInBackward]. The step is not that of the mean gradient, except with
+	// SGD. Clip clips with the norm of the step before.
+	Fold bool
 
 	// Storage holds master weights and the optimizer's state in pages; a Store of package offload is one. nil: they are
 	// in memory, on the device of the parameters.
@@ -218,6 +224,9 @@ func (o *Options) check(noModel bool) error {
 		{o.InBackward && o.Scaler != nil, "InBackward does not go with a loss scale, because one parameter is updated before another is known to be finite"},
 		{o.InBackward && o.Masters == amp.SplitMaster, "InBackward has no master weights: leave Masters, or set NoMaster"},
 		{o.InBackward && o.Fill != nil, "InBackward has no master weights to fill"},
+		{o.Fold && !o.InBackward, "Fold wants InBackward"},
+		{o.Fold && !quant8.Folds(o.Optimizer), fmt.Sprintf("Fold does not go with %T, whose update needs the whole gradient", o.Optimizer)},
+		{o.Fold && o.SkipNonFinite, "Fold does not go with SkipNonFinite, because what is folded cannot be taken back"},
 	} {
 		if c.bad {
 			return fmt.Errorf("%s: %w", c.what, snug.ErrConfig)

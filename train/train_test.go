@@ -108,11 +108,13 @@ func forms(t testing.TB) map[string]struct {
 		"lion":          of(snug.F32, snug.F32, Options{Optimizer: quant8.Lion{}, StateBits: 4}),
 		"in backward":   of(snug.F32, snug.F32, Options{InBackward: true, StateBits: 8}),
 		"in backward16": of(snug.BF16, snug.BF16, Options{InBackward: true, Clip: 1, Seed: 3}),
+		"folded":        of(snug.BF16, snug.BF16, Options{InBackward: true, Fold: true, StateBits: 8, Clip: 0.1, Seed: 3}),
+		"folded paged":  store(snug.F32, snug.F32, Options{InBackward: true, Fold: true}),
 	}
 }
 
 func batchesFor(o Options, step int) [][]int {
-	if o.InBackward {
+	if o.InBackward && !o.Fold {
 		return [][]int{slices.Concat(steps(step)...)}
 	}
 	return steps(step)
@@ -168,6 +170,28 @@ func TestInBackward(t *testing.T) {
 		_, err = within.Train(context.Background(), [][]int{{1}})
 		require.ErrorContains(t, err, "does not call Done")
 	}
+}
+
+// Folded gradients make the step of SGD that their mean makes, while one of them is held.
+func TestFold(t *testing.T) {
+	a, b := newToy(t, snug.F32, snug.F32), newToy(t, snug.F32, snug.F32)
+	o := Options{Optimizer: quant8.SGD{WeightDecay: 0.1}, Schedule: Constant(0.1)}
+	after := newTrainer(t, a, o)
+	o.InBackward, o.Fold, o.Clip = true, true, 1e6
+	within := newTrainer(t, b, o)
+	for step := range 4 {
+		r, err := after.Train(context.Background(), steps(step))
+		require.NoError(t, err)
+		s, err := within.Train(context.Background(), steps(step))
+		require.NoError(t, err)
+		require.InEpsilon(t, r.Loss, s.Loss, 1e-6)
+		require.GreaterOrEqual(t, s.Norm, r.Norm*(1-1e-6))
+		require.Equal(t, r.Targets, s.Targets)
+	}
+	for name, want := range a.bits() {
+		require.InDeltaSlice(t, want, b.bits()[name], 1e-6, name)
+	}
+	require.Equal(t, int64(4*toyIn*toyOut), within.Bytes()[plan.Gradients])
 }
 
 func TestNonFinite(t *testing.T) {
@@ -235,16 +259,19 @@ func TestSplit(t *testing.T) {
 
 func TestOptionsRefused(t *testing.T) {
 	for want, o := range map[string]Options{
-		"Clip is -1":                  {Clip: -1},
-		"want 0 or more":              {SaveEvery: -1, Dir: "x"},
-		"SaveEvery wants Dir":         {SaveEvery: 1},
-		"instead of Dir":              {Dir: "x", Folder: &Folder{}},
-		"InBackward does not go":      {InBackward: true, Scaler: &amp.ScalerOptions{}},
-		"InBackward has no master":    {InBackward: true, Masters: amp.SplitMaster},
-		"no master weights to fill":   {InBackward: true, Fill: func(string) FirstValue { return nil }},
-		"bits":                        {StateBits: 7},
-		"master weights":              {Masters: 9},
-		"wants 16 bits, not possible": {},
+		"Clip is -1":                        {Clip: -1},
+		"want 0 or more":                    {SaveEvery: -1, Dir: "x"},
+		"SaveEvery wants Dir":               {SaveEvery: 1},
+		"instead of Dir":                    {Dir: "x", Folder: &Folder{}},
+		"InBackward does not go":            {InBackward: true, Scaler: &amp.ScalerOptions{}},
+		"InBackward has no master":          {InBackward: true, Masters: amp.SplitMaster},
+		"no master weights to fill":         {InBackward: true, Fill: func(string) FirstValue { return nil }},
+		"Fold wants InBackward":             {Fold: true},
+		"Fold does not go with quant8.Lion": {InBackward: true, Fold: true, Optimizer: quant8.Lion{}},
+		"with SkipNonFinite":                {InBackward: true, Fold: true, SkipNonFinite: true},
+		"bits":                              {StateBits: 7},
+		"master weights":                    {Masters: 9},
+		"wants 16 bits, not possible":       {},
 	} {
 		m := newToy(t, snug.BF16, snug.F32)
 		if strings.HasSuffix(want, "not possible") {
@@ -292,6 +319,7 @@ func TestOtherRuns(t *testing.T) {
 		"8-bit state":                    func(o *Options, _ *toy) { o.StateBits = 4 },
 		"full master weights":            func(o *Options, _ *toy) { o.Masters = amp.SplitMaster },
 		"in the backward pass: false":    func(o *Options, _ *toy) { o.InBackward = true },
+		"folds gradients: false":         func(o *Options, _ *toy) { o.InBackward, o.Fold = true, true },
 		"names, lengths or types differ": func(_ *Options, m *toy) { m.names = []string{"b", "w"} },
 	} {
 		m, o := newToy(t, snug.BF16, snug.BF16), o

@@ -122,9 +122,11 @@ func (b *attentionHalf) Backward(_ context.Context, x *tensor, s *saved, d *tens
 	}
 	o := b.stage()
 	dout := o.leaveBackward(d, b.post, s)
-	o.weightGradients(s.att, b.out, dout)
+	out := &b.out[0]
+	o.weightGradients(s.att, out, dout)
 	datt := o.get(b.queries())
-	o.inputGradients(datt, s.att, b.out, dout)
+	o.inputGradients(datt, dout, s.att, out, 0)
+	o.done(out.weight, out.bias)
 	if dout != d {
 		b.pool.put(dout)
 	}

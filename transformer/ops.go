@@ -3,7 +3,6 @@ package transformer
 import (
 	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
@@ -171,64 +170,76 @@ func (o *ops) inputGradient(dx, dy *tensor, l *linear, beta float32) {
 }
 
 // linearBackward adds the parameters' gradients of layers that share their input x, and returns the gradient of x. It
-// writes the gradient over x, or, because adapters read x to the end, into a new tensor, and frees x.
+// writes the gradient over x when the last of them has read x. It writes into a new tensor and frees x with adapters,
+// which read x to the end, and where it is less than the gradients that a window which holds one at a time would hold
+// until then.
 func (o *ops) linearBackward(x *tensor, layers []linear, dy ...*tensor) *tensor {
-	o.weightGradients(x, layers, dy...)
-	dx := x
-	if slices.ContainsFunc(layers, func(l linear) bool { return l.adapter != nil }) {
-		dx = o.get(layers[0].in)
+	apart, others := false, 0
+	for i, l := range layers {
+		if apart = apart || l.adapter != nil; i > 0 && l.weight.Trains {
+			others += 4 * l.in * l.out
+		}
 	}
-	o.inputGradients(dx, x, layers, dy...)
-	if dx != x {
+	apart = apart || holdsOne(o.backward.window) && x.Bytes() < others
+	dx := x
+	if apart {
+		dx = o.get(layers[0].in)
+	} else {
+		for i := range layers {
+			o.weightGradients(x, &layers[i], dy[i])
+		}
+	}
+	for i := range layers {
+		l := &layers[i]
+		if apart {
+			o.weightGradients(x, l, dy[i])
+		}
+		o.inputGradients(dx, dy[i], x, l, min(1, float32(i)))
+		o.done(l.weight, l.bias) // this backward pass does not read them again
+	}
+	if apart {
 		o.pool.put(x)
 	}
 	return dx
 }
 
-// inputGradients computes dx, the gradient of the input x that layers share. With adapters dx is not x.
-func (o *ops) inputGradients(dx, x *tensor, layers []linear, dy ...*tensor) {
-	for i := range layers {
-		l, beta := &layers[i], min(1, float32(i))
-		switch {
-		case l.adapter == nil:
-			o.inputGradient(dx, dy[i], l, beta)
-		case l.adapter.dora != nil:
-			o.scaledBackward(dx, dy[i], x, l, beta)
-		default:
-			o.inputGradient(dx, dy[i], l, beta)
-			o.adaptBackward(dx, dy[i], x, l.adapter)
-		}
-		o.done(l.weight, l.bias) // this backward pass does not read them again
+// inputGradients computes dx = beta·dx + the gradient of a layer's input x. With an adapter dx is not x.
+func (o *ops) inputGradients(dx, dy, x *tensor, l *linear, beta float32) {
+	switch {
+	case l.adapter == nil:
+		o.inputGradient(dx, dy, l, beta)
+	case l.adapter.dora != nil:
+		o.scaledBackward(dx, dy, x, l, beta)
+	default:
+		o.inputGradient(dx, dy, l, beta)
+		o.adaptBackward(dx, dy, x, l.adapter)
 	}
 }
 
-// weightGradients adds to the gradients of layers that share their input.
-func (o *ops) weightGradients(x *tensor, layers []linear, dy ...*tensor) {
-	for i := range layers {
-		l := &layers[i]
-		if l.weight.Trains {
-			o.do(func() error {
-				acc, into, err := o.gradient(l.weight)
-				if err != nil {
-					return err
-				}
-				g := amp.MatMulOptions{M: l.out, N: l.in, K: o.batch.rows, TransA: true, Into: into}
-				if l.conv {
-					g.M, g.N = l.in, l.out
-					return amp.MatMul(acc, x.View, dy[i].View, g)
-				}
-				return amp.MatMul(acc, dy[i].View, x.View, g)
-			})
-		}
-		if l.bias != nil && l.bias.Trains {
-			o.do(func() error {
-				acc, into, err := o.gradient(l.bias)
-				if err != nil {
-					return err
-				}
-				return fused.BiasAddBackward(acc, dy[i].View, into, o.ws.v)
-			})
-		}
+// weightGradients adds to the gradients of a layer.
+func (o *ops) weightGradients(x *tensor, l *linear, dy *tensor) {
+	if l.weight.Trains {
+		o.do(func() error {
+			acc, into, err := o.gradient(l.weight)
+			if err != nil {
+				return err
+			}
+			g := amp.MatMulOptions{M: l.out, N: l.in, K: o.batch.rows, TransA: true, Into: into}
+			if l.conv {
+				g.M, g.N = l.in, l.out
+				return amp.MatMul(acc, x.View, dy.View, g)
+			}
+			return amp.MatMul(acc, dy.View, x.View, g)
+		})
+	}
+	if l.bias != nil && l.bias.Trains {
+		o.do(func() error {
+			acc, into, err := o.gradient(l.bias)
+			if err != nil {
+				return err
+			}
+			return fused.BiasAddBackward(acc, dy.View, into, o.ws.v)
+		})
 	}
 }
 

@@ -108,6 +108,12 @@ func completerOf(w Window) completer {
 	return c
 }
 
+// holdsOne says whether a window holds a gradient only until it is complete.
+func holdsOne(w Window) bool {
+	c, ok := w.(interface{ HoldsOne() bool })
+	return ok && c.HoldsOne()
+}
+
 // lossOn returns the loss of a batch's counted rows, with their weights.
 func (m *Model) lossOn(b Batch) fused.CrossEntropy {
 	m.counted.set(b.Labels, b.Weights, m.dev)

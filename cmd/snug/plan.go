@@ -22,7 +22,7 @@ func planCommand() *command {
 		name: "plan", args: "[FOLDER]", operands: "file", summary: "predict the memory of training, and find what fits",
 		flags: []string{"-model:" + strings.Join(plan.Models(), " "), "-device:" + strings.Join(deviceNames(), " "), "-memory", "-host-memory", "-disk", "-batch",
 			"-context", "-rank", "-dora", "-dropout", "-optimizer:" + strings.Join(plan.Optimizers(), " "), "-compute:bf16 f16 f32", "-masters:full split none",
-			"-gradients:f32 bf16 in-backward", "-state:32 16 8 4", "-base:bf16 nf4 fp4", "-o:file", "-json"},
+			"-gradients:f32 bf16 in-backward folded", "-state:32 16 8 4", "-base:bf16 nf4 fp4", "-o:file", "-json"},
 		help: planHelp(),
 		run:  runPlan,
 	}
@@ -67,7 +67,8 @@ results of a step, so the plan uses them only when you name them:
   -masters LIST      master weights for 16-bit weights: full (4 bytes), split (2 bytes);
                      or none
   -gradients LIST    f32 (sums in float32), in-backward (one gradient at a time, in a single
-                     micro-batch); or bf16 (sums in bfloat16)
+                     micro-batch); or bf16 (sums in bfloat16), folded (in-backward with several
+                     micro-batches, whose gradients are folded into the optimizer's state)
   -state LIST        bits of an element of optimizer state; default 32,8; or 16,4
   -base LIST         forms of the frozen weights below adapters: bf16 (any type of -compute), nf4
                      or fp4 (4 bits); default bf16,nf4
@@ -270,7 +271,7 @@ func (f *planFlags) choices(t *plan.Task) (err error) {
 	if t.Masters, err = list("masters", f.masters, named(amp.FullMaster, amp.SplitMaster, amp.NoMaster)); err != nil {
 		return err
 	}
-	if t.Gradients, err = list("gradients", f.gradients, named(plan.SumF32, plan.SumBF16, plan.InBackward)); err != nil {
+	if t.Gradients, err = list("gradients", f.gradients, named(plan.SumF32, plan.SumBF16, plan.InBackward, plan.Folded)); err != nil {
 		return err
 	}
 	if t.StateBits, err = list("state", f.stateBits, strconv.Atoi); err != nil {

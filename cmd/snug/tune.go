@@ -21,7 +21,7 @@ import (
 func tuneCommand() *command {
 	return &command{
 		name: "tune", summary: "fine-tune a published model under a memory limit",
-		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-alpha", "-rslora", "-dora", "-dropout", "-full", "-base:bf16 nf4 fp4", "-compute:bf16 f16 f32",
+		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-alpha", "-rslora", "-dora", "-dropout", "-full", "-fold", "-base:bf16 nf4 fp4", "-compute:bf16 f16 f32",
 			"-context", "-batch", "-steps", "-epochs", "-lr", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-dry-run", "-json"},
 		help: tuneHelp,
 		run:  runTune,
@@ -48,6 +48,9 @@ It prints what the run will take, by component, and at the end what the run took
   -dora              also train the magnitude of each row of the matrices (DoRA)
   -dropout P         probability to drop an element of an adapter's input; default 0
   -full              train all weights instead
+  -fold              with -full: hold one gradient at a time, and fold those of each micro-batch into the
+                     optimizer's state; results differ from those of their mean. Without -fold, bf16
+                     does so where nothing else fits
   -base FORM         form of the frozen weights: bf16, nf4 or fp4; default: bf16 if that fits, else nf4
   -compute TYPE      type of weights and activations: bf16 (default), f16 or f32
   -context N         maximum tokens of a sample; longer ones are cut; default: 1024, or less if no
@@ -82,7 +85,7 @@ type tuneFlags struct {
 	rank                 int
 	alpha, dropout       float64
 	rslora, dora         bool
-	full                 bool
+	full, fold           bool
 	form, compute        string
 	most, batch          int
 	steps, epochs        int
@@ -109,6 +112,7 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.rslora, "rslora", false, "")
 	fs.BoolVar(&f.dora, "dora", false, "")
 	fs.BoolVar(&f.full, "full", false, "")
+	fs.BoolVar(&f.fold, "fold", false, "")
 	fs.StringVar(&f.form, "base", "", "")
 	fs.StringVar(&f.compute, "compute", "bf16", "")
 	fs.IntVar(&f.most, "context", 0, "")
@@ -165,6 +169,8 @@ func (f *tuneFlags) check() (err error) {
 		{f.output == "" && !f.dryRun, "want -o: the folder to write, or -dry-run"},
 		{f.full && f.form != "", "-base is the form of frozen weights, and -full freezes none"},
 		{f.full && (f.given("lora") || f.given("alpha") || f.rslora || f.dora || f.dropout != 0), "-lora, -alpha, -rslora, -dora and -dropout are for adapters, and -full trains none"},
+		{f.fold && !f.full, "-fold is for -full: gradients of adapters are small"},
+		{f.fold && f.compute == "f16", "-fold does not go with f16, whose loss scale needs all gradients of a step"},
 		{!(f.dropout >= 0 && f.dropout < 1), fmt.Sprintf("-dropout %v: want 0 or more and less than 1", f.dropout)},
 		{f.rank < 1 || f.rank > maxRank, fmt.Sprintf("-lora %d: want 1 to %d", f.rank, maxRank)},
 		{f.form != "" && f.form != "bf16" && f.form != "nf4" && f.form != "fp4", fmt.Sprintf("-base %.40q: want bf16, nf4 or fp4", f.form)},

@@ -70,5 +70,8 @@ func (t *tuning) about() map[string]any {
 			about[name] = x
 		}
 	}
+	if t.fold {
+		about["fold"] = true
+	}
 	return about
 }

@@ -160,7 +160,7 @@ func (t *tuning) task() (plan.Task, error) {
 
 // choose finds the fastest plan whose process stays within the memory. What changes the results comes
 // last: frozen weights in 4 bits; and in bfloat16, updates in the backward pass, which are rounded
-// stochastically and have no master weights.
+// stochastically and have no master weights, and then gradients that are folded into the state.
 func (t *tuning) choose() error {
 	task, err := t.task()
 	if err != nil {
@@ -170,6 +170,9 @@ func (t *tuning) choose() error {
 	switch {
 	case t.begun != nil:
 		return t.fit(t.begun.bind(task))
+	case t.fold:
+		task.Gradients, task.Masters = []plan.Gradient{plan.Folded}, []amp.MasterForm{amp.NoMaster}
+		return t.fit(task)
 	case !t.full && task.Frozen == nil:
 		exact.Frozen = []int{16}
 	case t.full && t.dtype == snug.BF16:
@@ -180,6 +183,10 @@ func (t *tuning) choose() error {
 	if err := t.fit(exact); err == nil || !errors.Is(err, snug.ErrNoMemory) {
 		return err
 	}
+	if err := t.fit(further); !t.full || err == nil || !errors.Is(err, snug.ErrNoMemory) {
+		return err
+	}
+	further.Gradients = []plan.Gradient{plan.Folded}
 	return t.fit(further)
 }
 
@@ -265,8 +272,9 @@ func (t *tuning) open() (clean func() error, err error) {
 	steps := t.stepCount()
 	options := train.Options{
 		Optimizer: quant8.AdamW{WeightDecay: 0.01}, StateBits: r.StateBits, Masters: r.Masters, Clip: clipNorm, Seed: t.seed,
-		Schedule: train.Cosine(float32(t.rate), min(100, max(1, steps/10)), steps), InBackward: r.Gradients == plan.InBackward, Storage: state,
-		SkipNonFinite: true, Split: splitBatch, About: t.about(),
+		Schedule: train.Cosine(float32(t.rate), min(100, max(1, steps/10)), steps), Storage: state,
+		InBackward: r.Gradients == plan.InBackward || r.Gradients == plan.Folded, Fold: r.Gradients == plan.Folded,
+		SkipNonFinite: r.Gradients != plan.Folded, Split: splitBatch, About: t.about(),
 	}
 	if t.folder != nil {
 		options.Folder, options.SaveEvery = t.folder, t.saveEvery

@@ -71,7 +71,7 @@ func TestTune(t *testing.T) {
 	model, data := publish(t), chats(t, 60)
 	for _, flags := range [][]string{
 		{}, {"-lora", "4", "-base", "nf4"}, {"-base", "fp4", "-compute", "f32", "-memory", "500MiB"}, {"-compute", "f16"},
-		{"-full"}, {"-full", "-compute", "f32", "-memory", "1GiB"}, {"-full", "-compute", "f16"},
+		{"-full"}, {"-full", "-compute", "f32", "-memory", "1GiB"}, {"-full", "-compute", "f16"}, {"-full", "-fold"},
 		{"-base", "nf4", "-disk", "1GiB"}, {"-dora", "-rslora", "-dropout", "0.1"}, {"-dora", "-base", "nf4"}, {"-label-smoothing", "0.1", "-z-loss", "1e-4"},
 	} {
 		out := filepath.Join(t.TempDir(), "out")
@@ -105,8 +105,9 @@ func TestTune(t *testing.T) {
 // What changes the results is chosen only where nothing else fits.
 func TestTuneChooses(t *testing.T) {
 	model, data := publish(t), chats(t, 30)
-	for _, full := range []bool{false, true} {
-		f := tuneFlags{dir: model, files: data, full: full, batch: 1, compute: "bf16", rank: 4, dryRun: true, seed: 1, saveEvery: 1}
+	for _, batch := range []int{0, 1, 4} { // 0: adapters, with a batch of 1
+		full := batch > 0
+		f := tuneFlags{dir: model, files: data, full: full, batch: max(1, batch), compute: "bf16", rank: 4, dryRun: true, seed: 1, saveEvery: 1}
 		require.NoError(t, f.check())
 		m, err := f.gather()
 		require.NoError(t, err)
@@ -125,7 +126,11 @@ func TestTuneChooses(t *testing.T) {
 		ample, err := choose(least + 1<<20)
 		require.NoError(t, err)
 		if full {
-			require.Equal(t, []any{plan.InBackward, amp.NoMaster}, []any{tight.Gradients, tight.Masters})
+			want := plan.InBackward
+			if batch > 1 {
+				want = plan.Folded
+			}
+			require.Equal(t, []any{want, amp.NoMaster}, []any{tight.Gradients, tight.Masters})
 			require.Equal(t, plan.SumF32, ample.Gradients)
 			require.NotEqual(t, amp.NoMaster, ample.Masters)
 		} else {
@@ -182,6 +187,8 @@ func TestTuneRefuses(t *testing.T) {
 		{"-full trains none", []string{"-model", model, "-data", data, "-o", out, "-full", "-dora"}},
 		{"-label-smoothing 1.5", []string{"-model", model, "-data", data, "-o", out, "-label-smoothing", "1.5"}},
 		{"-z-loss 1e-50", []string{"-model", model, "-data", data, "-o", out, "-z-loss", "1e-50"}},
+		{"-fold is for -full", []string{"-model", model, "-data", data, "-o", out, "-fold"}},
+		{"loss scale", []string{"-model", model, "-data", data, "-o", out, "-full", "-fold", "-compute", "f16"}},
 		{"-z-loss NaN", []string{"-model", model, "-data", data, "-o", out, "-z-loss", "NaN"}},
 		{"-dropout 1", []string{"-model", model, "-data", data, "-o", out, "-dropout", "1"}},
 		{"-full freezes none", []string{"-model", model, "-data", data, "-o", out, "-full", "-base", "nf4"}},

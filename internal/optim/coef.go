@@ -28,7 +28,20 @@ type Hyper struct {
 	// Skip is the smallest magnitude of g·GradScale, as bits, at which an element is
 	// left unchanged and its states become 0; 0 skips none. NaNs are above all numbers.
 	Skip uint32
+	Fold Fold
 }
+
+// Fold is the part of a step that one of several gradients makes, which together are the gradient of
+// the step. The zero value is a whole step.
+type Fold struct {
+	Later   bool    // a gradient came before: moments do not decay again, nor is coupled decay added
+	More    bool    // another comes: the parameter stays as it is
+	Squares float64 // factor of the squares in v; 0 means 1
+}
+
+// Folds says whether a step of the rule can be made from several gradients, one after the other: whether
+// its update needs only what the states hold.
+func (r Rule) Folds() bool { return r == Adam || r == AdEMAMix || r == Momentum }
 
 // Coef are the factors of one step.
 type Coef struct {
@@ -85,6 +98,19 @@ func (h Hyper) Coef() Coef {
 		c.pre = decay
 	default:
 		c.post = decay
+	}
+	return h.Fold.apply(c)
+}
+
+func (f Fold) apply(c Coef) Coef {
+	if f.Later {
+		c.beta1, c.beta2, c.beta3, c.l2 = 1, 1, 1, 0
+	}
+	if f.More {
+		c.size, c.pre, c.post = 0, 1, 1
+	}
+	if f.Squares != 0 {
+		c.rest2 = float32(float64(c.rest2) * f.Squares)
 	}
 	return c
 }

@@ -23,6 +23,28 @@ type OptimizerFixed struct {
 	Step           uint64
 	LR             float32         // of the step
 	Maps           [2][256]float32 // of the 8-bit codes of states with signs, and without
+	Fold           OptimizerFold
+}
+
+// OptimizerFold is a step that several micro-batches make, one after the other: how many have come, their
+// weight and the sum of the squares of their gradients, and the weight of all. It is zeros between steps,
+// but for Norm, the norm of the gradients of the last such step.
+type OptimizerFold struct {
+	Micros                       uint64
+	Weight, Total, Squares, Norm float64
+}
+
+// valid reports whether a step can be at this point.
+func (f OptimizerFold) valid() bool {
+	for _, x := range []float64{f.Weight, f.Total, f.Squares, f.Norm} {
+		if !(x >= 0) || math.IsInf(x, 0) {
+			return false
+		}
+	}
+	if f.Micros == 0 {
+		return f.Weight == 0 && f.Total == 0 && f.Squares == 0
+	}
+	return f.Micros <= math.MaxInt32 && f.Weight > 0 && f.Weight < f.Total
 }
 
 // OptimizerParam is one parameter, or a shard of it.
@@ -63,6 +85,9 @@ func (d *Decoder) GetOptimizer() *Optimizer {
 	d.Get(&o.OptimizerFixed)
 	if o.Step > math.MaxInt32 {
 		d.Corrupt("step %d", o.Step)
+	}
+	if !o.Fold.valid() || o.Fold.Micros > 0 && o.Step == 0 {
+		d.Corrupt("step %d of %+v", o.Step, o.Fold)
 	}
 	o.Rule = d.GetName()
 	last := ""
