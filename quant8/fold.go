@@ -42,7 +42,7 @@ type FoldOptions struct {
 // gradients, up to rounding, so that the step of SGD is the same. v is not: it has the sum of
 // the squares, not the square of the sum. Where the gradients of k equal micro-batches are independent
 // noise both are the same on average; where all are equal v is k times smaller, and steps up to √k times
-// longer. With MeanSquares v is the same where all are equal, and k times larger where they are noise
+// longer: early in a run, where they are alike, the rate may have to be lower. With MeanSquares v is the same where all are equal, and k times larger where they are noise
 // (Wang and Aitchison 2024, "Batch size invariant Adam", arXiv:2402.18824).
 //
 // Moments in 8 and 4 bits are encoded again for each micro-batch, and those in 16 bits rounded, with other
