@@ -19,7 +19,7 @@ func (a *Optimizer) header() *state.Optimizer {
 		q := a.params[name]
 		p := state.OptimizerParam{Name: name, OptimizerParamFixed: state.OptimizerParamFixed{
 			Total: uint64(q.total), Lo: uint64(q.lo), N: uint64(q.n), Bits: uint32(q.bits),
-			Rows: uint64(q.rows), Cols: uint64(q.cols), Bytes: uint64(q.factorBytes() + q.bytes(q.n)),
+			Rows: uint64(q.rows), Cols: uint64(q.cols), Bytes: uint64(q.stateBytes(q.layout, q.n)),
 		}}
 		if mid {
 			p.Marks = string(q.marks.Bits())
@@ -153,7 +153,13 @@ func (a *Optimizer) checkForms(p *savedParam, q *param) error {
 		return fmt.Errorf("saved with parameter %q of %d×%d elements, this optimizer has %d×%d: %w", p.name, p.rows, p.cols, q.rows, q.cols, snug.ErrConfig)
 	}
 	s := a.o.shapeOf(p.rows, p.cols)
-	if want := s.factorBytes() + a.o.layoutOf(p.bits, s).bytes(p.n); p.bytes != want {
+	want := s.stateBytes(a.o.layoutOf(p.bits, s), p.n)
+	switch {
+	case s.rank > 0 && p.n != p.total:
+		return fmt.Errorf("saved with %d elements of parameter %q, want all %d: %w", p.n, p.name, p.total, snug.ErrCorrupt)
+	case s.rank > 0 && p.bytes != want:
+		return fmt.Errorf("saved with parameter %q in %d bytes, and with a Rank of %d it has %d: %w", p.name, p.bytes, s.rank, want, snug.ErrConfig)
+	case p.bytes != want:
 		return fmt.Errorf("saved with parameter %q in %d bytes, want %d: %w", p.name, p.bytes, want, snug.ErrCorrupt)
 	}
 	return nil

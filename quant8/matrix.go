@@ -14,11 +14,11 @@ import (
 )
 
 // AddMatrix registers a row-major matrix, such as the weights of a linear layer, and is
-// otherwise [Optimizer.Add] of its rows·cols elements. [Adafactor] and [Muon] use its
-// rows and columns, and save them with the state. Other rules do not use them, and their
-// states are the same as with Add. With Adafactor and Muon, Step updates the whole
-// matrix, and StepRange of a part is an error. Their factors have the key
-// "<optimizer>/<name>/factors" in a [Storage].
+// otherwise [Optimizer.Add] of its rows·cols elements. [Adafactor], [Muon], [Apollo] and
+// [GaLore] use its rows and columns, and save them with the state. Other rules do not use
+// them, and their states are the same as with Add. With these four, Step updates the whole
+// matrix, and StepRange of a part is an error. What they keep of a matrix beside its states
+// has the key "<optimizer>/<name>/factors" in a [Storage].
 //
 // Errors are the same as with Add; [snug.ErrShape] also means that rows or cols is
 // negative or their product exceeds the address space.
@@ -31,7 +31,7 @@ func (a *Optimizer) AddMatrix(name string, rows, cols int) error {
 }
 
 // WorkspaceBytes returns the bytes of scratch that the steps of matrices share.
-// [Adafactor] and [Muon] state the parts of the scratch of a matrix; each part here is
+// [Adafactor], [Muon], [Apollo] and [GaLore] state the parts of the scratch of a matrix; each part here is
 // the largest over all matrices. It is 0 for other rules. The scratch lies on the device
 // of the parameters. It is allocated at the first such step, and freed by Close and when
 // a matrix on another device is stepped.
@@ -46,7 +46,20 @@ const maxSide = math.MaxInt / 32
 type shape struct {
 	rows, cols int
 	factored   bool // it has means of squares for every row and column
+	rank       int  // directions onto which its gradient is projected; 0: none
+	based      bool // the directions are kept
 }
+
+// held returns the number of elements of each state of a parameter of n elements.
+func (s shape) held(n int) int {
+	if s.rank > 0 {
+		return s.rank * max(s.rows, s.cols)
+	}
+	return n
+}
+
+// stateBytes returns the size of the states, in the form l, of a parameter of n elements, and of its factors.
+func (s shape) stateBytes(l layout, n int) int64 { return s.factorBytes() + l.bytes(s.held(n)) }
 
 // fewestStates returns the minimum number of states that an element of a parameter has.
 func fewestStates(rule optim.Rule) int {
@@ -83,17 +96,26 @@ func (o *options) checkMatrix(n int, s shape) error {
 // shapeOf returns the shape of a matrix.
 func (o *options) shapeOf(rows, cols int) shape {
 	if rule := o.hyper.Rule; rows|cols != 0 && (rule.Factored() || rule == optim.Muon) {
-		return shape{rows, cols, rule.Factored()}
+		return shape{rows: rows, cols: cols, factored: rule.Factored()}
+	}
+	if r := o.low.rank; r > 0 && r < min(rows, cols) && rows*cols >= o.MinSize {
+		return shape{rows: rows, cols: cols, rank: r, based: o.low.svd}
 	}
 	return shape{}
 }
 
-// factorBytes returns the size of the factors: 4 for every row and column.
+// factorBytes returns the size of what a matrix has beside its states: with Adafactor 4 for every row and column,
+// with Apollo a norm, with GaLore the step of its directions and the directions.
 func (s shape) factorBytes() int64 {
-	if !s.factored {
-		return 0
+	switch {
+	case s.factored:
+		return 4 * (int64(s.rows) + int64(s.cols))
+	case s.based:
+		return 4 * (1 + int64(s.rank)*int64(min(s.rows, s.cols)))
+	case s.rank > 0:
+		return 4
 	}
-	return 4 * (int64(s.rows) + int64(s.cols))
+	return 0
 }
 
 // workspace is scratch for one matrix at a time.
@@ -111,6 +133,11 @@ type workspace struct {
 func (w *workspace) fit(s shape) {
 	if s.rows == 0 || s.cols == 0 {
 		return // no steps
+	}
+	if s.rank > 0 {
+		floats, sums := s.scratch()
+		w.nFloats, w.nSums = max(w.nFloats, floats), max(w.nSums, sums)
+		return
 	}
 	if s.factored {
 		sides := s.rows + s.cols
@@ -176,7 +203,10 @@ func (a *Optimizer) stepMatrix(dev *snug.Device, q *param, h optim.Hyper, j step
 	if err := a.work.take(dev); err != nil {
 		return err
 	}
-	if q.factored {
+	switch {
+	case q.rank > 0:
+		return a.stepLowRank(dev, q, h, j)
+	case q.factored:
 		return a.stepFactored(dev, q, h, j)
 	}
 	return a.stepMuon(dev, q, h, j)

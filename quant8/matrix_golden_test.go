@@ -139,8 +139,8 @@ func toDoubles(x []float32) []float64 {
 // TestAdafactorIsDefinition has matrices of one and of many bands of rows and strips of
 // columns, and operands of all types and backends.
 func TestAdafactorIsDefinition(t *testing.T) {
-	require.Equal(t, parts{height: 17, bands: 16, width: 1030, strips: 1}, partsOf(shape{272, 1030, true}))
-	require.Equal(t, parts{height: 1, bands: 3, width: 16384, strips: 3}, partsOf(shape{3, 32769, true}))
+	require.Equal(t, parts{height: 17, bands: 16, width: 1030, strips: 1}, partsOf(shape{rows: 272, cols: 1030, factored: true}))
+	require.Equal(t, parts{height: 1, bands: 3, width: 16384, strips: 3}, partsOf(shape{rows: 3, cols: 32769, factored: true}))
 	for _, side := range [][2]int{{1, 1}, {1, 500}, {500, 1}, {33, 65}, {272, 1030}, {3, 32769}, {4097, 3}} {
 		for _, o := range []Adafactor{{WeightDecay: 0.1}, {Beta1: 0.9, WeightDecay: 0.1}} {
 			a, err := New(o, Options{Bits: 32})

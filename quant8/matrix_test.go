@@ -34,11 +34,20 @@ var matrixRules = map[string]func(s Options) (*Optimizer, error){
 	"muon.other": func(s Options) (*Optimizer, error) {
 		return New(Muon{Momentum: 0.9, NoNesterov: true, Scale: MuonMatchAdamW}, s)
 	},
+	"apollo": func(s Options) (*Optimizer, error) {
+		return New(Apollo{Rank: 3, Gap: 3, WeightDecay: 0.1}, s)
+	},
+	"mini": func(s Options) (*Optimizer, error) {
+		return New(Apollo{Tensor: true, Gap: 3, WeightDecay: 0.1}, s)
+	},
+	"galore": func(s Options) (*Optimizer, error) {
+		return New(GaLore{Rank: 4, Gap: 3, WeightDecay: 0.1}, s)
+	},
 }
 
 // eachMatrixRule runs test for one optimizer of each kind.
 func eachMatrixRule(t *testing.T, test func(t *testing.T, build func(s Options, sides map[string][2]int) *Optimizer)) {
-	for _, name := range []string{"adafactor", "momentum", "muon"} {
+	for _, name := range []string{"adafactor", "momentum", "muon", "apollo", "mini", "galore"} {
 		t.Run(name, func(t *testing.T) {
 			test(t, func(s Options, sides map[string][2]int) *Optimizer { return newMatrices(t, name, s, sides) })
 		})

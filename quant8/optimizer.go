@@ -64,7 +64,7 @@ import (
 //
 // Step and StepRange may run concurrently for different parameters or ranges; no other
 // methods may run at the same time. Steps of matrices with [Adafactor] and [Muon] wait
-// for one another.
+// for one another, and so do those with [Apollo] and [GaLore].
 type Optimizer struct {
 	o      options
 	maps   codeMaps
@@ -79,6 +79,9 @@ type Optimizer struct {
 	invalid string           // why the state cannot be used, or empty
 	skipped []snug.NonFinite // gradients that steps have skipped since Advance
 	work    workspace        // for the steps of matrices
+
+	// directions, unless nil, replaces the directions of matrices of low rank, for tests.
+	directions func(name string, period int) []float32
 }
 
 // param is one registered parameter, or a shard of it.
@@ -97,8 +100,8 @@ type param struct {
 }
 
 // New returns an optimizer without parameters. rule is one of [AdamW], [Adam],
-// [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor] and
-// [Muon], by value. The error wraps [snug.ErrConfig].
+// [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor],
+// [Muon], [Apollo] and [GaLore], by value. The error wraps [snug.ErrConfig].
 func New(rule Rule, o Options) (*Optimizer, error) {
 	all, err := newOptions(rule, o)
 	if err != nil {
@@ -112,7 +115,7 @@ func New(rule Rule, o Options) (*Optimizer, error) {
 func (a *Optimizer) StateBytes() int64 {
 	sum := int64(0)
 	for _, p := range a.params {
-		sum += p.factorBytes() + p.bytes(p.n)
+		sum += p.stateBytes(p.layout, p.n)
 	}
 	return sum
 }
@@ -177,7 +180,7 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 		return fmt.Errorf("quant8: %s: %w", a.o.name, err)
 	}
 	p := &param{
-		name: name, total: n, lo: lo, n: hi - lo, shape: s, layout: a.o.layoutOf(a.o.width(name, n), s),
+		name: name, total: n, lo: lo, n: hi - lo, shape: s, layout: a.o.layoutOf(a.o.width(name, s.held(n)), s),
 		options: options, tensor: rounding.Tensor(name), marks: a.o.newMarks(hi - lo),
 	}
 	if a.o.Storage != nil {

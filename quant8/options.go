@@ -168,14 +168,15 @@ func knownWidth(bits int) bool { return bits == 4 || bits == 8 || bits == 16 || 
 // aligned says whether shards of n elements can begin or end at element i.
 func (o *Options) aligned(i, n int) bool { return i%o.Block == 0 || i == n }
 
-func (o *Options) check(rule optim.Rule) error {
+func (o *Options) check(e *equation) error {
+	rule, name, low := e.hyper.Rule, e.name, e.low.rank > 0
 	switch {
 	case o.NonFinite > SkipElement:
 		return fmt.Errorf("policy %d for gradients that are not finite is not known: %w", o.NonFinite, snug.ErrConfig)
 	case !(o.MaxUpdate >= 0 && o.MaxUpdate < math.MaxFloat32):
 		return fmt.Errorf("MaxUpdate is %g, want a finite number from 0 on: %w", o.MaxUpdate, snug.ErrConfig)
-	case o.MaxUpdate > 0 && rule.Whole():
-		return fmt.Errorf("MaxUpdate is %g, want 0 for %v, which sizes its steps itself: %w", o.MaxUpdate, rule, snug.ErrConfig)
+	case o.MaxUpdate > 0 && (rule.Whole() || low):
+		return fmt.Errorf("MaxUpdate is %g, want 0 for %s, which sizes its steps itself: %w", o.MaxUpdate, name, snug.ErrConfig)
 	}
 	if err := checkBlock(o.Block); err != nil {
 		return err
@@ -209,7 +210,7 @@ func newOptions(rule Rule, o Options) (options, error) {
 	all.Options = o.withDefaults(all.hyper.Rule)
 	err := all.equation.check()
 	if err == nil {
-		err = all.Options.check(all.hyper.Rule)
+		err = all.Options.check(&all.equation)
 	}
 	if err != nil {
 		return all, fmt.Errorf("%s: %w", all.name, err)

@@ -196,12 +196,13 @@ func (a *Optimizer) takeShards(s source) error {
 	var buf []float32 // so that blobs are aligned
 	for _, p := range s.h.params {
 		q, chunk := a.params[p.name], int(s.h.chunk)
-		from := a.o.layoutOf(p.bits, a.o.shapeOf(p.rows, p.cols))
+		of := a.o.shapeOf(p.rows, p.cols)
+		from, held := a.o.layoutOf(p.bits, of), of.held(p.n)
 		if err := a.takeFactors(s.d, p, q); err != nil {
 			return err
 		}
-		for lo := 0; lo < p.n && from.states > 0; lo += chunk {
-			part := shardBlob{lo: p.lo + lo, n: min(chunk, p.n-lo)}
+		for lo := 0; lo < held && from.states > 0; lo += chunk {
+			part := shardBlob{lo: p.lo + lo, n: min(chunk, held-lo)}
 			size := from.bytes(part.n)
 			if q == nil || !part.overlaps(q) {
 				s.d.Skip(size)
@@ -244,16 +245,17 @@ type shardBlob struct {
 	blob  []byte
 }
 
-func (b *shardBlob) overlaps(q *param) bool { return b.lo < q.lo+q.n && q.lo < b.lo+b.n }
+func (b *shardBlob) overlaps(q *param) bool { return b.lo < q.lo+q.held(q.n) && q.lo < b.lo+b.n }
 
 // spread copies the elements of b that q has to their chunks.
 func (a *Optimizer) spread(q *param, b shardBlob) error {
-	lo, end := max(b.lo, q.lo), min(b.lo+b.n, q.lo+q.n)
-	for lo < end {
+	end := q.lo + q.held(q.n)
+	lo, last := max(b.lo, q.lo), min(b.lo+b.n, end)
+	for lo < last {
 		chunk := (lo - q.lo) / a.o.Chunk
 		begin := q.lo + chunk*a.o.Chunk
-		to := shardBlob{lo: begin, n: min(a.o.Chunk, q.lo+q.n-begin)}
-		hi := min(end, begin+to.n)
+		to := shardBlob{lo: begin, n: min(a.o.Chunk, end-begin)}
+		hi := min(last, begin+to.n)
 		err := a.withBlob(q, chunk, true, func(blob []byte) error {
 			to.blob = blob
 			q.copyElements(to, b, lo, hi)

@@ -9,8 +9,8 @@ import (
 )
 
 // Rule is the equation of an optimizer with its hyperparameters: [AdamW], [Adam],
-// [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor] or
-// [Muon]. A hyperparameter of 0 means its default. OPTIMIZERS.md compares them.
+// [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor],
+// [Muon], [Apollo] or [GaLore]. A hyperparameter of 0 means its default. OPTIMIZERS.md compares them.
 type Rule interface {
 	equation() equation
 }
@@ -19,7 +19,7 @@ type Rule interface {
 // around one, may be nil inside.
 func known(rule Rule) bool {
 	switch rule.(type) {
-	case AdamW, Adam, AdEMAMix, Lion, SGD, RMSprop, Adagrad, LAMB, LARS, Adafactor, Muon:
+	case AdamW, Adam, AdEMAMix, Lion, SGD, RMSprop, Adagrad, LAMB, LARS, Adafactor, Muon, Apollo, GaLore:
 		return true
 	}
 	return false
@@ -31,7 +31,8 @@ type equation struct {
 	hyper  optim.Hyper // without the step count and the gradient scale
 	warmup [2]int      // steps of AdEMAMix's α and β3
 	scale  MuonScale
-	err    error // the first error of number
+	low    lowRank // of Apollo and GaLore
+	err    error   // the first error of number
 }
 
 // number sets a hyperparameter to x, or to the default if x is 0. It must be a normal number
@@ -66,7 +67,8 @@ func (e *equation) check() error {
 // parameter. The shape is n for a vector, and rows, cols for a matrix. For n elements and
 // s states it is s·(4·⌈n/Block⌉ + n) with 8 bits, s·(4·⌈n/Block⌉ + ⌈n/2⌉) with 4, 2·s·n
 // with 16 and 4·s·n with 32. For n below MinSize it is 4·s·n with every width. A matrix
-// of [Adafactor] has 4·(rows+cols) bytes instead of one of the states. Options.Keep32 is
+// of [Adafactor] has 4·(rows+cols) bytes instead of one of the states, and one of [Apollo]
+// or [GaLore] has the bytes that the rule states. Options.Keep32 is
 // not called. StateBytes is 0 if [New], [Optimizer.Add] or [Optimizer.AddMatrix] refuses
 // the rule, the options or the shape.
 func StateBytes(rule Rule, o Options, shape ...int) int64 {
@@ -79,6 +81,5 @@ func StateBytes(rule Rule, o Options, shape ...int) int64 {
 	if err != nil || n < 0 || int64(n) > math.MaxInt64/32 || all.checkMatrix(n, s) != nil {
 		return 0
 	}
-	l := all.layoutOf(all.width("", n), s)
-	return s.factorBytes() + l.bytes(n)
+	return s.stateBytes(all.layoutOf(all.width("", s.held(n)), s), n)
 }

@@ -41,7 +41,7 @@ const tooLarge = (63 + 127) << 23
 // state is restored.
 //
 // All devices give the same bits as the CPU, except norms, see [LAMB], and the products
-// of [Muon].
+// of [Muon]. Matrices of [Apollo] and [GaLore] lie on the CPU.
 //
 // Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
 // called or refused the learning rate, an element was updated since, gradScale is not
@@ -177,7 +177,7 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 		return nil, nil, fmt.Errorf("parameter %q has %d elements, p has %d: %w", name, q.n, p.Len(), snug.ErrShape)
 	case lo < 0 || lo > q.n || p.Len() > q.n-lo:
 		return nil, nil, fmt.Errorf("parameter %q: %d elements from element %d, of %d: %w", name, p.Len(), lo, q.n, snug.ErrShape)
-	case a.o.hyper.Whole() && p.Len() != q.n:
+	case a.whole(q) && p.Len() != q.n:
 		return nil, nil, fmt.Errorf("parameter %q: %d elements of %d, want all, as every step takes: %w", name, p.Len(), q.n, snug.ErrShape)
 	case lo%a.o.Chunk != 0 || p.Len()%a.o.Chunk != 0 && p.Len() != q.n-lo:
 		return nil, nil, fmt.Errorf("parameter %q: elements %d to %d are not whole chunks of %d: %w", name, lo, lo+p.Len(), a.o.Chunk, snug.ErrShape)
@@ -189,11 +189,17 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 	if a.o.Storage != nil && !dev.IsCPU() {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, its Storage is for the cpu: %w", name, dev, snug.ErrDevice)
 	}
+	if !dev.IsCPU() && q.rank > 0 {
+		return nil, nil, fmt.Errorf("parameter %q lies on %s, and matrices of %s on the cpu: %w", name, dev, a.o.name, snug.ErrDevice)
+	}
 	if !dev.IsCPU() && q.bits == 8 && !a.maps.mirrored {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, which needs a Map1 with opposite values at codes 127-i and 127+i: %w", name, dev, snug.ErrConfig)
 	}
 	return q, dev, nil
 }
+
+// whole says whether each step of q takes all of its elements.
+func (a *Optimizer) whole(q *param) bool { return a.o.hyper.Whole() || q.rank > 0 }
 
 func finite(x float32) bool { return x-x == 0 }
 

@@ -48,7 +48,7 @@ func (a *Optimizer) stepTogether(q *param, chunk int, j stepJob, coming []string
 				done, err = min(done, i), e
 			}
 		}
-		if n := min(done*a.o.Chunk, j.p.Len()); n > 0 && j.sums == nil && !a.o.hyper.Whole() {
+		if n := min(done*a.o.Chunk, j.p.Len()); n > 0 && j.sums == nil && !a.whole(q) {
 			a.note(a.claimOf(q, chunk*a.o.Chunk, n), optim.Updated)
 		}
 	}()

@@ -56,12 +56,12 @@ func (l layout) signs(rule optim.Rule) []bool {
 	return rule.Signed()[:l.states]
 }
 
-// chunks returns the number of blobs that hold the states of n elements.
+// chunks returns the number of blobs that hold the states, of so many elements each.
 func (q *param) chunks(elements int) int {
 	if q.states == 0 {
 		return 0
 	}
-	return Blocks(q.n, elements)
+	return Blocks(q.held(q.n), elements)
 }
 
 // bytes returns the size of the state of n elements that begin at a block.
@@ -137,7 +137,7 @@ func (a *Optimizer) stateOn(dev *snug.Device, q *param) (snug.Array[uint8], erro
 	if q.state.Len() > 0 && q.state.Device() == dev {
 		return q.state, nil
 	}
-	moved, err := makeState(dev, int(q.factorBytes()+q.bytes(q.n)))
+	moved, err := makeState(dev, int(q.stateBytes(q.layout, q.n)))
 	if err != nil {
 		return q.state, err
 	}
@@ -184,7 +184,7 @@ func (q *param) span(chunk, elements int) (begin, size int) {
 		return 0, int(q.factorBytes())
 	}
 	begin = int(q.factorBytes()) + chunk*int(q.bytes(elements))
-	return begin, int(q.bytes(min(elements, q.n-chunk*elements)))
+	return begin, int(q.bytes(min(elements, q.held(q.n)-chunk*elements)))
 }
 
 // withBlob calls use with the state of one chunk of q, or of its factors. use may change

@@ -19,6 +19,7 @@ type Hyper struct {
 	Ratio                   float64  // factor of LR in the update, by Sized; 0 means 1
 	Nesterov                bool     // Muon
 	Coupled                 bool     // Adam with weight decay in the gradient
+	PlainEps                bool     // Adam with ε in place of ε·c2
 	DecayFirst              bool     // decoupled decay before the update, as in torch
 	Step                    int      // t, from 1
 	GradScale               float32
@@ -117,7 +118,10 @@ func (f Fold) apply(c Coef) Coef {
 
 func (h Hyper) adam(c Coef) Coef {
 	c1, c2 := h.corrections()
-	c.size, c.eps = float32(rate(h.LR, h.Ratio)*c2/c1), float32(h.Eps*c2)
+	c.size = float32(rate(h.LR, h.Ratio) * c2 / c1)
+	if !h.PlainEps {
+		c.eps = float32(h.Eps * c2)
+	}
 	return c
 }
 
@@ -157,6 +161,12 @@ func (h Hyper) muon(c Coef) Coef {
 		c.scale1, c.scale2 = c.beta1, c.rest1
 	}
 	return c
+}
+
+// Corrected returns c2/c1, by which the bias corrections multiply a step of Adam.
+func (h Hyper) Corrected() float64 {
+	c1, c2 := h.corrections()
+	return c2 / c1
 }
 
 // corrections returns the bias corrections c1 and c2 of Adam's moments.
