@@ -101,3 +101,33 @@ func BenchmarkMatrixStep(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkLowRank makes steps of a square matrix and of a wide one; the first of GaLore's also makes its directions.
+func BenchmarkLowRank(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		rule Rule
+		bits int
+	}{
+		{"AdamW", AdamW{}, 8}, {"Apollo/256", Apollo{}, 8}, {"Apollo/256/32bits", Apollo{}, 32}, {"Mini", Apollo{Tensor: true}, 8},
+		{"GaLore/128", GaLore{}, 8}, {"GaLore/256", GaLore{Rank: 256}, 8},
+	} {
+		for _, side := range [][2]int{{4096, 4096}, {1024, 3072}, {3072, 1024}} {
+			b.Run(fmt.Sprintf("%s/%dx%d", c.name, side[0], side[1]), func(b *testing.B) {
+				a, err := New(c.rule, Options{Bits: c.bits})
+				require.NoError(b, err)
+				require.NoError(b, a.AddMatrix("w", side[0], side[1]))
+				p, g := kerneltest.Normal(1, side[0]*side[1]), kerneltest.Normal(2, side[0]*side[1])
+				advance(a)
+				step(b, a, "w", p, g, 1)
+				b.SetBytes(int64(4 * len(p)))
+				for b.Loop() {
+					if advance(a); (a.t-1)%200 == 0 {
+						advance(a)
+					}
+					step(b, a, "w", p, g, 1)
+				}
+			})
+		}
+	}
+}

@@ -42,7 +42,8 @@ import (
 // bytes; 4·k bytes for the factors; up to 1 MiB for a part of P and of g; and the sums of the channels' squares, as
 // with [Adafactor]. A step takes 2·n·r floating-point operations for n elements, and reads g four times.
 //
-// A step updates a whole matrix, on the CPU only. The last bits of the products, and so of m, v and p, depend on the
+// A step updates a whole matrix, on the CPU only. Each process must hold whole parameters: [Optimizer.AddShard] of a
+// part is an error, and so is [Optimizer.StepRange] of a part of a matrix. The last bits of the products, and so of m, v and p, depend on the
 // instructions of the CPU, not on the number of workers. A projection that is not below 2^63 counts as a gradient that
 // is not finite. With [SkipElement] such elements of g count as 0 in P·g. An error of the [Storage] has the same effect
 // as with [Muon].

@@ -73,6 +73,9 @@ func TestMatricesOnDevices(t *testing.T) {
 	const steps = 2
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for name := range matrixRules {
+			if slices.Contains(lowRankRules, name) {
+				continue
+			}
 			for i, c := range matrixCases {
 				if testing.Short() && i%3 > 0 {
 					continue
@@ -136,7 +139,7 @@ func TestStochasticMatricesOnDevices(t *testing.T) {
 // by the state in memory, and the scratch goes with it.
 func TestMatricesMove(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
-		eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
+		eachDeviceRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 			c := matrixCase{40, 33, ruleCase{gt: snug.F32, pt: snug.F32}}
 			s, sides := Options{MinSize: 1, Block: 64, Chunk: 256}, map[string][2]int{"w": {c.rows, c.cols}}
 			a, b := build(s, sides), build(s, sides)
@@ -176,7 +179,7 @@ func freeBytes(t *testing.T, dev *snug.Device) int64 {
 func TestMatrixMemoryOnDevices(t *testing.T) {
 	backend := kerneltest.Backends(t)[2]
 	free := func() int64 { return freeBytes(t, backend.Dev) }
-	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
+	eachDeviceRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 		a := build(Options{}, map[string][2]int{"w": {70, 90}})
 		p, g := kerneltest.Put(t, backend, kerneltest.Normal(1, 6300)), kerneltest.Put(t, backend, kerneltest.Normal(2, 6300))
 		before := free()
@@ -195,7 +198,7 @@ func TestMatrixNoMemory(t *testing.T) {
 	backend := kerneltest.Backends(t)[2]
 	_, err := snug.Make[uint8](backend.Dev, int(freeBytes(t, backend.Dev))-1<<20)
 	require.NoError(t, err)
-	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
+	eachDeviceRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 		a, b := build(Options{}, map[string][2]int{"w": {70, 90}}), build(Options{}, map[string][2]int{"w": {70, 90}})
 		x := kerneltest.Normal(1, 6300)
 		p, g := kerneltest.Put(t, backend, x), kerneltest.Put(t, backend, kerneltest.Normal(2, 6300))
@@ -248,6 +251,9 @@ func TestSkipElementOfMatrices(t *testing.T) {
 	bad := map[int]float32{0: nan, 1: inf, 500: -inf, 501: 1e20, rows*cols - 1: nan}
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for name := range matrixRules {
+			if slices.Contains(lowRankRules, name) {
+				continue
+			}
 			for _, bits := range widths {
 				s := Options{Bits: bits, MinSize: 1, Block: 64, Chunk: 640}
 				sides := map[string][2]int{"w": {rows, cols}}

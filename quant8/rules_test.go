@@ -23,7 +23,7 @@ func statesOf(t testing.TB, a *Optimizer, name string) [][]float32 {
 	m, v := a.Maps()
 	all := make([][]float32, q.states)
 	for chunk := range q.chunks(a.o.Chunk) {
-		n := min(a.o.Chunk, q.n-chunk*a.o.Chunk)
+		n := min(a.o.Chunk, q.held(q.n)-chunk*a.o.Chunk)
 		require.NoError(t, a.withBlob(q, chunk, false, func(blob []byte) error {
 			for i, signed := range q.signs(a.o.hyper.Rule) {
 				if q.bits != 8 {

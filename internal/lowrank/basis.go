@@ -38,7 +38,8 @@ func BasisWork(rows, cols, rank int) (floats, doubles int) {
 }
 
 // Basis sets dst, with a row of the short side for each of rank directions, to the leading singular vectors of m on
-// that side, in descending order. A direction of singular value 0 is 0. The signs are arbitrary.
+// that side, in descending order. A direction whose singular value
+// is below 1e-7 of the largest is 0. The signs are arbitrary.
 //
 // With a short side of up to 128 the vectors are those of the matrix of the products of all channels, in float64.
 // Otherwise they are those of the subspace that three iterations with random start vectors find (Halko, Martinsson and
@@ -202,8 +203,11 @@ func orthonormalize(v []float32, rows, cols int) {
 	}
 }
 
+// nothing is the share of the largest eigenvalue below which one is only rounding.
+const nothing = 1e-14
+
 // leading sets top, of n columns, to the rank leading eigenvectors of a symmetric matrix without negative eigenvalues,
-// as rows, and destroys the matrix. Rotations make the rows of the matrix orthogonal (Hestenes 1958, "Inversion of
+// as rows, and destroys the matrix. Those of eigenvalues that are nothing are 0. Rotations make the rows of the matrix orthogonal (Hestenes 1958, "Inversion of
 // Matrices by Biorthogonalization and Related Results"): then each is an eigenvector times its eigenvalue.
 func leading(top []float32, g []float64, n, rank int) {
 	const sweeps, small = 40, 1e-15
@@ -218,6 +222,7 @@ func leading(top []float32, g []float64, n, rank int) {
 			break
 		}
 	}
+	first := 0.0
 	for k := range rank {
 		best, most := 0, -1.0
 		for i := range n {
@@ -226,7 +231,7 @@ func leading(top []float32, g []float64, n, rank int) {
 			}
 		}
 		x, f := g[best*n:][:n], 0.0
-		if most > 0 {
+		if first = max(first, most); most > nothing*nothing*first {
 			f = 1 / math.Sqrt(most)
 		}
 		for i, v := range x {

@@ -10,22 +10,32 @@ import (
 // normalBits is how many random bits a normal number takes.
 const normalBits = 16
 
-// quantiles returns the upper half of 2^16 quantiles of the normal distribution, each in the middle of its share of
-// the probability, times what gives them a variance of 1. None lies so close to the middle between two float32 that
-// another processor could round it otherwise.
-var quantiles = sync.OnceValue(func() *[1 << (normalBits - 1)]float32 {
-	var exact [1 << (normalBits - 1)]float64
-	sum := 0.0
-	for i := range exact {
-		exact[i] = math.Sqrt2 * math.Erfinv((float64(i)+0.5)/float64(len(exact)))
-		sum += float64(exact[i] * exact[i])
-	}
-	scale, table := math.Sqrt(float64(len(exact))/sum), new([1 << (normalBits - 1)]float32)
-	for i, x := range exact {
-		table[i] = float32(x * scale)
+// upper is how many normal numbers above 0 there are.
+const upper = 1 << (normalBits - 1)
+
+// quantiles returns the upper half of 2^16 quantiles of the normal distribution.
+var quantiles = sync.OnceValue(func() *[upper]float32 {
+	table := new([upper]float32)
+	for i, x := range exactQuantiles() {
+		table[i] = float32(x)
 	}
 	return table
 })
+
+// exactQuantiles returns them in float64, each in the middle of its share of the probability, times what gives them a
+// variance of 1. None lies so close to the middle of two float32 that another processor could round it otherwise.
+func exactQuantiles() *[upper]float64 {
+	table, sum := new([upper]float64), 0.0
+	for i := range table {
+		table[i] = math.Sqrt2 * math.Erfinv((float64(i)+0.5)/upper)
+		sum += float64(table[i] * table[i])
+	}
+	scale := math.Sqrt(upper / sum)
+	for i := range table {
+		table[i] *= scale
+	}
+	return table
+}
 
 // wordsAt is how many random words exist at a time.
 const wordsAt = 1 << 10
@@ -42,7 +52,7 @@ func Normal(x []float32, s philox.Stream, first uint64) {
 		n := min(len(x), 2*wordsAt-int(skip))
 		for i, h := range s.Halves(w[:(int(skip)+n+1)/2], first/2)[skip:][:n] {
 			sign := uint32(h) >> (normalBits - 1) << 31
-			x[i] = math.Float32frombits(math.Float32bits(table[h&(1<<(normalBits-1)-1)]) | sign)
+			x[i] = math.Float32frombits(math.Float32bits(table[h&(upper-1)]) | sign)
 		}
 		x, first = x[n:], first+uint64(n)
 	}
