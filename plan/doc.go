@@ -30,7 +30,7 @@
 //	activations      the peak of the plan, by [remat.Plan.Simulate], of a chain whose layers
 //	                 keep and hold B times what [Layer] says; statistics of the last norm
 //	workspace        the largest that a layer or the loss needs at a time, by the functions of
-//	                 packages fused and attention; the optimizer's workspace, if it is larger
+//	                 packages fused and attention; and the optimizer's workspace
 //	allowance        a share of activations and workspace
 //
 // A total is the sum of the peaks of all components: an upper bound of the bytes that are

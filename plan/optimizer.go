@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -16,6 +18,12 @@ var rules = map[string]quant8.Rule{
 	"adamw": quant8.AdamW{}, "adam": quant8.Adam{}, "ademamix": quant8.AdEMAMix{}, "lion": quant8.Lion{}, "sgd": quant8.SGD{},
 	"rmsprop": quant8.RMSprop{}, "adagrad": quant8.Adagrad{}, "lamb": quant8.LAMB{}, "lars": quant8.LARS{},
 	"adafactor": quant8.Adafactor{}, "muon": quant8.Muon{},
+	"apollo": quant8.Apollo{}, "apollo-mini": quant8.Apollo{Tensor: true}, "galore": quant8.GaLore{},
+}
+
+// lowRank says whether an optimizer projects the gradients of matrices, whose steps take whole matrices.
+func lowRank(optimizer string) bool {
+	return optimizer == "apollo" || optimizer == "apollo-mini" || optimizer == "galore"
 }
 
 // Optimizers returns the names that Task.Optimizer takes, sorted.
@@ -45,7 +53,7 @@ func width(bits int) int {
 // stateBytes returns the bytes of the optimizer's state and of its workspace, as package
 // quant8 counts them: it makes an optimizer and adds all parameters, which allocates
 // nothing for them. Muon takes only the matrices of the chain; all other parameters have
-// AdamW.
+// AdamW. APOLLO and GaLore, which have AdamW for them, project only those matrices.
 func (t Task) stateBytes(bits int) (stateSize, error) {
 	options := quant8.Options{Bits: width(bits), Chunk: t.Chunk}
 	opt, err := quant8.New(rules[t.Optimizer], options)
@@ -62,11 +70,11 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 	add := func(p tensor) (err error) {
 		number++
 		name := strconv.Itoa(number)
-		asMatrix := len(p.shape) == 2 && (p.linear || rest == opt)
+		asMatrix := len(p.shape) == 2 && (p.linear || rest == opt && !lowRank(t.Optimizer))
 		switch {
 		case asMatrix && p.len() <= maxElements:
 			err = opt.AddMatrix(name, p.shape[0], p.shape[1])
-		case asMatrix && (rest != opt || t.Optimizer == "adafactor"):
+		case asMatrix && (rest != opt || t.Optimizer == "adafactor" || lowRank(t.Optimizer)):
 			return shapeless("a matrix of %d×%d elements is more than %s counts on a system of %d bits",
 				p.shape[0], p.shape[1], t.Optimizer, strconv.IntSize)
 		default:
@@ -89,6 +97,21 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 		size.state += rest.StateBytes()
 	}
 	return size, nil
+}
+
+// wholeBytes returns the bytes of the largest matrix in float32, where master weights that are not float32 make it for
+// a step of an optimizer that takes whole matrices.
+func (t Task) wholeBytes(r Run) int64 {
+	if !lowRank(t.Optimizer) || r.Compute == snug.F32 || t.Rank > 0 || r.Gradients == InBackward || r.Masters == amp.FullMaster {
+		return 0
+	}
+	most := int64(0)
+	for p := range t.trained() {
+		if p.linear {
+			most = max(most, p.len())
+		}
+	}
+	return 4 * most
 }
 
 // maxElements is the maximum number of elements of one parameter of an optimizer. A plan

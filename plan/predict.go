@@ -68,7 +68,7 @@ func (f fixed) with(t Task, r Run, activations, workspace int64, w work) Predict
 	d := &p.Peak[OnDevice]
 	d[Activations] += activations
 	d[Gradients] += t.sharing(r)
-	d[Workspace] += max(workspace, f.scratch) + 4*t.Model.Tables + r.elem()*t.Model.Vectors + t.tileBytes(r)
+	d[Workspace] += workspace + f.scratch + 4*t.Model.Tables + r.elem()*t.Model.Vectors + t.tileBytes(r)
 	d[Allowance] = int64(t.Device.Fragmentation * float64(d[Activations]+d[Workspace]))
 	p.Seconds = f.seconds(t, r, w)
 	return p
@@ -107,7 +107,7 @@ func (f fixed) seconds(t Task, r Run, w work) float64 {
 // fixed returns the bytes of weights, masters, gradients and state, by tier, and their
 // times.
 func (t Task) fixed(r Run, o stateSize) (f fixed) {
-	f.scratch = o.workspace
+	f.scratch = o.workspace + t.wholeBytes(r)
 	all, trained, largest := t.counts()
 	masters := t.masterBytes(r) * trained
 	host := OnHost
