@@ -51,6 +51,13 @@ func (m *toy) Trainable() iter.Seq2[string, snug.View] {
 	}
 }
 
+func (m *toy) Matrix(name string) (rows, cols int) {
+	if name == "w" {
+		return toyOut, toyIn
+	}
+	return 0, 0
+}
+
 func (m *toy) Weight(b []int) float64 { return float64(len(b)) }
 
 func (m *toy) floats(name string) []float32 {

@@ -42,10 +42,20 @@ type Model[B any] interface {
 	Evaluate(ctx context.Context, batch B) (fused.Loss, error)
 }
 
+// Matrices is the method of a Model that [quant8.Apollo] and [quant8.GaLore] need. Matrix returns the rows and columns of
+// a parameter whose gradient they may project: a matrix of a layer. It returns 0 for others, such as embeddings, the
+// output layer and vectors, which take AdamW.
+type Matrices interface {
+	Matrix(name string) (rows, cols int)
+}
+
 // Options say how a Trainer trains. The zero value is AdamW with 32-bit state at a learning rate of
 // 0.001, without checkpoints.
 type Options struct {
-	Optimizer quant8.Rule                  // nil is quant8.AdamW{}
+	// Optimizer is the rule; nil is quant8.AdamW{}. [quant8.Apollo] and [quant8.GaLore] need a model with [Matrices] on
+	// the CPU. Their steps take whole matrices: with SplitMaster and NoMaster the Trainer holds the largest in float32,
+	// unless InBackward, and Storage goes with parameters of float32 only.
+	Optimizer quant8.Rule
 	StateBits int                          // bits of an element of the optimizer's state: 32, 16, 8 or 4; 0 is 32
 	Schedule  func(step int) (lr float32)  // learning rate of a step, counted from 0; nil is Constant(1e-3)
 	Clip      float64                      // maximum norm of all gradients together; 0 does not clip
@@ -285,8 +295,21 @@ func (t *Trainer[B]) makeOptimizer() (err error) {
 	if o.Storage == nil {
 		hold.Device = dev
 	}
+	shapes, err := t.matrices(&hold)
+	if err != nil {
+		return err
+	}
 	for _, p := range t.params {
-		if err := t.opt.Add(p.name, p.value.Len()); err != nil {
+		var rows, cols int
+		if shapes != nil {
+			rows, cols = shapes.Matrix(p.name)
+		}
+		if rows > 0 || cols > 0 {
+			err = t.opt.AddMatrix(p.name, rows, cols)
+		} else {
+			err = t.opt.Add(p.name, p.value.Len())
+		}
+		if err != nil {
 			return err
 		}
 		if p.mastered && t.master == nil {
@@ -296,6 +319,36 @@ func (t *Trainer[B]) makeOptimizer() (err error) {
 		}
 	}
 	return nil
+}
+
+// matrices returns the shapes of the parameters for an optimizer that projects gradients, nil for others. Its chunks of
+// master weights are whole parameters.
+func (t *Trainer[B]) matrices(hold *amp.MasterOptions) (Matrices, error) {
+	switch t.options.Optimizer.(type) {
+	case quant8.Apollo, quant8.GaLore:
+	default:
+		return nil, nil
+	}
+	shapes, ok := t.model.(Matrices)
+	if !ok {
+		return nil, fmt.Errorf("the optimizer %T projects gradients of matrices, and the model has no method Matrix: %w", t.options.Optimizer, snug.ErrConfig)
+	}
+	for _, p := range t.params {
+		rows, cols := shapes.Matrix(p.name)
+		switch {
+		case rows <= 0 && cols <= 0:
+			continue
+		case rows < 0 || cols < 0 || rows == 0 || p.value.Len()/rows != cols || p.value.Len()%rows != 0:
+			return nil, fmt.Errorf("parameter %q of %d elements is a matrix of %d×%d: %w", p.name, p.value.Len(), rows, cols, snug.ErrShape)
+		case !p.value.Device().IsCPU():
+			return nil, fmt.Errorf("parameter %q is on %s, and the optimizer %T works on the cpu: %w", p.name, p.value.Device().Name(), t.options.Optimizer, snug.ErrDevice)
+		case p.mastered && hold.Storage != nil:
+			return nil, fmt.Errorf("the optimizer %T takes whole matrices, and Storage has pages of the master weights of %q: %w", t.options.Optimizer, p.name, snug.ErrConfig)
+		}
+		pages := (p.value.Len() + t.options.Chunk - 1) / t.options.Chunk // of larger parameters, a multiple of the optimizer's
+		hold.Chunk = max(hold.Chunk, pages*t.options.Chunk)
+	}
+	return shapes, nil
 }
 
 // makeWindow makes the accumulators.

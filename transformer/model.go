@@ -304,6 +304,17 @@ func (m *Model) Trainable() iter.Seq2[string, snug.View] {
 	}
 }
 
+// Matrix returns the rows and columns, as they lie in memory, of a parameter that is a matrix of the layers or of an
+// adapter. They are 0 for other names, and for embeddings, the head and vectors. Package train gives them to optimizers
+// that project gradients.
+func (m *Model) Matrix(name string) (rows, cols int) {
+	p := m.index[name]
+	if p == nil || len(p.Shape) != 2 || p == m.table || p == m.head || p == m.positions {
+		return 0, 0
+	}
+	return p.Shape[0], p.Shape[1]
+}
+
 // Weight returns the weight of a batch in a mean over several, [Batch.Weight].
 func (m *Model) Weight(b Batch) float64 { return b.Weight() }
 
