@@ -36,7 +36,24 @@ func (t Task) checkOptimizer() error {
 	if rules[t.Optimizer] == nil {
 		return invalid("unknown optimizer %.40q, want one of %s", t.Optimizer, strings.Join(Optimizers(), ", "))
 	}
+	if t.OptimizerRank < 0 || t.OptimizerRank > 0 && !lowRank(t.Optimizer) {
+		return invalid("OptimizerRank is %d, want 0, or more for apollo, apollo-mini and galore", t.OptimizerRank)
+	}
 	return nil
+}
+
+// rule returns the rule of the optimizer.
+func (t Task) rule() quant8.Rule {
+	switch r := rules[t.Optimizer].(type) {
+	case quant8.Apollo:
+		r.Rank = t.OptimizerRank
+		return r
+	case quant8.GaLore:
+		r.Rank = t.OptimizerRank
+		return r
+	default:
+		return r
+	}
 }
 
 // stateSize holds the bytes of an optimizer's state, and of the workspace of a step.
@@ -56,7 +73,7 @@ func width(bits int) int {
 // AdamW. APOLLO and GaLore, which have AdamW for them, project only those matrices.
 func (t Task) stateBytes(bits int) (stateSize, error) {
 	options := quant8.Options{Bits: width(bits), Chunk: t.Chunk}
-	opt, err := quant8.New(rules[t.Optimizer], options)
+	opt, err := quant8.New(t.rule(), options)
 	if err != nil {
 		return stateSize{}, fmt.Errorf("plan: %w", err)
 	}

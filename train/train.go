@@ -136,6 +136,7 @@ type Trainer[B any] struct {
 	master  *amp.Master // nil without master weights
 	pages   *staging    // copies chunks of a device to the host for the pages; nil without a device or pages
 	single  *single     // with InBackward
+	whole   int64       // bytes in which master weights become whole matrices of float32
 
 	step   int
 	splits int // how many times each micro-batch is divided in two
@@ -347,6 +348,9 @@ func (t *Trainer[B]) matrices(hold *amp.MasterOptions) (Matrices, error) {
 		}
 		pages := (p.value.Len() + t.options.Chunk - 1) / t.options.Chunk // of larger parameters, a multiple of the optimizer's
 		hold.Chunk = max(hold.Chunk, pages*t.options.Chunk)
+		if p.mastered && hold.Form != amp.FullMaster {
+			t.whole = max(t.whole, 4*int64(p.value.Len()))
+		}
 	}
 	return shapes, nil
 }
@@ -392,8 +396,8 @@ func (t *Trainer[B]) Scale() float32 {
 	return t.scaler.Scale()
 }
 
-// Bytes returns the bytes of gradients, master weights and optimizer state that the Trainer holds, in pages or not:
-// nothing after Close.
+// Bytes returns the bytes of gradients, master weights and optimizer state that the Trainer holds, in pages or not, and
+// of the workspace of the optimizer and of master weights: nothing after Close.
 func (t *Trainer[B]) Bytes() plan.Bytes {
 	var b plan.Bytes
 	if t.opt == nil {
@@ -410,6 +414,7 @@ func (t *Trainer[B]) Bytes() plan.Bytes {
 		b[plan.Masters] = t.master.Bytes()
 	}
 	b[plan.State] = t.opt.StateBytes()
+	b[plan.Workspace] = t.opt.WorkspaceBytes() + t.whole
 	return b
 }
 

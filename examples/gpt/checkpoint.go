@@ -18,12 +18,17 @@ type about struct {
 	Seed       uint64   `json:"seed"`
 	Policy     string   `json:"policy"`
 	Techniques []string `json:"techniques"`
-	Text       string   `json:"text"`        // SHA-256 of the tokens
-	MicroBatch int      `json:"micro_batch"` // micro-batch that -memory found; 0 without -memory
+	Text       string   `json:"text"`                // SHA-256 of the tokens
+	MicroBatch int      `json:"micro_batch"`         // micro-batch that -memory found; 0 without -memory
+	Optimizer  string   `json:"optimizer,omitempty"` // unless it is adamw
 }
 
 func (c config) about(data *text.Corpus) about {
-	return about{c.name, c.seed, c.policy.String(), c.on.names(), data.Sum(), c.fit.Micro}
+	a := about{c.name, c.seed, c.policy.String(), c.on.names(), data.Sum(), c.fit.Micro, c.rule}
+	if c.rule == "adamw" { // as in checkpoints from before there were others
+		a.Optimizer = ""
+	}
+	return a
 }
 
 // notes are what a checkpoint says of its run in addition to about.

@@ -9,6 +9,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/transformer"
 )
 
@@ -120,6 +121,7 @@ func (t techniques) without(list string) (techniques, error) {
 type config struct {
 	preset
 	on     techniques
+	rule   string     // optimizer: a name of optimizers, or empty for adamw
 	policy amp.Policy // element types
 	seed   uint64
 	ends   []int   // last steps of the run before it was extended, ascending
@@ -130,6 +132,28 @@ type config struct {
 	fit       accum.Batch // micro-batches that fit in limit, if there is one
 	saveEvery int         // steps between checkpoints
 	poison    int         // step that gets a NaN in its gradients, to see what happens; 0 is none
+}
+
+// optimizers are the names of -optimizer, and by what they multiply the learning rate of a preset.
+var optimizers = map[string]float32{"adamw": 1, "": 1, "apollo": 10, "apollo-mini": 10, "galore": 10}
+
+// lowRank is the rank of apollo and galore: a quarter of the width, as in their papers. It is 0 for others.
+func (c config) lowRank() int {
+	if c.rule == "apollo" || c.rule == "galore" {
+		return c.dim / 4
+	}
+	return 0
+}
+
+// optimizer returns the rule.
+func (c config) optimizer() quant8.Rule {
+	switch c.rule {
+	case "apollo", "apollo-mini":
+		return quant8.Apollo{Rank: c.lowRank(), Tensor: c.rule == "apollo-mini", Beta2: 0.95, WeightDecay: 0.01}
+	case "galore":
+		return quant8.GaLore{Rank: c.lowRank(), Beta2: 0.95, WeightDecay: 0.01}
+	}
+	return quant8.AdamW{Beta2: 0.95, WeightDecay: 0.01}
 }
 
 // architecture returns a GPT: LayerNorm, one matrix for q, k and v, GELU, and an output layer that shares the
@@ -176,7 +200,7 @@ func (c config) batch() accum.Batch {
 // learningRate warms up over a tenth of the run and falls linearly to a tenth of its peak. An extension does the same
 // over its own steps, so that the rates of earlier steps do not depend on it.
 func (c config) learningRate(step int) float32 {
-	start, end := 0, c.steps
+	start, end, peak := 0, c.steps, c.lr*optimizers[c.rule]
 	for _, e := range c.ends {
 		if step < e {
 			end = e
@@ -187,8 +211,8 @@ func (c config) learningRate(step int) float32 {
 	step, steps := step-start, end-start
 	warm := max(1, steps/10)
 	if step < warm {
-		return c.lr * float32(step+1) / float32(warm)
+		return peak * float32(step+1) / float32(warm)
 	}
 	done := float32(step-warm) / float32(max(1, steps-warm))
-	return c.lr * (1 - 0.9*done)
+	return peak * (1 - 0.9*done)
 }

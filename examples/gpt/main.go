@@ -96,6 +96,8 @@ const usage = `usage: gpt [flags]
   -host-memory SIZE limit of the master weights and the optimizer's state in memory; the rest is on disk
   -inject-nan STEP  put a NaN into a gradient at a step, to see where it is found
   -dtype TYPE       type of weights and activations in mixed precision: bf16 (default) or f16
+  -optimizer NAME   adamw (default), apollo, apollo-mini or galore, which take whole matrices: with -off offload, and a
+                    learning rate of 10 times that of adamw
   -off LIST         techniques to switch off: amp,accum,remat,quant8,attention,offload or all
   -compare          run with no technique, with each one alone and with all, and compare
   -o FILE           with -compare: also write the table and a chart as SVG
@@ -120,6 +122,7 @@ func parse(args []string) (o options, err error) {
 	fs.Uint64Var(&o.seed, "seed", 1, "")
 	fs.StringVar(&o.device, "device", "cpu", "")
 	dtype := fs.String("dtype", "bf16", "")
+	fs.StringVar(&o.rule, "optimizer", "adamw", "")
 	off := fs.String("off", "", "")
 	fs.IntVar(&o.poison, "inject-nan", 0, "")
 	memory := fs.String("memory", "", "")
@@ -185,7 +188,12 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 		return err
 	}
 	o.policy = policyOf(o.on, low)
+	if _, known := optimizers[o.rule]; !known {
+		return fmt.Errorf("-optimizer %q: want adamw, apollo, apollo-mini or galore", o.rule)
+	}
 	switch {
+	case o.rule != "adamw" && (o.device != "cpu" || o.compare || o.on[useOffload]):
+		return fmt.Errorf("-optimizer %s takes whole matrices: it is for the cpu and goes with -off offload, not with -compare", o.rule)
 	case o.device != "cpu" && (o.compare || !o.on[useAttention]):
 		return errors.New("-compare and attention off are for the cpu: attention as on paper runs there only")
 	case o.poison < 0 || o.poison > o.steps:

@@ -27,7 +27,7 @@ func (c config) task() plan.Task {
 	}
 	const rate, fast = 1e12, 1e18
 	return plan.Task{
-		Model: m, Batch: c.batch().Global, LossRows: c.lossRows, Chunk: c.chunk,
+		Model: m, Batch: c.batch().Global, LossRows: c.lossRows, Chunk: c.chunk, Optimizer: c.rule, OptimizerRank: c.lowRank(),
 		Device: plan.Device{Name: "any", Unified: true, F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast},
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/snug-ml/snug/internal/text"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
-	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -59,7 +58,7 @@ func newTrainer(dev *snug.Device, c config, data *text.Corpus, pages string, sav
 		return t, err
 	}
 	o := train.Options{
-		Optimizer: quant8.AdamW{Beta2: 0.95, WeightDecay: 0.01}, StateBits: c.stateBits(), Chunk: c.chunk,
+		Optimizer: c.optimizer(), StateBits: c.stateBits(), Chunk: c.chunk,
 		Schedule: c.learningRate, Clip: 1, Fill: t.model.FirstValues, Monitor: t.meter,
 		Measure: c.poison > 0, // names the micro-batch of a NaN
 	}
