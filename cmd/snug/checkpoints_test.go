@@ -237,6 +237,8 @@ func TestInspectBytesOfState(t *testing.T) {
 			func() (optimizer, error) { return quant8.New(quant8.Lion{}, s) },
 			func() (optimizer, error) { return quant8.New(quant8.AdEMAMix{}, s) },
 			func() (optimizer, error) { return quant8.New(quant8.Adafactor{}, s) },
+			func() (optimizer, error) { return quant8.New(quant8.Apollo{Rank: 5}, s) },
+			func() (optimizer, error) { return quant8.New(quant8.GaLore{Rank: 5}, s) },
 			func() (optimizer, error) {
 				return quant8.New(quant8.Adafactor{Beta1: 0.9}, s)
 			},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug"
@@ -14,6 +15,7 @@ import (
 	"github.com/snug-ml/snug/internal/dataset"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/tokenizer"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -21,7 +23,7 @@ import (
 func tuneCommand() *command {
 	return &command{
 		name: "tune", summary: "fine-tune a published model under a memory limit",
-		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-alpha", "-rslora", "-dora", "-dropout", "-full", "-fold", "-base:bf16 nf4 fp4", "-compute:bf16 f16 f32",
+		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-alpha", "-rslora", "-dora", "-dropout", "-full", "-fold", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4", "-compute:bf16 f16 f32",
 			"-context", "-batch", "-steps", "-epochs", "-lr", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-dry-run", "-json"},
 		help: tuneHelp,
 		run:  runTune,
@@ -51,6 +53,8 @@ It prints what the run will take, by component, and at the end what the run took
   -fold              with -full: hold one gradient at a time, and fold those of each micro-batch into the
                      optimizer's state; results differ from those of their mean. Without -fold, bf16
                      does so where nothing else fits
+  -optimizer NAME    with -full: adamw (default), or apollo, apollo-mini or galore, whose state is smaller.
+                     Adapters have AdamW: they are low rank already, and their state is small
   -base FORM         form of the frozen weights: bf16, nf4 or fp4; default: bf16 if that fits, else nf4
   -compute TYPE      type of weights and activations: bf16 (default), f16 or f32
   -context N         maximum tokens of a sample; longer ones are cut; default: 1024, or less if no
@@ -59,7 +63,7 @@ It prints what the run will take, by component, and at the end what the run took
   -steps N           steps; default: those of -epochs
   -epochs N          times that each sample is trained on; default 1
   -lr RATE           peak of the learning rate, after its warmup and before its cosine decay;
-                     default 2e-4, with -full 1e-5
+                     default 2e-4, with -full 1e-5, or 1e-4 with -optimizer apollo, apollo-mini or galore
   -label-smoothing S train for a target that has the probability 1-S, while all tokens share S equally;
                      0 to 1, default 0
   -z-loss F          add F times the square of the logarithm of the softmax's denominator to the loss of
@@ -86,6 +90,7 @@ type tuneFlags struct {
 	alpha, dropout       float64
 	rslora, dora         bool
 	full, fold           bool
+	optimizer            string
 	form, compute        string
 	most, batch          int
 	steps, epochs        int
@@ -113,6 +118,7 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.dora, "dora", false, "")
 	fs.BoolVar(&f.full, "full", false, "")
 	fs.BoolVar(&f.fold, "fold", false, "")
+	fs.StringVar(&f.optimizer, "optimizer", tuneOptimizers[0], "")
 	fs.StringVar(&f.form, "base", "", "")
 	fs.StringVar(&f.compute, "compute", "bf16", "")
 	fs.IntVar(&f.most, "context", 0, "")
@@ -138,6 +144,26 @@ func (f *tuneFlags) given(name string) (is bool) {
 	return is
 }
 
+// tuneOptimizers are the names of -optimizer.
+var tuneOptimizers = []string{"adamw", "apollo", "apollo-mini", "galore"}
+
+// projects reports whether the optimizer projects the gradients of matrices.
+func (f *tuneFlags) projects() bool {
+	_, plain := f.rule().(quant8.AdamW)
+	return !plain
+}
+
+// rule returns the optimizer.
+func (f *tuneFlags) rule() quant8.Rule {
+	switch f.optimizer {
+	case "apollo", "apollo-mini":
+		return quant8.Apollo{Tensor: f.optimizer == "apollo-mini", WeightDecay: 0.01}
+	case "galore":
+		return quant8.GaLore{WeightDecay: 0.01}
+	}
+	return quant8.AdamW{WeightDecay: 0.01}
+}
+
 // Limits of package plan.
 const (
 	maxRank  = 1 << 16
@@ -160,6 +186,7 @@ func (f *tuneFlags) check() (err error) {
 	if f.dtype, err = snug.ParseDType(f.compute); err != nil || !f.dtype.IsFloat() {
 		return usagef("tune: -compute %.40q: want bf16, f16 or f32", f.compute)
 	}
+	f.optimizer = cmp.Or(f.optimizer, tuneOptimizers[0])
 	for _, c := range []struct {
 		bad  bool
 		what string
@@ -171,6 +198,10 @@ func (f *tuneFlags) check() (err error) {
 		{f.full && (f.given("lora") || f.given("alpha") || f.rslora || f.dora || f.dropout != 0), "-lora, -alpha, -rslora, -dora and -dropout are for adapters, and -full trains none"},
 		{f.fold && !f.full, "-fold is for -full: gradients of adapters are small"},
 		{f.fold && f.compute == "f16", "-fold does not go with f16, whose loss scale needs all gradients of a step"},
+		{!slices.Contains(tuneOptimizers, f.optimizer), fmt.Sprintf("-optimizer %.40q: want one of %s", f.optimizer, strings.Join(tuneOptimizers, ", "))},
+		{f.projects() && !f.full, "-optimizer " + f.optimizer + " is for -full: adapters are low rank already"},
+		{f.projects() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which projects whole gradients"},
+		{f.projects() && f.diskText != "", "-optimizer " + f.optimizer + " takes whole matrices, and -disk makes pages of them"},
 		{!(f.dropout >= 0 && f.dropout < 1), fmt.Sprintf("-dropout %v: want 0 or more and less than 1", f.dropout)},
 		{f.rank < 1 || f.rank > maxRank, fmt.Sprintf("-lora %d: want 1 to %d", f.rank, maxRank)},
 		{f.form != "" && f.form != "bf16" && f.form != "nf4" && f.form != "fp4", fmt.Sprintf("-base %.40q: want bf16, nf4 or fp4", f.form)},
@@ -193,6 +224,9 @@ func (f *tuneFlags) check() (err error) {
 	}
 	if f.rate == 0 {
 		f.rate = map[bool]float64{true: 1e-5, false: 2e-4}[f.full]
+		if f.projects() {
+			f.rate = 1e-4
+		}
 	}
 	if f.alpha == 0 {
 		f.alpha = 2 * float64(f.rank)

@@ -73,5 +73,8 @@ func (t *tuning) about() map[string]any {
 	if t.fold {
 		about["fold"] = true
 	}
+	if t.projects() {
+		about["optimizer"] = t.optimizer
+	}
 	return about
 }

@@ -69,3 +69,28 @@ func TestTuneGoesOnWithLessMemory(t *testing.T) {
 		require.NoDirExists(t, filepath.Join(dir, "three"))
 	}
 }
+
+// A run with an optimizer goes on with that one only.
+func TestTuneKeepsItsOptimizer(t *testing.T) {
+	model, data, dir := publish(t), chats(t, 20), t.TempDir()
+	run := func(out string, flags ...string) (int, string, string) {
+		return snugged(append([]string{"tune", "-model", model, "-data", data, "-steps", "4", "-full", "-lr", "1e-4", "-save-every", "2",
+			"-checkpoint", filepath.Join(dir, "saved"), "-o", filepath.Join(dir, out)}, flags...)...)
+	}
+	status, _, errs := run("one", "-optimizer", "apollo-mini")
+	require.Zero(t, status, errs)
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "saved", "step-00000004")))
+	for _, flags := range [][]string{{}, {"-optimizer", "apollo"}} {
+		status, _, errs = run("two", flags...)
+		require.Equal(t, 1, status)
+		require.Contains(t, errs, "it is of another run: optimizer")
+	}
+	status, out, errs := run("two", "-optimizer", "apollo-mini")
+	require.Zero(t, status, errs)
+	require.Contains(t, out, "going on from step 2 of 4")
+	one, err := os.ReadFile(filepath.Join(dir, "one", "model.safetensors"))
+	require.NoError(t, err)
+	two, err := os.ReadFile(filepath.Join(dir, "two", "model.safetensors"))
+	require.NoError(t, err)
+	require.Equal(t, one, two)
+}

@@ -18,7 +18,6 @@ import (
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
-	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -136,7 +135,7 @@ func (t *tuning) task() (plan.Task, error) {
 	m.Name = folderName(t.dir, m.Name)
 	const rate, fast = 1e11, 1e10 // assumed, so that equal commands have equal plans
 	task := plan.Task{
-		Model: m, Batch: t.batch, Rank: t.rank, DoRA: t.dora, Dropout: t.dropout > 0, PagesFrozen: true, Compute: []snug.DType{t.dtype}, Masters: []amp.MasterForm{amp.FullMaster, amp.SplitMaster},
+		Model: m, Batch: t.batch, Optimizer: t.optimizer, Rank: t.rank, DoRA: t.dora, Dropout: t.dropout > 0, PagesFrozen: true, Compute: []snug.DType{t.dtype}, Masters: []amp.MasterForm{amp.FullMaster, amp.SplitMaster},
 		Device: plan.Device{Name: "an assumed processor, to compare plans", Unified: true, Memory: 1 << 60, Disk: t.disk,
 			F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10},
 	}
@@ -160,7 +159,8 @@ func (t *tuning) task() (plan.Task, error) {
 
 // choose finds the fastest plan whose process stays within the memory. What changes the results comes
 // last: frozen weights in 4 bits; and in bfloat16, updates in the backward pass, which are rounded
-// stochastically and have no master weights, and then gradients that are folded into the state.
+// stochastically and have no master weights, and then gradients that are folded into the state, if the
+// optimizer takes them.
 func (t *tuning) choose() error {
 	task, err := t.task()
 	if err != nil {
@@ -183,7 +183,7 @@ func (t *tuning) choose() error {
 	if err := t.fit(exact); err == nil || !errors.Is(err, snug.ErrNoMemory) {
 		return err
 	}
-	if err := t.fit(further); !t.full || err == nil || !errors.Is(err, snug.ErrNoMemory) {
+	if err := t.fit(further); !t.full || t.projects() || err == nil || !errors.Is(err, snug.ErrNoMemory) {
 		return err
 	}
 	further.Gradients = []plan.Gradient{plan.Folded}
@@ -271,7 +271,7 @@ func (t *tuning) open() (clean func() error, err error) {
 	}
 	steps := t.stepCount()
 	options := train.Options{
-		Optimizer: quant8.AdamW{WeightDecay: 0.01}, StateBits: r.StateBits, Masters: r.Masters, Clip: clipNorm, Seed: t.seed,
+		Optimizer: t.rule(), StateBits: r.StateBits, Masters: r.Masters, Clip: clipNorm, Seed: t.seed,
 		Schedule: train.Cosine(float32(t.rate), min(100, max(1, steps/10)), steps), Storage: state,
 		InBackward: r.Gradients == plan.InBackward || r.Gradients == plan.Folded, Fold: r.Gradients == plan.Folded,
 		SkipNonFinite: r.Gradients != plan.Folded, Split: splitBatch, About: t.about(),
@@ -377,7 +377,8 @@ func (t *tuning) measure(r *result) {
 		}
 		m.Weights += pages
 	}
-	b[plan.Weights], b[plan.Activations], b[plan.Workspace] = m.Weights, m.Peak, m.Workspace
+	b[plan.Weights], b[plan.Activations] = m.Weights, m.Peak
+	b[plan.Workspace] += m.Workspace
 	for i, n := range b {
 		r.Components[i] = max(r.Components[i], n)
 	}

@@ -72,6 +72,7 @@ func TestTune(t *testing.T) {
 	for _, flags := range [][]string{
 		{}, {"-lora", "4", "-base", "nf4"}, {"-base", "fp4", "-compute", "f32", "-memory", "500MiB"}, {"-compute", "f16"},
 		{"-full"}, {"-full", "-compute", "f32", "-memory", "1GiB"}, {"-full", "-compute", "f16"}, {"-full", "-fold"},
+		{"-full", "-optimizer", "apollo"}, {"-full", "-optimizer", "apollo-mini", "-compute", "f32"}, {"-full", "-optimizer", "galore", "-memory", "1GiB"},
 		{"-base", "nf4", "-disk", "1GiB"}, {"-dora", "-rslora", "-dropout", "0.1"}, {"-dora", "-base", "nf4"}, {"-label-smoothing", "0.1", "-z-loss", "1e-4"},
 	} {
 		out := filepath.Join(t.TempDir(), "out")
@@ -185,6 +186,10 @@ func TestTuneRefuses(t *testing.T) {
 		{"-compute", []string{"-model", model, "-data", data, "-o", out, "-compute", "u8"}},
 		{"-base", []string{"-model", model, "-data", data, "-o", out, "-base", "int3"}},
 		{"-full trains none", []string{"-model", model, "-data", data, "-o", out, "-full", "-dora"}},
+		{"-optimizer \"sgd\": want one of adamw", []string{"-model", model, "-data", data, "-o", out, "-full", "-optimizer", "sgd"}},
+		{"adapters are low rank already", []string{"-model", model, "-data", data, "-o", out, "-optimizer", "galore"}},
+		{"-fold does not go with -optimizer galore", []string{"-model", model, "-data", data, "-o", out, "-full", "-fold", "-optimizer", "galore"}},
+		{"takes whole matrices", []string{"-model", model, "-data", data, "-o", out, "-full", "-optimizer", "apollo", "-disk", "1GiB"}},
 		{"-label-smoothing 1.5", []string{"-model", model, "-data", data, "-o", out, "-label-smoothing", "1.5"}},
 		{"-z-loss 1e-50", []string{"-model", model, "-data", data, "-o", out, "-z-loss", "1e-50"}},
 		{"-fold is for -full", []string{"-model", model, "-data", data, "-o", out, "-fold"}},

@@ -161,6 +161,29 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// TestOptimizers trains with each, and measures what is predicted.
+func TestOptimizers(t *testing.T) {
+	text := textFile(t, 500)
+	for _, name := range []string{"adamw", "apollo", "apollo-mini", "galore"} {
+		for _, off := range []string{"offload", "all"} {
+			status, out, errs := runArgs("-preset", "tiny", "-text", text, "-json", "-off", off, "-optimizer", name)
+			require.Zero(t, status, errs)
+			var r report
+			lines := strings.Split(strings.TrimSpace(out), "\n")
+			require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
+			require.Less(t, r.LossLast, r.LossFirst-1)
+			for component, b := range r.ByComponent {
+				require.InDelta(t, b.Predicted, b.Measured, 0.05*float64(b.Predicted), "%s: %s", name, component)
+			}
+		}
+	}
+	for _, args := range [][]string{{"-optimizer", "sgd"}, {"-optimizer", "apollo"}, {"-optimizer", "galore", "-compare"}} {
+		status, _, errs := runArgs(append([]string{"-preset", "tiny"}, args...)...)
+		require.Equal(t, 2, status, errs)
+		require.Contains(t, errs, "-optimizer "+strings.ReplaceAll(args[1], "sgd", `"sgd"`))
+	}
+}
+
 // TestMemoryLimitKeepsTheBatch trains under limits: micro-batches shrink, the
 // batch and the losses stay, and the peak is below the limit and as predicted.
 func TestMemoryLimitKeepsTheBatch(t *testing.T) {
