@@ -280,3 +280,36 @@ func ExampleOptimizer_StepInBackward() {
 	// Output:
 	// norm 15.89, step 1, <nil>
 }
+
+// APOLLO-mini of a matrix, with AdamW of a vector.
+func ExampleApollo() {
+	const rows, cols = 256, 512
+	w, b := make([]float32, rows*cols), make([]float32, rows)
+	opt, err := quant8.New(quant8.Apollo{Tensor: true}, quant8.Options{})
+	if err != nil {
+		panic(err)
+	}
+	if err := opt.AddMatrix("w", rows, cols); err != nil {
+		panic(err)
+	}
+	if err := opt.Add("b", rows); err != nil {
+		panic(err)
+	}
+	gradient := func(x []float32) snug.View { // of Σ (x-3)²/2
+		g := make([]float32, len(x))
+		for i := range x {
+			g[i] = x[i] - 3
+		}
+		return snug.ViewOf(g)
+	}
+	for i := range 100 {
+		opt.Advance(0.3 * (1 - float32(i)/100))
+		for name, x := range map[string][]float32{"w": w, "b": b} {
+			if err := opt.Step(name, snug.ViewOf(x), gradient(x), 1); err != nil {
+				panic(err)
+			}
+		}
+	}
+	fmt.Printf("w = %.1f and b = %.1f with %d bytes of state\n", w[0], b[0], opt.StateBytes())
+	// Output: w = 3.0 and b = 3.0 with 6148 bytes of state
+}

@@ -9,9 +9,9 @@
 //	}
 //
 // A [Rule] is the equation of an optimizer with its hyperparameters: [AdamW], [Adam],
-// [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor] or [Muon].
-// OPTIMIZERS.md compares them. All rules have the same [Options]: the width of the
-// states, their location, and what a step does with gradients that are not finite.
+// [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor], [Muon],
+// [Apollo] or [GaLore]. OPTIMIZERS.md compares them. All rules have the same [Options]: the
+// width of the states, their location, and what a step does with gradients that are not finite.
 //
 // # State
 //
@@ -20,7 +20,8 @@
 // Options.MinSize, 4096 elements by default, keep states of 32 bits, 8 bytes a parameter for
 // AdamW. The rows of an embedding have rare gradients: name it in Options.Keep32, unless it is
 // tied to the output layer, whose gradient is dense, so that 8 bits work. Adafactor keeps 4
-// bytes for each row and column of a matrix instead. [Optimizer.WriteTo] saves the state,
+// bytes for each row and column of a matrix instead, and Apollo and GaLore the moments of a
+// projection. [Optimizer.WriteTo] saves the state,
 // [Optimizer.WriteBitsAndBytes] and [Optimizer.ReadBitsAndBytes] exchange it with bitsandbytes,
 // and [Optimizer.AddShard] and [Optimizer.ReadShards] split it among processes. With
 // Options.Storage the state lies elsewhere, such as in the pages of package offload.

@@ -26,6 +26,10 @@ func TestTable(t *testing.T) {
 		"LARS":      rules["LARS"],
 		"Adafactor": rules["Adafactor"],
 		"Muon":      matrixRules["muon"],
+
+		"Apollo":               func(s Options) (*Optimizer, error) { return New(Apollo{}, s) },
+		"Apollo{Tensor: true}": func(s Options) (*Optimizer, error) { return New(Apollo{Tensor: true}, s) },
+		"GaLore":               func(s Options) (*Optimizer, error) { return New(GaLore{}, s) },
 	}
 	for line := range strings.Lines(string(text)) {
 		name, row, found := strings.Cut(strings.TrimPrefix(line, "| `"), "` | ")
