@@ -109,8 +109,8 @@ func BenchmarkLowRank(b *testing.B) {
 		rule Rule
 		bits int
 	}{
-		{"AdamW", AdamW{}, 8}, {"Apollo/256", Apollo{}, 8}, {"Apollo/256/32bits", Apollo{}, 32}, {"Mini", Apollo{Tensor: true}, 8},
-		{"GaLore/128", GaLore{}, 8}, {"GaLore/256", GaLore{Rank: 256}, 8},
+		{"AdamW", AdamW{}, 8}, {"Apollo256", Apollo{}, 8}, {"Apollo25632bits", Apollo{}, 32}, {"Mini", Apollo{Tensor: true}, 8},
+		{"GaLore128", GaLore{}, 8}, {"GaLore256", GaLore{Rank: 256}, 8},
 	} {
 		for _, side := range [][2]int{{4096, 4096}, {1024, 3072}, {3072, 1024}} {
 			b.Run(fmt.Sprintf("%s/%dx%d", c.name, side[0], side[1]), func(b *testing.B) {

@@ -194,7 +194,7 @@ func (s *lowRankStep) applyApollo() error {
 	} else {
 		ratioTask.Run(cpu.Chunks(len(factors), s.ratios()), ratios{factors, s.x, s.u, q.rank, s.ratios()})
 	}
-	size := s.h.LR * math.Sqrt(low.scale) * s.decayed()
+	size := s.h.LR * math.Sqrt(low.scale) * s.decayed() * float64(s.h.GradScale)
 	if !low.unlimited {
 		limit, err := s.limit(factors)
 		if err != nil {

@@ -135,7 +135,7 @@ type config struct {
 }
 
 // optimizers are the names of -optimizer, and by what they multiply the learning rate of a preset.
-var optimizers = map[string]float32{"adamw": 1, "": 1, "apollo": 10, "apollo-mini": 10, "galore": 10}
+var optimizers = map[string]float32{"adamw": 1, "": 1, "apollo": 5, "apollo-mini": 5, "galore": 5}
 
 // lowRank is the rank of apollo and galore: a quarter of the width, as in their papers. It is 0 for others.
 func (c config) lowRank() int {

@@ -1,6 +1,9 @@
 package optim
 
-import "github.com/snug-ml/snug/internal/half"
+import (
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/sweep"
+)
 
 // Channels are factors of the rows of a matrix, or of its columns.
 type Channels struct {
@@ -9,20 +12,23 @@ type Channels struct {
 	Cols    int  // columns of the matrix
 }
 
-// ApplyChannels subtracts the gradient times the factor of its channel from elements lo to hi-1 of the parameter p, a
-// whole matrix, after these have decayed: p ← p·(1-lr·wd) - f·g. scratch has two tiles.
+// ApplyChannels subtracts the gradient, which it does not scale, times the factor of its channel from elements lo to
+// hi-1 of the parameter p, a whole matrix, after these have decayed: p ← p·(1-lr·wd) - f·g. scratch has two tiles.
 func (c *Coef) ApplyChannels(o Operands, lo, hi int, f Channels, scratch []float32) {
 	tile := len(scratch) / 2
 	for ; lo < hi; lo += tile {
 		n := min(tile, hi-lo)
-		x, g := half.Floats(o.P, lo, scratch[:n]), half.Floats(o.G, lo, scratch[tile:][:n])
+		x := half.Floats(o.P, lo, scratch[:n])
 		for at := 0; at < n; {
 			row, col := (lo+at)/f.Cols, (lo+at)%f.Cols
 			end := min(n, at+f.Cols-col)
-			if f.Rows {
-				c.subtract(x[at:end], g[at:end], f.Factors[row])
-			} else {
-				c.subtractEach(x[at:end], g[at:end], f.Factors[col:])
+			switch {
+			case f.Rows && c.skip == 0:
+				sweep.Accumulate(x[at:end], o.G, lo+at, -f.Factors[row], c.pre)
+			case f.Rows:
+				c.subtract(x[at:end], half.Floats(o.G, lo+at, scratch[tile:][:end-at]), f.Factors[row])
+			default:
+				c.subtractEach(x[at:end], half.Floats(o.G, lo+at, scratch[tile:][:end-at]), f.Factors[col:])
 			}
 			at = end
 		}
@@ -30,12 +36,12 @@ func (c *Coef) ApplyChannels(o Operands, lo, hi int, f Channels, scratch []float
 	}
 }
 
-// subtract is for elements of one channel.
+// subtract is for elements of one channel, of which some are skipped.
 func (c *Coef) subtract(x, g []float32, f float32) {
 	g = g[:len(x)]
 	for i, v := range x {
-		if s := float32(g[i] * c.gradScale); c.skip == 0 || !skipped(s, c.skip) {
-			x[i] = float32(v*c.pre) - float32(f*s)
+		if !skipped(float32(g[i]*c.gradScale), c.skip) {
+			x[i] = float32(v*c.pre) - float32(f*g[i])
 		}
 	}
 }
@@ -44,8 +50,8 @@ func (c *Coef) subtract(x, g []float32, f float32) {
 func (c *Coef) subtractEach(x, g, f []float32) {
 	g, f = g[:len(x)], f[:len(x)]
 	for i, v := range x {
-		if s := float32(g[i] * c.gradScale); c.skip == 0 || !skipped(s, c.skip) {
-			x[i] = float32(v*c.pre) - float32(f[i]*s)
+		if c.skip == 0 || !skipped(float32(g[i]*c.gradScale), c.skip) {
+			x[i] = float32(v*c.pre) - float32(f[i]*g[i])
 		}
 	}
 }
