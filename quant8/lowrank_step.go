@@ -243,16 +243,12 @@ func (s *lowRankStep) limit(factors []float32) (float64, error) {
 	if s.a.o.low.tensor {
 		squares = float64(factors[0]) * float64(factors[0]) * sumSquares(s.j.g, s.h.GradScale) * float64(s.h.GradScale) * float64(s.h.GradScale)
 	} else {
-		sums := squareSumsJob{g: s.j.g, all: s.a.work.sums.View(), shape: s.q.shape, parts: partsOf(s.q.shape), scale: s.h.GradScale, skip: s.h.Skip}
-		rows, cols, err := sums.on(s.dev, &s.a.work)
+		sums, err := s.channelSquares()
 		if err != nil {
 			return 0, err
 		}
-		if s.q.rows < s.q.cols {
-			rows = cols
-		}
 		for i, f := range factors {
-			squares += float64(f) * float64(f) * rows[i]
+			squares += float64(f) * float64(f) * sums[i]
 		}
 	}
 	norm, limit := math.Sqrt(squares)/s.h.Corrected(), 1.0
@@ -262,6 +258,37 @@ func (s *lowRankStep) limit(factors []float32) (float64, error) {
 	s.factors[0] = float32(norm / limit)
 	return limit, s.a.copyFactors(s.dev, s.q, s.factors, true)
 }
+
+// channelSquares returns the sums of the squares of the scaled gradient over the channels.
+func (s *lowRankStep) channelSquares() ([]float64, error) {
+	q, w := s.q, &s.a.work
+	if q.rows >= q.cols && !s.j.skip {
+		sums := w.nearSums[:q.rows]
+		rowTask.Run(cpu.Chunks(q.rows, max(1, grain/q.cols)), rowSquares{s.j.g, sums, q.cols, max(1, grain/q.cols), float64(s.h.GradScale)})
+		return sums, nil
+	}
+	all := squareSumsJob{g: s.j.g, all: w.sums.View(), shape: q.shape, parts: partsOf(q.shape), scale: s.h.GradScale, skip: s.h.Skip}
+	rows, cols, err := all.on(s.dev, w)
+	if q.rows >= q.cols {
+		return rows, err
+	}
+	return cols, err
+}
+
+// rowSquares are the sums of the squares of g·scale over the rows of a matrix.
+type rowSquares struct {
+	g          snug.View
+	sums       []float64
+	cols, each int
+	scale      float64
+}
+
+var rowTask = cpu.NewTask(func(r *rowSquares, item int) {
+	lo, hi := cpu.Chunk(len(r.sums), r.each, item)
+	for i := lo; i < hi; i++ {
+		r.sums[i] = r.scale * r.scale * sweep.Squares(r.g, i*r.cols, (i+1)*r.cols)
+	}
+})
 
 // channelsJob subtracts from p the gradient times the factors of its channels.
 type channelsJob struct {

@@ -1,6 +1,10 @@
 package optim
 
-import "github.com/snug-ml/snug/internal/half"
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/sweep"
+)
 
 // look writes the matrix that is to be orthogonalized.
 func look(c Coef, x, g []float32, s [MaxStates][]float32) {
@@ -21,13 +25,14 @@ func (c *Coef) Apply(o Operands, lo, hi int, u, scratch []float32) {
 	for ; lo < hi; lo += tile {
 		n := min(tile, hi-lo)
 		x := half.Floats(o.P, lo, scratch[:n])
-		var g []float32
-		if c.skip != 0 {
-			g = half.Floats(o.G, lo, scratch[tile:][:n])
-		}
-		for i, v := range u[:n] {
-			if g == nil || !skipped(g[i]*c.gradScale, c.skip) {
-				x[i] = float32(x[i]*c.pre) - float32(c.size*v)
+		if c.skip == 0 {
+			sweep.Accumulate(x, snug.SliceView(u[:n]), 0, -c.size, c.pre)
+		} else {
+			g := half.Floats(o.G, lo, scratch[tile:][:n])
+			for i, v := range u[:n] {
+				if !skipped(g[i]*c.gradScale, c.skip) {
+					x[i] = float32(x[i]*c.pre) - float32(c.size*v)
+				}
 			}
 		}
 		o.Flush(lo, x)
