@@ -310,6 +310,51 @@ func TestOptionsRefused(t *testing.T) {
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
 
+// shapeless is a toy without shapes, or with shapes that are not those of its parameters.
+type shapeless struct {
+	*toy
+	Matrix func()
+}
+
+type misshapen struct{ *toy }
+
+func (misshapen) Matrix(string) (rows, cols int) { return 7, 5 }
+
+// Optimizers that take whole matrices need their shapes, on the CPU, and no pages of master weights.
+func TestLowRankErrors(t *testing.T) {
+	store, err := offload.Open(t.TempDir(), offload.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, store.Close()) }()
+	for _, rule := range []quant8.Rule{quant8.Apollo{}, quant8.GaLore{}} {
+		m, o := newToy(t, snug.BF16, snug.F32), Options{Optimizer: rule}
+		_, err = New(Model[[]int](shapeless{toy: m}), o)
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, "the model has no method Matrix")
+		_, err = New(Model[[]int](misshapen{m}), o)
+		require.ErrorIs(t, err, snug.ErrShape)
+		require.ErrorContains(t, err, `parameter "w" of 12000 elements is a matrix of 7×5`)
+		o.Storage = store
+		_, err = New(Model[[]int](m), o)
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, `takes whole matrices, and Storage has pages of the master weights of "w"`)
+	}
+}
+
+// A Trainer counts the workspace of its optimizer, and of master weights that become whole matrices.
+func TestLowRankBytes(t *testing.T) {
+	for form, whole := range map[amp.MasterForm]int64{amp.FullMaster: 0, amp.SplitMaster: 4 * toyIn * toyOut} {
+		tr := newTrainer(t, newToy(t, snug.BF16, snug.BF16), Options{Optimizer: quant8.Apollo{Rank: 4}, Masters: form})
+		opt, err := quant8.New(quant8.Apollo{Rank: 4}, quant8.Options{Bits: 32})
+		require.NoError(t, err)
+		require.NoError(t, opt.AddMatrix("w", toyOut, toyIn))
+		require.NoError(t, opt.Add("b", toyOut))
+		b := tr.Bytes()
+		require.Equal(t, opt.StateBytes(), b[plan.State])
+		require.Equal(t, opt.WorkspaceBytes()+whole, b[plan.Workspace])
+		require.NoError(t, opt.Close())
+	}
+}
+
 // Checkpoints of another run are refused, and nothing is changed.
 func TestOtherRuns(t *testing.T) {
 	dir := t.TempDir()

@@ -8,8 +8,9 @@ import (
 // OptimizerMagic names the state of an optimizer of package quant8.
 const OptimizerMagic = "SNUGOPTI"
 
-// Optimizer is the header of the state of an optimizer. The data is the factors of each
-// parameter that is a matrix of Adafactor, then its states, chunk after chunk.
+// Optimizer is the header of the state of an optimizer. The data is for each parameter what
+// a matrix of Adafactor, Apollo or GaLore keeps beside its states, then its states, chunk
+// after chunk.
 type Optimizer struct {
 	Rule string // its name, such as AdamW
 	OptimizerFixed
