@@ -80,8 +80,11 @@ func Folds(rule Rule) bool {
 		return false
 	}
 	e := rule.equation()
-	return e.hyper.Rule.Folds() && !(e.hyper.Coupled && e.hyper.WeightDecay != 0)
+	return e.folds() && !(e.hyper.Coupled && e.hyper.WeightDecay != 0)
 }
+
+// folds says whether the states are linear in the gradients, or in their squares.
+func (e *equation) folds() bool { return e.hyper.Rule.Folds() && e.low.rank == 0 }
 
 // folding is a step that several micro-batches make.
 type folding struct {
@@ -186,7 +189,7 @@ func (a *Optimizer) checkFold(o FoldOptions, noPass bool) error {
 	}
 	f := a.fold.OptimizerFold
 	switch {
-	case !a.o.hyper.Rule.Folds():
+	case !a.o.folds():
 		return refuse("the update needs the whole gradient, which only AdamW, Adam, AdEMAMix and SGD without Nesterov do without")
 	case a.o.NonFinite != Fail:
 		return refuse("Options.NonFinite skips gradients, and what is folded cannot be taken back")
