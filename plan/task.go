@@ -19,7 +19,7 @@ type Task struct {
 	Optimizer string // rule of package quant8, in lower case, or "apollo-mini"; default "adamw"
 	// OptimizerRank is the Rank of apollo, apollo-mini and galore; 0 is their default.
 	OptimizerRank int
-	LossRows  int    // rows of logits that exist at a time; default 128
+	LossRows      int // rows of logits that exist at a time; default 128
 	// LossClasses is the number of classes whose logits exist at a time. The default is all of them on a device with a
 	// memory of its own, and else the default of Tile of fused.CrossEntropy.
 	LossClasses int

@@ -35,7 +35,7 @@ func TestLowRankBytes(t *testing.T) {
 		{Apollo{Tensor: true}, 8, []int{63, 65}, 8 * 63 * 65}, // fewer elements than MinSize
 		{Apollo{Tensor: true}, 8, []int{64, 64}, 8*64 + 4},
 		{GaLore{}, 32, []int{4096 * 4096}, 8 * 4096 * 4096},
-		{Apollo{Rank: 1 << 40}, 32, []int{4096, 4096}, 8 * 4096 * 4096},
+		{Apollo{Rank: math.MaxInt}, 32, []int{4096, 4096}, 8 * 4096 * 4096},
 	} {
 		require.Equal(t, c.want, StateBytes(c.rule, Options{Bits: c.bits}, c.shape...), "%+v", c)
 		a, err := New(c.rule, Options{Bits: c.bits})
