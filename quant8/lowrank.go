@@ -24,9 +24,9 @@ import (
 //	p ← p - lr·√Scale·c2/c1·u
 //	p ← p·(1 - lr·wd)
 //
-// The third line from the end is the norm-growth limiter of Fira (Chen et al. 2024, arXiv:2410.01623). It is a quotient,
-// so that it does not matter whether √Scale comes before it or after, as the option scale_front of the authors'
-// package says. A norm of 0 does not limit the next.
+// The third line from the end is the norm-growth limiter of Fira (Chen et al. 2024, arXiv:2410.01623). It is a
+// quotient, so that it does not matter whether √Scale comes before it or after, as the option scale_front of the
+// authors' package says. A norm of 0 does not limit the next.
 //
 // P has independent normal numbers of variance 1/r, which are other ones after every Gap steps. It is stored nowhere:
 // Options.Seed, the name of the parameter and the number of the period name its elements, which every step makes again.
@@ -39,14 +39,15 @@ import (
 // 2.1 MB with 8 bits, and with Tensor 8.3 KB with 8 bits; AdamW takes 34 MB with 8 bits.
 //
 // The workspace, see [Optimizer.WorkspaceBytes], has for k = max(rows, cols) the projection and its update, 8·r·k
-// bytes; 4·k bytes for the factors; up to 1 MiB for a part of P and of g; and the sums of the channels' squares, as
-// with [Adafactor]. A step takes 2·n·r floating-point operations for n elements, and reads g four times.
+// bytes; up to 1 MiB, or 256·r bytes more if r is above 2048, for parts of P and of g, and at least 4·k for the
+// factors; and the sums of the channels' squares, as with [Adafactor]. A step takes 2·n·r floating-point operations
+// for n elements, and reads g four times.
 //
 // A step updates a whole matrix, on the CPU only. Each process must hold whole parameters: [Optimizer.AddShard] of a
-// part is an error, and so is [Optimizer.StepRange] of a part of a matrix. The last bits of the products, and so of m, v and p, depend on the
-// instructions of the CPU, not on the number of workers. A projection that is not below 2^63 counts as a gradient that
-// is not finite. With [SkipElement] such elements of g count as 0 in P·g. An error of the [Storage] has the same effect
-// as with [Muon].
+// part is an error, and so is [Optimizer.StepRange] of a part of a matrix. The last bits of the products, and so of m,
+// v and p, depend on the instructions of the CPU, not on the number of workers. A projection that is not below 2^63
+// counts as a gradient that is not finite. With [SkipElement] such elements of g count as 0 in P·g. An error of the
+// [Storage] has the same effect as with [Muon].
 type Apollo struct {
 	Rank        int     // r, from 1 on; default 256, or 1 with Tensor
 	Tensor      bool    // one factor for the whole matrix
@@ -85,9 +86,9 @@ func (r Apollo) equation() equation {
 //	p ← p·(1 - lr·wd)
 //
 // P has the singular vectors as rows. It is made of the gradient of the first step, and of the first after every Gap
-// steps; if [SkipElement] skips elements of that gradient, of the next. With a shorter side of up to 128 the vectors are
-// exact; otherwise they are those that three iterations with r+16 random start vectors find (Halko, Martinsson and Tropp
-// 2011), whose names are those of the random directions of [Apollo]. Signs are arbitrary.
+// steps; if [SkipElement] skips elements of that gradient, of the next. With a shorter side of up to 128 the vectors
+// are exact; otherwise they are those that three iterations with r+16 random start vectors find (Halko, Martinsson and
+// Tropp 2011), whose names are those of the random directions of [Apollo]. Signs are arbitrary.
 //
 // Other parameters take [AdamW], as with [Apollo]. The usual rate is 0.01 for all.
 //
@@ -98,7 +99,7 @@ func (r Apollo) equation() equation {
 // The workspace, see [Optimizer.WorkspaceBytes], has P; for k = max(rows, cols) the projection and its update, 8·r·k
 // bytes; and up to 2 MiB, or 256·cols bytes if that is more, for a part of the update of p. Making P takes instead
 // 4·w·(rows+cols+w) bytes with w = r+16, and 8·w², or 12·min(rows, cols)² for exact vectors. A step takes 4·n·r
-// floating-point operations for n elements, and one that makes P about 18·n·r more.
+// floating-point operations for n elements, and one that makes P about 14·n·(r+16) more.
 //
 // A step updates a whole matrix, on the CPU only, and has the bits and errors of [Apollo]'s.
 type GaLore struct {

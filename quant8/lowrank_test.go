@@ -264,6 +264,20 @@ func TestLowRankOfAnotherRank(t *testing.T) {
 	require.ErrorContains(t, second(a.WriteBitsAndBytes(new(bytes.Buffer), BitsAndBytesFormat{})), "another form")
 }
 
+// TestLowRankFolds: nothing is folded into moments of projections.
+func TestLowRankFolds(t *testing.T) {
+	for _, rule := range []Rule{Apollo{}, GaLore{}} {
+		require.False(t, Folds(rule))
+		a := newWith(t, rule, Options{}, map[string]int{"w": 1})
+		advance(a)
+		_, _, err := a.FoldInBackward(FoldOptions{Weight: 1, Total: 2}, func(ready Ready) error {
+			return ready("w", snug.ViewOf([]float32{1}), snug.ViewOf([]float32{1}))
+		})
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, "whole gradient")
+	}
+}
+
 // TestLowRankOnDevices: matrices are refused, and vectors step.
 func TestLowRankOnDevices(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {

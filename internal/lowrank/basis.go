@@ -207,8 +207,9 @@ func orthonormalize(v []float32, rows, cols int) {
 const nothing = 1e-14
 
 // leading sets top, of n columns, to the rank leading eigenvectors of a symmetric matrix without negative eigenvalues,
-// as rows, and destroys the matrix. Those of eigenvalues that are nothing are 0. Rotations make the rows of the matrix orthogonal (Hestenes 1958, "Inversion of
-// Matrices by Biorthogonalization and Related Results"): then each is an eigenvector times its eigenvalue.
+// as rows, and destroys the matrix. Those of eigenvalues that are nothing are 0. Rotations make the rows of the matrix
+// orthogonal (Hestenes 1958, "Inversion of Matrices by Biorthogonalization and Related Results"): then each is an
+// eigenvector times its eigenvalue.
 func leading(top []float32, g []float64, n, rank int) {
 	const sweeps, small = 40, 1e-15
 	for range sweeps {
