@@ -90,6 +90,10 @@ func MakeView(dev *Device, dt DType, n int) (v View, free func() error, err erro
 		return makeView[uint8](dev, n)
 	case I32:
 		return makeView[int32](dev, n)
+	case F8E4M3:
+		return makeView[Float8E4M3](dev, n)
+	case F8E5M2:
+		return makeView[Float8E5M2](dev, n)
 	}
 	return View{}, nil, fmt.Errorf("snug: make a vector of element type %d: %w", dt, ErrDType)
 }

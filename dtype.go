@@ -35,19 +35,21 @@ type DType uint8
 
 // The element types. The zero DType is not a type.
 const (
-	F32  DType = iota + 1 // float32
-	F16                   // Float16
-	BF16                  // BFloat16
-	U8                    // uint8
-	I32                   // int32
+	F32    DType = iota + 1 // float32
+	F16                     // Float16
+	BF16                    // BFloat16
+	U8                      // uint8
+	I32                     // int32
+	F8E4M3                  // Float8E4M3
+	F8E5M2                  // Float8E5M2
 )
 
 var dtypes = [...]struct {
 	name string
 	size int
-}{{"invalid", 0}, {"f32", 4}, {"f16", 2}, {"bf16", 2}, {"u8", 1}, {"i32", 4}}
+}{{"invalid", 0}, {"f32", 4}, {"f16", 2}, {"bf16", 2}, {"u8", 1}, {"i32", 4}, {"f8e4m3", 1}, {"f8e5m2", 1}}
 
-// String returns "f32", "f16", "bf16", "u8", "i32" or "invalid".
+// String returns "f32", "f16", "bf16", "u8", "i32", "f8e4m3", "f8e5m2" or "invalid".
 func (t DType) String() string {
 	if int(t) < len(dtypes) {
 		return dtypes[t].name
@@ -63,12 +65,13 @@ func (t DType) Size() int {
 	return 0
 }
 
-// IsFloat reports whether t is a floating-point type.
+// IsFloat reports whether t is a type that functions compute with: F32, F16 or BF16. The types of 8 bits are for
+// storage: package amp casts them, and package qlora multiplies by weights that are held in them.
 func (t DType) IsFloat() bool { return t >= F32 && t <= BF16 }
 
 // ParseDType returns the type that s names. It takes the names that
 // [DType.String] gives and the long forms "float32", "float16", "half",
-// "bfloat16", "uint8" and "int32".
+// "bfloat16", "uint8", "int32", "float8_e4m3fn" and "float8_e5m2".
 func ParseDType(s string) (DType, error) {
 	switch s {
 	case "f32", "float32":
@@ -81,13 +84,17 @@ func ParseDType(s string) (DType, error) {
 		return U8, nil
 	case "i32", "int32":
 		return I32, nil
+	case "f8e4m3", "float8_e4m3fn":
+		return F8E4M3, nil
+	case "f8e5m2", "float8_e5m2":
+		return F8E5M2, nil
 	}
-	return 0, fmt.Errorf("snug: unknown element type %q, want f32, f16, bf16, u8 or i32: %w", s, ErrDType)
+	return 0, fmt.Errorf("snug: unknown element type %q, want f32, f16, bf16, u8, i32, f8e4m3 or f8e5m2: %w", s, ErrDType)
 }
 
 // Element is a type that an [Array] can hold.
 type Element interface {
-	float32 | Float16 | BFloat16 | uint8 | int32
+	float32 | Float16 | BFloat16 | uint8 | int32 | Float8E4M3 | Float8E5M2
 }
 
 // DTypeOf returns the DType of T.
@@ -101,7 +108,11 @@ func DTypeOf[T Element]() DType {
 		return BF16
 	case uint8:
 		return U8
-	default:
+	case int32:
 		return I32
+	case Float8E4M3:
+		return F8E4M3
+	default:
+		return F8E5M2
 	}
 }

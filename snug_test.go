@@ -238,7 +238,7 @@ func TestLaunchInOrderFromManyGoroutines(t *testing.T) {
 }
 
 func TestDTypes(t *testing.T) {
-	for _, dt := range []snug.DType{snug.F32, snug.F16, snug.BF16, snug.U8, snug.I32} {
+	for _, dt := range []snug.DType{snug.F32, snug.F16, snug.BF16, snug.U8, snug.I32, snug.F8E4M3, snug.F8E5M2} {
 		got, err := snug.ParseDType(dt.String())
 		require.NoError(t, err)
 		require.Equal(t, dt, got)

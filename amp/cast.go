@@ -44,11 +44,13 @@ type Draw struct {
 
 // Cast converts every element of src to the element type of dst, rounded to
 // nearest with ties to even: dst[i] = src[i]. Values beyond the range of dst
-// become infinite, and NaNs stay NaN.
+// become infinite, and NaNs stay NaN. Values beyond the range of [snug.Float8E4M3], which
+// has no infinities, become ±448, as in torch 2.15.
 //
 // dst and src have the same length, hold float32, float16 or bfloat16 and lie on
-// one device. They may not overlap, unless they are the same vector of the same
-// type. Errors: [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice], and
+// one device. On the CPU each may also be a View of [snug.F8E4M3] or [snug.F8E5M2]; a worker
+// then needs 32 KiB of scratch. They may not overlap, unless they are the same vector of
+// the same type. Errors: [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice], and
 // [snug.ErrConfig] for an overlap.
 func Cast[D, S snug.Vector](dst D, src S) error {
 	return cast(snug.ViewOf(dst), snug.ViewOf(src))
@@ -107,12 +109,12 @@ func CastAll(pairs iter.Seq2[string, CastPair], o CastOptions) error {
 // newCast returns the job of a cast, and where it runs.
 func newCast(dst, src snug.View, o CastOptions) (castJob, *snug.Device, error) {
 	switch {
-	case !dst.DType().IsFloat():
-		return castJob{}, nil, fmt.Errorf("dst is %s, want f32, f16 or bf16: %w", dst.DType(), snug.ErrDType)
-	case !src.DType().IsFloat():
-		return castJob{}, nil, fmt.Errorf("src is %s, want f32, f16 or bf16: %w", src.DType(), snug.ErrDType)
-	case o.Stochastic && dst.DType() == snug.F32:
-		return castJob{}, nil, fmt.Errorf("dst is f32, want f16 or bf16 for stochastic rounding: %w", snug.ErrDType)
+	case !casts(dst):
+		return castJob{}, nil, fmt.Errorf("dst is %s, want %s: %w", dst.DType(), castTypes(dst), snug.ErrDType)
+	case !casts(src):
+		return castJob{}, nil, fmt.Errorf("src is %s, want %s: %w", src.DType(), castTypes(src), snug.ErrDType)
+	case o.Stochastic && dst.DType() != snug.F16 && dst.DType() != snug.BF16:
+		return castJob{}, nil, fmt.Errorf("dst is %s, want f16 or bf16 for stochastic rounding: %w", dst.DType(), snug.ErrDType)
 	case dst.Len() != src.Len():
 		return castJob{}, nil, fmt.Errorf("dst has %d elements, src has %d: %w", dst.Len(), src.Len(), snug.ErrShape)
 	}
@@ -130,6 +132,21 @@ func newCast(dst, src snug.View, o CastOptions) (castJob, *snug.Device, error) {
 	return job, dev, nil
 }
 
+// casts reports whether a cast may have v.
+func casts(v snug.View) bool {
+	return v.DType().IsFloat() || isFloat8(v.DType()) && v.Device().IsCPU()
+}
+
+// castTypes are the types that it may have where it lies.
+func castTypes(v snug.View) string {
+	if v.Device().IsCPU() {
+		return "f32, f16, bf16, f8e4m3 or f8e5m2"
+	}
+	return "f32, f16 or bf16"
+}
+
+func isFloat8(dt snug.DType) bool { return dt == snug.F8E4M3 || dt == snug.F8E5M2 }
+
 // largest returns the largest finite number of a floating-point type.
 func largest(dt snug.DType) float32 {
 	switch dt {
@@ -137,6 +154,10 @@ func largest(dt snug.DType) float32 {
 		return 65504
 	case snug.BF16:
 		return 0x1.fep127
+	case snug.F8E4M3:
+		return 448
+	case snug.F8E5M2:
+		return 57344
 	}
 	return math.MaxFloat32
 }
@@ -154,6 +175,9 @@ type castJob struct {
 func (j *castJob) plain() bool {
 	return j.dst.DType() == j.src.DType() && !j.random && j.limit == 0
 }
+
+// narrow reports whether it is from or to a type of 8 bits, which goes by way of float32.
+func (j *castJob) narrow() bool { return isFloat8(j.dst.DType()) || isFloat8(j.src.DType()) }
 
 func (j castJob) launch(dev *snug.Device) error {
 	if j.plain() && device.Mem(&j.dst).Overlaps(*device.Mem(&j.src)) {

@@ -26,7 +26,7 @@ func (j *castJob) chunk(item int) {
 	case j.plain():
 		size := j.dst.DType().Size()
 		copy(device.Mem(&j.dst).Bytes()[lo*size:hi*size], device.Mem(&j.src).Bytes()[lo*size:hi*size])
-	case j.random || j.limit > 0:
+	case j.narrow() || j.random || j.limit > 0:
 		j.tiles(lo, hi)
 	default:
 		half.Convert(j.dst, j.src, lo, hi, j.stream)
@@ -43,7 +43,7 @@ var castTiles cpu.Scratch
 
 // tiles converts elements lo to hi-1 by way of float32.
 func (j *castJob) tiles(lo, hi int) {
-	if x := j.src.Float32s(); x != nil && j.limit == 0 {
+	if x := j.src.Float32s(); x != nil && j.random && j.limit == 0 {
 		j.round(lo, x[lo:hi])
 		return
 	}

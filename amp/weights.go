@@ -39,8 +39,8 @@ func (t Tensor) Len() int {
 // Bytes returns the size of the elements in the file, 0 for an unknown DType.
 func (t Tensor) Bytes() int64 { return int64(t.Len()) * safetensors.Bits(t.DType) / 8 }
 
-// ElementType returns [snug.F32], [snug.F16] or [snug.BF16] for the types that are
-// converted when they are loaded and saved, and 0 for others, which are bytes: see
+// ElementType returns [snug.F32], [snug.F16], [snug.BF16], [snug.F8E4M3] or [snug.F8E5M2] for the
+// types that are converted when they are loaded and saved, and 0 for others, which are bytes: see
 // [Weights.ReadBytes] and [WriteWeights].
 func (t Tensor) ElementType() snug.DType { return elementType(t.DType) }
 
@@ -52,6 +52,10 @@ func elementType(name string) snug.DType {
 		return snug.F16
 	case "BF16":
 		return snug.BF16
+	case "F8_E4M3":
+		return snug.F8E4M3
+	case "F8_E5M2":
+		return snug.F8E5M2
 	}
 	return 0
 }
@@ -164,7 +168,9 @@ func (w *Weights) find(name string) (safetensors.Place, bool) {
 // Load reads a tensor into dst, which holds float32, float16 or bfloat16, has as
 // many elements as the tensor and lies on any device. The elements are converted
 // as by [Cast]: rounded to nearest with ties to even, values beyond the range of
-// dst to infinities, and kept as they are in dst's own type.
+// dst to infinities, and kept as they are in dst's own type. On the CPU dst may also hold
+// F8E4M3 or F8E5M2. Elements of 8 bits are read as they are: scales that belong to them are
+// tensors of their own, which package qlora multiplies by.
 //
 // Memory: a load on the CPU in the file's type reads into dst itself; one that
 // converts, or into another device, goes through 256 KiB of pooled memory, and
@@ -290,9 +296,9 @@ func (w *Weights) check(name string, whole bool, lo int, dst snug.View) (safeten
 	t := p.Tensor
 	switch {
 	case elementType(t.DType) == 0:
-		return p, fmt.Errorf("its type is %s, not F32, F16 or BF16; use ReadBytes: %w", t.DType, snug.ErrDType)
-	case !dst.DType().IsFloat():
-		return p, fmt.Errorf("dst is %s, want f32, f16 or bf16: %w", dst.DType(), snug.ErrDType)
+		return p, fmt.Errorf("its type is %s, not F32, F16, BF16, F8_E4M3 or F8_E5M2; use ReadBytes: %w", t.DType, snug.ErrDType)
+	case !casts(dst):
+		return p, fmt.Errorf("dst is %s, want %s: %w", dst.DType(), castTypes(dst), snug.ErrDType)
 	case whole && dst.Len() != elements(t):
 		return p, fmt.Errorf("dst has %d elements, want %d: %w", dst.Len(), elements(t), snug.ErrShape)
 	case lo < 0 || lo > elements(t)-dst.Len():

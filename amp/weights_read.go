@@ -26,6 +26,10 @@ func stagedView(buf *[]float32, dt snug.DType, n int) snug.View {
 		return snug.SliceView(unsafe.Slice((*snug.Float16)(p), n))
 	case snug.BF16:
 		return snug.SliceView(unsafe.Slice((*snug.BFloat16)(p), n))
+	case snug.F8E4M3:
+		return snug.SliceView(unsafe.Slice((*snug.Float8E4M3)(p), n))
+	case snug.F8E5M2:
+		return snug.SliceView(unsafe.Slice((*snug.Float8E5M2)(p), n))
 	}
 	return snug.SliceView((*buf)[:n])
 }
@@ -89,8 +93,11 @@ func put(dst, piece snug.View, stream bool) error {
 // bigEndian says that the upper half of a number lies before the lower.
 var bigEndian = binary.NativeEndian.Uint16([]byte{0, 1}) == 1
 
-// swap reverses the bytes of every element of size bytes, 2 or 4.
+// swap reverses the bytes of every element of size bytes: 1, 2 or 4.
 func swap(b []byte, size int) {
+	if size == 1 {
+		return
+	}
 	for ; len(b) >= size; b = b[size:] {
 		if size == 2 {
 			b[0], b[1] = b[1], b[0]

@@ -153,6 +153,10 @@ func fileType(dt snug.DType) string {
 		return "BF16"
 	case snug.U8:
 		return "U8"
+	case snug.F8E4M3:
+		return "F8_E4M3"
+	case snug.F8E5M2:
+		return "F8_E5M2"
 	}
 	return ""
 }
@@ -160,7 +164,7 @@ func fileType(dt snug.DType) string {
 // checkMade is checkSaved before the elements are made.
 func checkMade(t Tensor, v snug.View) error {
 	if v.Len() != 0 || t.ElementType() == 0 {
-		return fmt.Errorf("%d elements beside Make and the DType %q, want none, and F32, F16 or BF16: %w", v.Len(), t.DType, snug.ErrConfig)
+		return fmt.Errorf("%d elements beside Make and the DType %q, want none, and F32, F16, BF16, F8_E4M3 or F8_E5M2: %w", v.Len(), t.DType, snug.ErrConfig)
 	}
 	if _, err := safetensors.Elements(t.Shape); err != nil {
 		return fmt.Errorf("%w: %w", err, snug.ErrShape)
@@ -171,10 +175,10 @@ func checkMade(t Tensor, v snug.View) error {
 func checkSaved(t Tensor, v snug.View) error {
 	raw := v.DType() == snug.U8
 	switch {
-	case !raw && !v.DType().IsFloat():
-		return fmt.Errorf("its elements are %s, want f32, f16 or bf16, or bytes of u8: %w", v.DType(), snug.ErrDType)
+	case !raw && !casts(v):
+		return fmt.Errorf("its elements are %s, want %s, or bytes of u8: %w", v.DType(), castTypes(v), snug.ErrDType)
 	case !raw && t.ElementType() == 0:
-		return fmt.Errorf("DType is %q, want F32, F16 or BF16, or bytes of u8: %w", t.DType, snug.ErrDType)
+		return fmt.Errorf("DType is %q, want F32, F16, BF16, F8_E4M3 or F8_E5M2, or bytes of u8: %w", t.DType, snug.ErrDType)
 	case safetensors.Bits(t.DType) == 0:
 		return fmt.Errorf("DType is %q, which is no type of the format: %w", t.DType, snug.ErrDType)
 	}

@@ -227,6 +227,10 @@ func lookup(s *Store, name string) (movable, error) {
 		return &Tensor[snug.BFloat16]{s, obj}, nil
 	case snug.I32:
 		return &Tensor[int32]{s, obj}, nil
+	case snug.F8E4M3:
+		return &Tensor[snug.Float8E4M3]{s, obj}, nil
+	case snug.F8E5M2:
+		return &Tensor[snug.Float8E5M2]{s, obj}, nil
 	}
 	return &Tensor[uint8]{s, obj}, nil
 }

@@ -65,6 +65,10 @@ func viewOf(buf []byte, dt snug.DType) snug.View {
 		return snug.SliceView(elements[snug.BFloat16](buf))
 	case snug.I32:
 		return snug.SliceView(elements[int32](buf))
+	case snug.F8E4M3:
+		return snug.SliceView(elements[snug.Float8E4M3](buf))
+	case snug.F8E5M2:
+		return snug.SliceView(elements[snug.Float8E5M2](buf))
 	}
 	return snug.SliceView(buf)
 }

@@ -57,7 +57,7 @@ func (c *Config) compare(w *amp.Weights) (map[string]string, error) {
 			missing = append(missing, want.Name)
 		case !slices.Equal(have.Shape, want.Shape):
 			shapes = append(shapes, fmt.Sprintf("%s is %v, want %v", want.Name, have.Shape, want.Shape))
-		case have.ElementType() == 0:
+		case !have.ElementType().IsFloat():
 			types = append(types, fmt.Sprintf("%s is %s, want F32, F16 or BF16", want.Name, have.DType))
 		}
 	}

@@ -76,7 +76,7 @@ func Convert(dst, src snug.View, lo, hi int, stream bool) {
 // it goes through float32 scratch: 4 KiB of float32, well inside any L1.
 const Chunk = 1024
 
-// Load converts elements lo to lo+len(dst)-1 of a floating-point host view to
+// Load converts elements lo to lo+len(dst)-1 of a host view of floats, of 8 bits too, to
 // float32.
 func Load(dst []float32, src snug.View, lo int) {
 	k := Registry.Best()
@@ -87,6 +87,10 @@ func Load(dst []float32, src snug.View, lo int) {
 		k.F16ToF32(dst, src.Float16s()[lo:lo+len(dst)])
 	case snug.BF16:
 		k.BF16ToF32(dst, src.BFloat16s()[lo:lo+len(dst)])
+	case snug.F8E4M3:
+		Registry8.Best().E4M3ToF32(dst, snug.Host[snug.Float8E4M3](src)[lo:lo+len(dst)])
+	case snug.F8E5M2:
+		Registry8.Best().E5M2ToF32(dst, snug.Host[snug.Float8E5M2](src)[lo:lo+len(dst)])
 	}
 }
 
@@ -108,8 +112,8 @@ func Flush(v snug.View, lo int, x []float32) {
 	}
 }
 
-// Store converts src into elements lo to lo+len(src)-1 of a floating-point
-// host view. Of at most Chunk elements, it may narrow in place: they may begin where
+// Store converts src into elements lo to lo+len(src)-1 of a host view of floats, of 8 bits
+// too. Of at most Chunk elements, it may narrow in place: they may begin where
 // src does, or before.
 func Store(dst snug.View, lo int, src []float32) { Registry.Best().store(dst, lo, src) }
 
@@ -124,6 +128,10 @@ func (k *Kernels) store(dst snug.View, lo int, src []float32) {
 		k.F32ToF16(dst.Float16s()[lo:lo+len(src)], src)
 	case snug.BF16:
 		k.F32ToBF16(dst.BFloat16s()[lo:lo+len(src)], src)
+	case snug.F8E4M3:
+		Registry8.Best().F32ToE4M3(snug.Host[snug.Float8E4M3](dst)[lo:lo+len(src)], src)
+	case snug.F8E5M2:
+		Registry8.Best().F32ToE5M2(snug.Host[snug.Float8E5M2](dst)[lo:lo+len(src)], src)
 	}
 }
 
