@@ -25,6 +25,11 @@ func NewHalves() Halves {
 // Split returns the lower and the upper halves of two vectors of float32, side by side. It overwrites both.
 func (h Halves) Split(x, y reg.VecVirtual) (lower, upper reg.VecVirtual) {
 	h.quieten(x, y)
+	return h.split(x, y)
+}
+
+// split is Split of numbers, no NaNs.
+func (h Halves) split(x, y reg.VecVirtual) (lower, upper reg.VecVirtual) {
 	lower = ZMM()
 	VMOVDQA64(x, lower)
 	VPERMT2W(y, h.even, lower)
@@ -80,10 +85,15 @@ func (h Halves) quieten(x ...reg.VecVirtual) {
 func (h Halves) Carry(k reg.OpmaskVirtual, upper reg.VecVirtual) { VPSUBW(h.minus, upper, k, upper) }
 
 // Nearest sets up constants and returns what rounds two vectors of float32, which it overwrites, to nearest even.
-func (h Halves) Nearest() func(x, y reg.VecVirtual) reg.VecVirtual {
+func (h Halves) Nearest() func(x, y reg.VecVirtual) reg.VecVirtual { return h.nearest(h.Split) }
+
+// NearestNumber is Nearest for numbers, no NaNs.
+func (h Halves) NearestNumber() func(x, y reg.VecVirtual) reg.VecVirtual { return h.nearest(h.split) }
+
+func (h Halves) nearest(split func(x, y reg.VecVirtual) (lower, upper reg.VecVirtual)) func(x, y reg.VecVirtual) reg.VecVirtual {
 	one, half := AVX512.Constant(1<<16|1), AVX512.Constant(1<<31|1<<15)
 	return func(x, y reg.VecVirtual) reg.VecVirtual {
-		lower, upper := h.Split(x, y)
+		lower, upper := split(x, y)
 		last, carry := AVX512.And(one, upper), K()
 		VPADDUSW(lower, last, last) // a tie is above a half if the last bit that stays is set
 		VPCMPUW(Imm(6), half, last, carry)
