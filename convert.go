@@ -18,6 +18,12 @@ func Float16s[T ~uint16](s []T) []Float16 { return sliceAs[Float16](s) }
 // bits, which the caller knows to be bfloat16. The capacity is the length; nil stays nil.
 func BFloat16s[T ~uint16](s []T) []BFloat16 { return sliceAs[BFloat16](s) }
 
+// Float8s returns the memory of s as Float8E4M3 or Float8E5M2, which the caller knows the bytes to be. It copies
+// nothing. The capacity is the length; nil stays nil.
+func Float8s[To Float8E4M3 | Float8E5M2, T ~uint8](s []T) []To {
+	return unsafe.Slice((*To)(unsafe.Pointer(unsafe.SliceData(s))), len(s))
+}
+
 func sliceAs[To, T ~uint16](s []T) []To {
 	return unsafe.Slice((*To)(unsafe.Pointer(unsafe.SliceData(s))), len(s))
 }

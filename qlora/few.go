@@ -16,11 +16,11 @@ import (
 // fewRows is the largest number of rows for which the loops over codes are used. On the CPU
 // they are faster than products of tiles up to that number. Other devices use them for more
 // rows, because the outputs of a tile do not fill the device and each tile needs its own launches.
-func fewRows(dev *snug.Device) int {
+func (w *Weight) fewRows() int {
 	switch {
-	case !dev.IsCPU():
+	case !w.Device().IsCPU():
 		return 4 * nibble.DotRows
-	case nibble.Dots.Tier() == cpu.Go:
+	case w.t.format().tier() == cpu.Go:
 		return 2
 	}
 	return nibble.DotRows
@@ -28,13 +28,13 @@ func fewRows(dev *snug.Device) int {
 
 // few reports whether Forward multiplies by codes.
 func (l *Linear) few(rows int, y, x snug.View, beta float32) bool {
-	return rows <= fewRows(l.w.Device()) && l.byCodes(y, x, beta)
+	return rows <= l.w.fewRows() && l.byCodes(y, x, beta)
 }
 
 // byCodes reports whether the loops over codes can compute y from x. Calls that products of
 // tiles refuse go to those products, which return the error.
 func (l *Linear) byCodes(y, x snug.View, beta float32) bool {
-	return l.in%l.w.block == 0 && l.w.n > 0 &&
+	return l.block > 0 && l.w.n > 0 &&
 		y.DType().IsFloat() && beta-beta == 0 && !device.Mem(&y).Overlaps(*device.Mem(&x))
 }
 
@@ -49,11 +49,13 @@ func (l *Linear) forwardFew(rows int, y, x snug.View, beta float32) (err error) 
 	return device.Run(l.w.Device(), j)
 }
 
-// weightCodes is W, [out, in] elements, where in is a multiple of the block. With double
+// weightCodes is W, [out, in] elements, where in is a multiple of the block, whose elements share a scale. With double
 // quantization codes and nested replace absmax; without it they are empty.
 type weightCodes struct {
 	packed, absmax, codes, nested snug.View
-	f                             *nibble.Format
+	t                             Type
+	f                             format
+	grid                          grid // of absmax, zero if it has one for each block
 	block                         int
 	offset                        float32
 	m                             *quant8.Map // nil without double quantization
@@ -64,7 +66,7 @@ func (l *Linear) codes(m memory) weightCodes {
 	w := l.w
 	return weightCodes{
 		packed: m.packed, absmax: m.absmax, codes: m.codes, nested: m.nested,
-		f: w.t.format(), block: w.block, offset: w.offset, m: w.m, in: l.in, out: l.out,
+		t: w.t, f: w.t.format(), grid: w.grid, block: l.block, offset: w.offset, m: w.m, in: l.in, out: l.out,
 	}
 }
 
@@ -142,21 +144,25 @@ func (a *fewArgs) span() int { return max(1, 1<<13/a.rows/a.block) }
 // dots adds the products of blocks from to to-1 to sums, for the outputs from lo on. sums
 // holds the outputs of one row after the other. y has space for one output of every row.
 func (a *fewArgs) dots(sums, y, absmax []float32, lo, from, to int) {
-	packed, dot := snug.Host[uint8](a.packed), *nibble.Dots.Best()
+	packed := snug.Host[uint8](a.packed)
 	blocks, begin, end := a.in/a.block, from*a.block, to*a.block
 	n := len(sums) / a.rows
 	for j := range n {
 		at := (lo + j) * a.in
-		dot(y, a.x[begin:], a.in, packed[(at+begin)/2:(at+end)/2], absmax[j*blocks+from:j*blocks+to], a.block, a.f)
+		a.f.dot(y, a.x[begin:], a.in, packed[a.t.codeBytes(at+begin):a.t.codeBytes(at+end)], absmax[j*blocks+from:j*blocks+to], a.block)
 		for r, v := range y {
 			sums[r*n+j] += v
 		}
 	}
 }
 
-// blockMaxima writes the absmax of the blocks from first on.
+// blockMaxima writes the absmax, or scales, of the blocks from first on.
 func (w *weightCodes) blockMaxima(absmax []float32, first int) {
-	if w.m == nil {
+	switch {
+	case w.grid.rows > 0:
+		w.grid.spread(absmax, first*w.block, w.block, w.in, w.absmax.Float32s(), w.t.octets().Factor)
+		return
+	case w.m == nil:
 		copy(absmax, w.absmax.Float32s()[first:])
 		return
 	}

@@ -23,6 +23,7 @@ var fewWeights = []fewWeight{
 	{37, 192, Options{Type: FP4, Block: 64}},             // more outputs than a block of threads has, some of a warp's
 	{18, 256, Options{Type: NF4, Block: 64, Single: true}},
 	{5, 4096, Options{Type: NF4, Block: 4096}},
+	{11, 320, Options{Type: MXFP4}},
 	{3, 8192, Options{Type: FP4, Block: 4096, Single: true}},
 }
 
@@ -76,7 +77,7 @@ func TestForwardFewBackends(t *testing.T) {
 					}
 					rounding := float64(f.in/8+10) * 0x1p-24
 					if !l.few(rows, on(t, backend.Dev, to, first), x, beta) {
-						require.Greater(t, rows, fewRows(backend.Dev))
+						require.Greater(t, rows, w.fewRows())
 						rounding += 2*float64(f.in+3)*0x1p-24 + roundings[dt] // of MatMul, and of tiles
 					}
 					var again []float32

@@ -16,8 +16,8 @@ const backOutputs = 1 << 6
 
 // fewRowsBackward is the largest number of rows, at most nibble.DotRows, for which the loops
 // over codes are faster on the CPU than products of tiles.
-func fewRowsBackward() int {
-	if nibble.Axpys.Tier() == cpu.Go {
+func (w *Weight) fewRowsBackward() int {
+	if w.t.format().tier() == cpu.Go {
 		return nibble.DotRows / 2
 	}
 	return nibble.DotRows
@@ -25,7 +25,7 @@ func fewRowsBackward() int {
 
 // fewBackward reports whether Backward multiplies by codes.
 func (l *Linear) fewBackward(rows int, dx, dy snug.View, beta float32) bool {
-	return l.w.Device().IsCPU() && rows <= fewRowsBackward() && l.byCodes(dx, dy, beta)
+	return l.w.Device().IsCPU() && rows <= l.w.fewRowsBackward() && l.byCodes(dx, dy, beta)
 }
 
 // backwardFew is Backward of few rows on the CPU.
@@ -67,14 +67,14 @@ var backTask = cpu.NewTask(func(a *backArgs, item int) {
 	absmax, some := rest[:backOutputs*blocks], rest[backOutputs*blocks:]
 	clear(sums)
 	clear(factors)
-	axpy, packed := *nibble.Axpys.Best(), snug.Host[uint8](a.packed)
+	packed := snug.Host[uint8](a.packed)
 	for j := 0; j < a.out; j += backOutputs {
 		outs := min(backOutputs, a.out-j)
 		a.factors(factors, some[:outs], j)
 		for o := range outs {
 			a.blockMaxima(absmax[o*blocks:(o+1)*blocks], ((j+o)*a.in+lo)/a.block)
 		}
-		axpy(sums, factors[:outs*a.sums], a.sums, packed[(j*a.in+lo)/2:], a.in/2, absmax, a.block, a.f)
+		a.f.axpy(sums, factors[:outs*a.sums], a.sums, packed[a.t.codeBytes(j*a.in+lo):], a.t.codeBytes(a.in), absmax, a.block)
 	}
 	a.store(sums, some[:n], some[n:2*n], lo)
 })
@@ -93,7 +93,7 @@ func (a *backArgs) factors(to, some []float32, first int) {
 func (a *backArgs) store(sums, row, some []float32, first int) {
 	for r := range a.rows {
 		at := r*a.in + first
-		nibble.Gather(row, sums, r, a.sums)
+		a.f.gather(row, sums, r, a.sums)
 		if a.beta != 0 {
 			for i, v := range half.Floats(a.dx, at, some) {
 				row[i] += float32(a.beta * v)

@@ -31,6 +31,11 @@ var backWeights = append([]fewWeight{
 	{131, 96, Options{Block: 32, Single: true}},
 	{65, 1184, Options{Type: FP4, Block: 32}},
 	{70, 4224, Options{Block: 128}},
+	{70, 1184, Options{Type: MXFP4}},
+	{131, 1152, Options{Type: FP8}},
+	{65, 2240, Options{Type: FP8, Scales: ByRow}},
+	{130, 5632, Options{Type: FP8E5M2, Scales: ByTensor}},
+	{67, 288, Options{Type: INT8}},
 }, fewWeights...)
 
 // TestBackwardFew compares few rows with products in float64 within the documented bound, and
@@ -45,7 +50,7 @@ func TestBackwardFew(t *testing.T) {
 			require.NoError(t, err)
 			elements := make([]float32, w.Len())
 			require.NoError(t, w.Dequantize(snug.ViewOf(elements)))
-			for i := range fewRowsBackward() + 1 {
+			for i := range w.fewRowsBackward() + 1 {
 				rows := i + 1
 				dt, to := floatTypes[(i+n)%3], floatTypes[(i/3+n)%3]
 				beta := []float32{0, 1, 0.5}[(i+i/3+n)%3]
@@ -58,7 +63,7 @@ func TestBackwardFew(t *testing.T) {
 					first[0] = float32(math.NaN())
 				}
 				few := l.fewBackward(rows, on(t, cpu.Dev, to, first), dy, beta)
-				require.Equal(t, rows <= fewRowsBackward(), few)
+				require.Equal(t, rows <= w.fewRowsBackward(), few)
 				codes, tiles := float64(f.out+2)*0x1p-24, 2*float64(f.out+4)*0x1p-24+roundings[dt]
 				if !few {
 					codes = tiles

@@ -24,6 +24,14 @@ func TestForwardFew(t *testing.T) {
 		{2100, 32, Options{Type: FP4, Block: 32}},
 		{300, 512, Options{Block: 64}}, // more than 256 blocks
 		{3, 100, Options{}},            // no whole blocks
+		{70, 96, Options{Type: MXFP4}},
+		{300, 512, Options{Type: MXFP4}},
+		{200, 192, Options{Type: FP8}}, // parts of blocks
+		{5, 5632, Options{Type: FP8, Scales: ByRow}},
+		{70, 384, Options{Type: FP8E5M2, Scales: ByTensor}},
+		{70, 256, Options{Type: INT8}},
+		{70, 256, Options{Type: INT8, Outliers: []int{0, 9, 255}}}, // decoded to a tile
+		{3, 100, Options{Type: FP8}},
 	} {
 		weight := kerneltest.Normal(1, tc.out*tc.in)
 		w, err := NewWeight(weight, []int{tc.out, tc.in}, tc.opt)
@@ -32,9 +40,9 @@ func TestForwardFew(t *testing.T) {
 		for _, dt := range floatTypes {
 			l, err := NewLinear(w, dt, 0)
 			require.NoError(t, err)
-			for _, rows := range []int{1, 2, fewRows(snug.CPU()), fewRows(snug.CPU()) + 1} {
+			for _, rows := range []int{1, 2, w.fewRows(), w.fewRows() + 1} {
 				x, start := on(t, snug.CPU(), dt, kerneltest.Normal(2, rows*tc.in)), kerneltest.Normal(3, rows*tc.out)
-				require.Equal(t, rows <= fewRows(snug.CPU()) && tc.in%w.block == 0, l.few(rows, snug.ViewOf(start), x, 0))
+				require.Equal(t, rows <= w.fewRows() && l.block > 0, l.few(rows, snug.ViewOf(start), x, 0))
 				xs := values(t, x)
 				want, bound := matrix(rows, tc.out, tc.in,
 					func(i, k int) float64 { return float64(xs[i*tc.in+k]) }, func(k, j int) float64 { return float64(weight[j*tc.in+k]) })
@@ -44,7 +52,7 @@ func TestForwardFew(t *testing.T) {
 				y := on(t, snug.CPU(), snug.F32, start)
 				require.NoError(t, l.Forward(y, x, 0.5))
 				rounding := 4e-6
-				if rows > fewRows(snug.CPU()) || tc.in%w.block != 0 {
+				if rows > w.fewRows() || l.block == 0 {
 					rounding += map[snug.DType]float64{snug.F16: 0x1p-11, snug.BF16: 0x1p-8}[dt] // of tiles
 				}
 				near(t, want, bound, values(t, y), rounding, fmt.Sprintf("%v, %d rows", dt, rows))

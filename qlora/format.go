@@ -4,10 +4,12 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/nibble"
+	"github.com/snug-ml/snug/internal/octet"
 )
 
-// Type is a 4-bit format: the 16 values that codes stand for.
+// Type is the form of a weight: what its codes stand for, and which of them share a scale.
 type Type uint8
 
 // The formats. The zero Type is none.
@@ -19,6 +21,29 @@ const (
 	// FP4 is a floating-point number: a sign, two bits of exponent and one of
 	// fraction, in units of the largest value. Codes 0 and 8 are both 0.
 	FP4
+	// MXFP4 is E2M1, a sign, two bits of exponent and one of fraction, from -6 to 6, times a power of two for every 32
+	// elements of a row (OCP Microscaling Formats 1.0; the experts of gpt-oss). Quantizing takes the power of two by
+	// which the largest magnitude lies from 4 up to below 8, and then the nearest value, of two as near the even one.
+	MXFP4
+	// FP8 is [snug.Float8E4M3] times a float32 scale of 128×128 elements, as in the files of DeepSeek V3, of a row, or
+	// of the weight. See [Scales].
+	FP8
+	// FP8E5M2 is that with [snug.Float8E5M2].
+	FP8E5M2
+	// INT8 is integers from -127 to 127 in units of 1/127 of the largest magnitude of their row (Dettmers et al. 2022,
+	// "LLM.int8(): 8-bit Matrix Multiplication for Transformers at Scale", arXiv:2208.07339).
+	INT8
+)
+
+// Scales says which elements of an [FP8] or [FP8E5M2] weight share a scale: their largest magnitude, divided by the
+// largest number of the format.
+type Scales uint8
+
+// The zero Scales is ByBlock.
+const (
+	ByBlock  Scales = iota // 128×128 elements, fewer at the ends
+	ByRow                  // a row: an output of the layer
+	ByTensor               // all elements
 )
 
 // The values of bitsandbytes' get_4bit_type, by code.
@@ -35,44 +60,114 @@ var (
 	})
 )
 
-// format returns the tables of t, or nil if it is not one of the formats.
-func (t Type) format() *nibble.Format {
+// nibbles returns the tables of t, or nil if it is not of 4 bits.
+func (t Type) nibbles() *nibble.Format {
 	switch t {
 	case NF4:
 		return nf4
 	case FP4:
 		return fp4
+	case MXFP4:
+		return mxfp4
 	}
 	return nil
 }
 
-// Values returns what the codes 0 to 15 stand for, in units of a block's absmax;
-// all 0 for an unknown Type.
+// octets returns the tables of t, or nil if it is not of 8 bits.
+func (t Type) octets() *octet.Format {
+	switch t {
+	case FP8:
+		return octet.E4M3
+	case FP8E5M2:
+		return octet.E5M2
+	case INT8:
+		return octet.Int8
+	}
+	return nil
+}
+
+// format returns the arithmetic of t, or nil if it is not one of the types.
+func (t Type) format() format {
+	if f := t.nibbles(); f != nil {
+		return nibbles{f}
+	}
+	if f := t.octets(); f != nil {
+		return octets{f}
+	}
+	return nil
+}
+
+// codeBytes returns the bytes of n codes.
+func (t Type) codeBytes(n int) int {
+	if t.octets() != nil {
+		return n
+	}
+	return PackedBytes(n)
+}
+
+// format is the arithmetic of codes that share scales, in whole blocks.
+type format interface {
+	// tier is the tier of dot and axpy.
+	tier() cpu.Tier
+	// dot is [nibble.Dot], and axpy [nibble.Axpy], with gather.
+	dot(y, x []float32, stride int, codes []uint8, scales []float32, block int)
+	axpy(y, a []float32, rows int, codes []uint8, stride int, scales []float32, block int)
+	gather(x, y []float32, r, rows int)
+}
+
+type nibbles struct{ *nibble.Format }
+
+func (nibbles) tier() cpu.Tier { return nibble.Dots.Tier() }
+
+func (f nibbles) dot(y, x []float32, stride int, codes []uint8, scales []float32, block int) {
+	(*nibble.Dots.Best())(y, x, stride, codes, scales, block, f.Format)
+}
+
+func (f nibbles) axpy(y, a []float32, rows int, codes []uint8, stride int, scales []float32, block int) {
+	(*nibble.Axpys.Best())(y, a, rows, codes, stride, scales, block, f.Format)
+}
+
+func (nibbles) gather(x, y []float32, r, rows int) { nibble.Gather(x, y, r, rows) }
+
+type octets struct{ *octet.Format }
+
+func (octets) tier() cpu.Tier { return octet.Registry.Tier() }
+
+func (f octets) dot(y, x []float32, stride int, codes []uint8, scales []float32, block int) {
+	octet.Registry.Best().Dot(y, x, stride, codes, scales, block, f.Format)
+}
+
+func (f octets) axpy(y, a []float32, rows int, codes []uint8, stride int, scales []float32, block int) {
+	octet.Registry.Best().Axpy(y, a, rows, codes, stride, scales, block, f.Format)
+}
+
+func (octets) gather(x, y []float32, r, rows int) { octet.Gather(x, y, r, rows) }
+
+// Values returns what the codes 0 to 15 of a 4-bit type stand for, in units of a block's absmax or scale;
+// all 0 for another Type.
 func (t Type) Values() [16]float32 {
-	if f := t.format(); f != nil {
+	if f := t.nibbles(); f != nil {
 		return f.Values
 	}
 	return [16]float32{}
 }
 
-// String returns "nf4", "fp4" or "invalid".
+var typeNames = [...]string{NF4: "nf4", FP4: "fp4", MXFP4: "mxfp4", FP8: "fp8", FP8E5M2: "fp8e5m2", INT8: "int8"}
+
+// String returns "nf4", "fp4", "mxfp4", "fp8", "fp8e5m2", "int8" or "invalid".
 func (t Type) String() string {
-	switch t {
-	case NF4:
-		return "nf4"
-	case FP4:
-		return "fp4"
+	if t == 0 || int(t) >= len(typeNames) {
+		return "invalid"
 	}
-	return "invalid"
+	return typeNames[t]
 }
 
-// ParseType returns the format that s, "nf4" or "fp4", names. The error wraps
-// [snug.ErrConfig].
+// ParseType returns the type of a name that [Type.String] gives. The error wraps [snug.ErrConfig].
 func ParseType(s string) (Type, error) {
-	for _, t := range []Type{NF4, FP4} {
-		if s == t.String() {
-			return t, nil
+	for t, name := range typeNames {
+		if s == name && t > 0 {
+			return Type(t), nil
 		}
 	}
-	return 0, fmt.Errorf("qlora: unknown format %.20q, want nf4 or fp4: %w", s, snug.ErrConfig)
+	return 0, fmt.Errorf("qlora: unknown format %.20q, want one of %q: %w", s, typeNames[1:], snug.ErrConfig)
 }

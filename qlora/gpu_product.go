@@ -46,7 +46,7 @@ func (j *productJob) launch(q gpu.Launcher, form gemm.Form) error {
 		m           quant8.Map
 	}{
 		Params: gemm.NewParams(j.rows, n, k, 1, a, b, j.beta, c), shift: uint32(bits.TrailingZeros(uint(j.w.block))), wide: gpu.Aligned(packed.Addr),
-		offset: j.w.offset, values: j.w.t.format().Values,
+		offset: j.w.offset, values: j.w.t.Values(),
 	}
 	if j.w.m != nil {
 		params.twice, params.m = 1, *j.w.m

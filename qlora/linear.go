@@ -31,6 +31,7 @@ type Linear struct {
 	out, in int
 	rows    int   // of a tile
 	unit    int   // elements; parts of w begin at multiples of it
+	block   int   // elements that the loops over codes take at a time; 0 if w is decoded to a tile always
 	length  int   // elements of a tile
 	tile    *tile // nil when l is closed
 	shares  bool  // the tile of another Linear
@@ -82,7 +83,7 @@ func NewLinear(w *Weight, dt snug.DType, elements int) (*Linear, error) {
 
 // newLinear returns the products by w without a tile.
 func newLinear(w *Weight, elements int) *Linear {
-	l := &Linear{w: w, out: w.shape[0], in: w.shape[1], unit: w.unit()}
+	l := &Linear{w: w, out: w.shape[0], in: w.shape[1], unit: w.unit(), block: w.codeBlock()}
 	l.rows = min(max(1, elements/max(1, l.in)), max(1, l.out))
 	l.length = w.n
 	if whole := l.rows * l.in; whole < w.n-l.unit { // which does not overflow

@@ -93,10 +93,8 @@ func (w *Weight) Deviation(src snug.View) (Deviation, error) {
 	case !src.DType().IsFloat():
 		return Deviation{}, fmt.Errorf("qlora: deviation: the original holds %s, want f32, f16 or bf16: %w", src.DType(), snug.ErrDType)
 	}
-	step := 1 << 16
-	if unit := w.unit(); step < unit {
-		step = unit
-	}
+	unit := w.unit()
+	step := max(1, 1<<16/unit) * unit
 	tile, free, err := snug.MakeView(w.Device(), snug.F32, min(step, w.n))
 	if err != nil {
 		return Deviation{}, fmt.Errorf("qlora: deviation: %w", err)

@@ -20,8 +20,8 @@ type Storage interface {
 }
 
 // memory is the codes of a weight. Without double quantization codes and nested are empty, with it
-// absmax is.
-type memory struct{ packed, absmax, codes, nested snug.View }
+// absmax is. kept has the columns of outliers, for which the others have codes of 0.
+type memory struct{ packed, absmax, codes, nested, kept snug.View }
 
 // pages is the memory of a weight in a Storage.
 type pages struct {
@@ -77,6 +77,7 @@ func (w *Weight) page(s Storage, key string) (err error) {
 		if err = errors.Join(err, s.Release(key, dirty)); err == nil {
 			w.pages = p
 			w.packed, w.absmax, w.codes, w.nested = snug.Array[uint8]{}, snug.Array[float32]{}, snug.Array[uint8]{}, snug.Array[float32]{}
+			w.kept = snug.Array[snug.BFloat16]{}
 		}
 	}()
 	to, err := w.split(blob)
@@ -84,21 +85,33 @@ func (w *Weight) page(s Storage, key string) (err error) {
 		return err
 	}
 	dirty = true
-	return errors.Join(snug.Copy(to.packed, from.packed), snug.Copy(to.absmax, from.absmax), snug.Copy(to.codes, from.codes), snug.Copy(to.nested, from.nested))
+	return errors.Join(snug.Copy(to.packed, from.packed), snug.Copy(to.absmax, from.absmax), snug.Copy(to.codes, from.codes), snug.Copy(to.nested, from.nested),
+		snug.Copy(to.kept, from.kept))
 }
 
 // arrays returns the memory of a weight that is not in a Storage.
 func (w *Weight) arrays() memory {
-	return memory{w.packed.View(), w.absmax.View(), w.codes.View(), w.nested.View()}
+	return memory{w.packed.View(), w.absmax.View(), w.codes.View(), w.nested.View(), w.kept.View()}
 }
 
 // lens returns how many elements the parts of the memory have.
-func (w *Weight) lens() (packed, absmax, codes, nested int) {
-	blocks := Blocks(w.n, w.block)
-	if w.m == nil {
-		return PackedBytes(w.n), blocks, 0, 0
+func (w *Weight) lens() (packed, absmax, codes, nested, kept int) {
+	packed, absmax = w.t.codeBytes(w.n), w.scaleCount()
+	switch {
+	case w.grid.rows > 0:
+		return packed, absmax, 0, 0, w.shape[0] * len(w.outliers)
+	case w.m != nil:
+		return packed, 0, absmax, Blocks(absmax, nestedBlock), 0
 	}
-	return PackedBytes(w.n), 0, blocks, Blocks(blocks, nestedBlock)
+	return packed, absmax, 0, 0, 0
+}
+
+// scaleCount returns how many absmax, or scales, there are.
+func (w *Weight) scaleCount() int {
+	if w.grid.rows > 0 {
+		return w.grid.count(w.shape[0], w.shape[1])
+	}
+	return Blocks(w.n, w.block)
 }
 
 func roundUp4(n int) int { return (n + 3) &^ 3 }
@@ -106,8 +119,8 @@ func roundUp4(n int) int { return (n + 3) &^ 3 }
 // blobSize returns the bytes of a blob: the float32 parts, which come first, and the others, each from a
 // multiple of 4 on.
 func (w *Weight) blobSize() int {
-	packed, absmax, codes, nested := w.lens()
-	return 4*(absmax+nested) + roundUp4(codes) + roundUp4(packed)
+	packed, absmax, codes, nested, kept := w.lens()
+	return 4*(absmax+nested) + roundUp4(2*kept) + roundUp4(codes) + roundUp4(packed)
 }
 
 // split returns the parts of a blob.
@@ -117,7 +130,7 @@ func (w *Weight) split(blob []byte) (m memory, err error) {
 		return m, fmt.Errorf("the Storage gives %d bytes at an address of remainder %d by 4, want %d bytes at a multiple of 4: %w",
 			len(blob), at%4, w.blobSize(), snug.ErrCorrupt)
 	}
-	packed, absmax, codes, nested := w.lens()
+	packed, absmax, codes, nested, kept := w.lens()
 	floats := func(n int) snug.View {
 		part := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(blob))), n)
 		blob = blob[4*n:]
@@ -128,7 +141,12 @@ func (w *Weight) split(blob []byte) (m memory, err error) {
 		blob = blob[roundUp4(n):]
 		return snug.SliceView(part)
 	}
-	return memory{absmax: floats(absmax), nested: floats(nested), codes: bytes(codes), packed: bytes(packed)}, nil
+	halves := func(n int) snug.View {
+		part := unsafe.Slice((*snug.BFloat16)(unsafe.Pointer(unsafe.SliceData(blob))), n)
+		blob = blob[roundUp4(2*n):]
+		return snug.SliceView(part)
+	}
+	return memory{absmax: floats(absmax), nested: floats(nested), kept: halves(kept), codes: bytes(codes), packed: bytes(packed)}, nil
 }
 
 // hold returns the memory of the weight, which stays until drop.

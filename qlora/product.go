@@ -80,7 +80,7 @@ func (j *productJob) Run() {
 	if err != nil {
 		panic(err) // activations are floating-point
 	}
-	decode := dequantizeJob{dst: whole, packed: j.packed, absmax: j.scales, f: w.t.format(), block: w.block}
+	decode := dequantizeJob{dst: whole, packed: j.packed, absmax: j.scales, f: w.t.nibbles(), block: w.block}
 	if w.m != nil {
 		decode.absmax, decode.nested, decode.offset, decode.m = j.codes, j.scales, w.offset, w.m
 	}

@@ -97,6 +97,7 @@ func TestProductBackends(t *testing.T) {
 			{33, 64, Options{Type: FP4}, []int{16, 37}},               // rows that are not aligned
 			{150, 320, Options{Type: NF4, Block: 32}, []int{18}},      // more than 256 blocks
 			{24, 128, Options{Type: NF4, Block: 128, Single: true}, []int{34}},
+			{40, 160, Options{Type: MXFP4}, []int{33}},
 		} {
 			for i, rows := range tc.rows {
 				for d, dt := range floatTypes {

@@ -54,7 +54,7 @@ func quantize(packed, absmax, src snug.View, t Type, block int) error {
 	if err != nil || src.Len() == 0 {
 		return err
 	}
-	j := quantizeJob{packed: packed, absmax: absmax, src: src, f: t.format(), block: block}
+	j := quantizeJob{packed: packed, absmax: absmax, src: src, f: t.nibbles(), block: block}
 	if dev.IsCPU() {
 		if i := sweep.First(src, 1, sweep.Infinity); i >= 0 {
 			return fmt.Errorf("qlora: quantize: src[%d] is NaN or infinite: %w", i, snug.ErrNonFinite)
@@ -68,7 +68,7 @@ func dequantize(dst, packed, absmax snug.View, t Type, block int) error {
 	if err != nil || dst.Len() == 0 {
 		return err
 	}
-	return device.Run(dev, dequantizeJob{dst: dst, packed: packed, absmax: absmax, f: t.format(), block: block})
+	return device.Run(dev, dequantizeJob{dst: dst, packed: packed, absmax: absmax, f: t.nibbles(), block: block})
 }
 
 // check checks the operands of Quantize and Dequantize: x is the vector of floats, and name
@@ -99,7 +99,7 @@ func check(op, name string, x, packed, absmax snug.View, t Type, block int) (*sn
 }
 
 func checkFormat(t Type, block int) error {
-	if t.format() == nil {
+	if t != NF4 && t != FP4 {
 		return fmt.Errorf("format %d, want NF4 or FP4: %w", t, snug.ErrConfig)
 	}
 	if block < MinBlock || block > MaxBlock || block&(block-1) != 0 {

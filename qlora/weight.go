@@ -8,18 +8,23 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/safetensors"
+	"github.com/snug-ml/snug/internal/sweep"
 	"github.com/snug-ml/snug/quant8"
 )
 
 // Options say how [NewWeight] quantizes. The zero Options are the settings of the QLoRA
 // paper.
 type Options struct {
-	Type   Type // NF4 if 0
-	Block  int  // a power of two from MinBlock to MaxBlock, 64 if 0
-	Single bool // keep the absmax of blocks in float32: no double quantization
+	Type   Type   // NF4 if 0
+	Block  int    // of NF4 and FP4: a power of two from MinBlock to MaxBlock, 64 if 0. 0 for other types
+	Single bool   // of NF4 and FP4: keep the absmax of blocks in float32, no double quantization
+	Scales Scales // of FP8 and FP8E5M2
+	// Outliers are columns of an INT8 weight, ascending, that stay in 16 bits: float16 if the weight is, else bfloat16.
+	// They do not count for the scales. LLM.int8 multiplies columns so where features of x are large.
+	Outliers []int
 }
 
-// Weight is a tensor in 4 bits an element, on one device. It does not change
+// Weight is a tensor in 4 or 8 bits an element, on one device; 8 bits on the CPU only. It does not change
 // and is safe for concurrent use until Close. A nil or zero Weight has no elements; methods
 // that need elements return [snug.ErrConfig].
 type Weight struct {
@@ -34,7 +39,13 @@ type Weight struct {
 	nested snug.Array[float32] // with double quantization: the absmax of codes
 	offset float32
 	m      *quant8.Map // map of codes, nil without double quantization
-	pages  *pages      // where the arrays above lie otherwise, nil if they hold the weight
+
+	// Of types of 8 bits: packed has a byte for each code, and absmax the scales.
+	grid     grid
+	outliers []int                     // columns
+	kept     snug.Array[snug.BFloat16] // their elements, [out, len(outliers)], in the bits of keptType
+
+	pages *pages // where the arrays above lie otherwise, nil if they hold the weight
 }
 
 // NewWeight quantizes src, a tensor of shape whose last dimension is contiguous, on the
@@ -42,10 +53,13 @@ type Weight struct {
 //
 // Double quantization runs on the host for every device, which gives the same bits. During
 // the call it needs 4 bytes a block on the device and 5 bytes a block of host memory, and
-// it waits for the device.
+// it waits for the device. Types of 8 bits need 4 bytes for every row of a block.
 //
 // Errors: the errors of [Quantize], [snug.ErrShape] when shape and src differ in the number
-// of elements, and [snug.ErrNoMemory]. On devices other than the CPU a NaN or infinity is
+// of elements, for rows that are no multiple of 32 elements in MXFP4, and for types of 8 bits unless
+// there are two dimensions; [snug.ErrConfig] for options of another type and outliers that are no ascending
+// columns; [snug.ErrDevice] for types of 8 bits on a device other than the CPU; and [snug.ErrNoMemory].
+// MXFP4 is quantized on the host, which takes a copy of src there. On devices other than the CPU a NaN or infinity is
 // an error with double quantization only, see Quantize.
 func NewWeight[V snug.Vector](src V, shape []int, opt Options) (*Weight, error) {
 	w, err := newWeight(snug.ViewOf(src), shape, opt)
@@ -56,13 +70,7 @@ func NewWeight[V snug.Vector](src V, shape []int, opt Options) (*Weight, error) 
 }
 
 func newWeight(src snug.View, shape []int, opt Options) (*Weight, error) {
-	if opt.Type == 0 {
-		opt.Type = NF4
-	}
-	if opt.Block == 0 {
-		opt.Block = 64
-	}
-	if err := checkFormat(opt.Type, opt.Block); err != nil {
+	if err := opt.complete(); err != nil {
 		return nil, err
 	}
 	n, err := safetensors.Elements(shape)
@@ -75,15 +83,66 @@ func newWeight(src snug.View, shape []int, opt Options) (*Weight, error) {
 	w := &Weight{shape: slices.Clone(shape), n: n, dtype: src.DType(), t: opt.Type, block: opt.Block}
 	dev, err := snug.CommonDevice(src)
 	if err == nil {
-		err = w.fill(dev, src)
-	}
-	if err == nil && !opt.Single {
-		err = w.double(dev)
+		err = w.quantize(dev, src, opt)
 	}
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil
+}
+
+// complete sets defaults and checks the options.
+func (o *Options) complete() error {
+	if o.Type == 0 {
+		o.Type = NF4
+	}
+	byBits := o.Type == NF4 || o.Type == FP4
+	if byBits && o.Block == 0 {
+		o.Block = 64
+	}
+	switch {
+	case o.Type.format() == nil:
+		return fmt.Errorf("format %d, want one of %q: %w", o.Type, typeNames[1:], snug.ErrConfig)
+	case !byBits && (o.Block != 0 || o.Single):
+		return fmt.Errorf("the options Block and Single are for NF4 and FP4, and Type is %s: %w", o.Type, snug.ErrConfig)
+	case o.Scales > ByTensor || o.Scales != 0 && o.Type != FP8 && o.Type != FP8E5M2:
+		return fmt.Errorf("the option Scales is %d, and Type is %s: %w", o.Scales, o.Type, snug.ErrConfig)
+	case len(o.Outliers) > 0 && o.Type != INT8:
+		return fmt.Errorf("the option Outliers is for INT8, and Type is %s: %w", o.Type, snug.ErrConfig)
+	case byBits:
+		return checkFormat(o.Type, o.Block)
+	case o.Type == MXFP4:
+		o.Block = mxBlock
+	}
+	return nil
+}
+
+// quantize makes the memory of src.
+func (w *Weight) quantize(dev *snug.Device, src snug.View, opt Options) error {
+	switch {
+	case opt.Type == NF4 || opt.Type == FP4:
+		err := w.fill(dev, src)
+		if err == nil && !opt.Single {
+			err = w.double(dev)
+		}
+		return err
+	case opt.Type == MXFP4:
+		return w.fillMX(dev, src)
+	case !dev.IsCPU():
+		return fmt.Errorf("a weight of %s lies on the CPU, src on %s: %w", opt.Type, dev.Name(), snug.ErrDevice)
+	}
+	if err := finiteSource(src); err != nil {
+		return err
+	}
+	return w.fillOctets(src, opt)
+}
+
+// finiteSource returns an error if a host view has a NaN or an infinity.
+func finiteSource(src snug.View) error {
+	if i := sweep.First(src, 1, sweep.Infinity); i >= 0 {
+		return fmt.Errorf("src[%d] is NaN or infinite: %w", i, snug.ErrNonFinite)
+	}
+	return nil
 }
 
 // fill makes the codes and absmax of src.
@@ -138,7 +197,7 @@ func (w *Weight) usable() error {
 		return fmt.Errorf("the weight is nil: %w", snug.ErrConfig)
 	case w.t == 0:
 		return fmt.Errorf("the weight was not made by NewWeight or Weights.Load: %w", snug.ErrConfig)
-	case w.pages == nil && w.packed.View().Len() != PackedBytes(w.n) || w.pages != nil && w.pages.closed:
+	case w.pages == nil && w.packed.View().Len() != w.t.codeBytes(w.n) || w.pages != nil && w.pages.closed:
 		return fmt.Errorf("the weight is closed: %w", snug.ErrDevice)
 	}
 	return nil
@@ -169,7 +228,7 @@ func (w *Weight) Type() Type {
 	return w.t
 }
 
-// Block returns the elements of a block.
+// Block returns the elements of a block; for types of 8 bits the columns that share a scale.
 func (w *Weight) Block() int {
 	if w == nil {
 		return 0
@@ -197,8 +256,8 @@ func (w *Weight) Device() *snug.Device {
 	return w.packed.Device()
 }
 
-// Packed returns the codes, two in each of [PackedBytes](Len()) bytes, on the
-// device of the weight. Do not change them.
+// Packed returns the codes, two in each of [PackedBytes](Len()) bytes, or one in each of Len() for types of 8 bits, on
+// the device of the weight. Do not change them.
 func (w *Weight) Packed() snug.View {
 	if w == nil {
 		return snug.View{}
@@ -207,7 +266,7 @@ func (w *Weight) Packed() snug.View {
 }
 
 // Absmax returns a new host copy of the blocks' absmax, in the form that [Dequantize]
-// takes. It waits for the device. Errors: [snug.ErrDevice] for a closed weight,
+// takes; of MXFP4 the powers of two, and of types of 8 bits the scales, row by row. It waits for the device. Errors: [snug.ErrDevice] for a closed weight,
 // [snug.ErrConfig] for a nil or zero one, and the errors of the device.
 func (w *Weight) Absmax() (_ []float32, err error) {
 	m, err := w.hold()
@@ -215,7 +274,7 @@ func (w *Weight) Absmax() (_ []float32, err error) {
 		return nil, fmt.Errorf("qlora: absmax: %w", err)
 	}
 	defer func() { err = errors.Join(err, w.drop()) }()
-	absmax := make([]float32, Blocks(w.n, w.block))
+	absmax := make([]float32, w.scaleCount())
 	if w.m == nil {
 		return absmax, snug.Copy(absmax, m.absmax)
 	}
@@ -230,17 +289,19 @@ func (w *Weight) Absmax() (_ []float32, err error) {
 // Bytes returns the memory of the codes and their absmax on the weight's device, or in its
 // [Storage]. The codes
 // of n elements take n/2 bytes. In blocks of 64 the absmax take n/16 bytes more, or n/63
-// with double quantization. Together that is 4.5 or 4.127 bits an element.
+// with double quantization. Together that is 4.5 or 4.127 bits an element, and 4.254 in MXFP4. Types of 8 bits take
+// a byte an element, 4 bytes a scale and 2 bytes an element of an outlier's column.
 func (w *Weight) Bytes() int64 {
 	if w == nil {
 		return 0
 	}
-	packed, absmax, codes, nested := w.lens()
-	return int64(packed) + int64(codes) + 4*(int64(absmax)+int64(nested))
+	packed, absmax, codes, nested, kept := w.lens()
+	return int64(packed) + int64(codes) + 4*(int64(absmax)+int64(nested)) + 2*int64(kept)
 }
 
 // Dequantize writes the elements to dst, which has any floating-point type and lies on the
-// weight's device: value[code]·absmax, computed in float32 and rounded once. It does not
+// weight's device: value[code]·absmax, computed in float32 and rounded once. In INT8 the product is rounded to float32
+// and then multiplied by the float32 next to 1/127, as bitsandbytes does. It does not
 // wait for the device. It needs no memory: with double quantization each worker decodes up
 // to 2 KiB of absmax at a time. Errors, with nothing written: [snug.ErrDType],
 // [snug.ErrShape], [snug.ErrDevice], also for a closed weight, and [snug.ErrConfig] for a
@@ -257,16 +318,29 @@ func (w *Weight) Dequantize(dst snug.View) error {
 
 // unit is a number of elements: parts of w that begin at a multiple of it can be decoded.
 func (w *Weight) unit() int {
-	if w.Double() {
+	switch {
+	case w.grid.rows > 0:
+		return max(1, w.shape[1])
+	case w.Double():
 		return w.block * nestedBlock
 	}
 	return w.block
 }
 
+// codeBlock returns how many elements of a row share a scale in the loops over codes, 0 if these do not take w.
+func (w *Weight) codeBlock() int {
+	in := w.shape[1]
+	switch {
+	case w.grid.rows > 0:
+		return w.grid.codeBlock(in, len(w.outliers))
+	case in%w.block == 0:
+		return w.block
+	}
+	return 0
+}
+
 // dequantizeRange decodes len(dst) elements from begin on, a multiple of the unit.
 func (w *Weight) dequantizeRange(dst snug.View, begin int) (err error) {
-	j := dequantizeJob{dst: dst, f: w.t.format(), block: w.block, offset: w.offset, m: w.m}
-	end := begin + dst.Len()
 	if !dst.DType().IsFloat() {
 		return fmt.Errorf("qlora: dequantize: dst holds %s, want f32, f16 or bf16: %w", dst.DType(), snug.ErrDType)
 	}
@@ -279,9 +353,20 @@ func (w *Weight) dequantizeRange(dst snug.View, begin int) (err error) {
 	if err != nil {
 		return fmt.Errorf("qlora: dequantize: %w", err)
 	}
-	if dst.Len() == 0 {
+	switch {
+	case dst.Len() == 0:
+		return nil
+	case w.grid.rows > 0:
+		w.decodeRows(dst, begin, m)
 		return nil
 	}
+	return device.Run(dev, w.decodeBlocks(dst, begin, m))
+}
+
+// decodeBlocks returns the job that decodes elements of blocks from begin on.
+func (w *Weight) decodeBlocks(dst snug.View, begin int, m memory) dequantizeJob {
+	j := dequantizeJob{dst: dst, f: w.t.nibbles(), block: w.block, offset: w.offset, m: w.m}
+	end := begin + dst.Len()
 	first, last := begin/w.block, Blocks(end, w.block)
 	j.packed = part(m.packed, begin/2, PackedBytes(end))
 	j.absmax = m.absmax
@@ -290,7 +375,7 @@ func (w *Weight) dequantizeRange(dst snug.View, begin int) (err error) {
 		j.nested = part(m.nested, first/nestedBlock, Blocks(last, nestedBlock))
 	}
 	j.absmax = part(j.absmax, first, last)
-	return device.Run(dev, j)
+	return j
 }
 
 // Close frees the memory on a device. Closing twice does nothing.
@@ -301,5 +386,5 @@ func (w *Weight) Close() error {
 	if w.pages != nil {
 		w.pages.closed = true
 	}
-	return errors.Join(w.packed.Close(), w.absmax.Close(), w.codes.Close(), w.nested.Close())
+	return errors.Join(w.packed.Close(), w.absmax.Close(), w.codes.Close(), w.nested.Close(), w.kept.Close())
 }

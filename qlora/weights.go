@@ -10,9 +10,9 @@ import (
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
-// Weights is a safetensors file, or a folder of them, with 4-bit weights in bitsandbytes'
-// form, open for reading. The headers are in memory, the tensors are not. A weight called
-// name has these tensors:
+// Weights is a safetensors file, or a folder of them, with weights in 4 or 8 bits, open for
+// reading. The headers are in memory, the tensors are not. An NF4 or FP4 weight called
+// name has the tensors of bitsandbytes:
 //
 //	name                                     the packed codes, [⌈n/2⌉, 1]
 //	name.absmax                              F32, or U8 with double quantization
@@ -21,7 +21,17 @@ import (
 //	name.nested_quant_map                    the map of name.absmax, 256 F32, likewise
 //	name.quant_state.bitsandbytes__nf4       the other fields as JSON in U8; __fp4 for FP4
 //
-// Package amp reads the tensors that are not in 4 bits.
+// An MXFP4 weight has those of gpt-oss, an FP8 weight those of DeepSeek V3 or of compressed-tensors and FBGEMM, and an
+// INT8 weight those of bitsandbytes, where name ends in "weight", which is replaced by SCB:
+//
+//	name_blocks, name_scales      U8 [..., in/32, 16], the code of the first of two elements in the lower half, and
+//	                              U8 or F8_E8M0 [..., in/32]; the weight is [..., in]
+//	name, name_scale_inv          F8_E4M3 or F8_E5M2 [out, in], and its scales: one, [out], [out, 1], or one for each
+//	                              block of 128×128. They are F32, BF16, F16 or F8_E8M0; the name may also be name_scale
+//	name, SCB                     I8 [out, in], and F32 [out]: the largest magnitudes of rows
+//
+// transformers' convert_moe_packed_tensors gives an MXFP4 weight with its last two dimensions exchanged. Package amp
+// reads the other tensors.
 // A Weights is safe for concurrent use.
 type Weights struct{ set *safetensors.Set }
 
@@ -58,7 +68,7 @@ func (w *Weights) Close() error {
 	return w.set.Close()
 }
 
-// Names returns the names of the 4-bit weights in the order of their data in the
+// Names returns the names of the weights in the order of their data in the
 // file, and of several files in the order of their names.
 func (w *Weights) Names() []string {
 	if w == nil || w.set == nil {
@@ -72,6 +82,9 @@ func (w *Weights) Names() []string {
 					names = append(names, name)
 				}
 			}
+			if t, name := w.kindOf(&f.Header.Tensors[i]); t != 0 {
+				names = append(names, name)
+			}
 		}
 	}
 	return names
@@ -81,10 +94,13 @@ func (w *Weights) Names() []string {
 // before it reads the codes. The codes go straight to the CPU, and to other devices
 // through 1 MiB of host memory. Every absmax in float32 takes 8 bytes of host memory while
 // it is read. The file determines the type, the block and the shape of the weight and,
-// with double quantization, its map of 1 KiB.
+// with double quantization, its map of 1 KiB. The scales of other types take 8 bytes of
+// host memory while they are read. Their files do not tell the type of the elements before: [Weight.DType] is bf16, or
+// f16 of INT8.
 //
-// Errors: [snug.ErrConfig] when the file has no 4-bit weight of that name,
-// [snug.ErrCorrupt] when its tensors are damaged or of an unknown form,
+// Errors: [snug.ErrConfig] when the file has no weight of that name,
+// [snug.ErrCorrupt] when its tensors are damaged or of an unknown form, and when codes or scales
+// are no finite numbers, [snug.ErrDevice] for 8 bits on a device other than the CPU,
 // [snug.ErrNoMemory], and the errors of the reader and the device.
 func (w *Weights) Load(name string, dev *snug.Device) (*Weight, error) {
 	if dev == nil {
@@ -102,6 +118,9 @@ func (w *Weights) Load(name string, dev *snug.Device) (*Weight, error) {
 
 func (w *Weights) load(name string, dev *snug.Device) (_ *Weight, err error) {
 	l := loader{w, name, dev}
+	if t, codes := l.kind(); t != 0 {
+		return l.loadKind(t, codes)
+	}
 	weight, offset, err := l.describe()
 	if err != nil {
 		return nil, err
@@ -168,7 +187,7 @@ func (l loader) state() (t Type, text []byte, err error) {
 	}
 	found := at.Tensor
 	if found == nil {
-		return 0, nil, fmt.Errorf("the file has no 4-bit weight of this name: %w", snug.ErrConfig)
+		return 0, nil, fmt.Errorf("the file has no quantized weight of this name: %w", snug.ErrConfig)
 	}
 	if n := found.End - found.Begin; found.DType != "U8" || n > maxState {
 		return 0, nil, fmt.Errorf("%s is %d bytes of %s, want at most %d of U8: %w", stateSuffix(t)[1:], n, found.DType, maxState, snug.ErrCorrupt)

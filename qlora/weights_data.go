@@ -18,18 +18,26 @@ import (
 const staged = 1 << 20
 
 // codes reads a tensor of n bytes to the device, into memory that it makes there.
-func (l loader) codes(to *snug.Array[uint8], suffix string, n int) (err error) {
+func (l loader) codes(to *snug.Array[uint8], suffix string, n int) error {
+	return l.codesTurned(to, suffix, n, func([]byte) {})
+}
+
+// codesTurned is codes with a change of the bytes.
+func (l loader) codesTurned(to *snug.Array[uint8], suffix string, n int, turn func(b []byte)) (err error) {
 	if *to, err = snug.Make[uint8](l.dev, n); err != nil {
 		return err
 	}
 	p, _ := l.w.set.Find(l.name + suffix) // describe has looked at it
 	if l.dev.IsCPU() {
-		return l.w.set.Read(p, to.Host(), 0)
+		err := l.w.set.Read(p, to.Host(), 0)
+		turn(to.Host())
+		return err
 	}
 	buf := make([]uint8, min(n, staged))
 	for lo := 0; lo < n && err == nil; lo += staged {
 		piece := buf[:min(staged, n-lo)]
 		if err = l.w.set.Read(p, piece, int64(lo)); err == nil {
+			turn(piece)
 			err = copyIn(*to, lo, piece)
 		}
 	}
@@ -89,8 +97,8 @@ func (l loader) floats(x []float32, suffix string) error {
 	return nil
 }
 
-// WriteWeights writes a safetensors file of 4-bit weights to w, in the form that [Weights]
-// describes, and returns the number of bytes written. bitsandbytes reads it with
+// WriteWeights writes a safetensors file of weights to w, in the form that [Weights]
+// describes, and returns the number of bytes written. bitsandbytes reads those of NF4 and FP4 with
 // QuantState.from_dict. The tensors of a weight have the name that weights yields, such as
 // "model.layers.0.mlp.up_proj.weight". metadata may be nil; some readers want "pt" under
 // its key "format".
@@ -120,6 +128,7 @@ func WriteWeights(w io.Writer, weights iter.Seq2[string, *Weight], metadata map[
 type filePlan struct {
 	tensors []safetensors.Tensor // as they come
 	data    map[string]snug.View // of every tensor, U8 or F32
+	swapped map[string]bool      // tensors whose bytes are written with their halves swapped
 	header  *safetensors.Header
 }
 
@@ -127,7 +136,7 @@ func planFile(weights iter.Seq2[string, *Weight], metadata map[string]string) (*
 	if weights == nil {
 		return nil, fmt.Errorf("no weights, the walker is nil: %w", snug.ErrConfig)
 	}
-	p := &filePlan{data: map[string]snug.View{}}
+	p := &filePlan{data: map[string]snug.View{}, swapped: map[string]bool{}}
 	for name, w := range weights {
 		if err := p.weight(name, w); err != nil {
 			return nil, fmt.Errorf("weight %q: %w", name, err)
@@ -145,6 +154,9 @@ func (p *filePlan) weight(name string, w *Weight) error {
 	}
 	if w.pages != nil {
 		return fmt.Errorf("the weight is in a Storage: %w", snug.ErrConfig)
+	}
+	if w.t != NF4 && w.t != FP4 {
+		return p.kind(name, w)
 	}
 	text, err := json.Marshal(describe(w))
 	if err != nil {
@@ -164,11 +176,49 @@ func (p *filePlan) weight(name string, w *Weight) error {
 	return nil
 }
 
+// kind adds the tensors of a weight of another form.
+func (p *filePlan) kind(name string, w *Weight) error {
+	scales := []int{}
+	switch {
+	case w.t == MXFP4:
+		last := len(w.shape) - 1
+		blocks := append(append([]int(nil), w.shape[:last]...), w.shape[last]/mxBlock)
+		p.swapped[name+mxBlocks] = true
+		p.add(name+mxBlocks, w.packed.View(), append(blocks, mxBlock/2)...)
+		p.add(name+mxScales, w.codes.View(), blocks...)
+		return nil
+	case len(w.outliers) > 0:
+		return fmt.Errorf("no file has columns of outliers: %w", snug.ErrConfig)
+	case w.t == INT8:
+		if rowScaleOf(name) == "" {
+			return fmt.Errorf("an INT8 weight whose name does not end in \"weight\": %w", snug.ErrConfig)
+		}
+		p.add(rowScaleOf(name), w.absmax.View(), w.shape[0])
+		p.addAs("I8", name, w.packed.View(), w.shape...)
+		return nil
+	case w.grid.rows == 1:
+		scales = []int{w.shape[0], 1}
+	case w.scaleCount() > 1:
+		scales = []int{cpu.Chunks(w.shape[0], w.grid.rows), cpu.Chunks(w.shape[1], w.grid.cols)}
+	}
+	suffix := otherScale
+	if len(scales) > 0 && w.grid.rows > 1 {
+		suffix = blockScale
+	}
+	p.add(name+suffix, w.absmax.View(), scales...)
+	p.addAs(map[Type]string{FP8: "F8_E4M3", FP8E5M2: "F8_E5M2"}[w.t], name, w.packed.View(), w.shape...)
+	return nil
+}
+
 func (p *filePlan) add(name string, v snug.View, shape ...int) {
 	dt := "U8"
 	if v.DType() == snug.F32 {
 		dt = "F32"
 	}
+	p.addAs(dt, name, v, shape...)
+}
+
+func (p *filePlan) addAs(dt, name string, v snug.View, shape ...int) {
 	p.tensors = append(p.tensors, safetensors.Tensor{Name: name, DType: dt, Shape: shape})
 	p.data[name] = v
 }
@@ -177,7 +227,7 @@ func (p *filePlan) add(name string, v snug.View, shape ...int) {
 func (p *filePlan) writeTo(w io.Writer) (int64, error) {
 	s := stage{make([]float32, staged/4), make([]byte, staged)}
 	return p.header.Write(w, func(t *safetensors.Tensor, write func(b []byte) error) error {
-		return s.write(write, p.data[t.Name])
+		return s.write(write, p.data[t.Name], p.swapped[t.Name])
 	})
 }
 
@@ -188,10 +238,13 @@ type stage struct {
 }
 
 // write writes the elements of a tensor.
-func (s *stage) write(write func(b []byte) error, v snug.View) error {
+func (s *stage) write(write func(b []byte) error, v snug.View, swapped bool) error {
 	for i := range cpu.Chunks(v.Len(), len(s.floats)) {
 		lo, hi := cpu.Chunk(v.Len(), len(s.floats), i)
 		b, err := s.get(part(v, lo, hi))
+		if swapped {
+			swapHalves(b)
+		}
 		if err == nil {
 			err = write(b)
 		}

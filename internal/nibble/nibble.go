@@ -85,6 +85,21 @@ func NewFormat(values [16]float32) *Format {
 // lower of two as near.
 func NewNearestFormat(values [16]float32) *Format { return newFormat(values, blockq.FloorMidpoint) }
 
+// NewEvenFormat is NewFormat for values of which even is true of one of two neighbours: a quotient equal to their
+// midpoint gets its code. Of 0 and -0 the latter is the lower one. Only Code knows that, and no Encode.
+func NewEvenFormat(values [16]float32, even func(v float32) bool) *Format {
+	return newFormat(values, func(a, b float32) float32 {
+		switch mid := (a + b) / 2; {
+		case a == b:
+			return a
+		case even(b):
+			return math.Nextafter32(mid, -math.MaxFloat32)
+		default:
+			return mid
+		}
+	})
+}
+
 func newFormat(values [16]float32, midpoint func(a, b float32) float32) *Format {
 	f := &Format{Values: values}
 	for c := range f.Codes {
@@ -97,7 +112,7 @@ func newFormat(values [16]float32, midpoint func(a, b float32) float32) *Format 
 		case values[a] > values[b]:
 			return 1
 		}
-		return 0
+		return int(math.Float32bits(values[b])>>31) - int(math.Float32bits(values[a])>>31)
 	})
 	rank := 0
 	f.plant(1, &rank, midpoint)

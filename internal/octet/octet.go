@@ -4,6 +4,8 @@
 package octet
 
 import (
+	"slices"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/half"
@@ -47,6 +49,12 @@ func int8s() *Format {
 	}
 	return f
 }
+
+// Largest returns the largest value.
+func (f *Format) Largest() float32 { return slices.Max(f.Values[:]) }
+
+// Number reports whether a code is a number.
+func (f *Format) Number(c uint8) bool { return f.Values[c] != 0 || c&0x7f == 0 }
 
 // Kernels are the loops of one tier over the len(scales) blocks of x. The last block may be partial.
 type Kernels struct {

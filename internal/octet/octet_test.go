@@ -23,7 +23,7 @@ const guards = 70
 func random(seed uint64, n int, f *Format) []uint8 {
 	codes := make([]uint8, 0, n)
 	for c := uint8(rand.New(rand.NewPCG(seed, 1)).Uint32()); len(codes) < n; c += 77 {
-		if f.Values[c] != 0 || c&0x7f == 0 {
+		if f.Number(c) {
 			codes = append(codes, c)
 		}
 	}
@@ -52,7 +52,7 @@ func same[T any](x []T) []T { return x }
 
 // scalesOf are usual scales, and those whose products are subnormal, largest, negative or 0.
 func scalesOf(f *Format, blocks int) []float32 {
-	largest := slices.Max(f.Values[:])
+	largest := f.Largest()
 	all := []float32{0.01, 0x1.234p-7, 1, 0x1p-118, 0x1p-126, 1e-45, math.MaxFloat32 / largest, -0.3, 0, 3e-40}
 	scales := make([]float32, blocks)
 	for i := range scales {

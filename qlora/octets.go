@@ -1,0 +1,260 @@
+package qlora
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/blockq"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/octet"
+)
+
+// This file has weights of 8 bits an element: their scales, how they are made and how they are decoded.
+
+// scaleBlock is the rows and columns of [ByBlock].
+const scaleBlock = 128
+
+// grid says how many rows and columns of a matrix share a scale. The scales lie row by row. The zero grid is of weights
+// in blocks.
+type grid struct{ rows, cols int }
+
+// gridOf returns the grid of a matrix [out, in].
+func gridOf(t Type, s Scales, out, in int) grid {
+	switch {
+	case t == INT8 || s == ByRow:
+		return grid{1, max(1, in)}
+	case s == ByTensor:
+		return grid{max(1, out), max(1, in)}
+	}
+	return grid{scaleBlock, scaleBlock}
+}
+
+func (g grid) count(out, in int) int { return cpu.Chunks(out, g.rows) * cpu.Chunks(in, g.cols) }
+
+// of returns the scales of a row.
+func (g grid) of(row, in int, scales []float32) []float32 {
+	across := cpu.Chunks(in, g.cols)
+	return scales[row/g.rows*across:][:across]
+}
+
+// codeBlock returns how many columns, a divisor of in and of the grid's, the loops over codes take at a time: enough
+// that reading a scale costs little, and few enough to cut the columns of Backward finely. It returns 0 if there is no
+// such number, or if there are columns of outliers, which they do not know.
+func (g grid) codeBlock(in, outliers int) int {
+	const most = 256
+	if in == 0 || outliers > 0 {
+		return 0
+	}
+	block := gcd(g.cols, in)
+	if block > most {
+		block = gcd(block, most)
+	}
+	if block%octet.Step != 0 {
+		return 0
+	}
+	return block
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// spread writes the scales of blocks of columns, those that codeBlock returns, times factor. The first block is that of
+// an element of the matrix.
+func (g grid) spread(to []float32, first, block, in int, scales []float32, factor float32) {
+	for row, col := first/in, first%in; len(to) > 0; row, col = row+1, 0 {
+		n := min((in-col)/block, len(to))
+		of := g.of(row, in, scales)
+		for i := range to[:n] {
+			to[i] = of[(col+i*block)/g.cols] * factor
+		}
+		to = to[n:]
+	}
+}
+
+// keptType is the type of the elements of outliers.
+func (w *Weight) keptType() snug.DType {
+	if w.dtype == snug.F16 {
+		return snug.F16
+	}
+	return snug.BF16
+}
+
+// keptView returns the elements of outliers in their type.
+func (w *Weight) keptView(m memory) snug.View {
+	bits := m.kept.BFloat16s()
+	if w.keptType() == snug.F16 {
+		return snug.SliceView(snug.Float16s(bits))
+	}
+	return snug.SliceView(bits)
+}
+
+// fillOctets makes the memory of src, whose elements are finite.
+func (w *Weight) fillOctets(src snug.View, opt Options) error {
+	if len(w.shape) != 2 {
+		return fmt.Errorf("a weight of shape %v, want two dimensions for %s: %w", w.shape, w.t, snug.ErrShape)
+	}
+	out, in := w.shape[0], w.shape[1]
+	for i, c := range opt.Outliers {
+		if c < 0 || c >= in || i > 0 && c <= opt.Outliers[i-1] {
+			return fmt.Errorf("outlier %d is column %d of %d, want columns that ascend: %w", i, c, in, snug.ErrConfig)
+		}
+	}
+	w.setGrid(gridOf(w.t, opt.Scales, out, in))
+	w.outliers = append([]int(nil), opt.Outliers...)
+	codes, kept := make([]uint8, w.n), make([]snug.BFloat16, out*len(w.outliers))
+	w.packed, w.kept = snug.FromSlice(codes), snug.FromSlice(kept)
+	a := octetArgs{Weight: w, src: src, codes: codes, kept: w.keptView(memory{kept: snug.SliceView(kept)})}
+	a.scales, a.across = make([]float32, w.scaleCount()), cpu.Chunks(in, w.grid.cols)
+	a.maxima = make([]float32, out*a.across)
+	maximaTask.Run(out, a)
+	for i, v := range a.maxima {
+		s := &a.scales[i/a.across/w.grid.rows*a.across+i%a.across]
+		*s = max(*s, v)
+	}
+	if w.t != INT8 {
+		largest := w.t.octets().Largest()
+		for i, v := range a.scales {
+			a.scales[i] = max(v/largest, 0x1p-126) // no scale is 0 or subnormal
+		}
+	}
+	codesTask.Run(out, a)
+	w.absmax = snug.FromSlice(a.scales)
+	return nil
+}
+
+// setGrid makes w a weight of 8 bits.
+func (w *Weight) setGrid(g grid) { w.grid, w.block = g, g.cols }
+
+// octetArgs are the rows of a weight to be made.
+type octetArgs struct {
+	*Weight
+	src            snug.View
+	codes          []uint8
+	kept           snug.View
+	across         int // scales of a row
+	scales, maxima []float32
+}
+
+// row returns a row of src in tile, with columns of outliers cleared, which it writes to kept if keep is set.
+func (a *octetArgs) row(row int, tile []float32, keep bool) []float32 {
+	half.Load(tile, a.src, row*len(tile))
+	if len(a.outliers) == 0 {
+		return tile
+	}
+	some := tiles.Get(len(a.outliers))
+	defer tiles.Put(some)
+	for i, c := range a.outliers {
+		(*some)[i], tile[c] = tile[c], 0
+	}
+	if keep {
+		half.Store(a.kept, row*len(a.outliers), (*some)[:len(a.outliers)])
+	}
+	return tile
+}
+
+// maximaTask finds the largest magnitudes of the parts of a row that share scales.
+var maximaTask = cpu.NewTask(func(a *octetArgs, row int) {
+	in := a.shape[1]
+	tile := tiles.Get(in)
+	defer tiles.Put(tile)
+	x := a.row(row, (*tile)[:in], false)
+	for i := range a.across {
+		lo, hi := cpu.Chunk(in, a.grid.cols, i)
+		a.maxima[row*a.across+i] = blockq.Registry.Best().AbsMax(x[lo:hi])
+	}
+})
+
+// codesTask writes the codes of a row.
+var codesTask = cpu.NewTask(func(a *octetArgs, row int) {
+	in := a.shape[1]
+	tile := tiles.Get(in)
+	defer tiles.Put(tile)
+	x, codes := a.row(row, (*tile)[:in], true), a.codes[row*in:(row+1)*in]
+	for i, s := range a.grid.of(row, in, a.scales) {
+		lo, hi := cpu.Chunk(in, a.grid.cols, i)
+		encodeOctets(codes[lo:hi], x[lo:hi], s, a.t)
+	}
+})
+
+// encodeOctets writes the codes of x, which it overwrites.
+func encodeOctets(codes []uint8, x []float32, scale float32, t Type) {
+	if t == INT8 {
+		factor := 127 / scale
+		for i, v := range x {
+			codes[i] = 0
+			if v != 0 {
+				codes[i] = uint8(int8(min(127, max(-127, math.RoundToEven(float64(v*factor))))))
+			}
+		}
+		return
+	}
+	for i, v := range x {
+		x[i] = v / scale
+	}
+	dt := snug.F8E4M3
+	if t == FP8E5M2 {
+		dt = snug.F8E5M2
+	}
+	half.Store(octetView(codes, dt), 0, x)
+}
+
+// octetView returns codes as numbers of a type.
+func octetView(codes []uint8, dt snug.DType) snug.View {
+	if dt == snug.F8E5M2 {
+		return snug.SliceView(snug.Float8s[snug.Float8E5M2](codes))
+	}
+	return snug.SliceView(snug.Float8s[snug.Float8E4M3](codes))
+}
+
+// rowsArgs are rows of a weight that are decoded to dst.
+type rowsArgs struct {
+	*Weight
+	dst, kept     snug.View
+	codes         []uint8
+	scales        []float32
+	first, in, by int // rows from first on, by of them at a time
+}
+
+// decodeRows decodes whole rows to dst, those from element begin on.
+func (w *Weight) decodeRows(dst snug.View, begin int, m memory) {
+	in := w.shape[1]
+	a := rowsArgs{Weight: w, dst: dst, codes: snug.Host[uint8](m.packed)[begin:], scales: m.absmax.Float32s(), first: begin / in, in: in, by: max(1, grain/in)}
+	if len(w.outliers) > 0 {
+		a.kept = w.keptView(m)
+	}
+	rowsTask.Run(cpu.Chunks(dst.Len()/in, a.by), a)
+}
+
+var rowsTask = cpu.NewTask(func(a *rowsArgs, item int) {
+	lo, hi := cpu.Chunk(a.dst.Len()/a.in, a.by, item)
+	for r := lo; r < hi; r++ {
+		to := part(a.dst, r*a.in, (r+1)*a.in)
+		octet.Decode(to, a.codes[r*a.in:(r+1)*a.in], a.grid.of(a.first+r, a.in, a.scales), a.grid.cols, a.t.octets())
+		if n := len(a.outliers); n > 0 {
+			tile := tiles.Get(n)
+			half.Load((*tile)[:n], a.kept, (a.first+r)*n)
+			scatter(to, a.outliers, *tile)
+			tiles.Put(tile)
+		}
+	}
+})
+
+// scatter writes x to columns of a row.
+func scatter(row snug.View, columns []int, x []float32) {
+	for i, c := range columns {
+		switch row.DType() {
+		case snug.F32:
+			row.Float32s()[c] = x[i]
+		case snug.F16:
+			row.Float16s()[c] = half.Float32ToF16(x[i])
+		case snug.BF16:
+			row.BFloat16s()[c] = snug.ToBFloat16(x[i])
+		}
+	}
+}

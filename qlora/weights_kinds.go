@@ -1,0 +1,265 @@
+package qlora
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/safetensors"
+)
+
+// This file reads weights that are not bitsandbytes' 4 bits: MXFP4, FP8 and INT8. Each has a tensor of codes and one of
+// scales, and nothing that describes them.
+
+// The ends of the names of tensors.
+const (
+	mxBlocks, mxScales = "_blocks", "_scales"
+	blockScale         = "_scale_inv"
+	otherScale         = "_scale"
+	rowScale           = "SCB" // in place of "weight"
+	rowFormat          = "weight_format"
+)
+
+// kindOf returns the type of the weight whose codes a tensor has, and the name of the weight; 0 for another tensor.
+func (w *Weights) kindOf(t *safetensors.Tensor) (Type, string) {
+	has := func(name string) bool { _, found := w.set.Find(name); return found }
+	switch name, packed := strings.CutSuffix(t.Name, mxBlocks); {
+	case packed && t.DType == "U8" && has(name+mxScales):
+		return MXFP4, name
+	case float8Types[t.DType] != 0 && (has(t.Name+blockScale) || has(t.Name+otherScale)):
+		return float8Types[t.DType], t.Name
+	case t.DType == "I8" && has(rowScaleOf(t.Name)):
+		return INT8, t.Name
+	}
+	return 0, ""
+}
+
+var float8Types = map[string]Type{"F8_E4M3": FP8, "F8_E5M2": FP8E5M2}
+
+// rowScaleOf returns the name of the scales of an INT8 weight, empty if there is none.
+func rowScaleOf(name string) string {
+	if module, found := strings.CutSuffix(name, "weight"); found {
+		return module + rowScale
+	}
+	return ""
+}
+
+// kind returns the type of the weight that l loads, 0 if it is bitsandbytes' 4 bits or not there, and the place of its
+// codes.
+func (l loader) kind() (Type, safetensors.Place) {
+	for _, name := range []string{l.name, l.name + mxBlocks} {
+		if p, found := l.w.set.Find(name); found {
+			if t, of := l.w.kindOf(p.Tensor); t != 0 && of == l.name {
+				return t, p
+			}
+		}
+	}
+	return 0, safetensors.Place{}
+}
+
+// loadKind reads a weight that is not bitsandbytes' 4 bits.
+func (l loader) loadKind(t Type, codes safetensors.Place) (_ *Weight, err error) {
+	w := &Weight{t: t, dtype: snug.BF16, shape: codes.Tensor.Shape}
+	whole := false
+	defer func() {
+		if !whole { // also when the reader panics
+			err = errors.Join(err, w.Close())
+		}
+	}()
+	if t == MXFP4 {
+		err = l.loadMX(w)
+	} else {
+		err = l.loadOctets(w)
+	}
+	if err != nil {
+		return nil, err
+	}
+	whole = true
+	return w, nil
+}
+
+// loadMX reads MXFP4: 16 bytes for a block, the codes of even elements in their lower halves, and a byte for its scale.
+func (l loader) loadMX(w *Weight) error {
+	dims := len(w.shape)
+	if dims < 2 || w.shape[dims-1] != mxBlock/2 {
+		return fmt.Errorf("tensor %q is %v, want [..., %d]: %w", l.name+mxBlocks, w.shape, mxBlock/2, snug.ErrCorrupt)
+	}
+	blocks, err := safetensors.Elements(w.shape[:dims-1])
+	if err != nil || blocks > math.MaxInt/mxBlock {
+		return fmt.Errorf("tensor %q is %v, which is too much: %w", l.name+mxBlocks, w.shape, snug.ErrCorrupt)
+	}
+	if err := l.want(mxScales, blocks, "U8", "F8_E8M0"); err != nil {
+		return err
+	}
+	shape := append([]int(nil), w.shape[:dims-1]...)
+	shape[dims-2] *= mxBlock
+	w.shape, w.n, w.block = shape, blocks*mxBlock, mxBlock
+	scales := make([]uint8, blocks)
+	p, _ := l.w.set.Find(l.name + mxScales)
+	if err := l.w.set.Read(p, scales, 0); err != nil {
+		return err
+	}
+	if i := bytes.IndexByte(scales, mxNaN); i >= 0 {
+		return fmt.Errorf("%s[%d] is %d, which is no number: %w", mxScales[1:], i, mxNaN, snug.ErrCorrupt)
+	}
+	if err := l.codesTurned(&w.packed, mxBlocks, blocks*mxBlock/2, swapHalves); err != nil {
+		return err
+	}
+	if w.codes, err = put(l.dev, scales); err != nil {
+		return err
+	}
+	return w.setMX(l.dev)
+}
+
+// swapHalves swaps the halves of bytes.
+func swapHalves(b []byte) {
+	for ; len(b) >= 8; b = b[8:] {
+		const low = 0x0f0f0f0f0f0f0f0f
+		v := binary.LittleEndian.Uint64(b)
+		binary.LittleEndian.PutUint64(b, v>>4&low|v&low<<4)
+	}
+	for i, c := range b {
+		b[i] = c>>4 | c<<4
+	}
+}
+
+// loadOctets reads FP8 and INT8.
+func (l loader) loadOctets(w *Weight) (err error) {
+	switch {
+	case len(w.shape) != 2:
+		return fmt.Errorf("it has the shape %v, want two dimensions: %w", w.shape, snug.ErrCorrupt)
+	case !l.dev.IsCPU():
+		return fmt.Errorf("a weight of %s lies on the CPU, not on %s: %w", w.t, l.dev.Name(), snug.ErrDevice)
+	}
+	if w.n, err = safetensors.Elements(w.shape); err != nil {
+		return fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
+	}
+	if w.t == INT8 {
+		w.dtype = snug.F16
+		if err := l.checkRowFormat(); err != nil {
+			return err
+		}
+	}
+	name, p := l.scale(w.t)
+	g, err := scaleGrid(p.Tensor, w.shape[0], w.shape[1])
+	if err == nil && w.t == INT8 && g != gridOf(INT8, 0, w.shape[0], w.shape[1]) {
+		err = fmt.Errorf("a tensor %v for a weight %v, want a scale for each row: %w", p.Tensor.Shape, w.shape, snug.ErrCorrupt)
+	}
+	if err != nil {
+		return fmt.Errorf("tensor %q: %w", name, err)
+	}
+	w.setGrid(g)
+	scales, err := l.scales(p, w.scaleCount())
+	if err != nil {
+		return fmt.Errorf("tensor %q: %w", name, err)
+	}
+	f := w.t.octets()
+	for i, s := range scales {
+		if largest := s * f.Largest(); largest-largest != 0 {
+			return fmt.Errorf("tensor %q: scale %d is %g, want numbers whose products with %g are finite: %w", name, i, s, f.Largest(), snug.ErrCorrupt)
+		}
+	}
+	w.absmax = snug.FromSlice(scales)
+	if err := l.codes(&w.packed, "", w.n); err != nil {
+		return err
+	}
+	for c := range 256 {
+		if !f.Number(uint8(c)) {
+			if i := bytes.IndexByte(w.packed.Host(), uint8(c)); i >= 0 {
+				return fmt.Errorf("element %d is NaN or infinite: %w", i, snug.ErrCorrupt)
+			}
+		}
+	}
+	return nil
+}
+
+// scale returns the tensor of the scales, which kindOf has seen.
+func (l loader) scale(t Type) (name string, p safetensors.Place) {
+	names := []string{l.name + blockScale, l.name + otherScale}
+	if t == INT8 {
+		names = []string{rowScaleOf(l.name)}
+	}
+	for _, name = range names {
+		var found bool
+		if p, found = l.w.set.Find(name); found {
+			break
+		}
+	}
+	return name, p
+}
+
+// scaleGrid returns which elements of a matrix share a scale, from the shape of its scales: one for all, for each row,
+// or for each block. Blocks are 128×128 if that gives the shape, and else divide the matrix.
+func scaleGrid(t *safetensors.Tensor, out, in int) (grid, error) {
+	n, err := safetensors.Elements(t.Shape)
+	if err != nil {
+		return grid{}, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
+	}
+	column := len(t.Shape) == 1 || len(t.Shape) == 2 && t.Shape[1] == 1
+	block := gridOf(FP8, ByBlock, out, in)
+	switch {
+	case column && n == out:
+		return gridOf(FP8, ByRow, out, in), nil
+	case n == 1:
+		return gridOf(FP8, ByTensor, out, in), nil
+	case len(t.Shape) == 2 && n == block.count(out, in) && t.Shape[0] == (out+scaleBlock-1)/scaleBlock:
+		return block, nil
+	case len(t.Shape) == 2 && n > 0 && out%t.Shape[0] == 0 && in%t.Shape[1] == 0:
+		return grid{out / t.Shape[0], in / t.Shape[1]}, nil
+	}
+	return grid{}, fmt.Errorf("scales of shape %v for a weight [%d, %d], want one for all, for each row, or for each block of 128×128: %w",
+		t.Shape, out, in, snug.ErrCorrupt)
+}
+
+// scales reads a tensor of n scales as float32.
+func (l loader) scales(p safetensors.Place, n int) ([]float32, error) {
+	x, size := make([]float32, n), map[string]int{"F32": 4, "BF16": 2, "F16": 2, "F8_E8M0": 1}[p.Tensor.DType]
+	if size == 0 {
+		return nil, fmt.Errorf("its type is %s, want F32, BF16, F16 or F8_E8M0: %w", p.Tensor.DType, snug.ErrCorrupt)
+	}
+	b := make([]byte, n*size)
+	if err := l.w.set.Read(p, b, 0); err != nil {
+		return nil, err
+	}
+	for i := range x {
+		switch p.Tensor.DType {
+		case "F32":
+			x[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+		case "BF16":
+			x[i] = snug.BFloat16(binary.LittleEndian.Uint16(b[2*i:])).Float32()
+		case "F16":
+			x[i] = half.F16ToFloat32(snug.Float16(binary.LittleEndian.Uint16(b[2*i:])))
+		default:
+			x[i] = float32(math.NaN())
+			if b[i] != mxNaN {
+				x[i] = powers[b[i]]
+			}
+		}
+	}
+	return x, nil
+}
+
+// checkRowFormat returns an error if INT8 codes are not in the order of rows: bitsandbytes can save them in the order
+// of a GPU's tiles.
+func (l loader) checkRowFormat() error {
+	p, found := l.w.set.Find(strings.TrimSuffix(l.name, "weight") + rowFormat)
+	if !found {
+		return nil
+	}
+	var b [1]byte
+	if p.Tensor.DType != "U8" || p.Tensor.End-p.Tensor.Begin != 1 {
+		return fmt.Errorf("tensor %q is %d bytes of %s, want 1 of U8: %w", p.Tensor.Name, p.Tensor.End-p.Tensor.Begin, p.Tensor.DType, snug.ErrCorrupt)
+	}
+	if err := l.w.set.Read(p, b[:], 0); err != nil {
+		return err
+	}
+	if b[0] != 0 {
+		return fmt.Errorf("tensor %q is %d, want 0, which is the order of rows: %w", p.Tensor.Name, b[0], snug.ErrCorrupt)
+	}
+	return nil
+}
