@@ -21,7 +21,7 @@
 //
 // With N parameters, n of them trained, elements of E bytes in weights and activations, and micro-batches of B samples:
 //
-//	weights          E·N; frozen weights in 4 bits as package qlora holds them
+//	weights          E·N; frozen weights in 4 or 8 bits as package qlora holds them
 //	master weights   4n, 2n or none, by the form of package amp; none with float32 and for
 //	                 adapters, which are float32
 //	gradients        4n or 2n; with updates in the backward pass 4 bytes an element of the

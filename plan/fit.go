@@ -208,7 +208,7 @@ func (s *search) placed(r Run) error {
 			case r.Gradients.onePer() && r.GradientsOn != OnDevice,
 				r.Gradients == Folded && !s.task.folds(),
 				r.StateOn == OnDevice && r.WeightsOn != OnDevice && s.task.Rank == 0,
-				s.task.PagesFrozen && r.WeightsOn != OnDevice && r.Frozen != 4:
+				s.task.PagesFrozen && r.WeightsOn != OnDevice && !r.quantized():
 				continue
 			}
 			if s.task.Device.Unified && (r.StateOn == OnHost || r.GradientsOn == OnHost || r.WeightsOn == OnHost) {

@@ -217,6 +217,8 @@ func TestBadTasksAndRuns(t *testing.T) {
 		"gradients":             func(t *Task, _ *Run) { t.Gradients = []Gradient{-1} },
 		"bits of state":         func(t *Task, _ *Run) { t.StateBits = []int{0} },
 		"frozen bits":           func(t *Task, _ *Run) { t.Rank, t.Frozen = 4, []int{5} },
+		"frozen bits of FP8":    func(t *Task, _ *Run) { t.Rank, t.Base, t.Frozen = 4, qlora.FP8, []int{4} },
+		"unknown base":          func(t *Task, _ *Run) { t.Rank, t.Base = 4, qlora.INT8+1 },
 		"a rate":                func(t *Task, _ *Run) { t.Device.Link = 0 },
 		"a batch too small":     func(_ *Task, r *Run) { r.Micro, r.Window = 1, 3 },
 		"a window of 0":         func(_ *Task, r *Run) { r.Window = 0 },
@@ -251,18 +253,25 @@ func TestBadTasksAndRuns(t *testing.T) {
 	require.ErrorIs(t, err, snug.ErrShape)
 }
 
-// TestFrozenBytes: weights in 4 bits take the bytes of package qlora with double quantization, and so
+// TestFrozenBytes: weights in 4 and 8 bits take the bytes of package qlora, with double quantization, and so
 // does what they are decoded to, and the tile for norms of matrices in floats.
 func TestFrozenBytes(t *testing.T) {
-	for _, shape := range [][]int{{1, 1}, {1, 63}, {1, 64}, {3, 129}, {64, 256}, {100, 257}, {512, 640}, {3000, 700}, {2, 1100000}} {
+	for _, shape := range [][]int{{1, 1}, {1, 63}, {1, 64}, {3, 129}, {64, 256}, {100, 257}, {512, 640}, {4096, 2080}, {3000, 700}, {2, 1100000}} {
 		n := shape[0] * shape[1]
-		task, r := Task{Rank: 2, DoRA: true, Model: Model{Layers: []Layer{{Params: [][]int{shape}}}}}, Run{Frozen: 4, Compute: snug.BF16}
-		w, err := qlora.NewWeight(make([]float32, n), shape, qlora.Options{})
-		require.NoError(t, err)
-		require.Equal(t, w.Bytes(), task.frozenBytes(r, shape), "%v", shape)
-		l, err := qlora.NewLinear(w, snug.BF16, 0)
-		require.NoError(t, err)
-		require.Equal(t, l.Bytes(), task.tileBytes(r), "%v", shape)
+		task := Task{Rank: 2, DoRA: true, Model: Model{Layers: []Layer{{Params: [][]int{shape}}}}}
+		for _, base := range []qlora.Type{0, qlora.NF4, qlora.FP4, qlora.MXFP4, qlora.FP8, qlora.FP8E5M2, qlora.INT8} {
+			if base == qlora.MXFP4 && shape[1]%32 != 0 {
+				continue
+			}
+			task.Base = base
+			r := Run{Frozen: task.baseBits(), Compute: snug.BF16}
+			w, err := qlora.NewWeight(make([]float32, n), shape, qlora.Options{Type: base})
+			require.NoError(t, err)
+			require.Equal(t, w.Bytes(), task.frozenBytes(r, shape), "%v %v", base, shape)
+			l, err := qlora.NewLinear(w, snug.BF16, 0)
+			require.NoError(t, err)
+			require.Equal(t, l.Bytes(), task.tileBytes(r), "%v %v", base, shape)
+		}
 		d, err := qlora.NewDense(snug.ViewOf(make([]float32, n)), shape[0], shape[1], false)
 		require.NoError(t, err)
 		require.Equal(t, d.Bytes(), task.tileBytes(Run{}), "%v", shape)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -37,7 +38,9 @@ type Task struct {
 	// arXiv:2402.09353), with their norms and quotients in float32. Dropout drops elements of the
 	// inputs of adapters. Both want a Rank.
 	DoRA, Dropout bool
-	// PagesFrozen allows only matrices that are frozen in 4 bits to lie off the device, as with the
+	// Base is the form of frozen weights of fewer than 16 bits; 0 is qlora.NF4. FP8 has scales by block.
+	Base qlora.Type
+	// PagesFrozen allows only matrices that are frozen in fewer than 16 bits to lie off the device, as with the
 	// option Pages of package transformer. All other weights stay on the device.
 	PagesFrozen bool
 
@@ -47,7 +50,7 @@ type Task struct {
 	Masters   []amp.MasterForm // default FullMaster and SplitMaster; NoMaster is lossy
 	Gradients []Gradient       // default SumF32 and InBackward; SumBF16 and Folded are lossy
 	StateBits []int            // default 32 and 8; 16 and 4 are lossy
-	Frozen    []int            // bits of the weights under adapters; default 16 and 4
+	Frozen    []int            // bits of the weights under adapters: 16, and 8 or 4 of Base; default both
 }
 
 // Gradient says how gradients are held.
@@ -90,7 +93,7 @@ type Run struct {
 	Masters   amp.MasterForm // master weights for trained weights of 16 bits
 	Gradients Gradient
 	StateBits int        // bits of the optimizer's state; 0: 32
-	Frozen    int        // bits of the weights under adapters, 16 or 4; 0: the bits of Compute
+	Frozen    int        // bits of the weights under adapters, 16, 8 or 4; 0: the bits of Compute
 	Tiled     bool       // attention with tiles, which keeps a number for each row instead of all probabilities
 	Remat     remat.Plan // recomputation in the chain's layers; without operations: keep all
 
@@ -125,7 +128,7 @@ func (t Task) check() (Task, error) {
 	setDefault(&t.Masters, amp.FullMaster, amp.SplitMaster)
 	setDefault(&t.Gradients, SumF32, InBackward)
 	setDefault(&t.StateBits, 32, 8)
-	setDefault(&t.Frozen, 16, 4)
+	setDefault(&t.Frozen, 16, t.baseBits())
 	for _, n := range []struct {
 		name       string
 		n, lo, top int
@@ -239,12 +242,14 @@ func (t Task) checkRun(r Run) error {
 		problem = "gradients that are used during the backward pass stay on the device"
 	case r.StateBits != 0 && r.StateBits != 4 && r.StateBits != 8 && r.StateBits != 16 && r.StateBits != 32:
 		problem = fmt.Sprintf("StateBits is %d, want 4, 8, 16 or 32", r.StateBits)
-	case r.Frozen != 0 && (t.Rank == 0 || r.Frozen != 16 && r.Frozen != 4):
-		problem = fmt.Sprintf("Frozen is %d, want 16 or 4 with adapters, 0 without", r.Frozen)
+	case t.Base != 0 && t.Base.String() == "invalid":
+		problem = fmt.Sprintf("Base is %d, want a type of package qlora", t.Base)
+	case r.Frozen != 0 && (t.Rank == 0 || r.Frozen != 16 && r.Frozen != t.baseBits()):
+		problem = fmt.Sprintf("Frozen is %d, want 16 or %d with adapters, 0 without", r.Frozen, t.baseBits())
 	case r.WeightsOn < 0 || r.WeightsOn >= Tiers || r.StateOn < 0 || r.StateOn >= Tiers || r.GradientsOn < 0 || r.GradientsOn > OnHost:
 		problem = "weights and state are on the device, host or disk, gradients on the device or host"
-	case t.PagesFrozen && r.WeightsOn != OnDevice && r.Frozen != 4:
-		problem = fmt.Sprintf("weights on the %v are frozen in 4 bits, and Frozen is %d", r.WeightsOn, r.Frozen)
+	case t.PagesFrozen && r.WeightsOn != OnDevice && !r.quantized():
+		problem = fmt.Sprintf("weights on the %v are frozen in fewer than 16 bits, and Frozen is %d", r.WeightsOn, r.Frozen)
 	case r.LayersHeld < 0 || r.LayersHeld > t.Model.stages() || r.LayersHeld > 0 && r.WeightsOn == OnDevice:
 		problem = fmt.Sprintf("LayersHeld is %d, want 0 to %d, and 0 with all weights on the device", r.LayersHeld, t.Model.stages())
 	case r.Cache < 0 || r.Cache > 1<<60:

@@ -1,11 +1,24 @@
 package plan
 
+import "github.com/snug-ml/snug/qlora"
+
 // This file computes the bytes of weights: of all, of the parts that are used at one time, and of what
 // lies in pages.
 
-// weightBytes returns the bytes of all weights. Weights under adapters may be frozen in 4
-// bits: the matrices of the chain as package qlora holds them, in blocks of 64 with the
-// absmax of each block in a byte, and a float32 absmax for every 256 of these bytes.
+// quantized reports whether weights under adapters are frozen in fewer than 16 bits.
+func (r Run) quantized() bool { return r.Frozen == 4 || r.Frozen == 8 }
+
+// baseBits returns the bits of the codes of Base.
+func (t Task) baseBits() int {
+	switch t.Base {
+	case qlora.FP8, qlora.FP8E5M2, qlora.INT8:
+		return 8
+	}
+	return 4
+}
+
+// weightBytes returns the bytes of all weights. Weights under adapters may be frozen in 4 or 8
+// bits: the matrices of the chain as package qlora holds them.
 // Other weights have the compute type, and adapters float32. A DoRA also holds norms and quotients.
 func (t Task) weightBytes(r Run, all, trained int64) int64 {
 	bytes := (all-trained)*r.elem() + trained*t.trainedElem(r)
@@ -19,14 +32,24 @@ func (t Task) weightBytes(r Run, all, trained int64) int64 {
 	return bytes
 }
 
-// frozenBytes returns the bytes of a matrix of the chain without its adapter.
+// frozenBytes returns the bytes of a matrix of the chain without its adapter. In 4 bits these are NF4's, in blocks of 64
+// with the absmax of each block in a byte, and a float32 absmax for every 256 of these bytes; MXFP4 has bytes for blocks
+// of 32. In 8 bits there is a float32 for 128×128 elements, or for a row.
 func (t Task) frozenBytes(r Run, shape []int) int64 {
 	n := tensor{shape: shape}.len()
-	if t.Rank == 0 || r.Frozen != 4 {
+	if t.Rank == 0 || !r.quantized() {
 		return n * r.elem()
 	}
 	up := func(n, size int64) int64 { return (n + size - 1) / size }
 	blocks := up(n, 64)
+	switch t.Base {
+	case qlora.FP8, qlora.FP8E5M2:
+		return n + 4*up(int64(shape[0]), 128)*up(int64(shape[1]), 128)
+	case qlora.INT8:
+		return n + 4*int64(shape[0])
+	case qlora.MXFP4:
+		blocks = up(n, 32)
+	}
 	return up(n, 2) + blocks + 4*up(blocks, 256)
 }
 
@@ -58,7 +81,7 @@ type paging struct {
 }
 
 // pagedWeights returns what lies in pages if weights do: all of them, or, with PagesFrozen, the matrices
-// in 4 bits.
+// in 4 or 8 bits.
 func (t Task) pagedWeights(r Run) (w paging) {
 	of := func(p tensor) int64 {
 		switch {
@@ -142,16 +165,22 @@ const (
 
 // tileBytes returns the bytes of the tile that the matrices under adapters share.
 func (t Task) tileBytes(r Run) (bytes int64) {
-	if t.Rank == 0 || r.Frozen != 4 && !t.DoRA {
+	if t.Rank == 0 || !r.quantized() && !t.DoRA {
 		return 0
 	}
 	for p := range t.Model.tensors() {
 		switch n := p.len(); {
 		case !p.linear:
-		case r.Frozen == 4:
+		case r.quantized():
+			unit := int64(decodedUnit)
+			if t.Base == qlora.MXFP4 {
+				unit /= 2
+			} else if r.Frozen == 8 {
+				unit = int64(p.shape[1])
+			}
 			whole := min(max(1, decodedTile/int64(p.shape[1])), int64(p.shape[0])) * int64(p.shape[1])
-			if whole < n-decodedUnit {
-				n = whole + decodedUnit
+			if whole < n-unit {
+				n = whole + unit
 			}
 			bytes = max(bytes, n*r.elem())
 		default:

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
@@ -358,5 +359,33 @@ func TestKindsDamaged(t *testing.T) {
 		_, err = w.Load(c.weight, nil)
 		require.ErrorIs(t, err, snug.ErrCorrupt)
 		require.ErrorContains(t, err, c.want)
+	}
+}
+
+// BenchmarkForms has the products by weights of all types, with activations in bfloat16.
+func BenchmarkForms(b *testing.B) {
+	for _, s := range [][3]int{{512, 2048, 5632}, {8, 2048, 2048}, {1, 2048, 2048}} {
+		rows, in, out := s[0], s[1], s[2]
+		for _, o := range []Options{{}, {Type: MXFP4}, {Type: FP8}, {Type: FP8, Scales: ByRow}, {Type: FP8E5M2}, {Type: INT8}} {
+			src, _, err := snug.MakeView(snug.CPU(), snug.BF16, out*in)
+			require.NoError(b, err)
+			require.NoError(b, amp.Cast(src, kerneltest.Normal(1, out*in)))
+			w, err := NewWeight(src, []int{out, in}, o)
+			require.NoError(b, err)
+			l, err := NewLinear(w, snug.BF16, 0)
+			require.NoError(b, err)
+			x, y := make([]snug.BFloat16, rows*in), make([]snug.BFloat16, rows*out)
+			require.NoError(b, amp.Cast(x, kerneltest.Normal(2, len(x))))
+			for name, do := range map[string]func() error{
+				"forward":  func() error { return l.Forward(snug.ViewOf(y), snug.ViewOf(x), 0) },
+				"backward": func() error { return l.Backward(snug.ViewOf(x), snug.ViewOf(y), 0) },
+			} {
+				b.Run(fmt.Sprintf("%s/%dx%dx%d/%v%d", name, rows, in, out, w.Type(), o.Scales), func(b *testing.B) {
+					for b.Loop() {
+						_ = do()
+					}
+				})
+			}
+		}
 	}
 }

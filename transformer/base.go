@@ -3,6 +3,7 @@ package transformer
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug"
@@ -10,19 +11,25 @@ import (
 	"github.com/snug-ml/snug/qlora"
 )
 
-// This file has the matrices of the layers: which tensors they are, how they become 4 bits, and how Save writes them.
+// This file has the matrices of the layers: which tensors they are, how they come to be quantized, and how Save writes
+// them.
 
 // isMatrix reports whether a tensor is the matrix of a linear layer: not an embedding or the head.
 // bitsandbytes quantizes these, and PEFT calls them "all-linear".
-func (c *Config) isMatrix(t amp.Tensor) bool {
-	name, inBody := strings.CutPrefix(t.Name, c.layout().body)
-	return len(t.Shape) == 2 && inBody && name != c.embedding() && name != c.positions() && t.Name != c.layout().head
+func (c *Config) isMatrix(t amp.Tensor) bool { return c.isMatrixIn(t, c.layout()) }
+
+// isMatrixIn is isMatrix for a tensor of a folder with other names.
+func (c *Config) isMatrixIn(t amp.Tensor, names layout) bool {
+	name, inBody := strings.CutPrefix(t.Name, names.body)
+	return len(t.Shape) == 2 && inBody && name != c.embedding() && name != c.positions() && t.Name != names.head
 }
 
-// quantizes reports whether a tensor is held in 4 bits.
-func (m *Model) quantizes(t amp.Tensor) bool { return m.options.Base != 0 && m.config.isMatrix(t) }
+// quantizes reports whether a tensor is held in 4 or 8 bits.
+func (m *Model) quantizes(t amp.Tensor) bool {
+	return m.stored[t.Name] || m.options.Base != 0 && m.config.isMatrix(t)
+}
 
-// quantizer turns matrices into 4 bits, one after the other.
+// quantizer quantizes matrices, one after the other.
 type quantizer struct {
 	*Model
 	whole      snug.View // room for the largest matrix; it lies on the CPU for GPT-2
@@ -33,7 +40,7 @@ type quantizer struct {
 func (m *Model) newQuantizer() (*quantizer, error) {
 	q := &quantizer{Model: m}
 	for i := range m.params {
-		if p := &m.params[i]; q.wants(p) {
+		if p := &m.params[i]; q.wants(p) && !m.stored[p.Name] {
 			q.largest = max(q.largest, p.Len())
 		}
 	}
@@ -60,7 +67,7 @@ func (m *Model) newQuantizer() (*quantizer, error) {
 // conv reports whether matrices are [in, out], as in GPT-2.
 func (m *Model) conv() bool { return m.config.Family == "gpt2" }
 
-// wants reports whether a parameter becomes 4 bits.
+// wants reports whether a parameter is quantized.
 func (q *quantizer) wants(p *Param) bool {
 	return p.Value.Len() == 0 && p.Len() > 0
 }
@@ -92,6 +99,25 @@ func (q *quantizer) put(p *Param, v snug.View) (err error) {
 	if p.Quantized, err = qlora.NewWeight(v, shape, qlora.Options{Type: q.options.Base}); err != nil {
 		return fmt.Errorf("%s: %w", p.Name, err)
 	}
+	return q.hold(p)
+}
+
+// load reads a matrix that a folder has quantized.
+func (q *quantizer) load(p *Param, w *qlora.Weights, name string) (err error) {
+	if p.Quantized, err = w.Load(name, q.dev); err != nil {
+		return err
+	}
+	if err := q.hold(p); err != nil {
+		return err
+	}
+	if t := p.Quantized.Type(); t != q.storedType || !slices.Equal(p.Quantized.Shape(), p.Shape) {
+		return fmt.Errorf("%s is %s of %v, want %s of %v: %w", name, t, p.Quantized.Shape(), q.storedType, p.Shape, snug.ErrConfig)
+	}
+	return nil
+}
+
+// hold counts a quantized matrix, and moves it to the pages.
+func (q *quantizer) hold(p *Param) error {
 	q.free = append(q.free, p.Quantized.Close)
 	if q.options.Pages != nil {
 		q.pagedBytes += p.Quantized.Bytes()
@@ -141,7 +167,7 @@ func turn[T any](dst, src []T, rows, cols int) {
 	}
 }
 
-// makeProducts makes the products by the matrices in 4 bits, which share a tile.
+// makeProducts makes the products by quantized matrices, which share a tile.
 func (m *Model) makeProducts() error {
 	for _, l := range m.layers {
 		w := l.weight.Quantized

@@ -17,7 +17,8 @@ import (
 //
 // Check passes over buffers that old versions of transformers saved (rotary_emb.inv_freq, and attn.bias and
 // attn.masked_bias of gpt2), and the parts for images of a multimodal model. A folder may have the matrix of a tied
-// head if it equals the embedding: Check reads both, 1 MiB at a time.
+// head if it equals the embedding: Check reads both, 1 MiB at a time. If Config.Stored is not 0, matrices of the
+// layers may be in that form, with their scales.
 //
 // The error wraps [snug.ErrConfig] when tensors are missing, extra, or not F32, F16 or
 // BF16, and [snug.ErrShape] when shapes differ; it names the first five of each.
@@ -57,13 +58,13 @@ func (c *Config) compare(w *amp.Weights) (map[string]string, error) {
 			missing = append(missing, want.Name)
 		case !slices.Equal(have.Shape, want.Shape):
 			shapes = append(shapes, fmt.Sprintf("%s is %v, want %v", want.Name, have.Shape, want.Shape))
-		case !have.ElementType().IsFloat():
+		case !have.ElementType().IsFloat() && !(c.isMatrixIn(have, here) && c.isStored(have, want)):
 			types = append(types, fmt.Sprintf("%s is %s, want F32, F16 or BF16", want.Name, have.DType))
 		}
 	}
 	var extra []string
 	for _, t := range w.Tensors() {
-		if !known[t.Name] && !c.passedOver(t.Name, here) {
+		if !known[t.Name] && !c.passedOver(t.Name, here) && !c.describesStored(t.Name, known) {
 			extra = append(extra, t.Name)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/safetensors"
+	"github.com/snug-ml/snug/qlora"
 )
 
 // Config is the arithmetic of a decoder-only model. A layer is
@@ -78,6 +79,10 @@ type Config struct {
 	AttentionDropout float64 // dropout of attention's weights
 	ResidualDropout  float64 // dropout of the output of each half
 	EmbeddingDropout float64 // dropout of the embedding
+
+	// Stored is the form in which the folder has the matrices of the layers: FP8 or FP8E5M2 of quant_method "fp8", INT8
+	// of bitsandbytes, and 0 for floats. Some of them may be floats nevertheless. It is not for [New].
+	Stored qlora.Type
 
 	InitStd float64    // standard deviation of initial weights
 	DType   snug.DType // type of the published weights, 0 if the file does not say it

@@ -82,11 +82,9 @@ func parseConfig(text []byte) (*Config, error) {
 // readCommon reads what all families have, and the family.
 func (c *Config) readCommon(f *fields, fam family) error {
 	f.std = fam.std
-	if f.has("quantization_config") {
-		return bad(f.path+"quantization_config", "the weights are stored quantized (%s); take the folder of the unquantized model, "+
-			"which is quantized while it is loaded", quantizedBy(f.raw["quantization_config"]))
+	if err := c.readStored(f); err != nil {
+		return err
 	}
-	f.only("quantization_config")
 	c.readArchitecture(f, fam.class)
 	c.readDType(f)
 	c.InitStd = get(f, "initializer_range", 0.02)
@@ -107,16 +105,6 @@ func (c *Config) readCommon(f *fields, fam family) error {
 		c.ScoreScale = 1 / math.Sqrt(float64(c.HeadDim))
 	}
 	return f.rest()
-}
-
-func quantizedBy(raw json.RawMessage) string {
-	var q struct {
-		Method string `json:"quant_method"`
-	}
-	if err := json.Unmarshal(raw, &q); err != nil || q.Method == "" {
-		return "by a method that it does not name"
-	}
-	return fmt.Sprintf("quant_method %.40q", q.Method)
 }
 
 // readArchitecture returns an error for models with a head other than ForCausalLM's.

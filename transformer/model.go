@@ -47,11 +47,12 @@ type Options struct {
 	// a cap of scores.
 	PlainAttention bool
 
-	// Base, unless 0, is the 4-bit format of the matrices of the layers, NF4 or FP4 with double quantization, as
-	// bitsandbytes has them for QLoRA. They are frozen. Open quantizes each matrix when it has read it, so it needs the
-	// memory of the result and of one matrix.
+	// Base, unless 0, is the form of the matrices of the layers: NF4 or FP4 with double quantization, as
+	// bitsandbytes has them for QLoRA, MXFP4, FP8 or FP8E5M2 with scales by block, or INT8. They are frozen. Open
+	// quantizes each matrix when it has read it, so it needs the memory of the result and of one matrix. Matrices that
+	// a folder has quantized, see Config.Stored, stay as they are, and Base is 0 or that form. 8 bits are for the CPU.
 	Base qlora.Type
-	// Pages is a Storage for the matrices in 4 bits. A Store of package offload is one, which holds a
+	// Pages is a Storage for the quantized matrices. A Store of package offload is one, which holds a
 	// part of them in memory and the others on disk. nil: they are in memory.
 	Pages qlora.Storage
 	// Adapter, unless nil, adds a LoRA or a DoRA to each module that PEFT would choose by its fields; without Targets,
@@ -73,6 +74,8 @@ type Options struct {
 type Model struct {
 	config     Config
 	multimodal bool // the folder has names and tensors of a multimodal model
+	storedType qlora.Type
+	stored     map[string]bool // the matrices that the folder has quantized, in that form
 	options    Options
 	dev        *snug.Device
 	dtype      snug.DType
@@ -86,7 +89,7 @@ type Model struct {
 
 	layers       []*linear // matrices of the layers, in the order of the arithmetic
 	matrices     map[*Param]*linear
-	tile         *qlora.Linear // owner of the tile of all products in 4 bits, nil if there are none
+	tile         *qlora.Linear // owner of the tile of all products by quantized matrices, nil if there are none
 	dense        *qlora.Dense  // owner of the tile of matrices in floats that have magnitudes, nil if there are none
 	adapters     qlora.AdapterOptions
 	byModule     map[string]*adapter // by the name of the matrix
@@ -130,7 +133,7 @@ type Model struct {
 // The error wraps [snug.ErrConfig] for a Config that is not valid or not supported (such as a SiLU
 // without a gate), [snug.ErrDType], [snug.ErrDevice] and [snug.ErrNoMemory].
 func New(config *Config, o Options) (*Model, error) {
-	m, err := newModel(config, o)
+	m, err := newModel(config, o, nil)
 	if err != nil {
 		return nil, fmt.Errorf("transformer: New: %w", err)
 	}
@@ -165,7 +168,11 @@ func open(dir string, o Options) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", configName, err)
 	}
-	m, err := newModel(config, o)
+	stored, err := config.storedIn(dir)
+	if err != nil {
+		return nil, err
+	}
+	m, err := newModel(config, o, stored)
 	if err != nil {
 		return nil, err
 	}
@@ -193,7 +200,7 @@ func (m *Model) complete(values func() error) error {
 	return nil
 }
 
-func newModel(config *Config, o Options) (*Model, error) {
+func newModel(config *Config, o Options, stored map[string]bool) (*Model, error) {
 	if err := config.check(); err != nil {
 		return nil, err
 	}
@@ -201,18 +208,18 @@ func newModel(config *Config, o Options) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{config: *config, multimodal: config.Multimodal, options: o, dev: o.Device, dtype: cmp.Or(o.DType, config.DType, snug.F32)}
-	m.config.Multimodal = false
+	m.config.Multimodal, m.config.Stored = false, 0
+	if len(stored) > 0 {
+		m.stored, m.storedType = stored, config.Stored
+	}
 	if m.dev == nil {
 		m.dev = snug.CPU()
 	}
 	if !m.dtype.IsFloat() {
 		return nil, fmt.Errorf("DType is %s, want f32, f16 or bf16: %w", m.dtype, snug.ErrDType)
 	}
-	if o.Base != 0 && o.Base != qlora.NF4 && o.Base != qlora.FP4 {
-		return nil, fmt.Errorf("the option Base is %s, want 0, NF4 or FP4: %w", o.Base, snug.ErrConfig)
-	}
-	if o.Pages != nil && (o.Base == 0 || !m.dev.IsCPU()) {
-		return nil, fmt.Errorf("the option Pages keeps matrices in 4 bits of a model on the CPU, and Base is %s: %w", o.Base, snug.ErrConfig)
+	if err := m.checkBase(); err != nil {
+		return nil, err
 	}
 	if o.LossRows < 0 || o.LossClasses < 0 {
 		return nil, fmt.Errorf("LossRows is %d and LossClasses %d, want 0 or more: %w", o.LossRows, o.LossClasses, snug.ErrConfig)
@@ -227,6 +234,22 @@ func newModel(config *Config, o Options) (*Model, error) {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
+}
+
+// checkBase checks the options that say how matrices are held.
+func (m *Model) checkBase() error {
+	o, held := m.options, cmp.Or(m.options.Base, m.storedType)
+	switch {
+	case o.Base != 0 && o.Base.String() == "invalid":
+		return fmt.Errorf("the option Base is %d, want 0 or a type of package qlora: %w", o.Base, snug.ErrConfig)
+	case o.Base != 0 && m.storedType != 0 && o.Base != m.storedType:
+		return fmt.Errorf("the option Base is %s, and the folder has matrices in %s: %w", o.Base, m.storedType, snug.ErrConfig)
+	case !m.dev.IsCPU() && (held == qlora.FP8 || held == qlora.FP8E5M2 || held == qlora.INT8):
+		return fmt.Errorf("matrices in %s are for the CPU, and the model is on %s: %w", held, m.dev.Name(), snug.ErrDevice)
+	case o.Pages != nil && (held == 0 || !m.dev.IsCPU()):
+		return fmt.Errorf("the option Pages keeps quantized matrices of a model on the CPU, and Base is %s: %w", o.Base, snug.ErrConfig)
+	}
+	return nil
 }
 
 // make allocates the parameters and makes the stages.

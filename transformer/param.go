@@ -16,7 +16,7 @@ type Param struct {
 	Shape  []int     // published shape; do not change it
 	Value  snug.View // elements, row-major, on the model's device: float32 in adapters, otherwise in the model's type
 	Trains bool      // whether [Model.Backprop] computes the gradient
-	// Quantized has the elements of a matrix in 4 bits; Value is then empty. Its shape is [out, in] in all families.
+	// Quantized has the elements of a matrix in 4 or 8 bits; Value is then empty. Its shape is [out, in] in all families.
 	Quantized *qlora.Weight
 }
 
@@ -29,7 +29,7 @@ func (p Param) Len() int {
 	return n
 }
 
-// makeParams allocates the parameters of the model, except matrices in 4 bits, which load makes.
+// makeParams allocates the parameters of the model, except quantized matrices, which load makes.
 func (m *Model) makeParams() error {
 	list := m.config.tensors(m.config.layout())
 	adapters, err := m.chooseAdapters()
@@ -39,7 +39,7 @@ func (m *Model) makeParams() error {
 	m.index = make(map[string]*Param, len(list))
 	m.params = make([]Param, 0, len(list)+3*len(adapters)) // never grows: the stages point to its elements
 	for _, t := range list {
-		p := Param{Name: t.Name, Shape: t.Shape, Trains: m.trains(t.Name)}
+		p := Param{Name: t.Name, Shape: t.Shape, Trains: m.trains(t.Name) && !m.quantizes(t)}
 		if !m.quantizes(t) {
 			if p.Value, err = m.makeVector(m.dtype, p.Len()); err != nil {
 				return fmt.Errorf("%s of %v elements: %w", t.Name, t.Shape, err)
@@ -77,7 +77,7 @@ func (m *Model) param(name string) *Param {
 	return p
 }
 
-// load reads the parameters from a folder. A matrix in 4 bits is quantized before the next is read.
+// load reads the parameters from a folder. A matrix is quantized before the next is read.
 func (m *Model) load(dir string) (err error) {
 	w, err := amp.OpenWeights(dir)
 	if err != nil {
@@ -106,9 +106,20 @@ func (m *Model) load(dir string) (err error) {
 			}
 		}
 	})
+	var stored *qlora.Weights
+	if len(m.stored) > 0 && err == nil {
+		if stored, err = qlora.OpenWeights(dir); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, stored.Close()) }()
+	}
 	for _, p := range later {
 		if err != nil {
 			return err
+		}
+		if m.stored[p.Name] {
+			err = q.load(p, stored, names[p.Name])
+			continue
 		}
 		v := q.staging(p)
 		if err = w.Load(names[p.Name], v); err == nil {
@@ -121,7 +132,7 @@ func (m *Model) load(dir string) (err error) {
 // namesIn returns the name in a folder for each parameter.
 func (m *Model) namesIn(w *amp.Weights) (map[string]string, error) {
 	file := m.config
-	file.Multimodal = m.multimodal
+	file.Multimodal, file.Stored = m.multimodal, m.storedType
 	found, err := file.compare(w)
 	if err != nil || !m.multimodal {
 		return found, err
@@ -135,7 +146,7 @@ func (m *Model) namesIn(w *amp.Weights) (map[string]string, error) {
 }
 
 // values yields the parameters of the model as [amp.SaveShards] takes them: adapters are merged,
-// and matrices in 4 bits decoded, when they are written.
+// and quantized matrices decoded, when they are written.
 func (m *Model) values() iter.Seq2[amp.Tensor, snug.View] {
 	return func(yield func(amp.Tensor, snug.View) bool) {
 		merge := &merger{Model: m}

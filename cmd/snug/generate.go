@@ -17,7 +17,6 @@ import (
 	"github.com/snug-ml/snug/internal/chat"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/plan"
-	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/tokenizer"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -26,7 +25,7 @@ func generateCommand() *command {
 	return &command{
 		name: "generate", summary: "continue a text with a model",
 		flags: []string{"-model:file", "-adapter:file", "-prompt", "-system", "-plain", "-tokens", "-temperature", "-top-k", "-top-p", "-seed",
-			"-base:bf16 nf4 fp4", "-compute:bf16 f16 f32"},
+			"-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32"},
 		help: generateHelp,
 		run:  runGenerate,
 	}
@@ -45,7 +44,8 @@ token. Then it writes its speed and its memory to the standard error.
   -top-k N           draw from the N most likely tokens only; default: all
   -top-p P           draw from the fewest most likely tokens with the total probability P; default 1
   -seed N            seed of the draws; default 1
-  -base FORM         form of the layers' matrices: bf16, nf4 or fp4; default: the type of -compute
+  -base FORM         form of the layers' matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: the
+                     folder's if it has them quantized, else the type of -compute
   -compute TYPE      type of weights and activations: bf16, f16 or f32; default: the model's type
 
   snug generate -model Qwen3-0.6B -prompt 'Name three rivers.'
@@ -111,17 +111,15 @@ func (f *generateFlags) check() (err error) {
 	switch f.form {
 	case "", "bf16":
 		if f.form != "" && f.compute != "" && f.options.DType != snug.BF16 {
-			return usagef("generate: -base bf16 and -compute %s: matrices that are not in 4 bits have the type of activations", f.compute)
+			return usagef("generate: -base bf16 and -compute %s: matrices that are not quantized have the type of activations", f.compute)
 		}
 		if f.form != "" {
 			f.options.DType = snug.BF16
 		}
-	case "nf4":
-		f.options.Base = qlora.NF4
-	case "fp4":
-		f.options.Base = qlora.FP4
 	default:
-		return usagef("generate: -base %.40q: want bf16, nf4 or fp4", f.form)
+		if f.options.Base, err = parseBase(f.form); err != nil {
+			return usagef("generate: -base %.40q: want bf16, %s", f.form, baseNames)
+		}
 	}
 	return nil
 }

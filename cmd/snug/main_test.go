@@ -372,7 +372,7 @@ func TestCompletion(t *testing.T) {
 
 // TestPlanBase: the form of the frozen weights is what the plan says.
 func TestPlanBase(t *testing.T) {
-	for base, bits := range map[string]string{"bf16": "16", "nf4": "4", "fp4": "4", "nf4,fp4": "4"} {
+	for base, bits := range map[string]string{"bf16": "16", "nf4": "4", "fp4": "4", "nf4,fp4": "4", "mxfp4": "4", "fp8": "8", "int8": "8"} {
 		status, out, errs := snugged("plan", "-model", "gpt2", "-rank", "8", "-base", base, "-json")
 		require.Zero(t, status, errs)
 		require.Contains(t, out, `"frozen_bits": `+bits+",", base)

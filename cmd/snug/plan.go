@@ -15,6 +15,7 @@ import (
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/qlora"
 )
 
 func planCommand() *command {
@@ -22,7 +23,7 @@ func planCommand() *command {
 		name: "plan", args: "[FOLDER]", operands: "file", summary: "predict the memory of training, and find what fits",
 		flags: []string{"-model:" + strings.Join(plan.Models(), " "), "-device:" + strings.Join(deviceNames(), " "), "-memory", "-host-memory", "-disk", "-batch",
 			"-context", "-rank", "-dora", "-dropout", "-optimizer:" + strings.Join(plan.Optimizers(), " "), "-compute:bf16 f16 f32", "-masters:full split none",
-			"-gradients:f32 bf16 in-backward folded", "-state:32 16 8 4", "-base:bf16 nf4 fp4", "-o:file", "-json"},
+			"-gradients:f32 bf16 in-backward folded", "-state:32 16 8 4", "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-o:file", "-json"},
 		help: planHelp(),
 		run:  runPlan,
 	}
@@ -40,7 +41,7 @@ func planHelp() string {
 the fastest way to run it within a limit. The batch never changes. FOLDER is a published
 model or its config.json; without it, -model names the model. Weights in
 the folder are compared with config.json; the plan does not need them. Of the weights of a
-published model, only matrices that are frozen in 4 bits can lie on the host or the disk.
+published model, only matrices that are frozen in 4 or 8 bits can lie on the host or the disk.
 
   -model NAME        ` + wrap(plan.Models(), 21) + `,
                      or the name of a JSON file that ends in .json, see below; - reads standard input
@@ -71,7 +72,8 @@ results of a step, so the plan uses them only when you name them:
                      micro-batches, whose gradients are folded into the optimizer's state)
   -state LIST        bits of an element of optimizer state; default 32,8; or 16,4
   -base LIST         forms of the frozen weights below adapters: bf16 (any type of -compute), nf4
-                     or fp4 (4 bits); default bf16,nf4
+                     or fp4 (4 bits), mxfp4 (4.25 bits), fp8 or int8 (8 bits); at most one of them below
+                     16 bits; default bf16,nf4
 
 The components of the memory:
 
@@ -138,7 +140,8 @@ type planFlags struct {
 	model, device, memory, host, disk      string
 	batch, context, rank                   int
 	dora, dropout                          bool
-	longest                                int // tokens of the longest sequence that the model of a folder is made for
+	longest                                int        // tokens of the longest sequence that the model of a folder is made for
+	stored                                 qlora.Type // form of the matrices of a folder
 	optimizer                              string
 	compute, masters, gradients, stateBits string
 	base                                   string
@@ -283,19 +286,60 @@ func (f *planFlags) choices(t *plan.Task) (err error) {
 	if f.base != "" && f.rank == 0 {
 		return usagef("plan: -base wants -rank: without adapters no weights are frozen")
 	}
-	t.Frozen, err = list("base", f.base, baseBits)
+	forms, err := list("base", f.base, baseForm)
+	if f.stored != 0 && f.rank > 0 {
+		if f.base != "" && f.base != f.stored.String() {
+			return usagef("plan: -base %.60q: the folder has matrices in %s", f.base, f.stored)
+		}
+		forms = []qlora.Type{f.stored}
+	}
+	for _, form := range forms {
+		bits := 16
+		if form != 0 {
+			if t.Base != 0 && t.Base != form {
+				return usagef("plan: -base %.60q: want at most one form below 16 bits", f.base)
+			}
+			t.Base, bits = form, lowBits(form)
+		}
+		t.Frozen = append(t.Frozen, bits)
+	}
 	return err
 }
 
-// baseBits returns the bits of an element of frozen weights in a form.
-func baseBits(form string) (int, error) {
+// baseNames are the forms of frozen weights below 16 bits.
+const baseNames = "nf4, fp4, mxfp4, fp8 or int8"
+
+// lowBits returns the bits of the codes of a form.
+func lowBits(form qlora.Type) int {
 	switch form {
-	case "bf16":
-		return 16, nil
-	case "nf4", "fp4":
-		return 4, nil
+	case qlora.FP8, qlora.FP8E5M2, qlora.INT8:
+		return 8
 	}
-	return 0, fmt.Errorf("%.40q, want some of bf16,nf4,fp4", form)
+	return 4
+}
+
+// parseBase returns a form of frozen weights below 16 bits.
+func parseBase(name string) (qlora.Type, error) {
+	t, err := qlora.ParseType(name)
+	if err != nil || t == qlora.FP8E5M2 { // which only folders have
+		return 0, fmt.Errorf("%.40q, want %s", name, baseNames)
+	}
+	return t, nil
+}
+
+// baseForm returns the form of frozen weights, 0 for 16 bits. For a plan FP4 is NF4.
+func baseForm(name string) (qlora.Type, error) {
+	if name == "bf16" {
+		return 0, nil
+	}
+	t, err := parseBase(name)
+	if err != nil {
+		return 0, fmt.Errorf("%.40q, want some of bf16,nf4,fp4,mxfp4,fp8,int8", name)
+	}
+	if t == qlora.FP4 {
+		t = qlora.NF4
+	}
+	return t, nil
 }
 
 // list parses words with commas between them.

@@ -30,7 +30,7 @@ func (f *planFlags) readFolder(name string) (plan.Model, error) {
 	if err := checkWeights(c, name); err != nil {
 		return plan.Model{}, usagef("plan: %s: %w", name, err)
 	}
-	f.longest = c.Context
+	f.longest, f.stored = c.Context, c.Stored
 	m, err := c.Plan(cmp.Or(f.context, min(c.Context, usualContext)))
 	if err != nil {
 		return m, usagef("plan: %s: %w", name, err)

@@ -23,7 +23,7 @@ import (
 func tuneCommand() *command {
 	return &command{
 		name: "tune", summary: "fine-tune a published model under a memory limit",
-		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-alpha", "-rslora", "-dora", "-dropout", "-full", "-fold", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4", "-compute:bf16 f16 f32",
+		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-alpha", "-rslora", "-dora", "-dropout", "-full", "-fold", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
 			"-context", "-batch", "-steps", "-epochs", "-lr", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-dry-run", "-json"},
 		help: tuneHelp,
 		run:  runTune,
@@ -55,7 +55,8 @@ It prints what the run will take, by component, and at the end what the run took
                      does so where nothing else fits
   -optimizer NAME    with -full: adamw (default), or apollo, apollo-mini or galore, whose state is smaller.
                      Adapters have AdamW: they are low rank already, and their state is small
-  -base FORM         form of the frozen weights: bf16, nf4 or fp4; default: bf16 if that fits, else nf4
+  -base FORM         form of the frozen weights: bf16, nf4, fp4, mxfp4, fp8 or int8; default: the folder's if
+                     it has them quantized, else bf16 if that fits, else nf4
   -compute TYPE      type of weights and activations: bf16 (default), f16 or f32
   -context N         maximum tokens of a sample; longer ones are cut; default: 1024, or less if no
                      sample is longer
@@ -187,6 +188,7 @@ func (f *tuneFlags) check() (err error) {
 		return usagef("tune: -compute %.40q: want bf16, f16 or f32", f.compute)
 	}
 	f.optimizer = cmp.Or(f.optimizer, tuneOptimizers[0])
+	_, baseErr := parseBase(f.form)
 	for _, c := range []struct {
 		bad  bool
 		what string
@@ -204,7 +206,7 @@ func (f *tuneFlags) check() (err error) {
 		{f.projects() && f.diskText != "", "-optimizer " + f.optimizer + " takes whole matrices, and -disk makes pages of them"},
 		{!(f.dropout >= 0 && f.dropout < 1), fmt.Sprintf("-dropout %v: want 0 or more and less than 1", f.dropout)},
 		{f.rank < 1 || f.rank > maxRank, fmt.Sprintf("-lora %d: want 1 to %d", f.rank, maxRank)},
-		{f.form != "" && f.form != "bf16" && f.form != "nf4" && f.form != "fp4", fmt.Sprintf("-base %.40q: want bf16, nf4 or fp4", f.form)},
+		{f.form != "" && f.form != "bf16" && baseErr != nil, fmt.Sprintf("-base %.40q: want bf16, %s", f.form, baseNames)},
 		{f.most < 0 || f.most == 0 && f.given("context") || f.most > dataset.MaxContext, fmt.Sprintf("-context %d: want 1 to %d", f.most, dataset.MaxContext)},
 		{f.batch < 1 || f.batch > maxBatch, fmt.Sprintf("-batch %d: want 1 to %d", f.batch, maxBatch)},
 		{f.steps < 0 || f.steps > checkpoint.MaxStep || f.steps == 0 && f.given("steps"), fmt.Sprintf("-steps %d: want 1 to %d", f.steps, checkpoint.MaxStep)},
@@ -338,15 +340,38 @@ func endToken(c *transformer.Config, tok *tokenizer.Tokenizer) int32 {
 	return -1
 }
 
-// baseForm returns the 4-bit format of frozen matrices in a plan, 0 if they are not in 4 bits.
-func (f *tuneFlags) baseForm(r plan.Run) qlora.Type {
+// storedForm returns an error if the folder's matrices cannot have the form of -base, or train.
+func (m *tuning) storedForm() error {
+	stored := m.config.Stored
 	switch {
-	case f.full || r.Frozen != 4:
-		return 0
-	case f.form == "fp4":
-		return qlora.FP4
+	case stored == 0:
+		return nil
+	case m.full:
+		return usagef("tune: -full trains all weights, and %s has matrices in %s", m.dir, stored)
+	case m.form != "" && m.form != stored.String():
+		return usagef("tune: -base %s: %s has matrices in %s", m.form, m.dir, stored)
+	}
+	return nil
+}
+
+// lowForm returns the form of frozen matrices below 16 bits, if the plan chooses that: the folder's, that of -base, or
+// NF4.
+func (m *tuning) lowForm() qlora.Type {
+	if m.config.Stored != 0 {
+		return m.config.Stored
+	}
+	if t, err := parseBase(m.form); err == nil {
+		return t
 	}
 	return qlora.NF4
+}
+
+// baseForm returns the form of frozen matrices in a plan, 0 if they are in 16 bits or more.
+func (m *tuning) baseForm(r plan.Run) qlora.Type {
+	if m.full || r.Frozen == 16 || r.Frozen == 0 {
+		return 0
+	}
+	return m.lowForm()
 }
 
 func runTune(c *call) error {

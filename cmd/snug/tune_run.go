@@ -128,6 +128,9 @@ func (t *tuning) describeData() {
 
 // task describes the run to package plan.
 func (t *tuning) task() (plan.Task, error) {
+	if err := t.storedForm(); err != nil {
+		return plan.Task{}, err
+	}
 	m, err := t.config.Plan(t.context)
 	if err != nil {
 		return plan.Task{}, err
@@ -149,16 +152,17 @@ func (t *tuning) task() (plan.Task, error) {
 		return task, nil
 	}
 	task.StateBits = []int{32} // of adapters, which are small
+	task.Base = t.lowForm()
 	if t.form == "bf16" {
 		task.Frozen = []int{16}
-	} else if t.form != "" {
-		task.Frozen = []int{4}
+	} else if t.form != "" || t.config.Stored != 0 {
+		task.Frozen = []int{lowBits(task.Base)}
 	}
 	return task, nil
 }
 
 // choose finds the fastest plan whose process stays within the memory. What changes the results comes
-// last: frozen weights in 4 bits; and in bfloat16, updates in the backward pass, which are rounded
+// last: frozen weights in fewer than 16 bits; and in bfloat16, updates in the backward pass, which are rounded
 // stochastically and have no master weights, and then gradients that are folded into the state, if the
 // optimizer takes them.
 func (t *tuning) choose() error {

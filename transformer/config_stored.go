@@ -1,0 +1,140 @@
+package transformer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/strictjson"
+	"github.com/snug-ml/snug/qlora"
+)
+
+// This file has folders whose matrices are quantized: what config.json says of them, and which they are.
+
+// storedConfig is the member quantization_config. Members about activations are of no account: products here take
+// activations as they are.
+type storedConfig struct {
+	Method string `json:"quant_method"`
+
+	// Of quant_method "fp8".
+	Format     string          `json:"fmt"`
+	Block      []int           `json:"weight_block_size"`
+	Activation string          `json:"activation_scheme"`
+	ScaleForm  string          `json:"scale_fmt"`
+	Float      json.RawMessage `json:"modules_to_not_convert"`
+	Ignored    json.RawMessage `json:"ignored_layers"`
+	Decode     bool            `json:"dequantize"`
+
+	// Of bitsandbytes.
+	Int8          bool            `json:"load_in_8bit"`
+	Int4          bool            `json:"load_in_4bit"`
+	OwnInt8       bool            `json:"_load_in_8bit"`
+	OwnInt4       bool            `json:"_load_in_4bit"`
+	Threshold     float64         `json:"llm_int8_threshold"`
+	Skip          json.RawMessage `json:"llm_int8_skip_modules"`
+	Offload       bool            `json:"llm_int8_enable_fp32_cpu_offload"`
+	Half          bool            `json:"llm_int8_has_fp16_weight"`
+	Compute4      json.RawMessage `json:"bnb_4bit_compute_dtype"`
+	Storage4      json.RawMessage `json:"bnb_4bit_quant_storage"`
+	Type4         json.RawMessage `json:"bnb_4bit_quant_type"`
+	DoubleQuants4 json.RawMessage `json:"bnb_4bit_use_double_quant"`
+}
+
+// readStored reads quantization_config.
+func (c *Config) readStored(f *fields) error {
+	const name = "quantization_config"
+	if !f.has(name) {
+		f.only(name)
+		return nil
+	}
+	f.taken[name] = true
+	raw := f.raw[name]
+	var method struct {
+		Method string `json:"quant_method"`
+	}
+	_ = json.Unmarshal(raw, &method) // a method that cannot be read is none
+	q := storedConfig{}
+	wrong := func(format string, args ...any) error { return bad(f.path+name, format, args...) }
+	switch method.Method {
+	case "fp8", "bitsandbytes":
+		if err := strictjson.Unmarshal(raw, &q); err != nil {
+			return wrong("%s", plain(err))
+		}
+	}
+	switch {
+	case c.Family == "gpt2" && q.Method != "":
+		return wrong("matrices of gpt2 that are stored quantized are not supported")
+	case q.Method == "fp8" && len(q.Block) > 0 && !slices.Equal(q.Block, []int{128, 128}):
+		return wrong("weight_block_size is %v, want null or [128, 128]", q.Block)
+	case q.Method == "fp8" && (q.Format == "" || q.Format == "e4m3" || q.Format == "float8_e4m3fn"):
+		c.Stored = qlora.FP8
+	case q.Method == "fp8" && (q.Format == "e5m2" || q.Format == "float8_e5m2"):
+		c.Stored = qlora.FP8E5M2
+	case q.Method == "fp8":
+		return wrong("fmt is %.40q, want e4m3 or e5m2", q.Format)
+	case (q.Int8 || q.OwnInt8) && !q.Int4 && !q.OwnInt4 && !q.Half:
+		c.Stored = qlora.INT8
+	default:
+		return wrong("the weights are stored quantized (%s); take the folder of the unquantized model, "+
+			"which is quantized while it is loaded", quantizedBy(method.Method))
+	}
+	return nil
+}
+
+func quantizedBy(method string) string {
+	if method == "" {
+		return "by a method that it does not name"
+	}
+	return fmt.Sprintf("quant_method %.40q", method)
+}
+
+// storedTypes are the element types of stored matrices in files.
+var storedTypes = map[qlora.Type]string{qlora.FP8: "F8_E4M3", qlora.FP8E5M2: "F8_E5M2", qlora.INT8: "I8"}
+
+// isStored reports whether a tensor of a file is a matrix in the form of Stored. want is the parameter.
+func (c *Config) isStored(have, want amp.Tensor) bool {
+	dt := storedTypes[c.Stored]
+	return dt != "" && have.DType == dt && len(want.Shape) == 2
+}
+
+// describesStored reports whether a tensor belongs to a matrix that is stored quantized: its scales, their layout, and
+// the scale of activations. known are the names of the parameters in the folder.
+func (c *Config) describesStored(name string, known map[string]bool) bool {
+	if c.Stored == 0 {
+		return false
+	}
+	for _, end := range []string{"weight_scale_inv", "weight_scale", "SCB", "weight_format", "input_scale", "activation_scale"} {
+		if module, found := strings.CutSuffix(name, end); found && known[module+"weight"] {
+			return true
+		}
+	}
+	return false
+}
+
+// storedIn returns the names of the matrices that a folder has quantized.
+func (c *Config) storedIn(dir string) (_ map[string]bool, err error) {
+	if c.Stored == 0 {
+		return nil, nil
+	}
+	w, err := amp.OpenWeights(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	names, err := c.compare(w)
+	if err != nil {
+		return nil, err
+	}
+	stored, own, published := map[string]bool{}, *c, c.tensors(c.layout())
+	own.Multimodal = false
+	for i, t := range own.tensors(own.layout()) {
+		have, _ := w.Tensor(names[published[i].Name])
+		if c.isStored(have, t) {
+			stored[t.Name] = true
+		}
+	}
+	return stored, nil
+}
