@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/nibble"
+	"github.com/snug-ml/snug/internal/octet"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -20,10 +21,18 @@ func (w *Weight) fewRows() int {
 	switch {
 	case !w.Device().IsCPU():
 		return 4 * nibble.DotRows
-	case w.t.format().tier() == cpu.Go:
+	case w.codesTier() == cpu.Go:
 		return 2
 	}
 	return nibble.DotRows
+}
+
+// codesTier is the tier of the loops over codes.
+func (w *Weight) codesTier() cpu.Tier {
+	if w.grid.rows > 0 {
+		return octet.Registry.Tier()
+	}
+	return nibble.Dots.Tier()
 }
 
 // few reports whether Forward multiplies by codes.
@@ -49,13 +58,14 @@ func (l *Linear) forwardFew(rows int, y, x snug.View, beta float32) (err error) 
 	return device.Run(l.w.Device(), j)
 }
 
-// weightCodes is W, [out, in] elements, where in is a multiple of the block, whose elements share a scale. With double
-// quantization codes and nested replace absmax; without it they are empty.
+// weightCodes is W, [out, in] elements, where in is a multiple of the block. With double
+// quantization codes and nested replace absmax; without it they are empty. f belongs to 4 bits, o and the grid of
+// scales, absmax, to 8 bits.
 type weightCodes struct {
 	packed, absmax, codes, nested snug.View
-	t                             Type
-	f                             format
-	grid                          grid // of absmax, zero if it has one for each block
+	f                             *nibble.Format
+	o                             *octet.Format
+	grid                          grid
 	block                         int
 	offset                        float32
 	m                             *quant8.Map // nil without double quantization
@@ -66,7 +76,7 @@ func (l *Linear) codes(m memory) weightCodes {
 	w := l.w
 	return weightCodes{
 		packed: m.packed, absmax: m.absmax, codes: m.codes, nested: m.nested,
-		t: w.t, f: w.t.format(), grid: w.grid, block: l.block, offset: w.offset, m: w.m, in: l.in, out: l.out,
+		f: w.t.nibbles(), o: w.t.octets(), grid: w.grid, block: l.block, offset: w.offset, m: w.m, in: l.in, out: l.out,
 	}
 }
 
@@ -101,7 +111,11 @@ func (j fewJob) Run() {
 		hi := min(lo+nibble.DotRows, j.rows)
 		a := fewArgs{fewJob: j, x: floats[lo*j.in : hi*j.in]}
 		a.y, a.rows = part(j.y, lo*j.out, hi*j.out), hi-lo
-		fewTask.Run(cpu.Chunks(j.out, a.step()), a)
+		if j.o != nil {
+			fewOctetsTask.Run(cpu.Chunks(j.out, a.octetStep()), a)
+		} else {
+			fewTask.Run(cpu.Chunks(j.out, a.step()), a)
+		}
 	}
 }
 
@@ -126,16 +140,22 @@ var fewTask = cpu.NewTask(func(a *fewArgs, item int) {
 	for from := 0; from < blocks; from += a.span() {
 		a.dots(sums, some[:a.rows], absmax, lo, from, min(from+a.span(), blocks))
 	}
+	a.store(sums, some[:n], lo)
+})
+
+// store writes the outputs from lo on, and some has space for them in a row.
+func (a *fewArgs) store(sums, some []float32, lo int) {
+	n := len(some)
 	for r := range a.rows {
 		row, at := sums[r*n:(r+1)*n], r*a.out+lo
 		if a.beta != 0 {
-			for i, v := range half.Floats(a.y, at, some[:n]) {
+			for i, v := range half.Floats(a.y, at, some) {
 				row[i] += float32(a.beta * v)
 			}
 		}
 		half.Store(a.y, at, row)
 	}
-})
+}
 
 // span is how many blocks of a row are multiplied at a time: their part of x stays in the
 // nearest cache.
@@ -144,25 +164,21 @@ func (a *fewArgs) span() int { return max(1, 1<<13/a.rows/a.block) }
 // dots adds the products of blocks from to to-1 to sums, for the outputs from lo on. sums
 // holds the outputs of one row after the other. y has space for one output of every row.
 func (a *fewArgs) dots(sums, y, absmax []float32, lo, from, to int) {
-	packed := snug.Host[uint8](a.packed)
+	packed, dot := snug.Host[uint8](a.packed), *nibble.Dots.Best()
 	blocks, begin, end := a.in/a.block, from*a.block, to*a.block
 	n := len(sums) / a.rows
 	for j := range n {
 		at := (lo + j) * a.in
-		a.f.dot(y, a.x[begin:], a.in, packed[a.t.codeBytes(at+begin):a.t.codeBytes(at+end)], absmax[j*blocks+from:j*blocks+to], a.block)
+		dot(y, a.x[begin:], a.in, packed[(at+begin)/2:(at+end)/2], absmax[j*blocks+from:j*blocks+to], a.block, a.f)
 		for r, v := range y {
 			sums[r*n+j] += v
 		}
 	}
 }
 
-// blockMaxima writes the absmax, or scales, of the blocks from first on.
+// blockMaxima writes the absmax of the blocks from first on.
 func (w *weightCodes) blockMaxima(absmax []float32, first int) {
-	switch {
-	case w.grid.rows > 0:
-		w.grid.spread(absmax, first*w.block, w.block, w.in, w.absmax.Float32s(), w.t.octets().Factor)
-		return
-	case w.m == nil:
+	if w.m == nil {
 		copy(absmax, w.absmax.Float32s()[first:])
 		return
 	}

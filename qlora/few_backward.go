@@ -17,7 +17,7 @@ const backOutputs = 1 << 6
 // fewRowsBackward is the largest number of rows, at most nibble.DotRows, for which the loops
 // over codes are faster on the CPU than products of tiles.
 func (w *Weight) fewRowsBackward() int {
-	if w.t.format().tier() == cpu.Go {
+	if w.codesTier() == cpu.Go {
 		return nibble.DotRows / 2
 	}
 	return nibble.DotRows
@@ -36,7 +36,11 @@ func (l *Linear) backwardFew(rows int, dx, dy snug.View, beta float32) (err erro
 	}
 	defer func() { err = errors.Join(err, l.w.drop()) }()
 	a := backArgs{weightCodes: l.codes(m), dx: dx, dy: dy, rows: rows, sums: 1 << bits.Len(uint(rows-1)), beta: beta}
-	backTask.Run(cpu.Chunks(a.in, a.step()), a)
+	if a.o != nil {
+		backOctetsTask.Run(cpu.Chunks(a.in, a.step()), a)
+	} else {
+		backTask.Run(cpu.Chunks(a.in, a.step()), a)
+	}
 	return nil
 }
 
@@ -67,16 +71,16 @@ var backTask = cpu.NewTask(func(a *backArgs, item int) {
 	absmax, some := rest[:backOutputs*blocks], rest[backOutputs*blocks:]
 	clear(sums)
 	clear(factors)
-	packed := snug.Host[uint8](a.packed)
+	axpy, packed := *nibble.Axpys.Best(), snug.Host[uint8](a.packed)
 	for j := 0; j < a.out; j += backOutputs {
 		outs := min(backOutputs, a.out-j)
 		a.factors(factors, some[:outs], j)
 		for o := range outs {
 			a.blockMaxima(absmax[o*blocks:(o+1)*blocks], ((j+o)*a.in+lo)/a.block)
 		}
-		a.f.axpy(sums, factors[:outs*a.sums], a.sums, packed[a.t.codeBytes(j*a.in+lo):], a.t.codeBytes(a.in), absmax, a.block)
+		axpy(sums, factors[:outs*a.sums], a.sums, packed[(j*a.in+lo)/2:], a.in/2, absmax, a.block, a.f)
 	}
-	a.store(sums, some[:n], some[n:2*n], lo)
+	a.store(sums, some[:n], some[n:2*n], lo, nibble.Gather)
 })
 
 // factors writes the elements of dy for the outputs from first on, one output after the
@@ -89,11 +93,12 @@ func (a *backArgs) factors(to, some []float32, first int) {
 	}
 }
 
-// store writes the columns of dx from first on. row and some have space for them in one row.
-func (a *backArgs) store(sums, row, some []float32, first int) {
+// store writes the columns of dx from first on. row and some have space for them in one row. gather takes a row from
+// the sums.
+func (a *backArgs) store(sums, row, some []float32, first int, gather func(x, y []float32, r, rows int)) {
 	for r := range a.rows {
 		at := r*a.in + first
-		a.f.gather(row, sums, r, a.sums)
+		gather(row, sums, r, a.sums)
 		if a.beta != 0 {
 			for i, v := range half.Floats(a.dx, at, some) {
 				row[i] += float32(a.beta * v)

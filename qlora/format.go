@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/nibble"
 	"github.com/snug-ml/snug/internal/octet"
 )
@@ -86,16 +85,8 @@ func (t Type) octets() *octet.Format {
 	return nil
 }
 
-// format returns the arithmetic of t, or nil if it is not one of the types.
-func (t Type) format() format {
-	if f := t.nibbles(); f != nil {
-		return nibbles{f}
-	}
-	if f := t.octets(); f != nil {
-		return octets{f}
-	}
-	return nil
-}
+// known reports whether t is one of the types.
+func (t Type) known() bool { return t.nibbles() != nil || t.octets() != nil }
 
 // codeBytes returns the bytes of n codes.
 func (t Type) codeBytes(n int) int {
@@ -104,44 +95,6 @@ func (t Type) codeBytes(n int) int {
 	}
 	return PackedBytes(n)
 }
-
-// format is the arithmetic of codes that share scales, in whole blocks.
-type format interface {
-	// tier is the tier of dot and axpy.
-	tier() cpu.Tier
-	// dot is [nibble.Dot], and axpy [nibble.Axpy], with gather.
-	dot(y, x []float32, stride int, codes []uint8, scales []float32, block int)
-	axpy(y, a []float32, rows int, codes []uint8, stride int, scales []float32, block int)
-	gather(x, y []float32, r, rows int)
-}
-
-type nibbles struct{ *nibble.Format }
-
-func (nibbles) tier() cpu.Tier { return nibble.Dots.Tier() }
-
-func (f nibbles) dot(y, x []float32, stride int, codes []uint8, scales []float32, block int) {
-	(*nibble.Dots.Best())(y, x, stride, codes, scales, block, f.Format)
-}
-
-func (f nibbles) axpy(y, a []float32, rows int, codes []uint8, stride int, scales []float32, block int) {
-	(*nibble.Axpys.Best())(y, a, rows, codes, stride, scales, block, f.Format)
-}
-
-func (nibbles) gather(x, y []float32, r, rows int) { nibble.Gather(x, y, r, rows) }
-
-type octets struct{ *octet.Format }
-
-func (octets) tier() cpu.Tier { return octet.Registry.Tier() }
-
-func (f octets) dot(y, x []float32, stride int, codes []uint8, scales []float32, block int) {
-	octet.Registry.Best().Dot(y, x, stride, codes, scales, block, f.Format)
-}
-
-func (f octets) axpy(y, a []float32, rows int, codes []uint8, stride int, scales []float32, block int) {
-	octet.Registry.Best().Axpy(y, a, rows, codes, stride, scales, block, f.Format)
-}
-
-func (octets) gather(x, y []float32, r, rows int) { octet.Gather(x, y, r, rows) }
 
 // Values returns what the codes 0 to 15 of a 4-bit type stand for, in units of a block's absmax or scale;
 // all 0 for another Type.

@@ -35,7 +35,7 @@ func (j *fewJob) Grids(q gpu.Launcher) error {
 		m            quant8.Map
 	}{
 		out: uint64(j.out), in: uint64(j.in), rows: uint32(j.rows), shift: uint32(bits.TrailingZeros(uint(j.block))),
-		kind: uint32(j.y.DType() - 1), wide: gpu.Aligned(x.Addr, packed.Addr), beta: j.beta, offset: j.offset, values: j.t.Values(),
+		kind: uint32(j.y.DType() - 1), wide: gpu.Aligned(x.Addr, packed.Addr), beta: j.beta, offset: j.offset, values: j.f.Values,
 	}
 	if j.m != nil {
 		params.nested, params.m = 1, *j.m

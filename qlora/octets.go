@@ -39,42 +39,22 @@ func (g grid) of(row, in int, scales []float32) []float32 {
 	return scales[row/g.rows*across:][:across]
 }
 
-// codeBlock returns how many columns, a divisor of in and of the grid's, the loops over codes take at a time: enough
-// that reading a scale costs little, and few enough to cut the columns of Backward finely. It returns 0 if there is no
-// such number, or if there are columns of outliers, which they do not know.
+// perRow reports whether all elements of a row share a scale.
+func (g grid) perRow(in int) bool { return g.cols >= in }
+
+// codeBlock returns of how many columns the columns that Backward cuts are multiples in the loops over codes, which
+// multiply blocks of the grid, or rows. It returns 0 if they do not take the matrix: columns of outliers they do not
+// know.
 func (g grid) codeBlock(in, outliers int) int {
-	const most = 256
-	if in == 0 || outliers > 0 {
+	switch {
+	case in == 0 || in%octet.Step != 0 || outliers > 0:
+		return 0
+	case g.perRow(in):
+		return octet.Step
+	case g.cols%octet.Step != 0 || g.rows%backOutputs != 0:
 		return 0
 	}
-	block := gcd(g.cols, in)
-	if block > most {
-		block = gcd(block, most)
-	}
-	if block%octet.Step != 0 {
-		return 0
-	}
-	return block
-}
-
-func gcd(a, b int) int {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
-}
-
-// spread writes the scales of blocks of columns, those that codeBlock returns, times factor. The first block is that of
-// an element of the matrix.
-func (g grid) spread(to []float32, first, block, in int, scales []float32, factor float32) {
-	for row, col := first/in, first%in; len(to) > 0; row, col = row+1, 0 {
-		n := min((in-col)/block, len(to))
-		of := g.of(row, in, scales)
-		for i := range to[:n] {
-			to[i] = of[(col+i*block)/g.cols] * factor
-		}
-		to = to[n:]
-	}
+	return g.cols
 }
 
 // keptType is the type of the elements of outliers.

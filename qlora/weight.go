@@ -101,7 +101,7 @@ func (o *Options) complete() error {
 		o.Block = 64
 	}
 	switch {
-	case o.Type.format() == nil:
+	case !o.Type.known():
 		return fmt.Errorf("format %d, want one of %q: %w", o.Type, typeNames[1:], snug.ErrConfig)
 	case !byBits && (o.Block != 0 || o.Single):
 		return fmt.Errorf("the options Block and Single are for NF4 and FP4, and Type is %s: %w", o.Type, snug.ErrConfig)

@@ -29,8 +29,8 @@ func TestStaysWithinOperands(t *testing.T) {
 			}
 			for _, from := range []int{0, n - count*block*blocks} {
 				c := codes[from : from+count*block*blocks]
-				k.Dot(end(y, rows), end(x, rows*block*blocks), block*blocks, c[len(c)-block*blocks:], end(scales, blocks), block, f)
-				k.Axpy(end(y, rows*block*blocks), end(a, count*rows), rows, c, block*blocks, end(scales, count*blocks), block, f)
+				k.Dot(end(y, rows), end(x, rows*block*blocks), block*blocks, c[len(c)-block*blocks:], f)
+				k.Axpy(end(y, rows*block*blocks), end(a, count*rows), rows, c, block*blocks, f)
 			}
 		}
 	}

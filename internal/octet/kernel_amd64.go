@@ -19,45 +19,45 @@ func decodeF16E4M3AVX2(x *uint16, codes *uint8, scales *float32, blocks int, blo
 //go:noescape
 func decodeBF16E4M3AVX2(x *uint16, codes *uint8, scales *float32, blocks int, block int, factor float32)
 
-// dot1xE4M3AVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot1xE4M3AVX2 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot1xE4M3AVX2(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot1xE4M3AVX2(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot2xE4M3AVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot2xE4M3AVX2 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot2xE4M3AVX2(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot2xE4M3AVX2(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot4xE4M3AVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot4xE4M3AVX2 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot4xE4M3AVX2(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot4xE4M3AVX2(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot8xE4M3AVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot8xE4M3AVX2 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot8xE4M3AVX2(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot8xE4M3AVX2(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// axpy1xE4M3AVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
+// axpy1xE4M3AVX2 adds multiples of 2 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy1xE4M3AVX2(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy1xE4M3AVX2(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy2xE4M3AVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
+// axpy2xE4M3AVX2 adds multiples of 2 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy2xE4M3AVX2(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy2xE4M3AVX2(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy4xE4M3AVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
+// axpy4xE4M3AVX2 adds multiples of 2 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy4xE4M3AVX2(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy4xE4M3AVX2(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy8xE4M3AVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
+// axpy8xE4M3AVX2 adds multiples of 2 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy8xE4M3AVX2(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy8xE4M3AVX2(y *float32, a *float32, codes *uint8, stride int, n int)
 
 // decodeF32E5M2AVX2 writes value·scale·factor, rounded.
 //
@@ -74,45 +74,45 @@ func decodeF16E5M2AVX2(x *uint16, codes *uint8, scales *float32, blocks int, blo
 //go:noescape
 func decodeBF16E5M2AVX2(x *uint16, codes *uint8, scales *float32, blocks int, block int, factor float32)
 
-// dot1xE5M2AVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot1xE5M2AVX2 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot1xE5M2AVX2(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot1xE5M2AVX2(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot2xE5M2AVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot2xE5M2AVX2 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot2xE5M2AVX2(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot2xE5M2AVX2(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot4xE5M2AVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot4xE5M2AVX2 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot4xE5M2AVX2(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot4xE5M2AVX2(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot8xE5M2AVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot8xE5M2AVX2 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot8xE5M2AVX2(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot8xE5M2AVX2(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// axpy1xE5M2AVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
+// axpy1xE5M2AVX2 adds multiples of 2 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy1xE5M2AVX2(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy1xE5M2AVX2(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy2xE5M2AVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
+// axpy2xE5M2AVX2 adds multiples of 2 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy2xE5M2AVX2(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy2xE5M2AVX2(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy4xE5M2AVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
+// axpy4xE5M2AVX2 adds multiples of 2 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy4xE5M2AVX2(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy4xE5M2AVX2(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy8xE5M2AVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
+// axpy8xE5M2AVX2 adds multiples of 2 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy8xE5M2AVX2(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy8xE5M2AVX2(y *float32, a *float32, codes *uint8, stride int, n int)
 
 // decodeF32Int8AVX2 writes value·scale·factor, rounded.
 //
@@ -129,45 +129,45 @@ func decodeF16Int8AVX2(x *uint16, codes *uint8, scales *float32, blocks int, blo
 //go:noescape
 func decodeBF16Int8AVX2(x *uint16, codes *uint8, scales *float32, blocks int, block int, factor float32)
 
-// dot1xInt8AVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot1xInt8AVX2 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot1xInt8AVX2(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot1xInt8AVX2(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot2xInt8AVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot2xInt8AVX2 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot2xInt8AVX2(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot2xInt8AVX2(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot4xInt8AVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot4xInt8AVX2 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot4xInt8AVX2(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot4xInt8AVX2(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot8xInt8AVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot8xInt8AVX2 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot8xInt8AVX2(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot8xInt8AVX2(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// axpy1xInt8AVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
+// axpy1xInt8AVX2 adds multiples of 2 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy1xInt8AVX2(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy1xInt8AVX2(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy2xInt8AVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
+// axpy2xInt8AVX2 adds multiples of 2 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy2xInt8AVX2(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy2xInt8AVX2(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy4xInt8AVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
+// axpy4xInt8AVX2 adds multiples of 2 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy4xInt8AVX2(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy4xInt8AVX2(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy8xInt8AVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
+// axpy8xInt8AVX2 adds multiples of 2 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy8xInt8AVX2(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy8xInt8AVX2(y *float32, a *float32, codes *uint8, stride int, n int)
 
 // decodeF32E4M3AVX512 writes value·scale·factor, rounded.
 //
@@ -184,45 +184,45 @@ func decodeF16E4M3AVX512(x *uint16, codes *uint8, scales *float32, blocks int, b
 //go:noescape
 func decodeBF16E4M3AVX512(x *uint16, codes *uint8, scales *float32, blocks int, block int, factor float32)
 
-// dot1xE4M3AVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot1xE4M3AVX512 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot1xE4M3AVX512(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot1xE4M3AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot2xE4M3AVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot2xE4M3AVX512 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot2xE4M3AVX512(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot2xE4M3AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot4xE4M3AVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot4xE4M3AVX512 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot4xE4M3AVX512(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot4xE4M3AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot8xE4M3AVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot8xE4M3AVX512 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot8xE4M3AVX512(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot8xE4M3AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// axpy1xE4M3AVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
+// axpy1xE4M3AVX512 adds multiples of 4 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy1xE4M3AVX512(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy1xE4M3AVX512(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy2xE4M3AVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
+// axpy2xE4M3AVX512 adds multiples of 4 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy2xE4M3AVX512(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy2xE4M3AVX512(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy4xE4M3AVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
+// axpy4xE4M3AVX512 adds multiples of 4 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy4xE4M3AVX512(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy4xE4M3AVX512(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy8xE4M3AVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
+// axpy8xE4M3AVX512 adds multiples of 4 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy8xE4M3AVX512(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy8xE4M3AVX512(y *float32, a *float32, codes *uint8, stride int, n int)
 
 // decodeF32E5M2AVX512 writes value·scale·factor, rounded.
 //
@@ -239,45 +239,45 @@ func decodeF16E5M2AVX512(x *uint16, codes *uint8, scales *float32, blocks int, b
 //go:noescape
 func decodeBF16E5M2AVX512(x *uint16, codes *uint8, scales *float32, blocks int, block int, factor float32)
 
-// dot1xE5M2AVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot1xE5M2AVX512 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot1xE5M2AVX512(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot1xE5M2AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot2xE5M2AVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot2xE5M2AVX512 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot2xE5M2AVX512(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot2xE5M2AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot4xE5M2AVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot4xE5M2AVX512 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot4xE5M2AVX512(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot4xE5M2AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot8xE5M2AVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot8xE5M2AVX512 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot8xE5M2AVX512(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot8xE5M2AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// axpy1xE5M2AVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
+// axpy1xE5M2AVX512 adds multiples of 4 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy1xE5M2AVX512(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy1xE5M2AVX512(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy2xE5M2AVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
+// axpy2xE5M2AVX512 adds multiples of 4 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy2xE5M2AVX512(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy2xE5M2AVX512(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy4xE5M2AVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
+// axpy4xE5M2AVX512 adds multiples of 4 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy4xE5M2AVX512(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy4xE5M2AVX512(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy8xE5M2AVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
+// axpy8xE5M2AVX512 adds multiples of 4 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy8xE5M2AVX512(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy8xE5M2AVX512(y *float32, a *float32, codes *uint8, stride int, n int)
 
 // decodeF32Int8AVX512 writes value·scale·factor, rounded.
 //
@@ -294,42 +294,42 @@ func decodeF16Int8AVX512(x *uint16, codes *uint8, scales *float32, blocks int, b
 //go:noescape
 func decodeBF16Int8AVX512(x *uint16, codes *uint8, scales *float32, blocks int, block int, factor float32)
 
-// dot1xInt8AVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot1xInt8AVX512 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot1xInt8AVX512(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot1xInt8AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot2xInt8AVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot2xInt8AVX512 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot2xInt8AVX512(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot2xInt8AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot4xInt8AVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot4xInt8AVX512 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot4xInt8AVX512(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot4xInt8AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// dot8xInt8AVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot8xInt8AVX512 writes the products of rows of x, stride elements apart, and n codes.
 //
 //go:noescape
-func dot8xInt8AVX512(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)
+func dot8xInt8AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
 
-// axpy1xInt8AVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
+// axpy1xInt8AVX512 adds multiples of 4 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy1xInt8AVX512(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy1xInt8AVX512(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy2xInt8AVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
+// axpy2xInt8AVX512 adds multiples of 4 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy2xInt8AVX512(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy2xInt8AVX512(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy4xInt8AVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
+// axpy4xInt8AVX512 adds multiples of 4 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy4xInt8AVX512(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy4xInt8AVX512(y *float32, a *float32, codes *uint8, stride int, n int)
 
-// axpy8xInt8AVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
+// axpy8xInt8AVX512 adds multiples of 4 vectors of n codes, stride bytes apart, to rows of y.
 //
 //go:noescape
-func axpy8xInt8AVX512(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)
+func axpy8xInt8AVX512(y *float32, a *float32, codes *uint8, stride int, n int)

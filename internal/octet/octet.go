@@ -14,10 +14,12 @@ import (
 // Format is the numbers that codes stand for. The formats are those below.
 type Format struct {
 	Values [256]float32 // by code; what is no number is 0
-	// Factor is what decoders multiply the product of a value and a scale by, and round once more. For other loops it is
-	// multiplied into the scales.
+	// Factor is what decoders multiply the product of a value and a scale by, and round once more.
 	Factor float32
-	loops  int // index of its assembly
+	// Unit is a power of two in which [Dot] and [Axpy] take values.
+	Unit  float32
+	units [256]float32 // Values/Unit
+	loops int          // index of its assembly
 }
 
 // The formats.
@@ -29,23 +31,26 @@ var (
 )
 
 func float8(loops int, dt snug.DType) *Format {
-	f := &Format{Factor: 1, loops: loops}
+	f := &Format{Factor: 1, Unit: 1, loops: loops}
+	if dt == snug.F8E4M3 {
+		f.Unit = 256
+	}
 	for c := range f.Values {
 		v := snug.Float8E5M2(c).Float32()
 		if dt == snug.F8E4M3 {
 			v = snug.Float8E4M3(c).Float32()
 		}
 		if v-v == 0 {
-			f.Values[c] = v
+			f.Values[c], f.units[c] = v, v/f.Unit
 		}
 	}
 	return f
 }
 
 func int8s() *Format {
-	f := &Format{Factor: 7.874015718698502e-3, loops: 2}
+	f := &Format{Factor: 7.874015718698502e-3, Unit: 1, loops: 2}
 	for c := range f.Values {
-		f.Values[c] = float32(int8(c))
+		f.Values[c], f.units[c] = float32(int8(c)), float32(int8(c))
 	}
 	return f
 }
@@ -71,26 +76,26 @@ type Decoder[T any] func(x []T, codes []uint8, scales []float32, block int, f *F
 // DotRows is how many rows [Dot] and [Axpy] take at most.
 const DotRows = 8
 
-// Step divides the blocks of [Dot] and [Axpy], in elements.
+// Step divides the vectors of [Dot] and [Axpy], in elements.
 const Step = 32
 
-// Dot writes to y[r] the product of row r of x and a vector of codes, in whole blocks:
+// Dot writes to y[r] the product of row r of x and a vector of codes, a multiple of [Step]:
 //
-//	y[r] = Σ x[r,i]·(Values[code i]·scale)
+//	y[r] = Σ x[r,i]·(Values[code i]/Unit)
 //
-// x has len(y) rows, at least one, of len(scales)·block elements, which begin stride elements apart. Sums are float32,
-// in lanes whose number, 8 or more, depends on the tier, and which are added at the end, pair by pair. The error is at
-// most (len/8+8)·2^-24·Σ|x|·|value|. It does not depend on the other rows of x in more than how many there are.
-type Dot func(y, x []float32, stride int, codes []uint8, scales []float32, block int, f *Format)
+// x has len(y) rows, at least one, of len(codes) elements, which begin stride elements apart. Sums are float32, in
+// lanes whose number, 8 or more, depends on the tier, and which are added at the end, pair by pair. The error is at
+// most (len/8+6)·2^-24·Σ|x|·|value|. It does not depend on the other rows of x in more than how many there are.
+type Dot func(y, x []float32, stride int, codes []uint8, f *Format)
 
-// Axpy adds multiples of vectors of codes, in whole blocks, to rows of sums:
+// Axpy adds multiples of vectors of codes to rows of sums:
 //
-//	y[r,i] += Σ_j a[j,r]·(Values[code j,i]·scale)
+//	y[r,i] += Σ_j a[j,r]·(Values[code j,i]/Unit)
 //
-// y has 1, 2, 4 or 8 rows, in groups of [Step] columns, see [Gather]. Each vector has rows elements of a and its
-// scales, side by side, and codes that begin stride bytes after those of the one before. Vectors are added in order,
-// one by one: the error of n vectors is at most (n+1)·2^-24·Σ|a|·|value| in a y that begins at 0.
-type Axpy func(y, a []float32, rows int, codes []uint8, stride int, scales []float32, block int, f *Format)
+// y has 1, 2, 4 or 8 rows, in groups of [Step] columns, see [Gather]. Each vector has rows elements of a, side by
+// side, and codes that begin stride bytes after those of the one before. Vectors are added in order, one by one: the
+// error of n vectors is at most n·2^-24·Σ|a|·|value| in a y that begins at 0.
+type Axpy func(y, a []float32, rows int, codes []uint8, stride int, f *Format)
 
 // Registry holds the loops of every tier.
 var Registry cpu.Registry[Kernels]
@@ -134,19 +139,17 @@ func decode[T any](x []T, codes []uint8, scales []float32, block int, f *Format,
 
 const dotLanes = 8
 
-func dot(y, x []float32, stride int, codes []uint8, scales []float32, block int, f *Format) {
+func dot(y, x []float32, stride int, codes []uint8, f *Format) {
 	var sums [DotRows][dotLanes]float32
-	for b, s := range scales {
-		for i := b * block; i < (b+1)*block; i += dotLanes {
-			var w [dotLanes]float32
-			for l, c := range (*[dotLanes]uint8)(codes[i:]) {
-				w[l] = f.Values[c] * s
-			}
-			for r := range y {
-				sum := &sums[r]
-				for l, v := range (*[dotLanes]float32)(x[r*stride+i:]) {
-					sum[l] += v * w[l]
-				}
+	for i := 0; i < len(codes); i += dotLanes {
+		var w [dotLanes]float32
+		for l, c := range (*[dotLanes]uint8)(codes[i:]) {
+			w[l] = f.units[c]
+		}
+		for r := range y {
+			sum := &sums[r]
+			for l, v := range (*[dotLanes]float32)(x[r*stride+i:]) {
+				sum[l] += v * w[l]
 			}
 		}
 	}
@@ -161,24 +164,21 @@ func dot(y, x []float32, stride int, codes []uint8, scales []float32, block int,
 	}
 }
 
-func axpy(y, a []float32, rows int, codes []uint8, stride int, scales []float32, block int, f *Format) {
-	for blocks := len(y) / rows / block; len(a) > 0; a = a[rows:] {
-		for b, scale := range scales[:blocks] {
-			sums := y[b*rows*block : (b+1)*rows*block]
-			for part := codes[b*block : (b+1)*block]; len(part) > 0; part = part[Step:] {
-				var w [Step]float32
-				for l, c := range (*[Step]uint8)(part) {
-					w[l] = f.Values[c] * scale
+func axpy(y, a []float32, rows int, codes []uint8, stride int, f *Format) {
+	for n := len(y) / rows; len(a) > 0; a = a[rows:] {
+		sums := y
+		for part := codes[:n]; len(part) > 0; part = part[Step:] {
+			var w [Step]float32
+			for l, c := range (*[Step]uint8)(part) {
+				w[l] = f.units[c]
+			}
+			for _, s := range a[:rows] {
+				for l := range (*[Step]float32)(sums) {
+					sums[l] += s * w[l]
 				}
-				for _, s := range a[:rows] {
-					for l := range (*[Step]float32)(sums) {
-						sums[l] += s * w[l]
-					}
-					sums = sums[Step:]
-				}
+				sums = sums[Step:]
 			}
 		}
-		scales = scales[blocks:]
 		codes = codes[min(stride, len(codes)):]
 	}
 }

@@ -46,11 +46,11 @@ func init() {
 // decodeBlocks is a loop over whole blocks, at least one, of a multiple of [Step] elements.
 type decodeBlocks[T any] func(x *T, codes *uint8, scales *float32, blocks, block int, factor float32)
 
-// dotRows is a loop for a number of rows of x, likewise.
-type dotRows func(y, x *float32, stride int, codes *uint8, scales *float32, blocks, block int)
+// dotRows is a loop for a number of rows of x, over n codes, at least Step.
+type dotRows func(y, x *float32, stride int, codes *uint8, n int)
 
 // axpyRows is one for rows of y.
-type axpyRows func(y, a *float32, codes *uint8, stride int, scales *float32, blocks, block int)
+type axpyRows func(y, a *float32, codes *uint8, stride, n int)
 
 // decoder makes a decoder of a loop for each format. What is no multiple of Step elements in a block is left to the
 // slow loop.
@@ -89,17 +89,16 @@ func decoder16[T snug.Float16 | snug.BFloat16](slow Decoder[T], loops ...decodeB
 
 // dotOf makes a Dot of loops for 1, 2, 4 and 8 rows of each format.
 func dotOf(loops ...[4]dotRows) Dot {
-	return func(y, x []float32, stride int, codes []uint8, scales []float32, block int, f *Format) {
-		blocks := len(scales)
-		n := blocks * block
+	return func(y, x []float32, stride int, codes []uint8, f *Format) {
+		n := len(codes)
 		if n == 0 {
 			clear(y)
 			return
 		}
-		_, _ = codes[n-1], x[(len(y)-1)*stride+n-1]
+		_ = x[(len(y)-1)*stride+n-1]
 		for r := 0; r < len(y); {
 			size := sizeOf(len(y) - r)
-			loops[f.loops][size](&y[r], &x[r*stride], stride, &codes[0], &scales[0], blocks, block)
+			loops[f.loops][size](&y[r], &x[r*stride], stride, &codes[0], n)
 			r += 1 << size
 		}
 	}
@@ -107,15 +106,14 @@ func dotOf(loops ...[4]dotRows) Dot {
 
 // axpyOf makes an Axpy of loops likewise, each for a number of vectors. The Go loop adds the others.
 func axpyOf(vectors int, loops ...[4]axpyRows) Axpy {
-	return func(y, a []float32, rows int, codes []uint8, stride int, scales []float32, block int, f *Format) {
-		blocks, loop := len(y)/rows/block, loops[f.loops][sizeOf(rows)]
-		for blocks > 0 && len(a) >= vectors*rows {
-			_, _ = codes[(vectors-1)*stride+blocks*block-1], scales[vectors*blocks-1]
-			loop(&y[0], &a[0], &codes[0], stride, &scales[0], blocks, block)
-			a, scales = a[vectors*rows:], scales[vectors*blocks:]
-			codes = codes[min(vectors*stride, len(codes)):]
+	return func(y, a []float32, rows int, codes []uint8, stride int, f *Format) {
+		n, loop := len(y)/rows, loops[f.loops][sizeOf(rows)]
+		for n > 0 && len(a) >= vectors*rows {
+			_ = codes[(vectors-1)*stride+n-1]
+			loop(&y[0], &a[0], &codes[0], stride, n)
+			a, codes = a[vectors*rows:], codes[min(vectors*stride, len(codes)):]
 		}
-		axpy(y, a, rows, codes, stride, scales, block, f)
+		axpy(y, a, rows, codes, stride, f)
 	}
 }
 

@@ -89,37 +89,25 @@ func TestDecodeViews(t *testing.T) {
 	require.Equal(t, want, []float32{bf16[0].Float32(), bf16[1].Float32(), bf16[2].Float32()})
 }
 
-// exact returns values without the factor, for Dot and Axpy.
-func exact(codes []uint8, scales []float32, block int, f *Format) []float32 {
-	w := make([]float32, len(codes))
-	for i, c := range codes {
-		w[i] = f.Values[c] * scales[i/block]
-	}
-	return w
-}
-
-// TestDot compares every tier, number of rows and of blocks with sums in float64.
+// TestDot compares every tier, number of rows and of codes with sums in float64.
 func TestDot(t *testing.T) {
 	for _, f := range formats {
-		for _, size := range [][2]int{{0, 32}, {1, 32}, {1, 64}, {3, 32}, {7, 64}, {2, 1024}, {5, 128}} {
-			blocks, block := size[0], size[1]
-			n := blocks * block
-			codes, scales := random(3, n+guards, f), kerneltest.Normal(4, blocks)
-			w := exact(codes[:n], scales, block, f)
+		for _, n := range []int{0, 32, 64, 96, 448, 2048, 640} {
+			codes := random(3, n+guards, f)
 			for rows := 1; rows <= DotRows; rows++ {
 				stride := n + 3
 				x := kerneltest.Normal(2, rows*stride)[1:] // not aligned
 				for tier, k := range Registry.All() {
 					y := slices.Repeat([]float32{77}, rows+guards)
-					k.Dot(y[:rows], x, stride, codes[:n], scales, block, f)
+					k.Dot(y[:rows], x, stride, codes[:n], f)
 					for r := range rows {
 						want, bound := 0.0, 0.0
-						for i, v := range w {
-							p := float64(v) * float64(x[r*stride+i])
+						for i, c := range codes[:n] {
+							p := float64(f.Values[c]/f.Unit) * float64(x[r*stride+i])
 							want += p
 							bound += math.Abs(p)
 						}
-						require.InDelta(t, want, float64(y[r]), float64(n/8+8)*0x1p-24*bound, "%v: %d rows of %d", tier, rows, n)
+						require.InDelta(t, want, float64(y[r]), float64(n/8+6)*0x1p-24*bound, "%v: %d rows of %d", tier, rows, n)
 					}
 					for _, v := range y[rows:] {
 						require.EqualValues(t, 77, v)
@@ -130,31 +118,27 @@ func TestDot(t *testing.T) {
 	}
 }
 
-// TestAxpy compares every tier, number of rows, of vectors and of blocks with sums in float64.
+// TestAxpy compares every tier, number of rows, of vectors and of codes with sums in float64.
 func TestAxpy(t *testing.T) {
 	for _, f := range formats {
-		for _, size := range []struct{ count, blocks, block int }{
-			{1, 0, 32}, {1, 1, 32}, {2, 1, 64}, {3, 3, 32}, {4, 7, 64}, {5, 2, 1024}, {11, 1, 96}, {8, 16, 128},
-		} {
-			count, block := size.count, size.block
-			n := size.blocks * block
+		for _, size := range [][2]int{{1, 0}, {1, 32}, {2, 64}, {3, 96}, {4, 448}, {5, 2048}, {11, 96}, {8, 2048}} {
+			count, n := size[0], size[1]
 			stride := n + 7
-			codes, scales := random(5, count*stride-7, f), kerneltest.Normal(6, count*size.blocks)
+			codes := random(5, count*stride-7, f)
 			for _, rows := range []int{1, 2, 4, 8} {
 				a, start := kerneltest.Normal(2, count*rows), kerneltest.Normal(3, 1+rows*n+guards)
 				before, got := make([]float32, n), make([]float32, n)
 				for tier, k := range Registry.All() {
 					whole := slices.Clone(start)
 					y := whole[1 : 1+rows*n] // not aligned
-					k.Axpy(y, a, rows, codes, stride, scales, block, f)
+					k.Axpy(y, a, rows, codes, stride, f)
 					for r := range rows {
 						Gather(before, start[1:], r, rows)
 						Gather(got, y, r, rows)
 						for i, v := range got {
 							want, bound := float64(before[i]), math.Abs(float64(before[i]))
 							for j := range count {
-								w := f.Values[codes[j*stride+i]] * scales[j*size.blocks+i/block]
-								p := float64(a[j*rows+r]) * float64(w)
+								p := float64(a[j*rows+r]) * float64(f.Values[codes[j*stride+i]]/f.Unit)
 								want += p
 								bound += math.Abs(p)
 							}
@@ -177,8 +161,8 @@ func TestNoAllocations(t *testing.T) {
 		k := Registry.Best()
 		k.DecodeF32(x, codes, scales, 128, E4M3)
 		k.DecodeBF16(bf16, codes, scales, 128, E4M3)
-		k.Dot(y, x, 1024, codes, scales, 128, E4M3)
-		k.Axpy(x, y, 1, codes, 1024, scales, 128, E4M3)
+		k.Dot(y, x, 1024, codes, E4M3)
+		k.Axpy(x, y, 1, codes, 1024, E4M3)
 	})
 }
 
@@ -200,7 +184,7 @@ func BenchmarkCodes(b *testing.B) {
 			run(fmt.Sprintf("decode/%s/%v", name, tier), func() { k.DecodeBF16(bf16, codes, scales, block, f) })
 			for _, rows := range []int{1, 8} {
 				x, y := kerneltest.Normal(2, rows*n), make([]float32, rows)
-				run(fmt.Sprintf("dot%d/%s/%v", rows, name, tier), func() { k.Dot(y, x, n, codes, scales, block, f) })
+				run(fmt.Sprintf("dot%d/%s/%v", rows, name, tier), func() { k.Dot(y, x, n, codes, f) })
 			}
 		}
 	}

@@ -1,6 +1,5 @@
 // Octet generates the loops of internal/octet over whole blocks, of a multiple of 32 elements. Floats of 8 bits become
-// numbers by way of binary16, whose fields theirs are a part of; those of E4M3 are then too small by 2^8, which the
-// scale gets instead.
+// numbers by way of binary16, whose fields theirs are a part of; those of E4M3 are then in units of 2^8.
 package main
 
 import (
@@ -164,11 +163,11 @@ func (k kernels) storer(e vec.Elem, x vec.Pointer) func(v [2]reg.VecVirtual, at 
 	}
 }
 
-// dot multiplies codes by rows of x.
+// dot multiplies n codes by rows of x.
 func (k kernels) dot(rows int) {
-	k.begin(fmt.Sprintf("dot%dx", rows), "writes the products of rows of x, stride elements apart, and the values of codes.",
-		"func(y *float32, x *float32, stride int, codes *uint8, scales *float32, blocks int, block int)")
-	codes, scales, at := vec.Point("codes", 1), vec.Point("scales", 4), GP64()
+	k.begin(fmt.Sprintf("dot%dx", rows), "writes the products of rows of x, stride elements apart, and n codes.",
+		"func(y *float32, x *float32, stride int, codes *uint8, n int)")
+	codes, left, at := vec.Point("codes", 1), Load(Param("n"), GP64()), GP64()
 	x := make([]reg.Register, rows)
 	x[0] = Load(Param("x"), GP64())
 	stride := Load(Param("stride"), GP64())
@@ -176,26 +175,20 @@ func (k kernels) dot(rows int) {
 		x[r] = GP64()
 		LEAQ(Mem{Base: x[r-1], Index: stride, Scale: 4}, x[r])
 	}
-	sums := k.sums(rows)
-	read, scaled := k.reader(), k.scaler()
+	sums, read := k.sums(rows), k.reader()
 	XORQ(at, at)
-	eachBlock(func(left reg.Register) {
-		scale := scaled(scales.At(0))
-		scales.Advance(1)
-		Label("dot")
-		for i := 0; i < step; i += 2 * k.Lanes {
-			for h, w := range read(codes.At(i)) {
-				VMULPS(scale, w, w)
-				for r, sum := range sums {
-					VFMADD231PS(Mem{Base: x[r], Index: at, Scale: 4, Disp: 4 * (i + h*k.Lanes)}, w, sum[h%len(sum)])
-				}
+	Label("dot")
+	for i := 0; i < step; i += 2 * k.Lanes {
+		for h, w := range read(codes.At(i)) {
+			for r, sum := range sums {
+				VFMADD231PS(Mem{Base: x[r], Index: at, Scale: 4, Disp: 4 * (i + h*k.Lanes)}, w, sum[h%len(sum)])
 			}
 		}
-		codes.Advance(step)
-		ADDQ(Imm(step), at)
-		SUBQ(Imm(step), left)
-		JNZ(LabelRef("dot"))
-	})
+	}
+	codes.Advance(step)
+	ADDQ(Imm(step), at)
+	SUBQ(Imm(step), left)
+	JNZ(LabelRef("dot"))
 	y := vec.Point("y", 4)
 	for r, sum := range sums {
 		for _, more := range sum[1:] {
@@ -227,43 +220,32 @@ func (k kernels) vectors() int { return k.Lanes / 4 }
 // axpy adds multiples of vectors of codes to rows of sums. Vectors that follow are fetched meanwhile: in a range of
 // columns codes are not one stream.
 func (k kernels) axpy(rows int) {
-	k.begin(fmt.Sprintf("axpy%dx", rows), fmt.Sprintf("adds multiples of %d vectors of codes, stride bytes apart, to rows of y.", k.vectors()),
-		"func(y *float32, a *float32, codes *uint8, stride int, scales *float32, blocks int, block int)")
+	k.begin(fmt.Sprintf("axpy%dx", rows), fmt.Sprintf("adds multiples of %d vectors of n codes, stride bytes apart, to rows of y.", k.vectors()),
+		"func(y *float32, a *float32, codes *uint8, stride int, n int)")
 	y, a := vec.Point("y", 4), vec.Point("a", 4)
-	stride, next := Load(Param("stride"), GP64()), GP64()
-	codes := k.everyVector(Load(Param("codes"), GP64()), stride, 1)
+	stride, next, left := Load(Param("stride"), GP64()), GP64(), Load(Param("n"), GP64())
+	codes := k.everyVector(Load(Param("codes"), GP64()), stride)
 	LEAQ(Mem{Base: codes[0].Base, Index: stride, Scale: uint8(k.vectors())}, next)
-	scales := k.everyVector(Load(Param("scales"), GP64()), Load(Param("blocks"), GP64()), 4)
-	read, scaled := k.reader(), k.scaler()
-	eachBlock(func(left reg.Register) {
-		scale := make([]reg.VecVirtual, k.vectors())
-		for v := range scale {
-			scale[v] = scaled(scales[v])
-		}
-		ADDQ(Imm(4), scales[0].Base)
-		Label("values")
+	read := k.reader()
+	Label("values")
+	for _, p := range codes {
+		p.Base = next
+		PREFETCHT0(p)
+	}
+	for i := 0; i < step; i += 2 * k.Lanes {
+		var w [][2]reg.VecVirtual
 		for _, p := range codes {
-			p.Base = next
-			PREFETCHT0(p)
+			w = append(w, read(p.Offset(i)))
 		}
-		for i := 0; i < step; i += 2 * k.Lanes {
-			var w [][2]reg.VecVirtual
-			for v, p := range codes {
-				pair := read(p.Offset(i))
-				VMULPS(scale[v], pair[0], pair[0])
-				VMULPS(scale[v], pair[1], pair[1])
-				w = append(w, pair)
-			}
-			for r := range rows {
-				k.multiplyAdd(w, a, y, r, rows, r*step+i)
-			}
+		for r := range rows {
+			k.multiplyAdd(w, a, y, r, rows, r*step+i)
 		}
-		ADDQ(Imm(step), codes[0].Base)
-		ADDQ(Imm(step), next)
-		y.Advance(rows * step)
-		SUBQ(Imm(step), left)
-		JNZ(LabelRef("values"))
-	})
+	}
+	ADDQ(Imm(step), codes[0].Base)
+	ADDQ(Imm(step), next)
+	y.Advance(rows * step)
+	SUBQ(Imm(step), left)
+	JNZ(LabelRef("values"))
 	vec.End()
 }
 
@@ -282,13 +264,13 @@ func (k kernels) multiplyAdd(w [][2]reg.VecVirtual, a, y vec.Pointer, r, rows, a
 	VMOVUPS(second, y.At(at+k.Lanes))
 }
 
-// everyVector returns where vectors begin that are stride times scale bytes apart.
-func (k kernels) everyVector(base, stride reg.Register, scale uint8) []Mem {
-	at := []Mem{{Base: base}, {Base: base, Index: stride, Scale: scale}}
+// everyVector returns where vectors begin that are stride bytes apart.
+func (k kernels) everyVector(base, stride reg.Register) []Mem {
+	at := []Mem{{Base: base}, {Base: base, Index: stride, Scale: 1}}
 	if k.vectors() == 4 {
 		triple := GP64()
 		LEAQ(Mem{Base: stride, Index: stride, Scale: 2}, triple)
-		at = append(at, Mem{Base: base, Index: stride, Scale: 2 * scale}, Mem{Base: base, Index: triple, Scale: scale})
+		at = append(at, Mem{Base: base, Index: stride, Scale: 2}, Mem{Base: base, Index: triple, Scale: 1})
 	}
 	return at
 }
