@@ -2,6 +2,7 @@ package qlora
 
 import (
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/blockq"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
@@ -92,8 +93,25 @@ var dequantizeTask = cpu.NewTask(func(j *dequantizeJob, item int) {
 // unnest writes the absmax of the blocks from first on. codes and nested belong to all
 // blocks.
 func unnest(absmax []float32, codes []uint8, nested []float32, offset float32, m *quant8.Map, first int) {
-	for i := range absmax {
-		b := first + i
-		absmax[i] = float32(m[codes[b]]*nested[b/nestedBlock]) + offset
+	const short = 64 // calls of decode take longer than they save
+	for len(absmax) > 0 {
+		n := min(nestedBlock-first%nestedBlock, len(absmax))
+		part, scale := codes[first:first+n], nested[first/nestedBlock:][:1]
+		switch {
+		case m == powers && n < short:
+			decodePowers(absmax[:n], part)
+		case n < short:
+			for i, c := range part {
+				absmax[i] = float32(m[c]*scale[0]) + offset
+			}
+		case m == powers: // with an offset of 0
+			blockq.Registry.Best().Decode(absmax[:n], part, (*[256]float32)(m), scale, n)
+		default:
+			blockq.Registry.Best().Decode(absmax[:n], part, (*[256]float32)(m), scale, n)
+			for i := range absmax[:n] {
+				absmax[i] += offset
+			}
+		}
+		absmax, first = absmax[n:], first+n
 	}
 }

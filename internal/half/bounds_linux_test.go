@@ -31,6 +31,16 @@ func TestStaysWithinOperands(t *testing.T) {
 			}
 		}
 	}
+	e4m3, e5m2 := kerneltest.Alone[snug.Float8E4M3](t, n), kerneltest.Alone[snug.Float8E5M2](t, n)
+	for _, k := range Registry8.All() {
+		for _, cut := range kerneltest.Cuts(n) {
+			lo, hi := cut[0], cut[1]
+			k.E4M3ToF32(f32[lo:hi], e4m3[lo:hi])
+			k.F32ToE4M3(e4m3[lo:hi], f32[lo:hi])
+			k.E5M2ToF32(f32[lo:hi], e5m2[lo:hi])
+			k.F32ToE5M2(e5m2[lo:hi], f32[lo:hi])
+		}
+	}
 	for _, k := range SplitRegistry.All() {
 		for _, cut := range kerneltest.Cuts(n) {
 			lo, hi := cut[0], cut[1]

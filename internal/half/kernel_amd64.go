@@ -130,6 +130,18 @@ func f32ToF16StochasticAVX2(dst *uint16, src *float32, draws *uint16, n int)
 func limitAVX2(dst *float32, src *float32, n int, limit float32)
 
 //go:noescape
+func e4m3ToF32AVX2(dst *float32, src *uint8, n int)
+
+//go:noescape
+func f32ToE4M3AVX2(dst *uint8, src *float32, n int)
+
+//go:noescape
+func e5m2ToF32AVX2(dst *float32, src *uint8, n int)
+
+//go:noescape
+func f32ToE5M2AVX2(dst *uint8, src *float32, n int)
+
+//go:noescape
 func f32ToBF16StochasticAVX512(dst *uint16, src *float32, draws *uint16, n int)
 
 //go:noescape
@@ -137,3 +149,15 @@ func f32ToF16StochasticAVX512(dst *uint16, src *float32, draws *uint16, n int)
 
 //go:noescape
 func limitAVX512(dst *float32, src *float32, n int, limit float32)
+
+//go:noescape
+func e4m3ToF32AVX512(dst *float32, src *uint8, n int)
+
+//go:noescape
+func f32ToE4M3AVX512(dst *uint8, src *float32, n int)
+
+//go:noescape
+func e5m2ToF32AVX512(dst *float32, src *uint8, n int)
+
+//go:noescape
+func f32ToE5M2AVX512(dst *uint8, src *float32, n int)

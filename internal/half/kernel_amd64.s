@@ -2488,6 +2488,261 @@ loopEnd:
 	VZEROUPPER
 	RET
 
+// func e4m3ToF32AVX2(dst *float32, src *uint8, n int)
+// Requires: AVX, AVX2, F16C
+TEXT ·e4m3ToF32AVX2(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0xbf80bf80, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x43800000, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x7fffffff, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
+	MOVL         $0x43f00000, BX
+	VMOVD        BX, X3
+	VPBROADCASTD X3, Y3
+	MOVL         $0x7ff00000, BX
+	VMOVD        BX, X4
+	VPBROADCASTD X4, Y4
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VPMOVSXBW (CX), X5
+	VPSLLW    $0x07, X5, X5
+	VPAND     X0, X5, X5
+	VCVTPH2PS X5, Y5
+	VMULPS    Y1, Y5, Y5
+	VPAND     Y2, Y5, Y6
+	VPCMPEQD  Y3, Y6, Y6
+	VPAND     Y4, Y6, Y6
+	VPOR      Y6, Y5, Y5
+	VMOVUPS   Y5, (AX)
+	VPMOVSXBW 8(CX), X5
+	VPSLLW    $0x07, X5, X5
+	VPAND     X0, X5, X5
+	VCVTPH2PS X5, Y5
+	VMULPS    Y1, Y5, Y5
+	VPAND     Y2, Y5, Y6
+	VPCMPEQD  Y3, Y6, Y6
+	VPAND     Y4, Y6, Y6
+	VPOR      Y6, Y5, Y5
+	VMOVUPS   Y5, 32(AX)
+	ADDQ      $+64, AX
+	ADDQ      $+16, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func f32ToE4M3AVX2(dst *uint8, src *float32, n int)
+// Requires: AVX, AVX2
+TEXT ·f32ToE4M3AVX2(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x7fffffff, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00000001, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x0007ffff, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
+	MOVL         $0x000003c0, BX
+	VMOVD        BX, X3
+	VPBROADCASTD X3, Y3
+	MOVL         $0x46800000, BX
+	VMOVD        BX, X4
+	VPBROADCASTD X4, Y4
+	MOVL         $0x3c7fffff, BX
+	VMOVD        BX, X5
+	VPBROADCASTD X5, Y5
+	MOVL         $0x0000007e, BX
+	VMOVD        BX, X6
+	VPBROADCASTD X6, Y6
+	MOVL         $0x7f800000, BX
+	VMOVD        BX, X7
+	VPBROADCASTD X7, Y7
+	MOVL         $0x0000007f, BX
+	VMOVD        BX, X8
+	VPBROADCASTD X8, Y8
+
+loop:
+	CMPQ         DX, $+16
+	JLT          loopEnd
+	VMOVUPS      (CX), Y9
+	VPAND        Y0, Y9, Y10
+	VPSRLD       $0x14, Y10, Y11
+	VPAND        Y1, Y11, Y12
+	VPADDD       Y10, Y12, Y12
+	VPADDD       Y2, Y12, Y12
+	VPSRLD       $0x14, Y12, Y12
+	VPSUBD       Y3, Y12, Y12
+	VPMINUD      Y6, Y12, Y12
+	VADDPS       Y4, Y10, Y11
+	VPSUBD       Y4, Y11, Y11
+	VPCMPGTD     Y5, Y10, Y13
+	VBLENDVPS    Y13, Y12, Y11, Y11
+	VPCMPGTD     Y7, Y10, Y13
+	VBLENDVPS    Y13, Y8, Y11, Y11
+	VPSRLD       $0x1f, Y9, Y9
+	VPSLLD       $0x07, Y9, Y9
+	VPOR         Y9, Y11, Y11
+	VMOVUPS      32(CX), Y9
+	VPAND        Y0, Y9, Y10
+	VPSRLD       $0x14, Y10, Y12
+	VPAND        Y1, Y12, Y13
+	VPADDD       Y10, Y13, Y13
+	VPADDD       Y2, Y13, Y13
+	VPSRLD       $0x14, Y13, Y13
+	VPSUBD       Y3, Y13, Y13
+	VPMINUD      Y6, Y13, Y13
+	VADDPS       Y4, Y10, Y12
+	VPSUBD       Y4, Y12, Y12
+	VPCMPGTD     Y5, Y10, Y14
+	VBLENDVPS    Y14, Y13, Y12, Y12
+	VPCMPGTD     Y7, Y10, Y14
+	VBLENDVPS    Y14, Y8, Y12, Y12
+	VPSRLD       $0x1f, Y9, Y9
+	VPSLLD       $0x07, Y9, Y9
+	VPOR         Y9, Y12, Y12
+	VPACKUSDW    Y12, Y11, Y11
+	VPERMQ       $0xd8, Y11, Y11
+	VEXTRACTI128 $0x01, Y11, X9
+	VPACKUSWB    X9, X11, X9
+	VMOVDQU      X9, (AX)
+	ADDQ         $+16, AX
+	ADDQ         $+64, CX
+	SUBQ         $+16, DX
+	JMP          loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func e5m2ToF32AVX2(dst *float32, src *uint8, n int)
+// Requires: AVX, F16C
+TEXT ·e5m2ToF32AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VPMOVZXBW (CX), X0
+	VPSLLW    $0x08, X0, X0
+	VCVTPH2PS X0, Y0
+	VMOVUPS   Y0, (AX)
+	VPMOVZXBW 8(CX), X0
+	VPSLLW    $0x08, X0, X0
+	VCVTPH2PS X0, Y0
+	VMOVUPS   Y0, 32(AX)
+	ADDQ      $+64, AX
+	ADDQ      $+16, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func f32ToE5M2AVX2(dst *uint8, src *float32, n int)
+// Requires: AVX, AVX2
+TEXT ·f32ToE5M2AVX2(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x7fffffff, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00000001, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x000fffff, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
+	MOVL         $0x000001c0, BX
+	VMOVD        BX, X3
+	VPBROADCASTD X3, Y3
+	MOVL         $0x43000000, BX
+	VMOVD        BX, X4
+	VPBROADCASTD X4, Y4
+	MOVL         $0x387fffff, BX
+	VMOVD        BX, X5
+	VPBROADCASTD X5, Y5
+	MOVL         $0x0000007c, BX
+	VMOVD        BX, X6
+	VPBROADCASTD X6, Y6
+	MOVL         $0x7f800000, BX
+	VMOVD        BX, X7
+	VPBROADCASTD X7, Y7
+	MOVL         $0x0000007f, BX
+	VMOVD        BX, X8
+	VPBROADCASTD X8, Y8
+
+loop:
+	CMPQ         DX, $+16
+	JLT          loopEnd
+	VMOVUPS      (CX), Y9
+	VPAND        Y0, Y9, Y10
+	VPSRLD       $0x15, Y10, Y11
+	VPAND        Y1, Y11, Y12
+	VPADDD       Y10, Y12, Y12
+	VPADDD       Y2, Y12, Y12
+	VPSRLD       $0x15, Y12, Y12
+	VPSUBD       Y3, Y12, Y12
+	VPMINUD      Y6, Y12, Y12
+	VADDPS       Y4, Y10, Y11
+	VPSUBD       Y4, Y11, Y11
+	VPCMPGTD     Y5, Y10, Y13
+	VBLENDVPS    Y13, Y12, Y11, Y11
+	VPCMPGTD     Y7, Y10, Y13
+	VBLENDVPS    Y13, Y8, Y11, Y11
+	VPSRLD       $0x1f, Y9, Y9
+	VPSLLD       $0x07, Y9, Y9
+	VPOR         Y9, Y11, Y11
+	VMOVUPS      32(CX), Y9
+	VPAND        Y0, Y9, Y10
+	VPSRLD       $0x15, Y10, Y12
+	VPAND        Y1, Y12, Y13
+	VPADDD       Y10, Y13, Y13
+	VPADDD       Y2, Y13, Y13
+	VPSRLD       $0x15, Y13, Y13
+	VPSUBD       Y3, Y13, Y13
+	VPMINUD      Y6, Y13, Y13
+	VADDPS       Y4, Y10, Y12
+	VPSUBD       Y4, Y12, Y12
+	VPCMPGTD     Y5, Y10, Y14
+	VBLENDVPS    Y14, Y13, Y12, Y12
+	VPCMPGTD     Y7, Y10, Y14
+	VBLENDVPS    Y14, Y8, Y12, Y12
+	VPSRLD       $0x1f, Y9, Y9
+	VPSLLD       $0x07, Y9, Y9
+	VPOR         Y9, Y12, Y12
+	VPACKUSDW    Y12, Y11, Y11
+	VPERMQ       $0xd8, Y11, Y11
+	VEXTRACTI128 $0x01, Y11, X9
+	VPACKUSWB    X9, X11, X9
+	VMOVDQU      X9, (AX)
+	ADDQ         $+16, AX
+	ADDQ         $+64, CX
+	SUBQ         $+16, DX
+	JMP          loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
 // func f32ToBF16StochasticAVX512(dst *uint16, src *float32, draws *uint16, n int)
 // Requires: AVX, AVX512F
 TEXT ·f32ToBF16StochasticAVX512(SB), NOSPLIT, $0-32
@@ -2596,6 +2851,181 @@ loop:
 	ADDQ    $+64, DX
 	SUBQ    $+16, AX
 	JMP     loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func e4m3ToF32AVX512(dst *float32, src *uint8, n int)
+// Requires: AVX, AVX2, AVX512F, AVX512VL
+TEXT ·e4m3ToF32AVX512(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0xbf80bf80, BX
+	VPBROADCASTD BX, Z0
+	MOVL         $0x43800000, BX
+	VPBROADCASTD BX, Z1
+	MOVL         $0x7fffffff, BX
+	VPBROADCASTD BX, Z2
+	MOVL         $0x43f00000, BX
+	VPBROADCASTD BX, Z3
+	MOVL         $0x7ff00000, BX
+	VPBROADCASTD BX, Z4
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VPMOVSXBW (CX), Y5
+	VPSLLW    $0x07, Y5, Y5
+	VPANDD    Y0, Y5, Y5
+	VCVTPH2PS Y5, Z5
+	VMULPS    Z1, Z5, Z5
+	VPANDD    Z2, Z5, Z6
+	VPCMPEQD  Z3, Z6, K1
+	VPORD     Z4, Z5, K1, Z5
+	VMOVUPS   Z5, (AX)
+	ADDQ      $+64, AX
+	ADDQ      $+16, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func f32ToE4M3AVX512(dst *uint8, src *float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·f32ToE4M3AVX512(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x7fffffff, BX
+	VPBROADCASTD BX, Z0
+	MOVL         $0x00000001, BX
+	VPBROADCASTD BX, Z1
+	MOVL         $0x0007ffff, BX
+	VPBROADCASTD BX, Z2
+	MOVL         $0x000003c0, BX
+	VPBROADCASTD BX, Z3
+	MOVL         $0x46800000, BX
+	VPBROADCASTD BX, Z4
+	MOVL         $0x3c7fffff, BX
+	VPBROADCASTD BX, Z5
+	MOVL         $0x0000007e, BX
+	VPBROADCASTD BX, Z6
+	MOVL         $0x7f800000, BX
+	VPBROADCASTD BX, Z7
+	MOVL         $0x0000007f, BX
+	VPBROADCASTD BX, Z8
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VMOVUPS   (CX), Z9
+	VPANDD    Z0, Z9, Z10
+	VPSRLD    $0x14, Z10, Z11
+	VPANDD    Z1, Z11, Z12
+	VPADDD    Z10, Z12, Z12
+	VPADDD    Z2, Z12, Z12
+	VPSRLD    $0x14, Z12, Z12
+	VPSUBD    Z3, Z12, Z12
+	VPMINUD   Z6, Z12, Z12
+	VADDPS    Z4, Z10, Z11
+	VPSUBD    Z4, Z11, Z11
+	VPCMPGTD  Z5, Z10, K1
+	VMOVDQA32 Z12, K1, Z11
+	VPCMPGTD  Z7, Z10, K1
+	VMOVDQA32 Z8, K1, Z11
+	VPSRLD    $0x1f, Z9, Z9
+	VPSLLD    $0x07, Z9, Z9
+	VPORD     Z9, Z11, Z11
+	VPMOVDB   Z11, X9
+	VMOVDQU   X9, (AX)
+	ADDQ      $+16, AX
+	ADDQ      $+64, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func e5m2ToF32AVX512(dst *float32, src *uint8, n int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·e5m2ToF32AVX512(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VPMOVZXBW (CX), Y0
+	VPSLLW    $0x08, Y0, Y0
+	VCVTPH2PS Y0, Z0
+	VMOVUPS   Z0, (AX)
+	ADDQ      $+64, AX
+	ADDQ      $+16, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func f32ToE5M2AVX512(dst *uint8, src *float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·f32ToE5M2AVX512(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x7fffffff, BX
+	VPBROADCASTD BX, Z0
+	MOVL         $0x00000001, BX
+	VPBROADCASTD BX, Z1
+	MOVL         $0x000fffff, BX
+	VPBROADCASTD BX, Z2
+	MOVL         $0x000001c0, BX
+	VPBROADCASTD BX, Z3
+	MOVL         $0x43000000, BX
+	VPBROADCASTD BX, Z4
+	MOVL         $0x387fffff, BX
+	VPBROADCASTD BX, Z5
+	MOVL         $0x0000007c, BX
+	VPBROADCASTD BX, Z6
+	MOVL         $0x7f800000, BX
+	VPBROADCASTD BX, Z7
+	MOVL         $0x0000007f, BX
+	VPBROADCASTD BX, Z8
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VMOVUPS   (CX), Z9
+	VPANDD    Z0, Z9, Z10
+	VPSRLD    $0x15, Z10, Z11
+	VPANDD    Z1, Z11, Z12
+	VPADDD    Z10, Z12, Z12
+	VPADDD    Z2, Z12, Z12
+	VPSRLD    $0x15, Z12, Z12
+	VPSUBD    Z3, Z12, Z12
+	VPMINUD   Z6, Z12, Z12
+	VADDPS    Z4, Z10, Z11
+	VPSUBD    Z4, Z11, Z11
+	VPCMPGTD  Z5, Z10, K1
+	VMOVDQA32 Z12, K1, Z11
+	VPCMPGTD  Z7, Z10, K1
+	VMOVDQA32 Z8, K1, Z11
+	VPSRLD    $0x1f, Z9, Z9
+	VPSLLD    $0x07, Z9, Z9
+	VPORD     Z9, Z11, Z11
+	VPMOVDB   Z11, X9
+	VMOVDQU   X9, (AX)
+	ADDQ      $+16, AX
+	ADDQ      $+64, CX
+	SUBQ      $+16, DX
+	JMP       loop
 
 loopEnd:
 	VZEROUPPER

@@ -1,5 +1,5 @@
 // Half generates the conversions of internal/half: float32 to and from
-// binary16, bfloat16, and bfloat16 with the rest of the bits. Every function converts n elements, a multiple of 16.
+// binary16, bfloat16, types of 8 bits, and bfloat16 with the rest of the bits. Every function converts n elements, a multiple of 16.
 package main
 
 import (
@@ -31,6 +31,10 @@ func main() {
 		stochastic(s)
 		stochasticF16(s)
 		limit(s)
+		for _, f := range floats8 {
+			widen8(s, f)
+			narrow8(s, f)
+		}
 	}
 	Generate()
 }
