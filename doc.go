@@ -17,7 +17,7 @@
 //   - remat: rematerialization (activation checkpointing): plans under a budget,
 //     their executor, and a tape that evicts
 //   - quant8: blockwise 8-bit optimizer state
-//   - qlora: weights in 4 bits
+//   - qlora: weights in 4 and 8 bits
 //   - attention: tiled attention in O(N) memory
 //   - offload: paged tensors over devices, host memory and disk, paged training, device
 //     maps

@@ -1,5 +1,5 @@
 // Package qlora stores frozen weights in 4 bits an element, in the formats, the layout and the
-// files of bitsandbytes, and trains LoRA and DoRA adapters on them.
+// files of bitsandbytes, or in other published forms of 4 and 8 bits, and trains LoRA and DoRA adapters on them.
 //
 //	w, err := qlora.NewWeight(weights, []int{out, in}, qlora.Options{})    // NF4, 4.127 bits an element
 //	frozen, err := qlora.NewLinear(w, snug.BF16, 0)
@@ -43,10 +43,23 @@
 // A [Weight] is a tensor in this form, with or without double quantization. Dettmers et al.
 // 2023, "QLoRA: Efficient Finetuning of Quantized LLMs", arXiv:2305.14314.
 //
+// # Other forms
+//
+// A [Type] other than NF4 and FP4 has other scales. [OpenWeights] reads them all, with the values of transformers and
+// bitsandbytes, bit for bit; [NewWeight] makes them of floats:
+//
+//	MXFP4         E2M1 times a power of two for 32 elements of a row, 4.25 bits, as the experts of gpt-oss
+//	FP8, FP8E5M2  floats of 8 bits times a float32 for 128×128 elements, a row or the weight, as DeepSeek V3's files
+//	INT8          integers in units of 1/127 of the largest magnitude of a row, as LLM.int8, and columns of outliers
+//	              that stay in 16 bits
+//
+// Activations are multiplied as they are, in floats: nothing quantizes them, as some of the engines do that run
+// such files. Codes and scales that are no finite numbers are errors. Types of 8 bits are for the CPU.
+//
 // # Training
 //
 // A [Linear] multiplies by a frozen [Weight], forward and backward. On the CPU it decodes a
-// tile of rows at a time, or decodes in registers when x has few rows; kernels of other
+// tile of rows at a time, or decodes in registers when x has few rows, except INT8 with columns of outliers; kernels of other
 // devices decode the elements that they multiply. A [LoRA] adds a trainable product of low
 // rank, with dropout. A [DoRA] also trains the magnitude of each row, of a Linear or of a [Dense],
 // a frozen matrix in floats.

@@ -31,6 +31,45 @@ func ExampleQuantize() {
 	// [0.4922 -2.0000 0.0000 0.3219 1.4459]
 }
 
+// A matrix in FP8, as DeepSeek's files have them, is written and read.
+func ExampleOpenWeights() {
+	x := make([]float32, 256*128)
+	for i := range x {
+		x[i] = float32(i%23)/16 - 0.5
+	}
+	w, err := qlora.NewWeight(x, []int{256, 128}, qlora.Options{Type: qlora.FP8})
+	if err != nil {
+		panic(err)
+	}
+	dir, err := os.MkdirTemp("", "weights")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	file, err := os.Create(dir + "/model.safetensors")
+	if err != nil {
+		panic(err)
+	}
+	_, err = qlora.WriteWeights(file, maps.All(map[string]*qlora.Weight{"up_proj.weight": w}), nil)
+	if err := errors.Join(err, file.Close()); err != nil {
+		panic(err)
+	}
+	weights, err := qlora.OpenWeights(dir)
+	if err != nil {
+		panic(err)
+	}
+	defer weights.Close()
+	for _, name := range weights.Names() {
+		read, err := weights.Load(name, nil)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(name, read.Type(), read.Shape(), read.Bytes(), "bytes")
+	}
+	// Output:
+	// up_proj.weight fp8 [256 128] 32776 bytes
+}
+
 func ExampleDoubleQuantize() {
 	x := make([]float32, 1<<14)
 	for i := range x {

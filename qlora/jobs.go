@@ -98,8 +98,6 @@ func unnest(absmax []float32, codes []uint8, nested []float32, offset float32, m
 		n := min(nestedBlock-first%nestedBlock, len(absmax))
 		part, scale := codes[first:first+n], nested[first/nestedBlock:][:1]
 		switch {
-		case m == powers && n < short:
-			decodePowers(absmax[:n], part)
 		case n < short:
 			for i, c := range part {
 				absmax[i] = float32(m[c]*scale[0]) + offset

@@ -175,6 +175,10 @@ func (l *Linear) usable() error {
 // an element, unless it is float32, and a worker up to 80 KiB or, if that is more, 4 bytes
 // a block of a row; other devices need no memory.
 //
+// In types of 8 bits rows of W have a multiple of 32 elements for that, and no columns of outliers. The scales of blocks
+// multiply x, and those of rows the sums: the error is at most (in/8+12)·2^-24·(Σ|x||w| + |beta·y|), and a worker
+// takes up to 36 KiB more, or 4 bytes a row of x for each column of a block.
+//
 // Errors, with nothing written: [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice], and
 // [snug.ErrConfig] for a beta that is not finite, operands that overlap, and a nil, zero or
 // closed l.
@@ -215,7 +219,8 @@ func (l *Linear) forwardTiles(rows int, y, x snug.View, beta float32) error {
 // its error is at most (out+2)·2^-24·(Σ|dy||w| + |beta·dx|), unless float32 overflows or
 // underflows. The work is cut into columns of W, so the result does not depend on
 // GOMAXPROCS. A worker takes up to 36 KiB or, if that is more, 48 bytes an element of a
-// block.
+// block. In types of 8 bits, under the conditions of Forward, scales multiply dy first: the bound is
+// (out+4)·2^-24·(Σ|dy||w| + |beta·dx|).
 //
 // Errors are the errors of [Linear.Forward].
 func (l *Linear) Backward(dx, dy snug.View, beta float32) error {

@@ -44,14 +44,6 @@ var powers = func() *quant8.Map {
 	return m
 }()
 
-// decodePowers writes the scales of codes: the code is the exponent of a float32, and 0 is half of the smallest normal.
-func decodePowers(scales []float32, codes []uint8) {
-	scales = scales[:len(codes)]
-	for i, c := range codes {
-		scales[i] = math.Float32frombits(max(uint32(c)<<23, 1<<22))
-	}
-}
-
 // setMX gives w what is not in the codes and the bytes of the scales.
 func (w *Weight) setMX(dev *snug.Device) (err error) {
 	ones := make([]float32, Blocks(w.n/mxBlock, nestedBlock))
