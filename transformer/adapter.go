@@ -277,7 +277,8 @@ func (o *ops) draw(a *adapter, work *tensor) qlora.Dropout {
 	if work == nil {
 		return qlora.Dropout{}
 	}
-	return qlora.Dropout{Draw: amp.Draw{Seed: o.options.Seed, Tensor: o.batch.draw<<16 + a.number}, Work: work.View}
+	first := uint64(o.tile.lo) * uint64(a.In)
+	return qlora.Dropout{Draw: amp.Draw{Seed: o.options.Seed, Tensor: o.batch.draw<<16 + a.number, First: first}, Work: work.View}
 }
 
 // SaveAdapter writes the adapters as PEFT loads them: adapter_config.json and

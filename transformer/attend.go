@@ -20,6 +20,11 @@ func (b *attentionHalf) trains() bool {
 
 func (b *attentionHalf) queries() int { return b.config.Heads * b.config.HeadDim }
 func (b *attentionHalf) keys() int    { return b.config.KVHeads * b.config.HeadDim }
+func (b *attentionHalf) frees() bool  { return b.config.freesSaved() }
+
+// freesSaved reports whether the backward step of attention frees what it keeps as soon as it can. Where queries are as
+// wide as the stage's output, gradients take that memory.
+func (c *Config) freesSaved() bool { return c.Heads*c.HeadDim == c.Dim }
 
 // keysSeen returns the window, or 0 if no sequence of the batch is longer than it.
 func (b *attentionHalf) keysSeen() int {
@@ -121,6 +126,10 @@ func (b *attentionHalf) Backward(_ context.Context, x *tensor, s *saved, d *tens
 		return d, nil
 	}
 	o := b.stage()
+	if b.frees() { // the next stage, which read y, is done with its backward step
+		b.pool.put(s.y)
+		s.y = nil
+	}
 	dout := o.leaveBackward(d, b.post, s)
 	out := &b.out[0]
 	o.weightGradients(s.att, out, dout)
@@ -146,6 +155,10 @@ func (b *attentionHalf) Backward(_ context.Context, x *tensor, s *saved, d *tens
 		o.normBackward(dq, dq, qs, s.q, b.qNorm, 0)
 		o.normBackward(dk, dk, ks, s.k, b.kNorm, 0)
 		b.pool.put(qs.rstd, ks.rstd)
+	}
+	if b.frees() {
+		b.pool.put(s.att, s.q, s.k, s.v)
+		s.att, s.q, s.k, s.v = nil, nil, nil, nil
 	}
 	h := o.get(b.config.Dim)
 	if anyTrains(b.qkv) {

@@ -119,7 +119,7 @@ func (m *Model) reserve(sequences, tokens int) error {
 // prepare makes buffers for the rows of the batch, and tables of angles for sequences that have n tokens now and will
 // have up to most.
 func (m *Model) prepare(n, most int) error {
-	if err := m.pool.begin(m.batch.rows); err != nil {
+	if err := m.pool.begin(m.batch.rows, m.options.Tiles); err != nil {
 		return err
 	}
 	for _, r := range m.ropes {

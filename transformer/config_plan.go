@@ -2,6 +2,7 @@ package transformer
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/plan"
@@ -126,21 +127,26 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 		l.Params = linearShapes(l.Params, keys, c.Dim, c.QKVBias)
 	}
 	l.Params = linearShapes(l.Params, c.Dim, queries, c.OutBias)
-	normed := int64(0)
+	normed, heads := int64(0), int64(0) // statistics of the norms of heads
 	if c.QKNorm {
 		l.Params = append(l.Params, []int{c.HeadDim}, []int{c.HeadDim})
 		normed, l.HeadNorm = s.q+s.kv, c.HeadDim
-		stats := s.rows * int64(c.Heads+c.KVHeads)
-		if 2*(2*s.q+2*s.kv+normed)+4*stats > 2*max(s.post+s.q, s.q+2*s.kv+s.dim) { // the backward steps of the norms hold most
-			l.BackwardStats = stats
-		}
+		heads = s.rows * int64(c.Heads+c.KVHeads)
 	}
+	freed, freedLater := int64(0), int64(0) // within the backward step
+	if c.freesSaved() {
+		freed, freedLater = s.dim, s.dim+2*s.q+2*s.kv
+	}
+	before, within, after := s.post+s.q-freed, 2*s.q+2*s.kv+normed-freed, s.q+2*s.kv+s.dim-freedLater // the step of attention itself
 	l.Kept = 2*s.q + 2*s.kv + s.post
 	l.Forward = max(s.q+2*s.kv, 2*s.q+2*s.kv-s.dim, s.q, s.dim, normed)
-	l.Backward = max(s.post+s.q, s.q+2*s.kv+max(s.q+normed, s.dim))
+	l.Backward = max(before, within, after)
+	if 2*within+4*heads > 2*max(before, after) { // the backward steps of the norms hold most
+		l.BackwardStats = heads
+	}
 	l.Adapters = []plan.Adapter{ // the adapters of q, k and v need their input while its gradient is made
-		{In: s.dim, Out: s.qkv, Forward: max(s.q+2*s.kv, s.dim), Backward: s.q + 2*s.kv + 2*s.dim},
-		{In: s.q, Out: s.dim, Forward: s.q, Backward: s.post + s.q, Adds: !c.PostNorms},
+		{In: s.dim, Out: s.qkv, Forward: max(s.q+2*s.kv, s.dim), Backward: after + s.dim},
+		{In: s.q, Out: s.dim, Forward: s.q, Backward: before, Adds: !c.PostNorms},
 	}
 	l.MACs = 2 * (s.q + s.kv) * int64(c.Dim)
 	l.Attention = plan.Attention{Heads: c.Heads, Queries: int(s.rows), Keys: int(s.rows), Dim: c.HeadDim, Causal: true, Window: window, Tiled: true}
@@ -166,6 +172,8 @@ func (c *Config) planMLP(s sizes) plan.Layer {
 		{In: s.dim, Out: s.hidden, Forward: max(in*s.hidden, s.dim), Backward: 2 * s.dim},
 		{In: s.hidden, Out: s.dim, Forward: s.hidden, Backward: 2*s.hidden + s.post, Adds: !c.PostNorms},
 	}
+	l.Tiles = plan.Tiles{Whole: wholeRows, Forward: s.dim + in*s.hidden, Adapters: slices.Clone(l.Adapters)}
+	l.Tiles.Adapters[0].Forward = l.Tiles.Forward // a tile's output is there from the beginning
 	l.MACs = (in + 1) * s.hidden * int64(c.Dim)
 	return l
 }

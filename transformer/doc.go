@@ -34,6 +34,9 @@
 // of the queries of a row, K of its keys and F of the MLP, a layer keeps M·(2C + 2Q + 2K + 2F) elements. The plan that
 // recomputes most keeps these elements of one stage at a time.
 //
+// With Options.Tiles the MLPs run in tiles of rows, for long sequences. An MLP then keeps M·C elements, and its steps hold
+// what they need of one tile at a time.
+//
 // [Config.Plan] describes the model to package plan before it is made; package plan then predicts what training takes,
 // and finds what fits.
 //

@@ -101,7 +101,7 @@ func (o *ops) scaledBackward(dx, dy, x *tensor, l *linear, beta float32) {
 			return err
 		}
 		none := part(dx.View, 0, 0) // a product without inner columns multiplies dx by beta, and adds nothing
-		if err := amp.MatMul(dx.View, none, none, amp.MatMulOptions{M: o.batch.rows, N: l.in, Into: snug.Into{Beta: beta}}); err != nil {
+		if err := amp.MatMul(dx.View, none, none, amp.MatMulOptions{M: o.pool.rows, N: l.in, Into: snug.Into{Beta: beta}}); err != nil {
 			return err
 		}
 		return a.dora.Backward(dx.View, du.View, dy.View, h.View, u.View, x.View, g, draw)

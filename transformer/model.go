@@ -39,6 +39,13 @@ type Options struct {
 	// cross-entropy.
 	Smoothing, ZLoss float32
 
+	// Tiles is the number of tiles of rows in which the MLPs run; 0 and 1: all rows at once. A batch of fewer than 2048
+	// rows for each is cut into fewer, of 1024 to 2048 rows. An MLP then holds, besides its input and output, what one
+	// tile takes, and keeps its output alone: the backward pass computes gate and up again. On the CPU, losses and
+	// gradients of activations have the same bits for any number of tiles. Gradients of parameters are sums over the
+	// tiles; they differ by their rounding. The idea is from Bekman et al. 2025, arXiv:2506.13996.
+	Tiles int
+
 	// Monitor, unless nil, counts the bytes that the model holds on its device, by component. If it has a limit, New,
 	// Open and calls that need more memory fail with [snug.ErrNoMemory], and so do all later calls.
 	Monitor *plan.Monitor
@@ -223,6 +230,9 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 	}
 	if o.LossRows < 0 || o.LossClasses < 0 {
 		return nil, fmt.Errorf("LossRows is %d and LossClasses %d, want 0 or more: %w", o.LossRows, o.LossClasses, snug.ErrConfig)
+	}
+	if o.Tiles < 0 || o.Tiles > maxCount {
+		return nil, fmt.Errorf("the option Tiles is %d, want 0 to %d: %w", o.Tiles, maxCount, snug.ErrConfig)
 	}
 	if !(o.Smoothing >= 0 && o.Smoothing <= 1) || !(o.ZLoss >= 0 && o.ZLoss <= math.MaxFloat32) {
 		return nil, fmt.Errorf("the option Smoothing is %v and ZLoss %v, want 0 to 1 and a finite number of 0 or more: %w", o.Smoothing, o.ZLoss, snug.ErrConfig)

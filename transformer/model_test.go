@@ -327,14 +327,18 @@ func TestAllocations(t *testing.T) {
 	}{
 		{tiny(), Options{DType: snug.BF16}}, {tinyGemma(), Options{DType: snug.BF16}}, {tinyGPT2(GELU), Options{DType: snug.BF16}},
 		{tiny(), adapted(0, false)}, {tiny(), adapted(0, true)}, {tiny(), adapted(qlora.NF4, false)}, {tiny(), adapted(qlora.NF4, true)}, {tinyGPT2(GELU), adapted(0, true)},
+		{tiny(), Options{DType: snug.BF16, Tiles: 2}}, {tiny(), Options{Tiles: 2, Adapter: adapted(0, true).Adapter}},
 	} {
 		c, m := k.c, newTiny(t, k.c, k.o)
 		w := newWindow(t, m)
 		ctx := context.Background()
 		batches := []Batch{someBatch(1, c.Vocab, 2, 8), someBatch(2, c.Vocab, 3, 4), someBatch(3, c.Vocab, 1, 15)}
 		batches[2].Sequences, batches[2].Starts = 0, []int{0, 4, 15}
+		if k.o.Tiles > 1 {
+			batches = append(batches, someBatch(4, c.Vocab, 163, 13)) // two tiles
+		}
 		var err error
-		logp, derive := make([]float32, 16), func(logp, dlogp []float32) error { return nil }
+		logp, derive := make([]float32, 163*13), func(logp, dlogp []float32) error { return nil }
 		step := func() {
 			for _, b := range batches {
 				if err = w.Begin(1); err != nil {

@@ -15,14 +15,15 @@ import (
 // nothing. Activations are [rows, width] in the type of the weights.
 type ops struct {
 	*Model
-	err error
+	err  error
+	tile tile
 }
 
 var none32 = snug.ViewOf([]float32(nil))
 
 // stage begins the operations of a stage.
 func (m *Model) stage() *ops {
-	m.ops.err = nil
+	m.ops.err, m.ops.tile = nil, tile{}
 	return &m.ops
 }
 
@@ -154,7 +155,7 @@ func (o *ops) product(y, x *tensor, l *linear, beta float32) {
 			return l.frozen.Forward(y.View, x.View, beta)
 		}
 		return amp.MatMul(y.View, x.View, l.weight.Value, amp.MatMulOptions{
-			M: o.batch.rows, N: l.out, K: l.in, TransB: !l.conv, Into: snug.Into{Alpha: 1, Beta: beta}})
+			M: o.pool.rows, N: l.out, K: l.in, TransB: !l.conv, Into: snug.Into{Alpha: 1, Beta: beta}})
 	})
 }
 
@@ -165,7 +166,7 @@ func (o *ops) inputGradient(dx, dy *tensor, l *linear, beta float32) {
 			return l.frozen.Backward(dx.View, dy.View, beta)
 		}
 		return amp.MatMul(dx.View, dy.View, l.weight.Value, amp.MatMulOptions{
-			M: o.batch.rows, N: l.in, K: l.out, TransB: l.conv, Into: snug.Into{Alpha: 1, Beta: beta}})
+			M: o.pool.rows, N: l.in, K: l.out, TransB: l.conv, Into: snug.Into{Alpha: 1, Beta: beta}})
 	})
 }
 
@@ -224,7 +225,7 @@ func (o *ops) weightGradients(x *tensor, l *linear, dy *tensor) {
 			if err != nil {
 				return err
 			}
-			g := amp.MatMulOptions{M: l.out, N: l.in, K: o.batch.rows, TransA: true, Into: into}
+			g := amp.MatMulOptions{M: l.out, N: l.in, K: o.pool.rows, TransA: true, Into: into}
 			if l.conv {
 				g.M, g.N = l.in, l.out
 				return amp.MatMul(acc, x.View, dy.View, g)
@@ -288,8 +289,11 @@ func (o *ops) gradient(p *Param) (snug.View, snug.Into, error) {
 	return acc, into, nil
 }
 
-// done tells the window that the gradients of parameters are complete.
+// done tells the window that the gradients of parameters are complete, once no tile follows.
 func (o *ops) done(list ...*Param) {
+	if o.tile.more {
+		return
+	}
 	for _, p := range list {
 		if p != nil && p.Trains && o.backward.done != nil {
 			o.do(func() error { return o.backward.done.Done(p.Name) })

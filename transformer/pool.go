@@ -26,6 +26,7 @@ type buffer struct {
 type poolKey struct {
 	dt    snug.DType
 	width int
+	tile  bool // the buffer has room for the rows of a tile
 }
 
 // pool allocates tensors and reuses freed ones. A buffer has room for capacity rows, so that
@@ -33,8 +34,10 @@ type poolKey struct {
 type pool struct {
 	dev      *snug.Device
 	monitor  *plan.Monitor // counts tensors in use, unless nil
-	rows     int           // rows of the current batch
+	rows     int           // rows of a tensor: of the current batch, or of a tile of it
+	tile     bool          // of a tile
 	capacity int           // rows that a buffer holds
+	room     int           // rows that a buffer of tiles holds
 	unused   map[poolKey][]*buffer
 	all      []*buffer
 	used     int64 // bytes of tensors that are in use
@@ -56,15 +59,20 @@ func (p *pool) putAll() {
 	}
 }
 
-// begin prepares for a batch.
-func (p *pool) begin(rows int) error {
-	p.rows, p.err, p.peak = rows, nil, 0
+// begin prepares for a batch, cut into up to so many tiles.
+func (p *pool) begin(rows, tiles int) error {
+	p.whole(rows)
+	p.err, p.peak = nil, 0
 	if rows <= p.capacity {
 		return nil
 	}
-	p.capacity = rows
+	p.capacity, p.room = rows, tileRoom(rows, tiles)
 	return p.close()
 }
+
+// whole makes get return tensors of the batch's rows, and cut tensors of the rows of a tile.
+func (p *pool) whole(rows int) { p.rows, p.tile = rows, false }
+func (p *pool) cut(rows int)   { p.rows, p.tile = rows, true }
 
 // close frees all buffers.
 func (p *pool) close() error {
@@ -77,21 +85,24 @@ func (p *pool) close() error {
 	return err
 }
 
-// get returns a tensor of the batch's rows with arbitrary contents. Where the device or the
+// get returns a tensor of the batch's rows, or of the tile's, with arbitrary contents. Where the device or the
 // monitor's limit has no room it keeps the error and returns an empty tensor.
 func (p *pool) get(dt snug.DType, width int) *tensor {
 	if err := p.count(int64(dt.Size() * p.rows * width)); err != nil {
 		p.err = cmp.Or(p.err, err)
 		return &tensor{}
 	}
-	key := poolKey{dt, width}
+	key, room := poolKey{dt, width, p.tile}, p.capacity
+	if p.tile {
+		room = p.room
+	}
 	list := p.unused[key]
 	var b *buffer
 	if len(list) > 0 {
 		b = list[len(list)-1]
 		p.unused[key] = list[:len(list)-1]
 	} else {
-		all, free, err := snug.MakeView(p.dev, dt, p.capacity*width)
+		all, free, err := snug.MakeView(p.dev, dt, room*width)
 		if p.err = cmp.Or(p.err, err); err != nil {
 			p.monitor.Set(plan.OnDevice, plan.Activations, p.used, 0)
 			return &tensor{}

@@ -227,8 +227,12 @@ func (b *mlpHalf) project(o *ops, s stats, x *tensor) (gate, up *tensor) {
 	return gate, up
 }
 
-func (b *mlpHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
+func (b *mlpHalf) Forward(ctx context.Context, x *tensor) (*tensor, error) {
 	o := b.stage()
+	if b.tiled() {
+		y := o.get(b.config.Dim)
+		return y, b.forwardTiles(ctx, o, y, x)
+	}
 	gate, up := b.project(o, stats{}, x)
 	o.activate(up, gate, up, b.bias)
 	b.pool.put(gate)
@@ -238,41 +242,86 @@ func (b *mlpHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
 	return y, o.err
 }
 
-// Resave leaves out the activation and the last product, unless its norm needs them.
+// Resave leaves out the activation and the last product, unless its norm needs them. With tiles it leaves out all.
 func (b *mlpHalf) Resave(ctx context.Context, x *tensor) (*saved, error) {
-	if b.post.weight != nil {
-		_, s, err := b.ForwardSave(ctx, x)
-		return s, err
-	}
 	o := b.stage()
-	return b.save(o, x), o.err
+	s := b.newSaved()
+	s.y = o.get(b.config.Dim)
+	switch {
+	case b.tiled():
+	case b.post.weight == nil:
+		b.save(o, s, x)
+	default:
+		b.saveAll(o, s, s.y, x)
+	}
+	return s, o.err
 }
 
-// save computes everything except the output, whose tensor it allocates.
-func (b *mlpHalf) save(o *ops, x *tensor) *saved {
-	s := b.newSaved()
-	s.y, s.norm = o.get(b.config.Dim), o.stats(b.norm)
+// save computes everything except the output.
+func (b *mlpHalf) save(o *ops, s *saved, x *tensor) {
+	s.norm = o.stats(b.norm)
 	o.keepPost(s, b.post)
 	s.gate, s.up = b.project(o, s.norm, x)
-	return s
 }
 
-func (b *mlpHalf) ForwardSave(_ context.Context, x *tensor) (*tensor, *saved, error) {
-	o := b.stage()
-	s := b.save(o, x)
+// saveAll also computes the output y.
+func (b *mlpHalf) saveAll(o *ops, s *saved, y, x *tensor) {
+	b.save(o, s, x)
 	act := o.get(b.config.Hidden)
 	o.activate(act, s.gate, s.up, b.bias)
-	o.leave(s.y, x, act, &b.down[0], b.post, s)
+	o.leave(y, x, act, &b.down[0], b.post, s)
 	b.pool.put(act)
+}
+
+func (b *mlpHalf) ForwardSave(ctx context.Context, x *tensor) (*tensor, *saved, error) {
+	o := b.stage()
+	s := b.newSaved()
+	s.y = o.get(b.config.Dim)
+	if b.tiled() {
+		return s.y, s, b.forwardTiles(ctx, o, s.y, x)
+	}
+	b.saveAll(o, s, s.y, x)
 	return s.y, s, o.err
 }
 
+// forwardTiles computes y tile by tile.
+func (b *mlpHalf) forwardTiles(ctx context.Context, o *ops, y, x *tensor) error {
+	return o.eachTile(ctx, func() {
+		y, x := o.rows(&o.tile.y, y), o.rows(&o.tile.x, x)
+		gate, up := b.project(o, stats{}, x)
+		o.activate(up, gate, up, b.bias)
+		b.pool.put(gate)
+		o.leave(y, x, up, &b.down[0], b.post, nil)
+		b.pool.put(up)
+	})
+}
+
 // Backward turns the gradient of y, in place, into the gradient of x.
-func (b *mlpHalf) Backward(_ context.Context, x *tensor, s *saved, d *tensor) (*tensor, error) {
+func (b *mlpHalf) Backward(ctx context.Context, x *tensor, s *saved, d *tensor) (*tensor, error) {
 	if b.index < b.first {
 		return d, nil
 	}
 	o := b.stage()
+	if !b.tiled() {
+		b.backward(o, x, s, d)
+		return d, o.err
+	}
+	return d, o.eachTile(ctx, func() {
+		x, d := o.rows(&o.tile.x, x), o.rows(&o.tile.d, d)
+		s := b.newSaved()
+		if b.post.weight == nil {
+			b.save(o, s, x)
+		} else {
+			y := o.get(b.config.Dim)
+			b.saveAll(o, s, y, x)
+			b.pool.put(y)
+		}
+		b.backward(o, x, s, d)
+		b.releaseSaved(s)
+	})
+}
+
+func (b *mlpHalf) backward(o *ops, x *tensor, s *saved, d *tensor) {
 	act := o.get(b.config.Hidden)
 	if b.down[0].adapter != nil || b.down[0].weight.Trains {
 		o.activate(act, s.gate, s.up, b.bias)
@@ -296,5 +345,4 @@ func (b *mlpHalf) Backward(_ context.Context, x *tensor, s *saved, d *tensor) (*
 	}
 	o.normBackward(d, dh, s.norm, x, b.norm, 1)
 	b.pool.put(dh)
-	return d, o.err
 }

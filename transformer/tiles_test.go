@@ -1,0 +1,326 @@
+package transformer
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/remat"
+	"github.com/stretchr/testify/require"
+)
+
+func TestTileSizes(t *testing.T) {
+	for _, rows := range []int{1, 1024, 2047, 2048, 2049, 4096, 4097, 32768, math.MaxInt32} {
+		for _, tiles := range []int{0, 1, 2, 3, 16, 1 << 28} {
+			n, most := tileCount(rows, tiles), tileRows(rows, tiles)
+			require.LessOrEqual(t, n, max(1, tiles))
+			require.GreaterOrEqual(t, int64(n)*int64(most), int64(rows))
+			if n > 1 {
+				require.GreaterOrEqual(t, rows/n, wholeRows/2)
+			}
+			if rows >= wholeRows*tiles {
+				require.Equal(t, max(1, tiles), n)
+			}
+			for _, shorter := range []int{1, 2048, 2049, 3000, 4096, rows - 1, rows} {
+				require.GreaterOrEqual(t, tileRoom(rows, tiles), tileRows(min(max(shorter, 1), rows), tiles))
+			}
+		}
+	}
+}
+
+// wide has products of float32 whose bits depend on how many rows they have.
+func wide() *Config {
+	c := tiny()
+	c.Dim, c.Hidden, c.Layers, c.Windows, c.InitStd = 260, 132, 1, []int{0}, 0.1
+	return c
+}
+
+// stageBits returns hashes of the bits of y and of dx of every MLP, whose input and gradient are the embeddings.
+func stageBits(t *testing.T, m *Model, b Batch) (bits [][32]byte) {
+	ctx := context.Background()
+	require.NoError(t, m.begin(b))
+	w := newWindow(t, m)
+	require.NoError(t, w.Begin(1))
+	m.backward = call{window: w, done: completerOf(w), head: m.lossOn(b), scale: 1}
+	defer m.end()
+	x, err := m.embed()
+	require.NoError(t, err)
+	d, err := m.embed()
+	require.NoError(t, err)
+	for _, s := range m.chain.Stages {
+		p, is := s.(*mlpHalf)
+		if !is {
+			continue
+		}
+		y, err := p.Forward(ctx, x)
+		require.NoError(t, err)
+		kept, keep, err := p.ForwardSave(ctx, x)
+		require.NoError(t, err)
+		require.Equal(t, sha256.Sum256(device.Mem(&y.View).Bytes()), sha256.Sum256(device.Mem(&kept.View).Bytes()))
+		again, err := p.Resave(ctx, x)
+		require.NoError(t, err)
+		d, err = p.Backward(ctx, x, again, d)
+		require.NoError(t, err)
+		for _, v := range []*tensor{y, d} {
+			bits = append(bits, sha256.Sum256(device.Mem(&v.View).Bytes()))
+		}
+		m.pool.put(y)
+		m.releaseSaved(keep)
+		m.releaseSaved(again)
+	}
+	m.pool.put(x, d)
+	require.Zero(t, m.pool.used)
+	return bits
+}
+
+// TestTilesHaveTheSameBits: y and dx do not depend on the number of tiles, in float32 also not where products of few
+// rows add in another order. The gradients of parameters depend on it by their rounding alone.
+func TestTilesHaveTheSameBits(t *testing.T) {
+	trains := func(name string) bool { return len(name)%3 > 0 }
+	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU), tinyCustom(), freeCustom(), wide()} {
+		for i, o := range []Options{
+			{}, {DType: snug.BF16}, {DType: snug.F16}, {Train: trains},
+			{Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8, Dropout: 0.3}},
+			{DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8, Dropout: 0.3}},
+			{Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 8, DoRA: true, Dropout: 0.3}},
+			{DType: snug.BF16, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 8, DoRA: true}},
+		} {
+			large := c.Dim > 100
+			if large && i != 0 && i != 4 && i != 6 {
+				continue
+			}
+			name := fmt.Sprint(c.Family, " ", c.Dim, " ", i)
+			o.Seed = 3
+			sequences, tokens := 163, 13
+			if i == 0 && c.Family == "gpt2" {
+				sequences = 483 // four tiles
+			}
+			b := someBatch(7, c.Vocab, sequences, tokens)
+			b.Draw = 5
+			whole := newTiny(t, c, o)
+			setAdapters(t, whole)
+			o.Tiles = 4
+			tiles := newTiny(t, c, o)
+			setAdapters(t, tiles)
+			require.Equal(t, stageBits(t, whole, b), stageBits(t, tiles, b), name)
+
+			want, have := gradients(t, whole, b), gradients(t, tiles, b)
+			eps := 1e-5
+			if whole.dtype != snug.F32 { // gradients of activations are rounded to it
+				eps = 1e-4
+			}
+			for key, g := range want {
+				difference, largest := apart(have[key], g)
+				require.LessOrEqual(t, difference, eps*max(largest, 1e-3), "%s %s", name, key)
+			}
+			if large {
+				continue
+			}
+			costs, err := tiles.Costs(sequences, tokens)
+			require.NoError(t, err)
+			again, err := remat.RecomputeAll(costs)
+			require.NoError(t, err)
+			require.NoError(t, tiles.SetPlan(again))
+			require.Equal(t, have, gradients(t, tiles, b), name)
+			if _, trained := have["model.embed_tokens.weight"]; trained { // it adds up the rows of dx
+				require.Equal(t, want["model.embed_tokens.weight"], have["model.embed_tokens.weight"], name)
+			}
+		}
+	}
+}
+
+// ordered is a window that notes when gradients come and are complete.
+type ordered struct {
+	sums
+	calls, done map[string]int
+}
+
+func (w *ordered) Into(name string) (snug.View, snug.Into, error) {
+	if w.done[name] > 0 {
+		return snug.View{}, snug.Into{}, errors.New(name + " is complete")
+	}
+	w.calls[name]++
+	return w.sums.Into(name)
+}
+
+func (w *ordered) Done(name string) error {
+	w.done[name]++
+	return nil
+}
+
+// TestTilesComplete: a gradient is complete once, after the last tile.
+func TestTilesComplete(t *testing.T) {
+	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU)} {
+		for _, a := range []*qlora.AdapterOptions{nil, {Rank: 2, Alpha: 4, DoRA: true}} {
+			m := newTiny(t, c, Options{Tiles: 9, Adapter: a})
+			w := &ordered{sums{m, map[string]snug.View{}}, map[string]int{}, map[string]int{}}
+			_, err := m.Backprop(context.Background(), someBatch(7, c.Vocab, 483, 13), 1, w)
+			require.NoError(t, err)
+			most := 0
+			for _, p := range m.Params() {
+				if p.Trains {
+					require.Equal(t, 1, w.done[p.Name], p.Name)
+					most = max(most, w.calls[p.Name])
+				}
+			}
+			require.Equal(t, 4, most)
+		}
+	}
+}
+
+// TestTilesDivideMemory: what an MLP holds besides its input and output is divided by the number of tiles, in use and in
+// buffers. A shorter batch needs no other buffers.
+func TestTilesDivideMemory(t *testing.T) {
+	c := tiny()
+	c.Hidden, c.Layers, c.Windows = 64, 1, []int{0}
+	const tokens = 64
+	for _, o := range []Options{{DType: snug.BF16}, {Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8}}} {
+		transient := func(tiles, rows int) (steps [2]int64, buffers int64) {
+			o.Tiles = tiles
+			m := newTiny(t, c, o)
+			b := someBatch(7, c.Vocab, rows/tokens, tokens)
+			require.NoError(t, m.begin(b))
+			w := newWindow(t, m)
+			require.NoError(t, w.Begin(1))
+			m.backward = call{window: w, scale: 1}
+			x, err := m.embed()
+			require.NoError(t, err)
+			p, before := m.chain.Stages[1].(*mlpHalf), m.pool.used
+			y, s, err := p.ForwardSave(context.Background(), x)
+			require.NoError(t, err)
+			steps[0] = m.pool.peak - before - int64(y.Bytes())
+			d, err := m.embed()
+			require.NoError(t, err)
+			before, m.pool.peak = m.pool.used-savedBytes(s)+int64(y.Bytes()), m.pool.used
+			_, err = p.Backward(context.Background(), x, s, d)
+			require.NoError(t, err)
+			steps[1] = m.pool.peak - before
+			buffers = m.pool.held - int64(3*y.Bytes())
+			m.end()
+			held := m.pool.held
+			require.NoError(t, m.begin(someBatch(7, c.Vocab, wholeRows/tokens, tokens)))
+			x, err = m.embed()
+			require.NoError(t, err)
+			y, err = p.Forward(context.Background(), x)
+			require.NoError(t, err)
+			m.pool.put(x, y)
+			require.Equal(t, held, m.pool.held)
+			m.end()
+			return steps, buffers
+		}
+		const rows = 8 * wholeRows
+		two, held2 := transient(2, rows)
+		eight, held8 := transient(8, rows)
+		require.Equal(t, two, [2]int64{4 * eight[0], 4 * eight[1]})
+		require.Equal(t, held2, 4*held8)
+		whole, _ := transient(1, rows)
+		require.Less(t, 7*eight[0], whole[0])
+		require.Less(t, 7*eight[1], whole[1])
+	}
+}
+
+func TestTilesErrors(t *testing.T) {
+	for _, n := range []int{-1, math.MinInt, maxCount + 1} {
+		_, err := New(tiny(), Options{Tiles: n})
+		kerneltest.Error(t, "transformer: New", err)
+		require.ErrorIs(t, err, snug.ErrConfig)
+	}
+	m := newTiny(t, tiny(), Options{Tiles: 2})
+	ctx, stop := context.WithCancel(context.Background())
+	require.NoError(t, m.begin(someBatch(7, 11, 193, 13)))
+	x, err := m.embed()
+	require.NoError(t, err)
+	stop()
+	_, err = m.chain.Stages[1].Forward(ctx, x)
+	require.ErrorIs(t, err, context.Canceled)
+	m.end()
+	require.Zero(t, m.pool.used)
+	gradients(t, m, someBatch(7, 11, 2, 9))
+}
+
+// TestTilesGenerate: a prompt that is longer than a tile gives the same logits.
+func TestTilesGenerate(t *testing.T) {
+	c := tiny()
+	c.Context = 8192
+	b := someBatch(7, c.Vocab, 1, 5000)
+	var logits [][]float32
+	for _, tiles := range []int{0, 2} {
+		m := newTiny(t, c, Options{Tiles: tiles})
+		g, err := m.Generate(GenerateOptions{Context: 6000, Chunk: 4500})
+		require.NoError(t, err)
+		require.NoError(t, g.Prompt(context.Background(), b.Tokens))
+		logits = append(logits, append([]float32(nil), g.logits...))
+		_, err = g.Next(context.Background())
+		require.NoError(t, err)
+		require.NoError(t, g.Close())
+	}
+	require.Equal(t, logits[0], logits[1])
+}
+
+// TestPlanOfTiles: package plan predicts what training in tiles takes, by any plan, also with adapters.
+func TestPlanOfTiles(t *testing.T) {
+	const tokens = 13
+	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU), freeCustom()} {
+		for i, o := range []Options{
+			{}, {DType: snug.BF16}, {Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8, Dropout: 0.5}},
+			{DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8, DoRA: true}},
+		} {
+			for _, sequences := range []int{9, 163, 483} {
+				o.Tiles = 3
+				name := fmt.Sprint(c.Family, " ", i, " ", sequences)
+				m := newTiny(t, c, o)
+				costs, err := m.Costs(sequences, tokens)
+				require.NoError(t, err)
+				model, err := c.Plan(tokens)
+				require.NoError(t, err)
+				d, err := plan.DeviceNamed("24GB")
+				require.NoError(t, err)
+				task, r := plan.Task{Model: model, Device: d, Batch: sequences}, plan.Run{Micro: sequences, Window: 1, Compute: m.dtype, Tiles: o.Tiles}
+				if a := o.Adapter; a != nil {
+					task.Rank, task.DoRA, task.Dropout, r.Frozen = a.Rank, a.DoRA, a.Dropout > 0, 16
+				}
+				if o.Base != 0 {
+					r.Frozen = 4
+				}
+				planned, err := task.Costs(r)
+				require.NoError(t, err)
+				stats := int64(0)
+				if c.QKNorm && o.Adapter != nil { // see TestPlanOfAdapters
+					stats = 4 * int64(sequences) * tokens * int64(c.Heads+c.KVHeads)
+				}
+				for j, s := range costs.Stages {
+					g := planned.Stages[j]
+					require.Equal(t, []int64{s.Output, s.Saved, s.ForwardExtra}, []int64{g.Output, g.Saved, g.ForwardExtra}, "%s %s", name, s.Name)
+					if j%2 == 1 {
+						require.Equal(t, s.BackwardExtra, g.BackwardExtra, "%s %s", name, s.Name)
+					}
+					require.GreaterOrEqual(t, g.BackwardExtra, s.BackwardExtra, "%s %s", name, s.Name)
+					require.LessOrEqual(t, g.BackwardExtra, s.BackwardExtra+stats, "%s %s", name, s.Name)
+				}
+				b := someBatch(7, c.Vocab, sequences, tokens)
+				keep, err := remat.KeepAll(costs)
+				require.NoError(t, err)
+				again, err := remat.RecomputeAll(costs)
+				require.NoError(t, err)
+				for _, p := range []remat.Plan{keep, again} {
+					require.NoError(t, m.SetPlan(p))
+					gradients(t, m, b)
+					r.Remat = p
+					predicted, err := task.Predict(r)
+					require.NoError(t, err)
+					have := m.Memory()
+					require.LessOrEqual(t, have.Peak, predicted.Peak[plan.OnDevice][plan.Activations], name)
+					require.GreaterOrEqual(t, have.Peak, backwardPeak(t, p, costs), name)
+				}
+			}
+		}
+	}
+}
