@@ -15,7 +15,7 @@ import (
 
 // Costs returns the sizes and times of the layers of the chain for a micro-batch of r,
 // for the planners of package remat: sizes in bytes, times in seconds. It uses Micro,
-// Compute and Tiled of r. Errors are the same as for [Task.Predict].
+// Compute, Tiled and Tiles of r. Errors are the same as for [Task.Predict].
 func (t Task) Costs(r Run) (remat.Costs, error) {
 	t, err := t.check()
 	if err == nil {
@@ -31,24 +31,53 @@ func (t Task) Costs(r Run) (remat.Costs, error) {
 func (t Task) costs(r Run, samples int64) remat.Costs {
 	elem := r.elem()
 	c := remat.Costs{Input: samples * t.Model.Input * elem}
+	if t.PagesCheckpoints {
+		c.Disk = remat.Rates{Write: t.Device.DiskRate, Read: t.Device.DiskRate}
+	}
 	for _, l := range t.Model.Layers {
 		out := l.Output * elem
+		kept := (l.Kept+t.adapted(l))*elem + 4*l.Stats + l.Attention.kept(r)
 		forward, backward := t.seconds(l, r)
 		inForward, inBackward := t.transients(l)
 		cost := remat.Cost{
 			Name:          l.Name,
 			Output:        samples * out,
-			Saved:         samples * (out + (l.Kept+t.adapted(l))*elem + 4*l.Stats + l.Attention.kept(r)),
+			Saved:         samples * (out + kept),
 			ForwardExtra:  samples * inForward * elem,
 			BackwardExtra: samples * (inBackward*elem + 4*l.BackwardStats),
 			ForwardTime:   float64(samples) * forward,
 			BackwardTime:  float64(samples) * backward,
+		}
+		if tile := l.tileRows(r, samples); tile > 0 {
+			inTile := l
+			inTile.Forward, inTile.Adapters = l.Tiles.Forward, l.Tiles.Adapters
+			inForward, _ = t.transients(inTile)
+			cost.Saved = cost.Output
+			cost.ForwardExtra = share(inForward*elem, tile, l.Rows)
+			cost.BackwardExtra = share(kept+inBackward*elem+4*l.BackwardStats, tile, l.Rows)
+			cost.BackwardTime += cost.ForwardTime
 		}
 		for range l.repeat() {
 			c.Stages = append(c.Stages, cost)
 		}
 	}
 	return c
+}
+
+// tileRows returns the rows of the largest tile of a layer, 0 if it does not run in tiles.
+func (l Layer) tileRows(r Run, samples int64) int64 {
+	if r.Tiles <= 1 || l.Tiles.Whole == 0 || samples == 0 {
+		return 0
+	}
+	rows := samples * int64(l.Rows)
+	n := min(int64(r.Tiles), (rows-1)/int64(l.Tiles.Whole)+1)
+	return (rows-1)/n + 1
+}
+
+// share returns what some rows take of the bytes of all rows of a sample.
+func share(bytes, some int64, rows int) int64 {
+	all := int64(rows)
+	return product(bytes/all, some) + (bytes%all*some+all-1)/all
 }
 
 // transients returns the elements that a forward and a backward step of a layer hold for a sample.
@@ -142,64 +171,88 @@ func (t Task) workspaceBytes(r Run) int64 {
 	return 4 * floats
 }
 
-// peak returns the bytes of activations when plan runs on costs, and the seconds of its
-// forward and backward steps. While the loss works it holds the statistics of the last
+// chain is what a plan takes: bytes of activations on the device and of checkpoints on disk, and the seconds of its
+// forward and backward steps.
+type chainUse struct {
+	bytes, disk int64
+	seconds     float64
+}
+
+// peak returns what a plan takes on costs. While the loss works it holds the statistics of the last
 // norm in addition to the gradient that it makes.
-func (t Task) peak(c remat.Costs, plan remat.Plan, samples int64) (bytes int64, seconds float64, err error) {
+func (t Task) peak(c remat.Costs, plan remat.Plan, samples int64) (u chainUse, err error) {
 	if len(plan.Ops) == 0 {
 		if plan, err = remat.KeepAll(c); err != nil {
-			return 0, 0, err
+			return u, err
 		}
 	}
 	report, err := plan.Simulate(c)
 	if err != nil {
-		return 0, 0, err
+		return u, err
 	}
+	u = chainUse{report.Peak, report.Disk, report.Time}
 	for i, op := range plan.Ops {
 		if op.Stage == plan.Stages-1 {
-			atLoss := report.Timeline[i].Held + 4*t.Model.Head.Stats*samples
-			return max(report.Peak, atLoss), report.Time, nil
+			u.bytes = max(u.bytes, report.Timeline[i].Held+4*t.Model.Head.Stats*samples)
+			break
 		}
 	}
-	return report.Peak, report.Time, nil
+	return u, nil
 }
 
-// way is a plan of recomputation, with its bytes and its work for one sample.
+// CheckpointBytes is the memory for checkpoints on their way to the disk and back: the HostLimit of a Store of package
+// offload for them.
+const CheckpointBytes = 32 << 20
+
+// way is a plan of recomputation, with its bytes for some samples and its work for one.
 type way struct {
-	plan  remat.Plan
-	bytes int64
+	plan        remat.Plan
+	bytes, disk int64
 	work
+}
+
+// unit returns the samples for which chains are planned. All sizes of a chain are proportional to the samples, unless
+// there are tiles, whose rows are not.
+func (r Run) unit() int64 {
+	if r.Tiles > 1 {
+		return int64(r.Micro)
+	}
+	return 1
 }
 
 // ways returns plans for the chain, from the fastest, which computes nothing again, to
 // the plan with the smallest peak. Each plan has a smaller peak than all faster plans.
-// The plans do not depend on a limit. They do not depend on the micro-batch either,
-// because all sizes of a chain are proportional to the samples.
+// The plans do not depend on a limit. Bytes are those of r.unit() samples.
 func (t Task) ways(r Run, plans []remat.Plan) ([]way, error) {
-	c := t.costs(r, 1)
+	n := r.unit()
+	c := t.costs(r, n)
 	all := make([]way, 0, len(plans))
 	for _, p := range plans {
-		bytes, seconds, err := t.peak(c, p, 1)
+		u, err := t.peak(c, p, n)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, way{p, bytes, work{seconds + t.lossSeconds(r), forwardsAgain(p)}})
+		all = append(all, way{p, u.bytes, u.disk, work{u.seconds/float64(n) + t.lossSeconds(r), forwardsAgain(p)}})
 	}
 	slices.SortStableFunc(all, func(a, b way) int {
-		return cmp.Or(cmp.Compare(a.seconds, b.seconds), cmp.Compare(a.bytes, b.bytes))
+		return cmp.Or(cmp.Compare(a.seconds, b.seconds), cmp.Compare(a.disk, b.disk), cmp.Compare(a.bytes, b.bytes))
 	})
-	best, smallest := all[:0], int64(math.MaxInt64)
+	best, smallest, onDevice := all[:0], int64(math.MaxInt64), int64(math.MaxInt64)
 	for _, w := range all {
-		if w.bytes < smallest {
-			best, smallest = append(best, w), w.bytes
+		if w.bytes < smallest || w.disk == 0 && w.bytes < onDevice {
+			best = append(best, w)
+		}
+		smallest = min(smallest, w.bytes)
+		if w.disk == 0 {
+			onDevice = min(onDevice, w.bytes)
 		}
 	}
 	return best, nil
 }
 
 // plans returns plans for a chain: keep all first, then the plans of package remat's
-// planners.
-func plans(c remat.Costs) ([]remat.Plan, error) {
+// planners, and if it pages, plans with checkpoints on the disk.
+func plans(c remat.Costs, pages bool) ([]remat.Plan, error) {
 	var all []remat.Plan
 	add := func(p remat.Plan, err error) error {
 		all = append(all, p)
@@ -220,6 +273,16 @@ func plans(c remat.Costs) ([]remat.Plan, error) {
 	if n <= rotorStages {
 		if err := rotors(c, add); err != nil {
 			return nil, err
+		}
+	}
+	if !pages {
+		return all, nil
+	}
+	for _, slots := range []int{0, 1, 2, 4, 8} {
+		if slots <= n {
+			if p, err := remat.HRevolve(c, slots, n, remat.Disk); err == nil { // as for Revolve
+				all = append(all, p)
+			}
 		}
 	}
 	return all, nil

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
@@ -90,12 +91,18 @@ func (t Task) decisions(r Run) (list []decision) {
 		}
 		add("attention", value, !r.Tiled, "attention not in tiles", func(u *Run) { u.Tiled = false })
 	}
+	if t.canTile() && (r.Tiles > 1 || len(t.Tiles) > 1) {
+		add("tiles", fmt.Sprintf("%d of the rows of a layer that allows it", max(1, r.Tiles)), r.Tiles <= 1, "no tiles of rows", func(u *Run) { u.Tiles = 1 })
+	}
 	extra := extraSteps(r.Remat)
 	value := "keep all"
 	if extra > 0 {
 		value = fmt.Sprintf("%s, %d forward steps more for %d layers", r.Remat.Name, extra, r.Remat.Stages)
 	}
 	add("rematerialization", value, extra == 0, "nothing computed again", func(u *Run) { u.Remat = remat.Plan{} })
+	if slices.ContainsFunc(r.Remat.Ops, func(op remat.Op) bool { return op.Kind == remat.PageDisk }) {
+		value += ", with checkpoints on disk"
+	}
 	state := r.StateOn.String()
 	if r.StateOn == OnDisk {
 		state += " with " + FormatBytes(r.Cache) + " in memory"

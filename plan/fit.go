@@ -79,7 +79,15 @@ type known struct {
 
 // The plans that are tried depend on planKey, and their bytes and times on chainKey.
 // Types of 2 and of 4 bytes have the same plans.
-type planKey struct{ tiled, adapters bool }
+type planKey struct {
+	tiled, adapters, pages bool
+	tiles                  int
+	samples                int64 // see Run.unit
+}
+
+func (t Task) planKey(r Run) planKey {
+	return planKey{r.Tiled, t.Rank > 0, t.PagesCheckpoints && t.Device.Disk > 0, max(1, r.Tiles), r.unit()}
+}
 
 type chainKey struct {
 	planKey
@@ -94,12 +102,12 @@ func newKnown() *known {
 }
 
 func (k *known) plansOf(t Task, r Run) (list []remat.Plan, err error) {
-	key := planKey{r.Tiled, t.Rank > 0}
+	key := t.planKey(r)
 	if list, found := k.plans[key]; found {
 		return list, nil
 	}
 	r.Compute = snug.F32
-	if list, err = plans(t.costs(r, 1)); err == nil {
+	if list, err = plans(t.costs(r, key.samples), key.pages); err == nil {
 		k.plans[key] = list
 	}
 	return list, err
@@ -107,7 +115,7 @@ func (k *known) plansOf(t Task, r Run) (list []remat.Plan, err error) {
 
 // waysOf returns all ways to run the chain, or only the first.
 func (k *known) waysOf(t Task, r Run, all bool) (ways []way, err error) {
-	key := chainKey{planKey{r.Tiled, t.Rank > 0}, r.Compute, all}
+	key := chainKey{t.planKey(r), r.Compute, all}
 	if ways, found := k.ways[key]; found {
 		return ways, nil
 	}
@@ -185,8 +193,10 @@ func (s *search) combinations() error {
 		for _, form := range masters {
 			for _, bits := range t.StateBits {
 				for _, f := range frozen {
-					if err := s.placed(Run{Compute: compute, Masters: form, StateBits: bits, Frozen: f}); err != nil {
-						return err
+					for _, tiles := range t.Tiles {
+						if err := s.placed(Run{Compute: compute, Masters: form, StateBits: bits, Frozen: f, Tiles: tiles}); err != nil {
+							return err
+						}
 					}
 				}
 			}
@@ -262,23 +272,31 @@ func (s *search) batches(r Run, f fixed) error {
 		tilings = []bool{s.task.tiled()}
 	}
 	for _, r.Tiled = range tilings {
-		for window := 1; window <= s.task.Batch; {
-			b, err := accum.NewBatch(s.task.Batch, cmp.Or(s.task.Micro, ceilDiv(s.task.Batch, window)), 1)
-			if err != nil {
-				return fmt.Errorf("plan: %w", err)
-			}
-			if r.Gradients == InBackward && b.Window > 1 {
-				break
-			}
-			r.Micro, r.Window = b.Micro, b.Window
-			if err := s.try(r, f); err != nil {
-				return err
-			}
-			if r.Gradients == InBackward || b.Micro == 1 || s.task.Micro > 0 {
-				break
-			}
-			window = ceilDiv(s.task.Batch, b.Micro-1) // the next window with a smaller micro-batch
+		if err := s.windows(r, f); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// windows tries all micro-batches.
+func (s *search) windows(r Run, f fixed) error {
+	for window := 1; window <= s.task.Batch; {
+		b, err := accum.NewBatch(s.task.Batch, cmp.Or(s.task.Micro, ceilDiv(s.task.Batch, window)), 1)
+		if err != nil {
+			return fmt.Errorf("plan: %w", err)
+		}
+		if r.Gradients == InBackward && b.Window > 1 {
+			break
+		}
+		r.Micro, r.Window = b.Micro, b.Window
+		if err := s.try(r, f); err != nil {
+			return err
+		}
+		if r.Gradients == InBackward || b.Micro == 1 || s.task.Micro > 0 {
+			break
+		}
+		window = ceilDiv(s.task.Batch, b.Micro-1) // the next window with a smaller micro-batch
 	}
 	return nil
 }
@@ -303,7 +321,11 @@ func (s *search) try(r Run, f fixed) error {
 	}
 	workspace := s.task.workspaceBytes(r)
 	for _, w := range ways {
-		p := f.with(s.task, r, w.bytes*int64(r.Micro), workspace, w.work)
+		times := int64(r.Micro) / r.unit()
+		p := f.with(s.task, r, chainUse{w.bytes * times, w.disk * times, 0}, workspace, w.work)
+		if w.disk > 0 && !p.pagesFit(s.task) {
+			continue
+		}
 		total := p.Peak[OnDevice].Total()
 		if f.must > 0 {
 			total += f.held[f.must-1]
@@ -324,6 +346,11 @@ func (s *search) try(r Run, f fixed) error {
 		}
 	}
 	return nil
+}
+
+// pagesFit reports whether checkpoints fit on the disk, and their pages on the host.
+func (p Prediction) pagesFit(t Task) bool {
+	return p.Peak[OnDisk].Total() <= t.Device.Disk && (t.Device.Unified || p.Peak[OnHost].Total() <= t.Device.Host)
 }
 
 // hold reports whether the bytes on the host and on the disk fit there, when as many of
@@ -361,6 +388,11 @@ func (t Task) tiles() bool {
 		}
 	}
 	return false
+}
+
+// canTile reports whether a layer can run in tiles of rows.
+func (t Task) canTile() bool {
+	return slices.ContainsFunc(t.Model.Layers, func(l Layer) bool { return l.Tiles.Whole > 0 })
 }
 
 // tiled reports whether a layer has attention that is always computed in tiles.

@@ -417,9 +417,9 @@ func TestWays(t *testing.T) {
 				require.Greater(t, w.seconds, ways[i-1].seconds)
 				require.Less(t, w.bytes, ways[i-1].bytes)
 			}
-			bytes, _, err := task.peak(task.costs(r, 3), w.plan, 3)
+			u, err := task.peak(task.costs(r, 3), w.plan, 3)
 			require.NoError(t, err)
-			require.Equal(t, 3*w.bytes, bytes, fmt.Sprint(name, " ", w.plan.Name))
+			require.Equal(t, 3*w.bytes, u.bytes, fmt.Sprint(name, " ", w.plan.Name))
 		}
 	}
 }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -40,6 +41,7 @@ type Layer struct {
 	// Adapters are for a layer whose backward step computes again what its adapters hold in the
 	// forward step. A layer without them keeps all of it.
 	Adapters []Adapter `json:"adapters,omitempty"`
+	Tiles    Tiles     `json:"tiles,omitzero"` // for a layer that can run in tiles of rows
 
 	Stats         int64     `json:"stats,omitempty"`          // float32 numbers kept, such as the statistics of a norm
 	BackwardStats int64     `json:"backward_stats,omitempty"` // float32 numbers transient in a backward step
@@ -65,6 +67,16 @@ type Adapter struct {
 	Forward  int64 `json:"forward"`        // what else a forward step holds then, without the layer's output
 	Backward int64 `json:"backward"`       // what else a backward step holds then
 	Adds     bool  `json:"adds,omitempty"` // the product is added to a vector that is there, such as the residual stream
+}
+
+// Tiles are what a layer holds that runs in tiles of its Rows, one after the other, as [Run].Tiles says. It then keeps
+// its output alone. A backward step holds for the rows of a tile what the layer keeps otherwise, with Kept and Stats, and
+// what else it holds. The zero Tiles are of a layer whose rows depend on each other.
+type Tiles struct {
+	Whole int `json:"whole"` // rows of a micro-batch that are one tile, also where a Run says more
+	// What a forward step holds, as the fields of a Layer, if all rows of a sample are one tile.
+	Forward  int64     `json:"forward,omitempty"`
+	Adapters []Adapter `json:"adapters,omitempty"`
 }
 
 // Attention is the scores of a layer: Heads matrices of Queries×Keys.
@@ -119,8 +131,12 @@ func (m Model) Validate() error {
 		c.part(where, l.repeat(), l.Params, l.Output, l.Kept, l.Forward, l.Backward, l.Stats, int64(l.Rows),
 			int64(l.LayerNorm), int64(l.RMSNorm), int64(l.HeadNorm), int64(l.Bias), int64(l.GELU), l.BackwardStats,
 			int64(a.Heads), int64(a.Queries), int64(a.Keys), int64(a.Dim), int64(a.Window))
-		for _, a := range l.Adapters {
+		for _, a := range slices.Concat(l.Adapters, l.Tiles.Adapters) {
 			c.part(where, l.repeat(), nil, a.In, a.Out, a.Forward, a.Backward)
+		}
+		c.part(where, l.repeat(), nil, l.Tiles.Forward, int64(l.Tiles.Whole))
+		if l.Tiles.Whole > 0 && l.Rows == 0 {
+			c.fail("%s: tiles of rows, and it has no rows", where)
 		}
 		if l.MACs < 0 || l.MACs > maxMACs {
 			c.fail("%s: %d multiply-adds, want 0 to 2^60", where, l.MACs)
@@ -189,7 +205,8 @@ func (m Model) perSample() float64 {
 	n := float64(m.Input) + float64(h.Rows) + float64(h.Stats)
 	for _, l := range m.Layers {
 		n += float64(l.repeat()) * (float64(l.Output+l.Kept+l.Forward+l.Backward+l.Stats+l.BackwardStats+int64(l.Rows)) + l.Attention.scores())
-		for _, a := range l.Adapters {
+		n += float64(l.repeat()) * float64(l.Tiles.Forward)
+		for _, a := range slices.Concat(l.Adapters, l.Tiles.Adapters) {
 			n += float64(l.repeat()) * float64(a.In+a.Out+a.Forward+a.Backward)
 		}
 	}

@@ -34,11 +34,11 @@ func (t Task) predict(r Run) (Prediction, error) {
 		return Prediction{}, err
 	}
 	f := t.fixed(r, state)
-	bytes, seconds, err := t.peak(t.costs(r, int64(r.Micro)), r.Remat, int64(r.Micro))
+	u, err := t.peak(t.costs(r, int64(r.Micro)), r.Remat, int64(r.Micro))
 	if err != nil {
 		return Prediction{}, fmt.Errorf("plan: %w", err)
 	}
-	return f.with(t, r, bytes, t.workspaceBytes(r), work{seconds/float64(r.Micro) + t.lossSeconds(r), forwardsAgain(r.Remat)}), nil
+	return f.with(t, r, u, t.workspaceBytes(r), work{u.seconds/float64(r.Micro) + t.lossSeconds(r), forwardsAgain(r.Remat)}), nil
 }
 
 // fixed holds the values that do not depend on the micro-batch.
@@ -63,13 +63,21 @@ type work struct {
 }
 
 // with adds the activations and the workspace of a micro-batch.
-func (f fixed) with(t Task, r Run, activations, workspace int64, w work) Prediction {
+func (f fixed) with(t Task, r Run, u chainUse, workspace int64, w work) Prediction {
 	p := Prediction{Peak: f.usage}
 	d := &p.Peak[OnDevice]
-	d[Activations] += activations
+	d[Activations] += u.bytes
 	d[Gradients] += t.sharing(r)
 	d[Workspace] += workspace + f.scratch + 4*t.Model.Tables + r.elem()*t.Model.Vectors + t.tileBytes(r)
 	d[Allowance] = int64(t.Device.Fragmentation * float64(d[Activations]+d[Workspace]))
+	if u.disk > 0 {
+		p.Peak[OnDisk][Activations] += u.disk
+		host := OnHost
+		if t.Device.Unified {
+			host = OnDevice
+		}
+		p.Peak[host][Activations] += CheckpointBytes
+	}
 	p.Seconds = f.seconds(t, r, w)
 	return p
 }
@@ -138,7 +146,7 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 		f.usage[OnDevice][Weights] += w.two
 	}
 
-	sums := t.gradientBytes(r, trained, largest)
+	sums := t.gradientBytes(r, trained, largest) + t.openGradients(r)
 	if r.GradientsOn == OnHost {
 		f.usage[host][Gradients] += sums
 		if !t.Device.Unified {
@@ -207,6 +215,30 @@ func (t Task) gradientBytes(r Run, trained, largest int64) int64 {
 		next = max(next, p.len())
 	}
 	return 4 * (shared + next + 2*vector)
+}
+
+// openGradients returns the bytes of the gradients that steps in the backward pass hold at one time in addition,
+// because layers in tiles complete none before the last tile.
+func (t Task) openGradients(r Run) (bytes int64) {
+	if !r.Gradients.onePer() || r.Tiles <= 1 {
+		return 0
+	}
+	for _, l := range t.Model.Layers {
+		if l.Tiles.Whole == 0 {
+			continue
+		}
+		sum := int64(0)
+		for _, shape := range l.Params {
+			switch p := (tensor{shape: shape, linear: len(shape) == 2}); {
+			case t.Rank == 0:
+				sum += 4 * p.len()
+			case p.linear:
+				sum += 4 * t.adapterLen(shape)
+			}
+		}
+		bytes = max(bytes, sum)
+	}
+	return bytes
 }
 
 // largestTrained returns the maximum number of trained elements of a part of the model.

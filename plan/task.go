@@ -43,6 +43,9 @@ type Task struct {
 	// PagesFrozen allows only matrices that are frozen in fewer than 16 bits to lie off the device, as with the
 	// option Pages of package transformer. All other weights stay on the device.
 	PagesFrozen bool
+	// PagesCheckpoints allows outputs of layers, the checkpoints from which others are computed again, to wait on the
+	// disk, as with the option Checkpoints of package transformer. The host holds up to [CheckpointBytes] of them.
+	PagesCheckpoints bool
 
 	// Lists that Fit chooses from. Lossy values change the arithmetic of a step and are
 	// not among the defaults.
@@ -51,6 +54,7 @@ type Task struct {
 	Gradients []Gradient       // default SumF32 and InBackward; SumBF16 and Folded are lossy
 	StateBits []int            // default 32 and 8; 16 and 4 are lossy
 	Frozen    []int            // bits of the weights under adapters: 16, and 8 or 4 of Base; default both
+	Tiles     []int            // tiles of layers that can run in tiles; default 1; more are lossy: sums over rows are rounded differently
 }
 
 // Gradient says how gradients are held.
@@ -95,6 +99,7 @@ type Run struct {
 	StateBits int        // bits of the optimizer's state; 0: 32
 	Frozen    int        // bits of the weights under adapters, 16, 8 or 4; 0: the bits of Compute
 	Tiled     bool       // attention with tiles, which keeps a number for each row instead of all probabilities
+	Tiles     int        // number of tiles of rows in which layers run that can; 0: 1
 	Remat     remat.Plan // recomputation in the chain's layers; without operations: keep all
 
 	WeightsOn   Tier // OnHost or OnDisk: two layers at a time are on the device
@@ -129,6 +134,7 @@ func (t Task) check() (Task, error) {
 	setDefault(&t.Gradients, SumF32, InBackward)
 	setDefault(&t.StateBits, 32, 8)
 	setDefault(&t.Frozen, 16, t.baseBits())
+	setDefault(&t.Tiles, 1)
 	for _, n := range []struct {
 		name       string
 		n, lo, top int
@@ -205,6 +211,9 @@ func (t Task) checkChoices() error {
 			all = append(all, Run{Frozen: bits})
 		}
 	}
+	for _, n := range t.Tiles {
+		all = append(all, Run{Tiles: n})
+	}
 	for _, r := range all {
 		r.Micro, r.Window = t.Batch, 1
 		if err := t.checkRun(r); err != nil {
@@ -252,6 +261,8 @@ func (t Task) checkRun(r Run) error {
 		problem = fmt.Sprintf("weights on the %v are frozen in fewer than 16 bits, and Frozen is %d", r.WeightsOn, r.Frozen)
 	case r.LayersHeld < 0 || r.LayersHeld > t.Model.stages() || r.LayersHeld > 0 && r.WeightsOn == OnDevice:
 		problem = fmt.Sprintf("LayersHeld is %d, want 0 to %d, and 0 with all weights on the device", r.LayersHeld, t.Model.stages())
+	case r.Tiles < 0 || r.Tiles > maxBatch:
+		problem = fmt.Sprintf("Tiles is %d, want 0 to %d", r.Tiles, maxBatch)
 	case r.Cache < 0 || r.Cache > 1<<60:
 		problem = fmt.Sprintf("Cache is %d bytes, want 0 to 2^60", r.Cache)
 	default:
