@@ -76,7 +76,7 @@ func (f fixed) with(t Task, r Run, u chainUse, workspace int64, w work) Predicti
 		if t.Device.Unified {
 			host = OnDevice
 		}
-		p.Peak[host][Activations] += CheckpointBytes
+		p.Peak[host][Activations] += min(CheckpointBytes, u.disk)
 	}
 	p.Seconds = f.seconds(t, r, w)
 	return p

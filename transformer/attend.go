@@ -2,7 +2,8 @@ package transformer
 
 import "context"
 
-// attentionHalf is z = x + out(attention(rope(norm(q·h)), rope(norm(k·h)), v·h)).
+// attentionHalf is z = x + out(attention(rope(norm(q·h)), rope(norm(k·h)), v·h)). The first one begins with the
+// embedding, so that nothing holds x while other stages compute.
 type attentionHalf struct {
 	*Model
 	index        int
@@ -32,6 +33,20 @@ func (b *attentionHalf) keysSeen() int {
 		return 0
 	}
 	return b.window
+}
+
+// enter returns the input of the stage, and exit frees what enter made.
+func (b *attentionHalf) enter(o *ops, x *tensor) *tensor {
+	if b.index > 0 {
+		return x
+	}
+	return o.embed()
+}
+
+func (b *attentionHalf) exit(x *tensor) {
+	if b.index == 0 {
+		b.pool.put(x)
+	}
 }
 
 // project computes q, k and v from the normalized input.
@@ -72,6 +87,7 @@ func (b *attentionHalf) ready(o *ops, qs, ks stats, q, k *tensor) (*tensor, *ten
 
 func (b *attentionHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
 	o := b.stage()
+	x = b.enter(o, x)
 	q, k, v := b.project(o, stats{}, x)
 	if b.config.QKNorm {
 		o.norm(q, stats{}, q, b.qNorm)
@@ -85,6 +101,7 @@ func (b *attentionHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
 	z := o.get(b.config.Dim)
 	o.leave(z, x, att, &b.out[0], b.post, nil)
 	b.pool.put(att)
+	b.exit(x)
 	return z, o.err
 }
 
@@ -105,27 +122,41 @@ func (b *attentionHalf) save(o *ops, x *tensor) *saved {
 
 func (b *attentionHalf) ForwardSave(_ context.Context, x *tensor) (*tensor, *saved, error) {
 	o := b.stage()
+	x = b.enter(o, x)
 	s := b.save(o, x)
 	o.leave(s.y, x, s.att, &b.out[0], b.post, s)
+	b.exit(x)
 	return s.y, s, o.err
 }
 
 // Resave leaves out the last product, unless its norm needs it.
 func (b *attentionHalf) Resave(_ context.Context, x *tensor) (*saved, error) {
 	o := b.stage()
+	x = b.enter(o, x)
 	s := b.save(o, x)
 	if b.post.weight != nil {
 		o.leave(s.y, x, s.att, &b.out[0], b.post, s)
 	}
+	b.exit(x)
 	return s, o.err
 }
 
-// Backward turns the gradient of z, in place, into the gradient of x.
+// Backward turns the gradient of z, in place, into the gradient of x. That of the first stage goes to the embedding.
 func (b *attentionHalf) Backward(_ context.Context, x *tensor, s *saved, d *tensor) (*tensor, error) {
-	if b.index < b.first {
-		return d, nil
-	}
 	o := b.stage()
+	if b.index >= b.first {
+		b.backward(o, x, s, d)
+	}
+	if b.index > 0 {
+		return d, o.err
+	}
+	o.embedBackward(d)
+	b.pool.put(d)
+	return &b.input, o.err
+}
+
+func (b *attentionHalf) backward(o *ops, x *tensor, s *saved, d *tensor) {
+	x = b.enter(o, x)
 	if b.frees() { // the next stage, which read y, is done with its backward step
 		b.pool.put(s.y)
 		s.y = nil
@@ -168,5 +199,5 @@ func (b *attentionHalf) Backward(_ context.Context, x *tensor, s *saved, d *tens
 	b.pool.put(dq, dk, dv)
 	o.normBackward(d, dh, s.norm, x, b.norm, 1)
 	b.pool.put(dh)
-	return d, o.err
+	b.exit(x)
 }

@@ -41,7 +41,7 @@ func (c *Config) plan(tokens int) (plan.Model, error) {
 	}
 	s := c.sizes(tokens)
 	m := plan.Model{
-		Name: c.Family, Context: tokens, Input: s.dim, Params: [][]int{{c.Vocab, c.Dim}},
+		Name: c.Family, Context: tokens, Params: [][]int{{c.Vocab, c.Dim}},
 		Head: plan.Head{Tied: c.Tied, Rows: tokens, Cols: c.Dim, Classes: c.Vocab, Params: s.norm, Stats: s.stats},
 	}
 	if c.LearnedPositions {
@@ -60,6 +60,13 @@ func (c *Config) plan(tokens int) (plan.Model, error) {
 	}
 	for i := range c.Layers {
 		m.Layers = append(m.Layers, c.planAttention(s, c.Windows[i]), c.planMLP(s))
+		if first := &m.Layers[0]; i == 0 { // it holds the embedding, and its gradient
+			first.Forward, first.Backward = first.Forward+s.dim, first.Backward+2*s.dim
+			for j := range first.Adapters {
+				a := &first.Adapters[j]
+				a.Forward, a.Backward = a.Forward+s.dim, a.Backward+2*s.dim
+			}
+		}
 	}
 	return m, m.Validate()
 }

@@ -48,7 +48,7 @@ func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
 		in = 2
 	}
 	mulMLP := giga * float64(in+1) * float64(c.Dim) * float64(c.Hidden)
-	costs := remat.Costs{Input: rows * dim}
+	var costs remat.Costs // the first stage makes its input
 	for i := range c.Layers {
 		r := rank[i]
 		attention := remat.Cost{
@@ -58,6 +58,10 @@ func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
 			BackwardExtra: rows * max(post+q+r.out.backward-freed, q+2*kv+q+normed+normedStats-freed,
 				q+2*kv+dim+r.qkv.second+r.qkv.backward-freedLater),
 			ForwardTime: mulAttention, BackwardTime: 2.5 * mulAttention,
+		}
+		if i == 0 { // it holds the embedding, and its gradient, which is no other stage's
+			attention.ForwardExtra += rows * dim
+			attention.BackwardExtra += 2 * rows * dim
 		}
 		kept := statistics + in*hidden + post + postStats
 		backward := max(hidden+post+r.down.second+r.down.backward, dim+r.in.second+r.in.backward)

@@ -206,7 +206,7 @@ func ExampleModel_SetPlan() {
 		float64(report.Peak)/1e6, float64(all.Peak)/1e6, report.Extra, plan.Stages)
 	fmt.Println(m.SetPlan(plan))
 	// Output:
-	// 4.3 MB instead of 12.8 MB, with 12 extra forward steps for 16 stages
+	// 4.1 MB instead of 12.6 MB, with 12 extra forward steps for 16 stages
 	// <nil>
 }
 

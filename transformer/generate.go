@@ -255,10 +255,7 @@ func (g *Generator) pass(ctx context.Context, rows int) error {
 		return err
 	}
 	defer m.end()
-	x, err := m.embed()
-	if err != nil {
-		return err
-	}
+	x := m.stage().embed()
 	for i := range g.layers {
 		a, p := m.chain.Stages[2*i].(*attentionHalf), m.chain.Stages[2*i+1].(*mlpHalf)
 		z, err := a.forwardCached(x, &g.layers[i], g)

@@ -62,6 +62,8 @@ type Options struct {
 	// Pages is a Storage for the quantized matrices. A Store of package offload is one, which holds a
 	// part of them in memory and the others on disk. nil: they are in memory.
 	Pages qlora.Storage
+	// Checkpoints, unless nil, keeps the outputs of stages that a plan of [Model.SetPlan] puts on disk.
+	Checkpoints Checkpoints
 	// Adapter, unless nil, adds a LoRA or a DoRA to each module that PEFT would choose by its fields; without Targets,
 	// to all matrices of the layers. The adapters are float32. They train, and nothing else does. Set Alpha: PEFT's
 	// default is 8.
@@ -113,6 +115,7 @@ type Model struct {
 	first  int // the first stage whose input needs a gradient
 
 	pool     *pool
+	input    tensor // of the chain: nothing, since its first stage embeds the tokens
 	ws       scratch
 	discard  scratch   // takes the gradient of a frozen weight or bias of a norm whose other one trains
 	ropes    []*angles // of all layers, and of layers with a window if they have another one
@@ -129,6 +132,9 @@ type Model struct {
 	backward call
 	ops      ops
 	sets     []*saved // freed ones
+
+	checkpoints       int // that were made
+	unusedCheckpoints []*checkpoint
 }
 
 // New returns a model with the initial values that transformers has before training: normally distributed with the

@@ -93,8 +93,7 @@ func TestTransients(t *testing.T) {
 			w := newWindow(t, m)
 			require.NoError(t, w.Begin(1))
 			m.backward = call{window: w, head: m.lossOn(b), scale: 1}
-			x, err := m.embed()
-			require.NoError(t, err)
+			x := &m.input
 			most := func(step func(), kept int64) int64 {
 				before := m.pool.used
 				m.pool.peak = before
@@ -114,14 +113,21 @@ func TestTransients(t *testing.T) {
 				held := m.pool.used - savedBytes(s)
 				backward := most(func() { d, err = stage.Backward(ctx, x, s, y) }, 0)
 				require.NoError(t, err)
+				if i == 0 {
+					backward += cost.Output // the gradient is not handed on
+					held -= cost.Output
+				}
 				if i < m.first { // nothing trains from here down
-					require.Zero(t, backward, name)
+					require.LessOrEqual(t, backward, cost.Output, name)
 				} else {
 					require.Equal(t, cost.BackwardExtra, backward, name)
 				}
 				m.releaseSaved(s)
 				require.Equal(t, held, m.pool.used, name)
 				m.pool.put(d)
+				if i == 0 {
+					x = m.stage().embed() // of the size of any output
+				}
 			}
 			m.pool.put(x)
 			require.Zero(t, m.pool.used)
@@ -141,11 +147,9 @@ func TestSizesDeclared(t *testing.T) {
 		w := newWindow(t, m)
 		require.NoError(t, w.Begin(1))
 		m.backward = call{window: w, head: m.lossOn(b), scale: 1}
-		x, err := m.embed()
-		require.NoError(t, err)
 		plan, err := remat.KeepAll(costs)
 		require.NoError(t, err)
-		_, report, err := m.chain.Run(context.Background(), plan, x, m.lossOf)
+		_, report, err := m.chain.Run(context.Background(), plan, &m.input, m.lossOf)
 		require.NoError(t, err)
 		require.Empty(t, report.Mismatches)
 	}

@@ -1,6 +1,7 @@
 package transformer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -85,19 +86,8 @@ func (m *Model) backprop(ctx context.Context, b Batch, scale float32, w Window) 
 
 // run runs the batch forward and backward. last returns the gradient of the last stage's output.
 func (m *Model) run(ctx context.Context, last func(*tensor) (*tensor, error)) error {
-	x, err := m.embed()
-	if err != nil {
-		return err
-	}
-	dx, _, err := m.runner.Run(ctx, x, last)
-	if err != nil {
-		return err
-	}
-	if err := m.embedBackward(dx); err != nil {
-		return err
-	}
-	m.pool.put(x, dx)
-	return nil
+	_, _, err := m.runner.Run(ctx, &m.input, last)
+	return cmp.Or(err, m.pool.err)
 }
 
 // completer is a Window that has the method Done.
@@ -150,10 +140,9 @@ func (m *Model) end() {
 	m.counted.drop()
 }
 
-// embed returns the input of the first stage.
-func (m *Model) embed() (*tensor, error) {
-	o := m.stage()
-	x := o.get(m.config.Dim)
+// embed returns the embedding of the batch's tokens, which the first stage computes when it needs it.
+func (o *ops) embed() *tensor {
+	x, m := o.get(o.config.Dim), o.Model
 	positions, at := part(m.table.Value, 0, 0), []int32(nil)
 	if m.positions != nil {
 		positions, at = m.positions.Value, m.batch.positions
@@ -166,7 +155,7 @@ func (m *Model) embed() (*tensor, error) {
 			return amp.MatMul(x.View, part(x.View, 0, 0), part(x.View, 0, 0), amp.MatMulOptions{M: m.batch.rows, N: m.config.Dim, Into: snug.Into{Alpha: 1, Beta: scale}})
 		})
 	}
-	return x, o.err
+	return x
 }
 
 // embeddingScale returns the factor of the embedding, which transformers rounds to the type of
@@ -182,29 +171,28 @@ func (m *Model) embeddingScale() float32 {
 	return scale
 }
 
-func (m *Model) embedBackward(dx *tensor) error {
-	o := m.stage()
+// embedBackward adds to the gradients of the embedding and of the positions.
+func (o *ops) embedBackward(dx *tensor) {
 	for _, e := range [...]struct {
 		p    *Param
 		rows []int32
-	}{{m.table, m.batch.tokens}, {m.positions, m.batch.positions}} {
+	}{{o.table, o.batch.tokens}, {o.positions, o.batch.positions}} {
 		if e.p == nil || !e.p.Trains {
 			continue
 		}
-		acc, into, err := o.gradient(e.p)
-		if err != nil {
-			return err
-		}
-		if into.Alpha == 0 {
-			into.Alpha = 1
-		}
-		into.Alpha *= m.embeddingScale()
-		if err := fused.EmbeddingBackward(acc, dx.View, e.rows, m.config.Dim, into); err != nil {
-			return err
-		}
+		o.do(func() error {
+			acc, into, err := o.gradient(e.p)
+			if err != nil {
+				return err
+			}
+			if into.Alpha == 0 {
+				into.Alpha = 1
+			}
+			into.Alpha *= o.embeddingScale()
+			return fused.EmbeddingBackward(acc, dx.View, e.rows, o.config.Dim, into)
+		})
 		o.done(e.p)
 	}
-	return o.err
 }
 
 // lossAndGradient computes the final norm, the head and the cross-entropy of the last stage's output, and returns the
@@ -275,15 +263,10 @@ func (m *Model) evaluate(ctx context.Context, b Batch) (fused.Loss, error) {
 
 // hidden returns the normalized output of the last stage.
 func (m *Model) hidden(ctx context.Context) (*tensor, error) {
-	x, err := m.embed()
+	y, err := m.chain.Eval(ctx, &m.input)
 	if err != nil {
 		return nil, err
 	}
-	y, err := m.chain.Eval(ctx, x)
-	if err != nil {
-		return nil, err
-	}
-	m.pool.put(x)
 	o := m.stage()
 	o.norm(y, stats{}, y, m.last)
 	return y, o.err
@@ -375,8 +358,10 @@ func (m *Model) lastRows() []int32 {
 // Stages 2·i and 2·i+1 are the attention and the MLP of layer i. A new model keeps everything, as does a plan without
 // operations. Every plan gives the same gradients, bit for bit.
 //
-// The error wraps [snug.ErrConfig] for a plan that is not valid and for one that pages or packs values, and
-// [snug.ErrShape] for a plan of another number of stages.
+// A plan may put outputs of stages on disk, if there are Options.Checkpoints, as [remat.HRevolve] does.
+//
+// The error wraps [snug.ErrConfig] for a plan that is not valid, and for one that packs values, pages them to the host,
+// pages saved sets, or pages outputs without Checkpoints; and [snug.ErrShape] for a plan of another number of stages.
 func (m *Model) SetPlan(p remat.Plan) error {
 	if err := m.usable(); err != nil {
 		return fmt.Errorf("transformer: SetPlan: %w", err)
@@ -391,9 +376,8 @@ func (m *Model) SetPlan(p remat.Plan) error {
 		}
 	}
 	for _, op := range p.Ops {
-		switch op.Kind {
-		case remat.Pack, remat.PageHost, remat.PageDisk, remat.Fetch, remat.DropCopy:
-			return fmt.Errorf("transformer: SetPlan: the operation %s moves values, which a Model does not: %w", op, snug.ErrConfig)
+		if op.Kind == remat.Pack || op.Kind == remat.PageHost {
+			return fmt.Errorf("transformer: SetPlan: the operation %s moves values in a way that a Model does not: %w", op, snug.ErrConfig)
 		}
 	}
 	r, err := m.chain.NewRunner(p)

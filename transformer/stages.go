@@ -76,6 +76,9 @@ func (m *Model) makeStages() {
 		Release:      func(t *tensor) { m.pool.put(t) },
 		ReleaseSaved: m.releaseSaved,
 	}
+	if m.options.Checkpoints != nil {
+		m.chain.Store = m.store
+	}
 	for i := range c.Layers {
 		a := &attentionHalf{Model: m, index: 2 * i, window: c.Windows[i]}
 		switch {

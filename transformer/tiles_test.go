@@ -51,10 +51,8 @@ func stageBits(t *testing.T, m *Model, b Batch) (bits [][32]byte) {
 	require.NoError(t, w.Begin(1))
 	m.backward = call{window: w, done: completerOf(w), head: m.lossOn(b), scale: 1}
 	defer m.end()
-	x, err := m.embed()
-	require.NoError(t, err)
-	d, err := m.embed()
-	require.NoError(t, err)
+	x := m.stage().embed()
+	d := m.stage().embed()
 	for _, s := range m.chain.Stages {
 		p, is := s.(*mlpHalf)
 		if !is {
@@ -191,14 +189,12 @@ func TestTilesDivideMemory(t *testing.T) {
 			w := newWindow(t, m)
 			require.NoError(t, w.Begin(1))
 			m.backward = call{window: w, scale: 1}
-			x, err := m.embed()
-			require.NoError(t, err)
+			x := m.stage().embed()
 			p, before := m.chain.Stages[1].(*mlpHalf), m.pool.used
 			y, s, err := p.ForwardSave(context.Background(), x)
 			require.NoError(t, err)
 			steps[0] = m.pool.peak - before - int64(y.Bytes())
-			d, err := m.embed()
-			require.NoError(t, err)
+			d := m.stage().embed()
 			before, m.pool.peak = m.pool.used-savedBytes(s)+int64(y.Bytes()), m.pool.used
 			_, err = p.Backward(context.Background(), x, s, d)
 			require.NoError(t, err)
@@ -207,8 +203,7 @@ func TestTilesDivideMemory(t *testing.T) {
 			m.end()
 			held := m.pool.held
 			require.NoError(t, m.begin(someBatch(7, c.Vocab, wholeRows/tokens, tokens)))
-			x, err = m.embed()
-			require.NoError(t, err)
+			x = m.stage().embed()
 			y, err = p.Forward(context.Background(), x)
 			require.NoError(t, err)
 			m.pool.put(x, y)
@@ -236,10 +231,9 @@ func TestTilesErrors(t *testing.T) {
 	m := newTiny(t, tiny(), Options{Tiles: 2})
 	ctx, stop := context.WithCancel(context.Background())
 	require.NoError(t, m.begin(someBatch(7, 11, 193, 13)))
-	x, err := m.embed()
-	require.NoError(t, err)
+	x := m.stage().embed()
 	stop()
-	_, err = m.chain.Stages[1].Forward(ctx, x)
+	_, err := m.chain.Stages[1].Forward(ctx, x)
 	require.ErrorIs(t, err, context.Canceled)
 	m.end()
 	require.Zero(t, m.pool.used)
