@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/snug-ml/snug"
@@ -317,4 +318,45 @@ func TestPlanOfTiles(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestPlanChoosesTiles: package plan takes tiles where whole MLPs do not fit, as few as are enough, and else none.
+func TestPlanChoosesTiles(t *testing.T) {
+	c := tiny()
+	c.Hidden = 512
+	model, err := c.Plan(16 << 10)
+	require.NoError(t, err)
+	d, err := plan.DeviceNamed("24GB")
+	require.NoError(t, err)
+	task := plan.Task{Model: model, Device: d, Batch: 2}
+	least := func() int64 {
+		_, err := task.Fit(1)
+		var miss *plan.MissError
+		require.ErrorAs(t, err, &miss)
+		return miss.Minimum
+	}
+	whole := least()
+	task.Tiles = []int{1, 2, 8}
+	require.Less(t, 2*least(), whole)
+	for _, at := range []struct {
+		limit int64
+		tiles int
+	}{{0, 1}, {whole, 0}, {least(), 8}} {
+		p, err := task.Fit(at.limit)
+		require.NoError(t, err)
+		if at.tiles > 0 {
+			require.Equal(t, at.tiles, p.Run.Tiles)
+		}
+		var text strings.Builder
+		require.NoError(t, p.WriteTable(&text))
+		require.Contains(t, text.String(), fmt.Sprintf("tiles: %d of the rows", p.Run.Tiles))
+		again, err := task.Predict(p.Run)
+		require.NoError(t, err)
+		require.Equal(t, again.Peak, p.Peak)
+	}
+	_, err = task.Predict(plan.Run{Micro: 2, Window: 1, Tiles: -1})
+	require.ErrorIs(t, err, snug.ErrConfig)
+	task.Tiles = []int{0, -3}
+	_, err = task.Fit(0)
+	require.ErrorIs(t, err, snug.ErrConfig)
 }

@@ -23,7 +23,7 @@ func planCommand() *command {
 		name: "plan", args: "[FOLDER]", operands: "file", summary: "predict the memory of training, and find what fits",
 		flags: []string{"-model:" + strings.Join(plan.Models(), " "), "-device:" + strings.Join(deviceNames(), " "), "-memory", "-host-memory", "-disk", "-batch",
 			"-context", "-rank", "-dora", "-dropout", "-optimizer:" + strings.Join(plan.Optimizers(), " "), "-compute:bf16 f16 f32", "-masters:full split none",
-			"-gradients:f32 bf16 in-backward folded", "-state:32 16 8 4", "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-o:file", "-json"},
+			"-gradients:f32 bf16 in-backward folded", "-state:32 16 8 4", "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-tiles:auto", "-o:file", "-json"},
 		help: planHelp(),
 		run:  runPlan,
 	}
@@ -74,6 +74,8 @@ results of a step, so the plan uses them only when you name them:
   -base LIST         forms of the frozen weights below adapters: bf16 (any type of -compute), nf4
                      or fp4 (4 bits), mxfp4 (4.25 bits), fp8 or int8 (8 bits); at most one of them below
                      16 bits; default bf16,nf4
+  -tiles LIST        tiles of rows in which the MLPs of a published model run; default 1; or more, such
+                     as 4 or 1,2,8, or auto for many
 
 The components of the memory:
 
@@ -144,7 +146,7 @@ type planFlags struct {
 	stored                                 qlora.Type // form of the matrices of a folder
 	optimizer                              string
 	compute, masters, gradients, stateBits string
-	base                                   string
+	base, tiles                            string
 	output                                 string
 	json                                   bool
 }
@@ -166,6 +168,7 @@ func (p *planFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&p.gradients, "gradients", "", "")
 	fs.StringVar(&p.stateBits, "state", "", "")
 	fs.StringVar(&p.base, "base", "", "")
+	fs.StringVar(&p.tiles, "tiles", "", "")
 	fs.StringVar(&p.output, "o", "", "")
 	fs.BoolVar(&p.json, "json", false, "")
 }
@@ -259,7 +262,7 @@ func (f *planFlags) task(c *call, folder []string) (t plan.Task, limit int64, er
 		}
 	}
 	t.Batch, t.Rank, t.Optimizer = f.batch, f.rank, f.optimizer
-	t.DoRA, t.Dropout, t.PagesFrozen = f.dora, f.dropout, len(folder) > 0
+	t.DoRA, t.Dropout, t.PagesFrozen, t.PagesCheckpoints = f.dora, f.dropout, len(folder) > 0, len(folder) > 0
 	if f.output != "" && !strings.HasSuffix(f.output, ".svg") {
 		return t, 0, usagef("plan: -o %s: the chart is SVG, so the name ends in .svg", f.output)
 	}
@@ -279,6 +282,11 @@ func (f *planFlags) choices(t *plan.Task) (err error) {
 	}
 	if t.StateBits, err = list("state", f.stateBits, strconv.Atoi); err != nil {
 		return err
+	}
+	if t.Tiles = manyTiles; f.tiles != "auto" {
+		if t.Tiles, err = list("tiles", f.tiles, strconv.Atoi); err != nil {
+			return err
+		}
 	}
 	if f.rank == 0 && (f.dora || f.dropout) {
 		return usagef("plan: -dora and -dropout want -rank: they are for adapters")

@@ -40,6 +40,7 @@ type runReport struct {
 	StateBits   int    `json:"state_bits"`
 	Frozen      int    `json:"frozen_bits,omitempty"`
 	Tiled       bool   `json:"tiled_attention"`
+	Tiles       int    `json:"tiles,omitempty"`
 	Remat       string `json:"remat"`
 	Operations  string `json:"remat_operations"`
 	WeightsOn   string `json:"weights_on"`
@@ -74,7 +75,7 @@ func planReport(p plan.Plan) report {
 		Model: p.Task.Model.Name, Parameters: p.Task.Model.Parameters(), Device: p.Task.Device.Name, Limit: p.Limit, Batch: p.Task.Batch,
 		Run: runReport{
 			Micro: r.Micro, Window: r.Window, Compute: r.Compute.String(), Gradients: r.Gradients.String(), StateBits: r.StateBits,
-			Frozen: r.Frozen, Tiled: r.Tiled, Remat: r.Remat.Name, Operations: r.Remat.String(),
+			Frozen: r.Frozen, Tiled: r.Tiled, Tiles: r.Tiles, Remat: r.Remat.Name, Operations: r.Remat.String(),
 			WeightsOn: r.WeightsOn.String(), LayersHeld: r.LayersHeld, GradientsOn: r.GradientsOn.String(), StateOn: r.StateOn.String(), Cache: r.Cache,
 		},
 		Peak: map[string]amounts{}, Seconds: p.Seconds, Without: byComponent(p.Without.Peak[plan.OnDevice]), Plain: p.Without.Seconds,

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/snug-ml/snug"
@@ -24,7 +25,7 @@ func tuneCommand() *command {
 	return &command{
 		name: "tune", summary: "fine-tune a published model under a memory limit",
 		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-alpha", "-rslora", "-dora", "-dropout", "-full", "-fold", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
-			"-context", "-batch", "-steps", "-epochs", "-lr", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-dry-run", "-json"},
+			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-dry-run", "-json"},
 		help: tuneHelp,
 		run:  runTune,
 	}
@@ -42,8 +43,9 @@ It prints what the run will take, by component, and at the end what the run took
   -o DIR             new or empty folder to write the adapter or the model to, or what a killed run
                      left in one
   -memory SIZE       limit of the process's resident memory, such as 6GiB; default: none
-  -disk SIZE         disk space for pages of weights or of state, in the folder DIR.pages, with the
-                     DIR of -o, which is removed at the end; default: none
+  -disk SIZE         disk space for pages of weights, of state, or of activations from which others are
+                     computed again, in the folder DIR.pages, with the DIR of -o, which is removed at
+                     the end; default: none
   -lora RANK         rank of the adapters on all matrices of the layers; default 16
   -alpha N           the adapters' products are scaled by N/rank; default: 2·rank
   -rslora            scale them by N/√rank instead
@@ -61,6 +63,10 @@ It prints what the run will take, by component, and at the end what the run took
   -context N         maximum tokens of a sample; longer ones are cut; default: 1024, or less if no
                      sample is longer
   -batch N           samples of a step; default 8
+  -tiles N           run the MLPs in N tiles of a micro-batch's tokens, one after the other, for long
+                     samples: they hold what a tile takes. A tile has at least 1024 tokens, so that
+                     short micro-batches have fewer. auto: the fastest number that fits. Sums over
+                     tokens are rounded differently; default 1
   -steps N           steps; default: those of -epochs
   -epochs N          times that each sample is trained on; default 1
   -lr RATE           peak of the learning rate, after its warmup and before its cosine decay;
@@ -94,6 +100,8 @@ type tuneFlags struct {
 	optimizer            string
 	form, compute        string
 	most, batch          int
+	tilesText            string
+	tiles                []int // that the plan may choose
 	steps, epochs        int
 	rate, held           float64
 	smoothing, zLoss     float64
@@ -124,6 +132,7 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.compute, "compute", "bf16", "")
 	fs.IntVar(&f.most, "context", 0, "")
 	fs.IntVar(&f.batch, "batch", 8, "")
+	fs.StringVar(&f.tilesText, "tiles", "1", "")
 	fs.IntVar(&f.steps, "steps", 0, "")
 	fs.IntVar(&f.epochs, "epochs", 0, "")
 	fs.Float64Var(&f.rate, "lr", 0, "")
@@ -184,6 +193,9 @@ func (f *tuneFlags) check() (err error) {
 			return usagef("tune: -%s: %w", s.flag, err)
 		}
 	}
+	if f.tiles, err = parseTiles(cmp.Or(f.tilesText, "1")); err != nil {
+		return usagef("tune: -tiles: %w", err)
+	}
 	if f.dtype, err = snug.ParseDType(f.compute); err != nil || !f.dtype.IsFloat() {
 		return usagef("tune: -compute %.40q: want bf16, f16 or f32", f.compute)
 	}
@@ -240,6 +252,21 @@ func (f *tuneFlags) check() (err error) {
 		return err
 	}
 	return f.checkOutput()
+}
+
+// manyTiles are the numbers of tiles from which a plan chooses.
+var manyTiles = []int{1, 2, 4, 8, 16, 32}
+
+// parseTiles returns the numbers of tiles that a plan may choose from.
+func parseTiles(text string) ([]int, error) {
+	if text == "auto" {
+		return manyTiles, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > maxBatch {
+		return nil, fmt.Errorf("%.40q, want 1 to %d, or auto", text, maxBatch)
+	}
+	return []int{n}, nil
 }
 
 // wantFolder returns an error if the model of a command is a file. What is missing is said where it is read.

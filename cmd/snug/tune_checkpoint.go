@@ -20,15 +20,17 @@ type choices struct {
 	Gradients plan.Gradient  `json:"gradients"`
 	StateBits int            `json:"state_bits"`
 	Frozen    int            `json:"frozen"`
+	Tiles     int            `json:"tiles,omitempty"` // 0, of runs without tiles: 1
 }
 
 func choicesOf(r plan.Run) choices {
-	return choices{r.Micro, r.Masters, r.Gradients, r.StateBits, r.Frozen}
+	return choices{r.Micro, r.Masters, r.Gradients, r.StateBits, r.Frozen, r.Tiles}
 }
 
 // bind returns the task with these choices alone.
 func (c *choices) bind(t plan.Task) plan.Task {
 	t.Micro, t.Masters, t.Gradients, t.StateBits = c.Micro, []amp.MasterForm{c.Masters}, []plan.Gradient{c.Gradients}, []int{c.StateBits}
+	t.Tiles = []int{max(1, c.Tiles)}
 	if t.Rank > 0 {
 		t.Frozen = []int{c.Frozen}
 	}
@@ -75,6 +77,9 @@ func (t *tuning) about() map[string]any {
 	}
 	if t.projects() {
 		about["optimizer"] = t.optimizer
+	}
+	if t.tilesText != "" && t.tilesText != "1" {
+		about["tiles"] = t.tilesText
 	}
 	return about
 }

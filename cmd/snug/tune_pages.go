@@ -16,13 +16,16 @@ import (
 // minPageMemory is the least host limit of the store of pages, in bytes. Two layers of a small model take less.
 const minPageMemory = 4 << 20
 
+// checkpointPages is the folder of pages of activations within that of all pages.
+const checkpointPages = "snug.checkpoints"
+
 func nothing() error { return nil }
 
 // pagesDir returns the folder of a run's pages: the name of its output with .pages at the end. A killed run leaves the
 // folder behind, and the next run with the same output uses it.
 func (t *tuning) pagesDir() string { return filepath.Clean(t.output) + ".pages" }
 
-// openPages opens the store of the run's pages. clean removes its folder.
+// openPages opens the stores of the run's pages: of weights and state, and of activations. clean removes their folder.
 func (t *tuning) openPages() (clean func() error, err error) {
 	dir := t.pagesDir()
 	entries, err := os.ReadDir(dir)
@@ -38,19 +41,31 @@ func (t *tuning) openPages() (clean func() error, err error) {
 	if err != nil {
 		return nothing, err
 	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o777); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nothing, usageError{err}
 	}
-	t.store, err = offload.Open(dir, offload.Options{HostLimit: max(limit, minPageMemory), DiskLimit: t.disk})
-	if err != nil {
-		return nothing, usageError{err}
+	disk := t.plan.Peak[plan.OnDisk]
+	for _, s := range []struct {
+		store       **offload.Store
+		dir         string
+		bytes, host int64
+	}{
+		{&t.store, dir, disk.Total() - disk[plan.Activations], max(limit, minPageMemory)},
+		{&t.checkpoints, filepath.Join(dir, checkpointPages), disk[plan.Activations], plan.CheckpointBytes},
+	} {
+		if s.bytes == 0 {
+			continue
+		}
+		if *s.store, err = offload.Open(s.dir, offload.Options{HostLimit: s.host, DiskLimit: t.disk}); err != nil {
+			return nothing, usageError{err}
+		}
 	}
 	return func() error { return os.RemoveAll(dir) }, nil
 }
 
 // pagesError replaces the error of a full disk by a sentence that says how much the pages take.
 func (t *tuning) pagesError(err error) error {
-	if t.store == nil || !errors.Is(err, syscall.ENOSPC) {
+	if t.store == nil && t.checkpoints == nil || !errors.Is(err, syscall.ENOSPC) {
 		return err
 	}
 	want := plan.FormatBytesUp(t.plan.Peak[plan.OnDisk].Total())

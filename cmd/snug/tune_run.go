@@ -34,6 +34,8 @@ type tuning struct {
 	wanted  int64        // the least memory of the plans that were tried, where nothing fits
 	store   *offload.Store
 
+	checkpoints *offload.Store // of activations
+
 	folder *train.Folder // of checkpoints, nil without them
 	begun  *choices      // of the newest checkpoint, nil if the run begins anew
 
@@ -138,7 +140,7 @@ func (t *tuning) task() (plan.Task, error) {
 	m.Name = folderName(t.dir, m.Name)
 	const rate, fast = 1e11, 1e10 // assumed, so that equal commands have equal plans
 	task := plan.Task{
-		Model: m, Batch: t.batch, Optimizer: t.optimizer, Rank: t.rank, DoRA: t.dora, Dropout: t.dropout > 0, PagesFrozen: true, Compute: []snug.DType{t.dtype}, Masters: []amp.MasterForm{amp.FullMaster, amp.SplitMaster},
+		Model: m, Batch: t.batch, Optimizer: t.optimizer, Rank: t.rank, DoRA: t.dora, Dropout: t.dropout > 0, PagesFrozen: true, PagesCheckpoints: true, Tiles: t.tiles, Compute: []snug.DType{t.dtype}, Masters: []amp.MasterForm{amp.FullMaster, amp.SplitMaster},
 		Device: plan.Device{Name: "an assumed processor, to compare plans", Unified: true, Memory: 1 << 60, Disk: t.disk,
 			F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10},
 	}
@@ -248,11 +250,14 @@ func (t *tuning) fitLeast(task plan.Task, limit int64) error {
 func (t *tuning) open() (clean func() error, err error) {
 	clean = nothing
 	r := t.plan.Run
-	o := transformer.Options{DType: t.dtype, Seed: t.seed, Base: t.baseForm(r), Smoothing: float32(t.smoothing), ZLoss: float32(t.zLoss)}
+	o := transformer.Options{DType: t.dtype, Seed: t.seed, Base: t.baseForm(r), Smoothing: float32(t.smoothing), ZLoss: float32(t.zLoss), Tiles: r.Tiles}
 	var state train.Storage
-	if r.WeightsOn == plan.OnDisk || r.StateOn == plan.OnDisk {
+	if t.plan.Peak[plan.OnDisk].Total() > 0 {
 		if clean, err = t.openPages(); err != nil {
 			return clean, err
+		}
+		if t.checkpoints != nil {
+			o.Checkpoints = t.checkpoints
 		}
 		if r.WeightsOn == plan.OnDisk {
 			o.Pages = t.store
@@ -297,8 +302,8 @@ func (t *tuning) close() (err error) {
 	if t.model != nil {
 		err = errors.Join(err, t.model.Close())
 	}
-	if t.store != nil {
-		err = errors.Join(err, t.store.Close())
+	for _, s := range []*offload.Store{t.store, t.checkpoints} {
+		err = errors.Join(err, s.Close())
 	}
 	return err
 }
@@ -381,7 +386,7 @@ func (t *tuning) measure(r *result) {
 		}
 		m.Weights += pages
 	}
-	b[plan.Weights], b[plan.Activations] = m.Weights, m.Peak
+	b[plan.Weights], b[plan.Activations] = m.Weights, m.Peak+t.checkpoints.Stats().HostPeak
 	b[plan.Workspace] += m.Workspace
 	for i, n := range b {
 		r.Components[i] = max(r.Components[i], n)

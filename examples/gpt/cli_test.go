@@ -189,7 +189,7 @@ func TestOptimizers(t *testing.T) {
 func TestMemoryLimitKeepsTheBatch(t *testing.T) {
 	text := textFile(t, 500)
 	var losses []float64
-	for limit, micros := range map[string]string{"2MiB": "1 micro-batch of at most 4", "400KiB": "2 micro-batches of at most 2", "346KiB": "4 micro-batches of at most 1"} {
+	for limit, micros := range map[string]string{"2MiB": "1 micro-batch of at most 4", "380KiB": "2 micro-batches of at most 2", "346KiB": "4 micro-batches of at most 1"} {
 		status, out, errs := runArgs("-preset", "tiny", "-steps", "6", "-text", text, "-json", "-memory", limit)
 		require.Zero(t, status, errs)
 		require.Contains(t, out, "4 sequences of 32 tokens a step, in "+micros, limit)
