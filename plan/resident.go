@@ -138,10 +138,12 @@ func (m Model) largest() (n int64) {
 }
 
 // waiting returns the bytes of freed buffers that wait while others of another size are held:
-// buffers of one kind of layer while another kind works. Layers are of one kind if their sizes
-// are equal, and buffers of outputs serve all kinds.
+// buffers of one kind of layer while another kind works. Layers are of one kind if they have one name and keep
+// the same number of bytes. Buffers of outputs serve all kinds, and so do those of layers that say what else
+// is their Own.
 func (t Task) waiting(r Run) (int64, error) {
-	c, p := t.costs(r, int64(r.Micro)), r.Remat
+	samples := int64(r.Micro)
+	c, p := t.costs(r, samples), r.Remat
 	if len(p.Ops) == 0 {
 		var err error
 		if p, err = remat.KeepAll(c); err != nil {
@@ -152,26 +154,34 @@ func (t Task) waiting(r Run) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("plan: %w", err)
 	}
-	type kind struct{ saved, forward, backward int64 }
+	own := t.ownBytes(r, samples)
+	type kind struct {
+		name  string
+		saved int64
+	}
 	type buffers struct{ held, peak int64 }
 	kinds := map[kind]*buffers{}
 	held, outputs := int64(0), c.Input // of saved values without their outputs, and of outputs
 	for i, op := range p.Ops {
 		stage := c.Stages[op.Stage]
-		k := kind{stage.Saved - stage.Output, stage.ForwardExtra, stage.BackwardExtra}
+		k := kind{stage.Name, stage.Saved - stage.Output}
 		b := kinds[k]
 		if b == nil {
-			b = new(buffers)
+			b = &buffers{peak: own[op.Stage]}
 			kinds[k] = b
+		}
+		if own[op.Stage] > 0 {
+			outputs = max(outputs, report.Timeline[i].Peak-held)
+			continue
 		}
 		saved, transient := int64(0), int64(0)
 		switch op.Kind {
 		case remat.ForwardDiscard:
-			transient = k.forward
+			transient = stage.ForwardExtra
 		case remat.ForwardSave:
-			saved, transient = k.saved, k.forward
+			saved, transient = k.saved, stage.ForwardExtra
 		case remat.Backward:
-			saved, transient = -k.saved, k.backward
+			saved, transient = -k.saved, stage.BackwardExtra
 		case remat.DropSaved:
 			saved = -k.saved
 		}
@@ -184,4 +194,26 @@ func (t Task) waiting(r Run) (int64, error) {
 		sum = plus(sum, b.peak)
 	}
 	return max(0, sum-report.Peak), nil
+}
+
+// ownBytes returns, for each stage of the chain, the bytes of buffers that no output fits, 0 for all of them.
+func (t Task) ownBytes(r Run, samples int64) (list []int64) {
+	for _, l := range t.Model.Layers {
+		own := int64(0)
+		if l.Own > 0 {
+			own = l.Own*r.elem() + 4*(l.Stats+l.BackwardStats) + l.Attention.kept(r)
+			if t.Rank > 0 {
+				own += 2 * int64(l.Rows) * int64(t.Rank) * r.elem()
+			}
+			for _, a := range l.Adapters {
+				if t.DoRA {
+					own += a.Out * r.elem()
+				}
+			}
+		}
+		for range l.repeat() {
+			list = append(list, samples*own)
+		}
+	}
+	return list
 }

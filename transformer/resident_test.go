@@ -33,11 +33,12 @@ type residentJob struct {
 	DType             snug.DType
 	Sequences, Tokens int
 	Window            int
-	Remat             string // keep, again, half: keep all, compute all again, or a plan with half of the bytes
+	Remat             string // keep, again, half, paged: keep all, compute all again, a plan with half of the bytes, or outputs on disk
 	Folder            string // the model is opened from it, if it is not empty
 	Rank              int    // of adapters over matrices in 4 bits, 0 for none
 	DoRA              bool   // of the adapters
 	Disk              bool   // pages of the frozen weights, or of all state and masters, lie on disk
+	Tiles             int    // of the MLPs
 	SaveOnly          bool   // the model is saved there
 }
 
@@ -61,6 +62,9 @@ func (j residentJob) String() string {
 	}
 	if j.Disk {
 		text += ", pages"
+	}
+	if j.Tiles > 0 {
+		text += fmt.Sprintf(", %d tiles", j.Tiles)
 	}
 	if j.Folder != "" {
 		text += ", opened"
@@ -92,8 +96,11 @@ func (j residentJob) config() *Config {
 	return c
 }
 
-func (j residentJob) open(pages *offload.Store) (*Model, error) {
-	o := Options{DType: j.DType}
+func (j residentJob) open(pages, checkpoints *offload.Store) (*Model, error) {
+	o := Options{DType: j.DType, Tiles: j.Tiles}
+	if checkpoints != nil {
+		o.Checkpoints = checkpoints
+	}
 	if j.Rank > 0 {
 		o.Base, o.Adapter = qlora.NF4, &qlora.AdapterOptions{Rank: j.Rank, Alpha: 16, DoRA: j.DoRA}
 		if pages != nil {
@@ -122,6 +129,9 @@ func (j residentJob) rematPlan(c remat.Costs) (remat.Plan, error) {
 		}
 		p, _, err := remat.Planner{}.Plan(c, all.Peak/2)
 		return p, err
+	case "paged":
+		c.Disk = remat.Rates{Write: 1e9, Read: 1e9}
+		return remat.HRevolve(c, 0, len(c.Stages), remat.Disk)
 	}
 	return remat.KeepAll(c)
 }
@@ -137,8 +147,8 @@ func (j residentJob) task() (task plan.Task, run plan.Run, err error) {
 		return task, run, err
 	}
 	d.Fragmentation = 0
-	run = plan.Run{Micro: j.Sequences, Window: j.Window, Compute: j.DType, StateBits: 8}
-	task = plan.Task{Model: model, Device: d, Batch: j.Sequences * j.Window, Rank: j.Rank, DoRA: j.DoRA, PagesFrozen: true}
+	run = plan.Run{Micro: j.Sequences, Window: j.Window, Compute: j.DType, StateBits: 8, Tiles: j.Tiles}
+	task = plan.Task{Model: model, Device: d, Batch: j.Sequences * j.Window, Rank: j.Rank, DoRA: j.DoRA, PagesFrozen: true, PagesCheckpoints: true}
 	if j.Rank > 0 {
 		run.Frozen = 4
 	}
@@ -169,7 +179,14 @@ func (j residentJob) train(dir string) (r residentResult, err error) {
 		}
 		defer func() { err = errors.Join(err, pages.Close()) }()
 	}
-	m, err := j.open(pages)
+	var checkpoints *offload.Store
+	if j.Remat == "paged" {
+		if checkpoints, err = offload.Open(filepath.Join(dir, "checkpoints"), offload.Options{HostLimit: plan.CheckpointBytes}); err != nil {
+			return r, err
+		}
+		defer func() { err = errors.Join(err, checkpoints.Close()) }()
+	}
+	m, err := j.open(pages, checkpoints)
 	if err != nil {
 		return r, err
 	}
@@ -195,7 +212,7 @@ func (j residentJob) train(dir string) (r residentResult, err error) {
 		}
 	}
 	mem := m.Memory()
-	r.Counted = mem.Weights + mem.Peak + max(mem.Workspace, u.opt.WorkspaceBytes()) + 4*int64(u.window.Len())
+	r.Counted = mem.Weights + mem.Peak + checkpoints.Stats().HostPeak + max(mem.Workspace, u.opt.WorkspaceBytes()) + 4*int64(u.window.Len())
 	if run.StateOn == plan.OnDevice {
 		r.Counted += u.opt.StateBytes() + u.master.Bytes()
 	}
@@ -357,6 +374,8 @@ func residentJobs(t *testing.T) (list []residentJob) {
 			{Family: "llama", Scale: 2, Layers: 4, Vocab: 20000, DType: snug.BF16, Sequences: 2, Tokens: 64, Window: 1, Remat: "keep", Rank: 8},
 			{Family: "llama", Scale: 8, Layers: 6, Vocab: 10000, DType: snug.BF16, Sequences: 2, Tokens: 64, Window: 1, Remat: "keep", Rank: 8, DoRA: true, Disk: true},
 			{Family: "qwen3", Scale: 4, Layers: 4, Vocab: 20000, DType: snug.BF16, Sequences: 2, Tokens: 64, Window: 1, Remat: "again", Disk: true},
+			{Family: "llama", Scale: 4, Layers: 4, Vocab: 2000, DType: snug.BF16, Sequences: 8, Tokens: 512, Window: 1, Remat: "paged", Rank: 8},
+			{Family: "llama", Scale: 4, Layers: 4, Vocab: 2000, DType: snug.BF16, Sequences: 8, Tokens: 512, Window: 1, Remat: "paged", Rank: 8, Tiles: 4},
 		}
 	}
 	for i, family := range []string{"llama", "qwen3", "gemma3_text", "gpt2"} {
