@@ -39,6 +39,9 @@ func (e *MissError) Error() string {
 // Unwrap returns [snug.ErrNoMemory].
 func (e *MissError) Unwrap() error { return snug.ErrNoMemory }
 
+// inTiles is for models that have layers which can run in tiles.
+const inTiles = "layers in tiles of rows"
+
 // relaxations are further choices that a task could allow: each alone, and then all
 // together.
 var relaxations = []struct {
@@ -57,6 +60,7 @@ var relaxations = []struct {
 			t.Gradients = append(t.Gradients, Folded)
 		}
 	}},
+	{inTiles, func(t *Task) { t.Tiles = append(t.Tiles, 4, 16) }},
 }
 
 // adapterRank is the rank of the proposed adapters.
@@ -92,10 +96,13 @@ func (m *misser) try(what string, t Task) error {
 // miss returns the error for a limit in which nothing fits.
 func (t Task) miss(limit, minimum int64, k *known) error {
 	t.Compute, t.Masters = slices.Clip(t.Compute), slices.Clip(t.Masters)
-	t.Gradients, t.StateBits = slices.Clip(t.Gradients), slices.Clip(t.StateBits)
+	t.Gradients, t.StateBits, t.Tiles = slices.Clip(t.Gradients), slices.Clip(t.StateBits), slices.Clip(t.Tiles)
 	m := &misser{task: t, limit: limit, known: k}
 	everything, names := t, []string(nil)
 	for _, r := range relaxations {
+		if r.what == inTiles && !t.canTile() {
+			continue
+		}
 		u := t
 		r.allow(&u)
 		if err := m.try(r.what, u); err != nil {

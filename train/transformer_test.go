@@ -71,6 +71,56 @@ func TestTransformersInBackward(t *testing.T) {
 	}
 }
 
+// MLPs in tiles complete their gradients after the last tile: updates in the backward pass have the bits of the ordinary
+// step, and at most as many gradients more at one time as package plan says.
+func TestTilesInBackward(t *testing.T) {
+	const sequences, length, tiles = 200, 13, 2
+	b := transformer.Batch{Sequences: sequences}
+	for i := range sequences * length {
+		b.Tokens = append(b.Tokens, int32(i*i%19))
+		b.Labels = append(b.Labels, int32(i*7%19)-2)
+	}
+	for _, family := range []string{"llama", "gpt2"} {
+		for _, tied := range []bool{false, true} {
+			c := tinyConfig(family, tied)
+			run := func(tiles int, o Options) (map[string][]float32, int64) {
+				m, err := transformer.New(c, transformer.Options{Seed: 3, Tiles: tiles})
+				require.NoError(t, err)
+				tr, err := New(Model[transformer.Batch](m), o)
+				require.NoError(t, err)
+				defer func() { require.NoError(t, tr.Close()) }()
+				for range 2 {
+					_, err := tr.Train(context.Background(), []transformer.Batch{b})
+					require.NoError(t, err)
+				}
+				out := map[string][]float32{}
+				for _, p := range m.Params() {
+					out[p.Name] = p.Value.Float32s()
+				}
+				return out, tr.Bytes()[plan.Gradients]
+			}
+			o := Options{StateBits: 8, Clip: 0.5, Schedule: Constant(1e-2)}
+			want, all := run(tiles, o)
+			o.InBackward = true
+			got, some := run(tiles, o)
+			require.Equal(t, want, got, "%s, tied %t", family, tied)
+			require.Less(t, some, all)
+			_, whole := run(1, o)
+			model, err := c.Plan(length)
+			require.NoError(t, err)
+			d, err := plan.DeviceNamed("24GB")
+			require.NoError(t, err)
+			predicted := func(tiles int) int64 {
+				r := plan.Run{Micro: sequences, Window: 1, Tiles: tiles, Gradients: plan.InBackward}
+				p, err := plan.Task{Model: model, Device: d, Batch: sequences}.Predict(r)
+				require.NoError(t, err)
+				return p.Peak[plan.OnDevice][plan.Gradients]
+			}
+			require.LessOrEqual(t, some-whole, predicted(tiles)-predicted(1), "%s, tied %t", family, tied)
+		}
+	}
+}
+
 // Adapters train over matrices in 4 bits, with gradients and state for the adapters alone.
 func TestAdapters(t *testing.T) {
 	m, err := transformer.New(tinyConfig("llama", false), transformer.Options{
