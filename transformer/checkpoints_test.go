@@ -99,6 +99,9 @@ func TestCheckpoints(t *testing.T) {
 			{DType: snug.F32}, {DType: snug.BF16, Tiles: 2}, {DType: snug.F16},
 			{DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8, Dropout: 0.1}},
 		} {
+			if c.Dim > 100 && o.DType != snug.F32 {
+				continue
+			}
 			b := someBatch(7, c.Vocab, sequences, 13)
 			want := gradients(t, newTiny(t, c, o), b)
 			store, err := offload.Open(t.TempDir(), offload.Options{HostLimit: 4 * pieceBytes})

@@ -93,7 +93,7 @@ func TestTilesHaveTheSameBits(t *testing.T) {
 			{DType: snug.BF16, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 8, DoRA: true}},
 		} {
 			large := c.Dim > 100
-			if large && i != 0 && i != 4 && i != 6 {
+			if large && i != 0 && i != 6 {
 				continue
 			}
 			name := fmt.Sprint(c.Family, " ", c.Dim, " ", i)
@@ -245,11 +245,11 @@ func TestTilesErrors(t *testing.T) {
 func TestTilesGenerate(t *testing.T) {
 	c := tiny()
 	c.Context = 8192
-	b := someBatch(7, c.Vocab, 1, 5000)
+	b := someBatch(7, c.Vocab, 1, 2700)
 	var logits [][]float32
 	for _, tiles := range []int{0, 2} {
 		m := newTiny(t, c, Options{Tiles: tiles})
-		g, err := m.Generate(GenerateOptions{Context: 6000, Chunk: 4500})
+		g, err := m.Generate(GenerateOptions{Context: 3000, Chunk: 2500})
 		require.NoError(t, err)
 		require.NoError(t, g.Prompt(context.Background(), b.Tokens))
 		logits = append(logits, append([]float32(nil), g.logits...))
