@@ -360,3 +360,21 @@ func TestPlanChoosesTiles(t *testing.T) {
 	_, err = task.Fit(0)
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
+
+// TestTilesOnDevices: tiles and checkpoints compute on every device of this build what they compute on the CPU.
+func TestTilesOnDevices(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
+		c := tiny()
+		b := someBatch(4, c.Vocab, 158, 13)
+		for _, a := range []*qlora.AdapterOptions{nil, {Rank: 2, Alpha: 4, Dropout: 0.2}} {
+			want := gradients(t, newTiny(t, c, Options{Seed: 3, Adapter: a}), b)
+			m := newTiny(t, c, Options{Seed: 3, Adapter: a, Device: p.Dev, Tiles: 2, Checkpoints: newShelf()})
+			plan, _ := paged(t, m, 158, 13)
+			require.NoError(t, m.SetPlan(plan))
+			for name, g := range gradients(t, m, b) {
+				difference, largest := apart(g, want[name])
+				require.LessOrEqual(t, difference, 1e-4*max(largest, 1e-3), name)
+			}
+		}
+	})
+}
