@@ -27,7 +27,7 @@ func TestTileSizes(t *testing.T) {
 			if n > 1 {
 				require.GreaterOrEqual(t, rows/n, wholeRows/2)
 			}
-			if rows >= wholeRows*tiles {
+			if int64(rows) >= int64(wholeRows)*int64(tiles) {
 				require.Equal(t, max(1, tiles), n)
 			}
 			for _, shorter := range []int{1, 2048, 2049, 3000, 4096, rows - 1, rows} {
