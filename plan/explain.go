@@ -99,10 +99,10 @@ func (t Task) decisions(r Run) (list []decision) {
 	if extra > 0 {
 		value = fmt.Sprintf("%s, %d forward steps more for %d layers", r.Remat.Name, extra, r.Remat.Stages)
 	}
-	add("rematerialization", value, extra == 0, "nothing computed again", func(u *Run) { u.Remat = remat.Plan{} })
 	if slices.ContainsFunc(r.Remat.Ops, func(op remat.Op) bool { return op.Kind == remat.PageDisk }) {
 		value += ", with checkpoints on disk"
 	}
+	add("rematerialization", value, extra == 0, "nothing computed again", func(u *Run) { u.Remat = remat.Plan{} })
 	state := r.StateOn.String()
 	if r.StateOn == OnDisk {
 		state += " with " + FormatBytes(r.Cache) + " in memory"

@@ -176,11 +176,8 @@ func TestCheckpointErrors(t *testing.T) {
 	host, err := remat.HRevolve(costs, 0, len(costs.Stages), remat.Host)
 	require.NoError(t, err)
 	require.ErrorIs(t, m.SetPlan(host), snug.ErrConfig)
-	saved := remat.Plan{Stages: 4}
-	for _, op := range []remat.Op{{Kind: remat.ForwardSave}, {Kind: remat.PageDisk}, {Kind: remat.ForwardSave, Stage: 1}, {Kind: remat.ForwardSave, Stage: 2},
-		{Kind: remat.ForwardSave, Stage: 3}, {Kind: remat.Backward, Stage: 3}, {Kind: remat.Backward, Stage: 2}, {Kind: remat.Backward, Stage: 1}, {Kind: remat.Backward}} {
-		saved.Ops = append(saved.Ops, op)
-	}
+	saved := remat.Plan{Stages: 4, Ops: []remat.Op{{Kind: remat.ForwardSave}, {Kind: remat.PageDisk}, {Kind: remat.ForwardSave, Stage: 1}, {Kind: remat.ForwardSave, Stage: 2},
+		{Kind: remat.ForwardSave, Stage: 3}, {Kind: remat.Backward, Stage: 3}, {Kind: remat.Backward, Stage: 2}, {Kind: remat.Backward, Stage: 1}, {Kind: remat.Backward}}}
 	require.NoError(t, saved.Validate())
 	require.ErrorIs(t, m.SetPlan(saved), snug.ErrConfig)
 }
