@@ -16,8 +16,8 @@ import (
 	"github.com/snug-ml/snug/qlora"
 )
 
-// wide is a model whose matrices have whole blocks of MXFP4, and parts of blocks of FP8.
-func wide() *Config {
+// blocked is a model whose matrices have whole blocks of MXFP4, and parts of blocks of FP8.
+func blocked() *Config {
 	return &Config{
 		Family: "llama", Vocab: 11, Dim: 64, Hidden: 160, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, Context: 32, NormEps: 1e-6, Activation: SiLU,
 		Gated: true, Rope: Rope{Kind: RopeDefault, Theta: 100, Dim: 16}, Windows: []int{0, 0}, ScoreScale: 0.25, EmbeddingScale: 1, InitStd: 0.1, BOS: -1, Pad: -1,
@@ -81,7 +81,7 @@ func TestOpenStored(t *testing.T) {
 		config string
 	}{{qlora.FP8, deepseek}, {qlora.FP8E5M2, strings.Replace(deepseek, "e4m3", "e5m2", 1)}, {qlora.INT8, bnb8}} {
 		for _, dt := range []snug.DType{snug.F32, snug.BF16} {
-			float := newTiny(t, wide(), Options{Seed: 1, DType: dt})
+			float := newTiny(t, blocked(), Options{Seed: 1, DType: dt})
 			plain := t.TempDir()
 			require.NoError(t, float.Save(plain, 0))
 			stored := store(t, float, c.form, c.config)
@@ -125,7 +125,7 @@ func TestOpenStored(t *testing.T) {
 
 // TestOpenStoredPartly: modules that were not converted stay in floats.
 func TestOpenStoredPartly(t *testing.T) {
-	m, err := Open(store(t, newTiny(t, wide(), Options{Seed: 1}), qlora.FP8, deepseek, "o_proj.weight"), Options{})
+	m, err := Open(store(t, newTiny(t, blocked(), Options{Seed: 1}), qlora.FP8, deepseek, "o_proj.weight"), Options{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, m.Close()) }()
 	quantized := 0
@@ -141,7 +141,7 @@ func TestOpenStoredPartly(t *testing.T) {
 }
 
 func TestOpenStoredErrors(t *testing.T) {
-	dir := store(t, newTiny(t, wide(), Options{Seed: 1}), qlora.FP8, deepseek)
+	dir := store(t, newTiny(t, blocked(), Options{Seed: 1}), qlora.FP8, deepseek)
 	_, err := Open(dir, Options{Base: qlora.NF4})
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.ErrorContains(t, err, "the option Base is nf4, and the folder has matrices in fp8")
@@ -174,7 +174,7 @@ func TestOpenStoredErrors(t *testing.T) {
 
 // TestBases: matrices of every form keep a model close to itself, and Pages hold them.
 func TestBases(t *testing.T) {
-	float := newTiny(t, wide(), Options{Seed: 1})
+	float := newTiny(t, blocked(), Options{Seed: 1})
 	b := someBatch(7, 11, 2, 9)
 	want, err := float.Evaluate(context.Background(), b)
 	require.NoError(t, err)
