@@ -58,7 +58,7 @@ func Cast[D, S snug.Vector](dst D, src S) error {
 
 // CastWith is [Cast] with options. The result does not depend on the CPU, the
 // device or GOMAXPROCS. Errors are the errors of Cast, and [snug.ErrDType] for
-// Stochastic and a dst of float32. Each running worker uses 49 KiB of
+// Stochastic unless dst is float16 or bfloat16. Each running worker uses 49 KiB of
 // scratch.
 func CastWith[D, S snug.Vector](dst D, src S, o CastOptions) error {
 	return castWith(snug.ViewOf(dst), snug.ViewOf(src), o)

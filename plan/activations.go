@@ -171,7 +171,7 @@ func (t Task) workspaceBytes(r Run) int64 {
 	return 4 * floats
 }
 
-// chain is what a plan takes: bytes of activations on the device and of checkpoints on disk, and the seconds of its
+// chainUse is what a plan takes: bytes of activations on the device and of checkpoints on disk, and the seconds of its
 // forward and backward steps.
 type chainUse struct {
 	bytes, disk int64
@@ -200,8 +200,8 @@ func (t Task) peak(c remat.Costs, plan remat.Plan, samples int64) (u chainUse, e
 	return u, nil
 }
 
-// CheckpointBytes is the memory for checkpoints on their way to the disk and back: the HostLimit of a Store of package
-// offload for them.
+// CheckpointBytes, 32 MiB, is the host memory for checkpoints on their way to the disk and back: the HostLimit, in bytes,
+// of the Store of package offload that holds them.
 const CheckpointBytes = 32 << 20
 
 // way is a plan of recomputation, with its bytes for some samples and its work for one.

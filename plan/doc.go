@@ -25,7 +25,9 @@
 //	master weights   4n, 2n or none, by the form of package amp; none with float32 and for
 //	                 adapters, which are float32
 //	gradients        4n or 2n; with updates in the backward pass 4 bytes an element of the
-//	                 largest parameter, or of a tied embedding and the next largest, and of two vectors
+//	                 largest parameter, or of a tied embedding and the next largest, and of two vectors;
+//	                 besides, those of the other matrices that share an input, or the gradient of this
+//	                 input if it is smaller; with Tiles all of a layer in tiles
 //	optimizer state  the bytes of package quant8 for the rule and its bits, such as 8n or 2.03n
 //	activations      the peak of the plan, by [remat.Plan.Simulate], of a chain whose layers
 //	                 keep and hold B times what [Layer] says; statistics of the last norm

@@ -18,7 +18,7 @@ type Task struct {
 	Batch  int // samples of a step, over all its micro-batches
 
 	Optimizer string // rule of package quant8, in lower case, or "apollo-mini"; default "adamw"
-	// OptimizerRank is the Rank of apollo, apollo-mini and galore; 0 is their default.
+	// OptimizerRank is the Rank of apollo, apollo-mini and galore; 0 is their default, 256, 1 and 128.
 	OptimizerRank int
 	LossRows      int // rows of logits that exist at a time; default 128
 	// LossClasses is the number of classes whose logits exist at a time. The default is all of them on a device with a
@@ -51,10 +51,10 @@ type Task struct {
 	// not among the defaults.
 	Compute   []snug.DType     // types of weights and activations; default BF16 and F32
 	Masters   []amp.MasterForm // default FullMaster and SplitMaster; NoMaster is lossy
-	Gradients []Gradient       // default SumF32 and InBackward; SumBF16 and Folded are lossy
+	Gradients []Gradient       // default SumF32 and InBackward; SumBF16 and Folded are lossy, and Folded is for adamw, adam, ademamix and sgd
 	StateBits []int            // default 32 and 8; 16 and 4 are lossy
 	Frozen    []int            // bits of the weights under adapters: 16, and 8 or 4 of Base; default both
-	Tiles     []int            // tiles of layers that can run in tiles; default 1; more are lossy: sums over rows are rounded differently
+	Tiles     []int            // numbers of tiles of rows of layers that have [Tiles]; default 1; more are lossy: sums over rows are rounded differently
 }
 
 // Gradient says how gradients are held.
@@ -67,8 +67,8 @@ const (
 	// SumBF16 adds them up in bfloat16.
 	SumBF16
 	// InBackward steps each parameter as soon as its gradient is complete, as
-	// StepInBackward of package quant8 does: one gradient is held at a time, and a step
-	// is one micro-batch.
+	// StepInBackward of package quant8 does: about one gradient is held at a time, see the
+	// package comment, and a step is one micro-batch.
 	InBackward
 	// Folded is InBackward with any number of micro-batches, as FoldInBackward of package
 	// quant8 does: each gradient is folded into the optimizer's state.
@@ -99,7 +99,7 @@ type Run struct {
 	StateBits int        // bits of the optimizer's state; 0: 32
 	Frozen    int        // bits of the weights under adapters, 16, 8 or 4; 0: the bits of Compute
 	Tiled     bool       // attention with tiles, which keeps a number for each row instead of all probabilities
-	Tiles     int        // number of tiles of rows in which layers run that can; 0: 1
+	Tiles     int        // tiles of rows of layers that have [Tiles], fewer in small micro-batches; 0: 1
 	Remat     remat.Plan // recomputation in the chain's layers; without operations: keep all
 
 	WeightsOn   Tier // OnHost or OnDisk: two layers at a time are on the device

@@ -45,16 +45,16 @@
 //
 // # Other forms
 //
-// A [Type] other than NF4 and FP4 has other scales. [OpenWeights] reads them all, with the values of transformers and
-// bitsandbytes, bit for bit; [NewWeight] makes them of floats:
+// A [Type] other than NF4 and FP4 has other scales. [OpenWeights] reads all forms, with the values that transformers and
+// bitsandbytes give, bit for bit; [NewWeight] quantizes floats to them:
 //
 //	MXFP4         E2M1 times a power of two for 32 elements of a row, 4.25 bits, as the experts of gpt-oss
 //	FP8, FP8E5M2  floats of 8 bits times a float32 for 128×128 elements, a row or the weight, as DeepSeek V3's files
 //	INT8          integers in units of 1/127 of the largest magnitude of a row, as LLM.int8, and columns of outliers
 //	              that stay in 16 bits
 //
-// Activations are multiplied as they are, in floats: nothing quantizes them, as some of the engines do that run
-// such files. Codes and scales that are no finite numbers are errors. Types of 8 bits are for the CPU.
+// Activations stay in floats, where some engines that run such files quantize them too. Codes and scales that are not
+// finite are errors. Types of 8 bits are for the CPU.
 //
 // # Training
 //

@@ -22,10 +22,10 @@ const (
 	FP4
 	// MXFP4 is E2M1, a sign, two bits of exponent and one of fraction, from -6 to 6, times a power of two for every 32
 	// elements of a row (OCP Microscaling Formats 1.0; the experts of gpt-oss). Quantizing takes the power of two by
-	// which the largest magnitude lies from 4 up to below 8, and then the nearest value, of two as near the even one.
+	// which the largest magnitude lies from 4 up to below 8, and then the nearest value, ties to the even code.
 	MXFP4
-	// FP8 is [snug.Float8E4M3] times a float32 scale of 128×128 elements, as in the files of DeepSeek V3, of a row, or
-	// of the weight. See [Scales].
+	// FP8 is [snug.Float8E4M3] times float32 scales: one for 128×128 elements, as in the files of DeepSeek V3, for a
+	// row, or for the weight. See [Scales].
 	FP8
 	// FP8E5M2 is that with [snug.Float8E5M2].
 	FP8E5M2
@@ -34,8 +34,8 @@ const (
 	INT8
 )
 
-// Scales says which elements of an [FP8] or [FP8E5M2] weight share a scale: their largest magnitude, divided by the
-// largest number of the format.
+// Scales says which elements of an [FP8] or [FP8E5M2] weight share a scale. One that [NewWeight] makes is their
+// largest magnitude divided by the largest number of the format; files may have others.
 type Scales uint8
 
 // The zero Scales is ByBlock.

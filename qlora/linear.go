@@ -175,9 +175,10 @@ func (l *Linear) usable() error {
 // an element, unless it is float32, and a worker up to 80 KiB or, if that is more, 4 bytes
 // a block of a row; other devices need no memory.
 //
-// In types of 8 bits rows of W have a multiple of 32 elements for that, and no columns of outliers. The scales of blocks
-// multiply x, and those of rows the sums: the error is at most (in/8+12)·2^-24·(Σ|x||w| + |beta·y|), and a worker
-// takes up to 36 KiB more, or 4 bytes a row of x for each column of a block.
+// Types of 8 bits are multiplied so where in is a multiple of 32, there are no Outliers, and the scales are by row, by
+// weight, or by blocks of a multiple of 64 rows and 32 columns. The scales of blocks multiply x, and those of rows the
+// sums: the error is at most (in/8+12)·2^-24·(Σ|x||w| + |beta·y|), and a worker takes up to 36 KiB more or, if that is
+// more, 4 bytes for each row of x and column of a block.
 //
 // Errors, with nothing written: [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice], and
 // [snug.ErrConfig] for a beta that is not finite, operands that overlap, and a nil, zero or

@@ -20,7 +20,7 @@ type Options struct {
 	Single bool   // of NF4 and FP4: keep the absmax of blocks in float32, no double quantization
 	Scales Scales // of FP8 and FP8E5M2
 	// Outliers are columns of an INT8 weight, ascending, that stay in 16 bits: float16 if the weight is, else bfloat16.
-	// They do not count for the scales. LLM.int8 multiplies columns so where features of x are large.
+	// They do not count for the scales. LLM.int8 keeps the columns whose features of x are large.
 	Outliers []int
 }
 

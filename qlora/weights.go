@@ -27,7 +27,7 @@ import (
 //	name_blocks, name_scales      U8 [..., in/32, 16], the code of the first of two elements in the lower half, and
 //	                              U8 or F8_E8M0 [..., in/32]; the weight is [..., in]
 //	name, name_scale_inv          F8_E4M3 or F8_E5M2 [out, in], and its scales: one, [out], [out, 1], or one for each
-//	                              block of 128×128. They are F32, BF16, F16 or F8_E8M0; the name may also be name_scale
+//	                              block, of 128×128 or as their shape divides [out, in]. They are F32, BF16, F16 or F8_E8M0; the name may also be name_scale
 //	name, SCB                     I8 [out, in], and F32 [out]: the largest magnitudes of rows
 //
 // transformers' convert_moe_packed_tensors gives an MXFP4 weight with its last two dimensions exchanged. Package amp

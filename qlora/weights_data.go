@@ -107,7 +107,8 @@ func (l loader) floats(x []float32, suffix string) error {
 // times the memory of the header, and up to 2 MiB more. It waits for devices.
 //
 // Errors, with nothing written: [snug.ErrConfig] when w, weights or one of them is
-// nil or zero, a name comes twice or is not UTF-8, or the header would exceed 100 MB;
+// nil or zero, a weight is in a Storage, an INT8 weight has Outliers or a name that does not end
+// in "weight", a name comes twice or is not UTF-8, or the header would exceed 100 MB;
 // [snug.ErrDevice] for a closed weight. Other errors come from w or from a device.
 func WriteWeights(w io.Writer, weights iter.Seq2[string, *Weight], metadata map[string]string) (int64, error) {
 	if w == nil {

@@ -208,7 +208,7 @@ func (a *Optimizer) squaresOf(name string, p, g snug.View, o *BackwardOptions) (
 	case err != nil || first >= 0 && a.o.NonFinite == SkipStep:
 		return 0, err
 	case !dev.IsCPU() && o.Squares == nil:
-		return 0, fmt.Errorf("parameter %q: the gradient lies on %s, which wants BackwardOptions.Squares: %w", name, dev, snug.ErrDevice)
+		return 0, fmt.Errorf("parameter %q: the gradient lies on %s, which wants the option Squares: %w", name, dev, snug.ErrDevice)
 	case !dev.IsCPU():
 		return o.Squares(g)
 	}

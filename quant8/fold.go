@@ -13,15 +13,16 @@ import (
 // Total.
 type FoldOptions struct {
 	// Weight is what the gradients of the micro-batch, which are means, are means over, such as its
-	// target tokens. Total is the weight of all micro-batches of the step. Both are above 0.
+	// target tokens. Total is the weight of all micro-batches of the step. Both are finite and above 0,
+	// and Weight is at least 2^-40 of Total.
 	Weight, Total float64
 	// GradScale multiplies the gradients, such as the inverse of a loss scale; default 1.
 	GradScale float32
-	// MeanSquares gives v the mean of the squares of the micro-batches' gradients, (n/N)·g², in place
-	// of the sum of the squares of their parts of the mean, (n/N·g)².
+	// MeanSquares gives v the mean of the squares of the micro-batches' gradients G, (n/N)·G², in place
+	// of the sum of the squares of their parts of the mean, (n/N·G)².
 	MeanSquares bool
 	// MaxNorm, unless 0, clips with the norm of the step before: the gradients of a step are multiplied
-	// by min(1, MaxNorm/(norm+1e-6)). A step that follows none with MaxNorm is not clipped.
+	// by min(1, MaxNorm/(norm+1e-6)). A step is not clipped if the step before it had no MaxNorm.
 	MaxNorm float64
 	// Squares returns the sum of the squares of a gradient on a device other than the CPU, for MaxNorm.
 	Squares func(g snug.View) (float64, error)
@@ -30,7 +31,8 @@ type FoldOptions struct {
 // FoldInBackward makes the step that [Optimizer.Advance] has begun from several micro-batches, one call
 // for each, and never holds more than one gradient: the backward pass of each micro-batch folds its
 // gradients into the moments as they arrive, and that of the last one updates the parameters. With the
-// weight n of a micro-batch, the weight N of all, and g the micro-batch's gradient times n/N
+// weight n of a micro-batch, the weight N of all, and g the micro-batch's gradient times n/N the moments of
+// AdamW and Adam become as follows, and those of AdEMAMix and SGD likewise, by their own equations:
 //
 //	m ← β1·m + (1-β1)·g      the first
 //	m ← m + (1-β1)·g         those that follow
@@ -39,18 +41,19 @@ type FoldOptions struct {
 //
 // as in Zhang et al. 2023, "Adam Accumulation to Reduce Memory Footprints of both Activations and
 // Gradients for Large-scale DNN Training", arXiv:2305.19982. m is that of a step with the mean of the
-// gradients, up to rounding, so that the step of SGD is the same. v is not: it has the sum of
-// the squares, not the square of the sum. Where the gradients of k equal micro-batches are independent
-// noise both are the same on average; where all are equal v is k times smaller, and steps up to √k times
-// longer: early in a run, where they are alike, the rate may have to be lower. With MeanSquares v is the same where all are equal, and k times larger where they are noise
-// (Wang and Aitchison 2024, "Batch size invariant Adam", arXiv:2402.18824).
+// gradients, up to rounding, and so is the step of SGD. v is not: it has the sum of the squares, not the
+// square of the sum. Where the gradients of k micro-batches of equal weight are independent noise both are
+// the same on average. Where all are equal v is k times smaller, and steps are up to √k times longer: early
+// in a run, where they are alike, the rate may have to be lower. With MeanSquares v is the same where all
+// are equal, and k times larger where they are noise (Wang and Aitchison 2024, "Batch size invariant Adam",
+// arXiv:2402.18824).
 //
 // Moments in 8 and 4 bits are encoded again for each micro-batch, and those in 16 bits rounded, with other
 // random numbers for each.
 //
 // The weights of the calls add up to Total, up to a relative 1e-9: full says that this call was the last
-// and the parameters are updated. With one micro-batch the result has the same bits as that of
-// [Optimizer.StepInBackward]. Between the calls backward may read the parameters, which are those before
+// and the parameters are updated. With one micro-batch, and without MaxNorm, the result has the same bits
+// as that of [Optimizer.StepInBackward]. Between the calls backward may read the parameters, which are those before
 // the step. In each call every parameter that was added comes once; other rules for backward and ready are
 // those of StepInBackward. norm is 0 without MaxNorm; with it and full it is the norm by which the next
 // step is clipped, the root of the mean of the squares of the micro-batches' norms times GradScale. That is

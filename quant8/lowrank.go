@@ -24,15 +24,16 @@ import (
 //	p ← p - lr·√Scale·c2/c1·u
 //	p ← p·(1 - lr·wd)
 //
-// The third line from the end is the norm-growth limiter of Fira (Chen et al. 2024, arXiv:2410.01623). It is a
+// P has the shape [r, min(rows, cols)], and g is one channel of the gradient. The third line from the end is the norm-growth limiter of Fira (Chen et al. 2024, arXiv:2410.01623). It is a
 // quotient, so that it does not matter whether √Scale comes before it or after, as the option scale_front of the
 // authors' package says. A norm of 0 does not limit the next.
 //
 // P has independent normal numbers of variance 1/r, which are other ones after every Gap steps. It is stored nowhere:
-// Options.Seed, the name of the parameter and the number of the period name its elements, which every step makes again.
+// Options.Seed, the name of the parameter and the number of the period determine its elements, which every step
+// generates again.
 //
-// Other parameters take [AdamW], with ε in place of ε·c2: those of [Optimizer.Add], which should be vectors, embeddings
-// and the output layer, and smaller matrices. The usual rate is 0.01 for all.
+// Other parameters take [AdamW], with ε in place of ε·c2: all that [Optimizer.Add] adds, which should be vectors,
+// embeddings and the output layer, and matrices too small to project. The usual rate is 0.01 for all.
 //
 // The states are m, with a sign, and v, of r·max(rows, cols) elements each, and 4 bytes for the norm. The width is 32
 // bits for states of fewer than MinSize elements. A matrix of 4096×4096 takes 8.4 MB with a Rank of 256 and 32 bits,
@@ -86,9 +87,10 @@ func (r Apollo) equation() equation {
 //	p ← p·(1 - lr·wd)
 //
 // P has the singular vectors as rows. It is made of the gradient of the first step, and of the first after every Gap
-// steps; if [SkipElement] skips elements of that gradient, of the next. With a shorter side of up to 128 the vectors
+// steps. If [SkipElement] skips elements of that gradient, P is made of the next; until then the matrix is not updated in
+// the first period, and keeps the P before in later ones. With a shorter side of up to 128 the vectors
 // are exact; otherwise they are those that three iterations with r+16 random start vectors find (Halko, Martinsson and
-// Tropp 2011), whose names are those of the random directions of [Apollo]. Signs are arbitrary.
+// Tropp 2011), which are random numbers as in [Apollo]. Signs are arbitrary.
 //
 // Other parameters take [AdamW], as with [Apollo]. The usual rate is 0.01 for all.
 //

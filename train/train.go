@@ -43,7 +43,7 @@ type Model[B any] interface {
 }
 
 // Matrices is the method of a Model that [quant8.Apollo] and [quant8.GaLore] need. Matrix returns the rows and columns of
-// a parameter whose gradient they may project: a matrix of a layer. It returns 0 for others, such as embeddings, the
+// a parameter whose gradient they may project: a matrix of a layer. It returns 0, 0 for others, such as embeddings, the
 // output layer and vectors, which take AdamW.
 type Matrices interface {
 	Matrix(name string) (rows, cols int)
@@ -53,8 +53,8 @@ type Matrices interface {
 // 0.001, without checkpoints.
 type Options struct {
 	// Optimizer is the rule; nil is quant8.AdamW{}. [quant8.Apollo] and [quant8.GaLore] need a model with [Matrices] on
-	// the CPU. Their steps take whole matrices: with SplitMaster and NoMaster the Trainer holds the largest in float32,
-	// unless InBackward, and Storage goes with parameters of float32 only.
+	// the CPU. Their steps take whole matrices: with SplitMaster and NoMaster, and without InBackward, the Trainer holds
+	// a copy of the largest in float32, 4 bytes an element. With Storage, parameters of 16 bits are an error.
 	Optimizer quant8.Rule
 	StateBits int                          // bits of an element of the optimizer's state: 32, 16, 8 or 4; 0 is 32
 	Schedule  func(step int) (lr float32)  // learning rate of a step, counted from 0; nil is Constant(1e-3)
@@ -73,12 +73,13 @@ type Options struct {
 	// another pass over the gradients of each micro-batch.
 	Measure bool
 	// InBackward updates each parameter as soon as its gradient is complete. There are no master weights then: updates
-	// of 16-bit parameters are rounded stochastically. With Clip the backward pass runs twice. A step has one
-	// micro-batch, unless Fold is set.
+	// of 16-bit parameters are rounded stochastically. A step has one micro-batch, and with Clip the backward pass runs
+	// twice, unless Fold is set. A step that runs out of memory is not run again by Split.
 	InBackward bool
 	// Fold, with InBackward, takes several micro-batches: each gradient is folded into the optimizer's state as soon
 	// as it is complete, by [quant8.Optimizer.FoldInBackward]. The step is not that of the mean gradient, except with
-	// SGD. Clip clips with the norm of the step before.
+	// SGD. Clip clips with the norm of the step before. Optimizer must be one that [quant8.Folds] takes, and there is no
+	// SkipNonFinite. After an error of a later micro-batch only a checkpoint helps.
 	Fold bool
 
 	// Storage holds master weights and the optimizer's state in pages; a Store of package offload is one. nil: they are
@@ -117,7 +118,7 @@ type Report struct {
 	Step    int     // number of steps done, this one included
 	Loss    float64 // mean over the targets of the step, in nats
 	Targets int
-	Norm    float64 // norm of all gradients before clipping; 0 if it was not measured
+	Norm    float64 // norm of all gradients before clipping, with Fold see quant8's FoldInBackward; 0 if it was not measured
 	Rate    float32 // learning rate
 	Scale   float32 // loss scale of the step, 1 without one
 	Skipped string  // why nothing was updated; empty if the step updated the parameters

@@ -14,7 +14,8 @@ import (
 
 // Checkpoints keeps outputs of stages, the checkpoints of a plan of package remat, until the backward pass needs them. A
 // Store of package offload is one: it keeps them on disk, and HostLimit is the memory that they take on their way. Use a
-// Store of its own, because no step uses the pages of another one.
+// Store that holds nothing else, with a HostLimit of [plan.CheckpointBytes], so that checkpoints and pages of weights or
+// state do not displace each other.
 type Checkpoints interface {
 	qlora.Storage
 	// Delete forgets a blob that nobody holds.

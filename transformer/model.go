@@ -39,11 +39,12 @@ type Options struct {
 	// cross-entropy.
 	Smoothing, ZLoss float32
 
-	// Tiles is the number of tiles of rows in which the MLPs run; 0 and 1: all rows at once. A batch of fewer than 2048
-	// rows for each is cut into fewer, of 1024 to 2048 rows. An MLP then holds, besides its input and output, what one
+	// Tiles is the largest number of tiles of rows in which the MLPs run; 0 and 1: all rows at once. There is at most
+	// one for every 2048 rows begun, so that several tiles have 1024 rows or more each. An MLP then holds, besides its input and output, what one
 	// tile takes, and keeps its output alone: the backward pass computes gate and up again. On the CPU, losses and
 	// gradients of activations have the same bits for any number of tiles. Gradients of parameters are sums over the
-	// tiles; they differ by their rounding. The idea is from Bekman et al. 2025, arXiv:2506.13996.
+	// tiles; they differ by their rounding, and a Window that holds one gradient at a time holds all of an MLP until its
+	// last tile. The idea is from Bekman et al. 2025, arXiv:2506.13996.
 	Tiles int
 
 	// Monitor, unless nil, counts the bytes that the model holds on its device, by component. If it has a limit, New,

@@ -52,11 +52,12 @@ It prints what the run will take, by component, and at the end what the run took
   -dora              also train the magnitude of each row of the matrices (DoRA)
   -dropout P         probability to drop an element of an adapter's input; default 0
   -full              train all weights instead
-  -fold              with -full: hold one gradient at a time, and fold those of each micro-batch into the
-                     optimizer's state; results differ from those of their mean. Without -fold, bf16
-                     does so where nothing else fits
+  -fold              with -full: hold about one gradient at a time, and fold those of each micro-batch into
+                     the optimizer's state. Results differ from those of the mean gradient, and weights in
+                     bf16 are rounded stochastically. Not with f16. Without -fold, bf16 with adamw does so
+                     where nothing else fits
   -optimizer NAME    with -full: adamw (default), or apollo, apollo-mini or galore, whose state is smaller.
-                     Adapters have AdamW: they are low rank already, and their state is small
+                     These three do not go with -disk or -fold. Adapters have AdamW: they are low rank already
   -base FORM         form of the frozen weights: bf16, nf4, fp4, mxfp4, fp8 or int8; default: the folder's if
                      it has them quantized, else bf16 if that fits, else nf4
   -compute TYPE      type of weights and activations: bf16 (default), f16 or f32
