@@ -57,7 +57,8 @@ It prints what the run will take, by component, and at the end what the run took
                      bf16 are rounded stochastically. Not with f16. Without -fold, bf16 with adamw does so
                      where nothing else fits
   -optimizer NAME    with -full: adamw (default), or apollo, apollo-mini or galore, whose state is smaller.
-                     These three do not go with -disk or -fold. Adapters have AdamW: they are low rank already
+                     These three do not go with -disk or -fold. Adapters have AdamW: they are low
+                     rank already
   -base FORM         form of the frozen weights: bf16, nf4, fp4, mxfp4, fp8 or int8; default: the folder's if
                      it has them quantized, else bf16 if that fits, else nf4
   -compute TYPE      type of weights and activations: bf16 (default), f16 or f32
