@@ -167,11 +167,15 @@ func (t Task) waiting(r Run) (int64, error) {
 		k := kind{stage.Name, stage.Saved - stage.Output}
 		b := kinds[k]
 		if b == nil {
-			b = &buffers{peak: own[op.Stage]}
+			b = &buffers{peak: own[op.Stage].backward}
 			kinds[k] = b
 		}
-		if own[op.Stage] > 0 {
-			outputs = max(outputs, report.Timeline[i].Peak-held)
+		if o := own[op.Stage]; o.backward > 0 {
+			n := o.forward
+			if op.Kind == remat.Backward {
+				n = o.backward
+			}
+			outputs = max(outputs, report.Timeline[i].Peak-held-n)
 			continue
 		}
 		saved, transient := int64(0), int64(0)
@@ -196,23 +200,28 @@ func (t Task) waiting(r Run) (int64, error) {
 	return max(0, sum-report.Peak), nil
 }
 
-// ownBytes returns, for each stage of the chain, the bytes of buffers that no output fits, 0 for all of them.
-func (t Task) ownBytes(r Run, samples int64) (list []int64) {
+// ownBytes is what a stage holds in buffers that no output fits, in its forward and in its backward step.
+type ownBytes struct{ forward, backward int64 }
+
+// ownBytes returns that of each stage of the chain, zero for stages whose buffers all do not fit.
+func (t Task) ownBytes(r Run, samples int64) (list []ownBytes) {
 	for _, l := range t.Model.Layers {
-		own := int64(0)
+		var own ownBytes
 		if l.Own > 0 {
-			own = l.Own*r.elem() + 4*(l.Stats+l.BackwardStats) + l.Attention.kept(r)
+			kept := 4*l.Stats + l.Attention.kept(r)
 			if t.Rank > 0 {
-				own += 2 * int64(l.Rows) * int64(t.Rank) * r.elem()
+				kept += 2 * int64(l.Rows) * int64(t.Rank) * r.elem()
 			}
 			for _, a := range l.Adapters {
 				if t.DoRA {
-					own += a.Out * r.elem()
+					kept += a.Out * r.elem()
 				}
 			}
+			own.forward = samples * (l.Own/2*r.elem() + kept) // the other half is of gradients
+			own.backward = samples * (l.Own*r.elem() + kept + 4*l.BackwardStats)
 		}
 		for range l.repeat() {
-			list = append(list, samples*own)
+			list = append(list, own)
 		}
 	}
 	return list

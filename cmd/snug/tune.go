@@ -52,10 +52,10 @@ It prints what the run will take, by component, and at the end what the run took
   -dora              also train the magnitude of each row of the matrices (DoRA)
   -dropout P         probability to drop an element of an adapter's input; default 0
   -full              train all weights instead
-  -fold              with -full: hold about one gradient at a time, and fold those of each micro-batch into
-                     the optimizer's state. Results differ from those of the mean gradient, and weights in
-                     bf16 are rounded stochastically. Not with f16. Without -fold, bf16 with adamw does so
-                     where nothing else fits
+  -fold              with -full: hold about one gradient at a time. Each enters the optimizer's state at
+                     once, so a step differs from one with the mean of the micro-batches' gradients.
+                     Weights in bf16 are rounded stochastically. Not with f16. Without -fold, bf16 with
+                     adamw does so where nothing else fits
   -optimizer NAME    with -full: adamw (default), or apollo, apollo-mini or galore, whose state is smaller.
                      These three do not go with -disk or -fold. Adapters have AdamW: they are low
                      rank already

@@ -15,7 +15,7 @@ import (
 	"github.com/snug-ml/snug/remat"
 )
 
-// longText writes a file of samples of so many tokens.
+// longText writes a text file whose samples have the given number of tokens.
 func longText(t testing.TB, samples, tokens int) string {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))

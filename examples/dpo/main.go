@@ -90,9 +90,9 @@ const beta = 0.3
 //
 //	margin = beta·((log policy(chosen) − log ref(chosen)) − (log policy(rejected) − log ref(rejected)))
 //
-// The log-probability of a text is the sum over its words, and the loss depends on that sum alone. So the derivatives
-// dlogp by all words of a text are equal, and those of the rejected text have the opposite sign. Derivatives at ignored
-// words are not read.
+// The log-probability of a text is the sum over its words, and the loss depends only on that sum. So dlogp, the
+// derivatives of the loss by the words' log-probabilities, has one value for all words of the chosen text, and its
+// negative for all words of the rejected one. Ignored words get it too; it is not read there.
 func prefer(dlogp, logp, ref []float32) (loss, ahead float64) {
 	pairs := float64(len(logp) / (2 * length))
 	for at := 0; at < len(logp); at += 2 * length {

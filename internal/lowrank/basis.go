@@ -38,13 +38,13 @@ func BasisWork(rows, cols, rank int) (floats, doubles int) {
 }
 
 // Basis sets dst, with a row of the short side for each of rank directions, to the leading singular vectors of m on
-// that side, in descending order. A direction whose singular value
-// is below 1e-7 of the largest is 0. The signs are arbitrary.
+// that side, in descending order. A direction whose singular value is below 1e-7 of the largest is 0. The signs are
+// arbitrary.
 //
-// With a short side of up to 128 the vectors are those of the matrix of the products of all channels, in float64.
-// Otherwise they are those of the subspace that three iterations with random start vectors find (Halko, Martinsson and
-// Tropp 2011, "Finding Structure with Randomness", algorithms 4.4 and 5.1). They depend on the stream, and on the
-// shape, not on the number of workers. No element of m is skipped. work and doubles have [BasisWork] elements.
+// A short side of up to 128 is solved exactly: the vectors are the eigenvectors of M·Mᵀ, with M's rows on the short side,
+// in float64. A longer one is approximated: three subspace iterations from random vectors of the stream s (Halko,
+// Martinsson and Tropp 2011, "Finding Structure with Randomness", algorithms 4.4 and 5.1). The result does not depend on
+// the number of workers. All elements of m are read. work and doubles have [BasisWork] elements.
 func Basis(dst []float32, m Matrix, rank int, s philox.Stream, work []float32, doubles []float64) {
 	short := m.Short()
 	w := width(short, rank)

@@ -94,8 +94,8 @@ func TestProject(t *testing.T) {
 	}
 }
 
-// TestNormal: any part of the numbers is that of the whole, they have the moments of the normal distribution, and on
-// every processor the same bits.
+// TestNormal: a part of the stream has the same numbers as the whole at that place, their moments are those of the normal
+// distribution, and every processor gets the same bits.
 func TestNormal(t *testing.T) {
 	const n = 1 << 16
 	whole := make([]float32, n)

@@ -17,8 +17,9 @@ type float8 struct {
 
 var floats8 = []float8{{"E4M3", 3, 7, 0x7e}, {"E5M2", 2, 15, 0x7c}}
 
-// widen8 converts by way of binary16, whose fields those of the type are a part of. E4M3's are then 2^-8 of what they
-// should be, and NaNs, whose exponent is a number's there, are 480.
+// widen8 shifts the bits of a float8 into those of a binary16, and converts that to float32 by the instruction for it.
+// E5M2 is the upper half of a binary16, so that is all. The exponent bias of E4M3 is smaller by 8: its values are
+// multiplied by 2^8. Its NaN has become 480 then, which no number of E4M3 is, and is set to NaN.
 func widen8(s vec.Set, f float8) {
 	TEXT(map[string]string{"E4M3": "e4m3", "E5M2": "e5m2"}[f.name]+"ToF32"+s.Name, NOSPLIT, "func(dst *float32, src *uint8, n int)")
 	Pragma("noescape")
