@@ -137,6 +137,33 @@ func TestLowRankLimit(t *testing.T) {
 	}
 }
 
+// TestGaLoreOfZeros: a gradient of zeros, or of one direction, at the begin of a period does not keep later ones of the
+// period from the matrix, as the authors' package has it too.
+func TestGaLoreOfZeros(t *testing.T) {
+	for _, side := range [][2]int{{90, 64}, {64, 90}, {300, 200}} {
+		for _, factor := range []float32{0, 1} {
+			a := newMatrices(t, "galore", Options{Bits: 32}, map[string][2]int{"w": side})
+			n := side[0] * side[1]
+			p, g := make([]float32, n), make([]float32, n)
+			for i := range g {
+				g[i] = factor * float32(i%side[1]+1)
+			}
+			advance(a)
+			step(t, a, "w", p, g, 1)
+			before := append([]float32(nil), p...)
+			g = kerneltest.Normal(1, n)
+			advance(a)
+			step(t, a, "w", p, g, 1)
+			along, squares := 0.0, 0.0
+			for i := range p {
+				along += float64(g[i]) * float64(p[i]-before[i])
+				squares += float64(g[i]) * float64(g[i])
+			}
+			require.Less(t, along, -1e-5*squares, "%v %g", side, factor)
+		}
+	}
+}
+
 // TestLowRankNonFinite has the policies, in all periods.
 func TestLowRankNonFinite(t *testing.T) {
 	const rows, cols = 90, 64

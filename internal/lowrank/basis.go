@@ -54,6 +54,7 @@ func Basis(dst []float32, m Matrix, rank int, s philox.Stream, work []float32, d
 		top := work[:w*w]
 		leading(top, gram, w, rank)
 		copy(dst, top[:rank*w])
+		complete(dst, rank, short, s)
 		return
 	}
 	scale := 1 / math.Sqrt(sweep.Squares(m.Data, 0, m.Rows*m.Cols)) // products neither overflow nor vanish
@@ -73,6 +74,21 @@ func Basis(dst []float32, m Matrix, rank int, s philox.Stream, work []float32, d
 	leading(top, gram, w, rank)
 	gemm.Mul(rank, short, w, 1, gemm.Matrix{Data: snug.SliceView(top), Stride: w}, gemm.Matrix{Data: snug.SliceView(v), Stride: short}, 0,
 		gemm.Matrix{Data: snug.SliceView(dst[:rank*short]), Stride: short})
+	complete(dst, rank, short, s)
+}
+
+// complete replaces the last directions by random ones if they are 0: later matrices may have what this one lacks. Their
+// normal numbers are not those that iterations start with.
+func complete(v []float32, rank, short int, s philox.Stream) {
+	v = v[:rank*short]
+	found := rank
+	for found > 0 && dot(v[(found-1)*short:found*short], v[(found-1)*short:found*short]) == 0 {
+		found--
+	}
+	if found < rank {
+		Normal(v[found*short:], s, uint64(rank+extra)*uint64(short))
+		orthonormalize(v, rank, short)
+	}
 }
 
 // multiply sets y to alpha times the products of the channels of m with w directions.
