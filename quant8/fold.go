@@ -19,10 +19,12 @@ type FoldOptions struct {
 	// GradScale multiplies the gradients, such as the inverse of a loss scale; default 1.
 	GradScale float32
 	// MeanSquares gives v the mean of the squares of the micro-batches' gradients G, (n/N)·G², in place
-	// of the sum of the squares of their parts of the mean, (n/N·G)².
+	// of the sum of the squares of their parts of the mean, (n/N·G)². A magnitude of √(n/N)·G of 2^63 or
+	// more is then an error.
 	MeanSquares bool
 	// MaxNorm, unless 0, clips with the norm of the step before: the gradients of a step are multiplied
-	// by min(1, MaxNorm/(norm+1e-6)). A step is not clipped if the step before it had no MaxNorm.
+	// by min(1, MaxNorm/(norm+1e-6)). A step is not clipped if the step before it had no MaxNorm. Steps that
+	// were not folded do not count here.
 	MaxNorm float64
 	// Squares returns the sum of the squares of a gradient on a device other than the CPU, for MaxNorm.
 	Squares func(g snug.View) (float64, error)
@@ -93,6 +95,16 @@ func (e *equation) folds() bool { return e.hyper.Rule.Folds() && e.low.rank == 0
 type folding struct {
 	state.OptimizerFold
 	part optim.Fold // of the micro-batch that is being folded
+}
+
+// bound returns the factor of gradients whose products are below 2^63: with MeanSquares v gets the squares of more than
+// the gradients times their scale.
+func (f *folding) bound(scale float32) float32 {
+	if f.part.Squares == 0 {
+		return scale
+	}
+	x := float64(scale) * math.Sqrt(f.part.Squares)
+	return float32(max(-math.MaxFloat32, min(x, math.MaxFloat32)))
 }
 
 // weightError is the relative error of sums of weights.

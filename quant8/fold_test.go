@@ -76,6 +76,37 @@ func TestFoldOfOneMicroBatch(t *testing.T) {
 	})
 }
 
+// A gradient whose square exceeds v is an error, and those below keep parameters finite.
+func TestFoldOfLargeGradients(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
+		for _, bits := range []int{4, 8, 16, 32} {
+			for _, o := range []FoldOptions{{Weight: 0x1p-40, Total: 1, MeanSquares: true}, {Weight: 1, Total: 1, MeanSquares: true}, {Weight: 0x1p-40, Total: 1}} {
+				limit := 0x1p63 / o.Weight
+				if o.MeanSquares {
+					limit = 0x1p63 / math.Sqrt(o.Weight)
+				}
+				for _, x := range []float64{-limit, math.Nextafter(limit, math.Inf(1)), limit * (1 - 0x1p-22)} {
+					p := put(t, backend, map[string][]float32{"w": {0, 0}})
+					a := newWith(t, AdamW{}, Options{Bits: bits, MinSize: 1}, map[string]int{"w": 2})
+					advance(a)
+					_, _, err := foldAll(a, o, backend, t, p, map[string][]float32{"w": {0, float32(x)}})
+					if math.Abs(x) >= limit {
+						require.ErrorIs(t, err, snug.ErrNonFinite)
+						continue
+					}
+					require.NoError(t, err)
+					for o.Weight = 1 - o.Weight; o.Weight > 0; o.Weight = 0 {
+						_, _, err = foldAll(a, o, backend, t, p, map[string][]float32{"w": {1, 1}})
+						require.NoError(t, err)
+					}
+					require.Negative(t, p["w"].Get()[1])
+					require.Greater(t, p["w"].Get()[1], float32(-0.1))
+				}
+			}
+		}
+	})
+}
+
 // The step of SGD is exactly that of the mean of the gradients.
 func TestFoldOfSGDIsExact(t *testing.T) {
 	const n = 5000

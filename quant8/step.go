@@ -82,7 +82,7 @@ func (a *Optimizer) step(name string, lo int, whole bool, p, g snug.View, gradSc
 
 // update makes a step of the claimed elements.
 func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, gradScale float32) error {
-	first, err := a.checkGradient(dev, q, lo, g, gradScale)
+	first, err := a.checkGradient(dev, q, lo, g, a.fold.bound(gradScale))
 	bad := first >= 0
 	if err == nil && bad {
 		err = a.report(q.name, lo, first, g, gradScale)
