@@ -18,7 +18,7 @@ import (
 )
 
 // about is what a checkpoint says of its run. All of it must be equal in a process that goes on, except
-// Notes.
+// Notes and Begun.
 type about struct {
 	Run        json.RawMessage `json:"run"`        // Options.About
 	Notes      json.RawMessage `json:"notes"`      // of Trainer.SetNotes
@@ -27,6 +27,7 @@ type about struct {
 	StateBits  int             `json:"state_bits"`
 	InBackward bool            `json:"in_backward"`
 	Fold       bool            `json:"fold"`
+	Begun      bool            `json:"begun,omitempty"` // the optimizer has begun the next step
 }
 
 // The parts of a checkpoint.
@@ -53,7 +54,7 @@ func (t *Trainer[B]) describe() (about, error) {
 	for _, p := range t.params {
 		fmt.Fprintf(sum, "%q %d %s\n", p.name, p.value.Len(), p.value.DType())
 	}
-	return about{run, notes, hex.EncodeToString(sum.Sum(nil)), t.options.Masters.String(), t.options.StateBits, t.options.InBackward, t.options.Fold}, nil
+	return about{run, notes, hex.EncodeToString(sum.Sum(nil)), t.options.Masters.String(), t.options.StateBits, t.options.InBackward, t.options.Fold, t.begun}, nil
 }
 
 // begin gives master weights their first values, or restores the newest checkpoint.
@@ -70,7 +71,7 @@ func (t *Trainer[B]) begin() error {
 	if err := t.restore(); err != nil {
 		return fmt.Errorf("the checkpoint %s: %w", found.Path(), err)
 	}
-	t.step, t.saved = found.Step, found.Step
+	t.step, t.saved, t.begun = found.Step, found.Step, t.options.Folder.about.Begun
 	return nil
 }
 
@@ -212,8 +213,8 @@ func (t *Trainer[B]) read(name string, r io.Reader) error {
 
 // Save writes a checkpoint of the steps done, unless the newest one is of the same step. When ctx
 // ends meanwhile, the older checkpoints stay. The error wraps [snug.ErrConfig] without
-// Options.Dir, and is otherwise an error of the file system, the storage or ctx; the run can go
-// on, and Save can be called again.
+// Options.Dir, and after a step that stopped half-way, see Train. It is otherwise an error of the file
+// system, the storage or ctx; the run can go on, and Save can be called again.
 func (t *Trainer[B]) Save(ctx context.Context) error {
 	switch {
 	case ctx == nil:
@@ -222,6 +223,8 @@ func (t *Trainer[B]) Save(ctx context.Context) error {
 		return fmt.Errorf("train: Save: there is no Dir, or the Trainer is closed: %w", snug.ErrConfig)
 	case t.step == t.saved:
 		return nil
+	case t.halfway:
+		return fmt.Errorf("train: Save: %w", t.stopped())
 	}
 	a, err := t.describe()
 	if err != nil {

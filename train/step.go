@@ -20,8 +20,8 @@ const group = "model"
 // after every SaveEvery steps.
 //
 // After an error the parameters are as before the step, with two exceptions. An error of the optimizer, the Storage or
-// the device, and with InBackward any error, can leave some parameters updated: resume a checkpoint then. An error of a
-// checkpoint comes after the step.
+// the device, and with InBackward any error, can leave some parameters updated: resume a checkpoint then. [Trainer.Save]
+// refuses to write such parameters, and with Fold so does Train to go on. An error of a checkpoint comes after the step.
 //
 // The error wraps [snug.ErrConfig] when there are no micro-batches, when a weight is negative or not finite, or all are
 // 0; it wraps [snug.ErrNonFinite] and names the parameters when gradients are not finite; or it comes from the model.
@@ -32,10 +32,14 @@ func (t *Trainer[B]) Train(ctx context.Context, batches []B) (Report, error) {
 	if ctx == nil {
 		return Report{}, fmt.Errorf("train: the context is nil: %w", snug.ErrConfig)
 	}
+	if t.halfway && t.options.Fold {
+		return Report{}, fmt.Errorf("train: %w", t.stopped())
+	}
 	report, err := t.train(ctx, batches)
 	if err != nil {
 		return report, fmt.Errorf("train: step %d: %w", t.step+1, err)
 	}
+	t.begun, t.halfway = false, false
 	t.step++
 	report.Step = t.step
 	t.countBytes()
@@ -221,6 +225,7 @@ func (t *Trainer[B]) overflows(stats amp.Stats) string {
 // apply updates every parameter with its gradient times coef.
 func (t *Trainer[B]) apply(rate, coef float32) error {
 	t.opt.Advance(rate)
+	t.halfway = true
 	for _, p := range t.params {
 		grad, err := t.window.Gradient(p.name)
 		if err != nil {
@@ -282,6 +287,19 @@ func (s *staging) update(weights snug.View, step func(lo int, w snug.View) error
 	return nil
 }
 
+// stopped is the error of what needs a whole step.
+func (t *Trainer[B]) stopped() error {
+	return fmt.Errorf("step %d stopped half-way: resume the newest checkpoint: %w", t.step+1, snug.ErrConfig)
+}
+
+// advance begins a step in the backward pass, unless an attempt that changed nothing has begun it.
+func (t *Trainer[B]) advance(rate float32) {
+	if !t.begun || t.halfway {
+		t.opt.Advance(rate)
+	}
+	t.begun = true
+}
+
 // trainInBackward is train with an update of each parameter in the backward pass.
 func (t *Trainer[B]) trainInBackward(ctx context.Context, batches []B, r *Report) error {
 	if t.options.Fold {
@@ -290,8 +308,13 @@ func (t *Trainer[B]) trainInBackward(ctx context.Context, batches []B, r *Report
 	if len(batches) != 1 {
 		return fmt.Errorf("%d micro-batches, and InBackward without Fold takes one: %w", len(batches), snug.ErrConfig)
 	}
-	t.opt.Advance(r.Rate)
+	t.advance(r.Rate)
+	measures := t.options.Clip > 0 // in its first pass
 	norm, err := t.opt.StepInBackward(quant8.BackwardOptions{MaxNorm: t.options.Clip}, func(ready quant8.Ready) error {
+		if !measures {
+			ready = t.changing(ready)
+		}
+		measures = false
 		t.single.begin(ready)
 		loss, err := t.model.Backprop(ctx, batches[0], 1, t.single)
 		if err != nil {
@@ -304,6 +327,20 @@ func (t *Trainer[B]) trainInBackward(ctx context.Context, batches []B, r *Report
 	return err
 }
 
+// changing returns ready that notes that the step has changed parameters or the state. A gradient that is not finite
+// changes neither.
+func (t *Trainer[B]) changing(ready quant8.Ready) quant8.Ready {
+	return func(name string, p, g snug.View) error {
+		before := t.halfway
+		t.halfway = true
+		err := ready(name, p, g)
+		if errors.Is(err, snug.ErrNonFinite) {
+			t.halfway = before
+		}
+		return err
+	}
+}
+
 // trainFolding is trainInBackward with any number of micro-batches.
 func (t *Trainer[B]) trainFolding(ctx context.Context, batches []B, r *Report) (err error) {
 	o := quant8.FoldOptions{MaxNorm: t.options.Clip}
@@ -311,11 +348,11 @@ func (t *Trainer[B]) trainFolding(ctx context.Context, batches []B, r *Report) (
 		o.Total += t.model.Weight(b)
 	}
 	var all fused.Loss
-	t.opt.Advance(r.Rate)
+	t.advance(r.Rate)
 	for i, b := range batches {
 		o.Weight = t.model.Weight(b)
 		_, r.Norm, err = t.opt.FoldInBackward(o, func(ready quant8.Ready) error {
-			t.single.begin(ready)
+			t.single.begin(t.changing(ready))
 			loss, err := t.model.Backprop(ctx, b, 1, t.single)
 			if err != nil {
 				return err

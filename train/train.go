@@ -141,10 +141,13 @@ type Trainer[B any] struct {
 
 	step   int
 	splits int // how many times each micro-batch is divided in two
-	folder *checkpoint.Folder
-	opened *Folder // of Options.Dir, which the Trainer closes
-	notes  any
-	saved  int // step of the newest checkpoint
+	// begun says that the optimizer has begun the next step in the backward pass, in an attempt that failed, and halfway
+	// that the attempt may have changed parameters or the optimizer's state.
+	begun, halfway bool
+	folder         *checkpoint.Folder
+	opened         *Folder // of Options.Dir, which the Trainer closes
+	notes          any
+	saved          int // step of the newest checkpoint
 }
 
 // param is a parameter that trains.

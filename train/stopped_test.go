@@ -1,0 +1,115 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/quant8"
+)
+
+// backwardForms are options of steps in the backward pass.
+func backwardForms() map[string]Options {
+	return map[string]Options{
+		"one": {InBackward: true}, "clipped": {InBackward: true, Clip: 0.3},
+		"folded": {InBackward: true, Fold: true}, "folded, clipped": {InBackward: true, Fold: true, Clip: 0.3, Optimizer: quant8.SGD{}},
+	}
+}
+
+// A step in the backward pass that fails before it has changed anything, for example because its context ends, may be run
+// again, also after a checkpoint in another process, with the bits of one that has not failed.
+func TestStepsThatFail(t *testing.T) {
+	ctx := context.Background()
+	for name, o := range backwardForms() {
+		t.Run(name, func(t *testing.T) {
+			m := newToy(t, snug.F32, snug.F32)
+			tr := newTrainer(t, m, o)
+			for tr.Step() < 4 {
+				_, err := tr.Train(ctx, batchesFor(o, tr.Step()))
+				require.NoError(t, err)
+			}
+			want := m.bits()
+			for _, bad := range []string{"w", ""} { // the first gradient of a pass is not finite, or it has none
+				o.Dir = t.TempDir()
+				m = newToy(t, snug.F32, snug.F32)
+				tr = newTrainer(t, m, o)
+				for step := range 4 {
+					b := batchesFor(o, step)
+					if m.poison = map[int]string{b[0][0]: bad}; bad == "" {
+						m.fail = errors.New("ended")
+					}
+					before := m.bits()
+					for range 2 {
+						_, err := tr.Train(ctx, b)
+						require.Error(t, err)
+						require.Equal(t, before, m.bits())
+					}
+					if step%2 == 1 {
+						require.NoError(t, tr.Save(ctx))
+						require.NoError(t, tr.Close())
+						m = newToy(t, snug.F32, snug.F32)
+						tr = newTrainer(t, m, o)
+						require.Equal(t, step, tr.Step())
+					}
+					m.poison, m.fail = nil, nil
+					_, err := tr.Train(ctx, b)
+					require.NoError(t, err)
+				}
+				require.Equal(t, want, m.bits(), bad)
+			}
+		})
+	}
+}
+
+// A step that fails when it has changed something leaves the older checkpoints, from which the run goes on.
+func TestStepsThatStop(t *testing.T) {
+	ctx := context.Background()
+	for name, o := range backwardForms() {
+		for _, bad := range []string{"w", "b"} { // the first and the second gradient of the last micro-batch
+			t.Run(name+" "+bad, func(t *testing.T) {
+				o := o
+				o.Dir = t.TempDir()
+				m := newToy(t, snug.F32, snug.F32)
+				tr := newTrainer(t, m, o)
+				var want map[string][]float32
+				for tr.Step() < 3 {
+					_, err := tr.Train(ctx, batchesFor(o, tr.Step()))
+					require.NoError(t, err)
+					if want = m.bits(); tr.Step() == 2 {
+						require.NoError(t, tr.Save(ctx))
+					}
+				}
+				b := batchesFor(o, 3)
+				m.poison = map[int]string{b[len(b)-1][0]: bad}
+				_, err := tr.Train(ctx, b)
+				require.ErrorIs(t, err, snug.ErrNonFinite)
+				if !o.Fold && (bad == "w" || o.Clip > 0) { // nothing has changed
+					require.NoError(t, tr.Save(ctx))
+					return
+				}
+				err = tr.Save(ctx)
+				require.ErrorIs(t, err, snug.ErrConfig)
+				require.ErrorContains(t, err, "step 4 stopped half-way")
+				m.poison = nil
+				_, err = tr.Train(ctx, b)
+				if o.Fold {
+					require.ErrorContains(t, err, "step 4 stopped half-way")
+				} else {
+					require.NoError(t, err)
+					require.NoError(t, tr.Save(ctx))
+					return
+				}
+				require.NoError(t, tr.Close())
+				m = newToy(t, snug.F32, snug.F32)
+				tr = newTrainer(t, m, o)
+				require.Equal(t, 2, tr.Step())
+				_, err = tr.Train(ctx, batchesFor(o, 2))
+				require.NoError(t, err)
+				require.Equal(t, want, m.bits())
+			})
+		}
+	}
+}
