@@ -81,9 +81,9 @@ type Options struct {
 	// Learning with Limited Numerical Precision"). Parameters of float32 are not
 	// rounded.
 	Stochastic bool
-	// Seed determines the random numbers of Stochastic and of the rounding of 16-bit
-	// states, together with the step count, the name of the parameter and the element.
-	// They therefore do not depend on the device, on shards, or on a restart.
+	// Seed determines the random numbers of Stochastic, of the rounding of 16-bit states and of the directions of
+	// [Apollo] and [GaLore], together with the step count, the name of the parameter and the element.
+	// They therefore do not depend on the device, on shards, or on a restart with the same Seed, which no state has.
 	Seed uint64
 	// Params, unless nil, returns the options of one parameter. It is called when a
 	// parameter is added.

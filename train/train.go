@@ -61,7 +61,7 @@ type Options struct {
 	Clip      float64                      // maximum norm of all gradients together; 0 does not clip
 	Masters   amp.MasterForm               // form of master weights of 16-bit parameters; NoMaster rounds stochastically
 	Fill      func(name string) FirstValue // initial master weights, for models made in float32; nil: the parameters
-	Seed      uint64                       // seed of stochastic rounding
+	Seed      uint64                       // seed of stochastic rounding, and of Apollo's and GaLore's directions
 
 	// Scaler is the dynamic loss scale; nil is amp's default when a parameter is float16, else no
 	// loss scale.
@@ -73,7 +73,7 @@ type Options struct {
 	// another pass over the gradients of each micro-batch.
 	Measure bool
 	// InBackward updates each parameter as soon as its gradient is complete. There are no master weights then: updates
-	// of 16-bit parameters are rounded stochastically. A step has one micro-batch, and with Clip the backward pass runs
+	// of bfloat16 are rounded stochastically. There is no loss scale, and so no float16. A step has one micro-batch, and with Clip the backward pass runs
 	// twice, unless Fold is set. A step that runs out of memory is not run again by Split.
 	InBackward bool
 	// Fold, with InBackward, takes several micro-batches: each gradient is folded into the optimizer's state as soon
