@@ -90,8 +90,8 @@ func (r Apollo) equation() equation {
 // steps. If [SkipElement] skips elements of that gradient, P is made of the next; until then the matrix is not updated in
 // the first period, and keeps the P before in later ones. With a shorter side of up to 128 the vectors
 // are exact; otherwise they are those that three iterations with r+16 random start vectors find (Halko, Martinsson and
-// Tropp 2011), which are random numbers as in [Apollo]. Signs are arbitrary. Where the gradient has fewer than r singular
-// values above 0, as with few tokens, the other directions are random ones, orthogonal to those that it has.
+// Tropp 2011), which are random numbers as in [Apollo]. Signs are arbitrary. Where the gradient has fewer than r
+// singular values above 0, as with few tokens, the other directions are random ones, orthogonal to those that it has.
 //
 // Other parameters take [AdamW], as with [Apollo]. The usual rate is 0.01 for all.
 //

@@ -20,8 +20,9 @@ const group = "model"
 // after every SaveEvery steps.
 //
 // After an error the parameters are as before the step, with two exceptions. An error of the optimizer, the Storage or
-// the device, and with InBackward any error, can leave some parameters updated: resume a checkpoint then. [Trainer.Save]
-// refuses to write such parameters, and with Fold so does Train to go on. An error of a checkpoint comes after the step.
+// the device, and with InBackward any error, can leave some parameters updated: resume a checkpoint then.
+// [Trainer.Save] does not write such parameters, and with Fold Train does not go on with them. An error of a checkpoint
+// comes after the step.
 //
 // The error wraps [snug.ErrConfig] when there are no micro-batches, when a weight is negative or not finite, or all are
 // 0; it wraps [snug.ErrNonFinite] and names the parameters when gradients are not finite; or it comes from the model.

@@ -19,8 +19,8 @@ func backwardForms() map[string]Options {
 	}
 }
 
-// A step in the backward pass that fails before it has changed anything, for example because its context ends, may be run
-// again, also after a checkpoint in another process, with the bits of one that has not failed.
+// A step in the backward pass that fails before it has changed anything, for example because its context ends, may be
+// run again, also after a checkpoint in another process, with the bits of one that has not failed.
 func TestStepsThatFail(t *testing.T) {
 	ctx := context.Background()
 	for name, o := range backwardForms() {

@@ -73,8 +73,9 @@ type Options struct {
 	// another pass over the gradients of each micro-batch.
 	Measure bool
 	// InBackward updates each parameter as soon as its gradient is complete. There are no master weights then: updates
-	// of bfloat16 are rounded stochastically. There is no loss scale, and so no float16. A step has one micro-batch, and with Clip the backward pass runs
-	// twice, unless Fold is set. A step that runs out of memory is not run again by Split.
+	// of bfloat16 are rounded stochastically. There is no loss scale, and so no float16. A step has one micro-batch, and
+	// with Clip the backward pass runs twice, unless Fold is set. A step that runs out of memory is not run again by
+	// Split.
 	InBackward bool
 	// Fold, with InBackward, takes several micro-batches: each gradient is folded into the optimizer's state as soon
 	// as it is complete, by [quant8.Optimizer.FoldInBackward]. The step is not that of the mean gradient, except with
@@ -141,8 +142,8 @@ type Trainer[B any] struct {
 
 	step   int
 	splits int // how many times each micro-batch is divided in two
-	// begun says that the optimizer has begun the next step in the backward pass, in an attempt that failed, and halfway
-	// that the attempt may have changed parameters or the optimizer's state.
+	// begun says that an attempt that failed has begun the next step of the optimizer, in the backward pass, and halfway
+	// that it may have changed parameters or the optimizer's state.
 	begun, halfway bool
 	folder         *checkpoint.Folder
 	opened         *Folder // of Options.Dir, which the Trainer closes

@@ -77,8 +77,8 @@ func Basis(dst []float32, m Matrix, rank int, s philox.Stream, work []float32, d
 	complete(dst, rank, short, s)
 }
 
-// complete replaces the last directions by random ones if they are 0: later matrices may have what this one lacks. Their
-// normal numbers are not those that iterations start with.
+// complete replaces the last directions by random ones if they are 0: later matrices may have what this one lacks.
+// Their normal numbers are not those that iterations start with.
 func complete(v []float32, rank, short int, s philox.Stream) {
 	v = v[:rank*short]
 	found := rank
