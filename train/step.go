@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug"
@@ -342,12 +343,32 @@ func (t *Trainer[B]) changing(ready quant8.Ready) quant8.Ready {
 	}
 }
 
+// leastShare is the share of the weight of a folded step below which a micro-batch is left out. It is more than the
+// error with which FoldInBackward compares sums of weights.
+const leastShare = 0x1p-29
+
+// weighing returns the micro-batches of a folded step that weigh something, and their weight.
+func (t *Trainer[B]) weighing(batches []B) (list []B, weight float64) {
+	total := 0.0
+	for _, b := range batches {
+		total += t.model.Weight(b)
+	}
+	little := func(b B) bool { return t.model.Weight(b) < leastShare*total }
+	if math.IsInf(total, 1) || !slices.ContainsFunc(batches, little) {
+		return batches, total
+	}
+	for _, b := range batches {
+		if !little(b) {
+			list, weight = append(list, b), weight+t.model.Weight(b)
+		}
+	}
+	return list, weight
+}
+
 // trainFolding is trainInBackward with any number of micro-batches.
 func (t *Trainer[B]) trainFolding(ctx context.Context, batches []B, r *Report) (err error) {
 	o := quant8.FoldOptions{MaxNorm: t.options.Clip}
-	for _, b := range batches {
-		o.Total += t.model.Weight(b)
-	}
+	batches, o.Total = t.weighing(batches)
 	var all fused.Loss
 	t.advance(r.Rate)
 	for i, b := range batches {

@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -111,5 +112,43 @@ func TestStepsThatStop(t *testing.T) {
 				require.Equal(t, want, m.bits())
 			})
 		}
+	}
+}
+
+// weighted is a toy whose micro-batches have the weights of their first samples.
+type weighted struct {
+	*toy
+	weights map[int]float64
+}
+
+func (m weighted) Weight(b []int) float64 { return m.weights[b[0]] }
+
+// Micro-batches that weigh next to nothing do not keep a folded step from its end.
+func TestFoldOfSmallWeights(t *testing.T) {
+	for _, weights := range [][]float64{{1, 1e-10}, {1e-10, 1}, {1, 1e-30}, {1e-30, 1e-20, 3}, {1e-9, 1, 1e-9, 1e-9}, {1e-8, 1, 1e-8}} {
+		m := weighted{newToy(t, snug.F32, snug.F32), map[int]float64{}}
+		tr, err := New[[]int](m, Options{InBackward: true, Fold: true, Optimizer: quant8.SGD{}})
+		require.NoError(t, err)
+		whole := weighted{newToy(t, snug.F32, snug.F32), m.weights}
+		after, err := New[[]int](whole, Options{Optimizer: quant8.SGD{}})
+		require.NoError(t, err)
+		var b [][]int
+		for i, w := range weights {
+			m.weights[i] = w
+			b = append(b, []int{i})
+		}
+		for range 3 {
+			_, err = tr.Train(context.Background(), b)
+			require.NoError(t, err, "%v", weights)
+			_, err = after.Train(context.Background(), b)
+			require.NoError(t, err, "%v", weights)
+		}
+		for name, want := range whole.bits() {
+			require.InDeltaSlice(t, want, m.bits()[name], 1e-6, "%v %s", weights, name)
+		}
+		m.weights[0], m.weights[1] = math.MaxFloat64, math.MaxFloat64
+		_, err = tr.Train(context.Background(), b)
+		require.ErrorContains(t, err, "Total is +Inf")
+		require.NoError(t, errors.Join(tr.Close(), after.Close()))
 	}
 }

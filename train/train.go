@@ -80,7 +80,8 @@ type Options struct {
 	// Fold, with InBackward, takes several micro-batches: each gradient is folded into the optimizer's state as soon
 	// as it is complete, by [quant8.Optimizer.FoldInBackward]. The step is not that of the mean gradient, except with
 	// SGD. Clip clips with the norm of the step before. Optimizer must be one that [quant8.Folds] takes, and there is no
-	// SkipNonFinite. After an error of a later micro-batch only a checkpoint helps.
+	// SkipNonFinite. A micro-batch of less than 2^-29 of the step's weight is left out. After an error of a later
+	// micro-batch only a checkpoint helps.
 	Fold bool
 
 	// Storage holds master weights and the optimizer's state in pages; a Store of package offload is one. nil: they are
