@@ -186,7 +186,7 @@ func (a *Optimizer) endFold() {
 	defer a.mu.Unlock()
 	for _, q := range a.params {
 		if q.n > 0 && !q.marks.All(optim.Waiting) && a.invalid == "" {
-			a.invalid = fmt.Sprintf("micro-batch %d of step %d stopped half-way", a.fold.Micros, a.t)
+			a.invalid = fmt.Sprintf("the fold of micro-batch %d of step %d stopped half-way: restore a state", a.fold.Micros+1, a.t)
 		}
 	}
 	if a.fold.Micros == 0 {

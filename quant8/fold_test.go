@@ -374,7 +374,7 @@ func TestFoldThatFails(t *testing.T) {
 			got, a := run(true)
 			if len(later) >= 5 && later[:5] == "later" {
 				_, _, err := a.FoldInBackward(FoldOptions{Weight: 2, Total: 6}, func(Ready) error { return nil })
-				require.ErrorContains(t, err, fmt.Sprintf("micro-batch %d of step 1 stopped half-way", when), later)
+				require.ErrorContains(t, err, fmt.Sprintf("micro-batch %d of step 1 stopped half-way", when+1), later)
 				require.ErrorIs(t, second(a.WriteTo(new(bytes.Buffer))), snug.ErrConfig)
 				continue
 			}

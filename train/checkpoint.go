@@ -235,7 +235,7 @@ func (t *Trainer[B]) Save(ctx context.Context) error {
 		parts = append(parts, checkpoint.Part{Name: name, Write: func(w io.Writer) error { return t.write(name, untilDone{ctx, w}) }})
 	}
 	if err := t.folder.Save(t.step, a, parts); err != nil {
-		return fmt.Errorf("train: a checkpoint at step %d: %w", t.step, err)
+		return fmt.Errorf("train: Save: step %d: %w", t.step, err)
 	}
 	t.saved = t.step
 	return nil

@@ -89,7 +89,7 @@ func sameRun(saved, want json.RawMessage) error {
 	if bytes.Equal(saved, want) {
 		return nil
 	}
-	differ := []string{fmt.Sprintf("%.300s, not %.300s", saved, want)}
+	differ := []string{fmt.Sprintf("%.300s there, %.300s here", saved, want)}
 	var a, b map[string]json.RawMessage
 	if json.Unmarshal(saved, &a) == nil && json.Unmarshal(want, &b) == nil && len(a) > 0 && len(b) > 0 {
 		differ = nil
@@ -97,17 +97,17 @@ func sameRun(saved, want json.RawMessage) error {
 		maps.Copy(all, b)
 		for _, name := range slices.Sorted(maps.Keys(all)) {
 			if !bytes.Equal(a[name], b[name]) {
-				differ = append(differ, fmt.Sprintf("%s %s, not %s", name, orNothing(a[name]), orNothing(b[name])))
+				differ = append(differ, fmt.Sprintf("%s is %s there, %s here", name, orUnset(a[name]), orUnset(b[name])))
 			}
 		}
 	}
 	return fmt.Errorf("it is of another run: %s: %w", strings.Join(differ, "; "), snug.ErrConfig)
 }
 
-// orNothing returns the text of a value, or "nothing" for a missing one.
-func orNothing(value json.RawMessage) string {
+// orUnset returns the text of a value, or "not set" for a missing one.
+func orUnset(value json.RawMessage) string {
 	if value == nil {
-		return "nothing"
+		return "not set"
 	}
 	return fmt.Sprintf("%.100s", value)
 }

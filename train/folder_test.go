@@ -56,10 +56,10 @@ func TestFolder(t *testing.T) {
 	require.JSONEq(t, `{"first":2.5}`, string(notes))
 	require.NoError(t, again.Matches(run{"sum", 1}))
 	for want, about := range map[string]any{
-		`it is of another run: data "sum", not "mus"; seed 1, not 3`: run{"mus", 3},
-		`more nothing, not 2; seed 1, not nothing`:                   map[string]any{"data": "sum", "more": 2},
-		`{"data":"sum","seed":1}, not null`:                          nil,
-		`unsupported type`:                                           func() {},
+		`it is of another run: data is "sum" there, "mus" here; seed is 1 there, 3 here`: run{"mus", 3},
+		`more is not set there, 2 here; seed is 1 there, not set here`:                   map[string]any{"data": "sum", "more": 2},
+		`{"data":"sum","seed":1} there, null here`:                                       nil,
+		`unsupported type`: func() {},
 	} {
 		err := again.Matches(about)
 		require.ErrorIs(t, err, snug.ErrConfig)

@@ -366,12 +366,12 @@ func TestOtherRuns(t *testing.T) {
 	require.NoError(t, tr.Save(context.Background()))
 	require.NoError(t, tr.Close())
 	for want, change := range map[string]func(o *Options, m *toy){
-		"another run: \"a\", not \"b\"":  func(o *Options, _ *toy) { o.About = "b" },
-		"8-bit state":                    func(o *Options, _ *toy) { o.StateBits = 4 },
-		"full master weights":            func(o *Options, _ *toy) { o.Masters = amp.SplitMaster },
-		"in the backward pass: false":    func(o *Options, _ *toy) { o.InBackward = true },
-		"folds gradients: false":         func(o *Options, _ *toy) { o.InBackward, o.Fold = true, true },
-		"names, lengths or types differ": func(_ *Options, m *toy) { m.names = []string{"b", "w"} },
+		"another run: \"a\" there, \"b\" here": func(o *Options, _ *toy) { o.About = "b" },
+		"8-bit state":                          func(o *Options, _ *toy) { o.StateBits = 4 },
+		"full master weights":                  func(o *Options, _ *toy) { o.Masters = amp.SplitMaster },
+		"in the backward pass: false":          func(o *Options, _ *toy) { o.InBackward = true },
+		"folds gradients: false":               func(o *Options, _ *toy) { o.InBackward, o.Fold = true, true },
+		"names, lengths or types differ":       func(_ *Options, m *toy) { m.names = []string{"b", "w"} },
 	} {
 		m, o := newToy(t, snug.BF16, snug.BF16), o
 		before := m.bits()

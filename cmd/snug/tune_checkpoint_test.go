@@ -60,7 +60,7 @@ func TestTuneGoesOnWithLessMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, one, two)
 
-	for flag, want := range map[string]string{"-base=nf4": `base "", not "nf4"`, "-dora": "dora", "-lr=1": "lr", "-z-loss=1": "z-loss", "-tiles=2": "tiles"} {
+	for flag, want := range map[string]string{"-base=nf4": `base is "" there, "nf4" here`, "-dora": "dora", "-lr=1": "lr", "-z-loss=1": "z-loss", "-tiles=2": "tiles"} {
 		status, out, errs = run("three", "-checkpoint", saved, flag)
 		require.Equal(t, 1, status)
 		require.Contains(t, errs, "it is of another run: "+want)

@@ -96,8 +96,8 @@ const usage = `usage: gpt [flags]
   -host-memory SIZE limit of the master weights and the optimizer's state in memory; the rest is on disk
   -inject-nan STEP  put a NaN into a gradient at a step, to see where it is found
   -dtype TYPE       type of weights and activations in mixed precision: bf16 (default) or f16
-  -optimizer NAME   adamw (default), apollo, apollo-mini or galore, which take whole matrices: with -off offload, and a
-                    learning rate of 5 times that of adamw
+  -optimizer NAME   adamw (default), apollo, apollo-mini or galore, which take whole matrices: with -off offload; their
+                    learning rate is 5 times adamw's
   -off LIST         techniques to switch off: amp,accum,remat,quant8,attention,offload or all
   -compare          run with no technique, with each one alone and with all, and compare
   -o FILE           with -compare: also write the table and a chart as SVG
