@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/snug-ml/snug"
@@ -25,13 +26,16 @@ type Checkpoints interface {
 // pieceBytes is the size of the blobs of a checkpoint. The last one is shorter.
 const pieceBytes = 2 << 20
 
+// checkpointKeys counts the checkpoints of all models, so that models that share a storage have keys of their own.
+var checkpointKeys atomic.Int64
+
 // checkpoint is a copy of an output. It implements [remat.Copy]. Its transfers are done when its methods return; a
 // Store writes in the background.
 type checkpoint struct {
 	m      *Model
-	number int
+	number int64
 	keys   []string // of pieces, of the largest output so far
-	pieces int
+	pieces int      // that the storage has
 	bytes  int64
 }
 
@@ -48,7 +52,6 @@ func (m *Model) store(_ context.Context, _ remat.Tier, y *tensor) (remat.Copy[*t
 			c.Release()
 			return nil, err
 		}
-		c.pieces++
 	}
 	c.bytes = int64(y.Bytes())
 	return c, nil
@@ -61,8 +64,7 @@ func (m *Model) takeCheckpoint() *checkpoint {
 		m.unusedCheckpoints = m.unusedCheckpoints[:n-1]
 		return c
 	}
-	m.checkpoints++
-	return &checkpoint{m: m, number: m.checkpoints - 1}
+	return &checkpoint{m: m, number: checkpointKeys.Add(1)}
 }
 
 // piece copies elements to a blob, or from it.
@@ -71,6 +73,9 @@ func (c *checkpoint) piece(v snug.View, i int, out bool) (err error) {
 	blob, err := storage.Acquire(key, v.Bytes())
 	if err != nil {
 		return err
+	}
+	if out {
+		c.pieces++
 	}
 	defer func() { err = errors.Join(err, storage.Release(key, out)) }()
 	if at := uintptr(unsafe.Pointer(unsafe.SliceData(blob))); len(blob) != v.Bytes() || at%4 != 0 {

@@ -166,6 +166,80 @@ func TestCheckpointsFail(t *testing.T) {
 	require.ErrorIs(t, err, snug.ErrCorrupt)
 }
 
+// TestCheckpointsFailWhole: a call that failed leaves nothing in the storage, also where a blob was there already, so
+// that a batch of another length can follow.
+func TestCheckpointsFailWhole(t *testing.T) {
+	c := tiny()
+	s := newShelf()
+	m := newTiny(t, c, Options{Checkpoints: s})
+	p, _ := paged(t, m, 3, 9)
+	require.NoError(t, m.SetPlan(p))
+	for at := 1; ; at++ {
+		s.calls, s.fail = 0, at
+		_, err := m.Backprop(context.Background(), someBatch(7, c.Vocab, 5, 9), 1, sums{m, map[string]snug.View{}})
+		if s.calls < at {
+			require.NoError(t, err)
+			break
+		}
+		require.ErrorIs(t, err, errShelf, at)
+		require.Empty(t, s.blobs, at)
+		s.fail = 0
+		gradients(t, m, someBatch(7, c.Vocab, 3, 9))
+	}
+}
+
+// nested is a window that calls a function once, in the middle of a backward pass.
+type nested struct {
+	sums
+	do func()
+}
+
+func (w *nested) Into(name string) (snug.View, snug.Into, error) {
+	if do := w.do; do != nil {
+		w.do = nil
+		do()
+	}
+	return w.sums.Into(name)
+}
+
+// TestModelsShareCheckpoints: models do not overwrite each other's outputs in one storage.
+func TestModelsShareCheckpoints(t *testing.T) {
+	c, s := tiny(), newShelf()
+	b := someBatch(7, c.Vocab, 3, 9)
+	var models [2]*Model
+	var want [2]map[string][]float32
+	for i := range models {
+		o := Options{Seed: uint64(i + 1)}
+		want[i] = gradients(t, newTiny(t, c, o), b)
+		o.Checkpoints = s
+		models[i] = newTiny(t, c, o)
+		p, _ := paged(t, models[i], 3, 9)
+		require.NoError(t, models[i].SetPlan(p))
+	}
+	w := &nested{sums{models[0], map[string]snug.View{}}, func() { require.Equal(t, want[1], gradients(t, models[1], b)) }}
+	_, err := models[0].Backprop(context.Background(), b, 1, w)
+	require.NoError(t, err)
+	for name, v := range w.acc {
+		require.Equal(t, want[0][name], snug.Host[float32](v), name)
+	}
+	require.Empty(t, s.blobs)
+}
+
+// TestCheckpointsPanic: a panic of a window ends Backprop with nothing in the storage, and the model can go on.
+func TestCheckpointsPanic(t *testing.T) {
+	s := newShelf()
+	m := newTiny(t, tiny(), Options{Checkpoints: s, Tiles: 2})
+	p, _ := paged(t, m, 158, 13)
+	require.NoError(t, m.SetPlan(p))
+	b := someBatch(7, 11, 158, 13)
+	want := gradients(t, m, b)
+	w := &nested{sums{m, map[string]snug.View{}}, func() { panic("of the window") }}
+	require.Panics(t, func() { _, _ = m.Backprop(context.Background(), b, 1, w) })
+	require.Empty(t, s.blobs)
+	require.Zero(t, m.pool.used)
+	require.Equal(t, want, gradients(t, m, b))
+}
+
 func TestCheckpointErrors(t *testing.T) {
 	without := newTiny(t, tiny(), Options{})
 	p, costs := paged(t, without, 3, 9)

@@ -134,7 +134,6 @@ type Model struct {
 	ops      ops
 	sets     []*saved // freed ones
 
-	checkpoints       int // that were made
 	unusedCheckpoints []*checkpoint
 }
 
