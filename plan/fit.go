@@ -46,7 +46,12 @@ func (t Task) Fit(limit int64) (Plan, error) {
 	if limit == 0 {
 		limit = t.Device.Memory - t.Device.Reserved
 	}
-	s := &search{task: t, limit: limit, known: newKnown()}
+	return t.fit(limit, newKnown())
+}
+
+// fit is Fit of a task with its defaults filled in.
+func (t Task) fit(limit int64, k *known) (Plan, error) {
+	s := &search{task: t, limit: limit, known: k}
 	if err := s.run(); err != nil {
 		return Plan{}, err
 	}

@@ -95,22 +95,27 @@ func (t Task) FitResident(limit int64, p Process) (Plan, error) {
 	if limit < 1 || limit > 1<<60 {
 		return Plan{}, invalid("a limit of %d bytes, want 1 to 2^60", limit)
 	}
+	if t, err = t.check(); err != nil {
+		return Plan{}, err
+	}
+	known := newKnown()
 	for counted := limit - p.Base; counted > 0; {
-		fit, err := t.Fit(counted)
+		fit, err := t.fit(counted, known)
 		if errors.Is(err, snug.ErrNoMemory) {
 			return Plan{}, fmt.Errorf("%w; the process itself takes %s more", err, FormatBytesUp(limit-counted))
 		}
 		if err != nil {
 			return Plan{}, err
 		}
-		resident, err := fit.Task.Resident(fit.Run, p)
+		resident, err := t.Resident(fit.Run, p)
 		if err != nil {
 			return Plan{}, err
 		}
 		if resident <= limit {
 			return fit, nil
 		}
-		counted -= max(resident-limit, (limit-p.Base)/128) // few steps, for at most 1 % of the memory
+		// What waits differs between runs, so a run that counts a little less may fit: steps are at most 1 % of the memory.
+		counted = min(counted, fit.Peak[OnDevice].Total()) - max((limit-p.Base)/128, 1)
 	}
 	return Plan{}, fmt.Errorf("plan: the process takes %s before there is a model, of %s: %w", FormatBytesUp(p.Base), FormatBytes(limit), snug.ErrNoMemory)
 }

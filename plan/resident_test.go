@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"math"
 	"runtime"
 	"testing"
 
@@ -99,6 +100,22 @@ func TestFitResident(t *testing.T) {
 	require.ErrorIs(t, err, snug.ErrConfig)
 	_, err = Task{}.FitResident(1<<30, p)
 	require.ErrorIs(t, err, snug.ErrShape)
+}
+
+// TestFitResidentOfDeepModel: more memory is not slower where buffers that wait are most of what a run takes.
+func TestFitResidentOfDeepModel(t *testing.T) {
+	m, err := GPT{Vocab: 260, Dim: 128, Layers: 24, Heads: 2, KVHeads: 1, Hidden: 384, Context: 6145, Gated: true, Rotary: true, RMSNorm: true, SplitQKV: true}.Model()
+	require.NoError(t, err)
+	d := oneMemory()
+	d.Host, d.Disk = 0, 0
+	task, p := Task{Model: m, Device: d, Batch: 1, Rank: 16, Compute: []snug.DType{snug.F32}}, Process{Base: 15 << 20, Cores: 2}
+	last := math.Inf(1)
+	for _, limit := range []int64{112 << 20, 120 << 20, 128 << 20, 136 << 20} {
+		fit, err := task.FitResident(limit, p)
+		require.NoError(t, err)
+		require.LessOrEqual(t, fit.Seconds, last)
+		last = fit.Seconds
+	}
 }
 
 // TestThisProcess: free memory of the heap, which the next values take, is not counted.
