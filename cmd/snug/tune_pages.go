@@ -30,7 +30,7 @@ func (t *tuning) openPages() (clean func() error, err error) {
 	dir := t.pagesDir()
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nothing, usageError{err}
+		return nothing, noPages(dir, err)
 	}
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), "snug.") {
@@ -42,7 +42,7 @@ func (t *tuning) openPages() (clean func() error, err error) {
 		return nothing, err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nothing, usageError{err}
+		return nothing, noPages(dir, err)
 	}
 	disk := t.plan.Peak[plan.OnDisk]
 	for _, s := range []struct {
@@ -57,10 +57,26 @@ func (t *tuning) openPages() (clean func() error, err error) {
 			continue
 		}
 		if *s.store, err = offload.Open(s.dir, offload.Options{HostLimit: s.host, DiskLimit: t.disk}); err != nil {
-			return nothing, usageError{err}
+			return nothing, noPages(dir, err)
 		}
 	}
-	return func() error { return os.RemoveAll(dir) }, nil
+	return func() error { return removePages(dir) }, nil
+}
+
+func noPages(dir string, err error) error {
+	return usagef("tune: %s is where the pages of this run go: %w", dir, err)
+}
+
+// removePages removes the folder of pages. Where it is a link to another disk, that folder becomes empty.
+func removePages(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return errors.Join(err, os.RemoveAll(dir))
 }
 
 // pagesError replaces the error of a full disk by a sentence that says how much the pages take.

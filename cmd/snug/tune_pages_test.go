@@ -105,6 +105,21 @@ func TestTunePages(t *testing.T) {
 	}
 }
 
+// TestTunePagesLinked: where the folder of pages is a link, as to another disk, nothing stays in that folder.
+func TestTunePagesLinked(t *testing.T) {
+	j, other := pagedJobs(t)[0], t.TempDir()
+	r := j.tuning(t)
+	if err := os.Symlink(other, r.pagesDir()); err != nil {
+		t.Skip(err)
+	}
+	require.NoError(t, r.runPaged())
+	left, err := os.ReadDir(other)
+	require.NoError(t, err)
+	require.Empty(t, left)
+	_, err = os.Lstat(r.pagesDir())
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
 // TestTunePagesRefused: another's folder, another's files and a full disk are one sentence and status 2.
 func TestTunePagesRefused(t *testing.T) {
 	j := pagedJobs(t)[0]
@@ -125,6 +140,10 @@ func TestTunePagesRefused(t *testing.T) {
 	require.NoError(t, os.WriteFile(foreign, []byte("text"), 0o600))
 	refused("it has other files, such as thesis.txt", j.tuning(t).runPaged())
 	require.FileExists(t, foreign)
+
+	require.NoError(t, os.RemoveAll(r.pagesDir()))
+	require.NoError(t, os.WriteFile(r.pagesDir(), nil, 0o600))
+	refused("tune: "+r.pagesDir()+" is where the pages of this run go: ", j.tuning(t).runPaged())
 
 	r.store = &offload.Store{}
 	full := fmt.Errorf("train: write page: %w", syscall.ENOSPC)

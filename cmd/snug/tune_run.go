@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
@@ -123,7 +125,7 @@ func (t *tuning) describeData() {
 	fmt.Fprintf(t.call.stdout, "data: %s to train on and %d held out, of %d tokens at most; %d tokens, %d of them predicted\n",
 		console.Count(s.Samples, "sample"), s.HeldOut, t.context, s.Tokens, s.Trained)
 	if s.Truncated > 0 || s.Dropped > 0 {
-		fmt.Fprintf(t.call.stdout, "      %s were longer and are cut; %d have nothing left to predict and are left out\n", console.Count(s.Truncated, "sample"), s.Dropped)
+		fmt.Fprintf(t.call.stdout, "      %s longer than that, and cut; %d with nothing left to predict, and left out\n", console.Count(s.Truncated, "sample"), s.Dropped)
 	}
 	fmt.Fprintln(t.call.stdout)
 }
@@ -238,9 +240,17 @@ func (t *tuning) fitLeast(task plan.Task, limit int64) error {
 	wanted := least + spareBytes
 	wanted += (wanted - t.process.Base + spare - 2) / (spare - 1)
 	t.wanted = min(wanted, cmp.Or(t.wanted, wanted))
-	less := ""
+	var flags []string
 	if t.disk == 0 {
-		less = ", or less with -disk"
+		flags = append(flags, "-disk")
+	}
+	whole := func(l plan.Layer) bool { return l.Tiles.Whole > 0 && t.context > l.Tiles.Whole }
+	if slices.Equal(t.tiles, []int{1}) && t.begun == nil && slices.ContainsFunc(task.Model.Layers, whole) {
+		flags = append(flags, "-tiles auto")
+	}
+	less := ""
+	if len(flags) > 0 {
+		less = ", or less with " + strings.Join(flags, " and ")
 	}
 	return fmt.Errorf("tune: -memory %s: nothing fits: the process takes %s before there is a model, and the smallest plan wants -memory %s%s: %w",
 		plan.FormatBytes(t.memory), plan.FormatBytesUp(t.process.Base), plan.FormatBytesUp(t.wanted), less, snug.ErrNoMemory)
