@@ -26,6 +26,8 @@ type storedConfig struct {
 	ScaleForm  string          `json:"scale_fmt"`
 	Float      json.RawMessage `json:"modules_to_not_convert"`
 	Ignored    json.RawMessage `json:"ignored_layers"`
+	More       json.RawMessage `json:"modules_to_convert"`
+	Experts    string          `json:"expert_dtype"` // the families here have none
 	Decode     bool            `json:"dequantize"`
 
 	// Of bitsandbytes.

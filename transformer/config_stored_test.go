@@ -69,7 +69,10 @@ func store(t *testing.T, m *Model, form qlora.Type, config string, floats ...str
 
 const (
 	deepseek = `{"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","weight_block_size":[128,128]}`
-	bnb8     = `{"quant_method":"bitsandbytes","load_in_8bit":true,"load_in_4bit":false,"_load_in_8bit":true,"llm_int8_threshold":6.0,
+	// transformers5 is what transformers 5.23 writes for FineGrainedFP8Config.
+	transformers5 = `{"quant_method":"fp8","modules_to_not_convert":null,"modules_to_convert":null,"activation_scheme":"dynamic",
+		"weight_block_size":[128,128],"dequantize":false,"scale_fmt":"float","expert_dtype":"fp8"}`
+	bnb8 = `{"quant_method":"bitsandbytes","load_in_8bit":true,"load_in_4bit":false,"_load_in_8bit":true,"llm_int8_threshold":6.0,
 		"llm_int8_skip_modules":null,"bnb_4bit_quant_type":"fp4"}`
 )
 
@@ -79,7 +82,7 @@ func TestOpenStored(t *testing.T) {
 	for _, c := range []struct {
 		form   qlora.Type
 		config string
-	}{{qlora.FP8, deepseek}, {qlora.FP8E5M2, strings.Replace(deepseek, "e4m3", "e5m2", 1)}, {qlora.INT8, bnb8}} {
+	}{{qlora.FP8, deepseek}, {qlora.FP8, transformers5}, {qlora.FP8E5M2, strings.Replace(deepseek, "e4m3", "e5m2", 1)}, {qlora.INT8, bnb8}} {
 		for _, dt := range []snug.DType{snug.F32, snug.BF16} {
 			float := newTiny(t, blocked(), Options{Seed: 1, DType: dt})
 			plain := t.TempDir()
