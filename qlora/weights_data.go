@@ -197,7 +197,7 @@ func (p *filePlan) kind(name string, w *Weight) error {
 		p.add(rowScaleOf(name), w.absmax.View(), w.shape[0])
 		p.addAs("I8", name, w.packed.View(), w.shape...)
 		return nil
-	case w.grid.rows == 1:
+	case w.grid.rows == 1 && w.grid.perRow(w.shape[1]):
 		scales = []int{w.shape[0], 1}
 	case w.scaleCount() > 1:
 		scales = []int{cpu.Chunks(w.shape[0], w.grid.rows), cpu.Chunks(w.shape[1], w.grid.cols)}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug"
@@ -87,7 +88,7 @@ func (l loader) loadKind(t Type, codes safetensors.Place) (_ *Weight, err error)
 func (l loader) loadMX(w *Weight) error {
 	dims := len(w.shape)
 	if dims < 2 || w.shape[dims-1] != mxBlock/2 {
-		return fmt.Errorf("tensor %q is %v, want [..., %d]: %w", l.name+mxBlocks, w.shape, mxBlock/2, snug.ErrCorrupt)
+		return fmt.Errorf("tensor %q is %v, want [..., in/%d, %d]: %w", l.name+mxBlocks, w.shape, mxBlock, mxBlock/2, snug.ErrCorrupt)
 	}
 	blocks, err := safetensors.Elements(w.shape[:dims-1])
 	if err != nil || blocks > math.MaxInt/mxBlock {
@@ -96,11 +97,14 @@ func (l loader) loadMX(w *Weight) error {
 	if err := l.want(mxScales, blocks, "U8", "F8_E8M0"); err != nil {
 		return err
 	}
+	p, _ := l.w.set.Find(l.name + mxScales)
+	if !slices.Equal(p.Tensor.Shape, w.shape[:dims-1]) {
+		return fmt.Errorf("tensor %q is %v, want %v: %w", p.Tensor.Name, p.Tensor.Shape, w.shape[:dims-1], snug.ErrCorrupt)
+	}
 	shape := append([]int(nil), w.shape[:dims-1]...)
 	shape[dims-2] *= mxBlock
 	w.shape, w.n, w.block = shape, blocks*mxBlock, mxBlock
 	scales := make([]uint8, blocks)
-	p, _ := l.w.set.Find(l.name + mxScales)
 	if err := l.w.set.Read(p, scales, 0); err != nil {
 		return err
 	}
@@ -145,7 +149,10 @@ func (l loader) loadOctets(w *Weight) (err error) {
 			return err
 		}
 	}
-	name, p := l.scale(w.t)
+	name, p, err := l.scale(w.t)
+	if err != nil {
+		return err
+	}
 	g, err := scaleGrid(p.Tensor, w.shape[0], w.shape[1])
 	if err == nil && w.t == INT8 && g != gridOf(INT8, 0, w.shape[0], w.shape[1]) {
 		err = fmt.Errorf("a tensor %v for a weight %v, want a scale for each row: %w", p.Tensor.Shape, w.shape, snug.ErrCorrupt)
@@ -179,18 +186,20 @@ func (l loader) loadOctets(w *Weight) (err error) {
 }
 
 // scale returns the tensor of the scales, which kindOf has seen.
-func (l loader) scale(t Type) (name string, p safetensors.Place) {
+func (l loader) scale(t Type) (name string, p safetensors.Place, err error) {
 	names := []string{l.name + blockScale, l.name + otherScale}
 	if t == INT8 {
 		names = []string{rowScaleOf(l.name)}
 	}
-	for _, name = range names {
-		var found bool
-		if p, found = l.w.set.Find(name); found {
-			break
+	for _, n := range names {
+		switch q, found := l.w.set.Find(n); {
+		case found && name != "":
+			return "", p, fmt.Errorf("it has two tensors of scales, %q and %q: %w", name, n, snug.ErrCorrupt)
+		case found:
+			name, p = n, q
 		}
 	}
-	return name, p
+	return name, p, nil
 }
 
 // scaleGrid returns which elements of a matrix share a scale, from the shape of its scales: one for all, for each row,
@@ -209,7 +218,7 @@ func scaleGrid(t *safetensors.Tensor, out, in int) (grid, error) {
 		return gridOf(FP8, ByTensor, out, in), nil
 	case len(t.Shape) == 2 && n == block.count(out, in) && t.Shape[0] == (out+scaleBlock-1)/scaleBlock:
 		return block, nil
-	case len(t.Shape) == 2 && n > 0 && out%t.Shape[0] == 0 && in%t.Shape[1] == 0:
+	case len(t.Shape) == 2 && n > 0 && out > 0 && in > 0 && out%t.Shape[0] == 0 && in%t.Shape[1] == 0:
 		return grid{out / t.Shape[0], in / t.Shape[1]}, nil
 	}
 	return grid{}, fmt.Errorf("scales of shape %v for a weight [%d, %d], want one for all, for each row, or for each block of 128×128: %w",

@@ -55,8 +55,8 @@ func int8s() *Format {
 	return f
 }
 
-// Largest returns the largest value.
-func (f *Format) Largest() float32 { return slices.Max(f.Values[:]) }
+// Largest returns the largest magnitude of a value.
+func (f *Format) Largest() float32 { return max(slices.Max(f.Values[:]), -slices.Min(f.Values[:])) }
 
 // Number reports whether a code is a number.
 func (f *Format) Number(c uint8) bool { return f.Values[c] != 0 || c&0x7f == 0 }
