@@ -69,15 +69,15 @@ func (g *args) runFew(parallel bool) {
 func (f *fewProduct) do(item int) {
 	lo, hi := cpu.Chunk(f.n, f.lines, item)
 	n := hi - lo
-	buf := scratch.Get((f.rows + 1) * n)
+	buf := scratch.Get((f.rows+1)*n + fewDepth)
 	defer scratch.Put(buf)
-	sums, old := (*buf)[:f.rows*n], (*buf)[f.rows*n:(f.rows+1)*n]
+	sums, old, tail := (*buf)[:f.rows*n], (*buf)[f.rows*n:(f.rows+1)*n], (*buf)[(f.rows+1)*n:]
 	taken := 0
 	for r := 0; r < f.rows; r += few {
 		taken = f.kern.Dots(sums[r*n:], f.x[r*f.k:], f.b, lo*f.b.Stride, min(few, f.rows), n, f.k, n, f.k)
 	}
 	if taken < f.k {
-		f.rest(sums, lo, n, taken)
+		f.rest(sums, tail[:f.k-taken], lo, n, taken)
 	}
 	for r := range f.m {
 		row, at := sums[r*n:(r+1)*n], r*f.c.Stride+lo
@@ -95,10 +95,8 @@ func (f *fewProduct) do(item int) {
 	}
 }
 
-// rest adds the products of the depth from element from on.
-func (f *fewProduct) rest(sums []float32, lo, n, from int) {
-	var tail [fewDepth]float32
-	w := tail[:f.k-from]
+// rest adds the products of the depth from element from on. w has the length of the rest.
+func (f *fewProduct) rest(sums, w []float32, lo, n, from int) {
 	for j := range n {
 		half.Load(w, f.b.Data, (lo+j)*f.b.Stride+from)
 		for r := range f.m {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -41,6 +42,18 @@ func TestFewIsTaken(t *testing.T) {
 		across.Trans, across.Stride = false, 11
 		for _, g := range []args{newArgs(kern, 1, 11, fewDepth-1, 1, a, b, 0, c), newArgs(kern, 1, 11, 100, 1, a, across, 0, c)} {
 			require.False(t, g.few)
+		}
+	}
+}
+
+func TestFewAllocatesNothing(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 5))
+	for _, k := range []int{fewDepth, fewDepth + 1, 2*fewDepth - 1, 1000} {
+		for m := 1; m <= mostFew; m++ {
+			for _, dt := range dtypes {
+				a, b, c := random(rng, dt, m, k, 0, false), random(rng, dt, k, 40, 0, true), random(rng, dt, m, 40, 0, false)
+				kerneltest.NoAllocs(t, func() { Mul(m, 40, k, 1, a, b, 0, c) })
+			}
 		}
 	}
 }
