@@ -385,6 +385,16 @@ func TestKindsBadFiles(t *testing.T) {
 			"w_blocks": {"dtype": "U8", "shape": []int{2, 1, 16}, "data_offsets": []int{0, 32}},
 			"w_scales": {"dtype": "U8", "shape": []int{1, 2}, "data_offsets": []int{32, 34}},
 		}, strings.Repeat("\x11", 32) + "\x7f\x7f", "is [1 2], want [2 1]"},
+		"no scales of FP8": {"w", map[string]tensor{
+			"w": {"dtype": "F8_E5M2", "shape": []int{1, 1}, "data_offsets": []int{0, 1}},
+		}, "\x00", `no scales for its tensor "w" of F8_E5M2, such as "w_scale_inv"`},
+		"no scales of MXFP4": {"w", map[string]tensor{
+			"w_blocks": {"dtype": "U8", "shape": []int{0, 1, 16}, "data_offsets": []int{0, 0}},
+		}, "", `no scales for its tensor "w_blocks" of U8, such as "w_scales"`},
+		"one scale of INT8": {"weight", map[string]tensor{
+			"weight": {"dtype": "I8", "shape": []int{2, 1}, "data_offsets": []int{0, 2}},
+			"SCB":    {"dtype": "F8_E8M0", "shape": []int{3}, "data_offsets": []int{2, 5}},
+		}, "\x00\x00\x7f\x7f\x7f", "want one for each row"},
 		"-128 beyond float32": {"weight", map[string]tensor{
 			"weight": {"dtype": "I8", "shape": []int{1, 4}, "data_offsets": []int{0, 4}},
 			"SCB":    {"dtype": "F32", "shape": []int{1}, "data_offsets": []int{4, 8}},
@@ -396,7 +406,11 @@ func TestKindsBadFiles(t *testing.T) {
 		w, err := NewWeights(bytes.NewReader(file), int64(len(file)))
 		require.NoError(t, err, name)
 		_, err = w.Load(c.weight, nil)
-		require.ErrorIs(t, err, snug.ErrCorrupt, name)
+		kind := snug.ErrCorrupt
+		if strings.HasPrefix(name, "no scales") {
+			kind = snug.ErrConfig
+		}
+		require.ErrorIs(t, err, kind, name)
 		require.ErrorContains(t, err, c.want, name)
 	}
 }

@@ -187,7 +187,7 @@ func (l loader) state() (t Type, text []byte, err error) {
 	}
 	found := at.Tensor
 	if found == nil {
-		return 0, nil, fmt.Errorf("the file has no quantized weight of this name: %w", snug.ErrConfig)
+		return 0, nil, l.missing()
 	}
 	if n := found.End - found.Begin; found.DType != "U8" || n > maxState {
 		return 0, nil, fmt.Errorf("%s is %d bytes of %s, want at most %d of U8: %w", stateSuffix(t)[1:], n, found.DType, maxState, snug.ErrCorrupt)

@@ -63,6 +63,19 @@ func (l loader) kind() (Type, safetensors.Place) {
 	return 0, safetensors.Place{}
 }
 
+// missing returns the error for a weight that the file does not have, or whose scales it does not have.
+func (l loader) missing() error {
+	for _, c := range []struct{ end, types, scales string }{
+		{"", "F8_E4M3 F8_E5M2", l.name + blockScale}, {"", "I8", rowScaleOf(l.name)}, {mxBlocks, "U8", l.name + mxScales},
+	} {
+		p, found := l.w.set.Find(l.name + c.end)
+		if found && strings.Contains(c.types, p.Tensor.DType) && c.scales != "" {
+			return fmt.Errorf("the file has no scales for its tensor %q of %s, such as %q: %w", p.Tensor.Name, p.Tensor.DType, c.scales, snug.ErrConfig)
+		}
+	}
+	return fmt.Errorf("the file has no quantized weight of this name: %w", snug.ErrConfig)
+}
+
 // loadKind reads a weight that is not bitsandbytes' 4 bits.
 func (l loader) loadKind(t Type, codes safetensors.Place) (_ *Weight, err error) {
 	w := &Weight{t: t, dtype: snug.BF16, shape: codes.Tensor.Shape}
@@ -154,8 +167,8 @@ func (l loader) loadOctets(w *Weight) (err error) {
 		return err
 	}
 	g, err := scaleGrid(p.Tensor, w.shape[0], w.shape[1])
-	if err == nil && w.t == INT8 && g != gridOf(INT8, 0, w.shape[0], w.shape[1]) {
-		err = fmt.Errorf("a tensor %v for a weight %v, want a scale for each row: %w", p.Tensor.Shape, w.shape, snug.ErrCorrupt)
+	if w.t == INT8 && (err != nil || g != gridOf(INT8, 0, w.shape[0], w.shape[1])) {
+		err = fmt.Errorf("scales of shape %v for a weight %v, want one for each row: %w", p.Tensor.Shape, w.shape, snug.ErrCorrupt)
 	}
 	if err != nil {
 		return fmt.Errorf("tensor %q: %w", name, err)
