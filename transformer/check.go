@@ -52,8 +52,9 @@ func (c *Config) compare(w *amp.Weights) (map[string]string, error) {
 	usual := c.tensors(c.layout())
 	for i, want := range c.tensors(here) {
 		names[usual[i].Name] = want.Name
-		known[want.Name] = true
-		switch have, found := w.Tensor(want.Name); {
+		have, found := w.Tensor(want.Name)
+		known[want.Name] = found && c.isStored(have, want)
+		switch {
 		case !found:
 			missing = append(missing, want.Name)
 		case !slices.Equal(have.Shape, want.Shape):
@@ -64,7 +65,7 @@ func (c *Config) compare(w *amp.Weights) (map[string]string, error) {
 	}
 	var extra []string
 	for _, t := range w.Tensors() {
-		if !known[t.Name] && !c.passedOver(t.Name, here) && !c.describesStored(t.Name, known) {
+		if _, parameter := known[t.Name]; !parameter && !c.passedOver(t.Name, here) && !c.describesStored(t.Name, known) {
 			extra = append(extra, t.Name)
 		}
 	}

@@ -103,14 +103,17 @@ func (c *Config) isStored(have, want amp.Tensor) bool {
 }
 
 // describesStored reports whether a tensor belongs to a matrix that is stored quantized: its scales, their layout, and
-// the scale of activations. known are the names of the parameters in the folder.
+// the scale of activations, which a matrix of floats may have too. known are the parameters in the folder, true those
+// that are stored quantized.
 func (c *Config) describesStored(name string, known map[string]bool) bool {
 	if c.Stored == 0 {
 		return false
 	}
 	for _, end := range []string{"weight_scale_inv", "weight_scale", "SCB", "weight_format", "input_scale", "activation_scale"} {
-		if module, found := strings.CutSuffix(name, end); found && known[module+"weight"] {
-			return true
+		if module, found := strings.CutSuffix(name, end); found {
+			if stored, parameter := known[module+"weight"]; stored || parameter && (end == "input_scale" || end == "activation_scale") {
+				return true
+			}
 		}
 	}
 	return false

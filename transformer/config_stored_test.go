@@ -143,6 +143,16 @@ func TestOpenStoredPartly(t *testing.T) {
 	require.Equal(t, 12, quantized)
 }
 
+// TestScalesOfFloats: scales belong to matrices that are stored quantized, and those of activations to any.
+func TestScalesOfFloats(t *testing.T) {
+	c := Config{Stored: qlora.FP8}
+	known := map[string]bool{"a.weight": true, "b.weight": false}
+	for name, want := range map[string]bool{"a.weight_scale_inv": true, "a.weight_scale": true, "a.input_scale": true, "b.activation_scale": true,
+		"b.weight_scale_inv": false, "b.SCB": false, "c.weight_scale": false, "c.input_scale": false, "a.k_scale": false} {
+		require.Equal(t, want, c.describesStored(name, known), name)
+	}
+}
+
 func TestOpenStoredErrors(t *testing.T) {
 	dir := store(t, newTiny(t, blocked(), Options{Seed: 1}), qlora.FP8, deepseek)
 	_, err := Open(dir, Options{Base: qlora.NF4})
