@@ -87,6 +87,10 @@ func (w *Weight) fillOctets(src snug.View, opt Options) error {
 	}
 	w.setGrid(gridOf(w.t, opt.Scales, out, in))
 	w.outliers = append([]int(nil), opt.Outliers...)
+	if w.n == 0 { // however many empty rows there are
+		w.packed, w.absmax = snug.FromSlice([]uint8{}), snug.FromSlice([]float32{})
+		return nil
+	}
 	codes, kept := make([]uint8, w.n), make([]snug.BFloat16, out*len(w.outliers))
 	w.packed, w.kept = snug.FromSlice(codes), snug.FromSlice(kept)
 	a := octetArgs{Weight: w, src: src, codes: codes, kept: w.keptView(memory{kept: snug.SliceView(kept)})}

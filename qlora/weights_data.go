@@ -194,9 +194,11 @@ func (p *filePlan) kind(name string, w *Weight) error {
 		if rowScaleOf(name) == "" {
 			return fmt.Errorf("an INT8 weight whose name does not end in \"weight\": %w", snug.ErrConfig)
 		}
-		p.add(rowScaleOf(name), w.absmax.View(), w.shape[0])
+		p.add(rowScaleOf(name), w.absmax.View(), w.absmax.Len())
 		p.addAs("I8", name, w.packed.View(), w.shape...)
 		return nil
+	case w.n == 0:
+		scales = []int{0}
 	case w.grid.rows == 1 && w.grid.perRow(w.shape[1]):
 		scales = []int{w.shape[0], 1}
 	case w.scaleCount() > 1:

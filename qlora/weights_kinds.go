@@ -162,6 +162,11 @@ func (l loader) loadOctets(w *Weight) (err error) {
 			return err
 		}
 	}
+	if w.n == 0 { // it has no scales either
+		w.setGrid(gridOf(w.t, ByBlock, w.shape[0], w.shape[1]))
+		w.packed, w.absmax = snug.FromSlice([]uint8{}), snug.FromSlice([]float32{})
+		return nil
+	}
 	name, p, err := l.scale(w.t)
 	if err != nil {
 		return err
@@ -231,7 +236,7 @@ func scaleGrid(t *safetensors.Tensor, out, in int) (grid, error) {
 		return gridOf(FP8, ByTensor, out, in), nil
 	case len(t.Shape) == 2 && n == block.count(out, in) && t.Shape[0] == (out+scaleBlock-1)/scaleBlock:
 		return block, nil
-	case len(t.Shape) == 2 && n > 0 && out > 0 && in > 0 && out%t.Shape[0] == 0 && in%t.Shape[1] == 0:
+	case len(t.Shape) == 2 && n > 0 && out%t.Shape[0] == 0 && in%t.Shape[1] == 0:
 		return grid{out / t.Shape[0], in / t.Shape[1]}, nil
 	}
 	return grid{}, fmt.Errorf("scales of shape %v for a weight [%d, %d], want one for all, for each row, or for each block of 128×128: %w",
