@@ -26,6 +26,7 @@ func (c *AdapterOptions) ownFields() map[string]any {
 		"layers_pattern":      (*oneOrMore[string])(&c.LayersPattern),
 		"rank_pattern":        &c.Ranks,
 		"alpha_pattern":       &c.Alphas,
+		"modules_to_save":     &c.ModulesToSave,
 	}
 }
 
@@ -101,6 +102,9 @@ func parseAdapterConfig(text []byte) (c AdapterOptions, err error) {
 			c.Other[name] = found[name]
 		}
 	}
+	if len(c.ModulesToSave) == 0 {
+		c.ModulesToSave = nil
+	}
 	if len(c.Ranks) == 0 {
 		c.Ranks = nil
 	}
@@ -145,6 +149,8 @@ func takes(name string, value any) bool {
 			}
 		}
 		return isObject
+	case "modules_to_save":
+		return isList || isObject || isBool && !truth || isFloat && number == 0
 	case "target_modules": // the keys of an object are its names
 		return isObject
 	case "layers_to_transform":

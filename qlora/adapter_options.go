@@ -43,9 +43,30 @@ type AdapterOptions struct {
 	// The adapters stay the same: a Linear takes the weight as [out, in].
 	FanInFanOut bool
 
+	// ModulesToSave are the ends of the names of modules of the base model, such as "lm_head", that trained as a whole
+	// beside the adapters. Their weights are in the folder, in place of the base model's: [LoadModules] reads them.
+	ModulesToSave []string
+
+	// VeRA, unless nil, makes all adapters those of a VeRA of rank Rank. Alpha, RSLoRA, DoRA, Ranks, Alphas, Init and
+	// FrozenA are then zero. [SaveVeRA] and [LoadVeRA] have their folders.
+	VeRA *VeRAOptions
+
+	// Init says how A and B of fresh adapters begin: empty for a random A and a B of 0, or "pissa", "pissa_niter_N",
+	// "olora" or "loftq", see [LoRA.Start] and [LoRA.StartLoftQ]. Adapters that began so are for another base weight,
+	// and a folder does not tell: SaveAdapters wants an empty Init, and [LoRA.Less] converts adapters for it.
+	Init string
+	// FrozenA makes fresh adapters LoRA-FA, see LoRA.FrozenA. A folder does not tell, because adapters compute the same.
+	FrozenA bool
+
 	// Other are the fields of the file that do not change what adapters compute, such as
 	// "task_type", by name. They are kept from loading to saving.
 	Other map[string]json.RawMessage
+}
+
+// VeRAOptions are the fields of PEFT's VeraConfig that LoraConfig lacks.
+type VeRAOptions struct {
+	Key          uint64 // projection_prng_key, see NewVeRA
+	NoProjection bool   // save_projection is false: a folder lacks A and B, which are drawn by the Key when it is loaded
 }
 
 // RankOf returns the rank and the scale of a module's adapter. Errors wrap
@@ -88,10 +109,24 @@ func (c AdapterOptions) Selects(module string) (bool, error) {
 
 // check checks the config and returns its selection of modules.
 func (c *AdapterOptions) check() (*selector, error) {
+	if c.VeRA != nil {
+		if c.Alpha != 0 || c.RSLoRA || c.DoRA || c.Ranks != nil || c.Alphas != nil || c.Init != "" || c.FrozenA {
+			return nil, fmt.Errorf("adapters of VeRA with Alpha %g, RSLoRA %t, DoRA %t, %d Ranks, %d Alphas, Init %q and FrozenA %t, want none of these: %w",
+				c.Alpha, c.RSLoRA, c.DoRA, len(c.Ranks), len(c.Alphas), c.Init, c.FrozenA, snug.ErrConfig)
+		}
+		plain := *c
+		plain.VeRA, plain.Alpha = nil, float32(c.Rank) // a scale of 1
+		return plain.check()
+	}
 	for _, name := range []string{"r", "lora_alpha", "lora_dropout", "rank_pattern", "alpha_pattern"} {
 		if err := c.checkNumbers(name); err != nil {
 			return nil, fmt.Errorf("%w: %w", err, snug.ErrConfig)
 		}
+	}
+	if kind, _, err := parseInit(c.Init); err != nil {
+		return nil, err
+	} else if c.DoRA && (kind != "" || c.FrozenA) {
+		return nil, fmt.Errorf("magnitudes do not go with the initial values %q and with FrozenA %t, want neither: %w", c.Init, c.FrozenA, snug.ErrConfig)
 	}
 	texts := slices.Concat([]string{c.BaseModel, c.Targets.Pattern, c.Exclude.Pattern}, c.Targets.Names, c.Exclude.Names, c.LayersPattern,
 		slices.Collect(maps.Keys(c.Ranks)), slices.Collect(maps.Keys(c.Alphas)), slices.Collect(maps.Keys(c.Other)))
@@ -99,6 +134,9 @@ func (c *AdapterOptions) check() (*selector, error) {
 		if !utf8.ValidString(text) {
 			return nil, fmt.Errorf("%.100q is not UTF-8: %w", text, snug.ErrConfig)
 		}
+	}
+	if err := c.checkSaved(); err != nil {
+		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Other)) {
 		if field(name) == ours {
@@ -170,6 +208,7 @@ var fields = map[string]struct {
 	"rank_pattern":            {ours, ""},
 	"alpha_pattern":           {ours, ""},
 	"base_model_name_or_path": {ours, ""},
+	"modules_to_save":         {ours, ""},
 
 	"auto_mapping":      {kept, ""}, // classes of Python
 	"inference_mode":    {kept, ""}, // whether PEFT loads for training
@@ -180,6 +219,8 @@ var fields = map[string]struct {
 	"megatron_core":     {kept, ""}, // what megatron_config is for
 	"qalora_group_size": {kept, ""}, // what use_qalora is for
 	"merge_weights":     {kept, ""}, // of PEFT 0.2: when PEFT merges
+	// Whether tied weights stay so, for modules_to_save; checkSaved refuses it for adapters.
+	"ensure_weight_tying": {kept, ""},
 	// PEFT uses the following fields only at the start of the training, for the values of
 	// init_lora_weights that they belong to.
 	"corda_config":   {kept, ""},
@@ -192,11 +233,9 @@ var fields = map[string]struct {
 
 	"alora_invocation_tokens": {empty, "adapters that begin at certain tokens"},
 	"enable_lora":             {empty, "adapters of parts of a weight"}, // of PEFT 0.2
-	"ensure_weight_tying":     {empty, "adapters that share their parameters"},
 	"layer_replication":       {empty, "layers of the model that come several times"},
 	"lora_bias":               {empty, "a bias of B"},
 	"megatron_config":         {empty, "weights that are split among processes"},
-	"modules_to_save":         {empty, "whole modules in addition to the adapters"},
 	"target_parameters":       {empty, "adapters of parameters that are no linear layers"},
 	"trainable_token_indices": {empty, "rows of the embedding in addition to the adapters"},
 	"use_qalora":              {empty, "inputs that are pooled"},

@@ -218,6 +218,7 @@ func TestFieldsOfPEFT(t *testing.T) {
 		"exclude_modules":         {`"a.*"`, of(func(c *AdapterOptions) { c.Exclude.Pattern = "a.*" })},
 		"layers_to_transform":     {`[1,2]`, of(func(c *AdapterOptions) { c.Layers = []int{1, 2} })},
 		"rank_pattern":            {`{"a":2}`, of(func(c *AdapterOptions) { c.Ranks = map[string]int{"a": 2} })},
+		"modules_to_save":         {`["lm_head"]`, of(func(c *AdapterOptions) { c.ModulesToSave = []string{"lm_head"} })},
 		"alpha_pattern":           {`{"a":0.5}`, of(func(c *AdapterOptions) { c.Alphas = map[string]float32{"a": 0.5} })},
 		"base_model_name_or_path": {`"a/b"`, of(func(c *AdapterOptions) { c.BaseModel = "a/b" })},
 	}
@@ -250,7 +251,7 @@ func TestFieldsOfPEFT(t *testing.T) {
 
 	refused := map[string]string{
 		"bias": `"lora_only"`, "alora_invocation_tokens": `[1]`, "enable_lora": `[true,false]`, "ensure_weight_tying": `true`, "layer_replication": `[[0,4],[2,5]]`, "lora_bias": `true`,
-		"megatron_config": `{"a":1}`, "modules_to_save": `["lm_head"]`, "target_parameters": `["experts"]`, "trainable_token_indices": `{"embed_tokens":[1]}`, "use_qalora": `true`,
+		"megatron_config": `{"a":1}`, "target_parameters": `["experts"]`, "trainable_token_indices": `{"embed_tokens":[1]}`, "use_qalora": `true`,
 		"arrow_config": `{}`, "kasa_config": `{"beta":1}`, "monteclora_config": `{}`, "use_bdlora": `{"nblocks":2}`, "velora_config": `{}`,
 		"use_something_new": `true`, "Use_Dora": `true`, "R": `8`, "something_config": `{"a":1}`, "peft_type": `"IA3"`,
 	}

@@ -39,16 +39,21 @@ const (
 //
 // Errors, with nothing written: [snug.ErrConfig] when the config is not valid or has a
 // field in Other that [LoadAdapters] refuses, a name is empty or not selected by Targets,
-// there is no adapter, or one is nil or not as the config says; [snug.ErrNonFinite] for a
-// NaN or an infinity, which it names; [snug.ErrShape], [snug.ErrDType] and [snug.ErrDevice].
+// there is no adapter, or one is nil or not as the config says, or modules are not those of ModulesToSave;
+// [snug.ErrNonFinite] for a NaN or an infinity, which it names; [snug.ErrShape], [snug.ErrDType] and [snug.ErrDevice].
 // Other errors come from the file system or a device.
-func SaveAdapters(dir string, c AdapterOptions, adapters map[string]*LoRA) error {
+//
+// modules are the parameters of ModulesToSave, which are written as base_model.model.<Name>.
+func SaveAdapters(dir string, c AdapterOptions, adapters map[string]*LoRA, modules ...Module) error {
 	text, err := checkAdapters(&c, adapters)
+	if err == nil {
+		err = c.checkModules(modules)
+	}
 	if err == nil {
 		err = os.MkdirAll(dir, 0o777)
 	}
 	if err == nil {
-		err = saveAdapters(files.OS(dir), text, adapters)
+		err = saveAdapters(files.OS(dir), text, adapters, modules...)
 	}
 	if err != nil {
 		return fmt.Errorf("qlora: save adapters to %q: %w", dir, err)
@@ -57,7 +62,7 @@ func SaveAdapters(dir string, c AdapterOptions, adapters map[string]*LoRA) error
 }
 
 // saveAdapters writes checked adapters, with the text of their config.
-func saveAdapters(d files.Dir, config []byte, adapters map[string]*LoRA) error {
+func saveAdapters(d files.Dir, config []byte, adapters map[string]*LoRA, modules ...Module) error {
 	tensors := func(yield func(amp.Tensor, snug.View) bool) {
 		for _, name := range slices.Sorted(maps.Keys(adapters)) {
 			a := adapters[name]
@@ -65,6 +70,11 @@ func saveAdapters(d files.Dir, config []byte, adapters map[string]*LoRA) error {
 				if !yield(amp.Tensor{Name: adapterPrefix + name + p.suffix, Shape: p.shape}, *p.to) {
 					return
 				}
+			}
+		}
+		for _, m := range modules {
+			if !yield(amp.Tensor{Name: adapterPrefix + m.Name, Shape: m.Shape}, m.Value) {
+				return
 			}
 		}
 	}
@@ -85,6 +95,12 @@ func checkAdapters(c *AdapterOptions, adapters map[string]*LoRA) ([]byte, error)
 		c.Targets.Names = names
 	}
 	s, err := c.check()
+	if err == nil && c.VeRA != nil {
+		err = fmt.Errorf("the adapters are those of a VeRA, which SaveVeRA saves: %w", snug.ErrConfig)
+	}
+	if err == nil && c.Init != "" {
+		err = fmt.Errorf("adapters that began by %q are for another base weight; LoRA.Less makes plain ones: %w", c.Init, snug.ErrConfig)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -305,7 +321,10 @@ func (c *AdapterOptions) adapterModule(w *amp.Weights, t amp.Tensor) (string, er
 			return "", fmt.Errorf("magnitudes, which PEFT leaves out because use_dora is false: %w", snug.ErrConfig)
 		}
 	}
-	if !isPart {
+	switch {
+	case !isPart && c.isSaved(name):
+		return "", nil
+	case !isPart:
 		return "", foreignTensor(w, name)
 	}
 	if _, found := w.Tensor(adapterPrefix + module + adapterA); !found {

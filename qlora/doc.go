@@ -69,6 +69,10 @@
 // zero Dropout drops nothing. Adapters are small: an optimizer of package quant8 keeps 32-bit
 // state for parameters below 4096 elements, unless Options.MinSize is 1.
 //
+// [LoRA.Start] and [LoRA.StartLoftQ] begin an adapter with what it takes over from its matrix: PiSSA, OLoRA, LoftQ.
+// LoRA.FrozenA trains B alone (LoRA-FA), and [LoRAPlus] at a higher rate. The adapters of a [VeRA] share their
+// matrices.
+//
 // # Pages
 //
 // [Weight.Page] moves a weight into a [Storage], such as a Store of package offload, so that a model
@@ -84,7 +88,8 @@
 //
 //	supported             r, lora_alpha, lora_dropout, use_rslora, use_dora, rank_pattern,
 //	                      alpha_pattern, target_modules, exclude_modules, layers_to_transform,
-//	                      layers_pattern, fan_in_fan_out, base_model_name_or_path
+//	                      layers_pattern, fan_in_fan_out, base_model_name_or_path,
+//	                      modules_to_save, and with it ensure_weight_tying
 //	kept                  what does not change the outputs of adapters: task_type,
 //	                      auto_mapping, revision, inference_mode, peft_version,
 //	                      runtime_config, megatron_core, qalora_group_size, merge_weights,
@@ -93,13 +98,13 @@
 //	depends on the value  init_lora_weights: true, false, "gaussian", "eva", "orthogonal" and
 //	                      "mica" are kept. "pissa", "olora", "corda", "lora_ga" and "loftq"
 //	                      are refused: their adapters belong to a base weight that PEFT has
-//	                      changed
+//	                      changed. [LoRA.Less] makes plain ones of adapters that began so here
 //	refused               unless null, false or empty: bias other than "none", lora_bias,
-//	                      modules_to_save, trainable_token_indices, target_parameters,
+//	                      trainable_token_indices, target_parameters,
 //	                      layer_replication, alora_invocation_tokens, use_qalora, use_bdlora,
 //	                      arrow_config, kasa_config, monteclora_config, velora_config,
-//	                      megatron_config, ensure_weight_tying, enable_lora, and every field
-//	                      that this list does not have
+//	                      megatron_config, enable_lora, and every field that this list does
+//	                      not have
 //
 // A supported field that the file lacks has PEFT's default: 8 for r and lora_alpha, 0 for
 // lora_dropout, false or nothing for the others. PEFT also loads the following values, which
@@ -115,6 +120,11 @@
 // model's, and the folder does not tell whether they are equal. If they are, as when
 // nothing was resized, merged or trained in addition to the adapters, save the adapters in PEFT
 // with save_pretrained(folder, save_embedding_layers=False).
+//
+// Parameters of the base model that modules_to_save names are in the folder too: [LoadModules] reads them.
+//
+// [LoadVeRA] and [SaveVeRA] exchange adapters of the peft_type VERA: r, vera_dropout, projection_prng_key,
+// save_projection, and the fields above that VeraConfig has. d_initial is not kept.
 //
 // # Devices
 //

@@ -12,6 +12,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/quant8"
 )
 
 func ExampleQuantize() {
@@ -257,6 +258,137 @@ func ExampleDoRA() {
 	}
 	fmt.Println(adapter.Params(), "parameters to train")
 	// Output: 6656 parameters to train
+}
+
+// An adapter that begins with the largest singular values of its matrix (PiSSA) is saved as a plain adapter of the
+// original matrix, of twice the rank.
+func ExampleLoRA_Start() {
+	const in, out, rank = 96, 64, 4
+	w := make([]float32, out*in)
+	for i := range w {
+		w[i] = float32(i%11-5) / 16
+	}
+	config := qlora.AdapterOptions{Rank: rank, Alpha: 8, Init: "pissa"}
+	v := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
+	adapter := &qlora.LoRA{In: in, Out: out, Rank: rank, Scale: 2, A: v(rank * in), B: v(out * rank)}
+	if err := adapter.Start(snug.ViewOf(w), config.Init); err != nil { // w is now w - s·B·A
+		panic(err)
+	}
+	first := *adapter
+	first.A, first.B = snug.ViewOf(slices.Clone(adapter.A.Float32s())), snug.ViewOf(slices.Clone(adapter.B.Float32s()))
+	// ... training changes A and B ...
+	plain, err := adapter.Less(&first)
+	if err != nil {
+		panic(err)
+	}
+	config = config.Doubled()
+	rank2, scale, err := config.RankOf("layers.0.mlp.up_proj")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(plain.Rank, rank2, plain.Scale, scale)
+	// Output: 8 8 2 2
+}
+
+// With A frozen (LoRA-FA) a layer keeps u of the forward pass, and not x.
+func ExampleLoRA_Backward() {
+	const rows, in, out, rank = 64, 512, 256, 8
+	v := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
+	adapter := qlora.LoRA{In: in, Out: out, Rank: rank, Scale: 2, A: v(rank * in), B: v(out * rank), FrozenA: true}
+	x, y, u := v(rows*in), v(rows*out), v(rows*rank)
+	if err := adapter.Forward(y, u, x, qlora.Dropout{}); err != nil {
+		panic(err)
+	}
+	dx := x // x has served
+	grads := qlora.Grads{B: v(out * rank)}
+	if err := adapter.Backward(dx, v(rows*rank), y, u, snug.View{}, grads, qlora.Dropout{}); err != nil {
+		panic(err)
+	}
+	fmt.Printf("kept: %d KiB in place of %d KiB\n", u.Bytes()>>10, x.Bytes()>>10)
+	// Output: kept: 2 KiB in place of 128 KiB
+}
+
+// B learns at 16 times the rate of A (LoRA+).
+func ExampleLoRAPlus() {
+	opt, err := quant8.New(quant8.AdamW{}, quant8.Options{Bits: 32, Params: qlora.LoRAPlus(16)})
+	if err != nil {
+		panic(err)
+	}
+	names := []string{"base_model.model.layers.0.mlp.up_proj.lora_A.weight", "base_model.model.layers.0.mlp.up_proj.lora_B.weight"}
+	for _, name := range names {
+		if err := opt.Add(name, 1); err != nil {
+			panic(err)
+		}
+	}
+	opt.Advance(1e-3)
+	for _, name := range names {
+		w := []float32{0}
+		if err := opt.Step(name, snug.ViewOf(w), snug.ViewOf([]float32{1}), 1); err != nil {
+			panic(err)
+		}
+		fmt.Printf("%.3f\n", w[0])
+	}
+	// Output:
+	// -0.001
+	// -0.016
+}
+
+// The output layer trained as a whole beside the adapters, PEFT's modules_to_save.
+func ExampleLoadModules() {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	v := func(x ...float32) snug.View { return snug.ViewOf(x) }
+	config := qlora.AdapterOptions{Rank: 1, Alpha: 2, ModulesToSave: []string{"lm_head"}}
+	adapters := map[string]*qlora.LoRA{"layers.0.up_proj": {In: 2, Out: 2, Rank: 1, Scale: 2, A: v(1, 2), B: v(3, 4)}}
+	head := qlora.Module{Name: "lm_head.weight", Shape: []int{3, 2}, Value: v(1, 2, 3, 4, 5, 6)}
+	if err := qlora.SaveAdapters(dir, config, adapters, head); err != nil {
+		panic(err)
+	}
+	loaded, _, err := qlora.LoadAdapters(dir, nil)
+	if err != nil {
+		panic(err)
+	}
+	head.Value = v(make([]float32, 6)...)
+	if err := qlora.LoadModules(dir, head); err != nil {
+		panic(err)
+	}
+	fmt.Println(loaded.ModulesToSave, head.Value.Float32s())
+	// Output: [lm_head] [1 2 3 4 5 6]
+}
+
+// Two layers share the matrices of VeRA: one trains 4+64 numbers, the other 4+96.
+func ExampleVeRA() {
+	const rows, rank = 2, 4
+	shared, err := qlora.NewVeRA(rank, 96, 96, 0) // as PEFT draws them for projection_prng_key 0
+	if err != nil {
+		panic(err)
+	}
+	v := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
+	trained := 0
+	for _, out := range []int{64, 96} {
+		adapter := qlora.LoRA{In: 96, Out: out, Rank: rank, Scale: 1}
+		d, b := v(rank), v(out)
+		trained += d.Len() + b.Len()
+		if err := shared.Expand(&adapter, d, b); err != nil { // A and B for this layer, until the next one expands
+			panic(err)
+		}
+		x, y, u := v(rows*96), v(rows*out), v(rows*rank)
+		if err := adapter.Forward(y, u, x, qlora.Dropout{}); err != nil {
+			panic(err)
+		}
+		grads := shared.Grads(&adapter)
+		if err := adapter.Backward(v(rows*96), v(rows*rank), y, u, snug.View{}, grads, qlora.Dropout{}); err != nil {
+			panic(err)
+		}
+		if err := shared.Reduce(v(rank), v(out), d, b, snug.Into{}, &adapter); err != nil { // the gradients of d and b
+			panic(err)
+		}
+	}
+	fmt.Println(trained, "parameters to train, instead of", rank*(96+64)+rank*(96+96))
+	// Output: 168 parameters to train, instead of 1408
 }
 
 // Adapters of single modules are saved in the form of PEFT, and loaded with all that their

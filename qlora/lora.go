@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/quant8"
 )
 
 // LoRA is a low-rank adapter of a linear layer:
@@ -24,6 +26,10 @@ type LoRA struct {
 	A, B          snug.View // [Rank, In] and [Out, Rank]: f32, or of the type of activations
 	Dropout       float32   // probability to drop an element of x on its way to A, see type Dropout; less than 1
 	Magnitude     snug.View // [Out] of f32 for a DoRA, else empty
+	// FrozenA leaves A as it is: LoRA-FA, Zhang et al. 2023, arXiv:2308.03303. [LoRA.Backward] then needs neither x nor
+	// memory for a gradient of A, so that of the forward pass only u is kept: rows·Rank elements in place of rows·In.
+	// PEFT's optimizer of that name also multiplies the gradient of B by (A·Aᵀ)⁻¹/s², which the paper does not.
+	FrozenA bool
 
 	free []func() error // memory that LoadAdapters allocated
 }
@@ -52,6 +58,19 @@ func LoRAScale(alpha float32, rank int, stabilized bool) float32 {
 	return alpha / float32(rank)
 }
 
+// LoRAPlus returns Options.Params of package quant8 or train for a ratio above 0: the learning rate of B, and of the
+// magnitudes of a DoRA, is that of A times ratio. Hayou et al. 2024, "LoRA+", arXiv:2402.12354, propose 16. Weight
+// decay that is multiplied by the learning rate is multiplied by the ratio too, as by PEFT's create_loraplus_optimizer.
+// Parameters are told by their names, those of PEFT's files.
+func LoRAPlus(ratio float32) func(name string) quant8.ParamOptions {
+	return func(name string) (p quant8.ParamOptions) {
+		if strings.HasSuffix(name, adapterB) || strings.HasSuffix(name, adapterMagnitude) {
+			p.LR = ratio
+		}
+		return p
+	}
+}
+
 // Close frees what [LoadAdapters] made. Closing twice does nothing.
 func (l *LoRA) Close() (err error) {
 	if l == nil {
@@ -64,7 +83,8 @@ func (l *LoRA) Close() (err error) {
 	return err
 }
 
-// Params returns the number of parameters, Rank·(In+Out), and Out magnitudes if it has them.
+// Params returns the number of parameters, Rank·(In+Out), and Out magnitudes if it has them. With FrozenA it counts the
+// Rank·In of A too.
 func (l *LoRA) Params() int {
 	if l == nil {
 		return 0
@@ -152,7 +172,7 @@ func (l *LoRA) mask(d Dropout) fused.DropoutMask {
 // micro-batch enters them. accum's Window.Into returns both: call it for A and for B in each
 // micro-batch; their factors are equal.
 type Grads struct {
-	A, B      snug.View // of the lengths of LoRA.A and B
+	A, B      snug.View // of the lengths of LoRA.A and B; A is empty with FrozenA
 	Magnitude snug.View // of the length of LoRA.Magnitude, for a DoRA
 	Into      snug.Into
 }
@@ -166,16 +186,29 @@ type Grads struct {
 //
 // where elements that d drops count as 0 in dA and in dx. du has the size and the type of
 // u; its contents mean nothing afterwards. An empty dx is not computed; otherwise, with
-// dropout, dx has the type of x. Errors are the errors of Forward.
+// dropout, dx has the type of x. With FrozenA there is no dA: x and Grads.A are empty, and dx may be the
+// memory of the x of Forward. Errors are the errors of Forward.
 func (l *LoRA) Backward(dx, du, dy, u, x snug.View, g Grads, d Dropout) error {
-	rows, err := l.checkPass("backward", x, u, dy, d)
+	input := x // what has the length and the type of x
+	if l != nil && l.FrozenA {
+		if x.Len() > 0 {
+			return fmt.Errorf("qlora: LoRA: backward: an x of %d elements, want none with FrozenA: %w", x.Len(), snug.ErrShape)
+		}
+		if input = dx; dx.Len() == 0 {
+			input, d = snug.View{}, Dropout{}
+		}
+	}
+	rows, err := l.checkBackward(input, u, dy, d)
 	if err == nil {
-		g, err = l.checkGrads("backward", dx, du, u, x, g)
+		g, err = l.checkGrads("backward", dx, du, u, input, g)
 	}
 	if err != nil {
 		return err
 	}
-	if x, err = l.drop(x, d); err == nil {
+	if !l.FrozenA {
+		x, err = l.drop(x, d)
+	}
+	if err == nil {
 		err = l.gradients(du, dy, u, x, rows, g)
 	}
 	switch {
@@ -203,6 +236,9 @@ func (l *LoRA) gradients(du, dy, u, x snug.View, rows int, g Grads) error {
 		{g.B, dy, u, amp.MatMulOptions{M: l.Out, N: l.Rank, K: rows, TransA: true, Into: snug.Into{Alpha: g.Into.Alpha * l.Scale, Beta: g.Into.Beta}}},
 		{g.A, du, x, amp.MatMulOptions{M: l.Rank, N: l.In, K: rows, TransA: true, Into: g.Into}},
 	} {
+		if step.c.Len() == 0 && l.FrozenA {
+			continue
+		}
 		if err := amp.MatMul(step.c, step.a, step.b, step.cfg); err != nil {
 			return err
 		}
@@ -221,6 +257,18 @@ func (l *LoRA) addDropped(dx snug.View, d Dropout) error {
 		return err
 	}
 	return fused.Add(dx, dx, d.Work)
+}
+
+// checkBackward is checkPass for an x that may be empty with FrozenA.
+func (l *LoRA) checkBackward(x, u, dy snug.View, d Dropout) (rows int, err error) {
+	if l == nil || !l.FrozenA || x.Len() > 0 || l.Rank < 1 || l.Out < 1 {
+		return l.checkPass("backward", x, u, dy, d)
+	}
+	if rows = u.Len() / l.Rank; u.Len() != rows*l.Rank || dy.Len() != times(rows, l.Out) {
+		return 0, fmt.Errorf("qlora: LoRA: backward: %d and %d elements, want rows of %d and %d: %w", u.Len(), dy.Len(), l.Rank, l.Out, snug.ErrShape)
+	}
+	_, err = l.checkPass("backward", x, snug.View{}, snug.View{}, d)
+	return rows, err
 }
 
 // checkPass is check for a LoRA without magnitudes. It also checks d.
@@ -252,14 +300,18 @@ func (l *LoRA) checkDraw(op string, x snug.View, d Dropout) error {
 // checkGrads returns g with the default of its Into.
 func (l *LoRA) checkGrads(op string, dx, du, u, x snug.View, g Grads) (Grads, error) {
 	alpha, beta, err := g.Into.Factors()
+	lengthA := l.A.Len() // of its gradient
+	if l.FrozenA {
+		lengthA = 0
+	}
 	switch {
 	case err != nil:
 		return g, fmt.Errorf("qlora: LoRA: %s: %w", op, err)
 	case du.Len() != u.Len() || dx.Len() != 0 && dx.Len() != x.Len():
 		return g, fmt.Errorf("qlora: LoRA: %s: dx has %d elements and du %d, x %d and u %d: %w", op, dx.Len(), du.Len(), x.Len(), u.Len(), snug.ErrShape)
-	case g.A.Len() != l.A.Len() || g.B.Len() != l.B.Len() || g.Magnitude.Len() != l.Magnitude.Len():
+	case g.A.Len() != lengthA || g.B.Len() != l.B.Len() || g.Magnitude.Len() != l.Magnitude.Len():
 		return g, fmt.Errorf("qlora: LoRA: %s: gradients of %d, %d and %d elements, parameters of %d, %d and %d: %w",
-			op, g.A.Len(), g.B.Len(), g.Magnitude.Len(), l.A.Len(), l.B.Len(), l.Magnitude.Len(), snug.ErrShape)
+			op, g.A.Len(), g.B.Len(), g.Magnitude.Len(), lengthA, l.B.Len(), l.Magnitude.Len(), snug.ErrShape)
 	case alpha*l.Scale == 0 || math.IsInf(float64(alpha*l.Scale), 0): // 0 would mean 1 to a product
 		return g, fmt.Errorf("qlora: LoRA: %s: Alpha %g times the scale %g is %g in float32: %w", op, alpha, l.Scale, alpha*l.Scale, snug.ErrConfig)
 	}

@@ -112,6 +112,42 @@ func eachLayer(t *testing.T, test func(t *testing.T, dev *snug.Device, l *Linear
 	}
 }
 
+// TestFrozenA: without a gradient of A the others have the same bits, from dy and u alone, and dx may lie where x was.
+func TestFrozenA(t *testing.T) {
+	eachLayer(t, func(t *testing.T, dev *snug.Device, l *Linear, a *LoRA, d Dropout) {
+		put := func(v []float32) snug.View { return on(t, dev, snug.F32, v) }
+		zeros := func(n int) snug.View { return put(make([]float32, n)) }
+		x, dy, y, u := put(kerneltest.Normal(4, rows*in)), put(kerneltest.Normal(5, rows*out)), zeros(rows*out), zeros(rows*rank)
+		require.NoError(t, a.Forward(y, u, x, d))
+		dx, db, into := zeros(rows*in), put(slices.Repeat([]float32{2}, out*rank)), snug.Into{Alpha: 0.5, Beta: 0.25}
+		require.NoError(t, l.Backward(dx, dy, 0))
+		require.NoError(t, a.Backward(dx, zeros(rows*rank), dy, u, x, Grads{A: zeros(rank * in), B: db, Into: into}, d))
+
+		frozen := *a
+		frozen.FrozenA = true
+		again := zeros(rows * rank)
+		require.NoError(t, frozen.Forward(zeros(rows*out), again, x, d))
+		sameBits(t, values(t, u), values(t, again))
+		fresh := func() Grads { return Grads{B: put(slices.Repeat([]float32{2}, out*rank)), Into: into} }
+		g := fresh()
+		require.NoError(t, l.Backward(x, dy, 0))
+		require.NoError(t, frozen.Backward(x, zeros(rows*rank), dy, again, snug.View{}, g, d))
+		sameBits(t, values(t, dx), values(t, x))
+		sameBits(t, values(t, db), values(t, g.B))
+		g = fresh()
+		require.NoError(t, frozen.Backward(snug.View{}, zeros(rows*rank), dy, again, snug.View{}, g, d))
+		sameBits(t, values(t, db), values(t, g.B))
+
+		du := zeros(rows * rank)
+		require.ErrorIs(t, frozen.Backward(dx, du, dy, u, x, fresh(), d), snug.ErrShape, "an x")
+		require.ErrorIs(t, frozen.Backward(dx, du, dy, u, snug.View{}, Grads{A: zeros(rank * in), B: db}, d), snug.ErrShape, "a gradient of A")
+		require.ErrorIs(t, frozen.Backward(part(dx, 0, in), du, dy, u, snug.View{}, fresh(), d), snug.ErrShape)
+		require.ErrorIs(t, frozen.Backward(dx, du, part(dy, 0, out), u, snug.View{}, fresh(), d), snug.ErrShape)
+		require.ErrorIs(t, frozen.Backward(snug.View{}, du, part(dy, 0, out), u, snug.View{}, fresh(), d), snug.ErrShape)
+		require.ErrorIs(t, frozen.Backward(snug.View{}, du, dy, part(u, 0, rank+1), snug.View{}, fresh(), d), snug.ErrShape)
+	})
+}
+
 // TestLoRA compares with the definition in float64 and with differences of it.
 func TestLoRA(t *testing.T) {
 	eachLayer(t, func(t *testing.T, dev *snug.Device, l *Linear, a *LoRA, d Dropout) {

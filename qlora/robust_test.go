@@ -21,7 +21,7 @@ import (
 func TestNilAndZeroValues(t *testing.T) {
 	kerneltest.Zero(t,
 		AdapterOptions{}, new(Dense), (*Dense)(nil), new(DoRA), (*DoRA)(nil), new(Linear), (*Linear)(nil), new(LoRA), (*LoRA)(nil), new(Weight), (*Weight)(nil),
-		new(Weights), (*Weights)(nil), Modules{}, new(Modules), Type(255), LoRAScale, PackedBytes, Blocks, NewDense, NewDoRA, NewLinear, Merge,
+		new(Weights), (*Weights)(nil), Modules{}, new(Modules), Type(255), new(VeRA), (*VeRA)(nil), NewVeRA, SaveVeRA, LoRAPlus, LoRAScale, PackedBytes, Blocks, NewDense, NewDoRA, NewLinear, Merge,
 		NewWeight[[]float32], NewWeight[snug.View], NewWeights, ParseType, WriteWeights, SaveAdapters,
 		Quantize[[]uint8, []float32, []float32], Dequantize[[]float32, []uint8, []float32], Quantize[snug.View, snug.View, snug.View],
 		Dequantize[snug.View, snug.View, snug.View], DoubleQuantize[[]uint8, []float32, []float32], DoubleDequantize[[]float32, []uint8, []float32],

@@ -1,0 +1,150 @@
+package qlora
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+)
+
+// Module is a parameter of the base model that trained beside adapters, PEFT's modules_to_save.
+type Module struct {
+	Name  string // of the parameter, such as "lm_head.weight"
+	Shape []int
+	Value snug.View // of any floating-point type
+}
+
+// SavesModule reports whether ModulesToSave names a module. As in PEFT, a module is named by its end, with or without a
+// dot before it: "norm" names "model.norm" and "model.layers.0.input_layernorm". Where the field ensure_weight_tying is
+// true, "embed_tokens" and "lm_head" name each other.
+func (c AdapterOptions) SavesModule(module string) bool {
+	named := func(end string) bool { return strings.HasSuffix(module, end) }
+	if c.tied() && isEmbedding(module) {
+		named = func(end string) bool { return strings.HasSuffix(module, end) || isEmbedding(end) }
+	}
+	return slices.ContainsFunc(c.ModulesToSave, named)
+}
+
+// isEmbedding reports whether PEFT ties a module with others that have one of these names.
+func isEmbedding(module string) bool {
+	name := module[strings.LastIndexByte(module, '.')+1:]
+	return name == "embed_tokens" || name == "lm_head"
+}
+
+func (c *AdapterOptions) tied() bool {
+	value := c.Other[weightTying]
+	return value != nil && !isEmpty(value)
+}
+
+// weightTying is the field that makes copies of tied weights stay tied.
+const weightTying = "ensure_weight_tying"
+
+// savesParam is SavesModule for a parameter of a module.
+func (c *AdapterOptions) savesParam(name string) bool {
+	dot := strings.LastIndexByte(name, '.')
+	return dot > 0 && c.SavesModule(name[:dot])
+}
+
+// checkSaved returns an error unless ModulesToSave and the field ensure_weight_tying are valid.
+func (c *AdapterOptions) checkSaved() error {
+	for _, name := range c.ModulesToSave {
+		if name == "" || !utf8.ValidString(name) {
+			return fmt.Errorf("modules_to_save has the name %.100q, want the end of a module's name: %w", name, snug.ErrConfig)
+		}
+	}
+	if c.tied() && len(c.ModulesToSave) == 0 {
+		return fmt.Errorf("the field %q has the value %.100s without modules_to_save, which asks for adapters that share their parameters: "+
+			"not supported: %w", weightTying, c.Other[weightTying], snug.ErrConfig)
+	}
+	return nil
+}
+
+// checkModules returns an error unless modules can be saved beside the adapters of c.
+func (c *AdapterOptions) checkModules(modules []Module) error {
+	if (len(c.ModulesToSave) > 0) != (len(modules) > 0) {
+		return fmt.Errorf("ModulesToSave is %.200q, with %d modules: %w", c.ModulesToSave, len(modules), snug.ErrConfig)
+	}
+	seen := map[string]bool{}
+	for _, m := range modules {
+		switch {
+		case !utf8.ValidString(m.Name) || !c.savesParam(m.Name):
+			return fmt.Errorf("the parameter %.100q is not of ModulesToSave: %w", m.Name, snug.ErrConfig)
+		case seen[m.Name]:
+			return fmt.Errorf("the parameter %.100q comes twice: %w", m.Name, snug.ErrConfig)
+		case !m.Value.DType().IsFloat():
+			return fmt.Errorf("the parameter %.100q holds %s, want f32, f16 or bf16: %w", m.Name, m.Value.DType(), snug.ErrDType)
+		case m.Value.Len() != (amp.Tensor{Shape: m.Shape}).Len():
+			return fmt.Errorf("the parameter %.100q has %d elements, and the shape %v: %w", m.Name, m.Value.Len(), m.Shape, snug.ErrShape)
+		}
+		seen[m.Name] = true
+	}
+	if len(modules) == 0 {
+		return nil
+	}
+	stats, err := amp.Measure(func(yield func(string, snug.View) bool) {
+		for _, m := range modules {
+			if !yield(m.Name, m.Value) {
+				return
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return stats.Err()
+}
+
+// LoadModules reads from a folder of adapters the parameters that trained beside them, into the Values of modules,
+// which the caller lists with all such parameters of its model. Errors, which name the folder: [snug.ErrCorrupt] for a
+// folder that lacks one of them or has it in another shape, [snug.ErrConfig] for a folder that has others, and the
+// errors of [LoadAdapters].
+func LoadModules(dir string, modules ...Module) error {
+	if err := loadModules(openIn(dir), modules); err != nil {
+		return fmt.Errorf("qlora: load modules of %q: %w", dir, err)
+	}
+	return nil
+}
+
+func loadModules(open opener, modules []Module) (err error) {
+	w, err := openAdapters(open)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	text, err := adapterConfigOf(open, w.Metadata()[adapterSum])
+	if err != nil {
+		return err
+	}
+	c, err := parseAnyConfig(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", adapterConfigFile, err)
+	}
+	wanted := map[string]bool{}
+	for _, m := range modules {
+		switch t, found := w.Tensor(adapterPrefix + m.Name); {
+		case !found:
+			return fmt.Errorf("the parameter %q is missing: %w", m.Name, snug.ErrCorrupt)
+		case !slices.Equal(t.Shape, m.Shape):
+			return fmt.Errorf("the parameter %q has shape %v, want %v: %w", m.Name, t.Shape, m.Shape, snug.ErrCorrupt)
+		}
+		if err := w.Load(adapterPrefix+m.Name, m.Value); err != nil {
+			return err
+		}
+		wanted[m.Name] = true
+	}
+	for _, t := range w.Tensors() {
+		if name := strings.TrimPrefix(t.Name, adapterPrefix); c.isSaved(name) && !wanted[name] {
+			return fmt.Errorf("the parameter %q was trained beside the adapters, and the model lacks it: %w", name, snug.ErrConfig)
+		}
+	}
+	return nil
+}
+
+// isSaved reports whether a tensor of a file, without the prefix, is a parameter of ModulesToSave.
+func (c *AdapterOptions) isSaved(name string) bool {
+	return !strings.Contains(name, ".lora_") && !strings.Contains(name, ".vera_") && !strings.Contains(name, ".base_layer.") && c.savesParam(name)
+}
