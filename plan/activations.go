@@ -89,6 +89,9 @@ func (t Task) transients(l Layer) (forward, backward int64) {
 	inner, input := int64(l.Rows)*int64(t.Rank), int64(0)
 	for _, a := range l.Adapters {
 		inForward, inBackward := a.Forward+inner, a.Backward+2*inner
+		if t.frozenFirst() {
+			inBackward = a.Backward - a.Gradient + int64(max(1, a.Shares)+1)*inner
+		}
 		if t.Dropout {
 			inForward, inBackward = inForward+a.In, inBackward+a.In
 		}

@@ -72,7 +72,7 @@ func (t Task) decisions(r Run) (list []decision) {
 		u.Micro, u.Window = t.Batch, 1
 	})
 	add("precision", r.Compute.String(), r.Compute == snug.F32, "f32 throughout", func(u *Run) { u.Compute = snug.F32 })
-	if t.trainedElem(r) == 2 {
+	if r.elem() == 2 && t.mastered(1) > 0 {
 		add("master weights", r.Masters.String(), r.Masters == amp.FullMaster, "full master weights", func(u *Run) { u.Masters = amp.FullMaster })
 	}
 	if t.Rank > 0 {

@@ -186,7 +186,7 @@ func (s *search) combinations() error {
 	for _, compute := range t.Compute {
 		masters := t.Masters
 		switch {
-		case t.trainedElem(Run{Compute: compute}) == 4:
+		case t.masterBytes(Run{Compute: compute}) == 0:
 			masters = []amp.MasterForm{amp.FullMaster} // there are none
 		case compute == snug.F16:
 			masters = slices.DeleteFunc(slices.Clone(masters), func(m amp.MasterForm) bool { return m == amp.SplitMaster })

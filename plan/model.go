@@ -63,13 +63,17 @@ type Layer struct {
 //
 // A forward step holds Forward and the adapter's inner product, Rank elements a row. A backward step holds Backward,
 // the inner product and its gradient. With [Task.Dropout] each step also holds the dropped input, In. With [Task.DoRA]
-// each holds the output before the magnitudes, Out; a forward step does so only for an adapter that Adds.
+// each holds the output before the magnitudes, Out; a forward step does so only for an adapter that Adds. With
+// [Task.FrozenA] and with [Task.VeRA] a backward step holds the inner products of all adapters that share the input,
+// and writes the gradient of the input over it.
 type Adapter struct {
-	In       int64 `json:"in"`             // input of the adapter
-	Out      int64 `json:"out"`            // output of the adapter
-	Forward  int64 `json:"forward"`        // what else a forward step holds then, without the layer's output
-	Backward int64 `json:"backward"`       // what else a backward step holds then
-	Adds     bool  `json:"adds,omitempty"` // the product is added to a vector that is there, such as the residual stream
+	In       int64 `json:"in"`                 // input of the adapter
+	Out      int64 `json:"out"`                // output of the adapter
+	Forward  int64 `json:"forward"`            // what else a forward step holds then, without the layer's output
+	Backward int64 `json:"backward"`           // what else a backward step holds then, less what it has freed of what the layer keeps
+	Gradient int64 `json:"gradient,omitempty"` // the gradient of the input, which Backward counts
+	Shares   int   `json:"shares,omitempty"`   // how many adapters share the input; 0 is 1
+	Adds     bool  `json:"adds,omitempty"`     // the product is added to a vector that is there, such as the residual stream
 }
 
 // Tiles are what a layer holds that runs in tiles of its Rows, one after the other, as [Run].Tiles says. It then keeps
@@ -135,7 +139,7 @@ func (m Model) Validate() error {
 			int64(l.LayerNorm), int64(l.RMSNorm), int64(l.HeadNorm), int64(l.Bias), int64(l.GELU), l.BackwardStats,
 			int64(a.Heads), int64(a.Queries), int64(a.Keys), int64(a.Dim), int64(a.Window), l.Own)
 		for _, a := range slices.Concat(l.Adapters, l.Tiles.Adapters) {
-			c.part(where, l.repeat(), nil, a.In, a.Out, a.Forward, a.Backward)
+			c.part(where, l.repeat(), nil, a.In, a.Out, a.Forward, a.Backward, a.Gradient, int64(a.Shares))
 		}
 		c.part(where, l.repeat(), nil, l.Tiles.Forward, int64(l.Tiles.Whole))
 		if l.Tiles.Whole > 0 && l.Rows == 0 {

@@ -156,9 +156,44 @@ func (t Task) magnitudes(shape []int) int64 {
 	return int64(shape[0])
 }
 
-// adapterLen returns the elements of the adapter of a matrix.
+// adapterLen returns the elements of the adapter of a matrix, without what all share.
 func (t Task) adapterLen(shape []int) int64 {
+	if t.VeRA {
+		return int64(t.Rank) + int64(shape[0])
+	}
 	return int64(t.Rank)*(int64(shape[0])+int64(shape[1])) + t.magnitudes(shape)
+}
+
+// trainedLen returns the elements of the adapter of a matrix that train.
+func (t Task) trainedLen(shape []int) int64 {
+	if t.FrozenA {
+		return int64(t.Rank) * int64(shape[0])
+	}
+	return t.adapterLen(shape)
+}
+
+// frozenFirst reports whether the first matrix of each adapter is frozen.
+func (t Task) frozenFirst() bool { return t.FrozenA || t.VeRA }
+
+// untrainedBytes returns the bytes of the adapter of a matrix that do not train: a frozen A, and first values.
+func (t Task) untrainedBytes(shape []int) (bytes int64) {
+	if bytes = 4 * (t.adapterLen(shape) - t.trainedLen(shape)); t.keepsFirst() {
+		bytes += 4 * t.adapterLen(shape)
+	}
+	return bytes
+}
+
+// shared returns the elements of the matrices A and B that all adapters share.
+func (t Task) shared() (a, b int64) {
+	if !t.VeRA {
+		return 0, 0
+	}
+	for p := range t.Model.tensors() {
+		if p.linear {
+			a, b = max(a, int64(p.shape[1])), max(b, int64(p.shape[0]))
+		}
+	}
+	return a * int64(t.Rank), b * int64(t.Rank)
 }
 
 // trained yields the trained parameters: the parameters of the model, or the pairs of
@@ -172,8 +207,19 @@ func (t Task) trained() func(yield func(tensor) bool) {
 			if !p.linear {
 				continue
 			}
-			if !yield(tensor{[]int{t.Rank, p.shape[1]}, true, p.times}) || !yield(tensor{[]int{p.shape[0], t.Rank}, true, p.times}) ||
+			if t.VeRA {
+				if !yield(tensor{[]int{t.Rank}, false, p.times}) || !yield(tensor{[]int{p.shape[0]}, false, p.times}) {
+					return
+				}
+				continue
+			}
+			if !t.FrozenA && !yield(tensor{[]int{t.Rank, p.shape[1]}, true, p.times}) || !yield(tensor{[]int{p.shape[0], t.Rank}, true, p.times}) ||
 				t.DoRA && !yield(tensor{[]int{p.shape[0]}, false, p.times}) {
+				return
+			}
+		}
+		for _, shape := range t.Beside {
+			if !yield(tensor{shape, false, 1}) {
 				return
 			}
 		}

@@ -68,7 +68,9 @@ func (f fixed) with(t Task, r Run, u chainUse, workspace int64, w work) Predicti
 	d := &p.Peak[OnDevice]
 	d[Activations] += u.bytes
 	d[Gradients] += t.sharing(r)
-	d[Workspace] += workspace + f.scratch + 4*t.Model.Tables + r.elem()*t.Model.Vectors + t.tileBytes(r)
+	a, b := t.shared()
+	expanded := 4 * (a + 2*b) // the matrices of one adapter, and the gradient of the second
+	d[Workspace] += workspace + f.scratch + 4*t.Model.Tables + r.elem()*t.Model.Vectors + t.tileBytes(r) + expanded
 	d[Allowance] = int64(t.Device.Fragmentation * float64(d[Activations]+d[Workspace]))
 	if u.disk > 0 {
 		p.Peak[OnDisk][Activations] += u.disk
@@ -117,7 +119,7 @@ func (f fixed) seconds(t Task, r Run, w work) float64 {
 func (t Task) fixed(r Run, o stateSize) (f fixed) {
 	f.scratch = o.workspace + t.wholeBytes(r)
 	all, trained, largest := t.counts()
-	masters := t.masterBytes(r) * trained
+	masters := t.masterBytes(r) * t.mastered(trained)
 	host := OnHost
 	if t.Device.Unified {
 		host = OnDevice
@@ -181,7 +183,7 @@ func (t Task) counts() (all, trained, largest int64) {
 	}
 	all = t.Model.Parameters()
 	if t.Rank > 0 {
-		all = plus(all, trained)
+		all = plus(all, trained-t.besideLen())
 	}
 	return all, trained, largest
 }
@@ -202,6 +204,15 @@ func (t Task) gradientBytes(r Run, trained, largest int64) int64 {
 		if len(p.shape) == 1 {
 			vector = max(vector, p.len())
 		}
+	}
+	if len(t.Beside) > 0 && t.Model.Head.Tied { // of them may be the embedding, which lies beside the next largest
+		second := int64(0)
+		for p := range t.trained() {
+			if n := p.len(); n < largest {
+				second = max(second, n)
+			}
+		}
+		return 4 * (largest + second + 2*vector)
 	}
 	if !t.Model.Head.Tied || t.Rank > 0 {
 		return 4 * (largest + 2*vector)
@@ -233,7 +244,9 @@ func (t Task) openGradients(r Run) (bytes int64) {
 			case t.Rank == 0:
 				sum += 4 * p.len()
 			case p.linear:
-				sum += 4 * t.adapterLen(shape)
+				sum += 4 * t.trainedLen(shape)
+			case t.isBeside(shape):
+				sum += 4 * p.len()
 			}
 		}
 		bytes = max(bytes, sum)
@@ -251,9 +264,9 @@ func (t Task) largestTrained() int64 {
 		if !p.linear {
 			return 0
 		}
-		return t.adapterLen(p.shape)
+		return t.trainedLen(p.shape)
 	})
-	return slices.Max(layers)
+	return max(slices.Max(layers), t.besideLen())
 }
 
 // stateOps is the arithmetic of an update of one element, in float32 operations. The

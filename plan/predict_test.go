@@ -278,6 +278,46 @@ func TestFrozenBytes(t *testing.T) {
 	}
 }
 
+// TestAdapterKinds: with A frozen the second matrices alone have gradients and state; first values are weights more.
+func TestAdapterKinds(t *testing.T) {
+	model, err := GPT{Vocab: 100, Dim: 16, Layers: 2, Heads: 2, Context: 8}.Model()
+	require.NoError(t, err)
+	d, err := DeviceNamed("24GB")
+	require.NoError(t, err)
+	task, r := Task{Model: model, Device: d, Batch: 1, Rank: 2}, Run{Micro: 1, Window: 1, Frozen: 16}
+	predict := func(task Task) Bytes {
+		p, err := task.Predict(r)
+		require.NoError(t, err)
+		return p.Peak[OnDevice]
+	}
+	adapters, seconds := int64(0), int64(0) // elements
+	for p := range model.tensors() {
+		if p.linear {
+			adapters += int64(p.times) * 2 * int64(p.shape[0]+p.shape[1])
+			seconds += int64(p.times) * 2 * int64(p.shape[0])
+		}
+	}
+	plain := predict(task)
+	frozen, first := task, task
+	frozen.FrozenA, first.Init = true, "pissa_niter_4"
+	require.Equal(t, 4*adapters, plain[Gradients])
+	require.Equal(t, 4*seconds, predict(frozen)[Gradients])
+	require.Equal(t, 8*seconds, predict(frozen)[State])
+	require.Equal(t, plain[Weights], predict(frozen)[Weights])
+	require.Equal(t, plain[Weights]+4*adapters, predict(first)[Weights])
+	require.Equal(t, plain[Gradients], predict(first)[Gradients])
+	for _, bad := range []func(*Task){
+		func(t *Task) { t.Rank, t.FrozenA = 0, true }, func(t *Task) { t.Rank, t.Init = 0, "pissa" }, func(t *Task) { t.Init = "corda" }, func(t *Task) { t.Rank, t.Beside = 0, [][]int{{1}} },
+		func(t *Task) { t.DoRA, t.FrozenA = true, true }, func(t *Task) { t.DoRA, t.Init = true, "olora" }, func(t *Task) { t.VeRA, t.Init = true, "olora" },
+		func(t *Task) { t.Init = "loftq" }, func(t *Task) { t.Init, t.Base, t.Frozen = "loftq", qlora.MXFP4, []int{4} },
+	} {
+		wrong := task
+		bad(&wrong)
+		_, err := wrong.Predict(r)
+		require.ErrorIs(t, err, snug.ErrConfig)
+	}
+}
+
 // TestLossClasses: a large vocabulary is cut into tiles where the device has the memory of the host,
 // which computes its logits twice, unless the task says otherwise.
 func TestLossClasses(t *testing.T) {

@@ -48,7 +48,8 @@ const (
 //
 // It assumes that freed activations are used again, for others of the same size only, as the
 // models of package transformer do it, and that steps allocate nothing else. Reading the weights
-// takes a float32 copy of the largest, before there are gradients. Errors are those of Predict.
+// takes a float32 copy of the largest, or what the first values of adapters take, before there are gradients. Errors
+// are those of Predict.
 func (t Task) Resident(r Run, p Process) (int64, error) {
 	t, err := t.check()
 	if err == nil {
@@ -77,8 +78,13 @@ func (t Task) Resident(r Run, p Process) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	if t.keepsFirst() { // the plain adapters of twice the rank, when they are saved
+		for p := range t.trained() {
+			held = plus(held, 2*4*p.all())
+		}
+	}
 	held = plus(held, plus(waiting, amp.MatMulShared+codeBytes+product(int64(p.Cores), scratch+threadBytes)))
-	reading := plus(predicted.Peak[OnDevice][Weights]+predicted.Peak[OnHost][Weights], 4*t.Model.largest())
+	reading := plus(predicted.Peak[OnDevice][Weights]+predicted.Peak[OnHost][Weights], max(4*t.Model.largest(), t.startBytes(r)))
 	return plus(p.Base, max(held, reading)), nil
 }
 
@@ -118,6 +124,25 @@ func (t Task) FitResident(limit int64, p Process) (Plan, error) {
 		counted = min(counted, fit.Peak[OnDevice].Total()) - max((limit-p.Base)/128, 1)
 	}
 	return Plan{}, fmt.Errorf("plan: the process takes %s before there is a model, of %s: %w", FormatBytesUp(p.Base), FormatBytes(limit), snug.ErrNoMemory)
+}
+
+// startBytes returns what the first values of the adapters of a matrix take, with the matrix as it was read: see Start
+// of package qlora.
+func (t Task) startBytes(r Run) (bytes int64) {
+	if t.Init == "" {
+		return 0
+	}
+	for p := range t.Model.tensors() {
+		if !p.linear {
+			continue
+		}
+		n, more := p.len(), 40*(int64(p.shape[0])+int64(p.shape[1]))*int64(t.Rank+8)
+		if t.Init != "olora" && min(p.shape[0], p.shape[1]) <= 256 {
+			more = 40 * n
+		}
+		bytes = max(bytes, n*(4+r.elem())+more)
+	}
+	return bytes
 }
 
 // check returns p with its defaults, or an error for negative fields.
@@ -214,14 +239,16 @@ func (t Task) ownBytes(r Run, samples int64) (list []ownBytes) {
 		var own ownBytes
 		if l.Own > 0 {
 			kept := 4*l.Stats + l.Attention.kept(r)
-			if t.Rank > 0 {
-				kept += 2 * int64(l.Rows) * int64(t.Rank) * r.elem()
-			}
+			inner := 0 // products with the first matrix of an adapter, and their gradients
 			for _, a := range l.Adapters {
+				if inner = max(inner, 2); t.frozenFirst() {
+					inner = max(inner, a.Shares+1)
+				}
 				if t.DoRA {
 					kept += a.Out * r.elem()
 				}
 			}
+			kept += int64(inner) * int64(l.Rows) * int64(t.Rank) * r.elem()
 			own.forward = samples * (l.Own/2*r.elem() + kept) // the other half is of gradients
 			own.backward = samples * (l.Own*r.elem() + kept + 4*l.BackwardStats)
 		}

@@ -65,7 +65,7 @@ func (t Task) adapters() string {
 		return ""
 	}
 	_, trained, _ := t.counts()
-	return fmt.Sprintf(" and %d of adapters", trained)
+	return fmt.Sprintf(" and %d of adapters", trained-t.besideLen())
 }
 
 // rates gives the rates by which times are predicted.

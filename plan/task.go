@@ -3,6 +3,8 @@ package plan
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
@@ -38,6 +40,20 @@ type Task struct {
 	// arXiv:2402.09353), with their norms and quotients in float32. Dropout drops elements of the
 	// inputs of adapters. Both want a Rank.
 	DoRA, Dropout bool
+	// FrozenA trains the second matrix of each adapter alone (Zhang et al. 2023, "LoRA-FA", arXiv:2308.03303). It
+	// wants a Rank, and does not go with DoRA.
+	FrozenA bool
+	// Init is the Init of the adapters, as package qlora names it. With "pissa" and "olora" package transformer keeps
+	// their first values in memory, and to make these, of a matrix that was read, takes memory. It wants what FrozenA
+	// wants. "loftq" makes up for what NF4 loses, and wants it as the Base.
+	Init string
+	// VeRA trains two vectors for each matrix, of Rank elements and of as many as its outputs, and all share a frozen pair
+	// of matrices in float32 (Kopiczko et al. 2023, arXiv:2310.11454). It wants a Rank, and none of DoRA, FrozenA and
+	// Init.
+	VeRA bool
+	// Beside are the shapes of parameters of the model that train beside the adapters, such as an embedding: PEFT's
+	// modules_to_save. They have the compute type, gradients, state and master weights. A tied head comes once.
+	Beside [][]int
 	// Base is the form of frozen weights of fewer than 16 bits; 0 is qlora.NF4. FP8 has scales by block.
 	Base qlora.Type
 	// PagesFrozen allows only matrices that are frozen in fewer than 16 bits to lie off the device, as with the
@@ -133,6 +149,9 @@ func (t Task) check() (Task, error) {
 	setDefault(&t.Masters, amp.FullMaster, amp.SplitMaster)
 	setDefault(&t.Gradients, SumF32, InBackward)
 	setDefault(&t.StateBits, 32, 8)
+	if t.Init == "loftq" {
+		setDefault(&t.Frozen, 4)
+	}
 	setDefault(&t.Frozen, 16, t.baseBits())
 	setDefault(&t.Tiles, 1)
 	for _, n := range []struct {
@@ -145,6 +164,21 @@ func (t Task) check() (Task, error) {
 	}
 	if t.Rank == 0 && (t.DoRA || t.Dropout) {
 		return t, invalid("DoRA is %t and Dropout %t, which are for adapters, and Rank is 0", t.DoRA, t.Dropout)
+	}
+	if (t.FrozenA || t.Init != "") && (t.Rank == 0 || t.DoRA) {
+		return t, invalid("FrozenA is %t and Init %.40q, which are for adapters without magnitudes, and Rank is %d and DoRA %t", t.FrozenA, t.Init, t.Rank, t.DoRA)
+	}
+	if t.Init != "" && t.Init != "loftq" && !t.keepsFirst() {
+		return t, invalid("Init is %.40q, want pissa, pissa_niter_N, olora or loftq", t.Init)
+	}
+	if t.Init == "loftq" && t.Base != 0 && t.Base != qlora.NF4 {
+		return t, invalid("Init is loftq, which makes up for what NF4 loses, and Base is %s", t.Base)
+	}
+	if t.VeRA && (t.Rank == 0 || t.DoRA || t.FrozenA || t.Init != "") {
+		return t, invalid("VeRA wants a Rank, and is without DoRA, FrozenA and Init: Rank is %d", t.Rank)
+	}
+	if beside := t.besideLen(); len(t.Beside) > 0 && (t.Rank == 0 || beside < 1 || beside > t.Model.Parameters()) {
+		return t, invalid("Beside has %d parameters of %d elements, want some of the model's %d beside adapters, and Rank is %d", len(t.Beside), beside, t.Model.Parameters(), t.Rank)
 	}
 	if err := t.checkChoices(); err != nil {
 		return t, err
@@ -255,6 +289,8 @@ func (t Task) checkRun(r Run) error {
 		problem = fmt.Sprintf("Base is %d, want a type of package qlora", t.Base)
 	case r.Frozen != 0 && (t.Rank == 0 || r.Frozen != 16 && r.Frozen != t.baseBits()):
 		problem = fmt.Sprintf("Frozen is %d, want 16 or %d with adapters, 0 without", r.Frozen, t.baseBits())
+	case t.Init == "loftq" && r.Frozen == 16:
+		problem = "Frozen is 16, and adapters of loftq are for weights in NF4"
 	case r.WeightsOn < 0 || r.WeightsOn >= Tiers || r.StateOn < 0 || r.StateOn >= Tiers || r.GradientsOn < 0 || r.GradientsOn > OnHost:
 		problem = "weights and state are on the device, host or disk, gradients on the device or host"
 	case t.PagesFrozen && r.WeightsOn != OnDevice && !r.quantized():
@@ -290,10 +326,41 @@ func (t Task) trainedElem(r Run) int64 {
 	return r.elem()
 }
 
+// keepsFirst reports whether the first values of adapters stay in memory.
+func (t Task) keepsFirst() bool {
+	return t.Init == "olora" || t.Init == "pissa" || strings.HasPrefix(t.Init, "pissa_niter_")
+}
+
+// mastered returns how many of the trained elements have master weights, if they are in 16 bits: adapters have none.
+func (t Task) mastered(trained int64) int64 {
+	if t.Rank > 0 {
+		return t.besideLen()
+	}
+	return trained
+}
+
 // masterBytes returns the bytes of a master weight.
 func (t Task) masterBytes(r Run) int64 {
-	if t.trainedElem(r) == 4 {
+	if r.elem() == 4 || t.mastered(1) == 0 {
 		return 0
 	}
 	return [...]int64{amp.FullMaster: 4, amp.SplitMaster: 2, amp.NoMaster: 0}[r.Masters]
+}
+
+// isBeside reports whether parameters of a shape may train beside adapters.
+func (t Task) isBeside(shape []int) bool {
+	return slices.ContainsFunc(t.Beside, func(s []int) bool { return slices.Equal(s, shape) })
+}
+
+// besideLen returns the number of elements of Beside, -1 for a shape that is not valid.
+func (t Task) besideLen() (n int64) {
+	for _, shape := range t.Beside {
+		for _, d := range shape {
+			if d < 1 || int64(d) > maxCount {
+				return -1
+			}
+		}
+		n = plus(n, tensor{shape: shape}.len())
+	}
+	return n
 }

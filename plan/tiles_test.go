@@ -12,7 +12,7 @@ import (
 func tiledModel() Model {
 	l := Layer{Name: "mlp", Repeat: 2, Params: [][]int{{10, 2}, {2, 10}}, Output: 200, Kept: 1000, Forward: 600, Backward: 800, Stats: 100, Rows: 100, MACs: 4000,
 		Tiles:    Tiles{Whole: 40, Forward: 700, Adapters: []Adapter{{In: 200, Out: 1000, Forward: 900, Backward: 1100}}},
-		Adapters: []Adapter{{In: 200, Out: 1000, Forward: 800, Backward: 1100}}}
+		Adapters: []Adapter{{In: 200, Out: 1000, Forward: 800, Backward: 1100, Gradient: 200, Shares: 2}}}
 	return Model{Name: "tiled", Input: 200, Layers: []Layer{l, {Name: "whole", Output: 200, Kept: 50}}}
 }
 
@@ -22,8 +22,13 @@ func TestTiles(t *testing.T) {
 	for _, c := range []struct {
 		rank, tiles, micro int
 		tile               int64 // rows
-	}{{0, 0, 4, 0}, {0, 1, 4, 0}, {0, 2, 4, 200}, {0, 2, 1, 50}, {0, 3, 1, 34}, {0, 9, 1, 34}, {0, 9, 4, 45}, {0, 1 << 20, 4, 40}, {3, 2, 4, 200}, {3, 7, 3, 43}} {
-		task.Rank = c.rank
+		frozen, vera       bool
+	}{
+		{0, 0, 4, 0, false, false}, {0, 1, 4, 0, false, false}, {0, 2, 4, 200, false, false}, {0, 2, 1, 50, false, false}, {0, 3, 1, 34, false, false},
+		{0, 9, 1, 34, false, false}, {0, 9, 4, 45, false, false}, {0, 1 << 20, 4, 40, false, false}, {3, 2, 4, 200, false, false}, {3, 7, 3, 43, false, false},
+		{3, 2, 4, 200, true, false}, {3, 7, 3, 43, false, true}, {3, 1, 4, 0, false, true},
+	} {
+		task.Rank, task.FrozenA, task.VeRA = c.rank, c.frozen, c.vera
 		window := ceilDiv(4, c.micro)
 		r := Run{Micro: c.micro, Window: window, Compute: snug.BF16, Tiles: c.tiles}
 		if c.rank > 0 {
@@ -37,7 +42,12 @@ func TestTiles(t *testing.T) {
 			forward = 7
 		}
 		if c.rank > 0 {
-			forward, backward = 9+3, 11+2*3
+			if forward, backward = 9+3, 11+2*3; c.tile == 0 {
+				forward = 8 + 3
+			}
+			if c.frozen || c.vera {
+				backward = 11 - 2 + 3*3
+			}
 		}
 		want := []int64{rows * 4, rows * (4 + 20 + 4), rows * forward * 2, rows * backward * 2}
 		if c.tile > 0 {
@@ -48,7 +58,7 @@ func TestTiles(t *testing.T) {
 	}
 	for _, spoil := range []func(l *Layer){
 		func(l *Layer) { l.Rows = 0 }, func(l *Layer) { l.Tiles.Whole = -1 }, func(l *Layer) { l.Tiles.Forward = -1 }, func(l *Layer) { l.Own = -1 },
-		func(l *Layer) { l.Tiles.Adapters = []Adapter{{In: -1}} }, func(l *Layer) { l.Tiles.Forward = maxCount + 1 },
+		func(l *Layer) { l.Tiles.Adapters = []Adapter{{In: -1}} }, func(l *Layer) { l.Adapters[0].Gradient = -1 }, func(l *Layer) { l.Adapters[0].Shares = -1 }, func(l *Layer) { l.Tiles.Forward = maxCount + 1 },
 	} {
 		m := tiledModel()
 		spoil(&m.Layers[0])

@@ -21,11 +21,16 @@ func (t Task) baseBits() int {
 // bits: the matrices of the chain as package qlora holds them.
 // Other weights have the compute type, and adapters float32. A DoRA also holds norms and quotients.
 func (t Task) weightBytes(r Run, all, trained int64) int64 {
+	if t.Rank > 0 {
+		trained -= t.besideLen() // what follows adds adapters, in float32
+	}
 	bytes := (all-trained)*r.elem() + trained*t.trainedElem(r)
+	a, b := t.shared()
+	bytes += 4 * (a + b)
 	if t.Rank > 0 {
 		for p := range t.Model.tensors() {
 			if p.linear {
-				bytes += int64(p.times) * (t.frozenBytes(r, p.shape) - p.len()*r.elem() + 8*t.magnitudes(p.shape))
+				bytes += int64(p.times) * (t.frozenBytes(r, p.shape) - p.len()*r.elem() + 8*t.magnitudes(p.shape) + t.untrainedBytes(p.shape))
 			}
 		}
 	}
@@ -92,7 +97,7 @@ func (t Task) pagedWeights(r Run) (w paging) {
 		case !p.linear:
 			return p.len() * r.elem()
 		}
-		return t.frozenBytes(r, p.shape) + t.trainedElem(r)*t.adapterLen(p.shape) + 8*t.magnitudes(p.shape)
+		return t.frozenBytes(r, p.shape) + t.trainedElem(r)*t.trainedLen(p.shape) + t.untrainedBytes(p.shape) + 8*t.magnitudes(p.shape)
 	}
 	first, head, layers := t.parts(of)
 	largest := max(first, head)
