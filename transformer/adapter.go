@@ -1,6 +1,7 @@
 package transformer
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -21,6 +22,8 @@ type adapter struct {
 	dora    *qlora.DoRA // nil without DoRA
 	number  uint64      // number of the adapter, which determines its dropout
 	updated uint64      // number of the call that computed the norms of dora
+	first   *qlora.LoRA // A and B before training, of an adapter that took them from its matrix, else nil
+	vera    *qlora.VeRA // of which the values of a and b are the vectors d and b, else nil
 }
 
 // adapterPrefix begins PEFT's names of parameters.
@@ -46,14 +49,19 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 		return nil, fmt.Errorf("both Adapter and AdapterDir are set, want one: %w", snug.ErrConfig)
 	case m.options.Train != nil:
 		return nil, fmt.Errorf("the option Train is set beside adapters, which train alone: %w", snug.ErrConfig)
+	case o != nil && o.Init == loftQ && m.options.Base != qlora.NF4:
+		return nil, wantNF4(cmp.Or(m.options.Base, m.storedType))
 	case o != nil:
 		m.adapters = *o
 	default:
-		if m.adapters, loaded, err = qlora.LoadAdapters(dir, m.dev); err != nil {
+		if loaded, err = m.loadAdapters(dir); err != nil {
 			return nil, err
 		}
 		for _, a := range loaded {
 			m.free = append(m.free, a.Close)
+		}
+		if v := string(m.adapters.Other[loftQConfig]); v != "" && v != "{}" && v != "null" && m.options.Base != qlora.NF4 {
+			return nil, fmt.Errorf("%s: %w", dir, wantNF4(cmp.Or(m.options.Base, m.storedType)))
 		}
 	}
 	if m.adapters.FanInFanOut != m.conv() && o == nil {
@@ -62,6 +70,9 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 	}
 	m.adapters.FanInFanOut = m.conv()
 	m.chooseNames(loaded)
+	if err := m.chooseSaved(); err != nil {
+		return nil, err
+	}
 	if m.config.Tied { // the list of parameters lacks the head
 		if err := m.refuseEmbedding(m.adapterName("lm_head"), true); err != nil {
 			return nil, err
@@ -90,11 +101,17 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 		if c.rank, c.scale, err = m.adapters.RankOf(module); err != nil {
 			return nil, err
 		}
+		if loaded == nil && m.adapters.Init != "" && m.stored[t.Name] {
+			return nil, fmt.Errorf("adapters of Init %q take over a part of their matrix, and the folder has %s in %s: %w", m.adapters.Init, module, m.storedType, snug.ErrConfig)
+		}
 		if loaded != nil {
 			if c.loaded = loaded[module]; c.loaded == nil {
 				return nil, fmt.Errorf("%s: target_modules select %s, which has no adapter in the folder: %w", dir, module, snug.ErrCorrupt)
 			}
 			delete(loaded, module)
+			if m.adapters.VeRA != nil {
+				c.loaded.In = c.in // which a folder does not tell
+			}
 			if c.loaded.In != c.in || c.loaded.Out != c.out {
 				return nil, fmt.Errorf("%s: the adapter of %s is for %d to %d elements, the model has %d to %d: %w",
 					dir, module, c.loaded.In, c.loaded.Out, c.in, c.out, snug.ErrShape)
@@ -156,14 +173,30 @@ func (m *Model) refuseEmbedding(module string, table bool) error {
 	return err
 }
 
+// loadAdapters reads adapters from a folder.
+func (m *Model) loadAdapters(dir string) (loaded map[string]*qlora.LoRA, err error) {
+	is, err := qlora.IsVeRA(dir)
+	switch {
+	case err != nil:
+		return nil, err
+	case is:
+		return m.loadVeRA(dir)
+	}
+	m.adapters, loaded, err = qlora.LoadAdapters(dir, m.dev)
+	return loaded, err
+}
+
 // makeAdapters adds the parameters of the adapters to the list.
 func (m *Model) makeAdapters(list []chosen) error {
 	m.byModule = make(map[string]*adapter, len(list))
+	if m.adapters.VeRA != nil && len(list) > 0 {
+		return m.makeVeRA(list)
+	}
 	for i, c := range list {
 		a := &adapter{LoRA: c.loaded, number: uint64(i)}
 		if a.LoRA == nil {
-			a.LoRA = &qlora.LoRA{In: c.in, Out: c.out, Rank: c.rank, Scale: c.scale, Dropout: m.adapters.Dropout}
-			if err := m.firstAdapter(a.LoRA, i); err != nil {
+			a.LoRA = &qlora.LoRA{In: c.in, Out: c.out, Rank: c.rank, Scale: c.scale, Dropout: m.adapters.Dropout, FrozenA: m.adapters.FrozenA}
+			if err := m.firstAdapter(a, i); err != nil {
 				return fmt.Errorf("the adapter of %s: %w", c.module, err)
 			}
 		} else {
@@ -173,6 +206,7 @@ func (m *Model) makeAdapters(list []chosen) error {
 			return m.addParam(Param{Name: adapterPrefix + c.module + name, Shape: shape, Value: v, Trains: true})
 		}
 		a.a, a.b = param(".lora_A.weight", a.A, a.Rank, a.In), param(".lora_B.weight", a.B, a.Out, a.Rank)
+		a.a.Trains = !a.FrozenA
 		if m.adapters.DoRA {
 			a.m = param(".lora_magnitude_vector", a.Magnitude, a.Out)
 		}
@@ -181,8 +215,9 @@ func (m *Model) makeAdapters(list []chosen) error {
 	return nil
 }
 
-// firstAdapter makes the vectors of a fresh adapter. makeMagnitudes sets its magnitudes when the matrix has values.
-func (m *Model) firstAdapter(a *qlora.LoRA, number int) (err error) {
+// firstAdapter makes the vectors of a fresh adapter. makeMagnitudes sets its magnitudes, and startAdapter the vectors
+// that are made of the matrix, when the matrix has values.
+func (m *Model) firstAdapter(a *adapter, number int) (err error) {
 	if a.A, err = m.makeVector(snug.F32, a.Rank*a.In); err != nil {
 		return err
 	}
@@ -194,7 +229,18 @@ func (m *Model) firstAdapter(a *qlora.LoRA, number int) (err error) {
 			return err
 		}
 	}
-	return m.firstA(a, number)
+	if m.adapters.Init == "" {
+		return m.firstA(a.LoRA, number)
+	}
+	if !m.keepsFirst() {
+		return nil
+	}
+	first := *a.LoRA
+	a.first = &first
+	if first.A, err = m.makeVector(snug.F32, a.A.Len()); err == nil {
+		first.B, err = m.makeVector(snug.F32, a.B.Len())
+	}
+	return err
 }
 
 // firstA draws A uniformly between -1/√in and 1/√in, as PEFT does. B is 0.
@@ -211,7 +257,7 @@ func (m *Model) firstA(a *qlora.LoRA, number int) error {
 // trains reports whether a parameter of the base trains.
 func (m *Model) trains(name string) bool {
 	if m.options.Adapter != nil || m.options.AdapterDir != "" {
-		return false
+		return m.saved[name]
 	}
 	return m.options.Train == nil || m.options.Train(name)
 }
@@ -222,12 +268,22 @@ func (m *Model) adapted(p *Param) bool { return strings.HasPrefix(p.Name, adapte
 // adapt adds the adapter's part to y.
 func (o *ops) adapt(y, x *tensor, a *adapter) {
 	u, work := o.get(a.Rank), o.dropped(a)
-	o.do(func() error { return a.Forward(y.View, u.View, x.View, o.draw(a, work)) })
+	o.do(func() error {
+		if err := a.expand(); err != nil {
+			return err
+		}
+		return a.Forward(y.View, u.View, x.View, o.draw(a, work))
+	})
 	o.pool.put(u, work)
 }
 
-// adaptBackward adds the adapter's part to dx, and its gradients to the window.
-func (o *ops) adaptBackward(dx, dy, x *tensor, a *adapter) {
+// adaptBackward adds the adapter's part to dx, and its gradients to the window. u, unless nil, is the inner product of
+// an adapter whose A is frozen, which does not read x.
+func (o *ops) adaptBackward(dx, dy, x, u *tensor, a *adapter) {
+	if u != nil {
+		o.adaptFrozenBackward(dx, dy, u, a)
+		return
+	}
 	u, du, work := o.get(a.Rank), o.get(a.Rank), o.dropped(a)
 	o.do(func() error {
 		draw := o.draw(a, work)
@@ -244,23 +300,67 @@ func (o *ops) adaptBackward(dx, dy, x *tensor, a *adapter) {
 	o.done(a.a, a.b)
 }
 
+// inner computes x·Aᵀ of the adapters of layers that share x, whose A are frozen, or returns nothing.
+func (o *ops) inner(x *tensor, layers []linear) (us [3]*tensor) {
+	for i := range layers {
+		a := layers[i].adapter
+		if a == nil || !a.FrozenA {
+			continue
+		}
+		u, work := o.get(a.Rank), o.dropped(a)
+		o.do(func() error {
+			if err := a.expand(); err != nil {
+				return err
+			}
+			return a.Down(u.View, x.View, o.draw(a, work))
+		})
+		o.pool.put(work)
+		us[i] = u
+	}
+	return us
+}
+
+// adaptFrozenBackward is adaptBackward from u in place of x, and frees u.
+func (o *ops) adaptFrozenBackward(dx, dy, u *tensor, a *adapter) {
+	du, work := o.get(a.Rank), o.dropped(a)
+	o.do(func() error {
+		g, err := o.adapterGradients(a)
+		if err != nil {
+			return err
+		}
+		if a.vera == nil {
+			return a.Backward(dx.View, du.View, dy.View, u.View, snug.View{}, g, o.draw(a, work))
+		}
+		if err := a.expand(); err != nil {
+			return err
+		}
+		if err := a.Backward(dx.View, du.View, dy.View, u.View, snug.View{}, a.vera.Grads(a.LoRA), o.draw(a, work)); err != nil {
+			return err
+		}
+		return a.vera.Reduce(g.A, g.B, a.a.Value, a.b.Value, g.Into, a.LoRA)
+	})
+	o.pool.put(u, du, work)
+	o.done(a.a, a.b)
+}
+
 // adapterGradients returns the accumulators of an adapter.
 func (o *ops) adapterGradients(a *adapter) (g qlora.Grads, err error) {
+	var before *Param
 	for _, p := range [...]struct {
 		*Param
 		acc *snug.View
 	}{{a.a, &g.A}, {a.b, &g.B}, {a.m, &g.Magnitude}} {
-		if p.Param == nil {
+		if p.Param == nil || !p.Trains {
 			continue
 		}
 		acc, into, err := o.gradient(p.Param)
 		if err != nil {
 			return g, err
 		}
-		if *p.acc = acc; p.Param != a.a && into != g.Into {
-			return g, fmt.Errorf("the window's Into of %s and of %s differ: %w", a.a.Name, p.Name, snug.ErrConfig)
+		if *p.acc = acc; before != nil && into != g.Into {
+			return g, fmt.Errorf("the window's Into of %s and of %s differ: %w", before.Name, p.Name, snug.ErrConfig)
 		}
-		g.Into = into
+		g.Into, before = into, p.Param
 	}
 	return g, nil
 }
@@ -284,8 +384,12 @@ func (o *ops) draw(a *adapter, work *tensor) qlora.Dropout {
 // SaveAdapter writes the adapters as PEFT loads them: adapter_config.json and
 // adapter_model.safetensors. Those of a multimodal model are for transformers' class of the whole
 // model, Gemma3ForConditionalGeneration, unless they came from a folder for the text model.
-// See [qlora.SaveAdapters] for what a killed process leaves. The error wraps [snug.ErrConfig] for a model without
-// adapters, and [snug.ErrNonFinite].
+// Adapters that began by "pissa" or "olora" are written as plain ones of twice the rank for the base weights as they
+// were published, see [qlora.LoRA.Less], and those that began by "loftq" are for these weights in the format of
+// Options.Base. With a Base, converted adapters leave out what 4 bits lost of the rest of the weights, which the
+// training made up for: [Model.Save] writes exactly the trained model. Parameters of ModulesToSave are written in the
+// model's type. See [qlora.SaveAdapters] for what a killed process leaves. The error wraps [snug.ErrConfig] for a model
+// without adapters, and [snug.ErrNonFinite].
 func (m *Model) SaveAdapter(dir string) error {
 	if err := m.usable(); err != nil {
 		return fmt.Errorf("transformer: SaveAdapter: %w", err)
@@ -294,6 +398,13 @@ func (m *Model) SaveAdapter(dir string) error {
 		return fmt.Errorf("transformer: SaveAdapter: the model has no adapters: %w", snug.ErrConfig)
 	}
 	o := m.adapters
+	if o.Init == loftQ {
+		o.Other = maps.Clone(o.Other)
+		if o.Other == nil {
+			o.Other = map[string]json.RawMessage{}
+		}
+		o.Other[loftQConfig] = json.RawMessage(`{"loftq_bits":4,"loftq_iter":1}`)
+	}
 	if strings.EqualFold(o.Targets.Pattern, "all-linear") {
 		o.Targets = qlora.Modules{} // which lists the modules, as PEFT does
 	}
@@ -307,11 +418,31 @@ func (m *Model) SaveAdapter(dir string) error {
 	if m.multimodal { // of which the part for images has modules with the same ends
 		o.Targets, o.Layers, o.LayersPattern = qlora.Modules{}, nil, nil
 	}
+	if m.vera != nil {
+		if err := m.saveVeRA(dir, o); err != nil {
+			return fmt.Errorf("transformer: SaveAdapter: %w", err)
+		}
+		return nil
+	}
+	converts := m.keepsFirst()
+	if converts {
+		o = o.Doubled()
+	}
+	o.Init = ""
 	all := map[string]*qlora.LoRA{}
 	for name, a := range m.byModule {
-		all[m.adapterName(strings.TrimSuffix(name, ".weight"))] = a.LoRA
+		module, saved, err := m.adapterName(strings.TrimSuffix(name, ".weight")), a.LoRA, error(nil)
+		if converts {
+			if saved, err = a.Less(a.first); err == nil {
+				_, saved.Scale, err = o.RankOf(module) // that of a, up to rounding
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("transformer: SaveAdapter: %s: %w", module, err)
+		}
+		all[module] = saved
 	}
-	if err := qlora.SaveAdapters(dir, o, all); err != nil {
+	if err := qlora.SaveAdapters(dir, o, all, m.savedModules()...); err != nil {
 		return fmt.Errorf("transformer: SaveAdapter: %w", err)
 	}
 	return nil

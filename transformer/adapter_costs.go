@@ -10,32 +10,40 @@ type adapterBytes struct {
 type layerBytes struct{ qkv, out, in, down adapterBytes }
 
 func adaptersOfLayers(m *Model) []layerBytes {
-	size := int64(m.dtype.Size())
-	of := func(layers []linear, adds bool) (b adapterBytes) {
-		for i := range layers {
-			a := layers[i].adapter
-			if a == nil {
-				continue
-			}
-			u := size * int64(a.Rank)
-			forward, backward := u, 2*u
-			if a.Dropout > 0 {
-				forward, backward = forward+size*int64(a.In), backward+size*int64(a.In)
-			}
-			if a.m != nil {
-				backward += size * int64(a.Out)
-				if adds {
-					forward += size * int64(a.Out)
-				}
-			}
-			b = adapterBytes{max(b.forward, forward), max(b.backward, backward), size * int64(a.In)}
-		}
-		return b
-	}
 	list, adds := make([]layerBytes, m.config.Layers), !m.config.PostNorms
 	for i := range list {
 		a, p := m.chain.Stages[2*i].(*attentionHalf), m.chain.Stages[2*i+1].(*mlpHalf)
-		list[i] = layerBytes{of(a.qkv, false), of(a.out, adds), of(p.in, false), of(p.down, adds)}
+		list[i] = layerBytes{m.adapterBytes(a.qkv, false), m.adapterBytes(a.out, adds), m.adapterBytes(p.in, false), m.adapterBytes(p.down, adds)}
 	}
 	return list
+}
+
+// adapterBytes returns the bytes of layers that share an input. adds: the products are added to the residual stream.
+func (m *Model) adapterBytes(layers []linear, adds bool) (b adapterBytes) {
+	size := int64(m.dtype.Size())
+	inner := int64(0) // of all adapters whose A are frozen: they compute u before the gradient overwrites the input
+	for i := range layers {
+		a := layers[i].adapter
+		if a == nil {
+			continue
+		}
+		u, second := size*int64(a.Rank), size*int64(a.In)
+		forward, backward := u, 2*u
+		if a.FrozenA {
+			backward, second = u, 0
+			inner += u
+		}
+		if a.Dropout > 0 {
+			forward, backward = forward+size*int64(a.In), backward+size*int64(a.In)
+		}
+		if a.m != nil {
+			backward += size * int64(a.Out)
+			if adds {
+				forward += size * int64(a.Out)
+			}
+		}
+		b = adapterBytes{max(b.forward, forward), max(b.backward, backward), second}
+	}
+	b.backward += inner
+	return b
 }

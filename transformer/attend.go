@@ -165,7 +165,7 @@ func (b *attentionHalf) backward(o *ops, x *tensor, s *saved, d *tensor) {
 	out := &b.out[0]
 	o.weightGradients(s.att, out, dout)
 	datt := o.get(b.queries())
-	o.inputGradients(datt, dout, s.att, out, 0)
+	o.inputGradients(datt, dout, s.att, o.inner(s.att, b.out)[0], out, 0)
 	o.done(out.weight, out.bias)
 	if dout != d {
 		b.pool.put(dout)

@@ -1,6 +1,7 @@
 package transformer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -27,6 +28,22 @@ func (c *Config) isMatrixIn(t amp.Tensor, names layout) bool {
 // quantizes reports whether a tensor is held in 4 or 8 bits.
 func (m *Model) quantizes(t amp.Tensor) bool {
 	return m.stored[t.Name] || m.options.Base != 0 && m.config.isMatrix(t)
+}
+
+// checkBase checks the options that say how matrices are held.
+func (m *Model) checkBase() error {
+	o, held := m.options, cmp.Or(m.options.Base, m.storedType)
+	switch {
+	case o.Base != 0 && o.Base.String() == "invalid":
+		return fmt.Errorf("the option Base is %d, want 0 or a type of package qlora: %w", o.Base, snug.ErrConfig)
+	case o.Base != 0 && m.storedType != 0 && o.Base != m.storedType:
+		return fmt.Errorf("the option Base is %s, and the folder has matrices in %s: %w", o.Base, m.storedType, snug.ErrConfig)
+	case !m.dev.IsCPU() && (held == qlora.FP8 || held == qlora.FP8E5M2 || held == qlora.INT8):
+		return fmt.Errorf("matrices in %s are for the CPU, and the model is on %s: %w", held, m.dev.Name(), snug.ErrDevice)
+	case o.Pages != nil && (held == 0 || !m.dev.IsCPU()):
+		return fmt.Errorf("the option Pages keeps quantized matrices of a model on the CPU, and Base is %s: %w", o.Base, snug.ErrConfig)
+	}
+	return nil
 }
 
 // quantizer quantizes matrices, one after the other.
@@ -96,7 +113,7 @@ func (q *quantizer) put(p *Param, v snug.View) (err error) {
 		}
 		v = there
 	}
-	if p.Quantized, err = qlora.NewWeight(v, shape, qlora.Options{Type: q.options.Base}); err != nil {
+	if p.Quantized, err = q.quantize(v, shape, q.byModule[p.Name]); err != nil {
 		return fmt.Errorf("%s: %w", p.Name, err)
 	}
 	return q.hold(p)
@@ -125,6 +142,20 @@ func (q *quantizer) hold(p *Param) error {
 	}
 	q.weightBytes += p.Quantized.Bytes()
 	return nil
+}
+
+// quantize returns a matrix in 4 bits, without the part that a fresh adapter takes over.
+func (q *quantizer) quantize(v snug.View, shape []int, a *adapter) (*qlora.Weight, error) {
+	o := qlora.Options{Type: q.options.Base}
+	if a != nil && q.adapters.Init == loftQ {
+		return a.StartLoftQ(v, o, 1)
+	}
+	if a != nil && a.first != nil {
+		if err := q.startAdapter(a, v); err != nil {
+			return nil, err
+		}
+	}
+	return qlora.NewWeight(v, shape, o)
 }
 
 // freeStaging frees the memory that only loading needs.
@@ -204,6 +235,11 @@ func (g *merger) matrix(l *linear) (snug.View, error) {
 		return snug.View{}, err
 	}
 	dst := part(g.whole, 0, n)
+	if l.adapter != nil {
+		if err := l.adapter.expand(); err != nil {
+			return dst, err
+		}
+	}
 	switch {
 	case l.weight.Quantized == nil:
 		return dst, g.mergePlain(dst, l)

@@ -126,7 +126,9 @@ func linearShapes(shapes [][]int, out, in int, bias bool) [][]int {
 func (c *Config) planAttention(s sizes, window int) plan.Layer {
 	l := c.half("attention", s)
 	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	shares := 3
 	if c.packed() {
+		shares = 1
 		l.Params = linearShapes(l.Params, queries+2*keys, c.Dim, c.QKVBias)
 	} else {
 		l.Params = linearShapes(l.Params, queries, c.Dim, c.QKVBias)
@@ -157,7 +159,7 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 		l.BackwardStats = heads
 	}
 	l.Adapters = []plan.Adapter{ // the adapters of q, k and v need their input while its gradient is made
-		{In: s.dim, Out: s.qkv, Forward: max(s.q+2*s.kv, s.dim), Backward: after + s.dim},
+		{In: s.dim, Out: s.qkv, Forward: max(s.q+2*s.kv, s.dim), Backward: after + s.dim, Gradient: s.dim, Shares: shares},
 		{In: s.q, Out: s.dim, Forward: s.q, Backward: before, Adds: !c.PostNorms},
 	}
 	l.MACs = 2 * (s.q + s.kv) * int64(c.Dim)
@@ -181,8 +183,8 @@ func (c *Config) planMLP(s sizes) plan.Layer {
 	l.Forward = max(in*s.hidden, s.dim)
 	l.Backward = max(s.hidden+s.post, s.dim)
 	l.Adapters = []plan.Adapter{
-		{In: s.dim, Out: s.hidden, Forward: max(in*s.hidden, s.dim), Backward: 2 * s.dim},
-		{In: s.hidden, Out: s.dim, Forward: s.hidden, Backward: 2*s.hidden + s.post, Adds: !c.PostNorms},
+		{In: s.dim, Out: s.hidden, Forward: max(in*s.hidden, s.dim), Backward: 2 * s.dim, Gradient: s.dim, Shares: int(in)},
+		{In: s.hidden, Out: s.dim, Forward: s.hidden, Backward: 2*s.hidden + s.post, Gradient: s.hidden, Adds: !c.PostNorms},
 	}
 	l.Tiles = plan.Tiles{Whole: wholeRows, Forward: s.dim + in*s.hidden, Adapters: slices.Clone(l.Adapters)}
 	l.Tiles.Adapters[0].Forward = l.Tiles.Forward // a tile's output is there from the beginning

@@ -191,18 +191,24 @@ func TestPlanAdapters(t *testing.T) {
 	}
 }
 
-// TestPlanOfAdapters: LoRA and DoRA, with dropout and without, over matrices of the model's type and in
-// 4 bits take the weights, gradients and workspace that are predicted, and the transients of Costs. With
-// norms of q and k a prediction adds their statistics to all backward steps.
+// TestPlanOfAdapters: LoRA, DoRA, LoRA-FA, OLoRA and VeRA, with dropout and without, over matrices of the model's type
+// and in 4 bits take the weights, gradients and workspace that are predicted, and the transients of Costs. With norms
+// of q and k a prediction adds their statistics to all backward steps.
 func TestPlanOfAdapters(t *testing.T) {
 	const rank, sequences, tokens = 4, 2, 9
 	d, err := plan.DeviceNamed("24GB")
 	require.NoError(t, err)
 	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU)} {
-		for i := range 16 {
-			dt, base, dora, dropout := []snug.DType{snug.F32, snug.BF16}[i%2], []qlora.Type{0, qlora.NF4}[i/2%2], i/4%2 == 1, float32(i/8)/2
-			name := fmt.Sprint(c.Family, " ", dt, " ", base, " ", dora, " ", dropout)
-			m := newTiny(t, c, Options{DType: dt, Base: base, Adapter: &qlora.AdapterOptions{Rank: rank, Alpha: 8, DoRA: dora, Dropout: dropout}})
+		for i := range 40 {
+			dt, base, dropout := []snug.DType{snug.F32, snug.BF16}[i%2], []qlora.Type{0, qlora.NF4}[i/2%2], float32(i/4%2)/2
+			kind := i / 8
+			dora, frozen, init := kind == 1, kind == 2, map[bool]string{true: "olora"}[kind == 3]
+			name := fmt.Sprint(c.Family, " ", dt, " ", base, " ", dora, " ", dropout, " ", frozen, " ", init)
+			adapter := &qlora.AdapterOptions{Rank: rank, Alpha: 8, DoRA: dora, Dropout: dropout, FrozenA: frozen, Init: init}
+			if kind == 4 {
+				adapter.Alpha, adapter.VeRA = 0, &qlora.VeRAOptions{}
+			}
+			m := newTiny(t, c, Options{DType: dt, Base: base, Adapter: adapter})
 			gradients(t, m, someBatch(7, c.Vocab, sequences, tokens))
 			model, err := c.Plan(tokens)
 			require.NoError(t, err)
@@ -210,7 +216,7 @@ func TestPlanOfAdapters(t *testing.T) {
 			if base != 0 {
 				r.Frozen = 4
 			}
-			task := plan.Task{Model: model, Device: d, Batch: sequences, Rank: rank, DoRA: dora, Dropout: dropout > 0}
+			task := plan.Task{Model: model, Device: d, Batch: sequences, Rank: rank, DoRA: dora, Dropout: dropout > 0, FrozenA: frozen, Init: init, VeRA: kind == 4}
 			p, err := task.Predict(r)
 			require.NoError(t, err)
 			bytes, have := p.Peak[plan.OnDevice], m.Memory()
@@ -237,6 +243,61 @@ func TestPlanOfAdapters(t *testing.T) {
 				require.GreaterOrEqual(t, g.BackwardExtra, s.BackwardExtra, "%s %s", name, s.Name)
 				require.LessOrEqual(t, g.BackwardExtra, s.BackwardExtra+stats, "%s %s", name, s.Name)
 			}
+		}
+	}
+}
+
+// TestPlanOfModulesToSave: what trains beside adapters has weights, gradients, state and master weights as predicted.
+func TestPlanOfModulesToSave(t *testing.T) {
+	const rank, sequences, tokens = 4, 2, 9
+	d, err := plan.DeviceNamed("24GB")
+	require.NoError(t, err)
+	for _, tied := range []bool{false, true} {
+		for _, dt := range []snug.DType{snug.F32, snug.BF16} {
+			c := *tiny()
+			c.Tied = tied
+			names := []string{"embed_tokens", "norm"}
+			m := newTiny(t, &c, Options{DType: dt, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: rank, Alpha: 8, ModulesToSave: names}})
+			gradients(t, m, someBatch(7, c.Vocab, sequences, tokens))
+			model, err := c.Plan(tokens)
+			require.NoError(t, err)
+			saved, err := c.ModulesToSave(names)
+			require.NoError(t, err)
+			task := plan.Task{Model: model, Device: d, Batch: sequences, Rank: rank}
+			for _, s := range saved {
+				task.Beside = append(task.Beside, s.Shape)
+			}
+			r := plan.Run{Micro: sequences, Window: 1, Compute: dt, Frozen: 4, StateBits: 32}
+			p, err := task.Predict(r)
+			require.NoError(t, err)
+			bytes, have := p.Peak[plan.OnDevice], m.Memory()
+			require.Equal(t, bytes[plan.Weights], have.Weights)
+			require.GreaterOrEqual(t, bytes[plan.Activations], have.Peak)
+			require.Equal(t, bytes[plan.Workspace], have.Workspace)
+			opt, err := quant8.New(quant8.AdamW{}, quant8.Options{Bits: 32})
+			require.NoError(t, err)
+			master, err := amp.NewMaster(amp.MasterOptions{})
+			require.NoError(t, err)
+			n := 0
+			for name, v := range m.Trainable() {
+				n += v.Len()
+				require.NoError(t, opt.Add(name, v.Len()))
+				if v.DType() != snug.F32 {
+					require.NoError(t, master.AddFrom(name, v, nil))
+				}
+			}
+			require.EqualValues(t, 4*n, bytes[plan.Gradients])
+			require.Equal(t, opt.StateBytes(), bytes[plan.State])
+			require.Equal(t, master.Bytes(), bytes[plan.Masters])
+			r.Gradients = plan.InBackward
+			_, err = task.Predict(r)
+			require.NoError(t, err)
+			task.Beside = [][]int{{1 << 30, 1 << 30}}
+			_, err = task.Predict(r)
+			require.ErrorIs(t, err, snug.ErrConfig)
+			task.Beside = [][]int{{0}}
+			_, err = task.Predict(r)
+			require.ErrorIs(t, err, snug.ErrConfig)
 		}
 	}
 }

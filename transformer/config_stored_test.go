@@ -158,6 +158,11 @@ func TestOpenStoredErrors(t *testing.T) {
 	_, err := Open(dir, Options{Base: qlora.NF4})
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.ErrorContains(t, err, "the option Base is nf4, and the folder has matrices in fp8")
+	for _, init := range []string{"pissa", "loftq"} {
+		_, err = Open(dir, Options{Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 2, Init: init}})
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, "in fp8")
+	}
 	for config, want := range map[string]string{
 		`{"quant_method":"fp8","weight_block_size":[64,64]}`:                           "weight_block_size is [64 64]",
 		`{"quant_method":"fp8","fmt":"e3m4"}`:                                          "fmt is \"e3m4\"",

@@ -46,7 +46,7 @@
 // # Adapters and quantized matrices
 //
 // Options.Adapter adds a LoRA (Hu et al. 2021, arXiv:2106.09685), an rsLoRA, or a DoRA (Liu et al. 2024,
-// arXiv:2402.09353) to the modules that PEFT would choose by the same fields; nothing else trains then. Options.Base
+// arXiv:2402.09353) to the modules that PEFT would choose by the same fields. Options.Base
 // quantizes the matrices of the layers to 4 bits, as bitsandbytes does for QLoRA (Dettmers et al. 2023,
 // arXiv:2305.14314), or to another form of package qlora, and Options.Pages keeps them on disk. Open takes folders whose
 // matrices are in FP8 or in INT8, see Config.Stored, as they are. A model in 4 bits with adapters:
@@ -63,6 +63,17 @@
 // With adapters of rank r, a backward step holds 2·M·r more elements, the gradients of the inputs of adapted matrices,
 // and with dropout the dropped inputs. testdata holds what PEFT computes: in float32 a logit differs by at most 1e-6 of
 // the largest, and the losses of 20 steps by at most 1e-5.
+//
+// AdapterOptions.Init begins the adapters by their matrices: PiSSA (Meng et al. 2024, arXiv:2404.02948), OLoRA
+// (Büyükakyüz 2024, arXiv:2406.01775), or LoftQ (Li et al. 2023, arXiv:2310.08659). SaveAdapter writes adapters for the
+// published weights in all cases. AdapterOptions.FrozenA trains B alone (LoRA-FA: Zhang et al. 2023, arXiv:2308.03303):
+// gradients and states of A are gone, and the gradient of an input is written over the input, as without adapters; no
+// adapter keeps its input from the forward to the backward step in either case. [qlora.LoRAPlus] gives B a higher
+// learning rate (Hayou et al. 2024, arXiv:2402.12354).
+//
+// AdapterOptions.VeRA trains two vectors for each matrix (Kopiczko et al. 2023, arXiv:2310.11454). Each
+// product multiplies the rows and columns of the second shared matrix by them, so merge for generation.
+// AdapterOptions.ModulesToSave trains embeddings, the head or norms beside adapters of any kind.
 //
 // A DoRA adds 12 bytes for each output of a matrix: its magnitude, the norm of its row of W + s·B·A, and their
 // quotient. Every call computes the norms once, before the first product of a matrix, because the parameters may have

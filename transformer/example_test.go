@@ -242,3 +242,28 @@ func ExampleModel_SaveAdapter() {
 	// base_model.model.model.layers.0.self_attn.v_proj.lora_B.weight [4 2] f32
 	// <nil>
 }
+
+// Adapters that begin with the largest singular values of their matrices are saved for the published weights.
+func ExampleModel_SaveAdapter_pissa() {
+	dir, err := folder()
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	m, err := transformer.Open(dir, transformer.Options{Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 4, Init: "pissa"}})
+	if err != nil {
+		panic(err)
+	}
+	defer m.Close()
+	// ... steps of training ...
+	tuned := filepath.Join(dir, "tuned")
+	if err := m.SaveAdapter(tuned); err != nil { // PEFT loads it, with the model of dir
+		panic(err)
+	}
+	options, adapters, err := qlora.LoadAdapters(tuned, nil)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(len(adapters), "adapters of rank", options.Rank, "and alpha", options.Alpha)
+	// Output: 7 adapters of rank 4 and alpha 8
+}

@@ -66,8 +66,11 @@ type Options struct {
 	// Checkpoints, unless nil, keeps the outputs of stages that a plan of [Model.SetPlan] puts on disk.
 	Checkpoints Checkpoints
 	// Adapter, unless nil, adds a LoRA or a DoRA to each module that PEFT would choose by its fields; without Targets,
-	// to all matrices of the layers. The adapters are float32. They train, and nothing else does. Set Alpha: PEFT's
-	// default is 8.
+	// to all matrices of the layers. The adapters are float32. They train, and nothing else does, unless
+	// ModulesToSave names embeddings, the head or norms: a tied head trains with its embedding. Set Alpha: PEFT's
+	// default is 8. With the Init "pissa" or "olora" the matrices are held without the parts that the adapters take
+	// over, and the model keeps the adapters' first values for SaveAdapter, 4·Rank·(in+out) bytes for each. "loftq"
+	// wants the Base NF4. Adapters of VeRA want the CPU.
 	Adapter *qlora.AdapterOptions
 	// AdapterDir, in place of Adapter, is a folder of adapters that PEFT or [Model.SaveAdapter] wrote.
 	AdapterDir string
@@ -102,9 +105,12 @@ type Model struct {
 	tile         *qlora.Linear // owner of the tile of all products by quantized matrices, nil if there are none
 	dense        *qlora.Dense  // owner of the tile of matrices in floats that have magnitudes, nil if there are none
 	adapters     qlora.AdapterOptions
-	byModule     map[string]*adapter // by the name of the matrix
-	adapterNames layout              // of the modules, as PEFT names them
-	fresh        bool                // New made the values, not Open
+	byModule     map[string]*adapter        // by the name of the matrix
+	adapterNames layout                     // of the modules, as PEFT names them
+	vera         *qlora.VeRA                // what adapters of VeRA share, else nil
+	veraLayers   map[string]qlora.VeRALayer // loaded, by PEFT's names of modules
+	saved        map[string]bool            // parameters of the base that train beside adapters
+	fresh        bool                       // New made the values, not Open
 
 	table     *Param // embedding
 	positions *Param // nil without learned positions
@@ -198,6 +204,12 @@ func open(dir string, o Options) (*Model, error) {
 // complete sets the values of the parameters, and closes the model after an error.
 func (m *Model) complete(values func() error) error {
 	err := errors.Join(values(), m.freeStaging())
+	if err == nil && m.options.AdapterDir != "" && len(m.saved) > 0 {
+		err = qlora.LoadModules(m.options.AdapterDir, m.savedModules()...)
+	}
+	if err == nil {
+		err = m.startAdapters()
+	}
 	if err == nil {
 		err = m.makeProducts()
 	}
@@ -250,22 +262,6 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
-}
-
-// checkBase checks the options that say how matrices are held.
-func (m *Model) checkBase() error {
-	o, held := m.options, cmp.Or(m.options.Base, m.storedType)
-	switch {
-	case o.Base != 0 && o.Base.String() == "invalid":
-		return fmt.Errorf("the option Base is %d, want 0 or a type of package qlora: %w", o.Base, snug.ErrConfig)
-	case o.Base != 0 && m.storedType != 0 && o.Base != m.storedType:
-		return fmt.Errorf("the option Base is %s, and the folder has matrices in %s: %w", o.Base, m.storedType, snug.ErrConfig)
-	case !m.dev.IsCPU() && (held == qlora.FP8 || held == qlora.FP8E5M2 || held == qlora.INT8):
-		return fmt.Errorf("matrices in %s are for the CPU, and the model is on %s: %w", held, m.dev.Name(), snug.ErrDevice)
-	case o.Pages != nil && (held == 0 || !m.dev.IsCPU()):
-		return fmt.Errorf("the option Pages keeps quantized matrices of a model on the CPU, and Base is %s: %w", o.Base, snug.ErrConfig)
-	}
-	return nil
 }
 
 // make allocates the parameters and makes the stages.
@@ -402,6 +398,8 @@ func (m *Model) Memory() Memory {
 	for _, r := range m.ropes {
 		ws += r.table.bytes()
 	}
+	_, expanded := m.vera.Bytes()
+	ws += expanded
 	return Memory{Weights: m.weightBytes, Paged: m.pagedBytes, Buffers: m.pool.held, Peak: m.pool.peak, Workspace: ws}
 }
 

@@ -171,13 +171,13 @@ func (o *ops) inputGradient(dx, dy *tensor, l *linear, beta float32) {
 }
 
 // linearBackward adds the parameters' gradients of layers that share their input x, and returns the gradient of x. It
-// writes the gradient over x when the last of them has read x. It writes into a new tensor and frees x with adapters,
-// which read x to the end, and where it is less than the gradients that a window which holds one at a time would hold
-// until then.
+// writes the gradient over x when the last of them has read x. It writes into a new tensor and frees x with adapters
+// that train their A, which read x to the end, and where it is less than the gradients that a window which holds one at
+// a time would hold until then.
 func (o *ops) linearBackward(x *tensor, layers []linear, dy ...*tensor) *tensor {
 	apart, others := false, 0
 	for i, l := range layers {
-		if apart = apart || l.adapter != nil; i > 0 && l.weight.Trains {
+		if apart = apart || l.adapter != nil && !l.adapter.FrozenA; i > 0 && l.weight.Trains {
 			others += 4 * l.in * l.out
 		}
 	}
@@ -190,12 +190,13 @@ func (o *ops) linearBackward(x *tensor, layers []linear, dy ...*tensor) *tensor 
 			o.weightGradients(x, &layers[i], dy[i])
 		}
 	}
+	us := o.inner(x, layers)
 	for i := range layers {
 		l := &layers[i]
 		if apart {
 			o.weightGradients(x, l, dy[i])
 		}
-		o.inputGradients(dx, dy[i], x, l, min(1, float32(i)))
+		o.inputGradients(dx, dy[i], x, us[i], l, min(1, float32(i)))
 		o.done(l.weight, l.bias) // this backward pass does not read them again
 	}
 	if apart {
@@ -204,8 +205,9 @@ func (o *ops) linearBackward(x *tensor, layers []linear, dy ...*tensor) *tensor 
 	return dx
 }
 
-// inputGradients computes dx = beta·dx + the gradient of a layer's input x. With an adapter dx is not x.
-func (o *ops) inputGradients(dx, dy, x *tensor, l *linear, beta float32) {
+// inputGradients computes dx = beta·dx + the gradient of a layer's input x. With an adapter that trains its A dx is not
+// x; u is the inner product of one whose A is frozen, else nil.
+func (o *ops) inputGradients(dx, dy, x, u *tensor, l *linear, beta float32) {
 	switch {
 	case l.adapter == nil:
 		o.inputGradient(dx, dy, l, beta)
@@ -213,7 +215,7 @@ func (o *ops) inputGradients(dx, dy, x *tensor, l *linear, beta float32) {
 		o.scaledBackward(dx, dy, x, l, beta)
 	default:
 		o.inputGradient(dx, dy, l, beta)
-		o.adaptBackward(dx, dy, x, l.adapter)
+		o.adaptBackward(dx, dy, x, u, l.adapter)
 	}
 }
 

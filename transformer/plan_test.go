@@ -76,10 +76,16 @@ func TestTransients(t *testing.T) {
 			{DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 9, Alpha: 8, Dropout: 0.5, Ranks: map[string]int{"v_proj|c_proj": 2}}},
 			{Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8, Dropout: 0.1, Targets: qlora.Modules{Pattern: `.*(o_proj|up_proj|c_fc)`}}},
 			{Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8, DoRA: true}},
+			{Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8, FrozenA: true}},
+			{DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 5, Dropout: 0.5, VeRA: &qlora.VeRAOptions{}}},
+			{DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 9, Alpha: 8, FrozenA: true, Dropout: 0.5, Ranks: map[string]int{"v_proj|c_proj": 2}}},
+			{Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8, FrozenA: true, Targets: qlora.Modules{Pattern: `.*(o_proj|up_proj|c_fc)`}}},
 			{DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 8, DoRA: true, Dropout: 0.5}},
 			{Tiles: 2},
 			{DType: snug.BF16, Tiles: 3, Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8, Dropout: 0.1}},
 			{Tiles: 2, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 8, DoRA: true, Dropout: 0.5}},
+			{DType: snug.BF16, Tiles: 2, Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8, FrozenA: true, Dropout: 0.5, Ranks: map[string]int{"down_proj|c_proj": 2}}},
+			{Base: qlora.NF4, Tiles: 2, Adapter: &qlora.AdapterOptions{Rank: 5, VeRA: &qlora.VeRAOptions{}}},
 		} {
 			m := newTiny(t, c, o)
 			sequences, tokens := 3, 10
@@ -228,7 +234,7 @@ func modelProperty(t *rapid.T) {
 // setAdapters gives the B of adapters values, without which they do nothing.
 func setAdapters(t require.TestingT, m *Model) {
 	for i, p := range m.Params() {
-		if strings.HasSuffix(p.Name, "lora_B.weight") {
+		if strings.HasSuffix(p.Name, "lora_B.weight") || strings.HasSuffix(p.Name, "vera_lambda_b") {
 			require.NoError(t, snug.Copy(p.Value, kerneltest.Uniform(uint64(i), p.Len())))
 		}
 	}

@@ -44,6 +44,14 @@ func wide() *Config {
 	return c
 }
 
+// normsOf returns the end of the names of norms of a model, also of those before its MLPs.
+func normsOf(c *Config) []string {
+	if c.Family == "gpt2" {
+		return []string{"ln_2"}
+	}
+	return []string{"norm"}
+}
+
 // stageBits returns hashes of the bits of y and of dx of every MLP, whose input and gradient are the embeddings.
 func stageBits(t *testing.T, m *Model, b Batch) (bits [][32]byte) {
 	ctx := context.Background()
@@ -91,6 +99,10 @@ func TestTilesHaveTheSameBits(t *testing.T) {
 			{DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8, Dropout: 0.3}},
 			{Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 8, DoRA: true, Dropout: 0.3}},
 			{DType: snug.BF16, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 8, DoRA: true}},
+			{Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8, FrozenA: true, Dropout: 0.3}},
+			{DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 5, Dropout: 0.3, VeRA: &qlora.VeRAOptions{}}},
+			{DType: snug.BF16, Base: qlora.INT8, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 8, Init: "olora", Dropout: 0.3, ModulesToSave: normsOf(c)}},
+			{Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 8, Init: "loftq"}},
 		} {
 			large := c.Dim > 100
 			if large && i != 0 && i != 6 {
@@ -158,7 +170,9 @@ func (w *ordered) Done(name string) error {
 // TestTilesComplete: a gradient is complete once, after the last tile.
 func TestTilesComplete(t *testing.T) {
 	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU)} {
-		for _, a := range []*qlora.AdapterOptions{nil, {Rank: 2, Alpha: 4, DoRA: true}} {
+		for _, a := range []*qlora.AdapterOptions{
+			nil, {Rank: 2, Alpha: 4, DoRA: true}, {Rank: 2, Alpha: 4, FrozenA: true}, {Rank: 2, VeRA: &qlora.VeRAOptions{}, ModulesToSave: normsOf(c)},
+		} {
 			m := newTiny(t, c, Options{Tiles: 9, Adapter: a})
 			w := &ordered{sums{m, map[string]snug.View{}}, map[string]int{}, map[string]int{}}
 			_, err := m.Backprop(context.Background(), someBatch(7, c.Vocab, 483, 13), 1, w)
@@ -181,7 +195,10 @@ func TestTilesDivideMemory(t *testing.T) {
 	c := tiny()
 	c.Hidden, c.Layers, c.Windows = 64, 1, []int{0}
 	const tokens = 64
-	for _, o := range []Options{{DType: snug.BF16}, {Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8}}} {
+	for _, o := range []Options{
+		{DType: snug.BF16}, {Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8}},
+		{Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8, FrozenA: true}}, {Adapter: &qlora.AdapterOptions{Rank: 4, VeRA: &qlora.VeRAOptions{}}},
+	} {
 		transient := func(tiles, rows int) (steps [2]int64, buffers int64) {
 			o.Tiles = tiles
 			m := newTiny(t, c, o)
@@ -260,15 +277,22 @@ func TestTilesGenerate(t *testing.T) {
 	require.Equal(t, logits[0], logits[1])
 }
 
-// TestPlanOfTiles: package plan predicts what training in tiles takes, by any plan, also with adapters.
+// TestPlanOfTiles: package plan predicts what training in tiles takes, by any plan, also with adapters of every kind.
 func TestPlanOfTiles(t *testing.T) {
 	const tokens = 13
 	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU), freeCustom()} {
 		for i, o := range []Options{
 			{}, {DType: snug.BF16}, {Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8, Dropout: 0.5}},
 			{DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8, DoRA: true}},
+			{DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8, FrozenA: true, Dropout: 0.5}},
+			{Base: qlora.INT8, Adapter: &qlora.AdapterOptions{Rank: 5, VeRA: &qlora.VeRAOptions{}}},
+			{DType: snug.BF16, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8, Init: "olora", ModulesToSave: normsOf(c)}},
+			{Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8, Init: "loftq"}},
 		} {
 			for _, sequences := range []int{9, 163, 483} {
+				if i > 3 && sequences != 163 {
+					continue
+				}
 				o.Tiles = 3
 				name := fmt.Sprint(c.Family, " ", i, " ", sequences)
 				m := newTiny(t, c, o)
@@ -281,8 +305,16 @@ func TestPlanOfTiles(t *testing.T) {
 				task, r := plan.Task{Model: model, Device: d, Batch: sequences}, plan.Run{Micro: sequences, Window: 1, Compute: m.dtype, Tiles: o.Tiles}
 				if a := o.Adapter; a != nil {
 					task.Rank, task.DoRA, task.Dropout, r.Frozen = a.Rank, a.DoRA, a.Dropout > 0, 16
+					task.FrozenA, task.Init, task.VeRA = a.FrozenA, a.Init, a.VeRA != nil
+					saved, err := c.ModulesToSave(a.ModulesToSave)
+					require.NoError(t, err)
+					for _, s := range saved {
+						task.Beside = append(task.Beside, s.Shape)
+					}
 				}
-				if o.Base != 0 {
+				if task.Base = o.Base; o.Base == qlora.INT8 {
+					r.Frozen = 8
+				} else if o.Base != 0 {
 					r.Frozen = 4
 				}
 				planned, err := task.Costs(r)
@@ -312,6 +344,7 @@ func TestPlanOfTiles(t *testing.T) {
 					predicted, err := task.Predict(r)
 					require.NoError(t, err)
 					have := m.Memory()
+					require.Equal(t, predicted.Peak[plan.OnDevice][plan.Weights], have.Weights, name)
 					require.LessOrEqual(t, have.Peak, predicted.Peak[plan.OnDevice][plan.Activations], name)
 					require.GreaterOrEqual(t, have.Peak, backwardPeak(t, p, costs), name)
 				}

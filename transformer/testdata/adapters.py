@@ -27,7 +27,7 @@ import bitsandbytes
 import peft
 import torch
 import transformers
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, VeraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -65,6 +65,11 @@ ADAPTERS = {
     "llama_dora_nf4": ("llama", True, {**ALL, "use_dora": True, "use_rslora": True}),
     "gemma3_dora": ("gemma3", False, {"target_modules": ["o_proj", "k_proj", "down_proj"], "r": 3, "lora_alpha": 6, "use_dora": True}),
     "gpt2_dora": ("gpt2", False, {**ALL, "fan_in_fan_out": True, "use_dora": True}),
+    "llama_saved": ("llama", False, {**ALL, "modules_to_save": ["embed_tokens", "lm_head", "norm"]}),
+    "qwen2_saved_nf4": ("qwen2", True, {**ALL, "modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}),
+    "llama_vera": ("llama", False, {"vera": True, "target_modules": "all-linear", "r": 6, "projection_prng_key": 7}),
+    "qwen2_vera_nf4": ("qwen2", True, {"vera": True, "target_modules": ["q_proj", "down_proj"], "r": 24, "save_projection": False, "modules_to_save": ["norm"]}),
+    "gpt2_vera": ("gpt2", False, {"vera": True, "target_modules": ["c_attn", "c_proj"], "r": 5, "projection_prng_key": 2**32 + 1, "fan_in_fan_out": True}),
     "gpt2_dora_nf4": ("gpt2", True, {**ALL, "fan_in_fan_out": True, "use_dora": True}),
 }
 STEPS = 20
@@ -84,10 +89,16 @@ def make(name, model, nf4, fields):
     tokens = torch.tensor(golden["tokens"]).reshape(golden["sequences"], -1)
     labels = torch.full_like(tokens, -100)
     labels[:, 1:] = torch.tensor(golden["labels"]).reshape(labels.shape)[:, :-1]
-    model = get_peft_model(base(model, nf4), LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **fields))
+    fields = dict(fields)
+    config = VeraConfig if fields.pop("vera", False) else LoraConfig
+    model = get_peft_model(base(model, nf4), config(task_type="CAUSAL_LM", **fields))
     for key, p in model.named_parameters():
+        if "vera_lambda" in key:
+            p.data += 0.1 * torch.randn_like(p)
         if "lora_B" in key:
             torch.nn.init.normal_(p, 0, 0.1)
+        if "modules_to_save" in key and p.requires_grad:
+            p.data += 0.02 * torch.randn_like(p)
         if "lora_magnitude" in key:
             p.data *= 1 + 0.1 * torch.randn_like(p)
     model.train()
@@ -110,6 +121,7 @@ def make(name, model, nf4, fields):
         if p.requires_grad and "vision_tower" not in key:
             key = key.replace("model.language_model.", "model.")  # as the text model has it
             key = key.replace(".default", "").replace("magnitude_vector.weight", "magnitude_vector")  # as save_pretrained does
+            key = key.removeprefix("base_model.model.").replace(".modules_to_save", "") if "modules_to_save" in key else key
             largest = p.grad.abs().max()
             tensors[key] = (p.grad / largest).half()
             tensors["largest/" + key] = largest.reshape(1).clone()

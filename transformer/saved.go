@@ -1,0 +1,128 @@
+package transformer
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/qlora"
+)
+
+// This file has PEFT's modules_to_save: embeddings, the head and norms that train as a whole beside adapters. The model
+// trains its own parameters, where PEFT trains copies.
+
+// weightTying is PEFT's field for tied weights that stay tied when modules_to_save names one of them.
+const weightTying = "ensure_weight_tying"
+
+// ModulesToSave returns the parameters that train beside adapters with AdapterOptions.ModulesToSave, by their published
+// names. The error wraps [snug.ErrConfig] for a Config that is not valid, for a name that no module has, and for one
+// that is of a matrix of the layers or of a module with parts, such as a whole layer.
+func (c *Config) ModulesToSave(names []string) ([]amp.Tensor, error) {
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("transformer: ModulesToSave: %w", err)
+	}
+	o := qlora.AdapterOptions{ModulesToSave: names}
+	list, err := c.tensorsToSave(c.tensors(c.layout()), &o, func(module string) string { return module })
+	if err != nil {
+		return nil, fmt.Errorf("transformer: ModulesToSave: %w", err)
+	}
+	return list, nil
+}
+
+// tensorsToSave returns the parameters of the modules that o names by PEFT's names of them. For a tied head it sets the
+// field of o that keeps it tied.
+func (c *Config) tensorsToSave(list []amp.Tensor, o *qlora.AdapterOptions, nameOf func(module string) string) (saved []amp.Tensor, err error) {
+	if slices.Contains(o.ModulesToSave, "") {
+		return nil, fmt.Errorf("modules_to_save has an empty name, want the end of a module's name: %w", snug.ErrConfig)
+	}
+	if c.Tied && c.savesTable(o, nameOf) {
+		if c.Family == "gpt2" {
+			return nil, fmt.Errorf("modules_to_save has the tied embedding of gpt2, which PEFT would save untied: %w", snug.ErrConfig)
+		}
+		o.Other = maps.Clone(o.Other)
+		if o.Other == nil {
+			o.Other = map[string]json.RawMessage{}
+		}
+		o.Other[weightTying] = json.RawMessage("true")
+	}
+	found := map[string]bool{}
+	for _, t := range list {
+		module := nameOf(t.Name[:strings.LastIndexByte(t.Name, '.')])
+		for _, name := range o.ModulesToSave {
+			one := qlora.AdapterOptions{ModulesToSave: []string{name}, Other: o.Other}
+			for outer := module; outer != "" && err == nil; outer = outer[:max(0, strings.LastIndexByte(outer, '.'))] {
+				if outer != module && one.SavesModule(outer) {
+					err = fmt.Errorf("modules_to_save has %q, which is of the module %s with several parts: want embeddings, the head or norms: %w", name, outer, snug.ErrConfig)
+				}
+			}
+			switch {
+			case err != nil:
+				return nil, err
+			case !one.SavesModule(module):
+				continue
+			case c.isMatrix(t) || strings.HasSuffix(t.Name, ".bias") && !isNorm(module):
+				return nil, fmt.Errorf("modules_to_save has %q, which is of %s, a matrix of a layer: want embeddings, the head or norms: %w", name, module, snug.ErrConfig)
+			}
+			if found[name] = true; len(saved) == 0 || saved[len(saved)-1].Name != t.Name {
+				saved = append(saved, t)
+			}
+		}
+	}
+	for _, name := range o.ModulesToSave {
+		if !found[name] {
+			return nil, fmt.Errorf("modules_to_save has %.100q, which no module of the model ends in: %w", name, snug.ErrConfig)
+		}
+	}
+	return saved, nil
+}
+
+// savesTable reports whether o names the embedding or the head.
+func (c *Config) savesTable(o *qlora.AdapterOptions, nameOf func(module string) string) bool {
+	table := strings.TrimSuffix(c.layout().body+c.embedding(), ".weight")
+	return o.SavesModule(nameOf(table)) || o.SavesModule(nameOf("lm_head"))
+}
+
+// isNorm reports whether a module is a norm, by the last part of its name.
+func isNorm(module string) bool {
+	last := module[strings.LastIndexByte(module, '.')+1:]
+	return strings.Contains(last, "norm") || strings.HasPrefix(last, "ln_")
+}
+
+// chooseSaved sets the parameters of the base that train.
+func (m *Model) chooseSaved() error {
+	if len(m.adapters.ModulesToSave) == 0 {
+		return nil
+	}
+	_, told := m.adapters.Other[weightTying]
+	untied := m.options.AdapterDir != "" && m.config.Tied && (!told || string(m.adapters.Other[weightTying]) != "true")
+	if untied && m.config.savesTable(&m.adapters, m.adapterName) {
+		return fmt.Errorf("modules_to_save has the embedding or the head, which are tied in the model, and %s is not true: %w", weightTying, snug.ErrConfig)
+	}
+	list, err := m.config.tensorsToSave(m.config.tensors(m.config.layout()), &m.adapters, m.adapterName)
+	m.saved = make(map[string]bool, len(list))
+	for _, t := range list {
+		m.saved[t.Name] = true
+	}
+	return err
+}
+
+// savedModules returns the parameters of the base that train, by PEFT's names.
+func (m *Model) savedModules() (list []qlora.Module) {
+	for i := range m.params {
+		p := &m.params[i]
+		if !m.saved[p.Name] {
+			continue
+		}
+		dot := strings.LastIndexByte(p.Name, '.')
+		module := qlora.Module{Name: m.adapterName(p.Name[:dot]) + p.Name[dot:], Shape: p.Shape, Value: p.Value}
+		if list = append(list, module); m.config.Tied && p == m.table {
+			module.Name = m.adapterName("lm_head") + ".weight"
+			list = append(list, module)
+		}
+	}
+	return list
+}

@@ -1,0 +1,76 @@
+package transformer
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/qlora"
+)
+
+// This file has fresh adapters that take over a part of their matrix.
+
+// loftQ is the Init of adapters that leave the matrix as every model in 4 bits has it.
+const loftQ = "loftq"
+
+// loftQConfig is PEFT's field for adapters of loftQ. SaveAdapter writes it, so that they are not used with other
+// weights; PEFT warns that it ignores the field where init_lora_weights is not "loftq", and empties it.
+const loftQConfig = "loftq_config"
+
+func wantNF4(base qlora.Type) error {
+	form := "the type of the model"
+	if base != 0 {
+		form = base.String()
+	}
+	return fmt.Errorf("adapters of %s make up for what weights lose in NF4, and the base is in %s: want NF4: %w", loftQ, form, snug.ErrConfig)
+}
+
+// keepsFirst reports whether adapters take over a part of their matrix. SaveAdapter then needs their first values.
+func (m *Model) keepsFirst() bool { return m.adapters.Init != "" && m.adapters.Init != loftQ }
+
+// startAdapters begins the adapters of matrices in floats. Those of matrices in 4 bits begin when the matrix is read.
+func (m *Model) startAdapters() error {
+	for _, l := range m.layers {
+		if l.adapter == nil || l.adapter.first == nil || l.weight.Value.Len() == 0 {
+			continue
+		}
+		if err := m.startPlain(l); err != nil {
+			return fmt.Errorf("%s: %w", l.weight.Name, err)
+		}
+	}
+	return nil
+}
+
+func (m *Model) startPlain(l *linear) (err error) {
+	w := l.weight.Value
+	if !l.conv {
+		return m.startAdapter(l.adapter, w)
+	}
+	host, free, err := snug.MakeView(snug.CPU(), w.DType(), 2*w.Len())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, free()) }()
+	turned, as := part(host, 0, w.Len()), part(host, w.Len(), w.Len())
+	if err := snug.Copy(as, w); err != nil {
+		return err
+	}
+	if err := transpose(turned, as, l.in, l.out); err != nil {
+		return err
+	}
+	if err := m.startAdapter(l.adapter, turned); err != nil {
+		return err
+	}
+	if err := transpose(as, turned, l.out, l.in); err != nil {
+		return err
+	}
+	return snug.Copy(w, as)
+}
+
+// startAdapter makes the first values of an adapter of its matrix, [out, in] elements, from which it takes them.
+func (m *Model) startAdapter(a *adapter, w snug.View) error {
+	if err := a.Start(w, m.adapters.Init); err != nil {
+		return err
+	}
+	return errors.Join(snug.Copy(a.first.A, a.A), snug.Copy(a.first.B, a.B))
+}
