@@ -63,6 +63,9 @@ type Options struct {
 	Fill      func(name string) FirstValue // initial master weights, for models made in float32; nil: the parameters
 	Seed      uint64                       // seed of stochastic rounding, and of Apollo's and GaLore's directions
 
+	// Params, unless nil, are options of single parameters, such as a factor of the learning rate; qlora.LoRAPlus makes
+	// those of LoRA+.
+	Params func(name string) quant8.ParamOptions
 	// Scaler is the dynamic loss scale; nil is amp's default when a parameter is float16, else no
 	// loss scale.
 	Scaler *amp.ScalerOptions
@@ -283,7 +286,7 @@ func (t *Trainer[B]) collect() error {
 // makeOptimizer makes the optimizer and the master weights.
 func (t *Trainer[B]) makeOptimizer() (err error) {
 	o, dev := &t.options, t.params[0].value.Device()
-	adam := quant8.Options{Bits: o.StateBits, Chunk: o.Chunk, Storage: o.Storage, Stochastic: true, Seed: o.Seed}
+	adam := quant8.Options{Bits: o.StateBits, Chunk: o.Chunk, Storage: o.Storage, Stochastic: true, Seed: o.Seed, Params: o.Params}
 	if o.SkipNonFinite && o.InBackward {
 		adam.NonFinite = quant8.SkipStep
 	}

@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,6 +10,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/transformer"
 )
 
@@ -80,11 +82,12 @@ func TestTilesInBackward(t *testing.T) {
 		b.Tokens = append(b.Tokens, int32(i*i%19))
 		b.Labels = append(b.Labels, int32(i*7%19)-2)
 	}
-	for _, family := range []string{"llama", "gpt2"} {
+	for i, family := range []string{"llama", "gpt2", "llama", "gpt2", "llama"} {
 		for _, tied := range []bool{false, true} {
 			c := tinyConfig(family, tied)
+			adapter := []*qlora.AdapterOptions{nil, nil, {Rank: 2, Alpha: 4, FrozenA: true, ModulesToSave: []string{"norm"}}, {Rank: 2, VeRA: &qlora.VeRAOptions{}}, {Rank: 2, Alpha: 4, Init: "olora"}}[i]
 			run := func(tiles int, o Options) (map[string][]float32, int64) {
-				m, err := transformer.New(c, transformer.Options{Seed: 3, Tiles: tiles})
+				m, err := transformer.New(c, transformer.Options{Seed: 3, Tiles: tiles, Adapter: adapter})
 				require.NoError(t, err)
 				tr, err := New(Model[transformer.Batch](m), o)
 				require.NoError(t, err)
@@ -112,7 +115,16 @@ func TestTilesInBackward(t *testing.T) {
 			require.NoError(t, err)
 			predicted := func(tiles int) int64 {
 				r := plan.Run{Micro: sequences, Window: 1, Tiles: tiles, Gradients: plan.InBackward}
-				p, err := plan.Task{Model: model, Device: d, Batch: sequences}.Predict(r)
+				task := plan.Task{Model: model, Device: d, Batch: sequences}
+				if a := adapter; a != nil {
+					task.Rank, task.FrozenA, task.Init, task.VeRA = a.Rank, a.FrozenA, a.Init, a.VeRA != nil
+					saved, err := c.ModulesToSave(a.ModulesToSave)
+					require.NoError(t, err)
+					for _, s := range saved {
+						task.Beside = append(task.Beside, s.Shape)
+					}
+				}
+				p, err := task.Predict(r)
 				require.NoError(t, err)
 				return p.Peak[plan.OnDevice][plan.Gradients]
 			}
@@ -146,4 +158,49 @@ func TestAdapters(t *testing.T) {
 		}
 	}
 	require.Less(t, last, first/2)
+}
+
+// Adapters that began by their matrix go on from a checkpoint with the bits of a run that was not interrupted, with B
+// at another rate, and with A frozen.
+func TestStartedAdapters(t *testing.T) {
+	for _, adapter := range []qlora.AdapterOptions{{Init: "pissa"}, {Init: "olora"}, {Init: "loftq"}, {FrozenA: true}} {
+		adapter.Rank, adapter.Alpha = 2, 4
+		run := func(dir string, params func(string) quant8.ParamOptions, from, to int) map[string][]float32 {
+			m, err := transformer.New(tinyConfig("llama", false), transformer.Options{DType: snug.BF16, Base: qlora.NF4, Seed: 3, Adapter: &adapter})
+			require.NoError(t, err)
+			tr, err := New(Model[transformer.Batch](m), Options{Schedule: Constant(1e-2), Params: params, Dir: dir})
+			require.NoError(t, err)
+			require.Equal(t, from, tr.Step())
+			for step := from; step < to; step++ {
+				_, err := tr.Train(context.Background(), []transformer.Batch{tokens(step)})
+				require.NoError(t, err)
+			}
+			if dir != "" {
+				require.NoError(t, tr.Save(context.Background()))
+			}
+			require.NoError(t, tr.Close())
+			out := map[string][]float32{}
+			for name, v := range m.Trainable() {
+				out[name] = append([]float32(nil), v.Float32s()...)
+			}
+			require.NoError(t, m.Close())
+			return out
+		}
+		want := run("", qlora.LoRAPlus(4), 0, 5)
+		dir := t.TempDir()
+		run(dir, qlora.LoRAPlus(4), 0, 3)
+		require.Equal(t, want, run(dir, qlora.LoRAPlus(4), 3, 5), adapter.Init)
+
+		// After one step the moments do not depend on the rates: only B moves farther.
+		before, plain, faster := run("", nil, 0, 0), run("", nil, 0, 1), run("", qlora.LoRAPlus(4), 0, 1)
+		for name, w := range before {
+			ratio := float32(1)
+			if strings.HasSuffix(name, ".lora_B.weight") {
+				ratio = 4
+			}
+			for i, x := range w {
+				require.InDelta(t, ratio*(plain[name][i]-x), faster[name][i]-x, 1e-6, name)
+			}
+		}
+	}
 }
