@@ -372,6 +372,14 @@ func TestCompletion(t *testing.T) {
 
 // TestPlanBase: the form of the frozen weights is what the plan says.
 func TestPlanBase(t *testing.T) {
+	for _, base := range []string{"fp4", "bf16", "nf4,bf16", "int8"} {
+		status, _, errs := snugged("plan", "-model", "gpt2", "-rank", "8", "-adapter", "loftq", "-base", base)
+		require.Equal(t, 2, status)
+		require.Contains(t, errs, "wants nf4")
+	}
+	status, out, errs := snugged("plan", "-model", "gpt2", "-rank", "8", "-adapter", "loftq", "-json")
+	require.Zero(t, status, errs)
+	require.Contains(t, out, `"frozen_bits": 4,`)
 	for base, bits := range map[string]string{"bf16": "16", "nf4": "4", "fp4": "4", "nf4,fp4": "4", "mxfp4": "4", "fp8": "8", "int8": "8"} {
 		status, out, errs := snugged("plan", "-model", "gpt2", "-rank", "8", "-base", base, "-json")
 		require.Zero(t, status, errs)

@@ -13,7 +13,7 @@ import (
 func mergeCommand() *command {
 	return &command{
 		name: "merge", summary: "merge an adapter into its model",
-		flags: []string{"-model:file", "-adapter:file", "-compute:bf16 f16 f32", "-o:file"},
+		flags: []string{"-model:file", "-adapter:file", "-base:nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32", "-o:file"},
 		help:  mergeHelp,
 		run:   runMerge,
 	}
@@ -24,6 +24,8 @@ PEFT. The sums are computed in float32 and rounded once.
 
   -model DIR      folder of the model, as Hugging Face publishes it
   -adapter DIR    folder of the adapter, as snug tune and PEFT write it
+  -base FORM      merge into quantized weights, nf4, fp4, mxfp4, fp8 or int8, on which the adapter was
+                  trained; an adapter of loftq wants nf4. Default: into the published weights
   -compute TYPE   type of the weights: bf16, f16 or f32; default: the model's type
   -o DIR          new or empty folder to write the model to
 
@@ -31,10 +33,11 @@ PEFT. The sums are computed in float32 and rounded once.
 `
 
 func runMerge(c *call) (err error) {
-	var model, adapter, compute, output string
+	var model, adapter, form, compute, output string
 	_, err = c.parse(func(fs *flag.FlagSet) {
 		fs.StringVar(&model, "model", "", "")
 		fs.StringVar(&adapter, "adapter", "", "")
+		fs.StringVar(&form, "base", "", "")
 		fs.StringVar(&compute, "compute", "", "")
 		fs.StringVar(&output, "o", "", "")
 	}, 0, 0)
@@ -45,6 +48,11 @@ func runMerge(c *call) (err error) {
 	for _, f := range []struct{ flag, value string }{{"model", model}, {"adapter", adapter}, {"o", output}} {
 		if f.value == "" {
 			return usagef("merge: want -%s", f.flag)
+		}
+	}
+	if form != "" {
+		if o.Base, err = parseBase(form); err != nil {
+			return usagef("merge: -base %w", err)
 		}
 	}
 	if compute != "" {

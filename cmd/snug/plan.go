@@ -22,7 +22,7 @@ func planCommand() *command {
 	return &command{
 		name: "plan", args: "[FOLDER]", operands: "file", summary: "predict the memory of training, and find what fits",
 		flags: []string{"-model:" + strings.Join(plan.Models(), " "), "-device:" + strings.Join(deviceNames(), " "), "-memory", "-host-memory", "-disk", "-batch",
-			"-context", "-rank", "-dora", "-dropout", "-optimizer:" + strings.Join(plan.Optimizers(), " "), "-compute:bf16 f16 f32", "-masters:full split none",
+			"-context", "-rank", "-adapter:" + strings.Join(adapterKinds, " "), "-dora", "-dropout", "-optimizer:" + strings.Join(plan.Optimizers(), " "), "-compute:bf16 f16 f32", "-masters:full split none",
 			"-gradients:f32 bf16 in-backward folded", "-state:32 16 8 4", "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-tiles:auto", "-o:file", "-json"},
 		help: planHelp(),
 		run:  runPlan,
@@ -54,7 +54,9 @@ published model, only matrices that are frozen in 4 or 8 bits can lie on the hos
   -context N         tokens in a sequence, at most as many as the model has positions for;
                      default: of a preset its own, of a folder its own up to 2048
   -rank N            freeze the weights and train adapters of rank N on every matrix of the layers
-  -dora              the adapters have trained magnitudes (DoRA)
+  -adapter KIND      what the adapters are: ` + wrap(adapterKinds, 43) + `;
+                     default: lora
+  -dora              the same as -adapter dora
   -dropout           the inputs of the adapters have dropout
   -optimizer NAME    ` + wrap(plan.Optimizers(), 21) + `;
                      default: adamw
@@ -139,9 +141,10 @@ func wrap(words []string, indent int) string {
 
 // planFlags are the command line of plan.
 type planFlags struct {
-	model, device, memory, host, disk      string
-	batch, context, rank                   int
-	dora, dropout                          bool
+	model, device, memory, host, disk string
+	batch, context, rank              int
+	dropout                           bool
+	adapterFlags
 	longest                                int        // tokens of the longest sequence that the model of a folder is made for
 	stored                                 qlora.Type // form of the matrices of a folder
 	optimizer                              string
@@ -160,6 +163,7 @@ func (p *planFlags) define(fs *flag.FlagSet) {
 	fs.IntVar(&p.batch, "batch", 32, "")
 	fs.IntVar(&p.context, "context", 0, "")
 	fs.IntVar(&p.rank, "rank", 0, "")
+	fs.StringVar(&p.kind, "adapter", "", "")
 	fs.BoolVar(&p.dora, "dora", false, "")
 	fs.BoolVar(&p.dropout, "dropout", false, "")
 	fs.StringVar(&p.optimizer, "optimizer", "adamw", "")
@@ -262,7 +266,7 @@ func (f *planFlags) task(c *call, folder []string) (t plan.Task, limit int64, er
 		}
 	}
 	t.Batch, t.Rank, t.Optimizer = f.batch, f.rank, f.optimizer
-	t.DoRA, t.Dropout, t.PagesFrozen, t.PagesCheckpoints = f.dora, f.dropout, len(folder) > 0, len(folder) > 0
+	t.Dropout, t.PagesFrozen, t.PagesCheckpoints = f.dropout, len(folder) > 0, len(folder) > 0
 	if f.output != "" && !strings.HasSuffix(f.output, ".svg") {
 		return t, 0, usagef("plan: -o %s: the chart is SVG, so the name ends in .svg", f.output)
 	}
@@ -288,14 +292,27 @@ func (f *planFlags) choices(t *plan.Task) (err error) {
 			return err
 		}
 	}
-	if f.rank == 0 && (f.dora || f.dropout) {
-		return usagef("plan: -dora and -dropout want -rank: they are for adapters")
+	if f.rank == 0 && (f.kind != "" || f.dora || f.dropout) {
+		return usagef("plan: -adapter, -dora and -dropout want -rank: they are for adapters")
 	}
+	if err := f.adapterFlags.check(); err != nil {
+		return usagef("plan: %w", err)
+	}
+	f.describe(t)
 	if f.base != "" && f.rank == 0 {
 		return usagef("plan: -base wants -rank: without adapters no weights are frozen")
 	}
+	if f.kind == "loftq" {
+		if f.base != "" && f.base != "nf4" {
+			return usagef("plan: -base %.60q: -adapter loftq begins with what NF4 loses, and wants nf4", f.base)
+		}
+		f.base = "nf4"
+	}
 	forms, err := list("base", f.base, baseForm)
 	if f.stored != 0 && f.rank > 0 {
+		if f.init() != "" {
+			return usagef("plan: -adapter %s begins with a part of the matrices before they are quantized, and the folder has them in %s", f.kind, f.stored)
+		}
 		if f.base != "" && f.base != f.stored.String() {
 			return usagef("plan: -base %.60q: the folder has matrices in %s", f.base, f.stored)
 		}

@@ -79,6 +79,7 @@ func TestBadFolders(t *testing.T) {
 		"want a folder with":   {},
 		"not a JSON":           {folder("truncated", string(config[:40]))},
 		"-dropout want -rank":  {"-dora", published},
+		"want one of lora":     {"-rank", "4", "-adapter", "more", published},
 		"-context -3: want 1 ": {"-context", "-3", published},
 	} {
 		status, out, errs := snugged(append([]string{"plan"}, args...)...)

@@ -24,7 +24,8 @@ import (
 func tuneCommand() *command {
 	return &command{
 		name: "tune", summary: "fine-tune a published model under a memory limit",
-		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-alpha", "-rslora", "-dora", "-dropout", "-full", "-fold", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
+		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-adapter:" + strings.Join(adapterKinds, " "), "-alpha", "-rslora", "-dora", "-dropout",
+			"-loraplus-ratio", "-modules-to-save", "-full", "-fold", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
 			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-dry-run", "-json"},
 		help: tuneHelp,
 		run:  runTune,
@@ -46,11 +47,20 @@ It prints what the run will take, by component, and at the end what the run took
   -disk SIZE         disk space for pages of weights, of state, or of activations from which others are
                      computed again, in the folder DIR.pages, with the DIR of -o, which is removed at
                      the end; default: none
-  -lora RANK         rank of the adapters on all matrices of the layers; default 16
+  -lora RANK         rank of the adapters on all matrices of the layers; default 16, of vera 256
+  -adapter KIND      what the adapters are: lora (default); dora, which also trains the magnitude of each
+                     row of the matrices; pissa or olora, which begin with a part of the matrices; loftq,
+                     which begins with what 4 bits lose (-base nf4); lora-fa, which trains the second
+                     matrix of each adapter alone; vera, which trains two vectors for each matrix, between
+                     matrices that all adapters share
   -alpha N           the adapters' products are scaled by N/rank; default: 2·rank
   -rslora            scale them by N/√rank instead
-  -dora              also train the magnitude of each row of the matrices (DoRA)
+  -dora              the same as -adapter dora
   -dropout P         probability to drop an element of an adapter's input; default 0
+  -loraplus-ratio R  the second matrix of each adapter learns at R times the rate (LoRA+), such as 16
+  -modules-to-save LIST
+                     also train these modules as a whole, by the ends of their names with commas, as
+                     PEFT does: embeddings, the head, norms; such as embed_tokens,lm_head
   -full              train all weights instead
   -fold              with -full: hold about one gradient at a time. Each enters the optimizer's state at
                      once, so a step differs from one with the mean of the micro-batches' gradients.
@@ -97,22 +107,25 @@ type tuneFlags struct {
 	memory, disk         int64
 	rank                 int
 	alpha, dropout       float64
-	rslora, dora         bool
-	full, fold           bool
-	optimizer            string
-	form, compute        string
-	most, batch          int
-	tilesText            string
-	tiles                []int // that the plan may choose
-	steps, epochs        int
-	rate, held           float64
-	smoothing, zLoss     float64
-	seed                 uint64
-	checkpoint           string
-	saveEvery            int
-	dryRun, json         bool
-	dtype                snug.DType
-	set                  *flag.FlagSet // that was parsed
+	rslora               bool
+	adapterFlags
+	loraplus         float64
+	modules          string
+	full, fold       bool
+	optimizer        string
+	form, compute    string
+	most, batch      int
+	tilesText        string
+	tiles            []int // that the plan may choose
+	steps, epochs    int
+	rate, held       float64
+	smoothing, zLoss float64
+	seed             uint64
+	checkpoint       string
+	saveEvery        int
+	dryRun, json     bool
+	dtype            snug.DType
+	set              *flag.FlagSet // that was parsed
 }
 
 func (f *tuneFlags) define(fs *flag.FlagSet) {
@@ -126,7 +139,10 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.Float64Var(&f.alpha, "alpha", 0, "")
 	fs.Float64Var(&f.dropout, "dropout", 0, "")
 	fs.BoolVar(&f.rslora, "rslora", false, "")
+	fs.StringVar(&f.kind, "adapter", "", "")
 	fs.BoolVar(&f.dora, "dora", false, "")
+	fs.Float64Var(&f.loraplus, "loraplus-ratio", 0, "")
+	fs.StringVar(&f.modules, "modules-to-save", "", "")
 	fs.BoolVar(&f.full, "full", false, "")
 	fs.BoolVar(&f.fold, "fold", false, "")
 	fs.StringVar(&f.optimizer, "optimizer", tuneOptimizers[0], "")
@@ -203,6 +219,10 @@ func (f *tuneFlags) check() (err error) {
 	}
 	f.optimizer = cmp.Or(f.optimizer, tuneOptimizers[0])
 	_, baseErr := parseBase(f.form)
+	given := f.kind != "" || f.dora || f.given("loraplus-ratio") || f.modules != "" // what is for adapters
+	if err := f.adapterFlags.check(); err != nil {
+		return usagef("tune: %w", err)
+	}
 	for _, c := range []struct {
 		bad  bool
 		what string
@@ -211,7 +231,12 @@ func (f *tuneFlags) check() (err error) {
 		{f.files == "", "want -data: text files, .jsonl files or folders of them"},
 		{f.output == "" && !f.dryRun, "want -o: the folder to write, or -dry-run"},
 		{f.full && f.form != "", "-base is the form of frozen weights, and -full freezes none"},
-		{f.full && (f.given("lora") || f.given("alpha") || f.rslora || f.dora || f.dropout != 0), "-lora, -alpha, -rslora, -dora and -dropout are for adapters, and -full trains none"},
+		{f.full && (given || f.given("lora") || f.given("alpha") || f.rslora || f.dropout != 0), "-lora, -adapter, -alpha, -rslora, -dora, -dropout, -loraplus-ratio and -modules-to-save are for adapters, and -full trains none"},
+		{f.kind == "loftq" && f.form != "" && f.form != "nf4", fmt.Sprintf("-adapter loftq begins with what NF4 loses: want -base nf4, not %s", f.form)},
+		{f.kind == vera && (f.given("alpha") || f.rslora), "-alpha and -rslora scale products, and -adapter vera trains its scales"},
+		{f.kind == vera && f.given("loraplus-ratio"), "-loraplus-ratio is the rate of an adapter's second matrix, which -adapter vera does not train"},
+		{f.kind == "lora-fa" && f.given("loraplus-ratio"), "-loraplus-ratio is the rate of an adapter's second matrix over that of its first, which -adapter lora-fa freezes"},
+		{f.given("loraplus-ratio") && !(f.loraplus > 0 && f.loraplus <= 1e6), fmt.Sprintf("-loraplus-ratio %v: want a number above 0, up to 1000000", f.loraplus)},
 		{f.fold && !f.full, "-fold is for -full: gradients of adapters are small"},
 		{f.fold && f.compute == "f16", "-fold does not go with f16, whose loss scale needs all gradients of a step"},
 		{!slices.Contains(tuneOptimizers, f.optimizer), fmt.Sprintf("-optimizer %.40q: want one of %s", f.optimizer, strings.Join(tuneOptimizers, ", "))},
@@ -249,6 +274,12 @@ func (f *tuneFlags) check() (err error) {
 	}
 	if f.full {
 		f.rank = 0
+	}
+	switch {
+	case f.kind == "loftq":
+		f.form = "nf4"
+	case f.kind == vera && !f.given("lora"):
+		f.rank = defaultVeRARank
 	}
 	if err := wantFolder("tune", f.dir); err != nil {
 		return err
@@ -323,7 +354,8 @@ type material struct {
 	config  *transformer.Config
 	tok     *tokenizer.Tokenizer
 	data    *dataset.Set
-	context int // number of tokens of the longest sample
+	context int     // number of tokens of the longest sample
+	beside  [][]int // shapes of the parameters that train beside adapters
 }
 
 // gather reads and checks the material of a run, before there is a model.
@@ -335,6 +367,9 @@ func (f *tuneFlags) gather() (*material, error) {
 	}
 	if err := checkWeights(m.config, f.dir); err != nil {
 		return nil, fmt.Errorf("%s: %w", f.dir, err)
+	}
+	if m.beside, err = f.checkAdapters(m.config); err != nil {
+		return nil, err
 	}
 	if m.tok, err = tokenizer.Open(f.dir); err != nil {
 		return nil, err
@@ -377,6 +412,8 @@ func (m *tuning) storedForm() error {
 		return nil
 	case m.full:
 		return usagef("tune: -full trains all weights, and %s has matrices in %s", m.dir, stored)
+	case m.init() != "":
+		return usagef("tune: -adapter %s begins with a part of the matrices before they are quantized, and %s has them in %s", m.kind, m.dir, stored)
 	case m.form != "" && m.form != stored.String():
 		return usagef("tune: -base %s: %s has matrices in %s", m.form, m.dir, stored)
 	}

@@ -65,12 +65,18 @@ func (t *tuning) about() map[string]any {
 	about := map[string]any{
 		"model": t.dir, "data": hex.EncodeToString(sum[:]), "batch": t.batch, "steps": t.stepCount(), "full": t.full,
 		"lr": t.rate, "alpha": t.alpha, "rank": t.rank, "base": t.form, "compute": t.compute, "seed": t.seed,
-		"rslora": t.rslora, "dora": t.dora, "dropout": t.dropout,
+		"rslora": t.rslora, "dora": t.isDoRA(), "dropout": t.dropout,
 	}
-	for name, x := range map[string]float64{"label-smoothing": t.smoothing, "z-loss": t.zLoss} {
+	for name, x := range map[string]float64{"label-smoothing": t.smoothing, "z-loss": t.zLoss, "loraplus-ratio": t.loraplus} {
 		if x != 0 { // checkpoints of runs without them do not name them
 			about[name] = x
 		}
+	}
+	if t.modules != "" {
+		about["modules-to-save"] = t.modules
+	}
+	if t.kind != "lora" && !t.isDoRA() {
+		about["adapter"] = t.kind
 	}
 	if t.fold {
 		about["fold"] = true

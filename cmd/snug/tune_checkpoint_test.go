@@ -41,11 +41,18 @@ func TestTuneKeepsItsChoices(t *testing.T) {
 	}
 }
 
-// A run goes on under another limit, to the same bits, and not with other flags.
+// A run goes on under another limit, to the same bits, and not with other flags. Adapters of all kinds do.
 func TestTuneGoesOnWithLessMemory(t *testing.T) {
+	for _, kind := range adapterKinds {
+		testTuneGoesOn(t, kind)
+	}
+}
+
+func testTuneGoesOn(t *testing.T, kind string) {
 	model, data, dir := publish(t), chats(t, 60), t.TempDir()
 	run := func(out string, flags ...string) (int, string, string) {
-		return snugged(append([]string{"tune", "-model", model, "-data", data, "-steps", "6", "-batch", "6", "-lora", "2", "-save-every", "3", "-o", filepath.Join(dir, out)}, flags...)...)
+		return snugged(append([]string{"tune", "-model", model, "-data", data, "-steps", "6", "-batch", "6", "-lora", "2", "-save-every", "3", "-adapter", kind,
+			"-modules-to-save", "norm", "-o", filepath.Join(dir, out)}, flags...)...)
 	}
 	saved := filepath.Join(dir, "saved")
 	status, _, errs := run("one", "-checkpoint", saved)
@@ -59,8 +66,10 @@ func TestTuneGoesOnWithLessMemory(t *testing.T) {
 	two, err := os.ReadFile(filepath.Join(dir, "two", "adapter_model.safetensors"))
 	require.NoError(t, err)
 	require.Equal(t, one, two)
-
-	for flag, want := range map[string]string{"-base=nf4": `base is "" there, "nf4" here`, "-dora": "dora", "-lr=1": "lr", "-z-loss=1": "z-loss", "-tiles=2": "tiles"} {
+	if kind != "lora" {
+		return
+	}
+	for flag, want := range map[string]string{"-base=nf4": `base is "" there, "nf4" here`, "-adapter=dora": "dora", "-adapter=vera": "adapter", "-loraplus-ratio=2": "loraplus-ratio", "-modules-to-save=lm_head": "modules-to-save", "-lr=1": "lr", "-z-loss=1": "z-loss", "-tiles=2": "tiles"} {
 		status, out, errs = run("three", "-checkpoint", saved, flag)
 		require.Equal(t, 1, status)
 		require.Contains(t, errs, "it is of another run: "+want)

@@ -142,7 +142,7 @@ func (t *tuning) task() (plan.Task, error) {
 	m.Name = folderName(t.dir, m.Name)
 	const rate, fast = 1e11, 1e10 // assumed, so that equal commands have equal plans
 	task := plan.Task{
-		Model: m, Batch: t.batch, Optimizer: t.optimizer, Rank: t.rank, DoRA: t.dora, Dropout: t.dropout > 0, PagesFrozen: true, PagesCheckpoints: true, Tiles: t.tiles, Compute: []snug.DType{t.dtype}, Masters: []amp.MasterForm{amp.FullMaster, amp.SplitMaster},
+		Model: m, Batch: t.batch, Optimizer: t.optimizer, Rank: t.rank, Dropout: t.dropout > 0, PagesFrozen: true, PagesCheckpoints: true, Tiles: t.tiles, Compute: []snug.DType{t.dtype}, Masters: []amp.MasterForm{amp.FullMaster, amp.SplitMaster},
 		Device: plan.Device{Name: "an assumed processor, to compare plans", Unified: true, Memory: 1 << 60, Disk: t.disk,
 			F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10},
 	}
@@ -154,6 +154,10 @@ func (t *tuning) task() (plan.Task, error) {
 			task.Gradients = []plan.Gradient{plan.SumF32}
 		}
 		return task, nil
+	}
+	t.describe(&task)
+	if task.Beside = t.beside; task.Beside != nil { // updates in the backward pass have no master weights
+		task.Gradients = []plan.Gradient{plan.SumF32}
 	}
 	task.StateBits = []int{32} // of adapters, which are small
 	task.Base = t.lowForm()
@@ -277,7 +281,9 @@ func (t *tuning) open() (clean func() error, err error) {
 		}
 	}
 	if !t.full {
-		o.Adapter = &qlora.AdapterOptions{Rank: t.rank, Alpha: float32(t.alpha), Dropout: float32(t.dropout), RSLoRA: t.rslora, DoRA: t.dora, BaseModel: t.dir}
+		o.Adapter = &qlora.AdapterOptions{Rank: t.rank, Alpha: float32(t.alpha), Dropout: float32(t.dropout), RSLoRA: t.rslora, BaseModel: t.dir,
+			ModulesToSave: t.modulesToSave()}
+		t.adapterFlags.options(o.Adapter)
 	}
 	if t.model, err = transformer.Open(t.dir, o); err != nil {
 		return clean, err
@@ -294,6 +300,9 @@ func (t *tuning) open() (clean func() error, err error) {
 		Schedule: train.Cosine(float32(t.rate), min(100, max(1, steps/10)), steps), Storage: state,
 		InBackward: r.Gradients == plan.InBackward || r.Gradients == plan.Folded, Fold: r.Gradients == plan.Folded,
 		SkipNonFinite: r.Gradients != plan.Folded, Split: splitBatch, About: t.about(),
+	}
+	if t.loraplus > 0 {
+		options.Params = qlora.LoRAPlus(float32(t.loraplus))
 	}
 	if t.folder != nil {
 		options.Folder, options.SaveEvery = t.folder, t.saveEvery
@@ -459,6 +468,9 @@ func (t *tuning) report(r result) (err error) {
 		fmt.Fprintf(w, "loss on held-out samples: %s%.4f after\n", before, r.LossLast)
 	}
 	what := "the adapter is in %s: snug generate -model %s -adapter %[1]s\n"
+	if t.kind == "loftq" {
+		what = "the adapter is in %s: snug generate -model %s -adapter %[1]s -base nf4\n"
+	}
 	if t.full {
 		what = "the model is in %s: snug generate -model %[1]s\n"
 	}

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/transformer"
 )
 
@@ -73,7 +76,11 @@ func TestTune(t *testing.T) {
 		{}, {"-lora", "4", "-base", "nf4"}, {"-base", "fp4", "-compute", "f32", "-memory", "500MiB"}, {"-compute", "f16"},
 		{"-full"}, {"-full", "-compute", "f32", "-memory", "1GiB"}, {"-full", "-compute", "f16"}, {"-full", "-fold"},
 		{"-full", "-optimizer", "apollo"}, {"-full", "-optimizer", "apollo-mini", "-compute", "f32"}, {"-full", "-optimizer", "galore", "-memory", "1GiB"},
-		{"-base", "nf4", "-disk", "1GiB"}, {"-dora", "-rslora", "-dropout", "0.1"}, {"-dora", "-base", "nf4"}, {"-base", "fp8", "-compute", "f32"}, {"-base", "int8", "-dora"}, {"-label-smoothing", "0.1", "-z-loss", "1e-4"},
+		{"-base", "nf4", "-disk", "1GiB"}, {"-dora", "-rslora", "-dropout", "0.1"}, {"-dora", "-base", "nf4"}, {"-base", "fp8", "-compute", "f32"}, {"-base", "int8", "-dora"}, {"-adapter", "pissa", "-loraplus-ratio", "4"},
+		{"-modules-to-save", "embed_tokens,norm"}, {"-modules-to-save", "lm_head", "-base", "nf4", "-adapter", "lora-fa"},
+		{"-adapter", "olora", "-base", "nf4", "-lora", "4"}, {"-adapter", "loftq"}, {"-adapter", "lora-fa", "-dropout", "0.1"}, {"-adapter", "dora", "-compute", "f32"},
+		{"-adapter", "vera", "-lora", "24", "-dropout", "0.1"}, {"-adapter", "vera", "-base", "nf4"}, {"-adapter", "pissa", "-base", "fp8", "-lora", "4"}, {"-adapter", "vera", "-base", "int8"},
+		{"-label-smoothing", "0.1", "-z-loss", "1e-4"},
 	} {
 		out := filepath.Join(t.TempDir(), "out")
 		args := append([]string{"tune", "-model", model, "-data", data, "-o", out, "-epochs", "2", "-lr", "0.02", "-batch", "6", "-json"}, flags...)
@@ -92,6 +99,11 @@ func TestTune(t *testing.T) {
 			require.FileExists(t, filepath.Join(out, "tokenizer.json"))
 		}
 		m, err := transformer.Open(open, o)
+		if slices.Contains(flags, "loftq") {
+			require.ErrorContains(t, err, "want NF4")
+			o.Base = qlora.NF4
+			m, err = transformer.Open(open, o)
+		}
 		require.NoError(t, err)
 		require.NoError(t, m.Close())
 		require.NoDirExists(t, out+".pages")
@@ -213,6 +225,20 @@ func TestTuneRefuses(t *testing.T) {
 		{"-context 0: want", []string{"-model", model, "-data", data, "-o", out, "-context", "0"}},
 		{"-save-every is for -checkpoint", []string{"-model", model, "-data", data, "-o", out, "-save-every", "3"}},
 		{"-full trains none", []string{"-model", model, "-data", data, "-o", out, "-full", "-lora", "4"}},
+		{"-full trains none", []string{"-model", model, "-data", data, "-o", out, "-full", "-adapter", "lora"}},
+		{"-full trains none", []string{"-model", model, "-data", data, "-o", out, "-full", "-loraplus-ratio", "2"}},
+		{"-adapter \"vera-fa\": want one of lora, dora", []string{"-model", model, "-data", data, "-o", out, "-adapter", "vera-fa"}},
+		{"-dora is -adapter dora, and -adapter is pissa", []string{"-model", model, "-data", data, "-o", out, "-adapter", "pissa", "-dora"}},
+		{"want -base nf4, not fp4", []string{"-model", model, "-data", data, "-o", out, "-adapter", "loftq", "-base", "fp4"}},
+		{"want -base nf4, not mxfp4", []string{"-model", model, "-data", data, "-o", out, "-adapter", "loftq", "-base", "mxfp4"}},
+		{"which -adapter lora-fa freezes", []string{"-model", model, "-data", data, "-o", out, "-adapter", "lora-fa", "-loraplus-ratio", "2"}},
+		{"-adapter vera trains its scales", []string{"-model", model, "-data", data, "-o", out, "-adapter", "vera", "-alpha", "2"}},
+		{"which -adapter vera does not train", []string{"-model", model, "-data", data, "-o", out, "-adapter", "vera", "-loraplus-ratio", "2"}},
+		{"-loraplus-ratio 0: want", []string{"-model", model, "-data", data, "-o", out, "-loraplus-ratio", "0"}},
+		{"-lora 99: -adapter olora takes at most 20, the smallest side", []string{"-model", model, "-data", data, "-o", out, "-adapter", "olora", "-lora", "99"}},
+		{"no module of the model ends in", []string{"-model", model, "-data", data, "-o", out, "-modules-to-save", "wte"}},
+		{"a matrix of a layer", []string{"-model", model, "-data", data, "-o", out, "-modules-to-save", "q_proj"}},
+		{"-full trains none", []string{"-model", model, "-data", data, "-o", out, "-full", "-modules-to-save", "lm_head"}},
 		{"unexpected argument", []string{"-model", model, "-data", data, "-o", out, "more"}},
 	} {
 		status, stdout, errs := snugged(append([]string{"tune"}, c.args...)...)
@@ -224,6 +250,30 @@ func TestTuneRefuses(t *testing.T) {
 		require.Empty(t, stdout, c.want)
 		require.NoDirExists(t, out)
 	}
+}
+
+// The folder's matrices are quantized already: they do not train, have no other form, and adapters take over no part.
+func TestTuneStored(t *testing.T) {
+	model, data := publish(t), chats(t, 5)
+	text, err := os.ReadFile(filepath.Join(model, "config.json"))
+	require.NoError(t, err)
+	text = bytes.Replace(text, []byte("{"), []byte(`{"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": true},`), 1)
+	require.NoError(t, os.WriteFile(filepath.Join(model, "config.json"), text, 0o600))
+	for _, c := range []struct {
+		want  string
+		flags []string
+	}{
+		{"", nil}, {"", []string{"-adapter", "lora-fa"}}, {"", []string{"-adapter", "vera", "-base", "int8"}},
+		{"-full trains all weights, and", []string{"-full"}}, {"-base nf4: ", []string{"-base", "nf4"}},
+		{"-adapter pissa begins with a part", []string{"-adapter", "pissa"}}, {"-adapter loftq begins with a part", []string{"-adapter", "loftq"}},
+	} {
+		status, _, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-dry-run"}, c.flags...)...)
+		require.Equal(t, c.want == "", status == 0, errs)
+		require.Contains(t, errs, c.want)
+	}
+	status, _, errs := snugged("plan", "-rank", "4", "-adapter", "olora", model)
+	require.Equal(t, 2, status)
+	require.Contains(t, errs, "-adapter olora begins with a part")
 }
 
 // Where nothing fits the status is 1, as of plan, and the message names a memory that fits.
@@ -256,12 +306,29 @@ func TestTuneMisses(t *testing.T) {
 	}
 }
 
-// What merge writes gives the logits of the model with its adapter.
+// What merge writes gives the logits of the model with its adapter, of any kind.
 func TestMerge(t *testing.T) {
+	for _, kind := range adapterKinds {
+		testMerge(t, kind)
+	}
+}
+
+func testMerge(t *testing.T, kind string) {
 	model, adapter, merged := publish(t), filepath.Join(t.TempDir(), "adapter"), filepath.Join(t.TempDir(), "merged")
-	status, _, errs := snugged("tune", "-model", model, "-data", chats(t, 30), "-o", adapter, "-lr", "0.05", "-lora", "4", "-compute", "f32")
+	status, _, errs := snugged("tune", "-model", model, "-data", chats(t, 30), "-o", adapter, "-lr", "0.05", "-lora", "4", "-compute", "f32", "-adapter", kind)
 	require.Zero(t, status, errs)
-	status, out, errs := snugged("merge", "-model", model, "-adapter", adapter, "-compute", "f32", "-o", merged)
+	f32 := transformer.Options{DType: snug.F32}
+	with, plain, flags := f32, f32, []string{}
+	if kind == "lora-fa" {
+		with.Base, flags = qlora.INT8, []string{"-base", "int8"}
+	}
+	if with.AdapterDir = adapter; kind == "loftq" {
+		with.Base, flags = qlora.NF4, []string{"-base", "nf4"}
+		status, _, errs := snugged("merge", "-model", model, "-adapter", adapter, "-o", merged)
+		require.Equal(t, 2, status)
+		require.Contains(t, errs, "want NF4")
+	}
+	status, out, errs := snugged(append([]string{"merge", "-model", model, "-adapter", adapter, "-compute", "f32", "-o", merged}, flags...)...)
 	require.Zero(t, status, errs)
 	require.Contains(t, out, merged)
 	require.FileExists(t, filepath.Join(merged, "tokenizer_config.json"))
@@ -273,13 +340,11 @@ func TestMerge(t *testing.T) {
 		require.NoError(t, m.Logits(context.Background(), x, transformer.Batch{Tokens: []int32{3, 4, 5}}, nil))
 		return x
 	}
-	f32 := transformer.Options{DType: snug.F32}
-	with, plain := f32, f32
-	with.AdapterDir = adapter
 	require.InDeltaSlice(t, logits(model, with), logits(merged, plain), 1e-4)
 	require.NotEqual(t, logits(model, plain), logits(merged, plain))
 	for _, args := range [][]string{{}, {"-model", model}, {"-model", model, "-adapter", adapter}, {"-model", model, "-adapter", model, "-o", merged + "2"},
-		{"-model", model, "-adapter", adapter, "-o", merged}, {"-model", model, "-adapter", adapter, "-o", merged + "2", "-compute", "x"}} {
+		{"-model", model, "-adapter", adapter, "-o", merged}, {"-model", model, "-adapter", adapter, "-o", merged + "2", "-compute", "x"},
+		{"-model", model, "-adapter", adapter, "-o", merged + "2", "-base", "bf16"}} {
 		status, _, errs := snugged(append([]string{"merge"}, args...)...)
 		require.Equal(t, 2, status, errs)
 		require.Equal(t, 1, strings.Count(errs, "\n"), errs)
