@@ -61,7 +61,8 @@ func LoRAScale(alpha float32, rank int, stabilized bool) float32 {
 // LoRAPlus returns Options.Params of package quant8 or train for a ratio above 0: the learning rate of B, and of the
 // magnitudes of a DoRA, is that of A times ratio. Hayou et al. 2024, "LoRA+", arXiv:2402.12354, propose 16. Weight
 // decay that is multiplied by the learning rate is multiplied by the ratio too, as by PEFT's create_loraplus_optimizer.
-// Parameters are told by their names, those of PEFT's files.
+// Parameters are told by their names, those of PEFT's files. All others have the rate of A: the vectors of a VeRA, and
+// norms of ModulesToSave, which PEFT's optimizer counts to B because they have one dimension.
 func LoRAPlus(ratio float32) func(name string) quant8.ParamOptions {
 	return func(name string) (p quant8.ParamOptions) {
 		if strings.HasSuffix(name, adapterB) || strings.HasSuffix(name, adapterMagnitude) {
@@ -336,25 +337,33 @@ func times(a, b int) int {
 
 // check returns the rows of the operands.
 func (l *LoRA) check(op string, x, u, y snug.View) (rows int, err error) {
+	if rows, err = l.rows(x, u, y); err != nil {
+		return 0, fmt.Errorf("qlora: LoRA: %s: %w", op, err)
+	}
+	return rows, nil
+}
+
+// rows is check without a name for errors.
+func (l *LoRA) rows(x, u, y snug.View) (rows int, err error) {
 	switch {
 	case l == nil:
-		return 0, fmt.Errorf("qlora: LoRA: %s: the adapter is nil: %w", op, snug.ErrConfig)
+		return 0, fmt.Errorf("the adapter is nil: %w", snug.ErrConfig)
 	case l.In < 1 || l.Out < 1 || l.Rank < 1:
-		return 0, fmt.Errorf("qlora: LoRA: %s: a layer of %d to %d with rank %d, want 1 or more: %w", op, l.In, l.Out, l.Rank, snug.ErrConfig)
+		return 0, fmt.Errorf("a layer of %d to %d with rank %d, want 1 or more: %w", l.In, l.Out, l.Rank, snug.ErrConfig)
 	case l.Scale == 0 || l.Scale-l.Scale != 0:
-		return 0, fmt.Errorf("qlora: LoRA: %s: scale %g, want a finite number other than 0: %w", op, l.Scale, snug.ErrConfig)
+		return 0, fmt.Errorf("scale %g, want a finite number other than 0: %w", l.Scale, snug.ErrConfig)
 	case !(l.Dropout >= 0 && l.Dropout < 1):
-		return 0, fmt.Errorf("qlora: LoRA: %s: dropout %g, want at least 0 and less than 1: %w", op, l.Dropout, snug.ErrConfig)
+		return 0, fmt.Errorf("dropout %g, want at least 0 and less than 1: %w", l.Dropout, snug.ErrConfig)
 	case l.A.Len() != times(l.Rank, l.In) || l.B.Len() != times(l.Out, l.Rank):
-		return 0, fmt.Errorf("qlora: LoRA: %s: A has %d elements and B %d, want %d×%d and %d×%d: %w", op, l.A.Len(), l.B.Len(), l.Rank, l.In, l.Out, l.Rank, snug.ErrShape)
+		return 0, fmt.Errorf("A has %d elements and B %d, want %d×%d and %d×%d: %w", l.A.Len(), l.B.Len(), l.Rank, l.In, l.Out, l.Rank, snug.ErrShape)
 	case l.Magnitude.Len() != 0 && l.Magnitude.Len() != l.Out:
-		return 0, fmt.Errorf("qlora: LoRA: %s: %d magnitudes, want %d: %w", op, l.Magnitude.Len(), l.Out, snug.ErrShape)
+		return 0, fmt.Errorf("%d magnitudes, want %d: %w", l.Magnitude.Len(), l.Out, snug.ErrShape)
 	case l.Magnitude.Len() != 0 && l.Magnitude.DType() != snug.F32:
-		return 0, fmt.Errorf("qlora: LoRA: %s: magnitudes of %s, want f32: %w", op, l.Magnitude.DType(), snug.ErrDType)
+		return 0, fmt.Errorf("magnitudes of %s, want f32: %w", l.Magnitude.DType(), snug.ErrDType)
 	}
 	rows = x.Len() / l.In
 	if rows*l.In != x.Len() || u.Len() != times(rows, l.Rank) || y.Len() != times(rows, l.Out) {
-		return 0, fmt.Errorf("qlora: LoRA: %s: %d, %d and %d elements, want rows of %d, %d and %d: %w", op, x.Len(), u.Len(), y.Len(), l.In, l.Rank, l.Out, snug.ErrShape)
+		return 0, fmt.Errorf("%d, %d and %d elements, want rows of %d, %d and %d: %w", x.Len(), u.Len(), y.Len(), l.In, l.Rank, l.Out, snug.ErrShape)
 	}
 	return rows, nil
 }

@@ -56,8 +56,11 @@ func parseInit(name string) (kind string, iterations int, err error) {
 //	olora          B is the first Rank columns of Q, and A the first Rank rows of R, of the decomposition w = Q·R.
 //	               Büyükakyüz 2024, "OLoRA", arXiv:2406.01775
 //
-// The results are those of PEFT's init_lora_weights, up to signs and rounding. With pissa a matrix whose smaller side
-// is above 256 has 16 iterations. They are the same for equal w, Rank and init.
+// The results are those of PEFT's init_lora_weights, up to signs and rounding, except with iterations, whose subspace
+// and number of dimensions are others than PEFT's. With pissa a matrix whose smaller side is above 256 has 16
+// iterations. The fewer singular values stand out, the farther A and B are from those of a whole decomposition: of
+// random matrices, of which none does, s·B·A has 99.7 % of the sum of squares that it could have, and 94 % with 4
+// iterations. Results are the same for equal w, Rank and init.
 //
 // A and B are f32. In host memory Start needs w as float32, which calls one after the other share; for a whole
 // decomposition about four times w in float64; and 40·(In+Out)·(Rank+8) bytes otherwise.
@@ -200,7 +203,7 @@ func (w *Weight) takeFrom(host []float32) error {
 
 // checkStart checks an adapter and its matrix.
 func (l *LoRA) checkStart(w snug.View) error {
-	if _, err := l.check("start", snug.View{}, snug.View{}, snug.View{}); err != nil {
+	if _, err := l.rows(snug.View{}, snug.View{}, snug.View{}); err != nil {
 		return err
 	}
 	switch {
@@ -229,6 +232,15 @@ func load(host []float32, v snug.View) error {
 		err = amp.Cast(host, low)
 	}
 	return errors.Join(err, free())
+}
+
+// onHost returns the elements of an f32 vector on any device; do not change them.
+func onHost(v snug.View) ([]float32, error) {
+	if v.Device().IsCPU() {
+		return v.Float32s(), nil
+	}
+	host := make([]float32, v.Len())
+	return host, snug.Copy(host, v)
 }
 
 // store rounds elements to the type of a vector on any device.
@@ -333,9 +345,9 @@ func (l *LoRA) Less(first *LoRA) (*LoRA, error) {
 	}
 	r := l.Rank
 	a, b := make([]float32, 2*r*l.In), make([]float32, 2*r*l.Out)
-	now, then := make([]float32, r*l.Out), make([]float32, r*l.Out)
-	err := errors.Join(snug.Copy(a[:r*l.In], l.A), snug.Copy(a[r*l.In:], first.A), snug.Copy(now, l.B), snug.Copy(then, first.B))
-	if err != nil {
+	now, err := onHost(l.B)
+	then, err2 := onHost(first.B)
+	if err := errors.Join(err, err2, snug.Copy(a[:r*l.In], l.A), snug.Copy(a[r*l.In:], first.A)); err != nil {
 		return nil, fmt.Errorf("qlora: LoRA: less: %w", err)
 	}
 	for i := range l.Out {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"testing"
 
@@ -357,4 +358,25 @@ func TestStartForPEFT(t *testing.T) {
 				yield(amp.Tensor{Name: "y", Shape: []int{rows, c.Out}}, snug.ViewOf(y))
 		}, nil))
 	}
+}
+
+// TestLessMemory: Less allocates its result alone.
+func TestLessMemory(t *testing.T) {
+	const n, r = 512, 16
+	l := &LoRA{In: n, Out: n, Rank: r, Scale: 1, A: snug.ViewOf(make([]float32, n*r)), B: snug.ViewOf(make([]float32, n*r))}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := l.Less(l)
+	runtime.ReadMemStats(&after)
+	require.NoError(t, err)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(4*2*2*n*r+4096))
+}
+
+// TestStartErrors: errors name the function once.
+func TestStartErrors(t *testing.T) {
+	l := &LoRA{In: 4, Out: 4, Scale: 1}
+	w := snug.ViewOf(make([]float32, 16))
+	require.ErrorContains(t, l.Start(w, initPiSSA), "qlora: LoRA: start: a layer of 4 to 4 with rank 0")
+	_, err := l.StartLoftQ(w, Options{}, 1)
+	require.ErrorContains(t, err, "qlora: LoRA: start LoftQ: a layer of 4 to 4 with rank 0")
 }

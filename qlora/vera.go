@@ -28,8 +28,8 @@ type VeRA struct {
 
 // NewVeRA draws the matrices of a key as PEFT does on the CPU: uniformly with the standard deviations √(2/In) and
 // √(2/Rank), by the Mersenne Twister of PyTorch. The lower 32 bits of the key count. It takes 4·Rank·(2·In+3·Out)
-// bytes. The error wraps [snug.ErrConfig] for a rank, in or out below 1, and [snug.ErrShape] for matrices beyond the
-// address space.
+// bytes. The error wraps [snug.ErrConfig] for a rank, in or out below 1, [snug.ErrShape] for numbers of elements that
+// overflow, and [snug.ErrNoMemory] for matrices beyond the address space.
 func NewVeRA(rank, in, out int, key uint64) (*VeRA, error) {
 	v, err := newVeRA(rank, in, out)
 	if err != nil {
@@ -48,8 +48,19 @@ func newVeRA(rank, in, out int) (*VeRA, error) {
 	case times(rank, in) < 0 || times(rank, out) < 0 || max(times(rank, in), times(rank, out)) > math.MaxInt/64:
 		return nil, fmt.Errorf("matrices of rank %d for %d inputs and %d outputs: %w", rank, in, out, snug.ErrShape)
 	}
-	v := &VeRA{Rank: rank, In: in, Out: out, A: snug.ViewOf(make([]float32, rank*in)), B: snug.ViewOf(make([]float32, out*rank))}
-	v.a, v.b, v.db = make([]float32, rank*in), make([]float32, out*rank), make([]float32, out*rank)
+	var err error
+	room := func(n int) (v snug.View) {
+		if err == nil {
+			v, _, err = snug.MakeView(snug.CPU(), snug.F32, n)
+		}
+		return v
+	}
+	v := &VeRA{Rank: rank, In: in, Out: out, A: room(rank * in), B: room(out * rank)}
+	a, b, db := room(rank*in), room(out*rank), room(out*rank)
+	if err != nil {
+		return nil, err
+	}
+	v.a, v.b, v.db = a.Float32s(), b.Float32s(), db.Float32s()
 	return v, nil
 }
 
@@ -67,8 +78,9 @@ func (v *VeRA) check(op string, l *LoRA, d, b snug.View) error {
 	switch {
 	case v == nil || v.a == nil:
 		return fmt.Errorf("qlora: VeRA: %s: the VeRA is nil, or NewVeRA or LoadVeRA did not make it: %w", op, snug.ErrConfig)
-	case l == nil || l.Rank != v.Rank || l.In < 1 || l.Out < 1 || l.In > v.In || l.Out > v.Out || l.Magnitude.Len() > 0:
-		return fmt.Errorf("qlora: VeRA: %s: an adapter that is nil, has magnitudes, or is larger than the matrices of rank %d for %d to %d: %w", op, v.Rank, v.In, v.Out, snug.ErrConfig)
+	case l == nil || l.Rank != v.Rank || l.In < 1 || l.Out < 1 || l.In > v.In || l.Out > v.Out || l.Scale != 1 || l.Magnitude.Len() > 0:
+		return fmt.Errorf("qlora: VeRA: %s: an adapter that is nil, has magnitudes or a scale other than 1, or does not fit the matrices of rank %d for %d to %d: %w",
+			op, v.Rank, v.In, v.Out, snug.ErrConfig)
 	case d.Len() != l.Rank || b.Len() != l.Out:
 		return fmt.Errorf("qlora: VeRA: %s: vectors of %d and %d elements, want %d and %d: %w", op, d.Len(), b.Len(), l.Rank, l.Out, snug.ErrShape)
 	case d.DType() != snug.F32 || b.DType() != snug.F32:

@@ -79,7 +79,7 @@ func checkVeRA(c *AdapterOptions, v *VeRA, layers map[string]VeRALayer, modules 
 	for _, name := range names {
 		l := layers[name]
 		out := min(v.Out, max(1, l.B.Len()))
-		if err := v.check("save", &LoRA{Rank: v.Rank, In: 1, Out: out}, l.D, l.B); err != nil {
+		if err := v.check("save", &LoRA{Rank: v.Rank, In: 1, Out: out, Scale: 1}, l.D, l.B); err != nil {
 			return nil, nil, fmt.Errorf("module %q: %w", name, err)
 		}
 		if selected, err := s.selects(name); err != nil || !selected || name == "" {

@@ -82,6 +82,20 @@ func TestVeRA(t *testing.T) {
 
 func dys64(x []float32, i int) float64 { return float64(x[i]) }
 
+// Matrices that Go cannot address are errors, and so is an adapter with a scale of its own.
+func TestVeRALimits(t *testing.T) {
+	_, err := NewVeRA(math.MaxInt/64, 96, 96, 0)
+	require.ErrorIs(t, err, snug.ErrShape)
+	if math.MaxInt > math.MaxInt32 {
+		_, err = NewVeRA(math.MaxInt>>23, 96, 96, 0) // 2^40
+		require.ErrorIs(t, err, snug.ErrNoMemory)
+	}
+	v, err := NewVeRA(rank, in, out, 0)
+	require.NoError(t, err)
+	vector := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
+	require.ErrorIs(t, v.Expand(&LoRA{In: in, Out: out, Rank: rank, Scale: 2}, vector(rank), vector(out)), snug.ErrConfig)
+}
+
 // The Mersenne Twister of the standard library of C++, whose 10000th number for the seed 5489 its standard gives.
 func TestTwister(t *testing.T) {
 	g := newTwister(5489)
