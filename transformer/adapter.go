@@ -64,9 +64,9 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 			return nil, fmt.Errorf("%s: %w", dir, wantNF4(cmp.Or(m.options.Base, m.storedType)))
 		}
 	}
-	if m.adapters.FanInFanOut != m.conv() && o == nil {
-		return nil, fmt.Errorf("fan_in_fan_out is %t, and the matrices of %s are [%s]: %w",
-			m.adapters.FanInFanOut, m.config.Family, map[bool]string{true: "in, out", false: "out, in"}[m.conv()], snug.ErrConfig)
+	// Of GPT-2 it may be false: PEFT writes that for matrices in 4 bits, which lie as [out, in], and for others corrects it.
+	if m.adapters.FanInFanOut && !m.conv() && o == nil {
+		return nil, fmt.Errorf("fan_in_fan_out is true, and the matrices of %s are [out, in]: %w", m.config.Family, snug.ErrConfig)
 	}
 	m.adapters.FanInFanOut = m.conv()
 	m.chooseNames(loaded)

@@ -214,6 +214,23 @@ func TestPagedBase(t *testing.T) {
 	}
 }
 
+// Of GPT-2 in 4 bits PEFT writes fan_in_fan_out false.
+func TestFanInFanOut(t *testing.T) {
+	for _, name := range []string{"gpt2_nf4", "gpt2_vera"} {
+		g, dir := readAdapter(t, name), t.TempDir()
+		for _, file := range []string{"adapter_config.json", "adapter_model.safetensors"} {
+			text, err := os.ReadFile(filepath.Join("testdata", "adapters", name, file))
+			require.NoError(t, err)
+			text = bytes.Replace(text, []byte(`"fan_in_fan_out": true`), []byte(`"fan_in_fan_out": false`), 1)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, file), text, 0o666))
+		}
+		o := g.options()
+		want := g.open(t, o)
+		o.AdapterDir = dir
+		require.Equal(t, gradients(t, want, g.batch()), gradients(t, g.open(t, o), g.batch()), name)
+	}
+}
+
 func TestAdaptersRefused(t *testing.T) {
 	llama := filepath.Join("testdata", "models", "llama")
 	from := func(name string) string { return filepath.Join("testdata", "adapters", name) }
