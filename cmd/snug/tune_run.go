@@ -288,6 +288,10 @@ func (t *tuning) open() (clean func() error, err error) {
 	if t.model, err = transformer.Open(t.dir, o); err != nil {
 		return clean, err
 	}
+	if t.init() != "" { // what first values took is in a pool, which two collections empty
+		runtime.GC()
+		debug.FreeOSMemory()
+	}
 	if err := t.model.SetPlan(r.Remat); err != nil {
 		return clean, err
 	}
