@@ -355,7 +355,7 @@ func (l *LoRA) rows(x, u, y snug.View) (rows int, err error) {
 	case !(l.Dropout >= 0 && l.Dropout < 1):
 		return 0, fmt.Errorf("dropout %g, want at least 0 and less than 1: %w", l.Dropout, snug.ErrConfig)
 	case l.A.Len() != times(l.Rank, l.In) || l.B.Len() != times(l.Out, l.Rank):
-		return 0, fmt.Errorf("A has %d elements and B %d, want %d×%d and %d×%d: %w", l.A.Len(), l.B.Len(), l.Rank, l.In, l.Out, l.Rank, snug.ErrShape)
+		return 0, fmt.Errorf("matrix A has %d elements and B %d, want %d×%d and %d×%d: %w", l.A.Len(), l.B.Len(), l.Rank, l.In, l.Out, l.Rank, snug.ErrShape)
 	case l.Magnitude.Len() != 0 && l.Magnitude.Len() != l.Out:
 		return 0, fmt.Errorf("%d magnitudes, want %d: %w", l.Magnitude.Len(), l.Out, snug.ErrShape)
 	case l.Magnitude.Len() != 0 && l.Magnitude.DType() != snug.F32:
