@@ -92,7 +92,7 @@ func (t Task) decisions(r Run) (list []decision) {
 		add("attention", value, !r.Tiled, "attention not in tiles", func(u *Run) { u.Tiled = false })
 	}
 	if t.canTile() && (r.Tiles > 1 || len(t.Tiles) > 1) {
-		add("tiles", fmt.Sprintf("%d of the rows of a layer that allows it", max(1, r.Tiles)), r.Tiles <= 1, "no tiles of rows", func(u *Run) { u.Tiles = 1 })
+		add("tiles", fmt.Sprintf("up to %d, in layers that can run in tiles of rows", max(1, r.Tiles)), r.Tiles <= 1, "no tiles of rows", func(u *Run) { u.Tiles = 1 })
 	}
 	extra := extraSteps(r.Remat)
 	value := "keep all"

@@ -72,7 +72,11 @@ func (f *tuneFlags) modulesToSave() []string {
 	if f.modules == "" {
 		return nil
 	}
-	return strings.Split(f.modules, ",")
+	names := strings.Split(f.modules, ",")
+	for i, name := range names {
+		names[i] = strings.TrimSpace(name)
+	}
+	return names
 }
 
 // checkAdapters returns an error unless the model can have the adapters, and the shapes of what trains beside them.
@@ -86,7 +90,7 @@ func (f *tuneFlags) checkAdapters(c *transformer.Config) (beside [][]int, err er
 	}
 	saved, err := c.ModulesToSave(f.modulesToSave())
 	if err != nil {
-		return nil, err
+		return nil, usagef("tune: -modules-to-save: %w", err)
 	}
 	for _, p := range saved {
 		beside = append(beside, p.Shape)

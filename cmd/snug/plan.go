@@ -288,7 +288,7 @@ func (f *planFlags) choices(t *plan.Task) (err error) {
 		return err
 	}
 	if t.Tiles = manyTiles; f.tiles != "auto" {
-		if t.Tiles, err = list("tiles", f.tiles, strconv.Atoi); err != nil {
+		if t.Tiles, err = list("tiles", f.tiles, parseTile); err != nil {
 			return err
 		}
 	}

@@ -49,10 +49,11 @@ It prints what the run will take, by component, and at the end what the run took
                      the end; default: none
   -lora RANK         rank of the adapters on all matrices of the layers; default 16, of vera 256
   -adapter KIND      what the adapters are: lora (default); dora, which also trains the magnitude of each
-                     row of the matrices; pissa or olora, which begin with a part of the matrices; loftq,
-                     which begins with what 4 bits lose (-base nf4); lora-fa, which trains the second
-                     matrix of each adapter alone; vera, which trains two vectors for each matrix, between
-                     matrices that all adapters share
+                     row of the matrices; pissa or olora, which begin with a part of the matrices (use
+                     such an adapter with the published weights; with -base nf4 it leaves out what 4 bits
+                     lost of the rest of them); loftq, which begins with what 4 bits lose (-base nf4);
+                     lora-fa, which trains the second matrix of each adapter alone; vera, which trains two
+                     vectors for each matrix, between matrices that all adapters share
   -alpha N           the adapters' products are scaled by N/rank; default: 2·rank
   -rslora            scale them by N/√rank instead
   -dora              the same as -adapter dora
@@ -76,9 +77,9 @@ It prints what the run will take, by component, and at the end what the run took
                      sample is longer
   -batch N           samples of a step; default 8
   -tiles N           run the MLPs in N tiles of a micro-batch's tokens, one after the other, for long
-                     samples: they hold what a tile takes. A tile has at least 1024 tokens, so that
-                     short micro-batches have fewer. auto: the fastest number that fits. Sums over
-                     tokens are rounded differently; default 1
+                     samples: they hold what a tile takes. There is at most one tile for every 2048
+                     tokens begun. auto: the fastest number that fits. Sums over tokens are rounded
+                     differently; default 1
   -steps N           steps; default: those of -epochs
   -epochs N          times that each sample is trained on; default 1
   -lr RATE           peak of the learning rate, after its warmup and before its cosine decay;
@@ -295,11 +296,16 @@ func parseTiles(text string) ([]int, error) {
 	if text == "auto" {
 		return manyTiles, nil
 	}
+	n, err := parseTile(text)
+	return []int{n}, err
+}
+
+func parseTile(text string) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > maxBatch {
-		return nil, fmt.Errorf("%.40q, want 1 to %d, or auto", text, maxBatch)
+		return 0, fmt.Errorf("%.40q, want 1 to %d, or auto", text, maxBatch)
 	}
-	return []int{n}, nil
+	return n, nil
 }
 
 // wantFolder returns an error if the model of a command is a file. What is missing is said where it is read.

@@ -2,13 +2,9 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -392,6 +388,10 @@ func (t *tuning) train() (r result, err error) {
 		},
 	}.Run()
 	r.Tokens, r.Seconds, r.Skipped, r.Loss, r.LossFirst, r.LossLast = did.Tokens, did.Seconds, did.Skipped, did.Loss, did.First, did.Last
+	if did.Skipped > 0 && did.Skipped == steps && err == nil {
+		err = fmt.Errorf("tune: no step changed anything, and nothing is written: gradients are not finite in any of them, because a weight of %s is not, or the loss overflows: %w",
+			t.dir, snug.ErrNonFinite)
+	}
 	return r, err
 }
 
@@ -415,95 +415,4 @@ func (t *tuning) measure(r *result) {
 		r.Components[i] = max(r.Components[i], n)
 	}
 	r.Measured = r.Components.Total()
-}
-
-// save writes the adapter, or the model with the files that its users need.
-func (t *tuning) save() error {
-	if !t.full {
-		return t.model.SaveAdapter(t.output)
-	}
-	if err := t.model.Save(t.output, 0); err != nil {
-		return err
-	}
-	return copyCompanions(t.output, t.dir)
-}
-
-// companions are the files of a model's folder that tuning does not change.
-var companions = []string{"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json"}
-
-func copyCompanions(to, from string) error {
-	for _, name := range companions {
-		text, err := os.ReadFile(filepath.Join(from, name))
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err == nil {
-			err = os.WriteFile(filepath.Join(to, name), text, 0o666)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// report prints the predicted and measured memory, the speed and the losses.
-func (t *tuning) report(r result) (err error) {
-	_, r.PeakRSS = plan.RSS()
-	predicted := t.plan.Peak[plan.OnDevice]
-	predicted[plan.Allowance] = 0
-	r.Predicted = predicted.Total()
-	if r.Resident, err = t.plan.Task.Resident(t.plan.Run, t.process); err != nil {
-		return err
-	}
-	w := t.call.stdout
-	peak := console.Peak{Predicted: predicted, Measured: r.Components, Total: r.Measured, Resident: r.Resident, RSS: r.PeakRSS}
-	if err := peak.Write(w, plan.FormatBytes, false); err != nil {
-		return err
-	}
-	if r.Seconds > 0 {
-		fmt.Fprintf(w, "\n%s in %.0f s: %.1f tokens/s on %s\n", console.Count(r.Steps, "step"), r.Seconds, float64(r.Tokens)/r.Seconds, console.Count(runtime.GOMAXPROCS(0), "core"))
-	}
-	if r.LossLast > 0 {
-		before := ""
-		if r.LossFirst > 0 {
-			before = fmt.Sprintf("%.4f before, ", r.LossFirst)
-		}
-		fmt.Fprintf(w, "loss on held-out samples: %s%.4f after\n", before, r.LossLast)
-	}
-	what := "the adapter is in %s: snug generate -model %s -adapter %[1]s\n"
-	if t.kind == "loftq" {
-		what = "the adapter is in %s: snug generate -model %s -adapter %[1]s -base nf4\n"
-	}
-	if t.full {
-		what = "the model is in %s: snug generate -model %[1]s\n"
-	}
-	fmt.Fprintf(w, what, t.output, t.dir)
-	if !t.json {
-		return nil
-	}
-	return writeLine(w, r)
-}
-
-// reportPlan ends a dry run.
-func (t *tuning) reportPlan() (err error) {
-	if !t.json {
-		return nil
-	}
-	out := planReport(t.plan)
-	if out.Process, err = t.plan.Task.Resident(t.plan.Run, t.process); err != nil {
-		return err
-	}
-	if t.memory == 0 {
-		out.Limit = 0
-	}
-	return writeLine(t.call.stdout, out)
-}
-
-func writeLine(w io.Writer, v any) error {
-	line, err := json.Marshal(v)
-	if err == nil {
-		_, err = fmt.Fprintf(w, "%s\n", line)
-	}
-	return err
 }
