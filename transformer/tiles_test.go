@@ -382,7 +382,7 @@ func TestPlanChoosesTiles(t *testing.T) {
 		}
 		var text strings.Builder
 		require.NoError(t, p.WriteTable(&text))
-		require.Contains(t, text.String(), fmt.Sprintf("tiles: %d of the rows", p.Run.Tiles))
+		require.Contains(t, text.String(), fmt.Sprintf("tiles: up to %d, in layers that can run in tiles of rows", p.Run.Tiles))
 		again, err := task.Predict(p.Run)
 		require.NoError(t, err)
 		require.Equal(t, again.Peak, p.Peak)
