@@ -25,6 +25,10 @@ type MonitorOptions struct {
 	// 1024. A sample takes about 230 bytes. When the timeline is full, every second
 	// sample is dropped, and from then on every second new sample.
 	Samples int
+	// History is the number of events that the history of allocations keeps, from 64 to 2^24; 0: there is none, and it
+	// costs nothing. An event takes 48 bytes, and the history 120 KiB and about 250 bytes for each [Holder] besides. See
+	// [Monitor.WriteTrace].
+	History int
 }
 
 // Warning says that a limit is near.
@@ -50,6 +54,8 @@ type Monitor struct {
 
 	mu        sync.Mutex
 	now, peak Usage
+	unnamed   Usage        // the part of now that Add and Set count
+	named     Usage        // the part of it that holders count
 	total     [Tiers]int64 // bytes now
 	most      [Tiers]int64 // maximum of total so far
 	recent    [Tiers]int64 // maximum of total since the last sample
@@ -58,6 +64,7 @@ type Monitor struct {
 	samples   []Sample
 	every     int // calls of Sample for each kept sample
 	skipped   int // calls since the last kept sample
+	history   *history
 }
 
 // Sample is one line of a timeline.
@@ -84,12 +91,17 @@ func NewMonitor(o MonitorOptions) (*Monitor, error) {
 	if o.Samples < 2 || o.Samples > 1<<20 {
 		return nil, invalid("monitor: Samples is %d, want 2 to 2^20", o.Samples)
 	}
+	if o.History != 0 && (o.History < minHistory || o.History > maxHistory) {
+		return nil, invalid("monitor: History is %d, want 0, or %d to 2^24", o.History, minHistory)
+	}
 	for tier, limit := range o.Limits {
 		if limit < 0 {
 			return nil, invalid("monitor: a limit of %d bytes for the %v, want 0 or more", limit, Tier(tier))
 		}
 	}
-	return &Monitor{options: o, start: time.Now(), process: openRSS(), samples: make([]Sample, 0, o.Samples), every: 1}, nil
+	return &Monitor{
+		options: o, start: time.Now(), process: openRSS(), samples: make([]Sample, 0, o.Samples), every: 1, history: newHistory(o.History),
+	}, nil
 }
 
 // made returns an error for a Monitor that was not made by NewMonitor.
@@ -125,31 +137,42 @@ func (m *Monitor) Add(t Tier, c Component, n int64) {
 		return
 	}
 	m.mu.Lock()
-	warning := m.hold(t, c, plus(m.now[t][c], n))
+	warning := m.setUnnamed(t, c, plus(m.unnamed[t][c], n))
 	m.mu.Unlock()
 	m.warn(warning)
 }
 
 // Set sets the bytes that a component holds now and its maximum so far, for parts that
-// count themselves, such as a store of pages.
+// count themselves, such as a store of pages. The bytes of a [Holder] come on top of them.
 func (m *Monitor) Set(t Tier, c Component, now, peak int64) {
 	if !counted(t, c) || m.made() != nil {
 		return
 	}
 	m.mu.Lock()
 	m.peak[t][c] = max(m.peak[t][c], peak)
-	warning := m.hold(t, c, now)
+	warning := m.setUnnamed(t, c, now)
 	m.mu.Unlock()
 	m.warn(warning)
 }
 
+// setUnnamed sets the bytes that no holder counts.
+func (m *Monitor) setUnnamed(t Tier, c Component, n int64) Warning {
+	change := plus(n, -m.unnamed[t][c])
+	m.unnamed[t][c] = n
+	return m.hold(t, c, unnamedID(t, c), change)
+}
+
 func counted(t Tier, c Component) bool { return t >= 0 && t < Tiers && c >= 0 && c < Components }
 
-// hold notes the bytes that a component holds. Without a reason to warn, the warning that
-// it returns has no limit.
-func (m *Monitor) hold(t Tier, c Component, n int64) (w Warning) {
+// hold notes the bytes that a component holds after a holder's have changed. Without a reason to warn, the warning
+// that it returns has no limit.
+func (m *Monitor) hold(t Tier, c Component, id int32, change int64) (w Warning) {
+	n := plus(m.unnamed[t][c], m.named[t][c])
 	m.now[t][c] = n
 	m.total[t] = m.now[t].Total()
+	if m.history != nil && change != 0 {
+		m.history.record(time.Since(m.start), t, id, change, &m.now, m.total[t])
+	}
 	m.peak[t][c] = max(m.peak[t][c], n)
 	m.most[t], m.recent[t] = max(m.most[t], m.total[t]), max(m.recent[t], m.total[t])
 	limit := m.options.Limits[t]

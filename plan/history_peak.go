@@ -1,0 +1,171 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// Holding is what one holder holds.
+type Holding struct {
+	Component Component
+	Name      string // of the [Holder], empty for what the Monitor's Add and Set count
+	Bytes     int64
+}
+
+// Moment is what a tier holds at one time.
+type Moment struct {
+	Tier    Tier
+	Bytes   int64   // the sum of all holders
+	Seconds float64 // time since the Monitor was made
+	Step    int
+	Phase   Phase
+	Stage   string
+	Holders []Holding // that hold more or less than 0 bytes, the largest first
+}
+
+var errNoHistory = invalid("monitor: there is no history of this tier: set MonitorOptions.History")
+
+// PeakHolders returns who held what when a tier held the most, at the latest time if it held that several times. Bytes
+// and the sum of the holders are [Monitor.Peak], to the byte, however long the run was. The error wraps
+// [snug.ErrConfig] without a history and for a tier that does not exist. A tier that has held nothing gives a Moment
+// without holders.
+func (m *Monitor) PeakHolders(t Tier) (Moment, error) {
+	r, err := m.recorded(t)
+	if err != nil {
+		return Moment{}, err
+	}
+	return r.peaks[t], nil
+}
+
+// recording is a copy of a history.
+type recording struct {
+	names   []holderName
+	stages  []string
+	parts   []part // in the order of time
+	left    uint64 // number of events that are in none of the parts
+	peaks   [Tiers]Moment
+	peakSeq [Tiers]uint64
+	bins    []bin
+	end     int64
+	limits  [Tiers]int64
+}
+
+// part is a row of events without gaps.
+type part struct {
+	seq    uint64  // number of the first event
+	base   []int64 // bytes of each holder before it
+	span   event   // that runs before it
+	events []event
+}
+
+// recorded copies the history.
+func (m *Monitor) recorded(t Tier) (*recording, error) {
+	if err := m.made(); err != nil {
+		return nil, err
+	}
+	if m.history == nil || !counted(t, 0) {
+		return nil, errNoHistory
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := m.history
+	r := &recording{
+		names: slices.Clone(h.names), stages: slices.Clone(h.stages), bins: slices.Clone(h.bins), limits: m.options.Limits, left: h.first,
+	}
+	r.end = r.bins[len(r.bins)-1].to
+	if h.aroundPeak == h.peaks[OnDevice].seq && h.first > h.aroundSeq {
+		events := h.around[:min(uint64(len(h.around)), h.first-h.aroundSeq)]
+		r.parts = append(r.parts, part{h.aroundSeq, slices.Clone(h.aroundBase), h.aroundSpan, slices.Clone(events)})
+		r.left -= uint64(len(events))
+	}
+	last := part{h.first, slices.Clone(h.base), h.baseSpan, make([]event, 0, h.next-h.first)}
+	for i := h.first; i < h.next; i++ {
+		last.events = append(last.events, h.ring[i%uint64(len(h.ring))])
+	}
+	if r.parts = append(r.parts, last); len(last.events) > 0 {
+		r.end = max(r.end, last.events[len(last.events)-1].at)
+	}
+	for t := range Tiers {
+		r.peaks[t], r.peakSeq[t] = h.peak(t), h.peaks[t].seq
+	}
+	return r, nil
+}
+
+// peak returns who held what at the peak of a tier.
+func (h *history) peak(t Tier) Moment {
+	p := &h.peaks[t]
+	r := Moment{Tier: t, Bytes: p.total, Seconds: float64(p.at) / 1e9, Step: int(p.step), Phase: Phase(p.span.phase), Stage: h.stages[p.span.id]}
+	bytes := p.bytes
+	if p.pending {
+		bytes = h.bytes
+	}
+	for id, name := range h.names {
+		if name.tier == t && bytes[id] != 0 && p.total > 0 {
+			r.Holders = append(r.Holders, Holding{name.component, name.name, bytes[id]})
+		}
+	}
+	slices.SortStableFunc(r.Holders, func(a, b Holding) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	return r
+}
+
+// when says when the peak was.
+func (p *Moment) when() string {
+	var b strings.Builder
+	if p.Step > 0 {
+		fmt.Fprintf(&b, "step %d, ", p.Step)
+	}
+	if p.Phase != Idle {
+		fmt.Fprintf(&b, "%v", p.Phase)
+		if p.Stage != "" {
+			fmt.Fprintf(&b, " of %s", p.Stage)
+		}
+		b.WriteString(", ")
+	}
+	fmt.Fprintf(&b, "after %s", formatSeconds(p.Seconds))
+	return b.String()
+}
+
+// largest returns the first holders, and the number and sum of the others.
+func (p *Moment) largest(rows int) (list []Holding, others int, sum int64) {
+	if rows <= 0 || rows >= len(p.Holders) {
+		return p.Holders, 0, 0
+	}
+	for _, h := range p.Holders[rows:] {
+		sum = plus(sum, h.Bytes)
+	}
+	return p.Holders[:rows], len(p.Holders) - rows, sum
+}
+
+func shareOf(n, of int64) string { return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(max(1, of))) }
+
+// WritePeak writes a table of who held what when a tier held the most, the largest first: a row for each of up to so
+// many holders, or for all with rows of 0 or less; a row for the others together; and the sum, which is
+// [Monitor.Peak]. The errors are those of PeakHolders and of w.
+func (m *Monitor) WritePeak(w io.Writer, t Tier, rows int) error {
+	if err := m.writes(w); err != nil {
+		return err
+	}
+	p, err := m.PeakHolders(t)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "the most %v memory held at one time: %s, in %s\n", t, FormatBytes(p.Bytes), p.when())
+	tw := tabwriter.NewWriter(&b, 0, 0, 3, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "component\theld by\tbytes\tshare\t")
+	list, others, sum := p.largest(rows)
+	for _, h := range list {
+		fmt.Fprintf(tw, "%v\t%s\t%d\t%s\t\n", h.Component, cmp.Or(h.Name, "–"), h.Bytes, shareOf(h.Bytes, p.Bytes))
+	}
+	if others > 0 {
+		fmt.Fprintf(tw, "others\t%d holders\t%d\t%s\t\n", others, sum, shareOf(sum, p.Bytes))
+	}
+	fmt.Fprintf(tw, "sum\t\t%d\t%s\t\n", p.Bytes, shareOf(p.Bytes, p.Bytes))
+	tw.Flush() // to a Builder, which does not fail
+	_, err = io.WriteString(w, b.String())
+	return err
+}
