@@ -1,6 +1,10 @@
 package transformer
 
-import "context"
+import (
+	"context"
+
+	"github.com/snug-ml/snug/plan"
+)
 
 // attentionHalf is z = x + out(attention(rope(norm(q·h)), rope(norm(k·h)), v·h)). The first one begins with the
 // embedding, so that nothing holds x while other stages compute.
@@ -86,7 +90,7 @@ func (b *attentionHalf) ready(o *ops, qs, ks stats, q, k *tensor) (*tensor, *ten
 }
 
 func (b *attentionHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
-	o := b.stage()
+	o := b.begins(b.index, b.forwardPhase())
 	x = b.enter(o, x)
 	q, k, v := b.project(o, stats{}, x)
 	if b.config.QKNorm {
@@ -121,7 +125,7 @@ func (b *attentionHalf) save(o *ops, x *tensor) *saved {
 }
 
 func (b *attentionHalf) ForwardSave(_ context.Context, x *tensor) (*tensor, *saved, error) {
-	o := b.stage()
+	o := b.begins(b.index, b.forwardPhase())
 	x = b.enter(o, x)
 	s := b.save(o, x)
 	o.leave(s.y, x, s.att, &b.out[0], b.post, s)
@@ -131,7 +135,7 @@ func (b *attentionHalf) ForwardSave(_ context.Context, x *tensor) (*tensor, *sav
 
 // Resave leaves out the last product, unless its norm needs it.
 func (b *attentionHalf) Resave(_ context.Context, x *tensor) (*saved, error) {
-	o := b.stage()
+	o := b.begins(b.index, b.forwardPhase())
 	x = b.enter(o, x)
 	s := b.save(o, x)
 	if b.post.weight != nil {
@@ -143,7 +147,7 @@ func (b *attentionHalf) Resave(_ context.Context, x *tensor) (*saved, error) {
 
 // Backward turns the gradient of z, in place, into the gradient of x. That of the first stage goes to the embedding.
 func (b *attentionHalf) Backward(_ context.Context, x *tensor, s *saved, d *tensor) (*tensor, error) {
-	o := b.stage()
+	o := b.begins(b.index, plan.Backward)
 	if b.index >= b.first {
 		b.backward(o, x, s, d)
 	}

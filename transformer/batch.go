@@ -73,6 +73,7 @@ type batch struct {
 func (m *Model) begin(b Batch) error {
 	rows := len(b.Tokens)
 	m.calls++
+	m.turned = false
 	switch {
 	case rows == 0 || rows > math.MaxInt32:
 		return fmt.Errorf("%d tokens, want 1 to 2^31-1: %w", rows, snug.ErrShape)

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/remat"
 )
@@ -41,6 +42,7 @@ type checkpoint struct {
 
 // store copies an output.
 func (m *Model) store(_ context.Context, _ remat.Tier, y *tensor) (remat.Copy[*tensor], error) {
+	m.enter(m.headStage()+1, m.forwardPhase())
 	c := m.takeCheckpoint()
 	size := pieceBytes / y.DType().Size()
 	for lo := 0; lo < y.Len(); lo += size {
@@ -111,7 +113,7 @@ func (c *checkpoint) Loaded(context.Context) error { return nil }
 
 // Load implements [remat.Copy].
 func (c *checkpoint) Load(ctx context.Context) (*tensor, error) {
-	o := c.m.stage()
+	o := c.m.begins(c.m.headStage()+1, plan.Backward)
 	y := o.get(c.m.config.Dim)
 	size := pieceBytes / c.m.dtype.Size()
 	for i := range c.pieces {

@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/plan"
 )
 
 // GenerateOptions are the options of [Model.Generate].
@@ -255,7 +256,8 @@ func (g *Generator) pass(ctx context.Context, rows int) error {
 		return err
 	}
 	defer m.end()
-	x := m.stage().embed()
+	m.turned = false
+	x := m.begins(0, plan.Forward).embed()
 	for i := range g.layers {
 		a, p := m.chain.Stages[2*i].(*attentionHalf), m.chain.Stages[2*i+1].(*mlpHalf)
 		z, err := a.forwardCached(x, &g.layers[i], g)
@@ -272,7 +274,7 @@ func (g *Generator) pass(ctx context.Context, rows int) error {
 		m.pool.put(x)
 		return nil
 	}
-	o, dim := m.stage(), m.config.Dim
+	o, dim := m.begins(m.headStage(), plan.Forward), m.config.Dim
 	g.last.View = part(x.View, (rows-1)*dim, dim)
 	o.norm(&g.last, stats{}, &g.last, m.last)
 	o.do(func() error {
@@ -288,7 +290,7 @@ func (g *Generator) pass(ctx context.Context, rows int) error {
 
 // forwardCached is Forward for tokens that also see the keys and values in the cache. It adds theirs to the cache.
 func (b *attentionHalf) forwardCached(x *tensor, l *cache, g *Generator) (*tensor, error) {
-	o := b.stage()
+	o := b.begins(b.index, plan.Forward)
 	q, k, v := b.project(o, stats{}, x)
 	if b.config.QKNorm {
 		o.norm(q, stats{}, q, b.qNorm)

@@ -122,6 +122,8 @@ type Model struct {
 	first  int // the first stage whose input needs a gradient
 
 	pool     *pool
+	holders  holders
+	turned   bool   // the backward pass of a batch has begun
 	input    tensor // of the chain: nothing, since its first stage embeds the tokens
 	ws       scratch
 	discard  scratch   // takes the gradient of a frozen weight or bias of a norm whose other one trains
@@ -285,6 +287,7 @@ func (m *Model) make() error {
 		return err
 	}
 	m.makeStages()
+	m.makeHolders()
 	return m.SetPlan(remat.Plan{})
 }
 
@@ -409,9 +412,8 @@ func (m *Model) countHeld() error {
 	if o == nil {
 		return nil
 	}
-	held := m.Memory()
-	o.Set(plan.OnDevice, plan.Weights, held.Weights, 0)
-	o.Set(plan.OnDevice, plan.Workspace, held.Workspace, 0)
+	m.holders.holdWeights(m)
+	m.holders.workspace.Set(m.Memory().Workspace)
 	return o.Check()
 }
 
@@ -453,6 +455,7 @@ func (m *Model) Close() error {
 	if m.pool == nil {
 		return nil
 	}
+	m.pool.putAll()
 	err := errors.Join(m.pool.close(), m.ws.close(), m.discard.close())
 	for _, r := range m.ropes {
 		err = errors.Join(err, r.table.close())
@@ -462,9 +465,7 @@ func (m *Model) Close() error {
 	}
 	err = errors.Join(err, m.freeStaging())
 	m.free, m.params, m.pool = nil, nil, nil
-	for _, c := range []plan.Component{plan.Weights, plan.Activations, plan.Workspace} {
-		m.options.Monitor.Set(plan.OnDevice, c, 0, 0)
-	}
+	m.holders.close()
 	return err
 }
 

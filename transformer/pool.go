@@ -21,6 +21,7 @@ type buffer struct {
 	all  snug.View
 	free func() error
 	used bool
+	by   *plan.Holder // that has its bytes while it is in use
 }
 
 type poolKey struct {
@@ -33,7 +34,8 @@ type poolKey struct {
 // batches of different lengths share it.
 type pool struct {
 	dev      *snug.Device
-	monitor  *plan.Monitor // counts tensors in use, unless nil
+	monitor  *plan.Monitor // counts tensors in use, unless nil,
+	holder   *plan.Holder  // for what computes now
 	rows     int           // rows of a tensor: of the current batch, or of a tile of it
 	tile     bool          // of a tile
 	capacity int           // rows that a buffer holds
@@ -104,7 +106,7 @@ func (p *pool) get(dt snug.DType, width int) *tensor {
 	} else {
 		all, free, err := snug.MakeView(p.dev, dt, room*width)
 		if p.err = cmp.Or(p.err, err); err != nil {
-			p.monitor.Set(plan.OnDevice, plan.Activations, p.used, 0)
+			p.holder.Add(-int64(dt.Size() * p.rows * width))
 			return &tensor{}
 		}
 		b = &buffer{key: key, all: all, free: free}
@@ -112,7 +114,7 @@ func (p *pool) get(dt snug.DType, width int) *tensor {
 		p.all = append(p.all, b)
 		p.held += int64(all.Bytes())
 	}
-	b.used = true
+	b.used, b.by = true, p.holder
 	b.t.View = part(b.all, 0, p.rows*width)
 	p.used += int64(b.t.Bytes())
 	p.peak = max(p.peak, p.used)
@@ -124,12 +126,23 @@ func (p *pool) count(n int64) error {
 	if p.monitor == nil {
 		return nil
 	}
-	p.monitor.Set(plan.OnDevice, plan.Activations, p.used+n, 0)
+	p.holder.Add(n)
 	err := p.monitor.Check()
 	if err != nil {
-		p.monitor.Set(plan.OnDevice, plan.Activations, p.used, 0)
+		p.holder.Add(-n)
 	}
 	return err
+}
+
+// give makes another holder count a tensor.
+func (p *pool) give(t *tensor, to *plan.Holder) {
+	if t.buffer == nil || !t.buffer.used {
+		return
+	}
+	n := int64(t.Bytes())
+	t.buffer.by.Add(-n)
+	to.Add(n)
+	t.buffer.by = to
 }
 
 // put frees tensors for reuse. It ignores nil and the empty tensors of a failed get.
@@ -145,7 +158,7 @@ func (p *pool) put(list ...*tensor) {
 		b.used = false
 		p.used -= int64(t.Bytes())
 		p.unused[b.key] = append(p.unused[b.key], b)
-		p.monitor.Set(plan.OnDevice, plan.Activations, p.used, 0)
+		b.by.Add(-int64(t.Bytes()))
 	}
 }
 

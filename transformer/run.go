@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/rowwise"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/remat"
 	"github.com/x448/float16"
 )
@@ -136,6 +137,7 @@ func (m *Model) labels(b Batch) error {
 // end drops what the caller gave, and frees the tensors that an error left in use.
 func (m *Model) end() {
 	m.pool.putAll()
+	m.options.Monitor.Enter(plan.Idle, "")
 	m.backward, m.batch.tokens, m.batch.starts = call{}, nil, nil
 	m.counted.drop()
 }
@@ -208,7 +210,8 @@ func (m *Model) lossAndGradient(y *tensor) (*tensor, error) {
 // headBackward computes the final norm of the last stage's output, and returns the gradient of that output. backward
 // replaces the counted rows h of the norm's result by their gradient, and puts the gradient of the head into acc.
 func (m *Model) headBackward(y *tensor, backward func(h, acc snug.View, into snug.Into) error) (*tensor, error) {
-	o := m.stage()
+	m.turned = true
+	o := m.begins(m.headStage(), plan.Backward)
 	h, s := o.get(m.config.Dim), o.stats(m.last)
 	o.norm(h, s, y, m.last)
 	o.do(func() error {
@@ -225,6 +228,7 @@ func (m *Model) headBackward(y *tensor, backward func(h, acc snug.View, into snu
 	}
 	o.normBackward(h, h, s, y, m.last, 0)
 	m.pool.put(s.mean, s.rstd)
+	m.pool.give(h, m.holders.flowing)
 	return h, o.err
 }
 
@@ -267,7 +271,7 @@ func (m *Model) hidden(ctx context.Context) (*tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := m.stage()
+	o := m.begins(m.headStage(), plan.Forward)
 	o.norm(y, stats{}, y, m.last)
 	return y, o.err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -231,7 +232,7 @@ func (b *mlpHalf) project(o *ops, s stats, x *tensor) (gate, up *tensor) {
 }
 
 func (b *mlpHalf) Forward(ctx context.Context, x *tensor) (*tensor, error) {
-	o := b.stage()
+	o := b.begins(b.index, b.forwardPhase())
 	if b.tiled() {
 		y := o.get(b.config.Dim)
 		return y, b.forwardTiles(ctx, o, y, x)
@@ -247,7 +248,7 @@ func (b *mlpHalf) Forward(ctx context.Context, x *tensor) (*tensor, error) {
 
 // Resave leaves out the activation and the last product, unless its norm needs them. With tiles it leaves out all.
 func (b *mlpHalf) Resave(ctx context.Context, x *tensor) (*saved, error) {
-	o := b.stage()
+	o := b.begins(b.index, b.forwardPhase())
 	s := b.newSaved()
 	s.y = o.get(b.config.Dim)
 	switch {
@@ -277,7 +278,7 @@ func (b *mlpHalf) saveAll(o *ops, s *saved, y, x *tensor) {
 }
 
 func (b *mlpHalf) ForwardSave(ctx context.Context, x *tensor) (*tensor, *saved, error) {
-	o := b.stage()
+	o := b.begins(b.index, b.forwardPhase())
 	s := b.newSaved()
 	s.y = o.get(b.config.Dim)
 	if b.tiled() {
@@ -304,7 +305,7 @@ func (b *mlpHalf) Backward(ctx context.Context, x *tensor, s *saved, d *tensor) 
 	if b.index < b.first {
 		return d, nil
 	}
-	o := b.stage()
+	o := b.begins(b.index, plan.Backward)
 	if !b.tiled() {
 		b.backward(o, x, s, d)
 		return d, o.err

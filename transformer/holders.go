@@ -1,0 +1,131 @@
+package transformer
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug/plan"
+)
+
+// holders tell a Monitor who holds the bytes of a model. They are nil without a Monitor.
+type holders struct {
+	stages    []stageHolders // of the chain, and of the head
+	flowing   *plan.Holder   // gradients of activations on their way through the stages
+	weights   []heldWeights
+	workspace *plan.Holder
+	counted   int64 // weights that were counted
+}
+
+// stageHolders hold the activations that a stage makes.
+type stageHolders struct {
+	name    string
+	byPhase [plan.Phases]*plan.Holder
+}
+
+// heldWeights are the weights of a layer.
+type heldWeights struct {
+	layer string
+	*plan.Holder
+	bytes int64
+}
+
+// checkpointStage is the name of what moves outputs to [Checkpoints] and back.
+const checkpointStage = "checkpoints"
+
+// makeHolders makes the holders of activations and of the workspace.
+func (m *Model) makeHolders() {
+	monitor := m.options.Monitor
+	if monitor == nil {
+		return
+	}
+	layers := "layers"
+	if m.config.Family == "gpt2" {
+		layers = "h"
+	}
+	var names []string
+	for i := range m.config.Layers {
+		names = append(names, fmt.Sprintf("%s.%d.attention", layers, i), fmt.Sprintf("%s.%d.mlp", layers, i))
+	}
+	for _, name := range append(names, "head", checkpointStage) {
+		s := stageHolders{name: name}
+		for phase, suffix := range map[plan.Phase]string{plan.Forward: "", plan.Recompute: ", recomputed", plan.Backward: ", backward"} {
+			s.byPhase[phase] = monitor.Holder(plan.OnDevice, plan.Activations, name+suffix)
+		}
+		s.byPhase[plan.Idle] = s.byPhase[plan.Forward]
+		m.holders.stages = append(m.holders.stages, s)
+	}
+	m.holders.flowing = monitor.Holder(plan.OnDevice, plan.Activations, "gradient of activations")
+	m.holders.workspace = monitor.Holder(plan.OnDevice, plan.Workspace, "of all layers")
+	m.enter(m.headStage(), plan.Idle)
+}
+
+// headStage is the number of the stage after those of the chain: the last norm, the head and the loss.
+func (m *Model) headStage() int { return 2 * m.config.Layers }
+
+// enter says which stage computes. What it allocates is its own.
+func (m *Model) enter(stage int, phase plan.Phase) {
+	if m.holders.stages == nil {
+		return
+	}
+	s := &m.holders.stages[stage]
+	m.pool.holder = s.byPhase[phase]
+	m.options.Monitor.Enter(phase, s.name)
+}
+
+// begins begins the operations of a stage of the chain.
+func (m *Model) begins(index int, phase plan.Phase) *ops {
+	m.enter(index, phase)
+	return m.stage()
+}
+
+// forwardPhase is the phase of a forward step.
+func (m *Model) forwardPhase() plan.Phase {
+	if m.turned {
+		return plan.Recompute
+	}
+	return plan.Forward
+}
+
+// holdWeights tells the monitor the weights of each layer, if they have changed.
+func (h *holders) holdWeights(m *Model) {
+	if h.counted == m.weightBytes {
+		return
+	}
+	h.counted = m.weightBytes
+	for i := range h.weights {
+		h.weights[i].bytes = 0
+	}
+	others := m.weightBytes
+	for i := range m.params {
+		p := &m.params[i]
+		n := int64(p.Value.Bytes())
+		if p.Quantized != nil && m.options.Pages == nil {
+			n += p.Quantized.Bytes()
+		}
+		others -= n
+		h.layer(m, plan.LayerOf(p.Name)).bytes += n
+	}
+	h.layer(m, "shared by layers").bytes += others
+	for _, l := range h.weights {
+		l.Set(l.bytes)
+	}
+}
+
+// layer returns the weights of a layer.
+func (h *holders) layer(m *Model, name string) *heldWeights {
+	for i := range h.weights {
+		if h.weights[i].layer == name {
+			return &h.weights[i]
+		}
+	}
+	h.weights = append(h.weights, heldWeights{name, m.options.Monitor.Holder(plan.OnDevice, plan.Weights, name), 0})
+	return &h.weights[len(h.weights)-1]
+}
+
+// close counts nothing any more.
+func (h *holders) close() {
+	for _, l := range h.weights {
+		l.Set(0)
+	}
+	h.workspace.Set(0)
+	h.counted = 0
+}
