@@ -14,6 +14,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/checkpoint"
+	"github.com/snug-ml/snug/plan"
 	"github.com/x448/float16"
 )
 
@@ -83,7 +84,10 @@ func (t *Trainer[B]) addMaster(p param, fill func(name string) FirstValue) error
 	if fill != nil {
 		first = fill(p.name)
 	}
-	return t.master.AddFrom(p.name, p.value, first)
+	before := t.held(t.master.Bytes)
+	err := t.master.AddFrom(p.name, p.value, first)
+	t.holders.add(plan.Masters, p.name, t.held(t.master.Bytes)-before)
+	return err
 }
 
 // matches reports whether a checkpoint is of this run.
@@ -181,7 +185,9 @@ func (t *Trainer[B]) read(name string, r io.Reader) error {
 		for _, p := range t.params {
 			var err error
 			if t.options.Masters == amp.FullMaster && p.mastered {
+				before := t.held(t.master.Bytes)
 				err = t.master.Add(p.name, p.value.Len(), nil)
+				t.holders.add(plan.Masters, p.name, t.held(t.master.Bytes)-before)
 			} else {
 				err = t.addMaster(p, nil)
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -20,15 +21,41 @@ type single struct {
 	unused []*gradient
 	held   int64 // bytes of all gradients
 	free   []func() error
+
+	holders *holders
 }
 
 // gradient is the memory of a gradient.
-type gradient struct{ all, view snug.View }
+type gradient struct {
+	all, view snug.View
+	by        *plan.Holder // that counts it
+}
+
+// unusedGradient names the memory of gradients that are complete.
+const unusedGradient = "room for the next gradient"
+
+// give makes another holder count a gradient.
+func (s *single) give(g *gradient, layer string) {
+	if s.holders == nil || s.holders.monitor == nil {
+		return
+	}
+	to := s.holders.of(plan.Gradients, layer).Holder
+	if to == g.by {
+		return
+	}
+	n := int64(g.all.Bytes())
+	if g.by != nil {
+		g.by.Add(-n)
+	}
+	to.Add(n)
+	g.by = to
+}
 
 func (s *single) begin(ready quant8.Ready) {
 	s.ready, s.done = ready, 0
 	for _, g := range s.open { // of a pass that failed
 		s.unused = append(s.unused, g)
+		s.give(g, unusedGradient)
 	}
 	s.open = map[string]*gradient{}
 }
@@ -55,6 +82,7 @@ func (s *single) Into(name string) (snug.View, snug.Into, error) {
 		return snug.View{}, snug.Into{}, fmt.Errorf("the gradient of %q: %w", name, err)
 	}
 	s.open[name] = g
+	s.give(g, plan.LayerOf(name))
 	return g.view, snug.Into{Alpha: 1}, nil
 }
 
@@ -94,7 +122,9 @@ func (s *single) Done(name string) error {
 	delete(s.open, name)
 	s.unused = append(s.unused, g)
 	s.done++
-	return s.ready(name, s.values[name], g.view)
+	err := s.ready(name, s.values[name], g.view)
+	s.give(g, unusedGradient)
+	return err
 }
 
 // HoldsOne says that the model should complete a gradient before it begins the next one.

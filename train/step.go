@@ -11,6 +11,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -37,7 +38,9 @@ func (t *Trainer[B]) Train(ctx context.Context, batches []B) (Report, error) {
 	if t.halfway && t.options.Fold {
 		return Report{}, fmt.Errorf("train: %w", t.stopped())
 	}
+	t.options.Monitor.Step(t.step + 1)
 	report, err := t.train(ctx, batches)
+	t.options.Monitor.Enter(plan.Idle, "")
 	if err != nil {
 		return report, fmt.Errorf("train: step %d: %w", t.step+1, err)
 	}
@@ -227,8 +230,9 @@ func (t *Trainer[B]) overflows(stats amp.Stats) string {
 // apply updates every parameter with its gradient times coef.
 func (t *Trainer[B]) apply(rate, coef float32) error {
 	t.opt.Advance(rate)
-	t.halfway = true
+	t.halfway, t.updating = true, ""
 	for _, p := range t.params {
+		t.updates(p.name)
 		grad, err := t.window.Gradient(p.name)
 		if err != nil {
 			return err
@@ -256,6 +260,14 @@ func (t *Trainer[B]) apply(rate, coef float32) error {
 		}
 	}
 	return nil
+}
+
+// updates tells the Monitor that the optimizer updates a parameter, unless the last one was of the same layer.
+func (t *Trainer[B]) updates(name string) {
+	if layer := plan.LayerOf(name); t.options.Monitor != nil && layer != t.updating {
+		t.updating = layer
+		t.options.Monitor.Enter(plan.Update, layer)
+	}
 }
 
 // staging copies chunks of gradients and weights from a device to the host, where the pages are, as ZeRO-Offload does

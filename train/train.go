@@ -142,7 +142,10 @@ type Trainer[B any] struct {
 	master  *amp.Master // nil without master weights
 	pages   *staging    // copies chunks of a device to the host for the pages; nil without a device or pages
 	single  *single     // with InBackward
-	whole   int64       // bytes in which master weights become whole matrices of float32
+	holders holders
+
+	updating string // the layer whose parameters the optimizer updates
+	whole    int64  // bytes in which master weights become whole matrices of float32
 
 	step   int
 	splits int // how many times each micro-batch is divided in two
@@ -205,7 +208,7 @@ func (t *Trainer[B]) make() (err error) {
 		return err
 	}
 	if o.InBackward {
-		t.single = &single{params: t.params, dev: t.params[0].value.Device(), values: map[string]snug.View{}}
+		t.single = &single{params: t.params, dev: t.params[0].value.Device(), values: map[string]snug.View{}, holders: &t.holders}
 		for _, p := range t.params {
 			t.single.values[p.name] = p.value
 		}
@@ -309,11 +312,13 @@ func (t *Trainer[B]) makeOptimizer() (err error) {
 	if err != nil {
 		return err
 	}
+	t.holders.monitor = o.Monitor
 	for _, p := range t.params {
 		var rows, cols int
 		if shapes != nil {
 			rows, cols = shapes.Matrix(p.name)
 		}
+		before := t.held(t.opt.StateBytes)
 		if rows > 0 || cols > 0 {
 			err = t.opt.AddMatrix(p.name, rows, cols)
 		} else {
@@ -322,6 +327,7 @@ func (t *Trainer[B]) makeOptimizer() (err error) {
 		if err != nil {
 			return err
 		}
+		t.holders.add(plan.State, p.name, t.held(t.opt.StateBytes)-before)
 		if p.mastered && t.master == nil {
 			if t.master, err = amp.NewMaster(hold); err != nil {
 				return err
@@ -370,6 +376,7 @@ func (t *Trainer[B]) makeWindow() error {
 	for i, p := range t.params {
 		list[i] = accum.Param{Name: p.name, Len: p.value.Len()}
 		n += p.value.Len()
+		t.holders.add(plan.Gradients, p.name, 4*int64(p.value.Len()))
 	}
 	buffer, free, err := snug.MakeView(t.params[0].value.Device(), snug.F32, n)
 	if err != nil {
@@ -429,15 +436,17 @@ func (t *Trainer[B]) Bytes() plan.Bytes {
 
 // countBytes tells the monitor what is held in memory. The caller counts pages.
 func (t *Trainer[B]) countBytes() {
-	m := t.options.Monitor
-	if m == nil {
+	if t.options.Monitor == nil {
 		return
 	}
 	b := t.Bytes()
-	m.Set(plan.OnDevice, plan.Gradients, b[plan.Gradients], b[plan.Gradients])
+	if t.single == nil { // which counts as it allocates
+		t.holders.set(plan.Gradients, b[plan.Gradients])
+	}
+	t.holders.set(plan.Workspace, b[plan.Workspace])
 	if t.options.Storage == nil {
-		m.Set(plan.OnDevice, plan.Masters, b[plan.Masters], b[plan.Masters])
-		m.Set(plan.OnDevice, plan.State, b[plan.State], b[plan.State])
+		t.holders.set(plan.Masters, b[plan.Masters])
+		t.holders.set(plan.State, b[plan.State])
 	}
 }
 
@@ -473,6 +482,7 @@ func (t *Trainer[B]) Close() (err error) {
 	for _, free := range t.backing {
 		err = errors.Join(err, free())
 	}
+	t.holders.close()
 	t.folder, t.opened, t.master, t.opt, t.single, t.backing = nil, nil, nil, nil, nil, nil
 	return err
 }

@@ -134,9 +134,7 @@ func (t *trainer) run(stop console.Stop, saves bool, p *console.Progress) (*repo
 		Techniques: t.on.names(), LossFirst: t.first, LossLast: did.Last, TokensPerS: did.Rate(), ByComponent: map[string]peakBytes{},
 	}
 	_, peak := t.meter.Held()
-	scratch := t.Bytes()[plan.Workspace] // of the optimizer, which the meter does not count
-	r.measured, r.Measured = peak[plan.OnDevice], t.meter.Peak(plan.OnDevice)+scratch
-	r.measured[plan.Workspace] += scratch
+	r.measured, r.Measured = peak[plan.OnDevice], t.meter.Peak(plan.OnDevice)
 	if _, r.predicted, err = t.predict(); err != nil {
 		return nil, err
 	}

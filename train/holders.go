@@ -1,0 +1,69 @@
+package train
+
+import "github.com/snug-ml/snug/plan"
+
+// holders tell a Monitor which layers hold gradients, master weights and state. The zero value, without a Monitor,
+// counts nothing.
+type holders struct {
+	monitor *plan.Monitor
+	list    []holder
+}
+
+// holder has the bytes of a component of a layer.
+type holder struct {
+	component plan.Component
+	layer     string
+	*plan.Holder
+	bytes int64
+}
+
+// others are the bytes of a component that no parameter has.
+const others = "shared by parameters"
+
+// of returns the bytes of a component of a layer.
+func (h *holders) of(c plan.Component, layer string) *holder {
+	for i := range h.list {
+		if h.list[i].component == c && h.list[i].layer == layer {
+			return &h.list[i]
+		}
+	}
+	h.list = append(h.list, holder{c, layer, h.monitor.Holder(plan.OnDevice, c, layer), 0})
+	return &h.list[len(h.list)-1]
+}
+
+// add notes bytes that a parameter takes. Nothing is counted before set.
+func (h *holders) add(c plan.Component, param string, n int64) {
+	if h.monitor != nil {
+		h.of(c, plan.LayerOf(param)).bytes += n
+	}
+}
+
+// set counts the bytes of a component: what was added for parameters, and the rest.
+func (h *holders) set(c plan.Component, all int64) {
+	if h.monitor == nil {
+		return
+	}
+	rest := all
+	for _, l := range h.list {
+		if l.component == c && l.layer != others {
+			l.Set(l.bytes)
+			rest -= l.bytes
+		}
+	}
+	h.of(c, others).Set(rest)
+}
+
+// held returns the bytes of all parameters, for a Monitor.
+func (t *Trainer[B]) held(all func() int64) int64 {
+	if t.holders.monitor == nil {
+		return 0
+	}
+	return all()
+}
+
+// close counts nothing any more.
+func (h *holders) close() {
+	for _, l := range h.list {
+		l.Set(0)
+	}
+}
