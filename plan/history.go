@@ -197,6 +197,8 @@ func newHistory(events int) *history {
 		ids: make(map[holderName]int32, some), stageIDs: make(map[string]int32, some),
 		ring: make([]event, events), around: make([]event, 0, events/2), aroundPeak: math.MaxUint64, bins: make([]bin, 1, maxBins), perBin: 1,
 	}
+	clear(h.ring) // the memory becomes resident now, and not in the steps
+	clear(h.around[:cap(h.around)])
 	h.stage("")
 	for t := range Tiers {
 		for c := range Components {

@@ -114,6 +114,7 @@ func (m *Monitor) made() error {
 
 var (
 	errNotMade  = invalid("the monitor was not made by NewMonitor")
+	errNoPages  = invalid("pages: there is no Storage: make Pages by a Monitor")
 	errNoWriter = invalid("a writer is wanted, not nil")
 )
 

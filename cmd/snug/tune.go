@@ -26,7 +26,7 @@ func tuneCommand() *command {
 		name: "tune", summary: "fine-tune a published model under a memory limit",
 		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-adapter:" + strings.Join(adapterKinds, " "), "-alpha", "-rslora", "-dora", "-dropout",
 			"-loraplus-ratio", "-modules-to-save", "-full", "-fold", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
-			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-dry-run", "-json"},
+			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-trace:file", "-dry-run", "-json"},
 		help: tuneHelp,
 		run:  runTune,
 	}
@@ -94,6 +94,10 @@ It prints what the run will take, by component, and at the end what the run took
   -checkpoint DIR    folder of checkpoints; the same command resumes the newest, also under another
                      -memory, and after SIGINT or SIGTERM, which let the current step end
   -save-every N      steps between checkpoints; default 100
+  -trace FILE        also record who holds memory, by component, layer and step, and print who holds what
+                     at the peak. FILE.json is for ui.perfetto.dev or chrome://tracing, FILE.svg a
+                     picture. It is written at the end, also of a run that fails or is interrupted. The
+                     record takes 4 MiB
   -dry-run           print the plan and exit
   -json              also print the results, or with -dry-run the plan, as a line of JSON at the end
 
@@ -124,6 +128,7 @@ type tuneFlags struct {
 	seed             uint64
 	checkpoint       string
 	saveEvery        int
+	trace            string
 	dryRun, json     bool
 	dtype            snug.DType
 	set              *flag.FlagSet // that was parsed
@@ -161,6 +166,7 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.Uint64Var(&f.seed, "seed", 1, "")
 	fs.StringVar(&f.checkpoint, "checkpoint", "", "")
 	fs.IntVar(&f.saveEvery, "save-every", 100, "")
+	fs.StringVar(&f.trace, "trace", "", "")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "")
 	fs.BoolVar(&f.json, "json", false, "")
 }
@@ -285,7 +291,10 @@ func (f *tuneFlags) check() (err error) {
 	if err := wantFolder("tune", f.dir); err != nil {
 		return err
 	}
-	return f.checkOutput()
+	if err := f.checkOutput(); err != nil {
+		return err
+	}
+	return f.checkTrace()
 }
 
 // manyTiles are the numbers of tiles from which a plan chooses.

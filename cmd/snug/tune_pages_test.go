@@ -59,7 +59,7 @@ func (j pagedJob) tuning(t testing.TB) *tuning {
 // runPaged does what tune does after it has a plan.
 func (r *tuning) runPaged() (err error) {
 	clean, err := r.open()
-	defer func() { err = r.pagesError(errors.Join(err, r.close(), clean())) }()
+	defer func() { err = r.pagesError(errors.Join(err, r.writeTrace(), r.close(), clean())) }()
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,8 @@ type tuning struct {
 	folder *train.Folder // of checkpoints, nil without them
 	begun  *choices      // of the newest checkpoint, nil if the run begins anew
 
+	monitor *plan.Monitor // with -trace
+	traced  bool          // its file is written
 	model   *transformer.Model
 	trainer *train.Trainer[transformer.Batch]
 }
@@ -60,6 +62,10 @@ func (t *tuning) run() (err error) {
 	defer release()
 	t.stop = stop
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
+	if err := t.startTrace(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.endTrace()) }()
 	t.process, t.heap = plan.ThisProcess(), heapBytes()
 	if err := t.openFolder(); err != nil {
 		return err
@@ -82,7 +88,7 @@ func (t *tuning) run() (err error) {
 	defer func() { err = errors.Join(err, out.drop()) }()
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(t.heapLimit()))
 	clean, err := t.open()
-	defer func() { err = t.pagesError(errors.Join(err, t.close(), clean())) }()
+	defer func() { err = t.pagesError(errors.Join(err, t.writeTrace(), t.close(), clean())) }()
 	if err != nil {
 		return err
 	}
@@ -94,6 +100,9 @@ func (t *tuning) run() (err error) {
 		return err
 	}
 	if err := out.finish(); err != nil {
+		return err
+	}
+	if err := t.writeTrace(); err != nil { // before the line of JSON
 		return err
 	}
 	return t.report(r)
@@ -260,20 +269,23 @@ func (t *tuning) fitLeast(task plan.Task, limit int64) error {
 func (t *tuning) open() (clean func() error, err error) {
 	clean = nothing
 	r := t.plan.Run
-	o := transformer.Options{DType: t.dtype, Seed: t.seed, Base: t.baseForm(r), Smoothing: float32(t.smoothing), ZLoss: float32(t.zLoss), Tiles: r.Tiles}
+	o := transformer.Options{DType: t.dtype, Seed: t.seed, Base: t.baseForm(r), Smoothing: float32(t.smoothing), ZLoss: float32(t.zLoss), Tiles: r.Tiles, Monitor: t.monitor}
 	var state train.Storage
 	if t.plan.Peak[plan.OnDisk].Total() > 0 {
 		if clean, err = t.openPages(); err != nil {
 			return clean, err
 		}
 		if t.checkpoints != nil {
-			o.Checkpoints = t.checkpoints
+			o.Checkpoints = t.counted(t.checkpoints, plan.Activations)
 		}
-		if r.WeightsOn == plan.OnDisk {
-			o.Pages = t.store
-		}
-		if r.StateOn == plan.OnDisk {
-			state = t.store
+		if t.store != nil {
+			pages := t.counted(t.store, plan.Weights)
+			if r.WeightsOn == plan.OnDisk {
+				o.Pages = pages
+			}
+			if r.StateOn == plan.OnDisk {
+				state = pages
+			}
 		}
 	}
 	if !t.full {
@@ -299,7 +311,7 @@ func (t *tuning) open() (clean func() error, err error) {
 		Optimizer: t.rule(), StateBits: r.StateBits, Masters: r.Masters, Clip: clipNorm, Seed: t.seed,
 		Schedule: train.Cosine(float32(t.rate), min(100, max(1, steps/10)), steps), Storage: state,
 		InBackward: r.Gradients == plan.InBackward || r.Gradients == plan.Folded, Fold: r.Gradients == plan.Folded,
-		SkipNonFinite: r.Gradients != plan.Folded, Split: splitBatch, About: t.about(),
+		SkipNonFinite: r.Gradients != plan.Folded, Split: splitBatch, About: t.about(), Monitor: t.monitor,
 	}
 	if t.loraplus > 0 {
 		options.Params = qlora.LoRAPlus(float32(t.loraplus))

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/offload"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/transformer"
+)
+
+// traceEvents is the number of events that the history of -trace keeps.
+const traceEvents = 1 << 16
+
+// traceRows are the rows of the printed table of the peak.
+const traceRows = 16
+
+// checkTrace returns an error if the file of -trace cannot be written, or would be in the way.
+func (f *tuneFlags) checkTrace() error {
+	if f.trace == "" {
+		if f.given("trace") {
+			return usagef("tune: -trace wants a name that ends in .json or .svg")
+		}
+		return nil
+	}
+	if end := filepath.Ext(f.trace); end != ".json" && end != ".svg" {
+		return usagef("tune: -trace %s: want a name that ends in .json or .svg", f.trace)
+	}
+	folders := append(strings.Split(f.files, ","), f.dir)
+	if f.output != "" {
+		folders = append(folders, f.output, filepath.Clean(f.output)+".pages")
+	}
+	if f.checkpoint != "" {
+		folders = append(folders, f.checkpoint)
+	}
+	for _, folder := range folders {
+		if within(f.trace, folder) {
+			return usagef("tune: -trace %s is in %s, which this run reads or writes", f.trace, folder)
+		}
+	}
+	info, err := os.Lstat(f.trace)
+	switch {
+	case err == nil && !info.Mode().IsRegular():
+		return usagef("tune: -trace %s is not a regular file", f.trace)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return usagef("tune: -trace: %w", err)
+	}
+	if f.dryRun {
+		return nil
+	}
+	trial, err := os.CreateTemp(filepath.Dir(f.trace), filepath.Base(f.trace)+".*.tmp") // before hours of work
+	if err != nil {
+		return usagef("tune: -trace: %w", err)
+	}
+	return errors.Join(trial.Close(), os.Remove(trial.Name()))
+}
+
+// startTrace makes the monitor, before the process is measured.
+func (t *tuning) startTrace() (err error) {
+	if t.trace != "" {
+		t.monitor, err = plan.NewMonitor(plan.MonitorOptions{History: traceEvents, Samples: 2})
+	}
+	return err
+}
+
+func (t *tuning) endTrace() error {
+	if t.monitor == nil {
+		return nil
+	}
+	return t.monitor.Close()
+}
+
+// counted returns a store whose pages in memory the monitor counts.
+func (t *tuning) counted(s *offload.Store, rest plan.Component) transformer.Checkpoints {
+	if t.monitor == nil {
+		return s
+	}
+	return t.monitor.Pages(s, plan.OnDevice, rest, func() int64 { return s.Stats().HostBytes })
+}
+
+// writeTrace prints who holds what at the peak, and writes the file of -trace, once.
+func (t *tuning) writeTrace() error {
+	if t.monitor == nil || t.traced {
+		return nil
+	}
+	t.traced = true
+	if t.monitor.Peak(plan.OnDevice) > 0 {
+		fmt.Fprintln(t.call.stdout)
+		if err := t.monitor.WritePeak(t.call.stdout, plan.OnDevice, traceRows); err != nil {
+			return err
+		}
+	}
+	err := files.Replace(t.trace, func(w io.Writer) error {
+		if filepath.Ext(t.trace) == ".svg" {
+			return t.monitor.WritePeakSVG(w, plan.OnDevice, folderName(t.dir, t.plan.Task.Model.Name))
+		}
+		return t.monitor.WriteTrace(w)
+	})
+	if err != nil {
+		return fmt.Errorf("tune: -trace: %w", err)
+	}
+	fmt.Fprintf(t.call.stdout, "the trace is in %s\n", t.trace)
+	return nil
+}
