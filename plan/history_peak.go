@@ -129,22 +129,11 @@ func (p *Moment) when() string {
 	return b.String()
 }
 
-// largest returns the first holders, and the number and sum of the others.
-func (p *Moment) largest(rows int) (list []Holding, others int, sum int64) {
-	if rows <= 0 || rows >= len(p.Holders) {
-		return p.Holders, 0, 0
-	}
-	for _, h := range p.Holders[rows:] {
-		sum = plus(sum, h.Bytes)
-	}
-	return p.Holders[:rows], len(p.Holders) - rows, sum
-}
-
 func shareOf(n, of int64) string { return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(max(1, of))) }
 
-// WritePeak writes a table of who held what when a tier held the most, the largest first: a row for each of up to so
-// many holders, or for all with rows of 0 or less; a row for the others together; and the sum, which is
-// [Monitor.Peak]. The errors are those of PeakHolders and of w.
+// WritePeak writes a table of who held what when a tier held the most, the largest first: up to so many rows, or all with
+// rows of 0 or less; a row for the other holders together; and the sum, which is [Monitor.Peak]. Holders of a component
+// that hold the same bytes, and whose names differ in the first number, share a row, as "layers.0–7 (8 × 512)". The errors are those of PeakHolders and of w.
 func (m *Monitor) WritePeak(w io.Writer, t Tier, rows int) error {
 	if err := m.writes(w); err != nil {
 		return err
@@ -157,9 +146,9 @@ func (m *Monitor) WritePeak(w io.Writer, t Tier, rows int) error {
 	fmt.Fprintf(&b, "the most %v memory held at one time: %s, in %s\n", t, FormatBytes(p.Bytes), p.when())
 	tw := tabwriter.NewWriter(&b, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "component\theld by\tbytes\tshare\t")
-	list, others, sum := p.largest(rows)
+	list, others, sum := p.lines(rows)
 	for _, h := range list {
-		fmt.Fprintf(tw, "%v\t%s\t%d\t%s\t\n", h.Component, cmp.Or(h.Name, "–"), h.Bytes, shareOf(h.Bytes, p.Bytes))
+		fmt.Fprintf(tw, "%v\t%s\t%d\t%s\t\n", h.component, cmp.Or(h.name, "–"), h.bytes, shareOf(h.bytes, p.Bytes))
 	}
 	if others > 0 {
 		fmt.Fprintf(tw, "others\t%d holders\t%d\t%s\t\n", others, sum, shareOf(sum, p.Bytes))

@@ -20,7 +20,7 @@ const (
 	peakRow             = 18
 	peakRows            = 24
 	peakColumns         = peakWidth / 2 // columns of the events around the peak
-	peakNameLetters     = 38
+	peakNameLetters     = 42
 )
 
 // phaseColors tell the phases apart. Where nothing is known there is no bar.
@@ -35,7 +35,7 @@ type point struct {
 }
 
 // WritePeakSVG draws what a tier holds over the time of the whole run, and over the events around its peak, as areas of
-// components, and who holds what at the peak, as a table that adds up to [Monitor.Peak]. Each column of the areas shows
+// components, and who holds what at the peak, as the table of [Monitor.WritePeak], which adds up to [Monitor.Peak]. Each column of the areas shows
 // the highest use in its time. title may be empty. The errors are those of PeakHolders and of w.
 func (m *Monitor) WritePeakSVG(w io.Writer, t Tier, title string) error {
 	if err := m.writes(w); err != nil {
@@ -46,7 +46,7 @@ func (m *Monitor) WritePeakSVG(w io.Writer, t Tier, title string) error {
 		return err
 	}
 	peak := &r.peaks[t]
-	list, others, sum := peak.largest(peakRows)
+	list, others, sum := peak.lines(peakRows)
 	height := peakTable + peakRow*(len(list)+2) + 16
 	if others > 0 {
 		height += peakRow
@@ -79,7 +79,7 @@ func (m *Monitor) WritePeakSVG(w io.Writer, t Tier, title string) error {
 }
 
 // peakRowsOf draws the table of the holders.
-func peakRowsOf(b io.Writer, peak *Moment, list []Holding, others int, sum int64) {
+func peakRowsOf(b io.Writer, peak *Moment, list []peakLine, others int, sum int64) {
 	y := peakTable
 	row := func(c Component, component, name, bytes, share string) {
 		if c < Components {
@@ -95,7 +95,7 @@ func peakRowsOf(b io.Writer, peak *Moment, list []Holding, others int, sum int64
 	}
 	row(Components, "at the peak", "held by", "bytes", "share")
 	for _, h := range list {
-		row(h.Component, h.Component.String(), h.Name, fmt.Sprint(h.Bytes), shareOf(h.Bytes, peak.Bytes))
+		row(h.component, h.component.String(), h.name, fmt.Sprint(h.bytes), shareOf(h.bytes, peak.Bytes))
 	}
 	if others > 0 {
 		row(Components, "others", fmt.Sprintf("%d holders", others), fmt.Sprint(sum), shareOf(sum, peak.Bytes))

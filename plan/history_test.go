@@ -251,7 +251,8 @@ func TestPeakHolders(t *testing.T) {
 	var text bytes.Buffer
 	require.NoError(t, m.WritePeak(&text, OnDevice, 3))
 	require.Contains(t, text.String(), "in step 3, backward of layers.3, after ")
-	require.Regexp(t, `others +7 holders +17825796 +`, text.String())
+	require.Regexp(t, `weights +layers.0–3 \(4 × 3145728\) +12582912 +40.0 %`, text.String())
+	require.Regexp(t, `others +1 holders +5242880 +`, text.String())
 	require.Regexp(t, `sum +31457284 +100.0 %`, text.String())
 	require.NoError(t, m.WritePeak(&text, OnHost, 3), "which has held nothing")
 	disk, err := m.PeakHolders(OnDisk)
@@ -267,6 +268,26 @@ func TestPeakHolders(t *testing.T) {
 	host, err := m.PeakHolders(OnHost)
 	require.NoError(t, err)
 	require.Equal(t, []Holding{{Masters, "twice", 13}}, host.Holders)
+}
+
+// TestPeakLines: rows that share a name but for its first number are one, and the sum stays.
+func TestPeakLines(t *testing.T) {
+	p := Moment{Bytes: 100, Holders: []Holding{
+		{State, "layers.10", 20}, {State, "layers.2", 20}, {State, "layers.3", 20}, {Masters, "layers.2", 20}, {State, "layers.02", 5}, {State, "layers.5", 4},
+		{State, "layers.6.mlp", 4}, {State, "", 4}, {State, "99999999999999999999", 3},
+	}}
+	list, others, sum := p.lines(0)
+	require.Zero(t, others)
+	require.Zero(t, sum)
+	require.Equal(t, peakLine{State, "layers.2–3,10 (3 × 20)", 60, 3}, list[0])
+	require.Len(t, list, 7)
+	all := int64(0)
+	for _, line := range list {
+		all += line.bytes
+	}
+	require.EqualValues(t, 100, all)
+	_, others, sum = p.lines(1)
+	require.Equal(t, []int64{6, 40}, []int64{int64(others), sum})
 }
 
 // TestHistoryPicture: labels have room, also those of long names and of many holders.
