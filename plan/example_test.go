@@ -164,3 +164,47 @@ func ExampleCNN() {
 	fmt.Println(resnet.Parameters(), vit.Parameters())
 	// Output: 25557032 86567656
 }
+
+// Who holds what when a run takes the most: a history, from which WriteTrace and WritePeakSVG also make a trace for
+// ui.perfetto.dev and a picture. Packages transformer and train tell a monitor all of this themselves.
+func ExampleMonitor_WritePeak() {
+	m, err := plan.NewMonitor(plan.MonitorOptions{History: 1 << 12})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Close()
+	var outputs [3]*plan.Holder
+	for i := range outputs {
+		layer := fmt.Sprintf("layers.%d", i)
+		m.Holder(plan.OnDevice, plan.Weights, layer).Set(1 << 20)
+		outputs[i] = m.Holder(plan.OnDevice, plan.Activations, layer)
+	}
+	scratch := m.Holder(plan.OnDevice, plan.Activations, "layers.2, backward")
+	m.Step(1)
+	for i, output := range outputs {
+		m.Enter(plan.Forward, fmt.Sprintf("layers.%d", i))
+		output.Add(5000)
+	}
+	m.Enter(plan.Backward, "layers.2")
+	scratch.Add(9000)
+	scratch.Add(-9000)
+	outputs[2].Set(0)
+	p, err := m.PeakHolders(plan.OnDevice)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(p.Bytes == m.Peak(plan.OnDevice), p.Step, p.Phase, p.Stage)
+	var text strings.Builder
+	if err := m.WritePeak(&text, plan.OnDevice, 10); err != nil {
+		log.Fatal(err)
+	}
+	_, table, _ := strings.Cut(text.String(), "\n") // without the line that has the time
+	fmt.Print(table)
+	// Output:
+	// true 1 backward layers.2
+	//      component                    held by     bytes     share
+	//        weights   layers.0–2 (3 × 1048576)   3145728    99.2 %
+	//    activations      layers.0–2 (3 × 5000)     15000     0.5 %
+	//    activations         layers.2, backward      9000     0.3 %
+	//            sum                              3169728   100.0 %
+}

@@ -26,8 +26,12 @@ type MonitorOptions struct {
 	// sample is dropped, and from then on every second new sample.
 	Samples int
 	// History is the number of events that the history of allocations keeps, from 64 to 2^24; 0: there is none, and it
-	// costs nothing. An event takes 48 bytes, and the history 120 KiB and about 250 bytes for each [Holder] besides. See
-	// [Monitor.WriteTrace].
+	// costs nothing. An event, such as an allocation, takes 48 bytes, each name of a [Holder] some 300, and the history
+	// 110 KiB besides; these are allocated before the run. An allocation and its end take about 0.6 µs more.
+	//
+	// Whatever the length of a run, the history knows exactly who held what at the peak of each tier, see
+	// [Monitor.PeakHolders], and has the peak of each of up to 512 parts of the run. Of the single events it has the
+	// last, and those around the peak of the device.
 	History int
 }
 
@@ -44,7 +48,9 @@ func (w Warning) String() string {
 
 // Monitor counts the bytes that a run holds, by component and tier, and keeps a timeline
 // of them with the memory of the process and the device. A program reports to it what it
-// allocates and frees; Sample adds a line. It is safe for concurrent use, and none of the
+// allocates and frees; Sample adds a line. With MonitorOptions.History it also knows who
+// held what at the peak, see [Monitor.WritePeak], [Monitor.WritePeakSVG] and
+// [Monitor.WriteTrace]. It is safe for concurrent use, and none of the
 // methods that a training loop calls allocates. A nil Monitor and one that was not made
 // by [NewMonitor] count nothing, and their methods return errors that wrap
 // [snug.ErrConfig] where they return one.

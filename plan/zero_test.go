@@ -17,16 +17,22 @@ import (
 // whatever its arguments are, and what cannot be done is an error.
 func TestZeroValues(t *testing.T) {
 	var none *Monitor
+	var noHolder *Holder
+	var noPages *Pages
 	for _, v := range []any{
 		Task{}, Run{}, Plan{}, Choice{}, Prediction{}, Usage{}, Bytes{}, Model{}, Layer{}, Attention{}, Head{}, GPT{}, ViT{}, CNN{},
 		Device{}, Process{}, &MissError{}, Change{}, Warning{}, Sample{}, MonitorOptions{}, Component(0), Component(-1), Tier(0), Tier(-1), Gradient(0), Gradient(-1),
-		new(Monitor), none,
+		new(Monitor), none, &Holder{}, noHolder, &Pages{}, noPages, Moment{}, Holding{}, Phase(0), Phase(-1), Phases,
 	} {
 		value := reflect.ValueOf(v)
 		for i := range value.NumMethod() {
 			name := value.Type().String() + "." + value.Type().Method(i).Name
 			for _, arguments := range [][]reflect.Value{zeros(value.Method(i).Type()), writers(value.Method(i).Type())} {
-				require.NotPanics(t, func() { value.Method(i).Call(arguments) }, name)
+				call := value.Method(i).Call
+				if value.Method(i).Type().IsVariadic() {
+					call = value.Method(i).CallSlice
+				}
+				require.NotPanics(t, func() { call(arguments) }, name)
 			}
 		}
 	}
@@ -52,6 +58,13 @@ func TestZeroValues(t *testing.T) {
 		"Monitor.WriteCSV":       func() error { return new(Monitor).WriteCSV(io.Discard) },
 		"nil.WritePrometheus":    func() error { return none.WritePrometheus(io.Discard) },
 		"Monitor.WriteSVG":       func() error { return new(Monitor).WriteSVG(io.Discard, OnDevice, "") },
+		"Monitor.PeakHolders":    func() error { return second(new(Monitor).PeakHolders(OnDevice)) },
+		"nil.WriteTrace":         func() error { return none.WriteTrace(io.Discard) },
+		"nil.WritePeak":          func() error { return none.WritePeak(io.Discard, OnDevice, 0) },
+		"Monitor.WritePeakSVG":   func() error { return new(Monitor).WritePeakSVG(io.Discard, OnDevice, "") },
+		"Pages.Acquire":          func() error { return second(noPages.Acquire("k", 1)) },
+		"Pages.Release":          func() error { return new(Pages).Release("k", true) },
+		"Pages.Delete":           func() error { return new(Pages).Delete("k") },
 		"WriteCSV to nil":        func() error { return monitorOf(t, MonitorOptions{}).WriteCSV(nil) },
 		"WriteSVG to nil":        func() error { return monitorOf(t, MonitorOptions{}).WriteSVG(nil, OnDevice, "") },
 		"WritePrometheus to nil": func() error { return monitorOf(t, MonitorOptions{}).WritePrometheus(nil) },

@@ -108,7 +108,8 @@ type Options struct {
 	// New refuses a checkpoint whose About differs. See also [Trainer.SetNotes].
 	About any
 
-	// Monitor, unless nil, counts the bytes that the Trainer holds. The caller counts the pages of a Storage.
+	// Monitor, unless nil, counts the bytes that the Trainer holds, and if it has a history, by layer; its steps and
+	// updates are in it. The pages of a Storage are not counted: a [plan.Pages] as the Storage counts them.
 	Monitor *plan.Monitor
 }
 
@@ -434,7 +435,7 @@ func (t *Trainer[B]) Bytes() plan.Bytes {
 	return b
 }
 
-// countBytes tells the monitor what is held in memory. The caller counts pages.
+// countBytes tells the monitor what is held in memory, without pages.
 func (t *Trainer[B]) countBytes() {
 	if t.options.Monitor == nil {
 		return

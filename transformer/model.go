@@ -47,8 +47,11 @@ type Options struct {
 	// last tile. The idea is from Bekman et al. 2025, arXiv:2506.13996.
 	Tiles int
 
-	// Monitor, unless nil, counts the bytes that the model holds on its device, by component. If it has a limit, New,
-	// Open and calls that need more memory fail with [snug.ErrNoMemory], and so do all later calls.
+	// Monitor, unless nil, counts the bytes that the model holds on its device, by component, and if it has a history, by
+	// layer and phase: see [plan.Monitor.WriteTrace]. The history names activations by the stage that made them, as
+	// "layers.3.mlp", with ", recomputed" or ", backward". Pages are not counted: give the model a [plan.Pages] for them.
+	// If the Monitor has a limit, New, Open and calls that need more memory fail with [snug.ErrNoMemory], and so do all
+	// later calls.
 	Monitor *plan.Monitor
 	// PlainAttention computes attention without tiles, with all scores of a head in memory, and keeps the probabilities
 	// for the backward pass, so that a program can measure what tiles save. It works on the CPU, and for models without

@@ -1,0 +1,35 @@
+package plan
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestHistoryMemory: a history takes what its doc says.
+func TestHistoryMemory(t *testing.T) {
+	held := func(make func() any) (bytes int64) {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		kept := make()
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		runtime.KeepAlive(kept)
+		return int64(after.HeapAlloc) - int64(before.HeapAlloc)
+	}
+	const events, holders = 1 << 14, 4000
+	empty := held(func() any { return newHistory(events) })
+	require.InDelta(t, 48*events+110<<10, empty, 16<<10)
+	full := held(func() any {
+		m, err := NewMonitor(MonitorOptions{History: events, Samples: 2})
+		require.NoError(t, err)
+		for i := range holders {
+			m.Holder(OnDevice, Weights, fmt.Sprint(i))
+		}
+		return m
+	})
+	require.Less(t, full-empty, int64(300*holders))
+}
