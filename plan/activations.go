@@ -171,6 +171,9 @@ func (t Task) workspaceBytes(r Run) int64 {
 			floats = max(floats, 2*int64(a.Queries)*int64(a.Keys))
 		}
 	}
+	if h.LogProbs {
+		floats += 3 * int64(r.Micro) * int64(h.Rows)
+	}
 	return 4 * floats
 }
 
@@ -292,10 +295,10 @@ func plans(c remat.Costs, pages bool) ([]remat.Plan, error) {
 }
 
 // lossSeconds returns the time of the loss for a sample: a product, two for its gradients, and the
-// first once more where the vocabulary is cut into tiles.
+// first once more where the vocabulary is cut into tiles, and for log-probabilities.
 func (t Task) lossSeconds(r Run) float64 {
 	h, flops := t.Model.Head, 6.0
-	if t.loss().Tiles() > 1 {
+	if t.loss().Tiles() > 1 || h.LogProbs {
 		flops = 8
 	}
 	return flops * float64(h.Rows) * float64(h.Cols) * float64(h.Classes) / t.Device.rate(r.Compute)
