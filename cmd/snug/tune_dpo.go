@@ -194,7 +194,7 @@ func (t *tuning) preferring() (learner, error) {
 			return nil, console.Interruption{Text: "interrupted before the first step of this process", Status: t.stop.Status()}
 		}
 		if !began {
-			fmt.Fprintln(t.call.stdout, "\nthe log-probabilities of the answers before the first step are computed")
+			fmt.Fprintln(t.call.stdout, "\nreference: the log-probabilities of the answers before the first step")
 			began = true
 		}
 		logp, err := p.logProbs(t.stop.Now, b)
