@@ -78,6 +78,9 @@ func (t *tuning) about() map[string]any {
 	if t.kind != "lora" && !t.isDoRA() {
 		about["adapter"] = t.kind
 	}
+	if f := t.teacher; f.dir != "" {
+		about["teacher"], about["teacher-base"], about["distill-weight"], about["distill-temperature"] = f.dir, f.base, f.share, f.temperature
+	}
 	if t.fold {
 		about["fold"] = true
 	}

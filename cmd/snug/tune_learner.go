@@ -14,8 +14,11 @@ type learner = train.Model[dataset.Batch]
 
 // learner returns the model with the loss of the run.
 func (t *tuning) learner() (learner, error) {
-	if t.beta > 0 {
+	switch {
+	case t.beta > 0:
 		return t.preferring()
+	case t.teacherConfig != nil:
+		return t.studying()
 	}
 	return predictor{t.model}, nil
 }

@@ -42,6 +42,7 @@ type tuning struct {
 	trainer *train.Trainer[dataset.Batch]
 
 	preferences *preferences // of -dpo
+	student     *student     // of -teacher
 }
 
 // clipNorm is what the norm of the gradients is clipped to.
@@ -75,6 +76,7 @@ func (t *tuning) run() (err error) {
 	if err := t.plan.WriteTable(t.call.stdout); err != nil {
 		return err
 	}
+	t.writeTeacher(t.call.stdout)
 	if t.dryRun {
 		return t.reportPlan()
 	}
@@ -149,6 +151,9 @@ func (t *tuning) task() (plan.Task, error) {
 		Model: m, Batch: t.batch, Optimizer: t.optimizer, Rank: t.rank, Dropout: t.dropout > 0, PagesFrozen: true, PagesCheckpoints: true, Tiles: t.tiles, Compute: []snug.DType{t.dtype}, Masters: []amp.MasterForm{amp.FullMaster, amp.SplitMaster},
 		Device: plan.Device{Name: "an assumed processor, to compare plans", Unified: true, Memory: 1 << 60, Disk: t.disk,
 			F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10},
+	}
+	if err := t.describeTeacher(&task); err != nil {
+		return task, err
 	}
 	if t.dtype != snug.BF16 {
 		task.Masters = []amp.MasterForm{amp.FullMaster}
@@ -333,6 +338,7 @@ func (t *tuning) close() (err error) {
 	if t.model != nil {
 		err = errors.Join(err, t.model.Close())
 	}
+	err = errors.Join(err, t.student.close())
 	for _, s := range []*offload.Store{t.store, t.checkpoints} {
 		err = errors.Join(err, s.Close())
 	}
@@ -374,21 +380,23 @@ func splitBatch(batch any) (a, b any, ok bool) {
 
 // result is what a run found.
 type result struct {
-	Model      string      `json:"model"`
-	Steps      int         `json:"steps"`
-	Tokens     int         `json:"tokens"` // of this process's steps
-	Seconds    float64     `json:"seconds"`
-	Skipped    int         `json:"steps_skipped"`
-	LossFirst  float64     `json:"held_out_loss_first,omitempty"` // of a run that began anew
-	LossLast   float64     `json:"held_out_loss_last,omitempty"`
-	First      *preference `json:"held_out_preference_first,omitempty"` // with -dpo, as the losses
-	Last       *preference `json:"held_out_preference_last,omitempty"`
-	Loss       float64     `json:"loss"` // of the last step
-	Predicted  int64       `json:"predicted_peak_bytes"`
-	Measured   int64       `json:"measured_peak_bytes"`
-	Resident   int64       `json:"predicted_rss_bytes"`
-	PeakRSS    int64       `json:"peak_rss_bytes"`
-	Components plan.Bytes  `json:"-"` // measured
+	Model           string      `json:"model"`
+	Steps           int         `json:"steps"`
+	Tokens          int         `json:"tokens"` // of this process's steps
+	Seconds         float64     `json:"seconds"`
+	Skipped         int         `json:"steps_skipped"`
+	LossFirst       float64     `json:"held_out_loss_first,omitempty"` // of a run that began anew
+	LossLast        float64     `json:"held_out_loss_last,omitempty"`
+	First           *preference `json:"held_out_preference_first,omitempty"` // with -dpo, as the losses
+	Last            *preference `json:"held_out_preference_last,omitempty"`
+	DivergenceFirst *float64    `json:"held_out_divergence_first,omitempty"` // with -teacher, as the losses
+	DivergenceLast  *float64    `json:"held_out_divergence_last,omitempty"`
+	Loss            float64     `json:"loss"` // of the last step
+	Predicted       int64       `json:"predicted_peak_bytes"`
+	Measured        int64       `json:"measured_peak_bytes"`
+	Resident        int64       `json:"predicted_rss_bytes"`
+	PeakRSS         int64       `json:"peak_rss_bytes"`
+	Components      plan.Bytes  `json:"-"` // measured
 }
 
 func (t *tuning) train() (r result, err error) {
@@ -404,13 +412,13 @@ func (t *tuning) train() (r result, err error) {
 		Batches:  func(step int) []dataset.Batch { return t.data.Batch(step, t.batch, t.plan.Run.Micro) },
 		Tokens:   func(b dataset.Batch) int { return len(b.Tokens) },
 		HeldOut:  t.data.HeldOut(max(1, t.plan.Run.Micro)),
-		Begun:    func(float64) { r.First = t.preferences.taken() },
+		Begun:    func(float64) { r.First, r.DivergenceFirst = t.preferences.taken(), t.student.taken() },
 		After: func(train.Report) (string, error) {
 			t.measure(&r)
 			return plan.FormatBytes(r.Components.Total()), nil
 		},
 	}.Run()
-	r.Last = t.preferences.taken()
+	r.Last, r.DivergenceLast = t.preferences.taken(), t.student.taken()
 	r.Tokens, r.Seconds, r.Skipped, r.Loss, r.LossFirst, r.LossLast = did.Tokens, did.Seconds, did.Skipped, did.Loss, did.First, did.Last
 	if did.Skipped > 0 && did.Skipped == steps && err == nil {
 		err = fmt.Errorf("tune: no step changed anything, and nothing is written: gradients are not finite in any of them, because a weight of %s is not, or the loss overflows: %w",
@@ -432,6 +440,9 @@ func (t *tuning) measure(r *result) {
 			pages -= b[plan.State]
 		}
 		m.Weights += pages
+	}
+	if s := t.student.memory(); s != (transformer.Memory{}) {
+		m.Weights, m.Peak, m.Workspace = m.Weights+s.Weights, m.Peak+s.Peak, m.Workspace+s.Workspace
 	}
 	b[plan.Weights], b[plan.Activations] = m.Weights, m.Peak+t.checkpoints.Stats().HostPeak
 	b[plan.Workspace] += m.Workspace
