@@ -19,7 +19,7 @@ func TestZeroValues(t *testing.T) {
 	var none *Monitor
 	for _, v := range []any{
 		Task{}, Run{}, Plan{}, Choice{}, Prediction{}, Usage{}, Bytes{}, Model{}, Layer{}, Attention{}, Head{}, GPT{}, ViT{}, CNN{},
-		Device{}, Process{}, &MissError{}, Change{}, Warning{}, Sample{}, MonitorOptions{}, Component(0), Component(-1), Tier(0), Tier(-1), Gradient(0), Gradient(-1),
+		Device{}, Process{}, &Teacher{}, &MissError{}, Change{}, Warning{}, Sample{}, MonitorOptions{}, Component(0), Component(-1), Tier(0), Tier(-1), Gradient(0), Gradient(-1),
 		new(Monitor), none,
 	} {
 		value := reflect.ValueOf(v)
