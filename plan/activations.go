@@ -306,7 +306,7 @@ func (t Task) lossSeconds(r Run) float64 {
 	if t.loss().Tiles() > 1 || h.LogProbs {
 		flops = 8
 	}
-	return t.Teacher.seconds(t, r) + flops * float64(h.Rows) * float64(h.Cols) * float64(h.Classes) / t.Device.rate(r.Compute)
+	return t.Teacher.seconds(t, r) + flops*float64(h.Rows)*float64(h.Cols)*float64(h.Classes)/t.Device.rate(r.Compute)
 }
 
 // seconds returns the time of a forward and of a backward step for a sample. Products

@@ -12,7 +12,8 @@ type Teacher struct {
 	Model Model
 	// Base is the form of its matrices; 0 is the compute type. FP8 has scales by block.
 	Base qlora.Type
-	// Both says that the loss has cross-entropy too, whose gradient of the head's input lies beside that of the divergence.
+	// Both says that the loss has cross-entropy too, whose gradient of the head's input lies beside that of the
+	// divergence.
 	Both bool
 }
 
@@ -98,8 +99,8 @@ func (p *Teacher) workspaceBytes(t Task, r Run) (own, loss int64) {
 	return own, loss
 }
 
-// seconds returns the time of the teacher for a sample: its forward step, and the products of the loss, which are computed
-// again where the vocabulary is cut into tiles.
+// seconds returns the time of the teacher for a sample: its forward step, and the products of the loss, which are
+// computed again where the vocabulary is cut into tiles.
 func (p *Teacher) seconds(t Task, r Run) (sum float64) {
 	if p == nil {
 		return 0

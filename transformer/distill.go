@@ -43,8 +43,8 @@ type distilling struct {
 // second gradient of the head's input. The teacher holds buffers for its forward pass; its workspace is smaller with
 // Options.LossRows of 1.
 //
-// The error wraps [snug.ErrConfig] for a Weight or Temperature out of range and for a teacher that is nil, closed or the
-// student, [snug.ErrShape] for another vocabulary, and [snug.ErrDevice]; or it is as that of Backprop.
+// The error wraps [snug.ErrConfig] for a Weight or Temperature out of range and for a teacher that is nil, closed or
+// the student, [snug.ErrShape] for another vocabulary, and [snug.ErrDevice]; or it is as that of Backprop.
 func (m *Model) BackpropDistill(ctx context.Context, b Batch, scale float32, d Distillation, w Window) (fused.Loss, error) {
 	loss, err := m.backpropDistill(ctx, b, scale, d, w)
 	if err != nil {
@@ -79,8 +79,8 @@ func (m *Model) backpropDistill(ctx context.Context, b Batch, scale float32, d D
 	return m.backward.loss, nil
 }
 
-// Divergence returns KL(teacher ‖ student) at the Temperature, over the labels of a batch that are not ignored, without a
-// backward pass. Weight is not used. Errors are the errors of BackpropDistill.
+// Divergence returns KL(teacher ‖ student) at the Temperature, over the labels of a batch that are not ignored, without
+// a backward pass. Weight is not used. Errors are the errors of BackpropDistill.
 func (m *Model) Divergence(ctx context.Context, b Batch, d Distillation) (fused.Loss, error) {
 	loss, err := m.divergence(ctx, b, d)
 	if err != nil {
@@ -190,8 +190,8 @@ func (m *Model) endDistill() {
 	m.end()
 }
 
-// divergenceWeights sets the weights of the counted rows. A device counts all rows; there the weight of an ignored label
-// is 0.
+// divergenceWeights sets the weights of the counted rows. A device counts all rows; there the weight of an ignored
+// label is 0.
 func (m *Model) divergenceWeights(b Batch) {
 	m.distill.weights = m.counted.weights
 	if m.dev.IsCPU() {

@@ -3,8 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
+	"flag"
 	"fmt"
 	"io"
+	"runtime"
+	"runtime/debug"
 
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/dataset"
@@ -23,6 +26,13 @@ type teacherFlags struct {
 
 // Defaults of -distill-weight and -distill-temperature.
 const defaultShare, defaultTemperature = 0.5, 1
+
+func (f *teacherFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&f.dir, "teacher", "", "")
+	fs.StringVar(&f.base, "teacher-base", "", "")
+	fs.Float64Var(&f.share, "distill-weight", defaultShare, "")
+	fs.Float64Var(&f.temperature, "distill-temperature", defaultTemperature, "")
+}
 
 // checkTeacher returns what is wrong with -teacher and the flags beside it, empty if nothing is.
 func (f *tuneFlags) checkTeacher() string {
@@ -141,6 +151,8 @@ func (t *tuning) studying() (learner, error) {
 		return nil, fmt.Errorf("-teacher: %w", err)
 	}
 	t.student = &student{Model: t.model, Distillation: transformer.Distillation{Teacher: teacher, Weight: float32(f.share), Temperature: float32(f.temperature)}}
+	runtime.GC() // what reading a second model leaves is free before training
+	debug.FreeOSMemory()
 	return t.student, teacher.Reserve(r.Micro, t.context)
 }
 

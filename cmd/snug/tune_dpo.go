@@ -68,7 +68,7 @@ func (t *tuning) describePairs(m plan.Model) plan.Model {
 type preferences struct {
 	*transformer.Model
 	beta, smoothing float64
-	refs            [][pairLength]float32 // of pairs by their numbers: log-probabilities of the answers before the first step
+	refs            [][pairLength]float32 // of pairs by their numbers: log-probabilities before the first step
 	logp            []float32             // of tokens, outside of the backward pass
 	scores          scores                // of pairs since the last call of taken
 }
@@ -182,9 +182,9 @@ func (p *preferences) prefer(margin float64) (loss, slope float64) {
 	return loss, sigmoid - (1 - p.smoothing)
 }
 
-// preferring returns the model with the log-probabilities of the pairs that it has before the first step. A run that goes
-// on computes them again: the model is still as it was opened, with fresh adapters, and its checkpoint comes later. They
-// have the same bits, because a pair is in the same micro-batch.
+// preferring returns the model with the log-probabilities of the pairs that it has before the first step. A run that
+// goes on computes them again: the model is still as it was opened, with fresh adapters, and its checkpoint comes
+// later. They have the same bits, because a pair is in the same micro-batch.
 func (t *tuning) preferring() (learner, error) {
 	p := &preferences{Model: t.model, beta: t.beta, smoothing: t.smoothing, refs: t.refs}
 	first, _, _ := t.folder.Newest()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/chat"
+	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/dataset"
 	"github.com/snug-ml/snug/tokenizer"
 	"github.com/snug-ml/snug/train"
@@ -200,6 +202,28 @@ func TestTunePreferencesRefused(t *testing.T) {
 		require.Empty(t, stdout, c.want)
 		require.NoDirExists(t, out)
 	}
+}
+
+// TestTunePreferencesDryRun: a plan is of pairs, and the run stops before its first step when it is asked to.
+func TestTunePreferencesDryRun(t *testing.T) {
+	model, data := publish(t), pairs(t, 20)
+	status, out, errs := snugged("tune", "-model", model, "-data", data, "-dpo", "0.1", "-batch", "4", "-dry-run", "-json")
+	require.Zero(t, status, errs)
+	require.Contains(t, out, "4 samples of 2 sequences of 10 tokens a step")
+	require.NotContains(t, out, "reference: ")
+
+	f := tuneFlags{dir: model, files: data, beta: 0.1, batch: 4, compute: "bf16", rank: 4, output: filepath.Join(t.TempDir(), "out"), seed: 1, saveEvery: 1}
+	require.NoError(t, f.check())
+	m, err := f.gather()
+	require.NoError(t, err)
+	after, stop := context.WithCancel(context.Background())
+	stop()
+	r := &tuning{tuneFlags: f, material: m, call: &call{stdout: new(bytes.Buffer)}, stop: console.Stop{After: after, Now: context.Background()}}
+	require.NoError(t, r.choose())
+	_, err = r.open()
+	var interrupted console.Interruption
+	require.ErrorAs(t, err, &interrupted)
+	require.NoError(t, r.close())
 }
 
 // A micro-batch of pairs is divided between pairs.

@@ -257,7 +257,7 @@ func (t *tuning) fitLeast(task plan.Task, limit int64) error {
 	if t.disk == 0 {
 		flags = append(flags, "-disk")
 	}
-	whole := func(l plan.Layer) bool { return l.Tiles.Whole > 0 && t.context > l.Tiles.Whole }
+	whole := func(l plan.Layer) bool { return l.Tiles.Whole > 0 && l.Rows > l.Tiles.Whole }
 	if slices.Equal(t.tiles, []int{1}) && t.begun == nil && slices.ContainsFunc(task.Model.Layers, whole) {
 		flags = append(flags, "-tiles auto")
 	}

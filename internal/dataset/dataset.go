@@ -55,8 +55,8 @@ type Set struct {
 	epoch   int
 }
 
-// sample is tokens lo to hi-1. The last token is a label only. Of a pair the chosen answer, with its prompt, ends at mid,
-// and the rejected one, with its prompt, begins there; other samples have a mid of 0.
+// sample is tokens lo to hi-1. The last token is a label only. Of a pair the chosen answer, with its prompt, ends at
+// mid, and the rejected one, with its prompt, begins there; other samples have a mid of 0.
 type sample struct{ lo, hi, mid int }
 
 // texts yields the range of tokens of each sequence.
@@ -70,8 +70,8 @@ func (x sample) texts() [][2]int {
 // Batch is a micro-batch.
 type Batch struct {
 	transformer.Batch
-	// Pairs are the numbers of its pairs, see [Set.Pairs]. Each has two sequences: the chosen answer with its prompt, then
-	// the rejected one. nil: the sequences are samples.
+	// Pairs are the numbers of its pairs, see [Set.Pairs]. Each has two sequences: the chosen answer with its prompt,
+	// then the rejected one. nil: the sequences are samples.
 	Pairs []int
 }
 
@@ -92,8 +92,8 @@ const MaxContext = 1 << 24
 //	{"prompt": [], "chosen": [], "rejected": []}             the tokens after the prompt
 //	{"chosen": [], "rejected": []}                           the prompt is the messages that both begin with
 //
-// EOS ends each text, completion and answer; the chat template ends turns. All lines of a file have one form. Fields that change
-// a conversation, such as tools and tool_calls, are refused; other fields are ignored.
+// EOS ends each text, completion and answer; the chat template ends turns. All lines of a file have one form. Fields
+// that change a conversation, such as tools and tool_calls, are refused; other fields are ignored.
 //
 // The error wraps [snug.ErrConfig] for options out of range, no samples, and lines of another form, and
 // [snug.ErrCorrupt] for text that is not UTF-8 and for damaged JSON; it names the file and the line.

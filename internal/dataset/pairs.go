@@ -160,8 +160,8 @@ func commonPrefix[E comparable](a, b []E) (n int) {
 	return n
 }
 
-// addPair adds a sample of two answers, the last of all tokens, and cuts each answer to the context. It drops a pair with
-// an answer of which no label is left.
+// addPair adds a sample of two answers, the last of all tokens, and cuts each answer to the context. It drops a pair
+// with an answer of which no label is left.
 func (s *Set) addPair(x sample) {
 	most := s.options.Context + 1
 	chosen, rejected := s.tokens[x.lo:x.mid], s.tokens[x.mid:x.hi]
