@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"runtime"
@@ -26,13 +25,6 @@ type teacherFlags struct {
 
 // Defaults of -distill-weight and -distill-temperature.
 const defaultShare, defaultTemperature = 0.5, 1
-
-func (f *teacherFlags) define(fs *flag.FlagSet) {
-	fs.StringVar(&f.dir, "teacher", "", "")
-	fs.StringVar(&f.base, "teacher-base", "", "")
-	fs.Float64Var(&f.share, "distill-weight", defaultShare, "")
-	fs.Float64Var(&f.temperature, "distill-temperature", defaultTemperature, "")
-}
 
 // checkTeacher returns what is wrong with -teacher and the flags beside it, empty if nothing is.
 func (f *tuneFlags) checkTeacher() string {
