@@ -171,7 +171,11 @@ func (t Task) workspaceBytes(r Run) int64 {
 			floats = max(floats, 2*int64(a.Queries)*int64(a.Keys))
 		}
 	}
-	return 4 * floats
+	own, distill := t.Teacher.workspaceBytes(t, r)
+	if floats = max(floats, distill/4); h.LogProbs {
+		floats += 3 * int64(r.Micro) * int64(h.Rows)
+	}
+	return 4*floats + own
 }
 
 // chainUse is what a plan takes: bytes of activations on the device and of checkpoints on disk, and the seconds of its
@@ -196,7 +200,11 @@ func (t Task) peak(c remat.Costs, plan remat.Plan, samples int64) (u chainUse, e
 	u = chainUse{report.Peak, report.Disk, report.Time}
 	for i, op := range plan.Ops {
 		if op.Stage == plan.Stages-1 {
-			u.bytes = max(u.bytes, report.Timeline[i].Held+4*t.Model.Head.Stats*samples)
+			held := report.Timeline[i].Held + 4*t.Model.Head.Stats*samples
+			if t.Teacher != nil && t.Teacher.Both { // a second gradient
+				held += c.Stages[op.Stage].Output
+			}
+			u.bytes = max(u.bytes, held)
 			break
 		}
 	}
@@ -292,13 +300,13 @@ func plans(c remat.Costs, pages bool) ([]remat.Plan, error) {
 }
 
 // lossSeconds returns the time of the loss for a sample: a product, two for its gradients, and the
-// first once more where the vocabulary is cut into tiles.
+// first once more where the vocabulary is cut into tiles, and for log-probabilities.
 func (t Task) lossSeconds(r Run) float64 {
 	h, flops := t.Model.Head, 6.0
-	if t.loss().Tiles() > 1 {
+	if t.loss().Tiles() > 1 || h.LogProbs {
 		flops = 8
 	}
-	return flops * float64(h.Rows) * float64(h.Cols) * float64(h.Classes) / t.Device.rate(r.Compute)
+	return t.Teacher.seconds(t, r) + flops*float64(h.Rows)*float64(h.Cols)*float64(h.Classes)/t.Device.rate(r.Compute)
 }
 
 // seconds returns the time of a forward and of a backward step for a sample. Products

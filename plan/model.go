@@ -13,14 +13,15 @@ import (
 // other model is a list of layers. Counts are elements of one sample: a sequence or an
 // image.
 type Model struct {
-	Name    string  `json:"name"`
-	Context int     `json:"context,omitempty"` // tokens of a sample, which a plan's table shows; 0: a sample is no sequence
-	Input   int64   `json:"input"`             // elements that enter the chain
-	Params  [][]int `json:"params,omitempty"`  // shapes of parameters that are used before the chain, such as tables of embeddings
-	Tables  int64   `json:"tables,omitempty"`  // float32 numbers that do not train, for any batch, such as the angles of a rope
-	Vectors int64   `json:"vectors,omitempty"` // elements of the compute type that do not train, such as a vector of ones
-	Layers  []Layer `json:"layers"`
-	Head    Head    `json:"head,omitzero"`
+	Name      string  `json:"name"`
+	Context   int     `json:"context,omitempty"`   // tokens of a sample, which a plan's table shows; 0: a sample is no sequence
+	Sequences int     `json:"sequences,omitempty"` // sequences of a sample, see [Model.Samples]; 0 is 1
+	Input     int64   `json:"input"`               // elements that enter the chain
+	Params    [][]int `json:"params,omitempty"`    // shapes of parameters that are used before the chain, such as tables of embeddings
+	Tables    int64   `json:"tables,omitempty"`    // float32 numbers that do not train, for any batch, such as the angles of a rope
+	Vectors   int64   `json:"vectors,omitempty"`   // elements of the compute type that do not train, such as a vector of ones
+	Layers    []Layer `json:"layers"`
+	Head      Head    `json:"head,omitzero"`
 }
 
 // Layer is one step of the chain, or several equal steps. It counts in the terms of
@@ -107,6 +108,9 @@ type Head struct {
 	Cols    int     `json:"cols"`             // columns of the matrix
 	Classes int     `json:"classes"`          // rows of the matrix
 	Stats   int64   `json:"stats,omitempty"`  // float32 numbers that a sample's last norm keeps during the loss
+	// LogProbs is for a loss of the targets' log-probabilities, such as a preference loss: BackpropLogProbs of package
+	// transformer holds 12 bytes more a row, and computes the products of the loss once more.
+	LogProbs bool `json:"log_probs,omitempty"`
 }
 
 const (
@@ -126,7 +130,7 @@ func (m Model) Validate() error {
 	if utf8.RuneCountInString(m.Name) > maxName || strings.ContainsFunc(m.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		c.fail("a name of up to %d characters is wanted, which print", maxName)
 	}
-	c.part("before the chain", 1, m.Params, m.Input, int64(m.Context), m.Tables, m.Vectors)
+	c.part("before the chain", 1, m.Params, m.Input, int64(m.Context), int64(m.Sequences), m.Tables, m.Vectors)
 	stages := 0
 	for i, l := range m.Layers {
 		where := fmt.Sprintf("layer %d (%.40q)", i, l.Name)

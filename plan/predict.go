@@ -66,7 +66,9 @@ type work struct {
 func (f fixed) with(t Task, r Run, u chainUse, workspace int64, w work) Prediction {
 	p := Prediction{Peak: f.usage}
 	d := &p.Peak[OnDevice]
-	d[Activations] += u.bytes
+	taught, _ := t.Teacher.forward(t, r)
+	d[Weights] += t.Teacher.weightBytes(t, r)
+	d[Activations] += u.bytes + taught
 	d[Gradients] += t.sharing(r)
 	a, b := t.shared()
 	expanded := 4 * (a + 2*b) // the matrices of one adapter, and the gradient of the second

@@ -83,8 +83,10 @@ func (t Task) Resident(r Run, p Process) (int64, error) {
 			held = plus(held, 2*4*p.all())
 		}
 	}
+	used, buffers := t.Teacher.forward(t, r)
+	held = plus(held, buffers-used)
 	held = plus(held, plus(waiting, amp.MatMulShared+codeBytes+product(int64(p.Cores), scratch+threadBytes)))
-	reading := plus(predicted.Peak[OnDevice][Weights]+predicted.Peak[OnHost][Weights], max(4*t.Model.largest(), t.startBytes(r)))
+	reading := plus(predicted.Peak[OnDevice][Weights]+predicted.Peak[OnHost][Weights], max(4*max(t.Model.largest(), t.Teacher.largest()), t.startBytes(r)))
 	return plus(p.Base, max(held, reading)), nil
 }
 

@@ -23,6 +23,9 @@ func (p Plan) WriteTable(w io.Writer) error {
 	if t.Model.Context > 0 {
 		samples = fmt.Sprintf("sequences of %d tokens", t.Model.Context)
 	}
+	if n := t.Model.Sequences; n > 1 {
+		samples = fmt.Sprintf("samples of %d sequences of %d tokens", n, t.Model.Context)
+	}
 	micro := "1 micro-batch"
 	if p.Run.Window > 1 {
 		micro = fmt.Sprintf("%d micro-batches of at most %d", p.Run.Window, p.Run.Micro)

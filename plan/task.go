@@ -54,6 +54,8 @@ type Task struct {
 	// Beside are the shapes of parameters of the model that train beside the adapters, such as an embedding: PEFT's
 	// modules_to_save. They have the compute type, gradients, state and master weights. A tied head comes once.
 	Beside [][]int
+	// Teacher, unless nil, is a frozen model that the model learns from.
+	Teacher *Teacher
 	// Base is the form of frozen weights of fewer than 16 bits; 0 is qlora.NF4. FP8 has scales by block.
 	Base qlora.Type
 	// PagesFrozen allows only matrices that are frozen in fewer than 16 bits to lie off the device, as with the
@@ -179,6 +181,9 @@ func (t Task) check() (Task, error) {
 	}
 	if beside := t.besideLen(); len(t.Beside) > 0 && (t.Rank == 0 || beside < 1 || beside > t.Model.Parameters()) {
 		return t, invalid("Beside has %d parameters of %d elements, want some of the model's %d beside adapters, and Rank is %d", len(t.Beside), beside, t.Model.Parameters(), t.Rank)
+	}
+	if err := t.Teacher.check(t); err != nil {
+		return t, err
 	}
 	if err := t.checkChoices(); err != nil {
 		return t, err

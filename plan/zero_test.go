@@ -21,7 +21,7 @@ func TestZeroValues(t *testing.T) {
 	var noPages *Pages
 	for _, v := range []any{
 		Task{}, Run{}, Plan{}, Choice{}, Prediction{}, Usage{}, Bytes{}, Model{}, Layer{}, Attention{}, Head{}, GPT{}, ViT{}, CNN{},
-		Device{}, Process{}, &MissError{}, Change{}, Warning{}, Sample{}, MonitorOptions{}, Component(0), Component(-1), Tier(0), Tier(-1), Gradient(0), Gradient(-1),
+		Device{}, Process{}, &Teacher{}, &MissError{}, Change{}, Warning{}, Sample{}, MonitorOptions{}, Component(0), Component(-1), Tier(0), Tier(-1), Gradient(0), Gradient(-1),
 		new(Monitor), none, &Holder{}, noHolder, &Pages{}, noPages, Moment{}, Holding{}, Phase(0), Phase(-1), Phases,
 	} {
 		value := reflect.ValueOf(v)

@@ -124,26 +124,28 @@ type Model struct {
 	runner *remat.Runner[*tensor, *saved]
 	first  int // the first stage whose input needs a gradient
 
-	pool     *pool
-	holders  holders
-	turned   bool   // the backward pass of a batch has begun
-	input    tensor // of the chain: nothing, since its first stage embeds the tokens
-	ws       scratch
-	discard  scratch   // takes the gradient of a frozen weight or bias of a norm whose other one trains
-	ropes    []*angles // of all layers, and of layers with a window if they have another one
-	ones     snug.View
-	plusOne  snug.View // 1+w of the norm that computes
-	loss     fused.CrossEntropy
-	lossOf   func(*tensor) (*tensor, error)
-	probsOf  func(*tensor) (*tensor, error)
-	deriving bool      // derive of BackpropLogProbs runs
-	host     []float32 // log-probabilities of a model on a device, and their derivatives
-	batch    batch
-	counted  counted
-	calls    uint64 // number of calls of begin
-	backward call
-	ops      ops
-	sets     []*saved // freed ones
+	pool      *pool
+	holders   holders
+	turned    bool   // the backward pass of a batch has begun
+	input     tensor // of the chain: nothing, since its first stage embeds the tokens
+	ws        scratch
+	discard   scratch   // takes the gradient of a frozen weight or bias of a norm whose other one trains
+	ropes     []*angles // of all layers, and of layers with a window if they have another one
+	ones      snug.View
+	plusOne   snug.View // 1+w of the norm that computes
+	loss      fused.CrossEntropy
+	lossOf    func(*tensor) (*tensor, error)
+	probsOf   func(*tensor) (*tensor, error)
+	distillOf func(*tensor) (*tensor, error)
+	distill   distilling // of BackpropDistill and Divergence
+	deriving  bool       // derive of BackpropLogProbs runs
+	host      []float32  // log-probabilities of a model on a device, and their derivatives
+	batch     batch
+	counted   counted
+	calls     uint64 // number of calls of begin
+	backward  call
+	ops       ops
+	sets      []*saved // freed ones
 
 	unusedCheckpoints []*checkpoint
 }
@@ -280,7 +282,7 @@ func (m *Model) make() error {
 	if m.loss.Tile == 0 && !m.dev.IsCPU() {
 		m.loss.Tile = m.config.Vocab
 	}
-	m.lossOf, m.probsOf = m.lossAndGradient, m.probsAndGradient
+	m.lossOf, m.probsOf, m.distillOf = m.lossAndGradient, m.probsAndGradient, m.distillAndGradient
 	for _, r := range []Rope{m.config.Rope, m.config.LocalRope} {
 		if r.Kind != "" {
 			m.ropes = append(m.ropes, &angles{rope: r, table: scratch{dev: m.dev}})

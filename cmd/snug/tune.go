@@ -26,7 +26,7 @@ func tuneCommand() *command {
 		name: "tune", summary: "fine-tune a published model under a memory limit",
 		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-adapter:" + strings.Join(adapterKinds, " "), "-alpha", "-rslora", "-dora", "-dropout",
 			"-loraplus-ratio", "-modules-to-save", "-full", "-fold", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
-			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-trace:file", "-dry-run", "-json"},
+			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-dpo", "-teacher:file", "-teacher-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-distill-weight", "-distill-temperature", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-trace:file", "-dry-run", "-json"},
 		help: tuneHelp,
 		run:  runTune,
 	}
@@ -40,7 +40,8 @@ It prints what the run will take, by component, and at the end what the run took
   -model DIR         folder with config.json, model.safetensors or shards, and tokenizer.json
   -data PATH         text files, JSON Lines (.jsonl), or a folder of them; several with commas.
                      A line has "text"; "prompt" and "completion"; or "messages", for the chat
-                     template. The model learns the text, the completion or the assistant's turns
+                     template. The model learns the text, the completion or the assistant's turns.
+                     For preferences see -dpo
   -o DIR             new or empty folder to write the adapter or the model to, or what a killed run
                      left in one
   -memory SIZE       limit of the process's resident memory, such as 6GiB; default: none
@@ -84,8 +85,22 @@ It prints what the run will take, by component, and at the end what the run took
   -epochs N          times that each sample is trained on; default 1
   -lr RATE           peak of the learning rate, after its warmup and before its cosine decay;
                      default 2e-4, with -full 1e-5, or 1e-4 with -optimizer apollo, apollo-mini or galore
+  -dpo BETA          learn preferences by Direct Preference Optimization, with a BETA such as 0.1. A line
+                     has "prompt", "chosen" and "rejected", all strings or all lists of messages; lists
+                     may leave out "prompt", which then is the messages that both answers begin with.
+                     Samples are pairs of answers; -context is for each answer with its prompt. The
+                     reference is the model before the first step, with the adapters' first values. The
+                     default of -lr is 1e-5, with -full 1e-6
+  -teacher DIR       also learn what a second model with the same tokens predicts: the loss is
+                     (1-W)·cross-entropy + W·T²·KL(teacher ‖ model) for each token. The teacher does not train
+  -teacher-base FORM form of the teacher's matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: the folder's
+                     if it has them quantized, else the type of -compute
+  -distill-weight W  weight of the divergence, above 0 and up to 1; default 0.5
+  -distill-temperature T
+                     divides the logits of both in the divergence; 0.01 to 1000, default 1
   -label-smoothing S train for a target that has the probability 1-S, while all tokens share S equally;
-                     0 to 1, default 0
+                     0 to 1, default 0. With -dpo: the share of pairs whose answers are exchanged, below
+                     0.5 (conservative DPO)
   -z-loss F          add F times the square of the logarithm of the softmax's denominator to the loss of
                      each token; 0 to 1000000, such as 1e-4, default 0. The losses of steps have both
                      terms, the loss on held-out samples has neither
@@ -103,6 +118,8 @@ It prints what the run will take, by component, and at the end what the run took
 
   snug tune -model Qwen3-0.6B -data chats.jsonl -memory 4GiB -o tuned
   snug tune -model Qwen3-0.6B -data text/ -full -memory 6GiB -epochs 2 -o model
+  snug tune -model Qwen3-0.6B -teacher Qwen3-4B -teacher-base nf4 -data text/ -memory 8GiB -o taught
+  snug tune -model tuned-model -data pairs.jsonl -dpo 0.1 -o preferred
 `
 
 // tuneFlags are the command line of tune.
@@ -125,6 +142,8 @@ type tuneFlags struct {
 	steps, epochs    int
 	rate, held       float64
 	smoothing, zLoss float64
+	beta             float64 // of -dpo, 0 without it
+	teacher          teacherFlags
 	seed             uint64
 	checkpoint       string
 	saveEvery        int
@@ -162,6 +181,11 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.Float64Var(&f.rate, "lr", 0, "")
 	fs.Float64Var(&f.smoothing, "label-smoothing", 0, "")
 	fs.Float64Var(&f.zLoss, "z-loss", 0, "")
+	fs.Float64Var(&f.beta, "dpo", 0, "")
+	fs.StringVar(&f.teacher.dir, "teacher", "", "")
+	fs.StringVar(&f.teacher.base, "teacher-base", "", "")
+	fs.Float64Var(&f.teacher.share, "distill-weight", defaultShare, "")
+	fs.Float64Var(&f.teacher.temperature, "distill-temperature", defaultTemperature, "")
 	fs.Float64Var(&f.held, "held-out", 0.02, "")
 	fs.Uint64Var(&f.seed, "seed", 1, "")
 	fs.StringVar(&f.checkpoint, "checkpoint", "", "")
@@ -262,6 +286,8 @@ func (f *tuneFlags) check() (err error) {
 		{!(f.alpha >= 0 && f.alpha < 1e6) || f.alpha == 0 && f.given("alpha"), fmt.Sprintf("-alpha %v: want a number above 0 and below 1000000", f.alpha)},
 		{!(f.smoothing >= 0 && f.smoothing <= 1), fmt.Sprintf("-label-smoothing %v: want 0 to 1", f.smoothing)},
 		{!(f.zLoss >= 0 && f.zLoss <= 1e6) || f.zLoss > 0 && f.zLoss < 1e-30, fmt.Sprintf("-z-loss %v: want 0, or 1e-30 to 1000000", f.zLoss)},
+		{f.checkPreferences() != "", f.checkPreferences()},
+		{f.checkTeacher() != "", f.checkTeacher()},
 		{!(f.held >= 0 && f.held <= 0.5), fmt.Sprintf("-held-out %v: want 0 to 0.5", f.held)},
 		{f.checkpoint == "" && f.given("save-every"), "-save-every is for -checkpoint, which is not there"},
 		{f.saveEvery < 1, fmt.Sprintf("-save-every %d: want 1 or more", f.saveEvery)},
@@ -274,6 +300,9 @@ func (f *tuneFlags) check() (err error) {
 		f.rate = map[bool]float64{true: 1e-5, false: 2e-4}[f.full]
 		if f.projects() {
 			f.rate = 1e-4
+		}
+		if f.beta > 0 {
+			f.rate = preferenceRates[f.full]
 		}
 	}
 	if f.alpha == 0 {
@@ -366,11 +395,13 @@ const defaultContext = 1024
 
 // material is what a run reads: a model's description, its tokenizer, and data.
 type material struct {
-	config  *transformer.Config
-	tok     *tokenizer.Tokenizer
-	data    *dataset.Set
-	context int     // number of tokens of the longest sample
-	beside  [][]int // shapes of the parameters that train beside adapters
+	config        *transformer.Config
+	tok           *tokenizer.Tokenizer
+	data          *dataset.Set
+	context       int     // number of tokens of the longest sample
+	beside        [][]int // shapes of the parameters that train beside adapters
+	refs          [][pairLength]float32
+	teacherConfig *transformer.Config // nil without -teacher
 }
 
 // gather reads and checks the material of a run, before there is a model.
@@ -392,7 +423,7 @@ func (f *tuneFlags) gather() (*material, error) {
 	if n := m.tok.Len(); n > m.config.Vocab {
 		return nil, fmt.Errorf("%s: the tokenizer has %d tokens, and the model %d: %w", f.dir, n, m.config.Vocab, snug.ErrConfig)
 	}
-	o := dataset.Options{Context: cmp.Or(f.most, min(defaultContext, m.config.Context)), EOS: endToken(m.config, m.tok), Seed: f.seed, HeldOut: f.held}
+	o := dataset.Options{Context: cmp.Or(f.most, min(defaultContext, m.config.Context)), EOS: endToken(m.config, m.tok), Seed: f.seed, HeldOut: f.held, Pairs: f.beta > 0}
 	if m.config.LearnedPositions && o.Context > m.config.Context {
 		return nil, usagef("tune: -context %d: the model has %d positions", o.Context, m.config.Context)
 	}
@@ -405,6 +436,10 @@ func (f *tuneFlags) gather() (*material, error) {
 		return nil, err
 	}
 	m.context = m.data.Longest()
+	m.refs = make([][pairLength]float32, m.data.Pairs())
+	if err := m.readTeacher(f); err != nil {
+		return nil, err
+	}
 	return m, nil
 }
 

@@ -67,7 +67,7 @@ func (t *tuning) about() map[string]any {
 		"lr": t.rate, "alpha": t.alpha, "rank": t.rank, "base": t.form, "compute": t.compute, "seed": t.seed,
 		"rslora": t.rslora, "dora": t.isDoRA(), "dropout": t.dropout,
 	}
-	for name, x := range map[string]float64{"label-smoothing": t.smoothing, "z-loss": t.zLoss, "loraplus-ratio": t.loraplus} {
+	for name, x := range map[string]float64{"label-smoothing": t.smoothing, "z-loss": t.zLoss, "dpo": t.beta, "loraplus-ratio": t.loraplus} {
 		if x != 0 { // checkpoints of runs without them do not name them
 			about[name] = x
 		}
@@ -77,6 +77,9 @@ func (t *tuning) about() map[string]any {
 	}
 	if t.kind != "lora" && !t.isDoRA() {
 		about["adapter"] = t.kind
+	}
+	if f := t.teacher; f.dir != "" {
+		about["teacher"], about["teacher-base"], about["distill-weight"], about["distill-temperature"] = f.dir, f.base, f.share, f.temperature
 	}
 	if t.fold {
 		about["fold"] = true

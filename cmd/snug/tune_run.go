@@ -13,6 +13,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/internal/dataset"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
@@ -40,7 +41,10 @@ type tuning struct {
 	monitor *plan.Monitor // with -trace
 	traced  bool          // its file is written
 	model   *transformer.Model
-	trainer *train.Trainer[transformer.Batch]
+	trainer *train.Trainer[dataset.Batch]
+
+	preferences *preferences // of -dpo
+	student     *student     // of -teacher
 }
 
 // clipNorm is what the norm of the gradients is clipped to.
@@ -78,6 +82,7 @@ func (t *tuning) run() (err error) {
 	if err := t.plan.WriteTable(t.call.stdout); err != nil {
 		return err
 	}
+	t.writeTeacher(t.call.stdout)
 	if t.dryRun {
 		return t.reportPlan()
 	}
@@ -127,10 +132,14 @@ func heapBytes() int64 {
 // describeData says what the files hold.
 func (t *tuning) describeData() {
 	s := t.data.Stats()
-	fmt.Fprintf(t.call.stdout, "data: %s to train on and %d held out, of %d tokens at most; %d tokens, %d of them predicted\n",
-		console.Count(s.Samples, "sample"), s.HeldOut, t.context, s.Tokens, s.Trained)
+	what, each := "sample", ""
+	if t.beta > 0 {
+		what, each = "pair", "answers "
+	}
+	fmt.Fprintf(t.call.stdout, "data: %s to train on and %d held out, %sof %d tokens at most; %d tokens, %d of them predicted\n",
+		console.Count(s.Samples, what), s.HeldOut, each, t.context, s.Tokens, s.Trained)
 	if s.Truncated > 0 || s.Dropped > 0 {
-		fmt.Fprintf(t.call.stdout, "      %s longer than that, and cut; %d with nothing left to predict, and left out\n", console.Count(s.Truncated, "sample"), s.Dropped)
+		fmt.Fprintf(t.call.stdout, "      %s longer than that, and cut; %d with nothing left to predict, and left out\n", console.Count(s.Truncated, what), s.Dropped)
 	}
 	fmt.Fprintln(t.call.stdout)
 }
@@ -144,12 +153,16 @@ func (t *tuning) task() (plan.Task, error) {
 	if err != nil {
 		return plan.Task{}, err
 	}
+	m = t.describePairs(m)
 	m.Name = folderName(t.dir, m.Name)
 	const rate, fast = 1e11, 1e10 // assumed, so that equal commands have equal plans
 	task := plan.Task{
 		Model: m, Batch: t.batch, Optimizer: t.optimizer, Rank: t.rank, Dropout: t.dropout > 0, PagesFrozen: true, PagesCheckpoints: true, Tiles: t.tiles, Compute: []snug.DType{t.dtype}, Masters: []amp.MasterForm{amp.FullMaster, amp.SplitMaster},
 		Device: plan.Device{Name: "an assumed processor, to compare plans", Unified: true, Memory: 1 << 60, Disk: t.disk,
 			F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10},
+	}
+	if err := t.describeTeacher(&task); err != nil {
+		return task, err
 	}
 	if t.dtype != snug.BF16 {
 		task.Masters = []amp.MasterForm{amp.FullMaster}
@@ -253,7 +266,7 @@ func (t *tuning) fitLeast(task plan.Task, limit int64) error {
 	if t.disk == 0 {
 		flags = append(flags, "-disk")
 	}
-	whole := func(l plan.Layer) bool { return l.Tiles.Whole > 0 && t.context > l.Tiles.Whole }
+	whole := func(l plan.Layer) bool { return l.Tiles.Whole > 0 && l.Rows > l.Tiles.Whole }
 	if slices.Equal(t.tiles, []int{1}) && t.begun == nil && slices.ContainsFunc(task.Model.Layers, whole) {
 		flags = append(flags, "-tiles auto")
 	}
@@ -303,7 +316,7 @@ func (t *tuning) open() (clean func() error, err error) {
 	if err := t.model.SetPlan(r.Remat); err != nil {
 		return clean, err
 	}
-	if err := t.model.Reserve(r.Micro, t.context); err != nil { // else each longer batch leaves the buffers of the ones before
+	if err := t.model.Reserve(r.Micro*t.sequences(), t.context); err != nil { // else each longer batch leaves the buffers of the ones before
 		return clean, err
 	}
 	steps := t.stepCount()
@@ -319,7 +332,11 @@ func (t *tuning) open() (clean func() error, err error) {
 	if t.folder != nil {
 		options.Folder, options.SaveEvery = t.folder, t.saveEvery
 	}
-	if t.trainer, err = train.New(train.Model[transformer.Batch](t.model), options); err != nil {
+	learner, err := t.learner()
+	if err != nil {
+		return clean, err
+	}
+	if t.trainer, err = train.New(learner, options); err != nil {
 		return clean, err
 	}
 	t.trainer.SetNotes(choicesOf(r))
@@ -333,6 +350,7 @@ func (t *tuning) close() (err error) {
 	if t.model != nil {
 		err = errors.Join(err, t.model.Close())
 	}
+	err = errors.Join(err, t.student.close())
 	for _, s := range []*offload.Store{t.store, t.checkpoints} {
 		err = errors.Join(err, s.Close())
 	}
@@ -350,35 +368,47 @@ func (t *tuning) stepCount() int {
 
 // splitBatch divides a micro-batch of several samples.
 func splitBatch(batch any) (a, b any, ok bool) {
-	whole := batch.(transformer.Batch)
-	n := len(whole.Starts) - 1
+	whole := batch.(dataset.Batch)
+	n, sequences := len(whole.Starts)-1, 1
+	if whole.Pairs != nil {
+		n, sequences = len(whole.Pairs), pairLength
+	}
 	if n < 2 {
 		return nil, nil, false
 	}
-	cut := whole.Starts[n/2]
-	first := transformer.Batch{Tokens: whole.Tokens[:cut], Labels: whole.Labels[:cut], Starts: whole.Starts[:n/2+1], Draw: whole.Draw}
-	second := transformer.Batch{Tokens: whole.Tokens[cut:], Labels: whole.Labels[cut:], Draw: whole.Draw + uint64(n/2)}
-	for _, at := range whole.Starts[n/2:] {
-		second.Starts = append(second.Starts, at-cut)
+	at := n / 2 * sequences
+	cut := whole.Starts[at]
+	first, second := whole, whole
+	first.Tokens, first.Labels, first.Starts = whole.Tokens[:cut], whole.Labels[:cut], whole.Starts[:at+1]
+	second.Tokens, second.Labels, second.Starts, second.Draw = whole.Tokens[cut:], whole.Labels[cut:], nil, whole.Draw+uint64(n/2)
+	for _, start := range whole.Starts[at:] {
+		second.Starts = append(second.Starts, start-cut)
+	}
+	if whole.Pairs != nil {
+		first.Pairs, second.Pairs = whole.Pairs[:n/2], whole.Pairs[n/2:]
 	}
 	return first, second, true
 }
 
 // result is what a run found.
 type result struct {
-	Model      string     `json:"model"`
-	Steps      int        `json:"steps"`
-	Tokens     int        `json:"tokens"` // of this process's steps
-	Seconds    float64    `json:"seconds"`
-	Skipped    int        `json:"steps_skipped"`
-	LossFirst  float64    `json:"held_out_loss_first,omitempty"` // of a run that began anew
-	LossLast   float64    `json:"held_out_loss_last,omitempty"`
-	Loss       float64    `json:"loss"` // of the last step
-	Predicted  int64      `json:"predicted_peak_bytes"`
-	Measured   int64      `json:"measured_peak_bytes"`
-	Resident   int64      `json:"predicted_rss_bytes"`
-	PeakRSS    int64      `json:"peak_rss_bytes"`
-	Components plan.Bytes `json:"-"` // measured
+	Model           string      `json:"model"`
+	Steps           int         `json:"steps"`
+	Tokens          int         `json:"tokens"` // of this process's steps
+	Seconds         float64     `json:"seconds"`
+	Skipped         int         `json:"steps_skipped"`
+	LossFirst       float64     `json:"held_out_loss_first,omitempty"` // of a run that began anew
+	LossLast        float64     `json:"held_out_loss_last,omitempty"`
+	First           *preference `json:"held_out_preference_first,omitempty"` // with -dpo, as the losses
+	Last            *preference `json:"held_out_preference_last,omitempty"`
+	DivergenceFirst *float64    `json:"held_out_divergence_first,omitempty"` // with -teacher, as the losses
+	DivergenceLast  *float64    `json:"held_out_divergence_last,omitempty"`
+	Loss            float64     `json:"loss"` // of the last step
+	Predicted       int64       `json:"predicted_peak_bytes"`
+	Measured        int64       `json:"measured_peak_bytes"`
+	Resident        int64       `json:"predicted_rss_bytes"`
+	PeakRSS         int64       `json:"peak_rss_bytes"`
+	Components      plan.Bytes  `json:"-"` // measured
 }
 
 func (t *tuning) train() (r result, err error) {
@@ -388,17 +418,19 @@ func (t *tuning) train() (r result, err error) {
 		fmt.Fprintf(t.call.stdout, "\ngoing on from step %d of %d\n", begun, steps)
 	}
 	fmt.Fprintln(t.call.stdout)
-	did, err := console.Training[transformer.Batch]{
+	did, err := console.Training[dataset.Batch]{
 		Trainer: t.trainer, Steps: steps, Saves: t.checkpoint != "", Stop: t.stop,
 		Progress: console.NewProgress(t.call.stdout, t.call.stderr, steps),
-		Batches:  func(step int) []transformer.Batch { return t.data.Batch(step, t.batch, t.plan.Run.Micro) },
-		Tokens:   func(b transformer.Batch) int { return len(b.Tokens) },
+		Batches:  func(step int) []dataset.Batch { return t.data.Batch(step, t.batch, t.plan.Run.Micro) },
+		Tokens:   func(b dataset.Batch) int { return len(b.Tokens) },
 		HeldOut:  t.data.HeldOut(max(1, t.plan.Run.Micro)),
+		Begun:    func(float64) { r.First, r.DivergenceFirst = t.preferences.taken(), t.student.taken() },
 		After: func(train.Report) (string, error) {
 			t.measure(&r)
 			return plan.FormatBytes(r.Components.Total()), nil
 		},
 	}.Run()
+	r.Last, r.DivergenceLast = t.preferences.taken(), t.student.taken()
 	r.Tokens, r.Seconds, r.Skipped, r.Loss, r.LossFirst, r.LossLast = did.Tokens, did.Seconds, did.Skipped, did.Loss, did.First, did.Last
 	if did.Skipped > 0 && did.Skipped == steps && err == nil {
 		err = fmt.Errorf("tune: no step changed anything, and nothing is written: gradients are not finite in any of them, because a weight of %s is not, or the loss overflows: %w",
@@ -420,6 +452,9 @@ func (t *tuning) measure(r *result) {
 			pages -= b[plan.State]
 		}
 		m.Weights += pages
+	}
+	if s := t.student.memory(); s != (transformer.Memory{}) {
+		m.Weights, m.Peak, m.Workspace = m.Weights+s.Weights, m.Peak+s.Peak, m.Workspace+s.Workspace
 	}
 	b[plan.Weights], b[plan.Activations] = m.Weights, m.Peak+t.checkpoints.Stats().HostPeak
 	b[plan.Workspace] += m.Workspace

@@ -29,6 +29,7 @@ type Options struct {
 	Template *chat.Template // chat template; nil if the tokenizer has none
 	Seed     uint64         // determines the order of the samples, and which are held out
 	HeldOut  float64        // share of the samples that are held out, from 0 to 0.5
+	Pairs    bool           // samples are pairs of answers, of which one was chosen over the other
 }
 
 // Stats is what Open found.
@@ -54,8 +55,25 @@ type Set struct {
 	epoch   int
 }
 
-// sample is tokens lo to hi-1. The last token is a label only.
-type sample struct{ lo, hi int }
+// sample is tokens lo to hi-1. The last token is a label only. Of a pair the chosen answer, with its prompt, ends at
+// mid, and the rejected one, with its prompt, begins there; other samples have a mid of 0.
+type sample struct{ lo, hi, mid int }
+
+// texts yields the range of tokens of each sequence.
+func (x sample) texts() [][2]int {
+	if x.mid == 0 {
+		return [][2]int{{x.lo, x.hi}}
+	}
+	return [][2]int{{x.lo, x.mid}, {x.mid, x.hi}}
+}
+
+// Batch is a micro-batch.
+type Batch struct {
+	transformer.Batch
+	// Pairs are the numbers of its pairs, see [Set.Pairs]. Each has two sequences: the chosen answer with its prompt,
+	// then the rejected one. nil: the sequences are samples.
+	Pairs []int
+}
 
 // MaxContext is the most tokens of a sample that [Open] takes.
 const MaxContext = 1 << 24
@@ -68,8 +86,14 @@ const MaxContext = 1 << 24
 //	{"prompt": "...", "completion": "..."}         the tokens of the completion
 //	{"messages": [{"role": "", "content": ""}]}    the tokens of the assistant's turns
 //
-// EOS ends each text and completion; the chat template ends turns. All lines of a file have one form. Fields that change
-// a conversation, such as tools and tool_calls, are refused; other fields are ignored.
+// With Pairs a line is one of these, with messages as above, and there are no text files:
+//
+//	{"prompt": "...", "chosen": "...", "rejected": "..."}    the labels are the tokens of the answers
+//	{"prompt": [], "chosen": [], "rejected": []}             the tokens after the prompt
+//	{"chosen": [], "rejected": []}                           the prompt is the messages that both begin with
+//
+// EOS ends each text, completion and answer; the chat template ends turns. All lines of a file have one form. Fields
+// that change a conversation, such as tools and tool_calls, are refused; other fields are ignored.
 //
 // The error wraps [snug.ErrConfig] for options out of range, no samples, and lines of another form, and
 // [snug.ErrCorrupt] for text that is not UTF-8 and for damaged JSON; it names the file and the line.
@@ -99,20 +123,15 @@ func (s *Set) add(lo int) {
 		s.tokens = s.tokens[:most]
 		s.stats.Truncated++
 	}
-	predicted := 0
-	for i, t := range s.tokens[lo:] {
-		if t >= 0 && i > 0 {
-			predicted++
-		}
-	}
-	if predicted == 0 {
+	n := predicted(s.tokens[lo:])
+	if n == 0 {
 		s.tokens = s.tokens[:lo]
 		s.stats.Dropped++
 		return
 	}
-	s.samples = append(s.samples, sample{lo, len(s.tokens)})
+	s.samples = append(s.samples, sample{lo: lo, hi: len(s.tokens)})
 	s.stats.Tokens += len(s.tokens) - lo - 1
-	s.stats.Trained += predicted
+	s.stats.Trained += n
 }
 
 // addBlocks cuts the tokens from lo on, all of them labels, into samples. The last token of a sample, a label only, is
@@ -120,7 +139,7 @@ func (s *Set) add(lo int) {
 func (s *Set) addBlocks(lo int) {
 	for ; lo+1 < len(s.tokens); lo += s.options.Context {
 		hi := min(lo+s.options.Context+1, len(s.tokens))
-		s.samples = append(s.samples, sample{lo, hi})
+		s.samples = append(s.samples, sample{lo: lo, hi: hi})
 		s.stats.Tokens += hi - lo - 1
 		s.stats.Trained += hi - lo - 1
 	}
@@ -161,6 +180,9 @@ func (s *Set) Sum() [sha256.Size]byte {
 		b = binary.LittleEndian.AppendUint64(b, uint64(len(list)))
 		for _, x := range list {
 			b = binary.LittleEndian.AppendUint64(b, uint64(x.hi-x.lo))
+			if x.mid > 0 {
+				b = binary.LittleEndian.AppendUint64(b, uint64(x.mid-x.lo))
+			}
 			for _, t := range s.tokens[x.lo:x.hi] {
 				b = binary.LittleEndian.AppendUint32(b, uint32(t))
 			}
@@ -175,19 +197,35 @@ func (s *Set) Sum() [sha256.Size]byte {
 // Batch returns the micro-batches of a step. Together they have the given number of samples, and each has at most
 // micro. Steps count from 0. Each epoch has every sample once, in a new order; an epoch may end within a step. The
 // samples of a step do not depend on micro.
-func (s *Set) Batch(step, samples, micro int) (batches []transformer.Batch) {
-	var list []sample
+func (s *Set) Batch(step, samples, micro int) (batches []Batch) {
+	var list []int
 	for i := range samples {
 		at := step*samples + i
 		s.enter(at / len(s.samples))
-		list = append(list, s.samples[s.order[at%len(s.samples)]])
+		list = append(list, s.order[at%len(s.samples)])
 	}
 	for lo := 0; lo < len(list); lo += micro {
-		b := s.pack(list[lo:min(lo+micro, len(list))])
+		b := s.batch(list[lo:min(lo+micro, len(list))])
 		b.Draw = uint64(step)<<16 + uint64(lo)
 		batches = append(batches, b)
 	}
 	return batches
+}
+
+// batch returns a batch of samples by their numbers. Samples that are held out follow the others.
+func (s *Set) batch(numbers []int) (b Batch) {
+	list := make([]sample, len(numbers))
+	for i, n := range numbers {
+		if n < len(s.samples) {
+			list[i] = s.samples[n]
+		} else {
+			list[i] = s.held[n-len(s.samples)]
+		}
+	}
+	if b.Batch = s.pack(list); s.options.Pairs {
+		b.Pairs = numbers
+	}
+	return b
 }
 
 // enter sets the order of the samples in an epoch.
@@ -198,10 +236,15 @@ func (s *Set) enter(epoch int) {
 }
 
 // HeldOut yields the samples that are held out, in batches of at most micro samples.
-func (s *Set) HeldOut(micro int) iter.Seq[transformer.Batch] {
-	return func(yield func(transformer.Batch) bool) {
+func (s *Set) HeldOut(micro int) iter.Seq[Batch] {
+	return func(yield func(Batch) bool) {
+		n := len(s.samples)
 		for lo := 0; lo < len(s.held); lo += micro {
-			if !yield(s.pack(s.held[lo:min(lo+micro, len(s.held))])) {
+			var numbers []int
+			for i := range min(micro, len(s.held)-lo) {
+				numbers = append(numbers, n+lo+i)
+			}
+			if !yield(s.batch(numbers)) {
 				return
 			}
 		}
@@ -212,24 +255,28 @@ func (s *Set) HeldOut(micro int) iter.Seq[transformer.Batch] {
 func (s *Set) pack(list []sample) transformer.Batch {
 	b := transformer.Batch{Starts: []int{0}}
 	for _, x := range list {
-		tokens := s.tokens[x.lo:x.hi]
-		for i, t := range tokens[:len(tokens)-1] {
-			label := max(tokens[i+1], -1)
-			if t < 0 {
-				t = ^t
+		for _, text := range x.texts() {
+			tokens := s.tokens[text[0]:text[1]]
+			for i, t := range tokens[:len(tokens)-1] {
+				label := max(tokens[i+1], -1)
+				if t < 0 {
+					t = ^t
+				}
+				b.Tokens, b.Labels = append(b.Tokens, t), append(b.Labels, label)
 			}
-			b.Tokens, b.Labels = append(b.Tokens, t), append(b.Labels, label)
+			b.Starts = append(b.Starts, len(b.Tokens))
 		}
-		b.Starts = append(b.Starts, len(b.Tokens))
 	}
 	return b
 }
 
-// Longest returns the number of tokens of the longest sample.
+// Longest returns the number of tokens of the longest sequence.
 func (s *Set) Longest() (n int) {
 	for _, list := range [][]sample{s.samples, s.held} {
 		for _, x := range list {
-			n = max(n, x.hi-x.lo-1)
+			for _, text := range x.texts() {
+				n = max(n, text[1]-text[0]-1)
+			}
 		}
 	}
 	return n

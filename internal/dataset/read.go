@@ -57,6 +57,8 @@ func (r *reader) file(path string) error {
 	defer f.Close()
 	if end := strings.ToLower(filepath.Ext(path)); end == ".jsonl" || end == ".json" {
 		err = r.lines(f)
+	} else if r.options.Pairs {
+		err = fmt.Errorf("preferences are lines of JSON, in files whose names end in .jsonl or .json: %w", snug.ErrConfig)
 	} else {
 		err = r.text(f, size)
 	}
@@ -136,7 +138,14 @@ type line struct {
 	Prompt     *string   `json:"prompt"`
 	Completion *string   `json:"completion"`
 	Messages   []message `json:"messages"`
+	given
 
+	Chosen   json.RawMessage `json:"chosen"`
+	Rejected json.RawMessage `json:"rejected"`
+}
+
+// given are fields of a line that a chat template would be given.
+type given struct {
 	Tools     json.RawMessage `json:"tools"`
 	Functions json.RawMessage `json:"functions"`
 	Documents json.RawMessage `json:"documents"`
@@ -154,15 +163,19 @@ type message struct {
 	Thinking  json.RawMessage `json:"thinking"`
 }
 
-// chats returns the messages as a template takes them.
-func (l *line) chats() ([]chat.Message, error) {
-	for _, f := range []field{{"tools", l.Tools}, {"functions", l.Functions}, {"documents", l.Documents}} {
+// refuse returns an error if the line has such a field.
+func (g *given) refuse() error {
+	for _, f := range []field{{"tools", g.Tools}, {"functions", g.Functions}, {"documents", g.Documents}} {
 		if f.holds() {
-			return nil, fmt.Errorf("%s are not given to the chat template: %w", f.name, snug.ErrConfig)
+			return fmt.Errorf("%s are not given to the chat template: %w", f.name, snug.ErrConfig)
 		}
 	}
-	var list []chat.Message
-	for i, m := range l.Messages {
+	return nil
+}
+
+// chats returns the messages as a template takes them.
+func chats(messages []message) (list []chat.Message, err error) {
+	for i, m := range messages {
 		for _, f := range []field{{"tool_calls", m.Calls}, {"function_call", m.Call}, {"reasoning_content", m.Reasoning}, {"thinking", m.Thinking}} {
 			if f.holds() {
 				return nil, fmt.Errorf("message %d has %s, which the chat template is not given: write the content as the model does: %w", i, f.name, snug.ErrConfig)
@@ -214,6 +227,9 @@ func (l *line) form() (string, error) {
 		forms = append(forms, "text")
 	}
 	if l.Prompt != nil || l.Completion != nil {
+		if l.Completion == nil && (field{"", l.Chosen}).holds() {
+			return "", fmt.Errorf("the line has chosen and rejected, which are for preferences: tune -dpo: %w", snug.ErrConfig)
+		}
 		if l.Prompt == nil || l.Completion == nil {
 			return "", fmt.Errorf("prompt and completion come together: %w", snug.ErrConfig)
 		}
@@ -263,6 +279,9 @@ func (r *reader) line(text []byte) (form string, err error) {
 	if at := firstInvalid(text); at >= 0 {
 		return "", fmt.Errorf("byte %d is not UTF-8: %w", at, snug.ErrCorrupt)
 	}
+	if r.options.Pairs {
+		return r.preference(text)
+	}
 	var l line
 	if err := json.Unmarshal(text, &l); err != nil {
 		return "", fmt.Errorf("%w: %w", readable(err), snug.ErrCorrupt)
@@ -275,8 +294,11 @@ func (r *reader) line(text []byte) (form string, err error) {
 	case "text":
 		err = r.encode(*l.Text, true, tokenizer.EncodeOptions{})
 	case "messages":
+		if err = l.refuse(); err != nil {
+			break
+		}
 		var messages []chat.Message
-		if messages, err = l.chats(); err == nil {
+		if messages, err = chats(l.Messages); err == nil {
 			err = r.conversation(messages)
 		}
 	default:

@@ -1,0 +1,225 @@
+package dataset
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/chat"
+	"github.com/snug-ml/snug/tokenizer"
+)
+
+// turns is a text, or the messages of a conversation.
+type turns struct {
+	text     *string
+	messages []message
+}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (t *turns) UnmarshalJSON(b []byte) error {
+	var err error
+	switch b[0] {
+	case '"':
+		err = json.Unmarshal(b, &t.text)
+	case '[':
+		err = json.Unmarshal(b, &t.messages)
+	default:
+		return errors.New("a prompt or an answer is neither a string nor an array of messages")
+	}
+	if err != nil {
+		return fmt.Errorf("messages: %w", readable(err))
+	}
+	return nil
+}
+
+// is reports what the field has: a text, messages, or nothing.
+func (t *turns) is() string {
+	switch {
+	case t == nil || t.text == nil && t.messages == nil:
+		return "nothing"
+	case t.text != nil:
+		return "a string"
+	}
+	return "messages"
+}
+
+// preference has the fields of a line with an answer that was chosen over another.
+type preference struct {
+	Prompt   *turns `json:"prompt"`
+	Chosen   *turns `json:"chosen"`
+	Rejected *turns `json:"rejected"`
+	given
+}
+
+// form returns which of the forms a line has.
+func (p *preference) form() (string, error) {
+	prompt, chosen, rejected := p.Prompt.is(), p.Chosen.is(), p.Rejected.is()
+	switch {
+	case chosen == "nothing" || rejected == "nothing":
+		return "", fmt.Errorf("the line has no chosen and rejected answers: %w", snug.ErrConfig)
+	case chosen != rejected || prompt != "nothing" && prompt != chosen:
+		return "", fmt.Errorf("prompt has %s, chosen %s and rejected %s, want all of them as strings or all as messages: %w", prompt, chosen, rejected, snug.ErrConfig)
+	case prompt == "nothing" && chosen == "a string":
+		return "", fmt.Errorf("chosen and rejected are strings, and want a prompt: %w", snug.ErrConfig)
+	case chosen == "messages":
+		return "messages", nil
+	}
+	return "prompt, chosen and rejected", nil
+}
+
+// preference adds a line of JSON with two answers and returns its form. As in TRL, the tokens of an answer are those in
+// which the prompt with the answer differs from the prompt alone, and both answers begin at the same token.
+func (r *reader) preference(line []byte) (form string, err error) {
+	var p preference
+	if err := json.Unmarshal(line, &p); err != nil {
+		return "", fmt.Errorf("%w: %w", readable(err), snug.ErrCorrupt)
+	}
+	if form, err = p.form(); err != nil {
+		return "", err
+	}
+	var texts [3]string // prompt, and prompt with each answer
+	if form == "messages" {
+		texts, err = r.rendered(&p)
+	} else {
+		prompt := *p.Prompt.text
+		texts = [3]string{prompt, prompt + *p.Chosen.text, prompt + *p.Rejected.text}
+	}
+	if err != nil {
+		return "", err
+	}
+	var ids [3][]int32
+	for i, text := range texts {
+		if ids[i], err = r.tok.Encode(text, tokenizer.EncodeOptions{NoSpecial: form == "messages"}); err != nil {
+			return "", err
+		}
+	}
+	begin := min(commonPrefix(ids[0], ids[1]), commonPrefix(ids[0], ids[2]))
+	x := sample{lo: len(r.tokens)}
+	for i, answer := range ids[1:] {
+		lo := len(r.tokens)
+		if i == 1 {
+			x.mid = lo
+		}
+		r.append(answer[:begin], false)
+		r.append(answer[begin:], true)
+		if form != "messages" {
+			r.end(lo)
+		}
+	}
+	x.hi = len(r.tokens)
+	r.addPair(x)
+	return form, nil
+}
+
+// rendered returns the texts of a prompt and of the prompt with each answer. Without a prompt it is the messages that
+// both answers begin with.
+func (r *reader) rendered(p *preference) (texts [3]string, err error) {
+	t := r.options.Template
+	if t == nil {
+		return texts, fmt.Errorf("messages want a chat template, and the tokenizer has none: %w", snug.ErrConfig)
+	}
+	if err := p.refuse(); err != nil {
+		return texts, err
+	}
+	var lists [3][]chat.Message
+	for i, field := range []*turns{p.Prompt, p.Chosen, p.Rejected} {
+		if field == nil {
+			continue
+		}
+		if lists[i], err = chats(field.messages); err != nil {
+			return texts, fmt.Errorf("%s: %w", [...]string{"prompt", "chosen", "rejected"}[i], err)
+		}
+	}
+	prompt, chosen, rejected := lists[0], lists[1], lists[2]
+	if p.Prompt == nil {
+		n := commonPrefix(chosen, rejected)
+		prompt, chosen, rejected = chosen[:n:n], chosen[n:], rejected[n:]
+	}
+	if len(prompt) == 0 || len(chosen) == 0 || len(rejected) == 0 {
+		return texts, fmt.Errorf("there are %d messages of a prompt, %d chosen and %d rejected, want one or more of each: %w", len(prompt), len(chosen), len(rejected), snug.ErrConfig)
+	}
+	if texts[0], err = t.Render(prompt, true); err != nil {
+		return texts, err
+	}
+	for i, answer := range [][]chat.Message{chosen, rejected} {
+		if texts[i+1], err = t.Render(slices.Concat(prompt, answer), false); err != nil {
+			return texts, err
+		}
+	}
+	return texts, nil
+}
+
+// commonPrefix returns how many elements at the beginning of two lists are equal.
+func commonPrefix[E comparable](a, b []E) (n int) {
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// addPair adds a sample of two answers, the last of all tokens, and cuts each answer to the context. It drops a pair
+// with an answer of which no label is left.
+func (s *Set) addPair(x sample) {
+	most := s.options.Context + 1
+	chosen, rejected := s.tokens[x.lo:x.mid], s.tokens[x.mid:x.hi]
+	a, b := chosen[:min(most, len(chosen))], rejected[:min(most, len(rejected))]
+	if len(a) < len(chosen) || len(b) < len(rejected) {
+		s.stats.Truncated++
+	}
+	if predicted(a) == 0 || predicted(b) == 0 {
+		s.tokens = s.tokens[:x.lo]
+		s.stats.Dropped++
+		return
+	}
+	x.mid, x.hi = x.lo+len(a), x.lo+len(a)+len(b)
+	copy(s.tokens[x.mid:], b)
+	s.tokens = s.tokens[:x.hi]
+	s.samples = append(s.samples, x)
+	s.stats.Tokens += len(a) + len(b) - 2
+	s.stats.Trained += predicted(a) + predicted(b)
+}
+
+// predicted returns how many tokens after the first count as labels.
+func predicted(tokens []int32) (n int) {
+	for i, t := range tokens {
+		if t >= 0 && i > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// Pairs returns the number of pairs, those that are held out included: they have the numbers from 0 to Pairs-1.
+func (s *Set) Pairs() int {
+	if !s.options.Pairs {
+		return 0
+	}
+	return len(s.samples) + len(s.held)
+}
+
+// Once yields the pairs that steps from first to last-1 train on, and those that are held out, each of them once, in
+// micro-batches of at most micro. Other pairs may be among them: a pair is always with the same others, whatever the
+// steps are.
+func (s *Set) Once(first, last, samples, micro int) iter.Seq[Batch] {
+	n := len(s.samples)
+	needed := make([]bool, n)
+	for i := range int(min(int64(last-first)*int64(samples), 2*int64(n))) { // 2·n in a row have a whole epoch
+		at := first*samples + i
+		s.enter(at / n)
+		needed[s.order[at%n]] = true
+	}
+	s.enter(0)
+	order := slices.Clone(s.order)
+	return func(yield func(Batch) bool) {
+		for lo := 0; lo < n; lo += micro {
+			group := order[lo:min(lo+micro, n)]
+			if slices.ContainsFunc(group, func(i int) bool { return needed[i] }) && !yield(s.batch(group)) {
+				return
+			}
+		}
+		s.HeldOut(micro)(yield)
+	}
+}

@@ -1,0 +1,166 @@
+package dataset
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/chat"
+)
+
+// shownPair writes the tokens of both answers.
+func (s *Set) shownPair(x sample) string {
+	return s.shown(sample{lo: x.lo, hi: x.mid}) + " | " + s.shown(sample{lo: x.mid, hi: x.hi})
+}
+
+const plainTemplate = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\\n' }}{% endfor %}" +
+	"{% if add_generation_prompt %}<assistant>{% endif %}"
+
+func TestPairForms(t *testing.T) {
+	plain := template(t, plainTemplate)
+	thinks := template(t, "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant><think>{% endif %}")
+	user, yes, no := `{"role": "user", "content": "hi"}`, `{"role": "assistant", "content": "yes"}`, `{"role": "assistant", "content": "no"}`
+	for _, c := range []struct {
+		text     string
+		template *chat.Template
+		want     string
+	}{
+		{`{"prompt": "Say: ", "chosen": "yes", "rejected": "no way"}`, nil, "Say:[ yes§] | Say:[ no way§]"}, // the tokens of the whole text, as in TRL,
+		{`{"prompt": null, "chosen": [` + user + `, ` + yes + `], "rejected": [` + user + `, ` + no + `], "score": 3}`, plain, "<user>hi\n<assistant>[yes</s>\n] | <user>hi\n<assistant>[no</s>\n]"},
+		{`{"prompt": [` + user + `], "chosen": [` + yes + `], "rejected": [` + no + `, ` + user + `]}`, plain, "<user>hi\n<assistant>[yes</s>\n] | <user>hi\n<assistant>[no</s>\n<user>hi\n]"},
+		{`{"prompt": [` + user + `], "chosen": [` + yes + `], "rejected": [` + no + `]}`, thinks, "<user>hi\n<assistant>[yes\n] | <user>hi\n<assistant>[no\n]"},
+	} {
+		s, err := Open([]string{write(t, "a.jsonl", c.text)}, tok, Options{Context: 64, EOS: eos, Template: c.template, Pairs: true})
+		require.NoError(t, err)
+		require.Equal(t, []string{c.want}, []string{s.shownPair(s.samples[0])})
+		require.Equal(t, 1, s.Pairs())
+	}
+}
+
+func TestPairsTruncatedAndDropped(t *testing.T) {
+	text := `{"prompt": "a", "chosen": " b c d e f g h i j k l m n o p", "rejected": " b c"}
+{"prompt": "` + strings.Repeat("long ", 40) + `", "chosen": "x", "rejected": "y"}
+{"prompt": "a", "chosen": " b", "rejected": " b c d e f g h i j k l m n o p"}`
+	s, err := Open([]string{write(t, "a.jsonl", text)}, tok, Options{Context: 8, EOS: eos, Pairs: true})
+	require.NoError(t, err)
+	require.Equal(t, 3, s.stats.Truncated)
+	require.Equal(t, []int{2, 1, 8}, []int{s.stats.Samples, s.stats.Dropped, s.Longest()})
+	require.Equal(t, "a[ b c d e f g h i] | a[ b c§]", s.shownPair(s.samples[0]))
+	b := s.Batch(0, 2, 2)
+	require.Len(t, b, 1)
+	require.Equal(t, s.stats.Tokens, len(b[0].Tokens))
+	require.Equal(t, float64(s.stats.Trained), b[0].Weight())
+	require.Len(t, b[0].Starts, 5)
+	require.ElementsMatch(t, []int{0, 1}, b[0].Pairs)
+}
+
+func TestPairErrors(t *testing.T) {
+	plain := template(t, plainTemplate)
+	yes := `[{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]`
+	for _, c := range []struct {
+		name, text, want string
+		template         *chat.Template
+		kind             error
+	}{
+		{"a.txt", "text", "a.txt: preferences are lines of JSON", nil, snug.ErrConfig},
+		{"a.jsonl", `{"prompt": "x", "chosen": "y"}`, "line 1: the line has no chosen and rejected answers", nil, snug.ErrConfig},
+		{"a.jsonl", `{"prompt": "x", "completion": "y"}`, "line 1: the line has no chosen and rejected answers", nil, snug.ErrConfig},
+		{"a.jsonl", `{"chosen": "y", "rejected": "z"}`, "and want a prompt", nil, snug.ErrConfig},
+		{"a.jsonl", `{"prompt": "x", "chosen": ` + yes + `, "rejected": ` + yes + `}`, "prompt has a string, chosen messages and rejected messages", plain, snug.ErrConfig},
+		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": "z"}`, "chosen messages and rejected a string", plain, snug.ErrConfig},
+		{"a.jsonl", `{"chosen": 3, "rejected": "z"}`, "neither a string nor an array", nil, snug.ErrCorrupt},
+		{"a.jsonl", `{"chosen": [{"content": 3}], "rejected": "z"}`, "messages: content: type number, want string", nil, snug.ErrCorrupt},
+		{"a.jsonl", `{"chosen": [3], "rejected": "z"}`, "messages: ", nil, snug.ErrCorrupt},
+		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": ` + yes + `}`, "2 messages of a prompt, 0 chosen and 0 rejected", plain, snug.ErrConfig},
+		{"a.jsonl", `{"prompt": [], "chosen": ` + yes + `, "rejected": ` + yes + `}`, "0 messages of a prompt", plain, snug.ErrConfig},
+		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": []}`, "want a chat template", nil, snug.ErrConfig},
+		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": [{"role": "user"}]}`, "rejected: message 0 has no content", plain, snug.ErrConfig},
+		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": [{"role": "user", "content": "x"}], "tools": [1]}`, "tools are not given", plain, snug.ErrConfig},
+		{"a.jsonl", `{"prompt": "x", "chosen": "y", "rejected": "z"}` + "\n" + `{"chosen": ` + yes + `, "rejected": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "z"}]}`, "line 2: the line has messages, and the first has prompt", plain, snug.ErrConfig},
+		{"a.jsonl", `{"prompt": "` + strings.Repeat("long ", 40) + `", "chosen": "x", "rejected": "y"}`, "none of 1 samples has text to train on", nil, snug.ErrConfig},
+	} {
+		_, err := Open([]string{write(t, c.name, c.text)}, tok, Options{Context: 8, EOS: eos, Template: c.template, Pairs: true})
+		require.ErrorIs(t, err, c.kind, c.text)
+		require.ErrorContains(t, err, c.want)
+	}
+	_, err := Open([]string{write(t, "a.jsonl", `{"prompt": "x", "chosen": "y", "rejected": "z"}`)}, tok, Options{Context: 8, EOS: eos})
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, "tune -dpo")
+}
+
+// Once has each pair of the steps and each that is held out once, in the company that it has for any steps.
+func TestOnce(t *testing.T) {
+	s := &Set{options: Options{Context: 9, Seed: 3, HeldOut: 0.2, Pairs: true}, epoch: -1}
+	const n = 30
+	for i := range n {
+		x := sample{lo: len(s.tokens)}
+		s.tokens = append(s.tokens, int32(1000*i), int32(1000*i+1))
+		x.mid = len(s.tokens)
+		s.tokens = append(s.tokens, int32(1000*i), int32(1000*i+2))
+		x.hi = len(s.tokens)
+		s.addPair(x)
+	}
+	s.holdOut()
+	require.Equal(t, n, s.Pairs())
+	company := map[int]string{}
+	for b := range s.Once(0, 100, 7, 4) {
+		for _, i := range b.Pairs {
+			require.Empty(t, company[i])
+			company[i] = fmt.Sprint(b.Pairs)
+		}
+	}
+	require.Len(t, company, n)
+	for _, steps := range [][2]int{{0, 1}, {1, 3}, {3, 3}, {90, 91}} {
+		seen := map[int]bool{}
+		for b := range s.Once(steps[0], steps[1], 7, 4) {
+			for _, i := range b.Pairs {
+				require.False(t, seen[i])
+				seen[i] = true
+				require.Equal(t, company[i], fmt.Sprint(b.Pairs))
+			}
+		}
+		for step := steps[0]; step < steps[1]; step++ {
+			for _, b := range s.Batch(step, 7, 4) {
+				require.False(t, slices.ContainsFunc(b.Pairs, func(i int) bool { return !seen[i] }))
+			}
+		}
+		for b := range s.HeldOut(3) {
+			require.False(t, slices.ContainsFunc(b.Pairs, func(i int) bool { return !seen[i] || i < len(s.samples) }))
+		}
+		require.Less(t, len(seen), n)
+	}
+	for range s.Once(0, 100, 7, 4) {
+		break
+	}
+	open := func(text string) [32]byte {
+		s, err := Open([]string{write(t, "a.jsonl", text)}, tok, Options{Context: 64, EOS: -1, Pairs: true})
+		require.NoError(t, err)
+		return s.Sum()
+	}
+	require.NotEqual(t, open(`{"prompt": "a ", "chosen": "a a", "rejected": "a"}`), open(`{"prompt": "a ", "chosen": "a", "rejected": "a a"}`), "which answer is chosen")
+}
+
+// Damaged lines of preferences are errors, never panics.
+func FuzzPairs(f *testing.F) {
+	c := template(f, plainTemplate)
+	for _, line := range []string{`{"prompt": "a", "chosen": "b", "rejected": "c"}`, `{"chosen": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "rejected": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "z"}]}`} {
+		f.Add([]byte(line))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s := &Set{options: Options{Context: 16, EOS: eos, Template: c, Pairs: true}}
+		r := &reader{Set: s, tok: tok}
+		if err := r.lines(bytes.NewReader(text)); err != nil {
+			return
+		}
+		for i := range s.samples {
+			b := s.batch([]int{i})
+			require.Len(t, b.Starts, 3)
+			require.Positive(t, b.Weight())
+		}
+	})
+}

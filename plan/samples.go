@@ -1,0 +1,45 @@
+package plan
+
+import (
+	"math"
+	"slices"
+)
+
+// Samples returns m with samples that are each n samples of m, for micro-batches that keep n of them together: the two
+// answers of a preference are one sample of Samples(2). Context stays the tokens of one. The parameters and m itself do
+// not change. For an n below 1, and for counts that become too large, Validate of the result returns an error.
+func (m Model) Samples(n int) Model {
+	if n < 1 {
+		m.Layers = nil
+		return m
+	}
+	several := func(list ...*int64) {
+		for _, x := range list {
+			*x = product(*x, int64(n))
+		}
+	}
+	count := func(list ...*int) {
+		for _, x := range list {
+			*x = int(min(product(int64(*x), int64(n)), math.MaxInt))
+		}
+	}
+	adapters := func(list []Adapter) []Adapter {
+		list = slices.Clone(list)
+		for i := range list {
+			a := &list[i]
+			several(&a.In, &a.Out, &a.Forward, &a.Backward, &a.Gradient)
+		}
+		return list
+	}
+	m.Sequences = max(1, m.Sequences)
+	several(&m.Input, &m.Head.Stats)
+	count(&m.Sequences, &m.Head.Rows)
+	m.Layers = slices.Clone(m.Layers)
+	for i := range m.Layers {
+		l := &m.Layers[i]
+		several(&l.Output, &l.Kept, &l.Forward, &l.Backward, &l.Own, &l.Stats, &l.BackwardStats, &l.MACs, &l.Tiles.Forward)
+		count(&l.Rows, &l.Attention.Heads) // the heads of each sample see its own rows
+		l.Adapters, l.Tiles.Adapters = adapters(l.Adapters), adapters(l.Tiles.Adapters)
+	}
+	return m
+}

@@ -1,0 +1,284 @@
+package transformer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/fused"
+)
+
+// Distillation says how a model, the student, learns from another one (Hinton, Vinyals and Dean 2015, "Distilling the
+// Knowledge in a Neural Network", arXiv:1503.02531).
+type Distillation struct {
+	// Teacher has the vocabulary and the device of the student, and may have another type, form of its matrices and
+	// architecture. It runs forward only and does not change. Give it an Options.Monitor of its own.
+	Teacher *Model
+	// Weight is the share of the divergence in the loss, above 0 and up to 1. The rest is cross-entropy.
+	Weight float32
+	// Temperature divides the logits of both models in the divergence; 0 is 1.
+	Temperature float32
+}
+
+// distilling is the Distillation of a running call.
+type distilling struct {
+	Distillation
+	hidden  *tensor   // the teacher's normalized output
+	weights []float32 // of the counted rows in the divergence; nil: all are 1
+	some    []float32 // memory for them
+}
+
+// BackpropDistill is [Model.Backprop] with the loss
+//
+//	(1−W)·cross-entropy + W·T²·KL(teacher ‖ student)
+//
+// where W is Weight, T is Temperature, and both are means over the labels that are not ignored, weighted by
+// Batch.Weights. The logits of the teacher and of the student exist for Options.LossRows rows and Options.LossClasses
+// classes of the student at a time. Options.Smoothing and ZLoss are in the cross-entropy, and the teacher's dropout of
+// adapters is not applied.
+//
+// In addition to Backprop the student holds the workspace of [fused.DistillWorkspaceLen], and with a Weight below 1 a
+// second gradient of the head's input. The teacher holds buffers for its forward pass; its workspace is smaller with
+// Options.LossRows of 1.
+//
+// The error wraps [snug.ErrConfig] for a Weight or Temperature out of range and for a teacher that is nil, closed or
+// the student, [snug.ErrShape] for another vocabulary, and [snug.ErrDevice]; or it is as that of Backprop.
+func (m *Model) BackpropDistill(ctx context.Context, b Batch, scale float32, d Distillation, w Window) (fused.Loss, error) {
+	loss, err := m.backpropDistill(ctx, b, scale, d, w)
+	if err != nil {
+		return fused.Loss{}, fmt.Errorf("transformer: BackpropDistill: %w", err)
+	}
+	return loss, nil
+}
+
+func (m *Model) backpropDistill(ctx context.Context, b Batch, scale float32, d Distillation, w Window) (fused.Loss, error) {
+	switch {
+	case w == nil:
+		return fused.Loss{}, fmt.Errorf("the window is nil: %w", snug.ErrConfig)
+	case scale-scale != 0:
+		return fused.Loss{}, fmt.Errorf("scale is %v, want a finite number: %w", scale, snug.ErrConfig)
+	}
+	if err := m.checkDistillation(b, &d); err != nil {
+		return fused.Loss{}, err
+	}
+	weight := b.Weight()
+	if weight == 0 {
+		return fused.Loss{}, nil
+	}
+	if err := m.beginDistill(ctx, b, d); err != nil {
+		return fused.Loss{}, err
+	}
+	defer m.endDistill()
+	m.backward = call{window: w, done: completerOf(w), head: m.lossOn(b), scale: scale / float32(weight)}
+	m.backward.head.Smoothing, m.backward.head.ZLoss = m.options.Smoothing, m.options.ZLoss
+	if err := m.run(ctx, m.distillOf); err != nil {
+		return fused.Loss{}, err
+	}
+	return m.backward.loss, nil
+}
+
+// Divergence returns KL(teacher ‖ student) at the Temperature, over the labels of a batch that are not ignored, without
+// a backward pass. Weight is not used. Errors are the errors of BackpropDistill.
+func (m *Model) Divergence(ctx context.Context, b Batch, d Distillation) (fused.Loss, error) {
+	loss, err := m.divergence(ctx, b, d)
+	if err != nil {
+		return fused.Loss{}, fmt.Errorf("transformer: Divergence: %w", err)
+	}
+	return loss, nil
+}
+
+func (m *Model) divergence(ctx context.Context, b Batch, d Distillation) (fused.Loss, error) {
+	d.Weight = 1
+	if err := m.checkDistillation(b, &d); err != nil {
+		return fused.Loss{}, err
+	}
+	weight := b.Weight()
+	if weight == 0 {
+		return fused.Loss{}, nil
+	}
+	if err := m.beginDistill(ctx, b, d); err != nil {
+		return fused.Loss{}, err
+	}
+	defer m.endDistill()
+	h, err := m.hidden(ctx)
+	if err != nil {
+		return fused.Loss{}, err
+	}
+	student, teacher := m.distillHeads()
+	t := m.distill.Teacher
+	loss, err := fused.Distill(student, teacher, m.counted.gather(h.View, m.config.Dim), m.head.Value, m.taught(), t.head.Value, m.ws.v)
+	m.pool.put(h)
+	return fused.Loss{Sum: loss.Sum, Targets: m.targets(), Weight: weight}, err
+}
+
+// checkDistillation checks a batch and a Distillation, and fills in its default.
+func (m *Model) checkDistillation(b Batch, d *Distillation) error {
+	if err := m.usable(); err != nil {
+		return err
+	}
+	t := d.Teacher
+	d.Temperature = cmp.Or(d.Temperature, 1)
+	switch {
+	case t == nil:
+		return fmt.Errorf("the teacher is nil: %w", snug.ErrConfig)
+	case t == m:
+		return fmt.Errorf("the teacher is the student: %w", snug.ErrConfig)
+	case !(d.Weight > 0 && d.Weight <= 1):
+		return fmt.Errorf("the Weight of the divergence is %v, want above 0 and up to 1: %w", d.Weight, snug.ErrConfig)
+	case !(d.Temperature >= 0x1p-20 && d.Temperature <= 0x1p20):
+		return fmt.Errorf("the Temperature is %v, want 0 or 2^-20 to 2^20: %w", d.Temperature, snug.ErrConfig)
+	}
+	if err := t.usable(); err != nil {
+		return fmt.Errorf("the teacher: %w", err)
+	}
+	switch {
+	case t.config.Vocab != m.config.Vocab:
+		return fmt.Errorf("the teacher has a vocabulary of %d tokens, want the student's %d: %w", t.config.Vocab, m.config.Vocab, snug.ErrShape)
+	case t.dev != m.dev:
+		return fmt.Errorf("the teacher is on %s, and the student on %s: %w", t.dev.Name(), m.dev.Name(), snug.ErrDevice)
+	}
+	if err := m.labels(b); err != nil {
+		return err
+	}
+	return b.plain()
+}
+
+// beginDistill begins a batch, and runs the teacher forward.
+func (m *Model) beginDistill(ctx context.Context, b Batch, d Distillation) error {
+	if err := m.begin(b); err != nil {
+		return err
+	}
+	m.counted.set(b.Labels, b.Weights, m.dev)
+	m.distill.Distillation = d
+	m.divergenceWeights(b)
+	student, teacher := m.distillHeads()
+	err := m.ws.grow(fused.DistillWorkspaceLen(student, teacher, m.batch.rows))
+	if err == nil {
+		err = m.countHeld()
+	}
+	if err == nil {
+		err = m.teach(ctx, b)
+	}
+	if err != nil {
+		m.endDistill()
+	}
+	return err
+}
+
+// teach runs the teacher forward and keeps its output.
+func (m *Model) teach(ctx context.Context, b Batch) (err error) {
+	t := m.distill.Teacher
+	if err := t.begin(b); err != nil {
+		return fmt.Errorf("the teacher: %w", err)
+	}
+	if m.distill.hidden, err = t.hidden(ctx); err == nil {
+		err = t.pool.err
+	}
+	if err != nil {
+		return fmt.Errorf("the teacher: %w", err)
+	}
+	m.counted.gather(m.distill.hidden.View, t.config.Dim)
+	return nil
+}
+
+// endDistill drops what the call holds, also of the teacher.
+func (m *Model) endDistill() {
+	m.distill.Teacher.end()
+	m.distill = distilling{some: m.distill.some}
+	m.end()
+}
+
+// divergenceWeights sets the weights of the counted rows. A device counts all rows; there the weight of an ignored
+// label is 0.
+func (m *Model) divergenceWeights(b Batch) {
+	m.distill.weights = m.counted.weights
+	if m.dev.IsCPU() {
+		return
+	}
+	list := m.distill.some[:0]
+	for i, label := range b.Labels {
+		switch {
+		case label < 0:
+			list = append(list, 0)
+		case b.Weights != nil:
+			list = append(list, b.Weights[i])
+		default:
+			list = append(list, 1)
+		}
+	}
+	m.distill.weights, m.distill.some = list, list
+}
+
+// taught returns the rows of the teacher's output that are counted.
+func (m *Model) taught() snug.View {
+	return part(m.distill.hidden.View, 0, len(m.counted.labels)*m.distill.Teacher.config.Dim)
+}
+
+// targets returns how many labels are not ignored.
+func (m *Model) targets() (n int) {
+	for _, t := range m.counted.labels {
+		if t >= 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// distillHeads returns the heads of both models, at the temperature.
+func (m *Model) distillHeads() (student, teacher fused.CrossEntropy) {
+	t := m.distill.Teacher
+	student = m.loss
+	student.Weights, student.Temperature = m.distill.weights, m.distill.Temperature
+	teacher = fused.CrossEntropy{Vocab: t.config.Vocab, Cols: t.config.Dim, Cap: float32(t.config.LogitCap), Temperature: m.distill.Temperature}
+	return student, teacher
+}
+
+// distillAndGradient is lossAndGradient of BackpropDistill.
+func (m *Model) distillAndGradient(y *tensor) (*tensor, error) {
+	return m.headBackward(y, func(h, acc snug.View, into snug.Into) error {
+		c, d, o := &m.backward, &m.distill, m.stage()
+		share := float64(d.Weight)
+		if share == 1 {
+			return m.distillBackward(h, acc, into, 1)
+		}
+		whole := o.get(m.config.Dim)
+		defer m.pool.put(whole)
+		if m.pool.err != nil {
+			return m.pool.err
+		}
+		dx := part(whole.View, 0, h.Len())
+		loss, err := fused.CrossEntropyBackward(c.head, dx, acc, h, m.head.Value, m.counted.labels, float32(1-share)*c.scale, into, m.ws.v)
+		if err != nil {
+			return err
+		}
+		c.loss.Sum = (1 - share) * loss.Sum
+		into.Beta = 1
+		if err := m.distillBackward(h, acc, into, share); err != nil {
+			return err
+		}
+		return fused.Add(h, h, dx)
+	})
+}
+
+// distillBackward replaces the counted rows h by the gradient of share·T² times the divergence, and adds to the loss.
+func (m *Model) distillBackward(h, acc snug.View, into snug.Into, share float64) error {
+	c, d := &m.backward, &m.distill
+	factor := share * math.Pow(float64(d.Temperature), 2)
+	student, teacher := m.distillHeads()
+	loss, err := fused.DistillBackward(student, teacher, h, acc, h, m.head.Value, m.taught(), d.Teacher.head.Value, float32(factor)*c.scale, into, m.ws.v)
+	if err != nil {
+		return err
+	}
+	c.loss.Sum += factor * loss.Sum
+	c.loss.Targets = m.targets()
+	c.loss.Weight = float64(c.loss.Targets)
+	if c.head.Weights != nil {
+		c.loss.Weight = 0
+		for _, x := range c.head.Weights {
+			c.loss.Weight += float64(x)
+		}
+	}
+	return nil
+}
