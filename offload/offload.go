@@ -144,6 +144,7 @@ type Stats struct {
 	Evicted    int64         // pages dropped from memory to make space for others
 	ReadBytes  int64         // bytes of pages read from disk
 	WriteBytes int64         // bytes of pages written to disk
+	Copied     int64         // pages copied because a commit under way had yet to write them
 	ReadTime   time.Duration // sum of the times of all reads of pages
 	WriteTime  time.Duration // sum of the times of all writes of pages
 	Stall      time.Duration // time that Acquire and Pin calls waited for disk, memory or a commit
