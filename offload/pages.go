@@ -283,7 +283,7 @@ func (s *Store) write(p *page) error {
 func (s *Store) writeSlot(p *page) (err error) {
 	to := p.slot
 	if to.n == 0 || p.uses != 0 {
-		if to, err = s.alloc(p); err != nil {
+		if to, err = s.alloc(p, p.pending); err != nil {
 			return err
 		}
 	}
@@ -296,6 +296,10 @@ func (s *Store) writeSlot(p *page) (err error) {
 	if err != nil {
 		if to != p.slot {
 			s.space.release(to)
+			if v := p.pending; v != nil && v.need == 0 {
+				v.need = to.n
+				s.commit.left += to.n
+			}
 		}
 		return fmt.Errorf("write %v: %w", p, err)
 	}
@@ -305,6 +309,7 @@ func (s *Store) writeSlot(p *page) (err error) {
 	p.slot, p.crc, p.uses, p.written, p.dirty = to, sum, 0, s.syncs, false
 	s.stats.WriteBytes += int64(p.size)
 	if v := p.pending; v != nil {
+		v.met(s.commit)
 		s.commit.entries[v.entry] = entry{uint64(to.off), sum}
 		p.pending, p.uses = nil, nextCommit
 	}

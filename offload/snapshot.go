@@ -25,6 +25,7 @@ type commit struct {
 	objects  []*object // by name
 	entries  []entry   // of all their pages, in order
 	versions []version
+	left     int64 // bytes of slots that the versions still need
 	err      error
 	done     bool
 	told     bool // a caller has err
@@ -42,6 +43,8 @@ type version struct {
 	entry int    // of p in commit.entries
 	buf   []byte // a copy, of p as it was; nil while p is as it was
 	of    uint64 // p.version of the copy
+	to    extent // slot for the copy, if p had one that no commit used
+	need  int64  // bytes of a new slot that it needs
 	busy  bool   // buf is being written
 }
 
@@ -98,7 +101,12 @@ func (s *Store) snapshot() *commit {
 			switch {
 			case p.dirty || s.doubtful(p):
 				p.dirty = p.buf != nil
-				c.versions = append(c.versions, version{p: p, entry: len(c.entries)})
+				v := version{p: p, entry: len(c.entries)}
+				if p.slot.n == 0 || p.uses != 0 {
+					v.need = p.slotBytes()
+				}
+				c.left += v.need
+				c.versions = append(c.versions, v)
 			case p.slot.n > 0:
 				e = entry{uint64(p.slot.off), p.crc}
 				p.uses |= nextCommit
@@ -147,15 +155,28 @@ func (s *Store) preserve(p *page) {
 	if v == nil {
 		return
 	}
-	if fits, _, _ := s.evictFor(p, int64(p.size)); fits {
-		if buf, _ := s.buffers.take(p.size); buf != nil {
-			s.copyVersion(v, buf)
-			return
-		}
+	if buf := s.spare(p); buf != nil {
+		s.copyVersion(v, buf)
+		return
 	}
 	if err := s.write(p); err != nil && s.commit != nil {
 		s.abandonVersions(s.commit, in(err, "commit"))
 	}
+}
+
+// spare returns memory for a copy of p, nil if there is none without evicting pages that are
+// dirty or used before p. It does not wait for transfers, as evictFor does.
+func (s *Store) spare(p *page) []byte {
+	for !s.buffers.fits(int64(p.size)) {
+		v := s.victims.top()
+		if v == nil || v.dirty || v.key <= p.key {
+			return nil
+		}
+		s.discard(v)
+		s.stats.Evicted++
+	}
+	buf, _ := s.buffers.take(p.size)
+	return buf
 }
 
 // copyVersion copies a page into buf for the commit.
@@ -173,6 +194,9 @@ func (s *Store) copyVersion(v *version, buf []byte) {
 		return
 	}
 	v.buf, v.of, p.pending = buf, p.version, nil
+	if p.uses == 0 {
+		v.to, p.slot = p.slot, extent{}
+	}
 	s.stats.Copied++
 }
 
@@ -180,9 +204,11 @@ func (s *Store) copyVersion(v *version, buf []byte) {
 // since, the page is clean then.
 func (s *Store) writeCopy(c *commit, v *version) error {
 	p := v.p
-	to, err := s.alloc(p)
-	if err != nil {
-		return err
+	to, err := v.to, error(nil)
+	if to.n == 0 {
+		if to, err = s.alloc(p, v); err != nil {
+			return err
+		}
 	}
 	v.busy = true
 	s.writing += int64(cap(v.buf))
@@ -193,7 +219,7 @@ func (s *Store) writeCopy(c *commit, v *version) error {
 	s.stats.WriteTime += time.Since(start)
 	s.writing -= int64(cap(v.buf))
 	s.buffers.give(v.buf)
-	v.buf, v.busy = nil, false
+	v.buf, v.to, v.busy = nil, extent{}, false
 	s.stats.DiskBytes = max(s.stats.DiskBytes, to.off+int64(p.size))
 	s.settled.Broadcast()
 	s.work.Broadcast()
@@ -225,8 +251,12 @@ func (s *Store) abandonVersions(c *commit, err error) {
 		if v.buf != nil && !v.busy {
 			s.buffers.give(v.buf)
 			v.buf = nil
+			if v.to.n > 0 {
+				s.space.release(v.to)
+			}
 		}
 	}
+	c.left = 0
 	s.settled.Broadcast()
 }
 
@@ -248,15 +278,32 @@ func (s *Store) settleSlots(o outcome) {
 	s.retired = kept
 }
 
-// alloc returns a new slot for p.
-func (s *Store) alloc(p *page) (extent, error) {
+// alloc returns a new slot for p: for v, which the commit under way needs, or if that is nil for
+// contents that no commit needs yet. These leave the slots to the commit that it still needs.
+func (s *Store) alloc(p *page, v *version) (extent, error) {
 	for s.trimming {
 		s.settled.Wait()
 	}
-	to := s.space.alloc(roundUp(int64(p.size), slotAlign))
-	if end := to.off + to.n; s.opts.DiskLimit > 0 && end > s.opts.DiskLimit {
+	to := s.space.alloc(p.slotBytes())
+	end := to.off + to.n
+	if s.commit != nil && v == nil {
+		end = max(end, s.space.end+s.commit.left)
+	}
+	if s.opts.DiskLimit > 0 && end > s.opts.DiskLimit {
 		s.space.release(to)
 		return extent{}, fmt.Errorf("write %v: the page file would have %d bytes, the disk limit is %d: %w", p, end, s.opts.DiskLimit, snug.ErrNoMemory)
 	}
+	if v != nil {
+		v.met(s.commit)
+	}
 	return to, nil
 }
+
+// met says that v needs no slot any more.
+func (v *version) met(c *commit) {
+	c.left -= v.need
+	v.need = 0
+}
+
+// slotBytes returns the bytes of a slot for p.
+func (p *page) slotBytes() int64 { return roundUp(int64(p.size), slotAlign) }
