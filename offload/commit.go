@@ -30,7 +30,7 @@ func (s *Store) Commit() error {
 	if err != nil {
 		return err
 	}
-	s.finishCommit(c)
+	s.finishCommit(c, false)
 	return Commit{c}.Wait()
 }
 
@@ -47,7 +47,7 @@ func (s *Store) Commit() error {
 // the pin waits until that page is written. Only pages that were dirty and in memory when
 // the commit began need this. The page file may take three times the state meanwhile: the
 // commit before, this one, and pages that changed since. A pin that needs space beyond
-// DiskLimit waits for the commit.
+// DiskLimit waits for the commit. The file keeps the length that it had between two commits.
 //
 // One commit is under way at a time: BeginCommit and Commit wait for the one before. An
 // error in the background leaves the commit before as it is. Wait returns the error. If
@@ -59,7 +59,7 @@ func (s *Store) BeginCommit() (Commit, error) {
 	if err != nil {
 		return Commit{}, err
 	}
-	go s.finishCommit(c)
+	go s.finishCommit(c, true)
 	return Commit{c}, nil
 }
 
@@ -131,7 +131,7 @@ func (c *commit) tell() error {
 }
 
 // finishCommit makes a commit durable.
-func (s *Store) finishCommit(c *commit) {
+func (s *Store) finishCommit(c *commit, background bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	outcome, err := s.persist(c)
@@ -141,7 +141,7 @@ func (s *Store) finishCommit(c *commit) {
 	s.settleSlots(outcome)
 	if outcome == published {
 		s.kept = true
-		s.trim()
+		s.trim(background)
 	}
 	s.commit, c.done = nil, true
 	c.objects, c.entries, c.versions = nil, nil, nil
@@ -199,10 +199,15 @@ func (s *Store) doubtful(p *page) bool {
 	return p.slot.n > 0 && s.synced <= p.written && p.written < s.doubt
 }
 
-// trim cuts the page file off at the end of its slots. The space beyond is free, whether or
-// not the file system takes it back now.
-func (s *Store) trim() {
+// trim cuts the page file off at the end of its slots, or in the background at the greatest
+// end since the commit before. The space beyond is free, whether or not the file system takes
+// it back now.
+func (s *Store) trim(background bool) {
 	end := s.space.end
+	if background { // the next steps are likely to need the same space
+		end = max(end, s.high)
+	}
+	s.high = s.space.end
 	if s.stats.DiskBytes <= end {
 		return
 	}

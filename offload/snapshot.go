@@ -293,6 +293,7 @@ func (s *Store) alloc(p *page, v *version) (extent, error) {
 		s.space.release(to)
 		return extent{}, fmt.Errorf("write %v: the page file would have %d bytes, the disk limit is %d: %w", p, end, s.opts.DiskLimit, snug.ErrNoMemory)
 	}
+	s.high = max(s.high, s.space.end)
 	if v != nil {
 		v.met(s.commit)
 	}

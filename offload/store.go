@@ -50,6 +50,7 @@ type Store struct {
 	doubt  uint64 // a sync failed: other slots with a smaller page.written are in doubt
 
 	space   space     // space of the page file
+	high    int64     // maximum of space.end since the last commit
 	retired []retired // slots that only commits use
 	stats   Stats
 }
