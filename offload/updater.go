@@ -56,7 +56,7 @@ type UpdaterOptions struct {
 //		norm, err := u.Norm()               // to clip, or to skip the step: u.Drop()
 //		err = u.Step(lr, gradScale)
 //	}
-//	err = u.Commit()
+//	err = u.Commit()                        // or BeginCommit, during the next steps
 //
 // Weights, gradients and results have the bits of the same steps in memory. The HostLimit
 // of the store must hold a page of weights, a page of gradients, the pages that one
