@@ -138,9 +138,6 @@ func (s *Store) readOne(p *page) {
 // nextRead returns the first coming page that is on disk and fits, nil
 // when there is none or a dirty page must be written first.
 func (s *Store) nextRead() *page {
-	if s.committing {
-		return nil
-	}
 	for len(s.hints) > 0 {
 		p, fits := s.hints[0], false
 		if readable(p) {
@@ -208,7 +205,7 @@ func (s *Store) writeBehind() {
 
 // nextWrite returns the dirty page that must be evicted for a coming page.
 func (s *Store) nextWrite() *page {
-	if s.committing || s.hold {
+	if s.hold {
 		return nil
 	}
 	need := int64(0)

@@ -1,16 +1,17 @@
 package offload
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
+	"time"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files"
 )
+
+// Commit is a commit that [Store.BeginCommit] has begun. The zero Commit is done.
+type Commit struct{ c *commit }
 
 // Commit makes the present contents of all pages durable together: it writes the dirty
 // pages to parts of the file that the last commit does not use, syncs the page file,
@@ -20,122 +21,204 @@ import (
 // Commit can be repeated.
 //
 // The error wraps [snug.ErrConfig] when a page is pinned, or when the folder or its files
-// were moved, removed or replaced since Open. Acquire and Pin wait while Commit runs.
+// were moved, removed or replaced since Open. Commit first waits for a commit that
+// [Store.BeginCommit] has begun, and returns its error if nobody has it yet.
+//
+// Other goroutines may use pages while Commit runs, as with BeginCommit.
 func (s *Store) Commit() error {
-	if err := s.enter(); err != nil {
+	c, err := s.startCommit()
+	if err != nil {
 		return err
 	}
+	s.finishCommit(c, false)
+	return Commit{c}.Wait()
+}
+
+// BeginCommit is [Store.Commit] in the background: it fixes the contents that all pages have
+// now and returns. [Commit.Wait] waits until they are durable. Until then [Open] gives the
+// commit before.
+//
+//	commit, err := store.BeginCommit()
+//	// the next steps
+//	err = commit.Wait()
+//
+// Pages may be pinned and changed meanwhile. The first pin of a page that the commit has yet
+// to write copies the page, if HostLimit has space when clean pages are evicted. If it has none,
+// the pin waits until that page is written. Only pages that were dirty and in memory when
+// the commit began need this. The page file may take three times the state meanwhile: the
+// commit before, this one, and pages that changed since. A pin that needs space beyond
+// DiskLimit waits for the commit. The file keeps the length that it had between two commits.
+//
+// One commit is under way at a time: BeginCommit and Commit wait for the one before. An
+// error in the background leaves the commit before as it is. Wait returns the error. If
+// nobody waits, the next BeginCommit, Commit or [Store.Close] returns it, and commits
+// nothing. Other errors are errors of Commit. It takes 16 bytes of memory for each page of the
+// store, and 64 for each dirty one.
+func (s *Store) BeginCommit() (Commit, error) {
+	c, err := s.startCommit()
+	if err != nil {
+		return Commit{}, err
+	}
+	go s.finishCommit(c, true)
+	return Commit{c}, nil
+}
+
+// Wait waits until the commit is durable or has failed, and returns its error. Further
+// calls return the same.
+func (c Commit) Wait() error {
+	if c.c == nil {
+		return nil
+	}
+	s := c.c.s
+	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.committing = true
-	defer func() {
-		s.committing = false
-		s.settled.Broadcast()
-		s.work.Broadcast()
-	}()
-	for s.busy > 0 {
+	for !c.c.done {
 		s.settled.Wait()
 	}
-	if s.closed {
-		return errClosed
-	}
-	if s.pinned > 0 {
-		return fmt.Errorf("offload: commit while %d pages are pinned: %w", s.pinned, snug.ErrConfig)
-	}
-	if err := s.flush(); err != nil {
-		return err
-	}
-	index, err := s.encodeIndex()
-	if err == nil {
-		err = s.replaceIndex(index)
-	}
-	if err != nil {
-		return in(err, "commit")
-	}
-	s.kept = true
-	for _, e := range s.retired {
-		s.space.release(e)
-	}
-	s.retired = s.retired[:0]
-	// The commit is done. The space beyond the end is free, whether or not the file
-	// system takes it back now.
-	if s.stats.DiskBytes > s.space.end && s.data.Truncate(s.space.end) == nil {
-		s.stats.DiskBytes = s.space.end
-	}
-	return nil
+	return c.c.tell()
 }
 
-// flush writes all dirty pages and syncs the page file.
-func (s *Store) flush() error {
-	err := s.each(func(p *page) error {
-		if s.doubt && p.unsynced && !p.dirty {
-			// A failed sync may have lost the page, and the next sync would not report
-			// it: write the page again.
-			if p.buf == nil {
-				if err := s.load(context.Background(), p, false); err != nil {
-					return err
-				}
-			}
-			p.dirty = true
+// Done reports whether the commit is durable or has failed, so that Wait does not wait.
+func (c Commit) Done() bool {
+	if c.c == nil {
+		return true
+	}
+	c.c.s.mu.Lock()
+	defer c.c.s.mu.Unlock()
+	return c.c.done
+}
+
+// startCommit fixes what a commit makes durable, after the commit before.
+func (s *Store) startCommit() (*commit, error) {
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	if err := s.awaitCommit(); err != nil {
+		return nil, in(err, "the commit before")
+	}
+	switch {
+	case s.closed:
+		return nil, errClosed
+	case s.pinned > 0:
+		return nil, fmt.Errorf("offload: commit while %d pages are pinned: %w", s.pinned, snug.ErrConfig)
+	}
+	s.commit = s.snapshot()
+	s.last = s.commit
+	return s.commit, nil
+}
+
+// awaitCommit waits for the commit under way, and returns the error of the last commit if
+// nobody has it yet.
+func (s *Store) awaitCommit() error {
+	if s.commit != nil {
+		start := time.Now()
+		for s.commit != nil {
+			s.settled.Wait()
 		}
-		if !p.dirty {
-			return nil
-		}
-		if err := s.write(p); err != nil {
-			return in(err, "commit")
-		}
+		s.stalled(start)
+	}
+	if s.last == nil || s.last.told {
 		return nil
-	})
-	if err != nil {
-		return err
 	}
-	s.mu.Unlock()
-	err = s.data.Sync()
-	s.mu.Lock()
-	if err != nil {
-		s.doubt = true
-		return in(err, "commit: sync %s", s.fs.Path(dataName))
-	}
-	s.doubt = false
-	return s.each(func(p *page) error {
-		p.unsynced = false
-		return nil
-	})
+	return s.last.tell()
 }
 
-// each calls do for every page in the order of names, until an error.
-func (s *Store) each(do func(*page) error) error {
-	for _, name := range slices.Sorted(maps.Keys(s.objects)) {
-		obj := s.objects[name]
-		for i := range obj.pages {
-			if err := do(&obj.pages[i]); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+// tell returns the error to a caller.
+func (c *commit) tell() error {
+	c.told = true
+	return c.err
 }
 
-// replaceIndex replaces the old index by a new one. From the renaming on, the slots that
-// the new index names may belong to a commit. They stay untouched until another commit
-// has succeeded.
-func (s *Store) replaceIndex(index []byte) error {
-	s.mu.Unlock()
-	err := s.writeTemp(index)
+// finishCommit makes a commit durable.
+func (s *Store) finishCommit(c *commit, background bool) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	outcome, err := s.persist(c)
 	if err != nil {
-		return err
+		s.abandonVersions(c, in(err, "commit"))
 	}
-	for _, obj := range s.objects {
-		for i := range obj.pages {
-			obj.pages[i].frozen = true
-		}
+	s.settleSlots(outcome)
+	if outcome == published {
+		s.kept = true
+		s.trim(background)
+	}
+	s.commit, c.done = nil, true
+	c.objects, c.entries, c.versions = nil, nil, nil
+	s.settled.Broadcast()
+	s.work.Broadcast()
+}
+
+// persist writes what a commit still has to write. From the renaming on, the slots that the
+// new index names may belong to a commit, whatever the error.
+func (s *Store) persist(c *commit) (outcome, error) {
+	if err := s.writeVersions(c); err != nil {
+		return refused, err
+	}
+	if err := s.sync(); err != nil {
+		return refused, err
 	}
 	s.mu.Unlock()
 	defer s.mu.Lock()
-	if err := s.fs.Rename(tempName, indexName); err != nil {
-		return err
+	index, err := encodeIndex(c.objects, c.entries)
+	if err == nil {
+		err = s.writeTemp(index)
 	}
-	return s.fs.Sync()
+	if err != nil {
+		return refused, err
+	}
+	if err := s.fs.Rename(tempName, indexName); err != nil {
+		return inDoubt, err
+	}
+	if err := s.fs.Sync(); err != nil {
+		return inDoubt, err
+	}
+	return published, nil
+}
+
+// sync makes the pages durable that were written before. After an error the pages that
+// were written before its end are in doubt: the system may have lost them, and the next
+// sync would not report it.
+func (s *Store) sync() error {
+	s.syncs++
+	covers := s.syncs
+	s.mu.Unlock()
+	err := s.data.Sync()
+	s.mu.Lock()
+	if err != nil {
+		s.syncs++
+		s.doubt = s.syncs
+		return in(err, "sync %s", s.fs.Path(dataName))
+	}
+	s.synced = covers
+	return nil
+}
+
+// doubtful reports whether p's slot may have lost its contents, see sync.
+func (s *Store) doubtful(p *page) bool {
+	return p.slot.n > 0 && s.synced <= p.written && p.written < s.doubt
+}
+
+// trim cuts the page file off at the end of its slots, or in the background at the greatest
+// end since the commit before. The space beyond is free, whether or not the file system takes
+// it back now.
+func (s *Store) trim(background bool) {
+	end := s.space.end
+	if background { // the next steps are likely to need the same space
+		end = max(end, s.high)
+	}
+	s.high = s.space.end
+	if s.stats.DiskBytes <= end {
+		return
+	}
+	s.trimming = true
+	s.mu.Unlock()
+	err := s.data.Truncate(end)
+	s.mu.Lock()
+	s.trimming = false
+	if err == nil {
+		s.stats.DiskBytes = end
+	}
 }
 
 // owns returns an error unless the folder's page file and lock are the files that s has

@@ -23,10 +23,12 @@ import (
 type job struct {
 	dir       files.Dir
 	retry     bool // repeat a call that failed
+	async     bool // commit in the background
 	s         *Store
 	now       model // contents of the store
 	committed []model
 	commits   int // that returned nil
+	pending   *Commit
 }
 
 // try calls do, once more after an error if the job retries.
@@ -85,13 +87,47 @@ func (j *job) run() error {
 			}
 			delete(j.now, "page2")
 		}
-		j.committed = append(j.committed, j.now.clone())
-		if err := j.try(j.s.Commit); err != nil {
+		if err := j.commit(); err != nil {
 			return err
 		}
+	}
+	return j.wait()
+}
+
+// commit makes what the store holds durable, in the background if the job is async.
+func (j *job) commit() error {
+	if err := j.wait(); err != nil {
+		return err
+	}
+	j.committed = append(j.committed, j.now.clone())
+	if j.async {
+		c, err := j.s.BeginCommit()
+		j.pending = &c
+		return err
+	}
+	if err := j.try(j.s.Commit); err != nil {
+		return err
+	}
+	j.commits++
+	return nil
+}
+
+// wait waits for a commit in the background. A job that retries commits what the store holds
+// now if that failed.
+func (j *job) wait() error {
+	if j.pending == nil {
+		return nil
+	}
+	err := j.pending.Wait()
+	if err != nil && j.retry {
+		j.committed[len(j.committed)-1] = j.now.clone()
+		err = j.s.Commit()
+	}
+	if err == nil {
+		j.pending = nil
 		j.commits++
 	}
-	return nil
+	return err
 }
 
 // calls returns how many calls of the file system an undisturbed job makes, about: what
@@ -112,10 +148,10 @@ func calls(t *testing.T) int {
 // listing, reading and closing too, lets the disk keep what it likes of the changes not
 // synced, and opens the store again.
 func TestCrashAtEveryCall(t *testing.T) {
-	for k := 1; k <= calls(t); k++ {
+	for k := 1; k <= 2*calls(t); k++ {
 		dir := filestest.New()
-		dir.FailCall(k, true, syscall.EIO)
-		j := job{dir: dir}
+		dir.FailCall(k/2, true, syscall.EIO)
+		j := job{dir: dir, async: k%2 == 1}
 		err := j.run()
 		if j.s != nil {
 			_ = j.s.Close()
@@ -139,10 +175,10 @@ func TestCrashAtEveryCall(t *testing.T) {
 // TestFailureAtEveryCall fails each call of the file system once; the call of the store is
 // repeated, nothing must be lost, and nothing is left beside the store.
 func TestFailureAtEveryCall(t *testing.T) {
-	for k := 1; k <= calls(t); k++ {
+	for k := 1; k <= 2*calls(t); k++ {
 		dir := filestest.New()
-		dir.FailCall(k, false, syscall.ENOSPC)
-		j := job{dir: dir, retry: true}
+		dir.FailCall(k/2, false, syscall.ENOSPC)
+		j := job{dir: dir, retry: true, async: k%2 == 1}
 		require.NoError(t, j.run(), "call %d", k)
 		require.NotContains(t, dir.Names(), tempName, "call %d", k)
 		survivor := dir.Crash(rand.New(rand.NewPCG(1, uint64(k))))

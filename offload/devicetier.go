@@ -300,7 +300,7 @@ func (d *DeviceTier) ahead() {
 			continue
 		}
 		d.s.mu.Lock()
-		ready := f.host.buf != nil && !f.host.busy && !d.s.committing
+		ready := f.host.buf != nil && !f.host.busy && f.host.pending == nil
 		d.s.hint(f.host)
 		d.s.mu.Unlock()
 		if !ready || !d.fitsAfterOne(f) || d.load(context.Background(), f) != nil {

@@ -59,6 +59,35 @@ func ExampleUpdater() {
 	// Output: <nil> 0.8984375 65536
 }
 
+// Training goes on while the state of a step becomes durable. A process that is killed
+// before Wait returns goes on from that step or from the commit before.
+func ExampleUpdater_BeginCommit() {
+	s, _, done := exampleStore(64 << 10)
+	defer done()
+	opt, _ := quant8.New(quant8.AdamW{}, quant8.Options{Bits: 32, Chunk: 2048, Storage: s})
+	u, _ := offload.NewUpdater(s, opt, offload.UpdaterOptions{PageLen: 2048})
+	w := make([]float32, 20000)
+	_ = u.Add("w", len(w), nil)
+	_ = u.Bind("w", snug.ViewOf(w))
+	var commit offload.Commit
+	for step := range 10 {
+		_ = u.Accumulate("w", 0, snug.ViewOf(w), 1)
+		if err := u.Step(0.01, 1); err != nil {
+			fmt.Println(err)
+			return
+		}
+		if step%3 == 2 {
+			var err error
+			if commit, err = u.BeginCommit(); err != nil { // also an error of the commit before
+				fmt.Println(err)
+				return
+			}
+		}
+	}
+	fmt.Println(commit.Wait(), commit.Done(), s.Stats().HostPeak)
+	// Output: <nil> true 65536
+}
+
 // A model of six blocks. A device holds two of them and the frames that
 // the others are paged through. The embedding is used as the head too, and stays.
 func ExampleOptimal() {

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"os"
-	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files"
@@ -32,30 +30,23 @@ const (
 	orderMark  = 0x0102
 )
 
-// encodeIndex returns the index of all pages except pages of attached tensors. The pages
-// must be clean.
-func (s *Store) encodeIndex() ([]byte, error) {
+// encodeIndex returns the index of objects, by name, with the entries of all their pages.
+func encodeIndex(objects []*object, entries []entry) ([]byte, error) {
 	e := state.NewHeader(indexMagic)
 	e.Put(binary.NativeEndian.AppendUint16(nil, orderMark))
-	durable := maps.Clone(s.objects)
-	maps.DeleteFunc(durable, func(_ string, obj *object) bool { return obj.source != nil })
-	e.Put(uint32(len(durable)))
-	var entries []byte
-	for _, name := range slices.Sorted(maps.Keys(durable)) {
-		obj := durable[name]
+	e.Put(uint32(len(objects)))
+	var text []byte
+	for _, obj := range objects {
 		e.Put(uint8(obj.dtype))
-		e.PutName(name)
+		e.PutName(obj.name)
 		e.Put([]uint64{uint64(obj.n), uint64(obj.pageLen)})
-		entries = entries[:0]
-		for i := range obj.pages {
-			p, off := &obj.pages[i], uint64(noSlot)
-			if p.slot.n > 0 {
-				off = uint64(p.slot.off)
-			}
-			entries = binary.LittleEndian.AppendUint64(entries, off)
-			entries = binary.LittleEndian.AppendUint32(entries, p.crc)
+		text = text[:0]
+		for _, at := range entries[:len(obj.pages)] {
+			text = binary.LittleEndian.AppendUint64(text, at.off)
+			text = binary.LittleEndian.AppendUint32(text, at.crc)
 		}
-		e.Put(entries)
+		entries = entries[len(obj.pages):]
+		e.Put(text)
 	}
 	return e.Bytes()
 }
@@ -184,7 +175,7 @@ func getObject(d *state.Decoder) *object {
 			d.Corrupt("%v at offset %d", p, off)
 			return nil
 		}
-		p.slot, p.frozen = extent{int64(off), roundUp(int64(p.size), slotAlign)}, true
+		p.slot, p.uses = extent{int64(off), roundUp(int64(p.size), slotAlign)}, lastCommit
 	}
 	return obj
 }

@@ -12,7 +12,8 @@ import (
 )
 
 func indexOf(t testing.TB, s *Store) []byte {
-	b, err := s.encodeIndex()
+	c := s.snapshot()
+	b, err := encodeIndex(c.objects, c.entries)
 	require.NoError(t, err)
 	return b
 }

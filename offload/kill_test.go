@@ -26,6 +26,7 @@ const (
 	childSteps = "SNUG_OFFLOAD_CHILD_STEPS"
 	childLimit = "SNUG_OFFLOAD_CHILD_FILE_LIMIT" // bytes of a file
 	childDelay = "SNUG_OFFLOAD_CHILD_DELAYED"    // delayed updates, if not empty
+	childAsync = "SNUG_OFFLOAD_CHILD_ASYNC"      // commits in the background, if not empty
 	trainLen   = 6000
 )
 
@@ -88,6 +89,15 @@ func train(dir string, steps int) error {
 	}
 	fmt.Println("resumed", u.Steps())
 	g := make([]float32, trainLen)
+	var pending Commit
+	begun := 0
+	wait := func() error {
+		if err := pending.Wait(); err != nil || begun == 0 {
+			return err
+		}
+		fmt.Println("committed", begun)
+		return nil
+	}
 	for u.Steps() < steps {
 		loss := 0.0
 		for i, x := range w {
@@ -104,12 +114,23 @@ func train(dir string, steps int) error {
 		if u.Steps()%2 == 1 && u.Steps() < steps {
 			continue
 		}
-		if err := u.Commit(); err != nil {
+		if err := wait(); err != nil {
 			return err
 		}
-		fmt.Println("committed", u.Steps())
+		if os.Getenv(childAsync) != "" {
+			pending, err = u.BeginCommit()
+		} else {
+			err = u.Commit()
+		}
+		if err != nil {
+			return err
+		}
+		begun = u.Steps()
+		if os.Getenv(childAsync) == "" {
+			fmt.Println("committed", begun)
+		}
 	}
-	return nil
+	return wait()
 }
 
 // process is a run of train in a process.
@@ -158,16 +179,18 @@ func (p *process) facts(t testing.TB) (resumed int, losses map[int]string, commi
 func TestKilled(t *testing.T) {
 	kills := 50
 	if testing.Short() {
-		kills = 5
+		kills = 6
 	}
 	for _, delayed := range []string{"", "yes"} {
-		killAgainAndAgain(t, kills, childDelay+"="+delayed)
+		for _, async := range []string{"", "yes"} {
+			killAgainAndAgain(t, kills/2, childDelay+"="+delayed, childAsync+"="+async)
+		}
 	}
 }
 
-func killAgainAndAgain(t *testing.T, kills int, env string) {
+func killAgainAndAgain(t *testing.T, kills int, env ...string) {
 	const steps = 15
-	whole := start(t, t.TempDir(), steps, env)
+	whole := start(t, t.TempDir(), steps, env...)
 	begin := time.Now()
 	require.NoError(t, whole.cmd.Wait(), whole.stderr.String())
 	took := time.Since(begin)
@@ -177,7 +200,7 @@ func killAgainAndAgain(t *testing.T, kills int, env string) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	dir, last := t.TempDir(), 0
 	for killed := 0; killed < kills; {
-		p := start(t, dir, steps, env)
+		p := start(t, dir, steps, env...)
 		time.Sleep(time.Duration(rng.Int64N(int64(took))))
 		_ = p.cmd.Process.Kill() // or it has ended
 		var exit *exec.ExitError

@@ -26,6 +26,26 @@ func (m model) clone() model {
 	return c
 }
 
+// holds reports whether s holds exactly m.
+func holds(t require.TestingT, s *Store, m model) bool {
+	if len(s.Keys()) != len(m) {
+		return false
+	}
+	for key, want := range m {
+		if !s.Has(key) {
+			return false
+		}
+		got, err := s.Acquire(key, len(want))
+		require.NoError(t, err, key)
+		same := bytes.Equal(want, got)
+		require.NoError(t, s.Release(key, false))
+		if !same {
+			return false
+		}
+	}
+	return true
+}
+
 // requireHolds checks that s holds exactly m.
 func requireHolds(t require.TestingT, s *Store, m model) {
 	require.Len(t, s.Keys(), len(m))
@@ -62,6 +82,7 @@ func againstModel(t *rapid.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
 	now, committed := model{}, model{}
+	fixed, pending := model{}, Commit{} // of the commit that began last
 	pins := map[string]int{}
 	fill := byte(0)
 	drawKey := func(t *rapid.T) (string, int) {
@@ -131,15 +152,37 @@ func againstModel(t *rapid.T) {
 			}
 			require.NoError(t, err)
 			committed = now.clone()
+			fixed, pending = committed, Commit{}
+		},
+		"begin": func(t *rapid.T) {
+			c, err := s.BeginCommit()
+			if len(pins) > 0 {
+				require.ErrorIs(t, err, snug.ErrConfig)
+				return
+			}
+			require.NoError(t, err)
+			committed, fixed, pending = fixed, now.clone(), c
+		},
+		"wait": func(t *rapid.T) {
+			require.NoError(t, pending.Wait())
+			committed = fixed
+		},
+		"crash": func(t *rapid.T) { // perhaps in the middle of a commit
+			durable := pending.Done()
+			after, err := open(dir.Crash(rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))), opts)
+			require.NoError(t, err)
+			require.True(t, holds(t, after, fixed) || !durable && holds(t, after, committed))
+			require.NoError(t, after.Close())
 		},
 		"reopen": func(t *rapid.T) {
 			require.NoError(t, s.Close())
+			committed = fixed
 			if rapid.Bool().Draw(t, "crash") {
 				dir = dir.Crash(rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0)))
 			}
 			s, err = open(dir, opts)
 			require.NoError(t, err)
-			now, pins = committed.clone(), map[string]int{}
+			now, pins, pending = committed.clone(), map[string]int{}, Commit{}
 			requireHolds(t, s, committed)
 		},
 		"": func(t *rapid.T) { requireWithin(t, s) },

@@ -40,10 +40,11 @@ type page struct {
 
 	version uint64 // how often the contents were changed
 
-	slot     extent // on disk; zero length for a page of zeros never written
-	crc      uint32 // of the slot
-	frozen   bool   // a commit refers to slot, which must not be overwritten
-	unsynced bool   // written since the data files.File was last synced
+	slot    extent   // on disk; zero length for a page of zeros never written
+	crc     uint32   // of the slot
+	uses    uses     // commits that refer to slot, which must not be overwritten then
+	written uint64   // Store.syncs when slot was written
+	pending *version // the commit under way has yet to write the page as it is; nil if not
 
 	elements sync.RWMutex // guards buf in ReadAt, WriteAt, LoadTo and put; p is pinned then
 
@@ -65,8 +66,8 @@ func pageName(name string, dt snug.DType, num int) string {
 // [Store.Release] was called once for each Acquire. After that they may not be touched. A
 // new key becomes a blob of zeros. The memory starts at a multiple of 64 bytes, and all
 // callers that hold the blob share it. Acquire waits while the page is read or written,
-// while pages are evicted for it, and while Commit runs. Acquiring a page in memory does
-// not allocate.
+// and while pages are evicted for it; see also [Store.BeginCommit]. Acquiring a page in
+// memory does not allocate.
 //
 // Errors: [snug.ErrShape] when the blob has another size or size is negative
 // or above 1 GiB; [snug.ErrConfig] when key is empty, too long, not UTF-8
@@ -175,9 +176,9 @@ func (s *Store) Delete(key string) error {
 			if p := &obj.pages[i]; p.pins > 0 {
 				return fmt.Errorf("offload: delete: %v is pinned: %w", p, snug.ErrConfig)
 			}
-			busy = busy || obj.pages[i].busy
+			busy = busy || obj.pages[i].busy || obj.pages[i].pending != nil
 		}
-		if !busy && !s.committing {
+		if !busy {
 			s.drop(obj)
 			return nil
 		}
@@ -216,7 +217,7 @@ func (s *Store) add(obj *object) {
 	s.order.grow(s.pages)
 }
 
-// drop forgets an object. None of its pages is pinned or busy.
+// drop forgets an object. None of its pages is pinned or busy, and no commit has yet to write one.
 func (s *Store) drop(obj *object) {
 	delete(s.objects, obj.name)
 	s.pages -= len(obj.pages)

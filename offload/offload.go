@@ -9,7 +9,7 @@
 //		opt.Advance(lr)
 //		err = opt.Step("w", snug.ViewOf(w), snug.ViewOf(g), 1)
 //	}
-//	err = store.Commit() // all pages become durable together
+//	err = store.Commit() // all pages become durable together; BeginCommit does not stop the steps
 //
 // The package follows ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840) and ZeRO-Infinity
 // (Rajbhandari et al. 2021, arXiv:2104.07857) on one machine.
@@ -44,6 +44,12 @@
 // the index have a CRC-32C that is checked on each read; a [PageError] names the file, the
 // page and the offset of the damage. The price is disk space for the pages that change between
 // two commits, up to twice the state.
+//
+// [Store.BeginCommit] does the same while training goes on. It fixes the contents of all pages
+// and returns, and [Commit.Wait] waits until they are durable. A page that changes meanwhile is
+// copied first if HostLimit has space, and else written first. A step that computes longer than
+// its pages take hides the commit. A step that is bound by the disk shares the disk with it. The
+// disk space is up to three times the state.
 //
 // # Errors
 //
@@ -93,8 +99,9 @@ type Options struct {
 	// a page stays in memory from its first use, and only Commit writes dirty pages.
 	HostLimit int64
 	// DiskLimit is the maximum of bytes of the page file, each page rounded up to 4096.
-	// Pages that change between two commits take space twice. A write beyond the limit is
-	// an error, as on a full disk. 0 means no limit.
+	// Pages that change between two commits take space twice, and three times while
+	// BeginCommit's commit is under way. A write beyond the limit is an error, as on a full
+	// disk; while a commit is under way it waits. 0 means no limit.
 	DiskLimit int64
 	// PrefetchDepth is the number of pages that the store looks ahead, 1024 at most. 0
 	// means 16.
@@ -144,6 +151,7 @@ type Stats struct {
 	Evicted    int64         // pages dropped from memory to make space for others
 	ReadBytes  int64         // bytes of pages read from disk
 	WriteBytes int64         // bytes of pages written to disk
+	Copied     int64         // pages copied because a commit under way had yet to write them
 	ReadTime   time.Duration // sum of the times of all reads of pages
 	WriteTime  time.Duration // sum of the times of all writes of pages
 	Stall      time.Duration // time that Acquire and Pin calls waited for disk, memory or a commit

@@ -3,7 +3,9 @@ package offload
 import (
 	"container/heap"
 	"context"
+	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/snug-ml/snug"
@@ -17,7 +19,7 @@ import (
 // pin brings p into memory and holds it there. With overwrite the caller will write every
 // byte, so that the old bytes need not be read.
 func (s *Store) pin(ctx context.Context, p *page, overwrite bool) error {
-	if p.buf == nil || p.busy || s.committing || p.gone || s.closed {
+	if p.buf == nil || p.busy || p.pending != nil || p.gone || s.closed {
 		if err := s.fetch(ctx, p, overwrite); err != nil {
 			return err
 		}
@@ -77,7 +79,6 @@ func (s *Store) forget(p *page) error {
 	}
 	s.discard(p)
 	s.vacate(p)
-	p.unsynced = false
 	p.version++
 	s.settled.Broadcast() // for callers that wait for memory
 	return nil
@@ -100,7 +101,7 @@ func (s *Store) fetch(ctx context.Context, p *page, overwrite bool) error {
 		})
 		defer stop()
 	}
-	for p.busy || s.committing {
+	for p.busy {
 		if err := s.wait(ctx); err != nil {
 			return err
 		}
@@ -112,6 +113,7 @@ func (s *Store) fetch(ctx context.Context, p *page, overwrite bool) error {
 		return errGone
 	case p.buf != nil:
 		s.stats.Hits++
+		s.preserve(p)
 		return nil
 	case p.bad:
 		if f, ok := s.failures[p]; ok {
@@ -125,6 +127,7 @@ func (s *Store) fetch(ctx context.Context, p *page, overwrite bool) error {
 	if p.stored() && !overwrite {
 		s.stats.Misses++
 	}
+	s.preserve(p)
 	return nil
 }
 
@@ -155,7 +158,7 @@ func (s *Store) load(ctx context.Context, p *page, overwrite bool) error {
 		p.buf = buf // nil if other pages must be evicted
 	}
 	switch {
-	case overwrite:
+	case overwrite && p.pending == nil:
 	case p.stored():
 		if err := s.read(p); err != nil {
 			return err
@@ -194,6 +197,9 @@ func (s *Store) reserve(ctx context.Context, p *page) error {
 			}
 		case v.dirty:
 			if err := s.write(v); err != nil {
+				if s.awaitSpace(p, err) {
+					continue
+				}
 				return in(err, "evict a page for %v", p)
 			}
 		default:
@@ -202,6 +208,19 @@ func (s *Store) reserve(ctx context.Context, p *page) error {
 		}
 	}
 	return nil
+}
+
+// awaitSpace waits for the commit under way if err says that the disk is full: the end of the
+// commit frees space. It returns false if it did not wait.
+func (s *Store) awaitSpace(p *page, err error) bool {
+	c := s.commit
+	if c == nil || p.pending != nil || !errors.Is(err, snug.ErrNoMemory) && !errors.Is(err, syscall.ENOSPC) {
+		return false // a commit does not wait for itself
+	}
+	for s.commit == c {
+		s.settled.Wait()
+	}
+	return true
 }
 
 // discard drops the memory of a page that is not pinned.
@@ -226,6 +245,7 @@ func (s *Store) read(p *page) error {
 		s.stats.ReadTime += time.Since(start)
 		if whole {
 			s.stats.ReadBytes += int64(p.size)
+			p.dirty = p.pending != nil // its slot is in doubt, and a commit needs another
 		} else {
 			s.discard(p)
 		}
@@ -243,44 +263,56 @@ func (s *Store) read(p *page) error {
 // write writes p's bytes to disk: over its slot if no commit refers to the slot, else to
 // a new slot. After an error p is still dirty.
 func (s *Store) write(p *page) error {
-	to := p.slot
-	if to.n == 0 || p.frozen {
-		to = s.space.alloc(roundUp(int64(p.size), slotAlign))
-		if end := to.off + to.n; s.opts.DiskLimit > 0 && end > s.opts.DiskLimit {
-			s.space.release(to)
-			s.hold = true
-			return fmt.Errorf("write %v: the page file would have %d bytes, the disk limit is %d: %w", p, end, s.opts.DiskLimit, snug.ErrNoMemory)
-		}
-	}
 	s.begin(p)
 	evictable := p.index >= 0
 	if evictable { // other goroutines may look for the next page meanwhile
 		heap.Remove(&s.victims, p.index)
 	}
 	s.writing += s.buffers.rounded(int64(p.size))
-	s.mu.Unlock()
-	start := time.Now()
-	sum, err := p.writeTo(s.data, to.off)
-	s.mu.Lock()
-	s.stats.WriteTime += time.Since(start)
+	err := s.writeSlot(p)
 	s.writing -= s.buffers.rounded(int64(p.size))
 	if evictable {
 		heap.Push(&s.victims, p)
 	}
 	s.end(p)
 	s.hold = err != nil
+	return err
+}
+
+// writeSlot is write for a page that is busy.
+func (s *Store) writeSlot(p *page) (err error) {
+	to := p.slot
+	if to.n == 0 || p.uses != 0 {
+		if to, err = s.alloc(p, p.pending); err != nil {
+			return err
+		}
+	}
+	s.mu.Unlock()
+	start := time.Now()
+	sum, err := writeTo(s.data, p.buf, to.off)
+	s.mu.Lock()
+	s.stats.WriteTime += time.Since(start)
 	s.stats.DiskBytes = max(s.stats.DiskBytes, to.off+int64(p.size))
 	if err != nil {
 		if to != p.slot {
 			s.space.release(to)
+			if v := p.pending; v != nil && v.need == 0 {
+				v.need = to.n
+				s.commit.left += to.n
+			}
 		}
 		return fmt.Errorf("write %v: %w", p, err)
 	}
 	if to != p.slot {
 		s.vacate(p)
 	}
-	p.slot, p.crc, p.frozen, p.unsynced, p.dirty = to, sum, false, true, false
+	p.slot, p.crc, p.uses, p.written, p.dirty = to, sum, 0, s.syncs, false
 	s.stats.WriteBytes += int64(p.size)
+	if v := p.pending; v != nil {
+		v.met(s.commit)
+		s.commit.entries[v.entry] = entry{uint64(to.off), sum}
+		p.pending, p.uses = nil, nextCommit
+	}
 	return nil
 }
 
@@ -297,11 +329,11 @@ func piece(data files.File) int {
 	return pieceBytes
 }
 
-// writeTo writes p.buf to an offset of the page file, and returns its checksum.
-func (p *page) writeTo(data files.File, off int64) (sum uint32, err error) {
+// writeTo writes a page to an offset of the page file, and returns its checksum.
+func writeTo(data files.File, page []byte, off int64) (sum uint32, err error) {
 	step := piece(data)
-	for lo := 0; lo < p.size; lo += step {
-		part := p.buf[lo:min(lo+step, p.size)]
+	for lo := 0; lo < len(page); lo += step {
+		part := page[lo:min(lo+step, len(page))]
 		sum = crc32c.Update(sum, part)
 		if _, err := data.WriteAt(part, off+int64(lo)); err != nil {
 			return 0, err
@@ -310,14 +342,14 @@ func (p *page) writeTo(data files.File, off int64) (sum uint32, err error) {
 	return sum, nil
 }
 
-// vacate frees p's slot: at once, or after the next commit if a commit refers to it.
+// vacate frees p's slot: at once, or when no commit refers to it any more.
 func (s *Store) vacate(p *page) {
 	switch {
 	case p.slot.n == 0:
-	case p.frozen:
-		s.retired = append(s.retired, p.slot)
+	case p.uses != 0:
+		s.retired = append(s.retired, retired{p.slot, p.uses})
 	default:
 		s.space.release(p.slot)
 	}
-	p.slot, p.frozen = extent{}, false
+	p.slot, p.uses = extent{}, 0
 }

@@ -255,7 +255,7 @@ func TestClaimedPage(t *testing.T) {
 	dir := filestest.New()
 	s := &Store{fs: dir, objects: map[string]*object{"blob": newBlob("blob", maxPage)}}
 	p := &s.objects["blob"].pages[0]
-	p.slot, p.frozen = extent{0, maxPage}, true
+	p.slot, p.uses = extent{0, maxPage}, lastCommit
 	dir.SetBytes(indexName, indexOf(t, s))
 	dir.SetBytes(dataName, make([]byte, 5000))
 	var before, after runtime.MemStats

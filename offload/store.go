@@ -28,24 +28,30 @@ type Store struct {
 	settled sync.Cond  // a page came to rest, a commit ended, the store closed
 	work    sync.Cond  // the background goroutines may have something to do
 
-	objects    map[string]*object
-	pages      int     // pages of all objects
-	victims    victims // pages in memory that are not pinned
-	order      order   // order of the accesses, to predict the next ones
-	hints      []*page // pages that Prefetch asked for and that are not yet read
-	buffers    buffers
-	pinned     int                   // pages with pins
-	pinBytes   int64                 // bytes of their buffers
-	busy       int                   // reads and writes in progress
-	writing    int64                 // bytes of the buffers that are being written
-	failures   map[*page]cpu.Failure // failures of Sources that read ahead, for the caller that pins the page
-	committing bool
-	closed     bool
-	hold       bool // a write failed: no background writes until one succeeds
-	doubt      bool // a sync of the page file failed: writes since the last sync are in doubt
+	objects  map[string]*object
+	pages    int     // pages of all objects
+	victims  victims // pages in memory that are not pinned
+	order    order   // order of the accesses, to predict the next ones
+	hints    []*page // pages that Prefetch asked for and that are not yet read
+	buffers  buffers
+	pinned   int                   // pages with pins
+	pinBytes int64                 // bytes of their buffers
+	busy     int                   // reads and writes in progress
+	writing  int64                 // bytes of the buffers that are being written
+	failures map[*page]cpu.Failure // failures of Sources that read ahead, for the caller that pins the page
+	commit   *commit               // the commit under way, or nil
+	last     *commit               // the commit that began last, or nil
+	closed   bool
+	hold     bool // a write failed: no background writes until one succeeds
+	trimming bool // the end of the page file is cut off: no new slots
 
-	space   space    // space of the page file
-	retired []extent // slots that only earlier commits use; free after the next commit
+	syncs  uint64 // syncs of the page file that began, plus 1
+	synced uint64 // slots with a smaller page.written are durable
+	doubt  uint64 // a sync failed: other slots with a smaller page.written are in doubt
+
+	space   space     // space of the page file
+	high    int64     // maximum of space.end since the last commit
+	retired []retired // slots that only commits use
 	stats   Stats
 }
 
@@ -89,6 +95,7 @@ func Open(dir string, o Options) (*Store, error) {
 func open(fs files.Dir, o Options) (*Store, error) {
 	s := &Store{opts: o, fs: fs, objects: map[string]*object{}, order: newOrder(o.HostLimit > 0), failures: map[*page]cpu.Failure{}}
 	s.buffers.limit, s.buffers.align = o.HostLimit, alignment
+	s.syncs, s.synced = 1, 1
 	s.settled.L, s.work.L = &s.mu, &s.mu
 	if err := s.openFiles(); err != nil {
 		// The mark stays: it still says that the process before did not close the store.
@@ -208,8 +215,8 @@ func (s *Store) closeFiles(unmark bool) error {
 	return errors.Join(errs...)
 }
 
-// Close stops the background work and closes the files. Changes since the last Commit are
-// dropped; without a commit the page file is emptied. The memory of pages that are still
+// Close waits for a commit under way, stops the background work and closes the files. It
+// returns the error of a commit that nobody else has. Changes since the last commit are dropped; without a commit the page file is emptied. The memory of pages that are still
 // pinned stays valid until the process ends. Closing twice does nothing. Afterwards other
 // methods return [snug.ErrConfig].
 func (s *Store) Close() error {
@@ -221,10 +228,15 @@ func (s *Store) Close() error {
 		s.mu.Unlock()
 		return nil
 	}
+	failed := s.awaitCommit()
+	if s.closed { // by another goroutine meanwhile
+		s.mu.Unlock()
+		return nil
+	}
 	s.closed = true
 	s.settled.Broadcast()
 	s.work.Broadcast()
-	for s.busy > 0 || s.committing {
+	for s.busy > 0 {
 		s.settled.Wait()
 	}
 	for _, p := range s.victims {
@@ -237,25 +249,18 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	s.wg.Wait()
 	unmark, err := s.abandon()
-	if err = errors.Join(err, s.closeFiles(unmark)); err != nil {
+	if err = errors.Join(failed, err, s.closeFiles(unmark)); err != nil {
 		return in(err, "close store")
 	}
 	return nil
 }
 
-// enter locks mu once no commit is running.
+// enter locks mu of a store that is open.
 func (s *Store) enter() error {
 	if !s.made() {
 		return errNoStore
 	}
 	s.mu.Lock()
-	if s.committing {
-		start := time.Now()
-		for s.committing && !s.closed {
-			s.settled.Wait()
-		}
-		s.stalled(start)
-	}
 	if s.closed {
 		s.mu.Unlock()
 		return errClosed

@@ -271,9 +271,9 @@ func TestContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, page.Unpin(false))
 
-	// A goroutine that waits for the end of a commit gives up.
+	// A goroutine that waits for a transfer of the page gives up.
 	s.mu.Lock()
-	s.committing = true
+	s.begin(&x.obj.pages[1])
 	s.mu.Unlock()
 	waiting, cancel := context.WithCancel(context.Background())
 	result := make(chan error)
@@ -285,8 +285,7 @@ func TestContext(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-result, context.Canceled)
 	s.mu.Lock()
-	s.committing = false
-	s.settled.Broadcast()
+	s.end(&x.obj.pages[1])
 	s.mu.Unlock()
 }
 

@@ -13,22 +13,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// trafficFile opens a file for transfers, past the cache of the operating system or not.
+func trafficFile(t testing.TB, dir, name string, past bool) files.File {
+	path := filepath.Join(dir, name)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	require.NoError(t, err)
+	if past {
+		if d := directFile(path, files.Of(f)); d != nil {
+			return d
+		}
+	}
+	return files.Of(f)
+}
+
 // plainTraffic returns the bytes a second of a reader and a writer that go through two
 // files of size bytes side by side, in pieces of piece bytes, from and to memory bytes, as
 // much as a store has.
 func plainTraffic(t testing.TB, dir string, size, memory, piece int, past bool) float64 {
-	open := func(name string) files.File {
-		path := filepath.Join(dir, name)
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-		require.NoError(t, err)
-		if past {
-			if d := directFile(path, files.Of(f)); d != nil {
-				return d
-			}
-		}
-		return files.Of(f)
-	}
-	from, to := open("from"), open("to")
+	from, to := trafficFile(t, dir, "from", past), trafficFile(t, dir, "to", past)
 	defer from.Close()
 	defer to.Close()
 	half := memory / 2 / piece * piece

@@ -56,7 +56,7 @@ type UpdaterOptions struct {
 //		norm, err := u.Norm()               // to clip, or to skip the step: u.Drop()
 //		err = u.Step(lr, gradScale)
 //	}
-//	err = u.Commit()
+//	err = u.Commit()                        // or BeginCommit, during the next steps
 //
 // Weights, gradients and results have the bits of the same steps in memory. The HostLimit
 // of the store must hold a page of weights, a page of gradients, the pages that one
@@ -438,15 +438,29 @@ func (u *Updater) publish(p *updated) error {
 // Commit ends an update that is under way and makes all pages of the store durable, as
 // [Store.Commit] does. A run that continues from there with [Updater.Resume] gives the bits
 // of a run that was not interrupted, also in the middle of a window. With Delayed that needs
-// commits at the same steps in both runs, because a Commit ends the update under way.
+// commits at the same steps in both runs, because a commit ends the update under way.
 func (u *Updater) Commit() error {
-	if err := u.begun(); err != nil {
-		return err
-	}
-	if err := u.Wait(); err != nil {
+	if err := u.committable(); err != nil {
 		return err
 	}
 	return u.s.Commit()
+}
+
+// BeginCommit is [Updater.Commit] in the background, as [Store.BeginCommit] is: further steps
+// run while the state of this one becomes durable.
+func (u *Updater) BeginCommit() (Commit, error) {
+	if err := u.committable(); err != nil {
+		return Commit{}, err
+	}
+	return u.s.BeginCommit()
+}
+
+// committable ends an update that is under way.
+func (u *Updater) committable() error {
+	if err := u.begun(); err != nil {
+		return err
+	}
+	return u.Wait()
 }
 
 func finite(x float32) bool { return x-x == 0 }

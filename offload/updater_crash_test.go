@@ -15,9 +15,12 @@ import (
 // room for some of its pages.
 type training struct {
 	delayed   bool
+	async     bool // commit in the background
 	s         *Store
-	resumed   int       // steps that it found
-	committed int       // steps that it has made durable, or found
+	resumed   int // steps that it found
+	committed int // steps that it has made durable, or found
+	begun     int // steps of the last commit
+	pending   Commit
 	weights   []float32 // at the end
 }
 
@@ -59,12 +62,34 @@ func (tr *training) run(dir *filestest.Dir) error {
 			return err
 		}
 		if u.Steps()%2 == 0 {
-			if err := u.Commit(); err != nil {
+			if err := tr.commit(u); err != nil {
 				return err
 			}
-			tr.committed = u.Steps()
 		}
 	}
+	return tr.wait()
+}
+
+// commit makes the state durable. In the background the commit may run during two steps.
+func (tr *training) commit(u *Updater) (err error) {
+	if err = tr.wait(); err != nil {
+		return err
+	}
+	if tr.async {
+		tr.pending, err = u.BeginCommit()
+	} else {
+		err = u.Commit()
+	}
+	tr.begun = u.Steps()
+	return err
+}
+
+// wait waits until the last commit is durable.
+func (tr *training) wait() error {
+	if err := tr.pending.Wait(); err != nil {
+		return err
+	}
+	tr.committed = max(tr.committed, tr.begun)
 	return nil
 }
 
@@ -72,7 +97,8 @@ func (tr *training) run(dir *filestest.Dir) error {
 // and with all that follow, and cuts the power then: the run that goes on finds the last
 // commit, and ends with the bits of a run that nothing disturbed.
 func TestTrainingWithFailingCalls(t *testing.T) {
-	for _, delayed := range []bool{false, true} {
+	for _, form := range [][2]bool{{false, false}, {false, true}, {true, false}, {true, true}} {
+		delayed, async := form[0], form[1]
 		whole, dir := training{delayed: delayed}, filestest.New()
 		require.NoError(t, whole.run(dir))
 		require.NoError(t, whole.s.Close())
@@ -82,7 +108,7 @@ func TestTrainingWithFailingCalls(t *testing.T) {
 			for _, stop := range []bool{false, true} {
 				dir := filestest.New()
 				dir.FailCall(k, stop, syscall.EIO)
-				tr := training{delayed: delayed}
+				tr := training{delayed: delayed, async: async}
 				err := tr.run(dir)
 				survivor := dir.Crash(rand.New(rand.NewPCG(uint64(k), 1)))
 				if tr.s != nil {
@@ -92,7 +118,7 @@ func TestTrainingWithFailingCalls(t *testing.T) {
 					failed++
 					require.ErrorIs(t, err, syscall.EIO, "call %d", k)
 				}
-				again := training{delayed: delayed}
+				again := training{delayed: delayed, async: async}
 				require.NoError(t, again.run(survivor), "call %d", k)
 				require.NoError(t, again.s.Close())
 				require.GreaterOrEqual(t, again.resumed, tr.committed, "call %d", k)

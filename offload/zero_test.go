@@ -35,7 +35,7 @@ var exported = map[string]any{
 // withMethods is zero and nil values of every exported type that has methods.
 var withMethods = map[string][]any{
 	"Store": {&Store{}, (*Store)(nil)}, "Tensor": {&Tensor[float32]{}, (*Tensor[float32])(nil)},
-	"Page": {Page[float32]{}}, "DevicePage": {DevicePage{}}, "Move": {Move{}},
+	"Page": {Page[float32]{}}, "DevicePage": {DevicePage{}}, "Move": {Move{}}, "Commit": {Commit{}},
 	"Mover": {&Mover{}, (*Mover)(nil)}, "DeviceTier": {&DeviceTier{}, (*DeviceTier)(nil)},
 	"Updater": {&Updater{}, (*Updater)(nil)}, "Runner": {&Runner{}, (*Runner)(nil)},
 	"DeviceMap": {DeviceMap{}, DeviceMap{TierOf: []int{7}}}, "Layer": {Layer{}}, "Stats": {Stats{}}, "PageError": {&PageError{}},
@@ -223,7 +223,9 @@ func live(t *testing.T) (all []any, closeAll func()) {
 	require.NoError(t, err)
 	r, err := NewRunner(s, []*Mover{m}, layers, at, RunnerOptions{})
 	require.NoError(t, err)
-	all = []any{x, u, at, layers[0], r, d, m, s}
+	c, err := s.BeginCommit()
+	require.NoError(t, err)
+	all = []any{x, u, at, layers[0], r, c, d, m, s}
 	return all, func() {
 		require.NoError(t, r.Close())
 		require.NoError(t, d.Close())

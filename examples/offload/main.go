@@ -181,10 +181,14 @@ func train(ctx context.Context, dir string, c config) (sums []checksum, err erro
 			return nil, err
 		}
 		end := c.keep && ctx.Err() != nil
-		if step%c.commit == 0 || step == c.steps || end {
-			if err := updater.Commit(); err != nil {
-				return nil, err
-			}
+		switch {
+		case step == c.steps || end:
+			err = updater.Commit()
+		case step%c.commit == 0: // the next steps run meanwhile; the next commit returns its error
+			_, err = updater.BeginCommit()
+		}
+		if err != nil {
+			return nil, err
 		}
 		c.view("step %3d  loss %.4f  %s", step, loss, tiers(store.Stats()))
 		if end && step < c.steps {
