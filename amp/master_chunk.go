@@ -123,7 +123,7 @@ func (m *Master) adopt(c masterChunk, param snug.View) error {
 			return err
 		}
 		return cast(c.kept, near)
-	case SplitMaster:
+	case SplitMaster, Split24Master:
 		clear(device.Mem(&c.kept).Bytes()) // what is new on another device is zero
 	}
 	return nil
@@ -133,8 +133,8 @@ func (m *Master) adopt(c masterChunk, param snug.View) error {
 type update struct {
 	param   snug.View
 	step    func(lo int, w snug.View) error
-	draw    Draw // of NoMaster's rounding, for the whole parameter
-	nearest bool // NoMaster rounds to nearest instead
+	draw    Draw // of rounding at random, for the whole parameter
+	nearest bool // what rounds at random rounds to nearest instead
 	begun   bool // something has changed
 }
 
@@ -200,8 +200,11 @@ func (m *Master) weights(c masterChunk, param snug.View) (snug.View, error) {
 	if err != nil {
 		return w, err
 	}
-	if m.form == SplitMaster {
+	switch m.form {
+	case SplitMaster:
 		return w, join(w, param, c.kept)
+	case Split24Master:
+		return w, split24Job{w: w, upper: param, rest: c.kept}.do()
 	}
 	return w, cast(w, param)
 }
@@ -209,15 +212,15 @@ func (m *Master) weights(c masterChunk, param snug.View) (snug.View, error) {
 // round rounds the weights of a chunk into the parameter, and keeps what the form
 // does.
 func (m *Master) round(c masterChunk, param, w snug.View, u *update) error {
-	switch {
-	case m.form == SplitMaster:
+	draw, random := u.draw, m.random && !u.nearest
+	draw.First = uint64(c.lo)
+	switch m.form {
+	case SplitMaster:
 		return split(w, param, c.kept)
-	case m.form == NoMaster && !u.nearest:
-		draw := u.draw
-		draw.First = uint64(c.lo)
-		return castWith(param, w, CastOptions{Stochastic: true, Draw: draw})
+	case Split24Master:
+		return split24Job{w: w, upper: param, rest: c.kept, apart: true, random: random, draw: draw}.do()
 	}
-	return cast(param, w)
+	return castWith(param, w, CastOptions{Stochastic: random, Draw: draw})
 }
 
 // prepare makes the memory for chunks of a parameter of n elements.
