@@ -133,9 +133,10 @@ func (m *Master) adopt(c masterChunk, param snug.View) error {
 type update struct {
 	param   snug.View
 	step    func(lo int, w snug.View) error
-	draw    Draw // of rounding at random, for the whole parameter
-	nearest bool // what rounds at random rounds to nearest instead
-	begun   bool // something has changed
+	draw    Draw         // of rounding at random, for the whole parameter
+	nearest bool         // what rounds at random rounds to nearest instead
+	begun   bool         // something has changed
+	lost    *LostUpdates // nil, or where to count updates
 }
 
 // run updates p. dirty says that its kept data changes.
@@ -200,18 +201,31 @@ func (m *Master) weights(c masterChunk, param snug.View) (snug.View, error) {
 	if err != nil {
 		return w, err
 	}
+	return w, m.join(w, param, c.kept)
+}
+
+// join writes the weights of a parameter and its kept data to w, unless FullMaster keeps them.
+func (m *Master) join(w, param, kept snug.View) error {
 	switch m.form {
 	case SplitMaster:
-		return w, join(w, param, c.kept)
+		return join(w, param, kept)
 	case Split24Master:
-		return w, split24Job{w: w, upper: param, rest: c.kept}.do()
+		return split24Job{w: w, upper: param, rest: kept}.do()
 	}
-	return w, cast(w, param)
+	return cast(w, param)
 }
 
 // round rounds the weights of a chunk into the parameter, and keeps what the form
 // does.
 func (m *Master) round(c masterChunk, param, w snug.View, u *update) error {
+	if m.countsLost() && u.lost != nil {
+		return m.roundCounting(c, param, w, u)
+	}
+	return m.store(c, param, w, u)
+}
+
+// store is round.
+func (m *Master) store(c masterChunk, param, w snug.View, u *update) error {
 	draw, random := u.draw, m.random && !u.nearest
 	draw.First = uint64(c.lo)
 	switch m.form {
@@ -226,6 +240,11 @@ func (m *Master) round(c masterChunk, param, w snug.View, u *update) error {
 // prepare makes the memory for chunks of a parameter of n elements.
 func (m *Master) prepare(n int) error {
 	n = min(n, m.chunk)
+	if m.countsLost() {
+		if err := m.lost.prepare(m.dev); err != nil {
+			return err
+		}
+	}
 	if m.form == FullMaster || m.scratch.Len() >= n {
 		return nil
 	}
