@@ -68,6 +68,9 @@ type Options struct {
 	// Params, unless nil, are options of single parameters, such as a factor of the learning rate; qlora.LoRAPlus makes
 	// those of LoRA+.
 	Params func(name string) quant8.ParamOptions
+	// CountLost counts the updates that rounding loses where parameters of 16 bits have none of FullMaster and SplitMaster,
+	// see [Trainer.LostUpdates].
+	CountLost bool
 	// Scaler is the dynamic loss scale; nil is amp's default when a parameter is float16, else no
 	// loss scale.
 	Scaler *amp.ScalerOptions
@@ -289,7 +292,7 @@ func (t *Trainer[B]) collect() error {
 // makeOptimizer makes the optimizer and the master weights.
 func (t *Trainer[B]) makeOptimizer() (err error) {
 	o, dev := &t.options, t.params[0].value.Device()
-	adam := quant8.Options{Bits: o.StateBits, Chunk: o.Chunk, Storage: o.Storage, Stochastic: true, Seed: o.Seed, Params: o.Params}
+	adam := quant8.Options{Bits: o.StateBits, Chunk: o.Chunk, Storage: o.Storage, Stochastic: true, Seed: o.Seed, Params: o.Params, CountLost: o.CountLost}
 	if o.SkipNonFinite && o.InBackward {
 		adam.NonFinite = quant8.SkipStep
 	}
@@ -304,7 +307,7 @@ func (t *Trainer[B]) makeOptimizer() (err error) {
 			return err
 		}
 	}
-	hold := amp.MasterOptions{Form: o.Masters, Stochastic: o.Stochastic, Storage: o.Storage, Chunk: o.Chunk, Seed: o.Seed}
+	hold := amp.MasterOptions{Form: o.Masters, Stochastic: o.Stochastic, CountLost: o.CountLost, Storage: o.Storage, Chunk: o.Chunk, Seed: o.Seed}
 	if o.Storage == nil {
 		hold.Device = dev
 	}
