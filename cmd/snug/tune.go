@@ -25,7 +25,7 @@ func tuneCommand() *command {
 	return &command{
 		name: "tune", summary: "fine-tune a published model under a memory limit",
 		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-adapter:" + strings.Join(adapterKinds, " "), "-alpha", "-rslora", "-dora", "-dropout",
-			"-loraplus-ratio", "-modules-to-save", "-full", "-fold", "-masters:full split split24 none", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
+			"-loraplus-ratio", "-modules-to-save", "-full", "-fold", "-masters:full split split24 none", "-report-rounding", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
 			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-dry-run", "-json"},
 		help: tuneHelp,
 		run:  runTune,
@@ -72,6 +72,8 @@ It prints what the run will take, by component, and at the end what the run took
                      make a float32 of the weight), split24 (1 byte, which makes 24 bits of it, rounded
                      stochastically) or none (the weight is rounded stochastically); default: what fits
                      of full and split; with -full then split24
+  -report-rounding   say at the end which share of the updates rounding lost, in which parameters, and what
+                     would help; the steps take a little longer
   -optimizer NAME    with -full: adamw (default), or apollo, apollo-mini or galore, whose state is smaller.
                      These three do not go with -disk or -fold. Adapters have AdamW: they are low
                      rank already
@@ -119,6 +121,7 @@ type tuneFlags struct {
 	modules          string
 	full, fold       bool
 	masters          string
+	rounding         bool
 	optimizer        string
 	form, compute    string
 	most, batch      int
@@ -153,6 +156,7 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.full, "full", false, "")
 	fs.BoolVar(&f.fold, "fold", false, "")
 	fs.StringVar(&f.masters, "masters", "", "")
+	fs.BoolVar(&f.rounding, "report-rounding", false, "")
 	fs.StringVar(&f.optimizer, "optimizer", tuneOptimizers[0], "")
 	fs.StringVar(&f.form, "base", "", "")
 	fs.StringVar(&f.compute, "compute", "bf16", "")

@@ -300,7 +300,7 @@ func (t *tuning) open() (clean func() error, err error) {
 	}
 	steps := t.stepCount()
 	options := train.Options{
-		Optimizer: t.rule(), StateBits: r.StateBits, Masters: r.Masters, Stochastic: r.Masters == amp.Split24Master, Clip: clipNorm, Seed: t.seed,
+		Optimizer: t.rule(), StateBits: r.StateBits, Masters: r.Masters, Stochastic: r.Masters == amp.Split24Master, CountLost: t.rounding, Clip: clipNorm, Seed: t.seed,
 		Schedule: train.Cosine(float32(t.rate), min(100, max(1, steps/10)), steps), Storage: state,
 		InBackward: r.Gradients == plan.InBackward || r.Gradients == plan.Folded, Fold: r.Gradients == plan.Folded,
 		SkipNonFinite: r.Gradients != plan.Folded, Split: splitBatch, About: t.about(),
@@ -366,6 +366,7 @@ type result struct {
 	LossFirst  float64    `json:"held_out_loss_first,omitempty"` // of a run that began anew
 	LossLast   float64    `json:"held_out_loss_last,omitempty"`
 	Loss       float64    `json:"loss"` // of the last step
+	LostShare  float64    `json:"updates_lost_share,omitempty"`
 	Predicted  int64      `json:"predicted_peak_bytes"`
 	Measured   int64      `json:"measured_peak_bytes"`
 	Resident   int64      `json:"predicted_rss_bytes"`

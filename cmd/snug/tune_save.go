@@ -67,6 +67,7 @@ func (t *tuning) report(r result) (err error) {
 		}
 		fmt.Fprintf(w, "loss on held-out samples: %s%.4f after\n", before, r.LossLast)
 	}
+	t.reportRounding(w, &r)
 	what := "the adapter is in %s: snug generate -model %s -adapter %[1]s\n"
 	if t.kind == "loftq" {
 		what = "the adapter is in %s: snug generate -model %s -adapter %[1]s -base nf4\n"
