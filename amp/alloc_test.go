@@ -18,10 +18,14 @@ func TestAllocations(t *testing.T) {
 	m := newMaster(t, MasterOptions{Chunk: 1000})
 	require.NoError(t, m.Add("x", len(x), fillWith(x)))
 	halved := map[MasterForm]*Master{}
-	for _, form := range []MasterForm{SplitMaster, NoMaster} {
+	for _, form := range []MasterForm{SplitMaster, NoMaster, Split24Master} {
 		halved[form] = newMaster(t, MasterOptions{Form: form, Chunk: 1000})
 		require.NoError(t, halved[form].AddFrom("x", snug.ViewOf(brain), nil))
 	}
+	random := newMaster(t, MasterOptions{Form: Split24Master, Stochastic: true, Chunk: 1000})
+	require.NoError(t, random.AddFrom("x", snug.ViewOf(brain), nil))
+	counts := newMaster(t, MasterOptions{Form: Split24Master, Stochastic: true, CountLost: true, Chunk: 10000})
+	require.NoError(t, counts.AddFrom("x", snug.ViewOf(brain), nil))
 	decay := func(_ int, v snug.View) error {
 		w := v.Float32s()
 		for i := range w {
@@ -40,6 +44,9 @@ func TestAllocations(t *testing.T) {
 		"clip halves": func() error { _, err := Clip(halves, 2, 1); return err },
 		"master":      func() error { return m.Update("x", snug.ViewOf(half), decay) },
 		"split":       func() error { return halved[SplitMaster].Update("x", snug.ViewOf(brain), decay) },
+		"split24":     func() error { return halved[Split24Master].Update("x", snug.ViewOf(brain), decay) },
+		"at random":   func() error { return random.Update("x", snug.ViewOf(brain), decay) },
+		"counts":      func() error { return counts.Update("x", snug.ViewOf(brain), decay) },
 		"no master":   func() error { return halved[NoMaster].Update("x", snug.ViewOf(brain), decay) },
 		"matmul":      func() error { return MatMul(x[:400], half, brain, MatMulOptions{M: 20, N: 20, K: 30}) },
 		"scaler": func() error {

@@ -10,7 +10,7 @@
 //	err = scaler.Update()
 //
 // [Scaler] keeps float16 gradients in range and skips steps that overflow. [Master] holds
-// weights of more precision than the model's, in 4, 2 or 0 bytes for each element.
+// weights of more precision than the model's, in 4, 2, 1 or 0 bytes for each element.
 // [Policy] and [Ops] say in which type each operation computes. [Cast] and [MatMul] convert
 // and multiply float32, float16 and bfloat16. [OpenWeights], [SaveWeights] and [SaveShards] read
 // and write safetensors files and folders of them, and cast on the way. The method is from Micikevicius et al., "Mixed

@@ -25,8 +25,8 @@ type Storage interface {
 // MasterOptions configures a [Master]. The zero value is FullMaster in plain memory of the
 // CPU.
 type MasterOptions struct {
-	// Form is the form of the kept data of each element: [FullMaster], [SplitMaster] or
-	// [NoMaster].
+	// Form is the form of the kept data of each element: [FullMaster], [SplitMaster],
+	// [Split24Master] or [NoMaster].
 	Form MasterForm
 	// Storage holds the kept data; nil means plain memory of Device. Keys have the
 	// form "master/<parameter>/<chunk>".
@@ -36,18 +36,25 @@ type MasterOptions struct {
 	// FullMaster a parameter is one chunk.
 	Device *snug.Device
 	// Chunk is the number of elements that are acquired at a time; 0 means
-	// 65536, 256 KiB of float32, and with SplitMaster and NoMaster on another
+	// 65536, 256 KiB of float32, and with the other forms than FullMaster on another
 	// device than the CPU 64 times as many, 16 MiB. An optimizer that updates ranges
 	// wants a multiple of its own Chunk (quant8: 65536 by default).
 	Chunk int
-	// Seed seeds the random numbers of NoMaster.
+	// Stochastic rounds updates of Split24Master to 24 bits at random, so that updates smaller than
+	// half a gap are there on average, as NoMaster always does. Other forms want false.
+	Stochastic bool
+	// CountLost counts the updates that rounding loses, see [Master.LostUpdates]. An update then takes another pass over
+	// the chunk, and the Master holds 32 KiB more; on another device than the CPU, 512 KiB there and 768 KiB on the host,
+	// through which all weights pass.
+	CountLost bool
+	// Seed seeds the random numbers of NoMaster and Stochastic.
 	Seed uint64
 }
 
 // Master holds float32 master weights of parameters that the model keeps in
 // float16 or bfloat16: the optimizer updates the masters, in which small
 // updates are not lost, and the result is rounded into the parameter. It costs
-// 4, 2 or 0 bytes for each element, see [MasterForm], and acquires one chunk at a
+// 4, 2, 1 or 0 bytes for each element, see [MasterForm], and acquires one chunk at a
 // time. [Master.Add] or [Master.AddFrom] registers a parameter, [Master.Update] updates it:
 //
 //	err := master.Update(name, param, func(lo int, w snug.View) error {
@@ -58,7 +65,7 @@ type MasterOptions struct {
 //		return opt.StepRange(name, lo, w, g, clip) // of package quant8
 //	})
 //
-// SplitMaster and NoMaster also hold one chunk of float32 on the Master's device.
+// The other forms than FullMaster also hold one chunk of float32 on the Master's device.
 // If parameters or masters are on a device other than the CPU, the Master holds one
 // chunk in host memory too (for masters, 256 KiB at most). Both stay until Close.
 //
@@ -70,10 +77,12 @@ type Master struct {
 	storage Storage
 	dev     *snug.Device // of the weights
 	chunk   int
-	seed    uint64
+	random  bool   // updates round at random, by
+	seed    uint64 // and the names and numbers of updates of parameters
 	params  map[string]*masterParam
 	scratch snug.Array[float32] // on dev: the weights of a chunk, unless FullMaster keeps them
 	host    []float32           // data in transit to or from another device
+	lost    *lostMeter          // nil unless updates are counted
 	busy    bool                // in a call
 }
 
@@ -83,8 +92,10 @@ type masterParam struct {
 	keys    []string     // of the chunks in the Storage
 	there   snug.View    // all that is kept, where dev is not the CPU
 	free    func() error // of there
-	tensor  uint64       // number in NoMaster's random numbers
-	updates uint64       // so far, with NoMaster
+	tensor  uint64       // number in random numbers
+	updates uint64       // so far, if they round at random
+	lost    LostUpdates  // counts
+	update  LostUpdates  // counts of the update under way
 	half    bool         // an update or a restore has stopped half-way
 }
 
@@ -92,7 +103,10 @@ type masterParam struct {
 // [snug.ErrConfig].
 func NewMaster(o MasterOptions) (*Master, error) {
 	if !o.Form.known() {
-		return nil, fmt.Errorf("amp: master: Form is %v, want FullMaster, SplitMaster or NoMaster: %w", o.Form, snug.ErrConfig)
+		return nil, fmt.Errorf("amp: master: Form is %v, want FullMaster, SplitMaster, NoMaster or Split24Master: %w", o.Form, snug.ErrConfig)
+	}
+	if o.Stochastic && o.Form != Split24Master {
+		return nil, fmt.Errorf("amp: master: Stochastic with the form %s, want it with split24 only: %w", o.Form, snug.ErrConfig)
 	}
 	if o.Device == nil {
 		o.Device = snug.CPU()
@@ -111,9 +125,14 @@ func NewMaster(o MasterOptions) (*Master, error) {
 	if o.Storage == nil {
 		o.Storage = memory{}
 	}
-	return &Master{
-		form: o.Form, storage: o.Storage, dev: o.Device, chunk: o.Chunk, seed: o.Seed, params: map[string]*masterParam{},
-	}, nil
+	m := &Master{
+		form: o.Form, storage: o.Storage, dev: o.Device, chunk: o.Chunk, params: map[string]*masterParam{},
+		random: o.Stochastic || o.Form == NoMaster, seed: o.Seed,
+	}
+	if o.CountLost {
+		m.lost = &lostMeter{}
+	}
+	return m, nil
 }
 
 // Add registers a parameter of n elements with FullMaster; [Master.Copy] then
@@ -188,7 +207,7 @@ func (m *Master) checkNew(name string, n int) error {
 // order it calls step, which changes weights lo to lo+w.Len()-1 in w (as an
 // optimizer does for that range), and rounds w into param[lo:lo+w.Len()] as the
 // form says. w holds float32 on the CPU, or on MasterOptions.Device, and is valid
-// during the call. With SplitMaster a step that changes nothing reads the
+// during the call. With SplitMaster and Split24Master a step that changes nothing reads the
 // weights, and leaves them.
 //
 // param has the length of the registered parameter and a type of the form. With masters on the CPU it may lie on any
@@ -208,14 +227,21 @@ func (m *Master) Update(name string, param snug.View, step func(lo int, w snug.V
 		return err
 	}
 	u := update{param: param, step: step}
-	if m.form == NoMaster {
+	if m.random {
 		u.draw = Draw{Seed: rounding.Seed(m.seed, p.updates), Tensor: p.tensor}
 	}
 	defer m.enter()()
+	if m.countsLost() {
+		p.update = LostUpdates{Stochastic: m.random, Remedy: m.remedy()}
+		u.lost = &p.update
+	}
 	if err := m.run(p, true, u); err != nil {
 		return err
 	}
-	if m.form == NoMaster {
+	if u.lost != nil {
+		p.lost.Add(p.update)
+	}
+	if m.random {
 		p.updates++
 	}
 	return nil
@@ -307,6 +333,10 @@ func (m *Master) Close() error {
 		return fmt.Errorf("amp: master: close: %w", m.ready())
 	}
 	err := errors.Join(closeAll(m.params), m.scratch.Close())
+	if m.lost != nil {
+		err = errors.Join(err, m.lost.before.Close(), m.lost.after.Close())
+		m.lost = &lostMeter{}
+	}
 	m.params, m.scratch, m.host = map[string]*masterParam{}, snug.Array[float32]{}, nil
 	return err
 }

@@ -123,7 +123,7 @@ func (m *Master) adopt(c masterChunk, param snug.View) error {
 			return err
 		}
 		return cast(c.kept, near)
-	case SplitMaster:
+	case SplitMaster, Split24Master:
 		clear(device.Mem(&c.kept).Bytes()) // what is new on another device is zero
 	}
 	return nil
@@ -133,9 +133,10 @@ func (m *Master) adopt(c masterChunk, param snug.View) error {
 type update struct {
 	param   snug.View
 	step    func(lo int, w snug.View) error
-	draw    Draw // of NoMaster's rounding, for the whole parameter
-	nearest bool // NoMaster rounds to nearest instead
-	begun   bool // something has changed
+	draw    Draw         // of rounding at random, for the whole parameter
+	nearest bool         // what rounds at random rounds to nearest instead
+	begun   bool         // something has changed
+	lost    *LostUpdates // nil, or where to count updates
 }
 
 // run updates p. dirty says that its kept data changes.
@@ -200,29 +201,50 @@ func (m *Master) weights(c masterChunk, param snug.View) (snug.View, error) {
 	if err != nil {
 		return w, err
 	}
-	if m.form == SplitMaster {
-		return w, join(w, param, c.kept)
+	return w, m.join(w, param, c.kept)
+}
+
+// join writes the weights of a parameter and its kept data to w, unless FullMaster keeps them.
+func (m *Master) join(w, param, kept snug.View) error {
+	switch m.form {
+	case SplitMaster:
+		return join(w, param, kept)
+	case Split24Master:
+		return split24Job{w: w, upper: param, rest: kept}.do()
 	}
-	return w, cast(w, param)
+	return cast(w, param)
 }
 
 // round rounds the weights of a chunk into the parameter, and keeps what the form
 // does.
 func (m *Master) round(c masterChunk, param, w snug.View, u *update) error {
-	switch {
-	case m.form == SplitMaster:
-		return split(w, param, c.kept)
-	case m.form == NoMaster && !u.nearest:
-		draw := u.draw
-		draw.First = uint64(c.lo)
-		return castWith(param, w, CastOptions{Stochastic: true, Draw: draw})
+	if m.countsLost() && u.lost != nil {
+		return m.roundCounting(c, param, w, u)
 	}
-	return cast(param, w)
+	return m.store(c, param, w, u)
+}
+
+// store is round.
+func (m *Master) store(c masterChunk, param, w snug.View, u *update) error {
+	draw, random := u.draw, m.random && !u.nearest
+	draw.First = uint64(c.lo)
+	switch m.form {
+	case SplitMaster:
+		return split(w, param, c.kept)
+	case Split24Master:
+		return split24Job{w: w, upper: param, rest: c.kept, apart: true, random: random, draw: draw}.do()
+	}
+	return castWith(param, w, CastOptions{Stochastic: random, Draw: draw})
 }
 
 // prepare makes the memory for chunks of a parameter of n elements.
 func (m *Master) prepare(n int) error {
 	n = min(n, m.chunk)
+	if m.countsLost() {
+		if err := m.lost.prepare(m.dev); err != nil {
+			return err
+		}
+	}
 	if m.form == FullMaster || m.scratch.Len() >= n {
 		return nil
 	}

@@ -128,3 +128,54 @@ func ExampleMaster_none() {
 	fmt.Printf("%.3f on average, %d bytes\n", sum/1000, master.Bytes())
 	// Output: 1.010 on average, 0 bytes
 }
+
+// A byte beside each bfloat16 weight makes it a number of 24 bits.
+func ExampleMaster_split24() {
+	master, err := amp.NewMaster(amp.MasterOptions{Form: amp.Split24Master, Stochastic: true, Seed: 7})
+	if err != nil {
+		panic(err)
+	}
+	weight := []snug.BFloat16{snug.ToBFloat16(1)}
+	if err := master.AddFrom("weight", snug.ViewOf(weight), nil); err != nil {
+		panic(err)
+	}
+	for range 10 {
+		err := master.Update("weight", snug.ViewOf(weight), func(lo int, w snug.View) error {
+			w.Float32s()[0] += 0.001
+			return nil
+		})
+		if err != nil {
+			panic(err)
+		}
+	}
+	fmt.Println(weight[0], master.Bytes(), "byte")
+	// Output: 1.0078125 1 byte
+}
+
+// Updates of half a gap of 24 bits are rounded away, if they are not rounded at random.
+func ExampleMaster_LostUpdates() {
+	master, err := amp.NewMaster(amp.MasterOptions{Form: amp.Split24Master, CountLost: true})
+	if err != nil {
+		panic(err)
+	}
+	weights := []snug.BFloat16{snug.ToBFloat16(1), snug.ToBFloat16(0.01)}
+	if err := master.AddFrom("weights", snug.ViewOf(weights), nil); err != nil {
+		panic(err)
+	}
+	err = master.Update("weights", snug.ViewOf(weights), func(lo int, w snug.View) error {
+		for i := range w.Float32s() {
+			w.Float32s()[i] += 1e-5
+		}
+		return nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	for name, lost := range master.LostUpdates() {
+		fmt.Printf("%s: %.0f %% of %d updates lost, %.0f %% of their norm\n", name, 100*lost.Share(), lost.Updates, 100*lost.NormShare())
+		fmt.Println(lost.Remedy)
+	}
+	// Output:
+	// weights: 50 % of 2 updates lost, 71 % of their norm
+	// Stochastic, which keeps them on average, SplitMaster, 2 bytes an element, or a larger learning rate
+}

@@ -9,10 +9,11 @@ import (
 // MasterForm is how a [Master] keeps the bits of float32 weights that their
 // parameters, of 16 bits, lack.
 //
-//	form         memory   parameters    the weights that an optimizer updates
-//	FullMaster   4 bytes  f32 f16 bf16  float32
-//	SplitMaster  2 bytes  bf16          float32, the same bits as FullMaster's
-//	NoMaster     0 bytes  f16 bf16      the parameter's own; the result is rounded at random
+//	form           memory   parameters    the weights that an optimizer updates
+//	FullMaster     4 bytes  f32 f16 bf16  float32
+//	SplitMaster    2 bytes  bf16          float32, the same bits as FullMaster's
+//	Split24Master  1 byte   bf16          24 bits: 15 after the point, bfloat16 has 7
+//	NoMaster       0 bytes  f16 bf16      the parameter's own; the result is rounded at random
 //
 // The bytes are what the Master holds for each element, in addition to the parameter.
 type MasterForm uint8
@@ -46,6 +47,25 @@ const (
 	// Pseudorandom Number Generators", OOPSLA 2014). The result depends neither
 	// on the order of parameters, the chunk size nor the device.
 	NoMaster
+
+	// Split24Master is SplitMaster without the lowest 8 bits of a float32: the parameter and a signed
+	// byte are a number of 24 bits, of float32's range and 15 bits after the point. An update
+	// works on a float32 copy of a chunk and rounds it to 24 bits: to nearest even, or with
+	// MasterOptions.Stochastic at random. The result differs from the float32 by at most 2^-16 of its
+	// magnitude, at random by less than 2^-15 (below 2^-126 by 2^-142 and 2^-141); no 8 bits more than bfloat16's give less. Updates smaller
+	// than that are lost to nearest; at random they are there on average. The parameter is
+	// the 24 bits rounded to nearest, ties away from zero, as in SplitMaster: to the even of two, one
+	// number in 512 would need a ninth bit.
+	//
+	// Bits 8 to 15, as a signed integer, times 256, added to the parameter's bits moved up by 16 give
+	// those of the float32. Infinities stay, and what rounds up beyond the largest number of 24 bits
+	// becomes infinite. A NaN makes the parameter a quiet NaN and the rest 0. The random numbers are named as
+	// NoMaster's; an element takes the upper 8 bits of the half that [Draw] gives it.
+	//
+	// FlashOptim (arXiv 2602.23349) also keeps 8 bits, as a share of half the gap of the parameter, in
+	// 254 steps; here they are the float32's own next bits. What it says of the two halves of SplitMaster
+	// holds here too.
+	Split24Master
 )
 
 // masterForms has what differs between the forms.
@@ -55,14 +75,15 @@ var masterForms = [...]struct {
 	kept   snug.DType   // of the vector in which they lie
 	params []snug.DType // that the form is for
 }{
-	FullMaster:  {"full", 4, snug.F32, []snug.DType{snug.F32, snug.F16, snug.BF16}},
-	SplitMaster: {"split", splitSize, snug.U8, []snug.DType{snug.BF16}},
-	NoMaster:    {"none", 0, snug.U8, []snug.DType{snug.F16, snug.BF16}},
+	FullMaster:    {"full", 4, snug.F32, []snug.DType{snug.F32, snug.F16, snug.BF16}},
+	SplitMaster:   {"split", splitSize, snug.U8, []snug.DType{snug.BF16}},
+	NoMaster:      {"none", 0, snug.U8, []snug.DType{snug.F16, snug.BF16}},
+	Split24Master: {"split24", 1, snug.U8, []snug.DType{snug.BF16}},
 }
 
 func (f MasterForm) known() bool { return int(f) < len(masterForms) }
 
-// String returns "full", "split" or "none".
+// String returns "full", "split", "none" or "split24".
 func (f MasterForm) String() string {
 	if !f.known() {
 		return fmt.Sprintf("MasterForm(%d)", uint8(f))

@@ -14,8 +14,8 @@ import (
 
 // WriteTo writes the kept data of all parameters to w, chunk by chunk, and returns
 // the number of bytes written: the weights of FullMaster, the lower halves of SplitMaster,
-// or the seed and the numbers of updates of NoMaster. With the last two, the parameters
-// must be saved too, and unchanged. The order in which parameters were added and the chunk
+// the bytes of Split24Master, and the seed and the numbers of updates of what rounds at random. With
+// forms other than FullMaster the parameters must be saved too, and unchanged. The order in which parameters were added and the chunk
 // size do not matter. Errors of w and of the Storage are wrapped.
 func (m *Master) WriteTo(w io.Writer) (int64, error) {
 	e := state.NewEncoder(w, state.MastersMagic)
@@ -60,12 +60,28 @@ func (m *Master) savable() error {
 }
 
 func (m *Master) header() *state.Masters {
-	h := &state.Masters{Form: uint32(m.form), Seed: m.seed}
+	h := &state.Masters{Form: m.savedForm(), Seed: m.seed}
 	for _, name := range m.names() {
 		p := m.params[name]
 		h.Params = append(h.Params, state.Master{Name: name, N: uint64(p.n), Updates: p.updates})
 	}
 	return h
+}
+
+// savedForm returns the number of the form in saved state.
+func (m *Master) savedForm() uint32 {
+	if m.form == Split24Master && m.random {
+		return state.Stochastic24
+	}
+	return uint32(m.form)
+}
+
+// formName names a form of saved state.
+func formName(saved uint32) string {
+	if saved == state.Stochastic24 {
+		return Split24Master.String() + ", stochastic"
+	}
+	return MasterForm(saved).String()
 }
 
 // savedChunks returns how many chunks hold the kept data of p.
@@ -78,14 +94,17 @@ func (m *Master) savedChunks(p *masterParam) int {
 
 // values returns what v, in host memory, keeps as the slice that is saved.
 func (f MasterForm) values(v snug.View) any {
-	if f == SplitMaster {
+	switch f {
+	case SplitMaster:
 		return rests(v)
+	case Split24Master:
+		return snug.Host[uint8](v)
 	}
 	return v.Float32s()
 }
 
-// ReadFrom restores what WriteTo saved, into a Master with the same Form, and with
-// NoMaster the same Seed, to which the same parameters were added in any order, and returns
+// ReadFrom restores what WriteTo saved, into a Master with the same Form and Stochastic, and if
+// it rounds at random the same Seed, to which the same parameters were added in any order, and returns
 // the number of bytes read. It reads no further than the saved state. Updates then go on bit
 // for bit. With FullMaster, [Master.Copy] brings the restored weights into the parameters.
 //
@@ -124,10 +143,10 @@ func (m *Master) ReadFrom(r io.Reader) (int64, error) {
 
 // checkSaved returns an error unless h is the header of a Master like m.
 func (m *Master) checkSaved(h *state.Masters) error {
-	switch form := MasterForm(h.Form); {
-	case form != m.form:
-		return fmt.Errorf("saved in the form %s, want %s: %w", form, m.form, snug.ErrConfig)
-	case form == NoMaster && h.Seed != m.seed:
+	switch {
+	case h.Form != m.savedForm():
+		return fmt.Errorf("saved in the form %s, want %s: %w", formName(h.Form), formName(m.savedForm()), snug.ErrConfig)
+	case m.random && h.Seed != m.seed:
 		return fmt.Errorf("saved with the Seed %d, want %d: %w", h.Seed, m.seed, snug.ErrConfig)
 	case len(h.Params) != len(m.params):
 		return fmt.Errorf("saved with %d parameters, %d were added: %w", len(h.Params), len(m.params), snug.ErrConfig)

@@ -19,7 +19,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-var forms = []MasterForm{FullMaster, SplitMaster, NoMaster}
+var forms = []MasterForm{FullMaster, SplitMaster, NoMaster, Split24Master}
 
 var errBroken = errors.New("broken")
 

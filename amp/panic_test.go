@@ -347,12 +347,12 @@ func TestDeafWalk(t *testing.T) {
 // arguments. None panics, and those of values that want a constructor return errors.
 func TestZeroAmp(t *testing.T) {
 	kerneltest.Zero(t,
-		new(Scaler), new(Master), new(Policy), new(Ops), new(Stats), new(Weights), MasterForm(255), Mode(-1), Rule(-1), ScalerOptions{},
+		new(Scaler), new(Master), new(Policy), new(Ops), new(Stats), new(Weights), new(LostUpdates), MasterForm(255), Mode(-1), Rule(-1), ScalerOptions{},
 		NewScaler, NewMaster, ParsePolicy, SaveWeights, SaveShards, WriteWeights, Measure, Clip, ClipValue, ClipCoef, CastAll,
 		Cast[[]float32, []snug.Float16], Cast[snug.View, snug.View], CastWith[[]snug.BFloat16, []float32], CastWith[snug.View, snug.View],
 		MatMul[[]float32, []float32, []float32], MatMul[snug.View, snug.View, snug.View],
 	)
-	for _, x := range []any{new(Scaler), new(Master), new(Policy), new(Ops), new(Stats), new(MasterForm), new(Mode), new(CastOptions), new(MatMulOptions), new(ScalerOptions)} {
+	for _, x := range []any{new(Scaler), new(Master), new(Policy), new(Ops), new(Stats), new(MasterForm), new(Mode), new(LostUpdates), new(CastOptions), new(MatMulOptions), new(ScalerOptions)} {
 		v := reflect.ValueOf(x)
 		for i := range v.NumMethod() {
 			m := v.Type().Method(i)

@@ -189,7 +189,7 @@ func (s *search) combinations() error {
 		case t.masterBytes(Run{Compute: compute}) == 0:
 			masters = []amp.MasterForm{amp.FullMaster} // there are none
 		case compute == snug.F16:
-			masters = slices.DeleteFunc(slices.Clone(masters), func(m amp.MasterForm) bool { return m == amp.SplitMaster })
+			masters = slices.DeleteFunc(slices.Clone(masters), forBF16)
 		}
 		frozen := t.Frozen
 		if t.Rank == 0 {

@@ -347,7 +347,7 @@ func TestMissIsExact(t *testing.T) {
 	require.NotEmpty(t, miss.Changes)
 	require.Contains(t, err.Error(), "cheapest to change: "+miss.Changes[0].What)
 	task.StateBits = append(task.StateBits, 32, 8, 4)
-	task.Masters = []amp.MasterForm{amp.FullMaster, amp.SplitMaster, amp.NoMaster}
+	task.Masters = []amp.MasterForm{amp.FullMaster, amp.SplitMaster, amp.NoMaster, amp.Split24Master}
 	_, err = task.Fit(miss.Limit)
 	require.NoError(t, err, "one byte less, with what the error proposes")
 }

@@ -52,6 +52,7 @@ var relaxations = []struct {
 	{"state in 4 bits", func(t *Task) { t.StateBits = append(t.StateBits, 4) }},
 	{"weights of bf16", func(t *Task) { t.Compute = append(t.Compute, snug.BF16) }},
 	{"split master weights", func(t *Task) { t.Masters = append(t.Masters, amp.SplitMaster) }},
+	{"master weights in 24 bits", func(t *Task) { t.Masters = append(t.Masters, amp.Split24Master) }},
 	{"no master weights", func(t *Task) { t.Masters = append(t.Masters, amp.NoMaster) }},
 	{"gradients added up in bf16", func(t *Task) { t.Gradients = append(t.Gradients, SumBF16) }},
 	{"steps in the backward pass", func(t *Task) { t.Gradients = append(t.Gradients, InBackward) }},

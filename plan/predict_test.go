@@ -79,6 +79,8 @@ func TestFormulas(t *testing.T) {
 	d = predict(r)[OnDevice]
 	require.Equal(t, Bytes{2 * n, 2 * n, 2 * n}, Bytes{d[Weights], d[Masters], d[Gradients]})
 	require.InEpsilon(t, 2.03*float64(n), d[State], 0.01)
+	r.Masters = amp.Split24Master
+	require.Equal(t, n, predict(r)[OnDevice][Masters], "3 bytes in all, 1 less than split masters")
 	r.Masters = amp.NoMaster
 	require.Zero(t, predict(r)[OnDevice][Masters])
 	r.Compute = snug.F32
@@ -224,6 +226,7 @@ func TestBadTasksAndRuns(t *testing.T) {
 		"a window of 0":         func(_ *Task, r *Run) { r.Window = 0 },
 		"a large micro-batch":   func(_ *Task, r *Run) { r.Micro = 5 },
 		"split masters of f16":  func(_ *Task, r *Run) { r.Compute, r.Masters = snug.F16, amp.SplitMaster },
+		"24 bits of f16":        func(_ *Task, r *Run) { r.Compute, r.Masters = snug.F16, amp.Split24Master },
 		"a window in backward":  func(_ *Task, r *Run) { r.Gradients, r.Micro, r.Window = InBackward, 2, 2 },
 		"folded into Lion":      func(t *Task, r *Run) { t.Optimizer, r.Gradients = "lion", Folded },
 		"places in backward":    func(_ *Task, r *Run) { r.Gradients, r.GradientsOn = InBackward, OnHost },

@@ -68,7 +68,7 @@ type Task struct {
 	// Lists that Fit chooses from. Lossy values change the arithmetic of a step and are
 	// not among the defaults.
 	Compute   []snug.DType     // types of weights and activations; default BF16 and F32
-	Masters   []amp.MasterForm // default FullMaster and SplitMaster; NoMaster is lossy
+	Masters   []amp.MasterForm // default FullMaster and SplitMaster; Split24Master, of 1 byte, and NoMaster are lossy
 	Gradients []Gradient       // default SumF32 and InBackward; SumBF16 and Folded are lossy, and Folded is for adamw, adam, ademamix and sgd
 	StateBits []int            // default 32 and 8; 16 and 4 are lossy
 	Frozen    []int            // bits of the weights under adapters: 16, and 8 or 4 of Base; default both
@@ -276,10 +276,10 @@ func (t Task) checkRun(r Run) error {
 		problem = fmt.Sprintf("%d micro-batches of at most %d samples do not make a batch of %d", r.Window, r.Micro, t.Batch)
 	case r.Compute != 0 && r.Compute != snug.F32 && r.Compute != snug.BF16 && r.Compute != snug.F16:
 		problem = fmt.Sprintf("Compute is %v, want f32, bf16 or f16", r.Compute)
-	case r.Masters > amp.NoMaster:
-		problem = fmt.Sprintf("Masters is %v, want full, split or none", r.Masters)
-	case r.Compute == snug.F16 && r.Masters == amp.SplitMaster:
-		problem = "split masters are for bf16"
+	case r.Masters > amp.Split24Master:
+		problem = fmt.Sprintf("Masters is %v, want full, split, split24 or none", r.Masters)
+	case r.Compute == snug.F16 && forBF16(r.Masters):
+		problem = fmt.Sprintf("%v masters are for bf16", r.Masters)
 	case r.Gradients < 0 || r.Gradients > Folded:
 		problem = fmt.Sprintf("Gradients is %v, want f32, bf16, in-backward or folded", r.Gradients)
 	case r.Gradients == InBackward && r.Window > 1:
@@ -349,8 +349,11 @@ func (t Task) masterBytes(r Run) int64 {
 	if r.elem() == 4 || t.mastered(1) == 0 {
 		return 0
 	}
-	return [...]int64{amp.FullMaster: 4, amp.SplitMaster: 2, amp.NoMaster: 0}[r.Masters]
+	return [...]int64{amp.FullMaster: 4, amp.SplitMaster: 2, amp.Split24Master: 1, amp.NoMaster: 0}[r.Masters]
 }
+
+// forBF16 reports whether a form of master weights is for bfloat16 alone.
+func forBF16(m amp.MasterForm) bool { return m == amp.SplitMaster || m == amp.Split24Master }
 
 // isBeside reports whether parameters of a shape may train beside adapters.
 func (t Task) isBeside(shape []int) bool {

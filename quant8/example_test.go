@@ -313,3 +313,23 @@ func ExampleApollo() {
 	fmt.Printf("w = %.1f and b = %.1f with %d bytes of state\n", w[0], b[0], opt.StateBytes())
 	// Output: w = 3.0 and b = 3.0 with 6148 bytes of state
 }
+
+// A bfloat16 weight of 1 does not move by steps of 0.001 that are rounded to nearest.
+func ExampleOptimizer_LostUpdates() {
+	opt, err := quant8.New(quant8.SGD{}, quant8.Options{CountLost: true})
+	if err != nil {
+		panic(err)
+	}
+	if err := opt.Add("w", 2); err != nil {
+		panic(err)
+	}
+	w, g := []snug.BFloat16{snug.ToBFloat16(1), snug.ToBFloat16(0.01)}, []float32{1, 1}
+	opt.Advance(0.001)
+	if err := opt.Step("w", snug.ViewOf(w), snug.ViewOf(g), 1); err != nil {
+		panic(err)
+	}
+	for name, lost := range opt.LostUpdates() {
+		fmt.Printf("%s: %.0f %% of %d updates lost\n", name, 100*lost.Share(), lost.Updates)
+	}
+	// Output: w: 50 % of 2 updates lost
+}

@@ -65,5 +65,5 @@ func stepIn[S optim.State](a *stepArgs, states []S, item, lo, hi int) {
 		part[0], part[1] = optim.Squares(&a.rule, a.operands(), lo, hi, states, a.tile, *scratch)
 		return
 	}
-	optim.Step(&a.rule, a.operands(), lo, hi, states, a.tile, *scratch)
+	optim.Step(&a.rule, a.counting(item), lo, hi, states, a.tile, *scratch)
 }

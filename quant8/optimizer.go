@@ -97,6 +97,7 @@ type param struct {
 	key     string            // key of the factors in the Storage
 	marks   optim.Marks       // marks of the chunks
 	state   snug.Array[uint8] // without a Storage: the blobs of all chunks
+	lost    LostUpdates       // counts of its updates
 }
 
 // New returns an optimizer without parameters. rule is one of [AdamW], [Adam],

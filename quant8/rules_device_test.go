@@ -91,13 +91,13 @@ func TestMeasure(t *testing.T) {
 					continue
 				}
 				s := Options{Bits: c.bits, MinSize: 1, Block: c.block, Chunk: c.chunk}
-				measure(t, backend, newOf(t, name, s, map[string]int{"w": c.n}), c)
+				measureRule(t, backend, newOf(t, name, s, map[string]int{"w": c.n}), c)
 			}
 		}
 	})
 }
 
-func measure(t *testing.T, backend kerneltest.Backend, a *Optimizer, c ruleCase) {
+func measureRule(t *testing.T, backend kerneltest.Backend, a *Optimizer, c ruleCase) {
 	p := kerneltest.PutFloats(t, backend, c.pt, kerneltest.Normal(1, c.skip+c.n))
 	g := kerneltest.PutFloats(t, backend, c.gt, gradient(c.skip+c.n, 2))
 	advance(a)

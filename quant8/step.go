@@ -92,9 +92,10 @@ func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, g
 	}
 	j := stepJob{
 		p: p, g: g, layout: q.layout, chunk: a.o.Chunk, m: a.maps.m, v: a.maps.v,
-		skip: bad, random: a.o.Stochastic && p.DType() != snug.F32,
+		lost: a.count(q), skip: bad, random: a.o.Stochastic && p.DType() != snug.F32,
 		draw: philox.Stream{Seed: rounding.Seed(a.o.Seed, uint64(a.t)|a.fold.Micros<<32), Tensor: q.tensor}, first: uint64(q.lo + lo),
 	}
+	defer j.lost.release()
 	h := a.hyper(q, gradScale)
 	if bad {
 		h.Skip = tooLarge
@@ -273,6 +274,7 @@ type stepJob struct {
 	rootLimit float32
 	shape
 
+	lost   *lostCounts   // nil, or where to count updates that rounding loses
 	skip   bool          // leaves alone elements whose gradient is not finite, and sets their states to 0
 	random bool          // rounds p at random, if it is f16 or bf16
 	draw   philox.Stream // names the random numbers
@@ -318,6 +320,10 @@ func (j *stepJob) Run() {
 	if j.sums != nil {
 		j.sums.begin(items)
 		defer j.sums.end()
+	}
+	if j.lost != nil && j.sums == nil {
+		j.lost.begin(items)
+		defer j.lost.end()
 	}
 	stepTask.Run(items, args)
 }
@@ -374,7 +380,7 @@ func (a *stepArgs) step8(s *state8, item, lo, begin, end int) {
 	}
 	scratch := tiles.Get(optim.Scratch(a.tile))
 	defer tiles.Put(scratch)
-	optim.Step8(&a.rule, a.operands(), lo+begin, lo+end, states[:a.states], a.tile, *scratch)
+	optim.Step8(&a.rule, a.counting(item), lo+begin, lo+end, states[:a.states], a.tile, *scratch)
 }
 
 // step32 is step8 for states in float32.
@@ -389,7 +395,16 @@ func (a *stepArgs) step32(s *state32, item, lo, begin, end int) {
 		part[0], part[1] = a.rule.Squares32(a.operands(), lo+begin, lo+end, *s, a.tile, *tile)
 		return
 	}
-	a.rule.Step32(a.operands(), lo+begin, lo+end, *s, a.tile, *tile)
+	a.rule.Step32(a.counting(item), lo+begin, lo+end, *s, a.tile, *tile)
+}
+
+// counting returns the operands of a step of an item.
+func (a *stepArgs) counting(item int) optim.Operands {
+	o := a.operands()
+	if a.lost != nil {
+		o.Lost = &a.lost.items[item]
+	}
+	return o
 }
 
 func (j *stepJob) operands() optim.Operands {

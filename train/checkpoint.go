@@ -55,7 +55,15 @@ func (t *Trainer[B]) describe() (about, error) {
 	for _, p := range t.params {
 		fmt.Fprintf(sum, "%q %d %s\n", p.name, p.value.Len(), p.value.DType())
 	}
-	return about{run, notes, hex.EncodeToString(sum.Sum(nil)), t.options.Masters.String(), t.options.StateBits, t.options.InBackward, t.options.Fold, t.begun}, nil
+	return about{run, notes, hex.EncodeToString(sum.Sum(nil)), t.options.masters(), t.options.StateBits, t.options.InBackward, t.options.Fold, t.begun}, nil
+}
+
+// masters names the form of master weights and how they round.
+func (o *Options) masters() string {
+	if o.Stochastic {
+		return o.Masters.String() + " stochastic"
+	}
+	return o.Masters.String()
 }
 
 // begin gives master weights their first values, or restores the newest checkpoint.

@@ -36,7 +36,7 @@
 //
 //	gradients        4·n bytes; with InBackward 4 bytes an element of the largest parameter, and of the next largest
 //	                 as long as the gradient of the largest is incomplete, as that of a tied embedding
-//	master weights   of parameters of 16 bits 4·n bytes, 2·n or none, by Options.Masters
+//	master weights   of parameters of 16 bits 4·n bytes, 2·n, n or none, by Options.Masters
 //	optimizer state  of AdamW 8·n bytes in 32 bits, 2.03·n in 8
 //
 // With Options.Storage the master weights and the state lie in its pages. From the second step on, the Trainer

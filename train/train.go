@@ -53,7 +53,7 @@ type Matrices interface {
 // 0.001, without checkpoints.
 type Options struct {
 	// Optimizer is the rule; nil is quant8.AdamW{}. [quant8.Apollo] and [quant8.GaLore] need a model with [Matrices] on
-	// the CPU. Their steps take whole matrices: with SplitMaster and NoMaster, and without InBackward, the Trainer holds
+	// the CPU. Their steps take whole matrices: with other Masters than FullMaster, and without InBackward, the Trainer holds
 	// a copy of the largest in float32, 4 bytes an element. With Storage, parameters of 16 bits are an error.
 	Optimizer quant8.Rule
 	StateBits int                          // bits of an element of the optimizer's state: 32, 16, 8 or 4; 0 is 32
@@ -61,11 +61,16 @@ type Options struct {
 	Clip      float64                      // maximum norm of all gradients together; 0 does not clip
 	Masters   amp.MasterForm               // form of master weights of 16-bit parameters; NoMaster rounds stochastically
 	Fill      func(name string) FirstValue // initial master weights, for models made in float32; nil: the parameters
-	Seed      uint64                       // seed of stochastic rounding, and of Apollo's and GaLore's directions
+	// Stochastic rounds Split24Master stochastically, so that updates smaller than its gaps are not lost. It wants that form.
+	Stochastic bool
+	Seed       uint64 // seed of stochastic rounding, and of Apollo's and GaLore's directions
 
 	// Params, unless nil, are options of single parameters, such as a factor of the learning rate; qlora.LoRAPlus makes
 	// those of LoRA+.
 	Params func(name string) quant8.ParamOptions
+	// CountLost counts the updates that rounding loses where parameters of 16 bits have none of FullMaster and SplitMaster,
+	// see [Trainer.LostUpdates].
+	CountLost bool
 	// Scaler is the dynamic loss scale; nil is amp's default when a parameter is float16, else no
 	// loss scale.
 	Scaler *amp.ScalerOptions
@@ -246,7 +251,8 @@ func (o *Options) check(noModel bool) error {
 		{o.SaveEvery > 0 && o.Dir == "" && o.Folder == nil, "SaveEvery wants Dir or Folder"},
 		{o.Folder != nil && (o.Dir != "" || o.Keep != 0 || o.Folder.folder == nil), "Folder, from OpenFolder, is instead of Dir and Keep"},
 		{o.InBackward && o.Scaler != nil, "InBackward does not go with a loss scale, because one parameter is updated before another is known to be finite"},
-		{o.InBackward && o.Masters == amp.SplitMaster, "InBackward has no master weights: leave Masters, or set NoMaster"},
+		{o.InBackward && (o.Masters == amp.SplitMaster || o.Masters == amp.Split24Master), "InBackward has no master weights: leave Masters, or set NoMaster"},
+		{o.Stochastic && o.Masters != amp.Split24Master, fmt.Sprintf("Stochastic is for Split24Master, and Masters is %v", o.Masters)},
 		{o.InBackward && o.Fill != nil, "InBackward has no master weights to fill"},
 		{o.Fold && !o.InBackward, "Fold wants InBackward"},
 		{o.Fold && !quant8.Folds(o.Optimizer), fmt.Sprintf("Fold does not go with %T, whose update needs the whole gradient", o.Optimizer)},
@@ -290,7 +296,7 @@ func (t *Trainer[B]) collect() error {
 // makeOptimizer makes the optimizer and the master weights.
 func (t *Trainer[B]) makeOptimizer() (err error) {
 	o, dev := &t.options, t.params[0].value.Device()
-	adam := quant8.Options{Bits: o.StateBits, Chunk: o.Chunk, Storage: o.Storage, Stochastic: true, Seed: o.Seed, Params: o.Params}
+	adam := quant8.Options{Bits: o.StateBits, Chunk: o.Chunk, Storage: o.Storage, Stochastic: true, Seed: o.Seed, Params: o.Params, CountLost: o.CountLost}
 	if o.SkipNonFinite && o.InBackward {
 		adam.NonFinite = quant8.SkipStep
 	}
@@ -305,7 +311,7 @@ func (t *Trainer[B]) makeOptimizer() (err error) {
 			return err
 		}
 	}
-	hold := amp.MasterOptions{Form: o.Masters, Storage: o.Storage, Chunk: o.Chunk, Seed: o.Seed}
+	hold := amp.MasterOptions{Form: o.Masters, Stochastic: o.Stochastic, CountLost: o.CountLost, Storage: o.Storage, Chunk: o.Chunk, Seed: o.Seed}
 	if o.Storage == nil {
 		hold.Device = dev
 	}

@@ -99,6 +99,10 @@ func forms(t testing.TB) map[string]struct {
 		"f32":           of(snug.F32, snug.F32, Options{}),
 		"bf16 full":     of(snug.BF16, snug.BF16, Options{StateBits: 8}),
 		"bf16 split":    of(snug.BF16, snug.BF16, Options{Masters: amp.SplitMaster}),
+		"bf16 split24":  of(snug.BF16, snug.BF16, Options{Masters: amp.Split24Master, StateBits: 8}),
+		"bf16 random24": of(snug.BF16, snug.BF16, Options{Masters: amp.Split24Master, Stochastic: true, Seed: 5}),
+		"paged split24": store(snug.BF16, snug.BF16, Options{Masters: amp.Split24Master, Stochastic: true}),
+		"apollo 24":     of(snug.BF16, snug.BF16, Options{Optimizer: quant8.Apollo{Tensor: true, Gap: 3}, Masters: amp.Split24Master, StateBits: 8, Chunk: 1024}),
 		"bf16 none":     of(snug.BF16, snug.BF16, Options{Masters: amp.NoMaster, Seed: 5}),
 		"mixed":         of(snug.BF16, snug.F32, Options{StateBits: 8, Clip: 0.1}),
 		"f16":           of(snug.F16, snug.F16, Options{}),
@@ -270,6 +274,8 @@ func TestOptionsRefused(t *testing.T) {
 		"SaveEvery wants Dir":               {SaveEvery: 1},
 		"instead of Dir":                    {Dir: "x", Folder: &Folder{}},
 		"InBackward does not go":            {InBackward: true, Scaler: &amp.ScalerOptions{}},
+		"InBackward has no master weights":  {InBackward: true, Masters: amp.Split24Master},
+		"Stochastic is for Split24Master":   {Masters: amp.SplitMaster, Stochastic: true},
 		"InBackward has no master":          {InBackward: true, Masters: amp.SplitMaster},
 		"no master weights to fill":         {InBackward: true, Fill: func(string) FirstValue { return nil }},
 		"Fold wants InBackward":             {Fold: true},
@@ -342,7 +348,7 @@ func TestLowRankErrors(t *testing.T) {
 
 // A Trainer counts the workspace of its optimizer, and of master weights that become whole matrices.
 func TestLowRankBytes(t *testing.T) {
-	for form, whole := range map[amp.MasterForm]int64{amp.FullMaster: 0, amp.SplitMaster: 4 * toyIn * toyOut} {
+	for form, whole := range map[amp.MasterForm]int64{amp.FullMaster: 0, amp.SplitMaster: 4 * toyIn * toyOut, amp.Split24Master: 4 * toyIn * toyOut} {
 		tr := newTrainer(t, newToy(t, snug.BF16, snug.BF16), Options{Optimizer: quant8.Apollo{Rank: 4}, Masters: form})
 		opt, err := quant8.New(quant8.Apollo{Rank: 4}, quant8.Options{Bits: 32})
 		require.NoError(t, err)
@@ -368,6 +374,7 @@ func TestOtherRuns(t *testing.T) {
 	for want, change := range map[string]func(o *Options, m *toy){
 		"another run: \"a\" there, \"b\" here": func(o *Options, _ *toy) { o.About = "b" },
 		"8-bit state":                          func(o *Options, _ *toy) { o.StateBits = 4 },
+		"say split24 stochastic":               func(o *Options, _ *toy) { o.Masters, o.Stochastic = amp.Split24Master, true },
 		"full master weights":                  func(o *Options, _ *toy) { o.Masters = amp.SplitMaster },
 		"in the backward pass: false":          func(o *Options, _ *toy) { o.InBackward = true },
 		"folds gradients: false":               func(o *Options, _ *toy) { o.InBackward, o.Fold = true, true },

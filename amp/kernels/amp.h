@@ -2,4 +2,5 @@
 #pragma once
 #include "cast.h"
 #include "split.h"
+#include "split24.h"
 #include "sweep.h"

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/plan"
@@ -22,7 +21,7 @@ func planCommand() *command {
 	return &command{
 		name: "plan", args: "[FOLDER]", operands: "file", summary: "predict the memory of training, and find what fits",
 		flags: []string{"-model:" + strings.Join(plan.Models(), " "), "-device:" + strings.Join(deviceNames(), " "), "-memory", "-host-memory", "-disk", "-batch",
-			"-context", "-rank", "-adapter:" + strings.Join(adapterKinds, " "), "-dora", "-dropout", "-optimizer:" + strings.Join(plan.Optimizers(), " "), "-compute:bf16 f16 f32", "-masters:full split none",
+			"-context", "-rank", "-adapter:" + strings.Join(adapterKinds, " "), "-dora", "-dropout", "-optimizer:" + strings.Join(plan.Optimizers(), " "), "-compute:bf16 f16 f32", "-masters:full split split24 none",
 			"-gradients:f32 bf16 in-backward folded", "-state:32 16 8 4", "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-tiles:auto", "-o:file", "-json"},
 		help: planHelp(),
 		run:  runPlan,
@@ -68,7 +67,7 @@ results of a step, so the plan uses them only when you name them:
 
   -compute LIST      types of weights and activations; default bf16,f32; or f16
   -masters LIST      master weights for 16-bit weights: full (4 bytes), split (2 bytes);
-                     or none
+                     or split24 (1 byte: with the bf16 weight a number of 24 bits), none
   -gradients LIST    f32 (sums in float32), in-backward (one gradient at a time, in a single
                      micro-batch); or bf16 (sums in bfloat16), folded (in-backward with several
                      micro-batches, whose gradients are folded into the optimizer's state)
@@ -278,7 +277,7 @@ func (f *planFlags) choices(t *plan.Task) (err error) {
 	if t.Compute, err = list("compute", f.compute, snug.ParseDType); err != nil {
 		return err
 	}
-	if t.Masters, err = list("masters", f.masters, named(amp.FullMaster, amp.SplitMaster, amp.NoMaster)); err != nil {
+	if t.Masters, err = list("masters", f.masters, named(masterForms...)); err != nil {
 		return err
 	}
 	if t.Gradients, err = list("gradients", f.gradients, named(plan.SumF32, plan.SumBF16, plan.InBackward, plan.Folded)); err != nil {

@@ -25,7 +25,7 @@ func tuneCommand() *command {
 	return &command{
 		name: "tune", summary: "fine-tune a published model under a memory limit",
 		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-adapter:" + strings.Join(adapterKinds, " "), "-alpha", "-rslora", "-dora", "-dropout",
-			"-loraplus-ratio", "-modules-to-save", "-full", "-fold", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
+			"-loraplus-ratio", "-modules-to-save", "-full", "-fold", "-masters:full split split24 none", "-report-rounding", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
 			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-dpo", "-teacher:file", "-teacher-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-distill-weight", "-distill-temperature", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-trace:file", "-dry-run", "-json"},
 		help: tuneHelp,
 		run:  runTune,
@@ -68,6 +68,13 @@ It prints what the run will take, by component, and at the end what the run took
                      once, so a step differs from one with the mean of the micro-batches' gradients.
                      Weights in bf16 are rounded stochastically. Not with f16. Without -fold, bf16 with
                      adamw does so where nothing else fits
+  -masters FORM      with -full or -modules-to-save, and bf16: what is kept beside each weight that trains,
+                     to gather updates that bf16 is too coarse for: full (float32), split (2 bytes, which
+                     make a float32 of the weight), split24 (1 byte, which makes 24 bits of it, rounded
+                     stochastically) or none (the weight is rounded stochastically); default: what fits
+                     of full and split; with -full then split24
+  -report-rounding   say at the end which share of the updates rounding lost, in which parameters, and what
+                     would help; the steps take a little longer
   -optimizer NAME    with -full: adamw (default), or apollo, apollo-mini or galore, whose state is smaller.
                      These three do not go with -disk or -fold. Adapters have AdamW: they are low
                      rank already
@@ -92,7 +99,8 @@ It prints what the run will take, by component, and at the end what the run took
                      reference is the model before the first step, with the adapters' first values. The
                      default of -lr is 1e-5, with -full 1e-6
   -teacher DIR       also learn what a second model with the same tokens predicts: the loss is
-                     (1-W)·cross-entropy + W·T²·KL(teacher ‖ model) for each token. The teacher does not train
+                     (1-W)·cross-entropy + W·T²·KL(teacher ‖ model) for each token. The teacher does
+                     not train
   -teacher-base FORM form of the teacher's matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: the folder's
                      if it has them quantized, else the type of -compute
   -distill-weight W  weight of the divergence, above 0 and up to 1; default 0.5
@@ -134,6 +142,8 @@ type tuneFlags struct {
 	loraplus         float64
 	modules          string
 	full, fold       bool
+	masters          string
+	rounding         bool
 	optimizer        string
 	form, compute    string
 	most, batch      int
@@ -170,6 +180,8 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.modules, "modules-to-save", "", "")
 	fs.BoolVar(&f.full, "full", false, "")
 	fs.BoolVar(&f.fold, "fold", false, "")
+	fs.StringVar(&f.masters, "masters", "", "")
+	fs.BoolVar(&f.rounding, "report-rounding", false, "")
 	fs.StringVar(&f.optimizer, "optimizer", tuneOptimizers[0], "")
 	fs.StringVar(&f.form, "base", "", "")
 	fs.StringVar(&f.compute, "compute", "bf16", "")
@@ -270,6 +282,7 @@ func (f *tuneFlags) check() (err error) {
 		{f.given("loraplus-ratio") && !(f.loraplus > 0 && f.loraplus <= 1e6), fmt.Sprintf("-loraplus-ratio %v: want a number above 0, up to 1000000", f.loraplus)},
 		{f.fold && !f.full, "-fold is for -full: gradients of adapters are small"},
 		{f.fold && f.compute == "f16", "-fold does not go with f16, whose loss scale needs all gradients of a step"},
+		{f.checkMasters() != "", f.checkMasters()},
 		{!slices.Contains(tuneOptimizers, f.optimizer), fmt.Sprintf("-optimizer %.40q: want one of %s", f.optimizer, strings.Join(tuneOptimizers, ", "))},
 		{f.projects() && !f.full, "-optimizer " + f.optimizer + " is for -full: adapters are low rank already"},
 		{f.projects() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which projects whole gradients"},

@@ -84,6 +84,9 @@ func (t *tuning) about() map[string]any {
 	if t.fold {
 		about["fold"] = true
 	}
+	if t.masters != "" {
+		about["masters"] = t.masters
+	}
 	if t.projects() {
 		about["optimizer"] = t.optimizer
 	}

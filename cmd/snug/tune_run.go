@@ -157,16 +157,14 @@ func (t *tuning) task() (plan.Task, error) {
 	m.Name = folderName(t.dir, m.Name)
 	const rate, fast = 1e11, 1e10 // assumed, so that equal commands have equal plans
 	task := plan.Task{
-		Model: m, Batch: t.batch, Optimizer: t.optimizer, Rank: t.rank, Dropout: t.dropout > 0, PagesFrozen: true, PagesCheckpoints: true, Tiles: t.tiles, Compute: []snug.DType{t.dtype}, Masters: []amp.MasterForm{amp.FullMaster, amp.SplitMaster},
+		Model: m, Batch: t.batch, Optimizer: t.optimizer, Rank: t.rank, Dropout: t.dropout > 0, PagesFrozen: true, PagesCheckpoints: true, Tiles: t.tiles, Compute: []snug.DType{t.dtype},
 		Device: plan.Device{Name: "an assumed processor, to compare plans", Unified: true, Memory: 1 << 60, Disk: t.disk,
 			F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10},
 	}
 	if err := t.describeTeacher(&task); err != nil {
 		return task, err
 	}
-	if t.dtype != snug.BF16 {
-		task.Masters = []amp.MasterForm{amp.FullMaster}
-	}
+	t.useMasters(&task)
 	if t.full {
 		if t.dtype != snug.F32 { // updates in the backward pass have no master weights, see choose
 			task.Gradients = []plan.Gradient{plan.SumF32}
@@ -188,8 +186,8 @@ func (t *tuning) task() (plan.Task, error) {
 }
 
 // choose finds the fastest plan whose process stays within the memory. What changes the results comes
-// last: frozen weights in fewer than 16 bits; and in bfloat16, updates in the backward pass, which are rounded
-// stochastically and have no master weights, and then gradients that are folded into the state, if the
+// last: frozen weights in fewer than 16 bits; and in bfloat16, master weights in 24 bits, then updates in the backward
+// pass, which are rounded stochastically and have no master weights, and then gradients that are folded into the state, if the
 // optimizer takes them.
 func (t *tuning) choose() error {
 	task, err := t.task()
@@ -205,13 +203,19 @@ func (t *tuning) choose() error {
 		return t.fit(task)
 	case !t.full && task.Frozen == nil:
 		exact.Frozen = []int{16}
-	case t.full && t.dtype == snug.BF16:
+	case t.full && t.dtype == snug.BF16 && t.masters == "":
 		further.Gradients, further.Masters = []plan.Gradient{plan.InBackward}, []amp.MasterForm{amp.NoMaster}
 	default:
 		return t.fit(task)
 	}
 	if err := t.fit(exact); err == nil || !errors.Is(err, snug.ErrNoMemory) {
 		return err
+	}
+	if t.full {
+		exact.Masters = []amp.MasterForm{amp.Split24Master}
+		if err := t.fit(exact); err == nil || !errors.Is(err, snug.ErrNoMemory) {
+			return err
+		}
 	}
 	if err := t.fit(further); !t.full || t.projects() || err == nil || !errors.Is(err, snug.ErrNoMemory) {
 		return err
@@ -321,7 +325,7 @@ func (t *tuning) open() (clean func() error, err error) {
 	}
 	steps := t.stepCount()
 	options := train.Options{
-		Optimizer: t.rule(), StateBits: r.StateBits, Masters: r.Masters, Clip: clipNorm, Seed: t.seed,
+		Optimizer: t.rule(), StateBits: r.StateBits, Masters: r.Masters, Stochastic: r.Masters == amp.Split24Master, CountLost: t.rounding, Clip: clipNorm, Seed: t.seed,
 		Schedule: train.Cosine(float32(t.rate), min(100, max(1, steps/10)), steps), Storage: state,
 		InBackward: r.Gradients == plan.InBackward || r.Gradients == plan.Folded, Fold: r.Gradients == plan.Folded,
 		SkipNonFinite: r.Gradients != plan.Folded, Split: splitBatch, About: t.about(), Monitor: t.monitor,
@@ -404,6 +408,7 @@ type result struct {
 	DivergenceFirst *float64    `json:"held_out_divergence_first,omitempty"` // with -teacher, as the losses
 	DivergenceLast  *float64    `json:"held_out_divergence_last,omitempty"`
 	Loss            float64     `json:"loss"` // of the last step
+	LostShare       float64     `json:"updates_lost_share,omitempty"`
 	Predicted       int64       `json:"predicted_peak_bytes"`
 	Measured        int64       `json:"measured_peak_bytes"`
 	Resident        int64       `json:"predicted_rss_bytes"`

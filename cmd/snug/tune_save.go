@@ -69,6 +69,7 @@ func (t *tuning) report(r result) (err error) {
 	}
 	r.writePreferences(w)
 	r.writeDivergence(w)
+	t.reportRounding(w, &r)
 	what := "the adapter is in %s: snug generate -model %s -adapter %[1]s\n"
 	if t.kind == "loftq" {
 		what = "the adapter is in %s: snug generate -model %s -adapter %[1]s -base nf4\n"

@@ -48,4 +48,13 @@ func TestStaysWithinOperands(t *testing.T) {
 			k.Split(bf16[lo:hi], rest[lo:hi], f32[lo:hi])
 		}
 	}
+	rest24 := kerneltest.Alone[int8](t, n)
+	for _, k := range Split24Registry.All() {
+		for _, cut := range kerneltest.Cuts(n) {
+			lo, hi := cut[0], cut[1]
+			k.Join(f32[lo:hi], bf16[lo:hi], rest24[lo:hi])
+			k.Split(bf16[lo:hi], rest24[lo:hi], f32[lo:hi])
+			k.SplitStochastic(bf16[lo:hi], rest24[lo:hi], f32[lo:hi], draws[lo:hi])
+		}
+	}
 }

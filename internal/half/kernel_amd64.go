@@ -120,6 +120,36 @@ func joinAVX512(dst *float32, upper *uint16, rest *int16, n int)
 //go:noescape
 func splitAVX512(upper *uint16, rest *int16, src *float32, n int)
 
+// n is a multiple of 32.
+//
+//go:noescape
+func join24AVX2(dst *float32, upper *uint16, rest *int8, n int)
+
+// n is a multiple of 32.
+//
+//go:noescape
+func split24AVX2(upper *uint16, rest *int8, src *float32, n int)
+
+// n is a multiple of 32.
+//
+//go:noescape
+func split24StochasticAVX2(upper *uint16, rest *int8, src *float32, draws *uint16, n int)
+
+// n is a multiple of 32.
+//
+//go:noescape
+func join24AVX512(dst *float32, upper *uint16, rest *int8, n int)
+
+// n is a multiple of 32.
+//
+//go:noescape
+func split24AVX512(upper *uint16, rest *int8, src *float32, n int)
+
+// n is a multiple of 32.
+//
+//go:noescape
+func split24StochasticAVX512(upper *uint16, rest *int8, src *float32, draws *uint16, n int)
+
 //go:noescape
 func f32ToBF16StochasticAVX2(dst *uint16, src *float32, draws *uint16, n int)
 

@@ -2323,6 +2323,590 @@ loopEnd:
 DATA evenFirst<>+0(SB)/8, $0x0705030106040200
 GLOBL evenFirst<>(SB), RODATA|NOPTR, $8
 
+// func join24AVX2(dst *float32, upper *uint16, rest *int8, n int)
+// Requires: AVX, AVX2
+TEXT ·join24AVX2(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ upper+8(FP), CX
+	MOVQ rest+16(FP), DX
+	MOVQ n+24(FP), BX
+
+block:
+	CMPQ BX, $+8192
+	JLT  blockEnd
+	MOVQ $0x00000800, SI
+
+quarter:
+	CMPQ      SI, $+32
+	JLT       quarterEnd
+	VPMOVZXWD (CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD (DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	VPMOVZXWD 16(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 8(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 32(AX)
+	VPMOVZXWD 32(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 16(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 64(AX)
+	VPMOVZXWD 48(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 24(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 96(AX)
+	VPMOVZXWD 4096(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 2048(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 8192(AX)
+	VPMOVZXWD 4112(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 2056(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 8224(AX)
+	VPMOVZXWD 4128(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 2064(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 8256(AX)
+	VPMOVZXWD 4144(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 2072(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 8288(AX)
+	VPMOVZXWD 8192(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 4096(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 16384(AX)
+	VPMOVZXWD 8208(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 4104(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 16416(AX)
+	VPMOVZXWD 8224(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 4112(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 16448(AX)
+	VPMOVZXWD 8240(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 4120(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 16480(AX)
+	VPMOVZXWD 12288(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 6144(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 24576(AX)
+	VPMOVZXWD 12304(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 6152(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 24608(AX)
+	VPMOVZXWD 12320(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 6160(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 24640(AX)
+	VPMOVZXWD 12336(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 6168(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 24672(AX)
+	ADDQ      $+128, AX
+	ADDQ      $+64, CX
+	ADDQ      $+32, DX
+	SUBQ      $+32, SI
+	JMP       quarter
+
+quarterEnd:
+	ADDQ $-8192, AX
+	ADDQ $-4096, CX
+	ADDQ $-2048, DX
+	ADDQ $+32768, AX
+	ADDQ $+16384, CX
+	ADDQ $+8192, DX
+	SUBQ $+8192, BX
+	JMP  block
+
+blockEnd:
+rest:
+	CMPQ      BX, $+32
+	JLT       restEnd
+	VPMOVZXWD (CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD (DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	VPMOVZXWD 16(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 8(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 32(AX)
+	VPMOVZXWD 32(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 16(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 64(AX)
+	VPMOVZXWD 48(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXBD 24(DX), Y1
+	VPSLLD    $0x08, Y1, Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 96(AX)
+	ADDQ      $+128, AX
+	ADDQ      $+64, CX
+	ADDQ      $+32, DX
+	SUBQ      $+32, BX
+	JMP       rest
+
+restEnd:
+	VZEROUPPER
+	RET
+
+// func split24AVX2(upper *uint16, rest *int8, src *float32, n int)
+// Requires: AVX, AVX2
+TEXT ·split24AVX2(SB), NOSPLIT, $0-32
+	MOVQ         upper+0(FP), AX
+	MOVQ         rest+8(FP), CX
+	MOVQ         src+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVL         $0x00000001, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x0000007f, SI
+	VMOVD        SI, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x00008000, SI
+	VMOVD        SI, X2
+	VPBROADCASTD X2, Y2
+	MOVL         $0x00400000, SI
+	VMOVD        SI, X3
+	VPBROADCASTD X3, Y3
+	MOVL         $0x000000ff, SI
+	VMOVD        SI, X4
+	VPBROADCASTD X4, Y4
+
+loop:
+	CMPQ      BX, $+32
+	JLT       loopEnd
+	VMOVUPS   (DX), Y5
+	VMOVUPS   32(DX), Y6
+	VPSRLD    $0x08, Y5, Y7
+	VPAND     Y0, Y7, Y7
+	VPADDD    Y1, Y7, Y7
+	VPADDD    Y5, Y7, Y7
+	VPSRLD    $0x08, Y7, Y9
+	VCMPPS    $0x07, Y5, Y5, Y10
+	VPADDD    Y2, Y7, Y8
+	VPOR      Y3, Y5, Y7
+	VBLENDVPS Y10, Y8, Y7, Y8
+	VPAND     Y10, Y9, Y9
+	VPAND     Y4, Y9, Y9
+	VPSRLD    $0x10, Y8, Y8
+	VPSRLD    $0x08, Y6, Y5
+	VPAND     Y0, Y5, Y5
+	VPADDD    Y1, Y5, Y5
+	VPADDD    Y6, Y5, Y5
+	VPSRLD    $0x08, Y5, Y10
+	VCMPPS    $0x07, Y6, Y6, Y11
+	VPADDD    Y2, Y5, Y7
+	VPOR      Y3, Y6, Y5
+	VBLENDVPS Y11, Y7, Y5, Y7
+	VPAND     Y11, Y10, Y10
+	VPAND     Y4, Y10, Y10
+	VPSRLD    $0x10, Y7, Y7
+	VPACKUSDW Y7, Y8, Y8
+	VPERMQ    $0xd8, Y8, Y8
+	VMOVUPS   Y8, (AX)
+	VPACKUSDW Y10, Y9, Y9
+	VPERMQ    $0xd8, Y9, Y9
+	VMOVUPS   64(DX), Y5
+	VMOVUPS   96(DX), Y6
+	VPSRLD    $0x08, Y5, Y7
+	VPAND     Y0, Y7, Y7
+	VPADDD    Y1, Y7, Y7
+	VPADDD    Y5, Y7, Y7
+	VPSRLD    $0x08, Y7, Y10
+	VCMPPS    $0x07, Y5, Y5, Y11
+	VPADDD    Y2, Y7, Y8
+	VPOR      Y3, Y5, Y7
+	VBLENDVPS Y11, Y8, Y7, Y8
+	VPAND     Y11, Y10, Y10
+	VPAND     Y4, Y10, Y10
+	VPSRLD    $0x10, Y8, Y8
+	VPSRLD    $0x08, Y6, Y5
+	VPAND     Y0, Y5, Y5
+	VPADDD    Y1, Y5, Y5
+	VPADDD    Y6, Y5, Y5
+	VPSRLD    $0x08, Y5, Y11
+	VCMPPS    $0x07, Y6, Y6, Y12
+	VPADDD    Y2, Y5, Y7
+	VPOR      Y3, Y6, Y5
+	VBLENDVPS Y12, Y7, Y5, Y7
+	VPAND     Y12, Y11, Y11
+	VPAND     Y4, Y11, Y11
+	VPSRLD    $0x10, Y7, Y7
+	VPACKUSDW Y7, Y8, Y8
+	VPERMQ    $0xd8, Y8, Y8
+	VMOVUPS   Y8, 32(AX)
+	VPACKUSDW Y11, Y10, Y10
+	VPERMQ    $0xd8, Y10, Y10
+	VPACKUSWB Y10, Y9, Y9
+	VPERMQ    $0xd8, Y9, Y9
+	VMOVDQU   Y9, (CX)
+	ADDQ      $+64, AX
+	ADDQ      $+32, CX
+	ADDQ      $+128, DX
+	SUBQ      $+32, BX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func split24StochasticAVX2(upper *uint16, rest *int8, src *float32, draws *uint16, n int)
+// Requires: AVX, AVX2
+TEXT ·split24StochasticAVX2(SB), NOSPLIT, $0-40
+	MOVQ         upper+0(FP), AX
+	MOVQ         rest+8(FP), CX
+	MOVQ         src+16(FP), DX
+	MOVQ         draws+24(FP), BX
+	MOVQ         n+32(FP), SI
+	MOVL         $0x00008000, DI
+	VMOVD        DI, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00400000, DI
+	VMOVD        DI, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x000000ff, DI
+	VMOVD        DI, X2
+	VPBROADCASTD X2, Y2
+
+loop:
+	CMPQ      SI, $+32
+	JLT       loopEnd
+	VMOVUPS   (DX), Y3
+	VMOVUPS   32(DX), Y4
+	VPMOVZXWD (BX), Y5
+	VPSRLD    $0x08, Y5, Y5
+	VPADDD    Y3, Y5, Y5
+	VPSRLD    $0x08, Y5, Y7
+	VCMPPS    $0x07, Y3, Y3, Y8
+	VPADDD    Y0, Y5, Y6
+	VPOR      Y1, Y3, Y5
+	VBLENDVPS Y8, Y6, Y5, Y6
+	VPAND     Y8, Y7, Y7
+	VPAND     Y2, Y7, Y7
+	VPSRLD    $0x10, Y6, Y6
+	VPMOVZXWD 16(BX), Y3
+	VPSRLD    $0x08, Y3, Y3
+	VPADDD    Y4, Y3, Y3
+	VPSRLD    $0x08, Y3, Y8
+	VCMPPS    $0x07, Y4, Y4, Y9
+	VPADDD    Y0, Y3, Y5
+	VPOR      Y1, Y4, Y3
+	VBLENDVPS Y9, Y5, Y3, Y5
+	VPAND     Y9, Y8, Y8
+	VPAND     Y2, Y8, Y8
+	VPSRLD    $0x10, Y5, Y5
+	VPACKUSDW Y5, Y6, Y6
+	VPERMQ    $0xd8, Y6, Y6
+	VMOVUPS   Y6, (AX)
+	VPACKUSDW Y8, Y7, Y7
+	VPERMQ    $0xd8, Y7, Y7
+	VMOVUPS   64(DX), Y3
+	VMOVUPS   96(DX), Y4
+	VPMOVZXWD 32(BX), Y5
+	VPSRLD    $0x08, Y5, Y5
+	VPADDD    Y3, Y5, Y5
+	VPSRLD    $0x08, Y5, Y8
+	VCMPPS    $0x07, Y3, Y3, Y9
+	VPADDD    Y0, Y5, Y6
+	VPOR      Y1, Y3, Y5
+	VBLENDVPS Y9, Y6, Y5, Y6
+	VPAND     Y9, Y8, Y8
+	VPAND     Y2, Y8, Y8
+	VPSRLD    $0x10, Y6, Y6
+	VPMOVZXWD 48(BX), Y3
+	VPSRLD    $0x08, Y3, Y3
+	VPADDD    Y4, Y3, Y3
+	VPSRLD    $0x08, Y3, Y9
+	VCMPPS    $0x07, Y4, Y4, Y10
+	VPADDD    Y0, Y3, Y5
+	VPOR      Y1, Y4, Y3
+	VBLENDVPS Y10, Y5, Y3, Y5
+	VPAND     Y10, Y9, Y9
+	VPAND     Y2, Y9, Y9
+	VPSRLD    $0x10, Y5, Y5
+	VPACKUSDW Y5, Y6, Y6
+	VPERMQ    $0xd8, Y6, Y6
+	VMOVUPS   Y6, 32(AX)
+	VPACKUSDW Y9, Y8, Y8
+	VPERMQ    $0xd8, Y8, Y8
+	VPACKUSWB Y8, Y7, Y7
+	VPERMQ    $0xd8, Y7, Y7
+	VMOVDQU   Y7, (CX)
+	ADDQ      $+64, AX
+	ADDQ      $+32, CX
+	ADDQ      $+128, DX
+	ADDQ      $+64, BX
+	SUBQ      $+32, SI
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func join24AVX512(dst *float32, upper *uint16, rest *int8, n int)
+// Requires: AVX, AVX512F
+TEXT ·join24AVX512(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ upper+8(FP), CX
+	MOVQ rest+16(FP), DX
+	MOVQ n+24(FP), BX
+
+block:
+	CMPQ BX, $+8192
+	JLT  blockEnd
+	MOVQ $0x00000800, SI
+
+quarter:
+	CMPQ      SI, $+32
+	JLT       quarterEnd
+	VPMOVZXWD (CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXBD (DX), Z1
+	VPSLLD    $0x08, Z1, Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, (AX)
+	VPMOVZXWD 32(CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXBD 16(DX), Z1
+	VPSLLD    $0x08, Z1, Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, 64(AX)
+	VPMOVZXWD 4096(CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXBD 2048(DX), Z1
+	VPSLLD    $0x08, Z1, Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, 8192(AX)
+	VPMOVZXWD 4128(CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXBD 2064(DX), Z1
+	VPSLLD    $0x08, Z1, Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, 8256(AX)
+	VPMOVZXWD 8192(CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXBD 4096(DX), Z1
+	VPSLLD    $0x08, Z1, Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, 16384(AX)
+	VPMOVZXWD 8224(CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXBD 4112(DX), Z1
+	VPSLLD    $0x08, Z1, Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, 16448(AX)
+	VPMOVZXWD 12288(CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXBD 6144(DX), Z1
+	VPSLLD    $0x08, Z1, Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, 24576(AX)
+	VPMOVZXWD 12320(CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXBD 6160(DX), Z1
+	VPSLLD    $0x08, Z1, Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, 24640(AX)
+	ADDQ      $+128, AX
+	ADDQ      $+64, CX
+	ADDQ      $+32, DX
+	SUBQ      $+32, SI
+	JMP       quarter
+
+quarterEnd:
+	ADDQ $-8192, AX
+	ADDQ $-4096, CX
+	ADDQ $-2048, DX
+	ADDQ $+32768, AX
+	ADDQ $+16384, CX
+	ADDQ $+8192, DX
+	SUBQ $+8192, BX
+	JMP  block
+
+blockEnd:
+rest:
+	CMPQ      BX, $+32
+	JLT       restEnd
+	VPMOVZXWD (CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXBD (DX), Z1
+	VPSLLD    $0x08, Z1, Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, (AX)
+	VPMOVZXWD 32(CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXBD 16(DX), Z1
+	VPSLLD    $0x08, Z1, Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, 64(AX)
+	ADDQ      $+128, AX
+	ADDQ      $+64, CX
+	ADDQ      $+32, DX
+	SUBQ      $+32, BX
+	JMP       rest
+
+restEnd:
+	VZEROUPPER
+	RET
+
+// func split24AVX512(upper *uint16, rest *int8, src *float32, n int)
+// Requires: AVX, AVX512BW, AVX512F
+TEXT ·split24AVX512(SB), NOSPLIT, $0-32
+	MOVQ         upper+0(FP), AX
+	MOVQ         rest+8(FP), CX
+	MOVQ         src+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVL         $0x00000001, SI
+	VPBROADCASTD SI, Z0
+	MOVL         $0x0000007f, SI
+	VPBROADCASTD SI, Z1
+	MOVL         $0x00008000, SI
+	VPBROADCASTD SI, Z2
+	MOVL         $0x00400000, SI
+	VPBROADCASTD SI, Z3
+	MOVL         $0x000000ff, SI
+	VPBROADCASTD SI, Z4
+	VPMOVSXBQ    evenFirst<>+0(SB), Z5
+
+loop:
+	CMPQ      BX, $+32
+	JLT       loopEnd
+	VMOVUPS   (DX), Z6
+	VMOVUPS   64(DX), Z7
+	VPSRLD    $0x08, Z6, Z8
+	VPANDD    Z0, Z8, Z8
+	VPADDD    Z1, Z8, Z8
+	VPADDD    Z6, Z8, Z8
+	VPSRLD    $0x08, Z8, Z9
+	VCMPPS    $0x07, Z6, Z6, K1
+	KNOTW     K1, K2
+	VPADDD    Z2, Z8, Z8
+	VPORD     Z3, Z6, K2, Z8
+	VPANDD.Z  Z4, Z9, K1, Z9
+	VPSRLD    $0x10, Z8, Z8
+	VPSRLD    $0x08, Z7, Z6
+	VPANDD    Z0, Z6, Z6
+	VPADDD    Z1, Z6, Z6
+	VPADDD    Z7, Z6, Z6
+	VPSRLD    $0x08, Z6, Z10
+	VCMPPS    $0x07, Z7, Z7, K1
+	KNOTW     K1, K2
+	VPADDD    Z2, Z6, Z6
+	VPORD     Z3, Z7, K2, Z6
+	VPANDD.Z  Z4, Z10, K1, Z10
+	VPSRLD    $0x10, Z6, Z6
+	VPACKUSDW Z6, Z8, Z8
+	VPERMQ    Z8, Z5, Z8
+	VMOVUPS   Z8, (AX)
+	VPMOVDB   Z9, (CX)
+	VPMOVDB   Z10, 16(CX)
+	ADDQ      $+64, AX
+	ADDQ      $+32, CX
+	ADDQ      $+128, DX
+	SUBQ      $+32, BX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func split24StochasticAVX512(upper *uint16, rest *int8, src *float32, draws *uint16, n int)
+// Requires: AVX, AVX512BW, AVX512F
+TEXT ·split24StochasticAVX512(SB), NOSPLIT, $0-40
+	MOVQ         upper+0(FP), AX
+	MOVQ         rest+8(FP), CX
+	MOVQ         src+16(FP), DX
+	MOVQ         draws+24(FP), BX
+	MOVQ         n+32(FP), SI
+	MOVL         $0x00008000, DI
+	VPBROADCASTD DI, Z0
+	MOVL         $0x00400000, DI
+	VPBROADCASTD DI, Z1
+	MOVL         $0x000000ff, DI
+	VPBROADCASTD DI, Z2
+	VPMOVSXBQ    evenFirst<>+0(SB), Z3
+
+loop:
+	CMPQ      SI, $+32
+	JLT       loopEnd
+	VMOVUPS   (DX), Z4
+	VMOVUPS   64(DX), Z5
+	VPMOVZXWD (BX), Z6
+	VPSRLD    $0x08, Z6, Z6
+	VPADDD    Z4, Z6, Z6
+	VPSRLD    $0x08, Z6, Z7
+	VCMPPS    $0x07, Z4, Z4, K1
+	KNOTW     K1, K2
+	VPADDD    Z0, Z6, Z6
+	VPORD     Z1, Z4, K2, Z6
+	VPANDD.Z  Z2, Z7, K1, Z7
+	VPSRLD    $0x10, Z6, Z6
+	VPMOVZXWD 32(BX), Z4
+	VPSRLD    $0x08, Z4, Z4
+	VPADDD    Z5, Z4, Z4
+	VPSRLD    $0x08, Z4, Z8
+	VCMPPS    $0x07, Z5, Z5, K1
+	KNOTW     K1, K2
+	VPADDD    Z0, Z4, Z4
+	VPORD     Z1, Z5, K2, Z4
+	VPANDD.Z  Z2, Z8, K1, Z8
+	VPSRLD    $0x10, Z4, Z4
+	VPACKUSDW Z4, Z6, Z6
+	VPERMQ    Z6, Z3, Z6
+	VMOVUPS   Z6, (AX)
+	VPMOVDB   Z7, (CX)
+	VPMOVDB   Z8, 16(CX)
+	ADDQ      $+64, AX
+	ADDQ      $+32, CX
+	ADDQ      $+128, DX
+	ADDQ      $+64, BX
+	SUBQ      $+32, SI
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
 // func f32ToBF16StochasticAVX2(dst *uint16, src *float32, draws *uint16, n int)
 // Requires: AVX, AVX2
 TEXT ·f32ToBF16StochasticAVX2(SB), NOSPLIT, $0-32

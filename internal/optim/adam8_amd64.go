@@ -124,7 +124,7 @@ func (r *run8) update(o *Operands, lo, b int, tile []float32) {
 	r.codes1, r.codes2 = &r.m.Codes[b*n:][:n][0], &r.v.Codes[b*n:][:n][0]
 	r.absmax1, r.absmax2 = r.m.Absmax[b], r.v.Absmax[b]
 	switch dt := p.DType(); {
-	case dt != g.DType() || o.Random:
+	case dt != g.DType() || o.Random || o.Lost != nil:
 		pt := half.Floats(*p, lo, tile[4*n:5*n])
 		gt := half.Floats(*g, lo, tile[5*n:6*n])
 		r.p, r.g = unsafe.Pointer(&pt[0]), unsafe.Pointer(&gt[0])

@@ -4,7 +4,9 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/measure"
 	"github.com/snug-ml/snug/internal/rounding"
 )
 
@@ -23,10 +25,35 @@ type Operands struct {
 	// the number of P's first element in any case.
 	Random bool
 	Draws  rounding.Draws
+	// Lost, unless nil, counts the updates that the rounding of a P of 16 bits loses.
+	Lost *measure.Lost
 }
 
 // Flush writes n elements of P, x, which [half.Floats] has returned, from lo on.
 func (o *Operands) Flush(lo int, x []float32) {
+	if o.Lost == nil || o.P.DType() == snug.F32 {
+		o.store(lo, x)
+		return
+	}
+	scratch := counted.Get(2 * countPiece)
+	defer counted.Put(scratch)
+	for len(x) > 0 {
+		n := min(countPiece, len(x))
+		before, after := (*scratch)[:n], (*scratch)[countPiece:][:n]
+		half.Load(before, o.P, lo)
+		o.store(lo, x[:n])
+		half.Load(after, o.P, lo)
+		o.Lost.Count(before, x[:n], after)
+		lo, x = lo+n, x[n:]
+	}
+}
+
+// countPiece is how many elements are counted at a time, and counted the scratch of running workers for it.
+const countPiece = 1 << 10
+
+var counted cpu.Scratch
+
+func (o *Operands) store(lo int, x []float32) {
 	if o.Random && o.P.DType() != snug.F32 {
 		o.Draws.Store(o.P, lo, x)
 		return

@@ -74,6 +74,18 @@ func toBF16(dst []snug.BFloat16, src []float32, s philox.Stream, first uint64) {
 	inTiles(dst, src, s, first*PerBlock, half.Registry.Best().F32ToBF16Stochastic)
 }
 
+// Split24 rounds src at random to 24 bits, as bfloat16 and 8 bits more: [half.Splits24]. Element i takes half
+// First+lo+i. It runs on the calling goroutine and takes 16 KiB of scratch.
+func (d Draws) Split24(upper []snug.BFloat16, rest []int8, lo int, src []float32) {
+	w, k, first := pool.Get().(*words), half.Split24Registry.Best(), d.First+uint64(lo)
+	defer pool.Put(w)
+	for len(src) > 0 {
+		n := min(tile, len(src))
+		k.SplitStochastic(upper[:n], rest[:n], src[:n], w.halves(d.Stream, first, n))
+		upper, rest, src, first = upper[n:], rest[n:], src[n:], first+uint64(n)
+	}
+}
+
 // Accumulate computes acc = alpha·g + beta·acc, for the len(acc) elements of g, a host view,
 // from lo on. Both products are rounded, and the sum to float32 and then at random to acc,
 // whose element 0 takes half First+lo. beta is not 0. It takes 20 KiB of scratch.

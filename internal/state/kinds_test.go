@@ -160,3 +160,21 @@ func FuzzDescribe(f *testing.F) {
 		}
 	})
 }
+
+// TestDescribeMastersOf24Bits has a byte an element, to nearest and stochastic.
+func TestDescribeMastersOf24Bits(t *testing.T) {
+	for _, form := range []uint32{3, state.Stochastic24} {
+		var b bytes.Buffer
+		e := state.NewEncoder(&b, state.MastersMagic)
+		e.PutMasters(&state.Masters{Form: form, Seed: 7, Params: []state.Master{{Name: "a", N: 3, Updates: 2}}})
+		e.Data(3)
+		e.Put(make([]byte, 3))
+		_, err := e.Finish()
+		require.NoError(t, err)
+		found, err := describe(b.Bytes())
+		require.NoError(t, err)
+		require.Equal(t, []state.Entry{{Name: "a", Type: "bits 8 to 15 of f32", Shape: []int{3}, Bytes: 3}}, found.Entries)
+		_, err = describe(statetest.Seal(bytes.Replace(b.Bytes(), []byte{byte(form), 0, 0, 0, 7}, []byte{5, 0, 0, 0, 7}, 1)))
+		require.ErrorIs(t, err, snug.ErrCorrupt)
+	}
+}

@@ -11,7 +11,7 @@ const MastersMagic = "SNUGMAST"
 // Masters is the header of the state of master weights. The data follows, parameter
 // by parameter, in the order of the header.
 type Masters struct {
-	Form   uint32 // amp.MasterForm
+	Form   uint32 // amp.MasterForm, or Stochastic24
 	Seed   uint64
 	Params []Master // by ascending names
 }
@@ -22,11 +22,14 @@ type Master struct {
 	N, Updates uint64
 }
 
+// Stochastic24 is the Form of amp.Split24Master that rounds at random.
+const Stochastic24 = 4
+
 // masterTypes are the types of what the forms keep, and the bytes of an element.
 var masterTypes = []struct {
 	name string
 	size int64
-}{{"f32", 4}, {"lower halves of f32", 2}, {"nothing", 0}}
+}{{"f32", 4}, {"lower halves of f32", 2}, {"nothing", 0}, {"bits 8 to 15 of f32", 1}, {"bits 8 to 15 of f32", 1}}
 
 // PutMasters writes m.
 func (e *Encoder) PutMasters(m *Masters) {

@@ -28,6 +28,11 @@ func main() {
 		split(s)
 	}
 	for _, s := range vec.Sets {
+		join24(s)
+		split24(s)
+		split24Stochastic(s)
+	}
+	for _, s := range vec.Sets {
 		stochastic(s)
 		stochasticF16(s)
 		limit(s)

@@ -94,12 +94,18 @@ func packer(s vec.Set) func(a, b reg.VecVirtual) reg.Register {
 			return a
 		}
 	}
-	order, bytes := s.Register(), GLOBL("evenFirst", RODATA|NOPTR)
-	DATA(0, U64(0x07_05_03_01_06_04_02_00)) // 64-bit words, from the lowest byte up
-	VPMOVSXBQ(bytes, order)
+	if evenFirst.Base == nil {
+		evenFirst = GLOBL("evenFirst", RODATA|NOPTR)
+		DATA(0, U64(0x07_05_03_01_06_04_02_00)) // 64-bit words, from the lowest byte up
+	}
+	order := s.Register()
+	VPMOVSXBQ(evenFirst, order)
 	return func(a, b reg.VecVirtual) reg.Register {
 		VPACKUSDW(b, a, a)
 		VPERMQ(a, order, a)
 		return a
 	}
 }
+
+// evenFirst is the table that all packers share.
+var evenFirst Mem

@@ -1,0 +1,50 @@
+//go:build cuda || metal || emu
+
+package amp
+
+import (
+	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+	"github.com/snug-ml/snug/internal/rounding"
+)
+
+func (j *split24Job) Grids(q gpu.Launcher) error {
+	w, upper, rest, n := *device.Mem(&j.w), *device.Mem(&j.upper), *device.Mem(&j.rest), j.w.Len()
+	if n == 0 {
+		return nil
+	}
+	if j.apart && j.random {
+		return j.gridsAtRandom(q, w, upper, rest)
+	}
+	params := struct {
+		n       uint64
+		wide, _ uint32
+	}{n: uint64(n), wide: gpu.Aligned(w.Addr, upper.Addr, rest.Addr)}
+	name := "amp_join24"
+	if j.apart {
+		name = "amp_split24"
+	}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: name,
+		Blocks: gpu.Grid(n, threads*splitPerThread), Threads: threads,
+		Operands: []driver.Mem{w, upper, rest}, Params: gpu.Params(&params),
+	})
+}
+
+// gridsAtRandom has a thread for each block of random numbers.
+func (j *split24Job) gridsAtRandom(q gpu.Launcher, w, upper, rest driver.Mem) error {
+	n, skip := j.w.Len(), uintptr(j.draw.First%rounding.PerBlock)
+	params := struct {
+		n, seed, tensor, first uint64
+		wide, _                uint32
+	}{
+		n: uint64(n), seed: j.draw.Seed, tensor: j.draw.Tensor, first: j.draw.First,
+		wide: gpu.Aligned(w.Addr-4*skip, upper.Addr-2*skip, rest.Addr-skip),
+	}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: "amp_split24_random",
+		Blocks: gpu.Grid(n+rounding.PerBlock, threads*rounding.PerBlock), Threads: threads,
+		Operands: []driver.Mem{w, upper, rest}, Params: gpu.Params(&params),
+	})
+}

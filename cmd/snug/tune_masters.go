@@ -1,0 +1,41 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/plan"
+)
+
+// masterForms are the forms of master weights that -masters takes.
+var masterForms = []amp.MasterForm{amp.FullMaster, amp.SplitMaster, amp.Split24Master, amp.NoMaster}
+
+// checkMasters returns what is wrong with -masters, or nothing.
+func (f *tuneFlags) checkMasters() (problem string) {
+	if f.masters == "" {
+		return ""
+	}
+	_, err := named(masterForms...)(f.masters)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("-masters %.40q: want full, split, split24 or none", f.masters)
+	case f.compute != "bf16" || !f.full && f.modules == "":
+		return "-masters is for weights of bf16 that train, with -full or -modules-to-save"
+	case f.fold:
+		return "-masters does not go with -fold, which has no master weights"
+	}
+	return ""
+}
+
+// useMasters gives a task the forms of master weights that a plan may choose without changing results, or the
+// form of -masters.
+func (t *tuning) useMasters(task *plan.Task) {
+	task.Masters = []amp.MasterForm{amp.FullMaster, amp.SplitMaster}
+	if t.dtype != snug.BF16 {
+		task.Masters = task.Masters[:1]
+	}
+	if form, err := named(masterForms...)(t.masters); err == nil {
+		task.Masters = []amp.MasterForm{form}
+	}
+}
