@@ -2,7 +2,6 @@ package fused
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
@@ -16,11 +15,12 @@ import (
 //
 //	out[i] = (u + 1)·g·σ(alpha·g)      g = min(gate[i], limit), u = min(max(up[i], −limit), limit)
 //
-// gpt-oss has an alpha of 1.702 and a limit of 7. Both are positive and finite (else [snug.ErrConfig]). Other models keep gate
-// and up in one matrix, by turns; here they are two vectors, as in [SwiGLU].
+// gpt-oss has an alpha of 1.702 and a limit of 7. Both are from 1e-9 to 1e9 (else [snug.ErrConfig]). gpt-oss has the columns of
+// gate and up by turns in one matrix; here they are two vectors, as in [SwiGLU].
 //
-// Shapes and aliasing are as for SwiGLU. With t = alpha·g, g·σ(t) is within 1.2e-7·max(1, |t|)/alpha of the true one. NaN stays
-// NaN. Each worker holds 16 KiB.
+// Shapes and aliasing are as for SwiGLU. alpha·g·σ(alpha·g), and its derivative in the backward pass, have the error bounds
+// of silu and its derivative there; divided by alpha and times |u + 1| the first is the bound of the output. NaN stays NaN, also where it
+// is clamped. Each worker holds 16 KiB.
 func ClampedSwiGLU[V snug.Vector](out, gate, up V, alpha, limit float32) error {
 	const op = "ClampedSwiGLU"
 	j := clampedJob{snug.ViewOf(out), snug.ViewOf(gate), snug.ViewOf(up), alpha, limit}
@@ -42,11 +42,10 @@ func ClampedSwiGLU[V snug.Vector](out, gate, up V, alpha, limit float32) error {
 
 // ClampedSwiGLUBackward computes the gradients of [ClampedSwiGLU] from the gradient dy of its output and its inputs:
 //
-//	dgate[i] = dy[i]·(u + 1)·(σ(t) + t·σ(t)·(1 − σ(t)))      t = alpha·g; 0 where gate[i] > limit
-//	dup[i]   = dy[i]·g·σ(t)                                  0 where |up[i]| > limit
+//	dgate[i] = dy[i]·(u + 1)·(σ(t) + t·σ(t)·(1 − σ(t)))      t = alpha·g; 0 where gate[i] ≥ limit
+//	dup[i]   = dy[i]·g·σ(t)                                  0 where |up[i]| ≥ limit
 //
-// At the limit itself gradients pass, as in torch.clamp. Shapes and aliasing are as for [SwiGLUBackward]. The derivative is
-// within 2e-7. Each worker holds 24 KiB.
+// At the limit itself they are 0, as torch.clamp of PyTorch 2.15 has it. Shapes, aliasing and memory are as for [SwiGLUBackward].
 func ClampedSwiGLUBackward[V snug.Vector](dgate, dup, dy, gate, up V, alpha, limit float32) error {
 	const op = "ClampedSwiGLUBackward"
 	j := clampedBackwardJob{snug.ViewOf(dgate), snug.ViewOf(dup), snug.ViewOf(dy), snug.ViewOf(gate), snug.ViewOf(up), alpha, limit}
@@ -67,13 +66,14 @@ func ClampedSwiGLUBackward[V snug.Vector](dgate, dup, dy, gate, up V, alpha, lim
 	return device.Run(dev, j)
 }
 
-// checkClamp reports an alpha or a limit that is not positive and finite.
+// checkClamp reports an alpha or a limit whose product or inverse a float32 might not hold.
 func checkClamp(op string, alpha, limit float32) error {
-	if !(alpha > 0 && alpha <= math.MaxFloat32) {
-		return fmt.Errorf("fused: %s: alpha is %v, want a positive finite number: %w", op, alpha, snug.ErrConfig)
+	const low, high = 1e-9, 1e9
+	if !(alpha >= low && alpha <= high) {
+		return fmt.Errorf("fused: %s: alpha is %v, want %g to %g: %w", op, alpha, low, high, snug.ErrConfig)
 	}
-	if !(limit > 0 && limit <= math.MaxFloat32) {
-		return fmt.Errorf("fused: %s: limit is %v, want a positive finite number: %w", op, limit, snug.ErrConfig)
+	if !(limit >= low && limit <= high) {
+		return fmt.Errorf("fused: %s: limit is %v, want %g to %g: %w", op, limit, low, high, snug.ErrConfig)
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ var clampedTask = cpu.NewTask(func(j *clampedJob, item int) {
 	block := min(blockCols, hi-lo)
 	buf := scratch.Get(2 * block)
 	defer finish(buf)
-	if k := direct(j.out); k != nil && k.ClampedMul != nil {
+	if k := direct(j.out); k != nil {
 		k.ClampedMul(bits(j.out, lo, hi), bits(j.gate, lo, hi), bits(j.up, lo, hi), j.alpha, j.limit, streams(j.out, j.gate, j.up))
 		return
 	}
@@ -135,7 +135,7 @@ var clampedBackwardTask = cpu.NewTask(func(j *clampedBackwardJob, item int) {
 	block := min(blockCols, hi-lo)
 	buf := scratch.Get(3 * block)
 	defer finish(buf)
-	if k := direct(j.dy); k != nil && k.ClampedMulGrad != nil {
+	if k := direct(j.dy); k != nil {
 		k.ClampedMulGrad(bits(j.dgate, lo, hi), bits(j.dup, lo, hi), bits(j.dy, lo, hi), bits(j.gate, lo, hi), bits(j.up, lo, hi),
 			j.alpha, j.limit, streams(j.dgate, j.dy, j.gate, j.up) && streams(j.dup, j.dy, j.gate, j.up))
 		return

@@ -14,10 +14,10 @@ func clamped64(gate, up, alpha, limit float64) (y, dgate, dup float64) {
 	g, v := min(gate, limit), min(max(up, -limit), limit)
 	s := 1 / (1 + math.Exp(-alpha*g))
 	y = (v + 1) * g * s
-	if gate <= limit {
+	if gate < limit {
 		dgate = (v + 1) * (s + alpha*g*s*(1-s))
 	}
-	if math.Abs(up) <= limit {
+	if math.Abs(up) < limit {
 		dup = g * s
 	}
 	return y, dgate, dup
@@ -55,10 +55,10 @@ func TestClampedSwiGLUAgainstDefinition(t *testing.T) {
 				x, v, d := float64(gate[i]), float64(up[i]), float64(dy[i])
 				y, dg, du := clamped64(x, v, alpha, float64(c.limit))
 				factor, size := math.Abs(min(max(v, -float64(c.limit)), float64(c.limit))+1), max(1, math.Abs(alpha*x))/alpha
-				add(0, y, 1.2e-7*size*factor+2*u*math.Abs(y))
-				add(1, d*dg, 2.5e-7*math.Abs(d)*factor)
-				add(2, d*du, 1.2e-7*size*math.Abs(d)+2*u*math.Abs(d*du))
-				if x > float64(c.limit) {
+				add(0, y, 1.4e-7*size*factor)
+				add(1, d*dg, 2.6e-7*math.Abs(d)*factor)
+				add(2, d*du, 1.4e-7*size*math.Abs(d))
+				if x >= float64(c.limit) {
 					bound[1][i] = 0
 				}
 			}

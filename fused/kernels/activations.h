@@ -207,10 +207,9 @@ struct ClampedParams {
 };
 
 DEVICE Gate clamped_gate(float x, ClampedParams p) {
-    x = at_most(x, p.limit);
-    float t = p.alpha * x;
-    Logistic l = logistic_of(at_least(t, -SILU_FLAT) * LOG2E);
-    return Gate{at_least(x, -SILU_FLAT / p.alpha) * l.s, fused_mul_add(at_most(at_least(t, -SILU_FLAT), SILU_FLAT), l.slope, l.s)};
+    float t = at_least(p.alpha * at_most(x, p.limit), -SILU_FLAT);
+    Logistic l = logistic_of(t * LOG2E);
+    return Gate{t * l.s / p.alpha, fused_mul_add(t, l.slope, l.s)}; // t is not +Inf
 }
 
 template <class T> struct ClampedOp {
@@ -243,8 +242,8 @@ template <class T> struct ClampedBackwardOp {
             float a = widen(g.x[k]), b = widen(u.x[k]), x = widen(d.x[k]);
             Gate s = clamped_gate(a, p);
             float factor = at_most(at_least(b, -p.limit), p.limit) + 1.0f;
-            g.x[k] = narrow<T>(a > p.limit ? 0.0f : x * factor * s.slope);
-            u.x[k] = narrow<T>(b > p.limit || b < -p.limit ? 0.0f : x * s.y);
+            g.x[k] = narrow<T>(a >= p.limit ? 0.0f : x * factor * s.slope);
+            u.x[k] = narrow<T>(b >= p.limit || b <= -p.limit ? 0.0f : x * s.y);
         }
         store_pack<n>(dgate + i, g);
         store_pack<n>(dup + i, u);
