@@ -11,16 +11,17 @@ import (
 	"github.com/snug-ml/snug/internal/rowwise"
 )
 
-// AddRows adds the outputs x of one expert to the rows that chose it, times their weights. For each element p of pairs, a
-// group of [Group], and its index i:
+// AddRows adds the outputs x of one expert to the rows that chose it, times their weights. For each element p of
+// pairs, a group of [Group], and its index i:
 //
 //	y[p/chosen] += weights[p]·x[i]
 //
-// With empty weights, such as []float32(nil), they are 1: then it is the gradient of the inputs that [Embedding] gathered.
+// With empty weights, such as []float32(nil), they are 1: then it is the gradient of the inputs that [Embedding]
+// gathered.
 //
-// Shapes: y [rows, cols]; x [len(pairs), cols]; weights rows·chosen elements of float32; cols and chosen at least 1. The rows
-// p/chosen ascend and differ, as those of a group do; else, and where one is outside y, the error wraps [snug.ErrShape] and
-// names the first such pair. For other indices into y take a chosen of 1.
+// Shapes: y [rows, cols]; x [len(pairs), cols]; weights rows·chosen elements of float32; cols and chosen at least 1.
+// The rows p/chosen ascend and differ, as those of a group do; else, and where one is outside y, the error wraps
+// [snug.ErrShape] and names the first such pair. For other indices into y take a chosen of 1.
 //
 // y is rounded once for each call. y overlaps no operand. Each worker holds 16 KiB.
 func AddRows[V snug.Vector, L snug.Vector32](y, x V, weights L, pairs []int32, chosen, cols int) error {
@@ -43,11 +44,12 @@ func AddRows[V snug.Vector, L snug.Vector32](y, x V, weights L, pairs []int32, c
 //	dx[i] = weights[p]·dy[p/chosen]
 //	dweights[p] = Σ dy[p/chosen][c]·x[i][c]      over the columns c
 //
-// Of dweights it writes the elements that pairs name: the calls for all experts give them all. Where it is empty, such as
-// []float32(nil), it is left out, and x may be empty.
+// Of dweights it writes the elements that pairs name: the calls for all experts give them all. Where it is empty,
+// such as []float32(nil), it is left out, and x may be empty.
 //
-// Shapes are those of AddRows, with dx as x, dy as y and dweights as weights. dx may be x. Sums are float32, with the error of
-// the sums of package fused: within (cols/4+cols/2048+4)·2^-24 of the sum of magnitudes. Each worker holds 16 KiB.
+// Shapes are those of AddRows, with dx as x, dy as y and dweights as weights. dx may be x. Sums are float32, with the
+// error of the sums of package fused: within (cols/4+cols/2048+4)·2^-24 of the sum of magnitudes. Each worker holds
+// 16 KiB.
 func AddRowsBackward[V snug.Vector, L snug.Vector32](dx V, dweights L, dy, x V, weights L, pairs []int32, chosen, cols int) error {
 	const op = "AddRowsBackward"
 	j := addRowsBackwardJob{
@@ -88,7 +90,8 @@ type rowPairs struct {
 	chosen, cols   int
 }
 
-// check checks what both directions have: a matrix of all rows, the first operand, and matrices with a row for each pair.
+// check checks what both directions have: a matrix of all rows, the first operand, and matrices with a row for each
+// pair.
 func (r *rowPairs) check(op string, pairs []int32, operands ...operand) (*snug.Device, error) {
 	all := operands[0]
 	if err := checkFloats(op, operands...); err != nil {

@@ -14,9 +14,9 @@ import (
 //
 //	sums[e] += Σ score[i][e]      over the rows i of logits
 //
-// Shapes: sums [Experts] of float32; logits [rows, Experts]; ws at least r.WorkspaceLen(rows) elements. Set sums to zero before
-// the first layer. The sums of at most 64 parts of the rows are added in their order, so that the bits do not depend on the
-// number of workers. Each worker holds 4·Experts bytes.
+// Shapes: sums [Experts] of float32; logits [rows, Experts]; ws at least r.WorkspaceLen(rows) elements. Set sums to
+// zero before the first layer. The sums of at most 64 parts of the rows are added in their order, so that the bits do
+// not depend on the number of workers. Each worker holds 8·Experts bytes.
 func AddScores[L snug.Vector32, V snug.Vector](r Router, sums L, logits V, ws L) error {
 	const op = "AddScores"
 	j := scoresJob{router: r, sums: snug.ViewOf(sums), logits: snug.ViewOf(logits), ws: snug.ViewOf(ws)}
@@ -87,19 +87,19 @@ var scoresTask = cpu.NewTask(func(j *scoresJob, part int) {
 	}
 })
 
-// AuxLoss returns the loss of Switch Transformers that balances experts, as transformers' load_balancing_loss_func computes it
-// over the rows of all layers together (Fedus et al., 2021, equations 4 to 6):
+// AuxLoss returns the loss of Switch Transformers that balances experts, as transformers' load_balancing_loss_func
+// computes it over the rows of all layers together (Fedus et al., 2021, equations 4 to 6):
 //
 //	loss = Experts·Σ f[e]·P[e]      f[e] = counts[e]/rows, P[e] = scores[e]/rows
 //
-// and sets coefficients to scale times its derivative in the score of each expert in one row, which has one value for all rows
-// of all layers: [RouteBackward] takes it as aux. f has no gradient.
+// and sets coefficients to scale times its derivative in the score of each expert in one row, which has one value for
+// all rows of all layers: [RouteBackward] takes it as aux. f has no gradient.
 //
 //	coefficients[e] = scale·Experts·counts[e]/rows²
 //
-// counts[e] says how often the expert was chosen, see [Group]; scores are the sums of [AddScores], on the host; rows counts
-// those of all layers, which are added up in both. With c chosen experts a row and equal loads the loss is c. scale is the
-// weight of the loss times the loss scale.
+// counts[e] says how often the expert was chosen, see [Group]; scores are the sums of [AddScores], on the host; rows
+// counts those of all layers, which are added up in both. With c chosen experts a row and equal loads the loss is c.
+// scale is the weight of the loss times the loss scale.
 //
 // All have one element for each expert, and rows is at least 1. counts are not negative and scale is finite (else
 // [snug.ErrConfig]). coefficients may be scores. Sums are float64.
@@ -131,9 +131,9 @@ func AuxLoss(coefficients, scores []float32, counts []int64, rows int, scale flo
 	return loss, nil
 }
 
-// UpdateBias balances the experts of a [Router] without a loss, as DeepSeek-V3 does after each step (DeepSeek-AI, "DeepSeek-V3
-// Technical Report" (2024), section 2.1.2): it lowers the bias of an expert that was chosen more often than the mean, and
-// raises that of one chosen less often, by rate.
+// UpdateBias balances the experts of a [Router] without a loss, as DeepSeek-V3 does after each step (DeepSeek-AI,
+// "DeepSeek-V3 Technical Report" (2024), section 2.1.2): it lowers the bias of an expert that was chosen more often
+// than the mean, and raises that of one chosen less often, by rate.
 //
 //	bias[e] += rate·sign(mean(counts) − counts[e])
 //

@@ -40,7 +40,8 @@ func readGoldenMoE(t *testing.T) (all goldenMoE) {
 	return all
 }
 
-// The routers of transformers, with PyTorch's gradients. Where a router leaves the order of its choices open, ours is sorted.
+// The routers of transformers, with PyTorch's gradients. Where a router leaves the order of its choices open, ours is
+// sorted.
 func TestGoldenRouters(t *testing.T) {
 	all := readGoldenMoE(t)
 	require.Len(t, all.Routers, 8)

@@ -13,13 +13,12 @@ import (
 //	pairs[b:c]   are the pairs whose expert is e, in ascending order
 //	rows[b:c]    are their rows, pairs[…]/chosen
 //
-// so that [Embedding] gathers the expert's inputs by rows[b:c], and [AddRows] adds its outputs to their rows by pairs[b:c].
-// c − b is how many rows the expert gets; nothing is padded or dropped.
+// so that [Embedding] gathers the expert's inputs by rows[b:c], and [AddRows] adds its outputs to their rows by
+// pairs[b:c]. c − b is how many rows the expert gets; nothing is padded or dropped.
 //
-// All are in host memory: experts, pairs and rows have one length, a multiple of chosen and at most 2³¹−1; starts has one
-// element more than there are experts, at least 2. A chosen below 1 gives an error that wraps [snug.ErrConfig]; an expert out
-// of range gives one that wraps [snug.ErrShape] and names its index. The call takes no memory, and time for
-// len(experts) + len(starts) elements on one core.
+// All are in host memory: experts, pairs and rows have one length, a multiple of chosen and at most 2³¹−1; starts has
+// one element more than there are experts, at least 2; chosen is at least 1. An expert out of range gives an error that
+// wraps [snug.ErrShape] and names its index. The call runs on one core and takes no memory.
 func Group(rows, pairs, starts, experts []int32, chosen int) error {
 	const op = "Group"
 	if chosen < 1 {

@@ -64,6 +64,14 @@ func (c *call) spoil(t *rapid.T) {
 	if odd("Weights") {
 		c.config.Weights = rapid.SliceOfN(rapid.Float32(), 0, 4).Draw(t, "Weights")
 	}
+	size("Experts", &c.router.Experts)
+	size("Chosen", &c.router.Chosen)
+	if odd("experts") {
+		c.experts = rapid.SliceOfN(rapid.SampledFrom([]int32{math.MinInt32, -1, 0, 3, math.MaxInt32}), 0, 6).Draw(t, "experts")
+	}
+	if odd("bias of experts") {
+		c.perExpert = rapid.SliceOfN(rapid.Float32(), 0, 5).Draw(t, "bias of experts")
+	}
 	size("Heads", &c.rotary.Heads)
 	size("Dim", &c.rotary.Dim)
 	size("Turned", &c.rotary.Turned)
@@ -75,7 +83,7 @@ func (c *call) spoil(t *rapid.T) {
 		for name, v := range c.v {
 			c.v[name], _ = v.Slice(0, 0)
 		}
-		c.ids, c.pos = nil, nil
+		c.ids, c.pos, c.experts = nil, nil, nil
 	}
 }
 
@@ -171,7 +179,7 @@ func TestZeroValues(t *testing.T) {
 		for operand := range c.v {
 			c.v[operand] = snug.View{}
 		}
-		c.ids, c.pos = nil, nil
+		c.ids, c.pos, c.experts = nil, nil, nil
 		if err := f(c); err != nil {
 			require.True(t, errors.Is(err, snug.ErrShape) || errors.Is(err, snug.ErrDType), "%s: %v", name, err)
 		}

@@ -38,17 +38,17 @@ type Router struct {
 
 // Route chooses experts for the rows of logits, and their weights, see [Router].
 //
-// Shapes: logits [rows, Experts]; weights [rows, Chosen]; experts rows·Chosen elements, in host memory, where [Group] and
-// the launches of the experts' products need them; bias Experts elements in host memory, or empty for none. bias is finite
-// (else [snug.ErrConfig]).
+// Shapes: logits [rows, Experts]; weights [rows, Chosen]; experts rows·Chosen elements, in host memory, where [Group]
+// and the launches of the experts' products need them; bias Experts elements in host memory, or empty for none. bias
+// is finite (else [snug.ErrConfig]).
 //
-// Accuracy: with Normalize the weights are computed from the chosen logits relative to the greatest of them, so that they
-// are right also where all scores underflow: their sum is Scale within (Chosen+2)·2^-24 of itself. The experts and the
-// weights have the same bits on every CPU, and on GPUs whose warps have 32 lanes.
+// Accuracy: with Normalize the weights are computed from the chosen logits relative to the greatest of them, so that
+// they are right also where all scores underflow: their sum is Scale within (Chosen+2)·2^-24 of itself. The experts
+// and the weights have the same bits on every CPU, and on GPUs whose warps have 32 lanes.
 //
-// Non-finite logits: NaN counts as greater than all numbers, as in torch.topk. The indices are in range and distinct in any
-// case. A row of softmax scores with NaN or +Inf among its logits, or with −Inf alone, has weights NaN; so has a
-// normalized row of sigmoid scores with NaN among the chosen logits, or with −Inf alone. An expert of −Inf has the
+// Non-finite logits: NaN counts as greater than all numbers, as in torch.topk. The indices are in range and distinct
+// in any case. A row of softmax scores with NaN or +Inf among its logits, or with −Inf alone, has weights NaN; so has
+// a normalized row of sigmoid scores with NaN among the chosen logits, or with −Inf alone. An expert of −Inf has the
 // weight 0 elsewhere.
 //
 // Aliasing: none. On a device other than the CPU the call waits for the experts, and takes device memory of
@@ -124,12 +124,12 @@ func someUpload(uploads []upload, host []float32, view *snug.View) []upload {
 //
 // The choice has no gradient. Scores are computed again from the logits.
 //
-// Shapes: dlogits and logits [rows, Experts]; dweights [rows, Chosen], or empty for zeros; experts rows·Chosen elements, as
-// Route left them; aux Experts elements in host memory, or empty for zeros. aux is finite (else [snug.ErrConfig]). An
-// expert out of range gives an error that wraps [snug.ErrShape] and names its index.
+// Shapes: dlogits and logits [rows, Experts]; dweights [rows, Chosen], or empty for zeros; experts rows·Chosen
+// elements, as Route left them; aux Experts elements in host memory, or empty for zeros. aux is finite (else
+// [snug.ErrConfig]). An expert out of range gives an error that wraps [snug.ErrShape] and names its index.
 //
-// dlogits may be logits. Results have the same bits on every CPU, and on GPUs whose warps have 32 lanes. A device other than
-// the CPU takes 4·(rows·Chosen + len(aux)) bytes for the call. Each worker holds 8·Experts bytes.
+// dlogits may be logits. Results have the same bits on every CPU, and on GPUs whose warps have 32 lanes. A device
+// other than the CPU takes 4·(rows·Chosen + len(aux)) bytes for the call. Each worker holds 8·Experts bytes.
 func RouteBackward[V snug.Vector, L snug.Vector32](r Router, dlogits V, dweights L, logits V, experts []int32, aux []float32) error {
 	const op = "RouteBackward"
 	j := routeBackwardJob{router: r, dlogits: snug.ViewOf(dlogits), dweights: snug.ViewOf(dweights), logits: snug.ViewOf(logits)}

@@ -92,8 +92,8 @@ func (r *Router) weigh(dst, z []float32, experts []int32) {
 	}
 }
 
-// shares are what makes chosen logits z shares of the sum of their scores. Scores are relative to exp(base), the greatest
-// of the exponentials, so that they do not all underflow.
+// shares are what makes chosen logits z shares of the sum of their scores. Scores are relative to exp(base), the
+// greatest of the exponentials, so that they do not all underflow.
 type shares struct {
 	sigmoid     bool
 	base, total float32

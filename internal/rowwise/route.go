@@ -2,11 +2,11 @@ package rowwise
 
 import "math"
 
-// This file has the scores of a router of experts. Every step is rounded once, in a fixed order, and no tier has loops of
-// its own: a choice between nearly equal scores is then the same on every CPU and on every GPU.
+// This file has the scores of a router of experts. Every step is rounded once, in a fixed order, and no tier has
+// loops of its own: a choice between nearly equal scores is then the same on every CPU and on every GPU.
 
-// Choose sets dst to the indices of the greatest scores, in descending order: of equal scores the one with the lower index
-// comes first, and NaN comes before all numbers. dst is not longer than scores.
+// Choose sets dst to the indices of the greatest scores, in descending order: of equal scores the one with the lower
+// index comes first, and NaN comes before all numbers. dst is not longer than scores.
 func Choose(dst []int32, scores []float32) {
 	if len(dst) == 0 {
 		return

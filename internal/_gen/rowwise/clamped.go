@@ -7,8 +7,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// The gate of gpt-oss. With t = alpha·min(gate, limit) it is silu(t)/alpha times the clamped up, plus 1. Parameters are read
-// from memory where they are used: with AVX2 registers are few.
+// The gate of gpt-oss. With t = alpha·min(gate, limit) it is silu(t)/alpha times the clamped up, plus 1. Parameters
+// are read from memory where they are used: with AVX2 registers are few.
 
 // steeper returns t, at least −siluFlat, of gates that it clamps.
 func (r *rows) steeper(gate vectors) vectors {

@@ -195,8 +195,8 @@ func geluMulGrad(file *File) {
 	f.Return()
 }
 
-// clampedGate is what the gate of gpt-oss needs. With t = alpha·min(gate, limit) it is silu(t)/alpha times the clamped up,
-// plus 1.
+// clampedGate is what the gate of gpt-oss needs. With t = alpha·min(gate, limit) it is silu(t)/alpha times the
+// clamped up, plus 1.
 type clampedGate struct {
 	*Func
 	alpha, limit, inverse, flat, log2e, low, one V
