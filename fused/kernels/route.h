@@ -79,8 +79,8 @@ template <class T> DEVICE Shares route_shares(GLOBAL const T* z, GLOBAL const i3
     return s;
 }
 
-// Rank is a score with its expert, in the order of choice: by key, which is the order of floats with NaN on top, then by
-// ascending expert.
+// Rank is a score with its expert, in the order of choice: by key, which is the order of floats with NaN on top, then
+// by ascending expert.
 struct Rank { u32 key, expert; };
 
 DEVICE u32 rank_key(float score) {
@@ -91,7 +91,8 @@ DEVICE u32 rank_key(float score) {
 DEVICE bool rank_ahead(Rank a, Rank b) { return a.key > b.key || (a.key == b.key && a.expert < b.expert); }
 
 template <class T>
-DEVICE void route(u32 lane, GLOBAL i32* experts, GLOBAL f32* weights, GLOBAL const T* z, GLOBAL const f32* bias, RouteParams p) {
+DEVICE void route(u32 lane, GLOBAL i32* experts, GLOBAL f32* weights, GLOBAL const T* z, GLOBAL const f32* bias,
+                  RouteParams p) {
     Softmax s = {0.0f, 1.0f};
     if (!p.sigmoid && (p.some & ROUTE_BIAS || !p.normalize)) s = route_softmax(lane, z, p.experts);
     Rank last = {0, 0};
@@ -127,13 +128,14 @@ DEVICE void route(u32 lane, GLOBAL i32* experts, GLOBAL f32* weights, GLOBAL con
            OPERAND(const f32, bias, 3), PARAMS(RouteParams, p)) {                                                      \
         Thread t = THREAD;                                                                                             \
         NORM_ROWS(row) {                                                                                               \
-            route<T>(lane_of(t), experts + row * p.chosen, weights + row * p.chosen, logits + row * p.experts, bias, p); \
+            u64 choice = row * p.chosen;                                                                               \
+            route<T>(lane_of(t), experts + choice, weights + choice, logits + row * p.experts, bias, p);               \
         }                                                                                                              \
     }
 FOR_FLOATS(ROUTE)
 
-// ---- backward: a lane owns every WARP'th logit. What it needs of others it reads before any lane writes, since dlogits may
-// be logits.
+// ---- backward: a lane owns every WARP'th logit. What it needs of others it reads before any lane writes, since dlogits
+// may be logits.
 
 template <class T>
 DEVICE void route_backward(u32 lane, GLOBAL T* dz, GLOBAL const f32* dw, GLOBAL const T* z, GLOBAL const i32* experts,
@@ -203,12 +205,16 @@ template <class T> DEVICE void add_scores(u32 lane, GLOBAL f32* sums, GLOBAL con
         GLOBAL const T* z = logits + i * p.experts;
         Softmax s = {0.0f, 1.0f};
         if (!p.sigmoid) s = route_softmax(lane, z, p.experts);
-        for (u32 e = lane; e < p.experts; e += WARP) sums[e] += p.sigmoid ? sigmoid_of(widen(z[e])).s : s.of(widen(z[e]));
+        for (u32 e = lane; e < p.experts; e += WARP) {
+            float x = widen(z[e]);
+            sums[e] += p.sigmoid ? sigmoid_of(x).s : s.of(x);
+        }
     }
 }
 
 #define ADD_SCORES(T)                                                                                                  \
-    KERNEL(fused_add_scores_##T, 256, OPERAND(f32, partial, 0), OPERAND(const T, logits, 1), PARAMS(ScoresParams, p)) { \
+    KERNEL(fused_add_scores_##T, 256, OPERAND(f32, partial, 0), OPERAND(const T, logits, 1),                           \
+           PARAMS(ScoresParams, p)) {                                                                                  \
         Thread t = THREAD;                                                                                             \
         NORM_ROWS(part) { add_scores<T>(lane_of(t), partial + part * p.experts, logits, part, p); }                    \
     }
@@ -263,7 +269,8 @@ template <class T> struct ScaleOp {
         Thread t = THREAD;                                                                                             \
         NORM_ROWS(row) {                                                                                               \
             u32 pair = (u32)pairs[row];                                                                                \
-            AddRowOp<T> op = {y + (u64)(pair / p.chosen) * p.cols, x + row * p.cols, p.weighted ? weights[pair] : 1.0f}; \
+            float weight = p.weighted ? weights[pair] : 1.0f;                                                          \
+            AddRowOp<T> op = {y + (u64)(pair / p.chosen) * p.cols, x + row * p.cols, weight};                          \
             row_each<T>(lane_of(t), p.cols, p.wide, op);                                                               \
         }                                                                                                              \
     }                                                                                                                  \
