@@ -63,8 +63,7 @@ func AddRowsBackward[V snug.Vector, L snug.Vector32](dx V, dweights L, dy, x V, 
 	if j.dweights.Len() == 0 && j.x.Len() == 0 { // they are not read
 		outputs = operand{"dx", j.dx}
 	}
-	dev, err := j.check(op, pairs, operand{"dy", j.dy}, operand{"dx", j.dx}, outputs)
-	if err != nil {
+	if _, err := j.check(op, pairs, operand{"dy", j.dy}, operand{"dx", j.dx}, outputs); err != nil {
 		return err
 	}
 	if j.dweights.Len() > 0 {
@@ -72,7 +71,8 @@ func AddRowsBackward[V snug.Vector, L snug.Vector32](dx V, dweights L, dy, x V, 
 			return err
 		}
 	}
-	if dev, err = commonDevice(op, j.dx, j.dweights, j.dy, j.x, j.weights); err != nil {
+	dev, err := commonDevice(op, j.dx, j.dweights, j.dy, j.x, j.weights)
+	if err != nil {
 		return err
 	}
 	if dev.IsCPU() {
