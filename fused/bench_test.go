@@ -32,7 +32,10 @@ func benchmarkLayers(b *testing.B, dt snug.DType, rows, cols int) {
 	dgamma, dbeta, ws := f32(cols), f32(cols), f32(LayerNormWorkspaceLen(rows, cols))
 	ids, positions := tokens(newRand(2), rows, rows), tokens(newRand(3), rows, 2048)
 	rotary, angles, table := RotaryOptions{Heads: cols / 64, Dim: 64}, f32(2048*64), f32(n)
-	into := snug.Into{Beta: 1}
+	into, each := snug.Into{Beta: 1}, make([]int32, rows)
+	for i := range each {
+		each[i] = int32(i)
+	}
 	for _, layer := range []struct {
 		name     string
 		matrices float64 // read and written, each n elements of dt
@@ -61,6 +64,10 @@ func benchmarkLayers(b *testing.B, dt snug.DType, rows, cols int) {
 		{"SwiGLUBackward", 5, 0, func() error { return SwiGLUBackward(y, dy, dy, x, z) }},
 		{"GeGLU", 3, 0, func() error { return GeGLU(y, x, z) }},
 		{"GeGLUBackward", 5, 0, func() error { return GeGLUBackward(y, dy, dy, x, z) }},
+		{"ClampedSwiGLU", 3, 0, func() error { return ClampedSwiGLU(y, x, z, 1.702, 7) }},
+		{"ClampedSwiGLUBackward", 5, 0, func() error { return ClampedSwiGLUBackward(y, dy, dy, x, z, 1.702, 7) }},
+		{"AddRows", 3, 0, func() error { return AddRows(y, x, rstd, each, 1, cols) }},
+		{"AddRowsBackward", 3, 0, func() error { return AddRowsBackward(y, mean, dy, x, rstd, each, 1, cols) }},
 		{"Rotary", 2, 0, func() error { return Rotary(y, angles, positions, rotary) }},
 		{"Dropout", 2, 0, func() error { return Dropout(y, x, DropoutMask{P: 0.1}) }},
 		{"Embedding", 2, 0, func() error { return Embedding(y, x, ids, snug.View{}, nil, cols) }},
@@ -113,6 +120,43 @@ func BenchmarkCrossEntropy(b *testing.B) {
 				products = min(products, time.Since(start))
 			}
 			b.ReportMetric(100*products.Seconds()/best.Seconds(), "%matmul")
+		})
+	}
+}
+
+// BenchmarkRoute reports the time of a row, and as a share of the product that makes its logits from rows of 2048 elements.
+func BenchmarkRoute(b *testing.B) {
+	const rows, cols = 1024, 2048
+	for _, r := range []Router{{Experts: 8, Chosen: 2, Normalize: true}, {Experts: 128, Chosen: 8, Normalize: true},
+		{Experts: 128, Chosen: 8}, {Experts: 256, Chosen: 8, Sigmoid: true, Normalize: true}} {
+		n := rows * r.Experts
+		logits, dlogits, weights := snug.SliceView(random(n)), snug.SliceView(random(n)), snug.SliceView(make([]float32, rows*r.Chosen))
+		x, w, experts := snug.SliceView(random(rows*cols)), snug.SliceView(random(r.Experts*cols)), make([]int32, rows*r.Chosen)
+		var bias []float32
+		if r.Sigmoid {
+			bias = make([]float32, r.Experts)
+		}
+		b.Run(fmt.Sprintf("%d of %d, sigmoid %v, normalize %v", r.Chosen, r.Experts, r.Sigmoid, r.Normalize), func(b *testing.B) {
+			forward, backward, product := time.Hour, time.Hour, time.Hour
+			for b.Loop() {
+				start := time.Now()
+				if err := Route(r, experts, weights, logits, bias); err != nil {
+					b.Fatal(err)
+				}
+				forward = min(forward, time.Since(start))
+				start = time.Now()
+				if err := RouteBackward(r, dlogits, weights, logits, experts, nil); err != nil {
+					b.Fatal(err)
+				}
+				backward = min(backward, time.Since(start))
+				start = time.Now()
+				gemm.Mul(rows, r.Experts, cols, 1, gemm.Matrix{Data: x, Stride: cols}, transposed(gemm.Matrix{Data: w, Stride: cols}), 0,
+					gemm.Matrix{Data: logits, Stride: r.Experts})
+				product = min(product, time.Since(start))
+			}
+			b.ReportMetric(float64(forward.Nanoseconds())/rows, "ns/row")
+			b.ReportMetric(float64(backward.Nanoseconds())/rows, "ns/row-backward")
+			b.ReportMetric(100*float64(forward)/float64(product), "%product")
 		})
 	}
 }

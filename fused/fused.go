@@ -10,11 +10,14 @@
 //	BiasAdd        nothing, not even its input
 //	BiasGELU,
 //	BiasGELUErf    nothing
-//	SwiGLU, GeGLU  nothing more than their inputs gate and up
+//	SwiGLU, GeGLU,
+//	ClampedSwiGLU  nothing more than their inputs gate and up
 //	Rotary         nothing, not even its input
 //	Dropout        nothing, not even its input: backward redraws the mask
 //	Embedding      nothing; its input is the tokens
 //	Add            nothing
+//	Route          4 bytes a chosen expert: its index
+//	AddRows        its input x, or nothing where weights get no gradient
 //	CrossEntropy,
 //	Distill        nothing: one call computes loss and gradients
 //	LogProbs       4 bytes a row: the logarithm of the sum of the exponentials of its logits
@@ -23,6 +26,9 @@
 // softmax and forms both gradients for a few rows at a time, so the logits of a batch are never
 // stored. [LogProbsBackward] does so for losses of log-probabilities, and [DistillBackward] for the
 // divergence from another model.
+//
+// [Route], [Group], [AddRows] and [AuxLoss] are a mixture of experts around the products of the experts, see the
+// example of Route.
 //
 // # Types
 //
@@ -51,7 +57,7 @@
 // rows take a workspace: a float32 vector on the device of the operands, at least as long as the
 // function's WorkspaceLen returns. Its contents mean nothing before or after the call.
 //
-// Tokens and targets are host slices. A device other than the CPU uploads them for the call, 4
+// Tokens, targets, experts and pairs are host slices. A device other than the CPU uploads them for the call, 4
 // bytes each, and frees them when the kernel has run. The loss comes back through 8 bytes.
 //
 // # Errors

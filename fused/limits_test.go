@@ -64,6 +64,14 @@ func (c *call) spoil(t *rapid.T) {
 	if odd("Weights") {
 		c.config.Weights = rapid.SliceOfN(rapid.Float32(), 0, 4).Draw(t, "Weights")
 	}
+	size("Experts", &c.router.Experts)
+	size("Chosen", &c.router.Chosen)
+	if odd("experts") {
+		c.experts = rapid.SliceOfN(rapid.SampledFrom([]int32{math.MinInt32, -1, 0, 3, math.MaxInt32}), 0, 6).Draw(t, "experts")
+	}
+	if odd("bias of experts") {
+		c.perExpert = rapid.SliceOfN(rapid.Float32(), 0, 5).Draw(t, "bias of experts")
+	}
 	size("Heads", &c.rotary.Heads)
 	size("Dim", &c.rotary.Dim)
 	size("Turned", &c.rotary.Turned)
@@ -75,7 +83,7 @@ func (c *call) spoil(t *rapid.T) {
 		for name, v := range c.v {
 			c.v[name], _ = v.Slice(0, 0)
 		}
-		c.ids, c.pos = nil, nil
+		c.ids, c.pos, c.experts = nil, nil, nil
 	}
 }
 
@@ -153,6 +161,8 @@ func TestZeroValues(t *testing.T) {
 		Dropout[snug.View], DropoutBackward[snug.View], Embedding[[]float32], Embedding[snug.View], EmbeddingBackward[snug.View, snug.View],
 		LayerNorm[[]float32, []float32], LayerNorm[snug.View, snug.View], LayerNormBackward[snug.View, snug.View, snug.View],
 		RMSNorm[snug.View, snug.View], RMSNormBackward[snug.View, snug.View, snug.View], Rotary[snug.View, snug.View], RotaryBackward[snug.View, snug.View],
+		Router{}, Route[snug.View, snug.View], RouteBackward[snug.View, snug.View], AddScores[snug.View, snug.View], AuxLoss, UpdateBias, Group,
+		AddRows[snug.View, snug.View], AddRowsBackward[snug.View, snug.View], ClampedSwiGLU[snug.View], ClampedSwiGLUBackward[snug.View],
 		SwiGLU[snug.View], SwiGLUBackward[snug.View], GeGLU[snug.View], GeGLUBackward[snug.View],
 	)
 	c := newCall()
@@ -169,7 +179,7 @@ func TestZeroValues(t *testing.T) {
 		for operand := range c.v {
 			c.v[operand] = snug.View{}
 		}
-		c.ids, c.pos = nil, nil
+		c.ids, c.pos, c.experts = nil, nil, nil
 		if err := f(c); err != nil {
 			require.True(t, errors.Is(err, snug.ErrShape) || errors.Is(err, snug.ErrDType), "%s: %v", name, err)
 		}

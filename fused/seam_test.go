@@ -17,6 +17,10 @@ type layers[V snug.Vector, L snug.Vector32] struct {
 	x, y, z, dx, dy, table, gamma, beta, pos      V
 	mean, rstd, dgamma, dbeta, dtable, angles, ws L
 	logp, lse                                     L
+	weights, dweights, sums                       L
+	experts, byRow, pairs, starts                 []int32
+	aux                                           []float32
+	router                                        Router
 	ids, positions                                []int32
 	config, tiled, mixed                          CrossEntropy
 	loss                                          Loss
@@ -36,6 +40,9 @@ func newLayers[V snug.Vector, L snug.Vector32](low func(n int) V, f32 func(n int
 		tiled:  CrossEntropy{Vocab: layerVocab, Cols: layerCols, Tile: 32, Cap: 20, Weights: someWeights(layerRows)},
 		mixed:  CrossEntropy{Vocab: layerVocab, Cols: layerCols, Tile: 64, Temperature: 2, Smoothing: 0.1, ZLoss: 1e-4, Bias: snug.ViewOf(low(layerVocab)), DBias: snug.ViewOf(f32(layerVocab))},
 		logp:   f32(layerRows), lse: f32(layerRows),
+		router:  Router{Experts: layerCols, Chosen: 3, Sigmoid: true, Normalize: true},
+		weights: f32(3 * layerRows), dweights: f32(3 * layerRows), sums: f32(layerCols), aux: random(layerCols),
+		experts: make([]int32, 3*layerRows), byRow: make([]int32, 3*layerRows), pairs: make([]int32, 3*layerRows), starts: make([]int32, layerCols+1),
 	}
 	l.ws = f32(max(DistillWorkspaceLen(l.config, l.config, layerRows), DistillWorkspaceLen(l.tiled, l.config, layerRows), LayerNormWorkspaceLen(layerRows, layerCols)))
 	return l
@@ -87,7 +94,12 @@ func (l *layers[V, L]) pass() error {
 		}
 	}
 	l.loss = sum
+	if err := l.mix(); err != nil {
+		return err
+	}
 	return errors.Join(forward,
+		ClampedSwiGLU(l.z, l.z, l.y, 1.7, 2),
+		ClampedSwiGLUBackward(l.dy, l.dx, l.dx, l.y, l.x, 1.7, 2),
 		DropoutBackward(l.dx, l.dx, mask),
 		GeGLUBackward(l.dy, l.dx, l.dx, l.y, l.x),
 		SwiGLUBackward(l.dy, l.dx, l.dx, l.y, l.x),
@@ -99,6 +111,23 @@ func (l *layers[V, L]) pass() error {
 		RMSNormBackward(l.dx, l.dgamma, l.dy, l.x, l.rstd, l.gamma, GradsInto{Input: add, Params: add}, l.ws),
 		RotaryBackward(l.dx, l.angles, l.ids, rotary),
 		EmbeddingBackward(l.dtable, l.dx, l.ids, layerCols, snug.Into{Beta: 1}),
+	)
+}
+
+// mix is a mixture of experts without a product, whose logits are x.
+func (l *layers[V, L]) mix() error {
+	err := errors.Join(
+		Route(l.router, l.experts, l.weights, l.x, l.aux),
+		Group(l.byRow, l.pairs, l.starts, l.experts, 3),
+		AddScores(l.router, l.sums, l.x, l.ws),
+	)
+	own := l.pairs[l.starts[0]:l.starts[1]]
+	x, dx := snug.ViewOf(l.x), snug.ViewOf(l.dy)
+	inputs, outputs := span(x, 0, len(own)*layerCols), span(dx, 0, len(own)*layerCols)
+	return errors.Join(err,
+		AddRows(snug.ViewOf(l.z), inputs, snug.ViewOf(l.weights), own, 3, layerCols),
+		AddRowsBackward(outputs, snug.ViewOf(l.dweights), snug.ViewOf(l.z), inputs, snug.ViewOf(l.weights), own, 3, layerCols),
+		RouteBackward(l.router, l.dx, l.dweights, l.x, l.experts, l.aux),
 	)
 }
 
@@ -118,7 +147,7 @@ func TestResultsDoNotDependOnWorkers(t *testing.T) {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
 		l := newLayers(random, random)
 		require.NoError(t, l.pass())
-		return [][]float32{l.x, l.y, l.z, l.dx, l.dy, l.mean, l.rstd, l.dgamma, l.dbeta, l.dtable, l.logp, l.lse, l.mixed.DBias.Float32s(), {float32(l.loss.Sum)}}
+		return [][]float32{l.x, l.y, l.z, l.dx, l.dy, l.mean, l.rstd, l.dgamma, l.dbeta, l.dtable, l.logp, l.lse, l.weights, l.dweights, l.sums, l.mixed.DBias.Float32s(), {float32(l.loss.Sum)}}
 	}
 	want := outputs(1)
 	for _, procs := range []int{2, 5} {
@@ -224,6 +253,13 @@ func TestKernelNames(t *testing.T) {
 	require.Equal(t, "fused.geglu", (&gatedJob{kind: tanhGate}).Kernel())
 	require.Equal(t, "fused.swiglu_backward", new(gatedBackwardJob).Kernel())
 	require.Equal(t, "fused.geglu_backward", (&gatedBackwardJob{kind: tanhGate}).Kernel())
+	require.Equal(t, "fused.clamped_swiglu", new(clampedJob).Kernel())
+	require.Equal(t, "fused.clamped_swiglu_backward", new(clampedBackwardJob).Kernel())
+	require.Equal(t, "fused.route", new(routeJob).Kernel())
+	require.Equal(t, "fused.route_backward", new(routeBackwardJob).Kernel())
+	require.Equal(t, "fused.add_scores", new(scoresJob).Kernel())
+	require.Equal(t, "fused.add_rows", new(addRowsJob).Kernel())
+	require.Equal(t, "fused.add_rows_backward", new(addRowsBackwardJob).Kernel())
 	require.Equal(t, "fused.rotary", new(rotaryJob).Kernel())
 	require.Equal(t, "fused.dropout", new(dropoutJob).Kernel())
 	require.Equal(t, "fused.bias_gelu", new(biasGELUJob).Kernel())

@@ -198,6 +198,9 @@ func TestActivationError(t *testing.T) {
 			"silu": {silu64,
 				func(dst []float32) { k.SiLUMul(dst, x, ones, false) },
 				func(dst []float32) { k.SiLUMulGrad(dst, make([]float32, len(x)), ones, x, ones, false) }},
+			"clamped silu": {silu64,
+				func(dst []float32) { k.ClampedMul(dst, x, zeros, 1, 1e9, false) },
+				func(dst []float32) { k.ClampedMulGrad(dst, make([]float32, len(x)), ones, x, zeros, 1, 1e9, false) }},
 		} {
 			value, slope := make([]float32, len(x)), make([]float32, len(x))
 			f.value(value)

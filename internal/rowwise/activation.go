@@ -166,3 +166,30 @@ func geluMulGrad(dgate, dup, dy, gate, up []float32, _ bool) {
 		dgate[i], dup[i] = float32(d*up[i])*geluSlope(x), d*geluOf(x)
 	}
 }
+
+// clampedMul and clampedMulGrad are the gate of gpt-oss: with g = min(gate, limit) and u the up clamped to ±limit,
+// (u + 1)·g·σ(alpha·g). An element at its limit or beyond has the derivative 0.
+
+func clampedMul(dst, gate, up []float32, alpha, limit float32, _ bool) {
+	inverse := 1 / alpha
+	for i, x := range gate {
+		y, _ := siluOf(alpha * min(x, limit))
+		dst[i] = float32(y*inverse) * (min(max(up[i], -limit), limit) + 1)
+	}
+}
+
+func clampedMulGrad(dgate, dup, dy, gate, up []float32, alpha, limit float32, _ bool) {
+	inverse := 1 / alpha
+	for i, x := range gate {
+		y, slope := siluOf(alpha * min(x, limit))
+		v, d := up[i], dy[i]
+		a, b := float32(d*(min(max(v, -limit), limit)+1))*slope, float32(d*y)*inverse
+		if x >= limit {
+			a = 0
+		}
+		if v >= limit || v <= -limit {
+			b = 0
+		}
+		dgate[i], dup[i] = a, b
+	}
+}

@@ -88,12 +88,18 @@ func layer[T float32 | uint16](n int, k *Layers[T], h [][]T, f [][]float32, a [4
 	case 17:
 		k.AddNext(h[0], h[1], h[2], h[1], nil, stream)
 		return "AddNext", false, true, nil
+	case 18:
+		k.ClampedMul(h[0], h[1], h[2], 1.702, 2, stream)
+		return "ClampedMul", false, false, nil
+	case 19:
+		k.ClampedMulGrad(h[0], h[1], h[2], h[3], h[4], 1.702, 2, stream)
+		return "ClampedMulGrad", false, false, nil
 	}
 	return "", false, false, nil
 }
 
 const (
-	layerCount  = 18
+	layerCount  = 20
 	halfOperand = 5
 	fullOperand = 2
 )

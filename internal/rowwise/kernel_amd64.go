@@ -189,6 +189,16 @@ func geluMulAVX2(dst []float32, gate []float32, up []float32, stream bool)
 //go:noescape
 func geluMulGradAVX2(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32, stream bool)
 
+// clampedMulAVX2 is clampedMul, on vectors.
+//
+//go:noescape
+func clampedMulAVX2(dst []float32, gate []float32, up []float32, alpha float32, limit float32, stream bool)
+
+// clampedMulGradAVX2 is clampedMulGrad, on vectors.
+//
+//go:noescape
+func clampedMulGradAVX2(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32, alpha float32, limit float32, stream bool)
+
 // layerNormAVX2 is layerNorm, on vectors.
 //
 //go:noescape
@@ -273,6 +283,16 @@ func geluMulAVX512(dst []float32, gate []float32, up []float32, stream bool)
 //
 //go:noescape
 func geluMulGradAVX512(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32, stream bool)
+
+// clampedMulAVX512 is clampedMul, on vectors.
+//
+//go:noescape
+func clampedMulAVX512(dst []float32, gate []float32, up []float32, alpha float32, limit float32, stream bool)
+
+// clampedMulGradAVX512 is clampedMulGrad, on vectors.
+//
+//go:noescape
+func clampedMulGradAVX512(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32, alpha float32, limit float32, stream bool)
 
 // layerNormAVX512 is layerNorm, on vectors.
 //
@@ -363,6 +383,16 @@ func geluMulBF16AVX512(dst []uint16, gate []uint16, up []uint16, stream bool)
 //
 //go:noescape
 func geluMulGradBF16AVX512(dgate []uint16, dup []uint16, dy []uint16, gate []uint16, up []uint16, stream bool)
+
+// clampedMulBF16AVX512 is clampedMul, on vectors.
+//
+//go:noescape
+func clampedMulBF16AVX512(dst []uint16, gate []uint16, up []uint16, alpha float32, limit float32, stream bool)
+
+// clampedMulGradBF16AVX512 is clampedMulGrad, on vectors.
+//
+//go:noescape
+func clampedMulGradBF16AVX512(dgate []uint16, dup []uint16, dy []uint16, gate []uint16, up []uint16, alpha float32, limit float32, stream bool)
 
 // layerNormBF16AVX512 is layerNorm, on vectors.
 //
@@ -458,6 +488,16 @@ func geluMulBF16AVX512BF16(dst []uint16, gate []uint16, up []uint16, stream bool
 //
 //go:noescape
 func geluMulGradBF16AVX512BF16(dgate []uint16, dup []uint16, dy []uint16, gate []uint16, up []uint16, stream bool)
+
+// clampedMulBF16AVX512BF16 is clampedMul, on vectors.
+//
+//go:noescape
+func clampedMulBF16AVX512BF16(dst []uint16, gate []uint16, up []uint16, alpha float32, limit float32, stream bool)
+
+// clampedMulGradBF16AVX512BF16 is clampedMulGrad, on vectors.
+//
+//go:noescape
+func clampedMulGradBF16AVX512BF16(dgate []uint16, dup []uint16, dy []uint16, gate []uint16, up []uint16, alpha float32, limit float32, stream bool)
 
 // layerNormBF16AVX512BF16 is layerNorm, on vectors.
 //

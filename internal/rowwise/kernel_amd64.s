@@ -3964,6 +3964,506 @@ mainDone:
 	VZEROUPPER
 	RET
 
+// func clampedMulAVX2(dst []float32, gate []float32, up []float32, alpha float32, limit float32, stream bool)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·clampedMulAVX2(SB), NOSPLIT, $0-81
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         gate_base+24(FP), CX
+	MOVQ         up_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	MOVB         stream+80(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS alpha+72(FP), Y0
+	VMOVUPS      lanes3f800000<>+0(SB), Y1
+	VDIVPS       Y0, Y1, Y0
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ         BX, $0x00000010
+	JLT          mainTail
+	VMOVUPS      (CX)(SI*4), Y1
+	VMOVUPS      32(CX)(SI*4), Y2
+	PREFETCHT1   4096(CX)(SI*4)
+	VBROADCASTSS limit+76(FP), Y3
+	VMINPS       Y1, Y3, Y1
+	VMINPS       Y2, Y3, Y2
+	VBROADCASTSS alpha+72(FP), Y3
+	VMULPS       Y3, Y1, Y1
+	VMULPS       Y3, Y2, Y2
+	VMOVUPS      lanesc3000000<>+0(SB), Y3
+	VMAXPS       Y1, Y3, Y1
+	VMAXPS       Y2, Y3, Y2
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y1, Y3
+	VMOVUPS      lanes3f800000<>+0(SB), Y4
+	VORPS        lanes80000000<>+0(SB), Y3, Y3
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y5
+	VROUNDPS     $0x08, Y3, Y6
+	VSUBPS       Y6, Y3, Y7
+	VBROADCASTSS lanes392385a5<>+0(SB), Y8
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3d635739<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f317219<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f800000<>+0(SB), Y7, Y8
+	VCVTPS2DQ    Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       Y6, Y8, Y8
+	VCMPPS       $0x15, Y5, Y3, Y6
+	VANDPS       Y6, Y8, Y8
+	VADDPS       Y4, Y8, Y3
+	VDIVPS       Y3, Y4, Y3
+	VMULPS       Y3, Y8, Y8
+	VSUBPS       Y8, Y4, Y3
+	VBLENDVPS    Y1, Y8, Y3, Y3
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y2, Y4
+	VMOVUPS      lanes3f800000<>+0(SB), Y5
+	VORPS        lanes80000000<>+0(SB), Y4, Y4
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y6
+	VROUNDPS     $0x08, Y4, Y7
+	VSUBPS       Y7, Y4, Y8
+	VBROADCASTSS lanes392385a5<>+0(SB), Y9
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f800000<>+0(SB), Y8, Y9
+	VCVTPS2DQ    Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VPADDD       Y7, Y9, Y9
+	VCMPPS       $0x15, Y6, Y4, Y7
+	VANDPS       Y7, Y9, Y9
+	VADDPS       Y5, Y9, Y4
+	VDIVPS       Y4, Y5, Y4
+	VMULPS       Y4, Y9, Y9
+	VSUBPS       Y9, Y5, Y4
+	VBLENDVPS    Y2, Y9, Y4, Y4
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y0, Y3, Y3
+	VMULPS       Y0, Y4, Y4
+	VMOVUPS      (DX)(SI*4), Y1
+	VMOVUPS      32(DX)(SI*4), Y2
+	PREFETCHT1   4096(DX)(SI*4)
+	VBROADCASTSS limit+76(FP), Y5
+	VMOVUPS      lanes3f800000<>+0(SB), Y7
+	VXORPS       lanes80000000<>+0(SB), Y5, Y6
+	VMINPS       Y1, Y5, Y1
+	VMINPS       Y2, Y5, Y2
+	VMAXPS       Y1, Y6, Y1
+	VMAXPS       Y2, Y6, Y2
+	VADDPS       Y7, Y1, Y1
+	VADDPS       Y7, Y2, Y2
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y2, Y4, Y4
+	TESTL        DI, DI
+	JZ           cached1
+	VMOVNTPS     Y3, (AX)(SI*4)
+	VMOVNTPS     Y4, 32(AX)(SI*4)
+	JMP          stored1
+
+cached1:
+	VMOVUPS Y3, (AX)(SI*4)
+	VMOVUPS Y4, 32(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000010, SI
+	SUBQ $0x00000010, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        BX, BX
+	JZ           mainDone
+	MOVL         $0x00000008, R8
+	XORL         R9, R9
+	MOVQ         BX, DI
+	CMPQ         DI, R8
+	CMOVQGT      R8, DI
+	SUBQ         R8, BX
+	CMOVQLT      R9, BX
+	LEAQ         (SI)(DI*1), R8
+	LEAQ         laneMasks<>+0(SB), R9
+	NEGQ         DI
+	VMOVDQU      32(R9)(DI*4), Y1
+	LEAQ         laneMasks<>+0(SB), DI
+	NEGQ         BX
+	VMOVDQU      32(DI)(BX*4), Y2
+	VMASKMOVPS   (CX)(SI*4), Y1, Y3
+	VMASKMOVPS   (CX)(R8*4), Y2, Y4
+	VBROADCASTSS limit+76(FP), Y5
+	VMINPS       Y3, Y5, Y3
+	VMINPS       Y4, Y5, Y4
+	VBROADCASTSS alpha+72(FP), Y5
+	VMULPS       Y5, Y3, Y3
+	VMULPS       Y5, Y4, Y4
+	VMOVUPS      lanesc3000000<>+0(SB), Y5
+	VMAXPS       Y3, Y5, Y3
+	VMAXPS       Y4, Y5, Y4
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y3, Y5
+	VMOVUPS      lanes3f800000<>+0(SB), Y6
+	VORPS        lanes80000000<>+0(SB), Y5, Y5
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y7
+	VROUNDPS     $0x08, Y5, Y8
+	VSUBPS       Y8, Y5, Y9
+	VBROADCASTSS lanes392385a5<>+0(SB), Y10
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3d635739<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f317219<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f800000<>+0(SB), Y9, Y10
+	VCVTPS2DQ    Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VCMPPS       $0x15, Y7, Y5, Y8
+	VANDPS       Y8, Y10, Y10
+	VADDPS       Y6, Y10, Y5
+	VDIVPS       Y5, Y6, Y5
+	VMULPS       Y5, Y10, Y10
+	VSUBPS       Y10, Y6, Y5
+	VBLENDVPS    Y3, Y10, Y5, Y5
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y4, Y6
+	VMOVUPS      lanes3f800000<>+0(SB), Y7
+	VORPS        lanes80000000<>+0(SB), Y6, Y6
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y8
+	VROUNDPS     $0x08, Y6, Y9
+	VSUBPS       Y9, Y6, Y10
+	VBROADCASTSS lanes392385a5<>+0(SB), Y11
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3d635739<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3f317219<>+0(SB), Y10, Y11
+	VFMADD213PS  lanes3f800000<>+0(SB), Y10, Y11
+	VCVTPS2DQ    Y9, Y9
+	VPSLLD       $0x17, Y9, Y9
+	VPADDD       Y9, Y11, Y11
+	VCMPPS       $0x15, Y8, Y6, Y9
+	VANDPS       Y9, Y11, Y11
+	VADDPS       Y7, Y11, Y6
+	VDIVPS       Y6, Y7, Y6
+	VMULPS       Y6, Y11, Y11
+	VSUBPS       Y11, Y7, Y6
+	VBLENDVPS    Y4, Y11, Y6, Y6
+	VMULPS       Y3, Y5, Y5
+	VMULPS       Y4, Y6, Y6
+	VMULPS       Y0, Y5, Y5
+	VMULPS       Y0, Y6, Y6
+	VMASKMOVPS   (DX)(SI*4), Y1, Y0
+	VMASKMOVPS   (DX)(R8*4), Y2, Y3
+	VBROADCASTSS limit+76(FP), Y4
+	VMOVUPS      lanes3f800000<>+0(SB), Y8
+	VXORPS       lanes80000000<>+0(SB), Y4, Y7
+	VMINPS       Y0, Y4, Y0
+	VMINPS       Y3, Y4, Y3
+	VMAXPS       Y0, Y7, Y0
+	VMAXPS       Y3, Y7, Y3
+	VADDPS       Y8, Y0, Y0
+	VADDPS       Y8, Y3, Y3
+	VMULPS       Y0, Y5, Y5
+	VMULPS       Y3, Y6, Y6
+	VMASKMOVPS   Y5, Y1, (AX)(SI*4)
+	VMASKMOVPS   Y6, Y2, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func clampedMulGradAVX2(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32, alpha float32, limit float32, stream bool)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·clampedMulGradAVX2(SB), NOSPLIT, $0-129
+	MOVQ         dgate_base+0(FP), AX
+	MOVQ         dup_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         gate_base+72(FP), BX
+	MOVQ         up_base+96(FP), SI
+	MOVQ         dgate_len+8(FP), DI
+	XORQ         R8, R8
+	MOVB         stream+128(FP), R8
+	MOVBLZX      R8, R9
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R9
+	TESTQ        $0x0000003f, CX
+	CMOVQNE      R8, R9
+	VBROADCASTSS alpha+120(FP), Y0
+	VMOVUPS      lanes3f800000<>+0(SB), Y1
+	VDIVPS       Y0, Y1, Y0
+	XORL         R8, R8
+
+mainUnit:
+	CMPQ         DI, $0x00000010
+	JLT          mainTail
+	VMOVUPS      (BX)(R8*4), Y1
+	VMOVUPS      32(BX)(R8*4), Y2
+	PREFETCHT1   4096(BX)(R8*4)
+	VBROADCASTSS limit+124(FP), Y3
+	VMINPS       Y1, Y3, Y1
+	VMINPS       Y2, Y3, Y2
+	VBROADCASTSS alpha+120(FP), Y3
+	VMULPS       Y3, Y1, Y1
+	VMULPS       Y3, Y2, Y2
+	VMOVUPS      lanesc3000000<>+0(SB), Y3
+	VMAXPS       Y1, Y3, Y1
+	VMAXPS       Y2, Y3, Y2
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y1, Y3
+	VMOVUPS      lanes3f800000<>+0(SB), Y4
+	VORPS        lanes80000000<>+0(SB), Y3, Y3
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y5
+	VROUNDPS     $0x08, Y3, Y6
+	VSUBPS       Y6, Y3, Y7
+	VBROADCASTSS lanes392385a5<>+0(SB), Y8
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3d635739<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f317219<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f800000<>+0(SB), Y7, Y8
+	VCVTPS2DQ    Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       Y6, Y8, Y8
+	VCMPPS       $0x15, Y5, Y3, Y6
+	VANDPS       Y6, Y8, Y8
+	VADDPS       Y4, Y8, Y3
+	VDIVPS       Y3, Y4, Y3
+	VMULPS       Y3, Y8, Y8
+	VMULPS       Y3, Y8, Y5
+	VSUBPS       Y8, Y4, Y3
+	VBLENDVPS    Y1, Y8, Y3, Y3
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y2, Y4
+	VMOVUPS      lanes3f800000<>+0(SB), Y6
+	VORPS        lanes80000000<>+0(SB), Y4, Y4
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y7
+	VROUNDPS     $0x08, Y4, Y8
+	VSUBPS       Y8, Y4, Y9
+	VBROADCASTSS lanes392385a5<>+0(SB), Y10
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3d635739<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f317219<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f800000<>+0(SB), Y9, Y10
+	VCVTPS2DQ    Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VCMPPS       $0x15, Y7, Y4, Y8
+	VANDPS       Y8, Y10, Y10
+	VADDPS       Y6, Y10, Y4
+	VDIVPS       Y4, Y6, Y4
+	VMULPS       Y4, Y10, Y10
+	VMULPS       Y4, Y10, Y7
+	VSUBPS       Y10, Y6, Y4
+	VBLENDVPS    Y2, Y10, Y4, Y4
+	VMULPS       Y1, Y3, Y6
+	VMULPS       Y2, Y4, Y8
+	VFMADD213PS  Y3, Y1, Y5
+	VFMADD213PS  Y4, Y2, Y7
+	VMOVUPS      (DX)(R8*4), Y1
+	VMOVUPS      32(DX)(R8*4), Y2
+	PREFETCHT1   4096(DX)(R8*4)
+	VMULPS       Y1, Y6, Y6
+	VMULPS       Y2, Y8, Y8
+	VMULPS       Y0, Y6, Y6
+	VMULPS       Y0, Y8, Y8
+	VMOVUPS      (SI)(R8*4), Y3
+	VMOVUPS      32(SI)(R8*4), Y4
+	PREFETCHT1   4096(SI)(R8*4)
+	VBROADCASTSS limit+124(FP), Y9
+	VMOVUPS      lanes3f800000<>+0(SB), Y11
+	VXORPS       lanes80000000<>+0(SB), Y9, Y10
+	VMINPS       Y3, Y9, Y3
+	VMINPS       Y4, Y9, Y4
+	VMAXPS       Y3, Y10, Y3
+	VMAXPS       Y4, Y10, Y4
+	VADDPS       Y11, Y3, Y3
+	VADDPS       Y11, Y4, Y4
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y5, Y3, Y3
+	VMULPS       Y7, Y4, Y4
+	VMOVUPS      (BX)(R8*4), Y1
+	VMOVUPS      32(BX)(R8*4), Y2
+	VBROADCASTSS limit+124(FP), Y5
+	VCMPPS       $0x19, Y5, Y1, Y1
+	VANDPS       Y1, Y3, Y3
+	VCMPPS       $0x19, Y5, Y2, Y2
+	VANDPS       Y2, Y4, Y4
+	VMOVUPS      (SI)(R8*4), Y1
+	VMOVUPS      32(SI)(R8*4), Y2
+	VANDPS       lanes7fffffff<>+0(SB), Y1, Y1
+	VANDPS       lanes7fffffff<>+0(SB), Y2, Y2
+	VBROADCASTSS limit+124(FP), Y5
+	VCMPPS       $0x19, Y5, Y1, Y1
+	VANDPS       Y1, Y6, Y6
+	VCMPPS       $0x19, Y5, Y2, Y2
+	VANDPS       Y2, Y8, Y8
+	TESTL        R9, R9
+	JZ           cached1
+	VMOVNTPS     Y6, (CX)(R8*4)
+	VMOVNTPS     Y8, 32(CX)(R8*4)
+	JMP          stored1
+
+cached1:
+	VMOVUPS Y6, (CX)(R8*4)
+	VMOVUPS Y8, 32(CX)(R8*4)
+
+stored1:
+	TESTL    R9, R9
+	JZ       cached2
+	VMOVNTPS Y3, (AX)(R8*4)
+	VMOVNTPS Y4, 32(AX)(R8*4)
+	JMP      stored2
+
+cached2:
+	VMOVUPS Y3, (AX)(R8*4)
+	VMOVUPS Y4, 32(AX)(R8*4)
+
+stored2:
+	ADDQ $0x00000010, R8
+	SUBQ $0x00000010, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        DI, DI
+	JZ           mainDone
+	MOVL         $0x00000008, R10
+	XORL         R11, R11
+	MOVQ         DI, R9
+	CMPQ         R9, R10
+	CMOVQGT      R10, R9
+	SUBQ         R10, DI
+	CMOVQLT      R11, DI
+	LEAQ         (R8)(R9*1), R10
+	LEAQ         laneMasks<>+0(SB), R11
+	NEGQ         R9
+	VMOVDQU      32(R11)(R9*4), Y1
+	LEAQ         laneMasks<>+0(SB), R9
+	NEGQ         DI
+	VMOVDQU      32(R9)(DI*4), Y2
+	VMASKMOVPS   (BX)(R8*4), Y1, Y3
+	VMASKMOVPS   (BX)(R10*4), Y2, Y4
+	VBROADCASTSS limit+124(FP), Y5
+	VMINPS       Y3, Y5, Y3
+	VMINPS       Y4, Y5, Y4
+	VBROADCASTSS alpha+120(FP), Y5
+	VMULPS       Y5, Y3, Y3
+	VMULPS       Y5, Y4, Y4
+	VMOVUPS      lanesc3000000<>+0(SB), Y5
+	VMAXPS       Y3, Y5, Y3
+	VMAXPS       Y4, Y5, Y4
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y3, Y5
+	VMOVUPS      lanes3f800000<>+0(SB), Y6
+	VORPS        lanes80000000<>+0(SB), Y5, Y5
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y7
+	VROUNDPS     $0x08, Y5, Y8
+	VSUBPS       Y8, Y5, Y9
+	VBROADCASTSS lanes392385a5<>+0(SB), Y10
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3d635739<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f317219<>+0(SB), Y9, Y10
+	VFMADD213PS  lanes3f800000<>+0(SB), Y9, Y10
+	VCVTPS2DQ    Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VCMPPS       $0x15, Y7, Y5, Y8
+	VANDPS       Y8, Y10, Y10
+	VADDPS       Y6, Y10, Y5
+	VDIVPS       Y5, Y6, Y5
+	VMULPS       Y5, Y10, Y10
+	VMULPS       Y5, Y10, Y7
+	VSUBPS       Y10, Y6, Y5
+	VBLENDVPS    Y3, Y10, Y5, Y5
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y4, Y6
+	VMOVUPS      lanes3f800000<>+0(SB), Y8
+	VORPS        lanes80000000<>+0(SB), Y6, Y6
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y9
+	VROUNDPS     $0x08, Y6, Y10
+	VSUBPS       Y10, Y6, Y11
+	VBROADCASTSS lanes392385a5<>+0(SB), Y12
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y11, Y12
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y11, Y12
+	VFMADD213PS  lanes3d635739<>+0(SB), Y11, Y12
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y11, Y12
+	VFMADD213PS  lanes3f317219<>+0(SB), Y11, Y12
+	VFMADD213PS  lanes3f800000<>+0(SB), Y11, Y12
+	VCVTPS2DQ    Y10, Y10
+	VPSLLD       $0x17, Y10, Y10
+	VPADDD       Y10, Y12, Y12
+	VCMPPS       $0x15, Y9, Y6, Y10
+	VANDPS       Y10, Y12, Y12
+	VADDPS       Y8, Y12, Y6
+	VDIVPS       Y6, Y8, Y6
+	VMULPS       Y6, Y12, Y12
+	VMULPS       Y6, Y12, Y9
+	VSUBPS       Y12, Y8, Y6
+	VBLENDVPS    Y4, Y12, Y6, Y6
+	VMULPS       Y3, Y5, Y8
+	VMULPS       Y4, Y6, Y10
+	VFMADD213PS  Y5, Y3, Y7
+	VFMADD213PS  Y6, Y4, Y9
+	VMASKMOVPS   (DX)(R8*4), Y1, Y3
+	VMASKMOVPS   (DX)(R10*4), Y2, Y4
+	VMULPS       Y3, Y8, Y8
+	VMULPS       Y4, Y10, Y10
+	VMULPS       Y0, Y8, Y8
+	VMULPS       Y0, Y10, Y10
+	VMASKMOVPS   (SI)(R8*4), Y1, Y0
+	VMASKMOVPS   (SI)(R10*4), Y2, Y5
+	VBROADCASTSS limit+124(FP), Y6
+	VMOVUPS      lanes3f800000<>+0(SB), Y12
+	VXORPS       lanes80000000<>+0(SB), Y6, Y11
+	VMINPS       Y0, Y6, Y0
+	VMINPS       Y5, Y6, Y5
+	VMAXPS       Y0, Y11, Y0
+	VMAXPS       Y5, Y11, Y5
+	VADDPS       Y12, Y0, Y0
+	VADDPS       Y12, Y5, Y5
+	VMULPS       Y3, Y0, Y0
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y7, Y0, Y0
+	VMULPS       Y9, Y5, Y5
+	VMASKMOVPS   (BX)(R8*4), Y1, Y3
+	VMASKMOVPS   (BX)(R10*4), Y2, Y4
+	VBROADCASTSS limit+124(FP), Y6
+	VCMPPS       $0x19, Y6, Y3, Y3
+	VANDPS       Y3, Y0, Y0
+	VCMPPS       $0x19, Y6, Y4, Y4
+	VANDPS       Y4, Y5, Y5
+	VMASKMOVPS   (SI)(R8*4), Y1, Y3
+	VMASKMOVPS   (SI)(R10*4), Y2, Y4
+	VANDPS       lanes7fffffff<>+0(SB), Y3, Y3
+	VANDPS       lanes7fffffff<>+0(SB), Y4, Y4
+	VBROADCASTSS limit+124(FP), Y6
+	VCMPPS       $0x19, Y6, Y3, Y3
+	VANDPS       Y3, Y8, Y8
+	VCMPPS       $0x19, Y6, Y4, Y4
+	VANDPS       Y4, Y10, Y10
+	VMASKMOVPS   Y8, Y1, (CX)(R8*4)
+	VMASKMOVPS   Y10, Y2, (CX)(R10*4)
+	VMASKMOVPS   Y0, Y1, (AX)(R8*4)
+	VMASKMOVPS   Y5, Y2, (AX)(R10*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+DATA lanes7fffffff<>+0(SB)/4, $0x7fffffff
+DATA lanes7fffffff<>+4(SB)/4, $0x7fffffff
+DATA lanes7fffffff<>+8(SB)/4, $0x7fffffff
+DATA lanes7fffffff<>+12(SB)/4, $0x7fffffff
+DATA lanes7fffffff<>+16(SB)/4, $0x7fffffff
+DATA lanes7fffffff<>+20(SB)/4, $0x7fffffff
+DATA lanes7fffffff<>+24(SB)/4, $0x7fffffff
+DATA lanes7fffffff<>+28(SB)/4, $0x7fffffff
+GLOBL lanes7fffffff<>(SB), RODATA|NOPTR, $32
+
 // func layerNormAVX2(dst []float32, x []float32, gamma []float32, beta []float32, eps float32, stream bool) (mean float32, rstd float32)
 // Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
 TEXT ·layerNormAVX2(SB), NOSPLIT, $0-112
@@ -8393,6 +8893,911 @@ mainTail:
 	VMOVUPS          Z6, K2, (CX)(R10*4)
 	VMOVUPS          Z2, K1, (AX)(R8*4)
 	VMOVUPS          Z3, K2, (AX)(R10*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func clampedMulAVX512(dst []float32, gate []float32, up []float32, alpha float32, limit float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·clampedMulAVX512(SB), NOSPLIT, $0-81
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         gate_base+24(FP), CX
+	MOVQ         up_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	MOVB         stream+80(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS lanes3f800000<>+0(SB), Z0
+	VBROADCASTSS alpha+72(FP), Z1
+	VBROADCASTSS lanes3f800000<>+0(SB), Z2
+	VDIVPS       Z1, Z2, Z1
+	XORL         SI, SI
+
+mainGroup:
+	CMPQ             BX, $0x00000040
+	JLT              mainUnit
+	VMOVUPS          (CX)(SI*4), Z2
+	VMOVUPS          64(CX)(SI*4), Z3
+	PREFETCHT1       4096(CX)(SI*4)
+	PREFETCHT1       4160(CX)(SI*4)
+	VMOVUPS          128(CX)(SI*4), Z4
+	VMOVUPS          192(CX)(SI*4), Z5
+	PREFETCHT1       4224(CX)(SI*4)
+	PREFETCHT1       4288(CX)(SI*4)
+	VBROADCASTSS     limit+76(FP), Z6
+	VMINPS           Z2, Z6, Z2
+	VMINPS           Z3, Z6, Z3
+	VMINPS           Z4, Z6, Z4
+	VMINPS           Z5, Z6, Z5
+	VBROADCASTSS     alpha+72(FP), Z6
+	VMULPS           Z6, Z2, Z2
+	VMULPS           Z6, Z3, Z3
+	VMULPS           Z6, Z4, Z4
+	VMULPS           Z6, Z5, Z5
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z6
+	VMAXPS           Z2, Z6, Z2
+	VMAXPS           Z3, Z6, Z3
+	VMAXPS           Z4, Z6, Z4
+	VMAXPS           Z5, Z6, Z5
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z2, Z6
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z3, Z7
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z4, Z8
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z5, Z9
+	VORPS.BCST       lanes80000000<>+0(SB), Z6, Z6
+	VORPS.BCST       lanes80000000<>+0(SB), Z7, Z7
+	VORPS.BCST       lanes80000000<>+0(SB), Z8, Z8
+	VORPS.BCST       lanes80000000<>+0(SB), Z9, Z9
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z10
+	VRNDSCALEPS      $0x08, Z6, Z11
+	VRNDSCALEPS      $0x08, Z7, Z12
+	VRNDSCALEPS      $0x08, Z8, Z13
+	VRNDSCALEPS      $0x08, Z9, Z14
+	VSUBPS           Z11, Z6, Z15
+	VSUBPS           Z12, Z7, Z16
+	VSUBPS           Z13, Z8, Z17
+	VSUBPS           Z14, Z9, Z18
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z19
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z20
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z21
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z22
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z18, Z22
+	VCMPPS           $0x15, Z10, Z6, K1
+	VSCALEFPS.Z      Z11, Z19, K1, Z19
+	VCMPPS           $0x15, Z10, Z7, K1
+	VSCALEFPS.Z      Z12, Z20, K1, Z20
+	VCMPPS           $0x15, Z10, Z8, K1
+	VSCALEFPS.Z      Z13, Z21, K1, Z21
+	VCMPPS           $0x15, Z10, Z9, K1
+	VSCALEFPS.Z      Z14, Z22, K1, Z22
+	VADDPS           Z0, Z19, Z6
+	VADDPS           Z0, Z20, Z7
+	VADDPS           Z0, Z21, Z8
+	VADDPS           Z0, Z22, Z9
+	VRCP14PS         Z6, Z10
+	VRCP14PS         Z7, Z11
+	VRCP14PS         Z8, Z12
+	VRCP14PS         Z9, Z13
+	VFNMADD213PS     Z0, Z10, Z6
+	VFNMADD213PS     Z0, Z11, Z7
+	VFNMADD213PS     Z0, Z12, Z8
+	VFNMADD213PS     Z0, Z13, Z9
+	VFMADD213PS      Z10, Z10, Z6
+	VFMADD213PS      Z11, Z11, Z7
+	VFMADD213PS      Z12, Z12, Z8
+	VFMADD213PS      Z13, Z13, Z9
+	VMULPS           Z6, Z19, Z19
+	VMULPS           Z7, Z20, Z20
+	VMULPS           Z8, Z21, Z21
+	VMULPS           Z9, Z22, Z22
+	VSUBPS           Z19, Z0, Z6
+	VSUBPS           Z20, Z0, Z7
+	VSUBPS           Z21, Z0, Z8
+	VSUBPS           Z22, Z0, Z9
+	VPMOVD2M         Z2, K1
+	VMOVAPS          Z19, K1, Z6
+	VPMOVD2M         Z3, K1
+	VMOVAPS          Z20, K1, Z7
+	VPMOVD2M         Z4, K1
+	VMOVAPS          Z21, K1, Z8
+	VPMOVD2M         Z5, K1
+	VMOVAPS          Z22, K1, Z9
+	VMULPS           Z2, Z6, Z6
+	VMULPS           Z3, Z7, Z7
+	VMULPS           Z4, Z8, Z8
+	VMULPS           Z5, Z9, Z9
+	VMULPS           Z1, Z6, Z6
+	VMULPS           Z1, Z7, Z7
+	VMULPS           Z1, Z8, Z8
+	VMULPS           Z1, Z9, Z9
+	VMOVUPS          (DX)(SI*4), Z2
+	VMOVUPS          64(DX)(SI*4), Z3
+	PREFETCHT1       4096(DX)(SI*4)
+	PREFETCHT1       4160(DX)(SI*4)
+	VMOVUPS          128(DX)(SI*4), Z4
+	VMOVUPS          192(DX)(SI*4), Z5
+	PREFETCHT1       4224(DX)(SI*4)
+	PREFETCHT1       4288(DX)(SI*4)
+	VBROADCASTSS     limit+76(FP), Z10
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z12
+	VXORPS.BCST      lanes80000000<>+0(SB), Z10, Z11
+	VMINPS           Z2, Z10, Z2
+	VMINPS           Z3, Z10, Z3
+	VMINPS           Z4, Z10, Z4
+	VMINPS           Z5, Z10, Z5
+	VMAXPS           Z2, Z11, Z2
+	VMAXPS           Z3, Z11, Z3
+	VMAXPS           Z4, Z11, Z4
+	VMAXPS           Z5, Z11, Z5
+	VADDPS           Z12, Z2, Z2
+	VADDPS           Z12, Z3, Z3
+	VADDPS           Z12, Z4, Z4
+	VADDPS           Z12, Z5, Z5
+	VMULPS           Z2, Z6, Z6
+	VMULPS           Z3, Z7, Z7
+	VMULPS           Z4, Z8, Z8
+	VMULPS           Z5, Z9, Z9
+	TESTL            DI, DI
+	JZ               cached1
+	VMOVNTPS         Z6, (AX)(SI*4)
+	VMOVNTPS         Z7, 64(AX)(SI*4)
+	JMP              stored1
+
+cached1:
+	VMOVUPS Z6, (AX)(SI*4)
+	VMOVUPS Z7, 64(AX)(SI*4)
+
+stored1:
+	TESTL    DI, DI
+	JZ       cached2
+	VMOVNTPS Z8, 128(AX)(SI*4)
+	VMOVNTPS Z9, 192(AX)(SI*4)
+	JMP      stored2
+
+cached2:
+	VMOVUPS Z8, 128(AX)(SI*4)
+	VMOVUPS Z9, 192(AX)(SI*4)
+
+stored2:
+	ADDQ $0x00000040, SI
+	SUBQ $0x00000040, BX
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             BX, $0x00000020
+	JLT              mainTail
+	VMOVUPS          (CX)(SI*4), Z2
+	VMOVUPS          64(CX)(SI*4), Z3
+	PREFETCHT1       4096(CX)(SI*4)
+	PREFETCHT1       4160(CX)(SI*4)
+	VBROADCASTSS     limit+76(FP), Z4
+	VMINPS           Z2, Z4, Z2
+	VMINPS           Z3, Z4, Z3
+	VBROADCASTSS     alpha+72(FP), Z4
+	VMULPS           Z4, Z2, Z2
+	VMULPS           Z4, Z3, Z3
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z4
+	VMAXPS           Z2, Z4, Z2
+	VMAXPS           Z3, Z4, Z3
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z2, Z4
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z3, Z5
+	VORPS.BCST       lanes80000000<>+0(SB), Z4, Z4
+	VORPS.BCST       lanes80000000<>+0(SB), Z5, Z5
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z6
+	VRNDSCALEPS      $0x08, Z4, Z7
+	VRNDSCALEPS      $0x08, Z5, Z8
+	VSUBPS           Z7, Z4, Z9
+	VSUBPS           Z8, Z5, Z10
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z11
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z12
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z10, Z12
+	VCMPPS           $0x15, Z6, Z4, K1
+	VSCALEFPS.Z      Z7, Z11, K1, Z11
+	VCMPPS           $0x15, Z6, Z5, K1
+	VSCALEFPS.Z      Z8, Z12, K1, Z12
+	VADDPS           Z0, Z11, Z4
+	VADDPS           Z0, Z12, Z5
+	VRCP14PS         Z4, Z6
+	VRCP14PS         Z5, Z7
+	VFNMADD213PS     Z0, Z6, Z4
+	VFNMADD213PS     Z0, Z7, Z5
+	VFMADD213PS      Z6, Z6, Z4
+	VFMADD213PS      Z7, Z7, Z5
+	VMULPS           Z4, Z11, Z11
+	VMULPS           Z5, Z12, Z12
+	VSUBPS           Z11, Z0, Z4
+	VSUBPS           Z12, Z0, Z5
+	VPMOVD2M         Z2, K1
+	VMOVAPS          Z11, K1, Z4
+	VPMOVD2M         Z3, K1
+	VMOVAPS          Z12, K1, Z5
+	VMULPS           Z2, Z4, Z4
+	VMULPS           Z3, Z5, Z5
+	VMULPS           Z1, Z4, Z4
+	VMULPS           Z1, Z5, Z5
+	VMOVUPS          (DX)(SI*4), Z2
+	VMOVUPS          64(DX)(SI*4), Z3
+	PREFETCHT1       4096(DX)(SI*4)
+	PREFETCHT1       4160(DX)(SI*4)
+	VBROADCASTSS     limit+76(FP), Z6
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z8
+	VXORPS.BCST      lanes80000000<>+0(SB), Z6, Z7
+	VMINPS           Z2, Z6, Z2
+	VMINPS           Z3, Z6, Z3
+	VMAXPS           Z2, Z7, Z2
+	VMAXPS           Z3, Z7, Z3
+	VADDPS           Z8, Z2, Z2
+	VADDPS           Z8, Z3, Z3
+	VMULPS           Z2, Z4, Z4
+	VMULPS           Z3, Z5, Z5
+	TESTL            DI, DI
+	JZ               cached3
+	VMOVNTPS         Z4, (AX)(SI*4)
+	VMOVNTPS         Z5, 64(AX)(SI*4)
+	JMP              stored3
+
+cached3:
+	VMOVUPS Z4, (AX)(SI*4)
+	VMOVUPS Z5, 64(AX)(SI*4)
+
+stored3:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ            BX, BX
+	JZ               mainDone
+	MOVL             $0x00000010, R8
+	XORL             R9, R9
+	MOVQ             BX, DI
+	CMPQ             DI, R8
+	CMOVQGT          R8, DI
+	SUBQ             R8, BX
+	CMOVQLT          R9, BX
+	LEAQ             (SI)(DI*1), R8
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K1
+	MOVL             $0xffffffff, DI
+	BZHIL            BX, DI, DI
+	KMOVD            DI, K2
+	VMOVUPS.Z        (CX)(SI*4), K1, Z2
+	VMOVUPS.Z        (CX)(R8*4), K2, Z3
+	VBROADCASTSS     limit+76(FP), Z4
+	VMINPS           Z2, Z4, Z2
+	VMINPS           Z3, Z4, Z3
+	VBROADCASTSS     alpha+72(FP), Z4
+	VMULPS           Z4, Z2, Z2
+	VMULPS           Z4, Z3, Z3
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z4
+	VMAXPS           Z2, Z4, Z2
+	VMAXPS           Z3, Z4, Z3
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z2, Z4
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z3, Z5
+	VORPS.BCST       lanes80000000<>+0(SB), Z4, Z4
+	VORPS.BCST       lanes80000000<>+0(SB), Z5, Z5
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z6
+	VRNDSCALEPS      $0x08, Z4, Z7
+	VRNDSCALEPS      $0x08, Z5, Z8
+	VSUBPS           Z7, Z4, Z9
+	VSUBPS           Z8, Z5, Z10
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z11
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z12
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z10, Z12
+	VCMPPS           $0x15, Z6, Z4, K3
+	VSCALEFPS.Z      Z7, Z11, K3, Z11
+	VCMPPS           $0x15, Z6, Z5, K3
+	VSCALEFPS.Z      Z8, Z12, K3, Z12
+	VADDPS           Z0, Z11, Z4
+	VADDPS           Z0, Z12, Z5
+	VRCP14PS         Z4, Z6
+	VRCP14PS         Z5, Z7
+	VFNMADD213PS     Z0, Z6, Z4
+	VFNMADD213PS     Z0, Z7, Z5
+	VFMADD213PS      Z6, Z6, Z4
+	VFMADD213PS      Z7, Z7, Z5
+	VMULPS           Z4, Z11, Z11
+	VMULPS           Z5, Z12, Z12
+	VSUBPS           Z11, Z0, Z4
+	VSUBPS           Z12, Z0, Z5
+	VPMOVD2M         Z2, K3
+	VMOVAPS          Z11, K3, Z4
+	VPMOVD2M         Z3, K3
+	VMOVAPS          Z12, K3, Z5
+	VMULPS           Z2, Z4, Z4
+	VMULPS           Z3, Z5, Z5
+	VMULPS           Z1, Z4, Z4
+	VMULPS           Z1, Z5, Z5
+	VMOVUPS.Z        (DX)(SI*4), K1, Z0
+	VMOVUPS.Z        (DX)(R8*4), K2, Z1
+	VBROADCASTSS     limit+76(FP), Z2
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z6
+	VXORPS.BCST      lanes80000000<>+0(SB), Z2, Z3
+	VMINPS           Z0, Z2, Z0
+	VMINPS           Z1, Z2, Z1
+	VMAXPS           Z0, Z3, Z0
+	VMAXPS           Z1, Z3, Z1
+	VADDPS           Z6, Z0, Z0
+	VADDPS           Z6, Z1, Z1
+	VMULPS           Z0, Z4, Z4
+	VMULPS           Z1, Z5, Z5
+	VMOVUPS          Z4, K1, (AX)(SI*4)
+	VMOVUPS          Z5, K2, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func clampedMulGradAVX512(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32, alpha float32, limit float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·clampedMulGradAVX512(SB), NOSPLIT, $0-129
+	MOVQ         dgate_base+0(FP), AX
+	MOVQ         dup_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         gate_base+72(FP), BX
+	MOVQ         up_base+96(FP), SI
+	MOVQ         dgate_len+8(FP), DI
+	XORQ         R8, R8
+	MOVB         stream+128(FP), R8
+	MOVBLZX      R8, R9
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R9
+	TESTQ        $0x0000003f, CX
+	CMOVQNE      R8, R9
+	VBROADCASTSS lanes3f800000<>+0(SB), Z0
+	VBROADCASTSS alpha+120(FP), Z1
+	VBROADCASTSS lanes3f800000<>+0(SB), Z2
+	VDIVPS       Z1, Z2, Z1
+	XORL         R8, R8
+
+mainGroup:
+	CMPQ             DI, $0x00000040
+	JLT              mainUnit
+	VMOVUPS          (BX)(R8*4), Z2
+	VMOVUPS          64(BX)(R8*4), Z3
+	PREFETCHT1       4096(BX)(R8*4)
+	PREFETCHT1       4160(BX)(R8*4)
+	VMOVUPS          128(BX)(R8*4), Z4
+	VMOVUPS          192(BX)(R8*4), Z5
+	PREFETCHT1       4224(BX)(R8*4)
+	PREFETCHT1       4288(BX)(R8*4)
+	VBROADCASTSS     limit+124(FP), Z6
+	VMINPS           Z2, Z6, Z2
+	VMINPS           Z3, Z6, Z3
+	VMINPS           Z4, Z6, Z4
+	VMINPS           Z5, Z6, Z5
+	VBROADCASTSS     alpha+120(FP), Z6
+	VMULPS           Z6, Z2, Z2
+	VMULPS           Z6, Z3, Z3
+	VMULPS           Z6, Z4, Z4
+	VMULPS           Z6, Z5, Z5
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z6
+	VMAXPS           Z2, Z6, Z2
+	VMAXPS           Z3, Z6, Z3
+	VMAXPS           Z4, Z6, Z4
+	VMAXPS           Z5, Z6, Z5
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z2, Z6
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z3, Z7
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z4, Z8
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z5, Z9
+	VORPS.BCST       lanes80000000<>+0(SB), Z6, Z6
+	VORPS.BCST       lanes80000000<>+0(SB), Z7, Z7
+	VORPS.BCST       lanes80000000<>+0(SB), Z8, Z8
+	VORPS.BCST       lanes80000000<>+0(SB), Z9, Z9
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z10
+	VRNDSCALEPS      $0x08, Z6, Z11
+	VRNDSCALEPS      $0x08, Z7, Z12
+	VRNDSCALEPS      $0x08, Z8, Z13
+	VRNDSCALEPS      $0x08, Z9, Z14
+	VSUBPS           Z11, Z6, Z15
+	VSUBPS           Z12, Z7, Z16
+	VSUBPS           Z13, Z8, Z17
+	VSUBPS           Z14, Z9, Z18
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z19
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z20
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z21
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z22
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z18, Z22
+	VCMPPS           $0x15, Z10, Z6, K1
+	VSCALEFPS.Z      Z11, Z19, K1, Z19
+	VCMPPS           $0x15, Z10, Z7, K1
+	VSCALEFPS.Z      Z12, Z20, K1, Z20
+	VCMPPS           $0x15, Z10, Z8, K1
+	VSCALEFPS.Z      Z13, Z21, K1, Z21
+	VCMPPS           $0x15, Z10, Z9, K1
+	VSCALEFPS.Z      Z14, Z22, K1, Z22
+	VADDPS           Z0, Z19, Z6
+	VADDPS           Z0, Z20, Z7
+	VADDPS           Z0, Z21, Z8
+	VADDPS           Z0, Z22, Z9
+	VRCP14PS         Z6, Z10
+	VRCP14PS         Z7, Z11
+	VRCP14PS         Z8, Z12
+	VRCP14PS         Z9, Z13
+	VFNMADD213PS     Z0, Z10, Z6
+	VFNMADD213PS     Z0, Z11, Z7
+	VFNMADD213PS     Z0, Z12, Z8
+	VFNMADD213PS     Z0, Z13, Z9
+	VFMADD213PS      Z10, Z10, Z6
+	VFMADD213PS      Z11, Z11, Z7
+	VFMADD213PS      Z12, Z12, Z8
+	VFMADD213PS      Z13, Z13, Z9
+	VMULPS           Z6, Z19, Z19
+	VMULPS           Z7, Z20, Z20
+	VMULPS           Z8, Z21, Z21
+	VMULPS           Z9, Z22, Z22
+	VMULPS           Z6, Z19, Z10
+	VMULPS           Z7, Z20, Z11
+	VMULPS           Z8, Z21, Z12
+	VMULPS           Z9, Z22, Z13
+	VSUBPS           Z19, Z0, Z6
+	VSUBPS           Z20, Z0, Z7
+	VSUBPS           Z21, Z0, Z8
+	VSUBPS           Z22, Z0, Z9
+	VPMOVD2M         Z2, K1
+	VMOVAPS          Z19, K1, Z6
+	VPMOVD2M         Z3, K1
+	VMOVAPS          Z20, K1, Z7
+	VPMOVD2M         Z4, K1
+	VMOVAPS          Z21, K1, Z8
+	VPMOVD2M         Z5, K1
+	VMOVAPS          Z22, K1, Z9
+	VMULPS           Z2, Z6, Z14
+	VMULPS           Z3, Z7, Z15
+	VMULPS           Z4, Z8, Z16
+	VMULPS           Z5, Z9, Z17
+	VFMADD213PS      Z6, Z2, Z10
+	VFMADD213PS      Z7, Z3, Z11
+	VFMADD213PS      Z8, Z4, Z12
+	VFMADD213PS      Z9, Z5, Z13
+	VMOVUPS          (DX)(R8*4), Z2
+	VMOVUPS          64(DX)(R8*4), Z3
+	PREFETCHT1       4096(DX)(R8*4)
+	PREFETCHT1       4160(DX)(R8*4)
+	VMOVUPS          128(DX)(R8*4), Z4
+	VMOVUPS          192(DX)(R8*4), Z5
+	PREFETCHT1       4224(DX)(R8*4)
+	PREFETCHT1       4288(DX)(R8*4)
+	VMULPS           Z2, Z14, Z14
+	VMULPS           Z3, Z15, Z15
+	VMULPS           Z4, Z16, Z16
+	VMULPS           Z5, Z17, Z17
+	VMULPS           Z1, Z14, Z14
+	VMULPS           Z1, Z15, Z15
+	VMULPS           Z1, Z16, Z16
+	VMULPS           Z1, Z17, Z17
+	VMOVUPS          (SI)(R8*4), Z6
+	VMOVUPS          64(SI)(R8*4), Z7
+	PREFETCHT1       4096(SI)(R8*4)
+	PREFETCHT1       4160(SI)(R8*4)
+	VMOVUPS          128(SI)(R8*4), Z8
+	VMOVUPS          192(SI)(R8*4), Z9
+	PREFETCHT1       4224(SI)(R8*4)
+	PREFETCHT1       4288(SI)(R8*4)
+	VBROADCASTSS     limit+124(FP), Z18
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z20
+	VXORPS.BCST      lanes80000000<>+0(SB), Z18, Z19
+	VMINPS           Z6, Z18, Z6
+	VMINPS           Z7, Z18, Z7
+	VMINPS           Z8, Z18, Z8
+	VMINPS           Z9, Z18, Z9
+	VMAXPS           Z6, Z19, Z6
+	VMAXPS           Z7, Z19, Z7
+	VMAXPS           Z8, Z19, Z8
+	VMAXPS           Z9, Z19, Z9
+	VADDPS           Z20, Z6, Z6
+	VADDPS           Z20, Z7, Z7
+	VADDPS           Z20, Z8, Z8
+	VADDPS           Z20, Z9, Z9
+	VMULPS           Z2, Z6, Z6
+	VMULPS           Z3, Z7, Z7
+	VMULPS           Z4, Z8, Z8
+	VMULPS           Z5, Z9, Z9
+	VMULPS           Z10, Z6, Z6
+	VMULPS           Z11, Z7, Z7
+	VMULPS           Z12, Z8, Z8
+	VMULPS           Z13, Z9, Z9
+	VMOVUPS          (BX)(R8*4), Z2
+	VMOVUPS          64(BX)(R8*4), Z3
+	VMOVUPS          128(BX)(R8*4), Z4
+	VMOVUPS          192(BX)(R8*4), Z5
+	VBROADCASTSS     limit+124(FP), Z10
+	VCMPPS           $0x19, Z10, Z2, K1
+	VMOVAPS.Z        Z6, K1, Z6
+	VCMPPS           $0x19, Z10, Z3, K1
+	VMOVAPS.Z        Z7, K1, Z7
+	VCMPPS           $0x19, Z10, Z4, K1
+	VMOVAPS.Z        Z8, K1, Z8
+	VCMPPS           $0x19, Z10, Z5, K1
+	VMOVAPS.Z        Z9, K1, Z9
+	VMOVUPS          (SI)(R8*4), Z2
+	VMOVUPS          64(SI)(R8*4), Z3
+	VMOVUPS          128(SI)(R8*4), Z4
+	VMOVUPS          192(SI)(R8*4), Z5
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z2, Z2
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z3, Z3
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z4, Z4
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z5, Z5
+	VBROADCASTSS     limit+124(FP), Z10
+	VCMPPS           $0x19, Z10, Z2, K1
+	VMOVAPS.Z        Z14, K1, Z14
+	VCMPPS           $0x19, Z10, Z3, K1
+	VMOVAPS.Z        Z15, K1, Z15
+	VCMPPS           $0x19, Z10, Z4, K1
+	VMOVAPS.Z        Z16, K1, Z16
+	VCMPPS           $0x19, Z10, Z5, K1
+	VMOVAPS.Z        Z17, K1, Z17
+	TESTL            R9, R9
+	JZ               cached1
+	VMOVNTPS         Z14, (CX)(R8*4)
+	VMOVNTPS         Z15, 64(CX)(R8*4)
+	JMP              stored1
+
+cached1:
+	VMOVUPS Z14, (CX)(R8*4)
+	VMOVUPS Z15, 64(CX)(R8*4)
+
+stored1:
+	TESTL    R9, R9
+	JZ       cached2
+	VMOVNTPS Z16, 128(CX)(R8*4)
+	VMOVNTPS Z17, 192(CX)(R8*4)
+	JMP      stored2
+
+cached2:
+	VMOVUPS Z16, 128(CX)(R8*4)
+	VMOVUPS Z17, 192(CX)(R8*4)
+
+stored2:
+	TESTL    R9, R9
+	JZ       cached3
+	VMOVNTPS Z6, (AX)(R8*4)
+	VMOVNTPS Z7, 64(AX)(R8*4)
+	JMP      stored3
+
+cached3:
+	VMOVUPS Z6, (AX)(R8*4)
+	VMOVUPS Z7, 64(AX)(R8*4)
+
+stored3:
+	TESTL    R9, R9
+	JZ       cached4
+	VMOVNTPS Z8, 128(AX)(R8*4)
+	VMOVNTPS Z9, 192(AX)(R8*4)
+	JMP      stored4
+
+cached4:
+	VMOVUPS Z8, 128(AX)(R8*4)
+	VMOVUPS Z9, 192(AX)(R8*4)
+
+stored4:
+	ADDQ $0x00000040, R8
+	SUBQ $0x00000040, DI
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             DI, $0x00000020
+	JLT              mainTail
+	VMOVUPS          (BX)(R8*4), Z2
+	VMOVUPS          64(BX)(R8*4), Z3
+	PREFETCHT1       4096(BX)(R8*4)
+	PREFETCHT1       4160(BX)(R8*4)
+	VBROADCASTSS     limit+124(FP), Z4
+	VMINPS           Z2, Z4, Z2
+	VMINPS           Z3, Z4, Z3
+	VBROADCASTSS     alpha+120(FP), Z4
+	VMULPS           Z4, Z2, Z2
+	VMULPS           Z4, Z3, Z3
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z4
+	VMAXPS           Z2, Z4, Z2
+	VMAXPS           Z3, Z4, Z3
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z2, Z4
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z3, Z5
+	VORPS.BCST       lanes80000000<>+0(SB), Z4, Z4
+	VORPS.BCST       lanes80000000<>+0(SB), Z5, Z5
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z6
+	VRNDSCALEPS      $0x08, Z4, Z7
+	VRNDSCALEPS      $0x08, Z5, Z8
+	VSUBPS           Z7, Z4, Z9
+	VSUBPS           Z8, Z5, Z10
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z11
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z12
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z10, Z12
+	VCMPPS           $0x15, Z6, Z4, K1
+	VSCALEFPS.Z      Z7, Z11, K1, Z11
+	VCMPPS           $0x15, Z6, Z5, K1
+	VSCALEFPS.Z      Z8, Z12, K1, Z12
+	VADDPS           Z0, Z11, Z4
+	VADDPS           Z0, Z12, Z5
+	VRCP14PS         Z4, Z6
+	VRCP14PS         Z5, Z7
+	VFNMADD213PS     Z0, Z6, Z4
+	VFNMADD213PS     Z0, Z7, Z5
+	VFMADD213PS      Z6, Z6, Z4
+	VFMADD213PS      Z7, Z7, Z5
+	VMULPS           Z4, Z11, Z11
+	VMULPS           Z5, Z12, Z12
+	VMULPS           Z4, Z11, Z6
+	VMULPS           Z5, Z12, Z7
+	VSUBPS           Z11, Z0, Z4
+	VSUBPS           Z12, Z0, Z5
+	VPMOVD2M         Z2, K1
+	VMOVAPS          Z11, K1, Z4
+	VPMOVD2M         Z3, K1
+	VMOVAPS          Z12, K1, Z5
+	VMULPS           Z2, Z4, Z8
+	VMULPS           Z3, Z5, Z9
+	VFMADD213PS      Z4, Z2, Z6
+	VFMADD213PS      Z5, Z3, Z7
+	VMOVUPS          (DX)(R8*4), Z2
+	VMOVUPS          64(DX)(R8*4), Z3
+	PREFETCHT1       4096(DX)(R8*4)
+	PREFETCHT1       4160(DX)(R8*4)
+	VMULPS           Z2, Z8, Z8
+	VMULPS           Z3, Z9, Z9
+	VMULPS           Z1, Z8, Z8
+	VMULPS           Z1, Z9, Z9
+	VMOVUPS          (SI)(R8*4), Z4
+	VMOVUPS          64(SI)(R8*4), Z5
+	PREFETCHT1       4096(SI)(R8*4)
+	PREFETCHT1       4160(SI)(R8*4)
+	VBROADCASTSS     limit+124(FP), Z10
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z12
+	VXORPS.BCST      lanes80000000<>+0(SB), Z10, Z11
+	VMINPS           Z4, Z10, Z4
+	VMINPS           Z5, Z10, Z5
+	VMAXPS           Z4, Z11, Z4
+	VMAXPS           Z5, Z11, Z5
+	VADDPS           Z12, Z4, Z4
+	VADDPS           Z12, Z5, Z5
+	VMULPS           Z2, Z4, Z4
+	VMULPS           Z3, Z5, Z5
+	VMULPS           Z6, Z4, Z4
+	VMULPS           Z7, Z5, Z5
+	VMOVUPS          (BX)(R8*4), Z2
+	VMOVUPS          64(BX)(R8*4), Z3
+	VBROADCASTSS     limit+124(FP), Z6
+	VCMPPS           $0x19, Z6, Z2, K1
+	VMOVAPS.Z        Z4, K1, Z4
+	VCMPPS           $0x19, Z6, Z3, K1
+	VMOVAPS.Z        Z5, K1, Z5
+	VMOVUPS          (SI)(R8*4), Z2
+	VMOVUPS          64(SI)(R8*4), Z3
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z2, Z2
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z3, Z3
+	VBROADCASTSS     limit+124(FP), Z6
+	VCMPPS           $0x19, Z6, Z2, K1
+	VMOVAPS.Z        Z8, K1, Z8
+	VCMPPS           $0x19, Z6, Z3, K1
+	VMOVAPS.Z        Z9, K1, Z9
+	TESTL            R9, R9
+	JZ               cached5
+	VMOVNTPS         Z8, (CX)(R8*4)
+	VMOVNTPS         Z9, 64(CX)(R8*4)
+	JMP              stored5
+
+cached5:
+	VMOVUPS Z8, (CX)(R8*4)
+	VMOVUPS Z9, 64(CX)(R8*4)
+
+stored5:
+	TESTL    R9, R9
+	JZ       cached6
+	VMOVNTPS Z4, (AX)(R8*4)
+	VMOVNTPS Z5, 64(AX)(R8*4)
+	JMP      stored6
+
+cached6:
+	VMOVUPS Z4, (AX)(R8*4)
+	VMOVUPS Z5, 64(AX)(R8*4)
+
+stored6:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ            DI, DI
+	JZ               mainDone
+	MOVL             $0x00000010, R10
+	XORL             R11, R11
+	MOVQ             DI, R9
+	CMPQ             R9, R10
+	CMOVQGT          R10, R9
+	SUBQ             R10, DI
+	CMOVQLT          R11, DI
+	LEAQ             (R8)(R9*1), R10
+	MOVL             $0xffffffff, R11
+	BZHIL            R9, R11, R11
+	KMOVD            R11, K1
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K2
+	VMOVUPS.Z        (BX)(R8*4), K1, Z2
+	VMOVUPS.Z        (BX)(R10*4), K2, Z3
+	VBROADCASTSS     limit+124(FP), Z4
+	VMINPS           Z2, Z4, Z2
+	VMINPS           Z3, Z4, Z3
+	VBROADCASTSS     alpha+120(FP), Z4
+	VMULPS           Z4, Z2, Z2
+	VMULPS           Z4, Z3, Z3
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z4
+	VMAXPS           Z2, Z4, Z2
+	VMAXPS           Z3, Z4, Z3
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z2, Z4
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z3, Z5
+	VORPS.BCST       lanes80000000<>+0(SB), Z4, Z4
+	VORPS.BCST       lanes80000000<>+0(SB), Z5, Z5
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z6
+	VRNDSCALEPS      $0x08, Z4, Z7
+	VRNDSCALEPS      $0x08, Z5, Z8
+	VSUBPS           Z7, Z4, Z9
+	VSUBPS           Z8, Z5, Z10
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z11
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z12
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z10, Z12
+	VCMPPS           $0x15, Z6, Z4, K3
+	VSCALEFPS.Z      Z7, Z11, K3, Z11
+	VCMPPS           $0x15, Z6, Z5, K3
+	VSCALEFPS.Z      Z8, Z12, K3, Z12
+	VADDPS           Z0, Z11, Z4
+	VADDPS           Z0, Z12, Z5
+	VRCP14PS         Z4, Z6
+	VRCP14PS         Z5, Z7
+	VFNMADD213PS     Z0, Z6, Z4
+	VFNMADD213PS     Z0, Z7, Z5
+	VFMADD213PS      Z6, Z6, Z4
+	VFMADD213PS      Z7, Z7, Z5
+	VMULPS           Z4, Z11, Z11
+	VMULPS           Z5, Z12, Z12
+	VMULPS           Z4, Z11, Z6
+	VMULPS           Z5, Z12, Z7
+	VSUBPS           Z11, Z0, Z4
+	VSUBPS           Z12, Z0, Z5
+	VPMOVD2M         Z2, K3
+	VMOVAPS          Z11, K3, Z4
+	VPMOVD2M         Z3, K3
+	VMOVAPS          Z12, K3, Z5
+	VMULPS           Z2, Z4, Z0
+	VMULPS           Z3, Z5, Z8
+	VFMADD213PS      Z4, Z2, Z6
+	VFMADD213PS      Z5, Z3, Z7
+	VMOVUPS.Z        (DX)(R8*4), K1, Z2
+	VMOVUPS.Z        (DX)(R10*4), K2, Z3
+	VMULPS           Z2, Z0, Z0
+	VMULPS           Z3, Z8, Z8
+	VMULPS           Z1, Z0, Z0
+	VMULPS           Z1, Z8, Z8
+	VMOVUPS.Z        (SI)(R8*4), K1, Z1
+	VMOVUPS.Z        (SI)(R10*4), K2, Z4
+	VBROADCASTSS     limit+124(FP), Z5
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z10
+	VXORPS.BCST      lanes80000000<>+0(SB), Z5, Z9
+	VMINPS           Z1, Z5, Z1
+	VMINPS           Z4, Z5, Z4
+	VMAXPS           Z1, Z9, Z1
+	VMAXPS           Z4, Z9, Z4
+	VADDPS           Z10, Z1, Z1
+	VADDPS           Z10, Z4, Z4
+	VMULPS           Z2, Z1, Z1
+	VMULPS           Z3, Z4, Z4
+	VMULPS           Z6, Z1, Z1
+	VMULPS           Z7, Z4, Z4
+	VMOVUPS.Z        (BX)(R8*4), K1, Z2
+	VMOVUPS.Z        (BX)(R10*4), K2, Z3
+	VBROADCASTSS     limit+124(FP), Z5
+	VCMPPS           $0x19, Z5, Z2, K3
+	VMOVAPS.Z        Z1, K3, Z1
+	VCMPPS           $0x19, Z5, Z3, K3
+	VMOVAPS.Z        Z4, K3, Z4
+	VMOVUPS.Z        (SI)(R8*4), K1, Z2
+	VMOVUPS.Z        (SI)(R10*4), K2, Z3
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z2, Z2
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z3, Z3
+	VBROADCASTSS     limit+124(FP), Z5
+	VCMPPS           $0x19, Z5, Z2, K3
+	VMOVAPS.Z        Z0, K3, Z0
+	VCMPPS           $0x19, Z5, Z3, K3
+	VMOVAPS.Z        Z8, K3, Z8
+	VMOVUPS          Z0, K1, (CX)(R8*4)
+	VMOVUPS          Z8, K2, (CX)(R10*4)
+	VMOVUPS          Z1, K1, (AX)(R8*4)
+	VMOVUPS          Z4, K2, (AX)(R10*4)
 
 mainDone:
 	VZEROUPPER
@@ -13064,6 +14469,884 @@ mainTail:
 	VPCMPUW          $0x06, Z2, Z0, K1, K1
 	VPADDW           Z1, Z4, K1, Z4
 	VMOVDQU16        Z4, K3, (AX)(R8*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func clampedMulBF16AVX512(dst []uint16, gate []uint16, up []uint16, alpha float32, limit float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·clampedMulBF16AVX512(SB), NOSPLIT, $0-81
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         gate_base+24(FP), CX
+	MOVQ         up_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, SI
+	KMOVD        SI, K1
+	KNOTD        K1, K2
+	MOVB         stream+80(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS lanes3f800000<>+0(SB), Z4
+	VBROADCASTSS lanes42fc0000<>+0(SB), Z5
+	VBROADCASTSS alpha+72(FP), Z5
+	VBROADCASTSS lanes3f800000<>+0(SB), Z6
+	VDIVPS       Z5, Z6, Z5
+	XORL         SI, SI
+
+mainGroup:
+	CMPQ             BX, $0x00000040
+	JLT              mainUnit
+	VPSLLD           $0x10, (CX)(SI*2), Z6
+	VPANDD           (CX)(SI*2), Z0, Z7
+	PREFETCHT1       4096(CX)(SI*2)
+	VPSLLD           $0x10, 64(CX)(SI*2), Z8
+	VPANDD           64(CX)(SI*2), Z0, Z9
+	PREFETCHT1       4160(CX)(SI*2)
+	VBROADCASTSS     limit+76(FP), Z10
+	VMINPS           Z6, Z10, Z6
+	VMINPS           Z7, Z10, Z7
+	VMINPS           Z8, Z10, Z8
+	VMINPS           Z9, Z10, Z9
+	VBROADCASTSS     alpha+72(FP), Z10
+	VMULPS           Z10, Z6, Z6
+	VMULPS           Z10, Z7, Z7
+	VMULPS           Z10, Z8, Z8
+	VMULPS           Z10, Z9, Z9
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z10
+	VMAXPS           Z6, Z10, Z6
+	VMAXPS           Z7, Z10, Z7
+	VMAXPS           Z8, Z10, Z8
+	VMAXPS           Z9, Z10, Z9
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z10
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z7, Z11
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z8, Z12
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z9, Z13
+	VRNDSCALEPS      $0x08, Z10, Z14
+	VRNDSCALEPS      $0x08, Z11, Z15
+	VRNDSCALEPS      $0x08, Z12, Z16
+	VRNDSCALEPS      $0x08, Z13, Z17
+	VSUBPS           Z14, Z10, Z10
+	VSUBPS           Z15, Z11, Z11
+	VSUBPS           Z16, Z12, Z12
+	VSUBPS           Z17, Z13, Z13
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z18
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z19
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z20
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z21
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z13, Z21
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z12, Z20
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z13, Z21
+	VSCALEFPS        Z14, Z18, Z18
+	VSCALEFPS        Z15, Z19, Z19
+	VSCALEFPS        Z16, Z20, Z20
+	VSCALEFPS        Z17, Z21, Z21
+	VADDPS           Z4, Z18, Z18
+	VADDPS           Z4, Z19, Z19
+	VADDPS           Z4, Z20, Z20
+	VADDPS           Z4, Z21, Z21
+	VRCP14PS         Z18, Z10
+	VRCP14PS         Z19, Z11
+	VRCP14PS         Z20, Z12
+	VRCP14PS         Z21, Z13
+	VMULPS           Z6, Z10, Z10
+	VMULPS           Z7, Z11, Z11
+	VMULPS           Z8, Z12, Z12
+	VMULPS           Z9, Z13, Z13
+	VMULPS           Z5, Z10, Z10
+	VMULPS           Z5, Z11, Z11
+	VMULPS           Z5, Z12, Z12
+	VMULPS           Z5, Z13, Z13
+	VPSLLD           $0x10, (DX)(SI*2), Z6
+	VPANDD           (DX)(SI*2), Z0, Z7
+	PREFETCHT1       4096(DX)(SI*2)
+	VPSLLD           $0x10, 64(DX)(SI*2), Z8
+	VPANDD           64(DX)(SI*2), Z0, Z9
+	PREFETCHT1       4160(DX)(SI*2)
+	VBROADCASTSS     limit+76(FP), Z14
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z16
+	VXORPS.BCST      lanes80000000<>+0(SB), Z14, Z15
+	VMINPS           Z6, Z14, Z6
+	VMINPS           Z7, Z14, Z7
+	VMINPS           Z8, Z14, Z8
+	VMINPS           Z9, Z14, Z9
+	VMAXPS           Z6, Z15, Z6
+	VMAXPS           Z7, Z15, Z7
+	VMAXPS           Z8, Z15, Z8
+	VMAXPS           Z9, Z15, Z9
+	VADDPS           Z16, Z6, Z6
+	VADDPS           Z16, Z7, Z7
+	VADDPS           Z16, Z8, Z8
+	VADDPS           Z16, Z9, Z9
+	VMULPS           Z6, Z10, Z10
+	VMULPS           Z7, Z11, Z11
+	VMULPS           Z8, Z12, Z12
+	VMULPS           Z9, Z13, Z13
+	VPSRLD           $0x10, Z10, Z6
+	VMOVDQU16        Z11, K1, Z6
+	VPSLLD           $0x10, Z11, Z7
+	VMOVDQU16        Z10, K2, Z7
+	VPADDW           Z6, Z6, Z8
+	VPCMPUW          $0x04, Z3, Z8, K3
+	VPANDD           Z1, Z6, Z8
+	VPADDUSW         Z8, Z7, Z7
+	VPCMPUW          $0x06, Z2, Z7, K3, K3
+	VPADDW           Z1, Z6, K3, Z6
+	TESTL            DI, DI
+	JZ               cached1
+	VMOVNTDQ         Z6, (AX)(SI*2)
+	JMP              stored1
+
+cached1:
+	VMOVDQU16 Z6, (AX)(SI*2)
+
+stored1:
+	VPSRLD    $0x10, Z12, Z6
+	VMOVDQU16 Z13, K1, Z6
+	VPSLLD    $0x10, Z13, Z7
+	VMOVDQU16 Z12, K2, Z7
+	VPADDW    Z6, Z6, Z8
+	VPCMPUW   $0x04, Z3, Z8, K3
+	VPANDD    Z1, Z6, Z8
+	VPADDUSW  Z8, Z7, Z7
+	VPCMPUW   $0x06, Z2, Z7, K3, K3
+	VPADDW    Z1, Z6, K3, Z6
+	TESTL     DI, DI
+	JZ        cached2
+	VMOVNTDQ  Z6, 64(AX)(SI*2)
+	JMP       stored2
+
+cached2:
+	VMOVDQU16 Z6, 64(AX)(SI*2)
+
+stored2:
+	ADDQ $0x00000040, SI
+	SUBQ $0x00000040, BX
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             BX, $0x00000020
+	JLT              mainTail
+	VPSLLD           $0x10, (CX)(SI*2), Z6
+	VPANDD           (CX)(SI*2), Z0, Z7
+	PREFETCHT1       4096(CX)(SI*2)
+	VBROADCASTSS     limit+76(FP), Z8
+	VMINPS           Z6, Z8, Z6
+	VMINPS           Z7, Z8, Z7
+	VBROADCASTSS     alpha+72(FP), Z8
+	VMULPS           Z8, Z6, Z6
+	VMULPS           Z8, Z7, Z7
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z8
+	VMAXPS           Z6, Z8, Z6
+	VMAXPS           Z7, Z8, Z7
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z8
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z7, Z9
+	VRNDSCALEPS      $0x08, Z8, Z10
+	VRNDSCALEPS      $0x08, Z9, Z11
+	VSUBPS           Z10, Z8, Z8
+	VSUBPS           Z11, Z9, Z9
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z12
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z13
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z9, Z13
+	VSCALEFPS        Z10, Z12, Z12
+	VSCALEFPS        Z11, Z13, Z13
+	VADDPS           Z4, Z12, Z12
+	VADDPS           Z4, Z13, Z13
+	VRCP14PS         Z12, Z8
+	VRCP14PS         Z13, Z9
+	VMULPS           Z6, Z8, Z8
+	VMULPS           Z7, Z9, Z9
+	VMULPS           Z5, Z8, Z8
+	VMULPS           Z5, Z9, Z9
+	VPSLLD           $0x10, (DX)(SI*2), Z6
+	VPANDD           (DX)(SI*2), Z0, Z7
+	PREFETCHT1       4096(DX)(SI*2)
+	VBROADCASTSS     limit+76(FP), Z10
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z12
+	VXORPS.BCST      lanes80000000<>+0(SB), Z10, Z11
+	VMINPS           Z6, Z10, Z6
+	VMINPS           Z7, Z10, Z7
+	VMAXPS           Z6, Z11, Z6
+	VMAXPS           Z7, Z11, Z7
+	VADDPS           Z12, Z6, Z6
+	VADDPS           Z12, Z7, Z7
+	VMULPS           Z6, Z8, Z8
+	VMULPS           Z7, Z9, Z9
+	VPSRLD           $0x10, Z8, Z6
+	VMOVDQU16        Z9, K1, Z6
+	VPSLLD           $0x10, Z9, Z7
+	VMOVDQU16        Z8, K2, Z7
+	VPADDW           Z6, Z6, Z8
+	VPCMPUW          $0x04, Z3, Z8, K3
+	VPANDD           Z1, Z6, Z8
+	VPADDUSW         Z8, Z7, Z7
+	VPCMPUW          $0x06, Z2, Z7, K3, K3
+	VPADDW           Z1, Z6, K3, Z6
+	TESTL            DI, DI
+	JZ               cached3
+	VMOVNTDQ         Z6, (AX)(SI*2)
+	JMP              stored3
+
+cached3:
+	VMOVDQU16 Z6, (AX)(SI*2)
+
+stored3:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ            BX, BX
+	JZ               mainDone
+	MOVQ             BX, R8
+	SHRQ             $0x01, R8
+	MOVQ             BX, DI
+	SUBQ             R8, DI
+	LEAQ             (SI)(DI*1), R9
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K3
+	MOVL             $0xffffffff, DI
+	BZHIL            R8, DI, DI
+	KMOVD            DI, K3
+	MOVL             $0xffffffff, DI
+	BZHIL            BX, DI, DI
+	KMOVD            DI, K3
+	VMOVDQU16.Z      (CX)(SI*2), K3, Z7
+	VPSLLD           $0x10, Z7, Z6
+	VPANDD           Z7, Z0, Z7
+	VBROADCASTSS     limit+76(FP), Z8
+	VMINPS           Z6, Z8, Z6
+	VMINPS           Z7, Z8, Z7
+	VBROADCASTSS     alpha+72(FP), Z8
+	VMULPS           Z8, Z6, Z6
+	VMULPS           Z8, Z7, Z7
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z8
+	VMAXPS           Z6, Z8, Z6
+	VMAXPS           Z7, Z8, Z7
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z8
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z7, Z9
+	VRNDSCALEPS      $0x08, Z8, Z10
+	VRNDSCALEPS      $0x08, Z9, Z11
+	VSUBPS           Z10, Z8, Z8
+	VSUBPS           Z11, Z9, Z9
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z12
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z13
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z9, Z13
+	VSCALEFPS        Z10, Z12, Z12
+	VSCALEFPS        Z11, Z13, Z13
+	VADDPS           Z4, Z12, Z12
+	VADDPS           Z4, Z13, Z13
+	VRCP14PS         Z12, Z4
+	VRCP14PS         Z13, Z8
+	VMULPS           Z6, Z4, Z4
+	VMULPS           Z7, Z8, Z8
+	VMULPS           Z5, Z4, Z4
+	VMULPS           Z5, Z8, Z8
+	VMOVDQU16.Z      (DX)(SI*2), K3, Z6
+	VPSLLD           $0x10, Z6, Z5
+	VPANDD           Z6, Z0, Z0
+	VBROADCASTSS     limit+76(FP), Z6
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z9
+	VXORPS.BCST      lanes80000000<>+0(SB), Z6, Z7
+	VMINPS           Z5, Z6, Z5
+	VMINPS           Z0, Z6, Z0
+	VMAXPS           Z5, Z7, Z5
+	VMAXPS           Z0, Z7, Z0
+	VADDPS           Z9, Z5, Z5
+	VADDPS           Z9, Z0, Z0
+	VMULPS           Z5, Z4, Z4
+	VMULPS           Z0, Z8, Z8
+	VPSRLD           $0x10, Z4, Z0
+	VMOVDQU16        Z8, K1, Z0
+	VPSLLD           $0x10, Z8, Z5
+	VMOVDQU16        Z4, K2, Z5
+	VPADDW           Z0, Z0, Z4
+	VPCMPUW          $0x04, Z3, Z4, K1
+	VPANDD           Z1, Z0, Z4
+	VPADDUSW         Z4, Z5, Z5
+	VPCMPUW          $0x06, Z2, Z5, K1, K1
+	VPADDW           Z1, Z0, K1, Z0
+	VMOVDQU16        Z0, K3, (AX)(SI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func clampedMulGradBF16AVX512(dgate []uint16, dup []uint16, dy []uint16, gate []uint16, up []uint16, alpha float32, limit float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·clampedMulGradBF16AVX512(SB), NOSPLIT, $0-129
+	MOVQ         dgate_base+0(FP), AX
+	MOVQ         dup_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         gate_base+72(FP), BX
+	MOVQ         up_base+96(FP), SI
+	MOVQ         dgate_len+8(FP), DI
+	XORQ         R8, R8
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	MOVB         stream+128(FP), R8
+	MOVBLZX      R8, R9
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R9
+	TESTQ        $0x0000003f, CX
+	CMOVQNE      R8, R9
+	VBROADCASTSS lanes3f800000<>+0(SB), Z4
+	VBROADCASTSS lanes42fc0000<>+0(SB), Z5
+	VBROADCASTSS alpha+120(FP), Z6
+	VBROADCASTSS lanes3f800000<>+0(SB), Z7
+	VDIVPS       Z6, Z7, Z6
+	XORL         R8, R8
+
+mainGroup:
+	CMPQ             DI, $0x00000040
+	JLT              mainUnit
+	VPSLLD           $0x10, (BX)(R8*2), Z7
+	VPANDD           (BX)(R8*2), Z0, Z8
+	PREFETCHT1       4096(BX)(R8*2)
+	VPSLLD           $0x10, 64(BX)(R8*2), Z9
+	VPANDD           64(BX)(R8*2), Z0, Z10
+	PREFETCHT1       4160(BX)(R8*2)
+	VBROADCASTSS     limit+124(FP), Z11
+	VMINPS           Z7, Z11, Z7
+	VMINPS           Z8, Z11, Z8
+	VMINPS           Z9, Z11, Z9
+	VMINPS           Z10, Z11, Z10
+	VBROADCASTSS     alpha+120(FP), Z11
+	VMULPS           Z11, Z7, Z7
+	VMULPS           Z11, Z8, Z8
+	VMULPS           Z11, Z9, Z9
+	VMULPS           Z11, Z10, Z10
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z11
+	VMAXPS           Z7, Z11, Z7
+	VMAXPS           Z8, Z11, Z8
+	VMAXPS           Z9, Z11, Z9
+	VMAXPS           Z10, Z11, Z10
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z7, Z11
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z8, Z12
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z9, Z13
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z10, Z14
+	VRNDSCALEPS      $0x08, Z11, Z15
+	VRNDSCALEPS      $0x08, Z12, Z16
+	VRNDSCALEPS      $0x08, Z13, Z17
+	VRNDSCALEPS      $0x08, Z14, Z18
+	VSUBPS           Z15, Z11, Z19
+	VSUBPS           Z16, Z12, Z20
+	VSUBPS           Z17, Z13, Z21
+	VSUBPS           Z18, Z14, Z22
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z23
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z24
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z25
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z26
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z22, Z26
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z21, Z25
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z22, Z26
+	VSCALEFPS        Z15, Z23, Z23
+	VSCALEFPS        Z16, Z24, Z24
+	VSCALEFPS        Z17, Z25, Z25
+	VSCALEFPS        Z18, Z26, Z26
+	VADDPS           Z4, Z23, Z23
+	VADDPS           Z4, Z24, Z24
+	VADDPS           Z4, Z25, Z25
+	VADDPS           Z4, Z26, Z26
+	VRCP14PS         Z23, Z15
+	VRCP14PS         Z24, Z16
+	VRCP14PS         Z25, Z17
+	VRCP14PS         Z26, Z18
+	VFNMADD213PS     Z4, Z15, Z23
+	VFNMADD213PS     Z4, Z16, Z24
+	VFNMADD213PS     Z4, Z17, Z25
+	VFNMADD213PS     Z4, Z18, Z26
+	VCMPPS           $0x1a, Z5, Z11, K3
+	VFMADD213PS.Z    Z15, Z15, K3, Z23
+	VCMPPS           $0x1a, Z5, Z12, K3
+	VFMADD213PS.Z    Z16, Z16, K3, Z24
+	VCMPPS           $0x1a, Z5, Z13, K3
+	VFMADD213PS.Z    Z17, Z17, K3, Z25
+	VCMPPS           $0x1a, Z5, Z14, K3
+	VFMADD213PS.Z    Z18, Z18, K3, Z26
+	VMOVAPS          Z23, Z11
+	VMOVAPS          Z24, Z12
+	VMOVAPS          Z25, Z13
+	VMOVAPS          Z26, Z14
+	VFNMADD213PS     Z23, Z23, Z11
+	VFNMADD213PS     Z24, Z24, Z12
+	VFNMADD213PS     Z25, Z25, Z13
+	VFNMADD213PS     Z26, Z26, Z14
+	VMULPS           Z7, Z23, Z15
+	VMULPS           Z8, Z24, Z16
+	VMULPS           Z9, Z25, Z17
+	VMULPS           Z10, Z26, Z18
+	VFMADD213PS      Z23, Z7, Z11
+	VFMADD213PS      Z24, Z8, Z12
+	VFMADD213PS      Z25, Z9, Z13
+	VFMADD213PS      Z26, Z10, Z14
+	VPSLLD           $0x10, (DX)(R8*2), Z7
+	VPANDD           (DX)(R8*2), Z0, Z8
+	PREFETCHT1       4096(DX)(R8*2)
+	VPSLLD           $0x10, 64(DX)(R8*2), Z9
+	VPANDD           64(DX)(R8*2), Z0, Z10
+	PREFETCHT1       4160(DX)(R8*2)
+	VMULPS           Z7, Z15, Z15
+	VMULPS           Z8, Z16, Z16
+	VMULPS           Z9, Z17, Z17
+	VMULPS           Z10, Z18, Z18
+	VMULPS           Z6, Z15, Z15
+	VMULPS           Z6, Z16, Z16
+	VMULPS           Z6, Z17, Z17
+	VMULPS           Z6, Z18, Z18
+	VPSLLD           $0x10, (SI)(R8*2), Z19
+	VPANDD           (SI)(R8*2), Z0, Z20
+	PREFETCHT1       4096(SI)(R8*2)
+	VPSLLD           $0x10, 64(SI)(R8*2), Z21
+	VPANDD           64(SI)(R8*2), Z0, Z22
+	PREFETCHT1       4160(SI)(R8*2)
+	VBROADCASTSS     limit+124(FP), Z23
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z25
+	VXORPS.BCST      lanes80000000<>+0(SB), Z23, Z24
+	VMINPS           Z19, Z23, Z19
+	VMINPS           Z20, Z23, Z20
+	VMINPS           Z21, Z23, Z21
+	VMINPS           Z22, Z23, Z22
+	VMAXPS           Z19, Z24, Z19
+	VMAXPS           Z20, Z24, Z20
+	VMAXPS           Z21, Z24, Z21
+	VMAXPS           Z22, Z24, Z22
+	VADDPS           Z25, Z19, Z19
+	VADDPS           Z25, Z20, Z20
+	VADDPS           Z25, Z21, Z21
+	VADDPS           Z25, Z22, Z22
+	VMULPS           Z7, Z19, Z19
+	VMULPS           Z8, Z20, Z20
+	VMULPS           Z9, Z21, Z21
+	VMULPS           Z10, Z22, Z22
+	VMULPS           Z11, Z19, Z19
+	VMULPS           Z12, Z20, Z20
+	VMULPS           Z13, Z21, Z21
+	VMULPS           Z14, Z22, Z22
+	VPSLLD           $0x10, (BX)(R8*2), Z7
+	VPANDD           (BX)(R8*2), Z0, Z8
+	VPSLLD           $0x10, 64(BX)(R8*2), Z9
+	VPANDD           64(BX)(R8*2), Z0, Z10
+	VBROADCASTSS     limit+124(FP), Z11
+	VCMPPS           $0x19, Z11, Z7, K3
+	VMOVAPS.Z        Z19, K3, Z19
+	VCMPPS           $0x19, Z11, Z8, K3
+	VMOVAPS.Z        Z20, K3, Z20
+	VCMPPS           $0x19, Z11, Z9, K3
+	VMOVAPS.Z        Z21, K3, Z21
+	VCMPPS           $0x19, Z11, Z10, K3
+	VMOVAPS.Z        Z22, K3, Z22
+	VPSLLD           $0x10, (SI)(R8*2), Z7
+	VPANDD           (SI)(R8*2), Z0, Z8
+	VPSLLD           $0x10, 64(SI)(R8*2), Z9
+	VPANDD           64(SI)(R8*2), Z0, Z10
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z7, Z7
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z8, Z8
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z9, Z9
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z10, Z10
+	VBROADCASTSS     limit+124(FP), Z11
+	VCMPPS           $0x19, Z11, Z7, K3
+	VMOVAPS.Z        Z15, K3, Z15
+	VCMPPS           $0x19, Z11, Z8, K3
+	VMOVAPS.Z        Z16, K3, Z16
+	VCMPPS           $0x19, Z11, Z9, K3
+	VMOVAPS.Z        Z17, K3, Z17
+	VCMPPS           $0x19, Z11, Z10, K3
+	VMOVAPS.Z        Z18, K3, Z18
+	VPSRLD           $0x10, Z15, Z7
+	VMOVDQU16        Z16, K1, Z7
+	VPSLLD           $0x10, Z16, Z8
+	VMOVDQU16        Z15, K2, Z8
+	VPADDW           Z7, Z7, Z9
+	VPCMPUW          $0x04, Z3, Z9, K3
+	VPANDD           Z1, Z7, Z9
+	VPADDUSW         Z9, Z8, Z8
+	VPCMPUW          $0x06, Z2, Z8, K3, K3
+	VPADDW           Z1, Z7, K3, Z7
+	TESTL            R9, R9
+	JZ               cached1
+	VMOVNTDQ         Z7, (CX)(R8*2)
+	JMP              stored1
+
+cached1:
+	VMOVDQU16 Z7, (CX)(R8*2)
+
+stored1:
+	VPSRLD    $0x10, Z17, Z7
+	VMOVDQU16 Z18, K1, Z7
+	VPSLLD    $0x10, Z18, Z8
+	VMOVDQU16 Z17, K2, Z8
+	VPADDW    Z7, Z7, Z9
+	VPCMPUW   $0x04, Z3, Z9, K3
+	VPANDD    Z1, Z7, Z9
+	VPADDUSW  Z9, Z8, Z8
+	VPCMPUW   $0x06, Z2, Z8, K3, K3
+	VPADDW    Z1, Z7, K3, Z7
+	TESTL     R9, R9
+	JZ        cached2
+	VMOVNTDQ  Z7, 64(CX)(R8*2)
+	JMP       stored2
+
+cached2:
+	VMOVDQU16 Z7, 64(CX)(R8*2)
+
+stored2:
+	VPSRLD    $0x10, Z19, Z7
+	VMOVDQU16 Z20, K1, Z7
+	VPSLLD    $0x10, Z20, Z8
+	VMOVDQU16 Z19, K2, Z8
+	VPADDW    Z7, Z7, Z9
+	VPCMPUW   $0x04, Z3, Z9, K3
+	VPANDD    Z1, Z7, Z9
+	VPADDUSW  Z9, Z8, Z8
+	VPCMPUW   $0x06, Z2, Z8, K3, K3
+	VPADDW    Z1, Z7, K3, Z7
+	TESTL     R9, R9
+	JZ        cached3
+	VMOVNTDQ  Z7, (AX)(R8*2)
+	JMP       stored3
+
+cached3:
+	VMOVDQU16 Z7, (AX)(R8*2)
+
+stored3:
+	VPSRLD    $0x10, Z21, Z7
+	VMOVDQU16 Z22, K1, Z7
+	VPSLLD    $0x10, Z22, Z8
+	VMOVDQU16 Z21, K2, Z8
+	VPADDW    Z7, Z7, Z9
+	VPCMPUW   $0x04, Z3, Z9, K3
+	VPANDD    Z1, Z7, Z9
+	VPADDUSW  Z9, Z8, Z8
+	VPCMPUW   $0x06, Z2, Z8, K3, K3
+	VPADDW    Z1, Z7, K3, Z7
+	TESTL     R9, R9
+	JZ        cached4
+	VMOVNTDQ  Z7, 64(AX)(R8*2)
+	JMP       stored4
+
+cached4:
+	VMOVDQU16 Z7, 64(AX)(R8*2)
+
+stored4:
+	ADDQ $0x00000040, R8
+	SUBQ $0x00000040, DI
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             DI, $0x00000020
+	JLT              mainTail
+	VPSLLD           $0x10, (BX)(R8*2), Z7
+	VPANDD           (BX)(R8*2), Z0, Z8
+	PREFETCHT1       4096(BX)(R8*2)
+	VBROADCASTSS     limit+124(FP), Z9
+	VMINPS           Z7, Z9, Z7
+	VMINPS           Z8, Z9, Z8
+	VBROADCASTSS     alpha+120(FP), Z9
+	VMULPS           Z9, Z7, Z7
+	VMULPS           Z9, Z8, Z8
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z9
+	VMAXPS           Z7, Z9, Z7
+	VMAXPS           Z8, Z9, Z8
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z7, Z9
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z8, Z10
+	VRNDSCALEPS      $0x08, Z9, Z11
+	VRNDSCALEPS      $0x08, Z10, Z12
+	VSUBPS           Z11, Z9, Z13
+	VSUBPS           Z12, Z10, Z14
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z15
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z16
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z14, Z16
+	VSCALEFPS        Z11, Z15, Z15
+	VSCALEFPS        Z12, Z16, Z16
+	VADDPS           Z4, Z15, Z15
+	VADDPS           Z4, Z16, Z16
+	VRCP14PS         Z15, Z11
+	VRCP14PS         Z16, Z12
+	VFNMADD213PS     Z4, Z11, Z15
+	VFNMADD213PS     Z4, Z12, Z16
+	VCMPPS           $0x1a, Z5, Z9, K3
+	VFMADD213PS.Z    Z11, Z11, K3, Z15
+	VCMPPS           $0x1a, Z5, Z10, K3
+	VFMADD213PS.Z    Z12, Z12, K3, Z16
+	VMOVAPS          Z15, Z9
+	VMOVAPS          Z16, Z10
+	VFNMADD213PS     Z15, Z15, Z9
+	VFNMADD213PS     Z16, Z16, Z10
+	VMULPS           Z7, Z15, Z11
+	VMULPS           Z8, Z16, Z12
+	VFMADD213PS      Z15, Z7, Z9
+	VFMADD213PS      Z16, Z8, Z10
+	VPSLLD           $0x10, (DX)(R8*2), Z7
+	VPANDD           (DX)(R8*2), Z0, Z8
+	PREFETCHT1       4096(DX)(R8*2)
+	VMULPS           Z7, Z11, Z11
+	VMULPS           Z8, Z12, Z12
+	VMULPS           Z6, Z11, Z11
+	VMULPS           Z6, Z12, Z12
+	VPSLLD           $0x10, (SI)(R8*2), Z13
+	VPANDD           (SI)(R8*2), Z0, Z14
+	PREFETCHT1       4096(SI)(R8*2)
+	VBROADCASTSS     limit+124(FP), Z15
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z17
+	VXORPS.BCST      lanes80000000<>+0(SB), Z15, Z16
+	VMINPS           Z13, Z15, Z13
+	VMINPS           Z14, Z15, Z14
+	VMAXPS           Z13, Z16, Z13
+	VMAXPS           Z14, Z16, Z14
+	VADDPS           Z17, Z13, Z13
+	VADDPS           Z17, Z14, Z14
+	VMULPS           Z7, Z13, Z13
+	VMULPS           Z8, Z14, Z14
+	VMULPS           Z9, Z13, Z13
+	VMULPS           Z10, Z14, Z14
+	VPSLLD           $0x10, (BX)(R8*2), Z7
+	VPANDD           (BX)(R8*2), Z0, Z8
+	VBROADCASTSS     limit+124(FP), Z9
+	VCMPPS           $0x19, Z9, Z7, K3
+	VMOVAPS.Z        Z13, K3, Z13
+	VCMPPS           $0x19, Z9, Z8, K3
+	VMOVAPS.Z        Z14, K3, Z14
+	VPSLLD           $0x10, (SI)(R8*2), Z7
+	VPANDD           (SI)(R8*2), Z0, Z8
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z7, Z7
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z8, Z8
+	VBROADCASTSS     limit+124(FP), Z9
+	VCMPPS           $0x19, Z9, Z7, K3
+	VMOVAPS.Z        Z11, K3, Z11
+	VCMPPS           $0x19, Z9, Z8, K3
+	VMOVAPS.Z        Z12, K3, Z12
+	VPSRLD           $0x10, Z11, Z7
+	VMOVDQU16        Z12, K1, Z7
+	VPSLLD           $0x10, Z12, Z8
+	VMOVDQU16        Z11, K2, Z8
+	VPADDW           Z7, Z7, Z9
+	VPCMPUW          $0x04, Z3, Z9, K3
+	VPANDD           Z1, Z7, Z9
+	VPADDUSW         Z9, Z8, Z8
+	VPCMPUW          $0x06, Z2, Z8, K3, K3
+	VPADDW           Z1, Z7, K3, Z7
+	TESTL            R9, R9
+	JZ               cached5
+	VMOVNTDQ         Z7, (CX)(R8*2)
+	JMP              stored5
+
+cached5:
+	VMOVDQU16 Z7, (CX)(R8*2)
+
+stored5:
+	VPSRLD    $0x10, Z13, Z7
+	VMOVDQU16 Z14, K1, Z7
+	VPSLLD    $0x10, Z14, Z8
+	VMOVDQU16 Z13, K2, Z8
+	VPADDW    Z7, Z7, Z9
+	VPCMPUW   $0x04, Z3, Z9, K3
+	VPANDD    Z1, Z7, Z9
+	VPADDUSW  Z9, Z8, Z8
+	VPCMPUW   $0x06, Z2, Z8, K3, K3
+	VPADDW    Z1, Z7, K3, Z7
+	TESTL     R9, R9
+	JZ        cached6
+	VMOVNTDQ  Z7, (AX)(R8*2)
+	JMP       stored6
+
+cached6:
+	VMOVDQU16 Z7, (AX)(R8*2)
+
+stored6:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ            DI, DI
+	JZ               mainDone
+	MOVQ             DI, R10
+	SHRQ             $0x01, R10
+	MOVQ             DI, R9
+	SUBQ             R10, R9
+	LEAQ             (R8)(R9*1), R11
+	MOVL             $0xffffffff, R11
+	BZHIL            R9, R11, R11
+	KMOVD            R11, K3
+	MOVL             $0xffffffff, R9
+	BZHIL            R10, R9, R9
+	KMOVD            R9, K3
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K3
+	VMOVDQU16.Z      (BX)(R8*2), K3, Z8
+	VPSLLD           $0x10, Z8, Z7
+	VPANDD           Z8, Z0, Z8
+	VBROADCASTSS     limit+124(FP), Z9
+	VMINPS           Z7, Z9, Z7
+	VMINPS           Z8, Z9, Z8
+	VBROADCASTSS     alpha+120(FP), Z9
+	VMULPS           Z9, Z7, Z7
+	VMULPS           Z9, Z8, Z8
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z9
+	VMAXPS           Z7, Z9, Z7
+	VMAXPS           Z8, Z9, Z8
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z7, Z9
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z8, Z10
+	VRNDSCALEPS      $0x08, Z9, Z11
+	VRNDSCALEPS      $0x08, Z10, Z12
+	VSUBPS           Z11, Z9, Z13
+	VSUBPS           Z12, Z10, Z14
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z15
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z16
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z14, Z16
+	VSCALEFPS        Z11, Z15, Z15
+	VSCALEFPS        Z12, Z16, Z16
+	VADDPS           Z4, Z15, Z15
+	VADDPS           Z4, Z16, Z16
+	VRCP14PS         Z15, Z11
+	VRCP14PS         Z16, Z12
+	VFNMADD213PS     Z4, Z11, Z15
+	VFNMADD213PS     Z4, Z12, Z16
+	VCMPPS           $0x1a, Z5, Z9, K4
+	VFMADD213PS.Z    Z11, Z11, K4, Z15
+	VCMPPS           $0x1a, Z5, Z10, K4
+	VFMADD213PS.Z    Z12, Z12, K4, Z16
+	VMOVAPS          Z15, Z4
+	VMOVAPS          Z16, Z5
+	VFNMADD213PS     Z15, Z15, Z4
+	VFNMADD213PS     Z16, Z16, Z5
+	VMULPS           Z7, Z15, Z9
+	VMULPS           Z8, Z16, Z10
+	VFMADD213PS      Z15, Z7, Z4
+	VFMADD213PS      Z16, Z8, Z5
+	VMOVDQU16.Z      (DX)(R8*2), K3, Z8
+	VPSLLD           $0x10, Z8, Z7
+	VPANDD           Z8, Z0, Z8
+	VMULPS           Z7, Z9, Z9
+	VMULPS           Z8, Z10, Z10
+	VMULPS           Z6, Z9, Z9
+	VMULPS           Z6, Z10, Z10
+	VMOVDQU16.Z      (SI)(R8*2), K3, Z11
+	VPSLLD           $0x10, Z11, Z6
+	VPANDD           Z11, Z0, Z11
+	VBROADCASTSS     limit+124(FP), Z12
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z14
+	VXORPS.BCST      lanes80000000<>+0(SB), Z12, Z13
+	VMINPS           Z6, Z12, Z6
+	VMINPS           Z11, Z12, Z11
+	VMAXPS           Z6, Z13, Z6
+	VMAXPS           Z11, Z13, Z11
+	VADDPS           Z14, Z6, Z6
+	VADDPS           Z14, Z11, Z11
+	VMULPS           Z7, Z6, Z6
+	VMULPS           Z8, Z11, Z11
+	VMULPS           Z4, Z6, Z6
+	VMULPS           Z5, Z11, Z11
+	VMOVDQU16.Z      (BX)(R8*2), K3, Z5
+	VPSLLD           $0x10, Z5, Z4
+	VPANDD           Z5, Z0, Z5
+	VBROADCASTSS     limit+124(FP), Z7
+	VCMPPS           $0x19, Z7, Z4, K4
+	VMOVAPS.Z        Z6, K4, Z6
+	VCMPPS           $0x19, Z7, Z5, K4
+	VMOVAPS.Z        Z11, K4, Z11
+	VMOVDQU16.Z      (SI)(R8*2), K3, Z5
+	VPSLLD           $0x10, Z5, Z4
+	VPANDD           Z5, Z0, Z0
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z4, Z4
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z0, Z0
+	VBROADCASTSS     limit+124(FP), Z5
+	VCMPPS           $0x19, Z5, Z4, K4
+	VMOVAPS.Z        Z9, K4, Z9
+	VCMPPS           $0x19, Z5, Z0, K4
+	VMOVAPS.Z        Z10, K4, Z10
+	VPSRLD           $0x10, Z9, Z0
+	VMOVDQU16        Z10, K1, Z0
+	VPSLLD           $0x10, Z10, Z4
+	VMOVDQU16        Z9, K2, Z4
+	VPADDW           Z0, Z0, Z5
+	VPCMPUW          $0x04, Z3, Z5, K4
+	VPANDD           Z1, Z0, Z5
+	VPADDUSW         Z5, Z4, Z4
+	VPCMPUW          $0x06, Z2, Z4, K4, K4
+	VPADDW           Z1, Z0, K4, Z0
+	VMOVDQU16        Z0, K3, (CX)(R8*2)
+	VPSRLD           $0x10, Z6, Z0
+	VMOVDQU16        Z11, K1, Z0
+	VPSLLD           $0x10, Z11, Z4
+	VMOVDQU16        Z6, K2, Z4
+	VPADDW           Z0, Z0, Z5
+	VPCMPUW          $0x04, Z3, Z5, K1
+	VPANDD           Z1, Z0, Z5
+	VPADDUSW         Z5, Z4, Z4
+	VPCMPUW          $0x06, Z2, Z4, K1, K1
+	VPADDW           Z1, Z0, K1, Z0
+	VMOVDQU16        Z0, K3, (AX)(R8*2)
 
 mainDone:
 	VZEROUPPER
@@ -18349,6 +20632,1102 @@ normal14:
 
 converted14:
 	VMOVDQU16 Z2, K1, (AX)(R8*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func clampedMulBF16AVX512BF16(dst []uint16, gate []uint16, up []uint16, alpha float32, limit float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·clampedMulBF16AVX512BF16(SB), NOSPLIT, $0-81
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         gate_base+24(FP), CX
+	MOVQ         up_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+80(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS lanes3f800000<>+0(SB), Z2
+	VBROADCASTSS lanes42fc0000<>+0(SB), Z3
+	VBROADCASTSS alpha+72(FP), Z3
+	VBROADCASTSS lanes3f800000<>+0(SB), Z4
+	VDIVPS       Z3, Z4, Z3
+	XORL         SI, SI
+
+mainGroup:
+	CMPQ             BX, $0x00000040
+	JLT              mainUnit
+	VPSLLD           $0x10, (CX)(SI*2), Z4
+	VPANDD           (CX)(SI*2), Z0, Z5
+	PREFETCHT1       4096(CX)(SI*2)
+	VPSLLD           $0x10, 64(CX)(SI*2), Z6
+	VPANDD           64(CX)(SI*2), Z0, Z7
+	PREFETCHT1       4160(CX)(SI*2)
+	VBROADCASTSS     limit+76(FP), Z8
+	VMINPS           Z4, Z8, Z4
+	VMINPS           Z5, Z8, Z5
+	VMINPS           Z6, Z8, Z6
+	VMINPS           Z7, Z8, Z7
+	VBROADCASTSS     alpha+72(FP), Z8
+	VMULPS           Z8, Z4, Z4
+	VMULPS           Z8, Z5, Z5
+	VMULPS           Z8, Z6, Z6
+	VMULPS           Z8, Z7, Z7
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z8
+	VMAXPS           Z4, Z8, Z4
+	VMAXPS           Z5, Z8, Z5
+	VMAXPS           Z6, Z8, Z6
+	VMAXPS           Z7, Z8, Z7
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z4, Z8
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z5, Z9
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z10
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z7, Z11
+	VRNDSCALEPS      $0x08, Z8, Z12
+	VRNDSCALEPS      $0x08, Z9, Z13
+	VRNDSCALEPS      $0x08, Z10, Z14
+	VRNDSCALEPS      $0x08, Z11, Z15
+	VSUBPS           Z12, Z8, Z8
+	VSUBPS           Z13, Z9, Z9
+	VSUBPS           Z14, Z10, Z10
+	VSUBPS           Z15, Z11, Z11
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z16
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z17
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z18
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z19
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z11, Z19
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z10, Z18
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z11, Z19
+	VSCALEFPS        Z12, Z16, Z16
+	VSCALEFPS        Z13, Z17, Z17
+	VSCALEFPS        Z14, Z18, Z18
+	VSCALEFPS        Z15, Z19, Z19
+	VADDPS           Z2, Z16, Z16
+	VADDPS           Z2, Z17, Z17
+	VADDPS           Z2, Z18, Z18
+	VADDPS           Z2, Z19, Z19
+	VRCP14PS         Z16, Z8
+	VRCP14PS         Z17, Z9
+	VRCP14PS         Z18, Z10
+	VRCP14PS         Z19, Z11
+	VMULPS           Z4, Z8, Z8
+	VMULPS           Z5, Z9, Z9
+	VMULPS           Z6, Z10, Z10
+	VMULPS           Z7, Z11, Z11
+	VMULPS           Z3, Z8, Z8
+	VMULPS           Z3, Z9, Z9
+	VMULPS           Z3, Z10, Z10
+	VMULPS           Z3, Z11, Z11
+	VPSLLD           $0x10, (DX)(SI*2), Z4
+	VPANDD           (DX)(SI*2), Z0, Z5
+	PREFETCHT1       4096(DX)(SI*2)
+	VPSLLD           $0x10, 64(DX)(SI*2), Z6
+	VPANDD           64(DX)(SI*2), Z0, Z7
+	PREFETCHT1       4160(DX)(SI*2)
+	VBROADCASTSS     limit+76(FP), Z12
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z14
+	VXORPS.BCST      lanes80000000<>+0(SB), Z12, Z13
+	VMINPS           Z4, Z12, Z4
+	VMINPS           Z5, Z12, Z5
+	VMINPS           Z6, Z12, Z6
+	VMINPS           Z7, Z12, Z7
+	VMAXPS           Z4, Z13, Z4
+	VMAXPS           Z5, Z13, Z5
+	VMAXPS           Z6, Z13, Z6
+	VMAXPS           Z7, Z13, Z7
+	VADDPS           Z14, Z4, Z4
+	VADDPS           Z14, Z5, Z5
+	VADDPS           Z14, Z6, Z6
+	VADDPS           Z14, Z7, Z7
+	VMULPS           Z4, Z8, Z8
+	VMULPS           Z5, Z9, Z9
+	VMULPS           Z6, Z10, Z10
+	VMULPS           Z7, Z11, Z11
+	VFPCLASSPSZ      $0x20, Z8, K1
+	VFPCLASSPSZ      $0x20, Z9, K2
+	KORTESTW         K1, K2
+	JZ               normal1
+	VPBROADCASTD     lanes00010001<>+0(SB), Z5
+	VPBROADCASTD     lanes80008000<>+0(SB), Z6
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z7
+	MOVL             $0xaaaaaaaa, R8
+	KMOVD            R8, K1
+	KNOTD            K1, K2
+	VPSRLD           $0x10, Z8, Z4
+	VMOVDQU16        Z9, K1, Z4
+	VPSLLD           $0x10, Z9, Z9
+	VMOVDQU16        Z8, K2, Z9
+	VPADDW           Z4, Z4, Z8
+	VPCMPUW          $0x04, Z7, Z8, K1
+	VPANDD           Z5, Z4, Z8
+	VPADDUSW         Z8, Z9, Z9
+	VPCMPUW          $0x06, Z6, Z9, K1, K1
+	VPADDW           Z5, Z4, K1, Z4
+	JMP              converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x4837d262
+	WORD   $0xe072
+	VPERMW Z4, Z1, Z4
+
+converted1:
+	TESTL    DI, DI
+	JZ       cached2
+	VMOVNTDQ Z4, (AX)(SI*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z4, (AX)(SI*2)
+
+stored2:
+	VFPCLASSPSZ  $0x20, Z10, K1
+	VFPCLASSPSZ  $0x20, Z11, K2
+	KORTESTW     K1, K2
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z5
+	VPBROADCASTD lanes80008000<>+0(SB), Z6
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z7
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z10, Z4
+	VMOVDQU16    Z11, K1, Z4
+	VPSLLD       $0x10, Z11, Z8
+	VMOVDQU16    Z10, K2, Z8
+	VPADDW       Z4, Z4, Z9
+	VPCMPUW      $0x04, Z7, Z9, K1
+	VPANDD       Z5, Z4, Z9
+	VPADDUSW     Z9, Z8, Z8
+	VPCMPUW      $0x06, Z6, Z8, K1, K1
+	VPADDW       Z5, Z4, K1, Z4
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x4827d262
+	WORD   $0xe272
+	VPERMW Z4, Z1, Z4
+
+converted3:
+	TESTL    DI, DI
+	JZ       cached4
+	VMOVNTDQ Z4, 64(AX)(SI*2)
+	JMP      stored4
+
+cached4:
+	VMOVDQU16 Z4, 64(AX)(SI*2)
+
+stored4:
+	ADDQ $0x00000040, SI
+	SUBQ $0x00000040, BX
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             BX, $0x00000020
+	JLT              mainTail
+	VPSLLD           $0x10, (CX)(SI*2), Z4
+	VPANDD           (CX)(SI*2), Z0, Z5
+	PREFETCHT1       4096(CX)(SI*2)
+	VBROADCASTSS     limit+76(FP), Z6
+	VMINPS           Z4, Z6, Z4
+	VMINPS           Z5, Z6, Z5
+	VBROADCASTSS     alpha+72(FP), Z6
+	VMULPS           Z6, Z4, Z4
+	VMULPS           Z6, Z5, Z5
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z6
+	VMAXPS           Z4, Z6, Z4
+	VMAXPS           Z5, Z6, Z5
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z4, Z6
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z5, Z7
+	VRNDSCALEPS      $0x08, Z6, Z8
+	VRNDSCALEPS      $0x08, Z7, Z9
+	VSUBPS           Z8, Z6, Z6
+	VSUBPS           Z9, Z7, Z7
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z10
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z11
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z7, Z11
+	VSCALEFPS        Z8, Z10, Z10
+	VSCALEFPS        Z9, Z11, Z11
+	VADDPS           Z2, Z10, Z10
+	VADDPS           Z2, Z11, Z11
+	VRCP14PS         Z10, Z6
+	VRCP14PS         Z11, Z7
+	VMULPS           Z4, Z6, Z6
+	VMULPS           Z5, Z7, Z7
+	VMULPS           Z3, Z6, Z6
+	VMULPS           Z3, Z7, Z7
+	VPSLLD           $0x10, (DX)(SI*2), Z4
+	VPANDD           (DX)(SI*2), Z0, Z5
+	PREFETCHT1       4096(DX)(SI*2)
+	VBROADCASTSS     limit+76(FP), Z8
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z10
+	VXORPS.BCST      lanes80000000<>+0(SB), Z8, Z9
+	VMINPS           Z4, Z8, Z4
+	VMINPS           Z5, Z8, Z5
+	VMAXPS           Z4, Z9, Z4
+	VMAXPS           Z5, Z9, Z5
+	VADDPS           Z10, Z4, Z4
+	VADDPS           Z10, Z5, Z5
+	VMULPS           Z4, Z6, Z6
+	VMULPS           Z5, Z7, Z7
+	VFPCLASSPSZ      $0x20, Z6, K1
+	VFPCLASSPSZ      $0x20, Z7, K2
+	KORTESTW         K1, K2
+	JZ               normal5
+	VPBROADCASTD     lanes00010001<>+0(SB), Z5
+	VPBROADCASTD     lanes80008000<>+0(SB), Z8
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z9
+	MOVL             $0xaaaaaaaa, R8
+	KMOVD            R8, K1
+	KNOTD            K1, K2
+	VPSRLD           $0x10, Z6, Z4
+	VMOVDQU16        Z7, K1, Z4
+	VPSLLD           $0x10, Z7, Z7
+	VMOVDQU16        Z6, K2, Z7
+	VPADDW           Z4, Z4, Z6
+	VPCMPUW          $0x04, Z9, Z6, K1
+	VPANDD           Z5, Z4, Z6
+	VPADDUSW         Z6, Z7, Z7
+	VPCMPUW          $0x06, Z8, Z7, K1, K1
+	VPADDW           Z5, Z4, K1, Z4
+	JMP              converted5
+
+normal5:
+	// VCVTNE2PS2BF16
+	LONG   $0x4847f262
+	WORD   $0xe672
+	VPERMW Z4, Z1, Z4
+
+converted5:
+	TESTL    DI, DI
+	JZ       cached6
+	VMOVNTDQ Z4, (AX)(SI*2)
+	JMP      stored6
+
+cached6:
+	VMOVDQU16 Z4, (AX)(SI*2)
+
+stored6:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ            BX, BX
+	JZ               mainDone
+	MOVQ             BX, R8
+	SHRQ             $0x01, R8
+	MOVQ             BX, DI
+	SUBQ             R8, DI
+	LEAQ             (SI)(DI*1), R9
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K1
+	MOVL             $0xffffffff, DI
+	BZHIL            R8, DI, DI
+	KMOVD            DI, K1
+	MOVL             $0xffffffff, DI
+	BZHIL            BX, DI, DI
+	KMOVD            DI, K1
+	VMOVDQU16.Z      (CX)(SI*2), K1, Z5
+	VPSLLD           $0x10, Z5, Z4
+	VPANDD           Z5, Z0, Z5
+	VBROADCASTSS     limit+76(FP), Z6
+	VMINPS           Z4, Z6, Z4
+	VMINPS           Z5, Z6, Z5
+	VBROADCASTSS     alpha+72(FP), Z6
+	VMULPS           Z6, Z4, Z4
+	VMULPS           Z6, Z5, Z5
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z6
+	VMAXPS           Z4, Z6, Z4
+	VMAXPS           Z5, Z6, Z5
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z4, Z6
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z5, Z7
+	VRNDSCALEPS      $0x08, Z6, Z8
+	VRNDSCALEPS      $0x08, Z7, Z9
+	VSUBPS           Z8, Z6, Z6
+	VSUBPS           Z9, Z7, Z7
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z10
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z11
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z7, Z11
+	VSCALEFPS        Z8, Z10, Z10
+	VSCALEFPS        Z9, Z11, Z11
+	VADDPS           Z2, Z10, Z10
+	VADDPS           Z2, Z11, Z11
+	VRCP14PS         Z10, Z2
+	VRCP14PS         Z11, Z6
+	VMULPS           Z4, Z2, Z2
+	VMULPS           Z5, Z6, Z6
+	VMULPS           Z3, Z2, Z2
+	VMULPS           Z3, Z6, Z6
+	VMOVDQU16.Z      (DX)(SI*2), K1, Z4
+	VPSLLD           $0x10, Z4, Z3
+	VPANDD           Z4, Z0, Z0
+	VBROADCASTSS     limit+76(FP), Z4
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z7
+	VXORPS.BCST      lanes80000000<>+0(SB), Z4, Z5
+	VMINPS           Z3, Z4, Z3
+	VMINPS           Z0, Z4, Z0
+	VMAXPS           Z3, Z5, Z3
+	VMAXPS           Z0, Z5, Z0
+	VADDPS           Z7, Z3, Z3
+	VADDPS           Z7, Z0, Z0
+	VMULPS           Z3, Z2, Z2
+	VMULPS           Z0, Z6, Z6
+	VFPCLASSPSZ      $0x20, Z2, K2
+	VFPCLASSPSZ      $0x20, Z6, K3
+	KORTESTW         K2, K3
+	JZ               normal7
+	VPBROADCASTD     lanes00010001<>+0(SB), Z1
+	VPBROADCASTD     lanes80008000<>+0(SB), Z3
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z4
+	MOVL             $0xaaaaaaaa, CX
+	KMOVD            CX, K2
+	KNOTD            K2, K3
+	VPSRLD           $0x10, Z2, Z0
+	VMOVDQU16        Z6, K2, Z0
+	VPSLLD           $0x10, Z6, Z5
+	VMOVDQU16        Z2, K3, Z5
+	VPADDW           Z0, Z0, Z2
+	VPCMPUW          $0x04, Z4, Z2, K2
+	VPANDD           Z1, Z0, Z2
+	VPADDUSW         Z2, Z5, Z5
+	VPCMPUW          $0x06, Z3, Z5, K2, K2
+	VPADDW           Z1, Z0, K2, Z0
+	JMP              converted7
+
+normal7:
+	// VCVTNE2PS2BF16
+	LONG   $0x484ff262
+	WORD   $0xc272
+	VPERMW Z0, Z1, Z0
+
+converted7:
+	VMOVDQU16 Z0, K1, (AX)(SI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func clampedMulGradBF16AVX512BF16(dgate []uint16, dup []uint16, dy []uint16, gate []uint16, up []uint16, alpha float32, limit float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·clampedMulGradBF16AVX512BF16(SB), NOSPLIT, $0-129
+	MOVQ         dgate_base+0(FP), AX
+	MOVQ         dup_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         gate_base+72(FP), BX
+	MOVQ         up_base+96(FP), SI
+	MOVQ         dgate_len+8(FP), DI
+	XORQ         R8, R8
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+128(FP), R8
+	MOVBLZX      R8, R9
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R9
+	TESTQ        $0x0000003f, CX
+	CMOVQNE      R8, R9
+	VBROADCASTSS lanes3f800000<>+0(SB), Z2
+	VBROADCASTSS lanes42fc0000<>+0(SB), Z3
+	VBROADCASTSS alpha+120(FP), Z4
+	VBROADCASTSS lanes3f800000<>+0(SB), Z5
+	VDIVPS       Z4, Z5, Z4
+	XORL         R8, R8
+
+mainGroup:
+	CMPQ             DI, $0x00000040
+	JLT              mainUnit
+	VPSLLD           $0x10, (BX)(R8*2), Z5
+	VPANDD           (BX)(R8*2), Z0, Z6
+	PREFETCHT1       4096(BX)(R8*2)
+	VPSLLD           $0x10, 64(BX)(R8*2), Z7
+	VPANDD           64(BX)(R8*2), Z0, Z8
+	PREFETCHT1       4160(BX)(R8*2)
+	VBROADCASTSS     limit+124(FP), Z9
+	VMINPS           Z5, Z9, Z5
+	VMINPS           Z6, Z9, Z6
+	VMINPS           Z7, Z9, Z7
+	VMINPS           Z8, Z9, Z8
+	VBROADCASTSS     alpha+120(FP), Z9
+	VMULPS           Z9, Z5, Z5
+	VMULPS           Z9, Z6, Z6
+	VMULPS           Z9, Z7, Z7
+	VMULPS           Z9, Z8, Z8
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z9
+	VMAXPS           Z5, Z9, Z5
+	VMAXPS           Z6, Z9, Z6
+	VMAXPS           Z7, Z9, Z7
+	VMAXPS           Z8, Z9, Z8
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z5, Z9
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z10
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z7, Z11
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z8, Z12
+	VRNDSCALEPS      $0x08, Z9, Z13
+	VRNDSCALEPS      $0x08, Z10, Z14
+	VRNDSCALEPS      $0x08, Z11, Z15
+	VRNDSCALEPS      $0x08, Z12, Z16
+	VSUBPS           Z13, Z9, Z17
+	VSUBPS           Z14, Z10, Z18
+	VSUBPS           Z15, Z11, Z19
+	VSUBPS           Z16, Z12, Z20
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z21
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z22
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z23
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z24
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z20, Z24
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z19, Z23
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z20, Z24
+	VSCALEFPS        Z13, Z21, Z21
+	VSCALEFPS        Z14, Z22, Z22
+	VSCALEFPS        Z15, Z23, Z23
+	VSCALEFPS        Z16, Z24, Z24
+	VADDPS           Z2, Z21, Z21
+	VADDPS           Z2, Z22, Z22
+	VADDPS           Z2, Z23, Z23
+	VADDPS           Z2, Z24, Z24
+	VRCP14PS         Z21, Z13
+	VRCP14PS         Z22, Z14
+	VRCP14PS         Z23, Z15
+	VRCP14PS         Z24, Z16
+	VFNMADD213PS     Z2, Z13, Z21
+	VFNMADD213PS     Z2, Z14, Z22
+	VFNMADD213PS     Z2, Z15, Z23
+	VFNMADD213PS     Z2, Z16, Z24
+	VCMPPS           $0x1a, Z3, Z9, K1
+	VFMADD213PS.Z    Z13, Z13, K1, Z21
+	VCMPPS           $0x1a, Z3, Z10, K1
+	VFMADD213PS.Z    Z14, Z14, K1, Z22
+	VCMPPS           $0x1a, Z3, Z11, K1
+	VFMADD213PS.Z    Z15, Z15, K1, Z23
+	VCMPPS           $0x1a, Z3, Z12, K1
+	VFMADD213PS.Z    Z16, Z16, K1, Z24
+	VMOVAPS          Z21, Z9
+	VMOVAPS          Z22, Z10
+	VMOVAPS          Z23, Z11
+	VMOVAPS          Z24, Z12
+	VFNMADD213PS     Z21, Z21, Z9
+	VFNMADD213PS     Z22, Z22, Z10
+	VFNMADD213PS     Z23, Z23, Z11
+	VFNMADD213PS     Z24, Z24, Z12
+	VMULPS           Z5, Z21, Z13
+	VMULPS           Z6, Z22, Z14
+	VMULPS           Z7, Z23, Z15
+	VMULPS           Z8, Z24, Z16
+	VFMADD213PS      Z21, Z5, Z9
+	VFMADD213PS      Z22, Z6, Z10
+	VFMADD213PS      Z23, Z7, Z11
+	VFMADD213PS      Z24, Z8, Z12
+	VPSLLD           $0x10, (DX)(R8*2), Z5
+	VPANDD           (DX)(R8*2), Z0, Z6
+	PREFETCHT1       4096(DX)(R8*2)
+	VPSLLD           $0x10, 64(DX)(R8*2), Z7
+	VPANDD           64(DX)(R8*2), Z0, Z8
+	PREFETCHT1       4160(DX)(R8*2)
+	VMULPS           Z5, Z13, Z13
+	VMULPS           Z6, Z14, Z14
+	VMULPS           Z7, Z15, Z15
+	VMULPS           Z8, Z16, Z16
+	VMULPS           Z4, Z13, Z13
+	VMULPS           Z4, Z14, Z14
+	VMULPS           Z4, Z15, Z15
+	VMULPS           Z4, Z16, Z16
+	VPSLLD           $0x10, (SI)(R8*2), Z17
+	VPANDD           (SI)(R8*2), Z0, Z18
+	PREFETCHT1       4096(SI)(R8*2)
+	VPSLLD           $0x10, 64(SI)(R8*2), Z19
+	VPANDD           64(SI)(R8*2), Z0, Z20
+	PREFETCHT1       4160(SI)(R8*2)
+	VBROADCASTSS     limit+124(FP), Z21
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z23
+	VXORPS.BCST      lanes80000000<>+0(SB), Z21, Z22
+	VMINPS           Z17, Z21, Z17
+	VMINPS           Z18, Z21, Z18
+	VMINPS           Z19, Z21, Z19
+	VMINPS           Z20, Z21, Z20
+	VMAXPS           Z17, Z22, Z17
+	VMAXPS           Z18, Z22, Z18
+	VMAXPS           Z19, Z22, Z19
+	VMAXPS           Z20, Z22, Z20
+	VADDPS           Z23, Z17, Z17
+	VADDPS           Z23, Z18, Z18
+	VADDPS           Z23, Z19, Z19
+	VADDPS           Z23, Z20, Z20
+	VMULPS           Z5, Z17, Z17
+	VMULPS           Z6, Z18, Z18
+	VMULPS           Z7, Z19, Z19
+	VMULPS           Z8, Z20, Z20
+	VMULPS           Z9, Z17, Z17
+	VMULPS           Z10, Z18, Z18
+	VMULPS           Z11, Z19, Z19
+	VMULPS           Z12, Z20, Z20
+	VPSLLD           $0x10, (BX)(R8*2), Z5
+	VPANDD           (BX)(R8*2), Z0, Z6
+	VPSLLD           $0x10, 64(BX)(R8*2), Z7
+	VPANDD           64(BX)(R8*2), Z0, Z8
+	VBROADCASTSS     limit+124(FP), Z9
+	VCMPPS           $0x19, Z9, Z5, K1
+	VMOVAPS.Z        Z17, K1, Z17
+	VCMPPS           $0x19, Z9, Z6, K1
+	VMOVAPS.Z        Z18, K1, Z18
+	VCMPPS           $0x19, Z9, Z7, K1
+	VMOVAPS.Z        Z19, K1, Z19
+	VCMPPS           $0x19, Z9, Z8, K1
+	VMOVAPS.Z        Z20, K1, Z20
+	VPSLLD           $0x10, (SI)(R8*2), Z5
+	VPANDD           (SI)(R8*2), Z0, Z6
+	VPSLLD           $0x10, 64(SI)(R8*2), Z7
+	VPANDD           64(SI)(R8*2), Z0, Z8
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z5, Z5
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z6, Z6
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z7, Z7
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z8, Z8
+	VBROADCASTSS     limit+124(FP), Z9
+	VCMPPS           $0x19, Z9, Z5, K1
+	VMOVAPS.Z        Z13, K1, Z13
+	VCMPPS           $0x19, Z9, Z6, K1
+	VMOVAPS.Z        Z14, K1, Z14
+	VCMPPS           $0x19, Z9, Z7, K1
+	VMOVAPS.Z        Z15, K1, Z15
+	VCMPPS           $0x19, Z9, Z8, K1
+	VMOVAPS.Z        Z16, K1, Z16
+	VFPCLASSPSZ      $0x20, Z13, K1
+	VFPCLASSPSZ      $0x20, Z14, K2
+	KORTESTW         K1, K2
+	JZ               normal1
+	VPBROADCASTD     lanes00010001<>+0(SB), Z6
+	VPBROADCASTD     lanes80008000<>+0(SB), Z7
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z8
+	MOVL             $0xaaaaaaaa, R10
+	KMOVD            R10, K1
+	KNOTD            K1, K2
+	VPSRLD           $0x10, Z13, Z5
+	VMOVDQU16        Z14, K1, Z5
+	VPSLLD           $0x10, Z14, Z9
+	VMOVDQU16        Z13, K2, Z9
+	VPADDW           Z5, Z5, Z10
+	VPCMPUW          $0x04, Z8, Z10, K1
+	VPANDD           Z6, Z5, Z10
+	VPADDUSW         Z10, Z9, Z9
+	VPCMPUW          $0x06, Z7, Z9, K1, K1
+	VPADDW           Z6, Z5, K1, Z5
+	JMP              converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x480fd262
+	WORD   $0xed72
+	VPERMW Z5, Z1, Z5
+
+converted1:
+	TESTL    R9, R9
+	JZ       cached2
+	VMOVNTDQ Z5, (CX)(R8*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z5, (CX)(R8*2)
+
+stored2:
+	VFPCLASSPSZ  $0x20, Z15, K1
+	VFPCLASSPSZ  $0x20, Z16, K2
+	KORTESTW     K1, K2
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z6
+	VPBROADCASTD lanes80008000<>+0(SB), Z7
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z8
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z15, Z5
+	VMOVDQU16    Z16, K1, Z5
+	VPSLLD       $0x10, Z16, Z9
+	VMOVDQU16    Z15, K2, Z9
+	VPADDW       Z5, Z5, Z10
+	VPCMPUW      $0x04, Z8, Z10, K1
+	VPANDD       Z6, Z5, Z10
+	VPADDUSW     Z10, Z9, Z9
+	VPCMPUW      $0x06, Z7, Z9, K1, K1
+	VPADDW       Z6, Z5, K1, Z5
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x407fd262
+	WORD   $0xef72
+	VPERMW Z5, Z1, Z5
+
+converted3:
+	TESTL    R9, R9
+	JZ       cached4
+	VMOVNTDQ Z5, 64(CX)(R8*2)
+	JMP      stored4
+
+cached4:
+	VMOVDQU16 Z5, 64(CX)(R8*2)
+
+stored4:
+	VFPCLASSPSZ  $0x20, Z17, K1
+	VFPCLASSPSZ  $0x20, Z18, K2
+	KORTESTW     K1, K2
+	JZ           normal5
+	VPBROADCASTD lanes00010001<>+0(SB), Z6
+	VPBROADCASTD lanes80008000<>+0(SB), Z7
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z8
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z17, Z5
+	VMOVDQU16    Z18, K1, Z5
+	VPSLLD       $0x10, Z18, Z9
+	VMOVDQU16    Z17, K2, Z9
+	VPADDW       Z5, Z5, Z10
+	VPCMPUW      $0x04, Z8, Z10, K1
+	VPANDD       Z6, Z5, Z10
+	VPADDUSW     Z10, Z9, Z9
+	VPCMPUW      $0x06, Z7, Z9, K1, K1
+	VPADDW       Z6, Z5, K1, Z5
+	JMP          converted5
+
+normal5:
+	// VCVTNE2PS2BF16
+	LONG   $0x406fb262
+	WORD   $0xe972
+	VPERMW Z5, Z1, Z5
+
+converted5:
+	TESTL    R9, R9
+	JZ       cached6
+	VMOVNTDQ Z5, (AX)(R8*2)
+	JMP      stored6
+
+cached6:
+	VMOVDQU16 Z5, (AX)(R8*2)
+
+stored6:
+	VFPCLASSPSZ  $0x20, Z19, K1
+	VFPCLASSPSZ  $0x20, Z20, K2
+	KORTESTW     K1, K2
+	JZ           normal7
+	VPBROADCASTD lanes00010001<>+0(SB), Z6
+	VPBROADCASTD lanes80008000<>+0(SB), Z7
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z8
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z19, Z5
+	VMOVDQU16    Z20, K1, Z5
+	VPSLLD       $0x10, Z20, Z9
+	VMOVDQU16    Z19, K2, Z9
+	VPADDW       Z5, Z5, Z10
+	VPCMPUW      $0x04, Z8, Z10, K1
+	VPANDD       Z6, Z5, Z10
+	VPADDUSW     Z10, Z9, Z9
+	VPCMPUW      $0x06, Z7, Z9, K1, K1
+	VPADDW       Z6, Z5, K1, Z5
+	JMP          converted7
+
+normal7:
+	// VCVTNE2PS2BF16
+	LONG   $0x405fb262
+	WORD   $0xeb72
+	VPERMW Z5, Z1, Z5
+
+converted7:
+	TESTL    R9, R9
+	JZ       cached8
+	VMOVNTDQ Z5, 64(AX)(R8*2)
+	JMP      stored8
+
+cached8:
+	VMOVDQU16 Z5, 64(AX)(R8*2)
+
+stored8:
+	ADDQ $0x00000040, R8
+	SUBQ $0x00000040, DI
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             DI, $0x00000020
+	JLT              mainTail
+	VPSLLD           $0x10, (BX)(R8*2), Z5
+	VPANDD           (BX)(R8*2), Z0, Z6
+	PREFETCHT1       4096(BX)(R8*2)
+	VBROADCASTSS     limit+124(FP), Z7
+	VMINPS           Z5, Z7, Z5
+	VMINPS           Z6, Z7, Z6
+	VBROADCASTSS     alpha+120(FP), Z7
+	VMULPS           Z7, Z5, Z5
+	VMULPS           Z7, Z6, Z6
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z7
+	VMAXPS           Z5, Z7, Z5
+	VMAXPS           Z6, Z7, Z6
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z5, Z7
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z8
+	VRNDSCALEPS      $0x08, Z7, Z9
+	VRNDSCALEPS      $0x08, Z8, Z10
+	VSUBPS           Z9, Z7, Z11
+	VSUBPS           Z10, Z8, Z12
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z13
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z14
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z12, Z14
+	VSCALEFPS        Z9, Z13, Z13
+	VSCALEFPS        Z10, Z14, Z14
+	VADDPS           Z2, Z13, Z13
+	VADDPS           Z2, Z14, Z14
+	VRCP14PS         Z13, Z9
+	VRCP14PS         Z14, Z10
+	VFNMADD213PS     Z2, Z9, Z13
+	VFNMADD213PS     Z2, Z10, Z14
+	VCMPPS           $0x1a, Z3, Z7, K1
+	VFMADD213PS.Z    Z9, Z9, K1, Z13
+	VCMPPS           $0x1a, Z3, Z8, K1
+	VFMADD213PS.Z    Z10, Z10, K1, Z14
+	VMOVAPS          Z13, Z7
+	VMOVAPS          Z14, Z8
+	VFNMADD213PS     Z13, Z13, Z7
+	VFNMADD213PS     Z14, Z14, Z8
+	VMULPS           Z5, Z13, Z9
+	VMULPS           Z6, Z14, Z10
+	VFMADD213PS      Z13, Z5, Z7
+	VFMADD213PS      Z14, Z6, Z8
+	VPSLLD           $0x10, (DX)(R8*2), Z5
+	VPANDD           (DX)(R8*2), Z0, Z6
+	PREFETCHT1       4096(DX)(R8*2)
+	VMULPS           Z5, Z9, Z9
+	VMULPS           Z6, Z10, Z10
+	VMULPS           Z4, Z9, Z9
+	VMULPS           Z4, Z10, Z10
+	VPSLLD           $0x10, (SI)(R8*2), Z11
+	VPANDD           (SI)(R8*2), Z0, Z12
+	PREFETCHT1       4096(SI)(R8*2)
+	VBROADCASTSS     limit+124(FP), Z13
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z15
+	VXORPS.BCST      lanes80000000<>+0(SB), Z13, Z14
+	VMINPS           Z11, Z13, Z11
+	VMINPS           Z12, Z13, Z12
+	VMAXPS           Z11, Z14, Z11
+	VMAXPS           Z12, Z14, Z12
+	VADDPS           Z15, Z11, Z11
+	VADDPS           Z15, Z12, Z12
+	VMULPS           Z5, Z11, Z11
+	VMULPS           Z6, Z12, Z12
+	VMULPS           Z7, Z11, Z11
+	VMULPS           Z8, Z12, Z12
+	VPSLLD           $0x10, (BX)(R8*2), Z5
+	VPANDD           (BX)(R8*2), Z0, Z6
+	VBROADCASTSS     limit+124(FP), Z7
+	VCMPPS           $0x19, Z7, Z5, K1
+	VMOVAPS.Z        Z11, K1, Z11
+	VCMPPS           $0x19, Z7, Z6, K1
+	VMOVAPS.Z        Z12, K1, Z12
+	VPSLLD           $0x10, (SI)(R8*2), Z5
+	VPANDD           (SI)(R8*2), Z0, Z6
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z5, Z5
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z6, Z6
+	VBROADCASTSS     limit+124(FP), Z7
+	VCMPPS           $0x19, Z7, Z5, K1
+	VMOVAPS.Z        Z9, K1, Z9
+	VCMPPS           $0x19, Z7, Z6, K1
+	VMOVAPS.Z        Z10, K1, Z10
+	VFPCLASSPSZ      $0x20, Z9, K1
+	VFPCLASSPSZ      $0x20, Z10, K2
+	KORTESTW         K1, K2
+	JZ               normal9
+	VPBROADCASTD     lanes00010001<>+0(SB), Z6
+	VPBROADCASTD     lanes80008000<>+0(SB), Z7
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z8
+	MOVL             $0xaaaaaaaa, R10
+	KMOVD            R10, K1
+	KNOTD            K1, K2
+	VPSRLD           $0x10, Z9, Z5
+	VMOVDQU16        Z10, K1, Z5
+	VPSLLD           $0x10, Z10, Z10
+	VMOVDQU16        Z9, K2, Z10
+	VPADDW           Z5, Z5, Z9
+	VPCMPUW          $0x04, Z8, Z9, K1
+	VPANDD           Z6, Z5, Z9
+	VPADDUSW         Z9, Z10, Z10
+	VPCMPUW          $0x06, Z7, Z10, K1, K1
+	VPADDW           Z6, Z5, K1, Z5
+	JMP              converted9
+
+normal9:
+	// VCVTNE2PS2BF16
+	LONG   $0x482fd262
+	WORD   $0xe972
+	VPERMW Z5, Z1, Z5
+
+converted9:
+	TESTL    R9, R9
+	JZ       cached10
+	VMOVNTDQ Z5, (CX)(R8*2)
+	JMP      stored10
+
+cached10:
+	VMOVDQU16 Z5, (CX)(R8*2)
+
+stored10:
+	VFPCLASSPSZ  $0x20, Z11, K1
+	VFPCLASSPSZ  $0x20, Z12, K2
+	KORTESTW     K1, K2
+	JZ           normal11
+	VPBROADCASTD lanes00010001<>+0(SB), Z6
+	VPBROADCASTD lanes80008000<>+0(SB), Z7
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z8
+	MOVL         $0xaaaaaaaa, R10
+	KMOVD        R10, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z11, Z5
+	VMOVDQU16    Z12, K1, Z5
+	VPSLLD       $0x10, Z12, Z9
+	VMOVDQU16    Z11, K2, Z9
+	VPADDW       Z5, Z5, Z10
+	VPCMPUW      $0x04, Z8, Z10, K1
+	VPANDD       Z6, Z5, Z10
+	VPADDUSW     Z10, Z9, Z9
+	VPCMPUW      $0x06, Z7, Z9, K1, K1
+	VPADDW       Z6, Z5, K1, Z5
+	JMP          converted11
+
+normal11:
+	// VCVTNE2PS2BF16
+	LONG   $0x481fd262
+	WORD   $0xeb72
+	VPERMW Z5, Z1, Z5
+
+converted11:
+	TESTL    R9, R9
+	JZ       cached12
+	VMOVNTDQ Z5, (AX)(R8*2)
+	JMP      stored12
+
+cached12:
+	VMOVDQU16 Z5, (AX)(R8*2)
+
+stored12:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ            DI, DI
+	JZ               mainDone
+	MOVQ             DI, R10
+	SHRQ             $0x01, R10
+	MOVQ             DI, R9
+	SUBQ             R10, R9
+	LEAQ             (R8)(R9*1), R11
+	MOVL             $0xffffffff, R11
+	BZHIL            R9, R11, R11
+	KMOVD            R11, K1
+	MOVL             $0xffffffff, R9
+	BZHIL            R10, R9, R9
+	KMOVD            R9, K1
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K1
+	VMOVDQU16.Z      (BX)(R8*2), K1, Z6
+	VPSLLD           $0x10, Z6, Z5
+	VPANDD           Z6, Z0, Z6
+	VBROADCASTSS     limit+124(FP), Z7
+	VMINPS           Z5, Z7, Z5
+	VMINPS           Z6, Z7, Z6
+	VBROADCASTSS     alpha+120(FP), Z7
+	VMULPS           Z7, Z5, Z5
+	VMULPS           Z7, Z6, Z6
+	VBROADCASTSS     lanesc3000000<>+0(SB), Z7
+	VMAXPS           Z5, Z7, Z5
+	VMAXPS           Z6, Z7, Z6
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z5, Z7
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z8
+	VRNDSCALEPS      $0x08, Z7, Z9
+	VRNDSCALEPS      $0x08, Z8, Z10
+	VSUBPS           Z9, Z7, Z11
+	VSUBPS           Z10, Z8, Z12
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z13
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z14
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z12, Z14
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z12, Z14
+	VSCALEFPS        Z9, Z13, Z13
+	VSCALEFPS        Z10, Z14, Z14
+	VADDPS           Z2, Z13, Z13
+	VADDPS           Z2, Z14, Z14
+	VRCP14PS         Z13, Z9
+	VRCP14PS         Z14, Z10
+	VFNMADD213PS     Z2, Z9, Z13
+	VFNMADD213PS     Z2, Z10, Z14
+	VCMPPS           $0x1a, Z3, Z7, K2
+	VFMADD213PS.Z    Z9, Z9, K2, Z13
+	VCMPPS           $0x1a, Z3, Z8, K2
+	VFMADD213PS.Z    Z10, Z10, K2, Z14
+	VMOVAPS          Z13, Z2
+	VMOVAPS          Z14, Z3
+	VFNMADD213PS     Z13, Z13, Z2
+	VFNMADD213PS     Z14, Z14, Z3
+	VMULPS           Z5, Z13, Z7
+	VMULPS           Z6, Z14, Z8
+	VFMADD213PS      Z13, Z5, Z2
+	VFMADD213PS      Z14, Z6, Z3
+	VMOVDQU16.Z      (DX)(R8*2), K1, Z6
+	VPSLLD           $0x10, Z6, Z5
+	VPANDD           Z6, Z0, Z6
+	VMULPS           Z5, Z7, Z7
+	VMULPS           Z6, Z8, Z8
+	VMULPS           Z4, Z7, Z7
+	VMULPS           Z4, Z8, Z8
+	VMOVDQU16.Z      (SI)(R8*2), K1, Z9
+	VPSLLD           $0x10, Z9, Z4
+	VPANDD           Z9, Z0, Z9
+	VBROADCASTSS     limit+124(FP), Z10
+	VBROADCASTSS     lanes3f800000<>+0(SB), Z12
+	VXORPS.BCST      lanes80000000<>+0(SB), Z10, Z11
+	VMINPS           Z4, Z10, Z4
+	VMINPS           Z9, Z10, Z9
+	VMAXPS           Z4, Z11, Z4
+	VMAXPS           Z9, Z11, Z9
+	VADDPS           Z12, Z4, Z4
+	VADDPS           Z12, Z9, Z9
+	VMULPS           Z5, Z4, Z4
+	VMULPS           Z6, Z9, Z9
+	VMULPS           Z2, Z4, Z4
+	VMULPS           Z3, Z9, Z9
+	VMOVDQU16.Z      (BX)(R8*2), K1, Z3
+	VPSLLD           $0x10, Z3, Z2
+	VPANDD           Z3, Z0, Z3
+	VBROADCASTSS     limit+124(FP), Z5
+	VCMPPS           $0x19, Z5, Z2, K2
+	VMOVAPS.Z        Z4, K2, Z4
+	VCMPPS           $0x19, Z5, Z3, K2
+	VMOVAPS.Z        Z9, K2, Z9
+	VMOVDQU16.Z      (SI)(R8*2), K1, Z3
+	VPSLLD           $0x10, Z3, Z2
+	VPANDD           Z3, Z0, Z0
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z2, Z2
+	VANDPS.BCST      lanes7fffffff<>+0(SB), Z0, Z0
+	VBROADCASTSS     limit+124(FP), Z3
+	VCMPPS           $0x19, Z3, Z2, K2
+	VMOVAPS.Z        Z7, K2, Z7
+	VCMPPS           $0x19, Z3, Z0, K2
+	VMOVAPS.Z        Z8, K2, Z8
+	VFPCLASSPSZ      $0x20, Z7, K2
+	VFPCLASSPSZ      $0x20, Z8, K3
+	KORTESTW         K2, K3
+	JZ               normal13
+	VPBROADCASTD     lanes00010001<>+0(SB), Z2
+	VPBROADCASTD     lanes80008000<>+0(SB), Z3
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z5
+	MOVL             $0xaaaaaaaa, DX
+	KMOVD            DX, K2
+	KNOTD            K2, K3
+	VPSRLD           $0x10, Z7, Z0
+	VMOVDQU16        Z8, K2, Z0
+	VPSLLD           $0x10, Z8, Z6
+	VMOVDQU16        Z7, K3, Z6
+	VPADDW           Z0, Z0, Z7
+	VPCMPUW          $0x04, Z5, Z7, K2
+	VPANDD           Z2, Z0, Z7
+	VPADDUSW         Z7, Z6, Z6
+	VPCMPUW          $0x06, Z3, Z6, K2, K2
+	VPADDW           Z2, Z0, K2, Z0
+	JMP              converted13
+
+normal13:
+	// VCVTNE2PS2BF16
+	LONG   $0x483ff262
+	WORD   $0xc772
+	VPERMW Z0, Z1, Z0
+
+converted13:
+	VMOVDQU16    Z0, K1, (CX)(R8*2)
+	VFPCLASSPSZ  $0x20, Z4, K2
+	VFPCLASSPSZ  $0x20, Z9, K3
+	KORTESTW     K2, K3
+	JZ           normal14
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z4, Z0
+	VMOVDQU16    Z9, K2, Z0
+	VPSLLD       $0x10, Z9, Z5
+	VMOVDQU16    Z4, K3, Z5
+	VPADDW       Z0, Z0, Z4
+	VPCMPUW      $0x04, Z3, Z4, K2
+	VPANDD       Z1, Z0, Z4
+	VPADDUSW     Z4, Z5, Z5
+	VPCMPUW      $0x06, Z2, Z5, K2, K2
+	VPADDW       Z1, Z0, K2, Z0
+	JMP          converted14
+
+normal14:
+	// VCVTNE2PS2BF16
+	LONG   $0x4837f262
+	WORD   $0xc472
+	VPERMW Z0, Z1, Z0
+
+converted14:
+	VMOVDQU16 Z0, K1, (AX)(R8*2)
 
 mainDone:
 	VZEROUPPER

@@ -124,6 +124,16 @@ func geluMulNEON(dst, gate, up []float32, stream bool)
 //go:noescape
 func geluMulGradNEON(dgate, dup, dy, gate, up []float32, stream bool)
 
+// clampedMulNEON is clampedMul, on vectors.
+//
+//go:noescape
+func clampedMulNEON(dst, gate, up []float32, alpha, limit float32, stream bool)
+
+// clampedMulGradNEON is clampedMulGrad, on vectors.
+//
+//go:noescape
+func clampedMulGradNEON(dgate, dup, dy, gate, up []float32, alpha, limit float32, stream bool)
+
 // sumNEON returns Σ x[i].
 //
 //go:noescape

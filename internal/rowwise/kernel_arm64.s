@@ -2355,6 +2355,314 @@ single:
 done:
 	RET
 
+// func clampedMulNEON(dst, gate, up []float32, alpha, limit float32, stream bool)
+TEXT ·clampedMulNEON(SB), NOSPLIT|NOFRAME, $0-81
+	MOVD dst_base+0(FP), R0
+	MOVD dst_len+8(FP), R1
+	MOVD gate_base+24(FP), R2
+	MOVD up_base+48(FP), R3
+	FMOVS alpha+72(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	FMOVS limit+76(FP), F1
+	WORD $0x4e040421 // dup v1.4s, v1.s[0]
+	MOVD $0xc3000000, R16
+	WORD $0x4e040e04 // dup v4.4s, w16
+	MOVD $0x3fb8aa3b, R16
+	WORD $0x4e040e05 // dup v5.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e06 // dup v6.4s, w16
+	MOVD $0xc2fc0000, R16
+	WORD $0x4e040e07 // dup v7.4s, w16
+	MOVD $0x392385a5, R16
+	WORD $0x4e040e08 // dup v8.4s, w16
+	MOVD $0x3aafb93b, R16
+	WORD $0x4e040e09 // dup v9.4s, w16
+	MOVD $0x3c1d9387, R16
+	WORD $0x4e040e0a // dup v10.4s, w16
+	MOVD $0x3d635739, R16
+	WORD $0x4e040e0b // dup v11.4s, w16
+	MOVD $0x3e75fdf1, R16
+	WORD $0x4e040e0c // dup v12.4s, w16
+	MOVD $0x3f317219, R16
+	WORD $0x4e040e0d // dup v13.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e0e // dup v14.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e0f // dup v15.4s, w16
+	WORD $0x6e301e10 // eor v16.16b, v16.16b, v16.16b
+	WORD $0x6e20fcc2 // fdiv v2.4s, v6.4s, v0.4s
+	WORD $0x6ea0f823 // fneg v3.4s, v1.4s
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R2), F17
+	WORD $0x4ea1f634 // fmin v20.4s, v17.4s, v1.4s
+	WORD $0x6e20de94 // fmul v20.4s, v20.4s, v0.4s
+	WORD $0x4e24f694 // fmax v20.4s, v20.4s, v4.4s
+	WORD $0x6e25de92 // fmul v18.4s, v20.4s, v5.4s
+	WORD $0x4ea0fa57 // fabs v23.4s, v18.4s
+	WORD $0x6ea0faf7 // fneg v23.4s, v23.4s
+	WORD $0x4e218af9 // frintn v25.4s, v23.4s
+	WORD $0x4eb9d6fa // fsub v26.4s, v23.4s, v25.4s
+	WORD $0x4ea91d3c // mov v28.16b, v9.16b
+	WORD $0x4e3acd1c // fmla v28.4s, v8.4s, v26.4s
+	WORD $0x4eaa1d5d // mov v29.16b, v10.16b
+	WORD $0x4e3acf9d // fmla v29.4s, v28.4s, v26.4s
+	WORD $0x4eab1d7c // mov v28.16b, v11.16b
+	WORD $0x4e3acfbc // fmla v28.4s, v29.4s, v26.4s
+	WORD $0x4eac1d9d // mov v29.16b, v12.16b
+	WORD $0x4e3acf9d // fmla v29.4s, v28.4s, v26.4s
+	WORD $0x4ead1dbc // mov v28.16b, v13.16b
+	WORD $0x4e3acfbc // fmla v28.4s, v29.4s, v26.4s
+	WORD $0x4eae1ddd // mov v29.16b, v14.16b
+	WORD $0x4e3acf9d // fmla v29.4s, v28.4s, v26.4s
+	WORD $0x6eb7e4fb // fcmgt v27.4s, v7.4s, v23.4s
+	WORD $0x4e21ab39 // fcvtns v25.4s, v25.4s
+	WORD $0x4f375739 // shl v25.4s, v25.4s, #23
+	WORD $0x4eb987bd // add v29.4s, v29.4s, v25.4s
+	WORD $0x4e7b1fbd // bic v29.16b, v29.16b, v27.16b
+	WORD $0x4e3dd5f8 // fadd v24.4s, v15.4s, v29.4s
+	WORD $0x6e38fdf8 // fdiv v24.4s, v15.4s, v24.4s
+	WORD $0x6e38dfbd // fmul v29.4s, v29.4s, v24.4s
+	WORD $0x6e38dfb6 // fmul v22.4s, v29.4s, v24.4s
+	WORD $0x4ebdd5f8 // fsub v24.4s, v15.4s, v29.4s
+	WORD $0x6eb0e655 // fcmgt v21.4s, v18.4s, v16.4s
+	WORD $0x6e7d1f15 // bsl v21.16b, v24.16b, v29.16b
+	WORD $0x6e35de92 // fmul v18.4s, v20.4s, v21.4s
+	WORD $0x6e22de52 // fmul v18.4s, v18.4s, v2.4s
+	WORD $0x4eb51eb3 // mov v19.16b, v21.16b
+	WORD $0x4e36ce93 // fmla v19.4s, v20.4s, v22.4s
+	FMOVQ 0(R3), F20
+	WORD $0x4ea1f694 // fmin v20.4s, v20.4s, v1.4s
+	WORD $0x4e23f694 // fmax v20.4s, v20.4s, v3.4s
+	WORD $0x4e26d694 // fadd v20.4s, v20.4s, v6.4s
+	WORD $0x6e34de52 // fmul v18.4s, v18.4s, v20.4s
+	FMOVQ F18, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R2), F17
+	WORD $0x4ea1f634 // fmin v20.4s, v17.4s, v1.4s
+	WORD $0x6e20de94 // fmul v20.4s, v20.4s, v0.4s
+	WORD $0x4e24f694 // fmax v20.4s, v20.4s, v4.4s
+	WORD $0x6e25de92 // fmul v18.4s, v20.4s, v5.4s
+	WORD $0x4ea0fa57 // fabs v23.4s, v18.4s
+	WORD $0x6ea0faf7 // fneg v23.4s, v23.4s
+	WORD $0x4e218af9 // frintn v25.4s, v23.4s
+	WORD $0x4eb9d6fa // fsub v26.4s, v23.4s, v25.4s
+	WORD $0x4ea91d3c // mov v28.16b, v9.16b
+	WORD $0x4e3acd1c // fmla v28.4s, v8.4s, v26.4s
+	WORD $0x4eaa1d5d // mov v29.16b, v10.16b
+	WORD $0x4e3acf9d // fmla v29.4s, v28.4s, v26.4s
+	WORD $0x4eab1d7c // mov v28.16b, v11.16b
+	WORD $0x4e3acfbc // fmla v28.4s, v29.4s, v26.4s
+	WORD $0x4eac1d9d // mov v29.16b, v12.16b
+	WORD $0x4e3acf9d // fmla v29.4s, v28.4s, v26.4s
+	WORD $0x4ead1dbc // mov v28.16b, v13.16b
+	WORD $0x4e3acfbc // fmla v28.4s, v29.4s, v26.4s
+	WORD $0x4eae1ddd // mov v29.16b, v14.16b
+	WORD $0x4e3acf9d // fmla v29.4s, v28.4s, v26.4s
+	WORD $0x6eb7e4fb // fcmgt v27.4s, v7.4s, v23.4s
+	WORD $0x4e21ab39 // fcvtns v25.4s, v25.4s
+	WORD $0x4f375739 // shl v25.4s, v25.4s, #23
+	WORD $0x4eb987bd // add v29.4s, v29.4s, v25.4s
+	WORD $0x4e7b1fbd // bic v29.16b, v29.16b, v27.16b
+	WORD $0x4e3dd5f8 // fadd v24.4s, v15.4s, v29.4s
+	WORD $0x6e38fdf8 // fdiv v24.4s, v15.4s, v24.4s
+	WORD $0x6e38dfbd // fmul v29.4s, v29.4s, v24.4s
+	WORD $0x6e38dfb6 // fmul v22.4s, v29.4s, v24.4s
+	WORD $0x4ebdd5f8 // fsub v24.4s, v15.4s, v29.4s
+	WORD $0x6eb0e655 // fcmgt v21.4s, v18.4s, v16.4s
+	WORD $0x6e7d1f15 // bsl v21.16b, v24.16b, v29.16b
+	WORD $0x6e35de92 // fmul v18.4s, v20.4s, v21.4s
+	WORD $0x6e22de52 // fmul v18.4s, v18.4s, v2.4s
+	WORD $0x4eb51eb3 // mov v19.16b, v21.16b
+	WORD $0x4e36ce93 // fmla v19.4s, v20.4s, v22.4s
+	FMOVS (R3), F20
+	WORD $0x4ea1f694 // fmin v20.4s, v20.4s, v1.4s
+	WORD $0x4e23f694 // fmax v20.4s, v20.4s, v3.4s
+	WORD $0x4e26d694 // fadd v20.4s, v20.4s, v6.4s
+	WORD $0x6e34de52 // fmul v18.4s, v18.4s, v20.4s
+	FMOVS F18, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func clampedMulGradNEON(dgate, dup, dy, gate, up []float32, alpha, limit float32, stream bool)
+TEXT ·clampedMulGradNEON(SB), NOSPLIT|NOFRAME, $0-129
+	MOVD dgate_base+0(FP), R0
+	MOVD dgate_len+8(FP), R1
+	MOVD dup_base+24(FP), R2
+	MOVD dy_base+48(FP), R3
+	MOVD gate_base+72(FP), R4
+	MOVD up_base+96(FP), R5
+	FMOVS alpha+120(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	FMOVS limit+124(FP), F1
+	WORD $0x4e040421 // dup v1.4s, v1.s[0]
+	MOVD $0xc3000000, R16
+	WORD $0x4e040e04 // dup v4.4s, w16
+	MOVD $0x3fb8aa3b, R16
+	WORD $0x4e040e05 // dup v5.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e06 // dup v6.4s, w16
+	MOVD $0xc2fc0000, R16
+	WORD $0x4e040e07 // dup v7.4s, w16
+	MOVD $0x392385a5, R16
+	WORD $0x4e040e08 // dup v8.4s, w16
+	MOVD $0x3aafb93b, R16
+	WORD $0x4e040e09 // dup v9.4s, w16
+	MOVD $0x3c1d9387, R16
+	WORD $0x4e040e0a // dup v10.4s, w16
+	MOVD $0x3d635739, R16
+	WORD $0x4e040e0b // dup v11.4s, w16
+	MOVD $0x3e75fdf1, R16
+	WORD $0x4e040e0c // dup v12.4s, w16
+	MOVD $0x3f317219, R16
+	WORD $0x4e040e0d // dup v13.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e0e // dup v14.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e0f // dup v15.4s, w16
+	WORD $0x6e301e10 // eor v16.16b, v16.16b, v16.16b
+	WORD $0x6e20fcc2 // fdiv v2.4s, v6.4s, v0.4s
+	WORD $0x6ea0f823 // fneg v3.4s, v1.4s
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R4), F17
+	WORD $0x4ea1f634 // fmin v20.4s, v17.4s, v1.4s
+	WORD $0x6e20de94 // fmul v20.4s, v20.4s, v0.4s
+	WORD $0x4e24f694 // fmax v20.4s, v20.4s, v4.4s
+	WORD $0x6e25de92 // fmul v18.4s, v20.4s, v5.4s
+	WORD $0x4ea0fa57 // fabs v23.4s, v18.4s
+	WORD $0x6ea0faf7 // fneg v23.4s, v23.4s
+	WORD $0x4e218af9 // frintn v25.4s, v23.4s
+	WORD $0x4eb9d6fa // fsub v26.4s, v23.4s, v25.4s
+	WORD $0x4ea91d3c // mov v28.16b, v9.16b
+	WORD $0x4e3acd1c // fmla v28.4s, v8.4s, v26.4s
+	WORD $0x4eaa1d5d // mov v29.16b, v10.16b
+	WORD $0x4e3acf9d // fmla v29.4s, v28.4s, v26.4s
+	WORD $0x4eab1d7c // mov v28.16b, v11.16b
+	WORD $0x4e3acfbc // fmla v28.4s, v29.4s, v26.4s
+	WORD $0x4eac1d9d // mov v29.16b, v12.16b
+	WORD $0x4e3acf9d // fmla v29.4s, v28.4s, v26.4s
+	WORD $0x4ead1dbc // mov v28.16b, v13.16b
+	WORD $0x4e3acfbc // fmla v28.4s, v29.4s, v26.4s
+	WORD $0x4eae1ddd // mov v29.16b, v14.16b
+	WORD $0x4e3acf9d // fmla v29.4s, v28.4s, v26.4s
+	WORD $0x6eb7e4fb // fcmgt v27.4s, v7.4s, v23.4s
+	WORD $0x4e21ab39 // fcvtns v25.4s, v25.4s
+	WORD $0x4f375739 // shl v25.4s, v25.4s, #23
+	WORD $0x4eb987bd // add v29.4s, v29.4s, v25.4s
+	WORD $0x4e7b1fbd // bic v29.16b, v29.16b, v27.16b
+	WORD $0x4e3dd5f8 // fadd v24.4s, v15.4s, v29.4s
+	WORD $0x6e38fdf8 // fdiv v24.4s, v15.4s, v24.4s
+	WORD $0x6e38dfbd // fmul v29.4s, v29.4s, v24.4s
+	WORD $0x6e38dfb6 // fmul v22.4s, v29.4s, v24.4s
+	WORD $0x4ebdd5f8 // fsub v24.4s, v15.4s, v29.4s
+	WORD $0x6eb0e655 // fcmgt v21.4s, v18.4s, v16.4s
+	WORD $0x6e7d1f15 // bsl v21.16b, v24.16b, v29.16b
+	WORD $0x6e35de92 // fmul v18.4s, v20.4s, v21.4s
+	WORD $0x6e22de52 // fmul v18.4s, v18.4s, v2.4s
+	WORD $0x4eb51eb3 // mov v19.16b, v21.16b
+	WORD $0x4e36ce93 // fmla v19.4s, v20.4s, v22.4s
+	FMOVQ 0(R5), F20
+	FMOVQ 0(R3), F21
+	WORD $0x6e35de52 // fmul v18.4s, v18.4s, v21.4s
+	WORD $0x4ea0fa96 // fabs v22.4s, v20.4s
+	WORD $0x6e21e6d6 // fcmge v22.4s, v22.4s, v1.4s
+	WORD $0x4e761e52 // bic v18.16b, v18.16b, v22.16b
+	WORD $0x4ea1f694 // fmin v20.4s, v20.4s, v1.4s
+	WORD $0x4e23f694 // fmax v20.4s, v20.4s, v3.4s
+	WORD $0x4e26d694 // fadd v20.4s, v20.4s, v6.4s
+	WORD $0x6e35de94 // fmul v20.4s, v20.4s, v21.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x6e21e631 // fcmge v17.4s, v17.4s, v1.4s
+	WORD $0x4e711e94 // bic v20.16b, v20.16b, v17.16b
+	FMOVQ F18, 0(R2)
+	FMOVQ F20, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	ADD $16, R4
+	ADD $16, R5
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R4), F17
+	WORD $0x4ea1f634 // fmin v20.4s, v17.4s, v1.4s
+	WORD $0x6e20de94 // fmul v20.4s, v20.4s, v0.4s
+	WORD $0x4e24f694 // fmax v20.4s, v20.4s, v4.4s
+	WORD $0x6e25de92 // fmul v18.4s, v20.4s, v5.4s
+	WORD $0x4ea0fa57 // fabs v23.4s, v18.4s
+	WORD $0x6ea0faf7 // fneg v23.4s, v23.4s
+	WORD $0x4e218af9 // frintn v25.4s, v23.4s
+	WORD $0x4eb9d6fa // fsub v26.4s, v23.4s, v25.4s
+	WORD $0x4ea91d3c // mov v28.16b, v9.16b
+	WORD $0x4e3acd1c // fmla v28.4s, v8.4s, v26.4s
+	WORD $0x4eaa1d5d // mov v29.16b, v10.16b
+	WORD $0x4e3acf9d // fmla v29.4s, v28.4s, v26.4s
+	WORD $0x4eab1d7c // mov v28.16b, v11.16b
+	WORD $0x4e3acfbc // fmla v28.4s, v29.4s, v26.4s
+	WORD $0x4eac1d9d // mov v29.16b, v12.16b
+	WORD $0x4e3acf9d // fmla v29.4s, v28.4s, v26.4s
+	WORD $0x4ead1dbc // mov v28.16b, v13.16b
+	WORD $0x4e3acfbc // fmla v28.4s, v29.4s, v26.4s
+	WORD $0x4eae1ddd // mov v29.16b, v14.16b
+	WORD $0x4e3acf9d // fmla v29.4s, v28.4s, v26.4s
+	WORD $0x6eb7e4fb // fcmgt v27.4s, v7.4s, v23.4s
+	WORD $0x4e21ab39 // fcvtns v25.4s, v25.4s
+	WORD $0x4f375739 // shl v25.4s, v25.4s, #23
+	WORD $0x4eb987bd // add v29.4s, v29.4s, v25.4s
+	WORD $0x4e7b1fbd // bic v29.16b, v29.16b, v27.16b
+	WORD $0x4e3dd5f8 // fadd v24.4s, v15.4s, v29.4s
+	WORD $0x6e38fdf8 // fdiv v24.4s, v15.4s, v24.4s
+	WORD $0x6e38dfbd // fmul v29.4s, v29.4s, v24.4s
+	WORD $0x6e38dfb6 // fmul v22.4s, v29.4s, v24.4s
+	WORD $0x4ebdd5f8 // fsub v24.4s, v15.4s, v29.4s
+	WORD $0x6eb0e655 // fcmgt v21.4s, v18.4s, v16.4s
+	WORD $0x6e7d1f15 // bsl v21.16b, v24.16b, v29.16b
+	WORD $0x6e35de92 // fmul v18.4s, v20.4s, v21.4s
+	WORD $0x6e22de52 // fmul v18.4s, v18.4s, v2.4s
+	WORD $0x4eb51eb3 // mov v19.16b, v21.16b
+	WORD $0x4e36ce93 // fmla v19.4s, v20.4s, v22.4s
+	FMOVS (R5), F20
+	FMOVS (R3), F21
+	WORD $0x6e35de52 // fmul v18.4s, v18.4s, v21.4s
+	WORD $0x4ea0fa96 // fabs v22.4s, v20.4s
+	WORD $0x6e21e6d6 // fcmge v22.4s, v22.4s, v1.4s
+	WORD $0x4e761e52 // bic v18.16b, v18.16b, v22.16b
+	WORD $0x4ea1f694 // fmin v20.4s, v20.4s, v1.4s
+	WORD $0x4e23f694 // fmax v20.4s, v20.4s, v3.4s
+	WORD $0x4e26d694 // fadd v20.4s, v20.4s, v6.4s
+	WORD $0x6e35de94 // fmul v20.4s, v20.4s, v21.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x6e21e631 // fcmge v17.4s, v17.4s, v1.4s
+	WORD $0x4e711e94 // bic v20.16b, v20.16b, v17.16b
+	FMOVS F18, (R2)
+	FMOVS F20, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	ADD $4, R4
+	ADD $4, R5
+	SUB $1, R1
+	B single
+done:
+	RET
+
 // func sumNEON(x []float32) float32
 TEXT ·sumNEON(SB), NOSPLIT|NOFRAME, $0-28
 	MOVD x_base+0(FP), R0

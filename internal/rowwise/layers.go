@@ -59,6 +59,14 @@ type Layers[T float32 | uint16] struct {
 	// dy[i]·up[i]·gelu′(gate[i]). The derivative is within 2e-7 for any T.
 	GELUMulGrad func(dgate, dup, dy, gate, up []T, stream bool)
 
+	// ClampedMul sets dst[i] to (u + 1)·silu(t)/alpha, t = alpha·min(gate[i], limit), with u = up[i] clamped to
+	// ±limit. alpha and limit are from 1e-9 to 1e9. silu has the bounds of SiLUMul; a gate of −Inf gives −0·(u + 1).
+	ClampedMul func(dst, gate, up []T, alpha, limit float32, stream bool)
+
+	// ClampedMulGrad sets dup[i] to dy[i]·silu(t)/alpha and dgate[i] to dy[i]·(u + 1)·silu′(t), and to 0 where up[i]
+	// or gate[i] is at its limit or beyond. It has the bounds of SiLUMulGrad.
+	ClampedMulGrad func(dgate, dup, dy, gate, up []T, alpha, limit float32, stream bool)
+
 	// LayerNorm sets mean to Σ x[i]/n, rstd to 1/√(Σ (x[i] − mean)²/n + eps) and
 	// dst[i] to (x[i] − mean)·rstd·gamma[i] + beta[i].
 	LayerNorm func(dst, x, gamma, beta []T, eps float32, stream bool) (mean, rstd float32)
@@ -114,7 +122,7 @@ func init() {
 	F32.Add(cpu.Go, Layers[float32]{
 		Add: add, AddNext: addNext, AddScaled: addScaled,
 		GELU: gelu, GELUGrad: geluGrad, GELUErf: geluErf, GELUErfGrad: geluErfGrad, SiLUMul: siluMul, SiLUMulGrad: siluMulGrad,
-		GELUMul: geluMul, GELUMulGrad: geluMulGrad,
+		GELUMul: geluMul, GELUMulGrad: geluMulGrad, ClampedMul: clampedMul, ClampedMulGrad: clampedMulGrad,
 		LayerNorm: layerNorm, LayerNormGrad: layerNormGrad, RMSNorm: rmsNorm, RMSNormGrad: rmsNormGrad,
 		Dropout: dropout, Rotate: rotate, RotatePairs: rotatePairs,
 	})

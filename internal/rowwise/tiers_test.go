@@ -102,6 +102,16 @@ var calls = []call{
 		k.Fence()
 		return nil
 	}},
+	{"ClampedMul", 3, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.ClampedMul(s[0], s[1], s[2], 1.702, 2, a[0] > 0)
+		k.Fence()
+		return nil
+	}},
+	{"ClampedMulGrad", 5, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.ClampedMulGrad(s[0], s[1], s[2], s[3], s[4], 1.702, 2, a[0] > 0)
+		k.Fence()
+		return nil
+	}},
 	{"Dot", 2, false, func(k tier, s [][]float32, _ [4]float32) []float32 {
 		return []float32{k.Dot(s[0], s[1])}
 	}},
@@ -393,6 +403,9 @@ func TestInPlace(t *testing.T) {
 		"GELUMul up":    func(k tier, dst, x []float32) { k.GELUMul(dst, y, x, false) },
 		"GELUMulGrad":   func(k tier, dst, x []float32) { k.GELUMulGrad(dst, sums(), y, x, z, false) },
 		"GELU up":       func(k tier, dst, x []float32) { k.GELUMulGrad(sums(), dst, y, z, x, false) },
+		"Clamped":       func(k tier, dst, x []float32) { k.ClampedMul(dst, x, y, 2, 1, false) },
+		"Clamped up":    func(k tier, dst, x []float32) { k.ClampedMulGrad(sums(), dst, y, z, x, 2, 1, false) },
+		"ClampedGrad":   func(k tier, dst, x []float32) { k.ClampedMulGrad(dst, sums(), y, x, z, 2, 1, false) },
 		"LayerNorm":     func(k tier, dst, x []float32) { k.LayerNorm(dst, x, y, z, 1, false) },
 		"LayerNormGrad": func(k tier, dst, x []float32) { k.LayerNormGrad(dst, sums(), sums(), x, y, z, 1, 2, 3, 0, false) },
 		"RMSNorm":       func(k tier, dst, x []float32) { k.RMSNorm(dst, x, y, 1, false) },

@@ -67,6 +67,7 @@ func FMLAElement(d, n, m V) Instruction {
 // is n >= m on unsigned integers.
 
 func FCMEQ(d, n, m V) Instruction { return three("fcmeq", "4s", 0x4e20e400, d, n, m) }
+func FCMGE(d, n, m V) Instruction { return three("fcmge", "4s", 0x6e20e400, d, n, m) }
 func FCMGT(d, n, m V) Instruction { return three("fcmgt", "4s", 0x6ea0e400, d, n, m) }
 func CMHS(d, n, m V) Instruction  { return three("cmhs", "4s", 0x6ea03c00, d, n, m) }
 

@@ -27,6 +27,7 @@ var encodings = []struct {
 	{FCVTNS(1, 18), 0x4e21aa41, "fcvtns v1.4s, v18.4s"},
 	{FMLAElement(1, 18, 31), 0x4f9f1241, "fmla v1.4s, v18.4s, v31.s[0]"},
 	{FCMEQ(1, 18, 31), 0x4e3fe641, "fcmeq v1.4s, v18.4s, v31.4s"},
+	{FCMGE(1, 18, 31), 0x6e3fe641, "fcmge v1.4s, v18.4s, v31.4s"},
 	{FCMGT(1, 18, 31), 0x6ebfe641, "fcmgt v1.4s, v18.4s, v31.4s"},
 	{CMHS(1, 18, 31), 0x6ebf3e41, "cmhs v1.4s, v18.4s, v31.4s"},
 	{ADD(1, 18, 31), 0x4ebf8641, "add v1.4s, v18.4s, v31.4s"},

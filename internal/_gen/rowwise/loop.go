@@ -16,6 +16,7 @@ const (
 	nearest   = operand.U8(8)  // VROUNDPS, VRNDSCALEPS: to an integer, ties to even
 	notBelow  = operand.U8(21) // VCMPPS: not less than, true for NaN
 	notAbove  = operand.U8(26) // VCMPPS: not greater than, true for NaN
+	notReach  = operand.U8(25) // VCMPPS: not greater than or equal to, true for NaN
 	greater   = operand.U8(30) // VCMPPS: greater than, false for NaN
 	noLess    = operand.U8(5)  // VPCMPUD: not less than
 	orderOf1  = operand.U8(1)  // VSHUFF32X4 and friends: the upper half first

@@ -40,6 +40,8 @@ func main() {
 		siluMulGrad(k)
 		geluMul(k)
 		geluMulGrad(k)
+		clampedMul(k)
+		clampedMulGrad(k)
 		layerNorm(k)
 		layerNormGrad(k)
 		rmsNorm(k)

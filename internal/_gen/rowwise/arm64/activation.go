@@ -194,3 +194,68 @@ func geluMulGrad(file *File) {
 	})
 	f.Return()
 }
+
+// clampedGate is what the gate of gpt-oss needs. With t = alpha·min(gate, limit) it is silu(t)/alpha times the
+// clamped up, plus 1.
+type clampedGate struct {
+	*Func
+	alpha, limit, inverse, flat, log2e, low, one V
+	sigma                                        func(t V) (s, ds V)
+}
+
+func newClampedGate(f *Func) *clampedGate {
+	c := &clampedGate{
+		Func: f, alpha: f.Scalar("alpha"), limit: f.Scalar("limit"), inverse: f.V(), low: f.V(),
+		flat: f.Constant(-siluFlat), log2e: f.Constant(math.Log2E), one: f.Constant(1), sigma: logistic(f),
+	}
+	f.Do(FDIV(c.inverse, c.one, c.alpha), FNEG(c.low, c.limit))
+	return c
+}
+
+// of returns silu(t)/alpha and the derivative of silu at t, of which a large one is not infinite.
+func (c *clampedGate) of(gate V) (y, slope V) {
+	y, slope = c.V(), c.V()
+	c.Scope(func() {
+		t := c.V()
+		c.Do(FMIN(t, gate, c.limit), FMUL(t, t, c.alpha), FMAX(t, t, c.flat), FMUL(y, t, c.log2e))
+		s, ds := c.sigma(y)
+		c.Do(FMUL(y, t, s), FMUL(y, y, c.inverse), MOV(slope, s), FMLA(slope, t, ds))
+	})
+	return y, slope
+}
+
+// lift replaces up, clamped, plus 1.
+func (c *clampedGate) lift(up V) {
+	c.Do(FMIN(up, up, c.limit), FMAX(up, up, c.low), FADD(up, up, c.one))
+}
+
+func clampedMul(file *File) {
+	f := begin(file, "clampedMul", "func(dst, gate, up []float32, alpha, limit float32, stream bool)")
+	l := f.Loop("dst", "gate", "up")
+	c := newClampedGate(f)
+	l.Each(1, func(u int) {
+		y, _ := c.of(l.Load("gate", u))
+		up := l.Load("up", u)
+		c.lift(up)
+		f.Do(FMUL(y, y, up))
+		l.Store(y, "dst", u)
+	})
+	f.Return()
+}
+
+func clampedMulGrad(file *File) {
+	f := begin(file, "clampedMulGrad", "func(dgate, dup, dy, gate, up []float32, alpha, limit float32, stream bool)")
+	l := f.Loop("dgate", "dup", "dy", "gate", "up")
+	c := newClampedGate(f)
+	l.Each(1, func(u int) {
+		gate := l.Load("gate", u)
+		y, slope := c.of(gate)
+		up, dy, beyond := l.Load("up", u), l.Load("dy", u), f.V()
+		f.Do(FMUL(y, y, dy), FABS(beyond, up), FCMGE(beyond, beyond, c.limit), BIC(y, y, beyond))
+		c.lift(up)
+		f.Do(FMUL(up, up, dy), FMUL(up, up, slope), FCMGE(gate, gate, c.limit), BIC(up, up, gate))
+		l.Store(y, "dup", u)
+		l.Store(up, "dgate", u)
+	})
+	f.Return()
+}

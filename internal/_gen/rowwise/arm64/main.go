@@ -32,6 +32,8 @@ func main() {
 	siluMulGrad(f)
 	geluMul(f)
 	geluMulGrad(f)
+	clampedMul(f)
+	clampedMulGrad(f)
 	norms(f)
 	f.Generate()
 }
