@@ -19,6 +19,7 @@ var rules = map[string]quant8.Rule{
 	"rmsprop": quant8.RMSprop{}, "adagrad": quant8.Adagrad{}, "lamb": quant8.LAMB{}, "lars": quant8.LARS{},
 	"adafactor": quant8.Adafactor{}, "muon": quant8.Muon{},
 	"apollo": quant8.Apollo{}, "apollo-mini": quant8.Apollo{Tensor: true}, "galore": quant8.GaLore{},
+	"schedule-free": quant8.ScheduleFree{},
 }
 
 // lowRank says whether an optimizer projects the gradients of matrices, whose steps take whole matrices.
@@ -28,6 +29,10 @@ func lowRank(optimizer string) bool {
 
 // Optimizers returns the names that Task.Optimizer takes, sorted.
 func Optimizers() []string { return slices.Sorted(maps.Keys(rules)) }
+
+// inBackward says whether each parameter can be updated as soon as its gradient is complete. The parameters that
+// Schedule-Free AdamW trains lie in the memory of the gradients while their averages are evaluated.
+func (t Task) inBackward() bool { return t.Optimizer != "schedule-free" }
 
 // folds says whether gradients can be folded into the optimizer's state.
 func (t Task) folds() bool { return quant8.Folds(rules[t.Optimizer]) }

@@ -67,7 +67,7 @@ type Task struct {
 	// not among the defaults.
 	Compute   []snug.DType     // types of weights and activations; default BF16 and F32
 	Masters   []amp.MasterForm // default FullMaster and SplitMaster; NoMaster is lossy
-	Gradients []Gradient       // default SumF32 and InBackward; SumBF16 and Folded are lossy, and Folded is for adamw, adam, ademamix and sgd
+	Gradients []Gradient       // default SumF32 and InBackward, which schedule-free does not take; SumBF16 and Folded are lossy, and Folded is for adamw, adam, ademamix and sgd
 	StateBits []int            // default 32 and 8; 16 and 4 are lossy
 	Frozen    []int            // bits of the weights under adapters: 16, and 8 or 4 of Base; default both
 	Tiles     []int            // numbers of tiles of rows of layers that have [Tiles]; default 1; more are lossy: sums over rows are rounded differently
@@ -147,6 +147,9 @@ func (t Task) check() (Task, error) {
 	}
 	setDefault(&t.Compute, snug.BF16, snug.F32)
 	setDefault(&t.Masters, amp.FullMaster, amp.SplitMaster)
+	if !t.inBackward() {
+		setDefault(&t.Gradients, SumF32)
+	}
 	setDefault(&t.Gradients, SumF32, InBackward)
 	setDefault(&t.StateBits, 32, 8)
 	if t.Init == "loftq" {
@@ -279,6 +282,8 @@ func (t Task) checkRun(r Run) error {
 		problem = fmt.Sprintf("Gradients is %v, want f32, bf16, in-backward or folded", r.Gradients)
 	case r.Gradients == InBackward && r.Window > 1:
 		problem = fmt.Sprintf("a step during the backward pass has one micro-batch, not %d", r.Window)
+	case r.Gradients == InBackward && !t.inBackward():
+		problem = fmt.Sprintf("%s keeps the gradients of a step, whose memory it needs between steps", t.Optimizer)
 	case r.Gradients == Folded && !t.folds():
 		problem = fmt.Sprintf("the update of %s needs whole gradients, which are not folded into its state", t.Optimizer)
 	case r.Gradients.onePer() && r.GradientsOn != OnDevice:

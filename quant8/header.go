@@ -10,7 +10,7 @@ import (
 
 // header returns the bytes that are saved before the states.
 func (a *Optimizer) header() *state.Optimizer {
-	h := &state.Optimizer{Rule: a.o.name, OptimizerFixed: state.OptimizerFixed{
+	h := &state.Optimizer{Rule: a.o.name, Numbers: a.numbers(), OptimizerFixed: state.OptimizerFixed{
 		Bits: uint32(a.o.Bits), Block: uint32(a.o.Block), Chunk: uint64(a.o.Chunk), MinSize: uint64(a.o.MinSize),
 		Step: uint64(a.t), LR: a.lr, Fold: a.fold.OptimizerFold, Maps: a.maps.entries(),
 	}}
@@ -44,6 +44,7 @@ type saved struct {
 	step                        int
 	lr                          float32
 	fold                        state.OptimizerFold
+	numbers                     []float64
 	maps                        codeMaps
 	params                      []savedParam // by ascending names
 }
@@ -66,7 +67,7 @@ func (a *Optimizer) readHeader(d *state.Decoder) (*saved, error) {
 	o := d.GetOptimizer()
 	h := &saved{
 		optimizer: o.Rule, bits: uint64(o.Bits), block: uint64(o.Block), chunk: o.Chunk, minSize: o.MinSize,
-		step: int(o.Step), lr: o.LR, fold: o.Fold,
+		step: int(o.Step), lr: o.LR, fold: o.Fold, numbers: o.Numbers,
 	}
 	if !validRate(h.lr) || h.chunk == 0 || h.chunk > maxChunk {
 		d.Corrupt("a learning rate of %v, chunks of %d elements", h.lr, h.chunk)

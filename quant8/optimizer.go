@@ -73,7 +73,8 @@ type Optimizer struct {
 	t      int
 	params map[string]*param
 
-	fold folding // a step of several micro-batches that is under way
+	mean optim.Averaging // of ScheduleFree
+	fold folding         // a step of several micro-batches that is under way
 
 	mu      sync.Mutex       // guards the marks of params, their in-memory state while it is allocated, and
 	invalid string           // why the state cannot be used, or empty
@@ -101,7 +102,7 @@ type param struct {
 
 // New returns an optimizer without parameters. rule is one of [AdamW], [Adam],
 // [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor],
-// [Muon], [Apollo] and [GaLore], by value. The error wraps [snug.ErrConfig].
+// [Muon], [Apollo], [GaLore] and [ScheduleFree], by value. The error wraps [snug.ErrConfig].
 func New(rule Rule, o Options) (*Optimizer, error) {
 	all, err := newOptions(rule, o)
 	if err != nil {
@@ -213,6 +214,9 @@ func (a *Optimizer) Advance(lr float32) {
 	}
 	a.t++
 	a.lr = lr
+	if a.o.hyper.Rule.Averages() {
+		a.mean = a.mean.Next(a.t, float64(lr), a.o.powers[0], a.o.powers[1])
+	}
 	for _, p := range a.params {
 		clear(p.marks)
 	}

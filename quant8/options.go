@@ -177,6 +177,8 @@ func (o *Options) check(e *equation) error {
 		return fmt.Errorf("MaxUpdate is %g, want a finite number from 0 on: %w", o.MaxUpdate, snug.ErrConfig)
 	case o.MaxUpdate > 0 && (rule.Whole() || low):
 		return fmt.Errorf("MaxUpdate is %g, want 0 for %s, which sizes its steps itself: %w", o.MaxUpdate, name, snug.ErrConfig)
+	case o.MaxUpdate > 0 && rule.Averages():
+		return fmt.Errorf("MaxUpdate is %g, want 0 for %s, whose step also moves parameters towards their average: %w", o.MaxUpdate, name, snug.ErrConfig)
 	}
 	if err := checkBlock(o.Block); err != nil {
 		return err

@@ -114,7 +114,7 @@ func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, g
 func (a *Optimizer) hyper(q *param, gradScale float32) optim.Hyper {
 	h := a.o.hyper
 	h.LR, h.WeightDecay = float64(a.lr*q.options.LR), float64(q.options.WeightDecay)
-	h.Step, h.GradScale, h.Fold = a.t, gradScale, a.fold.part
+	h.Step, h.GradScale, h.Fold, h.Share = a.t, gradScale, a.fold.part, a.mean.Share
 	return h.Warm(a.o.warmup[0], a.o.warmup[1])
 }
 

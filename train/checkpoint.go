@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -215,7 +216,7 @@ func (t *Trainer[B]) read(name string, r io.Reader) error {
 // ends meanwhile, the older checkpoints stay. The error wraps [snug.ErrConfig] without
 // Options.Dir, and after a step that stopped half-way, see Train. It is otherwise an error of the file
 // system, the storage or ctx; the run can go on, and Save can be called again.
-func (t *Trainer[B]) Save(ctx context.Context) error {
+func (t *Trainer[B]) Save(ctx context.Context) (err error) {
 	switch {
 	case ctx == nil:
 		return fmt.Errorf("train: Save: the context is nil: %w", snug.ErrConfig)
@@ -225,6 +226,12 @@ func (t *Trainer[B]) Save(ctx context.Context) error {
 		return nil
 	case t.halfway:
 		return fmt.Errorf("train: Save: %w", t.stopped())
+	}
+	if t.averaged { // a checkpoint has the parameters that train
+		if err := t.trainable(); err != nil {
+			return fmt.Errorf("train: Save: %w", err)
+		}
+		defer func() { err = errors.Join(err, t.Average()) }()
 	}
 	a, err := t.describe()
 	if err != nil {

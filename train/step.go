@@ -37,6 +37,9 @@ func (t *Trainer[B]) Train(ctx context.Context, batches []B) (Report, error) {
 	if t.halfway && t.options.Fold {
 		return Report{}, fmt.Errorf("train: %w", t.stopped())
 	}
+	if err := t.trainable(); err != nil {
+		return Report{}, fmt.Errorf("train: step %d: %w", t.step+1, err)
+	}
 	report, err := t.train(ctx, batches)
 	if err != nil {
 		return report, fmt.Errorf("train: step %d: %w", t.step+1, err)

@@ -52,7 +52,8 @@ type Matrices interface {
 // Options say how a Trainer trains. The zero value is AdamW with 32-bit state at a learning rate of
 // 0.001, without checkpoints.
 type Options struct {
-	// Optimizer is the rule; nil is quant8.AdamW{}. [quant8.Apollo] and [quant8.GaLore] need a model with [Matrices] on
+	// Optimizer is the rule; nil is quant8.AdamW{}. For [quant8.ScheduleFree], see [Trainer.Average]; it does not go with
+	// InBackward. [quant8.Apollo] and [quant8.GaLore] need a model with [Matrices] on
 	// the CPU. Their steps take whole matrices: with SplitMaster and NoMaster, and without InBackward, the Trainer holds
 	// a copy of the largest in float32, 4 bytes an element. With Storage, parameters of 16 bits are an error.
 	Optimizer quant8.Rule
@@ -142,7 +143,10 @@ type Trainer[B any] struct {
 	master  *amp.Master // nil without master weights
 	pages   *staging    // copies chunks of a device to the host for the pages; nil without a device or pages
 	single  *single     // with InBackward
-	whole   int64       // bytes in which master weights become whole matrices of float32
+	buffer  snug.View   // the gradients of the window
+	// averaged says that the model has averages, and buffer the parameters that train, see Average.
+	averaged, ready bool
+	whole           int64 // bytes in which master weights become whole matrices of float32
 
 	step   int
 	splits int // how many times each micro-batch is divided in two
@@ -216,6 +220,7 @@ func (t *Trainer[B]) make() (err error) {
 		return err
 	}
 	t.countBytes()
+	t.ready = true
 	return nil
 }
 
@@ -244,6 +249,7 @@ func (o *Options) check(noModel bool) error {
 		{o.InBackward && o.Scaler != nil, "InBackward does not go with a loss scale, because one parameter is updated before another is known to be finite"},
 		{o.InBackward && o.Masters == amp.SplitMaster, "InBackward has no master weights: leave Masters, or set NoMaster"},
 		{o.InBackward && o.Fill != nil, "InBackward has no master weights to fill"},
+		{o.InBackward && o.averages(), "InBackward does not go with quant8.ScheduleFree: without gradients in memory nothing holds the parameters that train while their averages are evaluated"},
 		{o.Fold && !o.InBackward, "Fold wants InBackward"},
 		{o.Fold && !quant8.Folds(o.Optimizer), fmt.Sprintf("Fold does not go with %T, whose update needs the whole gradient", o.Optimizer)},
 		{o.Fold && o.SkipNonFinite, "Fold does not go with SkipNonFinite, because what is folded cannot be taken back"},
@@ -375,7 +381,7 @@ func (t *Trainer[B]) makeWindow() error {
 	if err != nil {
 		return fmt.Errorf("gradients of %d elements: %w", n, err)
 	}
-	t.backing = append(t.backing, free)
+	t.backing, t.buffer = append(t.backing, free), buffer
 	t.count = micros{new(int)}
 	*t.count.n = 1
 	t.window, err = accum.New(list, accum.Options{Schedule: t.count, Buffer: buffer, Measure: t.options.Measure})
@@ -441,11 +447,16 @@ func (t *Trainer[B]) countBytes() {
 	}
 }
 
-// Evaluate returns the loss over all batches without training on them. The error wraps
+// Evaluate returns the loss over all batches without training on them, after [Trainer.Average]. The error wraps
 // [snug.ErrConfig] for a nil sequence, and is otherwise that of the model.
 func (t *Trainer[B]) Evaluate(ctx context.Context, batches iter.Seq[B]) (all fused.Loss, err error) {
 	if batches == nil {
 		return all, fmt.Errorf("train: Evaluate: the sequence of batches is nil: %w", snug.ErrConfig)
+	}
+	if t.opt != nil {
+		if err := t.average(); err != nil {
+			return all, fmt.Errorf("train: Evaluate: %w", err)
+		}
 	}
 	for b := range batches {
 		loss, err := t.model.Evaluate(ctx, b)
@@ -457,10 +468,13 @@ func (t *Trainer[B]) Evaluate(ctx context.Context, batches iter.Seq[B]) (all fus
 	return all, nil
 }
 
-// Close closes the folder of checkpoints, unless it is Options.Folder, and frees memory of a device. The caller closes
-// the model and the Storage. Closing twice does nothing.
+// Close closes the folder of checkpoints, unless it is Options.Folder, and frees memory of a device, after
+// [Trainer.Average]. The caller then closes the model and the Storage. Closing twice does nothing.
 func (t *Trainer[B]) Close() (err error) {
-	err = t.opened.Close()
+	if t.ready && t.opt != nil && !t.halfway {
+		err = t.average()
+	}
+	err = errors.Join(err, t.opened.Close())
 	if t.master != nil {
 		err = errors.Join(err, t.master.Close())
 	}

@@ -67,9 +67,10 @@ It prints what the run will take, by component, and at the end what the run took
                      once, so a step differs from one with the mean of the micro-batches' gradients.
                      Weights in bf16 are rounded stochastically. Not with f16. Without -fold, bf16 with
                      adamw does so where nothing else fits
-  -optimizer NAME    with -full: adamw (default), or apollo, apollo-mini or galore, whose state is smaller.
-                     These three do not go with -disk or -fold. Adapters have AdamW: they are low
-                     rank already
+  -optimizer NAME    adamw (default); schedule-free, whose rate stays constant after its warmup, because the
+                     weights that are saved are an average: not with -fold; or with -full apollo,
+                     apollo-mini or galore, whose state is smaller. These three do not go with -disk or
+                     -fold, and not with adapters, which are low rank already
   -base FORM         form of the frozen weights: bf16, nf4, fp4, mxfp4, fp8 or int8; default: the folder's if
                      it has them quantized, else bf16 if that fits, else nf4
   -compute TYPE      type of weights and activations: bf16 (default), f16 or f32
@@ -83,7 +84,8 @@ It prints what the run will take, by component, and at the end what the run took
   -steps N           steps; default: those of -epochs
   -epochs N          times that each sample is trained on; default 1
   -lr RATE           peak of the learning rate, after its warmup and before its cosine decay;
-                     default 2e-4, with -full 1e-5, or 1e-4 with -optimizer apollo, apollo-mini or galore
+                     default 2e-4, with -full 1e-5, or 1e-4 with -optimizer apollo, apollo-mini or galore;
+                     2.5 times as much with schedule-free
   -label-smoothing S train for a target that has the probability 1-S, while all tokens share S equally;
                      0 to 1, default 0
   -z-loss F          add F times the square of the logarithm of the softmax's denominator to the loss of
@@ -174,13 +176,19 @@ func (f *tuneFlags) given(name string) (is bool) {
 }
 
 // tuneOptimizers are the names of -optimizer.
-var tuneOptimizers = []string{"adamw", "apollo", "apollo-mini", "galore"}
+var tuneOptimizers = []string{"adamw", "schedule-free", "apollo", "apollo-mini", "galore"}
 
 // projects reports whether the optimizer projects the gradients of matrices.
 func (f *tuneFlags) projects() bool {
-	_, plain := f.rule().(quant8.AdamW)
-	return !plain
+	switch f.rule().(type) {
+	case quant8.Apollo, quant8.GaLore:
+		return true
+	}
+	return false
 }
+
+// averages reports whether the optimizer evaluates other parameters than it trains.
+func (f *tuneFlags) averages() bool { return f.optimizer == "schedule-free" }
 
 // rule returns the optimizer.
 func (f *tuneFlags) rule() quant8.Rule {
@@ -189,6 +197,8 @@ func (f *tuneFlags) rule() quant8.Rule {
 		return quant8.Apollo{Tensor: f.optimizer == "apollo-mini", WeightDecay: 0.01}
 	case "galore":
 		return quant8.GaLore{WeightDecay: 0.01}
+	case "schedule-free":
+		return quant8.ScheduleFree{WeightDecay: 0.01}
 	}
 	return quant8.AdamW{WeightDecay: 0.01}
 }
@@ -242,6 +252,7 @@ func (f *tuneFlags) check() (err error) {
 		{f.fold && f.compute == "f16", "-fold does not go with f16, whose loss scale needs all gradients of a step"},
 		{!slices.Contains(tuneOptimizers, f.optimizer), fmt.Sprintf("-optimizer %.40q: want one of %s", f.optimizer, strings.Join(tuneOptimizers, ", "))},
 		{f.projects() && !f.full, "-optimizer " + f.optimizer + " is for -full: adapters are low rank already"},
+		{f.averages() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which needs the memory of all gradients between steps"},
 		{f.projects() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which projects whole gradients"},
 		{f.projects() && f.diskText != "", "-optimizer " + f.optimizer + " takes whole matrices, and -disk makes pages of them"},
 		{!(f.dropout >= 0 && f.dropout < 1), fmt.Sprintf("-dropout %v: want 0 or more and less than 1", f.dropout)},
@@ -266,8 +277,11 @@ func (f *tuneFlags) check() (err error) {
 	}
 	if f.rate == 0 {
 		f.rate = map[bool]float64{true: 1e-5, false: 2e-4}[f.full]
-		if f.projects() {
+		switch {
+		case f.projects():
 			f.rate = 1e-4
+		case f.averages():
+			f.rate *= 2.5
 		}
 	}
 	if f.alpha == 0 {

@@ -81,7 +81,7 @@ func (t *tuning) about() map[string]any {
 	if t.fold {
 		about["fold"] = true
 	}
-	if t.projects() {
+	if t.optimizer != "" && t.optimizer != tuneOptimizers[0] {
 		about["optimizer"] = t.optimizer
 	}
 	if t.tilesText != "" && t.tilesText != "1" {

@@ -183,7 +183,7 @@ func (t *tuning) choose() error {
 		return t.fit(task)
 	case !t.full && task.Frozen == nil:
 		exact.Frozen = []int{16}
-	case t.full && t.dtype == snug.BF16:
+	case t.full && t.dtype == snug.BF16 && !t.averages():
 		further.Gradients, further.Masters = []plan.Gradient{plan.InBackward}, []amp.MasterForm{amp.NoMaster}
 	default:
 		return t.fit(task)
@@ -297,7 +297,7 @@ func (t *tuning) open() (clean func() error, err error) {
 	steps := t.stepCount()
 	options := train.Options{
 		Optimizer: t.rule(), StateBits: r.StateBits, Masters: r.Masters, Clip: clipNorm, Seed: t.seed,
-		Schedule: train.Cosine(float32(t.rate), min(100, max(1, steps/10)), steps), Storage: state,
+		Schedule: t.schedule(steps), Storage: state,
 		InBackward: r.Gradients == plan.InBackward || r.Gradients == plan.Folded, Fold: r.Gradients == plan.Folded,
 		SkipNonFinite: r.Gradients != plan.Folded, Split: splitBatch, About: t.about(),
 	}
@@ -312,6 +312,15 @@ func (t *tuning) open() (clean func() error, err error) {
 	}
 	t.trainer.SetNotes(choicesOf(r))
 	return clean, nil
+}
+
+// schedule returns the learning rates: up to the peak, and down again unless an average takes the place of that.
+func (t *tuning) schedule(steps int) func(step int) float32 {
+	warmup := min(100, max(1, steps/10))
+	if t.averages() {
+		return train.Linear(float32(t.rate), 1, warmup, steps)
+	}
+	return train.Cosine(float32(t.rate), warmup, steps)
 }
 
 func (t *tuning) close() (err error) {

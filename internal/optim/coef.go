@@ -14,6 +14,7 @@ type Hyper struct {
 	Eps2                    float64  // the minimum rms(p) that Adafactor's α takes
 	Clip                    float64  // d of Adafactor
 	Tau                     float64  // τ
+	Share                   float64  // c of ScheduleFree
 	Size                    float64  // of the step of Adafactor, by Sized, and of Muon
 	Factors                 *Factors // of a matrix of Adafactor, instead of v
 	Ratio                   float64  // factor of LR in the update, by Sized; 0 means 1
@@ -92,7 +93,7 @@ func (h Hyper) Coef() Coef {
 	}
 	decay := float32(1 - float64(h.LR*h.WeightDecay))
 	switch {
-	case h.Rule == LAMB: // in scale2
+	case h.Rule == LAMB || h.Rule == ScheduleFree: // in scale2
 	case !table[h.Rule].decoupled && (h.Rule != Adam || h.Coupled):
 		c.l2 = float32(h.WeightDecay)
 	case h.DecayFirst:
