@@ -205,6 +205,9 @@ type options struct {
 }
 
 func newOptions(rule Rule, o Options) (options, error) {
+	if _, is := rule.(MeZO); is {
+		return options{}, fmt.Errorf("MeZO has no gradient to step with, want NewMeZO: %w", snug.ErrConfig)
+	}
 	if !known(rule) {
 		return options{}, fmt.Errorf("the rule is %T, want one of this package by value, such as AdamW{}: %w", rule, snug.ErrConfig)
 	}

@@ -30,7 +30,7 @@ func (t *Trainer[B]) Average() error {
 
 func (t *Trainer[B]) average() error {
 	switch {
-	case t.opt == nil:
+	case t.closed():
 		return fmt.Errorf("the Trainer is closed: %w", snug.ErrConfig)
 	case !t.options.averages() || t.averaged:
 		return nil

@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"crypto/sha256"
+	"encoding"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -35,12 +36,12 @@ type about struct {
 const (
 	weightsPart   = "weights"   // the parameters, except those that FullMaster holds
 	mastersPart   = "masters"   // amp.Master
-	optimizerPart = "optimizer" // quant8.Optimizer
+	optimizerPart = "optimizer" // quant8.Optimizer, or quant8.ZerothOrder
 	scalerPart    = "scaler"    // amp.Scaler
 )
 
-// maxScaler is the most bytes of a scaler's state.
-const maxScaler = 1 << 16
+// maxSmall is the most bytes of the state of a scaler or of MeZO.
+const maxSmall = 1 << 16
 
 func (t *Trainer[B]) describe() (about, error) {
 	run, err := toJSON(t.options.About)
@@ -157,12 +158,21 @@ func (t *Trainer[B]) write(name string, w io.Writer) (err error) {
 	case mastersPart:
 		_, err = t.master.WriteTo(w)
 	case optimizerPart:
+		if t.zeroth != nil {
+			return write(w, t.zeroth)
+		}
 		_, err = t.opt.WriteTo(w)
 	case scalerPart:
-		var b []byte
-		if b, err = t.scaler.AppendBinary(nil); err == nil {
-			_, err = w.Write(b)
-		}
+		return write(w, t.scaler)
+	}
+	return err
+}
+
+// write writes a small state.
+func write(w io.Writer, x encoding.BinaryAppender) error {
+	b, err := x.AppendBinary(nil)
+	if err == nil {
+		_, err = w.Write(b)
 	}
 	return err
 }
@@ -202,14 +212,22 @@ func (t *Trainer[B]) read(name string, r io.Reader) error {
 		}
 		return nil
 	case optimizerPart:
+		if t.zeroth != nil {
+			return read(r, t.zeroth)
+		}
 		_, err := t.opt.ReadFrom(r)
 		return err
 	}
-	b, err := io.ReadAll(io.LimitReader(r, maxScaler))
+	return read(r, t.scaler)
+}
+
+// read reads what write wrote.
+func read(r io.Reader, x encoding.BinaryUnmarshaler) error {
+	b, err := io.ReadAll(io.LimitReader(r, maxSmall))
 	if err != nil {
 		return err
 	}
-	return t.scaler.UnmarshalBinary(b)
+	return x.UnmarshalBinary(b)
 }
 
 // Save writes a checkpoint of the steps done, unless the newest one is of the same step. When ctx

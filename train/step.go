@@ -28,7 +28,7 @@ const group = "model"
 // The error wraps [snug.ErrConfig] when there are no micro-batches, when a weight is negative or not finite, or all are
 // 0; it wraps [snug.ErrNonFinite] and names the parameters when gradients are not finite; or it comes from the model.
 func (t *Trainer[B]) Train(ctx context.Context, batches []B) (Report, error) {
-	if t.opt == nil {
+	if t.closed() {
 		return Report{}, fmt.Errorf("train: the Trainer is closed: %w", snug.ErrConfig)
 	}
 	if ctx == nil {
@@ -71,11 +71,16 @@ func (t *Trainer[B]) train(ctx context.Context, batches []B) (r Report, err erro
 	}
 	for {
 		var loss fused.Loss
-		if loss, err = t.accumulate(ctx, batches); err == nil {
+		if t.zeroth != nil {
+			if err = t.trainForward(ctx, batches, &r); err == nil {
+				return r, nil
+			}
+		} else if loss, err = t.accumulate(ctx, batches); err == nil {
 			r.Loss, r.Targets = loss.Mean(), loss.Targets
 			break
+		} else {
+			t.window.Reset()
 		}
-		t.window.Reset()
 		if t.options.Split == nil || !errors.Is(err, snug.ErrNoMemory) {
 			return r, err
 		}

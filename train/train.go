@@ -53,7 +53,8 @@ type Matrices interface {
 // 0.001, without checkpoints.
 type Options struct {
 	// Optimizer is the rule; nil is quant8.AdamW{}. For [quant8.ScheduleFree], see [Trainer.Average]; it does not go with
-	// InBackward. [quant8.Apollo] and [quant8.GaLore] need a model with [Matrices] on
+	// InBackward. [quant8.MeZO] needs no backward pass: see [ForwardOnly]; it has no state, no master weights, no loss
+	// scale and no gradients, and so does not go with their options. [quant8.Apollo] and [quant8.GaLore] need a model with [Matrices] on
 	// the CPU. Their steps take whole matrices: with SplitMaster and NoMaster, and without InBackward, the Trainer holds
 	// a copy of the largest in float32, 4 bytes an element. With Storage, parameters of 16 bits are an error.
 	Optimizer quant8.Rule
@@ -138,7 +139,8 @@ type Trainer[B any] struct {
 	window  *accum.Window
 	count   micros // schedule of the window
 	backing []func() error
-	opt     *quant8.Optimizer
+	opt     *quant8.Optimizer   // nil with MeZO
+	zeroth  *quant8.ZerothOrder // nil without
 	scaler  *amp.Scaler
 	master  *amp.Master // nil without master weights
 	pages   *staging    // copies chunks of a device to the host for the pages; nil without a device or pages
@@ -205,10 +207,16 @@ func (t *Trainer[B]) make() (err error) {
 			t.notes = notes
 		}
 	}
-	if err := t.makeOptimizer(); err != nil {
+	if rule, is := o.mezo(); is {
+		if t.zeroth, err = quant8.NewMeZO(rule, quant8.MeZOOptions{Seed: o.Seed, Params: o.Params}); err != nil {
+			return err
+		}
+	} else if err := t.makeOptimizer(); err != nil {
 		return err
 	}
-	if o.InBackward {
+	if t.zeroth != nil {
+		// it holds nothing
+	} else if o.InBackward {
 		t.single = &single{params: t.params, dev: t.params[0].value.Device(), values: map[string]snug.View{}}
 		for _, p := range t.params {
 			t.single.values[p.name] = p.value
@@ -258,7 +266,7 @@ func (o *Options) check(noModel bool) error {
 			return fmt.Errorf("%s: %w", c.what, snug.ErrConfig)
 		}
 	}
-	return nil
+	return o.checkMeZO()
 }
 
 // collect lists the parameters.
@@ -267,6 +275,7 @@ func (t *Trainer[B]) collect() error {
 	if params == nil {
 		return fmt.Errorf("the model's Trainable is nil: %w", snug.ErrConfig)
 	}
+	_, zeroth := t.options.mezo()
 	for name, v := range params {
 		if !v.DType().IsFloat() {
 			return fmt.Errorf("parameter %q holds %s, want f32, f16 or bf16: %w", name, v.DType(), snug.ErrDType)
@@ -275,13 +284,13 @@ func (t *Trainer[B]) collect() error {
 			return fmt.Errorf("parameter %q is on %s, and %q on %s: %w", name, v.Device().Name(),
 				t.params[0].name, t.params[0].value.Device().Name(), snug.ErrDevice)
 		}
-		if v.DType() == snug.F16 && t.options.Scaler == nil {
+		if v.DType() == snug.F16 && t.options.Scaler == nil && !zeroth {
 			if t.options.InBackward {
 				return fmt.Errorf("parameter %q is f16, which needs a loss scale, and InBackward has none: %w", name, snug.ErrConfig)
 			}
 			t.options.Scaler = &amp.ScalerOptions{}
 		}
-		t.params = append(t.params, param{name, v, v.DType() != snug.F32 && !t.options.InBackward})
+		t.params = append(t.params, param{name, v, v.DType() != snug.F32 && !t.options.InBackward && !zeroth})
 	}
 	if t.params == nil {
 		return fmt.Errorf("the model has no parameters that train: %w", snug.ErrConfig)
@@ -415,7 +424,7 @@ func (t *Trainer[B]) Scale() float32 {
 // of the workspace of the optimizer and of master weights: nothing after Close.
 func (t *Trainer[B]) Bytes() plan.Bytes {
 	var b plan.Bytes
-	if t.opt == nil {
+	if t.opt == nil { // closed, or with MeZO
 		return b
 	}
 	if t.window != nil {
@@ -453,7 +462,7 @@ func (t *Trainer[B]) Evaluate(ctx context.Context, batches iter.Seq[B]) (all fus
 	if batches == nil {
 		return all, fmt.Errorf("train: Evaluate: the sequence of batches is nil: %w", snug.ErrConfig)
 	}
-	if t.opt != nil {
+	if !t.closed() {
 		if err := t.average(); err != nil {
 			return all, fmt.Errorf("train: Evaluate: %w", err)
 		}
@@ -471,7 +480,7 @@ func (t *Trainer[B]) Evaluate(ctx context.Context, batches iter.Seq[B]) (all fus
 // Close closes the folder of checkpoints, unless it is Options.Folder, and frees memory of a device, after
 // [Trainer.Average]. The caller then closes the model and the Storage. Closing twice does nothing.
 func (t *Trainer[B]) Close() (err error) {
-	if t.ready && t.opt != nil && !t.halfway {
+	if t.ready && !t.closed() && !t.halfway {
 		err = t.average()
 	}
 	err = errors.Join(err, t.opened.Close())
@@ -487,6 +496,6 @@ func (t *Trainer[B]) Close() (err error) {
 	for _, free := range t.backing {
 		err = errors.Join(err, free())
 	}
-	t.folder, t.opened, t.master, t.opt, t.single, t.backing = nil, nil, nil, nil, nil, nil
+	t.folder, t.opened, t.master, t.opt, t.zeroth, t.single, t.backing = nil, nil, nil, nil, nil, nil, nil
 	return err
 }

@@ -9,6 +9,29 @@ import json
 import schedulefree
 import torch
 
+
+def mezo(steps=10, lr=1e-2, eps=1e-3, decay=0.1):
+    """zo_perturb_parameters, zo_step and zo_update of github.com/princeton-nlp/MeZO, large_models/trainer.py, with noise
+    that is recorded, on the mean of (p - target)^2 in float64."""
+    torch.manual_seed(7)
+    p, target = torch.randn(N), torch.randn(N)
+    start, noise, after, losses = p.clone(), [], [], []
+    loss = lambda: float(((p.double() - target.double()) ** 2).mean())
+    for _ in range(steps):
+        z = torch.randn(N)
+        p = p + 1 * z * eps
+        plus = loss()
+        p = p + -2 * z * eps
+        minus = loss()
+        projected = (plus - minus) / (2 * eps)
+        p = p + 1 * z * eps
+        p = p - lr * (projected * z + decay * p)
+        noise.append(z), after.append(p), losses.append([plus, minus])
+    with open("mezo.json", "w") as f:
+        json.dump({"start": flat(start), "target": flat(target), "noise": [flat(z) for z in noise], "losses": losses,
+                   "after": [flat(x) for x in after]}, f, separators=(",", ":"))
+
+
 N, STEPS = 24, 20
 torch.manual_seed(5)
 start = torch.randn(N)
@@ -44,3 +67,4 @@ write("schedulefree", {
     "powers": schedule_free(True, 5, r=0.5, weight_lr_power=1.5, foreach=False),
     "uniform": schedule_free(True, 5, weight_lr_power=0.0),
 })
+mezo()
