@@ -3,13 +3,16 @@ package train
 import (
 	"context"
 	"math"
+	"runtime"
 	"testing"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
+	"github.com/snug-ml/snug/transformer"
 	"github.com/stretchr/testify/require"
 )
 
@@ -93,5 +96,39 @@ func TestMeZOErrors(t *testing.T) {
 		} else {
 			require.ErrorIs(t, err, snug.ErrNonFinite)
 		}
+	}
+}
+
+// TestMeZOMemory: a run of MeZO has the peak of an evaluation, by what the monitor counts of both, and the process
+// allocates less than 4 KiB a step.
+func TestMeZOMemory(t *testing.T) {
+	ctx := context.Background()
+	for _, adapter := range []*qlora.AdapterOptions{nil, {Rank: 2, Alpha: 4}} {
+		peak := func(steps int) int64 {
+			monitor, err := plan.NewMonitor(plan.MonitorOptions{})
+			require.NoError(t, err)
+			m, err := transformer.New(tinyConfig("llama", false), transformer.Options{Seed: 3, Monitor: monitor, Adapter: adapter})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, m.Close()) }()
+			_, err = m.Evaluate(ctx, tokens(0))
+			require.NoError(t, err)
+			if steps == 0 {
+				return monitor.Peak(plan.OnDevice)
+			}
+			tr, err := New(ForwardOnly[transformer.Batch](m), Options{Optimizer: quant8.MeZO{}, Schedule: Constant(1e-4), Monitor: monitor})
+			require.NoError(t, err)
+			batches := []transformer.Batch{tokens(0)}
+			var before, after runtime.MemStats
+			for range steps {
+				runtime.ReadMemStats(&before)
+				_, err := tr.Train(ctx, batches)
+				require.NoError(t, err)
+				runtime.ReadMemStats(&after)
+			}
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(4<<10))
+			require.NoError(t, tr.Close())
+			return monitor.Peak(plan.OnDevice)
+		}
+		require.Equal(t, peak(0), peak(5))
 	}
 }

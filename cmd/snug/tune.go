@@ -25,7 +25,7 @@ func tuneCommand() *command {
 	return &command{
 		name: "tune", summary: "fine-tune a published model under a memory limit",
 		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-adapter:" + strings.Join(adapterKinds, " "), "-alpha", "-rslora", "-dora", "-dropout",
-			"-loraplus-ratio", "-modules-to-save", "-full", "-fold", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
+			"-loraplus-ratio", "-modules-to-save", "-full", "-fold", "-mezo", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
 			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-dry-run", "-json"},
 		help: tuneHelp,
 		run:  runTune,
@@ -67,6 +67,8 @@ It prints what the run will take, by component, and at the end what the run took
                      once, so a step differs from one with the mean of the micro-batches' gradients.
                      Weights in bf16 are rounded stochastically. Not with f16. Without -fold, bf16 with
                      adamw does so where nothing else fits
+  -mezo              compute no gradients: steps take two forward passes each (MeZO) and no more memory
+                     than evaluation. The rate is constant. It takes many more steps
   -optimizer NAME    adamw (default); schedule-free, whose rate stays constant after its warmup, because the
                      weights that are saved are an average: not with -fold; or with -full apollo,
                      apollo-mini or galore, whose state is smaller. These three do not go with -disk or
@@ -85,7 +87,7 @@ It prints what the run will take, by component, and at the end what the run took
   -epochs N          times that each sample is trained on; default 1
   -lr RATE           peak of the learning rate, after its warmup and before its cosine decay;
                      default 2e-4, with -full 1e-5, or 1e-4 with -optimizer apollo, apollo-mini or galore;
-                     2.5 times as much with schedule-free
+                     2.5 times as much with schedule-free. With -mezo it is constant: 1e-4, with -full 1e-6
   -label-smoothing S train for a target that has the probability 1-S, while all tokens share S equally;
                      0 to 1, default 0
   -z-loss F          add F times the square of the logarithm of the softmax's denominator to the loss of
@@ -114,7 +116,7 @@ type tuneFlags struct {
 	adapterFlags
 	loraplus         float64
 	modules          string
-	full, fold       bool
+	full, fold, mezo bool
 	optimizer        string
 	form, compute    string
 	most, batch      int
@@ -148,6 +150,7 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.modules, "modules-to-save", "", "")
 	fs.BoolVar(&f.full, "full", false, "")
 	fs.BoolVar(&f.fold, "fold", false, "")
+	fs.BoolVar(&f.mezo, "mezo", false, "")
 	fs.StringVar(&f.optimizer, "optimizer", tuneOptimizers[0], "")
 	fs.StringVar(&f.form, "base", "", "")
 	fs.StringVar(&f.compute, "compute", "bf16", "")
@@ -192,6 +195,12 @@ func (f *tuneFlags) averages() bool { return f.optimizer == "schedule-free" }
 
 // rule returns the optimizer.
 func (f *tuneFlags) rule() quant8.Rule {
+	if f.mezo && f.full {
+		return quant8.MeZO{}
+	}
+	if f.mezo {
+		return quant8.MeZO{Epsilon: 1e-2} // as the paper has it for adapters
+	}
 	switch f.optimizer {
 	case "apollo", "apollo-mini":
 		return quant8.Apollo{Tensor: f.optimizer == "apollo-mini", WeightDecay: 0.01}
@@ -252,6 +261,10 @@ func (f *tuneFlags) check() (err error) {
 		{f.fold && f.compute == "f16", "-fold does not go with f16, whose loss scale needs all gradients of a step"},
 		{!slices.Contains(tuneOptimizers, f.optimizer), fmt.Sprintf("-optimizer %.40q: want one of %s", f.optimizer, strings.Join(tuneOptimizers, ", "))},
 		{f.projects() && !f.full, "-optimizer " + f.optimizer + " is for -full: adapters are low rank already"},
+		{f.mezo && f.given("optimizer"), "-mezo is an optimizer by itself: leave -optimizer"},
+		{f.mezo && f.fold, "-fold does not go with -mezo, which has no gradients to fold"},
+		{f.mezo && f.dropout != 0, "-dropout does not go with -mezo, whose forward passes are those of evaluation"},
+		{f.mezo && (f.smoothing != 0 || f.zLoss != 0), "-label-smoothing and -z-loss do not go with -mezo, whose losses are those of evaluation"},
 		{f.averages() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which needs the memory of all gradients between steps"},
 		{f.projects() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which projects whole gradients"},
 		{f.projects() && f.diskText != "", "-optimizer " + f.optimizer + " takes whole matrices, and -disk makes pages of them"},
@@ -278,6 +291,8 @@ func (f *tuneFlags) check() (err error) {
 	if f.rate == 0 {
 		f.rate = map[bool]float64{true: 1e-5, false: 2e-4}[f.full]
 		switch {
+		case f.mezo:
+			f.rate = map[bool]float64{true: 1e-6, false: 1e-4}[f.full]
 		case f.projects():
 			f.rate = 1e-4
 		case f.averages():

@@ -81,6 +81,9 @@ func (t *tuning) about() map[string]any {
 	if t.fold {
 		about["fold"] = true
 	}
+	if t.mezo {
+		about["mezo"] = true
+	}
 	if t.optimizer != "" && t.optimizer != tuneOptimizers[0] {
 		about["optimizer"] = t.optimizer
 	}

@@ -142,17 +142,20 @@ func (t *tuning) task() (plan.Task, error) {
 		Device: plan.Device{Name: "an assumed processor, to compare plans", Unified: true, Memory: 1 << 60, Disk: t.disk,
 			F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10},
 	}
-	if t.dtype != snug.BF16 {
+	if t.dtype != snug.BF16 || t.mezo {
 		task.Masters = []amp.MasterForm{amp.FullMaster}
 	}
+	if t.mezo {
+		task.Optimizer, task.Gradients, task.StateBits, task.PagesCheckpoints = "mezo", []plan.Gradient{plan.SumF32}, []int{32}, false
+	}
 	if t.full {
-		if t.dtype != snug.F32 { // updates in the backward pass have no master weights, see choose
+		if t.dtype != snug.F32 || t.mezo { // updates in the backward pass have no master weights, see choose
 			task.Gradients = []plan.Gradient{plan.SumF32}
 		}
 		return task, nil
 	}
 	t.describe(&task)
-	if task.Beside = t.beside; task.Beside != nil { // updates in the backward pass have no master weights
+	if task.Beside = t.beside; task.Beside != nil || t.mezo { // updates in the backward pass have no master weights
 		task.Gradients = []plan.Gradient{plan.SumF32}
 	}
 	task.StateBits = []int{32} // of adapters, which are small
@@ -183,7 +186,7 @@ func (t *tuning) choose() error {
 		return t.fit(task)
 	case !t.full && task.Frozen == nil:
 		exact.Frozen = []int{16}
-	case t.full && t.dtype == snug.BF16 && !t.averages():
+	case t.full && t.dtype == snug.BF16 && !t.averages() && !t.mezo:
 		further.Gradients, further.Masters = []plan.Gradient{plan.InBackward}, []amp.MasterForm{amp.NoMaster}
 	default:
 		return t.fit(task)
@@ -301,6 +304,9 @@ func (t *tuning) open() (clean func() error, err error) {
 		InBackward: r.Gradients == plan.InBackward || r.Gradients == plan.Folded, Fold: r.Gradients == plan.Folded,
 		SkipNonFinite: r.Gradients != plan.Folded, Split: splitBatch, About: t.about(),
 	}
+	if t.mezo {
+		options.Clip = 0
+	}
 	if t.loraplus > 0 {
 		options.Params = qlora.LoRAPlus(float32(t.loraplus))
 	}
@@ -317,6 +323,9 @@ func (t *tuning) open() (clean func() error, err error) {
 // schedule returns the learning rates: up to the peak, and down again unless an average takes the place of that.
 func (t *tuning) schedule(steps int) func(step int) float32 {
 	warmup := min(100, max(1, steps/10))
+	if t.mezo {
+		return train.Constant(float32(t.rate))
+	}
 	if t.averages() {
 		return train.Linear(float32(t.rate), 1, warmup, steps)
 	}
