@@ -20,12 +20,16 @@ var rules = map[string]quant8.Rule{
 	"adafactor": quant8.Adafactor{}, "muon": quant8.Muon{},
 	"apollo": quant8.Apollo{}, "apollo-mini": quant8.Apollo{Tensor: true}, "galore": quant8.GaLore{},
 	"schedule-free": quant8.ScheduleFree{}, "mezo": quant8.MeZO{},
+	"prodigy": quant8.Prodigy{SliceP: ProdigySlice},
 }
 
 // lowRank says whether an optimizer projects the gradients of matrices, whose steps take whole matrices.
 func lowRank(optimizer string) bool {
 	return optimizer == "apollo" || optimizer == "apollo-mini" || optimizer == "galore"
 }
+
+// ProdigySlice is the SliceP of prodigy: one of how many elements counts in its estimate.
+const ProdigySlice = 11
 
 // Optimizers returns the names that Task.Optimizer takes, sorted.
 func Optimizers() []string { return slices.Sorted(maps.Keys(rules)) }

@@ -68,14 +68,26 @@ func (r ScheduleFree) equation() equation {
 
 // numbers returns what the rule keeps for all parameters together.
 func (a *Optimizer) numbers() []float64 {
-	if a.o.hyper.Rule.Averages() {
+	switch {
+	case a.o.hyper.Rule.Averages():
 		return []float64{a.mean.Sum, a.mean.Share, a.mean.Most}
+	case a.o.prodigy.every > 0:
+		p, sums := &a.prodigy, a.sums()
+		return []float64{p.D, p.Most, p.Numerator, sums[0], sums[1]}
 	}
 	return nil
 }
 
 // setNumbers restores numbers.
 func (a *Optimizer) setNumbers(x []float64) {
+	if a.o.prodigy.every > 0 {
+		a.prodigy.Distance, a.prodigy.before = optim.Distance{D: x[0], Most: x[1], Numerator: x[2]}, [2]float64{x[3], x[4]}
+		a.prodigy.names = a.names()
+		for _, q := range a.params {
+			clear(q.sums)
+		}
+		return
+	}
 	if len(x) > 0 {
 		a.mean = optim.Averaging{Sum: x[0], Share: x[1], Most: x[2]}
 	}

@@ -2,6 +2,7 @@ package quant8
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -22,7 +23,7 @@ import (
 // not part of the state.
 func (a *Optimizer) WriteTo(w io.Writer) (int64, error) {
 	e := state.NewEncoder(w, state.OptimizerMagic)
-	if err := a.usable(); err != nil {
+	if err := errors.Join(a.usable(), a.savable()); err != nil {
 		e.Err = err
 	} else {
 		e.PutOptimizer(a.header())

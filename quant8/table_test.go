@@ -28,6 +28,7 @@ func TestTable(t *testing.T) {
 		"Muon":      matrixRules["muon"],
 
 		"ScheduleFree": rules["ScheduleFree"],
+		"Prodigy":      func(s Options) (*Optimizer, error) { return New(Prodigy{}, s) },
 
 		"Apollo":               func(s Options) (*Optimizer, error) { return New(Apollo{}, s) },
 		"Apollo{Tensor: true}": func(s Options) (*Optimizer, error) { return New(Apollo{Tensor: true}, s) },

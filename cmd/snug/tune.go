@@ -70,7 +70,8 @@ It prints what the run will take, by component, and at the end what the run took
   -mezo              compute no gradients: steps take two forward passes each (MeZO) and no more memory
                      than evaluation. The rate is constant. It takes many more steps
   -optimizer NAME    adamw (default); schedule-free, whose rate stays constant after its warmup, because the
-                     weights that are saved are an average: not with -fold; or with -full apollo,
+                     weights that are saved are an average: not with -fold; prodigy, which finds the rate
+                     and takes -lr as a factor of it: not with -fold and -disk; or with -full apollo,
                      apollo-mini or galore, whose state is smaller. These three do not go with -disk or
                      -fold, and not with adapters, which are low rank already
   -base FORM         form of the frozen weights: bf16, nf4, fp4, mxfp4, fp8 or int8; default: the folder's if
@@ -87,7 +88,7 @@ It prints what the run will take, by component, and at the end what the run took
   -epochs N          times that each sample is trained on; default 1
   -lr RATE           peak of the learning rate, after its warmup and before its cosine decay;
                      default 2e-4, with -full 1e-5, or 1e-4 with -optimizer apollo, apollo-mini or galore;
-                     2.5 times as much with schedule-free. With -mezo it is constant: 1e-4, with -full 1e-6
+                     2.5 times as much with schedule-free; 1 with prodigy. With -mezo it is constant: 1e-4, with -full 1e-6
   -label-smoothing S train for a target that has the probability 1-S, while all tokens share S equally;
                      0 to 1, default 0
   -z-loss F          add F times the square of the logarithm of the softmax's denominator to the loss of
@@ -179,7 +180,7 @@ func (f *tuneFlags) given(name string) (is bool) {
 }
 
 // tuneOptimizers are the names of -optimizer.
-var tuneOptimizers = []string{"adamw", "schedule-free", "apollo", "apollo-mini", "galore"}
+var tuneOptimizers = []string{"adamw", "schedule-free", "prodigy", "apollo", "apollo-mini", "galore"}
 
 // projects reports whether the optimizer projects the gradients of matrices.
 func (f *tuneFlags) projects() bool {
@@ -206,6 +207,8 @@ func (f *tuneFlags) rule() quant8.Rule {
 		return quant8.Apollo{Tensor: f.optimizer == "apollo-mini", WeightDecay: 0.01}
 	case "galore":
 		return quant8.GaLore{WeightDecay: 0.01}
+	case "prodigy":
+		return quant8.Prodigy{WeightDecay: 0.01, SliceP: plan.ProdigySlice, BiasCorrection: true, SafeguardWarmup: true}
 	case "schedule-free":
 		return quant8.ScheduleFree{WeightDecay: 0.01}
 	}
@@ -265,6 +268,8 @@ func (f *tuneFlags) check() (err error) {
 		{f.mezo && f.fold, "-fold does not go with -mezo, which has no gradients to fold"},
 		{f.mezo && f.dropout != 0, "-dropout does not go with -mezo, whose forward passes are those of evaluation"},
 		{f.mezo && (f.smoothing != 0 || f.zLoss != 0), "-label-smoothing and -z-loss do not go with -mezo, whose losses are those of evaluation"},
+		{f.optimizer == "prodigy" && f.fold, "-fold does not go with -optimizer prodigy, which takes whole gradients"},
+		{f.optimizer == "prodigy" && f.diskText != "", "-optimizer prodigy has numbers of whole parameters in memory, and -disk makes pages of them"},
 		{f.averages() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which needs the memory of all gradients between steps"},
 		{f.projects() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which projects whole gradients"},
 		{f.projects() && f.diskText != "", "-optimizer " + f.optimizer + " takes whole matrices, and -disk makes pages of them"},
@@ -297,6 +302,8 @@ func (f *tuneFlags) check() (err error) {
 			f.rate = 1e-4
 		case f.averages():
 			f.rate *= 2.5
+		case f.optimizer == "prodigy":
+			f.rate = 1
 		}
 	}
 	if f.alpha == 0 {

@@ -29,3 +29,18 @@ func TestTuneMeZO(t *testing.T) {
 		require.Greater(t, float64(r.Measured), 0.9*float64(r.Predicted), "%v: %s", c.flags, stdout)
 	}
 }
+
+// TestTuneProdigy: the optimizer finds the rate, for adapters and for all weights, and takes the predicted memory.
+func TestTuneProdigy(t *testing.T) {
+	model, data := publish(t), chats(t, 60)
+	for _, flags := range [][]string{{"-full"}, {"-base", "nf4"}} {
+		out := filepath.Join(t.TempDir(), "out")
+		status, stdout, errs := snugged(append([]string{"tune", "-optimizer", "prodigy", "-model", model, "-data", data, "-o", out, "-steps", "120",
+			"-batch", "6", "-held-out", "0.3", "-json"}, flags...)...)
+		require.Zero(t, status, "%v: %s", flags, errs)
+		r := lastLine(t, stdout)
+		require.Less(t, r.LossLast, r.LossFirst, flags)
+		require.LessOrEqual(t, r.Measured, r.Predicted, "%v: %s", flags, stdout)
+		require.Greater(t, float64(r.Measured), 0.9*float64(r.Predicted), "%v: %s", flags, stdout)
+	}
+}

@@ -194,7 +194,7 @@ func (t *tuning) choose() error {
 	if err := t.fit(exact); err == nil || !errors.Is(err, snug.ErrNoMemory) {
 		return err
 	}
-	if err := t.fit(further); !t.full || t.projects() || err == nil || !errors.Is(err, snug.ErrNoMemory) {
+	if err := t.fit(further); !t.full || t.optimizer != tuneOptimizers[0] || err == nil || !errors.Is(err, snug.ErrNoMemory) {
 		return err
 	}
 	further.Gradients = []plan.Gradient{plan.Folded}

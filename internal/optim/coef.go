@@ -21,6 +21,7 @@ type Hyper struct {
 	Nesterov                bool     // Muon
 	Coupled                 bool     // Adam with weight decay in the gradient
 	PlainEps                bool     // Adam with ε in place of ε·c2
+	Uncorrected             bool     // Adam without bias corrections of the step
 	DecayFirst              bool     // decoupled decay before the update, as in torch
 	Step                    int      // t, from 1
 	GradScale               float32
@@ -119,7 +120,10 @@ func (f Fold) apply(c Coef) Coef {
 
 func (h Hyper) adam(c Coef) Coef {
 	c1, c2 := h.corrections()
-	c.size = float32(rate(h.LR, h.Ratio) * c2 / c1)
+	c.size = float32(rate(h.LR, h.Ratio))
+	if !h.Uncorrected {
+		c.size = float32(rate(h.LR, h.Ratio) * c2 / c1)
+	}
 	if !h.PlainEps {
 		c.eps = float32(h.Eps * c2)
 	}

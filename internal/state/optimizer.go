@@ -19,12 +19,9 @@ type Optimizer struct {
 	Params []OptimizerParam // by ascending names
 }
 
-// RuleNumbers returns how many numbers a rule keeps for all parameters together, all finite and from 0 on. Most keep none.
+// RuleNumbers returns how many numbers a rule keeps for all parameters together, all finite. Most keep none.
 func RuleNumbers(rule string) int {
-	if rule == "ScheduleFree" {
-		return 3
-	}
-	return 0
+	return map[string]int{"ScheduleFree": 3, "Prodigy": 5}[rule]
 }
 
 // OptimizerFixed are the fields of fixed size.
@@ -105,7 +102,7 @@ func (d *Decoder) GetOptimizer() *Optimizer {
 	o.Numbers = make([]float64, RuleNumbers(o.Rule))
 	d.Get(o.Numbers)
 	for _, x := range o.Numbers {
-		if !(x >= 0) || math.IsInf(x, 0) {
+		if math.IsNaN(x) || math.IsInf(x, 0) {
 			d.Corrupt("the number %g of %s", x, o.Rule)
 		}
 	}

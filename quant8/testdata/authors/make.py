@@ -2,10 +2,11 @@
 
     python make.py
 
-Made with torch 2.15.0 and schedulefree 1.4.1, on the CPU, in float32.
+Made with torch 2.15.0, schedulefree 1.4.1 and prodigyopt 1.1.2, on the CPU, in float32.
 """
 import json
 
+import prodigyopt
 import schedulefree
 import torch
 
@@ -68,3 +69,27 @@ write("schedulefree", {
     "uniform": schedule_free(True, 5, weight_lr_power=0.0),
 })
 mezo()
+
+
+def prodigy(steps=60, **kw):
+    """Two parameters with gradients (p - target)/2, and the estimate after each step."""
+    torch.manual_seed(9)
+    p, target = torch.randn(N), torch.randn(N)
+    parts = [p[:16].clone().requires_grad_(), p[16:].clone().requires_grad_()]
+    opt = prodigyopt.Prodigy(parts, **kw)
+    after, d = [], []
+    for i in range(steps):
+        for x, t in zip(parts, (target[:16], target[16:])):
+            x.grad = (x.detach() - t) * 0.5
+        opt.step()
+        after.append(torch.cat([x.detach().clone() for x in parts]))
+        d.append(opt.param_groups[0]["d"])
+    return {"start": flat(p), "target": flat(target), "d": d, "after": [flat(after[i]) for i in (0, 9, 29, 59)]}
+
+
+with open("prodigy.json", "w") as f:
+    json.dump({
+        "plain": prodigy(),
+        "decay": prodigy(weight_decay=0.1, d0=1e-4),
+        "other": prodigy(weight_decay=0.1, d0=1e-3, d_coef=2.0, growth_rate=1.1, beta3=0.99, safeguard_warmup=True, use_bias_correction=True, slice_p=5, lr=0.5),
+    }, f, separators=(",", ":"))
