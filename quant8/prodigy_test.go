@@ -25,8 +25,8 @@ func prodigyPull(p, target []float32) []float32 {
 
 // TestProdigyGolden makes the runs of the authors' package, in memory and in chunks of a Storage. The estimate after each
 // step and the parameters are within 2e-5 of theirs, where d begins at 1e-3. Where it begins at 1e-4 and 1e-6 they are
-// within 5e-4 and 1e-3: the first steps are then about as small as the rounding of parameters, by which p0 - p differs,
-// and the estimate grows by factors.
+// within 2e-3 and 5e-2: the first steps are then about as small as the rounding of parameters, by which p0 - p differs,
+// and the estimate grows by factors. The authors' own runs in float64 are 1e-3 and 5e-2 away from those in float32.
 func TestProdigyGolden(t *testing.T) {
 	var runs map[string]struct {
 		Start, Target []float32
@@ -43,7 +43,7 @@ func TestProdigyGolden(t *testing.T) {
 	}
 	require.Len(t, runs, len(rules))
 	for name, run := range runs {
-		bound := map[string]float64{"plain": 1e-3, "decay": 5e-4, "other": 2e-5}[name]
+		bound := map[string]float64{"plain": 5e-2, "decay": 2e-3, "other": 2e-5}[name]
 		for _, o := range []Options{{}, {Block: 32, Chunk: 32, Storage: newFakeStorage()}} {
 			a := newWith(t, rules[name], o, map[string]int{"w": 16, "b": 8})
 			p := slices.Clone(run.Start)
