@@ -155,7 +155,13 @@ func TestMeZOErrors(t *testing.T) {
 		return err
 	}
 	w, failed := one("w", snug.ViewOf(p)), errors.New("failed")
-	twice := func(yield func(string, snug.View) bool) { _ = yield("w", snug.ViewOf(p)) && yield("w", snug.ViewOf(p)) }
+	twice := func(yield func(string, snug.View) bool) {
+		for range 2 {
+			if !yield("w", snug.ViewOf(p)) {
+				return
+			}
+		}
+	}
 	newErr := func(r MeZO) error {
 		_, err := NewMeZO(r, MeZOOptions{})
 		return err
