@@ -23,22 +23,22 @@ import (
 //	p ← p·(1 - lr·wd) - lr·g·z
 //
 // as the authors' trainer does; the last two changes are one pass here. [NewMeZO] makes an optimizer of it, and package
-// train takes it as Options.Optimizer; [New] does not. It is for fine-tuning, at a rate of about 1e-6 for all weights of
-// a model and 1e-4 for adapters, and takes many more steps than rules with gradients.
+// train takes it as Options.Optimizer; [New] does not. It is for fine-tuning, at a rate of about 1e-6 for all weights
+// of a model and 1e-4 for adapters, and takes many more steps than rules with gradients.
 //
-// z is stored nowhere: each pass generates it again, from the seed, the step, the name of the parameter and the element.
-// The state is the seed and the number of steps. Scratch is 16 KiB a worker, and 256 KiB for parameters on a device
-// other than the CPU, which are changed on the host in pieces.
+// z is stored nowhere: each pass generates it again, from the seed, the step, the name of the parameter and the
+// element. The state is the seed and the number of steps. Scratch is 16 KiB a worker, and 256 KiB for parameters on a
+// device other than the CPU, which are changed on the host in pieces.
 //
 // # Rounding
 //
-// Each pass rounds the parameters, so that the first three do not bring back all bits. In float32 that moves a parameter
-// by few units in its last place: of weights with a deviation of 0.02 a step with ε = 1e-3 moves every second, without a
-// direction, by 0.6 units of about 1e-7 of it in the root of the mean square. In bfloat16 it moves two in five, by 0.6
-// units of about 5e-3 of the weight. The authors' trainer rounds so, too. Nothing short of a copy of the parameters brings
-// back all bits; adapters in float32 need none. The last pass rounds parameters of 16 bits at random, because an update is
-// much smaller than their units and would be lost otherwise. ε must not be smaller than these units: with ε = 1e-3
-// weights of bfloat16 beyond 0.5 do not feel most of the noise.
+// Each pass rounds the parameters, so that the first three do not bring back all bits. In float32 that moves a
+// parameter by few units in its last place: of weights with a deviation of 0.02 a step with ε = 1e-3 moves every
+// second, without a direction, by 0.6 units of about 1e-7 of it in the root of the mean square. In bfloat16 it moves
+// two in five, by 0.6 units of about 5e-3 of the weight. The authors' trainer rounds so, too. Nothing short of a copy
+// of the parameters brings back all bits; adapters in float32 need none. The last pass rounds parameters of 16 bits at
+// random, because an update is much smaller than their units and would be lost otherwise. ε must not be smaller than
+// these units: with ε = 1e-3 weights of bfloat16 beyond 0.5 do not feel most of the noise.
 type MeZO struct {
 	Epsilon     float32 // ε, how far the losses are apart; default 1e-3
 	WeightDecay float32 // a step multiplies p by 1-lr·WeightDecay; default 0
@@ -93,16 +93,16 @@ func NewMeZO(rule MeZO, o MeZOOptions) (*ZerothOrder, error) {
 // Steps returns the number of steps that were made.
 func (z *ZerothOrder) Steps() int { return int(z.t) }
 
-// Step makes a step at a learning rate. loss returns the loss with the parameters as they are, and is called twice: it is
-// a mean over the same data both times, as over all micro-batches of the step. params yields all parameters, always the
-// same, of float32, bfloat16 or float16; it is called five times.
+// Step makes a step at a learning rate. loss returns the loss with the parameters as they are, and is called twice: it
+// is a mean over the same data both times, as over all micro-batches of the step. params yields all parameters, always
+// the same, of float32, bfloat16 or float16; it is called five times.
 //
-// If loss returns an error or panics, or a loss is not finite, the step is not made: the parameters are as before, up to
-// the rounding of [MeZO], and the next call makes the same step. The error is then that of loss, or wraps
-// [snug.ErrNonFinite]. Other errors wrap [snug.ErrConfig] for a rate that is not finite, a nil argument, a parameter that
-// comes twice, or a call from loss, and [snug.ErrDType] for parameters that are no floats, before anything is written.
-// After an error of a device the parameters are half changed, and all further steps are errors until a state is restored.
-// On the CPU, Step allocates nothing that grows with the parameters.
+// If loss returns an error or panics, or a loss is not finite, the step is not made: the parameters are as before, up
+// to the rounding of [MeZO], and the next call makes the same step. The error is then that of loss, or wraps
+// [snug.ErrNonFinite]. Other errors wrap [snug.ErrConfig] for a rate that is not finite, a nil argument, a parameter
+// that comes twice, or a call from loss, and [snug.ErrDType] for parameters that are no floats, before anything is
+// written. After an error of a device the parameters are half changed, and all further steps are errors until a state
+// is restored. On the CPU, Step allocates nothing that grows with the parameters.
 func (z *ZerothOrder) Step(lr float32, params iter.Seq2[string, snug.View], loss func() (float64, error)) (Estimate, error) {
 	e, err := z.step(lr, params, loss)
 	if err != nil {
@@ -269,8 +269,8 @@ func (z *ZerothOrder) run(s *optim.Shift) error {
 	return nil
 }
 
-// AppendBinary appends the state, the seed and the number of steps, to b. The parameters are saved with the model. A run
-// that restores both goes on bit for bit. It implements [encoding.BinaryAppender].
+// AppendBinary appends the state, the seed and the number of steps, to b. The parameters are saved with the model. A
+// run that restores both goes on bit for bit. It implements [encoding.BinaryAppender].
 func (z *ZerothOrder) AppendBinary(b []byte) ([]byte, error) {
 	if err := z.usable(); err != nil {
 		return b, fmt.Errorf("quant8: MeZO: save: %w", err)

@@ -12,9 +12,9 @@ import (
 )
 
 // Prodigy is the rule of Mishchenko and Defazio 2023, "Prodigy: An Expeditiously Adaptive Parameter-Free Learner",
-// arXiv:2306.06101, as the authors' package prodigyopt computes it: AdamW whose rate it finds by itself, from an estimate
-// d of the distance between the first parameters p0 and the solution. The rate lr of [Optimizer.Advance] is usually 1, with
-// a schedule's factor. At step t, with r = d·lr, it computes
+// arXiv:2306.06101, as the authors' package prodigyopt computes it: AdamW whose rate it finds by itself, from an
+// estimate d of the distance between the first parameters p0 and the solution. The rate lr of [Optimizer.Advance] is
+// usually 1, with a schedule's factor. At step t, with r = d·lr, it computes
 //
 //	m ← β1·m + (1-β1)·d·g
 //	v ← β2·v + (1-β2)·d²·g²
@@ -32,9 +32,9 @@ import (
 // key "<optimizer>/<name>/factors". The sums are in float64, in the order of elements and names, so that their bits do
 // not depend on the order of steps and the number of workers, only on Chunk. They take 16 bytes for every chunk.
 //
-// Steps are on the CPU, and wait for one another. All processes must hold whole parameters: [Optimizer.AddShard] of a part
-// is an error. Saving in the middle of a step is one too. ParamOptions.LR multiplies the rate of a parameter's update
-// and not its part of the sums. [SkipElement] sets m, v and s of an element to 0.
+// Steps are on the CPU, and wait for one another. All processes must hold whole parameters: [Optimizer.AddShard] of a
+// part is an error. Saving in the middle of a step is one too. ParamOptions.LR multiplies the rate of a parameter's
+// update and not its part of the sums. [SkipElement] sets m, v and s of an element to 0.
 type Prodigy struct {
 	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
 	Beta2       float32 // decay of the second moment, in (0,1), default 0.999

@@ -29,12 +29,12 @@ import (
 // m takes the place of z, which the authors keep: both are the same up to rounding, and m is small, so that few bits
 // hold it.
 //
-// The rates of [Optimizer.Advance] are those of the warm-up, over a few percent of the steps, and then constant, 1 to 10
-// times AdamW's. The authors advise a β1 of 0.9 to 0.98.
+// The rates of [Optimizer.Advance] are those of the warm-up, over a few percent of the steps, and then constant, 1 to
+// 10 times AdamW's. The authors advise a β1 of 0.9 to 0.98.
 //
 // The states are m, with a sign, and v, with the bytes and the limits for sparse gradients of [AdamW]. The weights of
-// the average take 24 bytes for all parameters together, which are saved. [SkipElement] sets m to 0, which begins the average
-// of the element anew.
+// the average take 24 bytes for all parameters together, which are saved. [SkipElement] sets m to 0, which begins the
+// average of the element anew.
 type ScheduleFree struct {
 	Beta1       float32 // where between z and x the model trains, in (0,1), default 0.9
 	Beta2       float32 // decay of the second moment, in (0,1), default 0.999

@@ -19,8 +19,8 @@ func (o *Options) averages() bool {
 // goes on with the bits of the parameters that train, which the memory of the gradients holds meanwhile. Only a program
 // that evaluates or saves the model between Train and Close without Evaluate has to call Average itself.
 //
-// After an error the next Train brings back the parameters that train. The error is that of the optimizer, the Storage or
-// the device.
+// After an error the next Train brings back the parameters that train. The error is that of the optimizer, the Storage
+// or the device.
 func (t *Trainer[B]) Average() error {
 	if err := t.average(); err != nil {
 		return fmt.Errorf("train: Average: %w", err)
@@ -56,8 +56,8 @@ func (t *Trainer[B]) trainable() error {
 	return nil
 }
 
-// each calls do for parts of all weights as the optimizer sees them, from element lo on, with their place in the memory of
-// the gradients.
+// each calls do for parts of all weights as the optimizer sees them, from element lo on, with their place in the memory
+// of the gradients.
 func (t *Trainer[B]) each(do func(name string, spare, w snug.View, lo int) error) error {
 	begin := 0
 	for _, p := range t.params {

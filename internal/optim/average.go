@@ -1,6 +1,7 @@
 package optim
 
-// Averaging is the running weight of the average x of Schedule-Free AdamW. The zero value is that before the first step.
+// Averaging is the running weight of the average x of Schedule-Free AdamW. The zero value is that before the first
+// step.
 type Averaging struct {
 	Sum   float64 // of the weights of all steps
 	Share float64 // c, the weight of the last step over Sum

@@ -31,9 +31,9 @@ func (e Distance) Next(g Grow, numerator, denominator float64) Distance {
 	return e
 }
 
-// Slices are every Every-th elements of a parameter P with the gradient G, and what Prodigy keeps for them: S, a decaying
-// sum of gradients, and Away, by how much the parameter has moved from its first value, p0 - p. Element 0 of P and G is
-// number First of the parameter; S and Away begin with the first slice from there on.
+// Slices are every Every-th elements of a parameter P with the gradient G, and what Prodigy keeps for them: S, a
+// decaying sum of gradients, and Away, by how much the parameter has moved from its first value, p0 - p. Element 0 of P
+// and G is number First of the parameter; S and Away begin with the first slice from there on.
 type Slices struct {
 	P, G                snug.View // on the host
 	First, Every        int
