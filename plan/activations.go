@@ -188,6 +188,9 @@ type chainUse struct {
 // peak returns what a plan takes on costs. While the loss works it holds the statistics of the last
 // norm in addition to the gradient that it makes.
 func (t Task) peak(c remat.Costs, plan remat.Plan, samples int64) (u chainUse, err error) {
+	if t.forwardOnly() {
+		return forwardUse(c), nil
+	}
 	if len(plan.Ops) == 0 {
 		if plan, err = remat.KeepAll(c); err != nil {
 			return u, err
@@ -209,6 +212,17 @@ func (t Task) peak(c remat.Costs, plan remat.Plan, samples int64) (u chainUse, e
 		}
 	}
 	return u, nil
+}
+
+// forwardUse returns what two forward passes take: of each stage the input, the output and what it holds meanwhile.
+func forwardUse(c remat.Costs) (u chainUse) {
+	input := c.Input
+	for _, s := range c.Stages {
+		u.bytes = max(u.bytes, input+s.Output+s.ForwardExtra)
+		u.seconds += 2 * s.ForwardTime
+		input = s.Output
+	}
+	return u
 }
 
 // CheckpointBytes, 32 MiB, is the host memory for checkpoints on their way to the disk and back: the HostLimit, in bytes,

@@ -125,7 +125,7 @@ func (k *known) waysOf(t Task, r Run, all bool) (ways []way, err error) {
 		return ways, nil
 	}
 	list := []remat.Plan{{}}
-	if all {
+	if all && !t.forwardOnly() {
 		list, err = k.plansOf(t, r)
 	}
 	if err == nil {

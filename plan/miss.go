@@ -55,7 +55,11 @@ var relaxations = []struct {
 	{"master weights in 24 bits", func(t *Task) { t.Masters = append(t.Masters, amp.Split24Master) }},
 	{"no master weights", func(t *Task) { t.Masters = append(t.Masters, amp.NoMaster) }},
 	{"gradients added up in bf16", func(t *Task) { t.Gradients = append(t.Gradients, SumBF16) }},
-	{"steps in the backward pass", func(t *Task) { t.Gradients = append(t.Gradients, InBackward) }},
+	{"steps in the backward pass", func(t *Task) {
+		if t.inBackward() {
+			t.Gradients = append(t.Gradients, InBackward)
+		}
+	}},
 	{"gradients folded into the state", func(t *Task) {
 		if t.folds() { // else it allows nothing more
 			t.Gradients = append(t.Gradients, Folded)

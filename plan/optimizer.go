@@ -19,6 +19,8 @@ var rules = map[string]quant8.Rule{
 	"rmsprop": quant8.RMSprop{}, "adagrad": quant8.Adagrad{}, "lamb": quant8.LAMB{}, "lars": quant8.LARS{},
 	"adafactor": quant8.Adafactor{}, "muon": quant8.Muon{},
 	"apollo": quant8.Apollo{}, "apollo-mini": quant8.Apollo{Tensor: true}, "galore": quant8.GaLore{},
+	"schedule-free": quant8.ScheduleFree{}, "mezo": quant8.MeZO{},
+	"prodigy": quant8.Prodigy{SliceP: ProdigySlice},
 }
 
 // lowRank says whether an optimizer projects the gradients of matrices, whose steps take whole matrices.
@@ -26,8 +28,18 @@ func lowRank(optimizer string) bool {
 	return optimizer == "apollo" || optimizer == "apollo-mini" || optimizer == "galore"
 }
 
+// ProdigySlice is the SliceP of prodigy: one of how many elements counts in its estimate.
+const ProdigySlice = 11
+
 // Optimizers returns the names that Task.Optimizer takes, sorted.
 func Optimizers() []string { return slices.Sorted(maps.Keys(rules)) }
+
+// inBackward says whether each parameter can be updated as soon as its gradient is complete. The parameters that
+// Schedule-Free AdamW trains lie in the memory of the gradients while their averages are evaluated.
+func (t Task) inBackward() bool { return t.Optimizer != "schedule-free" && !t.forwardOnly() }
+
+// forwardOnly says whether a step takes forward passes alone, without gradients, state and master weights.
+func (t Task) forwardOnly() bool { return t.Optimizer == "mezo" }
 
 // folds says whether gradients can be folded into the optimizer's state.
 func (t Task) folds() bool { return quant8.Folds(rules[t.Optimizer]) }
@@ -72,6 +84,9 @@ func width(bits int) int {
 // nothing for them. Muon takes only the matrices of the chain; all other parameters have
 // AdamW. APOLLO and GaLore, which have AdamW for them, project only those matrices.
 func (t Task) stateBytes(bits int) (stateSize, error) {
+	if t.forwardOnly() {
+		return stateSize{}, nil
+	}
 	options := quant8.Options{Bits: width(bits), Chunk: t.Chunk}
 	opt, err := quant8.New(t.rule(), options)
 	if err != nil {

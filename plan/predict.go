@@ -195,6 +195,9 @@ func (t Task) counts() (all, trained, largest int64) {
 // the two vectors of a norm. The gradient of a matrix that the loss and the embedding share is
 // held until both have added to it.
 func (t Task) gradientBytes(r Run, trained, largest int64) int64 {
+	if t.forwardOnly() {
+		return 0
+	}
 	switch r.Gradients {
 	case SumBF16:
 		return 2 * trained

@@ -174,6 +174,9 @@ func (m Model) largest() (n int64) {
 // the same number of bytes. Buffers of outputs serve all kinds, and so do those of layers that say what else
 // is their Own.
 func (t Task) waiting(r Run) (int64, error) {
+	if t.forwardOnly() { // buffers of inputs and outputs serve all kinds
+		return 0, nil
+	}
 	samples := int64(r.Micro)
 	c, p := t.costs(r, samples), r.Remat
 	if len(p.Ops) == 0 {

@@ -19,7 +19,7 @@ type Task struct {
 	Device Device
 	Batch  int // samples of a step, over all its micro-batches
 
-	Optimizer string // rule of package quant8, in lower case, or "apollo-mini"; default "adamw"
+	Optimizer string // rule of package quant8, in lower case, or "apollo-mini", "schedule-free" or "mezo", which runs forward only; default "adamw"
 	// OptimizerRank is the Rank of apollo, apollo-mini and galore; 0 is their default, 256, 1 and 128.
 	OptimizerRank int
 	LossRows      int // rows of logits that exist at a time; default 128
@@ -69,7 +69,7 @@ type Task struct {
 	// not among the defaults.
 	Compute   []snug.DType     // types of weights and activations; default BF16 and F32
 	Masters   []amp.MasterForm // default FullMaster and SplitMaster; Split24Master, of 1 byte, and NoMaster are lossy
-	Gradients []Gradient       // default SumF32 and InBackward; SumBF16 and Folded are lossy, and Folded is for adamw, adam, ademamix and sgd
+	Gradients []Gradient       // default SumF32 and InBackward, which schedule-free and mezo do not take; SumBF16 and Folded are lossy, and Folded is for adamw, adam, ademamix and sgd
 	StateBits []int            // default 32 and 8; 16 and 4 are lossy
 	Frozen    []int            // bits of the weights under adapters: 16, and 8 or 4 of Base; default both
 	Tiles     []int            // numbers of tiles of rows of layers that have [Tiles]; default 1; more are lossy: sums over rows are rounded differently
@@ -149,6 +149,9 @@ func (t Task) check() (Task, error) {
 	}
 	setDefault(&t.Compute, snug.BF16, snug.F32)
 	setDefault(&t.Masters, amp.FullMaster, amp.SplitMaster)
+	if !t.inBackward() {
+		setDefault(&t.Gradients, SumF32)
+	}
 	setDefault(&t.Gradients, SumF32, InBackward)
 	setDefault(&t.StateBits, 32, 8)
 	if t.Init == "loftq" {
@@ -284,6 +287,8 @@ func (t Task) checkRun(r Run) error {
 		problem = fmt.Sprintf("Gradients is %v, want f32, bf16, in-backward or folded", r.Gradients)
 	case r.Gradients == InBackward && r.Window > 1:
 		problem = fmt.Sprintf("a step during the backward pass has one micro-batch, not %d", r.Window)
+	case r.Gradients == InBackward && !t.inBackward():
+		problem = fmt.Sprintf("%s does not step in the backward pass", t.Optimizer)
 	case r.Gradients == Folded && !t.folds():
 		problem = fmt.Sprintf("the update of %s needs whole gradients, which are not folded into its state", t.Optimizer)
 	case r.Gradients.onePer() && r.GradientsOn != OnDevice:
@@ -346,7 +351,7 @@ func (t Task) mastered(trained int64) int64 {
 
 // masterBytes returns the bytes of a master weight.
 func (t Task) masterBytes(r Run) int64 {
-	if r.elem() == 4 || t.mastered(1) == 0 {
+	if r.elem() == 4 || t.mastered(1) == 0 || t.forwardOnly() {
 		return 0
 	}
 	return [...]int64{amp.FullMaster: 4, amp.SplitMaster: 2, amp.Split24Master: 1, amp.NoMaster: 0}[r.Masters]

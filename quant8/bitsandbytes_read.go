@@ -74,7 +74,7 @@ func (a *Optimizer) importState(r io.ReaderAt, size int64, prefix string) error 
 			return fmt.Errorf("parameter %q: %w", p.q.name, err)
 		}
 	}
-	a.resume(in.step, 0, maps)
+	a.resume(&saved{step: in.step, lr: 0, maps: maps})
 	return nil
 }
 

@@ -10,7 +10,7 @@ import (
 
 // header returns the bytes that are saved before the states.
 func (a *Optimizer) header() *state.Optimizer {
-	h := &state.Optimizer{Rule: a.o.name, OptimizerFixed: state.OptimizerFixed{
+	h := &state.Optimizer{Rule: a.o.name, Numbers: a.numbers(), OptimizerFixed: state.OptimizerFixed{
 		Bits: uint32(a.o.Bits), Block: uint32(a.o.Block), Chunk: uint64(a.o.Chunk), MinSize: uint64(a.o.MinSize),
 		Step: uint64(a.t), LR: a.lr, Fold: a.fold.OptimizerFold, Maps: a.maps.entries(),
 	}}
@@ -44,6 +44,7 @@ type saved struct {
 	step                        int
 	lr                          float32
 	fold                        state.OptimizerFold
+	numbers                     []float64
 	maps                        codeMaps
 	params                      []savedParam // by ascending names
 }
@@ -66,10 +67,15 @@ func (a *Optimizer) readHeader(d *state.Decoder) (*saved, error) {
 	o := d.GetOptimizer()
 	h := &saved{
 		optimizer: o.Rule, bits: uint64(o.Bits), block: uint64(o.Block), chunk: o.Chunk, minSize: o.MinSize,
-		step: int(o.Step), lr: o.LR, fold: o.Fold,
+		step: int(o.Step), lr: o.LR, fold: o.Fold, numbers: o.Numbers,
 	}
 	if !validRate(h.lr) || h.chunk == 0 || h.chunk > maxChunk {
 		d.Corrupt("a learning rate of %v, chunks of %d elements", h.lr, h.chunk)
+	}
+	for i, x := range o.Numbers { // only N of Prodigy and its part of the step can be below 0
+		if x < 0 && (o.Rule != "Prodigy" || i != 2 && i != 3) {
+			d.Corrupt("the number %g of %s", x, o.Rule)
+		}
 	}
 	var total int64
 	for _, p := range o.Params {
@@ -152,13 +158,15 @@ func (a *Optimizer) checkForms(p *savedParam, q *param) error {
 	case q != nil && (p.rows != q.rows || p.cols != q.cols):
 		return fmt.Errorf("saved with parameter %q of %d×%d elements, this optimizer has %d×%d: %w", p.name, p.rows, p.cols, q.rows, q.cols, snug.ErrConfig)
 	}
-	s := a.o.shapeOf(p.rows, p.cols)
+	s := a.o.withSlices(a.o.shapeOf(p.rows, p.cols), p.n)
 	want := s.stateBytes(a.o.layoutOf(p.bits, s), p.n)
 	switch {
-	case s.rank > 0 && p.n != p.total:
+	case (s.rank > 0 || s.sliced > 0) && p.n != p.total:
 		return fmt.Errorf("saved with %d elements of parameter %q, want all %d: %w", p.n, p.name, p.total, snug.ErrCorrupt)
 	case s.rank > 0 && p.bytes != want:
 		return fmt.Errorf("saved with parameter %q in %d bytes, and with a Rank of %d it has %d: %w", p.name, p.bytes, s.rank, want, snug.ErrConfig)
+	case s.sliced > 0 && p.bytes != want:
+		return fmt.Errorf("saved with parameter %q in %d bytes, and with a SliceP of %d it has %d: %w", p.name, p.bytes, a.o.prodigy.every, want, snug.ErrConfig)
 	case p.bytes != want:
 		return fmt.Errorf("saved with parameter %q in %d bytes, want %d: %w", p.name, p.bytes, want, snug.ErrCorrupt)
 	}

@@ -48,6 +48,7 @@ type shape struct {
 	factored   bool // it has means of squares for every row and column
 	rank       int  // directions onto which its gradient is projected; 0: none
 	based      bool // the directions are kept
+	sliced     int  // elements of which Prodigy keeps two numbers, also in a vector
 }
 
 // held returns the number of elements of each state of a parameter of n elements.
@@ -74,11 +75,11 @@ func fewestStates(rule optim.Rule) int {
 func (o *options) elements(sides []int) (n int, s shape, err error) {
 	switch len(sides) {
 	case 1:
-		return sides[0], s, nil
+		return sides[0], o.withSlices(s, sides[0]), nil
 	case 2:
 		rows, cols := sides[0], sides[1]
 		if rows >= 0 && cols >= 0 && rows <= maxSide && cols <= maxSide && (cols == 0 || rows <= maxSide/cols) {
-			return rows * cols, o.shapeOf(rows, cols), nil
+			return rows * cols, o.withSlices(o.shapeOf(rows, cols), rows*cols), nil
 		}
 		return 0, s, fmt.Errorf("of %d×%d elements: %w", rows, cols, snug.ErrShape)
 	}
@@ -108,6 +109,8 @@ func (o *options) shapeOf(rows, cols int) shape {
 // with Apollo a norm, with GaLore the step of its directions and the directions.
 func (s shape) factorBytes() int64 {
 	switch {
+	case s.sliced > 0:
+		return 8 * int64(s.sliced)
 	case s.factored:
 		return 4 * (int64(s.rows) + int64(s.cols))
 	case s.based:

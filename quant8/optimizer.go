@@ -73,7 +73,9 @@ type Optimizer struct {
 	t      int
 	params map[string]*param
 
-	fold folding // a step of several micro-batches that is under way
+	mean    optim.Averaging // of ScheduleFree
+	prodigy prodigy         // the estimate of Prodigy
+	fold    folding         // a step of several micro-batches that is under way
 
 	mu      sync.Mutex       // guards the marks of params, their in-memory state while it is allocated, and
 	invalid string           // why the state cannot be used, or empty
@@ -96,19 +98,22 @@ type param struct {
 	keys    []string          // keys of the chunks in the Storage
 	key     string            // key of the factors in the Storage
 	marks   optim.Marks       // marks of the chunks
+	sums    [][2]float64      // of Prodigy, for every chunk
 	state   snug.Array[uint8] // without a Storage: the blobs of all chunks
 	lost    LostUpdates       // counts of its updates
 }
 
 // New returns an optimizer without parameters. rule is one of [AdamW], [Adam],
 // [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor],
-// [Muon], [Apollo] and [GaLore], by value. The error wraps [snug.ErrConfig].
+// [Muon], [Apollo], [GaLore], [ScheduleFree] and [Prodigy], by value. The error wraps [snug.ErrConfig].
 func New(rule Rule, o Options) (*Optimizer, error) {
 	all, err := newOptions(rule, o)
 	if err != nil {
 		return nil, fmt.Errorf("quant8: %w", err)
 	}
-	return &Optimizer{o: all, maps: newCodeMaps(o.Map1, o.Map2, o.NearestCodes), params: map[string]*param{}}, nil
+	a := &Optimizer{o: all, maps: newCodeMaps(o.Map1, o.Map2, o.NearestCodes), params: map[string]*param{}}
+	a.prodigy.D, a.prodigy.Most = all.prodigy.grow.Start, all.prodigy.grow.Start
+	return a, nil
 }
 
 // StateBytes returns the bytes of state of all registered parameters, whether
@@ -169,13 +174,14 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 	if err := a.o.checkMatrix(n, s); err != nil {
 		return fmt.Errorf("quant8: %s: parameter %q %w", a.o.name, name, err)
 	}
-	if (a.o.hyper.Whole() || a.o.low.rank > 0) && hi-lo != n && !a.o.joint() {
+	if (a.o.hyper.Whole() || a.o.low.rank > 0 || a.o.prodigy.every > 0) && hi-lo != n && !a.o.joint() {
 		want := "all, or Options.SumNorms"
 		if a.o.hyper.Rule.Factored() || !a.o.hyper.Norms() { // SumNorms does not help
 			want = "all"
 		}
 		return fmt.Errorf("quant8: %s: parameter %q: elements %d to %d of %d, want %s: %w", a.o.name, name, lo, hi, n, want, snug.ErrConfig)
 	}
+	s = a.o.withSlices(s, n)
 	options, err := a.o.param(name, a.o.hyper.WeightDecay)
 	if err != nil {
 		return fmt.Errorf("quant8: %s: %w", a.o.name, err)
@@ -183,6 +189,9 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 	p := &param{
 		name: name, total: n, lo: lo, n: hi - lo, shape: s, layout: a.o.layoutOf(a.o.width(name, s.held(n)), s),
 		options: options, tensor: rounding.Tensor(name), marks: a.o.newMarks(hi - lo),
+	}
+	if s.sliced > 0 {
+		p.sums = make([][2]float64, len(p.marks))
 	}
 	if a.o.Storage != nil {
 		prefix := strings.ToLower(a.o.name) + "/" + name + "/"
@@ -212,8 +221,14 @@ func (a *Optimizer) Advance(lr float32) {
 		a.rate = fmt.Errorf("Advance in the middle of step %d, which has the weight %g of %g: %w", a.t, f.Weight, f.Total, snug.ErrConfig)
 		return
 	}
+	if a.o.prodigy.every > 0 {
+		a.estimate()
+	}
 	a.t++
 	a.lr = lr
+	if a.o.hyper.Rule.Averages() {
+		a.mean = a.mean.Next(a.t, float64(lr), a.o.powers[0], a.o.powers[1])
+	}
 	for _, p := range a.params {
 		clear(p.marks)
 	}

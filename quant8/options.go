@@ -178,8 +178,10 @@ func (o *Options) check(e *equation) error {
 		return fmt.Errorf("policy %d for gradients that are not finite is not known: %w", o.NonFinite, snug.ErrConfig)
 	case !(o.MaxUpdate >= 0 && o.MaxUpdate < math.MaxFloat32):
 		return fmt.Errorf("MaxUpdate is %g, want a finite number from 0 on: %w", o.MaxUpdate, snug.ErrConfig)
-	case o.MaxUpdate > 0 && (rule.Whole() || low):
+	case o.MaxUpdate > 0 && (rule.Whole() || low || e.prodigy.every > 0):
 		return fmt.Errorf("MaxUpdate is %g, want 0 for %s, which sizes its steps itself: %w", o.MaxUpdate, name, snug.ErrConfig)
+	case o.MaxUpdate > 0 && rule.Averages():
+		return fmt.Errorf("MaxUpdate is %g, want 0 for %s, whose step also moves parameters towards their average: %w", o.MaxUpdate, name, snug.ErrConfig)
 	}
 	if err := checkBlock(o.Block); err != nil {
 		return err
@@ -206,6 +208,9 @@ type options struct {
 }
 
 func newOptions(rule Rule, o Options) (options, error) {
+	if _, is := rule.(MeZO); is {
+		return options{}, fmt.Errorf("MeZO has no gradient to step with, want NewMeZO: %w", snug.ErrConfig)
+	}
 	if !known(rule) {
 		return options{}, fmt.Errorf("the rule is %T, want one of this package by value, such as AdamW{}: %w", rule, snug.ErrConfig)
 	}

@@ -74,7 +74,7 @@ func (a *Optimizer) readShards(states []io.Reader) error {
 		}
 	}
 	first := sources[0].h
-	a.resume(first.step, first.lr, first.maps)
+	a.resume(first)
 	a.fold.OptimizerFold = foldOf(sources)
 	for q, m := range marks {
 		q.marks = m
@@ -113,6 +113,9 @@ func (h *saved) checkRun(first *saved) error {
 	if h.fold.Micros != first.fold.Micros || h.fold.Weight != first.fold.Weight || h.fold.Total != first.fold.Total {
 		return fmt.Errorf("saved after %d micro-batches of weight %g of %g, the first after %d of %g of %g: %w", h.fold.Micros, h.fold.Weight,
 			h.fold.Total, first.fold.Micros, first.fold.Weight, first.fold.Total, snug.ErrConfig)
+	}
+	if !slices.Equal(h.numbers, first.numbers) {
+		return fmt.Errorf("saved with the numbers %v of all parameters, the first state has %v: %w", h.numbers, first.numbers, snug.ErrConfig)
 	}
 	if h.maps.entries() != first.maps.entries() {
 		return fmt.Errorf("saved with other maps than the first state: %w", snug.ErrConfig)
@@ -196,7 +199,7 @@ func (a *Optimizer) takeShards(s source) error {
 	var buf []float32 // so that blobs are aligned
 	for _, p := range s.h.params {
 		q, chunk := a.params[p.name], int(s.h.chunk)
-		of := a.o.shapeOf(p.rows, p.cols)
+		of := a.o.withSlices(a.o.shapeOf(p.rows, p.cols), p.n)
 		from, held := a.o.layoutOf(p.bits, of), of.held(p.n)
 		if err := a.takeFactors(s.d, p, q); err != nil {
 			return err
@@ -225,7 +228,7 @@ func (a *Optimizer) takeShards(s source) error {
 // takeFactors reads the factors of a matrix, if it has them, and copies them if this
 // optimizer has the matrix.
 func (a *Optimizer) takeFactors(d *state.Decoder, p savedParam, q *param) error {
-	size := a.o.shapeOf(p.rows, p.cols).factorBytes()
+	size := a.o.withSlices(a.o.shapeOf(p.rows, p.cols), p.n).factorBytes()
 	switch {
 	case size == 0:
 		return nil

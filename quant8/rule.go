@@ -10,7 +10,7 @@ import (
 
 // Rule is the equation of an optimizer with its hyperparameters: [AdamW], [Adam],
 // [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor],
-// [Muon], [Apollo] or [GaLore]. A hyperparameter of 0 means its default. OPTIMIZERS.md compares them.
+// [Muon], [Apollo], [GaLore], [ScheduleFree] or [Prodigy], or [MeZO], which is for [NewMeZO] and not for [New]. A hyperparameter of 0 means its default. OPTIMIZERS.md compares them.
 type Rule interface {
 	equation() equation
 }
@@ -19,7 +19,7 @@ type Rule interface {
 // around one, may be nil inside.
 func known(rule Rule) bool {
 	switch rule.(type) {
-	case AdamW, Adam, AdEMAMix, Lion, SGD, RMSprop, Adagrad, LAMB, LARS, Adafactor, Muon, Apollo, GaLore:
+	case AdamW, Adam, AdEMAMix, Lion, SGD, RMSprop, Adagrad, LAMB, LARS, Adafactor, Muon, Apollo, GaLore, ScheduleFree, Prodigy:
 		return true
 	}
 	return false
@@ -27,12 +27,14 @@ func known(rule Rule) bool {
 
 // equation is a rule in the form of the engine.
 type equation struct {
-	name   string      // of the optimizer
-	hyper  optim.Hyper // without the step count and the gradient scale
-	warmup [2]int      // steps of AdEMAMix's α and β3
-	scale  MuonScale
-	low    lowRank // of Apollo and GaLore
-	err    error   // the first error of number
+	name    string      // of the optimizer
+	hyper   optim.Hyper // without the step count and the gradient scale
+	warmup  [2]int      // steps of AdEMAMix's α and β3
+	scale   MuonScale
+	low     lowRank // of Apollo and GaLore
+	prodigy distances
+	powers  [2]float64 // of the step and of the rate, in the weights of ScheduleFree's average
+	err     error      // the first error of number
 }
 
 // number sets a hyperparameter to x, or to the default if x is 0. It must be a normal number

@@ -45,6 +45,9 @@ var rules = map[string]func(s Options) (*Optimizer, error){
 	"AdafactorMomentum": func(s Options) (*Optimizer, error) {
 		return New(Adafactor{Beta1: 0.9, WeightDecay: 0.1}, s)
 	},
+	"ScheduleFree": func(s Options) (*Optimizer, error) {
+		return New(ScheduleFree{Beta2: 0.99, WeightDecay: 0.1}, s)
+	},
 	"LARS": func(s Options) (*Optimizer, error) {
 		return New(LARS{Trust: 0.02, WeightDecay: 0.1}, s)
 	},

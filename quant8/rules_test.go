@@ -62,7 +62,7 @@ func TestRulesGolden(t *testing.T) {
 	data, err := os.ReadFile("../internal/optim/testdata/rules.json")
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(data, &golden))
-	require.Len(t, golden.After, len(rules)-4) // and those of trust_test.go and matrix_test.go
+	require.Len(t, golden.After, len(rules)-5) // and those of trust_test.go, matrix_test.go and schedulefree_test.go
 	for name, after := range golden.After {
 		a := newOf(t, name, Options{NearestCodes: true}, map[string]int{"w": len(golden.Start)})
 		p := append([]float32(nil), golden.Start...)
@@ -120,7 +120,7 @@ func ruleDefinition(t *testing.T, backend kerneltest.Backend, a *Optimizer, c ru
 		require.NoError(t, a.Step("w", after(t, p.View, c.skip), after(t, g.View, c.skip), 0.5))
 
 		h := a.o.hyper
-		h.LR, h.Step, h.GradScale = float64(a.lr), a.Steps(), 0.5
+		h.LR, h.Step, h.GradScale, h.Share = float64(a.lr), a.Steps(), 0.5, a.mean.Share
 		all, x, y := [3][]float32(append(slices.Clone(states), nil, nil)[:3]), want[c.skip:], g.Get()[c.skip:]
 		if h.Rule.Trust() {
 			coef := h.Coef()

@@ -2,6 +2,7 @@ package quant8
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -22,7 +23,7 @@ import (
 // not part of the state.
 func (a *Optimizer) WriteTo(w io.Writer) (int64, error) {
 	e := state.NewEncoder(w, state.OptimizerMagic)
-	if err := a.usable(); err != nil {
+	if err := errors.Join(a.usable(), a.savable()); err != nil {
 		e.Err = err
 	} else {
 		e.PutOptimizer(a.header())
@@ -123,7 +124,7 @@ func (a *Optimizer) restore(d *state.Decoder, h *saved) error {
 	if _, err := d.Finish(); err != nil {
 		return err
 	}
-	a.resume(h.step, h.lr, h.maps)
+	a.resume(h)
 	a.fold.OptimizerFold = h.fold
 	for i, name := range a.names() {
 		q := a.params[name]
@@ -137,8 +138,9 @@ func (a *Optimizer) restore(d *state.Decoder, h *saved) error {
 }
 
 // resume continues at a saved step whose updates are all made.
-func (a *Optimizer) resume(step int, lr float32, maps codeMaps) {
-	a.t, a.lr, a.rate, a.maps, a.invalid, a.fold = step, lr, nil, maps, "", folding{}
+func (a *Optimizer) resume(h *saved) {
+	a.t, a.lr, a.rate, a.maps, a.invalid, a.fold = h.step, h.lr, nil, h.maps, "", folding{}
+	a.setNumbers(h.numbers)
 	a.skipped = a.skipped[:0]
 	for _, q := range a.params {
 		q.marks.Set(0, len(q.marks), optim.Updated)

@@ -41,7 +41,8 @@ const tooLarge = (63 + 127) << 23
 // state is restored.
 //
 // All devices give the same bits as the CPU, except norms, see [LAMB], and the products
-// of [Muon]. Matrices of [Apollo] and [GaLore] lie on the CPU.
+// of [Muon]. Matrices of [Apollo] and [GaLore] lie on the CPU, and all parameters
+// of [Prodigy].
 //
 // Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
 // called or refused the learning rate, an element was updated since, gradScale is not
@@ -82,7 +83,8 @@ func (a *Optimizer) step(name string, lo int, whole bool, p, g snug.View, gradSc
 
 // update makes a step of the claimed elements.
 func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, gradScale float32) error {
-	first, err := a.checkGradient(dev, q, lo, g, a.fold.bound(gradScale))
+	scale := a.scaled(gradScale)
+	first, err := a.checkGradient(dev, q, lo, g, a.fold.bound(scale))
 	bad := first >= 0
 	if err == nil && bad {
 		err = a.report(q.name, lo, first, g, gradScale)
@@ -96,11 +98,13 @@ func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, g
 		draw: philox.Stream{Seed: rounding.Seed(a.o.Seed, uint64(a.t)|a.fold.Micros<<32), Tensor: q.tensor}, first: uint64(q.lo + lo),
 	}
 	defer j.lost.release()
-	h := a.hyper(q, gradScale)
+	h := a.hyper(q, scale)
 	if bad {
 		h.Skip = tooLarge
 	}
-	if q.shape != (shape{}) {
+	if q.sliced > 0 {
+		err = a.stepSliced(dev, q, lo, h, j, gradScale)
+	} else if q.shape != (shape{}) {
 		err = a.stepMatrix(dev, q, h, j)
 	} else {
 		err = a.stepVector(dev, q, lo, h, j)
@@ -115,7 +119,7 @@ func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, g
 func (a *Optimizer) hyper(q *param, gradScale float32) optim.Hyper {
 	h := a.o.hyper
 	h.LR, h.WeightDecay = float64(a.lr*q.options.LR), float64(q.options.WeightDecay)
-	h.Step, h.GradScale, h.Fold = a.t, gradScale, a.fold.part
+	h.Step, h.GradScale, h.Fold, h.Share = a.t, gradScale, a.fold.part, a.mean.Share
 	return h.Warm(a.o.warmup[0], a.o.warmup[1])
 }
 
@@ -190,8 +194,8 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 	if a.o.Storage != nil && !dev.IsCPU() {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, its Storage is for the cpu: %w", name, dev, snug.ErrDevice)
 	}
-	if !dev.IsCPU() && q.rank > 0 {
-		return nil, nil, fmt.Errorf("parameter %q lies on %s, and matrices of %s on the cpu: %w", name, dev, a.o.name, snug.ErrDevice)
+	if !dev.IsCPU() && (q.rank > 0 || q.sliced > 0) {
+		return nil, nil, fmt.Errorf("parameter %q lies on %s, and what %s steps on the cpu: %w", name, dev, a.o.name, snug.ErrDevice)
 	}
 	if !dev.IsCPU() && q.bits == 8 && !a.maps.mirrored {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, which needs a Map1 with opposite values at codes 127-i and 127+i: %w", name, dev, snug.ErrConfig)

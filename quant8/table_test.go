@@ -27,6 +27,9 @@ func TestTable(t *testing.T) {
 		"Adafactor": rules["Adafactor"],
 		"Muon":      matrixRules["muon"],
 
+		"ScheduleFree": rules["ScheduleFree"],
+		"Prodigy":      func(s Options) (*Optimizer, error) { return New(Prodigy{}, s) },
+
 		"Apollo":               func(s Options) (*Optimizer, error) { return New(Apollo{}, s) },
 		"Apollo{Tensor: true}": func(s Options) (*Optimizer, error) { return New(Apollo{Tensor: true}, s) },
 		"GaLore":               func(s Options) (*Optimizer, error) { return New(GaLore{}, s) },

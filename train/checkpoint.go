@@ -3,9 +3,11 @@ package train
 import (
 	"context"
 	"crypto/sha256"
+	"encoding"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -35,12 +37,12 @@ type about struct {
 const (
 	weightsPart   = "weights"   // the parameters, except those that FullMaster holds
 	mastersPart   = "masters"   // amp.Master
-	optimizerPart = "optimizer" // quant8.Optimizer
+	optimizerPart = "optimizer" // quant8.Optimizer, or quant8.ZerothOrder
 	scalerPart    = "scaler"    // amp.Scaler
 )
 
-// maxScaler is the most bytes of a scaler's state.
-const maxScaler = 1 << 16
+// maxSmall is the most bytes of the state of a scaler or of MeZO.
+const maxSmall = 1 << 16
 
 func (t *Trainer[B]) describe() (about, error) {
 	run, err := toJSON(t.options.About)
@@ -168,12 +170,21 @@ func (t *Trainer[B]) write(name string, w io.Writer) (err error) {
 	case mastersPart:
 		_, err = t.master.WriteTo(w)
 	case optimizerPart:
+		if t.zeroth != nil {
+			return write(w, t.zeroth)
+		}
 		_, err = t.opt.WriteTo(w)
 	case scalerPart:
-		var b []byte
-		if b, err = t.scaler.AppendBinary(nil); err == nil {
-			_, err = w.Write(b)
-		}
+		return write(w, t.scaler)
+	}
+	return err
+}
+
+// write writes a small state.
+func write(w io.Writer, x encoding.BinaryAppender) error {
+	b, err := x.AppendBinary(nil)
+	if err == nil {
+		_, err = w.Write(b)
 	}
 	return err
 }
@@ -215,21 +226,29 @@ func (t *Trainer[B]) read(name string, r io.Reader) error {
 		}
 		return nil
 	case optimizerPart:
+		if t.zeroth != nil {
+			return read(r, t.zeroth)
+		}
 		_, err := t.opt.ReadFrom(r)
 		return err
 	}
-	b, err := io.ReadAll(io.LimitReader(r, maxScaler))
+	return read(r, t.scaler)
+}
+
+// read reads what write wrote.
+func read(r io.Reader, x encoding.BinaryUnmarshaler) error {
+	b, err := io.ReadAll(io.LimitReader(r, maxSmall))
 	if err != nil {
 		return err
 	}
-	return t.scaler.UnmarshalBinary(b)
+	return x.UnmarshalBinary(b)
 }
 
 // Save writes a checkpoint of the steps done, unless the newest one is of the same step. When ctx
 // ends meanwhile, the older checkpoints stay. The error wraps [snug.ErrConfig] without
 // Options.Dir, and after a step that stopped half-way, see Train. It is otherwise an error of the file
 // system, the storage or ctx; the run can go on, and Save can be called again.
-func (t *Trainer[B]) Save(ctx context.Context) error {
+func (t *Trainer[B]) Save(ctx context.Context) (err error) {
 	switch {
 	case ctx == nil:
 		return fmt.Errorf("train: Save: the context is nil: %w", snug.ErrConfig)
@@ -239,6 +258,12 @@ func (t *Trainer[B]) Save(ctx context.Context) error {
 		return nil
 	case t.halfway:
 		return fmt.Errorf("train: Save: %w", t.stopped())
+	}
+	if t.averaged { // a checkpoint has the parameters that train
+		if err := t.trainable(); err != nil {
+			return fmt.Errorf("train: Save: %w", err)
+		}
+		defer func() { err = errors.Join(err, t.Average()) }()
 	}
 	a, err := t.describe()
 	if err != nil {

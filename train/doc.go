@@ -30,6 +30,17 @@
 // is complete (Lv et al. 2023, arXiv:2306.09782). With Fold as well it has several, whose gradients are folded into
 // the optimizer's state one by one (Zhang et al. 2023, arXiv:2305.19982).
 //
+// # Averages
+//
+// [quant8.ScheduleFree] trains other parameters than those that are to be evaluated and saved. Evaluate and Close put
+// the latter, averages, into the model, and so does [Trainer.Average]. The next Train goes on with the parameters that
+// train. Its rates are constant after the warm-up, as those of Linear(peak, 1, warmup, steps) are.
+//
+// # Forward passes alone
+//
+// With [quant8.MeZO] a step evaluates its micro-batches twice and holds no gradients, master weights and state, so that
+// it takes no more memory than evaluation. A model needs no backward pass then, see [ForwardOnly].
+//
 // # Memory
 //
 // For n parameters that train, a Trainer holds

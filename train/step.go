@@ -29,7 +29,7 @@ const group = "model"
 // The error wraps [snug.ErrConfig] when there are no micro-batches, when a weight is negative or not finite, or all are
 // 0; it wraps [snug.ErrNonFinite] and names the parameters when gradients are not finite; or it comes from the model.
 func (t *Trainer[B]) Train(ctx context.Context, batches []B) (Report, error) {
-	if t.opt == nil {
+	if t.closed() {
 		return Report{}, fmt.Errorf("train: the Trainer is closed: %w", snug.ErrConfig)
 	}
 	if ctx == nil {
@@ -37,6 +37,9 @@ func (t *Trainer[B]) Train(ctx context.Context, batches []B) (Report, error) {
 	}
 	if t.halfway && t.options.Fold {
 		return Report{}, fmt.Errorf("train: %w", t.stopped())
+	}
+	if err := t.trainable(); err != nil {
+		return Report{}, fmt.Errorf("train: step %d: %w", t.step+1, err)
 	}
 	t.options.Monitor.Step(t.step + 1)
 	report, err := t.train(ctx, batches)
@@ -71,11 +74,16 @@ func (t *Trainer[B]) train(ctx context.Context, batches []B) (r Report, err erro
 	}
 	for {
 		var loss fused.Loss
-		if loss, err = t.accumulate(ctx, batches); err == nil {
+		if t.zeroth != nil {
+			if err = t.trainForward(ctx, batches, &r); err == nil {
+				return r, nil
+			}
+		} else if loss, err = t.accumulate(ctx, batches); err == nil {
 			r.Loss, r.Targets = loss.Mean(), loss.Targets
 			break
+		} else {
+			t.window.Reset()
 		}
-		t.window.Reset()
 		if t.options.Split == nil || !errors.Is(err, snug.ErrNoMemory) {
 			return r, err
 		}

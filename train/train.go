@@ -52,8 +52,11 @@ type Matrices interface {
 // Options say how a Trainer trains. The zero value is AdamW with 32-bit state at a learning rate of
 // 0.001, without checkpoints.
 type Options struct {
-	// Optimizer is the rule; nil is quant8.AdamW{}. [quant8.Apollo] and [quant8.GaLore] need a model with [Matrices] on
-	// the CPU. Their steps take whole matrices: with other Masters than FullMaster, and without InBackward, the Trainer holds
+	// Optimizer is the rule; nil is quant8.AdamW{}. For [quant8.ScheduleFree], see [Trainer.Average]; it does not go with
+	// InBackward. [quant8.MeZO] needs no backward pass: see [ForwardOnly]; it has no state, no master weights, no loss
+	// scale and no gradients, and so does not go with their options. [quant8.Apollo] and [quant8.GaLore] need a model
+	// with [Matrices] on the CPU. Their steps take whole matrices: with other Masters than FullMaster, and without
+	// InBackward, the Trainer holds
 	// a copy of the largest in float32, 4 bytes an element. With Storage, parameters of 16 bits are an error.
 	Optimizer quant8.Rule
 	StateBits int                          // bits of an element of the optimizer's state: 32, 16, 8 or 4; 0 is 32
@@ -143,12 +146,16 @@ type Trainer[B any] struct {
 	window  *accum.Window
 	count   micros // schedule of the window
 	backing []func() error
-	opt     *quant8.Optimizer
+	opt     *quant8.Optimizer   // nil with MeZO
+	zeroth  *quant8.ZerothOrder // nil without
 	scaler  *amp.Scaler
 	master  *amp.Master // nil without master weights
 	pages   *staging    // copies chunks of a device to the host for the pages; nil without a device or pages
 	single  *single     // with InBackward
 	holders holders
+	buffer  snug.View // the gradients of the window
+	// averaged says that the model has averages, and buffer the parameters that train, see Average.
+	averaged, ready bool
 
 	updating string // the layer whose parameters the optimizer updates
 	whole    int64  // bytes in which master weights become whole matrices of float32
@@ -210,10 +217,16 @@ func (t *Trainer[B]) make() (err error) {
 			t.notes = notes
 		}
 	}
-	if err := t.makeOptimizer(); err != nil {
+	if rule, is := o.mezo(); is {
+		if t.zeroth, err = quant8.NewMeZO(rule, quant8.MeZOOptions{Seed: o.Seed, Params: o.Params}); err != nil {
+			return err
+		}
+	} else if err := t.makeOptimizer(); err != nil {
 		return err
 	}
-	if o.InBackward {
+	if t.zeroth != nil {
+		// it holds nothing
+	} else if o.InBackward {
 		t.single = &single{params: t.params, dev: t.params[0].value.Device(), values: map[string]snug.View{}, holders: &t.holders}
 		for _, p := range t.params {
 			t.single.values[p.name] = p.value
@@ -225,6 +238,7 @@ func (t *Trainer[B]) make() (err error) {
 		return err
 	}
 	t.countBytes()
+	t.ready = true
 	return nil
 }
 
@@ -254,6 +268,7 @@ func (o *Options) check(noModel bool) error {
 		{o.InBackward && (o.Masters == amp.SplitMaster || o.Masters == amp.Split24Master), "InBackward has no master weights: leave Masters, or set NoMaster"},
 		{o.Stochastic && o.Masters != amp.Split24Master, fmt.Sprintf("Stochastic is for Split24Master, and Masters is %v", o.Masters)},
 		{o.InBackward && o.Fill != nil, "InBackward has no master weights to fill"},
+		{o.InBackward && o.averages(), "InBackward does not go with quant8.ScheduleFree: without gradients in memory nothing holds the parameters that train while their averages are evaluated"},
 		{o.Fold && !o.InBackward, "Fold wants InBackward"},
 		{o.Fold && !quant8.Folds(o.Optimizer), fmt.Sprintf("Fold does not go with %T, whose update needs the whole gradient", o.Optimizer)},
 		{o.Fold && o.SkipNonFinite, "Fold does not go with SkipNonFinite, because what is folded cannot be taken back"},
@@ -262,7 +277,7 @@ func (o *Options) check(noModel bool) error {
 			return fmt.Errorf("%s: %w", c.what, snug.ErrConfig)
 		}
 	}
-	return nil
+	return o.checkMeZO()
 }
 
 // collect lists the parameters.
@@ -271,6 +286,7 @@ func (t *Trainer[B]) collect() error {
 	if params == nil {
 		return fmt.Errorf("the model's Trainable is nil: %w", snug.ErrConfig)
 	}
+	_, zeroth := t.options.mezo()
 	for name, v := range params {
 		if !v.DType().IsFloat() {
 			return fmt.Errorf("parameter %q holds %s, want f32, f16 or bf16: %w", name, v.DType(), snug.ErrDType)
@@ -279,13 +295,13 @@ func (t *Trainer[B]) collect() error {
 			return fmt.Errorf("parameter %q is on %s, and %q on %s: %w", name, v.Device().Name(),
 				t.params[0].name, t.params[0].value.Device().Name(), snug.ErrDevice)
 		}
-		if v.DType() == snug.F16 && t.options.Scaler == nil {
+		if v.DType() == snug.F16 && t.options.Scaler == nil && !zeroth {
 			if t.options.InBackward {
 				return fmt.Errorf("parameter %q is f16, which needs a loss scale, and InBackward has none: %w", name, snug.ErrConfig)
 			}
 			t.options.Scaler = &amp.ScalerOptions{}
 		}
-		t.params = append(t.params, param{name, v, v.DType() != snug.F32 && !t.options.InBackward})
+		t.params = append(t.params, param{name, v, v.DType() != snug.F32 && !t.options.InBackward && !zeroth})
 	}
 	if t.params == nil {
 		return fmt.Errorf("the model has no parameters that train: %w", snug.ErrConfig)
@@ -389,7 +405,7 @@ func (t *Trainer[B]) makeWindow() error {
 	if err != nil {
 		return fmt.Errorf("gradients of %d elements: %w", n, err)
 	}
-	t.backing = append(t.backing, free)
+	t.backing, t.buffer = append(t.backing, free), buffer
 	t.count = micros{new(int)}
 	*t.count.n = 1
 	t.window, err = accum.New(list, accum.Options{Schedule: t.count, Buffer: buffer, Measure: t.options.Measure})
@@ -423,7 +439,7 @@ func (t *Trainer[B]) Scale() float32 {
 // of the workspace of the optimizer and of master weights: nothing after Close.
 func (t *Trainer[B]) Bytes() plan.Bytes {
 	var b plan.Bytes
-	if t.opt == nil {
+	if t.opt == nil { // closed, or with MeZO
 		return b
 	}
 	if t.window != nil {
@@ -457,11 +473,16 @@ func (t *Trainer[B]) countBytes() {
 	}
 }
 
-// Evaluate returns the loss over all batches without training on them. The error wraps
+// Evaluate returns the loss over all batches without training on them, after [Trainer.Average]. The error wraps
 // [snug.ErrConfig] for a nil sequence, and is otherwise that of the model.
 func (t *Trainer[B]) Evaluate(ctx context.Context, batches iter.Seq[B]) (all fused.Loss, err error) {
 	if batches == nil {
 		return all, fmt.Errorf("train: Evaluate: the sequence of batches is nil: %w", snug.ErrConfig)
+	}
+	if !t.closed() {
+		if err := t.average(); err != nil {
+			return all, fmt.Errorf("train: Evaluate: %w", err)
+		}
 	}
 	for b := range batches {
 		loss, err := t.model.Evaluate(ctx, b)
@@ -473,10 +494,13 @@ func (t *Trainer[B]) Evaluate(ctx context.Context, batches iter.Seq[B]) (all fus
 	return all, nil
 }
 
-// Close closes the folder of checkpoints, unless it is Options.Folder, and frees memory of a device. The caller closes
-// the model and the Storage. Closing twice does nothing.
+// Close closes the folder of checkpoints, unless it is Options.Folder, and frees memory of a device, after
+// [Trainer.Average]. The caller then closes the model and the Storage. Closing twice does nothing.
 func (t *Trainer[B]) Close() (err error) {
-	err = t.opened.Close()
+	if t.ready && !t.closed() && !t.halfway {
+		err = t.average()
+	}
+	err = errors.Join(err, t.opened.Close())
 	if t.master != nil {
 		err = errors.Join(err, t.master.Close())
 	}
@@ -490,6 +514,6 @@ func (t *Trainer[B]) Close() (err error) {
 		err = errors.Join(err, free())
 	}
 	t.holders.close()
-	t.folder, t.opened, t.master, t.opt, t.single, t.backing = nil, nil, nil, nil, nil, nil
+	t.folder, t.opened, t.master, t.opt, t.zeroth, t.single, t.backing = nil, nil, nil, nil, nil, nil, nil
 	return err
 }

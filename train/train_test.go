@@ -107,6 +107,7 @@ func forms(t testing.TB) map[string]struct {
 		"mixed":         of(snug.BF16, snug.F32, Options{StateBits: 8, Clip: 0.1}),
 		"f16":           of(snug.F16, snug.F16, Options{}),
 		"bf16 scaled":   of(snug.BF16, snug.F32, Options{Scaler: &amp.ScalerOptions{Interval: 2}}),
+		"prodigy":       of(snug.BF16, snug.F32, Options{Optimizer: quant8.Prodigy{D0: 1e-3, SliceP: 3}, Schedule: Constant(1), StateBits: 8, Chunk: 1024}),
 		"paged f32":     store(snug.F32, snug.F32, Options{}),
 		"paged bf16":    store(snug.BF16, snug.BF16, Options{StateBits: 8}),
 		"lion":          of(snug.F32, snug.F32, Options{Optimizer: quant8.Lion{}, StateBits: 4}),

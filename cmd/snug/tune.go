@@ -11,21 +11,16 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/chat"
 	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/internal/dataset"
 	"github.com/snug-ml/snug/plan"
-	"github.com/snug-ml/snug/qlora"
-	"github.com/snug-ml/snug/quant8"
-	"github.com/snug-ml/snug/tokenizer"
-	"github.com/snug-ml/snug/transformer"
 )
 
 func tuneCommand() *command {
 	return &command{
 		name: "tune", summary: "fine-tune a published model under a memory limit",
 		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-adapter:" + strings.Join(adapterKinds, " "), "-alpha", "-rslora", "-dora", "-dropout",
-			"-loraplus-ratio", "-modules-to-save", "-full", "-fold", "-masters:full split split24 none", "-report-rounding", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
+			"-loraplus-ratio", "-modules-to-save", "-full", "-fold", "-mezo", "-masters:full split split24 none", "-report-rounding", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
 			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-dpo", "-teacher:file", "-teacher-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-distill-weight", "-distill-temperature", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-trace:file", "-dry-run", "-json"},
 		help: tuneHelp,
 		run:  runTune,
@@ -75,9 +70,13 @@ It prints what the run will take, by component, and at the end what the run took
                      of full and split; with -full then split24
   -report-rounding   say at the end which share of the updates rounding lost, in which parameters, and what
                      would help; the steps take a little longer
-  -optimizer NAME    with -full: adamw (default), or apollo, apollo-mini or galore, whose state is smaller.
-                     These three do not go with -disk or -fold. Adapters have AdamW: they are low
-                     rank already
+  -mezo              compute no gradients: steps take two forward passes each (MeZO) and no more memory
+                     than evaluation. The rate is constant. It takes many more steps
+  -optimizer NAME    adamw (default); schedule-free, whose rate stays constant after its warmup, because the
+                     weights that are saved are an average: not with -fold; prodigy, which finds the rate
+                     and takes -lr as a factor of it: not with -fold and -disk; or with -full apollo,
+                     apollo-mini or galore, whose state is smaller. These three do not go with -disk or
+                     -fold, and not with adapters, which are low rank already
   -base FORM         form of the frozen weights: bf16, nf4, fp4, mxfp4, fp8 or int8; default: the folder's if
                      it has them quantized, else bf16 if that fits, else nf4
   -compute TYPE      type of weights and activations: bf16 (default), f16 or f32
@@ -91,7 +90,9 @@ It prints what the run will take, by component, and at the end what the run took
   -steps N           steps; default: those of -epochs
   -epochs N          times that each sample is trained on; default 1
   -lr RATE           peak of the learning rate, after its warmup and before its cosine decay;
-                     default 2e-4, with -full 1e-5, or 1e-4 with -optimizer apollo, apollo-mini or galore
+                     default 2e-4, with -full 1e-5, or 1e-4 with -optimizer apollo, apollo-mini or galore;
+                     2.5 times as much with schedule-free; 1 with prodigy. With -mezo it is constant:
+                     1e-4, with -full 1e-6
   -dpo BETA          learn preferences by Direct Preference Optimization, with a BETA such as 0.1. A line
                      has "prompt", "chosen" and "rejected", all strings or all lists of messages; lists
                      may leave out "prompt", which then is the messages that both answers begin with.
@@ -141,7 +142,7 @@ type tuneFlags struct {
 	adapterFlags
 	loraplus         float64
 	modules          string
-	full, fold       bool
+	full, fold, mezo bool
 	masters          string
 	rounding         bool
 	optimizer        string
@@ -182,6 +183,7 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.fold, "fold", false, "")
 	fs.StringVar(&f.masters, "masters", "", "")
 	fs.BoolVar(&f.rounding, "report-rounding", false, "")
+	fs.BoolVar(&f.mezo, "mezo", false, "")
 	fs.StringVar(&f.optimizer, "optimizer", tuneOptimizers[0], "")
 	fs.StringVar(&f.form, "base", "", "")
 	fs.StringVar(&f.compute, "compute", "bf16", "")
@@ -213,26 +215,6 @@ func (f *tuneFlags) given(name string) (is bool) {
 		f.set.Visit(func(g *flag.Flag) { is = is || g.Name == name })
 	}
 	return is
-}
-
-// tuneOptimizers are the names of -optimizer.
-var tuneOptimizers = []string{"adamw", "apollo", "apollo-mini", "galore"}
-
-// projects reports whether the optimizer projects the gradients of matrices.
-func (f *tuneFlags) projects() bool {
-	_, plain := f.rule().(quant8.AdamW)
-	return !plain
-}
-
-// rule returns the optimizer.
-func (f *tuneFlags) rule() quant8.Rule {
-	switch f.optimizer {
-	case "apollo", "apollo-mini":
-		return quant8.Apollo{Tensor: f.optimizer == "apollo-mini", WeightDecay: 0.01}
-	case "galore":
-		return quant8.GaLore{WeightDecay: 0.01}
-	}
-	return quant8.AdamW{WeightDecay: 0.01}
 }
 
 // Limits of package plan.
@@ -285,6 +267,15 @@ func (f *tuneFlags) check() (err error) {
 		{f.checkMasters() != "", f.checkMasters()},
 		{!slices.Contains(tuneOptimizers, f.optimizer), fmt.Sprintf("-optimizer %.40q: want one of %s", f.optimizer, strings.Join(tuneOptimizers, ", "))},
 		{f.projects() && !f.full, "-optimizer " + f.optimizer + " is for -full: adapters are low rank already"},
+		{f.mezo && f.given("optimizer"), "-mezo is an optimizer by itself: leave -optimizer"},
+		{f.mezo && f.fold, "-fold does not go with -mezo, which has no gradients to fold"},
+		{f.mezo && f.dropout != 0, "-dropout does not go with -mezo, whose forward passes are those of evaluation"},
+		{f.mezo && (f.given("dpo") || f.teacher.dir != ""), "-dpo and -teacher do not go with -mezo, whose losses are those of evaluation"},
+		{f.mezo && (f.masters != "" || f.rounding), "-masters and -report-rounding do not go with -mezo, which has no master weights and counts no updates"},
+		{f.mezo && (f.smoothing != 0 || f.zLoss != 0), "-label-smoothing and -z-loss do not go with -mezo, whose losses are those of evaluation"},
+		{f.optimizer == "prodigy" && f.fold, "-fold does not go with -optimizer prodigy, which takes whole gradients"},
+		{f.optimizer == "prodigy" && f.diskText != "", "-optimizer prodigy has numbers of whole parameters in memory, and -disk makes pages of them"},
+		{f.averages() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which needs the memory of all gradients between steps"},
 		{f.projects() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which projects whole gradients"},
 		{f.projects() && f.diskText != "", "-optimizer " + f.optimizer + " takes whole matrices, and -disk makes pages of them"},
 		{!(f.dropout >= 0 && f.dropout < 1), fmt.Sprintf("-dropout %v: want 0 or more and less than 1", f.dropout)},
@@ -310,13 +301,7 @@ func (f *tuneFlags) check() (err error) {
 		}
 	}
 	if f.rate == 0 {
-		f.rate = map[bool]float64{true: 1e-5, false: 2e-4}[f.full]
-		if f.projects() {
-			f.rate = 1e-4
-		}
-		if f.beta > 0 {
-			f.rate = preferenceRates[f.full]
-		}
+		f.rate = f.defaultRate()
 	}
 	if f.alpha == 0 {
 		f.alpha = 2 * float64(f.rank)
@@ -401,106 +386,6 @@ func resolved(path string) string {
 		return filepath.Join(resolved(parent), filepath.Base(path))
 	}
 	return path
-}
-
-// defaultContext is the maximum number of tokens of a sample without -context.
-const defaultContext = 1024
-
-// material is what a run reads: a model's description, its tokenizer, and data.
-type material struct {
-	config        *transformer.Config
-	tok           *tokenizer.Tokenizer
-	data          *dataset.Set
-	context       int     // number of tokens of the longest sample
-	beside        [][]int // shapes of the parameters that train beside adapters
-	refs          [][pairLength]float32
-	teacherConfig *transformer.Config // nil without -teacher
-}
-
-// gather reads and checks the material of a run, before there is a model.
-func (f *tuneFlags) gather() (*material, error) {
-	m := &material{}
-	var err error
-	if m.config, err = transformer.ReadConfig(f.dir); err != nil {
-		return nil, err
-	}
-	if err := checkWeights(m.config, f.dir); err != nil {
-		return nil, fmt.Errorf("%s: %w", f.dir, err)
-	}
-	if m.beside, err = f.checkAdapters(m.config); err != nil {
-		return nil, err
-	}
-	if m.tok, err = tokenizer.Open(f.dir); err != nil {
-		return nil, err
-	}
-	if n := m.tok.Len(); n > m.config.Vocab {
-		return nil, fmt.Errorf("%s: the tokenizer has %d tokens, and the model %d: %w", f.dir, n, m.config.Vocab, snug.ErrConfig)
-	}
-	o := dataset.Options{Context: cmp.Or(f.most, min(defaultContext, m.config.Context)), EOS: endToken(m.config, m.tok), Seed: f.seed, HeldOut: f.held, Pairs: f.beta > 0}
-	if m.config.LearnedPositions && o.Context > m.config.Context {
-		return nil, usagef("tune: -context %d: the model has %d positions", o.Context, m.config.Context)
-	}
-	if m.tok.Config().ChatTemplate != "" {
-		if o.Template, err = chat.Parse(m.tok.Config()); err != nil {
-			return nil, fmt.Errorf("%s: %w", f.dir, err)
-		}
-	}
-	if m.data, err = dataset.Open(strings.Split(f.files, ","), m.tok, o); err != nil {
-		return nil, err
-	}
-	m.context = m.data.Longest()
-	m.refs = make([][pairLength]float32, m.data.Pairs())
-	if err := m.readTeacher(f); err != nil {
-		return nil, err
-	}
-	return m, nil
-}
-
-// endToken returns the token that ends a text: the tokenizer's, or else the model's, or -1 for none.
-func endToken(c *transformer.Config, tok *tokenizer.Tokenizer) int32 {
-	if id, known := tok.ID(tok.Config().EOS); known && tok.Config().EOS != "" {
-		return id
-	}
-	if len(c.EOS) > 0 {
-		return int32(c.EOS[0])
-	}
-	return -1
-}
-
-// storedForm returns an error if the folder's matrices cannot have the form of -base, or train.
-func (m *tuning) storedForm() error {
-	stored := m.config.Stored
-	switch {
-	case stored == 0:
-		return nil
-	case m.full:
-		return usagef("tune: -full trains all weights, and %s has matrices in %s", m.dir, stored)
-	case m.init() != "":
-		return usagef("tune: -adapter %s begins with a part of the matrices before they are quantized, and %s has them in %s", m.kind, m.dir, stored)
-	case m.form != "" && m.form != stored.String():
-		return usagef("tune: -base %s: %s has matrices in %s", m.form, m.dir, stored)
-	}
-	return nil
-}
-
-// lowForm returns the form of frozen matrices below 16 bits, if the plan chooses that: the folder's, that of -base, or
-// NF4.
-func (m *tuning) lowForm() qlora.Type {
-	if m.config.Stored != 0 {
-		return m.config.Stored
-	}
-	if t, err := parseBase(m.form); err == nil {
-		return t
-	}
-	return qlora.NF4
-}
-
-// baseForm returns the form of frozen matrices in a plan, 0 if they are in 16 bits or more.
-func (m *tuning) baseForm(r plan.Run) qlora.Type {
-	if m.full || r.Frozen == 16 || r.Frozen == 0 {
-		return 0
-	}
-	return m.lowForm()
 }
 
 func runTune(c *call) error {

@@ -87,7 +87,10 @@ func (t *tuning) about() map[string]any {
 	if t.masters != "" {
 		about["masters"] = t.masters
 	}
-	if t.projects() {
+	if t.mezo {
+		about["mezo"] = true
+	}
+	if t.optimizer != "" && t.optimizer != tuneOptimizers[0] {
 		about["optimizer"] = t.optimizer
 	}
 	if t.tilesText != "" && t.tilesText != "1" {

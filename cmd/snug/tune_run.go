@@ -165,14 +165,18 @@ func (t *tuning) task() (plan.Task, error) {
 		return task, err
 	}
 	t.useMasters(&task)
+	if t.mezo {
+		task.Masters = []amp.MasterForm{amp.FullMaster}
+		task.Optimizer, task.Gradients, task.StateBits, task.PagesCheckpoints = "mezo", []plan.Gradient{plan.SumF32}, []int{32}, false
+	}
 	if t.full {
-		if t.dtype != snug.F32 { // updates in the backward pass have no master weights, see choose
+		if t.dtype != snug.F32 || t.mezo { // updates in the backward pass have no master weights, see choose
 			task.Gradients = []plan.Gradient{plan.SumF32}
 		}
 		return task, nil
 	}
 	t.describe(&task)
-	if task.Beside = t.beside; task.Beside != nil { // updates in the backward pass have no master weights
+	if task.Beside = t.beside; task.Beside != nil || t.mezo { // updates in the backward pass have no master weights
 		task.Gradients = []plan.Gradient{plan.SumF32}
 	}
 	task.StateBits = []int{32} // of adapters, which are small
@@ -203,7 +207,7 @@ func (t *tuning) choose() error {
 		return t.fit(task)
 	case !t.full && task.Frozen == nil:
 		exact.Frozen = []int{16}
-	case t.full && t.dtype == snug.BF16 && t.masters == "":
+	case t.full && t.dtype == snug.BF16 && t.masters == "" && !t.averages() && !t.mezo:
 		further.Gradients, further.Masters = []plan.Gradient{plan.InBackward}, []amp.MasterForm{amp.NoMaster}
 	default:
 		return t.fit(task)
@@ -217,7 +221,7 @@ func (t *tuning) choose() error {
 			return err
 		}
 	}
-	if err := t.fit(further); !t.full || t.projects() || err == nil || !errors.Is(err, snug.ErrNoMemory) {
+	if err := t.fit(further); !t.full || t.optimizer != tuneOptimizers[0] || err == nil || !errors.Is(err, snug.ErrNoMemory) {
 		return err
 	}
 	further.Gradients = []plan.Gradient{plan.Folded}
@@ -326,9 +330,12 @@ func (t *tuning) open() (clean func() error, err error) {
 	steps := t.stepCount()
 	options := train.Options{
 		Optimizer: t.rule(), StateBits: r.StateBits, Masters: r.Masters, Stochastic: r.Masters == amp.Split24Master, CountLost: t.rounding, Clip: clipNorm, Seed: t.seed,
-		Schedule: train.Cosine(float32(t.rate), min(100, max(1, steps/10)), steps), Storage: state,
+		Schedule: t.schedule(steps), Storage: state,
 		InBackward: r.Gradients == plan.InBackward || r.Gradients == plan.Folded, Fold: r.Gradients == plan.Folded,
 		SkipNonFinite: r.Gradients != plan.Folded, Split: splitBatch, About: t.about(), Monitor: t.monitor,
+	}
+	if t.mezo {
+		options.Clip = 0
 	}
 	if t.loraplus > 0 {
 		options.Params = qlora.LoRAPlus(float32(t.loraplus))
@@ -345,6 +352,18 @@ func (t *tuning) open() (clean func() error, err error) {
 	}
 	t.trainer.SetNotes(choicesOf(r))
 	return clean, nil
+}
+
+// schedule returns the learning rates: up to the peak, and down again unless an average takes the place of that.
+func (t *tuning) schedule(steps int) func(step int) float32 {
+	warmup := min(100, max(1, steps/10))
+	if t.mezo {
+		return train.Constant(float32(t.rate))
+	}
+	if t.averages() {
+		return train.Linear(float32(t.rate), 1, warmup, steps)
+	}
+	return train.Cosine(float32(t.rate), warmup, steps)
 }
 
 func (t *tuning) close() (err error) {

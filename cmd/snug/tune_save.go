@@ -15,6 +15,9 @@ import (
 
 // save writes the adapter, or the model with the files that its users need.
 func (t *tuning) save() error {
+	if err := t.trainer.Average(); err != nil {
+		return err
+	}
 	if !t.full {
 		return t.model.SaveAdapter(t.output)
 	}

@@ -164,7 +164,7 @@ func TestCompare(t *testing.T) {
 // TestOptimizers trains with each, and measures what is predicted.
 func TestOptimizers(t *testing.T) {
 	text := textFile(t, 500)
-	for _, name := range []string{"adamw", "apollo", "apollo-mini", "galore"} {
+	for _, name := range []string{"adamw", "apollo", "apollo-mini", "galore", "schedule-free"} {
 		for _, off := range []string{"offload", "all"} {
 			status, out, errs := runArgs("-preset", "tiny", "-text", text, "-json", "-off", off, "-optimizer", name)
 			require.Zero(t, status, errs)

@@ -135,7 +135,7 @@ type config struct {
 }
 
 // optimizers are the names of -optimizer, and by what they multiply the learning rate of a preset.
-var optimizers = map[string]float32{"adamw": 1, "": 1, "apollo": 5, "apollo-mini": 5, "galore": 5}
+var optimizers = map[string]float32{"adamw": 1, "": 1, "apollo": 5, "apollo-mini": 5, "galore": 5, "schedule-free": 2.5}
 
 // lowRank is the rank of apollo and galore: a quarter of the width, as in their papers. It is 0 for others.
 func (c config) lowRank() int {
@@ -152,6 +152,8 @@ func (c config) optimizer() quant8.Rule {
 		return quant8.Apollo{Rank: c.lowRank(), Tensor: c.rule == "apollo-mini", Beta2: 0.95, WeightDecay: 0.01}
 	case "galore":
 		return quant8.GaLore{Rank: c.lowRank(), Beta2: 0.95, WeightDecay: 0.01}
+	case "schedule-free":
+		return quant8.ScheduleFree{Beta2: 0.95, WeightDecay: 0.01}
 	}
 	return quant8.AdamW{Beta2: 0.95, WeightDecay: 0.01}
 }
@@ -212,6 +214,9 @@ func (c config) learningRate(step int) float32 {
 	warm := max(1, steps/10)
 	if step < warm {
 		return peak * float32(step+1) / float32(warm)
+	}
+	if c.rule == "schedule-free" {
+		return peak
 	}
 	done := float32(step-warm) / float32(max(1, steps-warm))
 	return peak * (1 - 0.9*done)

@@ -96,7 +96,8 @@ const usage = `usage: gpt [flags]
   -host-memory SIZE limit of the master weights and the optimizer's state in memory; the rest is on disk
   -inject-nan STEP  put a NaN into a gradient at a step, to see where it is found
   -dtype TYPE       type of weights and activations in mixed precision: bf16 (default) or f16
-  -optimizer NAME   adamw (default), apollo, apollo-mini or galore, which take whole matrices: with -off offload; their
+  -optimizer NAME   adamw (default); schedule-free, with a learning rate of 2.5 times adamw's that stays constant after its
+                    warmup; or apollo, apollo-mini or galore, which take whole matrices: with -off offload; their
                     learning rate is 5 times adamw's
   -off LIST         techniques to switch off: amp,accum,remat,quant8,attention,offload or all
   -compare          run with no technique, with each one alone and with all, and compare
@@ -189,10 +190,12 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 	}
 	o.policy = policyOf(o.on, low)
 	if _, known := optimizers[o.rule]; !known {
-		return fmt.Errorf("-optimizer %q: want adamw, apollo, apollo-mini or galore", o.rule)
+		return fmt.Errorf("-optimizer %q: want adamw, schedule-free, apollo, apollo-mini or galore", o.rule)
 	}
 	switch {
-	case o.rule != "adamw" && (o.device != "cpu" || o.compare || o.on[useOffload]):
+	case o.rule == "schedule-free" && o.compare:
+		return errors.New("-compare compares techniques with -optimizer adamw, not schedule-free")
+	case o.rule != "adamw" && o.rule != "schedule-free" && (o.device != "cpu" || o.compare || o.on[useOffload]):
 		return fmt.Errorf("-optimizer %s takes whole matrices: it is for the cpu and goes with -off offload, not with -compare", o.rule)
 	case o.device != "cpu" && (o.compare || !o.on[useAttention]):
 		return errors.New("-compare and attention off are for the cpu: attention as on paper runs there only")

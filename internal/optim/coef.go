@@ -14,12 +14,14 @@ type Hyper struct {
 	Eps2                    float64  // the minimum rms(p) that Adafactor's α takes
 	Clip                    float64  // d of Adafactor
 	Tau                     float64  // τ
+	Share                   float64  // c of ScheduleFree
 	Size                    float64  // of the step of Adafactor, by Sized, and of Muon
 	Factors                 *Factors // of a matrix of Adafactor, instead of v
 	Ratio                   float64  // factor of LR in the update, by Sized; 0 means 1
 	Nesterov                bool     // Muon
 	Coupled                 bool     // Adam with weight decay in the gradient
 	PlainEps                bool     // Adam with ε in place of ε·c2
+	Uncorrected             bool     // Adam without bias corrections of the step
 	DecayFirst              bool     // decoupled decay before the update, as in torch
 	Step                    int      // t, from 1
 	GradScale               float32
@@ -92,7 +94,7 @@ func (h Hyper) Coef() Coef {
 	}
 	decay := float32(1 - float64(h.LR*h.WeightDecay))
 	switch {
-	case h.Rule == LAMB: // in scale2
+	case h.Rule == LAMB || h.Rule == ScheduleFree: // in scale2
 	case !table[h.Rule].decoupled && (h.Rule != Adam || h.Coupled):
 		c.l2 = float32(h.WeightDecay)
 	case h.DecayFirst:
@@ -118,7 +120,10 @@ func (f Fold) apply(c Coef) Coef {
 
 func (h Hyper) adam(c Coef) Coef {
 	c1, c2 := h.corrections()
-	c.size = float32(rate(h.LR, h.Ratio) * c2 / c1)
+	c.size = float32(rate(h.LR, h.Ratio))
+	if !h.Uncorrected {
+		c.size = float32(rate(h.LR, h.Ratio) * c2 / c1)
+	}
 	if !h.PlainEps {
 		c.eps = float32(h.Eps * c2)
 	}

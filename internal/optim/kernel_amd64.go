@@ -64,6 +64,16 @@ func larsAVX2(beta1 float32, size float32, gradScale float32, p *float32, grad *
 //go:noescape
 func larsL2AVX2(beta1 float32, size float32, gradScale float32, l2 float32, p *float32, grad *float32, m *float32, len int)
 
+// scheduleFreeAVX2 updates len parameters, a multiple of 16.
+//
+//go:noescape
+func scheduleFreeAVX2(beta1 float32, rest1 float32, beta2 float32, rest2 float32, scale1 float32, root float32, size float32, eps float32, gradScale float32, p *float32, grad *float32, m *float32, v *float32, len int)
+
+// scheduleFreeDecayAVX2 updates len parameters, a multiple of 16.
+//
+//go:noescape
+func scheduleFreeDecayAVX2(beta1 float32, rest1 float32, beta2 float32, rest2 float32, scale1 float32, scale2 float32, root float32, size float32, eps float32, gradScale float32, p *float32, grad *float32, m *float32, v *float32, len int)
+
 // adamAVX512 updates len parameters, a multiple of 16.
 //
 //go:noescape
@@ -123,6 +133,16 @@ func larsAVX512(beta1 float32, size float32, gradScale float32, p *float32, grad
 //
 //go:noescape
 func larsL2AVX512(beta1 float32, size float32, gradScale float32, l2 float32, p *float32, grad *float32, m *float32, len int)
+
+// scheduleFreeAVX512 updates len parameters, a multiple of 16.
+//
+//go:noescape
+func scheduleFreeAVX512(beta1 float32, rest1 float32, beta2 float32, rest2 float32, scale1 float32, root float32, size float32, eps float32, gradScale float32, p *float32, grad *float32, m *float32, v *float32, len int)
+
+// scheduleFreeDecayAVX512 updates len parameters, a multiple of 16.
+//
+//go:noescape
+func scheduleFreeDecayAVX512(beta1 float32, rest1 float32, beta2 float32, rest2 float32, scale1 float32, scale2 float32, root float32, size float32, eps float32, gradScale float32, p *float32, grad *float32, m *float32, v *float32, len int)
 
 // adam8F32AVX512 updates a block of n elements, a multiple of 16.
 //

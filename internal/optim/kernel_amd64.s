@@ -2242,6 +2242,452 @@ loopEnd:
 	VZEROUPPER
 	RET
 
+// func scheduleFreeAVX2(beta1 float32, rest1 float32, beta2 float32, rest2 float32, scale1 float32, root float32, size float32, eps float32, gradScale float32, p *float32, grad *float32, m *float32, v *float32, len int)
+// Requires: AVX, MMX+
+TEXT ·scheduleFreeAVX2(SB), NOSPLIT, $0-80
+	MOVQ p+40(FP), AX
+	MOVQ grad+48(FP), CX
+	MOVQ m+56(FP), DX
+	MOVQ v+64(FP), BX
+	MOVQ len+72(FP), SI
+
+lines:
+	CMPQ         SI, $+32
+	JLT          linesEnd
+	PREFETCHT1   1024(CX)
+	VBROADCASTSS gradScale+32(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+32(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   1088(CX)
+	VBROADCASTSS gradScale+32(FP), Y2
+	VMULPS       64(CX), Y2, Y2
+	VBROADCASTSS gradScale+32(FP), Y3
+	VMULPS       96(CX), Y3, Y3
+	PREFETCHT1   1024(BX)
+	VBROADCASTSS beta2+8(FP), Y4
+	VMULPS       (BX), Y4, Y4
+	VBROADCASTSS rest2+12(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (BX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS root+20(FP), Y5
+	VMULPS       Y5, Y4, Y4
+	VBROADCASTSS eps+28(FP), Y5
+	VADDPS       Y5, Y4, Y4
+	VDIVPS       Y4, Y0, Y0
+	VBROADCASTSS beta2+8(FP), Y4
+	VMULPS       32(BX), Y4, Y4
+	VBROADCASTSS rest2+12(FP), Y5
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y1, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 32(BX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS root+20(FP), Y5
+	VMULPS       Y5, Y4, Y4
+	VBROADCASTSS eps+28(FP), Y5
+	VADDPS       Y5, Y4, Y4
+	VDIVPS       Y4, Y1, Y1
+	PREFETCHT1   1088(BX)
+	VBROADCASTSS beta2+8(FP), Y4
+	VMULPS       64(BX), Y4, Y4
+	VBROADCASTSS rest2+12(FP), Y5
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y2, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 64(BX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS root+20(FP), Y5
+	VMULPS       Y5, Y4, Y4
+	VBROADCASTSS eps+28(FP), Y5
+	VADDPS       Y5, Y4, Y4
+	VDIVPS       Y4, Y2, Y2
+	VBROADCASTSS beta2+8(FP), Y4
+	VMULPS       96(BX), Y4, Y4
+	VBROADCASTSS rest2+12(FP), Y5
+	VMULPS       Y3, Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 96(BX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS root+20(FP), Y5
+	VMULPS       Y5, Y4, Y4
+	VBROADCASTSS eps+28(FP), Y5
+	VADDPS       Y5, Y4, Y4
+	VDIVPS       Y4, Y3, Y3
+	PREFETCHT1   1024(AX)
+	VBROADCASTSS scale1+16(FP), Y4
+	VMULPS       (DX), Y4, Y4
+	VADDPS       (AX), Y4, Y4
+	VBROADCASTSS size+24(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (AX)
+	VBROADCASTSS scale1+16(FP), Y4
+	VMULPS       32(DX), Y4, Y4
+	VADDPS       32(AX), Y4, Y4
+	VBROADCASTSS size+24(FP), Y5
+	VMULPS       Y1, Y5, Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 32(AX)
+	PREFETCHT1   1088(AX)
+	VBROADCASTSS scale1+16(FP), Y4
+	VMULPS       64(DX), Y4, Y4
+	VADDPS       64(AX), Y4, Y4
+	VBROADCASTSS size+24(FP), Y5
+	VMULPS       Y2, Y5, Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 64(AX)
+	VBROADCASTSS scale1+16(FP), Y4
+	VMULPS       96(DX), Y4, Y4
+	VADDPS       96(AX), Y4, Y4
+	VBROADCASTSS size+24(FP), Y5
+	VMULPS       Y3, Y5, Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 96(AX)
+	PREFETCHT1   1024(DX)
+	VBROADCASTSS beta1+0(FP), Y4
+	VMULPS       (DX), Y4, Y4
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y0, Y5, Y0
+	VSUBPS       Y0, Y4, Y4
+	VMOVUPS      Y4, (DX)
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       32(DX), Y0, Y0
+	VBROADCASTSS rest1+4(FP), Y4
+	VMULPS       Y1, Y4, Y1
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(DX)
+	PREFETCHT1   1088(DX)
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       64(DX), Y0, Y0
+	VBROADCASTSS rest1+4(FP), Y1
+	VMULPS       Y2, Y1, Y1
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 64(DX)
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       96(DX), Y0, Y0
+	VBROADCASTSS rest1+4(FP), Y1
+	VMULPS       Y3, Y1, Y1
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 96(DX)
+	ADDQ         $+128, AX
+	ADDQ         $+128, CX
+	ADDQ         $+128, DX
+	ADDQ         $+128, BX
+	SUBQ         $+32, SI
+	JMP          lines
+
+linesEnd:
+loop:
+	CMPQ         SI, $+16
+	JLT          loopEnd
+	PREFETCHT1   1024(CX)
+	VBROADCASTSS gradScale+32(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+32(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   1024(BX)
+	VBROADCASTSS beta2+8(FP), Y2
+	VMULPS       (BX), Y2, Y2
+	VBROADCASTSS rest2+12(FP), Y3
+	VMULPS       Y0, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y2, (BX)
+	VSQRTPS      Y2, Y2
+	VBROADCASTSS root+20(FP), Y3
+	VMULPS       Y3, Y2, Y2
+	VBROADCASTSS eps+28(FP), Y3
+	VADDPS       Y3, Y2, Y2
+	VDIVPS       Y2, Y0, Y0
+	VBROADCASTSS beta2+8(FP), Y2
+	VMULPS       32(BX), Y2, Y2
+	VBROADCASTSS rest2+12(FP), Y3
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y2, 32(BX)
+	VSQRTPS      Y2, Y2
+	VBROADCASTSS root+20(FP), Y3
+	VMULPS       Y3, Y2, Y2
+	VBROADCASTSS eps+28(FP), Y3
+	VADDPS       Y3, Y2, Y2
+	VDIVPS       Y2, Y1, Y1
+	PREFETCHT1   1024(AX)
+	VBROADCASTSS scale1+16(FP), Y2
+	VMULPS       (DX), Y2, Y2
+	VADDPS       (AX), Y2, Y2
+	VBROADCASTSS size+24(FP), Y3
+	VMULPS       Y0, Y3, Y3
+	VSUBPS       Y3, Y2, Y2
+	VMOVUPS      Y2, (AX)
+	VBROADCASTSS scale1+16(FP), Y2
+	VMULPS       32(DX), Y2, Y2
+	VADDPS       32(AX), Y2, Y2
+	VBROADCASTSS size+24(FP), Y3
+	VMULPS       Y1, Y3, Y3
+	VSUBPS       Y3, Y2, Y2
+	VMOVUPS      Y2, 32(AX)
+	PREFETCHT1   1024(DX)
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       (DX), Y2, Y2
+	VBROADCASTSS rest1+4(FP), Y3
+	VMULPS       Y0, Y3, Y0
+	VSUBPS       Y0, Y2, Y2
+	VMOVUPS      Y2, (DX)
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       32(DX), Y0, Y0
+	VBROADCASTSS rest1+4(FP), Y2
+	VMULPS       Y1, Y2, Y1
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(DX)
+	ADDQ         $+64, AX
+	ADDQ         $+64, CX
+	ADDQ         $+64, DX
+	ADDQ         $+64, BX
+	SUBQ         $+16, SI
+	JMP          loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func scheduleFreeDecayAVX2(beta1 float32, rest1 float32, beta2 float32, rest2 float32, scale1 float32, scale2 float32, root float32, size float32, eps float32, gradScale float32, p *float32, grad *float32, m *float32, v *float32, len int)
+// Requires: AVX, MMX+
+TEXT ·scheduleFreeDecayAVX2(SB), NOSPLIT, $0-80
+	MOVQ p+40(FP), AX
+	MOVQ grad+48(FP), CX
+	MOVQ m+56(FP), DX
+	MOVQ v+64(FP), BX
+	MOVQ len+72(FP), SI
+
+lines:
+	CMPQ         SI, $+32
+	JLT          linesEnd
+	PREFETCHT1   1024(CX)
+	VBROADCASTSS gradScale+36(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+36(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   1088(CX)
+	VBROADCASTSS gradScale+36(FP), Y2
+	VMULPS       64(CX), Y2, Y2
+	VBROADCASTSS gradScale+36(FP), Y3
+	VMULPS       96(CX), Y3, Y3
+	PREFETCHT1   1024(BX)
+	VBROADCASTSS beta2+8(FP), Y4
+	VMULPS       (BX), Y4, Y4
+	VBROADCASTSS rest2+12(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (BX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS root+24(FP), Y5
+	VMULPS       Y5, Y4, Y4
+	VBROADCASTSS eps+32(FP), Y5
+	VADDPS       Y5, Y4, Y4
+	VDIVPS       Y4, Y0, Y0
+	VBROADCASTSS beta2+8(FP), Y4
+	VMULPS       32(BX), Y4, Y4
+	VBROADCASTSS rest2+12(FP), Y5
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y1, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 32(BX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS root+24(FP), Y5
+	VMULPS       Y5, Y4, Y4
+	VBROADCASTSS eps+32(FP), Y5
+	VADDPS       Y5, Y4, Y4
+	VDIVPS       Y4, Y1, Y1
+	PREFETCHT1   1088(BX)
+	VBROADCASTSS beta2+8(FP), Y4
+	VMULPS       64(BX), Y4, Y4
+	VBROADCASTSS rest2+12(FP), Y5
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y2, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 64(BX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS root+24(FP), Y5
+	VMULPS       Y5, Y4, Y4
+	VBROADCASTSS eps+32(FP), Y5
+	VADDPS       Y5, Y4, Y4
+	VDIVPS       Y4, Y2, Y2
+	VBROADCASTSS beta2+8(FP), Y4
+	VMULPS       96(BX), Y4, Y4
+	VBROADCASTSS rest2+12(FP), Y5
+	VMULPS       Y3, Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VADDPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 96(BX)
+	VSQRTPS      Y4, Y4
+	VBROADCASTSS root+24(FP), Y5
+	VMULPS       Y5, Y4, Y4
+	VBROADCASTSS eps+32(FP), Y5
+	VADDPS       Y5, Y4, Y4
+	VDIVPS       Y4, Y3, Y3
+	PREFETCHT1   1024(AX)
+	VBROADCASTSS scale2+20(FP), Y4
+	VMULPS       (AX), Y4, Y4
+	VADDPS       Y4, Y0, Y0
+	VBROADCASTSS scale1+16(FP), Y4
+	VMULPS       (DX), Y4, Y4
+	VADDPS       (AX), Y4, Y4
+	VBROADCASTSS size+28(FP), Y5
+	VMULPS       Y0, Y5, Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      Y4, (AX)
+	VBROADCASTSS scale2+20(FP), Y4
+	VMULPS       32(AX), Y4, Y4
+	VADDPS       Y4, Y1, Y1
+	VBROADCASTSS scale1+16(FP), Y4
+	VMULPS       32(DX), Y4, Y4
+	VADDPS       32(AX), Y4, Y4
+	VBROADCASTSS size+28(FP), Y5
+	VMULPS       Y1, Y5, Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 32(AX)
+	PREFETCHT1   1088(AX)
+	VBROADCASTSS scale2+20(FP), Y4
+	VMULPS       64(AX), Y4, Y4
+	VADDPS       Y4, Y2, Y2
+	VBROADCASTSS scale1+16(FP), Y4
+	VMULPS       64(DX), Y4, Y4
+	VADDPS       64(AX), Y4, Y4
+	VBROADCASTSS size+28(FP), Y5
+	VMULPS       Y2, Y5, Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 64(AX)
+	VBROADCASTSS scale2+20(FP), Y4
+	VMULPS       96(AX), Y4, Y4
+	VADDPS       Y4, Y3, Y3
+	VBROADCASTSS scale1+16(FP), Y4
+	VMULPS       96(DX), Y4, Y4
+	VADDPS       96(AX), Y4, Y4
+	VBROADCASTSS size+28(FP), Y5
+	VMULPS       Y3, Y5, Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      Y4, 96(AX)
+	PREFETCHT1   1024(DX)
+	VBROADCASTSS beta1+0(FP), Y4
+	VMULPS       (DX), Y4, Y4
+	VBROADCASTSS rest1+4(FP), Y5
+	VMULPS       Y0, Y5, Y0
+	VSUBPS       Y0, Y4, Y4
+	VMOVUPS      Y4, (DX)
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       32(DX), Y0, Y0
+	VBROADCASTSS rest1+4(FP), Y4
+	VMULPS       Y1, Y4, Y1
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(DX)
+	PREFETCHT1   1088(DX)
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       64(DX), Y0, Y0
+	VBROADCASTSS rest1+4(FP), Y1
+	VMULPS       Y2, Y1, Y1
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 64(DX)
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       96(DX), Y0, Y0
+	VBROADCASTSS rest1+4(FP), Y1
+	VMULPS       Y3, Y1, Y1
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 96(DX)
+	ADDQ         $+128, AX
+	ADDQ         $+128, CX
+	ADDQ         $+128, DX
+	ADDQ         $+128, BX
+	SUBQ         $+32, SI
+	JMP          lines
+
+linesEnd:
+loop:
+	CMPQ         SI, $+16
+	JLT          loopEnd
+	PREFETCHT1   1024(CX)
+	VBROADCASTSS gradScale+36(FP), Y0
+	VMULPS       (CX), Y0, Y0
+	VBROADCASTSS gradScale+36(FP), Y1
+	VMULPS       32(CX), Y1, Y1
+	PREFETCHT1   1024(BX)
+	VBROADCASTSS beta2+8(FP), Y2
+	VMULPS       (BX), Y2, Y2
+	VBROADCASTSS rest2+12(FP), Y3
+	VMULPS       Y0, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y2, (BX)
+	VSQRTPS      Y2, Y2
+	VBROADCASTSS root+24(FP), Y3
+	VMULPS       Y3, Y2, Y2
+	VBROADCASTSS eps+32(FP), Y3
+	VADDPS       Y3, Y2, Y2
+	VDIVPS       Y2, Y0, Y0
+	VBROADCASTSS beta2+8(FP), Y2
+	VMULPS       32(BX), Y2, Y2
+	VBROADCASTSS rest2+12(FP), Y3
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y2, 32(BX)
+	VSQRTPS      Y2, Y2
+	VBROADCASTSS root+24(FP), Y3
+	VMULPS       Y3, Y2, Y2
+	VBROADCASTSS eps+32(FP), Y3
+	VADDPS       Y3, Y2, Y2
+	VDIVPS       Y2, Y1, Y1
+	PREFETCHT1   1024(AX)
+	VBROADCASTSS scale2+20(FP), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VBROADCASTSS scale1+16(FP), Y2
+	VMULPS       (DX), Y2, Y2
+	VADDPS       (AX), Y2, Y2
+	VBROADCASTSS size+28(FP), Y3
+	VMULPS       Y0, Y3, Y3
+	VSUBPS       Y3, Y2, Y2
+	VMOVUPS      Y2, (AX)
+	VBROADCASTSS scale2+20(FP), Y2
+	VMULPS       32(AX), Y2, Y2
+	VADDPS       Y2, Y1, Y1
+	VBROADCASTSS scale1+16(FP), Y2
+	VMULPS       32(DX), Y2, Y2
+	VADDPS       32(AX), Y2, Y2
+	VBROADCASTSS size+28(FP), Y3
+	VMULPS       Y1, Y3, Y3
+	VSUBPS       Y3, Y2, Y2
+	VMOVUPS      Y2, 32(AX)
+	PREFETCHT1   1024(DX)
+	VBROADCASTSS beta1+0(FP), Y2
+	VMULPS       (DX), Y2, Y2
+	VBROADCASTSS rest1+4(FP), Y3
+	VMULPS       Y0, Y3, Y0
+	VSUBPS       Y0, Y2, Y2
+	VMOVUPS      Y2, (DX)
+	VBROADCASTSS beta1+0(FP), Y0
+	VMULPS       32(DX), Y0, Y0
+	VBROADCASTSS rest1+4(FP), Y2
+	VMULPS       Y1, Y2, Y1
+	VSUBPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(DX)
+	ADDQ         $+64, AX
+	ADDQ         $+64, CX
+	ADDQ         $+64, DX
+	ADDQ         $+64, BX
+	SUBQ         $+16, SI
+	JMP          loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
 // func adamAVX512(beta1 float32, rest1 float32, beta2 float32, rest2 float32, size float32, eps float32, gradScale float32, pre float32, post float32, p *float32, grad *float32, m *float32, v *float32, len int)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·adamAVX512(SB), NOSPLIT, $0-80
@@ -3897,6 +4343,333 @@ loop:
 	ADDQ       $+64, CX
 	ADDQ       $+64, DX
 	SUBQ       $+16, BX
+	JMP        loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func scheduleFreeAVX512(beta1 float32, rest1 float32, beta2 float32, rest2 float32, scale1 float32, root float32, size float32, eps float32, gradScale float32, p *float32, grad *float32, m *float32, v *float32, len int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·scheduleFreeAVX512(SB), NOSPLIT, $0-80
+	VBROADCASTSS beta1+0(FP), Z0
+	VBROADCASTSS rest1+4(FP), Z1
+	VBROADCASTSS beta2+8(FP), Z2
+	VBROADCASTSS rest2+12(FP), Z3
+	VBROADCASTSS scale1+16(FP), Z4
+	VBROADCASTSS root+20(FP), Z5
+	VBROADCASTSS size+24(FP), Z6
+	VBROADCASTSS eps+28(FP), Z7
+	VBROADCASTSS gradScale+32(FP), Z8
+	MOVQ         p+40(FP), AX
+	MOVQ         grad+48(FP), CX
+	MOVQ         m+56(FP), DX
+	MOVQ         v+64(FP), BX
+	MOVQ         len+72(FP), SI
+
+lines:
+	CMPQ       SI, $+64
+	JLT        linesEnd
+	PREFETCHT1 1024(CX)
+	VMULPS     (CX), Z8, Z9
+	PREFETCHT1 1088(CX)
+	VMULPS     64(CX), Z8, Z10
+	PREFETCHT1 1152(CX)
+	VMULPS     128(CX), Z8, Z11
+	PREFETCHT1 1216(CX)
+	VMULPS     192(CX), Z8, Z12
+	PREFETCHT1 1024(BX)
+	VMULPS     (BX), Z2, Z13
+	VMULPS     Z9, Z3, Z14
+	VMULPS     Z9, Z14, Z14
+	VADDPS     Z14, Z13, Z13
+	VMOVUPS    Z13, (BX)
+	VSQRTPS    Z13, Z13
+	VMULPS     Z5, Z13, Z13
+	VADDPS     Z7, Z13, Z13
+	VDIVPS     Z13, Z9, Z9
+	PREFETCHT1 1088(BX)
+	VMULPS     64(BX), Z2, Z13
+	VMULPS     Z10, Z3, Z14
+	VMULPS     Z10, Z14, Z14
+	VADDPS     Z14, Z13, Z13
+	VMOVUPS    Z13, 64(BX)
+	VSQRTPS    Z13, Z13
+	VMULPS     Z5, Z13, Z13
+	VADDPS     Z7, Z13, Z13
+	VDIVPS     Z13, Z10, Z10
+	PREFETCHT1 1152(BX)
+	VMULPS     128(BX), Z2, Z13
+	VMULPS     Z11, Z3, Z14
+	VMULPS     Z11, Z14, Z14
+	VADDPS     Z14, Z13, Z13
+	VMOVUPS    Z13, 128(BX)
+	VSQRTPS    Z13, Z13
+	VMULPS     Z5, Z13, Z13
+	VADDPS     Z7, Z13, Z13
+	VDIVPS     Z13, Z11, Z11
+	PREFETCHT1 1216(BX)
+	VMULPS     192(BX), Z2, Z13
+	VMULPS     Z12, Z3, Z14
+	VMULPS     Z12, Z14, Z14
+	VADDPS     Z14, Z13, Z13
+	VMOVUPS    Z13, 192(BX)
+	VSQRTPS    Z13, Z13
+	VMULPS     Z5, Z13, Z13
+	VADDPS     Z7, Z13, Z13
+	VDIVPS     Z13, Z12, Z12
+	PREFETCHT1 1024(AX)
+	VMULPS     (DX), Z4, Z13
+	VADDPS     (AX), Z13, Z13
+	VMULPS     Z9, Z6, Z14
+	VSUBPS     Z14, Z13, Z13
+	VMOVUPS    Z13, (AX)
+	PREFETCHT1 1088(AX)
+	VMULPS     64(DX), Z4, Z13
+	VADDPS     64(AX), Z13, Z13
+	VMULPS     Z10, Z6, Z14
+	VSUBPS     Z14, Z13, Z13
+	VMOVUPS    Z13, 64(AX)
+	PREFETCHT1 1152(AX)
+	VMULPS     128(DX), Z4, Z13
+	VADDPS     128(AX), Z13, Z13
+	VMULPS     Z11, Z6, Z14
+	VSUBPS     Z14, Z13, Z13
+	VMOVUPS    Z13, 128(AX)
+	PREFETCHT1 1216(AX)
+	VMULPS     192(DX), Z4, Z13
+	VADDPS     192(AX), Z13, Z13
+	VMULPS     Z12, Z6, Z14
+	VSUBPS     Z14, Z13, Z13
+	VMOVUPS    Z13, 192(AX)
+	PREFETCHT1 1024(DX)
+	VMULPS     (DX), Z0, Z13
+	VMULPS     Z9, Z1, Z9
+	VSUBPS     Z9, Z13, Z13
+	VMOVUPS    Z13, (DX)
+	PREFETCHT1 1088(DX)
+	VMULPS     64(DX), Z0, Z9
+	VMULPS     Z10, Z1, Z10
+	VSUBPS     Z10, Z9, Z9
+	VMOVUPS    Z9, 64(DX)
+	PREFETCHT1 1152(DX)
+	VMULPS     128(DX), Z0, Z9
+	VMULPS     Z11, Z1, Z10
+	VSUBPS     Z10, Z9, Z9
+	VMOVUPS    Z9, 128(DX)
+	PREFETCHT1 1216(DX)
+	VMULPS     192(DX), Z0, Z9
+	VMULPS     Z12, Z1, Z10
+	VSUBPS     Z10, Z9, Z9
+	VMOVUPS    Z9, 192(DX)
+	ADDQ       $+256, AX
+	ADDQ       $+256, CX
+	ADDQ       $+256, DX
+	ADDQ       $+256, BX
+	SUBQ       $+64, SI
+	JMP        lines
+
+linesEnd:
+loop:
+	CMPQ       SI, $+16
+	JLT        loopEnd
+	PREFETCHT1 1024(CX)
+	VMULPS     (CX), Z8, Z9
+	PREFETCHT1 1024(BX)
+	VMULPS     (BX), Z2, Z10
+	VMULPS     Z9, Z3, Z11
+	VMULPS     Z9, Z11, Z11
+	VADDPS     Z11, Z10, Z10
+	VMOVUPS    Z10, (BX)
+	VSQRTPS    Z10, Z10
+	VMULPS     Z5, Z10, Z10
+	VADDPS     Z7, Z10, Z10
+	VDIVPS     Z10, Z9, Z9
+	PREFETCHT1 1024(AX)
+	VMULPS     (DX), Z4, Z10
+	VADDPS     (AX), Z10, Z10
+	VMULPS     Z9, Z6, Z11
+	VSUBPS     Z11, Z10, Z10
+	VMOVUPS    Z10, (AX)
+	PREFETCHT1 1024(DX)
+	VMULPS     (DX), Z0, Z10
+	VMULPS     Z9, Z1, Z9
+	VSUBPS     Z9, Z10, Z10
+	VMOVUPS    Z10, (DX)
+	ADDQ       $+64, AX
+	ADDQ       $+64, CX
+	ADDQ       $+64, DX
+	ADDQ       $+64, BX
+	SUBQ       $+16, SI
+	JMP        loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func scheduleFreeDecayAVX512(beta1 float32, rest1 float32, beta2 float32, rest2 float32, scale1 float32, scale2 float32, root float32, size float32, eps float32, gradScale float32, p *float32, grad *float32, m *float32, v *float32, len int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·scheduleFreeDecayAVX512(SB), NOSPLIT, $0-80
+	VBROADCASTSS beta1+0(FP), Z0
+	VBROADCASTSS rest1+4(FP), Z1
+	VBROADCASTSS beta2+8(FP), Z2
+	VBROADCASTSS rest2+12(FP), Z3
+	VBROADCASTSS scale1+16(FP), Z4
+	VBROADCASTSS scale2+20(FP), Z5
+	VBROADCASTSS root+24(FP), Z6
+	VBROADCASTSS size+28(FP), Z7
+	VBROADCASTSS eps+32(FP), Z8
+	VBROADCASTSS gradScale+36(FP), Z9
+	MOVQ         p+40(FP), AX
+	MOVQ         grad+48(FP), CX
+	MOVQ         m+56(FP), DX
+	MOVQ         v+64(FP), BX
+	MOVQ         len+72(FP), SI
+
+lines:
+	CMPQ       SI, $+64
+	JLT        linesEnd
+	PREFETCHT1 1024(CX)
+	VMULPS     (CX), Z9, Z10
+	PREFETCHT1 1088(CX)
+	VMULPS     64(CX), Z9, Z11
+	PREFETCHT1 1152(CX)
+	VMULPS     128(CX), Z9, Z12
+	PREFETCHT1 1216(CX)
+	VMULPS     192(CX), Z9, Z13
+	PREFETCHT1 1024(BX)
+	VMULPS     (BX), Z2, Z14
+	VMULPS     Z10, Z3, Z15
+	VMULPS     Z10, Z15, Z15
+	VADDPS     Z15, Z14, Z14
+	VMOVUPS    Z14, (BX)
+	VSQRTPS    Z14, Z14
+	VMULPS     Z6, Z14, Z14
+	VADDPS     Z8, Z14, Z14
+	VDIVPS     Z14, Z10, Z10
+	PREFETCHT1 1088(BX)
+	VMULPS     64(BX), Z2, Z14
+	VMULPS     Z11, Z3, Z15
+	VMULPS     Z11, Z15, Z15
+	VADDPS     Z15, Z14, Z14
+	VMOVUPS    Z14, 64(BX)
+	VSQRTPS    Z14, Z14
+	VMULPS     Z6, Z14, Z14
+	VADDPS     Z8, Z14, Z14
+	VDIVPS     Z14, Z11, Z11
+	PREFETCHT1 1152(BX)
+	VMULPS     128(BX), Z2, Z14
+	VMULPS     Z12, Z3, Z15
+	VMULPS     Z12, Z15, Z15
+	VADDPS     Z15, Z14, Z14
+	VMOVUPS    Z14, 128(BX)
+	VSQRTPS    Z14, Z14
+	VMULPS     Z6, Z14, Z14
+	VADDPS     Z8, Z14, Z14
+	VDIVPS     Z14, Z12, Z12
+	PREFETCHT1 1216(BX)
+	VMULPS     192(BX), Z2, Z14
+	VMULPS     Z13, Z3, Z15
+	VMULPS     Z13, Z15, Z15
+	VADDPS     Z15, Z14, Z14
+	VMOVUPS    Z14, 192(BX)
+	VSQRTPS    Z14, Z14
+	VMULPS     Z6, Z14, Z14
+	VADDPS     Z8, Z14, Z14
+	VDIVPS     Z14, Z13, Z13
+	PREFETCHT1 1024(AX)
+	VMULPS     (AX), Z5, Z14
+	VADDPS     Z14, Z10, Z10
+	VMULPS     (DX), Z4, Z14
+	VADDPS     (AX), Z14, Z14
+	VMULPS     Z10, Z7, Z15
+	VSUBPS     Z15, Z14, Z14
+	VMOVUPS    Z14, (AX)
+	PREFETCHT1 1088(AX)
+	VMULPS     64(AX), Z5, Z14
+	VADDPS     Z14, Z11, Z11
+	VMULPS     64(DX), Z4, Z14
+	VADDPS     64(AX), Z14, Z14
+	VMULPS     Z11, Z7, Z15
+	VSUBPS     Z15, Z14, Z14
+	VMOVUPS    Z14, 64(AX)
+	PREFETCHT1 1152(AX)
+	VMULPS     128(AX), Z5, Z14
+	VADDPS     Z14, Z12, Z12
+	VMULPS     128(DX), Z4, Z14
+	VADDPS     128(AX), Z14, Z14
+	VMULPS     Z12, Z7, Z15
+	VSUBPS     Z15, Z14, Z14
+	VMOVUPS    Z14, 128(AX)
+	PREFETCHT1 1216(AX)
+	VMULPS     192(AX), Z5, Z14
+	VADDPS     Z14, Z13, Z13
+	VMULPS     192(DX), Z4, Z14
+	VADDPS     192(AX), Z14, Z14
+	VMULPS     Z13, Z7, Z15
+	VSUBPS     Z15, Z14, Z14
+	VMOVUPS    Z14, 192(AX)
+	PREFETCHT1 1024(DX)
+	VMULPS     (DX), Z0, Z14
+	VMULPS     Z10, Z1, Z10
+	VSUBPS     Z10, Z14, Z14
+	VMOVUPS    Z14, (DX)
+	PREFETCHT1 1088(DX)
+	VMULPS     64(DX), Z0, Z10
+	VMULPS     Z11, Z1, Z11
+	VSUBPS     Z11, Z10, Z10
+	VMOVUPS    Z10, 64(DX)
+	PREFETCHT1 1152(DX)
+	VMULPS     128(DX), Z0, Z10
+	VMULPS     Z12, Z1, Z11
+	VSUBPS     Z11, Z10, Z10
+	VMOVUPS    Z10, 128(DX)
+	PREFETCHT1 1216(DX)
+	VMULPS     192(DX), Z0, Z10
+	VMULPS     Z13, Z1, Z11
+	VSUBPS     Z11, Z10, Z10
+	VMOVUPS    Z10, 192(DX)
+	ADDQ       $+256, AX
+	ADDQ       $+256, CX
+	ADDQ       $+256, DX
+	ADDQ       $+256, BX
+	SUBQ       $+64, SI
+	JMP        lines
+
+linesEnd:
+loop:
+	CMPQ       SI, $+16
+	JLT        loopEnd
+	PREFETCHT1 1024(CX)
+	VMULPS     (CX), Z9, Z10
+	PREFETCHT1 1024(BX)
+	VMULPS     (BX), Z2, Z11
+	VMULPS     Z10, Z3, Z12
+	VMULPS     Z10, Z12, Z12
+	VADDPS     Z12, Z11, Z11
+	VMOVUPS    Z11, (BX)
+	VSQRTPS    Z11, Z11
+	VMULPS     Z6, Z11, Z11
+	VADDPS     Z8, Z11, Z11
+	VDIVPS     Z11, Z10, Z10
+	PREFETCHT1 1024(AX)
+	VMULPS     (AX), Z5, Z11
+	VADDPS     Z11, Z10, Z10
+	VMULPS     (DX), Z4, Z11
+	VADDPS     (AX), Z11, Z11
+	VMULPS     Z10, Z7, Z12
+	VSUBPS     Z12, Z11, Z11
+	VMOVUPS    Z11, (AX)
+	PREFETCHT1 1024(DX)
+	VMULPS     (DX), Z0, Z11
+	VMULPS     Z10, Z1, Z10
+	VSUBPS     Z10, Z11, Z11
+	VMOVUPS    Z11, (DX)
+	ADDQ       $+64, AX
+	ADDQ       $+64, CX
+	ADDQ       $+64, DX
+	ADDQ       $+64, BX
+	SUBQ       $+16, SI
 	JMP        loop
 
 loopEnd:

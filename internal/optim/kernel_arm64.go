@@ -63,3 +63,13 @@ func larsNEON(p, g, m []float32, beta1, size, gradScale float32)
 //
 //go:noescape
 func larsL2NEON(p, g, m []float32, beta1, size, gradScale, l2 float32)
+
+// scheduleFreeNEON updates vectors of one length.
+//
+//go:noescape
+func scheduleFreeNEON(p, g, m, v []float32, beta1, rest1, beta2, rest2, scale1, root, size, eps, gradScale float32)
+
+// scheduleFreeDecayNEON updates vectors of one length.
+//
+//go:noescape
+func scheduleFreeDecayNEON(p, g, m, v []float32, beta1, rest1, beta2, rest2, scale1, scale2, root, size, eps, gradScale float32)

@@ -964,3 +964,193 @@ single:
 	B single
 done:
 	RET
+
+// func scheduleFreeNEON(p, g, m, v []float32, beta1, rest1, beta2, rest2, scale1, root, size, eps, gradScale float32)
+TEXT ·scheduleFreeNEON(SB), NOSPLIT|NOFRAME, $0-132
+	MOVD p_base+0(FP), R0
+	MOVD p_len+8(FP), R1
+	MOVD g_base+24(FP), R2
+	MOVD m_base+48(FP), R3
+	MOVD v_base+72(FP), R4
+	FMOVS beta1+96(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	FMOVS rest1+100(FP), F1
+	WORD $0x4e040421 // dup v1.4s, v1.s[0]
+	FMOVS beta2+104(FP), F2
+	WORD $0x4e040442 // dup v2.4s, v2.s[0]
+	FMOVS rest2+108(FP), F3
+	WORD $0x4e040463 // dup v3.4s, v3.s[0]
+	FMOVS scale1+112(FP), F4
+	WORD $0x4e040484 // dup v4.4s, v4.s[0]
+	FMOVS root+116(FP), F5
+	WORD $0x4e0404a5 // dup v5.4s, v5.s[0]
+	FMOVS size+120(FP), F6
+	WORD $0x4e0404c6 // dup v6.4s, v6.s[0]
+	FMOVS eps+124(FP), F7
+	WORD $0x4e0404e7 // dup v7.4s, v7.s[0]
+	FMOVS gradScale+128(FP), F8
+	WORD $0x4e040508 // dup v8.4s, v8.s[0]
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R0), F9
+	FMOVQ 0(R2), F10
+	WORD $0x6e28dd4a // fmul v10.4s, v10.4s, v8.4s
+	FMOVQ 0(R4), F11
+	WORD $0x6e23dd4c // fmul v12.4s, v10.4s, v3.4s
+	WORD $0x6e22dd6b // fmul v11.4s, v11.4s, v2.4s
+	WORD $0x6e2add8c // fmul v12.4s, v12.4s, v10.4s
+	WORD $0x4e2cd56b // fadd v11.4s, v11.4s, v12.4s
+	FMOVQ F11, 0(R4)
+	WORD $0x6ea1f96d // fsqrt v13.4s, v11.4s
+	WORD $0x6e25ddad // fmul v13.4s, v13.4s, v5.4s
+	WORD $0x4e27d5ad // fadd v13.4s, v13.4s, v7.4s
+	WORD $0x6e2dfd4d // fdiv v13.4s, v10.4s, v13.4s
+	FMOVQ 0(R3), F14
+	WORD $0x6e24ddcf // fmul v15.4s, v14.4s, v4.4s
+	WORD $0x4e2fd529 // fadd v9.4s, v9.4s, v15.4s
+	WORD $0x6e26ddb0 // fmul v16.4s, v13.4s, v6.4s
+	WORD $0x4eb0d529 // fsub v9.4s, v9.4s, v16.4s
+	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
+	WORD $0x6e21ddb1 // fmul v17.4s, v13.4s, v1.4s
+	WORD $0x4eb1d5ce // fsub v14.4s, v14.4s, v17.4s
+	FMOVQ F14, 0(R3)
+	FMOVQ F9, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	ADD $16, R4
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R0), F9
+	FMOVS (R2), F10
+	WORD $0x6e28dd4a // fmul v10.4s, v10.4s, v8.4s
+	FMOVS (R4), F11
+	WORD $0x6e23dd4c // fmul v12.4s, v10.4s, v3.4s
+	WORD $0x6e22dd6b // fmul v11.4s, v11.4s, v2.4s
+	WORD $0x6e2add8c // fmul v12.4s, v12.4s, v10.4s
+	WORD $0x4e2cd56b // fadd v11.4s, v11.4s, v12.4s
+	FMOVS F11, (R4)
+	WORD $0x6ea1f96d // fsqrt v13.4s, v11.4s
+	WORD $0x6e25ddad // fmul v13.4s, v13.4s, v5.4s
+	WORD $0x4e27d5ad // fadd v13.4s, v13.4s, v7.4s
+	WORD $0x6e2dfd4d // fdiv v13.4s, v10.4s, v13.4s
+	FMOVS (R3), F14
+	WORD $0x6e24ddcf // fmul v15.4s, v14.4s, v4.4s
+	WORD $0x4e2fd529 // fadd v9.4s, v9.4s, v15.4s
+	WORD $0x6e26ddb0 // fmul v16.4s, v13.4s, v6.4s
+	WORD $0x4eb0d529 // fsub v9.4s, v9.4s, v16.4s
+	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
+	WORD $0x6e21ddb1 // fmul v17.4s, v13.4s, v1.4s
+	WORD $0x4eb1d5ce // fsub v14.4s, v14.4s, v17.4s
+	FMOVS F14, (R3)
+	FMOVS F9, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	ADD $4, R4
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func scheduleFreeDecayNEON(p, g, m, v []float32, beta1, rest1, beta2, rest2, scale1, scale2, root, size, eps, gradScale float32)
+TEXT ·scheduleFreeDecayNEON(SB), NOSPLIT|NOFRAME, $0-136
+	MOVD p_base+0(FP), R0
+	MOVD p_len+8(FP), R1
+	MOVD g_base+24(FP), R2
+	MOVD m_base+48(FP), R3
+	MOVD v_base+72(FP), R4
+	FMOVS beta1+96(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	FMOVS rest1+100(FP), F1
+	WORD $0x4e040421 // dup v1.4s, v1.s[0]
+	FMOVS beta2+104(FP), F2
+	WORD $0x4e040442 // dup v2.4s, v2.s[0]
+	FMOVS rest2+108(FP), F3
+	WORD $0x4e040463 // dup v3.4s, v3.s[0]
+	FMOVS scale1+112(FP), F4
+	WORD $0x4e040484 // dup v4.4s, v4.s[0]
+	FMOVS scale2+116(FP), F5
+	WORD $0x4e0404a5 // dup v5.4s, v5.s[0]
+	FMOVS root+120(FP), F6
+	WORD $0x4e0404c6 // dup v6.4s, v6.s[0]
+	FMOVS size+124(FP), F7
+	WORD $0x4e0404e7 // dup v7.4s, v7.s[0]
+	FMOVS eps+128(FP), F8
+	WORD $0x4e040508 // dup v8.4s, v8.s[0]
+	FMOVS gradScale+132(FP), F9
+	WORD $0x4e040529 // dup v9.4s, v9.s[0]
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R0), F10
+	FMOVQ 0(R2), F11
+	WORD $0x6e29dd6b // fmul v11.4s, v11.4s, v9.4s
+	FMOVQ 0(R4), F12
+	WORD $0x6e23dd6d // fmul v13.4s, v11.4s, v3.4s
+	WORD $0x6e22dd8c // fmul v12.4s, v12.4s, v2.4s
+	WORD $0x6e2bddad // fmul v13.4s, v13.4s, v11.4s
+	WORD $0x4e2dd58c // fadd v12.4s, v12.4s, v13.4s
+	FMOVQ F12, 0(R4)
+	WORD $0x6ea1f98e // fsqrt v14.4s, v12.4s
+	WORD $0x6e26ddce // fmul v14.4s, v14.4s, v6.4s
+	WORD $0x4e28d5ce // fadd v14.4s, v14.4s, v8.4s
+	WORD $0x6e2efd6e // fdiv v14.4s, v11.4s, v14.4s
+	WORD $0x6e25dd4f // fmul v15.4s, v10.4s, v5.4s
+	WORD $0x4e2fd5ce // fadd v14.4s, v14.4s, v15.4s
+	FMOVQ 0(R3), F16
+	WORD $0x6e24de11 // fmul v17.4s, v16.4s, v4.4s
+	WORD $0x4e31d54a // fadd v10.4s, v10.4s, v17.4s
+	WORD $0x6e27ddd2 // fmul v18.4s, v14.4s, v7.4s
+	WORD $0x4eb2d54a // fsub v10.4s, v10.4s, v18.4s
+	WORD $0x6e20de10 // fmul v16.4s, v16.4s, v0.4s
+	WORD $0x6e21ddd3 // fmul v19.4s, v14.4s, v1.4s
+	WORD $0x4eb3d610 // fsub v16.4s, v16.4s, v19.4s
+	FMOVQ F16, 0(R3)
+	FMOVQ F10, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	ADD $16, R4
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R0), F10
+	FMOVS (R2), F11
+	WORD $0x6e29dd6b // fmul v11.4s, v11.4s, v9.4s
+	FMOVS (R4), F12
+	WORD $0x6e23dd6d // fmul v13.4s, v11.4s, v3.4s
+	WORD $0x6e22dd8c // fmul v12.4s, v12.4s, v2.4s
+	WORD $0x6e2bddad // fmul v13.4s, v13.4s, v11.4s
+	WORD $0x4e2dd58c // fadd v12.4s, v12.4s, v13.4s
+	FMOVS F12, (R4)
+	WORD $0x6ea1f98e // fsqrt v14.4s, v12.4s
+	WORD $0x6e26ddce // fmul v14.4s, v14.4s, v6.4s
+	WORD $0x4e28d5ce // fadd v14.4s, v14.4s, v8.4s
+	WORD $0x6e2efd6e // fdiv v14.4s, v11.4s, v14.4s
+	WORD $0x6e25dd4f // fmul v15.4s, v10.4s, v5.4s
+	WORD $0x4e2fd5ce // fadd v14.4s, v14.4s, v15.4s
+	FMOVS (R3), F16
+	WORD $0x6e24de11 // fmul v17.4s, v16.4s, v4.4s
+	WORD $0x4e31d54a // fadd v10.4s, v10.4s, v17.4s
+	WORD $0x6e27ddd2 // fmul v18.4s, v14.4s, v7.4s
+	WORD $0x4eb2d54a // fsub v10.4s, v10.4s, v18.4s
+	WORD $0x6e20de10 // fmul v16.4s, v16.4s, v0.4s
+	WORD $0x6e21ddd3 // fmul v19.4s, v14.4s, v1.4s
+	WORD $0x4eb3d610 // fsub v16.4s, v16.4s, v19.4s
+	FMOVS F16, (R3)
+	FMOVS F10, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	ADD $4, R4
+	SUB $1, R1
+	B single
+done:
+	RET

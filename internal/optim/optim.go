@@ -20,9 +20,11 @@
 //	AdafactorMomentum  v, u as Adafactor                                   m, v
 //	          m ← β1·m + (1-β1)·α/max(1, rms(u)/d)·u; p ← p - m
 //	Muon      m ← μ·m + (1-μ)·g; p ← m, or with Nesterov (1-μ)·g + μ·m     m
+//	ScheduleFree  v as Adam; u = g/(√v/c2 + ε) + wd·p                      m, v
+//	          p ← p + c·m - lr·(1-β1·(1-c))·u; m ← (1-c)·(m - lr·β1·u)
 //
 // with c1 = 1-β1^t, c2 = √(1-β2^t), 1-β = t^τ and α = max(ε2, rms(p))·min(lr, 1/√t) at
-// step t. Muon's p is not the parameter but the matrix that [Coef.Apply] subtracts when it
+// step t, and c the weight of the step in the average, by [Averaging]. Muon's p is not the parameter but the matrix that [Coef.Apply] subtracts when it
 // is orthogonal. For matrices Adafactor uses [Factors] instead of v. The norms of LAMB, LARS
 // and Adafactor are over all elements of a parameter, see [Hyper.Sized].
 //
@@ -38,6 +40,7 @@
 //	LARS       You, Gitman and Ginsburg 2017, arXiv:1708.03888
 //	Adafactor  Shazeer and Stern 2018, arXiv:1804.04235
 //	Muon       Jordan et al. 2024
+//	ScheduleFree  Defazio et al. 2024, arXiv:2405.15682
 //
 // Every product and every sum is rounded to float32 by itself, so the bits are the same on
 // every platform.

@@ -52,6 +52,12 @@ func updateAVX2(c Coef, p, g []float32, s [MaxStates][]float32) {
 			} else {
 				larsAVX2(c.beta1, c.size, c.gradScale, &p[0], &g[0], &s[0][0], n)
 			}
+		case ScheduleFree:
+			if c.scale2 != 0 {
+				scheduleFreeDecayAVX2(c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.scale2, c.root, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], &s[1][0], n)
+			} else {
+				scheduleFreeAVX2(c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.root, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], &s[1][0], n)
+			}
 		default:
 			n = 0 // Go does all
 		}
@@ -97,6 +103,12 @@ func updateAVX512(c Coef, p, g []float32, s [MaxStates][]float32) {
 				larsL2AVX512(c.beta1, c.size, c.gradScale, c.l2, &p[0], &g[0], &s[0][0], n)
 			} else {
 				larsAVX512(c.beta1, c.size, c.gradScale, &p[0], &g[0], &s[0][0], n)
+			}
+		case ScheduleFree:
+			if c.scale2 != 0 {
+				scheduleFreeDecayAVX512(c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.scale2, c.root, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], &s[1][0], n)
+			} else {
+				scheduleFreeAVX512(c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.root, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], &s[1][0], n)
 			}
 		default:
 			n = 0 // Go does all

@@ -43,6 +43,12 @@ func updateNEON(c Coef, p, g []float32, s [MaxStates][]float32) {
 		} else {
 			larsNEON(p, g, s[0], c.beta1, c.size, c.gradScale)
 		}
+	case ScheduleFree:
+		if c.scale2 != 0 {
+			scheduleFreeDecayNEON(p, g, s[0], s[1], c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.scale2, c.root, c.size, c.eps, c.gradScale)
+		} else {
+			scheduleFreeNEON(p, g, s[0], s[1], c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.root, c.size, c.eps, c.gradScale)
+		}
 	default:
 		update(c, p, g, s)
 	}

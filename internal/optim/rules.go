@@ -17,6 +17,7 @@ const (
 	Adafactor
 	AdafactorMomentum
 	Muon
+	ScheduleFree
 	rules
 )
 
@@ -64,6 +65,7 @@ var table = [rules]row{
 	Adafactor:         {name: "Adafactor", signed: unsigned, needs: factored, decoupled: true, coef: Hyper.adafactor, update: adafactor},
 	AdafactorMomentum: {name: "AdafactorMomentum", signed: firstSigned, needs: factored, decoupled: true, coef: Hyper.adafactor, update: adafactorMomentum},
 	Muon:              {name: "Muon", signed: signed, needs: matrix, decoupled: true, coef: Hyper.muon, update: look},
+	ScheduleFree:      {name: "ScheduleFree", signed: firstSigned, coef: Hyper.scheduleFree, update: scheduleFree},
 }
 
 // String returns the name of the rule, such as "Lion".
@@ -86,6 +88,9 @@ func (r Rule) Signed8() []bool {
 	}
 	return table[r].signed
 }
+
+// Averages says whether the parameters that are evaluated are an average of those that train, see [Averaging].
+func (r Rule) Averages() bool { return r == ScheduleFree }
 
 // Ratio says whether the rule multiplies the learning rate by a trust ratio.
 func (r Rule) Ratio() bool { return table[r].needs == norms }

@@ -16,7 +16,7 @@ import (
 
 // hyperOf returns constants for a rule.
 func hyperOf(rule Rule) Hyper {
-	return Hyper{Rule: rule, LR: 1e-2, Beta1: 0.9, Beta2: 0.99, Beta3: 0.999, Alpha: 5, Trust: 0.1, Eps: 1e-8, Size: 1e-2, Tau: -0.8, WeightDecay: 0.1, Step: 7, GradScale: 0.5}
+	return Hyper{Rule: rule, LR: 1e-2, Beta1: 0.9, Beta2: 0.99, Beta3: 0.999, Alpha: 5, Trust: 0.1, Eps: 1e-8, Size: 1e-2, Tau: -0.8, WeightDecay: 0.1, Share: 0.3, Step: 7, GradScale: 0.5}
 }
 
 // positiveStates returns the states of a rule for n elements.
@@ -84,7 +84,7 @@ func TestUpdateNorm(t *testing.T) {
 	const n = 300
 	r := rand.New(rand.NewPCG(7, 8))
 	for rule := range rules {
-		if rule.Whole() {
+		if rule.Whole() || rule.Averages() {
 			continue
 		}
 		h := hyperOf(rule)

@@ -13,8 +13,15 @@ const OptimizerMagic = "SNUGOPTI"
 // after chunk.
 type Optimizer struct {
 	Rule string // its name, such as AdamW
+	// Numbers are what the rule keeps for all parameters together, as [RuleNumbers] says.
+	Numbers []float64
 	OptimizerFixed
 	Params []OptimizerParam // by ascending names
+}
+
+// RuleNumbers returns how many numbers a rule keeps for all parameters together, all finite. Most keep none.
+func RuleNumbers(rule string) int {
+	return map[string]int{"ScheduleFree": 3, "Prodigy": 5}[rule]
 }
 
 // OptimizerFixed are the fields of fixed size.
@@ -70,6 +77,7 @@ type OptimizerParamFixed struct {
 func (e *Encoder) PutOptimizer(o *Optimizer) {
 	e.Put(o.OptimizerFixed)
 	e.PutName(o.Rule)
+	e.Put(o.Numbers)
 	e.Put(uint32(len(o.Params)))
 	for _, p := range o.Params {
 		e.PutName(p.Name)
@@ -91,6 +99,13 @@ func (d *Decoder) GetOptimizer() *Optimizer {
 		d.Corrupt("step %d of %+v", o.Step, o.Fold)
 	}
 	o.Rule = d.GetName()
+	o.Numbers = make([]float64, RuleNumbers(o.Rule))
+	d.Get(o.Numbers)
+	for _, x := range o.Numbers {
+		if math.IsNaN(x) || math.IsInf(x, 0) {
+			d.Corrupt("the number %g of %s", x, o.Rule)
+		}
+	}
 	last := ""
 	for i := range d.Count(4 + 52 + 4) {
 		p := OptimizerParam{Name: d.GetName()}

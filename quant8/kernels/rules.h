@@ -5,8 +5,8 @@
 
 // Rules have the numbers of package optim. Those with one state are MOMENTUM, NESTEROV,
 // LION, RMSPROP, ADAGRAD, LARS, ADAFACTOR, MUON, and ADAFACTOR_MOMENTUM of a matrix; with
-// two ADAM, LAMB and ADAFACTOR_MOMENTUM; with three ADEMAMIX.
-enum { ADAM, ADEMAMIX, MOMENTUM, NESTEROV, LION, RMSPROP, ADAGRAD, LAMB, LARS, ADAFACTOR, ADAFACTOR_MOMENTUM, MUON };
+// two ADAM, LAMB, SCHEDULE_FREE and ADAFACTOR_MOMENTUM; with three ADEMAMIX.
+enum { ADAM, ADEMAMIX, MOMENTUM, NESTEROV, LION, RMSPROP, ADAGRAD, LAMB, LARS, ADAFACTOR, ADAFACTOR_MOMENTUM, MUON, SCHEDULE_FREE };
 
 // Factors is internal/optim's Coef.
 struct Factors {
@@ -58,6 +58,16 @@ DEVICE float direction(PRIVATE const Factors& c, float p, float g, PRIVATE State
     return c.scale2 != 0 ? u + c.scale2 * p : u;
 }
 
+// schedule_free steps m, which is z - y, and v, and returns y.
+DEVICE float schedule_free(PRIVATE const Factors& c, float p, float g, PRIVATE States<2>& s) {
+    g = g * c.grad_scale;
+    s.x[1] = c.beta2 * s.x[1] + c.rest2 * g * g;
+    float u = g / (square_root(s.x[1]) * c.root + c.eps), m = s.x[0];
+    if (c.scale2 != 0) u = u + c.scale2 * p;
+    s.x[0] = c.beta1 * m - c.rest1 * u;
+    return p + c.scale1 * m - c.size * u;
+}
+
 // follow steps m of ADAFACTOR_MOMENTUM by u.
 DEVICE float follow(PRIVATE const Factors& c, float p, float u, PRIVATE float& m) {
     m = c.beta1 * m + c.rest1 * (c.size * u);
@@ -83,6 +93,7 @@ DEVICE float update(PRIVATE const Factors& c, float p, float g, PRIVATE States<1
 
 DEVICE float update(PRIVATE const Factors& c, float p, float g, PRIVATE States<2>& s) {
     if (c.rule == LAMB) return p - c.size * direction(c, p, g, s);
+    if (c.rule == SCHEDULE_FREE) return schedule_free(c, p, g, s);
     g = gradient(c, p, g);
     float m = s.x[0];
     moments(c, g, m, s.x[1]);

@@ -46,6 +46,8 @@ var rules = []rule{
 	{"lamb", "beta1 rest1 beta2 rest2 scale1 root size eps gradScale", "m v", lamb(false), false},
 	{"lambDecay", "beta1 rest1 beta2 rest2 scale1 scale2 root size eps gradScale", "m v", lamb(true), false},
 	{"lars", "beta1 size gradScale", "m", lars, true},
+	{"scheduleFree", "beta1 rest1 beta2 rest2 scale1 root size eps gradScale", "m v", scheduleFree(false), false},
+	{"scheduleFreeDecay", "beta1 rest1 beta2 rest2 scale1 scale2 root size eps gradScale", "m v", scheduleFree(true), false},
 }
 
 func main() {
@@ -279,6 +281,32 @@ func lamb(decay bool) []stage {
 		}
 		l.subtract(l.u, false)
 	}}}
+}
+
+// scheduleFree keeps the old m, which the parameter takes, until the last stage.
+func scheduleFree(decay bool) []stage {
+	return []stage{
+		{"v", func(l *lane) {
+			v := l.square("beta2", "rest2")
+			l.root(v, "root")
+			l.u = l.Register()
+			VDIVPS(v, l.g, l.u)
+		}},
+		{"p", func(l *lane) {
+			if decay {
+				plus(l.u, l.times(l.at["p"], "scale2"))
+			}
+			x := l.times(l.at["m"], "scale1")
+			VADDPS(l.at["p"], x, x)
+			VSUBPS(l.times(l.u, "size"), x, x)
+			VMOVUPS(x, l.at["p"])
+		}},
+		{"m", func(l *lane) {
+			m := l.times(l.at["m"], "beta1")
+			VSUBPS(l.times(l.u, "rest1"), m, m)
+			VMOVUPS(m, l.at["m"])
+		}},
+	}
 }
 
 var lars = []stage{

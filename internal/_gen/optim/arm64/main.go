@@ -26,6 +26,8 @@ var rules = []rule{
 	{"lamb", "beta1 rest1 beta2 rest2 scale1 root size eps gradScale", "m v", lamb(false), false},
 	{"lambDecay", "beta1 rest1 beta2 rest2 scale1 scale2 root size eps gradScale", "m v", lamb(true), false},
 	{"lars", "beta1 size gradScale", "m", lars, true},
+	{"scheduleFree", "beta1 rest1 beta2 rest2 scale1 root size eps gradScale", "m v", scheduleFree(false), false},
+	{"scheduleFreeDecay", "beta1 rest1 beta2 rest2 scale1 scale2 root size eps gradScale", "m v", scheduleFree(true), false},
 }
 
 func main() {
@@ -167,6 +169,20 @@ func lamb(decay bool) func(l *lane) {
 			l.plus(u, l.times(l.p, "scale2"))
 		}
 		l.move(l.times(u, "size"), false)
+	}
+}
+
+func scheduleFree(decay bool) func(l *lane) {
+	return func(l *lane) {
+		u := l.over(l.g, l.square("beta2", "rest2"), "root")
+		if decay {
+			l.plus(u, l.times(l.p, "scale2"))
+		}
+		m := l.Load("m", l.u)
+		l.plus(l.p, l.times(m, "scale1"))
+		l.Do(FSUB(l.p, l.p, l.times(u, "size")), FMUL(m, m, l.factors["beta1"]))
+		l.Do(FSUB(m, m, l.times(u, "rest1")))
+		l.Store(m, "m", l.u)
 	}
 }
 

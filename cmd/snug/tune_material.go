@@ -1,0 +1,115 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/chat"
+	"github.com/snug-ml/snug/internal/dataset"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/tokenizer"
+	"github.com/snug-ml/snug/transformer"
+)
+
+// defaultContext is the maximum number of tokens of a sample without -context.
+const defaultContext = 1024
+
+// material is what a run reads: a model's description, its tokenizer, and data.
+type material struct {
+	config        *transformer.Config
+	tok           *tokenizer.Tokenizer
+	data          *dataset.Set
+	context       int     // number of tokens of the longest sample
+	beside        [][]int // shapes of the parameters that train beside adapters
+	refs          [][pairLength]float32
+	teacherConfig *transformer.Config // nil without -teacher
+}
+
+// gather reads and checks the material of a run, before there is a model.
+func (f *tuneFlags) gather() (*material, error) {
+	m := &material{}
+	var err error
+	if m.config, err = transformer.ReadConfig(f.dir); err != nil {
+		return nil, err
+	}
+	if err := checkWeights(m.config, f.dir); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.dir, err)
+	}
+	if m.beside, err = f.checkAdapters(m.config); err != nil {
+		return nil, err
+	}
+	if m.tok, err = tokenizer.Open(f.dir); err != nil {
+		return nil, err
+	}
+	if n := m.tok.Len(); n > m.config.Vocab {
+		return nil, fmt.Errorf("%s: the tokenizer has %d tokens, and the model %d: %w", f.dir, n, m.config.Vocab, snug.ErrConfig)
+	}
+	o := dataset.Options{Context: cmp.Or(f.most, min(defaultContext, m.config.Context)), EOS: endToken(m.config, m.tok), Seed: f.seed, HeldOut: f.held, Pairs: f.beta > 0}
+	if m.config.LearnedPositions && o.Context > m.config.Context {
+		return nil, usagef("tune: -context %d: the model has %d positions", o.Context, m.config.Context)
+	}
+	if m.tok.Config().ChatTemplate != "" {
+		if o.Template, err = chat.Parse(m.tok.Config()); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.dir, err)
+		}
+	}
+	if m.data, err = dataset.Open(strings.Split(f.files, ","), m.tok, o); err != nil {
+		return nil, err
+	}
+	m.context = m.data.Longest()
+	m.refs = make([][pairLength]float32, m.data.Pairs())
+	if err := m.readTeacher(f); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// endToken returns the token that ends a text: the tokenizer's, or else the model's, or -1 for none.
+func endToken(c *transformer.Config, tok *tokenizer.Tokenizer) int32 {
+	if id, known := tok.ID(tok.Config().EOS); known && tok.Config().EOS != "" {
+		return id
+	}
+	if len(c.EOS) > 0 {
+		return int32(c.EOS[0])
+	}
+	return -1
+}
+
+// storedForm returns an error if the folder's matrices cannot have the form of -base, or train.
+func (m *tuning) storedForm() error {
+	stored := m.config.Stored
+	switch {
+	case stored == 0:
+		return nil
+	case m.full:
+		return usagef("tune: -full trains all weights, and %s has matrices in %s", m.dir, stored)
+	case m.init() != "":
+		return usagef("tune: -adapter %s begins with a part of the matrices before they are quantized, and %s has them in %s", m.kind, m.dir, stored)
+	case m.form != "" && m.form != stored.String():
+		return usagef("tune: -base %s: %s has matrices in %s", m.form, m.dir, stored)
+	}
+	return nil
+}
+
+// lowForm returns the form of frozen matrices below 16 bits, if the plan chooses that: the folder's, that of -base, or
+// NF4.
+func (m *tuning) lowForm() qlora.Type {
+	if m.config.Stored != 0 {
+		return m.config.Stored
+	}
+	if t, err := parseBase(m.form); err == nil {
+		return t
+	}
+	return qlora.NF4
+}
+
+// baseForm returns the form of frozen matrices in a plan, 0 if they are in 16 bits or more.
+func (m *tuning) baseForm(r plan.Run) qlora.Type {
+	if m.full || r.Frozen == 16 || r.Frozen == 0 {
+		return 0
+	}
+	return m.lowForm()
+}

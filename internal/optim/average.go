@@ -1,0 +1,69 @@
+package optim
+
+// Averaging is the running weight of the average x of Schedule-Free AdamW. The zero value is that before the first
+// step.
+type Averaging struct {
+	Sum   float64 // of the weights of all steps
+	Share float64 // c, the weight of the last step over Sum
+	Most  float64 // the largest learning rate
+}
+
+// Next returns the weight after step t at a learning rate: a step weighs t^power times the rateth power of the largest
+// rate so far.
+func (a Averaging) Next(t int, lr, power, rate float64) Averaging {
+	a.Most = max(a.Most, lr)
+	weight := float64(raise(float64(t), power) * raise(a.Most, rate))
+	if a.Sum += weight; a.Sum == 0 {
+		a.Share = 0
+		return a
+	}
+	a.Share = weight / a.Sum
+	return a
+}
+
+// raise returns x^y for x and y from 0 on. It is the same on every platform, and exact to rounding for a whole y.
+func raise(x, y float64) float64 {
+	switch n := int(y); {
+	case float64(n) == y:
+		return power(x, n)
+	case x == 0:
+		return 0
+	default:
+		return float64(power(x, n) * exp(float64(y-float64(n))*ln(x)))
+	}
+}
+
+// scheduleFree has in beta1 and rest1 the factors of m and of u in the new m.
+func (h Hyper) scheduleFree(c Coef) Coef {
+	_, c2 := h.corrections()
+	keep, lr := 1-h.Share, rate(h.LR, h.Ratio)
+	c.beta1, c.rest1 = float32(keep), float32(lr*h.Beta1*keep)
+	c.scale1, c.scale2, c.root = float32(h.Share), float32(h.WeightDecay), float32(1/c2)
+	c.size = float32(lr * (1 - float64(h.Beta1*keep)))
+	return c
+}
+
+func scheduleFree(c Coef, p, g []float32, s [MaxStates][]float32) {
+	m, v := s[0][:len(p)], s[1][:len(p)]
+	g = g[:len(p)]
+	for i, pi := range p {
+		gi := float32(g[i] * c.gradScale)
+		vi := float32(c.beta2*v[i]) + float32(float32(c.rest2*gi)*gi)
+		u := gi / (float32(sqrt(vi)*c.root) + c.eps)
+		if c.scale2 != 0 {
+			u += float32(c.scale2 * pi)
+		}
+		p[i] = (pi + float32(c.scale1*m[i])) - float32(c.size*u)
+		m[i] = float32(c.beta1*m[i]) - float32(c.rest1*u)
+		v[i] = vi
+	}
+}
+
+// Mean sets x to the average of parameters p of Schedule-Free AdamW with the state m: x = p - (1/β1-1)·m. x may be p.
+func (h Hyper) Mean(x, p, m []float32) {
+	factor := float32(1/h.Beta1 - 1)
+	p, m = p[:len(x)], m[:len(x)]
+	for i := range x {
+		x[i] = p[i] - float32(factor*m[i])
+	}
+}

@@ -1,0 +1,79 @@
+package optim
+
+import (
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/half"
+)
+
+// Distance is Prodigy's estimate d of the distance to the solution.
+type Distance struct {
+	D, Most   float64 // d, and the largest estimate of all steps
+	Numerator float64 // a decaying sum
+}
+
+// Grow are the constants of [Distance.Next].
+type Grow struct{ Start, Coefficient, Rate, Beta3 float64 }
+
+// Next returns the estimate after a step with the sums of [Slices] over all parameters. A sum of 0 changes nothing.
+func (e Distance) Next(g Grow, numerator, denominator float64) Distance {
+	if denominator == 0 {
+		return e
+	}
+	e.Numerator = float64(g.Beta3*e.Numerator) + numerator
+	found := float64(g.Coefficient*e.Numerator) / denominator
+	if e.D == g.Start {
+		e.D = max(e.D, found)
+	}
+	e.Most = max(e.Most, found)
+	e.D = min(e.Most, float64(e.D*g.Rate))
+	return e
+}
+
+// Slices are every Every-th elements of a parameter P with the gradient G, and what Prodigy keeps for them: S, a
+// decaying sum of gradients, and Away, by how much the parameter has moved from its first value, p0 - p. Element 0 of P
+// and G is number First of the parameter; S and Away begin with the first slice from there on.
+type Slices struct {
+	P, G                snug.View // on the host
+	First, Every        int
+	S, Away             []float32
+	GradScale           float32
+	Beta3, Along, Weigh float64 // of S; what a gradient counts in S; and in the numerator
+	Skip                uint32  // see [Hyper]
+}
+
+// Before adds the gradients of slices lo to hi-1 to S. It returns their parts of the numerator, Weigh·Σg·(p0-p), and of
+// the denominator, Σ|s|. Away then holds p0 until After. scratch has 2 elements.
+func (x *Slices) Before(lo, hi int, scratch []float32) (numerator, denominator float64) {
+	beta3, along := float32(x.Beta3), float32(x.Along)
+	p, g := scratch[:1], scratch[1:2]
+	for k := lo; k < hi; k++ {
+		i := x.element(k)
+		pi, gi := half.Floats(x.P, i, p)[0], half.Floats(x.G, i, g)[0]*x.GradScale
+		away := x.Away[k]
+		x.Away[k] = away + pi
+		if x.Skip != 0 && skipped(gi, x.Skip) {
+			x.S[k] = 0
+			continue
+		}
+		s := float32(beta3*x.S[k]) + float32(along*gi)
+		x.S[k] = s
+		numerator += float64(gi) * float64(away)
+		denominator += math.Abs(float64(s))
+	}
+	return x.Weigh * numerator, denominator
+}
+
+// After sets Away of slices lo to hi-1 again, when the parameter has changed. scratch has 1 element.
+func (x *Slices) After(lo, hi int, scratch []float32) {
+	for k := lo; k < hi; k++ {
+		x.Away[k] -= half.Floats(x.P, x.element(k), scratch[:1])[0]
+	}
+}
+
+// element returns which element of P slice k is.
+func (x *Slices) element(k int) int { return (SlicesOf(x.First, x.Every)+k)*x.Every - x.First }
+
+// SlicesOf returns how many slices n elements have.
+func SlicesOf(n, every int) int { return (n + every - 1) / every }

@@ -1,0 +1,316 @@
+package quant8
+
+import (
+	"bytes"
+	"fmt"
+	"iter"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/optim"
+	"github.com/snug-ml/snug/internal/philox"
+	"github.com/snug-ml/snug/internal/rounding"
+	"github.com/snug-ml/snug/internal/state"
+)
+
+// MeZO is the rule of Malladi et al. 2023, "Fine-Tuning Language Models with Just Forward Passes", arXiv:2305.17333: it
+// needs no gradient, only losses. With normal noise z, another one in each step, it computes
+//
+//	p ← p + ε·z;  L₊ = loss
+//	p ← p - 2ε·z; L₋ = loss
+//	p ← p + ε·z
+//	g = (L₊ - L₋)/(2ε)
+//	p ← p·(1 - lr·wd) - lr·g·z
+//
+// as the authors' trainer does; the last two changes are one pass here. [NewMeZO] makes an optimizer of it, and package
+// train takes it as Options.Optimizer; [New] does not. It is for fine-tuning, at a rate of about 1e-6 for all weights
+// of a model and 1e-4 for adapters, and takes many more steps than rules with gradients.
+//
+// z is stored nowhere: each pass generates it again, from the seed, the step, the name of the parameter and the
+// element. The state is the seed and the number of steps. Scratch is 16 KiB a worker, and 256 KiB for parameters on a
+// device other than the CPU, which are changed on the host in pieces.
+//
+// # Rounding
+//
+// Each pass rounds the parameters, so that the first three do not bring back all bits. In float32 that moves a
+// parameter by few units in its last place: of weights with a deviation of 0.02 a step with ε = 1e-3 moves every
+// second, without a direction, by 0.6 units of about 1e-7 of it in the root of the mean square. In bfloat16 it moves
+// two in five, by 0.6 units of about 5e-3 of the weight. The authors' trainer rounds so, too. Nothing short of a copy
+// of the parameters brings back all bits; adapters in float32 need none. The last pass rounds parameters of 16 bits at
+// random, because an update is much smaller than their units and would be lost otherwise. ε must not be smaller than
+// these units: with ε = 1e-3 weights of bfloat16 beyond 0.5 do not feel most of the noise.
+type MeZO struct {
+	Epsilon     float32 // ε, how far the losses are apart; default 1e-3
+	WeightDecay float32 // a step multiplies p by 1-lr·WeightDecay; default 0
+}
+
+// check returns the rule with its defaults.
+func (r MeZO) check() (MeZO, error) {
+	e := equation{hyper: optim.Hyper{WeightDecay: float64(r.WeightDecay)}}
+	var epsilon float64
+	e.number("Epsilon", &epsilon, r.Epsilon, 1e-3, math.MaxFloat32)
+	r.Epsilon = float32(epsilon)
+	return r, e.check()
+}
+
+// equation makes MeZO a Rule, of which New makes no optimizer.
+func (r MeZO) equation() equation { return equation{name: "MeZO"} }
+
+// MeZOOptions configures [NewMeZO].
+type MeZOOptions struct {
+	Seed uint64 // of the noise and of random rounding
+	// Params, unless nil, returns the options of one parameter, in every step. NoTrust has no meaning.
+	Params func(name string) ParamOptions
+}
+
+// ZerothOrder makes the steps of [MeZO]. It is not safe for concurrent use.
+type ZerothOrder struct {
+	rule  MeZO
+	o     MeZOOptions
+	t     uint64
+	made  bool
+	busy  bool                                  // a call of Step is under way
+	half  bool                                  // a step stopped between two parameters
+	seen  map[string]bool                       // names of the parameters of a step
+	noise func(name string, step int) []float32 // unless nil, replaces the noise, for tests
+}
+
+// Estimate is what a step of [ZerothOrder] found.
+type Estimate struct {
+	Plus, Minus float64 // the losses at p + ε·z and at p - ε·z
+	Projected   float64 // the gradient along z, (Plus - Minus)/(2ε)
+}
+
+// NewMeZO returns an optimizer that needs losses only. The error wraps [snug.ErrConfig].
+func NewMeZO(rule MeZO, o MeZOOptions) (*ZerothOrder, error) {
+	rule, err := rule.check()
+	if err != nil {
+		return nil, fmt.Errorf("quant8: MeZO: %w", err)
+	}
+	return &ZerothOrder{rule: rule, o: o, made: true, seen: map[string]bool{}}, nil
+}
+
+// Steps returns the number of steps that were made.
+func (z *ZerothOrder) Steps() int { return int(z.t) }
+
+// Step makes a step at a learning rate. loss returns the loss with the parameters as they are, and is called twice: it
+// is a mean over the same data both times, as over all micro-batches of the step. params yields all parameters, always
+// the same, of float32, bfloat16 or float16; it is called five times.
+//
+// If loss returns an error or panics, or a loss is not finite, the step is not made: the parameters are as before, up
+// to the rounding of [MeZO], and the next call makes the same step. The error is then that of loss, or wraps
+// [snug.ErrNonFinite]. Other errors wrap [snug.ErrConfig] for a rate that is not finite, a nil argument, a parameter
+// that comes twice, or a call from loss, and [snug.ErrDType] for parameters that are no floats, before anything is
+// written. After an error of a device the parameters are half changed, and all further steps are errors until a state
+// is restored. On the CPU, Step allocates nothing that grows with the parameters.
+func (z *ZerothOrder) Step(lr float32, params iter.Seq2[string, snug.View], loss func() (float64, error)) (Estimate, error) {
+	e, err := z.step(lr, params, loss)
+	if err != nil {
+		return Estimate{}, fmt.Errorf("quant8: MeZO: %w", err)
+	}
+	return e, nil
+}
+
+func (z *ZerothOrder) step(lr float32, params iter.Seq2[string, snug.View], loss func() (float64, error)) (e Estimate, err error) {
+	if err := z.check(lr, params, loss); err != nil {
+		return e, err
+	}
+	z.busy = true
+	along := float32(0) // where on the line through the parameters along z they are, in units of ε
+	defer func() {      // also when loss panics
+		z.busy = false
+		if along != 0 && !z.half {
+			if back := z.pass(params, func(*ParamOptions) change { return change{along: -along * z.rule.Epsilon} }); err == nil {
+				err = back
+			}
+		}
+	}()
+	evaluate := func(to float32) (float64, error) {
+		if err := z.pass(params, func(*ParamOptions) change { return change{along: (to - along) * z.rule.Epsilon} }); err != nil {
+			return 0, err
+		}
+		along = to
+		x, err := loss()
+		if err == nil && (math.IsNaN(x) || math.IsInf(x, 0)) {
+			err = fmt.Errorf("the loss is %g: %w", x, snug.ErrNonFinite)
+		}
+		return x, err
+	}
+	if e.Plus, err = evaluate(1); err != nil {
+		return e, err
+	}
+	if e.Minus, err = evaluate(-1); err != nil {
+		return e, err
+	}
+	e.Projected = (e.Plus - e.Minus) / (2 * float64(z.rule.Epsilon))
+	if size := float32(float64(lr) * e.Projected); !finite(size) {
+		return e, fmt.Errorf("the learning rate %g times the projected gradient %g: %w", lr, e.Projected, snug.ErrNonFinite)
+	}
+	along = 0
+	err = z.pass(params, func(o *ParamOptions) change {
+		rate := float64(lr) * float64(o.LR)
+		return change{z.rule.Epsilon, float32(rate * e.Projected), float32(rate * float64(o.WeightDecay)), true}
+	})
+	if err == nil {
+		z.t++
+	}
+	return e, err
+}
+
+// change is what a pass does to a parameter: p ← (p + along·z)·(1-decay) - size·z.
+type change struct {
+	along, size, decay float32
+	random             bool
+}
+
+// check checks a step, and reads the names of the parameters.
+func (z *ZerothOrder) check(lr float32, params iter.Seq2[string, snug.View], loss func() (float64, error)) error {
+	if err := z.usable(); err != nil {
+		return err
+	}
+	switch {
+	case params == nil || loss == nil:
+		return fmt.Errorf("the parameters or the loss function is nil: %w", snug.ErrConfig)
+	case !validRate(lr):
+		return fmt.Errorf("learning rate %g, want a finite number from 0 on: %w", lr, snug.ErrConfig)
+	case z.half:
+		return fmt.Errorf("step %d stopped half-way through the parameters: restore a state: %w", z.t+1, snug.ErrConfig)
+	case z.t == math.MaxInt32:
+		return fmt.Errorf("%d steps are all there are: %w", z.t, snug.ErrConfig)
+	}
+	clear(z.seen)
+	for name, p := range params {
+		switch {
+		case !p.DType().IsFloat():
+			return fmt.Errorf("parameter %q holds %s, want f32, f16 or bf16: %w", name, p.DType(), snug.ErrDType)
+		case z.seen[name]:
+			return fmt.Errorf("parameter %q comes twice: %w", name, snug.ErrConfig)
+		}
+		z.seen[name] = true
+		if _, err := z.options(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// options returns the options of a parameter.
+func (z *ZerothOrder) options(name string) (ParamOptions, error) {
+	o := options{Options: Options{Params: z.o.Params}}
+	return o.param(name, float64(z.rule.WeightDecay))
+}
+
+func (z *ZerothOrder) usable() error {
+	switch {
+	case !z.made:
+		return fmt.Errorf("the optimizer was not made by NewMeZO: %w", snug.ErrConfig)
+	case z.busy:
+		return fmt.Errorf("the loss function called its optimizer: %w", snug.ErrConfig)
+	}
+	return nil
+}
+
+// pass changes all parameters along the noise of the step.
+func (z *ZerothOrder) pass(params iter.Seq2[string, snug.View], of func(o *ParamOptions) change) error {
+	z.half = true // unless all are changed
+	for name, p := range params {
+		o, err := z.options(name)
+		if err != nil {
+			return err
+		}
+		c, tensor := of(&o), rounding.Tensor(name)
+		s := optim.Shift{
+			P: p, Stream: philox.Stream{Seed: rounding.Seed(z.o.Seed, 2*z.t), Tensor: tensor}, Along: c.along, Keep: 1 - c.decay, Size: c.size,
+			Random: c.random, Draws: rounding.Draws{Stream: philox.Stream{Seed: rounding.Seed(z.o.Seed, 2*z.t+1), Tensor: tensor}},
+		}
+		if z.noise != nil {
+			s.Noise = z.noise(name, int(z.t))
+		}
+		if err := z.run(&s); err != nil {
+			return fmt.Errorf("parameter %q: %w", name, err)
+		}
+	}
+	z.half = false
+	return nil
+}
+
+// stagePiece is how many elements of a parameter on another device are changed at a time.
+const stagePiece = 1 << 16
+
+// run makes a pass over one parameter, wherever it lies.
+func (z *ZerothOrder) run(s *optim.Shift) error {
+	if s.P.Device().IsCPU() {
+		s.Run()
+		return nil
+	}
+	whole := s.P
+	near, free, err := snug.MakeView(snug.CPU(), whole.DType(), min(stagePiece, whole.Len()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = free() }() // memory of the CPU, which has no error
+	for lo := 0; lo < whole.Len(); lo += near.Len() {
+		far, err := whole.Slice(lo, min(lo+near.Len(), whole.Len()))
+		if err != nil {
+			return err
+		}
+		if s.P, err = near.Slice(0, far.Len()); err != nil {
+			return err
+		}
+		if err := snug.Copy(s.P, far); err != nil {
+			return err
+		}
+		s.First, s.Draws.First = uint64(lo), uint64(lo)
+		s.Run()
+		if err := snug.Copy(far, s.P); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AppendBinary appends the state, the seed and the number of steps, to b. The parameters are saved with the model. A
+// run that restores both goes on bit for bit. It implements [encoding.BinaryAppender].
+func (z *ZerothOrder) AppendBinary(b []byte) ([]byte, error) {
+	if err := z.usable(); err != nil {
+		return b, fmt.Errorf("quant8: MeZO: save: %w", err)
+	}
+	e := state.NewHeader(state.MeZOMagic)
+	e.Put(state.MeZO{Seed: z.o.Seed, Steps: z.t})
+	saved, err := e.Bytes()
+	if err != nil {
+		return b, fmt.Errorf("quant8: MeZO: save: %w", err)
+	}
+	return append(b, saved...), nil
+}
+
+// UnmarshalBinary restores what AppendBinary saved. The error wraps [snug.ErrCorrupt] for bytes that are damaged, of
+// another kind or of another version, and [snug.ErrConfig] for another seed; z is then unchanged.
+func (z *ZerothOrder) UnmarshalBinary(data []byte) error {
+	if err := z.unmarshal(data); err != nil {
+		return fmt.Errorf("quant8: MeZO: restore: %w", err)
+	}
+	return nil
+}
+
+func (z *ZerothOrder) unmarshal(data []byte) error {
+	if err := z.usable(); err != nil {
+		return err
+	}
+	if err := state.Verify(data); err != nil {
+		return err
+	}
+	d := state.NewDecoder(bytes.NewReader(data), state.MeZOMagic)
+	var s state.MeZO
+	if d.Get(&s); s.Steps > math.MaxInt32 {
+		d.Corrupt("step %d", s.Steps)
+	}
+	if _, err := d.Finish(); err != nil {
+		return err
+	}
+	if s.Seed != z.o.Seed {
+		return fmt.Errorf("saved with the seed %d, this optimizer has %d: %w", s.Seed, z.o.Seed, snug.ErrConfig)
+	}
+	z.t, z.half = s.Steps, false
+	return nil
+}

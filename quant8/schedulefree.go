@@ -1,0 +1,207 @@
+package quant8
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/optim"
+)
+
+// ScheduleFree is Schedule-Free AdamW of Defazio et al. 2024, "The Road Less Scheduled", arXiv:2405.15682, as the
+// authors' package schedulefree computes it. Its rate is constant after a warm-up, and the number of steps need not be
+// known: an average takes the place of the decay of the rate.
+//
+// There are three sequences. The model trains with the parameters p = y. The parameters that are to be evaluated and
+// saved are an average, x; [Optimizer.Average] computes them. The third, z, makes the steps of AdamW without a first
+// moment. With c2 = √(1-β2^t) at step t, and the state m = z - y, it computes
+//
+//	v ← β2·v + (1-β2)·g²
+//	u = g/(√v/c2 + ε) + wd·p
+//	p ← p + c·m - lr·(1 - β1·(1-c))·u
+//	m ← (1-c)·(m - lr·β1·u)
+//	x = p - (1/β1 - 1)·m
+//
+// c is the weight of the step in the average: w/Σw, with w = t^Power times the largest rate so far to the RatePower.
+// m takes the place of z, which the authors keep: both are the same up to rounding, and m is small, so that few bits
+// hold it.
+//
+// The rates of [Optimizer.Advance] are those of the warm-up, over a few percent of the steps, and then constant, 1 to
+// 10 times AdamW's. The authors advise a β1 of 0.9 to 0.98.
+//
+// The states are m, with a sign, and v, with the bytes and the limits for sparse gradients of [AdamW]. The weights of
+// the average take 24 bytes for all parameters together, which are saved. [SkipElement] sets m to 0, which begins the
+// average of the element anew.
+type ScheduleFree struct {
+	Beta1       float32 // where between z and x the model trains, in (0,1), default 0.9
+	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
+	Eps         float32 // added to the root of the second moment, default 1e-8
+	WeightDecay float32 // at y; default 0
+	Power       float32 // of the step, in the weights of the average, 0 to 8; default 0. The authors call it r
+	RatePower   float32 // of the rate, in the weights of the average, 0 to 8; default 2. The authors call it weight_lr_power
+	Uniform     bool    // RatePower is 0
+}
+
+func (r ScheduleFree) equation() equation {
+	e := equation{
+		name: "ScheduleFree", powers: [2]float64{float64(r.Power), float64(cmp.Or(r.RatePower, 2))},
+		hyper: optim.Hyper{Rule: optim.ScheduleFree, WeightDecay: float64(r.WeightDecay)},
+	}
+	const most = 8
+	switch {
+	case !(r.Power >= 0 && r.Power <= most):
+		e.refuse("Power is %g, want a number from 0 to %d", r.Power, most)
+	case !(r.RatePower >= 0 && r.RatePower <= most):
+		e.refuse("RatePower is %g, want a number from 0 to %d", r.RatePower, most)
+	case r.Uniform && r.RatePower != 0:
+		e.refuse("RatePower is %g, want 0 with Uniform", r.RatePower)
+	case r.Uniform:
+		e.powers[1] = 0
+	}
+	e.moments(r.Beta1, r.Beta2)
+	e.number("Eps", &e.hyper.Eps, r.Eps, 1e-8, math.MaxFloat32)
+	return e
+}
+
+// numbers returns what the rule keeps for all parameters together.
+func (a *Optimizer) numbers() []float64 {
+	switch {
+	case a.o.hyper.Rule.Averages():
+		return []float64{a.mean.Sum, a.mean.Share, a.mean.Most}
+	case a.o.prodigy.every > 0:
+		p, sums := &a.prodigy, a.sums()
+		return []float64{p.D, p.Most, p.Numerator, sums[0], sums[1]}
+	}
+	return nil
+}
+
+// setNumbers restores numbers.
+func (a *Optimizer) setNumbers(x []float64) {
+	if a.o.prodigy.every > 0 {
+		a.prodigy.Distance, a.prodigy.before = optim.Distance{D: x[0], Most: x[1], Numerator: x[2]}, [2]float64{x[3], x[4]}
+		a.prodigy.names = a.names()
+		for _, q := range a.params {
+			clear(q.sums)
+		}
+		return
+	}
+	if len(x) > 0 {
+		a.mean = optim.Averaging{Sum: x[0], Share: x[1], Most: x[2]}
+	}
+}
+
+// Average writes the parameters that [ScheduleFree] evaluates and saves to x: the average for elements lo to
+// lo+len(p)-1 of a parameter, whose values in training p holds. lo and the length are those of [Optimizer.StepRange].
+// x has the length of p and any type of floats; it is p itself, or they do not overlap. Average changes nothing else:
+// a program that writes to p itself must bring back p before it trains on.
+//
+// It takes 16 KiB a worker. On a device other than the CPU it works on the host, on copies of a chunk.
+//
+// Errors wrap [snug.ErrConfig] for another rule, and otherwise are those of Step.
+func (a *Optimizer) Average(name string, lo int, x, p snug.View) error {
+	if err := a.average(name, lo, x, p); err != nil {
+		return fmt.Errorf("quant8: %s: average: %w", a.label(), err)
+	}
+	return nil
+}
+
+func (a *Optimizer) average(name string, lo int, x, p snug.View) error {
+	if err := a.usable(); err != nil {
+		return err
+	}
+	if !a.o.hyper.Rule.Averages() {
+		return fmt.Errorf("the rule evaluates the parameters that it trains, only ScheduleFree has an average: %w", snug.ErrConfig)
+	}
+	switch {
+	case !x.DType().IsFloat():
+		return fmt.Errorf("parameter %q: x is %s, want f32, f16 or bf16: %w", name, x.DType(), snug.ErrDType)
+	case x.Len() != p.Len():
+		return fmt.Errorf("parameter %q: x has %d elements, p has %d: %w", name, x.Len(), p.Len(), snug.ErrShape)
+	}
+	q, dev, err := a.checkOperands(name, lo, false, p, x, 1)
+	if err != nil {
+		return err
+	}
+	for begin := 0; begin < p.Len(); begin += a.o.Chunk {
+		end := min(begin+a.o.Chunk, p.Len())
+		from, err := p.Slice(begin, end)
+		if err != nil {
+			return err
+		}
+		to, err := x.Slice(begin, end)
+		if err != nil {
+			return err
+		}
+		if err := a.averageChunk(dev, q, (lo+begin)/a.o.Chunk, to, from); err != nil {
+			return fmt.Errorf("parameter %q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// averageChunk is average of one chunk.
+func (a *Optimizer) averageChunk(dev *snug.Device, q *param, chunk int, x, p snug.View) error {
+	args := averageArgs{x: x, p: p, h: a.o.hyper, layout: q.layout, m: a.maps, tile: q.block}
+	if q.bits >= 16 {
+		args.tile = half.Chunk
+	}
+	if !dev.IsCPU() {
+		near := snug.ViewOf(make([]float32, p.Len()))
+		if err := hostFloats(near.Float32s(), p); err != nil {
+			return err
+		}
+		args.x, args.p = near, near
+	}
+	err := a.withBlob(q, chunk, false, func(blob []byte) error {
+		args.blob = blob
+		args.per = blocksPerItem(args.tile) * args.tile
+		averageTask.Run(cpu.Chunks(p.Len(), args.per), args)
+		return nil
+	})
+	if err != nil || dev.IsCPU() {
+		return err
+	}
+	rounded, _, err := snug.MakeView(snug.CPU(), x.DType(), x.Len())
+	if err != nil {
+		return err
+	}
+	half.Store(rounded, 0, args.x.Float32s())
+	return snug.Copy(x, rounded)
+}
+
+type averageArgs struct {
+	x, p snug.View
+	h    optim.Hyper
+	layout
+	m         codeMaps
+	blob      []byte
+	tile, per int
+}
+
+var averageTask = cpu.NewTask(func(a *averageArgs, item int) {
+	lo, hi := cpu.Chunk(a.p.Len(), a.per, item)
+	scratch := tiles.Get(2 * a.tile)
+	defer tiles.Put(scratch)
+	for ; lo < hi; lo += a.tile {
+		n := min(a.tile, hi-lo)
+		m := (*scratch)[:n]
+		switch first := lo / a.block; a.bits {
+		case 32:
+			m = a.split32(a.blob, a.p.Len())[0][lo:][:n]
+		case 16:
+			half.Load(m, snug.ViewOf(a.split16(a.blob, a.p.Len())[0]), lo)
+		case 8:
+			s := a.split8(a.blob, a.p.Len())
+			optim.Load([]optim.State8{{Codes: s.codes[0][lo:], Absmax: s.absmax[0][first:], Encoder: a.m.m}}, 0, n, a.tile, m)
+		default:
+			s := a.split8(a.blob, a.p.Len())
+			optim.Load([]optim.State4{{Codes: s.codes[0][lo/2:], Absmax: s.absmax[0][first:], Format: signed4()}}, 0, n, a.tile, m)
+		}
+		x := (*scratch)[a.tile:][:n]
+		a.h.Mean(x, half.Floats(a.p, lo, x), m)
+		half.Store(a.x, lo, x)
+	}
+})

@@ -1,0 +1,101 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/quant8"
+)
+
+// mezo returns the rule, if it is MeZO.
+func (o *Options) mezo() (quant8.MeZO, bool) {
+	rule, is := o.Optimizer.(quant8.MeZO)
+	return rule, is
+}
+
+// checkMeZO refuses what needs gradients or state.
+func (o *Options) checkMeZO() error {
+	if _, is := o.mezo(); !is {
+		return nil
+	}
+	for _, c := range []struct {
+		bad  bool
+		what string
+	}{
+		{o.InBackward, "InBackward, because there is no backward pass"},
+		{o.Clip > 0, "Clip, because there are no gradients"},
+		{o.Measure, "Measure, because there are no gradients"},
+		{o.Scaler != nil, "a loss scale, because there are no gradients"},
+		{o.Storage != nil, "Storage, because there is no state"},
+		{o.StateBits != 32, "StateBits, because there is no state"},
+		{o.Masters != amp.FullMaster, "Masters, because there are no master weights"},
+		{o.Fill != nil, "Fill, because there are no master weights"},
+	} {
+		if c.bad {
+			return fmt.Errorf("quant8.MeZO does not go with %s: %w", c.what, snug.ErrConfig)
+		}
+	}
+	return nil
+}
+
+// Forward is the part of a [Model] that [quant8.MeZO] needs.
+type Forward[B any] interface {
+	Trainable() iter.Seq2[string, snug.View]
+	Weight(batch B) float64
+	Evaluate(ctx context.Context, batch B) (fused.Loss, error)
+}
+
+// ForwardOnly makes a [Model] of a model without a backward pass, for [quant8.MeZO]:
+//
+//	t, err := train.New(train.ForwardOnly[Batch](model), train.Options{
+//		Optimizer: quant8.MeZO{}, Schedule: train.Constant(1e-6),
+//	})
+//
+// Two runs of Evaluate for each micro-batch make a step, and nothing is held beside what they hold. The mean of the
+// losses is weighted by Weight. Its Backprop is an error that wraps [snug.ErrConfig]. A nil model is refused by New.
+func ForwardOnly[B any](model Forward[B]) Model[B] {
+	if model == nil {
+		return nil
+	}
+	return forwardOnly[B]{model}
+}
+
+type forwardOnly[B any] struct{ Forward[B] }
+
+func (forwardOnly[B]) Backprop(context.Context, B, float32, Window) (fused.Loss, error) {
+	return fused.Loss{}, fmt.Errorf("train: a model of ForwardOnly has no backward pass, want the optimizer quant8.MeZO: %w", snug.ErrConfig)
+}
+
+// closed reports whether Close was called.
+func (t *Trainer[B]) closed() bool { return t.opt == nil && t.zeroth == nil }
+
+// trainForward is a step of MeZO. Its loss is the mean of the two that the step has computed.
+func (t *Trainer[B]) trainForward(ctx context.Context, batches []B, r *Report) error {
+	params := t.model.Trainable()
+	e, err := t.zeroth.Step(r.Rate, params, func() (float64, error) {
+		sum, weights, targets := 0.0, 0.0, 0
+		for i, b := range batches {
+			loss, err := t.model.Evaluate(ctx, b)
+			if err != nil {
+				return 0, fmt.Errorf("micro-batch %d: %w", i, err)
+			}
+			weight := t.model.Weight(b)
+			sum, weights, targets = sum+weight*loss.Mean(), weights+weight, targets+loss.Targets
+		}
+		r.Targets = targets
+		return sum / weights, nil
+	})
+	switch {
+	case err == nil:
+		r.Loss, r.Norm = (e.Plus+e.Minus)/2, max(e.Projected, -e.Projected)
+	case errors.Is(err, snug.ErrNonFinite) && t.options.SkipNonFinite:
+		r.Skipped = err.Error()
+		return nil
+	}
+	return err
+}
