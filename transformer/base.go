@@ -15,14 +15,14 @@ import (
 // This file has the matrices of the layers: which tensors they are, how they come to be quantized, and how Save writes
 // them.
 
-// isMatrix reports whether a tensor is the matrix of a linear layer: not an embedding or the head.
+// isMatrix reports whether a tensor is the matrix of a linear layer: not an embedding, the head or a router.
 // bitsandbytes quantizes these, and PEFT calls them "all-linear".
 func (c *Config) isMatrix(t amp.Tensor) bool { return c.isMatrixIn(t, c.layout()) }
 
 // isMatrixIn is isMatrix for a tensor of a folder with other names.
 func (c *Config) isMatrixIn(t amp.Tensor, names layout) bool {
 	name, inBody := strings.CutPrefix(t.Name, names.body)
-	return len(t.Shape) == 2 && inBody && name != c.embedding() && name != c.positions() && t.Name != names.head
+	return len(t.Shape) == 2 && inBody && name != c.embedding() && name != c.positions() && t.Name != names.head && !c.isRouter(name)
 }
 
 // quantizes reports whether a tensor is held in 4 or 8 bits.

@@ -121,6 +121,9 @@ func (c *Config) members() map[string]any {
 		m["hidden_act"], m["attention_bias"], m["mlp_bias"] = activation, c.QKVBias, c.MLPBias
 	case "mistral":
 		m["hidden_act"], m["sliding_window"] = activation, orNull(c.Windows[0])
+	case "mixtral", "qwen3_moe", "gpt_oss":
+		m["hidden_act"] = activation
+		c.expertMembers(m)
 	case "qwen2", "qwen3":
 		m["hidden_act"] = activation
 		window, first := c.window()
@@ -223,6 +226,10 @@ func (c *Config) ropeMembers(m map[string]any) {
 		local, global := c.LocalRope.members(), c.Rope.members()
 		local["rope_theta"], global["rope_theta"] = number(c.LocalRope.Theta), number(c.Rope.Theta)
 		m["rope_parameters"] = map[string]any{"sliding_attention": local, "full_attention": global}
+		return
+	}
+	if c.Family == "gpt_oss" && c.Rope.Kind == RopeDefault { // without a rope in the file it has a yarn
+		m["rope_parameters"] = map[string]any{"rope_type": "default", "rope_theta": number(c.Rope.Theta)}
 		return
 	}
 	m["rope_theta"] = number(c.Rope.Theta)
