@@ -138,7 +138,15 @@ func (a Attention) kept(r Run) int64 {
 	if a.tiled(r) {
 		return 4 * rows
 	}
-	return r.elem() * rows * int64(a.Keys)
+	return r.elem() * rows * a.columns()
+}
+
+// columns returns the scores of a row.
+func (a Attention) columns() int64 {
+	if a.Sinks {
+		return int64(a.Keys) + 1
+	}
+	return int64(a.Keys)
 }
 
 // loss returns the loss as package transformer computes it.
@@ -168,7 +176,7 @@ func (t Task) workspaceBytes(r Run) int64 {
 			c := attention.Options{Batch: r.Micro, Heads: a.Heads, SeqQ: a.Queries, SeqK: a.Keys, Dim: a.Dim}
 			floats = max(floats, int64(c.WorkspaceLen()))
 		default:
-			floats = max(floats, 2*int64(a.Queries)*int64(a.Keys))
+			floats = max(floats, int64(a.Queries)*(int64(a.Keys)+a.columns()))
 		}
 	}
 	return 4 * floats

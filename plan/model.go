@@ -94,6 +94,7 @@ type Attention struct {
 	Dim     int  `json:"dim"` // columns of a head
 	Causal  bool `json:"causal,omitempty"`
 	Window  int  `json:"window,omitempty"` // keys that a query sees; 0: all
+	Sinks   bool `json:"sinks,omitempty"`  // each row of scores has one more, without a key
 	Tiled   bool `json:"tiled,omitempty"`  // it is always computed in tiles, whatever a [Run] says
 }
 

@@ -204,7 +204,7 @@ func (m *Model) workspaceLen(rows int) int {
 	c := &m.config
 	n := max(m.loss.WorkspaceLen(rows), c.Heads*rows) // attention has an element for each query and head
 	if m.options.PlainAttention {
-		n = max(m.loss.WorkspaceLen(rows), 2*m.batch.longest*m.batch.longest)
+		n = max(m.loss.WorkspaceLen(rows), m.batch.longest*(2*m.batch.longest+c.sinkColumns()))
 	}
 	if !m.dev.IsCPU() {
 		n = max(n, c.Vocab) // Logits has a row there
@@ -217,6 +217,9 @@ func (m *Model) workspaceLen(rows int) int {
 		n = max(n, fused.LayerNormWorkspaceLen(rows, c.Dim))
 	} else {
 		n = max(n, fused.RMSNormWorkspaceLen(rows, c.Dim))
+	}
+	if c.Sinks {
+		n = max(n, fused.BiasAddWorkspaceLen(1, c.Heads))
 	}
 	if !c.Gated {
 		n = max(n, fused.BiasGELUWorkspaceLen(rows, c.Hidden))

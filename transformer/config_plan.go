@@ -55,6 +55,9 @@ func (c *Config) plan(tokens int) (plan.Model, error) {
 			m.Tables += s.rows * int64(r.Dim)
 		}
 	}
+	if c.Sinks { // in float32, with their gradient
+		m.Tables += 2 * int64(c.Heads)
+	}
 	if c.NormPlusOne {
 		m.Vectors = 2 * int64(max(c.Dim, c.HeadDim))
 	}
@@ -142,6 +145,9 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 		normed, l.HeadNorm = s.q+s.kv, c.HeadDim
 		heads = s.rows * int64(c.Heads+c.KVHeads)
 	}
+	if c.Sinks {
+		l.Params = append(l.Params, []int{c.Heads})
+	}
 	freed, freedLater := int64(0), int64(0) // within the backward step
 	if c.freesSaved() {
 		freed, freedLater = s.dim, s.dim+2*s.q+2*s.kv
@@ -163,7 +169,7 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 		{In: s.q, Out: s.dim, Forward: s.q, Backward: before, Adds: !c.PostNorms},
 	}
 	l.MACs = 2 * (s.q + s.kv) * int64(c.Dim)
-	l.Attention = plan.Attention{Heads: c.Heads, Queries: int(s.rows), Keys: int(s.rows), Dim: c.HeadDim, Causal: true, Window: window, Tiled: true}
+	l.Attention = plan.Attention{Heads: c.Heads, Queries: int(s.rows), Keys: int(s.rows), Dim: c.HeadDim, Causal: true, Window: window, Sinks: c.Sinks, Tiled: true}
 	return l
 }
 

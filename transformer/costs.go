@@ -27,7 +27,7 @@ func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
 	}
 	heads, normed, normedStats := 4*int64(c.Heads), int64(0), int64(0)
 	if m.options.PlainAttention {
-		heads = size * int64(c.Heads) * int64(tokens)
+		heads = size * int64(c.Heads) * int64(tokens+c.sinkColumns())
 	}
 	if c.QKNorm {
 		normed, normedStats = q+kv, 4*int64(c.Heads+c.KVHeads)

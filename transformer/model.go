@@ -124,6 +124,7 @@ type Model struct {
 	pool     *pool
 	input    tensor // of the chain: nothing, since its first stage embeds the tokens
 	ws       scratch
+	sunk     scratch   // sinks of a layer, and their gradient
 	discard  scratch   // takes the gradient of a frozen weight or bias of a norm whose other one trains
 	ropes    []*angles // of all layers, and of layers with a window if they have another one
 	ones     snug.View
@@ -267,7 +268,7 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 // make allocates the parameters and makes the stages.
 func (m *Model) make() error {
 	m.pool = newPool(m.dev, m.options.Monitor)
-	m.ws.dev, m.discard.dev = m.dev, m.dev
+	m.ws.dev, m.sunk.dev, m.discard.dev = m.dev, m.dev, m.dev
 	if err := m.makeParams(); err != nil {
 		return err
 	}
@@ -283,6 +284,11 @@ func (m *Model) make() error {
 	}
 	if err := m.makeOnes(); err != nil {
 		return err
+	}
+	if m.config.Sinks {
+		if err := m.sunk.grow(2 * m.config.Heads); err != nil {
+			return err
+		}
 	}
 	m.makeStages()
 	return m.SetPlan(remat.Plan{})
@@ -353,7 +359,7 @@ type Memory struct {
 	Paged     int64 // matrices in 4 bits, in Options.Pages
 	Buffers   int64 // buffers of activations and their gradients, in use or not
 	Peak      int64 // most bytes of Buffers in use at one time in the last call
-	Workspace int64 // float32 workspace, angles of ropes, decoded tiles of matrices, and vectors 1+w of norms
+	Workspace int64 // float32 workspace, angles of ropes, decoded tiles of matrices, vectors 1+w of norms, and sinks
 }
 
 // Memory returns what the model holds on its device.
@@ -361,7 +367,7 @@ func (m *Model) Memory() Memory {
 	if m.pool == nil {
 		return Memory{}
 	}
-	ws := m.ws.bytes() + m.discard.bytes() + int64(m.ones.Bytes()+m.plusOne.Bytes()) + m.tile.Bytes() + m.dense.Bytes()
+	ws := m.ws.bytes() + m.sunk.bytes() + m.discard.bytes() + int64(m.ones.Bytes()+m.plusOne.Bytes()) + m.tile.Bytes() + m.dense.Bytes()
 	for _, r := range m.ropes {
 		ws += r.table.bytes()
 	}
@@ -420,7 +426,7 @@ func (m *Model) Close() error {
 	if m.pool == nil {
 		return nil
 	}
-	err := errors.Join(m.pool.close(), m.ws.close(), m.discard.close())
+	err := errors.Join(m.pool.close(), m.ws.close(), m.sunk.close(), m.discard.close())
 	for _, r := range m.ropes {
 		err = errors.Join(err, r.table.close())
 	}

@@ -141,7 +141,7 @@ func (m *Model) llamaLayer(name string, a *attentionHalf, p *mlpHalf) {
 			project("self_attn.q_proj", c.Dim, queries), project("self_attn.k_proj", c.Dim, keys), project("self_attn.v_proj", c.Dim, keys),
 		}
 	}
-	a.qNorm, a.kNorm = m.norm(name+"self_attn.q_norm"), m.norm(name+"self_attn.k_norm")
+	a.qNorm, a.kNorm, a.sinks = m.norm(name+"self_attn.q_norm"), m.norm(name+"self_attn.k_norm"), m.index[c.layout().body+name+sinks]
 	a.out = []linear{project("self_attn.o_proj", queries, c.Dim)}
 	p.norm = m.norm(name + "post_attention_layernorm")
 	if c.PostNorms { // post_attention_layernorm is then the norm after the first half
