@@ -51,6 +51,7 @@ type quantizer struct {
 	*Model
 	whole      snug.View // room for the largest matrix; it lies on the CPU for GPT-2
 	transposed snug.View // room for its transpose
+	joined     snug.View // of loadSlot
 	largest    int
 }
 
@@ -121,7 +122,12 @@ func (q *quantizer) put(p *Param, v snug.View) (err error) {
 
 // load reads a matrix that a folder has quantized.
 func (q *quantizer) load(p *Param, w *qlora.Weights, name string) (err error) {
-	if p.Quantized, err = w.Load(name, q.dev); err != nil {
+	if s, joined := q.config.slot(p.Name); joined {
+		p.Quantized, err = w.LoadRows(name, s.rows(), q.dev)
+	} else {
+		p.Quantized, err = w.Load(name, q.dev)
+	}
+	if err != nil {
 		return err
 	}
 	if err := q.hold(p); err != nil {
@@ -225,7 +231,17 @@ func (m *Model) makeProducts() error {
 // merger makes the matrices of a model without adapters.
 type merger struct {
 	*Model
-	whole snug.View
+	whole   snug.View
+	joined  snug.View           // of join
+	members map[string][]*Param // parameters in tensors of all experts
+}
+
+// value returns the elements of a parameter of the base: a matrix in floats with its adapter merged.
+func (g *merger) value(p *Param) (snug.View, error) {
+	if l := g.matrices[p]; l != nil && (l.adapter != nil || p.Quantized != nil) {
+		return g.matrix(l)
+	}
+	return p.Value, nil
 }
 
 // matrix returns the matrix of a layer with its adapter merged, in the published layout.

@@ -88,7 +88,7 @@ type Config struct {
 	EmbeddingDropout float64 // dropout of the embedding
 
 	// Stored is the form in which the folder has the matrices of the layers: FP8 or FP8E5M2 of quant_method "fp8", INT8
-	// of bitsandbytes, and 0 for floats. Some matrices of such a folder may be floats. [New] ignores it.
+	// of bitsandbytes, MXFP4 of the experts of gpt_oss, and 0 for floats. Some matrices of such a folder may be floats. [New] ignores it.
 	Stored qlora.Type
 
 	InitStd float64    // standard deviation of initial weights
