@@ -11,7 +11,7 @@ func (c *Config) readExperts(f *fields) {
 	f.alias("num_local_experts", "num_experts")
 	e.Count = get(f, "num_local_experts", e.Count)
 	e.Chosen = get(f, "num_experts_per_tok", e.Chosen)
-	if e.Hidden == 0 {
+	if c.Family != "qwen3_moe" {
 		e.Hidden = c.Hidden
 	}
 	loss := get(f, "router_aux_loss_coef", routerLoss)
@@ -53,6 +53,9 @@ func readQwen3MoE(f *fields, c *Config) {
 	c.readSizes(f, false)
 	c.readGate(f, "hidden_act", "silu")
 	f.std.experts.Hidden = get(f, "moe_intermediate_size", f.std.experts.Hidden)
+	if f.err == nil && f.std.experts.Hidden < 1 {
+		f.fail("moe_intermediate_size", "%d, want 1 or more", f.std.experts.Hidden)
+	}
 	f.std.experts.Normalize = get(f, "norm_topk_prob", false)
 	c.readExperts(f)
 	c.readDense(f)

@@ -8,6 +8,7 @@ import (
 	"math"
 	"path/filepath"
 	"reflect"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files"
@@ -71,6 +72,9 @@ func (c *Config) encode() ([]byte, error) {
 // difference returns the name of the first field in which two Configs differ. Scales that the file has in another form
 // may differ by rounding.
 func difference(a, b Config) string {
+	if !slices.Contains(a.Experts.Dense, true) { // as the file says it
+		a.Experts.Dense = nil
+	}
 	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
 	for i := range x.NumField() {
 		name := x.Type().Field(i).Name
