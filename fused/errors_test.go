@@ -23,6 +23,9 @@ type call struct {
 	config    CrossEntropy
 	teacher   CrossEntropy
 	gradScale float32
+	router    Router
+	experts   []int32
+	perExpert []float32
 }
 
 const (
@@ -31,7 +34,7 @@ const (
 )
 
 var (
-	rowsByCols  = []string{"x", "teacherX", "dx", "dy", "out", "a", "b", "gate", "up", "dgate", "dup"}
+	rowsByCols  = []string{"x", "teacherX", "dx", "dy", "out", "a", "b", "gate", "up", "dgate", "dup", "logits", "dlogits", "y"}
 	vocabByCols = []string{"table", "dtable", "w", "dw", "teacherW"}
 	perColumn   = []string{"gamma", "beta", "dgamma", "dbeta", "bias", "dbias"}
 )
@@ -40,9 +43,10 @@ var (
 func newCall() *call {
 	c := &call{
 		v: map[string]snug.View{}, cols: errCols, gradScale: 1,
-		ids: []int32{0, 4, 2}, pos: []int32{0, 1, 1},
+		ids: []int32{0, 2, 4}, pos: []int32{0, 1, 1},
 		config: CrossEntropy{Vocab: errVocab, Cols: errCols}, teacher: CrossEntropy{Vocab: errVocab, Cols: errCols},
 		rotary: RotaryOptions{Heads: 2, Dim: errCols / 2},
+		router: Router{Experts: errCols, Chosen: 2}, experts: []int32{0, 1, 2, 3, 1, 0}, perExpert: make([]float32, errCols),
 	}
 	put := func(n int, names ...string) {
 		for _, name := range names {
@@ -52,6 +56,8 @@ func newCall() *call {
 	put(errRows*errCols, rowsByCols...)
 	put(errVocab*errCols, vocabByCols...)
 	put(errCols, perColumn...)
+	put(errCols, "sums")
+	put(2*errRows, "weights", "dweights")
 	put(errRows, "mean", "rstd", "logp", "lse", "dlse")
 	put(errVocab, "Bias", "DBias")
 	put(2*errCols, "pos", "angles")
@@ -82,6 +88,23 @@ var functions = map[string]func(c *call) error{
 	"GeGLU": func(c *call) error { return GeGLU(c.v["out"], c.v["gate"], c.v["up"]) },
 	"GeGLUBackward": func(c *call) error {
 		return GeGLUBackward(c.v["dgate"], c.v["dup"], c.v["dy"], c.v["gate"], c.v["up"])
+	},
+	"ClampedSwiGLU": func(c *call) error {
+		return ClampedSwiGLU(c.v["out"], c.v["gate"], c.v["up"], c.gradScale, c.gradScale)
+	},
+	"ClampedSwiGLUBackward": func(c *call) error {
+		return ClampedSwiGLUBackward(c.v["dgate"], c.v["dup"], c.v["dy"], c.v["gate"], c.v["up"], c.gradScale, c.gradScale)
+	},
+	"Route": func(c *call) error { return Route(c.router, c.experts, c.v["weights"], c.v["logits"], c.perExpert) },
+	"RouteBackward": func(c *call) error {
+		return RouteBackward(c.router, c.v["dlogits"], c.v["dweights"], c.v["logits"], c.experts, c.perExpert)
+	},
+	"AddScores": func(c *call) error { return AddScores(c.router, c.v["sums"], c.v["logits"], c.v["ws"]) },
+	"AddRows": func(c *call) error {
+		return AddRows(c.v["y"], c.v["x"], c.v["weights"], c.ids, c.router.Chosen, c.cols)
+	},
+	"AddRowsBackward": func(c *call) error {
+		return AddRowsBackward(c.v["dx"], c.v["dweights"], c.v["dy"], c.v["x"], c.v["weights"], c.ids, c.router.Chosen, c.cols)
 	},
 	"Rotary":          func(c *call) error { return Rotary(c.v["x"], c.v["angles"], c.pos, c.rotary) },
 	"RotaryBackward":  func(c *call) error { return RotaryBackward(c.v["dx"], c.v["angles"], c.pos, c.rotary) },
@@ -131,30 +154,37 @@ var functions = map[string]func(c *call) error{
 // operands lists the vectors of each function; the ones in f32 always hold
 // float32, the optional ones may be empty.
 var operands = map[string]struct{ floats, f32, optional []string }{
-	"LayerNorm":            {[]string{"out", "x", "gamma", "beta"}, []string{"mean", "rstd"}, nil},
-	"LayerNormBackward":    {[]string{"dx", "dy", "x", "gamma"}, []string{"dgamma", "dbeta", "mean", "rstd", "ws"}, nil},
-	"RMSNorm":              {[]string{"out", "x", "gamma"}, []string{"rstd"}, []string{"rstd"}},
-	"RMSNormBackward":      {[]string{"dx", "dy", "x", "gamma"}, []string{"dgamma", "rstd", "ws"}, []string{"dgamma"}},
-	"SwiGLU":               {[]string{"out", "gate", "up"}, nil, nil},
-	"SwiGLUBackward":       {[]string{"dgate", "dup", "dy", "gate", "up"}, nil, nil},
-	"GeGLU":                {[]string{"out", "gate", "up"}, nil, nil},
-	"GeGLUBackward":        {[]string{"dgate", "dup", "dy", "gate", "up"}, nil, nil},
-	"Rotary":               {[]string{"x"}, []string{"angles"}, nil},
-	"RotaryBackward":       {[]string{"dx"}, []string{"angles"}, nil},
-	"Dropout":              {[]string{"out", "x"}, nil, nil},
-	"DropoutBackward":      {[]string{"dx", "dy"}, nil, nil},
-	"BiasGELU":             {[]string{"out", "x", "bias"}, nil, nil},
-	"BiasGELUBackward":     {[]string{"dx", "dy", "x", "bias"}, []string{"dbias", "ws"}, []string{"dbias"}},
-	"BiasGELUErf":          {[]string{"out", "x", "bias"}, nil, nil},
-	"BiasGELUErfBackward":  {[]string{"dx", "dy", "x", "bias"}, []string{"dbias", "ws"}, []string{"dbias"}},
-	"BiasAdd":              {[]string{"out", "x", "bias"}, nil, nil},
-	"BiasAddBackward":      {[]string{"dy"}, []string{"dbias", "ws"}, []string{"dy"}},
-	"Add":                  {[]string{"out", "a", "b"}, nil, nil},
-	"Embedding":            {[]string{"out", "table", "pos"}, nil, nil},
-	"EmbeddingBackward":    {[]string{"dy"}, []string{"dtable"}, nil},
-	"CrossEntropyLoss":     {[]string{"x", "w", "Bias"}, []string{"ws"}, []string{"Bias"}},
-	"CrossEntropyBackward": {[]string{"dx", "x", "w", "Bias"}, []string{"dw", "DBias", "ws"}, []string{"dx", "dw", "Bias", "DBias"}},
-	"LogProbs":             {[]string{"x", "w", "Bias"}, []string{"logp", "lse", "ws"}, []string{"Bias"}},
+	"LayerNorm":             {[]string{"out", "x", "gamma", "beta"}, []string{"mean", "rstd"}, nil},
+	"LayerNormBackward":     {[]string{"dx", "dy", "x", "gamma"}, []string{"dgamma", "dbeta", "mean", "rstd", "ws"}, nil},
+	"RMSNorm":               {[]string{"out", "x", "gamma"}, []string{"rstd"}, []string{"rstd"}},
+	"RMSNormBackward":       {[]string{"dx", "dy", "x", "gamma"}, []string{"dgamma", "rstd", "ws"}, []string{"dgamma"}},
+	"SwiGLU":                {[]string{"out", "gate", "up"}, nil, nil},
+	"SwiGLUBackward":        {[]string{"dgate", "dup", "dy", "gate", "up"}, nil, nil},
+	"GeGLU":                 {[]string{"out", "gate", "up"}, nil, nil},
+	"GeGLUBackward":         {[]string{"dgate", "dup", "dy", "gate", "up"}, nil, nil},
+	"ClampedSwiGLU":         {[]string{"out", "gate", "up"}, nil, nil},
+	"ClampedSwiGLUBackward": {[]string{"dgate", "dup", "dy", "gate", "up"}, nil, nil},
+	"Route":                 {[]string{"logits"}, []string{"weights"}, nil},
+	"RouteBackward":         {[]string{"dlogits", "logits"}, []string{"dweights"}, []string{"dweights"}},
+	"AddScores":             {[]string{"logits"}, []string{"sums", "ws"}, []string{"logits"}},
+	"AddRows":               {[]string{"y", "x"}, []string{"weights"}, []string{"weights"}},
+	"AddRowsBackward":       {[]string{"dx", "dy", "x"}, []string{"weights", "dweights"}, []string{"weights", "dweights"}},
+	"Rotary":                {[]string{"x"}, []string{"angles"}, nil},
+	"RotaryBackward":        {[]string{"dx"}, []string{"angles"}, nil},
+	"Dropout":               {[]string{"out", "x"}, nil, nil},
+	"DropoutBackward":       {[]string{"dx", "dy"}, nil, nil},
+	"BiasGELU":              {[]string{"out", "x", "bias"}, nil, nil},
+	"BiasGELUBackward":      {[]string{"dx", "dy", "x", "bias"}, []string{"dbias", "ws"}, []string{"dbias"}},
+	"BiasGELUErf":           {[]string{"out", "x", "bias"}, nil, nil},
+	"BiasGELUErfBackward":   {[]string{"dx", "dy", "x", "bias"}, []string{"dbias", "ws"}, []string{"dbias"}},
+	"BiasAdd":               {[]string{"out", "x", "bias"}, nil, nil},
+	"BiasAddBackward":       {[]string{"dy"}, []string{"dbias", "ws"}, []string{"dy"}},
+	"Add":                   {[]string{"out", "a", "b"}, nil, nil},
+	"Embedding":             {[]string{"out", "table", "pos"}, nil, nil},
+	"EmbeddingBackward":     {[]string{"dy"}, []string{"dtable"}, nil},
+	"CrossEntropyLoss":      {[]string{"x", "w", "Bias"}, []string{"ws"}, []string{"Bias"}},
+	"CrossEntropyBackward":  {[]string{"dx", "x", "w", "Bias"}, []string{"dw", "DBias", "ws"}, []string{"dx", "dw", "Bias", "DBias"}},
+	"LogProbs":              {[]string{"x", "w", "Bias"}, []string{"logp", "lse", "ws"}, []string{"Bias"}},
 	"LogProbsBackward": {
 		[]string{"dx", "x", "w", "Bias"}, []string{"dw", "DBias", "logp", "dlse", "lse", "ws"}, []string{"dx", "dw", "Bias", "DBias", "dlse"},
 	},

@@ -153,6 +153,8 @@ func TestZeroValues(t *testing.T) {
 		Dropout[snug.View], DropoutBackward[snug.View], Embedding[[]float32], Embedding[snug.View], EmbeddingBackward[snug.View, snug.View],
 		LayerNorm[[]float32, []float32], LayerNorm[snug.View, snug.View], LayerNormBackward[snug.View, snug.View, snug.View],
 		RMSNorm[snug.View, snug.View], RMSNormBackward[snug.View, snug.View, snug.View], Rotary[snug.View, snug.View], RotaryBackward[snug.View, snug.View],
+		Router{}, Route[snug.View, snug.View], RouteBackward[snug.View, snug.View], AddScores[snug.View, snug.View], AuxLoss, UpdateBias, Group,
+		AddRows[snug.View, snug.View], AddRowsBackward[snug.View, snug.View], ClampedSwiGLU[snug.View], ClampedSwiGLUBackward[snug.View],
 		SwiGLU[snug.View], SwiGLUBackward[snug.View], GeGLU[snug.View], GeGLUBackward[snug.View],
 	)
 	c := newCall()

@@ -144,11 +144,14 @@ func (q *quantizer) hold(p *Param) error {
 	q.free = append(q.free, p.Quantized.Close)
 	if q.options.Pages != nil {
 		q.pagedBytes += p.Quantized.Bytes()
-		return p.Quantized.Page(q.options.Pages, "weights/"+p.Name)
+		return p.Quantized.Page(q.options.Pages, pageKey(p))
 	}
 	q.weightBytes += p.Quantized.Bytes()
 	return nil
 }
+
+// pageKey returns the name of a matrix in Options.Pages.
+func pageKey(p *Param) string { return "weights/" + p.Name }
 
 // quantize returns a matrix in 4 bits, without the part that a fresh adapter takes over.
 func (q *quantizer) quantize(v snug.View, shape []int, a *adapter) (*qlora.Weight, error) {

@@ -132,6 +132,10 @@ func (m *Model) prepare(n, most int) error {
 		}
 	}
 	m.ops = ops{Model: m}
+	m.routed.grow(m.batch.rows, &m.config.Experts)
+	if err := m.balance.prepare(&m.config.Experts); err != nil {
+		return err
+	}
 	if err := m.ws.grow(m.workspaceLen(m.batch.rows)); err != nil {
 		return err
 	}
@@ -162,7 +166,7 @@ func (m *Model) checkTokens(tokens []int32) error {
 // widest returns the number of elements of a row of the widest activation.
 func (m *Model) widest() int {
 	c := &m.config
-	return max(c.Dim, c.Hidden, c.Heads*c.HeadDim)
+	return max(c.Dim, c.Hidden, c.Heads*c.HeadDim, c.Experts.Hidden, c.Experts.Count)
 }
 
 // shape sets the sequences of the batch and the positions of its rows.
@@ -211,7 +215,7 @@ func (m *Model) workspaceLen(rows int) int {
 	}
 	if c.biased() {
 		qkv := (c.Heads + 2*c.KVHeads) * c.HeadDim // side by side, the widest row with a bias
-		n = max(n, fused.BiasAddWorkspaceLen(rows, max(c.Dim, qkv, c.Hidden)))
+		n = max(n, fused.BiasAddWorkspaceLen(rows, max(c.Dim, qkv, c.Hidden, c.Experts.Hidden, c.Experts.Count)))
 	}
 	if c.LayerNorm {
 		n = max(n, fused.LayerNormWorkspaceLen(rows, c.Dim))
@@ -226,6 +230,9 @@ func (m *Model) workspaceLen(rows int) int {
 	}
 	if c.QKNorm {
 		n = max(n, fused.RMSNormWorkspaceLen(rows*c.Heads, c.HeadDim))
+	}
+	if c.Experts.RouterLoss != 0 {
+		n = max(n, c.router().WorkspaceLen(rows))
 	}
 	return n
 }

@@ -146,7 +146,7 @@ const Custom = "custom"
 func (c *Config) packed() bool { return c.PackedQKV || c.Family == "gpt2" }
 
 // biased reports whether a bias is added by an operation of its own.
-func (c *Config) biased() bool { return c.QKVBias || c.OutBias || c.MLPBias }
+func (c *Config) biased() bool { return c.QKVBias || c.OutBias || c.MLPBias || c.Experts.Bias }
 
 // Activation is the function between the matrices of an MLP.
 type Activation string

@@ -141,6 +141,10 @@ type Model struct {
 	ops      ops
 	sets     []*saved // freed ones
 
+	routed     routed
+	balance    balance
+	prefetcher prefetcher // Options.Pages, if it reads ahead what it is told
+
 	unusedCheckpoints []*checkpoint
 }
 
@@ -268,7 +272,7 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 // make allocates the parameters and makes the stages.
 func (m *Model) make() error {
 	m.pool = newPool(m.dev, m.options.Monitor)
-	m.ws.dev, m.sunk.dev, m.discard.dev = m.dev, m.dev, m.dev
+	m.ws.dev, m.sunk.dev, m.discard.dev, m.balance.sums.dev = m.dev, m.dev, m.dev, m.dev
 	if err := m.makeParams(); err != nil {
 		return err
 	}
@@ -367,7 +371,7 @@ func (m *Model) Memory() Memory {
 	if m.pool == nil {
 		return Memory{}
 	}
-	ws := m.ws.bytes() + m.sunk.bytes() + m.discard.bytes() + int64(m.ones.Bytes()+m.plusOne.Bytes()) + m.tile.Bytes() + m.dense.Bytes()
+	ws := m.ws.bytes() + m.sunk.bytes() + m.discard.bytes() + m.balance.sums.bytes() + int64(m.ones.Bytes()+m.plusOne.Bytes()) + m.tile.Bytes() + m.dense.Bytes()
 	for _, r := range m.ropes {
 		ws += r.table.bytes()
 	}
@@ -426,7 +430,7 @@ func (m *Model) Close() error {
 	if m.pool == nil {
 		return nil
 	}
-	err := errors.Join(m.pool.close(), m.ws.close(), m.sunk.close(), m.discard.close())
+	err := errors.Join(m.pool.close(), m.ws.close(), m.sunk.close(), m.discard.close(), m.balance.sums.close())
 	for _, r := range m.ropes {
 		err = errors.Join(err, r.table.close())
 	}

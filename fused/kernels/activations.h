@@ -198,6 +198,72 @@ template <class T, class F> struct GatedBackwardOp {
 FOR_FLOATS(SWIGLU)
 FOR_FLOATS(GEGLU)
 
+// ---- the gate of gpt-oss: (u + 1)·g·σ(alpha·g), g and u clamped; see internal/rowwise/activation.go
+
+struct ClampedParams {
+    u64 n;
+    f32 alpha, limit;
+    u32 wide, unused;
+};
+
+DEVICE Gate clamped_gate(float x, ClampedParams p) {
+    x = at_most(x, p.limit);
+    float t = p.alpha * x;
+    Logistic l = logistic_of(at_least(t, -SILU_FLAT) * LOG2E);
+    return Gate{at_least(x, -SILU_FLAT / p.alpha) * l.s, fused_mul_add(at_most(at_least(t, -SILU_FLAT), SILU_FLAT), l.slope, l.s)};
+}
+
+template <class T> struct ClampedOp {
+    GLOBAL T* out;
+    GLOBAL const T* gate;
+    GLOBAL const T* up;
+    ClampedParams p;
+
+    template <int n> DEVICE_MEMBER void at(u64 i) const {
+        Pack<T, n> g = load_pack<n>(gate + i), u = load_pack<n>(up + i);
+        UNROLL for (int k = 0; k < n; k++) {
+            float factor = at_most(at_least(widen(u.x[k]), -p.limit), p.limit) + 1.0f;
+            g.x[k] = narrow<T>(clamped_gate(widen(g.x[k]), p).y * factor);
+        }
+        store_pack<n>(out + i, g);
+    }
+};
+
+template <class T> struct ClampedBackwardOp {
+    GLOBAL T* dgate;
+    GLOBAL T* dup;
+    GLOBAL const T* dy;
+    GLOBAL const T* gate;
+    GLOBAL const T* up;
+    ClampedParams p;
+
+    template <int n> DEVICE_MEMBER void at(u64 i) const {
+        Pack<T, n> d = load_pack<n>(dy + i), g = load_pack<n>(gate + i), u = load_pack<n>(up + i);
+        UNROLL for (int k = 0; k < n; k++) {
+            float a = widen(g.x[k]), b = widen(u.x[k]), x = widen(d.x[k]);
+            Gate s = clamped_gate(a, p);
+            float factor = at_most(at_least(b, -p.limit), p.limit) + 1.0f;
+            g.x[k] = narrow<T>(a > p.limit ? 0.0f : x * factor * s.slope);
+            u.x[k] = narrow<T>(b > p.limit || b < -p.limit ? 0.0f : x * s.y);
+        }
+        store_pack<n>(dgate + i, g);
+        store_pack<n>(dup + i, u);
+    }
+};
+
+#define CLAMPED(T)                                                                                                   \
+    KERNEL(fused_clamped_swiglu_##T, 256, OPERAND(T, out, 0), OPERAND(const T, gate, 1), OPERAND(const T, up, 2),    \
+           PARAMS(ClampedParams, p)) {                                                                               \
+        ClampedOp<T> op = {out, gate, up, p};                                                                        \
+        each<16 / sizeof(T)>(THREAD, p.n, p.wide, op);                                                               \
+    }                                                                                                                \
+    KERNEL(fused_clamped_swiglu_backward_##T, 256, OPERAND(T, dgate, 0), OPERAND(T, dup, 1), OPERAND(const T, dy, 2), \
+           OPERAND(const T, gate, 3), OPERAND(const T, up, 4), PARAMS(ClampedParams, p)) {                           \
+        ClampedBackwardOp<T> op = {dgate, dup, dy, gate, up, p};                                                     \
+        each<16 / sizeof(T)>(THREAD, p.n, p.wide, op);                                                               \
+    }
+FOR_FLOATS(CLAMPED)
+
 // ---- dropout: out[i] = scale·x[i], or 0 where word first + i of a stream is
 // below the threshold. A thread takes the 4 elements of one Philox block at a
 // time.

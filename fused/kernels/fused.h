@@ -7,5 +7,6 @@
 #include "head.h"
 #include "losssum.h"
 #include "norms.h"
+#include "route.h"
 #include "sums.h"
 #include "tokens.h"

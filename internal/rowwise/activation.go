@@ -166,3 +166,35 @@ func geluMulGrad(dgate, dup, dy, gate, up []float32, _ bool) {
 		dgate[i], dup[i] = float32(d*up[i])*geluSlope(x), d*geluOf(x)
 	}
 }
+
+// clampedMul and clampedMulGrad are the gate of gpt-oss: with g = min(gate, limit) and u the up clamped to ±limit,
+// (u + 1)·g·σ(alpha·g). A clamped element has the derivative 0.
+
+func clampedMul(dst, gate, up []float32, alpha, limit float32, _ bool) {
+	for i, g := range gate {
+		y, _ := scaledSiLU(min(g, limit), alpha)
+		dst[i] = y * (min(max(up[i], -limit), limit) + 1)
+	}
+}
+
+func clampedMulGrad(dgate, dup, dy, gate, up []float32, alpha, limit float32, _ bool) {
+	for i, g := range gate {
+		u, d := up[i], dy[i]
+		y, slope := scaledSiLU(min(g, limit), alpha)
+		a, b := float32(d*(min(max(u, -limit), limit)+1))*slope, d*y
+		if g > limit {
+			a = 0
+		}
+		if u > limit || u < -limit {
+			b = 0
+		}
+		dgate[i], dup[i] = a, b
+	}
+}
+
+// scaledSiLU returns x·σ(alpha·x) and its derivative σ(t) + t·σ(t)(1 − σ(t)), t = alpha·x.
+func scaledSiLU(x, alpha float32) (y, slope float32) {
+	t := alpha * x
+	s, ds := logistic(max(t, -siluFlat) * math.Log2E)
+	return max(x, -siluFlat/alpha) * s, s + float32(min(max(t, -siluFlat), siluFlat)*ds)
+}

@@ -59,6 +59,15 @@ type Layers[T float32 | uint16] struct {
 	// dy[i]·up[i]·gelu′(gate[i]). The derivative is within 2e-7 for any T.
 	GELUMulGrad func(dgate, dup, dy, gate, up []T, stream bool)
 
+	// ClampedMul sets dst[i] to (u + 1)·g·σ(alpha·g), with g the lesser of gate[i] and limit, and u = up[i] clamped to ±limit.
+	// alpha and limit are positive. With t = alpha·g, g·σ(t) has the error bound of GELU's float32 for t, divided by alpha.
+	// A gate of −Inf gives −0 times u + 1.
+	ClampedMul func(dst, gate, up []T, alpha, limit float32, stream bool)
+
+	// ClampedMulGrad sets dup[i] to dy[i]·g·σ(t) and dgate[i] to dy[i]·(u + 1)·(σ(t) + t·σ(t)(1 − σ(t))), and to 0 where up[i]
+	// or gate[i] is beyond its limits. The derivative is within 2e-7.
+	ClampedMulGrad func(dgate, dup, dy, gate, up []T, alpha, limit float32, stream bool)
+
 	// LayerNorm sets mean to Σ x[i]/n, rstd to 1/√(Σ (x[i] − mean)²/n + eps) and
 	// dst[i] to (x[i] − mean)·rstd·gamma[i] + beta[i].
 	LayerNorm func(dst, x, gamma, beta []T, eps float32, stream bool) (mean, rstd float32)
@@ -114,7 +123,7 @@ func init() {
 	F32.Add(cpu.Go, Layers[float32]{
 		Add: add, AddNext: addNext, AddScaled: addScaled,
 		GELU: gelu, GELUGrad: geluGrad, GELUErf: geluErf, GELUErfGrad: geluErfGrad, SiLUMul: siluMul, SiLUMulGrad: siluMulGrad,
-		GELUMul: geluMul, GELUMulGrad: geluMulGrad,
+		GELUMul: geluMul, GELUMulGrad: geluMulGrad, ClampedMul: clampedMul, ClampedMulGrad: clampedMulGrad,
 		LayerNorm: layerNorm, LayerNormGrad: layerNormGrad, RMSNorm: rmsNorm, RMSNormGrad: rmsNormGrad,
 		Dropout: dropout, Rotate: rotate, RotatePairs: rotatePairs,
 	})

@@ -28,7 +28,7 @@ func init() {
 		Add: addAVX2, AddNext: addNextAVX2, AddScaled: addScaledAVX2,
 		GELU: geluAVX2, GELUGrad: geluGradAVX2,
 		GELUErf: geluErfAVX2, GELUErfGrad: geluErfGradAVX2, SiLUMul: siluMulAVX2, SiLUMulGrad: siluMulGradAVX2,
-		GELUMul: geluMulAVX2, GELUMulGrad: geluMulGradAVX2,
+		GELUMul: geluMulAVX2, GELUMulGrad: geluMulGradAVX2, ClampedMul: clampedMul, ClampedMulGrad: clampedMulGrad,
 		LayerNorm: layerNormAVX2, LayerNormGrad: layerNormGradAVX2, RMSNorm: rmsNormAVX2, RMSNormGrad: rmsNormGradAVX2,
 		Dropout: dropoutAVX2, Rotate: rotateAVX2, RotatePairs: byEight(rotatePairsAVX2),
 	})
@@ -36,7 +36,7 @@ func init() {
 		Add: addAVX512, AddNext: addNextAVX512, AddScaled: addScaledAVX512,
 		GELU: geluAVX512, GELUGrad: geluGradAVX512,
 		GELUErf: geluErfAVX512, GELUErfGrad: geluErfGradAVX512, SiLUMul: siluMulAVX512, SiLUMulGrad: siluMulGradAVX512,
-		GELUMul: geluMulAVX512, GELUMulGrad: geluMulGradAVX512,
+		GELUMul: geluMulAVX512, GELUMulGrad: geluMulGradAVX512, ClampedMul: clampedMul, ClampedMulGrad: clampedMulGrad,
 		LayerNorm: layerNormAVX512, LayerNormGrad: layerNormGradAVX512, RMSNorm: rmsNormAVX512, RMSNormGrad: rmsNormGradAVX512,
 		Dropout: dropoutAVX512, DropoutDrawn: dropoutDrawnAVX512, Rotate: rotateAVX512, RotatePairs: byEight(rotatePairsAVX512),
 	})

@@ -20,7 +20,7 @@ func init() {
 		Add: addNEON, AddNext: addNextVectors, AddScaled: addScaledNEON,
 		GELU: geluNEON, GELUGrad: geluGradNEON,
 		GELUErf: geluErfNEON, GELUErfGrad: geluErfGradNEON, SiLUMul: siluMulNEON, SiLUMulGrad: siluMulGradNEON,
-		GELUMul: geluMulNEON, GELUMulGrad: geluMulGradNEON,
+		GELUMul: geluMulNEON, GELUMulGrad: geluMulGradNEON, ClampedMul: clampedMul, ClampedMulGrad: clampedMulGrad,
 		LayerNorm: layerNormVectors, LayerNormGrad: layerNormGradVectors,
 		RMSNorm: rmsNormVectors, RMSNormGrad: rmsNormGradVectors,
 		Dropout: dropoutNEON, Rotate: rotateVectors, RotatePairs: rotatePairsNEON,

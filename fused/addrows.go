@@ -1,0 +1,229 @@
+package fused
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/rowwise"
+)
+
+// AddRows adds the outputs x of one expert to the rows that chose it, times their weights. For each element p of pairs, a
+// group of [Group], and its index i:
+//
+//	y[p/chosen] += weights[p]·x[i]
+//
+// With empty weights, such as []float32(nil), they are 1: then it is the gradient of the inputs that [Embedding] gathered.
+//
+// Shapes: y [rows, cols]; x [len(pairs), cols]; weights rows·chosen elements of float32; cols and chosen at least 1. The rows
+// p/chosen ascend and differ, as those of a group do; else, and where one is outside y, the error wraps [snug.ErrShape] and
+// names the first such pair. For other indices into y take a chosen of 1.
+//
+// y is rounded once for each call. y overlaps no operand. Each worker holds 16 KiB.
+func AddRows[V snug.Vector, L snug.Vector32](y, x V, weights L, pairs []int32, chosen, cols int) error {
+	j := addRowsJob{rowPairs: rowPairs{weights: snug.ViewOf(weights), chosen: chosen, cols: cols}, y: snug.ViewOf(y), x: snug.ViewOf(x)}
+	dev, err := j.check("AddRows", pairs, operand{"y", j.y}, operand{"x", j.x})
+	if err != nil {
+		return err
+	}
+	if dev.IsCPU() {
+		j.pairs = snug.SliceView(pairs)
+		j.Run()
+		return nil
+	}
+	queued := j
+	return launchWith(dev, &queued, []upload{indices(pairs, &queued.pairs)})
+}
+
+// AddRowsBackward computes the gradients of [AddRows] from the gradient dy of y, and from x:
+//
+//	dx[i] = weights[p]·dy[p/chosen]
+//	dweights[p] = Σ dy[p/chosen][c]·x[i][c]      over the columns c
+//
+// Of dweights it writes the elements that pairs name: the calls for all experts give them all. Where it is empty, such as
+// []float32(nil), it is left out, and x may be empty.
+//
+// Shapes are those of AddRows, with dx as x, dy as y and dweights as weights. dx may be x. Sums are float32, with the error of
+// the sums of package fused: within (cols/4+cols/2048+4)·2^-24 of the sum of magnitudes. Each worker holds 16 KiB.
+func AddRowsBackward[V snug.Vector, L snug.Vector32](dx V, dweights L, dy, x V, weights L, pairs []int32, chosen, cols int) error {
+	const op = "AddRowsBackward"
+	j := addRowsBackwardJob{
+		rowPairs: rowPairs{weights: snug.ViewOf(weights), chosen: chosen, cols: cols},
+		dx:       snug.ViewOf(dx), dweights: snug.ViewOf(dweights), dy: snug.ViewOf(dy), x: snug.ViewOf(x),
+	}
+	if err := checkF32(op, operand{"dweights", j.dweights}); err != nil {
+		return err
+	}
+	outputs := operand{"x", j.x}
+	if j.dweights.Len() == 0 && j.x.Len() == 0 { // they are not read
+		outputs = operand{"dx", j.dx}
+	}
+	dev, err := j.check(op, pairs, operand{"dy", j.dy}, operand{"dx", j.dx}, outputs)
+	if err != nil {
+		return err
+	}
+	if j.dweights.Len() > 0 {
+		if err := checkMatrix(op, j.dy.Len()/cols, chosen, operand{"dweights", j.dweights}); err != nil {
+			return err
+		}
+	}
+	if dev, err = commonDevice(op, j.dx, j.dweights, j.dy, j.x, j.weights); err != nil {
+		return err
+	}
+	if dev.IsCPU() {
+		j.pairs = snug.SliceView(pairs)
+		j.Run()
+		return nil
+	}
+	queued := j
+	return launchWith(dev, &queued, []upload{indices(pairs, &queued.pairs)})
+}
+
+// rowPairs says which rows of a matrix belong to the rows of a smaller one.
+type rowPairs struct {
+	weights, pairs snug.View
+	chosen, cols   int
+}
+
+// check checks what both directions have: a matrix of all rows, the first operand, and matrices with a row for each pair.
+func (r *rowPairs) check(op string, pairs []int32, operands ...operand) (*snug.Device, error) {
+	all := operands[0]
+	if err := checkFloats(op, operands...); err != nil {
+		return nil, err
+	}
+	if err := checkF32(op, operand{"weights", r.weights}); err != nil {
+		return nil, err
+	}
+	rows, err := checkRows(op, all, r.cols)
+	if err != nil {
+		return nil, err
+	}
+	if r.chosen < 1 {
+		return nil, fmt.Errorf("fused: %s: %d pairs a row, want at least 1: %w", op, r.chosen, snug.ErrShape)
+	}
+	if err := checkMatrix(op, len(pairs), r.cols, operands[1:]...); err != nil {
+		return nil, err
+	}
+	if r.weights.Len() > 0 {
+		if err := checkMatrix(op, rows, r.chosen, operand{"weights", r.weights}); err != nil {
+			return nil, err
+		}
+	}
+	last := -1
+	for i, p := range pairs {
+		row := int(p) / r.chosen
+		if p < 0 || row >= rows {
+			return nil, fmt.Errorf("fused: %s: pairs[%d] is %d, %s has %d rows of %d: %w", op, i, p, all.name, rows, r.chosen, snug.ErrShape)
+		}
+		if row <= last {
+			return nil, fmt.Errorf("fused: %s: pairs[%d] is %d of row %d, want a row above %d: %w", op, i, p, row, last, snug.ErrShape)
+		}
+		last = row
+	}
+	return commonDevice(op, all.view, operands[1].view, r.weights)
+}
+
+// weight returns the weight of a pair.
+func (r *rowPairs) weight(p int32) float32 {
+	if w := r.weights.Float32s(); len(w) > 0 {
+		return w[p]
+	}
+	return 1
+}
+
+type addRowsJob struct {
+	rowPairs
+	y, x snug.View
+}
+
+func (*addRowsJob) Kernel() string { return "fused.add_rows" }
+
+func (j *addRowsJob) Operands(yield func(*driver.Mem)) {
+	for _, v := range []*snug.View{&j.y, &j.x, &j.weights, &j.pairs} {
+		yield(device.Mem(v))
+	}
+}
+
+func (j addRowsJob) Run() {
+	if n := j.pairs.Len(); n > 0 { // else cols may be more than memory holds
+		addRowsTask.Run(cpu.Chunks(n, itemRows(j.cols)), j)
+	}
+}
+
+var addRowsTask = cpu.NewTask(func(j *addRowsJob, item int) {
+	pairs := snug.Host[int32](j.pairs)
+	lo, hi := cpu.Chunk(len(pairs), itemRows(j.cols), item)
+	if j.y.DType() != snug.F32 {
+		j.convert(pairs, lo, hi)
+		return
+	}
+	y, x, k := j.y.Float32s(), j.x.Float32s(), rowwise.F32.Best()
+	rowOf := func(i int) []float32 { return y[int(pairs[i])/j.chosen*j.cols:][:j.cols] }
+	for i := lo; i < hi; i++ {
+		next := min(i+1, len(pairs)-1)
+		k.AddScaled(rowOf(i), x[i*j.cols:][:j.cols], j.weight(pairs[i]), rowOf(next), x[next*j.cols:][:j.cols])
+	}
+})
+
+// convert does rows lo to hi-1 of x, and of y, in float32.
+func (j *addRowsJob) convert(pairs []int32, lo, hi int) {
+	block := min(blockCols, j.cols)
+	buf := scratch.Get(2 * block)
+	defer scratch.Put(buf)
+	for i := lo; i < hi; i++ {
+		row := int(pairs[i]) / j.chosen * j.cols
+		for c := 0; c < j.cols; c += block {
+			n := min(block, j.cols-c)
+			y, x := load(cut(buf, 0, n), j.y, row+c), load(cut(buf, 1, n), j.x, i*j.cols+c)
+			rowwise.F32.Best().AddScaled(y, x, j.weight(pairs[i]), y, x)
+			half.Store(j.y, row+c, y)
+		}
+	}
+}
+
+type addRowsBackwardJob struct {
+	rowPairs
+	dx, dweights, dy, x snug.View
+}
+
+func (*addRowsBackwardJob) Kernel() string { return "fused.add_rows_backward" }
+
+func (j *addRowsBackwardJob) Operands(yield func(*driver.Mem)) {
+	for _, v := range []*snug.View{&j.dx, &j.dweights, &j.dy, &j.x, &j.weights, &j.pairs} {
+		yield(device.Mem(v))
+	}
+}
+
+func (j addRowsBackwardJob) Run() {
+	if n := j.pairs.Len(); n > 0 {
+		addRowsBackwardTask.Run(cpu.Chunks(n, itemRows(j.cols)), j)
+	}
+}
+
+var addRowsBackwardTask = cpu.NewTask(func(j *addRowsBackwardJob, item int) {
+	pairs, dweights := snug.Host[int32](j.pairs), j.dweights.Float32s()
+	lo, hi := cpu.Chunk(len(pairs), itemRows(j.cols), item)
+	block := min(blockCols, j.cols)
+	buf := scratch.Get(2 * block)
+	defer finish(buf)
+	k := rowwise.Registry.Best()
+	for i := lo; i < hi; i++ {
+		row, weight, sum := int(pairs[i])/j.chosen*j.cols, j.weight(pairs[i]), float32(0)
+		for c := 0; c < j.cols; c += block {
+			n := min(block, j.cols-c)
+			dy := load(cut(buf, 0, n), j.dy, row+c)
+			if len(dweights) > 0 {
+				sum += k.Dot(dy, load(cut(buf, 1, n), j.x, i*j.cols+c))
+			}
+			dx := target(cut(buf, 1, n), j.dx, i*j.cols+c)
+			k.Scale(dx, dy, weight)
+			store(j.dx, i*j.cols+c, dx)
+		}
+		if len(dweights) > 0 {
+			dweights[pairs[i]] = sum
+		}
+	}
+})

@@ -1,0 +1,176 @@
+package fused
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/rowwise"
+)
+
+// AddScores adds the scores that a router gives to each expert, which [AuxLoss] needs:
+//
+//	sums[e] += Σ score[i][e]      over the rows i of logits
+//
+// Shapes: sums [Experts] of float32; logits [rows, Experts]; ws at least r.WorkspaceLen(rows) elements. Set sums to zero before
+// the first layer. The sums of at most 64 parts of the rows are added in their order, so that the bits do not depend on the
+// number of workers. Each worker holds 4·Experts bytes.
+func AddScores[L snug.Vector32, V snug.Vector](r Router, sums L, logits V, ws L) error {
+	const op = "AddScores"
+	j := scoresJob{router: r, sums: snug.ViewOf(sums), logits: snug.ViewOf(logits), ws: snug.ViewOf(ws)}
+	if err := j.router.resolve(op); err != nil {
+		return err
+	}
+	if err := checkFloats(op, operand{"logits", j.logits}); err != nil {
+		return err
+	}
+	if err := checkF32(op, operand{"sums", j.sums}, operand{"ws", j.ws}); err != nil {
+		return err
+	}
+	rows, err := checkRows(op, operand{"logits", j.logits}, r.Experts)
+	if err != nil {
+		return err
+	}
+	if err := checkLen(op, r.Experts, operand{"sums", j.sums}); err != nil {
+		return err
+	}
+	if err := checkWorkspace(op, j.ws, r.WorkspaceLen(rows)); err != nil {
+		return err
+	}
+	dev, err := commonDevice(op, j.sums, j.logits, j.ws)
+	if err != nil {
+		return err
+	}
+	j.rows = rows
+	return device.Run(dev, j)
+}
+
+// WorkspaceLen returns the elements of float32 that [AddScores] needs for so many rows, 64·Experts at most.
+func (r Router) WorkspaceLen(rows int) int { return partialLen(rows, r.Experts) }
+
+type scoresJob struct {
+	sums, logits, ws snug.View
+
+	router Router
+	rows   int
+}
+
+func (*scoresJob) Kernel() string { return "fused.add_scores" }
+
+func (j *scoresJob) Operands(yield func(*driver.Mem)) {
+	for _, v := range []*snug.View{&j.sums, &j.logits, &j.ws} {
+		yield(device.Mem(v))
+	}
+}
+
+// scoresInto adds to the sums.
+var scoresInto = snug.Into{Alpha: 1, Beta: 1}
+
+func (j scoresJob) Run() {
+	n := parts(j.rows)
+	scoresTask.Run(n, j)
+	addParts(j.sums.Float32s(), j.ws.Float32s(), 0, n, j.router.Experts, scoresInto, nil)
+}
+
+var scoresTask = cpu.NewTask(func(j *scoresJob, part int) {
+	n := j.router.Experts
+	buf := scratch.Get(2 * n)
+	defer scratch.Put(buf)
+	sums, scores := j.ws.Float32s()[part*n:][:n], cut(buf, 1, n)
+	clear(sums)
+	lo, hi := cpu.Chunk(j.rows, partRows(j.rows), part)
+	for i := lo; i < hi; i++ {
+		j.router.scores(scores, load(cut(buf, 0, n), j.logits, i*n))
+		rowwise.F32.Best().Add(sums, sums, scores, false)
+	}
+})
+
+// AuxLoss returns the loss of Switch Transformers that balances experts, as transformers' load_balancing_loss_func computes it
+// over the rows of all layers together (Fedus et al., 2021, equations 4 to 6):
+//
+//	loss = Experts·Σ f[e]·P[e]      f[e] = counts[e]/rows, P[e] = scores[e]/rows
+//
+// and sets coefficients to scale times its derivative in the score of each expert in one row, which has one value for all rows
+// of all layers: [RouteBackward] takes it as aux. f has no gradient.
+//
+//	coefficients[e] = scale·Experts·counts[e]/rows²
+//
+// counts[e] says how often the expert was chosen, see [Group]; scores are the sums of [AddScores], on the host; rows counts
+// those of all layers, which are added up in both. With c chosen experts a row and equal loads the loss is c. scale is the
+// weight of the loss times the loss scale.
+//
+// All have one element for each expert, and rows is at least 1. counts are not negative and scale is finite (else
+// [snug.ErrConfig]). coefficients may be scores. Sums are float64.
+func AuxLoss(coefficients, scores []float32, counts []int64, rows int, scale float32) (loss float64, err error) {
+	const op = "AuxLoss"
+	if rows < 1 {
+		return 0, fmt.Errorf("fused: %s: rows is %d, want at least 1: %w", op, rows, snug.ErrShape)
+	}
+	if err := checkFinite(op, "scale", scale); err != nil {
+		return 0, err
+	}
+	if err := checkCounts(op, counts); err != nil {
+		return 0, err
+	}
+	for _, o := range []struct {
+		name string
+		len  int
+	}{{"coefficients", len(coefficients)}, {"scores", len(scores)}} {
+		if o.len != len(counts) {
+			return 0, fmt.Errorf("fused: %s: %s has %d elements, want %d as counts: %w", op, o.name, o.len, len(counts), snug.ErrShape)
+		}
+	}
+	n, experts := float64(rows), float64(len(counts))
+	for e, c := range counts {
+		f := experts * (float64(c) / n)
+		loss += f * (float64(scores[e]) / n)
+		coefficients[e] = float32(float64(scale) * f / n)
+	}
+	return loss, nil
+}
+
+// UpdateBias balances the experts of a [Router] without a loss, as DeepSeek-V3 does after each step (DeepSeek-AI, "DeepSeek-V3
+// Technical Report" (2024), section 2.1.2): it lowers the bias of an expert that was chosen more often than the mean, and
+// raises that of one chosen less often, by rate.
+//
+//	bias[e] += rate·sign(mean(counts) − counts[e])
+//
+// bias and counts have one element for each expert. counts are not negative and rate is finite (else [snug.ErrConfig]).
+func UpdateBias(bias []float32, counts []int64, rate float32) error {
+	const op = "UpdateBias"
+	if err := checkFinite(op, "rate", rate); err != nil {
+		return err
+	}
+	if err := checkCounts(op, counts); err != nil {
+		return err
+	}
+	if len(bias) != len(counts) {
+		return fmt.Errorf("fused: %s: bias has %d elements, want %d as counts: %w", op, len(bias), len(counts), snug.ErrShape)
+	}
+	total := 0.0
+	for _, c := range counts {
+		total += float64(c)
+	}
+	mean := total / float64(len(counts))
+	for e, c := range counts {
+		switch {
+		case float64(c) < mean:
+			bias[e] += rate
+		case float64(c) > mean:
+			bias[e] -= rate
+		}
+	}
+	return nil
+}
+
+// checkCounts reports the first negative count.
+func checkCounts(op string, counts []int64) error {
+	for e, c := range counts {
+		if c < 0 {
+			return fmt.Errorf("fused: %s: counts[%d] is %d, want at least 0: %w", op, e, c, snug.ErrConfig)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package fused
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+)
+
+// Router says how a mixture of experts chooses experts for each row. With the logits z of a row, one for each of
+// Experts:
+//
+//	score[e]  = exp(z[e]) / Σ exp(z[j])          or, with Sigmoid, 1/(1 + exp(−z[e]))
+//	experts   = the Chosen experts with the greatest score[e] + bias[e], in descending order
+//	weight[k] = Scale·score[experts[k]]          or, with Normalize, Scale·score[experts[k]] / Σ score[experts[j]]
+//
+// The bias decides the choice and does not enter the weights. Without one the order is that of the logits, which no
+// rounding of scores makes equal. Of equal scores the lower index comes first, where torch.topk leaves the order open.
+//
+//	Mixtral          softmax, Normalize
+//	Qwen3-MoE        softmax, Normalize if norm_topk_prob
+//	gpt-oss          softmax, Normalize: the softmax over the chosen logits is the same
+//	DeepSeek-V3      Sigmoid, Normalize, Scale = routed_scaling_factor, a bias; of one group of experts
+//
+// Sources: Shazeer et al., "Outrageously Large Neural Networks" (2017); Jiang et al., "Mixtral of Experts" (2024);
+// Wang et al., "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts" (2024), for the bias.
+type Router struct {
+	// Experts is the number of experts, and Chosen how many of them a row gets: 1 ≤ Chosen ≤ Experts.
+	Experts, Chosen int
+	// Sigmoid takes the sigmoid of each logit in place of the softmax over all.
+	Sigmoid bool
+	// Normalize divides the weights of a row by their sum.
+	Normalize bool
+	// Scale multiplies the weights. 0 means 1.
+	Scale float32
+}
+
+// Route chooses experts for the rows of logits, and their weights, see [Router].
+//
+// Shapes: logits [rows, Experts]; weights [rows, Chosen]; experts rows·Chosen elements, in host memory, where [Group] and
+// the launches of the experts' products need them; bias Experts elements in host memory, or empty for none. bias is finite
+// (else [snug.ErrConfig]).
+//
+// Accuracy: with Normalize the weights are computed from the chosen logits relative to the greatest of them, so that they
+// are right also where all scores underflow: their sum is Scale within (Chosen+2)·2^-24 of itself. The experts and the
+// weights have the same bits on every CPU, and on GPUs whose warps have 32 lanes.
+//
+// Non-finite logits: NaN counts as greater than all numbers, as in torch.topk. The indices are in range and distinct in any
+// case. A row of softmax scores with NaN or +Inf among its logits, or with −Inf alone, has weights NaN; so has a
+// normalized row of sigmoid scores with NaN among the chosen logits, or with −Inf alone. An expert of −Inf has the
+// weight 0 elsewhere.
+//
+// Aliasing: none. On a device other than the CPU the call waits for the experts, and takes device memory of
+// 4·(rows·Chosen + len(bias)) bytes meanwhile. Each worker holds 8·Experts bytes.
+func Route[V snug.Vector, L snug.Vector32](r Router, experts []int32, weights L, logits V, bias []float32) error {
+	const op = "Route"
+	j := routeJob{router: r, weights: snug.ViewOf(weights), logits: snug.ViewOf(logits)}
+	if err := j.router.resolve(op); err != nil {
+		return err
+	}
+	if err := checkAllFinite(op, "bias", bias); err != nil {
+		return err
+	}
+	if err := checkFloats(op, operand{"logits", j.logits}); err != nil {
+		return err
+	}
+	if err := checkF32(op, operand{"weights", j.weights}); err != nil {
+		return err
+	}
+	rows, err := checkRows(op, operand{"logits", j.logits}, r.Experts)
+	if err != nil {
+		return err
+	}
+	if err := r.checkExperts(op, experts, rows, false); err != nil {
+		return err
+	}
+	if err := checkMatrix(op, rows, r.Chosen, operand{"weights", j.weights}); err != nil {
+		return err
+	}
+	if err := r.checkEach(op, "bias", bias); err != nil {
+		return err
+	}
+	dev, err := commonDevice(op, j.weights, j.logits)
+	if err != nil {
+		return err
+	}
+	j.rows = rows
+	if dev.IsCPU() {
+		j.experts, j.bias = snug.SliceView(experts), snug.SliceView(bias)
+		j.Run()
+		return nil
+	}
+	queued := j
+	return queued.launch(dev, experts, bias)
+}
+
+// launch runs the job on a device and brings the experts back.
+func (j *routeJob) launch(dev *snug.Device, experts []int32, bias []float32) (err error) {
+	chosen, free, err := snug.MakeView(dev, snug.I32, len(experts))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, free()) }()
+	j.experts = chosen
+	if err := launchWith(dev, j, someUpload(nil, bias, &j.bias)); err != nil {
+		return err
+	}
+	return snug.Copy(snug.SliceView(experts), chosen)
+}
+
+// someUpload appends the upload of a slice unless it is empty.
+func someUpload(uploads []upload, host []float32, view *snug.View) []upload {
+	if len(host) == 0 {
+		return uploads
+	}
+	return append(uploads, upload{snug.SliceView(host), view})
+}
+
+// RouteBackward computes the gradient of the logits of [Route] from the gradient dweights of its weights, and from aux,
+// the gradient of a loss in the score of each expert, which is the same for all rows, see [AuxLoss]:
+//
+//	dlogits[i][e] = Σ dweights[i][k]·∂weight[k]/∂z[e] + Σ aux[j]·∂score[j]/∂z[e]
+//
+// The choice has no gradient. Scores are computed again from the logits.
+//
+// Shapes: dlogits and logits [rows, Experts]; dweights [rows, Chosen], or empty for zeros; experts rows·Chosen elements, as
+// Route left them; aux Experts elements in host memory, or empty for zeros. aux is finite (else [snug.ErrConfig]). An
+// expert out of range gives an error that wraps [snug.ErrShape] and names its index.
+//
+// dlogits may be logits. Results have the same bits on every CPU, and on GPUs whose warps have 32 lanes. A device other than
+// the CPU takes 4·(rows·Chosen + len(aux)) bytes for the call. Each worker holds 8·Experts bytes.
+func RouteBackward[V snug.Vector, L snug.Vector32](r Router, dlogits V, dweights L, logits V, experts []int32, aux []float32) error {
+	const op = "RouteBackward"
+	j := routeBackwardJob{router: r, dlogits: snug.ViewOf(dlogits), dweights: snug.ViewOf(dweights), logits: snug.ViewOf(logits)}
+	if err := j.router.resolve(op); err != nil {
+		return err
+	}
+	if err := checkAllFinite(op, "aux", aux); err != nil {
+		return err
+	}
+	if err := checkFloats(op, operand{"dlogits", j.dlogits}, operand{"logits", j.logits}); err != nil {
+		return err
+	}
+	if err := checkF32(op, operand{"dweights", j.dweights}); err != nil {
+		return err
+	}
+	rows, err := checkRows(op, operand{"logits", j.logits}, r.Experts)
+	if err != nil {
+		return err
+	}
+	if err := checkMatrix(op, rows, r.Experts, operand{"dlogits", j.dlogits}); err != nil {
+		return err
+	}
+	if j.dweights.Len() > 0 {
+		if err := checkMatrix(op, rows, r.Chosen, operand{"dweights", j.dweights}); err != nil {
+			return err
+		}
+	}
+	if err := r.checkExperts(op, experts, rows, true); err != nil {
+		return err
+	}
+	if err := r.checkEach(op, "aux", aux); err != nil {
+		return err
+	}
+	dev, err := commonDevice(op, j.dlogits, j.dweights, j.logits)
+	if err != nil {
+		return err
+	}
+	j.rows = rows
+	if dev.IsCPU() {
+		j.experts, j.aux = snug.SliceView(experts), snug.SliceView(aux)
+		j.Run()
+		return nil
+	}
+	queued := j
+	return launchWith(dev, &queued, someUpload([]upload{indices(experts, &queued.experts)}, aux, &queued.aux))
+}
+
+// resolve checks the router and puts the default in place of a Scale of 0.
+func (r *Router) resolve(op string) error {
+	if r.Experts < 1 || r.Experts > math.MaxInt32 {
+		return fmt.Errorf("fused: %s: Experts is %d, want 1 to %d: %w", op, r.Experts, math.MaxInt32, snug.ErrConfig)
+	}
+	if r.Chosen < 1 || r.Chosen > r.Experts {
+		return fmt.Errorf("fused: %s: Chosen is %d, want 1 to the %d Experts: %w", op, r.Chosen, r.Experts, snug.ErrConfig)
+	}
+	if err := checkFinite(op, "Scale", r.Scale); err != nil {
+		return err
+	}
+	if r.Scale == 0 {
+		r.Scale = 1
+	}
+	return nil
+}
+
+// checkExperts reports experts that are not Chosen for each row or, where they are read, not below Experts.
+func (r *Router) checkExperts(op string, experts []int32, rows int, read bool) error {
+	if len(experts) != product(rows, r.Chosen) {
+		return fmt.Errorf("fused: %s: experts has %d elements, want %d for each of %d rows: %w", op, len(experts), r.Chosen, rows, snug.ErrShape)
+	}
+	if !read {
+		return nil
+	}
+	return checkIndices(op, "experts", experts, "the router", r.Experts, false)
+}
+
+// checkEach reports a vector that is neither empty nor one element for each expert.
+func (r *Router) checkEach(op, name string, x []float32) error {
+	if len(x) != 0 && len(x) != r.Experts {
+		return fmt.Errorf("fused: %s: %s has %d elements, want one for each of %d experts: %w", op, name, len(x), r.Experts, snug.ErrShape)
+	}
+	return nil
+}
+
+// checkAllFinite reports the first element that is NaN or infinite.
+func checkAllFinite(op, name string, x []float32) error {
+	for i, v := range x {
+		if v-v != 0 {
+			return fmt.Errorf("fused: %s: %s[%d] is %v, want a finite number: %w", op, name, i, v, snug.ErrConfig)
+		}
+	}
+	return nil
+}

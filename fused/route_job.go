@@ -1,0 +1,228 @@
+package fused
+
+import (
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/rowwise"
+)
+
+// routeLen is about how many logits an item of a parallel loop covers. Each may need an exponential.
+const routeLen = itemLen / 8
+
+func (r *Router) itemRows() int { return max(1, routeLen/r.Experts) }
+
+type routeJob struct {
+	experts, weights, logits, bias snug.View
+
+	router Router
+	rows   int
+}
+
+func (*routeJob) Kernel() string { return "fused.route" }
+
+func (j *routeJob) Operands(yield func(*driver.Mem)) {
+	for _, v := range []*snug.View{&j.experts, &j.weights, &j.logits, &j.bias} {
+		yield(device.Mem(v))
+	}
+}
+
+func (j routeJob) Run() { routeTask.Run(cpu.Chunks(j.rows, j.router.itemRows()), j) }
+
+var routeTask = cpu.NewTask(func(j *routeJob, item int) {
+	n, k := j.router.Experts, j.router.Chosen
+	buf := scratch.Get(2 * n)
+	defer scratch.Put(buf)
+	all, weights, bias := snug.Host[int32](j.experts), j.weights.Float32s(), j.bias.Float32s()
+	lo, hi := cpu.Chunk(j.rows, j.router.itemRows(), item)
+	for i := lo; i < hi; i++ {
+		z, experts := load(cut(buf, 0, n), j.logits, i*n), all[i*k:][:k]
+		rowwise.Choose(experts, j.router.ranks(cut(buf, 1, n), z, bias))
+		j.router.weigh(weights[i*k:][:k], z, experts)
+	}
+})
+
+// ranks returns what experts are chosen by: without a bias the logits, whose order is that of the scores.
+func (r *Router) ranks(buf, z, bias []float32) []float32 {
+	if len(bias) == 0 {
+		return z
+	}
+	r.scores(buf, z)
+	for e, b := range bias {
+		buf[e] += b
+	}
+	return buf
+}
+
+// scores sets dst to the scores of a row.
+func (r *Router) scores(dst, z []float32) {
+	if r.Sigmoid {
+		for e, x := range z {
+			dst[e], _ = rowwise.Sigmoid(x)
+		}
+		return
+	}
+	s := rowwise.NewSoftmax(z)
+	for e, x := range z {
+		dst[e] = s.Of(x)
+	}
+}
+
+// weigh sets dst to the weights of the chosen experts.
+func (r *Router) weigh(dst, z []float32, experts []int32) {
+	switch {
+	case r.Normalize:
+		s := r.shares(z, experts)
+		for k, e := range experts {
+			dst[k] = r.Scale * s.of(z[e])
+		}
+	case r.Sigmoid:
+		for k, e := range experts {
+			s, _ := rowwise.Sigmoid(z[e])
+			dst[k] = r.Scale * s
+		}
+	default:
+		s := rowwise.NewSoftmax(z)
+		for k, e := range experts {
+			dst[k] = r.Scale * s.Of(z[e])
+		}
+	}
+}
+
+// shares are what makes chosen logits z shares of the sum of their scores. Scores are relative to exp(base), the greatest
+// of the exponentials, so that they do not all underflow.
+type shares struct {
+	sigmoid     bool
+	base, total float32
+}
+
+// shares looks at the chosen logits of a row.
+func (r *Router) shares(z []float32, experts []int32) shares {
+	s := shares{sigmoid: r.Sigmoid, base: float32(math.Inf(-1)), total: 1}
+	for _, e := range experts {
+		if x := s.exponent(z[e]); x > s.base {
+			s.base = x
+		}
+	}
+	total := float32(0)
+	for _, e := range experts {
+		total += s.of(z[e])
+	}
+	s.total = total
+	return s
+}
+
+// exponent returns the exponent in the score: σ(z) is exp(min(z, 0))/(1 + exp(−|z|)).
+func (s *shares) exponent(z float32) float32 {
+	if s.sigmoid && z > 0 {
+		return 0
+	}
+	return z
+}
+
+// of returns the share of a logit.
+func (s *shares) of(z float32) float32 {
+	y := rowwise.Exp(s.exponent(z) - s.base)
+	if s.sigmoid {
+		y *= 1 / (1 + rowwise.Exp(-max(z, -z)))
+	}
+	return y / s.total
+}
+
+type routeBackwardJob struct {
+	dlogits, dweights, logits, experts, aux snug.View
+
+	router Router
+	rows   int
+}
+
+func (*routeBackwardJob) Kernel() string { return "fused.route_backward" }
+
+func (j *routeBackwardJob) Operands(yield func(*driver.Mem)) {
+	for _, v := range []*snug.View{&j.dlogits, &j.dweights, &j.logits, &j.experts, &j.aux} {
+		yield(device.Mem(v))
+	}
+}
+
+func (j routeBackwardJob) Run() { routeBackwardTask.Run(cpu.Chunks(j.rows, j.router.itemRows()), j) }
+
+var routeBackwardTask = cpu.NewTask(func(j *routeBackwardJob, item int) {
+	n, k := j.router.Experts, j.router.Chosen
+	buf := scratch.Get(2 * n)
+	defer finish(buf)
+	all, dweights, aux := snug.Host[int32](j.experts), j.dweights.Float32s(), j.aux.Float32s()
+	lo, hi := cpu.Chunk(j.rows, j.router.itemRows(), item)
+	for i := lo; i < hi; i++ {
+		z, dz := load(cut(buf, 0, n), j.logits, i*n), cut(buf, 1, n)
+		var dw []float32
+		if len(dweights) > 0 {
+			dw = dweights[i*k:][:k]
+		}
+		j.router.gradient(dz, z, dw, aux, all[i*k:][:k])
+		if j.dlogits.DType() == snug.F32 {
+			copy(j.dlogits.Float32s()[i*n:], dz)
+		} else {
+			store(j.dlogits, i*n, dz)
+		}
+	}
+})
+
+// gradient sets dz to the gradient of a row's logits. dw and aux may be empty.
+func (r *Router) gradient(dz, z, dw, aux []float32, experts []int32) {
+	var s rowwise.Softmax
+	if !r.Sigmoid && (len(aux) > 0 || !r.Normalize) {
+		s = rowwise.NewSoftmax(z)
+	}
+	switch {
+	case len(aux) == 0:
+		clear(dz)
+	case r.Sigmoid:
+		for e, x := range z {
+			y, rest := rowwise.Sigmoid(x)
+			dz[e] = aux[e] * float32(y*rest)
+		}
+	default:
+		mean := s.Mean(aux, z)
+		for e, x := range z {
+			dz[e] = (aux[e] - mean) * s.Of(x)
+		}
+	}
+	if len(dw) == 0 {
+		return
+	}
+	switch {
+	case r.Normalize:
+		s := r.shares(z, experts)
+		mean := float32(0)
+		for k, e := range experts {
+			mean += float32(float32(r.Scale*dw[k]) * s.of(z[e]))
+		}
+		for k, e := range experts {
+			d := float32((float32(r.Scale*dw[k]) - mean) * s.of(z[e]))
+			if r.Sigmoid {
+				_, rest := rowwise.Sigmoid(z[e])
+				d = float32(d * rest)
+			}
+			dz[e] += d
+		}
+	case r.Sigmoid:
+		for k, e := range experts {
+			y, rest := rowwise.Sigmoid(z[e])
+			dz[e] += float32(float32(r.Scale*dw[k]) * float32(y*rest))
+		}
+	default:
+		mean := float32(0)
+		for k, e := range experts {
+			mean += float32(float32(r.Scale*dw[k]) * s.Of(z[e]))
+		}
+		for e, x := range z {
+			dz[e] -= float32(mean * s.Of(x))
+		}
+		for k, e := range experts {
+			dz[e] += float32(float32(r.Scale*dw[k]) * s.Of(z[e]))
+		}
+	}
+}
