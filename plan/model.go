@@ -47,6 +47,7 @@ type Layer struct {
 	Own int64 `json:"own,omitempty"`
 
 	Stats         int64     `json:"stats,omitempty"`          // float32 numbers kept, such as the statistics of a norm
+	ForwardStats  int64     `json:"forward_stats,omitempty"`  // float32 numbers transient in a forward step
 	BackwardStats int64     `json:"backward_stats,omitempty"` // float32 numbers transient in a backward step
 	Attention     Attention `json:"attention,omitzero"`       // its attention, if it has one
 	MACs          int64     `json:"macs,omitempty"`           // multiply-adds of a forward step, without Attention
@@ -73,6 +74,7 @@ type Adapter struct {
 	Backward int64 `json:"backward"`           // what else a backward step holds then, less what it has freed of what the layer keeps
 	Gradient int64 `json:"gradient,omitempty"` // the gradient of the input, which Backward counts
 	Shares   int   `json:"shares,omitempty"`   // how many adapters share the input; 0 is 1
+	Rows     int   `json:"rows,omitempty"`     // rows of a sample that the adapter computes at a time; 0 is Rows of the layer
 	Adds     bool  `json:"adds,omitempty"`     // the product is added to a vector that is there, such as the residual stream
 }
 
@@ -137,10 +139,10 @@ func (m Model) Validate() error {
 		stages += l.repeat()
 		a := l.Attention
 		c.part(where, l.repeat(), l.Params, l.Output, l.Kept, l.Forward, l.Backward, l.Stats, int64(l.Rows),
-			int64(l.LayerNorm), int64(l.RMSNorm), int64(l.HeadNorm), int64(l.Bias), int64(l.GELU), l.BackwardStats,
+			int64(l.LayerNorm), int64(l.RMSNorm), int64(l.HeadNorm), int64(l.Bias), int64(l.GELU), l.ForwardStats, l.BackwardStats,
 			int64(a.Heads), int64(a.Queries), int64(a.Keys), int64(a.Dim), int64(a.Window), l.Own)
 		for _, a := range slices.Concat(l.Adapters, l.Tiles.Adapters) {
-			c.part(where, l.repeat(), nil, a.In, a.Out, a.Forward, a.Backward, a.Gradient, int64(a.Shares))
+			c.part(where, l.repeat(), nil, a.In, a.Out, a.Forward, a.Backward, a.Gradient, int64(a.Shares), int64(a.Rows))
 		}
 		c.part(where, l.repeat(), nil, l.Tiles.Forward, int64(l.Tiles.Whole))
 		if l.Tiles.Whole > 0 && l.Rows == 0 {
@@ -212,7 +214,7 @@ func (m Model) perSample() float64 {
 	h := m.Head
 	n := float64(m.Input) + float64(h.Rows) + float64(h.Stats)
 	for _, l := range m.Layers {
-		n += float64(l.repeat()) * (float64(l.Output+l.Kept+l.Forward+l.Backward+l.Stats+l.BackwardStats+int64(l.Rows)) + l.Attention.scores())
+		n += float64(l.repeat()) * (float64(l.Output+l.Kept+l.Forward+l.Backward+l.Stats+l.ForwardStats+l.BackwardStats+int64(l.Rows)) + l.Attention.scores())
 		n += float64(l.repeat()) * float64(l.Tiles.Forward)
 		for _, a := range slices.Concat(l.Adapters, l.Tiles.Adapters) {
 			n += float64(l.repeat()) * float64(a.In+a.Out+a.Forward+a.Backward)

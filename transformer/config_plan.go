@@ -58,11 +58,18 @@ func (c *Config) plan(tokens int) (plan.Model, error) {
 	if c.Sinks { // in float32, with their gradient
 		m.Tables += 2 * int64(c.Heads)
 	}
+	if c.Experts.RouterLoss != 0 {
+		m.Tables += int64(c.Experts.Count) // sums of scores
+	}
 	if c.NormPlusOne {
 		m.Vectors = 2 * int64(max(c.Dim, c.HeadDim))
 	}
 	for i := range c.Layers {
-		m.Layers = append(m.Layers, c.planAttention(s, c.Windows[i]), c.planMLP(s))
+		second := c.planMLP
+		if c.hasExperts(i) {
+			second = c.planExperts
+		}
+		m.Layers = append(m.Layers, c.planAttention(s, c.Windows[i]), second(s))
 		if first := &m.Layers[0]; i == 0 { // it holds the embedding, and its gradient
 			first.Forward, first.Backward = first.Forward+s.dim, first.Backward+2*s.dim
 			for j := range first.Adapters {
@@ -91,7 +98,7 @@ func (c *Config) sizes(tokens int) sizes {
 		stats: n, norm: [][]int{{c.Dim}},
 	}
 	if c.biased() {
-		s.bias = max(c.Dim, (c.Heads+2*c.KVHeads)*c.HeadDim, c.Hidden)
+		s.bias = max(c.Dim, (c.Heads+2*c.KVHeads)*c.HeadDim, c.Hidden, c.Experts.Hidden, c.Experts.Count)
 	}
 	if s.qkv = max(s.q, s.kv); c.Family == "gpt2" {
 		s.qkv = s.q + 2*s.kv

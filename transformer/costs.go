@@ -11,7 +11,8 @@ import (
 // Costs returns the costs of the chain, for the planners of package remat, for batches of so many sequences of so many
 // tokens each. Sizes are the bytes that Backprop holds: outputs, saved sets, and the largest transient bytes of a
 // forward and of a backward step. The transient bytes of a stage with experts depend on how many rows choose the same
-// expert: Costs takes twice the mean, and a batch whose longest group is longer takes more. Times are 10⁹ multiply-adds: they compare stages, and do not depend on the machine.
+// expert: Costs takes twice the mean of each
+// sequence, and a batch whose longest group is longer takes more. Times are 10⁹ multiply-adds: they compare stages, and do not depend on the machine.
 //
 // The error wraps [snug.ErrConfig] for a batch without tokens or of more than 2^31-1 tokens.
 func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
@@ -66,7 +67,7 @@ func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
 		}
 		costs.Stages = append(costs.Stages, attention)
 		if b, ok := m.chain.Stages[2*i+1].(*expertsHalf); ok {
-			costs.Stages = append(costs.Stages, b.cost(rows, int64(c.groupRows(int(rows)))))
+			costs.Stages = append(costs.Stages, b.cost(rows, int64(sequences)*int64(c.groupRows(tokens))))
 			continue
 		}
 		kept := statistics + in*hidden + post + postStats

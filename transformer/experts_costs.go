@@ -6,7 +6,7 @@ import (
 	"github.com/snug-ml/snug/remat"
 )
 
-// groupRows returns how many of a batch's rows choose the same expert at most, where costs and plans need a number: twice
+// groupRows returns how many of a sequence's rows choose the same expert at most, where costs and plans need a number: twice
 // the mean.
 func (c *Config) groupRows(rows int) int {
 	e := int64(c.Experts.Count)

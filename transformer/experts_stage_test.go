@@ -13,6 +13,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/stretchr/testify/require"
 )
@@ -239,9 +240,6 @@ type completing struct {
 }
 
 func (c *completing) Into(name string) (snug.View, snug.Into, error) {
-	if c.done[name] < 0 {
-		return c.acc[name], snug.Into{Alpha: 1, Beta: 1}, nil
-	}
 	return c.acc[name], snug.Into{Alpha: 1}, nil
 }
 
@@ -342,6 +340,88 @@ func TestExpertsOnDevices(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestExpertsWithTiles: tiles cut the dense layers, and layers with experts compute what they do without.
+func TestExpertsWithTiles(t *testing.T) {
+	c := tinyExperts()
+	b := someBatch(4, c.Vocab, 193, 13) // two tiles
+	whole, tiled := newTiny(t, c, Options{Seed: 3}), newTiny(t, c, Options{Seed: 3, Tiles: 2})
+	want := gradients(t, whole, b)
+	for name, g := range gradients(t, tiled, b) {
+		difference, largest := apart(g, want[name])
+		require.LessOrEqual(t, difference, 1e-4*max(largest, 1e-3), name)
+		if !strings.Contains(name, "layers.0.mlp") && !strings.Contains(name, "layers.0.post") {
+			require.Equal(t, want[name], g, name)
+		}
+	}
+	without, err := whole.Costs(193, 13)
+	require.NoError(t, err)
+	with, err := tiled.Costs(193, 13)
+	require.NoError(t, err)
+	require.Equal(t, without.Stages[3], with.Stages[3])
+	require.Less(t, with.Stages[1].Saved, without.Stages[1].Saved)
+}
+
+// TestExpertsWithoutMemory: a limit that any operation meets is an error, and the model does not panic.
+func TestExpertsWithoutMemory(t *testing.T) {
+	c := tinyExperts()
+	b := someBatch(4, c.Vocab, 1, 13)
+	m := newTiny(t, c, Options{})
+	gradients(t, m, b)
+	weights, all := m.Memory().Weights+m.Memory().Workspace, m.Memory().Peak
+	failed, passed := 0, 0
+	for share := range int64(25) {
+		limit, err := plan.NewMonitor(plan.MonitorOptions{Limits: [plan.Tiers]int64{weights + all*(share+1)/22}})
+		require.NoError(t, err)
+		m, err := New(c, Options{Monitor: limit})
+		require.NoError(t, err)
+		w := newWindow(t, m)
+		require.NoError(t, w.Begin(1))
+		if _, err = m.Backprop(context.Background(), b, 1, w); err == nil {
+			passed++
+		} else {
+			require.ErrorIs(t, err, snug.ErrNoMemory)
+			failed++
+		}
+		require.NoError(t, m.Close())
+	}
+	require.Greater(t, failed, 10)
+	require.Positive(t, passed)
+}
+
+// TestExpertsEnd: a context that ends in any layer ends the call, and the next call has the bits of a fresh model.
+func TestExpertsEnd(t *testing.T) {
+	c := tinyExperts()
+	b := someBatch(4, c.Vocab, 1, 13)
+	m := newTiny(t, c, Options{})
+	want := gradients(t, m, b)
+	for n := range 30 {
+		ctx := &ending{Context: context.Background(), after: n}
+		w := newWindow(t, m)
+		require.NoError(t, w.Begin(1))
+		if _, err := m.Backprop(ctx, b, 1, w); err == nil {
+			require.Greater(t, n, 10)
+			break
+		} else {
+			require.ErrorIs(t, err, context.Canceled)
+		}
+		require.Zero(t, m.pool.used)
+	}
+	require.Equal(t, want, gradients(t, m, b))
+}
+
+// ending is a context that ends when it has been asked so often.
+type ending struct {
+	context.Context
+	after int
+}
+
+func (e *ending) Err() error {
+	if e.after--; e.after < 0 {
+		return context.Canceled
+	}
+	return nil
 }
 
 // TestExpertsLow: 16-bit types are near float32.

@@ -44,7 +44,8 @@ type Options struct {
 	// tile takes, and keeps its output alone: the backward pass computes gate and up again. On the CPU, losses and
 	// gradients of activations have the same bits for any number of tiles. Gradients of parameters are sums over the
 	// tiles; they differ by their rounding, and a Window that holds one gradient at a time holds all of an MLP until its
-	// last tile. The idea is from Bekman et al. 2025, arXiv:2506.13996.
+	// last tile. Layers with experts run an expert at a time, not in tiles. The idea is from Bekman et al. 2025,
+	// arXiv:2506.13996.
 	Tiles int
 
 	// Monitor, unless nil, counts the bytes that the model holds on its device, by component. If it has a limit, New,
@@ -82,6 +83,11 @@ type Options struct {
 // A Model holds the weights, buffers for activations, and a float32 workspace, see [Memory]. The buffers grow to the
 // longest batch and stay. On the CPU a training step that is not longer than an earlier one allocates nothing. The
 // rates of dropout in the Config are not applied.
+//
+// A layer with experts groups the rows of a batch by the experts that its router chooses, without padding, and keeps
+// its output and the router's logits. In a step it holds, besides, the inner values of the rows of one expert at a time,
+// with buffers for the longest group so far; in the host's memory 12 bytes for each row and chosen expert. An expert that
+// no row chooses is not read, also in Options.Pages, and its gradients are 0.
 //
 // A Model is not safe for concurrent use.
 type Model struct {
