@@ -12,13 +12,14 @@ import (
 // all other dimensions count as one.
 type Rows struct{ First, Step, Count int }
 
-// LoadRows is [Weights.Load] for some rows of an MXFP4 weight, as a weight of shape [Count, in], with the file's codes and
-// scales. It is for experts that share a tensor: gpt-oss has the matrices gate and up of all experts in one of [experts,
-// 2·width, in], in turn, and those of expert e are the Rows {2·width·e, 2, width} and {2·width·e + 1, 2, width}. It takes
-// up to 1 MiB of host memory more than the weight, and for other devices than the CPU that much and the weight.
+// LoadRows is [Weights.Load] for some rows of an MXFP4 weight, as a weight of shape [Count, in], with the file's codes
+// and scales. It is for experts that share a tensor: gpt-oss has the matrices gate and up of all experts in one of
+// [experts, 2·width, in], in turn, and those of expert e are the Rows {2·width·e, 2, width} and {2·width·e + 1, 2,
+// width}. It takes up to 1 MiB of host memory more than the weight, and for other devices than the CPU that much and
+// the weight.
 //
-// Errors: the errors of Load, [snug.ErrConfig] for a weight of another type, and [snug.ErrShape] for rows that the weight
-// does not have, and for no rows.
+// Errors: the errors of Load, [snug.ErrConfig] for a weight of another type, and [snug.ErrShape] for rows that the
+// weight does not have, and for no rows.
 func (w *Weights) LoadRows(name string, r Rows, dev *snug.Device) (*Weight, error) {
 	if dev == nil {
 		dev = snug.CPU()

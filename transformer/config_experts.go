@@ -5,7 +5,8 @@ package transformer
 // routerLoss is the default of router_aux_loss_coef in all families.
 const routerLoss = 0.001
 
-// readExperts reads what the families with experts share. In mixtral and gpt_oss an expert is as wide as the MLP would be.
+// readExperts reads what the families with experts share. In mixtral and gpt_oss an expert is as wide as the MLP would
+// be.
 func (c *Config) readExperts(f *fields) {
 	e := f.std.experts
 	f.alias("num_local_experts", "num_experts")

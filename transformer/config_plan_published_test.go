@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPlanPublishedExperts plans published models of experts from their config.json alone: the parameters are as many as
-// their authors count, and QLoRA takes what the matrices and their adapters do.
+// TestPlanPublishedExperts plans published models of experts from their config.json alone: the parameters are as many
+// as their authors count, and QLoRA takes what the matrices and their adapters do.
 func TestPlanPublishedExperts(t *testing.T) {
 	for _, want := range []struct {
 		name       string

@@ -11,9 +11,9 @@ import (
 )
 
 // This file has files in which a tensor holds all experts of a layer, as those of gpt_oss. mlp.experts.gate_up_proj is
-// [experts, in, 2·out]: its columns are gate and up of each output in turn. down_proj is [experts, in, out]. Their biases
-// are [experts, 2·out] and [experts, out]. In MXFP4 gate_up_proj_blocks is [experts, 2·out, in/32, 16], with the scales
-// gate_up_proj_scales, [experts, 2·out, in/32]. A model has a parameter for each expert and part.
+// [experts, in, 2·out]: its columns are gate and up of each output in turn. down_proj is [experts, in, out]. Their
+// biases are [experts, 2·out] and [experts, out]. In MXFP4 gate_up_proj_blocks is [experts, 2·out, in/32, 16], with
+// the scales gate_up_proj_scales, [experts, 2·out, in/32]. A model has a parameter for each expert and part.
 
 // slot is the place of a parameter of an expert in a tensor of all experts: the elements of every step-th column from
 // first on, of the expert's in rows of cols columns.
@@ -138,7 +138,8 @@ func (q *quantizer) loadSlot(w *amp.Weights, name string, s slot, v snug.View) e
 	return snug.Copy(v, picked)
 }
 
-// move copies between the rows of an expert, [in, cols], and a parameter, [out, in], on the CPU: from the rows, or to them.
+// move copies between the rows of an expert, [in, cols], and a parameter, [out, in], on the CPU: from the rows, or to
+// them.
 func (s slot) move(rows, param snug.View, toRows bool) error {
 	switch rows.DType() {
 	case snug.F32:

@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// decodeMX returns the elements of rows in MXFP4 by the definition: blocks of 32, the first of two elements in the lower
-// half of a byte.
+// decodeMX returns the elements of rows in MXFP4 by the definition: blocks of 32, the first of two elements in the
+// lower half of a byte.
 func decodeMX(blocks, scales []byte) []float32 {
 	values := [...]float32{0, 0.5, 1, 1.5, 2, 3, 4, 6}
 	out := make([]float32, 2*len(blocks))

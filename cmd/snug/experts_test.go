@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestExperts: folders with experts, of gpt_oss also in MXFP4, are planned, tuned, merged, inspected and go on with a text.
+// TestExperts: folders with experts, of gpt_oss also in MXFP4, are planned, tuned, merged, inspected and go on with a
+// text.
 func TestExperts(t *testing.T) {
 	data := chats(t, 6)
 	for _, name := range []string{"mixtral", "qwen3_moe", "gpt_oss", "gpt_oss_mxfp4"} {
