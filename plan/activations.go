@@ -43,7 +43,7 @@ func (t Task) costs(r Run, samples int64) remat.Costs {
 			Name:          l.Name,
 			Output:        samples * out,
 			Saved:         samples * (out + kept),
-			ForwardExtra:  samples * inForward * elem,
+			ForwardExtra:  samples * (inForward*elem + 4*l.ForwardStats),
 			BackwardExtra: samples * (inBackward*elem + 4*l.BackwardStats),
 			ForwardTime:   float64(samples) * forward,
 			BackwardTime:  float64(samples) * backward,
@@ -53,7 +53,7 @@ func (t Task) costs(r Run, samples int64) remat.Costs {
 			inTile.Forward, inTile.Adapters = l.Tiles.Forward, l.Tiles.Adapters
 			inForward, _ = t.transients(inTile)
 			cost.Saved = cost.Output
-			cost.ForwardExtra = share(inForward*elem, tile, l.Rows)
+			cost.ForwardExtra = share(inForward*elem+4*l.ForwardStats, tile, l.Rows)
 			cost.BackwardExtra = share(kept+inBackward*elem+4*l.BackwardStats, tile, l.Rows)
 			cost.BackwardTime += cost.ForwardTime
 		}
@@ -86,8 +86,9 @@ func (t Task) transients(l Layer) (forward, backward int64) {
 	if t.Rank == 0 {
 		return forward, backward
 	}
-	inner, input := int64(l.Rows)*int64(t.Rank), int64(0)
+	input := int64(0)
 	for _, a := range l.Adapters {
+		inner := int64(cmp.Or(a.Rows, l.Rows)) * int64(t.Rank)
 		inForward, inBackward := a.Forward+inner, a.Backward+2*inner
 		if t.frozenFirst() {
 			inBackward = a.Backward - a.Gradient + int64(max(1, a.Shares)+1)*inner
@@ -138,7 +139,15 @@ func (a Attention) kept(r Run) int64 {
 	if a.tiled(r) {
 		return 4 * rows
 	}
-	return r.elem() * rows * int64(a.Keys)
+	return r.elem() * rows * a.columns()
+}
+
+// columns returns the scores of a row.
+func (a Attention) columns() int64 {
+	if a.Sinks {
+		return int64(a.Keys) + 1
+	}
+	return int64(a.Keys)
 }
 
 // loss returns the loss as package transformer computes it.
@@ -168,7 +177,7 @@ func (t Task) workspaceBytes(r Run) int64 {
 			c := attention.Options{Batch: r.Micro, Heads: a.Heads, SeqQ: a.Queries, SeqK: a.Keys, Dim: a.Dim}
 			floats = max(floats, int64(c.WorkspaceLen()))
 		default:
-			floats = max(floats, 2*int64(a.Queries)*int64(a.Keys))
+			floats = max(floats, int64(a.Queries)*(int64(a.Keys)+a.columns()))
 		}
 	}
 	own, distill := t.Teacher.workspaceBytes(t, r)

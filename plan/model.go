@@ -48,6 +48,7 @@ type Layer struct {
 	Own int64 `json:"own,omitempty"`
 
 	Stats         int64     `json:"stats,omitempty"`          // float32 numbers kept, such as the statistics of a norm
+	ForwardStats  int64     `json:"forward_stats,omitempty"`  // float32 numbers transient in a forward step
 	BackwardStats int64     `json:"backward_stats,omitempty"` // float32 numbers transient in a backward step
 	Attention     Attention `json:"attention,omitzero"`       // its attention, if it has one
 	MACs          int64     `json:"macs,omitempty"`           // multiply-adds of a forward step, without Attention
@@ -74,6 +75,7 @@ type Adapter struct {
 	Backward int64 `json:"backward"`           // what else a backward step holds then, less what it has freed of what the layer keeps
 	Gradient int64 `json:"gradient,omitempty"` // the gradient of the input, which Backward counts
 	Shares   int   `json:"shares,omitempty"`   // how many adapters share the input; 0 is 1
+	Rows     int   `json:"rows,omitempty"`     // rows of a sample that the adapter computes at a time; 0 is Rows of the layer
 	Adds     bool  `json:"adds,omitempty"`     // the product is added to a vector that is there, such as the residual stream
 }
 
@@ -95,6 +97,7 @@ type Attention struct {
 	Dim     int  `json:"dim"` // columns of a head
 	Causal  bool `json:"causal,omitempty"`
 	Window  int  `json:"window,omitempty"` // keys that a query sees; 0: all
+	Sinks   bool `json:"sinks,omitempty"`  // each row of scores has one more, without a key
 	Tiled   bool `json:"tiled,omitempty"`  // it is always computed in tiles, whatever a [Run] says
 }
 
@@ -140,10 +143,10 @@ func (m Model) Validate() error {
 		stages += l.repeat()
 		a := l.Attention
 		c.part(where, l.repeat(), l.Params, l.Output, l.Kept, l.Forward, l.Backward, l.Stats, int64(l.Rows),
-			int64(l.LayerNorm), int64(l.RMSNorm), int64(l.HeadNorm), int64(l.Bias), int64(l.GELU), l.BackwardStats,
+			int64(l.LayerNorm), int64(l.RMSNorm), int64(l.HeadNorm), int64(l.Bias), int64(l.GELU), l.ForwardStats, l.BackwardStats,
 			int64(a.Heads), int64(a.Queries), int64(a.Keys), int64(a.Dim), int64(a.Window), l.Own)
 		for _, a := range slices.Concat(l.Adapters, l.Tiles.Adapters) {
-			c.part(where, l.repeat(), nil, a.In, a.Out, a.Forward, a.Backward, a.Gradient, int64(a.Shares))
+			c.part(where, l.repeat(), nil, a.In, a.Out, a.Forward, a.Backward, a.Gradient, int64(a.Shares), int64(a.Rows))
 		}
 		c.part(where, l.repeat(), nil, l.Tiles.Forward, int64(l.Tiles.Whole))
 		if l.Tiles.Whole > 0 && l.Rows == 0 {
@@ -215,7 +218,7 @@ func (m Model) perSample() float64 {
 	h := m.Head
 	n := float64(m.Input) + float64(h.Rows) + float64(h.Stats)
 	for _, l := range m.Layers {
-		n += float64(l.repeat()) * (float64(l.Output+l.Kept+l.Forward+l.Backward+l.Stats+l.BackwardStats+int64(l.Rows)) + l.Attention.scores())
+		n += float64(l.repeat()) * (float64(l.Output+l.Kept+l.Forward+l.Backward+l.Stats+l.ForwardStats+l.BackwardStats+int64(l.Rows)) + l.Attention.scores())
 		n += float64(l.repeat()) * float64(l.Tiles.Forward)
 		for _, a := range slices.Concat(l.Adapters, l.Tiles.Adapters) {
 			n += float64(l.repeat()) * float64(a.In+a.Out+a.Forward+a.Backward)
@@ -265,7 +268,7 @@ func (p tensor) len() int64 {
 func (p tensor) all() int64 { return product(int64(p.times), p.len()) }
 
 // tensors yields all parameters in the order of the layers. It yields the parameters of a
-// repeated layer once.
+// repeated layer once, and equal shapes that follow each other in a layer, as experts have them, as one.
 func (m Model) tensors() func(yield func(tensor) bool) {
 	return func(yield func(tensor) bool) {
 		for _, shape := range m.Params {
@@ -274,10 +277,12 @@ func (m Model) tensors() func(yield func(tensor) bool) {
 			}
 		}
 		for _, l := range m.Layers {
-			for _, shape := range l.Params {
-				if !yield(tensor{shape, len(shape) == 2, l.repeat()}) {
+			for rest := l.Params; len(rest) > 0; {
+				n := alike(rest)
+				if !yield(tensor{rest[0], len(rest[0]) == 2, n * l.repeat()}) {
 					return
 				}
+				rest = rest[n:]
 			}
 		}
 		for _, shape := range m.Head.Params {
@@ -286,6 +291,16 @@ func (m Model) tensors() func(yield func(tensor) bool) {
 			}
 		}
 	}
+}
+
+// alike returns how many shapes equal the first, up to the first other one.
+func alike(shapes [][]int) int {
+	for i, s := range shapes {
+		if !slices.Equal(s, shapes[0]) {
+			return i
+		}
+	}
+	return len(shapes)
 }
 
 // matrices returns how many parameters adapters can be put on.

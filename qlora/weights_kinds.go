@@ -99,33 +99,47 @@ func (l loader) loadKind(t Type, codes safetensors.Place) (_ *Weight, err error)
 
 // loadMX reads MXFP4: 16 bytes for a block, the codes of even elements in their lower halves, and a byte for its scale.
 func (l loader) loadMX(w *Weight) error {
+	p, err := l.shapeMX(w)
+	if err != nil {
+		return err
+	}
+	scales := make([]uint8, w.n/mxBlock)
+	if err := l.w.set.Read(p, scales, 0); err != nil {
+		return err
+	}
+	if err := l.codesTurned(&w.packed, mxBlocks, w.n/2, swapHalves); err != nil {
+		return err
+	}
+	return l.scalesMX(w, scales)
+}
+
+// shapeMX checks the tensors of an MXFP4 weight, sets its shape, and returns the place of its scales.
+func (l loader) shapeMX(w *Weight) (p safetensors.Place, err error) {
 	dims := len(w.shape)
 	if dims < 2 || w.shape[dims-1] != mxBlock/2 {
-		return fmt.Errorf("tensor %q is %v, want [..., in/%d, %d]: %w", l.name+mxBlocks, w.shape, mxBlock, mxBlock/2, snug.ErrCorrupt)
+		return p, fmt.Errorf("tensor %q is %v, want [..., in/%d, %d]: %w", l.name+mxBlocks, w.shape, mxBlock, mxBlock/2, snug.ErrCorrupt)
 	}
 	blocks, err := safetensors.Elements(w.shape[:dims-1])
 	if err != nil || blocks > math.MaxInt/mxBlock {
-		return fmt.Errorf("tensor %q is %v, which is too much: %w", l.name+mxBlocks, w.shape, snug.ErrCorrupt)
+		return p, fmt.Errorf("tensor %q is %v, which is too much: %w", l.name+mxBlocks, w.shape, snug.ErrCorrupt)
 	}
 	if err := l.want(mxScales, blocks, "U8", "F8_E8M0"); err != nil {
-		return err
+		return p, err
 	}
-	p, _ := l.w.set.Find(l.name + mxScales)
+	p, _ = l.w.set.Find(l.name + mxScales)
 	if !slices.Equal(p.Tensor.Shape, w.shape[:dims-1]) {
-		return fmt.Errorf("tensor %q is %v, want %v: %w", p.Tensor.Name, p.Tensor.Shape, w.shape[:dims-1], snug.ErrCorrupt)
+		return p, fmt.Errorf("tensor %q is %v, want %v: %w", p.Tensor.Name, p.Tensor.Shape, w.shape[:dims-1], snug.ErrCorrupt)
 	}
 	shape := append([]int(nil), w.shape[:dims-1]...)
 	shape[dims-2] *= mxBlock
 	w.shape, w.n, w.block = shape, blocks*mxBlock, mxBlock
-	scales := make([]uint8, blocks)
-	if err := l.w.set.Read(p, scales, 0); err != nil {
-		return err
-	}
+	return p, nil
+}
+
+// scalesMX sets the scales of an MXFP4 weight, whose codes are there.
+func (l loader) scalesMX(w *Weight, scales []uint8) (err error) {
 	if i := bytes.IndexByte(scales, mxNaN); i >= 0 {
 		return fmt.Errorf("%s[%d] is %d, which is no number: %w", mxScales[1:], i, mxNaN, snug.ErrCorrupt)
-	}
-	if err := l.codesTurned(&w.packed, mxBlocks, blocks*mxBlock/2, swapHalves); err != nil {
-		return err
 	}
 	if w.codes, err = put(l.dev, scales); err != nil {
 		return err

@@ -188,6 +188,10 @@ func (m *Model) loadAdapters(dir string) (loaded map[string]*qlora.LoRA, err err
 
 // makeAdapters adds the parameters of the adapters to the list.
 func (m *Model) makeAdapters(list []chosen) error {
+	const most = 1 << 16 // the random numbers of dropout tell so many adapters apart
+	if m.adapters.Dropout > 0 && len(list) > most {
+		return fmt.Errorf("%d adapters with dropout, want %d at most: %w", len(list), most, snug.ErrConfig)
+	}
 	m.byModule = make(map[string]*adapter, len(list))
 	if m.adapters.VeRA != nil && len(list) > 0 {
 		return m.makeVeRA(list)

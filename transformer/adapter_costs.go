@@ -12,8 +12,11 @@ type layerBytes struct{ qkv, out, in, down adapterBytes }
 func adaptersOfLayers(m *Model) []layerBytes {
 	list, adds := make([]layerBytes, m.config.Layers), !m.config.PostNorms
 	for i := range list {
-		a, p := m.chain.Stages[2*i].(*attentionHalf), m.chain.Stages[2*i+1].(*mlpHalf)
-		list[i] = layerBytes{m.adapterBytes(a.qkv, false), m.adapterBytes(a.out, adds), m.adapterBytes(p.in, false), m.adapterBytes(p.down, adds)}
+		a := m.chain.Stages[2*i].(*attentionHalf)
+		list[i] = layerBytes{qkv: m.adapterBytes(a.qkv, false), out: m.adapterBytes(a.out, adds)}
+		if p, ok := m.chain.Stages[2*i+1].(*mlpHalf); ok {
+			list[i].in, list[i].down = m.adapterBytes(p.in, false), m.adapterBytes(p.down, adds)
+		}
 	}
 	return list
 }

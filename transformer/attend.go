@@ -15,12 +15,14 @@ type attentionHalf struct {
 	qkv, out     []linear // qkv: three layers, or one for q, k and v together
 	qNorm, kNorm norm     // without weights if q and k have no norms
 	post         norm     // of the output, without weights if there is none
+	sinks        *Param   // nil for none
 	angles       *angles
 	window       int // keys that a query sees; 0 for all
 }
 
 func (b *attentionHalf) trains() bool {
-	return b.norm.trains() || b.post.trains() || b.qNorm.trains() || b.kNorm.trains() || anyTrains(b.qkv) || anyTrains(b.out)
+	return b.norm.trains() || b.post.trains() || b.qNorm.trains() || b.kNorm.trains() || anyTrains(b.qkv) || anyTrains(b.out) ||
+		b.sinks != nil && b.sinks.Trains
 }
 
 func (b *attentionHalf) queries() int { return b.config.Heads * b.config.HeadDim }
@@ -100,7 +102,7 @@ func (b *attentionHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
 	o.rotate(q, b.config.Heads, b.angles)
 	o.rotate(k, b.config.KVHeads, b.angles)
 	att := o.get(b.queries())
-	o.attend(att, nil, q, k, v, b.keysSeen(), b.angles)
+	o.attend(att, nil, q, k, v, b)
 	b.pool.put(q, k, v)
 	z := o.get(b.config.Dim)
 	o.leave(z, x, att, &b.out[0], b.post, nil)
@@ -117,7 +119,7 @@ func (b *attentionHalf) save(o *ops, x *tensor) *saved {
 	s.att, s.lse = o.get(b.queries()), o.keepScores()
 	s.q, s.k, s.v = b.project(o, s.norm, x)
 	q, k := b.ready(o, stats{}, stats{}, s.q, s.k)
-	o.attend(s.att, s.lse, q, k, s.v, b.keysSeen(), b.angles)
+	o.attend(s.att, s.lse, q, k, s.v, b)
 	if b.config.QKNorm {
 		b.pool.put(q, k)
 	}
@@ -181,7 +183,7 @@ func (b *attentionHalf) backward(o *ops, x *tensor, s *saved, d *tensor) {
 		q, k = b.ready(o, qs, ks, q, k)
 	}
 	dq, dk, dv := b.makeQKV(o)
-	o.attendBackward(dq, dk, dv, datt, q, k, s.v, s.att, s.lse, b.keysSeen(), b.angles)
+	o.attendBackward(dq, dk, dv, datt, q, k, s.v, s.att, s.lse, b)
 	b.pool.put(datt)
 	o.rotateBack(dq, b.config.Heads, b.angles)
 	o.rotateBack(dk, b.config.KVHeads, b.angles)

@@ -15,14 +15,14 @@ import (
 // This file has the matrices of the layers: which tensors they are, how they come to be quantized, and how Save writes
 // them.
 
-// isMatrix reports whether a tensor is the matrix of a linear layer: not an embedding or the head.
+// isMatrix reports whether a tensor is the matrix of a linear layer: not an embedding, the head or a router.
 // bitsandbytes quantizes these, and PEFT calls them "all-linear".
 func (c *Config) isMatrix(t amp.Tensor) bool { return c.isMatrixIn(t, c.layout()) }
 
 // isMatrixIn is isMatrix for a tensor of a folder with other names.
 func (c *Config) isMatrixIn(t amp.Tensor, names layout) bool {
 	name, inBody := strings.CutPrefix(t.Name, names.body)
-	return len(t.Shape) == 2 && inBody && name != c.embedding() && name != c.positions() && t.Name != names.head
+	return len(t.Shape) == 2 && inBody && name != c.embedding() && name != c.positions() && t.Name != names.head && !c.isRouter(name)
 }
 
 // quantizes reports whether a tensor is held in 4 or 8 bits.
@@ -51,6 +51,7 @@ type quantizer struct {
 	*Model
 	whole      snug.View // room for the largest matrix; it lies on the CPU for GPT-2
 	transposed snug.View // room for its transpose
+	joined     snug.View // of loadSlot
 	largest    int
 }
 
@@ -121,7 +122,12 @@ func (q *quantizer) put(p *Param, v snug.View) (err error) {
 
 // load reads a matrix that a folder has quantized.
 func (q *quantizer) load(p *Param, w *qlora.Weights, name string) (err error) {
-	if p.Quantized, err = w.Load(name, q.dev); err != nil {
+	if s, joined := q.config.slot(p.Name); joined {
+		p.Quantized, err = w.LoadRows(name, s.rows(), q.dev)
+	} else {
+		p.Quantized, err = w.Load(name, q.dev)
+	}
+	if err != nil {
 		return err
 	}
 	if err := q.hold(p); err != nil {
@@ -138,11 +144,14 @@ func (q *quantizer) hold(p *Param) error {
 	q.free = append(q.free, p.Quantized.Close)
 	if q.options.Pages != nil {
 		q.pagedBytes += p.Quantized.Bytes()
-		return p.Quantized.Page(q.options.Pages, "weights/"+p.Name)
+		return p.Quantized.Page(q.options.Pages, pageKey(p))
 	}
 	q.weightBytes += p.Quantized.Bytes()
 	return nil
 }
+
+// pageKey returns the name of a matrix in Options.Pages.
+func pageKey(p *Param) string { return "weights/" + p.Name }
 
 // quantize returns a matrix in 4 bits, without the part that a fresh adapter takes over.
 func (q *quantizer) quantize(v snug.View, shape []int, a *adapter) (*qlora.Weight, error) {
@@ -225,7 +234,17 @@ func (m *Model) makeProducts() error {
 // merger makes the matrices of a model without adapters.
 type merger struct {
 	*Model
-	whole snug.View
+	whole   snug.View
+	joined  snug.View           // of join
+	members map[string][]*Param // parameters in tensors of all experts
+}
+
+// value returns the elements of a parameter of the base: a matrix in floats with its adapter merged.
+func (g *merger) value(p *Param) (snug.View, error) {
+	if l := g.matrices[p]; l != nil && (l.adapter != nil || p.Quantized != nil) {
+		return g.matrix(l)
+	}
+	return p.Value, nil
 }
 
 // matrix returns the matrix of a layer with its adapter merged, in the published layout.

@@ -133,6 +133,10 @@ func (m *Model) prepare(n, most int) error {
 		}
 	}
 	m.ops = ops{Model: m}
+	m.routed.grow(m.batch.rows, &m.config.Experts)
+	if err := m.balance.prepare(&m.config.Experts); err != nil {
+		return err
+	}
 	if err := m.ws.grow(m.workspaceLen(m.batch.rows)); err != nil {
 		return err
 	}
@@ -163,7 +167,7 @@ func (m *Model) checkTokens(tokens []int32) error {
 // widest returns the number of elements of a row of the widest activation.
 func (m *Model) widest() int {
 	c := &m.config
-	return max(c.Dim, c.Hidden, c.Heads*c.HeadDim)
+	return max(c.Dim, c.Hidden, c.Heads*c.HeadDim, c.Experts.Hidden, c.Experts.Count)
 }
 
 // shape sets the sequences of the batch and the positions of its rows.
@@ -205,25 +209,31 @@ func (m *Model) workspaceLen(rows int) int {
 	c := &m.config
 	n := max(m.loss.WorkspaceLen(rows), c.Heads*rows) // attention has an element for each query and head
 	if m.options.PlainAttention {
-		n = max(m.loss.WorkspaceLen(rows), 2*m.batch.longest*m.batch.longest)
+		n = max(m.loss.WorkspaceLen(rows), m.batch.longest*(2*m.batch.longest+c.sinkColumns()))
 	}
 	if !m.dev.IsCPU() {
 		n = max(n, c.Vocab) // Logits has a row there
 	}
 	if c.biased() {
 		qkv := (c.Heads + 2*c.KVHeads) * c.HeadDim // side by side, the widest row with a bias
-		n = max(n, fused.BiasAddWorkspaceLen(rows, max(c.Dim, qkv, c.Hidden)))
+		n = max(n, fused.BiasAddWorkspaceLen(rows, max(c.Dim, qkv, c.Hidden, c.Experts.Hidden, c.Experts.Count)))
 	}
 	if c.LayerNorm {
 		n = max(n, fused.LayerNormWorkspaceLen(rows, c.Dim))
 	} else {
 		n = max(n, fused.RMSNormWorkspaceLen(rows, c.Dim))
 	}
+	if c.Sinks {
+		n = max(n, fused.BiasAddWorkspaceLen(1, c.Heads))
+	}
 	if !c.Gated {
 		n = max(n, fused.BiasGELUWorkspaceLen(rows, c.Hidden))
 	}
 	if c.QKNorm {
 		n = max(n, fused.RMSNormWorkspaceLen(rows*c.Heads, c.HeadDim))
+	}
+	if c.Experts.RouterLoss != 0 {
+		n = max(n, c.router().WorkspaceLen(rows))
 	}
 	return n
 }

@@ -13,7 +13,8 @@ import (
 
 // Check compares the tensors of an opened folder with the parameters of the model. It returns a map from the names of
 // [Config.Tensors] to the names in the folder, which may lack the prefix "model." or "transformer."; those of a
-// multimodal Gemma 3 may be the names of transformers' modules, model.language_model.*.
+// multimodal Gemma 3 may be the names of transformers' modules, model.language_model.*. For a parameter of an expert of
+// gpt_oss it is the name of the tensor of all experts, without _blocks and _scales.
 //
 // Check passes over buffers that old versions of transformers saved (rotary_emb.inv_freq, and attn.bias and
 // attn.masked_bias of gpt2), and the parts for images of a multimodal model. A folder may have the matrix of a tied
@@ -49,9 +50,25 @@ func (c *Config) compare(w *amp.Weights) (map[string]string, error) {
 	names := map[string]string{}
 	known := map[string]bool{}
 	var missing, shapes, types []string
-	usual := c.tensors(c.layout())
-	for i, want := range c.tensors(here) {
-		names[usual[i].Name] = want.Name
+	usual, list := c.tensors(c.layout()), c.tensors(here)
+	for i, t := range list {
+		names[usual[i].Name] = c.inFile(t.Name)
+	}
+	for _, want := range c.inFiles(list) {
+		if have, blocks := c.blocksOf(w, want); blocks != nil {
+			for i, b := range blocks {
+				known[b.Name] = true
+				switch h := have[i]; {
+				case h.Name == "":
+					missing = append(missing, b.Name)
+				case !slices.Equal(h.Shape, b.Shape):
+					shapes = append(shapes, fmt.Sprintf("%s is %v, want %v", b.Name, h.Shape, b.Shape))
+				case h.DType != b.DType:
+					types = append(types, fmt.Sprintf("%s is %s, want %s", b.Name, h.DType, b.DType))
+				}
+			}
+			continue
+		}
 		have, found := w.Tensor(want.Name)
 		known[want.Name] = found && c.isStored(have, want)
 		switch {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 
 	"github.com/snug-ml/snug"
@@ -23,8 +24,8 @@ import (
 // where some families only have post, the norms of q and k, the rope and the gate.
 // The logits are head·norm(y), with y of the last layer.
 type Config struct {
-	// Family is transformers' model_type: llama, mistral, qwen2, qwen3, gemma2, gemma3_text or
-	// gpt2; or [Custom]. It decides the names of parameters.
+	// Family is transformers' model_type: llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, gemma2, gemma3_text, gpt_oss
+	// or gpt2; or [Custom]. It decides the names of parameters.
 	Family string
 	// Multimodal says that this is the text_config of gemma3. Its folder has the parameters of the text model under
 	// other names, and also parameters for images. A [Model] of it is the text model, with the names of gemma3_text.
@@ -56,6 +57,12 @@ type Config struct {
 	Activation Activation
 	Gated      bool // act(gate)·up, not act(up)
 
+	// Experts are the experts of layers that have them in place of the MLP.
+	Experts Experts
+	// Sinks says that each head of attention has a learned logit beside the scores of its keys, which takes a share of
+	// the probabilities and has no value: self_attn.sinks.
+	Sinks bool
+
 	// LearnedPositions says that a table of Context positions is added to the embedding. Then
 	// there is no rope.
 	LearnedPositions bool
@@ -81,7 +88,7 @@ type Config struct {
 	EmbeddingDropout float64 // dropout of the embedding
 
 	// Stored is the form in which the folder has the matrices of the layers: FP8 or FP8E5M2 of quant_method "fp8", INT8
-	// of bitsandbytes, and 0 for floats. Some matrices of such a folder may be floats. [New] ignores it.
+	// of bitsandbytes, MXFP4 of the experts of gpt_oss, and 0 for floats. Some matrices of such a folder may be floats. [New] ignores it.
 	Stored qlora.Type
 
 	InitStd float64    // standard deviation of initial weights
@@ -92,6 +99,37 @@ type Config struct {
 
 	// Ignored are the fields of config.json that concern only inference or bookkeeping, sorted.
 	Ignored []string
+}
+
+// Experts describes the layers in which a router chooses, for each token, a few of many MLPs. Such a layer computes
+//
+//	y = z + Σ weight[e]·down[e](act(gate[e]·g)·up[e]·g)   over the experts e that the router chooses for g = norm(z)
+//
+// The zero Experts says that no layer has any.
+type Experts struct {
+	Count  int // experts of a layer, 0 for none
+	Chosen int // experts that compute a token
+	Hidden int // width of an expert
+	// Dense has true for each layer with an MLP of Config.Hidden in place of experts; nil: there is none.
+	Dense []bool
+
+	// The weight of an expert is its probability, the softmax of the router's logits over all experts.
+	Normalize bool // divides weights by their sum over the chosen experts; they are then the softmax of the chosen logits
+	Sigmoid   bool // takes the sigmoid of a logit in place of its probability
+
+	Bias    bool // the router and all matrices of experts have biases
+	Clamped bool // gpt-oss' activation: g·sigmoid(Alpha·g)·(u+1), with g = min(gate, Limit) and u = up clamped to ±Limit
+	Limit   float64
+	Alpha   float64
+
+	// RouterLoss is the factor of the loss that balances the load of experts, which is added to the loss of training; 0:
+	// none. It is router_aux_loss_coef where output_router_logits is true, as in transformers.
+	RouterLoss float64
+}
+
+// hasExperts reports whether a layer has experts in place of the MLP.
+func (c *Config) hasExperts(layer int) bool {
+	return c.Experts.Count > 0 && (c.Experts.Dense == nil || !c.Experts.Dense[layer])
 }
 
 // Custom is the family of models to train from scratch that no folder describes. The fields of the Config choose
@@ -108,7 +146,7 @@ const Custom = "custom"
 func (c *Config) packed() bool { return c.PackedQKV || c.Family == "gpt2" }
 
 // biased reports whether a bias is added by an operation of its own.
-func (c *Config) biased() bool { return c.QKVBias || c.OutBias || c.MLPBias }
+func (c *Config) biased() bool { return c.QKVBias || c.OutBias || c.MLPBias || c.Experts.Bias }
 
 // Activation is the function between the matrices of an MLP.
 type Activation string
@@ -126,6 +164,9 @@ const (
 	maxConfig = 8 << 20 // bytes of config.json
 	maxCount  = 1 << 28 // largest value of a field that counts
 	maxLayers = 1 << 12
+
+	maxExperts    = 1 << 12 // of a layer
+	maxAllExperts = 1 << 18 // of all layers
 )
 
 // ReadConfig reads a config.json from the path of the file or of its folder. It reads both spellings: the one of
@@ -250,10 +291,42 @@ func (c *Config) check() error {
 			return bad("Windows", "window %d of layer %d, want 0 to %d", n, i, maxCount)
 		}
 	}
+	if err := c.checkExperts(); err != nil {
+		return err
+	}
 	if err := c.checkPositions(); err != nil {
 		return err
 	}
 	return c.checkSizes()
+}
+
+// checkExperts returns an error unless the fields of the experts fit one another.
+func (c *Config) checkExperts() error {
+	e := &c.Experts
+	number := func(x float64) bool { return x >= 0 && x <= math.MaxFloat32 }
+	switch {
+	case e.Count == 0 && !reflect.ValueOf(*e).IsZero():
+		return bad("Experts.Count", "0, and other fields of Experts are not")
+	case e.Count == 0:
+		return nil
+	case e.Count < 1 || e.Count > maxExperts || e.Count > maxAllExperts/c.Layers:
+		return bad("Experts.Count", "%d, want 1 to %d in a layer, and up to %d in all", e.Count, maxExperts, maxAllExperts)
+	case e.Chosen < 1 || e.Chosen > e.Count:
+		return bad("Experts.Chosen", "%d, want 1 to the %d experts", e.Chosen, e.Count)
+	case e.Hidden < 1 || e.Hidden > maxCount || e.Hidden > math.MaxInt/c.Dim/e.Count/2:
+		return bad("Experts.Hidden", "%d, want 1 to %d, and matrices whose elements an int counts", e.Hidden, maxCount)
+	case e.Dense != nil && len(e.Dense) != c.Layers:
+		return bad("Experts.Dense", "%d layers, want %d or nil", len(e.Dense), c.Layers)
+	case e.Dense != nil && !slices.Contains(e.Dense, false):
+		return bad("Experts.Dense", "no layer with experts")
+	case e.Clamped && !(number(e.Limit) && number(e.Alpha) && e.Limit > 0):
+		return bad("Experts.Limit", "%v and Alpha %v, want finite numbers, of 0 or more, and a positive limit", e.Limit, e.Alpha)
+	case !e.Clamped && (e.Limit != 0 || e.Alpha != 0):
+		return bad("Experts.Limit", "%v and Alpha %v, want 0 without Clamped", e.Limit, e.Alpha)
+	case !number(e.RouterLoss):
+		return bad("Experts.RouterLoss", "%v, want a finite number of 0 or more", e.RouterLoss)
+	}
+	return nil
 }
 
 func (c *Config) checkPositions() error {

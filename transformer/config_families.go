@@ -27,6 +27,9 @@ type defaults struct {
 	context                           int
 	bos, eos, pad                     int
 	tied                              bool
+	eps                               float64 // of norms, 0: 1e-6
+	theta                             float64 // of the rope, 0: 10000
+	experts                           Experts
 }
 
 // families has each family by its model_type. The defaults are the defaults of transformers 5.23.
@@ -43,6 +46,13 @@ var families = map[string]family{
 		context: 8192, bos: 2, eos: 1, pad: 0, tied: true}},
 	"gemma3_text": {readGemma3, "Gemma3", defaults{vocab: 262208, dim: 2304, hidden: 9216, layers: 26, heads: 8, kvHeads: 4, headDim: 256,
 		context: 131072, bos: 2, eos: 1, pad: 0, tied: true}},
+	"mixtral": {readMixtral, "Mixtral", defaults{vocab: 32000, dim: 4096, hidden: 14336, layers: 32, heads: 32, kvHeads: 8,
+		context: 131072, bos: 1, eos: 2, pad: -1, eps: 1e-5, theta: 1e6, experts: Experts{Count: 8, Chosen: 2, Normalize: true}}},
+	"qwen3_moe": {readQwen3MoE, "Qwen3Moe", defaults{vocab: 151936, dim: 2048, hidden: 6144, layers: 24, heads: 32, kvHeads: 4,
+		context: 32768, bos: -1, eos: -1, pad: -1, experts: Experts{Count: 128, Chosen: 8, Hidden: 768}}},
+	"gpt_oss": {readGPTOSS, "GptOss", defaults{vocab: 201088, dim: 2880, hidden: 2880, layers: 36, heads: 64, kvHeads: 8, headDim: 64,
+		context: 131072, bos: -1, eos: -1, pad: -1, eps: 1e-5, theta: 150_000,
+		experts: Experts{Count: 128, Chosen: 4, Normalize: true, Bias: true, Clamped: true, Alpha: 1.702, Limit: 7}}},
 	"gpt2": {readGPT2, "GPT2", defaults{vocab: 50257, dim: 768, layers: 12, heads: 12,
 		context: 1024, bos: 50256, eos: 50256, pad: -1, tied: true}},
 }
@@ -197,7 +207,7 @@ func (c *Config) readSizes(f *fields, nullKV bool) {
 	c.Layers = get(f, "num_hidden_layers", std.layers)
 	c.Heads = get(f, "num_attention_heads", std.heads)
 	c.Context = get(f, "max_position_embeddings", std.context)
-	c.NormEps = get(f, "rms_norm_eps", 1e-6)
+	c.NormEps = get(f, "rms_norm_eps", or(std.eps, 1e-6))
 	c.AttentionDropout = optional(f, "attention_dropout", 0.0)
 	c.KVHeads = or0(std.kvHeads, c.Heads)
 	if nullKV {

@@ -55,11 +55,21 @@ func (c *Config) plan(tokens int) (plan.Model, error) {
 			m.Tables += s.rows * int64(r.Dim)
 		}
 	}
+	if c.Sinks { // in float32, with their gradient
+		m.Tables += 2 * int64(c.Heads)
+	}
+	if c.Experts.RouterLoss != 0 {
+		m.Tables += int64(c.Experts.Count) // sums of scores
+	}
 	if c.NormPlusOne {
 		m.Vectors = 2 * int64(max(c.Dim, c.HeadDim))
 	}
 	for i := range c.Layers {
-		m.Layers = append(m.Layers, c.planAttention(s, c.Windows[i]), c.planMLP(s))
+		second := c.planMLP
+		if c.hasExperts(i) {
+			second = c.planExperts
+		}
+		m.Layers = append(m.Layers, c.planAttention(s, c.Windows[i]), second(s))
 		if first := &m.Layers[0]; i == 0 { // it holds the embedding, and its gradient
 			first.Forward, first.Backward = first.Forward+s.dim, first.Backward+2*s.dim
 			for j := range first.Adapters {
@@ -88,7 +98,7 @@ func (c *Config) sizes(tokens int) sizes {
 		stats: n, norm: [][]int{{c.Dim}},
 	}
 	if c.biased() {
-		s.bias = max(c.Dim, (c.Heads+2*c.KVHeads)*c.HeadDim, c.Hidden)
+		s.bias = max(c.Dim, (c.Heads+2*c.KVHeads)*c.HeadDim, c.Hidden, c.Experts.Hidden, c.Experts.Count)
 	}
 	if s.qkv = max(s.q, s.kv); c.Family == "gpt2" {
 		s.qkv = s.q + 2*s.kv
@@ -142,6 +152,9 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 		normed, l.HeadNorm = s.q+s.kv, c.HeadDim
 		heads = s.rows * int64(c.Heads+c.KVHeads)
 	}
+	if c.Sinks {
+		l.Params = append(l.Params, []int{c.Heads})
+	}
 	freed, freedLater := int64(0), int64(0) // within the backward step
 	if c.freesSaved() {
 		freed, freedLater = s.dim, s.dim+2*s.q+2*s.kv
@@ -163,7 +176,7 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 		{In: s.q, Out: s.dim, Forward: s.q, Backward: before, Adds: !c.PostNorms},
 	}
 	l.MACs = 2 * (s.q + s.kv) * int64(c.Dim)
-	l.Attention = plan.Attention{Heads: c.Heads, Queries: int(s.rows), Keys: int(s.rows), Dim: c.HeadDim, Causal: true, Window: window, Tiled: true}
+	l.Attention = plan.Attention{Heads: c.Heads, Queries: int(s.rows), Keys: int(s.rows), Dim: c.HeadDim, Causal: true, Window: window, Sinks: c.Sinks, Tiled: true}
 	return l
 }
 

@@ -59,6 +59,9 @@ func TestPlanIsWhatTrainingTakes(t *testing.T) {
 		for _, dt := range []snug.DType{snug.F32, snug.BF16, snug.F16} {
 			c, err := ReadConfig(dir)
 			require.NoError(t, err)
+			if c.Stored != 0 { // a prediction with all parameters in floats
+				continue
+			}
 			m, err := Open(dir, Options{DType: dt})
 			require.NoError(t, err)
 			trainAsPlanned(t, fmt.Sprint(dir, " ", dt), m, c, dt)
@@ -92,6 +95,9 @@ func trainAsPlanned(t *testing.T, name string, m *Model, c *Config, dt snug.DTyp
 		require.Equal(t, want[plan.Weights], have.Weights, name)
 		require.Equal(t, want[plan.Workspace], have.Workspace, name)
 		least := backwardPeak(t, p, costs)
+		if c.Experts.Count > 0 { // the plan takes twice the mean of an expert's rows
+			least = least * 8 / 10
+		}
 		require.LessOrEqual(t, have.Peak, want[plan.Activations], "%s %s", name, p.Name)
 		require.GreaterOrEqual(t, have.Peak, least, "%s %s", name, p.Name)
 	}
@@ -119,7 +125,7 @@ func trainAsPlanned(t *testing.T, name string, m *Model, c *Config, dt snug.DTyp
 // planProperty: the layers of a random model are the stages of its Costs, for any batch, and
 // the parameters are those of Tensors.
 func planProperty(t *rapid.T) {
-	c := *rapid.SampledFrom([]*Config{tiny(), tinyGemma(), tinyGPT2(GELU), tinyCustom(), freeCustom()}).Draw(t, "config")
+	c := *rapid.SampledFrom([]*Config{tiny(), tinyGemma(), tinyGPT2(GELU), tinyCustom(), freeCustom(), tinyExperts()}).Draw(t, "config")
 	if c.Family != "gpt2" && c.Family != Custom {
 		c.QKNorm = rapid.Bool().Draw(t, "norms of q and k")
 		c.Dim, c.Hidden = rapid.IntRange(1, 60).Draw(t, "dim"), rapid.IntRange(1, 60).Draw(t, "hidden")

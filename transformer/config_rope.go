@@ -2,7 +2,7 @@ package transformer
 
 // readRope reads the rope of a family with one: rope_parameters, or rope_theta and rope_scaling.
 func (c *Config) readRope(f *fields) {
-	c.Rope = c.ropeOf(f, f.ropeObject("rope_parameters", "rope_scaling"), "rope_theta", 10_000)
+	c.Rope = c.ropeOf(f, f.ropeObject("rope_parameters", "rope_scaling"), "rope_theta", or(f.std.theta, 10_000))
 	f.only("partial_rotary_factor", "1", "1.0")
 }
 

@@ -14,6 +14,9 @@ import (
 
 // This file has folders whose matrices are quantized: what config.json says of them, and which they are.
 
+// mxfp4 is the quant_method of the experts of gpt-oss.
+const mxfp4 = "mxfp4"
+
 // storedConfig is the member quantization_config. Members about activations are of no account: products here take
 // activations as they are.
 type storedConfig struct {
@@ -61,7 +64,7 @@ func (c *Config) readStored(f *fields) error {
 	q := storedConfig{}
 	wrong := func(format string, args ...any) error { return bad(f.path+name, format, args...) }
 	switch method.Method {
-	case "fp8", "bitsandbytes":
+	case "fp8", "bitsandbytes", mxfp4:
 		if err := strictjson.Unmarshal(raw, &q); err != nil {
 			return wrong("%s", plain(err))
 		}
@@ -77,6 +80,8 @@ func (c *Config) readStored(f *fields) error {
 		c.Stored = qlora.FP8E5M2
 	case q.Method == "fp8":
 		return wrong("fmt is %.40q, want e4m3 or e5m2", q.Format)
+	case q.Method == mxfp4 && c.Family == "gpt_oss":
+		c.Stored = qlora.MXFP4
 	case (q.Int8 || q.OwnInt8) && !q.Int4 && !q.OwnInt4 && !q.Half:
 		c.Stored = qlora.INT8
 	default:
@@ -136,8 +141,10 @@ func (c *Config) storedIn(dir string) (_ map[string]bool, err error) {
 	stored, own, published := map[string]bool{}, *c, c.tensors(c.layout())
 	own.Multimodal = false
 	for i, t := range own.tensors(own.layout()) {
-		have, _ := w.Tensor(names[published[i].Name])
-		if c.isStored(have, t) {
+		name := names[published[i].Name]
+		have, _ := w.Tensor(name)
+		_, blocks := w.Tensor(name + blocksEnd)
+		if c.isStored(have, t) || c.Stored == qlora.MXFP4 && blocks && len(t.Shape) == 2 {
 			stored[t.Name] = true
 		}
 	}

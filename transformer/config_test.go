@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/qlora"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -43,19 +44,27 @@ type goldenConfig struct {
 		Activation                                 Activation
 		Gated, Tied                                bool
 		LearnedPositions                           bool `json:"learned_positions"`
-		Windows                                    []int
-		ScoreScale                                 float64 `json:"score_scale"`
-		ScoreCap                                   float64 `json:"score_cap"`
-		LogitCap                                   float64 `json:"logit_cap"`
-		EmbeddingScale                             float64 `json:"embedding_scale"`
-		AttentionDropout                           float64 `json:"attention_dropout"`
-		ResidualDropout                            float64 `json:"residual_dropout"`
-		EmbeddingDropout                           float64 `json:"embedding_dropout"`
-		InitStd                                    float64 `json:"init_std"`
-		DType                                      string
-		BOS, Pad                                   *int
-		EOS                                        []int
-		Tensors                                    struct {
+		Sinks                                      bool
+		Experts                                    struct {
+			Count, Chosen, Hidden    int
+			Dense                    []bool
+			Normalize, Bias, Clamped bool
+			Limit, Alpha             float64
+			RouterLoss               float64 `json:"router_loss"`
+		}
+		Windows          []int
+		ScoreScale       float64 `json:"score_scale"`
+		ScoreCap         float64 `json:"score_cap"`
+		LogitCap         float64 `json:"logit_cap"`
+		EmbeddingScale   float64 `json:"embedding_scale"`
+		AttentionDropout float64 `json:"attention_dropout"`
+		ResidualDropout  float64 `json:"residual_dropout"`
+		EmbeddingDropout float64 `json:"embedding_dropout"`
+		InitStd          float64 `json:"init_std"`
+		DType            string
+		BOS, Pad         *int
+		EOS              []int
+		Tensors          struct {
 			Count  int
 			SHA256 string
 		}
@@ -96,6 +105,11 @@ func TestConfigsOfTransformers(t *testing.T) {
 			ResidualDropout: w.ResidualDropout, EmbeddingDropout: w.EmbeddingDropout, InitStd: w.InitStd, BOS: id(w.BOS), Pad: id(w.Pad),
 			ScoreScale: c.ScoreScale, Rope: c.Rope, LocalRope: c.LocalRope, DType: c.DType, EOS: slices.Clip(w.EOS), Ignored: c.Ignored,
 		}
+		e := w.Experts
+		want.Sinks, want.Experts = w.Sinks, Experts{Count: e.Count, Chosen: e.Chosen, Hidden: e.Hidden, Dense: e.Dense, Normalize: e.Normalize,
+			Bias: e.Bias, Clamped: e.Clamped, Limit: e.Limit, Alpha: e.Alpha, RouterLoss: e.RouterLoss}
+		want.Stored = c.Stored
+		require.Equal(t, g.Name == "gpt-oss-20b", c.Stored == qlora.MXFP4, g.Name)
 		if len(want.EOS) == 0 {
 			want.EOS = nil
 		}
@@ -221,6 +235,25 @@ func TestConfigErrors(t *testing.T) {
 		{`{"model_type":"qwen2"}`, fields{"layer_types": `["full_attention"]`}, "layer_types: 1 layers, and num_hidden_layers is 32"},
 		{`{"model_type":"qwen2"}`, fields{"num_hidden_layers": "1", "layer_types": `["sliding_attention"]`}, "sliding_window: layer 0 has a window"},
 		{`{"model_type":"qwen2"}`, fields{"num_hidden_layers": "1", "layer_types": `["linear_attention"]`}, `layer_types: "linear_attention" in layer 0`},
+		{`{"model_type":"mixtral"}`, fields{"router_jitter_noise": "0.1"}, "router_jitter_noise: 0.1 is not supported"},
+		{`{"model_type":"mixtral"}`, fields{"num_local_experts": "0"}, "num_local_experts: 0, want 1 or more"},
+		{`{"model_type":"mixtral"}`, fields{"num_local_experts": "8", "num_experts": "7"}, "num_experts: 7, and num_local_experts is 8"},
+		{`{"model_type":"mixtral"}`, fields{"num_experts_per_tok": "9"}, "Experts.Chosen: 9, want 1 to the 8 experts"},
+		{`{"model_type":"mixtral"}`, fields{"layer_types": `["full_attention"]`}, "layer_types: "},
+		{`{"model_type":"mixtral"}`, fields{"num_local_experts": "1000000"}, "Experts.Count: 1000000, want 1 to 4096"},
+		{`{"model_type":"mixtral"}`, fields{"output_router_logits": "true", "router_aux_loss_coef": "-1"}, "Experts.RouterLoss: -1"},
+		{`{"model_type":"mixtral"}`, fields{"quantization_config": `{"quant_method":"mxfp4"}`}, `quant_method "mxfp4"`},
+		{`{"model_type":"mixtral"}`, fields{"shared_expert_intermediate_size": "7"}, "shared_expert_intermediate_size: the field is not known"},
+		{`{"model_type":"qwen3_moe"}`, fields{"mlp_only_layers": "[24]"}, "mlp_only_layers: layer 24, want 0 to 23"},
+		{`{"model_type":"qwen3_moe"}`, fields{"decoder_sparse_step": "0"}, "decoder_sparse_step: 0, want 1 or more"},
+		{`{"model_type":"qwen3_moe"}`, fields{"decoder_sparse_step": "25"}, "Experts.Dense: no layer with experts"},
+		{`{"model_type":"qwen3_moe"}`, fields{"moe_intermediate_size": "0"}, "moe_intermediate_size: 0, want 1 or more"},
+		{`{"model_type":"qwen3_moe"}`, fields{"use_sliding_window": "true", "sliding_window": "0"}, "sliding_window: 0, want 1 or more"},
+		{`{"model_type":"gpt_oss"}`, fields{"hidden_act": `"gelu"`}, `hidden_act: "gelu", want "silu"`},
+		{`{"model_type":"gpt_oss"}`, fields{"swiglu_limit": "0"}, "Experts.Limit: 0"},
+		{`{"model_type":"gpt_oss"}`, fields{"experts_per_token": "3", "num_experts_per_tok": "4"}, "experts_per_token: 3, and num_experts_per_tok is 4"},
+		{`{"model_type":"gpt_oss"}`, fields{"sliding_window": "null"}, "sliding_window: layer 0 has a window"},
+		{`{"model_type":"gpt_oss"}`, fields{"mlp_bias": "true"}, "mlp_bias: the field is not known"},
 		{gemma3, fields{"use_bidirectional_attention": "true"}, "use_bidirectional_attention: true"},
 		{gemma3, fields{"query_pre_attn_scalar": "0"}, "query_pre_attn_scalar: 0"},
 		{gemma3, fields{"sliding_window_pattern": "0"}, "sliding_window_pattern: 0"},
@@ -293,6 +326,7 @@ func TestWriteConfig(t *testing.T) {
 	for _, g := range goldenConfigs(t) {
 		c, err := parseConfig(g.Config)
 		require.NoError(t, err)
+		c.Stored = 0 // a Model is saved in floats
 		dir := filepath.Join(t.TempDir(), "new")
 		err = c.Write(dir)
 		if c.Multimodal {
@@ -424,7 +458,7 @@ func FuzzParseConfig(f *testing.F) {
 			return
 		}
 		require.NoError(t, c.Validate())
-		if !c.Multimodal {
+		if c.Stored = 0; !c.Multimodal {
 			_, err = c.encode()
 			require.NoError(t, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"path/filepath"
 	"reflect"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files"
@@ -71,6 +72,9 @@ func (c *Config) encode() ([]byte, error) {
 // difference returns the name of the first field in which two Configs differ. Scales that the file has in another form
 // may differ by rounding.
 func difference(a, b Config) string {
+	if !slices.Contains(a.Experts.Dense, true) { // as the file says it
+		a.Experts.Dense = nil
+	}
 	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
 	for i := range x.NumField() {
 		name := x.Type().Field(i).Name
@@ -121,6 +125,9 @@ func (c *Config) members() map[string]any {
 		m["hidden_act"], m["attention_bias"], m["mlp_bias"] = activation, c.QKVBias, c.MLPBias
 	case "mistral":
 		m["hidden_act"], m["sliding_window"] = activation, orNull(c.Windows[0])
+	case "mixtral", "qwen3_moe", "gpt_oss":
+		m["hidden_act"] = activation
+		c.expertMembers(m)
 	case "qwen2", "qwen3":
 		m["hidden_act"] = activation
 		window, first := c.window()
@@ -223,6 +230,10 @@ func (c *Config) ropeMembers(m map[string]any) {
 		local, global := c.LocalRope.members(), c.Rope.members()
 		local["rope_theta"], global["rope_theta"] = number(c.LocalRope.Theta), number(c.Rope.Theta)
 		m["rope_parameters"] = map[string]any{"sliding_attention": local, "full_attention": global}
+		return
+	}
+	if c.Family == "gpt_oss" && c.Rope.Kind == RopeDefault { // without a rope in the file it has a yarn
+		m["rope_parameters"] = map[string]any{"rope_type": "default", "rope_theta": number(c.Rope.Theta)}
 		return
 	}
 	m["rope_theta"] = number(c.Rope.Theta)

@@ -10,7 +10,9 @@ import (
 
 // Costs returns the costs of the chain, for the planners of package remat, for batches of so many sequences of so many
 // tokens each. Sizes are the bytes that Backprop holds: outputs, saved sets, and the largest transient bytes of a
-// forward and of a backward step. Times are 10⁹ multiply-adds: they compare stages, and do not depend on the machine.
+// forward and of a backward step. The transient bytes of a stage with experts depend on how many rows choose the same
+// expert: Costs takes twice the mean of each
+// sequence, and a batch whose longest group is longer takes more. Times are 10⁹ multiply-adds: they compare stages, and do not depend on the machine.
 //
 // The error wraps [snug.ErrConfig] for a batch without tokens or of more than 2^31-1 tokens.
 func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
@@ -27,7 +29,7 @@ func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
 	}
 	heads, normed, normedStats := 4*int64(c.Heads), int64(0), int64(0)
 	if m.options.PlainAttention {
-		heads = size * int64(c.Heads) * int64(tokens)
+		heads = size * int64(c.Heads) * int64(tokens+c.sinkColumns())
 	}
 	if c.QKNorm {
 		normed, normedStats = q+kv, 4*int64(c.Heads+c.KVHeads)
@@ -63,6 +65,11 @@ func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
 			attention.ForwardExtra += rows * dim
 			attention.BackwardExtra += 2 * rows * dim
 		}
+		costs.Stages = append(costs.Stages, attention)
+		if b, ok := m.chain.Stages[2*i+1].(*expertsHalf); ok {
+			costs.Stages = append(costs.Stages, b.cost(rows, int64(sequences)*int64(c.groupRows(tokens))))
+			continue
+		}
 		kept := statistics + in*hidden + post + postStats
 		backward := max(hidden+post+r.down.second+r.down.backward, dim+r.in.second+r.in.backward)
 		mlp := remat.Cost{
@@ -79,7 +86,7 @@ func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
 			mlp.BackwardExtra = tile * (kept + backward)
 			mlp.BackwardTime += mulMLP
 		}
-		costs.Stages = append(costs.Stages, attention, mlp)
+		costs.Stages = append(costs.Stages, mlp)
 	}
 	return costs, nil
 }

@@ -28,6 +28,13 @@ func freeCustom() *Config {
 	return c
 }
 
+// sunkCustom has sinks, and queries that are wider than the model.
+func sunkCustom() *Config {
+	c := tiny()
+	c.Family, c.Sinks, c.ScoreCap, c.Tied = Custom, true, 0, false
+	return c
+}
+
 // TestCustom: a custom model with GPT-2's values computes what GPT-2 does.
 func TestCustom(t *testing.T) {
 	gpt2 := tinyGPT2(GELUTanh)
@@ -76,7 +83,7 @@ func TestCustomRefused(t *testing.T) {
 func TestPlainAttention(t *testing.T) {
 	uncapped := tiny()
 	uncapped.ScoreCap = 0
-	for _, c := range []*Config{uncapped, tinyGPT2(GELU), tinyCustom(), freeCustom()} {
+	for _, c := range []*Config{uncapped, tinyGPT2(GELU), tinyCustom(), freeCustom(), sunkCustom()} {
 		tiled, plain := newTiny(t, c, Options{Seed: 3}), newTiny(t, c, Options{Seed: 3, PlainAttention: true})
 		packed := someBatch(4, c.Vocab, 1, 16)
 		packed.Sequences, packed.Starts = 0, []int{0, 1, 8, 16}

@@ -10,7 +10,7 @@ import (
 )
 
 // firstValues sets the parameters to transformers' initial values: normally distributed numbers of standard deviation
-// InitStd in matrices, ones in norms, zeros in biases. GPT-2 and custom models divide the deviation by the root of the
+// InitStd in matrices and sinks, ones in norms, zeros in biases. GPT-2 and custom models divide the deviation by the root of the
 // number of halves for matrices whose product enters the residual stream. The numbers of a parameter depend only on the
 // seed and its place in the list.
 func (m *Model) firstValues() error {
@@ -52,6 +52,11 @@ func (c *Config) residual(name string) bool {
 	return false
 }
 
+// normal reports whether a vector is normally distributed: sinks, and as in transformers the router's bias of gpt_oss.
+func (c *Config) normal(name string) bool {
+	return c.Sinks && strings.HasSuffix(name, sinks) || c.Family == "gpt_oss" && strings.HasSuffix(name, c.expertNames().router+".bias")
+}
+
 // first yields the initial values of a parameter, one after the other.
 type first struct {
 	rng       *rand.Rand
@@ -62,7 +67,7 @@ type first struct {
 func (m *Model) firstOf(index int) first {
 	p := &m.params[index]
 	switch {
-	case len(p.Shape) == 2:
+	case len(p.Shape) == 2 || m.config.normal(p.Name):
 		f := first{rng: rand.New(rand.NewPCG(m.options.Seed, uint64(index))), deviation: m.config.InitStd}
 		if m.config.residual(p.Name) {
 			f.deviation /= math.Sqrt(2 * float64(m.config.Layers))

@@ -259,7 +259,7 @@ func (g *Generator) pass(ctx context.Context, rows int) error {
 	m.turned = false
 	x := m.begins(0, plan.Forward).embed()
 	for i := range g.layers {
-		a, p := m.chain.Stages[2*i].(*attentionHalf), m.chain.Stages[2*i+1].(*mlpHalf)
+		a, p := m.chain.Stages[2*i].(*attentionHalf), m.chain.Stages[2*i+1]
 		z, err := a.forwardCached(x, &g.layers[i], g)
 		if err != nil {
 			return err
@@ -302,6 +302,7 @@ func (b *attentionHalf) forwardCached(x *tensor, l *cache, g *Generator) (*tenso
 	att := o.get(b.queries())
 	c := b.attention(b.keysSeen(), b.angles, k == nil)
 	c.SeqK, c.Align = l.used, attention.BottomRight
+	o.sinks(&c, b.sinks)
 	if k == nil { // queries lie within wider rows, keys and values do not any more
 		apart := attention.SequenceMajor(c)
 		c.K, c.V = apart.K, apart.V

@@ -44,7 +44,8 @@ type Options struct {
 	// tile takes, and keeps its output alone: the backward pass computes gate and up again. On the CPU, losses and
 	// gradients of activations have the same bits for any number of tiles. Gradients of parameters are sums over the
 	// tiles; they differ by their rounding, and a Window that holds one gradient at a time holds all of an MLP until its
-	// last tile. The idea is from Bekman et al. 2025, arXiv:2506.13996.
+	// last tile. Layers with experts run an expert at a time, not in tiles. The idea is from Bekman et al. 2025,
+	// arXiv:2506.13996.
 	Tiles int
 
 	// Monitor, unless nil, counts the bytes that the model holds on its device, by component, and if it has a history, by
@@ -85,6 +86,11 @@ type Options struct {
 // A Model holds the weights, buffers for activations, and a float32 workspace, see [Memory]. The buffers grow to the
 // longest batch and stay. On the CPU a training step that is not longer than an earlier one allocates nothing. The
 // rates of dropout in the Config are not applied.
+//
+// A layer with experts groups the rows of a batch by the experts that its router chooses, without padding, and keeps
+// its output and the router's logits. In a step it holds, besides, the inner values of the rows of one expert at a time,
+// with buffers for the longest group so far; in the host's memory 12 bytes for each row and chosen expert. An expert that
+// no row chooses is not read, also in Options.Pages, and its gradients are 0.
 //
 // A Model is not safe for concurrent use.
 type Model struct {
@@ -129,6 +135,7 @@ type Model struct {
 	turned    bool   // the backward pass of a batch has begun
 	input     tensor // of the chain: nothing, since its first stage embeds the tokens
 	ws        scratch
+	sunk      scratch   // sinks of a layer, and their gradient
 	discard   scratch   // takes the gradient of a frozen weight or bias of a norm whose other one trains
 	ropes     []*angles // of all layers, and of layers with a window if they have another one
 	ones      snug.View
@@ -146,6 +153,10 @@ type Model struct {
 	backward  call
 	ops       ops
 	sets      []*saved // freed ones
+
+	routed     routed
+	balance    balance
+	prefetcher prefetcher // Options.Pages, if it reads ahead what it is told
 
 	unusedCheckpoints []*checkpoint
 }
@@ -274,7 +285,7 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 // make allocates the parameters and makes the stages.
 func (m *Model) make() error {
 	m.pool = newPool(m.dev, m.options.Monitor)
-	m.ws.dev, m.discard.dev = m.dev, m.dev
+	m.ws.dev, m.sunk.dev, m.discard.dev, m.balance.sums.dev = m.dev, m.dev, m.dev, m.dev
 	if err := m.makeParams(); err != nil {
 		return err
 	}
@@ -291,42 +302,14 @@ func (m *Model) make() error {
 	if err := m.makeOnes(); err != nil {
 		return err
 	}
+	if m.config.Sinks {
+		if err := m.sunk.grow(2 * m.config.Heads); err != nil {
+			return err
+		}
+	}
 	m.makeStages()
 	m.makeHolders()
 	return m.SetPlan(remat.Plan{})
-}
-
-// supported returns an error unless the stages can compute what c describes.
-func (c *Config) supported() error {
-	gpt2, custom := c.Family == "gpt2", c.Family == Custom
-	for _, f := range []struct {
-		name string
-		bad  bool
-		why  string
-	}{
-		{"Activation", c.Gated && c.Activation == GELU, fmt.Sprintf("a gate by %q is not supported: want %q or %q", c.Activation, SiLU, GELUTanh)},
-		{"Activation", !c.Gated && c.Activation == SiLU, fmt.Sprintf("%q without a gate is not supported", c.Activation)},
-		{"LogitCap", c.LogitCap != 0 && (c.LogitCap < 0x1p-100 || c.LogitCap > 0x1p100), "a cap of logits is 0 or 2^-100 to 2^100"},
-		{"Multimodal", c.Multimodal && c.Family != "gemma3_text", "only gemma3_text is the text of a model for images"},
-		{"PostNorms", c.PostNorms != (c.Family == "gemma2" || c.Family == "gemma3_text"), "only gemma2 and gemma3_text have norms after the halves, and both do"},
-		{"NormPlusOne", gpt2 && c.NormPlusOne, "gpt2 has norms that multiply by w"},
-		{"LayerNorm", !custom && c.LayerNorm != gpt2, "only gpt2 has LayerNorm, and all others have RMSNorm"},
-		{"LearnedPositions", !custom && c.LearnedPositions != gpt2, "only gpt2 has learned positions, and all others have a rope"},
-		{"Gated", !custom && c.Gated == gpt2, "only gpt2 has no gate"},
-		{"QKNorm", gpt2 && c.QKNorm, "gpt2 has no norms of q and k"},
-		{"QKVBias", gpt2 && !(c.QKVBias && c.OutBias && c.MLPBias), "all projections of gpt2 have biases"},
-		{"Heads", gpt2 && (c.KVHeads != c.Heads || c.Heads*c.HeadDim != c.Dim), "the heads of gpt2 have keys of their own and divide Dim"},
-		{"PackedQKV", c.PackedQKV && !custom, "only custom models choose to pack q, k and v"},
-		{"PackedQKV", c.PackedQKV && (c.QKNorm || !c.LearnedPositions), "q, k and v in one matrix have neither norms nor a rope"},
-		{"UpBias", c.UpBias && (!custom || c.Gated), "only custom models without a gate have a bias there alone"},
-		{"UpBias", custom && !c.Gated && !c.UpBias && !c.MLPBias, "an activation without a gate takes a bias"},
-		{"NormPlusOne", c.NormPlusOne && c.LayerNorm, "a LayerNorm multiplies by w"},
-	} {
-		if f.bad {
-			return bad(f.name, "%s", f.why)
-		}
-	}
-	return nil
 }
 
 // Config returns a copy of the model's Config. Do not change its lists.
@@ -394,7 +377,7 @@ type Memory struct {
 	Paged     int64 // matrices in 4 bits, in Options.Pages
 	Buffers   int64 // buffers of activations and their gradients, in use or not
 	Peak      int64 // most bytes of Buffers in use at one time in the last call
-	Workspace int64 // float32 workspace, angles of ropes, decoded tiles of matrices, and vectors 1+w of norms
+	Workspace int64 // float32 workspace, angles of ropes, decoded tiles of matrices, vectors 1+w of norms, and sinks
 }
 
 // Memory returns what the model holds on its device.
@@ -402,7 +385,7 @@ func (m *Model) Memory() Memory {
 	if m.pool == nil {
 		return Memory{}
 	}
-	ws := m.ws.bytes() + m.discard.bytes() + int64(m.ones.Bytes()+m.plusOne.Bytes()) + m.tile.Bytes() + m.dense.Bytes()
+	ws := m.ws.bytes() + m.sunk.bytes() + m.discard.bytes() + m.balance.sums.bytes() + int64(m.ones.Bytes()+m.plusOne.Bytes()) + m.tile.Bytes() + m.dense.Bytes()
 	for _, r := range m.ropes {
 		ws += r.table.bytes()
 	}
@@ -461,7 +444,7 @@ func (m *Model) Close() error {
 		return nil
 	}
 	m.pool.putAll()
-	err := errors.Join(m.pool.close(), m.ws.close(), m.discard.close())
+	err := errors.Join(m.pool.close(), m.ws.close(), m.sunk.close(), m.discard.close(), m.balance.sums.close())
 	for _, r := range m.ropes {
 		err = errors.Join(err, r.table.close())
 	}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -84,7 +85,7 @@ func someBatch(seed uint64, vocab, sequences, tokens int) Batch {
 
 // TestGradientsByDifferences compares gradients with differences of the mean loss.
 func TestGradientsByDifferences(t *testing.T) {
-	for name, c := range map[string]*Config{"llama": tiny(), "gemma": tinyGemma(), "gpt2": tinyGPT2(GELUTanh), "gpt2, erf": tinyGPT2(GELU), "custom": tinyCustom(), "custom, free": freeCustom()} {
+	for name, c := range map[string]*Config{"llama": tiny(), "gemma": tinyGemma(), "gpt2": tinyGPT2(GELUTanh), "gpt2, erf": tinyGPT2(GELU), "custom": tinyCustom(), "custom, free": freeCustom(), "custom, sinks": sunkCustom()} {
 		m := newTiny(t, c, Options{Seed: 3})
 		b := someBatch(7, c.Vocab, 2, 9)
 		grads := gradients(t, m, b)
@@ -115,7 +116,7 @@ func TestGradientsByDifferences(t *testing.T) {
 // TestPacked: sequences that are packed into one batch compute what they compute alone, and
 // as rows of a batch of equal lengths.
 func TestPacked(t *testing.T) {
-	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU)} {
+	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU), sunkCustom()} {
 		m := newTiny(t, c, Options{Seed: 3})
 		b := someBatch(4, c.Vocab, 1, 16)
 		b.Sequences, b.Starts = 0, []int{0, 1, 8, 16}
@@ -304,7 +305,7 @@ func TestSaveForTransformers(t *testing.T) {
 	if to == "" {
 		to = t.TempDir()
 	}
-	for _, name := range modelNames {
+	for _, name := range append(slices.Clone(modelNames), "gpt_oss_mxfp4") {
 		g := readModel(t, name)
 		m := open32(t, g, Options{})
 		dir := filepath.Join(to, name)
@@ -325,7 +326,7 @@ func TestAllocations(t *testing.T) {
 		c *Config
 		o Options
 	}{
-		{tiny(), Options{DType: snug.BF16}}, {tinyGemma(), Options{DType: snug.BF16}}, {tinyGPT2(GELU), Options{DType: snug.BF16}},
+		{tiny(), Options{DType: snug.BF16}}, {sunkCustom(), Options{DType: snug.BF16}}, {tinyGemma(), Options{DType: snug.BF16}}, {tinyGPT2(GELU), Options{DType: snug.BF16}},
 		{tiny(), adapted(0, false)}, {tiny(), adapted(0, true)}, {tiny(), adapted(qlora.NF4, false)}, {tiny(), adapted(qlora.NF4, true)}, {tinyGPT2(GELU), adapted(0, true)},
 		{tiny(), Options{DType: snug.BF16, Tiles: 2}}, {tiny(), Options{Tiles: 2, Adapter: adapted(0, true).Adapter}},
 	} {
@@ -370,7 +371,7 @@ func TestAllocations(t *testing.T) {
 // TestModelOnDevices: the model computes on every device of this build what it computes on the CPU.
 func TestModelOnDevices(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
-		for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELUTanh), tinyCustom()} {
+		for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELUTanh), tinyCustom(), sunkCustom()} {
 			b := someBatch(4, c.Vocab, 2, 8)
 			for _, a := range []*qlora.AdapterOptions{nil, {Rank: 2, Alpha: 4, DoRA: true}} {
 				cpu := newTiny(t, c, Options{Seed: 3, Adapter: a})

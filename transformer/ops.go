@@ -325,29 +325,32 @@ func (o *ops) rotateBack(dx *tensor, heads int, rope *angles) {
 
 // attend computes out = attention(q, k, v) and writes to lse, unless it is nil, what attendBackward needs. If k and v
 // are nil, the rows of q have q, k and v side by side.
-func (o *ops) attend(out, lse, q, k, v *tensor, window int, rope *angles) {
+func (o *ops) attend(out, lse, q, k, v *tensor, b *attentionHalf) {
+	c := o.attention(b.keysSeen(), b.angles, k == nil)
+	o.sinks(&c, b.sinks)
 	if o.options.PlainAttention {
-		o.do(func() error { return o.plainForward(out, lse, q, k, v, window, rope) })
+		o.do(func() error { return o.plainForward(out, lse, q, k, v, c) })
 		return
 	}
-	c := o.attention(window, rope, k == nil)
 	o.do(func() error {
 		q, k, v := o.split(q, k, v)
 		return attention.Forward(out.View, viewOf(lse), q, k, v, c)
 	})
 }
 
-func (o *ops) attendBackward(dq, dk, dv, dout, q, k, v, out, lse *tensor, window int, rope *angles) {
-	if o.options.PlainAttention {
-		o.do(func() error { return o.plainBackward(dq, dk, dv, dout, q, k, v, lse, window, rope) })
-		return
-	}
-	c := o.attention(window, rope, k == nil)
+func (o *ops) attendBackward(dq, dk, dv, dout, q, k, v, out, lse *tensor, b *attentionHalf) {
+	c := o.attention(b.keysSeen(), b.angles, k == nil)
+	o.sinks(&c, b.sinks)
+	c.Sinks.Grad = o.sinkGradient(b.sinks)
 	o.do(func() error {
+		if o.options.PlainAttention {
+			return o.plainBackward(dq, dk, dv, dout, q, k, v, lse, c)
+		}
 		q, k, v := o.split(q, k, v)
 		dq, dk, dv := o.split(dq, dk, dv)
 		return attention.Backward(dq, dk, dv, dout.View, q, k, v, out.View, lse.View, c, o.ws.v)
 	})
+	o.addSinks(b.sinks)
 }
 
 // split returns the vectors of q, k and v. Those of packed rows all lie in q.

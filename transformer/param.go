@@ -99,7 +99,7 @@ func (m *Model) load(dir string) (err error) {
 			if m.adapted(p) {
 				continue
 			}
-			if q.wants(p) {
+			if _, joined := m.config.slot(p.Name); joined || q.wants(p) {
 				later = append(later, p)
 			} else if !yield(names[p.Name], p.Value) {
 				return
@@ -121,10 +121,24 @@ func (m *Model) load(dir string) (err error) {
 			err = q.load(p, stored, names[p.Name])
 			continue
 		}
-		v := q.staging(p)
-		if err = w.Load(names[p.Name], v); err == nil {
-			err = q.put(p, v)
-		}
+		err = q.read(p, w, names[p.Name])
+	}
+	return err
+}
+
+// read reads a parameter that is quantized or lies in a tensor of all experts.
+func (q *quantizer) read(p *Param, w *amp.Weights, name string) (err error) {
+	v := p.Value
+	if q.wants(p) {
+		v = q.staging(p)
+	}
+	if s, joined := q.config.slot(p.Name); joined {
+		err = q.loadSlot(w, name, s, v)
+	} else {
+		err = w.Load(name, v)
+	}
+	if err == nil && q.wants(p) {
+		err = q.put(p, v)
 	}
 	return err
 }
@@ -156,7 +170,13 @@ func (m *Model) values() iter.Seq2[amp.Tensor, snug.View] {
 				continue
 			}
 			t, v := amp.Tensor{Name: p.Name, DType: fileType(m.dtype), Shape: p.Shape}, p.Value
-			if l := m.matrices[p]; l != nil && (l.adapter != nil || p.Quantized != nil) {
+			if s, joined := m.config.slot(p.Name); joined {
+				if !s.begins() {
+					continue
+				}
+				t.Name, t.Shape, v = s.tensor, s.shape(&m.config), snug.View{}
+				t.Make = func() (snug.View, error) { return merge.join(s) }
+			} else if l := m.matrices[p]; l != nil && (l.adapter != nil || p.Quantized != nil) {
 				t.Make, v = func() (snug.View, error) { return merge.matrix(l) }, snug.View{}
 			}
 			if !yield(t, v) {

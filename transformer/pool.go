@@ -3,6 +3,7 @@ package transformer
 import (
 	"cmp"
 	"errors"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/plan"
@@ -27,25 +28,33 @@ type buffer struct {
 type poolKey struct {
 	dt    snug.DType
 	width int
-	tile  bool // the buffer has room for the rows of a tile
+	rows  rowsOf
 }
+
+// rowsOf says which rows a buffer has room for.
+type rowsOf uint8
+
+const (
+	rowsOfBatch rowsOf = iota
+	rowsOfTile
+	rowsOfGroup // the rows of the longest group so far, such as those that choose one expert
+)
 
 // pool allocates tensors and reuses freed ones. A buffer has room for capacity rows, so that
 // batches of different lengths share it.
 type pool struct {
-	dev      *snug.Device
-	monitor  *plan.Monitor // counts tensors in use, unless nil,
-	holder   *plan.Holder  // for what computes now
-	rows     int           // rows of a tensor: of the current batch, or of a tile of it
-	tile     bool          // of a tile
-	capacity int           // rows that a buffer holds
-	room     int           // rows that a buffer of tiles holds
-	unused   map[poolKey][]*buffer
-	all      []*buffer
-	used     int64 // bytes of tensors that are in use
-	peak     int64 // the largest used
-	held     int64 // bytes of all buffers
-	err      error // the first of the device, such as that its memory is full
+	dev     *snug.Device
+	monitor *plan.Monitor // counts tensors in use, unless nil,
+	holder  *plan.Holder  // for what computes now
+	rows    int           // rows of a tensor: of the current batch, or of a part of it
+	of      rowsOf        // what the rows are
+	room    [3]int        // rows that a buffer holds, by what its rows are
+	unused  map[poolKey][]*buffer
+	all     []*buffer
+	used    int64 // bytes of tensors that are in use
+	peak    int64 // the largest used
+	held    int64 // bytes of all buffers
+	err     error // the first of the device, such as that its memory is full
 }
 
 func newPool(dev *snug.Device, monitor *plan.Monitor) *pool {
@@ -65,16 +74,24 @@ func (p *pool) putAll() {
 func (p *pool) begin(rows, tiles int) error {
 	p.whole(rows)
 	p.err, p.peak = nil, 0
-	if rows <= p.capacity {
+	if rows <= p.room[rowsOfBatch] {
 		return nil
 	}
-	p.capacity, p.room = rows, tileRoom(rows, tiles)
+	p.room = [3]int{rows, tileRoom(rows, tiles), 0}
 	return p.close()
 }
 
-// whole makes get return tensors of the batch's rows, and cut tensors of the rows of a tile.
-func (p *pool) whole(rows int) { p.rows, p.tile = rows, false }
-func (p *pool) cut(rows int)   { p.rows, p.tile = rows, true }
+// whole makes get return tensors of the batch's rows, cut tensors of the rows of a tile, and group tensors of a part of
+// the rows whose number differs from batch to batch.
+func (p *pool) whole(rows int) { p.rows, p.of = rows, rowsOfBatch }
+func (p *pool) cut(rows int)   { p.rows, p.of = rows, rowsOfTile }
+
+func (p *pool) group(rows int) {
+	p.rows, p.of = rows, rowsOfGroup
+	if rows > p.room[rowsOfGroup] { // and an eighth more, so that a group that grows makes few buffers
+		p.room[rowsOfGroup] = min(rows+rows/8, p.room[rowsOfBatch])
+	}
+}
 
 // close frees all buffers.
 func (p *pool) close() error {
@@ -94,16 +111,9 @@ func (p *pool) get(dt snug.DType, width int) *tensor {
 		p.err = cmp.Or(p.err, err)
 		return &tensor{}
 	}
-	key, room := poolKey{dt, width, p.tile}, p.capacity
-	if p.tile {
-		room = p.room
-	}
-	list := p.unused[key]
-	var b *buffer
-	if len(list) > 0 {
-		b = list[len(list)-1]
-		p.unused[key] = list[:len(list)-1]
-	} else {
+	key, room := poolKey{dt, width, p.of}, p.room[p.of]
+	b := p.take(key, p.rows*width)
+	if b == nil {
 		all, free, err := snug.MakeView(p.dev, dt, room*width)
 		if p.err = cmp.Or(p.err, err); err != nil {
 			p.holder.Add(-int64(dt.Size() * p.rows * width))
@@ -119,6 +129,23 @@ func (p *pool) get(dt snug.DType, width int) *tensor {
 	p.used += int64(b.t.Bytes())
 	p.peak = max(p.peak, p.used)
 	return &b.t
+}
+
+// take returns an unused buffer of so many elements, or nil. It frees those that have become too short.
+func (p *pool) take(key poolKey, n int) *buffer {
+	list := p.unused[key]
+	for len(list) > 0 {
+		b := list[len(list)-1]
+		list = list[:len(list)-1]
+		p.unused[key] = list
+		if b.all.Len() >= n {
+			return b
+		}
+		p.held -= int64(b.all.Bytes())
+		p.all = slices.DeleteFunc(p.all, func(other *buffer) bool { return other == b })
+		p.err = cmp.Or(p.err, b.free())
+	}
+	return nil
 }
 
 // count tells the monitor of n bytes that will be in use, and checks its limit.

@@ -34,6 +34,10 @@ type call struct {
 	derive Derive             // of BackpropLogProbs
 	refuse error              // of derive
 	loss   fused.Loss
+
+	balances bool      // the loss has a part that balances experts
+	whole    float32   // factor of the mean loss
+	balance  []float32 // derivatives of the balancing loss in the scores of experts, empty until the last layer has run
 }
 
 // Backprop runs one micro-batch forward and backward. It adds to the window the gradients of scale times the mean loss,
@@ -78,7 +82,11 @@ func (m *Model) backprop(ctx context.Context, b Batch, scale float32, w Window) 
 	}
 	m.backward = call{window: w, done: completerOf(w), head: m.lossOn(b), scale: scale / float32(weight)}
 	m.backward.head.Smoothing, m.backward.head.ZLoss = m.options.Smoothing, m.options.ZLoss
+	m.backward.whole = scale
 	defer m.end()
+	if err := m.beginBalance(); err != nil {
+		return fused.Loss{}, err
+	}
 	if err := m.run(ctx, m.lossOf); err != nil {
 		return fused.Loss{}, err
 	}
@@ -203,7 +211,7 @@ func (m *Model) lossAndGradient(y *tensor) (*tensor, error) {
 	c := &m.backward
 	return m.headBackward(y, func(h, acc snug.View, into snug.Into) (err error) {
 		c.loss, err = fused.CrossEntropyBackward(c.head, h, acc, h, m.head.Value, m.counted.labels, c.scale, into, m.ws.v)
-		return err
+		return cmp.Or(err, m.balanceLoss())
 	})
 }
 

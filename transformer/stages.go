@@ -26,10 +26,11 @@ type saved struct {
 	gate, up *tensor
 	half     *tensor // input of the norm after the half, if there is one
 	post     stats
+	logits   *tensor // of a router
 }
 
-func (s *saved) tensors() [12]*tensor {
-	return [...]*tensor{s.y, s.norm.mean, s.norm.rstd, s.q, s.k, s.v, s.att, s.lse, s.gate, s.up, s.half, s.post.rstd}
+func (s *saved) tensors() [13]*tensor {
+	return [...]*tensor{s.y, s.norm.mean, s.norm.rstd, s.q, s.k, s.v, s.att, s.lse, s.gate, s.up, s.half, s.post.rstd, s.logits}
 }
 
 func savedBytes(s *saved) (sum int64) {
@@ -89,17 +90,20 @@ func (m *Model) makeStages() {
 			a.angles = m.ropes[0]
 		}
 		p := &mlpHalf{Model: m, index: 2*i + 1}
-		if c.Family == "gpt2" {
+		switch name := fmt.Sprintf("layers.%d.", i); {
+		case c.Family == "gpt2":
 			m.gpt2Layer(fmt.Sprintf("h.%d.", i), a, p)
-		} else {
-			m.llamaLayer(fmt.Sprintf("layers.%d.", i), a, p)
+		case c.hasExperts(i):
+			m.llamaAttention(name, a)
+			m.addLayers(a.qkv, a.out)
+			m.chain.Stages = append(m.chain.Stages, a, m.expertsLayer(name, 2*i+1))
+			continue
+		default:
+			m.llamaAttention(name, a)
+			m.llamaMLP(name, a, p)
 		}
+		m.addLayers(a.qkv, a.out, p.in, p.down)
 		m.chain.Stages = append(m.chain.Stages, a, p)
-		for _, list := range [...][]linear{a.qkv, a.out, p.in, p.down} {
-			for i := range list {
-				m.addLayer(&list[i])
-			}
-		}
 	}
 	m.table = m.param(c.embedding())
 	if c.LearnedPositions {
@@ -120,20 +124,28 @@ func (m *Model) norm(name string) norm {
 	return norm{m.index[body+".weight"], m.index[body+".bias"]}
 }
 
-// addLayer adds a linear layer to the model's list, and sets its adapter.
-func (m *Model) addLayer(l *linear) {
-	l.adapter = m.byModule[l.weight.Name]
-	m.layers = append(m.layers, l)
-	m.matrices[l.weight] = l
+// addLayers adds linear layers to the model's list, and sets their adapters.
+func (m *Model) addLayers(lists ...[]linear) {
+	for _, list := range lists {
+		for i := range list {
+			l := &list[i]
+			l.adapter = m.byModule[l.weight.Name]
+			m.layers = append(m.layers, l)
+			m.matrices[l.weight] = l
+		}
+	}
 }
 
-// llamaLayer fills the stages of a layer whose parameters have the names of Llama.
-func (m *Model) llamaLayer(name string, a *attentionHalf, p *mlpHalf) {
+// linear returns a linear layer by its name without the prefix of the family.
+func (m *Model) linear(name string, in, out int) linear {
+	return linear{weight: m.param(name + ".weight"), bias: m.index[m.config.layout().body+name+".bias"], in: in, out: out}
+}
+
+// llamaAttention fills the first stage of a layer whose parameters have the names of Llama.
+func (m *Model) llamaAttention(name string, a *attentionHalf) {
 	c := &m.config
 	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	project := func(part string, in, out int) linear {
-		return linear{weight: m.param(name + part + ".weight"), bias: m.index[c.layout().body+name+part+".bias"], in: in, out: out}
-	}
+	project := func(part string, in, out int) linear { return m.linear(name+part, in, out) }
 	a.norm = m.norm(name + "input_layernorm")
 	if c.PackedQKV {
 		a.qkv = []linear{project("self_attn.qkv_proj", c.Dim, queries+2*keys)}
@@ -142,21 +154,26 @@ func (m *Model) llamaLayer(name string, a *attentionHalf, p *mlpHalf) {
 			project("self_attn.q_proj", c.Dim, queries), project("self_attn.k_proj", c.Dim, keys), project("self_attn.v_proj", c.Dim, keys),
 		}
 	}
-	a.qNorm, a.kNorm = m.norm(name+"self_attn.q_norm"), m.norm(name+"self_attn.k_norm")
+	a.qNorm, a.kNorm, a.sinks = m.norm(name+"self_attn.q_norm"), m.norm(name+"self_attn.k_norm"), m.index[c.layout().body+name+sinks]
 	a.out = []linear{project("self_attn.o_proj", queries, c.Dim)}
+}
+
+// llamaMLP fills the second stage of a layer whose parameters have the names of Llama.
+func (m *Model) llamaMLP(name string, a *attentionHalf, p *mlpHalf) {
+	c := &m.config
 	p.norm = m.norm(name + "post_attention_layernorm")
 	if c.PostNorms { // post_attention_layernorm is then the norm after the first half
 		a.post, p.norm = p.norm, m.norm(name+"pre_feedforward_layernorm")
 		p.post = m.norm(name + "post_feedforward_layernorm")
 	}
-	up := project("mlp.up_proj", c.Dim, c.Hidden)
+	up := m.linear(name+"mlp.up_proj", c.Dim, c.Hidden)
 	if c.Gated {
-		p.in = []linear{project("mlp.gate_proj", c.Dim, c.Hidden), up}
+		p.in = []linear{m.linear(name+"mlp.gate_proj", c.Dim, c.Hidden), up}
 	} else { // the bias is a part of the activation
 		p.bias, up.bias = up.bias, nil
 		p.in = []linear{up}
 	}
-	p.down = []linear{project("mlp.down_proj", c.Hidden, c.Dim)}
+	p.down = []linear{m.linear(name+"mlp.down_proj", c.Hidden, c.Dim)}
 }
 
 // gpt2Layer fills the stages of a layer of GPT-2. The bias before GELU is a part of the

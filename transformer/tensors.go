@@ -2,6 +2,7 @@ package transformer
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
@@ -11,7 +12,8 @@ import (
 // that transformers gives them when it saves the model with its head. DType is the
 // published type, empty if config.json does not say it. A tied head is left out.
 //
-// A matrix is [out, in]; one matrix for q, k and v is [q+k+v, in]. A matrix of GPT-2 is [in, out], except the two
+// A matrix is [out, in]; one matrix for q, k and v is [q+k+v, in]. Every expert has matrices of its own, also where the
+// files hold all experts of a layer in one tensor, as in gpt_oss: then they are mlp.experts.E.gate_proj, up_proj and down_proj. A matrix of GPT-2 is [in, out], except the two
 // embeddings; its c_attn is [in, 3·out], with q, k and v side by side. The text part of a multimodal Gemma 3 has the
 // names of the published folders, language_model.model.*. See [Config.Check] for folders with other names.
 //
@@ -123,22 +125,71 @@ func (c *Config) llama(l *lister) {
 			l.add("self_attn.q_norm.weight", c.HeadDim)
 			l.add("self_attn.k_norm.weight", c.HeadDim)
 		}
+		if c.Sinks {
+			l.add(sinks, c.Heads)
+		}
 		l.linear("self_attn.o_proj", c.Dim, queries, c.OutBias)
 		norm("post_attention_layernorm")
 		if c.PostNorms { // the norm after attention is the one above
 			l.add("pre_feedforward_layernorm.weight", c.Dim)
 		}
-		if c.Gated {
-			l.linear("mlp.gate_proj", c.Hidden, c.Dim, c.MLPBias)
+		if c.hasExperts(i) {
+			c.listExperts(l)
+		} else {
+			if c.Gated {
+				l.linear("mlp.gate_proj", c.Hidden, c.Dim, c.MLPBias)
+			}
+			l.linear("mlp.up_proj", c.Hidden, c.Dim, c.MLPBias || c.UpBias)
+			l.linear("mlp.down_proj", c.Dim, c.Hidden, c.MLPBias)
 		}
-		l.linear("mlp.up_proj", c.Hidden, c.Dim, c.MLPBias || c.UpBias)
-		l.linear("mlp.down_proj", c.Dim, c.Hidden, c.MLPBias)
 		if c.PostNorms {
 			l.add("post_feedforward_layernorm.weight", c.Dim)
 		}
 	}
 	l.prefix = body
 	norm("norm")
+}
+
+// sinks is the name of the logits that heads have beside their scores, without the prefix of the layer.
+const sinks = "self_attn.sinks"
+
+// expertNames are the names of the router and of the experts of a layer, without the prefix of the layer.
+type expertNames struct {
+	router         string // without ".weight" and ".bias"
+	experts        string // before the number of the expert
+	gate, up, down string // of an expert, without ".weight" and ".bias"
+}
+
+func (c *Config) expertNames() expertNames {
+	switch c.Family {
+	case "mixtral":
+		return expertNames{"block_sparse_moe.gate", "block_sparse_moe.experts.", "w1", "w3", "w2"}
+	case "gpt_oss": // its files hold the experts of a layer in one tensor
+		return expertNames{"mlp.router", "mlp.experts.", "gate_proj", "up_proj", "down_proj"}
+	}
+	return expertNames{"mlp.gate", "mlp.experts.", "gate_proj", "up_proj", "down_proj"}
+}
+
+// of returns the name of a part of an expert, without ".weight" and ".bias".
+func (n expertNames) of(expert int, part string) string {
+	return fmt.Sprintf("%s%d.%s", n.experts, expert, part)
+}
+
+// isRouter reports whether a matrix is a router's. It is small, and its errors would change which experts compute: it
+// stays in floats, and has no adapter.
+func (c *Config) isRouter(name string) bool {
+	return c.Experts.Count > 0 && strings.HasSuffix(name, c.expertNames().router+".weight")
+}
+
+// listExperts lists the router and the experts of a layer.
+func (c *Config) listExperts(l *lister) {
+	n, e := c.expertNames(), c.Experts
+	l.linear(n.router, e.Count, c.Dim, e.Bias)
+	for i := range e.Count {
+		l.linear(n.of(i, n.gate), e.Hidden, c.Dim, e.Bias)
+		l.linear(n.of(i, n.up), e.Hidden, c.Dim, e.Bias)
+		l.linear(n.of(i, n.down), c.Dim, e.Hidden, e.Bias)
+	}
 }
 
 // gpt2 lists the parameters of GPT-2.

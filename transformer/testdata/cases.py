@@ -66,6 +66,35 @@ PUBLISHED = {
         "rope_theta": 1000000, "sliding_window": None, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
         "transformers_version": "4.51.0", "use_cache": True, "use_sliding_window": False, "vocab_size": 151936,
     },
+    "mixtral-8x7b": {
+        "architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+        "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mixtral",
+        "num_attention_heads": 32, "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8,
+        "output_router_logits": False, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02, "sliding_window": None,
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.36.0.dev0", "use_cache": True, "vocab_size": 32000,
+    },
+    "qwen3-30b-a3b": {
+        "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 151643,
+        "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+        "intermediate_size": 6144, "max_position_embeddings": 40960, "max_window_layers": 48, "mlp_only_layers": [], "model_type": "qwen3_moe",
+        "moe_intermediate_size": 768, "norm_topk_prob": True, "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8,
+        "num_hidden_layers": 48, "num_key_value_heads": 4, "output_router_logits": False, "rms_norm_eps": 1e-06, "rope_scaling": None,
+        "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001, "sliding_window": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+        "transformers_version": "4.51.0", "use_cache": True, "use_sliding_window": False, "vocab_size": 151936,
+    },
+    "gpt-oss-20b": {
+        "architectures": ["GptOssForCausalLM"], "attention_bias": True, "attention_dropout": 0.0, "eos_token_id": 200002, "experts_per_token": 4,
+        "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880, "initial_context_length": 4096, "initializer_range": 0.02,
+        "intermediate_size": 2880, "layer_types": ["sliding_attention", "full_attention"] * 12, "max_position_embeddings": 131072,
+        "model_type": "gpt_oss", "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 24, "num_key_value_heads": 8,
+        "num_local_experts": 32, "output_router_logits": False, "pad_token_id": 199999, "rms_norm_eps": 1e-05,
+        "quantization_config": {"modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"],
+                                "quant_method": "mxfp4"},
+        "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096, "rope_type": "yarn",
+                         "truncate": False},
+        "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0, "tie_word_embeddings": False,
+        "transformers_version": "4.55.0.dev0", "use_cache": True, "vocab_size": 201088,
+    },
     "gemma-2-2b": {
         "architectures": ["Gemma2ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "attn_logit_softcapping": 50.0,
         "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1, "final_logit_softcapping": 30.0, "head_dim": 256,
@@ -132,6 +161,13 @@ SPELLINGS = {
     "gemma3, both ropes": small("gemma3_text", head_dim=16, rope_parameters={
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
         "sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}),
+    "mixtral, window": small("mixtral", num_local_experts=3, sliding_window=6, output_router_logits=True, router_aux_loss_coef=0.25,
+                             head_dim=16, rope_scaling={"type": "linear", "factor": 2.5}),
+    "qwen3_moe, dense": small("qwen3_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, decoder_sparse_step=2, mlp_only_layers=[3],
+                              attention_bias=True, use_sliding_window=True, sliding_window=5, max_window_layers=2, tie_word_embeddings=True),
+    "gpt_oss, types": small("gpt_oss", num_local_experts=4, num_experts_per_tok=3, attention_bias=False, swiglu_limit=3.5, swiglu_alpha=1.25,
+                            sliding_window=9, output_router_logits=True, layer_types=["full_attention"] * 2 + ["sliding_attention"] * 3),
+    "gpt_oss, default rope": small("gpt_oss", num_local_experts=4, head_dim=8, rope_parameters={"rope_type": "default", "rope_theta": 1e4}),
     "gpt2, inner": {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 20, "n_inner": 50, "vocab_size": 30,
                     "activation_function": "gelu", "resid_pdrop": 0.0, "embd_pdrop": 0.2, "attn_pdrop": 0.3, "scale_attn_weights": False,
                     "tie_word_embeddings": False},
@@ -139,6 +175,6 @@ SPELLINGS = {
                           "max_position_embeddings": 20, "vocab_size": 30},
 }
 
-FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt2"]
+FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "mixtral", "qwen3_moe", "gpt_oss", "gpt2"]
 
 CASES = {**PUBLISHED, **SPELLINGS, **{f"{name}, defaults": {"model_type": name} for name in FAMILIES}}

@@ -66,6 +66,34 @@ def read(config):
         return AutoConfig.from_pretrained(folder)
 
 
+def experts(config, layers):
+    """The experts of a model, and their parameters."""
+    kind = config.model_type
+    if kind not in ("mixtral", "qwen3_moe", "gpt_oss"):
+        return None, lambda name, shape: {name: shape}
+    dense = [not hasattr(layer.mlp, "experts") for layer in layers]
+    some = next(layer.mlp for layer in layers if hasattr(layer.mlp, "experts"))
+    oss, hidden = kind == "gpt_oss", (config.moe_intermediate_size if kind == "qwen3_moe" else config.intermediate_size)
+    found = {
+        "count": config.num_local_experts, "chosen": (some.router if oss else some.gate).top_k, "hidden": hidden, "dense": dense if any(dense) else None,
+        "normalize": kind != "qwen3_moe" or some.gate.norm_topk_prob, "bias": oss, "clamped": oss, "limit": some.experts.limit if oss else 0.0,
+        "alpha": some.experts.alpha if oss else 0.0, "router_loss": config.router_aux_loss_coef if config.output_router_logits else 0.0,
+    }
+    names = {"gate": "w1", "up": "w3", "down": "w2"} if kind == "mixtral" else {p: p + "_proj" for p in ("gate", "up", "down")}
+
+    def split(name, shape):
+        module, _, part = name.rpartition(".")
+        own = module.replace(".mlp.", ".block_sparse_moe.") if kind == "mixtral" else module
+        if not module.endswith("mlp.experts"):
+            return {own + "." + part: shape}
+        end, parts = ("bias" if part.endswith("_bias") else "weight"), (["gate", "up"] if part.startswith("gate") else ["down"])
+        shape = shape[1:][::-1] if oss else shape[1:]
+        shape = (shape[0] // len(parts), *shape[1:])
+        return {f"{own}.{e}.{names[p]}.{end}": shape for e in range(found["count"]) for p in parts}
+
+    return found, split
+
+
 def describe(raw):
     whole = read(raw)
     many = whole.model_type == "gemma3"
@@ -81,21 +109,24 @@ def describe(raw):
     tied = bool(whole.tie_word_embeddings)
     # save_pretrained reverses the renaming of parameters that loading does.
     parameters = {name: tuple(p.shape) for name, p in model.state_dict().items() if not (tied and name.endswith("lm_head.weight"))}
+    found, split = experts(config, layers)
+    parameters = {name: shape for whole_name, whole_shape in parameters.items() for name, shape in split(whole_name, whole_shape).items()}
     if many:
         parameters = {name: shape for name, shape in parameters.items() if "language_model" in name}
     eos = whole.eos_token_id if many else config.eos_token_id
     want = {
         "family": config.model_type, "multimodal": many, "vocab": config.vocab_size, "dim": config.hidden_size,
-        "hidden": mlp.c_fc.nf if gpt2 else mlp.gate_proj.out_features, "layers": len(layers), "heads": config.num_attention_heads,
+        "hidden": mlp.c_fc.nf if gpt2 else config.intermediate_size, "layers": len(layers), "heads": config.num_attention_heads,
         "kv_heads": config.num_attention_heads if gpt2 else config.num_key_value_heads, "head_dim": attention.head_dim,
         "context": config.max_position_embeddings, "layer_norm": type(norm).__name__ == "LayerNorm",
         "norm_eps": getattr(norm, "eps", None) or norm.variance_epsilon, "norm_plus_one": "Gemma" in type(norm).__name__,
         "post_norms": hasattr(first, "post_feedforward_layernorm"), "qk_norm": hasattr(attention, "q_norm"),
         "qkv_bias": gpt2 or attention.q_proj.bias is not None, "out_bias": gpt2 or attention.o_proj.bias is not None,
-        "mlp_bias": gpt2 or mlp.up_proj.bias is not None,
-        "activation": ACTIVATIONS[type(mlp.act if gpt2 else mlp.act_fn).__name__], "gated": hasattr(mlp, "gate_proj"),
+        "mlp_bias": gpt2 or not found and mlp.up_proj.bias is not None, "sinks": hasattr(attention, "sinks"), "experts": found,
+        "activation": "silu" if found else ACTIVATIONS[type(mlp.act if gpt2 else mlp.act_fn).__name__],
+        "gated": bool(found) or hasattr(mlp, "gate_proj"),
         "learned_positions": hasattr(body, "wpe"),
-        "windows": [(config.sliding_window if config.model_type == "mistral" else 0 if gpt2 else getattr(l.self_attn, "sliding_window", None)) or 0
+        "windows": [(config.sliding_window if config.model_type in ("mistral", "mixtral") else 0 if gpt2 else getattr(l.self_attn, "sliding_window", None)) or 0
                     for l in layers],
         "score_scale": attention.scaling, "score_cap": getattr(attention, "attn_logit_softcapping", None) or 0,
         "logit_cap": getattr(config, "final_logit_softcapping", None) or 0,
@@ -120,6 +151,9 @@ def folders():
         "llama, biases", "qwen3, bias", "mistral, window", "gemma3, linear")}
     raws["gemma2, scalar"] = {**SPELLINGS["gemma2, scalar"], "num_hidden_layers": 1, "tie_word_embeddings": True}
     raws["qwen2"] = small("qwen2", num_hidden_layers=1)
+    raws["mixtral"] = small("mixtral", num_hidden_layers=1, num_local_experts=3)
+    raws["qwen3_moe"] = small("qwen3_moe", num_hidden_layers=2, num_experts=3, num_experts_per_tok=2, mlp_only_layers=[0])
+    raws["gpt_oss"] = small("gpt_oss", num_hidden_layers=1, num_local_experts=3, num_experts_per_tok=2)
     raws["gpt2"] = SPELLINGS["gpt2, other names"]
     text = {**SPELLINGS["gemma3, linear"], "num_hidden_layers": 1}
     raws["gemma3, images"] = {"model_type": "gemma3", "text_config": text, "vision_config": vision, "mm_tokens_per_image": 4}

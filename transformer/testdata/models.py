@@ -13,6 +13,9 @@ golden.safetensors  of the model in float32: the logits of all rows, and the gra
                     in float16 after division by its largest element, which is "largest/NAME"
 golden.json         the tokens, the labels, and the losses before each of 20 steps of AdamW, and after them
 
+A gradient in a tensor of all experts is one for each expert and part. Routers choose by a margin, so that a model in 16
+bits chooses the same experts. gpt_oss_mxfp4 has its experts in MXFP4, as openai/gpt-oss-20b does; they do not train.
+
 check: SNUG_SAVE=DIR go test -run TestSaveForTransformers ./transformer writes the folders and their logits.
 """
 
@@ -26,6 +29,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, Gemma3ForConditionalGeneration
+from transformers.integrations.mxfp4 import FP4_VALUES, convert_moe_packed_tensors
 
 here = pathlib.Path(__file__).parent / "models"
 transformers.logging.set_verbosity_error()
@@ -35,6 +39,11 @@ SMALL = {"vocab_size": 48, "hidden_size": 32, "intermediate_size": 40, "num_hidd
          "num_key_value_heads": 2, "head_dim": 10, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
 ONE = {**SMALL, "num_hidden_layers": 1, "tie_word_embeddings": True}
 GPT2 = {"vocab_size": 48, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32, "n_inner": 40, "bos_token_id": 1, "eos_token_id": 2}
+
+GPTOSS = {**SMALL, "intermediate_size": 32, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5,
+          "swiglu_limit": 0.9, "tie_word_embeddings": False, "rope_parameters": {
+              "rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False,
+              "original_max_position_embeddings": 16, "rope_theta": 1e3}}
 
 MODELS = {
     "llama": ("llama", {**SMALL, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
@@ -58,14 +67,76 @@ MODELS = {
         "mm_tokens_per_image": 4, "image_token_index": 46, "boi_token_index": 45, "eoi_token_index": 44, "pad_token_id": None, "tie_word_embeddings": True,
         "vision_config": {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14},
         "text_config": {**ONE, "sliding_window": 5, "query_pre_attn_scalar": 12, "pad_token_id": None, "layer_types": ["sliding_attention"]}}),
+    "mixtral": ("mixtral", {**SMALL, "intermediate_size": 20, "num_local_experts": 4, "sliding_window": 7, "output_router_logits": True,
+                            "router_aux_loss_coef": 0.1, "tie_word_embeddings": False}),
+    "qwen3_moe": ("qwen3_moe", {**SMALL, "num_hidden_layers": 3, "moe_intermediate_size": 12, "num_experts": 5, "num_experts_per_tok": 2,
+                                "mlp_only_layers": [1], "norm_topk_prob": False, "tie_word_embeddings": False}),
+    "qwen3_moe_norm": ("qwen3_moe", {**SMALL, "moe_intermediate_size": 12, "num_experts": 6, "num_experts_per_tok": 3, "decoder_sparse_step": 2,
+                                     "norm_topk_prob": True, "attention_bias": True, "use_sliding_window": True, "sliding_window": 6,
+                                     "tie_word_embeddings": True}),
+    "gpt_oss": ("gpt_oss", GPTOSS),
+    "gpt_oss_mxfp4": ("gpt_oss", {**GPTOSS, "num_hidden_layers": 1}),
     "gpt2": ("gpt2", GPT2),
     "gpt2_untied": ("gpt2", {**GPT2, "n_layer": 1, "activation_function": "gelu", "tie_word_embeddings": False}),
 }
 ROWS, TOKENS, STEPS = 2, 20, 20
 
 
-def make(name, family, fields):
-    torch.manual_seed(sum(map(ord, name)))
+def parts(config, key, tensor):
+    """The parameters of snug in a parameter of transformers."""
+    module, _, part = key.rpartition(".")
+    if not module.endswith("mlp.experts"):
+        yield (key.replace(".mlp.", ".block_sparse_moe.") if config.model_type == "mixtral" else key), tensor
+        return
+    part, _, bias = part.partition("_proj")
+    end, rows = ("bias" if bias else "weight"), tensor.shape[1]
+    for e, x in enumerate(tensor):
+        if config.model_type == "gpt_oss":  # [in, out], with gate and up in turn
+            x = x.T if x.dim() == 2 else x
+            pieces = {"down_proj": x} if part == "down" else {"gate_proj": x[0::2], "up_proj": x[1::2]}
+        else:
+            pieces = {"down_proj": x} if part == "down" else {"gate_proj": x[:rows // 2], "up_proj": x[rows // 2:]}
+        for piece, y in pieces.items():
+            if config.model_type == "mixtral":
+                module, piece = module.replace(".mlp.", ".block_sparse_moe."), {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}[piece]
+            yield f"{module}.{e}.{piece}.{end}", y.contiguous()
+
+
+def margin(model, config, tokens):
+    """The least difference between the logits of an expert that computes and of one that does not."""
+    out = model(tokens, use_cache=False, output_router_logits=True).router_logits
+    ordered = [logits.sort(dim=-1, descending=True).values for logits in out]
+    k = config.num_experts_per_tok
+    return min((x[:, k - 1] - x[:, k]).min().item() for x in ordered)
+
+
+def pack(weights):
+    """MXFP4 of [experts, in, out]: blocks [experts, out, in/32, 16], with the first of two elements in the lower half, and scales."""
+    x = weights.transpose(1, 2).reshape(weights.shape[0], weights.shape[2], -1, 32)
+    exponents = (x.abs().amax(dim=-1, keepdim=True).log2().floor() - 2).clamp(-127, 127)
+    codes = (x / exponents.exp2()).unsqueeze(-1).sub(torch.tensor(FP4_VALUES)).abs().argmin(dim=-1).to(torch.uint8)
+    return (codes[..., 0::2] | codes[..., 1::2] << 4).contiguous(), (exponents[..., 0] + 127).to(torch.uint8)
+
+
+def make_mxfp4(model, folder):
+    """Replaces the experts in a folder, and in the model by what transformers decodes."""
+    tensors = load_file(folder / "model.safetensors")
+    for key, p in model.named_parameters():
+        if key.endswith(("gate_up_proj", "down_proj")):
+            blocks, scales = pack(p.data)
+            tensors[key + "_blocks"], tensors[key + "_scales"] = blocks, scales
+            p.copy_(convert_moe_packed_tensors(blocks, scales, dtype=torch.float32))
+            p.requires_grad = False
+            del tensors[key]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": [
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def make(name, family, fields, again=0):
+    torch.manual_seed(sum(map(ord, name)) + 1000 * again)
     off = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0} if family == "gpt2" else {}
     config = AutoConfig.for_model(family, **fields, **off)
     images = family == "gemma3"
@@ -75,7 +146,11 @@ def make(name, family, fields):
         model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()
     with torch.no_grad():
         for key, p in model.named_parameters():
-            if p.dim() == 2:
+            if key.endswith(("mlp.gate.weight", "router.weight")):
+                p.normal_(0, 0.6)
+            elif p.dim() == 3:
+                p.normal_(0, 0.2)
+            elif p.dim() == 2 and "_bias" not in key:
                 p.normal_(0, 0.5 if "embed" in key or "wte" in key else 0.12)
             elif key.endswith("bias"):
                 p.normal_(0, 0.2)
@@ -87,23 +162,28 @@ def make(name, family, fields):
     low = copy.deepcopy(model).bfloat16()
     low.save_pretrained(folder, max_shard_size="20KB" if name == "llama" else "5GB")
     (folder / "generation_config.json").unlink(missing_ok=True)
+    if "mxfp4" in name:
+        with torch.no_grad():
+            make_mxfp4(model, folder)
     model.train()
 
     tokens = torch.randint(0, config.vocab_size - (4 if images else 0), (ROWS, TOKENS))
     labels = tokens.clone()
     labels[0, 3] = labels[1, 11] = -100
+    if family in ("mixtral", "qwen3_moe", "gpt_oss") and margin(model, config, tokens) < 0.08:
+        return make(name, family, fields, again + 1)
     more = {"use_cache": False, **({"token_type_ids": torch.zeros_like(tokens)} if images else {})}
     out = model(tokens, labels=labels, **more)
     out.loss.backward()
     golden = {"logits": out.logits.detach().contiguous()}
     for key, p in model.named_parameters():
         if p.grad is None:
-            assert images and "language_model" not in key, key
+            assert images and "language_model" not in key or not p.requires_grad, key
             continue
-        key = key.replace("model.language_model.", "model.")
-        largest = p.grad.abs().max()
-        golden[key] = (p.grad / largest).half()
-        golden["largest/" + key] = largest.reshape(1).clone()
+        for key, grad in parts(config, key.replace("model.language_model.", "model."), p.grad):
+            largest = grad.abs().max().clamp(min=1e-30)
+            golden[key] = (grad / largest).half()
+            golden["largest/" + key] = largest.reshape(1).clone()
     save_file(golden, folder / "golden.safetensors")
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
@@ -114,13 +194,15 @@ def make(name, family, fields):
         losses.append(loss.item())
         loss.backward()
         optimizer.step()
+    if getattr(config, "output_router_logits", False):  # an evaluation has the plain loss
+        more["output_router_logits"] = False
     losses.append(model(tokens, labels=labels, **more).loss.item())
     moved = torch.full_like(labels, -100)
     moved[:, :-1] = labels[:, 1:]
     (folder / "golden.json").write_text(json.dumps({
         "transformers": transformers.__version__, "torch": torch.__version__.split("+")[0],
         "sequences": ROWS, "tokens": tokens.flatten().tolist(), "labels": moved.flatten().tolist(), "losses": losses}) + "\n")
-    print(name, sum(p.numel() for p in model.parameters()), "parameters", losses[0], losses[-1])
+    print(name, again, sum(p.numel() for p in model.parameters()), "parameters", losses[0], losses[-1])
 
 
 def check(saved):

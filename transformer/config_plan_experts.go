@@ -1,0 +1,43 @@
+package transformer
+
+import (
+	"slices"
+
+	"github.com/snug-ml/snug/plan"
+)
+
+// planExperts describes the second stage of a layer with experts. The router's matrix has no adapter.
+func (c *Config) planExperts(s sizes) plan.Layer {
+	l, e := c.half("experts", s), &c.Experts
+	l.Params = append(l.Params, []int{1, e.Count, c.Dim})
+	if e.Bias {
+		l.Params = append(l.Params, []int{e.Count})
+	}
+	repeat := func(n int, shape ...int) { // equal shapes together: package plan counts them as one
+		for range n {
+			l.Params = append(l.Params, shape)
+		}
+	}
+	l.Params = slices.Clip(l.Params)
+	repeat(2*e.Count, e.Hidden, c.Dim)
+	repeat(e.Count, c.Dim, e.Hidden)
+	if e.Bias {
+		repeat(2*e.Count, e.Hidden)
+		repeat(e.Count, c.Dim)
+	}
+	if e.RouterLoss != 0 {
+		l.Bias = max(l.Bias, e.Count) // the sums of scores take the same workspace
+	}
+	group := int64(c.groupRows(int(s.rows)))
+	dim, hidden, logits, pairs := group*int64(c.Dim), group*int64(e.Hidden), s.rows*int64(e.Count), s.rows*int64(e.Chosen)
+	l.Kept, l.ForwardStats, l.BackwardStats = logits, pairs, 2*pairs
+	forward, backward := s.dim+logits, 2*s.dim
+	l.Forward = forward + dim + 2*hidden
+	l.Backward = backward + max(2*dim+3*hidden, logits)
+	l.Adapters = []plan.Adapter{
+		{In: dim, Out: hidden, Forward: l.Forward, Backward: backward + 2*dim + 2*hidden, Gradient: dim, Shares: 2, Rows: int(group)},
+		{In: hidden, Out: dim, Forward: forward + dim + hidden, Backward: backward + 2*dim + 4*hidden, Gradient: hidden, Rows: int(group)},
+	}
+	l.MACs = int64(c.Dim) * (3*pairs*int64(e.Hidden) + logits)
+	return l
+}

@@ -1,0 +1,51 @@
+package transformer
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug/remat"
+)
+
+// groupRows returns how many of a sequence's rows choose the same expert at most, where costs and plans need a number: twice
+// the mean.
+func (c *Config) groupRows(rows int) int {
+	e := int64(c.Experts.Count)
+	return int(min(int64(rows), (2*int64(rows)*int64(c.Experts.Chosen)+e-1)/e))
+}
+
+// cost returns the costs of the stage for so many rows, of which group choose the same expert at most.
+func (b *expertsHalf) cost(rows, group int64) remat.Cost {
+	c, e, size := &b.config, &b.config.Experts, int64(b.dtype.Size())
+	dim, hidden, logits := size*int64(c.Dim), size*int64(e.Hidden), size*int64(e.Count)
+	weights, statistics := 4*int64(e.Chosen), int64(4)
+	if c.LayerNorm {
+		statistics += 4
+	}
+	in, down := b.adapterBytes()
+	project := dim + 2*hidden // the input, gate and up
+	forward := max(project+in.forward, dim+hidden+down.forward)
+	backward := max(project+in.forward, project+dim+hidden+max(down.forward, down.second+down.backward), project+in.second+in.backward)
+	giga := float64(rows) / 1e9
+	time := giga * float64(c.Dim) * float64(3*e.Chosen*e.Hidden+e.Count)
+	return remat.Cost{
+		Name: fmt.Sprintf("layer %d experts", b.index/2), Output: rows * dim,
+		Saved:         rows * (dim + statistics + logits),
+		ForwardExtra:  rows*(dim+logits+weights) + group*forward,
+		BackwardExtra: rows*(2*dim+2*weights) + max(group*backward, rows*logits),
+		ForwardTime:   time, BackwardTime: 3 * time,
+	}
+}
+
+// adapterBytes returns the bytes that the adapters of an expert hold for a row, of all experts the most.
+func (b *expertsHalf) adapterBytes() (in, down adapterBytes) {
+	for i := range b.experts {
+		in = in.most(b.Model.adapterBytes(b.experts[i].in, false))
+		down = down.most(b.Model.adapterBytes(b.experts[i].down, false))
+	}
+	return in, down
+}
+
+// most returns the larger of both, field by field.
+func (b adapterBytes) most(a adapterBytes) adapterBytes {
+	return adapterBytes{max(a.forward, b.forward), max(a.backward, b.backward), max(a.second, b.second)}
+}

@@ -1,0 +1,216 @@
+package transformer
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/qlora"
+)
+
+// This file has files in which a tensor holds all experts of a layer, as those of gpt_oss. mlp.experts.gate_up_proj is
+// [experts, in, 2·out]: its columns are gate and up of each output in turn. down_proj is [experts, in, out]. Their
+// biases are [experts, 2·out] and [experts, out]. In MXFP4 gate_up_proj_blocks is [experts, 2·out, in/32, 16], with
+// the scales gate_up_proj_scales, [experts, 2·out, in/32]. A model has a parameter for each expert and part.
+
+// slot is the place of a parameter of an expert in a tensor of all experts: the elements of every step-th column from
+// first on, of the expert's in rows of cols columns.
+type slot struct {
+	tensor      string
+	expert      int
+	first, step int
+	in, cols    int // in is 1 for a bias
+	bias        bool
+}
+
+var expertName = regexp.MustCompile(`^(.*mlp\.experts\.)([0-9]+)\.(gate_proj|up_proj|down_proj)\.(weight|bias)$`)
+
+// slot returns the place of a parameter, and whether it is in a tensor of all experts.
+func (c *Config) slot(name string) (s slot, joined bool) {
+	if c.Family != "gpt_oss" {
+		return s, false
+	}
+	parts := expertName.FindStringSubmatch(name)
+	if parts == nil {
+		return s, false
+	}
+	s = slot{tensor: parts[1] + "gate_up_proj", step: 2, in: c.Dim, cols: 2 * c.Experts.Hidden, bias: parts[4] == "bias"}
+	s.expert, _ = strconv.Atoi(parts[2]) // up to maxExperts
+	switch parts[3] {
+	case "up_proj":
+		s.first = 1
+	case "down_proj":
+		s = slot{tensor: parts[1] + "down_proj", expert: s.expert, step: 1, in: c.Experts.Hidden, cols: c.Dim, bias: s.bias}
+	}
+	if s.bias {
+		s.tensor, s.in = s.tensor+"_bias", 1
+	}
+	return s, true
+}
+
+// shape returns the shape of the tensor.
+func (s slot) shape(c *Config) []int {
+	if s.bias {
+		return []int{c.Experts.Count, s.cols}
+	}
+	return []int{c.Experts.Count, s.in, s.cols}
+}
+
+// begins reports whether s is the first of its tensor.
+func (s slot) begins() bool { return s.expert == 0 && s.first == 0 }
+
+// rows returns the rows of the tensor in MXFP4.
+func (s slot) rows() qlora.Rows {
+	return qlora.Rows{First: s.expert*s.cols + s.first, Step: s.step, Count: s.cols / s.step}
+}
+
+// inFiles returns the tensors of files that have the parameters of a list.
+func (c *Config) inFiles(list []amp.Tensor) []amp.Tensor {
+	var files []amp.Tensor
+	for _, t := range list {
+		s, joined := c.slot(t.Name)
+		switch {
+		case !joined:
+			files = append(files, t)
+		case s.begins():
+			files = append(files, amp.Tensor{Name: s.tensor, DType: t.DType, Shape: s.shape(c)})
+		}
+	}
+	return files
+}
+
+// inFile returns the name of the tensor that has a parameter.
+func (c *Config) inFile(name string) string {
+	if s, joined := c.slot(name); joined {
+		return s.tensor
+	}
+	return name
+}
+
+// The ends of the names of tensors in MXFP4.
+const blocksEnd, scalesEnd = "_blocks", "_scales"
+
+// blocksOf returns what an opened folder has in MXFP4 in place of the tensor of all experts that is wanted, nil if it
+// has the tensor itself, and what it should have.
+func (c *Config) blocksOf(w *amp.Weights, want amp.Tensor) (have, blocks []amp.Tensor) {
+	if c.Stored != qlora.MXFP4 || len(want.Shape) != 3 {
+		return nil, nil
+	}
+	if _, found := w.Tensor(want.Name + blocksEnd); !found {
+		return nil, nil
+	}
+	experts, in, out := want.Shape[0], want.Shape[1], want.Shape[2]
+	blocks = []amp.Tensor{
+		{Name: want.Name + blocksEnd, DType: "U8", Shape: []int{experts, out, in / 32, 16}},
+		{Name: want.Name + scalesEnd, DType: "U8", Shape: []int{experts, out, in / 32}},
+	}
+	for _, b := range blocks {
+		t, _ := w.Tensor(b.Name)
+		have = append(have, t)
+	}
+	return have, blocks
+}
+
+// loadSlot reads a parameter of an expert into v, in the model's type, on any device. It takes the memory of the parts
+// that share rows, gate and up, on the host.
+func (q *quantizer) loadSlot(w *amp.Weights, name string, s slot, v snug.View) error {
+	n := s.in * s.cols
+	if q.joined.Len() < n+v.Len() {
+		made, free, err := snug.MakeView(snug.CPU(), q.dtype, n+v.Len())
+		if err != nil {
+			return err
+		}
+		q.joined, q.Model.staging = made, append(q.Model.staging, free)
+	}
+	all := part(q.joined, 0, n)
+	if err := w.LoadAt(name, s.expert*n, all); err != nil {
+		return err
+	}
+	picked := v
+	if !v.Device().IsCPU() {
+		picked = part(q.joined, n, v.Len())
+	}
+	if err := s.move(all, picked, false); err != nil {
+		return err
+	}
+	return snug.Copy(v, picked)
+}
+
+// move copies between the rows of an expert, [in, cols], and a parameter, [out, in], on the CPU: from the rows, or to
+// them.
+func (s slot) move(rows, param snug.View, toRows bool) error {
+	switch rows.DType() {
+	case snug.F32:
+		moveSlot(s, rows.Float32s(), param.Float32s(), toRows)
+	case snug.BF16:
+		moveSlot(s, rows.BFloat16s(), param.BFloat16s(), toRows)
+	case snug.F16:
+		moveSlot(s, rows.Float16s(), param.Float16s(), toRows)
+	default:
+		return fmt.Errorf("a matrix of %s: %w", rows.DType(), snug.ErrDType)
+	}
+	return nil
+}
+
+func moveSlot[T any](s slot, rows, param []T, toRows bool) {
+	const tile = 32
+	out := s.cols / s.step
+	for i := 0; i < s.in; i += tile {
+		for o := 0; o < out; o += tile {
+			for r := i; r < min(i+tile, s.in); r++ {
+				for c := o; c < min(o+tile, out); c++ {
+					at := r*s.cols + s.first + s.step*c
+					if toRows {
+						rows[at] = param[c*s.in+r]
+					} else {
+						param[c*s.in+r] = rows[at]
+					}
+				}
+			}
+		}
+	}
+}
+
+// join returns the tensor of all experts to which s belongs, on the CPU. It takes the memory of the tensor.
+func (g *merger) join(s slot) (snug.View, error) {
+	shape := s.shape(&g.config)
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	out, largest := s.cols/s.step, s.in*s.cols
+	if g.joined.Len() < n+largest {
+		made, free, err := snug.MakeView(snug.CPU(), g.dtype, n+largest)
+		if err != nil {
+			return snug.View{}, err
+		}
+		g.joined, g.staging = made, append(g.staging, free)
+	}
+	all, host := part(g.joined, 0, n), part(g.joined, n, out*s.in)
+	if g.members == nil {
+		g.members = map[string][]*Param{}
+		for i := range g.params {
+			p := &g.params[i]
+			if at, joined := g.config.slot(p.Name); joined && !g.adapted(p) {
+				g.members[at.tensor] = append(g.members[at.tensor], p)
+			}
+		}
+	}
+	for _, p := range g.members[s.tensor] {
+		at, _ := g.config.slot(p.Name)
+		v, err := g.value(p)
+		if err == nil && !v.Device().IsCPU() {
+			err = snug.Copy(host, v)
+			v = host
+		}
+		if err == nil {
+			err = at.move(part(all, at.expert*s.in*s.cols, s.in*s.cols), v, true)
+		}
+		if err != nil {
+			return snug.View{}, fmt.Errorf("%s: %w", p.Name, err)
+		}
+	}
+	return all, nil
+}
