@@ -264,7 +264,7 @@ func (p tensor) len() int64 {
 func (p tensor) all() int64 { return product(int64(p.times), p.len()) }
 
 // tensors yields all parameters in the order of the layers. It yields the parameters of a
-// repeated layer once.
+// repeated layer once, and equal shapes that follow each other in a layer, as experts have them, as one.
 func (m Model) tensors() func(yield func(tensor) bool) {
 	return func(yield func(tensor) bool) {
 		for _, shape := range m.Params {
@@ -273,10 +273,12 @@ func (m Model) tensors() func(yield func(tensor) bool) {
 			}
 		}
 		for _, l := range m.Layers {
-			for _, shape := range l.Params {
-				if !yield(tensor{shape, len(shape) == 2, l.repeat()}) {
+			for rest := l.Params; len(rest) > 0; {
+				n := alike(rest)
+				if !yield(tensor{rest[0], len(rest[0]) == 2, n * l.repeat()}) {
 					return
 				}
+				rest = rest[n:]
 			}
 		}
 		for _, shape := range m.Head.Params {
@@ -285,6 +287,16 @@ func (m Model) tensors() func(yield func(tensor) bool) {
 			}
 		}
 	}
+}
+
+// alike returns how many shapes equal the first, up to the first other one.
+func alike(shapes [][]int) int {
+	for i, s := range shapes {
+		if !slices.Equal(s, shapes[0]) {
+			return i
+		}
+	}
+	return len(shapes)
 }
 
 // matrices returns how many parameters adapters can be put on.

@@ -62,8 +62,10 @@ func (t Task) frozenBytes(r Run, shape []int) int64 {
 // the head with the matrix that it shares, and the layers, each once.
 func (t Task) parts(of func(p tensor) int64) (first, head int64, layers []int64) {
 	sum := func(shapes [][]int, inLayer bool) (n int64) {
-		for _, s := range shapes {
-			n += of(tensor{s, inLayer && len(s) == 2, 1})
+		for len(shapes) > 0 {
+			times := alike(shapes)
+			n += int64(times) * of(tensor{shapes[0], inLayer && len(shapes[0]) == 2, 1})
+			shapes = shapes[times:]
 		}
 		return n
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,7 +26,8 @@ type adapterGolden struct {
 }
 
 var adapterNames = []string{"llama_lora", "llama_rslora", "llama_nf4", "mistral_layers", "qwen2_nf4", "gemma3_nf4", "gpt2_lora", "gpt2_nf4",
-	"gemma3_images", "llama_saved", "qwen2_saved_nf4", "llama_vera", "qwen2_vera_nf4", "gpt2_vera", "gemma3_dora", "gpt2_dora", "gpt2_dora_nf4", "llama_dora", "llama_dora_nf4"}
+	"gemma3_images", "llama_saved", "qwen2_saved_nf4", "llama_vera", "qwen2_vera_nf4", "gpt2_vera", "gemma3_dora", "gpt2_dora", "gpt2_dora_nf4", "llama_dora", "llama_dora_nf4",
+	"mixtral_lora", "gpt_oss_lora"}
 
 func readAdapter(t testing.TB, name string) adapterGolden {
 	t.Helper()
@@ -123,6 +125,15 @@ func TestTrainingAgainstPEFT(t *testing.T) {
 	}
 }
 
+// TestExpertAdaptersAgainstPEFT: adapters of each matrix of the experts compute what PEFT computes with them.
+func TestExpertAdaptersAgainstPEFT(t *testing.T) {
+	g := readAdapter(t, "mixtral_experts")
+	m := g.open(t, g.options())
+	difference, largest := apart(allLogits(t, m, g.batch()), g.tensor(t, "logits"))
+	t.Logf("logits differ by %.1e of the largest", difference/largest)
+	require.Less(t, difference, 1e-4*largest)
+}
+
 // SaveAdapter writes what AdapterDir reads, and Save a model without adapters whose logits are the same
 // up to the rounding of the sums.
 func TestSaveWithAdapters(t *testing.T) {
@@ -152,7 +163,7 @@ func TestSaveAdapterForPEFT(t *testing.T) {
 	if dir == "" {
 		dir = t.TempDir()
 	}
-	for _, name := range adapterNames {
+	for _, name := range append(slices.Clone(adapterNames), "mixtral_experts") {
 		g := readAdapter(t, name)
 		m := g.open(t, g.options())
 		setAdapters(t, m)

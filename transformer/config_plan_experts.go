@@ -1,6 +1,10 @@
 package transformer
 
-import "github.com/snug-ml/snug/plan"
+import (
+	"slices"
+
+	"github.com/snug-ml/snug/plan"
+)
 
 // planExperts describes the second stage of a layer with experts. The router's matrix has no adapter.
 func (c *Config) planExperts(s sizes) plan.Layer {
@@ -9,10 +13,17 @@ func (c *Config) planExperts(s sizes) plan.Layer {
 	if e.Bias {
 		l.Params = append(l.Params, []int{e.Count})
 	}
-	for range e.Count {
-		l.Params = linearShapes(l.Params, e.Hidden, c.Dim, e.Bias)
-		l.Params = linearShapes(l.Params, e.Hidden, c.Dim, e.Bias)
-		l.Params = linearShapes(l.Params, c.Dim, e.Hidden, e.Bias)
+	repeat := func(n int, shape ...int) { // equal shapes together: package plan counts them as one
+		for range n {
+			l.Params = append(l.Params, shape)
+		}
+	}
+	l.Params = slices.Clip(l.Params)
+	repeat(2*e.Count, e.Hidden, c.Dim)
+	repeat(e.Count, c.Dim, e.Hidden)
+	if e.Bias {
+		repeat(2*e.Count, e.Hidden)
+		repeat(e.Count, c.Dim)
 	}
 	if e.RouterLoss != 0 {
 		l.Bias = max(l.Bias, e.Count) // the sums of scores take the same workspace

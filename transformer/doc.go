@@ -13,10 +13,15 @@
 //
 // # Models
 //
-// [Open] and [New] make models of Llama with all its ropes, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3 (the text model,
-// also out of a multimodal folder) and GPT-2, in float32, bfloat16 or float16, on any device. Weights, activations and
+// [Open] and [New] make models of Llama with all its ropes, Mistral, Mixtral, Qwen2, Qwen3, Qwen3-MoE, Gemma 2, Gemma 3
+// (the text model, also out of a multimodal folder), gpt-oss and GPT-2, in float32, bfloat16 or float16, on any device. Weights, activations and
 // their gradients have that type; sums, statistics and gradients of parameters are float32. In float32 a logit differs
 // from transformers' by at most 1e-6 of the largest logit; testdata holds what transformers computes.
+//
+// Mixtral, Qwen3-MoE and gpt-oss have [Experts]. Each expert has parameters of its own, also where files hold all experts
+// of a layer in one tensor, as those of gpt-oss do: Open splits it, and Save joins it. Experts in MXFP4, as gpt-oss is
+// published, stay as they are and are frozen; Save decodes them to the model's type. Routers stay in floats and have no
+// adapter. PEFT reads adapters of Mixtral's experts by their names; it has no names for single experts of gpt-oss.
 //
 // The family [Custom] is for models to train from scratch: any combination of what the stages compute. Options.Monitor
 // counts the bytes that a model holds and can limit them. Options.PlainAttention computes attention without tiles, for

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -304,7 +305,7 @@ func TestSaveForTransformers(t *testing.T) {
 	if to == "" {
 		to = t.TempDir()
 	}
-	for _, name := range modelNames {
+	for _, name := range append(slices.Clone(modelNames), "gpt_oss_mxfp4") {
 		g := readModel(t, name)
 		m := open32(t, g, Options{})
 		dir := filepath.Join(to, name)

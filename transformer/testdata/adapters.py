@@ -11,7 +11,7 @@ adapters/NAME has the files of PEFT's save_pretrained, and
 golden.safetensors  of the model in float32, its matrices in NF4 where the name says so: the logits of all rows, and the
                     gradient of the loss in each parameter of the adapters, in float16 after division by its largest
                     element, which is "largest/NAME"
-golden.json         the base in the folder models, the tokens, the labels, and the losses before each of 20 steps of
+golden.json         (both without gradients and losses for adapters of experts) the base in the folder models, the tokens, the labels, and the losses before each of 20 steps of
                     AdamW, and after them
 
 check: SNUG_SAVE=DIR go test -run TestSaveAdapterForPEFT ./transformer writes the folders and their logits.
@@ -71,6 +71,14 @@ ADAPTERS = {
     "qwen2_vera_nf4": ("qwen2", True, {"vera": True, "target_modules": ["q_proj", "down_proj"], "r": 24, "save_projection": False, "modules_to_save": ["norm"]}),
     "gpt2_vera": ("gpt2", False, {"vera": True, "target_modules": ["c_attn", "c_proj"], "r": 5, "projection_prng_key": 2**32 + 1, "fan_in_fan_out": True}),
     "gpt2_dora_nf4": ("gpt2", True, {**ALL, "fan_in_fan_out": True, "use_dora": True}),
+    "mixtral_lora": ("mixtral", False, {**ALL, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}),
+    "gpt_oss_lora": ("gpt_oss", False, {"target_modules": ["q_proj", "k_proj", "o_proj"], "r": 3, "lora_alpha": 6, "use_dora": True}),
+}
+# Adapters of each matrix of the experts, as PEFT wrote them with transformers 4. With transformers 5 it makes adapters
+# of parameters of them, which compute the same and train otherwise. Its conversion of qwen3_moe loses what a layer with
+# an MLP has.
+EXPERTS = {
+    "mixtral_experts": ("mixtral", ["q_proj", "w1", "w2", "w3"]),
 }
 STEPS = 20
 
@@ -143,6 +151,35 @@ def make(name, model, nf4, fields):
     print(name, losses[0], losses[-1])
 
 
+def make_experts(name, model_name, targets):
+    torch.manual_seed(sum(map(ord, name)))
+    out = here / "adapters" / name
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    rank, tensors = 3, {}
+    for key, weight in sorted(load_file(here / "models" / model_name / "model.safetensors").items()):
+        module = key.removesuffix(".weight")
+        if module.rpartition(".")[2] in targets:
+            outer, inner = weight.shape
+            tensors[f"base_model.model.{module}.lora_A.weight"] = torch.randn(rank, inner) * 0.2
+            tensors[f"base_model.model.{module}.lora_B.weight"] = torch.randn(outer, rank) * 0.2
+    save_file(tensors, out / "adapter_model.safetensors", metadata={"format": "pt"})
+    LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=6, target_modules=targets, base_model_name_or_path=model_name,
+               inference_mode=True).save_pretrained(out)
+    config = json.loads((out / "adapter_config.json").read_text())
+    config["target_modules"].sort()
+    (out / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    golden = json.loads((here / "models" / model_name / "golden.json").read_text())
+    tokens = torch.tensor(golden["tokens"]).reshape(golden["sequences"], -1)
+    model = PeftModel.from_pretrained(base(model_name, False), out)
+    logits = model(input_ids=tokens, use_cache=False).logits.detach()
+    save_file({"logits": logits.contiguous()}, out / "golden.safetensors")
+    (out / "golden.json").write_text(json.dumps({
+        "peft": peft.__version__, "transformers": transformers.__version__, "torch": torch.__version__.split("+")[0],
+        "base": model_name, "nf4": False, "sequences": golden["sequences"], "tokens": golden["tokens"], "labels": golden["labels"]}) + "\n")
+    print(name, len(tensors) // 2, "adapters")
+
+
 def check(saved):
     for folder in sorted(p for p in pathlib.Path(saved).iterdir() if p.is_dir()):
         golden = json.loads((here / "adapters" / folder.name / "golden.json").read_text())
@@ -161,3 +198,6 @@ else:
     for name, (model, nf4, fields) in ADAPTERS.items():
         if len(sys.argv) == 1 or name in sys.argv[1:]:
             make(name, model, nf4, fields)
+    for name, (model, targets) in EXPERTS.items():
+        if len(sys.argv) == 1 or name in sys.argv[1:]:
+            make_experts(name, model, targets)

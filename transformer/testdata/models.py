@@ -194,6 +194,8 @@ def make(name, family, fields, again=0):
         losses.append(loss.item())
         loss.backward()
         optimizer.step()
+    if getattr(config, "output_router_logits", False):  # an evaluation has the plain loss
+        more["output_router_logits"] = False
     losses.append(model(tokens, labels=labels, **more).loss.item())
     moved = torch.full_like(labels, -100)
     moved[:, :-1] = labels[:, 1:]
