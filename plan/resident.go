@@ -47,9 +47,9 @@ const (
 // kernels on each core, and buffers that wait for a layer of their size.
 //
 // It assumes that freed activations are used again, for others of the same size only, as the
-// models of package transformer do it, and that steps allocate nothing else. Reading the weights
-// takes a float32 copy of the largest, or what the first values of adapters take, before there are gradients. Errors
-// are those of Predict.
+// models of package transformer do it, and that steps allocate nothing else. Reading the weights takes at most a float32
+// copy of the largest matrix of a layer, which is quantized from it, or what the first values of adapters take, before
+// there are gradients. Tables are read in pieces to where they stay. Errors are those of Predict.
 func (t Task) Resident(r Run, p Process) (int64, error) {
 	t, err := t.check()
 	if err == nil {
@@ -161,10 +161,12 @@ func (p Process) check() (Process, error) {
 	return p, nil
 }
 
-// largest returns the elements of the largest parameter.
+// largest returns the elements of the largest matrix of a layer.
 func (m Model) largest() (n int64) {
 	for p := range m.tensors() {
-		n = max(n, p.len())
+		if p.linear {
+			n = max(n, p.len())
+		}
 	}
 	return n
 }

@@ -42,6 +42,13 @@
 // With Options.Tiles the MLPs run in tiles of rows, for long sequences. An MLP then keeps M·C elements, and its steps hold
 // what they need of one tile at a time.
 //
+// A layer with Config.Experts has a stage of experts in place of the MLP. It keeps M·C elements and the router's logits:
+// the backward pass routes by these again and computes what it needs of one expert after the other, with the rows that
+// chose it side by side. Besides tensors of all rows a step holds 2C + 3F elements for each row of the expert with the
+// most rows. Experts without rows are not read, so that a token of a text reads only the chosen ones in
+// Options.Pages. Backprop adds the loss of Experts.RouterLoss, as transformers does; Evaluate and BackpropLogProbs do
+// not.
+//
 // [Config.Plan] describes the model to package plan before it is made; package plan then predicts what training takes,
 // and finds what fits.
 //

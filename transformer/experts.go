@@ -7,6 +7,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/plan"
 )
 
 // This file has the stage of a layer with experts:
@@ -72,14 +73,14 @@ func (m *Model) expertsLayer(name string, index int) *expertsHalf {
 }
 
 func (b *expertsHalf) Forward(ctx context.Context, x *tensor) (*tensor, error) {
-	o := b.stage()
+	o := b.begins(b.index, b.forwardPhase())
 	y := o.get(b.config.Dim)
 	b.pool.put(b.forward(ctx, o, stats{}, y, x))
 	return y, o.err
 }
 
 func (b *expertsHalf) ForwardSave(ctx context.Context, x *tensor) (*tensor, *saved, error) {
-	o := b.stage()
+	o := b.begins(b.index, b.forwardPhase())
 	s := b.newSaved()
 	s.y, s.norm = o.get(b.config.Dim), o.stats(b.norm)
 	s.logits = b.forward(ctx, o, s.norm, s.y, x)
@@ -88,7 +89,7 @@ func (b *expertsHalf) ForwardSave(ctx context.Context, x *tensor) (*tensor, *sav
 
 // Resave computes the logits alone.
 func (b *expertsHalf) Resave(_ context.Context, x *tensor) (*saved, error) {
-	o := b.stage()
+	o := b.begins(b.index, b.forwardPhase())
 	s := b.newSaved()
 	s.y, s.norm = o.get(b.config.Dim), o.stats(b.norm)
 	h := o.get(b.config.Dim)
@@ -165,7 +166,7 @@ func (b *expertsHalf) Backward(ctx context.Context, x *tensor, s *saved, d *tens
 	if b.index < b.first {
 		return d, nil
 	}
-	o := b.stage()
+	o := b.begins(b.index, plan.Backward)
 	h, dh := o.get(b.config.Dim), o.get(b.config.Dim)
 	o.norm(h, stats{}, x, b.norm)
 	o.route(s.logits)

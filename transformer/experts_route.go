@@ -36,11 +36,6 @@ func (r *routed) grow(rows int, e *Experts) {
 	}
 }
 
-// bytes returns the host memory of the lists.
-func (r *routed) bytes() int64 {
-	return 4 * int64(cap(r.chosen)+cap(r.pairs)+cap(r.rows)+cap(r.starts))
-}
-
 // group makes the rows of an expert the group, and reports whether there are any.
 func (r *routed) group(expert int) bool {
 	lo, hi := r.starts[expert], r.starts[expert+1]

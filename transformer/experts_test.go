@@ -167,7 +167,7 @@ func TestExpertGradientsByDifferences(t *testing.T) {
 					idle++
 				}
 			}
-			for range 2 {
+			for range 1 {
 				i := rng.IntN(len(v))
 				at := func(x float32) float64 {
 					old := v[i]

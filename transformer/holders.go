@@ -43,7 +43,11 @@ func (m *Model) makeHolders() {
 	}
 	var names []string
 	for i := range m.config.Layers {
-		names = append(names, fmt.Sprintf("%s.%d.attention", layers, i), fmt.Sprintf("%s.%d.mlp", layers, i))
+		half := "mlp"
+		if m.config.hasExperts(i) {
+			half = "experts"
+		}
+		names = append(names, fmt.Sprintf("%s.%d.attention", layers, i), fmt.Sprintf("%s.%d.%s", layers, i, half))
 	}
 	for _, name := range append(names, "head", checkpointStage) {
 		s := stageHolders{name: name}
