@@ -19,10 +19,9 @@ import (
 
 // naive is a history that forgets nothing: the bytes of each holder after every change.
 type naive struct {
-	held  map[holderName]int64
-	peaks [Tiers]map[holderName]int64
-	most  [Tiers]int64
-	part  [Tiers]map[holderName]int64 // at the latest time of the maximum
+	held map[holderName]int64
+	most [Tiers]int64
+	part [Tiers]map[holderName]int64 // at the latest time of the maximum
 }
 
 func (n *naive) total(t Tier) (sum int64) {

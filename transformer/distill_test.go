@@ -209,7 +209,8 @@ func TestDistillErrors(t *testing.T) {
 	refused(t, err, snug.ErrConfig, "the window is nil")
 	_, err = m.BackpropDistill(ctx, b, nan, d, newBegun(t, m))
 	refused(t, err, snug.ErrConfig, "scale is NaN")
-	_, err = m.BackpropDistill(nil, b, 1, d, newBegun(t, m)) //nolint:staticcheck // a nil context is an error
+	var none context.Context
+	_, err = m.BackpropDistill(none, b, 1, d, newBegun(t, m))
 	require.ErrorIs(t, err, snug.ErrConfig)
 	_, err = m.BackpropDistill(ctx, b, 1, d, newBegun(t, m))
 	require.NoError(t, err, "both are as before")
