@@ -53,11 +53,12 @@ type Matrices interface {
 // 0.001, without checkpoints.
 type Options struct {
 	// Optimizer is the rule; nil is quant8.AdamW{}. For [quant8.ScheduleFree], see [Trainer.Average]; it does not go with
-	// InBackward. [quant8.MeZO] needs no backward pass: see [ForwardOnly]; it has no state, no master weights, no loss
-	// scale and no gradients, and so does not go with their options. [quant8.Apollo] and [quant8.GaLore] need a model
-	// with [Matrices] on the CPU. Their steps take whole matrices: with other Masters than FullMaster, and without
-	// InBackward, the Trainer holds
-	// a copy of the largest in float32, 4 bytes an element. With Storage, parameters of 16 bits are an error.
+	// InBackward. [quant8.MeZO] needs no backward pass, see [ForwardOnly]. It has no state, no master weights, no loss
+	// scale and no gradients, so their options are errors.
+	//
+	// [quant8.Apollo] and [quant8.GaLore] need a model with [Matrices] on the CPU. Their steps take whole matrices: with
+	// other Masters than FullMaster, and without InBackward, the Trainer holds a copy of the largest in float32, 4 bytes
+	// an element. With Storage, parameters of 16 bits are an error.
 	Optimizer quant8.Rule
 	StateBits int                          // bits of an element of the optimizer's state: 32, 16, 8 or 4; 0 is 32
 	Schedule  func(step int) (lr float32)  // learning rate of a step, counted from 0; nil is Constant(1e-3)
@@ -240,44 +241,6 @@ func (t *Trainer[B]) make() (err error) {
 	t.countBytes()
 	t.ready = true
 	return nil
-}
-
-func (o *Options) check(noModel bool) error {
-	if o.Optimizer == nil {
-		o.Optimizer = quant8.AdamW{}
-	}
-	if o.StateBits == 0 {
-		o.StateBits = 32
-	}
-	if o.Schedule == nil {
-		o.Schedule = Constant(1e-3)
-	}
-	if o.Chunk == 0 {
-		o.Chunk = 1 << 16
-	}
-	for _, c := range []struct {
-		bad  bool
-		what string
-	}{
-		{noModel, "the model is nil"},
-		{!(o.Clip >= 0), fmt.Sprintf("Clip is %v, want 0 or more", o.Clip)},
-		{o.SaveEvery < 0 || o.Keep < 0 || o.Chunk < 0, fmt.Sprintf("SaveEvery is %d, Keep %d and Chunk %d, want 0 or more", o.SaveEvery, o.Keep, o.Chunk)},
-		{o.SaveEvery > 0 && o.Dir == "" && o.Folder == nil, "SaveEvery wants Dir or Folder"},
-		{o.Folder != nil && (o.Dir != "" || o.Keep != 0 || o.Folder.folder == nil), "Folder, from OpenFolder, is instead of Dir and Keep"},
-		{o.InBackward && o.Scaler != nil, "InBackward does not go with a loss scale, because one parameter is updated before another is known to be finite"},
-		{o.InBackward && (o.Masters == amp.SplitMaster || o.Masters == amp.Split24Master), "InBackward has no master weights: leave Masters, or set NoMaster"},
-		{o.Stochastic && o.Masters != amp.Split24Master, fmt.Sprintf("Stochastic is for Split24Master, and Masters is %v", o.Masters)},
-		{o.InBackward && o.Fill != nil, "InBackward has no master weights to fill"},
-		{o.InBackward && o.averages(), "InBackward does not go with quant8.ScheduleFree: without gradients in memory nothing holds the parameters that train while their averages are evaluated"},
-		{o.Fold && !o.InBackward, "Fold wants InBackward"},
-		{o.Fold && !quant8.Folds(o.Optimizer), fmt.Sprintf("Fold does not go with %T, whose update needs the whole gradient", o.Optimizer)},
-		{o.Fold && o.SkipNonFinite, "Fold does not go with SkipNonFinite, because what is folded cannot be taken back"},
-	} {
-		if c.bad {
-			return fmt.Errorf("%s: %w", c.what, snug.ErrConfig)
-		}
-	}
-	return o.checkMeZO()
 }
 
 // collect lists the parameters.
