@@ -24,7 +24,7 @@ func TestHistoryMemory(t *testing.T) {
 	}
 	const events, holders = 1 << 14, 4000
 	empty := held(func() any { return newHistory(events) })
-	require.InDelta(t, 48*events+110<<10, empty, 16<<10)
+	require.InDelta(t, 48*events+140<<10, empty, 16<<10)
 	full := held(func() any {
 		m, err := NewMonitor(MonitorOptions{History: events, Samples: 2})
 		require.NoError(t, err)

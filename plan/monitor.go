@@ -27,7 +27,7 @@ type MonitorOptions struct {
 	Samples int
 	// History is the number of events that the history of allocations keeps, from 64 to 2^24; 0: there is none, and it
 	// costs nothing. An event, such as an allocation, takes 48 bytes, each name of a [Holder] some 300, and the history
-	// 110 KiB besides; these are allocated before the run. An allocation and its end take about 0.6 µs more.
+	// 140 KiB besides; these are allocated before the run. An allocation and its end take about 0.6 µs more.
 	//
 	// Whatever the length of a run, the history knows exactly who held what at the peak of each tier, see
 	// [Monitor.PeakHolders], and has the peak of each of up to 512 parts of the run. Of the single events it has the
