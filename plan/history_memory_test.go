@@ -24,7 +24,8 @@ func TestHistoryMemory(t *testing.T) {
 	}
 	const events, holders = 1 << 14, 4000
 	empty := held(func() any { return newHistory(events) })
-	require.InDelta(t, 48*events+140<<10, empty, 16<<10)
+	require.LessOrEqual(t, empty, int64(48*events+150<<10))
+	require.Greater(t, empty, int64(48*events)) // on 32 bits the rest is smaller
 	full := held(func() any {
 		m, err := NewMonitor(MonitorOptions{History: events, Samples: 2})
 		require.NoError(t, err)
