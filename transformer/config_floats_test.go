@@ -10,6 +10,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 )
@@ -93,7 +94,10 @@ func TestPlanFloats(t *testing.T) {
 				}
 			}
 			if paged {
-				o.Pages = newStore(t)
+				s, err := offload.Open(t.TempDir(), offload.Options{HostLimit: 1 << 20})
+				require.NoError(t, err)
+				defer func() { require.NoError(t, s.Close()) }()
+				o.Pages = s
 			}
 			name := fmt.Sprint(c.Stored, " ", dt, " ", dora, " ", paged, " ", all)
 			m, err := Open(dir, o)
