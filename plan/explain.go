@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -76,7 +77,11 @@ func (t Task) decisions(r Run) (list []decision) {
 		add("master weights", r.Masters.String(), r.Masters == amp.FullMaster, "full master weights", func(u *Run) { u.Masters = amp.FullMaster })
 	}
 	if t.Rank > 0 {
-		add("frozen weights", fmt.Sprintf("%d bits", r.Frozen), r.Frozen == 16, "frozen weights in 16 bits", func(u *Run) {
+		value := fmt.Sprintf("%d bits", r.Frozen)
+		if all, floats := t.Model.matrices(); floats > 0 && r.quantized() {
+			value += fmt.Sprintf(", %d matrices of %d in %s", floats, all, cmp.Or(r.Compute, snug.F32))
+		}
+		add("frozen weights", value, r.Frozen == 16, "frozen weights in 16 bits", func(u *Run) {
 			if u.Frozen = 16; t.PagesFrozen {
 				u.WeightsOn, u.LayersHeld = OnDevice, 0
 			}

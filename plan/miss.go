@@ -125,7 +125,7 @@ func (t Task) miss(limit, minimum int64, k *known) error {
 		}
 	}
 	slices.SortStableFunc(m.all, func(a, b Change) int { return cmp.Compare(a.Seconds, b.Seconds) })
-	if t.Rank == 0 && t.Model.matrices() > 0 {
+	if matrices, _ := t.Model.matrices(); t.Rank == 0 && matrices > 0 {
 		u := t
 		u.Rank = adapterRank
 		if err := m.try(fmt.Sprintf("train adapters of rank %d", adapterRank), u); err != nil {

@@ -33,6 +33,9 @@ type Layer struct {
 	// [Task] puts an adapter; a table of other use has more dimensions, such as
 	// [1, rows, columns] for positions.
 	Params [][]int `json:"params,omitempty"`
+	// Floats are the indices in Params of matrices that stay in the compute type whatever [Run].Frozen says, in rising
+	// order: a published folder may have some matrices in floats, and the others quantized.
+	Floats []int `json:"floats,omitempty"`
 
 	// Elements of the compute type of one sample.
 	Output   int64 `json:"output"`             // elements of its output
@@ -149,6 +152,11 @@ func (m Model) Validate() error {
 			c.part(where, l.repeat(), nil, a.In, a.Out, a.Forward, a.Backward, a.Gradient, int64(a.Shares), int64(a.Rows))
 		}
 		c.part(where, l.repeat(), nil, l.Tiles.Forward, int64(l.Tiles.Whole))
+		for n, at := range l.Floats {
+			if at < 0 || at >= len(l.Params) || len(l.Params[at]) != 2 || n > 0 && at <= l.Floats[n-1] {
+				c.fail("%s: Floats has the index %d, want those of matrices in Params, in rising order", where, at)
+			}
+		}
 		if l.Tiles.Whole > 0 && l.Rows == 0 {
 			c.fail("%s: tiles of rows, and it has no rows", where)
 		}
@@ -253,6 +261,7 @@ type tensor struct {
 	shape  []int
 	linear bool // the matrix of a layer within the chain
 	times  int
+	float  bool // it stays in the compute type
 }
 
 // len returns the elements of one occurrence.
@@ -272,21 +281,40 @@ func (p tensor) all() int64 { return product(int64(p.times), p.len()) }
 func (m Model) tensors() func(yield func(tensor) bool) {
 	return func(yield func(tensor) bool) {
 		for _, shape := range m.Params {
-			if !yield(tensor{shape, false, 1}) {
+			if !yield(tensor{shape: shape, times: 1}) {
 				return
 			}
 		}
 		for _, l := range m.Layers {
-			for rest := l.Params; len(rest) > 0; {
-				n := alike(rest)
-				if !yield(tensor{rest[0], len(rest[0]) == 2, n * l.repeat()}) {
+			for p := range l.tensors() {
+				if p.times *= l.repeat(); !yield(p) {
 					return
 				}
-				rest = rest[n:]
 			}
 		}
 		for _, shape := range m.Head.Params {
-			if !yield(tensor{shape, false, 1}) {
+			if !yield(tensor{shape: shape, times: 1}) {
+				return
+			}
+		}
+	}
+}
+
+// tensors yields the parameters of one step of a layer. Of equal shapes that follow each other it yields those that stay
+// in floats as one, and the others as one.
+func (l Layer) tensors() func(yield func(tensor) bool) {
+	return func(yield func(tensor) bool) {
+		floats := l.Floats
+		for at := 0; at < len(l.Params); {
+			p := tensor{shape: l.Params[at], linear: len(l.Params[at]) == 2}
+			n, in := alike(l.Params[at:]), 0
+			for at += n; len(floats) > 0 && floats[0] < at; floats = floats[1:] {
+				in++
+			}
+			if p.float, p.times = true, in; in > 0 && !yield(p) {
+				return
+			}
+			if p.float, p.times = false, n-in; n > in && !yield(p) {
 				return
 			}
 		}
@@ -303,14 +331,17 @@ func alike(shapes [][]int) int {
 	return len(shapes)
 }
 
-// matrices returns how many parameters adapters can be put on.
-func (m Model) matrices() (n int) {
+// matrices returns how many parameters adapters can be put on, and how many of these stay in floats.
+func (m Model) matrices() (n, floats int) {
 	for p := range m.tensors() {
 		if p.linear {
 			n += p.times
 		}
+		if p.float {
+			floats += p.times
+		}
 	}
-	return n
+	return n, floats
 }
 
 // stages returns the number of layers of the chain.

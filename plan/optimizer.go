@@ -223,18 +223,18 @@ func (t Task) trained() func(yield func(tensor) bool) {
 				continue
 			}
 			if t.VeRA {
-				if !yield(tensor{[]int{t.Rank}, false, p.times}) || !yield(tensor{[]int{p.shape[0]}, false, p.times}) {
+				if !yield(tensor{shape: []int{t.Rank}, times: p.times}) || !yield(tensor{shape: []int{p.shape[0]}, times: p.times}) {
 					return
 				}
 				continue
 			}
-			if !t.FrozenA && !yield(tensor{[]int{t.Rank, p.shape[1]}, true, p.times}) || !yield(tensor{[]int{p.shape[0], t.Rank}, true, p.times}) ||
-				t.DoRA && !yield(tensor{[]int{p.shape[0]}, false, p.times}) {
+			if !t.FrozenA && !yield(tensor{shape: []int{t.Rank, p.shape[1]}, linear: true, times: p.times}) || !yield(tensor{shape: []int{p.shape[0], t.Rank}, linear: true, times: p.times}) ||
+				t.DoRA && !yield(tensor{shape: []int{p.shape[0]}, times: p.times}) {
 				return
 			}
 		}
 		for _, shape := range t.Beside {
-			if !yield(tensor{shape, false, 1}) {
+			if !yield(tensor{shape: shape, times: 1}) {
 				return
 			}
 		}

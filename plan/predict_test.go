@@ -270,7 +270,7 @@ func TestFrozenBytes(t *testing.T) {
 			r := Run{Frozen: task.baseBits(), Compute: snug.BF16}
 			w, err := qlora.NewWeight(make([]float32, n), shape, qlora.Options{Type: base})
 			require.NoError(t, err)
-			require.Equal(t, w.Bytes(), task.frozenBytes(r, shape), "%v %v", base, shape)
+			require.Equal(t, w.Bytes(), task.frozenBytes(r, tensor{shape: shape}), "%v %v", base, shape)
 			l, err := qlora.NewLinear(w, snug.BF16, 0)
 			require.NoError(t, err)
 			require.Equal(t, l.Bytes(), task.tileBytes(r), "%v %v", base, shape)

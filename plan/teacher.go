@@ -58,7 +58,7 @@ func (p *Teacher) weightBytes(t Task, r Run) (bytes int64) {
 	for w := range p.Model.tensors() {
 		n := product(w.len(), r.elem())
 		if w.linear {
-			n = teacher.frozenBytes(run, w.shape)
+			n = teacher.frozenBytes(run, w)
 		}
 		bytes = plus(bytes, product(int64(w.times), n))
 	}

@@ -30,7 +30,7 @@ func (t Task) weightBytes(r Run, all, trained int64) int64 {
 	if t.Rank > 0 {
 		for p := range t.Model.tensors() {
 			if p.linear {
-				bytes += int64(p.times) * (t.frozenBytes(r, p.shape) - p.len()*r.elem() + 8*t.magnitudes(p.shape) + t.untrainedBytes(p.shape))
+				bytes += int64(p.times) * (t.frozenBytes(r, p) - p.len()*r.elem() + 8*t.magnitudes(p.shape) + t.untrainedBytes(p.shape))
 			}
 		}
 	}
@@ -40,9 +40,9 @@ func (t Task) weightBytes(r Run, all, trained int64) int64 {
 // frozenBytes returns the bytes of a matrix of the chain without its adapter. In 4 bits these are NF4's, in blocks of 64
 // with the absmax of each block in a byte, and a float32 absmax for every 256 of these bytes; MXFP4 has bytes for blocks
 // of 32. In 8 bits there is a float32 for 128×128 elements, or for a row.
-func (t Task) frozenBytes(r Run, shape []int) int64 {
-	n := tensor{shape: shape}.len()
-	if t.Rank == 0 || !r.quantized() {
+func (t Task) frozenBytes(r Run, p tensor) int64 {
+	n, shape := p.len(), p.shape
+	if t.Rank == 0 || !r.quantized() || p.float {
 		return n * r.elem()
 	}
 	up := func(n, size int64) int64 { return (n + size - 1) / size }
@@ -61,20 +61,22 @@ func (t Task) frozenBytes(r Run, shape []int) int64 {
 // parts returns a sum over the parameters of each part that is used at one time: those before the chain,
 // the head with the matrix that it shares, and the layers, each once.
 func (t Task) parts(of func(p tensor) int64) (first, head int64, layers []int64) {
-	sum := func(shapes [][]int, inLayer bool) (n int64) {
-		for len(shapes) > 0 {
-			times := alike(shapes)
-			n += int64(times) * of(tensor{shapes[0], inLayer && len(shapes[0]) == 2, 1})
-			shapes = shapes[times:]
+	sum := func(shapes [][]int) (n int64) {
+		for _, shape := range shapes {
+			n += of(tensor{shape: shape, times: 1})
 		}
 		return n
 	}
-	first, head = sum(t.Model.Params, false), sum(t.Model.Head.Params, false)
+	first, head = sum(t.Model.Params), sum(t.Model.Head.Params)
 	if t.Model.Head.Tied {
-		head += sum(t.Model.Params[:1], false)
+		head += sum(t.Model.Params[:1])
 	}
 	for _, l := range t.Model.Layers {
-		layers = append(layers, sum(l.Params, true))
+		n := int64(0)
+		for p := range l.tensors() {
+			n += int64(p.times) * of(p)
+		}
+		layers = append(layers, n)
 	}
 	return first, head, layers
 }
@@ -88,23 +90,23 @@ type paging struct {
 }
 
 // pagedWeights returns what lies in pages if weights do: all of them, or, with PagesFrozen, the matrices
-// in 4 or 8 bits.
+// in 4 or 8 bits, without those that stay in floats.
 func (t Task) pagedWeights(r Run) (w paging) {
 	of := func(p tensor) int64 {
 		switch {
-		case p.linear && t.PagesFrozen:
-			return t.frozenBytes(r, p.shape)
+		case p.linear && t.PagesFrozen && !p.float:
+			return t.frozenBytes(r, p)
 		case t.PagesFrozen:
 			return 0
 		case !p.linear:
 			return p.len() * r.elem()
 		}
-		return t.frozenBytes(r, p.shape) + t.trainedElem(r)*t.trainedLen(p.shape) + t.untrainedBytes(p.shape) + 8*t.magnitudes(p.shape)
+		return t.frozenBytes(r, p) + t.trainedElem(r)*t.trainedLen(p.shape) + t.untrainedBytes(p.shape) + 8*t.magnitudes(p.shape)
 	}
 	first, head, layers := t.parts(of)
 	largest := max(first, head)
 	if t.Model.Head.Tied {
-		w.bytes -= of(tensor{t.Model.Params[0], false, 1})
+		w.bytes -= of(tensor{shape: t.Model.Params[0], times: 1})
 	}
 	w.bytes += first + head
 	sum := int64(0)
@@ -117,7 +119,8 @@ func (t Task) pagedWeights(r Run) (w paging) {
 	}
 	w.bytes += sum
 	if t.PagesFrozen {
-		w.file = w.bytes + fileAlign*int64(t.Model.matrices())
+		all, floats := t.Model.matrices()
+		w.file = w.bytes + fileAlign*int64(all-floats)
 	}
 	w.two = min(w.bytes, 2*largest)
 	return w
@@ -170,15 +173,16 @@ const (
 	decodedUnit = 64 * 256 // the elements of a float32 absmax
 )
 
-// tileBytes returns the bytes of the tile that the matrices under adapters share.
-func (t Task) tileBytes(r Run) (bytes int64) {
+// tileBytes returns the bytes of the tile that the matrices under adapters share, and of the one for matrices in floats.
+func (t Task) tileBytes(r Run) int64 {
 	if t.Rank == 0 || !r.quantized() && !t.DoRA {
 		return 0
 	}
+	bytes, norms := int64(0), int64(0)
 	for p := range t.Model.tensors() {
 		switch n := p.len(); {
 		case !p.linear:
-		case r.quantized():
+		case r.quantized() && !p.float:
 			unit := int64(decodedUnit)
 			if t.Base == qlora.MXFP4 {
 				unit /= 2
@@ -190,9 +194,9 @@ func (t Task) tileBytes(r Run) (bytes int64) {
 				n = whole + unit
 			}
 			bytes = max(bytes, n*r.elem())
-		default:
-			bytes = max(bytes, 4*max(min(normsTile, n), int64(p.shape[1])))
+		case t.DoRA:
+			norms = max(norms, 4*max(min(normsTile, n), int64(p.shape[1])))
 		}
 	}
-	return bytes
+	return bytes + norms
 }

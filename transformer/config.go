@@ -88,8 +88,13 @@ type Config struct {
 	EmbeddingDropout float64 // dropout of the embedding
 
 	// Stored is the form in which the folder has the matrices of the layers: FP8 or FP8E5M2 of quant_method "fp8", INT8
-	// of bitsandbytes, MXFP4 of the experts of gpt_oss, and 0 for floats. Some matrices of such a folder may be floats. [New] ignores it.
+	// of bitsandbytes, MXFP4 of the experts of gpt_oss, and 0 for floats. [New] ignores it.
 	Stored qlora.Type
+	// Floats are the matrices of the layers that such a folder has in floats, by their names in [Config.Tensors].
+	// [ReadConfig] takes them from the list in config.json of modules that were not converted, and for MXFP4 they are all
+	// but the experts; [Config.FloatsIn] looks into the files. [Config.Plan] uses them, and [Open] looks into the files
+	// itself.
+	Floats []string
 
 	InitStd float64    // standard deviation of initial weights
 	DType   snug.DType // type of the published weights, 0 if the file does not say it

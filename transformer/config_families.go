@@ -86,7 +86,11 @@ func parseConfig(text []byte) (*Config, error) {
 		return nil, err
 	}
 	slices.Sort(c.Ignored)
-	return c, c.check()
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	c.Floats = c.unconverted(f.unconverted)
+	return c, nil
 }
 
 // readCommon reads what all families have, and the family.

@@ -20,6 +20,8 @@ type fields struct {
 	ignored *[]string
 	std     defaults // of the family
 	err     error
+
+	unconverted []string // modules that quantization_config leaves in floats
 }
 
 func newFields(text []byte, path string, ignored *[]string) (*fields, error) {

@@ -3,6 +3,7 @@ package transformer
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/plan"
@@ -16,7 +17,11 @@ import (
 // matrix as [out, in], also for GPT-2. A [plan.Task] with a Rank puts adapters on the matrices of the layers, as PEFT's
 // "all-linear" does.
 //
-// The error wraps [snug.ErrConfig] for a Config that is not valid or that [New] does not support, and [snug.ErrShape]
+// If Config.Stored is not 0, the matrices of Config.Floats stay in floats, as [Open] has them with Options.Base 0. For a
+// Base of that form, which quantizes them too, clear Floats of all layers.
+//
+// The error wraps [snug.ErrConfig] for a Config that is not valid or that [New] does not support, or whose Floats are not
+// matrices of the layers, and [snug.ErrShape]
 // for more tokens than the model has positions and for a model that is too large for package plan.
 func (c *Config) Plan(tokens int) (plan.Model, error) {
 	if err := c.check(); err != nil {
@@ -78,7 +83,51 @@ func (c *Config) plan(tokens int) (plan.Model, error) {
 			}
 		}
 	}
+	if err := c.planFloats(m.Layers); err != nil {
+		return m, err
+	}
 	return m, m.Validate()
+}
+
+// planFloats sets Floats of the layers.
+func (c *Config) planFloats(layers []plan.Layer) error {
+	if c.Stored == 0 || len(c.Floats) == 0 {
+		return nil
+	}
+	left := map[string]bool{}
+	for _, name := range c.Floats {
+		left[name] = true
+	}
+	body := c.layout().body
+	shapes := make([][][]int, len(layers)) // of the matrices in floats
+	for _, t := range c.tensors(c.layout()) {
+		if !left[t.Name] || !c.isMatrix(t) {
+			continue
+		}
+		delete(left, t.Name)
+		var index int
+		var part string
+		if _, err := fmt.Sscanf(t.Name, body+"layers.%d.%s", &index, &part); err != nil {
+			return bad("Floats", "%.80q: %w", t.Name, err)
+		}
+		at := 2 * index
+		if !strings.HasPrefix(part, "self_attn.") {
+			at++
+		}
+		shapes[at] = append(shapes[at], t.Shape)
+	}
+	for name := range left {
+		return bad("Floats", "%.80q, want a matrix of the layers", name)
+	}
+	for i, list := range shapes {
+		l := &layers[i]
+		for at, shape := range l.Params {
+			if j := slices.IndexFunc(list, func(s []int) bool { return slices.Equal(s, shape) }); j >= 0 {
+				l.Floats, list = append(l.Floats, at), slices.Delete(list, j, j+1)
+			}
+		}
+	}
+	return nil
 }
 
 // sizes are the numbers of elements of a sequence: of activations of each width, and of the statistics of norms.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -16,6 +17,9 @@ import (
 
 // mxfp4 is the quant_method of the experts of gpt-oss.
 const mxfp4 = "mxfp4"
+
+// maxUnconverted is the longest list of modules that were not converted that is read.
+const maxUnconverted = 4096
 
 // storedConfig is the member quantization_config. Members about activations are of no account: products here take
 // activations as they are.
@@ -88,7 +92,79 @@ func (c *Config) readStored(f *fields) error {
 		return wrong("the weights are stored quantized (%s); take the folder of the unquantized model, "+
 			"which is quantized while it is loaded", quantizedBy(method.Method))
 	}
+	for _, list := range []json.RawMessage{q.Float, q.Ignored, q.Skip} {
+		var modules []string
+		if json.Unmarshal(list, &modules) == nil && len(modules) <= maxUnconverted { // else the files alone say what is in floats
+			f.unconverted = append(f.unconverted, modules...)
+		}
+	}
 	return nil
+}
+
+// unconverted returns the matrices of the layers that are in floats according to a list of modules, by the rules of
+// transformers' should_convert_module: an entry is a regular expression for the beginning of a module's name, up to a
+// dot or its end, or the end of the name.
+func (c *Config) unconverted(modules []string) (floats []string) {
+	if c.Stored == 0 {
+		return nil
+	}
+	var begins []string
+	for _, m := range modules {
+		m = `(?:` + strings.TrimSuffix(strings.TrimSuffix(m, "."), `\`) + `)`
+		if _, err := regexp.Compile(m); err == nil {
+			begins = append(begins, m)
+		}
+	}
+	begin, err := regexp.Compile(`^(?:` + strings.Join(begins, "|") + `)(?:\.|$)`)
+	if err != nil || begins == nil {
+		begin = nil
+	}
+	for _, t := range c.tensors(c.layout()) {
+		module, isWeight := strings.CutSuffix(t.Name, ".weight")
+		if !isWeight || !c.isMatrix(t) {
+			continue
+		}
+		if c.Stored == qlora.MXFP4 {
+			if _, joined := c.slot(t.Name); !joined {
+				floats = append(floats, t.Name)
+			}
+			continue
+		}
+		if slices.ContainsFunc(modules, func(m string) bool { return strings.HasSuffix(module, m) }) ||
+			begin != nil && begin.MatchString(module) {
+			floats = append(floats, t.Name)
+		}
+	}
+	return floats
+}
+
+// FloatsIn returns the matrices of the layers that an opened folder has in floats, for Config.Floats, nil if Config.Stored
+// is 0. Errors are those of [Config.Check].
+func (c *Config) FloatsIn(w *amp.Weights) ([]string, error) {
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("transformer: FloatsIn: %w", err)
+	}
+	if c.Stored == 0 {
+		return nil, nil
+	}
+	names, err := c.compare(w)
+	if err != nil {
+		return nil, fmt.Errorf("transformer: FloatsIn: %w", err)
+	}
+	var floats []string
+	for _, t := range c.tensors(c.layout()) {
+		if c.isMatrix(t) && !c.isStoredAs(w, names[t.Name], t) {
+			floats = append(floats, t.Name)
+		}
+	}
+	return floats, nil
+}
+
+// isStoredAs reports whether a folder has a parameter quantized, under a name.
+func (c *Config) isStoredAs(w *amp.Weights, name string, want amp.Tensor) bool {
+	have, _ := w.Tensor(name)
+	_, blocks := w.Tensor(name + blocksEnd)
+	return c.isStored(have, want) || c.Stored == qlora.MXFP4 && blocks && len(want.Shape) == 2
 }
 
 func quantizedBy(method string) string {
@@ -141,10 +217,7 @@ func (c *Config) storedIn(dir string) (_ map[string]bool, err error) {
 	stored, own, published := map[string]bool{}, *c, c.tensors(c.layout())
 	own.Multimodal = false
 	for i, t := range own.tensors(own.layout()) {
-		name := names[published[i].Name]
-		have, _ := w.Tensor(name)
-		_, blocks := w.Tensor(name + blocksEnd)
-		if c.isStored(have, t) || c.Stored == qlora.MXFP4 && blocks && len(t.Shape) == 2 {
+		if c.isStoredAs(w, names[published[i].Name], t) {
 			stored[t.Name] = true
 		}
 	}

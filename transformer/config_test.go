@@ -108,7 +108,7 @@ func TestConfigsOfTransformers(t *testing.T) {
 		e := w.Experts
 		want.Sinks, want.Experts = w.Sinks, Experts{Count: e.Count, Chosen: e.Chosen, Hidden: e.Hidden, Dense: e.Dense, Normalize: e.Normalize,
 			Bias: e.Bias, Clamped: e.Clamped, Limit: e.Limit, Alpha: e.Alpha, RouterLoss: e.RouterLoss}
-		want.Stored = c.Stored
+		want.Stored, want.Floats = c.Stored, c.Floats
 		require.Equal(t, g.Name == "gpt-oss-20b", c.Stored == qlora.MXFP4, g.Name)
 		if len(want.EOS) == 0 {
 			want.EOS = nil
@@ -326,7 +326,7 @@ func TestWriteConfig(t *testing.T) {
 	for _, g := range goldenConfigs(t) {
 		c, err := parseConfig(g.Config)
 		require.NoError(t, err)
-		c.Stored = 0 // a Model is saved in floats
+		c.Stored, c.Floats = 0, nil // a Model is saved in floats
 		dir := filepath.Join(t.TempDir(), "new")
 		err = c.Write(dir)
 		if c.Multimodal {
@@ -458,7 +458,7 @@ func FuzzParseConfig(f *testing.F) {
 			return
 		}
 		require.NoError(t, c.Validate())
-		if c.Stored = 0; !c.Multimodal {
+		if c.Stored, c.Floats = 0, nil; !c.Multimodal {
 			_, err = c.encode()
 			require.NoError(t, err)
 		}

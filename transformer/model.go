@@ -62,9 +62,11 @@ type Options struct {
 	// Base, unless 0, is the form of the matrices of the layers: NF4 or FP4 with double quantization, as
 	// bitsandbytes has them for QLoRA, MXFP4, FP8 or FP8E5M2 with scales by block, or INT8. They are frozen. Open
 	// quantizes each matrix when it has read it, so it needs the memory of the result and of one matrix. Matrices that
-	// a folder has quantized, see Config.Stored, stay as they are, and Base is 0 or that form. 8 bits are for the CPU.
+	// a folder has quantized, see Config.Stored, stay as they are, and Base is 0 or that form: with 0 the matrices that
+	// the folder has in floats, see Config.Floats, are in floats of DType, and with that form they are quantized too. 8
+	// bits are for the CPU.
 	Base qlora.Type
-	// Pages is a Storage for the quantized matrices. A Store of package offload is one, which holds a
+	// Pages is a Storage for the quantized matrices; matrices in floats stay in memory. A Store of package offload is one, which holds a
 	// part of them in memory and the others on disk. nil: they are in memory.
 	Pages qlora.Storage
 	// Checkpoints, unless nil, keeps the outputs of stages that a plan of [Model.SetPlan] puts on disk.
@@ -251,7 +253,7 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 		return nil, err
 	}
 	m := &Model{config: *config, multimodal: config.Multimodal, options: o, dev: o.Device, dtype: cmp.Or(o.DType, config.DType, snug.F32)}
-	m.config.Multimodal, m.config.Stored = false, 0
+	m.config.Multimodal, m.config.Stored, m.config.Floats = false, 0, nil
 	if len(stored) > 0 {
 		m.stored, m.storedType = stored, config.Stored
 	}

@@ -44,8 +44,8 @@ token. Then it writes its speed and its memory to the standard error.
   -top-k N           draw from the N most likely tokens only; default: all
   -top-p P           draw from the fewest most likely tokens with the total probability P; default 1
   -seed N            seed of the draws; default 1
-  -base FORM         form of the layers' matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: the
-                     folder's if it has them quantized, else the type of -compute
+  -base FORM         form of the layers' matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: as the
+                     folder has them, those in floats in the type of -compute
   -compute TYPE      type of weights and activations: bf16, f16 or f32; default: the model's type
 
   snug generate -model Qwen3-0.6B -prompt 'Name three rivers.'
@@ -168,6 +168,9 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 	}
 	if w.prompt, err = f.encode(w.tok, c.stdin); err != nil {
 		return nil, err
+	}
+	if f.form == "bf16" && config.Stored != 0 {
+		return nil, usagef("generate: -base bf16: %s has matrices in %s", f.dir, config.Stored)
 	}
 	tokens := len(w.prompt) + f.tokens
 	if config.LearnedPositions {

@@ -74,7 +74,8 @@ results of a step, so the plan uses them only when you name them:
   -state LIST        bits of an element of optimizer state; default 32,8; or 16,4
   -base LIST         forms of the frozen weights below adapters: bf16 (any type of -compute), nf4
                      or fp4 (4.13 bits with their scales), mxfp4 (4.25), fp8 or int8 (8 and scales); at
-                     most one below 16 bits; default bf16,nf4, or the form of a folder that is quantized
+                     most one below 16 bits; default bf16,nf4. A folder that has matrices quantized keeps
+                     them, and those that it has in floats stay so; its own form quantizes these too
   -tiles LIST        tiles of rows in which the MLPs of a published model run; default 1; or more, such
                      as 4 or 1,2,8; auto: 1,2,4,8,16,32
 

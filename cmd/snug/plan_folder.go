@@ -35,11 +35,12 @@ func (f *planFlags) readFolder(name string) (plan.Model, error) {
 	if err != nil {
 		return m, usagef("plan: %s: %w", name, err)
 	}
+	quantizeAll(m, f.base)
 	m.Name = folderName(name, m.Name)
 	return m, nil
 }
 
-// checkWeights compares a folder's weights, if there are any, with its config.json.
+// checkWeights compares a folder's weights, if there are any, with its config.json, and notes which matrices are in floats.
 func checkWeights(c *transformer.Config, dir string) (err error) {
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return err
@@ -61,8 +62,21 @@ func checkWeights(c *transformer.Config, dir string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
+	if c.Stored != 0 {
+		c.Floats, err = c.FloatsIn(w)
+		return err
+	}
 	_, err = c.Check(w)
 	return err
+}
+
+// quantizeAll makes the matrices that a folder has in floats take the form of the others, if a flag -base names that.
+func quantizeAll(m plan.Model, form string) {
+	if form != "" {
+		for i := range m.Layers {
+			m.Layers[i].Floats = nil
+		}
+	}
 }
 
 // folderName returns the name of a folder, or the family of its model if that name cannot be printed.

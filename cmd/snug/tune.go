@@ -77,8 +77,10 @@ It prints what the run will take, by component, and at the end what the run took
                      and takes -lr as a factor of it: not with -fold and -disk; or with -full apollo,
                      apollo-mini or galore, whose state is smaller. These three do not go with -disk or
                      -fold, and not with adapters, which are low rank already
-  -base FORM         form of the frozen weights: bf16, nf4, fp4, mxfp4, fp8 or int8; default: the folder's if
-                     it has them quantized, else bf16 if that fits, else nf4
+  -base FORM         form of the frozen matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: bf16 if that
+                     fits, else nf4. A folder that has matrices quantized keeps them, and those that it
+                     has in floats stay in the type of -compute, as attention of gpt-oss; its own form
+                     as FORM quantizes these too
   -compute TYPE      type of weights and activations: bf16 (default), f16 or f32
   -context N         maximum tokens of a sample; longer ones are cut; default: 1024, or less if no
                      sample is longer
@@ -102,8 +104,8 @@ It prints what the run will take, by component, and at the end what the run took
   -teacher DIR       also learn what a second model with the same tokens predicts: the loss is
                      (1-W)·cross-entropy + W·T²·KL(teacher ‖ model) for each token. The teacher does
                      not train
-  -teacher-base FORM form of the teacher's matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: the
-                     folder's if it has them quantized, else the type of -compute
+  -teacher-base FORM form of the teacher's matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: as the
+                     folder has them, those in floats in the type of -compute
   -distill-weight W  weight of the divergence, above 0 and up to 1; default 0.5
   -distill-temperature T
                      divides the logits of both in the divergence; 0.01 to 1000, default 1

@@ -109,6 +109,7 @@ func (t *tuning) describeTeacher(task *plan.Task) error {
 	if err != nil {
 		return err
 	}
+	quantizeAll(m, t.teacher.base)
 	m.Name = folderName(t.teacher.dir, m.Name)
 	task.Teacher = &plan.Teacher{Model: m, Base: t.teacherForm(), Both: t.teacher.share < 1}
 	return nil
@@ -137,8 +138,11 @@ type student struct {
 
 // studying opens the teacher and returns the model that learns from it.
 func (t *tuning) studying() (learner, error) {
-	f, r := &t.teacher, t.plan.Run
-	teacher, err := transformer.Open(f.dir, transformer.Options{DType: t.dtype, Base: t.teacherForm(), LossRows: 1, Tiles: r.Tiles})
+	f, r, base := &t.teacher, t.plan.Run, t.teacherForm()
+	if t.teacherConfig.Stored != 0 && f.base == "" { // matrices that the folder has in floats stay so
+		base = 0
+	}
+	teacher, err := transformer.Open(f.dir, transformer.Options{DType: t.dtype, Base: base, LossRows: 1, Tiles: r.Tiles})
 	if err != nil {
 		return nil, fmt.Errorf("-teacher: %w", err)
 	}

@@ -197,7 +197,7 @@ func TestTuneExperts(t *testing.T) {
 }
 
 // TestTuneLarge writes a model of the shape of gpt-oss-20b with random weights, 14 GB, into a new folder of the folder
-// $SNUG_LARGE, and tunes it for one step of 256 tokens within 4 GiB of memory. What the process takes at most is within
+// $SNUG_LARGE, and tunes it for one step of 256 tokens within 4 GiB of memory, with attention in MXFP4 too. What the process takes at most is within
 // a tenth of the prediction. With SNUG_LARGE_KEEP=1 the folder stays, and the next run reads it.
 func TestTuneLarge(t *testing.T) {
 	parent := os.Getenv("SNUG_LARGE")
@@ -215,7 +215,7 @@ func TestTuneLarge(t *testing.T) {
 		require.NoError(t, os.WriteFile(done, nil, 0o600))
 	}
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "out")))
-	r := tuneOSS(t, dir, 256, "-memory", "4GiB", "-disk", "32GiB")
+	r := tuneOSS(t, dir, 256, "-memory", "4GiB", "-disk", "32GiB", "-base", "mxfp4")
 	t.Logf("peak %d bytes, predicted %d, %.0f s", r.PeakRSS, r.Resident, r.Seconds)
 	require.LessOrEqual(t, r.PeakRSS, int64(4<<30))
 	require.InEpsilon(t, float64(r.Resident), float64(r.PeakRSS), 0.1)

@@ -106,9 +106,10 @@ func (m *tuning) lowForm() qlora.Type {
 	return qlora.NF4
 }
 
-// baseForm returns the form of frozen matrices in a plan, 0 if they are in 16 bits or more.
+// baseForm returns the form that frozen matrices in floats take in a plan, 0 if they stay in floats: a folder with
+// quantized matrices keeps the others as they are, unless -base says otherwise.
 func (m *tuning) baseForm(r plan.Run) qlora.Type {
-	if m.full || r.Frozen == 16 || r.Frozen == 0 {
+	if m.full || r.Frozen == 16 || r.Frozen == 0 || m.config.Stored != 0 && m.form == "" {
 		return 0
 	}
 	return m.lowForm()

@@ -153,6 +153,7 @@ func (t *tuning) task() (plan.Task, error) {
 	if err != nil {
 		return plan.Task{}, err
 	}
+	quantizeAll(m, t.form)
 	m = t.describePairs(m)
 	m.Name = folderName(t.dir, m.Name)
 	const rate, fast = 1e11, 1e10 // assumed, so that equal commands have equal plans
