@@ -1,5 +1,5 @@
-// float32 as a bfloat16 and a byte. The float32 is rounded to its upper 24 bits, to nearest even or at
-// random. The bfloat16 is those 24 bits rounded to nearest, ties away from zero. See
+// float32 as a bfloat16 and 8 bits more: its upper 24 bits, rounded to nearest even or at
+// random, and those rounded to nearest with ties away from zero; see
 // internal/half/split24.go.
 #pragma once
 #include "elements.h"
