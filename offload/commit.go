@@ -19,8 +19,8 @@ type Commit struct{ c *commit }
 // Then it writes and syncs a new index, and renames it over the old one.
 //
 // When Commit returns nil, [Open] gives this state. When Commit fails or is cut off, [Open]
-// gives the state of the last commit. If only the renaming failed, Open gives one of the two
-// states. A failed Commit can be repeated.
+// gives the state of the last commit. If the error leaves it in doubt whether the renaming is
+// durable, Open gives one of the two states. A failed Commit can be repeated.
 //
 // The error wraps [snug.ErrConfig] when a page is pinned, or when the folder or its files
 // were moved, removed or replaced since Open. Commit first waits for a commit that

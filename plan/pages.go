@@ -43,7 +43,7 @@ const restOfPages = "pages that wait, are on their way or free"
 //
 // held, unless nil, returns the bytes that s takes in memory, such as HostBytes in the Stats of an [offload.Store].
 // Pages calls held whenever a blob is acquired, released or deleted. The bytes beyond the blobs in use count for the
-// component rest. Pages returns nil if s is nil. It holds some hundred bytes for each key that was ever in use.
+// component rest. Pages returns nil if s is nil. It holds an entry for each key that was ever in use.
 //
 // [offload.Store]: https://pkg.go.dev/github.com/snug-ml/snug/offload#Store
 func (m *Monitor) Pages(s PageStorage, t Tier, rest Component, held func() int64) *Pages {
