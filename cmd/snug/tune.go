@@ -102,8 +102,8 @@ It prints what the run will take, by component, and at the end what the run took
   -teacher DIR       also learn from the predictions of a second model with the same tokens: the loss of
                      each token is (1-W)·cross-entropy + W·T²·KL(teacher ‖ model), with the W and T of
                      -distill-weight and -distill-temperature. The teacher does not train
-  -teacher-base FORM form of the teacher's matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: the folder's
-                     if it has them quantized, else the type of -compute
+  -teacher-base FORM form of the teacher's matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: the
+                     folder's if it has them quantized, else the type of -compute
   -distill-weight W  weight of the divergence, above 0 and up to 1; default 0.5
   -distill-temperature T
                      divides the logits of both models in the divergence; 0.01 to 1000, default 1
