@@ -7,38 +7,44 @@ import (
 	"github.com/snug-ml/snug/internal/measure"
 )
 
-// LostUpdates counts updates that rounding has lost: the update of an element is the difference between the value
-// that was computed in float32 and the value that was stored before. It is lost if the value that is stored after is
-// the same as before.
+// LostUpdates counts the updates that rounding has lost. The update of an element is the difference between the value
+// that a step computed in float32 and the value that was stored before the step. The update is lost if the stored value
+// is the same after the step as before it.
 //
-// Updates counts updates that are finite and not 0, and Lost those of them that are lost. Squares is the sum of the
-// squares of the updates and LostSquares of the lost ones. Stochastic says that values are rounded at
-// random, so that none is lost on average, and Remedy what would keep them. Share returns Lost as a share of Updates, and
-// NormShare the norm of the lost updates as a share of the norm of all, from 0 to 1. String says all of it.
+// The field Updates counts the updates that are finite and not 0. The field Lost counts the lost updates among them.
+// Squares is the sum of the squares of all counted updates; LostSquares is the sum of the squares of the lost updates.
+// Stochastic says that values are rounded at random, so that no update is lost on average. Remedy says what would keep
+// the lost updates.
+//
+// Share returns Lost/Updates. NormShare returns √(LostSquares/Squares), the norm of the lost updates as a share of the
+// norm of all updates. Both are from 0 to 1. String returns both shares, the number of updates and, if any update is
+// lost, the remedy.
 type LostUpdates = measure.Lost
 
-// lostPiece is how many elements are counted at a time, and on another device than the CPU.
+// Numbers of elements that are counted at a time.
 const (
-	lostPiece       = 1 << 12
-	lostDevicePiece = 1 << 16
+	lostPiece       = 1 << 12 // on the CPU
+	lostDevicePiece = 1 << 16 // on another device
 )
 
-// lostMeter counts the updates that a Master loses.
+// lostMeter is the memory that a Master needs to count lost updates.
 type lostMeter struct {
-	piece         int
+	piece         int                 // elements that are counted at a time
 	before, after snug.Array[float32] // stored values, on the device of the masters
-	host          [3][]float32        // copies, if this is not the CPU
+	host          [3][]float32        // copies in host memory, if the masters are on another device
 }
 
-// countsLost reports whether updates are counted: with forms that round what a step has computed.
+// countsLost reports whether updates are counted. Only forms that round the result of a step can lose updates.
 func (m *Master) countsLost() bool {
 	return m.lost != nil && (m.form == Split24Master || m.form == NoMaster)
 }
 
-// LostUpdates returns the counts of each parameter, by ascending names, since the Master was made or
-// ForgetLostUpdates was called, if MasterOptions.CountLost is set. It yields the parameters of Split24Master and NoMaster
-// that were updated. The other forms store every bit of what a step has computed, and have no counts. What a step itself
-// loses when it adds in float32 is not counted. Do not call methods of the Master meanwhile.
+// LostUpdates yields the name and the counts of each parameter that was updated, in ascending order of names. The
+// counts begin when the Master is made or ForgetLostUpdates is called.
+//
+// There are counts only if MasterOptions.CountLost is set and the form is Split24Master or NoMaster: the other forms
+// store every bit of the float32 that a step has computed. An update that the step itself loses, as it adds in float32,
+// is not counted. Do not call methods of the Master during the iteration.
 func (m *Master) LostUpdates() iter.Seq2[string, LostUpdates] {
 	return func(yield func(string, LostUpdates) bool) {
 		for _, name := range m.names() {
@@ -49,14 +55,14 @@ func (m *Master) LostUpdates() iter.Seq2[string, LostUpdates] {
 	}
 }
 
-// ForgetLostUpdates sets the counts to 0, such as before a step that is to be measured.
+// ForgetLostUpdates sets the counts of all parameters to 0, for example before a step that is to be measured.
 func (m *Master) ForgetLostUpdates() {
 	for _, p := range m.params {
 		p.lost = LostUpdates{}
 	}
 }
 
-// prepare makes the memory for counting.
+// prepare allocates the memory for counting, once.
 func (l *lostMeter) prepare(dev *snug.Device) (err error) {
 	if l.piece > 0 {
 		return nil
@@ -78,7 +84,7 @@ func (l *lostMeter) prepare(dev *snug.Device) (err error) {
 	return nil
 }
 
-// inHost returns v, or a copy of it in host memory.
+// inHost returns v if it is in host memory, else a copy of it in host buffer i.
 func (l *lostMeter) inHost(i int, v snug.View) ([]float32, error) {
 	if v.Device().IsCPU() {
 		return v.Float32s(), nil
@@ -87,7 +93,8 @@ func (l *lostMeter) inHost(i int, v snug.View) ([]float32, error) {
 	return host, snug.Copy(host, v)
 }
 
-// roundCounting is round that counts the updates it loses, piece by piece: what was stored before is still there.
+// roundCounting rounds the weights w of a chunk as store does, and counts the updates that are lost. It works piece by
+// piece: before a piece is stored, param and the kept data still hold its values from before the step.
 func (m *Master) roundCounting(c masterChunk, param, w snug.View, u *update) error {
 	for at := 0; at < c.n; at += m.lost.piece {
 		if err := m.countPiece(c, param, w, u, at, min(at+m.lost.piece, c.n)); err != nil {
@@ -97,7 +104,7 @@ func (m *Master) roundCounting(c masterChunk, param, w snug.View, u *update) err
 	return nil
 }
 
-// countPiece rounds elements lo to hi-1 of a chunk.
+// countPiece rounds elements lo to hi-1 of a chunk, and counts the updates that are lost.
 func (m *Master) countPiece(c masterChunk, param, w snug.View, u *update, lo, hi int) (err error) {
 	var stored [2]snug.View
 	part := masterChunk{lo: c.lo + lo, n: hi - lo}
@@ -134,7 +141,7 @@ func (m *Master) countPiece(c masterChunk, param, w snug.View, u *update, lo, hi
 	return nil
 }
 
-// remedy says what would keep the updates that a form loses.
+// remedy says what would keep the updates that the Master's form loses.
 func (m *Master) remedy() string {
 	switch {
 	case m.form == NoMaster:

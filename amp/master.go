@@ -31,23 +31,23 @@ type MasterOptions struct {
 	// Storage holds the kept data; nil means plain memory of Device. Keys have the
 	// form "master/<parameter>/<chunk>".
 	Storage Storage
-	// Device is where it lies without a Storage, and where updates work; nil
-	// means the CPU. On another device the parameters lie there too, and with
-	// FullMaster a parameter is one chunk.
+	// Device is where the kept data lies without a Storage, and where updates
+	// work; nil means the CPU. On another device the parameters lie there too, and
+	// with FullMaster a parameter is one chunk.
 	Device *snug.Device
-	// Chunk is the number of elements that are acquired at a time; 0 means
-	// 65536, 256 KiB of float32, and with the other forms than FullMaster on another
-	// device than the CPU 64 times as many, 16 MiB. An optimizer that updates ranges
+	// Chunk is the number of elements that are acquired at a time. 0 means 65536
+	// elements, 256 KiB of float32. On a device other than the CPU, forms other than
+	// FullMaster take 64 times as many, 16 MiB. An optimizer that updates ranges
 	// wants a multiple of its own Chunk (quant8: 65536 by default).
 	Chunk int
-	// Stochastic rounds updates of Split24Master to 24 bits at random, so that updates smaller than
-	// half a gap are there on average, as NoMaster always does. Other forms want false.
+	// Stochastic rounds updates of Split24Master to 24 bits at random, as NoMaster always rounds, so that
+	// updates smaller than half a gap are there on average. With other forms it is an error.
 	Stochastic bool
-	// CountLost counts the updates that rounding loses, see [Master.LostUpdates]. An update then takes another pass over
-	// the chunk, and the Master holds 32 KiB more; on another device than the CPU, 512 KiB there and 768 KiB on the host,
-	// through which all weights pass.
+	// CountLost counts the updates that rounding loses, see [Master.LostUpdates]. It counts with Split24Master and
+	// NoMaster only. An update then takes another pass over the chunk, and the Master holds 32 KiB more. On a device
+	// other than the CPU it holds 512 KiB there and 768 KiB on the host, and all weights are copied through the host.
 	CountLost bool
-	// Seed seeds the random numbers of NoMaster and Stochastic.
+	// Seed seeds the random numbers of NoMaster, and of Split24Master with Stochastic.
 	Seed uint64
 }
 
@@ -65,7 +65,7 @@ type MasterOptions struct {
 //		return opt.StepRange(name, lo, w, g, clip) // of package quant8
 //	})
 //
-// The other forms than FullMaster also hold one chunk of float32 on the Master's device.
+// Forms other than FullMaster also hold one chunk of float32 on the Master's device.
 // If parameters or masters are on a device other than the CPU, the Master holds one
 // chunk in host memory too (for masters, 256 KiB at most). Both stay until Close.
 //
@@ -77,8 +77,8 @@ type Master struct {
 	storage Storage
 	dev     *snug.Device // of the weights
 	chunk   int
-	random  bool   // updates round at random, by
-	seed    uint64 // and the names and numbers of updates of parameters
+	random  bool   // updates round at random
+	seed    uint64 // of the random numbers
 	params  map[string]*masterParam
 	scratch snug.Array[float32] // on dev: the weights of a chunk, unless FullMaster keeps them
 	host    []float32           // data in transit to or from another device
@@ -93,8 +93,8 @@ type masterParam struct {
 	there   snug.View    // all that is kept, where dev is not the CPU
 	free    func() error // of there
 	tensor  uint64       // number in random numbers
-	updates uint64       // so far, if they round at random
-	lost    LostUpdates  // counts
+	updates uint64       // number of updates so far, if they round at random
+	lost    LostUpdates  // counts of all updates
 	update  LostUpdates  // counts of the update under way
 	half    bool         // an update or a restore has stopped half-way
 }

@@ -133,8 +133,8 @@ func (m *Master) adopt(c masterChunk, param snug.View) error {
 type update struct {
 	param   snug.View
 	step    func(lo int, w snug.View) error
-	draw    Draw         // of rounding at random, for the whole parameter
-	nearest bool         // what rounds at random rounds to nearest instead
+	draw    Draw         // random numbers for the whole parameter
+	nearest bool         // forms that round at random round to nearest instead
 	begun   bool         // something has changed
 	lost    *LostUpdates // nil, or where to count updates
 }
@@ -204,7 +204,8 @@ func (m *Master) weights(c masterChunk, param snug.View) (snug.View, error) {
 	return w, m.join(w, param, c.kept)
 }
 
-// join writes the weights of a parameter and its kept data to w, unless FullMaster keeps them.
+// join makes the float32 weights w of a parameter and its kept data. FullMaster, which keeps w itself, does not need
+// it.
 func (m *Master) join(w, param, kept snug.View) error {
 	switch m.form {
 	case SplitMaster:
@@ -215,8 +216,8 @@ func (m *Master) join(w, param, kept snug.View) error {
 	return cast(w, param)
 }
 
-// round rounds the weights of a chunk into the parameter, and keeps what the form
-// does.
+// round rounds the weights of a chunk into the parameter and the kept data of the form, and counts
+// lost updates where that is asked for.
 func (m *Master) round(c masterChunk, param, w snug.View, u *update) error {
 	if m.countsLost() && u.lost != nil {
 		return m.roundCounting(c, param, w, u)
@@ -224,7 +225,7 @@ func (m *Master) round(c masterChunk, param, w snug.View, u *update) error {
 	return m.store(c, param, w, u)
 }
 
-// store is round.
+// store is round without the count.
 func (m *Master) store(c masterChunk, param, w snug.View, u *update) error {
 	draw, random := u.draw, m.random && !u.nearest
 	draw.First = uint64(c.lo)

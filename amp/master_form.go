@@ -6,13 +6,13 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// MasterForm is how a [Master] keeps the bits of float32 weights that their
-// parameters, of 16 bits, lack.
+// MasterForm is how a [Master] keeps the bits of float32 weights for which
+// their parameters, of 16 bits, have no room.
 //
 //	form           memory   parameters    the weights that an optimizer updates
 //	FullMaster     4 bytes  f32 f16 bf16  float32
 //	SplitMaster    2 bytes  bf16          float32, the same bits as FullMaster's
-//	Split24Master  1 byte   bf16          24 bits: 15 after the point, bfloat16 has 7
+//	Split24Master  1 byte   bf16          24 bits: 15 after the point, where bfloat16 has 7
 //	NoMaster       0 bytes  f16 bf16      the parameter's own; the result is rounded at random
 //
 // The bytes are what the Master holds for each element, in addition to the parameter.
@@ -48,23 +48,28 @@ const (
 	// on the order of parameters, the chunk size nor the device.
 	NoMaster
 
-	// Split24Master is SplitMaster without the lowest 8 bits of a float32: the parameter and a signed
-	// byte are a number of 24 bits, of float32's range and 15 bits after the point. An update
-	// works on a float32 copy of a chunk and rounds it to 24 bits: to nearest even, or with
-	// MasterOptions.Stochastic at random. The result differs from the float32 by at most 2^-16 of its
-	// magnitude, at random by less than 2^-15 (below 2^-126 by 2^-142 and 2^-141); no 8 bits more than bfloat16's give less. Updates smaller
-	// than that are lost to nearest; at random they are there on average. The parameter is
-	// the 24 bits rounded to nearest, ties away from zero, as in SplitMaster: to the even of two, one
-	// number in 512 would need a ninth bit.
+	// Split24Master is SplitMaster without the lowest 8 bits of a float32. The parameter and one signed byte
+	// together are a number of 24 bits, with the range of float32 and 15 bits after the point. An update
+	// works on a float32 copy of a chunk and rounds the result to 24 bits: to nearest even or, with
+	// MasterOptions.Stochastic, at random.
 	//
-	// Bits 8 to 15, as a signed integer, times 256, added to the parameter's bits moved up by 16 give
-	// those of the float32. Infinities stay, and what rounds up beyond the largest number of 24 bits
-	// becomes infinite. A NaN makes the parameter a quiet NaN and the rest 0. The random numbers are named as
-	// NoMaster's; an element takes the upper 8 bits of the half that [Draw] gives it.
+	// Rounding to nearest changes the float32 by at most 2^-16 of its magnitude; rounding at random changes it
+	// by less than 2^-15. Below a magnitude of 2^-126 the bounds are 2^-142 and 2^-141. No form with 8 bits
+	// more than bfloat16 has a smaller bound. Updates below the bound are lost if the form rounds to nearest;
+	// if it rounds at random, they are there on average.
 	//
-	// FlashOptim (arXiv 2602.23349) also keeps 8 bits, as a share of half the gap of the parameter, in
-	// 254 steps; here they are the float32's own next bits. What it says of the two halves of SplitMaster
-	// holds here too.
+	// The parameter is the number of 24 bits rounded to nearest, ties away from zero, as in SplitMaster. If
+	// ties went to even, one number in 512 would need a ninth bit.
+	//
+	// To join the two, take the parameter's bits moved up by 16, and add the byte, as a signed integer, times
+	// 256: the sum is the bits of the float32. Infinities stay infinite. A value that rounds up beyond the
+	// largest number of 24 bits becomes infinite. A NaN makes the parameter a quiet NaN and the byte 0. The
+	// random numbers have the seed and the tensor number that NoMaster uses; an element takes the upper 8 of
+	// the 16 bits that [Draw] gives it.
+	//
+	// FlashOptim (arXiv 2602.23349) also keeps 8 bits: they count steps of 1/254 of half the parameter's gap.
+	// Here they are the next 8 bits of the float32 itself. As with SplitMaster, the two parts belong together:
+	// nothing else may change the parameter, and it is saved with the Master.
 	Split24Master
 )
 

@@ -13,10 +13,11 @@ import (
 )
 
 // WriteTo writes the kept data of all parameters to w, chunk by chunk, and returns
-// the number of bytes written: the weights of FullMaster, the lower halves of SplitMaster,
-// the bytes of Split24Master, and the seed and the numbers of updates of what rounds at random. With
-// forms other than FullMaster the parameters must be saved too, and unchanged. The order in which parameters were added and the chunk
-// size do not matter. Errors of w and of the Storage are wrapped.
+// the number of bytes written. It writes the weights of FullMaster, the lower halves of SplitMaster
+// or the bytes of Split24Master. A Master that rounds at random also writes its seed and the number of
+// updates of each parameter. With forms other than FullMaster the parameters must be saved too, and
+// unchanged. The order in which parameters were added and the chunk size do not matter. Errors of w and
+// of the Storage are wrapped.
 func (m *Master) WriteTo(w io.Writer) (int64, error) {
 	e := state.NewEncoder(w, state.MastersMagic)
 	if err := m.savable(); err != nil {
@@ -68,7 +69,7 @@ func (m *Master) header() *state.Masters {
 	return h
 }
 
-// savedForm returns the number of the form in saved state.
+// savedForm returns the number that saved state has for the form and for Stochastic.
 func (m *Master) savedForm() uint32 {
 	if m.form == Split24Master && m.random {
 		return state.Stochastic24
@@ -76,7 +77,7 @@ func (m *Master) savedForm() uint32 {
 	return uint32(m.form)
 }
 
-// formName names a form of saved state.
+// formName returns the name of a form in saved state.
 func formName(saved uint32) string {
 	if saved == state.Stochastic24 {
 		return Split24Master.String() + ", stochastic"
@@ -103,9 +104,9 @@ func (f MasterForm) values(v snug.View) any {
 	return v.Float32s()
 }
 
-// ReadFrom restores what WriteTo saved, into a Master with the same Form and Stochastic, and if
-// it rounds at random the same Seed, to which the same parameters were added in any order, and returns
-// the number of bytes read. It reads no further than the saved state. Updates then go on bit
+// ReadFrom restores what WriteTo saved, and returns the number of bytes read. The Master must have the
+// same Form, the same Stochastic and, if it rounds at random, the same Seed. The same parameters must have
+// been added to it, in any order. ReadFrom reads no further than the saved state. Updates then go on bit
 // for bit. With FullMaster, [Master.Copy] brings the restored weights into the parameters.
 //
 // The error wraps [snug.ErrConfig] for another form, another seed, other names or a nil r,

@@ -12,11 +12,11 @@ import (
 	"github.com/snug-ml/snug/internal/rounding"
 )
 
-// split24Job rounds float32 to 24 bits, a bfloat16 and 8 bits more, or makes float32 of them.
+// split24Job rounds float32 to 24 bits, which it stores as a bfloat16 and a byte, or joins these to a float32.
 type split24Job struct {
-	w, upper, rest snug.View // f32, bf16 and a byte an element
-	apart          bool
-	random         bool // rounds at random by draw, not to nearest
+	w, upper, rest snug.View // float32, bfloat16 and a byte for each element
+	apart          bool      // splits w; else joins upper and rest
+	random         bool      // rounds at random by draw, not to nearest
 	draw           Draw
 }
 
@@ -58,7 +58,7 @@ var split24Task = cpu.NewTask(func(j *split24Job, item int) {
 	}
 })
 
-// signedBytes returns the bytes of v, in host memory, as integers with signs.
+// signedBytes returns the bytes of v, which is in host memory, as signed integers.
 func signedBytes(v snug.View) []int8 {
 	return unsafe.Slice((*int8)(device.Mem(&v).Host), v.Bytes())
 }

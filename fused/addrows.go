@@ -11,19 +11,20 @@ import (
 	"github.com/snug-ml/snug/internal/rowwise"
 )
 
-// AddRows adds the outputs x of one expert to the rows that chose it, times their weights. For each element p of
-// pairs, a group of [Group], and its index i:
+// AddRows multiplies the outputs x of one expert by their weights and adds them to the rows of y that chose the expert.
+// pairs is the group of the expert that [Group] returns. For each index i, with p = pairs[i]:
 //
 //	y[p/chosen] += weights[p]·x[i]
 //
-// With empty weights, such as []float32(nil), they are 1: then it is the gradient of the inputs that [Embedding]
-// gathered.
+// If weights is empty, such as []float32(nil), every weight is 1. Then AddRows is the backward pass of the gather by
+// [Embedding]: it adds the gradients x of the gathered rows to the gradient y of all rows.
 //
 // Shapes: y [rows, cols]; x [len(pairs), cols]; weights rows·chosen elements of float32; cols and chosen at least 1.
-// The rows p/chosen ascend and differ, as those of a group do; else, and where one is outside y, the error wraps
-// [snug.ErrShape] and names the first such pair. For other indices into y take a chosen of 1.
+// The rows p/chosen are strictly ascending, as in every group, and lie within y. Otherwise the error wraps
+// [snug.ErrShape] and names the first pair that is wrong. With chosen = 1, pairs are the indices of rows themselves.
 //
-// y is rounded once for each call. y overlaps no operand. Each worker holds 16 KiB.
+// Products and sums are float32; each element of y is rounded once a call. y overlaps no operand. Each worker holds
+// 16 KiB.
 func AddRows[V snug.Vector, L snug.Vector32](y, x V, weights L, pairs []int32, chosen, cols int) error {
 	j := addRowsJob{rowPairs: rowPairs{weights: snug.ViewOf(weights), chosen: chosen, cols: cols}, y: snug.ViewOf(y), x: snug.ViewOf(x)}
 	dev, err := j.check("AddRows", pairs, operand{"y", j.y}, operand{"x", j.x})
@@ -44,12 +45,12 @@ func AddRows[V snug.Vector, L snug.Vector32](y, x V, weights L, pairs []int32, c
 //	dx[i] = weights[p]·dy[p/chosen]
 //	dweights[p] = Σ dy[p/chosen][c]·x[i][c]      over the columns c
 //
-// Of dweights it writes the elements that pairs name: the calls for all experts give them all. Where it is empty,
-// such as []float32(nil), it is left out, and x may be empty.
+// A call writes only the elements of dweights that pairs names, so that the calls for all experts together write every
+// element. If dweights is empty, such as []float32(nil), it is not computed, and x may be empty too.
 //
-// Shapes are those of AddRows, with dx as x, dy as y and dweights as weights. dx may be x. Sums are float32, with the
-// error of the sums of package fused: within (cols/4+cols/2048+4)·2^-24 of the sum of magnitudes. Each worker holds
-// 16 KiB.
+// Shapes: dx has the shape of x in AddRows, dy that of y, and dweights that of weights. dx may be x. Sums are float32;
+// their error is at most (cols/4+cols/2048+4)·2^-24 times the sum of magnitudes, as in the other sums of this package.
+// Errors are as for AddRows. Each worker holds 16 KiB.
 func AddRowsBackward[V snug.Vector, L snug.Vector32](dx V, dweights L, dy, x V, weights L, pairs []int32, chosen, cols int) error {
 	const op = "AddRowsBackward"
 	j := addRowsBackwardJob{
@@ -60,7 +61,7 @@ func AddRowsBackward[V snug.Vector, L snug.Vector32](dx V, dweights L, dy, x V, 
 		return err
 	}
 	outputs := operand{"x", j.x}
-	if j.dweights.Len() == 0 && j.x.Len() == 0 { // they are not read
+	if j.dweights.Len() == 0 && j.x.Len() == 0 { // neither is used
 		outputs = operand{"dx", j.dx}
 	}
 	if _, err := j.check(op, pairs, operand{"dy", j.dy}, operand{"dx", j.dx}, outputs); err != nil {
@@ -84,14 +85,14 @@ func AddRowsBackward[V snug.Vector, L snug.Vector32](dx V, dweights L, dy, x V, 
 	return launchWith(dev, &queued, []upload{indices(pairs, &queued.pairs)})
 }
 
-// rowPairs says which rows of a matrix belong to the rows of a smaller one.
+// rowPairs says to which row of a matrix of all rows each row of the matrix of one expert belongs.
 type rowPairs struct {
 	weights, pairs snug.View
 	chosen, cols   int
 }
 
-// check checks what both directions have: a matrix of all rows, the first operand, and matrices with a row for each
-// pair.
+// check checks the operands of the forward or the backward pass. The first operand is the matrix of all rows; the other
+// operands have one row for each pair.
 func (r *rowPairs) check(op string, pairs []int32, operands ...operand) (*snug.Device, error) {
 	all := operands[0]
 	if err := checkFloats(op, operands...); err != nil {
@@ -151,7 +152,7 @@ func (j *addRowsJob) Operands(yield func(*driver.Mem)) {
 }
 
 func (j addRowsJob) Run() {
-	if n := j.pairs.Len(); n > 0 { // else cols may be more than memory holds
+	if n := j.pairs.Len(); n > 0 { // without pairs, cols may be larger than memory
 		addRowsTask.Run(cpu.Chunks(n, itemRows(j.cols)), j)
 	}
 }
@@ -171,7 +172,7 @@ var addRowsTask = cpu.NewTask(func(j *addRowsJob, item int) {
 	}
 })
 
-// convert does rows lo to hi-1 of x, and of y, in float32.
+// convert adds rows lo to hi-1 of x to y, through float32 copies.
 func (j *addRowsJob) convert(pairs []int32, lo, hi int) {
 	block := min(blockCols, j.cols)
 	buf := scratch.Get(2 * block)

@@ -10,13 +10,15 @@ import (
 	"github.com/snug-ml/snug/internal/rowwise"
 )
 
-// AddScores adds the scores that a router gives to each expert, which [AuxLoss] needs:
+// AddScores adds up, over all rows, the scores that a [Router] gives to each expert. [AuxLoss] needs these sums:
 //
 //	sums[e] += Σ score[i][e]      over the rows i of logits
 //
-// Shapes: sums [Experts] of float32; logits [rows, Experts]; ws at least r.WorkspaceLen(rows) elements. Set sums to
-// zero before the first layer. The sums of at most 64 parts of the rows are added in their order, so that the bits do
-// not depend on the number of workers. Each worker holds 8·Experts bytes.
+// Shapes: sums [Experts] and ws, at least r.WorkspaceLen(rows) elements, of float32; logits [rows, Experts]. A wrong
+// length gives an error that wraps [snug.ErrShape]. Set sums to zero before the first layer.
+//
+// The rows are divided into at most 64 parts, whose sums are added in a fixed order, so that the bits do not depend on
+// the number of workers. Each worker holds 8·Experts bytes.
 func AddScores[L snug.Vector32, V snug.Vector](r Router, sums L, logits V, ws L) error {
 	const op = "AddScores"
 	j := scoresJob{router: r, sums: snug.ViewOf(sums), logits: snug.ViewOf(logits), ws: snug.ViewOf(ws)}
@@ -47,7 +49,8 @@ func AddScores[L snug.Vector32, V snug.Vector](r Router, sums L, logits V, ws L)
 	return device.Run(dev, j)
 }
 
-// WorkspaceLen returns the elements of float32 that [AddScores] needs for so many rows, 64·Experts at most.
+// WorkspaceLen returns how many float32 elements of workspace [AddScores] needs for a number of rows. It is at most
+// 64·Experts.
 func (r Router) WorkspaceLen(rows int) int { return partialLen(rows, r.Experts) }
 
 type scoresJob struct {
@@ -65,7 +68,7 @@ func (j *scoresJob) Operands(yield func(*driver.Mem)) {
 	}
 }
 
-// scoresInto adds to the sums.
+// scoresInto adds the sums of the parts to what sums held before.
 var scoresInto = snug.Into{Alpha: 1, Beta: 1}
 
 func (j scoresJob) Run() {
@@ -87,22 +90,24 @@ var scoresTask = cpu.NewTask(func(j *scoresJob, part int) {
 	}
 })
 
-// AuxLoss returns the loss of Switch Transformers that balances experts, as transformers' load_balancing_loss_func
-// computes it over the rows of all layers together (Fedus et al., 2021, equations 4 to 6):
+// AuxLoss returns the loss that balances the load of experts (Fedus et al., "Switch Transformers" (2021), equations 4
+// to 6). As load_balancing_loss_func of the Python package transformers does, it takes the rows of all layers together:
 //
 //	loss = Experts·Σ f[e]·P[e]      f[e] = counts[e]/rows, P[e] = scores[e]/rows
 //
-// and sets coefficients to scale times its derivative in the score of each expert in one row, which has one value for
-// all rows of all layers: [RouteBackward] takes it as aux. f has no gradient.
+// AuxLoss also sets coefficients[e] to scale times the derivative of the loss with respect to the score of expert e in
+// one row. This derivative is the same for every row of every layer, and [RouteBackward] takes it as aux. f has no
+// gradient.
 //
 //	coefficients[e] = scale·Experts·counts[e]/rows²
 //
-// counts[e] says how often the expert was chosen, see [Group]; scores are the sums of [AddScores], on the host; rows
-// counts those of all layers, which are added up in both. With c chosen experts a row and equal loads the loss is c.
-// scale is the weight of the loss times the loss scale.
+// counts[e] is how often expert e was chosen in all layers, see [Group]. scores are the sums of [AddScores] over all
+// layers, copied to the host. rows is the number of rows times the number of layers. scale is the weight of the loss
+// times the loss scale. With c chosen experts a row and equal loads, the loss is c.
 //
-// All have one element for each expert, and rows is at least 1. counts are not negative and scale is finite (else
-// [snug.ErrConfig]). coefficients may be scores. Sums are float64.
+// counts, scores and coefficients have one element for each expert, and rows is at least 1 (else [snug.ErrShape]).
+// counts are not negative and scale is finite (else [snug.ErrConfig]). coefficients may be scores. Sums are float64.
+// AuxLoss works on the host and takes no memory.
 func AuxLoss(coefficients, scores []float32, counts []int64, rows int, scale float32) (loss float64, err error) {
 	const op = "AuxLoss"
 	if rows < 1 {
@@ -131,13 +136,14 @@ func AuxLoss(coefficients, scores []float32, counts []int64, rows int, scale flo
 	return loss, nil
 }
 
-// UpdateBias balances the experts of a [Router] without a loss, as DeepSeek-V3 does after each step (DeepSeek-AI,
-// "DeepSeek-V3 Technical Report" (2024), section 2.1.2): it lowers the bias of an expert that was chosen more often
-// than the mean, and raises that of one chosen less often, by rate.
+// UpdateBias balances the load of the experts of a [Router] without a loss, as DeepSeek-V3 does after each step
+// (DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), section 2.1.2). It lowers the bias of an expert that was chosen
+// more often than the mean by rate, and raises the bias of an expert that was chosen less often by rate:
 //
 //	bias[e] += rate·sign(mean(counts) − counts[e])
 //
-// bias and counts have one element for each expert. counts are not negative and rate is finite (else [snug.ErrConfig]).
+// bias and counts have one element for each expert (else [snug.ErrShape]). counts are not negative and rate is finite
+// (else [snug.ErrConfig]). UpdateBias works on the host and takes no memory.
 func UpdateBias(bias []float32, counts []int64, rate float32) error {
 	const op = "UpdateBias"
 	if err := checkFinite(op, "rate", rate); err != nil {

@@ -10,17 +10,17 @@ import (
 	"github.com/snug-ml/snug/internal/rowwise"
 )
 
-// ClampedSwiGLU computes the gated activation of gpt-oss, whose gate and up are clamped (OpenAI, "gpt-oss-120b &
+// ClampedSwiGLU computes the gated activation of gpt-oss, which clamps its inputs gate and up (OpenAI, "gpt-oss-120b &
 // gpt-oss-20b Model Card" (2025)):
 //
 //	out[i] = (u + 1)·g·σ(alpha·g)      g = min(gate[i], limit), u = min(max(up[i], −limit), limit)
 //
-// gpt-oss has an alpha of 1.702 and a limit of 7. Both are from 1e-9 to 1e9 (else [snug.ErrConfig]). gpt-oss has the
-// columns of gate and up by turns in one matrix; here they are two vectors, as in [SwiGLU].
+// gpt-oss has an alpha of 1.702 and a limit of 7. Both must be from 1e-9 to 1e9 (else [snug.ErrConfig]). gpt-oss stores
+// gate and up in one matrix whose columns alternate; here they are two vectors, as in [SwiGLU].
 //
-// Shapes and aliasing are as for SwiGLU. alpha·g·σ(alpha·g), and its derivative in the backward pass, have the error
-// bounds of silu and its derivative there; divided by alpha and times |u + 1| the first is the bound of the output.
-// NaN stays NaN, also where it is clamped. Each worker holds 16 KiB.
+// Shapes, aliasing and errors are as for SwiGLU. alpha·g·σ(alpha·g) has the error bound of silu in SwiGLU; this bound
+// divided by alpha and multiplied by |u + 1| is the bound of the output. In the backward pass the derivative has the
+// error bound of the derivative of silu. A NaN in gate or up gives NaN: the clamp keeps it. Each worker holds 16 KiB.
 func ClampedSwiGLU[V snug.Vector](out, gate, up V, alpha, limit float32) error {
 	const op = "ClampedSwiGLU"
 	j := clampedJob{snug.ViewOf(out), snug.ViewOf(gate), snug.ViewOf(up), alpha, limit}
@@ -40,13 +40,14 @@ func ClampedSwiGLU[V snug.Vector](out, gate, up V, alpha, limit float32) error {
 	return device.Run(dev, j)
 }
 
-// ClampedSwiGLUBackward computes the gradients of [ClampedSwiGLU] from the gradient dy of its output and its inputs:
+// ClampedSwiGLUBackward computes the gradients of [ClampedSwiGLU] from the gradient dy of its output and from its
+// inputs gate and up:
 //
 //	dgate[i] = dy[i]·(u + 1)·(σ(t) + t·σ(t)·(1 − σ(t)))      t = alpha·g; 0 where gate[i] ≥ limit
 //	dup[i]   = dy[i]·g·σ(t)                                  0 where |up[i]| ≥ limit
 //
-// At the limit itself they are 0, as torch.clamp of PyTorch 2.15 has it. Shapes, aliasing and memory are as for
-// [SwiGLUBackward].
+// At the limit itself the gradients are 0, as in torch.clamp of PyTorch 2.15. Shapes, aliasing, errors and memory are
+// as for [SwiGLUBackward].
 func ClampedSwiGLUBackward[V snug.Vector](dgate, dup, dy, gate, up V, alpha, limit float32) error {
 	const op = "ClampedSwiGLUBackward"
 	j := clampedBackwardJob{snug.ViewOf(dgate), snug.ViewOf(dup), snug.ViewOf(dy), snug.ViewOf(gate), snug.ViewOf(up), alpha, limit}
@@ -67,7 +68,8 @@ func ClampedSwiGLUBackward[V snug.Vector](dgate, dup, dy, gate, up V, alpha, lim
 	return device.Run(dev, j)
 }
 
-// checkClamp reports an alpha or a limit whose product or inverse a float32 might not hold.
+// checkClamp refuses an alpha or a limit that is so large or so small that their product or an inverse might leave the
+// range of float32.
 func checkClamp(op string, alpha, limit float32) error {
 	const low, high = 1e-9, 1e9
 	if !(alpha >= low && alpha <= high) {

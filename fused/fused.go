@@ -27,8 +27,8 @@
 // stored. [LogProbsBackward] does so for losses of log-probabilities, and [DistillBackward] for the
 // divergence from another model.
 //
-// [Route], [Group], [AddRows] and [AuxLoss] are a mixture of experts around the products of the experts, see the
-// example of Route.
+// [Route], [Group], [AddRows] and [AuxLoss] are the parts of a mixture of experts other than the matrix products of the
+// experts. The example of Route joins them.
 //
 // # Types
 //

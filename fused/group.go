@@ -7,18 +7,19 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Group sorts the choices of [Route] by expert. Choice k of row i is the pair i·chosen + k, which is also its index in
-// experts and in the weights. With b = starts[e] and c = starts[e+1],
+// Group sorts the choices of [Route] by expert. A pair is one choice of one row: choice k of row i has the number
+// i·chosen + k, which is also the index of the choice in experts and in the weights. Group fills rows, pairs and
+// starts. The group of expert e has the bounds b = starts[e] and c = starts[e+1]:
 //
-//	pairs[b:c]   are the pairs whose expert is e, in ascending order
-//	rows[b:c]    are their rows, pairs[…]/chosen
+//	pairs[b:c]   the numbers of the pairs whose expert is e, in ascending order
+//	rows[b:c]    the rows of these pairs: rows[i] = pairs[i]/chosen
 //
-// so that [Embedding] gathers the expert's inputs by rows[b:c], and [AddRows] adds its outputs to their rows by
-// pairs[b:c]. c − b is how many rows the expert gets; nothing is padded or dropped.
+// [Embedding] gathers the inputs of the expert by rows[b:c]. [AddRows] adds the outputs of the expert to their rows by
+// pairs[b:c]. The expert gets c − b rows; no row is padded or dropped.
 //
-// All are in host memory: experts, pairs and rows have one length, a multiple of chosen and at most 2³¹−1; starts has
-// one element more than there are experts, at least 2; chosen is at least 1. An expert out of range gives an error that
-// wraps [snug.ErrShape] and names its index. The call runs on one core and takes no memory.
+// All slices are in host memory. experts, pairs and rows have the same length, a multiple of chosen and at most 2³¹−1.
+// starts has one element more than there are experts, so at least 2. chosen is at least 1. The error wraps
+// [snug.ErrShape]; for an expert out of range it names the index. The call runs on one core and takes no memory.
 func Group(rows, pairs, starts, experts []int32, chosen int) error {
 	const op = "Group"
 	if chosen < 1 {

@@ -8,20 +8,20 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Router says how a mixture of experts chooses experts for each row. With the logits z of a row, one for each of
-// Experts:
+// Router says how a mixture of experts chooses experts for each row. A row has logits z, one for each expert:
 //
 //	score[e]  = exp(z[e]) / Σ exp(z[j])          or, with Sigmoid, 1/(1 + exp(−z[e]))
 //	experts   = the Chosen experts with the greatest score[e] + bias[e], in descending order
 //	weight[k] = Scale·score[experts[k]]          or, with Normalize, Scale·score[experts[k]] / Σ score[experts[j]]
 //
-// The bias decides the choice and does not enter the weights. Without one the order is that of the logits, which no
-// rounding of scores makes equal. Of equal scores the lower index comes first, where torch.topk leaves the order open.
+// The bias takes part in the choice and not in the weights. Without a bias, experts are ordered by their logits, so
+// that rounded scores that are equal cannot change the order. Of equal values the lower index comes first; torch.topk
+// leaves that order open.
 //
 //	Mixtral          softmax, Normalize
 //	Qwen3-MoE        softmax, Normalize if norm_topk_prob
 //	gpt-oss          softmax, Normalize: the softmax over the chosen logits is the same
-//	DeepSeek-V3      Sigmoid, Normalize, Scale = routed_scaling_factor, a bias; of one group of experts
+//	DeepSeek-V3      Sigmoid, Normalize, Scale = routed_scaling_factor, a bias; with n_group = 1 only
 //
 // Sources: Shazeer et al., "Outrageously Large Neural Networks" (2017); Jiang et al., "Mixtral of Experts" (2024);
 // Wang et al., "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts" (2024), for the bias.
@@ -36,23 +36,24 @@ type Router struct {
 	Scale float32
 }
 
-// Route chooses experts for the rows of logits, and their weights, see [Router].
+// Route chooses experts for each row of logits and computes the weights of the chosen experts, as the [Router] says.
 //
-// Shapes: logits [rows, Experts]; weights [rows, Chosen]; experts rows·Chosen elements, in host memory, where [Group]
-// and the launches of the experts' products need them; bias Experts elements in host memory, or empty for none. bias
-// is finite (else [snug.ErrConfig]).
+// Shapes: logits [rows, Experts]; weights [rows, Chosen] of float32; experts rows·Chosen indices in host memory, where
+// [Group] and the caller's products of the experts need them; bias Experts elements in host memory, or empty for no
+// bias. A wrong length gives [snug.ErrShape]; a bias that is not finite gives [snug.ErrConfig].
 //
-// Accuracy: with Normalize the weights are computed from the chosen logits relative to the greatest of them, so that
-// they are right also where all scores underflow: their sum is Scale within (Chosen+2)·2^-24 of itself. The experts
-// and the weights have the same bits on every CPU, and on GPUs whose warps have 32 lanes.
+// Accuracy: with Normalize, the exponentials are taken relative to the greatest among the chosen logits, so that the
+// weights are right even where all scores underflow. The sum of the weights of a row then differs from Scale by at most
+// (Chosen+2)·2^-24 of Scale. Experts and weights have the same bits on every CPU, and on GPUs whose warps have 32
+// lanes.
 //
 // Non-finite logits: NaN counts as greater than all numbers, as in torch.topk. The indices are in range and distinct
-// in any case. A row of softmax scores with NaN or +Inf among its logits, or with −Inf alone, has weights NaN; so has
-// a normalized row of sigmoid scores with NaN among the chosen logits, or with −Inf alone. An expert of −Inf has the
-// weight 0 elsewhere.
+// in any case. With softmax scores, all weights of a row are NaN if one of its logits is NaN or +Inf, or if all are
+// −Inf. With normalized sigmoid scores, all weights of a row are NaN if a chosen logit is NaN, or if all logits are
+// −Inf. In all other rows an expert whose logit is −Inf has the weight 0.
 //
-// Aliasing: none. On a device other than the CPU the call waits for the experts, and takes device memory of
-// 4·(rows·Chosen + len(bias)) bytes meanwhile. Each worker holds 8·Experts bytes.
+// No operand may overlap another. On a device other than the CPU the call waits until the experts are in host memory,
+// and takes 4·(rows·Chosen + len(bias)) bytes of device memory until then. Each worker holds 8·Experts bytes.
 func Route[V snug.Vector, L snug.Vector32](r Router, experts []int32, weights L, logits V, bias []float32) error {
 	const op = "Route"
 	j := routeJob{router: r, weights: snug.ViewOf(weights), logits: snug.ViewOf(logits)}
@@ -95,7 +96,7 @@ func Route[V snug.Vector, L snug.Vector32](r Router, experts []int32, weights L,
 	return queued.launch(dev, experts, bias)
 }
 
-// launch runs the job on a device and brings the experts back.
+// launch runs the job on a device and copies the experts to the host.
 func (j *routeJob) launch(dev *snug.Device, experts []int32, bias []float32) (err error) {
 	chosen, free, err := snug.MakeView(dev, snug.I32, len(experts))
 	if err != nil {
@@ -109,7 +110,7 @@ func (j *routeJob) launch(dev *snug.Device, experts []int32, bias []float32) (er
 	return snug.Copy(snug.SliceView(experts), chosen)
 }
 
-// someUpload appends the upload of a slice unless it is empty.
+// someUpload appends the upload of host unless host is empty.
 func someUpload(uploads []upload, host []float32, view *snug.View) []upload {
 	if len(host) == 0 {
 		return uploads
@@ -117,19 +118,21 @@ func someUpload(uploads []upload, host []float32, view *snug.View) []upload {
 	return append(uploads, upload{snug.SliceView(host), view})
 }
 
-// RouteBackward computes the gradient of the logits of [Route] from the gradient dweights of its weights, and from aux,
-// the gradient of a loss in the score of each expert, which is the same for all rows, see [AuxLoss]:
+// RouteBackward computes the gradient dlogits of the logits of [Route]. dweights is the gradient of the weights. aux is
+// the gradient of a further loss, such as [AuxLoss], with respect to the score of each expert; it is the same for all
+// rows:
 //
 //	dlogits[i][e] = Σ dweights[i][k]·∂weight[k]/∂z[e] + Σ aux[j]·∂score[j]/∂z[e]
 //
 // The choice has no gradient. Scores are computed again from the logits.
 //
-// Shapes: dlogits and logits [rows, Experts]; dweights [rows, Chosen], or empty for zeros; experts rows·Chosen
-// elements, as Route left them; aux Experts elements in host memory, or empty for zeros. aux is finite (else
-// [snug.ErrConfig]). An expert out of range gives an error that wraps [snug.ErrShape] and names its index.
+// Shapes: dlogits and logits [rows, Experts]; dweights [rows, Chosen] of float32, or empty for zeros; experts
+// rows·Chosen indices in host memory, as Route wrote them; aux Experts elements in host memory, or empty for zeros. aux
+// is finite (else [snug.ErrConfig]). An expert out of range gives an error that wraps [snug.ErrShape] and names its
+// index.
 //
-// dlogits may be logits. Results have the same bits on every CPU, and on GPUs whose warps have 32 lanes. A device
-// other than the CPU takes 4·(rows·Chosen + len(aux)) bytes for the call. Each worker holds 8·Experts bytes.
+// dlogits may be logits. Results have the same bits on every CPU, and on GPUs whose warps have 32 lanes. On a device
+// other than the CPU the call takes 4·(rows·Chosen + len(aux)) bytes there. Each worker holds 8·Experts bytes.
 func RouteBackward[V snug.Vector, L snug.Vector32](r Router, dlogits V, dweights L, logits V, experts []int32, aux []float32) error {
 	const op = "RouteBackward"
 	j := routeBackwardJob{router: r, dlogits: snug.ViewOf(dlogits), dweights: snug.ViewOf(dweights), logits: snug.ViewOf(logits)}
@@ -194,7 +197,8 @@ func (r *Router) resolve(op string) error {
 	return nil
 }
 
-// checkExperts reports experts that are not Chosen for each row or, where they are read, not below Experts.
+// checkExperts checks that there are Chosen experts for each row and, where the call reads them, that each index is
+// below Experts.
 func (r *Router) checkExperts(op string, experts []int32, rows int, read bool) error {
 	if len(experts) != product(rows, r.Chosen) {
 		return fmt.Errorf("fused: %s: experts has %d elements, want %d for each of %d rows: %w", op, len(experts), r.Chosen, rows, snug.ErrShape)
@@ -205,7 +209,7 @@ func (r *Router) checkExperts(op string, experts []int32, rows int, read bool) e
 	return checkIndices(op, "experts", experts, "the router", r.Experts, false)
 }
 
-// checkEach reports a vector that is neither empty nor one element for each expert.
+// checkEach checks that a vector is empty or has one element for each expert.
 func (r *Router) checkEach(op, name string, x []float32) error {
 	if len(x) != 0 && len(x) != r.Experts {
 		return fmt.Errorf("fused: %s: %s has %d elements, want one for each of %d experts: %w", op, name, len(x), r.Experts, snug.ErrShape)

@@ -10,7 +10,8 @@ import (
 	"github.com/snug-ml/snug/internal/rowwise"
 )
 
-// routeLen is about how many logits an item of a parallel loop covers. Each may need an exponential.
+// routeLen is about how many logits one item of a parallel loop covers. It is less than itemLen because a logit may
+// need an exponential.
 const routeLen = itemLen / 8
 
 func (r *Router) itemRows() int { return max(1, routeLen/r.Experts) }
@@ -45,7 +46,8 @@ var routeTask = cpu.NewTask(func(j *routeJob, item int) {
 	}
 })
 
-// ranks returns what experts are chosen by: without a bias the logits, whose order is that of the scores.
+// ranks returns the values that decide the choice: scores plus bias or, without a bias, the logits, which have the
+// order of the scores.
 func (r *Router) ranks(buf, z, bias []float32) []float32 {
 	if len(bias) == 0 {
 		return z
@@ -92,14 +94,14 @@ func (r *Router) weigh(dst, z []float32, experts []int32) {
 	}
 }
 
-// shares are what makes chosen logits z shares of the sum of their scores. Scores are relative to exp(base), the
-// greatest of the exponentials, so that they do not all underflow.
+// shares computes, for each chosen logit of a row, its score divided by the sum of the chosen scores. Scores are
+// relative to exp(base), the greatest among the exponentials, so that they do not all underflow.
 type shares struct {
 	sigmoid     bool
 	base, total float32
 }
 
-// shares looks at the chosen logits of a row.
+// shares prepares the shares of the chosen logits of a row.
 func (r *Router) shares(z []float32, experts []int32) shares {
 	s := shares{sigmoid: r.Sigmoid, base: float32(math.Inf(-1)), total: 1}
 	for _, e := range experts {
@@ -115,7 +117,8 @@ func (r *Router) shares(z []float32, experts []int32) shares {
 	return s
 }
 
-// exponent returns the exponent in the score: σ(z) is exp(min(z, 0))/(1 + exp(−|z|)).
+// exponent returns the exponent in the numerator of the score: z for softmax, and min(z, 0) for sigmoid, where σ(z) is
+// exp(min(z, 0))/(1 + exp(−|z|)).
 func (s *shares) exponent(z float32) float32 {
 	if s.sigmoid && z > 0 {
 		return 0
@@ -123,7 +126,7 @@ func (s *shares) exponent(z float32) float32 {
 	return z
 }
 
-// of returns the share of a logit.
+// of returns the share of the logit z.
 func (s *shares) of(z float32) float32 {
 	y := rowwise.Exp(s.exponent(z) - s.base)
 	if s.sigmoid {

@@ -10,21 +10,25 @@ import (
 	"github.com/snug-ml/snug/internal/files"
 )
 
-// Commit is a commit that [Store.BeginCommit] has begun. The zero Commit is done.
+// Commit is a commit that [Store.BeginCommit] has begun. The zero Commit counts as done: Wait
+// returns nil and Done returns true.
 type Commit struct{ c *commit }
 
-// Commit makes the present contents of all pages durable together: it writes the dirty
-// pages to parts of the file that the last commit does not use, syncs the page file,
-// writes and syncs a new index and renames it over the old one. When Commit returns nil,
-// [Open] gives this state; when it fails or is cut off, [Open] gives the state of the
-// commit before. If only the renaming is in doubt, Open gives one of the two. A failed
-// Commit can be repeated.
+// Commit makes the present contents of all pages durable together. It writes the dirty
+// pages to parts of the page file that the last commit does not use, and syncs the page file.
+// Then it writes and syncs a new index, and renames it over the old one.
+//
+// When Commit returns nil, [Open] gives this state. When Commit fails or is cut off, [Open]
+// gives the state of the last commit. If the error leaves it in doubt whether the renaming is
+// durable, Open gives one of the two states. A failed Commit can be repeated.
 //
 // The error wraps [snug.ErrConfig] when a page is pinned, or when the folder or its files
 // were moved, removed or replaced since Open. Commit first waits for a commit that
-// [Store.BeginCommit] has begun, and returns its error if nobody has it yet.
+// [Store.BeginCommit] has begun. If that commit fails and no caller has its error yet, Commit
+// returns the error and commits nothing.
 //
-// Other goroutines may use pages while Commit runs, as with BeginCommit.
+// Other goroutines may use pages while Commit runs, as with BeginCommit. The memory cost is
+// that of BeginCommit.
 func (s *Store) Commit() error {
 	c, err := s.startCommit()
 	if err != nil {
@@ -34,26 +38,29 @@ func (s *Store) Commit() error {
 	return Commit{c}.Wait()
 }
 
-// BeginCommit is [Store.Commit] in the background: it fixes the contents that all pages have
-// now and returns. [Commit.Wait] waits until they are durable. Until then [Open] gives the
-// commit before.
+// BeginCommit is [Store.Commit] in the background. It takes a snapshot of the contents that all
+// pages have now, and returns. [Commit.Wait] waits until the snapshot is durable. Until then
+// [Open] gives the last commit.
 //
 //	commit, err := store.BeginCommit()
 //	// the next steps
 //	err = commit.Wait()
 //
-// Pages may be pinned and changed meanwhile. The first pin of a page that the commit has yet
-// to write copies the page, if HostLimit has space when clean pages are evicted. If it has none,
-// the pin waits until that page is written. Only pages that were dirty and in memory when
-// the commit began need this. The page file may take three times the state meanwhile: the
-// commit before, this one, and pages that changed since. A pin that needs space beyond
-// DiskLimit waits for the commit. The file keeps the length that it had between two commits.
+// During the commit, pages may be pinned and changed. The first pin of a page that the commit
+// has not written yet copies the page, if HostLimit has space for the copy, which may take the
+// eviction of clean pages. If there is no space, the pin waits until the page is written. This
+// concerns only pages that were dirty and in memory when the commit began.
 //
-// One commit is under way at a time: BeginCommit and Commit wait for the one before. An
-// error in the background leaves the commit before as it is. Wait returns the error. If
-// nobody waits, the next BeginCommit, Commit or [Store.Close] returns it, and commits
-// nothing. Other errors are errors of Commit. It takes 16 bytes of memory for each page of the
-// store, and 64 for each dirty one.
+// During the commit the page file may be three times as large as the state: it has the last
+// commit, the new commit, and the pages that changed since. A pin that needs space beyond
+// DiskLimit waits for the end of the commit. The file keeps the greatest length that it had
+// since the last commit, because the next steps are likely to need the space again.
+//
+// Only one commit is under way at a time: BeginCommit and Commit wait for the one that was begun
+// before. If a commit fails in the background, the last commit stays as it is. Wait returns the
+// error. If nobody calls Wait, the next BeginCommit, Commit or [Store.Close] returns the error
+// and commits nothing. BeginCommit itself returns the same errors as Commit. A commit takes 16
+// bytes of memory for each page of the store, and 64 bytes for each dirty page.
 func (s *Store) BeginCommit() (Commit, error) {
 	c, err := s.startCommit()
 	if err != nil {
@@ -64,7 +71,7 @@ func (s *Store) BeginCommit() (Commit, error) {
 }
 
 // Wait waits until the commit is durable or has failed, and returns its error. Further
-// calls return the same.
+// calls return the same error.
 func (c Commit) Wait() error {
 	if c.c == nil {
 		return nil
@@ -78,7 +85,7 @@ func (c Commit) Wait() error {
 	return c.c.tell()
 }
 
-// Done reports whether the commit is durable or has failed, so that Wait does not wait.
+// Done reports whether the commit is durable or has failed. If it is true, Wait returns at once.
 func (c Commit) Done() bool {
 	if c.c == nil {
 		return true
@@ -88,7 +95,7 @@ func (c Commit) Done() bool {
 	return c.c.done
 }
 
-// startCommit fixes what a commit makes durable, after the commit before.
+// startCommit waits for the commit under way, and takes the snapshot for the next one.
 func (s *Store) startCommit() (*commit, error) {
 	if err := s.enter(); err != nil {
 		return nil, err
@@ -109,7 +116,7 @@ func (s *Store) startCommit() (*commit, error) {
 }
 
 // awaitCommit waits for the commit under way, and returns the error of the last commit if
-// nobody has it yet.
+// no caller has it yet.
 func (s *Store) awaitCommit() error {
 	if s.commit != nil {
 		start := time.Now()
@@ -124,7 +131,7 @@ func (s *Store) awaitCommit() error {
 	return s.last.tell()
 }
 
-// tell returns the error to a caller.
+// tell returns the error for a caller, and notes that a caller has it.
 func (c *commit) tell() error {
 	c.told = true
 	return c.err
@@ -149,8 +156,8 @@ func (s *Store) finishCommit(c *commit, background bool) {
 	s.work.Broadcast()
 }
 
-// persist writes what a commit still has to write. From the renaming on, the slots that the
-// new index names may belong to a commit, whatever the error.
+// persist writes the pages that the commit has not written yet, and the index. Once the renaming
+// has begun, the slots in the new index may belong to the last commit, even after an error.
 func (s *Store) persist(c *commit) (outcome, error) {
 	if err := s.writeVersions(c); err != nil {
 		return refused, err
@@ -176,9 +183,9 @@ func (s *Store) persist(c *commit) (outcome, error) {
 	return published, nil
 }
 
-// sync makes the pages durable that were written before. After an error the pages that
-// were written before its end are in doubt: the system may have lost them, and the next
-// sync would not report it.
+// sync makes the pages durable that were written before it began. After an error, the pages that
+// were written before it ended are in doubt: the system may have lost them, and the next sync
+// would not report that.
 func (s *Store) sync() error {
 	s.syncs++
 	covers := s.syncs
@@ -199,9 +206,9 @@ func (s *Store) doubtful(p *page) bool {
 	return p.slot.n > 0 && s.synced <= p.written && p.written < s.doubt
 }
 
-// trim cuts the page file off at the end of its slots, or in the background at the greatest
-// end since the commit before. The space beyond is free, whether or not the file system takes
-// it back now.
+// trim cuts the page file off at the end of its slots. After a commit in the background it cuts
+// at the greatest end since the last commit. The space beyond is free, whether or not the
+// file system takes it back now.
 func (s *Store) trim(background bool) {
 	end := s.space.end
 	if background { // the next steps are likely to need the same space

@@ -42,7 +42,7 @@ type page struct {
 
 	slot    extent   // on disk; zero length for a page of zeros never written
 	crc     uint32   // of the slot
-	uses    uses     // commits that refer to slot, which must not be overwritten then
+	uses    uses     // commits that refer to slot; unless it is 0, slot must not be overwritten
 	written uint64   // Store.syncs when slot was written
 	pending *version // the commit under way has yet to write the page as it is; nil if not
 
@@ -217,7 +217,7 @@ func (s *Store) add(obj *object) {
 	s.order.grow(s.pages)
 }
 
-// drop forgets an object. None of its pages is pinned or busy, and no commit has yet to write one.
+// drop forgets an object. None of its pages is pinned or busy, or waits to be written by a commit.
 func (s *Store) drop(obj *object) {
 	delete(s.objects, obj.name)
 	s.pages -= len(obj.pages)

@@ -45,11 +45,11 @@
 // page and the offset of the damage. The price is disk space for the pages that change between
 // two commits, up to twice the state.
 //
-// [Store.BeginCommit] does the same while training goes on. It fixes the contents of all pages
-// and returns, and [Commit.Wait] waits until they are durable. A page that changes meanwhile is
-// copied first if HostLimit has space, and else written first. A step that computes longer than
-// its pages take hides the commit. A step that is bound by the disk shares the disk with it. The
-// disk space is up to three times the state.
+// [Store.BeginCommit] commits while training goes on. It takes a snapshot of all pages and returns;
+// [Commit.Wait] waits until the snapshot is durable. A page that is pinned before the commit has
+// written it is first copied, if HostLimit has space, or else written. If the computation of the
+// steps takes longer than the writing, it hides the commit. Steps that are bound by the disk share
+// the disk with the commit. The page file may be three times as large as the state.
 //
 // # Errors
 //

@@ -342,7 +342,7 @@ func writeTo(data files.File, page []byte, off int64) (sum uint32, err error) {
 	return sum, nil
 }
 
-// vacate frees p's slot: at once, or when no commit refers to it any more.
+// vacate frees p's slot, at once or as soon as no commit refers to it any more.
 func (s *Store) vacate(p *page) {
 	switch {
 	case p.slot.n == 0:

@@ -12,18 +12,18 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// A commit is a snapshot. It has an entry for every page: where the contents lie that the
-// page had when the commit began. For a clean page that is its slot, which from then on
-// nobody overwrites. For a dirty page it is the slot that the page gets next, as long as
-// nobody pins the page before: a pin makes a copy, or writes the page first.
+// A commit is a snapshot. It has an entry for every page, which says where on disk the contents
+// lie that the page had when the commit began. For a clean page, that is the page's slot, which is
+// not overwritten from then on. A dirty page gets a new slot when it is written. If it is pinned
+// before that, the pin first copies the page for the commit, or writes it.
 //
 // All functions of this file are called with Store.mu held, and release it during transfers.
 
-// commit is what a commit makes durable.
+// commit is one commit under way.
 type commit struct {
 	s        *Store
 	objects  []*object // by name
-	entries  []entry   // of all their pages, in order
+	entries  []entry   // of the pages of all objects, in order
 	versions []version
 	left     int64 // bytes of slots that the versions still need
 	err      error
@@ -37,14 +37,14 @@ type entry struct {
 	crc uint32
 }
 
-// version is a page that was dirty when a commit began, until the commit has written it.
+// version is the contents of a page that was dirty when a commit began, until the commit has written them.
 type version struct {
 	p     *page
-	entry int    // of p in commit.entries
-	buf   []byte // a copy, of p as it was; nil while p is as it was
-	of    uint64 // p.version of the copy
-	to    extent // slot for the copy, if p had one that no commit used
-	need  int64  // bytes of a new slot that it needs
+	entry int    // index of p's entry in commit.entries
+	buf   []byte // a copy of the contents; nil as long as p itself still has them
+	of    uint64 // p.version when the copy was made
+	to    extent // slot for the copy, if p had a slot that no commit used
+	need  int64  // bytes of the new slot that the version still needs, or 0
 	busy  bool   // buf is being written
 }
 
@@ -56,13 +56,13 @@ const (
 	nextCommit                  // the commit under way
 )
 
-// retired is a slot that no page has any more, but a commit.
+// retired is a slot that no page uses any more, but that a commit still uses.
 type retired struct {
 	extent
 	uses
 }
 
-// outcome is what became of a commit.
+// outcome says how a commit has ended.
 type outcome int
 
 const (
@@ -122,8 +122,7 @@ func (s *Store) snapshot() *commit {
 	return c
 }
 
-// writeVersions writes the pages that the commit needs and nobody else has written, one at
-// a time.
+// writeVersions writes, one at a time, the versions of the commit that nothing else has written.
 func (s *Store) writeVersions(c *commit) error {
 	for i := range c.versions {
 		v := &c.versions[i]
@@ -147,9 +146,9 @@ func (s *Store) writeVersions(c *commit) error {
 	return c.err
 }
 
-// preserve lets the caller pin p although the commit under way has yet to write it: it gives
-// the commit a copy if there is memory for one without the clean pages that are used later,
-// and else writes p. An error ends the commit.
+// preserve is called before p is pinned. If the commit under way has not written p yet, preserve
+// copies p for the commit. If there is no memory for a copy, even without the clean pages that are
+// used later than p, preserve writes p. An error ends the commit.
 func (s *Store) preserve(p *page) {
 	v := p.pending
 	if v == nil {
@@ -164,8 +163,8 @@ func (s *Store) preserve(p *page) {
 	}
 }
 
-// spare returns memory for a copy of p, nil if there is none without evicting pages that are
-// dirty or used before p. It does not wait for transfers, as evictFor does.
+// spare returns memory for a copy of p. It evicts only pages that are clean and used later than p,
+// and returns nil if that is not enough. Unlike evictFor, it does not wait for transfers.
 func (s *Store) spare(p *page) []byte {
 	for !s.buffers.fits(int64(p.size)) {
 		v := s.victims.top()
@@ -200,8 +199,8 @@ func (s *Store) copyVersion(v *version, buf []byte) {
 	s.stats.Copied++
 }
 
-// writeCopy writes a version of which the commit has a copy. If its page has not changed
-// since, the page is clean then.
+// writeCopy writes the copy of a version. If the page has not changed since the copy was made, the
+// page is then clean.
 func (s *Store) writeCopy(c *commit, v *version) error {
 	p := v.p
 	to, err := v.to, error(nil)
@@ -238,7 +237,7 @@ func (s *Store) writeCopy(c *commit, v *version) error {
 	return nil
 }
 
-// abandonVersions ends a commit with an error: nobody keeps pages for it any more.
+// abandonVersions ends a commit with an error, and frees the copies and slots of its versions.
 func (s *Store) abandonVersions(c *commit, err error) {
 	if c.err == nil {
 		c.err = err
@@ -260,7 +259,7 @@ func (s *Store) abandonVersions(c *commit, err error) {
 	s.settled.Broadcast()
 }
 
-// settleSlots updates the uses of all slots after a commit, and frees those without any.
+// settleSlots updates the uses of all slots after a commit, and frees the slots that nothing uses.
 func (s *Store) settleSlots(o outcome) {
 	for _, obj := range s.objects {
 		for i := range obj.pages {
@@ -278,8 +277,9 @@ func (s *Store) settleSlots(o outcome) {
 	s.retired = kept
 }
 
-// alloc returns a new slot for p: for v, which the commit under way needs, or if that is nil for
-// contents that no commit needs yet. These leave the slots to the commit that it still needs.
+// alloc returns a new slot for p. If v is not nil, the slot is for v, a version of the commit under
+// way. If v is nil, no commit needs the contents yet; the slot then leaves, within DiskLimit, the
+// space that the commit under way still needs.
 func (s *Store) alloc(p *page, v *version) (extent, error) {
 	for s.trimming {
 		s.settled.Wait()
@@ -300,7 +300,7 @@ func (s *Store) alloc(p *page, v *version) (extent, error) {
 	return to, nil
 }
 
-// met says that v needs no slot any more.
+// met notes that v has its slot.
 func (v *version) met(c *commit) {
 	c.left -= v.need
 	v.need = 0

@@ -43,7 +43,7 @@ type Store struct {
 	last     *commit               // the commit that began last, or nil
 	closed   bool
 	hold     bool // a write failed: no background writes until one succeeds
-	trimming bool // the end of the page file is cut off: no new slots
+	trimming bool // the end of the page file is being cut off: no new slots until then
 
 	syncs  uint64 // syncs of the page file that began, plus 1
 	synced uint64 // slots with a smaller page.written are durable
@@ -51,7 +51,7 @@ type Store struct {
 
 	space   space     // space of the page file
 	high    int64     // maximum of space.end since the last commit
-	retired []retired // slots that only commits use
+	retired []retired // slots that commits use and pages do not
 	stats   Stats
 }
 
@@ -215,10 +215,10 @@ func (s *Store) closeFiles(unmark bool) error {
 	return errors.Join(errs...)
 }
 
-// Close waits for a commit under way, stops the background work and closes the files. It
-// returns the error of a commit that nobody else has. Changes since the last commit are dropped; without a commit the page file is emptied. The memory of pages that are still
-// pinned stays valid until the process ends. Closing twice does nothing. Afterwards other
-// methods return [snug.ErrConfig].
+// Close waits for a commit under way, stops the background work and closes the files. It returns the error of a commit
+// that nobody else has. Changes since the last commit are dropped; without a commit the page file is emptied. The
+// memory of pages that are still pinned stays valid until the process ends. Closing twice does nothing. Afterwards
+// other methods return [snug.ErrConfig].
 func (s *Store) Close() error {
 	if !s.made() {
 		return nil
@@ -255,7 +255,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// enter locks mu of a store that is open.
+// enter locks mu if the store is open, and else returns an error.
 func (s *Store) enter() error {
 	if !s.made() {
 		return errNoStore

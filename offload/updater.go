@@ -446,8 +446,8 @@ func (u *Updater) Commit() error {
 	return u.s.Commit()
 }
 
-// BeginCommit is [Updater.Commit] in the background, as [Store.BeginCommit] is: further steps
-// run while the state of this one becomes durable.
+// BeginCommit is [Updater.Commit] in the background: further steps run while the state of the
+// present step becomes durable. Errors and memory are as for [Store.BeginCommit].
 func (u *Updater) BeginCommit() (Commit, error) {
 	if err := u.committable(); err != nil {
 		return Commit{}, err
@@ -455,7 +455,7 @@ func (u *Updater) BeginCommit() (Commit, error) {
 	return u.s.BeginCommit()
 }
 
-// committable ends an update that is under way.
+// committable ends an update that is under way, so that the store can commit.
 func (u *Updater) committable() error {
 	if err := u.begun(); err != nil {
 		return err

@@ -142,7 +142,7 @@ func (a Attention) kept(r Run) int64 {
 	return r.elem() * rows * a.columns()
 }
 
-// columns returns the scores of a row.
+// columns returns the number of scores in a row.
 func (a Attention) columns() int64 {
 	if a.Sinks {
 		return int64(a.Keys) + 1
@@ -223,7 +223,8 @@ func (t Task) peak(c remat.Costs, plan remat.Plan, samples int64) (u chainUse, e
 	return u, nil
 }
 
-// forwardUse returns what two forward passes take: of each stage the input, the output and what it holds meanwhile.
+// forwardUse returns the memory and the time of a step that consists of two forward passes. A stage holds its input,
+// its output and its transient bytes.
 func forwardUse(c remat.Costs) (u chainUse) {
 	input := c.Input
 	for _, s := range c.Stages {
@@ -234,8 +235,8 @@ func forwardUse(c remat.Costs) (u chainUse) {
 	return u
 }
 
-// CheckpointBytes, 32 MiB, is the host memory for checkpoints on their way to the disk and back: the HostLimit, in bytes,
-// of the Store of package offload that holds them.
+// CheckpointBytes, 32 MiB, is the host memory for checkpoints on their way to the disk and back: the HostLimit, in
+// bytes, of the Store of package offload that holds them.
 const CheckpointBytes = 32 << 20
 
 // way is a plan of recomputation, with its bytes for some samples and its work for one.
@@ -323,7 +324,7 @@ func plans(c remat.Costs, pages bool) ([]remat.Plan, error) {
 }
 
 // lossSeconds returns the time of the loss for a sample: a product, two for its gradients, and the
-// first once more where the vocabulary is cut into tiles, and for log-probabilities.
+// first product once more where the vocabulary is cut into tiles, and for log-probabilities.
 func (t Task) lossSeconds(r Run) float64 {
 	h, flops := t.Model.Head, 6.0
 	if t.loss().Tiles() > 1 || h.LogProbs {

@@ -12,9 +12,9 @@ type Phase int
 const (
 	Idle      Phase = iota // between steps, or not known
 	Forward                // the forward pass
-	Recompute              // what the backward pass computes again
+	Recompute              // the parts of the forward pass that the backward pass computes again
 	Backward               // the backward pass
-	Update                 // of the optimizer
+	Update                 // the optimizer's update
 	Phases                 // number of phases
 )
 
@@ -37,9 +37,9 @@ const (
 	maxBins       = 512 // of the whole run
 )
 
-// Holder counts bytes of a component under a name, such as a layer's. The Monitor's figures have them in addition to
-// what its methods Add and Set count. The methods are safe for concurrent use and allocate nothing; those of nil count
-// nothing.
+// Holder counts bytes of a component under a name, such as the name of a layer. The Monitor's figures are the sum of
+// the bytes of all Holders and of the bytes that the Monitor's own methods Add and Set count. The methods of a Holder
+// are safe for concurrent use and allocate nothing. On a nil Holder they do nothing.
 type Holder struct {
 	monitor   *Monitor
 	tier      Tier
@@ -48,9 +48,9 @@ type Holder struct {
 	bytes     int64 // of this Holder
 }
 
-// Holder returns a Holder that counts nothing yet. In a history, Holders of the same name are one: their bytes add up,
-// and a Holder beyond the first 65536 names counts without a name. A nil Monitor, and a tier or a component that does
-// not exist, give nil. The call allocates: make Holders before a run.
+// Holder returns a Holder with a count of 0. In a history, the bytes of all Holders with the same tier, component and
+// name add up. The history has room for 65536 names; further Holders count without a name. Holder returns nil if the
+// Monitor is nil, or if the tier or the component does not exist. The call allocates: make Holders before a run.
 func (m *Monitor) Holder(t Tier, c Component, name string) *Holder {
 	if m.made() != nil || !counted(t, c) {
 		return nil
@@ -95,8 +95,8 @@ func (h *Holder) set(n int64) Warning {
 	return m.hold(h.tier, h.component, h.id, change)
 }
 
-// Step says that step n of a run begins, for the history. Events have the step, phase and stage that the Monitor was
-// told last, whichever goroutine causes them.
+// Step tells the history that step n of a run begins. An event has the step, phase and stage of the last calls of Step
+// and Enter, whichever goroutine causes the event. Without a history Step does nothing.
 func (m *Monitor) Step(n int) {
 	if m.made() != nil || m.history == nil {
 		return
@@ -106,8 +106,9 @@ func (m *Monitor) Step(n int) {
 	m.mu.Unlock()
 }
 
-// Enter says that a phase of a stage begins, for the history, and that the one before ends. A stage is what computes,
-// such as "layers.3.mlp"; it may be empty. Enter allocates at the first use of a name.
+// Enter tells the history that a phase of a stage begins and that the last one ends. stage names the part of the model
+// that computes, such as "layers.3.mlp"; it may be empty. Enter allocates at the first use of a name. Without a history
+// it does nothing.
 func (m *Monitor) Enter(p Phase, stage string) {
 	if m.made() != nil || m.history == nil || p < 0 || p >= Phases {
 		return
@@ -119,7 +120,7 @@ func (m *Monitor) Enter(p Phase, stage string) {
 	m.mu.Unlock()
 }
 
-// event is a change of a holder's bytes, or the begin of a span.
+// event is a change of the bytes of a holder, or the beginning of a span.
 type event struct {
 	at     int64 // nanoseconds since the Monitor was made
 	bytes  int64 // change
@@ -150,14 +151,14 @@ type moment struct {
 	seq     uint64
 	span    event
 	step    int32
-	pending bool    // nothing has changed since: the holders' bytes are those of now
-	bytes   []int64 // else of each holder
+	pending bool    // nothing has changed since: history.bytes has the bytes of the holders
+	bytes   []int64 // the bytes of each holder, unless pending
 }
 
 // history is the bounded record of what a Monitor counts. Three parts of it are exact for the whole run, however long:
-// the bytes of each holder now; those at each tier's peak; and the peaks of the bins, which the run is cut into. The
-// last events are kept in a ring. Before the peak of the device leaves the ring, the half of it around the peak is
-// copied.
+// the bytes that each holder has now; the bytes that each holder had at the peak of each tier; and the peak of each
+// bin, where a bin is a part of the run. The ring has the latest events. Before the peak of the device leaves the ring,
+// the half of the ring around the peak is copied.
 type history struct {
 	names    []holderName
 	ids      map[holderName]int32
@@ -166,12 +167,12 @@ type history struct {
 	stageIDs map[string]int32
 
 	step int32
-	span event // the current one
+	span event // the current span
 
 	ring        []event
 	first, next uint64  // numbers of the oldest event in the ring, and of the next one
 	base        []int64 // bytes of each holder before the oldest event
-	baseSpan    event   // and its span
+	baseSpan    event   // the span before the oldest event
 
 	around     []event // around the peak, empty as long as the ring has it
 	aroundSeq  uint64  // number of the first

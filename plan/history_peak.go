@@ -12,27 +12,27 @@ import (
 // Holding is what one holder holds.
 type Holding struct {
 	Component Component
-	Name      string // of the [Holder], empty for what the Monitor's Add and Set count
+	Name      string // of the [Holder]; empty for the bytes that the Monitor's Add and Set count
 	Bytes     int64
 }
 
-// Moment is what a tier holds at one time.
+// Moment says what a tier held at one time.
 type Moment struct {
 	Tier    Tier
-	Bytes   int64   // the sum of all holders
+	Bytes   int64   // the sum over all holders
 	Seconds float64 // time since the Monitor was made
 	Step    int
 	Phase   Phase
 	Stage   string
-	Holders []Holding // that hold more or less than 0 bytes, the largest first
+	Holders []Holding // the holders whose bytes are not 0, the largest first
 }
 
 var errNoHistory = invalid("monitor: there is no history of this tier: set MonitorOptions.History")
 
-// PeakHolders returns who held what when a tier held the most, at the latest time if it held that several times. Bytes
-// and the sum of the holders are [Monitor.Peak], to the byte, however long the run was. The error wraps
-// [snug.ErrConfig] without a history and for a tier that does not exist. A tier that has held nothing gives a Moment
-// without holders.
+// PeakHolders returns the bytes of each holder at the peak of a tier: at the time at which the tier held the most, or
+// the latest such time. Moment.Bytes and the sum of the holders both equal [Monitor.Peak], to the byte, however long
+// the run was. The error wraps [snug.ErrConfig] if there is no history or the tier does not exist. For a tier that has
+// never held anything, the Moment has no holders.
 func (m *Monitor) PeakHolders(t Tier) (Moment, error) {
 	r, err := m.recorded(t)
 	if err != nil {
@@ -54,7 +54,7 @@ type recording struct {
 	limits  [Tiers]int64
 }
 
-// part is a row of events without gaps.
+// part is a sequence of events without gaps.
 type part struct {
 	seq    uint64  // number of the first event
 	base   []int64 // bytes of each holder before it
@@ -131,9 +131,11 @@ func (p *Moment) when() string {
 
 func shareOf(n, of int64) string { return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(max(1, of))) }
 
-// WritePeak writes a table of who held what when a tier held the most, the largest first: up to so many rows, or all with
-// rows of 0 or less; a row for the other holders together; and the sum, which is [Monitor.Peak]. Holders of a component
-// that hold the same bytes, and whose names differ in the first number, share a row, as "layers.0–7 (8 × 512)". The errors are those of PeakHolders and of w.
+// WritePeak writes to w a table of the holders at the peak of a tier, see [Monitor.PeakHolders], the largest first. The
+// table has at most the given number of rows, or all of them if rows is 0 or less. Then follow a row for all other
+// holders together, and the sum, which is [Monitor.Peak]. Holders of one component share a row if they hold the same
+// number of bytes and their names differ only in the first number, as in "layers.0–7 (8 × 512)". Errors come from
+// PeakHolders and from w.
 func (m *Monitor) WritePeak(w io.Writer, t Tier, rows int) error {
 	if err := m.writes(w); err != nil {
 		return err

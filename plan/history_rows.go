@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// peakLine is a row of the table of a peak: holders of one component that hold as much as each other, and whose names
-// differ in the first number.
+// peakLine is a row of the table of a peak. Its holders are of one component, hold the same number of bytes, and have
+// names that differ only in the first number.
 type peakLine struct {
 	component Component
 	name      string // with the numbers, as "layers.0–7"
-	bytes     int64  // of all of them
+	bytes     int64  // sum over the holders of the row
 	holders   int
 }
 
@@ -34,8 +34,8 @@ func numbered(name string) (before string, number int, after string, ok bool) {
 	return name[:lo], number, name[hi:], true
 }
 
-// lines returns the rows of the table, the largest first: up to so many, or all for 0 or less; and the holders that are
-// left and their bytes.
+// lines returns the rows of the table, the largest first: at most the given number, or all if rows is 0 or less. It
+// also returns the number of the other holders and the sum of their bytes.
 func (p *Moment) lines(rows int) (list []peakLine, others int, sum int64) {
 	type key struct {
 		Holding        // with what comes before the number
@@ -75,7 +75,7 @@ func (p *Moment) lines(rows int) (list []peakLine, others int, sum int64) {
 	return list[:rows], others, sum
 }
 
-// ranges writes sorted numbers, neighbors as a range.
+// ranges formats sorted numbers, with consecutive numbers as a range.
 func ranges(numbers []int) string {
 	var b strings.Builder
 	for i := 0; i < len(numbers); i++ {

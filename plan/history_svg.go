@@ -34,9 +34,10 @@ type point struct {
 	after    Bytes // it
 }
 
-// WritePeakSVG draws what a tier holds over the time of the whole run, and over the events around its peak, as areas of
-// components, and who holds what at the peak, as the table of [Monitor.WritePeak], which adds up to [Monitor.Peak]. Each column of the areas shows
-// the highest use in its time. title may be empty. The errors are those of PeakHolders and of w.
+// WritePeakSVG writes to w a picture in SVG of the bytes that a tier holds over time. One chart shows the whole run,
+// and another the events around the peak; both are stacked areas, one for each component. Each column of an area shows
+// the highest use in its time. Below them is the table of [Monitor.WritePeak], whose sum is [Monitor.Peak]. title may
+// be empty. Errors come from PeakHolders and from w.
 func (m *Monitor) WritePeakSVG(w io.Writer, t Tier, title string) error {
 	if err := m.writes(w); err != nil {
 		return err
@@ -104,7 +105,7 @@ func peakRowsOf(b io.Writer, peak *Moment, list []peakLine, others int, sum int6
 	row(Components, "sum", "", fmt.Sprint(peak.Bytes), shareOf(peak.Bytes, peak.Bytes))
 }
 
-// short returns a text of at most so many letters.
+// short shortens a text to a number of letters.
 func short(text string, most int) string {
 	if letters := []rune(text); len(letters) > most {
 		return string(letters[:most-1]) + "…"
@@ -178,8 +179,9 @@ type spanOf struct {
 	phase    Phase
 }
 
-// around returns the step of a tier's peak, as far as the events go that are known around it, or a share of these where
-// there are no steps; and what the tier holds in it and its phases.
+// around returns the time from the beginning to the end of the step in which a tier had its peak, as far as the history
+// has events of it. If the run has no steps, the time is a part of those events. around also returns what the tier
+// holds in that time, and the phases of the step.
 func (r *recording) around(t Tier) (from, to int64, list []point, phases []spanOf) {
 	at := len(r.parts) - 1
 	for i, p := range r.parts {
@@ -252,7 +254,7 @@ func addPoint(list []point, from, to, at int64, held Bytes) []point {
 	return append(list, point{from: at, held: held, last: at, after: held})
 }
 
-// joinPhases makes one span of neighbors of the same phase.
+// joinPhases joins consecutive spans of the same phase.
 func joinPhases(list []spanOf) (joined []spanOf) {
 	for _, s := range list {
 		if n := len(joined) - 1; n >= 0 && joined[n].phase == s.phase && joined[n].to == s.from {

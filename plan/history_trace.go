@@ -20,21 +20,25 @@ type traceEvent struct {
 	Args     any      `json:"args,omitempty"`
 }
 
-// The numbers by which a trace tells its rows apart. The counters of a tier are a process of their own.
+// The process and thread numbers of the rows of a trace. The counters of each tier have a process number of their own.
 const (
 	traceRun    = 1 // the process of the slices
 	traceSlices = 1 // its thread
 	traceTier   = 2 // the process of the first tier
 )
 
-// WriteTrace writes the history as JSON in the Trace Event Format, which ui.perfetto.dev and chrome://tracing show: for
-// each tier a counter of the bytes held, stacked by component; steps, phases and stages as slices within each other, a
-// stage with the bytes that it allocates and frees and the most that the device held meanwhile; and an instant at the
-// peak of each tier, whose arguments are the holders. They add up to the peak.
+// WriteTrace writes the history to w as JSON in the Trace Event Format, which ui.perfetto.dev and chrome://tracing
+// show. The trace has
 //
-// The trace has the last MonitorOptions.History events, and up to half as many around the peak of the device, which
-// stay when a long run goes on; an instant says how many are left out. A byte-changing event takes about 200 bytes of
-// JSON. The error wraps [snug.ErrConfig] without a history and for a nil writer, or comes from w.
+//   - for each tier, a counter of the bytes held, stacked by component;
+//   - steps, phases and stages as nested slices; a stage has as arguments the bytes that it allocates, the bytes that it
+//     frees, and the most that the device held during the stage;
+//   - for each tier, an instant at its peak, whose arguments are the holders and their bytes; the sum is the peak.
+//
+// The trace has the last MonitorOptions.History events, and up to half as many events around the peak of the device,
+// which stay however long the run goes on. An instant says how many events are left out. An event that changes bytes
+// takes about 200 bytes of JSON. The error wraps [snug.ErrConfig] if there is no history or w is nil, or it comes from
+// w.
 //
 // The format is described in "Trace Event Format" by the Chromium project.
 func (m *Monitor) WriteTrace(w io.Writer) error {
@@ -124,7 +128,7 @@ func (t *tracer) meta() {
 	}
 }
 
-// part writes a row of events. What runs when it begins gets slices from there on.
+// part writes the events of a part. A span that runs when the part begins gets a slice that begins there.
 func (t *tracer) part(i int) {
 	p := &t.parts[i]
 	t.held = p.held(t.names)
@@ -187,7 +191,7 @@ func (t *tracer) counter(tier Tier, at int64) {
 	t.event(traceEvent{Name: tier.String() + " bytes", Phase: "C", Time: micros(at), Process: traceTier + int(tier), Args: args})
 }
 
-// enter ends the slices that a span ends, and begins the others.
+// enter ends the slices that end where a new span begins, and begins the slices of the new span.
 func (t *tracer) enter(e event) {
 	keys, names := [...]int32{e.step, int32(e.phase), e.id}, [...]string{fmt.Sprintf("step %d", e.step), Phase(e.phase).String(), t.stages[e.id]}
 	categories := [...]string{"step", "phase", "stage"}

@@ -2,9 +2,10 @@ package plan
 
 import "strings"
 
-// LayerOf returns the part of a model to which a parameter belongs, by its published name or PEFT's: the number of its
-// layer with the word before it, as "layers.3" for "model.layers.3.mlp.up_proj.weight"; otherwise its module, as
-// "lm_head" for "lm_head.weight"; and the name itself if it has no dot.
+// LayerOf returns the part of a model to which a parameter belongs. parameter is the name in published files or in
+// PEFT's adapter files. If the name has the number of a layer, LayerOf returns the number and the word before it:
+// "layers.3" for "model.layers.3.mlp.up_proj.weight". Otherwise it returns the module: "lm_head" for "lm_head.weight".
+// A name without a dot is returned as it is.
 func LayerOf(parameter string) string {
 	begin := 0 // of the part before at
 	for at := 0; at < len(parameter); {

@@ -14,7 +14,7 @@ import (
 // image.
 type Model struct {
 	Name      string  `json:"name"`
-	Context   int     `json:"context,omitempty"`   // tokens of a sample, which a plan's table shows; 0: a sample is no sequence
+	Context   int     `json:"context,omitempty"`   // tokens of a sequence, which a plan's table shows; 0: a sample is no sequence
 	Sequences int     `json:"sequences,omitempty"` // sequences of a sample, see [Model.Samples]; 0 is 1
 	Input     int64   `json:"input"`               // elements that enter the chain
 	Params    [][]int `json:"params,omitempty"`    // shapes of parameters that are used before the chain, such as tables of embeddings
@@ -83,8 +83,8 @@ type Adapter struct {
 }
 
 // Tiles are what a layer holds that runs in tiles of its Rows, one after the other, as [Run].Tiles says. It then keeps
-// its output alone. A backward step holds for the rows of a tile what the layer keeps otherwise, with Kept and Stats, and
-// what else it holds. The zero Tiles are of a layer whose rows depend on each other.
+// its output alone. A backward step holds for the rows of a tile what the layer keeps otherwise, with Kept and Stats,
+// and what else it holds. The zero Tiles are of a layer whose rows depend on each other.
 type Tiles struct {
 	Whole int `json:"whole"` // rows of a micro-batch that are one tile, also where a Run says more
 	// What a forward step holds, as the fields of a Layer, if all rows of a sample are one tile.
@@ -100,7 +100,7 @@ type Attention struct {
 	Dim     int  `json:"dim"` // columns of a head
 	Causal  bool `json:"causal,omitempty"`
 	Window  int  `json:"window,omitempty"` // keys that a query sees; 0: all
-	Sinks   bool `json:"sinks,omitempty"`  // each row of scores has one more, without a key
+	Sinks   bool `json:"sinks,omitempty"`  // each row of scores has one more column, the sink, which has no key
 	Tiled   bool `json:"tiled,omitempty"`  // it is always computed in tiles, whatever a [Run] says
 }
 
@@ -114,8 +114,9 @@ type Head struct {
 	Cols    int     `json:"cols"`             // columns of the matrix
 	Classes int     `json:"classes"`          // rows of the matrix
 	Stats   int64   `json:"stats,omitempty"`  // float32 numbers that a sample's last norm keeps during the loss
-	// LogProbs is for a loss of the targets' log-probabilities, such as a preference loss: BackpropLogProbs of package
-	// transformer holds 12 bytes more a row, and computes the products of the loss once more.
+	// LogProbs says that the loss is a function of the log-probabilities of the targets, such as a preference loss.
+	// BackpropLogProbs of package transformer then holds 12 bytes more for each row, and computes the product of the
+	// head once more.
 	LogProbs bool `json:"log_probs,omitempty"`
 }
 
@@ -277,7 +278,7 @@ func (p tensor) len() int64 {
 func (p tensor) all() int64 { return product(int64(p.times), p.len()) }
 
 // tensors yields all parameters in the order of the layers. It yields the parameters of a
-// repeated layer once, and equal shapes that follow each other in a layer, as experts have them, as one.
+// repeated layer once. It yields consecutive equal shapes of a layer, such as the matrices of experts, as one tensor.
 func (m Model) tensors() func(yield func(tensor) bool) {
 	return func(yield func(tensor) bool) {
 		for _, shape := range m.Params {
@@ -321,7 +322,7 @@ func (l Layer) tensors() func(yield func(tensor) bool) {
 	}
 }
 
-// alike returns how many shapes equal the first, up to the first other one.
+// alike returns how many shapes at the beginning of the list equal the first shape.
 func alike(shapes [][]int) int {
 	for i, s := range shapes {
 		if !slices.Equal(s, shapes[0]) {

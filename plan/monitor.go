@@ -25,13 +25,14 @@ type MonitorOptions struct {
 	// 1024. A sample takes about 230 bytes. When the timeline is full, every second
 	// sample is dropped, and from then on every second new sample.
 	Samples int
-	// History is the number of events that the history of allocations keeps, from 64 to 2^24; 0: there is none, and it
-	// costs nothing. An event, such as an allocation, takes 48 bytes, each name of a [Holder] some 300, and the history
-	// 140 KiB besides; these are allocated before the run. An allocation and its end take about 0.6 µs more.
+	// History is the number of events that the history of allocations keeps, from 64 to 2^24. With 0 there is no
+	// history, and it costs nothing. An event is an allocation, its end, or the beginning of a phase. An event takes 48
+	// bytes, the name of a [Holder] about 300 bytes, and the rest of the history 140 KiB. All of it is allocated before
+	// the run. An allocation and its end together take about 0.6 µs more.
 	//
-	// Whatever the length of a run, the history knows exactly who held what at the peak of each tier, see
-	// [Monitor.PeakHolders], and has the peak of each of up to 512 parts of the run. Of the single events it has the
-	// last, and those around the peak of the device.
+	// However long a run is, the history knows exactly what each holder held at the peak of each tier, see
+	// [Monitor.PeakHolders]. It also has the peak of each of up to 512 parts of the run. It keeps the latest events,
+	// and the events around the peak of the device.
 	History int
 }
 
@@ -48,8 +49,8 @@ func (w Warning) String() string {
 
 // Monitor counts the bytes that a run holds, by component and tier, and keeps a timeline
 // of them with the memory of the process and the device. A program reports to it what it
-// allocates and frees; Sample adds a line. With MonitorOptions.History it also knows who
-// held what at the peak, see [Monitor.WritePeak], [Monitor.WritePeakSVG] and
+// allocates and frees; Sample adds a line. With MonitorOptions.History it also knows what
+// each holder held at the peak, see [Monitor.WritePeak], [Monitor.WritePeakSVG] and
 // [Monitor.WriteTrace]. It is safe for concurrent use, and none of the
 // methods that a training loop calls allocates. A nil Monitor and one that was not made
 // by [NewMonitor] count nothing, and their methods return errors that wrap
@@ -150,7 +151,7 @@ func (m *Monitor) Add(t Tier, c Component, n int64) {
 }
 
 // Set sets the bytes that a component holds now and its maximum so far, for parts that
-// count themselves, such as a store of pages. The bytes of a [Holder] come on top of them.
+// count themselves, such as a store of pages. The bytes of Holders are added to these bytes.
 func (m *Monitor) Set(t Tier, c Component, now, peak int64) {
 	if !counted(t, c) || m.made() != nil {
 		return
@@ -171,8 +172,8 @@ func (m *Monitor) setUnnamed(t Tier, c Component, n int64) Warning {
 
 func counted(t Tier, c Component) bool { return t >= 0 && t < Tiers && c >= 0 && c < Components }
 
-// hold notes the bytes that a component holds after a holder's have changed. Without a reason to warn, the warning
-// that it returns has no limit.
+// hold notes that the bytes of a holder have changed. If there is no reason to warn, the Limit of the returned Warning
+// is 0.
 func (m *Monitor) hold(t Tier, c Component, id int32, change int64) (w Warning) {
 	n := plus(m.unnamed[t][c], m.named[t][c])
 	m.now[t][c] = n

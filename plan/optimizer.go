@@ -28,17 +28,18 @@ func lowRank(optimizer string) bool {
 	return optimizer == "apollo" || optimizer == "apollo-mini" || optimizer == "galore"
 }
 
-// ProdigySlice is the SliceP of prodigy: one of how many elements counts in its estimate.
+// ProdigySlice is the SliceP of the optimizer "prodigy": every 11th element counts in its estimate of the distance to
+// the solution, see quant8.Prodigy.
 const ProdigySlice = 11
 
 // Optimizers returns the names that Task.Optimizer takes, sorted.
 func Optimizers() []string { return slices.Sorted(maps.Keys(rules)) }
 
-// inBackward says whether each parameter can be updated as soon as its gradient is complete. The parameters that
-// Schedule-Free AdamW trains lie in the memory of the gradients while their averages are evaluated.
+// inBackward says whether each parameter can be updated as soon as its gradient is complete. Schedule-Free AdamW cannot
+// do that: during an evaluation of the averages, the gradients' memory holds the parameters in training.
 func (t Task) inBackward() bool { return t.Optimizer != "schedule-free" && !t.forwardOnly() }
 
-// forwardOnly says whether a step takes forward passes alone, without gradients, state and master weights.
+// forwardOnly says whether a step consists of forward passes only, without gradients, state and master weights.
 func (t Task) forwardOnly() bool { return t.Optimizer == "mezo" }
 
 // folds says whether gradients can be folded into the optimizer's state.

@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// PageStorage is memory of named blobs, as packages quant8, amp, qlora and transformer use it.
+// PageStorage stores named blobs, as the Storage options of packages quant8, amp, qlora and transformer do.
 type PageStorage interface {
 	Acquire(key string, size int) ([]byte, error)
 	Release(key string, dirty bool) error
 }
 
-// Pages is a Storage that tells a [Monitor] which blobs of another Storage are in use, and by which layer. It is safe
-// for concurrent use. The zero value and nil have no Storage: their methods do nothing, or return errors that wrap
-// [snug.ErrConfig].
+// Pages is a Storage that passes all calls on to another Storage and tells a [Monitor] which blobs are in use, and by
+// which layer. [Monitor.Pages] makes it. It is safe for concurrent use. The zero value and nil have no Storage: their
+// methods do nothing, or return errors that wrap [snug.ErrConfig].
 type Pages struct {
 	storage PageStorage
 	monitor *Monitor
@@ -27,20 +27,23 @@ type Pages struct {
 	used int64 // bytes of all blobs in use
 }
 
-// pageUse is a blob that was in use.
+// pageUse is a blob that is or was in use.
 type pageUse struct {
 	*Holder
 	size int64
 	pins int
 }
 
-// restOfPages names the memory of a Storage that holds no blob in use.
+// restOfPages names the memory of a Storage that does not belong to a blob in use.
 const restOfPages = "pages that wait, are on their way or free"
 
-// Pages returns a Storage over s that counts the blobs in use on a tier: weights, master weights, checkpoints of
-// activations or else state, as the keys of package snug's Storages begin, each by its layer. held, unless nil, returns
-// the bytes that s takes in memory, such as HostBytes of an [offload.Store]'s Stats; Pages asks it in every call, and
-// counts what it returns in addition to the blobs in use for the component rest. It returns nil for an s that is nil.
+// Pages returns a Storage over s that counts the blobs in use on a tier. The beginning of the key tells the component:
+// "weights/" are weights, "master/" master weights, "checkpoints/" activations, and everything else is state. The rest
+// of the key tells the layer.
+//
+// held, unless nil, returns the bytes that s takes in memory, such as HostBytes in the Stats of an [offload.Store].
+// Pages calls held whenever a blob is acquired, released or deleted. The bytes beyond the blobs in use count for the
+// component rest. Pages returns nil if s is nil. It holds an entry for each key that was ever in use.
 //
 // [offload.Store]: https://pkg.go.dev/github.com/snug-ml/snug/offload#Store
 func (m *Monitor) Pages(s PageStorage, t Tier, rest Component, held func() int64) *Pages {
@@ -94,7 +97,7 @@ func (p *Pages) Delete(key string) error {
 	return err
 }
 
-// Prefetch says which blobs are next, if the Storage takes that.
+// Prefetch tells the Storage which blobs are used next, if it has a method Prefetch.
 func (p *Pages) Prefetch(keys ...string) {
 	if p == nil {
 		return
@@ -104,7 +107,8 @@ func (p *Pages) Prefetch(keys ...string) {
 	}
 }
 
-// Together returns how many blobs of so many bytes a step should hold at once: what the Storage says, else 1.
+// Together returns how many blobs of size bytes a step should hold at once. The answer is that of the Storage, or 1 if
+// it has no method Together.
 func (p *Pages) Together(size int) int {
 	if p == nil {
 		return 1
@@ -115,7 +119,7 @@ func (p *Pages) Together(size int) int {
 	return 1
 }
 
-// StoredIn reports whether the blobs lie in another Storage, as a commit of it asks.
+// StoredIn reports whether the blobs lie in the given storage, for example a store that is about to commit.
 func (p *Pages) StoredIn(storage any) bool {
 	if p == nil || p.storage == nil || storage == nil {
 		return false
@@ -126,8 +130,8 @@ func (p *Pages) StoredIn(storage any) bool {
 	return reflect.TypeOf(storage).Comparable() && reflect.TypeOf(p.storage).Comparable() && any(p.storage) == storage
 }
 
-// count notes that a blob is in use once more or once less, and the bytes of the Storage. What falls comes first, so
-// that no sum is above what was held.
+// count notes that a blob has one use more or one use less, and how many bytes the Storage takes. It makes decreases
+// before increases, so that no sum exceeds the bytes that were held.
 func (p *Pages) count(key string, size int64, pins int) {
 	if p.rest == nil {
 		return

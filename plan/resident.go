@@ -47,9 +47,10 @@ const (
 // kernels on each core, and buffers that wait for a layer of their size.
 //
 // It assumes that freed activations are used again, for others of the same size only, as the
-// models of package transformer do it, and that steps allocate nothing else. Reading the weights takes at most a float32
-// copy of the largest matrix of a layer, which is quantized from it, or what the first values of adapters take, before
-// there are gradients. Tables are read in pieces to where they stay. Errors are those of Predict.
+// models of package transformer do it, and that steps allocate nothing else. Before there are gradients, reading the
+// weights takes at most a float32 copy of the largest matrix of a layer, from which the matrix is quantized, or the
+// memory for the first values of adapters. Tables are read in pieces into their final memory. Errors are those of
+// Predict.
 func (t Task) Resident(r Run, p Process) (int64, error) {
 	t, err := t.check()
 	if err == nil {
@@ -122,7 +123,8 @@ func (t Task) FitResident(limit int64, p Process) (Plan, error) {
 		if resident <= limit {
 			return fit, nil
 		}
-		// What waits differs between runs, so a run that counts a little less may fit: steps are at most 1 % of the memory.
+		// What waits differs between runs, so a run that counts a little less may fit: steps are at most 1 % of the
+		// memory.
 		counted = min(counted, fit.Peak[OnDevice].Total()) - max((limit-p.Base)/128, 1)
 	}
 	return Plan{}, fmt.Errorf("plan: the process takes %s before there is a model, of %s: %w", FormatBytesUp(p.Base), FormatBytes(limit), snug.ErrNoMemory)

@@ -5,9 +5,10 @@ import (
 	"slices"
 )
 
-// Samples returns m with samples that are each n samples of m, for micro-batches that keep n of them together: the two
-// answers of a preference are one sample of Samples(2). Context stays the tokens of one. The parameters and m itself do
-// not change. For an n below 1, and for counts that become too large, Validate of the result returns an error.
+// Samples returns a copy of m in which one sample is n samples of m, so that a micro-batch never separates them. With
+// Samples(2), for example, one sample is the two answers of a preference. Context remains the number of tokens of one
+// sequence. The parameters do not change, and neither does m. If n is below 1, or if counts become too large, Validate
+// of the result returns an error.
 func (m Model) Samples(n int) Model {
 	if n < 1 {
 		m.Layers = nil

@@ -47,14 +47,14 @@ type Task struct {
 	// their first values in memory, and to make these, of a matrix that was read, takes memory. It wants what FrozenA
 	// wants. "loftq" makes up for what NF4 loses, and wants it as the Base.
 	Init string
-	// VeRA trains two vectors for each matrix, of Rank elements and of as many as its outputs, and all share a frozen pair
-	// of matrices in float32 (Kopiczko et al. 2023, arXiv:2310.11454). It wants a Rank, and none of DoRA, FrozenA and
-	// Init.
+	// VeRA trains two vectors for each matrix, of Rank elements and of as many as its outputs, and all share a frozen
+	// pair of matrices in float32 (Kopiczko et al. 2023, arXiv:2310.11454). It wants a Rank, and none of DoRA, FrozenA
+	// and Init.
 	VeRA bool
 	// Beside are the shapes of parameters of the model that train beside the adapters, such as an embedding: PEFT's
 	// modules_to_save. They have the compute type, gradients, state and master weights. A tied head comes once.
 	Beside [][]int
-	// Teacher, unless nil, is a frozen model that the model learns from.
+	// Teacher, unless nil, is a frozen model from which the model learns.
 	Teacher *Teacher
 	// Base is the form of frozen weights of fewer than 16 bits; 0 is qlora.NF4. FP8 has scales by block.
 	Base qlora.Type

@@ -5,15 +5,15 @@ import (
 	"github.com/snug-ml/snug/qlora"
 )
 
-// Teacher is a second model, which does not train: the loss compares what both predict, as BackpropDistill of package
-// transformer does. It runs forward before the model that learns, for each micro-batch. Its weights have the compute
-// type of the run, and it lies on the device.
+// Teacher is a second model, which does not train. The loss compares its predictions with the predictions of the model
+// that learns, as BackpropDistill of package transformer does. For each micro-batch the teacher runs forward first. Its
+// weights have the compute type of the run, except matrices in the form Base, and lie on the device.
 type Teacher struct {
 	Model Model
-	// Base is the form of its matrices; 0 is the compute type. FP8 has scales by block.
+	// Base is the form of the teacher's matrices; 0 is the compute type. FP8 has scales by block.
 	Base qlora.Type
-	// Both says that the loss has cross-entropy too, whose gradient of the head's input lies beside that of the
-	// divergence.
+	// Both says that the loss has cross-entropy in addition to the divergence. The gradient of the head's input then
+	// takes memory twice, once for each of the two.
 	Both bool
 }
 
@@ -39,7 +39,7 @@ func (p *Teacher) check(t Task) error {
 	return nil
 }
 
-// task returns the task of a model whose matrices are frozen in the form of the teacher's, and its run.
+// task returns the teacher as a task and a run, with its matrices frozen in the form Base.
 func (p *Teacher) task(t Task, r Run) (Task, Run) {
 	teacher := Task{Model: p.Model, Device: t.Device, Batch: t.Batch, LossRows: 1, Rank: 1, Base: p.Base}
 	run := Run{Micro: r.Micro, Window: r.Window, Compute: r.Compute, Tiled: r.Tiled, Tiles: r.Tiles, Frozen: 16}
@@ -65,8 +65,8 @@ func (p *Teacher) weightBytes(t Task, r Run) (bytes int64) {
 	return bytes
 }
 
-// forward returns the bytes of activations that the teacher holds at one time, and of its buffers: buffers of one kind
-// of layer do not serve another.
+// forward returns the most bytes of activations that the teacher uses at one time, and the bytes of all its buffers.
+// Each kind of layer has buffers of its own.
 func (p *Teacher) forward(t Task, r Run) (used, held int64) {
 	if p == nil {
 		return 0, 0
@@ -87,7 +87,7 @@ func (p *Teacher) forward(t Task, r Run) (used, held int64) {
 	return used, max(used, held+outputs)
 }
 
-// workspaceBytes returns the float32 scratch of the teacher, and of the loss that compares both.
+// workspaceBytes returns the bytes of float32 workspace of the teacher, and of the loss that compares the two models.
 func (p *Teacher) workspaceBytes(t Task, r Run) (own, loss int64) {
 	if p == nil {
 		return 0, 0
@@ -99,8 +99,8 @@ func (p *Teacher) workspaceBytes(t Task, r Run) (own, loss int64) {
 	return own, loss
 }
 
-// seconds returns the time of the teacher for a sample: its forward step, and the products of the loss, which are
-// computed again where the vocabulary is cut into tiles.
+// seconds returns the time that the teacher adds for a sample: its forward pass, and its product in the loss, which is
+// computed twice where the vocabulary is cut into tiles. With Both, the products of cross-entropy come in addition.
 func (p *Teacher) seconds(t Task, r Run) (sum float64) {
 	if p == nil {
 		return 0

@@ -8,18 +8,22 @@ import (
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
-// Rows are Count rows of a weight: row First and every Step-th after it. A row has the elements of the last dimension;
-// all other dimensions count as one.
+// Rows names Count rows of a weight: row First, row First+Step, and so on. A row is a vector along the last dimension.
+// Rows are numbered as if all other dimensions were one.
 type Rows struct{ First, Step, Count int }
 
-// LoadRows is [Weights.Load] for some rows of an MXFP4 weight, as a weight of shape [Count, in], with the file's codes
-// and scales. It is for experts that share a tensor: gpt-oss has the matrices gate and up of all experts in one of
-// [experts, 2·width, in], in turn, and those of expert e are the Rows {2·width·e, 2, width} and {2·width·e + 1, 2,
-// width}. It takes up to 1 MiB of host memory more than the weight, and for other devices than the CPU that much and
-// the weight.
+// LoadRows loads some rows of an MXFP4 weight, as [Weights.Load] loads a whole weight. The result has the shape [Count,
+// in], and the codes and scales of the file.
 //
-// Errors: the errors of Load, [snug.ErrConfig] for a weight of another type, and [snug.ErrShape] for rows that the
-// weight does not have, and for no rows.
+// LoadRows is for experts that share a tensor. gpt-oss has the matrices gate and up of all experts in one tensor of
+// [experts, 2·width, in], whose rows belong to gate and up by turns. The gate of expert e is Rows{2·width·e, 2, width};
+// its up is Rows{2·width·e + 1, 2, width}.
+//
+// On the CPU LoadRows takes up to 1 MiB of memory in addition to the weight. For another device it takes 1 MiB and the
+// size of the weight on the host.
+//
+// Errors are those of Load. In addition, the error wraps [snug.ErrConfig] for a weight that is not MXFP4, and
+// [snug.ErrShape] if there are no rows or the weight does not have them.
 func (w *Weights) LoadRows(name string, r Rows, dev *snug.Device) (*Weight, error) {
 	if dev == nil {
 		dev = snug.CPU()

@@ -9,19 +9,25 @@ import (
 	"github.com/snug-ml/snug/internal/measure"
 )
 
-// LostUpdates counts updates that rounding has lost: the update of an element is the difference between the value
-// that a step computed in float32 and the value that the parameter had before. It is lost if the parameter has the same
-// value after the step.
+// LostUpdates counts the updates that rounding has lost. The update of an element is the difference between the value
+// that a step computed in float32 and the value that the parameter had before the step. The update is lost if the
+// parameter has the same value after the step as before it.
 //
-// Updates counts updates that are finite and not 0, and Lost those of them that are lost. Squares is the sum of the
-// squares of the updates and LostSquares of the lost ones. Stochastic says that the parameter is rounded at
-// random, so that none is lost on average, and Remedy what would keep them. Share returns Lost as a share of Updates, and
-// NormShare the norm of the lost updates as a share of the norm of all, from 0 to 1. String says all of it.
+// The field Updates counts the updates that are finite and not 0. The field Lost counts the lost updates among them.
+// Squares is the sum of the squares of all counted updates; LostSquares is the sum of the squares of the lost updates.
+// Stochastic says that the parameter is rounded at random, so that no update is lost on average. Remedy says what would
+// keep the lost updates.
+//
+// Share returns Lost/Updates. NormShare returns √(LostSquares/Squares), the norm of the lost updates as a share of the
+// norm of all updates. Both are from 0 to 1. String returns both shares, the number of updates and, if any update is
+// lost, the remedy.
 type LostUpdates = measure.Lost
 
-// LostUpdates returns the counts of each parameter, by ascending names, since the optimizer was made or
-// ForgetLostUpdates was called, if Options.CountLost is set. It yields the parameters of float16 and bfloat16 on the CPU that
-// were updated. It leaves out matrices of Muon, Apollo and GaLore. Do not make steps meanwhile.
+// LostUpdates yields the name and the counts of each parameter that was updated, in ascending order of names. The
+// counts begin when the optimizer is made or ForgetLostUpdates is called.
+//
+// There are counts only if Options.CountLost is set, and only for parameters of float16 and bfloat16 on the CPU.
+// Matrices of Muon, Apollo and GaLore are not counted. Do not make steps during the iteration.
 func (a *Optimizer) LostUpdates() iter.Seq2[string, LostUpdates] {
 	return func(yield func(string, LostUpdates) bool) {
 		for _, name := range slices.Sorted(maps.Keys(a.params)) {
@@ -32,14 +38,14 @@ func (a *Optimizer) LostUpdates() iter.Seq2[string, LostUpdates] {
 	}
 }
 
-// ForgetLostUpdates sets the counts to 0, such as before a step that is to be measured.
+// ForgetLostUpdates sets the counts of all parameters to 0, for example before a step that is to be measured.
 func (a *Optimizer) ForgetLostUpdates() {
 	for _, q := range a.params {
 		q.lost = LostUpdates{}
 	}
 }
 
-// lostCounts are counts of the items of a job.
+// lostCounts are the counts of one job, one for each item.
 type lostCounts struct {
 	optimizer *Optimizer
 	param     *param
@@ -48,7 +54,7 @@ type lostCounts struct {
 
 var lostItems = sync.Pool{New: func() any { return new(lostCounts) }}
 
-// count returns what counts the updates of q in a job, nil if they are not counted.
+// count returns the counts for a job that steps q, or nil if updates are not counted.
 func (a *Optimizer) count(q *param) *lostCounts {
 	if !a.o.CountLost {
 		return nil
@@ -64,7 +70,7 @@ func (c *lostCounts) begin(items int) {
 	clear(c.items)
 }
 
-// end adds the counts of the items, in order.
+// end adds the counts of the items to the counts of the parameter, in the order of the items.
 func (c *lostCounts) end() {
 	a := c.optimizer
 	a.mu.Lock()

@@ -13,8 +13,8 @@ import (
 	"github.com/snug-ml/snug/internal/state"
 )
 
-// MeZO is the rule of Malladi et al. 2023, "Fine-Tuning Language Models with Just Forward Passes", arXiv:2305.17333: it
-// needs no gradient, only losses. With normal noise z, another one in each step, it computes
+// MeZO is the rule of Malladi et al. 2023, "Fine-Tuning Language Models with Just Forward Passes", arXiv:2305.17333. It
+// needs no gradient, only losses. Each step draws new normal noise z and computes
 //
 //	p ← p + ε·z;  L₊ = loss
 //	p ← p - 2ε·z; L₋ = loss
@@ -22,25 +22,27 @@ import (
 //	g = (L₊ - L₋)/(2ε)
 //	p ← p·(1 - lr·wd) - lr·g·z
 //
-// as the authors' trainer does; the last two changes are one pass here. [NewMeZO] makes an optimizer of it, and package
-// train takes it as Options.Optimizer; [New] does not. It is for fine-tuning, at a rate of about 1e-6 for all weights
-// of a model and 1e-4 for adapters, and takes many more steps than rules with gradients.
+// as the authors' trainer does; here one pass makes the last two changes. [NewMeZO] makes an optimizer with this rule;
+// [New] refuses it. Package train takes the rule as Options.Optimizer. It is for fine-tuning, at a rate of about 1e-6
+// for all weights of a model and about 1e-4 for adapters. It needs many more steps than rules with gradients.
 //
-// z is stored nowhere: each pass generates it again, from the seed, the step, the name of the parameter and the
-// element. The state is the seed and the number of steps. Scratch is 16 KiB a worker, and 256 KiB for parameters on a
-// device other than the CPU, which are changed on the host in pieces.
+// z is not stored: each pass generates it again from the seed, the step, the name of the parameter and the index of the
+// element. The state is the seed and the number of steps. Each worker holds 16 KiB. Parameters on a device other than
+// the CPU are changed on the host, in pieces, which takes another 256 KiB.
 //
 // # Rounding
 //
-// Each pass rounds the parameters, so that the first three do not bring back all bits. In float32 that moves a
-// parameter by few units in its last place: of weights with a deviation of 0.02 a step with ε = 1e-3 moves every
-// second, without a direction, by 0.6 units of about 1e-7 of it in the root of the mean square. In bfloat16 it moves
-// two in five, by 0.6 units of about 5e-3 of the weight. The authors' trainer rounds so, too. Nothing short of a copy
-// of the parameters brings back all bits; adapters in float32 need none. The last pass rounds parameters of 16 bits at
-// random, because an update is much smaller than their units and would be lost otherwise. ε must not be smaller than
-// these units: with ε = 1e-3 weights of bfloat16 beyond 0.5 do not feel most of the noise.
+// Each pass rounds the parameters, so that the first three changes do not restore every bit. With ε = 1e-3 and weights
+// of float32 with a standard deviation of 0.02, they move every second weight by 0.6 units in its last place (root mean
+// square), in no particular direction; a unit is about 1e-7 of the weight. With bfloat16 they move two weights in five
+// by 0.6 units, and a unit is about 5e-3 of the weight. The authors' trainer rounds in the same way. Only a copy of the
+// parameters could restore every bit; adapters in float32 do not need it.
+//
+// The last pass rounds parameters of 16 bits at random, because an update is much smaller than their units and would
+// otherwise be lost. ε must not be smaller than these units: with ε = 1e-3, bfloat16 weights beyond 0.5 lose most of
+// the noise.
 type MeZO struct {
-	Epsilon     float32 // ε, how far the losses are apart; default 1e-3
+	Epsilon     float32 // ε, the factor of the noise; default 1e-3
 	WeightDecay float32 // a step multiplies p by 1-lr·WeightDecay; default 0
 }
 
@@ -53,29 +55,30 @@ func (r MeZO) check() (MeZO, error) {
 	return r, e.check()
 }
 
-// equation makes MeZO a Rule, of which New makes no optimizer.
+// equation makes MeZO a Rule. New refuses this rule.
 func (r MeZO) equation() equation { return equation{name: "MeZO"} }
 
 // MeZOOptions configures [NewMeZO].
 type MeZOOptions struct {
 	Seed uint64 // of the noise and of random rounding
-	// Params, unless nil, returns the options of one parameter, in every step. NoTrust has no meaning.
+	// Params, unless nil, returns the options of one parameter. It is called in every step. MeZO ignores NoTrust.
 	Params func(name string) ParamOptions
 }
 
-// ZerothOrder makes the steps of [MeZO]. It is not safe for concurrent use.
+// ZerothOrder makes the steps of [MeZO]. [NewMeZO] makes it; its zero value gives errors. It is not safe for concurrent
+// use.
 type ZerothOrder struct {
 	rule  MeZO
 	o     MeZOOptions
 	t     uint64
 	made  bool
 	busy  bool                                  // a call of Step is under way
-	half  bool                                  // a step stopped between two parameters
+	half  bool                                  // a pass has changed some parameters and not the others
 	seen  map[string]bool                       // names of the parameters of a step
 	noise func(name string, step int) []float32 // unless nil, replaces the noise, for tests
 }
 
-// Estimate is what a step of [ZerothOrder] found.
+// Estimate has the losses of a step of [ZerothOrder] and the gradient that follows from them.
 type Estimate struct {
 	Plus, Minus float64 // the losses at p + ε·z and at p - ε·z
 	Projected   float64 // the gradient along z, (Plus - Minus)/(2ε)
@@ -93,16 +96,20 @@ func NewMeZO(rule MeZO, o MeZOOptions) (*ZerothOrder, error) {
 // Steps returns the number of steps that were made.
 func (z *ZerothOrder) Steps() int { return int(z.t) }
 
-// Step makes a step at a learning rate. loss returns the loss with the parameters as they are, and is called twice: it
-// is a mean over the same data both times, as over all micro-batches of the step. params yields all parameters, always
-// the same, of float32, bfloat16 or float16; it is called five times.
+// Step makes a step at a learning rate. It calls loss twice. loss returns the loss with the present parameters, and
+// both times as the mean over the same data, for example over all micro-batches of the step. Step iterates over params
+// up to four times. params yields all parameters, the same ones every time, of float32, bfloat16 or float16.
 //
-// If loss returns an error or panics, or a loss is not finite, the step is not made: the parameters are as before, up
-// to the rounding of [MeZO], and the next call makes the same step. The error is then that of loss, or wraps
-// [snug.ErrNonFinite]. Other errors wrap [snug.ErrConfig] for a rate that is not finite, a nil argument, a parameter
-// that comes twice, or a call from loss, and [snug.ErrDType] for parameters that are no floats, before anything is
-// written. After an error of a device the parameters are half changed, and all further steps are errors until a state
-// is restored. On the CPU, Step allocates nothing that grows with the parameters.
+// If loss returns an error or panics, or if a loss is not finite, no step is made: the parameters have their old
+// values, up to the rounding that [MeZO] describes, and the next call makes the same step again. The error is the error
+// of loss, or it wraps [snug.ErrNonFinite].
+//
+// Other errors come before anything is written. They wrap [snug.ErrConfig] for a rate that is negative or not finite, a
+// nil argument, a parameter that comes twice, and a call from within loss. They wrap [snug.ErrDType] for parameters
+// that are not floats.
+//
+// After an error of a device some parameters are changed and others are not. All further steps are then errors until a
+// state is restored. On the CPU, Step allocates nothing that grows with the parameters.
 func (z *ZerothOrder) Step(lr float32, params iter.Seq2[string, snug.View], loss func() (float64, error)) (Estimate, error) {
 	e, err := z.step(lr, params, loss)
 	if err != nil {
@@ -116,7 +123,7 @@ func (z *ZerothOrder) step(lr float32, params iter.Seq2[string, snug.View], loss
 		return e, err
 	}
 	z.busy = true
-	along := float32(0) // where on the line through the parameters along z they are, in units of ε
+	along := float32(0) // the parameters are at p + along·ε·z
 	defer func() {      // also when loss panics
 		z.busy = false
 		if along != 0 && !z.half {
@@ -163,7 +170,7 @@ type change struct {
 	random             bool
 }
 
-// check checks a step, and reads the names of the parameters.
+// check checks the arguments of Step.
 func (z *ZerothOrder) check(lr float32, params iter.Seq2[string, snug.View], loss func() (float64, error)) error {
 	if err := z.usable(); err != nil {
 		return err
@@ -210,9 +217,9 @@ func (z *ZerothOrder) usable() error {
 	return nil
 }
 
-// pass changes all parameters along the noise of the step.
+// pass changes all parameters as of says, with the noise of the step.
 func (z *ZerothOrder) pass(params iter.Seq2[string, snug.View], of func(o *ParamOptions) change) error {
-	z.half = true // unless all are changed
+	z.half = true // until all parameters are changed
 	for name, p := range params {
 		o, err := z.options(name)
 		if err != nil {
@@ -248,7 +255,7 @@ func (z *ZerothOrder) run(s *optim.Shift) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = free() }() // memory of the CPU, which has no error
+	defer func() { _ = free() }() // memory of the CPU: free returns no error
 	for lo := 0; lo < whole.Len(); lo += near.Len() {
 		far, err := whole.Slice(lo, min(lo+near.Len(), whole.Len()))
 		if err != nil {
@@ -269,8 +276,8 @@ func (z *ZerothOrder) run(s *optim.Shift) error {
 	return nil
 }
 
-// AppendBinary appends the state, the seed and the number of steps, to b. The parameters are saved with the model. A
-// run that restores both goes on bit for bit. It implements [encoding.BinaryAppender].
+// AppendBinary appends the state to b: the seed and the number of steps. The parameters are saved with the model. A run
+// that restores both goes on bit for bit. AppendBinary implements [encoding.BinaryAppender].
 func (z *ZerothOrder) AppendBinary(b []byte) ([]byte, error) {
 	if err := z.usable(); err != nil {
 		return b, fmt.Errorf("quant8: MeZO: save: %w", err)
@@ -285,7 +292,7 @@ func (z *ZerothOrder) AppendBinary(b []byte) ([]byte, error) {
 }
 
 // UnmarshalBinary restores what AppendBinary saved. The error wraps [snug.ErrCorrupt] for bytes that are damaged, of
-// another kind or of another version, and [snug.ErrConfig] for another seed; z is then unchanged.
+// another kind or of another version, and [snug.ErrConfig] for another seed. After an error z is unchanged.
 func (z *ZerothOrder) UnmarshalBinary(data []byte) error {
 	if err := z.unmarshal(data); err != nil {
 		return fmt.Errorf("quant8: MeZO: restore: %w", err)

@@ -81,8 +81,8 @@ type Options struct {
 	// Learning with Limited Numerical Precision"). Parameters of float32 are not
 	// rounded.
 	Stochastic bool
-	// CountLost counts the updates of parameters of float16 and bfloat16 on the CPU that rounding loses, see
-	// [Optimizer.LostUpdates]. Each running worker then takes 8 KiB of scratch more.
+	// CountLost counts the updates that rounding loses, see [Optimizer.LostUpdates]. It counts for parameters of
+	// float16 and bfloat16 on the CPU. Each running worker then takes 8 KiB of scratch more.
 	CountLost bool
 	// Seed determines the random numbers of Stochastic, of the rounding of 16-bit states and of the directions of
 	// [Apollo] and [GaLore], together with the step count, the name of the parameter and the element.

@@ -12,29 +12,31 @@ import (
 )
 
 // Prodigy is the rule of Mishchenko and Defazio 2023, "Prodigy: An Expeditiously Adaptive Parameter-Free Learner",
-// arXiv:2306.06101, as the authors' package prodigyopt computes it: AdamW whose rate it finds by itself, from an
-// estimate d of the distance between the first parameters p0 and the solution. The rate lr of [Optimizer.Advance] is
-// usually 1, with a schedule's factor. At step t, with r = d·lr, it computes
+// arXiv:2306.06101, as the authors' package prodigyopt computes it. It is AdamW that finds its rate by itself: the rate
+// follows from an estimate d of the distance between the first parameters p0 and the solution. The rate lr of
+// [Optimizer.Advance] is usually 1, times the factor of a schedule. At step t, with r = d·lr, it computes
 //
 //	m ← β1·m + (1-β1)·d·g
 //	v ← β2·v + (1-β2)·d²·g²
-//	s ← β3·s + d/d0·r·g                 of every SliceP-th element, and so are the sums
+//	s ← β3·s + d/d0·r·g                 for every SliceP-th element; the sums are over these elements
 //	N ← β3·N + d/d0·r·Σ g·(p0 - p)      over all parameters
 //	p ← p·(1 - r·wd)
 //	p ← p - r·m/(√v + d·ε)
-//	d ← min(dmax, d·GrowthRate)         where dmax is the largest DCoef·N/Σ|s| so far; d = d0 takes that at once
+//	d ← min(dmax, d·GrowthRate)         where dmax is the largest DCoef·N/Σ|s| so far
 //
-// The next d follows when all parameters have stepped. The authors already take it for d·ε, which makes a difference
-// only where gradients are about as small as ε. Weight decay is decoupled.
+// GrowthRate does not limit the first growth: while d is d0, d takes the value DCoef·N/Σ|s| if that is larger, before
+// the last line. The next step uses the new d, when all parameters have stepped. The authors' package already uses the
+// new d in d·ε; that makes a difference only where gradients are about as small as ε. Weight decay is decoupled.
 //
-// The states are m, with a sign, and v, with the bytes of [AdamW]'s. s and p0 - p take 8 bytes more for every SliceP-th
-// element, with any width: 8 bytes a parameter by default, 0.73 with a SliceP of 11. A [Storage] has them under the
-// key "<optimizer>/<name>/factors". The sums are in float64, in the order of elements and names, so that their bits do
-// not depend on the order of steps and the number of workers, only on Chunk. They take 16 bytes for every chunk.
+// The states are m, with a sign, and v; they take as many bytes as the states of [AdamW]. s and p0 - p take 8 bytes
+// more for every SliceP-th element, whatever the width of the states: 8 bytes an element by default, 0.73 with a SliceP
+// of 11. A [Storage] has s and p0 - p under the key "<optimizer>/<name>/factors". The sums are in float64, in the order
+// of elements and names, so that their bits depend neither on the order of steps nor on the number of workers, only on
+// Chunk. The sums take 16 bytes for every chunk.
 //
-// Steps are on the CPU, and wait for one another. All processes must hold whole parameters: [Optimizer.AddShard] of a
-// part is an error. Saving in the middle of a step is one too. ParamOptions.LR multiplies the rate of a parameter's
-// update and not its part of the sums. [SkipElement] sets m, v and s of an element to 0.
+// Steps run on the CPU only, one after another. All processes must hold whole parameters: [Optimizer.AddShard] of a
+// part is an error. Saving in the middle of a step is an error too. ParamOptions.LR multiplies the rate of a
+// parameter's update, but not the parameter's share of the sums. [SkipElement] sets m, v and s of an element to 0.
 type Prodigy struct {
 	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
 	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
@@ -43,9 +45,9 @@ type Prodigy struct {
 	WeightDecay float32 // default 0
 	D0          float32 // the first d, default 1e-6
 	DCoef       float32 // factor of the estimates, default 1: 0.5 and 2 work as well
-	GrowthRate  float32 // largest factor of d in a step, from 1 on; default: no limit
-	SliceP      int     // one of how many elements counts in the sums, from 1 on; default 1, and 11 works as well
-	// SafeguardWarmup leaves lr out of what a gradient counts in s, for a warm-up of lr.
+	GrowthRate  float32 // largest factor by which d grows in a step, at least 1; default: no limit
+	SliceP      int     // every SliceP-th element counts in the sums; at least 1, default 1, and 11 works as well
+	// SafeguardWarmup adds d/d0·d·g to s in place of d/d0·r·g, so that a warm-up of lr does not change s.
 	SafeguardWarmup bool
 	BiasCorrection  bool // r has the bias corrections of AdamW
 }
@@ -72,22 +74,22 @@ func (r Prodigy) equation() equation {
 	return e
 }
 
-// distances is how an equation estimates d. Its every is 0 for other equations.
+// distances says how Prodigy estimates d. every is SliceP, and 0 for other rules.
 type distances struct {
 	grow                 optim.Grow
 	every                int
 	safeguard, corrected bool
 }
 
-// prodigy is the estimate of an optimizer.
+// prodigy is an optimizer's estimate of d.
 type prodigy struct {
 	optim.Distance
-	before [2]float64   // the sums of the step that was restored, which has ended
+	before [2]float64   // after a restore: the sums of the last step before it was saved
 	names  []string     // of all parameters, in order
 	parts  [][2]float64 // sums of the items of a chunk
 }
 
-// withSlices returns the shape of a parameter of n elements with the slices that Prodigy keeps.
+// withSlices returns the shape s with the number of elements for which Prodigy keeps s and p0 - p, of n.
 func (o *options) withSlices(s shape, n int) shape {
 	if o.prodigy.every > 0 && n > 0 {
 		s.sliced = optim.SlicesOf(n, o.prodigy.every)
@@ -95,7 +97,7 @@ func (o *options) withSlices(s shape, n int) shape {
 	return s
 }
 
-// estimate begins the next step with the d that follows from the sums of the last.
+// estimate sets d for the next step from the sums of the last step.
 func (a *Optimizer) estimate() {
 	p := &a.prodigy
 	if p.names == nil {
@@ -109,7 +111,7 @@ func (a *Optimizer) estimate() {
 	p.Distance = p.Next(a.o.prodigy.grow, sums[0], sums[1])
 }
 
-// sums returns the numerator and the denominator of the step.
+// sums returns what the step adds to the numerator N, and the denominator Σ|s|, over all parameters.
 func (a *Optimizer) sums() [2]float64 {
 	sums := a.prodigy.before
 	for _, name := range a.prodigy.names {
@@ -120,7 +122,7 @@ func (a *Optimizer) sums() [2]float64 {
 	return sums
 }
 
-// scaled returns the factor of gradients in the moments.
+// scaled returns the factor of gradients in the moments: the gradient scale and, for Prodigy, d.
 func (a *Optimizer) scaled(gradScale float32) float32 {
 	if a.o.prodigy.every > 0 {
 		return float32(float64(gradScale) * a.prodigy.D)
@@ -128,7 +130,7 @@ func (a *Optimizer) scaled(gradScale float32) float32 {
 	return gradScale
 }
 
-// distance returns r without the factor of a parameter's options.
+// distance returns r, without the factor LR of a parameter's options.
 func (a *Optimizer) distance(h *optim.Hyper) float64 {
 	r := float64(a.prodigy.D * float64(a.lr))
 	if a.o.prodigy.corrected {
@@ -137,7 +139,7 @@ func (a *Optimizer) distance(h *optim.Hyper) float64 {
 	return r
 }
 
-// stepSliced makes a step of elements from lo on.
+// stepSliced makes a step of Prodigy for elements from lo on.
 func (a *Optimizer) stepSliced(dev *snug.Device, q *param, lo int, h optim.Hyper, j stepJob, gradScale float32) error {
 	if j.p.Len() == 0 {
 		return nil
@@ -163,10 +165,10 @@ func (a *Optimizer) stepSliced(dev *snug.Device, q *param, lo int, h optim.Hyper
 	return a.slices(q, s, true)
 }
 
-// perSlices is how many slices an item has.
+// perSlices is how many slices an item of a parallel loop has. A slice is an element that counts in the sums.
 const perSlices = 1 << 12
 
-// slices makes a pass over the slices of a range, before or after its update.
+// slices updates s, p0 - p and the sums for the slices of a range, before or after the update of the range.
 func (a *Optimizer) slices(q *param, s optim.Slices, after bool) error {
 	if a.o.Storage != nil {
 		return a.slicesStored(q, s, after)
@@ -178,12 +180,12 @@ func (a *Optimizer) slices(q *param, s optim.Slices, after bool) error {
 	return a.slicesOf(q, state.Host(), s, after)
 }
 
-// slicesStored is slices with a Storage. Its function takes memory, which slices does not.
+// slicesStored is slices with a Storage. It is a function of its own because its closure allocates memory.
 func (a *Optimizer) slicesStored(q *param, s optim.Slices, after bool) error {
 	return a.withBlob(q, factors, true, func(blob []byte) error { return a.slicesOf(q, blob, s, after) })
 }
 
-// slicesOf is slices with the memory of what is kept, chunk by chunk.
+// slicesOf is slices with blob, the memory of s and p0 - p. It works chunk by chunk.
 func (a *Optimizer) slicesOf(q *param, blob []byte, s optim.Slices, after bool) (err error) {
 	p, g, lo := s.P, s.G, s.First
 	a.note(a.claimOf(q, lo, p.Len()), optim.Begun)
@@ -233,7 +235,7 @@ var slicesTask = cpu.NewTask(func(a *slicesArgs, item int) {
 	a.parts[item] = [2]float64{x, y}
 })
 
-// savable returns an error in the middle of a step, whose sums are not saved one by one.
+// savable returns an error in the middle of a step of Prodigy: the saved state has no sums of parts of a step.
 func (a *Optimizer) savable() error {
 	if a.o.prodigy.every > 0 && a.midStep() {
 		return fmt.Errorf("step %d is under way, and Prodigy is saved between steps: %w", a.t, snug.ErrConfig)

@@ -13,11 +13,11 @@ import (
 
 // ScheduleFree is Schedule-Free AdamW of Defazio et al. 2024, "The Road Less Scheduled", arXiv:2405.15682, as the
 // authors' package schedulefree computes it. Its rate is constant after a warm-up, and the number of steps need not be
-// known: an average takes the place of the decay of the rate.
+// known: an average of the parameters takes the place of a decay of the rate.
 //
-// There are three sequences. The model trains with the parameters p = y. The parameters that are to be evaluated and
-// saved are an average, x; [Optimizer.Average] computes them. The third, z, makes the steps of AdamW without a first
-// moment. With c2 = √(1-β2^t) at step t, and the state m = z - y, it computes
+// There are three sequences of parameters. The model trains with y: the parameter p is y. It is evaluated and saved
+// with x, an average, which [Optimizer.Average] computes. z makes the steps of AdamW without a first moment. With the
+// state m = z - y and c2 = √(1-β2^t), step t computes
 //
 //	v ← β2·v + (1-β2)·g²
 //	u = g/(√v/c2 + ε) + wd·p
@@ -25,24 +25,24 @@ import (
 //	m ← (1-c)·(m - lr·β1·u)
 //	x = p - (1/β1 - 1)·m
 //
-// c is the weight of the step in the average: w/Σw, with w = t^Power times the largest rate so far to the RatePower.
-// m takes the place of z, which the authors keep: both are the same up to rounding, and m is small, so that few bits
-// hold it.
+// c is the weight of the step in the average: c = w/Σw, where w = t^Power·rmax^RatePower, rmax is the largest rate so
+// far, and the sum is over all steps so far. The authors keep z where this package keeps m. The results are the same up
+// to rounding, and m is small, so that few bits can hold it.
 //
-// The rates of [Optimizer.Advance] are those of the warm-up, over a few percent of the steps, and then constant, 1 to
-// 10 times AdamW's. The authors advise a β1 of 0.9 to 0.98.
+// The rate of [Optimizer.Advance] rises during a warm-up of a few percent of the steps and is then constant, 1 to 10
+// times the rate of AdamW. The authors advise a β1 of 0.9 to 0.98.
 //
-// The states are m, with a sign, and v, with the bytes and the limits for sparse gradients of [AdamW]. The weights of
-// the average take 24 bytes for all parameters together, which are saved. [SkipElement] sets m to 0, which begins the
-// average of the element anew.
+// The states are m, with a sign, and v; they have the bytes of the states of [AdamW], and its limits for sparse
+// gradients. The weights of the average take 24 bytes for all parameters together, and are saved. [SkipElement] sets m
+// to 0, so that the average of the element begins anew.
 type ScheduleFree struct {
-	Beta1       float32 // where between z and x the model trains, in (0,1), default 0.9
+	Beta1       float32 // the model trains at y = (1-Beta1)·z + Beta1·x; in (0,1), default 0.9
 	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
 	Eps         float32 // added to the root of the second moment, default 1e-8
-	WeightDecay float32 // at y; default 0
-	Power       float32 // of the step, in the weights of the average, 0 to 8; default 0. The authors call it r
-	RatePower   float32 // of the rate, in the weights of the average, 0 to 8; default 2. The authors call it weight_lr_power
-	Uniform     bool    // RatePower is 0
+	WeightDecay float32 // taken at y; default 0
+	Power       float32 // power of t in w, 0 to 8; default 0. The authors call it r
+	RatePower   float32 // power of the rate in w, 0 to 8; default 2. The authors call it weight_lr_power
+	Uniform     bool    // a RatePower of 0, which the field itself cannot say
 }
 
 func (r ScheduleFree) equation() equation {
@@ -66,7 +66,7 @@ func (r ScheduleFree) equation() equation {
 	return e
 }
 
-// numbers returns what the rule keeps for all parameters together.
+// numbers returns the numbers that the rule keeps once for all parameters, in the order in which they are saved.
 func (a *Optimizer) numbers() []float64 {
 	switch {
 	case a.o.hyper.Rule.Averages():
@@ -93,14 +93,15 @@ func (a *Optimizer) setNumbers(x []float64) {
 	}
 }
 
-// Average writes the parameters that [ScheduleFree] evaluates and saves to x: the average for elements lo to
-// lo+len(p)-1 of a parameter, whose values in training p holds. lo and the length are those of [Optimizer.StepRange].
-// x has the length of p and any type of floats; it is p itself, or they do not overlap. Average changes nothing else:
-// a program that writes to p itself must bring back p before it trains on.
+// Average writes to x the average with which a model that [ScheduleFree] trains is evaluated and saved. p holds the
+// training values of elements lo to lo+len(p)-1 of the parameter. lo and len(p) have the limits that they have in
+// [Optimizer.StepRange]. x has the length of p, and its elements are float32, float16 or bfloat16. x is p itself, or
+// the two do not overlap. Average changes nothing but x. If x is p, the program must restore p before it trains on.
 //
-// It takes 16 KiB a worker. On a device other than the CPU it works on the host, on copies of a chunk.
+// Each worker holds 16 KiB. For a device other than the CPU the work is done on the host, on copies of one chunk at a
+// time.
 //
-// Errors wrap [snug.ErrConfig] for another rule, and otherwise are those of Step.
+// Errors wrap [snug.ErrConfig] for another rule. The other errors are the errors of [Optimizer.Step].
 func (a *Optimizer) Average(name string, lo int, x, p snug.View) error {
 	if err := a.average(name, lo, x, p); err != nil {
 		return fmt.Errorf("quant8: %s: average: %w", a.label(), err)
@@ -142,7 +143,7 @@ func (a *Optimizer) average(name string, lo int, x, p snug.View) error {
 	return nil
 }
 
-// averageChunk is average of one chunk.
+// averageChunk computes the average of one chunk.
 func (a *Optimizer) averageChunk(dev *snug.Device, q *param, chunk int, x, p snug.View) error {
 	args := averageArgs{x: x, p: p, h: a.o.hyper, layout: q.layout, m: a.maps, tile: q.block}
 	if q.bits >= 16 {

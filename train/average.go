@@ -8,19 +8,21 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// averages reports whether the parameters that are evaluated are not those that train.
+// averages reports whether the model is evaluated with averages of the parameters in training.
 func (o *Options) averages() bool {
 	_, is := o.Optimizer.(quant8.ScheduleFree)
 	return is
 }
 
-// Average gives the model the parameters that are to be evaluated and saved: with [quant8.ScheduleFree] their averages.
-// Other optimizers evaluate what they train, and Average does nothing. Evaluate and Close call it, and the next Train
-// goes on with the bits of the parameters that train, which the memory of the gradients holds meanwhile. Only a program
-// that evaluates or saves the model between Train and Close without Evaluate has to call Average itself.
+// Average puts into the model the parameters with which it is evaluated and saved. With [quant8.ScheduleFree] they are
+// averages; with other optimizers Average does nothing. Until the next Train, the memory of the gradients holds the
+// parameters in training, so that Average takes no further memory. The next Train restores them bit for bit.
 //
-// After an error the next Train brings back the parameters that train. The error is that of the optimizer, the Storage
-// or the device.
+// Evaluate and Close call Average. A program has to call it only if it evaluates or saves the model itself, after Train
+// and before Close.
+//
+// After an error, too, the next Train restores the parameters in training. The error comes from the optimizer, the
+// Storage or the device, or wraps [snug.ErrConfig] after Close.
 func (t *Trainer[B]) Average() error {
 	if err := t.average(); err != nil {
 		return fmt.Errorf("train: Average: %w", err)
@@ -44,7 +46,7 @@ func (t *Trainer[B]) average() error {
 	return t.each(func(name string, _, w snug.View, lo int) error { return t.opt.Average(name, lo, w, w) })
 }
 
-// trainable gives the model the parameters that train, after Average.
+// trainable puts the parameters in training back into the model, after Average.
 func (t *Trainer[B]) trainable() error {
 	if !t.averaged {
 		return nil
@@ -56,8 +58,8 @@ func (t *Trainer[B]) trainable() error {
 	return nil
 }
 
-// each calls do for parts of all weights as the optimizer sees them, from element lo on, with their place in the memory
-// of the gradients.
+// each calls do for all weights in parts. w is a part as the optimizer sees it, beginning at element lo of the
+// parameter; spare is the memory of its gradient.
 func (t *Trainer[B]) each(do func(name string, spare, w snug.View, lo int) error) error {
 	begin := 0
 	for _, p := range t.params {

@@ -41,7 +41,7 @@ const (
 	scalerPart    = "scaler"    // amp.Scaler
 )
 
-// maxSmall is the most bytes of the state of a scaler or of MeZO.
+// maxSmall is the maximum size in bytes of the state of a scaler or of MeZO.
 const maxSmall = 1 << 16
 
 func (t *Trainer[B]) describe() (about, error) {
@@ -60,7 +60,7 @@ func (t *Trainer[B]) describe() (about, error) {
 	return about{run, notes, hex.EncodeToString(sum.Sum(nil)), t.options.masters(), t.options.StateBits, t.options.InBackward, t.options.Fold, t.begun}, nil
 }
 
-// masters names the form of master weights and how they round.
+// masters returns the name of the form of master weights, with the way in which it rounds.
 func (o *Options) masters() string {
 	if o.Stochastic {
 		return o.Masters.String() + " stochastic"
@@ -235,7 +235,7 @@ func (t *Trainer[B]) read(name string, r io.Reader) error {
 	return read(r, t.scaler)
 }
 
-// read reads what write wrote.
+// read reads a small state that write has written.
 func read(r io.Reader, x encoding.BinaryUnmarshaler) error {
 	b, err := io.ReadAll(io.LimitReader(r, maxSmall))
 	if err != nil {

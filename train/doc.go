@@ -32,14 +32,14 @@
 //
 // # Averages
 //
-// [quant8.ScheduleFree] trains other parameters than those that are to be evaluated and saved. Evaluate and Close put
-// the latter, averages, into the model, and so does [Trainer.Average]. The next Train goes on with the parameters that
-// train. Its rates are constant after the warm-up, as those of Linear(peak, 1, warmup, steps) are.
+// With [quant8.ScheduleFree] a model is evaluated and saved with averages of the parameters in training. Evaluate,
+// Close and [Trainer.Average] put the averages into the model. The next Train restores the parameters in training. The
+// learning rate is constant after the warm-up, for which the schedule Linear(peak, 1, warmup, steps) serves.
 //
 // # Forward passes alone
 //
-// With [quant8.MeZO] a step evaluates its micro-batches twice and holds no gradients, master weights and state, so that
-// it takes no more memory than evaluation. A model needs no backward pass then, see [ForwardOnly].
+// With [quant8.MeZO] a step evaluates its micro-batches twice. It holds no gradients, no master weights and no state,
+// so that it takes no more memory than evaluation. The model needs no backward pass, see [ForwardOnly].
 //
 // # Memory
 //
@@ -47,7 +47,7 @@
 //
 //	gradients        4·n bytes; with InBackward 4 bytes an element of the largest parameter, and of the next largest
 //	                 as long as the gradient of the largest is incomplete, as that of a tied embedding
-//	master weights   of parameters of 16 bits 4·n bytes, 2·n, n or none, by Options.Masters
+//	master weights   4·n, 2·n, n or 0 bytes for parameters of 16 bits, by Options.Masters
 //	optimizer state  of AdamW 8·n bytes in 32 bits, 2.03·n in 8
 //
 // With Options.Storage the master weights and the state lie in its pages. From the second step on, the Trainer

@@ -12,13 +12,13 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// mezo returns the rule, if it is MeZO.
+// mezo returns the rule and whether it is MeZO.
 func (o *Options) mezo() (quant8.MeZO, bool) {
 	rule, is := o.Optimizer.(quant8.MeZO)
 	return rule, is
 }
 
-// checkMeZO refuses what needs gradients or state.
+// checkMeZO refuses, for MeZO, the options that need gradients, state or master weights.
 func (o *Options) checkMeZO() error {
 	if _, is := o.mezo(); !is {
 		return nil
@@ -56,8 +56,9 @@ type Forward[B any] interface {
 //		Optimizer: quant8.MeZO{}, Schedule: train.Constant(1e-6),
 //	})
 //
-// Two runs of Evaluate for each micro-batch make a step, and nothing is held beside what they hold. The mean of the
-// losses is weighted by Weight. Its Backprop is an error that wraps [snug.ErrConfig]. A nil model is refused by New.
+// A step calls Evaluate twice for each micro-batch, and takes no memory beyond that of Evaluate. The loss of a step is
+// the mean of the losses of its micro-batches, weighted by Weight. Backprop of the Model returns an error that wraps
+// [snug.ErrConfig]. For a nil model ForwardOnly returns nil, which New refuses.
 func ForwardOnly[B any](model Forward[B]) Model[B] {
 	if model == nil {
 		return nil
@@ -74,7 +75,7 @@ func (forwardOnly[B]) Backprop(context.Context, B, float32, Window) (fused.Loss,
 // closed reports whether Close was called.
 func (t *Trainer[B]) closed() bool { return t.opt == nil && t.zeroth == nil }
 
-// trainForward is a step of MeZO. Its loss is the mean of the two that the step has computed.
+// trainForward makes a step of MeZO. Its loss is the mean of the two losses that the step has computed.
 func (t *Trainer[B]) trainForward(ctx context.Context, batches []B, r *Report) error {
 	params := t.model.Trainable()
 	e, err := t.zeroth.Step(r.Rate, params, func() (float64, error) {

@@ -9,7 +9,7 @@ type holders struct {
 	list    []holder
 }
 
-// holder has the bytes of a component of a layer.
+// holder is the bytes of one component that belong to one layer.
 type holder struct {
 	component plan.Component
 	layer     string
@@ -17,10 +17,10 @@ type holder struct {
 	bytes int64
 }
 
-// others are the bytes of a component that no parameter has.
+// others names the bytes of a component that belong to no parameter.
 const others = "shared by parameters"
 
-// of returns the bytes of a component of a layer.
+// of returns the holder of a component and a layer.
 func (h *holders) of(c plan.Component, layer string) *holder {
 	for i := range h.list {
 		if h.list[i].component == c && h.list[i].layer == layer {
@@ -31,14 +31,14 @@ func (h *holders) of(c plan.Component, layer string) *holder {
 	return &h.list[len(h.list)-1]
 }
 
-// add notes bytes that a parameter takes. Nothing is counted before set.
+// add notes the bytes that a parameter takes. The Monitor counts them when set is called.
 func (h *holders) add(c plan.Component, param string, n int64) {
 	if h.monitor != nil {
 		h.of(c, plan.LayerOf(param)).bytes += n
 	}
 }
 
-// set counts the bytes of a component: what was added for parameters, and the rest.
+// set tells the Monitor the bytes of a component: all is their sum, of which add has noted the bytes of parameters.
 func (h *holders) set(c plan.Component, all int64) {
 	if h.monitor == nil {
 		return
@@ -61,7 +61,7 @@ func (t *Trainer[B]) held(all func() int64) int64 {
 	return all()
 }
 
-// close counts nothing any more.
+// close sets all counts to 0.
 func (h *holders) close() {
 	for _, l := range h.list {
 		l.Set(0)

@@ -6,10 +6,10 @@ import (
 	"github.com/snug-ml/snug/amp"
 )
 
-// LostUpdates returns, with Options.CountLost, what rounding has lost of the updates of each parameter since the Trainer
-// was made or [Trainer.ForgetLostUpdates] was called: of parameters of 16 bits with Split24Master, with NoMaster, or, on
-// the CPU, with InBackward. Other parameters have no counts: what is computed in float32 stays float32, as a
-// whole. Do not train meanwhile.
+// LostUpdates yields the name of each parameter with the counts of its updates that rounding has lost, if
+// Options.CountLost is set. The counts begin when the Trainer is made or [Trainer.ForgetLostUpdates] is called. There
+// are counts for parameters of 16 bits with Split24Master, with NoMaster or, on the CPU, with InBackward. Other
+// parameters have no counts, because all bits of their float32 values are kept. Do not train during the iteration.
 func (t *Trainer[B]) LostUpdates() iter.Seq2[string, amp.LostUpdates] {
 	return func(yield func(string, amp.LostUpdates) bool) {
 		if t.master != nil {
@@ -31,7 +31,7 @@ func (t *Trainer[B]) LostUpdates() iter.Seq2[string, amp.LostUpdates] {
 	}
 }
 
-// ForgetLostUpdates sets the counts to 0, such as before a step that is to be measured.
+// ForgetLostUpdates sets the counts of all parameters to 0, for example before a step that is to be measured.
 func (t *Trainer[B]) ForgetLostUpdates() {
 	if t.master != nil {
 		t.master.ForgetLostUpdates()

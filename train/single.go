@@ -34,7 +34,7 @@ type gradient struct {
 // unusedGradient names the memory of gradients that are complete.
 const unusedGradient = "room for the next gradient"
 
-// give makes another holder count a gradient.
+// give makes the holder of a layer count a gradient, in place of the holder that counts it now.
 func (s *single) give(g *gradient, layer string) {
 	if s.holders == nil || s.holders.monitor == nil {
 		return

@@ -270,7 +270,7 @@ func (t *Trainer[B]) apply(rate, coef float32) error {
 	return nil
 }
 
-// updates tells the Monitor that the optimizer updates a parameter, unless the last one was of the same layer.
+// updates tells the Monitor that the optimizer updates a parameter, if its layer is not that of the last update.
 func (t *Trainer[B]) updates(name string) {
 	if layer := plan.LayerOf(name); t.options.Monitor != nil && layer != t.updating {
 		t.updating = layer

@@ -42,9 +42,9 @@ type Model[B any] interface {
 	Evaluate(ctx context.Context, batch B) (fused.Loss, error)
 }
 
-// Matrices is the method of a Model that [quant8.Apollo] and [quant8.GaLore] need. Matrix returns the rows and columns of
-// a parameter whose gradient they may project: a matrix of a layer. It returns 0, 0 for others, such as embeddings, the
-// output layer and vectors, which take AdamW.
+// Matrices is the method of a Model that [quant8.Apollo] and [quant8.GaLore] need. Matrix returns the rows and columns
+// of a parameter whose gradient they may project: a matrix of a layer. It returns 0, 0 for others, such as embeddings,
+// the output layer and vectors, which take AdamW.
 type Matrices interface {
 	Matrix(name string) (rows, cols int)
 }
@@ -52,28 +52,28 @@ type Matrices interface {
 // Options say how a Trainer trains. The zero value is AdamW with 32-bit state at a learning rate of
 // 0.001, without checkpoints.
 type Options struct {
-	// Optimizer is the rule; nil is quant8.AdamW{}. For [quant8.ScheduleFree], see [Trainer.Average]; it does not go with
-	// InBackward. [quant8.MeZO] needs no backward pass, see [ForwardOnly]. It has no state, no master weights, no loss
-	// scale and no gradients, so their options are errors.
-	//
-	// [quant8.Apollo] and [quant8.GaLore] need a model with [Matrices] on the CPU. Their steps take whole matrices: with
-	// other Masters than FullMaster, and without InBackward, the Trainer holds a copy of the largest in float32, 4 bytes
-	// an element. With Storage, parameters of 16 bits are an error.
+	// Optimizer is the rule; nil is quant8.AdamW{}. [quant8.ScheduleFree] is an error with InBackward; see also
+	// [Trainer.Average]. [quant8.MeZO] needs no backward pass, see [ForwardOnly]. It has no gradients, no state, no
+	// master weights and no loss scale; options that concern these are errors. [quant8.Apollo] and [quant8.GaLore] need
+	// a model with [Matrices] on the CPU. Their steps take whole matrices: with other Masters than FullMaster, and
+	// without InBackward, the Trainer holds a copy of the largest in float32, 4 bytes an element. With Storage,
+	// parameters of 16 bits are an error.
 	Optimizer quant8.Rule
 	StateBits int                          // bits of an element of the optimizer's state: 32, 16, 8 or 4; 0 is 32
 	Schedule  func(step int) (lr float32)  // learning rate of a step, counted from 0; nil is Constant(1e-3)
 	Clip      float64                      // maximum norm of all gradients together; 0 does not clip
 	Masters   amp.MasterForm               // form of master weights of 16-bit parameters; NoMaster rounds stochastically
 	Fill      func(name string) FirstValue // initial master weights, for models made in float32; nil: the parameters
-	// Stochastic rounds Split24Master stochastically, so that updates smaller than its gaps are not lost. It wants that form.
+	// Stochastic rounds master weights of the form Split24Master stochastically, so that updates smaller than their
+	// gaps are not lost on average. With other forms it is an error.
 	Stochastic bool
 	Seed       uint64 // seed of stochastic rounding, and of Apollo's and GaLore's directions
 
 	// Params, unless nil, are options of single parameters, such as a factor of the learning rate; qlora.LoRAPlus makes
 	// those of LoRA+.
 	Params func(name string) quant8.ParamOptions
-	// CountLost counts the updates that rounding loses where parameters of 16 bits have none of FullMaster and SplitMaster,
-	// see [Trainer.LostUpdates].
+	// CountLost counts the updates that rounding loses, see [Trainer.LostUpdates]. It counts for parameters of 16 bits
+	// that have master weights of neither the form FullMaster nor SplitMaster.
 	CountLost bool
 	// Scaler is the dynamic loss scale; nil is amp's default when a parameter is float16, else no
 	// loss scale.
@@ -85,13 +85,13 @@ type Options struct {
 	// another pass over the gradients of each micro-batch.
 	Measure bool
 	// InBackward updates each parameter as soon as its gradient is complete. There are no master weights then: updates
-	// of bfloat16 are rounded stochastically. There is no loss scale, and so no float16. A step has one micro-batch, and
-	// with Clip the backward pass runs twice, unless Fold is set. A step that runs out of memory is not run again by
-	// Split.
+	// of bfloat16 are rounded stochastically. There is no loss scale, and so no float16. A step has one micro-batch,
+	// and with Clip the backward pass runs twice, unless Fold is set. A step that runs out of memory is not run again
+	// by Split.
 	InBackward bool
-	// Fold, with InBackward, takes several micro-batches: each gradient is folded into the optimizer's state as soon
-	// as it is complete, by [quant8.Optimizer.FoldInBackward]. The step is not that of the mean gradient, except with
-	// SGD. Clip clips with the norm of the step before. Optimizer must be one that [quant8.Folds] takes, and there is no
+	// Fold, with InBackward, takes several micro-batches: each gradient is folded into the optimizer's state as soon as
+	// it is complete, by [quant8.Optimizer.FoldInBackward]. The step is not that of the mean gradient, except with SGD.
+	// Clip clips with the norm of the step before. Optimizer must be one that [quant8.Folds] takes, and there is no
 	// SkipNonFinite. A micro-batch of less than 2^-29 of the step's weight is left out. After an error of a later
 	// micro-batch only a checkpoint helps.
 	Fold bool
@@ -117,8 +117,9 @@ type Options struct {
 	// New refuses a checkpoint whose About differs. See also [Trainer.SetNotes].
 	About any
 
-	// Monitor, unless nil, counts the bytes that the Trainer holds, and if it has a history, by layer; its steps and
-	// updates are in it. The pages of a Storage are not counted: a [plan.Pages] as the Storage counts them.
+	// Monitor, unless nil, counts the bytes that the Trainer holds. If the Monitor has a history, it counts them by
+	// layer and records steps and updates. The pages of a Storage are not counted; to count them, set Storage to a
+	// [plan.Pages].
 	Monitor *plan.Monitor
 }
 
@@ -148,23 +149,23 @@ type Trainer[B any] struct {
 	count   micros // schedule of the window
 	backing []func() error
 	opt     *quant8.Optimizer   // nil with MeZO
-	zeroth  *quant8.ZerothOrder // nil without
+	zeroth  *quant8.ZerothOrder // nil without MeZO
 	scaler  *amp.Scaler
 	master  *amp.Master // nil without master weights
 	pages   *staging    // copies chunks of a device to the host for the pages; nil without a device or pages
 	single  *single     // with InBackward
 	holders holders
 	buffer  snug.View // the gradients of the window
-	// averaged says that the model has averages, and buffer the parameters that train, see Average.
+	// averaged says that the model holds the averages, and buffer the parameters in training, see Average.
 	averaged, ready bool
 
 	updating string // the layer whose parameters the optimizer updates
-	whole    int64  // bytes in which master weights become whole matrices of float32
+	whole    int64  // bytes of the buffer in which master weights become whole matrices of float32
 
 	step   int
 	splits int // how many times each micro-batch is divided in two
-	// begun says that an attempt that failed has begun the next step of the optimizer, in the backward pass, and halfway
-	// that it may have changed parameters or the optimizer's state.
+	// begun says that an attempt that failed has begun the next step of the optimizer, in the backward pass, and
+	// halfway that it may have changed parameters or the optimizer's state.
 	begun, halfway bool
 	folder         *checkpoint.Folder
 	opened         *Folder // of Options.Dir, which the Trainer closes

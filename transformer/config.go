@@ -24,8 +24,8 @@ import (
 // where some families only have post, the norms of q and k, the rope and the gate.
 // The logits are head·norm(y), with y of the last layer.
 type Config struct {
-	// Family is transformers' model_type: llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, gemma2, gemma3_text, gpt_oss
-	// or gpt2; or [Custom]. It decides the names of parameters.
+	// Family is the model_type of the Python package transformers: llama, mistral, mixtral, qwen2, qwen3, qwen3_moe,
+	// gemma2, gemma3_text, gpt_oss or gpt2; or it is [Custom]. It decides the names of parameters.
 	Family string
 	// Multimodal says that this is the text_config of gemma3. Its folder has the parameters of the text model under
 	// other names, and also parameters for images. A [Model] of it is the text model, with the names of gemma3_text.
@@ -57,10 +57,10 @@ type Config struct {
 	Activation Activation
 	Gated      bool // act(gate)·up, not act(up)
 
-	// Experts are the experts of layers that have them in place of the MLP.
+	// Experts describes the experts, for the layers that have experts in place of the MLP.
 	Experts Experts
-	// Sinks says that each head of attention has a learned logit beside the scores of its keys, which takes a share of
-	// the probabilities and has no value: self_attn.sinks.
+	// Sinks says that each head of attention has a sink: a learned logit that enters the softmax like the score of one
+	// more key, but has no value. The parameter is self_attn.sinks.
 	Sinks bool
 
 	// LearnedPositions says that a table of Context positions is added to the embedding. Then
@@ -87,8 +87,8 @@ type Config struct {
 	ResidualDropout  float64 // dropout of the output of each half
 	EmbeddingDropout float64 // dropout of the embedding
 
-	// Stored is the form in which the folder has the matrices of the layers: FP8 or FP8E5M2 of quant_method "fp8", INT8
-	// of bitsandbytes, MXFP4 of the experts of gpt_oss, and 0 for floats. [New] ignores it.
+	// Stored is the form in which the folder has the matrices of the layers: FP8 or FP8E5M2 for the quant_method "fp8",
+	// INT8 for bitsandbytes, MXFP4 for the experts of gpt_oss, and 0 for floats. [New] ignores Stored.
 	Stored qlora.Type
 	// Floats are the matrices of the layers that such a folder has in floats, by their names in [Config.Tensors].
 	// [ReadConfig] takes them from the list in config.json of modules that were not converted, and for MXFP4 they are all
@@ -106,29 +106,33 @@ type Config struct {
 	Ignored []string
 }
 
-// Experts describes the layers in which a router chooses, for each token, a few of many MLPs. Such a layer computes
+// Experts describes a mixture of experts (Shazeer et al., "Outrageously Large Neural Networks" (2017)). A layer with
+// experts has many MLPs in place of one, and for each token a router chooses a few of them. The layer computes
 //
 //	y = z + Σ weight[e]·down[e](act(gate[e]·g)·up[e]·g)   over the experts e that the router chooses for g = norm(z)
 //
-// The zero Experts says that no layer has any.
+// The zero Experts says that no layer has experts.
 type Experts struct {
-	Count  int // experts of a layer, 0 for none
-	Chosen int // experts that compute a token
-	Hidden int // width of an expert
-	// Dense has true for each layer with an MLP of Config.Hidden in place of experts; nil: there is none.
+	Count  int // number of experts of a layer, 0 for none
+	Chosen int // number of experts that the router chooses for a token
+	Hidden int // width of an expert: the number of outputs of its gate and up
+	// Dense has an element for each layer: true for a layer with an MLP of width Config.Hidden in place of experts. nil
+	// says that every layer has experts.
 	Dense []bool
 
-	// The weight of an expert is its probability, the softmax of the router's logits over all experts.
-	Normalize bool // divides weights by their sum over the chosen experts; they are then the softmax of the chosen logits
-	Sigmoid   bool // takes the sigmoid of a logit in place of its probability
+	// The weight of an expert is the softmax of the router's logits over all experts, unless the next two fields change
+	// that.
+	Normalize bool // weights are divided by their sum over the chosen experts: the softmax over the chosen logits
+	Sigmoid   bool // weights are the sigmoid of the logit, in place of the softmax
 
 	Bias    bool // the router and all matrices of experts have biases
 	Clamped bool // gpt-oss' activation: g·sigmoid(Alpha·g)·(u+1), with g = min(gate, Limit) and u = up clamped to ±Limit
 	Limit   float64
 	Alpha   float64
 
-	// RouterLoss is the factor of the loss that balances the load of experts, which is added to the loss of training; 0:
-	// none. It is router_aux_loss_coef where output_router_logits is true, as in transformers.
+	// RouterLoss is the factor of the loss that balances the load of experts, see [fused.AuxLoss]. Backprop adds the
+	// product to its loss; with 0 there is no such loss. [ReadConfig] takes it from router_aux_loss_coef if
+	// output_router_logits is true, as transformers does.
 	RouterLoss float64
 }
 

@@ -10,9 +10,9 @@ import (
 
 // Costs returns the costs of the chain, for the planners of package remat, for batches of so many sequences of so many
 // tokens each. Sizes are the bytes that Backprop holds: outputs, saved sets, and the largest transient bytes of a
-// forward and of a backward step. The transient bytes of a stage with experts depend on how many rows choose the same
-// expert: Costs takes twice the mean of each
-// sequence, and a batch whose longest group is longer takes more. Times are 10⁹ multiply-adds: they compare stages, and do not depend on the machine.
+// forward and of a backward step. The transient bytes of a stage with experts depend on the largest group: the rows
+// that choose the same expert. Costs assumes twice the mean; a batch with a larger group takes more. Times are 10⁹
+// multiply-adds: they compare stages, and do not depend on the machine.
 //
 // The error wraps [snug.ErrConfig] for a batch without tokens or of more than 2^31-1 tokens.
 func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {

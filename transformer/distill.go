@@ -10,15 +10,16 @@ import (
 	"github.com/snug-ml/snug/fused"
 )
 
-// Distillation says how a model, the student, learns from another one (Hinton, Vinyals and Dean 2015, "Distilling the
-// Knowledge in a Neural Network", arXiv:1503.02531).
+// Distillation says how a model, the student, learns from another model, the teacher (Hinton, Vinyals and Dean 2015,
+// "Distilling the Knowledge in a Neural Network", arXiv:1503.02531).
 type Distillation struct {
-	// Teacher has the vocabulary and the device of the student, and may have another type, form of its matrices and
-	// architecture. It runs forward only and does not change. Give it an Options.Monitor of its own.
+	// Teacher has the same vocabulary as the student and lies on the same device. Its type, the form of its matrices
+	// and its architecture may differ. It runs forward only and does not change. Its Options.Monitor must not be that
+	// of the student.
 	Teacher *Model
 	// Weight is the share of the divergence in the loss, above 0 and up to 1. The rest is cross-entropy.
 	Weight float32
-	// Temperature divides the logits of both models in the divergence; 0 is 1.
+	// Temperature divides the logits of both models in the divergence, from 2^-20 to 2^20; 0 is 1.
 	Temperature float32
 }
 
@@ -27,24 +28,25 @@ type distilling struct {
 	Distillation
 	hidden  *tensor   // the teacher's normalized output
 	weights []float32 // of the counted rows in the divergence; nil: all are 1
-	some    []float32 // memory for them
+	some    []float32 // memory for weights
 }
 
 // BackpropDistill is [Model.Backprop] with the loss
 //
 //	(1−W)·cross-entropy + W·T²·KL(teacher ‖ student)
 //
-// where W is Weight, T is Temperature, and both are means over the labels that are not ignored, weighted by
-// Batch.Weights. The logits of the teacher and of the student exist for Options.LossRows rows and Options.LossClasses
-// classes of the student at a time. Options.Smoothing and ZLoss are in the cross-entropy, and the teacher's dropout of
-// adapters is not applied.
+// where W is Weight and T is Temperature. Cross-entropy and KL are means over the labels that are not ignored, weighted
+// by Batch.Weights. The logits of the two models exist for only Options.LossRows rows and Options.LossClasses classes
+// at a time; both options are the student's. Options.Smoothing and ZLoss are part of the cross-entropy. The dropout of
+// the teacher's adapters is not applied.
 //
-// In addition to Backprop the student holds the workspace of [fused.DistillWorkspaceLen], and with a Weight below 1 a
-// second gradient of the head's input. The teacher holds buffers for its forward pass; its workspace is smaller with
-// Options.LossRows of 1.
+// In addition to the memory of Backprop, the student holds the workspace of [fused.DistillWorkspaceLen] and, with a
+// Weight below 1, a second gradient of the head's input. The teacher holds buffers for its forward pass. Its workspace
+// is smallest with an Options.LossRows of 1.
 //
-// The error wraps [snug.ErrConfig] for a Weight or Temperature out of range and for a teacher that is nil, closed or
-// the student, [snug.ErrShape] for another vocabulary, and [snug.ErrDevice]; or it is as that of Backprop.
+// The error wraps [snug.ErrConfig] for a Weight or Temperature out of range, and for a teacher that is nil, closed or
+// the student itself. It wraps [snug.ErrShape] for another vocabulary and [snug.ErrDevice] for another device. Other
+// errors are as for Backprop.
 func (m *Model) BackpropDistill(ctx context.Context, b Batch, scale float32, d Distillation, w Window) (fused.Loss, error) {
 	loss, err := m.backpropDistill(ctx, b, scale, d, w)
 	if err != nil {
@@ -79,8 +81,9 @@ func (m *Model) backpropDistill(ctx context.Context, b Batch, scale float32, d D
 	return m.backward.loss, nil
 }
 
-// Divergence returns KL(teacher ‖ student) at the Temperature, over the labels of a batch that are not ignored, without
-// a backward pass. Weight is not used. Errors are the errors of BackpropDistill.
+// Divergence returns the loss KL(teacher ‖ student) at the Temperature, without the factors W and T², over the labels
+// of a batch that are not ignored. There is no backward pass, and Weight is ignored. Errors and the teacher's memory
+// are as for BackpropDistill.
 func (m *Model) Divergence(ctx context.Context, b Batch, d Distillation) (fused.Loss, error) {
 	loss, err := m.divergence(ctx, b, d)
 	if err != nil {

@@ -14,14 +14,15 @@
 // # Models
 //
 // [Open] and [New] make models of Llama with all its ropes, Mistral, Mixtral, Qwen2, Qwen3, Qwen3-MoE, Gemma 2, Gemma 3
-// (the text model, also out of a multimodal folder), gpt-oss and GPT-2, in float32, bfloat16 or float16, on any device. Weights, activations and
-// their gradients have that type; sums, statistics and gradients of parameters are float32. In float32 a logit differs
-// from transformers' by at most 1e-6 of the largest logit; testdata holds what transformers computes.
+// (the text model, also out of a multimodal folder), gpt-oss and GPT-2, in float32, bfloat16 or float16, on any device.
+// Weights, activations and their gradients have that type; sums, statistics and gradients of parameters are float32. In
+// float32 a logit differs from transformers' by at most 1e-6 of the largest logit; testdata holds what transformers
+// computes.
 //
-// Mixtral, Qwen3-MoE and gpt-oss have [Experts]. Each expert has parameters of its own, also where files hold all experts
-// of a layer in one tensor, as those of gpt-oss do: Open splits it, and Save joins it. Experts in MXFP4, as gpt-oss is
-// published, stay as they are and are frozen; Save decodes them to the model's type. Routers stay in floats and have no
-// adapter. PEFT reads adapters of Mixtral's experts by their names; it has no names for single experts of gpt-oss.
+// Mixtral, Qwen3-MoE and gpt-oss have [Experts]. Each expert has parameters of its own. The files of gpt-oss have one
+// tensor for all experts of a layer: Open splits it, and Save joins it. gpt-oss is published with experts in MXFP4.
+// They stay in MXFP4 and are frozen; Save decodes them to the model's type. Routers stay in floats and have no adapter.
+// PEFT reads adapters of Mixtral's experts by their names; it has no names for single experts of gpt-oss.
 //
 // The family [Custom] is for models to train from scratch: any combination of what the stages compute. Options.Monitor
 // counts the bytes that a model holds and can limit them. Options.PlainAttention computes attention without tiles, for
@@ -39,15 +40,15 @@
 // of the queries of a row, K of its keys and F of the MLP, a layer keeps M·(2C + 2Q + 2K + 2F) elements. The plan that
 // recomputes most keeps these elements of one stage at a time.
 //
-// With Options.Tiles the MLPs run in tiles of rows, for long sequences. An MLP then keeps M·C elements, and its steps hold
-// what they need of one tile at a time.
+// With Options.Tiles the MLPs run in tiles of rows, for long sequences. An MLP then keeps M·C elements, and its steps
+// hold what they need of one tile at a time.
 //
-// A layer with Config.Experts has a stage of experts in place of the MLP. It keeps M·C elements and the router's logits:
-// the backward pass routes by these again and computes what it needs of one expert after the other, with the rows that
-// chose it side by side. Besides tensors of all rows a step holds 2C + 3F elements for each row of the expert with the
-// most rows. Experts without rows are not read, so that a token of a text reads only the chosen ones in
-// Options.Pages. Backprop adds the loss of Experts.RouterLoss, as transformers does; Evaluate and BackpropLogProbs do
-// not.
+// A layer with Config.Experts has a stage of experts in place of the MLP. The stage keeps M·C elements and the router's
+// logits. The backward pass routes by these logits again and computes the inner values again, one expert at a time, for
+// the rows that chose the expert. Besides tensors of all rows, a step holds 2C + 3F elements for each row of the
+// largest group. Experts without rows are not read: with Options.Pages, generation of a token reads only the experts
+// that were chosen for it. Backprop adds the loss that Experts.RouterLoss weighs, as transformers does; Evaluate and
+// BackpropLogProbs do not.
 //
 // [Config.Plan] describes the model to package plan before it is made; package plan then predicts what training takes,
 // and finds what fits.
@@ -58,10 +59,10 @@
 // # Adapters and quantized matrices
 //
 // Options.Adapter adds a LoRA (Hu et al. 2021, arXiv:2106.09685), an rsLoRA, or a DoRA (Liu et al. 2024,
-// arXiv:2402.09353) to the modules that PEFT would choose by the same fields. Options.Base
-// quantizes the matrices of the layers to 4 bits, as bitsandbytes does for QLoRA (Dettmers et al. 2023,
-// arXiv:2305.14314), or to another form of package qlora, and Options.Pages keeps them on disk. Open takes folders whose
-// matrices are in FP8 or in INT8, see Config.Stored, as they are. A model in 4 bits with adapters:
+// arXiv:2402.09353) to the modules that PEFT would choose by the same fields. Options.Base quantizes the matrices of
+// the layers to 4 bits, as bitsandbytes does for QLoRA (Dettmers et al. 2023, arXiv:2305.14314), or to another form of
+// package qlora, and Options.Pages keeps them on disk. Open takes folders whose matrices are in FP8 or in INT8, see
+// Config.Stored, as they are. A model in 4 bits with adapters:
 //
 //	m, err := transformer.Open("Llama-3.2-1B", transformer.Options{
 //		Base:    qlora.NF4,                                    // 4.127 bits an element

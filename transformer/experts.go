@@ -14,10 +14,10 @@ import (
 //
 //	y = z + Σ weight·down(act(gate·g)·up·g)   over the experts that the router chooses for a row, g = norm(z)
 //
-// Rows are grouped by expert, without padding: a copy of an expert's rows lies side by side, and its products run over
-// these alone. The stage keeps its output and the router's logits. The backward step routes by the same logits again,
-// so that it chooses the same experts, and computes what it needs of one expert after the other. Besides tensors of all
-// rows a step holds what the rows of the expert with the most rows take.
+// Rows are grouped by expert, without padding: the rows of an expert are copied into one tensor, and the products of
+// the expert run over this tensor only. The stage keeps its output and the router's logits. The backward step routes by
+// the same logits again, so that it chooses the same experts, and computes the inner values again, one expert at a
+// time. Besides tensors of all rows, a step holds the inner values of one expert: at most those of the largest group.
 
 // expertsHalf is the second half of a layer with experts.
 type expertsHalf struct {
@@ -26,7 +26,7 @@ type expertsHalf struct {
 	norm    norm
 	router  linear
 	experts []expert
-	entered uint64 // number of the last call whose balancing loss has the layer's choice
+	entered uint64 // number of the last call in which the layer's choice was added to the balancing loss
 }
 
 // expert is an MLP with a gate.
@@ -87,7 +87,7 @@ func (b *expertsHalf) ForwardSave(ctx context.Context, x *tensor) (*tensor, *sav
 	return s.y, s, o.err
 }
 
-// Resave computes the logits alone.
+// Resave makes the saved set again. It computes only the norm and the router's logits.
 func (b *expertsHalf) Resave(_ context.Context, x *tensor) (*saved, error) {
 	o := b.begins(b.index, b.forwardPhase())
 	s := b.newSaved()

@@ -7,10 +7,11 @@ import (
 	"github.com/snug-ml/snug/fused"
 )
 
-// This file has the loss that balances the load of experts. It counts how often each expert was chosen in all layers
-// together, and adds up their scores, so that its gradient exists when the last layer has run forward.
+// This file has the loss that balances the load of experts. The forward pass counts how often each expert was chosen in
+// all layers together, and adds up the scores of each expert. The gradient of the loss follows from these sums once the
+// last layer has run forward.
 
-// balance is the balancing loss of a call of Backprop.
+// balance has the sums for the balancing loss of one call of Backprop.
 type balance struct {
 	counts       []int64 // rows of each expert
 	rows         int     // of all layers

@@ -6,14 +6,14 @@ import (
 	"github.com/snug-ml/snug/remat"
 )
 
-// groupRows returns how many of a sequence's rows choose the same expert at most, where costs and plans need a number: twice
-// the mean.
+// groupRows returns the number of rows of a sequence that costs and plans assume for the largest group of an expert:
+// twice the mean.
 func (c *Config) groupRows(rows int) int {
 	e := int64(c.Experts.Count)
 	return int(min(int64(rows), (2*int64(rows)*int64(c.Experts.Chosen)+e-1)/e))
 }
 
-// cost returns the costs of the stage for so many rows, of which group choose the same expert at most.
+// cost returns the costs of the stage for a number of rows, if the largest group of an expert has group rows.
 func (b *expertsHalf) cost(rows, group int64) remat.Cost {
 	c, e, size := &b.config, &b.config.Experts, int64(b.dtype.Size())
 	dim, hidden, logits := size*int64(c.Dim), size*int64(e.Hidden), size*int64(e.Count)
@@ -36,7 +36,7 @@ func (b *expertsHalf) cost(rows, group int64) remat.Cost {
 	}
 }
 
-// adapterBytes returns the bytes that the adapters of an expert hold for a row, of all experts the most.
+// adapterBytes returns the bytes that the adapters of an expert hold for a row, as the maximum over all experts.
 func (b *expertsHalf) adapterBytes() (in, down adapterBytes) {
 	for i := range b.experts {
 		in = in.most(b.Model.adapterBytes(b.experts[i].in, false))
@@ -45,7 +45,7 @@ func (b *expertsHalf) adapterBytes() (in, down adapterBytes) {
 	return in, down
 }
 
-// most returns the larger of both, field by field.
+// most returns the maximum of two costs, field by field.
 func (b adapterBytes) most(a adapterBytes) adapterBytes {
 	return adapterBytes{max(a.forward, b.forward), max(a.backward, b.backward), max(a.second, b.second)}
 }

@@ -4,17 +4,17 @@ import (
 	"github.com/snug-ml/snug/fused"
 )
 
-// This file has the choice of a router while the stage of its layer computes: which rows an expert gets, and how they
-// leave and enter the tensors of all rows.
+// This file has the choice of a router: which rows each expert gets, and how rows are copied from the tensors of all
+// rows to the tensors of an expert, and added back.
 
-// routed is the choice of a router for the rows of a batch, and the group of rows that operations compute. The lists
-// are on the host.
+// routed is the choice of a router for the rows of a batch, and the group of rows for which operations run now. The
+// lists are on the host. Pairs are numbered as in [fused.Group].
 type routed struct {
-	chosen      []int32 // the experts of each row; the index in it is a pair
-	pairs, rows []int32 // pairs and their rows, by expert, ascending in each
-	starts      []int32 // where the experts begin in pairs and in rows, and the end
+	chosen      []int32 // the chosen experts of each row, indexed by pair
+	pairs, rows []int32 // the pairs, sorted by expert and then by number, and the row of each
+	starts      []int32 // for each expert the index in pairs and rows at which it begins; then their length
 
-	weights, dweights *tensor // of pairs, float32; dweights: their gradients, nil in a forward step
+	weights, dweights *tensor // float32, one for each pair: weights and, in a backward step, their gradients
 
 	groupPairs, groupRows []int32
 }
@@ -36,14 +36,14 @@ func (r *routed) grow(rows int, e *Experts) {
 	}
 }
 
-// group makes the rows of an expert the group, and reports whether there are any.
+// group makes the rows of an expert the current group, and reports whether the expert has rows.
 func (r *routed) group(expert int) bool {
 	lo, hi := r.starts[expert], r.starts[expert+1]
 	r.groupPairs, r.groupRows = r.pairs[lo:hi], r.rows[lo:hi]
 	return hi > lo
 }
 
-// after returns the next expert that has rows, or the number of experts.
+// after returns the next expert after the given one that has rows, or the number of experts if there is none.
 func (r *routed) after(expert int) int {
 	for expert++; expert < len(r.starts)-1 && r.starts[expert] == r.starts[expert+1]; expert++ {
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/snug-ml/snug/plan"
 )
 
-// holders tell a Monitor who holds the bytes of a model. They are nil without a Monitor.
+// holders tell a Monitor which parts of a model hold how many bytes. They are nil without a Monitor.
 type holders struct {
 	stages    []stageHolders // of the chain, and of the head
 	flowing   *plan.Holder   // gradients of activations on their way through the stages
@@ -65,7 +65,7 @@ func (m *Model) makeHolders() {
 // headStage is the number of the stage after those of the chain: the last norm, the head and the loss.
 func (m *Model) headStage() int { return 2 * m.config.Layers }
 
-// enter says which stage computes. What it allocates is its own.
+// enter says which stage computes now. The holders of this stage count what it allocates.
 func (m *Model) enter(stage int, phase plan.Phase) {
 	if m.holders.stages == nil {
 		return
@@ -125,7 +125,7 @@ func (h *holders) layer(m *Model, name string) *heldWeights {
 	return &h.weights[len(h.weights)-1]
 }
 
-// close counts nothing any more.
+// close sets all counts to 0.
 func (h *holders) close() {
 	for _, l := range h.weights {
 		l.Set(0)

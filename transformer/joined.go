@@ -10,13 +10,14 @@ import (
 	"github.com/snug-ml/snug/qlora"
 )
 
-// This file has files in which a tensor holds all experts of a layer, as those of gpt_oss. mlp.experts.gate_up_proj is
-// [experts, in, 2·out]: its columns are gate and up of each output in turn. down_proj is [experts, in, out]. Their
-// biases are [experts, 2·out] and [experts, out]. In MXFP4 gate_up_proj_blocks is [experts, 2·out, in/32, 16], with
-// the scales gate_up_proj_scales, [experts, 2·out, in/32]. A model has a parameter for each expert and part.
+// This file reads and writes files in which one tensor holds all experts of a layer, as in gpt_oss. The tensor
+// mlp.experts.gate_up_proj is [experts, in, 2·out]: its columns belong to gate and up by turns. down_proj is [experts,
+// in, out]. Their biases are [experts, 2·out] and [experts, out]. In MXFP4, gate_up_proj_blocks is [experts, 2·out,
+// in/32, 16], and its scales gate_up_proj_scales are [experts, 2·out, in/32]. A model has a parameter for each expert
+// and each of gate, up and down.
 
-// slot is the place of a parameter of an expert in a tensor of all experts: the elements of every step-th column from
-// first on, of the expert's in rows of cols columns.
+// slot is the place of a parameter of an expert in a tensor of all experts. In that tensor, an expert has in rows of
+// cols columns. The parameter has every step-th column from first on.
 type slot struct {
 	tensor      string
 	expert      int
@@ -58,7 +59,7 @@ func (s slot) shape(c *Config) []int {
 	return []int{c.Experts.Count, s.in, s.cols}
 }
 
-// begins reports whether s is the first of its tensor.
+// begins reports whether s is the first slot of its tensor.
 func (s slot) begins() bool { return s.expert == 0 && s.first == 0 }
 
 // rows returns the rows of the tensor in MXFP4.
@@ -66,7 +67,7 @@ func (s slot) rows() qlora.Rows {
 	return qlora.Rows{First: s.expert*s.cols + s.first, Step: s.step, Count: s.cols / s.step}
 }
 
-// inFiles returns the tensors of files that have the parameters of a list.
+// inFiles returns the tensors in which files hold the parameters of a list.
 func (c *Config) inFiles(list []amp.Tensor) []amp.Tensor {
 	var files []amp.Tensor
 	for _, t := range list {
@@ -81,7 +82,7 @@ func (c *Config) inFiles(list []amp.Tensor) []amp.Tensor {
 	return files
 }
 
-// inFile returns the name of the tensor that has a parameter.
+// inFile returns the name of the tensor in which files hold a parameter.
 func (c *Config) inFile(name string) string {
 	if s, joined := c.slot(name); joined {
 		return s.tensor
@@ -92,8 +93,8 @@ func (c *Config) inFile(name string) string {
 // The ends of the names of tensors in MXFP4.
 const blocksEnd, scalesEnd = "_blocks", "_scales"
 
-// blocksOf returns what an opened folder has in MXFP4 in place of the tensor of all experts that is wanted, nil if it
-// has the tensor itself, and what it should have.
+// blocksOf returns the MXFP4 tensors that an opened folder has in place of a tensor of all experts, and the MXFP4
+// tensors that it should have. Both are nil if the folder has the tensor itself.
 func (c *Config) blocksOf(w *amp.Weights, want amp.Tensor) (have, blocks []amp.Tensor) {
 	if c.Stored != qlora.MXFP4 || len(want.Shape) != 3 {
 		return nil, nil
@@ -113,8 +114,8 @@ func (c *Config) blocksOf(w *amp.Weights, want amp.Tensor) (have, blocks []amp.T
 	return have, blocks
 }
 
-// loadSlot reads a parameter of an expert into v, in the model's type, on any device. It takes the memory of the parts
-// that share rows, gate and up, on the host.
+// loadSlot reads a parameter of an expert into v, in the model's type, on any device. On the host it takes the memory
+// of all parameters of the expert that share rows: gate and up.
 func (q *quantizer) loadSlot(w *amp.Weights, name string, s slot, v snug.View) error {
 	n := s.in * s.cols
 	if q.joined.Len() < n+v.Len() {

@@ -40,17 +40,18 @@ type Options struct {
 	Smoothing, ZLoss float32
 
 	// Tiles is the largest number of tiles of rows in which the MLPs run; 0 and 1: all rows at once. There is at most
-	// one for every 2048 rows begun, so that several tiles have 1024 rows or more each. An MLP then holds, besides its input and output, what one
-	// tile takes, and keeps its output alone: the backward pass computes gate and up again. On the CPU, losses and
-	// gradients of activations have the same bits for any number of tiles. Gradients of parameters are sums over the
-	// tiles; they differ by their rounding, and a Window that holds one gradient at a time holds all of an MLP until its
-	// last tile. Layers with experts run an expert at a time, not in tiles. The idea is from Bekman et al. 2025,
-	// arXiv:2506.13996.
+	// one for every 2048 rows begun, so that several tiles have 1024 rows or more each. An MLP then holds, besides its
+	// input and output, what one tile takes, and keeps its output alone: the backward pass computes gate and up again.
+	// On the CPU, losses and gradients of activations have the same bits for any number of tiles. Gradients of
+	// parameters are sums over the tiles; they differ by their rounding, and a Window that holds one gradient at a time
+	// holds all of an MLP until its last tile. Layers with experts are not cut into tiles; they run one expert at a
+	// time. The idea is from Bekman et al. 2025, arXiv:2506.13996.
 	Tiles int
 
-	// Monitor, unless nil, counts the bytes that the model holds on its device, by component, and if it has a history, by
-	// layer and phase: see [plan.Monitor.WriteTrace]. The history names activations by the stage that made them, as
-	// "layers.3.mlp", with ", recomputed" or ", backward". Pages are not counted: give the model a [plan.Pages] for them.
+	// Monitor, unless nil, counts the bytes that the model holds on its device, by component. If the Monitor has a
+	// history, it also records layers and phases, see [plan.Monitor.WriteTrace]. The history names activations by the
+	// stage that made them, such as "layers.3.mlp", followed by ", recomputed" or ", backward" for those phases. Pages
+	// are not counted; to count them, set Pages to a [plan.Pages].
 	// If the Monitor has a limit, New, Open and calls that need more memory fail with [snug.ErrNoMemory], and so do all
 	// later calls.
 	Monitor *plan.Monitor
@@ -89,10 +90,10 @@ type Options struct {
 // longest batch and stay. On the CPU a training step that is not longer than an earlier one allocates nothing. The
 // rates of dropout in the Config are not applied.
 //
-// A layer with experts groups the rows of a batch by the experts that its router chooses, without padding, and keeps
-// its output and the router's logits. In a step it holds, besides, the inner values of the rows of one expert at a time,
-// with buffers for the longest group so far; in the host's memory 12 bytes for each row and chosen expert. An expert that
-// no row chooses is not read, also in Options.Pages, and its gradients are 0.
+// A layer with experts groups the rows of a batch by the experts that its router chooses, without padding. It keeps its
+// output and the router's logits. In a step it also holds the inner values of one expert at a time, in buffers for the
+// largest group so far, and on the host 12 bytes for each row and chosen expert. An expert that no row chooses is not
+// read, in Options.Pages either, and its gradients are 0.
 //
 // A Model is not safe for concurrent use.
 type Model struct {
@@ -138,7 +139,7 @@ type Model struct {
 	input     tensor // of the chain: nothing, since its first stage embeds the tokens
 	ws        scratch
 	sunk      scratch   // sinks of a layer, and their gradient
-	discard   scratch   // takes the gradient of a frozen weight or bias of a norm whose other one trains
+	discard   scratch   // gradient that nobody needs: of the frozen one of a norm's weight and bias, if the other trains
 	ropes     []*angles // of all layers, and of layers with a window if they have another one
 	ones      snug.View
 	plusOne   snug.View // 1+w of the norm that computes
@@ -154,11 +155,11 @@ type Model struct {
 	calls     uint64 // number of calls of begin
 	backward  call
 	ops       ops
-	sets      []*saved // freed ones
+	sets      []*saved // freed sets, to use again
 
 	routed     routed
 	balance    balance
-	prefetcher prefetcher // Options.Pages, if it reads ahead what it is told
+	prefetcher prefetcher // Options.Pages, if it has a method Prefetch
 
 	unusedCheckpoints []*checkpoint
 }

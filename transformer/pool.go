@@ -22,7 +22,7 @@ type buffer struct {
 	all  snug.View
 	free func() error
 	used bool
-	by   *plan.Holder // that has its bytes while it is in use
+	by   *plan.Holder // counts its bytes while it is in use
 }
 
 type poolKey struct {
@@ -81,8 +81,8 @@ func (p *pool) begin(rows, tiles int) error {
 	return p.close()
 }
 
-// whole makes get return tensors of the batch's rows, cut tensors of the rows of a tile, and group tensors of a part of
-// the rows whose number differs from batch to batch.
+// whole, cut and group set the number of rows of the tensors that get returns: the rows of the batch, of a tile, or of
+// a group, whose number differs from batch to batch.
 func (p *pool) whole(rows int) { p.rows, p.of = rows, rowsOfBatch }
 func (p *pool) cut(rows int)   { p.rows, p.of = rows, rowsOfTile }
 
@@ -131,7 +131,7 @@ func (p *pool) get(dt snug.DType, width int) *tensor {
 	return &b.t
 }
 
-// take returns an unused buffer of so many elements, or nil. It frees those that have become too short.
+// take returns an unused buffer of at least n elements, or nil. It frees buffers that have become too short.
 func (p *pool) take(key poolKey, n int) *buffer {
 	list := p.unused[key]
 	for len(list) > 0 {
@@ -161,7 +161,7 @@ func (p *pool) count(n int64) error {
 	return err
 }
 
-// give makes another holder count a tensor.
+// give makes the holder to count a tensor, in place of the holder that counts it now.
 func (p *pool) give(t *tensor, to *plan.Holder) {
 	if t.buffer == nil || !t.buffer.used {
 		return

@@ -35,7 +35,7 @@ type call struct {
 	refuse error              // of derive
 	loss   fused.Loss
 
-	balances bool      // the loss has a part that balances experts
+	balances bool      // the loss includes the balancing loss of experts
 	whole    float32   // factor of the mean loss
 	balance  []float32 // derivatives of the balancing loss in the scores of experts, empty until the last layer has run
 }

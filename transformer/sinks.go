@@ -7,8 +7,8 @@ import (
 	"github.com/snug-ml/snug/fused"
 )
 
-// This file has the sinks of attention: a learned logit for each head, which enters the sum of the softmax and has no
-// value.
+// This file has the sinks of attention. A sink is a learned logit of a head, which enters the denominator of the
+// softmax and has no value.
 
 // sinks gives c the sinks of a layer in float32, as package attention takes them; nil: none. They stay there until the
 // next layer's.
@@ -28,7 +28,7 @@ func (o *ops) sinkGradient(p *Param) snug.View {
 	return part(o.sunk.v, p.Len(), p.Len())
 }
 
-// addSinks adds what sinkGradient got to the window.
+// addSinks adds to the window the gradient that attention wrote to sinkGradient.
 func (o *ops) addSinks(p *Param) {
 	if p == nil || !p.Trains {
 		return

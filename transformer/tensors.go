@@ -12,10 +12,11 @@ import (
 // that transformers gives them when it saves the model with its head. DType is the
 // published type, empty if config.json does not say it. A tied head is left out.
 //
-// A matrix is [out, in]; one matrix for q, k and v is [q+k+v, in]. Every expert has matrices of its own, also where the
-// files hold all experts of a layer in one tensor, as in gpt_oss: then they are mlp.experts.E.gate_proj, up_proj and down_proj. A matrix of GPT-2 is [in, out], except the two
-// embeddings; its c_attn is [in, 3·out], with q, k and v side by side. The text part of a multimodal Gemma 3 has the
-// names of the published folders, language_model.model.*. See [Config.Check] for folders with other names.
+// A matrix is [out, in]; one matrix for q, k and v is [q+k+v, in]. Every expert has matrices of its own. For gpt_oss,
+// whose files hold all experts of a layer in one tensor, their names are mlp.experts.E.gate_proj, up_proj and
+// down_proj, where E is the number of the expert. A matrix of GPT-2 is [in, out], except the two embeddings; its c_attn
+// is [in, 3·out], with q, k and v side by side. The text part of a multimodal Gemma 3 has the names of the published
+// folders, language_model.model.*. See [Config.Check] for folders with other names.
 //
 // The error wraps [snug.ErrConfig], see [Config.Validate].
 func (c *Config) Tensors() ([]amp.Tensor, error) {
@@ -150,7 +151,7 @@ func (c *Config) llama(l *lister) {
 	norm("norm")
 }
 
-// sinks is the name of the logits that heads have beside their scores, without the prefix of the layer.
+// sinks is the name of the parameter with the sinks of a layer's heads, without the prefix of the layer.
 const sinks = "self_attn.sinks"
 
 // expertNames are the names of the router and of the experts of a layer, without the prefix of the layer.
@@ -175,8 +176,8 @@ func (n expertNames) of(expert int, part string) string {
 	return fmt.Sprintf("%s%d.%s", n.experts, expert, part)
 }
 
-// isRouter reports whether a matrix is a router's. It is small, and its errors would change which experts compute: it
-// stays in floats, and has no adapter.
+// isRouter reports whether a matrix is the matrix of a router. Such a matrix is small, and errors in it would change
+// the choice of experts. So it stays in floats and has no adapter.
 func (c *Config) isRouter(name string) bool {
 	return c.Experts.Count > 0 && strings.HasSuffix(name, c.expertNames().router+".weight")
 }

@@ -63,24 +63,24 @@ It prints what the run will take, by component, and at the end what the run took
                      once, so a step differs from one with the mean of the micro-batches' gradients.
                      Weights in bf16 are rounded stochastically. Not with f16. Without -fold, bf16 with
                      adamw does so where nothing else fits
-  -masters FORM      with -full or -modules-to-save, and bf16: what is kept beside each weight that trains,
-                     to gather updates that bf16 is too coarse for: full (float32), split (2 bytes, which
-                     make a float32 of the weight), split24 (1 byte, which makes 24 bits of it, rounded
-                     stochastically) or none (the weight is rounded stochastically); default: what fits
-                     of full and split; with -full then split24
+  -masters FORM      with -full or -modules-to-save, and bf16: master weights, which keep the small updates
+                     that bf16 would lose. full: a float32. split: 2 bytes, which together with the
+                     weight are a float32. split24: 1 byte, which together with the weight is 24 bits,
+                     rounded stochastically. none: the weight itself is rounded stochastically. Default:
+                     full or split, whichever fits; with -full, split24 if neither fits
   -report-rounding   say at the end which share of the updates rounding lost, in which parameters, and what
                      would help; the steps take a little longer
-  -mezo              compute no gradients: steps take two forward passes each (MeZO) and no more memory
-                     than evaluation. The rate is constant. It takes many more steps
-  -optimizer NAME    adamw (default); schedule-free, whose rate stays constant after its warmup, because the
-                     weights that are saved are an average: not with -fold; prodigy, which finds the rate
-                     and takes -lr as a factor of it: not with -fold and -disk; or with -full apollo,
-                     apollo-mini or galore, whose state is smaller. These three do not go with -disk or
-                     -fold, and not with adapters, which are low rank already
+  -mezo              compute no gradients (MeZO): a step is two forward passes and takes no more memory than
+                     evaluation. The rate is constant. Training takes many more steps
+  -optimizer NAME    adamw (default). schedule-free: its rate stays constant after its warmup, and an average
+                     of the weights is saved; not with -fold. prodigy: it finds the rate, and -lr is a
+                     factor of it; not with -fold or -disk. With -full also apollo, apollo-mini or galore,
+                     whose state is smaller; not with -disk or -fold, and not with adapters, which are low
+                     rank already
   -base FORM         form of the frozen matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: bf16 if that
-                     fits, else nf4. A folder that has matrices quantized keeps them, and those that it
-                     has in floats stay in the type of -compute, as attention of gpt-oss; its own form
-                     as FORM quantizes these too
+                     fits, else nf4. A folder with quantized matrices keeps their form, and its other
+                     matrices have the type of -compute, such as the attention of gpt-oss. With the
+                     folder's own form as FORM these are quantized too
   -compute TYPE      type of weights and activations: bf16 (default), f16 or f32
   -context N         maximum tokens of a sample; longer ones are cut; default: 1024, or less if no
                      sample is longer
@@ -93,22 +93,22 @@ It prints what the run will take, by component, and at the end what the run took
   -epochs N          times that each sample is trained on; default 1
   -lr RATE           peak of the learning rate, after its warmup and before its cosine decay;
                      default 2e-4, with -full 1e-5, or 1e-4 with -optimizer apollo, apollo-mini or galore;
-                     2.5 times as much with schedule-free; 1 with prodigy. With -mezo it is constant:
-                     1e-4, with -full 1e-6
+                     with schedule-free 2.5 times the default of adamw; with prodigy 1. With -mezo the
+                     rate is constant, by default 1e-4, with -full 1e-6
   -dpo BETA          learn preferences by Direct Preference Optimization, with a BETA such as 0.1. A line
                      has "prompt", "chosen" and "rejected", all strings or all lists of messages; lists
-                     may leave out "prompt", which then is the messages that both answers begin with.
-                     Samples are pairs of answers; -context is for each answer with its prompt. The
-                     reference is the model before the first step, with the adapters' first values. The
-                     default of -lr is 1e-5, with -full 1e-6
-  -teacher DIR       also learn what a second model with the same tokens predicts: the loss is
-                     (1-W)·cross-entropy + W·T²·KL(teacher ‖ model) for each token. The teacher does
-                     not train
+                     may leave out "prompt": the messages with which both answers begin are then the
+                     prompt. A sample is a pair of answers; -context limits each answer with its prompt.
+                     The reference is the model before the first step, with the adapters' first values.
+                     The default of -lr is 1e-5, with -full 1e-6
+  -teacher DIR       also learn from the predictions of a second model with the same tokens: the loss of
+                     each token is (1-W)·cross-entropy + W·T²·KL(teacher ‖ model), with the W and T of
+                     -distill-weight and -distill-temperature. The teacher does not train
   -teacher-base FORM form of the teacher's matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: as the
                      folder has them, those in floats in the type of -compute
   -distill-weight W  weight of the divergence, above 0 and up to 1; default 0.5
   -distill-temperature T
-                     divides the logits of both in the divergence; 0.01 to 1000, default 1
+                     divides the logits of both models in the divergence; 0.01 to 1000, default 1
   -label-smoothing S train for a target that has the probability 1-S, while all tokens share S equally;
                      0 to 1, default 0. With -dpo: the share of pairs whose answers are exchanged, below
                      0.5 (conservative DPO)
@@ -120,10 +120,10 @@ It prints what the run will take, by component, and at the end what the run took
   -checkpoint DIR    folder of checkpoints; the same command resumes the newest, also under another
                      -memory, and after SIGINT or SIGTERM, which let the current step end
   -save-every N      steps between checkpoints; default 100
-  -trace FILE        also record who holds memory, by component, layer and step, and print who holds what
-                     at the peak. FILE.json is for ui.perfetto.dev or chrome://tracing, FILE.svg a
-                     picture. It is written at the end, also of a run that fails or is interrupted. The
-                     record takes 4 MiB
+  -trace FILE        also record what holds memory, by component, layer and step, and print a table of the
+                     holders at the peak. FILE.json is for ui.perfetto.dev or chrome://tracing; FILE.svg
+                     is a picture. FILE is written at the end, even if the run fails or is interrupted.
+                     The record takes 4 MiB
   -dry-run           print the plan and exit
   -json              also print the results, or with -dry-run the plan, as a line of JSON at the end
 

@@ -7,9 +7,10 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 )
 
-// Splits24 are the conversions of one tier between float32 and numbers of 24 bits: a bfloat16
-// and the signed 8 bits by which the upper 24 bits of a float32 differ from it. The vectors
-// have one length, which the caller checks; they may not overlap.
+// Splits24 are the conversions of one tier between float32 and numbers of 24 bits. A number of
+// 24 bits is stored as a bfloat16 and a signed byte: the byte is the upper 24 bits of the
+// float32, as an integer, less the bits of the bfloat16 times 256. All vectors have the same
+// length, which the caller checks; they may not overlap.
 type Splits24 struct {
 	// Join writes the float32 whose bits are upper[i]<<16 + rest[i]<<8. An upper half
 	// that is NaN gives NaN, whatever rest holds.
@@ -49,8 +50,8 @@ func split24Stochastic(upper []snug.BFloat16, rest []int8, src []float32, draws 
 	}
 }
 
-// parts24 takes the upper 24 of the bits b apart, to which x is rounded. As in split, a carry
-// goes into the exponent, at the most to infinity, and only a NaN could carry on.
+// parts24 splits the upper 24 bits of b, the bits to which x was rounded. As in split, a carry
+// goes into the exponent and at most makes an infinity; only a NaN could carry further.
 func parts24(x float32, b uint32) (snug.BFloat16, int8) {
 	if x != x {
 		return snug.ToBFloat16(x), 0

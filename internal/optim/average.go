@@ -1,15 +1,15 @@
 package optim
 
-// Averaging is the running weight of the average x of Schedule-Free AdamW. The zero value is that before the first
-// step.
+// Averaging is the weight of each step in the average x of Schedule-Free AdamW. The zero value is the state before the
+// first step.
 type Averaging struct {
-	Sum   float64 // of the weights of all steps
-	Share float64 // c, the weight of the last step over Sum
+	Sum   float64 // of the weights of all steps so far
+	Share float64 // c: the weight of the last step, divided by Sum
 	Most  float64 // the largest learning rate
 }
 
-// Next returns the weight after step t at a learning rate: a step weighs t^power times the rateth power of the largest
-// rate so far.
+// Next returns the Averaging after step t at the learning rate lr. The weight of a step is t^power times Most^rate,
+// where Most is the largest learning rate so far.
 func (a Averaging) Next(t int, lr, power, rate float64) Averaging {
 	a.Most = max(a.Most, lr)
 	weight := float64(raise(float64(t), power) * raise(a.Most, rate))
@@ -33,7 +33,7 @@ func raise(x, y float64) float64 {
 	}
 }
 
-// scheduleFree has in beta1 and rest1 the factors of m and of u in the new m.
+// scheduleFree sets beta1 and rest1 to the factors of m and u in the new m.
 func (h Hyper) scheduleFree(c Coef) Coef {
 	_, c2 := h.corrections()
 	keep, lr := 1-h.Share, rate(h.LR, h.Ratio)

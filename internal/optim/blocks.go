@@ -25,7 +25,7 @@ type Operands struct {
 	// the number of P's first element in any case.
 	Random bool
 	Draws  rounding.Draws
-	// Lost, unless nil, counts the updates that the rounding of a P of 16 bits loses.
+	// Lost, unless nil, counts the updates that are lost when a P of 16 bits is rounded.
 	Lost *measure.Lost
 }
 
@@ -48,7 +48,7 @@ func (o *Operands) Flush(lo int, x []float32) {
 	}
 }
 
-// countPiece is how many elements are counted at a time, and counted the scratch of running workers for it.
+// countPiece is how many elements are counted at a time. counted is the scratch of running workers for the count.
 const countPiece = 1 << 10
 
 var counted cpu.Scratch

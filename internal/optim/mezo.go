@@ -11,12 +11,12 @@ import (
 	"github.com/snug-ml/snug/internal/rounding"
 )
 
-// levels are the quantiles whose sums are the noise of [Shift].
+// levels is the number of quantiles. The noise of [Shift] is the sum of two of them.
 const levels = 1 << 8
 
-// quantiles returns quantiles of the normal distribution, each in the middle of its share of the probability, times
-// what gives the sum of two a variance of 1. None lies so close to the middle of two float32 that another processor
-// could round it otherwise.
+// quantiles returns quantiles of the normal distribution. Each lies in the middle of 1/levels of the probability. They
+// are scaled so that the sum of two has a variance of 1. None lies so close to the midpoint between two float32 that
+// another processor could round it differently.
 var quantiles = sync.OnceValue(func() *[levels]float32 {
 	table, exact := new([levels]float32), exactLevels()
 	for i, x := range exact {
@@ -38,9 +38,9 @@ func exactLevels() *[levels]float64 {
 	return table
 }
 
-// Noise sets x to elements first to first+len(x)-1 of the normal numbers z that a stream names. Each is the sum of two
-// of 256 quantiles, by two bytes of the stream: its mean is 0, its variance 1, its magnitude up to 4.1, and its
-// distribution function within 0.002 of the normal one. words has len(x)/2+2 elements.
+// Noise sets x to elements first to first+len(x)-1 of the normal noise z of a stream. Two bytes of the stream choose
+// two of 256 quantiles, whose sum is an element of z. Its mean is 0, its variance 1 and its magnitude at most 4.1. Its
+// distribution function is within 0.002 of the normal one. words has len(x)/2+2 elements.
 func Noise(x []float32, s philox.Stream, first uint64, words []uint32) {
 	table, skip := quantiles(), int(first%2)
 	halves := s.Halves(words[:(skip+len(x)+1)/2], first/2)[skip:]
@@ -51,15 +51,15 @@ func Noise(x []float32, s philox.Stream, first uint64, words []uint32) {
 }
 
 // Shift is a pass of MeZO over the parameter P, a host view: P ← (P + Along·z)·Keep - Size·z, with the noise z of
-// Stream. A P of 16 bits is rounded to nearest, or with Random by the Draws. It runs on all workers and allocates
-// nothing.
+// Stream. A P of 16 bits is rounded to nearest or, with Random, at random by Draws. The pass runs on all workers and
+// allocates nothing.
 type Shift struct {
 	P                 snug.View
 	Stream            philox.Stream
-	First             uint64 // number of the first element of P
+	First             uint64 // index in the parameter of the first element of P
 	Along, Keep, Size float32
 	Random            bool
-	Draws             rounding.Draws // whose First is that of P
+	Draws             rounding.Draws // its First is the First of this Shift
 	Noise             []float32      // unless nil, replaces the noise of Stream, for tests
 }
 

@@ -31,9 +31,10 @@ func (e Distance) Next(g Grow, numerator, denominator float64) Distance {
 	return e
 }
 
-// Slices are every Every-th elements of a parameter P with the gradient G, and what Prodigy keeps for them: S, a
-// decaying sum of gradients, and Away, by how much the parameter has moved from its first value, p0 - p. Element 0 of P
-// and G is number First of the parameter; S and Away begin with the first slice from there on.
+// Slices are the elements of a parameter that count in the sums of Prodigy: every Every-th element. For each slice,
+// Prodigy keeps S, a decaying sum of gradients, and Away, the difference p0 - p between the first value and the present
+// one. P and G are a range of the parameter and its gradient, which begins at element First of the parameter. S and
+// Away begin with the first slice of that range.
 type Slices struct {
 	P, G                snug.View // on the host
 	First, Every        int
@@ -43,8 +44,8 @@ type Slices struct {
 	Skip                uint32  // see [Hyper]
 }
 
-// Before adds the gradients of slices lo to hi-1 to S. It returns their parts of the numerator, Weigh·Σg·(p0-p), and of
-// the denominator, Σ|s|. Away then holds p0 until After. scratch has 2 elements.
+// Before adds the gradients of slices lo to hi-1 to S. It returns what these slices add to the numerator,
+// Weigh·Σg·(p0-p), and to the denominator, Σ|s|. From then until After, Away holds p0. scratch has 2 elements.
 func (x *Slices) Before(lo, hi int, scratch []float32) (numerator, denominator float64) {
 	beta3, along := float32(x.Beta3), float32(x.Along)
 	p, g := scratch[:1], scratch[1:2]
@@ -65,14 +66,14 @@ func (x *Slices) Before(lo, hi int, scratch []float32) (numerator, denominator f
 	return x.Weigh * numerator, denominator
 }
 
-// After sets Away of slices lo to hi-1 again, when the parameter has changed. scratch has 1 element.
+// After sets Away of slices lo to hi-1 to p0 - p, once the parameter has changed. scratch has 1 element.
 func (x *Slices) After(lo, hi int, scratch []float32) {
 	for k := lo; k < hi; k++ {
 		x.Away[k] -= half.Floats(x.P, x.element(k), scratch[:1])[0]
 	}
 }
 
-// element returns which element of P slice k is.
+// element returns the index in P of slice k.
 func (x *Slices) element(k int) int { return (SlicesOf(x.First, x.Every)+k)*x.Every - x.First }
 
 // SlicesOf returns how many slices n elements have.

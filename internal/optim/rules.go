@@ -89,7 +89,7 @@ func (r Rule) Signed8() []bool {
 	return table[r].signed
 }
 
-// Averages says whether the parameters that are evaluated are an average of those that train, see [Averaging].
+// Averages says whether the model is evaluated with an average of the parameters in training, see [Averaging].
 func (r Rule) Averages() bool { return r == ScheduleFree }
 
 // Ratio says whether the rule multiplies the learning rate by a trust ratio.

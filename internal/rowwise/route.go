@@ -31,13 +31,15 @@ func Choose(dst []int32, scores []float32) {
 // ahead reports whether a score is chosen before another one of a lower index.
 func ahead(score, other float32) bool { return score > other || score != score && other == other }
 
-// Softmax is what makes a row of logits z probabilities exp(z − Peak)/Total.
+// Softmax turns a logit z of a row into its probability exp(z − Peak)/Total.
 type Softmax struct{ Peak, Total float32 }
 
-// probabilityLanes is how many sums the exponentials of a row are added to, by turns, before these are added in pairs.
+// probabilityLanes is the number of partial sums. The exponentials of a row are added to them by turns; then the
+// partial sums are added in pairs.
 const probabilityLanes = 32
 
-// NewSoftmax looks at a row of logits. A row with NaN or +Inf, and one of −Inf alone, has probabilities NaN.
+// NewSoftmax returns the Softmax of a row of logits. The probabilities are NaN if a logit is NaN or +Inf, or if all
+// logits are −Inf.
 func NewSoftmax(z []float32) Softmax {
 	s := Softmax{Peak: float32(math.Inf(-1))}
 	for _, x := range z {
@@ -84,5 +86,5 @@ func Sigmoid(z float32) (s, rest float32) {
 	return float32(e * d), d
 }
 
-// Exp returns e^x as [Kernels].ExpSum of [cpu.Go] does.
+// Exp returns e^x with the bits of [Kernels].ExpSum of the tier [cpu.Go].
 func Exp(x float32) float32 { return float32(exp32(x)) }

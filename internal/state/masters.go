@@ -22,7 +22,7 @@ type Master struct {
 	N, Updates uint64
 }
 
-// Stochastic24 is the Form of amp.Split24Master that rounds at random.
+// Stochastic24 is the Form of amp.Split24Master with random rounding.
 const Stochastic24 = 4
 
 // masterTypes are the types of what the forms keep, and the bytes of an element.

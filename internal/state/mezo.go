@@ -5,7 +5,7 @@ import "fmt"
 // MeZOMagic names the state of MeZO of package quant8.
 const MeZOMagic = "SNUGMEZO"
 
-// MeZO is the header of the state of MeZO. It has no data.
+// MeZO is the header of the state of MeZO. No data follows it.
 type MeZO struct{ Seed, Steps uint64 }
 
 func describeMeZO(d *Decoder) Description {

@@ -13,13 +13,13 @@ const OptimizerMagic = "SNUGOPTI"
 // after chunk.
 type Optimizer struct {
 	Rule string // its name, such as AdamW
-	// Numbers are what the rule keeps for all parameters together, as [RuleNumbers] says.
+	// Numbers are the numbers that the rule keeps once for all parameters. [RuleNumbers] returns how many.
 	Numbers []float64
 	OptimizerFixed
 	Params []OptimizerParam // by ascending names
 }
 
-// RuleNumbers returns how many numbers a rule keeps for all parameters together, all finite. Most keep none.
+// RuleNumbers returns how many numbers a rule keeps once for all parameters. All are finite. Most rules keep none.
 func RuleNumbers(rule string) int {
 	return map[string]int{"ScheduleFree": 3, "Prodigy": 5}[rule]
 }
