@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"html"
 	"io"
 	"strings"
 )
@@ -64,14 +63,14 @@ func comparison(title string, columns []string, runs []Measured) string {
 	}
 	row := func(y int, figures []string) {
 		for i, text := range figures {
-			fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", comparisonLeft+comparisonBars+comparisonPitch*(i+1), y, html.EscapeString(text))
+			fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", comparisonLeft+comparisonBars+comparisonPitch*(i+1), y, svgText(text))
 		}
 	}
 	row(comparisonTop-10, append([]string{"counted", "resident"}, columns...))
 	scale := comparisonBars / float64(most)
 	for i, r := range runs {
 		y, x := comparisonTop+comparisonRow*i, float64(comparisonLeft)
-		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", comparisonLeft-8, y+15, html.EscapeString(r.Name))
+		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", comparisonLeft-8, y+15, svgText(r.Name))
 		for c, n := range r.Peak[:Allowance] {
 			width := float64(n) * scale
 			fmt.Fprintf(&b, `<rect x="%.2f" y="%d" width="%.2f" height="14" fill="%s"><title>%v: %s</title></rect>`+"\n",

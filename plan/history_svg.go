@@ -3,7 +3,6 @@ package plan
 import (
 	"bufio"
 	"fmt"
-	"html"
 	"io"
 	"strings"
 )
@@ -55,7 +54,7 @@ func (m *Monitor) WritePeakSVG(w io.Writer, t Tier, title string) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" `+fonts+">\n", chartWidth, height)
 	fmt.Fprintf(b, `<rect width="%d" height="%d" fill="white"/><text x="12" y="22" font-size="14">%s</text>`+"\n", chartWidth, height, heading(title))
-	fmt.Fprintf(b, `<text x="12" y="42">%s</text>`+"\n", html.EscapeString(short(fmt.Sprintf("the most %v memory: %s, in %s", t, FormatBytes(peak.Bytes), peak.when()), 88)))
+	fmt.Fprintf(b, `<text x="12" y="42">%s</text>`+"\n", svgText(short(fmt.Sprintf("the most %v memory: %s, in %s", t, FormatBytes(peak.Bytes), peak.when()), 88)))
 	legend(b, 54)
 	top := max(1, r.limits[t], peak.Bytes)
 	from, to, points, spans := r.around(t)
@@ -88,7 +87,7 @@ func peakRowsOf(b io.Writer, peak *Moment, list []peakLine, others int, sum int6
 		}
 		fmt.Fprintf(b, `<text x="26" y="%d">%s</text>`, y, component)
 		if name != "" {
-			fmt.Fprintf(b, `<text x="160" y="%d">%s</text>`, y, html.EscapeString(short(name, peakNameLetters)))
+			fmt.Fprintf(b, `<text x="160" y="%d">%s</text>`, y, svgText(short(name, peakNameLetters)))
 		}
 		fmt.Fprintf(b, `<text x="650" y="%d" text-anchor="end">%s</text><text x="%d" y="%d" text-anchor="end">%s</text>`+"\n",
 			y, bytes, peakLeft+peakWidth, y, share)

@@ -3,6 +3,7 @@ package plan
 import (
 	"bytes"
 	"encoding/json"
+	"encoding/xml"
 	"fmt"
 	"io"
 	"math"
@@ -425,4 +426,15 @@ func BenchmarkHolder(b *testing.B) {
 			}
 		})
 	}
+}
+
+// TestPeakSVGOfAnyName: characters that XML forbids, in a title and in a name, leave the picture readable.
+func TestPeakSVGOfAnyName(t *testing.T) {
+	m, err := NewMonitor(MonitorOptions{History: minHistory})
+	require.NoError(t, err)
+	m.Holder(OnDevice, Weights, "\x00\x1f\ufffe\uffff\xff<&\t").Add(1 << 20)
+	var b bytes.Buffer
+	require.NoError(t, m.WritePeakSVG(&b, OnDevice, "title\x01"))
+	require.NoError(t, xml.Unmarshal(b.Bytes(), new(struct{})))
+	require.Contains(t, b.String(), "title\ufffd<")
 }

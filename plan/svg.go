@@ -5,6 +5,7 @@ import (
 	"html"
 	"io"
 	"strings"
+	"unicode/utf8"
 )
 
 // componentColors tell the components apart, also in grey.
@@ -40,7 +41,17 @@ func heading(title string) string {
 	if letters := []rune(title); len(letters) > most {
 		title = string(letters[:most]) + "…"
 	}
-	return html.EscapeString(title)
+	return svgText(title)
+}
+
+// svgText returns text for SVG. XML has no place for some characters, not even escaped.
+func svgText(text string) string {
+	return html.EscapeString(strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0xfffe || r == 0xffff {
+			return utf8.RuneError
+		}
+		return r
+	}, text))
 }
 
 // bar is one row of a chart.
@@ -84,7 +95,7 @@ func chart(title string, bars []bar, limit int64) string {
 	at := barsLeft + float64(limit)*scale
 	for i, row := range bars {
 		y, x := barsTop+barDistance*i, float64(barsLeft)
-		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", barsLeft-8, y+14, html.EscapeString(row.name))
+		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", barsLeft-8, y+14, svgText(row.name))
 		for c, n := range row.bytes {
 			width := min(float64(n)*scale, barsLeft+barsWidth-x)
 			if width < 0.005 {

@@ -74,6 +74,7 @@ type ZerothOrder struct {
 	made  bool
 	busy  bool                                  // a call of Step is under way
 	half  bool                                  // a pass has changed some parameters and not the others
+	most  float32                               // the largest LR of the parameters
 	seen  map[string]bool                       // names of the parameters of a step
 	noise func(name string, step int) []float32 // unless nil, replaces the noise, for tests
 }
@@ -150,8 +151,8 @@ func (z *ZerothOrder) step(lr float32, params iter.Seq2[string, snug.View], loss
 		return e, err
 	}
 	e.Projected = (e.Plus - e.Minus) / (2 * float64(z.rule.Epsilon))
-	if size := float32(float64(lr) * e.Projected); !finite(size) {
-		return e, fmt.Errorf("the learning rate %g times the projected gradient %g: %w", lr, e.Projected, snug.ErrNonFinite)
+	if most := float64(lr) * float64(z.most); !finite(float32(most * e.Projected)) {
+		return e, fmt.Errorf("the learning rate %g times the projected gradient %g: %w", most, e.Projected, snug.ErrNonFinite)
 	}
 	along = 0
 	err = z.pass(params, func(o *ParamOptions) change {
@@ -186,6 +187,7 @@ func (z *ZerothOrder) check(lr float32, params iter.Seq2[string, snug.View], los
 		return fmt.Errorf("%d steps are all there are: %w", z.t, snug.ErrConfig)
 	}
 	clear(z.seen)
+	z.most = 1
 	for name, p := range params {
 		switch {
 		case !p.DType().IsFloat():
@@ -194,9 +196,11 @@ func (z *ZerothOrder) check(lr float32, params iter.Seq2[string, snug.View], los
 			return fmt.Errorf("parameter %q comes twice: %w", name, snug.ErrConfig)
 		}
 		z.seen[name] = true
-		if _, err := z.options(name); err != nil {
+		o, err := z.options(name)
+		if err != nil {
 			return err
 		}
+		z.most = max(z.most, o.LR)
 	}
 	return nil
 }

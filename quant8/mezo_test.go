@@ -216,6 +216,18 @@ func TestMeZOErrors(t *testing.T) {
 	}
 }
 
+// TestMeZOOverflow: a step that overflows by the LR of one parameter changes none.
+func TestMeZOOverflow(t *testing.T) {
+	p, calls := kerneltest.Normal(1, 100), 0.0
+	before := slices.Clone(p)
+	z, err := NewMeZO(MeZO{}, MeZOOptions{Params: func(string) ParamOptions { return ParamOptions{LR: 1e20} }})
+	require.NoError(t, err)
+	_, err = z.Step(1e-3, one("w", snug.ViewOf(p)), func() (float64, error) { calls++; return calls * 1e30, nil })
+	require.ErrorIs(t, err, snug.ErrNonFinite)
+	require.InDeltaSlice(t, before, p, 1e-6)
+	require.Zero(t, z.Steps())
+}
+
 // TestMeZOMemory: what a step allocates does not depend on the parameters, and is less than 2 KiB.
 func TestMeZOMemory(t *testing.T) {
 	z, err := NewMeZO(MeZO{}, MeZOOptions{})
