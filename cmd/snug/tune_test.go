@@ -205,6 +205,8 @@ func TestTuneRefuses(t *testing.T) {
 		{"-fold does not go with -optimizer schedule-free", []string{"-model", model, "-data", data, "-o", out, "-full", "-fold", "-optimizer", "schedule-free"}},
 		{"-fold does not go with -optimizer prodigy", []string{"-model", model, "-data", data, "-o", out, "-full", "-fold", "-optimizer", "prodigy"}},
 		{"-optimizer prodigy has numbers", []string{"-model", model, "-data", data, "-o", out, "-disk", "1GiB", "-optimizer", "prodigy"}},
+		{"-optimizer adam-mini is for -full", []string{"-model", model, "-data", data, "-o", out, "-optimizer", "adam-mini"}},
+		{"-optimizer adam-mini is for -full", []string{"-model", model, "-data", data, "-o", out, "-full", "-fold", "-optimizer", "adam-mini"}},
 		{"leave -optimizer", []string{"-model", model, "-data", data, "-o", out, "-mezo", "-optimizer", "schedule-free"}},
 		{"no gradients to fold", []string{"-model", model, "-data", data, "-o", out, "-full", "-fold", "-mezo"}},
 		{"-dropout does not go with -mezo", []string{"-model", model, "-data", data, "-o", out, "-dropout", "0.1", "-mezo"}},
