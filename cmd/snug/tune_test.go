@@ -76,6 +76,7 @@ func TestTune(t *testing.T) {
 		{}, {"-lora", "4", "-base", "nf4"}, {"-base", "fp4", "-compute", "f32", "-memory", "500MiB"}, {"-compute", "f16"},
 		{"-full"}, {"-full", "-compute", "f32", "-memory", "1GiB"}, {"-full", "-compute", "f16"}, {"-full", "-fold"},
 		{"-full", "-optimizer", "apollo"}, {"-full", "-optimizer", "apollo-mini", "-compute", "f32"}, {"-full", "-optimizer", "galore", "-memory", "1GiB"},
+		{"-full", "-optimizer", "adam-mini"},
 		{"-full", "-optimizer", "schedule-free"}, {"-optimizer", "schedule-free", "-base", "nf4", "-adapter", "dora"},
 		{"-base", "nf4", "-disk", "1GiB"}, {"-dora", "-rslora", "-dropout", "0.1"}, {"-dora", "-base", "nf4"}, {"-base", "fp8", "-compute", "f32"}, {"-base", "int8", "-dora"}, {"-adapter", "pissa", "-loraplus-ratio", "4"},
 		{"-modules-to-save", "embed_tokens,norm"}, {"-modules-to-save", "lm_head", "-base", "nf4", "-adapter", "lora-fa"},
