@@ -140,8 +140,8 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 	return size, nil
 }
 
-// wholeBytes returns the bytes of the largest matrix, of Adam-mini of the largest parameter, in float32, where master weights that are not float32 make it for
-// a step of an optimizer that takes whole matrices.
+// wholeBytes returns the bytes of the largest matrix, of Adam-mini of the largest parameter, in float32, where master
+// weights that are not float32 make it for a step of an optimizer that takes whole ones.
 func (t Task) wholeBytes(r Run) int64 {
 	mini := t.Optimizer == "adam-mini"
 	if !lowRank(t.Optimizer) && !mini || r.Compute == snug.F32 || t.Rank > 0 || r.Gradients == InBackward || r.Masters == amp.FullMaster {

@@ -11,8 +11,8 @@ import (
 	"github.com/snug-ml/snug/internal/sweep"
 )
 
-// AdamMini is the rule of Zhang et al. 2024, "Adam-mini: Use Fewer Learning Rates To Gain More", arXiv:2406.16793, as the
-// authors' package adam-mini computes it: [AdamW] with one second moment for each block of elements that follow one
+// AdamMini is the rule of Zhang et al. 2024, "Adam-mini: Use Fewer Learning Rates To Gain More", arXiv:2406.16793, as
+// the authors' package adam-mini computes it: [AdamW] with one second moment for each block of elements that follow one
 // another. With c1 = 1-β1^t and c2 = √(1-β2^t) at step t it computes
 //
 //	m ← β1·m + (1-β1)·g
@@ -20,22 +20,22 @@ import (
 //	p ← p·(1 - lr·wd)
 //	p ← p - lr·c2/c1 · m/(√v + ε·c2)
 //
-// ParamOptions.Shared is the size of the blocks of a parameter. The authors take a head of q and k, HeadDim·Dim elements;
-// a row of embeddings, of the output layer, of v, of the attention's output and of the matrices of an MLP; an element
-// of a bias; and all of any other vector, such as the scale of a norm. Without Shared a block is a row of a matrix that
-// [Optimizer.AddMatrix] added, and all of what [Optimizer.Add] added. Decay is decoupled; the authors have none for norms
-// and biases, see ParamOptions.NoDecay.
+// ParamOptions.Shared is the size of the blocks of a parameter. The authors take a head of q and k, HeadDim·Dim
+// elements; a row of embeddings, of the output layer, of v, of the attention's output and of the matrices of an MLP; an
+// element of a bias; and all of any other vector, such as the scale of a norm. Without Shared a block is a row of a
+// matrix that [Optimizer.AddMatrix] added, and all of what [Optimizer.Add] added. Decay is decoupled; the authors have
+// none for norms and biases, see ParamOptions.NoDecay.
 //
-// The state is m, with a sign: n + 4·⌈n/Block⌉ bytes for n elements with 8 bits. A parameter element takes 1.02 bytes with
-// 8 bits and blocks of 256, 0.53 with 4 bits and blocks of 128, 2 with 16 bits and 4 with 32. Below MinSize elements it
-// always takes 4. v takes 4 bytes more for each block, with any width; a [Storage] has it under the key
-// "<optimizer>/<name>/factors". Sums of squares are in float64, so that with blocks of one element m and p are those
-// of AdamW up to rounding. [SkipElement] sets m of an element to 0, and its square counts as 0 in the mean.
+// The state is m, with a sign: n + 4·⌈n/Block⌉ bytes for n elements with 8 bits. A parameter element takes 1.02 bytes
+// with 8 bits and blocks of 256, 0.53 with 4 bits and blocks of 128, 2 with 16 bits and 4 with 32. Below MinSize
+// elements it always takes 4. v takes 4 bytes more for each block, with any width; a [Storage] has it under the key
+// "<optimizer>/<name>/factors". Sums of squares are in float64, so that with blocks of one element m and p are those of
+// AdamW up to rounding. [SkipElement] sets m of an element to 0, and its square counts as 0 in the mean.
 //
-// Steps are on the CPU, read g twice, and wait for one another. Their workspace, see [Optimizer.WorkspaceBytes], is 4 bytes
-// for each block and 8 bytes for each 16384 elements of a block begun. [Optimizer.StepRange] takes whole blocks. Each
-// process must hold the whole parameter: [Optimizer.AddShard] of a part is an error. [Optimizer.FoldInBackward] is one
-// too, because v needs the whole gradient.
+// Steps are on the CPU, read g twice, and wait for one another. Their workspace, see [Optimizer.WorkspaceBytes], is 4
+// bytes for each block and 8 bytes for each 16384 elements of a block begun. [Optimizer.StepRange] takes whole blocks.
+// Each process must hold the whole parameter: [Optimizer.AddShard] of a part is an error. [Optimizer.FoldInBackward] is
+// one too, because v needs the whole gradient.
 type AdamMini struct {
 	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
 	Beta2       float32 // decay of the second moments, in (0,1), default 0.999
@@ -50,8 +50,8 @@ func (r AdamMini) equation() equation {
 	return e
 }
 
-// withShared returns the shape of a parameter of n elements with the blocks of AdamMini: of each elements, or for an each
-// of 0 those it has, or else all.
+// withShared returns the shape of a parameter of n elements with the blocks of AdamMini: of each elements, or for an
+// each of 0 those it has, or else all.
 func (o *options) withShared(s shape, n, each int) (shape, error) {
 	if !o.mini || n == 0 {
 		return s, nil

@@ -10,7 +10,8 @@ import (
 
 // Rule is the equation of an optimizer with its hyperparameters: [AdamW], [Adam],
 // [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor],
-// [Muon], [Apollo], [GaLore], [ScheduleFree], [Prodigy] or [AdamMini], or [MeZO], which is for [NewMeZO] and not for [New]. A hyperparameter of 0 means its default. OPTIMIZERS.md compares them.
+// [Muon], [Apollo], [GaLore], [ScheduleFree], [Prodigy] or [AdamMini], or [MeZO], which is for [NewMeZO] and not for
+// [New]. A hyperparameter of 0 means its default. OPTIMIZERS.md compares them.
 type Rule interface {
 	equation() equation
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBlock: elements that share a second moment are those of a head of q and k, of rows, one of a bias, and all of norms.
+// TestBlock: those that share a second moment are a head of q and k, a row, one of a bias, and all of a norm.
 func TestBlock(t *testing.T) {
 	biased := tiny()
 	biased.QKVBias = true

@@ -7,8 +7,8 @@ import (
 	"github.com/snug-ml/snug/internal/sweep"
 )
 
-// Shared are the step sizes of Adam-mini: Each elements that follow one another have one, and Sizes begins with the size
-// of element First of the parameter.
+// Shared are the step sizes of Adam-mini: Each elements that follow one another have one, and Sizes begins with the
+// size of element First of the parameter.
 type Shared struct {
 	Sizes       []float32
 	Each, First int
@@ -38,7 +38,7 @@ func (c *Coef) SharedSizes(v []float32) {
 	}
 }
 
-// updateShared is [Coef.Update] of elements from number lo of the parameter on: for each step size the loop of Momentum.
+// updateShared is [Coef.Update] of elements from number lo of the parameter on: for each size the loop of Momentum.
 func (c *Coef) updateShared(lo int, p, g []float32, s [MaxStates][]float32) {
 	piece := *c
 	for at := 0; at < len(p); {
