@@ -20,7 +20,8 @@ var rules = map[string]quant8.Rule{
 	"adafactor": quant8.Adafactor{}, "muon": quant8.Muon{},
 	"apollo": quant8.Apollo{}, "apollo-mini": quant8.Apollo{Tensor: true}, "galore": quant8.GaLore{},
 	"schedule-free": quant8.ScheduleFree{}, "mezo": quant8.MeZO{},
-	"prodigy": quant8.Prodigy{SliceP: ProdigySlice},
+	"prodigy":   quant8.Prodigy{SliceP: ProdigySlice},
+	"adam-mini": quant8.AdamMini{},
 }
 
 // lowRank says whether an optimizer projects the gradients of matrices, whose steps take whole matrices.
@@ -83,12 +84,17 @@ func width(bits int) int {
 // stateBytes returns the bytes of the optimizer's state and of its workspace, as package
 // quant8 counts them: it makes an optimizer and adds all parameters, which allocates
 // nothing for them. Muon takes only the matrices of the chain; all other parameters have
-// AdamW. APOLLO and GaLore, which have AdamW for them, project only those matrices.
+// AdamW. APOLLO and GaLore, which have AdamW for them, project only those matrices. Of
+// Adam-mini it counts a second moment for each row, also of q and k, and for each element of a vector: the most that
+// training has.
 func (t Task) stateBytes(bits int) (stateSize, error) {
 	if t.forwardOnly() {
 		return stateSize{}, nil
 	}
-	options := quant8.Options{Bits: width(bits), Chunk: t.Chunk}
+	shared := 0 // elements of the next parameter that share a second moment of Adam-mini
+	options := quant8.Options{Bits: width(bits), Chunk: t.Chunk, Params: func(string) quant8.ParamOptions {
+		return quant8.ParamOptions{Shared: shared}
+	}}
 	opt, err := quant8.New(t.rule(), options)
 	if err != nil {
 		return stateSize{}, fmt.Errorf("plan: %w", err)
@@ -103,11 +109,14 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 	add := func(p tensor) (err error) {
 		number++
 		name := strconv.Itoa(number)
+		if shared = p.shape[len(p.shape)-1]; len(p.shape) == 1 {
+			shared = 1
+		}
 		asMatrix := len(p.shape) == 2 && (p.linear || rest == opt && !lowRank(t.Optimizer))
 		switch {
 		case asMatrix && p.len() <= maxElements:
 			err = opt.AddMatrix(name, p.shape[0], p.shape[1])
-		case asMatrix && (rest != opt || t.Optimizer == "adafactor" || lowRank(t.Optimizer)):
+		case asMatrix && (rest != opt || t.Optimizer == "adafactor" || t.Optimizer == "adam-mini" || lowRank(t.Optimizer)):
 			return shapeless("a matrix of %d×%d elements is more than %s counts on a system of %d bits",
 				p.shape[0], p.shape[1], t.Optimizer, strconv.IntSize)
 		default:
@@ -132,15 +141,16 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 	return size, nil
 }
 
-// wholeBytes returns the bytes of the largest matrix in float32, where master weights that are not float32 make it for
-// a step of an optimizer that takes whole matrices.
+// wholeBytes returns the bytes of the largest matrix, of Adam-mini of the largest parameter, in float32, where master
+// weights that are not float32 make it for a step of an optimizer that takes whole ones.
 func (t Task) wholeBytes(r Run) int64 {
-	if !lowRank(t.Optimizer) || r.Compute == snug.F32 || t.Rank > 0 || r.Gradients == InBackward || r.Masters == amp.FullMaster {
+	mini := t.Optimizer == "adam-mini"
+	if !lowRank(t.Optimizer) && !mini || r.Compute == snug.F32 || t.Rank > 0 || r.Gradients == InBackward || r.Masters == amp.FullMaster {
 		return 0
 	}
 	most := int64(0)
 	for p := range t.trained() {
-		if p.linear {
+		if p.linear || mini {
 			most = max(most, p.len())
 		}
 	}

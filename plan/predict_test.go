@@ -181,7 +181,7 @@ func TestStateIsQuant8s(t *testing.T) {
 		"adamw": {8, 2}, "adam": {8, 2}, "lamb": {8, 2}, "ademamix": {12, 3}, "lion": {4, 1}, "sgd": {4, 1}, "rmsprop": {4, 1},
 		"adagrad": {4, 1}, "lars": {4, 1}, "adafactor": {0, 0}, "muon": {4, 1},
 		"apollo": {8, 2}, "galore": {8, 2}, // no side is longer than the rank
-		"schedule-free": {8, 2}, "mezo": {0, 0}, "prodigy": {8.73, 2.73}, "apollo-mini": {1.8, 0.7}, // mostly embeddings
+		"schedule-free": {8, 2}, "mezo": {0, 0}, "prodigy": {8.73, 2.73}, "adam-mini": {4, 1}, "apollo-mini": {1.8, 0.7}, // mostly embeddings
 	}
 	for _, name := range Optimizers() {
 		want, known := perElement[name]

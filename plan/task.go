@@ -19,7 +19,9 @@ type Task struct {
 	Device Device
 	Batch  int // samples of a step, over all its micro-batches
 
-	Optimizer string // rule of package quant8, in lower case, or "apollo-mini", "schedule-free" or "mezo", which runs forward only; default "adamw"
+	// Optimizer is a rule of package quant8, in lower case, or "apollo-mini", "schedule-free", "adam-mini" or "mezo", which
+	// runs forward only; default "adamw".
+	Optimizer string
 	// OptimizerRank is the Rank of apollo, apollo-mini and galore; 0 is their default, 256, 1 and 128.
 	OptimizerRank int
 	LossRows      int // rows of logits that exist at a time; default 128

@@ -333,3 +333,31 @@ func ExampleOptimizer_LostUpdates() {
 	}
 	// Output: w: 50 % of 2 updates lost
 }
+
+// A matrix of queries has one second moment for each of its four heads of 16 rows.
+func ExampleAdamMini() {
+	opt, err := quant8.New(quant8.AdamMini{WeightDecay: 0.1}, quant8.Options{Params: func(name string) quant8.ParamOptions {
+		if name == "q_proj" {
+			return quant8.ParamOptions{Shared: 16 * 64}
+		}
+		return quant8.ParamOptions{}
+	}})
+	if err != nil {
+		panic(err)
+	}
+	for _, name := range []string{"q_proj", "v_proj"} {
+		if err := opt.AddMatrix(name, 64, 64); err != nil {
+			panic(err)
+		}
+	}
+	w, g := make([]float32, 64*64), make([]float32, 64*64)
+	for i := range g {
+		g[i] = float32(i%2)*2 - 1
+	}
+	opt.Advance(0.01)
+	if err := opt.Step("q_proj", snug.ViewOf(w), snug.ViewOf(g), 1); err != nil {
+		panic(err)
+	}
+	fmt.Printf("%.2f %.2f with %d bytes of state\n", w[0], w[1], opt.StateBytes())
+	// Output: 0.01 -0.01 with 8592 bytes of state
+}

@@ -49,6 +49,8 @@ type shape struct {
 	rank       int  // directions onto which its gradient is projected; 0: none
 	based      bool // the directions are kept
 	sliced     int  // elements of which Prodigy keeps two numbers, also in a vector
+	shared     int  // elements that share a second moment of AdamMini, also in a vector
+	moments    int  // how many of these there are
 }
 
 // held returns the number of elements of each state of a parameter of n elements.
@@ -75,11 +77,15 @@ func fewestStates(rule optim.Rule) int {
 func (o *options) elements(sides []int) (n int, s shape, err error) {
 	switch len(sides) {
 	case 1:
-		return sides[0], o.withSlices(s, sides[0]), nil
+		n, s = sides[0], o.withSlices(s, sides[0])
+		s, err = o.withShared(s, n, 0)
+		return n, s, err
 	case 2:
 		rows, cols := sides[0], sides[1]
 		if rows >= 0 && cols >= 0 && rows <= maxSide && cols <= maxSide && (cols == 0 || rows <= maxSide/cols) {
-			return rows * cols, o.withSlices(o.shapeOf(rows, cols), rows*cols), nil
+			n, s = rows*cols, o.withSlices(o.shapeOf(rows, cols), rows*cols)
+			s, err = o.withShared(s, n, cols)
+			return n, s, err
 		}
 		return 0, s, fmt.Errorf("of %d×%d elements: %w", rows, cols, snug.ErrShape)
 	}
@@ -109,6 +115,8 @@ func (o *options) shapeOf(rows, cols int) shape {
 // with Apollo a norm, with GaLore the step of its directions and the directions.
 func (s shape) factorBytes() int64 {
 	switch {
+	case s.shared > 0:
+		return 4 * int64(s.moments)
 	case s.sliced > 0:
 		return 8 * int64(s.sliced)
 	case s.factored:
@@ -130,10 +138,15 @@ type workspace struct {
 	near                   []float32           // floats of factored matrices on the host
 	nearSums               []float64
 	factors                optim.Factors
+	shared                 optim.Shared
 }
 
 // fit enlarges the workspace for a matrix, at the next take.
 func (w *workspace) fit(s shape) {
+	if s.shared > 0 {
+		w.nFloats, w.nSums = max(w.nFloats, s.moments), max(w.nSums, s.moments*s.parts())
+		return
+	}
 	if s.rows == 0 || s.cols == 0 {
 		return // no steps
 	}
@@ -195,7 +208,7 @@ func bytesOfDoubles(x []float64) []byte {
 func (w *workspace) free() error {
 	err := errors.Join(w.floats.Close(), w.sums.Close())
 	w.floats, w.sums = snug.Array[float32]{}, snug.Array[uint8]{}
-	w.near, w.nearSums, w.factors = nil, nil, optim.Factors{}
+	w.near, w.nearSums, w.factors, w.shared = nil, nil, optim.Factors{}, optim.Shared{}
 	return err
 }
 

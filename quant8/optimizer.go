@@ -105,7 +105,7 @@ type param struct {
 
 // New returns an optimizer without parameters. rule is one of [AdamW], [Adam],
 // [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor],
-// [Muon], [Apollo], [GaLore], [ScheduleFree] and [Prodigy], by value. The error wraps [snug.ErrConfig].
+// [Muon], [Apollo], [GaLore], [ScheduleFree], [Prodigy] and [AdamMini], by value. The error wraps [snug.ErrConfig].
 func New(rule Rule, o Options) (*Optimizer, error) {
 	all, err := newOptions(rule, o)
 	if err != nil {
@@ -174,7 +174,7 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 	if err := a.o.checkMatrix(n, s); err != nil {
 		return fmt.Errorf("quant8: %s: parameter %q %w", a.o.name, name, err)
 	}
-	if (a.o.hyper.Whole() || a.o.low.rank > 0 || a.o.prodigy.every > 0) && hi-lo != n && !a.o.joint() {
+	if (a.o.hyper.Whole() || a.o.low.rank > 0 || a.o.prodigy.every > 0 || a.o.mini) && hi-lo != n && !a.o.joint() {
 		want := "all, or Options.SumNorms"
 		if a.o.hyper.Rule.Factored() || !a.o.hyper.Norms() { // SumNorms does not help
 			want = "all"
@@ -185,6 +185,9 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 	options, err := a.o.param(name, a.o.hyper.WeightDecay)
 	if err != nil {
 		return fmt.Errorf("quant8: %s: %w", a.o.name, err)
+	}
+	if s, err = a.o.withShared(s, n, options.Shared); err != nil {
+		return fmt.Errorf("quant8: %s: parameter %q %w", a.o.name, name, err)
 	}
 	p := &param{
 		name: name, total: n, lo: lo, n: hi - lo, shape: s, layout: a.o.layoutOf(a.o.width(name, s.held(n)), s),

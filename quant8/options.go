@@ -121,6 +121,9 @@ type ParamOptions struct {
 	// NoTrust sets the trust ratio of [LAMB] and [LARS] to 1, as for biases and the
 	// scales of norms. Other rules have none.
 	NoTrust bool
+	// Shared is how many elements that follow one another share a second moment of [AdamMini]: a divisor of the number
+	// of elements. 0 stands for a row of a matrix, and for all of a vector. Other rules have none.
+	Shared int
 }
 
 func (o Options) withDefaults(rule optim.Rule) Options {
@@ -178,7 +181,7 @@ func (o *Options) check(e *equation) error {
 		return fmt.Errorf("policy %d for gradients that are not finite is not known: %w", o.NonFinite, snug.ErrConfig)
 	case !(o.MaxUpdate >= 0 && o.MaxUpdate < math.MaxFloat32):
 		return fmt.Errorf("MaxUpdate is %g, want a finite number from 0 on: %w", o.MaxUpdate, snug.ErrConfig)
-	case o.MaxUpdate > 0 && (rule.Whole() || low || e.prodigy.every > 0):
+	case o.MaxUpdate > 0 && (rule.Whole() || low || e.prodigy.every > 0 || e.mini):
 		return fmt.Errorf("MaxUpdate is %g, want 0 for %s, which sizes its steps itself: %w", o.MaxUpdate, name, snug.ErrConfig)
 	case o.MaxUpdate > 0 && rule.Averages():
 		return fmt.Errorf("MaxUpdate is %g, want 0 for %s, whose step also moves parameters towards their average: %w", o.MaxUpdate, name, snug.ErrConfig)
@@ -257,6 +260,9 @@ func (o *Options) param(name string, decay float64) (ParamOptions, error) {
 	}
 	if !p.NoDecay {
 		p.WeightDecay = cmp.Or(p.WeightDecay, float32(decay))
+	}
+	if p.Shared < 0 {
+		return p, fmt.Errorf("parameter %q: Shared is %d, want 0 or more: %w", name, p.Shared, snug.ErrConfig)
 	}
 	p.LR = cmp.Or(p.LR, 1)
 	if !(p.LR > 0 && p.LR < math.MaxFloat32 && p.WeightDecay >= 0 && p.WeightDecay < math.MaxFloat32) {

@@ -199,7 +199,7 @@ func (a *Optimizer) takeShards(s source) error {
 	var buf []float32 // so that blobs are aligned
 	for _, p := range s.h.params {
 		q, chunk := a.params[p.name], int(s.h.chunk)
-		of := a.o.withSlices(a.o.shapeOf(p.rows, p.cols), p.n)
+		of := a.o.savedShape(&p)
 		from, held := a.o.layoutOf(p.bits, of), of.held(p.n)
 		if err := a.takeFactors(s.d, p, q); err != nil {
 			return err
@@ -228,7 +228,7 @@ func (a *Optimizer) takeShards(s source) error {
 // takeFactors reads the factors of a matrix, if it has them, and copies them if this
 // optimizer has the matrix.
 func (a *Optimizer) takeFactors(d *state.Decoder, p savedParam, q *param) error {
-	size := a.o.withSlices(a.o.shapeOf(p.rows, p.cols), p.n).factorBytes()
+	size := a.o.savedShape(&p).factorBytes()
 	switch {
 	case size == 0:
 		return nil

@@ -10,7 +10,8 @@ import (
 
 // Rule is the equation of an optimizer with its hyperparameters: [AdamW], [Adam],
 // [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor],
-// [Muon], [Apollo], [GaLore], [ScheduleFree] or [Prodigy], or [MeZO], which is for [NewMeZO] and not for [New]. A hyperparameter of 0 means its default. OPTIMIZERS.md compares them.
+// [Muon], [Apollo], [GaLore], [ScheduleFree], [Prodigy] or [AdamMini], or [MeZO], which is for [NewMeZO] and not for
+// [New]. A hyperparameter of 0 means its default. OPTIMIZERS.md compares them.
 type Rule interface {
 	equation() equation
 }
@@ -19,7 +20,7 @@ type Rule interface {
 // around one, may be nil inside.
 func known(rule Rule) bool {
 	switch rule.(type) {
-	case AdamW, Adam, AdEMAMix, Lion, SGD, RMSprop, Adagrad, LAMB, LARS, Adafactor, Muon, Apollo, GaLore, ScheduleFree, Prodigy:
+	case AdamW, Adam, AdEMAMix, Lion, SGD, RMSprop, Adagrad, LAMB, LARS, Adafactor, Muon, Apollo, GaLore, ScheduleFree, Prodigy, AdamMini:
 		return true
 	}
 	return false
@@ -33,6 +34,7 @@ type equation struct {
 	scale   MuonScale
 	low     lowRank // of Apollo and GaLore
 	prodigy distances
+	mini    bool       // AdamMini
 	powers  [2]float64 // of the step and of the rate, in the weights of ScheduleFree's average
 	err     error      // the first error of number
 }

@@ -42,7 +42,7 @@ const tooLarge = (63 + 127) << 23
 //
 // All devices give the same bits as the CPU, except norms, see [LAMB], and the products
 // of [Muon]. Matrices of [Apollo] and [GaLore] lie on the CPU, and all parameters
-// of [Prodigy].
+// of [Prodigy] and [AdamMini].
 //
 // Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
 // called or refused the learning rate, an element was updated since, gradScale is not
@@ -104,6 +104,8 @@ func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, g
 	}
 	if q.sliced > 0 {
 		err = a.stepSliced(dev, q, lo, h, j, gradScale)
+	} else if q.shared > 0 {
+		err = a.stepShared(dev, q, lo, h, j)
 	} else if q.shape != (shape{}) {
 		err = a.stepMatrix(dev, q, h, j)
 	} else {
@@ -187,6 +189,10 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 	case lo%a.o.Chunk != 0 || p.Len()%a.o.Chunk != 0 && p.Len() != q.n-lo:
 		return nil, nil, fmt.Errorf("parameter %q: elements %d to %d are not whole chunks of %d: %w", name, lo, lo+p.Len(), a.o.Chunk, snug.ErrShape)
 	}
+	if q.shared > 0 && (lo%q.shared != 0 || p.Len()%q.shared != 0) {
+		return nil, nil, fmt.Errorf("parameter %q: elements %d to %d are not whole blocks of the %d that share a second moment: %w",
+			name, lo, lo+p.Len(), q.shared, snug.ErrShape)
+	}
 	dev, err := snug.CommonDevice(p, g)
 	if err != nil {
 		return nil, nil, fmt.Errorf("parameter %q: %w", name, err)
@@ -194,7 +200,7 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 	if a.o.Storage != nil && !dev.IsCPU() {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, its Storage is for the cpu: %w", name, dev, snug.ErrDevice)
 	}
-	if !dev.IsCPU() && (q.rank > 0 || q.sliced > 0) {
+	if !dev.IsCPU() && (q.rank > 0 || q.sliced > 0 || q.shared > 0) {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, and what %s steps on the cpu: %w", name, dev, a.o.name, snug.ErrDevice)
 	}
 	if !dev.IsCPU() && q.bits == 8 && !a.maps.mirrored {

@@ -30,6 +30,8 @@ func TestTable(t *testing.T) {
 		"ScheduleFree": rules["ScheduleFree"],
 		"Prodigy":      func(s Options) (*Optimizer, error) { return New(Prodigy{}, s) },
 
+		"AdamMini": func(s Options) (*Optimizer, error) { return New(AdamMini{}, s) },
+
 		"Apollo":               func(s Options) (*Optimizer, error) { return New(Apollo{}, s) },
 		"Apollo{Tensor: true}": func(s Options) (*Optimizer, error) { return New(Apollo{Tensor: true}, s) },
 		"GaLore":               func(s Options) (*Optimizer, error) { return New(GaLore{}, s) },

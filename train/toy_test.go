@@ -58,6 +58,13 @@ func (m *toy) Matrix(name string) (rows, cols int) {
 	return 0, 0
 }
 
+func (m *toy) Block(name string) int {
+	if name == "w" {
+		return 10 * toyIn
+	}
+	return 1
+}
+
 func (m *toy) Weight(b []int) float64 { return float64(len(b)) }
 
 func (m *toy) floats(name string) []float32 {

@@ -49,6 +49,12 @@ type Matrices interface {
 	Matrix(name string) (rows, cols int)
 }
 
+// Blocks is the method of a Model that [quant8.AdamMini] asks. Block returns how many elements of a parameter share a
+// second moment, see [quant8.ParamOptions]; 0 stands for all, and so does a model without the method.
+type Blocks interface {
+	Block(name string) (elements int)
+}
+
 // Options say how a Trainer trains. The zero value is AdamW with 32-bit state at a learning rate of
 // 0.001, without checkpoints.
 type Options struct {
@@ -277,6 +283,9 @@ func (t *Trainer[B]) collect() error {
 func (t *Trainer[B]) makeOptimizer() (err error) {
 	o, dev := &t.options, t.params[0].value.Device()
 	adam := quant8.Options{Bits: o.StateBits, Chunk: o.Chunk, Storage: o.Storage, Stochastic: true, Seed: o.Seed, Params: o.Params, CountLost: o.CountLost}
+	if _, mini := o.Optimizer.(quant8.AdamMini); mini {
+		adam.Params = t.blocks
+	}
 	if o.SkipNonFinite && o.InBackward {
 		adam.NonFinite = quant8.SkipStep
 	}
@@ -324,20 +333,37 @@ func (t *Trainer[B]) makeOptimizer() (err error) {
 	return nil
 }
 
+// blocks returns the options of a parameter for quant8.AdamMini, with the blocks of the model unless Params has some.
+func (t *Trainer[B]) blocks(name string) (p quant8.ParamOptions) {
+	if t.options.Params != nil {
+		p = t.options.Params(name)
+	}
+	if b, ok := t.model.(Blocks); ok && p.Shared == 0 {
+		p.Shared = b.Block(name)
+	}
+	return p
+}
+
 // matrices returns the shapes of the parameters for an optimizer that projects gradients, nil for others. Its chunks of
-// master weights are whole parameters.
+// master weights are whole parameters, and so are those for quant8.AdamMini.
 func (t *Trainer[B]) matrices(hold *amp.MasterOptions) (Matrices, error) {
+	mini := false
 	switch t.options.Optimizer.(type) {
 	case quant8.Apollo, quant8.GaLore:
+	case quant8.AdamMini:
+		mini = true
 	default:
 		return nil, nil
 	}
 	shapes, ok := t.model.(Matrices)
-	if !ok {
+	if !ok && !mini {
 		return nil, fmt.Errorf("the optimizer %T projects gradients of matrices, and the model has no method Matrix: %w", t.options.Optimizer, snug.ErrConfig)
 	}
 	for _, p := range t.params {
-		rows, cols := shapes.Matrix(p.name)
+		rows, cols := 1, p.value.Len()
+		if !mini {
+			rows, cols = shapes.Matrix(p.name)
+		}
 		switch {
 		case rows <= 0 && cols <= 0:
 			continue
@@ -346,13 +372,16 @@ func (t *Trainer[B]) matrices(hold *amp.MasterOptions) (Matrices, error) {
 		case !p.value.Device().IsCPU():
 			return nil, fmt.Errorf("parameter %q is on %s, and the optimizer %T works on the cpu: %w", p.name, p.value.Device().Name(), t.options.Optimizer, snug.ErrDevice)
 		case p.mastered && hold.Storage != nil:
-			return nil, fmt.Errorf("the optimizer %T takes whole matrices, and Storage has pages of the master weights of %q: %w", t.options.Optimizer, p.name, snug.ErrConfig)
+			return nil, fmt.Errorf("the optimizer %T takes whole parameters, and Storage has pages of the master weights of %q: %w", t.options.Optimizer, p.name, snug.ErrConfig)
 		}
 		pages := (p.value.Len() + t.options.Chunk - 1) / t.options.Chunk // of larger parameters, a multiple of the optimizer's
 		hold.Chunk = max(hold.Chunk, pages*t.options.Chunk)
 		if p.mastered && hold.Form != amp.FullMaster {
 			t.whole = max(t.whole, 4*int64(p.value.Len()))
 		}
+	}
+	if mini {
+		return nil, nil
 	}
 	return shapes, nil
 }

@@ -108,6 +108,10 @@ func forms(t testing.TB) map[string]struct {
 		"f16":           of(snug.F16, snug.F16, Options{}),
 		"bf16 scaled":   of(snug.BF16, snug.F32, Options{Scaler: &amp.ScalerOptions{Interval: 2}}),
 		"prodigy":       of(snug.BF16, snug.F32, Options{Optimizer: quant8.Prodigy{D0: 1e-3, SliceP: 3}, Schedule: Constant(1), StateBits: 8, Chunk: 1024}),
+		"mini":          of(snug.F32, snug.F32, Options{Optimizer: quant8.AdamMini{}, Clip: 1}),
+		"mini split":    of(snug.BF16, snug.F32, Options{Optimizer: quant8.AdamMini{}, Masters: amp.SplitMaster, StateBits: 8, Chunk: 1024}),
+		"mini bwd":      of(snug.BF16, snug.BF16, Options{Optimizer: quant8.AdamMini{}, InBackward: true, StateBits: 4}),
+		"paged mini":    store(snug.F32, snug.F32, Options{Optimizer: quant8.AdamMini{}, StateBits: 8}),
 		"paged f32":     store(snug.F32, snug.F32, Options{}),
 		"paged bf16":    store(snug.BF16, snug.BF16, Options{StateBits: 8}),
 		"lion":          of(snug.F32, snug.F32, Options{Optimizer: quant8.Lion{}, StateBits: 4}),
@@ -343,8 +347,30 @@ func TestLowRankErrors(t *testing.T) {
 		o.Storage = store
 		_, err = New(Model[[]int](m), o)
 		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, `takes whole matrices, and Storage has pages of the master weights of "w"`)
+		require.ErrorContains(t, err, `takes whole parameters, and Storage has pages of the master weights of "w"`)
 	}
+}
+
+// The model says which elements share a second moment of Adam-mini, unless Params does; parameters are stepped whole.
+func TestAdamMini(t *testing.T) {
+	for form, whole := range map[amp.MasterForm]int64{amp.FullMaster: 0, amp.SplitMaster: 4 * toyIn * toyOut} {
+		tr := newTrainer(t, newToy(t, snug.BF16, snug.BF16), Options{Optimizer: quant8.AdamMini{}, Masters: form})
+		b := tr.Bytes()
+		require.EqualValues(t, 4*(toyIn*toyOut+toyOut)+4*(toyOut/10+toyOut), b[plan.State])
+		require.EqualValues(t, 12*toyOut+whole, b[plan.Workspace])
+	}
+	tr := newTrainer(t, newToy(t, snug.F32, snug.F32), Options{Optimizer: quant8.AdamMini{}, Params: func(name string) quant8.ParamOptions {
+		return quant8.ParamOptions{Shared: map[string]int{"w": toyIn}[name]}
+	}})
+	require.EqualValues(t, 4*(toyIn*toyOut+toyOut)+4*(toyOut+toyOut), tr.Bytes()[plan.State])
+	store, err := offload.Open(t.TempDir(), offload.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, store.Close()) }()
+	_, err = New(Model[[]int](newToy(t, snug.BF16, snug.F32)), Options{Optimizer: quant8.AdamMini{}, Storage: store})
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, `takes whole parameters, and Storage has pages of the master weights of "w"`)
+	_, err = New(Model[[]int](newToy(t, snug.F32, snug.F32)), Options{Optimizer: quant8.AdamMini{}, InBackward: true, Fold: true})
+	require.ErrorIs(t, err, snug.ErrConfig)
 }
 
 // A Trainer counts the workspace of its optimizer, and of master weights that become whole matrices.

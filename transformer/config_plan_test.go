@@ -122,6 +122,37 @@ func trainAsPlanned(t *testing.T, name string, m *Model, c *Config, dt snug.DTyp
 	require.Equal(t, want[plan.Masters], master.Bytes(), name)
 }
 
+// TestPlanOfAdamMini: a plan counts for Adam-mini what training takes, and a second moment for each row of q and k, and
+// element of a norm, in place of one for each head and norm.
+func TestPlanOfAdamMini(t *testing.T) {
+	c := tiny()
+	m, err := New(c, Options{})
+	require.NoError(t, err)
+	opt, err := quant8.New(quant8.AdamMini{}, quant8.Options{Bits: 8, Params: func(name string) quant8.ParamOptions {
+		return quant8.ParamOptions{Shared: m.Block(name)}
+	}})
+	require.NoError(t, err)
+	more := 0
+	for _, p := range m.Params() {
+		require.NoError(t, opt.Add(p.Name, p.Len()))
+		switch each := m.Block(p.Name); {
+		case len(p.Shape) == 2:
+			more += p.Shape[0] - p.Len()/each
+		default:
+			more += p.Len() - p.Len()/each
+		}
+	}
+	require.Equal(t, c.Layers*((c.Heads+c.KVHeads)*(c.HeadDim-1)+2*(c.Dim-1)+2*(c.HeadDim-1))+c.Dim-1, more)
+	shape, err := c.Plan(8)
+	require.NoError(t, err)
+	d, err := plan.DeviceNamed("24GB")
+	require.NoError(t, err)
+	p, err := plan.Task{Model: shape, Device: d, Batch: 1, Optimizer: "adam-mini"}.Predict(plan.Run{Micro: 1, Window: 1, StateBits: 8})
+	require.NoError(t, err)
+	require.EqualValues(t, opt.StateBytes()+4*int64(more), p.Peak[plan.OnDevice][plan.State])
+	require.NoError(t, m.Close())
+}
+
 // planProperty: the layers of a random model are the stages of its Costs, for any batch, and
 // the parameters are those of Tensors.
 func planProperty(t *rapid.T) {

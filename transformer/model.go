@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
@@ -342,6 +343,22 @@ func (m *Model) Matrix(name string) (rows, cols int) {
 		return 0, 0
 	}
 	return p.Shape[0], p.Shape[1]
+}
+
+// Block returns how many elements of a parameter share a second moment of quant8.AdamMini, as its authors have it: those
+// of a head of q or k, of a bias one, of any other vector all, and otherwise a row as it lies in memory. One matrix for
+// q, k and v has rows too. It is 0 for names that are not there. Package train asks for it.
+func (m *Model) Block(name string) (elements int) {
+	p := m.index[name]
+	switch {
+	case p == nil || len(p.Shape) == 0:
+		return 0
+	case len(p.Shape) == 1 && strings.HasSuffix(name, ".bias"):
+		return 1
+	case strings.HasSuffix(name, ".q_proj.weight"), strings.HasSuffix(name, ".k_proj.weight"):
+		return m.config.HeadDim * p.Shape[1]
+	}
+	return p.Shape[len(p.Shape)-1]
 }
 
 // Weight returns the weight of a batch in a mean over several, [Batch.Weight].

@@ -74,9 +74,9 @@ It prints what the run will take, by component, and at the end what the run took
                      evaluation. The rate is constant. Training takes many more steps
   -optimizer NAME    adamw (default). schedule-free: its rate stays constant after its warmup, and an average
                      of the weights is saved; not with -fold. prodigy: it finds the rate, and -lr is a
-                     factor of it; not with -fold or -disk. With -full also apollo, apollo-mini or galore,
-                     whose state is smaller; not with -disk or -fold, and not with adapters, which are low
-                     rank already
+                     factor of it; not with -fold or -disk. With -full also apollo, apollo-mini, galore
+                     or adam-mini, whose state is smaller, and soap, whose state is larger; not with -disk
+                     or -fold, and not with adapters, which are low rank already
   -base FORM         form of the frozen matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: bf16 if that
                      fits, else nf4. A folder with quantized matrices keeps their form, and its other
                      matrices have the type of -compute, such as the attention of gpt-oss. With the
@@ -269,6 +269,7 @@ func (f *tuneFlags) check() (err error) {
 		{f.checkMasters() != "", f.checkMasters()},
 		{!slices.Contains(tuneOptimizers, f.optimizer), fmt.Sprintf("-optimizer %.40q: want one of %s", f.optimizer, strings.Join(tuneOptimizers, ", "))},
 		{f.projects() && !f.full, "-optimizer " + f.optimizer + " is for -full: adapters are low rank already"},
+		{f.optimizer == "adam-mini" && (!f.full || f.fold || f.diskText != ""), "-optimizer adam-mini is for -full, without -fold and -disk: its blocks are those of whole weight matrices and take whole gradients"},
 		{f.mezo && f.given("optimizer"), "-mezo is an optimizer by itself: leave -optimizer"},
 		{f.mezo && f.fold, "-fold does not go with -mezo, which has no gradients to fold"},
 		{f.mezo && f.dropout != 0, "-dropout does not go with -mezo, whose forward passes are those of evaluation"},

@@ -6,7 +6,7 @@ import (
 )
 
 // tuneOptimizers are the names of -optimizer.
-var tuneOptimizers = []string{"adamw", "schedule-free", "prodigy", "apollo", "apollo-mini", "galore"}
+var tuneOptimizers = []string{"adamw", "schedule-free", "prodigy", "apollo", "apollo-mini", "galore", "adam-mini"}
 
 // projects reports whether the optimizer projects the gradients of matrices.
 func (f *tuneFlags) projects() bool {
@@ -33,6 +33,8 @@ func (f *tuneFlags) rule() quant8.Rule {
 		return quant8.Apollo{Tensor: f.optimizer == "apollo-mini", WeightDecay: 0.01}
 	case "galore":
 		return quant8.GaLore{WeightDecay: 0.01}
+	case "adam-mini":
+		return quant8.AdamMini{WeightDecay: 0.01}
 	case "prodigy":
 		return quant8.Prodigy{WeightDecay: 0.01, SliceP: plan.ProdigySlice, BiasCorrection: true, SafeguardWarmup: true}
 	case "schedule-free":

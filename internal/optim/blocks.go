@@ -129,7 +129,11 @@ func part(states [MaxStates][]float32, lo, n int) (s [MaxStates][]float32) {
 func (c *Coef) tile(o *Operands, lo, n int, s [MaxStates][]float32, scratch []float32) {
 	half1, half2 := scratch[:n], scratch[len(scratch)/2:][:n]
 	x := half.Floats(o.P, lo, half1)
-	c.Update(x, c.gradients(o, lo, half2), s)
+	if g := c.gradients(o, lo, half2); c.shared != nil {
+		c.updateShared(int(o.Draws.First)+lo, x, g, s)
+	} else {
+		c.Update(x, g, s)
+	}
 	o.Flush(lo, x)
 }
 

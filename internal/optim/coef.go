@@ -22,6 +22,7 @@ type Hyper struct {
 	Coupled                 bool     // Adam with weight decay in the gradient
 	PlainEps                bool     // Adam with ε in place of ε·c2
 	Uncorrected             bool     // Adam without bias corrections of the step
+	Shares                  bool     // Momentum with the factors of Adam-mini, see [Shared]
 	DecayFirst              bool     // decoupled decay before the update, as in torch
 	Step                    int      // t, from 1
 	GradScale               float32
@@ -51,6 +52,7 @@ type Coef struct {
 	Constants
 	skip    uint32
 	factors *Factors
+	shared  *Shared
 }
 
 // Constants are the factors of one step that are numbers, rounded to float32 once. The
@@ -95,6 +97,8 @@ func (h Hyper) Coef() Coef {
 	decay := float32(1 - float64(h.LR*h.WeightDecay))
 	switch {
 	case h.Rule == LAMB || h.Rule == ScheduleFree: // in scale2
+	case h.Shares:
+		c.pre = decay
 	case !table[h.Rule].decoupled && (h.Rule != Adam || h.Coupled):
 		c.l2 = float32(h.WeightDecay)
 	case h.DecayFirst:
@@ -137,6 +141,11 @@ func (h Hyper) ademamix(c Coef) Coef {
 }
 
 func (h Hyper) momentum(c Coef) Coef {
+	if h.Shares {
+		c = h.adam(c)
+		c.scale1 = 1
+		return c
+	}
 	c.rest1 = float32(1 - h.Dampening)
 	if h.Step == 1 {
 		c.beta1, c.rest1 = 0, 1

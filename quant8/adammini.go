@@ -1,0 +1,180 @@
+package quant8
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/optim"
+	"github.com/snug-ml/snug/internal/sweep"
+)
+
+// AdamMini is the rule of Zhang et al. 2024, "Adam-mini: Use Fewer Learning Rates To Gain More", arXiv:2406.16793, as
+// the authors' package adam-mini computes it: [AdamW] with one second moment for each block of elements that follow one
+// another. With c1 = 1-β1^t and c2 = √(1-β2^t) at step t it computes
+//
+//	m ← β1·m + (1-β1)·g
+//	v ← β2·v + (1-β2)·mean of g² over a block
+//	p ← p·(1 - lr·wd)
+//	p ← p - lr·c2/c1 · m/(√v + ε·c2)
+//
+// ParamOptions.Shared is the size of the blocks of a parameter. The authors take a head of q and k, HeadDim·Dim
+// elements; a row of embeddings, of the output layer, of v, of the attention's output and of the matrices of an MLP; an
+// element of a bias; and all of any other vector, such as the scale of a norm. Without Shared a block is a row of a
+// matrix that [Optimizer.AddMatrix] added, and all of what [Optimizer.Add] added. Decay is decoupled; the authors have
+// none for norms and biases, see ParamOptions.NoDecay.
+//
+// The state is m, with a sign: n + 4·⌈n/Block⌉ bytes for n elements with 8 bits. A parameter element takes 1.02 bytes
+// with 8 bits and blocks of 256, 0.53 with 4 bits and blocks of 128, 2 with 16 bits and 4 with 32. Below MinSize
+// elements it always takes 4. v takes 4 bytes more for each block, with any width; a [Storage] has it under the key
+// "<optimizer>/<name>/factors". Sums of squares are in float64, so that with blocks of one element m and p are those of
+// AdamW up to rounding. [SkipElement] sets m of an element to 0, and its square counts as 0 in the mean.
+//
+// Steps are on the CPU, read g twice, and wait for one another. Their workspace, see [Optimizer.WorkspaceBytes], is 4
+// bytes for each block and 8 bytes for each 16384 elements of a block begun. [Optimizer.StepRange] takes whole blocks.
+// Each process must hold the whole parameter: [Optimizer.AddShard] of a part is an error. [Optimizer.FoldInBackward] is
+// one too, because v needs the whole gradient.
+type AdamMini struct {
+	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
+	Beta2       float32 // decay of the second moments, in (0,1), default 0.999
+	Eps         float32 // added to the root of the second moment, default 1e-8
+	WeightDecay float32 // a step multiplies p by 1-lr·WeightDecay; default 0
+}
+
+func (r AdamMini) equation() equation {
+	e := equation{name: "AdamMini", mini: true, hyper: optim.Hyper{Rule: optim.Momentum, Shares: true, WeightDecay: float64(r.WeightDecay)}}
+	e.moments(r.Beta1, r.Beta2)
+	e.number("Eps", &e.hyper.Eps, r.Eps, 1e-8, math.MaxFloat32)
+	return e
+}
+
+// withShared returns the shape of a parameter of n elements with the blocks of AdamMini: of each elements, or for an
+// each of 0 those it has, or else all.
+func (o *options) withShared(s shape, n, each int) (shape, error) {
+	if !o.mini || n == 0 {
+		return s, nil
+	}
+	if each == 0 {
+		each = s.shared
+	}
+	if each == 0 {
+		each = n
+	}
+	if n%each != 0 {
+		return s, fmt.Errorf("of %d elements, of which %d each are to share a second moment: %w", n, each, snug.ErrShape)
+	}
+	s.shared, s.moments = each, n/each
+	return s, nil
+}
+
+// savedShape returns the shape of a saved parameter. AdamMini's has the blocks that its bytes have room for.
+func (o *options) savedShape(p *savedParam) shape {
+	s := o.withSlices(o.shapeOf(p.rows, p.cols), p.n)
+	moments := (p.bytes - s.stateBytes(o.layoutOf(p.bits, s), p.n)) / 4
+	if o.mini && moments > 0 && moments <= int64(p.n) && int64(p.n)%moments == 0 {
+		s.shared, s.moments = p.n/int(moments), int(moments)
+	}
+	return s
+}
+
+// parts returns how many parts the sum of the squares of a block has.
+func (s shape) parts() int { return cpu.Chunks(s.shared, grain) }
+
+// stepShared makes a step of whole blocks from element lo on.
+func (a *Optimizer) stepShared(dev *snug.Device, q *param, lo int, h optim.Hyper, j stepJob) error {
+	if j.p.Len() == 0 {
+		return nil
+	}
+	a.work.mu.Lock()
+	defer a.work.mu.Unlock()
+	if err := a.work.take(dev); err != nil {
+		return err
+	}
+	w := &a.work
+	from, parts := lo/q.shared, q.parts()
+	v := w.near[:j.p.Len()/q.shared]
+	if err := a.copyMoments(q, from, v, false); err != nil {
+		return err
+	}
+	sums := meanSquares{g: j.g, sums: w.nearSums[:len(v)*parts], each: q.shared, parts: parts, scale: h.GradScale, skip: h.Skip}
+	sums.together = max(1, grain/q.shared)
+	meanSquaresTask.Run(cpu.Chunks(len(sums.sums), sums.together), sums)
+	h.SharedMoments(v, sums.sums, parts, q.shared)
+	if err := a.copyMoments(q, from, v, true); err != nil {
+		return err
+	}
+	j.prepare(h)
+	j.rule.SharedSizes(v)
+	w.shared = optim.Shared{Sizes: v, Each: q.shared, First: lo}
+	j.rule.SetShared(&w.shared)
+	return a.run(dev, q, lo, j)
+}
+
+// copyMoments copies second moments of q from number from on to v, or v to them.
+func (a *Optimizer) copyMoments(q *param, from int, v []float32, save bool) error {
+	if save {
+		a.note(a.claimOf(q, from*q.shared, len(v)*q.shared), optim.Begun)
+	}
+	if a.o.Storage != nil {
+		return a.copyStored(q, from, v, save)
+	}
+	state, err := a.stateOn(snug.CPU(), q)
+	if err != nil {
+		return err
+	}
+	copyEither(floats(state.Host(), q.moments)[from:][:len(v)], v, save)
+	return nil
+}
+
+// copyStored is copyMoments with a Storage. Its function takes memory, which copyMoments does not.
+func (a *Optimizer) copyStored(q *param, from int, v []float32, save bool) error {
+	return a.withBlob(q, factors, save, func(blob []byte) error {
+		copyEither(floats(blob, q.moments)[from:][:len(v)], v, save)
+		return nil
+	})
+}
+
+// copyEither copies v to kept to save it, or kept to v.
+func copyEither(kept, v []float32, save bool) {
+	if save {
+		kept, v = v, kept
+	}
+	copy(v, kept)
+}
+
+// meanSquares are sums of the squares of g, of blocks of each elements, in parts of grain.
+type meanSquares struct {
+	g           snug.View
+	sums        []float64
+	each, parts int
+	together    int // sums of an item
+	scale       float32
+	skip        uint32
+}
+
+var meanSquaresTask = cpu.NewTask(func(a *meanSquares, item int) {
+	lo, hi := cpu.Chunk(len(a.sums), a.together, item)
+	for i := lo; i < hi; i++ {
+		begin, end := cpu.Chunk(a.each, grain, i%a.parts)
+		at := i / a.parts * a.each
+		a.sums[i] = a.squares(at+begin, at+end)
+	}
+})
+
+// squares returns the sum of the squares of elements lo to hi-1. Those that are skipped count as 0.
+func (a *meanSquares) squares(lo, hi int) (sum float64) {
+	if a.skip == 0 {
+		return sweep.Squares(a.g, lo, hi)
+	}
+	tile := tiles.Get(half.Chunk)
+	defer tiles.Put(tile)
+	for ; lo < hi; lo += len(*tile) {
+		x := (*tile)[:min(len(*tile), hi-lo)]
+		half.Load(x, a.g, lo)
+		optim.Leave(x, a.scale, a.skip)
+		sum += sweep.Squares(snug.SliceView(x), 0, len(x))
+	}
+	return sum
+}
