@@ -21,7 +21,7 @@ type LostUpdates = measure.Lost
 
 // LostUpdates returns the counts of each parameter, by ascending names, since the optimizer was made or
 // ForgetLostUpdates was called, if Options.CountLost is set. It yields the parameters of float16 and bfloat16 on the CPU that
-// were updated. It leaves out matrices of Muon, Apollo and GaLore. Do not make steps meanwhile.
+// were updated. It leaves out matrices of Muon, Apollo, GaLore and SOAP. Do not make steps meanwhile.
 func (a *Optimizer) LostUpdates() iter.Seq2[string, LostUpdates] {
 	return func(yield func(string, LostUpdates) bool) {
 		for _, name := range slices.Sorted(maps.Keys(a.params)) {
