@@ -42,8 +42,8 @@ type Model[B any] interface {
 	Evaluate(ctx context.Context, batch B) (fused.Loss, error)
 }
 
-// Matrices is the method of a Model that [quant8.Apollo] and [quant8.GaLore] need. Matrix returns the rows and columns of
-// a parameter whose gradient they may project: a matrix of a layer. It returns 0, 0 for others, such as embeddings, the
+// Matrices is the method of a Model that [quant8.Apollo], [quant8.GaLore] and [quant8.SOAP] need. Matrix returns the rows and
+// columns of a parameter whose gradient they may project: a matrix of a layer. It returns 0, 0 for others, such as embeddings, the
 // output layer and vectors, which take AdamW.
 type Matrices interface {
 	Matrix(name string) (rows, cols int)
@@ -54,8 +54,8 @@ type Matrices interface {
 type Options struct {
 	// Optimizer is the rule; nil is quant8.AdamW{}. For [quant8.ScheduleFree], see [Trainer.Average]; it does not go with
 	// InBackward. [quant8.MeZO] needs no backward pass: see [ForwardOnly]; it has no state, no master weights, no loss
-	// scale and no gradients, and so does not go with their options. [quant8.Apollo] and [quant8.GaLore] need a model
-	// with [Matrices] on the CPU. Their steps take whole matrices: with other Masters than FullMaster, and without
+	// scale and no gradients, and so does not go with their options. [quant8.Apollo], [quant8.GaLore] and [quant8.SOAP]
+	// need a model with [Matrices] on the CPU. Their steps take whole matrices: with other Masters than FullMaster, and without
 	// InBackward, the Trainer holds
 	// a copy of the largest in float32, 4 bytes an element. With Storage, parameters of 16 bits are an error.
 	Optimizer quant8.Rule
@@ -364,7 +364,7 @@ func (t *Trainer[B]) makeOptimizer() (err error) {
 // master weights are whole parameters.
 func (t *Trainer[B]) matrices(hold *amp.MasterOptions) (Matrices, error) {
 	switch t.options.Optimizer.(type) {
-	case quant8.Apollo, quant8.GaLore:
+	case quant8.Apollo, quant8.GaLore, quant8.SOAP:
 	default:
 		return nil, nil
 	}

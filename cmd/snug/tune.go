@@ -75,8 +75,9 @@ It prints what the run will take, by component, and at the end what the run took
   -optimizer NAME    adamw (default); schedule-free, whose rate stays constant after its warmup, because the
                      weights that are saved are an average: not with -fold; prodigy, which finds the rate
                      and takes -lr as a factor of it: not with -fold and -disk; or with -full apollo,
-                     apollo-mini or galore, whose state is smaller. These three do not go with -disk or
-                     -fold, and not with adapters, which are low rank already
+                     apollo-mini or galore, whose state is smaller, or soap, whose state is larger and
+                     whose steps take longer. These four do not go with -disk or -fold, and not with
+                     adapters
   -base FORM         form of the frozen weights: bf16, nf4, fp4, mxfp4, fp8 or int8; default: the folder's if
                      it has them quantized, else bf16 if that fits, else nf4
   -compute TYPE      type of weights and activations: bf16 (default), f16 or f32
@@ -266,7 +267,8 @@ func (f *tuneFlags) check() (err error) {
 		{f.fold && f.compute == "f16", "-fold does not go with f16, whose loss scale needs all gradients of a step"},
 		{f.checkMasters() != "", f.checkMasters()},
 		{!slices.Contains(tuneOptimizers, f.optimizer), fmt.Sprintf("-optimizer %.40q: want one of %s", f.optimizer, strings.Join(tuneOptimizers, ", "))},
-		{f.projects() && !f.full, "-optimizer " + f.optimizer + " is for -full: adapters are low rank already"},
+		{f.lowRank() && !f.full, "-optimizer " + f.optimizer + " is for -full: adapters are low rank already"},
+		{f.projects() && !f.full, "-optimizer " + f.optimizer + " is for -full"},
 		{f.mezo && f.given("optimizer"), "-mezo is an optimizer by itself: leave -optimizer"},
 		{f.mezo && f.fold, "-fold does not go with -mezo, which has no gradients to fold"},
 		{f.mezo && f.dropout != 0, "-dropout does not go with -mezo, whose forward passes are those of evaluation"},
