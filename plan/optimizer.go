@@ -18,16 +18,20 @@ var rules = map[string]quant8.Rule{
 	"adamw": quant8.AdamW{}, "adam": quant8.Adam{}, "ademamix": quant8.AdEMAMix{}, "lion": quant8.Lion{}, "sgd": quant8.SGD{},
 	"rmsprop": quant8.RMSprop{}, "adagrad": quant8.Adagrad{}, "lamb": quant8.LAMB{}, "lars": quant8.LARS{},
 	"adafactor": quant8.Adafactor{}, "muon": quant8.Muon{},
-	"apollo": quant8.Apollo{}, "apollo-mini": quant8.Apollo{Tensor: true}, "galore": quant8.GaLore{},
+	"apollo": quant8.Apollo{}, "apollo-mini": quant8.Apollo{Tensor: true}, "galore": quant8.GaLore{}, "soap": quant8.SOAP{},
 	"schedule-free": quant8.ScheduleFree{}, "mezo": quant8.MeZO{},
 	"prodigy":   quant8.Prodigy{SliceP: ProdigySlice},
 	"adam-mini": quant8.AdamMini{},
 }
 
-// lowRank says whether an optimizer projects the gradients of matrices, whose steps take whole matrices.
+// lowRank says whether an optimizer projects the gradients of matrices onto few directions.
 func lowRank(optimizer string) bool {
 	return optimizer == "apollo" || optimizer == "apollo-mini" || optimizer == "galore"
 }
+
+// wholeMatrices says whether an optimizer has a rule of its own for the matrices of the chain, whose steps take whole
+// matrices, and Adam for other parameters.
+func wholeMatrices(optimizer string) bool { return lowRank(optimizer) || optimizer == "soap" }
 
 // ProdigySlice is the SliceP of the optimizer "prodigy": every 11th element counts in its estimate of the distance to
 // the solution, see quant8.Prodigy.
@@ -84,7 +88,7 @@ func width(bits int) int {
 // stateBytes returns the bytes of the optimizer's state and of its workspace, as package
 // quant8 counts them: it makes an optimizer and adds all parameters, which allocates
 // nothing for them. Muon takes only the matrices of the chain; all other parameters have
-// AdamW. APOLLO and GaLore, which have AdamW for them, project only those matrices. Of
+// AdamW. APOLLO, GaLore and SOAP, which have AdamW for them, project only those matrices. Of
 // Adam-mini it counts a second moment for each row, also of q and k, and for each element of a vector: the most that
 // training has.
 func (t Task) stateBytes(bits int) (stateSize, error) {
@@ -112,11 +116,11 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 		if shared = p.shape[len(p.shape)-1]; len(p.shape) == 1 {
 			shared = 1
 		}
-		asMatrix := len(p.shape) == 2 && (p.linear || rest == opt && !lowRank(t.Optimizer))
+		asMatrix := len(p.shape) == 2 && (p.linear || rest == opt && !wholeMatrices(t.Optimizer))
 		switch {
 		case asMatrix && p.len() <= maxElements:
 			err = opt.AddMatrix(name, p.shape[0], p.shape[1])
-		case asMatrix && (rest != opt || t.Optimizer == "adafactor" || t.Optimizer == "adam-mini" || lowRank(t.Optimizer)):
+		case asMatrix && (rest != opt || t.Optimizer == "adafactor" || t.Optimizer == "adam-mini" || wholeMatrices(t.Optimizer)):
 			return shapeless("a matrix of %d×%d elements is more than %s counts on a system of %d bits",
 				p.shape[0], p.shape[1], t.Optimizer, strconv.IntSize)
 		default:
@@ -145,7 +149,7 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 // weights that are not float32 make it for a step of an optimizer that takes whole ones.
 func (t Task) wholeBytes(r Run) int64 {
 	mini := t.Optimizer == "adam-mini"
-	if !lowRank(t.Optimizer) && !mini || r.Compute == snug.F32 || t.Rank > 0 || r.Gradients == InBackward || r.Masters == amp.FullMaster {
+	if !wholeMatrices(t.Optimizer) && !mini || r.Compute == snug.F32 || t.Rank > 0 || r.Gradients == InBackward || r.Masters == amp.FullMaster {
 		return 0
 	}
 	most := int64(0)

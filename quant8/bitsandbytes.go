@@ -105,11 +105,11 @@ var stateKeys = [2]tensorKeys{
 
 // checkForm says whether bitsandbytes has the states of the optimizer in this form.
 // bitsandbytes' AdEMAMix keeps two states in one tensor. It has no 8-bit LAMB and LARS
-// that work, and no Adafactor, Muon, APOLLO, GaLore, Schedule-Free AdamW, Prodigy and Adam-mini. Its SGD takes
+// that work, and no Adafactor, Muon, APOLLO, GaLore, SOAP, Schedule-Free AdamW, Prodigy and Adam-mini. Its SGD takes
 // Nesterov's momentum and dampening as options and does not use them.
 func (o *options) checkForm() error {
 	for i, signed := range o.hyper.Rule.Signed8() {
-		if signed != (i == 0) || o.hyper.Rule.Whole() || o.hyper.Rule.Averages() || o.low.rank > 0 || o.prodigy.every > 0 || o.mini {
+		if signed != (i == 0) || o.hyper.Rule.Whole() || o.hyper.Rule.Averages() || o.low.rank > 0 || o.soap.frequency > 0 || o.prodigy.every > 0 || o.mini {
 			return fmt.Errorf("bitsandbytes keeps the states of %s in another form: %w", o.name, snug.ErrConfig)
 		}
 	}

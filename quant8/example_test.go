@@ -361,3 +361,37 @@ func ExampleAdamMini() {
 	fmt.Printf("%.2f %.2f with %d bytes of state\n", w[0], w[1], opt.StateBytes())
 	// Output: 0.01 -0.01 with 8592 bytes of state
 }
+
+// SOAP of a matrix, with Adam of a vector. The first step only looks at the gradients.
+func ExampleSOAP() {
+	const rows, cols = 4, 6
+	w, b := make([]float32, rows*cols), make([]float32, rows)
+	opt, err := quant8.New(quant8.SOAP{}, quant8.Options{})
+	if err != nil {
+		panic(err)
+	}
+	if err := opt.AddMatrix("w", rows, cols); err != nil {
+		panic(err)
+	}
+	if err := opt.Add("b", rows); err != nil {
+		panic(err)
+	}
+	gradient := func(x []float32) snug.View { // of Σ (x-3)²/2
+		g := make([]float32, len(x))
+		for i := range x {
+			g[i] = x[i] - 3
+		}
+		return snug.ViewOf(g)
+	}
+	for i := range 301 {
+		opt.Advance(0.6 * (1 - float32(i)/301))
+		for name, x := range map[string][]float32{"w": w, "b": b} {
+			if err := opt.Step(name, snug.ViewOf(x), gradient(x), 1); err != nil {
+				panic(err)
+			}
+		}
+	}
+	fmt.Printf("w[0] %.1f, b[0] %.1f, %d bytes of state\n", w[0], b[0], opt.StateBytes())
+	// Output:
+	// w[0] 3.0, b[0] 3.0, 644 bytes of state
+}

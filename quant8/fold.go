@@ -90,7 +90,7 @@ func Folds(rule Rule) bool {
 
 // folds says whether the states are linear in the gradients, or in their squares.
 func (e *equation) folds() bool {
-	return e.hyper.Rule.Folds() && e.low.rank == 0 && e.prodigy.every == 0 && !e.mini
+	return e.hyper.Rule.Folds() && e.low.rank == 0 && e.soap.frequency == 0 && e.prodigy.every == 0 && !e.mini
 }
 
 // folding is a step that several micro-batches make.

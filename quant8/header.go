@@ -161,10 +161,12 @@ func (a *Optimizer) checkForms(p *savedParam, q *param) error {
 	s := a.o.savedShape(p)
 	want := s.stateBytes(a.o.layoutOf(p.bits, s), p.n)
 	switch {
-	case (s.rank > 0 || s.sliced > 0 || s.shared > 0) && p.n != p.total:
+	case (s.rank > 0 || s.turns() || s.sliced > 0 || s.shared > 0) && p.n != p.total:
 		return fmt.Errorf("saved with %d elements of parameter %q, want all %d: %w", p.n, p.name, p.total, snug.ErrCorrupt)
 	case s.rank > 0 && p.bytes != want:
 		return fmt.Errorf("saved with parameter %q in %d bytes, and with a Rank of %d it has %d: %w", p.name, p.bytes, s.rank, want, snug.ErrConfig)
+	case s.turns() && p.bytes != want:
+		return fmt.Errorf("saved with parameter %q in %d bytes, and with a MaxDim of %d it has %d: %w", p.name, p.bytes, a.o.soap.maxDim, want, snug.ErrConfig)
 	case s.sliced > 0 && p.bytes != want:
 		return fmt.Errorf("saved with parameter %q in %d bytes, and with a SliceP of %d it has %d: %w", p.name, p.bytes, a.o.prodigy.every, want, snug.ErrConfig)
 	case a.o.mini && q != nil && p.bytes == want && s.shared != q.shared:

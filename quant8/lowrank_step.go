@@ -73,7 +73,7 @@ func (a *Optimizer) stepLowRank(dev *snug.Device, q *param, h optim.Hyper, j ste
 			return err
 		}
 	}
-	if err := s.moments(skip); err != nil {
+	if err := a.moments(dev, q, h, j, s.u, s.x, skip); err != nil {
 		return err
 	}
 	if q.based {
@@ -160,27 +160,26 @@ func (s *lowRankStep) checkProjection() (skip, leave bool, err error) {
 	return true, leave, nil
 }
 
-// moments updates the state by x and sets u to -c2/c1·m/(√v + ε).
-func (s *lowRankStep) moments(skip bool) error {
-	j, h := s.j, s.h
-	clear(s.u)
-	j.p, j.g, j.random, j.skip, j.first = snug.SliceView(s.u), snug.SliceView(s.x), false, skip, 0
+// moments updates the state of q by x and sets u to -c2/c1·m/(√v + ε). Elements of x that skip leaves out become 0.
+func (a *Optimizer) moments(dev *snug.Device, q *param, h optim.Hyper, j stepJob, u, x []float32, skip bool) error {
+	clear(u)
+	j.p, j.g, j.random, j.skip, j.first = snug.SliceView(u), snug.SliceView(x), false, skip, 0
 	h.LR, h.WeightDecay, h.GradScale, h.Skip = 1, 0, 1, 0
 	if skip {
 		h.Skip = tooLarge
 	}
 	j.prepare(h)
-	if err := s.a.run(s.dev, s.q, 0, j); err != nil {
+	if err := a.run(dev, q, 0, j); err != nil {
 		return err
 	}
 	if skip {
-		optim.Leave(s.x, 1, tooLarge)
+		optim.Leave(x, 1, tooLarge)
 	}
 	return nil
 }
 
-// decayed is by how much a step multiplies p. What it adds to p is multiplied by it too, since p decays at the end.
-func (s *lowRankStep) decayed() float64 { return 1 - float64(s.h.LR*s.h.WeightDecay) }
+// decayed is by how much a step multiplies p. What it adds to p is multiplied by it too, where p decays at the end.
+func decayed(h optim.Hyper) float64 { return 1 - float64(h.LR*h.WeightDecay) }
 
 // applyApollo subtracts from p the gradient times the factors of its channels, limits the norm of all, and keeps it.
 func (s *lowRankStep) applyApollo() error {
@@ -194,7 +193,7 @@ func (s *lowRankStep) applyApollo() error {
 	} else {
 		ratioTask.Run(cpu.Chunks(len(factors), s.ratios()), ratios{factors, s.x, s.u, q.rank, s.ratios()})
 	}
-	size := s.h.LR * math.Sqrt(low.scale) * s.decayed() * float64(s.h.GradScale)
+	size := s.h.LR * math.Sqrt(low.scale) * decayed(s.h) * float64(s.h.GradScale)
 	if !low.unlimited {
 		limit, err := s.limit(factors)
 		if err != nil {
@@ -307,7 +306,7 @@ var channelsTask = cpu.NewTask(func(j *channelsJob, item int) {
 func (s *lowRankStep) applyGaLore() error {
 	q, p := s.q, s.factors[1:]
 	h := s.h
-	h.Rule, h.DecayFirst, h.Size = optim.Muon, true, -s.h.LR*s.a.o.low.scale*s.decayed() // as Muon's orthogonal matrix
+	h.Rule, h.DecayFirst, h.Size = optim.Muon, true, -s.h.LR*s.a.o.low.scale*decayed(s.h) // as Muon's orthogonal matrix
 	band := applyJob{stepJob: s.j}
 	band.rule = h.Coef()
 	for lo := 0; lo < q.rows; lo += q.band() {

@@ -14,9 +14,9 @@ import (
 )
 
 // AddMatrix registers a row-major matrix, such as the weights of a linear layer, and is
-// otherwise [Optimizer.Add] of its rows·cols elements. [Adafactor], [Muon], [Apollo] and
-// [GaLore] use its rows and columns, and save them with the state. Other rules do not use
-// them, and their states are the same as with Add. With these four, Step updates the whole
+// otherwise [Optimizer.Add] of its rows·cols elements. [Adafactor], [Muon], [Apollo], [GaLore]
+// and [SOAP] use its rows and columns, and save them with the state. Other rules do not use
+// them, and their states are the same as with Add. With these five, Step updates the whole
 // matrix, and StepRange of a part is an error. What they keep of a matrix beside its states
 // has the key "<optimizer>/<name>/factors" in a [Storage].
 //
@@ -31,11 +31,13 @@ func (a *Optimizer) AddMatrix(name string, rows, cols int) error {
 }
 
 // WorkspaceBytes returns the bytes of scratch that the steps of matrices share.
-// [Adafactor], [Muon], [Apollo] and [GaLore] state the parts of the scratch of a matrix; each part here is
+// [Adafactor], [Muon], [Apollo], [GaLore] and [SOAP] state the parts of the scratch of a matrix; each part here is
 // the largest over all matrices. It is 0 for other rules. The scratch lies on the device
 // of the parameters. It is allocated at the first such step, and freed by Close and when
 // a matrix on another device is stepped.
-func (a *Optimizer) WorkspaceBytes() int64 { return 4*int64(a.work.nFloats) + 8*int64(a.work.nSums) }
+func (a *Optimizer) WorkspaceBytes() int64 {
+	return 4*int64(a.work.nFloats) + 8*(int64(a.work.nSums)+int64(a.work.nOrder))
+}
 
 // maxSide lets an int hold the bytes of everything that a matrix takes: three times its
 // elements and its rows and columns.
@@ -48,6 +50,8 @@ type shape struct {
 	factored   bool // it has means of squares for every row and column
 	rank       int  // directions onto which its gradient is projected; 0: none
 	based      bool // the directions are kept
+	left       int  // side of SOAP's preconditioner of the rows; 0: none
+	right      int  // the same of the columns
 	sliced     int  // elements of which Prodigy keeps two numbers, also in a vector
 	shared     int  // elements that share a second moment of AdamMini, also in a vector
 	moments    int  // how many of these there are
@@ -97,6 +101,12 @@ func (o *options) checkMatrix(n int, s shape) error {
 	if o.hyper.Rule == optim.Muon && s == (shape{}) && n > 0 {
 		return fmt.Errorf("of %d elements, want a matrix: %w", n, snug.ErrConfig)
 	}
+	if s.turns() {
+		floats, doubles := s.turnScratch()
+		if bytes := s.factorBytes() + 8*int64(n); max(bytes, 4*floats, 8*doubles) > math.MaxInt {
+			return fmt.Errorf("of %d×%d elements takes %d bytes: %w", s.rows, s.cols, bytes, snug.ErrShape)
+		}
+	}
 	return nil
 }
 
@@ -108,11 +118,15 @@ func (o *options) shapeOf(rows, cols int) shape {
 	if r := o.low.rank; r > 0 && r < min(rows, cols) && rows*cols >= o.MinSize {
 		return shape{rows: rows, cols: cols, rank: r, based: o.low.svd}
 	}
+	if o.soap.frequency > 0 {
+		return o.soap.turned(rows, cols)
+	}
 	return shape{}
 }
 
 // factorBytes returns the size of what a matrix has beside its states: with Adafactor 4 for every row and column,
-// with Apollo a norm, with GaLore the step of its directions and the directions.
+// with Apollo a norm, with GaLore the step of its directions and the directions, with SOAP the number of steps, the preconditioners and
+// their bases.
 func (s shape) factorBytes() int64 {
 	switch {
 	case s.shared > 0:
@@ -125,6 +139,8 @@ func (s shape) factorBytes() int64 {
 		return 4 * (1 + int64(s.rank)*int64(min(s.rows, s.cols)))
 	case s.rank > 0:
 		return 4
+	case s.turns():
+		return 4 * (1 + s.squares())
 	}
 	return 0
 }
@@ -137,6 +153,8 @@ type workspace struct {
 	sums                   snug.Array[uint8]   // on the same device, of float64
 	near                   []float32           // floats of factored matrices on the host
 	nearSums               []float64
+	nOrder                 int // sides of the matrix of SOAP with most of them
+	order                  []int64
 	factors                optim.Factors
 	shared                 optim.Shared
 }
@@ -153,6 +171,12 @@ func (w *workspace) fit(s shape) {
 	if s.rank > 0 {
 		floats, sums := s.scratch()
 		w.nFloats, w.nSums = max(w.nFloats, floats), max(w.nSums, sums)
+		return
+	}
+	if s.turns() {
+		floats, doubles := s.turnScratch()
+		w.nFloats, w.nSums = max(w.nFloats, int(floats)), max(w.nSums, int(doubles))
+		w.nOrder = max(w.nOrder, s.left+s.right)
 		return
 	}
 	if s.factored {
@@ -176,6 +200,9 @@ func (w *workspace) take(dev *snug.Device) (err error) {
 		if w.sums, err = makeSums(dev, w.nSums); err != nil {
 			return errors.Join(err, w.free())
 		}
+	}
+	if len(w.order) < w.nOrder {
+		w.order = make([]int64, w.nOrder)
 	}
 	if dev.IsCPU() {
 		w.near, w.nearSums = w.floats.Host(), doubles(w.sums.View())
@@ -208,7 +235,7 @@ func bytesOfDoubles(x []float64) []byte {
 func (w *workspace) free() error {
 	err := errors.Join(w.floats.Close(), w.sums.Close())
 	w.floats, w.sums = snug.Array[float32]{}, snug.Array[uint8]{}
-	w.near, w.nearSums, w.factors, w.shared = nil, nil, optim.Factors{}, optim.Shared{}
+	w.near, w.nearSums, w.order, w.factors, w.shared = nil, nil, nil, optim.Factors{}, optim.Shared{}
 	return err
 }
 
@@ -222,6 +249,8 @@ func (a *Optimizer) stepMatrix(dev *snug.Device, q *param, h optim.Hyper, j step
 	switch {
 	case q.rank > 0:
 		return a.stepLowRank(dev, q, h, j)
+	case q.turns():
+		return a.stepSOAP(dev, q, h, j)
 	case q.factored:
 		return a.stepFactored(dev, q, h, j)
 	}

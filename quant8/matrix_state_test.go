@@ -200,7 +200,7 @@ func saveMatrices(t testing.TB, rule string) (data []byte, other *Optimizer) {
 
 // TestDamagedMatrices damages the rows and columns.
 func TestDamagedMatrices(t *testing.T) {
-	for _, rule := range []string{"adafactor", "momentum", "muon"} {
+	for _, rule := range []string{"adafactor", "momentum", "muon", "soap"} {
 		data, a := saveMatrices(t, rule)
 		before := stateOf(t, a)
 		put := func(rows8, cols8 uint64) []byte {
@@ -237,7 +237,7 @@ func TestDamagedMatrices(t *testing.T) {
 }
 
 func TestAnyMatrixBytes(t *testing.T) {
-	for _, rule := range []string{"adafactor", "momentum", "muon"} {
+	for _, rule := range []string{"adafactor", "momentum", "muon", "soap"} {
 		data, a := saveMatrices(t, rule)
 		rapid.Check(t, func(t *rapid.T) { anyBytes(t, data, a) })
 	}

@@ -64,7 +64,7 @@ import (
 //
 // Step and StepRange may run concurrently for different parameters or ranges; no other
 // methods may run at the same time. Steps of matrices with [Adafactor] and [Muon] wait
-// for one another, and so do those with [Apollo] and [GaLore].
+// for one another, and so do those with [Apollo], [GaLore] and [SOAP].
 type Optimizer struct {
 	o      options
 	maps   codeMaps
@@ -105,7 +105,7 @@ type param struct {
 
 // New returns an optimizer without parameters. rule is one of [AdamW], [Adam],
 // [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor],
-// [Muon], [Apollo], [GaLore], [ScheduleFree], [Prodigy] and [AdamMini], by value. The error wraps [snug.ErrConfig].
+// [Muon], [Apollo], [GaLore], [SOAP], [ScheduleFree], [Prodigy] and [AdamMini], by value. The error wraps [snug.ErrConfig].
 func New(rule Rule, o Options) (*Optimizer, error) {
 	all, err := newOptions(rule, o)
 	if err != nil {
@@ -174,7 +174,7 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 	if err := a.o.checkMatrix(n, s); err != nil {
 		return fmt.Errorf("quant8: %s: parameter %q %w", a.o.name, name, err)
 	}
-	if (a.o.hyper.Whole() || a.o.low.rank > 0 || a.o.prodigy.every > 0 || a.o.mini) && hi-lo != n && !a.o.joint() {
+	if (a.o.hyper.Whole() || a.o.low.rank > 0 || a.o.soap.frequency > 0 || a.o.prodigy.every > 0 || a.o.mini) && hi-lo != n && !a.o.joint() {
 		want := "all, or Options.SumNorms"
 		if a.o.hyper.Rule.Factored() || !a.o.hyper.Norms() { // SumNorms does not help
 			want = "all"

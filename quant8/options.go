@@ -175,7 +175,7 @@ func knownWidth(bits int) bool { return bits == 4 || bits == 8 || bits == 16 || 
 func (o *Options) aligned(i, n int) bool { return i%o.Block == 0 || i == n }
 
 func (o *Options) check(e *equation) error {
-	rule, name, low := e.hyper.Rule, e.name, e.low.rank > 0
+	rule, name, low := e.hyper.Rule, e.name, e.low.rank > 0 || e.soap.frequency > 0
 	switch {
 	case o.NonFinite > SkipElement:
 		return fmt.Errorf("policy %d for gradients that are not finite is not known: %w", o.NonFinite, snug.ErrConfig)
@@ -244,6 +244,9 @@ func (o *options) layoutOf(bits int, s shape) layout {
 	l := layout{states: o.states(), bits: bits, block: o.Block}
 	if s.factored {
 		l.states--
+	}
+	if s.turns() {
+		l.bits = 32 // a refresh rewrites them
 	}
 	return l
 }

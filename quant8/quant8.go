@@ -10,9 +10,9 @@
 //
 // A [Rule] is the equation of an optimizer with its hyperparameters: [AdamW], [Adam],
 // [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor], [Muon],
-// [Apollo], [GaLore], [ScheduleFree], [Prodigy] or [AdamMini]. OPTIMIZERS.md compares them. [MeZO] needs losses alone,
-// see [NewMeZO]. All rules have the same [Options]: the width of the states, their location, and what a step does with
-// gradients that are not finite.
+// [Apollo], [GaLore], [SOAP], [ScheduleFree], [Prodigy] or [AdamMini]. OPTIMIZERS.md compares them. [MeZO] needs losses
+// alone, see [NewMeZO]. All rules have the same [Options]: the width of the states, their location, and what a step does
+// with gradients that are not finite.
 //
 // # State
 //

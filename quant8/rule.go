@@ -10,8 +10,8 @@ import (
 
 // Rule is the equation of an optimizer with its hyperparameters: [AdamW], [Adam],
 // [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor],
-// [Muon], [Apollo], [GaLore], [ScheduleFree], [Prodigy] or [AdamMini], or [MeZO], which is for [NewMeZO] and not for
-// [New]. A hyperparameter of 0 means its default. OPTIMIZERS.md compares them.
+// [Muon], [Apollo], [GaLore], [SOAP], [ScheduleFree], [Prodigy] or [AdamMini], or [MeZO], which is for [NewMeZO] and not
+// for [New]. A hyperparameter of 0 means its default. OPTIMIZERS.md compares them.
 type Rule interface {
 	equation() equation
 }
@@ -20,7 +20,7 @@ type Rule interface {
 // around one, may be nil inside.
 func known(rule Rule) bool {
 	switch rule.(type) {
-	case AdamW, Adam, AdEMAMix, Lion, SGD, RMSprop, Adagrad, LAMB, LARS, Adafactor, Muon, Apollo, GaLore, ScheduleFree, Prodigy, AdamMini:
+	case AdamW, Adam, AdEMAMix, Lion, SGD, RMSprop, Adagrad, LAMB, LARS, Adafactor, Muon, Apollo, GaLore, SOAP, ScheduleFree, Prodigy, AdamMini:
 		return true
 	}
 	return false
@@ -33,6 +33,7 @@ type equation struct {
 	warmup  [2]int      // steps of AdEMAMix's α and β3
 	scale   MuonScale
 	low     lowRank // of Apollo and GaLore
+	soap    turning
 	prodigy distances
 	mini    bool       // AdamMini
 	powers  [2]float64 // of the step and of the rate, in the weights of ScheduleFree's average
@@ -71,8 +72,8 @@ func (e *equation) check() error {
 // parameter. The shape is n for a vector, and rows, cols for a matrix. For n elements and
 // s states it is s·(4·⌈n/Block⌉ + n) with 8 bits, s·(4·⌈n/Block⌉ + ⌈n/2⌉) with 4, 2·s·n
 // with 16 and 4·s·n with 32. For n below MinSize it is 4·s·n with every width. A matrix
-// of [Adafactor] has 4·(rows+cols) bytes instead of one of the states, and one of [Apollo]
-// or [GaLore] has the bytes that the rule states. Options.Keep32 is
+// of [Adafactor] has 4·(rows+cols) bytes instead of one of the states, and one of [Apollo],
+// [GaLore] or [SOAP] has the bytes that the rule states. Options.Keep32 is
 // not called. StateBytes is 0 if [New], [Optimizer.Add] or [Optimizer.AddMatrix] refuses
 // the rule, the options or the shape.
 func StateBytes(rule Rule, o Options, shape ...int) int64 {

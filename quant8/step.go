@@ -41,7 +41,7 @@ const tooLarge = (63 + 127) << 23
 // state is restored.
 //
 // All devices give the same bits as the CPU, except norms, see [LAMB], and the products
-// of [Muon]. Matrices of [Apollo] and [GaLore] lie on the CPU, and all parameters
+// of [Muon]. Matrices of [Apollo], [GaLore] and [SOAP] lie on the CPU, and all parameters
 // of [Prodigy] and [AdamMini].
 //
 // Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
@@ -92,6 +92,9 @@ func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, g
 	if err != nil || bad && a.o.NonFinite == SkipStep {
 		return err
 	}
+	if a.o.soap.frequency > 0 && a.t == 1 && !q.turns() {
+		return nil // as matrices, whose first step makes their bases
+	}
 	j := stepJob{
 		p: p, g: g, layout: q.layout, chunk: a.o.Chunk, m: a.maps.m, v: a.maps.v,
 		lost: a.count(q), skip: bad, random: a.o.Stochastic && p.DType() != snug.F32,
@@ -122,6 +125,9 @@ func (a *Optimizer) hyper(q *param, gradScale float32) optim.Hyper {
 	h := a.o.hyper
 	h.LR, h.WeightDecay = float64(a.lr*q.options.LR), float64(q.options.WeightDecay)
 	h.Step, h.GradScale, h.Fold, h.Share = a.t, gradScale, a.fold.part, a.mean.Share
+	if a.o.soap.frequency > 0 {
+		h.Step--
+	}
 	return h.Warm(a.o.warmup[0], a.o.warmup[1])
 }
 
@@ -200,7 +206,7 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 	if a.o.Storage != nil && !dev.IsCPU() {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, its Storage is for the cpu: %w", name, dev, snug.ErrDevice)
 	}
-	if !dev.IsCPU() && (q.rank > 0 || q.sliced > 0 || q.shared > 0) {
+	if !dev.IsCPU() && (q.rank > 0 || q.turns() || q.sliced > 0 || q.shared > 0) {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, and what %s steps on the cpu: %w", name, dev, a.o.name, snug.ErrDevice)
 	}
 	if !dev.IsCPU() && q.bits == 8 && !a.maps.mirrored {
@@ -210,7 +216,7 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 }
 
 // whole says whether each step of q takes all of its elements.
-func (a *Optimizer) whole(q *param) bool { return a.o.hyper.Whole() || q.rank > 0 }
+func (a *Optimizer) whole(q *param) bool { return a.o.hyper.Whole() || q.rank > 0 || q.turns() }
 
 func finite(x float32) bool { return x-x == 0 }
 

@@ -35,6 +35,7 @@ func TestTable(t *testing.T) {
 		"Apollo":               func(s Options) (*Optimizer, error) { return New(Apollo{}, s) },
 		"Apollo{Tensor: true}": func(s Options) (*Optimizer, error) { return New(Apollo{Tensor: true}, s) },
 		"GaLore":               func(s Options) (*Optimizer, error) { return New(GaLore{}, s) },
+		"SOAP":                 func(s Options) (*Optimizer, error) { return New(SOAP{}, s) },
 	}
 	for line := range strings.Lines(string(text)) {
 		name, row, found := strings.Cut(strings.TrimPrefix(line, "| `"), "` | ")

@@ -42,9 +42,9 @@ type Model[B any] interface {
 	Evaluate(ctx context.Context, batch B) (fused.Loss, error)
 }
 
-// Matrices is the method of a Model that [quant8.Apollo] and [quant8.GaLore] need. Matrix returns the rows and columns
-// of a parameter whose gradient they may project: a matrix of a layer. It returns 0, 0 for others, such as embeddings,
-// the output layer and vectors, which take AdamW.
+// Matrices is the method of a Model that [quant8.Apollo], [quant8.GaLore] and [quant8.SOAP] need. Matrix returns the
+// rows and columns of a parameter whose gradient they may project: a matrix of a layer. It returns 0, 0 for others, such
+// as embeddings, the output layer and vectors, which take AdamW.
 type Matrices interface {
 	Matrix(name string) (rows, cols int)
 }
@@ -60,10 +60,11 @@ type Blocks interface {
 type Options struct {
 	// Optimizer is the rule; nil is quant8.AdamW{}. [quant8.ScheduleFree] is an error with InBackward; see also
 	// [Trainer.Average]. [quant8.MeZO] needs no backward pass, see [ForwardOnly]. It has no gradients, no state, no
-	// master weights and no loss scale; options that concern these are errors. [quant8.Apollo] and [quant8.GaLore] need
-	// a model with [Matrices] on the CPU. Their steps take whole matrices: with other Masters than FullMaster, and
-	// without InBackward, the Trainer holds a copy of the largest in float32, 4 bytes an element. With Storage,
-	// parameters of 16 bits are an error.
+	// master weights and no loss scale; options that concern these are errors.
+	//
+	// [quant8.Apollo], [quant8.GaLore] and [quant8.SOAP] need a model with [Matrices] on the CPU. Their steps take whole
+	// matrices: with other Masters than FullMaster, and without InBackward, the Trainer holds a copy of the largest in
+	// float32, 4 bytes an element. With Storage, parameters of 16 bits are an error.
 	Optimizer quant8.Rule
 	StateBits int                          // bits of an element of the optimizer's state: 32, 16, 8 or 4; 0 is 32
 	Schedule  func(step int) (lr float32)  // learning rate of a step, counted from 0; nil is Constant(1e-3)
@@ -349,7 +350,7 @@ func (t *Trainer[B]) blocks(name string) (p quant8.ParamOptions) {
 func (t *Trainer[B]) matrices(hold *amp.MasterOptions) (Matrices, error) {
 	mini := false
 	switch t.options.Optimizer.(type) {
-	case quant8.Apollo, quant8.GaLore:
+	case quant8.Apollo, quant8.GaLore, quant8.SOAP:
 	case quant8.AdamMini:
 		mini = true
 	default:

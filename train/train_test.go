@@ -121,6 +121,8 @@ func forms(t testing.TB) map[string]struct {
 		"galore none":   of(snug.BF16, snug.F32, Options{Optimizer: quant8.GaLore{Rank: 5, Gap: 3}, Masters: amp.NoMaster}),
 		"paged apollo":  store(snug.F32, snug.F32, Options{Optimizer: quant8.Apollo{Rank: 5, Gap: 2}}),
 		"apollo bwd":    of(snug.BF16, snug.F32, Options{Optimizer: quant8.Apollo{Rank: 5, Gap: 2}, InBackward: true, Clip: 1}),
+		"soap split":    of(snug.BF16, snug.BF16, Options{Optimizer: quant8.SOAP{Frequency: 2}, Masters: amp.SplitMaster, StateBits: 8, Chunk: 1024}),
+		"paged soap":    store(snug.F32, snug.F32, Options{Optimizer: quant8.SOAP{Frequency: 2, MaxDim: 110}}),
 		"in backward":   of(snug.F32, snug.F32, Options{InBackward: true, StateBits: 8}),
 		"in backward16": of(snug.BF16, snug.BF16, Options{InBackward: true, Clip: 1, Seed: 3}),
 		"folded":        of(snug.BF16, snug.BF16, Options{InBackward: true, Fold: true, StateBits: 8, Clip: 0.1, Seed: 3}),
@@ -336,7 +338,7 @@ func TestLowRankErrors(t *testing.T) {
 	store, err := offload.Open(t.TempDir(), offload.Options{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, store.Close()) }()
-	for _, rule := range []quant8.Rule{quant8.Apollo{}, quant8.GaLore{}} {
+	for _, rule := range []quant8.Rule{quant8.Apollo{}, quant8.GaLore{}, quant8.SOAP{}} {
 		m, o := newToy(t, snug.BF16, snug.F32), Options{Optimizer: rule}
 		_, err = New(Model[[]int](shapeless{toy: m}), o)
 		require.ErrorIs(t, err, snug.ErrConfig)

@@ -6,16 +6,19 @@ import (
 )
 
 // tuneOptimizers are the names of -optimizer.
-var tuneOptimizers = []string{"adamw", "schedule-free", "prodigy", "apollo", "apollo-mini", "galore", "adam-mini"}
+var tuneOptimizers = []string{"adamw", "schedule-free", "prodigy", "apollo", "apollo-mini", "galore", "adam-mini", "soap"}
 
 // projects reports whether the optimizer projects the gradients of matrices.
 func (f *tuneFlags) projects() bool {
 	switch f.rule().(type) {
-	case quant8.Apollo, quant8.GaLore:
+	case quant8.Apollo, quant8.GaLore, quant8.SOAP:
 		return true
 	}
 	return false
 }
+
+// lowRank reports whether the optimizer projects gradients onto few directions, with rates of its own.
+func (f *tuneFlags) lowRank() bool { return f.projects() && f.optimizer != "soap" }
 
 // averages reports whether the optimizer evaluates other parameters than it trains.
 func (f *tuneFlags) averages() bool { return f.optimizer == "schedule-free" }
@@ -35,6 +38,8 @@ func (f *tuneFlags) rule() quant8.Rule {
 		return quant8.GaLore{WeightDecay: 0.01}
 	case "adam-mini":
 		return quant8.AdamMini{WeightDecay: 0.01}
+	case "soap":
+		return quant8.SOAP{WeightDecay: 0.01}
 	case "prodigy":
 		return quant8.Prodigy{WeightDecay: 0.01, SliceP: plan.ProdigySlice, BiasCorrection: true, SafeguardWarmup: true}
 	case "schedule-free":
@@ -56,7 +61,7 @@ func (f *tuneFlags) defaultRate() float64 {
 		return 1 // a factor of the rate that it finds
 	case f.averages():
 		return 2.5 * rate
-	case f.projects() && f.beta == 0:
+	case f.lowRank() && f.beta == 0:
 		return 1e-4
 	}
 	return rate

@@ -9,7 +9,7 @@ import (
 const OptimizerMagic = "SNUGOPTI"
 
 // Optimizer is the header of the state of an optimizer. The data is for each parameter what
-// a matrix of Adafactor, Apollo or GaLore keeps beside its states, then its states, chunk
+// a matrix of Adafactor, Apollo, GaLore or SOAP keeps beside its states, then its states, chunk
 // after chunk.
 type Optimizer struct {
 	Rule string // its name, such as AdamW
