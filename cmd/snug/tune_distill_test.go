@@ -70,11 +70,11 @@ func publishTeacher(t testing.TB, name string) string {
 
 func TestTuneTeacher(t *testing.T) {
 	model, teacher, data := publish(t), publishTeacher(t, "qwen3"), chats(t, 60)
-	for _, flags := range [][]string{
+	for _, flags := range some([][]string{
 		{}, {"-lora", "4", "-base", "nf4", "-teacher-base", "nf4", "-distill-temperature", "2"}, {"-full", "-compute", "f32", "-memory", "1GiB", "-distill-weight", "1"},
 		{"-full", "-fold"}, {"-compute", "f16", "-tiles", "2", "-teacher-base", "int8"}, {"-base", "nf4", "-disk", "1GiB"}, {"-dora", "-dropout", "0.1", "-label-smoothing", "0.1"},
 		{"-full", "-optimizer", "galore"}, {"-adapter", "vera", "-lora", "24", "-z-loss", "1e-4"}, {"-modules-to-save", "lm_head", "-distill-weight", "0.999"},
-	} {
+	}) {
 		out := filepath.Join(t.TempDir(), "out")
 		args := append([]string{"tune", "-model", model, "-teacher", teacher, "-data", data, "-o", out, "-epochs", "2", "-lr", "0.01", "-batch", "6", "-distill-weight", "0.98", "-json"}, flags...)
 		status, stdout, errs := snugged(args...)

@@ -121,11 +121,11 @@ func pairs(t testing.TB, n int) string {
 
 func TestTunePreferences(t *testing.T) {
 	model, data := publish(t), pairs(t, 60)
-	for _, flags := range [][]string{
+	for _, flags := range some([][]string{
 		{}, {"-lora", "4", "-base", "nf4", "-label-smoothing", "0.1"}, {"-compute", "f16", "-tiles", "2"}, {"-full", "-compute", "f32", "-memory", "1GiB"}, {"-full", "-fold"},
 		{"-full", "-optimizer", "apollo"}, {"-base", "nf4", "-disk", "1GiB"}, {"-dora", "-dropout", "0.1"}, {"-adapter", "pissa", "-loraplus-ratio", "4"},
 		{"-adapter", "loftq", "-lora", "4"}, {"-adapter", "vera", "-lora", "24"}, {"-modules-to-save", "norm", "-adapter", "lora-fa"},
-	} {
+	}) {
 		out := filepath.Join(t.TempDir(), "out")
 		args := append([]string{"tune", "-model", model, "-data", data, "-o", out, "-dpo", "0.5", "-epochs", "2", "-lr", "0.005", "-batch", "6", "-held-out", "0.1", "-json"}, flags...)
 		status, stdout, errs := snugged(args...)

@@ -10,14 +10,15 @@ import (
 // TestTuneMeZO: forward passes alone lower the loss, and hold what evaluation does: no gradients and no state.
 func TestTuneMeZO(t *testing.T) {
 	model, data := publish(t), chats(t, 60)
-	for _, c := range []struct {
+	type run struct {
 		rate  string
 		flags []string
-	}{
+	}
+	for _, c := range some([]run{
 		{"1e-3", []string{"-full", "-compute", "f32"}}, {"1e-3", []string{"-full"}}, {"3e-3", []string{"-base", "nf4"}},
 		{"3e-4", []string{"-adapter", "pissa", "-modules-to-save", "norm", "-loraplus-ratio", "2", "-compute", "f32"}},
 		{"3e-3", []string{"-adapter", "dora", "-base", "int8", "-disk", "1GiB", "-memory", "1GiB"}},
-	} {
+	}) {
 		out := filepath.Join(t.TempDir(), "out")
 		status, stdout, errs := snugged(append([]string{"tune", "-mezo", "-model", model, "-data", data, "-o", out, "-steps", "100",
 			"-lr", c.rate, "-batch", "6", "-held-out", "0.3", "-json"}, c.flags...)...)
@@ -33,7 +34,7 @@ func TestTuneMeZO(t *testing.T) {
 // TestTuneProdigy: the optimizer finds the rate, for adapters and for all weights, and takes the predicted memory.
 func TestTuneProdigy(t *testing.T) {
 	model, data := publish(t), chats(t, 60)
-	for _, flags := range [][]string{{"-full"}, {"-base", "nf4"}} {
+	for _, flags := range some([][]string{{"-full"}, {"-base", "nf4"}}) {
 		out := filepath.Join(t.TempDir(), "out")
 		status, stdout, errs := snugged(append([]string{"tune", "-optimizer", "prodigy", "-model", model, "-data", data, "-o", out, "-steps", "120",
 			"-batch", "6", "-held-out", "0.3", "-json"}, flags...)...)

@@ -70,9 +70,20 @@ func lastLine(t testing.TB, out string) (r result) {
 	return r
 }
 
+// some returns every fourth of a list, or all of it in a test of full length.
+func some[T any](list []T) (some []T) {
+	if !testing.Short() {
+		return list
+	}
+	for i := 0; i < len(list); i += 4 {
+		some = append(some, list[i])
+	}
+	return some
+}
+
 func TestTune(t *testing.T) {
 	model, data := publish(t), chats(t, 60)
-	for _, flags := range [][]string{
+	for _, flags := range some([][]string{
 		{}, {"-lora", "4", "-base", "nf4"}, {"-base", "fp4", "-compute", "f32", "-memory", "500MiB"}, {"-compute", "f16"},
 		{"-full"}, {"-full", "-compute", "f32", "-memory", "1GiB"}, {"-full", "-compute", "f16"}, {"-full", "-fold"},
 		{"-full", "-optimizer", "apollo"}, {"-full", "-optimizer", "apollo-mini", "-compute", "f32"}, {"-full", "-optimizer", "galore", "-memory", "1GiB"},
@@ -84,7 +95,7 @@ func TestTune(t *testing.T) {
 		{"-adapter", "olora", "-base", "nf4", "-lora", "4"}, {"-adapter", "loftq"}, {"-adapter", "lora-fa", "-dropout", "0.1"}, {"-adapter", "dora", "-compute", "f32"},
 		{"-adapter", "vera", "-lora", "24", "-dropout", "0.1"}, {"-adapter", "vera", "-base", "nf4"}, {"-adapter", "pissa", "-base", "fp8", "-lora", "4"}, {"-adapter", "vera", "-base", "int8"},
 		{"-label-smoothing", "0.1", "-z-loss", "1e-4"},
-	} {
+	}) {
 		out := filepath.Join(t.TempDir(), "out")
 		args := append([]string{"tune", "-model", model, "-data", data, "-o", out, "-epochs", "2", "-lr", "0.02", "-batch", "6", "-json"}, flags...)
 		status, stdout, errs := snugged(args...)
