@@ -250,16 +250,28 @@ template <class T> struct ClampedBackwardOp {
     }
 };
 
+// Functions take the parameters by value, as in Metal those of a kernel lie in constant memory.
+template <class T>
+DEVICE void clamped(Thread t, GLOBAL T* out, GLOBAL const T* gate, GLOBAL const T* up, ClampedParams p) {
+    ClampedOp<T> op = {out, gate, up, p};
+    each<16 / sizeof(T)>(t, p.n, p.wide, op);
+}
+
+template <class T>
+DEVICE void clamped_backward(Thread t, GLOBAL T* dgate, GLOBAL T* dup, GLOBAL const T* dy, GLOBAL const T* gate,
+                             GLOBAL const T* up, ClampedParams p) {
+    ClampedBackwardOp<T> op = {dgate, dup, dy, gate, up, p};
+    each<16 / sizeof(T)>(t, p.n, p.wide, op);
+}
+
 #define CLAMPED(T)                                                                                                   \
     KERNEL(fused_clamped_swiglu_##T, 256, OPERAND(T, out, 0), OPERAND(const T, gate, 1), OPERAND(const T, up, 2),    \
            PARAMS(ClampedParams, p)) {                                                                               \
-        ClampedOp<T> op = {out, gate, up, p};                                                                        \
-        each<16 / sizeof(T)>(THREAD, p.n, p.wide, op);                                                               \
+        clamped<T>(THREAD, out, gate, up, p);                                                                        \
     }                                                                                                                \
     KERNEL(fused_clamped_swiglu_backward_##T, 256, OPERAND(T, dgate, 0), OPERAND(T, dup, 1), OPERAND(const T, dy, 2), \
            OPERAND(const T, gate, 3), OPERAND(const T, up, 4), PARAMS(ClampedParams, p)) {                           \
-        ClampedBackwardOp<T> op = {dgate, dup, dy, gate, up, p};                                                     \
-        each<16 / sizeof(T)>(THREAD, p.n, p.wide, op);                                                               \
+        clamped_backward<T>(THREAD, dgate, dup, dy, gate, up, p);                                                    \
     }
 FOR_FLOATS(CLAMPED)
 
