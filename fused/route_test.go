@@ -219,8 +219,8 @@ func quarters(rng *rand.Rand, n int) []float32 {
 	return x
 }
 
-// requireChoice checks that experts are those of the greatest ranks in their order, of which near ones may be
-// exchanged.
+// requireChoice checks that experts have the greatest ranks, in descending order. With near, neighbours of almost equal
+// rank may be exchanged.
 func requireChoice(t *testing.T, ranks []float64, experts []int32, near bool) {
 	t.Helper()
 	want := router64{Router{Chosen: len(experts)}}.choose(ranks)

@@ -26,7 +26,7 @@ type teacherFlags struct {
 // Defaults of -distill-weight and -distill-temperature.
 const defaultShare, defaultTemperature = 0.5, 1
 
-// checkTeacher returns what is wrong with -teacher and the flags beside it, empty if nothing is.
+// checkTeacher returns the problem with -teacher and the flags that go with it, or an empty string.
 func (f *tuneFlags) checkTeacher() string {
 	t := &f.teacher
 	_, baseErr := parseBase(t.base)

@@ -21,7 +21,7 @@ const maxBeta = 1000
 // pairLength is the number of sequences of a pair: the chosen answer and the rejected one, each with its prompt.
 const pairLength = 2
 
-// checkPreferences returns what is wrong with -dpo and the flags of losses beside it, empty if nothing is.
+// checkPreferences returns the problem with -dpo and the other flags of losses, or an empty string.
 func (f *tuneFlags) checkPreferences() string {
 	switch {
 	case !f.given("dpo"):

@@ -29,7 +29,7 @@ type Options struct {
 	Template *chat.Template // chat template; nil if the tokenizer has none
 	Seed     uint64         // determines the order of the samples, and which are held out
 	HeldOut  float64        // share of the samples that are held out, from 0 to 0.5
-	Pairs    bool           // samples are pairs of answers, of which one was chosen over the other
+	Pairs    bool           // a sample is a pair of answers: the chosen one and the rejected one
 }
 
 // Stats is what Open found.

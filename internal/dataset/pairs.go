@@ -161,7 +161,7 @@ func commonPrefix[E comparable](a, b []E) (n int) {
 }
 
 // addPair adds a sample of two answers, the last of all tokens, and cuts each answer to the context. It drops a pair
-// with an answer of which no label is left.
+// if an answer has no label left.
 func (s *Set) addPair(x sample) {
 	most := s.options.Context + 1
 	chosen, rejected := s.tokens[x.lo:x.mid], s.tokens[x.mid:x.hi]

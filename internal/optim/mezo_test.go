@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNoise: the numbers are those of the stream from any element on, and normal as the comment says.
+// TestNoise: any range of elements has the stream's numbers, and their distribution is normal.
 func TestNoise(t *testing.T) {
 	const n = 1 << 20
 	s, words := philox.Stream{Seed: 1, Tensor: 2}, make([]uint32, n/2+2)
