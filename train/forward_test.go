@@ -118,14 +118,16 @@ func TestMeZOMemory(t *testing.T) {
 			tr, err := New(ForwardOnly[transformer.Batch](m), Options{Optimizer: quant8.MeZO{}, Schedule: Constant(1e-4), Monitor: monitor})
 			require.NoError(t, err)
 			batches := []transformer.Batch{tokens(0)}
+			least := uint64(math.MaxUint64) // of several steps: goroutines of the runtime allocate too
 			var before, after runtime.MemStats
 			for range steps {
 				runtime.ReadMemStats(&before)
 				_, err := tr.Train(ctx, batches)
 				require.NoError(t, err)
 				runtime.ReadMemStats(&after)
+				least = min(least, after.TotalAlloc-before.TotalAlloc)
 			}
-			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(4<<10))
+			require.Less(t, least, uint64(4<<10))
 			require.NoError(t, tr.Close())
 			return monitor.Peak(plan.OnDevice)
 		}
