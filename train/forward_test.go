@@ -127,7 +127,7 @@ func TestMeZOMemory(t *testing.T) {
 				runtime.ReadMemStats(&after)
 				least = min(least, after.TotalAlloc-before.TotalAlloc)
 			}
-			require.Less(t, least, uint64(4<<10))
+			require.True(t, kerneltest.Race || least < 4<<10, least) // the race detector makes pools drop memory at random
 			require.NoError(t, tr.Close())
 			return monitor.Peak(plan.OnDevice)
 		}

@@ -1,5 +1,7 @@
 package transformer
 
+import "slices"
+
 // This file reads and writes the config.json of the families with experts.
 
 // routerLoss is the default of router_aux_loss_coef in all families.
@@ -94,6 +96,10 @@ func (c *Config) readDense(f *fields) {
 			return
 		}
 		dense[i], some = true, true
+	}
+	if !slices.Contains(dense, false) {
+		f.fail("decoder_sparse_step", "with mlp_only_layers it leaves no layer with experts")
+		return
 	}
 	if some {
 		c.Experts.Dense = dense

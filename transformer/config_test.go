@@ -246,7 +246,7 @@ func TestConfigErrors(t *testing.T) {
 		{`{"model_type":"mixtral"}`, fields{"shared_expert_intermediate_size": "7"}, "shared_expert_intermediate_size: the field is not known"},
 		{`{"model_type":"qwen3_moe"}`, fields{"mlp_only_layers": "[24]"}, "mlp_only_layers: layer 24, want 0 to 23"},
 		{`{"model_type":"qwen3_moe"}`, fields{"decoder_sparse_step": "0"}, "decoder_sparse_step: 0, want 1 or more"},
-		{`{"model_type":"qwen3_moe"}`, fields{"decoder_sparse_step": "25"}, "Experts.Dense: no layer with experts"},
+		{`{"model_type":"qwen3_moe"}`, fields{"decoder_sparse_step": "25"}, "decoder_sparse_step: with mlp_only_layers it leaves no layer with experts"},
 		{`{"model_type":"qwen3_moe"}`, fields{"moe_intermediate_size": "0"}, "moe_intermediate_size: 0, want 1 or more"},
 		{`{"model_type":"qwen3_moe"}`, fields{"use_sliding_window": "true", "sliding_window": "0"}, "sliding_window: 0, want 1 or more"},
 		{`{"model_type":"gpt_oss"}`, fields{"hidden_act": `"gelu"`}, `hidden_act: "gelu", want "silu"`},

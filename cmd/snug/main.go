@@ -70,7 +70,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	case errors.As(err, &ended):
 		fmt.Fprintf(stderr, "snug: %s\n", ended.Text)
 		return ended.Status
-	case errors.As(err, &usage):
+	case errors.As(err, &usage) && !errors.Is(err, snug.ErrCorrupt): // a damaged file is no fault of the command line
 		fmt.Fprintf(stderr, "snug: %s\n", oneLine(err))
 		return 2
 	}
