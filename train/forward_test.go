@@ -2,13 +2,17 @@ package train
 
 import (
 	"context"
+	"fmt"
 	"math"
+	"os"
+	"os/exec"
 	"runtime"
 	"testing"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
@@ -133,4 +137,52 @@ func TestMeZOMemory(t *testing.T) {
 		}
 		require.Equal(t, peak(0), peak(5))
 	}
+}
+
+// residentVariable names the job of a process that TestMeZOResident starts.
+const residentVariable = "SNUG_MEZO_JOB"
+
+// TestMeZOResident: the resident peak of a process that tunes 20 million weights by MeZO is the peak of one that only
+// evaluates them, within the 4 MiB by which such peaks differ. Gradients would take another 80 MB.
+func TestMeZOResident(t *testing.T) {
+	if job := os.Getenv(residentVariable); job != "" {
+		mezoResident(t, job)
+		return
+	}
+	if runtime.GOOS != "linux" || kerneltest.Race {
+		return // elsewhere the peak of the process counts its parent, and the race detector's shadow counts too
+	}
+	peak := func(job string) (bytes int64) {
+		c := exec.Command(os.Args[0], "-test.run=^TestMeZOResident$")
+		c.Env = append(os.Environ(), residentVariable+"="+job)
+		out, err := c.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		_, err = fmt.Sscanf(string(out), "peak %d", &bytes)
+		require.NoError(t, err, "%s", out)
+		return bytes
+	}
+	evaluated, tuned := peak("evaluate"), peak("tune")
+	t.Logf("evaluation %.1f MB, MeZO %.1f MB", float64(evaluated)/1e6, float64(tuned)/1e6)
+	require.Less(t, tuned-evaluated, int64(4<<20))
+}
+
+// mezoResident evaluates or tunes, and prints the resident peak of the process.
+func mezoResident(t *testing.T, job string) {
+	ctx, c := context.Background(), tinyConfig("llama", true)
+	c.Vocab, c.Dim, c.Hidden, c.Layers, c.HeadDim, c.Windows, c.Rope.Dim = 40000, 256, 1024, 10, 64, make([]int, 10), 64
+	m, err := transformer.New(c, transformer.Options{Seed: 3})
+	require.NoError(t, err)
+	batches := []transformer.Batch{tokens(0)}
+	tr, err := New(ForwardOnly[transformer.Batch](m), Options{Optimizer: quant8.MeZO{}, Schedule: Constant(1e-6)})
+	require.NoError(t, err)
+	for range 4 {
+		if job == "evaluate" {
+			_, err = m.Evaluate(ctx, batches[0])
+		} else {
+			_, err = tr.Train(ctx, batches)
+		}
+		require.NoError(t, err)
+	}
+	_, peak := plan.RSS()
+	fmt.Printf("peak %d\n", peak)
 }
