@@ -207,7 +207,7 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, its Storage is for the cpu: %w", name, dev, snug.ErrDevice)
 	}
 	if !dev.IsCPU() && (q.rank > 0 || q.turns() || q.sliced > 0 || q.shared > 0) {
-		return nil, nil, fmt.Errorf("parameter %q lies on %s, and what %s steps on the cpu: %w", name, dev, a.o.name, snug.ErrDevice)
+		return nil, nil, fmt.Errorf("parameter %q lies on %s, but %s steps it on the cpu only: %w", name, dev, a.o.name, snug.ErrDevice)
 	}
 	if !dev.IsCPU() && q.bits == 8 && !a.maps.mirrored {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, which needs a Map1 with opposite values at codes 127-i and 127+i: %w", name, dev, snug.ErrConfig)
