@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/ranks"
 )
 
 const maxLocal = 1 << 16 // ranks of one process
@@ -29,12 +30,12 @@ func Local(ctx context.Context, size int) ([]Reducer, error) {
 	if ctx == nil {
 		return nil, fmt.Errorf("accum: local ranks: the context is nil: %w", snug.ErrConfig)
 	}
-	g := &group{ctx: ctx, calls: make([]call, size), arrived: make(chan struct{})}
-	ranks := make([]Reducer, size)
-	for i := range ranks {
-		ranks[i] = &localRank{group: g, rank: i}
+	g := &group{ctx: ctx, calls: make([]call, size), wanted: make([]ranks.Call, size), arrived: make(chan struct{})}
+	list := make([]Reducer, size)
+	for i := range list {
+		list[i] = &localRank{group: g, rank: i}
 	}
-	return ranks, nil
+	return list, nil
 }
 
 // group is what the ranks share.
@@ -43,6 +44,7 @@ type group struct {
 
 	mu      sync.Mutex
 	calls   []call        // by rank, of those that have arrived
+	wanted  []ranks.Call  // the same, while they are compared
 	met     []call        // of the last time that all had; not written again
 	waiting int           // how many have
 	arrived chan struct{} // closed when all are
@@ -51,10 +53,10 @@ type group struct {
 
 // call is what a rank wants.
 type call struct {
-	op  string
+	ranks.Call
 	x   []float64
-	v   snug.View
-	err error // of what it has done
+	v   snug.View // what is reduced or sent
+	err error     // of what it has done
 }
 
 // meet waits until all ranks have come here with a call, and returns the calls.
@@ -76,7 +78,7 @@ func (g *group) meet(rank int, c call, check func() error) ([]call, error) {
 	select {
 	case <-arrived:
 	case <-g.ctx.Done():
-		g.fail(fmt.Errorf("accum: %s: rank %d waits for others: %w", c.op, rank, context.Cause(g.ctx)))
+		g.fail(fmt.Errorf("accum: %s: rank %d waits for others: %w", c.Op, rank, context.Cause(g.ctx)))
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -93,16 +95,11 @@ func (g *group) fail(err error) {
 
 // same returns an error unless all ranks want the same.
 func (g *group) same() error {
-	for rank, c := range g.calls {
-		first := g.calls[0]
-		switch {
-		case c.op != first.op:
-			return fmt.Errorf("accum: rank 0 calls %s, rank %d calls %s: %w", first.op, rank, c.op, snug.ErrConfig)
-		case len(c.x) != len(first.x) || c.v.Len() != first.v.Len():
-			return fmt.Errorf("accum: %s: rank 0 has %d elements, rank %d has %d: %w", c.op, len(first.x)+first.v.Len(), rank, len(c.x)+c.v.Len(), snug.ErrShape)
-		case c.x == nil && (c.v.DType() != first.v.DType() || c.v.DType() != snug.F32 && c.v.DType() != snug.BF16):
-			return fmt.Errorf("accum: %s: rank 0 has %s, rank %d has %s, want the same, f32 or bf16: %w", c.op, first.v.DType(), rank, c.v.DType(), snug.ErrDType)
-		}
+	for i, c := range g.calls {
+		g.wanted[i] = c.Call
+	}
+	if err := ranks.Check(g.wanted); err != nil {
+		return fmt.Errorf("accum: %w", err)
 	}
 	return nil
 }
@@ -111,7 +108,7 @@ func (g *group) same() error {
 func (g *group) failed() error {
 	for rank, c := range g.calls {
 		if c.err != nil {
-			return fmt.Errorf("accum: %s: rank %d: %w", c.op, rank, c.err)
+			return fmt.Errorf("accum: %s: rank %d: %w", c.Op, rank, c.err)
 		}
 	}
 	return nil
@@ -138,11 +135,8 @@ func (r *localRank) run(c call, work func(calls []call) error) error {
 }
 
 func (r *localRank) Sum(x []float64) error {
-	if x == nil {
-		x = []float64{}
-	}
 	sums := make([]float64, len(x))
-	err := r.run(call{op: "Sum", x: x}, func(calls []call) error {
+	err := r.run(call{Call: ranks.Call{Op: ranks.Sum, Len: int64(len(x))}, x: x}, func(calls []call) error {
 		for _, c := range calls {
 			for i, v := range c.x {
 				sums[i] += v
@@ -157,15 +151,15 @@ func (r *localRank) Sum(x []float64) error {
 }
 
 func (r *localRank) AllReduce(v snug.View) error {
-	return r.run(call{op: "AllReduce", v: v}, func(calls []call) error { return r.addParts(calls, calls) })
+	return r.run(call{Call: ranks.Vector(ranks.AllReduce, v), v: v}, func(calls []call) error { return r.addParts(calls, calls) })
 }
 
 func (r *localRank) ReduceScatter(v snug.View) error {
-	return r.run(call{op: "ReduceScatter", v: v}, func(calls []call) error { return r.addParts(calls, calls[r.rank:r.rank+1]) })
+	return r.run(call{Call: ranks.Vector(ranks.ReduceScatter, v), v: v}, func(calls []call) error { return r.addParts(calls, calls[r.rank:r.rank+1]) })
 }
 
 func (r *localRank) AllGather(v snug.View) error {
-	return r.run(call{op: "AllGather", v: v}, func(calls []call) error {
+	return r.run(call{Call: ranks.Vector(ranks.AllGather, v), v: v}, func(calls []call) error {
 		return r.eachTile(v, func(lo, hi int, s *staging) error {
 			own, err := s.host(v, lo, hi)
 			if err != nil {
