@@ -35,6 +35,7 @@ func (o *Options) checkMeZO() error {
 		{o.StateBits != 32, "StateBits, because there is no state"},
 		{o.Masters != amp.FullMaster, "Masters, because there are no master weights"},
 		{o.Fill != nil, "Fill, because there are no master weights"},
+		{o.Reducer != nil, "Reducer, because there are no gradients"},
 	} {
 		if c.bad {
 			return fmt.Errorf("quant8.MeZO does not go with %s: %w", c.what, snug.ErrConfig)

@@ -22,6 +22,9 @@ func (o *Options) check(noModel bool) error {
 	if o.Chunk == 0 {
 		o.Chunk = 1 << 16
 	}
+	if o.Bucket == 0 {
+		o.Bucket = 1 << 20
+	}
 	for _, c := range []struct {
 		bad  bool
 		what string
@@ -38,6 +41,10 @@ func (o *Options) check(noModel bool) error {
 		{o.InBackward && o.averages(), "InBackward does not go with quant8.ScheduleFree: without gradients in memory nothing holds the parameters that train while their averages are evaluated"},
 		{o.Fold && !o.InBackward, "Fold wants InBackward"},
 		{o.Fold && !quant8.Folds(o.Optimizer), fmt.Sprintf("Fold does not go with %T, whose update needs the whole gradient", o.Optimizer)},
+		{o.Bucket < 0, fmt.Sprintf("Bucket is %d, want 0 or more", o.Bucket)},
+		{o.Reducer != nil && o.InBackward, "Reducer does not go with InBackward, because ranks add their gradients before an update"},
+		{o.Reducer != nil && o.Split != nil, "Reducer does not go with Split, because the ranks make a step together"},
+		{o.Reducer != nil && (o.Dir != "" || o.Folder != nil), "Reducer does not go with Dir and Folder: checkpoints are of one process"},
 		{o.Fold && o.SkipNonFinite, "Fold does not go with SkipNonFinite, because what is folded cannot be taken back"},
 	} {
 		if c.bad {

@@ -119,6 +119,8 @@ func (t *Trainer[B]) counted(batches []B) ([]B, error) {
 		}
 	}
 	switch {
+	case keep == 0 && t.options.Reducer != nil: // other ranks may have some
+		return nil, nil
 	case len(batches) == 0:
 		return nil, fmt.Errorf("there are no micro-batches: %w", snug.ErrConfig)
 	case keep == 0:
@@ -160,7 +162,10 @@ func (t *Trainer[B]) split(batches []B) ([]B, error) {
 
 // accumulate runs the micro-batches of a step.
 func (t *Trainer[B]) accumulate(ctx context.Context, batches []B) (all fused.Loss, err error) {
-	*t.count.n = len(batches)
+	*t.count.n = max(1, len(batches))
+	if len(batches) == 0 {
+		return t.together(fused.Loss{}, t.accumulateNothing())
+	}
 	for i, b := range batches {
 		if err := t.window.Begin(t.model.Weight(b)); err != nil {
 			return all, err
@@ -174,7 +179,7 @@ func (t *Trainer[B]) accumulate(ctx context.Context, batches []B) (all fused.Los
 		}
 		all = all.Plus(loss)
 	}
-	return all, nil
+	return t.together(all, nil)
 }
 
 // update steps the optimizer with the mean of the window, unless the gradients are not finite.

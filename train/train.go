@@ -113,6 +113,15 @@ type Options struct {
 	// divided. The mean over the step stays the same, up to rounding.
 	Split func(batch any) (a, b any, ok bool)
 
+	// Reducer joins the Trainers of data-parallel training, one for each rank, in processes that package dist/mpi joins
+	// or in goroutines that [accum.Local] joins. Each rank has a model with the same parameters, and passes its own
+	// micro-batches to Train; it may have none. A step is that of the micro-batches of all ranks: all models stay equal
+	// bit for bit, and Report.Loss and Targets are of all ranks. New compares the ranks' parameters and options. All
+	// ranks call New, and then Train equally often. After an error on one rank the others wait for it, until its
+	// process ends the job. InBackward, Split, checkpoints, and rules without gradients are errors.
+	Reducer accum.Reducer
+	Bucket  int // elements of gradients that the ranks add at a time, while the backward pass goes on; 0 is 1048576
+
 	// Dir is the folder of checkpoints; empty: none.
 	Dir       string
 	SaveEvery int // steps between checkpoints; 0: only Save writes them
@@ -168,6 +177,8 @@ type Trainer[B any] struct {
 
 	updating string // the layer whose parameters the optimizer updates
 	whole    int64  // bytes of the buffer in which master weights become whole matrices of float32
+
+	sums [3]float64 // of the ranks
 
 	step   int
 	splits int // how many times each micro-batch is divided in two
@@ -244,6 +255,9 @@ func (t *Trainer[B]) make() (err error) {
 		return err
 	}
 	if err := t.begin(); err != nil {
+		return err
+	}
+	if err := t.alike(); err != nil {
 		return err
 	}
 	t.countBytes()
@@ -402,7 +416,8 @@ func (t *Trainer[B]) makeWindow() error {
 	t.backing, t.buffer = append(t.backing, free), buffer
 	t.count = micros{new(int)}
 	*t.count.n = 1
-	t.window, err = accum.New(list, accum.Options{Schedule: t.count, Buffer: buffer, Measure: t.options.Measure})
+	t.window, err = accum.New(list, accum.Options{Schedule: t.count, Buffer: buffer, Measure: t.options.Measure,
+		Reducer: t.options.Reducer, Bucket: t.options.Bucket})
 	return err
 }
 

@@ -113,9 +113,9 @@ func (e *engine) wait(patience bool) error {
 		if e.w.aborted.Load() {
 			e.lib.end()
 		}
-		spins := 20_000
+		spins := 2000
 		if patience {
-			spins = 200
+			spins = 50
 		}
 		if polls < spins {
 			if polls%16 == 15 {

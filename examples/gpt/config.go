@@ -127,11 +127,13 @@ type config struct {
 	ends   []int   // last steps of the run before it was extended, ascending
 	first  float64 // loss on held-out text before training, in a resumed run
 
-	limit     int64       // limit of the bytes held at one time; 0 is none
-	host      int64       // limit of the bytes of paged state in host memory; 0 is a share of the state
-	fit       accum.Batch // micro-batches that fit in limit, if there is one
-	saveEvery int         // steps between checkpoints
-	poison    int         // step that gets a NaN in its gradients, to see what happens; 0 is none
+	limit     int64         // limit of the bytes held at one time; 0 is none
+	host      int64         // limit of the bytes of paged state in host memory; 0 is a share of the state
+	fit       accum.Batch   // micro-batches that fit in limit, if there is one
+	saveEvery int           // steps between checkpoints
+	reducer   accum.Reducer // joins the ranks, or is nil
+	ranks     int
+	poison    int // step that gets a NaN in its gradients, to see what happens; 0 is none
 }
 
 // optimizers are the names of -optimizer, and by what they multiply the learning rate of a preset.
@@ -193,10 +195,24 @@ func (c config) batch() accum.Batch {
 	switch {
 	case c.fit.Window > 0:
 		return c.fit
+	case c.ranks > 1: // some have nothing to do when there are more ranks than sequences
+		micro := c.microBatch
+		if !c.on[useAccum] {
+			micro = (all + c.ranks - 1) / c.ranks
+		}
+		return accum.Batch{Global: all, Micro: micro, Window: (all + c.ranks*micro - 1) / (c.ranks * micro), Ranks: c.ranks}
 	case c.on[useAccum]:
 		return accum.Batch{Global: all, Micro: c.microBatch, Window: c.window, Ranks: 1}
 	}
 	return accum.Batch{Global: all, Micro: all, Window: 1, Ranks: 1}
+}
+
+// rank returns the number of this rank, 0 for a run without others.
+func (c config) rank() int {
+	if c.reducer == nil {
+		return 0
+	}
+	return c.reducer.Rank()
 }
 
 // learningRate warms up over a tenth of the run and falls linearly to a tenth of its peak. An extension does the same

@@ -63,10 +63,13 @@ func run(stop console.Stop, args []string, stdout, stderr io.Writer) int {
 		if o.compare {
 			err = compare(stop.After, o, stdout, stderr)
 		} else {
-			err = trainAndReport(stop, o, stdout, stderr)
+			err = ranked(stop, o, stdout, stderr)
 		}
 	}
 	status := 1
+	if errors.As(err, new(silent)) {
+		return stop.Status()
+	}
 	switch {
 	case err == nil:
 		return 0
@@ -100,6 +103,8 @@ const usage = `usage: gpt [flags]
                     warmup; or apollo, apollo-mini or galore, which take whole matrices: with -off offload; their
                     learning rate is 5 times adamw's
   -off LIST         techniques to switch off: amp,accum,remat,quant8,attention,offload or all
+  -ranks N          train on N ranks of data-parallel training within this process, with the same batch; ranks in processes
+                    are started by a launcher of MPI: mpiexec -n N gpt
   -compare          run with no technique, with each one alone and with all, and compare
   -o FILE           with -compare: also write the table and a chart as SVG
   -timeline FILE    write what is held after each step, by component, as .csv or .svg, also when the run is interrupted;
@@ -125,6 +130,7 @@ func parse(args []string) (o options, err error) {
 	dtype := fs.String("dtype", "bf16", "")
 	fs.StringVar(&o.rule, "optimizer", "adamw", "")
 	off := fs.String("off", "", "")
+	fs.IntVar(&o.ranks, "ranks", 1, "")
 	fs.IntVar(&o.poison, "inject-nan", 0, "")
 	memory := fs.String("memory", "", "")
 	host := fs.String("host-memory", "", "")
@@ -175,6 +181,12 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 	}
 	if o.saveEvery < 1 {
 		return fmt.Errorf("-save-every %d: want at least 1", o.saveEvery)
+	}
+	if o.ranks < 1 || o.ranks > 1024 {
+		return fmt.Errorf("-ranks %d: want 1 to 1024", o.ranks)
+	}
+	if o.ranks > 1 && (o.compare || o.checkpoint != "" || o.memory > 0) {
+		return errors.New("-ranks does not go with -compare, -checkpoint and -memory")
 	}
 	if o.keep < 1 {
 		return fmt.Errorf("-keep %d: want at least 1", o.keep)

@@ -27,9 +27,18 @@ func (c config) task() plan.Task {
 	}
 	const rate, fast = 1e12, 1e18
 	return plan.Task{
-		Model: m, Batch: c.batch().Global, LossRows: c.lossRows, Chunk: c.chunk, Optimizer: c.rule, OptimizerRank: c.lowRank(),
+		Model: m, Batch: c.rankBatch(), LossRows: c.lossRows, Chunk: c.chunk, Optimizer: c.rule, OptimizerRank: c.lowRank(),
 		Device: plan.Device{Name: "any", Unified: true, F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast},
 	}
+}
+
+// rankBatch returns the sequences of a step of a rank.
+func (c config) rankBatch() int {
+	b := c.batch()
+	if c.ranks > 1 {
+		return b.Micro * b.Window
+	}
+	return b.Global
 }
 
 // must panics on an error: a preset is wrong.
@@ -160,6 +169,9 @@ func printPrediction(w io.Writer, c config) error {
 	b := c.batch()
 	fmt.Fprintf(w, "%s: %d parameters, %d layers of width %d, %s of %d tokens a step, in %s of at most %d\n",
 		c.name, c.task().Model.Parameters(), c.layers, c.dim, console.Count(b.Global, "sequence"), c.context, console.Count(b.Window, "micro-batch"), b.Micro)
+	if c.ranks > 1 {
+		fmt.Fprintf(w, "on each of %d ranks; the prediction is of one\n", c.ranks)
+	}
 	fmt.Fprintf(w, "techniques: %v\n\npredicted peak memory\n", c.on)
 	t := console.Table(w)
 	row := func(name string, without, with int64) {

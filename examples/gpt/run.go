@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/dist/mpi"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/train"
@@ -101,6 +102,9 @@ func trainAndReport(stop console.Stop, o options, stdout, stderr io.Writer) (err
 	if err != nil {
 		return err
 	}
+	if o.ranks > 1 && !mpi.Launched() { // whose memory is that of all
+		rep.PeakRSS = 0
+	}
 	if rep.PeakRSS > 0 {
 		rep.BaseRSS = base.process.Base
 		if rep.PredictedRSS, err = o.resident(base); err != nil {
@@ -114,7 +118,7 @@ func trainAndReport(stop console.Stop, o options, stdout, stderr io.Writer) (err
 // current step, which it saves.
 func (t *trainer) run(stop console.Stop, saves bool, p *console.Progress) (*report, error) {
 	did, err := console.Training[transformer.Batch]{
-		Trainer: t.Trainer, Steps: t.steps, Saves: saves, Stop: stop, Progress: p,
+		Trainer: t.Trainer, Ranks: t.reducer, Steps: t.steps, Saves: saves, Stop: stop, Progress: p,
 		Batches: t.batches, Tokens: func(b transformer.Batch) int { return len(b.Tokens) }, HeldOut: t.heldOut,
 		Begun: func(loss float64) {
 			t.first = loss

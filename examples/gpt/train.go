@@ -60,6 +60,7 @@ func newTrainer(dev *snug.Device, c config, data *text.Corpus, pages string, sav
 	o := train.Options{
 		Optimizer: c.optimizer(), StateBits: c.stateBits(), Chunk: c.chunk,
 		Schedule: c.learningRate, Clip: 1, Fill: t.model.FirstValues, Monitor: t.meter,
+		Reducer: c.reducer, Bucket: 1 << 16,
 		Measure: c.poison > 0, // names the micro-batch of a NaN
 	}
 	if c.on[useAMP] {
@@ -118,7 +119,7 @@ type poisoned struct {
 }
 
 func (p poisoned) Backprop(ctx context.Context, b transformer.Batch, scale float32, w train.Window) (fused.Loss, error) {
-	if window := p.batch().Window; p.poison > 0 && b.Draw == uint64((p.poison-1)*window+window/2) {
+	if window := p.batch().Window; p.poison > 0 && b.Draw == uint64((p.poison-1)*window*p.batch().Ranks+window/2) {
 		w = poison{w.(*accum.Window), fmt.Sprintf("model.layers.%d.mlp.up_proj.weight", p.layers/2)}
 	}
 	return p.Model.Backprop(ctx, b, scale, w)
@@ -149,17 +150,21 @@ func (p poison) Done(name string) error {
 
 // batches returns the micro-batches of a step, which the next call overwrites.
 func (t *trainer) batches(step int) []transformer.Batch {
-	b := t.batch()
+	b, used := t.batch(), 0
 	for micro := range b.Window {
-		first, end := b.Samples(0, micro)
-		m := &t.micros[micro]
-		*m = transformer.Batch{Tokens: m.Tokens[:0], Labels: m.Labels[:0], Sequences: end - first, Draw: uint64(step*b.Window + micro)}
+		first, end := b.Samples(t.rank(), micro)
+		if first == end { // with more ranks than sequences
+			continue
+		}
+		m := &t.micros[used]
+		used++
+		*m = transformer.Batch{Tokens: m.Tokens[:0], Labels: m.Labels[:0], Sequences: end - first, Draw: uint64((step*b.Ranks+t.rank())*b.Window + micro)}
 		for ; first < end; first++ {
 			key := text.Mix(t.seed) + uint64(step)*uint64(b.Global) + uint64(first)
 			m.Tokens, m.Labels = text.AppendSequence(m.Tokens, m.Labels, t.data.Train, t.context, key)
 		}
 	}
-	return t.micros
+	return t.micros[:used]
 }
 
 // heldOut yields the same sequences of held-out text in every call.

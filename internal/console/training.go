@@ -7,6 +7,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/train"
 )
 
@@ -17,6 +18,7 @@ type Training[B any] struct {
 	Steps    int  // steps at the end, those before a resume included
 	Saves    bool // whether the Trainer has a folder of checkpoints
 	Stop     Stop
+	Ranks    accum.Reducer // the Trainer's, or nil: a signal to one rank ends all, after the same step
 	Progress *Progress
 	Batches  func(step int) []B // micro-batches of a step, counted from 0
 	Tokens   func(b B) int      // number of tokens of a micro-batch
@@ -77,7 +79,11 @@ func (t Training[B]) run() (r Trained, err error) {
 	}
 	defer t.Progress.End()
 	for began := time.Now(); t.Trainer.Step() < t.Steps; {
-		if t.Stop.Asked() {
+		asked, err := t.asked()
+		if err != nil {
+			return r, err
+		}
+		if asked {
 			t.Progress.End()
 			return r, t.interrupted(ctx)
 		}
@@ -86,9 +92,11 @@ func (t Training[B]) run() (r Trained, err error) {
 		if err != nil {
 			return r, err
 		}
-		for _, b := range batches {
-			r.Tokens += t.Tokens(b)
+		tokens, err := t.tokens(batches)
+		if err != nil {
+			return r, err
 		}
+		r.Tokens += tokens
 		if r.Loss = report.Loss; report.Skipped != "" {
 			r.Skipped++
 			t.Progress.Note(fmt.Sprintf("step %d is skipped: %s", report.Step, report.Skipped))
@@ -108,6 +116,33 @@ func (t Training[B]) run() (r Trained, err error) {
 	t.Progress.End()
 	r.Last, err = t.loss(ctx)
 	return r, err
+}
+
+// asked reports whether this rank or another was told to stop.
+func (t Training[B]) asked() (bool, error) {
+	asked := t.Stop.Asked()
+	if t.Ranks == nil {
+		return asked, nil
+	}
+	one := []float64{0}
+	if asked {
+		one[0] = 1
+	}
+	err := t.Ranks.Sum(one)
+	return one[0] > 0, err
+}
+
+// tokens returns the number of tokens of a step, over all ranks.
+func (t Training[B]) tokens(batches []B) (n int, err error) {
+	for _, b := range batches {
+		n += t.Tokens(b)
+	}
+	if t.Ranks == nil {
+		return n, nil
+	}
+	sum := []float64{float64(n)}
+	err = t.Ranks.Sum(sum)
+	return int(sum[0]), err
 }
 
 // loss returns the mean loss on held-out data, 0 if there is none.

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/dist/mpi"
+	"github.com/snug-ml/snug/internal/console"
+)
+
+// ranked runs the training on one rank, on the ranks that a launcher of MPI has started, or on ranks within this process.
+// The batch of a step is the same, whatever the number of ranks. Only rank 0 prints.
+func ranked(stop console.Stop, o options, stdout, stderr io.Writer) error {
+	switch {
+	case mpi.Launched():
+		return launched(stop, o, stdout, stderr)
+	case o.ranks > 1:
+		return local(stop, o, stdout, stderr)
+	}
+	return trainAndReport(stop, o, stdout, stderr)
+}
+
+// launched is the rank of this process.
+func launched(stop console.Stop, o options, stdout, stderr io.Writer) error {
+	world, err := mpi.Open(mpi.Options{})
+	if err != nil {
+		return err
+	}
+	if o.ranks > 1 {
+		world.Abort(errors.New("-ranks is for ranks within one process, and a launcher has started this one"))
+	}
+	if err := o.joins(world); err != nil {
+		world.Abort(err)
+	}
+	if world.Rank() > 0 {
+		stdout, stderr = io.Discard, io.Discard
+	}
+	err = trainAndReport(stop, o, stdout, stderr)
+	interrupted := errors.As(err, new(console.Interruption))
+	if err != nil && !interrupted {
+		world.Abort(err)
+	}
+	if err := world.Close(); err != nil {
+		world.Abort(err)
+	}
+	if world.Rank() > 0 && interrupted {
+		return silent{err}
+	}
+	return err
+}
+
+// silent is an error that another rank prints.
+type silent struct{ error }
+
+func (s silent) Unwrap() error { return s.error }
+
+// local runs all ranks in goroutines. When one fails, the others end.
+func local(stop console.Stop, o options, stdout, stderr io.Writer) error {
+	ctx, end := context.WithCancelCause(stop.Now)
+	defer end(nil)
+	reducers, err := accum.Local(ctx, o.ranks)
+	if err != nil {
+		return inputError{err}
+	}
+	errs := make([]error, len(reducers))
+	var wait sync.WaitGroup
+	for rank, r := range reducers {
+		o, stdout, stderr := o, stdout, stderr
+		if rank > 0 {
+			stdout, stderr = io.Discard, io.Discard
+		}
+		if err := o.joins(r); err != nil {
+			return inputError{err}
+		}
+		wait.Go(func() {
+			defer func() {
+				if errs[rank] != nil {
+					end(errs[rank])
+				}
+			}()
+			errs[rank] = errors.New("a panic") // unless it ends
+			errs[rank] = trainAndReport(stop, o, stdout, stderr)
+		})
+	}
+	wait.Wait()
+	if cause := context.Cause(ctx); cause != nil && stop.Now.Err() == nil {
+		return cause // the error of the first rank that failed, of which the others' are a consequence
+	}
+	return errs[0]
+}
+
+// joins makes the run that of a rank.
+func (o *options) joins(r accum.Reducer) error {
+	if o.compare || o.checkpoint != "" || o.memory > 0 {
+		return fmt.Errorf("ranks do not go with -compare, -checkpoint and -memory")
+	}
+	o.reducer, o.ranks = r, r.Size()
+	return nil
+}
