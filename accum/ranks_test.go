@@ -71,17 +71,23 @@ func TestMovesErrors(t *testing.T) {
 		want error
 		says string
 	}{
-		"roots":       {func(rank int, r Reducer) error { return r.(Broadcaster).Broadcast(rank, bytes(3)) }, snug.ErrConfig, "rank 0 says root 0, rank 1 says 1"},
-		"root":        {func(rank int, r Reducer) error { return r.(Broadcaster).Broadcast(2, bytes(3)) }, snug.ErrConfig, "want the same rank, from 0 to 1"},
-		"length":      {func(rank int, r Reducer) error { return r.(Broadcaster).Broadcast(0, bytes(3+rank)) }, snug.ErrShape, "rank 0 has 3 elements, rank 1 has 4"},
-		"type":        {func(rank int, r Reducer) error { return r.(Broadcaster).Broadcast(0, []snug.View{bytes(3), floats(3)}[rank]) }, snug.ErrDType, "rank 0 has u8, rank 1 has f32"},
+		"roots":  {func(rank int, r Reducer) error { return r.(Broadcaster).Broadcast(rank, bytes(3)) }, snug.ErrConfig, "rank 0 says root 0, rank 1 says 1"},
+		"root":   {func(rank int, r Reducer) error { return r.(Broadcaster).Broadcast(2, bytes(3)) }, snug.ErrConfig, "want the same rank, from 0 to 1"},
+		"length": {func(rank int, r Reducer) error { return r.(Broadcaster).Broadcast(0, bytes(3+rank)) }, snug.ErrShape, "rank 0 has 3 elements, rank 1 has 4"},
+		"type": {func(rank int, r Reducer) error {
+			return r.(Broadcaster).Broadcast(0, []snug.View{bytes(3), floats(3)}[rank])
+		}, snug.ErrDType, "rank 0 has u8, rank 1 has f32"},
 		"multiple":    {func(rank int, r Reducer) error { return r.(AllToAller).AllToAll(bytes(3), bytes(3)) }, snug.ErrShape, "want a common multiple of 2"},
 		"two lengths": {func(rank int, r Reducer) error { return r.(AllToAller).AllToAll(bytes(2), bytes(4)) }, snug.ErrShape, "sends 4 elements and receives 2"},
 		"two types":   {func(rank int, r Reducer) error { return r.(AllToAller).AllToAll(floats(2), bytes(2)) }, snug.ErrDType, "sends u8 and receives f32"},
 		"nobody":      {func(rank int, r Reducer) error { return r.(SendReceiver).SendReceive(bytes(1), 0, bytes(1), 0) }, snug.ErrConfig, "rank 1 receives from rank 0, which sends to rank 0"},
-		"short":       {func(rank int, r Reducer) error { return r.(SendReceiver).SendReceive(bytes(2), 1-rank, bytes(1), 1-rank) }, snug.ErrShape, "rank 0 receives 2 elements, rank 1 sends 1"},
-		"other":       {func(rank int, r Reducer) error { return r.(SendReceiver).SendReceive(floats(1), 1-rank, bytes(1), 1-rank) }, snug.ErrDType, "rank 0 receives f32, rank 1 sends u8"},
-		"outside":     {func(rank int, r Reducer) error { return r.(SendReceiver).SendReceive(bytes(1), -1, bytes(1), 5) }, snug.ErrConfig, "want ranks from 0 to 1"},
+		"short": {func(rank int, r Reducer) error {
+			return r.(SendReceiver).SendReceive(bytes(2), 1-rank, bytes(1), 1-rank)
+		}, snug.ErrShape, "rank 0 receives 2 elements, rank 1 sends 1"},
+		"other": {func(rank int, r Reducer) error {
+			return r.(SendReceiver).SendReceive(floats(1), 1-rank, bytes(1), 1-rank)
+		}, snug.ErrDType, "rank 0 receives f32, rank 1 sends u8"},
+		"outside": {func(rank int, r Reducer) error { return r.(SendReceiver).SendReceive(bytes(1), -1, bytes(1), 5) }, snug.ErrConfig, "want ranks from 0 to 1"},
 		"other call": {func(rank int, r Reducer) error {
 			if rank == 0 {
 				return r.AllReduce(floats(1))

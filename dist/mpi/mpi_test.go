@@ -60,7 +60,7 @@ func TestMain(m *testing.M) {
 }
 
 // launchers returns the mpiexec programs to test with.
-func launchers(t *testing.T) []string {
+func launchers(t testing.TB) []string {
 	t.Helper()
 	if list := os.Getenv(launchersVariable); list != "" {
 		return filepath.SplitList(list)
