@@ -14,9 +14,9 @@ import (
 //	experts   = the Chosen experts with the greatest score[e] + bias[e], in descending order
 //	weight[k] = Scale·score[experts[k]]          or, with Normalize, Scale·score[experts[k]] / Σ score[experts[j]]
 //
-// The bias takes part in the choice and not in the weights. Without a bias, experts are ordered by their logits, so
-// that rounded scores that are equal cannot change the order. Of equal values the lower index comes first; torch.topk
-// leaves that order open.
+// The bias takes part in the choice and not in the weights. Without a bias, experts are ordered by their logits, because
+// different logits may round to equal scores. Of equal values the lower index comes first; torch.topk does not define
+// that order.
 //
 //	Mixtral          softmax, Normalize
 //	Qwen3-MoE        softmax, Normalize if norm_topk_prob
@@ -28,7 +28,7 @@ import (
 type Router struct {
 	// Experts is the number of experts, and Chosen how many of them a row gets: 1 ≤ Chosen ≤ Experts.
 	Experts, Chosen int
-	// Sigmoid takes the sigmoid of each logit in place of the softmax over all.
+	// Sigmoid takes the sigmoid of each logit as its score, in place of the softmax over all logits.
 	Sigmoid bool
 	// Normalize divides the weights of a row by their sum.
 	Normalize bool

@@ -47,9 +47,9 @@ func (s *Store) Commit() error {
 //	err = commit.Wait()
 //
 // During the commit, pages may be pinned and changed. The first pin of a page that the commit
-// has not written yet copies the page, if HostLimit has space for the copy, which may take the
-// eviction of clean pages. If there is no space, the pin waits until the page is written. This
-// concerns only pages that were dirty and in memory when the commit began.
+// has not written yet copies the page, if HostLimit has space for the copy. Clean pages are evicted
+// to make space. If there still is none, the pin waits until the page is written. This concerns
+// only pages that were dirty and in memory when the commit began.
 //
 // During the commit the page file may be three times as large as the state: it has the last
 // commit, the new commit, and the pages that changed since. A pin that needs space beyond
@@ -157,7 +157,7 @@ func (s *Store) finishCommit(c *commit, background bool) {
 }
 
 // persist writes the pages that the commit has not written yet, and the index. Once the renaming
-// has begun, the slots in the new index may belong to the last commit, even after an error.
+// has begun, Open may read the new index, even after an error, so its slots must stay in use.
 func (s *Store) persist(c *commit) (outcome, error) {
 	if err := s.writeVersions(c); err != nil {
 		return refused, err

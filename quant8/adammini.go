@@ -12,30 +12,30 @@ import (
 )
 
 // AdamMini is the rule of Zhang et al. 2024, "Adam-mini: Use Fewer Learning Rates To Gain More", arXiv:2406.16793, as
-// the authors' package adam-mini computes it: [AdamW] with one second moment for each block of elements that follow one
-// another. With c1 = 1-β1^t and c2 = √(1-β2^t) at step t it computes
+// the authors' package adam-mini computes it: [AdamW] with one second moment for each block of consecutive elements.
+// With c1 = 1-β1^t and c2 = √(1-β2^t) at step t it computes
 //
 //	m ← β1·m + (1-β1)·g
 //	v ← β2·v + (1-β2)·mean of g² over a block
 //	p ← p·(1 - lr·wd)
 //	p ← p - lr·c2/c1 · m/(√v + ε·c2)
 //
-// ParamOptions.Shared is the size of the blocks of a parameter. The authors take a head of q and k, HeadDim·Dim
+// ParamOptions.Shared is the size of the blocks of a parameter. The authors' blocks are a head of q and k, HeadDim·Dim
 // elements; a row of embeddings, of the output layer, of v, of the attention's output and of the matrices of an MLP; an
-// element of a bias; and all of any other vector, such as the scale of a norm. Without Shared a block is a row of a
-// matrix that [Optimizer.AddMatrix] added, and all of what [Optimizer.Add] added. Decay is decoupled; the authors have
-// none for norms and biases, see ParamOptions.NoDecay.
+// element of a bias; and the whole of any other vector, such as the scale of a norm. If Shared is 0, a block is a row of
+// a matrix that [Optimizer.AddMatrix] added, or the whole of a parameter that [Optimizer.Add] added. Decay is decoupled;
+// the authors have none for norms and biases, see ParamOptions.NoDecay.
 //
-// The state is m, with a sign: n + 4·⌈n/Block⌉ bytes for n elements with 8 bits. A parameter element takes 1.02 bytes
-// with 8 bits and blocks of 256, 0.53 with 4 bits and blocks of 128, 2 with 16 bits and 4 with 32. Below MinSize
+// The state is m, which is signed: n + 4·⌈n/Options.Block⌉ bytes for n elements with 8 bits. An element takes 1.02 bytes
+// with 8 bits and an Options.Block of 256, 0.53 with 4 bits and 128, 2 with 16 bits and 4 with 32. Below MinSize
 // elements it always takes 4. v takes 4 bytes more for each block, with any width; a [Storage] has it under the key
 // "<optimizer>/<name>/factors". Sums of squares are in float64, so that with blocks of one element m and p are those of
 // AdamW up to rounding. [SkipElement] sets m of an element to 0, and its square counts as 0 in the mean.
 //
-// Steps are on the CPU, read g twice, and wait for one another. Their workspace, see [Optimizer.WorkspaceBytes], is 4
-// bytes for each block and 8 bytes for each 16384 elements of a block begun. [Optimizer.StepRange] takes whole blocks.
-// Each process must hold the whole parameter: [Optimizer.AddShard] of a part is an error. [Optimizer.FoldInBackward] is
-// one too, because v needs the whole gradient.
+// Steps run on the CPU, one after another, and read g twice. Their workspace, see [Optimizer.WorkspaceBytes], is 4 bytes
+// for each block and 8 bytes for each 16384 elements of a block begun. [Optimizer.StepRange] takes whole blocks. Each
+// process must hold the whole parameter: [Optimizer.AddShard] of a part is an error. [Optimizer.FoldInBackward] is an
+// error too, because v needs the whole gradient.
 type AdamMini struct {
 	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
 	Beta2       float32 // decay of the second moments, in (0,1), default 0.999
@@ -50,8 +50,8 @@ func (r AdamMini) equation() equation {
 	return e
 }
 
-// withShared returns the shape of a parameter of n elements with the blocks of AdamMini: of each elements, or for an
-// each of 0 those it has, or else all.
+// withShared returns the shape of a parameter of n elements with AdamMini's blocks of each elements. If each is 0, the
+// blocks are those that s has, or else one block of all elements.
 func (o *options) withShared(s shape, n, each int) (shape, error) {
 	if !o.mini || n == 0 {
 		return s, nil
@@ -69,7 +69,7 @@ func (o *options) withShared(s shape, n, each int) (shape, error) {
 	return s, nil
 }
 
-// savedShape returns the shape of a saved parameter. AdamMini's has the blocks that its bytes have room for.
+// savedShape returns the shape of a saved parameter. AdamMini's number of blocks follows from the number of its bytes.
 func (o *options) savedShape(p *savedParam) shape {
 	s := o.withSlices(o.shapeOf(p.rows, p.cols), p.n)
 	moments := (p.bytes - s.stateBytes(o.layoutOf(p.bits, s), p.n)) / 4
@@ -112,7 +112,7 @@ func (a *Optimizer) stepShared(dev *snug.Device, q *param, lo int, h optim.Hyper
 	return a.run(dev, q, lo, j)
 }
 
-// copyMoments copies second moments of q from number from on to v, or v to them.
+// copyMoments copies the second moments of q, beginning with block from, to v, or with save v to them.
 func (a *Optimizer) copyMoments(q *param, from int, v []float32, save bool) error {
 	if save {
 		a.note(a.claimOf(q, from*q.shared, len(v)*q.shared), optim.Begun)
@@ -128,7 +128,7 @@ func (a *Optimizer) copyMoments(q *param, from int, v []float32, save bool) erro
 	return nil
 }
 
-// copyStored is copyMoments with a Storage. Its function takes memory, which copyMoments does not.
+// copyStored is copyMoments with a Storage. It is a function of its own because its closure allocates memory.
 func (a *Optimizer) copyStored(q *param, from int, v []float32, save bool) error {
 	return a.withBlob(q, factors, save, func(blob []byte) error {
 		copyEither(floats(blob, q.moments)[from:][:len(v)], v, save)
@@ -136,7 +136,7 @@ func (a *Optimizer) copyStored(q *param, from int, v []float32, save bool) error
 	})
 }
 
-// copyEither copies v to kept to save it, or kept to v.
+// copyEither copies v to kept with save, and otherwise kept to v.
 func copyEither(kept, v []float32, save bool) {
 	if save {
 		kept, v = v, kept
@@ -144,7 +144,7 @@ func copyEither(kept, v []float32, save bool) {
 	copy(v, kept)
 }
 
-// meanSquares are sums of the squares of g, of blocks of each elements, in parts of grain.
+// meanSquares sums the squares of g for blocks of each elements. A block has parts, each of at most grain elements.
 type meanSquares struct {
 	g           snug.View
 	sums        []float64

@@ -14,7 +14,7 @@ import (
 )
 
 // MeZO is the rule of Malladi et al. 2023, "Fine-Tuning Language Models with Just Forward Passes", arXiv:2305.17333. It
-// needs no gradient, only losses. Each step draws new normal noise z and computes
+// needs only losses, no gradient. Each step draws new normal noise z and computes
 //
 //	p ← p + ε·z;  L₊ = loss
 //	p ← p - 2ε·z; L₋ = loss
@@ -22,9 +22,9 @@ import (
 //	g = (L₊ - L₋)/(2ε)
 //	p ← p·(1 - lr·wd) - lr·g·z
 //
-// as the authors' trainer does; here one pass makes the last two changes. [NewMeZO] makes an optimizer with this rule;
-// [New] refuses it. Package train takes the rule as Options.Optimizer. It is for fine-tuning, at a rate of about 1e-6
-// for all weights of a model and about 1e-4 for adapters. It needs many more steps than rules with gradients.
+// as the authors' trainer does; here one pass makes the last two changes of p. [NewMeZO] makes an optimizer with this
+// rule; [New] refuses it. Package train takes the rule as Options.Optimizer. It is for fine-tuning, at a rate of about
+// 1e-6 for all weights of a model and about 1e-4 for adapters. It needs many more steps than rules with gradients.
 //
 // z is not stored: each pass generates it again from the seed, the step, the name of the parameter and the index of the
 // element. The state is the seed and the number of steps. Each worker holds 16 KiB. Parameters on a device other than
@@ -32,13 +32,13 @@ import (
 //
 // # Rounding
 //
-// Each pass rounds the parameters, so that the first three changes do not restore every bit. With ε = 1e-3 and weights
-// of float32 with a standard deviation of 0.02, they move every second weight by 0.6 units in its last place (root mean
-// square), in no particular direction; a unit is about 1e-7 of the weight. With bfloat16 they move two weights in five
-// by 0.6 units, and a unit is about 5e-3 of the weight. The authors' trainer rounds in the same way. Only a copy of the
-// parameters could restore every bit; adapters in float32 do not need it.
+// Each pass rounds the parameters, so the first three changes do not restore every bit. With ε = 1e-3 and float32 weights
+// with a standard deviation of 0.02, half of the weights end up changed, in no particular direction; the root mean square
+// of the change over all weights is 0.6 units in the last place. A unit is about 1e-7 of the weight. With bfloat16 two
+// weights in five are changed, also by 0.6 units, and a unit is about 5e-3 of the weight. The authors' trainer rounds in
+// the same way. Only a copy of the parameters could restore every bit; adapters in float32 do not need it.
 //
-// The last pass rounds parameters of 16 bits at random, because an update is much smaller than their units and would
+// The last pass rounds parameters of 16 bits stochastically, because an update is much smaller than their units and would
 // otherwise be lost. ε must not be smaller than these units: with ε = 1e-3, bfloat16 weights beyond 0.5 lose most of
 // the noise.
 type MeZO struct {
@@ -60,7 +60,7 @@ func (r MeZO) equation() equation { return equation{name: "MeZO"} }
 
 // MeZOOptions configures [NewMeZO].
 type MeZOOptions struct {
-	Seed uint64 // of the noise and of random rounding
+	Seed uint64 // of the noise and of stochastic rounding
 	// Params, unless nil, returns the options of one parameter. It is called in every step. MeZO ignores NoTrust.
 	Params func(name string) ParamOptions
 }
@@ -97,9 +97,9 @@ func NewMeZO(rule MeZO, o MeZOOptions) (*ZerothOrder, error) {
 // Steps returns the number of steps that were made.
 func (z *ZerothOrder) Steps() int { return int(z.t) }
 
-// Step makes a step at a learning rate. It calls loss twice. loss returns the loss with the present parameters, and
-// both times as the mean over the same data, for example over all micro-batches of the step. Step iterates over params
-// up to four times. params yields all parameters, the same ones every time, of float32, bfloat16 or float16.
+// Step makes a step at a learning rate. It calls loss twice. loss returns the mean loss with the present parameters, over
+// the same data both times, for example all micro-batches of the step. Step iterates over params up to four times.
+// params yields all parameters, the same ones every time, of float32, bfloat16 or float16.
 //
 // If loss returns an error or panics, or if a loss is not finite, no step is made: the parameters have their old
 // values, up to the rounding that [MeZO] describes, and the next call makes the same step again. The error is the error
@@ -109,7 +109,7 @@ func (z *ZerothOrder) Steps() int { return int(z.t) }
 // nil argument, a parameter that comes twice, and a call from within loss. They wrap [snug.ErrDType] for parameters
 // that are not floats.
 //
-// After an error of a device some parameters are changed and others are not. All further steps are then errors until a
+// After an error of a device, some parameters may be changed and others not. All further steps are then errors until a
 // state is restored. On the CPU, Step allocates nothing that grows with the parameters.
 func (z *ZerothOrder) Step(lr float32, params iter.Seq2[string, snug.View], loss func() (float64, error)) (Estimate, error) {
 	e, err := z.step(lr, params, loss)
@@ -184,7 +184,7 @@ func (z *ZerothOrder) check(lr float32, params iter.Seq2[string, snug.View], los
 	case z.half:
 		return fmt.Errorf("step %d stopped half-way through the parameters: restore a state: %w", z.t+1, snug.ErrConfig)
 	case z.t == math.MaxInt32:
-		return fmt.Errorf("%d steps are all there are: %w", z.t, snug.ErrConfig)
+		return fmt.Errorf("%d steps are the maximum: %w", z.t, snug.ErrConfig)
 	}
 	clear(z.seen)
 	z.most = 1
@@ -221,7 +221,7 @@ func (z *ZerothOrder) usable() error {
 	return nil
 }
 
-// pass changes all parameters as of says, with the noise of the step.
+// pass makes the change that of returns for each parameter, with the noise of the step.
 func (z *ZerothOrder) pass(params iter.Seq2[string, snug.View], of func(o *ParamOptions) change) error {
 	z.half = true // until all parameters are changed
 	for name, p := range params {

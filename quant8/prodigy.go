@@ -13,7 +13,7 @@ import (
 
 // Prodigy is the rule of Mishchenko and Defazio 2023, "Prodigy: An Expeditiously Adaptive Parameter-Free Learner",
 // arXiv:2306.06101, as the authors' package prodigyopt computes it. It is AdamW that finds its rate by itself: the rate
-// follows from an estimate d of the distance between the first parameters p0 and the solution. The rate lr of
+// follows from an estimate d of the distance between the initial parameters p0 and the solution. The rate lr of
 // [Optimizer.Advance] is usually 1, times the factor of a schedule. At step t, with r = d·lr, it computes
 //
 //	m ← β1·m + (1-β1)·d·g
@@ -25,10 +25,10 @@ import (
 //	d ← min(dmax, d·GrowthRate)         where dmax is the largest DCoef·N/Σ|s| so far
 //
 // GrowthRate does not limit the first growth: while d is d0, d takes the value DCoef·N/Σ|s| if that is larger, before
-// the last line. The next step uses the new d, when all parameters have stepped. The authors' package already uses the
-// new d in d·ε; that makes a difference only where gradients are about as small as ε. Weight decay is decoupled.
+// the last line. The new d counts from the next step on. The authors' package already uses the new d in d·ε; that makes
+// a difference only where gradients are about as small as ε. Weight decay is decoupled.
 //
-// The states are m, with a sign, and v; they take as many bytes as the states of [AdamW]. s and p0 - p take 8 bytes
+// The states are m, which is signed, and v; they take as many bytes as the states of [AdamW]. s and p0 - p take 8 bytes
 // more for every SliceP-th element, whatever the width of the states: 8 bytes an element by default, 0.73 with a SliceP
 // of 11. A [Storage] has s and p0 - p under the key "<optimizer>/<name>/factors". The sums are in float64, in the order
 // of elements and names, so that their bits depend neither on the order of steps nor on the number of workers, only on
@@ -43,7 +43,7 @@ type Prodigy struct {
 	Beta3       float32 // decay of s and N, in (0,1), default √Beta2
 	Eps         float32 // default 1e-8
 	WeightDecay float32 // default 0
-	D0          float32 // the first d, default 1e-6
+	D0          float32 // the initial d, default 1e-6
 	DCoef       float32 // factor of the estimates, default 1: 0.5 and 2 work as well
 	GrowthRate  float32 // largest factor by which d grows in a step, at least 1; default: no limit
 	SliceP      int     // every SliceP-th element counts in the sums; at least 1, default 1, and 11 works as well
@@ -89,7 +89,7 @@ type prodigy struct {
 	parts  [][2]float64 // sums of the items of a chunk
 }
 
-// withSlices returns the shape s with the number of elements for which Prodigy keeps s and p0 - p, of n.
+// withSlices returns the shape with the number of elements, out of n, for which Prodigy keeps its s and p0 - p.
 func (o *options) withSlices(s shape, n int) shape {
 	if o.prodigy.every > 0 && n > 0 {
 		s.sliced = optim.SlicesOf(n, o.prodigy.every)

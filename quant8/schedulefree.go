@@ -32,9 +32,9 @@ import (
 // The rate of [Optimizer.Advance] rises during a warm-up of a few percent of the steps and is then constant, 1 to 10
 // times the rate of AdamW. The authors advise a β1 of 0.9 to 0.98.
 //
-// The states are m, with a sign, and v; they have the bytes of the states of [AdamW], and its limits for sparse
-// gradients. The weights of the average take 24 bytes for all parameters together, and are saved. [SkipElement] sets m
-// to 0, so that the average of the element begins anew.
+// The states are m, which is signed, and v; they take as many bytes as the states of [AdamW], and have its limits for
+// sparse gradients. The weights of the average take 24 bytes for all parameters together, and are saved. [SkipElement]
+// sets m to 0, so that the average of the element begins anew.
 type ScheduleFree struct {
 	Beta1       float32 // the model trains at y = (1-Beta1)·z + Beta1·x; in (0,1), default 0.9
 	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
@@ -42,7 +42,7 @@ type ScheduleFree struct {
 	WeightDecay float32 // taken at y; default 0
 	Power       float32 // power of t in w, 0 to 8; default 0. The authors call it r
 	RatePower   float32 // power of the rate in w, 0 to 8; default 2. The authors call it weight_lr_power
-	Uniform     bool    // a RatePower of 0, which the field itself cannot say
+	Uniform     bool    // a RatePower of 0, because 0 in that field means 2
 }
 
 func (r ScheduleFree) equation() equation {
@@ -95,8 +95,9 @@ func (a *Optimizer) setNumbers(x []float64) {
 
 // Average writes to x the average with which a model that [ScheduleFree] trains is evaluated and saved. p holds the
 // training values of elements lo to lo+len(p)-1 of the parameter. lo and len(p) have the limits that they have in
-// [Optimizer.StepRange]. x has the length of p, and its elements are float32, float16 or bfloat16. x is p itself, or
-// the two do not overlap. Average changes nothing but x. If x is p, the program must restore p before it trains on.
+// [Optimizer.StepRange]. x has the length of p, and its elements are float32, float16 or bfloat16. x may be p itself;
+// otherwise the two must not overlap. Average changes nothing but x. If x is p, the program must restore p before it
+// trains on.
 //
 // Each worker holds 16 KiB. For a device other than the CPU the work is done on the host, on copies of one chunk at a
 // time.

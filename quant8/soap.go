@@ -13,7 +13,7 @@ import (
 //
 // It is for matrices, see [Optimizer.AddMatrix]. L and R are averages of the gradients' products, and the columns of Ql
 // and Qr are nearly their eigenvectors. The first step of a matrix sets L = (1-β)·g·gᵀ, R = (1-β)·gᵀ·g, and Ql and Qr
-// to their eigenvectors, and leaves p as it is. With c1 = 1-β1^t and c2 = √(1-β2^t) at step t after the first it computes
+// to their eigenvectors, and leaves p as it is. With c1 = 1-β1^t and c2 = √(1-β2^t), step t after the first computes
 //
 //	x = Qlᵀ·g·Qr
 //	m ← β1·m + (1-β1)·x
@@ -23,30 +23,30 @@ import (
 //	L ← β·L + (1-β)·g·gᵀ
 //	R ← β·R + (1-β)·gᵀ·g
 //
-// where β is PreconditionerBeta. After every Frequency such steps it sorts the columns of Ql by descending diagonals of
-// Qlᵀ·L·Ql, replaces Ql by the orthonormal factor of L·Ql, and does the same for Qr. v has the rows and columns of the
-// new order, and m is turned to the new basis.
+// where β is PreconditionerBeta. After every Frequency such steps it sorts the columns of Ql by the descending diagonal
+// of Qlᵀ·L·Ql, replaces Ql by the orthonormal factor of L·Ql, and does the same for Qr. The rows and columns of v follow
+// the new order, and m is rotated into the new basis.
 //
 // A side longer than MaxDim has no preconditioner: its Q is the identity. Vectors, and matrices with two such sides,
-// take Adam's step in their own basis: the one above with Ql and Qr the identity. t counts the steps of the optimizer for
-// them, from its second on; the first leaves them as they are. The usual rate is 3e-3.
+// take Adam's step: the one above with Ql and Qr the identity. For them, t counts the steps of the optimizer from its
+// second on; the first leaves them as they are. The usual rate is 3e-3.
 //
 // The states of a matrix are m and v, of 32 bits whatever Options.Bits is, and L, Ql, R and Qr: 8·n bytes for n elements,
 // 8·rows² and 8·cols², and 4 for the number of steps. A matrix of 1024×1024 takes 25 MB, AdamW 8.4 MB with 32 bits. The
 // states of vectors have Options.Bits.
 //
-// The workspace, see [Optimizer.WorkspaceBytes], has a copy of L, Ql, R and Qr, 16·n bytes for the gradient, its
-// turned form, the update and a product, and for the longer side k that has a preconditioner 12·k² + 280·k, and 8
-// bytes for each of these rows and columns. A
-// step takes 6·n·(rows+cols) floating-point operations. The first and those that replace Ql and Qr take about 9·k³ and
-// 5·k³ more for each side, partly on one core. They allocate if k is above 64; other steps do not.
+// The workspace, see [Optimizer.WorkspaceBytes], has a copy of L, Ql, R and Qr; 16·n bytes for the gradient, its
+// rotated form, the update and a product; 12·k² + 280·k bytes for the longer side k with a preconditioner; and 8 bytes
+// for each row and column of such sides. A step takes 6·n·(rows+cols) floating-point operations. For each side, the first
+// step takes about 9·k³ more, and a step that replaces Ql and Qr about 5·k³ more, partly on one core. These steps
+// allocate if k is above 64; others do not.
 //
 // A step updates a whole matrix, on the CPU only. Each process must hold whole parameters: [Optimizer.AddShard] of a
 // part is an error, and so is [Optimizer.StepRange] of a part of a matrix. [Optimizer.FoldInBackward] is an error. The
 // last bits of the products, and so of the states and p, depend on the instructions of the CPU, not on the number of
-// workers. A gradient of a matrix whose norm is not below 2^63 counts as one that is not finite; with [SkipElement] it
-// leaves the whole matrix as it is. With SkipElement other elements that are not finite count as 0 in g. After an error
-// of the [Storage] in the middle of a matrix the optimizer cannot be used until a state is restored.
+// workers. A gradient of a matrix whose norm is not below 2^63 counts as not finite; with [SkipElement] it leaves the
+// whole matrix as it is. Otherwise, with SkipElement, elements that are not finite count as 0 in g. After an error of
+// the [Storage] in the middle of a matrix the optimizer cannot be used until a state is restored.
 type SOAP struct {
 	Beta1              float32 // decay of the first moment, in (0,1), default 0.95
 	Beta2              float32 // decay of the second moment, in (0,1), default 0.95
@@ -60,7 +60,7 @@ type SOAP struct {
 // mostDim is the largest MaxDim: sizes of four squares are far below 2^63.
 const mostDim = 1 << 15
 
-// turning is how an equation turns gradients of matrices. Its frequency is 0 for other equations.
+// turning says how SOAP rotates the gradients of matrices. frequency is 0 for other rules.
 type turning struct {
 	beta              float64
 	frequency, maxDim int
@@ -81,7 +81,7 @@ func (r SOAP) equation() equation {
 	return e
 }
 
-// turned returns the shape of a matrix of SOAP.
+// turned returns the shape of a matrix with the sides that have a preconditioner, or a zero shape without such sides.
 func (t *turning) turned(rows, cols int) shape {
 	s := shape{rows: rows, cols: cols}
 	if rows <= t.maxDim {
@@ -96,7 +96,7 @@ func (t *turning) turned(rows, cols int) shape {
 	return s
 }
 
-// turns says whether a matrix has a preconditioner of SOAP.
+// turns reports whether a matrix has a preconditioner of SOAP.
 func (s shape) turns() bool { return s.left|s.right > 0 }
 
 // squares returns how many elements the preconditioners and their bases have.
@@ -104,7 +104,7 @@ func (s shape) squares() int64 {
 	return 2 * (int64(s.left)*int64(s.left) + int64(s.right)*int64(s.right))
 }
 
-// turnScratch returns how many elements a step of a matrix of SOAP takes, of float32 and of float64.
+// turnScratch returns how many elements of float32 and of float64 a step of a matrix of SOAP needs.
 func (s shape) turnScratch() (floats, doubles int64) {
 	k := int64(max(s.left, s.right))
 	square, more := ortho.EigenWork(int(k))

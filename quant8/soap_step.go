@@ -16,7 +16,7 @@ import (
 type side struct {
 	n              int
 	average, basis []float32
-	order          []int64 // which column of the last basis each of the new one was
+	order          []int64 // for each column of the new basis, its index in the last one
 }
 
 // soapStep is a step of a matrix of SOAP.
@@ -28,7 +28,7 @@ type soapStep struct {
 	h           optim.Hyper
 	factors     []float32 // a copy: the number of steps, as bits, and the sides
 	left, right side
-	g, x, u, t  []float32 // the gradient, its turned form, the update, and room for a product
+	g, x, u, t  []float32 // the gradient, its rotated form, the update, and room for a product
 	floats      []float32 // scratch of package ortho
 	doubles     []float64
 }
@@ -47,7 +47,7 @@ func (a *Optimizer) stepSOAP(dev *snug.Device, q *param, h optim.Hyper, j stepJo
 	if err := a.copyFactors(dev, q, s.factors, false); err != nil {
 		return err
 	}
-	made := math.Float32bits(s.factors[0]) // the first step counts
+	made := math.Float32bits(s.factors[0]) // steps made, with the first
 	if int64(made) > int64(a.t) {
 		return fmt.Errorf("%d steps of the preconditioners after step %d: %w", made, a.t, snug.ErrCorrupt)
 	}
@@ -78,7 +78,7 @@ func (s *soapStep) begin() error {
 	return s.a.copyFactors(s.dev, s.q, s.factors, true)
 }
 
-// update is every other step. refresh says whether it ends with better bases.
+// update is a step after the first. refresh says whether it ends with a refresh of the bases.
 func (s *soapStep) update(refresh bool) error {
 	s.turn(s.x, s.g, true)
 	if err := s.a.moments(s.dev, s.q, s.h, s.j, s.u, s.x, false); err != nil {
@@ -117,8 +117,8 @@ var loadTask = cpu.NewTask(func(a *loadArgs, item int) {
 	}
 })
 
-// load sets g to the scaled gradient, without the elements that are skipped. Its norm does not fit if products of
-// elements could overflow.
+// load sets g to the scaled gradient, with 0 for elements that are skipped. fits is false if the norm is so large that
+// products of elements could overflow.
 func (s *soapStep) load() (fits bool, err error) {
 	loadTask.Run(cpu.Chunks(s.q.n, loadGrain), loadArgs{s.g, s.j.g, s.h.GradScale, s.j.skip})
 	norm := math.Sqrt(sumSquares(snug.SliceView(s.g), 1))
@@ -140,7 +140,7 @@ func matrix(x []float32, cols int, trans bool) gemm.Matrix {
 	return gemm.Matrix{Data: snug.SliceView(x), Stride: cols, Trans: trans}
 }
 
-// turn sets dst to src in the eigenbases, or else from there to src in the basis of the parameter. It overwrites t.
+// turn sets dst to src rotated into the eigenbases, or with into false back into the parameter's basis. It overwrites t.
 func (s *soapStep) turn(dst, src []float32, into bool) {
 	rows, cols := s.q.rows, s.q.cols
 	if s.left.n > 0 {
@@ -176,7 +176,7 @@ func (s *soapStep) apply(x []float32) {
 	job.Run()
 }
 
-// refresh makes better bases and brings the states to them.
+// refresh improves the bases, and brings the states to the new ones.
 func (s *soapStep) refresh() error {
 	m, v := s.x, s.u
 	err := s.eachState(false, func(lo int, x state32) {
@@ -206,7 +206,7 @@ func (s *soapStep) refresh() error {
 	})
 }
 
-// was returns which element of the last basis element i of the new one was.
+// was returns the index in the last basis of column i of the new basis.
 func (s *side) was(i int) int {
 	if s.n == 0 {
 		return i
@@ -214,7 +214,7 @@ func (s *side) was(i int) int {
 	return int(s.order[i])
 }
 
-// eachState calls use with the states of each chunk, which it may change if dirty, and the number of their first element.
+// eachState calls use for each chunk with its states, of which the first is element lo. use may change them if dirty.
 func (s *soapStep) eachState(dirty bool, use func(lo int, x state32)) error {
 	for chunk := range s.q.chunks(s.a.o.Chunk) {
 		lo, hi := cpu.Chunk(s.q.n, s.a.o.Chunk, chunk)

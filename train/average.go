@@ -72,7 +72,7 @@ func (t *Trainer[B]) each(do func(name string, spare, w snug.View, lo int) error
 		}
 		var err error
 		switch {
-		case p.mastered && t.options.Masters != amp.NoMaster: // which rounds at random
+		case p.mastered && t.options.Masters != amp.NoMaster: // with NoMaster, Update rounds at random
 			err = t.master.Update(p.name, p.value, step)
 		case t.pages != nil && p.value.DType() == snug.F32:
 			err = t.pages.update(p.value, step)

@@ -20,8 +20,8 @@ import (
 	"github.com/x448/float16"
 )
 
-// about is what a checkpoint says of its run. All of it must be equal in a process that goes on, except
-// Notes and Begun.
+// about is what a checkpoint says about its run. All fields except Notes and Begun must be equal in a process that
+// resumes it.
 type about struct {
 	Run        json.RawMessage `json:"run"`        // Options.About
 	Notes      json.RawMessage `json:"notes"`      // of Trainer.SetNotes
@@ -70,19 +70,29 @@ func (o *Options) masters() string {
 
 // begin gives master weights their first values, or restores the newest checkpoint.
 func (t *Trainer[B]) begin() error {
+	if t.options.Reducer != nil {
+		return t.beginTogether()
+	}
 	if t.folder == nil || t.folder.Newest() == nil {
-		for _, p := range t.params {
-			if err := t.addMaster(p, t.options.Fill); err != nil {
-				return err
-			}
-		}
-		return nil
+		return t.addMasters()
 	}
 	found := t.folder.Newest()
 	if err := t.restore(); err != nil {
 		return fmt.Errorf("the checkpoint %s: %w", found.Path(), err)
 	}
-	t.step, t.saved, t.begun = found.Step, found.Step, t.options.Folder.about.Begun
+	t.resumed(found.Step, t.options.Folder.about.Begun)
+	return nil
+}
+
+func (t *Trainer[B]) resumed(step int, begun bool) { t.step, t.saved, t.begun = step, step, begun }
+
+// addMasters gives master weights their first values.
+func (t *Trainer[B]) addMasters() error {
+	for _, p := range t.params {
+		if err := t.addMaster(p, t.options.Fill); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -100,7 +110,7 @@ func (t *Trainer[B]) addMaster(p param, fill func(name string) FirstValue) error
 	return err
 }
 
-// matches reports whether a checkpoint is of this run.
+// matches returns an error if a checkpoint is of another run.
 func (t *Trainer[B]) matches(saved *about) error {
 	want, err := t.describe()
 	if err != nil {
@@ -118,20 +128,28 @@ func (t *Trainer[B]) matches(saved *about) error {
 	return fmt.Errorf("%w: %w", err, snug.ErrConfig)
 }
 
-// restore brings the trainer to the state of the newest checkpoint.
-func (t *Trainer[B]) restore() error {
-	found := t.folder.Newest()
+// fits returns an error unless the newest checkpoint is of this run and has the right parts.
+func (t *Trainer[B]) fits() error {
 	if err := t.matches(t.options.Folder.about); err != nil {
 		return err
 	}
 	var names []string
-	for _, p := range found.Parts {
+	for _, p := range t.folder.Newest().Parts {
 		names = append(names, p.Name)
 	}
 	if want := t.parts(); !slices.Equal(names, want) {
 		return fmt.Errorf("it has the parts %v, want %v: %w", names, want, snug.ErrCorrupt)
 	}
-	for _, name := range names { // weights come before the masters that may need them
+	return nil
+}
+
+// restore brings the trainer to the state of the newest checkpoint.
+func (t *Trainer[B]) restore() error {
+	if err := t.fits(); err != nil {
+		return err
+	}
+	found := t.folder.Newest()
+	for _, name := range t.parts() { // weights come before the masters that may need them
 		if err := found.Read(name, func(r io.Reader) error { return t.read(name, r) }); err != nil {
 			return err
 		}
@@ -244,18 +262,30 @@ func read(r io.Reader, x encoding.BinaryUnmarshaler) error {
 	return x.UnmarshalBinary(b)
 }
 
-// Save writes a checkpoint of the steps done, unless the newest one is of the same step. When ctx
-// ends meanwhile, the older checkpoints stay. The error wraps [snug.ErrConfig] without
-// Options.Dir, and after a step that stopped half-way, see Train. It is otherwise an error of the file
-// system, the storage or ctx; the run can go on, and Save can be called again.
+// Save writes a checkpoint of the steps done, unless the newest one is of the same step. If ctx ends while Save writes,
+// the older checkpoints stay. The error wraps [snug.ErrConfig] if there is neither Options.Dir nor Options.Folder, and
+// after a step that stopped half-way, see [Trainer.Train]. Otherwise it comes from the file system, the Storage or ctx;
+// the run can go on, and Save can be called again.
+//
+// With Options.Reducer all ranks call Save at the same step. Rank 0 writes, and the others wait for it.
 func (t *Trainer[B]) Save(ctx context.Context) (err error) {
 	switch {
 	case ctx == nil:
 		return fmt.Errorf("train: Save: the context is nil: %w", snug.ErrConfig)
-	case t.folder == nil:
-		return fmt.Errorf("train: Save: there is no Dir, or the Trainer is closed: %w", snug.ErrConfig)
+	case t.closed():
+		return fmt.Errorf("train: Save: the Trainer is closed: %w", snug.ErrConfig)
 	case t.step == t.saved:
 		return nil
+	case t.options.Reducer != nil:
+		return t.saveTogether(ctx)
+	}
+	return t.save(ctx)
+}
+
+func (t *Trainer[B]) save(ctx context.Context) (err error) {
+	switch {
+	case t.folder == nil:
+		return fmt.Errorf("train: Save: there is no Dir, or the Trainer is closed: %w", snug.ErrConfig)
 	case t.halfway:
 		return fmt.Errorf("train: Save: %w", t.stopped())
 	}
@@ -345,7 +375,7 @@ func readValues(r io.Reader, v snug.View) error {
 	})
 }
 
-// inPieces calls do for parts of v, with memory for each on the host, as elements and as bytes.
+// inPieces calls do for each part of v, with host memory for the part, as elements and as bytes.
 func inPieces(v snug.View, do func(host, part snug.View, b []byte) error) error {
 	n := min(piece, v.Len())
 	host, _, err := snug.MakeView(snug.CPU(), v.DType(), n)

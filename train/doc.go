@@ -34,7 +34,7 @@
 //
 // With [quant8.ScheduleFree] a model is evaluated and saved with averages of the parameters in training. Evaluate,
 // Close and [Trainer.Average] put the averages into the model. The next Train restores the parameters in training. The
-// learning rate is constant after the warm-up, for which the schedule Linear(peak, 1, warmup, steps) serves.
+// learning rate should be constant after the warm-up, as with the schedule Linear(peak, 1, warmup, steps).
 //
 // # Forward passes alone
 //
@@ -46,7 +46,7 @@
 // For n parameters that train, a Trainer holds
 //
 //	gradients        4·n bytes; with InBackward 4 bytes an element of the largest parameter, and of the next largest
-//	                 as long as the gradient of the largest is incomplete, as that of a tied embedding
+//	                 while the gradient of the largest is incomplete, such as that of a tied embedding
 //	master weights   4·n, 2·n, n or 0 bytes for parameters of 16 bits, by Options.Masters
 //	optimizer state  of AdamW 8·n bytes in 32 bits, 2.03·n in 8
 //
@@ -58,6 +58,6 @@
 // Dir holds the newest Keep checkpoints, whose parts are bound together by checksums. One process at a time owns the
 // folder. New resumes the newest checkpoint: if the caller gives each step the same micro-batches as before, the run
 // ends with the same bits as a run that was never interrupted. A process that is killed while it writes a checkpoint
-// leaves the one before, or the new one as a whole. A program that needs to read its checkpoint before it makes a model
+// leaves the previous one or the complete new one. A program that needs to read its checkpoint before it makes a model
 // opens the folder with [OpenFolder].
 package train

@@ -22,7 +22,7 @@ type Folder struct {
 }
 
 // OpenFolder makes this process the owner of a folder until [Folder.Close], and verifies the newest checkpoint. It
-// makes a missing folder. keep is the number of checkpoints to keep, the newest ones; 0 is 2.
+// makes a missing folder. keep is how many of the newest checkpoints to keep; 0 is 2.
 //
 // The error wraps [snug.ErrConfig] for a negative keep and [snug.ErrCorrupt] for a damaged checkpoint, or comes from
 // the file system, for example because another process owns the folder.

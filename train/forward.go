@@ -18,7 +18,7 @@ func (o *Options) mezo() (quant8.MeZO, bool) {
 	return rule, is
 }
 
-// checkMeZO refuses, for MeZO, the options that need gradients, state or master weights.
+// checkMeZO returns an error if the optimizer is MeZO and an option needs gradients, state or master weights.
 func (o *Options) checkMeZO() error {
 	if _, is := o.mezo(); !is {
 		return nil

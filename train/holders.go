@@ -38,7 +38,7 @@ func (h *holders) add(c plan.Component, param string, n int64) {
 	}
 }
 
-// set tells the Monitor the bytes of a component: all is their sum, of which add has noted the bytes of parameters.
+// set tells the Monitor the bytes of a component. all is their sum; what add did not note for a parameter is shared.
 func (h *holders) set(c plan.Component, all int64) {
 	if h.monitor == nil {
 		return
@@ -53,7 +53,7 @@ func (h *holders) set(c plan.Component, all int64) {
 	h.of(c, others).Set(rest)
 }
 
-// held returns the bytes of all parameters, for a Monitor.
+// held calls all if there is a Monitor, and otherwise returns 0.
 func (t *Trainer[B]) held(all func() int64) int64 {
 	if t.holders.monitor == nil {
 		return 0

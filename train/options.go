@@ -32,10 +32,10 @@ func (o *Options) check(noModel bool) error {
 		{noModel, "the model is nil"},
 		{!(o.Clip >= 0), fmt.Sprintf("Clip is %v, want 0 or more", o.Clip)},
 		{o.SaveEvery < 0 || o.Keep < 0 || o.Chunk < 0, fmt.Sprintf("SaveEvery is %d, Keep %d and Chunk %d, want 0 or more", o.SaveEvery, o.Keep, o.Chunk)},
-		{o.SaveEvery > 0 && o.Dir == "" && o.Folder == nil, "SaveEvery wants Dir or Folder"},
-		{o.Folder != nil && (o.Dir != "" || o.Keep != 0 || o.Folder.folder == nil), "Folder, from OpenFolder, is instead of Dir and Keep"},
+		{o.SaveEvery > 0 && o.Dir == "" && o.Folder == nil && !o.follows(), "SaveEvery wants Dir or Folder"},
+		{o.Folder != nil && (o.Dir != "" || o.Keep != 0 || o.Folder.folder == nil), "Folder must come from OpenFolder, without Dir and Keep"},
 		{o.InBackward && o.Scaler != nil, "InBackward does not go with a loss scale, because one parameter is updated before another is known to be finite"},
-		{o.InBackward && (o.Masters == amp.SplitMaster || o.Masters == amp.Split24Master), "InBackward has no master weights: leave Masters, or set NoMaster"},
+		{o.InBackward && (o.Masters == amp.SplitMaster || o.Masters == amp.Split24Master), "InBackward has no master weights: leave Masters unset, or set NoMaster"},
 		{o.Stochastic && o.Masters != amp.Split24Master, fmt.Sprintf("Stochastic is for Split24Master, and Masters is %v", o.Masters)},
 		{o.InBackward && o.Fill != nil, "InBackward has no master weights to fill"},
 		{o.InBackward && o.averages(), "InBackward does not go with quant8.ScheduleFree: without gradients in memory nothing holds the parameters that train while their averages are evaluated"},
@@ -44,7 +44,7 @@ func (o *Options) check(noModel bool) error {
 		{o.Bucket < 0, fmt.Sprintf("Bucket is %d, want 0 or more", o.Bucket)},
 		{o.Reducer != nil && o.InBackward, "Reducer does not go with InBackward, because ranks add their gradients before an update"},
 		{o.Reducer != nil && o.Split != nil, "Reducer does not go with Split, because the ranks make a step together"},
-		{o.Reducer != nil && (o.Dir != "" || o.Folder != nil), "Reducer does not go with Dir and Folder: checkpoints are of one process"},
+		{o.follows() && o.Folder != nil, "Folder is for rank 0: it writes the checkpoints"},
 		{o.Fold && o.SkipNonFinite, "Fold does not go with SkipNonFinite, because what is folded cannot be taken back"},
 	} {
 		if c.bad {

@@ -1,14 +1,193 @@
 package train
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/internal/device"
 )
+
+// follows reports whether another rank writes the checkpoints.
+func (o *Options) follows() bool { return o.Reducer != nil && o.Reducer.Rank() > 0 }
+
+// errRank0 is the error of the other ranks where rank 0 has failed.
+var errRank0 = errors.New("rank 0 has failed, and says why")
+
+// agree returns an error on all ranks if rank 0 has one.
+func (t *Trainer[B]) agree(err error) error {
+	failed := t.sums[:1]
+	failed[0] = 0
+	if err != nil && !t.options.follows() {
+		failed[0] = 1
+	}
+	if sumErr := t.options.Reducer.Sum(failed); err == nil {
+		err = sumErr
+	}
+	if err == nil && failed[0] > 0 {
+		return errRank0
+	}
+	return err
+}
+
+// saveTogether writes a checkpoint on rank 0.
+func (t *Trainer[B]) saveTogether(ctx context.Context) error {
+	var err error
+	if !t.options.follows() {
+		err = t.save(ctx)
+	}
+	switch err = t.agree(err); {
+	case errors.Is(err, errRank0):
+		return fmt.Errorf("train: Save: step %d: %w", t.step, err)
+	case err == nil:
+		t.saved = t.step
+	}
+	return err
+}
+
+// beginTogether is begin for the ranks: rank 0 reads the newest checkpoint and sends the others what it reads.
+func (t *Trainer[B]) beginTogether() error {
+	var err error
+	state := t.sums[:] // whether there is a checkpoint, its step, and whether the next one has begun
+	clear(state)
+	if t.folder != nil && t.folder.Newest() != nil {
+		state[0], state[1] = 1, float64(t.folder.Newest().Step)
+		if t.options.Folder.about.Begun {
+			state[2] = 1
+		}
+		err = t.fits()
+	}
+	if sumErr := t.options.Reducer.Sum(state); sumErr != nil {
+		return sumErr
+	}
+	resumes, step, begun := state[0] > 0, int(state[1]), state[2] > 0
+	if err := t.agree(err); err != nil {
+		return t.ofCheckpoint(err)
+	}
+	if !resumes {
+		return t.addMasters()
+	}
+	for _, name := range t.parts() {
+		if err := t.receive(name); err != nil {
+			return t.ofCheckpoint(err)
+		}
+	}
+	t.resumed(step, begun)
+	return nil
+}
+
+// ofCheckpoint names the checkpoint in an error, on the rank that reads it.
+func (t *Trainer[B]) ofCheckpoint(err error) error {
+	if t.folder == nil || t.folder.Newest() == nil {
+		return fmt.Errorf("the newest checkpoint: %w", err)
+	}
+	return fmt.Errorf("the checkpoint %s: %w", t.folder.Newest().Path(), err)
+}
+
+// receive restores a part of a checkpoint on all ranks. All read the same bytes by the same calls.
+func (t *Trainer[B]) receive(name string) error {
+	all, ok := t.options.Reducer.(accum.Broadcaster)
+	if !ok {
+		return fmt.Errorf("the Reducer is no accum.Broadcaster: %w", snug.ErrConfig)
+	}
+	s := &stream{all: all, buffer: make([]byte, streamBytes), header: make([]byte, 1)}
+	if t.options.follows() {
+		return t.agree(t.read(name, s))
+	}
+	err := t.folder.Newest().Read(name, func(r io.Reader) error {
+		s.from = r
+		return t.read(name, s)
+	})
+	if err != nil && s.from == nil { // the others wait for the first piece
+		s.from = failing{err}
+		_, _ = s.Read(s.buffer[:0])
+	}
+	return t.agree(err)
+}
+
+const streamBytes = 1 << 20
+
+// What a rank sends before a piece of a stream.
+const (
+	whole  = iota // streamBytes follow
+	part          // 4 bytes with a number of bytes follow, and then these
+	ended         // nothing follows, and the reader has ended
+	broken        // nothing follows, and the reader has failed
+)
+
+// stream is a reader on rank 0 that sends what it reads to the other ranks, and there a reader of what is sent.
+type stream struct {
+	all    accum.Broadcaster
+	from   io.Reader // nil on the other ranks
+	buffer []byte
+	header []byte
+	left   []byte // of the buffer
+	err    error  // after these
+}
+
+func (s *stream) Read(b []byte) (int, error) {
+	if len(s.left) == 0 && s.err == nil {
+		s.err = s.next()
+	}
+	n := copy(b, s.left)
+	if s.left = s.left[n:]; n == 0 && len(b) > 0 {
+		return 0, s.err
+	}
+	return n, nil
+}
+
+// next reads a piece on rank 0, and sends it to all.
+func (s *stream) next() error {
+	var size [4]byte
+	n, err := 0, error(nil)
+	if s.from != nil {
+		n, err = io.ReadFull(s.from, s.buffer)
+		switch {
+		case err == nil:
+			s.header[0] = whole
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			s.header[0] = part
+			size = [4]byte{byte(n), byte(n >> 8), byte(n >> 16), byte(n >> 24)}
+		case errors.Is(err, io.EOF):
+			s.header[0] = ended
+		default:
+			s.header[0] = broken
+		}
+	}
+	if sent := s.all.Broadcast(0, snug.SliceView(s.header)); sent != nil {
+		return sent
+	}
+	switch s.header[0] {
+	case whole:
+		n = len(s.buffer)
+	case part:
+		number := size[:]
+		if sent := s.all.Broadcast(0, snug.SliceView(number)); sent != nil {
+			return sent
+		}
+		n = int(number[0]) | int(number[1])<<8 | int(number[2])<<16 | int(number[3])<<24
+	case ended:
+		return io.EOF
+	default:
+		if s.from != nil {
+			return err
+		}
+		return errRank0
+	}
+	s.left = s.buffer[:n]
+	return s.all.Broadcast(0, snug.SliceView(s.left))
+}
+
+// failing is a reader of nothing.
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 // alike returns an error unless all ranks have the same parameters and options.
 func (t *Trainer[B]) alike() error {
@@ -27,7 +206,7 @@ func (t *Trainer[B]) alike() error {
 		}
 		values = sum
 	}
-	// Each rank fills in its own numbers, and the sums are those of all.
+	// Each rank fills in its own numbers only, so the sums hold the numbers of all ranks.
 	sums := make([]float64, 2*r.Size())
 	sums[2*r.Rank()], sums[2*r.Rank()+1] = float64(text.Sum32()), float64(values)
 	if err := r.Sum(sums); err != nil {

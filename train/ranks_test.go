@@ -1,10 +1,16 @@
 package train
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
+	"io"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
+	"testing/iotest"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
@@ -114,6 +120,116 @@ func TestRanksSkip(t *testing.T) {
 	}
 }
 
+// TestRanksResume: rank 0 writes checkpoints, from which any number of ranks goes on: as many with the same bits as
+// without the interruption, others with rounding.
+func TestRanksResume(t *testing.T) {
+	o := Options{Optimizer: quant8.AdamW{}, StateBits: 8, SaveEvery: 2, Clip: 1, Schedule: Constant(1e-3)}
+	run := func(dir string, size, from, to int) (models []*toy, errs []error) {
+		reducers, err := accum.Local(t.Context(), size)
+		require.NoError(t, err)
+		models, errs = make([]*toy, size), make([]error, size)
+		var wait sync.WaitGroup
+		for rank, r := range reducers {
+			models[rank] = newToy(t, snug.BF16, snug.F32)
+			wait.Go(func() {
+				o := o
+				o.Reducer, o.Dir = r, dir
+				tr, err := New[[]int](models[rank], o)
+				for err == nil && tr.Step() < to {
+					if tr.Step() < from {
+						err = errors.New("the run does not go on")
+						break
+					}
+					lo, hi := accum.Shard(4, rank, size)
+					var batches [][]int
+					for i := lo; i < hi; i++ {
+						batches = append(batches, []int{10*tr.Step() + i})
+					}
+					_, err = tr.Train(context.Background(), batches)
+				}
+				if tr != nil {
+					err = errors.Join(err, tr.Close())
+				}
+				errs[rank] = err
+			})
+		}
+		wait.Wait()
+		return models, errs
+	}
+	whole, errs := run(t.TempDir(), 2, 0, 6)
+	require.NoError(t, errors.Join(errs...))
+	for _, size := range []int{2, 1, 3} {
+		dir := t.TempDir()
+		_, errs := run(dir, 2, 0, 4)
+		require.NoError(t, errors.Join(errs...))
+		models, errs := run(dir, size, 4, 6)
+		require.NoError(t, errors.Join(errs...))
+		for _, m := range models {
+			require.Equal(t, models[0].bits(), m.bits())
+		}
+		if size == 2 {
+			require.Equal(t, whole[0].bits(), models[0].bits())
+		} else {
+			require.InDeltaSlice(t, whole[0].floats("w"), models[0].floats("w"), 1e-2)
+			require.InDeltaSlice(t, whole[0].floats("b"), models[0].floats("b"), 1e-4)
+		}
+		// Damage is an error on all ranks.
+		parts, err := filepath.Glob(filepath.Join(dir, "*", "optimizer"))
+		require.NoError(t, err)
+		require.NotEmpty(t, parts)
+		for _, part := range parts {
+			data, err := os.ReadFile(part)
+			require.NoError(t, err)
+			data[len(data)/2] ^= 1
+			require.NoError(t, os.WriteFile(part, data, 0o666))
+		}
+		_, errs = run(dir, 1, 6, 6)
+		require.ErrorIs(t, errs[0], snug.ErrCorrupt)
+	}
+	dir := t.TempDir()
+	_, errs = run(dir, 2, 0, 4)
+	require.NoError(t, errors.Join(errs...))
+	o.StateBits = 32
+	_, errs = run(dir, 3, 4, 6)
+	for rank, err := range errs {
+		require.Error(t, err)
+		require.Equal(t, rank == 0, errors.Is(err, snug.ErrConfig), err)
+		require.Equal(t, rank > 0, errors.Is(err, errRank0), err)
+	}
+}
+
+// TestStream: what rank 0 reads arrives whole on the other ranks, of any length, and so does an error.
+func TestStream(t *testing.T) {
+	for _, n := range []int{0, 1, streamBytes - 1, streamBytes, streamBytes + 1, 3*streamBytes + 7} {
+		data := make([]byte, n)
+		for i := range data {
+			data[i] = byte(i * 7)
+		}
+		for _, fail := range []error{nil, errors.New("disk")} {
+			reducers, err := accum.Local(t.Context(), 3)
+			require.NoError(t, err)
+			var wait sync.WaitGroup
+			got, errs := make([][]byte, 3), make([]error, 3)
+			for rank, r := range reducers {
+				s := &stream{all: r.(accum.Broadcaster), buffer: make([]byte, streamBytes), header: make([]byte, 1)}
+				if rank == 0 {
+					s.from = io.MultiReader(bytes.NewReader(data), iotest.ErrReader(cmp.Or(fail, io.EOF)))
+				}
+				wait.Go(func() { got[rank], errs[rank] = io.ReadAll(s) })
+			}
+			wait.Wait()
+			for rank := range got {
+				if fail == nil {
+					require.NoError(t, errs[rank])
+					require.Equal(t, data, got[rank])
+				} else {
+					require.ErrorIs(t, errs[rank], map[bool]error{true: fail, false: errRank0}[rank == 0])
+				}
+			}
+		}
+	}
+}
+
 // TestRanksDiffer: New refuses ranks with other options or other values, and options that do not go with a Reducer.
 func TestRanksDiffer(t *testing.T) {
 	for want, second := range map[string]struct {
@@ -147,11 +263,10 @@ func TestRanksDiffer(t *testing.T) {
 	reducers, err := accum.Local(t.Context(), 1)
 	require.NoError(t, err)
 	for want, o := range map[string]Options{
-		"InBackward":  {InBackward: true},
-		"Split":       {Split: func(any) (a, b any, ok bool) { return nil, nil, false }},
-		"checkpoints": {Dir: t.TempDir()},
-		"MeZO":        {Optimizer: quant8.MeZO{}},
-		"Bucket":      {Bucket: -1},
+		"InBackward": {InBackward: true},
+		"Split":      {Split: func(any) (a, b any, ok bool) { return nil, nil, false }},
+		"MeZO":       {Optimizer: quant8.MeZO{}},
+		"Bucket":     {Bucket: -1},
 	} {
 		o.Reducer = reducers[0]
 		_, err := New[[]int](newToy(t, snug.F32, snug.F32), o)

@@ -19,7 +19,7 @@ func Cosine(peak float32, warmup, steps int) func(step int) float32 {
 	return warmed(peak, warmup, steps, func(done float64) float64 { return 0.1 + 0.45*(1+math.Cos(math.Pi*done)) })
 }
 
-// warmed rises over warmup steps and then follows the curve from 0, after them, to 1, after the last of steps.
+// warmed rises over warmup steps and then follows curve, from curve(0) after them to curve(1) after the last of steps.
 func warmed(peak float32, warmup, steps int, curve func(done float64) float64) func(step int) float32 {
 	return func(step int) float32 {
 		if step < warmup {

@@ -86,8 +86,8 @@ func (s *single) Into(name string) (snug.View, snug.Into, error) {
 	return g.view, snug.Into{Alpha: 1}, nil
 }
 
-// take returns memory for n elements: the smallest unused memory that is large enough, or new memory. Models complete
-// gradients from the last layer to the first, whose sizes repeat, so that few are new.
+// take returns memory for n elements: the smallest unused memory that is large enough, or new memory. It is rarely new,
+// because models complete gradients layer by layer, and the sizes of layers repeat.
 func (s *single) take(n int) (*gradient, error) {
 	best := -1
 	for i, g := range s.unused {

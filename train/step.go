@@ -21,10 +21,10 @@ const group = "model"
 // Train makes one step of the optimizer with the mean of the gradients of the micro-batches. It writes a checkpoint
 // after every SaveEvery steps.
 //
-// After an error the parameters are as before the step, with two exceptions. An error of the optimizer, the Storage or
-// the device, and with InBackward any error, can leave some parameters updated: resume a checkpoint then.
-// [Trainer.Save] does not write such parameters, and with Fold Train does not go on with them. An error of a checkpoint
-// comes after the step.
+// After an error the parameters are as before the step, with [quant8.MeZO] up to rounding. There are two exceptions. An
+// error of the optimizer, the Storage or the device, and with InBackward any error, can leave some parameters updated:
+// resume a checkpoint then. [Trainer.Save] does not write such parameters, and with Fold Train does not go on with them.
+// An error of writing a checkpoint comes after the step is made.
 //
 // The error wraps [snug.ErrConfig] when there are no micro-batches, when a weight is negative or not finite, or all are
 // 0; it wraps [snug.ErrNonFinite] and names the parameters when gradients are not finite; or it comes from the model.
@@ -215,7 +215,7 @@ func (t *Trainer[B]) update(r *Report) (err error) {
 	return nil
 }
 
-// clip returns the factor by which gradients of a norm are clipped.
+// clip returns the factor that clips gradients of this norm.
 func (t *Trainer[B]) clip(norm float64) float32 {
 	if t.options.Clip == 0 {
 		return 1
@@ -314,12 +314,12 @@ func (s *staging) update(weights snug.View, step func(lo int, w snug.View) error
 	return nil
 }
 
-// stopped is the error of what needs a whole step.
+// stopped returns the error of calls that cannot go on from half a step.
 func (t *Trainer[B]) stopped() error {
 	return fmt.Errorf("step %d stopped half-way: resume the newest checkpoint: %w", t.step+1, snug.ErrConfig)
 }
 
-// advance begins a step in the backward pass, unless an attempt that changed nothing has begun it.
+// advance begins a step in the backward pass, unless a failed attempt that changed nothing has already begun it.
 func (t *Trainer[B]) advance(rate float32) {
 	if !t.begun || t.halfway {
 		t.opt.Advance(rate)
@@ -336,7 +336,7 @@ func (t *Trainer[B]) trainInBackward(ctx context.Context, batches []B, r *Report
 		return fmt.Errorf("%d micro-batches, and InBackward without Fold takes one: %w", len(batches), snug.ErrConfig)
 	}
 	t.advance(r.Rate)
-	measures := t.options.Clip > 0 // in its first pass
+	measures := t.options.Clip > 0 // the first pass only measures the norm
 	norm, err := t.opt.StepInBackward(quant8.BackwardOptions{MaxNorm: t.options.Clip}, func(ready quant8.Ready) error {
 		if !measures {
 			ready = t.changing(ready)
@@ -354,8 +354,8 @@ func (t *Trainer[B]) trainInBackward(ctx context.Context, batches []B, r *Report
 	return err
 }
 
-// changing returns ready that notes that the step has changed parameters or the state. A gradient that is not finite
-// changes neither.
+// changing wraps ready to note that the step has changed parameters or the state. A gradient that is not finite changes
+// neither.
 func (t *Trainer[B]) changing(ready quant8.Ready) quant8.Ready {
 	return func(name string, p, g snug.View) error {
 		before := t.halfway
@@ -369,10 +369,10 @@ func (t *Trainer[B]) changing(ready quant8.Ready) quant8.Ready {
 }
 
 // leastShare is the share of the weight of a folded step below which a micro-batch is left out. It is more than the
-// error with which FoldInBackward compares sums of weights.
+// tolerance with which FoldInBackward compares sums of weights.
 const leastShare = 0x1p-29
 
-// weighing returns the micro-batches of a folded step that weigh something, and their weight.
+// weighing returns the micro-batches of a folded step whose weight is not negligible, and the sum of their weights.
 func (t *Trainer[B]) weighing(batches []B) (list []B, weight float64) {
 	total := 0.0
 	for _, b := range batches {

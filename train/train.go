@@ -22,7 +22,7 @@ import (
 //
 // If a Window has the method Done(name string) error, a model may call it as soon as the gradient of a parameter is
 // complete. Options.InBackward needs a model that does. Its Window also has the method HoldsOne() bool, which says that
-// memory is saved where the gradient of a parameter is completed before the next one begins.
+// the model saves memory if it completes the gradient of a parameter before it begins the next one.
 type Window = interface {
 	Into(name string) (acc snug.View, into snug.Into, err error)
 }
@@ -49,8 +49,8 @@ type Matrices interface {
 	Matrix(name string) (rows, cols int)
 }
 
-// Blocks is the method of a Model that [quant8.AdamMini] asks. Block returns how many elements of a parameter share a
-// second moment, see [quant8.ParamOptions]; 0 stands for all, and so does a model without the method.
+// Blocks is an optional method of a Model, for [quant8.AdamMini]. Block returns how many elements of a parameter share a
+// second moment, see [quant8.ParamOptions]. 0 stands for all elements; so does a model without the method.
 type Blocks interface {
 	Block(name string) (elements int)
 }
@@ -63,8 +63,9 @@ type Options struct {
 	// master weights and no loss scale; options that concern these are errors.
 	//
 	// [quant8.Apollo], [quant8.GaLore] and [quant8.SOAP] need a model with [Matrices] on the CPU. Their steps take whole
-	// matrices: with other Masters than FullMaster, and without InBackward, the Trainer holds a copy of the largest in
-	// float32, 4 bytes an element. With Storage, parameters of 16 bits are an error.
+	// matrices, and those of [quant8.AdamMini] whole parameters: with Masters other than FullMaster, and without
+	// InBackward, the Trainer holds a float32 copy of the largest, 4 bytes an element. With Storage, such matrices and
+	// parameters must not have 16 bits.
 	Optimizer quant8.Rule
 	StateBits int                          // bits of an element of the optimizer's state: 32, 16, 8 or 4; 0 is 32
 	Schedule  func(step int) (lr float32)  // learning rate of a step, counted from 0; nil is Constant(1e-3)
@@ -80,7 +81,7 @@ type Options struct {
 	// those of LoRA+.
 	Params func(name string) quant8.ParamOptions
 	// CountLost counts the updates that rounding loses, see [Trainer.LostUpdates]. It counts for parameters of 16 bits
-	// that have master weights of neither the form FullMaster nor SplitMaster.
+	// without master weights of the form FullMaster or SplitMaster.
 	CountLost bool
 	// Scaler is the dynamic loss scale; nil is amp's default when a parameter is float16, else no
 	// loss scale.
@@ -98,9 +99,9 @@ type Options struct {
 	InBackward bool
 	// Fold, with InBackward, takes several micro-batches: each gradient is folded into the optimizer's state as soon as
 	// it is complete, by [quant8.Optimizer.FoldInBackward]. The step is not that of the mean gradient, except with SGD.
-	// Clip clips with the norm of the step before. Optimizer must be one that [quant8.Folds] takes, and there is no
-	// SkipNonFinite. A micro-batch of less than 2^-29 of the step's weight is left out. After an error of a later
-	// micro-batch only a checkpoint helps.
+	// Clip clips with the norm of the previous step. Optimizer must be one that [quant8.Folds] accepts, and there is no
+	// SkipNonFinite. A micro-batch of less than 2^-29 of the step's weight is left out. After an error in the second
+	// micro-batch or a later one, only resuming a checkpoint helps.
 	Fold bool
 
 	// Storage holds master weights and the optimizer's state in pages; a Store of package offload is one. nil: they are
@@ -115,10 +116,10 @@ type Options struct {
 
 	// Reducer joins the Trainers of data-parallel training, one for each rank, in processes that package dist/mpi joins
 	// or in goroutines that [accum.Local] joins. Each rank has a model with the same parameters, and passes its own
-	// micro-batches to Train; it may have none. A step is that of the micro-batches of all ranks: all models stay equal
-	// bit for bit, and Report.Loss and Targets are of all ranks. New compares the ranks' parameters and options. All
-	// ranks call New, and then Train equally often. After an error on one rank the others wait for it, until its
-	// process ends the job. InBackward, Split, checkpoints, and rules without gradients are errors.
+	// micro-batches to Train; it may have none. A step uses the micro-batches of all ranks, so all models stay equal bit
+	// for bit. Report.Loss and Targets are of all ranks. New compares the ranks' parameters and options. All ranks call
+	// New, and then Train equally often. After an error on one rank the others wait for it, until its process ends the
+	// job. InBackward, Split, checkpoints, and rules without gradients are errors.
 	Reducer accum.Reducer
 	Bucket  int // elements of gradients that the ranks add at a time, while the backward pass goes on; 0 is 1048576
 
@@ -150,7 +151,7 @@ type Report struct {
 	Step    int     // number of steps done, this one included
 	Loss    float64 // mean over the targets of the step, in nats
 	Targets int
-	Norm    float64 // norm of all gradients before clipping, with Fold see quant8's FoldInBackward; 0 if it was not measured
+	Norm    float64 // norm of all gradients before clipping, 0 if not measured; with Fold and MeZO see package quant8
 	Rate    float32 // learning rate
 	Scale   float32 // loss scale of the step, 1 without one
 	Skipped string  // why nothing was updated; empty if the step updated the parameters
@@ -178,12 +179,12 @@ type Trainer[B any] struct {
 	updating string // the layer whose parameters the optimizer updates
 	whole    int64  // bytes of the buffer in which master weights become whole matrices of float32
 
-	sums [3]float64 // of the ranks
+	sums [3]float64 // loss, targets and weight over all ranks
 
 	step   int
 	splits int // how many times each micro-batch is divided in two
-	// begun says that an attempt that failed has begun the next step of the optimizer, in the backward pass, and
-	// halfway that it may have changed parameters or the optimizer's state.
+	// begun says that a failed attempt in the backward pass has begun the next step of the optimizer. halfway says that
+	// a failed attempt may have changed parameters or the optimizer's state.
 	begun, halfway bool
 	folder         *checkpoint.Folder
 	opened         *Folder // of Options.Dir, which the Trainer closes
@@ -225,6 +226,9 @@ func (t *Trainer[B]) make() (err error) {
 	if err := t.collect(); err != nil {
 		return err
 	}
+	if o.follows() {
+		o.Dir = ""
+	}
 	if o.Dir != "" {
 		if t.opened, err = openFolder(o.Dir, o.Keep); err != nil {
 			return err
@@ -245,7 +249,7 @@ func (t *Trainer[B]) make() (err error) {
 		return err
 	}
 	if t.zeroth != nil {
-		// it holds nothing
+		// MeZO holds no gradients
 	} else if o.InBackward {
 		t.single = &single{params: t.params, dev: t.params[0].value.Device(), values: map[string]snug.View{}, holders: &t.holders}
 		for _, p := range t.params {
@@ -359,8 +363,8 @@ func (t *Trainer[B]) blocks(name string) (p quant8.ParamOptions) {
 	return p
 }
 
-// matrices returns the shapes of the parameters for an optimizer that projects gradients, nil for others. Its chunks of
-// master weights are whole parameters, and so are those for quant8.AdamMini.
+// matrices returns the shapes of the parameters for an optimizer that projects gradients, and nil for others. For such an
+// optimizer and for quant8.AdamMini it enlarges hold.Chunk, so that a whole parameter fits in a chunk of master weights.
 func (t *Trainer[B]) matrices(hold *amp.MasterOptions) (Matrices, error) {
 	mini := false
 	switch t.options.Optimizer.(type) {
@@ -389,7 +393,7 @@ func (t *Trainer[B]) matrices(hold *amp.MasterOptions) (Matrices, error) {
 		case p.mastered && hold.Storage != nil:
 			return nil, fmt.Errorf("the optimizer %T takes whole parameters, and Storage has pages of the master weights of %q: %w", t.options.Optimizer, p.name, snug.ErrConfig)
 		}
-		pages := (p.value.Len() + t.options.Chunk - 1) / t.options.Chunk // of larger parameters, a multiple of the optimizer's
+		pages := (p.value.Len() + t.options.Chunk - 1) / t.options.Chunk // hold.Chunk stays a multiple of the optimizer's
 		hold.Chunk = max(hold.Chunk, pages*t.options.Chunk)
 		if p.mastered && hold.Form != amp.FullMaster {
 			t.whole = max(t.whole, 4*int64(p.value.Len()))
@@ -472,7 +476,7 @@ func (t *Trainer[B]) countBytes() {
 		return
 	}
 	b := t.Bytes()
-	if t.single == nil { // which counts as it allocates
+	if t.single == nil { // single counts as it allocates
 		t.holders.set(plan.Gradients, b[plan.Gradients])
 	}
 	t.holders.set(plan.Workspace, b[plan.Workspace])
@@ -482,7 +486,7 @@ func (t *Trainer[B]) countBytes() {
 	}
 }
 
-// Evaluate returns the loss over all batches without training on them, after [Trainer.Average]. The error wraps
+// Evaluate calls [Trainer.Average] and returns the loss over all batches, without training on them. The error wraps
 // [snug.ErrConfig] for a nil sequence, and is otherwise that of the model.
 func (t *Trainer[B]) Evaluate(ctx context.Context, batches iter.Seq[B]) (all fused.Loss, err error) {
 	if batches == nil {
@@ -503,8 +507,8 @@ func (t *Trainer[B]) Evaluate(ctx context.Context, batches iter.Seq[B]) (all fus
 	return all, nil
 }
 
-// Close closes the folder of checkpoints, unless it is Options.Folder, and frees memory of a device, after
-// [Trainer.Average]. The caller then closes the model and the Storage. Closing twice does nothing.
+// Close calls [Trainer.Average], closes the folder of checkpoints unless it is Options.Folder, and frees memory of a
+// device. The caller then closes the model and the Storage. Closing twice does nothing.
 func (t *Trainer[B]) Close() (err error) {
 	if t.ready && !t.closed() && !t.halfway {
 		err = t.average()

@@ -7,8 +7,8 @@ import "slices"
 // routerLoss is the default of router_aux_loss_coef in all families.
 const routerLoss = 0.001
 
-// readExperts reads what the families with experts share. In mixtral and gpt_oss an expert is as wide as the MLP would
-// be.
+// readExperts reads what the families with experts share. In mixtral and gpt_oss, intermediate_size is the width of an
+// expert.
 func (c *Config) readExperts(f *fields) {
 	e := f.std.experts
 	f.alias("num_local_experts", "num_experts")
@@ -25,12 +25,12 @@ func (c *Config) readExperts(f *fields) {
 		f.fail("num_local_experts", "%d, want 1 or more", e.Count)
 	}
 	if f.has("layer_types") && c.Family != "gpt_oss" {
-		f.fail("layer_types", "types of layers for %s: transformers passes over them", c.Family)
+		f.fail("layer_types", "types of layers for %s: transformers ignores them", c.Family)
 	}
 	c.Experts = e
 }
 
-// everyWindow gives all layers a window, 0 for none.
+// everyWindow gives all layers the same window; 0 is none.
 func (c *Config) everyWindow(f *fields, window int) {
 	if f.has("sliding_window") && window < 1 {
 		f.fail("sliding_window", "%d, want 1 or more", window)
@@ -109,12 +109,12 @@ func (c *Config) readDense(f *fields) {
 func readGPTOSS(f *fields, c *Config) {
 	c.readSizes(f, true)
 	f.alias("num_experts_per_tok", "experts_per_token")
-	f.ignore("initial_context_length") // original_max_position_embeddings says it to transformers
+	f.ignore("initial_context_length") // transformers reads original_max_position_embeddings
 	f.std.experts.Limit = get(f, "swiglu_limit", f.std.experts.Limit)
 	f.std.experts.Alpha = get(f, "swiglu_alpha", f.std.experts.Alpha)
 	c.readGate(f, "hidden_act", "silu")
 	if f.err == nil && c.Activation != SiLU {
-		f.fail("hidden_act", "%s, want \"silu\": transformers passes over it", f.raw["hidden_act"])
+		f.fail("hidden_act", "%s, want \"silu\": transformers ignores it", f.raw["hidden_act"])
 	}
 	c.readExperts(f)
 	c.Sinks = true
@@ -124,7 +124,7 @@ func readGPTOSS(f *fields, c *Config) {
 	c.readYarn(f)
 }
 
-// readYarn reads the rope of gpt_oss. Without one in the file it is a yarn for 32 times 4096 tokens.
+// readYarn reads the RoPE of gpt_oss. If the file has none, it is YaRN with a factor of 32 over 4096 tokens.
 func (c *Config) readYarn(f *fields) {
 	p := f.ropeObject("rope_parameters", "rope_scaling")
 	c.Rope = c.ropeOf(f, p, "rope_theta", f.std.theta)
@@ -135,7 +135,7 @@ func (c *Config) readYarn(f *fields) {
 	f.only("partial_rotary_factor", "1", "1.0")
 }
 
-// expertMembers adds the members of the families with experts.
+// expertMembers adds the JSON members that only families with experts have.
 func (c *Config) expertMembers(m map[string]any) {
 	e, count := c.Experts, "num_local_experts"
 	if c.Family == "qwen3_moe" {

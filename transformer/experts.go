@@ -12,12 +12,12 @@ import (
 
 // This file has the stage of a layer with experts:
 //
-//	y = z + Σ weight·down(act(gate·g)·up·g)   over the experts that the router chooses for a row, g = norm(z)
+//	y = x + Σ weight·down(act(gate·h)·up·h)   over the experts that the router chooses for a row, h = norm(x)
 //
 // Rows are grouped by expert, without padding: the rows of an expert are copied into one tensor, and the products of
 // the expert run over this tensor only. The stage keeps its output and the router's logits. The backward step routes by
-// the same logits again, so that it chooses the same experts, and computes the inner values again, one expert at a
-// time. Besides tensors of all rows, a step holds the inner values of one expert: at most those of the largest group.
+// these logits again, so it chooses the same experts, and recomputes the inner activations, one expert at a time.
+// Besides tensors of all rows, a step holds the inner activations of one expert: at most those of the largest group.
 
 // expertsHalf is the second half of a layer with experts.
 type expertsHalf struct {
@@ -122,7 +122,7 @@ func (b *expertsHalf) forward(ctx context.Context, o *ops, s stats, y, x *tensor
 		gate, up := e.project(o, in)
 		o.activateExpert(up, gate, up)
 		b.pool.put(gate)
-		o.linear(in, up, &e.down[0], 0) // the expert has read its input
+		o.linear(in, up, &e.down[0], 0) // in is no longer needed as input
 		b.pool.put(up)
 		o.addWeighted(y, in)
 		b.pool.put(in)
@@ -192,8 +192,8 @@ func (b *expertsHalf) Backward(ctx context.Context, x *tensor, s *saved, d *tens
 	return d, o.err
 }
 
-// expertBackward adds to dh, from the gradient d of y and the normalized input h, what an expert adds to the gradient
-// of h. It sets the gradients of the weights of its rows, and adds to the gradients of its parameters.
+// expertBackward adds an expert's part of the gradient of h to dh, given the gradient d of y. It sets the gradients of
+// the router's weights for the rows of the expert, and adds to the gradients of the expert's parameters.
 func (b *expertsHalf) expertBackward(o *ops, e *expert, dh, d, h *tensor) {
 	in := o.pick(h)
 	gate, up := e.project(o, in)
@@ -211,7 +211,7 @@ func (b *expertsHalf) expertBackward(o *ops, e *expert, dh, d, h *tensor) {
 	b.pool.put(din)
 }
 
-// expertIdle completes the gradients of an expert without rows, which adds nothing to them.
+// expertIdle completes the gradients of an expert that has no rows.
 func (b *expertsHalf) expertIdle(o *ops, e *expert) {
 	for _, list := range [...][]linear{e.in, e.down} {
 		for i := range list {
@@ -246,7 +246,7 @@ func (o *ops) clear(x *tensor) {
 	o.do(func() error { return scale(x.View, x.Len(), 0) })
 }
 
-// scale multiplies n elements by beta: a product without inner columns adds nothing. With a beta of 0 it does not read
+// scale multiplies n elements by beta, as a matrix product whose inner dimension is 0. With a beta of 0 it does not read
 // them.
 func scale(v snug.View, n int, beta float32) error {
 	none := part(v, 0, 0)

@@ -20,7 +20,7 @@ type balance struct {
 	coefficients []float32
 }
 
-// prepare makes room.
+// prepare makes room, unless the model has no balancing loss.
 func (b *balance) prepare(e *Experts) error {
 	if e.RouterLoss == 0 || b.counts != nil {
 		return nil
@@ -61,7 +61,7 @@ func (b *expertsHalf) enter(o *ops, logits *tensor) {
 	})
 }
 
-// balanceLoss adds the balancing loss to the loss of a call, and makes its derivatives.
+// balanceLoss adds the balancing loss to the loss of a call, and computes its derivatives by the scores.
 func (m *Model) balanceLoss() error {
 	c, b := &m.backward, &m.balance
 	if !c.balances {

@@ -12,7 +12,7 @@ import (
 type routed struct {
 	chosen      []int32 // the chosen experts of each row, indexed by pair
 	pairs, rows []int32 // the pairs, sorted by expert and then by number, and the row of each
-	starts      []int32 // for each expert the index in pairs and rows at which it begins; then their length
+	starts      []int32 // index in pairs and rows at which the group of each expert begins; then their length
 
 	weights, dweights *tensor // float32, one for each pair: weights and, in a backward step, their gradients
 
@@ -50,7 +50,7 @@ func (r *routed) after(expert int) int {
 	return expert
 }
 
-// router returns how a router chooses.
+// router returns the description of the router for package fused.
 func (c *Config) router() fused.Router {
 	return fused.Router{Experts: c.Experts.Count, Chosen: c.Experts.Chosen, Sigmoid: c.Experts.Sigmoid, Normalize: c.Experts.Normalize}
 }

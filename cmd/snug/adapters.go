@@ -14,7 +14,7 @@ import (
 // adapterKinds are the values of -adapter.
 var adapterKinds = []string{"lora", "dora", "pissa", "olora", "loftq", "lora-fa", "vera"}
 
-// vera is the kind whose adapters share their matrices, and defaultVeRARank its rank, which is PEFT's.
+// vera is the kind whose adapters share their matrices. defaultVeRARank is its default rank, which is PEFT's.
 const (
 	vera            = "vera"
 	defaultVeRARank = 256
@@ -41,7 +41,7 @@ func (f *adapterFlags) check() error {
 	return nil
 }
 
-// init returns how the adapters begin, in PEFT's words.
+// init returns PEFT's name for the initialization of the adapters, or an empty string for the default.
 func (f *adapterFlags) init() string {
 	switch f.kind {
 	case "pissa", "olora", "loftq":
@@ -54,12 +54,12 @@ func (f *adapterFlags) isDoRA() bool { return f.kind == "dora" }
 
 func (f *adapterFlags) freezesA() bool { return f.kind == "lora-fa" }
 
-// describe tells package plan.
+// describe sets the kind of the adapters in a task of package plan.
 func (f *adapterFlags) describe(t *plan.Task) {
 	t.DoRA, t.FrozenA, t.Init, t.VeRA = f.isDoRA(), f.freezesA(), f.init(), f.kind == vera
 }
 
-// options sets the fields of the adapters.
+// options sets the kind of the adapters in their options.
 func (f *adapterFlags) options(o *qlora.AdapterOptions) {
 	o.DoRA, o.FrozenA, o.Init = f.isDoRA(), f.freezesA(), f.init()
 	if f.kind == vera {
@@ -79,7 +79,7 @@ func (f *tuneFlags) modulesToSave() []string {
 	return names
 }
 
-// checkAdapters returns an error unless the model can have the adapters, and the shapes of what trains beside them.
+// checkAdapters returns the shapes of what trains beside the adapters, or an error if the model cannot have them.
 func (f *tuneFlags) checkAdapters(c *transformer.Config) (beside [][]int, err error) {
 	m, err := c.Plan(1)
 	if err != nil {

@@ -15,8 +15,8 @@ usage: snug COMMAND [flags] [arguments]
 const closing = `
 snug help COMMAND describes a command. Write sizes as 512KiB, 1.5GiB or 24GB:
 KiB, MiB, GiB count in powers of 1024, KB, MB, GB in powers of 1000.
-The exit status is 0 for success, 1 for failure, such as when nothing fits or a file is
-damaged, and 2 for a wrong command line.
+The exit status is 0 for success, 1 for failure, such as when nothing fits or verify finds
+damage, and 2 for a wrong command line, or a model or data that cannot be read.
 `
 
 // help writes the text of all commands, or of one.

@@ -13,8 +13,8 @@
 //	snug version                               version, revision, Go, system and backends
 //	snug completion bash                       completion for a shell
 //
-// It exits with 0 for success, with 1 for failure, such as when nothing fits or a file is
-// damaged, and with 2 for a wrong command line.
+// It exits with 0 for success, with 1 for failure, such as when nothing fits or verify finds
+// damage, and with 2 for a wrong command line, or a model or data that cannot be read.
 package main
 
 import (
@@ -70,7 +70,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	case errors.As(err, &ended):
 		fmt.Fprintf(stderr, "snug: %s\n", ended.Text)
 		return ended.Status
-	case errors.As(err, &usage) && !errors.Is(err, snug.ErrCorrupt): // a damaged file is no fault of the command line
+	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "snug: %s\n", oneLine(err))
 		return 2
 	}

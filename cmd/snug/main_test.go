@@ -82,7 +82,7 @@ func TestWrongCommandLines(t *testing.T) {
 }
 
 // TestDamagedModels: what is left of a model that ends early, has a letter more or another
-// case is refused in one line that says where. The command line is not at fault.
+// case is refused in one line that says where.
 func TestDamagedModels(t *testing.T) {
 	const model = `{"gpt": {"vocab": 100, "dim": 16, "layers": 2, "heads": 2, "context": 8}}`
 	texts := map[string]string{strings.ToUpper(model): `GPT: the key in another case, want "gpt"`, model + model: "JSON at byte 74", "{}": "want one of", "x" + model: "JSON at byte 1"}
@@ -91,7 +91,7 @@ func TestDamagedModels(t *testing.T) {
 	}
 	for text, want := range texts {
 		status, out, errs := snuggedWith(text, "plan", "-model", "-")
-		require.Equal(t, 1, status, text)
+		require.Equal(t, 2, status, text)
 		require.Empty(t, out)
 		require.Regexp(t, "^snug: -: read a model: [^\n]+\n$", errs)
 		require.Contains(t, errs, want)

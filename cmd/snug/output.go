@@ -14,11 +14,11 @@ import (
 	"github.com/snug-ml/snug/internal/files"
 )
 
-// unfinished is a file in an output folder until all others are written. The process that writes them
-// holds a lock on it; of a killed one it stays.
+// unfinished is a file that lies in an output folder until all other files are written. The process that writes them
+// holds a lock on it. If that process is killed, the file stays.
 const unfinished = "snug.unfinished"
 
-// written matches the names of the weights and configurations that a killed process may leave. It may leave
+// written matches the names of the weights and configurations that a killed process may leave. Such a process may leave
 // companions too.
 var written = regexp.MustCompile(`^(adapter_model\.safetensors|adapter_config\.json(\.next)?|model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|config\.json)(\.\d+\.tmp)?$`)
 
@@ -29,7 +29,7 @@ type output struct {
 	lock io.Closer
 }
 
-// emptyFolder returns an error unless a folder is empty or missing, or what a killed process left.
+// emptyFolder returns an error unless a folder is missing, is empty, or has only what a killed process left.
 func emptyFolder(name string) error {
 	entries, err := os.ReadDir(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,9 +54,8 @@ func ours(name string) bool {
 	return name == unfinished || written.MatchString(name) || slices.Contains(companions, name)
 }
 
-// takeOutput makes a folder, unless it is there, and the mark that it is not finished, and removes
-// what a killed process left: what cannot be written is found before hours of work. End with finish or
-// with drop.
+// takeOutput makes the folder if it is missing, marks it as unfinished, and removes what a killed process left. A folder
+// that cannot be written is thus found before hours of work. The caller ends with finish or drop.
 func takeOutput(path string) (o *output, err error) {
 	if err := emptyFolder(path); err != nil {
 		return nil, err
@@ -115,7 +114,7 @@ func (o *output) finish() error {
 		return nil
 	}
 	mark := filepath.Join(o.path, unfinished)
-	held := os.Remove(mark) // before another process can take it, where the system removes open files
+	held := os.Remove(mark) // before another process can take it; some systems do not remove open files
 	err := o.lock.Close()
 	o.lock = nil
 	if err == nil && held != nil && o.marked() {

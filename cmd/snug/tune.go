@@ -151,7 +151,7 @@ type tuneFlags struct {
 	form, compute    string
 	most, batch      int
 	tilesText        string
-	tiles            []int // that the plan may choose
+	tiles            []int // numbers of tiles that the plan may choose
 	steps, epochs    int
 	rate, held       float64
 	smoothing, zLoss float64
@@ -163,7 +163,7 @@ type tuneFlags struct {
 	trace            string
 	dryRun, json     bool
 	dtype            snug.DType
-	set              *flag.FlagSet // that was parsed
+	set              *flag.FlagSet // the parsed flags
 }
 
 func (f *tuneFlags) define(fs *flag.FlagSet) {
@@ -211,7 +211,7 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.json, "json", false, "")
 }
 
-// given reports whether the command line has a flag, whose value may be that of one left out.
+// given reports whether the command line has a flag, even with its default value.
 func (f *tuneFlags) given(name string) (is bool) {
 	if f.set != nil {
 		f.set.Visit(func(g *flag.Flag) { is = is || g.Name == name })
@@ -246,7 +246,7 @@ func (f *tuneFlags) check() (err error) {
 	}
 	f.optimizer = cmp.Or(f.optimizer, tuneOptimizers[0])
 	_, baseErr := parseBase(f.form)
-	given := f.kind != "" || f.dora || f.given("loraplus-ratio") || f.modules != "" // what is for adapters
+	given := f.kind != "" || f.dora || f.given("loraplus-ratio") || f.modules != "" // flags that are only for adapters
 	if err := f.adapterFlags.check(); err != nil {
 		return usagef("tune: %w", err)
 	}
@@ -348,7 +348,7 @@ func parseTile(text string) (int, error) {
 	return n, nil
 }
 
-// wantFolder returns an error if the model of a command is a file. What is missing is said where it is read.
+// wantFolder returns an error if the model of a command is a file. The code that reads the folder reports a missing one.
 func wantFolder(command, dir string) error {
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
 		return usagef("%s: -model %s is a file, want the folder of the model", command, dir)
@@ -377,7 +377,7 @@ func within(path, folder string) bool {
 	return err == nil && filepath.IsLocal(inner)
 }
 
-// resolved returns an absolute path without links, as far as it exists.
+// resolved returns an absolute path, with links resolved in the part that exists.
 func resolved(path string) string {
 	path, err := filepath.Abs(path)
 	if err != nil {

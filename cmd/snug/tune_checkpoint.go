@@ -11,23 +11,23 @@ import (
 	"github.com/snug-ml/snug/train"
 )
 
-// choices are what a plan chose that decides the bits of a run. The memory that is free, and so the
-// plan, differs between two processes with one command line: the one that goes on is bound to
-// the choices of the first.
+// choices are the choices of a plan that change the bits of a run. Two processes with the same command line can have
+// different free memory and so different plans. A process that resumes a run is therefore bound to the choices of the
+// first one.
 type choices struct {
 	Micro     int            `json:"micro"`
 	Masters   amp.MasterForm `json:"masters"`
 	Gradients plan.Gradient  `json:"gradients"`
 	StateBits int            `json:"state_bits"`
 	Frozen    int            `json:"frozen"`
-	Tiles     int            `json:"tiles,omitempty"` // 0, of runs without tiles: 1
+	Tiles     int            `json:"tiles,omitempty"` // 0 stands for 1, in runs without tiles
 }
 
 func choicesOf(r plan.Run) choices {
 	return choices{r.Micro, r.Masters, r.Gradients, r.StateBits, r.Frozen, r.Tiles}
 }
 
-// bind returns the task with these choices alone.
+// bind returns the task restricted to these choices.
 func (c *choices) bind(t plan.Task) plan.Task {
 	t.Micro, t.Masters, t.Gradients, t.StateBits = c.Micro, []amp.MasterForm{c.Masters}, []plan.Gradient{c.Gradients}, []int{c.StateBits}
 	t.Tiles = []int{max(1, c.Tiles)}
@@ -37,8 +37,7 @@ func (c *choices) bind(t plan.Task) plan.Task {
 	return t
 }
 
-// openFolder opens the folder of checkpoints, and reads how its newest one goes on. A dry run takes
-// no folder.
+// openFolder opens the folder of checkpoints, and reads the choices in the newest one. A dry run opens no folder.
 func (t *tuning) openFolder() (err error) {
 	if t.checkpoint == "" || t.dryRun {
 		return nil
@@ -59,7 +58,7 @@ func (t *tuning) openFolder() (err error) {
 	return nil
 }
 
-// about says what the run is, for its checkpoints.
+// about describes the run, for its checkpoints.
 func (t *tuning) about() map[string]any {
 	sum := t.data.Sum()
 	about := map[string]any{
@@ -68,7 +67,7 @@ func (t *tuning) about() map[string]any {
 		"rslora": t.rslora, "dora": t.isDoRA(), "dropout": t.dropout,
 	}
 	for name, x := range map[string]float64{"label-smoothing": t.smoothing, "z-loss": t.zLoss, "dpo": t.beta, "loraplus-ratio": t.loraplus} {
-		if x != 0 { // checkpoints of runs without them do not name them
+		if x != 0 { // otherwise the checkpoint does not name it
 			about[name] = x
 		}
 	}

@@ -51,7 +51,7 @@ func (f *tuneFlags) checkTeacher() string {
 	return ""
 }
 
-// readTeacher reads the description of the teacher, which must have the tokens of the model.
+// readTeacher reads the teacher's configuration, and checks that its tokens are those of the model.
 func (m *material) readTeacher(f *tuneFlags) (err error) {
 	t := &f.teacher
 	if t.dir == "" {
@@ -88,7 +88,7 @@ func (m *material) readTeacher(f *tuneFlags) (err error) {
 	return nil
 }
 
-// teacherForm returns the form of the teacher's matrices, 0 for the compute type.
+// teacherForm returns the form of the teacher's matrices, or 0 for the compute type.
 func (m *tuning) teacherForm() qlora.Type {
 	if m.teacherConfig.Stored != 0 {
 		return m.teacherConfig.Stored
@@ -100,7 +100,7 @@ func (m *tuning) teacherForm() qlora.Type {
 	return form
 }
 
-// describeTeacher tells package plan.
+// describeTeacher adds the teacher to a task of package plan.
 func (t *tuning) describeTeacher(task *plan.Task) error {
 	if t.teacherConfig == nil {
 		return nil
@@ -115,7 +115,7 @@ func (t *tuning) describeTeacher(task *plan.Task) error {
 	return nil
 }
 
-// writeTeacher says what the teacher is.
+// writeTeacher prints what the teacher is.
 func (t *tuning) writeTeacher(w io.Writer) {
 	p := t.plan.Task.Teacher
 	if p == nil {
@@ -147,7 +147,7 @@ func (t *tuning) studying() (learner, error) {
 		return nil, fmt.Errorf("-teacher: %w", err)
 	}
 	t.student = &student{Model: t.model, Distillation: transformer.Distillation{Teacher: teacher, Weight: float32(f.share), Temperature: float32(f.temperature)}}
-	runtime.GC() // what reading a second model leaves is free before training
+	runtime.GC() // frees what reading a second model has left, before training
 	debug.FreeOSMemory()
 	return t.student, teacher.Reserve(r.Micro, t.context)
 }
@@ -169,7 +169,7 @@ func (s *student) Evaluate(ctx context.Context, b dataset.Batch) (fused.Loss, er
 	return loss, err
 }
 
-// taken returns the mean divergence of the batches since the last call, nil if there were none.
+// taken returns the mean divergence of the batches since the last call, or nil if there were none.
 func (s *student) taken() *float64 {
 	if s == nil || s.found.Weight == 0 {
 		return nil
@@ -194,7 +194,7 @@ func (s *student) close() error {
 	return s.Teacher.Close()
 }
 
-// writeDivergence prints what the run found of held-out samples.
+// writeDivergence prints the divergence on held-out samples before and after training.
 func (r *result) writeDivergence(w io.Writer) {
 	if r.DivergenceLast == nil {
 		return

@@ -21,7 +21,7 @@ const maxBeta = 1000
 // pairLength is the number of sequences of a pair: the chosen answer and the rejected one, each with its prompt.
 const pairLength = 2
 
-// checkPreferences returns the problem with -dpo and the other flags of losses, or an empty string.
+// checkPreferences returns the problem with -dpo and the other flags of the loss, or an empty string.
 func (f *tuneFlags) checkPreferences() string {
 	switch {
 	case !f.given("dpo"):
@@ -68,24 +68,24 @@ func (t *tuning) describePairs(m plan.Model) plan.Model {
 type preferences struct {
 	*transformer.Model
 	beta, smoothing float64
-	refs            [][pairLength]float32 // of pairs by their numbers: log-probabilities before the first step
+	refs            [][pairLength]float32 // log-probabilities before the first step, by number of the pair
 	logp            []float32             // of tokens, outside of the backward pass
 	scores          scores                // of pairs since the last call of taken
 }
 
-// scores are the sums of what Evaluate finds.
+// scores are sums over the pairs that Evaluate has seen.
 type scores struct {
 	pairs, ahead int // pairs, and those whose margin is above 0
 	margin       float64
 }
 
-// preference is what a run reports of held-out pairs.
+// preference is what a run reports about held-out pairs.
 type preference struct {
 	Accuracy float64 `json:"accuracy"` // share of the pairs whose margin is above 0
 	Margin   float64 `json:"margin"`   // mean
 }
 
-// taken returns the means of the pairs since the last call, nil if there were none.
+// taken returns the means over the pairs since the last call, or nil if there were none.
 func (p *preferences) taken() *preference {
 	if p == nil {
 		return nil
@@ -138,7 +138,7 @@ func (p *preferences) Evaluate(ctx context.Context, b dataset.Batch) (fused.Loss
 	return loss, nil
 }
 
-// logProbs returns the log-probabilities of the labels, in memory of p.
+// logProbs returns the log-probabilities of the labels, in memory of p that the next call overwrites.
 func (p *preferences) logProbs(ctx context.Context, b dataset.Batch) ([]float32, error) {
 	if len(p.logp) < len(b.Tokens) {
 		p.logp = make([]float32, len(b.Tokens))
@@ -182,9 +182,9 @@ func (p *preferences) prefer(margin float64) (loss, slope float64) {
 	return loss, sigmoid - (1 - p.smoothing)
 }
 
-// preferring returns the model with the log-probabilities of the pairs that it has before the first step. A run that
-// goes on computes them again: the model is still as it was opened, with fresh adapters, and its checkpoint comes
-// later. They have the same bits, because a pair is in the same micro-batch.
+// preferring returns the model with the reference, the log-probabilities of the pairs before the first step. A resumed
+// run computes them again before the checkpoint is restored, while the model and its adapters have their first values.
+// They have the same bits, because each pair is in the same micro-batch as before.
 func (t *tuning) preferring() (learner, error) {
 	p := &preferences{Model: t.model, beta: t.beta, smoothing: t.smoothing, refs: t.refs}
 	first, _, _ := t.folder.Newest()
@@ -214,7 +214,7 @@ func (t *tuning) preferring() (learner, error) {
 	return p, nil
 }
 
-// writePreferences prints what the run found of held-out pairs.
+// writePreferences prints the results on held-out pairs before and after training.
 func (r *result) writePreferences(w io.Writer) {
 	if r.Last == nil {
 		return

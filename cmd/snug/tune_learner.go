@@ -9,7 +9,7 @@ import (
 	"github.com/snug-ml/snug/transformer"
 )
 
-// learner is a model with a loss of the run's micro-batches.
+// learner is a model with the loss that the run minimizes.
 type learner = train.Model[dataset.Batch]
 
 // learner returns the model with the loss of the run.

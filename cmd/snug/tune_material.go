@@ -78,7 +78,7 @@ func endToken(c *transformer.Config, tok *tokenizer.Tokenizer) int32 {
 	return -1
 }
 
-// storedForm returns an error if the folder's matrices cannot have the form of -base, or train.
+// storedForm returns an error if the folder has quantized matrices that do not go with the flags.
 func (m *tuning) storedForm() error {
 	stored := m.config.Stored
 	switch {
@@ -94,7 +94,7 @@ func (m *tuning) storedForm() error {
 	return nil
 }
 
-// lowForm returns the form of frozen matrices below 16 bits, if the plan chooses that: the folder's, that of -base, or
+// lowForm returns the form of frozen matrices if the plan gives them fewer than 16 bits: the folder's, that of -base, or
 // NF4.
 func (m *tuning) lowForm() qlora.Type {
 	if m.config.Stored != 0 {
@@ -106,8 +106,8 @@ func (m *tuning) lowForm() qlora.Type {
 	return qlora.NF4
 }
 
-// baseForm returns the form that frozen matrices in floats take in a plan, 0 if they stay in floats: a folder with
-// quantized matrices keeps the others as they are, unless -base says otherwise.
+// baseForm returns the form to which a plan quantizes the folder's matrices in floats, or 0 if they stay in floats. A
+// folder with quantized matrices keeps its other matrices in floats, unless -base is given.
 func (m *tuning) baseForm(r plan.Run) qlora.Type {
 	if m.full || r.Frozen == 16 || r.Frozen == 0 || m.config.Stored != 0 && m.form == "" {
 		return 0

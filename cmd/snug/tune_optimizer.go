@@ -17,10 +17,10 @@ func (f *tuneFlags) projects() bool {
 	return false
 }
 
-// lowRank reports whether the optimizer projects gradients onto few directions, with rates of its own.
+// lowRank reports whether the optimizer projects gradients onto few directions. It then has its own default rate.
 func (f *tuneFlags) lowRank() bool { return f.projects() && f.optimizer != "soap" }
 
-// averages reports whether the optimizer evaluates other parameters than it trains.
+// averages reports whether the model is evaluated with averages of the parameters that train.
 func (f *tuneFlags) averages() bool { return f.optimizer == "schedule-free" }
 
 // rule returns the optimizer.
@@ -29,7 +29,7 @@ func (f *tuneFlags) rule() quant8.Rule {
 		return quant8.MeZO{}
 	}
 	if f.mezo {
-		return quant8.MeZO{Epsilon: 1e-2} // as the paper has it for adapters
+		return quant8.MeZO{Epsilon: 1e-2} // the paper's value for adapters
 	}
 	switch f.optimizer {
 	case "apollo", "apollo-mini":

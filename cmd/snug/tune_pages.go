@@ -16,7 +16,7 @@ import (
 // minPageMemory is the least host limit of the store of pages, in bytes. Two layers of a small model take less.
 const minPageMemory = 4 << 20
 
-// checkpointPages is the folder of pages of activations within that of all pages.
+// checkpointPages is the folder for pages of activations, within the folder of all pages.
 const checkpointPages = "snug.checkpoints"
 
 func nothing() error { return nil }
@@ -67,7 +67,7 @@ func noPages(dir string, err error) error {
 	return usagef("tune: %s is where the pages of this run go: %w", dir, err)
 }
 
-// removePages removes the folder of pages. Where it is a link to another disk, that folder becomes empty.
+// removePages removes the folder of pages. If it is a link, the link is removed, and the folder behind it is left empty.
 func removePages(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -79,7 +79,7 @@ func removePages(dir string) error {
 	return errors.Join(err, os.RemoveAll(dir))
 }
 
-// pagesError replaces the error of a full disk by a sentence that says how much the pages take.
+// pagesError replaces the error of a full disk with one that says how much the pages take.
 func (t *tuning) pagesError(err error) error {
 	if t.store == nil && t.checkpoints == nil || !errors.Is(err, syscall.ENOSPC) {
 		return err

@@ -10,7 +10,7 @@ import (
 	"github.com/snug-ml/snug/internal/console"
 )
 
-// lossy is a parameter whose updates rounding loses.
+// lossy is a parameter that lost updates to rounding.
 type lossy struct {
 	name string
 	amp.LostUpdates
@@ -19,8 +19,8 @@ type lossy struct {
 // mostLossy is how many parameters a report names.
 const mostLossy = 8
 
-// reportRounding writes what rounding lost in the steps of this process, of all parameters and of those that lost the
-// largest shares, and notes the share of all.
+// reportRounding prints which updates rounding lost in the steps of this process: over all parameters, and for those that
+// lost the largest shares. It stores the share over all parameters in r.
 func (t *tuning) reportRounding(w io.Writer, r *result) {
 	if !t.rounding {
 		return

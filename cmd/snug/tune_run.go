@@ -28,9 +28,9 @@ type tuning struct {
 	call    *call
 	stop    console.Stop
 	plan    plan.Plan
-	process plan.Process // before there is a model, and
-	heap    int64        // the bytes of it that are Go's memory
-	wanted  int64        // the least memory of the plans that were tried, where nothing fits
+	process plan.Process // before there is a model
+	heap    int64        // the part of process.Base that is Go's memory
+	wanted  int64        // the least -memory that a plan tried so far needs, if none fits
 	store   *offload.Store
 
 	checkpoints *offload.Store // of activations
@@ -54,10 +54,10 @@ const clipNorm = 1
 // there is little to collect.
 const gcPercent = 25
 
-// A process takes up to a share of 1/spare of its memory and spareBytes more than is predicted.
+// Training may take more than is predicted: up to 1/spare of the memory beyond plan.Process.Base, and spareBytes.
 const spare, spareBytes = 32, 1 << 20
 
-// codeBytes are about the pages of the program that training touches first.
+// codeBytes is about the size of the program's pages that training is the first to touch.
 const codeBytes = 2 << 20
 
 func (t *tuning) run() (err error) {
@@ -113,8 +113,8 @@ func (t *tuning) run() (err error) {
 	return t.report(r)
 }
 
-// heapLimit returns the limit of Go's memory, above which it is collected whatever gcPercent says: what is
-// left of the limit of the process for it.
+// heapLimit returns the limit of Go's memory: what -memory leaves for it. Above the limit, Go collects garbage whatever
+// gcPercent says.
 func (t *tuning) heapLimit() int64 {
 	if t.memory == 0 {
 		return math.MaxInt64
@@ -129,7 +129,7 @@ func heapBytes() int64 {
 	return int64(m.Sys - m.HeapIdle)
 }
 
-// describeData says what the files hold.
+// describeData prints what the files hold.
 func (t *tuning) describeData() {
 	s := t.data.Stats()
 	what, each := "sample", ""
@@ -190,10 +190,10 @@ func (t *tuning) task() (plan.Task, error) {
 	return task, nil
 }
 
-// choose finds the fastest plan whose process stays within the memory. What changes the results comes
-// last: frozen weights in fewer than 16 bits; and in bfloat16, master weights in 24 bits, then updates in the backward
-// pass, which are rounded stochastically and have no master weights, and then gradients that are folded into the state, if the
-// optimizer takes them.
+// choose finds the fastest plan whose process stays within the memory. Choices that change the results come last. For
+// adapters, that is frozen weights in fewer than 16 bits. For -full in bfloat16, these are in order: master weights of
+// 24 bits; updates in the backward pass, which have no master weights and are rounded stochastically; and, with adamw,
+// gradients that are folded into the optimizer's state.
 func (t *tuning) choose() error {
 	task, err := t.task()
 	if err != nil {
@@ -243,8 +243,8 @@ func (t *tuning) fit(task plan.Task) (err error) {
 	return t.fitLeast(task, limit)
 }
 
-// fitLeast takes the plan whose process is the smallest, of the plan that counts the fewest bytes and some
-// that count more, or says what that process would take.
+// fitLeast compares the plan that counts the fewest bytes with some that count more, and takes the one whose process is
+// the smallest. If that does not fit, the error says what it would take.
 func (t *tuning) fitLeast(task plan.Task, limit int64) error {
 	_, err := task.Fit(1)
 	var miss *plan.MissError
@@ -252,7 +252,7 @@ func (t *tuning) fitLeast(task plan.Task, limit int64) error {
 		return err
 	}
 	least := int64(math.MaxInt64)
-	for _, quarters := range []int64{4, 5, 6, 8} { // of the fewest bytes
+	for _, quarters := range []int64{4, 5, 6, 8} { // of the fewest bytes that a plan can count
 		p, err := task.Fit(miss.Minimum/4*quarters + miss.Minimum%4)
 		if err != nil {
 			return err
@@ -287,7 +287,7 @@ func (t *tuning) fitLeast(task plan.Task, limit int64) error {
 		plan.FormatBytes(t.memory), plan.FormatBytesUp(t.process.Base), plan.FormatBytesUp(t.wanted), less, snug.ErrNoMemory)
 }
 
-// open makes the model and what trains it. clean removes pages.
+// open opens the model and makes its trainer. clean removes pages.
 func (t *tuning) open() (clean func() error, err error) {
 	clean = nothing
 	r := t.plan.Run
@@ -318,14 +318,14 @@ func (t *tuning) open() (clean func() error, err error) {
 	if t.model, err = transformer.Open(t.dir, o); err != nil {
 		return clean, err
 	}
-	if t.init() != "" { // what first values took is in a pool, which two collections empty
+	if t.init() != "" { // the memory used for first values is in a pool, which two collections empty
 		runtime.GC()
 		debug.FreeOSMemory()
 	}
 	if err := t.model.SetPlan(r.Remat); err != nil {
 		return clean, err
 	}
-	if err := t.model.Reserve(r.Micro*t.sequences(), t.context); err != nil { // else each longer batch leaves the buffers of the ones before
+	if err := t.model.Reserve(r.Micro*t.sequences(), t.context); err != nil { // else each longer batch leaves behind the buffers of shorter ones
 		return clean, err
 	}
 	steps := t.stepCount()
@@ -355,7 +355,7 @@ func (t *tuning) open() (clean func() error, err error) {
 	return clean, nil
 }
 
-// schedule returns the learning rates: up to the peak, and down again unless an average takes the place of that.
+// schedule returns the schedule of the learning rate. There is no decay if the optimizer averages, and none with -mezo.
 func (t *tuning) schedule(steps int) func(step int) float32 {
 	warmup := min(100, max(1, steps/10))
 	if t.mezo {
@@ -423,9 +423,9 @@ type result struct {
 	Skipped         int         `json:"steps_skipped"`
 	LossFirst       float64     `json:"held_out_loss_first,omitempty"` // of a run that began anew
 	LossLast        float64     `json:"held_out_loss_last,omitempty"`
-	First           *preference `json:"held_out_preference_first,omitempty"` // with -dpo, as the losses
+	First           *preference `json:"held_out_preference_first,omitempty"` // with -dpo, like the losses
 	Last            *preference `json:"held_out_preference_last,omitempty"`
-	DivergenceFirst *float64    `json:"held_out_divergence_first,omitempty"` // with -teacher, as the losses
+	DivergenceFirst *float64    `json:"held_out_divergence_first,omitempty"` // with -teacher, like the losses
 	DivergenceLast  *float64    `json:"held_out_divergence_last,omitempty"`
 	Loss            float64     `json:"loss"` // of the last step
 	LostShare       float64     `json:"updates_lost_share,omitempty"`
@@ -464,7 +464,7 @@ func (t *tuning) train() (r result, err error) {
 	return r, err
 }
 
-// measure counts what is held.
+// measure raises the measured peak of each component to what is held now.
 func (t *tuning) measure(r *result) {
 	m, b := t.model.Memory(), t.trainer.Bytes()
 	if t.store != nil {

@@ -18,10 +18,10 @@ import (
 // traceEvents is the number of events that the history of -trace keeps.
 const traceEvents = 1 << 16
 
-// traceRows are the rows of the printed table of the peak.
+// traceRows is the number of rows in the printed table of the peak.
 const traceRows = 16
 
-// checkTrace returns an error if the file of -trace cannot be written, or would be in the way.
+// checkTrace returns an error if the file of -trace cannot be written, or is in a folder that the run uses.
 func (f *tuneFlags) checkTrace() error {
 	if f.trace == "" {
 		if f.given("trace") {
@@ -54,7 +54,7 @@ func (f *tuneFlags) checkTrace() error {
 	if f.dryRun {
 		return nil
 	}
-	trial, err := os.CreateTemp(filepath.Dir(f.trace), filepath.Base(f.trace)+".*.tmp") // before hours of work
+	trial, err := os.CreateTemp(filepath.Dir(f.trace), filepath.Base(f.trace)+".*.tmp") // finds an error before hours of work
 	if err != nil {
 		return usagef("tune: -trace: %w", err)
 	}
@@ -84,7 +84,7 @@ func (t *tuning) counted(s *offload.Store, rest plan.Component) transformer.Chec
 	return t.monitor.Pages(s, plan.OnDevice, rest, func() int64 { return s.Stats().HostBytes })
 }
 
-// writeTrace prints who holds what at the peak, and writes the file of -trace, once.
+// writeTrace prints what holds memory at the peak, and writes the file of -trace. Later calls do nothing.
 func (t *tuning) writeTrace() error {
 	if t.monitor == nil || t.traced {
 		return nil

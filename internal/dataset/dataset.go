@@ -39,7 +39,7 @@ type Stats struct {
 	Tokens    int // tokens of all samples
 	Trained   int // labels that count; the others lie in prompts
 	Truncated int // samples that were cut to the context
-	Dropped   int // samples that were left out, because no label of them counts
+	Dropped   int // samples that were left out, because none of their labels counts
 }
 
 // Set is the samples of some files.
@@ -51,15 +51,15 @@ type Set struct {
 	samples []sample
 	held    []sample
 	stats   Stats
-	order   []int // of the samples in this epoch
+	order   []int // numbers of the samples, in the order of this epoch
 	epoch   int
 }
 
-// sample is tokens lo to hi-1. The last token is a label only. Of a pair the chosen answer, with its prompt, ends at
-// mid, and the rejected one, with its prompt, begins there; other samples have a mid of 0.
+// sample is tokens lo to hi-1. The last token is a label only. In a pair, the prompt with the chosen answer ends at mid,
+// and the prompt with the rejected answer begins there. Other samples have a mid of 0.
 type sample struct{ lo, hi, mid int }
 
-// texts yields the range of tokens of each sequence.
+// texts returns the range of tokens of each sequence.
 func (x sample) texts() [][2]int {
 	if x.mid == 0 {
 		return [][2]int{{x.lo, x.hi}}
@@ -70,12 +70,12 @@ func (x sample) texts() [][2]int {
 // Batch is a micro-batch.
 type Batch struct {
 	transformer.Batch
-	// Pairs are the numbers of its pairs, see [Set.Pairs]. Each has two sequences: the chosen answer with its prompt,
-	// then the rejected one. nil: the sequences are samples.
+	// Pairs has the numbers of the batch's pairs, see [Set.Pairs]. A pair has two sequences: the prompt with the chosen
+	// answer, then the prompt with the rejected one. If Pairs is nil, each sequence is a sample.
 	Pairs []int
 }
 
-// MaxContext is the most tokens of a sample that [Open] takes.
+// MaxContext is the largest Options.Context that [Open] accepts.
 const MaxContext = 1 << 24
 
 // Open reads text files, JSON Lines (names that end in .jsonl or .json), and folders of them.
@@ -86,13 +86,13 @@ const MaxContext = 1 << 24
 //	{"prompt": "...", "completion": "..."}         the tokens of the completion
 //	{"messages": [{"role": "", "content": ""}]}    the tokens of the assistant's turns
 //
-// With Pairs a line is one of these, with messages as above, and there are no text files:
+// With Pairs, text files are an error, and a line has one of these forms, with messages as above:
 //
 //	{"prompt": "...", "chosen": "...", "rejected": "..."}    the labels are the tokens of the answers
 //	{"prompt": [], "chosen": [], "rejected": []}             the tokens after the prompt
-//	{"chosen": [], "rejected": []}                           the prompt is the messages that both begin with
+//	{"chosen": [], "rejected": []}                           the prompt is the messages with which both begin
 //
-// EOS ends each text, completion and answer; the chat template ends turns. All lines of a file have one form. Fields
+// EOS ends each text, completion and answer; the chat template ends turns. All lines of a file have the same form. Fields
 // that change a conversation, such as tools and tool_calls, are refused; other fields are ignored.
 //
 // The error wraps [snug.ErrConfig] for options out of range, no samples, and lines of another form, and
@@ -134,8 +134,8 @@ func (s *Set) add(lo int) {
 	s.stats.Trained += n
 }
 
-// addBlocks cuts the tokens from lo on, all of them labels, into samples. The last token of a sample, a label only, is
-// the first of the next.
+// addBlocks cuts the tokens from lo on, all of them labels, into samples. The last token of a sample, which is a label
+// only, is also the first token of the next sample.
 func (s *Set) addBlocks(lo int) {
 	for ; lo+1 < len(s.tokens); lo += s.options.Context {
 		hi := min(lo+s.options.Context+1, len(s.tokens))
@@ -212,7 +212,7 @@ func (s *Set) Batch(step, samples, micro int) (batches []Batch) {
 	return batches
 }
 
-// batch returns a batch of samples by their numbers. Samples that are held out follow the others.
+// batch returns a batch of the samples with these numbers. Numbers of held-out samples follow those of the others.
 func (s *Set) batch(numbers []int) (b Batch) {
 	list := make([]sample, len(numbers))
 	for i, n := range numbers {

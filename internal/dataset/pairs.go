@@ -35,7 +35,7 @@ func (t *turns) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// is reports what the field has: a text, messages, or nothing.
+// is names the content of the field: a string, messages, or nothing.
 func (t *turns) is() string {
 	switch {
 	case t == nil || t.text == nil && t.messages == nil:
@@ -70,8 +70,8 @@ func (p *preference) form() (string, error) {
 	return "prompt, chosen and rejected", nil
 }
 
-// preference adds a line of JSON with two answers and returns its form. As in TRL, the tokens of an answer are those in
-// which the prompt with the answer differs from the prompt alone, and both answers begin at the same token.
+// preference adds a line of JSON with two answers and returns its form. As in TRL, an answer begins at the first token
+// in which the prompt with the answer differs from the prompt alone. Both answers begin at the earlier of these tokens.
 func (r *reader) preference(line []byte) (form string, err error) {
 	var p preference
 	if err := json.Unmarshal(line, &p); err != nil {
@@ -114,8 +114,8 @@ func (r *reader) preference(line []byte) (form string, err error) {
 	return form, nil
 }
 
-// rendered returns the texts of a prompt and of the prompt with each answer. Without a prompt it is the messages that
-// both answers begin with.
+// rendered returns the texts of the prompt and of the prompt with each answer. If the line has no prompt, the messages
+// with which both answers begin are the prompt.
 func (r *reader) rendered(p *preference) (texts [3]string, err error) {
 	t := r.options.Template
 	if t == nil {
@@ -160,8 +160,8 @@ func commonPrefix[E comparable](a, b []E) (n int) {
 	return n
 }
 
-// addPair adds a sample of two answers, the last of all tokens, and cuts each answer to the context. It drops a pair
-// if an answer has no label left.
+// addPair adds the pair x, which has the last tokens of the set, and cuts each answer with its prompt to the context. It
+// drops the pair if an answer has no label left.
 func (s *Set) addPair(x sample) {
 	most := s.options.Context + 1
 	chosen, rejected := s.tokens[x.lo:x.mid], s.tokens[x.mid:x.hi]
@@ -192,7 +192,7 @@ func predicted(tokens []int32) (n int) {
 	return n
 }
 
-// Pairs returns the number of pairs, those that are held out included: they have the numbers from 0 to Pairs-1.
+// Pairs returns the number of pairs, including those that are held out. Their numbers are 0 to Pairs-1.
 func (s *Set) Pairs() int {
 	if !s.options.Pairs {
 		return 0
@@ -200,13 +200,13 @@ func (s *Set) Pairs() int {
 	return len(s.samples) + len(s.held)
 }
 
-// Once yields the pairs that steps from first to last-1 train on, and those that are held out, each of them once, in
-// micro-batches of at most micro. Other pairs may be among them: a pair is always with the same others, whatever the
-// steps are.
+// Once yields the pairs that steps first to last-1 train on and the held-out pairs, each pair once, in micro-batches of
+// at most micro. A pair is in the same micro-batch whatever the steps are, so Once may also yield pairs that these steps
+// do not train on.
 func (s *Set) Once(first, last, samples, micro int) iter.Seq[Batch] {
 	n := len(s.samples)
 	needed := make([]bool, n)
-	for i := range int(min(int64(last-first)*int64(samples), 2*int64(n))) { // 2·n in a row have a whole epoch
+	for i := range int(min(int64(last-first)*int64(samples), 2*int64(n))) { // 2·n in a row contain a whole epoch
 		at := first*samples + i
 		s.enter(at / n)
 		needed[s.order[at%n]] = true

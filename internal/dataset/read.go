@@ -144,15 +144,15 @@ type line struct {
 	Rejected json.RawMessage `json:"rejected"`
 }
 
-// given are fields of a line that a chat template would be given.
+// given has the fields of a line that other programs pass to a chat template, and snug does not.
 type given struct {
 	Tools     json.RawMessage `json:"tools"`
 	Functions json.RawMessage `json:"functions"`
 	Documents json.RawMessage `json:"documents"`
 }
 
-// message is a turn. What a template would write besides the content, and a weight, are refused: without
-// them the text would be another one.
+// message is a turn. Fields that a template would write besides the content are refused, and so is a weight other than
+// 1, because ignoring them would change what the model learns.
 type message struct {
 	Role      string          `json:"role"`
 	Content   *string         `json:"content"`
@@ -163,7 +163,7 @@ type message struct {
 	Thinking  json.RawMessage `json:"thinking"`
 }
 
-// refuse returns an error if the line has such a field.
+// refuse returns an error if one of the fields has a value.
 func (g *given) refuse() error {
 	for _, f := range []field{{"tools", g.Tools}, {"functions", g.Functions}, {"documents", g.Documents}} {
 		if f.holds() {
@@ -192,13 +192,13 @@ func chats(messages []message) (list []chat.Message, err error) {
 	return list, nil
 }
 
-// field is a field of JSON that may be there.
+// field is a JSON field that may be missing.
 type field struct {
 	name string
 	text json.RawMessage
 }
 
-// holds reports whether the field has more than null or nothing.
+// holds reports whether the field is present and neither null nor empty.
 func (f field) holds() bool {
 	switch string(f.text) {
 	case "", "null", `""`, "[]", "{}":
@@ -207,7 +207,7 @@ func (f field) holds() bool {
 	return true
 }
 
-// readable says what is wrong with a line of JSON without the names of Go.
+// readable words an error in a line of JSON without the names of Go types.
 func readable(err error) error {
 	var other *json.UnmarshalTypeError
 	switch {
@@ -316,8 +316,8 @@ func (r *reader) line(text []byte) (form string, err error) {
 	return form, nil
 }
 
-// conversation appends the tokens of a conversation. The assistant's turns are labels, with the end that the template
-// gives them.
+// conversation appends the tokens of a conversation. The labels are the tokens of the assistant's turns, with the end of
+// turn that the template writes.
 func (r *reader) conversation(messages []chat.Message) error {
 	t := r.options.Template
 	if t == nil {
@@ -353,9 +353,9 @@ func (r *reader) conversation(messages []chat.Message) error {
 	return nil
 }
 
-// border returns the token of ids at which the text ends: ids are the tokens of a longer text that begins with it. A
-// token that crosses the border belongs to the labels: it comes after the border where labels begin, and before it
-// where they end.
+// border returns the index in ids at which text ends. ids has the tokens of a longer text that begins with text. A token
+// that crosses the border belongs to the labels: it comes after the border where labels begin, and before it where they
+// end (end is true).
 func (r *reader) border(text string, ids []int32, end bool) (int, error) {
 	if len(text) == 0 {
 		return 0, nil
