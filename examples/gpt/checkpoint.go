@@ -41,11 +41,44 @@ type notes struct {
 const maxExtensions = 1000
 
 // openCheckpoints opens the folder of checkpoints, which it makes if it is missing, and verifies the newest checkpoint,
-// which may say how many steps the run has. It returns nil if the user named no folder.
-func openCheckpoints(o *options) (*train.Folder, error) {
+// which may say how many steps the run has. It returns nil if the user named no folder, and on all ranks but the first.
+func openCheckpoints(o *options) (f *train.Folder, err error) {
 	if o.checkpoint == "" {
 		return nil, nil
 	}
+	if o.rank() == 0 {
+		if f, err = openFolder(o); err != nil {
+			return nil, err
+		}
+	}
+	if o.reducer != nil {
+		err = o.shareNotes()
+	}
+	return f, err
+}
+
+// shareNotes gives the other ranks what rank 0 has read about the run.
+func (o *options) shareNotes() error {
+	const most = maxExtensions + 3
+	numbers := make([]float64, most) // of rank 0; the others add 0
+	if o.rank() == 0 {
+		numbers[0], numbers[1], numbers[2] = o.first, float64(o.steps), float64(len(o.ends))
+		for i, e := range o.ends {
+			numbers[3+i] = float64(e)
+		}
+	}
+	if err := o.reducer.Sum(numbers); err != nil {
+		return err
+	}
+	o.first, o.steps, o.ends = numbers[0], int(numbers[1]), nil
+	for _, e := range numbers[3 : 3+int(numbers[2])] {
+		o.ends = append(o.ends, int(e))
+	}
+	return nil
+}
+
+// openFolder is openCheckpoints for the rank that owns the folder.
+func openFolder(o *options) (*train.Folder, error) {
 	f, err := train.OpenFolder(o.checkpoint, o.keep)
 	if err != nil {
 		return nil, err

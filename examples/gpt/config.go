@@ -130,6 +130,7 @@ type config struct {
 	limit     int64         // limit of the bytes held at one time; 0 is none
 	host      int64         // limit of the bytes of paged state in host memory; 0 is a share of the state
 	fit       accum.Batch   // micro-batches that fit in limit, if there is one
+	saves     bool          // whether the run has checkpoints
 	saveEvery int           // steps between checkpoints
 	reducer   accum.Reducer // joins the ranks, or is nil
 	ranks     int

@@ -182,11 +182,12 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 	if o.saveEvery < 1 {
 		return fmt.Errorf("-save-every %d: want at least 1", o.saveEvery)
 	}
+	o.saves = o.checkpoint != ""
 	if o.ranks < 1 || o.ranks > 1024 {
 		return fmt.Errorf("-ranks %d: want 1 to 1024", o.ranks)
 	}
-	if o.ranks > 1 && (o.compare || o.checkpoint != "" || o.memory > 0) {
-		return errors.New("-ranks does not go with -compare, -checkpoint and -memory")
+	if o.ranks > 1 && (o.compare || o.memory > 0) {
+		return errors.New("-ranks does not go with -compare and -memory")
 	}
 	if o.keep < 1 {
 		return fmt.Errorf("-keep %d: want at least 1", o.keep)

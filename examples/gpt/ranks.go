@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 
@@ -95,8 +94,8 @@ func local(stop console.Stop, o options, stdout, stderr io.Writer) error {
 
 // joins makes the run that of a rank.
 func (o *options) joins(r accum.Reducer) error {
-	if o.compare || o.checkpoint != "" || o.memory > 0 {
-		return fmt.Errorf("ranks do not go with -compare, -checkpoint and -memory")
+	if o.compare || o.memory > 0 {
+		return errors.New("ranks do not go with -compare and -memory")
 	}
 	o.reducer, o.ranks = r, r.Size()
 	return nil

@@ -95,7 +95,7 @@ func trainAndReport(stop console.Stop, o options, stdout, stderr io.Writer) (err
 	if t.Step() > 0 {
 		fmt.Fprintf(stdout, "resuming from step %d of %d\n", t.Step(), o.steps)
 	}
-	rep, err := t.run(stop, saved != nil, console.NewProgress(stdout, stderr, o.steps))
+	rep, err := t.run(stop, o.saves, console.NewProgress(stdout, stderr, o.steps))
 	if o.timeline != "" && (err == nil || len(t.meter.Timeline()) > 1) { // also of a run that ended early
 		err = errors.Join(err, writeTimeline(o.timeline, t.meter, o.name))
 	}

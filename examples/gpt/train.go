@@ -30,7 +30,7 @@ type trainer struct {
 }
 
 // newTrainer makes a trainer on dev with the weights of the newest checkpoint in saved, or with initial weights. pages
-// is the folder for paged state.
+// is the folder for paged state. The ranks after the first have none, and take part in checkpoints.
 func newTrainer(dev *snug.Device, c config, data *text.Corpus, pages string, saved *train.Folder) (t *trainer, err error) {
 	t = &trainer{config: c, data: data, micros: make([]transformer.Batch, c.batch().Window)}
 	defer func() {
@@ -72,7 +72,7 @@ func newTrainer(dev *snug.Device, c config, data *text.Corpus, pages string, sav
 		}
 		o.Storage = t.store
 	}
-	if saved != nil {
+	if saved != nil || c.rank() > 0 && c.saves {
 		o.Folder, o.SaveEvery, o.About = saved, c.saveEvery, c.about(data)
 	}
 	if t.Trainer, err = train.New[transformer.Batch](poisoned{t.model, c}, o); err != nil {
