@@ -313,7 +313,7 @@ func readMistral(f *fields, c *Config) {
 	f.only("mlp_bias", "false")
 	window := optional(f, "sliding_window", 4096)
 	if f.has("layer_types") {
-		f.fail("layer_types", "a mistral with types of layers: transformers passes over them")
+		f.fail("layer_types", "a mistral with types of layers: transformers ignores them")
 	}
 	switch {
 	case f.has("sliding_window") && window < 1:

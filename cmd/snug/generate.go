@@ -200,9 +200,12 @@ const maxPrompt = 64 << 20
 func (f *generateFlags) encode(tok *tokenizer.Tokenizer, stdin io.Reader) ([]int32, error) {
 	prompt := f.prompt
 	if prompt == "-" {
-		text, err := io.ReadAll(io.LimitReader(stdin, maxPrompt))
+		text, err := io.ReadAll(io.LimitReader(stdin, maxPrompt+1))
 		if err != nil {
 			return nil, err
+		}
+		if len(text) > maxPrompt {
+			return nil, usagef("generate: the prompt on the standard input has more than %s", plan.FormatBytes(maxPrompt))
 		}
 		prompt = string(text)
 	}

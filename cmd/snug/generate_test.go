@@ -91,6 +91,13 @@ func TestEndTokens(t *testing.T) {
 	}
 }
 
+// A prompt that is too long is refused, not cut.
+func TestLongPrompt(t *testing.T) {
+	status, _, errs := snuggedWith(strings.Repeat("a", maxPrompt+1), "generate", "-model", publish(t), "-prompt", "-")
+	require.Equal(t, 2, status)
+	require.Contains(t, errs, "more than 64.00 MiB")
+}
+
 // Bad input is one line and status 2.
 func TestGenerateRefuses(t *testing.T) {
 	model := publish(t)

@@ -20,7 +20,7 @@
 //   - libmpi_abi.so, the standard ABI of MPI 5.0, which MPICH has from version 4.3 on; for example, the package mpich
 //     of PyPI has it, with mpiexec
 //   - libmpi.so.40 of Open MPI 4 and 5
-//   - libmpi.so.12 of MPICH and of Intel MPI
+//   - libmpi.so.12 of MPICH and of Intel MPI, which Debian calls libmpich.so.12
 //
 // It looks in the folder lib beside the bin of the launcher that has started the process, beside the mpiexec of PATH,
 // and where the system looks. The environment variable SNUG_MPI names a library instead. The library must be of the

@@ -26,7 +26,7 @@ func libraryNames() []string {
 	if runtime.GOOS == "darwin" {
 		return []string{"libmpi_abi.1.dylib", "libmpi_abi.0.dylib", "libmpi.40.dylib", "libmpi.12.dylib"}
 	}
-	mpich, open := []string{"libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.12"}, []string{"libmpi.so.40"}
+	mpich, open := []string{"libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.12", "libmpich.so.12"}, []string{"libmpi.so.40"}
 	if os.Getenv("OMPI_COMM_WORLD_SIZE") != "" {
 		return slices.Concat(open, mpich)
 	}

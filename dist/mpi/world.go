@@ -165,7 +165,10 @@ func (w *World) Abort(err error) {
 		}
 		fmt.Fprintf(os.Stderr, "rank %d of %d: %v\n", w.rank, w.size, err)
 	}
-	time.Sleep(5 * time.Second) // in which the engine ends the job
+	select {
+	case <-w.exited:
+	case <-time.After(5 * time.Second): // in which the engine ends the job
+	}
 	os.Exit(1)
 }
 
