@@ -36,6 +36,11 @@
 // Close and [Trainer.Average] put the averages into the model. The next Train restores the parameters in training. The
 // learning rate should be constant after the warm-up, as with the schedule Linear(peak, 1, warmup, steps).
 //
+// # Ranks
+//
+// With Options.Reducer several Trainers make a step together, each with the micro-batches of its rank: in goroutines, by
+// [accum.Local], or in processes, by package dist/mpi. Each has a whole model, and all models stay equal.
+//
 // # Forward passes alone
 //
 // With [quant8.MeZO] a step evaluates its micro-batches twice. It holds no gradients, no master weights and no state,
