@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -110,15 +111,16 @@ func eachLauncher(t *testing.T, test func(t *testing.T, launcher string, env ...
 }
 
 var jobs = map[string]func(w *World) error{
-	"bits":     func(w *World) error { return compare(w, 0) },
-	"stress":   stress,
-	"error":    fails,
-	"mismatch": mismatch,
-	"stopped":  func(w *World) error { return stops(w, false) },
-	"killed":   func(w *World) error { return stops(w, true) },
-	"late":     late,
-	"once":     once,
-	"panic":    panics,
+	"bits":        func(w *World) error { return compare(w, 0) },
+	"stress":      stress,
+	"error":       fails,
+	"mismatch":    mismatch,
+	"stopped":     func(w *World) error { return stops(w, false) },
+	"killed":      func(w *World) error { return stops(w, true) },
+	"late":        late,
+	"once":        once,
+	"allocations": allocations,
+	"panic":       panics,
 }
 
 // TestBits: every operation has the bits of Local, for all types and for lengths below and above a stage.
@@ -384,6 +386,33 @@ func late(w *World) error {
 		time.Sleep(time.Minute)
 	}
 	return w.Sum([]float64{1})
+}
+
+// TestAllocations: after the first, calls allocate nothing.
+func TestAllocations(t *testing.T) {
+	eachLauncher(t, func(t *testing.T, launcher string, env ...string) {
+		r := launch(t, launcher, 2, "allocations", env...)
+		require.NoError(t, r.err, "%s%s", r.out, r.errs)
+	})
+}
+
+func allocations(w *World) error {
+	v, sent, x := snug.ViewOf(make([]float32, 10_000)), snug.ViewOf(make([]float32, 10_000)), make([]float64, 2)
+	var err error
+	least := uint64(math.MaxUint64) // of several rounds: goroutines of the runtime allocate too
+	var before, after runtime.MemStats
+	for range 5 {
+		runtime.ReadMemStats(&before)
+		for range 10 {
+			err = errors.Join(err, w.Sum(x), w.AllReduce(v), w.ReduceScatter(v), w.AllGather(v), w.Broadcast(1, v), w.SendReceive(v, 1-w.Rank(), sent, 1-w.Rank()))
+		}
+		runtime.ReadMemStats(&after)
+		least = min(least, after.Mallocs-before.Mallocs)
+	}
+	if least >= 10 { // of 60 calls
+		err = errors.Join(err, fmt.Errorf("60 calls allocate %d times", least))
+	}
+	return err
 }
 
 // TestOnce: a second Open is an error, and so is a call after Close.
