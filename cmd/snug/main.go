@@ -68,7 +68,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	case err == nil:
 		return 0
 	case errors.As(err, &ended):
-		fmt.Fprintf(stderr, "snug: %s\n", ended.Text)
+		if ended.Text != "" {
+			fmt.Fprintf(stderr, "snug: %s\n", ended.Text)
+		}
 		return ended.Status
 	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "snug: %s\n", oneLine(err))

@@ -408,5 +408,5 @@ func runTune(c *call) error {
 	if n := t.stepCount(); n > checkpoint.MaxStep {
 		return usagef("tune: -epochs %d are %d steps, want at most %d", f.epochs, n, checkpoint.MaxStep)
 	}
-	return t.run()
+	return t.runOnRanks()
 }

@@ -29,7 +29,8 @@ func choicesOf(r plan.Run) choices {
 
 // bind returns the task restricted to these choices.
 func (c *choices) bind(t plan.Task) plan.Task {
-	t.Micro, t.Masters, t.Gradients, t.StateBits = c.Micro, []amp.MasterForm{c.Masters}, []plan.Gradient{c.Gradients}, []int{c.StateBits}
+	// With more ranks than before each has fewer samples.
+	t.Micro, t.Masters, t.Gradients, t.StateBits = min(c.Micro, t.Batch), []amp.MasterForm{c.Masters}, []plan.Gradient{c.Gradients}, []int{c.StateBits}
 	t.Tiles = []int{max(1, c.Tiles)}
 	if t.Rank > 0 {
 		t.Frozen = []int{c.Frozen}
@@ -37,9 +38,9 @@ func (c *choices) bind(t plan.Task) plan.Task {
 	return t
 }
 
-// openFolder opens the folder of checkpoints, and reads the choices in the newest one. A dry run opens no folder.
+// openFolder opens the folder of checkpoints, and reads the choices in the newest one. A dry run opens no folder, and of several ranks only rank 0 does.
 func (t *tuning) openFolder() (err error) {
-	if t.checkpoint == "" || t.dryRun {
+	if t.checkpoint == "" || t.dryRun || t.follows() {
 		return nil
 	}
 	if t.folder, err = train.OpenFolder(t.checkpoint, 0); err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,9 +22,16 @@ const checkpointPages = "snug.checkpoints"
 
 func nothing() error { return nil }
 
-// pagesDir returns the folder of a run's pages: the name of its output with .pages at the end. A killed run leaves the
+// pagesDir returns the folder of a run's pages: the name of its output with .pages at the end, and the
+// number of a rank above 0. A killed run leaves the
 // folder behind, and the next run with the same output uses it.
-func (t *tuning) pagesDir() string { return filepath.Clean(t.output) + ".pages" }
+func (t *tuning) pagesDir() string {
+	dir := filepath.Clean(t.output) + ".pages"
+	if t.follows() {
+		dir += fmt.Sprintf("-%d", t.ranks.Rank())
+	}
+	return dir
+}
 
 // openPages opens the stores of the run's pages: of weights and state, and of activations. clean removes their folder.
 func (t *tuning) openPages() (clean func() error, err error) {

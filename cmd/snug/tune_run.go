@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/dataset"
@@ -37,6 +38,8 @@ type tuning struct {
 
 	folder *train.Folder // of checkpoints, nil without them
 	begun  *choices      // of the newest checkpoint, nil if the run begins anew
+
+	ranks accum.Reducer // of a run on several ranks, nil alone
 
 	monitor *plan.Monitor // with -trace
 	traced  bool          // its file is written
@@ -76,8 +79,11 @@ func (t *tuning) run() (err error) {
 	}
 	defer func() { err = errors.Join(err, t.folder.Close()) }()
 	t.describeData()
-	if err := t.choose(); err != nil {
+	if err := t.chooseTogether(); err != nil {
 		return err
+	}
+	if t.ranks != nil {
+		fmt.Fprintf(t.call.stdout, "%d ranks, with up to %s of a step each; the plan is of one\n", t.ranks.Size(), console.Count(t.share(), "sample"))
 	}
 	if err := t.plan.WriteTable(t.call.stdout); err != nil {
 		return err
@@ -86,7 +92,7 @@ func (t *tuning) run() (err error) {
 	if t.dryRun {
 		return t.reportPlan()
 	}
-	out, err := takeOutput(t.output)
+	out, err := t.takeOutput()
 	if err != nil {
 		return usagef("tune: -o: %w", err)
 	}
@@ -101,7 +107,10 @@ func (t *tuning) run() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := t.save(); err != nil {
+	if !t.follows() {
+		err = t.save()
+	}
+	if err != nil {
 		return err
 	}
 	if err := out.finish(); err != nil {
@@ -158,7 +167,7 @@ func (t *tuning) task() (plan.Task, error) {
 	m.Name = folderName(t.dir, m.Name)
 	const rate, fast = 1e11, 1e10 // assumed, so that equal commands have equal plans
 	task := plan.Task{
-		Model: m, Batch: t.batch, Optimizer: t.optimizer, Rank: t.rank, Dropout: t.dropout > 0, PagesFrozen: true, PagesCheckpoints: true, Tiles: t.tiles, Compute: []snug.DType{t.dtype},
+		Model: m, Batch: t.share(), Optimizer: t.optimizer, Rank: t.rank, Dropout: t.dropout > 0, PagesFrozen: true, PagesCheckpoints: true, Tiles: t.tiles, Compute: []snug.DType{t.dtype},
 		Device: plan.Device{Name: "an assumed processor, to compare plans", Unified: true, Memory: 1 << 60, Disk: t.disk,
 			F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10},
 	}
@@ -171,13 +180,13 @@ func (t *tuning) task() (plan.Task, error) {
 		task.Optimizer, task.Gradients, task.StateBits, task.PagesCheckpoints = "mezo", []plan.Gradient{plan.SumF32}, []int{32}, false
 	}
 	if t.full {
-		if t.dtype != snug.F32 || t.mezo { // updates in the backward pass have no master weights, see choose
+		if t.dtype != snug.F32 || t.mezo || t.ranks != nil { // updates in the backward pass have no master weights, see choose
 			task.Gradients = []plan.Gradient{plan.SumF32}
 		}
 		return task, nil
 	}
 	t.describe(&task)
-	if task.Beside = t.beside; task.Beside != nil || t.mezo { // updates in the backward pass have no master weights
+	if task.Beside = t.beside; task.Beside != nil || t.mezo || t.ranks != nil { // updates in the backward pass have no master weights
 		task.Gradients = []plan.Gradient{plan.SumF32}
 	}
 	task.StateBits = []int{32} // of adapters, which are small
@@ -208,7 +217,7 @@ func (t *tuning) choose() error {
 		return t.fit(task)
 	case !t.full && task.Frozen == nil:
 		exact.Frozen = []int{16}
-	case t.full && t.dtype == snug.BF16 && t.masters == "" && !t.averages() && !t.mezo:
+	case t.full && t.dtype == snug.BF16 && t.masters == "" && !t.averages() && !t.mezo && t.ranks == nil:
 		further.Gradients, further.Masters = []plan.Gradient{plan.InBackward}, []amp.MasterForm{amp.NoMaster}
 	default:
 		return t.fit(task)
@@ -341,8 +350,11 @@ func (t *tuning) open() (clean func() error, err error) {
 	if t.loraplus > 0 {
 		options.Params = qlora.LoRAPlus(float32(t.loraplus))
 	}
-	if t.folder != nil {
+	if t.checkpoint != "" {
 		options.Folder, options.SaveEvery = t.folder, t.saveEvery
+	}
+	if t.ranks != nil {
+		options.Reducer, options.Split = t.ranks, nil
 	}
 	learner, err := t.learner()
 	if err != nil {
@@ -444,9 +456,9 @@ func (t *tuning) train() (r result, err error) {
 	}
 	fmt.Fprintln(t.call.stdout)
 	did, err := console.Training[dataset.Batch]{
-		Trainer: t.trainer, Steps: steps, Saves: t.checkpoint != "", Stop: t.stop,
+		Trainer: t.trainer, Steps: steps, Saves: t.checkpoint != "", Stop: t.stop, Ranks: t.ranks,
 		Progress: console.NewProgress(t.call.stdout, t.call.stderr, steps),
-		Batches:  func(step int) []dataset.Batch { return t.data.Batch(step, t.batch, t.plan.Run.Micro) },
+		Batches:  t.batches,
 		Tokens:   func(b dataset.Batch) int { return len(b.Tokens) },
 		HeldOut:  t.data.HeldOut(max(1, t.plan.Run.Micro)),
 		Begun:    func(float64) { r.First, r.DivergenceFirst = t.preferences.taken(), t.student.taken() },

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/dist/mpi"
+	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/internal/dataset"
+)
+
+// A launcher of MPI may start snug tune on several ranks. Each has the model, and a share of the micro-batches of a
+// step. Rank 0 chooses the plan, prints, and writes the checkpoints and the output.
+
+// runOnRanks is run, on the ranks that a launcher has started, or alone.
+func (t *tuning) runOnRanks() error {
+	if t.dryRun || !mpi.Launched() {
+		return t.run()
+	}
+	world, err := mpi.Open(mpi.Options{})
+	if err != nil {
+		return err
+	}
+	if world.Size() > 1 {
+		if err = t.join(world); err != nil {
+			world.Abort(errors.New(oneLine(err)))
+		}
+	}
+	err = t.run()
+	var ended console.Interruption
+	interrupted := errors.As(err, &ended)
+	if err != nil && !interrupted {
+		world.Abort(errors.New(oneLine(err)))
+	}
+	if err := world.Close(); err != nil {
+		world.Abort(err)
+	}
+	if interrupted && world.Rank() > 0 {
+		return console.Interruption{Status: ended.Status} // rank 0 prints it
+	}
+	return err
+}
+
+// join makes the run that of a rank.
+func (t *tuning) join(r accum.Reducer) error {
+	for _, c := range []struct {
+		bad  bool
+		flag string
+	}{{t.fold, "-fold"}, {t.mezo, "-mezo"}} {
+		if c.bad {
+			return fmt.Errorf("tune: %s is for one rank, without a launcher of MPI", c.flag)
+		}
+	}
+	t.ranks = r
+	if r.Rank() > 0 {
+		quiet := *t.call
+		quiet.stdout, quiet.stderr = io.Discard, io.Discard
+		t.call, t.trace = &quiet, ""
+	}
+	return nil
+}
+
+// follows reports whether another rank prints and writes.
+func (t *tuning) follows() bool { return t.ranks != nil && t.ranks.Rank() > 0 }
+
+// share returns the samples of a step for a rank, the most that one has.
+func (t *tuning) share() int {
+	if t.ranks == nil {
+		return t.batch
+	}
+	return (t.batch-1)/t.ranks.Size() + 1
+}
+
+// batches returns the micro-batches of a step of this rank.
+func (t *tuning) batches(step int) []dataset.Batch {
+	all := t.data.Batch(step, t.batch, t.plan.Run.Micro)
+	if t.ranks == nil {
+		return all
+	}
+	lo, hi := accum.Shard(len(all), t.ranks.Rank(), t.ranks.Size())
+	return all[lo:hi]
+}
+
+// chooseTogether chooses the plan on rank 0, and binds the other ranks to its choices.
+func (t *tuning) chooseTogether() error {
+	if t.ranks == nil {
+		return t.choose()
+	}
+	all := t.ranks.(accum.Broadcaster)
+	text := make([]byte, 512)
+	if !t.follows() {
+		if err := t.choose(); err != nil {
+			return err
+		}
+		found, err := json.Marshal(choicesOf(t.plan.Run))
+		if err != nil || len(found) > len(text) {
+			return fmt.Errorf("tune: choices of %d bytes: %w", len(found), errors.Join(err, snug.ErrConfig))
+		}
+		for i := copy(text, found); i < len(text); i++ {
+			text[i] = ' '
+		}
+	}
+	if err := all.Broadcast(0, snug.SliceView(text)); err != nil || !t.follows() {
+		return err
+	}
+	if err := json.Unmarshal(text, &t.begun); err != nil {
+		return err
+	}
+	return t.choose()
+}
+
+// takeOutput makes the output on the rank that writes it.
+func (t *tuning) takeOutput() (*output, error) {
+	if t.follows() {
+		return &output{path: t.output}, nil
+	}
+	return takeOutput(t.output)
+}
