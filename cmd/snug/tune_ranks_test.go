@@ -1,0 +1,118 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// ranksVariable has the arguments of snug in a process that mpiexec starts.
+const ranksVariable = "SNUG_TUNE_RANKS"
+
+// TestTuneRanksJob is snug in such a process.
+func TestTuneRanksJob(t *testing.T) {
+	text := os.Getenv(ranksVariable)
+	if text == "" {
+		return
+	}
+	var args []string
+	require.NoError(t, json.Unmarshal([]byte(text), &args))
+	os.Exit(run(args, os.Stdin, os.Stdout, os.Stderr))
+}
+
+// onRanks returns a command that runs snug on ranks, without a time limit of mpiexec's own.
+func onRanks(t *testing.T, ranks int, args ...string) (c *exec.Cmd, out, errs *strings.Builder) {
+	t.Helper()
+	launcher, err := exec.LookPath("mpiexec")
+	if err != nil {
+		t.Skip("no mpiexec in PATH")
+	}
+	text, err := json.Marshal(args)
+	require.NoError(t, err)
+	c = exec.Command(launcher, "-n", strconv.Itoa(ranks), os.Args[0], "-test.run=^TestTuneRanksJob$")
+	c.Env = append(os.Environ(), ranksVariable+"="+string(text), "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+	out, errs = &strings.Builder{}, &strings.Builder{}
+	c.Stdout, c.Stderr = out, errs
+	return c, out, errs
+}
+
+// Ranks have the losses of one process, up to rounding. Only rank 0 prints, and it writes the output.
+func TestTuneRanks(t *testing.T) {
+	model, data := publish(t), chats(t, 40)
+	for _, flags := range [][]string{{"-lora", "2"}, {"-full"}, {"-lora", "2", "-base", "nf4", "-disk", "100MB", "-memory", "64MiB"}} {
+		args := append([]string{"tune", "-model", model, "-data", data, "-steps", "8", "-batch", "6", "-compute", "f32", "-json"}, flags...)
+		alone := filepath.Join(t.TempDir(), "out")
+		status, text, errs := snugged(append(args, "-o", alone)...)
+		require.Zero(t, status, errs)
+		want := lastLine(t, text)
+		for _, n := range []int{1, 2, 4} {
+			dir := filepath.Join(t.TempDir(), "out")
+			c, out, errs := onRanks(t, n, append(args, "-o", dir)...)
+			require.NoError(t, c.Run(), "%s%s", out, errs)
+			got := lastLine(t, out.String())
+			require.InDelta(t, want.Loss, got.Loss, 1e-6, "%v, %d ranks", flags, n)
+			require.InDelta(t, want.LossLast, got.LossLast, 1e-6)
+			require.Equal(t, want.Tokens, got.Tokens)
+			require.Equal(t, 1, strings.Count(out.String(), "peak memory"), out)
+			left, err := filepath.Glob(dir + ".pages*")
+			require.NoError(t, err)
+			require.Empty(t, left)
+			entries, err := os.ReadDir(dir)
+			require.NoError(t, err)
+			before, err := os.ReadDir(alone)
+			require.NoError(t, err)
+			require.Len(t, entries, len(before))
+		}
+	}
+	c, _, errs := onRanks(t, 2, "tune", "-model", model, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-mezo")
+	require.Error(t, c.Run())
+	require.Contains(t, errs.String(), "rank 0 of 2: tune: -mezo is for one rank")
+}
+
+// A run whose ranks are killed goes on from its last checkpoint to the bits of one that was not, and with another
+// number of ranks to its end.
+func TestTuneRanksGoOn(t *testing.T) {
+	model, data := publish(t), chats(t, 60)
+	args := func(dir string) []string {
+		return []string{"tune", "-model", model, "-data", data, "-steps", "60", "-batch", "6", "-lora", "2", "-compute", "f32", "-save-every", "5",
+			"-checkpoint", filepath.Join(dir, "saved"), "-o", filepath.Join(dir, "out")}
+	}
+	weights := func(dir string) []byte {
+		b, err := os.ReadFile(filepath.Join(dir, "out", "adapter_model.safetensors"))
+		require.NoError(t, err)
+		return b
+	}
+	whole := t.TempDir()
+	c, out, errs := onRanks(t, 2, args(whole)...)
+	require.NoError(t, c.Run(), "%s%s", out, errs)
+	for _, n := range []int{2, 3} {
+		dir := t.TempDir()
+		c, out, errs := onRanks(t, 2, args(dir)...)
+		require.NoError(t, c.Start())
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			if found, _ := filepath.Glob(filepath.Join(dir, "saved", "step-*")); len(found) > 0 {
+				break
+			}
+		}
+		require.NoError(t, c.Process.Kill()) // which ends the ranks too
+		require.Error(t, c.Wait(), "%s%s", out, errs)
+		time.Sleep(time.Second)
+		c, out, errs = onRanks(t, n, args(dir)...)
+		require.NoError(t, c.Run(), "%s%s", out, errs)
+		require.Contains(t, out.String(), "going on from step")
+		if n == 2 {
+			require.Equal(t, weights(whole), weights(dir))
+		} else {
+			require.Len(t, weights(dir), len(weights(whole)))
+		}
+	}
+}
