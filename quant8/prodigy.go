@@ -162,6 +162,7 @@ func (a *Optimizer) stepSliced(dev *snug.Device, q *param, lo int, h optim.Hyper
 	if err := a.stepVector(dev, q, lo, h, j); err != nil {
 		return err
 	}
+	a.note(a.claimOf(q, lo, j.p.Len()), optim.Begun) // its chunks may count as updated, and p0 - p is not yet
 	return a.slices(q, s, true)
 }
 
