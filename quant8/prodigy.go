@@ -131,9 +131,11 @@ func (a *Optimizer) scaled(gradScale float32) float32 {
 }
 
 // distance returns r, without the factor LR of a parameter's options.
-func (a *Optimizer) distance(h *optim.Hyper) float64 {
+func (a *Optimizer) distance() float64 {
 	r := float64(a.prodigy.D * float64(a.lr))
 	if a.o.prodigy.corrected {
+		h := a.o.hyper
+		h.Step = a.prodigy.Steps + 1
 		r = float64(r * h.Corrected())
 	}
 	return r
@@ -141,12 +143,12 @@ func (a *Optimizer) distance(h *optim.Hyper) float64 {
 
 // stepSliced makes a step of Prodigy for elements from lo on.
 func (a *Optimizer) stepSliced(dev *snug.Device, q *param, lo int, h optim.Hyper, j stepJob, gradScale float32) error {
-	if j.p.Len() == 0 {
+	if j.p.Len() == 0 || a.lr == 0 {
 		return nil
 	}
 	a.work.mu.Lock()
 	defer a.work.mu.Unlock()
-	d, r := a.prodigy.D, a.distance(&h)
+	d, r := a.prodigy.D, a.distance()
 	h.LR, h.Eps = r*float64(q.options.LR), h.Eps*d
 	along := r
 	if a.o.prodigy.safeguard {

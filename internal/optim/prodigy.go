@@ -11,16 +11,20 @@ import (
 type Distance struct {
 	D, Most   float64 // d, and the largest estimate of all steps
 	Numerator float64 // a decaying sum
+	Steps     int     // that have changed the estimate
 }
 
 // Grow are the constants of [Distance.Next].
 type Grow struct{ Start, Coefficient, Rate, Beta3 float64 }
 
-// Next returns the estimate after a step with the sums of [Slices] over all parameters. A sum of 0 changes nothing.
+// Next returns the estimate after a step with the sums of [Slices] over all parameters. A denominator of 0 says that
+// nothing has moved along a gradient: the estimate stays as it is, the numerator does not decay and the step does not
+// count.
 func (e Distance) Next(g Grow, numerator, denominator float64) Distance {
 	if denominator == 0 {
 		return e
 	}
+	e.Steps++
 	e.Numerator = float64(g.Beta3*e.Numerator) + numerator
 	found := float64(g.Coefficient*e.Numerator) / denominator
 	if e.D == g.Start {
