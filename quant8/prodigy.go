@@ -156,7 +156,10 @@ func (a *Optimizer) stepSliced(dev *snug.Device, q *param, lo int, h optim.Hyper
 	}
 	s := optim.Slices{
 		P: j.p, G: j.g, First: lo, Every: a.o.prodigy.every, GradScale: gradScale,
-		Beta3: a.o.prodigy.grow.Beta3, Along: float64(d/a.o.prodigy.grow.Start) * along, Weigh: float64(d/a.o.prodigy.grow.Start) * r, Skip: h.Skip,
+		Beta3: a.o.prodigy.grow.Beta3, Along: float64(d/a.o.prodigy.grow.Start) * along, Weigh: float64(d/a.o.prodigy.grow.Start) * r, Skip: h.Skip, SkipScale: h.GradScale,
+	}
+	if !finite(float32(h.LR)) || !finite(float32(s.Along)) {
+		return fmt.Errorf("with the estimate d = %g the rate is %g, and gradients count %g in s: %w", d, h.LR, s.Along, snug.ErrNonFinite)
 	}
 	if err := a.slices(q, s, false); err != nil {
 		return err
@@ -215,6 +218,9 @@ func (a *Optimizer) slicesOf(q *param, blob []byte, s optim.Slices, after bool) 
 		for _, x := range parts {
 			sum[0], sum[1] = sum[0]+x[0], sum[1]+x[1]
 		}
+		if x := sum[0] + sum[1]; x-x != 0 {
+			return fmt.Errorf("elements %d to %d add %g to N and %g to the sum of |s|: %w", s.First, lo+end-1, sum[0], sum[1], snug.ErrNonFinite)
+		}
 		q.sums[s.First/a.o.Chunk] = sum
 	}
 	return nil
@@ -238,10 +244,22 @@ var slicesTask = cpu.NewTask(func(a *slicesArgs, item int) {
 	a.parts[item] = [2]float64{x, y}
 })
 
-// savable returns an error in the middle of a step of Prodigy: the saved state has no sums of parts of a step.
+// savable returns an error where Prodigy is in the middle of a parameter: the saved state has the sums of what a step
+// has updated as one, in which parts of a parameter have no place. It also returns one for numbers that a restore refuses.
 func (a *Optimizer) savable() error {
-	if a.o.prodigy.every > 0 && a.midStep() {
-		return fmt.Errorf("step %d is under way, and Prodigy is saved between steps: %w", a.t, snug.ErrConfig)
+	if a.o.prodigy.every == 0 {
+		return nil
+	}
+	for _, name := range a.names() {
+		if q := a.params[name]; q.n > 0 && !q.marks.All(optim.Updated) && !q.marks.All(optim.Waiting) {
+			return fmt.Errorf("a part of parameter %q is updated in step %d: update all of it first: %w", name, a.t, snug.ErrConfig)
+		}
+	}
+	for i, x := range a.numbers() {
+		if x-x != 0 {
+			what := [...]string{"the estimate d", "the largest estimate", "N", "a step's part of N", "the sum of |s|", "the number of steps"}[i]
+			return fmt.Errorf("%s is %g: %w", what, x, snug.ErrNonFinite)
+		}
 	}
 	return nil
 }

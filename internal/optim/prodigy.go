@@ -46,6 +46,7 @@ type Slices struct {
 	GradScale           float32
 	Beta3, Along, Weigh float64 // of S; what a gradient counts in S; and in the numerator
 	Skip                uint32  // see [Hyper]
+	SkipScale           float32 // of gradients that Skip bounds, as in the update
 }
 
 // Before adds the gradients of slices lo to hi-1 to S. It returns what these slices add to the numerator,
@@ -55,13 +56,14 @@ func (x *Slices) Before(lo, hi int, scratch []float32) (numerator, denominator f
 	p, g := scratch[:1], scratch[1:2]
 	for k := lo; k < hi; k++ {
 		i := x.element(k)
-		pi, gi := half.Floats(x.P, i, p)[0], half.Floats(x.G, i, g)[0]*x.GradScale
+		pi, gi := half.Floats(x.P, i, p)[0], half.Floats(x.G, i, g)[0]
 		away := x.Away[k]
 		x.Away[k] = away + pi
-		if x.Skip != 0 && skipped(gi, x.Skip) {
+		if x.Skip != 0 && skipped(gi*x.SkipScale, x.Skip) {
 			x.S[k] = 0
 			continue
 		}
+		gi *= x.GradScale
 		s := float32(beta3*x.S[k]) + float32(along*gi)
 		x.S[k] = s
 		numerator += float64(gi) * float64(away)
