@@ -97,5 +97,5 @@ with open("prodigy.json", "w") as f:
         "decay": prodigy(weight_decay=0.1, d0=1e-4),
         "other": prodigy(weight_decay=0.1, d0=1e-3, d_coef=2.0, growth_rate=1.1, beta3=0.99, safeguard_warmup=True, use_bias_correction=True, slice_p=5, lr=0.5),
         "warm-up": prodigy(lrs=(0, 0, 0.5, 1, 0), weight_decay=0.1, d0=1e-3, use_bias_correction=True),
-        "pauses": prodigy(lrs=(1, 1, 1, 1, 0), zeros=3, missing=(3, 8, 9), d0=1e-3, use_bias_correction=True),
+        "pauses": prodigy(lrs=(1, 1, 1, 1, 0), zeros=3, missing=(3, 8, 9), weight_decay=0.1, d0=1e-3, use_bias_correction=True),
     }, f, separators=(",", ":"))
