@@ -20,11 +20,12 @@ import (
 //	p ← p·(1 - lr·wd)
 //	p ← p - lr·c2/c1 · m/(√v + ε·c2)
 //
-// ParamOptions.Shared is the size of the blocks of a parameter. The authors' blocks are a head of q and k, HeadDim·Dim
-// elements; a row of embeddings, of the output layer, of v, of the attention's output and of the matrices of an MLP; an
-// element of a bias; and the whole of any other vector, such as the scale of a norm. If Shared is 0, a block is a row of
-// a matrix that [Optimizer.AddMatrix] added, or the whole of a parameter that [Optimizer.Add] added. Decay is decoupled;
-// the authors have none for norms and biases, see ParamOptions.NoDecay.
+// ParamOptions.Shared is the size of the blocks of a parameter. The authors' blocks are a head of q and k; a row of
+// embeddings, of the output layer, of v, of the attention's output and of the matrices of an MLP; an element of a bias;
+// and the whole of any other vector, such as the scale of a norm. If Shared is 0, a block is a row of a matrix that
+// [Optimizer.AddMatrix] added, or the whole of a parameter that [Optimizer.Add] added. For a head adam-mini 1.1.1 takes
+// Dim·Dim/Heads elements, which are those of a head only where HeadDim is Dim/Heads; package train takes HeadDim·Dim.
+// Decay is decoupled; the authors have none for norms and biases, see ParamOptions.NoDecay.
 //
 // The state is m, which is signed: n + 4·⌈n/Options.Block⌉ bytes for n elements with 8 bits. An element takes 1.02 bytes
 // with 8 bits and an Options.Block of 256, 0.53 with 4 bits and 128, 2 with 16 bits and 4 with 32. Below MinSize

@@ -203,7 +203,7 @@ func (a *Optimizer) squaresOf(name string, p, g snug.View, o *BackwardOptions) (
 	if err != nil {
 		return 0, err
 	}
-	first, err := a.checkGradient(dev, q, 0, g, o.GradScale)
+	first, err := a.checkGradient(dev, q, 0, g, o.GradScale, o.GradScale)
 	switch {
 	case err != nil || first >= 0 && a.o.NonFinite == SkipStep:
 		return 0, err

@@ -2,6 +2,7 @@ package quant8
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/optim"
@@ -72,8 +73,9 @@ func (a *Optimizer) readHeader(d *state.Decoder) (*saved, error) {
 	if !validRate(h.lr) || h.chunk == 0 || h.chunk > maxChunk {
 		d.Corrupt("a learning rate of %v, chunks of %d elements", h.lr, h.chunk)
 	}
-	for i, x := range o.Numbers { // only N of Prodigy and its part of the step can be below 0
-		if x < 0 && (o.Rule != "Prodigy" || i != 2 && i != 3) {
+	for i, x := range o.Numbers { // only N of Prodigy and its part of the step can be below 0, and it counts steps
+		prodigy := o.Rule == "Prodigy"
+		if x < 0 && !(prodigy && (i == 2 || i == 3)) || prodigy && i == 5 && (x != math.Trunc(x) || x > float64(o.Step)) {
 			d.Corrupt("the number %g of %s", x, o.Rule)
 		}
 	}

@@ -42,15 +42,18 @@ import (
 // otherwise be lost. ε must not be smaller than these units: with ε = 1e-3, bfloat16 weights beyond 0.5 lose most of
 // the noise.
 type MeZO struct {
-	Epsilon     float32 // ε, the factor of the noise; default 1e-3
+	Epsilon     float32 // ε, the factor of the noise, below 2^124; default 1e-3
 	WeightDecay float32 // a step multiplies p by 1-lr·WeightDecay; default 0
 }
+
+// mostEpsilon bounds Epsilon, so that 2ε·z is finite.
+const mostEpsilon = math.MaxFloat32 / 16
 
 // check returns the rule with its defaults.
 func (r MeZO) check() (MeZO, error) {
 	e := equation{hyper: optim.Hyper{WeightDecay: float64(r.WeightDecay)}}
 	var epsilon float64
-	e.number("Epsilon", &epsilon, r.Epsilon, 1e-3, math.MaxFloat32)
+	e.number("Epsilon", &epsilon, r.Epsilon, 1e-3, mostEpsilon)
 	r.Epsilon = float32(epsilon)
 	return r, e.check()
 }
@@ -151,8 +154,9 @@ func (z *ZerothOrder) step(lr float32, params iter.Seq2[string, snug.View], loss
 		return e, err
 	}
 	e.Projected = (e.Plus - e.Minus) / (2 * float64(z.rule.Epsilon))
-	if most := float64(lr) * float64(z.most); !finite(float32(most * e.Projected)) {
-		return e, fmt.Errorf("the learning rate %g times the projected gradient %g: %w", most, e.Projected, snug.ErrNonFinite)
+	most, noise := float64(lr)*float64(z.most), optim.MostNoise()
+	if size := float32(most * e.Projected); !finite(size * noise) {
+		return e, fmt.Errorf("the learning rate %g times the projected gradient %g times noise of up to %.3g: %w", most, e.Projected, noise, snug.ErrNonFinite)
 	}
 	along = 0
 	err = z.pass(params, func(o *ParamOptions) change {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/internal/optim"
 )
 
 // one yields one parameter.
@@ -180,6 +181,7 @@ func TestMeZOErrors(t *testing.T) {
 		"comes twice":      {step(1, twice, good), snug.ErrConfig},
 		"holds u8":         {step(1, one("w", snug.ViewOf8(make([]uint8, 3))), good), snug.ErrDType},
 		"Epsilon":          {newErr(MeZO{Epsilon: -1}), snug.ErrConfig},
+		"Epsilon is 3e+37": {newErr(MeZO{Epsilon: 3e37}), snug.ErrConfig},
 		"WeightDecay":      {newErr(MeZO{WeightDecay: -1}), snug.ErrConfig},
 		"want NewMeZO":     {errorOf(New(MeZO{}, Options{})), snug.ErrConfig},
 		"not made by":      {zeroErr, snug.ErrConfig},
@@ -216,16 +218,32 @@ func TestMeZOErrors(t *testing.T) {
 	}
 }
 
-// TestMeZOOverflow: a step that overflows by the LR of one parameter changes none.
+// TestMeZOOverflow: a step that overflows by the LR of one parameter, or by the noise alone, changes none. One that is
+// just below leaves finite numbers.
 func TestMeZOOverflow(t *testing.T) {
-	p, calls := kerneltest.Normal(1, 100), 0.0
-	before := slices.Clone(p)
-	z, err := NewMeZO(MeZO{}, MeZOOptions{Params: func(string) ParamOptions { return ParamOptions{LR: 1e20} }})
-	require.NoError(t, err)
-	_, err = z.Step(1e-3, one("w", snug.ViewOf(p)), func() (float64, error) { calls++; return calls * 1e30, nil })
-	require.ErrorIs(t, err, snug.ErrNonFinite)
-	require.InDeltaSlice(t, before, p, 1e-6)
-	require.Zero(t, z.Steps())
+	most := float64(math.MaxFloat32) / float64(optim.MostNoise())
+	for _, c := range []struct {
+		rate, loss float64
+		ok         bool
+	}{{1e20, 1e30, false}, {1, most * 1.0001, false}, {1, math.MaxFloat32 * 0.99, false}, {1, most * 0.9999, true}} {
+		p, sign := kerneltest.Normal(1, 1<<17), -1.0 // the largest noise is 2 in 2^16
+		before := slices.Clone(p)
+		z, err := NewMeZO(MeZO{Epsilon: 0.5}, MeZOOptions{Params: func(string) ParamOptions { return ParamOptions{LR: float32(c.rate)} }})
+		require.NoError(t, err)
+		_, err = z.Step(1, one("w", snug.ViewOf(p)), func() (float64, error) { sign = -sign; return sign * c.loss / 2, nil })
+		if c.ok {
+			require.NoError(t, err)
+			require.True(t, allFinite(p))
+			continue
+		}
+		require.ErrorIs(t, err, snug.ErrNonFinite)
+		require.InDeltaSlice(t, before, p, 1e-6)
+		require.Zero(t, z.Steps())
+	}
+}
+
+func allFinite(x []float32) bool {
+	return !slices.ContainsFunc(x, func(v float32) bool { return !finite(v) })
 }
 
 // TestMeZOMemory: what a step allocates does not depend on the parameters, and is less than 2 KiB.

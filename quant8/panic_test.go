@@ -58,6 +58,9 @@ func loudCases() map[string]loudCase {
 		s.MaxUpdate = 0.5
 		return newOf(t, "Adam coupled", s, map[string]int{"w": 1000})
 	}}
+	cases["Prodigy"] = loudCase{1000, func(t *testing.T, s Options) *Optimizer {
+		return newWith(t, Prodigy{D0: 1e-3}, s, map[string]int{"w": 1000})
+	}}
 	for name := range matrixRules {
 		cases["matrix "+name] = loudCase{30 * 40, func(t *testing.T, s Options) *Optimizer {
 			return newMatrices(t, name, s, map[string][2]int{"w": {30, 40}})

@@ -25,8 +25,16 @@ import (
 //	d ← min(dmax, d·GrowthRate)         where dmax is the largest DCoef·N/Σ|s| so far
 //
 // GrowthRate does not limit the first growth: while d is d0, d takes the value DCoef·N/Σ|s| if that is larger, before
-// the last line. The new d counts from the next step on. The authors' package already uses the new d in d·ε; that makes
-// a difference only where gradients are about as small as ε. Weight decay is decoupled.
+// the last line. The next step uses the new d, when all parameters have stepped. The authors' package already uses the
+// new d in d·ε; that makes a difference only where d·ε does. v has no bias correction, so that in the first steps this is
+// where √(1-β2)·|g| is about ε, at a |g| of about 3e-7 with the defaults. Weight decay is decoupled.
+//
+// As in the package, a step at a rate of 0 changes nothing, so that a warm-up may begin with 0. Until an element that
+// counts in the sums has a gradient other than 0, a step changes m and v only. Neither counts in the bias corrections of
+// BiasCorrection. In the first step with such a gradient a chunk of Options.Chunk elements without one still leaves p as
+// it is, because gradients of other parameters may come later; the package moves p there too, which with a SliceP of 1 is
+// p·(1 - r·wd). A parameter without a gradient needs no Step: m, v, s and p then stay as they are, and it adds nothing to
+// the sums.
 //
 // The states are m, which is signed, and v; they take as many bytes as the states of [AdamW]. s and p0 - p take 8 bytes
 // more for every SliceP-th element, whatever the width of the states: 8 bytes an element by default, 0.73 with a SliceP
@@ -35,8 +43,16 @@ import (
 // Chunk. The sums take 16 bytes for every chunk.
 //
 // Steps run on the CPU only, one after another. All processes must hold whole parameters: [Optimizer.AddShard] of a
-// part is an error. Saving in the middle of a step is an error too. ParamOptions.LR multiplies the rate of a
-// parameter's update, but not the parameter's share of the sums. [SkipElement] sets m, v and s of an element to 0.
+// part is an error. ParamOptions.LR multiplies the rate of a parameter's update, but not the parameter's share of the
+// sums. [SkipElement] sets m, v and s of an element to 0.
+//
+// [Optimizer.WriteTo] is an error while a step has updated a part of a parameter. It saves the sums of the parameters that
+// the step has updated as one: a restored run that updates the others in the same step may differ in the last bits of d.
+// One that goes on with [Optimizer.Advance] goes on bit for bit.
+//
+// The limit of [Optimizer.Step] is on d·g. A d or a rate that float32 cannot hold is an error that wraps
+// [snug.ErrNonFinite], before anything is written. Sums that are not finite, as after elements of p that are not, are such
+// an error too. The new s is then written: the optimizer cannot be used until a state is restored.
 type Prodigy struct {
 	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
 	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
@@ -131,9 +147,11 @@ func (a *Optimizer) scaled(gradScale float32) float32 {
 }
 
 // distance returns r, without the factor LR of a parameter's options.
-func (a *Optimizer) distance(h *optim.Hyper) float64 {
+func (a *Optimizer) distance() float64 {
 	r := float64(a.prodigy.D * float64(a.lr))
 	if a.o.prodigy.corrected {
+		h := a.o.hyper
+		h.Step = a.prodigy.Steps + 1
 		r = float64(r * h.Corrected())
 	}
 	return r
@@ -141,12 +159,12 @@ func (a *Optimizer) distance(h *optim.Hyper) float64 {
 
 // stepSliced makes a step of Prodigy for elements from lo on.
 func (a *Optimizer) stepSliced(dev *snug.Device, q *param, lo int, h optim.Hyper, j stepJob, gradScale float32) error {
-	if j.p.Len() == 0 {
+	if j.p.Len() == 0 || a.lr == 0 {
 		return nil
 	}
 	a.work.mu.Lock()
 	defer a.work.mu.Unlock()
-	d, r := a.prodigy.D, a.distance(&h)
+	d, r := a.prodigy.D, a.distance()
 	h.LR, h.Eps = r*float64(q.options.LR), h.Eps*d
 	along := r
 	if a.o.prodigy.safeguard {
@@ -154,15 +172,44 @@ func (a *Optimizer) stepSliced(dev *snug.Device, q *param, lo int, h optim.Hyper
 	}
 	s := optim.Slices{
 		P: j.p, G: j.g, First: lo, Every: a.o.prodigy.every, GradScale: gradScale,
-		Beta3: a.o.prodigy.grow.Beta3, Along: float64(d/a.o.prodigy.grow.Start) * along, Weigh: float64(d/a.o.prodigy.grow.Start) * r, Skip: h.Skip,
+		Beta3: a.o.prodigy.grow.Beta3, Along: float64(d/a.o.prodigy.grow.Start) * along, Weigh: float64(d/a.o.prodigy.grow.Start) * r, Skip: h.Skip, SkipScale: h.GradScale,
+	}
+	if !finite(float32(h.LR)) || !finite(float32(s.Along)) {
+		return fmt.Errorf("with the estimate d = %g the rate is %g, and gradients count %g in s: %w", d, h.LR, s.Along, snug.ErrNonFinite)
 	}
 	if err := a.slices(q, s, false); err != nil {
 		return err
 	}
-	if err := a.stepVector(dev, q, lo, h, j); err != nil {
+	if err := a.stepMoved(dev, q, lo, h, j); err != nil {
 		return err
 	}
+	a.note(a.claimOf(q, lo, j.p.Len()), optim.Begun) // its chunks may count as updated, and p0 - p is not yet
 	return a.slices(q, s, true)
+}
+
+// stepMoved makes the update. Before the first step that counts it leaves p as it is in chunks whose s is 0.
+func (a *Optimizer) stepMoved(dev *snug.Device, q *param, lo int, h optim.Hyper, j stepJob) (err error) {
+	if a.prodigy.Steps > 0 {
+		return a.stepVector(dev, q, lo, h, j)
+	}
+	p, g, number, rate := j.p, j.g, j.first, h.LR
+	for begin := 0; begin < p.Len(); begin += a.o.Chunk {
+		end := min(begin+a.o.Chunk, p.Len())
+		if j.p, err = p.Slice(begin, end); err != nil {
+			return err
+		}
+		if j.g, err = g.Slice(begin, end); err != nil {
+			return err
+		}
+		j.first, h.LR = number+uint64(begin), rate
+		if q.sums[(lo+begin)/a.o.Chunk][1] == 0 {
+			h.LR = 0
+		}
+		if err := a.stepVector(dev, q, lo+begin, h, j); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // perSlices is how many slices an item of a parallel loop has. A slice is an element that counts in the sums.
@@ -212,6 +259,9 @@ func (a *Optimizer) slicesOf(q *param, blob []byte, s optim.Slices, after bool) 
 		for _, x := range parts {
 			sum[0], sum[1] = sum[0]+x[0], sum[1]+x[1]
 		}
+		if x := sum[0] + sum[1]; x-x != 0 {
+			return fmt.Errorf("elements %d to %d add %g to N and %g to the sum of |s|: %w", s.First, lo+end-1, sum[0], sum[1], snug.ErrNonFinite)
+		}
 		q.sums[s.First/a.o.Chunk] = sum
 	}
 	return nil
@@ -235,10 +285,22 @@ var slicesTask = cpu.NewTask(func(a *slicesArgs, item int) {
 	a.parts[item] = [2]float64{x, y}
 })
 
-// savable returns an error in the middle of a step of Prodigy: the saved state has no sums of parts of a step.
+// savable returns an error where Prodigy is in the middle of a parameter: the saved state has the sums of what a step
+// has updated as one, in which parts of a parameter have no place. It also returns one for numbers that a restore refuses.
 func (a *Optimizer) savable() error {
-	if a.o.prodigy.every > 0 && a.midStep() {
-		return fmt.Errorf("step %d is under way, and Prodigy is saved between steps: %w", a.t, snug.ErrConfig)
+	if a.o.prodigy.every == 0 {
+		return nil
+	}
+	for _, name := range a.names() {
+		if q := a.params[name]; q.n > 0 && !q.marks.All(optim.Updated) && !q.marks.All(optim.Waiting) {
+			return fmt.Errorf("a part of parameter %q is updated in step %d: update all of it first: %w", name, a.t, snug.ErrConfig)
+		}
+	}
+	for i, x := range a.numbers() {
+		if x-x != 0 {
+			what := [...]string{"the estimate d", "the largest estimate", "N", "a step's part of N", "the sum of |s|", "the number of steps"}[i]
+			return fmt.Errorf("%s is %g: %w", what, x, snug.ErrNonFinite)
+		}
 	}
 	return nil
 }

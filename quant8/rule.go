@@ -11,7 +11,8 @@ import (
 // Rule is the equation of an optimizer with its hyperparameters: [AdamW], [Adam],
 // [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor],
 // [Muon], [Apollo], [GaLore], [SOAP], [ScheduleFree], [Prodigy] or [AdamMini], or [MeZO], which is for [NewMeZO] and not
-// for [New]. A hyperparameter of 0 means its default. OPTIMIZERS.md compares them.
+// for [New]. A hyperparameter of 0 means its default. Hyperparameters are float32, those of PyTorch and of the authors'
+// packages float64: with a β2 of 0.999, 1-β2 is smaller than theirs by 1.3e-5 of it. OPTIMIZERS.md compares the rules.
 type Rule interface {
 	equation() equation
 }

@@ -73,7 +73,7 @@ func (a *Optimizer) numbers() []float64 {
 		return []float64{a.mean.Sum, a.mean.Share, a.mean.Most}
 	case a.o.prodigy.every > 0:
 		p, sums := &a.prodigy, a.sums()
-		return []float64{p.D, p.Most, p.Numerator, sums[0], sums[1]}
+		return []float64{p.D, p.Most, p.Numerator, sums[0], sums[1], float64(p.Steps)}
 	}
 	return nil
 }
@@ -81,7 +81,8 @@ func (a *Optimizer) numbers() []float64 {
 // setNumbers restores numbers.
 func (a *Optimizer) setNumbers(x []float64) {
 	if a.o.prodigy.every > 0 {
-		a.prodigy.Distance, a.prodigy.before = optim.Distance{D: x[0], Most: x[1], Numerator: x[2]}, [2]float64{x[3], x[4]}
+		a.prodigy.Distance = optim.Distance{D: x[0], Most: x[1], Numerator: x[2], Steps: int(x[5])}
+		a.prodigy.before = [2]float64{x[3], x[4]}
 		a.prodigy.names = a.names()
 		for _, q := range a.params {
 			clear(q.sums)

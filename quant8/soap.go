@@ -27,6 +27,10 @@ import (
 // of Qlᵀ·L·Ql, replaces Ql by the orthonormal factor of L·Ql, and does the same for Qr. The rows and columns of v follow
 // the new order, and m is rotated into the new basis.
 //
+// Where L or R lacks rank, its eigenvectors are not all determined: the basis of its null space is arbitrary. That is so
+// for the longer side of a matrix that is not square, if both sides are turned, and for gradients of a low rank. Two
+// implementations then take different steps, and so does the authors' code in float32 and in float64.
+//
 // A side longer than MaxDim has no preconditioner: its Q is the identity. Vectors, and matrices with two such sides,
 // take Adam's step: the one above with Ql and Qr the identity. For them, t counts the steps of the optimizer from its
 // second on; the first leaves them as they are. The usual rate is 3e-3.

@@ -26,8 +26,8 @@ const tooLarge = (63 + 127) << 23
 // any of these types. p and g do not overlap. gradScale is for example the inverse of a
 // loss scale or a clipping factor.
 //
-// A NaN, an infinity or a magnitude of 2^63 or more in g·gradScale, whose square float32
-// cannot hold, is an error that wraps [snug.ErrNonFinite] and names the parameter and the
+// A NaN, an infinity or a magnitude of 2^63 or more in g·gradScale (with [Prodigy] in
+// d·g·gradScale), whose square float32 cannot hold, is an error that wraps [snug.ErrNonFinite] and names the parameter and the
 // index, unless Options.NonFinite says otherwise. Then nothing is written, on any device.
 // On devices other than the CPU the call waits for this check. p is not checked; where
 // weight decay is part of the gradient, elements of p that are not finite spoil their
@@ -84,10 +84,10 @@ func (a *Optimizer) step(name string, lo int, whole bool, p, g snug.View, gradSc
 // update makes a step of the claimed elements.
 func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, gradScale float32) error {
 	scale := a.scaled(gradScale)
-	first, err := a.checkGradient(dev, q, lo, g, a.fold.bound(scale))
+	first, err := a.checkGradient(dev, q, lo, g, gradScale, a.fold.bound(scale))
 	bad := first >= 0
 	if err == nil && bad {
-		err = a.report(q.name, lo, first, g, gradScale)
+		err = a.report(q.name, lo, first, g, scale)
 	}
 	if err != nil || bad && a.o.NonFinite == SkipStep {
 		return err
@@ -159,6 +159,8 @@ func (a *Optimizer) checkStep(name string, lo int, whole bool, p, g snug.View, g
 		return nil, nil, fmt.Errorf("step of %q: %w", name, err)
 	case !validRate(a.lr * q.options.LR):
 		return nil, nil, fmt.Errorf("learning rate %g times %g, want a finite number: %w", a.lr, q.options.LR, snug.ErrConfig)
+	case !finite(float32(a.prodigy.D)):
+		return nil, nil, fmt.Errorf("the estimate d is %g: %w", a.prodigy.D, snug.ErrNonFinite)
 	}
 	return q, dev, nil
 }
@@ -221,15 +223,20 @@ func (a *Optimizer) whole(q *param) bool { return a.o.hyper.Whole() || q.rank > 
 func finite(x float32) bool { return x-x == 0 }
 
 // checkGradient looks for elements that must not reach the state. It returns the first if
-// the options skip them, or else -1.
-func (a *Optimizer) checkGradient(dev *snug.Device, q *param, lo int, g snug.View, scale float32) (i int, err error) {
+// the options skip them, or else -1. scale is the factor of gradients whose products are below 2^63, and gradScale that
+// of the caller.
+func (a *Optimizer) checkGradient(dev *snug.Device, q *param, lo int, g snug.View, gradScale, scale float32) (i int, err error) {
 	if dev.IsCPU() {
 		i = sweep.First(g, scale, tooLarge)
 	} else if i, err = firstAboveOn(dev, g, scale, tooLarge); err != nil {
 		return 0, fmt.Errorf("parameter %q: %w", q.name, err)
 	}
 	if i >= 0 && a.o.NonFinite == Fail {
-		return i, fmt.Errorf("parameter %q: gradient %d times %g is NaN, infinite or not below 2^63: %w", q.name, lo+i, scale, snug.ErrNonFinite)
+		times := fmt.Sprint(scale)
+		if a.o.prodigy.every > 0 && scale != gradScale {
+			times = fmt.Sprintf("%g times the estimate d of %g", gradScale, a.prodigy.D)
+		}
+		return i, fmt.Errorf("parameter %q: gradient %d times %s is NaN, infinite or not below 2^63: %w", q.name, lo+i, times, snug.ErrNonFinite)
 	}
 	return i, nil
 }

@@ -345,9 +345,11 @@ func (m *Model) Matrix(name string) (rows, cols int) {
 	return p.Shape[0], p.Shape[1]
 }
 
-// Block returns how many elements of a parameter share a second moment of quant8.AdamMini, as its authors have it: those
-// of a head of q or k, of a bias one, of any other vector all, and otherwise a row as it lies in memory. One matrix for
-// q, k and v has rows too. It is 0 for names that are not there. Package train asks for it.
+// Block returns how many elements of a parameter share a second moment of quant8.AdamMini: those of a head of q or k, of
+// a bias one, of any other vector all, and otherwise a row as it lies in memory. One matrix for q, k and v has rows too.
+// These are the blocks of the authors' package adam-mini 1.1.1, but for a head, which has HeadDim·Dim elements here and
+// Dim·Dim/Heads there: other numbers unless HeadDim is Dim/Heads. It is 0 for names that are not there. Package train
+// asks for it.
 func (m *Model) Block(name string) (elements int) {
 	p := m.index[name]
 	switch {

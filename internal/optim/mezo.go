@@ -25,6 +25,9 @@ var quantiles = sync.OnceValue(func() *[levels]float32 {
 	return table
 })
 
+// MostNoise returns the largest magnitude of [Noise].
+func MostNoise() float32 { return 2 * quantiles()[levels-1] }
+
 func exactLevels() *[levels]float64 {
 	table, sum := new([levels]float64), 0.0
 	for i := range table {

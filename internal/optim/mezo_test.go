@@ -31,6 +31,7 @@ func TestNoise(t *testing.T) {
 	slices.Sort(z)
 	require.Less(t, float64(z[n-1]), 4.1)
 	require.Equal(t, -z[0], z[n-1])
+	require.Equal(t, MostNoise(), z[n-1])
 	for i, x := range z {
 		require.InDelta(t, (1+math.Erf(float64(x)/math.Sqrt2))/2, (float64(i)+0.5)/n, 0.004)
 	}

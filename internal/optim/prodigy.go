@@ -11,16 +11,20 @@ import (
 type Distance struct {
 	D, Most   float64 // d, and the largest estimate of all steps
 	Numerator float64 // a decaying sum
+	Steps     int     // that have changed the estimate
 }
 
 // Grow are the constants of [Distance.Next].
 type Grow struct{ Start, Coefficient, Rate, Beta3 float64 }
 
-// Next returns the estimate after a step with the sums of [Slices] over all parameters. A sum of 0 changes nothing.
+// Next returns the estimate after a step with the sums of [Slices] over all parameters. A denominator of 0 says that
+// nothing has moved along a gradient: the estimate stays as it is, the numerator does not decay and the step does not
+// count.
 func (e Distance) Next(g Grow, numerator, denominator float64) Distance {
 	if denominator == 0 {
 		return e
 	}
+	e.Steps++
 	e.Numerator = float64(g.Beta3*e.Numerator) + numerator
 	found := float64(g.Coefficient*e.Numerator) / denominator
 	if e.D == g.Start {
@@ -42,6 +46,7 @@ type Slices struct {
 	GradScale           float32
 	Beta3, Along, Weigh float64 // of S; what a gradient counts in S; and in the numerator
 	Skip                uint32  // see [Hyper]
+	SkipScale           float32 // of gradients that Skip bounds, as in the update
 }
 
 // Before adds the gradients of slices lo to hi-1 to S. It returns what these slices add to the numerator,
@@ -51,13 +56,14 @@ func (x *Slices) Before(lo, hi int, scratch []float32) (numerator, denominator f
 	p, g := scratch[:1], scratch[1:2]
 	for k := lo; k < hi; k++ {
 		i := x.element(k)
-		pi, gi := half.Floats(x.P, i, p)[0], half.Floats(x.G, i, g)[0]*x.GradScale
+		pi, gi := half.Floats(x.P, i, p)[0], half.Floats(x.G, i, g)[0]
 		away := x.Away[k]
 		x.Away[k] = away + pi
-		if x.Skip != 0 && skipped(gi, x.Skip) {
+		if x.Skip != 0 && skipped(gi*x.SkipScale, x.Skip) {
 			x.S[k] = 0
 			continue
 		}
+		gi *= x.GradScale
 		s := float32(beta3*x.S[k]) + float32(along*gi)
 		x.S[k] = s
 		numerator += float64(gi) * float64(away)

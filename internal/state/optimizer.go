@@ -21,7 +21,7 @@ type Optimizer struct {
 
 // RuleNumbers returns how many numbers a rule keeps once for all parameters. All are finite. Most rules keep none.
 func RuleNumbers(rule string) int {
-	return map[string]int{"ScheduleFree": 3, "Prodigy": 5}[rule]
+	return map[string]int{"ScheduleFree": 3, "Prodigy": 6}[rule]
 }
 
 // OptimizerFixed are the fields of fixed size.

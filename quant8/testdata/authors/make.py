@@ -71,16 +71,20 @@ write("schedulefree", {
 mezo()
 
 
-def prodigy(steps=60, **kw):
-    """Two parameters with gradients (p - target)/2, and the estimate after each step."""
+def prodigy(steps=60, lrs=(), zeros=0, missing=(), **kw):
+    """Two parameters with gradients (p - target)/2, and the estimate after each step. lrs are the rates of the first
+    steps. The gradients of the first steps are zeros, and the second parameter has none in the steps that miss."""
     torch.manual_seed(9)
     p, target = torch.randn(N), torch.randn(N)
     parts = [p[:16].clone().requires_grad_(), p[16:].clone().requires_grad_()]
     opt = prodigyopt.Prodigy(parts, **kw)
     after, d = [], []
     for i in range(steps):
+        opt.param_groups[0]["lr"] = lrs[i] if i < len(lrs) else kw.get("lr", 1.0)
         for x, t in zip(parts, (target[:16], target[16:])):
-            x.grad = (x.detach() - t) * 0.5
+            x.grad = (x.detach() - t) * (0.0 if i < zeros else 0.5)
+        if i in missing:
+            parts[1].grad = None
         opt.step()
         after.append(torch.cat([x.detach().clone() for x in parts]))
         d.append(opt.param_groups[0]["d"])
@@ -92,4 +96,6 @@ with open("prodigy.json", "w") as f:
         "plain": prodigy(),
         "decay": prodigy(weight_decay=0.1, d0=1e-4),
         "other": prodigy(weight_decay=0.1, d0=1e-3, d_coef=2.0, growth_rate=1.1, beta3=0.99, safeguard_warmup=True, use_bias_correction=True, slice_p=5, lr=0.5),
+        "warm-up": prodigy(lrs=(0, 0, 0.5, 1, 0), weight_decay=0.1, d0=1e-3, use_bias_correction=True),
+        "pauses": prodigy(lrs=(1, 1, 1, 1, 0), zeros=3, missing=(3, 8, 9), weight_decay=0.1, d0=1e-3, use_bias_correction=True),
     }, f, separators=(",", ":"))
