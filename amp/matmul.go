@@ -94,7 +94,10 @@ func matMul(c, a, b snug.View, cfg MatMulOptions) error {
 	return device.Run(dev, job)
 }
 
-func finite(x float32) bool { return x-x == 0 }
+func finite(x float32) bool {
+	x = float32(x) // of a product too: x*y - x*y may be rounded once
+	return x-x == 0
+}
 
 // matrix is an operand as it is stored.
 type matrix struct {

@@ -463,4 +463,7 @@ func (u *Updater) committable() error {
 	return u.Wait()
 }
 
-func finite(x float32) bool { return x-x == 0 }
+func finite(x float32) bool {
+	x = float32(x) // of a product too: x*y - x*y may be rounded once
+	return x-x == 0
+}

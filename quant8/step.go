@@ -220,7 +220,10 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 // whole says whether each step of q takes all of its elements.
 func (a *Optimizer) whole(q *param) bool { return a.o.hyper.Whole() || q.rank > 0 || q.turns() }
 
-func finite(x float32) bool { return x-x == 0 }
+func finite(x float32) bool {
+	x = float32(x) // of a product too: x*y - x*y may be rounded once
+	return x-x == 0
+}
 
 // checkGradient looks for elements that must not reach the state. It returns the first if
 // the options skip them, or else -1. scale is the factor of gradients whose products are below 2^63, and gradScale that
