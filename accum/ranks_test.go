@@ -62,6 +62,12 @@ func TestMoves(t *testing.T) {
 	})...))
 }
 
+// overlap receives where it sends.
+func overlap(_ int, r Reducer) error {
+	v := make([]uint8, 6)
+	return r.(AllToAller).AllToAll(snug.SliceView(v[:4]), snug.SliceView(v[2:]))
+}
+
 // TestMovesErrors: all ranks get the error of calls that do not fit together, and nothing moves.
 func TestMovesErrors(t *testing.T) {
 	bytes := func(n int) snug.View { return snug.SliceView(make([]uint8, n)) }
@@ -72,7 +78,7 @@ func TestMovesErrors(t *testing.T) {
 		says string
 	}{
 		"roots":  {func(rank int, r Reducer) error { return r.(Broadcaster).Broadcast(rank, bytes(3)) }, snug.ErrConfig, "rank 0 says root 0, rank 1 says 1"},
-		"root":   {func(rank int, r Reducer) error { return r.(Broadcaster).Broadcast(2, bytes(3)) }, snug.ErrConfig, "want the same rank, from 0 to 1"},
+		"root":   {func(rank int, r Reducer) error { return r.(Broadcaster).Broadcast(2, bytes(3)) }, snug.ErrConfig, "rank 0 says root 2, want 0 to 1"},
 		"length": {func(rank int, r Reducer) error { return r.(Broadcaster).Broadcast(0, bytes(3+rank)) }, snug.ErrShape, "rank 0 has 3 elements, rank 1 has 4"},
 		"type": {func(rank int, r Reducer) error {
 			return r.(Broadcaster).Broadcast(0, []snug.View{bytes(3), floats(3)}[rank])
@@ -88,13 +94,14 @@ func TestMovesErrors(t *testing.T) {
 			return r.(SendReceiver).SendReceive(floats(1), 1-rank, bytes(1), 1-rank)
 		}, snug.ErrDType, "rank 0 receives f32, rank 1 sends u8"},
 		"outside": {func(rank int, r Reducer) error { return r.(SendReceiver).SendReceive(bytes(1), -1, bytes(1), 5) }, snug.ErrConfig, "want ranks from 0 to 1"},
+		"overlap": {overlap, snug.ErrConfig, "on rank 0 what is received overlaps with what is sent"},
 		"other call": {func(rank int, r Reducer) error {
 			if rank == 0 {
 				return r.AllReduce(floats(1))
 			}
 			return r.(Broadcaster).Broadcast(0, floats(1))
 		}, snug.ErrConfig, "rank 0 calls AllReduce, rank 1 calls Broadcast"},
-		"sums of bytes": {func(rank int, r Reducer) error { return r.AllReduce(bytes(1)) }, snug.ErrDType, "want the same, f32 or bf16"},
+		"sums of bytes": {func(rank int, r Reducer) error { return r.AllReduce(bytes(1)) }, snug.ErrDType, "has u8, want f32 or bf16"},
 	} {
 		for rank, err := range all(t, 2, c.do) {
 			require.ErrorIs(t, err, c.want, "%s, rank %d", name, rank)

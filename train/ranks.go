@@ -196,7 +196,7 @@ func (t *Trainer[B]) alike() error {
 		return nil
 	}
 	o, text := &t.options, fnv.New32a()
-	fmt.Fprintf(text, "%T%+v %d %g %v %v %v %v %d", o.Optimizer, o.Optimizer, o.StateBits, o.Clip, o.Masters, o.Stochastic, o.SkipNonFinite, o.Schedule(0), o.Seed)
+	fmt.Fprintf(text, "%T%+v %d %g %v %v %v %v %d %d", o.Optimizer, o.Optimizer, o.StateBits, o.Clip, o.Masters, o.Stochastic, o.SkipNonFinite, o.Schedule(0), o.Seed, o.SaveEvery)
 	values := uint32(0)
 	for _, p := range t.params {
 		fmt.Fprintf(text, "%s %d %s", p.name, p.value.Len(), p.value.DType())

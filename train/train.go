@@ -114,12 +114,15 @@ type Options struct {
 	// divided. The mean over the step stays the same, up to rounding.
 	Split func(batch any) (a, b any, ok bool)
 
-	// Reducer joins the Trainers of data-parallel training, one for each rank, in processes that package dist/mpi joins
-	// or in goroutines that [accum.Local] joins. Each rank has a model with the same parameters, and passes its own
-	// micro-batches to Train; it may have none. A step uses the micro-batches of all ranks, so all models stay equal bit
-	// for bit. Report.Loss and Targets are of all ranks. New compares the ranks' parameters and options. All ranks call
-	// New, and then Train equally often. After an error on one rank the others wait for it, until its process ends the
-	// job. InBackward, Split, checkpoints, and rules without gradients are errors.
+	// Reducer joins the Trainers of data-parallel training, one for each rank: in processes, by package dist/mpi, or in
+	// goroutines, by [accum.Local]. Each rank has a model with the same parameters, and passes its own micro-batches to
+	// Train; it may have none. A step uses the micro-batches of all ranks, so that all models stay equal bit for bit.
+	// Report.Loss and Targets are of all ranks. New compares the ranks' parameters and options. All ranks call New, and
+	// then Train and Save equally often. After an error on one rank the others wait for it: end the job, as
+	// mpi.World.Abort does. InBackward, Split, and rules without gradients are errors.
+	//
+	// Rank 0 writes the checkpoints, in Dir or Folder, and sends the others what it reads when it resumes one: a run goes
+	// on with any number of ranks. SaveEvery is the same on all ranks. On the others Dir is ignored, and Folder is nil.
 	Reducer accum.Reducer
 	Bucket  int // elements of gradients that the ranks add at a time, while the backward pass goes on; 0 is 1048576
 

@@ -279,7 +279,7 @@ func TestOptionsRefused(t *testing.T) {
 		"Clip is -1":                        {Clip: -1},
 		"want 0 or more":                    {SaveEvery: -1, Dir: "x"},
 		"SaveEvery wants Dir":               {SaveEvery: 1},
-		"without Dir and Keep":                    {Dir: "x", Folder: &Folder{}},
+		"without Dir and Keep":              {Dir: "x", Folder: &Folder{}},
 		"InBackward does not go":            {InBackward: true, Scaler: &amp.ScalerOptions{}},
 		"InBackward has no master weights":  {InBackward: true, Masters: amp.Split24Master},
 		"Stochastic is for Split24Master":   {Masters: amp.SplitMaster, Stochastic: true},

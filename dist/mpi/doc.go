@@ -17,7 +17,7 @@
 // No C compiler is needed, and no header. Open opens a shared library at run time, when the process has been started
 // by a launcher:
 //
-//   - libmpi_abi.so, the standard ABI of MPI 5.0, which MPICH has from version 4.3 on; for example, the package mpich
+//   - libmpi_abi.so.1, the standard ABI of MPI 5.0, which MPICH has from version 4.3 on; for example, the package mpich
 //     of PyPI has it, with mpiexec
 //   - libmpi.so.40 of Open MPI 4 and 5
 //   - libmpi.so.12 of MPICH and of Intel MPI, which Debian calls libmpich.so.12

@@ -6,6 +6,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/ranks"
 )
@@ -52,6 +53,9 @@ func newEngine(w *World, o Options) (*engine, error) {
 	}
 	if e.rank, e.size, err = lib.place(); err != nil {
 		return nil, err
+	}
+	if started := launchedSize(); started > 0 && started != e.size {
+		return nil, fmt.Errorf("the launcher has started %d ranks, and for %s there are %d: it is of another MPI: %w", started, lib.path, e.size, snug.ErrConfig)
 	}
 	e.wanted = make([]ranks.Call, e.size)
 	if e.comm, err = lib.communicator(); err != nil {

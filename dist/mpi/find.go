@@ -21,6 +21,16 @@ func Launched() bool {
 	return slices.ContainsFunc(launcherVariables, func(name string) bool { return os.Getenv(name) != "" })
 }
 
+// launchedSize returns the number of ranks that the launcher says, or 0.
+func launchedSize() int {
+	for _, name := range []string{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"} {
+		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+			return n
+		}
+	}
+	return 0
+}
+
 // libraryNames returns the names of libraries to try, those of the launcher's kind first.
 func libraryNames() []string {
 	if runtime.GOOS == "darwin" {

@@ -152,6 +152,9 @@ func vectorOf(rank, n int, dt snug.DType, seed uint64) snug.View {
 		if err := snug.FromFloat64(v, x); err != nil {
 			panic(err)
 		}
+		if dt == snug.BF16 && n > 3 {
+			v.BFloat16s()[3] = 0x7f81 // a signalling NaN
+		}
 	}
 	return v
 }
@@ -453,6 +456,15 @@ func panics(w *World) error {
 		_ = none.size // a signal in Go's runtime
 	}
 	return w.Sum([]float64{1})
+}
+
+// TestZeroWorld: a World that is not from Open gives errors.
+func TestZeroWorld(t *testing.T) {
+	for _, w := range []*World{nil, {}} {
+		require.ErrorIs(t, w.Sum([]float64{1}), snug.ErrConfig)
+		require.ErrorIs(t, w.AllReduce(snug.View{}), snug.ErrConfig)
+	}
+	require.ErrorIs(t, (&World{}).Close(), snug.ErrConfig)
 }
 
 // TestOpenErrors: what is missing is said in one line.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,8 +62,9 @@ type call struct {
 var opened atomic.Bool
 
 // Open joins the other ranks, and returns when all of them have called it. It finds the library as the package says.
-// Errors: [snug.ErrConfig] for a process that no launcher has started (see [Launched]), for a second call, and for
-// options; [snug.ErrNotBuilt] without a library; and the library's.
+// Errors: [snug.ErrConfig] for a process that no launcher has started (see [Launched]), unless [LibraryVariable] names a
+// library, which then has one rank; for a second call, for options, and for a library of another MPI than the
+// launcher's; [snug.ErrNotBuilt] without a library; and the library's.
 func Open(o Options) (*World, error) {
 	if o.Silence == 0 {
 		o.Silence = 20 * time.Second
@@ -125,6 +127,9 @@ func (w *World) Library() string { return w.name }
 
 // run makes a call.
 func (w *World) run(c call) error {
+	if w == nil || w.calls == nil {
+		return fmt.Errorf("mpi: %s: the World is not from Open: %w", c.Op, snug.ErrConfig)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
@@ -163,10 +168,11 @@ func (w *World) Abort(err error) {
 		if err == nil {
 			err = errors.New("aborted")
 		}
-		fmt.Fprintf(os.Stderr, "rank %d of %d: %v\n", w.rank, w.size, err)
+		line := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+		fmt.Fprintf(os.Stderr, "rank %d of %d: %s\n", w.rank, w.size, line)
 	}
 	select {
-	case <-w.exited:
+	case <-w.exited: // nil and open for a World that is not from Open
 	case <-time.After(5 * time.Second): // in which the engine ends the job
 	}
 	os.Exit(1)

@@ -3,8 +3,10 @@ package ranks
 
 import (
 	"fmt"
+	"unsafe"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 )
 
 // Op is what a rank calls.
@@ -37,6 +39,7 @@ type Call struct {
 	Len, Type  int64 // of the vector that is reduced or sent; Type is 0 for Sum
 	Dst, DstOf int64 // length and type of what is received, for AllToAll and SendReceive
 	From, Peer int64 // of SendReceive; Peer is the root of Broadcast
+	Overlap    int64 // 1 if what is received lies in what is sent
 }
 
 // Vector returns a call with a vector.
@@ -48,6 +51,12 @@ func Vector(op Op, v snug.View) Call {
 func Pair(op Op, dst, src snug.View) Call {
 	c := Vector(op, src)
 	c.Dst, c.DstOf = int64(dst.Len()), int64(dst.DType())
+	if a, b := device.Mem(&dst).Bytes(), device.Mem(&src).Bytes(); len(a) > 0 && len(b) > 0 {
+		lo, other := uintptr(unsafe.Pointer(&a[0])), uintptr(unsafe.Pointer(&b[0]))
+		if lo < other+uintptr(len(b)) && other < lo+uintptr(len(a)) {
+			c.Overlap = 1
+		}
+	}
 	return c
 }
 
@@ -71,6 +80,9 @@ func Check(calls []Call) error {
 // fits returns an error unless the call of a rank fits those of the others.
 func (c Call) fits(rank int, calls []Call) error {
 	first, size := calls[0], int64(len(calls))
+	if c.Overlap != 0 {
+		return fmt.Errorf("on rank %d what is received overlaps with what is sent: %w", rank, snug.ErrConfig)
+	}
 	switch c.Op {
 	case SendReceive:
 		if c.From < 0 || c.From >= size || c.Peer < 0 || c.Peer >= size {
@@ -87,8 +99,11 @@ func (c Call) fits(rank int, calls []Call) error {
 		}
 		return nil
 	case Broadcast:
-		if c.Peer != first.Peer || c.Peer < 0 || c.Peer >= size {
-			return fmt.Errorf("rank 0 says root %d, rank %d says %d, want the same rank, from 0 to %d: %w", first.Peer, rank, c.Peer, size-1, snug.ErrConfig)
+		if c.Peer < 0 || c.Peer >= size {
+			return fmt.Errorf("rank %d says root %d, want 0 to %d: %w", rank, c.Peer, size-1, snug.ErrConfig)
+		}
+		if c.Peer != first.Peer {
+			return fmt.Errorf("rank 0 says root %d, rank %d says %d: %w", first.Peer, rank, c.Peer, snug.ErrConfig)
 		}
 	case AllToAll:
 		switch {
@@ -102,12 +117,11 @@ func (c Call) fits(rank int, calls []Call) error {
 		return fmt.Errorf("rank 0 has %d elements, rank %d has %d: %w", first.Len, rank, c.Len, snug.ErrShape)
 	}
 	sums := c.Op == AllReduce || c.Op == ReduceScatter || c.Op == AllGather
-	if c.Type != first.Type || sums && c.Type != int64(snug.F32) && c.Type != int64(snug.BF16) {
-		want := "the same"
-		if sums {
-			want += ", f32 or bf16"
-		}
-		return fmt.Errorf("rank 0 has %s, rank %d has %s, want %s: %w", snug.DType(first.Type), rank, snug.DType(c.Type), want, snug.ErrDType)
+	switch {
+	case sums && c.Type != int64(snug.F32) && c.Type != int64(snug.BF16):
+		return fmt.Errorf("rank %d has %s, want f32 or bf16: %w", rank, snug.DType(c.Type), snug.ErrDType)
+	case c.Type != first.Type:
+		return fmt.Errorf("rank 0 has %s, rank %d has %s: %w", snug.DType(first.Type), rank, snug.DType(c.Type), snug.ErrDType)
 	}
 	return nil
 }
