@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"github.com/snug-ml/snug/accum"
-	"github.com/snug-ml/snug/dist/mpi"
 	"github.com/snug-ml/snug/internal/console"
 )
 
@@ -15,41 +14,12 @@ import (
 // The batch of a step is the same, whatever the number of ranks. Only rank 0 prints.
 func ranked(stop console.Stop, o options, stdout, stderr io.Writer) error {
 	switch {
-	case mpi.Launched():
+	case underLauncher():
 		return launched(stop, o, stdout, stderr)
 	case o.ranks > 1:
 		return local(stop, o, stdout, stderr)
 	}
 	return trainAndReport(stop, o, stdout, stderr)
-}
-
-// launched is the rank of this process.
-func launched(stop console.Stop, o options, stdout, stderr io.Writer) error {
-	world, err := mpi.Open(mpi.Options{})
-	if err != nil {
-		return err
-	}
-	if o.ranks > 1 {
-		world.Abort(errors.New("-ranks is for ranks within one process, and a launcher has started this one"))
-	}
-	if err := o.joins(world); err != nil {
-		world.Abort(err)
-	}
-	if world.Rank() > 0 {
-		stdout, stderr = io.Discard, io.Discard
-	}
-	err = trainAndReport(stop, o, stdout, stderr)
-	interrupted := errors.As(err, new(console.Interruption))
-	if err != nil && !interrupted {
-		world.Abort(err)
-	}
-	if err := world.Close(); err != nil {
-		world.Abort(err)
-	}
-	if world.Rank() > 0 && interrupted {
-		return silent{err}
-	}
-	return err
 }
 
 // silent is an error that another rank prints.

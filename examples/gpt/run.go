@@ -12,7 +12,6 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/dist/mpi"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/train"
@@ -102,7 +101,7 @@ func trainAndReport(stop console.Stop, o options, stdout, stderr io.Writer) (err
 	if err != nil {
 		return err
 	}
-	if o.ranks > 1 && !mpi.Launched() { // whose memory is that of all
+	if o.ranks > 1 && !underLauncher() { // whose memory is that of all
 		rep.PeakRSS = 0
 	}
 	if rep.PeakRSS > 0 {
