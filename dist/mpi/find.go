@@ -31,7 +31,7 @@ func launchedSize() int {
 	return 0
 }
 
-// libraryNames returns the names of libraries to try, those of the launcher's kind first.
+// libraryNames returns the names of the libraries of MPI. Those that fit the launcher come first.
 func libraryNames() []string {
 	if runtime.GOOS == "darwin" {
 		return []string{"libmpi_abi.1.dylib", "libmpi_abi.0.dylib", "libmpi.40.dylib", "libmpi.12.dylib"}

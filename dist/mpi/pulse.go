@@ -108,7 +108,7 @@ func (e *engine) hear(now time.Time) error {
 	return nil
 }
 
-// stopPulse says farewell to the next rank and waits for that of the one before, so that no message is left.
+// stopPulse sends a farewell to the next rank and waits for the farewell of the rank before. No message is left then.
 func (e *engine) stopPulse() error {
 	p, said := &e.pulse, false
 	for e.size > 1 {

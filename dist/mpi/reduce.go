@@ -22,7 +22,7 @@ type reduction struct {
 
 // reduce adds the parts of all ranks, if sums is set, and sends each rank's own part to all, if results is.
 func (e *engine) reduce(v snug.View, sums, results bool) error {
-	if v.Len() == 0 || e.size == 1 && !sums { // one rank's sum has no signalling NaN, as that of several
+	if v.Len() == 0 || e.size == 1 && !sums { // a sum makes NaNs quiet, of one rank too
 		return nil
 	}
 	r := reduction{e: e, v: v, host: hostBytes(v), size: v.DType().Size()}

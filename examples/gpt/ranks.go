@@ -57,7 +57,7 @@ func local(stop console.Stop, o options, stdout, stderr io.Writer) error {
 	}
 	wait.Wait()
 	if cause := context.Cause(ctx); cause != nil && stop.Now.Err() == nil {
-		return cause // the error of the first rank that failed, of which the others' are a consequence
+		return cause // the first error, which has ended the other ranks
 	}
 	return errs[0]
 }

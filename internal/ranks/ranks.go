@@ -77,7 +77,7 @@ func Check(calls []Call) error {
 	return nil
 }
 
-// fits returns an error unless the call of a rank fits those of the others.
+// fits returns an error if the call of a rank does not agree with the calls of the others.
 func (c Call) fits(rank int, calls []Call) error {
 	first, size := calls[0], int64(len(calls))
 	if c.Overlap != 0 {
