@@ -17,7 +17,7 @@ import (
 // Rows are grouped by expert, without padding: the rows of an expert are copied into one tensor, and the products of
 // the expert run over this tensor only. The stage keeps its output and the router's logits. The backward step routes by
 // these logits again, so it chooses the same experts, and recomputes the inner activations, one expert at a time.
-// Besides tensors of all rows, a step holds the inner activations of one expert: at most those of the largest group.
+// Besides tensors of all rows, a step holds the inner activations of one expert at a time, at most of the largest group.
 
 // expertsHalf is the second half of a layer with experts.
 type expertsHalf struct {

@@ -158,7 +158,7 @@ func publishOSS(t *testing.T, dir string, c ossShape) {
 	require.NoError(t, copyCompanions(dir, publish(t)))
 }
 
-// tuneOSS trains adapters for one step in a process of its own, so that the peak is that of the step alone.
+// tuneOSS trains adapters for one step in a process of its own, so that the peak of the process is the peak of the step.
 func tuneOSS(t *testing.T, dir string, tokens int, flags ...string) result {
 	t.Helper()
 	data := filepath.Join(dir, "texts.jsonl")

@@ -212,7 +212,7 @@ func (s *Set) Batch(step, samples, micro int) (batches []Batch) {
 	return batches
 }
 
-// batch returns a batch of the samples with these numbers. Numbers of held-out samples follow those of the others.
+// batch returns a batch of the samples with these numbers. Held-out samples have the numbers after the others.
 func (s *Set) batch(numbers []int) (b Batch) {
 	list := make([]sample, len(numbers))
 	for i, n := range numbers {
