@@ -14,7 +14,8 @@
 //
 // [New] makes a window over named parameters; [Options] also check and measure
 // micro-batches, keep the loss scale constant within a window, hold its sum in bfloat16,
-// and reduce its gradients over the ranks of data-parallel training.
+// and reduce its gradients over the ranks of data-parallel training. A [Sharded] holds the part
+// of the gradients that a rank needs, as ZeRO does.
 //
 // # The mean
 //
@@ -116,8 +117,8 @@ type Options struct {
 	// nil: see [Reducer].
 	Reducer Reducer
 	// Shard leaves each rank, after the reduction, with its own part of every
-	// bucket, as ZeRO-2 does, for half of the communication. See
-	// [Window.Part].
+	// bucket, for half of the communication. The memory is the same, see [Window.Part].
+	// A [Sharded] holds only what the rank keeps.
 	Shard bool
 }
 

@@ -14,15 +14,22 @@ import (
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
-// onRanks runs work on a goroutine for each rank and returns their errors.
+// onRanks runs work on a goroutine for each rank and returns their errors. After the first error the ranks do not wait
+// for one another.
 func onRanks(t *testing.T, size int, work func(r Reducer) error) []error {
-	ranks, err := Local(t.Context(), size)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ranks, err := Local(ctx, size)
 	require.NoError(t, err)
 	errs := make([]error, size)
 	var wg sync.WaitGroup
 	for i, r := range ranks {
 		require.Equal(t, []int{i, size}, []int{r.Rank(), r.Size()})
-		wg.Go(func() { errs[i] = work(r) })
+		wg.Go(func() {
+			if errs[i] = work(r); errs[i] != nil {
+				cancel()
+			}
+		})
 	}
 	wg.Wait()
 	return errs

@@ -249,7 +249,7 @@ func ExampleLocal() {
 	// Output: [[2 3] [2 3]]
 }
 
-// ZeRO-2: each rank keeps its own part of the mean gradient and of the weights.
+// Each rank reduces its own part of the mean gradient, and updates that part of the weights.
 func ExampleShard() {
 	const size = 2
 	ranks, err := accum.Local(context.Background(), size)
@@ -287,6 +287,59 @@ func ExampleShard() {
 	wg.Wait()
 	fmt.Println(weight)
 	// Output: [8 17]
+}
+
+// ZeRO-2: each rank holds its part of the mean gradient, updates that part of the weights, and sends it to the others.
+func ExampleSharded() {
+	ranks, err := accum.Local(context.Background(), 2)
+	if err != nil {
+		panic(err)
+	}
+	weights := make([][]float32, len(ranks)) // every rank has all weights
+	var wg sync.WaitGroup
+	for i, rank := range ranks {
+		wg.Go(func() {
+			weight := []float32{10, 20}
+			window, err := accum.NewSharded([]accum.Param{{Name: "weight", Len: 2}}, accum.ShardedOptions{Reducer: rank})
+			if err != nil {
+				panic(err)
+			}
+			b := batches[i]
+			if err := window.Start([]float64{float64(b.samples)}); err != nil {
+				panic(err)
+			}
+			if err := window.Begin(); err != nil {
+				panic(err)
+			}
+			acc, into, err := window.Into("weight")
+			if err != nil {
+				panic(err)
+			}
+			for i, g := range b.grad { // into.Beta is 0
+				acc.Float32s()[i] = into.Alpha * g
+			}
+			if err := window.End(); err != nil {
+				panic(err)
+			}
+			if err := window.Finish(); err != nil {
+				panic(err)
+			}
+			lo, grad, err := window.Part("weight")
+			if err != nil {
+				panic(err)
+			}
+			for i, g := range grad.Float32s() {
+				weight[lo+i] -= g
+			}
+			if err := window.Gather(func(string) snug.View { return snug.ViewOf(weight) }); err != nil {
+				panic(err)
+			}
+			weights[i] = weight
+		})
+	}
+	wg.Wait()
+	fmt.Println(weights)
+	// Output: [[8 17] [8 17]]
 }
 
 // A window with a loss scaler: one state for both, saved after the first of two

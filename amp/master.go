@@ -88,7 +88,9 @@ type Master struct {
 
 type masterParam struct {
 	name    string
-	n       int
+	n       int          // elements of the shard
+	lo      int          // its first element in the parameter
+	total   int          // elements of the parameter
 	keys    []string     // of the chunks in the Storage
 	there   snug.View    // all that is kept, where dev is not the CPU
 	free    func() error // of there
@@ -154,9 +156,9 @@ func (m *Master) Add(name string, n int, fill func(lo int, w []float32) error) e
 	}
 	defer m.enter()()
 	if fill == nil {
-		return m.register(name, n, nil)
+		return m.register(masterParam{name: name, n: n, total: n}, nil)
 	}
-	return m.register(name, n, func(c masterChunk) error { return m.fill(c.lo, c.kept, fill) })
+	return m.register(masterParam{name: name, n: n, total: n}, func(c masterChunk) error { return m.fill(c.lo, c.kept, fill) })
 }
 
 // AddFrom registers a parameter of any form. For a model that was initialized or loaded in
@@ -173,18 +175,32 @@ func (m *Master) Add(name string, n int, fill func(lo int, w []float32) error) e
 // longer than 64 KiB, [snug.ErrDType], [snug.ErrShape] for a length that
 // overflows, [snug.ErrDevice] and [snug.ErrNoMemory].
 func (m *Master) AddFrom(name string, param snug.View, fill func(lo int, w []float32) error) error {
-	if err := m.checkNew(name, param.Len()); err != nil {
+	return m.AddShard(name, param.Len(), 0, param, fill)
+}
+
+// AddShard is [Master.AddFrom] of elements lo to lo+param.Len()-1 of a parameter of n elements, for a program that splits
+// parameters among processes, each with a Master. It may be of no elements. param, fill and the steps of Update count
+// elements from the first of the shard. Updates of all shards together give the same bits as updates of the whole
+// parameter. [Master.WriteShards] saves whole parameters, and [Master.ReadFrom] takes the shard from them.
+//
+// The errors are those of AddFrom; [snug.ErrShape] also means that the shard lies outside of the parameter.
+func (m *Master) AddShard(name string, n, lo int, param snug.View, fill func(lo int, w []float32) error) error {
+	if err := m.checkNew(name, n); err != nil {
 		return err
+	}
+	if lo < 0 || lo > n || param.Len() > n-lo {
+		return fmt.Errorf("amp: master %q: %d elements from element %d, of %d: %w", name, param.Len(), lo, n, snug.ErrShape)
 	}
 	if err := m.checkParam(param, param.Len()); err != nil {
 		return fmt.Errorf("amp: master %q: %w", name, err)
 	}
 	defer m.enter()()
+	p := masterParam{name: name, n: param.Len(), lo: lo, total: n}
 	if fill == nil {
-		return m.register(name, param.Len(), func(c masterChunk) error { return m.adopt(c, param) })
+		return m.register(p, func(c masterChunk) error { return m.adopt(c, param) })
 	}
 	u := update{param: param, nearest: true, step: func(lo int, w snug.View) error { return m.fill(lo, w, fill) }}
-	return m.register(name, param.Len(), func(c masterChunk) error { return m.change(c, &u) })
+	return m.register(p, func(c masterChunk) error { return m.change(c, &u) })
 }
 
 func (m *Master) checkNew(name string, n int) error {
@@ -228,7 +244,7 @@ func (m *Master) Update(name string, param snug.View, step func(lo int, w snug.V
 	}
 	u := update{param: param, step: step}
 	if m.random {
-		u.draw = Draw{Seed: rounding.Seed(m.seed, p.updates), Tensor: p.tensor}
+		u.draw = Draw{Seed: rounding.Seed(m.seed, p.updates), Tensor: p.tensor, First: uint64(p.lo)}
 	}
 	defer m.enter()()
 	if m.countsLost() {

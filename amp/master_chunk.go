@@ -40,29 +40,30 @@ func (p *masterParam) whole() error {
 }
 
 // register adds a parameter. start writes the kept data of each chunk.
-func (m *Master) register(name string, n int, start func(c masterChunk) error) error {
-	p, err := m.create(name, n, start)
+func (m *Master) register(made masterParam, start func(c masterChunk) error) error {
+	p, err := m.create(made, start)
 	if err != nil {
 		return fmt.Errorf("amp: %w", err)
 	}
-	m.params[name] = p
+	m.params[p.name] = p
 	return nil
 }
 
 // create makes a parameter. start may be nil.
-func (m *Master) create(name string, n int, start func(c masterChunk) error) (made *masterParam, err error) {
-	p := &masterParam{name: name, n: n, tensor: rounding.Tensor(name)}
+func (m *Master) create(of masterParam, start func(c masterChunk) error) (made *masterParam, err error) {
+	p := &of
+	p.tensor = rounding.Tensor(p.name)
 	if err := m.reserve(p); err != nil {
-		return nil, fmt.Errorf("master %q: %w", name, err)
+		return nil, fmt.Errorf("master %q: %w", p.name, err)
 	}
 	defer func() {
 		if made == nil { // also after a panic
 			err = errors.Join(err, p.close())
 		}
 	}()
-	for i := range cpu.Chunks(n, m.span(p)) {
+	for i := range cpu.Chunks(p.n, m.span(p)) {
 		if m.stored() {
-			p.keys = append(p.keys, "master/"+name+"/"+strconv.Itoa(i))
+			p.keys = append(p.keys, "master/"+p.name+"/"+strconv.Itoa(i))
 		}
 		if start == nil {
 			continue
@@ -228,7 +229,7 @@ func (m *Master) round(c masterChunk, param, w snug.View, u *update) error {
 // store is round without the count.
 func (m *Master) store(c masterChunk, param, w snug.View, u *update) error {
 	draw, random := u.draw, m.random && !u.nearest
-	draw.First = uint64(c.lo)
+	draw.First += uint64(c.lo)
 	switch m.form {
 	case SplitMaster:
 		return split(w, param, c.kept)

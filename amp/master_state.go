@@ -2,6 +2,7 @@ package amp
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -17,16 +18,16 @@ import (
 // or the bytes of Split24Master. A Master that rounds at random also writes its seed and the number of
 // updates of each parameter. With forms other than FullMaster the parameters must be saved too, and
 // unchanged. The order in which parameters were added and the chunk size do not matter. Errors of w and
-// of the Storage are wrapped.
+// of the Storage are wrapped. The error wraps [snug.ErrConfig] for shards, see [Master.WriteShards].
 func (m *Master) WriteTo(w io.Writer) (int64, error) {
 	e := state.NewEncoder(w, state.MastersMagic)
-	if err := m.savable(); err != nil {
+	if err := errors.Join(m.savable(), m.all()); err != nil {
 		e.Err = err
 	} else {
 		defer m.enter()()
 		e.PutMasters(m.header())
 	}
-	e.Data(m.Bytes())
+	e.Data(m.totalBytes())
 	for _, name := range m.names() {
 		p := m.params[name]
 		for i := 0; i < m.savedChunks(p) && e.Err == nil; i++ {
@@ -60,13 +61,31 @@ func (m *Master) savable() error {
 	return nil
 }
 
+// all returns an error for shards.
+func (m *Master) all() error {
+	for _, name := range m.names() {
+		if p := m.params[name]; p.n != p.total {
+			return fmt.Errorf("parameter %q: %d elements of %d: use WriteShards: %w", name, p.n, p.total, snug.ErrConfig)
+		}
+	}
+	return nil
+}
+
 func (m *Master) header() *state.Masters {
 	h := &state.Masters{Form: m.savedForm(), Seed: m.seed}
 	for _, name := range m.names() {
 		p := m.params[name]
-		h.Params = append(h.Params, state.Master{Name: name, N: uint64(p.n), Updates: p.updates})
+		h.Params = append(h.Params, state.Master{Name: name, N: uint64(p.total), Updates: p.updates})
 	}
 	return h
+}
+
+// totalBytes returns the size of the kept data of whole parameters.
+func (m *Master) totalBytes() (n int64) {
+	for _, p := range m.params {
+		n += int64(m.form.bytes(p.total))
+	}
+	return n
 }
 
 // savedForm returns the number that saved state has for the form and for Stochastic.
@@ -107,7 +126,8 @@ func (f MasterForm) values(v snug.View) any {
 // ReadFrom restores what WriteTo saved, and returns the number of bytes read. The Master must have the
 // same Form, the same Stochastic and, if it rounds at random, the same Seed. The same parameters must have
 // been added to it, in any order. ReadFrom reads no further than the saved state. Updates then go on bit
-// for bit. With FullMaster, [Master.Copy] brings the restored weights into the parameters.
+// for bit. With FullMaster, [Master.Copy] brings the restored weights into the parameters. The saved parameters are whole,
+// and the Master may have shards of them.
 //
 // The error wraps [snug.ErrConfig] for another form, another seed, other names or a nil r,
 // [snug.ErrShape] for another length, and [snug.ErrCorrupt] when the data is damaged, of
@@ -124,7 +144,7 @@ func (m *Master) ReadFrom(r io.Reader) (int64, error) {
 	if d.Err == nil {
 		d.Err = m.checkSaved(&h)
 	}
-	d.Data(m.Bytes())
+	d.Data(m.totalBytes())
 	for _, p := range m.params {
 		p.half = p.half || d.Err == nil && m.form != NoMaster
 	}
@@ -157,15 +177,17 @@ func (m *Master) checkSaved(h *state.Masters) error {
 		if p == nil {
 			return fmt.Errorf("saved with parameter %q, which was not added: %w", saved.Name, snug.ErrConfig)
 		}
-		if saved.N != uint64(p.n) {
-			return fmt.Errorf("saved with parameter %q of %d elements, want %d: %w", saved.Name, saved.N, p.n, snug.ErrShape)
+		if saved.N != uint64(p.total) {
+			return fmt.Errorf("saved with parameter %q of %d elements, want %d: %w", saved.Name, saved.N, p.total, snug.ErrShape)
 		}
 	}
 	return nil
 }
 
-// load reads the kept data of a parameter.
+// load reads the kept data of a parameter, from the data of all of it.
 func (m *Master) load(d *state.Decoder, p *masterParam) {
+	d.Skip(int64(m.form.bytes(p.lo)))
+	defer func() { d.Skip(int64(m.form.bytes(p.total - p.lo - p.n))) }()
 	for i := 0; i < m.savedChunks(p) && d.Err == nil; i++ {
 		d.Err = m.visit(p, i, true, func(c masterChunk) error {
 			return m.pieces(c.kept, true, func(_ int, v snug.View) error {

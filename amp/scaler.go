@@ -119,6 +119,17 @@ func (s *Scaler) Unscale(optimizer string, grads iter.Seq2[string, snug.View]) (
 	return stats, nil
 }
 
+// Join replaces what Unscale has found in the gradients of an optimizer by the statistics of all ranks, of which each has
+// unscaled a part: Step, Clip and Update decide by these. Only NonFinite and Norm matter. The error wraps
+// [snug.ErrConfig] when the optimizer was not unscaled, or was stepped.
+func (s *Scaler) Join(optimizer string, all Stats) error {
+	_, err := s.clip("Join", optimizer, func(progress) (Stats, error) { return all, nil })
+	if err == nil {
+		s.optimizers[optimizer] = progress{stats: all} // of gradients that are not finite here too
+	}
+	return err
+}
+
 // settle notes that the gradients of an optimizer are undefined where a walk has begun and
 // has not ended well, also by a panic.
 func (s *Scaler) settle(optimizer string) {

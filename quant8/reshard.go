@@ -211,8 +211,7 @@ func (a *Optimizer) takeShards(s source) error {
 				s.d.Skip(size)
 				continue
 			}
-			buf = slices.Grow(buf[:0], int(size+3)/4)
-			part.blob = bytesOfFloats(buf[:(size+3)/4])[:size]
+			part.blob = blobIn(&buf, int(size))
 			if s.d.Get(part.blob); s.d.Err != nil {
 				return s.d.Err
 			}

@@ -105,7 +105,10 @@ func (t *Trainer[B]) addMaster(p param, fill func(name string) FirstValue) error
 		first = fill(p.name)
 	}
 	before := t.held(t.master.Bytes)
-	err := t.master.AddFrom(p.name, p.value, first)
+	lo, part, err := t.part(p)
+	if err == nil {
+		err = t.master.AddShard(p.name, p.value.Len(), lo, part, shifted(first, lo))
+	}
 	t.holders.add(plan.Masters, p.name, t.held(t.master.Bytes)-before)
 	return err
 }
@@ -186,10 +189,16 @@ func (t *Trainer[B]) write(name string, w io.Writer) (err error) {
 			}
 		}
 	case mastersPart:
+		if t.shards != nil {
+			return t.collectPart(sendMasters, w)
+		}
 		_, err = t.master.WriteTo(w)
 	case optimizerPart:
-		if t.zeroth != nil {
+		switch {
+		case t.zeroth != nil:
 			return write(w, t.zeroth)
+		case t.shards != nil:
+			return t.collectPart(sendOptimizer, w)
 		}
 		_, err = t.opt.WriteTo(w)
 	case scalerPart:
@@ -221,7 +230,7 @@ func (t *Trainer[B]) read(name string, r io.Reader) error {
 	case mastersPart:
 		for _, p := range t.params {
 			var err error
-			if t.options.Masters == amp.FullMaster && p.mastered {
+			if t.options.Masters == amp.FullMaster && p.mastered && t.shards == nil {
 				before := t.held(t.master.Bytes)
 				err = t.master.Add(p.name, p.value.Len(), nil)
 				t.holders.add(plan.Masters, p.name, t.held(t.master.Bytes)-before)
@@ -237,7 +246,11 @@ func (t *Trainer[B]) read(name string, r io.Reader) error {
 		}
 		for _, p := range t.params {
 			if p.mastered && !t.saves(p) {
-				if err := t.master.Copy(p.name, p.value); err != nil {
+				_, part, err := t.part(p)
+				if err == nil {
+					err = t.master.Copy(p.name, part)
+				}
+				if err != nil {
 					return err
 				}
 			}
@@ -246,6 +259,9 @@ func (t *Trainer[B]) read(name string, r io.Reader) error {
 	case optimizerPart:
 		if t.zeroth != nil {
 			return read(r, t.zeroth)
+		}
+		if t.shards != nil {
+			return t.opt.ReadShards(r)
 		}
 		_, err := t.opt.ReadFrom(r)
 		return err

@@ -39,7 +39,9 @@
 // # Ranks
 //
 // With Options.Reducer several Trainers make a step together, each with the micro-batches of its rank: in goroutines, by
-// [accum.Local], or in processes, by package dist/mpi. Each has a whole model, and all models stay equal.
+// [accum.Local], or in processes, by package dist/mpi. Each has a whole model, and all models stay equal. With
+// Options.Shard each rank holds a part of the optimizer's state, of the master weights and of the gradients (ZeRO-1 and
+// ZeRO-2). A checkpoint has the same parts with any Shard and any number of ranks.
 //
 // # Forward passes alone
 //
@@ -54,6 +56,10 @@
 //	                 while the gradient of the largest is incomplete, such as that of a tied embedding
 //	master weights   4·n, 2·n, n or 0 bytes for parameters of 16 bits, by Options.Masters
 //	optimizer state  of AdamW 8·n bytes in 32 bits, 2.03·n in 8
+//
+// With Options.Shard the master weights and the state of a rank are those of its part, 1/ranks of all. With
+// plan.ShardGradients so are the gradients, to which two buckets come. Parameters of 16 bits are sent through one more
+// bucket, of their type.
 //
 // With Options.Storage the master weights and the state lie in its pages. From the second step on, the Trainer
 // allocates nothing.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -43,6 +44,10 @@ func (o *Options) check(noModel bool) error {
 		{o.Fold && !quant8.Folds(o.Optimizer), fmt.Sprintf("Fold does not go with %T, whose update needs the whole gradient", o.Optimizer)},
 		{o.Bucket < 0, fmt.Sprintf("Bucket is %d, want 0 or more", o.Bucket)},
 		{o.Reducer != nil && o.InBackward, "Reducer does not go with InBackward, because ranks add their gradients before an update"},
+		{o.Shard < plan.Replicate || o.Shard > plan.ShardGradients, fmt.Sprintf("Shard is %d, want Replicate, ShardState or ShardGradients", o.Shard)},
+		{o.Shard != plan.Replicate && o.Reducer == nil, "Shard wants a Reducer"},
+		{o.Shard != plan.Replicate && !o.shardable(), fmt.Sprintf("Shard does not go with %T, whose step takes a whole parameter, or its averages", o.Optimizer)},
+		{o.Shard != plan.Replicate && (o.Measure || o.CountLost), "Shard does not go with Measure and CountLost, which look at whole parameters"},
 		{o.Reducer != nil && o.Split != nil, "Reducer does not go with Split, because the ranks make a step together"},
 		{o.follows() && o.Folder != nil, "Folder is for rank 0: it writes the checkpoints"},
 		{o.Fold && o.SkipNonFinite, "Fold does not go with SkipNonFinite, because what is folded cannot be taken back"},

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,33 +21,44 @@ func (o *Options) follows() bool { return o.Reducer != nil && o.Reducer.Rank() >
 // errRank0 is the error of the other ranks where rank 0 has failed.
 var errRank0 = errors.New("rank 0 has failed, and says why")
 
-// agree returns an error on all ranks if rank 0 has one.
+// agree returns an error on all ranks if one of them has one.
 func (t *Trainer[B]) agree(err error) error {
-	failed := t.sums[:1]
-	failed[0] = 0
-	if err != nil && !t.options.follows() {
-		failed[0] = 1
+	r := t.options.Reducer
+	clear(t.flags)
+	if err != nil {
+		t.flags[r.Rank()] = 1
 	}
-	if sumErr := t.options.Reducer.Sum(failed); err == nil {
+	if sumErr := r.Sum(t.flags); err == nil {
 		err = sumErr
 	}
-	if err == nil && failed[0] > 0 {
-		return errRank0
+	if err != nil || t.flags[0] > 0 {
+		return cmp.Or(err, errRank0)
 	}
-	return err
+	for rank, failed := range t.flags {
+		if failed > 0 {
+			return fmt.Errorf("rank %d has failed, and says why", rank)
+		}
+	}
+	return nil
 }
 
 // saveTogether writes a checkpoint on rank 0.
 func (t *Trainer[B]) saveTogether(ctx context.Context) error {
 	var err error
-	if !t.options.follows() {
+	switch {
+	case t.options.follows() && t.shards != nil:
+		err = t.sendParts()
+	case !t.options.follows():
 		err = t.save(ctx)
+		if t.shards != nil {
+			err = errors.Join(err, t.announce(sendNothing))
+		}
 	}
-	switch err = t.agree(err); {
-	case errors.Is(err, errRank0):
-		return fmt.Errorf("train: Save: step %d: %w", t.step, err)
-	case err == nil:
+	saved := err == nil
+	if err = t.agree(err); err == nil {
 		t.saved = t.step
+	} else if saved {
+		return fmt.Errorf("train: Save: step %d: %w", t.step, err)
 	}
 	return err
 }
@@ -71,12 +83,18 @@ func (t *Trainer[B]) beginTogether() error {
 		return t.ofCheckpoint(err)
 	}
 	if !resumes {
-		return t.addMasters()
+		if err := t.addMasters(); err != nil {
+			return err
+		}
+		return t.gather() // Fill may have changed parameters
 	}
 	for _, name := range t.parts() {
 		if err := t.receive(name); err != nil {
 			return t.ofCheckpoint(err)
 		}
+	}
+	if err := t.gather(); err != nil {
+		return err
 	}
 	t.resumed(step, begun)
 	return nil
@@ -189,36 +207,74 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// alike returns an error unless all ranks have the same parameters and options.
+// alike returns an error unless all ranks have the same options, and parameters of the same names, lengths and types.
 func (t *Trainer[B]) alike() error {
+	r, o := t.options.Reducer, &t.options
+	if r == nil {
+		return nil
+	}
+	t.flags = make([]float64, r.Size())
+	params := fnv.New32a()
+	for _, p := range t.params {
+		fmt.Fprintf(params, "%q %d %s\n", p.name, p.value.Len(), p.value.DType())
+	}
+	compared := []struct {
+		name  string
+		value any
+	}{
+		{"Optimizer", fmt.Sprintf("%T%+v", o.Optimizer, o.Optimizer)}, {"StateBits", o.StateBits}, {"Schedule", o.Schedule(0)}, {"Clip", o.Clip},
+		{"Masters", o.masters()}, {"Seed", o.Seed}, {"SkipNonFinite", o.SkipNonFinite}, {"Chunk", o.Chunk}, {"Bucket", o.Bucket},
+		{"Shard", o.Shard}, {"SaveEvery", o.SaveEvery}, {"loss scale", o.Scaler != nil}, {"list of parameters", params.Sum32()},
+	}
+	// Each rank fills in its own numbers only, so the sums hold the numbers of all ranks.
+	sums := make([]float64, len(compared)*r.Size())
+	for i, c := range compared {
+		text := fnv.New32a()
+		fmt.Fprint(text, c.value)
+		sums[i*r.Size()+r.Rank()] = float64(text.Sum32())
+	}
+	if err := r.Sum(sums); err != nil {
+		return err
+	}
+	for i, c := range compared {
+		if rank := differs(sums[i*r.Size():][:r.Size()]); rank > 0 {
+			return fmt.Errorf("rank %d has another %s than rank 0: %w", rank, c.name, snug.ErrConfig)
+		}
+	}
+	return nil
+}
+
+// differs returns the first rank whose number differs from rank 0's, or 0.
+func differs(numbers []float64) int {
+	for rank, x := range numbers {
+		if x != numbers[0] {
+			return rank
+		}
+	}
+	return 0
+}
+
+// equal returns an error unless all ranks have the same values of the parameters.
+func (t *Trainer[B]) equal() error {
 	r := t.options.Reducer
 	if r == nil {
 		return nil
 	}
-	o, text := &t.options, fnv.New32a()
-	fmt.Fprintf(text, "%T%+v %d %g %v %v %v %v %d %d", o.Optimizer, o.Optimizer, o.StateBits, o.Clip, o.Masters, o.Stochastic, o.SkipNonFinite, o.Schedule(0), o.Seed, o.SaveEvery)
 	values := uint32(0)
 	for _, p := range t.params {
-		fmt.Fprintf(text, "%s %d %s", p.name, p.value.Len(), p.value.DType())
 		sum, err := checksum(values, p.value)
 		if err != nil {
 			return err
 		}
 		values = sum
 	}
-	// Each rank fills in its own numbers only, so the sums hold the numbers of all ranks.
-	sums := make([]float64, 2*r.Size())
-	sums[2*r.Rank()], sums[2*r.Rank()+1] = float64(text.Sum32()), float64(values)
-	if err := r.Sum(sums); err != nil {
+	clear(t.flags)
+	t.flags[r.Rank()] = float64(values)
+	if err := r.Sum(t.flags); err != nil {
 		return err
 	}
-	for rank := range r.Size() {
-		switch {
-		case sums[2*rank] != sums[0]:
-			return fmt.Errorf("rank %d has other options or parameters than rank 0: %w", rank, snug.ErrConfig)
-		case sums[2*rank+1] != sums[1]:
-			return fmt.Errorf("rank %d has other values of parameters than rank 0: %w", rank, snug.ErrConfig)
-		}
+	if rank := differs(t.flags); rank > 0 {
+		return fmt.Errorf("rank %d has other values of parameters than rank 0: %w", rank, snug.ErrConfig)
 	}
 	return nil
 }

@@ -236,8 +236,8 @@ func TestRanksDiffer(t *testing.T) {
 		model *toy
 		o     Options
 	}{
-		"rank 1 has other options or parameters than rank 0": {newToy(t, snug.F32, snug.F32), Options{StateBits: 8}},
-		"rank 1 has other values of parameters than rank 0":  {newToy(t, snug.F32, snug.F32), Options{}},
+		"rank 1 has another StateBits than rank 0":          {newToy(t, snug.F32, snug.F32), Options{StateBits: 8}},
+		"rank 1 has other values of parameters than rank 0": {newToy(t, snug.F32, snug.F32), Options{}},
 	} {
 		if second.o.StateBits == 0 {
 			second.model.values["b"].Float32s()[3]++

@@ -82,7 +82,7 @@ func (t *Trainer[B]) train(ctx context.Context, batches []B) (r Report, err erro
 			r.Loss, r.Targets = loss.Mean(), loss.Targets
 			break
 		} else {
-			t.window.Reset()
+			t.reset()
 		}
 		if t.options.Split == nil || !errors.Is(err, snug.ErrNoMemory) {
 			return r, err
@@ -95,15 +95,24 @@ func (t *Trainer[B]) train(ctx context.Context, batches []B) (r Report, err erro
 		t.splits++
 	}
 	if err := t.update(&r); err != nil {
-		t.window.Reset()
+		t.reset()
 		return r, err
 	}
-	if r.Skipped == "" {
-		t.window.Reset()
+	if r.Skipped == "" || t.shards != nil {
+		t.reset()
 	} else {
 		t.window.Skip()
 	}
 	return r, nil
+}
+
+// reset begins the next window.
+func (t *Trainer[B]) reset() {
+	if t.shards != nil {
+		t.shards.Reset()
+		return
+	}
+	t.window.Reset()
 }
 
 // counted returns the micro-batches whose weight is above 0.
@@ -162,6 +171,9 @@ func (t *Trainer[B]) split(batches []B) ([]B, error) {
 
 // accumulate runs the micro-batches of a step.
 func (t *Trainer[B]) accumulate(ctx context.Context, batches []B) (all fused.Loss, err error) {
+	if t.shards != nil {
+		return t.accumulateShards(ctx, batches)
+	}
 	*t.count.n = max(1, len(batches))
 	if len(batches) == 0 {
 		return t.together(fused.Loss{}, t.accumulateNothing())
@@ -186,20 +198,31 @@ func (t *Trainer[B]) accumulate(ctx context.Context, batches []B) (all fused.Los
 func (t *Trainer[B]) update(r *Report) (err error) {
 	var stats amp.Stats
 	if t.scaler == nil {
-		if stats, err = amp.Measure(t.window.Gradients()); err != nil {
+		if stats, err = amp.Measure(t.gradients()); err != nil {
+			return err
+		}
+		if stats, err = t.joinStats(stats); err != nil {
 			return err
 		}
 		if r.Norm = stats.Norm; stats.NonFinite == 0 {
 			return t.apply(r.Rate, t.clip(stats.Norm))
 		}
 		if !t.options.SkipNonFinite {
-			return fmt.Errorf("%s: %w", t.overflows(stats), stats.Err())
+			return fmt.Errorf("%s: %w", t.overflows(stats), snug.ErrNonFinite)
 		}
 		r.Skipped = t.overflows(stats)
 		return nil
 	}
-	if stats, err = t.scaler.Unscale(group, t.window.Gradients()); err != nil {
+	if stats, err = t.scaler.Unscale(group, t.gradients()); err != nil {
 		return err
+	}
+	if stats, err = t.joinStats(stats); err != nil {
+		return err
+	}
+	if t.shards != nil {
+		if err := t.scaler.Join(group, stats); err != nil {
+			return err
+		}
 	}
 	r.Norm = stats.Norm
 	stepped, err := t.scaler.Step(group, nil, func() error { return t.apply(r.Rate, t.clip(stats.Norm)) })
@@ -225,9 +248,15 @@ func (t *Trainer[B]) clip(norm float64) float32 {
 
 // overflows names the gradients that are not finite, with their micro-batch if the window has measured it.
 func (t *Trainer[B]) overflows(stats amp.Stats) string {
-	found := t.window.NonFinite()
+	var found []snug.NonFinite
+	if t.window != nil {
+		found = t.window.NonFinite()
+	}
 	if len(found) == 0 {
 		found = stats.Overflows
+	}
+	if len(found) == 0 {
+		return t.overflowsElsewhere()
 	}
 	more := ""
 	if n := len(found) - 3; n > 0 {
@@ -240,13 +269,13 @@ func (t *Trainer[B]) overflows(stats amp.Stats) string {
 	return strings.Join(list, "; ") + more
 }
 
-// apply updates every parameter with its gradient times coef.
+// apply updates every parameter, or this rank's part of it, with its gradient times coef.
 func (t *Trainer[B]) apply(rate, coef float32) error {
 	t.opt.Advance(rate)
 	t.halfway, t.updating = true, ""
 	for _, p := range t.params {
 		t.updates(p.name)
-		grad, err := t.window.Gradient(p.name)
+		value, grad, err := t.operands(p)
 		if err != nil {
 			return err
 		}
@@ -262,17 +291,17 @@ func (t *Trainer[B]) apply(rate, coef float32) error {
 		}
 		switch {
 		case p.mastered:
-			err = t.master.Update(p.name, p.value, step)
+			err = t.master.Update(p.name, value, step)
 		case t.pages != nil:
-			err = t.pages.update(p.value, step)
+			err = t.pages.update(value, step)
 		default:
-			err = step(0, p.value)
+			err = step(0, value)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return nil
+	return t.gather()
 }
 
 // updates tells the Monitor that the optimizer updates a parameter, if its layer is not that of the last update.

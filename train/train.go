@@ -122,9 +122,15 @@ type Options struct {
 	// mpi.World.Abort does. InBackward, Split, and rules without gradients are errors.
 	//
 	// Rank 0 writes the checkpoints, in Dir or Folder, and sends the others what it reads when it resumes one: a run goes
-	// on with any number of ranks. SaveEvery is the same on all ranks. On the others Dir is ignored, and Folder is nil.
+	// on with any number of ranks, and with any Shard. SaveEvery is the same on all ranks. On the others Dir is ignored,
+	// and Folder is nil.
 	Reducer accum.Reducer
 	Bucket  int // elements of gradients that the ranks add at a time, while the backward pass goes on; 0 is 1048576
+	// Shard is what the ranks divide among themselves. The losses are the same up to rounding. [plan.ShardState] and
+	// [plan.ShardGradients] are for the rules AdamW, Adam, AdEMAMix, Lion, SGD, RMSprop and Adagrad of package quant8,
+	// without Measure and CountLost. With ShardGradients the model must call Done of the Window to save memory, and a
+	// bucket has Bucket elements, or those of the largest parameter.
+	Shard plan.Sharding
 
 	// Dir is the folder of checkpoints; empty: none.
 	Dir       string
@@ -165,8 +171,9 @@ type Trainer[B any] struct {
 	model   Model[B]
 	options Options
 	params  []param
-	window  *accum.Window
-	count   micros // schedule of the window
+	window  *accum.Window // nil with shards, InBackward and MeZO
+	count   micros        // schedule of the window
+	shards  *accum.Sharded
 	backing []func() error
 	opt     *quant8.Optimizer   // nil with MeZO
 	zeroth  *quant8.ZerothOrder // nil without MeZO
@@ -182,7 +189,10 @@ type Trainer[B any] struct {
 	updating string // the layer whose parameters the optimizer updates
 	whole    int64  // bytes of the buffer in which master weights become whole matrices of float32
 
-	sums [3]float64 // loss, targets and weight over all ranks
+	sums   [3]float64 // loss, targets and weight over all ranks
+	flags  []float64  // one for each rank
+	found  []float64  // of joinStats
+	weighs []float64  // weights of the micro-batches of a step
 
 	step   int
 	splits int // how many times each micro-batch is divided in two
@@ -229,6 +239,9 @@ func (t *Trainer[B]) make() (err error) {
 	if err := t.collect(); err != nil {
 		return err
 	}
+	if err := t.alike(); err != nil {
+		return err
+	}
 	if o.follows() {
 		o.Dir = ""
 	}
@@ -244,6 +257,11 @@ func (t *Trainer[B]) make() (err error) {
 			t.notes = notes
 		}
 	}
+	if o.Shard != plan.Replicate {
+		if err := t.makeShards(); err != nil {
+			return err
+		}
+	}
 	if rule, is := o.mezo(); is {
 		if t.zeroth, err = quant8.NewMeZO(rule, quant8.MeZOOptions{Seed: o.Seed, Params: o.Params}); err != nil {
 			return err
@@ -251,7 +269,7 @@ func (t *Trainer[B]) make() (err error) {
 	} else if err := t.makeOptimizer(); err != nil {
 		return err
 	}
-	if t.zeroth != nil {
+	if t.zeroth != nil || t.shards != nil {
 		// MeZO holds no gradients
 	} else if o.InBackward {
 		t.single = &single{params: t.params, dev: t.params[0].value.Device(), values: map[string]snug.View{}, holders: &t.holders}
@@ -264,7 +282,7 @@ func (t *Trainer[B]) make() (err error) {
 	if err := t.begin(); err != nil {
 		return err
 	}
-	if err := t.alike(); err != nil {
+	if err := t.equal(); err != nil {
 		return err
 	}
 	t.countBytes()
@@ -340,7 +358,8 @@ func (t *Trainer[B]) makeOptimizer() (err error) {
 		if rows > 0 || cols > 0 {
 			err = t.opt.AddMatrix(p.name, rows, cols)
 		} else {
-			err = t.opt.Add(p.name, p.value.Len())
+			lo, hi := t.share(p)
+			err = t.opt.AddShard(p.name, p.value.Len(), lo, hi)
 		}
 		if err != nil {
 			return err
@@ -458,11 +477,14 @@ func (t *Trainer[B]) Bytes() plan.Bytes {
 	if t.opt == nil { // closed, or with MeZO
 		return b
 	}
-	if t.window != nil {
+	switch {
+	case t.shards != nil:
+		b[plan.Gradients] = t.shards.Bytes()
+	case t.window != nil:
 		for _, p := range t.params {
 			b[plan.Gradients] += 4 * int64(p.value.Len())
 		}
-	} else {
+	default:
 		b[plan.Gradients] = t.single.held
 	}
 	if t.master != nil {
@@ -526,10 +548,13 @@ func (t *Trainer[B]) Close() (err error) {
 	if t.single != nil {
 		err = errors.Join(err, t.single.close())
 	}
+	if t.shards != nil {
+		err = errors.Join(err, t.shards.Close())
+	}
 	for _, free := range t.backing {
 		err = errors.Join(err, free())
 	}
 	t.holders.close()
-	t.folder, t.opened, t.master, t.opt, t.zeroth, t.single, t.backing = nil, nil, nil, nil, nil, nil, nil
+	t.folder, t.opened, t.master, t.opt, t.zeroth, t.single, t.shards, t.backing = nil, nil, nil, nil, nil, nil, nil, nil
 	return err
 }

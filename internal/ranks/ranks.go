@@ -116,7 +116,7 @@ func (c Call) fits(rank int, calls []Call) error {
 	if c.Len != first.Len {
 		return fmt.Errorf("rank 0 has %d elements, rank %d has %d: %w", first.Len, rank, c.Len, snug.ErrShape)
 	}
-	sums := c.Op == AllReduce || c.Op == ReduceScatter || c.Op == AllGather
+	sums := c.Op == AllReduce || c.Op == ReduceScatter
 	switch {
 	case sums && c.Type != int64(snug.F32) && c.Type != int64(snug.BF16):
 		return fmt.Errorf("rank %d has %s, want f32 or bf16: %w", rank, snug.DType(c.Type), snug.ErrDType)

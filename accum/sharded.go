@@ -1,0 +1,243 @@
+package accum
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+)
+
+// Sharded accumulates gradients of which each rank of data-parallel training keeps a part, as ZeRO does (Rajbhandari
+// et al. 2020, arXiv:1910.02054). The rank then updates its part of the parameters, and [Sharded.Gather] brings the
+// parts of all ranks together again:
+//
+//	err := window.Start(weights)               // of this rank's micro-batches; all ranks
+//	for _, batch := range batches {
+//		err = window.Begin()
+//		...                                    // forward; backward with window.Into and window.Done
+//		err = window.End()
+//	}
+//	err = window.Finish()                      // all ranks
+//	for name, grad := range window.Gradients() // the rank's parts of the mean over all ranks
+//		lo, _ := window.Range(name, rank)      // of its first element
+//		...                                    // step
+//	err = window.Gather(parameter)             // all ranks
+//
+// The weights are those of [Window.Begin]. Start learns the weight of all ranks together, so that each gradient enters
+// with its share of the weight, and the ranks add in their order: the result depends on nothing else.
+//
+// The parameters lie in buckets, from the last to the first. In a bucket each parameter begins at a multiple of Align,
+// and each rank has an equal part of the bucket. Buckets are reduced in order, on a goroutine of their own, while the
+// backward pass goes on. A Sharded is not safe for concurrent use.
+type Sharded struct {
+	o       ShardedOptions
+	params  []shardedParam
+	index   map[string]int
+	buckets []shardedBucket
+	longest int // elements of the longest bucket
+
+	parts  snug.View                // without Whole: the sums of this rank's parts
+	unused []snug.View              // without Whole: buffers of the longest bucket's length
+	made   int                      // how many there are, used or not
+	away   int                      // how many the reduction has
+	narrow map[snug.DType]snug.View // for Gather of other types than float32
+	frees  []func() error
+
+	state  shardedState
+	closed bool
+	shares []float32 // of this rank's micro-batches in the weight of all
+	total  float64
+	rounds int // reductions of each bucket in this window
+	joined int // how many this rank has taken part in
+	round  int // micro-batches that were begun
+	done   int // buckets of this micro-batch that have arrived
+	queue  chan sharedBucket
+	back   chan snug.View // buffers that were reduced
+	result chan outcome
+}
+
+// ShardedOptions configure a [Sharded].
+type ShardedOptions struct {
+	Reducer Reducer // joins the ranks; not nil
+	// Whole holds the gradients of all parameters, 4 bytes an element, and reduces them once, in the window's last
+	// micro-batch. Without it a Sharded holds the rank's parts and two buckets, and reduces each micro-batch, which
+	// takes the communication of a window once for each of its micro-batches. A bucket more is held for a gradient that
+	// begins early in the backward pass and ends late, such as that of a tied embedding.
+	Whole  bool
+	Bucket int          // elements above which a bucket ends; 0 is 1048576. A bucket has at least one parameter
+	Align  int          // parts begin and end at multiples of Align in a parameter, or at its end; 0 is 1
+	Device *snug.Device // where the gradients lie; nil is the CPU
+}
+
+type shardedState int
+
+const (
+	idle     shardedState = iota
+	started               // between Start and Finish
+	open                  // between Begin and End
+	finished              // there are gradients
+	failed                // until Reset
+)
+
+// shardedParam is a parameter, which lies in one bucket.
+type shardedParam struct {
+	Param
+	bucket, at int // bucket, and first element in it
+	lo, hi     int // the part of this rank
+	part       int // where that begins in parts
+	acc        snug.View
+	added      bool // has a gradient of the open micro-batch
+	arrived    bool // and no kernel adds to it any more
+	any        bool // with Whole: has a gradient of this window
+}
+
+type shardedBucket struct {
+	first, last int // parameters first to last-1
+	n           int // elements, with those between parameters
+	buffer      snug.View
+	held        bool // buffer is set
+	waiting     int  // parameters of this micro-batch that have not arrived
+}
+
+// sharedBucket is a bucket that is whole on this rank.
+type sharedBucket struct {
+	bucket int
+	buffer snug.View
+	first  bool // of the window
+}
+
+// NewSharded returns a Sharded over params, all of which are in each window. Errors: the errors of [Len];
+// [snug.ErrConfig] without a Reducer and for a negative Bucket or Align, [snug.ErrShape] for sums that overflow, and
+// [snug.ErrNoMemory].
+func NewSharded(params []Param, o ShardedOptions) (*Sharded, error) {
+	total, err := Len(params)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case o.Reducer == nil:
+		return nil, fmt.Errorf("accum: NewSharded wants a Reducer: %w", snug.ErrConfig)
+	case o.Bucket < 0 || o.Align < 0:
+		return nil, fmt.Errorf("accum: NewSharded: Bucket is %d and Align %d elements, want 0 or more: %w", o.Bucket, o.Align, snug.ErrConfig)
+	}
+	if o.Bucket == 0 {
+		o.Bucket = 1 << 20
+	}
+	o.Align = max(o.Align, 1)
+	if o.Device == nil {
+		o.Device = snug.CPU()
+	}
+	// A parameter takes at most Align elements more, and a bucket Align more for each rank.
+	if size := o.Reducer.Size(); o.Align > (math.MaxInt/8-total)/(len(params)+1)/(size+1) {
+		return nil, fmt.Errorf("accum: NewSharded: %d elements for %d ranks, aligned to %d: %w", total, size, o.Align, snug.ErrShape)
+	}
+	s := &Sharded{o: o, index: make(map[string]int, len(params)), narrow: map[snug.DType]snug.View{}}
+	for i, p := range params {
+		s.params, s.index[p.Name] = append(s.params, shardedParam{Param: p}), i
+	}
+	s.layOut()
+	if err := s.allocate(); err != nil {
+		return nil, fmt.Errorf("accum: NewSharded: %w", errors.Join(err, s.Close()))
+	}
+	return s, nil
+}
+
+// allocate makes the memory of the parts or, with Whole, of all buckets.
+func (s *Sharded) allocate() (err error) {
+	n := 0
+	if !s.o.Whole {
+		for i := range s.params {
+			p := &s.params[i]
+			p.part = n
+			n += p.hi - p.lo
+		}
+		s.parts, err = s.make(snug.F32, n)
+		return err
+	}
+	for i := range s.buckets {
+		b := &s.buckets[i]
+		if b.buffer, err = s.make(snug.F32, b.n); err == nil {
+			err = s.place(b)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// layOut fills buckets from the last parameter to the first.
+func (s *Sharded) layOut() {
+	align, rank, size := s.o.Align, s.o.Reducer.Rank(), s.o.Reducer.Size()
+	up := func(n, to int) int { return (n + to - 1) / to * to }
+	for last := len(s.params); last > 0; {
+		first, n := last, 0
+		for first > 0 && (n == 0 || n < s.o.Bucket) {
+			first--
+			n += up(s.params[first].Len, align)
+		}
+		b := shardedBucket{first: first, last: last, n: up(n, size*align)}
+		at := 0
+		for i := first; i < last; i++ {
+			p := &s.params[i]
+			p.bucket, p.at = len(s.buckets), at
+			p.lo, p.hi = p.within(b.n, rank, size)
+			at += up(p.Len, align)
+		}
+		s.buckets, s.longest, last = append(s.buckets, b), max(s.longest, b.n), first
+	}
+}
+
+// within returns the part of the parameter that a rank has, in a bucket of n elements.
+func (p *shardedParam) within(n, rank, size int) (lo, hi int) {
+	lo, hi = Shard(n, rank, size)
+	lo, hi = min(max(lo-p.at, 0), p.Len), min(max(hi-p.at, 0), p.Len)
+	return lo, hi
+}
+
+// Range returns the elements lo to hi-1 of a parameter that a rank has; they may be none. For an unknown parameter, and
+// a rank that there is not, lo and hi are 0.
+func (s *Sharded) Range(name string, rank int) (lo, hi int) {
+	i, known := s.index[name]
+	if !known || s.closed || rank < 0 || rank >= s.o.Reducer.Size() {
+		return 0, 0
+	}
+	p := &s.params[i]
+	return p.within(s.buckets[p.bucket].n, rank, s.o.Reducer.Size())
+}
+
+// Bytes returns the bytes of the gradients and buffers that the Sharded holds now.
+func (s *Sharded) Bytes() int64 {
+	n := int64(s.parts.Bytes()) + 4*int64(s.made)*int64(s.longest)
+	for _, v := range s.narrow {
+		n += int64(v.Bytes())
+	}
+	for i := range s.buckets {
+		if s.o.Whole {
+			n += int64(s.buckets[i].buffer.Bytes())
+		}
+	}
+	return n
+}
+
+// Close frees memory of a device, after a reduction that is under way. Calls after it are errors.
+func (s *Sharded) Close() error {
+	s.Reset()
+	var all []error
+	for _, free := range s.frees {
+		all = append(all, free())
+	}
+	s.frees, s.closed, s.state = nil, true, failed
+	s.parts, s.narrow, s.unused, s.made, s.buckets = snug.View{}, nil, nil, 0, nil
+	return errors.Join(all...)
+}
+
+func (s *Sharded) make(dt snug.DType, n int) (snug.View, error) {
+	v, free, err := snug.MakeView(s.o.Device, dt, n)
+	if err != nil {
+		return v, fmt.Errorf("%d elements: %w", n, err)
+	}
+	s.frees = append(s.frees, free)
+	return v, nil
+}

@@ -1,0 +1,302 @@
+package accum
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+)
+
+// This file is how the buckets of a Sharded are reduced and gathered.
+
+// buffers is how many buffers a Sharded without Whole makes at once: one fills while another is reduced.
+const buffers = 2
+
+// place gives the parameters of a bucket their parts of its buffer.
+func (s *Sharded) place(b *shardedBucket) (err error) {
+	b.held = true
+	for i := b.first; i < b.last; i++ {
+		p := &s.params[i]
+		if p.Len == 0 {
+			p.at = 0 // at the end of the buffer it would point past it
+		}
+		if p.acc, err = b.buffer.Slice(p.at, p.at+p.Len); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hold gives a bucket a buffer.
+func (s *Sharded) hold(b *shardedBucket) (err error) {
+	if b.held {
+		return nil
+	}
+	if b.buffer, err = s.take(); err != nil {
+		return err
+	}
+	return s.place(b)
+}
+
+// release takes the buffer of a bucket back. With Whole a bucket keeps it.
+func (s *Sharded) release(b *shardedBucket) {
+	if b.held && !s.o.Whole {
+		s.unused, b.held = append(s.unused, b.buffer), false
+	}
+}
+
+// take returns a buffer of the longest bucket's length. Rather than make a third one, it waits for the reduction to give
+// one back.
+func (s *Sharded) take() (snug.View, error) {
+	for len(s.unused) == 0 && s.away > 0 && s.made >= buffers {
+		s.takeBack()
+	}
+	if n := len(s.unused); n > 0 {
+		buffer := s.unused[n-1]
+		s.unused = s.unused[:n-1]
+		return buffer, nil
+	}
+	buffer, err := s.make(snug.F32, s.longest)
+	if err == nil {
+		s.made++
+	}
+	return buffer, err
+}
+
+func (s *Sharded) takeBack() {
+	s.unused = append(s.unused, <-s.back)
+	s.away--
+}
+
+// handOn hands the buckets that have arrived to the goroutine that reduces, in order, so that all ranks reduce the same.
+func (s *Sharded) handOn() error {
+	for s.done < len(s.buckets) && s.buckets[s.done].waiting == 0 {
+		b := &s.buckets[s.done]
+		s.done++
+		if !s.reduces() {
+			continue
+		}
+		if s.done == len(s.buckets) {
+			s.joined++
+		}
+		if err := s.hold(b); err != nil { // of parameters without elements
+			return err
+		}
+		if s.queue == nil {
+			n := len(s.buckets) + buffers + 1 // more than there are buffers
+			s.queue, s.back, s.result = make(chan sharedBucket, n), make(chan snug.View, n), make(chan outcome, 1)
+			go s.reduceAll(s.queue, s.back, s.result)
+		}
+		if !s.o.Whole {
+			s.away++
+			b.held = false
+		}
+		s.queue <- sharedBucket{s.done - 1, b.buffer, s.round == 1}
+	}
+	return nil
+}
+
+// reduceAll reduces the buckets of a window, and gives their buffers back. After an error or a panic it reduces no more.
+func (s *Sharded) reduceAll(queue <-chan sharedBucket, back chan<- snug.View, result chan<- outcome) {
+	var o outcome
+	var at sharedBucket
+	ended, busy := false, false
+	giveBack := func(h sharedBucket) {
+		if busy = false; !s.o.Whole {
+			back <- h.buffer
+		}
+	}
+	defer func() {
+		if o.panics = recover(); o.panics == nil && !ended {
+			o.err = fmt.Errorf("a Reducer has ended its goroutine: %w", snug.ErrConfig)
+		}
+		if busy {
+			giveBack(at)
+		}
+		for h := range queue { // after a panic
+			giveBack(h)
+		}
+		result <- o
+	}()
+	for at = range queue {
+		busy = true
+		if o.err == nil {
+			if err := s.reduce(at); err != nil {
+				o.err = fmt.Errorf("bucket %d: %w", at.bucket, err)
+			}
+		}
+		giveBack(at)
+	}
+	ended = true
+}
+
+// reduce adds a bucket of all ranks and, without Whole, adds this rank's part to the sums of the window.
+func (s *Sharded) reduce(h sharedBucket) error {
+	b := &s.buckets[h.bucket] // the next micro-batch changes buffer, held and waiting
+	all, err := h.buffer.Slice(0, b.n)
+	if err != nil {
+		return err
+	}
+	if err := s.o.Reducer.ReduceScatter(all); err != nil || s.o.Whole {
+		return err
+	}
+	beta := float32(1)
+	if h.first {
+		beta = 0
+	}
+	for i := b.first; i < b.last; i++ {
+		p := &s.params[i]
+		if p.lo == p.hi {
+			continue
+		}
+		acc, err := s.part(p)
+		if err != nil {
+			return err
+		}
+		g, err := all.Slice(p.at+p.lo, p.at+p.hi)
+		if err != nil {
+			return err
+		}
+		if err := (accumulateJob{acc, g, 1, beta}).launch(s.o.Device); err != nil {
+			return fmt.Errorf("parameter %q: %w", p.Name, err)
+		}
+	}
+	return nil
+}
+
+// drain waits until all buckets that were handed on are reduced.
+func (s *Sharded) drain() outcome {
+	if s.queue == nil {
+		return outcome{}
+	}
+	close(s.queue)
+	o := <-s.result
+	for s.away > 0 {
+		s.takeBack()
+	}
+	s.queue, s.back, s.result = nil, nil, nil
+	return o
+}
+
+// wait is drain, and panics as the goroutine that reduced has.
+func (s *Sharded) wait() error {
+	o := s.drain()
+	if o.panics != nil {
+		s.state = failed
+		panic(o.panics)
+	}
+	return o.err
+}
+
+// Gather brings parameters together: value returns a parameter, of which this rank has brought its part up to date, and
+// Gather replaces the parts of the other ranks by what these have. All ranks call Gather, after Finish or between
+// windows. Parameters are float32, float16 or bfloat16, on the Sharded's device. The gradients are gone afterwards.
+//
+// Without Whole it takes one of the buffers for a bucket. For 16-bit parameters, and so with Whole, it makes one more of
+// their type, which it keeps. Errors, with nothing sent: [snug.ErrConfig] within a window, [snug.ErrShape],
+// [snug.ErrDType], [snug.ErrDevice] and [snug.ErrNoMemory]. Otherwise the error comes from the Reducer.
+func (s *Sharded) Gather(value func(name string) snug.View) error {
+	if err := s.in("Gather", idle, finished); err != nil {
+		return err
+	}
+	if value == nil {
+		return fmt.Errorf("accum: Gather: the function is nil: %w", snug.ErrConfig)
+	}
+	for _, p := range s.params {
+		v := value(p.Name)
+		switch {
+		case !v.DType().IsFloat():
+			return fmt.Errorf("accum: Gather: parameter %q is %s, want f32, f16 or bf16: %w", p.Name, v.DType(), snug.ErrDType)
+		case v.Len() != p.Len:
+			return fmt.Errorf("accum: Gather: parameter %q has %d elements, want %d: %w", p.Name, v.Len(), p.Len, snug.ErrShape)
+		case v.Device() != s.o.Device:
+			return fmt.Errorf("accum: Gather: parameter %q is on %s, want %s: %w", p.Name, v.Device().Name(), s.o.Device.Name(), snug.ErrDevice)
+		}
+	}
+	s.state = idle
+	if s.o.Reducer.Size() == 1 {
+		return nil
+	}
+	for i := range s.buckets {
+		for _, dt := range []snug.DType{snug.F32, snug.F16, snug.BF16} {
+			if err := s.gather(&s.buckets[i], dt, value); err != nil {
+				return fmt.Errorf("accum: Gather: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// gather brings the parameters of one type in a bucket together.
+func (s *Sharded) gather(b *shardedBucket, dt snug.DType, value func(name string) snug.View) error {
+	var list []*shardedParam
+	for i := b.first; i < b.last; i++ {
+		if p := &s.params[i]; p.Len > 0 && value(p.Name).DType() == dt {
+			list = append(list, p)
+		}
+	}
+	if list == nil {
+		return nil
+	}
+	all, err := s.staging(b, dt)
+	if err != nil {
+		return err
+	}
+	for _, p := range list {
+		if err := exchange(all, value(p.Name), p.at, p.lo, p.hi, true); err != nil {
+			return err
+		}
+	}
+	if err := s.o.Reducer.AllGather(all); err != nil {
+		return err
+	}
+	for _, p := range list {
+		v := value(p.Name)
+		if err := exchange(all, v, p.at, 0, p.lo, false); err != nil {
+			return err
+		}
+		if err := exchange(all, v, p.at, p.hi, p.Len, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// staging returns memory for a bucket of parameters of a type.
+func (s *Sharded) staging(b *shardedBucket, dt snug.DType) (all snug.View, err error) {
+	switch {
+	case dt == snug.F32 && s.o.Whole:
+		return b.buffer.Slice(0, b.n)
+	case dt == snug.F32:
+		if all, err = s.take(); err != nil {
+			return all, err
+		}
+		s.unused = append(s.unused, all) // nothing takes it before the next bucket
+	case s.narrow[dt].Len() > 0:
+		all = s.narrow[dt]
+	default:
+		if all, err = s.make(dt, s.longest); err != nil {
+			return all, err
+		}
+		s.narrow[dt] = all
+	}
+	return all.Slice(0, b.n)
+}
+
+// exchange copies elements lo to hi-1 of a parameter to a bucket, where it begins at at, or back.
+func exchange(bucket, param snug.View, at, lo, hi int, there bool) error {
+	if lo >= hi {
+		return nil
+	}
+	a, err := bucket.Slice(at+lo, at+hi)
+	if err != nil {
+		return err
+	}
+	b, err := param.Slice(lo, hi)
+	if err != nil {
+		return err
+	}
+	if !there {
+		a, b = b, a
+	}
+	return snug.Copy(a, b)
+}

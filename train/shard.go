@@ -1,0 +1,257 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/quant8"
+)
+
+// shardable reports whether a step of a part of a parameter is that part of a step.
+func (o *Options) shardable() bool {
+	switch o.Optimizer.(type) {
+	case quant8.AdamW, quant8.Adam, quant8.AdEMAMix, quant8.Lion, quant8.SGD, quant8.RMSprop, quant8.Adagrad:
+		return true
+	}
+	return false
+}
+
+// shardAlign divides the blocks of state that package quant8 makes.
+const shardAlign = 256
+
+// makeShards makes the gradients of a rank, and so divides the parameters.
+func (t *Trainer[B]) makeShards() (err error) {
+	o := &t.options
+	if _, ok := o.Reducer.(accum.SendReceiver); !ok {
+		return fmt.Errorf("Shard, and the Reducer is no accum.SendReceiver: %w", snug.ErrConfig)
+	}
+	list := make([]accum.Param, len(t.params))
+	for i, p := range t.params {
+		list[i] = accum.Param{Name: p.name, Len: p.value.Len()}
+	}
+	t.found = make([]float64, 2+o.Reducer.Size())
+	t.shards, err = accum.NewSharded(list, accum.ShardedOptions{
+		Reducer: o.Reducer, Whole: o.Shard == plan.ShardState, Bucket: o.Bucket, Align: shardAlign, Device: t.params[0].value.Device(),
+	})
+	return err
+}
+
+// share returns the elements of a parameter that this rank updates.
+func (t *Trainer[B]) share(p param) (lo, hi int) {
+	if t.shards == nil {
+		return 0, p.value.Len()
+	}
+	return t.shards.Range(p.name, t.options.Reducer.Rank())
+}
+
+// part returns the part of a parameter that this rank updates, and its first element.
+func (t *Trainer[B]) part(p param) (lo int, part snug.View, err error) {
+	lo, hi := t.share(p)
+	part, err = slice(p.value, lo, hi)
+	return lo, part, err
+}
+
+// slice returns elements lo to hi-1. An empty part begins at element 0, as the end of a vector has no address.
+func slice(v snug.View, lo, hi int) (snug.View, error) {
+	if lo == hi {
+		lo, hi = 0, 0
+	}
+	return v.Slice(lo, hi)
+}
+
+// shifted returns fill for a part that begins at element lo.
+func shifted(fill FirstValue, lo int) FirstValue {
+	if fill == nil || lo == 0 {
+		return fill
+	}
+	return func(at int, w []float32) error { return fill(lo+at, w) }
+}
+
+// operands returns what this rank updates of a parameter, and the gradient.
+func (t *Trainer[B]) operands(p param) (value, grad snug.View, err error) {
+	if t.shards == nil {
+		grad, err = t.window.Gradient(p.name)
+		return p.value, grad, err
+	}
+	if _, value, err = t.part(p); err != nil {
+		return value, grad, err
+	}
+	_, grad, err = t.shards.Part(p.name)
+	return value, grad, err
+}
+
+// gather sends the parts of the parameters to all ranks.
+func (t *Trainer[B]) gather() error {
+	if t.shards == nil {
+		return nil
+	}
+	values := make(map[string]snug.View, len(t.params))
+	for _, p := range t.params {
+		values[p.name] = p.value
+	}
+	return t.shards.Gather(func(name string) snug.View { return values[name] })
+}
+
+// accumulateShards is accumulate with shards.
+func (t *Trainer[B]) accumulateShards(ctx context.Context, batches []B) (all fused.Loss, err error) {
+	t.weighs = t.weighs[:0]
+	for _, b := range batches {
+		t.weighs = append(t.weighs, t.model.Weight(b))
+	}
+	if err := t.shards.Start(t.weighs); err != nil {
+		return all, err
+	}
+	for i, b := range batches {
+		if err := t.shards.Begin(); err != nil {
+			return all, err
+		}
+		loss, err := t.model.Backprop(ctx, b, t.Scale(), t.shards)
+		if err != nil {
+			return all, fmt.Errorf("micro-batch %d: %w", i, err)
+		}
+		if err := t.shards.End(); err != nil {
+			return all, err
+		}
+		all = all.Plus(loss)
+	}
+	return t.together(all, t.shards.Finish())
+}
+
+// gradients yields the gradients of the window, or this rank's parts.
+func (t *Trainer[B]) gradients() iter.Seq2[string, snug.View] {
+	if t.shards == nil {
+		return t.window.Gradients()
+	}
+	return func(yield func(string, snug.View) bool) {
+		none := true
+		for name, g := range t.shards.Gradients() {
+			none = false
+			if !yield(name, g) {
+				return
+			}
+		}
+		if _, empty, err := t.shards.Part(t.params[0].name); none && err == nil { // a Scaler wants a gradient
+			yield(t.params[0].name, empty)
+		}
+	}
+}
+
+// joinStats returns the statistics of the gradients of all ranks. The overflows are those of this rank.
+func (t *Trainer[B]) joinStats(own amp.Stats) (amp.Stats, error) {
+	if t.shards == nil {
+		return own, nil
+	}
+	r := t.options.Reducer
+	clear(t.found)
+	if own.NonFinite == 0 {
+		t.found[0] = own.Norm * own.Norm
+	}
+	t.found[1], t.found[2+r.Rank()] = float64(own.Elements), float64(own.NonFinite)
+	if err := r.Sum(t.found); err != nil {
+		return own, err
+	}
+	all := amp.Stats{Norm: math.Sqrt(t.found[0]), Gradients: len(t.params), Elements: int(t.found[1])}
+	for _, n := range t.found[2:] {
+		all.NonFinite += int(n)
+	}
+	if all.NonFinite > 0 {
+		all.Norm = math.NaN()
+	}
+	for _, o := range own.Overflows {
+		lo, _ := t.shards.Range(o.Name, r.Rank())
+		o.Index += lo
+		all.Overflows = append(all.Overflows, o)
+	}
+	return all, nil
+}
+
+// overflowsElsewhere names the ranks that have gradients that are not finite.
+func (t *Trainer[B]) overflowsElsewhere() string {
+	var list []string
+	for rank, n := range t.found[2:] {
+		if n > 0 {
+			list = append(list, fmt.Sprintf("%.0f elements of gradients are not finite on rank %d", n, rank))
+		}
+	}
+	return strings.Join(list, "; ")
+}
+
+// What rank 0 announces while it writes a checkpoint.
+const (
+	sendNothing   = iota // the checkpoint is written, or has failed
+	sendMasters          // all ranks send their master weights
+	sendOptimizer        // and their state
+)
+
+// announce tells all ranks on rank 0, or returns on the others, what comes next.
+func (t *Trainer[B]) announce(what int) error {
+	t.sums[0] = 0
+	if !t.options.follows() {
+		t.sums[0] = float64(what)
+	}
+	return t.options.Reducer.Sum(t.sums[:1])
+}
+
+// collectPart writes a part of a checkpoint, on rank 0.
+func (t *Trainer[B]) collectPart(what int, w io.Writer) error {
+	if err := t.announce(what); err != nil {
+		return err
+	}
+	return t.agree(t.send(what, w))
+}
+
+// sendParts sends, on the other ranks, what rank 0 announces.
+func (t *Trainer[B]) sendParts() (failed error) {
+	for {
+		if err := t.announce(sendNothing); err != nil {
+			return err
+		}
+		what := int(t.sums[0])
+		if what == sendNothing {
+			return failed
+		}
+		err := t.send(what, nil)
+		if t.halfway && err == nil {
+			err = t.stopped()
+		}
+		if err := t.agree(err); failed == nil {
+			failed = err
+		}
+	}
+}
+
+func (t *Trainer[B]) send(what int, w io.Writer) error {
+	if what == sendMasters {
+		return t.master.WriteShards(w, sending[B]{t})
+	}
+	return t.opt.WriteShards(w, sending[B]{t})
+}
+
+// sending are the ranks, which send to rank 0.
+type sending[B any] struct{ t *Trainer[B] }
+
+func (s sending[B]) Rank() int                                { return s.t.options.Reducer.Rank() }
+func (s sending[B]) Size() int                                { return s.t.options.Reducer.Size() }
+func (s sending[B]) Range(name string, rank int) (lo, hi int) { return s.t.shards.Range(name, rank) }
+
+func (s sending[B]) Send(from int, b []byte) error {
+	r := s.t.options.Reducer.(accum.SendReceiver)
+	v, none := snug.SliceView(b), snug.SliceView([]byte{})
+	switch own := s.Rank(); own {
+	case from:
+		return r.SendReceive(none, 0, v, 0)
+	case 0:
+		return r.SendReceive(v, from, none, from)
+	default:
+		return r.SendReceive(none, own, none, own)
+	}
+}
