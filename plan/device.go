@@ -31,17 +31,21 @@ type Device struct {
 	HostBandwidth float64 // of the host's memory
 	Link          float64 // between host and device, each way
 	DiskRate      float64 // of reading and of writing
+
+	// Network and Latency are for tasks with ranks: the bytes a second that a rank sends while it receives as many, and
+	// the seconds that a message takes besides. "mpiexec -n 2 snug devices" measures them.
+	Network, Latency float64
 }
 
 const gib = 1 << 30
 
 // card returns a GPU with half the peaks of its data sheet, in a host with 300 GFLOP/s,
-// 40 GB/s and a disk of 2 GB/s. The context of a CUDA program takes about half a GiB.
+// 40 GB/s, a disk of 2 GB/s and a network of 100 Gbit/s. The context of a CUDA program takes about half a GiB.
 func card(name string, memory, f32, f16, bandwidth, link float64) Device {
 	return Device{
 		Name: name, Memory: int64(memory * gib), Reserved: gib / 2, Fragmentation: 0.05,
 		F32: f32 / 2, F16: f16 / 2, Bandwidth: 0.8 * bandwidth,
-		HostF32: 300e9, HostBandwidth: 40e9, Link: link, DiskRate: 2e9,
+		HostF32: 300e9, HostBandwidth: 40e9, Link: link, DiskRate: 2e9, Network: 10e9, Latency: 20e-6,
 	}
 }
 
@@ -56,7 +60,7 @@ var devices = []Device{
 	card("80GB", 80, 19.5e12, 312e12, 2039e9, 24e9), // A100 80 GB
 	{ // Apple M2: Metal recommends to use two thirds of the memory
 		Name: "16GB-unified", Memory: 16 * gib, Unified: true, Reserved: 16 * gib / 3, Fragmentation: 0.05,
-		F32: 1.8e12, F16: 1.8e12, Bandwidth: 80e9, HostF32: 300e9, HostBandwidth: 80e9, Link: 80e9, DiskRate: 1.5e9,
+		F32: 1.8e12, F16: 1.8e12, Bandwidth: 80e9, HostF32: 300e9, HostBandwidth: 80e9, Link: 80e9, DiskRate: 1.5e9, Network: 1e9, Latency: 50e-6,
 	},
 }
 
@@ -103,6 +107,9 @@ func (d Device) Validate() error {
 		if !(f.rate > 0) || math.IsInf(f.rate, 0) {
 			return invalid("device %.40q: %s is %v, want a positive number", d.Name, f.name, f.rate)
 		}
+	}
+	if !(d.Network >= 0 && d.Latency >= 0) || math.IsInf(d.Network, 0) || math.IsInf(d.Latency, 0) {
+		return invalid("device %.40q: Network is %v and Latency %v, want finite numbers of 0 or more", d.Name, d.Network, d.Latency)
 	}
 	return nil
 }

@@ -88,6 +88,9 @@ func (t Task) decisions(r Run) (list []decision) {
 		})
 	}
 	add("gradients", r.Gradients.String(), r.Gradients == SumF32, "gradients added up in f32", func(u *Run) { u.Gradients = SumF32 })
+	if t.Ranks > 1 {
+		add("sharding", r.Shard.String(), r.Shard == Replicate, "nothing divided among ranks", func(u *Run) { u.Shard = Replicate })
+	}
 	add("optimizer state", fmt.Sprintf("%d bits", r.StateBits), r.StateBits == 32, "state in 32 bits", func(u *Run) { u.StateBits = 32 })
 	if t.tiles() {
 		value := "whole"

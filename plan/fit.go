@@ -216,11 +216,21 @@ func (s *search) placed(r Run) error {
 	if err != nil {
 		return err
 	}
+	for _, r.Shard = range s.task.Shard {
+		if err := s.sharded(r, size); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sharded is placed for what the ranks divide.
+func (s *search) sharded(r Run, size stateSize) error {
 	for _, r.Gradients = range s.task.Gradients {
 		for _, p := range placements {
 			r.StateOn, r.GradientsOn, r.WeightsOn, r.Cache = p.state, p.gradients, p.weights, 0
 			switch {
-			case r.Gradients.onePer() && r.GradientsOn != OnDevice,
+			case (r.Gradients.onePer() || s.task.Ranks > 1) && r.GradientsOn != OnDevice,
 				r.Gradients == Folded && !s.task.folds(),
 				r.StateOn == OnDevice && r.WeightsOn != OnDevice && s.task.Rank == 0,
 				s.task.PagesFrozen && r.WeightsOn != OnDevice && !r.quantized():

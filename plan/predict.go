@@ -9,6 +9,8 @@ import (
 type Prediction struct {
 	Peak    Usage   // the largest number of bytes of each component at one time, by tier
 	Seconds float64 // time of a step
+	Sent    int64   // bytes that a rank sends to others in a step
+	Waits   float64 // seconds of a step in which a rank waits for the others' bytes
 }
 
 // Predict returns the memory and the time of a run of t, before anything is allocated.
@@ -45,6 +47,8 @@ func (t Task) predict(r Run) (Prediction, error) {
 type fixed struct {
 	usage   Usage
 	scratch int64   // workspace of the optimizer
+	trained int64   // elements that train
+	params  int64   // in how many parameters
 	weights int64   // bytes of all weights, wherever they are
 	paged   int64   // and of the weights that are not on the device
 	micro   float64 // seconds of each micro-batch outside the chain, and of
@@ -83,6 +87,7 @@ func (f fixed) with(t Task, r Run, u chainUse, workspace int64, w work) Predicti
 		p.Peak[host][Activations] += min(CheckpointBytes, u.disk)
 	}
 	p.Seconds = f.seconds(t, r, w)
+	p.Sent, p.Waits = t.network(r, f.trained, f.params, w.seconds)
 	return p
 }
 
@@ -113,7 +118,8 @@ func (f fixed) seconds(t Task, r Run, w work) float64 {
 	if r.Gradients == Folded {
 		steps = window // the state is read and written for each micro-batch
 	}
-	return steps*f.step + max(float64(t.Batch)*w.seconds+window*f.micro, window*(f.stream+(2+w.again)*f.pass))
+	_, waits := t.network(r, f.trained, f.params, w.seconds)
+	return waits + steps*f.step + max(float64(t.Batch)*w.seconds+window*f.micro, window*(f.stream+(2+w.again)*f.pass))
 }
 
 // fixed returns the bytes of weights, masters, gradients and state, by tier, and their
@@ -121,7 +127,12 @@ func (f fixed) seconds(t Task, r Run, w work) float64 {
 func (t Task) fixed(r Run, o stateSize) (f fixed) {
 	f.scratch = o.workspace + t.wholeBytes(r)
 	all, trained, largest := t.counts()
-	masters := t.masterBytes(r) * t.mastered(trained)
+	f.trained = trained
+	for p := range t.trained() {
+		f.params += int64(p.times)
+	}
+	masters := t.part(r, ShardState, t.masterBytes(r)*t.mastered(trained))
+	o.state = t.part(r, ShardState, o.state)
 	host := OnHost
 	if t.Device.Unified {
 		host = OnDevice
@@ -150,7 +161,7 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 		f.usage[OnDevice][Weights] += w.two
 	}
 
-	sums := t.gradientBytes(r, trained, largest) + t.openGradients(r)
+	sums := t.part(r, ShardGradients, t.gradientBytes(r, trained, largest)) + t.bucketBytes(r, trained, largest) + t.openGradients(r)
 	if r.GradientsOn == OnHost {
 		f.usage[host][Gradients] += sums
 		if !t.Device.Unified {
@@ -172,7 +183,7 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 		f.usage[OnDisk][State] += o.state + t.filePadding(masters > 0)
 		f.usage[host][State] += min(r.Cache, masters+o.state)
 	}
-	f.times(t, r, masters+o.state, trained)
+	f.times(t, r, masters+o.state, trained, t.part(r, ShardState, trained))
 	return f
 }
 
@@ -280,7 +291,8 @@ func (t Task) largestTrained() int64 {
 var stateOps = map[int]float64{32: 30, 16: 220, 8: 240, 4: 240}
 
 // times sets the seconds of the update, and of each micro-batch outside the chain.
-func (f *fixed) times(t Task, r Run, state, trained int64) {
+// A rank updates its part of the trained elements.
+func (f *fixed) times(t Task, r Run, state, trained, updated int64) {
 	d, n := t.Device, float64(trained)
 	// Weights are read in forward and backward steps; gradients are read and written.
 	f.micro = 3 * float64(f.weights) / d.Bandwidth
@@ -296,6 +308,7 @@ func (f *fixed) times(t Task, r Run, state, trained int64) {
 		f.stream += 4 * n / d.Link
 	}
 
+	n = float64(updated)
 	bits := width(r.StateBits)
 	moved := 2*float64(state) + n*float64(2*t.trainedElem(r)+4)
 	if r.StateOn == OnDevice {

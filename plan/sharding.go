@@ -1,6 +1,11 @@
 package plan
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug/quant8"
+)
 
 // Sharding is what the ranks of data-parallel training divide among themselves, as ZeRO does (Rajbhandari et al. 2020,
 // arXiv:1910.02054). Each rank updates its part of every parameter, and then sends it to the others.
@@ -24,4 +29,69 @@ func (s Sharding) String() string {
 		return fmt.Sprintf("Sharding(%d)", int(s))
 	}
 	return shardingNames[s]
+}
+
+// shardable reports whether the optimizer can update a part of a parameter.
+func (t Task) shardable() bool {
+	switch rules[t.Optimizer].(type) {
+	case quant8.AdamW, quant8.Adam, quant8.AdEMAMix, quant8.Lion, quant8.SGD, quant8.RMSprop, quant8.Adagrad:
+		return true
+	}
+	return false
+}
+
+// part returns what a rank has of n bytes or elements that a Sharding divides, if the run divides as much.
+func (t Task) part(r Run, divided Sharding, n int64) int64 {
+	if r.Shard < divided {
+		return n
+	}
+	ranks := int64(t.Ranks)
+	return (n + ranks - 1) / ranks
+}
+
+// bucketBytes returns the bytes of the buckets of gradients, and of the one through which parameters of 16 bits are sent.
+// A bucket ends with the parameter that brings it to t.Bucket elements.
+func (t Task) bucketBytes(r Run, trained, largest int64) int64 {
+	if r.Shard == Replicate {
+		return 0
+	}
+	bucket, n := min(trained, int64(t.Bucket)-1+largest), int64(0)
+	if r.Shard == ShardGradients {
+		n = 2 * 4 * bucket
+		if t.Rank == 0 && t.Model.Head.Tied {
+			n += 4 * bucket
+		}
+	}
+	if t.trainedElem(r) == 2 {
+		n += 2 * bucket
+	}
+	return n
+}
+
+// network returns the bytes that a rank sends in a step, and the seconds in which it waits for those of others: a model of
+// latency and bandwidth (Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994). A rank sends its
+// part of a bucket to each other rank at once. The gradients of all buckets but the last are sent while the backward pass
+// goes on, of which it takes two thirds of the time. seconds is the time
+// of the chain for a sample.
+func (t Task) network(r Run, trained, params int64, seconds float64) (sent int64, waits float64) {
+	if t.Ranks <= 1 {
+		return 0, 0
+	}
+	others, d := float64(t.Ranks-1), t.Device
+	buckets := min(math.Ceil(float64(trained)/float64(t.Bucket)), float64(params))
+	times := 1.0 // that the gradients are added
+	if r.Shard == ShardGradients {
+		times = float64(r.Window)
+	}
+	gradients := times * 4 * float64(trained) * others / float64(t.Ranks)
+	back := float64(t.trainedElem(r)) * float64(trained) * others / float64(t.Ranks)
+	time := func(bytes, messages float64) float64 { return bytes/d.Network + messages*d.Latency }
+	during, after := time(gradients, times*buckets*others), time(back, buckets*others)
+	if r.Shard == Replicate { // the sums come back at once, in float32
+		back = gradients
+		during, after = 2*during, 0
+	}
+	hidden := times * 2 / 3 * seconds * float64(r.Micro)
+	waits = max(during-hidden, during/(times*buckets)) + after
+	return int64(gradients + back), waits
 }

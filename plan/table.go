@@ -39,6 +39,10 @@ func (p Plan) WriteTable(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "\n%s; a step takes about %s, without techniques %s, at the speed of %s:\n%s\n\n",
 		limit, formatSeconds(p.Seconds), formatSeconds(p.Without.Seconds), t.Device.Name, t.Device.rates())
+	if t.Ranks > 1 {
+		fmt.Fprintf(&b, "each of %d ranks sends %s a step, and waits %s for the others: %.3g GB/s, %s a message\n\n",
+			t.Ranks, FormatBytes(p.Sent), formatSeconds(p.Waits), t.Device.Network/1e9, formatSeconds(t.Device.Latency))
+	}
 	tw := tabwriter.NewWriter(&b, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "instead\tdevice\tactivations\tstep\t")
 	for _, c := range p.Choices {

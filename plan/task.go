@@ -17,7 +17,11 @@ import (
 type Task struct {
 	Model  Model
 	Device Device
-	Batch  int // samples of a step, over all its micro-batches
+	Batch  int // samples of a step, over all its micro-batches; with Ranks those of one rank
+
+	// Ranks is the number of processes that make a step together, each with a Device of its own; 0 is 1. The gradients
+	// are then SumF32, on the device. Bucket is Options.Bucket of package train; 0 is 1048576.
+	Ranks, Bucket int
 
 	// Optimizer is a rule of package quant8, in lower case, or "apollo-mini", "schedule-free", "adam-mini" or "mezo", which
 	// runs forward only; default "adamw".
@@ -74,6 +78,7 @@ type Task struct {
 	Gradients []Gradient       // default SumF32 and InBackward, which schedule-free and mezo do not take; SumBF16 and Folded are lossy, and Folded is for adamw, adam, ademamix and sgd
 	StateBits []int            // default 32 and 8; 16 and 4 are lossy
 	Frozen    []int            // bits of the weights under adapters: 16, and 8 or 4 of Base; default both
+	Shard     []Sharding       // with Ranks; default Replicate and, for optimizers that can update parts of parameters, ShardState and ShardGradients
 	Tiles     []int            // numbers of tiles of rows of layers that have [Tiles]; default 1; more are lossy: sums over rows are rounded differently
 }
 
@@ -118,6 +123,7 @@ type Run struct {
 	Gradients Gradient
 	StateBits int        // bits of the optimizer's state; 0: 32
 	Frozen    int        // bits of the weights under adapters, 16, 8 or 4; 0: the bits of Compute
+	Shard     Sharding   // what the ranks divide
 	Tiled     bool       // attention with tiles, which keeps a number for each row instead of all probabilities
 	Tiles     int        // tiles of rows of layers that have [Tiles], fewer in small micro-batches; 0: 1
 	Remat     remat.Plan // recomputation in the chain's layers; without operations: keep all
@@ -151,9 +157,19 @@ func (t Task) check() (Task, error) {
 	}
 	setDefault(&t.Compute, snug.BF16, snug.F32)
 	setDefault(&t.Masters, amp.FullMaster, amp.SplitMaster)
-	if !t.inBackward() {
+	if t.Ranks == 0 {
+		t.Ranks = 1
+	}
+	if t.Bucket == 0 {
+		t.Bucket = 1 << 20
+	}
+	if !t.inBackward() || t.Ranks > 1 {
 		setDefault(&t.Gradients, SumF32)
 	}
+	if t.Ranks > 1 && t.shardable() {
+		setDefault(&t.Shard, Replicate, ShardState, ShardGradients)
+	}
+	setDefault(&t.Shard, Replicate)
 	setDefault(&t.Gradients, SumF32, InBackward)
 	setDefault(&t.StateBits, 32, 8)
 	if t.Init == "loftq" {
@@ -164,7 +180,7 @@ func (t Task) check() (Task, error) {
 	for _, n := range []struct {
 		name       string
 		n, lo, top int
-	}{{"Batch", t.Batch, 1, maxBatch}, {"LossRows", t.LossRows, 1, maxBatch}, {"LossClasses", t.LossClasses, 0, 1 << 28}, {"Micro", t.Micro, 0, t.Batch}, {"Chunk", t.Chunk, 32, 1 << 27}, {"Rank", t.Rank, 0, 1 << 16}} {
+	}{{"Batch", t.Batch, 1, maxBatch}, {"LossRows", t.LossRows, 1, maxBatch}, {"LossClasses", t.LossClasses, 0, 1 << 28}, {"Micro", t.Micro, 0, t.Batch}, {"Chunk", t.Chunk, 32, 1 << 27}, {"Ranks", t.Ranks, 1, 1 << 20}, {"Bucket", t.Bucket, 1, 1 << 30}, {"Rank", t.Rank, 0, 1 << 16}} {
 		if n.n < n.lo || n.n > n.top {
 			return t, invalid("%s is %d, want %d to %d", n.name, n.n, n.lo, n.top)
 		}
@@ -186,6 +202,9 @@ func (t Task) check() (Task, error) {
 	}
 	if beside := t.besideLen(); len(t.Beside) > 0 && (t.Rank == 0 || beside < 1 || beside > t.Model.Parameters()) {
 		return t, invalid("Beside has %d parameters of %d elements, want some of the model's %d beside adapters, and Rank is %d", len(t.Beside), beside, t.Model.Parameters(), t.Rank)
+	}
+	if t.Ranks > 1 && t.Device.Network == 0 {
+		return t, invalid("%d ranks, and the Network of device %.40q is 0", t.Ranks, t.Device.Name)
 	}
 	if err := t.Teacher.check(t); err != nil {
 		return t, err
@@ -258,6 +277,9 @@ func (t Task) checkChoices() error {
 	for _, n := range t.Tiles {
 		all = append(all, Run{Tiles: n})
 	}
+	for _, s := range t.Shard {
+		all = append(all, Run{Shard: s})
+	}
 	for _, r := range all {
 		r.Micro, r.Window = t.Batch, 1
 		if err := t.checkRun(r); err != nil {
@@ -295,6 +317,12 @@ func (t Task) checkRun(r Run) error {
 		problem = fmt.Sprintf("the update of %s needs whole gradients, which are not folded into its state", t.Optimizer)
 	case r.Gradients.onePer() && r.GradientsOn != OnDevice:
 		problem = "gradients that are used during the backward pass stay on the device"
+	case r.Shard < 0 || r.Shard > ShardGradients || r.Shard != Replicate && t.Ranks == 1:
+		problem = fmt.Sprintf("Shard is %v with %d ranks, want replicate, or state or gradients with more than one", r.Shard, t.Ranks)
+	case r.Shard != Replicate && !t.shardable():
+		problem = fmt.Sprintf("Shard is %v, and %s does not update parts of parameters", r.Shard, t.Optimizer)
+	case t.Ranks > 1 && (r.Gradients != SumF32 || r.GradientsOn != OnDevice || t.forwardOnly()):
+		problem = fmt.Sprintf("%d ranks add gradients in f32 on the device, and these are %v on the %v, of %s", t.Ranks, r.Gradients, r.GradientsOn, t.Optimizer)
 	case r.StateBits != 0 && r.StateBits != 4 && r.StateBits != 8 && r.StateBits != 16 && r.StateBits != 32:
 		problem = fmt.Sprintf("StateBits is %d, want 4, 8, 16 or 32", r.StateBits)
 	case t.Base != 0 && t.Base.String() == "invalid":

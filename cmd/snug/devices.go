@@ -16,7 +16,8 @@ func devicesCommand() *command {
 	return &command{
 		name: "devices", summary: "the devices of this machine, and the presets of plan", flags: []string{"-json"},
 		help: `Lists the devices that snug.Open can open here, with their memory and free memory, and
-the presets of snug plan -device, with the rates by which it predicts times.
+the presets of snug plan -device, with the rates by which it predicts times. On ranks that a launcher
+of MPI has started, rank 0 also measures the network between them, for snug plan -ranks.
 
   -json   write JSON instead of text
 
@@ -24,6 +25,8 @@ GPUs need a program that is built for them:
 
   go install -tags cuda github.com/snug-ml/snug/cmd/snug@latest     Linux and Windows
   go install -tags metal github.com/snug-ml/snug/cmd/snug@latest    macOS
+
+  mpiexec -n 2 snug devices
 `,
 		run: runDevices,
 	}
@@ -57,7 +60,13 @@ func runDevices(c *call) error {
 	var out struct {
 		Devices []deviceReport `json:"devices"`
 		Presets []presetReport `json:"presets"`
+		Network *networkReport `json:"network,omitempty"`
 	}
+	network, follows, err := measureRanks()
+	if err != nil || follows {
+		return err
+	}
+	out.Network = network
 	for _, name := range names {
 		out.Devices = append(out.Devices, describe(name))
 	}
@@ -83,7 +92,12 @@ func runDevices(c *call) error {
 	for _, p := range out.Presets {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%.3g, %.3g; %.0f\n", p.Name, plan.FormatBytes(p.Memory), plan.FormatBytes(p.Usable), p.F32/1e12, p.F16/1e12, p.Bandwidth/1e9)
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil || network == nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.stdout, "\n%d ranks of MPI: each sends %.3g GB/s, and %v a message; for snug plan: -network %.0fMB -latency %v\n",
+		network.Ranks, network.Rate/1e9, network.latency(), network.Rate/1e6, network.latency())
+	return err
 }
 
 // describe opens a device and returns its description.

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/console"
@@ -21,7 +22,7 @@ func planCommand() *command {
 	return &command{
 		name: "plan", args: "[FOLDER]", operands: "file", summary: "predict the memory of training, and find what fits",
 		flags: []string{"-model:" + strings.Join(plan.Models(), " "), "-device:" + strings.Join(deviceNames(), " "), "-memory", "-host-memory", "-disk", "-batch",
-			"-context", "-rank", "-adapter:" + strings.Join(adapterKinds, " "), "-dora", "-dropout", "-optimizer:" + strings.Join(plan.Optimizers(), " "), "-compute:bf16 f16 f32", "-masters:full split split24 none",
+			"-context", "-ranks", "-network", "-latency", "-shard:replicate state gradients", "-rank", "-adapter:" + strings.Join(adapterKinds, " "), "-dora", "-dropout", "-optimizer:" + strings.Join(plan.Optimizers(), " "), "-compute:bf16 f16 f32", "-masters:full split split24 none",
 			"-gradients:f32 bf16 in-backward folded", "-state:32 16 8 4", "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-tiles:auto", "-o:file", "-json"},
 		help: planHelp(),
 		run:  runPlan,
@@ -52,6 +53,9 @@ published model, only matrices that are frozen in 4 or 8 bits can lie on the hos
   -batch N           samples in a step: sequences or images; default 32
   -context N         tokens in a sequence, at most as many as the model has positions for;
                      default: of a preset its own, of a folder its own up to 2048
+  -network SIZE      bytes a second that a rank sends, and -latency DURATION of a message, for -ranks; as
+                     "mpiexec -n 2 snug devices" measures them; default: those of a network of 100 Gbit/s
+  -ranks N           processes that make a step together, each on such a device; -batch is for all of them
   -rank N            freeze the weights and train adapters of rank N on every matrix of the layers
   -adapter KIND      what the adapters are: ` + wrap(adapterKinds, 43) + `;
                      default: lora
@@ -76,6 +80,8 @@ results of a step, so the plan uses them only when you name them:
                      or fp4 (4.13 bits with their scales), mxfp4 (4.25), fp8 or int8 (8 and scales); at
                      most one below 16 bits; default bf16,nf4. A folder that has matrices quantized keeps
                      them, and those that it has in floats stay so; its own form quantizes these too
+  -shard LIST        what the ranks divide: replicate (nothing), state (and master weights, ZeRO-1),
+                     gradients (too, ZeRO-2); default: what the optimizer allows
   -tiles LIST        tiles of rows in which the MLPs of a published model run; default 1; or more, such
                      as 4 or 1,2,8; auto: 1,2,4,8,16,32
 
@@ -142,14 +148,15 @@ func wrap(words []string, indent int) string {
 // planFlags are the command line of plan.
 type planFlags struct {
 	model, device, memory, host, disk string
-	batch, context, rank              int
+	batch, context, rank, ranks       int
 	dropout                           bool
 	adapterFlags
 	longest                                int        // tokens of the longest sequence that the model of a folder is made for
 	stored                                 qlora.Type // form of the matrices of a folder
 	optimizer                              string
 	compute, masters, gradients, stateBits string
-	base, tiles                            string
+	base, tiles, shard, network            string
+	latency                                time.Duration
 	output                                 string
 	json                                   bool
 }
@@ -163,6 +170,10 @@ func (p *planFlags) define(fs *flag.FlagSet) {
 	fs.IntVar(&p.batch, "batch", 32, "")
 	fs.IntVar(&p.context, "context", 0, "")
 	fs.IntVar(&p.rank, "rank", 0, "")
+	fs.IntVar(&p.ranks, "ranks", 1, "")
+	fs.StringVar(&p.shard, "shard", "", "")
+	fs.StringVar(&p.network, "network", "", "")
+	fs.DurationVar(&p.latency, "latency", 0, "")
 	fs.StringVar(&p.kind, "adapter", "", "")
 	fs.BoolVar(&p.dora, "dora", false, "")
 	fs.BoolVar(&p.dropout, "dropout", false, "")
@@ -265,12 +276,39 @@ func (f *planFlags) task(c *call, folder []string) (t plan.Task, limit int64, er
 			return t, 0, usagef("plan: -%s: %w", s.flag, err)
 		}
 	}
-	t.Batch, t.Rank, t.Optimizer = f.batch, f.rank, f.optimizer
+	if f.ranks < 1 || f.ranks > f.batch {
+		return t, 0, usagef("plan: -ranks %d: want 1 to %d, the samples of -batch", f.ranks, f.batch)
+	}
+	if err := f.setNetwork(&t.Device); err != nil {
+		return t, 0, err
+	}
+	t.Batch, t.Ranks, t.Rank, t.Optimizer = (f.batch+f.ranks-1)/f.ranks, f.ranks, f.rank, f.optimizer
 	t.Dropout, t.PagesFrozen, t.PagesCheckpoints = f.dropout, len(folder) > 0, len(folder) > 0
 	if f.output != "" && !strings.HasSuffix(f.output, ".svg") {
 		return t, 0, usagef("plan: -o %s: the chart is SVG, so the name ends in .svg", f.output)
 	}
 	return t, limit, f.choices(&t)
+}
+
+// setNetwork sets the rate and the latency of the ranks' messages.
+func (f *planFlags) setNetwork(d *plan.Device) error {
+	if (f.network != "" || f.latency != 0) && f.ranks == 1 {
+		return usagef("plan: -network and -latency are for -ranks")
+	}
+	if f.network != "" {
+		rate, err := plan.ParseBytes(f.network)
+		if err != nil {
+			return usagef("plan: -network: %w", err)
+		}
+		d.Network = float64(rate)
+	}
+	if f.latency < 0 {
+		return usagef("plan: -latency %v: want 0 or more", f.latency)
+	}
+	if f.latency > 0 {
+		d.Latency = f.latency.Seconds()
+	}
+	return nil
 }
 
 // choices parses the lists of choices.
@@ -285,6 +323,9 @@ func (f *planFlags) choices(t *plan.Task) (err error) {
 		return err
 	}
 	if t.StateBits, err = list("state", f.stateBits, strconv.Atoi); err != nil {
+		return err
+	}
+	if t.Shard, err = list("shard", f.shard, parseSharding); err != nil {
 		return err
 	}
 	if t.Tiles = manyTiles; f.tiles != "auto" {
@@ -330,6 +371,8 @@ func (f *planFlags) choices(t *plan.Task) (err error) {
 	}
 	return err
 }
+
+var parseSharding = named(plan.Replicate, plan.ShardState, plan.ShardGradients)
 
 // baseNames are the forms of frozen weights below 16 bits.
 const baseNames = "nf4, fp4, mxfp4, fp8 or int8"

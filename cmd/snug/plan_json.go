@@ -18,7 +18,10 @@ type report struct {
 	Device         string             `json:"device"`
 	Assumed        bool               `json:"device_assumed,omitempty"` // the user named no device
 	Limit          int64              `json:"limit_bytes,omitempty"`
-	Batch          int                `json:"batch"`
+	Batch          int                `json:"batch"`           // samples of a step, of one rank
+	Ranks          int                `json:"ranks,omitempty"` // more than one
+	Sent           int64              `json:"sent_bytes,omitempty"`
+	Waits          float64            `json:"waits_seconds,omitempty"`
 	Run            runReport          `json:"run"`
 	Peak           map[string]amounts `json:"peak_bytes"`
 	Seconds        float64            `json:"step_seconds"`
@@ -38,6 +41,7 @@ type runReport struct {
 	Masters     string `json:"masters,omitempty"`
 	Gradients   string `json:"gradients"`
 	StateBits   int    `json:"state_bits"`
+	Shard       string `json:"shard,omitempty"`
 	Frozen      int    `json:"frozen_bits,omitempty"`
 	Tiled       bool   `json:"tiled_attention"`
 	Tiles       int    `json:"tiles,omitempty"`
@@ -79,6 +83,9 @@ func planReport(p plan.Plan) report {
 			WeightsOn: r.WeightsOn.String(), LayersHeld: r.LayersHeld, GradientsOn: r.GradientsOn.String(), StateOn: r.StateOn.String(), Cache: r.Cache,
 		},
 		Peak: map[string]amounts{}, Seconds: p.Seconds, Without: byComponent(p.Without.Peak[plan.OnDevice]), Plain: p.Without.Seconds,
+	}
+	if p.Task.Ranks > 1 {
+		out.Ranks, out.Sent, out.Waits, out.Run.Shard = p.Task.Ranks, p.Sent, p.Waits, r.Shard.String()
 	}
 	out.Context = p.Task.Model.Context
 	out.Device, out.Assumed = strings.CutSuffix(out.Device, assumed)

@@ -21,10 +21,17 @@ type choices struct {
 	StateBits int            `json:"state_bits"`
 	Frozen    int            `json:"frozen"`
 	Tiles     int            `json:"tiles,omitempty"` // 0 stands for 1, in runs without tiles
+	Ranks     int            `json:"ranks,omitempty"` // more than one, which divide what Shard says
+	Shard     plan.Sharding  `json:"shard,omitempty"`
 }
 
-func choicesOf(r plan.Run) choices {
-	return choices{r.Micro, r.Masters, r.Gradients, r.StateBits, r.Frozen, r.Tiles}
+func choicesOf(p plan.Plan) choices {
+	r := p.Run
+	c := choices{r.Micro, r.Masters, r.Gradients, r.StateBits, r.Frozen, r.Tiles, 0, r.Shard}
+	if p.Task.Ranks > 1 {
+		c.Ranks = p.Task.Ranks
+	}
+	return c
 }
 
 // bind returns the task restricted to these choices.
@@ -34,6 +41,9 @@ func (c *choices) bind(t plan.Task) plan.Task {
 	t.Tiles = []int{max(1, c.Tiles)}
 	if t.Rank > 0 {
 		t.Frozen = []int{c.Frozen}
+	}
+	if c.Ranks > 1 && c.Ranks == t.Ranks { // other numbers of ranks have other bits anyway
+		t.Shard = []plan.Sharding{c.Shard}
 	}
 	return t
 }

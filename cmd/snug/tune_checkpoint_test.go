@@ -25,7 +25,7 @@ func TestTuneKeepsItsChoices(t *testing.T) {
 			r := &tuning{tuneFlags: f, material: m, process: plan.Process{Base: 1 << 30}, begun: begun}
 			r.memory = r.process.Base + int64(more)
 			err := r.choose()
-			return choicesOf(r.plan.Run), err
+			return choicesOf(r.plan), err
 		}
 		const step = 4 << 10
 		ample, err := choose(8<<20, nil)

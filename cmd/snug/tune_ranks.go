@@ -11,6 +11,7 @@ import (
 	"github.com/snug-ml/snug/dist/mpi"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/dataset"
+	"github.com/snug-ml/snug/plan"
 )
 
 // A launcher of MPI may start snug tune on several ranks. Each has the model, and a share of the micro-batches of a
@@ -75,6 +76,20 @@ func (t *tuning) share() int {
 	return (t.batch-1)/t.ranks.Size() + 1
 }
 
+// divide describes the ranks to package plan, and what they may divide.
+func (t *tuning) divide(task *plan.Task) {
+	if t.ranks == nil || t.ranks.Size() == 1 {
+		return
+	}
+	task.Ranks = t.ranks.Size()
+	switch {
+	case t.shard != "":
+		task.Shard = []plan.Sharding{t.sharding}
+	case t.rounding: // counts whole parameters
+		task.Shard = []plan.Sharding{plan.Replicate}
+	}
+}
+
 // batches returns the micro-batches of a step of this rank.
 func (t *tuning) batches(step int) []dataset.Batch {
 	all := t.data.Batch(step, t.batch, t.plan.Run.Micro)
@@ -96,7 +111,7 @@ func (t *tuning) chooseTogether() error {
 		if err := t.choose(); err != nil {
 			return err
 		}
-		found, err := json.Marshal(choicesOf(t.plan.Run))
+		found, err := json.Marshal(choicesOf(t.plan))
 		if err != nil || len(found) > len(text) {
 			return fmt.Errorf("tune: choices of %d bytes: %w", len(found), errors.Join(err, snug.ErrConfig))
 		}

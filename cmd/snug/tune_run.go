@@ -169,8 +169,10 @@ func (t *tuning) task() (plan.Task, error) {
 	task := plan.Task{
 		Model: m, Batch: t.share(), Optimizer: t.optimizer, Rank: t.rank, Dropout: t.dropout > 0, PagesFrozen: true, PagesCheckpoints: true, Tiles: t.tiles, Compute: []snug.DType{t.dtype},
 		Device: plan.Device{Name: "an assumed processor, to compare plans", Unified: true, Memory: 1 << 60, Disk: t.disk,
-			F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10},
+			F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10,
+			Network: fast / 10, Latency: 5e-5},
 	}
+	t.divide(&task)
 	if err := t.describeTeacher(&task); err != nil {
 		return task, err
 	}
@@ -354,7 +356,7 @@ func (t *tuning) open() (clean func() error, err error) {
 		options.Folder, options.SaveEvery = t.folder, t.saveEvery
 	}
 	if t.ranks != nil {
-		options.Reducer, options.Split = t.ranks, nil
+		options.Reducer, options.Shard, options.Split = t.ranks, r.Shard, nil
 	}
 	learner, err := t.learner()
 	if err != nil {
@@ -363,7 +365,7 @@ func (t *tuning) open() (clean func() error, err error) {
 	if t.trainer, err = train.New(learner, options); err != nil {
 		return clean, err
 	}
-	t.trainer.SetNotes(choicesOf(r))
+	t.trainer.SetNotes(choicesOf(t.plan))
 	return clean, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -134,7 +135,8 @@ type config struct {
 	saveEvery int           // steps between checkpoints
 	reducer   accum.Reducer // joins the ranks, or is nil
 	ranks     int
-	poison    int // step that gets a NaN in its gradients, to see what happens; 0 is none
+	shard     plan.Sharding // what the ranks divide
+	poison    int           // step that gets a NaN in its gradients, to see what happens; 0 is none
 }
 
 // optimizers are the names of -optimizer, and by what they multiply the learning rate of a preset.

@@ -105,6 +105,7 @@ const usage = `usage: gpt [flags]
   -off LIST         techniques to switch off: amp,accum,remat,quant8,attention,offload or all
   -ranks N          train on N ranks of data-parallel training within this process, with the same batch; ranks in processes
                     are started by a launcher of MPI: mpiexec -n N gpt
+  -shard WHAT       what the ranks divide: replicate (default, nothing), state (of the optimizer) or gradients (too)
   -compare          run with no technique, with each one alone and with all, and compare
   -o FILE           with -compare: also write the table and a chart as SVG
   -timeline FILE    write what is held after each step, by component, as .csv or .svg, also when the run is interrupted;
@@ -131,6 +132,7 @@ func parse(args []string) (o options, err error) {
 	fs.StringVar(&o.rule, "optimizer", "adamw", "")
 	off := fs.String("off", "", "")
 	fs.IntVar(&o.ranks, "ranks", 1, "")
+	shard := fs.String("shard", plan.Replicate.String(), "")
 	fs.IntVar(&o.poison, "inject-nan", 0, "")
 	memory := fs.String("memory", "", "")
 	host := fs.String("host-memory", "", "")
@@ -159,14 +161,14 @@ func parse(args []string) (o options, err error) {
 			return o, inputError{fmt.Errorf("-%s: %w", f.name, err)}
 		}
 	}
-	if err := o.complete(*name, *steps, *dtype, *off, fs.Args()); err != nil {
+	if err := o.complete(*name, *steps, *dtype, *off, *shard, fs.Args()); err != nil {
 		return o, inputError{err}
 	}
 	return o, nil
 }
 
 // complete checks the flags and fills in the configuration.
-func (o *options) complete(name string, steps int, dtype, off string, rest []string) (err error) {
+func (o *options) complete(name string, steps int, dtype, off, shard string, rest []string) (err error) {
 	if len(rest) > 0 {
 		return fmt.Errorf("unexpected argument %q", rest[0])
 	}
@@ -188,6 +190,9 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 	}
 	if o.ranks > 1 && (o.compare || o.memory > 0) {
 		return errors.New("-ranks does not go with -compare and -memory")
+	}
+	if err := o.divide(shard); err != nil {
+		return err
 	}
 	if o.keep < 1 {
 		return fmt.Errorf("-keep %d: want at least 1", o.keep)

@@ -27,8 +27,8 @@ func (c config) task() plan.Task {
 	}
 	const rate, fast = 1e12, 1e18
 	return plan.Task{
-		Model: m, Batch: c.rankBatch(), LossRows: c.lossRows, Chunk: c.chunk, Optimizer: c.rule, OptimizerRank: c.lowRank(),
-		Device: plan.Device{Name: "any", Unified: true, F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast},
+		Ranks: max(1, c.ranks), Bucket: bucket, Model: m, Batch: c.rankBatch(), LossRows: c.lossRows, Chunk: c.chunk, Optimizer: c.rule, OptimizerRank: c.lowRank(),
+		Device: plan.Device{Name: "any", Unified: true, F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast, Network: fast},
 	}
 }
 
@@ -51,7 +51,7 @@ func must(err error) {
 // techniqueRun returns the run of the techniques, without recomputation and paging.
 func (c config) techniqueRun() plan.Run {
 	b := c.batch()
-	return plan.Run{Micro: b.Micro, Window: b.Window, Compute: c.policy.Compute, Masters: amp.FullMaster, StateBits: c.stateBits()}
+	return plan.Run{Micro: b.Micro, Window: b.Window, Compute: c.policy.Compute, Masters: amp.FullMaster, StateBits: c.stateBits(), Shard: c.shard}
 }
 
 // pagedRun returns that run with its paged state on the disk.

@@ -3,12 +3,17 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/plan"
 )
+
+// bucket is how many elements of gradients the ranks add at a time.
+const bucket = 1 << 16
 
 // ranked runs the training on one rank, on the ranks that a launcher of MPI has started, or on ranks within this process.
 // The batch of a step is the same, whatever the number of ranks. Only rank 0 prints.
@@ -60,6 +65,26 @@ func local(stop console.Stop, o options, stdout, stderr io.Writer) error {
 		return cause // the first error, which has ended the other ranks
 	}
 	return errs[0]
+}
+
+// divide sets what the ranks divide.
+func (o *options) divide(shard string) error {
+	for _, s := range []plan.Sharding{plan.Replicate, plan.ShardState, plan.ShardGradients} {
+		if s.String() == shard {
+			o.shard = s
+		}
+	}
+	switch {
+	case o.shard.String() != shard:
+		return fmt.Errorf("-shard %.40q: want replicate, state or gradients", shard)
+	case o.shard == plan.Replicate:
+		return nil
+	case o.ranks == 1 && !underLauncher():
+		return errors.New("-shard is for -ranks, or a launcher of MPI")
+	case o.rule != "adamw" || o.poison > 0:
+		return errors.New("-shard is for -optimizer adamw, without -inject-nan")
+	}
+	return nil
 }
 
 // joins makes the run that of a rank.
