@@ -49,7 +49,7 @@ func (t Task) part(r Run, divided Sharding, n int64) int64 {
 	return (n + ranks - 1) / ranks
 }
 
-// bucketBytes returns the bytes of the buckets of gradients, and of the one through which parameters of 16 bits are sent.
+// bucketBytes returns the bytes of the buckets of gradients, and of the memory through which parameters of 16 bits are sent.
 // A bucket ends with the parameter that brings it to t.Bucket elements.
 func (t Task) bucketBytes(r Run, trained, largest int64) int64 {
 	if r.Shard == Replicate {
@@ -63,7 +63,7 @@ func (t Task) bucketBytes(r Run, trained, largest int64) int64 {
 		}
 	}
 	if t.trainedElem(r) == 2 {
-		n += 2 * bucket
+		n += 2 * min(bucket, int64(t.Bucket))
 	}
 	return n
 }

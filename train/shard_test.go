@@ -128,13 +128,8 @@ func TestShardsMemory(t *testing.T) {
 				}
 				gradients := 4 * n
 				switch s {
-				case plan.ShardState: // and a buffer to gather bf16, with other ranks
-					gradients += 2 * n
 				case plan.ShardGradients: // and two buckets, of which each has a parameter
-					gradients = 4*n/size + 2*4*n + 2*n
-				}
-				if size == 1 && s != plan.Replicate {
-					gradients -= 2 * n
+					gradients = 4*n/size + 2*4*n
 				}
 				for name, c := range map[string][2]int64{
 					"masters": {b[plan.Masters], int64(4 * n / part)}, "state": {b[plan.State], int64(8 * n / part)}, "gradients": {b[plan.Gradients], int64(gradients)},
