@@ -1,6 +1,7 @@
 package mpi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,7 +84,7 @@ type result struct {
 // launch starts ranks and waits for them.
 func launch(t *testing.T, launcher string, n int, job string, env ...string) result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute+stressTime())
 	defer cancel()
 	args := []string{"-n", fmt.Sprint(n), os.Args[0]}
 	if text, _ := exec.Command(launcher, "--version").CombinedOutput(); strings.Contains(string(text), "Open MPI") || strings.Contains(string(text), "OpenRTE") {
@@ -263,14 +264,17 @@ func TestStress(t *testing.T) {
 	})
 }
 
-func stress(w *World) error {
-	seconds := 3 * time.Second
-	if text := os.Getenv("SNUG_MPI_STRESS"); text != "" {
-		var err error
-		if seconds, err = time.ParseDuration(text); err != nil {
-			return err
-		}
+// stressTime returns how long the stress lasts: 3 seconds, or what SNUG_MPI_STRESS says.
+func stressTime() time.Duration {
+	d, err := time.ParseDuration(cmp.Or(os.Getenv("SNUG_MPI_STRESS"), "3s"))
+	if err != nil {
+		panic(err)
 	}
+	return d
+}
+
+func stress(w *World) error {
+	seconds := stressTime()
 	stop := make(chan struct{})
 	defer close(stop)
 	for range 3 {
