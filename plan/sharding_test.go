@@ -1,0 +1,123 @@
+package plan
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+)
+
+// ranked returns a task of several ranks.
+func ranked(t *testing.T, ranks int) Task {
+	m, err := ModelNamed("gpt2", 0)
+	require.NoError(t, err)
+	d, err := DeviceNamed("24GB")
+	require.NoError(t, err)
+	return Task{Model: m, Device: d, Batch: 8, Ranks: ranks}
+}
+
+// TestRanks: what a rank holds of what is divided falls with the number of ranks, and what it sends is a formula.
+func TestRanks(t *testing.T) {
+	r := Run{Micro: 4, Window: 2, Compute: snug.BF16, Masters: amp.FullMaster, StateBits: 32, Tiled: true}
+	one, err := ranked(t, 1).Predict(r)
+	require.NoError(t, err)
+	require.Zero(t, one.Sent)
+	require.Zero(t, one.Waits)
+	_, n, _ := ranked(t, 1).counts()
+	for _, ranks := range []int{2, 8, 64} {
+		for _, r.Shard = range []Sharding{Replicate, ShardState, ShardGradients} {
+			p, err := ranked(t, ranks).Predict(r)
+			require.NoError(t, err)
+			got, whole := p.Peak[OnDevice], one.Peak[OnDevice]
+			part := func(c Component, divided Sharding) float64 {
+				if r.Shard < divided {
+					return float64(whole[c])
+				}
+				return float64(whole[c]) / float64(ranks)
+			}
+			require.InDelta(t, part(Masters, ShardState), float64(got[Masters]), 1)
+			require.InDelta(t, part(State, ShardState), float64(got[State]), 1)
+			extra := int64(0)
+			if r.Shard != Replicate {
+				extra = 2 << 20 // bf16 passes through the elements of a bucket
+			}
+			if r.Shard == ShardGradients {
+				extra += 3 * 4 * (1<<20 - 1 + 50257*768) // the head is tied
+			}
+			require.InDelta(t, part(Gradients, ShardGradients)+float64(extra), float64(got[Gradients]), 4)
+			require.Equal(t, whole[Activations], got[Activations])
+			sent := map[Sharding]int64{Replicate: 8 * n, ShardState: 6 * n, ShardGradients: 10 * n}[r.Shard]
+			require.InEpsilon(t, float64(sent)*float64(ranks-1)/float64(ranks), float64(p.Sent), 1e-6)
+			require.Positive(t, p.Waits)
+		}
+	}
+}
+
+// TestRanksWait: communication is hidden behind the backward pass as far as that is long enough.
+func TestRanksWait(t *testing.T) {
+	waits := func(network float64) float64 {
+		task := ranked(t, 4)
+		task.Device.Network, task.Device.Latency = network, 0
+		p, err := task.Predict(Run{Micro: 8, Window: 1})
+		require.NoError(t, err)
+		alone, err := ranked(t, 1).Predict(Run{Micro: 8, Window: 1})
+		require.NoError(t, err)
+		require.InEpsilon(t, alone.Seconds+p.Waits, p.Seconds, 1e-9)
+		return p.Waits
+	}
+	fast, slow := waits(1e12), waits(1e8)
+	require.Less(t, fast, 1e-3)
+	_, n, _ := ranked(t, 1).counts()
+	sum := 8 * float64(n) * 3 / 4 / 1e8
+	require.Less(t, slow, sum)
+	require.Greater(t, slow, 0.9*sum)
+}
+
+// TestRanksFit: a plan divides what does not fit otherwise, and its table says what ranks send.
+func TestRanksFit(t *testing.T) {
+	task := ranked(t, 8)
+	task.Compute = []snug.DType{snug.BF16}
+	wide, err := task.Fit(0)
+	require.NoError(t, err)
+	task.Shard = []Sharding{Replicate}
+	miss := &MissError{}
+	_, err = task.Fit(1)
+	require.ErrorAs(t, err, &miss)
+	task.Shard = nil
+	narrow, err := task.Fit(miss.Minimum - 1)
+	require.NoError(t, err)
+	require.NotEqual(t, Replicate, narrow.Run.Shard)
+	require.GreaterOrEqual(t, narrow.Seconds, wide.Seconds)
+	var b strings.Builder
+	require.NoError(t, narrow.WriteTable(&b))
+	require.Contains(t, b.String(), "each of 8 ranks sends")
+	require.Contains(t, b.String(), "\nsharding: "+narrow.Run.Shard.String())
+}
+
+// TestRanksErrors: what does not go with ranks is an error.
+func TestRanksErrors(t *testing.T) {
+	for want, change := range map[string]func(*Task, *Run){
+		"Shard is state with 1 ranks":                  func(t *Task, r *Run) { t.Ranks, r.Shard = 1, ShardState },
+		"Shard is Sharding(7)":                         func(t *Task, r *Run) { r.Shard = 7 },
+		"muon does not update parts of parameters":     func(t *Task, r *Run) { t.Optimizer, r.Shard = "muon", ShardState },
+		"these are in-backward on the device":          func(t *Task, r *Run) { r.Gradients = InBackward },
+		"of mezo":                                      func(t *Task, r *Run) { t.Optimizer = "mezo" },
+		"these are f32 on the host":                    func(t *Task, r *Run) { r.GradientsOn = OnHost },
+		"Ranks is -1":                                  func(t *Task, r *Run) { t.Ranks = -1 },
+		"Bucket is -1":                                 func(t *Task, r *Run) { t.Bucket = -1 },
+		`the Network of device "24GB" is 0`:            func(t *Task, r *Run) { t.Device.Network = 0 },
+		"Network is -1":                                func(t *Task, r *Run) { t.Device.Network = -1 },
+		"Shard is gradients, and prodigy does not upd": func(t *Task, r *Run) { t.Optimizer, t.Shard = "prodigy", []Sharding{ShardGradients} },
+	} {
+		task, r := ranked(t, 2), Run{Micro: 8, Window: 1}
+		change(&task, &r)
+		_, err := task.Predict(r)
+		require.ErrorIs(t, err, snug.ErrConfig, want)
+		require.ErrorContains(t, err, want)
+	}
+	require.Equal(t, "gradients", ShardGradients.String())
+	require.Equal(t, "Sharding(-1)", Sharding(-1).String())
+}
