@@ -53,9 +53,10 @@ published model, only matrices that are frozen in 4 or 8 bits can lie on the hos
   -batch N           samples in a step: sequences or images; default 32
   -context N         tokens in a sequence, at most as many as the model has positions for;
                      default: of a preset its own, of a folder its own up to 2048
-  -network SIZE      bytes a second that a rank sends, and -latency DURATION of a message, for -ranks; as
-                     "mpiexec -n 2 snug devices" measures them; default: those of a network of 100 Gbit/s
   -ranks N           processes that make a step together, each on such a device; -batch is for all of them
+  -network SIZE      with -ranks: bytes a second that a rank sends, as "mpiexec -n 2 snug devices" measures
+                     them; default: those of a network of 100 Gbit/s
+  -latency DURATION  with -ranks: time of a message between them, such as 20us
   -rank N            freeze the weights and train adapters of rank N on every matrix of the layers
   -adapter KIND      what the adapters are: ` + wrap(adapterKinds, 43) + `;
                      default: lora
