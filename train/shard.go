@@ -34,10 +34,11 @@ func (t *Trainer[B]) makeShards() (err error) {
 	if _, ok := o.Reducer.(accum.SendReceiver); !ok {
 		return fmt.Errorf("Shard, and the Reducer is no accum.SendReceiver: %w", snug.ErrConfig)
 	}
-	list := make([]accum.Param, len(t.params))
+	list, values := make([]accum.Param, len(t.params)), make(map[string]snug.View, len(t.params))
 	for i, p := range t.params {
-		list[i] = accum.Param{Name: p.name, Len: p.value.Len()}
+		list[i], values[p.name] = accum.Param{Name: p.name, Len: p.value.Len()}, p.value
 	}
+	t.value = func(name string) snug.View { return values[name] }
 	t.found = make([]float64, 2+o.Reducer.Size())
 	t.shards, err = accum.NewSharded(list, accum.ShardedOptions{
 		Reducer: o.Reducer, Whole: o.Shard == plan.ShardState, Bucket: o.Bucket, Align: shardAlign, Device: t.params[0].value.Device(),
@@ -94,11 +95,7 @@ func (t *Trainer[B]) gather() error {
 	if t.shards == nil {
 		return nil
 	}
-	values := make(map[string]snug.View, len(t.params))
-	for _, p := range t.params {
-		values[p.name] = p.value
-	}
-	return t.shards.Gather(func(name string) snug.View { return values[name] })
+	return t.shards.Gather(t.value)
 }
 
 // accumulateShards is accumulate with shards.

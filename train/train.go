@@ -174,6 +174,7 @@ type Trainer[B any] struct {
 	window  *accum.Window // nil with shards, InBackward and MeZO
 	count   micros        // schedule of the window
 	shards  *accum.Sharded
+	value   func(name string) snug.View // of the parameters, with shards
 	backing []func() error
 	opt     *quant8.Optimizer   // nil with MeZO
 	zeroth  *quant8.ZerothOrder // nil without MeZO
