@@ -49,6 +49,8 @@ type fixed struct {
 	scratch int64   // workspace of the optimizer
 	trained int64   // elements that train
 	params  int64   // in how many parameters
+	divided int64   // bytes of matrices that the ranks divide
+	pages   int     // and their number
 	weights int64   // bytes of all weights, wherever they are
 	paged   int64   // and of the weights that are not on the device
 	micro   float64 // seconds of each micro-batch outside the chain, and of
@@ -87,7 +89,7 @@ func (f fixed) with(t Task, r Run, u chainUse, workspace int64, w work) Predicti
 		p.Peak[host][Activations] += min(CheckpointBytes, u.disk)
 	}
 	p.Seconds = f.seconds(t, r, w)
-	p.Sent, p.Waits = t.network(r, f.trained, f.params, w.seconds)
+	p.Sent, p.Waits = t.network(r, &f, w)
 	return p
 }
 
@@ -118,7 +120,7 @@ func (f fixed) seconds(t Task, r Run, w work) float64 {
 	if r.Gradients == Folded {
 		steps = window // the state is read and written for each micro-batch
 	}
-	_, waits := t.network(r, f.trained, f.params, w.seconds)
+	_, waits := t.network(r, &f, w)
 	return waits + steps*f.step + max(float64(t.Batch)*w.seconds+window*f.micro, window*(f.stream+(2+w.again)*f.pass))
 }
 
@@ -131,8 +133,8 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 	for p := range t.trained() {
 		f.params += int64(p.times)
 	}
-	masters := t.part(r, ShardState, t.masterBytes(r)*t.mastered(trained))
-	o.state = t.part(r, ShardState, o.state)
+	masters := t.part(r.Shard != Replicate, t.masterBytes(r)*t.mastered(trained))
+	o.state = t.part(r.Shard != Replicate, o.state)
 	host := OnHost
 	if t.Device.Unified {
 		host = OnDevice
@@ -149,6 +151,12 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 	}
 	f.paged = w.bytes - here
 	f.usage[OnDevice][Weights] += f.weights - f.paged
+	divided, whole := t.shardedWeights(r)
+	f.usage[OnDevice][Weights] += t.part(true, divided) - divided + whole
+	if f.divided = divided; divided > 0 {
+		all, floats := t.Model.matrices()
+		f.pages = all - floats
+	}
 	switch r.WeightsOn {
 	case OnHost:
 		f.usage[host][Weights] += f.paged
@@ -161,7 +169,7 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 		f.usage[OnDevice][Weights] += w.two
 	}
 
-	sums := t.part(r, ShardGradients, t.gradientBytes(r, trained, largest)) + t.bucketBytes(r, trained, largest) + t.openGradients(r)
+	sums := t.part(r.Shard == ShardGradients, t.gradientBytes(r, trained, largest)) + t.bucketBytes(r, trained, largest) + t.openGradients(r)
 	if r.GradientsOn == OnHost {
 		f.usage[host][Gradients] += sums
 		if !t.Device.Unified {
@@ -183,7 +191,7 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 		f.usage[OnDisk][State] += o.state + t.filePadding(masters > 0)
 		f.usage[host][State] += min(r.Cache, masters+o.state)
 	}
-	f.times(t, r, masters+o.state, trained, t.part(r, ShardState, trained))
+	f.times(t, r, masters+o.state, trained, t.part(r.Shard != Replicate, trained))
 	return f
 }
 

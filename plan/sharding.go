@@ -19,11 +19,15 @@ const (
 	// ShardGradients divides the gradients too, as ZeRO-2 does: a rank holds its part of them, and two buckets; three
 	// with a tied embedding. The ranks add the gradients of each micro-batch, where otherwise they add those of a step.
 	ShardGradients
+	// ShardWeights divides the state and the master weights, and the matrices that are frozen in fewer than 16 bits under
+	// adapters, as ZeRO-3 does: a rank holds its part of them, two layers, and the matrix in use, see accum.Pages. The
+	// ranks send the matrices for each pass through the model.
+	ShardWeights
 )
 
-var shardingNames = [...]string{"replicate", "state", "gradients"}
+var shardingNames = [...]string{"replicate", "state", "gradients", "weights"}
 
-// String returns "replicate", "state" or "gradients".
+// String returns "replicate", "state", "gradients" or "weights".
 func (s Sharding) String() string {
 	if s < 0 || int(s) >= len(shardingNames) {
 		return fmt.Sprintf("Sharding(%d)", int(s))
@@ -40,13 +44,29 @@ func (t Task) shardable() bool {
 	return false
 }
 
-// part returns what a rank has of n bytes or elements that a Sharding divides, if the run divides as much.
-func (t Task) part(r Run, divided Sharding, n int64) int64 {
-	if r.Shard < divided {
+// part returns what a rank has of n bytes or elements, if the ranks divide them.
+func (t Task) part(divided bool, n int64) int64 {
+	if !divided {
 		return n
 	}
 	ranks := int64(t.Ranks)
 	return (n + ranks - 1) / ranks
+}
+
+// shardedWeights returns the bytes of the matrices that the ranks divide, and of the whole matrices that a rank holds:
+// those of two layers, and one in use.
+func (t Task) shardedWeights(r Run) (divided, whole int64) {
+	if r.Shard != ShardWeights || !r.quantized() {
+		return 0, 0
+	}
+	t.PagesFrozen = true
+	w, largest := t.pagedWeights(r), int64(0)
+	for p := range t.Model.tensors() {
+		if p.linear && !p.float {
+			largest = max(largest, t.frozenBytes(r, p))
+		}
+	}
+	return w.bytes, min(w.bytes, w.two+largest)
 }
 
 // bucketBytes returns the bytes of the buckets of gradients, and of the memory through which parameters of 16 bits are sent.
@@ -71,14 +91,14 @@ func (t Task) bucketBytes(r Run, trained, largest int64) int64 {
 // network returns the bytes that a rank sends in a step, and the seconds in which it waits for those of others: a model of
 // latency and bandwidth (Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994). A rank sends its
 // part of a bucket to each other rank at once. The gradients of all buckets but the last are sent while the backward pass
-// goes on, of which it takes two thirds of the time. seconds is the time
-// of the chain for a sample.
-func (t Task) network(r Run, trained, params int64, seconds float64) (sent int64, waits float64) {
+// goes on, of which it takes two thirds of the time. Divided weights are gathered for each pass, while the layer before is
+// computed.
+func (t Task) network(r Run, f *fixed, w work) (sent int64, waits float64) {
 	if t.Ranks <= 1 {
 		return 0, 0
 	}
-	others, d := float64(t.Ranks-1), t.Device
-	buckets := min(math.Ceil(float64(trained)/float64(t.Bucket)), float64(params))
+	trained, others, d := f.trained, float64(t.Ranks-1), t.Device
+	buckets := min(math.Ceil(float64(trained)/float64(t.Bucket)), float64(f.params))
 	times := 1.0 // that the gradients are added
 	if r.Shard == ShardGradients {
 		times = float64(r.Window)
@@ -91,7 +111,15 @@ func (t Task) network(r Run, trained, params int64, seconds float64) (sent int64
 		back = gradients
 		during, after = 2*during, 0
 	}
-	hidden := times * 2 / 3 * seconds * float64(r.Micro)
-	waits = max(during-hidden, during/(times*buckets)) + after
+	if hidden := times * 2 / 3 * w.seconds * float64(r.Micro); r.Shard != ShardWeights {
+		during = max(during-hidden, during/(times*buckets))
+	}
+	waits = during + after
+	if f.divided > 0 {
+		passes := float64(r.Window) * (2 + w.again)
+		weights := passes * float64(f.divided) * others / float64(t.Ranks)
+		waits += max(0, time(weights, passes*float64(f.pages)*others)-float64(r.Window)*float64(r.Micro)*w.seconds)
+		back += weights
+	}
 	return int64(gradients + back), waits
 }

@@ -56,6 +56,51 @@ func TestRanks(t *testing.T) {
 	}
 }
 
+// TestRanksWeights: matrices frozen in 4 bits are divided, beside two layers and a matrix, and sent for each pass.
+func TestRanksWeights(t *testing.T) {
+	m, err := ModelNamed("llama-7b", 0)
+	require.NoError(t, err)
+	task := ranked(t, 8)
+	task.Model, task.Rank, task.Batch = m, 16, 4
+	r := Run{Micro: 2, Window: 2, Compute: snug.BF16, Frozen: 4, StateBits: 32, Tiled: true}
+	whole, err := task.Predict(r)
+	require.NoError(t, err)
+	r.Shard = ShardWeights
+	p, err := task.Predict(r)
+	require.NoError(t, err)
+	const byElement, matrix = 0.5 + 1.0/64 + 4.0/64/256, 4096 * 11008 // of an MLP, which has three
+	layers, hold := float64(4*4096*4096+3*matrix)*byElement, 7*matrix*byElement
+	require.InEpsilon(t, float64(whole.Peak[OnDevice][Weights])-32*layers*7/8+hold, float64(p.Peak[OnDevice][Weights]), 0.01)
+	require.InDelta(t, float64(whole.Peak[OnDevice][State])/8, float64(p.Peak[OnDevice][State]), 1)
+	require.Equal(t, whole.Peak[OnDevice][Gradients], p.Peak[OnDevice][Gradients])
+	require.InEpsilon(t, float64(whole.Sent)+4*32*layers*7/8, float64(p.Sent), 0.01)
+	held, err := task.PageBytes(r)
+	require.NoError(t, err)
+	require.InEpsilon(t, hold, float64(held), 0.01)
+	require.Greater(t, p.Seconds, whole.Seconds)
+	for want, change := range map[string]func(r *Run){
+		"and Frozen is 16":        func(r *Run) { r.Frozen = 16 },
+		"and they are on the hos": func(r *Run) { r.WeightsOn = OnHost },
+	} {
+		r := r
+		change(&r)
+		_, err := task.Predict(r)
+		require.ErrorContains(t, err, want)
+	}
+	task.Rank, r.Frozen = 0, 0
+	_, err = task.Predict(r)
+	require.ErrorContains(t, err, "frozen under adapters, and Rank is 0")
+	task.Rank, task.Frozen = 16, []int{4}
+	miss := &MissError{}
+	task.Shard = []Sharding{Replicate, ShardState, ShardGradients}
+	_, err = task.Fit(1)
+	require.ErrorAs(t, err, &miss)
+	task.Shard = nil
+	fit, err := task.Fit(miss.Minimum - 1)
+	require.NoError(t, err)
+	require.Equal(t, ShardWeights, fit.Run.Shard)
+}
+
 // TestRanksWait: communication is hidden behind the backward pass as far as that is long enough.
 func TestRanksWait(t *testing.T) {
 	waits := func(network float64) float64 {

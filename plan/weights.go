@@ -143,7 +143,7 @@ func (t Task) filePadding(masters bool) int64 {
 
 // PageBytes returns the bytes of pages that r holds in memory: two parts of the weights that are used at
 // one time, the layers that are held, and the cache of masters and state. It is the HostLimit of a
-// Store of package offload for the run. Errors are those of [Task.Predict].
+// Store of package offload for the run, and with ShardWeights the Held of accum.Pages. Errors are those of [Task.Predict].
 func (t Task) PageBytes(r Run) (int64, error) {
 	t, err := t.check()
 	if err == nil {
@@ -152,7 +152,7 @@ func (t Task) PageBytes(r Run) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	bytes := int64(0)
+	_, bytes := t.shardedWeights(r)
 	if r.WeightsOn != OnDevice {
 		w := t.pagedWeights(r)
 		if bytes = w.two; r.LayersHeld > 0 {
