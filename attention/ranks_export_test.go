@@ -1,0 +1,67 @@
+package attention
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+)
+
+// Whole is a problem over a whole sequence, for the tests over ranks of package attention_test. Its tensors are
+// contiguous, of numbers that the type holds exactly.
+type Whole struct {
+	p             *problem
+	C             Options
+	DType         snug.DType
+	Q, K, V, DOut []float32
+	DLSE          []float32 // nil: none
+	Want, Bound   Results[float64]
+}
+
+// Results are contiguous tensors.
+type Results[T any] struct{ Out, LSE, DQ, DK, DV, DSinks, DBias []T }
+
+// Gap is what outputs hold before a call.
+const Gap = gap
+
+// NewWhole returns a problem with some of allFeatures, by name, or any with a function that changes it. "packed"
+// packs the rows of queries, and of keys alike.
+func NewWhole(t testing.TB, c Options, dt snug.DType, seed uint64, names ...string) *Whole {
+	rng := rand.New(rand.NewPCG(seed, 7))
+	p := &problem{c: c}
+	for _, name := range names {
+		if name == "packed" {
+			p.pack(rng)
+			p.c.KStarts = nil
+		}
+	}
+	p.c = resolved(t, p.c)
+	for _, f := range featuresNamed(names...) {
+		f.add(t, p, rng)
+	}
+	q := newProblem(t, p.c, dt, seed)
+	q.features = p.features
+	w := &Whole{p: q, C: q.c, DType: dt, Q: q.q, K: q.k, V: q.v, DOut: q.dout, DLSE: q.dlse}
+	w.C.Q, w.C.K, w.C.V, w.C.Out, w.C.GradLSE = Strides{}, Strides{}, Strides{}, Strides{}, snug.View{}
+	want, bound := q.reference(t, kerneltest.Backend{}, dt)
+	w.Want, w.Bound = resultsOf(want), resultsOf(bound)
+	return w
+}
+
+func resultsOf[T any](v values[T]) Results[T] {
+	return Results[T]{v.out, v.lse, v.dq, v.dk, v.dv, v.dsinks, v.dbias}
+}
+
+// One returns the results of one process.
+func (w *Whole) One(t testing.TB) Results[float32] {
+	return resultsOf(w.p.run(t, kerneltest.Backend{}, w.DType))
+}
+
+// Eps is half the distance between 1 and the next number of a type.
+func Eps(dt snug.DType) float64 { return eps[dt] }
+
+// Within is the test of results against bounds.
+func Within(t testing.TB, name string, want, bound []float64, got []float32) float64 {
+	return within(t, name, want, bound, got)
+}

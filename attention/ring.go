@@ -1,0 +1,353 @@
+package attention
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+)
+
+// RingForward is [Forward] over a sequence whose rows are cut among ranks: ring attention (Liu, Zaharia, Abbeel 2023,
+// arXiv:2310.01889), with the cut that balances causal masks. All ranks call it at the same time, each with its rows of
+// q, k and v, and get their rows of out and lse. [RingRows] says which these are.
+//
+// c is that of the whole sequence and the same on all ranks, with SeqQ, SeqK, QStarts and Dropout for the whole. Only the
+// strides and GradLSE are for the rank's tensors: q is [Batch, Heads, n, Dim] with the n rows of the rank, and lse is
+// [Batch, Heads, n] or empty. Keys and values may be of another length than queries; they are cut the same way.
+//
+// In Size steps the keys and values of all ranks pass by, each rank sending to the next what it has while it computes.
+// The results of a step enter the sums as by [Merge], in float32 in the workspace. Pieces that a causal mask, a Window or the
+// bounds of packed sequences hide as a whole are not computed. Without packed sequences and with Causal alone, every rank computes the same number
+// of scores in every step, half of all.
+//
+// One rank has the bits of Forward. The results of more ranks are the same for every run and every GOMAXPROCS. Each step
+// adds to the error of Forward the rounding of Merge, and for 16-bit types one rounding of its part of out.
+//
+// ws is a workspace of at least as many elements as [Options.RingWorkspaceLen] says, which hold nothing before or
+// after. Besides, a call allocates about 1 KiB for each rank of the ring, and with packed sequences 32 bytes for each sequence
+// and rank.
+//
+// KLens, KStarts other than QStarts, Mask, Bias and Score cannot be combined with it.
+//
+// Errors: those of Forward; [snug.ErrConfig] for nil ranks and what cannot be combined, ErrShape for a ws that is too short, with nothing written or sent; and
+// the errors of SendReceive. After an error of one rank the others wait in SendReceive: end them, as by the context of
+// accum.Local. No goroutine is left when the call returns.
+func RingForward[V snug.Vector, L snug.Vector32](ranks SendReceiver, out V, lse L, q, k, v V, c Options, ws L) error {
+	return ringForward(ranks, c, forwardJob{
+		out: snug.ViewOf(out), lse: snug.ViewOf(lse), q: snug.ViewOf(q), k: snug.ViewOf(k), v: snug.ViewOf(v), c: c,
+	}, snug.ViewOf(ws))
+}
+
+// RingWorkspaceLen returns the lengths of the float32 workspaces of [RingForward] and [RingBackward] for so many ranks
+// and tensors of a type. They are the same on all ranks. With the n rows of a rank, rounded up to two equal pieces,
+// forward holds
+//
+//	keys and values twice, of the type         2·Batch·KVHeads·n·(Dim+DimV)
+//	out in float32, and half of it of the type Batch·Heads·n·DimV·3/2
+//	lse                                        Batch·Heads·n·3/2
+//
+// and for 16-bit types half of out in float32; backward holds
+//
+//	keys and values twice, of the type         2·Batch·KVHeads·n·(Dim+DimV)
+//	their gradients three times in float32     3·Batch·KVHeads·n·(Dim+DimV)
+//	half of these of the type                  Batch·KVHeads·n·(Dim+DimV)/2
+//	q of the type, dq in float32               2·Batch·Heads·n·Dim
+//	half of dq of the type                     Batch·Heads·n·Dim/2
+//	lse, GradLSE and half of its elements      Batch·Heads·n·5/2
+//
+// Two elements of 16 bits take one of float32. One rank needs no workspace forward and that of [Backward] backward.
+// Both are 0 for Options, a number of ranks or a type that RingForward does not take.
+func (c Options) RingWorkspaceLen(size int, dt snug.DType) (forward, backward int) {
+	w, err := c.ringWhole()
+	if err != nil || size < 1 || size > maxRanks || !dt.IsFloat() {
+		return 0, 0
+	}
+	f, b := w.ringForwardRegions(size, dt), w.ringBackwardRegions(size, dt, c.GradLSE.Len() > 0)
+	if f.overflow || b.overflow {
+		return 0, 0
+	}
+	return f.words, b.words
+}
+
+// ringWhole resolves c for the whole sequence, or returns an error for what a ring cannot do.
+func (c *Options) ringWhole() (Options, error) {
+	w, err := c.resolveWhole()
+	if err != nil {
+		return w, err
+	}
+	for _, not := range [...]struct {
+		name string
+		is   bool
+	}{
+		{"KLens", w.KLens != nil}, {"Mask", w.Mask != nil}, {"Bias", c.Bias.Dims != [4]int{} || c.Bias.X.Len() > 0 || c.Bias.Grad.Len() > 0},
+		{"Score", w.Score != nil}, {"KStarts other than QStarts", w.packed() && (!w.equalStarts() || w.SeqK != w.SeqQ)},
+	} {
+		if not.is {
+			return w, fmt.Errorf("attention: %s over a ring of ranks: %w", not.name, snug.ErrConfig)
+		}
+	}
+	return w, nil
+}
+
+// ringPiece returns the most rows of a piece of n.
+func ringPiece(n, size int) int { return n/(2*size) + min(1, n%(2*size)) }
+
+// ringForwardRegions are the parts of the workspace of RingForward.
+type ringForwardRegions struct {
+	regions
+	keys       [2]region // and values, of the present step and of the next
+	out, lse   region    // merged so far
+	part, wide region    // out of one pair of spans, and in float32
+	partLSE    region
+}
+
+func (c *Options) ringForwardRegions(size int, dt snug.DType) (r ringForwardRegions) {
+	if size == 1 {
+		return r
+	}
+	piece, heads := ringPiece(c.SeqQ, size), []int{c.batches(), c.Heads}
+	for i := range r.keys {
+		r.keys[i] = r.take(dt, c.batches(), c.KVHeads, 2*ringPiece(c.SeqK, size), c.Dim+c.DimV)
+	}
+	r.out, r.lse = r.take(snug.F32, heads[0], heads[1], 2*piece, c.DimV), r.take(snug.F32, heads[0], heads[1], 2*piece)
+	r.part, r.partLSE = r.take(dt, heads[0], heads[1], piece, c.DimV), r.take(snug.F32, heads[0], heads[1], piece)
+	r.wide = r.part
+	if dt != snug.F32 {
+		r.wide = r.take(snug.F32, heads[0], heads[1], piece, c.DimV)
+	}
+	return r
+}
+
+// ring is the part of a call over a ring that both directions have.
+type ring struct {
+	group
+	ranks   SendReceiver
+	ws      snug.View
+	queries spans // of this rank
+	k, v    snug.View
+	keys    [2]snug.View       // and values: those of the present step first
+	begun   [len(spans{})]bool // whether a span of queries has a result
+	flight  transfer
+}
+
+// newRing checks the Options of a rank. Its ring has no workspace yet.
+func newRing(ranks SendReceiver, c *Options) (r ring, err error) {
+	if r.group, err = newGroup(ranks); err != nil {
+		return r, err
+	}
+	if r.whole, err = c.ringWhole(); err != nil {
+		return r, err
+	}
+	r.ranks = ranks
+	r.queries = spansOf(r.whole.SeqQ, r.whole.QStarts, r.rank, r.size)
+	return r, r.setLocal(c, ringLen(r.whole.SeqQ, r.rank, r.size), ringLen(r.whole.SeqK, r.rank, r.size))
+}
+
+// owner returns the rank whose keys this rank has in a step.
+func (r *ring) owner(step int) int { return (r.rank - step + r.size) % r.size }
+
+// next and last are the neighbours in the ring.
+func (r *ring) next() int { return (r.rank + 1) % r.size }
+func (r *ring) last() int { return (r.rank + r.size - 1) % r.size }
+
+// keySpans returns the spans of the keys of a rank.
+func (r *ring) keySpans(rank int) spans {
+	return spansOf(r.whole.SeqK, r.whole.QStarts, rank, r.size)
+}
+
+// keysLen returns the elements of the keys and values of a rank, or of their gradients.
+func (r *ring) keysLen(rank int) int {
+	s := r.keySpans(rank)
+	return r.local.batches() * r.whole.KVHeads * s.len() * (r.whole.Dim + r.whole.DimV)
+}
+
+// ofKeys returns the keys and the values of a span, or their gradients, in a vector of all spans: contiguous tensors,
+// first of the keys and then of the values.
+func (r *ring) ofKeys(all snug.View, s span) (k, v snug.View) {
+	n := r.local.batches() * r.whole.KVHeads
+	at := n * s.in * (r.whole.Dim + r.whole.DimV)
+	middle := at + n*s.Len()*r.whole.Dim
+	return slice(all, at, middle), slice(all, middle, middle+n*s.Len()*r.whole.DimV)
+}
+
+// moveKeys returns the copies of keys and values, or their gradients, between the caller's tensors k and v and a vector of all spans.
+func (r *ring) moveKeys(k, v, all snug.View, toCaller bool) error {
+	for _, s := range r.keySpans(r.rank) {
+		partK, partV := r.ofKeys(all, s)
+		err := r.moveRows(k, r.local.K, partK, s, r.whole.KVHeads, r.whole.Dim, toCaller)
+		if err == nil {
+			err = r.moveRows(v, r.local.V, partV, s, r.whole.KVHeads, r.whole.DimV, toCaller)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moveRows copies the rows of a span between a tensor of the caller and a contiguous one.
+func (r *ring) moveRows(tensor snug.View, st Strides, own snug.View, s span, heads, dim int, toCaller bool) error {
+	j := rowsJob{
+		dst: own, src: after(tensor, s.at*st.Row), to: headMajor(heads, s.Len(), dim), from: st,
+		batch: r.local.batches(), heads: heads, n: s.Len(), dim: dim,
+	}
+	if toCaller {
+		j.dst, j.src, j.to, j.from = j.src, j.dst, j.from, j.to
+	}
+	return r.copyRows(j)
+}
+
+// moveNumbers does the same for vectors of a number for every query, as lse.
+func (r *ring) moveNumbers(all, own snug.View, s span, toCaller bool) error {
+	j := rowsJob{
+		dst: own, src: after(all, s.at), to: Strides{Head: s.Len()}, from: Strides{Head: r.local.SeqQ},
+		batch: 1, heads: r.local.batches() * r.whole.Heads, n: min(1, s.Len()), dim: s.Len(),
+	}
+	if toCaller {
+		j.dst, j.src, j.to, j.from = j.src, j.dst, j.from, j.to
+	}
+	return r.copyRows(j)
+}
+
+// cast copies contiguous rows from one type to another, or adds them.
+func (r *ring) cast(dst, src snug.View, dim int, add bool) error {
+	st := Strides{Row: dim}
+	return r.copyRows(rowsJob{dst: dst, src: src, to: st, from: st, batch: 1, heads: 1, n: dst.Len() / dim, dim: dim, add: add})
+}
+
+// ofQueries returns the part for a span in a vector of contiguous tensors of all spans, of rows of dim.
+func (r *ring) ofQueries(all snug.View, s span, dim int) snug.View {
+	n := r.local.batches() * r.whole.Heads * dim
+	return slice(all, n*s.in, n*(s.in+s.Len()))
+}
+
+// top returns the first elements of a region, for one span and rows of dim.
+func (r *ring) top(part region, s span, heads, dim int) snug.View {
+	return slice(part.of(r.ws), 0, r.local.batches()*heads*s.Len()*dim)
+}
+
+// sendKeys sends the keys of a step on, and receives those of the next.
+func (r *ring) sendKeys(step int) error {
+	n, m := r.keysLen(r.owner(step)), r.keysLen(r.owner(step+1))
+	return r.send("keys and values", slice(r.keys[1], 0, m), slice(r.keys[0], 0, n))
+}
+
+// send sends src to the next rank and receives dst from the last.
+func (r *ring) send(what string, dst, src snug.View) error {
+	if err := r.ranks.SendReceive(dst, r.last(), src, r.next()); err != nil {
+		return fmt.Errorf("attention: %s around the ring: %w", what, err)
+	}
+	return nil
+}
+
+// pairs calls compute for every pair of spans of this rank's queries and an owner's keys that see one another, and for
+// the first pair of each span of queries in any case, so that each gets a result.
+func (r *ring) pairs(owner int, compute func(qi, ki int, q, k span, p *Options) error) error {
+	keys := r.keySpans(owner)
+	for qi, q := range r.queries {
+		for i := range keys {
+			ki := i
+			if owner == r.rank {
+				ki = (qi + i) % len(keys) // with its own keys a span sees something, except by a window
+			}
+			k := keys[ki]
+			if q.Len() == 0 || k.Len() == 0 {
+				continue
+			}
+			p, sees := r.whole.pair(q, k)
+			if !sees && r.begun[qi] {
+				continue
+			}
+			if err := compute(qi, ki, q, k, &p); err != nil {
+				return err
+			}
+			r.begun[qi] = true
+		}
+	}
+	return nil
+}
+
+func ringForward(ranks SendReceiver, c Options, j forwardJob, ws snug.View) error {
+	r, err := newRing(ranks, &c)
+	if err != nil {
+		return err
+	}
+	tensors := []tensor{{name: "q", view: j.q}, {name: "k", view: j.k}, {name: "v", view: j.v}, {name: "out", view: j.out}}
+	at := r.whole.ringForwardRegions(r.size, j.q.DType())
+	if err := r.check(tensors, j.lse, ws, true, at.words, !at.overflow); err != nil {
+		return err
+	}
+	if r.size == 1 {
+		return forward(j)
+	}
+	if r.whole.Batch == 0 || r.whole.Heads == 0 {
+		return nil
+	}
+	f := ringForwardCall{ring: r, job: j, at: at}
+	f.ws, f.k, f.v = ws, j.k, j.v
+	defer f.flight.join()
+	return f.run()
+}
+
+// ringForwardCall is a call of RingForward.
+type ringForwardCall struct {
+	ring
+	job forwardJob
+	at  ringForwardRegions
+}
+
+func (f *ringForwardCall) run() error {
+	f.keys = [2]snug.View{f.at.keys[0].of(f.ws), f.at.keys[1].of(f.ws)}
+	if err := f.moveKeys(f.k, f.v, f.keys[0], false); err != nil {
+		return err
+	}
+	for step := range f.size {
+		if step < f.size-1 {
+			f.flight.begin(func() error { return f.sendKeys(step) })
+		}
+		if err := f.pairs(f.owner(step), f.compute); err != nil {
+			return err
+		}
+		if err := f.flight.wait(); err != nil {
+			return err
+		}
+		f.keys[0], f.keys[1] = f.keys[1], f.keys[0]
+	}
+	out, lse := f.at.out.of(f.ws), f.at.lse.of(f.ws)
+	for _, s := range f.queries {
+		if err := f.moveRows(f.job.out, f.local.Out, f.ofQueries(out, s, f.whole.DimV), s, f.whole.Heads, f.whole.DimV, true); err != nil {
+			return err
+		}
+		if f.job.lse.Len() == 0 {
+			continue
+		}
+		if err := f.moveNumbers(f.job.lse, f.ofQueries(lse, s, 1), s, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compute computes the attention of a span of queries to a span of keys, and merges it into the results.
+func (f *ringForwardCall) compute(qi, ki int, q, k span, p *Options) error {
+	c := *p
+	out, lse := f.ofQueries(f.at.out.of(f.ws), q, c.DimV), f.ofQueries(f.at.lse.of(f.ws), q, 1)
+	part, wide, partLSE := f.top(f.at.part, q, c.Heads, c.DimV), f.top(f.at.wide, q, c.Heads, c.DimV), f.top(f.at.partLSE, q, c.Heads, 1)
+	first := !f.begun[qi]
+	if first {
+		c.Sinks.X = f.whole.Sinks.X // which count once
+		wide, partLSE = out, lse
+		if f.dtype == snug.F32 {
+			part = out
+		}
+	}
+	keys, values := f.ofKeys(f.keys[0], k)
+	c.Q = f.local.Q
+	err := forward(forwardJob{out: part, lse: partLSE, q: after(f.job.q, q.at*c.Q.Row), k: keys, v: values, c: c})
+	if err == nil && f.dtype != snug.F32 {
+		err = f.cast(wide, part, c.DimV, false)
+	}
+	if err != nil || first {
+		return err
+	}
+	return merge(mergeJob{out: out, lse: lse, out1: out, lse1: lse, out2: wide, lse2: partLSE, c: c})
+}
