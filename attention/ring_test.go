@@ -59,3 +59,15 @@ func TestRingRows(t *testing.T) {
 		require.Zero(t, attention.RingRows(x[0], x[1], x[2]))
 	}
 }
+
+// Devices compute over a ring as the CPU does.
+func TestRanksOnBackends(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
+		for i, names := range [][]string{{"causal", "sinks"}, {"packed", "causal", "dropout", "alibi", "gradient in lse"}, {"window", "softcap"}} {
+			c := attention.Options{Batch: 2, Heads: 4, KVHeads: 1 + i%2, SeqQ: 42, Dim: 8, DimV: 5}
+			w := attention.NewWhole(t, c, dtypes[i], uint64(i), names...)
+			near(t, w, ring.run(t, w, 2+i%2, backend, i == 0))
+			near(t, w, ulysses.run(t, w, 2, backend, i == 0))
+		}
+	})
+}

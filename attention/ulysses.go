@@ -198,7 +198,6 @@ func (u *ulysses) begin(ws snug.View, at ulyssesRegions, outs int) {
 		c.Score = func(s float32, b, h, i, j int) (float32, float32) { return score(s, b, first+h, i, j) }
 	}
 	if w.Dropout.P > 0 || w.Batch > 1 && w.Slopes.Len() == w.Batch*w.Heads {
-		c.Slopes = w.Slopes
 		u.number(&c)
 	}
 	u.inner = c
