@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"pgregory.net/rapid"
 )
 
 // Whole is a problem over a whole sequence, for the tests over ranks of package attention_test. Its tensors are
@@ -16,7 +17,8 @@ type Whole struct {
 	DType         snug.DType
 	Q, K, V, DOut []float32
 	DLSE          []float32 // nil: none
-	Want, Bound   Results[float64]
+	Want, Bound   Results[float64] // Bound for one process
+	Bound32       Results[float64] // the same in float32
 }
 
 // Results are contiguous tensors.
@@ -45,7 +47,8 @@ func NewWhole(t testing.TB, c Options, dt snug.DType, seed uint64, names ...stri
 	w := &Whole{p: q, C: q.c, DType: dt, Q: q.q, K: q.k, V: q.v, DOut: q.dout, DLSE: q.dlse}
 	w.C.Q, w.C.K, w.C.V, w.C.Out, w.C.GradLSE = Strides{}, Strides{}, Strides{}, Strides{}, snug.View{}
 	want, bound := q.reference(t, kerneltest.Backend{}, dt)
-	w.Want, w.Bound = resultsOf(want), resultsOf(bound)
+	_, bound32 := q.reference(t, kerneltest.Backend{}, snug.F32)
+	w.Want, w.Bound, w.Bound32 = resultsOf(want), resultsOf(bound), resultsOf(bound32)
 	return w
 }
 
@@ -60,6 +63,9 @@ func (w *Whole) One(t testing.TB) Results[float32] {
 
 // Eps is half the distance between 1 and the next number of a type.
 func Eps(dt snug.DType) float64 { return eps[dt] }
+
+// TB returns a rapid.T as the testing.TB that helpers take.
+func TB(t *rapid.T) testing.TB { return tb{r: t} }
 
 // Within is the test of results against bounds.
 func Within(t testing.TB, name string, want, bound []float64, got []float32) float64 {

@@ -31,7 +31,7 @@ func TestRing(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d/%s", strings.Join(names, " "), size, dt), func(t *testing.T) {
 				c := attention.Options{Batch: 2, Heads: 4, KVHeads: 1 + i%2, SeqQ: []int{61, 7, 64, 33}[(i+n)%4], Dim: 8, DimV: 5}
 				w := attention.NewWhole(t, c, dt, uint64(i), names...)
-				near(t, w, ring.run(t, w, size, kerneltest.Backend{}, n%2 == 1))
+				near(t, w, size, ring.run(t, w, size, kerneltest.Backend{}, n%2 == 1))
 			})
 		}
 	}
@@ -66,8 +66,8 @@ func TestRanksOnBackends(t *testing.T) {
 		for i, names := range [][]string{{"causal", "sinks"}, {"packed", "causal", "dropout", "alibi", "gradient in lse"}, {"window", "softcap"}} {
 			c := attention.Options{Batch: 2, Heads: 4, KVHeads: 1 + i%2, SeqQ: 42, Dim: 8, DimV: 5}
 			w := attention.NewWhole(t, c, dtypes[i], uint64(i), names...)
-			near(t, w, ring.run(t, w, 2+i%2, backend, i == 0))
-			near(t, w, ulysses.run(t, w, 2, backend, i == 0))
+			near(t, w, 2+i%2, ring.run(t, w, 2+i%2, backend, i == 0))
+			near(t, w, 2, ulysses.run(t, w, 2, backend, i == 0))
 		}
 	})
 }
