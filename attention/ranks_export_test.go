@@ -16,7 +16,7 @@ type Whole struct {
 	C             Options
 	DType         snug.DType
 	Q, K, V, DOut []float32
-	DLSE          []float32 // nil: none
+	DLSE          []float32        // nil: none
 	Want, Bound   Results[float64] // Bound for one process
 	Bound32       Results[float64] // the same in float32
 }

@@ -126,6 +126,7 @@ type ring struct {
 	k, v    snug.View
 	keys    [2]snug.View       // and values: those of the present step first
 	begun   [len(spans{})]bool // whether a span of queries has a result
+	pair    Options            // of the pair of spans that is computed
 	flight  transfer
 }
 
@@ -241,7 +242,7 @@ func (r *ring) send(what string, dst, src snug.View) error {
 
 // pairs calls compute for every pair of spans of this rank's queries and an owner's keys that see one another, and for
 // the first pair of each span of queries in any case, so that each gets a result.
-func (r *ring) pairs(owner int, compute func(qi, ki int, q, k span, p *Options) error) error {
+func (r *ring) pairs(owner int, compute func(qi, ki int, q, k span) error) error {
 	keys := r.keySpans(owner)
 	for qi, q := range r.queries {
 		for i := range keys {
@@ -253,11 +254,11 @@ func (r *ring) pairs(owner int, compute func(qi, ki int, q, k span, p *Options) 
 			if q.Len() == 0 || k.Len() == 0 {
 				continue
 			}
-			p, sees := r.whole.pair(q, k)
-			if !sees && r.begun[qi] {
+			var sees bool
+			if r.pair, sees = r.whole.pair(q, k); !sees && r.begun[qi] {
 				continue
 			}
-			if err := compute(qi, ki, q, k, &p); err != nil {
+			if err := compute(qi, ki, q, k); err != nil {
 				return err
 			}
 			r.begun[qi] = true
@@ -328,8 +329,8 @@ func (f *ringForwardCall) run() error {
 }
 
 // compute computes the attention of a span of queries to a span of keys, and merges it into the results.
-func (f *ringForwardCall) compute(qi, ki int, q, k span, p *Options) error {
-	c := *p
+func (f *ringForwardCall) compute(qi, _ int, q, k span) error {
+	c := f.pair
 	out, lse := f.ofQueries(f.at.out.of(f.ws), q, c.DimV), f.ofQueries(f.at.lse.of(f.ws), q, 1)
 	part, wide, partLSE := f.top(f.at.part, q, c.Heads, c.DimV), f.top(f.at.wide, q, c.Heads, c.DimV), f.top(f.at.partLSE, q, c.Heads, 1)
 	first := !f.begun[qi]

@@ -201,8 +201,8 @@ func (b *ringBackwardCall) addStep(step int) error {
 }
 
 // compute computes the gradients of a span of queries and a span of keys, and adds them up.
-func (b *ringBackwardCall) compute(qi, ki int, q, k span, p *Options) error {
-	c, j := *p, &b.job
+func (b *ringBackwardCall) compute(qi, ki int, q, k span) error {
+	c, j := b.pair, &b.job
 	c.Out = b.local.Out
 	if b.local.GradLSE.Len() > 0 {
 		c.GradLSE = b.ofQueries(b.at.dlse.of(b.ws), q, 1)
