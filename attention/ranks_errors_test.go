@@ -409,3 +409,45 @@ func TestRanksAllocations(t *testing.T) {
 		}
 	}
 }
+
+// closer is a rank that closes a device when it first communicates.
+type closer struct {
+	mirror
+	dev            *snug.Device
+	returned, late *atomic.Bool // whether the call has returned, and a communication has ended after it
+}
+
+func (c closer) SendReceive(snug.View, int, snug.View, int) error {
+	err := c.dev.Close()
+	time.Sleep(10 * time.Millisecond) // while the rank fails to compute
+	if c.returned.Load() {
+		c.late.Store(true)
+	}
+	return err
+}
+
+func (c closer) AllToAll(_, _ snug.View) error { return c.SendReceive(snug.View{}, 0, snug.View{}, 0) }
+
+// A rank that cannot compute waits for what it has begun to send.
+func TestRanksJoin(t *testing.T) {
+	c := attention.Options{Batch: 1, Heads: 4, KVHeads: 4, SeqQ: 64, Dim: 2, Causal: true}
+	for _, d := range divisions {
+		for name, call := range map[string]func(*operands, divided) error{"Forward": (*operands).forward, "Backward": (*operands).backward} {
+			dev, err := snug.Open("opaque:0")
+			require.NoError(t, err)
+			r := closer{mirror{1, 4}, dev, new(atomic.Bool), new(atomic.Bool)}
+			o := operandsOf(c, mirror{1, 4}, d.divided)
+			o.ranks = r
+			for _, v := range []*snug.View{&o.q, &o.k, &o.v, &o.out, &o.dq, &o.dk, &o.dv, &o.dout, &o.lse, &o.ws} {
+				there, _, err := snug.MakeView(dev, snug.F32, v.Len())
+				require.NoError(t, err)
+				require.NoError(t, snug.Copy(there, *v))
+				*v = there
+			}
+			require.ErrorIs(t, call(o, d.divided), snug.ErrDevice, "%s %s", d.name, name)
+			r.returned.Store(true)
+			time.Sleep(30 * time.Millisecond)
+			require.False(t, r.late.Load(), "%s %s: a communication went on", d.name, name)
+		}
+	}
+}

@@ -42,7 +42,7 @@ func TestUlysses(t *testing.T) {
 				if n%2 == 0 && !strings.Contains(strings.Join(names, " "), "packed") {
 					c.SeqK = size * (5 + i%4)
 				}
-				w := attention.NewWhole(t, c, dt, uint64(i), names...)
+				w := attention.NewWhole(t, c, dt, uint64(16*i+n), names...)
 				got := ulysses.run(t, w, size, kerneltest.Backend{}, n%2 == 1)
 				near(t, w, size, got)
 				want := w.One(t)
