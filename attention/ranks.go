@@ -9,30 +9,32 @@ import (
 	"github.com/snug-ml/snug/internal/device"
 )
 
-// SendReceiver is a rank of several that have parts of a sequence, for [RingForward]. The ranks of accum.Local and of
-// dist/mpi are SendReceivers. All ranks make the same calls in the same order, one at a time, and every call waits
-// for the others.
+// SendReceiver is one of several ranks that divide a sequence in [RingForward]. The ranks of
+// accum.Local and of dist/mpi are SendReceivers. All ranks make the same calls in the same order,
+// one at a time, and every call waits for the other ranks.
 type SendReceiver interface {
 	Rank() int // from 0
 	Size() int // ranks
-	// SendReceive sends src to rank to, and replaces dst by what rank from sends.
+	// SendReceive sends src to rank to, and replaces dst by the src of rank from. Their lengths
+	// and types are the same. dst and src do not overlap.
 	SendReceive(dst snug.View, from int, src snug.View, to int) error
 }
 
-// AllToAller is a rank of several that have parts of a sequence, for [UlyssesForward]. The ranks of accum.Local and of
-// dist/mpi are AllToAllers, with the rules of a [SendReceiver].
+// AllToAller is one of several ranks that divide a sequence in [UlyssesForward]. The ranks of
+// accum.Local and of dist/mpi are AllToAllers. The rules of a [SendReceiver] hold.
 type AllToAller interface {
 	Rank() int // from 0
 	Size() int // ranks
-	// AllToAll sends part i of src to rank i, where it becomes the part of dst that has the number of the sender.
+	// AllToAll sends part i of src to rank i, where it becomes the part of dst with the number
+	// of the sender. dst and src have one length, which Size divides, and do not overlap.
 	AllToAll(dst, src snug.View) error
 }
 
 // group is what a call over ranks knows of them and of its tensors.
 type group struct {
 	rank, size int
-	whole      Options // resolved, of the whole sequence and all heads, with contiguous tensors
-	local      Options // the same with the rank's rows and its layouts; never packed
+	whole      Options // resolved, for all rows and heads, with contiguous tensors
+	local      Options // the same for the rank's rows, with the caller's strides; not packed
 	dtype      snug.DType
 	dev        *snug.Device
 }
@@ -55,7 +57,7 @@ func newGroup(ranks interface {
 	return g, nil
 }
 
-// resolveWhole resolves c for the whole sequence. The layouts and GradLSE, which are the rank's, do not count.
+// resolveWhole resolves c for the whole sequence. It ignores strides and GradLSE, which are for the rank.
 func (c Options) resolveWhole() (Options, error) {
 	c.Q, c.K, c.V, c.Out, c.GradLSE = Strides{}, Strides{}, Strides{}, Strides{}, snug.View{}
 	return c.resolve()
@@ -86,8 +88,8 @@ func (g *group) setLocal(c *Options, queries, keys int) error {
 	return nil
 }
 
-// check checks the rank's operands and sets g.dtype and g.dev. tensors are q, k, v, out and the four gradients of a
-// backward pass. The workspace has at least need elements.
+// check checks the rank's operands and sets g.dtype and g.dev. tensors are q, k, v and out, and then the gradients
+// dq, dk, dv and dout. ws has at least need elements, if that is a number that an int counts.
 func (g *group) check(tensors []tensor, lse, ws snug.View, forward bool, need int, enough bool) error {
 	like := g.local.operands()
 	views := make([]snug.View, 0, 10)
@@ -117,7 +119,7 @@ func (g *group) check(tensors []tensor, lse, ws snug.View, forward bool, need in
 	return err
 }
 
-// copyRows runs a job on the ranks' device.
+// copyRows runs jobs on the rank's device.
 func (g *group) copyRows(jobs ...rowsJob) error {
 	for _, j := range jobs {
 		if err := j.run(g.dev); err != nil {
@@ -210,7 +212,7 @@ func (t *transfer) wait() error {
 	return t.err
 }
 
-// join waits for f. Deferred, it ends the other goroutine before the call returns, whatever has happened.
+// join waits for f and ignores how it ended. It is deferred, so that no error or panic leaves f running.
 func (t *transfer) join() {
 	if t.done != nil {
 		<-t.done

@@ -257,3 +257,51 @@ func near(t testing.TB, w *attention.Whole, size int, got attention.Results[floa
 	}
 	t.Logf("share of the bounds: %.2f", share)
 }
+
+// counting is a rank that counts the bytes that it sends to others.
+type counting struct {
+	rank
+	bytes *int
+}
+
+func (c counting) SendReceive(dst snug.View, from int, src snug.View, to int) error {
+	*c.bytes += src.Bytes()
+	return c.rank.SendReceive(dst, from, src, to)
+}
+
+func (c counting) AllToAll(dst, src snug.View) error {
+	*c.bytes += src.Bytes() / c.Size() * (c.Size() - 1)
+	return c.rank.AllToAll(dst, src)
+}
+
+// A rank sends as many bytes as docs/scaling.md says.
+func TestRanksBytes(t *testing.T) {
+	for _, kv := range []int{8, 2} {
+		const heads, dim, dimV, size = 8, 8, 4, 4
+		c := attention.Options{Batch: 1, Heads: heads, KVHeads: kv, SeqQ: 64, Dim: dim, DimV: dimV, Causal: true}
+		w := attention.NewWhole(t, c, snug.BF16, 1)
+		n, keyHeads := c.SeqQ/size, max(kv, size)
+		keys := n * kv * (dim + dimV)
+		want := map[string][2]int{
+			"ring": {2 * (size - 1) * keys, 2*(size-1)*keys + 4*size*keys},
+			"ulysses": {
+				(2*n*(heads+keyHeads)*(dim+dimV) + 4*n*heads) * (size - 1) / size,
+				(4*n*(heads+keyHeads)*(dim+dimV) + 4*n*heads) * (size - 1) / size,
+			},
+		}
+		for name, d := range map[string]divided{"ring": ring, "ulysses": ulysses} {
+			var forward, backward [size]int
+			counted := d
+			counted.forward = func(r rank, out, lse, q, k, v snug.View, c attention.Options, ws snug.View) error {
+				return d.forward(counting{r, &forward[r.Rank()]}, out, lse, q, k, v, c, ws)
+			}
+			counted.backward = func(r rank, dq, dk, dv, dout, q, k, v, out, lse snug.View, c attention.Options, ws snug.View) error {
+				return d.backward(counting{r, &backward[r.Rank()]}, dq, dk, dv, dout, q, k, v, out, lse, c, ws)
+			}
+			near(t, w, size, counted.run(t, w, size, kerneltest.Backend{}, false))
+			for i := range size {
+				require.Equal(t, want[name], [2]int{forward[i], backward[i]}, name)
+			}
+		}
+	}
+}

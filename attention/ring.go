@@ -6,56 +6,73 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// RingForward is [Forward] over a sequence whose rows are cut among ranks: ring attention (Liu, Zaharia, Abbeel 2023,
-// arXiv:2310.01889), with the cut that balances causal masks. All ranks call it at the same time, each with its rows of
-// q, k and v, and get their rows of out and lse. [RingRows] says which these are.
+// RingForward is [Forward] over a sequence whose rows are divided among ranks. It is ring
+// attention (Liu, Zaharia, Abbeel 2023, arXiv:2310.01889), with pieces that balance a causal
+// mask. All ranks call it at the same time, each with its own rows of q, k and v, and get their
+// rows of out and lse. [RingRows] returns the rows of a rank.
 //
-// c is that of the whole sequence and the same on all ranks, with SeqQ, SeqK, QStarts and Dropout for the whole. Only the
-// strides and GradLSE are for the rank's tensors: q is [Batch, Heads, n, Dim] with the n rows of the rank, and lse is
-// [Batch, Heads, n] or empty. Keys and values may be of another length than queries; they are cut the same way.
+// c is the Options of the whole sequence, the same on all ranks: SeqQ, SeqK, QStarts, Window and
+// Dropout count the rows of the whole. Only the strides and GradLSE are for the tensors of the
+// rank. With n rows on the rank, q is [Batch, Heads, n, Dim] and lse is [Batch, Heads, n], or
+// empty. [SequenceMajor] of Options with a SeqQ of n gives the strides of another layout. SeqK
+// may differ from SeqQ, and RingRows divides keys as well.
 //
-// In Size steps the keys and values of all ranks pass by, each rank sending to the next what it has while it computes.
-// The results of a step enter the sums as by [Merge], in float32 in the workspace. Pieces that a causal mask, a Window or the
-// bounds of packed sequences hide as a whole are not computed. Without packed sequences and with Causal alone, every rank computes the same number
-// of scores in every step, half of all.
+// There are Size steps. In each a rank computes the attention of its queries to the keys of one
+// rank. Meanwhile it sends these keys and values to the next rank and receives those of the next
+// step. The parts are joined as by [Merge], in float32. Pieces of keys that Causal, Window or the
+// ends of packed sequences hide from a piece of queries cost nothing. With Causal alone, and a
+// SeqQ that 2·Size divides, all ranks compute the same number of scores in each step. A Window or
+// packed sequences can hide more on one rank than on another.
 //
-// One rank has the bits of Forward. The results of more ranks are the same for every run and every GOMAXPROCS. Each step
-// adds to the error of Forward the rounding of Merge, and for 16-bit types one rounding of its part of out.
+// One rank has the bits of Forward. With more ranks the results are the same in every run and for
+// every GOMAXPROCS. The error is that of Forward and of Merge; for 16-bit types each step also
+// rounds its part of out once.
 //
-// ws is a workspace of at least as many elements as [Options.RingWorkspaceLen] says, which hold nothing before or
-// after. Besides, a call allocates about 1 KiB for each rank of the ring, and with packed sequences 32 bytes for each sequence
-// and rank.
+// ws is a workspace of at least the first length of [Options.RingWorkspaceLen]; its contents
+// mean nothing before or after. RingForward also allocates about 6 KiB, 200 bytes for each rank,
+// and with packed sequences 16·(Batch+1) bytes for each pair of pieces that it computes. The
+// matrix units of GPUs need a ws that starts at a multiple of 16 bytes.
 //
-// KLens, KStarts other than QStarts, Mask, Bias and Score cannot be combined with it.
+// KLens, KStarts that differ from QStarts, Mask, Bias and Score are not for rings.
 //
-// Errors: those of Forward; [snug.ErrConfig] for nil ranks and what cannot be combined, ErrShape for a ws that is too short, with nothing written or sent; and
-// the errors of SendReceive. After an error of one rank the others wait in SendReceive: end them, as by the context of
-// accum.Local. No goroutine is left when the call returns.
+// Errors, with nothing written or sent: the errors of Forward; [snug.ErrConfig] for nil ranks,
+// a rank or a size out of range, and Options that are not for rings; [snug.ErrShape] for a ws
+// that is too short. The errors of SendReceive and of devices leave results partial. After an
+// error of one rank the others wait in SendReceive, so end them: cancel the context of
+// accum.Local, or call Abort of dist/mpi. A goroutine calls SendReceive. It has ended when
+// RingForward returns, and its panic is the caller's.
 func RingForward[V snug.Vector, L snug.Vector32](ranks SendReceiver, out V, lse L, q, k, v V, c Options, ws L) error {
 	return ringForward(ranks, c, forwardJob{
 		out: snug.ViewOf(out), lse: snug.ViewOf(lse), q: snug.ViewOf(q), k: snug.ViewOf(k), v: snug.ViewOf(v), c: c,
 	}, snug.ViewOf(ws))
 }
 
-// RingWorkspaceLen returns the lengths of the float32 workspaces of [RingForward] and [RingBackward] for so many ranks
-// and tensors of a type. They are the same on all ranks. With the n rows of a rank, rounded up to two equal pieces,
-// forward holds
+// RingWorkspaceLen returns the lengths of the float32 workspaces of [RingForward] and
+// [RingBackward] on size ranks, for tensors of type dt. All ranks have the same. A rank has up to
+// n rows of queries and m rows of keys, two pieces of ⌈SeqQ/2·size⌉ and of ⌈SeqK/2·size⌉ rows. One
+// element of float32 holds two of 16 bits, and every item is rounded up to 16 bytes. For packed
+// sequences Batch counts as 1. Forward holds
 //
-//	keys and values twice, of the type         2·Batch·KVHeads·n·(Dim+DimV)
-//	out in float32, and half of it of the type Batch·Heads·n·DimV·3/2
-//	lse                                        Batch·Heads·n·3/2
+//	keys and values, twice       2·Batch·KVHeads·m·(Dim+DimV)   of type dt
+//	out                          Batch·Heads·n·DimV             of float32
+//	out of one piece             Batch·Heads·n·DimV/2           of type dt
+//	the same, for 16 bits        Batch·Heads·n·DimV/2           of float32
+//	lse, and of one piece        Batch·Heads·n·3/2              of float32
 //
-// and for 16-bit types half of out in float32; backward holds
+// Backward holds
 //
-//	keys and values twice, of the type         2·Batch·KVHeads·n·(Dim+DimV)
-//	their gradients three times in float32     3·Batch·KVHeads·n·(Dim+DimV)
-//	half of these of the type                  Batch·KVHeads·n·(Dim+DimV)/2
-//	q of the type, dq in float32               2·Batch·Heads·n·Dim
-//	half of dq of the type                     Batch·Heads·n·Dim/2
-//	lse, GradLSE and half of its elements      Batch·Heads·n·5/2
+//	keys and values, twice       2·Batch·KVHeads·m·(Dim+DimV)   of type dt
+//	their gradients, 3 times     3·Batch·KVHeads·m·(Dim+DimV)   of float32
+//	the same of one piece        Batch·KVHeads·m·(Dim+DimV)/2   of type dt
+//	q                            Batch·Heads·n·Dim              of type dt
+//	dq                           Batch·Heads·n·Dim              of float32
+//	dq of one piece              Batch·Heads·n·Dim/2            of type dt
+//	lse, and ws of [Backward]    Batch·Heads·n·3/2              of float32
+//	GradLSE, unless empty        Batch·Heads·n                  of float32
+//	Sinks.Grad, unless empty     Heads                          of float32
 //
-// Two elements of 16 bits take one of float32. One rank needs no workspace forward and that of [Backward] backward.
-// Both are 0 for Options, a number of ranks or a type that RingForward does not take.
+// One rank needs no workspace forward, and that of Backward backward. Both lengths are 0 for
+// Options, a size or a type that RingForward does not take.
 func (c Options) RingWorkspaceLen(size int, dt snug.DType) (forward, backward int) {
 	w, err := c.ringWhole()
 	if err != nil || size < 1 || size > maxRanks || !dt.IsFloat() {
@@ -79,7 +96,7 @@ func (c *Options) ringWhole() (Options, error) {
 		is   bool
 	}{
 		{"KLens", w.KLens != nil}, {"Mask", w.Mask != nil}, {"Bias", c.Bias.Dims != [4]int{} || c.Bias.X.Len() > 0 || c.Bias.Grad.Len() > 0},
-		{"Score", w.Score != nil}, {"KStarts other than QStarts", w.packed() && (!w.equalStarts() || w.SeqK != w.SeqQ)},
+		{"Score", w.Score != nil}, {"packed keys other than packed queries", w.packed() && (!w.equalStarts() || w.SeqK != w.SeqQ)},
 	} {
 		if not.is {
 			return w, fmt.Errorf("attention: %s over a ring of ranks: %w", not.name, snug.ErrConfig)
@@ -161,8 +178,8 @@ func (r *ring) keysLen(rank int) int {
 	return r.local.batches() * r.whole.KVHeads * s.len() * (r.whole.Dim + r.whole.DimV)
 }
 
-// ofKeys returns the keys and the values of a span, or their gradients, in a vector of all spans: contiguous tensors,
-// first of the keys and then of the values.
+// ofKeys returns the keys and the values of a span, or their gradients, in a vector of all spans. They are
+// contiguous tensors, first of the keys and then of the values.
 func (r *ring) ofKeys(all snug.View, s span) (k, v snug.View) {
 	n := r.local.batches() * r.whole.KVHeads
 	at := n * s.in * (r.whole.Dim + r.whole.DimV)
@@ -170,7 +187,8 @@ func (r *ring) ofKeys(all snug.View, s span) (k, v snug.View) {
 	return slice(all, at, middle), slice(all, middle, middle+n*s.Len()*r.whole.DimV)
 }
 
-// moveKeys returns the copies of keys and values, or their gradients, between the caller's tensors k and v and a vector of all spans.
+// moveKeys copies the keys and values of this rank, or their gradients, between the caller's tensors and a vector of
+// all spans.
 func (r *ring) moveKeys(k, v, all snug.View, toCaller bool) error {
 	for _, s := range r.keySpans(r.rank) {
 		partK, partV := r.ofKeys(all, s)
@@ -197,7 +215,7 @@ func (r *ring) moveRows(tensor snug.View, st Strides, own snug.View, s span, hea
 	return r.copyRows(j)
 }
 
-// moveNumbers does the same for vectors of a number for every query, as lse.
+// moveNumbers copies the part of a span between vectors like lse, with a number for every query.
 func (r *ring) moveNumbers(all, own snug.View, s span, toCaller bool) error {
 	j := rowsJob{
 		dst: own, src: after(all, s.at), to: Strides{Head: s.Len()}, from: Strides{Head: r.local.SeqQ},
@@ -215,13 +233,13 @@ func (r *ring) cast(dst, src snug.View, dim int, add bool) error {
 	return r.copyRows(rowsJob{dst: dst, src: src, to: st, from: st, batch: 1, heads: 1, n: dst.Len() / dim, dim: dim, add: add})
 }
 
-// ofQueries returns the part for a span in a vector of contiguous tensors of all spans, of rows of dim.
+// ofQueries returns the tensor of a span in a vector of contiguous tensors of all spans, with rows of dim.
 func (r *ring) ofQueries(all snug.View, s span, dim int) snug.View {
 	n := r.local.batches() * r.whole.Heads * dim
 	return slice(all, n*s.in, n*(s.in+s.Len()))
 }
 
-// top returns the first elements of a region, for one span and rows of dim.
+// top returns the first elements of a region, as many as a span has in heads with rows of dim.
 func (r *ring) top(part region, s span, heads, dim int) snug.View {
 	return slice(part.of(r.ws), 0, r.local.batches()*heads*s.Len()*dim)
 }
@@ -240,8 +258,8 @@ func (r *ring) send(what string, dst, src snug.View) error {
 	return nil
 }
 
-// pairs calls compute for every pair of spans of this rank's queries and an owner's keys that see one another, and for
-// the first pair of each span of queries in any case, so that each gets a result.
+// pairs calls compute for every span of this rank's queries and every span of an owner's keys that they see. It also
+// calls it for the first keys that a span of queries meets, so that every query gets a result.
 func (r *ring) pairs(owner int, compute func(qi, ki int, q, k span) error) error {
 	keys := r.keySpans(owner)
 	for qi, q := range r.queries {
@@ -257,6 +275,9 @@ func (r *ring) pairs(owner int, compute func(qi, ki int, q, k span) error) error
 			var sees bool
 			if r.pair, sees = r.whole.pair(q, k); !sees && r.begun[qi] {
 				continue
+			}
+			if r.whole.packed() {
+				r.pair.QStarts, r.pair.KStarts = q.localStarts(r.whole.QStarts), k.localStarts(r.whole.QStarts)
 			}
 			if err := compute(qi, ki, q, k); err != nil {
 				return err

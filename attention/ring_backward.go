@@ -5,18 +5,21 @@ import (
 	"github.com/snug-ml/snug/internal/device"
 )
 
-// RingBackward is [Backward] over a sequence whose rows are cut among ranks, from the operands and the results of
-// [RingForward], of the rank's rows. All ranks call it at the same time with the same Options, but for the strides and
-// GradLSE, and get the gradients of their rows.
+// RingBackward is [Backward] over a sequence whose rows are divided among ranks. All ranks call
+// it at the same time, with the Options of [RingForward] and with the operands and results of
+// their own rows, and get the gradients of these rows.
 //
-// Keys and values pass by as in RingForward. Their gradients follow them from rank to rank, in float32, one step behind, and come
-// home in the end. A step's part of a gradient is computed in the type of q and added in float32, in the order of the
-// steps: results are the same for every run and every GOMAXPROCS.
+// Keys and values pass as in RingForward. Their gradients pass one step behind them, in float32,
+// and arrive at the rank that owns the keys. The gradients of a step are rounded to the type of q,
+// and their sums over steps are float32 in the workspace. The results are the same in every run
+// and for every GOMAXPROCS.
 //
-// Sinks.Grad receives the part of the rank's queries: add it over the ranks, as the gradients of all weights. For
-// ds and for it dout · out is taken with the rounded out, see Precision, unless there is one rank.
+// Sinks.Grad receives the part of the rank's queries. The gradient is its sum over the ranks, as
+// for all weights. It is computed from dout_i · out_i with the rounded out, see Precision, unless
+// there is one rank.
 //
-// ws, memory and errors are as in RingForward, with the second length of [Options.RingWorkspaceLen].
+// ws is a workspace of at least the second length of [Options.RingWorkspaceLen]. It may be the
+// one of RingForward. Memory, errors and what is not for rings are as in RingForward.
 func RingBackward[V snug.Vector, L snug.Vector32](ranks SendReceiver, dq, dk, dv V, dout, q, k, v, out V, lse L, c Options, ws L) error {
 	return ringBackward(ranks, c, backwardJob{
 		dq: snug.ViewOf(dq), dk: snug.ViewOf(dk), dv: snug.ViewOf(dv), dout: snug.ViewOf(dout),
@@ -29,7 +32,7 @@ func RingBackward[V snug.Vector, L snug.Vector32](ranks SendReceiver, dq, dk, dv
 type ringBackwardRegions struct {
 	regions
 	keys         [2]region // and values, of the present step and of the next
-	sums         [3]region // gradients of keys and values: what is sent, what is received, what is computed
+	sums         [3]region // gradients of keys and values: sent, received, computed
 	q, dq        region
 	partQ, partK region // gradients of one pair of spans, of the type
 	lse, dlse    region
@@ -171,7 +174,7 @@ func (b *ringBackwardCall) exchange(step int) error {
 	return b.send("gradients", slice(b.sums[1], 0, m), slice(b.sums[0], 0, n))
 }
 
-// addStep adds the gradients of a step to those that have come, and makes the sum the next to be sent.
+// addStep adds the gradients of a step to the received ones. The sum is sent next.
 func (b *ringBackwardCall) addStep(step int) error {
 	for i, s := range b.keySpans(b.owner(step)) {
 		k, v := b.ofKeys(b.sums[2], s)
@@ -200,7 +203,7 @@ func (b *ringBackwardCall) addStep(step int) error {
 	return nil
 }
 
-// compute computes the gradients of a span of queries and a span of keys, and adds them up.
+// compute computes the gradients for a span of queries and a span of keys, and adds them to the sums.
 func (b *ringBackwardCall) compute(qi, ki int, q, k span) error {
 	c, j := b.pair, &b.job
 	c.Out = b.local.Out
@@ -242,7 +245,7 @@ func (b *ringBackwardCall) compute(qi, ki int, q, k span) error {
 	return err
 }
 
-// addSinks adds what the queries of a job contribute to the gradients in the sinks. The job has left their delta.
+// addSinks adds the part of a job's queries to the gradients in the sinks. It needs the delta that the job computed.
 func (b *ringBackwardCall) addSinks(job backwardJob) error {
 	sinks := b.whole.Sinks
 	if sinks.Grad.Len() == 0 {

@@ -8,11 +8,13 @@ type Rows struct{ Lo, Hi int }
 // Len returns the number of rows.
 func (r Rows) Len() int { return r.Hi - r.Lo }
 
-// RingRows returns the rows of a sequence of n that a rank has in [RingForward]: the tensors of the rank have the first
-// range and then the second. The sequence is cut into 2·size pieces, whose lengths differ by at most one, the longer
-// ones first. A rank has the pieces number rank and 2·size-1-rank, so that under a causal mask all ranks compute equally much.
-// A rank can have no rows, if n is less than 2·size. For a negative n and a rank outside of 0 to size-1 the ranges are
-// empty.
+// RingRows returns the rows of a sequence of n rows that a rank has in [RingForward]. The tensors
+// of the rank hold the first range and then the second.
+//
+// The sequence is cut into 2·size pieces, whose lengths differ by at most one, the longer ones
+// first. Rank r has pieces r and 2·size-1-r. A rank has fewer than two pieces with rows if n is
+// less than 2·size. Both ranges are empty for a negative n, a size above 65536 and a rank outside
+// of 0 to size-1.
 func RingRows(n, rank, size int) [2]Rows {
 	if n < 0 || rank < 0 || rank >= size || size > maxRanks {
 		return [2]Rows{}
@@ -38,8 +40,9 @@ type span struct {
 	in int // and among the rows of the rank's spans
 }
 
-// spans are the rows of a rank, in order: its two pieces, each cut in two behind the document that began before it.
-// The rows that a document has in a span then have one offset. Some spans are empty.
+// spans are the rows of a rank, in order: its two pieces, each cut in two at the end of the document that began
+// before the piece. Then all documents of a span have the same offset: the first span of a piece has a part of one
+// document, and in the second all documents begin. Some spans are empty.
 type spans [4]span
 
 // spansOf returns the spans of a rank, of n rows that may be packed. Rows of no document are in no span.
@@ -85,13 +88,14 @@ func document(starts []int, row int) int {
 	return next - 1
 }
 
-// pair returns the Options of the attention of the queries of one span to the keys of another, whose tensors are
-// contiguous, and whether any query sees a key. Sinks are left out. c is that of the whole sequence, resolved.
+// pair returns the Options for the queries of one span and the keys of another, and whether any query sees a key. The
+// tensors are contiguous, and Sinks and the starts of documents are left out. No span is empty. c is for the whole
+// sequence, resolved.
 func (c *Options) pair(q, k span) (p Options, sees bool) {
 	p = *c
 	p.SeqQ, p.SeqK, p.Sinks = q.Len(), k.Len(), Sinks{}
 	p.Q, p.K, p.V, p.Out = Strides{}, Strides{}, Strides{}, Strides{}
-	queries, keys := q.Rows, k.Rows // that can see one another, and where the first ones stand
+	queries, keys := q.Rows, k.Rows // of one document, and the positions of the first ones
 	i, j := q.Lo, k.Lo
 	shift := 0
 	switch {
@@ -101,7 +105,6 @@ func (c *Options) pair(q, k span) (p Options, sees bool) {
 		shift = c.SeqK - c.SeqQ
 	}
 	if c.packed() {
-		p.QStarts, p.KStarts = q.localStarts(c.QStarts), k.localStarts(c.QStarts)
 		// One document has rows in both spans, unless they are the same.
 		d := document(c.QStarts, max(q.Lo, k.Lo))
 		lo, hi := c.QStarts[d], c.QStarts[d+1]

@@ -6,54 +6,66 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// UlyssesForward is [Forward] over a sequence whose rows are cut among ranks: DeepSpeed-Ulysses (Jacobs et al. 2023,
-// arXiv:2309.14509). All ranks call it at the same time. Rank r of Size has rows r·n/Size to (r+1)·n/Size-1 of a
-// sequence of n, of q, k and v, and gets those rows of out and lse. The ranks exchange rows for heads: each computes all rows of Heads/Size heads.
+// UlyssesForward is [Forward] over a sequence whose rows are divided among ranks. It is
+// DeepSpeed-Ulysses (Jacobs et al. 2023, arXiv:2309.14509). All ranks call it at the same time.
+// Rank r of Size has rows r·n/Size to (r+1)·n/Size-1 of a sequence of n rows, of q, k and v, and
+// gets these rows of out and lse. The ranks exchange rows for heads: a rank computes all rows of
+// Heads/Size heads.
 //
-// c is that of the whole sequence and the same on all ranks, with SeqQ, SeqK, all heads and everything else for the whole. Only the strides
-// and GradLSE are for the rank's tensors: q is [Batch, Heads, SeqQ/Size, Dim] and lse is [Batch, Heads, SeqQ/Size] or
-// empty, on all ranks.
+// c is the Options of the whole sequence, the same on all ranks, with all heads. Only the strides
+// and GradLSE are for the tensors of the rank: q is [Batch, Heads, SeqQ/Size, Dim], and lse is
+// [Batch, Heads, SeqQ/Size], or empty on all ranks. [SequenceMajor] of Options with a SeqQ of
+// SeqQ/Size gives the strides of another layout.
 //
-// Size divides Heads, SeqQ and SeqK, and it divides KVHeads or is a multiple of it. With fewer key heads than ranks
-// each key head is sent to Size/KVHeads ranks.
+// Size divides Heads, SeqQ and SeqK, and it divides KVHeads or is a multiple of KVHeads. With
+// fewer key heads than ranks, Size/KVHeads ranks get each key head.
 //
-// Each head is computed whole: out and lse have the bits of Forward, on any number of ranks. Nothing is computed during an exchange.
+// Each head is computed whole, so out and lse have the bits of Forward, for any number of ranks.
+// Dropout draws the random numbers of one process. A rank does not compute while it exchanges.
 //
-// ws is a workspace of at least as many elements as [Options.UlyssesWorkspaceLen] says, which hold nothing before or
-// after. Besides, a call allocates less than 4 KiB, and with Dropout 16·Batch·Size bytes. The random numbers of
-// Dropout are those of one process.
+// ws is a workspace of at least the first length of [Options.UlyssesWorkspaceLen]; its contents
+// mean nothing before or after. UlyssesForward allocates nothing else, but 16·Batch·Size bytes
+// with Dropout and with Slopes of [Batch, Heads], and a function with a Score. The matrix units
+// of GPUs need a ws that starts at a multiple of 16 bytes.
 //
-// A Bias and a Mask are of one batch element and one head, which all share. A Score is called with the numbers of the whole.
-// Nothing else is excluded.
+// A Bias has Dims of 1 for the batch and the heads, and so has a Mask. A Score is called with the
+// numbers of the whole.
 //
-// Errors: those of Forward; ErrShape for a SeqQ or SeqK that Size does not divide and a ws that is too short, and
-// [snug.ErrConfig] for nil ranks, heads that cannot be divided, and a Bias or Mask of more, with nothing written or sent;
-// and the errors of AllToAll. After an error of one rank the others wait in AllToAll, see [RingForward].
+// Errors, with nothing written or sent: the errors of Forward; [snug.ErrConfig] for nil ranks, a
+// rank or a size out of range, Heads or KVHeads that cannot be divided, and a Bias or a Mask of
+// other dimensions; [snug.ErrShape] for a SeqQ or SeqK that Size does not divide and a ws that is
+// too short. The errors of AllToAll and of devices leave results partial. After an error of one
+// rank the others wait in AllToAll, see [RingForward].
 func UlyssesForward[V snug.Vector, L snug.Vector32](ranks AllToAller, out V, lse L, q, k, v V, c Options, ws L) error {
 	return ulyssesForward(ranks, c, forwardJob{
 		out: snug.ViewOf(out), lse: snug.ViewOf(lse), q: snug.ViewOf(q), k: snug.ViewOf(k), v: snug.ViewOf(v), c: c,
 	}, snug.ViewOf(ws))
 }
 
-// UlyssesWorkspaceLen returns the lengths of the float32 workspaces of [UlyssesForward] and [UlyssesBackward] for so
-// many ranks and tensors of a type. They are the same on all ranks. With n = SeqQ/size, m = SeqK/size and K the larger
-// of KVHeads and size, forward holds
+// UlyssesWorkspaceLen returns the lengths of the float32 workspaces of [UlyssesForward] and
+// [UlyssesBackward] on size ranks, for tensors of type dt. All ranks have the same. With n =
+// SeqQ/size, m = SeqK/size and K the larger of KVHeads and size, forward holds
 //
-//	q and out                        Batch·Heads·n·(Dim+DimV), of the type
-//	keys and values                  Batch·K·m·(Dim+DimV), of the type
-//	lse twice                        2·Batch·Heads·n
-//	the largest of these exchanges   of one batch element, of the type
+//	q                            Batch·Heads·n·Dim          of type dt
+//	keys and values              Batch·K·m·(Dim+DimV)       of type dt
+//	out                          Batch·Heads·n·DimV         of type dt
+//	lse, twice                   2·Batch·Heads·n            of float32
+//	the largest of the first three for one batch element    of type dt
 //
-// backward holds
+// Backward holds
 //
-//	q, dq, out and dout              2·Batch·Heads·n·(Dim+DimV), of the type
-//	keys, values and their gradients 2·Batch·K·m·(Dim+DimV), of the type
-//	lse, GradLSE and delta           3 or 4·Batch·Heads·n
-//	the largest of these exchanges   of one batch element, of the type
+//	q and dq                     2·Batch·Heads·n·Dim        of type dt
+//	keys, values, gradients      2·Batch·K·m·(Dim+DimV)     of type dt
+//	out and dout                 2·Batch·Heads·n·DimV       of type dt
+//	lse, twice, ws of [Backward] 3·Batch·Heads·n            of float32
+//	GradLSE, unless empty        Batch·Heads·n              of float32
+//	the largest of q, keys and values, out and dout for one batch element, of type dt
+//	sums of dk and dv            Batch·KVHeads·m·(Dim+DimV) of float32
 //
-// and, for 16-bit types and fewer key heads than ranks, sums of gradients in float32, Batch·KVHeads·m·(Dim+DimV). Two
-// elements of 16 bits take one of float32. One rank needs no workspace forward and that of [Backward] backward. Both are 0
-// for Options, a number of ranks or a type that UlyssesForward does not take.
+// The sums are for 16 bits and fewer key heads than ranks.
+// One element of float32 holds two of 16 bits, and every item is rounded up to 16 bytes. For
+// packed sequences Batch counts as 1. One rank needs no workspace forward, and that of Backward
+// backward. Both lengths are 0 for Options, a size or a type that UlyssesForward does not take.
 func (c Options) UlyssesWorkspaceLen(size int, dt snug.DType) (forward, backward int) {
 	if size < 1 || size > maxRanks || !dt.IsFloat() {
 		return 0, 0
@@ -93,7 +105,8 @@ func (c *Options) ulyssesWhole(size int) (Options, error) {
 	return w, nil
 }
 
-// ulyssesRegions are the parts of a workspace. The tensors of all rows are [batch, rows, record]; a record is the heads of this rank.
+// ulyssesRegions are the parts of a workspace. The tensors of all rows are [batch, rows, record]. A record is a row of
+// this rank's heads.
 type ulyssesRegions struct {
 	regions
 	q, kv, dq, dkv region
@@ -172,8 +185,8 @@ func newUlysses(ranks AllToAller, c *Options) (u ulysses, err error) {
 	return u, u.setLocal(c, u.rowsQ, u.rowsK)
 }
 
-// begin sets the workspace and the Options of this rank's heads. A record of all rows has outs values of out, or of
-// out and dout.
+// begin sets the workspace and the Options of this rank's heads. outs is DimV for records of out, and twice that for
+// records of out and dout.
 func (u *ulysses) begin(ws snug.View, at ulyssesRegions, outs int) {
 	u.ws, u.at = ws, at
 	u.staged, u.turned = at.staged.of(ws), at.turned.of(ws)
@@ -203,8 +216,8 @@ func (u *ulysses) begin(ws snug.View, at ulyssesRegions, outs int) {
 	u.inner = c
 }
 
-// number makes the number of a head, b·Heads+h, that of the whole sequence, which names the random numbers of Dropout
-// and the slope. The batch becomes packed sequences, Size for each element, of which only number Rank has queries:
+// number gives heads the numbers that they have in the whole: b·Heads+h selects the random numbers of Dropout and the
+// slope. It turns the batch into packed sequences, Size for each element. Of these only sequence number Rank has rows:
 //
 //	(b·Size + Rank)·(Heads/Size) + h = b·Heads + Rank·(Heads/Size) + h
 func (u *ulysses) number(c *Options) {
@@ -240,130 +253,6 @@ func (u *ulysses) number(c *Options) {
 // firstHead returns the first query head of a rank, and firstKeyHead its first key head.
 func (u *ulysses) firstHead(rank int) int    { return rank * u.heads }
 func (u *ulysses) firstKeyHead(rank int) int { return rank * u.whole.KVHeads / u.size }
-
-// column is a tensor of the caller that is exchanged, and where its heads are in the records of all rows.
-type column struct {
-	v          snug.View
-	st         Strides
-	keys       bool // of key heads
-	dim, first int  // elements of a head, first element in the record
-}
-
-// toHeads fills records with all rows of this rank's heads of the columns.
-func (u *ulysses) toHeads(records snug.View, record, rows int, columns ...column) error {
-	for b := range u.local.batches() {
-		n := u.size * rows * record
-		sent := slice(u.staged, 0, n)
-		for rank := range u.size {
-			for _, c := range columns {
-				j := u.rowsOf(c, b, rank, rows, record)
-				j.dst, j.src, j.to, j.from = after(sent, rank*rows*record+c.first), j.dst, j.from, j.to
-				if err := u.copyRows(j); err != nil {
-					return err
-				}
-			}
-		}
-		if err := u.exchange(slice(records, b*n, (b+1)*n), sent); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// toRows fills the columns with this rank's rows, used of rows, from records of all rows. Where several ranks have a
-// key head, it adds.
-func (u *ulysses) toRows(records snug.View, record, rows, used int, columns ...column) error {
-	for b := range u.local.batches() {
-		n := u.size * rows * record
-		got := slice(u.staged, 0, n)
-		if err := u.exchange(got, slice(records, b*n, (b+1)*n)); err != nil {
-			return err
-		}
-		for rank := range u.size {
-			for _, c := range columns {
-				j := u.rowsOf(c, b, rank, used, record)
-				j.src, j.add = after(got, rank*rows*record+c.first), c.keys && rank%u.replicas != 0
-				if err := u.copyRows(j); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// rowsOf returns the copy from a rank's record to a column of the caller, of one batch element.
-func (u *ulysses) rowsOf(c column, b, rank, rows, record int) rowsJob {
-	heads, head := u.heads, u.firstHead(rank)
-	if c.keys {
-		heads, head = u.keyHeads, u.firstKeyHead(rank)
-	}
-	return rowsJob{
-		dst: after(c.v, b*c.st.Batch+head*c.st.Head), to: c.st, from: Strides{Head: c.dim, Row: record},
-		batch: 1, heads: heads, n: rows, dim: c.dim,
-	}
-}
-
-// numbersToHeads fills all, a number for every query of this rank's heads, from those of this rank's queries.
-func (u *ulysses) numbersToHeads(all, own snug.View) error {
-	for rank := range u.size {
-		if err := u.copyRows(u.numbersOf(all, own, rank, u.rowsQ)); err != nil {
-			return err
-		}
-	}
-	if err := u.exchange(u.turned, all); err != nil {
-		return err
-	}
-	return u.copyRows(u.turn(all, u.turned))
-}
-
-// numbersToRows does the opposite.
-func (u *ulysses) numbersToRows(own, all snug.View) error {
-	j := u.turn(all, u.turned)
-	j.dst, j.src, j.to, j.from = j.src, j.dst, j.from, j.to
-	if err := u.copyRows(j); err != nil {
-		return err
-	}
-	if err := u.exchange(all, u.turned); err != nil {
-		return err
-	}
-	for rank := range u.size {
-		j := u.numbersOf(all, own, rank, u.usedQ)
-		j.dst, j.src, j.to, j.from = j.src, j.dst, j.from, j.to
-		if err := u.copyRows(j); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// numbersOf returns the copy of a rank's heads of this rank's numbers to the order of an exchange: [Size, batch, heads,
-// rows].
-func (u *ulysses) numbersOf(all, own snug.View, rank, used int) rowsJob {
-	n, batch := u.rowsQ, u.local.batches()
-	return rowsJob{
-		dst: after(all, rank*batch*u.heads*n), src: after(own, u.firstHead(rank)*n),
-		to: headMajor(u.heads, n, 1), from: headMajor(u.whole.Heads, n, 1),
-		batch: batch, heads: u.heads, n: min(1, used), dim: used,
-	}
-}
-
-// turn returns the copy from the order of an exchange to that of lse.
-func (u *ulysses) turn(all, turned snug.View) rowsJob {
-	n := u.rowsQ
-	return rowsJob{
-		dst: all, src: turned, to: Strides{Batch: u.numbers.Batch, Head: u.numbers.Head, Row: n},
-		from:  Strides{Batch: u.heads * n, Head: n, Row: u.local.batches() * u.heads * n},
-		batch: u.local.batches(), heads: u.heads, n: u.size, dim: n,
-	}
-}
-
-func (u *ulysses) exchange(dst, src snug.View) error {
-	if err := u.ranks.AllToAll(dst, src); err != nil {
-		return fmt.Errorf("attention: rows for heads: %w", err)
-	}
-	return nil
-}
 
 func ulyssesForward(ranks AllToAller, c Options, j forwardJob, ws snug.View) error {
 	u, err := newUlysses(ranks, &c)

@@ -2,16 +2,19 @@ package attention
 
 import "github.com/snug-ml/snug"
 
-// UlyssesBackward is [Backward] over a sequence whose rows are cut among ranks, from the operands and the results of
-// [UlyssesForward], of the rank's rows. All ranks call it at the same time with the same Options, but for the strides
-// and GradLSE, and get the gradients of their rows.
+// UlyssesBackward is [Backward] over a sequence whose rows are divided among ranks. All ranks call
+// it at the same time, with the Options of [UlyssesForward] and with the operands and results of
+// their own rows, and get the gradients of these rows.
 //
-// dq, and with KVHeads that Size divides also dk and dv, have the bits of Backward. With fewer key heads, the parts of dk and dv that
-// ranks compute, of the type of k, are added in float32 in the order of the ranks.
+// dq has the bits of Backward. So have dk and dv if Size divides KVHeads, without KLens. If
+// several ranks have a key head, its gradients, of the type of k, are added in float32 in the
+// order of the ranks.
 //
-// Sinks.Grad and Bias.Grad receive the part of the rank's heads: add them over the ranks, as the gradients of all weights.
+// Sinks.Grad and Bias.Grad receive the part of the rank's heads. The gradient is the sum over the
+// ranks, as for all weights.
 //
-// ws, memory and errors are as in UlyssesForward, with the second length of [Options.UlyssesWorkspaceLen].
+// ws is a workspace of at least the second length of [Options.UlyssesWorkspaceLen]. It may be the
+// one of UlyssesForward. Memory, errors and what cannot be divided are as in UlyssesForward.
 func UlyssesBackward[V snug.Vector, L snug.Vector32](ranks AllToAller, dq, dk, dv V, dout, q, k, v, out V, lse L, c Options, ws L) error {
 	return ulyssesBackward(ranks, c, backwardJob{
 		dq: snug.ViewOf(dq), dk: snug.ViewOf(dk), dv: snug.ViewOf(dv), dout: snug.ViewOf(dout),
@@ -98,8 +101,7 @@ func (u *ulysses) backward(j backwardJob) error {
 	return u.keysToRows(j.dk, j.dv, dkv)
 }
 
-// keysToRows exchanges the gradients of keys and values. It adds those of a key head that several ranks have in
-// float32.
+// keysToRows exchanges the gradients of keys and values. It adds in float32 where several ranks have a key head.
 func (u *ulysses) keysToRows(dk, dv, records snug.View) error {
 	c := &u.whole
 	first, record := u.keyHeads*c.Dim, u.keyHeads*(c.Dim+c.DimV)
