@@ -174,7 +174,7 @@ func TestRanksWorkspaceLen(t *testing.T) {
 			size int
 			dt   snug.DType
 		}{
-			"size 0": {c, 0, snug.F32}, "size": {c, 1 << 60, snug.F32}, "type": {c, 2, snug.U8}, "no type": {c, 2, 0}, "options": {wrong, 2, snug.F32}, "overflow": {huge, 4, snug.F32},
+			"size 0": {c, 0, snug.F32}, "size": {c, math.MaxInt, snug.F32}, "type": {c, 2, snug.U8}, "no type": {c, 2, 0}, "options": {wrong, 2, snug.F32}, "overflow": {huge, 4, snug.F32},
 		} {
 			forward, backward := d.workspaces(x.c, x.size, x.dt)
 			require.Zero(t, forward+backward, "%s: %s", d.name, name)
