@@ -202,3 +202,27 @@ func TestRanksWorkspaceLen(t *testing.T) {
 		require.Equal(t, low(2*q+2*o+2*keys+staged)+3*2*4*n, backward)
 	}
 }
+
+// Calls without queries, heads, sequences or documents set the gradients of keys to 0, as one process does.
+func TestRanksNothing(t *testing.T) {
+	for name, c := range map[string]attention.Options{
+		"heads":     {Batch: 2, KVHeads: 2, SeqQ: 4, Dim: 2},
+		"all heads": {Batch: 2, SeqQ: 4, Dim: 2},
+		"batch":     {Heads: 2, SeqQ: 4, Dim: 2},
+		"queries":   {Batch: 2, Heads: 2, KVHeads: 2, SeqK: 4, Dim: 2},
+		"rows":      {Batch: 2, Heads: 2, KVHeads: 2, Dim: 2},
+		"documents": {Heads: 2, KVHeads: 2, SeqQ: 4, Dim: 2, QStarts: []int{0}},
+		"empty":     {Batch: 3, Heads: 2, KVHeads: 2, SeqQ: 4, Dim: 2, QStarts: []int{0, 0, 0, 0}},
+		"part":      {Batch: 2, Heads: 2, KVHeads: 2, SeqQ: 4, Dim: 2, QStarts: []int{0, 0, 1}},
+	} {
+		for _, d := range divisions {
+			for _, dt := range dtypes {
+				w := attention.NewWhole(t, c, dt, 1)
+				got, want := d.run(t, w, 2, kerneltest.Backend{}, false), w.One(t)
+				for i, pair := range [][2][]float32{{want.Out, got.Out}, {want.LSE, got.LSE}, {want.DQ, got.DQ}, {want.DK, got.DK}, {want.DV, got.DV}} {
+					require.Equal(t, append([]float32{}, pair[0]...), pair[1], "%s %s %s: %d", d.name, name, dt, i)
+				}
+			}
+		}
+	}
+}

@@ -49,7 +49,7 @@ func RingForward[V snug.Vector, L snug.Vector32](ranks SendReceiver, out V, lse 
 
 // RingWorkspaceLen returns the lengths of the float32 workspaces of [RingForward] and
 // [RingBackward] on size ranks, for tensors of type dt. All ranks have the same. A rank has up to
-// n rows of queries and m rows of keys, two pieces of ⌈SeqQ/2·size⌉ and of ⌈SeqK/2·size⌉ rows. One
+// n rows of queries and m rows of keys, two pieces of ⌈SeqQ/(2·size)⌉ and of ⌈SeqK/(2·size)⌉ rows. One
 // element of float32 holds two of 16 bits, and every item is rounded up to 16 bytes. For packed
 // sequences Batch counts as 1. Forward holds
 //
@@ -300,9 +300,6 @@ func ringForward(ranks SendReceiver, c Options, j forwardJob, ws snug.View) erro
 	}
 	if r.size == 1 {
 		return forward(j)
-	}
-	if r.whole.Batch == 0 || r.whole.Heads == 0 {
-		return nil
 	}
 	f := ringForwardCall{ring: r, job: j, at: at}
 	f.ws, f.k, f.v = ws, j.k, j.v

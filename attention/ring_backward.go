@@ -89,9 +89,6 @@ func ringBackward(ranks SendReceiver, c Options, j backwardJob) error {
 			return err
 		}
 	}
-	if r.whole.Batch == 0 || r.whole.Heads == 0 {
-		return nil
-	}
 	defer b.flight.join()
 	return b.run()
 }

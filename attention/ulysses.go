@@ -18,7 +18,8 @@ import (
 // SeqQ/Size gives the strides of another layout.
 //
 // Size divides Heads, SeqQ and SeqK, and it divides KVHeads or is a multiple of KVHeads. With
-// fewer key heads than ranks, Size/KVHeads ranks get each key head.
+// fewer key heads than ranks, Size/KVHeads ranks get each key head. Packed sequences can have rows
+// of no sequence at the end, to make SeqQ a multiple.
 //
 // Each head is computed whole, so out and lse have the bits of Forward, for any number of ranks.
 // Dropout draws the random numbers of one process. A rank does not compute while it exchanges.

@@ -42,8 +42,8 @@ func ulyssesBackward(ranks AllToAller, c Options, j backwardJob) error {
 	if err := u.clear(u.whole.Sinks.Grad, u.whole.Bias.Grad); err != nil {
 		return err
 	}
-	if u.whole.Batch == 0 || u.heads == 0 || u.rowsQ == 0 && u.rowsK == 0 {
-		return nil
+	if u.whole.Batch == 0 || u.heads == 0 {
+		return u.clearKeys(j.dk, j.dv)
 	}
 	u.begin(j.delta, at, 2*u.whole.DimV)
 	return u.backward(j)
@@ -57,6 +57,15 @@ func (u *ulysses) clear(vectors ...snug.View) error {
 		}
 	}
 	return nil
+}
+
+// clearKeys sets the gradients of keys that no head reads to 0.
+func (u *ulysses) clearKeys(dk, dv snug.View) error {
+	c, batch := &u.whole, u.local.batches()
+	return u.copyRows(
+		rowsJob{dst: dk, to: u.local.K, batch: batch, heads: c.KVHeads, n: u.usedK, dim: c.Dim},
+		rowsJob{dst: dv, to: u.local.V, batch: batch, heads: c.KVHeads, n: u.usedK, dim: c.DimV},
+	)
 }
 
 func (u *ulysses) backward(j backwardJob) error {
