@@ -89,8 +89,8 @@ func (g *group) setLocal(c *Options, queries, keys int) error {
 }
 
 // check checks the rank's operands and sets g.dtype and g.dev. tensors are q, k, v and out, and then the gradients
-// dq, dk, dv and dout. ws has at least need elements, if that is a number that an int counts.
-func (g *group) check(tensors []tensor, lse, ws snug.View, forward bool, need int, enough bool) error {
+// dq, dk, dv and dout. ws must have the given regions. lse may be empty forward.
+func (g *group) check(tensors []tensor, lse, ws snug.View, forward bool, at regions) error {
 	like := g.local.operands()
 	views := make([]snug.View, 0, 10)
 	for i := range tensors {
@@ -107,11 +107,11 @@ func (g *group) check(tensors []tensor, lse, ws snug.View, forward bool, need in
 	if err := checkLengths(tensors, vectors, g.local.queries()); err != nil {
 		return err
 	}
-	if !enough {
+	if at.overflow {
 		return fmt.Errorf("attention: a workspace of more elements than an int counts: %w", snug.ErrShape)
 	}
-	if ws.Len() < need {
-		return fmt.Errorf("attention: ws holds %d elements, want %d: %w", ws.Len(), need, snug.ErrShape)
+	if ws.Len() < at.words {
+		return fmt.Errorf("attention: ws holds %d elements, want %d: %w", ws.Len(), at.words, snug.ErrShape)
 	}
 	var err error
 	g.dtype = tensors[0].view.DType()

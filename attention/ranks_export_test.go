@@ -2,10 +2,12 @@ package attention
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
@@ -27,8 +29,8 @@ type Results[T any] struct{ Out, LSE, DQ, DK, DV, DSinks, DBias []T }
 // Gap is what outputs hold before a call.
 const Gap = gap
 
-// NewWhole returns a problem with some of allFeatures, by name, or any with a function that changes it. "packed"
-// packs the rows of queries, and of keys alike.
+// NewWhole returns a problem with some of allFeatures, by name. "packed" packs the rows of queries, and of keys alike.
+// "one bias" and "one mask" are the same for all heads and batch elements.
 func NewWhole(t testing.TB, c Options, dt snug.DType, seed uint64, names ...string) *Whole {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	p := &problem{c: c}
@@ -41,6 +43,17 @@ func NewWhole(t testing.TB, c Options, dt snug.DType, seed uint64, names ...stri
 	p.c = resolved(t, p.c)
 	for _, f := range featuresNamed(names...) {
 		f.add(t, p, rng)
+	}
+	queries, keys := p.c.longest()
+	if slices.Contains(names, "one bias") {
+		p.bias, p.biasType = uniform(rng, queries*keys, 2), snug.F32
+		p.c.Bias = Bias{X: snug.SliceView(p.bias), Dims: [4]int{1, 1, queries, keys}, Grad: snug.SliceView(make([]float32, queries*keys))}
+	}
+	if slices.Contains(names, "one mask") {
+		p.shows = func(_, _, i, j int) bool { return (i*i+3*j+int(seed%7))%5 < 3 }
+		var err error
+		p.c.Mask, err = NewMask(1, 1, queries, keys, p.shows)
+		require.NoError(t, err)
 	}
 	q := newProblem(t, p.c, dt, seed)
 	q.features = p.features

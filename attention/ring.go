@@ -121,15 +121,15 @@ func (c *Options) ringForwardRegions(size int, dt snug.DType) (r ringForwardRegi
 	if size == 1 {
 		return r
 	}
-	piece, heads := ringPiece(c.SeqQ, size), []int{c.batches(), c.Heads}
+	batch, piece := c.batches(), ringPiece(c.SeqQ, size)
 	for i := range r.keys {
-		r.keys[i] = r.take(dt, c.batches(), c.KVHeads, 2*ringPiece(c.SeqK, size), c.Dim+c.DimV)
+		r.keys[i] = r.take(dt, batch, c.KVHeads, 2*ringPiece(c.SeqK, size), c.Dim+c.DimV)
 	}
-	r.out, r.lse = r.take(snug.F32, heads[0], heads[1], 2*piece, c.DimV), r.take(snug.F32, heads[0], heads[1], 2*piece)
-	r.part, r.partLSE = r.take(dt, heads[0], heads[1], piece, c.DimV), r.take(snug.F32, heads[0], heads[1], piece)
+	r.out, r.lse = r.take(snug.F32, batch, c.Heads, 2*piece, c.DimV), r.take(snug.F32, batch, c.Heads, 2*piece)
+	r.part, r.partLSE = r.take(dt, batch, c.Heads, piece, c.DimV), r.take(snug.F32, batch, c.Heads, piece)
 	r.wide = r.part
 	if dt != snug.F32 {
-		r.wide = r.take(snug.F32, heads[0], heads[1], piece, c.DimV)
+		r.wide = r.take(snug.F32, batch, c.Heads, piece, c.DimV)
 	}
 	return r
 }
@@ -139,8 +139,7 @@ type ring struct {
 	group
 	ranks   SendReceiver
 	ws      snug.View
-	queries spans // of this rank
-	k, v    snug.View
+	queries spans              // of this rank
 	keys    [2]snug.View       // and values: those of the present step first
 	begun   [len(spans{})]bool // whether a span of queries has a result
 	pair    Options            // of the pair of spans that is computed
@@ -295,14 +294,14 @@ func ringForward(ranks SendReceiver, c Options, j forwardJob, ws snug.View) erro
 	}
 	tensors := []tensor{{name: "q", view: j.q}, {name: "k", view: j.k}, {name: "v", view: j.v}, {name: "out", view: j.out}}
 	at := r.whole.ringForwardRegions(r.size, j.q.DType())
-	if err := r.check(tensors, j.lse, ws, true, at.words, !at.overflow); err != nil {
+	if err := r.check(tensors, j.lse, ws, true, at.regions); err != nil {
 		return err
 	}
 	if r.size == 1 {
 		return forward(j)
 	}
 	f := ringForwardCall{ring: r, job: j, at: at}
-	f.ws, f.k, f.v = ws, j.k, j.v
+	f.ws = ws
 	defer f.flight.join()
 	return f.run()
 }
@@ -316,7 +315,7 @@ type ringForwardCall struct {
 
 func (f *ringForwardCall) run() error {
 	f.keys = [2]snug.View{f.at.keys[0].of(f.ws), f.at.keys[1].of(f.ws)}
-	if err := f.moveKeys(f.k, f.v, f.keys[0], false); err != nil {
+	if err := f.moveKeys(f.job.k, f.job.v, f.keys[0], false); err != nil {
 		return err
 	}
 	for step := range f.size {

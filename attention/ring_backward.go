@@ -76,7 +76,7 @@ func ringBackward(ranks SendReceiver, c Options, j backwardJob) error {
 		{name: "dq", view: j.dq}, {name: "dk", view: j.dk}, {name: "dv", view: j.dv}, {name: "dout", view: j.dout},
 	}
 	at := r.whole.ringBackwardRegions(r.size, j.q.DType(), c.GradLSE.Len() > 0)
-	if err := r.check(tensors, j.lse, j.delta, false, at.words, !at.overflow); err != nil {
+	if err := r.check(tensors, j.lse, j.delta, false, at.regions); err != nil {
 		return err
 	}
 	if r.size == 1 {

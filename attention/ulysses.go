@@ -63,10 +63,10 @@ func UlyssesForward[V snug.Vector, L snug.Vector32](ranks AllToAller, out V, lse
 //	the largest of q, keys and values, out and dout for one batch element, of type dt
 //	sums of dk and dv            Batch·KVHeads·m·(Dim+DimV) of float32
 //
-// The sums are for 16 bits and fewer key heads than ranks.
-// One element of float32 holds two of 16 bits, and every item is rounded up to 16 bytes. For
-// packed sequences Batch counts as 1. One rank needs no workspace forward, and that of Backward
-// backward. Both lengths are 0 for Options, a size or a type that UlyssesForward does not take.
+// The sums are for 16 bits and fewer key heads than ranks. One element of float32 holds two of 16
+// bits, and every item is rounded up to 16 bytes. For packed sequences Batch counts as 1. One rank
+// needs no workspace forward, and that of Backward backward. Both lengths are 0 for Options, a
+// size or a type that UlyssesForward does not take.
 func (c Options) UlyssesWorkspaceLen(size int, dt snug.DType) (forward, backward int) {
 	if size < 1 || size > maxRanks || !dt.IsFloat() {
 		return 0, 0
@@ -262,7 +262,7 @@ func ulyssesForward(ranks AllToAller, c Options, j forwardJob, ws snug.View) err
 	}
 	tensors := []tensor{{name: "q", view: j.q}, {name: "k", view: j.k}, {name: "v", view: j.v}, {name: "out", view: j.out}}
 	at := u.whole.ulyssesRegions(u.size, j.q.DType(), false, false)
-	if err := u.check(tensors, j.lse, ws, true, at.words, !at.overflow); err != nil {
+	if err := u.check(tensors, j.lse, ws, true, at.regions); err != nil {
 		return err
 	}
 	switch {

@@ -33,7 +33,7 @@ func ulyssesBackward(ranks AllToAller, c Options, j backwardJob) error {
 		{name: "dq", view: j.dq}, {name: "dk", view: j.dk}, {name: "dv", view: j.dv}, {name: "dout", view: j.dout},
 	}
 	at := u.whole.ulyssesRegions(u.size, j.q.DType(), true, c.GradLSE.Len() > 0)
-	if err := u.check(tensors, j.lse, j.delta, false, at.words, !at.overflow); err != nil {
+	if err := u.check(tensors, j.lse, j.delta, false, at.regions); err != nil {
 		return err
 	}
 	if u.size == 1 {

@@ -26,6 +26,7 @@ var ulysses = divided{
 
 var ulyssesFeatures = append([][]string{
 	{"lengths of keys"}, {"causal", "lengths of keys", "dropout"}, {"score", "alibi", "dropout"}, {"score", "packed", "alibi"}, {"alibi", "lengths of keys"},
+	{"one bias"}, {"one bias", "one mask", "dropout", "causal"}, {"one mask", "packed"}, {"one bias", "one mask", "alibi", "lengths of keys"},
 }, ringFeatures...)
 
 // Any number of ranks gives the bits of one process.
