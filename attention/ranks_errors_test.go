@@ -226,3 +226,24 @@ func TestRanksNothing(t *testing.T) {
 		}
 	}
 }
+
+// Without lse a call computes the same out.
+func TestRanksWithoutLSE(t *testing.T) {
+	w := attention.NewWhole(t, attention.Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 24, Dim: 8}, snug.BF16, 1, "causal")
+	for _, d := range divisions {
+		want := d.run(t, w, 2, kerneltest.Backend{}, false)
+		without := d.divided
+		without.forward = func(r rank, out, lse, q, k, v snug.View, c attention.Options, ws snug.View) error {
+			if err := d.forward(r, out, snug.View{}, q, k, v, c, ws); err != nil {
+				return err
+			}
+			kept := append([]snug.BFloat16(nil), out.BFloat16s()...)
+			if err := d.forward(r, out, lse, q, k, v, c, ws); err != nil {
+				return err
+			}
+			require.Equal(t, out.BFloat16s(), kept)
+			return nil
+		}
+		require.Equal(t, want, without.run(t, w, 2, kerneltest.Backend{}, false))
+	}
+}
