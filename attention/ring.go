@@ -22,7 +22,7 @@ import (
 // step. The parts are joined as by [Merge], in float32. Pieces of keys that Causal, Window or the
 // ends of packed sequences hide from a piece of queries cost nothing. With Causal alone, and a
 // SeqQ that 2·Size divides, all ranks compute the same number of scores in each step. A Window or
-// packed sequences can hide more on one rank than on another.
+// packed sequences can hide more on one rank than on another; all keys pass all ranks.
 //
 // One rank has the bits of Forward. With more ranks the results are the same in every run and for
 // every GOMAXPROCS. The error is that of Forward and of Merge; for 16-bit types each step also

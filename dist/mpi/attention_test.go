@@ -25,6 +25,11 @@ func TestAttention(t *testing.T) {
 	})
 }
 
+var (
+	_ attention.SendReceiver = (*World)(nil)
+	_ attention.AllToAller   = (*World)(nil)
+)
+
 // attend computes attention by MPI and by Local.
 func attend(w *World) error {
 	rank, size := w.Rank(), w.Size()
