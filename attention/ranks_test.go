@@ -139,6 +139,30 @@ func (p part) join(t testing.TB, whole, own []float32) {
 	}
 }
 
+// vector is one with guard words around it, which begins at a multiple of 16 bytes, as matrix units want it: 7 guard
+// words and an element are before it.
+type vector struct {
+	snug.View
+	whole *kerneltest.Floats
+}
+
+func put(t testing.TB, backend kerneltest.Backend, dt snug.DType, x []float32) vector {
+	v := vector{whole: kerneltest.PutFloats(t, backend, dt, append([]float32{attention.Gap}, x...))}
+	var err error
+	v.View, err = v.whole.Slice(1, v.whole.Len())
+	require.NoError(t, err)
+	return v
+}
+
+// Get returns the elements after all queued work, and requires that nothing around them has changed.
+func (v vector) Get() []float32 {
+	x := v.whole.Get()
+	if x[0] != attention.Gap {
+		panic("the element before a vector has changed")
+	}
+	return x[1:]
+}
+
 // run computes a problem on some ranks.
 func (d divided) run(t testing.TB, w *attention.Whole, size int, backend kerneltest.Backend, sequenceMajor bool) attention.Results[float32] {
 	t.Helper()
@@ -162,12 +186,12 @@ func (d divided) run(t testing.TB, w *attention.Whole, size int, backend kernelt
 		pl := d.part(batch, c.Heads, c.SeqQ, 1, r, false)
 		c.Q, c.K, c.V, c.Out = pq.st, pk.st, pv.st, po.st
 		sums.Lock() // memory of a device is not made concurrently
-		floats := func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, backend, w.DType, x) }
-		numbers := func(x []float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, backend, x) }
+		floats := func(x []float32) vector { return put(t, backend, w.DType, x) }
+		numbers := func(x []float32) vector { return put(t, backend, snug.F32, x) }
 		if c.Slopes.Len() > 0 {
 			c.Slopes = numbers(c.Slopes.Float32s()).View
 		}
-		var dsinks, dbias *kerneltest.Buf[float32]
+		var dsinks, dbias vector
 		if c.Sinks.X.Len() > 0 {
 			c.Sinks.X = numbers(c.Sinks.X.Float32s()).View
 			dsinks = numbers(make([]float32, c.Heads))
@@ -207,10 +231,10 @@ func (d divided) run(t testing.TB, w *attention.Whole, size int, backend kernelt
 		pq.join(t, got.DQ, dq.Get())
 		pk.join(t, got.DK, dk.Get())
 		pv.join(t, got.DV, dv.Get())
-		if dsinks != nil {
+		if dsinks.Len() > 0 {
 			sinks[r.Rank()] = dsinks.Get()
 		}
-		if dbias != nil {
+		if dbias.Len() > 0 {
 			biases[r.Rank()] = dbias.Get()
 		}
 		return nil
