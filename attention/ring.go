@@ -17,9 +17,9 @@ import (
 // empty. [SequenceMajor] of Options with a SeqQ of n gives the strides of another layout. SeqK
 // may differ from SeqQ, and RingRows divides keys as well.
 //
-// There are Size steps. In each a rank computes the attention of its queries to the keys of one
-// rank. Meanwhile it sends these keys and values to the next rank and receives those of the next
-// step. The parts are joined as by [Merge], in float32. Pieces of keys that Causal, Window or the
+// In each of Size steps a rank computes the attention of its queries to the keys of one rank.
+// Meanwhile it sends these keys and values to the next rank and receives those of the next step.
+// The parts are joined as by [Merge], in float32. Pieces of keys that Causal, Window or the
 // ends of packed sequences hide from a piece of queries cost nothing. With Causal alone, and a
 // SeqQ that 2·Size divides, all ranks compute the same number of scores in each step. A Window or
 // packed sequences can hide more on one rank than on another; all keys pass all ranks.
@@ -67,7 +67,7 @@ func RingForward[V snug.Vector, L snug.Vector32](ranks SendReceiver, out V, lse 
 //	q                            Batch·Heads·n·Dim              of type dt
 //	dq                           Batch·Heads·n·Dim              of float32
 //	dq of one piece              Batch·Heads·n·Dim/2            of type dt
-//	lse, and ws of [Backward]    Batch·Heads·n·3/2              of float32
+//	lse, and ws of Backward      Batch·Heads·n·3/2              of float32
 //	GradLSE, unless empty        Batch·Heads·n                  of float32
 //	Sinks.Grad, unless empty     Heads                          of float32
 //

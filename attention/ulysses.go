@@ -58,7 +58,7 @@ func UlyssesForward[V snug.Vector, L snug.Vector32](ranks AllToAller, out V, lse
 //	q and dq                     2·Batch·Heads·n·Dim        of type dt
 //	keys, values, gradients      2·Batch·K·m·(Dim+DimV)     of type dt
 //	out and dout                 2·Batch·Heads·n·DimV       of type dt
-//	lse, twice, ws of [Backward] 3·Batch·Heads·n            of float32
+//	lse, twice, ws of Backward   3·Batch·Heads·n            of float32
 //	GradLSE, unless empty        Batch·Heads·n              of float32
 //	the largest of q, keys and values, out and dout for one batch element, of type dt
 //	sums of dk and dv            Batch·KVHeads·m·(Dim+DimV) of float32
