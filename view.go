@@ -38,7 +38,12 @@ type View struct {
 	dev   *Device
 }
 
-var _ = [1]struct{}{}[unsafe.Offsetof(View{}.mem)]
+// Package device reads and writes mem, and in As also n and dtype.
+var (
+	_ = [1]struct{}{}[unsafe.Offsetof(View{}.mem)]
+	_ = [1]struct{}{}[unsafe.Offsetof(View{}.n)-unsafe.Sizeof(driver.Mem{})]
+	_ = [1]struct{}{}[unsafe.Offsetof(View{}.dtype)-unsafe.Sizeof(driver.Mem{})-unsafe.Sizeof(int(0))]
+)
 
 // ViewOf returns v with its element type erased. It allocates nothing.
 func ViewOf[V Vector](v V) View {

@@ -45,6 +45,19 @@
 // part need only the merged out and lse. Shift, Dropout.Query and Dropout.Key locate a part in
 // the whole sequence.
 //
+// # Over ranks
+//
+// Ranks, which are processes or goroutines, can divide the rows of a sequence:
+//
+//	rows := attention.RingRows(n, ranks.Rank(), ranks.Size()) // of the sequence: two ranges
+//	err := attention.RingForward(ranks, out, lse, q, k, v, c, workspace)
+//
+// In [RingForward] and [RingBackward] keys and values pass from rank to rank while each rank
+// computes. They take any number of rows, heads and ranks. In [UlyssesForward] and
+// [UlyssesBackward] the ranks exchange rows for heads. Each rank computes whole heads, with the
+// bits of one process, but the number of ranks must divide the heads. accum.Local has ranks in one
+// process, and package dist/mpi has ranks in several.
+//
 // # Generating
 //
 // [ForwardCached] reads keys and values from pages and from 8-bit integers.

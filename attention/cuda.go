@@ -10,7 +10,11 @@ var kernelImage []byte
 //go:embed kernels/attention_sm90a.image
 var hopperImage []byte
 
+//go:embed kernels/attention_rows.image
+var rowsImage []byte
+
 func init() {
 	kernels.Image = kernelImage
 	hopperKernels.Image = hopperImage
+	rowsKernels.Image = rowsImage
 }

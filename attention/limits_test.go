@@ -270,6 +270,9 @@ func TestZeroValues(t *testing.T) {
 		Forward[[]float32, []float32], Forward[snug.View, snug.View], Backward[[]float32, []float32], Backward[snug.View, snug.View],
 		Merge[[]float32, []float32], Merge[snug.View, snug.View], MergeBackward[[]float32, []float32], MergeBackward[snug.View, snug.View],
 		ForwardCached[[]float32, []float32], ForwardCached[snug.View, snug.View],
+		RingForward[[]float32, []float32], RingForward[snug.View, snug.View], RingBackward[[]float32, []float32], RingBackward[snug.View, snug.View],
+		UlyssesForward[[]float32, []float32], UlyssesForward[snug.View, snug.View], UlyssesBackward[[]float32, []float32], UlyssesBackward[snug.View, snug.View],
+		RingRows, Rows{},
 		QuantizeRows[[]uint8, []float32, []float32], QuantizeRows[snug.View, snug.View, snug.View],
 	)
 	x := []float32{42}

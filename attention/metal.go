@@ -13,5 +13,5 @@ var kernelText embed.FS
 
 func init() {
 	kernels.Source = gpu.Folder(kernelText)
-	hopperKernels.Source = kernels.Source
+	hopperKernels.Source, rowsKernels.Source = kernels.Source, kernels.Source
 }

@@ -122,6 +122,7 @@ var jobs = map[string]func(w *World) error{
 	"once":        once,
 	"allocations": allocations,
 	"panic":       panics,
+	"attention":   attend,
 }
 
 // TestBits: every operation has the bits of Local, for all types and for lengths below and above a stage.

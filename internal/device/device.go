@@ -17,6 +17,25 @@ import (
 // another address binds v. The memory of a nil View is nil.
 func Mem(v *snug.View) *driver.Mem { return (*driver.Mem)(unsafe.Pointer(v)) }
 
+// As returns v's memory as elements of another type, as many as fit: for a workspace that holds several types.
+// The first byte of v lies at a multiple of their size.
+func As(v snug.View, dt snug.DType) snug.View {
+	size := dt.Size()
+	if size == 0 {
+		return snug.View{}
+	}
+	head := (*viewHead)(unsafe.Pointer(&v))
+	head.n, head.dtype = head.mem.Size/size, dt
+	return v
+}
+
+// viewHead is how a View begins. Package snug refuses to compile when that changes.
+type viewHead struct {
+	mem   driver.Mem
+	n     int
+	dtype snug.DType
+}
+
 // Launch queues j on dev; on the CPU it runs j. The device may keep j until its queue
 // reaches it. Errors wrap [snug.ErrDevice], or come from the device's driver.
 func Launch(dev *snug.Device, j driver.Job) error { return queue(dev).Launch(j) }
