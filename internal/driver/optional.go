@@ -33,3 +33,17 @@ type StreamBackend interface {
 	// OpenOn opens device number index with the queue that stream names.
 	OpenOn(index int, stream uintptr) (Driver, error)
 }
+
+// Streamer is a Driver whose queue is a stream on which another library can queue its work, such as a CUstream.
+type Streamer interface {
+	Driver
+	// Enter returns the stream. Until Leave the goroutine stays on its thread, where the device's context is current.
+	Enter() (stream uintptr, err error)
+	// Leave ends what Enter has begun.
+	Leave()
+	// Follow makes work queued from now on wait for the work queued so far on other: the same device, opened another
+	// time.
+	Follow(other Driver) error
+	// Idle reports, without waiting, whether all queued work is done.
+	Idle() (bool, error)
+}
