@@ -39,7 +39,7 @@
 // # Ranks
 //
 // With Options.Reducer several Trainers make a step together, each with the micro-batches of its rank: in goroutines, by
-// [accum.Local], or in processes, by package dist/mpi. Each has a whole model, and all models stay equal.
+// [accum.Local], or in processes, by package dist/mpi or dist/nccl. Each has a whole model, and all models stay equal.
 //
 // # Forward passes alone
 //

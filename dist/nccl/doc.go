@@ -34,7 +34,11 @@
 //
 // Communication has a stream of its own. It waits for the work that was queued on the device before the call; what is
 // queued after the call runs at the same time. A call returns when its result is in memory, so that all work after it has
-// the result. A Window of package accum makes its calls from a goroutine of its own: the backward pass goes on meanwhile.
+// the result.
+//
+// A Window of package accum notes when each bucket is complete, and makes its calls from a goroutine of its own. A bucket
+// then waits for its gradients alone, and is reduced while the backward pass goes on. A World is an [accum.Overlapper] for
+// this.
 //
 // # Failures
 //

@@ -28,7 +28,8 @@ type engine struct {
 	home   *snug.Device    // of the vectors
 	side   *snug.Device    // the same device with the queue of communication
 	stream driver.Streamer // of side
-	queue  driver.Driver   // of home
+	queue  driver.Streamer // of home
+	marks  marks
 
 	comm   uintptr
 	inside atomic.Bool // the goroutine of the calls is in the library

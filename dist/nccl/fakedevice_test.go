@@ -59,6 +59,7 @@ type card struct {
 	blocks  map[uintptr][]byte
 	next    uintptr
 	threads map[int]int // where it is current, and how often
+	moments []chan struct{}
 }
 
 // bytes returns n bytes at an address.
@@ -215,14 +216,28 @@ func (q *queue) Leave() {
 	runtime.UnlockOSThread()
 }
 
-func (q *queue) Follow(other driver.Driver) error {
-	o, ok := other.(*queue)
+func (q *queue) Mark() (driver.Moment, error) {
+	reached := make(chan struct{})
+	if err := q.enqueue(func() { close(reached) }); err != nil {
+		return driver.Moment{}, err
+	}
+	q.card.mu.Lock()
+	defer q.card.mu.Unlock()
+	q.moments = append(q.moments, reached)
+	return driver.Moment{Of: q, Event: uintptr(len(q.moments))}, nil
+}
+
+func (q *queue) Await(m driver.Moment) error {
+	o, ok := m.Of.(*queue)
 	if !ok || o.card != q.card {
 		return fmt.Errorf("another card: %w", driver.ErrDevice)
 	}
-	reached := make(chan struct{})
-	if err := o.enqueue(func() { close(reached) }); err != nil {
-		return err
+	q.card.mu.Lock()
+	reached := q.moments[m.Event-1]
+	q.moments[m.Event-1] = nil
+	q.card.mu.Unlock()
+	if reached == nil {
+		return fmt.Errorf("a moment is awaited twice: %w", driver.ErrDevice)
 	}
 	return q.enqueue(func() { <-reached })
 }

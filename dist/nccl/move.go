@@ -76,9 +76,6 @@ func (e *engine) others(yield func(to, from int) bool) {
 	}
 }
 
-// follow makes what is queued for communication wait for the work that was queued on the device.
-func (e *engine) follow() error { return e.stream.Follow(e.queue) }
-
 // end is a vector that is sent or received in pieces. Its pieces lie on the device, or pass through a stage.
 type end struct {
 	v      snug.View

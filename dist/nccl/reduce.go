@@ -25,11 +25,19 @@ type reduction struct {
 
 // reduce adds the parts of all ranks, if sums is set, and sends each rank's own part to all, if results is.
 func (e *engine) reduce(v snug.View, sums, results bool) error {
-	wide := v.DType() == snug.F32
-	if v.Len() == 0 || e.size == 1 && (!sums || wide) { // rounding makes a NaN of bfloat16 quiet, of one rank too
+	if v.Len() == 0 {
 		return nil
 	}
 	r := reduction{e: e, v: v, direct: v.Device() == e.home, size: v.DType().Size()}
+	if r.direct {
+		if err := e.ready(v); err != nil {
+			return err
+		}
+	}
+	wide := v.DType() == snug.F32
+	if e.size == 1 && (!sums || wide) { // rounding makes a NaN of bfloat16 quiet, of one rank too
+		return e.wait()
+	}
 	r.each = max(1, e.staged/(r.size*e.size))
 	if r.each > 16 {
 		r.each &^= 15 // parts in stages begin at multiples of 16 bytes, at which kernels are faster
@@ -38,11 +46,6 @@ func (e *engine) reduce(v snug.View, sums, results bool) error {
 	r.rounds = (longest-1)/r.each + 1
 	if err := r.stages(sums, wide); err != nil {
 		return err
-	}
-	if r.direct {
-		if err := e.follow(); err != nil {
-			return err
-		}
 	}
 	for t := range r.rounds {
 		if err := r.round(t, sums, results); err != nil {

@@ -41,7 +41,8 @@ type Options struct {
 
 // World is a rank. It has the methods of [accum.Reducer], [accum.Broadcaster], [accum.AllToAller] and
 // [accum.SendReceiver], which are safe for concurrent use; but all ranks must make the same calls in the same order. A call
-// returns when its result is in memory. After an error every call is that error.
+// returns when its result is in memory. After an error every call is that error. It is an [accum.Overlapper] too, whose
+// methods concern this rank alone.
 //
 // Errors wrap [snug.ErrConfig], [snug.ErrShape] or [snug.ErrDType] when the ranks do not agree, and [snug.ErrDevice] when
 // the library or the device fails; these say the library's text. The error of a call that has waited for
@@ -67,6 +68,7 @@ var (
 	_ accum.Broadcaster  = (*World)(nil)
 	_ accum.AllToAller   = (*World)(nil)
 	_ accum.SendReceiver = (*World)(nil)
+	_ accum.Overlapper   = (*World)(nil)
 )
 
 // call is what an engine does.

@@ -26,31 +26,44 @@ func (d *Device) Enter() (stream uintptr, err error) {
 // Leave ends what Enter has begun.
 func (d *Device) Leave() { d.leave() }
 
-// Follow makes work queued from now on wait for the work queued so far on other, the same GPU with another queue.
-func (d *Device) Follow(other driver.Driver) error {
-	o, ok := other.(*Device)
+// Mark returns the moment at which the work queued so far is done.
+func (d *Device) Mark() (driver.Moment, error) {
+	if err := d.enter(); err != nil {
+		return driver.Moment{}, err
+	}
+	defer d.leave()
+	if err := d.notCapturing("Mark"); err != nil {
+		return driver.Moment{}, err
+	}
+	event, err := d.record(d.queue)
+	return driver.Moment{Of: d, Event: event}, err
+}
+
+// Await makes work queued from now on wait for a moment of this GPU, of any queue.
+func (d *Device) Await(m driver.Moment) error {
+	o, ok := m.Of.(*Device)
 	if !ok || o.handle != d.handle || o.ctx != d.ctx {
-		return fmt.Errorf("cuda:%d: a queue of another device cannot be followed: %w", d.index, driver.ErrDevice)
+		return fmt.Errorf("cuda:%d: a moment of another device cannot be awaited: %w", d.index, driver.ErrDevice)
 	}
-	if o == d {
-		return nil
-	}
-	if err := o.enter(); err != nil {
+	if err := o.enter(); err != nil { // whose events end with it
 		return err
 	}
 	defer o.leave()
-	if err := first(o.notCapturing("another queue's wait"), d.notCapturing("a wait for another queue")); err != nil {
+	if err := d.waitFor(m.Event); err != nil {
 		return err
 	}
-	event, err := o.record(o.queue)
-	if err != nil {
-		return err
-	}
-	defer o.recycle(event) // the wait is for what was recorded, also when the event is recorded again
+	o.recycle(m.Event) // the wait is for what was recorded, also when the event is recorded again
+	return nil
+}
+
+func (d *Device) waitFor(event uintptr) error {
 	if err := d.enter(); err != nil {
 		return err
 	}
 	defer d.leave()
+	if err := d.notCapturing("Await"); err != nil {
+		return err
+	}
 	return d.check("cuStreamWaitEvent", d.api.streamWait(d.queue, event, 0))
 }
 

@@ -22,33 +22,51 @@ func openTwice(t *testing.T) (f *fake, a, b *Device) {
 	return f, a, b
 }
 
-// TestFollow: what one queue does after Follow comes after what the other had by then.
-func TestFollow(t *testing.T) {
+// TestAwait: what one queue does after Await comes after what the other had at Mark, and not after more.
+func TestAwait(t *testing.T) {
 	f, home, side := openTwice(t)
 	m, err := home.Alloc(4)
 	require.NoError(t, err)
 	require.NoError(t, home.CopyIn(m, []byte{1, 2, 3, 4}))
-	require.NoError(t, side.Follow(home))
+	moment, err := home.Mark()
+	require.NoError(t, err)
+	require.NoError(t, home.CopyIn(m, []byte{5, 6, 7, 8}))
+	require.NoError(t, side.Await(moment))
 	out := make([]byte, 4)
 	require.NoError(t, side.CopyOut(out, m))
 	require.Equal(t, []byte{1, 2, 3, 4}, out)
-	require.NoError(t, side.Follow(side), "of itself nothing waits")
+	require.NoError(t, home.CopyOut(out, m))
+	require.Equal(t, []byte{5, 6, 7, 8}, out)
 
-	for _, call := range []string{"cuEventRecord", "cuStreamWaitEvent"} {
-		f.fail[call] = 999
-		require.ErrorContains(t, side.Follow(home), call+": CUDA_ERROR_UNKNOWN (999)")
-		delete(f.fail, call)
-	}
-	other, _ := openFake(t, nil)
-	d, err := other.open()
+	moment, err = home.Mark()
 	require.NoError(t, err)
+	require.NoError(t, home.Await(moment), "of itself")
+	f.fail["cuEventRecord"] = 999
+	_, err = home.Mark()
+	require.ErrorContains(t, err, "cuEventRecord: CUDA_ERROR_UNKNOWN (999)")
+	delete(f.fail, "cuEventRecord")
+	moment, err = home.Mark()
+	require.NoError(t, err)
+	f.fail["cuStreamWaitEvent"] = 999
+	require.ErrorContains(t, side.Await(moment), "cuStreamWaitEvent: CUDA_ERROR_UNKNOWN (999)")
+	delete(f.fail, "cuStreamWaitEvent")
+	require.NoError(t, side.Await(moment), "it is released by its first Await alone")
+
+	other, d := openFake(t, nil)
 	d.handle = 1
-	require.ErrorIs(t, side.Follow(d), driver.ErrDevice)
-	require.ErrorIs(t, side.Follow(nil), driver.ErrDevice)
+	moment, err = d.Mark()
+	require.NoError(t, err)
+	require.ErrorIs(t, side.Await(moment), driver.ErrDevice)
+	require.ErrorIs(t, side.Await(driver.Moment{}), driver.ErrDevice)
 	d.handle = 0
-	require.NoError(t, d.Close())
-	require.ErrorContains(t, d.Follow(home), "closed")
-	require.ErrorContains(t, home.Follow(d), "closed")
+	closed, err := other.open()
+	require.NoError(t, err)
+	moment, err = closed.Mark()
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	require.ErrorContains(t, d.Await(moment), "closed")
+	_, err = closed.Mark()
+	require.ErrorContains(t, err, "closed")
 }
 
 // TestIdle: a queue is idle when its work is done, which Idle does not wait for.
@@ -89,6 +107,9 @@ func TestEnter(t *testing.T) {
 		require.ErrorContains(t, err, "another library's work cannot be part of a captured graph")
 		_, err = d.Idle()
 		require.ErrorContains(t, err, "Idle cannot be part of a captured graph")
+		_, err = d.Mark()
+		require.ErrorContains(t, err, "Mark cannot be part of a captured graph")
+		require.ErrorContains(t, d.Await(driver.Moment{Of: d}), "Await cannot be part of a captured graph")
 		return nil
 	})
 	require.NoError(t, err)

@@ -41,9 +41,17 @@ type Streamer interface {
 	Enter() (stream uintptr, err error)
 	// Leave ends what Enter has begun.
 	Leave()
-	// Follow makes work queued from now on wait for the work queued so far on other: the same device, opened another
-	// time.
-	Follow(other Driver) error
+	// Mark returns the moment at which the work queued so far is done.
+	Mark() (Moment, error)
+	// Await makes work queued from now on wait for a moment of the same device, also when that was opened another time,
+	// and releases the moment.
+	Await(m Moment) error
 	// Idle reports, without waiting, whether all queued work is done.
 	Idle() (bool, error)
+}
+
+// Moment is a point in a queue's work. Its first Await releases it.
+type Moment struct {
+	Of    Driver
+	Event uintptr
 }
