@@ -54,7 +54,9 @@ type group struct{ work map[uintptr][]op }
 
 type op struct {
 	kind string
-	data func() []byte
+	card *card
+	addr uintptr
+	n    int
 	send bool
 	comm *comm
 	peer int
@@ -273,8 +275,7 @@ func (w *wire) moves(l *library, f *faulty) {
 			if g == nil || dtype != asBytes || count == 0 || int(peer) == c.rank {
 				return w.fault("%s of %d elements of type %d to rank %d, in group: %v", name, count, dtype, peer, g != nil)
 			}
-			data := func() []byte { return f.card.bytes(addr, int(count)) }
-			g.work[stream] = append(g.work[stream], op{"move", data, send, c, int(peer)})
+			g.work[stream] = append(g.work[stream], op{"move", f.card, addr, int(count), send, c, int(peer)})
 			return success
 		}
 	}
@@ -286,16 +287,14 @@ func (w *wire) moves(l *library, f *faulty) {
 		if r != success {
 			return r
 		}
-		at := func(rank int) func() []byte {
-			return func() []byte { return f.card.bytes(dst+uintptr(rank)*uintptr(count), int(count)) }
-		}
-		if dtype != asBytes || src != dst+uintptr(c.rank)*uintptr(count) {
+		at := func(rank int) uintptr { return dst + uintptr(rank)*uintptr(count) }
+		if dtype != asBytes || src != at(c.rank) {
 			return w.fault("ncclAllGather is not in place, or of type %d", dtype)
 		}
 		var ops []op
 		for peer := range c.comms {
 			if peer != c.rank {
-				ops = append(ops, op{"gather", at(c.rank), true, c, peer}, op{"gather", at(peer), false, c, peer})
+				ops = append(ops, op{"gather", f.card, src, int(count), true, c, peer}, op{"gather", f.card, at(peer), int(count), false, c, peer})
 			}
 		}
 		_ = queueOf(stream).enqueue(func() { w.run(f, ops) })
@@ -311,14 +310,13 @@ func (w *wire) moves(l *library, f *faulty) {
 		if dtype != asBytes || src != dst {
 			return w.fault("ncclBroadcast is not in place, or of type %d", dtype)
 		}
-		data := func() []byte { return f.card.bytes(dst, int(count)) }
 		var ops []op
 		for peer := range c.comms {
 			switch {
 			case c.rank == int(root) && peer != c.rank:
-				ops = append(ops, op{"broadcast", data, true, c, peer})
+				ops = append(ops, op{"broadcast", f.card, src, int(count), true, c, peer})
 			case c.rank != int(root) && peer == int(root):
-				ops = append(ops, op{"broadcast", data, false, c, peer})
+				ops = append(ops, op{"broadcast", f.card, dst, int(count), false, c, peer})
 			}
 		}
 		_ = queueOf(stream).enqueue(func() { w.run(f, ops) })
@@ -336,7 +334,7 @@ func (w *wire) run(f *faulty, ops []op) {
 			w.change.Wait()
 		}
 		if o.send {
-			m := &message{data: o.data()}
+			m := &message{data: o.card.read(o.addr, o.n)}
 			b := box{o.kind, o.comm.rank, o.peer}
 			o.comm.boxes[b] = append(o.comm.boxes[b], m)
 			sent = append(sent, m)
@@ -356,11 +354,10 @@ func (w *wire) run(f *faulty, ops []op) {
 		}
 		m := o.comm.boxes[b][0]
 		o.comm.boxes[b] = o.comm.boxes[b][1:]
-		to := o.data()
-		if len(to) != len(m.data) {
-			w.fault("rank %d receives %d bytes, rank %d sends %d", o.comm.rank, len(to), o.peer, len(m.data))
+		if o.n != len(m.data) {
+			w.fault("rank %d receives %d bytes, rank %d sends %d", o.comm.rank, o.n, o.peer, len(m.data))
 		}
-		copy(to, m.data)
+		o.card.write(o.addr, m.data)
 		m.done = true
 		w.change.Broadcast()
 	}

@@ -4,6 +4,7 @@ package nccl
 
 import (
 	"fmt"
+	"math/bits"
 	"runtime"
 	"slices"
 	"sync"
@@ -11,28 +12,40 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 )
 
 // The devices of the tests, "card:0" and on. Each queue runs in a goroutine of its own; a device that is opened twice has
 // two queues on one memory, whose addresses Go cannot follow.
 
-func init() { driver.Register("card", cards{}) }
+type cards []*card
 
-type cards struct{}
+func init() { driver.Register("card", newCards(8)) }
 
-var allCards = [8]*card{}
-
-func init() {
-	for i := range allCards {
-		allCards[i] = &card{blocks: map[uintptr][]byte{}, threads: map[int]int{}, next: uintptr(i+1) << 56}
+// newCards returns the devices of a kind.
+func newCards(n int) cards {
+	list := make(cards, n)
+	for i := range list {
+		list[i] = &card{blocks: map[uintptr][]byte{}, threads: map[int]int{}, next: uintptr(i+1) << (bits.UintSize - 8)}
 	}
+	return list
 }
 
-func (cards) Count() (int, error) { return len(allCards), nil }
+// cardOf returns the card of a device.
+func cardOf(dev *snug.Device) *card {
+	s, err := device.Streamer(dev)
+	if err != nil {
+		panic(err)
+	}
+	return s.(*queue).card
+}
 
-func (cards) Open(index int) (driver.Driver, error) {
-	q := &queue{card: allCards[index], own: map[uintptr]bool{}}
+func (c cards) Count() (int, error) { return len(c), nil }
+
+func (c cards) Open(index int) (driver.Driver, error) {
+	q := &queue{card: c[index], own: map[uintptr]bool{}}
 	q.idle.L = &q.mu
 	streams.Lock()
 	defer streams.Unlock()
@@ -53,8 +66,9 @@ func queueOf(stream uintptr) *queue {
 	return streams.of[stream-1]
 }
 
-// card is the memory of a device.
+// card is the memory of a device, in Go or of another driver, which runs the kernels then.
 type card struct {
+	real    driver.Driver
 	mu      sync.Mutex
 	blocks  map[uintptr][]byte
 	next    uintptr
@@ -72,6 +86,27 @@ func (c *card) bytes(addr uintptr, n int) []byte {
 		}
 	}
 	panic(fmt.Sprintf("%d bytes at %#x are not one allocation", n, addr))
+}
+
+// read returns n bytes at an address.
+func (c *card) read(addr uintptr, n int) []byte {
+	if c.real == nil {
+		return c.bytes(addr, n)
+	}
+	b := make([]byte, n)
+	if err := c.real.CopyOut(b, driver.Mem{Addr: addr, Size: n}); err != nil {
+		panic(err.Error())
+	}
+	return b
+}
+
+// write changes the bytes at an address.
+func (c *card) write(addr uintptr, b []byte) {
+	if c.real == nil {
+		copy(c.bytes(addr, len(b)), b)
+	} else if err := c.real.CopyIn(driver.Mem{Addr: addr, Size: len(b)}, b); err != nil {
+		panic(err.Error())
+	}
 }
 
 func (c *card) current() bool {
@@ -127,6 +162,9 @@ func (q *queue) drain() {
 }
 
 func (q *queue) Alloc(size int) (driver.Mem, error) {
+	if q.real != nil {
+		return q.real.Alloc(size)
+	}
 	q.card.mu.Lock()
 	defer q.card.mu.Unlock()
 	m := driver.Mem{Addr: q.next, Size: size}
@@ -137,6 +175,9 @@ func (q *queue) Alloc(size int) (driver.Mem, error) {
 
 func (q *queue) Free(m driver.Mem) error {
 	return q.enqueue(func() {
+		if q.real != nil {
+			_ = q.real.Free(m)
+		}
 		q.card.mu.Lock()
 		defer q.card.mu.Unlock()
 		delete(q.blocks, m.Addr)
@@ -146,23 +187,29 @@ func (q *queue) Free(m driver.Mem) error {
 
 func (q *queue) CopyIn(dst driver.Mem, src []byte) error {
 	staged := slices.Clone(src)
-	return q.enqueue(func() { copy(q.bytes(dst.Addr, len(staged)), staged) })
+	return q.enqueue(func() { q.write(dst.Addr, staged) })
 }
 
 func (q *queue) CopyOut(dst []byte, src driver.Mem) error {
 	if err := q.Sync(); err != nil {
 		return err
 	}
-	copy(dst, q.bytes(src.Addr, len(dst)))
+	copy(dst, q.read(src.Addr, len(dst)))
 	return nil
 }
 
 func (q *queue) Copy(dst, src driver.Mem) error {
-	return q.enqueue(func() { copy(q.bytes(dst.Addr, src.Size), q.bytes(src.Addr, src.Size)) })
+	return q.enqueue(func() { q.write(dst.Addr, q.read(src.Addr, src.Size)) })
 }
 
 func (q *queue) Launch(j driver.Job) error {
 	return q.enqueue(func() {
+		if q.real != nil {
+			if err := q.real.Launch(j); err != nil {
+				panic(err.Error())
+			}
+			return
+		}
 		j.Operands(func(m *driver.Mem) {
 			if m.Size > 0 {
 				m.Host = unsafe.Pointer(unsafe.SliceData(q.bytes(m.Addr, m.Size)))

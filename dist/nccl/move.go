@@ -136,27 +136,32 @@ func (x *end) copy(e *engine, i int, in bool) error {
 
 // sendReceive sends src to one rank, and replaces dst by what another sends.
 func (e *engine) sendReceive(dst snug.View, from int, src snug.View, to int) error {
-	if to == e.rank { // and so is from
-		return e.copySelf(dst, src)
-	}
 	if err := e.follow(); err != nil {
 		return err
+	}
+	if to == e.rank { // and so is from
+		return e.copySelf(dst, src)
 	}
 	return e.exchange(dst, from, src, to)
 }
 
-// copySelf copies src to dst, and waits.
+// copySelf copies src to dst on the queue of communication.
 func (e *engine) copySelf(dst, src snug.View) error {
-	if err := snug.Copy(dst, src); err != nil {
+	if err := e.wait(); err != nil { // here, since Copy to a slice waits for the queue whatever happens
 		return err
 	}
-	if dst.Device() != e.home {
-		return nil // Copy has waited
-	}
-	if err := e.follow(); err != nil {
+	if err := snug.Copy(e.beside(dst), e.beside(src)); err != nil {
 		return err
 	}
 	return e.wait()
+}
+
+// beside returns a vector of the device with the queue of communication, and another as it is.
+func (e *engine) beside(v snug.View) snug.View {
+	if v.Len() == 0 || v.Device() != e.home {
+		return v
+	}
+	return device.View(e.side, *device.Mem(&v), v.DType(), v.Len())
 }
 
 func (e *engine) exchange(dst snug.View, from int, src snug.View, to int) error {

@@ -21,9 +21,6 @@ func TestBits(t *testing.T) {
 	for size := 1; size <= 5; size++ {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			j := start(t, size, nil)
-			for _, w := range j.worlds {
-				w.engine.staged = 4096
-			}
 			locals, err := accum.Local(t.Context(), size)
 			require.NoError(t, err)
 			for _, n := range []int{0, 1, 2, 7, 1000, 4097, 20_011} {
@@ -96,6 +93,9 @@ func TestBits(t *testing.T) {
 // TestStages: a stage of the usual size.
 func TestStages(t *testing.T) {
 	j := start(t, 2, nil)
+	for _, w := range j.worlds {
+		w.engine.staged = staged
+	}
 	for _, err := range j.each(func(rank int) error {
 		v := vectorOf(0, 100_003, snug.BF16, 1)
 		for i, x := 0, v.BFloat16s(); i < len(x); i++ {
@@ -118,42 +118,62 @@ func TestStages(t *testing.T) {
 
 // TestOrder: a call waits for what was queued on the device before it, and not for what comes after.
 func TestOrder(t *testing.T) {
-	j := start(t, 2, nil)
-	queued := make(chan struct{})
-	for _, err := range j.each(func(rank int) error {
-		a, err := snug.Make[float32](j.devs[rank], 4)
-		if err != nil {
-			return err
-		}
-		home := j.worlds[rank].engine.queue.(*queue)
-		if err := home.slow(20*time.Millisecond, func() { copy(home.bytes(a.Addr(), 4), "\x00\x00\x80\x3f") }); err != nil {
-			return err
-		}
-		if rank == 1 {
-			<-queued // the other rank waits in the call
-			time.Sleep(10 * time.Millisecond)
-		} else {
-			go func() {
-				time.Sleep(30 * time.Millisecond)
+	for name, do := range map[string]func(w *World, dst, src snug.View) error{
+		"AllReduce": func(w *World, dst, src snug.View) error {
+			if err := w.AllReduce(src); err != nil {
+				return err
+			}
+			return snug.Copy(dst, src)
+		},
+		"Broadcast": func(w *World, dst, src snug.View) error {
+			if err := w.Broadcast(1, src); err != nil {
+				return err
+			}
+			return snug.Copy(dst, src)
+		},
+		"AllToAll":    func(w *World, dst, src snug.View) error { return w.AllToAll(dst, src) },
+		"SendReceive": func(w *World, dst, src snug.View) error { return w.SendReceive(dst, 1-w.rank, src, 1-w.rank) },
+		"itself":      func(w *World, dst, src snug.View) error { return w.SendReceive(dst, w.rank, src, w.rank) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := start(t, 2, nil)
+			for _, err := range j.each(func(rank int) error {
+				src, err := snug.Make[float32](j.devs[rank], 4)
+				if err != nil {
+					return err
+				}
+				dst, err := snug.Make[float32](j.devs[rank], 4)
+				if err != nil {
+					return err
+				}
+				home := j.worlds[rank].engine.queue.(*queue)
+				one := []byte("\x00\x00\x80\x3f")
+				if err := home.slow(50*time.Millisecond, func() { home.write(src.Addr(), slices.Repeat(one, 4)) }); err != nil {
+					return err
+				}
 				done := make(chan struct{})
-				_ = home.enqueue(func() { close(done) })
-				<-done // the queue goes on meanwhile
-				close(queued)
-			}()
-		}
-		if err := j.worlds[rank].AllReduce(a.View()); err != nil {
-			return err
-		}
-		out := make([]float32, 4)
-		if err := a.CopyOut(out); err != nil {
-			return err
-		}
-		if out[0] != 2 || out[1] != 0 {
-			return fmt.Errorf("rank %d has %v", rank, out)
-		}
-		return a.Close()
-	}) {
-		require.NoError(t, err)
+				time.AfterFunc(20*time.Millisecond, func() { _ = home.enqueue(func() { <-done }) }) // during the call
+				err = do(j.worlds[rank], dst.View(), src.View())
+				close(done)
+				if err != nil {
+					return err
+				}
+				want := float32(1)
+				if name == "AllReduce" {
+					want = 2
+				}
+				out := make([]float32, 4)
+				if err := dst.CopyOut(out); err != nil {
+					return err
+				}
+				if !slices.Equal(out, slices.Repeat([]float32{want}, 4)) {
+					return fmt.Errorf("rank %d has %v", rank, out)
+				}
+				return nil
+			}) {
+				require.NoError(t, err)
+			}
+		})
 	}
 }
 
@@ -348,7 +368,7 @@ func TestClose(t *testing.T) {
 		require.True(t, side.closed)
 		require.Len(t, side.own, 3, "the calls and two stages")
 		for addr := range side.own {
-			require.NotContains(t, allCards[rank].blocks, addr)
+			require.NotContains(t, side.blocks, addr)
 		}
 		require.NoError(t, j.devs[rank].Sync())
 	}

@@ -28,14 +28,16 @@ type job struct {
 type options func(rank int, o *Options, f *faulty, l *library)
 
 // prepare opens the devices of a job.
-func prepare(t testing.TB, size int) *job {
+func prepare(t testing.TB, size int) *job { return prepareOn(t, "card", size) }
+
+func prepareOn(t testing.TB, kind string, size int) *job {
 	t.Helper()
 	j := &job{wire: newWire(), worlds: make([]*World, size)}
 	for rank := range size {
-		dev, err := snug.Open(fmt.Sprintf("card:%d", rank))
+		dev, err := snug.Open(fmt.Sprintf("%s:%d", kind, rank))
 		require.NoError(t, err)
 		j.devs = append(j.devs, dev)
-		j.faults = append(j.faults, &faulty{card: allCards[rank], fail: map[string]result{}, hang: map[string]bool{}})
+		j.faults = append(j.faults, &faulty{card: cardOf(dev), fail: map[string]result{}, hang: map[string]bool{}})
 	}
 	t.Cleanup(func() {
 		j.wire.close()
@@ -64,7 +66,9 @@ func (j *job) open(t testing.TB, change options) []error {
 			change(rank, &o, j.faults[rank], l)
 		}
 		w, err := open(o, func(string, string) (*library, error) { return l, l.usable() })
-		j.worlds[rank] = w
+		if j.worlds[rank] = w; w != nil {
+			w.engine.staged = 4096
+		}
 		return err
 	})
 }
