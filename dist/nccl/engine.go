@@ -19,7 +19,7 @@ import (
 // does not lie on the device. All ranks have the same.
 const staged = 32 << 20
 
-// engine is what serves a World. One goroutine calls its methods, but for abort and awaited.
+// engine is what serves a World. One goroutine makes the calls; abort, awaited, mark and turn are for any.
 type engine struct {
 	lib        *library
 	rank, size int
@@ -61,6 +61,9 @@ func newEngine(o *Options, lib *library) (*engine, error) {
 	}
 	if e.stream, err = device.Streamer(e.side); err == nil {
 		e.notes, err = e.stream.Alloc(e.size * callBytes)
+	}
+	if err == nil {
+		err = e.loadKernels()
 	}
 	if err != nil {
 		return nil, errors.Join(err, e.release())
@@ -316,15 +319,10 @@ const (
 	stageVector        // a vector that does not lie on the device
 )
 
-// stageFor returns a stage of a number of bytes at least, which is allocated when it is first used.
+// stageFor returns a stage of a number of bytes, always the same, which is allocated when it is first used.
 func (e *engine) stageFor(which, size int) (driver.Mem, error) {
 	var err error
-	if e.stage[which].Size < size {
-		if old := e.stage[which]; old.Size > 0 {
-			if err := e.stream.Free(old); err != nil {
-				return driver.Mem{}, err
-			}
-		}
+	if e.stage[which].Size == 0 {
 		e.stage[which], err = e.stream.Alloc(size)
 	}
 	return e.stage[which], err

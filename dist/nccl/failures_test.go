@@ -40,10 +40,11 @@ func TestOptions(t *testing.T) {
 		{Options{Size: 1}, snug.ErrDevice, "no device"},
 		{Options{Size: 1, Device: snug.CPU()}, snug.ErrDevice, "cpu: no queue for the work of other libraries"},
 		{Options{Device: j.devs[0]}, snug.ErrConfig, "rank 0 of 0"},
-		{Options{Device: j.devs[0], Rank: 2, Size: 2, Exchange: exchange}, snug.ErrConfig, "rank 2 of 2"},
-		{Options{Device: j.devs[0], Rank: -1, Size: 2, Exchange: exchange}, snug.ErrConfig, "rank -1 of 2"},
+		{Options{Device: j.devs[0], Rank: 2, Size: 2, Exchange: sized{exchange}}, snug.ErrConfig, "rank 2 of 2, want a rank"},
+		{Options{Device: j.devs[0], Rank: -1, Size: 2, Exchange: sized{exchange}}, snug.ErrConfig, "rank -1 of 2, want a rank"},
+		{Options{Device: j.devs[0], Rank: 1, Size: 2, Exchange: exchange}, snug.ErrConfig, "rank 1 of 2, but of the Exchange this is rank 0 of 1"},
 		{Options{Device: j.devs[0], Size: 2}, snug.ErrConfig, "need either an Exchange or a File"},
-		{Options{Device: j.devs[0], Size: 2, Exchange: exchange, File: "x", Run: "y"}, snug.ErrConfig, "need either an Exchange or a File"},
+		{Options{Device: j.devs[0], Size: 2, Exchange: sized{exchange}, File: "x", Run: "y"}, snug.ErrConfig, "need either an Exchange or a File"},
 		{Options{Device: j.devs[0], Size: 2, File: "x"}, snug.ErrConfig, "the name of the Run"},
 		{Options{Device: j.devs[0], Size: 1, Timeout: -1}, snug.ErrConfig, "Timeout is -1ns"},
 	} {
@@ -342,7 +343,7 @@ type broken struct{ err error }
 
 func (b broken) Broadcast(int, snug.View) error { return b.err }
 
-// sized is an Exchange that says another number of ranks.
+// sized is an Exchange that does not say the number of ranks.
 type sized struct{ accum.Broadcaster }
 
 // TestExchange: errors of the Exchange are returned, and ranks that have different sizes do not join.

@@ -139,13 +139,9 @@ func (o *Options) take(id *uniqueID) error {
 	return nil
 }
 
-// forget removes the file, which all ranks have read.
-func (o *Options) forget() error {
-	if o.Rank > 0 || o.Size == 1 || o.File == "" {
-		return nil
+// forget removes the file, which all ranks have read. One that stays is not taken for that of another run.
+func (o *Options) forget() {
+	if o.Rank == 0 && o.Size > 1 && o.File != "" {
+		_ = os.Remove(o.File)
 	}
-	if err := os.Remove(o.File); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("nccl: rank 0: %w", err)
-	}
-	return nil
 }

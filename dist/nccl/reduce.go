@@ -179,6 +179,23 @@ func (r *reduction) addParts(t int) error {
 	return nil
 }
 
+// loadKernels runs the kernels of sums once, on memory that is not used yet. To load a kernel may wait for what the device
+// does, such as communication.
+func (e *engine) loadKernels() error {
+	sum := device.View(e.side, e.notes.Slice(0, 4), snug.F32, 1)
+	wide := device.View(e.side, e.notes.Slice(16, 4), snug.F32, 1)
+	low := device.View(e.side, e.notes.Slice(32, 2), snug.BF16, 1)
+	for _, part := range []snug.View{wide, low} {
+		if err := accum.Accumulate(sum, part, 1, 0); err != nil {
+			return err
+		}
+	}
+	if err := amp.Cast(low, sum); err != nil {
+		return err
+	}
+	return e.stream.Sync()
+}
+
 // load copies the parts of round t to the stage: all, or this rank's own.
 func (r *reduction) load(t int, all bool) error {
 	return r.eachPart(t, all, func(here, there snug.View) error { return snug.Copy(here, there) })

@@ -27,7 +27,7 @@ type Options struct {
 	// Exchange sends the unique id of rank 0 to the others. It is not used after Open.
 	Exchange accum.Broadcaster
 	// File is where rank 0 writes the unique id, when Exchange is nil: a path that all ranks see. Rank 0 replaces the file
-	// as a whole, and removes it when all ranks have joined.
+	// as a whole, and removes it when all ranks have joined, if it can.
 	File string
 	// Run is the name of this run, which the file holds. It differs from start to start, as the number of a job and of its
 	// attempt does: a file of another run, or one that was written before the last Timeout, is not taken.
@@ -106,10 +106,13 @@ func (o *Options) complete() error {
 	if o.Timeout == 0 {
 		o.Timeout = time.Hour
 	}
-	if r, ok := o.Exchange.(accum.Reducer); ok && o.Size == 0 {
-		o.Rank, o.Size = r.Rank(), r.Size()
+	hosts, known := o.Exchange.(accum.Reducer)
+	if known && o.Size == 0 {
+		o.Rank, o.Size = hosts.Rank(), hosts.Size()
 	}
 	switch {
+	case known && (o.Rank != hosts.Rank() || o.Size != hosts.Size()):
+		return fmt.Errorf("rank %d of %d, but of the Exchange this is rank %d of %d: %w", o.Rank, o.Size, hosts.Rank(), hosts.Size(), snug.ErrConfig)
 	case o.Timeout < 0:
 		return fmt.Errorf("Timeout is %s, want 0 or more: %w", o.Timeout, snug.ErrConfig)
 	case o.Size < 1 || o.Rank < 0 || o.Rank >= o.Size:
@@ -149,7 +152,8 @@ func (o *Options) join(load func(name, kind string) (*library, error)) (*World, 
 	if err != nil {
 		return nil, errors.Join(err, e.release())
 	}
-	return w, o.forget()
+	o.forget()
+	return w, nil
 }
 
 // late returns the error of what has taken too long.
