@@ -12,6 +12,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -378,4 +379,14 @@ func TestClose(t *testing.T) {
 	}
 	require.NoError(t, (*World)(nil).Close())
 	require.ErrorIs(t, (&World{}).Close(), snug.ErrConfig)
+}
+
+// TestAllocations: a call itself allocates nothing. What it queues is the device's and the library's.
+func TestAllocations(t *testing.T) {
+	j := start(t, 1, nil)
+	w, v, x := j.worlds[0], snug.ViewOf(make([]float32, 5)), []float64{1, 2}
+	allocs := testing.AllocsPerRun(1000, func() { _, _ = w.Broadcast(0, v), w.Sum(x) })
+	if !kerneltest.Race { // which allocates
+		require.Zero(t, allocs, "less than one on average: channels allocate now and then")
+	}
 }
