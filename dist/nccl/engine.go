@@ -90,8 +90,8 @@ func (e *engine) join(id uniqueID) error {
 	return e.check(call, r)
 }
 
-// do makes a call: the ranks compare what they want, and then data moves. After another error than a call that does not
-// fit, the communicator is aborted, so that the other ranks do not wait.
+// do makes a call: the ranks compare what they want, and then data moves. After any error but a mismatch of the calls the
+// communicator is aborted, so that the other ranks do not wait.
 func (e *engine) do(c *call) error {
 	e.moves.Store(false)
 	err := e.tell(c.Call)
@@ -225,7 +225,7 @@ func (e *engine) wait() error {
 	}
 }
 
-// failed returns the error of what the communicator does by itself, such as a rank that is gone.
+// failed returns the communicator's asynchronous error, for example that a rank is gone.
 func (e *engine) failed() error {
 	r, err := e.state()
 	if err == nil && r != inProgress {
@@ -304,7 +304,7 @@ func (e *engine) destroy() error {
 	return e.lib.check("ncclCommDestroy", r)
 }
 
-// release closes the queue of communication, which frees all memory of it.
+// release closes the queue of communication and so frees its memory.
 func (e *engine) release() error {
 	if e == nil || e.side == nil {
 		return nil

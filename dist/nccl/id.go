@@ -139,7 +139,7 @@ func (o *Options) take(id *uniqueID) error {
 	return nil
 }
 
-// forget removes the file, which all ranks have read. One that stays is not taken for that of another run.
+// forget removes the file, which all ranks have read. A file that stays is taken by no other run.
 func (o *Options) forget() {
 	if o.Rank == 0 && o.Size > 1 && o.File != "" {
 		_ = os.Remove(o.File)

@@ -9,8 +9,8 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 )
 
-// marks are when vectors on the device are complete, by their addresses: what Mark has noted, until the next call with
-// the vector.
+// marks say when vectors on the device are complete, by their addresses. Mark sets a mark, and the next call with the
+// vector takes it.
 type marks struct {
 	mu sync.Mutex
 	of map[uintptr]mark
@@ -82,7 +82,7 @@ func (e *engine) turn(v snug.View) error {
 	return nil
 }
 
-// Mark implements [accum.Overlapper]. A vector that does not lie on Options.Device is complete when it is sent.
+// Mark implements [accum.Overlapper]. It does nothing for a vector that does not lie on Options.Device.
 func (w *World) Mark(v snug.View) error {
 	if w == nil || w.engine == nil {
 		return fmt.Errorf("nccl: Mark: the World is not from Open: %w", snug.ErrConfig)
@@ -97,7 +97,7 @@ func (w *World) Mark(v snug.View) error {
 }
 
 // Turn implements [accum.Overlapper]. For a vector that was not marked, the queue of communication waits for all work
-// that was queued on the device. The device of a vector that does not lie on Options.Device is the vector's.
+// that was queued on the device. For a vector that does not lie on Options.Device, Turn returns the vector's device.
 func (w *World) Turn(v snug.View) (*snug.Device, error) {
 	if w == nil || w.engine == nil {
 		return nil, fmt.Errorf("nccl: Turn: the World is not from Open: %w", snug.ErrConfig)

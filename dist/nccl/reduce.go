@@ -179,8 +179,8 @@ func (r *reduction) addParts(t int) error {
 	return nil
 }
 
-// loadKernels runs the kernels of sums once, on memory that is not used yet. To load a kernel may wait for what the device
-// does, such as communication.
+// loadKernels runs the kernels of sums once, on memory that is not used yet, because loading a kernel may wait for other
+// work of the device, such as communication.
 func (e *engine) loadKernels() error {
 	sum := device.View(e.side, e.notes.Slice(0, 4), snug.F32, 1)
 	wide := device.View(e.side, e.notes.Slice(16, 4), snug.F32, 1)

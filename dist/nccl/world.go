@@ -29,11 +29,12 @@ type Options struct {
 	// File is where rank 0 writes the unique id, when Exchange is nil: a path that all ranks see. Rank 0 replaces the file
 	// as a whole, and removes it when all ranks have joined, if it can.
 	File string
-	// Run is the name of this run, which the file holds. It differs from start to start, as the number of a job and of its
-	// attempt does: a file of another run, or one that was written before the last Timeout, is not taken.
+	// Run is the name of this run, which the file holds. It must differ from start to start: take a job's number and the
+	// number of its attempt, for example. A file of another run, or one that was written more than Timeout ago, is not
+	// taken.
 	Run string
 	// Timeout is how long Open waits for the other ranks, and how long a call waits for their calls and data, before the
-	// communicator is aborted; 0 means an hour. The work that was queued on the device before counts.
+	// communicator is aborted; 0 means an hour. It includes the work that was queued on the device before.
 	Timeout time.Duration
 	// Library is the file of the library. Empty means [LibraryVariable], or else the first that the system finds.
 	Library string
