@@ -155,7 +155,7 @@ func (w *Window) accumulate(p *param, g snug.View, alpha, beta float32) error {
 	case p.Len == 0:
 		return nil
 	case g.Len() == 0:
-		return w.decay(p, beta, w.roundingSeed(g))
+		return w.decay(w.device, p, beta, w.roundingSeed(g))
 	case w.dtype == snug.F32 && measured:
 		return w.measure(p, p.acc, g, alpha, beta)
 	case w.dtype == snug.F32:

@@ -37,6 +37,16 @@ type Reducer interface {
 	AllGather(v snug.View) error
 }
 
+// Overlapper is a [Reducer] that has a queue of its own on the device of the gradients. A [Window] tells it when a bucket
+// is complete, so that the bucket is reduced while the device's queue goes on with the backward pass.
+type Overlapper interface {
+	// Mark notes that v, a bucket, is complete when the work queued so far on its device is done.
+	Mark(v snug.View) error
+	// Turn returns the device with the Reducer's queue. What is queued there on v, before the next call with v, runs when
+	// the marked v is complete.
+	Turn(v snug.View) (*snug.Device, error)
+}
+
 // reduction is the buckets of a Window and how far they are.
 type reduction struct {
 	reducer  Reducer // nil without data parallelism
@@ -150,6 +160,11 @@ func (w *Window) handOn(weight float64, micros int) error {
 	if w.reducer == nil {
 		return w.call(b)
 	}
+	if o, ok := w.reducer.(Overlapper); ok {
+		if err := o.Mark(b.Grads); err != nil {
+			return fmt.Errorf("bucket %d: %w", b.Index, err)
+		}
+	}
 	if w.queue == nil {
 		w.queue, w.result = make(chan handed, len(w.buckets)), make(chan outcome, 1)
 		go w.reduceAll(w.queue, w.result)
@@ -236,9 +251,16 @@ func (w *Window) reduce(b *bucket, h handed) error {
 		share = float32(h.weight / w.total.weight)
 	}
 	if share != 1 {
+		dev := w.device
+		if o, ok := w.reducer.(Overlapper); ok {
+			var err error
+			if dev, err = o.Turn(b.Grads); err != nil {
+				return err
+			}
+		}
 		for _, q := range b.Params {
 			p := &w.params[w.index[q.Name]]
-			if err := w.decay(p, share, h.seed); err != nil {
+			if err := w.decay(dev, p, share, h.seed); err != nil {
 				return fmt.Errorf("parameter %q: %w", q.Name, err)
 			}
 		}
@@ -249,15 +271,15 @@ func (w *Window) reduce(b *bucket, h handed) error {
 	return w.reducer.AllReduce(b.Grads)
 }
 
-// decay queues acc = beta·acc for a parameter.
-func (w *Window) decay(p *param, beta float32, seed uint64) error {
+// decay queues acc = beta·acc for a parameter, on the window's device or on another queue of it.
+func (w *Window) decay(dev *snug.Device, p *param, beta float32, seed uint64) error {
 	switch {
 	case p.Len == 0:
 		return nil
 	case w.dtype == snug.F32:
-		return accumulateJob{p.acc, snug.View{}, 0, beta}.launch(w.device)
+		return accumulateJob{p.acc, snug.View{}, 0, beta}.launch(dev)
 	}
-	return roundedJob{p.acc, snug.View{}, 0, beta, seed, p.stream}.launch(w.device)
+	return roundedJob{p.acc, snug.View{}, 0, beta, seed, p.stream}.launch(dev)
 }
 
 // part returns the elements of a parameter's gradient that this rank has, from

@@ -86,6 +86,9 @@ func (s *Sharded) handOn() error {
 			s.queue, s.back, s.result = make(chan sharedBucket, n), make(chan snug.View, n), make(chan outcome, 1)
 			go s.reduceAll(s.queue, s.back, s.result)
 		}
+		if err := s.mark(b); err != nil {
+			return err
+		}
 		if !s.o.Whole {
 			s.away++
 			b.held = false
@@ -93,6 +96,19 @@ func (s *Sharded) handOn() error {
 		s.queue <- sharedBucket{s.done - 1, b.buffer, s.round == 1}
 	}
 	return nil
+}
+
+// mark tells a Reducer with a queue of its own that a bucket is complete.
+func (s *Sharded) mark(b *shardedBucket) error {
+	o, ok := s.o.Reducer.(Overlapper)
+	if !ok {
+		return nil
+	}
+	all, err := b.buffer.Slice(0, b.n)
+	if err != nil {
+		return err
+	}
+	return o.Mark(all)
 }
 
 // reduceAll reduces the buckets of a window, and gives their buffers back. After an error or a panic it reduces no more.

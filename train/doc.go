@@ -39,7 +39,7 @@
 // # Ranks
 //
 // With Options.Reducer several Trainers make a step together, each with the micro-batches of its rank: in goroutines, by
-// [accum.Local], or in processes, by package dist/mpi. Each has a whole model, and all models stay equal. With
+// [accum.Local], or in processes, by package dist/mpi or dist/nccl. Each has a whole model, and all models stay equal. With
 // Options.Shard each rank holds a part of the optimizer's state, of the master weights and of the gradients (ZeRO-1 and
 // ZeRO-2). A checkpoint has the same parts with any Shard and any number of ranks.
 //

@@ -114,8 +114,8 @@ type Options struct {
 	// divided. The mean over the step stays the same, up to rounding.
 	Split func(batch any) (a, b any, ok bool)
 
-	// Reducer joins the Trainers of data-parallel training, one for each rank: in processes, by package dist/mpi, or in
-	// goroutines, by [accum.Local]. Each rank has a model with the same parameters, and passes its own micro-batches to
+	// Reducer joins the Trainers of data-parallel training, one for each rank: in processes, by package dist/mpi or dist/nccl,
+	// or in goroutines, by [accum.Local]. Each rank has a model with the same parameters, and passes its own micro-batches to
 	// Train; it may have none. A step uses the micro-batches of all ranks, so that all models stay equal bit for bit.
 	// Report.Loss and Targets are of all ranks. New compares the ranks' parameters and options. All ranks call New, and
 	// then Train and Save equally often. After an error on one rank the others wait for it: end the job, as

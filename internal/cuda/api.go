@@ -24,6 +24,7 @@ type api struct {
 	streamCreate  func(stream *uintptr, flags uint32) Result
 	streamDestroy func(stream uintptr) Result
 	streamSync    func(stream uintptr) Result
+	streamQuery   queryFunc
 	streamWait    func(stream, event uintptr, flags uint32) Result
 	streamCtx     func(stream uintptr, ctx *uintptr) Result
 
@@ -74,6 +75,7 @@ type api struct {
 type (
 	pushFunc   func(ctx uintptr) Result
 	popFunc    func() Result // the popped context is dropped
+	queryFunc  func(stream uintptr) Result
 	launchFunc func(function uintptr, blockX, blockY, blockZ, threadX, threadY, threadZ, shared uint32,
 		stream uintptr, params, extra unsafe.Pointer) Result
 	encodeFunc func(tensorMap unsafe.Pointer, dtype int32, rank uint32, addr uintptr, dims, strides, box, steps unsafe.Pointer,

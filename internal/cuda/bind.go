@@ -75,6 +75,8 @@ func bindOne(field any, addr uintptr) {
 	case *popFunc:
 		popped := new(uintptr) // C writes it, nobody reads it
 		*fn = func() Result { return Result(native.call(uintptr(unsafe.Pointer(popped)))) }
+	case *queryFunc:
+		*fn = func(stream uintptr) Result { return Result(native.call(stream)) }
 	case *launchFunc:
 		*fn = func(function uintptr, bx, by, bz, tx, ty, tz, shared uint32, stream uintptr, params, extra unsafe.Pointer) Result {
 			return Result(native.call(function, uintptr(bx), uintptr(by), uintptr(bz), uintptr(tx), uintptr(ty), uintptr(tz),

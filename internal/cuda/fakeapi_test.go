@@ -107,6 +107,18 @@ func (f *fake) streamCalls(a *api) {
 		}
 		return r
 	}
+	a.streamQuery = func(s uintptr) Result {
+		r, end := f.call("cuStreamQuery", false)
+		defer end()
+		st := f.streams[s]
+		if r != success || st == nil || st.done == len(st.work) {
+			return r
+		}
+		if r := f.run(st, st.done+1); r != success { // a device is never idle
+			return r
+		}
+		return errNotReady
+	}
 	a.streamWait = func(s, e uintptr, _ uint32) Result {
 		r, end := f.call("cuStreamWaitEvent", false)
 		defer end()

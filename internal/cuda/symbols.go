@@ -23,6 +23,7 @@ func (a *api) symbols() []symbol {
 		{"cuStreamCreate", &a.streamCreate},
 		{"cuStreamDestroy_v2", &a.streamDestroy},
 		{"cuStreamSynchronize", &a.streamSync},
+		{"cuStreamQuery", &a.streamQuery},
 		{"cuStreamWaitEvent", &a.streamWait},
 		{"cuStreamGetCtx", &a.streamCtx},
 		{"cuEventCreate", &a.eventCreate},

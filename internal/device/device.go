@@ -65,4 +65,25 @@ func Run[J interface{ Run() }, P interface {
 // The error wraps [snug.ErrDevice] when dev is closed or has no such copies, like the CPU.
 func Copier(dev *snug.Device) (driver.Copier, error) { return queue(dev).Copier() }
 
+// Streamer returns dev's driver, on whose queue other libraries can queue work. The error wraps [snug.ErrDevice] when dev
+// is closed or has no such queue, like the CPU.
+func Streamer(dev *snug.Device) (driver.Streamer, error) { return queue(dev).Streamer() }
+
+// View returns n elements at mem, which dev can reach. With the memory of a vector on another queue of the same hardware,
+// work on the View goes to dev's queue.
+func View(dev *snug.Device, mem driver.Mem, dt snug.DType, n int) snug.View {
+	v := view{mem, n, dt, dev}
+	return *(*snug.View)(unsafe.Pointer(&v))
+}
+
+// view has the layout of a View.
+type view struct {
+	mem   driver.Mem
+	n     int
+	dtype snug.DType
+	dev   *snug.Device
+}
+
+var _ = [1]struct{}{}[unsafe.Sizeof(view{})-unsafe.Sizeof(snug.View{})]
+
 func queue(dev *snug.Device) *driver.Queue { return (*driver.Queue)(unsafe.Pointer(dev)) }

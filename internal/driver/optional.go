@@ -33,3 +33,25 @@ type StreamBackend interface {
 	// OpenOn opens device number index with the queue that stream names.
 	OpenOn(index int, stream uintptr) (Driver, error)
 }
+
+// Streamer is a Driver whose queue is a stream on which another library can queue its work, such as a CUstream.
+type Streamer interface {
+	Driver
+	// Enter returns the stream. Until Leave the goroutine stays on its thread, where the device's context is current.
+	Enter() (stream uintptr, err error)
+	// Leave ends what Enter has begun.
+	Leave()
+	// Mark returns the moment at which the work queued so far is done.
+	Mark() (Moment, error)
+	// Await makes work queued from now on wait for a moment of the same device, also when that was opened another time,
+	// and releases the moment.
+	Await(m Moment) error
+	// Idle reports, without waiting, whether all queued work is done.
+	Idle() (bool, error)
+}
+
+// Moment is a point in a queue's work. Its first Await releases it.
+type Moment struct {
+	Of    Driver
+	Event uintptr
+}

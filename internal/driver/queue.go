@@ -59,3 +59,15 @@ func (q *Queue) Copier() (Copier, error) {
 	}
 	return nil, fmt.Errorf("snug: %s: %w", q.Name, ErrNoCopier)
 }
+
+// Streamer returns the driver as one on whose queue other libraries can queue work. The error wraps [ErrDevice] when the
+// device, such as the CPU, has no such queue, or is closed.
+func (q *Queue) Streamer() (Streamer, error) {
+	if err := q.Check(); err != nil {
+		return nil, err
+	}
+	if s, ok := q.Driver.(Streamer); ok {
+		return s, nil
+	}
+	return nil, fmt.Errorf("snug: %s: no queue for the work of other libraries: %w", q.Name, ErrDevice)
+}

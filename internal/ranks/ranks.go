@@ -3,7 +3,6 @@ package ranks
 
 import (
 	"fmt"
-	"unsafe"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
@@ -51,11 +50,8 @@ func Vector(op Op, v snug.View) Call {
 func Pair(op Op, dst, src snug.View) Call {
 	c := Vector(op, src)
 	c.Dst, c.DstOf = int64(dst.Len()), int64(dst.DType())
-	if a, b := device.Mem(&dst).Bytes(), device.Mem(&src).Bytes(); len(a) > 0 && len(b) > 0 {
-		lo, other := uintptr(unsafe.Pointer(&a[0])), uintptr(unsafe.Pointer(&b[0]))
-		if lo < other+uintptr(len(b)) && other < lo+uintptr(len(a)) {
-			c.Overlap = 1
-		}
+	if dst.Device() == src.Device() && device.Mem(&dst).Overlaps(*device.Mem(&src)) {
+		c.Overlap = 1
 	}
 	return c
 }
