@@ -2,6 +2,7 @@ package accum
 
 import (
 	"fmt"
+	"math"
 	"sync"
 
 	"github.com/snug-ml/snug"
@@ -9,8 +10,8 @@ import (
 )
 
 // Pages is memory for frozen weights that the ranks of data-parallel training divide, as ZeRO-3 divides parameters
-// (Rajbhandari et al. 2020, arXiv:1910.02054). Each rank holds its part of every page, the part that [Shard] returns. When
-// a layer uses a page, the ranks gather it:
+// (Rajbhandari et al. 2020, arXiv:1910.02054). Each rank holds its part of every page, contiguous and of 1/ranks of its
+// bytes, rounded up. When a layer uses a page, the ranks gather it:
 //
 //	pages, err := accum.NewPages(world, accum.PagesOptions{})  // world: a Reducer
 //	model, err := transformer.Open(dir, transformer.Options{Base: qlora.NF4, Pages: pages, Adapter: adapter})
@@ -30,8 +31,8 @@ import (
 //
 // A Pages is also a [Reducer], and a [Broadcaster], an [AllToAller] and a [SendReceiver] if the Reducer below is one.
 // Gathers and calls of these methods reach the Reducer one after the other, in the order in which the program made them.
-// Make all calls through the Pages, none past it. While it gathers pages, reduce nothing on another goroutine: the order
-// would differ from rank to rank. A Pages is safe for concurrent use as far as the program keeps the order of its calls.
+// Make all calls through the Pages, none past it. Do not reduce on one goroutine while another acquires pages: the order
+// would differ from rank to rank. A Pages is safe for concurrent use, if the program keeps the order of its calls.
 //
 // # Pages that come next
 //
@@ -43,16 +44,16 @@ import (
 // # Errors
 //
 // With each gather the ranks compare the key, the size, the keys acquired before, and a CRC-32C of the bytes that each
-// rank has written. If they differ, the error is the same on all ranks, names the page and the rank, and wraps
-// [snug.ErrConfig]. If a part does not arrive with its checksum, the error wraps [snug.ErrCorrupt] on all ranks. The first
-// error, also of the Reducer, stays: all later calls return it. A panic of the Reducer reaches the caller, or is an error
-// if it comes while a page is gathered that comes next.
+// rank has written. If they differ, all ranks get an error that names the page and the rank, and wraps [snug.ErrConfig]. If
+// the part of a rank arrives without its checksum, the error wraps [snug.ErrCorrupt]; ranks where it arrives whole get an
+// error of the Reducer with their next call. The first error, also of the Reducer, stays: all later calls return it. A
+// panic of the Reducer reaches the caller. While the page is gathered that comes next, a panic is an error.
 //
 // # Memory
 //
 // For pages of n bytes in all, a rank holds n/ranks bytes, the pages in use, and up to PagesOptions.Held. An entry for each
-// three keys that were acquired one after the other comes to that. A gather sends the rank's part to the other ranks, with
-// 45 bytes beside it, and allocates these bytes for each rank and a few hundred more.
+// three keys that were acquired one after the other comes to that. A gather is one AllGather, in which each rank sends its
+// part and 44 bytes; it allocates a few hundred bytes.
 type Pages struct {
 	reducer    Reducer
 	rank, size int
@@ -81,6 +82,8 @@ type PagesOptions struct {
 	// every page is gathered when it is acquired.
 	Held int64
 }
+
+const longestPage = 1 << 40 // bytes
 
 // pair are two keys that were acquired one after the other.
 type pair struct{ before, last string }
@@ -120,14 +123,18 @@ func NewPages(r Reducer, o PagesOptions) (*Pages, error) {
 // Acquire returns the size bytes of a page, at an address that is a multiple of 8. They stay valid until Release. The
 // bytes of a page that was never written are 0. A page can be acquired several times, and then has as many users.
 //
-// The error wraps [snug.ErrConfig] for an empty key, a negative size, a closed Pages, and where the ranks differ, and
-// [snug.ErrCorrupt] for a damaged page; or it comes from the Reducer. See also [Pages] on errors.
+// The error wraps [snug.ErrConfig] for an empty key, a negative size, a closed Pages, and where the ranks differ,
+// [snug.ErrCorrupt] for a damaged page, and [snug.ErrNoMemory] for a page of more than 2^40 bytes; or it comes from the
+// Reducer. See also [Pages] on errors.
 func (p *Pages) Acquire(key string, size int) ([]byte, error) {
 	if err := p.usable("Acquire"); err != nil {
 		return nil, err
 	}
 	if key == "" || size < 0 {
 		return nil, fmt.Errorf("accum: Acquire: key %q of %d bytes, want a key and 0 bytes or more: %w", key, size, snug.ErrConfig)
+	}
+	if size > math.MaxInt/2 || int64(size) > longestPage {
+		return nil, fmt.Errorf("accum: Acquire: key %q of %d bytes, want 2^40 or less: %w", key, size, snug.ErrNoMemory)
 	}
 	blob, j, runs, err := p.acquire(key, size)
 	if err != nil || j == nil {
@@ -174,7 +181,7 @@ func (p *Pages) acquire(key string, size int) (blob []byte, j *job, runs bool, e
 	p.use(g)
 	p.gatherNext()
 	p.measure()
-	return g.whole, g.job, runs, nil
+	return g.whole[:size:size], g.job, runs, nil
 }
 
 // note takes down the order of keys.
@@ -245,7 +252,7 @@ func (p *Pages) unused(g *page) {
 		g.part, g.whole = g.whole, nil
 		g.fresh, p.bytes.parts = false, p.bytes.parts+int64(g.size)
 	case g.dirty:
-		lo, hi := Shard(g.size, p.rank, p.size)
+		lo, hi := p.partOf(g.size, p.rank)
 		if g.fresh {
 			g.part = make([]byte, hi-lo)
 			g.fresh, p.bytes.parts = false, p.bytes.parts+int64(hi-lo)

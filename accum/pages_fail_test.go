@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 
@@ -31,14 +32,14 @@ func TestPagesDiffer(t *testing.T) {
 	}{
 		"keys": {func(rank int, p *Pages) error {
 			return errors.Join(three(p, 9), read(p, []string{"a", "a", "c"}[rank], 9, 0))
-		}, `rank 0 acquires "a", rank 2 acquires "c"`, false},
+		}, `accum: Pages: rank 0 acquires page "a", rank 2 acquires page "c"`, false},
 		"sizes": {func(rank int, p *Pages) error {
 			return errors.Join(write(p, "a", 9+rank/2, 0), read(p, "a", 9+rank/2, 0))
-		}, `page "a": rank 0 wants 9 bytes, rank 2 wants 10`, false},
+		}, `page "a" of `, false},
 		"size asked for": {func(rank int, p *Pages) error { return errors.Join(three(p, 9), read(p, "b", 9-rank/2, 0)) },
 			`page "b": rank 0 wants 9 bytes, rank 2 wants 8`, false},
 		"size on all": {func(rank int, p *Pages) error { return errors.Join(three(p, 9), read(p, "b", 8, 0)) },
-			`page "b": the page has 9 bytes, not 8`, false},
+			`page "b" has 9 bytes, not 8`, false},
 		"bytes": {func(rank int, p *Pages) error { return errors.Join(write(p, "a", 9, rank%2), read(p, "a", 9, rank%2)) },
 			`page "a": rank 1 has written other bytes than rank 0`, false},
 		"written again": {func(rank int, p *Pages) error {
@@ -57,8 +58,8 @@ func TestPagesDiffer(t *testing.T) {
 			if err := three(p, 9); err != nil || rank < 2 {
 				return errors.Join(err, read(p, "a", 9, 0))
 			}
-			return p.AllGather(snug.SliceView(make([]uint8, 3*headerBytes))) // only the others can tell
-		}, "rank 2 makes another call", true},
+			return p.AllGather(snug.SliceView(make([]uint8, p.room(9)))) // only the others can tell
+		}, "rank 2 makes another call than to gather page", true},
 	} {
 		for rank, err := range onPages(t, 3, PagesOptions{Held: 1000}, nil, func(rank int, p *Pages) error {
 			err := c.do(rank, p)
@@ -82,49 +83,85 @@ func TestPagesDiffer(t *testing.T) {
 	}
 }
 
-// damaging is a Reducer that changes a byte of each vector of n bytes that it has gathered.
+// damaging is a Reducer that changes the next byte of each vector that it has gathered.
 type damaging struct {
 	Reducer
-	n, at int
+	at int
 }
 
 func (d *damaging) AllGather(v snug.View) error {
 	err := d.Reducer.AllGather(v)
-	if v.Len() == d.n {
+	if v.Len() > d.at {
 		snug.Host[uint8](v)[d.at] ^= 4
 	}
 	return err
 }
 
-// TestPagesDamage: a part that changes in memory, or on its way to one rank, is the same error on all ranks.
+// TestPagesDamage: a part that changes in memory is the same error on all ranks. A byte that changes on its way to a rank is
+// an error there, and an error of the next call on the others.
 func TestPagesDamage(t *testing.T) {
-	const size = 100
-	for _, way := range []bool{false, true} {
-		for at := range size {
-			owner := 0
-			for rank := range 3 {
-				if lo, hi := Shard(size, rank, 3); at >= lo && at < hi {
-					owner = rank
-				}
+	const size, ranks = 100, 3
+	owner := func(at int) int { return at / ((size + ranks - 1) / ranks) }
+	for at := range size {
+		for _, err := range onPages(t, ranks, PagesOptions{}, nil, func(rank int, p *Pages) error {
+			if err := write(p, "a", size, 0); err != nil {
+				return err
 			}
-			below := func(rank int, r Reducer) Reducer {
-				if way && rank == 1 {
-					return &damaging{r, size, at}
-				}
-				return r
+			if lo, _ := p.partOf(size, rank); rank == owner(at) {
+				p.index["a"].part[at-lo] ^= 4
 			}
-			for _, err := range onPages(t, 3, PagesOptions{}, below, func(rank int, p *Pages) error {
-				if err := write(p, "a", size, 0); err != nil {
+			return read(p, "a", size, 0)
+		}) {
+			require.ErrorIs(t, err, snug.ErrCorrupt)
+			require.ErrorContains(t, err, fmt.Sprintf(`page "a": the part of rank %d does not have its checksum`, owner(at)))
+		}
+	}
+	chunk := (size+ranks-1)/ranks + headerBytes
+	for at := range ranks * chunk {
+		below := func(rank int, r Reducer) Reducer {
+			if rank == 1 {
+				return &damaging{r, at}
+			}
+			return r
+		}
+		errs := onPages(t, ranks, PagesOptions{}, below, func(rank int, p *Pages) error {
+			if err := write(p, "a", size, 0); err != nil {
+				return err
+			}
+			return read(p, "a", size, 0)
+		})
+		header := at%chunk - (chunk - headerBytes)
+		padding := at >= 2*chunk+size-2*(chunk-headerBytes) && header < 0
+		switch {
+		case padding:
+			require.NoError(t, errors.Join(errs[:2]...), at)
+		case header >= 0 && header < 4: // no header at all
+			require.ErrorIs(t, errs[1], snug.ErrConfig)
+		default:
+			require.ErrorIs(t, errs[1], snug.ErrCorrupt, at)
+		}
+	}
+	for _, next := range []func(p *Pages) error{func(p *Pages) error { return p.Sum([]float64{1}) }, func(p *Pages) error { return read(p, "b", size, 0) }} {
+		errs := onPages(t, ranks, PagesOptions{Held: 1}, func(rank int, r Reducer) Reducer {
+			if rank == 1 {
+				return &damaging{r, 0}
+			}
+			return r
+		}, func(rank int, p *Pages) error {
+			for _, key := range []string{"a", "b"} {
+				if err := write(p, key, size, 0); err != nil {
 					return err
 				}
-				if lo, _ := Shard(size, rank, 3); !way && rank == owner {
-					p.index["a"].part[at-lo] ^= 4
-				}
-				return read(p, "a", size, 0)
-			}) {
-				require.ErrorIs(t, err, snug.ErrCorrupt)
-				require.ErrorContains(t, err, fmt.Sprintf(`page "a": the part of rank %d does not have its checksum on rank %d`, owner, map[bool]int{true: 1}[way]))
 			}
+			if err := read(p, "a", size, 0); err != nil {
+				return err
+			}
+			return next(p)
+		})
+		require.ErrorIs(t, errs[1], snug.ErrCorrupt)
+		for _, err := range []error{errs[0], errs[2]} {
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, "rank 1")
 		}
 	}
 }
@@ -165,6 +202,9 @@ func TestPagesErrors(t *testing.T) {
 			if !errors.Is(c.err, snug.ErrConfig) || !bytes.Contains([]byte(c.err.Error()), []byte(c.want)) {
 				return fmt.Errorf("got %w, want %s", c.err, c.want)
 			}
+		}
+		if _, err := p.Acquire("a", math.MaxInt); !errors.Is(err, snug.ErrNoMemory) {
+			return fmt.Errorf("a page of all memory: %w", err)
 		}
 		if err := errors.Join(write(p, "a", 5, 0), p.Close(), p.Close()); err != nil {
 			return err
@@ -229,7 +269,7 @@ func TestPagesFails(t *testing.T) {
 				require.Positive(t, calls)
 			}
 			if calls < at {
-				require.Greater(t, at, 20)
+				require.Greater(t, at, 15)
 				break
 			}
 			require.NotEqual(t, 40, at)

@@ -2,6 +2,7 @@ package accum
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/fnv"
 
@@ -9,24 +10,21 @@ import (
 	"github.com/snug-ml/snug/internal/crc32c"
 )
 
-// This file is how the ranks gather a page, by three calls of AllGather:
-//
-//	headers   what each rank asks for, and has written; all ranks compare them
-//	page      the parts
-//	verdicts  whose part a rank has received with other bytes than were written
+// This file is how the ranks gather a page: by one AllGather, in which each rank sends a chunk of its part and a header.
+// All ranks compare the headers, and move the parts together.
 
 // job gathers a page.
 type job struct {
 	*Pages
-	turn    turn
-	key     string
-	have    int    // bytes of the page
-	own     header // what this rank says
-	part    []byte
-	whole   []byte // the page that comes
-	headers []byte // of all ranks
-	done    chan struct{}
-	ok      bool // when done
+	turn  turn
+	key   string
+	have  int    // bytes of the page
+	own   header // what this rank says
+	part  []byte
+	whole []byte // the page that comes; nil if only headers are compared
+	all   []byte // the chunks
+	done  chan struct{}
+	ok    bool // when done
 }
 
 // job takes the turn for a gather of size bytes into whole.
@@ -54,16 +52,20 @@ func (j *job) runAhead() {
 }
 
 func (j *job) gather() error {
-	if err := j.compare(); err != nil {
-		return fmt.Errorf("accum: page %q: %w", j.key, err)
+	err := j.exchange()
+	if err == nil {
+		err = j.compare()
 	}
-	if err := j.collect(); err != nil {
-		return fmt.Errorf("accum: page %q: %w", j.key, err)
+	if err == nil {
+		err = j.collect()
 	}
-	return nil
+	if err != nil {
+		err = fmt.Errorf("accum: Pages: %w", err)
+	}
+	return err
 }
 
-// header is what a rank says before it sends its part.
+// header is what a rank says about its part.
 type header struct {
 	magic        uint32
 	key, history uint64 // hashes
@@ -74,7 +76,7 @@ type header struct {
 
 const (
 	pagesMagic  = 0x67_50_6e_73
-	headerBytes = 41 // odd, unlike vectors that a program gathers
+	headerBytes = 44
 	longestKey  = 200
 )
 
@@ -87,30 +89,70 @@ func (h header) put(b []byte) {
 	le.PutUint32(b[28:], h.keyLen)
 	le.PutUint32(b[32:], h.whole)
 	le.PutUint32(b[36:], h.part)
+	le.PutUint32(b[40:], crc32c.Checksum(b[:40]))
+}
+
+// chunk returns how many bytes of a page of n bytes a chunk has, without the header.
+func (p *Pages) chunk(n int) int { return (n + p.size - 1) / p.size }
+
+// room returns the bytes in which a page of n bytes is gathered.
+func (p *Pages) room(n int) int { return p.size * (p.chunk(n) + headerBytes) }
+
+// partOf returns the bytes of a page of n bytes that a rank has.
+func (p *Pages) partOf(n, rank int) (lo, hi int) {
+	chunk := p.chunk(n)
+	lo = min(rank*chunk, n)
+	return lo, min(lo+chunk, n)
+}
+
+// chunkOf returns the chunk of a rank and its header.
+func (j *job) chunkOf(rank int) (chunk, header []byte) {
+	n := len(j.all) / j.Pages.size
+	chunk = j.all[rank*n:][:n]
+	return chunk[:n-headerBytes], chunk[n-headerBytes:]
 }
 
 // header returns the header of a rank.
 func (j *job) header(rank int) header {
-	b, le := j.headers[rank*headerBytes:], binary.LittleEndian
+	_, b := j.chunkOf(rank)
+	le := binary.LittleEndian
 	return header{le.Uint32(b), le.Uint64(b[4:]), le.Uint64(b[12:]), int64(le.Uint64(b[20:])), le.Uint32(b[28:]), le.Uint32(b[32:]), le.Uint32(b[36:])}
 }
 
-// share gathers n bytes of each rank, of which put writes this rank's.
-func (j *job) share(n int, put func(own []byte)) ([]byte, error) {
-	all := make([]byte, n*j.size)
-	put(all[j.rank*n:][:n])
-	return all, j.reducer.AllGather(snug.SliceView(all))
+// exchange gathers the chunks.
+func (j *job) exchange() error {
+	size := int(j.own.size)
+	if j.all = j.whole[:cap(j.whole)]; j.all == nil {
+		j.all = make([]byte, j.room(size))
+	}
+	chunk, header := j.chunkOf(j.rank)
+	j.own.put(header)
+	if j.whole != nil {
+		copy(chunk, j.part)
+	}
+	err := j.reducer.AllGather(snug.SliceView(j.all))
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, snug.ErrShape):
+		return fmt.Errorf("page %q of %d bytes: a rank acquires a page of another size, or has failed: %w: %w", j.key, size, snug.ErrConfig, err)
+	}
+	return fmt.Errorf("page %q: %w", j.key, err)
 }
 
-// compare returns an error, the same on all ranks, unless all ranks gather the same page.
-func (j *job) compare() (err error) {
-	if j.headers, err = j.share(headerBytes, j.own.put); err != nil {
-		return err
-	}
+// compare returns an error unless all ranks gather the same page. If the headers have arrived, the error is the same on
+// all ranks.
+func (j *job) compare() error {
 	first := j.header(0)
 	for rank := range j.size {
-		if j.header(rank).magic != pagesMagic {
-			return fmt.Errorf("rank %d makes another call: %w", rank, snug.ErrConfig)
+		_, b := j.chunkOf(rank)
+		switch {
+		case j.header(rank).magic != pagesMagic:
+			j.warn()
+			return fmt.Errorf("rank %d makes another call than to gather page %q: %w", rank, j.key, snug.ErrConfig)
+		case crc32c.Checksum(b[:40]) != binary.LittleEndian.Uint32(b[40:]):
+			j.warn()
+			return fmt.Errorf("page %q: the header of rank %d does not have its checksum: %w", j.key, rank, snug.ErrCorrupt)
 		}
 	}
 	for rank := range j.size {
@@ -121,15 +163,15 @@ func (j *job) compare() (err error) {
 	for rank := range j.size {
 		switch h := j.header(rank); {
 		case h.size != first.size:
-			return fmt.Errorf("rank 0 wants %d bytes, rank %d wants %d: %w", first.size, rank, h.size, snug.ErrConfig)
+			return fmt.Errorf("page %q: rank 0 wants %d bytes, rank %d wants %d: %w", j.key, first.size, rank, h.size, snug.ErrConfig)
 		case h.history != first.history:
-			return fmt.Errorf("rank %d has acquired other pages before than rank 0: %w", rank, snug.ErrConfig)
+			return fmt.Errorf("page %q: rank %d has acquired other pages before than rank 0: %w", j.key, rank, snug.ErrConfig)
 		case h.whole != first.whole:
-			return fmt.Errorf("rank %d has written other bytes than rank 0: %w", rank, snug.ErrConfig)
+			return fmt.Errorf("page %q: rank %d has written other bytes than rank 0: %w", j.key, rank, snug.ErrConfig)
 		}
 	}
 	if j.own.size != int64(j.have) {
-		return fmt.Errorf("the page has %d bytes, not %d: %w", j.have, j.own.size, snug.ErrConfig)
+		return fmt.Errorf("page %q has %d bytes, not %d: %w", j.key, j.have, j.own.size, snug.ErrConfig)
 	}
 	return nil
 }
@@ -140,41 +182,41 @@ func (j *job) otherKey(rank int) error {
 	for r := range j.size {
 		longest = max(longest, int(min(j.header(r).keyLen, longestKey)))
 	}
-	names, err := j.share(longest, func(own []byte) { copy(own, j.key) })
-	if err != nil {
+	names := make([]byte, longest*j.size)
+	copy(names[j.rank*longest:][:longest], j.key)
+	if err := j.reducer.AllGather(snug.SliceView(names)); err != nil {
 		return err
 	}
 	name := func(r int) string { return string(names[r*longest:][:min(j.header(r).keyLen, longestKey)]) }
-	return fmt.Errorf("rank 0 acquires %q, rank %d acquires %q: %w", name(0), rank, name(rank), snug.ErrConfig)
+	return fmt.Errorf("rank 0 acquires page %q, rank %d acquires page %q: %w", name(0), rank, name(rank), snug.ErrConfig)
 }
 
-// collect brings the parts together, and returns the same error on all ranks unless they are what was written.
+// collect moves the parts together, unless one is not what its rank has written.
 func (j *job) collect() error {
-	lo, hi := Shard(j.have, j.rank, j.size)
-	copy(j.whole[lo:hi], j.part)
-	if j.have > 0 {
-		if err := j.reducer.AllGather(snug.SliceView(j.whole)); err != nil {
-			return err
-		}
-	}
-	damaged := uint32(0)
 	for rank := range j.size {
-		lo, hi := Shard(j.have, rank, j.size)
-		if crc32c.Checksum(j.whole[lo:hi]) != j.header(rank).part {
-			damaged = uint32(rank) + 1
-			break
+		lo, hi := j.partOf(j.have, rank)
+		chunk, _ := j.chunkOf(rank)
+		if crc32c.Checksum(chunk[:hi-lo]) != j.header(rank).part {
+			j.warn()
+			return fmt.Errorf("page %q: the part of rank %d does not have its checksum: %w", j.key, rank, snug.ErrCorrupt)
 		}
 	}
-	verdicts, err := j.share(4, func(own []byte) { binary.LittleEndian.PutUint32(own, damaged) })
-	if err != nil {
-		return err
-	}
-	for rank := range j.size {
-		if part := binary.LittleEndian.Uint32(verdicts[4*rank:]); part > 0 {
-			return fmt.Errorf("the part of rank %d does not have its checksum on rank %d: %w", part-1, rank, snug.ErrCorrupt)
-		}
+	for rank := range j.size { // forwards: no part moves over a later one
+		lo, hi := j.partOf(j.have, rank)
+		chunk, _ := j.chunkOf(rank)
+		copy(j.all[lo:hi], chunk)
 	}
 	return nil
+}
+
+// warn makes a call that differs from all calls of ranks without an error, which then fail. Ranks that have the same error
+// make it too. It may wait for them for ever, and so does not belong to what Close waits for.
+func (j *job) warn() {
+	r := j.reducer
+	go func() {
+		defer func() { _ = recover() }()
+		_ = r.AllGather(snug.SliceView([]byte{0}))
+	}()
 }
 
 // hash continues a hash with a key.

@@ -8,7 +8,8 @@ import (
 // This file is the memory of whole pages in a Pages. What is kept depends on the order of calls alone.
 
 // Bytes returns the bytes that the Pages holds now: this rank's parts, whole pages, and free memory of whole pages. These
-// are together at most the parts, the most bytes that were in use at one time, and PagesOptions.Held.
+// are together at most the parts, the most bytes that were in use at one time, and PagesOptions.Held. It does not count
+// the up to 45 bytes for each rank beside a whole page.
 func (p *Pages) Bytes() int64 {
 	if p == nil {
 		return 0
@@ -103,8 +104,9 @@ func (p *Pages) take(size int) []byte {
 		}
 	}
 	p.trim(int64(size))
-	words := make([]uint64, size/8+1) // for the alignment, and an address of a page of 0 bytes
-	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), size)
+	n := p.room(size)
+	words := make([]uint64, (n+7)/8) // for the alignment
+	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), n)[:size]
 }
 
 // Close waits for a page that is being gathered, and lets go of all memory. All ranks call Close. It returns the error of an

@@ -104,7 +104,7 @@ func pagesProperty(t *rapid.T) {
 		check := func() error {
 			parts, inUse := int64(0), int64(0)
 			for i, n := range sizes {
-				lo, hi := Shard(n, rank, ranks)
+				lo, hi := p.partOf(n, rank)
 				if versions[i] > 0 {
 					parts += int64(hi - lo)
 				}
@@ -196,7 +196,7 @@ func TestPagesAhead(t *testing.T) {
 					if err := write(p, key, size, 0); err != nil {
 						return err
 					}
-					lo, hi := Shard(size, rank, ranks)
+					lo, hi := p.partOf(size, rank)
 					parts += int64(hi - lo)
 				}
 				for round := range rounds {
@@ -236,7 +236,7 @@ func (s *stopping) AllGather(v snug.View) error {
 // TestPagesOverlap: a page is gathered while the caller has the one before, and calls of the caller come after it.
 func TestPagesOverlap(t *testing.T) {
 	goes := []chan struct{}{make(chan struct{}), make(chan struct{})}
-	below := func(rank int, r Reducer) Reducer { return &stopping{r, 0, 3*5 + 1, goes[rank]} }
+	below := func(rank int, r Reducer) Reducer { return &stopping{r, 0, 5 + 1, goes[rank]} }
 	require.NoError(t, errors.Join(onPages(t, 2, PagesOptions{Held: 100}, below, func(rank int, p *Pages) error {
 		for _, key := range []string{"a", "b", "c"} {
 			if err := write(p, key, 100, 0); err != nil {
