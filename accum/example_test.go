@@ -428,3 +428,58 @@ func ExampleWindow_Rescale() {
 	show(window) // 4 times the gradient
 	// Output: weight [4 12] over 2 samples
 }
+
+// Two ranks in goroutines hold half of each page of frozen weights, and gather a page when a layer uses it. Package
+// transformer makes these calls for a model whose Options.Pages is a Pages.
+func ExamplePages() {
+	ranks, err := accum.Local(context.Background(), 2)
+	if err != nil {
+		panic(err)
+	}
+	layers := []string{"layers.0", "layers.1", "layers.2", "layers.3"}
+	var held [2]int64
+	var last [2][]byte
+	var wg sync.WaitGroup
+	for i, rank := range ranks {
+		wg.Go(func() {
+			pages, err := accum.NewPages(rank, accum.PagesOptions{})
+			if err != nil {
+				panic(err)
+			}
+			for n, key := range layers { // all ranks read the same file
+				page, err := pages.Acquire(key, 1000)
+				if err != nil {
+					panic(err)
+				}
+				page[999] = byte(n)
+				if err := pages.Release(key, true); err != nil {
+					panic(err)
+				}
+			}
+			held[i] = pages.Bytes() - 1000 // without memory that is used again
+			for _, key := range layers {   // a forward pass
+				page, err := pages.Acquire(key, 1000)
+				if err != nil {
+					panic(err)
+				}
+				last[i] = append(last[i], page[999])
+				if err := pages.Release(key, false); err != nil {
+					panic(err)
+				}
+			}
+			sum := []float64{1} // in place of rank.Sum
+			if err := pages.Sum(sum); err != nil {
+				panic(err)
+			}
+			if err := pages.Close(); err != nil {
+				panic(err)
+			}
+		})
+	}
+	wg.Wait()
+	fmt.Println("bytes of 4000 that a rank holds:", held)
+	fmt.Println("ends of the pages:", last)
+	// Output:
+	// bytes of 4000 that a rank holds: [2000 2000]
+	// ends of the pages: [[0 1 2 3] [0 1 2 3]]
+}

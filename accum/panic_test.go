@@ -371,7 +371,7 @@ func TestShardsOfAnything(t *testing.T) {
 // TestZeroAccum calls all methods of zero values, and functions without what they need.
 func TestZeroAccum(t *testing.T) {
 	kerneltest.Zero(t,
-		new(Window), new(NoiseScale), Ramp{}, Constant(0), Weight(0), Batch{}, Target{}, Bucket{}, Len, LinearLR, SquareRootLR, Shard,
+		new(Window), new(NoiseScale), new(Pages), (*Pages)(nil), PagesOptions{}, NewPages, Ramp{}, Constant(0), Weight(0), Batch{}, Target{}, Bucket{}, Len, LinearLR, SquareRootLR, Shard,
 		New, NewNoiseScale, Local, FindMicroBatch,
 	)
 	for _, x := range []any{new(Window), new(NoiseScale), new(Ramp), new(Constant), new(Weight), new(Batch), new(Target)} {

@@ -424,3 +424,75 @@ func TestShardedErrors(t *testing.T) {
 	lo, hi := s.Range("a", 0)
 	require.Zero(t, lo+hi)
 }
+
+// TestShardedDiscard: a window whose first micro-batch was run before and thrown away has the bits of a window where it
+// was not.
+func TestShardedDiscard(t *testing.T) {
+	run := func(discards int) (sums map[string][]float32) {
+		sums = map[string][]float32{}
+		for rank, err := range all(t, 2, func(rank int, r Reducer) error {
+			s, err := NewSharded(shardedParams, ShardedOptions{Reducer: r, Whole: true, Bucket: 100})
+			if err != nil {
+				return err
+			}
+			if err := s.Start([]float64{1, 2}); err != nil {
+				return err
+			}
+			for range discards * rank {
+				if err := s.Begin(); err != nil {
+					return err
+				}
+				for _, q := range shardedParams {
+					acc, into, err := s.Into(q.Name)
+					if err != nil || into.Beta != 0 {
+						return fmt.Errorf("into %+v, %w", into, err)
+					}
+					for i := range acc.Float32s() {
+						acc.Float32s()[i] = nan
+					}
+				}
+				if err := s.Discard(); err != nil {
+					return err
+				}
+			}
+			for micro := range 2 {
+				if err := addSharded(s, rank, micro, false, micro == 1); err != nil {
+					return err
+				}
+			}
+			if err := s.Finish(); err != nil {
+				return err
+			}
+			for name, g := range s.Gradients() {
+				if rank == 0 {
+					sums[name] = g.Float32s()
+				}
+			}
+			return nil
+		}) {
+			require.NoError(t, err, rank)
+		}
+		return sums
+	}
+	require.Equal(t, run(0), run(2))
+
+	alone, err := Local(t.Context(), 1)
+	require.NoError(t, err)
+	for _, whole := range []bool{false, true} {
+		s, err := NewSharded(shardedParams, ShardedOptions{Reducer: alone[0], Whole: whole})
+		require.NoError(t, err)
+		require.NoError(t, s.Start([]float64{1, 1}))
+		require.ErrorContains(t, s.Discard(), "no micro-batch is open")
+		require.NoError(t, s.Begin())
+		_, _, err = s.Into("a")
+		require.NoError(t, err)
+		require.NoError(t, s.Done("a"))
+		require.ErrorIs(t, s.Discard(), snug.ErrConfig)
+		require.NoError(t, s.End())
+		require.NoError(t, s.Begin())
+		require.ErrorContains(t, s.Discard(), "first micro-batch")
+		require.NoError(t, s.End())
+		require.NoError(t, s.Finish())
+		require.NoError(t, s.Close())
+	}
+}

@@ -129,6 +129,27 @@ func (s *Sharded) Done(name string) error {
 	return s.stopped("Done", s.handOn())
 }
 
+// Discard throws away the open micro-batch, as if Begin had not been called for it. It is for the first micro-batch of a
+// window with Whole, which a rank runs only to gather the pages of a [Pages] with the other ranks. The error wraps
+// [snug.ErrConfig] when no micro-batch is open, without Whole, after the first micro-batch, and after Done.
+func (s *Sharded) Discard() error {
+	if err := s.in("Discard", open); err != nil {
+		return err
+	}
+	done := false
+	for i := range s.params {
+		done = done || s.params[i].arrived
+	}
+	if !s.o.Whole || s.round > 1 || done {
+		return fmt.Errorf("accum: Discard is for the first micro-batch of a window with Whole, before Done: %w", snug.ErrConfig)
+	}
+	for i := range s.params {
+		s.params[i].added, s.params[i].any = false, false
+	}
+	s.state, s.round = started, 0
+	return nil
+}
+
 // End ends the micro-batch. A parameter without a gradient has a gradient of zero. It does not wait for the reduction.
 // The error wraps [snug.ErrConfig] when no micro-batch is open, or comes from the reduction.
 func (s *Sharded) End() error {

@@ -48,6 +48,7 @@ func (o *Options) check(noModel bool) error {
 		{o.Shard != plan.Replicate && o.Reducer == nil, "Shard wants a Reducer"},
 		{o.Shard != plan.Replicate && !o.shardable(), fmt.Sprintf("Shard does not go with %T, whose step takes a whole parameter, or its averages", o.Optimizer)},
 		{o.Shard != plan.Replicate && (o.Measure || o.CountLost), "Shard does not go with Measure and CountLost, which look at whole parameters"},
+		{o.Shard == plan.ShardGradients && o.paged(), "ShardGradients does not go with an accum.Pages as Reducer: ranks would add the gradients of a micro-batch while the next one gathers weights, in another order on each rank; ShardState does"},
 		{o.Reducer != nil && o.Split != nil, "Reducer does not go with Split, because the ranks make a step together"},
 		{o.follows() && o.Folder != nil, "Folder is for rank 0: it writes the checkpoints"},
 		{o.Fold && o.SkipNonFinite, "Fold does not go with SkipNonFinite, because what is folded cannot be taken back"},

@@ -100,6 +100,10 @@ func (t *Trainer[B]) gather() error {
 
 // accumulateShards is accumulate with shards.
 func (t *Trainer[B]) accumulateShards(ctx context.Context, batches []B) (all fused.Loss, err error) {
+	more, err := t.missingPasses(len(batches))
+	if err != nil {
+		return all, err
+	}
 	t.weighs = t.weighs[:0]
 	for _, b := range batches {
 		t.weighs = append(t.weighs, t.model.Weight(b))
@@ -107,11 +111,16 @@ func (t *Trainer[B]) accumulateShards(ctx context.Context, batches []B) (all fus
 	if err := t.shards.Start(t.weighs); err != nil {
 		return all, err
 	}
+	if more > 0 {
+		if err := t.pass(ctx, more, batches[0], t.shards.Begin, t.shards.Discard); err != nil {
+			return all, err
+		}
+	}
 	for i, b := range batches {
 		if err := t.shards.Begin(); err != nil {
 			return all, err
 		}
-		loss, err := t.model.Backprop(ctx, b, t.Scale(), t.shards)
+		loss, err := t.model.Backprop(ctx, b, t.Scale(), t.into)
 		if err != nil {
 			return all, fmt.Errorf("micro-batch %d: %w", i, err)
 		}

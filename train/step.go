@@ -174,7 +174,20 @@ func (t *Trainer[B]) accumulate(ctx context.Context, batches []B) (all fused.Los
 	if t.shards != nil {
 		return t.accumulateShards(ctx, batches)
 	}
+	more, err := t.missingPasses(len(batches))
+	if err != nil {
+		return all, err
+	}
 	*t.count.n = max(1, len(batches))
+	if more > 0 {
+		err := t.pass(ctx, more, batches[0], func() error { return t.window.Begin(t.model.Weight(batches[0])) }, func() error {
+			t.window.Reset()
+			return nil
+		})
+		if err != nil {
+			return all, err
+		}
+	}
 	if len(batches) == 0 {
 		return t.together(fused.Loss{}, t.accumulateNothing())
 	}
@@ -182,7 +195,7 @@ func (t *Trainer[B]) accumulate(ctx context.Context, batches []B) (all fused.Los
 		if err := t.window.Begin(t.model.Weight(b)); err != nil {
 			return all, err
 		}
-		loss, err := t.model.Backprop(ctx, b, t.Scale(), t.window)
+		loss, err := t.model.Backprop(ctx, b, t.Scale(), t.into)
 		if err != nil {
 			return all, fmt.Errorf("micro-batch %d: %w", i, err)
 		}

@@ -124,6 +124,12 @@ type Options struct {
 	// Rank 0 writes the checkpoints, in Dir or Folder, and sends the others what it reads when it resumes one: a run goes
 	// on with any number of ranks, and with any Shard. SaveEvery is the same on all ranks. On the others Dir is ignored,
 	// and Folder is nil.
+	//
+	// With an [accum.Pages] as Reducer, which also holds the frozen weights of the model, all ranks make as many passes over
+	// the model: a rank with fewer micro-batches than another runs its first one again, and throws these gradients
+	// away. Each rank needs a micro-batch in every step, or the step is an error on all ranks. Gradients are added when a
+	// step's passes have ended. All ranks call Evaluate, with as many micro-batches. Shard is [plan.Replicate] or
+	// [plan.ShardState].
 	Reducer accum.Reducer
 	Bucket  int // elements of gradients that the ranks add at a time, while the backward pass goes on; 0 is 1048576
 	// Shard is what the ranks divide among themselves. The losses are the same up to rounding. [plan.ShardState] and
@@ -175,6 +181,7 @@ type Trainer[B any] struct {
 	count   micros        // schedule of the window
 	shards  *accum.Sharded
 	value   func(name string) snug.View // of the parameters, with shards
+	into    Window // what the model sees of window or shards
 	backing []func() error
 	opt     *quant8.Optimizer   // nil with MeZO
 	zeroth  *quant8.ZerothOrder // nil without MeZO
@@ -280,6 +287,7 @@ func (t *Trainer[B]) make() (err error) {
 	} else if err := t.makeWindow(); err != nil {
 		return err
 	}
+	t.makeInto()
 	if err := t.begin(); err != nil {
 		return err
 	}

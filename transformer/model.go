@@ -69,7 +69,8 @@ type Options struct {
 	// bits are for the CPU.
 	Base qlora.Type
 	// Pages is a Storage for the quantized matrices; matrices in floats stay in memory. A Store of package offload is one, which holds a
-	// part of them in memory and the others on disk. nil: they are in memory.
+	// part of them in memory and the others on disk. A Pages of package accum is one for the ranks of data-parallel
+	// training, each of which holds a part of every matrix. nil: they are in memory.
 	Pages qlora.Storage
 	// Checkpoints, unless nil, keeps the outputs of stages that a plan of [Model.SetPlan] puts on disk.
 	Checkpoints Checkpoints

@@ -1,0 +1,72 @@
+package train
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
+)
+
+// This file is the steps of ranks that gather their frozen weights from an accum.Pages. All ranks must gather the same
+// pages in the same order, so all make as many passes over the model, and add gradients only between passes.
+
+// paged reports whether the ranks divide frozen weights.
+func (o *Options) paged() bool {
+	_, is := o.Reducer.(*accum.Pages)
+	return is
+}
+
+// intoOnly is a Window without Done: it hands on no gradients before the backward pass has ended.
+type intoOnly struct{ Window }
+
+// makeInto makes the Window that the model sees.
+func (t *Trainer[B]) makeInto() {
+	switch {
+	case t.shards != nil:
+		t.into = t.shards
+	case t.window != nil:
+		t.into = t.window
+	}
+	if t.options.paged() {
+		t.into = intoOnly{t.into}
+	}
+}
+
+// missingPasses returns how many micro-batches more than n, the number of this rank, the rank with the most has. The error
+// is the same on all ranks.
+func (t *Trainer[B]) missingPasses(n int) (int, error) {
+	if !t.options.paged() {
+		return 0, nil
+	}
+	clear(t.flags)
+	t.flags[t.options.Reducer.Rank()] = float64(n)
+	if err := t.options.Reducer.Sum(t.flags); err != nil {
+		return 0, err
+	}
+	most := 0
+	for rank, has := range t.flags {
+		if has == 0 {
+			return 0, fmt.Errorf("rank %d has no micro-batch of a weight above 0, and with an accum.Pages as Reducer each rank needs one in every step: %w", rank, snug.ErrConfig)
+		}
+		most = max(most, int(has))
+	}
+	return most - n, nil
+}
+
+// pass runs a micro-batch n times, only to gather its pages with the other ranks. begin begins a micro-batch of the window,
+// and discard throws it away.
+func (t *Trainer[B]) pass(ctx context.Context, n int, b B, begin, discard func() error) error {
+	for range n {
+		if err := begin(); err != nil {
+			return err
+		}
+		if _, err := t.model.Backprop(ctx, b, t.Scale(), t.into); err != nil {
+			return fmt.Errorf("micro-batch 0, with gradients that are thrown away: %w", err)
+		}
+		if err := discard(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
