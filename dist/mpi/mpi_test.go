@@ -196,6 +196,11 @@ func compare(w *World, most int) error {
 					check(r.(accum.Broadcaster).Broadcast(size-1, v))
 					return []snug.View{v}
 				},
+				"AllGather": func(r accum.Reducer, rank int) []snug.View {
+					v := vectorOf(rank, n, dt, 8)
+					check(r.AllGather(v))
+					return []snug.View{v}
+				},
 				"AllToAll": func(r accum.Reducer, rank int) []snug.View {
 					src, dst := vectorOf(rank, n*size, dt, 2), vectorOf(rank, n*size, dt, 3)
 					check(r.(accum.AllToAller).AllToAll(dst, src))
@@ -221,11 +226,6 @@ func compare(w *World, most int) error {
 					own, err := v.Slice(lo, hi)
 					check(err)
 					return []snug.View{own}
-				}
-				operations["AllGather"] = func(r accum.Reducer, rank int) []snug.View {
-					v := vectorOf(rank, n, dt, 8)
-					check(r.AllGather(v))
-					return []snug.View{v}
 				}
 			}
 			for _, name := range []string{"AllReduce", "ReduceScatter", "AllGather", "Broadcast", "AllToAll", "SendReceive"} {
