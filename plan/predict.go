@@ -151,8 +151,8 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 	}
 	f.paged = w.bytes - here
 	f.usage[OnDevice][Weights] += f.weights - f.paged
-	divided, whole := t.shardedWeights(r)
-	f.usage[OnDevice][Weights] += t.part(true, divided) - divided + whole
+	divided, held, used := t.shardedWeights(r)
+	f.usage[OnDevice][Weights] += t.part(true, divided) - divided + min(divided, held+used)
 	if f.divided = divided; divided > 0 {
 		all, floats := t.Model.matrices()
 		f.pages = all - floats

@@ -54,19 +54,19 @@ func (t Task) part(divided bool, n int64) int64 {
 }
 
 // shardedWeights returns the bytes of the matrices that the ranks divide, and of the whole matrices that a rank holds:
-// those of two layers, and one in use.
-func (t Task) shardedWeights(r Run) (divided, whole int64) {
+// those of two layers, and the one in use.
+func (t Task) shardedWeights(r Run) (divided, held, used int64) {
 	if r.Shard != ShardWeights || !r.quantized() {
-		return 0, 0
+		return 0, 0, 0
 	}
 	t.PagesFrozen = true
-	w, largest := t.pagedWeights(r), int64(0)
 	for p := range t.Model.tensors() {
 		if p.linear && !p.float {
-			largest = max(largest, t.frozenBytes(r, p))
+			used = max(used, t.frozenBytes(r, p))
 		}
 	}
-	return w.bytes, min(w.bytes, w.two+largest)
+	w := t.pagedWeights(r)
+	return w.bytes, w.two, used
 }
 
 // bucketBytes returns the bytes of the buckets of gradients, and of the memory through which parameters of 16 bits are sent.

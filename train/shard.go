@@ -41,7 +41,7 @@ func (t *Trainer[B]) makeShards() (err error) {
 	t.value = func(name string) snug.View { return values[name] }
 	t.found = make([]float64, 2+o.Reducer.Size())
 	t.shards, err = accum.NewSharded(list, accum.ShardedOptions{
-		Reducer: o.Reducer, Whole: o.Shard == plan.ShardState, Bucket: o.Bucket, Align: shardAlign, Device: t.params[0].value.Device(),
+		Reducer: o.Reducer, Whole: o.Shard != plan.ShardGradients, Bucket: o.Bucket, Align: shardAlign, Device: t.params[0].value.Device(),
 	})
 	return err
 }

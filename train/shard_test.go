@@ -340,7 +340,8 @@ func TestShardOptions(t *testing.T) {
 	require.NoError(t, err)
 	for want, o := range map[string]Options{
 		"Shard wants a Reducer":                   {Shard: plan.ShardState},
-		"Shard is 3":                              {Shard: 3, Reducer: reducers[0]},
+		"ShardWeights wants an accum.Pages":       {Shard: plan.ShardWeights, Reducer: reducers[0]},
+		"Shard is 4":                              {Shard: 4, Reducer: reducers[0]},
 		"Shard does not go with quant8.Muon":      {Shard: plan.ShardState, Optimizer: quant8.Muon{}, Reducer: reducers[0]},
 		"Shard does not go with quant8.SOAP":      {Shard: plan.ShardState, Optimizer: quant8.SOAP{}, Reducer: reducers[0]},
 		"Shard does not go with quant8.LAMB":      {Shard: plan.ShardGradients, Optimizer: quant8.LAMB{}, Reducer: reducers[0]},

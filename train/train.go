@@ -135,7 +135,8 @@ type Options struct {
 	// Shard is what the ranks divide among themselves. The losses are the same up to rounding. [plan.ShardState] and
 	// [plan.ShardGradients] are for the rules AdamW, Adam, AdEMAMix, Lion, SGD, RMSprop and Adagrad of package quant8,
 	// without Measure and CountLost. With ShardGradients the model must call Done of the Window to save memory, and a
-	// bucket has Bucket elements, or those of the largest parameter.
+	// bucket has Bucket elements, or those of the largest parameter. [plan.ShardWeights] is ShardState, and wants an
+	// [accum.Pages] as Reducer.
 	Shard plan.Sharding
 
 	// Dir is the folder of checkpoints; empty: none.
@@ -181,7 +182,7 @@ type Trainer[B any] struct {
 	count   micros        // schedule of the window
 	shards  *accum.Sharded
 	value   func(name string) snug.View // of the parameters, with shards
-	into    Window // what the model sees of window or shards
+	into    Window                      // what the model sees of window or shards
 	backing []func() error
 	opt     *quant8.Optimizer   // nil with MeZO
 	zeroth  *quant8.ZerothOrder // nil without MeZO

@@ -22,7 +22,7 @@ func planCommand() *command {
 	return &command{
 		name: "plan", args: "[FOLDER]", operands: "file", summary: "predict the memory of training, and find what fits",
 		flags: []string{"-model:" + strings.Join(plan.Models(), " "), "-device:" + strings.Join(deviceNames(), " "), "-memory", "-host-memory", "-disk", "-batch",
-			"-context", "-ranks", "-network", "-latency", "-shard:replicate state gradients", "-rank", "-adapter:" + strings.Join(adapterKinds, " "), "-dora", "-dropout", "-optimizer:" + strings.Join(plan.Optimizers(), " "), "-compute:bf16 f16 f32", "-masters:full split split24 none",
+			"-context", "-ranks", "-network", "-latency", "-shard:replicate state gradients weights", "-rank", "-adapter:" + strings.Join(adapterKinds, " "), "-dora", "-dropout", "-optimizer:" + strings.Join(plan.Optimizers(), " "), "-compute:bf16 f16 f32", "-masters:full split split24 none",
 			"-gradients:f32 bf16 in-backward folded", "-state:32 16 8 4", "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-tiles:auto", "-o:file", "-json"},
 		help: planHelp(),
 		run:  runPlan,
@@ -82,7 +82,8 @@ results of a step, so the plan uses them only when you name them:
                      most one below 16 bits; default bf16,nf4. A folder that has matrices quantized keeps
                      them, and those that it has in floats stay so; its own form quantizes these too
   -shard LIST        what the ranks divide: replicate (nothing), state (and master weights, ZeRO-1),
-                     gradients (too, ZeRO-2); default: what the optimizer allows
+                     gradients (too, ZeRO-2), weights (state, and matrices that are frozen in fewer than
+                     16 bits, ZeRO-3); default: what the optimizer allows
   -tiles LIST        tiles of rows in which the MLPs of a published model run; default 1; or more, such
                      as 4 or 1,2,8; auto: 1,2,4,8,16,32
 
@@ -373,7 +374,7 @@ func (f *planFlags) choices(t *plan.Task) (err error) {
 	return err
 }
 
-var parseSharding = named(plan.Replicate, plan.ShardState, plan.ShardGradients)
+var parseSharding = named(plan.Replicate, plan.ShardState, plan.ShardGradients, plan.ShardWeights)
 
 // baseNames are the forms of frozen weights below 16 bits.
 const baseNames = "nf4, fp4, mxfp4, fp8 or int8"

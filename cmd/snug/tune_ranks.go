@@ -12,6 +12,7 @@ import (
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/dataset"
 	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/qlora"
 )
 
 // A launcher of MPI may start snug tune on several ranks. Each has the model, and a share of the micro-batches of a
@@ -76,18 +77,46 @@ func (t *tuning) share() int {
 	return (t.batch-1)/t.ranks.Size() + 1
 }
 
-// divide describes the ranks to package plan, and what they may divide.
-func (t *tuning) divide(task *plan.Task) {
+// divide returns the task with the ranks, and what they may divide.
+func (t *tuning) divide(task plan.Task) plan.Task {
 	if t.ranks == nil || t.ranks.Size() == 1 {
-		return
+		return task
 	}
 	task.Ranks = t.ranks.Size()
 	switch {
 	case t.shard != "":
-		task.Shard = []plan.Sharding{t.sharding}
+		if task.Shard = []plan.Sharding{t.sharding}; t.sharding == plan.ShardWeights && task.Frozen == nil {
+			task.Frozen = []int{lowBits(task.Base)}
+		}
+	case t.optimizer == tuneOptimizers[0] && (!t.dividesWeights() || t.config.Experts.Count > 0):
+		task.Shard = []plan.Sharding{plan.Replicate, plan.ShardState, plan.ShardGradients}
 	case t.rounding: // counts whole parameters
 		task.Shard = []plan.Sharding{plan.Replicate}
 	}
+	return task
+}
+
+// dividesWeights reports whether the passes of all ranks are as many. Those over pairs and of a teacher need not be.
+func (f *tuneFlags) dividesWeights() bool { return f.beta == 0 && f.teacher.dir == "" }
+
+// openShards makes the Storage of the matrices that the ranks divide, through which the ranks then make all calls.
+func (t *tuning) openShards() (qlora.Storage, error) {
+	if t.config.Experts.Count > 0 {
+		return nil, usagef("tune: -shard weights: rows choose the matrices of %s, and not the same on all ranks", t.dir)
+	}
+	held, err := t.plan.Task.PageBytes(t.plan.Run)
+	if err != nil {
+		return nil, err
+	}
+	pages, err := accum.NewPages(t.ranks, accum.PagesOptions{Held: held})
+	if err != nil {
+		return nil, err
+	}
+	t.ranks, t.shards = pages, pages
+	if t.monitor == nil {
+		return pages, nil
+	}
+	return t.monitor.Pages(pages, plan.OnDevice, plan.Weights, pages.Bytes), nil
 }
 
 // batches returns the micro-batches of a step of this rank.

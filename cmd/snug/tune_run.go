@@ -39,7 +39,8 @@ type tuning struct {
 	folder *train.Folder // of checkpoints, nil without them
 	begun  *choices      // of the newest checkpoint, nil if the run begins anew
 
-	ranks accum.Reducer // of a run on several ranks, nil alone
+	ranks  accum.Reducer // of a run on several ranks, nil alone
+	shards *accum.Pages  // the matrices that the ranks divide, or nil
 
 	monitor *plan.Monitor // with -trace
 	traced  bool          // its file is written
@@ -172,7 +173,6 @@ func (t *tuning) task() (plan.Task, error) {
 			F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10,
 			Network: fast / 10, Latency: 5e-5},
 	}
-	t.divide(&task)
 	if err := t.describeTeacher(&task); err != nil {
 		return task, err
 	}
@@ -185,7 +185,7 @@ func (t *tuning) task() (plan.Task, error) {
 		if t.dtype != snug.F32 || t.mezo || t.ranks != nil { // updates in the backward pass have no master weights, see choose
 			task.Gradients = []plan.Gradient{plan.SumF32}
 		}
-		return task, nil
+		return t.divide(task), nil
 	}
 	t.describe(&task)
 	if task.Beside = t.beside; task.Beside != nil || t.mezo || t.ranks != nil { // updates in the backward pass have no master weights
@@ -198,7 +198,7 @@ func (t *tuning) task() (plan.Task, error) {
 	} else if t.form != "" || t.config.Stored != 0 {
 		task.Frozen = []int{lowBits(task.Base)}
 	}
-	return task, nil
+	return t.divide(task), nil
 }
 
 // choose finds the fastest plan whose process stays within the memory. Choices that change the results come last. For
@@ -321,6 +321,11 @@ func (t *tuning) open() (clean func() error, err error) {
 			}
 		}
 	}
+	if r.Shard == plan.ShardWeights {
+		if o.Pages, err = t.openShards(); err != nil {
+			return clean, err
+		}
+	}
 	if !t.full {
 		o.Adapter = &qlora.AdapterOptions{Rank: t.rank, Alpha: float32(t.alpha), Dropout: float32(t.dropout), RSLoRA: t.rslora, BaseModel: t.dir,
 			ModulesToSave: t.modulesToSave()}
@@ -389,6 +394,9 @@ func (t *tuning) close() (err error) {
 		err = errors.Join(err, t.model.Close())
 	}
 	err = errors.Join(err, t.student.close())
+	if t.shards != nil {
+		err = errors.Join(err, t.shards.Close())
+	}
 	for _, s := range []*offload.Store{t.store, t.checkpoints} {
 		err = errors.Join(err, s.Close())
 	}
