@@ -62,10 +62,10 @@ type Pages struct {
 	mu      sync.Mutex
 	o       PagesOptions
 	index   map[string]*page
-	kept    []*page  // whole pages that nobody uses; the least recently used one is first
-	spare   [][]byte // memory of whole pages to use again; the oldest is first
-	guess   *page    // the kept page that comes next
-	largest int64    // bytes of the largest page
+	kept    []*page // whole pages that nobody uses; the least recently used one is first
+	spare   []slot  // memory of whole pages to use again; the oldest is first
+	guess   *page   // the kept page that comes next
+	largest int64   // bytes of the largest page
 	bytes   struct{ parts, inUse, kept, spare int64 }
 	most    int64 // bytes of pages in use at one time
 	peak    int64
@@ -77,7 +77,7 @@ type Pages struct {
 
 // PagesOptions configure a [Pages].
 type PagesOptions struct {
-	// Held is how many bytes of whole pages a rank keeps besides those in use: the page that comes next, and pages that it
+	// Held is how many bytes of memory of whole pages a rank keeps besides those in use: the page that comes next, and pages that it
 	// need not gather again. The least recently used ones go first. 0 is two of the largest page. With less than a page,
 	// every page is gathered when it is acquired.
 	Held int64
@@ -95,6 +95,7 @@ type page struct {
 	part  []byte // of this rank
 	sums  sums
 	whole []byte // while it is in use or kept
+	slot  slot   // the memory in which it lies
 	job   *job   // that gathers whole, nil if nothing does
 	users int
 	fresh bool // nothing was written
@@ -166,17 +167,19 @@ func (p *Pages) acquire(key string, size int) (blob []byte, j *job, runs bool, e
 	p.guess, p.largest = nil, max(p.largest, int64(size))
 	switch {
 	case g == nil:
-		g = &page{key: key, size: size, fresh: true, whole: p.take(size)}
+		g = &page{key: key, size: size, fresh: true}
+		p.take(g)
 		clear(g.whole)
 		p.index[key] = g
 	case p.size == 1 && !g.fresh:
 		g.users++
 		return g.part, nil, false, nil
 	case g.whole == nil:
-		if j, err = p.job(g, size, p.take(size)); err != nil {
+		p.take(g)
+		if j, err = p.job(g, size, g.whole); err != nil {
 			return nil, nil, false, err
 		}
-		g.whole, g.job, runs = j.whole, j, true
+		g.job, runs = j, true
 	}
 	p.use(g)
 	p.gatherNext()
@@ -200,15 +203,16 @@ func (p *Pages) gatherNext() {
 	case next.whole != nil:
 		p.guess = next
 		return
-	case int64(next.size) > p.held():
+	case p.slotBytes(next.size) > p.held():
 		return
 	}
-	p.makeRoom(int64(next.size))
-	j, err := p.job(next, next.size, p.take(next.size))
+	p.makeRoom(p.slotBytes(next.size))
+	p.take(next)
+	j, err := p.job(next, next.size, next.whole)
 	if err != nil {
 		return // a call on another goroutine has failed, and so will the next one
 	}
-	next.whole, next.job, p.guess = j.whole, j, next
+	next.job, p.guess = j, next
 	p.keep(next)
 	go j.runAhead()
 }
@@ -236,7 +240,7 @@ func (p *Pages) Release(key string, dirty bool) error {
 		return nil
 	}
 	if g.whole != nil { // else there is one rank, and its part is the page
-		p.bytes.inUse -= int64(g.size)
+		p.bytes.inUse -= g.slot.bytes
 		p.unused(g)
 	}
 	g.dirty = false
@@ -249,7 +253,7 @@ func (p *Pages) Release(key string, dirty bool) error {
 func (p *Pages) unused(g *page) {
 	switch {
 	case g.dirty && p.size == 1:
-		g.part, g.whole = g.whole, nil
+		g.part, g.whole, g.slot = g.whole, nil, slot{}
 		g.fresh, p.bytes.parts = false, p.bytes.parts+int64(g.size)
 	case g.dirty:
 		lo, hi := p.partOf(g.size, p.rank)

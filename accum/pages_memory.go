@@ -7,9 +7,9 @@ import (
 
 // This file is the memory of whole pages in a Pages. What is kept depends on the order of calls alone.
 
-// Bytes returns the bytes that the Pages holds now: this rank's parts, whole pages, and free memory of whole pages. These
-// are together at most the parts, the most bytes that were in use at one time, and PagesOptions.Held. It does not count
-// the up to 45 bytes for each rank beside a whole page.
+// Bytes returns the bytes that the Pages holds now: this rank's parts, and the memory of whole pages that are in use, kept,
+// or free. Memory of a whole page has the size of the largest page so far, so that any page uses it again. It is at most
+// what was in use at one time, and PagesOptions.Held. Bytes does not count the up to 45 bytes for each rank beside it.
 func (p *Pages) Bytes() int64 {
 	if p == nil {
 		return 0
@@ -38,7 +38,7 @@ func (p *Pages) measure() { p.peak = max(p.peak, p.total()) }
 // held returns how many bytes of pages that nobody uses are kept.
 func (p *Pages) held() int64 {
 	if p.o.Held == 0 {
-		return 2 * p.largest
+		return 2 * p.slotBytes(0)
 	}
 	return p.o.Held
 }
@@ -50,16 +50,16 @@ func (p *Pages) use(g *page) {
 	}
 	if i := slices.Index(p.kept, g); i >= 0 {
 		p.kept = slices.Delete(p.kept, i, i+1)
-		p.bytes.kept -= int64(g.size)
+		p.bytes.kept -= g.slot.bytes
 	}
-	p.bytes.inUse += int64(g.size)
+	p.bytes.inUse += g.slot.bytes
 	p.most = max(p.most, p.bytes.inUse)
 }
 
 // keep keeps a whole page that nobody uses.
 func (p *Pages) keep(g *page) {
 	p.kept = append(p.kept, g)
-	p.bytes.kept += int64(g.size)
+	p.bytes.kept += g.slot.bytes
 }
 
 // makeRoom lets go of kept pages, except the page that comes next, until there is room for n bytes more.
@@ -71,7 +71,7 @@ func (p *Pages) makeRoom(n int64) {
 			continue
 		}
 		p.kept = slices.Delete(p.kept, i, i+1)
-		p.bytes.kept -= int64(g.size)
+		p.bytes.kept -= g.slot.bytes
 		p.free(g)
 	}
 }
@@ -81,32 +81,51 @@ func (p *Pages) free(g *page) {
 	if g.job != nil {
 		<-g.job.done
 	}
-	p.spare = append(p.spare, g.whole)
-	p.bytes.spare += int64(g.size)
-	g.whole, g.job = nil, nil
+	p.spare = append(p.spare, g.slot)
+	p.bytes.spare += g.slot.bytes
+	g.whole, g.slot, g.job = nil, slot{}, nil
 }
 
 // trim drops free memory until n bytes more can be made.
 func (p *Pages) trim(n int64) {
 	for len(p.spare) > 0 && p.bytes.inUse+p.bytes.kept+p.bytes.spare+n > p.most+p.held() {
-		p.bytes.spare -= int64(len(p.spare[0]))
+		p.bytes.spare -= p.spare[0].bytes
 		p.spare = slices.Delete(p.spare, 0, 1)
 	}
 }
 
-// take returns memory for a page: what another page of the same size has left, or new memory.
-func (p *Pages) take(size int) []byte {
-	for i, b := range p.spare {
-		if len(b) == size {
-			p.spare = slices.Delete(p.spare, i, i+1)
-			p.bytes.spare -= int64(size)
-			return b
+// slot is memory for a page of up to bytes.
+type slot struct {
+	memory []byte
+	bytes  int64
+}
+
+// slotBytes returns the bytes of a page of a size, and of any that came before.
+func (p *Pages) slotBytes(size int) int64 {
+	if p.size == 1 { // the part is the page
+		return int64(size)
+	}
+	return max(int64(size), p.largest)
+}
+
+// take gives a page memory: what another page has left, or new memory.
+func (p *Pages) take(g *page) {
+	need := p.room(g.size)
+	for n := len(p.spare); n > 0 && g.slot.memory == nil; n = len(p.spare) {
+		left := p.spare[n-1]
+		p.spare = p.spare[:n-1]
+		if p.bytes.spare -= left.bytes; len(left.memory) >= need { // else it is of a time before larger pages
+			g.slot = left
 		}
 	}
-	p.trim(int64(size))
-	n := p.room(size)
-	words := make([]uint64, (n+7)/8) // for the alignment
-	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), n)[:size]
+	if g.slot.memory == nil {
+		n := p.slotBytes(g.size)
+		p.trim(n)
+		room := p.room(int(n))
+		words := make([]uint64, (room+7)/8) // for the alignment
+		g.slot = slot{unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), room), n}
+	}
+	g.whole = g.slot.memory[:g.size:need]
 }
 
 // Close waits for a page that is being gathered, and lets go of all memory. All ranks call Close. It returns the error of an

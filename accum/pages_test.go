@@ -112,12 +112,12 @@ func pagesProperty(t *rapid.T) {
 					inUse += int64(n)
 				}
 			}
-			most = max(most, inUse)
+			most = max(most, p.bytes.inUse)
 			room := held
 			if held == 0 {
 				room = 2 * largest
 			}
-			if got := p.Bytes(); got < parts+inUse || got > parts+most+room || p.Peak() < got || p.bytes.kept > room || p.bytes.inUse != inUse {
+			if got := p.Bytes(); got < parts+inUse || got > parts+most+room || p.Peak() < got || p.bytes.kept > room || p.bytes.inUse < inUse || p.bytes.inUse > int64(len(sizes))*largest {
 				return fmt.Errorf("%d bytes held, %d of them kept; parts have %d, pages in use %d, at most %d, Held is %d", got, p.bytes.kept, parts, inUse, most, room)
 			}
 			return nil

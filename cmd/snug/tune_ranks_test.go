@@ -49,7 +49,7 @@ func onRanks(t *testing.T, ranks int, args ...string) (c *exec.Cmd, out, errs *s
 func TestTuneRanks(t *testing.T) {
 	model, data := publish(t), chats(t, 40)
 	for _, flags := range [][]string{{"-lora", "2"}, {"-full"}, {"-lora", "2", "-base", "nf4", "-disk", "100MB", "-memory", "64MiB"},
-		{"-full", "-shard", "gradients"}, {"-lora", "2", "-shard", "state"}} {
+		{"-full", "-shard", "gradients"}, {"-lora", "2", "-base", "nf4", "-shard", "weights"}} {
 		args := append([]string{"tune", "-model", model, "-data", data, "-steps", "8", "-batch", "6", "-compute", "f32", "-json"}, flags...)
 		alone := filepath.Join(t.TempDir(), "out")
 		status, text, errs := snugged(append(args, "-o", alone)...)

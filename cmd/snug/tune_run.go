@@ -503,6 +503,9 @@ func (t *tuning) measure(r *result) {
 	if s := t.student.memory(); s != (transformer.Memory{}) {
 		m.Weights, m.Peak, m.Workspace = m.Weights+s.Weights, m.Peak+s.Peak, m.Workspace+s.Workspace
 	}
+	if t.shards != nil {
+		m.Weights += t.shards.Peak()
+	}
 	b[plan.Weights], b[plan.Activations] = m.Weights, m.Peak+t.checkpoints.Stats().HostPeak
 	b[plan.Workspace] += m.Workspace
 	for i, n := range b {
