@@ -88,7 +88,7 @@ func (t *tuning) divide(task plan.Task) plan.Task {
 		if task.Shard = []plan.Sharding{t.sharding}; t.sharding == plan.ShardWeights && task.Frozen == nil {
 			task.Frozen = []int{lowBits(task.Base)}
 		}
-	case t.optimizer == tuneOptimizers[0] && (!t.dividesWeights() || t.config.Experts.Count > 0):
+	case t.optimizer == tuneOptimizers[0] && (!t.dividesWeights() || t.config.Experts.Count > 0 || t.batch < t.ranks.Size()):
 		task.Shard = []plan.Sharding{plan.Replicate, plan.ShardState, plan.ShardGradients}
 	case t.rounding: // counts whole parameters
 		task.Shard = []plan.Sharding{plan.Replicate}
@@ -101,6 +101,9 @@ func (f *tuneFlags) dividesWeights() bool { return f.beta == 0 && f.teacher.dir 
 
 // openShards makes the Storage of the matrices that the ranks divide, through which the ranks then make all calls.
 func (t *tuning) openShards() (qlora.Storage, error) {
+	if t.batch < t.ranks.Size() {
+		return nil, usagef("tune: -batch %d: -shard weights wants a sample of each step for each of %d ranks", t.batch, t.ranks.Size())
+	}
 	if t.config.Experts.Count > 0 {
 		return nil, usagef("tune: -shard weights: rows choose the matrices of %s, and not the same on all ranks", t.dir)
 	}
@@ -121,12 +124,11 @@ func (t *tuning) openShards() (qlora.Storage, error) {
 
 // batches returns the micro-batches of a step of this rank.
 func (t *tuning) batches(step int) []dataset.Batch {
-	all := t.data.Batch(step, t.batch, t.plan.Run.Micro)
-	if t.ranks == nil {
-		return all
+	lo, hi := 0, t.batch
+	if t.ranks != nil {
+		lo, hi = accum.Shard(t.batch, t.ranks.Rank(), t.ranks.Size())
 	}
-	lo, hi := accum.Shard(len(all), t.ranks.Rank(), t.ranks.Size())
-	return all[lo:hi]
+	return t.data.Part(step, t.batch, t.plan.Run.Micro, lo, hi)
 }
 
 // chooseTogether chooses the plan on rank 0, and binds the other ranks to its choices.

@@ -197,16 +197,19 @@ func (s *Set) Sum() [sha256.Size]byte {
 // Batch returns the micro-batches of a step. Together they have the given number of samples, and each has at most
 // micro. Steps count from 0. Each epoch has every sample once, in a new order; an epoch may end within a step. The
 // samples of a step do not depend on micro.
-func (s *Set) Batch(step, samples, micro int) (batches []Batch) {
+func (s *Set) Batch(step, samples, micro int) []Batch { return s.Part(step, samples, micro, 0, samples) }
+
+// Part is Batch of samples lo to hi-1 of a step, for one of several ranks.
+func (s *Set) Part(step, samples, micro, lo, hi int) (batches []Batch) {
 	var list []int
-	for i := range samples {
+	for i := lo; i < hi; i++ {
 		at := step*samples + i
 		s.enter(at / len(s.samples))
 		list = append(list, s.order[at%len(s.samples)])
 	}
-	for lo := 0; lo < len(list); lo += micro {
-		b := s.batch(list[lo:min(lo+micro, len(list))])
-		b.Draw = uint64(step)<<16 + uint64(lo)
+	for at := 0; at < len(list); at += micro {
+		b := s.batch(list[at:min(at+micro, len(list))])
+		b.Draw = uint64(step)<<16 + uint64(lo+at)
 		batches = append(batches, b)
 	}
 	return batches

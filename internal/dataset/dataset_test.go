@@ -232,6 +232,15 @@ func batches(t *rapid.T) {
 		}
 	}
 	require.Equal(t, all[at*global:(at+1)*global], part)
+	part = nil // and in parts, as ranks have them
+	cut := rapid.IntRange(0, global).Draw(t, "cut")
+	for _, b := range slices.Concat(again.Part(at, global, micro, 0, cut), again.Part(at, global, micro, cut, global)) {
+		require.Equal(t, uint64(at)<<16+uint64(len(part)), b.Draw)
+		for _, lo := range b.Starts[:len(b.Starts)-1] {
+			part = append(part, b.Tokens[lo])
+		}
+	}
+	require.Equal(t, all[at*global:(at+1)*global], part)
 	for b := range s.HeldOut(micro) {
 		for _, lo := range b.Starts[:len(b.Starts)-1] {
 			require.Zero(t, seen[b.Tokens[lo]])
