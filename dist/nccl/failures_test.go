@@ -46,7 +46,7 @@ func TestOptions(t *testing.T) {
 		{Options{Device: j.devs[0], Size: 2}, snug.ErrConfig, "need either an Exchange or a File"},
 		{Options{Device: j.devs[0], Size: 2, Exchange: sized{exchange}, File: "x", Run: "y"}, snug.ErrConfig, "need either an Exchange or a File"},
 		{Options{Device: j.devs[0], Size: 2, File: "x"}, snug.ErrConfig, "the name of the Run"},
-		{Options{Device: j.devs[0], Size: 1, Timeout: -1}, snug.ErrConfig, "Timeout is -1ns"},
+		{Options{Device: j.devs[0], Size: 1, Timeout: -1}, snug.ErrConfig, "a Timeout of -1ns"},
 	} {
 		_, err := open(test.o, load)
 		require.ErrorIs(t, err, test.is, test.want)

@@ -115,7 +115,7 @@ func (o *Options) complete() error {
 	case known && (o.Rank != hosts.Rank() || o.Size != hosts.Size()):
 		return fmt.Errorf("rank %d of %d, but of the Exchange this is rank %d of %d: %w", o.Rank, o.Size, hosts.Rank(), hosts.Size(), snug.ErrConfig)
 	case o.Timeout < 0:
-		return fmt.Errorf("Timeout is %s, want 0 or more: %w", o.Timeout, snug.ErrConfig)
+		return fmt.Errorf("a Timeout of %s, want 0 or more: %w", o.Timeout, snug.ErrConfig)
 	case o.Size < 1 || o.Rank < 0 || o.Rank >= o.Size:
 		return fmt.Errorf("rank %d of %d, want a rank from 0 to Size-1: %w", o.Rank, o.Size, snug.ErrConfig)
 	case o.Size > 1 && (o.Exchange == nil) == (o.File == ""):
