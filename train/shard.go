@@ -32,7 +32,7 @@ const shardAlign = 256
 func (t *Trainer[B]) makeShards() (err error) {
 	o := &t.options
 	if _, ok := o.Reducer.(accum.SendReceiver); !ok {
-		return fmt.Errorf("Shard, and the Reducer is no accum.SendReceiver: %w", snug.ErrConfig)
+		return fmt.Errorf("the Reducer is no accum.SendReceiver, which Shard wants: %w", snug.ErrConfig)
 	}
 	list, values := make([]accum.Param, len(t.params)), make(map[string]snug.View, len(t.params))
 	for i, p := range t.params {
