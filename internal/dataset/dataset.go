@@ -197,7 +197,9 @@ func (s *Set) Sum() [sha256.Size]byte {
 // Batch returns the micro-batches of a step. Together they have the given number of samples, and each has at most
 // micro. Steps count from 0. Each epoch has every sample once, in a new order; an epoch may end within a step. The
 // samples of a step do not depend on micro.
-func (s *Set) Batch(step, samples, micro int) []Batch { return s.Part(step, samples, micro, 0, samples) }
+func (s *Set) Batch(step, samples, micro int) []Batch {
+	return s.Part(step, samples, micro, 0, samples)
+}
 
 // Part is Batch of samples lo to hi-1 of a step, for one of several ranks.
 func (s *Set) Part(step, samples, micro, lo, hi int) (batches []Batch) {
