@@ -1,6 +1,7 @@
 package accum_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"iter"
@@ -10,6 +11,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/quant8"
 )
 
 // batch has the mean gradient over its samples.
@@ -340,6 +342,48 @@ func ExampleSharded() {
 	wg.Wait()
 	fmt.Println(weights)
 	// Output: [[8 17] [8 17]]
+}
+
+// The optimizer's state of a Sharded: each rank has the part that belongs to its gradients. Rank 0 writes the state of the
+// whole parameter, from which any number of ranks goes on.
+func ExampleSharded_optimizer() {
+	ranks, err := accum.Local(context.Background(), 2)
+	if err != nil {
+		panic(err)
+	}
+	const n = 1000
+	var saved bytes.Buffer
+	var wg sync.WaitGroup
+	for _, rank := range ranks {
+		wg.Go(func() {
+			window, err := accum.NewSharded([]accum.Param{{Name: "weight", Len: n}}, accum.ShardedOptions{Reducer: rank, Align: 256})
+			if err != nil {
+				panic(err)
+			}
+			opt, err := quant8.New(quant8.AdamW{}, quant8.Options{Bits: 8})
+			if err != nil {
+				panic(err)
+			}
+			lo, hi := window.Range("weight", rank.Rank())
+			if err := opt.AddShard("weight", n, lo, hi); err != nil {
+				panic(err)
+			}
+			if err := opt.WriteShards(&saved, window); err != nil { // rank 0 writes
+				panic(err)
+			}
+		})
+	}
+	wg.Wait()
+	alone, err := quant8.New(quant8.AdamW{}, quant8.Options{Bits: 8})
+	if err != nil {
+		panic(err)
+	}
+	if err := alone.Add("weight", n); err != nil {
+		panic(err)
+	}
+	_, err = alone.ReadFrom(&saved)
+	fmt.Println(err)
+	// Output: <nil>
 }
 
 // A window with a loss scaler: one state for both, saved after the first of two

@@ -110,11 +110,10 @@ func (p *Pages) slotBytes(size int) int64 {
 
 // take gives a page memory: what another page has left, or new memory.
 func (p *Pages) take(g *page) {
-	need := p.room(g.size)
 	for n := len(p.spare); n > 0 && g.slot.memory == nil; n = len(p.spare) {
 		left := p.spare[n-1]
 		p.spare = p.spare[:n-1]
-		if p.bytes.spare -= left.bytes; len(left.memory) >= need { // else it is of a time before larger pages
+		if p.bytes.spare -= left.bytes; left.bytes >= int64(g.size) { // else it is of a time before larger pages
 			g.slot = left
 		}
 	}
@@ -125,7 +124,7 @@ func (p *Pages) take(g *page) {
 		words := make([]uint64, (room+7)/8) // for the alignment
 		g.slot = slot{unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), room), n}
 	}
-	g.whole = g.slot.memory[:g.size:need]
+	g.whole = g.slot.memory[:g.size:p.room(g.size)]
 }
 
 // Close waits for a page that is being gathered, and lets go of all memory. All ranks call Close. It returns the error of an

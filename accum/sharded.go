@@ -3,6 +3,7 @@ package accum
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math"
 
 	"github.com/snug-ml/snug"
@@ -35,7 +36,8 @@ type Sharded struct {
 	params  []shardedParam
 	index   map[string]int
 	buckets []shardedBucket
-	longest int // elements of the longest bucket
+	longest int    // elements of the longest bucket
+	layout  uint32 // checksum of the parameters and of the options that place them
 
 	parts  snug.View                // without Whole: the sums of this rank's parts
 	unused []snug.View              // without Whole: buffers of the longest bucket's length
@@ -57,7 +59,7 @@ type Sharded struct {
 	result chan outcome
 }
 
-// ShardedOptions configure a [Sharded].
+// ShardedOptions configure a [Sharded]. All ranks have the same Whole, Bucket and Align.
 type ShardedOptions struct {
 	Reducer Reducer // joins the ranks; not nil
 	// Whole holds the gradients of all parameters, 4 bytes an element, and reduces them once, in the window's last
@@ -65,8 +67,10 @@ type ShardedOptions struct {
 	// takes the communication of a window once for each of its micro-batches. A bucket more is held for a gradient that
 	// begins early in the backward pass and ends late, such as that of a tied embedding.
 	Whole  bool
-	Bucket int          // elements above which a bucket ends; 0 is 1048576. A bucket has at least one parameter
-	Align  int          // parts begin and end at multiples of Align in a parameter, or at its end; 0 is 1
+	Bucket int // elements above which a bucket ends; 0 is 1048576. A bucket has at least one parameter
+	// Align divides where the parts of a parameter begin and end, except its own end; 0 is 1. The shards of package
+	// quant8 want its Options.Block, 256 by default.
+	Align  int
 	Device *snug.Device // where the gradients lie; nil is the CPU
 }
 
@@ -137,6 +141,9 @@ func NewSharded(params []Param, o ShardedOptions) (*Sharded, error) {
 		s.params, s.index[p.Name] = append(s.params, shardedParam{Param: p}), i
 	}
 	s.layOut()
+	layout := fnv.New32a()
+	fmt.Fprintf(layout, "%q %d %d %t", params, o.Bucket, o.Align, o.Whole) // never fails
+	s.layout = layout.Sum32()
 	if err := s.allocate(); err != nil {
 		return nil, fmt.Errorf("accum: NewSharded: %w", errors.Join(err, s.Close()))
 	}
@@ -205,6 +212,32 @@ func (s *Sharded) Range(name string, rank int) (lo, hi int) {
 	}
 	p := &s.params[i]
 	return p.within(s.buckets[p.bucket].n, rank, s.o.Reducer.Size())
+}
+
+// Rank returns the rank of the Reducer. With Size, Range and Send, a Sharded is the Ranks that WriteShards of packages
+// quant8 and amp take.
+func (s *Sharded) Rank() int { return s.o.Reducer.Rank() }
+
+// Size returns the number of ranks.
+func (s *Sharded) Size() int { return s.o.Reducer.Size() }
+
+// Send brings b from a rank above 0 to rank 0, where it replaces a b of the same length. All ranks call Send for the same
+// rank; on those that neither send nor receive, b is empty. The error wraps [snug.ErrConfig] if the Reducer is no
+// [SendReceiver], or comes from it.
+func (s *Sharded) Send(from int, b []byte) error {
+	r, ok := s.o.Reducer.(SendReceiver)
+	if !ok {
+		return fmt.Errorf("accum: Send: the Reducer is no SendReceiver: %w", snug.ErrConfig)
+	}
+	v, none := snug.SliceView(b), snug.SliceView([]byte{})
+	switch own := s.Rank(); own {
+	case from:
+		return r.SendReceive(none, 0, v, 0)
+	case 0:
+		return r.SendReceive(v, from, none, from)
+	default:
+		return r.SendReceive(none, own, none, own)
+	}
 }
 
 // Bytes returns the bytes of the gradients and buffers that the Sharded holds now.

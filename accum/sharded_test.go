@@ -496,3 +496,24 @@ func TestShardedDiscard(t *testing.T) {
 		require.NoError(t, s.Close())
 	}
 }
+
+// TestShardedDiffers: ranks whose parameters lie in other places get an error, not sums of other elements.
+func TestShardedDiffers(t *testing.T) {
+	for rank, other := range []ShardedOptions{{Align: 2}, {Bucket: 1}, {Whole: true}} {
+		errs := onRanks(t, 2, func(r Reducer) error {
+			o, params := ShardedOptions{}, []Param{{"b", 2}, {"a", 1}}
+			if r.Rank() == 1 {
+				o = other
+			}
+			o.Reducer = r
+			s, err := NewSharded(params, o)
+			if err != nil {
+				return err
+			}
+			return s.Start([]float64{1})
+		})
+		for _, err := range errs {
+			require.ErrorContains(t, err, "rank 1 has other parameters, or another Bucket, Align or Whole", rank)
+		}
+	}
+}

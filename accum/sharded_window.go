@@ -11,14 +11,14 @@ import (
 // Start begins a window. weights are the weights of this rank's micro-batches, in their order, each above 0; there may
 // be none. All ranks call Start, and learn the weight of the whole window.
 //
-// The error wraps [snug.ErrConfig] within a window, and on all ranks when one has a weight that is not finite and above
-// 0, or none has a micro-batch. Otherwise it comes from the Reducer.
+// The error wraps [snug.ErrConfig] within a window, and on all ranks when one has other parameters or options, or a weight
+// that is not finite and above 0, or when none has a micro-batch. Otherwise it comes from the Reducer.
 func (s *Sharded) Start(weights []float64) error {
 	if err := s.in("Start", idle, finished); err != nil {
 		return err
 	}
 	size, rank := s.o.Reducer.Size(), s.o.Reducer.Rank()
-	sums := make([]float64, 2+size) // the weight, faults, and how many micro-batches each rank has
+	sums := make([]float64, 2+2*size) // the weight, faults, and of each rank its micro-batches and its layout
 	fault := -1
 	for i, w := range weights {
 		if !(w > 0) || math.IsInf(w, 0) {
@@ -30,13 +30,18 @@ func (s *Sharded) Start(weights []float64) error {
 	if fault >= 0 {
 		sums[1] = 1
 	}
-	sums[2+rank] = float64(len(weights))
+	sums[2+rank], sums[2+size+rank] = float64(len(weights)), float64(s.layout)
 	if err := s.o.Reducer.Sum(sums); err != nil {
 		return fmt.Errorf("accum: Start: %w", err)
 	}
 	s.rounds = 0
-	for _, n := range sums[2:] {
+	for _, n := range sums[2 : 2+size] {
 		s.rounds = max(s.rounds, int(n))
+	}
+	for rank, layout := range sums[2+size:] {
+		if layout != sums[2+size] {
+			return fmt.Errorf("accum: Start: rank %d has other parameters, or another Bucket, Align or Whole, than rank 0: %w", rank, snug.ErrConfig)
+		}
 	}
 	switch {
 	case fault >= 0:

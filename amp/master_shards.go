@@ -23,7 +23,7 @@ type Ranks interface {
 }
 
 // WriteShards writes the kept data of whole parameters, of which each rank has a shard, to w on rank 0. It writes the
-// same bytes as [Master.WriteTo] of a Master that has the whole parameters. All ranks call WriteShards between the same
+// same bytes as [Master.WriteTo] of a Master that has the whole parameters. A Sharded of package accum is a Ranks. All ranks call WriteShards between the same
 // updates, with the same parameters. On other ranks w is not used. It needs memory for a chunk.
 //
 // Each rank makes all calls of Send, whatever fails on it, so that the others need not wait; what is written after an

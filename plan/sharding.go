@@ -75,12 +75,23 @@ func (t Task) bucketBytes(r Run, trained, largest int64) int64 {
 	if r.Shard == Replicate {
 		return 0
 	}
-	bucket, n := min(trained, int64(t.Bucket)-1+largest), int64(0)
+	const align = 256 // of the parts, in elements
+	padding, params := int64(0), int64(0)
+	for p := range t.trained() {
+		padding += int64(p.times) * (-p.len() & (align - 1))
+		params += int64(p.times)
+	}
+	buckets := min((trained+int64(t.Bucket)-1)/int64(t.Bucket), params)
+	bucket, n := min(trained+padding, int64(t.Bucket)-1+largest)+align*int64(t.Ranks), 4*(padding+buckets*align*int64(t.Ranks)/2)
 	if r.Shard == ShardGradients {
-		n = 2 * 4 * bucket
-		if t.Rank == 0 && t.Model.Head.Tied {
-			n += 4 * bucket
+		several := int64(2)
+		switch {
+		case buckets == 1 && r.Window == 1:
+			several = 1
+		case buckets > 1 && t.Rank == 0 && t.Model.Head.Tied:
+			several = 3
 		}
+		n = several * 4 * bucket
 	}
 	if t.trainedElem(r) == 2 {
 		n += 2 * min(bucket, int64(t.Bucket))

@@ -45,9 +45,10 @@ func TestRanks(t *testing.T) {
 				extra = 2 << 20 // bf16 passes through the elements of a bucket
 			}
 			if r.Shard == ShardGradients {
-				extra += 3 * 4 * (1<<20 - 1 + 50257*768) // the head is tied
+				extra += 3 * 4 * (1<<20 - 1 + 50257*768 + 256*int64(ranks)) // the head is tied
 			}
-			require.InDelta(t, part(Gradients, ShardGradients)+float64(extra), float64(got[Gradients]), 4)
+			require.InEpsilon(t, part(Gradients, ShardGradients)+float64(extra), float64(got[Gradients]), 0.02)
+			require.GreaterOrEqual(t, float64(got[Gradients]), part(Gradients, ShardGradients)+float64(extra)-4)
 			require.Equal(t, whole[Activations], got[Activations])
 			sent := map[Sharding]int64{Replicate: 8 * n, ShardState: 6 * n, ShardGradients: 10 * n}[r.Shard]
 			require.InEpsilon(t, float64(sent)*float64(ranks-1)/float64(ranks), float64(p.Sent), 1e-6)
@@ -72,7 +73,7 @@ func TestRanksWeights(t *testing.T) {
 	layers, hold := float64(4*4096*4096+3*matrix)*byElement, 7*matrix*byElement
 	require.InEpsilon(t, float64(whole.Peak[OnDevice][Weights])-32*layers*7/8+hold, float64(p.Peak[OnDevice][Weights]), 0.01)
 	require.InDelta(t, float64(whole.Peak[OnDevice][State])/8, float64(p.Peak[OnDevice][State]), 1)
-	require.Equal(t, whole.Peak[OnDevice][Gradients], p.Peak[OnDevice][Gradients])
+	require.InEpsilon(t, float64(whole.Peak[OnDevice][Gradients]), float64(p.Peak[OnDevice][Gradients]), 0.002) // and padding
 	require.InEpsilon(t, float64(whole.Sent)+4*32*layers*7/8, float64(p.Sent), 0.01)
 	held, err := task.PageBytes(r)
 	require.NoError(t, err)

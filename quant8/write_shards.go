@@ -22,8 +22,8 @@ type Ranks interface {
 }
 
 // WriteShards writes the state of whole parameters, of which each rank has a shard, to w on rank 0. It writes the same
-// bytes as [Optimizer.WriteTo] of an optimizer that has the whole parameters: [Optimizer.ReadShards] restores them with
-// any number of ranks. All ranks call WriteShards between the same steps, with optimizers to which the same parameters
+// bytes as [Optimizer.WriteTo] of an optimizer that has the whole parameters and the same Chunk: [Optimizer.ReadShards]
+// restores them with any number of ranks. An Sharded of package accum is a Ranks. All ranks call WriteShards between the same steps, with optimizers to which the same parameters
 // were added. On other ranks w is not used. It needs memory for two chunks, and moves the state of each rank once.
 //
 // Each rank makes all calls of Send, whatever fails on it, so that the others need not wait; what is written after an

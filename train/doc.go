@@ -69,7 +69,8 @@
 //	optimizer state  of AdamW 8·n bytes in 32 bits, 2.03·n in 8
 //
 // With Options.Shard the master weights and the state of a rank are those of its part, 1/ranks of all. With
-// plan.ShardGradients so are the gradients, to which two buckets come. Parameters of 16 bits are sent through memory of
+// plan.ShardGradients so are the gradients, to which two buckets come, or more where the gradients of several buckets are
+// incomplete at one time. Parameters of 16 bits are sent through memory of
 // Options.Bucket elements.
 //
 // With Options.Storage the master weights and the state lie in its pages. From the second step on, the Trainer

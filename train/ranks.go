@@ -10,6 +10,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/internal/device"
@@ -54,25 +55,30 @@ func (t *Trainer[B]) saveTogether(ctx context.Context) error {
 			err = errors.Join(err, t.announce(sendNothing))
 		}
 	}
-	saved := err == nil
 	if err = t.agree(err); err == nil {
 		t.saved = t.step
-	} else if saved {
+	} else if t.options.follows() {
 		return fmt.Errorf("train: Save: step %d: %w", t.step, err)
 	}
 	return err
 }
 
+var errNoBroadcaster = fmt.Errorf("checkpoints want a Reducer that is an accum.Broadcaster: %w", snug.ErrConfig)
+
 // beginTogether is begin for the ranks: rank 0 reads the newest checkpoint and sends the others what it reads.
 func (t *Trainer[B]) beginTogether() error {
 	var err error
-	state := t.sums[:] // whether there is a checkpoint, its step, and whether the next one has begun
-	clear(state)
-	if t.folder != nil && t.folder.Newest() != nil {
+	state := make([]float64, 4) // whether there is a checkpoint, its step, whether the next one has begun, bytes of notes
+	notes := t.Notes()
+	all, ok := t.options.Reducer.(accum.Broadcaster)
+	if !ok && t.folder != nil {
+		err = errNoBroadcaster
+	} else if t.folder != nil && t.folder.Newest() != nil {
 		state[0], state[1] = 1, float64(t.folder.Newest().Step)
 		if t.options.Folder.about.Begun {
 			state[2] = 1
 		}
+		state[3] = float64(len(notes))
 		err = t.fits()
 	}
 	if sumErr := t.options.Reducer.Sum(state); sumErr != nil {
@@ -88,8 +94,17 @@ func (t *Trainer[B]) beginTogether() error {
 		}
 		return t.gather() // Fill may have changed parameters
 	}
+	if !ok {
+		return errNoBroadcaster // on all ranks, as rank 0 is one
+	}
+	if t.received = notes; t.options.follows() {
+		t.received = make([]byte, int(state[3]))
+	}
+	if err := all.Broadcast(0, snug.SliceView([]byte(t.received))); err != nil {
+		return err
+	}
 	for _, name := range t.parts() {
-		if err := t.receive(name); err != nil {
+		if err := t.receive(name, all); err != nil {
 			return t.ofCheckpoint(err)
 		}
 	}
@@ -109,11 +124,7 @@ func (t *Trainer[B]) ofCheckpoint(err error) error {
 }
 
 // receive restores a part of a checkpoint on all ranks. All read the same bytes by the same calls.
-func (t *Trainer[B]) receive(name string) error {
-	all, ok := t.options.Reducer.(accum.Broadcaster)
-	if !ok {
-		return fmt.Errorf("the Reducer is no accum.Broadcaster: %w", snug.ErrConfig)
-	}
+func (t *Trainer[B]) receive(name string, all accum.Broadcaster) error {
 	s := &stream{all: all, buffer: make([]byte, streamBytes), header: make([]byte, 1)}
 	if t.options.follows() {
 		return t.agree(t.read(name, s))
@@ -213,18 +224,31 @@ func (t *Trainer[B]) alike() error {
 	if r == nil {
 		return nil
 	}
-	t.flags = make([]float64, r.Size())
+	t.flags, t.sums = make([]float64, r.Size()), make([]float64, 3+r.Size())
 	params := fnv.New32a()
 	for _, p := range t.params {
 		fmt.Fprintf(params, "%q %d %s\n", p.name, p.value.Len(), p.value.DType())
+	}
+	scaler, run := amp.ScalerOptions{}, []byte(nil)
+	if o.Scaler != nil {
+		scaler = *o.Scaler
+	}
+	run, err := toJSON(o.About)
+	if err != nil {
+		return err
+	}
+	single, first, err := t.ofParameters()
+	if err != nil {
+		return err
 	}
 	compared := []struct {
 		name  string
 		value any
 	}{
-		{"Optimizer", fmt.Sprintf("%T%+v", o.Optimizer, o.Optimizer)}, {"StateBits", o.StateBits}, {"Schedule", o.Schedule(0)}, {"Clip", o.Clip},
-		{"Masters", o.masters()}, {"Seed", o.Seed}, {"SkipNonFinite", o.SkipNonFinite}, {"Chunk", o.Chunk}, {"Bucket", o.Bucket},
-		{"Shard", o.Shard}, {"SaveEvery", o.SaveEvery}, {"loss scale", o.Scaler != nil}, {"list of parameters", params.Sum32()},
+		{"Optimizer", fmt.Sprintf("%T%+v", o.Optimizer, o.Optimizer)}, {"StateBits", o.StateBits}, {"Clip", o.Clip}, {"Masters", o.masters()},
+		{"Seed", o.Seed}, {"SkipNonFinite", o.SkipNonFinite}, {"Measure", o.Measure}, {"CountLost", o.CountLost}, {"Chunk", o.Chunk}, {"Bucket", o.Bucket},
+		{"Shard", o.Shard}, {"SaveEvery", o.SaveEvery}, {"Scaler", fmt.Sprint(o.Scaler != nil, scaler)}, {"list of parameters", params.Sum32()},
+		{"Params", single}, {"Fill", first}, {aboutOption, string(run)},
 	}
 	// Each rank fills in its own numbers only, so the sums hold the numbers of all ranks.
 	sums := make([]float64, len(compared)*r.Size())
@@ -237,11 +261,61 @@ func (t *Trainer[B]) alike() error {
 		return err
 	}
 	for i, c := range compared {
-		if rank := differs(sums[i*r.Size():][:r.Size()]); rank > 0 {
-			return fmt.Errorf("rank %d has another %s than rank 0: %w", rank, c.name, snug.ErrConfig)
+		rank := differs(sums[i*r.Size():][:r.Size()])
+		if rank == 0 {
+			continue
 		}
+		err := fmt.Errorf("rank %d has another %s than rank 0: %w", rank, c.name, snug.ErrConfig)
+		if all, ok := r.(accum.Broadcaster); ok && c.name == aboutOption {
+			return errors.Join(err, t.aboutOf0(all, run))
+		}
+		return err
 	}
 	return nil
+}
+
+const aboutOption = "About (model, data and the like)"
+
+// aboutOf0 returns, on other ranks, how their About differs from that of rank 0.
+func (t *Trainer[B]) aboutOf0(all accum.Broadcaster, own []byte) error {
+	first := own
+	length := t.flags[:1]
+	if length[0] = float64(len(own)); t.options.follows() {
+		length[0] = 0
+	}
+	if err := t.options.Reducer.Sum(length); err != nil {
+		return err
+	}
+	if t.options.follows() {
+		first = make([]byte, int(length[0]))
+	}
+	if err := all.Broadcast(0, snug.SliceView(first)); err != nil {
+		return err
+	}
+	return sameRun(first, own)
+}
+
+// ofParameters returns checksums of Options.Params for all parameters, and of the first values of Options.Fill.
+func (t *Trainer[B]) ofParameters() (single, first uint32, err error) {
+	options, values := fnv.New32a(), uint32(0)
+	w := make([]float32, 1024)
+	for _, p := range t.params {
+		if t.options.Params != nil {
+			fmt.Fprintf(options, "%q %+v\n", p.name, t.options.Params(p.name))
+		}
+		if t.options.Fill == nil || !p.mastered {
+			continue
+		}
+		fill, part := t.options.Fill(p.name), snug.ViewOf(w[:min(len(w), p.value.Len())])
+		if fill == nil {
+			continue
+		}
+		if err := fill(0, part.Float32s()); err != nil {
+			return 0, 0, fmt.Errorf("Fill of %q: %w", p.name, err)
+		}
+		values = crc32c.Update(values, device.Mem(&part).Bytes())
+	}
+	return options.Sum32(), values, nil
 }
 
 // differs returns the first rank whose number differs from rank 0's, or 0.
@@ -317,10 +391,14 @@ func (t *Trainer[B]) together(loss fused.Loss, err error) (fused.Loss, error) {
 	if r == nil || err != nil {
 		return loss, err
 	}
-	sums := t.sums[:]
-	sums[0], sums[1], sums[2] = loss.Sum, float64(loss.Targets), loss.Weight
+	sums := t.sums
+	clear(sums)
+	sums[0], sums[1], sums[2], sums[3+r.Rank()] = loss.Sum, float64(loss.Targets), loss.Weight, float64(t.options.Schedule(t.step))
 	if err := r.Sum(sums); err != nil {
 		return loss, err
+	}
+	if rank := differs(sums[3:]); rank > 0 {
+		return loss, fmt.Errorf("the Schedule says a rate of %g on rank 0 and of %g on rank %d: %w", sums[3], sums[3+rank], rank, snug.ErrConfig)
 	}
 	if sums[1] == 0 {
 		return loss, fmt.Errorf("no micro-batch of any rank has a weight above 0: %w", snug.ErrConfig)

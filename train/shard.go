@@ -237,27 +237,7 @@ func (t *Trainer[B]) sendParts() (failed error) {
 
 func (t *Trainer[B]) send(what int, w io.Writer) error {
 	if what == sendMasters {
-		return t.master.WriteShards(w, sending[B]{t})
+		return t.master.WriteShards(w, t.shards)
 	}
-	return t.opt.WriteShards(w, sending[B]{t})
-}
-
-// sending are the ranks, which send to rank 0.
-type sending[B any] struct{ t *Trainer[B] }
-
-func (s sending[B]) Rank() int                                { return s.t.options.Reducer.Rank() }
-func (s sending[B]) Size() int                                { return s.t.options.Reducer.Size() }
-func (s sending[B]) Range(name string, rank int) (lo, hi int) { return s.t.shards.Range(name, rank) }
-
-func (s sending[B]) Send(from int, b []byte) error {
-	r := s.t.options.Reducer.(accum.SendReceiver)
-	v, none := snug.SliceView(b), snug.SliceView([]byte{})
-	switch own := s.Rank(); own {
-	case from:
-		return r.SendReceive(none, 0, v, 0)
-	case 0:
-		return r.SendReceive(v, from, none, from)
-	default:
-		return r.SendReceive(none, own, none, own)
-	}
+	return t.opt.WriteShards(w, t.shards)
 }

@@ -354,3 +354,97 @@ func TestShardOptions(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 }
+
+// TestRanksOptions: options that differ between ranks are an error on all of them, which names the option. Rates that
+// differ at a later step are an error of that step, before anything is updated.
+func TestRanksOptions(t *testing.T) {
+	same := Options{Masters: amp.FullMaster}
+	for want, change := range map[string]func(o *Options){
+		"another Params than rank 0": func(o *Options) { o.Params = func(string) quant8.ParamOptions { return quant8.ParamOptions{LR: 2} } },
+		"another Scaler than rank 0": func(o *Options) { o.Scaler = &amp.ScalerOptions{Init: 8} },
+		"another About (model, data": func(o *Options) { o.About = map[string]int{"data": 2} },
+		"another Fill than rank 0": func(o *Options) {
+			o.Fill = func(string) FirstValue { return func(_ int, w []float32) error { clear(w); return nil } }
+		},
+		"another Measure than rank 0":   func(o *Options) { o.Measure = true },
+		"another CountLost than rank 0": func(o *Options) { o.CountLost = true },
+		"another Shard than rank 0":     func(o *Options) { o.Shard = plan.ShardState },
+		"another Bucket than rank 0":    func(o *Options) { o.Bucket = 7 },
+	} {
+		errs := onRanks(t, toys(t, 3, snug.BF16), func(rank int) Options {
+			o := same
+			if rank == 1 {
+				change(&o)
+			}
+			return o
+		}, func(int, *Trainer[[]int]) error { return nil })
+		for _, err := range errs {
+			require.ErrorIs(t, err, snug.ErrConfig, want)
+			require.ErrorContains(t, err, "rank 1 has "+want)
+		}
+	}
+	for _, s := range []plan.Sharding{plan.Replicate, plan.ShardGradients} {
+		models := toys(t, 3, snug.F32)
+		var before map[string][]float32
+		errs := onRanks(t, models, func(rank int) Options {
+			return Options{Shard: s, Schedule: func(step int) float32 { return 1e-3 + float32(rank/2)*float32(step/2) }}
+		}, func(rank int, tr *Trainer[[]int]) error {
+			for step := range 3 {
+				if rank == 0 && step == 2 {
+					before = models[0].bits()
+				}
+				_, err := tr.Train(context.Background(), ofRank(step, rank, 3))
+				if (err != nil) != (step == 2) || err != nil && !errors.Is(err, snug.ErrConfig) {
+					return fmt.Errorf("step %d: %w", step, err)
+				}
+			}
+			return nil
+		})
+		require.NoError(t, errors.Join(errs...), s)
+		require.Equal(t, before, models[0].bits())
+	}
+}
+
+// TestRanksNotes: all ranks have the notes of the checkpoint that they resume.
+func TestRanksNotes(t *testing.T) {
+	dir := t.TempDir()
+	for range 2 {
+		resumed := false
+		errs := onRanks(t, toys(t, 3, snug.F32), func(int) Options { return Options{Dir: dir} }, func(rank int, tr *Trainer[[]int]) error {
+			if tr.Step() > 0 {
+				if resumed = resumed || rank == 2; string(tr.Notes()) != `{"a":5}` {
+					return fmt.Errorf("notes %s on rank %d", tr.Notes(), rank)
+				}
+				return nil
+			}
+			if tr.Notes() != nil {
+				return errors.New("notes of nothing")
+			}
+			tr.SetNotes(map[string]int{"a": 5})
+			_, err := tr.Train(context.Background(), ofRank(0, rank, 3))
+			return errors.Join(err, tr.Save(context.Background()))
+		})
+		require.NoError(t, errors.Join(errs...))
+		if resumed {
+			return
+		}
+	}
+	t.Fatal("no run was resumed")
+}
+
+// TestRanksBroadcaster: with checkpoints, a Reducer that cannot broadcast is an error on all ranks before a step is made.
+func TestRanksBroadcaster(t *testing.T) {
+	reducers, err := accum.Local(t.Context(), 2)
+	require.NoError(t, err)
+	errs := make([]error, 2)
+	var wait sync.WaitGroup
+	for rank, r := range reducers {
+		model := newToy(t, snug.F32, snug.F32)
+		wait.Go(func() {
+			_, errs[rank] = New[[]int](model, Options{Reducer: struct{ accum.Reducer }{r}, Dir: t.TempDir()})
+		})
+	}
+	wait.Wait()
+	require.ErrorContains(t, errs[0], "accum.Broadcaster")
+	require.ErrorContains(t, errs[1], "rank 0 has failed")
+}

@@ -116,9 +116,9 @@ type Options struct {
 
 	// Reducer joins the Trainers of data-parallel training, one for each rank: in processes, by package dist/mpi or dist/nccl,
 	// or in goroutines, by [accum.Local]. Each rank has a model with the same parameters, and passes its own micro-batches to
-	// Train; it may have none. A step uses the micro-batches of all ranks, so that all models stay equal bit for bit.
-	// Report.Loss and Targets are of all ranks. New compares the ranks' parameters and options. All ranks call New, and
-	// then Train and Save equally often. After an error on one rank the others wait for it: end the job, as
+	// Train; it may have none. A resume wants an [accum.Broadcaster], and Shard an [accum.SendReceiver] too. A step uses the micro-batches of all ranks, so that all models stay equal bit for bit.
+	// Report.Loss and Targets are of all ranks. New compares the ranks' parameters and options, About included, and each
+	// step their rates. All ranks call New, and then Train and Save equally often. After an error on one rank the others wait for it: end the job, as
 	// mpi.World.Abort does. InBackward, Split, and rules without gradients are errors.
 	//
 	// Rank 0 writes the checkpoints, in Dir or Folder, and sends the others what it reads when it resumes one: a run goes
@@ -134,8 +134,8 @@ type Options struct {
 	Bucket  int // elements of gradients that the ranks add at a time, while the backward pass goes on; 0 is 1048576
 	// Shard is what the ranks divide among themselves. The losses are the same up to rounding. [plan.ShardState] and
 	// [plan.ShardGradients] are for the rules AdamW, Adam, AdEMAMix, Lion, SGD, RMSprop and Adagrad of package quant8,
-	// without Measure and CountLost. With ShardGradients the model must call Done of the Window to save memory, and a
-	// bucket has Bucket elements, or those of the largest parameter. [plan.ShardWeights] is ShardState, and wants an
+	// without Measure and CountLost. ShardGradients saves memory if the model calls Done of the Window for each parameter,
+	// from the last to the first; a bucket has Bucket elements, or those of the largest parameter. [plan.ShardWeights] is ShardState, and wants an
 	// [accum.Pages] as Reducer.
 	Shard plan.Sharding
 
@@ -198,10 +198,10 @@ type Trainer[B any] struct {
 	updating string // the layer whose parameters the optimizer updates
 	whole    int64  // bytes of the buffer in which master weights become whole matrices of float32
 
-	sums   [3]float64 // loss, targets and weight over all ranks
-	flags  []float64  // one for each rank
-	found  []float64  // of joinStats
-	weighs []float64  // weights of the micro-batches of a step
+	sums   []float64 // loss, targets and weight over all ranks, and the rate of each
+	flags  []float64 // one for each rank
+	found  []float64 // of joinStats
+	weighs []float64 // weights of the micro-batches of a step
 
 	step   int
 	splits int // how many times each micro-batch is divided in two
@@ -211,7 +211,8 @@ type Trainer[B any] struct {
 	folder         *checkpoint.Folder
 	opened         *Folder // of Options.Dir, which the Trainer closes
 	notes          any
-	saved          int // step of the newest checkpoint
+	received       json.RawMessage // notes of the checkpoint that was resumed, from rank 0
+	saved          int             // step of the newest checkpoint
 }
 
 // param is a parameter that trains.
@@ -463,6 +464,9 @@ func (t *Trainer[B]) Step() int { return t.step }
 // Notes returns the notes of the checkpoint that New resumed, as JSON: nil if it resumed none, and null if the
 // checkpoint had no notes.
 func (t *Trainer[B]) Notes() json.RawMessage {
+	if t.received != nil {
+		return t.received
+	}
 	_, notes, _ := t.options.Folder.Newest()
 	return notes
 }

@@ -54,7 +54,7 @@ type presetReport struct {
 func runDevices(c *call) error {
 	asJSON := false
 	if _, err := c.parse(func(fs *flag.FlagSet) { fs.BoolVar(&asJSON, "json", false, "") }, 0, 0); err != nil {
-		return err
+		return leaveRanks(err)
 	}
 	names, broken := snug.Devices()
 	var out struct {

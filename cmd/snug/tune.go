@@ -27,9 +27,10 @@ func tuneCommand() *command {
 	}
 }
 
-const tuneHelp = `Fine-tunes a published model in one process, without Python. It writes a LoRA adapter, which
-PEFT loads, or with -full a model, which transformers loads. First it finds what fits within -memory:
-micro-batches, recomputation, the form of frozen weights, the precision of the optimizer's state.
+const tuneHelp = `Fine-tunes a published model, without Python, in one process or in those that mpiexec starts. It
+writes a LoRA adapter, which PEFT loads, or with -full a model, which transformers loads. First it
+finds what fits within -memory: micro-batches, recomputation, the form of frozen weights, the precision
+of the optimizer's state.
 It prints what the run will take, by component, and at the end what the run took.
 
   -model DIR         folder with config.json, model.safetensors or shards, and tokenizer.json
@@ -408,20 +409,29 @@ func resolved(path string) string {
 }
 
 func runTune(c *call) error {
+	t, err := newTuning(c)
+	if err != nil {
+		return leaveRanks(err)
+	}
+	return t.runOnRanks()
+}
+
+// newTuning reads the flags, and what the files hold.
+func newTuning(c *call) (*tuning, error) {
 	var f tuneFlags
 	if _, err := c.parse(f.define, 0, 0); err != nil {
-		return err
+		return nil, err
 	}
 	if err := f.check(); err != nil {
-		return err
+		return nil, err
 	}
 	m, err := f.gather()
 	if err != nil {
-		return usageError{err}
+		return nil, usageError{err}
 	}
 	t := &tuning{tuneFlags: f, material: m, call: c}
 	if n := t.stepCount(); n > checkpoint.MaxStep {
-		return usagef("tune: -epochs %d are %d steps, want at most %d", f.epochs, n, checkpoint.MaxStep)
+		return nil, usagef("tune: -epochs %d are %d steps, want at most %d", f.epochs, n, checkpoint.MaxStep)
 	}
-	return t.runOnRanks()
+	return t, nil
 }

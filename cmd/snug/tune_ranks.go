@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 
@@ -20,6 +21,9 @@ import (
 
 // runOnRanks is run, on the ranks that a launcher has started, or alone.
 func (t *tuning) runOnRanks() error {
+	if t.shard != "" && !mpi.Launched() {
+		return usagef("tune: -shard is for the ranks that mpiexec starts")
+	}
 	if t.dryRun || !mpi.Launched() {
 		return t.run()
 	}
@@ -45,6 +49,18 @@ func (t *tuning) runOnRanks() error {
 		return console.Interruption{Status: ended.Status} // rank 0 prints it
 	}
 	return err
+}
+
+// leaveRanks returns an error of a rank that has not joined the others. These would wait for it, so it ends the job.
+func leaveRanks(err error) error {
+	if !mpi.Launched() || errors.Is(err, flag.ErrHelp) {
+		return err
+	}
+	world, openErr := mpi.Open(mpi.Options{})
+	if openErr == nil && world.Size() > 1 {
+		world.Abort(errors.New(oneLine(err)))
+	}
+	return errors.Join(err, openErr, world.Close())
 }
 
 // join makes the run that of a rank.

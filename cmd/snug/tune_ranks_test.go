@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -52,7 +53,11 @@ func TestTuneRanks(t *testing.T) {
 		{"-full", "-shard", "gradients"}, {"-lora", "2", "-base", "nf4", "-shard", "weights"}} {
 		args := append([]string{"tune", "-model", model, "-data", data, "-steps", "8", "-batch", "6", "-compute", "f32", "-json"}, flags...)
 		alone := filepath.Join(t.TempDir(), "out")
-		status, text, errs := snugged(append(args, "-o", alone)...)
+		whole := args
+		if i := slices.Index(args, "-shard"); i >= 0 {
+			whole = slices.Delete(slices.Clone(args), i, i+2)
+		}
+		status, text, errs := snugged(append(whole, "-o", alone)...)
 		require.Zero(t, status, errs)
 		want := lastLine(t, text)
 		for _, n := range []int{1, 2, 4} {
@@ -77,6 +82,24 @@ func TestTuneRanks(t *testing.T) {
 	c, _, errs := onRanks(t, 2, "tune", "-model", model, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-mezo")
 	require.Error(t, c.Run())
 	require.Contains(t, errs.String(), "rank 0 of 2: tune: -mezo is for one rank")
+
+	// A rank whose command line is wrong ends the job; so do ranks with other data.
+	other := chats(t, 20)
+	for want, flags := range map[string][]string{
+		"tune: flag provided but not defined: -bogus":   {"-bogus"},
+		"rank 1 has another About (model, data and the": {"-data", other},
+		"lr is 0.0002 there, 0.5 here":                  {"-lr", "0.5"},
+	} {
+		args := []string{"tune", "-model", model, "-data", data, "-steps", "4", "-batch", "6", "-compute", "f32", "-o", filepath.Join(t.TempDir(), "out")}
+		began := time.Now()
+		c, out, errs := onRanks(t, 1, args...)
+		second, err := json.Marshal(append(slices.Clone(args), flags...))
+		require.NoError(t, err)
+		c.Args = append(c.Args, ":", "-n", "1", "-env", ranksVariable, string(second), os.Args[0], "-test.run=^TestTuneRanksJob$")
+		require.Error(t, c.Run(), "%s%s", out, errs)
+		require.Contains(t, errs.String(), want)
+		require.Less(t, time.Since(began), 30*time.Second)
+	}
 }
 
 // A run whose ranks are killed goes on from its last checkpoint to the bits of one that was not, and with another
