@@ -4,10 +4,118 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
+
+// Options say how a Trainer trains. The zero value is AdamW with 32-bit state at a learning rate of
+// 0.001, without checkpoints.
+type Options struct {
+	// Optimizer is the rule; nil is quant8.AdamW{}. [quant8.ScheduleFree] is an error with InBackward; see also
+	// [Trainer.Average]. [quant8.MeZO] needs no backward pass, see [ForwardOnly]. It has no gradients, no state, no
+	// master weights and no loss scale; options that concern these are errors.
+	//
+	// [quant8.Apollo], [quant8.GaLore] and [quant8.SOAP] need a model with [Matrices] on the CPU. Their steps take whole
+	// matrices, and those of [quant8.AdamMini] whole parameters: with Masters other than FullMaster, and without
+	// InBackward, the Trainer holds a float32 copy of the largest, 4 bytes an element. With Storage, such matrices and
+	// parameters must not have 16 bits.
+	Optimizer quant8.Rule
+	StateBits int                          // bits of an element of the optimizer's state: 32, 16, 8 or 4; 0 is 32
+	Schedule  func(step int) (lr float32)  // learning rate of a step, counted from 0; nil is Constant(1e-3)
+	Clip      float64                      // maximum norm of all gradients together; 0 does not clip
+	Masters   amp.MasterForm               // form of master weights of 16-bit parameters; NoMaster rounds stochastically
+	Fill      func(name string) FirstValue // initial master weights, for models made in float32; nil: the parameters
+	// Stochastic rounds master weights of the form Split24Master stochastically, so that updates smaller than their
+	// gaps are not lost on average. With other forms it is an error.
+	Stochastic bool
+	Seed       uint64 // seed of stochastic rounding, and of Apollo's and GaLore's directions
+
+	// Params, unless nil, are options of single parameters, such as a factor of the learning rate; qlora.LoRAPlus makes
+	// those of LoRA+.
+	Params func(name string) quant8.ParamOptions
+	// CountLost counts the updates that rounding loses, see [Trainer.LostUpdates]. It counts for parameters of 16 bits
+	// without master weights of the form FullMaster or SplitMaster.
+	CountLost bool
+	// Scaler is the dynamic loss scale; nil is amp's default when a parameter is float16, else no
+	// loss scale.
+	Scaler *amp.ScalerOptions
+	// SkipNonFinite skips a step with a gradient that is not finite, also without a loss scale. Otherwise
+	// such a step is an error, and nothing is updated.
+	SkipNonFinite bool
+	// Measure makes errors and Report.Skipped name the first micro-batch with a gradient that is not finite. It costs
+	// another pass over the gradients of each micro-batch.
+	Measure bool
+	// InBackward updates each parameter as soon as its gradient is complete. There are no master weights then: updates
+	// of bfloat16 are rounded stochastically. There is no loss scale, and so no float16. A step has one micro-batch,
+	// and with Clip the backward pass runs twice, unless Fold is set. A step that runs out of memory is not run again
+	// by Split.
+	InBackward bool
+	// Fold, with InBackward, takes several micro-batches: each gradient is folded into the optimizer's state as soon as
+	// it is complete, by [quant8.Optimizer.FoldInBackward]. The step is not that of the mean gradient, except with SGD.
+	// Clip clips with the norm of the previous step. Optimizer must be one that [quant8.Folds] accepts, and there is no
+	// SkipNonFinite. A micro-batch of less than 2^-29 of the step's weight is left out. After an error in the second
+	// micro-batch or a later one, only resuming a checkpoint helps.
+	Fold bool
+
+	// Storage holds master weights and the optimizer's state in pages; a Store of package offload is one. nil: they are
+	// in memory, on the device of the parameters.
+	Storage Storage
+	Chunk   int // elements of a page; 0 is 65536
+
+	// Split divides a micro-batch in two. When a step runs out of memory, the Trainer divides all micro-batches, runs
+	// the step again, and divides those of later steps too. Split returns false for a micro-batch that cannot be
+	// divided. The mean over the step stays the same, up to rounding.
+	Split func(batch any) (a, b any, ok bool)
+
+	// Reducer joins the Trainers of data-parallel training, one for each rank: in processes, by package dist/mpi or dist/nccl,
+	// or in goroutines, by [accum.Local]. Each rank has a model with the same parameters, and passes its own micro-batches to
+	// Train; it may have none. A resume wants an [accum.Broadcaster], and Shard an [accum.SendReceiver] too. A step uses the micro-batches of all ranks, so that all models stay equal bit for bit.
+	// Report.Loss and Targets are of all ranks. New compares the ranks' parameters and options, About included, and each
+	// step their rates. All ranks call New, and then Train and Save equally often. After an error on one rank the others wait for it: end the job, as
+	// mpi.World.Abort does. InBackward, Split, and rules without gradients are errors.
+	//
+	// Rank 0 writes the checkpoints, in Dir or Folder, and sends the others what it reads when it resumes one: a run goes
+	// on with any number of ranks, and with any Shard. SaveEvery is the same on all ranks. On the others Dir is ignored,
+	// and Folder is nil.
+	//
+	// With an [accum.Pages] as Reducer, which also holds the frozen weights of the model, all ranks make as many passes over
+	// the model: a rank with fewer micro-batches than another runs its first one again, and throws these gradients
+	// away. Each rank needs a micro-batch in every step, or the step is an error on all ranks. Gradients are added when a
+	// step's passes have ended. All ranks call Evaluate, with as many micro-batches. Shard is [plan.Replicate] or
+	// [plan.ShardState].
+	Reducer accum.Reducer
+	Bucket  int // elements of gradients that the ranks add at a time, while the backward pass goes on; 0 is 1048576
+	// Shard is what the ranks divide among themselves. The losses are the same up to rounding. [plan.ShardState] and
+	// [plan.ShardGradients] are for the rules AdamW, Adam, AdEMAMix, Lion, SGD, RMSprop and Adagrad of package quant8,
+	// without Measure and CountLost. ShardGradients saves memory if the model calls Done of the Window for each parameter,
+	// from the last to the first; a bucket has Bucket elements, or those of the largest parameter. [plan.ShardWeights] is ShardState, and wants an
+	// [accum.Pages] as Reducer.
+	Shard plan.Sharding
+
+	// Dir is the folder of checkpoints; empty: none.
+	Dir       string
+	SaveEvery int // steps between checkpoints; 0: only Save writes them
+	Keep      int // how many of the newest checkpoints to keep; 0 is 2
+	// Folder, unless nil, is the folder of checkpoints, in place of Dir and Keep. [OpenFolder] opens it, and the caller
+	// closes it.
+	Folder *Folder
+	// About describes the run, such as the model's name and the data's checksum. Each checkpoint has it as JSON, and
+	// New refuses a checkpoint whose About differs. See also [Trainer.SetNotes].
+	About any
+
+	// Monitor, unless nil, counts the bytes that the Trainer holds. If the Monitor has a history, it counts them by
+	// layer and records steps and updates. The pages of a Storage are not counted; to count them, set Storage to a
+	// [plan.Pages].
+	Monitor *plan.Monitor
+}
+
+// FirstValue writes elements lo to lo+len(w)-1 of a parameter's initial values to w.
+type FirstValue = func(lo int, w []float32) error
+
+// Storage is memory of named blobs, see [quant8.Storage].
+type Storage = quant8.Storage
 
 // check sets defaults, and returns an error for options that do not fit together.
 func (o *Options) check(noModel bool) error {
