@@ -130,7 +130,7 @@ func (t *Trainer[B]) ofParameters() (single, first uint32, err error) {
 			continue
 		}
 		if err := fill(0, part.Float32s()); err != nil {
-			return 0, 0, fmt.Errorf("Fill of %q: %w", p.name, err)
+			return 0, 0, fmt.Errorf("the first values of %q: %w", p.name, err)
 		}
 		values = crc32c.Update(values, device.Mem(&part).Bytes())
 	}
