@@ -37,13 +37,13 @@ type Reducer interface {
 	AllGather(v snug.View) error
 }
 
-// Overlapper is a [Reducer] that has a queue of its own on the device of the gradients. A [Window] tells it when a bucket
-// is complete, so that the bucket is reduced while the device's queue goes on with the backward pass.
+// Overlapper is a [Reducer] that has a queue of its own on the device of the gradients. A [Window] or a [Sharded] calls Mark
+// when a bucket is complete, so that the bucket is reduced while the device's queue goes on with the backward pass.
 type Overlapper interface {
 	// Mark notes that v, a bucket, is complete when the work queued so far on its device is done.
 	Mark(v snug.View) error
-	// Turn returns the device with the Reducer's queue. What is queued there on v, before the next call with v, runs when
-	// the marked v is complete.
+	// Turn returns the device with the Reducer's queue. Work that is queued there on v runs after the work that Mark saw.
+	// It is queued before the next call with v.
 	Turn(v snug.View) (*snug.Device, error)
 }
 

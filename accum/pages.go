@@ -15,7 +15,7 @@ import (
 //
 //	pages, err := accum.NewPages(world, accum.PagesOptions{})  // world: a Reducer
 //	model, err := transformer.Open(dir, transformer.Options{Base: qlora.NF4, Pages: pages, Adapter: adapter})
-//	t, err := train.New(model, train.Options{Reducer: pages}) // in place of world
+//	t, err := train.New(model, train.Options{Reducer: pages, Shard: plan.ShardWeights}) // pages in place of world
 //	...
 //	err = pages.Close()                                       // all ranks; then close world
 //
@@ -25,35 +25,36 @@ import (
 //
 // # Order
 //
-// All ranks call Acquire for the same keys in the same order. With a model as Storage, all ranks therefore make as many
-// passes over it, and call its Evaluate, Generate and Save together. A model whose rows choose their pages, such as one
-// with experts, does not keep this order. Package train makes the passes of a step equally many.
+// All ranks call Acquire for the same keys in the same order. If a Pages is the Storage of a model, all ranks therefore
+// make the same number of passes over the model, and call its Evaluate, Generate and Save together. Package train does so.
+// A model whose rows choose their pages, such as one with experts, does not keep this order.
 //
 // A Pages is also a [Reducer], and a [Broadcaster], an [AllToAller] and a [SendReceiver] if the Reducer below is one.
 // Gathers and calls of these methods reach the Reducer one after the other, in the order in which the program made them.
 // Make all calls through the Pages, none past it. Do not reduce on one goroutine while another acquires pages: the order
-// would differ from rank to rank. A Pages is safe for concurrent use, if the program keeps the order of its calls.
+// would differ from rank to rank. In a loop of your own, therefore, do not call Done of a [Window] or of a [Sharded] with
+// Whole, and end the window before the next pass. A Sharded without Whole reduces during the next pass, and cannot be
+// used. A Pages is safe for concurrent use, if the program keeps the order of its calls.
 //
 // # Pages that come next
 //
-// Pages remembers which page followed the last two. If the program comes to these two again, the page that followed
-// is gathered on a goroutine, while the caller computes with the present one. So a forward pass and a backward pass, which
-// use the pages in opposite orders, each find theirs. A wrong guess costs the transfer. The guess depends on the
-// order of calls alone, and all ranks guess the same.
+// For each two successive pages Pages remembers the third. When the two come again, it gathers the third on a goroutine,
+// while the caller computes. Two pages also tell the direction, so that forward and backward passes are both predicted. A
+// wrong guess costs the transfer. The guess depends on the order of calls alone, and all ranks guess the same.
 //
 // # Errors
 //
 // With each gather the ranks compare the key, the size, the keys acquired before, and a CRC-32C of the bytes that each
 // rank has written. If they differ, all ranks get an error that names the page and the rank, and wraps [snug.ErrConfig]. If
-// the part of a rank arrives without its checksum, the error wraps [snug.ErrCorrupt]; ranks where it arrives whole get an
-// error of the Reducer with their next call. The first error, also of the Reducer, stays: all later calls return it. A
-// panic of the Reducer reaches the caller. While the page is gathered that comes next, a panic is an error.
+// the part of a rank arrives without its checksum, the error wraps [snug.ErrCorrupt], and ranks where it arrives whole get
+// an error from their next call. The first error, also of the Reducer, stays: all later calls return it. A panic of the
+// Reducer reaches the caller, but while Pages gathers ahead it becomes an error.
 //
 // # Memory
 //
-// For pages of n bytes in all, a rank holds n/ranks bytes, the pages in use, and up to PagesOptions.Held. An entry for each
-// three keys that were acquired one after the other comes to that. A gather is one AllGather, in which each rank sends its
-// part and 44 bytes; it allocates a few hundred bytes.
+// For pages of n bytes in all, a rank holds n/ranks bytes, the pages in use, and up to PagesOptions.Held. It also keeps an
+// entry for each sequence of three keys. A gather is one AllGather, in which each rank sends its part and 44 bytes; it
+// allocates a few hundred bytes.
 type Pages struct {
 	reducer    Reducer
 	rank, size int

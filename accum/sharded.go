@@ -13,17 +13,18 @@ import (
 // et al. 2020, arXiv:1910.02054). The rank then updates its part of the parameters, and [Sharded.Gather] brings the
 // parts of all ranks together again:
 //
-//	err := window.Start(weights)               // of this rank's micro-batches; all ranks
+//	err := window.Start(weights)                 // all ranks; the weights of this rank's micro-batches
 //	for _, batch := range batches {
 //		err = window.Begin()
-//		...                                    // forward; backward with window.Into and window.Done
+//		...                                      // forward; backward with window.Into and window.Done
 //		err = window.End()
 //	}
-//	err = window.Finish()                      // all ranks
-//	for name, grad := range window.Gradients() // the rank's parts of the mean over all ranks
-//		lo, _ := window.Range(name, rank)      // of its first element
-//		...                                    // step
-//	err = window.Gather(parameter)             // all ranks
+//	err = window.Finish()                        // all ranks
+//	for name, grad := range window.Gradients() { // this rank's parts of the mean over all ranks
+//		lo, _ := window.Range(name, window.Rank()) // grad begins at element lo of the parameter
+//		...                                      // step
+//	}
+//	err = window.Gather(parameter)               // all ranks
 //
 // The weights are those of [Window.Begin]. Start learns the weight of all ranks together, so that each gradient enters
 // with its share of the weight, and the ranks add in their order: the result depends on nothing else.
@@ -63,8 +64,8 @@ type Sharded struct {
 type ShardedOptions struct {
 	Reducer Reducer // joins the ranks; not nil
 	// Whole holds the gradients of all parameters, 4 bytes an element, and reduces them once, in the window's last
-	// micro-batch. Without it a Sharded holds the rank's parts and two buckets, and reduces each micro-batch, which
-	// takes the communication of a window once for each of its micro-batches. A bucket more is held for a gradient that
+	// micro-batch. Without it a Sharded holds the rank's parts and two buckets, and reduces after every micro-batch: k
+	// micro-batches send k times the bytes. A bucket more is held for a gradient that
 	// begins early in the backward pass and ends late, such as that of a tied embedding.
 	Whole  bool
 	Bucket int // elements above which a bucket ends; 0 is 1048576. A bucket has at least one parameter

@@ -69,7 +69,7 @@ func (s *Sharded) Start(weights []float64) error {
 func (s *Sharded) Total() float64 { return s.total }
 
 // Begin begins the next micro-batch. The error wraps [snug.ErrConfig] when Start was not called, or a micro-batch is
-// open, or all were there.
+// open, or all micro-batches of Start have begun.
 func (s *Sharded) Begin() error {
 	if err := s.in("Begin", started); err != nil {
 		return err

@@ -13,19 +13,19 @@ import (
 //
 // c is the Options of the whole sequence, the same on all ranks: SeqQ, SeqK, QStarts, Window and
 // Dropout count the rows of the whole. Only the strides and GradLSE are for the tensors of the
-// rank. With n rows on the rank, q is [Batch, Heads, n, Dim] and lse is [Batch, Heads, n], or
-// empty. [SequenceMajor] of Options with a SeqQ of n gives the strides of another layout. SeqK
+// rank. With n rows of queries and m rows of keys on the rank, q is [Batch, Heads, n, Dim], k is
+// [Batch, KVHeads, m, Dim], v is [Batch, KVHeads, m, DimV], and lse is [Batch, Heads, n], or empty. [SequenceMajor] of Options with a SeqQ of n gives the strides of another layout. SeqK
 // may differ from SeqQ, and RingRows divides keys as well.
 //
 // In each of Size steps a rank computes the attention of its queries to the keys of one rank.
 // Meanwhile it sends these keys and values to the next rank and receives those of the next step.
 // The parts are joined as by [Merge], in float32. Pieces of keys that Causal, Window or the
-// ends of packed sequences hide from a piece of queries cost nothing. With Causal alone, and a
+// ends of packed sequences hide from a piece of queries are sent, but not computed. With Causal alone, and a
 // SeqQ that 2·Size divides, all ranks compute the same number of scores in each step. A Window or
 // packed sequences can hide more on one rank than on another; all keys pass all ranks.
 //
 // One rank has the bits of Forward. With more ranks the results are the same in every run and for
-// every GOMAXPROCS. The error is that of Forward and of Merge; for 16-bit types each step also
+// every GOMAXPROCS. The rounding error is that of Forward and of Merge; for 16-bit types each step also
 // rounds its part of out once.
 //
 // ws is a workspace of at least the first length of [Options.RingWorkspaceLen]; its contents

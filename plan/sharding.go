@@ -20,7 +20,7 @@ const (
 	// with a tied embedding. The ranks add the gradients of each micro-batch, where otherwise they add those of a step.
 	ShardGradients
 	// ShardWeights divides the state and the master weights, and the matrices that are frozen in fewer than 16 bits under
-	// adapters, as ZeRO-3 does: a rank holds its part of them, two layers, and the matrix in use, see accum.Pages. The
+	// adapters, as ZeRO-3 does: a rank holds its part of these matrices, two layers, and the matrix in use, see accum.Pages. The
 	// ranks send the matrices for each pass through the model.
 	ShardWeights
 )

@@ -78,7 +78,7 @@ type Task struct {
 	Gradients []Gradient       // default SumF32 and InBackward, which schedule-free and mezo do not take; SumBF16 and Folded are lossy, and Folded is for adamw, adam, ademamix and sgd
 	StateBits []int            // default 32 and 8; 16 and 4 are lossy
 	Frozen    []int            // bits of the weights under adapters: 16, and 8 or 4 of Base; default both
-	Shard     []Sharding       // with Ranks; default Replicate and, for optimizers that can update parts of parameters, ShardState, ShardGradients and, of adapters, ShardWeights
+	Shard     []Sharding       // with Ranks; default Replicate and, for optimizers that can update parts of parameters, ShardState, ShardGradients and, for adapters, ShardWeights
 	Tiles     []int            // numbers of tiles of rows of layers that have [Tiles]; default 1; more are lossy: sums over rows are rounded differently
 }
 

@@ -41,7 +41,7 @@
 // With Options.Reducer several Trainers make a step together, each with the micro-batches of its rank: in goroutines, by
 // [accum.Local], or in processes, by package dist/mpi or dist/nccl. Each has a whole model, and all models stay equal. With
 // Options.Shard each rank holds a part of the optimizer's state, of the master weights and of the gradients (ZeRO-1 and
-// ZeRO-2). A checkpoint has the same parts with any Shard and any number of ranks.
+// ZeRO-2). A checkpoint is the same with any Shard and any number of ranks.
 //
 // With an [accum.Pages] as Reducer, which is also the Pages of the model, each rank holds a part of the frozen weights and
 // gathers a matrix when a layer uses it (ZeRO-3; Rajbhandari et al. 2020, arXiv:1910.02054):
@@ -69,8 +69,8 @@
 //	optimizer state  of AdamW 8·n bytes in 32 bits, 2.03·n in 8
 //
 // With Options.Shard the master weights and the state of a rank are those of its part, 1/ranks of all. With
-// plan.ShardGradients so are the gradients, to which two buckets come, or more where the gradients of several buckets are
-// incomplete at one time. Parameters of 16 bits are sent through memory of
+// plan.ShardGradients a rank holds its part of the gradients, and two buckets, or more where the gradients of several
+// buckets are incomplete at one time. Parameters of 16 bits are sent through memory of
 // Options.Bucket elements.
 //
 // With Options.Storage the master weights and the state lie in its pages. From the second step on, the Trainer

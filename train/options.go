@@ -69,29 +69,32 @@ type Options struct {
 	// divided. The mean over the step stays the same, up to rounding.
 	Split func(batch any) (a, b any, ok bool)
 
-	// Reducer joins the Trainers of data-parallel training, one for each rank: in processes, by package dist/mpi or dist/nccl,
-	// or in goroutines, by [accum.Local]. Each rank has a model with the same parameters, and passes its own micro-batches to
-	// Train; it may have none. A resume wants an [accum.Broadcaster], and Shard an [accum.SendReceiver] too. A step uses the micro-batches of all ranks, so that all models stay equal bit for bit.
-	// Report.Loss and Targets are of all ranks. New compares the ranks' parameters and options, About included, and each
-	// step their rates. All ranks call New, and then Train and Save equally often. After an error on one rank the others wait for it: end the job, as
-	// mpi.World.Abort does. InBackward, Split, and rules without gradients are errors.
+	// Reducer joins the Trainers of data-parallel training, one for each rank: in processes, by package dist/mpi or
+	// dist/nccl, or in goroutines, by [accum.Local]. Each rank has a model with the same parameters, and passes its own
+	// micro-batches to Train; it may have none. A step uses the micro-batches of all ranks, so that all models stay equal
+	// bit for bit. Report.Loss and Targets are of all ranks. All ranks call New, and then Train and Save equally often.
+	// New compares the ranks' builds of snug, parameters and options, About included, and each step compares their rates.
+	// After an error on one rank the others wait for it: end the job, as mpi.World.Abort does. InBackward, Split, and
+	// rules without gradients are errors. Checkpoints want a Reducer that is an [accum.Broadcaster], and Shard an
+	// [accum.SendReceiver].
 	//
 	// Rank 0 writes the checkpoints, in Dir or Folder, and sends the others what it reads when it resumes one: a run goes
 	// on with any number of ranks, and with any Shard. SaveEvery is the same on all ranks. On the others Dir is ignored,
 	// and Folder is nil.
 	//
-	// With an [accum.Pages] as Reducer, which also holds the frozen weights of the model, all ranks make as many passes over
-	// the model: a rank with fewer micro-batches than another runs its first one again, and throws these gradients
-	// away. Each rank needs a micro-batch in every step, or the step is an error on all ranks. Gradients are added when a
-	// step's passes have ended. All ranks call Evaluate, with as many micro-batches. Shard is [plan.Replicate] or
-	// [plan.ShardState].
+	// With an [accum.Pages] as Reducer, which also holds the frozen weights of the model, all ranks make the same number of
+	// passes over the model: a rank with fewer micro-batches than another runs its first one again, and throws these
+	// gradients away. Each rank needs a micro-batch in every step, or the step is an error on all ranks. Gradients are
+	// added when a step's passes have ended. All ranks call Evaluate, with the same number of micro-batches.
 	Reducer accum.Reducer
-	Bucket  int // elements of gradients that the ranks add at a time, while the backward pass goes on; 0 is 1048576
+	// Bucket ends a bucket of gradients, which the ranks add at a time while the backward pass goes on: at the parameter
+	// that brings it to Bucket elements, so that it has up to Bucket-1 and those of the largest parameter. 0 is 1048576.
+	Bucket int
 	// Shard is what the ranks divide among themselves. The losses are the same up to rounding. [plan.ShardState] and
 	// [plan.ShardGradients] are for the rules AdamW, Adam, AdEMAMix, Lion, SGD, RMSprop and Adagrad of package quant8,
 	// without Measure and CountLost. ShardGradients saves memory if the model calls Done of the Window for each parameter,
-	// from the last to the first; a bucket has Bucket elements, or those of the largest parameter. [plan.ShardWeights] is ShardState, and wants an
-	// [accum.Pages] as Reducer.
+	// from the last to the first. [plan.ShardWeights] is ShardState with an accum.Pages as Reducer, which divides the
+	// frozen weights. ShardGradients does not go with an accum.Pages.
 	Shard plan.Sharding
 
 	// Dir is the folder of checkpoints; empty: none.

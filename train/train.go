@@ -418,7 +418,8 @@ func (t *Trainer[B]) countBytes() {
 	}
 }
 
-// Evaluate calls [Trainer.Average] and returns the loss over all batches, without training on them. The error wraps
+// Evaluate calls [Trainer.Average] and returns the loss over all batches, without training on them. With Options.Reducer it
+// is the loss of this rank's batches. The error wraps
 // [snug.ErrConfig] for a nil sequence, and is otherwise that of the model.
 func (t *Trainer[B]) Evaluate(ctx context.Context, batches iter.Seq[B]) (all fused.Loss, err error) {
 	if batches == nil {

@@ -55,8 +55,8 @@ published model, only matrices that are frozen in 4 or 8 bits can lie on the hos
                      default: of a preset its own, of a folder its own up to 2048
   -ranks N           processes that make a step together, each on such a device; -batch is for all of them
   -network SIZE      with -ranks: bytes a second that a rank sends, as "mpiexec -n 2 snug devices" measures
-                     them; default: those of a network of 100 Gbit/s
-  -latency DURATION  with -ranks: time of a message between them, such as 20us
+                     them; default: 10GB, of 16GB-unified 1GB
+  -latency DURATION  with -ranks: time of a message between them; default: 20us, of 16GB-unified 50us
   -rank N            freeze the weights and train adapters of rank N on every matrix of the layers
   -adapter KIND      what the adapters are: ` + wrap(adapterKinds, 43) + `;
                      default: lora
@@ -81,9 +81,9 @@ results of a step, so the plan uses them only when you name them:
                      or fp4 (4.13 bits with their scales), mxfp4 (4.25), fp8 or int8 (8 and scales); at
                      most one below 16 bits; default bf16,nf4. A folder that has matrices quantized keeps
                      them, and those that it has in floats stay so; its own form quantizes these too
-  -shard LIST        what the ranks divide: replicate (nothing), state (and master weights, ZeRO-1),
-                     gradients (too, ZeRO-2), weights (state, and matrices that are frozen in fewer than
-                     16 bits, ZeRO-3); default: what the optimizer allows
+  -shard LIST        what the ranks divide: replicate (nothing); state (of the optimizer, and master weights,
+                     ZeRO-1); gradients (state and gradients, ZeRO-2); weights (state, and the matrices that
+                     are frozen in fewer than 16 bits, ZeRO-3); default: what the optimizer allows
   -tiles LIST        tiles of rows in which the MLPs of a published model run; default 1; or more, such
                      as 4 or 1,2,8; auto: 1,2,4,8,16,32
 

@@ -85,7 +85,7 @@ It prints what the run will take, by component, and at the end what the run took
   -compute TYPE      type of weights and activations: bf16 (default), f16 or f32
   -context N         maximum tokens of a sample; longer ones are cut; default: 1024, or less if no
                      sample is longer
-  -batch N           samples of a step; default 8
+  -batch N           samples of a step, over all ranks; default 8
   -tiles N           run the MLPs in N tiles of a micro-batch's tokens, one after the other, for long
                      samples: they hold what a tile takes. There is at most one tile for every 2048
                      tokens begun. auto: the fastest number that fits. Sums over tokens are rounded
@@ -118,10 +118,10 @@ It prints what the run will take, by component, and at the end what the run took
                      terms, the loss on held-out samples has neither
   -seed N            seed of the order of samples, the adapters' initial values and dropout; default 1
   -held-out SHARE    share of the samples that are not trained on, to measure the loss; default 0.02
-  -shard WHAT        what the ranks divide that mpiexec has started: replicate (nothing), state (of the
-                     optimizer, and master weights: ZeRO-1), gradients (too: ZeRO-2) or weights (state, and
-                     the matrices that are frozen in fewer than 16 bits: ZeRO-3); default: the fastest that
-                     fits. Only with adamw
+  -shard WHAT        what the ranks of mpiexec divide: replicate (nothing); state (of the optimizer, and
+                     master weights, ZeRO-1); gradients (state and gradients, ZeRO-2); weights (state, and the
+                     matrices that are frozen in fewer than 16 bits, ZeRO-3); default: the fastest that fits.
+                     Only with adamw
   -checkpoint DIR    folder of checkpoints; the same command resumes the newest, also under another
                      -memory, and after SIGINT or SIGTERM, which let the current step end
   -save-every N      steps between checkpoints; default 100

@@ -14,6 +14,9 @@
 // NCCL moves bytes between the devices. Sums are computed here, by kernels, in float32 and in the order of the ranks, so
 // that they have the bits of [accum.Local] with as many ranks. A NaN stays a NaN, whose payload is the device's.
 //
+// Each process on a machine opens another GPU. Its number among them comes from the launcher: MPI_LOCALRANKID of MPICH and
+// Intel MPI, or OMPI_COMM_WORLD_LOCAL_RANK of Open MPI.
+//
 // This package has not run on hardware: its tests use a stand-in for the library and for the device.
 //
 // # The library
