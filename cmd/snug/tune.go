@@ -119,9 +119,9 @@ It prints what the run will take, by component, and at the end what the run took
   -seed N            seed of the order of samples, the adapters' initial values and dropout; default 1
   -held-out SHARE    share of the samples that are not trained on, to measure the loss; default 0.02
   -shard WHAT        what the ranks of mpiexec divide: replicate (nothing); state (of the optimizer, and
-                     master weights, ZeRO-1); gradients (state and gradients, ZeRO-2); weights (state, and the
-                     matrices that are frozen in fewer than 16 bits, ZeRO-3); default: the fastest that fits.
-                     Only with adamw
+                     master weights, ZeRO-1); gradients (state and gradients, ZeRO-2); weights (state,
+                     and the matrices that are frozen in fewer than 16 bits, ZeRO-3); default: the fastest
+                     that fits. Only with adamw
   -checkpoint DIR    folder of checkpoints; the same command resumes the newest, also under another
                      -memory, and after SIGINT or SIGTERM, which let the current step end
   -save-every N      steps between checkpoints; default 100
