@@ -38,7 +38,7 @@ type View struct {
 	dev   *Device
 }
 
-// Package device reads and writes mem, and in As also n and dtype.
+// Package device reads and writes these fields.
 var (
 	_ = [1]struct{}{}[unsafe.Offsetof(View{}.mem)]
 	_ = [1]struct{}{}[unsafe.Offsetof(View{}.n)-unsafe.Sizeof(driver.Mem{})]

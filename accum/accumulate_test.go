@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAccumulate: the sum is that of the definition, on every device and for every type.
+// TestAccumulate compares Accumulate with its definition, on every device and for every type.
 func TestAccumulate(t *testing.T) {
 	g := []float32{1, -2.5, 0.1875, 3, 1024, -0.25, 7}
 	acc := []float32{0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7}

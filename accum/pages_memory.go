@@ -9,7 +9,8 @@ import (
 
 // Bytes returns the bytes that the Pages holds now: this rank's parts, and the memory of whole pages that are in use, kept,
 // or free. Memory of a whole page has the size of the largest page so far, so that any page uses it again. It is at most
-// what was in use at one time, and PagesOptions.Held. Bytes does not count the up to 45 bytes for each rank beside it.
+// what was in use at one time, and PagesOptions.Held. Bytes does not count headers and padding:
+// up to 45 bytes a rank for each page in memory.
 func (p *Pages) Bytes() int64 {
 	if p == nil {
 		return 0

@@ -9,9 +9,9 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Sharded accumulates gradients of which each rank of data-parallel training keeps a part, as ZeRO does (Rajbhandari
-// et al. 2020, arXiv:1910.02054). The rank then updates its part of the parameters, and [Sharded.Gather] brings the
-// parts of all ranks together again:
+// Sharded accumulates gradients for data-parallel training. Each rank keeps a part of them, as in ZeRO (Rajbhandari et al.
+// 2020, arXiv:1910.02054), and updates the same part of the parameters. [Sharded.Gather] then sends the updated parts to
+// all ranks:
 //
 //	err := window.Start(weights)                 // all ranks; the weights of this rank's micro-batches
 //	for _, batch := range batches {
@@ -112,7 +112,7 @@ type sharedBucket struct {
 	first  bool // of the window
 }
 
-// NewSharded returns a Sharded over params, all of which are in each window. Errors: the errors of [Len];
+// NewSharded returns a Sharded over params. Every window has gradients of all of them. Errors: the errors of [Len];
 // [snug.ErrConfig] without a Reducer and for a negative Bucket or Align, [snug.ErrShape] for sums that overflow, and
 // [snug.ErrNoMemory].
 func NewSharded(params []Param, o ShardedOptions) (*Sharded, error) {

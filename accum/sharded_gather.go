@@ -6,8 +6,8 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Gather brings parameters together: value returns a parameter, of which this rank has brought its part up to date, and
-// Gather replaces the parts of the other ranks by what these have. All ranks call Gather, after Finish or between
+// Gather completes the parameters on all ranks. value returns a parameter of which this rank has updated its own part.
+// Gather replaces the other parts by those of their ranks. All ranks call Gather, after Finish or between
 // windows. Parameters are float32, float16 or bfloat16, on the Sharded's device. The gradients are gone afterwards.
 //
 // Parameters of float32 are sent through the memory of the gradients. For 16-bit parameters Gather makes memory of Bucket

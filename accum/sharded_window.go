@@ -215,8 +215,8 @@ func (s *Sharded) Finish() error {
 	return nil
 }
 
-// Gradients yields the name of each parameter of which this rank has a part, and that part of its mean gradient, after
-// Finish and until the next Start or Gather. The caller may change the values.
+// Gradients yields the names of the parameters in which this rank has a part, and this part of the mean gradient,
+// from Finish until the next Start or Gather. The caller may change the values.
 func (s *Sharded) Gradients() iter.Seq2[string, snug.View] {
 	return func(yield func(string, snug.View) bool) {
 		for i := range s.params {

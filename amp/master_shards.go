@@ -22,7 +22,7 @@ type Ranks interface {
 	Send(from int, b []byte) error
 }
 
-// WriteShards writes the kept data of whole parameters, of which each rank has a shard, to w on rank 0. It writes the
+// WriteShards gathers the shards of all ranks, and writes the kept data of whole parameters to w on rank 0. It writes the
 // same bytes as [Master.WriteTo] of a Master that has the whole parameters. A Sharded of package accum is a Ranks. All ranks call WriteShards between the same
 // updates, with the same parameters. On other ranks w is not used. It needs memory for a chunk.
 //

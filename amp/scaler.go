@@ -119,8 +119,8 @@ func (s *Scaler) Unscale(optimizer string, grads iter.Seq2[string, snug.View]) (
 	return stats, nil
 }
 
-// Join replaces what Unscale has found in the gradients of an optimizer by the statistics of all ranks, of which each has
-// unscaled a part: Step, Clip and Update decide by these. Only NonFinite and Norm matter. The error wraps
+// Join is for ranks that each unscale a part of the gradients. It replaces what Unscale has found in this rank's part by
+// the statistics of all parts: Step, Clip and Update decide by these. Only NonFinite and Norm matter. The error wraps
 // [snug.ErrConfig] when the optimizer was not unscaled, or was stepped.
 func (s *Scaler) Join(optimizer string, all Stats) error {
 	_, err := s.clip("Join", optimizer, func(progress) (Stats, error) { return all, nil })

@@ -63,7 +63,7 @@ func (c Options) resolveWhole() (Options, error) {
 	return c.resolve()
 }
 
-// setLocal sets g.local for so many queries and keys of the rank, from the caller's Options.
+// setLocal makes g.local, the Options of the rank's queries and keys, from the caller's Options.
 func (g *group) setLocal(c *Options, queries, keys int) error {
 	l := g.whole
 	if l.packed() {

@@ -35,13 +35,10 @@ func (s Sharding) String() string {
 	return shardingNames[s]
 }
 
-// shardable reports whether the optimizer can update a part of a parameter.
+// shardable reports whether ranks can divide the state: whether the optimizer updates parts of parameters. With
+// schedule-free package train keeps the parameters in training beside their averages, which it does not divide.
 func (t Task) shardable() bool {
-	switch rules[t.Optimizer].(type) {
-	case quant8.AdamW, quant8.Adam, quant8.AdEMAMix, quant8.Lion, quant8.SGD, quant8.RMSprop, quant8.Adagrad:
-		return true
-	}
-	return false
+	return quant8.Elementwise(rules[t.Optimizer]) && t.Optimizer != "schedule-free"
 }
 
 // part returns what a rank has of n bytes or elements, if the ranks divide them.

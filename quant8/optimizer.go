@@ -174,7 +174,7 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 	if err := a.o.checkMatrix(n, s); err != nil {
 		return fmt.Errorf("quant8: %s: parameter %q %w", a.o.name, name, err)
 	}
-	if (a.o.hyper.Whole() || a.o.low.rank > 0 || a.o.soap.frequency > 0 || a.o.prodigy.every > 0 || a.o.mini) && hi-lo != n && !a.o.joint() {
+	if a.o.takesWhole() && hi-lo != n && !a.o.joint() {
 		want := "all, or Options.SumNorms"
 		if a.o.hyper.Rule.Factored() || !a.o.hyper.Norms() { // SumNorms does not help
 			want = "all"

@@ -41,6 +41,21 @@ type equation struct {
 	err     error      // the first error of number
 }
 
+// Elementwise reports whether a step of some elements of a parameter is that part of a step of the whole parameter, so
+// that [Optimizer.AddShard] takes any part. It is false for [MeZO], which has no gradients.
+func Elementwise(rule Rule) bool {
+	if !known(rule) {
+		return false
+	}
+	e := rule.equation()
+	return !e.takesWhole()
+}
+
+// takesWhole says whether a step takes whole matrices or parameters.
+func (e *equation) takesWhole() bool {
+	return e.hyper.Whole() || e.low.rank > 0 || e.soap.frequency > 0 || e.prodigy.every > 0 || e.mini
+}
+
 // number sets a hyperparameter to x, or to the default if x is 0. It must be a normal number
 // above 0 and below most: products of a smaller one can be 0, and steps then NaN.
 func (e *equation) number(name string, to *float64, x, standard, most float32) {

@@ -21,7 +21,7 @@ type Ranks interface {
 	Send(from int, b []byte) error
 }
 
-// WriteShards writes the state of whole parameters, of which each rank has a shard, to w on rank 0. It writes the same
+// WriteShards gathers the shards of all ranks, and writes the state of whole parameters to w on rank 0. It writes the same
 // bytes as [Optimizer.WriteTo] of an optimizer that has the whole parameters and the same Chunk: [Optimizer.ReadShards]
 // restores them with any number of ranks. An Sharded of package accum is a Ranks. All ranks call WriteShards between the same steps, with optimizers to which the same parameters
 // were added. On other ranks w is not used. It needs memory for two chunks, and moves the state of each rank once.

@@ -63,6 +63,20 @@ func TestWriteShards(t *testing.T) {
 	}
 }
 
+// TestElementwise: the rules of which AddShard takes parts.
+func TestElementwise(t *testing.T) {
+	for _, rule := range []Rule{AdamW{}, Adam{}, AdEMAMix{}, Lion{}, SGD{}, SGD{Momentum: 0.9}, RMSprop{}, Adagrad{}, LAMB{}, LARS{}, Adafactor{}, Muon{}, Apollo{}, GaLore{}, SOAP{}, ScheduleFree{}, Prodigy{}, AdamMini{}} {
+		a, err := New(rule, Options{Bits: 32, Params: func(string) ParamOptions { return ParamOptions{Shared: 1} }})
+		if err != nil { // only AdamMini has blocks
+			a, err = New(rule, Options{Bits: 32})
+		}
+		require.NoError(t, err)
+		require.Equal(t, a.AddShard("w", 512, 0, 256) == nil, Elementwise(rule), "%T", rule)
+	}
+	require.False(t, Elementwise(MeZO{}))
+	require.False(t, Elementwise(nil))
+}
+
 func mustBytes(t *testing.T, a *Optimizer) []byte {
 	b, err := a.AppendBinary(nil)
 	require.NoError(t, err)

@@ -91,8 +91,8 @@ type Options struct {
 	// that brings it to Bucket elements, so that it has up to Bucket-1 and those of the largest parameter. 0 is 1048576.
 	Bucket int
 	// Shard is what the ranks divide among themselves. The losses are the same up to rounding. [plan.ShardState] and
-	// [plan.ShardGradients] are for the rules AdamW, Adam, AdEMAMix, Lion, SGD, RMSprop and Adagrad of package quant8,
-	// without Measure and CountLost. ShardGradients saves memory if the model calls Done of the Window for each parameter,
+	// [plan.ShardGradients] are for rules that [quant8.Elementwise] accepts, except quant8.ScheduleFree, without Measure
+	// and CountLost. ShardGradients saves memory if the model calls Done of the Window for each parameter,
 	// from the last to the first. [plan.ShardWeights] is ShardState with an accum.Pages as Reducer, which divides the
 	// frozen weights. ShardGradients does not go with an accum.Pages.
 	Shard plan.Sharding
@@ -158,7 +158,7 @@ func (o *Options) check(noModel bool) error {
 		{o.Shard < plan.Replicate || o.Shard > plan.ShardWeights, fmt.Sprintf("Shard is %d, want Replicate, ShardState, ShardGradients or ShardWeights", o.Shard)},
 		{o.Shard != plan.Replicate && o.Reducer == nil, "Shard wants a Reducer"},
 		{o.Shard == plan.ShardWeights && !o.paged(), "ShardWeights wants an accum.Pages as Reducer"},
-		{o.Shard != plan.Replicate && !o.shardable(), fmt.Sprintf("Shard does not go with %T, whose step takes a whole parameter, or its averages", o.Optimizer)},
+		{o.Shard != plan.Replicate && (!quant8.Elementwise(o.Optimizer) || o.averages()), fmt.Sprintf("Shard does not go with %T, whose step takes a whole parameter, or its averages", o.Optimizer)},
 		{o.Shard != plan.Replicate && (o.Measure || o.CountLost), "Shard does not go with Measure and CountLost, which look at whole parameters"},
 		{o.Shard == plan.ShardGradients && o.paged(), "ShardGradients does not go with an accum.Pages as Reducer: ranks would add the gradients of a micro-batch while the next one gathers weights, in another order on each rank; ShardState does"},
 		{o.Reducer != nil && o.Split != nil, "Reducer does not go with Split, because the ranks make a step together"},

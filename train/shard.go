@@ -13,17 +13,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/plan"
-	"github.com/snug-ml/snug/quant8"
 )
-
-// shardable reports whether a step of a part of a parameter is that part of a step.
-func (o *Options) shardable() bool {
-	switch o.Optimizer.(type) {
-	case quant8.AdamW, quant8.Adam, quant8.AdEMAMix, quant8.Lion, quant8.SGD, quant8.RMSprop, quant8.Adagrad:
-		return true
-	}
-	return false
-}
 
 // shardAlign divides the blocks of state that package quant8 makes.
 const shardAlign = 256

@@ -26,7 +26,7 @@ const group = "model"
 // resume a checkpoint then. [Trainer.Save] does not write such parameters, and with Fold Train does not go on with them.
 // An error of writing a checkpoint comes after the step is made.
 //
-// The error wraps [snug.ErrConfig] when there are no micro-batches, on no rank, when a weight is negative or not finite, or all are
+// The error wraps [snug.ErrConfig] when no rank has a micro-batch, when a weight is negative or not finite, or all are
 // 0; it wraps [snug.ErrNonFinite] and names the parameters when gradients are not finite; or it comes from the model.
 func (t *Trainer[B]) Train(ctx context.Context, batches []B) (Report, error) {
 	if t.closed() {

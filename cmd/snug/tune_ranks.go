@@ -57,10 +57,13 @@ func leaveRanks(err error) error {
 		return err
 	}
 	world, openErr := mpi.Open(mpi.Options{})
-	if openErr == nil && world.Size() > 1 {
+	if openErr != nil {
+		return errors.Join(err, openErr)
+	}
+	if world.Size() > 1 {
 		world.Abort(errors.New(oneLine(err)))
 	}
-	return errors.Join(err, openErr, world.Close())
+	return errors.Join(err, world.Close())
 }
 
 // join makes the run that of a rank.
@@ -104,10 +107,10 @@ func (t *tuning) divide(task plan.Task) plan.Task {
 		if task.Shard = []plan.Sharding{t.sharding}; t.sharding == plan.ShardWeights && task.Frozen == nil {
 			task.Frozen = []int{lowBits(task.Base)}
 		}
-	case t.optimizer == tuneOptimizers[0] && (!t.dividesWeights() || t.config.Experts.Count > 0 || t.batch < t.ranks.Size()):
-		task.Shard = []plan.Sharding{plan.Replicate, plan.ShardState, plan.ShardGradients}
 	case t.rounding: // counts whole parameters
 		task.Shard = []plan.Sharding{plan.Replicate}
+	case t.optimizer == tuneOptimizers[0] && (!t.dividesWeights() || t.config.Experts.Count > 0 || t.batch < t.ranks.Size()):
+		task.Shard = []plan.Sharding{plan.Replicate, plan.ShardState, plan.ShardGradients}
 	}
 	return task
 }

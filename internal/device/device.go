@@ -24,16 +24,7 @@ func As(v snug.View, dt snug.DType) snug.View {
 	if size == 0 {
 		return snug.View{}
 	}
-	head := (*viewHead)(unsafe.Pointer(&v))
-	head.n, head.dtype = head.mem.Size/size, dt
-	return v
-}
-
-// viewHead is how a View begins. Package snug refuses to compile when that changes.
-type viewHead struct {
-	mem   driver.Mem
-	n     int
-	dtype snug.DType
+	return View(v.Device(), *Mem(&v), dt, Mem(&v).Size/size)
 }
 
 // Launch queues j on dev; on the CPU it runs j. The device may keep j until its queue
@@ -76,7 +67,7 @@ func View(dev *snug.Device, mem driver.Mem, dt snug.DType, n int) snug.View {
 	return *(*snug.View)(unsafe.Pointer(&v))
 }
 
-// view has the layout of a View.
+// view has the layout of a View. Package snug refuses to compile when that changes.
 type view struct {
 	mem   driver.Mem
 	n     int
