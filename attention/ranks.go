@@ -10,7 +10,7 @@ import (
 )
 
 // SendReceiver is one of several ranks that divide a sequence in [RingForward]. The ranks of
-// accum.Local and of dist/mpi are SendReceivers. All ranks make the same calls in the same order,
+// accum.Local, of dist/mpi and of dist/nccl are SendReceivers. All ranks make the same calls in the same order,
 // one at a time, and every call waits for the other ranks.
 type SendReceiver interface {
 	Rank() int // from 0
@@ -21,7 +21,7 @@ type SendReceiver interface {
 }
 
 // AllToAller is one of several ranks that divide a sequence in [UlyssesForward]. The ranks of
-// accum.Local and of dist/mpi are AllToAllers. The rules of a [SendReceiver] hold.
+// accum.Local, of dist/mpi and of dist/nccl are AllToAllers. The rules of a [SendReceiver] hold.
 type AllToAller interface {
 	Rank() int // from 0
 	Size() int // ranks

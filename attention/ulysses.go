@@ -13,13 +13,15 @@ import (
 // Heads/Size heads.
 //
 // c is the Options of the whole sequence, the same on all ranks, with all heads. Only the strides
-// and GradLSE are for the tensors of the rank: q is [Batch, Heads, SeqQ/Size, Dim], and lse is
+// and GradLSE are for the tensors of the rank: q is [Batch, Heads, SeqQ/Size, Dim], k is
+// [Batch, KVHeads, SeqK/Size, Dim], v is [Batch, KVHeads, SeqK/Size, DimV], and lse is
 // [Batch, Heads, SeqQ/Size], or empty on all ranks. [SequenceMajor] of Options with a SeqQ of
 // SeqQ/Size gives the strides of another layout.
 //
 // Size divides Heads, SeqQ and SeqK, and it divides KVHeads or is a multiple of KVHeads. With
 // fewer key heads than ranks, Size/KVHeads ranks get each key head. Packed sequences can have rows
-// of no sequence at the end, to make SeqQ a multiple.
+// of no sequence at the end, to make SeqQ a multiple of
+// Size.
 //
 // Each head is computed whole, so out and lse have the bits of Forward, for any number of ranks.
 // Dropout draws the random numbers of one process. A rank does not compute while it exchanges.
@@ -30,7 +32,7 @@ import (
 // of GPUs need a ws that starts at a multiple of 16 bytes.
 //
 // A Bias has Dims of 1 for the batch and the heads, and so has a Mask. A Score is called with the
-// numbers of the whole.
+// batch, head and row numbers of the whole sequence.
 //
 // Errors, with nothing written or sent: the errors of Forward; [snug.ErrConfig] for nil ranks, a
 // rank or a size out of range, Heads or KVHeads that cannot be divided, and a Bias or a Mask of
