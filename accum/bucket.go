@@ -80,6 +80,7 @@ type handed struct {
 	weight float64 // of the window on this rank
 	micros int
 	seed   uint64 // of the rounding
+	call   orderedCall
 }
 
 // total is what all ranks together have in this window.
@@ -169,7 +170,11 @@ func (w *Window) handOn(weight float64, micros int) error {
 		w.queue, w.result = make(chan handed, len(w.buckets)), make(chan outcome, 1)
 		go w.reduceAll(w.queue, w.result)
 	}
-	w.queue <- handed{b.Index, weight, micros, w.roundingSeed(snug.View{})}
+	call, err := reserve(w.reducer)
+	if err != nil {
+		return fmt.Errorf("bucket %d: %w", b.Index, err)
+	}
+	w.queue <- handed{b.Index, weight, micros, w.roundingSeed(snug.View{}), call}
 	return nil
 }
 
@@ -212,21 +217,28 @@ func (w *Window) reduceAll(queue <-chan handed, result chan<- outcome) {
 		if !ended && o.panics == nil {
 			o.err = fmt.Errorf("a Reducer or OnBucket has ended its goroutine: %w", snug.ErrConfig)
 		}
+		for h := range queue { // after a panic
+			h.call.skip()
+		}
 		result <- o
 	}()
 	known := false
 	for h := range queue {
 		if first != nil {
+			h.call.skip()
 			continue
 		}
 		b := &w.buckets[h.bucket]
-		if !known {
-			w.total, first = w.sum(h)
-			known = true
-		}
-		if first == nil {
-			first = w.reduce(b, h)
-		}
+		first = h.call.run(func(r Reducer) (err error) {
+			if !known {
+				w.total, err = h.sum(r)
+				known = true
+			}
+			if err == nil {
+				err = w.reduce(r, b, h)
+			}
+			return err
+		})
 		if first != nil {
 			first = fmt.Errorf("bucket %d: %w", h.bucket, first)
 			continue
@@ -237,15 +249,15 @@ func (w *Window) reduceAll(queue <-chan handed, result chan<- outcome) {
 }
 
 // sum returns what all ranks have.
-func (w *Window) sum(h handed) (total, error) {
+func (h handed) sum(r Reducer) (total, error) {
 	sums := [2]float64{h.weight, float64(h.micros)}
-	err := w.reducer.Sum(sums[:])
+	err := r.Sum(sums[:])
 	return total{sums[0], int(sums[1])}, err
 }
 
 // reduce replaces the means of this rank by the means of all ranks: each is multiplied by
 // its share of the weight, and the products are added.
-func (w *Window) reduce(b *bucket, h handed) error {
+func (w *Window) reduce(r Reducer, b *bucket, h handed) error {
 	share := float32(0)
 	if h.weight > 0 {
 		share = float32(h.weight / w.total.weight)
@@ -266,9 +278,9 @@ func (w *Window) reduce(b *bucket, h handed) error {
 		}
 	}
 	if w.shard {
-		return w.reducer.ReduceScatter(b.Grads)
+		return r.ReduceScatter(b.Grads)
 	}
-	return w.reducer.AllReduce(b.Grads)
+	return r.AllReduce(b.Grads)
 }
 
 // decay queues acc = beta·acc for a parameter, on the window's device or on another queue of it.

@@ -491,22 +491,22 @@ func ExamplePages() {
 				panic(err)
 			}
 			for n, key := range layers { // all ranks read the same file
-				page, err := pages.Acquire(key, 1000)
+				page, err := pages.Acquire(key, 2048)
 				if err != nil {
 					panic(err)
 				}
-				page[999] = byte(n)
+				page[2047] = byte(n)
 				if err := pages.Release(key, true); err != nil {
 					panic(err)
 				}
 			}
-			held[i] = pages.Bytes() - 1000 // without memory that is used again
+			held[i] = pages.Bytes() - 2048 // without memory that is used again
 			for _, key := range layers {   // a forward pass
-				page, err := pages.Acquire(key, 1000)
+				page, err := pages.Acquire(key, 2048)
 				if err != nil {
 					panic(err)
 				}
-				last[i] = append(last[i], page[999])
+				last[i] = append(last[i], page[2047])
 				if err := pages.Release(key, false); err != nil {
 					panic(err)
 				}
@@ -521,9 +521,9 @@ func ExamplePages() {
 		})
 	}
 	wg.Wait()
-	fmt.Println("bytes of 4000 that a rank holds:", held)
+	fmt.Println("bytes of 8192 that a rank holds:", held)
 	fmt.Println("ends of the pages:", last)
 	// Output:
-	// bytes of 4000 that a rank holds: [2000 2000]
+	// bytes of 8192 that a rank holds: [4096 4096]
 	// ends of the pages: [[0 1 2 3] [0 1 2 3]]
 }

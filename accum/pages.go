@@ -9,19 +9,19 @@ import (
 	"github.com/snug-ml/snug/internal/crc32c"
 )
 
-// Pages is memory for frozen weights that the ranks of data-parallel training divide, as ZeRO-3 divides parameters
+// Pages is memory for weights that the ranks of data-parallel training divide, as ZeRO-3 divides parameters
 // (Rajbhandari et al. 2020, arXiv:1910.02054). Each rank holds its part of every page, contiguous and of 1/ranks of its
-// bytes, rounded up. When a layer uses a page, the ranks gather it:
+// bytes, rounded up to a multiple of 1024. When a layer uses a page, the ranks gather it:
 //
 //	pages, err := accum.NewPages(world, accum.PagesOptions{})  // world: a Reducer
-//	model, err := transformer.Open(dir, transformer.Options{Base: qlora.NF4, Pages: pages, Adapter: adapter})
+//	model, err := transformer.Open(dir, transformer.Options{Pages: pages, PageFloats: true})
 //	t, err := train.New(model, train.Options{Reducer: pages, Shard: plan.ShardWeights}) // pages in place of world
 //	...
 //	err = pages.Close()                                       // all ranks; then close world
 //
 // Pages is a Storage of packages qlora and transformer. The first Acquire of a key gives zeroed memory. The caller fills
 // it, and all ranks write the same bytes, as ranks do that read one folder. After Release the rank keeps its part. A later
-// Acquire gathers the parts of all ranks.
+// Acquire gathers the parts of all ranks. Weights that train change by [Pages.Update], in which each rank changes its part.
 //
 // # Order
 //
@@ -32,9 +32,8 @@ import (
 // A Pages is also a [Reducer], and a [Broadcaster], an [AllToAller] and a [SendReceiver] if the Reducer below is one.
 // Gathers and calls of these methods reach the Reducer one after the other, in the order in which the program made them.
 // Make all calls through the Pages, none past it. Do not reduce on one goroutine while another acquires pages: the order
-// would differ from rank to rank. In a loop of your own, therefore, do not call Done of a [Window] or of a [Sharded] with
-// Whole, and end the window before the next pass. A Sharded without Whole reduces during the next pass, and cannot be
-// used. A Pages is safe for concurrent use, if the program keeps the order of its calls.
+// would differ from rank to rank. A [Window] or a [Sharded] with the Pages as its Reducer keeps the order, although it
+// reduces while the backward pass goes on. A Pages is safe for concurrent use, if the program keeps the order of its calls.
 //
 // # Pages that come next
 //
@@ -60,16 +59,17 @@ type Pages struct {
 	rank, size int
 	order      order
 
-	mu      sync.Mutex
-	o       PagesOptions
-	index   map[string]*page
-	kept    []*page // whole pages that nobody uses; the least recently used one is first
-	spare   []slot  // memory of whole pages to use again; the oldest is first
-	guess   *page   // the kept page that comes next
-	largest int64   // bytes of the largest page
-	bytes   struct{ parts, inUse, kept, spare int64 }
-	most    int64 // bytes of pages in use at one time
-	peak    int64
+	mu          sync.Mutex
+	o           PagesOptions
+	index       map[string]*page
+	kept        []*page // whole pages that nobody uses; the least recently used one is first
+	spare       []slot  // memory of whole pages to use again; the oldest is first
+	guess       *page   // the kept page that comes next
+	largest     int64   // bytes of the largest page that can be kept
+	largestOver int64   // bytes of the largest one that cannot
+	bytes       struct{ parts, inUse, kept, spare int64 }
+	most        int64 // bytes of pages in use at one time
+	peak        int64
 
 	before, last string // the keys that were acquired last
 	successors   map[pair]string
@@ -79,8 +79,8 @@ type Pages struct {
 // PagesOptions configure a [Pages].
 type PagesOptions struct {
 	// Held is how many bytes of memory of whole pages a rank keeps besides those in use: the page that comes next, and pages that it
-	// need not gather again. The least recently used ones go first. 0 is two of the largest page. With less than a page,
-	// every page is gathered when it is acquired.
+	// need not gather again. The least recently used ones go first. 0 is two of the largest page. A page of more than Held
+	// bytes, such as an embedding among layers, is gathered when it is acquired and not kept.
 	Held int64
 }
 
@@ -165,7 +165,8 @@ func (p *Pages) acquire(key string, size int) (blob []byte, j *job, runs bool, e
 		j, err := p.job(g, size, nil) // it ends with an error, on all ranks
 		return nil, j, true, err
 	}
-	p.guess, p.largest = nil, max(p.largest, int64(size))
+	p.guess = nil
+	p.sees(int64(size))
 	switch {
 	case g == nil:
 		g = &page{key: key, size: size, fresh: true}
@@ -267,6 +268,8 @@ func (p *Pages) unused(g *page) {
 		p.free(g) // the next Acquire compares what the ranks have written
 	case g.fresh:
 		delete(p.index, g.key)
+		p.free(g)
+	case p.large(int64(g.size)):
 		p.free(g)
 	default:
 		p.keep(g)

@@ -35,6 +35,10 @@ func TestPagesDiffer(t *testing.T) {
 		}, `accum: Pages: rank 0 acquires page "a", rank 2 acquires page "c"`, false},
 		"sizes": {func(rank int, p *Pages) error {
 			return errors.Join(write(p, "a", 9+rank/2, 0), read(p, "a", 9+rank/2, 0))
+		}, `page "a": rank 0 wants 9 bytes, rank 2 wants 10`, false},
+		"numbers of chunks": {func(rank int, p *Pages) error {
+			size := 3*partAlign + rank/2
+			return errors.Join(write(p, "a", size, 0), read(p, "a", size, 0))
 		}, `page "a" of `, false},
 		"size asked for": {func(rank int, p *Pages) error { return errors.Join(three(p, 9), read(p, "b", 9-rank/2, 0)) },
 			`page "b": rank 0 wants 9 bytes, rank 2 wants 8`, false},
@@ -100,8 +104,8 @@ func (d *damaging) AllGather(v snug.View) error {
 // TestPagesDamage: a part that changes in memory is the same error on all ranks. A byte that changes on its way to a rank is
 // an error there, and an error of the next call on the others.
 func TestPagesDamage(t *testing.T) {
-	const size, ranks = 100, 3
-	owner := func(at int) int { return at / ((size + ranks - 1) / ranks) }
+	const size, ranks = 2*partAlign + 52, 3
+	owner := func(at int) int { return at / partAlign }
 	for at := range size {
 		for _, err := range onPages(t, ranks, PagesOptions{}, nil, func(rank int, p *Pages) error {
 			if err := write(p, "a", size, 0); err != nil {
@@ -116,7 +120,7 @@ func TestPagesDamage(t *testing.T) {
 			require.ErrorContains(t, err, fmt.Sprintf(`page "a": the part of rank %d does not have its checksum`, owner(at)))
 		}
 	}
-	chunk := (size+ranks-1)/ranks + headerBytes
+	chunk := partAlign + headerBytes
 	for at := range ranks * chunk {
 		below := func(rank int, r Reducer) Reducer {
 			if rank == 1 {

@@ -92,8 +92,14 @@ func (h header) put(b []byte) {
 	le.PutUint32(b[40:], crc32c.Checksum(b[:40]))
 }
 
+// partAlign divides where the parts of a page begin.
+const partAlign = 1024
+
 // chunk returns how many bytes of a page of n bytes a chunk has, without the header.
-func (p *Pages) chunk(n int) int { return (n + p.size - 1) / p.size }
+func (p *Pages) chunk(n int) int {
+	each := (n + p.size - 1) / p.size
+	return (each + partAlign - 1) / partAlign * partAlign
+}
 
 // room returns the bytes in which a page of n bytes is gathered.
 func (p *Pages) room(n int) int { return p.size * (p.chunk(n) + headerBytes) }

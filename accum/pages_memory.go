@@ -9,8 +9,9 @@ import (
 
 // Bytes returns the bytes that the Pages holds now: this rank's parts, and the memory of whole pages that are in use, kept,
 // or free. Memory of a whole page has the size of the largest page so far, so that any page uses it again. It is at most
-// what was in use at one time, and PagesOptions.Held. Bytes does not count headers and padding:
-// up to 45 bytes a rank for each page in memory.
+// what was in use at one time, and PagesOptions.Held. Pages of more than Held bytes have memory of their own size, and the
+// memory of the largest of them stays. Bytes does not count headers and padding: up to 1067 bytes a rank for each page in
+// memory.
 func (p *Pages) Bytes() int64 {
 	if p == nil {
 		return 0
@@ -49,10 +50,7 @@ func (p *Pages) use(g *page) {
 	if g.users++; g.users > 1 {
 		return
 	}
-	if i := slices.Index(p.kept, g); i >= 0 {
-		p.kept = slices.Delete(p.kept, i, i+1)
-		p.bytes.kept -= g.slot.bytes
-	}
+	p.unkeep(g)
 	p.bytes.inUse += g.slot.bytes
 	p.most = max(p.most, p.bytes.inUse)
 }
@@ -61,6 +59,14 @@ func (p *Pages) use(g *page) {
 func (p *Pages) keep(g *page) {
 	p.kept = append(p.kept, g)
 	p.bytes.kept += g.slot.bytes
+}
+
+// unkeep takes a page out of the kept ones, if it is one.
+func (p *Pages) unkeep(g *page) {
+	if i := slices.Index(p.kept, g); i >= 0 {
+		p.kept = slices.Delete(p.kept, i, i+1)
+		p.bytes.kept -= g.slot.bytes
+	}
 }
 
 // makeRoom lets go of kept pages, except the page that comes next, until there is room for n bytes more.
@@ -87,13 +93,25 @@ func (p *Pages) free(g *page) {
 	g.whole, g.slot, g.job = nil, slot{}, nil
 }
 
-// trim drops free memory until n bytes more can be made.
+// trim drops free memory until n bytes more can be made, except the memory of the largest page above Held.
 func (p *Pages) trim(n int64) {
-	for len(p.spare) > 0 && p.bytes.inUse+p.bytes.kept+p.bytes.spare+n > p.most+p.held() {
-		p.bytes.spare -= p.spare[0].bytes
-		p.spare = slices.Delete(p.spare, 0, 1)
+	for i := 0; i < len(p.spare) && p.bytes.inUse+p.bytes.kept+p.bytes.spare+n > p.most+p.held(); {
+		if left := p.spare[i].bytes; p.large(left) && left == p.largestOver {
+			i++
+			continue
+		}
+		p.drop(i)
 	}
 }
+
+// drop drops free memory.
+func (p *Pages) drop(i int) {
+	p.bytes.spare -= p.spare[i].bytes
+	p.spare = slices.Delete(p.spare, i, i+1)
+}
+
+// large reports whether a page is never kept.
+func (p *Pages) large(size int64) bool { return p.o.Held > 0 && size > p.o.Held }
 
 // slot is memory for a page of up to bytes.
 type slot struct {
@@ -101,20 +119,34 @@ type slot struct {
 	bytes  int64
 }
 
-// slotBytes returns the bytes of a page of a size, and of any that came before.
+// slotBytes returns the bytes of memory for a page of a size: for any page that came before, or for large pages.
 func (p *Pages) slotBytes(size int) int64 {
-	if p.size == 1 { // the part is the page
+	switch {
+	case p.size == 1: // the part is the page
 		return int64(size)
+	case p.large(int64(size)):
+		return max(int64(size), p.largestOver)
 	}
 	return max(int64(size), p.largest)
 }
 
+// sees notes the size of a page.
+func (p *Pages) sees(size int64) {
+	if p.large(size) {
+		p.largestOver = max(p.largestOver, size)
+	} else {
+		p.largest = max(p.largest, size)
+	}
+}
+
 // take gives a page memory: what another page has left, or new memory.
 func (p *Pages) take(g *page) {
-	for n := len(p.spare); n > 0 && g.slot.memory == nil; n = len(p.spare) {
-		left := p.spare[n-1]
-		p.spare = p.spare[:n-1]
-		if p.bytes.spare -= left.bytes; left.bytes >= int64(g.size) { // else it is of a time before larger pages
+	for i := len(p.spare) - 1; i >= 0 && g.slot.memory == nil; i-- {
+		left := p.spare[i]
+		if p.large(left.bytes) != p.large(int64(g.size)) {
+			continue
+		}
+		if p.drop(i); left.bytes >= int64(g.size) { // else it is of a time before larger pages
 			g.slot = left
 		}
 	}

@@ -110,6 +110,38 @@ func (t turn) run(do func() error) (err error) {
 	return err
 }
 
+// orderedCall is the place of a call of the Reducer among all calls, where a Pages orders them. The calls of a pass that
+// gathers pages then go on while its buckets are reduced, in the same order on all ranks.
+type orderedCall struct {
+	reducer Reducer
+	turn    *turn // nil without a Pages; run once
+}
+
+// reserve returns the place of the next call of a Reducer.
+func reserve(r Reducer) (orderedCall, error) {
+	p, ok := r.(*Pages)
+	if !ok {
+		return orderedCall{r, nil}, nil
+	}
+	t, err := p.order.next()
+	return orderedCall{p.reducer, &t}, err
+}
+
+// run makes the call.
+func (c orderedCall) run(do func(r Reducer) error) error {
+	if c.turn == nil {
+		return do(c.reducer)
+	}
+	return c.turn.run(func() error { return do(c.reducer) })
+}
+
+// skip lets later calls go on.
+func (c orderedCall) skip() {
+	if c.turn != nil {
+		_ = c.turn.run(func() error { return nil })
+	}
+}
+
 // pass passes a call on.
 func (p *Pages) pass(op string, do func() error) error {
 	if err := p.usable(op); err != nil {

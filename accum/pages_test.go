@@ -90,17 +90,17 @@ type pagesCall struct {
 
 func pagesProperty(t *rapid.T) {
 	ranks := rapid.IntRange(1, 5).Draw(t, "ranks")
-	sizes := rapid.SliceOfN(rapid.SampledFrom([]int{0, 1, 2, 3, 5, 64, 67, 1000, 4099}), 1, 6).Draw(t, "sizes")
-	held := rapid.SampledFrom([]int64{0, 1, 70, 5000, 1 << 20}).Draw(t, "held")
+	sizes := rapid.SliceOfN(rapid.SampledFrom([]int{0, 1, 2, 3, 64, 1000, 1024, 2500, 4099}), 1, 6).Draw(t, "sizes")
+	held := rapid.SampledFrom([]int64{0, 1, 70, 1024, 5000, 1 << 20}).Draw(t, "held")
 	calls := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) pagesCall {
-		return pagesCall{rapid.SampledFrom([]string{"acquire", "acquire", "acquire", "release", "release", "release", "write", "sum"}).Draw(t, "what"),
+		return pagesCall{rapid.SampledFrom([]string{"acquire", "acquire", "acquire", "release", "release", "release", "write", "update", "sum"}).Draw(t, "what"),
 			rapid.IntRange(0, len(sizes)-1).Draw(t, "key")}
 	}), 1, 60).Draw(t, "calls")
 	guesses := make([][]string, ranks)
 	errs := onPages(t, ranks, PagesOptions{Held: held}, nil, func(rank int, p *Pages) error {
 		users, dirty, versions := make([]int, len(sizes)), make([]bool, len(sizes)), make([]int, len(sizes))
 		blobs := make([][]byte, len(sizes))
-		most, largest := int64(0), int64(0)
+		most, largest, over := int64(0), int64(0), int64(0) // over: of the pages that are never kept
 		check := func() error {
 			parts, inUse := int64(0), int64(0)
 			for i, n := range sizes {
@@ -117,7 +117,7 @@ func pagesProperty(t *rapid.T) {
 			if held == 0 {
 				room = 2 * largest
 			}
-			if got := p.Bytes(); got < parts+inUse || got > parts+most+room || p.Peak() < got || p.bytes.kept > room || p.bytes.inUse < inUse || p.bytes.inUse > int64(len(sizes))*largest {
+			if got := p.Bytes(); got < parts+inUse || got > parts+most+room+over || p.Peak() < got || p.bytes.kept > room || p.bytes.inUse < inUse || p.bytes.inUse > int64(len(sizes))*largest {
 				return fmt.Errorf("%d bytes held, %d of them kept; parts have %d, pages in use %d, at most %d, Held is %d", got, p.bytes.kept, parts, inUse, most, room)
 			}
 			return nil
@@ -142,12 +142,29 @@ func pagesProperty(t *rapid.T) {
 				if users[c.key]++; users[c.key] == 1 {
 					blobs[c.key], dirty[c.key] = b, false
 				}
-				largest = max(largest, int64(size))
+				if largest = max(largest, int64(size)); held > 0 && int64(size) > held {
+					over = max(over, int64(size))
+				}
 				if uintptr(unsafe.Pointer(unsafe.SliceData(b)))%4 != 0 {
 					return errors.New("the page is not aligned")
 				}
 				if !dirty[c.key] && !bytes.Equal(b, want) {
 					return fmt.Errorf("%s has other bytes than version %d", key, versions[c.key])
+				}
+			case c.what == "update":
+				refused := users[c.key] > 0 || versions[c.key] == 0
+				err := p.Update(key, func(lo int, part []byte) error {
+					copy(part, content(key, size, versions[c.key]+1)[lo:])
+					return nil
+				})
+				switch {
+				case refused != errors.Is(err, snug.ErrConfig):
+					return fmt.Errorf("update of %s with %d users and version %d: %w", key, users[c.key], versions[c.key], err)
+				case !refused:
+					versions[c.key]++
+				}
+				if lo, part, err := p.Part(key); !refused && (err != nil || !bytes.Equal(part, content(key, size, versions[c.key])[lo:lo+len(part)])) {
+					return fmt.Errorf("the part of %s: %w", key, err)
 				}
 			case users[c.key] == 0:
 				continue

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"slices"
 
 	"github.com/snug-ml/snug"
 )
@@ -45,22 +46,25 @@ type Sharded struct {
 	made   int                      // how many there are, used or not
 	away   int                      // how many the reduction has
 	narrow map[snug.DType]snug.View // for Gather of other types than float32
+	apart  bool                     // some parameters are alone
 	frees  []func() error
 
 	state  shardedState
 	closed bool
 	shares []float32 // of this rank's micro-batches in the weight of all
 	total  float64
-	rounds int // reductions of each bucket in this window
-	joined int // how many this rank has taken part in
-	round  int // micro-batches that were begun
-	done   int // buckets of this micro-batch that have arrived
+	rounds int  // reductions of each bucket in this window
+	joined int  // how many this rank has taken part in
+	passes int  // micro-batches that were begun, empty ones too
+	round  int  // micro-batches of Start that were begun
+	empty  bool // the open micro-batch is thrown away
+	done   int  // buckets of this micro-batch that have arrived
 	queue  chan sharedBucket
-	back   chan snug.View // buffers that were reduced
+	back   chan sharedBucket // that were reduced
 	result chan outcome
 }
 
-// ShardedOptions configure a [Sharded]. All ranks have the same Whole, Bucket and Align.
+// ShardedOptions configure a [Sharded]. All ranks have the same Whole, Bucket, Align and Chunk.
 type ShardedOptions struct {
 	Reducer Reducer // joins the ranks; not nil
 	// Whole holds the gradients of all parameters, 4 bytes an element, and reduces them once, in the window's last
@@ -71,7 +75,11 @@ type ShardedOptions struct {
 	Bucket int // elements above which a bucket ends; 0 is 1048576. A bucket has at least one parameter
 	// Align divides where the parts of a parameter begin and end, except its own end; 0 is 1. The shards of package
 	// quant8 want its Options.Block, 256 by default.
-	Align  int
+	Align int
+	// Chunk, unless nil, returns for a parameter that the ranks have divided already how many elements each has: rank r has
+	// those from r·Chunk on, as in a page of a [Pages]. The parameter then has a bucket of its own, and is not for
+	// Gather. Chunk is 0 for others.
+	Chunk  func(name string) int
 	Device *snug.Device // where the gradients lie; nil is the CPU
 }
 
@@ -88,6 +96,7 @@ const (
 // shardedParam is a parameter, which lies in one bucket.
 type shardedParam struct {
 	Param
+	chunk      int // of Options.Chunk
 	bucket, at int // bucket, and first element in it
 	lo, hi     int // the part of this rank
 	part       int // where that begins in parts
@@ -98,11 +107,13 @@ type shardedParam struct {
 }
 
 type shardedBucket struct {
-	first, last int // parameters first to last-1
-	n           int // elements, with those between parameters
-	buffer      snug.View
-	held        bool // buffer is set
-	waiting     int  // parameters of this micro-batch that have not arrived
+	params  []int // from the first to the last
+	n       int   // elements, with those between parameters
+	buffer  snug.View
+	own     bool // without Whole: the buffer is for this bucket alone
+	held    bool // buffer is set, and with own not away
+	away    bool // with own: the reduction has the buffer
+	waiting int  // parameters of this micro-batch that have not arrived
 }
 
 // sharedBucket is a bucket that is whole on this rank.
@@ -110,6 +121,7 @@ type sharedBucket struct {
 	bucket int
 	buffer snug.View
 	first  bool // of the window
+	call   orderedCall
 }
 
 // NewSharded returns a Sharded over params. Every window has gradients of all of them. Errors: the errors of [Len];
@@ -139,11 +151,22 @@ func NewSharded(params []Param, o ShardedOptions) (*Sharded, error) {
 	}
 	s := &Sharded{o: o, index: make(map[string]int, len(params)), narrow: map[snug.DType]snug.View{}}
 	for i, p := range params {
-		s.params, s.index[p.Name] = append(s.params, shardedParam{Param: p}), i
+		q := shardedParam{Param: p}
+		if o.Chunk != nil {
+			q.chunk = o.Chunk(p.Name)
+		}
+		if size := o.Reducer.Size(); q.chunk < 0 || q.chunk%o.Align > 0 || q.chunk > math.MaxInt/8/size || q.chunk > 0 && q.chunk*size < p.Len {
+			return nil, fmt.Errorf("accum: NewSharded: parameter %q of %d elements has a Chunk of %d for %d ranks, aligned to %d: %w", p.Name, p.Len, q.chunk, size, o.Align, snug.ErrShape)
+		}
+		s.apart = s.apart || q.chunk > 0
+		s.params, s.index[p.Name] = append(s.params, q), i
 	}
 	s.layOut()
 	layout := fnv.New32a()
 	fmt.Fprintf(layout, "%q %d %d %t", params, o.Bucket, o.Align, o.Whole) // never fails
+	for _, p := range s.params {
+		fmt.Fprintf(layout, " %d", p.chunk)
+	}
 	s.layout = layout.Sum32()
 	if err := s.allocate(); err != nil {
 		return nil, fmt.Errorf("accum: NewSharded: %w", errors.Join(err, s.Close()))
@@ -160,11 +183,15 @@ func (s *Sharded) allocate() (err error) {
 			p.part = n
 			n += p.hi - p.lo
 		}
-		s.parts, err = s.make(snug.F32, n)
-		return err
+		if s.parts, err = s.make(snug.F32, n); err != nil {
+			return err
+		}
 	}
 	for i := range s.buckets {
 		b := &s.buckets[i]
+		if !s.o.Whole && !b.own {
+			continue
+		}
 		if b.buffer, err = s.make(snug.F32, b.n); err == nil {
 			err = s.place(b)
 		}
@@ -175,27 +202,52 @@ func (s *Sharded) allocate() (err error) {
 	return nil
 }
 
-// layOut fills buckets from the last parameter to the first.
+// layOut fills buckets from the last parameter to the first. Parameters with a chunk are alone, and do not end the bucket
+// of others, which is complete when the first of its parameters is. A bucket of others that waits so long has a buffer of
+// its own size, where some are alone.
 func (s *Sharded) layOut() {
-	align, rank, size := s.o.Align, s.o.Reducer.Rank(), s.o.Reducer.Size()
-	up := func(n, to int) int { return (n + to - 1) / to * to }
-	for last := len(s.params); last > 0; {
-		first, n := last, 0
-		for first > 0 && (n == 0 || n < s.o.Bucket) {
-			first--
-			n += up(s.params[first].Len, align)
+	shared, n := []int(nil), 0
+	for i := len(s.params) - 1; i >= 0; i-- {
+		if s.params[i].chunk > 0 {
+			s.addBucket([]int{i})
+			continue
 		}
-		b := shardedBucket{first: first, last: last, n: up(n, size*align)}
-		at := 0
-		for i := first; i < last; i++ {
-			p := &s.params[i]
-			p.bucket, p.at = len(s.buckets), at
-			p.lo, p.hi = p.within(b.n, rank, size)
-			at += up(p.Len, align)
+		shared = append(shared, i)
+		if n += s.aligned(s.params[i].Len); n >= s.o.Bucket {
+			s.addBucket(shared)
+			shared, n = nil, 0
 		}
-		s.buckets, s.longest, last = append(s.buckets, b), max(s.longest, b.n), first
+	}
+	if shared != nil {
+		s.addBucket(shared)
 	}
 }
+
+// addBucket adds a bucket of parameters, the last one first.
+func (s *Sharded) addBucket(params []int) {
+	slices.Reverse(params)
+	rank, size, n := s.o.Reducer.Rank(), s.o.Reducer.Size(), 0
+	b := shardedBucket{params: params, own: !s.o.Whole && s.apart && s.params[params[0]].chunk == 0}
+	for _, i := range params {
+		s.params[i].bucket, s.params[i].at = len(s.buckets), n
+		n += s.aligned(s.params[i].Len)
+	}
+	part := s.params[params[0]].chunk
+	if part == 0 {
+		part = s.aligned((n + size - 1) / size)
+	}
+	b.n = part * size
+	for _, i := range params {
+		p := &s.params[i]
+		p.lo, p.hi = p.within(b.n, rank, size)
+	}
+	if s.buckets = append(s.buckets, b); !b.own {
+		s.longest = max(s.longest, b.n)
+	}
+}
+
+// aligned rounds a number of elements up.
+func (s *Sharded) aligned(n int) int { return (n + s.o.Align - 1) / s.o.Align * s.o.Align }
 
 // within returns the part of the parameter that a rank has, in a bucket of n elements.
 func (p *shardedParam) within(n, rank, size int) (lo, hi int) {
@@ -248,7 +300,7 @@ func (s *Sharded) Bytes() int64 {
 		n += int64(v.Bytes())
 	}
 	for i := range s.buckets {
-		if s.o.Whole {
+		if s.o.Whole || s.buckets[i].own {
 			n += int64(s.buckets[i].buffer.Bytes())
 		}
 	}

@@ -21,6 +21,9 @@ func (s *Sharded) Gather(value func(name string) snug.View) error {
 		return fmt.Errorf("accum: Gather: the function is nil: %w", snug.ErrConfig)
 	}
 	for _, p := range s.params {
+		if p.chunk > 0 {
+			continue
+		}
 		v := value(p.Name)
 		switch {
 		case !v.DType().IsFloat():
@@ -49,8 +52,8 @@ func (s *Sharded) Gather(value func(name string) snug.View) error {
 // part as its share of the memory holds.
 func (s *Sharded) gather(b *shardedBucket, dt snug.DType, value func(name string) snug.View) error {
 	var list []*shardedParam
-	for i := b.first; i < b.last; i++ {
-		if p := &s.params[i]; p.Len > 0 && value(p.Name).DType() == dt {
+	for _, i := range b.params {
+		if p := &s.params[i]; p.chunk == 0 && p.Len > 0 && value(p.Name).DType() == dt {
 			list = append(list, p)
 		}
 	}
@@ -103,7 +106,7 @@ func (s *Sharded) gather(b *shardedBucket, dt snug.DType, value func(name string
 // others, at least one for each rank.
 func (s *Sharded) staging(b *shardedBucket, dt snug.DType) (all snug.View, err error) {
 	switch {
-	case dt == snug.F32 && s.o.Whole:
+	case dt == snug.F32 && (s.o.Whole || b.own):
 		return b.buffer.Slice(0, b.n)
 	case dt == snug.F32:
 		if all, err = s.take(); err != nil {

@@ -14,7 +14,7 @@ const buffers = 2
 // place gives the parameters of a bucket their parts of its buffer.
 func (s *Sharded) place(b *shardedBucket) (err error) {
 	b.held = true
-	for i := b.first; i < b.last; i++ {
+	for _, i := range b.params {
 		p := &s.params[i]
 		if p.Len == 0 {
 			p.at = 0 // at the end of the buffer it would point past it
@@ -31,15 +31,20 @@ func (s *Sharded) hold(b *shardedBucket) (err error) {
 	if b.held {
 		return nil
 	}
-	if b.buffer, err = s.take(); err != nil {
-		return err
+	for b.away {
+		s.takeBack()
+	}
+	if !b.own {
+		if b.buffer, err = s.take(); err != nil {
+			return err
+		}
 	}
 	return s.place(b)
 }
 
-// release takes the buffer of a bucket back. With Whole a bucket keeps it.
+// release takes the buffer of a bucket back, if it is not its own.
 func (s *Sharded) release(b *shardedBucket) {
-	if b.held && !s.o.Whole {
+	if b.held && !s.o.Whole && !b.own {
 		s.unused, b.held = append(s.unused, b.buffer), false
 	}
 }
@@ -63,8 +68,13 @@ func (s *Sharded) take() (snug.View, error) {
 }
 
 func (s *Sharded) takeBack() {
-	s.unused = append(s.unused, <-s.back)
+	h := <-s.back
 	s.away--
+	if b := &s.buckets[h.bucket]; b.own {
+		b.away = false
+	} else {
+		s.unused = append(s.unused, h.buffer)
+	}
 }
 
 // handOn hands the buckets that have arrived to the goroutine that reduces, in order, so that all ranks reduce the same.
@@ -82,18 +92,31 @@ func (s *Sharded) handOn() error {
 			return err
 		}
 		if s.queue == nil {
-			n := len(s.buckets) + buffers + 1 // more than there are buffers
-			s.queue, s.back, s.result = make(chan sharedBucket, n), make(chan snug.View, n), make(chan outcome, 1)
+			n := 2*len(s.buckets) + buffers + 1 // more than there are buffers
+			s.queue, s.back, s.result = make(chan sharedBucket, n), make(chan sharedBucket, n), make(chan outcome, 1)
 			go s.reduceAll(s.queue, s.back, s.result)
+		}
+		if s.empty {
+			all, err := b.buffer.Slice(0, b.n)
+			if err == nil {
+				err = (accumulateJob{acc: all}).launch(s.o.Device)
+			}
+			if err != nil {
+				return err
+			}
 		}
 		if err := s.mark(b); err != nil {
 			return err
 		}
+		call, err := reserve(s.o.Reducer)
+		if err != nil {
+			return err
+		}
 		if !s.o.Whole {
 			s.away++
-			b.held = false
+			b.held, b.away = false, b.own
 		}
-		s.queue <- sharedBucket{s.done - 1, b.buffer, s.round == 1}
+		s.queue <- sharedBucket{s.done - 1, b.buffer, s.passes == 1, call}
 	}
 	return nil
 }
@@ -112,13 +135,13 @@ func (s *Sharded) mark(b *shardedBucket) error {
 }
 
 // reduceAll reduces the buckets of a window, and gives their buffers back. After an error or a panic it reduces no more.
-func (s *Sharded) reduceAll(queue <-chan sharedBucket, back chan<- snug.View, result chan<- outcome) {
+func (s *Sharded) reduceAll(queue <-chan sharedBucket, back chan<- sharedBucket, result chan<- outcome) {
 	var o outcome
 	var at sharedBucket
 	ended, busy := false, false
 	giveBack := func(h sharedBucket) {
 		if busy = false; !s.o.Whole {
-			back <- h.buffer
+			back <- h
 		}
 	}
 	defer func() {
@@ -129,16 +152,17 @@ func (s *Sharded) reduceAll(queue <-chan sharedBucket, back chan<- snug.View, re
 			giveBack(at)
 		}
 		for h := range queue { // after a panic
+			h.call.skip()
 			giveBack(h)
 		}
 		result <- o
 	}()
 	for at = range queue {
 		busy = true
-		if o.err == nil {
-			if err := s.reduce(at); err != nil {
-				o.err = fmt.Errorf("bucket %d: %w", at.bucket, err)
-			}
+		if o.err != nil {
+			at.call.skip()
+		} else if err := s.reduce(at); err != nil {
+			o.err = fmt.Errorf("bucket %d: %w", at.bucket, err)
 		}
 		giveBack(at)
 	}
@@ -147,19 +171,20 @@ func (s *Sharded) reduceAll(queue <-chan sharedBucket, back chan<- snug.View, re
 
 // reduce adds a bucket of all ranks and, without Whole, adds this rank's part to the sums of the window.
 func (s *Sharded) reduce(h sharedBucket) error {
-	b := &s.buckets[h.bucket] // the next micro-batch changes buffer, held and waiting
+	b := &s.buckets[h.bucket] // the next micro-batch changes buffer, held, away and waiting
 	all, err := h.buffer.Slice(0, b.n)
 	if err != nil {
+		h.call.skip()
 		return err
 	}
-	if err := s.o.Reducer.ReduceScatter(all); err != nil || s.o.Whole {
+	if err := h.call.run(func(r Reducer) error { return r.ReduceScatter(all) }); err != nil || s.o.Whole {
 		return err
 	}
 	beta := float32(1)
 	if h.first {
 		beta = 0
 	}
-	for i := b.first; i < b.last; i++ {
+	for _, i := range b.params {
 		p := &s.params[i]
 		if p.lo == p.hi {
 			continue

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/snug-ml/snug"
@@ -84,6 +85,12 @@ func TestSharded(t *testing.T) {
 				{}, {Whole: true}, {Bucket: 1, Align: 8}, {Bucket: 1, Align: 8, Whole: true}, {Bucket: 400, Align: 64}, {Bucket: 400, Align: 3, Whole: true},
 			} {
 				t.Run(fmt.Sprintf("%d/%+v", size, o), func(t *testing.T) { sharded(t, p, size, o) })
+				o.Chunk = func(name string) int { // every second parameter is alone
+					i := slices.IndexFunc(shardedParams, func(p Param) bool { return p.Name == name })
+					align := max(o.Align, 1)
+					return i % 2 * ((shardedParams[i].Len+size-1)/size + align - 1) / align * align
+				}
+				t.Run(fmt.Sprintf("%d/chunks/%d/%d/%t", size, o.Bucket, o.Align, o.Whole), func(t *testing.T) { sharded(t, p, size, o) })
 			}
 		}
 	})
@@ -200,6 +207,9 @@ func sharded(t *testing.T, p kerneltest.Backend, size int, o ShardedOptions) {
 			require.InDelta(t, want[i][j], x, 0x1p-20, "%q, element %d", q.Name, j)
 		}
 		for rank := range size {
+			if o.Chunk != nil && o.Chunk(q.Name) > 0 {
+				continue // not for Gather
+			}
 			here, _, err := snug.MakeView(snug.CPU(), types[i%3], q.Len)
 			require.NoError(t, err)
 			require.NoError(t, snug.Copy(here, values[rank][q.Name]))
@@ -425,38 +435,58 @@ func TestShardedErrors(t *testing.T) {
 	require.Zero(t, lo+hi)
 }
 
-// TestShardedDiscard: a window whose first micro-batch was run before and thrown away has the bits of a window where it
-// was not.
-func TestShardedDiscard(t *testing.T) {
-	run := func(discards int) (sums map[string][]float32) {
-		sums = map[string][]float32{}
+// TestShardedEmpty: a window of a rank that has run micro-batches whose gradients are thrown away has the bits of a window
+// where it has not.
+func TestShardedEmpty(t *testing.T) {
+	run := func(o ShardedOptions, empty int) map[string][]float32 {
+		sums := make([]map[string][]float32, 2)
 		for rank, err := range all(t, 2, func(rank int, r Reducer) error {
-			s, err := NewSharded(shardedParams, ShardedOptions{Reducer: r, Whole: true, Bucket: 100})
+			o, sum := o, map[string][]float32{}
+			o.Reducer = r
+			s, err := NewSharded(shardedParams, o)
 			if err != nil {
 				return err
 			}
-			if err := s.Start([]float64{1, 2}); err != nil {
+			weights := []float64{1, 2, 3}[:3-2*rank] // rank 1 has one
+			if err := s.Start(weights); err != nil {
 				return err
 			}
-			for range discards * rank {
-				if err := s.Begin(); err != nil {
+			addEmpty := func() error {
+				if err := s.BeginEmpty(); err != nil {
 					return err
 				}
-				for _, q := range shardedParams {
-					acc, into, err := s.Into(q.Name)
-					if err != nil || into.Beta != 0 {
-						return fmt.Errorf("into %+v, %w", into, err)
+				for i := len(shardedParams) - 1; i >= 0; i-- {
+					acc, _, err := s.Into(shardedParams[i].Name)
+					if err != nil {
+						return err
 					}
 					for i := range acc.Float32s() {
 						acc.Float32s()[i] = nan
 					}
+					if err := s.Done(shardedParams[i].Name); err != nil {
+						return err
+					}
 				}
-				if err := s.Discard(); err != nil {
+				return s.End()
+			}
+			for range empty * rank {
+				if !o.Whole {
+					break
+				}
+				if err := addEmpty(); err != nil {
 					return err
 				}
 			}
-			for micro := range 2 {
-				if err := addSharded(s, rank, micro, false, micro == 1); err != nil {
+			for micro := range weights {
+				if err := addSharded(s, rank, micro, false, micro == len(weights)-1); err != nil {
+					return err
+				}
+			}
+			for range empty * rank {
+				if o.Whole {
+					break
+				}
+				if err := addEmpty(); err != nil {
 					return err
 				}
 			}
@@ -464,37 +494,53 @@ func TestShardedDiscard(t *testing.T) {
 				return err
 			}
 			for name, g := range s.Gradients() {
-				if rank == 0 {
-					sums[name] = g.Float32s()
-				}
+				sum[name] = slices.Clone(g.Float32s())
 			}
-			return nil
+			sums[rank] = sum
+			return s.Close()
 		}) {
 			require.NoError(t, err, rank)
 		}
-		return sums
+		return sums[0]
 	}
-	require.Equal(t, run(0), run(2))
+	for _, o := range []ShardedOptions{{Whole: true, Bucket: 100}, {Bucket: 100}, {Bucket: 100, Chunk: halves}} {
+		require.Equal(t, run(o, 0), run(o, 2))
+	}
 
 	alone, err := Local(t.Context(), 1)
 	require.NoError(t, err)
 	for _, whole := range []bool{false, true} {
 		s, err := NewSharded(shardedParams, ShardedOptions{Reducer: alone[0], Whole: whole})
 		require.NoError(t, err)
+		require.ErrorContains(t, s.BeginEmpty(), "call Start first")
 		require.NoError(t, s.Start([]float64{1, 1}))
-		require.ErrorContains(t, s.Discard(), "no micro-batch is open")
+		if !whole {
+			require.ErrorContains(t, s.BeginEmpty(), "0 micro-batches of 2 have begun")
+		}
 		require.NoError(t, s.Begin())
-		_, _, err = s.Into("a")
-		require.NoError(t, err)
-		require.NoError(t, s.Done("a"))
-		require.ErrorIs(t, s.Discard(), snug.ErrConfig)
+		require.ErrorContains(t, s.BeginEmpty(), "a micro-batch is open")
 		require.NoError(t, s.End())
+		if whole {
+			require.ErrorContains(t, s.BeginEmpty(), "the empty ones come first")
+		}
 		require.NoError(t, s.Begin())
-		require.ErrorContains(t, s.Discard(), "first micro-batch")
 		require.NoError(t, s.End())
+		if !whole {
+			require.ErrorContains(t, s.BeginEmpty(), "no rank has more")
+		}
 		require.NoError(t, s.Finish())
 		require.NoError(t, s.Close())
 	}
+}
+
+// halves is a Chunk for two ranks.
+func halves(name string) int {
+	for i, p := range shardedParams {
+		if p.Name == name && i%2 == 0 {
+			return (p.Len + 1) / 2
+		}
+	}
+	return 0
 }
 
 // TestShardedDiffers: ranks whose parameters lie in other places get an error, not sums of other elements.

@@ -58,7 +58,7 @@ func (s *Sharded) Start(weights []float64) error {
 	for _, w := range weights {
 		s.shares = append(s.shares, max(float32(w/s.total), math.SmallestNonzeroFloat32))
 	}
-	s.state, s.round, s.joined = started, 0, 0
+	s.state, s.passes, s.round, s.joined = started, 0, 0, 0
 	for i := range s.params {
 		s.params[i].any = false
 	}
@@ -77,21 +77,43 @@ func (s *Sharded) Begin() error {
 	if s.round == len(s.shares) {
 		return fmt.Errorf("accum: Begin: Start was called with %d micro-batches, and this is one more: %w", len(s.shares), snug.ErrConfig)
 	}
-	s.state = open
 	s.round++
-	s.beginRound()
+	s.beginRound(false)
+	s.state = open
+	return nil
+}
+
+// BeginEmpty begins a micro-batch whose gradients are thrown away. A rank with fewer micro-batches than another runs it to
+// gather the pages of a [Pages] together with the other ranks: with Whole before its own micro-batches, whose last one is
+// then the last of all ranks, and without Whole after them. The error wraps [snug.ErrConfig] at other times, when Start was
+// not called, when a micro-batch is open, and without Whole for more micro-batches than another rank has.
+func (s *Sharded) BeginEmpty() error {
+	if err := s.in("BeginEmpty", started); err != nil {
+		return err
+	}
+	switch {
+	case s.o.Whole && s.round > 0:
+		return fmt.Errorf("accum: BeginEmpty: a micro-batch has begun, and with Whole the empty ones come first: %w", snug.ErrConfig)
+	case !s.o.Whole && s.round < len(s.shares):
+		return fmt.Errorf("accum: BeginEmpty: %d micro-batches of %d have begun, and without Whole the empty ones come last: %w", s.round, len(s.shares), snug.ErrConfig)
+	case !s.o.Whole && s.passes == s.rounds:
+		return fmt.Errorf("accum: BeginEmpty: no rank has more micro-batches: %w", snug.ErrConfig)
+	}
+	s.beginRound(true)
+	s.state = open
 	return nil
 }
 
 // beginRound makes all parameters wait for their gradients.
-func (s *Sharded) beginRound() {
-	s.done = 0
+func (s *Sharded) beginRound(empty bool) {
+	s.passes++
+	s.done, s.empty = 0, empty
 	for i := range s.params {
 		s.params[i].added, s.params[i].arrived = false, false
 	}
 	for i := range s.buckets {
 		b := &s.buckets[i]
-		b.waiting = b.last - b.first
+		b.waiting = len(b.params)
 	}
 }
 
@@ -111,7 +133,10 @@ func (s *Sharded) Into(name string) (acc snug.View, into snug.Into, err error) {
 	if err := s.hold(&s.buckets[p.bucket]); err != nil {
 		return snug.View{}, snug.Into{}, s.stopped("Into", err)
 	}
-	into = snug.Into{Alpha: s.shares[s.round-1]}
+	into = snug.Into{Alpha: 1}
+	if !s.empty {
+		into.Alpha = s.shares[s.round-1]
+	}
 	if p.added || p.any {
 		into.Beta = 1
 	}
@@ -134,27 +159,6 @@ func (s *Sharded) Done(name string) error {
 	return s.stopped("Done", s.handOn())
 }
 
-// Discard throws away the open micro-batch, as if Begin had not been called for it. It is for the first micro-batch of a
-// window with Whole, which a rank runs only to gather the pages of a [Pages] with the other ranks. The error wraps
-// [snug.ErrConfig] when no micro-batch is open, without Whole, after the first micro-batch, and after Done.
-func (s *Sharded) Discard() error {
-	if err := s.in("Discard", open); err != nil {
-		return err
-	}
-	done := false
-	for i := range s.params {
-		done = done || s.params[i].arrived
-	}
-	if !s.o.Whole || s.round > 1 || done {
-		return fmt.Errorf("accum: Discard is for the first micro-batch of a window with Whole, before Done: %w", snug.ErrConfig)
-	}
-	for i := range s.params {
-		s.params[i].added, s.params[i].any = false, false
-	}
-	s.state, s.round = started, 0
-	return nil
-}
-
 // End ends the micro-batch. A parameter without a gradient has a gradient of zero. It does not wait for the reduction.
 // The error wraps [snug.ErrConfig] when no micro-batch is open, or comes from the reduction.
 func (s *Sharded) End() error {
@@ -162,7 +166,13 @@ func (s *Sharded) End() error {
 		return err
 	}
 	s.state = started
-	return s.stopped("End", s.endRound())
+	err := s.endRound()
+	if s.empty {
+		for i := range s.params {
+			s.params[i].any = false
+		}
+	}
+	return s.stopped("End", err)
 }
 
 // endRound adds zeros for the parameters that have no gradient, and hands on what is left.
@@ -176,7 +186,7 @@ func (s *Sharded) endRound() error {
 			if err := s.hold(&s.buckets[p.bucket]); err != nil {
 				return err
 			}
-			if !p.added && !p.any {
+			if !p.added && !p.any && !s.empty {
 				if err := (accumulateJob{acc: p.acc}).launch(s.o.Device); err != nil {
 					return err
 				}
@@ -189,7 +199,7 @@ func (s *Sharded) endRound() error {
 }
 
 // reduces reports whether the micro-batch is reduced: with Whole only the last one is.
-func (s *Sharded) reduces() bool { return !s.o.Whole || s.round >= len(s.shares) }
+func (s *Sharded) reduces() bool { return !s.o.Whole || !s.empty && s.round >= len(s.shares) }
 
 // Finish ends the window: it takes part in the micro-batches that other ranks have beyond this rank's, and waits until
 // all gradients are reduced. All ranks call Finish. The error wraps [snug.ErrConfig] before the last End, or comes from
@@ -202,8 +212,7 @@ func (s *Sharded) Finish() error {
 		return fmt.Errorf("accum: Finish: %d micro-batches of %d have ended: %w", s.round, len(s.shares), snug.ErrConfig)
 	}
 	for s.joined < s.rounds {
-		s.round++
-		s.beginRound()
+		s.beginRound(false)
 		if err := s.endRound(); err != nil {
 			return s.stopped("Finish", err)
 		}
