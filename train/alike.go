@@ -25,7 +25,7 @@ func (t *Trainer[B]) alike() error {
 	t.flags, t.sums = make([]float64, r.Size()), make([]float64, 3+r.Size())
 	params := fnv.New32a()
 	for _, p := range t.params {
-		fmt.Fprintf(params, "%q %d %s\n", p.name, p.value.Len(), p.value.DType())
+		fmt.Fprintf(params, "%q %d %s\n", p.name, p.n, p.value.DType())
 	}
 	scaler, run := amp.ScalerOptions{}, []byte(nil)
 	if o.Scaler != nil {
@@ -125,7 +125,7 @@ func (t *Trainer[B]) ofParameters() (single, first uint32, err error) {
 		if t.options.Fill == nil || !p.mastered {
 			continue
 		}
-		fill, part := t.options.Fill(p.name), snug.ViewOf(w[:min(len(w), p.value.Len())])
+		fill, part := t.options.Fill(p.name), snug.ViewOf(w[:min(len(w), p.n)])
 		if fill == nil {
 			continue
 		}
@@ -154,7 +154,7 @@ func (t *Trainer[B]) equal() error {
 		return nil
 	}
 	values := uint32(0)
-	for _, p := range t.params {
+	for _, p := range t.params { // an accum.Pages compares what the ranks write to it
 		sum, err := checksum(values, p.value)
 		if err != nil {
 			return err

@@ -82,7 +82,7 @@ func (t *Trainer[B]) each(do func(name string, spare, w snug.View, lo int) error
 		if err != nil {
 			return err
 		}
-		begin += p.value.Len()
+		begin += p.n
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func (t *Trainer[B]) describe() (about, error) {
 	}
 	sum := sha256.New()
 	for _, p := range t.params {
-		fmt.Fprintf(sum, "%q %d %s\n", p.name, p.value.Len(), p.value.DType())
+		fmt.Fprintf(sum, "%q %d %s\n", p.name, p.n, p.value.DType())
 	}
 	return about{run, notes, hex.EncodeToString(sum.Sum(nil)), t.options.masters(), t.options.StateBits, t.options.InBackward, t.options.Fold, t.begun}, nil
 }
@@ -107,7 +107,7 @@ func (t *Trainer[B]) addMaster(p param, fill func(name string) FirstValue) error
 	before := t.held(t.master.Bytes)
 	lo, part, err := t.part(p)
 	if err == nil {
-		err = t.master.AddShard(p.name, p.value.Len(), lo, part, shifted(first, lo))
+		err = t.master.AddShard(p.name, p.n, lo, part, shifted(first, lo))
 	}
 	t.holders.add(plan.Masters, p.name, t.held(t.master.Bytes)-before)
 	return err
@@ -181,13 +181,10 @@ func (t *Trainer[B]) saves(p param) bool { return !p.mastered || t.options.Maste
 func (t *Trainer[B]) write(name string, w io.Writer) (err error) {
 	switch name {
 	case weightsPart:
-		for _, p := range t.params {
-			if t.saves(p) {
-				if err := writeValues(w, p.value); err != nil {
-					return err
-				}
-			}
+		if t.shards != nil {
+			return t.collectPart(sendWeights, w)
 		}
+		return t.writeWeights(w)
 	case mastersPart:
 		if t.shards != nil {
 			return t.collectPart(sendMasters, w)
@@ -219,20 +216,13 @@ func write(w io.Writer, x encoding.BinaryAppender) error {
 func (t *Trainer[B]) read(name string, r io.Reader) error {
 	switch name {
 	case weightsPart:
-		for _, p := range t.params {
-			if t.saves(p) {
-				if err := readValues(r, p.value); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
+		return t.readWeights(r)
 	case mastersPart:
 		for _, p := range t.params {
 			var err error
 			if t.options.Masters == amp.FullMaster && p.mastered && t.shards == nil {
 				before := t.held(t.master.Bytes)
-				err = t.master.Add(p.name, p.value.Len(), nil)
+				err = t.master.Add(p.name, p.n, nil)
 				t.holders.add(plan.Masters, p.name, t.held(t.master.Bytes)-before)
 			} else {
 				err = t.addMaster(p, nil)
@@ -246,10 +236,7 @@ func (t *Trainer[B]) read(name string, r io.Reader) error {
 		}
 		for _, p := range t.params {
 			if p.mastered && !t.saves(p) {
-				_, part, err := t.part(p)
-				if err == nil {
-					err = t.master.Copy(p.name, part)
-				}
+				err := t.change(p, func(_ int, part snug.View) error { return t.master.Copy(p.name, part) })
 				if err != nil {
 					return err
 				}

@@ -82,10 +82,10 @@ type Options struct {
 	// on with any number of ranks, and with any Shard. SaveEvery is the same on all ranks. On the others Dir is ignored,
 	// and Folder is nil.
 	//
-	// With an [accum.Pages] as Reducer, which also holds the frozen weights of the model, all ranks make the same number of
-	// passes over the model: a rank with fewer micro-batches than another runs its first one again, and throws these
-	// gradients away. Each rank needs a micro-batch in every step, or the step is an error on all ranks. Gradients are
-	// added when a step's passes have ended. All ranks call Evaluate, with the same number of micro-batches.
+	// With an [accum.Pages] as Reducer, which also holds weights of the model, all ranks make the same number of passes over
+	// the model: a rank with fewer micro-batches than another runs its first one again, and throws these gradients away.
+	// Each rank needs a micro-batch in every step, or the step is an error on all ranks. All ranks call Evaluate, with the
+	// same number of micro-batches.
 	Reducer accum.Reducer
 	// Bucket ends a bucket of gradients, which the ranks add at a time while the backward pass goes on: at the parameter
 	// that brings it to Bucket elements, so that it has up to Bucket-1 and those of the largest parameter. 0 is 1048576.
@@ -93,8 +93,8 @@ type Options struct {
 	// Shard is what the ranks divide among themselves. The losses are the same up to rounding. [plan.ShardState] and
 	// [plan.ShardGradients] are for rules that [quant8.Elementwise] accepts, except quant8.ScheduleFree, without Measure
 	// and CountLost. ShardGradients saves memory if the model calls Done of the Window for each parameter,
-	// from the last to the first. [plan.ShardWeights] is ShardState with an accum.Pages as Reducer, which divides the
-	// frozen weights. ShardGradients does not go with an accum.Pages.
+	// from the last to the first. [plan.ShardWeights] is for an accum.Pages as Reducer, which divides weights of the model,
+	// see [Paged]: where they train it is ShardGradients besides, and where all are frozen ShardState.
 	Shard plan.Sharding
 
 	// Dir is the folder of checkpoints; empty: none.
@@ -160,7 +160,6 @@ func (o *Options) check(noModel bool) error {
 		{o.Shard == plan.ShardWeights && !o.paged(), "ShardWeights wants an accum.Pages as Reducer"},
 		{o.Shard != plan.Replicate && (!quant8.Elementwise(o.Optimizer) || o.averages()), fmt.Sprintf("Shard does not go with %T, whose step takes a whole parameter, or its averages", o.Optimizer)},
 		{o.Shard != plan.Replicate && (o.Measure || o.CountLost), "Shard does not go with Measure and CountLost, which look at whole parameters"},
-		{o.Shard == plan.ShardGradients && o.paged(), "ShardGradients does not go with an accum.Pages as Reducer: ranks would add the gradients of a micro-batch while the next one gathers weights, in another order on each rank; ShardState does"},
 		{o.Reducer != nil && o.Split != nil, "Reducer does not go with Split, because the ranks make a step together"},
 		{o.follows() && o.Folder != nil, "Folder is for rank 0: it writes the checkpoints"},
 		{o.Fold && o.SkipNonFinite, "Fold does not go with SkipNonFinite, because what is folded cannot be taken back"},

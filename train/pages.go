@@ -8,10 +8,10 @@ import (
 	"github.com/snug-ml/snug/accum"
 )
 
-// This file is the steps of ranks that gather their frozen weights from an accum.Pages. All ranks must gather the same
-// pages in the same order, so all make as many passes over the model, and add gradients only between passes.
+// This file is the steps of ranks that gather their weights from an accum.Pages. All ranks must gather the same pages in the
+// same order, so all make as many passes over the model.
 
-// paged reports whether the ranks divide frozen weights.
+// paged reports whether the ranks divide weights.
 func (o *Options) paged() bool {
 	_, is := o.Reducer.(*accum.Pages)
 	return is
@@ -27,9 +27,6 @@ func (t *Trainer[B]) makeInto() {
 		t.into = t.shards
 	case t.window != nil:
 		t.into = t.window
-	}
-	if t.options.paged() {
-		t.into = intoOnly{t.into}
 	}
 }
 
@@ -55,16 +52,16 @@ func (t *Trainer[B]) missingPasses(n int) (int, error) {
 }
 
 // pass runs a micro-batch n times, only to gather its pages with the other ranks. begin begins a micro-batch of the window,
-// and discard throws it away.
-func (t *Trainer[B]) pass(ctx context.Context, n int, b B, begin, discard func() error) error {
+// and end throws it away.
+func (t *Trainer[B]) pass(ctx context.Context, n int, b B, into Window, begin, end func() error) error {
 	for range n {
 		if err := begin(); err != nil {
 			return err
 		}
-		if _, err := t.model.Backprop(ctx, b, t.Scale(), t.into); err != nil {
+		if _, err := t.model.Backprop(ctx, b, t.Scale(), into); err != nil {
 			return fmt.Errorf("micro-batch 0, with gradients that are thrown away: %w", err)
 		}
-		if err := discard(); err != nil {
+		if err := end(); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -12,6 +13,7 @@ import (
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -24,14 +26,19 @@ func (t *Trainer[B]) makeShards() (err error) {
 	if _, ok := o.Reducer.(accum.SendReceiver); !ok {
 		return fmt.Errorf("the Reducer is no accum.SendReceiver, which Shard wants: %w", snug.ErrConfig)
 	}
-	list, values := make([]accum.Param, len(t.params)), make(map[string]snug.View, len(t.params))
+	list, values, chunks := make([]accum.Param, len(t.params)), make(map[string]snug.View, len(t.params)), map[string]int{}
 	for i, p := range t.params {
-		list[i], values[p.name] = accum.Param{Name: p.name, Len: p.value.Len()}, p.value
+		list[i], values[p.name] = accum.Param{Name: p.name, Len: p.n}, p.value
+		if size := p.value.DType().Size(); p.key != "" {
+			chunks[p.name] = t.weights.Chunk(p.n*size) / size
+		}
 	}
+	t.once = len(chunks) == 0 && o.Shard != plan.ShardGradients
 	t.value = func(name string) snug.View { return values[name] }
 	t.found = make([]float64, 2+o.Reducer.Size())
 	t.shards, err = accum.NewSharded(list, accum.ShardedOptions{
-		Reducer: o.Reducer, Whole: o.Shard != plan.ShardGradients, Bucket: o.Bucket, Align: shardAlign, Device: t.params[0].value.Device(),
+		Reducer: o.Reducer, Whole: t.once, Bucket: o.Bucket, Align: shardAlign, Device: t.params[0].value.Device(),
+		Chunk: func(name string) int { return chunks[name] },
 	})
 	return err
 }
@@ -39,16 +46,47 @@ func (t *Trainer[B]) makeShards() (err error) {
 // share returns the elements of a parameter that this rank updates.
 func (t *Trainer[B]) share(p param) (lo, hi int) {
 	if t.shards == nil {
-		return 0, p.value.Len()
+		return 0, p.n
 	}
 	return t.shards.Range(p.name, t.options.Reducer.Rank())
 }
 
 // part returns the part of a parameter that this rank updates, and its first element.
 func (t *Trainer[B]) part(p param) (lo int, part snug.View, err error) {
+	if p.key != "" {
+		lo, b, err := t.weights.Part(p.key)
+		dt := p.value.DType()
+		return lo / dt.Size(), device.As(snug.SliceView(b), dt), err
+	}
 	lo, hi := t.share(p)
 	part, err = slice(p.value, lo, hi)
 	return lo, part, err
+}
+
+// change calls do with the part of a parameter that this rank updates, and with its first element.
+func (t *Trainer[B]) change(p param, do func(lo int, part snug.View) error) error {
+	if dt := p.value.DType(); p.key != "" {
+		return t.weights.Update(p.key, func(lo int, b []byte) error { return do(lo/dt.Size(), device.As(snug.SliceView(b), dt)) })
+	}
+	lo, part, err := t.part(p)
+	if err != nil {
+		return err
+	}
+	return do(lo, part)
+}
+
+// divided returns the key of a parameter that lies in an accum.Pages, its number of elements, and a vector of its type
+// without elements.
+func (t *Trainer[B]) divided(m Paged, name string, v snug.View) (none snug.View, n int, key string, err error) {
+	key, dt, n := m.Paged(name)
+	if key == "" {
+		return v, v.Len(), "", nil
+	}
+	if t.weights == nil || t.options.Shard != plan.ShardWeights {
+		return v, 0, "", fmt.Errorf("parameter %q is in pages, which wants ShardWeights, with the model's accum.Pages as Reducer: %w", name, snug.ErrConfig)
+	}
+	none, _, err = snug.MakeView(snug.CPU(), dt, 0)
+	return none, n, key, err
 }
 
 // slice returns elements lo to hi-1. An empty part begins at element 0, as the end of a vector has no address.
@@ -67,17 +105,13 @@ func shifted(fill FirstValue, lo int) FirstValue {
 	return func(at int, w []float32) error { return fill(lo+at, w) }
 }
 
-// operands returns what this rank updates of a parameter, and the gradient.
-func (t *Trainer[B]) operands(p param) (value, grad snug.View, err error) {
+// gradient returns the gradient of what this rank updates of a parameter.
+func (t *Trainer[B]) gradient(p param) (grad snug.View, err error) {
 	if t.shards == nil {
-		grad, err = t.window.Gradient(p.name)
-		return p.value, grad, err
-	}
-	if _, value, err = t.part(p); err != nil {
-		return value, grad, err
+		return t.window.Gradient(p.name)
 	}
 	_, grad, err = t.shards.Part(p.name)
-	return value, grad, err
+	return grad, err
 }
 
 // gather sends the parts of the parameters to all ranks.
@@ -101,10 +135,14 @@ func (t *Trainer[B]) accumulateShards(ctx context.Context, batches []B) (all fus
 	if err := t.shards.Start(t.weighs); err != nil {
 		return all, err
 	}
-	if more > 0 {
-		if err := t.pass(ctx, more, batches[0], t.shards.Begin, t.shards.Discard); err != nil {
-			return all, err
+	empty := func(first bool) error {
+		if more == 0 || first != t.once {
+			return nil
 		}
+		return t.pass(ctx, more, batches[0], t.into, t.shards.BeginEmpty, t.shards.End)
+	}
+	if err := empty(true); err != nil {
+		return all, err
 	}
 	for i, b := range batches {
 		if err := t.shards.Begin(); err != nil {
@@ -118,6 +156,9 @@ func (t *Trainer[B]) accumulateShards(ctx context.Context, batches []B) (all fus
 			return all, err
 		}
 		all = all.Plus(loss)
+	}
+	if err := empty(false); err != nil {
+		return all, err
 	}
 	return t.together(all, t.shards.Finish())
 }
@@ -184,6 +225,7 @@ func (t *Trainer[B]) overflowsElsewhere() string {
 // What rank 0 announces while it writes a checkpoint.
 const (
 	sendNothing   = iota // the checkpoint is written, or has failed
+	sendWeights          // all ranks gather the weights that they divide
 	sendMasters          // all ranks send their master weights
 	sendOptimizer        // and their state
 )
@@ -226,8 +268,73 @@ func (t *Trainer[B]) sendParts() (failed error) {
 }
 
 func (t *Trainer[B]) send(what int, w io.Writer) error {
-	if what == sendMasters {
+	switch what {
+	case sendWeights:
+		return t.writeWeights(w)
+	case sendMasters:
 		return t.master.WriteShards(w, t.shards)
 	}
 	return t.opt.WriteShards(w, t.shards)
+}
+
+// writeWeights writes the parameters to w on rank 0. On the others w is nil; they gather with rank 0 the parameters that the
+// ranks divide. After an error of w the gathers go on, so that later ones find the ranks in the same order.
+func (t *Trainer[B]) writeWeights(w io.Writer) (failed error) {
+	for _, p := range t.params {
+		if !t.saves(p) {
+			continue
+		}
+		v := p.value
+		if p.key != "" {
+			b, err := t.weights.Acquire(p.key, p.n*v.DType().Size())
+			if err != nil {
+				return errors.Join(failed, err)
+			}
+			v = device.As(snug.SliceView(b), v.DType())
+		}
+		if w != nil && failed == nil {
+			failed = writeValues(w, v)
+		}
+		if p.key != "" {
+			if err := t.weights.Release(p.key, false); err != nil {
+				return errors.Join(failed, err)
+			}
+		}
+	}
+	return failed
+}
+
+// readWeights reads what writeWeights wrote. Of a parameter that the ranks divide it keeps this rank's part.
+func (t *Trainer[B]) readWeights(r io.Reader) error {
+	for _, p := range t.params {
+		if !t.saves(p) {
+			continue
+		}
+		if p.key == "" {
+			if err := readValues(r, p.value); err != nil {
+				return err
+			}
+			continue
+		}
+		size := p.value.DType().Size()
+		err := t.change(p, func(lo int, part snug.View) error {
+			if err := skip(r, lo*size); err != nil {
+				return err
+			}
+			if err := readValues(r, part); err != nil {
+				return err
+			}
+			return skip(r, (p.n-lo-part.Len())*size)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// skip reads n bytes.
+func skip(r io.Reader, n int) error {
+	_, err := io.CopyN(io.Discard, r, int64(n))
+	return err
 }

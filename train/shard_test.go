@@ -205,16 +205,7 @@ func TestShardsCheckpoint(t *testing.T) {
 						return err
 					})
 				require.NoError(t, errors.Join(errs...))
-				parts := map[string][]byte{}
-				f, err := checkpoint.OpenPath(dir, checkpoint.Options{})
-				require.NoError(t, err)
-				for _, p := range f.Newest().Parts {
-					require.NoError(t, f.Newest().Read(p.Name, func(r io.Reader) (err error) {
-						parts[p.Name], err = io.ReadAll(r)
-						return err
-					}))
-				}
-				require.NoError(t, f.Close())
+				parts := partsIn(t, dir)
 				if want == nil {
 					want = parts
 				}
@@ -235,7 +226,22 @@ func TestShardsCheckpoint(t *testing.T) {
 	}
 }
 
-// filesIn returns the parts of the newest checkpoint.
+// partsIn returns what the parts of the newest checkpoint hold.
+func partsIn(t *testing.T, dir string) map[string][]byte {
+	parts := map[string][]byte{}
+	f, err := checkpoint.OpenPath(dir, checkpoint.Options{})
+	require.NoError(t, err)
+	for _, p := range f.Newest().Parts {
+		require.NoError(t, f.Newest().Read(p.Name, func(r io.Reader) (err error) {
+			parts[p.Name], err = io.ReadAll(r)
+			return err
+		}))
+	}
+	require.NoError(t, f.Close())
+	return parts
+}
+
+// filesIn returns the files of all checkpoints, without headers.
 func filesIn(t *testing.T, dir string) (list []string) {
 	all, err := filepath.Glob(filepath.Join(dir, "step-*", "*"))
 	require.NoError(t, err)

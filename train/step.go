@@ -180,7 +180,7 @@ func (t *Trainer[B]) accumulate(ctx context.Context, batches []B) (all fused.Los
 	}
 	*t.count.n = max(1, len(batches))
 	if more > 0 {
-		err := t.pass(ctx, more, batches[0], func() error { return t.window.Begin(t.model.Weight(batches[0])) }, func() error {
+		err := t.pass(ctx, more, batches[0], intoOnly{t.into}, func() error { return t.window.Begin(t.model.Weight(batches[0])) }, func() error {
 			t.window.Reset()
 			return nil
 		})
@@ -288,7 +288,7 @@ func (t *Trainer[B]) apply(rate, coef float32) error {
 	t.halfway, t.updating = true, ""
 	for _, p := range t.params {
 		t.updates(p.name)
-		value, grad, err := t.operands(p)
+		grad, err := t.gradient(p)
 		if err != nil {
 			return err
 		}
@@ -302,14 +302,15 @@ func (t *Trainer[B]) apply(rate, coef float32) error {
 			}
 			return t.opt.StepRange(p.name, lo, w, g, coef)
 		}
-		switch {
-		case p.mastered:
-			err = t.master.Update(p.name, value, step)
-		case t.pages != nil:
-			err = t.pages.update(value, step)
-		default:
-			err = step(0, value)
-		}
+		err = t.change(p, func(_ int, value snug.View) error {
+			switch {
+			case p.mastered:
+				return t.master.Update(p.name, value, step)
+			case t.pages != nil:
+				return t.pages.update(value, step)
+			}
+			return step(0, value)
+		})
 		if err != nil {
 			return err
 		}

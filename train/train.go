@@ -55,6 +55,13 @@ type Blocks interface {
 	Block(name string) (elements int)
 }
 
+// Paged is an optional method of a Model whose parameters lie in an [accum.Pages], as those of ZeRO-3 do. Paged returns the
+// key in the Pages, the type and the number of elements of a parameter that lies there, and an empty key for others. The
+// elements that Trainable yields for such a parameter are empty.
+type Paged interface {
+	Paged(name string) (key string, dt snug.DType, elements int)
+}
+
 // Report is the result of a step.
 type Report struct {
 	Step    int     // number of steps done, this one included
@@ -74,6 +81,8 @@ type Trainer[B any] struct {
 	window  *accum.Window // nil with shards, InBackward and MeZO
 	count   micros        // schedule of the window
 	shards  *accum.Sharded
+	once    bool                        // the shards add their gradients once in a step
+	weights *accum.Pages                // the Reducer, if it is one
 	value   func(name string) snug.View // of the parameters, with shards
 	into    Window                      // what the model sees of window or shards
 	backing []func() error
@@ -111,7 +120,9 @@ type Trainer[B any] struct {
 // param is a parameter that trains.
 type param struct {
 	name     string
-	value    snug.View
+	value    snug.View // without elements if the ranks divide it
+	n        int       // elements
+	key      string    // in the accum.Pages, if the ranks divide it
 	mastered bool
 }
 
@@ -196,12 +207,19 @@ func (t *Trainer[B]) make() (err error) {
 
 // collect lists the parameters.
 func (t *Trainer[B]) collect() error {
+	t.weights, _ = t.options.Reducer.(*accum.Pages)
 	params := t.model.Trainable()
 	if params == nil {
 		return fmt.Errorf("the model's Trainable is nil: %w", snug.ErrConfig)
 	}
 	_, zeroth := t.options.mezo()
 	for name, v := range params {
+		n, key, err := v.Len(), "", error(nil)
+		if m, ok := t.model.(Paged); ok {
+			if v, n, key, err = t.divided(m, name, v); err != nil {
+				return err
+			}
+		}
 		if !v.DType().IsFloat() {
 			return fmt.Errorf("parameter %q holds %s, want f32, f16 or bf16: %w", name, v.DType(), snug.ErrDType)
 		}
@@ -215,7 +233,7 @@ func (t *Trainer[B]) collect() error {
 			}
 			t.options.Scaler = &amp.ScalerOptions{}
 		}
-		t.params = append(t.params, param{name, v, v.DType() != snug.F32 && !t.options.InBackward && !zeroth})
+		t.params = append(t.params, param{name, v, n, key, v.DType() != snug.F32 && !t.options.InBackward && !zeroth})
 	}
 	if t.params == nil {
 		return fmt.Errorf("the model has no parameters that train: %w", snug.ErrConfig)
@@ -263,7 +281,7 @@ func (t *Trainer[B]) makeOptimizer() (err error) {
 			err = t.opt.AddMatrix(p.name, rows, cols)
 		} else {
 			lo, hi := t.share(p)
-			err = t.opt.AddShard(p.name, p.value.Len(), lo, hi)
+			err = t.opt.AddShard(p.name, p.n, lo, hi)
 		}
 		if err != nil {
 			return err
@@ -305,24 +323,24 @@ func (t *Trainer[B]) matrices(hold *amp.MasterOptions) (Matrices, error) {
 		return nil, fmt.Errorf("the optimizer %T projects gradients of matrices, and the model has no method Matrix: %w", t.options.Optimizer, snug.ErrConfig)
 	}
 	for _, p := range t.params {
-		rows, cols := 1, p.value.Len()
+		rows, cols := 1, p.n
 		if !mini {
 			rows, cols = shapes.Matrix(p.name)
 		}
 		switch {
 		case rows <= 0 && cols <= 0:
 			continue
-		case rows < 0 || cols < 0 || rows == 0 || p.value.Len()/rows != cols || p.value.Len()%rows != 0:
-			return nil, fmt.Errorf("parameter %q of %d elements is a matrix of %d×%d: %w", p.name, p.value.Len(), rows, cols, snug.ErrShape)
+		case rows < 0 || cols < 0 || rows == 0 || p.n/rows != cols || p.n%rows != 0:
+			return nil, fmt.Errorf("parameter %q of %d elements is a matrix of %d×%d: %w", p.name, p.n, rows, cols, snug.ErrShape)
 		case !p.value.Device().IsCPU():
 			return nil, fmt.Errorf("parameter %q is on %s, and the optimizer %T works on the cpu: %w", p.name, p.value.Device().Name(), t.options.Optimizer, snug.ErrDevice)
 		case p.mastered && hold.Storage != nil:
 			return nil, fmt.Errorf("the optimizer %T takes whole parameters, and Storage has pages of the master weights of %q: %w", t.options.Optimizer, p.name, snug.ErrConfig)
 		}
-		pages := (p.value.Len() + t.options.Chunk - 1) / t.options.Chunk // hold.Chunk stays a multiple of the optimizer's
+		pages := (p.n + t.options.Chunk - 1) / t.options.Chunk // hold.Chunk stays a multiple of the optimizer's
 		hold.Chunk = max(hold.Chunk, pages*t.options.Chunk)
 		if p.mastered && hold.Form != amp.FullMaster {
-			t.whole = max(t.whole, 4*int64(p.value.Len()))
+			t.whole = max(t.whole, 4*int64(p.n))
 		}
 	}
 	if mini {
@@ -335,9 +353,9 @@ func (t *Trainer[B]) matrices(hold *amp.MasterOptions) (Matrices, error) {
 func (t *Trainer[B]) makeWindow() error {
 	list, n := make([]accum.Param, len(t.params)), 0
 	for i, p := range t.params {
-		list[i] = accum.Param{Name: p.name, Len: p.value.Len()}
-		n += p.value.Len()
-		t.holders.add(plan.Gradients, p.name, 4*int64(p.value.Len()))
+		list[i] = accum.Param{Name: p.name, Len: p.n}
+		n += p.n
+		t.holders.add(plan.Gradients, p.name, 4*int64(p.n))
 	}
 	buffer, free, err := snug.MakeView(t.params[0].value.Device(), snug.F32, n)
 	if err != nil {
@@ -389,7 +407,7 @@ func (t *Trainer[B]) Bytes() plan.Bytes {
 		b[plan.Gradients] = t.shards.Bytes()
 	case t.window != nil:
 		for _, p := range t.params {
-			b[plan.Gradients] += 4 * int64(p.value.Len())
+			b[plan.Gradients] += 4 * int64(p.n)
 		}
 	default:
 		b[plan.Gradients] = t.single.held

@@ -40,10 +40,8 @@ func (m *Model) checkBase() error {
 		return fmt.Errorf("the option Base is %s, and the folder has matrices in %s: %w", o.Base, m.storedType, snug.ErrConfig)
 	case !m.dev.IsCPU() && (held == qlora.FP8 || held == qlora.FP8E5M2 || held == qlora.INT8):
 		return fmt.Errorf("matrices in %s are for the CPU, and the model is on %s: %w", held, m.dev.Name(), snug.ErrDevice)
-	case o.Pages != nil && (held == 0 || !m.dev.IsCPU()):
-		return fmt.Errorf("the option Pages keeps quantized matrices of a model on the CPU, and Base is %s: %w", o.Base, snug.ErrConfig)
 	}
-	return nil
+	return m.checkPages(held)
 }
 
 // quantizer quantizes matrices, one after the other.
@@ -87,7 +85,7 @@ func (m *Model) conv() bool { return m.config.Family == "gpt2" }
 
 // wants reports whether a parameter is quantized.
 func (q *quantizer) wants(p *Param) bool {
-	return p.Value.Len() == 0 && p.Len() > 0
+	return p.Value.Len() == 0 && p.Len() > 0 && !p.paged
 }
 
 // staging returns the memory from which put takes a matrix.
@@ -244,7 +242,14 @@ func (g *merger) value(p *Param) (snug.View, error) {
 	if l := g.matrices[p]; l != nil && (l.adapter != nil || p.Quantized != nil) {
 		return g.matrix(l)
 	}
-	return p.Value, nil
+	if !p.paged {
+		return p.Value, nil
+	}
+	if err := g.grow(p.Len()); err != nil {
+		return snug.View{}, err
+	}
+	dst := part(g.whole, 0, p.Len())
+	return dst, g.with(p, func(w snug.View) error { return snug.Copy(dst, w) })
 }
 
 // matrix returns the matrix of a layer with its adapter merged, in the published layout.
@@ -289,13 +294,15 @@ func (g *merger) matrix(l *linear) (snug.View, error) {
 }
 
 // mergePlain merges the adapter of a matrix in floats, and keeps its layout.
-func (g *merger) mergePlain(dst snug.View, l *linear) (err error) {
-	d, err := qlora.NewDense(l.weight.Value, l.out, l.in, l.conv)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	return d.Merge(dst, l.adapter.LoRA)
+func (g *merger) mergePlain(dst snug.View, l *linear) error {
+	return g.with(l.weight, func(w snug.View) (err error) {
+		d, err := qlora.NewDense(w, l.out, l.in, l.conv)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, d.Close()) }()
+		return d.Merge(dst, l.adapter.LoRA)
+	})
 }
 
 // grow makes room for n elements of the model's type, on its device.

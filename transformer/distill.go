@@ -111,7 +111,13 @@ func (m *Model) divergence(ctx context.Context, b Batch, d Distillation) (fused.
 	}
 	student, teacher := m.distillHeads()
 	t := m.distill.Teacher
-	loss, err := fused.Distill(student, teacher, m.counted.gather(h.View, m.config.Dim), m.head.Value, m.taught(), t.head.Value, m.ws.v)
+	var loss fused.Loss
+	err = m.with(m.head, func(w snug.View) error {
+		return t.with(t.head, func(taught snug.View) (err error) {
+			loss, err = fused.Distill(student, teacher, m.counted.gather(h.View, m.config.Dim), w, m.taught(), taught, m.ws.v)
+			return err
+		})
+	})
 	m.pool.put(h)
 	return fused.Loss{Sum: loss.Sum, Targets: m.targets(), Weight: weight}, err
 }
@@ -240,11 +246,11 @@ func (m *Model) distillHeads() (student, teacher fused.CrossEntropy) {
 
 // distillAndGradient is lossAndGradient of BackpropDistill.
 func (m *Model) distillAndGradient(y *tensor) (*tensor, error) {
-	return m.headBackward(y, func(h, acc snug.View, into snug.Into) error {
+	return m.headBackward(y, func(w, h, acc snug.View, into snug.Into) error {
 		c, d, o := &m.backward, &m.distill, m.stage()
 		share := float64(d.Weight)
 		if share == 1 {
-			return m.distillBackward(h, acc, into, 1)
+			return m.distillBackward(w, h, acc, into, 1)
 		}
 		whole := o.get(m.config.Dim)
 		defer m.pool.put(whole)
@@ -252,13 +258,13 @@ func (m *Model) distillAndGradient(y *tensor) (*tensor, error) {
 			return m.pool.err
 		}
 		dx := part(whole.View, 0, h.Len())
-		loss, err := fused.CrossEntropyBackward(c.head, dx, acc, h, m.head.Value, m.counted.labels, float32(1-share)*c.scale, into, m.ws.v)
+		loss, err := fused.CrossEntropyBackward(c.head, dx, acc, h, w, m.counted.labels, float32(1-share)*c.scale, into, m.ws.v)
 		if err != nil {
 			return err
 		}
 		c.loss.Sum = (1 - share) * loss.Sum
 		into.Beta = 1
-		if err := m.distillBackward(h, acc, into, share); err != nil {
+		if err := m.distillBackward(w, h, acc, into, share); err != nil {
 			return err
 		}
 		return fused.Add(h, h, dx)
@@ -266,11 +272,15 @@ func (m *Model) distillAndGradient(y *tensor) (*tensor, error) {
 }
 
 // distillBackward replaces the counted rows h by the gradient of share·T² times the divergence, and adds to the loss.
-func (m *Model) distillBackward(h, acc snug.View, into snug.Into, share float64) error {
+func (m *Model) distillBackward(w, h, acc snug.View, into snug.Into, share float64) error {
 	c, d := &m.backward, &m.distill
 	factor := share * math.Pow(float64(d.Temperature), 2)
 	student, teacher := m.distillHeads()
-	loss, err := fused.DistillBackward(student, teacher, h, acc, h, m.head.Value, m.taught(), d.Teacher.head.Value, float32(factor)*c.scale, into, m.ws.v)
+	var loss fused.Loss
+	err := d.Teacher.with(d.Teacher.head, func(taught snug.View) (err error) {
+		loss, err = fused.DistillBackward(student, teacher, h, acc, h, w, m.taught(), taught, float32(factor)*c.scale, into, m.ws.v)
+		return err
+	})
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,9 @@ func (m *Model) makeMagnitudes() error {
 	if !m.adapters.DoRA {
 		return nil
 	}
+	if m.options.PageFloats {
+		return fmt.Errorf("adapters of DoRA take matrices in memory, and the option PageFloats puts them in pages: %w", snug.ErrConfig)
+	}
 	for _, l := range m.layers {
 		if l.adapter == nil {
 			continue

@@ -33,7 +33,13 @@ func (m *Model) firstValues() error {
 			}
 			continue
 		}
-		if err := m.fill(p.Value, i); err != nil {
+		fill := func(w snug.View) error { return m.fill(w, i) }
+		if p.paged {
+			err = m.set(p, fill)
+		} else {
+			err = fill(p.Value)
+		}
+		if err != nil {
 			return err
 		}
 	}

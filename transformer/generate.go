@@ -278,7 +278,12 @@ func (g *Generator) pass(ctx context.Context, rows int) error {
 	g.last.View = part(x.View, (rows-1)*dim, dim)
 	o.norm(&g.last, stats{}, &g.last, m.last)
 	o.do(func() error {
-		return amp.MatMul(g.scores, g.last.View, m.head.Value, amp.MatMulOptions{M: 1, N: m.config.Vocab, K: dim, TransB: true})
+		w, err := m.hold(m.head)
+		if err != nil {
+			return err
+		}
+		err = amp.MatMul(g.scores, g.last.View, w, amp.MatMulOptions{M: 1, N: m.config.Vocab, K: dim, TransB: true})
+		return errors.Join(err, m.drop(m.head, false))
 	})
 	if o.err == nil && !m.dev.IsCPU() {
 		o.err = snug.Copy(g.logits, g.scores)

@@ -46,7 +46,10 @@ func (m *Model) logProbs(ctx context.Context, logp []float32, b Batch) error {
 		return err
 	}
 	out, _, lse := m.probs()
-	if err := m.headProbs(m.probsOn(b), out, lse, m.counted.gather(h.View, m.config.Dim)); err != nil {
+	err = m.with(m.head, func(w snug.View) error {
+		return m.headProbs(m.probsOn(b), out, lse, m.counted.gather(h.View, m.config.Dim), w)
+	})
+	if err != nil {
 		return err
 	}
 	m.pool.put(h)
@@ -147,9 +150,9 @@ func (m *Model) probs() (logp, dlogp, lse snug.View) {
 
 // probsAndGradient is lossAndGradient of a loss of the caller.
 func (m *Model) probsAndGradient(y *tensor) (*tensor, error) {
-	return m.headBackward(y, func(h, acc snug.View, into snug.Into) error {
+	return m.headBackward(y, func(w, h, acc snug.View, into snug.Into) error {
 		logp, dlogp, lse := m.probs()
-		if err := m.headProbs(m.backward.head, logp, lse, h); err != nil {
+		if err := m.headProbs(m.backward.head, logp, lse, h, w); err != nil {
 			return err
 		}
 		m.counted.scatter(logp, 1)
@@ -158,15 +161,15 @@ func (m *Model) probsAndGradient(y *tensor) (*tensor, error) {
 		}
 		n := len(m.counted.labels)
 		dlogp, lse = part(m.counted.gather(dlogp, 1), 0, n), part(lse, 0, n)
-		return fused.LogProbsBackward(m.backward.head, h, acc, dlogp, snug.View{}, lse, h, m.head.Value, m.counted.labels, into, m.ws.v)
+		return fused.LogProbsBackward(m.backward.head, h, acc, dlogp, snug.View{}, lse, h, w, m.counted.labels, into, m.ws.v)
 	})
 }
 
-// headProbs writes the log-probabilities of the counted rows h to the front of logp, and what their backward pass needs
-// to the front of lse.
-func (m *Model) headProbs(c fused.CrossEntropy, logp, lse, h snug.View) error {
+// headProbs writes the log-probabilities of the counted rows h for the head w to the front of logp, and what their backward
+// pass needs to the front of lse.
+func (m *Model) headProbs(c fused.CrossEntropy, logp, lse, h, w snug.View) error {
 	n := len(m.counted.labels)
-	return fused.LogProbs(c, part(logp, 0, n), part(lse, 0, n), h, m.head.Value, m.counted.labels, m.ws.v)
+	return fused.LogProbs(c, part(logp, 0, n), part(lse, 0, n), h, w, m.counted.labels, m.ws.v)
 }
 
 // derive calls the caller's function, with copies of what is on a device.

@@ -68,10 +68,14 @@ type Options struct {
 	// the folder has in floats, see Config.Floats, are in floats of DType, and with that form they are quantized too. 8
 	// bits are for the CPU.
 	Base qlora.Type
-	// Pages is a Storage for the quantized matrices; matrices in floats stay in memory. A Store of package offload is one, which holds a
-	// part of them in memory and the others on disk. A Pages of package accum is one for the ranks of data-parallel
-	// training, each of which holds a part of every matrix. nil: they are in memory.
+	// Pages is a Storage for the quantized matrices, and with PageFloats for matrices in floats too. A Store of package
+	// offload is one, which holds a part of them in memory and the others on disk. A Pages of package accum is one for the
+	// ranks of data-parallel training, each of which holds a part of every matrix. nil: they are in memory.
 	Pages qlora.Storage
+	// PageFloats puts into Pages what has two dimensions and is not quantized: matrices of the layers, embeddings and the
+	// head, but not adapters and their ModulesToSave. A matrix is in memory while an operation uses it. Those that train
+	// want an accum.Pages, and package train with plan.ShardWeights. Adapters of DoRA do not go with PageFloats.
+	PageFloats bool
 	// Checkpoints, unless nil, keeps the outputs of stages that a plan of [Model.SetPlan] puts on disk.
 	Checkpoints Checkpoints
 	// Adapter, unless nil, adds a LoRA or a DoRA to each module that PEFT would choose by its fields; without Targets,
@@ -397,7 +401,7 @@ func (m *Model) makeOnes() error {
 // Memory is what a model holds, in bytes.
 type Memory struct {
 	Weights   int64 // parameters, adapters included, without Paged
-	Paged     int64 // matrices in 4 bits, in Options.Pages
+	Paged     int64 // matrices in Options.Pages
 	Buffers   int64 // buffers of activations and their gradients, in use or not
 	Peak      int64 // most bytes of Buffers in use at one time in the last call
 	Workspace int64 // float32 workspace, angles of ropes, decoded tiles of matrices, vectors 1+w of norms, and sinks

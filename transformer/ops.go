@@ -2,6 +2,7 @@ package transformer
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 
 	"github.com/snug-ml/snug"
@@ -154,8 +155,13 @@ func (o *ops) product(y, x *tensor, l *linear, beta float32) {
 		if l.frozen != nil {
 			return l.frozen.Forward(y.View, x.View, beta)
 		}
-		return amp.MatMul(y.View, x.View, l.weight.Value, amp.MatMulOptions{
+		w, err := o.hold(l.weight)
+		if err != nil {
+			return err
+		}
+		err = amp.MatMul(y.View, x.View, w, amp.MatMulOptions{
 			M: o.pool.rows, N: l.out, K: l.in, TransB: !l.conv, Into: snug.Into{Alpha: 1, Beta: beta}})
+		return errors.Join(err, o.drop(l.weight, false))
 	})
 }
 
@@ -165,8 +171,13 @@ func (o *ops) inputGradient(dx, dy *tensor, l *linear, beta float32) {
 		if l.frozen != nil {
 			return l.frozen.Backward(dx.View, dy.View, beta)
 		}
-		return amp.MatMul(dx.View, dy.View, l.weight.Value, amp.MatMulOptions{
+		w, err := o.hold(l.weight)
+		if err != nil {
+			return err
+		}
+		err = amp.MatMul(dx.View, dy.View, w, amp.MatMulOptions{
 			M: o.pool.rows, N: l.in, K: l.out, TransB: l.conv, Into: snug.Into{Alpha: 1, Beta: beta}})
+		return errors.Join(err, o.drop(l.weight, false))
 	})
 }
 

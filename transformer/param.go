@@ -12,12 +12,16 @@ import (
 
 // Param is a parameter of a model.
 type Param struct {
-	Name   string    // published name, see [Config.Tensors]; in adapters PEFT's name
-	Shape  []int     // published shape; do not change it
-	Value  snug.View // elements, row-major, on the model's device: float32 in adapters, otherwise in the model's type
-	Trains bool      // whether [Model.Backprop] computes the gradient
-	// Quantized has the elements of a matrix in 4 or 8 bits; Value is then empty. Its shape is [out, in] in all families.
+	Name  string // published name, see [Config.Tensors]; in adapters PEFT's name
+	Shape []int  // published shape; do not change it
+	// Value has the elements, row-major, on the model's device: float32 in adapters, otherwise in the model's type. It is
+	// empty for a matrix in 4 or 8 bits, and for one in Options.Pages.
+	Value  snug.View
+	Trains bool // whether [Model.Backprop] computes the gradient
+	// Quantized has the elements of a matrix in 4 or 8 bits. Its shape is [out, in] in all families.
 	Quantized *qlora.Weight
+
+	paged bool // in floats, in Options.Pages
 }
 
 // Len returns the number of elements.
@@ -40,7 +44,9 @@ func (m *Model) makeParams() error {
 	m.params = make([]Param, 0, len(list)+3*len(adapters)) // never grows: the stages point to its elements
 	for _, t := range list {
 		p := Param{Name: t.Name, Shape: t.Shape, Trains: m.trains(t.Name) && !m.quantizes(t)}
-		if !m.quantizes(t) {
+		if p.paged = m.pagesFloats(t); p.paged {
+			m.pagedBytes += int64(p.Len() * m.dtype.Size())
+		} else if !m.quantizes(t) {
 			if p.Value, err = m.makeVector(m.dtype, p.Len()); err != nil {
 				return fmt.Errorf("%s of %v elements: %w", t.Name, t.Shape, err)
 			}
@@ -99,7 +105,7 @@ func (m *Model) load(dir string) (err error) {
 			if m.adapted(p) {
 				continue
 			}
-			if _, joined := m.config.slot(p.Name); joined || q.wants(p) {
+			if _, joined := m.config.slot(p.Name); joined || q.wants(p) || p.paged {
 				later = append(later, p)
 			} else if !yield(names[p.Name], p.Value) {
 				return
@@ -126,21 +132,28 @@ func (m *Model) load(dir string) (err error) {
 	return err
 }
 
-// read reads a parameter that is quantized or lies in a tensor of all experts.
-func (q *quantizer) read(p *Param, w *amp.Weights, name string) (err error) {
+// read reads a parameter that is quantized, in the pages, or in a tensor of all experts.
+func (q *quantizer) read(p *Param, w *amp.Weights, name string) error {
+	if p.paged {
+		return q.set(p, func(v snug.View) error { return q.readInto(p, w, name, v) })
+	}
 	v := p.Value
 	if q.wants(p) {
 		v = q.staging(p)
 	}
-	if s, joined := q.config.slot(p.Name); joined {
-		err = q.loadSlot(w, name, s, v)
-	} else {
-		err = w.Load(name, v)
-	}
+	err := q.readInto(p, w, name, v)
 	if err == nil && q.wants(p) {
 		err = q.put(p, v)
 	}
 	return err
+}
+
+// readInto reads the elements of a parameter.
+func (q *quantizer) readInto(p *Param, w *amp.Weights, name string, v snug.View) error {
+	if s, joined := q.config.slot(p.Name); joined {
+		return q.loadSlot(w, name, s, v)
+	}
+	return w.Load(name, v)
 }
 
 // namesIn returns the name in a folder for each parameter.
@@ -178,6 +191,8 @@ func (m *Model) values() iter.Seq2[amp.Tensor, snug.View] {
 				t.Make = func() (snug.View, error) { return merge.join(s) }
 			} else if l := m.matrices[p]; l != nil && (l.adapter != nil || p.Quantized != nil) {
 				t.Make, v = func() (snug.View, error) { return merge.matrix(l) }, snug.View{}
+			} else if p.paged {
+				t.Make, v = func() (snug.View, error) { return merge.value(p) }, snug.View{}
 			}
 			if !yield(t, v) {
 				return

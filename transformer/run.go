@@ -3,6 +3,7 @@ package transformer
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
@@ -153,12 +154,23 @@ func (m *Model) end() {
 // embed returns the embedding of the batch's tokens, which the first stage computes when it needs it.
 func (o *ops) embed() *tensor {
 	x, m := o.get(o.config.Dim), o.Model
-	positions, at := part(m.table.Value, 0, 0), []int32(nil)
-	if m.positions != nil {
-		positions, at = m.positions.Value, m.batch.positions
-	}
 	o.do(func() error {
-		return fused.Embedding(x.View, m.table.Value, m.batch.tokens, positions, at, m.config.Dim)
+		table, err := m.hold(m.table)
+		if err != nil {
+			return err
+		}
+		positions, at := part(table, 0, 0), []int32(nil)
+		if m.positions != nil {
+			if positions, err = m.hold(m.positions); err != nil {
+				return errors.Join(err, m.drop(m.table, false))
+			}
+			at = m.batch.positions
+		}
+		err = fused.Embedding(x.View, table, m.batch.tokens, positions, at, m.config.Dim)
+		if m.positions != nil {
+			err = errors.Join(err, m.drop(m.positions, false))
+		}
+		return errors.Join(err, m.drop(m.table, false))
 	})
 	if scale := m.embeddingScale(); scale != 1 {
 		o.do(func() error { // a product without inner columns multiplies x by beta, and adds nothing
@@ -209,15 +221,15 @@ func (o *ops) embedBackward(dx *tensor) {
 // gradient of the loss with respect to that output.
 func (m *Model) lossAndGradient(y *tensor) (*tensor, error) {
 	c := &m.backward
-	return m.headBackward(y, func(h, acc snug.View, into snug.Into) (err error) {
-		c.loss, err = fused.CrossEntropyBackward(c.head, h, acc, h, m.head.Value, m.counted.labels, c.scale, into, m.ws.v)
+	return m.headBackward(y, func(w, h, acc snug.View, into snug.Into) (err error) {
+		c.loss, err = fused.CrossEntropyBackward(c.head, h, acc, h, w, m.counted.labels, c.scale, into, m.ws.v)
 		return cmp.Or(err, m.balanceLoss())
 	})
 }
 
 // headBackward computes the final norm of the last stage's output, and returns the gradient of that output. backward
-// replaces the counted rows h of the norm's result by their gradient, and puts the gradient of the head into acc.
-func (m *Model) headBackward(y *tensor, backward func(h, acc snug.View, into snug.Into) error) (*tensor, error) {
+// replaces the counted rows h of the norm's result by their gradient, and puts the gradient of the head w into acc.
+func (m *Model) headBackward(y *tensor, backward func(w, h, acc snug.View, into snug.Into) error) (*tensor, error) {
 	m.turned = true
 	o := m.begins(m.headStage(), plan.Backward)
 	h, s := o.get(m.config.Dim), o.stats(m.last)
@@ -227,9 +239,13 @@ func (m *Model) headBackward(y *tensor, backward func(h, acc snug.View, into snu
 		if err != nil {
 			return err
 		}
-		err = backward(m.counted.gather(h.View, m.config.Dim), acc, into)
+		w, err := m.hold(m.head)
+		if err != nil {
+			return err
+		}
+		err = backward(w, m.counted.gather(h.View, m.config.Dim), acc, into)
 		m.counted.scatter(h.View, m.config.Dim)
-		return err
+		return errors.Join(err, m.drop(m.head, false))
 	})
 	if m.head != m.table { // the gradient of a tied head is complete with the embedding's
 		o.done(m.head)
@@ -268,9 +284,13 @@ func (m *Model) evaluate(ctx context.Context, b Batch) (fused.Loss, error) {
 		return fused.Loss{}, err
 	}
 	c := m.lossOn(b)
-	loss, err := fused.CrossEntropyLoss(c, m.counted.gather(h.View, m.config.Dim), m.head.Value, m.counted.labels, m.ws.v)
+	w, err := m.hold(m.head)
+	if err != nil {
+		return fused.Loss{}, err
+	}
+	loss, err := fused.CrossEntropyLoss(c, m.counted.gather(h.View, m.config.Dim), w, m.counted.labels, m.ws.v)
 	m.pool.put(h)
-	return loss, err
+	return loss, errors.Join(err, m.drop(m.head, false))
 }
 
 // hidden returns the normalized output of the last stage.
@@ -326,6 +346,14 @@ func (m *Model) logits(ctx context.Context, out []float32, b Batch, rows []int32
 	if !m.dev.IsCPU() {
 		most = min(most, m.ws.v.Len()/vocab) // the workspace has at least a row
 	}
+	err = m.with(m.head, func(head snug.View) error { return m.logitsOf(out, h, chosen, head, rows, most) })
+	m.pool.put(h, chosen)
+	return err
+}
+
+// logitsOf writes the logits of rows of h, most at a time. chosen is memory for these rows.
+func (m *Model) logitsOf(out []float32, h, chosen *tensor, head snug.View, rows []int32, most int) error {
+	vocab, dim := m.config.Vocab, m.config.Dim
 	for len(rows) > 0 {
 		n := min(len(rows), most)
 		picked, y := part(chosen.View, 0, n*dim), snug.ViewOf(out[:n*vocab])
@@ -335,7 +363,7 @@ func (m *Model) logits(ctx context.Context, out []float32, b Batch, rows []int32
 		if err := fused.Embedding(picked, h.View, rows[:n], part(h.View, 0, 0), nil, dim); err != nil {
 			return err
 		}
-		if err := amp.MatMul(y, picked, m.head.Value, amp.MatMulOptions{M: n, N: vocab, K: dim, TransB: true}); err != nil {
+		if err := amp.MatMul(y, picked, head, amp.MatMulOptions{M: n, N: vocab, K: dim, TransB: true}); err != nil {
 			return err
 		}
 		if err := snug.Copy(out[:n*vocab], y); err != nil { // from a device
@@ -344,7 +372,6 @@ func (m *Model) logits(ctx context.Context, out []float32, b Batch, rows []int32
 		m.capLogits(out[:n*vocab])
 		out, rows = out[n*vocab:], rows[n:]
 	}
-	m.pool.put(h, chosen)
 	return nil
 }
 

@@ -31,18 +31,17 @@ func (m *Model) keepsFirst() bool { return m.adapters.Init != "" && m.adapters.I
 // startAdapters begins the adapters of matrices in floats. Those of matrices in 4 bits begin when the matrix is read.
 func (m *Model) startAdapters() error {
 	for _, l := range m.layers {
-		if l.adapter == nil || l.adapter.first == nil || l.weight.Value.Len() == 0 {
+		if l.adapter == nil || l.adapter.first == nil || l.weight.Quantized != nil {
 			continue
 		}
-		if err := m.startPlain(l); err != nil {
+		if err := m.set(l.weight, func(w snug.View) error { return m.startPlain(l, w) }); err != nil {
 			return fmt.Errorf("%s: %w", l.weight.Name, err)
 		}
 	}
 	return nil
 }
 
-func (m *Model) startPlain(l *linear) (err error) {
-	w := l.weight.Value
+func (m *Model) startPlain(l *linear, w snug.View) (err error) {
 	if !l.conv {
 		return m.startAdapter(l.adapter, w)
 	}
