@@ -42,9 +42,9 @@ type Sharded struct {
 	layout  uint32 // checksum of the parameters and of the options that place them
 
 	parts  snug.View                // without Whole: the sums of this rank's parts
-	unused []snug.View              // without Whole: buffers of the longest bucket's length
-	made   int                      // how many there are, used or not
-	away   int                      // how many the reduction has
+	unused []snug.View              // without Whole: buffers that no bucket has
+	made   []int                    // lengths of all buffers, used or not
+	away   []int                    // lengths of the buffers that the reduction has
 	narrow map[snug.DType]snug.View // for Gather of other types than float32
 	apart  bool                     // some parameters are alone
 	frees  []func() error
@@ -295,7 +295,10 @@ func (s *Sharded) Send(from int, b []byte) error {
 
 // Bytes returns the bytes of the gradients and buffers that the Sharded holds now.
 func (s *Sharded) Bytes() int64 {
-	n := int64(s.parts.Bytes()) + 4*int64(s.made)*int64(s.longest)
+	n := int64(s.parts.Bytes())
+	for _, length := range s.made {
+		n += 4 * int64(length)
+	}
 	for _, v := range s.narrow {
 		n += int64(v.Bytes())
 	}
@@ -315,7 +318,7 @@ func (s *Sharded) Close() error {
 		all = append(all, free())
 	}
 	s.frees, s.closed, s.state = nil, true, failed
-	s.parts, s.narrow, s.unused, s.made, s.buckets = snug.View{}, nil, nil, 0, nil
+	s.parts, s.narrow, s.unused, s.made, s.buckets = snug.View{}, nil, nil, nil, nil
 	return errors.Join(all...)
 }
 

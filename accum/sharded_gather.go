@@ -109,7 +109,7 @@ func (s *Sharded) staging(b *shardedBucket, dt snug.DType) (all snug.View, err e
 	case dt == snug.F32 && (s.o.Whole || b.own):
 		return b.buffer.Slice(0, b.n)
 	case dt == snug.F32:
-		if all, err = s.take(); err != nil {
+		if all, err = s.take(b.n); err != nil {
 			return all, err
 		}
 		s.unused = append(s.unused, all) // nothing takes it before the next bucket
@@ -117,8 +117,16 @@ func (s *Sharded) staging(b *shardedBucket, dt snug.DType) (all snug.View, err e
 	case s.narrow[dt].Len() > 0:
 		return s.narrow[dt], nil
 	}
-	size := s.o.Reducer.Size()
-	if all, err = s.make(dt, min(s.longest, max(s.o.Bucket, size)/size*size)); err == nil {
+	size, longest := s.o.Reducer.Size(), s.longest
+	if s.apart { // the others are not sent
+		longest = 0
+		for i := range s.buckets {
+			if b := &s.buckets[i]; s.params[b.params[0]].chunk == 0 {
+				longest = max(longest, b.n)
+			}
+		}
+	}
+	if all, err = s.make(dt, min(longest, max(s.o.Bucket, size)/size*size)); err == nil {
 		s.narrow[dt] = all
 	}
 	return all, err

@@ -2,6 +2,7 @@ package accum
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/snug-ml/snug"
 )
@@ -35,7 +36,7 @@ func (s *Sharded) hold(b *shardedBucket) (err error) {
 		s.takeBack()
 	}
 	if !b.own {
-		if b.buffer, err = s.take(); err != nil {
+		if b.buffer, err = s.take(b.n); err != nil {
 			return err
 		}
 	}
@@ -49,32 +50,47 @@ func (s *Sharded) release(b *shardedBucket) {
 	}
 }
 
-// take returns a buffer of the longest bucket's length. Rather than make a third one, it waits for the reduction to give
-// one back.
-func (s *Sharded) take() (snug.View, error) {
-	for len(s.unused) == 0 && s.away > 0 && s.made >= buffers {
+// take returns a buffer for n elements, the shortest one that is unused. Rather than make a third one, it waits for the
+// reduction to give one back. Buckets of one matrix each have buffers of their lengths, so that the gradient of an embedding
+// does not make all of them as long; other buckets have buffers for any of them.
+func (s *Sharded) take(n int) (snug.View, error) {
+	if !s.apart {
+		n = s.longest
+	}
+	for {
+		best := -1
+		for i, v := range s.unused {
+			if v.Len() >= n && (best < 0 || v.Len() < s.unused[best].Len()) {
+				best = i
+			}
+		}
+		if best >= 0 {
+			buffer := s.unused[best]
+			s.unused = slices.Delete(s.unused, best, best+1)
+			return buffer, nil
+		}
+		if len(s.made) < buffers || !slices.ContainsFunc(s.away, func(length int) bool { return length >= n }) {
+			break
+		}
 		s.takeBack()
 	}
-	if n := len(s.unused); n > 0 {
-		buffer := s.unused[n-1]
-		s.unused = s.unused[:n-1]
-		return buffer, nil
-	}
-	buffer, err := s.make(snug.F32, s.longest)
+	buffer, err := s.make(snug.F32, n)
 	if err == nil {
-		s.made++
+		s.made = append(s.made, n)
 	}
 	return buffer, err
 }
 
+// takeBack waits for a buffer that the reduction gives back.
 func (s *Sharded) takeBack() {
 	h := <-s.back
-	s.away--
 	if b := &s.buckets[h.bucket]; b.own {
 		b.away = false
-	} else {
-		s.unused = append(s.unused, h.buffer)
+		return
 	}
+	i := slices.Index(s.away, h.buffer.Len())
+	s.away = slices.Delete(s.away, i, i+1)
+	s.unused = append(s.unused, h.buffer)
 }
 
 // handOn hands the buckets that have arrived to the goroutine that reduces, in order, so that all ranks reduce the same.
@@ -113,8 +129,9 @@ func (s *Sharded) handOn() error {
 			return err
 		}
 		if !s.o.Whole {
-			s.away++
-			b.held, b.away = false, b.own
+			if b.held, b.away = false, b.own; !b.own {
+				s.away = append(s.away, b.buffer.Len())
+			}
 		}
 		s.queue <- sharedBucket{s.done - 1, b.buffer, s.passes == 1, call}
 	}
@@ -211,8 +228,13 @@ func (s *Sharded) drain() outcome {
 	}
 	close(s.queue)
 	o := <-s.result
-	for s.away > 0 {
+	for len(s.away) > 0 {
 		s.takeBack()
+	}
+	for i := range s.buckets {
+		for s.buckets[i].away {
+			s.takeBack()
+		}
 	}
 	s.queue, s.back, s.result = nil, nil, nil
 	return o

@@ -49,6 +49,24 @@ func SaveShards(dir string, maxBytes int64, tensors iter.Seq2[Tensor, snug.View]
 	return nil
 }
 
+// MakeShards is [SaveShards] without files: it makes the elements of all tensors, in the order in which SaveShards makes them.
+// Ranks whose Make takes part in the Make of the rank that saves call it there. Errors are as for [WriteWeights], and
+// [snug.ErrConfig] as for SaveShards.
+func MakeShards(maxBytes int64, tensors iter.Seq2[Tensor, snug.View]) error {
+	plans, _, err := planShards(maxBytes, tensors, nil)
+	for i := 0; i < len(plans) && err == nil; i++ {
+		for _, t := range plans[i].header.Tensors {
+			if _, err = plans[i].views[t.Name].get(); err != nil {
+				break
+			}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("amp: MakeShards: %w", err)
+	}
+	return nil
+}
+
 // planShards returns the files to write, and the bytes of all tensors.
 func planShards(maxBytes int64, tensors iter.Seq2[Tensor, snug.View], metadata map[string]string) (plans []*weightsPlan, total int64, err error) {
 	if maxBytes < 0 {

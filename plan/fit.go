@@ -233,7 +233,7 @@ func (s *search) sharded(r Run, size stateSize) error {
 			case (r.Gradients.onePer() || s.task.Ranks > 1) && r.GradientsOn != OnDevice,
 				r.Gradients == Folded && !s.task.folds(),
 				r.StateOn == OnDevice && r.WeightsOn != OnDevice && s.task.Rank == 0,
-				r.Shard == ShardWeights && (r.WeightsOn != OnDevice || !r.quantized()),
+				r.Shard == ShardWeights && r.WeightsOn != OnDevice,
 				s.task.PagesFrozen && r.WeightsOn != OnDevice && !r.quantized():
 				continue
 			}

@@ -46,11 +46,10 @@ func (t Task) predict(r Run) (Prediction, error) {
 // fixed holds the values that do not depend on the micro-batch.
 type fixed struct {
 	usage   Usage
-	scratch int64   // workspace of the optimizer
-	trained int64   // elements that train
-	params  int64   // in how many parameters
-	divided int64   // bytes of matrices that the ranks divide
-	pages   int     // and their number
+	scratch int64 // workspace of the optimizer
+	trained int64 // elements that train
+	params  int64 // in how many parameters
+	divided shardedWeights
 	weights int64   // bytes of all weights, wherever they are
 	paged   int64   // and of the weights that are not on the device
 	micro   float64 // seconds of each micro-batch outside the chain, and of
@@ -151,11 +150,8 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 	}
 	f.paged = w.bytes - here
 	f.usage[OnDevice][Weights] += f.weights - f.paged
-	divided, held, used := t.shardedWeights(r)
-	f.usage[OnDevice][Weights] += t.part(true, divided) - divided + min(divided, held+used)
-	if f.divided = divided; divided > 0 {
-		all, floats := t.Model.matrices()
-		f.pages = all - floats
+	if f.divided = t.shardedWeights(r); f.divided.bytes > 0 {
+		f.usage[OnDevice][Weights] += t.weightsHeld(f.divided) - f.divided.bytes
 	}
 	switch r.WeightsOn {
 	case OnHost:
@@ -169,7 +165,7 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 		f.usage[OnDevice][Weights] += w.two
 	}
 
-	sums := t.part(r.Shard == ShardGradients, t.gradientBytes(r, trained, largest)) + t.bucketBytes(r, trained, largest) + t.openGradients(r)
+	sums := t.part(t.dividesGradients(r), t.gradientBytes(r, trained, largest)) + t.bucketBytes(r, trained, largest) + t.openGradients(r)
 	if r.GradientsOn == OnHost {
 		f.usage[host][Gradients] += sums
 		if !t.Device.Unified {

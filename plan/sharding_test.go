@@ -57,7 +57,7 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// TestRanksWeights: matrices frozen in 4 bits are divided, beside two layers and a matrix, and sent for each pass.
+// TestRanksWeights: matrices are divided, beside two layers, a matrix and an embedding, and sent for each pass.
 func TestRanksWeights(t *testing.T) {
 	m, err := ModelNamed("llama-7b", 0)
 	require.NoError(t, err)
@@ -71,16 +71,16 @@ func TestRanksWeights(t *testing.T) {
 	require.NoError(t, err)
 	const byElement, matrix = 0.5 + 1.0/64 + 4.0/64/256, 4096 * 11008 // of an MLP, which has three
 	layers, hold := float64(4*4096*4096+3*matrix)*byElement, 7*matrix*byElement
-	require.InEpsilon(t, float64(whole.Peak[OnDevice][Weights])-32*layers*7/8+hold, float64(p.Peak[OnDevice][Weights]), 0.01)
+	const table = 2 * 32000 * 4096 // bytes of the embedding, and of the head
+	require.InEpsilon(t, float64(whole.Peak[OnDevice][Weights])-(32*layers+2*table)*7/8+hold+table, float64(p.Peak[OnDevice][Weights]), 0.01)
 	require.InDelta(t, float64(whole.Peak[OnDevice][State])/8, float64(p.Peak[OnDevice][State]), 1)
 	require.InEpsilon(t, float64(whole.Peak[OnDevice][Gradients]), float64(p.Peak[OnDevice][Gradients]), 0.002) // and padding
-	require.InEpsilon(t, float64(whole.Sent)+4*32*layers*7/8, float64(p.Sent), 0.01)
+	require.InEpsilon(t, float64(whole.Sent)+4*(32*layers+2*table)*7/8, float64(p.Sent), 0.01)
 	held, err := task.PageBytes(r)
 	require.NoError(t, err)
 	require.InEpsilon(t, 6.0/7*hold, float64(held), 0.01)
 	require.Greater(t, p.Seconds, whole.Seconds)
 	for want, change := range map[string]func(r *Run){
-		"and Frozen is 16":        func(r *Run) { r.Frozen = 16 },
 		"and they are on the hos": func(r *Run) { r.WeightsOn = OnHost },
 	} {
 		r := r
@@ -88,9 +88,26 @@ func TestRanksWeights(t *testing.T) {
 		_, err := task.Predict(r)
 		require.ErrorContains(t, err, want)
 	}
-	task.Rank, r.Frozen = 0, 0
-	_, err = task.Predict(r)
-	require.ErrorContains(t, err, "frozen under adapters, and Rank is 0")
+	r.Frozen = 16 // in bf16
+	p, err = task.Predict(r)
+	require.NoError(t, err)
+	const n = 32*(4*4096*4096+3*matrix) + table
+	require.InEpsilon(t, 2*float64(n/8+6*matrix+table/2)+4*16*32*float64(4*2*4096+3*(4096+11008)), float64(p.Peak[OnDevice][Weights]), 0.01)
+
+	task.Rank, r.Frozen = 0, 0 // all weights train
+	r.Shard = ShardGradients
+	whole, err = task.Predict(r)
+	require.NoError(t, err)
+	r.Shard = ShardWeights
+	p, err = task.Predict(r)
+	require.NoError(t, err)
+	require.InEpsilon(t, 2*float64(n/8+6*matrix+table/2), float64(p.Peak[OnDevice][Weights]), 0.01)
+	require.InEpsilon(t, 4*float64(n/8+table/2+1.5*matrix), float64(p.Peak[OnDevice][Gradients]), 0.01)
+	for _, c := range []Component{Masters, State, Activations} {
+		require.Equal(t, whole.Peak[OnDevice][c], p.Peak[OnDevice][c])
+	}
+	// The gradients of two micro-batches, and four passes over the weights, in place of one gather.
+	require.InEpsilon(t, (2*4+4*2)*float64(n)*7/8, float64(p.Sent), 0.01)
 	task.Rank, task.Frozen = 16, []int{4}
 	miss := &MissError{}
 	task.Shard = []Sharding{Replicate, ShardState, ShardGradients}

@@ -78,7 +78,7 @@ type Task struct {
 	Gradients []Gradient       // default SumF32 and InBackward, which schedule-free and mezo do not take; SumBF16 and Folded are lossy, and Folded is for adamw, adam, ademamix and sgd
 	StateBits []int            // default 32 and 8; 16 and 4 are lossy
 	Frozen    []int            // bits of the weights under adapters: 16, and 8 or 4 of Base; default both
-	Shard     []Sharding       // with Ranks; default Replicate and, for optimizers that can update parts of parameters, ShardState, ShardGradients and, for adapters, ShardWeights
+	Shard     []Sharding       // with Ranks; default Replicate and, for optimizers that can update parts of parameters, the others
 	Tiles     []int            // numbers of tiles of rows of layers that have [Tiles]; default 1; more are lossy: sums over rows are rounded differently
 }
 
@@ -167,10 +167,7 @@ func (t Task) check() (Task, error) {
 		setDefault(&t.Gradients, SumF32)
 	}
 	if t.Ranks > 1 && t.shardable() {
-		if t.Rank > 0 {
-			setDefault(&t.Shard, Replicate, ShardState, ShardGradients, ShardWeights)
-		}
-		setDefault(&t.Shard, Replicate, ShardState, ShardGradients)
+		setDefault(&t.Shard, Replicate, ShardState, ShardGradients, ShardWeights)
 	}
 	setDefault(&t.Shard, Replicate)
 	setDefault(&t.Gradients, SumF32, InBackward)
@@ -324,10 +321,6 @@ func (t Task) checkRun(r Run) error {
 		problem = fmt.Sprintf("Shard is %v with %d ranks, want replicate, or state, gradients or weights with more than one", r.Shard, t.Ranks)
 	case r.Shard == ShardWeights && r.WeightsOn != OnDevice:
 		problem = fmt.Sprintf("Shard is %v, and they are on the %v", r.Shard, r.WeightsOn)
-	case r.Shard == ShardWeights && r.Frozen == 16:
-		problem = fmt.Sprintf("Shard is %v, of which those of fewer than 16 bits are divided, and Frozen is 16", r.Shard)
-	case r.Shard == ShardWeights && t.Rank == 0:
-		problem = fmt.Sprintf("Shard is %v, of which those are divided that are frozen under adapters, and Rank is 0", r.Shard)
 	case r.Shard != Replicate && !t.shardable():
 		problem = fmt.Sprintf("Shard is %v, and %s does not update parts of parameters", r.Shard, t.Optimizer)
 	case t.Ranks > 1 && (r.Gradients != SumF32 || r.GradientsOn != OnDevice || t.forwardOnly()):

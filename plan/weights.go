@@ -152,7 +152,7 @@ func (t Task) PageBytes(r Run) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	_, bytes, _ := t.shardedWeights(r)
+	bytes := t.shardedWeights(r).held
 	if r.WeightsOn != OnDevice {
 		w := t.pagedWeights(r)
 		if bytes = w.two; r.LayersHeld > 0 {

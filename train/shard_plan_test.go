@@ -34,12 +34,14 @@ func TestShardsPlan(t *testing.T) {
 		{false, 0, snug.BF16, amp.SplitMaster, 8, plan.Replicate, 2}, {false, 0, snug.BF16, amp.SplitMaster, 8, plan.ShardState, 2},
 		{false, 0, snug.BF16, amp.FullMaster, 32, plan.ShardGradients, 2}, {true, 0, snug.BF16, amp.FullMaster, 8, plan.ShardGradients, 4},
 		{true, 0, snug.F32, amp.FullMaster, 32, plan.ShardGradients, 3}, {false, 4, snug.BF16, amp.FullMaster, 32, plan.ShardGradients, 2},
+		{false, 0, snug.BF16, amp.FullMaster, 8, plan.ShardWeights, 2}, {true, 0, snug.F32, amp.FullMaster, 32, plan.ShardWeights, 4},
+		{false, 4, snug.BF16, amp.FullMaster, 32, plan.ShardWeights, 3},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			predicted, held := c.plan(t), c.train(t)
-			for _, component := range []plan.Component{plan.Masters, plan.Gradients, plan.State} {
+			for _, component := range []plan.Component{plan.Weights, plan.Masters, plan.Gradients, plan.State} {
 				for rank, b := range held {
-					require.GreaterOrEqual(t, float64(predicted[component]), 0.97*float64(b[component]), "%s on rank %d", component, rank)
+					require.GreaterOrEqual(t, float64(predicted[component]+8<<10), 0.97*float64(b[component]), "%s on rank %d", component, rank)
 					require.InEpsilon(t, float64(predicted[component]+1<<10), float64(b[component]+1<<10), 0.15, "%s on rank %d: %d of %d", component, rank, b[component], predicted[component])
 				}
 			}
@@ -58,6 +60,15 @@ func (c shardCase) config() *transformer.Config {
 
 // plan returns what package plan predicts for a rank.
 func (c shardCase) plan(t *testing.T) plan.Bytes {
+	task, r := c.task(t)
+	p, err := task.Predict(r)
+	require.NoError(t, err)
+	require.Positive(t, p.Sent)
+	require.Positive(t, p.Waits)
+	return p.Peak[plan.OnDevice]
+}
+
+func (c shardCase) task(t *testing.T) (plan.Task, plan.Run) {
 	model, err := c.config().Plan(shardContext)
 	require.NoError(t, err)
 	d, err := plan.DeviceNamed("24GB")
@@ -67,16 +78,15 @@ func (c shardCase) plan(t *testing.T) plan.Bytes {
 	if c.rank > 0 {
 		r.Frozen = 16
 	}
-	p, err := task.Predict(r)
-	require.NoError(t, err)
-	require.Positive(t, p.Sent)
-	require.Positive(t, p.Waits)
-	return p.Peak[plan.OnDevice]
+	return task, r
 }
 
 // train trains two steps and returns the bytes of each rank.
 func (c shardCase) train(t *testing.T) []plan.Bytes {
 	reducers, err := accum.Local(t.Context(), c.ranks)
+	require.NoError(t, err)
+	task, run := c.task(t)
+	whole, err := task.PageBytes(run)
 	require.NoError(t, err)
 	errs, held := make([]error, c.ranks), make([]plan.Bytes, c.ranks)
 	var wait sync.WaitGroup
@@ -87,11 +97,20 @@ func (c shardCase) train(t *testing.T) []plan.Bytes {
 				if c.rank > 0 {
 					o.Adapter = &qlora.AdapterOptions{Rank: c.rank, Alpha: 4}
 				}
+				to := Options{Reducer: r, Shard: c.shard, Bucket: shardBucket, StateBits: c.bits, Masters: c.form, Clip: 1}
+				var pages *accum.Pages
+				if c.shard == plan.ShardWeights {
+					var err error
+					if pages, err = accum.NewPages(r, accum.PagesOptions{Held: whole}); err != nil {
+						return err
+					}
+					o.Pages, o.PageFloats, to.Reducer = pages, true, pages
+				}
 				m, err := transformer.New(c.config(), o)
 				if err != nil {
 					return err
 				}
-				tr, err := New(Model[transformer.Batch](m), Options{Reducer: r, Shard: c.shard, Bucket: shardBucket, StateBits: c.bits, Masters: c.form, Clip: 1})
+				tr, err := New(Model[transformer.Batch](m), to)
 				if err != nil {
 					return err
 				}
@@ -101,7 +120,8 @@ func (c shardCase) train(t *testing.T) []plan.Bytes {
 					}
 				}
 				held[rank] = tr.Bytes()
-				return tr.Close()
+				held[rank][plan.Weights] = m.Memory().Weights + pages.Peak()
+				return errors.Join(tr.Close(), pages.Close())
 			}()
 		})
 	}

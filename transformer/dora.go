@@ -19,9 +19,6 @@ func (m *Model) makeMagnitudes() error {
 	if !m.adapters.DoRA {
 		return nil
 	}
-	if m.options.PageFloats {
-		return fmt.Errorf("adapters of DoRA take matrices in memory, and the option PageFloats puts them in pages: %w", snug.ErrConfig)
-	}
 	for _, l := range m.layers {
 		if l.adapter == nil {
 			continue
@@ -59,6 +56,8 @@ func (m *Model) matrixOf(l *linear) (_ qlora.Matrix, err error) {
 	switch {
 	case l.frozen != nil:
 		return l.frozen, nil
+	case l.weight.paged:
+		return nil, fmt.Errorf("DoRA takes matrices in floats from memory, and the option PageFloats puts them in pages: %w", snug.ErrConfig)
 	case m.dense != nil:
 		return m.dense.Share(l.weight.Value, l.out, l.in, l.conv)
 	}

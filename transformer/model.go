@@ -74,7 +74,8 @@ type Options struct {
 	Pages qlora.Storage
 	// PageFloats puts into Pages what has two dimensions and is not quantized: matrices of the layers, embeddings and the
 	// head, but not adapters and their ModulesToSave. A matrix is in memory while an operation uses it. Those that train
-	// want an accum.Pages, and package train with plan.ShardWeights. Adapters of DoRA do not go with PageFloats.
+	// want an accum.Pages, and package train with plan.ShardWeights. DoRA of matrices in floats does not go
+	// with PageFloats.
 	PageFloats bool
 	// Checkpoints, unless nil, keeps the outputs of stages that a plan of [Model.SetPlan] puts on disk.
 	Checkpoints Checkpoints
@@ -437,6 +438,8 @@ func (m *Model) countHeld() error {
 // of weights has at most maxShardBytes bytes of tensors; 0 is 5 GB. See [amp.SaveShards] for what a killed process
 // leaves. The error wraps [snug.ErrConfig], with nothing written, when config.json has no fields for the model, see
 // [Config.Write].
+//
+// If the ranks of data-parallel training divide the matrices, one rank calls Save, and the others call [Model.JoinSave].
 func (m *Model) Save(dir string, maxShardBytes int64) error {
 	if err := m.usable(); err != nil {
 		return fmt.Errorf("transformer: Save: %w", err)
@@ -451,6 +454,18 @@ func (m *Model) Save(dir string, maxShardBytes int64) error {
 		return fmt.Errorf("transformer: Save: %w", err)
 	}
 	return c.Write(dir)
+}
+
+// JoinSave takes part in the Save of another rank, with the same maxShardBytes: it gathers the matrices that the ranks divide
+// in an accum.Pages, and writes nothing. An error of the rank that saves has to end the job, because the others wait for it.
+func (m *Model) JoinSave(maxShardBytes int64) error {
+	if err := m.usable(); err != nil {
+		return fmt.Errorf("transformer: JoinSave: %w", err)
+	}
+	if err := errors.Join(amp.MakeShards(maxShardBytes, m.values()), m.freeStaging()); err != nil {
+		return fmt.Errorf("transformer: JoinSave: %w", err)
+	}
+	return nil
 }
 
 // usable returns an error unless New or Open made the model and it is not closed.

@@ -82,8 +82,9 @@ results of a step, so the plan uses them only when you name them:
                      most one below 16 bits; default bf16,nf4. A folder that has matrices quantized keeps
                      them, and those that it has in floats stay so; its own form quantizes these too
   -shard LIST        what the ranks divide: replicate (nothing); state (of the optimizer, and master weights,
-                     ZeRO-1); gradients (state and gradients, ZeRO-2); weights (state, and the matrices that
-                     are frozen in fewer than 16 bits, ZeRO-3); default: what the optimizer allows
+                     ZeRO-1); gradients (state and gradients, ZeRO-2); weights (the model's matrices too,
+                     ZeRO-3; under adapters all gradients stay on each rank); default: what the optimizer
+                     allows
   -tiles LIST        tiles of rows in which the MLPs of a published model run; default 1; or more, such
                      as 4 or 1,2,8; auto: 1,2,4,8,16,32
 

@@ -119,9 +119,9 @@ It prints what the run will take, by component, and at the end what the run took
   -seed N            seed of the order of samples, the adapters' initial values and dropout; default 1
   -held-out SHARE    share of the samples that are not trained on, to measure the loss; default 0.02
   -shard WHAT        what the ranks of mpiexec divide: replicate (nothing); state (of the optimizer, and
-                     master weights, ZeRO-1); gradients (state and gradients, ZeRO-2); weights (state,
-                     and the matrices that are frozen in fewer than 16 bits, ZeRO-3); default: the fastest
-                     that fits. Only with adamw
+                     master weights, ZeRO-1); gradients (state and gradients, ZeRO-2); weights (the
+                     model's matrices too, ZeRO-3; under adapters all gradients stay on each rank);
+                     default: the fastest that fits. Only with adamw
   -checkpoint DIR    folder of checkpoints; the same command resumes the newest, also under another
                      -memory, and after SIGINT or SIGTERM, which let the current step end
   -save-every N      steps between checkpoints; default 100
@@ -296,7 +296,6 @@ func (f *tuneFlags) check() (err error) {
 		{f.projects() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which projects whole gradients"},
 		{f.projects() && f.diskText != "", "-optimizer " + f.optimizer + " takes whole matrices, and -disk makes pages of them"},
 		{f.sharding != plan.Replicate && (f.optimizer != tuneOptimizers[0] || f.rounding), "-shard " + f.shard + " divides parameters, and is for -optimizer adamw without -report-rounding"},
-		{f.sharding == plan.ShardWeights && (f.full || f.form == "bf16"), "-shard weights divides matrices that are frozen in fewer than 16 bits: want adapters, and -base nf4 or another such form"},
 		{f.sharding == plan.ShardWeights && !f.dividesWeights(), "-shard weights wants as many passes on all ranks, and does not go with -dpo and -teacher"},
 		{!(f.dropout >= 0 && f.dropout < 1), fmt.Sprintf("-dropout %v: want 0 or more and less than 1", f.dropout)},
 		{f.rank < 1 || f.rank > maxRank, fmt.Sprintf("-lora %d: want 1 to %d", f.rank, maxRank)},

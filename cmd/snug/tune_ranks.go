@@ -104,9 +104,7 @@ func (t *tuning) divide(task plan.Task) plan.Task {
 	task.Ranks = t.ranks.Size()
 	switch {
 	case t.shard != "":
-		if task.Shard = []plan.Sharding{t.sharding}; t.sharding == plan.ShardWeights && task.Frozen == nil {
-			task.Frozen = []int{lowBits(task.Base)}
-		}
+		task.Shard = []plan.Sharding{t.sharding}
 	case t.rounding: // counts whole parameters
 		task.Shard = []plan.Sharding{plan.Replicate}
 	case t.optimizer == tuneOptimizers[0] && (!t.dividesWeights() || t.config.Experts.Count > 0 || t.batch < t.ranks.Size()):

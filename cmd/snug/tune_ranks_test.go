@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/stretchr/testify/require"
 )
 
@@ -50,7 +53,8 @@ func onRanks(t *testing.T, ranks int, args ...string) (c *exec.Cmd, out, errs *s
 func TestTuneRanks(t *testing.T) {
 	model, data := publish(t), chats(t, 40)
 	for _, flags := range [][]string{{"-lora", "2"}, {"-full"}, {"-lora", "2", "-base", "nf4", "-disk", "100MB", "-memory", "64MiB"},
-		{"-full", "-shard", "gradients"}, {"-lora", "2", "-base", "nf4", "-shard", "weights"}} {
+		{"-full", "-shard", "gradients"}, {"-full", "-shard", "weights"}, {"-lora", "2", "-base", "nf4", "-shard", "weights"},
+		{"-lora", "2", "-base", "bf16", "-shard", "weights"}} {
 		args := append([]string{"tune", "-model", model, "-data", data, "-steps", "8", "-batch", "6", "-compute", "f32", "-json"}, flags...)
 		alone := filepath.Join(t.TempDir(), "out")
 		whole := args
@@ -77,6 +81,9 @@ func TestTuneRanks(t *testing.T) {
 			before, err := os.ReadDir(alone)
 			require.NoError(t, err)
 			require.Len(t, entries, len(before))
+			if slices.Contains(flags, "-full") {
+				requireNear(t, filepath.Join(alone, "model.safetensors"), filepath.Join(dir, "model.safetensors"))
+			}
 		}
 	}
 	c, _, errs := onRanks(t, 2, "tune", "-model", model, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-mezo")
@@ -102,16 +109,41 @@ func TestTuneRanks(t *testing.T) {
 	}
 }
 
+// requireNear requires that two files have the same tensors, up to rounding.
+func requireNear(t *testing.T, want, got string) {
+	t.Helper()
+	a, err := amp.OpenWeights(want)
+	require.NoError(t, err)
+	b, err := amp.OpenWeights(got)
+	require.NoError(t, err)
+	for _, tensor := range a.Tensors() {
+		n := 1
+		for _, d := range tensor.Shape {
+			n *= d
+		}
+		x, y := make([]float32, n), make([]float32, n)
+		require.NoError(t, a.Load(tensor.Name, snug.ViewOf(x)))
+		require.NoError(t, b.Load(tensor.Name, snug.ViewOf(y)))
+		require.InDeltaSlice(t, x, y, 1e-3, tensor.Name)
+	}
+	require.NoError(t, errors.Join(a.Close(), b.Close()))
+}
+
 // A run whose ranks are killed goes on from its last checkpoint to the bits of one that was not, and with another
 // number of ranks to its end.
 func TestTuneRanksGoOn(t *testing.T) {
+	t.Run("adapters", func(t *testing.T) { ranksGoOn(t, "adapter_model.safetensors", "-lora", "2") })
+	t.Run("weights", func(t *testing.T) { ranksGoOn(t, "model.safetensors", "-full", "-shard", "weights") })
+}
+
+func ranksGoOn(t *testing.T, file string, flags ...string) {
 	model, data := publish(t), chats(t, 60)
 	args := func(dir string) []string {
-		return []string{"tune", "-model", model, "-data", data, "-steps", "60", "-batch", "6", "-lora", "2", "-compute", "f32", "-save-every", "5",
-			"-checkpoint", filepath.Join(dir, "saved"), "-o", filepath.Join(dir, "out")}
+		return append([]string{"tune", "-model", model, "-data", data, "-steps", "60", "-batch", "6", "-compute", "f32", "-save-every", "5",
+			"-checkpoint", filepath.Join(dir, "saved"), "-o", filepath.Join(dir, "out")}, flags...)
 	}
 	weights := func(dir string) []byte {
-		b, err := os.ReadFile(filepath.Join(dir, "out", "adapter_model.safetensors"))
+		b, err := os.ReadFile(filepath.Join(dir, "out", file))
 		require.NoError(t, err)
 		return b
 	}

@@ -108,10 +108,7 @@ func (t *tuning) run() (err error) {
 	if err != nil {
 		return err
 	}
-	if !t.follows() {
-		err = t.save()
-	}
-	if err != nil {
+	if err := t.save(); err != nil {
 		return err
 	}
 	if err := out.finish(); err != nil {
@@ -325,6 +322,7 @@ func (t *tuning) open() (clean func() error, err error) {
 		if o.Pages, err = t.openShards(); err != nil {
 			return clean, err
 		}
+		o.PageFloats = true
 	}
 	if !t.full {
 		o.Adapter = &qlora.AdapterOptions{Rank: t.rank, Alpha: float32(t.alpha), Dropout: float32(t.dropout), RSLoRA: t.rslora, BaseModel: t.dir,

@@ -13,12 +13,17 @@ import (
 	"github.com/snug-ml/snug/plan"
 )
 
-// save writes the adapter, or the model with the files that its users need.
+// save writes the adapter, or the model with the files that its users need, on the rank that writes.
 func (t *tuning) save() error {
 	if err := t.trainer.Average(); err != nil {
 		return err
 	}
-	if !t.full {
+	switch {
+	case t.full && t.follows() && t.plan.Run.Shard == plan.ShardWeights:
+		return t.model.JoinSave(0)
+	case t.follows():
+		return nil
+	case !t.full:
 		return t.model.SaveAdapter(t.output)
 	}
 	if err := t.model.Save(t.output, 0); err != nil {
