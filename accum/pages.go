@@ -62,13 +62,13 @@ type Pages struct {
 	mu          sync.Mutex
 	o           PagesOptions
 	index       map[string]*page
-	kept        []*page // whole pages that nobody uses; the least recently used one is first
-	spare       []slot  // memory of whole pages to use again; the oldest is first
-	guess       *page   // the kept page that comes next
-	largest     int64   // bytes of the largest page that can be kept
-	largestOver int64   // bytes of the largest one that cannot
-	bytes       struct{ parts, inUse, kept, spare int64 }
-	most        int64 // bytes of pages in use at one time
+	kept        []*page                                          // whole pages that nobody uses; the least recently used one is first
+	spare       []slot                                           // memory of whole pages to use again; the oldest is first
+	guess       *page                                            // the kept page that comes next
+	largest     int64                                            // bytes of the largest page that can be kept
+	largestOver int64                                            // bytes of the largest one that cannot
+	bytes       struct{ parts, inUse, kept, spare, large int64 } // large: memory of pages above Held, in use or not
+	most        int64                                            // bytes of pages in use at one time, without large ones
 	peak        int64
 
 	before, last string // the keys that were acquired last
@@ -242,7 +242,9 @@ func (p *Pages) Release(key string, dirty bool) error {
 		return nil
 	}
 	if g.whole != nil { // else there is one rank, and its part is the page
-		p.bytes.inUse -= g.slot.bytes
+		if !p.large(int64(g.size)) {
+			p.bytes.inUse -= g.slot.bytes
+		}
 		p.unused(g)
 	}
 	g.dirty = false
@@ -255,6 +257,9 @@ func (p *Pages) Release(key string, dirty bool) error {
 func (p *Pages) unused(g *page) {
 	switch {
 	case g.dirty && p.size == 1:
+		if p.large(g.slot.bytes) {
+			p.bytes.large -= g.slot.bytes
+		}
 		g.part, g.whole, g.slot = g.whole, nil, slot{}
 		g.fresh, p.bytes.parts = false, p.bytes.parts+int64(g.size)
 	case g.dirty:

@@ -32,7 +32,7 @@ func (p *Pages) Peak() int64 {
 }
 
 func (p *Pages) total() int64 {
-	return p.bytes.parts + p.bytes.inUse + p.bytes.kept + p.bytes.spare
+	return p.bytes.parts + p.bytes.inUse + p.bytes.kept + p.bytes.spare + p.bytes.large
 }
 
 func (p *Pages) measure() { p.peak = max(p.peak, p.total()) }
@@ -51,6 +51,9 @@ func (p *Pages) use(g *page) {
 		return
 	}
 	p.unkeep(g)
+	if p.large(int64(g.size)) {
+		return
+	}
 	p.bytes.inUse += g.slot.bytes
 	p.most = max(p.most, p.bytes.inUse)
 }
@@ -89,25 +92,31 @@ func (p *Pages) free(g *page) {
 		<-g.job.done
 	}
 	p.spare = append(p.spare, g.slot)
-	p.bytes.spare += g.slot.bytes
+	if !p.large(g.slot.bytes) {
+		p.bytes.spare += g.slot.bytes
+	}
 	g.whole, g.slot, g.job = nil, slot{}, nil
 }
 
-// trim drops free memory until n bytes more can be made, except the memory of the largest page above Held.
+// trim drops free memory until n bytes more can be made, except the memory of large pages.
 func (p *Pages) trim(n int64) {
 	for i := 0; i < len(p.spare) && p.bytes.inUse+p.bytes.kept+p.bytes.spare+n > p.most+p.held(); {
-		if left := p.spare[i].bytes; p.large(left) && left == p.largestOver {
+		if p.large(p.spare[i].bytes) {
 			i++
 			continue
 		}
-		p.drop(i)
+		p.takeSpare(i)
 	}
 }
 
-// drop drops free memory.
-func (p *Pages) drop(i int) {
-	p.bytes.spare -= p.spare[i].bytes
+// takeSpare takes free memory out of the list.
+func (p *Pages) takeSpare(i int) slot {
+	s := p.spare[i]
+	if !p.large(s.bytes) {
+		p.bytes.spare -= s.bytes
+	}
 	p.spare = slices.Delete(p.spare, i, i+1)
+	return s
 }
 
 // large reports whether a page is never kept.
@@ -142,17 +151,24 @@ func (p *Pages) sees(size int64) {
 // take gives a page memory: what another page has left, or new memory.
 func (p *Pages) take(g *page) {
 	for i := len(p.spare) - 1; i >= 0 && g.slot.memory == nil; i-- {
-		left := p.spare[i]
-		if p.large(left.bytes) != p.large(int64(g.size)) {
+		large := p.large(int64(g.size))
+		if p.large(p.spare[i].bytes) != large {
 			continue
 		}
-		if p.drop(i); left.bytes >= int64(g.size) { // else it is of a time before larger pages
+		switch left := p.takeSpare(i); {
+		case left.bytes >= int64(g.size):
 			g.slot = left
+		case large: // of a time before larger pages
+			p.bytes.large -= left.bytes
 		}
 	}
 	if g.slot.memory == nil {
 		n := p.slotBytes(g.size)
-		p.trim(n)
+		if p.large(n) {
+			p.bytes.large += n
+		} else {
+			p.trim(n)
+		}
 		room := p.room(int(n))
 		words := make([]uint64, (room+7)/8) // for the alignment
 		g.slot = slot{unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), room), n}
@@ -173,6 +189,6 @@ func (p *Pages) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.index, p.kept, p.spare, p.guess, p.successors = nil, nil, nil, nil, map[pair]string{}
-	p.bytes = struct{ parts, inUse, kept, spare int64 }{}
+	p.bytes = struct{ parts, inUse, kept, spare, large int64 }{}
 	return failed
 }

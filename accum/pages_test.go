@@ -100,7 +100,7 @@ func pagesProperty(t *rapid.T) {
 	errs := onPages(t, ranks, PagesOptions{Held: held}, nil, func(rank int, p *Pages) error {
 		users, dirty, versions := make([]int, len(sizes)), make([]bool, len(sizes)), make([]int, len(sizes))
 		blobs := make([][]byte, len(sizes))
-		most, largest, over := int64(0), int64(0), int64(0) // over: of the pages that are never kept
+		most, largest, over := int64(0), int64(0), int64(0) // over: memory of the pages above Held
 		check := func() error {
 			parts, inUse := int64(0), int64(0)
 			for i, n := range sizes {
@@ -112,12 +112,18 @@ func pagesProperty(t *rapid.T) {
 					inUse += int64(n)
 				}
 			}
-			most = max(most, p.bytes.inUse)
+			n := int64(0)
+			for i, size := range sizes {
+				if users[i] > 0 && held > 0 && int64(size) > held {
+					n++
+				}
+			}
+			most, over = max(most, p.bytes.inUse), max(over, n*largest)
 			room := held
 			if held == 0 {
 				room = 2 * largest
 			}
-			if got := p.Bytes(); got < parts+inUse || got > parts+most+room+over || p.Peak() < got || p.bytes.kept > room || p.bytes.inUse < inUse || p.bytes.inUse > int64(len(sizes))*largest {
+			if got := p.Bytes(); got < parts+inUse || got > parts+most+room+over || p.Peak() < got || p.bytes.kept > room || p.bytes.inUse+p.bytes.large < inUse || p.bytes.inUse > int64(len(sizes))*largest {
 				return fmt.Errorf("%d bytes held, %d of them kept; parts have %d, pages in use %d, at most %d, Held is %d", got, p.bytes.kept, parts, inUse, most, room)
 			}
 			return nil
@@ -142,9 +148,7 @@ func pagesProperty(t *rapid.T) {
 				if users[c.key]++; users[c.key] == 1 {
 					blobs[c.key], dirty[c.key] = b, false
 				}
-				if largest = max(largest, int64(size)); held > 0 && int64(size) > held {
-					over = max(over, int64(size))
-				}
+				largest = max(largest, int64(size))
 				if uintptr(unsafe.Pointer(unsafe.SliceData(b)))%4 != 0 {
 					return errors.New("the page is not aligned")
 				}

@@ -235,6 +235,7 @@ type merger struct {
 	whole   snug.View
 	joined  snug.View           // of join
 	members map[string][]*Param // parameters in tensors of all experts
+	kept    *Param              // see keep
 }
 
 // value returns the elements of a parameter of the base: a matrix in floats with its adapter merged.
@@ -242,18 +243,35 @@ func (g *merger) value(p *Param) (snug.View, error) {
 	if l := g.matrices[p]; l != nil && (l.adapter != nil || p.Quantized != nil) {
 		return g.matrix(l)
 	}
-	if !p.paged {
-		return p.Value, nil
-	}
-	if err := g.grow(p.Len()); err != nil {
+	return g.keep(p)
+}
+
+// keep returns the elements of a parameter in floats, until the next parameter is made, or until close.
+func (g *merger) keep(p *Param) (snug.View, error) {
+	if err := g.close(); err != nil {
 		return snug.View{}, err
 	}
-	dst := part(g.whole, 0, p.Len())
-	return dst, g.with(p, func(w snug.View) error { return snug.Copy(dst, w) })
+	w, err := g.hold(p)
+	if err == nil {
+		g.kept = p
+	}
+	return w, err
+}
+
+// close ends what keep has begun.
+func (g *merger) close() error {
+	p := g.kept
+	if g.kept = nil; p == nil {
+		return nil
+	}
+	return g.drop(p, false)
 }
 
 // matrix returns the matrix of a layer with its adapter merged, in the published layout.
 func (g *merger) matrix(l *linear) (snug.View, error) {
+	if err := g.close(); err != nil {
+		return snug.View{}, err
+	}
 	n := l.in * l.out
 	if err := g.grow(n); err != nil {
 		return snug.View{}, err

@@ -449,8 +449,9 @@ func (m *Model) Save(dir string, maxShardBytes int64) error {
 	if _, err := c.encode(); err != nil { // before the weights of the folder are replaced
 		return fmt.Errorf("transformer: Save: %w", err)
 	}
-	err := amp.SaveShards(dir, maxShardBytes, m.values(), map[string]string{"format": "pt"})
-	if err = errors.Join(err, m.freeStaging()); err != nil {
+	merge := &merger{Model: m}
+	err := amp.SaveShards(dir, maxShardBytes, m.values(merge), map[string]string{"format": "pt"})
+	if err = errors.Join(err, merge.close(), m.freeStaging()); err != nil {
 		return fmt.Errorf("transformer: Save: %w", err)
 	}
 	return c.Write(dir)
@@ -462,7 +463,8 @@ func (m *Model) JoinSave(maxShardBytes int64) error {
 	if err := m.usable(); err != nil {
 		return fmt.Errorf("transformer: JoinSave: %w", err)
 	}
-	if err := errors.Join(amp.MakeShards(maxShardBytes, m.values()), m.freeStaging()); err != nil {
+	merge := &merger{Model: m}
+	if err := errors.Join(amp.MakeShards(maxShardBytes, m.values(merge)), merge.close(), m.freeStaging()); err != nil {
 		return fmt.Errorf("transformer: JoinSave: %w", err)
 	}
 	return nil

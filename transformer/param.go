@@ -172,11 +172,10 @@ func (m *Model) namesIn(w *amp.Weights) (map[string]string, error) {
 	return names, nil
 }
 
-// values yields the parameters of the model as [amp.SaveShards] takes them: adapters are merged,
+// values yields the parameters of the model, which merge makes, as [amp.SaveShards] takes them: adapters are merged,
 // and quantized matrices decoded, when they are written.
-func (m *Model) values() iter.Seq2[amp.Tensor, snug.View] {
+func (m *Model) values(merge *merger) iter.Seq2[amp.Tensor, snug.View] {
 	return func(yield func(amp.Tensor, snug.View) bool) {
-		merge := &merger{Model: m}
 		for i := range m.params {
 			p := &m.params[i]
 			if m.adapted(p) {
