@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -126,5 +127,55 @@ func TestZero3Resume(t *testing.T) {
 		require.NoError(t, r.err, rank)
 		require.Equal(t, 3, r.reports[0].Step)
 		require.InDelta(t, want[0].reports[2].Loss, r.reports[0].Loss, 1) // other micro-batches before
+	}
+}
+
+// TestZero3Errors: a model in pages wants ShardWeights with its Pages, and each rank a micro-batch; on all ranks.
+func TestZero3Errors(t *testing.T) {
+	z := zero3{"llama", true, snug.F32, nil}
+	for says, change := range map[string]func(*pagedRun){
+		"is in pages, which wants ShardWeights":           func(r *pagedRun) { r.train.Shard = plan.ShardGradients },
+		"parameter \"model.embed_tokens.weight\" is in p": func(r *pagedRun) { r.train.Shard = plan.Replicate },
+		"rank 1 has no micro-batch of a weight above 0":   func(r *pagedRun) { r.micros = func(rank, step int) int { return 1 - rank%2 } },
+		"Shard does not go with quant8.LAMB":              func(r *pagedRun) { r.train.Optimizer = quant8.LAMB{} },
+		"Reducer does not go with InBackward":             func(r *pagedRun) { r.train.InBackward = true },
+	} {
+		r := z.run(3, true)
+		change(&r)
+		for rank, result := range r.run(t) {
+			require.ErrorIs(t, result.err, snug.ErrConfig, rank)
+			require.ErrorContains(t, result.err, says, rank)
+		}
+	}
+	// Without ranks too.
+	alone, err := accum.Local(t.Context(), 1)
+	require.NoError(t, err)
+	pages, err := accum.NewPages(alone[0], accum.PagesOptions{})
+	require.NoError(t, err)
+	m, err := transformer.New(tinyConfig("llama", true), transformer.Options{Pages: pages, PageFloats: true})
+	require.NoError(t, err)
+	_, err = New(Model[transformer.Batch](m), Options{})
+	require.ErrorContains(t, err, "wants ShardWeights")
+	_, err = New(Model[transformer.Batch](m), Options{Optimizer: quant8.MeZO{}})
+	require.ErrorContains(t, err, "wants ShardWeights")
+	require.NoError(t, pages.Close())
+}
+
+// TestZero3SaveFails: when rank 0 cannot write a checkpoint, all ranks get an error, and the run goes on.
+func TestZero3SaveFails(t *testing.T) {
+	z := zero3{"llama", true, snug.BF16, func(r *pagedRun) { r.train.Masters = amp.SplitMaster }}
+	r := z.run(3, true)
+	r.train.Dir = t.TempDir()
+	r.opened = func(m *transformer.Model, tr *Trainer[transformer.Batch]) {
+		canceled, cancel := context.WithCancel(context.Background())
+		cancel() // writing then fails in the first part
+		_, err := tr.Train(t.Context(), []transformer.Batch{tokens(1)})
+		require.NoError(t, err)
+		require.Error(t, tr.Save(canceled))
+	}
+	r.from, r.micros = 1, func(rank, step int) int { return 1 }
+	for rank, result := range r.run(t) {
+		require.NoError(t, result.err, rank)
+		require.Len(t, result.reports, 2)
 	}
 }
