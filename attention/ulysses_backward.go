@@ -42,7 +42,7 @@ func ulyssesBackward(ranks AllToAller, c Options, j backwardJob) error {
 	if err := u.clear(u.whole.Sinks.Grad, u.whole.Bias.Grad); err != nil {
 		return err
 	}
-	if u.whole.Batch == 0 || u.heads == 0 {
+	if u.whole.Batch == 0 || u.heads == 0 || u.rowsQ == 0 && u.rowsK == 0 { // resolve forgets the batch of no rows
 		return u.clearKeys(j.dk, j.dv)
 	}
 	u.begin(j.delta, at, 2*u.whole.DimV)
