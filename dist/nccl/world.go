@@ -190,6 +190,11 @@ func (w *World) run(c call) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.locked(c)
+}
+
+// locked is run for a caller that has the lock.
+func (w *World) locked(c call) error {
 	if w.closed {
 		return fmt.Errorf("nccl: %s: the World is closed: %w", c.Op, snug.ErrConfig)
 	}
@@ -236,22 +241,17 @@ func (w *World) Close() error {
 	if w == nil {
 		return nil
 	}
+	c := call{Call: ranks.Call{Op: ranks.Close}}
 	if w.calls == nil {
-		return w.run(call{Call: ranks.Call{Op: ranks.Close}})
+		return w.run(c)
 	}
-	w.mu.Lock()
-	closed := w.closed
-	w.mu.Unlock()
-	if closed {
-		return nil
-	}
-	err := w.run(call{Call: ranks.Call{Op: ranks.Close}})
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closed { // by another goroutine
-		return err
+	if w.closed {
+		return nil
 	}
-	w.closed = true
+	err := w.locked(c)
+	w.closed = true // before another goroutine calls: the other ranks make no call after this one
 	close(w.calls)
 	patience := w.timeout
 	if err != nil {
