@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -138,6 +139,46 @@ func TestCallErrors(t *testing.T) {
 	j := start(t, 1, nil)
 	j.faults[0].fail["ncclCommDestroy"] = 3
 	require.EqualError(t, j.worlds[0].Close(), "nccl: rank 0: Close: ncclCommDestroy: what 3 means (3): more of it")
+}
+
+// TestNothingMoves: when a call has failed, nothing that it has queued reads or writes its vector any more.
+func TestNothingMoves(t *testing.T) {
+	var j *job
+	sends := 0
+	j = start(t, 2, func(rank int, _ *Options, _ *faulty, l *library) {
+		if rank == 1 {
+			return
+		}
+		send, abort := l.send, l.abort
+		l.send = func(addr uintptr, count uint64, dtype, peer int32, comm, stream uintptr) result {
+			j.wire.mu.Lock()
+			j.faults[1].stalls = true // so that the first round does not end
+			j.wire.mu.Unlock()
+			if sends++; sends > 1 {
+				return 2
+			}
+			return send(addr, count, dtype, peer, comm, stream)
+		}
+		l.abort = func(comm uintptr) result {
+			time.Sleep(20 * time.Millisecond)
+			return abort(comm)
+		}
+	})
+	errs := j.each(func(rank int) error {
+		v, err := snug.Make[float32](j.devs[rank], 5000)
+		if err != nil {
+			return err
+		}
+		err = j.worlds[rank].AllReduce(v.View())
+		if idle, lost := j.worlds[rank].engine.stream.Idle(); lost != nil || !idle {
+			return fmt.Errorf("after %w, idle: %v, %w", err, idle, lost)
+		}
+		return errors.Join(err, v.Close())
+	})
+	for rank, want := range []string{"nccl: rank 0: AllReduce: ncclSend: what 2 means", "nccl: rank 1: AllReduce: asynchronous error"} {
+		require.ErrorContains(t, errs[rank], want)
+		require.NotContains(t, errs[rank].Error(), "idle")
+	}
 }
 
 // TestDeviceErrors: an error of the device is returned.
