@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -373,10 +374,38 @@ func TestFileErrors(t *testing.T) {
 	require.ErrorContains(t, err, "is for 3 ranks, this rank has 2")
 	o.File = dir
 	_, err = open(o, load)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, "is a folder, want a file")
+	o.File = file + ".pipe"
+	require.NoError(t, syscall.Mkfifo(o.File, 0o600))
+	_, err = open(o, load)
+	require.ErrorIs(t, err, snug.ErrConfig, "a pipe would block")
+	o.File = dir
 	o.Rank, o.Device = 0, j.devs[0]
 	_, err = open(o, load)
 	require.ErrorIs(t, err, snug.ErrConfig, "a folder is not replaced")
+}
+
+// TestFileOfAnother: a run does not remove the file that another run has put in its place.
+func TestFileOfAnother(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "id")
+	j := prepare(t, 2)
+	another := Options{Size: 2, File: file, Run: "job 8"}
+	for _, err := range j.open(t, func(rank int, o *Options, _ *faulty, l *library) {
+		*o = Options{Device: o.Device, Rank: rank, Size: 2, File: file, Run: "job 7", Timeout: time.Minute}
+		join := l.initScalable
+		l.initScalable = func(comm *uintptr, ranks, rank, ids int32, id *uniqueID, config uintptr) result {
+			if rank == 1 && another.write(&uniqueID{}) != nil { // when both ranks have read the file
+				return 5
+			}
+			return join(comm, ranks, rank, ids, id, config)
+		}
+	}) {
+		require.NoError(t, err)
+	}
+	var id uniqueID
+	another.Rank, another.Timeout = 1, short
+	require.NoError(t, another.read(&id))
 }
 
 // broken is an Exchange that fails.

@@ -27,7 +27,8 @@ type Options struct {
 	// Exchange sends the unique id of rank 0 to the others. It is not used after Open.
 	Exchange accum.Broadcaster
 	// File is where rank 0 writes the unique id, when Exchange is nil: a path that all ranks see. Rank 0 replaces the file
-	// as a whole, and removes it when all ranks have joined, if it can.
+	// as a whole, and removes it when all ranks have joined, if it can. Runs at the same time have files of their own: of
+	// one that is replaced before all ranks have read it, the others wait for Timeout.
 	File string
 	// Run is the name of this run, which the file holds. It must differ from start to start: take a job's number and the
 	// number of its attempt, for example. A file of another run, or one that was written more than Timeout ago, is not
@@ -153,7 +154,7 @@ func (o *Options) join(load func(name, kind string) (*library, error)) (*World, 
 	if err != nil {
 		return nil, errors.Join(err, e.release())
 	}
-	o.forget()
+	o.forget(&id)
 	return w, nil
 }
 
