@@ -87,6 +87,21 @@ func TestLibraries(t *testing.T) {
 	require.Equal(t, []string{"libnccl.so.2", "libnccl.so"}, libraryNames("cuda"))
 }
 
+// TestDeviceOfOne: when one rank has no device that can be used, the others do not wait for it.
+func TestDeviceOfOne(t *testing.T) {
+	for failing := range 2 {
+		j := prepare(t, 2)
+		errs := j.open(t, func(rank int, o *Options, _ *faulty, _ *library) {
+			if rank == failing {
+				o.Device = snug.CPU()
+			}
+		})
+		require.ErrorIs(t, errs[failing], snug.ErrDevice)
+		require.ErrorContains(t, errs[failing], "cpu: no queue for the work of other libraries")
+		require.ErrorIs(t, errs[1-failing], snug.ErrConfig)
+	}
+}
+
 // TestJoinErrors: what fails while ranks join is said with the library's texts.
 func TestJoinErrors(t *testing.T) {
 	for _, call := range []string{"ncclGetUniqueId", "ncclCommInitRank", "ncclCommInitRankScalable"} {

@@ -124,15 +124,18 @@ func (o *Options) complete() error {
 	case o.Size > 1 && o.File != "" && o.Run == "":
 		return fmt.Errorf("a File needs the name of the Run, which tells it from files of other runs: %w", snug.ErrConfig)
 	}
-	_, err := device.Streamer(o.Device)
-	return err
+	return nil
 }
 
 // join opens the library, exchanges the unique id and makes the communicator.
 func (o *Options) join(load func(name, kind string) (*library, error)) (*World, error) {
 	kind, _, _ := strings.Cut(o.Device.Name(), ":")
-	e, err := (*engine)(nil), error(nil)
-	lib, err := load(o.Library, kind)
+	var lib *library
+	var e *engine
+	_, err := device.Streamer(o.Device)
+	if err == nil {
+		lib, err = load(o.Library, kind)
+	}
 	if err == nil {
 		e, err = newEngine(o, lib)
 	}
