@@ -15,8 +15,8 @@ import (
 type SendReceiver interface {
 	Rank() int // from 0
 	Size() int // ranks
-	// SendReceive sends src to rank to, and replaces dst by the src of rank from. Their lengths
-	// and types are the same. dst and src do not overlap.
+	// SendReceive sends src to rank to, and replaces dst by the src of rank from. These two have
+	// one length and one type. The lengths of dst and src may differ. They do not overlap.
 	SendReceive(dst snug.View, from int, src snug.View, to int) error
 }
 

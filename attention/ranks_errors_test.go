@@ -227,6 +227,22 @@ func TestRanksNothing(t *testing.T) {
 	}
 }
 
+// Calls without rows take slopes for every batch element, as one process does, and set the gradients in sinks to 0.
+func TestRanksWithoutRows(t *testing.T) {
+	c := attention.Options{Batch: 3, Heads: 4, KVHeads: 2, Dim: 2, Slopes: snug.ViewOf(make([]float32, 3*4))}
+	c.Dropout = attention.Dropout{P: 0.5}
+	var none []float32
+	require.NoError(t, attention.Backward(none, none, none, none, none, none, none, none, none, c, none))
+	for _, d := range divisions {
+		grad := []float32{1, 2, 3, 4}
+		c.Sinks = attention.Sinks{X: snug.ViewOf(make([]float32, 4)), Grad: snug.ViewOf(grad)}
+		o := operandsOf(c, mirror{1, 2}, d.divided)
+		require.NoError(t, o.forward(d.divided), d.name)
+		require.NoError(t, o.backward(d.divided), d.name)
+		require.Equal(t, make([]float32, 4), grad, d.name)
+	}
+}
+
 // Without lse a call computes the same out.
 func TestRanksWithoutLSE(t *testing.T) {
 	w := attention.NewWhole(t, attention.Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 24, Dim: 8}, snug.BF16, 1, "causal")

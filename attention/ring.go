@@ -14,8 +14,12 @@ import (
 // c is the Options of the whole sequence, the same on all ranks: SeqQ, SeqK, QStarts, Window and
 // Dropout count the rows of the whole. Only the strides and GradLSE are for the tensors of the
 // rank. With n rows of queries and m rows of keys on the rank, q is [Batch, Heads, n, Dim], k is
-// [Batch, KVHeads, m, Dim], v is [Batch, KVHeads, m, DimV], and lse is [Batch, Heads, n], or empty. [SequenceMajor] of Options with a SeqQ of n gives the strides of another layout. SeqK
-// may differ from SeqQ, and RingRows divides keys as well.
+// [Batch, KVHeads, m, Dim], v is [Batch, KVHeads, m, DimV], and lse is [Batch, Heads, n], or empty. [SequenceMajor] of Options
+// with a SeqQ of n and a SeqK of m gives the strides of another layout. SeqK may differ from SeqQ, and RingRows divides keys as
+// well.
+//
+// The ranks do not compare their Options. If these differ in what changes the length of a message, all ranks get the error of
+// SendReceive. If they differ in anything else, such as Causal, Scale or Dropout, results are wrong and there is no error.
 //
 // In each of Size steps a rank computes the attention of its queries to the keys of one rank.
 // Meanwhile it sends these keys and values to the next rank and receives those of the next step.
@@ -39,7 +43,7 @@ import (
 // a rank or a size out of range, and Options that are not for rings; [snug.ErrShape] for a ws
 // that is too short. The errors of SendReceive and of devices leave results partial. After an
 // error of one rank the others wait in SendReceive, so end them: cancel the context of
-// accum.Local, or call Abort of dist/mpi. A goroutine calls SendReceive. It has ended when
+// accum.Local, or call Abort of dist/mpi or of dist/nccl. A goroutine calls SendReceive. It has ended when
 // RingForward returns, and its panic is the caller's.
 func RingForward[V snug.Vector, L snug.Vector32](ranks SendReceiver, out V, lse L, q, k, v V, c Options, ws L) error {
 	return ringForward(ranks, c, forwardJob{

@@ -15,8 +15,9 @@ import (
 // c is the Options of the whole sequence, the same on all ranks, with all heads. Only the strides
 // and GradLSE are for the tensors of the rank: q is [Batch, Heads, SeqQ/Size, Dim], k is
 // [Batch, KVHeads, SeqK/Size, Dim], v is [Batch, KVHeads, SeqK/Size, DimV], and lse is
-// [Batch, Heads, SeqQ/Size], or empty on all ranks. [SequenceMajor] of Options with a SeqQ of
-// SeqQ/Size gives the strides of another layout.
+// [Batch, Heads, SeqQ/Size], or empty on all ranks, as GradLSE is. [SequenceMajor] of Options with a SeqQ of
+// SeqQ/Size and a SeqK of SeqK/Size gives the strides of another layout. Options that differ between ranks are as
+// in [RingForward].
 //
 // Size divides Heads, SeqQ and SeqK, and it divides KVHeads or is a multiple of KVHeads. With
 // fewer key heads than ranks, Size/KVHeads ranks get each key head. Packed sequences can have rows

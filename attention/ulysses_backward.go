@@ -10,8 +10,8 @@ import "github.com/snug-ml/snug"
 // several ranks have a key head, its gradients, of the type of k, are added in float32 in the
 // order of the ranks.
 //
-// Sinks.Grad and Bias.Grad receive the part of the rank's heads. The gradient is the sum over the
-// ranks, as for all weights.
+// Sinks.Grad, which is 0 for the heads of other ranks, and Bias.Grad receive the part of the rank's
+// heads. The gradient is the sum over the ranks, as for all weights.
 //
 // ws is a workspace of at least the second length of [Options.UlyssesWorkspaceLen]. It may be the
 // one of UlyssesForward. Memory, errors and what cannot be divided are as in UlyssesForward.
@@ -42,7 +42,7 @@ func ulyssesBackward(ranks AllToAller, c Options, j backwardJob) error {
 	if err := u.clear(u.whole.Sinks.Grad, u.whole.Bias.Grad); err != nil {
 		return err
 	}
-	if u.whole.Batch == 0 || u.heads == 0 {
+	if u.whole.Batch == 0 || u.heads == 0 || u.rowsQ == 0 && u.rowsK == 0 { // resolve forgets the batch of no rows
 		return u.clearKeys(j.dk, j.dv)
 	}
 	u.begin(j.delta, at, 2*u.whole.DimV)

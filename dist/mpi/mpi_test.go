@@ -18,6 +18,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/internal/ranks"
 	"github.com/stretchr/testify/require"
 )
 
@@ -461,6 +462,34 @@ func panics(w *World) error {
 		_ = none.size // a signal in Go's runtime
 	}
 	return w.Sum([]float64{1})
+}
+
+// TestCloseConcurrently: goroutines that close a World at the same time make one call of Close.
+func TestCloseConcurrently(t *testing.T) {
+	w := &World{calls: make(chan call), results: make(chan error)}
+	errs, calls := make(chan error), make(chan call, 4)
+	go func() {
+		for c := range w.calls {
+			calls <- c
+			w.results <- nil
+		}
+	}()
+	defer close(w.calls)
+	w.mu.Lock()
+	for range 4 {
+		go func() { errs <- w.Close() }()
+	}
+	time.Sleep(10 * time.Millisecond)
+	w.mu.Unlock()
+	w.mu.Lock() // the first that wakes up finds it locked again, and from then on it is handed on
+	time.Sleep(10 * time.Millisecond)
+	w.mu.Unlock()
+	for range 4 {
+		require.NoError(t, <-errs)
+	}
+	require.Equal(t, ranks.Close, (<-calls).Op)
+	require.Empty(t, calls)
+	require.ErrorContains(t, w.Sum(nil), "mpi: Sum: the World is closed")
 }
 
 // TestZeroWorld: a World that is not from Open gives errors.

@@ -132,6 +132,9 @@ func (w *World) run(c call) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.closed && c.Op == ranks.Close {
+		return nil
+	}
 	if w.closed {
 		return fmt.Errorf("mpi: %s: the World is closed: %w", c.Op, snug.ErrConfig)
 	}
@@ -150,12 +153,6 @@ func (w *World) run(c call) error {
 // which says that the ranks do not agree, call Abort. The process must not end before without an error status.
 func (w *World) Close() error {
 	if w == nil {
-		return nil
-	}
-	w.mu.Lock()
-	closed := w.closed
-	w.mu.Unlock()
-	if closed {
 		return nil
 	}
 	return w.run(call{Call: ranks.Call{Op: ranks.Close}})

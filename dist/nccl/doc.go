@@ -47,7 +47,9 @@
 //
 // All ranks compare what they call before any data moves: a program that differs between two ranks gets the same error on
 // all. If other ranks do not make the call, or do not send their data, within Options.Timeout, the communicator is aborted
-// and the call returns an error that says which rank waited for what. After an error every call is that error.
+// and the call returns an error that says which rank waited for what. After an error every call is that error. A call that
+// returns an error has ended what it began, so that its vectors can be freed, unless the library takes more than 5 seconds
+// for that.
 //
 // # Memory
 //

@@ -103,10 +103,29 @@ func (e *engine) do(c *call) error {
 		err = e.move(c)
 	}
 	if err != nil {
-		go e.abort()
+		e.giveUp()
 		return fmt.Errorf("%s: %w", c.Op, err)
 	}
 	return nil
+}
+
+// giveUp aborts the communicator and waits until nothing moves any more, because the caller may free the vectors of a call
+// that has failed. It does not wait longer than the grace for a library or a device that does not end.
+func (e *engine) giveUp() {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		e.abort()
+		for began := time.Now(); time.Since(began) < grace; time.Sleep(100 * time.Microsecond) {
+			if idle, err := e.stream.Idle(); idle || err != nil {
+				return
+			}
+		}
+	}()
+	select {
+	case <-ended:
+	case <-time.After(grace):
+	}
 }
 
 func (e *engine) move(c *call) error {

@@ -6,11 +6,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,6 +87,21 @@ func TestLibraries(t *testing.T) {
 	require.Equal(t, []string{"libnccl.so.2", "libnccl.so"}, libraryNames("cuda"))
 }
 
+// TestDeviceOfOne: when one rank has no device that can be used, the others do not wait for it.
+func TestDeviceOfOne(t *testing.T) {
+	for failing := range 2 {
+		j := prepare(t, 2)
+		errs := j.open(t, func(rank int, o *Options, _ *faulty, _ *library) {
+			if rank == failing {
+				o.Device = snug.CPU()
+			}
+		})
+		require.ErrorIs(t, errs[failing], snug.ErrDevice)
+		require.ErrorContains(t, errs[failing], "cpu: no queue for the work of other libraries")
+		require.ErrorIs(t, errs[1-failing], snug.ErrConfig)
+	}
+}
+
 // TestJoinErrors: what fails while ranks join is said with the library's texts.
 func TestJoinErrors(t *testing.T) {
 	for _, call := range []string{"ncclGetUniqueId", "ncclCommInitRank", "ncclCommInitRankScalable"} {
@@ -138,6 +155,46 @@ func TestCallErrors(t *testing.T) {
 	j := start(t, 1, nil)
 	j.faults[0].fail["ncclCommDestroy"] = 3
 	require.EqualError(t, j.worlds[0].Close(), "nccl: rank 0: Close: ncclCommDestroy: what 3 means (3): more of it")
+}
+
+// TestNothingMoves: when a call has failed, nothing that it has queued reads or writes its vector any more.
+func TestNothingMoves(t *testing.T) {
+	var j *job
+	sends := 0
+	j = start(t, 2, func(rank int, _ *Options, _ *faulty, l *library) {
+		if rank == 1 {
+			return
+		}
+		send, abort := l.send, l.abort
+		l.send = func(addr uintptr, count uint64, dtype, peer int32, comm, stream uintptr) result {
+			j.wire.mu.Lock()
+			j.faults[1].stalls = true // so that the first round does not end
+			j.wire.mu.Unlock()
+			if sends++; sends > 1 {
+				return 2
+			}
+			return send(addr, count, dtype, peer, comm, stream)
+		}
+		l.abort = func(comm uintptr) result {
+			time.Sleep(20 * time.Millisecond)
+			return abort(comm)
+		}
+	})
+	errs := j.each(func(rank int) error {
+		v, err := snug.Make[float32](j.devs[rank], 5000)
+		if err != nil {
+			return err
+		}
+		err = j.worlds[rank].AllReduce(v.View())
+		if idle, lost := j.worlds[rank].engine.stream.Idle(); lost != nil || !idle {
+			return fmt.Errorf("after %w, idle: %v, %w", err, idle, lost)
+		}
+		return errors.Join(err, v.Close())
+	})
+	for rank, want := range []string{"nccl: rank 0: AllReduce: ncclSend: what 2 means", "nccl: rank 1: AllReduce: asynchronous error"} {
+		require.ErrorContains(t, errs[rank], want)
+		require.NotContains(t, errs[rank].Error(), "idle")
+	}
 }
 
 // TestDeviceErrors: an error of the device is returned.
@@ -332,10 +389,38 @@ func TestFileErrors(t *testing.T) {
 	require.ErrorContains(t, err, "is for 3 ranks, this rank has 2")
 	o.File = dir
 	_, err = open(o, load)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, "is a folder, want a file")
+	o.File = file + ".pipe"
+	require.NoError(t, syscall.Mkfifo(o.File, 0o600))
+	_, err = open(o, load)
+	require.ErrorIs(t, err, snug.ErrConfig, "a pipe would block")
+	o.File = dir
 	o.Rank, o.Device = 0, j.devs[0]
 	_, err = open(o, load)
 	require.ErrorIs(t, err, snug.ErrConfig, "a folder is not replaced")
+}
+
+// TestFileOfAnother: a run does not remove the file that another run has put in its place.
+func TestFileOfAnother(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "id")
+	j := prepare(t, 2)
+	another := Options{Size: 2, File: file, Run: "job 8"}
+	for _, err := range j.open(t, func(rank int, o *Options, _ *faulty, l *library) {
+		*o = Options{Device: o.Device, Rank: rank, Size: 2, File: file, Run: "job 7", Timeout: time.Minute}
+		join := l.initScalable
+		l.initScalable = func(comm *uintptr, ranks, rank, ids int32, id *uniqueID, config uintptr) result {
+			if rank == 1 && another.write(&uniqueID{}) != nil { // when both ranks have read the file
+				return 5
+			}
+			return join(comm, ranks, rank, ids, id, config)
+		}
+	}) {
+		require.NoError(t, err)
+	}
+	var id uniqueID
+	another.Rank, another.Timeout = 1, short
+	require.NoError(t, another.read(&id))
 }
 
 // broken is an Exchange that fails.

@@ -346,11 +346,11 @@ func (w *wire) run(f *faulty, ops []op) {
 			continue
 		}
 		b := box{o.kind, o.peer, o.comm.rank}
-		for len(o.comm.boxes[b]) == 0 {
-			if o.comm.aborted {
-				return
-			}
+		for len(o.comm.boxes[b]) == 0 && !o.comm.aborted {
 			w.change.Wait()
+		}
+		if o.comm.aborted { // what arrives later is of operations before this one
+			return
 		}
 		m := o.comm.boxes[b][0]
 		o.comm.boxes[b] = o.comm.boxes[b][1:]

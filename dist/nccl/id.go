@@ -109,18 +109,33 @@ func (o *Options) read(id *uniqueID) error {
 	}
 }
 
+// maxNote is more bytes than a note has whose Run is a name.
+const maxNote = 1 << 20
+
+// look returns what the file holds. The error wraps snug.ErrConfig if it is no regular file, which could block.
+func (o *Options) look() (n note, err error) {
+	f, _, err := files.Open(o.File)
+	if err != nil {
+		return n, err
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxNote))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return n, err
+	}
+	if err := json.Unmarshal(text, &n); err != nil || n.Kind != noteKind {
+		return n, fmt.Errorf("%s holds no unique id", o.File)
+	}
+	return n, nil
+}
+
 // take reads the id, if the file is of this run.
 func (o *Options) take(id *uniqueID) error {
-	text, err := os.ReadFile(o.File)
+	n, err := o.look()
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("rank 0 has not written %s", o.File)
 	}
 	if err != nil {
 		return err
-	}
-	var n note
-	if err := json.Unmarshal(text, &n); err != nil || n.Kind != noteKind {
-		return fmt.Errorf("%s holds no unique id", o.File)
 	}
 	if n.Run != o.Run {
 		return fmt.Errorf("%s is of run %q", o.File, n.Run)
@@ -139,9 +154,13 @@ func (o *Options) take(id *uniqueID) error {
 	return nil
 }
 
-// forget removes the file, which all ranks have read. A file that stays is taken by no other run.
-func (o *Options) forget() {
-	if o.Rank == 0 && o.Size > 1 && o.File != "" {
+// forget removes the file, which all ranks have read, unless another run has written it since. A file that stays is taken
+// by no other run.
+func (o *Options) forget(id *uniqueID) {
+	if o.Rank != 0 || o.Size == 1 || o.File == "" {
+		return
+	}
+	if n, err := o.look(); err == nil && n.ID == hex.EncodeToString(id.Bytes[:]) {
 		_ = os.Remove(o.File)
 	}
 }

@@ -381,6 +381,26 @@ func TestClose(t *testing.T) {
 	require.ErrorIs(t, (&World{}).Close(), snug.ErrConfig)
 }
 
+// TestCloseConcurrently: goroutines that close a World make one call of Close, also when they wait so long that the lock
+// goes from one to the next.
+func TestCloseConcurrently(t *testing.T) {
+	j := start(t, 2, func(_ int, o *Options, _ *faulty, _ *library) { o.Timeout = 2 * time.Second })
+	w, errs := j.worlds[0], make(chan error)
+	go func() { errs <- j.worlds[1].Close() }()
+	w.mu.Lock()
+	for range 4 {
+		go func() { errs <- w.Close() }()
+	}
+	time.Sleep(10 * time.Millisecond)
+	w.mu.Unlock()
+	w.mu.Lock() // the first that wakes up finds it locked again, and from then on it is handed on
+	time.Sleep(10 * time.Millisecond)
+	w.mu.Unlock()
+	for range 1 + 4 {
+		require.NoError(t, <-errs)
+	}
+}
+
 // TestAllocations: a call itself allocates nothing. What it queues is the device's and the library's.
 func TestAllocations(t *testing.T) {
 	j := start(t, 1, nil)

@@ -27,7 +27,8 @@ type Options struct {
 	// Exchange sends the unique id of rank 0 to the others. It is not used after Open.
 	Exchange accum.Broadcaster
 	// File is where rank 0 writes the unique id, when Exchange is nil: a path that all ranks see. Rank 0 replaces the file
-	// as a whole, and removes it when all ranks have joined, if it can.
+	// as a whole, and removes it when all ranks have joined, if it can. Runs at the same time have files of their own: of
+	// one that is replaced before all ranks have read it, the others wait for Timeout.
 	File string
 	// Run is the name of this run, which the file holds. It must differ from start to start: take a job's number and the
 	// number of its attempt, for example. A file of another run, or one that was written more than Timeout ago, is not
@@ -123,15 +124,18 @@ func (o *Options) complete() error {
 	case o.Size > 1 && o.File != "" && o.Run == "":
 		return fmt.Errorf("a File needs the name of the Run, which tells it from files of other runs: %w", snug.ErrConfig)
 	}
-	_, err := device.Streamer(o.Device)
-	return err
+	return nil
 }
 
 // join opens the library, exchanges the unique id and makes the communicator.
 func (o *Options) join(load func(name, kind string) (*library, error)) (*World, error) {
 	kind, _, _ := strings.Cut(o.Device.Name(), ":")
-	e, err := (*engine)(nil), error(nil)
-	lib, err := load(o.Library, kind)
+	var lib *library
+	var e *engine
+	_, err := device.Streamer(o.Device)
+	if err == nil {
+		lib, err = load(o.Library, kind)
+	}
 	if err == nil {
 		e, err = newEngine(o, lib)
 	}
@@ -153,7 +157,7 @@ func (o *Options) join(load func(name, kind string) (*library, error)) (*World, 
 	if err != nil {
 		return nil, errors.Join(err, e.release())
 	}
-	o.forget()
+	o.forget(&id)
 	return w, nil
 }
 
@@ -190,6 +194,11 @@ func (w *World) run(c call) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.locked(c)
+}
+
+// locked is run for a caller that has the lock.
+func (w *World) locked(c call) error {
 	if w.closed {
 		return fmt.Errorf("nccl: %s: the World is closed: %w", c.Op, snug.ErrConfig)
 	}
@@ -236,22 +245,17 @@ func (w *World) Close() error {
 	if w == nil {
 		return nil
 	}
+	c := call{Call: ranks.Call{Op: ranks.Close}}
 	if w.calls == nil {
-		return w.run(call{Call: ranks.Call{Op: ranks.Close}})
+		return w.run(c)
 	}
-	w.mu.Lock()
-	closed := w.closed
-	w.mu.Unlock()
-	if closed {
-		return nil
-	}
-	err := w.run(call{Call: ranks.Call{Op: ranks.Close}})
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closed { // by another goroutine
-		return err
+	if w.closed {
+		return nil
 	}
-	w.closed = true
+	err := w.locked(c)
+	w.closed = true // before another goroutine calls: the other ranks make no call after this one
 	close(w.calls)
 	patience := w.timeout
 	if err != nil {
