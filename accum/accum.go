@@ -15,7 +15,7 @@
 // [New] makes a window over named parameters; [Options] also check and measure
 // micro-batches, keep the loss scale constant within a window, hold its sum in bfloat16,
 // and reduce its gradients over the ranks of data-parallel training. A [Sharded] holds the part
-// of the gradients that a rank needs, and a [Pages] the rank's part of frozen weights, as ZeRO does.
+// of the gradients that a rank needs, and a [Pages] the rank's part of weights, as ZeRO does.
 //
 // # The mean
 //

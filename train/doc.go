@@ -43,16 +43,17 @@
 // Options.Shard each rank holds a part of the optimizer's state, of the master weights and of the gradients (ZeRO-1 and
 // ZeRO-2). A checkpoint is the same with any Shard and any number of ranks.
 //
-// With an [accum.Pages] as Reducer, which is also the Pages of the model, each rank holds a part of the frozen weights and
-// gathers a matrix when a layer uses it (ZeRO-3; Rajbhandari et al. 2020, arXiv:1910.02054):
+// With an [accum.Pages] as Reducer, which is also the Pages of the model, each rank holds a part of the matrices of the
+// model, frozen or not, and the ranks gather a matrix when an operation uses it (ZeRO-3; Rajbhandari et al. 2020,
+// arXiv:1910.02054):
 //
 //	pages, err := accum.NewPages(world, accum.PagesOptions{})
-//	model, err := transformer.Open(dir, transformer.Options{Base: qlora.NF4, Adapter: adapter, Pages: pages})
-//	t, err := train.New(model, train.Options{Reducer: pages})
+//	model, err := transformer.Open(dir, transformer.Options{Pages: pages, PageFloats: true})
+//	t, err := train.New(model, train.Options{Reducer: pages, Shard: plan.ShardWeights})
 //
-// Losses and adapters have the bits of ranks that each hold all weights. All ranks make as many passes over the model,
-// see Options.Reducer. A rank sends its part of the weights to each other rank twice in a micro-batch, for the forward and
-// the backward pass, and more often with a plan that computes activations again.
+// Losses and weights are those of ranks that each hold all weights, up to the rounding of the gradients' norm. All ranks
+// make as many passes over the model, see Options.Reducer. A rank sends its part of the weights to each other rank twice
+// in a micro-batch, for the forward and the backward pass, and more often with a plan that computes activations again.
 //
 // # Forward passes alone
 //

@@ -65,6 +65,9 @@ func TestTuneRanks(t *testing.T) {
 		require.Zero(t, status, errs)
 		want := lastLine(t, text)
 		for _, n := range []int{1, 2, 4} {
+			if n != 2 && (slices.Contains(flags, "bf16") || slices.Contains(flags, "gradients")) {
+				continue
+			}
 			dir := filepath.Join(t.TempDir(), "out")
 			c, out, errs := onRanks(t, n, append(args, "-o", dir)...)
 			require.NoError(t, c.Run(), "%s%s", out, errs)
