@@ -42,7 +42,7 @@ type Options struct {
 	Heads   int // query heads
 	KVHeads int // key and value heads, a divisor of Heads; 0: Heads
 	SeqQ    int // queries in a sequence
-	SeqK    int // keys in a sequence; 0: SeqQ, or the last of KStarts. [ForwardCached] needs it
+	SeqK    int // keys in a sequence; 0: SeqQ, or the last of KStarts. [ForwardCached] needs it; set it with KStarts over ranks
 	Dim     int // elements of a query and of a key, 1 to 65536
 	DimV    int // elements of a value and of an output, up to 65536; 0: Dim
 

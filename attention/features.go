@@ -55,7 +55,8 @@ type Dropout struct {
 	P float32 // probability, at least 0 and below 1
 	// Seed names the random numbers. Element (i, j) of head h of batch element b takes word
 	// (Query+i)·2^32 + Key+j of the Philox4x32-10 stream of Seed and b·Heads+h, for every
-	// tiling, processor and layout. The weight is zeroed if the word is below P·2^32.
+	// tiling, processor and layout. Word n is word n%4 of the block with key Seed, counter n/4 in
+	// its low 64 bits and b·Heads+h in its high ones. The weight is zeroed if the word is below P·2^32.
 	Seed uint64
 	// Query and Key are the positions of the first query and the first key, for calls on a
 	// part of a sequence.

@@ -298,19 +298,20 @@ func (c counting) AllToAll(dst, src snug.View) error {
 	return c.rank.AllToAll(dst, src)
 }
 
-// A rank sends as many bytes as docs/scaling.md says.
+// A rank sends as many bytes as docs/scaling.md says, with 64 bytes to compare its Options with those of a neighbour or of
+// each other rank.
 func TestRanksBytes(t *testing.T) {
 	for _, kv := range []int{8, 2} {
-		const heads, dim, dimV, size = 8, 8, 4, 4
+		const heads, dim, dimV, size, header = 8, 8, 4, 4, 64
 		c := attention.Options{Batch: 1, Heads: heads, KVHeads: kv, SeqQ: 64, Dim: dim, DimV: dimV, Causal: true}
 		w := attention.NewWhole(t, c, snug.BF16, 1)
 		n, keyHeads := c.SeqQ/size, max(kv, size)
 		keys := n * kv * (dim + dimV)
 		want := map[string][2]int{
-			"ring": {2 * (size - 1) * keys, 2*(size-1)*keys + 4*size*keys},
+			"ring": {2*(size-1)*keys + header, 2*(size-1)*keys + 4*size*keys + header},
 			"ulysses": {
-				(2*n*(heads+keyHeads)*(dim+dimV) + 4*n*heads) * (size - 1) / size,
-				(4*n*(heads+keyHeads)*(dim+dimV) + 4*n*heads) * (size - 1) / size,
+				(2*n*(heads+keyHeads)*(dim+dimV)+4*n*heads)*(size-1)/size + (size-1)*header,
+				(4*n*(heads+keyHeads)*(dim+dimV)+4*n*heads)*(size-1)/size + (size-1)*header,
 			},
 		}
 		for name, d := range map[string]divided{"ring": ring, "ulysses": ulysses} {

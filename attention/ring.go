@@ -18,8 +18,10 @@ import (
 // with a SeqQ of n and a SeqK of m gives the strides of another layout. SeqK may differ from SeqQ, and RingRows divides keys as
 // well.
 //
-// The ranks do not compare their Options. If these differ in what changes the length of a message, all ranks get the error of
-// SendReceive. If they differ in anything else, such as Causal, Scale or Dropout, results are wrong and there is no error.
+// First each rank sends 64 bytes to the next one, with checksums of what has to be the same on all ranks: the function, the
+// element type, and the Options but strides, GradLSE and what vectors and a Mask hold. Two neighbours that differ both get an
+// error, which names them and says whether they differ in dimensions, the mask, the scores, Dropout or something else. The
+// other ranks wait, as after any error of one rank.
 //
 // In each of Size steps a rank computes the attention of its queries to the keys of one rank.
 // Meanwhile it sends these keys and values to the next rank and receives those of the next step.
@@ -41,7 +43,8 @@ import (
 //
 // Errors, with nothing written or sent: the errors of Forward; [snug.ErrConfig] for nil ranks,
 // a rank or a size out of range, and Options that are not for rings; [snug.ErrShape] for a ws
-// that is too short. The errors of SendReceive and of devices leave results partial. After an
+// that is too short. Errors with nothing written but ws: ErrConfig for neighbours that differ. The
+// errors of SendReceive and of devices leave results partial. After an
 // error of one rank the others wait in SendReceive, so end them: cancel the context of
 // accum.Local, or call Abort of dist/mpi or of dist/nccl. A goroutine calls SendReceive. It has ended when
 // RingForward returns, and its panic is the caller's.
@@ -63,7 +66,7 @@ func RingForward[V snug.Vector, L snug.Vector32](ranks SendReceiver, out V, lse 
 //	the same, for 16 bits        Batch·Heads·n·DimV/2           of float32
 //	lse, and of one piece        Batch·Heads·n·3/2              of float32
 //
-// Backward holds
+// and at least 32 elements, as does backward, for the exchange of Options. Backward holds
 //
 //	keys and values, twice       2·Batch·KVHeads·m·(Dim+DimV)   of type dt
 //	their gradients, 3 times     3·Batch·KVHeads·m·(Dim+DimV)   of float32
@@ -135,6 +138,7 @@ func (c *Options) ringForwardRegions(size int, dt snug.DType) (r ringForwardRegi
 	if dt != snug.F32 {
 		r.wide = r.take(snug.F32, batch, c.Heads, piece, c.DimV)
 	}
+	r.words = max(r.words, headersLen(1))
 	return r
 }
 
@@ -303,6 +307,9 @@ func ringForward(ranks SendReceiver, c Options, j forwardJob, ws snug.View) erro
 	}
 	if r.size == 1 {
 		return forward(j)
+	}
+	if err := r.agree(ringForwards, ws); err != nil {
+		return err
 	}
 	f := ringForwardCall{ring: r, job: j, at: at}
 	f.ws = ws

@@ -63,6 +63,7 @@ func (c *Options) ringBackwardRegions(size int, dt snug.DType, dlse bool) (r rin
 	if c.Sinks.Grad.Len() > 0 {
 		r.sinks = r.take(snug.F32, c.Heads)
 	}
+	r.words = max(r.words, headersLen(1))
 	return r
 }
 
@@ -81,6 +82,9 @@ func ringBackward(ranks SendReceiver, c Options, j backwardJob) error {
 	}
 	if r.size == 1 {
 		return backward(j)
+	}
+	if err := r.agree(ringBackwards, j.delta); err != nil {
+		return err
 	}
 	b := ringBackwardCall{ring: r, job: j, at: at}
 	b.ws = j.delta

@@ -16,13 +16,14 @@ import (
 // and GradLSE are for the tensors of the rank: q is [Batch, Heads, SeqQ/Size, Dim], k is
 // [Batch, KVHeads, SeqK/Size, Dim], v is [Batch, KVHeads, SeqK/Size, DimV], and lse is
 // [Batch, Heads, SeqQ/Size], or empty on all ranks, as GradLSE is. [SequenceMajor] of Options with a SeqQ of
-// SeqQ/Size and a SeqK of SeqK/Size gives the strides of another layout. Options that differ between ranks are as
-// in [RingForward].
+// SeqQ/Size and a SeqK of SeqK/Size gives the strides of another layout. First each
+// rank sends the 64 bytes of [RingForward] to each other rank. Which ranks have lse and GradLSE is compared too. If any two
+// ranks differ, all ranks get the same error, which names two of them, and can go on with other calls.
 //
 // Size divides Heads, SeqQ and SeqK, and it divides KVHeads or is a multiple of KVHeads. With
 // fewer key heads than ranks, Size/KVHeads ranks get each key head. Packed sequences can have rows
 // of no sequence at the end, to make SeqQ a multiple of
-// Size.
+// Size, and so can their keys: set SeqK then, whose default is the last of KStarts.
 //
 // Each head is computed whole, so out and lse have the bits of Forward, for any number of ranks.
 // Dropout draws the random numbers of one process. A rank does not compute while it exchanges.
@@ -38,7 +39,8 @@ import (
 // Errors, with nothing written or sent: the errors of Forward; [snug.ErrConfig] for nil ranks, a
 // rank or a size out of range, Heads or KVHeads that cannot be divided, and a Bias or a Mask of
 // other dimensions; [snug.ErrShape] for a SeqQ or SeqK that Size does not divide and a ws that is
-// too short. The errors of AllToAll and of devices leave results partial. After an error of one
+// too short. Errors with nothing written but ws: ErrConfig for ranks that differ. The errors of
+// AllToAll and of devices leave results partial. After another error of one
 // rank the others wait in AllToAll, see [RingForward].
 func UlyssesForward[V snug.Vector, L snug.Vector32](ranks AllToAller, out V, lse L, q, k, v V, c Options, ws L) error {
 	return ulyssesForward(ranks, c, forwardJob{
@@ -67,8 +69,9 @@ func UlyssesForward[V snug.Vector, L snug.Vector32](ranks AllToAller, out V, lse
 //	sums of dk and dv            Batch·KVHeads·m·(Dim+DimV) of float32
 //
 // The sums are for 16 bits and fewer key heads than ranks. One element of float32 holds two of 16
-// bits, and every item is rounded up to 16 bytes. For packed sequences Batch counts as 1. One rank
-// needs no workspace forward, and that of Backward backward. Both lengths are 0 for Options, a
+// bits, and every item is rounded up to 16 bytes. For packed sequences Batch counts as 1. Both are
+// at least 32·size, for the exchange of Options. One rank needs no workspace forward, and that of
+// Backward backward. Both lengths are 0 for Options, a
 // size or a type that UlyssesForward does not take.
 func (c Options) UlyssesWorkspaceLen(size int, dt snug.DType) (forward, backward int) {
 	if size < 1 || size > maxRanks || !dt.IsFloat() {
@@ -151,6 +154,7 @@ func (c *Options) ulyssesRegions(size int, dt snug.DType, backward, dlse bool) (
 		most /= batch
 	}
 	r.staged = r.take(dt, most)
+	r.words = max(r.words, headersLen(size))
 	return r
 }
 
@@ -268,10 +272,13 @@ func ulyssesForward(ranks AllToAller, c Options, j forwardJob, ws snug.View) err
 	if err := u.check(tensors, j.lse, ws, true, at.regions); err != nil {
 		return err
 	}
-	switch {
-	case u.size == 1:
+	if u.size == 1 {
 		return forward(j)
-	case u.whole.Batch == 0 || u.heads == 0 || u.rowsQ == 0:
+	}
+	if err := u.agree(ulyssesForwards, ws, j.lse.Len() > 0, false); err != nil {
+		return err
+	}
+	if u.whole.Batch == 0 || u.heads == 0 || u.rowsQ == 0 {
 		return nil
 	}
 	u.begin(ws, at, u.whole.DimV)

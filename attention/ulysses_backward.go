@@ -39,6 +39,9 @@ func ulyssesBackward(ranks AllToAller, c Options, j backwardJob) error {
 	if u.size == 1 {
 		return backward(j)
 	}
+	if err := u.agree(ulyssesBackwards, j.delta, true, u.local.GradLSE.Len() > 0); err != nil {
+		return err
+	}
 	if err := u.clear(u.whole.Sinks.Grad, u.whole.Bias.Grad); err != nil {
 		return err
 	}

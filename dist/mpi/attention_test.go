@@ -25,23 +25,52 @@ func TestAttention(t *testing.T) {
 	})
 }
 
+// TestAttentionDiffers: ranks whose Options differ get an error, and go on with Options that do not.
+func TestAttentionDiffers(t *testing.T) {
+	eachLauncher(t, func(t *testing.T, launcher string, env ...string) {
+		r := launch(t, launcher, 2, "unlike", env...)
+		require.NoError(t, r.err, "%s%s", r.out, r.errs)
+		require.Equal(t, 4, strings.Count(r.out, "attention: ranks 0 and 1 differ in Dropout: "), "%s%s", r.out, r.errs)
+	})
+}
+
+// unlike computes attention with another seed on each rank.
+func unlike(w *World) error {
+	for _, do := range overRanks {
+		_, err := do(w, snug.F32, uint64(w.Rank()))
+		if !errors.Is(err, snug.ErrConfig) {
+			return fmt.Errorf("no error of Options that differ, but: %w", err)
+		}
+		first, _, _ := strings.Cut(err.Error(), "\n") // forward, and then backward
+		fmt.Println(first)
+		if _, err := do(w, snug.F32, 5); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 var (
 	_ attention.SendReceiver = (*World)(nil)
 	_ attention.AllToAller   = (*World)(nil)
 )
 
+// overRanks are the two ways.
+var overRanks = []func(r accum.Reducer, dt snug.DType, seed uint64) ([]snug.View, error){overRing, overHeads}
+
 // attend computes attention by MPI and by Local.
 func attend(w *World) error {
 	rank, size := w.Rank(), w.Size()
 	for _, dt := range []snug.DType{snug.F32, snug.BF16, snug.F16} {
-		for i, do := range []func(r accum.Reducer, dt snug.DType) ([]snug.View, error){overRing, overHeads} {
-			got, err := do(w, dt)
+		for i, do := range overRanks {
+			const seed = 5
+			got, err := do(w, dt, seed)
 			if err != nil {
 				return err
 			}
 			var failed error
 			want := together(size, rank, func(r accum.Reducer, at int) []snug.View {
-				views, err := do(r, dt)
+				views, err := do(r, dt, seed)
 				if err != nil && at == rank {
 					failed = err
 				}
@@ -82,9 +111,9 @@ func tensors(r accum.Reducer, dt snug.DType, lengths ...int) (all []snug.View) {
 }
 
 // overRing returns out, lse, dq, dk and dv of a rank.
-func overRing(r accum.Reducer, dt snug.DType) ([]snug.View, error) {
+func overRing(r accum.Reducer, dt snug.DType, seed uint64) ([]snug.View, error) {
 	ranks := r.(attention.SendReceiver)
-	c := attention.Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 101, Dim: 8, Causal: true, Dropout: attention.Dropout{P: 0.2, Seed: 5}}
+	c := attention.Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 101, Dim: 8, Causal: true, Dropout: attention.Dropout{P: 0.2, Seed: seed}}
 	n := 0
 	for _, rows := range attention.RingRows(c.SeqQ, r.Rank(), r.Size()) {
 		n += rows.Len()
@@ -102,9 +131,9 @@ func overRing(r accum.Reducer, dt snug.DType) ([]snug.View, error) {
 }
 
 // overHeads returns out, lse, dq, dk and dv of a rank.
-func overHeads(r accum.Reducer, dt snug.DType) ([]snug.View, error) {
+func overHeads(r accum.Reducer, dt snug.DType, seed uint64) ([]snug.View, error) {
 	ranks := r.(attention.AllToAller)
-	c := attention.Options{Batch: 2, Heads: 6, KVHeads: 1, SeqQ: 96, Dim: 8, Causal: true, Dropout: attention.Dropout{P: 0.2, Seed: 5}}
+	c := attention.Options{Batch: 2, Heads: 6, KVHeads: 1, SeqQ: 96, Dim: 8, Causal: true, Dropout: attention.Dropout{P: 0.2, Seed: seed}}
 	n := c.SeqQ / r.Size()
 	q, k := c.Batch*c.Heads*n*c.Dim, c.Batch*c.KVHeads*n*c.Dim
 	x := tensors(r, dt, q, k, k, q, q, q, k, k) // q, k, v, dout, and results

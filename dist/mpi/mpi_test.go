@@ -124,6 +124,7 @@ var jobs = map[string]func(w *World) error{
 	"allocations": allocations,
 	"panic":       panics,
 	"attention":   attend,
+	"unlike":      unlike,
 }
 
 // TestBits: every operation has the bits of Local, for all types and for lengths below and above a stage.
