@@ -10,7 +10,8 @@
 // SNUG_EMU chooses how both are compiled: "plain", the default; "portable", without
 // the instructions that only NVIDIA's GPUs have, as for HIP; "asan", with the
 // address sanitizer; or "check", which finds races, block memory that is read
-// before it is written, and accesses outside of every allocation. SNUG_EMU_CXX
+// before it is written, and accesses outside of every allocation. With SNUG_METAL=2.4 emu:1
+// compiles the text as the Metal language of macOS 12 and 13, without bfloat. SNUG_EMU_CXX
 // names the compiler; the default is c++.
 package emu
 

@@ -255,3 +255,26 @@ func TestNoCompiler(t *testing.T) {
 	_, err = snug.Open("emu:0")
 	require.ErrorContains(t, err, `SNUG_EMU is "fast"`)
 }
+
+// TestMetalVersions checks that text which uses bfloat, as the fragments of the probe do, is not
+// Metal 2.4 to the emulator either.
+func TestMetalVersions(t *testing.T) {
+	t.Setenv("SNUG_METAL", "2.4")
+	dev, err := snug.Open("emu:1")
+	require.NoError(t, err)
+	defer dev.Close()
+	x := put(t, dev, make([]float32, 256))
+	err = device.Launch(dev, &probeJob{kernel: "product_f16", blocks: 1, threads: 32, operands: []snug.View{x.View(), x.View(), x.View()}})
+	require.ErrorContains(t, err, "Native<bf16>")
+
+	cuda, err := snug.Open("emu:0") // which has nothing to do with it
+	require.NoError(t, err)
+	defer cuda.Close()
+	y := put(t, cuda, make([]float32, 256))
+	require.NoError(t, device.Launch(cuda, &probeJob{kernel: "product_f16", blocks: 1, threads: 32, operands: []snug.View{y.View(), y.View(), y.View()}}))
+	require.NoError(t, cuda.Sync())
+
+	t.Setenv("SNUG_METAL", "2")
+	_, err = snug.Open("emu:1")
+	require.ErrorContains(t, err, `SNUG_METAL is "2", want 2.4 or 3.1`)
+}

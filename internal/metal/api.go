@@ -20,6 +20,8 @@ type api struct {
 	retain   func(object)
 	release  func(object)
 
+	systemVersion func() string // of macOS: "14.5"
+
 	// devices. newDevices returns them all.
 	newDevices    func() []object
 	deviceName    func(dev object) string
@@ -60,7 +62,7 @@ type api struct {
 	fillBuffer     func(enc, buf object, off, bytes int, value byte)
 
 	// kernels. A nil object comes with the compiler's message.
-	newLibrary  func(dev object, source string) (object, string)
+	newLibrary  func(dev object, source string, l language) (object, string)
 	newFunction func(lib object, name string) object
 	newPipeline func(dev, function object) (object, string)
 	lanes       func(pipeline object) int // of a SIMD-group

@@ -5,6 +5,7 @@ package metal
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"sync"
 
@@ -14,10 +15,11 @@ import (
 
 // device is an open GPU. mu guards all of it but the fields that never change.
 type device struct {
-	api     *api
-	dev     object
-	unified bool
-	empty   object // a buffer to bind for an operand of no bytes
+	api      *api
+	dev      object
+	unified  bool
+	language language // that kernels are compiled as
+	empty    object   // a buffer to bind for an operand of no bytes
 
 	mu       sync.Mutex
 	closed   bool
@@ -41,6 +43,7 @@ func newDevice(a *api, dev object) (*device, error) {
 	d := &device{
 		api: a, dev: dev,
 		unified:  a.unified(dev),
+		language: languageOf(a.systemVersion()),
 		kernels:  kernels{libraries: map[*gpu.Module]library{}, pipelines: map[kernelName]*pipeline{}},
 		products: map[product]object{},
 	}
@@ -50,7 +53,18 @@ func newDevice(a *api, dev object) (*device, error) {
 		d.releaseAll()
 		return nil, fmt.Errorf("metal: the GPU gives no command queue, event or buffer: %w", driver.ErrDevice)
 	}
+	d.logLanguage()
 	return d, nil
+}
+
+// logLanguage says as what kernels are compiled, since products depend on it.
+func (d *device) logLanguage() {
+	attributes := []any{"gpu", d.api.deviceName(d.dev), "macOS", d.api.systemVersion(), "language", d.language.String()}
+	if d.language < language31 {
+		slog.Warn("snug: metal: products of bfloat16 run without the matrix units before macOS 14", attributes...)
+		return
+	}
+	slog.Info("snug: metal: the system compiles kernels at first use", attributes...)
 }
 
 // scope opens an autorelease pool, which belongs to a thread, and returns what

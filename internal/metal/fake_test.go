@@ -27,6 +27,8 @@ type fake struct {
 	used    int
 	kernels map[string]fakeKernel
 	sources []string // of libraries
+	spoken  []language
+	system  string // the release of macOS
 	commits int
 	dev     object
 
@@ -82,7 +84,7 @@ type fakeMatrix struct {
 }
 
 func newFake() *fake {
-	f := &fake{things: map[object]*thing{}, next: 100, limit: 1 << 20, family: familyApple7, width: simdWidth, kernels: map[string]fakeKernel{}}
+	f := &fake{things: map[object]*thing{}, next: 100, limit: 1 << 20, family: familyApple7, width: simdWidth, system: "14.5", kernels: map[string]fakeKernel{}}
 	f.changed.L = &f.mu
 	f.dev = f.make(&thing{kind: "device", name: "Fake GPU"})
 	f.bytewise()

@@ -13,7 +13,7 @@ import (
 
 // api returns the functions that the driver calls.
 func (f *fake) api() *api {
-	a := &api{}
+	a := &api{systemVersion: func() string { return f.system }}
 	f.objectFunctions(a)
 	f.deviceFunctions(a)
 	f.queueFunctions(a)
@@ -256,8 +256,9 @@ func (f *fake) encoderFunctions(a *api) {
 }
 
 func (f *fake) kernelFunctions(a *api) {
-	a.newLibrary = func(_ object, source string) (object, string) {
+	a.newLibrary = func(_ object, source string, l language) (object, string) {
 		return locked2(f, func() (object, string) {
+			f.spoken = append(f.spoken, l)
 			f.sources = append(f.sources, source)
 			if strings.HasSuffix(source, "?\n") {
 				return 0, "program_source:1: expected expression"

@@ -156,9 +156,9 @@ func (d *device) compile(m *gpu.Module) (object, error) {
 	if err != nil {
 		return 0, fmt.Errorf("metal: kernels of %s: %w: %w", m.Name, err, driver.ErrNotBuilt)
 	}
-	lib, message := d.api.newLibrary(d.dev, text)
+	lib, message := d.api.newLibrary(d.dev, text, d.language)
 	if lib == 0 {
-		return 0, fmt.Errorf("metal: kernels of %s do not compile: %s: %w", m.Name, message, driver.ErrDevice)
+		return 0, fmt.Errorf("metal: kernels of %s do not compile as Metal %v: %s: %w", m.Name, d.language, message, driver.ErrDevice)
 	}
 	return lib, nil
 }

@@ -5,6 +5,7 @@ package metal
 import (
 	"fmt"
 	"sync"
+	"syscall"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -57,7 +58,10 @@ func load() (*api, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	a := &api{}
+	a := &api{systemVersion: func() string {
+		version, _ := syscall.Sysctl("kern.osproductversion")
+		return version
+	}}
 	loadObjects(a, m, &f)
 	loadDevices(a, m, &f, lib)
 	loadBuffers(a, m)
@@ -219,14 +223,15 @@ func loadEncoders(a *api, m messenger) {
 }
 
 func loadKernels(a *api, m messenger) {
-	newOptions := m.object("new")
+	newOptions, setLanguage := m.object("new"), sel("setLanguageVersion:")
 	responds, setMode, setFast := sel("respondsToSelector:"), sel("setMathMode:"), sel("setFastMathEnabled:")
 	newLibrary, newFunction := sel("newLibraryWithSource:options:error:"), sel("newFunctionWithName:")
 	newPipeline := sel("newComputePipelineStateWithFunction:error:")
 	optionsClass := object(class("MTLCompileOptions"))
-	a.newLibrary = func(dev object, source string) (object, string) {
+	a.newLibrary = func(dev object, source string, l language) (object, string) {
 		options := newOptions(optionsClass)
 		defer a.release(options)
+		m.send(uintptr(options), setLanguage, uintptr(l))
 		if truth(m.send(uintptr(options), responds, setMode)) {
 			const safe = 0 // MTLMathModeSafe, since macOS 15
 			m.send(uintptr(options), setMode, safe)

@@ -23,16 +23,20 @@ struct ulong2 {
 struct half {
     ushort bits;
 };
+#if __METAL_VERSION__ >= 310
 struct bfloat {
     ushort bits;
 };
+#endif
 inline float snug_float(float x) { return x; }
+#if __METAL_VERSION__ >= 310
 inline float snug_float(bfloat x) {
     uint b = (uint)x.bits << 16;
     float y;
     memcpy(&y, &b, sizeof y);
     return y;
 }
+#endif
 inline float snug_float(half x) {
     int exponent = x.bits >> 10 & 31, fraction = x.bits & 1023;
     float y = exponent == 31 ? (fraction ? NAN : INFINITY) : std::ldexp((float)(exponent ? fraction + 1024 : fraction), (exponent ? exponent : 1) - 25);
