@@ -42,6 +42,7 @@ type api struct {
 	newQueue      func(dev object) object
 	newEvent      func(dev object) object
 	setEvent      func(event object, value uint64)
+	eventValue    func(event object) uint64
 	commandBuffer func(queue object) object
 	signal        func(cb, event object, value uint64)
 	await         func(cb, event object, value uint64)
@@ -49,6 +50,7 @@ type api struct {
 	wait          func(cb object)
 	status        func(cb object) int
 	failure       func(cb object) (code int, reason string)
+	gpuTime       func(cb object) float64 // seconds that the GPU took, 0 if the system does not know
 
 	// encoders
 	computeEncoder func(cb object) object
@@ -93,7 +95,11 @@ const (
 	statusCompleted = 4 // MTLCommandBufferStatus
 	statusError     = 5
 
-	codeOutOfMemory = 8 // MTLCommandBufferError
+	codePageFault     = 3 // MTLCommandBufferError
+	codeAccessRevoked = 4
+	codeNotPermitted  = 7
+	codeOutOfMemory   = 8
+	codeDeviceRemoved = 11
 
 	dataFloat32 = 0x10000000 | 32 // MPSDataType
 	dataFloat16 = 0x10000000 | 16

@@ -30,6 +30,8 @@ type device struct {
 	copies   stream // copies that run concurrently
 	kernels  kernels
 	products map[product]object
+	copying  cost // of a byte
+	multiply cost // of a multiplication of a product
 }
 
 var (
@@ -46,6 +48,8 @@ func newDevice(a *api, dev object) (*device, error) {
 		language: languageOf(a.systemVersion()),
 		kernels:  kernels{libraries: map[*gpu.Module]library{}, pipelines: map[kernelName]*pipeline{}},
 		products: map[product]object{},
+		copying:  cost{secondsPerByte},
+		multiply: cost{secondsPerMAC},
 	}
 	d.work, d.copies = newStream(a, dev), newStream(a, dev)
 	d.empty = a.newBuffer(dev, emptyBytes, storageShared)
@@ -153,10 +157,7 @@ func (d *device) Close() error {
 	defer d.api.scope()()
 	for _, s := range []*stream{&d.work, &d.copies} {
 		d.commit(s)
-		for len(s.flight) > 0 {
-			d.api.wait(s.flight[0])
-			d.reap(s)
-		}
+		d.drain(s)
 	}
 	d.closed = true
 	d.releaseAll()

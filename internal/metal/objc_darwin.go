@@ -178,10 +178,16 @@ func loadQueues(a *api, m messenger) {
 	a.setEvent = func(event object, value uint64) { m.send(uintptr(event), setValue, uintptr(value)) }
 	a.signal = func(cb, event object, value uint64) { m.send(uintptr(cb), signal, uintptr(event), uintptr(value)) }
 	a.await = func(cb, event object, value uint64) { m.send(uintptr(cb), await, uintptr(event), uintptr(value)) }
+	value := sel("signaledValue")
+	a.eventValue = func(event object) uint64 { return uint64(m.send(uintptr(event), value)) }
 	commit, wait := sel("commit"), sel("waitUntilCompleted")
 	a.commit = func(cb object) { m.send(uintptr(cb), commit) }
 	a.wait = func(cb object) { m.send(uintptr(cb), wait) }
 	a.status = m.number("status")
+	var seconds func(o object, sel uintptr) float64
+	purego.RegisterFunc(&seconds, uintptr(m))
+	start, end := sel("GPUStartTime"), sel("GPUEndTime")
+	a.gpuTime = func(cb object) float64 { return seconds(cb, end) - seconds(cb, start) }
 	failure, code := m.object("error"), m.number("code")
 	a.failure = func(cb object) (int, string) {
 		e := failure(cb)
