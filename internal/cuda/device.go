@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"iter"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -21,7 +22,7 @@ import (
 // CopyIn on, and the workspace of MatMul on the device.
 type Device struct {
 	api        *api
-	loadLt     func() *ltAPI
+	loadLt     iter.Seq[*ltAPI]
 	index      int
 	handle     int32 // CUdevice
 	ctx        uintptr
@@ -63,7 +64,7 @@ var (
 	_ gpu.HopperLauncher = (*Device)(nil)
 )
 
-func newDevice(a *api, loadLt func() *ltAPI, index int) *Device {
+func newDevice(a *api, loadLt iter.Seq[*ltAPI], index int) *Device {
 	return &Device{
 		api: a, loadLt: loadLt, index: index,
 		live: map[uintptr]bool{}, pinned: map[uintptr]int{}, graphs: map[*Graph]bool{},

@@ -177,9 +177,12 @@ func (f *fake) allocate(addr *uintptr, size uint64) Result {
 	return success
 }
 
+// noLt is a system without cuBLASLt.
+func noLt(func(*ltAPI) bool) {}
+
 // backend returns a backend on the fake.
 func (f *fake) backend() *backend {
-	return newBackend(func() (*api, error) { return f.api(), nil }, func() *ltAPI { return nil })
+	return newBackend(func() (*api, error) { return f.api(), nil }, noLt)
 }
 
 // open opens the fake's device.

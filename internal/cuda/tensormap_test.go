@@ -117,7 +117,7 @@ func TestHopper(t *testing.T) {
 			if test.lacks {
 				a.encodeMap = nil
 			}
-			d, err := newBackend(func() (*api, error) { return a, nil }, nil).Open(0)
+			d, err := newBackend(func() (*api, error) { return a, nil }, noLt).Open(0)
 			require.NoError(t, err)
 			require.Equal(t, test.want, gpu.Hopper(d.(*Device)))
 			require.NoError(t, d.Close())
