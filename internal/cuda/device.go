@@ -68,7 +68,7 @@ func newDevice(a *api, loadLt iter.Seq[*ltAPI], index int) *Device {
 	return &Device{
 		api: a, loadLt: loadLt, index: index,
 		live: map[uintptr]bool{}, pinned: map[uintptr]int{}, graphs: map[*Graph]bool{},
-		kernels: kernels{modules: map[*gpu.Module]uintptr{}, functions: map[kernel]uintptr{}},
+		kernels: kernels{modules: map[*gpu.Module]uintptr{}, functions: map[kernel]uintptr{}, whole: map[*gpu.Module]bool{}},
 	}
 }
 

@@ -17,6 +17,7 @@ type kernels struct {
 	mu        sync.RWMutex
 	modules   map[*gpu.Module]uintptr
 	functions map[kernel]uintptr
+	whole     map[*gpu.Module]bool // whether all entries of a module that stands in for another load
 }
 
 type kernel struct {
@@ -99,15 +100,16 @@ func (d *Device) function(l *gpu.Launch) (uintptr, error) {
 	if ok {
 		return f, nil
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	return d.load(l)
 }
 
 // load finds an entry point and remembers it. All its launches use the same block
-// memory. load requests the amount above the size that every device grants.
+// memory. load requests the amount above the size that every device grants. The caller holds the
+// lock of kernels.
 func (d *Device) load(l *gpu.Launch) (uintptr, error) {
 	k := &d.kernels
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	module, err := d.module(l.Module)
 	if err != nil {
 		return 0, err

@@ -205,7 +205,7 @@ func (d *device) tensorMap(m *gpu.TensorMap) {
 }
 
 // Hopper implements [gpu.HopperLauncher].
-func (d *device) Hopper() bool { return d.hopper }
+func (d *device) Hopper(*gpu.Module) bool { return d.hopper }
 
 // load compiles a module and loads it, once.
 func (d *device) load(m *gpu.Module) error {
