@@ -64,7 +64,7 @@ type api struct {
 	fillBuffer     func(enc, buf object, off, bytes int, value byte)
 
 	// kernels. A nil object comes with the compiler's message.
-	newLibrary  func(dev object, source string, l language) (object, string)
+	newLibrary  func(dev object, source string, o compileOptions) (object, string)
 	newFunction func(lib object, name string) object
 	newPipeline func(dev, function object) (object, string)
 	lanes       func(pipeline object) int // of a SIMD-group
@@ -85,12 +85,23 @@ type product struct {
 	alpha, beta    float32
 }
 
+// compileOptions is MTLCompileOptions. A system before macOS 15 has one switch for both forms of
+// mathematics.
+type compileOptions struct {
+	language  language
+	mathMode  uintptr // MTLMathMode
+	functions uintptr // MTLMathFloatingPointFunctions
+}
+
 // Values of Metal's enumerations.
 const (
 	familyApple7 = 1007 // the first with simdgroup_matrix: A14, M1
 
 	storageShared  = 0 << 4 // MTLResourceOptions
 	storagePrivate = 2 << 4
+
+	mathSafe         = 0 // MTLMathMode: no fused, reordered or inexact arithmetic
+	functionsPrecise = 1 // MTLMathFloatingPointFunctions; fast ones are the default in every mode
 
 	statusCompleted = 4 // MTLCommandBufferStatus
 	statusError     = 5

@@ -28,7 +28,7 @@ type fake struct {
 	used    int
 	kernels map[string]fakeKernel
 	sources []string // of libraries
-	spoken  []language
+	spoken  []compileOptions
 	system  string // the release of macOS
 	commits int
 	dev     object

@@ -280,9 +280,9 @@ func (f *fake) dispatched(cb *thing, data []byte, groups size) {
 }
 
 func (f *fake) kernelFunctions(a *api) {
-	a.newLibrary = func(_ object, source string, l language) (object, string) {
+	a.newLibrary = func(_ object, source string, o compileOptions) (object, string) {
 		return locked2(f, func() (object, string) {
-			f.spoken = append(f.spoken, l)
+			f.spoken = append(f.spoken, o)
 			f.sources = append(f.sources, source)
 			if strings.HasSuffix(source, "?\n") {
 				return 0, "program_source:1: expected expression"

@@ -196,7 +196,7 @@ func (d *device) compile(m *gpu.Module) (object, error) {
 	if err != nil {
 		return 0, fmt.Errorf("metal: kernels of %s: %w: %w", m.Name, err, driver.ErrNotBuilt)
 	}
-	lib, message := d.api.newLibrary(d.dev, text, d.language)
+	lib, message := d.api.newLibrary(d.dev, text, compileOptions{d.language, mathSafe, functionsPrecise})
 	if lib == 0 {
 		return 0, fmt.Errorf("metal: kernels of %s do not compile as Metal %v: %s: %w", m.Name, d.language, message, driver.ErrDevice)
 	}

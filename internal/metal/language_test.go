@@ -37,7 +37,7 @@ func TestLanguage(t *testing.T) {
 			m, err := d.Alloc(64)
 			require.NoError(t, err)
 			require.NoError(t, d.LaunchGrid(f.fill(m, 7)))
-			require.Equal(t, []language{c.want}, f.spoken)
+			require.Equal(t, []compileOptions{{language: c.want, mathMode: 0, functions: 1}}, f.spoken, "safe mode, precise functions")
 			require.Contains(t, logged.String(), "language="+c.text+"\n")
 			require.Contains(t, logged.String(), c.says)
 			require.Equal(t, 1, bytes.Count(logged.Bytes(), []byte("\n")))

@@ -234,13 +234,14 @@ func loadKernels(a *api, m messenger) {
 	newLibrary, newFunction := sel("newLibraryWithSource:options:error:"), sel("newFunctionWithName:")
 	newPipeline := sel("newComputePipelineStateWithFunction:error:")
 	optionsClass := object(class("MTLCompileOptions"))
-	a.newLibrary = func(dev object, source string, l language) (object, string) {
+	setFunctions := sel("setMathFloatingPointFunctions:")
+	a.newLibrary = func(dev object, source string, o compileOptions) (object, string) {
 		options := newOptions(optionsClass)
 		defer a.release(options)
-		m.send(uintptr(options), setLanguage, uintptr(l))
+		m.send(uintptr(options), setLanguage, uintptr(o.language))
 		if truth(m.send(uintptr(options), responds, setMode)) {
-			const safe = 0 // MTLMathModeSafe, since macOS 15
-			m.send(uintptr(options), setMode, safe)
+			m.send(uintptr(options), setMode, o.mathMode)
+			m.send(uintptr(options), setFunctions, o.functions)
 		} else {
 			const no = 0
 			m.send(uintptr(options), setFast, no)
