@@ -68,7 +68,7 @@ func newDevice(a *api, loadLt iter.Seq[*ltAPI], index int) *Device {
 	return &Device{
 		api: a, loadLt: loadLt, index: index,
 		live: map[uintptr]bool{}, pinned: map[uintptr]int{}, graphs: map[*Graph]bool{},
-		kernels: kernels{modules: map[*gpu.Module]uintptr{}, functions: map[kernel]uintptr{}, whole: map[*gpu.Module]bool{}},
+		kernels: kernels{modules: map[*gpu.Module]*module{}, functions: map[kernel]uintptr{}, whole: map[*gpu.Module]bool{}},
 	}
 }
 
@@ -225,7 +225,9 @@ func (d *Device) freeAll() error {
 		do("cuEventDestroy", d.api.eventDestroy(e))
 	}
 	for _, m := range d.kernels.modules {
-		do("cuModuleUnload", d.api.moduleUnload(m))
+		if m.handle != 0 {
+			do("cuModuleUnload", d.api.moduleUnload(m.handle))
+		}
 	}
 	if d.copies != 0 {
 		do("cuStreamDestroy", d.api.streamDestroy(d.copies))

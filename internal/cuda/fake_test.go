@@ -37,9 +37,10 @@ type fake struct {
 	poolMade map[uintptr]*fakePool
 	poolOf   map[uintptr]*fakePool // of addresses
 	kernels  map[string]func(args []byte)
-	sizes    map[string][]int // of the parameters of kernels that are launched by pointers to them
-	lost     Result           // sticky
-	queued   Result           // of work that has not run yet
+	compile  func(code string) Result // what loading a code does first, without the fake's lock
+	sizes    map[string][]int         // of the parameters of kernels that are launched by pointers to them
+	lost     Result                   // sticky
+	queued   Result                   // of work that has not run yet
 }
 
 // stream is a list of work; the first done parts have run.

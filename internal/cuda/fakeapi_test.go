@@ -329,15 +329,21 @@ func (f *fake) poolCalls(a *api) {
 
 func (f *fake) kernelCalls(a *api) {
 	a.moduleLoad = func(m *uintptr, image *byte) Result {
+		n := 0
+		for *(*byte)(unsafe.Add(unsafe.Pointer(image), n)) != 0 {
+			n++
+		}
+		code := string(unsafe.Slice(image, n)) // the tests' codes end in a zero byte
+		if f.compile != nil {
+			if r := f.compile(code); r != success {
+				return r
+			}
+		}
 		r, end := f.call("cuModuleLoadData", false)
 		defer end()
 		if r == success {
 			*m = f.handle()
-			n := 0
-			for *(*byte)(unsafe.Add(unsafe.Pointer(image), n)) != 0 {
-				n++
-			}
-			f.modules[*m] = string(unsafe.Slice(image, n)) // the tests' codes end in a zero byte
+			f.modules[*m] = code
 		}
 		return r
 	}

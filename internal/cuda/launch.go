@@ -4,7 +4,9 @@ package cuda
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"unsafe"
 
@@ -15,9 +17,15 @@ import (
 // kernels are the loaded modules and their functions.
 type kernels struct {
 	mu        sync.RWMutex
-	modules   map[*gpu.Module]uintptr
+	modules   map[*gpu.Module]*module
 	functions map[kernel]uintptr
 	whole     map[*gpu.Module]bool // whether all entries of a module that stands in for another load
+}
+
+// module is a module of kernels on the device. mu is held while it is loaded.
+type module struct {
+	mu     sync.Mutex
+	handle uintptr // 0 until it is loaded
 }
 
 type kernel struct {
@@ -100,22 +108,29 @@ func (d *Device) function(l *gpu.Launch) (uintptr, error) {
 	if ok {
 		return f, nil
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	return d.load(l)
 }
 
 // load finds an entry point and remembers it. All its launches use the same block
-// memory. load requests the amount above the size that every device grants. The caller holds the
-// lock of kernels.
+// memory. load requests the amount above the size that every device grants.
 func (d *Device) load(l *gpu.Launch) (uintptr, error) {
 	k := &d.kernels
-	module, err := d.module(l.Module)
-	if err != nil {
+	k.mu.Lock()
+	m := k.modules[l.Module]
+	if m == nil {
+		m = &module{}
+		k.modules[l.Module] = m
+	}
+	k.mu.Unlock()
+
+	// Not under the lock of kernels: the driver may compile for long, and others launch.
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := d.loadModule(m, l.Module); err != nil {
 		return 0, err
 	}
 	var f uintptr
-	if err := d.check("cuModuleGetFunction", d.api.moduleFunction(&f, module, l.Func)); err != nil {
+	if err := d.check("cuModuleGetFunction", d.api.moduleFunction(&f, m.handle, l.Func)); err != nil {
 		return 0, fmt.Errorf("cuda:%d: the image of %s has no kernel %s: %w", d.index, l.Module.Name, l.Func, err)
 	}
 	if l.Shared > 0 {
@@ -123,33 +138,68 @@ func (d *Device) load(l *gpu.Launch) (uintptr, error) {
 			return 0, fmt.Errorf("cuda:%d: %d bytes of block memory for %s: %w", d.index, l.Shared, l.Func, err)
 		}
 	}
+	k.mu.Lock()
 	k.functions[kernel{l.Module, l.Func}] = f
+	k.mu.Unlock()
 	return f, nil
 }
 
-// module loads a module once. The caller holds the lock of kernels.
-func (d *Device) module(m *gpu.Module) (uintptr, error) {
-	if handle, ok := d.kernels.modules[m]; ok {
-		return handle, nil
+// loadModule loads a module once: the code for the device or, if the driver does not take that, PTX.
+func (d *Device) loadModule(to *module, m *gpu.Module) error {
+	if to.handle != 0 {
+		return nil
 	}
 	if len(m.Image) == 0 {
-		return 0, fmt.Errorf("cuda:%d: %s has no CUDA image in this build: %w", d.index, m.Name, driver.ErrNotBuilt)
+		return fmt.Errorf("cuda:%d: %s has no CUDA image in this build: %w", d.index, m.Name, driver.ErrNotBuilt)
 	}
 	code, err := gpu.Unpack(m.Image, d.capability)
 	if err != nil {
-		return 0, fmt.Errorf("cuda:%d: the image of %s: %w", d.index, m.Name, err)
+		return fmt.Errorf("cuda:%d: the image of %s: %w", d.index, m.Name, err)
+	}
+	if err = d.loadCode(to, m, code); err == nil || code.PTX || !d.refused(err) {
+		return err
+	}
+	ptx, none := gpu.UnpackPTX(m.Image, d.capability)
+	if none != nil {
+		return err
+	}
+	slog.Warn("snug: cuda: the driver does not take machine code", "code", code, "error", err)
+	if d.loadCode(to, m, ptx) != nil {
+		return err
+	}
+	return nil
+}
+
+// refused reports whether an error says that the driver cannot use a code, and the device works on.
+func (d *Device) refused(err error) bool {
+	var e *Error
+	if !errors.As(err, &e) || d.lost.Load() != nil {
+		return false
+	}
+	switch e.Result {
+	case errInvalidImage, errNoBinary, errPTXVersion:
+		return true
+	}
+	return false
+}
+
+// loadCode loads one code of a module's image. Of PTX it says that the driver compiles it.
+func (d *Device) loadCode(to *module, m *gpu.Module, code gpu.Code) error {
+	if code.PTX {
+		slog.Info("snug: cuda: the driver compiles kernels, which may take a minute, and keeps them for later runs",
+			"module", m.Name, "capability", d.capability)
 	}
 	var handle uintptr
 	r := d.api.moduleLoad(&handle, unsafe.SliceData(code.Data)) // the driver keeps a copy
 	switch r {
 	case success:
-		d.kernels.modules[m] = handle
-		return handle, nil
+		to.handle = handle
+		return nil
 	case errNoBinary, errPTXVersion, errNoJITCompiler, errJITDisabled:
-		return 0, fmt.Errorf("cuda:%d: the driver does not take %v in the image of %s for compute capability %d.%d: a newer driver is needed: %w",
+		return fmt.Errorf("cuda:%d: the driver does not take %v in the image of %s for compute capability %d.%d: a newer driver is needed: %w",
 			d.index, code, m.Name, d.capability/10, d.capability%10, d.fail("cuModuleLoadData", r))
 	default:
-		return 0, fmt.Errorf("cuda:%d: %v in the image of %s: %w", d.index, code, m.Name, d.fail("cuModuleLoadData", r))
+		return fmt.Errorf("cuda:%d: %v in the image of %s: %w", d.index, code, m.Name, d.fail("cuModuleLoadData", r))
 	}
 }
 

@@ -43,13 +43,13 @@ func (d *Device) Hopper(m *gpu.Module) bool {
 		return false // the next call says why
 	}
 	defer d.leave()
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	err := d.loadEntries(m)
 	if err != nil && d.lost.Load() == nil {
 		slog.Warn("snug: cuda: kernels for compute capability 9.0 cannot be used, others take their place", "module", m.Name, "error", err)
 	}
+	k.mu.Lock()
 	k.whole[m] = err == nil
+	k.mu.Unlock()
 	return err == nil
 }
 

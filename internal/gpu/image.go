@@ -236,6 +236,21 @@ func Unpack(image []byte, capability int) (Code, error) {
 		capability/10, capability%10, strings.Join(has, ", "), driver.ErrNotBuilt)
 }
 
+// UnpackPTX returns the PTX of an image that a device of some compute capability can compile, for
+// one whose driver does not take what Unpack returns.
+func UnpackPTX(image []byte, capability int) (Code, error) {
+	codes, err := readIndex(image)
+	if err != nil {
+		return Code{}, err
+	}
+	for _, c := range codes {
+		if c.PTX && c.runsOn(capability) {
+			return c.unpack()
+		}
+	}
+	return Code{}, fmt.Errorf("no PTX for compute capability %d.%d: %w", capability/10, capability%10, driver.ErrNotBuilt)
+}
+
 // UnpackAll returns all codes of an image.
 func UnpackAll(image []byte) ([]Code, error) {
 	packed, err := readIndex(image)
