@@ -41,7 +41,8 @@ func TestImageParts(t *testing.T) {
 			if !c.PTX {
 				archs = append(archs, c.Arch.String())
 				require.Equal(t, "\x7fELF", string(c.Data[:4]), "%v in %s", c, m.Image())
-				require.EqualValues(t, c.Capability, c.Data[48], "the architecture in the flags of %v in %s", c, m.Image())
+				require.Equal(t, c.Capability < 100, c.Data[7] == 51, "%v in %s loads with drivers of CUDA 12.0", c, m.Image())
+				require.EqualValues(t, c.Capability, architecture(c.Data), "the architecture in the flags of %v in %s", c, m.Image())
 				continue
 			}
 			require.True(t, m.Portable(), "PTX in %s", m.Image())
@@ -52,14 +53,24 @@ func TestImageParts(t *testing.T) {
 		require.Equal(t, m.Archs(), archs, m.Image())
 		require.Equal(t, m.Portable(), len(codes) > len(archs), "PTX in %s", m.Image())
 	}
-	require.Less(t, total, 8<<20, "bytes of all images")
+	require.Less(t, total, 15_000_000, "bytes of all images")
+}
+
+// architecture returns what a cubin says that it is for. Drivers of CUDA 12.0 know one form of the
+// flags, which the code for their cards has; Blackwell's is another.
+func architecture(cubin []byte) byte {
+	const osABI, flags, older = 7, 48, 51
+	if cubin[osABI] == older {
+		return cubin[flags]
+	}
+	return cubin[flags+1]
 }
 
 // BenchmarkUnpack times what a device pays when it first runs a kernel of the largest module.
 func BenchmarkUnpack(b *testing.B) {
 	image, err := os.ReadFile(filepath.Join(root, "attention/kernels/attention.image"))
 	require.NoError(b, err)
-	for name, capability := range map[string]int{"cubin": 90, "PTX": 120} {
+	for name, capability := range map[string]int{"cubin": 90, "PTX": 110} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				code, err := gpu.Unpack(image, capability)

@@ -67,10 +67,12 @@ struct SnugProduct {
 struct SnugSums {
     float *at, value[128];
 };
-enum { SNUG_PRODUCTS = 96, SNUG_SUMS = 4 };
+enum { SNUG_PRODUCTS = 96, SNUG_SUMS = 4, SNUG_GIVEN = 64 };
 struct SnugProducts {
     unsigned count, groups;
     bool begun;
+    unsigned given; // registers that the last begin was given
+    const void* registers[SNUG_GIVEN];
     SnugProduct item[SNUG_PRODUCTS];
     SnugSums hidden[SNUG_SUMS]; // what sums were, which are NaN meanwhile
 };
