@@ -228,6 +228,9 @@ func (d *Device) freeAll() error {
 		if m.handle != 0 {
 			do("cuModuleUnload", d.api.moduleUnload(m.handle))
 		}
+		for _, part := range m.parts {
+			do("cuModuleUnload", d.api.moduleUnload(part))
+		}
 	}
 	if d.copies != 0 {
 		do("cuStreamDestroy", d.api.streamDestroy(d.copies))

@@ -25,7 +25,8 @@ type kernels struct {
 // module is a module of kernels on the device. mu is held while it is loaded.
 type module struct {
 	mu     sync.Mutex
-	handle uintptr // 0 until it is loaded
+	handle uintptr         // of machine code; 0 until it is loaded
+	parts  map[int]uintptr // of PTX, by their numbers
 }
 
 type kernel struct {
@@ -126,11 +127,12 @@ func (d *Device) load(l *gpu.Launch) (uintptr, error) {
 	// Not under the lock of kernels: the driver may compile for long, and others launch.
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := d.loadModule(m, l.Module); err != nil {
+	handle, err := d.loadModule(m, l)
+	if err != nil {
 		return 0, err
 	}
 	var f uintptr
-	if err := d.check("cuModuleGetFunction", d.api.moduleFunction(&f, m.handle, l.Func)); err != nil {
+	if err := d.check("cuModuleGetFunction", d.api.moduleFunction(&f, handle, l.Func)); err != nil {
 		return 0, fmt.Errorf("cuda:%d: the image of %s has no kernel %s: %w", d.index, l.Module.Name, l.Func, err)
 	}
 	if l.Shared > 0 {
@@ -144,30 +146,56 @@ func (d *Device) load(l *gpu.Launch) (uintptr, error) {
 	return f, nil
 }
 
-// loadModule loads a module once: the code for the device or, if the driver does not take that, PTX.
-func (d *Device) loadModule(to *module, m *gpu.Module) error {
-	if to.handle != 0 {
-		return nil
+// loadModule returns what has the kernel of a launch: the code for the device or, if the driver does
+// not take that, a part of the PTX.
+func (d *Device) loadModule(m *module, l *gpu.Launch) (uintptr, error) {
+	if m.handle != 0 {
+		return m.handle, nil
 	}
-	if len(m.Image) == 0 {
-		return fmt.Errorf("cuda:%d: %s has no CUDA image in this build: %w", d.index, m.Name, driver.ErrNotBuilt)
+	if m.parts != nil {
+		return d.loadPart(m, l)
 	}
-	code, err := gpu.Unpack(m.Image, d.capability)
+	if len(l.Module.Image) == 0 {
+		return 0, fmt.Errorf("cuda:%d: %s has no CUDA image in this build: %w", d.index, l.Module.Name, driver.ErrNotBuilt)
+	}
+	code, err := gpu.Unpack(l.Module.Image, d.capability)
 	if err != nil {
-		return fmt.Errorf("cuda:%d: the image of %s: %w", d.index, m.Name, err)
+		return 0, fmt.Errorf("cuda:%d: the image of %s: %w", d.index, l.Module.Name, err)
 	}
-	if err = d.loadCode(to, m, code); err == nil || code.PTX || !d.refused(err) {
-		return err
+	if code.PTX {
+		return d.loadPart(m, l)
 	}
-	ptx, none := gpu.UnpackPTX(m.Image, d.capability)
-	if none != nil {
-		return err
+	if m.handle, err = d.loadCode(l.Module, code); err == nil || !d.refused(err) {
+		return m.handle, err
 	}
 	slog.Warn("snug: cuda: the driver does not take machine code", "code", code, "error", err)
-	if d.loadCode(to, m, ptx) != nil {
-		return err
+	handle, second := d.loadPart(m, l)
+	if second != nil {
+		return 0, err
 	}
-	return nil
+	return handle, nil
+}
+
+// loadPart returns the part of a module's PTX that has the kernel of a launch.
+func (d *Device) loadPart(m *module, l *gpu.Launch) (uintptr, error) {
+	code, part, err := gpu.UnpackPTX(l.Module.Image, d.capability, l.Func)
+	if err != nil {
+		return 0, fmt.Errorf("cuda:%d: the image of %s: %w", d.index, l.Module.Name, err)
+	}
+	if handle, ok := m.parts[part]; ok {
+		return handle, nil
+	}
+	slog.Info("snug: cuda: the driver compiles kernels, which may take a minute, and keeps them for later runs",
+		"module", l.Module.Name, "kernel", l.Func, "capability", d.capability)
+	handle, err := d.loadCode(l.Module, code)
+	if err != nil {
+		return 0, err
+	}
+	if m.parts == nil {
+		m.parts = map[int]uintptr{}
+	}
+	m.parts[part] = handle
+	return handle, nil
 }
 
 // refused reports whether an error says that the driver cannot use a code, and the device works on.
@@ -183,23 +211,18 @@ func (d *Device) refused(err error) bool {
 	return false
 }
 
-// loadCode loads one code of a module's image. Of PTX it says that the driver compiles it.
-func (d *Device) loadCode(to *module, m *gpu.Module, code gpu.Code) error {
-	if code.PTX {
-		slog.Info("snug: cuda: the driver compiles kernels, which may take a minute, and keeps them for later runs",
-			"module", m.Name, "capability", d.capability)
-	}
+// loadCode loads one code of a module's image.
+func (d *Device) loadCode(m *gpu.Module, code gpu.Code) (uintptr, error) {
 	var handle uintptr
 	r := d.api.moduleLoad(&handle, unsafe.SliceData(code.Data)) // the driver keeps a copy
 	switch r {
 	case success:
-		to.handle = handle
-		return nil
+		return handle, nil
 	case errNoBinary, errPTXVersion, errNoJITCompiler, errJITDisabled:
-		return fmt.Errorf("cuda:%d: the driver does not take %v in the image of %s for compute capability %d.%d: a newer driver is needed: %w",
+		return 0, fmt.Errorf("cuda:%d: the driver does not take %v in the image of %s for compute capability %d.%d: a newer driver is needed: %w",
 			d.index, code, m.Name, d.capability/10, d.capability%10, d.fail("cuModuleLoadData", r))
 	default:
-		return fmt.Errorf("cuda:%d: %v in the image of %s: %w", d.index, code, m.Name, d.fail("cuModuleLoadData", r))
+		return 0, fmt.Errorf("cuda:%d: %v in the image of %s: %w", d.index, code, m.Name, d.fail("cuModuleLoadData", r))
 	}
 }
 

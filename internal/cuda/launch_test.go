@@ -137,6 +137,14 @@ func TestLaunchGridErrors(t *testing.T) {
 	}
 }
 
+// first returns the code of a module that was loaded: machine code, or the first part of the PTX.
+func (m *module) first() uintptr {
+	if m.handle != 0 {
+		return m.handle
+	}
+	return m.parts[0]
+}
+
 // add is a job of two launches.
 type add struct{ x driver.Mem }
 
@@ -246,7 +254,7 @@ func TestCodeByCapability(t *testing.T) {
 		f, d := openFake(t, func(f *fake) { f.major, f.minor = test.major, test.minor })
 		f.kernels["k"] = func([]byte) {}
 		require.NoError(t, d.LaunchGrid(grid("k", nil)))
-		require.Equal(t, test.want, f.modules[d.kernels.modules[testModule].handle], "%d.%d", test.major, test.minor)
+		require.Equal(t, test.want, f.modules[d.kernels.modules[testModule].first()], "%d.%d", test.major, test.minor)
 
 		l := grid("k", nil)
 		l.Module = hopper

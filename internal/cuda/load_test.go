@@ -56,6 +56,36 @@ func TestCompiledAtRunTime(t *testing.T) {
 	}
 }
 
+// PTX in parts is compiled as far as its kernels are launched, each part once.
+func TestPartsOfPTX(t *testing.T) {
+	var codes []gpu.Code
+	for _, part := range []string{".entry k() .entry k2()", ".entry l()", ".entry m()"} {
+		codes = append(codes, gpu.Code{Arch: gpu.Arch{Capability: 80}, PTX: true, Data: []byte(part)})
+	}
+	image, err := gpu.PackImage(codes)
+	require.NoError(t, err)
+	f, d := openFake(t, nil)
+	parted := &gpu.Module{Name: "test", Image: image}
+	launch := func(name string) error {
+		f.kernels[name] = func([]byte) {}
+		l := grid(name, nil)
+		l.Module = parted
+		return d.LaunchGrid(l)
+	}
+	text := logged(func() {
+		for _, name := range []string{"k", "l", "k2", "k", "l"} {
+			require.NoError(t, launch(name))
+		}
+	})
+	require.Equal(t, 2, strings.Count(text, "the driver compiles kernels"))
+	var loaded []string
+	for _, code := range f.modules {
+		loaded = append(loaded, code)
+	}
+	require.ElementsMatch(t, []string{".entry k() .entry k2()", ".entry l()"}, loaded)
+	require.ErrorContains(t, launch("none"), "no PTX of none for compute capability 8.0")
+}
+
 // Machine code that a driver refuses is compiled from PTX.
 func TestRefusedMachineCode(t *testing.T) {
 	for _, refusal := range []Result{errInvalidImage, errNoBinary} {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -236,19 +237,24 @@ func Unpack(image []byte, capability int) (Code, error) {
 		capability/10, capability%10, strings.Join(has, ", "), driver.ErrNotBuilt)
 }
 
-// UnpackPTX returns the PTX of an image that a device of some compute capability can compile, for
-// one whose driver does not take what Unpack returns.
-func UnpackPTX(image []byte, capability int) (Code, error) {
-	codes, err := readIndex(image)
+// UnpackPTX returns the part of an image's PTX that has a kernel and that a device of some compute
+// capability can compile, and its number: an image may have its kernels in several parts, so that a
+// device compiles those alone that are launched.
+func UnpackPTX(image []byte, capability int, kernel string) (code Code, part int, err error) {
+	packed, err := readIndex(image)
 	if err != nil {
-		return Code{}, err
+		return Code{}, 0, err
 	}
-	for _, c := range codes {
-		if c.PTX && c.runsOn(capability) {
-			return c.unpack()
+	packed = slices.DeleteFunc(packed, func(c packedCode) bool { return !c.PTX || !c.runsOn(capability) })
+	for i, p := range packed {
+		if code, err = p.unpack(); err != nil {
+			return Code{}, 0, err
+		}
+		if len(packed) == 1 || bytes.Contains(code.Data, []byte(".entry "+kernel+"(")) {
+			return code, i, nil
 		}
 	}
-	return Code{}, fmt.Errorf("no PTX for compute capability %d.%d: %w", capability/10, capability%10, driver.ErrNotBuilt)
+	return Code{}, 0, fmt.Errorf("no PTX of %s for compute capability %d.%d: %w", kernel, capability/10, capability%10, driver.ErrNotBuilt)
 }
 
 // UnpackAll returns all codes of an image.

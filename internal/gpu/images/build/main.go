@@ -126,7 +126,9 @@ func build(t *toolkit, cache cache, root string, m images.Module) (result, error
 		if err != nil {
 			return r, err
 		}
-		codes = append(codes, gpu.Code{Arch: parsed, PTX: true, Data: []byte(front.PTX)})
+		for _, part := range splitPTX(front.PTX) {
+			codes = append(codes, gpu.Code{Arch: parsed, PTX: true, Data: []byte(part)})
+		}
 	}
 	r.image, err = m.Pack(root, codes)
 	return r, err
