@@ -44,7 +44,8 @@ type Draw struct {
 
 // Cast converts every element of src to the element type of dst, rounded to
 // nearest with ties to even: dst[i] = src[i]. Values beyond the range of dst
-// become infinite, and NaNs stay NaN. Values beyond the range of [snug.Float8E4M3], which
+// become infinite, and NaNs stay NaN: quiet, on the CPU with the upper bits of their payload,
+// on a device with any. Values beyond the range of [snug.Float8E4M3], which
 // has no infinities, become ±448, as in torch 2.15.
 //
 // dst and src have the same length, hold float32, float16 or bfloat16 and lie on

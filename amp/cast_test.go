@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"os"
 	"slices"
 	"testing"
 
@@ -72,6 +73,39 @@ func TestCastEveryCode(t *testing.T) {
 				require.NoError(t, Cast(dst.View, src.View))
 				requireSame(t, roundAll(to, vals), dst.Get(), from, to)
 			}
+		}
+	})
+}
+
+// TestCastNaNs has every NaN of 16 bits. All backends keep it NaN, and quiet; the CPU keeps its
+// payload, which NVIDIA's conversion from float16 does not.
+func TestCastNaNs(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
+		var codes []uint16
+		for i := range 1 << 16 {
+			if snug.Float16(i).IsNaN() {
+				codes = append(codes, uint16(i))
+			}
+		}
+		halves := make([]snug.Float16, len(codes))
+		for i, code := range codes {
+			halves[i] = snug.Float16(code)
+		}
+		dst := kerneltest.Put(t, p, make([]float32, len(codes)))
+		require.NoError(t, Cast(dst.View, kerneltest.Put(t, p, halves).View))
+		canonical := 0
+		for i, x := range dst.Get() {
+			bits := math.Float32bits(x)
+			require.True(t, x != x && bits&0x400000 != 0, "%#x became %#x", codes[i], bits)
+			kept := uint32(codes[i]&0x8000)<<16 | 0x7fc00000 | uint32(codes[i]&0x3ff)<<13
+			if p.Dev == nil || p.Name == "cpu" || p.Name == "opaque" {
+				require.Equal(t, kept, bits, "%#x", codes[i])
+			} else if bits != kept {
+				canonical++
+			}
+		}
+		if mode := os.Getenv("SNUG_EMU"); p.Name == "emu:0" && mode != "portable" {
+			require.Greater(t, canonical, len(codes)/2, "the emulator does as NVIDIA's instruction")
 		}
 	})
 }

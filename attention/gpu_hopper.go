@@ -13,7 +13,7 @@ import (
 )
 
 // hopperKernels are the kernels for compute capability 9.0, which have their own image.
-var hopperKernels = gpu.Module{Name: "attention_sm90a"}
+var hopperKernels = gpu.Module{Name: "attention_sm90a", Entries: hopperEntries()}
 
 // hopperPass is a kernel of hopper.h. Its blocks have groups of 128 threads; one group
 // copies. A block owns a tile of rows, and tiles of step rows pass through its memory. The
@@ -42,10 +42,30 @@ func hopperOf(columns int, passes [3]hopperPass) hopper {
 	return hopper{columns, passes[0], passes[1], passes[2]}
 }
 
+// own are the tiles that a block of each pass keeps of its own, in the order of hopperOf.
+const ownForward, ownQuery, ownKey = 1, 2, 2
+
+// hopperEntries returns the kernels, which are of the two 16-bit types.
+func hopperEntries() []gpu.Entry {
+	var entries []gpu.Entry
+	for i := range hoppers {
+		h := &hoppers[i]
+		for _, of := range [...]struct {
+			pass *hopperPass
+			own  int
+		}{{&h.forward, ownForward}, {&h.backwardQuery, ownQuery}, {&h.backwardKey, ownKey}} {
+			for _, name := range of.pass.names[1:] {
+				entries = append(entries, gpu.Entry{Name: name, Shared: of.pass.shared(h, of.own)})
+			}
+		}
+	}
+	return entries
+}
+
 // hopperFor returns the kernels for tensors of c that fit matrix units, or nil: their
 // copies count in 32 bits, and their softmax takes a positive scale.
 func hopperFor(q gpu.Launcher, c *Options, k *gpuKernels) *hopper {
-	if k == &gpuPlain || !gpu.Hopper(q) || !(c.scale2() > 0) || min(c.Batch, c.KVHeads, c.SeqQ, c.SeqK, c.Dim, c.DimV) < 1 {
+	if k == &gpuPlain || !gpu.Hopper(q, &hopperKernels) || !(c.scale2() > 0) || min(c.Batch, c.KVHeads, c.SeqQ, c.SeqK, c.Dim, c.DimV) < 1 {
 		return nil
 	}
 	tiles := c.Batch * max(c.Heads*gpu.CeilDiv(c.SeqQ, 64), c.KVHeads*gpu.CeilDiv(c.SeqK, 64))
@@ -114,7 +134,7 @@ func (p *hopperPass) launch(q gpu.Launcher, h *hopper, s gpuShape, dtype uint8, 
 func (j *forwardJob) hopper(q gpu.Launcher, h *hopper, s gpuShape) (queries, keys int, err error) {
 	c, p := &j.c, &h.forward
 	maps := []gpu.TensorMap{c.queryMap(&j.q, p.rows), c.keyMap(&j.k, p.step), c.valueMap(&j.v, p.step)}
-	return p.rows, 1, p.launch(q, h, s, uint8(j.q.DType()), c.Batch*c.Heads, c.SeqQ, 1, maps, *device.Mem(&j.out), *device.Mem(&j.lse))
+	return p.rows, 1, p.launch(q, h, s, uint8(j.q.DType()), c.Batch*c.Heads, c.SeqQ, ownForward, maps, *device.Mem(&j.out), *device.Mem(&j.lse))
 }
 
 // hopper implements gpuPass.
@@ -124,11 +144,11 @@ func (j *backwardJob) hopper(q gpu.Launcher, h *hopper, s gpuShape) (queries, ke
 		return []gpu.TensorMap{c.outMap(&j.dout, queries), c.queryMap(&j.q, queries), c.keyMap(&j.k, keys), c.valueMap(&j.v, keys)}
 	}
 	p := &h.backwardQuery
-	err = p.launch(q, h, s, dtype, c.Batch*c.Heads, c.SeqQ, 2, maps(p.rows, p.step), *device.Mem(&j.dq), lse, delta)
+	err = p.launch(q, h, s, dtype, c.Batch*c.Heads, c.SeqQ, ownQuery, maps(p.rows, p.step), *device.Mem(&j.dq), lse, delta)
 	if err != nil {
 		return 0, 0, err
 	}
 	p = &h.backwardKey
-	err = p.launch(q, h, s, dtype, c.Batch*c.KVHeads, c.SeqK, 2, maps(p.step, p.rows), *device.Mem(&j.dk), *device.Mem(&j.dv), lse, delta)
+	err = p.launch(q, h, s, dtype, c.Batch*c.KVHeads, c.SeqK, ownKey, maps(p.step, p.rows), *device.Mem(&j.dk), *device.Mem(&j.dv), lse, delta)
 	return h.backwardQuery.rows, p.rows, err
 }

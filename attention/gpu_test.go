@@ -64,7 +64,7 @@ type launcher struct {
 	hopper bool
 }
 
-func (l launcher) Hopper() bool { return l.hopper }
+func (l launcher) Hopper(*gpu.Module) bool { return l.hopper }
 
 // Kernels for compute capability 9.0 take what matrix units do, except scales that are
 // not positive and sizes that 32 bits do not count.
@@ -121,6 +121,19 @@ func TestHopperShared(t *testing.T) {
 			require.Zero(t, p.rows%64+p.step%16)
 		}
 	}
+}
+
+// A device is asked for every kernel that is launched, with the block memory of its launches.
+func TestHopperEntries(t *testing.T) {
+	named := map[string]int{}
+	for _, e := range hopperKernels.Entries {
+		named[e.Name] = e.Shared
+	}
+	require.Len(t, named, 18)
+	h := &hoppers[1]
+	require.Equal(t, h.forward.shared(h, 1), named["attention_forward_hopper128_bf16"])
+	require.Equal(t, h.backwardQuery.shared(h, 2), named["attention_backward_query_hopper128_f16"])
+	require.Equal(t, h.backwardKey.shared(h, 2), named["attention_backward_key_hopper128_f16"])
 }
 
 // refuser is a launcher whose driver maps no tensors.

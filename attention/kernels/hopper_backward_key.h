@@ -159,7 +159,7 @@ DEVICE void key_products(Thread t, Shape p, KeyTiles x, const float* numbers, To
         pack<T, N>(weights, s);
         key_grads<N>(t, ds, s, delta, viewer, q0);
         pack<T, N>(grads, ds);
-        multiply_begin();
+        multiply_begin(sum_v, sum_k, weights, grads);
         add_rows<T, W, N>(sum_v, weights, douts + x.columns);
         add_rows<T, W, N>(sum_k, grads, queries + x.columns);
         multiply_wait<0>();

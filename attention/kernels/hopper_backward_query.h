@@ -80,7 +80,7 @@ DEVICE void query_products(Thread t, Shape p, u32 room, u32 group, Steps steps, 
         if (sees_all<N>(seer, k0)) query_grads<N, false>(t, ds, s, query, Span{}, p.scale2);
         else query_grads<N, true>(t, ds, s, query, span_of(seer, k0), p.scale2);
         pack<T, N>(w, ds);
-        multiply_begin();
+        multiply_begin(sums, w);
         add_rows<T, D, N>(sums, w, keys);
     }
     multiply_wait<0>();

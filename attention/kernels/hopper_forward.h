@@ -135,6 +135,7 @@ DEVICE void forward_products(Thread t, Shape p, u32 room, u32 group, Steps steps
         multiply_begin();
         multiply_rows<T, D, ROWS, N>(s, queries, keys + stage);
         wait_full(value_ring, i - 1);
+        multiply_begin(sums, w); // again, for ptxas does not look beyond the loop of the wait
         add_rows<T, D, N>(sums, w, values + before);
         if (group < GROUPS - 1 || i + 1 < steps.n) give_turn<GROUPS>(group);
         multiply_wait<1>();
@@ -151,7 +152,7 @@ DEVICE void forward_products(Thread t, Shape p, u32 room, u32 group, Steps steps
     }
     u32 last = steps.n - 1;
     wait_full(value_ring, last);
-    multiply_begin();
+    multiply_begin(sums, w);
     add_rows<T, D, N>(sums, w, values + last % STAGES * Tile<D, N>::BYTES);
     multiply_wait<0>();
     settled(sums);

@@ -45,7 +45,7 @@ enum { UNIT_ROOM = 1728, UNIT_ROOM_256 = 1888 };
     UNIT_ENTRIES(T, 256, UNIT_ROOM_256, HALF_ROWS, (unit_forward<T, 256, 48>), (pair_backward_query<T, 256, 16>),      \
                  (unit_backward_key<T, 256, 16>))
 UNITS_OF(f16)
-#if defined(SNUG_CUDA) || defined(SNUG_EMU) || __METAL_VERSION__ >= 310
+#if defined(SNUG_CUDA) || __METAL_VERSION__ >= 310
 UNITS_OF(bf16)
 #else // Metal has no bfloat before 3.1: do what tiles.h does
 

@@ -5,6 +5,7 @@ package cuda
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -24,23 +25,25 @@ func loadDriver() (*api, error) {
 	return a, nil
 }
 
-// loadLt opens cuBLASLt, or returns nil.
-func loadLt() *ltAPI {
-	names := ltNames
+// loadLt opens the cuBLASLts that there are, the newest first, until the caller has one that
+// works: a library may be there that its driver does not take.
+func loadLt(yield func(*ltAPI) bool) {
+	names := slices.Clone(ltNames)
 	for _, dir := range toolkitDirs() {
 		for _, name := range ltNames {
 			names = append(names, filepath.Join(dir, name))
 		}
 	}
-	library, err := openFirst(names)
-	if err != nil {
-		return nil
+	for _, name := range names {
+		library, err := openLibrary(name)
+		if err != nil {
+			continue
+		}
+		lt := &ltAPI{name: name}
+		if missing := bind(library, lt.symbols()); len(missing) == 0 && !yield(lt) {
+			return
+		}
 	}
-	lt := &ltAPI{}
-	if missing := bind(library, lt.symbols()); len(missing) > 0 {
-		return nil
-	}
-	return lt
 }
 
 // openFirst opens the first library that there is.

@@ -20,6 +20,7 @@ package cuda
 import (
 	"bytes"
 	"fmt"
+	"iter"
 	"strings"
 	"sync"
 
@@ -38,13 +39,13 @@ func init() { driver.Register("cuda", newBackend(loadDriver, loadLt)) }
 // backend opens CUDA devices.
 type backend struct {
 	load   func() (*api, error)
-	loadLt func() *ltAPI
+	loadLt iter.Seq[*ltAPI]
 }
 
-func newBackend(load func() (*api, error), loadLt func() *ltAPI) *backend {
+func newBackend(load func() (*api, error), loadLt iter.Seq[*ltAPI]) *backend {
 	return &backend{
 		load:   sync.OnceValues(func() (*api, error) { return start(load) }),
-		loadLt: sync.OnceValue(loadLt),
+		loadLt: loadLt,
 	}
 }
 

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"iter"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -21,7 +22,7 @@ import (
 // CopyIn on, and the workspace of MatMul on the device.
 type Device struct {
 	api        *api
-	loadLt     func() *ltAPI
+	loadLt     iter.Seq[*ltAPI]
 	index      int
 	handle     int32 // CUdevice
 	ctx        uintptr
@@ -63,11 +64,11 @@ var (
 	_ gpu.HopperLauncher = (*Device)(nil)
 )
 
-func newDevice(a *api, loadLt func() *ltAPI, index int) *Device {
+func newDevice(a *api, loadLt iter.Seq[*ltAPI], index int) *Device {
 	return &Device{
 		api: a, loadLt: loadLt, index: index,
 		live: map[uintptr]bool{}, pinned: map[uintptr]int{}, graphs: map[*Graph]bool{},
-		kernels: kernels{modules: map[*gpu.Module]uintptr{}, functions: map[kernel]uintptr{}},
+		kernels: kernels{modules: map[*gpu.Module]*module{}, functions: map[kernel]uintptr{}, whole: map[*gpu.Module]bool{}},
 	}
 }
 
@@ -224,7 +225,12 @@ func (d *Device) freeAll() error {
 		do("cuEventDestroy", d.api.eventDestroy(e))
 	}
 	for _, m := range d.kernels.modules {
-		do("cuModuleUnload", d.api.moduleUnload(m))
+		if m.handle != 0 {
+			do("cuModuleUnload", d.api.moduleUnload(m.handle))
+		}
+		for _, part := range m.parts {
+			do("cuModuleUnload", d.api.moduleUnload(part))
+		}
 	}
 	if d.copies != 0 {
 		do("cuStreamDestroy", d.api.streamDestroy(d.copies))

@@ -74,6 +74,7 @@ func TestOpen(t *testing.T) {
 			for _, want := range test.want {
 				require.ErrorContains(t, err, want)
 			}
+			require.NotContains(t, err.Error(), "\n", "one line")
 			require.Empty(t, f.leaks())
 		})
 	}

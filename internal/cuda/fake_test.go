@@ -29,17 +29,18 @@ type fake struct {
 	streams  map[uintptr]*stream
 	events   map[uintptr]moment
 	memory   map[uintptr][]byte // of the device, by address
-	pooled   map[uintptr]bool   // addresses that belong to the pool
 	pinned   map[uintptr][]byte
 	modules  map[uintptr]string // the image
 	names    map[uintptr]string // of functions
 	graphs   map[uintptr][]func()
 	execs    map[uintptr][]func()
-	poolMade map[uintptr]bool
+	poolMade map[uintptr]*fakePool
+	poolOf   map[uintptr]*fakePool // of addresses
 	kernels  map[string]func(args []byte)
-	sizes    map[string][]int // of the parameters of kernels that are launched by pointers to them
-	lost     Result           // sticky
-	queued   Result           // of work that has not run yet
+	compile  func(code string) Result // what loading a code does first, without the fake's lock
+	sizes    map[string][]int         // of the parameters of kernels that are launched by pointers to them
+	lost     Result                   // sticky
+	queued   Result                   // of work that has not run yet
 }
 
 // stream is a list of work; the first done parts have run.
@@ -61,8 +62,8 @@ func newFake() *fake {
 	f := &fake{
 		fail: map[string]Result{}, count: 1, major: 8, version: 12000, pools: 1, total: 1 << 30,
 		contexts: map[int]int{}, next: 1 << 40, streams: map[uintptr]*stream{}, events: map[uintptr]moment{},
-		memory: map[uintptr][]byte{}, pooled: map[uintptr]bool{}, pinned: map[uintptr][]byte{}, modules: map[uintptr]string{},
-		names: map[uintptr]string{}, graphs: map[uintptr][]func(){}, execs: map[uintptr][]func(){}, poolMade: map[uintptr]bool{},
+		memory: map[uintptr][]byte{}, pinned: map[uintptr][]byte{}, modules: map[uintptr]string{},
+		names: map[uintptr]string{}, graphs: map[uintptr][]func(){}, execs: map[uintptr][]func(){}, poolMade: map[uintptr]*fakePool{}, poolOf: map[uintptr]*fakePool{},
 		kernels: map[string]func([]byte){}, sizes: map[string][]int{},
 	}
 	f.unlock = f.mu.Unlock
@@ -157,29 +158,60 @@ func (f *fake) bytes(addr uintptr, n uint64) []byte {
 	return make([]byte, n)
 }
 
+// fakePool is a memory pool: it keeps freed memory from the device until a wait, and then at most
+// so much that it holds keep bytes.
+type fakePool struct{ live, held, keep uint64 }
+
+func (p *fakePool) release(keep uint64) { p.held = max(p.live, min(p.held, keep)) }
+
+// waited is what the driver does when a stream or an event is waited for.
+func (f *fake) waited() {
+	for _, p := range f.poolMade {
+		p.release(p.keep)
+	}
+}
+
+// used returns the bytes that no process can get.
 func (f *fake) used() (n uint64) {
-	for _, b := range f.memory {
-		n += uint64(len(b))
+	for addr, b := range f.memory {
+		if f.poolOf[addr] == nil {
+			n += uint64(len(b))
+		}
+	}
+	for _, p := range f.poolMade {
+		n += p.held
 	}
 	return n
 }
 
-func (f *fake) allocate(addr *uintptr, size uint64) Result {
-	if f.used()+size > f.total {
+// allocate takes memory from the device, or from a pool.
+func (f *fake) allocate(addr *uintptr, size uint64, pool *fakePool) Result {
+	more := size
+	if pool != nil {
+		more = size - min(size, pool.held-pool.live)
+	}
+	if f.used()+more > f.total {
 		return errOutOfMemory
+	}
+	if pool != nil {
+		pool.live, pool.held = pool.live+size, pool.held+more
 	}
 	*addr = f.handle()
 	f.next += uintptr(size)
 	f.memory[*addr] = make([]byte, size)
+	f.poolOf[*addr] = pool
 	for i := range min(size, 4096) { // as memory comes: with what was there
 		f.memory[*addr][i] = 0xa5
 	}
 	return success
 }
 
+// noLt is a system without cuBLASLt.
+func noLt(func(*ltAPI) bool) {}
+
 // backend returns a backend on the fake.
 func (f *fake) backend() *backend {
-	return newBackend(func() (*api, error) { return f.api(), nil }, func() *ltAPI { return nil })
+	return newBackend(func() (*api, error) { return f.api(), nil }, noLt)
 }
 
 // open opens the fake's device.

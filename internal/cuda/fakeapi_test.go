@@ -103,6 +103,7 @@ func (f *fake) streamCalls(a *api) {
 			if st.captured != nil {
 				return 900
 			}
+			defer f.waited()
 			return f.run(st, len(st.work))
 		}
 		return r
@@ -172,6 +173,7 @@ func (f *fake) streamCalls(a *api) {
 		r, end := f.call("cuEventSynchronize", false)
 		defer end()
 		if m := f.events[e]; r == success {
+			defer f.waited()
 			return f.run(m.s, m.n)
 		}
 		return r
@@ -189,7 +191,7 @@ func (f *fake) memoryCalls(a *api) {
 		r, end := f.call("cuMemAlloc", false, size)
 		defer end()
 		if r == success {
-			return f.allocate(addr, size)
+			return f.allocate(addr, size, nil)
 		}
 		return r
 	}
@@ -267,7 +269,7 @@ func (f *fake) poolCalls(a *api) {
 		}
 		if r == success {
 			*p = f.handle()
-			f.poolMade[*p] = true
+			f.poolMade[*p] = &fakePool{}
 		}
 		return r
 	}
@@ -277,27 +279,33 @@ func (f *fake) poolCalls(a *api) {
 		delete(f.poolMade, p)
 		return r
 	}
-	a.poolSet = func(_ uintptr, attribute int32, value *uint64) Result {
+	a.poolSet = func(p uintptr, attribute int32, value *uint64) Result {
 		r, end := f.call("cuMemPoolSetAttribute", false, attribute, *value)
 		defer end()
+		if r == success && attribute == poolKeep {
+			f.poolMade[p].keep = *value
+		}
 		return r
 	}
-	a.poolGet = func(_ uintptr, attribute int32, value *uint64) Result {
+	a.poolGet = func(p uintptr, attribute int32, value *uint64) Result {
 		r, end := f.call("cuMemPoolGetAttribute", false)
 		defer end()
-		*value = map[int32]uint64{poolReserved: 3000, poolUsed: 1000}[attribute]
+		*value = map[int32]uint64{poolReserved: f.poolMade[p].held, poolUsed: f.poolMade[p].live}[attribute]
 		return r
 	}
-	a.poolTrim = func(uintptr, uint64) Result {
+	a.poolTrim = func(p uintptr, keep uint64) Result {
 		r, end := f.call("cuMemPoolTrimTo", false)
 		defer end()
+		if r == success {
+			f.poolMade[p].release(keep)
+		}
 		return r
 	}
-	a.poolAlloc = func(addr *uintptr, size uint64, _, _ uintptr) Result {
+	a.poolAlloc = func(addr *uintptr, size uint64, pool, _ uintptr) Result {
 		r, end := f.call("cuMemAllocFromPoolAsync", false, size)
 		defer end()
 		if r == success {
-			return f.allocate(addr, size)
+			return f.allocate(addr, size, f.poolMade[pool])
 		}
 		return r
 	}
@@ -310,21 +318,32 @@ func (f *fake) poolCalls(a *api) {
 		if r != success {
 			return r
 		}
-		return f.enqueue(s, func() { delete(f.memory, addr) })
+		return f.enqueue(s, func() {
+			if p := f.poolOf[addr]; p != nil {
+				p.live -= uint64(len(f.memory[addr]))
+			}
+			delete(f.memory, addr)
+		})
 	}
 }
 
 func (f *fake) kernelCalls(a *api) {
 	a.moduleLoad = func(m *uintptr, image *byte) Result {
+		n := 0
+		for *(*byte)(unsafe.Add(unsafe.Pointer(image), n)) != 0 {
+			n++
+		}
+		code := string(unsafe.Slice(image, n)) // the tests' codes end in a zero byte
+		if f.compile != nil {
+			if r := f.compile(code); r != success {
+				return r
+			}
+		}
 		r, end := f.call("cuModuleLoadData", false)
 		defer end()
 		if r == success {
 			*m = f.handle()
-			n := 0
-			for *(*byte)(unsafe.Add(unsafe.Pointer(image), n)) != 0 {
-				n++
-			}
-			f.modules[*m] = string(unsafe.Slice(image, n)) // the tests' codes end in a zero byte
+			f.modules[*m] = code
 		}
 		return r
 	}

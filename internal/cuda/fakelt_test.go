@@ -17,11 +17,14 @@ type fakeLt struct {
 	layouts   map[uintptr]layout
 	prefers   map[uintptr]map[int32]uint64
 	handles   int
+	creates   int
 	asked     map[int32]uint64 // the preferences of the last question
 	questions int
-	answer    ltStatus // of the heuristic
-	none      bool     // the heuristic finds nothing
-	status    ltStatus // of the product
+	answer    ltStatus  // of the heuristic
+	none      bool      // the heuristic finds nothing
+	status    ltStatus  // of the product
+	created   ltStatus  // of cublasLtCreate
+	before    []*fakeLt // that the system finds first
 }
 
 type layout struct {
@@ -36,16 +39,31 @@ func newFakeLt(f *fake) *fakeLt {
 
 // open opens a device with cuBLASLt.
 func (l *fakeLt) open() (*Device, error) {
-	d, err := newBackend(func() (*api, error) { return l.f.api(), nil }, l.api).Open(0)
+	d, err := newBackend(func() (*api, error) { return l.f.api(), nil }, l.found).Open(0)
 	if err != nil {
 		return nil, err
 	}
 	return d.(*Device), nil
 }
 
+// found yields the libraries that the system finds.
+func (l *fakeLt) found(yield func(*ltAPI) bool) {
+	for _, b := range l.before {
+		if !yield(b.api()) {
+			return
+		}
+	}
+	yield(l.api())
+}
+
 func (l *fakeLt) api() *ltAPI {
 	lt := &ltAPI{matmul: l.matmul}
 	lt.create = func(h *uintptr) ltStatus {
+		l.creates++
+		if l.created != 0 {
+			*h = 1 // which means nothing
+			return l.created
+		}
 		*h = l.f.handle()
 		l.handles++
 		return 0

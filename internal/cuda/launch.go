@@ -4,7 +4,9 @@ package cuda
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"unsafe"
 
@@ -15,8 +17,16 @@ import (
 // kernels are the loaded modules and their functions.
 type kernels struct {
 	mu        sync.RWMutex
-	modules   map[*gpu.Module]uintptr
+	modules   map[*gpu.Module]*module
 	functions map[kernel]uintptr
+	whole     map[*gpu.Module]bool // whether all entries of a module that stands in for another load
+}
+
+// module is a module of kernels on the device. mu is held while it is loaded.
+type module struct {
+	mu     sync.Mutex
+	handle uintptr         // of machine code; 0 until it is loaded
+	parts  map[int]uintptr // of PTX, by their numbers
 }
 
 type kernel struct {
@@ -107,13 +117,22 @@ func (d *Device) function(l *gpu.Launch) (uintptr, error) {
 func (d *Device) load(l *gpu.Launch) (uintptr, error) {
 	k := &d.kernels
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	module, err := d.module(l.Module)
+	m := k.modules[l.Module]
+	if m == nil {
+		m = &module{}
+		k.modules[l.Module] = m
+	}
+	k.mu.Unlock()
+
+	// Not under the lock of kernels: the driver may compile for long, and others launch.
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	handle, err := d.loadModule(m, l)
 	if err != nil {
 		return 0, err
 	}
 	var f uintptr
-	if err := d.check("cuModuleGetFunction", d.api.moduleFunction(&f, module, l.Func)); err != nil {
+	if err := d.check("cuModuleGetFunction", d.api.moduleFunction(&f, handle, l.Func)); err != nil {
 		return 0, fmt.Errorf("cuda:%d: the image of %s has no kernel %s: %w", d.index, l.Module.Name, l.Func, err)
 	}
 	if l.Shared > 0 {
@@ -121,27 +140,83 @@ func (d *Device) load(l *gpu.Launch) (uintptr, error) {
 			return 0, fmt.Errorf("cuda:%d: %d bytes of block memory for %s: %w", d.index, l.Shared, l.Func, err)
 		}
 	}
+	k.mu.Lock()
 	k.functions[kernel{l.Module, l.Func}] = f
+	k.mu.Unlock()
 	return f, nil
 }
 
-// module loads a module once. The caller holds the lock of kernels.
-func (d *Device) module(m *gpu.Module) (uintptr, error) {
-	if handle, ok := d.kernels.modules[m]; ok {
+// loadModule returns what has the kernel of a launch: the code for the device or, if the driver does
+// not take that, a part of the PTX.
+func (d *Device) loadModule(m *module, l *gpu.Launch) (uintptr, error) {
+	if m.handle != 0 {
+		return m.handle, nil
+	}
+	if m.parts != nil {
+		return d.loadPart(m, l)
+	}
+	if len(l.Module.Image) == 0 {
+		return 0, fmt.Errorf("cuda:%d: %s has no CUDA image in this build: %w", d.index, l.Module.Name, driver.ErrNotBuilt)
+	}
+	code, err := gpu.Unpack(l.Module.Image, d.capability)
+	if err != nil {
+		return 0, fmt.Errorf("cuda:%d: the image of %s: %w", d.index, l.Module.Name, err)
+	}
+	if code.PTX {
+		return d.loadPart(m, l)
+	}
+	if m.handle, err = d.loadCode(l.Module, code); err == nil || !d.refused(err) {
+		return m.handle, err
+	}
+	slog.Warn("snug: cuda: the driver does not take machine code", "code", code, "error", err)
+	handle, second := d.loadPart(m, l)
+	if second != nil {
+		return 0, err
+	}
+	return handle, nil
+}
+
+// loadPart returns the part of a module's PTX that has the kernel of a launch.
+func (d *Device) loadPart(m *module, l *gpu.Launch) (uintptr, error) {
+	code, part, err := gpu.UnpackPTX(l.Module.Image, d.capability, l.Func)
+	if err != nil {
+		return 0, fmt.Errorf("cuda:%d: the image of %s: %w", d.index, l.Module.Name, err)
+	}
+	if handle, ok := m.parts[part]; ok {
 		return handle, nil
 	}
-	if len(m.Image) == 0 {
-		return 0, fmt.Errorf("cuda:%d: %s has no CUDA image in this build: %w", d.index, m.Name, driver.ErrNotBuilt)
-	}
-	code, err := gpu.Unpack(m.Image, d.capability)
+	slog.Info("snug: cuda: the driver compiles kernels, which may take a minute, and keeps them for later runs",
+		"module", l.Module.Name, "kernel", l.Func, "capability", d.capability)
+	handle, err := d.loadCode(l.Module, code)
 	if err != nil {
-		return 0, fmt.Errorf("cuda:%d: the image of %s: %w", d.index, m.Name, err)
+		return 0, err
 	}
+	if m.parts == nil {
+		m.parts = map[int]uintptr{}
+	}
+	m.parts[part] = handle
+	return handle, nil
+}
+
+// refused reports whether an error says that the driver cannot use a code, and the device works on.
+func (d *Device) refused(err error) bool {
+	var e *Error
+	if !errors.As(err, &e) || d.lost.Load() != nil {
+		return false
+	}
+	switch e.Result {
+	case errInvalidImage, errNoBinary, errPTXVersion:
+		return true
+	}
+	return false
+}
+
+// loadCode loads one code of a module's image.
+func (d *Device) loadCode(m *gpu.Module, code gpu.Code) (uintptr, error) {
 	var handle uintptr
 	r := d.api.moduleLoad(&handle, unsafe.SliceData(code.Data)) // the driver keeps a copy
 	switch r {
 	case success:
-		d.kernels.modules[m] = handle
 		return handle, nil
 	case errNoBinary, errPTXVersion, errNoJITCompiler, errJITDisabled:
 		return 0, fmt.Errorf("cuda:%d: the driver does not take %v in the image of %s for compute capability %d.%d: a newer driver is needed: %w",

@@ -137,6 +137,14 @@ func TestLaunchGridErrors(t *testing.T) {
 	}
 }
 
+// first returns the code of a module that was loaded: machine code, or the first part of the PTX.
+func (m *module) first() uintptr {
+	if m.handle != 0 {
+		return m.handle
+	}
+	return m.parts[0]
+}
+
 // add is a job of two launches.
 type add struct{ x driver.Mem }
 
@@ -246,14 +254,14 @@ func TestCodeByCapability(t *testing.T) {
 		f, d := openFake(t, func(f *fake) { f.major, f.minor = test.major, test.minor })
 		f.kernels["k"] = func([]byte) {}
 		require.NoError(t, d.LaunchGrid(grid("k", nil)))
-		require.Equal(t, test.want, f.modules[d.kernels.modules[testModule]], "%d.%d", test.major, test.minor)
+		require.Equal(t, test.want, f.modules[d.kernels.modules[testModule].first()], "%d.%d", test.major, test.minor)
 
 		l := grid("k", nil)
 		l.Module = hopper
 		err := d.LaunchGrid(l)
 		if test.alone {
 			require.NoError(t, err)
-			require.Equal(t, "sm_90a", f.modules[d.kernels.modules[hopper]])
+			require.Equal(t, "sm_90a", f.modules[d.kernels.modules[hopper].handle])
 			continue
 		}
 		require.ErrorIs(t, err, driver.ErrNotBuilt)
@@ -275,11 +283,11 @@ func TestDamagedImage(t *testing.T) {
 		l.Module = &gpu.Module{Name: "test", Image: image}
 		if err := d.LaunchGrid(l); err != nil {
 			require.ErrorIs(t, err, driver.ErrDevice, "byte %d", i)
-			require.NotContains(t, d.kernels.modules, l.Module)
+			require.Zero(t, d.kernels.modules[l.Module].handle)
 			refused++
 			continue
 		}
-		require.Equal(t, "sm_80", f.modules[d.kernels.modules[l.Module]], "byte %d", i)
+		require.Equal(t, "sm_80", f.modules[d.kernels.modules[l.Module].handle], "byte %d", i)
 	}
 	require.Greater(t, refused, 100, "the index and the device's own code")
 	require.NoError(t, d.LaunchGrid(grid("k", nil)), "the whole image")

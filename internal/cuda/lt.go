@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"errors"
 	"strconv"
 	"unsafe"
 
@@ -11,6 +12,7 @@ import (
 
 // ltAPI is the part of cuBLASLt that MatMul calls, by its C signatures.
 type ltAPI struct {
+	name          string // of the library
 	create        func(handle *uintptr) ltStatus
 	destroy       func(handle uintptr) ltStatus
 	descCreate    func(desc *uintptr, computeType, scaleType int32) ltStatus
@@ -58,10 +60,28 @@ type ltResult struct {
 type ltStatus uint32
 
 const (
-	ltNoMemory     ltStatus = 3
-	ltInvalid      ltStatus = 7
-	ltNotSupported ltStatus = 15
+	ltNotInitialized ltStatus = 1
+	ltNoMemory       ltStatus = 3
+	ltInvalid        ltStatus = 7
+	ltArchMismatch   ltStatus = 8
+	ltNotExecuted    ltStatus = 13
+	ltNotSupported   ltStatus = 15
 )
+
+// unusable reports whether a call of cuBLASLt says that it cannot do what it is asked here: the
+// library does not start, has no code for the device, or has no such product. Nothing was queued
+// then, and snug's own kernels do the work.
+func unusable(err error) bool {
+	var e *ltError
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch e.status {
+	case ltNotInitialized, ltArchMismatch, ltNotExecuted, ltNotSupported:
+		return true
+	}
+	return false
+}
 
 var ltStatusNames = map[ltStatus]string{
 	0:  "CUBLAS_STATUS_SUCCESS",

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"log/slog"
 	"math/bits"
 	"sync"
 	"unsafe"
@@ -50,7 +51,7 @@ type plan struct {
 	ok            bool // cuBLASLt has an algorithm
 }
 
-// MatMul queues c = alpha·a·b + beta·c with cuBLASLt, if it is installed. Sums
+// MatMul queues c = alpha·a·b + beta·c with cuBLASLt, if it is installed and takes the product. Sums
 // are in float32 and no TF32 is used. a and b are of one type, c of the same or
 // float32; other products return false. The first call allocates a workspace of
 // 32 MiB on the device, of 4 MiB for compute capabilities below 9.0. Later calls
@@ -87,6 +88,10 @@ func (d *Device) MatMul(m, n, k int, alpha float32, a, b gpu.Matrix, beta float3
 		unsafe.Pointer(&p.algo), d.blas.workspace, uintptr(d.blas.size), d.queue)
 	d.putFrame(f)
 	if err := ltCheck("cublasLtMatmul", status); err != nil {
+		if unusable(err) {
+			p.ok = false
+			return false, nil
+		}
 		return false, fmt.Errorf("cuda:%d: product of %d×%d and %d×%d: %w", d.index, m, k, k, n, err)
 	}
 	return true, nil
@@ -121,15 +126,26 @@ func covers(x gpu.Matrix, rows, cols int) bool {
 // alignment returns the largest power of two up to 256 that divides addr.
 func alignment(addr uintptr) uint32 { return 1 << min(bits.TrailingZeros64(uint64(addr)), 8) }
 
-// open opens cuBLASLt and allocates the workspace, once.
+// open opens the first cuBLASLt that works and allocates the workspace. It tries once, unless memory
+// is short.
 func (b *blas) open(d *Device) (bool, error) {
 	if b.handle != 0 {
 		return true, nil
 	}
-	if !b.tried {
-		b.lt, b.tried = d.loadLt(), true
+	if b.tried {
+		return false, nil
+	}
+	for lt := range d.loadLt {
+		err := ltCheck("cublasLtCreate", lt.create(&b.handle))
+		if err == nil {
+			b.lt = lt
+			break
+		}
+		slog.Warn("snug: cuda: cuBLASLt cannot be used", "library", lt.name, "error", err)
+		b.handle = 0
 	}
 	if b.lt == nil {
+		b.tried = true
 		return false, nil
 	}
 	size := workspaceSmall
@@ -137,19 +153,17 @@ func (b *blas) open(d *Device) (bool, error) {
 		size = workspaceLarge
 	}
 	// Not from the pool: this may be called during a capture.
-	switch r := d.api.memAlloc(&b.workspace, uint64(size)); r {
-	case success:
-	case errOutOfMemory:
-		return false, d.noMemory("cuMemAlloc", size)
-	default:
-		return false, d.fail("cuMemAlloc", r)
+	r := d.api.memAlloc(&b.workspace, uint64(size))
+	if r == success {
+		b.size, b.plans = uint64(size), map[shape]*plan{}
+		return true, nil
 	}
-	if err := ltCheck("cublasLtCreate", b.lt.create(&b.handle)); err != nil {
-		b.handle = 0
-		return false, first(err, d.check("cuMemFree", d.api.memFree(b.workspace)))
+	err := ltCheck("cublasLtDestroy", b.lt.destroy(b.handle))
+	b.lt, b.handle = nil, 0
+	if r == errOutOfMemory { // an error, because which kernels multiply must not depend on what is free
+		return false, first(d.noMemory("cuMemAlloc", size), err)
 	}
-	b.size, b.plans = uint64(size), map[shape]*plan{}
-	return true, nil
+	return false, first(d.fail("cuMemAlloc", r), err)
 }
 
 // plan returns the plan for a shape, made at first use.
@@ -163,7 +177,9 @@ func (b *blas) plan(s shape) (*plan, error) {
 		}
 	}
 	p := &plan{}
-	if err := b.fill(p, s); err != nil {
+	if err := b.fill(p, s); unusable(err) {
+		p.ok = false
+	} else if err != nil {
 		return nil, first(err, b.drop(p))
 	}
 	b.plans[s] = p
@@ -224,10 +240,10 @@ func (b *blas) choose(p *plan, s shape) error {
 	var result ltResult
 	var got int32
 	status := b.lt.heuristic(b.handle, p.desc, p.a, p.b, p.c, p.c, preference, 1, &result, &got)
-	if status == ltNotSupported || status == ltInvalid {
+	if status == ltInvalid {
 		return nil // it has no product of these types and strides
 	}
-	p.algo, p.ok = result.algo, got > 0 && result.status == 0
+	p.algo, p.ok = result.algo, status == 0 && got > 0 && result.status == 0
 	return ltCheck("cublasLtMatmulAlgoGetHeuristic", status)
 }
 

@@ -188,10 +188,10 @@ func TestMatMulWorkspace(t *testing.T) {
 	_, err = d.MatMul(4, 4, 4, 1, x, x, 0, x)
 	require.NoError(t, err)
 
-	l.status = 13
+	l.status = 14
 	_, err = d.MatMul(4, 4, 4, 1, x, x, 0, x)
 	require.ErrorIs(t, err, driver.ErrDevice)
-	require.ErrorContains(t, err, "product of 4×4 and 4×4: cublasLtMatmul: CUBLAS_STATUS_EXECUTION_FAILED (13)")
+	require.ErrorContains(t, err, "product of 4×4 and 4×4: cublasLtMatmul: CUBLAS_STATUS_INTERNAL_ERROR (14)")
 
 	hopper := newFakeLt(newFake())
 	hopper.f.major = 9
@@ -204,6 +204,66 @@ func TestMatMulWorkspace(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, d.Close())
 	require.Empty(t, hopper.f.leaks())
+}
+
+// A library that does not start is not used; the next one is, and the device looks for
+// libraries once.
+func TestMatMulLibraries(t *testing.T) {
+	for _, status := range []ltStatus{1, 8, 13, 14, 15} {
+		f := newFake()
+		broken, l := newFakeLt(f), newFakeLt(f)
+		broken.created, l.before = status, []*fakeLt{broken}
+		d, err := l.open()
+		require.NoError(t, err)
+		x := square(t, d, gpu.F32)
+		for range 3 {
+			ok, err := d.MatMul(4, 4, 4, 1, x, x, 0, x)
+			require.NoError(t, err)
+			require.True(t, ok)
+		}
+		require.Equal(t, [2]int{1, 1}, [2]int{broken.creates, l.creates})
+
+		l.created = status
+		none, err := l.open()
+		require.NoError(t, err)
+		calls := f.calls(func() {
+			for range 3 {
+				ok, err := none.MatMul(4, 4, 4, 1, x, x, 0, x)
+				require.NoError(t, err)
+				require.False(t, ok)
+			}
+		})
+		require.Empty(t, calls, "no workspace")
+		require.Equal(t, [2]int{2, 2}, [2]int{broken.creates, l.creates})
+		require.NoError(t, none.Close())
+		require.NoError(t, d.Close())
+		require.Empty(t, f.leaks())
+	}
+}
+
+// What a library cannot do is left to snug's kernels, from then on.
+func TestMatMulLeavesProducts(t *testing.T) {
+	for _, status := range []ltStatus{1, 8, 13, 15} {
+		for _, of := range []string{"heuristic", "product"} {
+			l, d := openLt(t)
+			x := square(t, d, gpu.F32)
+			if of == "product" {
+				l.status = status
+			} else {
+				l.answer = status
+			}
+			for range 2 {
+				ok, err := d.MatMul(4, 4, 4, 1, x, x, 0, x)
+				require.NoError(t, err, "%s: %d", of, status)
+				require.False(t, ok)
+			}
+			require.Equal(t, 1, l.questions)
+			l.status, l.answer = 0, 0
+			ok, err := d.MatMul(3, 3, 3, 1, x, x, 0, x)
+			require.NoError(t, err)
+			require.True(t, ok, "another shape")
+		}
+	}
 }
 
 // A product may be the first work of a capture, and makes a graph.

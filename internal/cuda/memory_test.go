@@ -95,10 +95,15 @@ func TestMemory(t *testing.T) {
 	f, d := openFake(t, nil)
 	_, err := d.Alloc(1 << 20)
 	require.NoError(t, err)
+	m, err := d.Alloc(1 << 20)
+	require.NoError(t, err)
+	require.NoError(t, d.Free(m))
+	require.NoError(t, d.Sync())
+	require.EqualValues(t, 2<<20, f.used(), "the pool keeps what was freed")
 	free, total, err := d.Memory()
 	require.NoError(t, err)
 	require.EqualValues(t, f.total, total)
-	require.EqualValues(t, f.total-1<<20+2000, free, "3000 bytes reserved, 1000 of them used")
+	require.EqualValues(t, f.total-1<<20, free)
 
 	f, d = openFake(t, noPools)
 	free, _, err = d.Memory()
@@ -116,4 +121,46 @@ func TestPoolKeepsABoundedPart(t *testing.T) {
 	})
 	require.Contains(t, calls, "cuMemPoolSetAttribute 4 67108864", "1/16 of 1 GiB")
 	require.NoError(t, d.Close())
+}
+
+// Two processes share a device under a limit each: neither takes the other's part, though their
+// pools keep freed memory, and one that goes beyond its limit gets an error that says what is free
+// and leaves the other alone.
+func TestTwoProcesses(t *testing.T) {
+	const limit = 4 << 20
+	eachPool(t, func(t *testing.T, f *fake, a *Device) {
+		f.total = 2 * limit
+		b, err := f.open()
+		require.NoError(t, err)
+		defer func() { require.NoError(t, b.Close()) }()
+		processes := []*Device{a, b}
+		for round := range 8 {
+			for i, d := range processes {
+				size := limit >> ((round + i) % 4)
+				var ms []driver.Mem
+				for range limit / size {
+					m, err := d.Alloc(size)
+					require.NoError(t, err, "round %d, process %d", round, i)
+					ms = append(ms, m)
+				}
+				for _, m := range ms {
+					require.NoError(t, d.Free(m))
+				}
+				if round%2 == 1 {
+					require.NoError(t, d.Sync())
+				}
+			}
+		}
+
+		m, err := a.Alloc(limit)
+		require.NoError(t, err)
+		require.NoError(t, a.Sync())
+		require.NoError(t, b.Sync())
+		_, err = b.Alloc(limit + 1)
+		require.ErrorIs(t, err, driver.ErrNoMemory)
+		require.ErrorContains(t, err, "4194305 bytes wanted, 4194304 free of 8388608")
+		require.NotContains(t, err.Error(), "\n")
+		require.NoError(t, a.Copy(m.Slice(0, 1), m.Slice(1, 1)))
+		require.NoError(t, a.Sync())
+	})
 }

@@ -12,6 +12,7 @@ const (
 	success           Result = 0
 	errOutOfMemory    Result = 2
 	errNoDevice       Result = 100
+	errInvalidImage   Result = 200
 	errNoBinary       Result = 209
 	errPTXVersion     Result = 222
 	errNoJITCompiler  Result = 221

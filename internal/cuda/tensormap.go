@@ -5,6 +5,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"unsafe"
 
 	"github.com/snug-ml/snug/internal/driver"
@@ -25,8 +26,41 @@ type mapShape struct {
 }
 
 // Hopper implements [gpu.HopperLauncher]: on compute capability 9.0, unless the
-// environment variable SNUG_CUDA is 80.
-func (d *Device) Hopper() bool { return d.hopper }
+// environment variable SNUG_CUDA is 80 or the driver does not load all kernels of m. They
+// are loaded at the first question, before any of them is launched.
+func (d *Device) Hopper(m *gpu.Module) bool {
+	if !d.hopper {
+		return false
+	}
+	k := &d.kernels
+	k.mu.RLock()
+	whole, asked := k.whole[m]
+	k.mu.RUnlock()
+	if asked {
+		return whole
+	}
+	if d.enter() != nil {
+		return false // the next call says why
+	}
+	defer d.leave()
+	err := d.loadEntries(m)
+	if err != nil && d.lost.Load() == nil {
+		slog.Warn("snug: cuda: kernels for compute capability 9.0 cannot be used, others take their place", "module", m.Name, "error", err)
+	}
+	k.mu.Lock()
+	k.whole[m] = err == nil
+	k.mu.Unlock()
+	return err == nil
+}
+
+func (d *Device) loadEntries(m *gpu.Module) error {
+	for _, e := range m.Entries {
+		if _, err := d.load(&gpu.Launch{Module: m, Func: e.Name, Shared: e.Shared}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // encodeMaps writes tensor maps where the arguments of a launch begin.
 func (d *Device) encodeMaps(f *frame, maps []gpu.TensorMap) error {

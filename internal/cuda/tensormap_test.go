@@ -71,6 +71,39 @@ func TestTensorMapErrors(t *testing.T) {
 	require.ErrorIs(t, old.LaunchGrid(mapped(0x1000)), driver.ErrDevice)
 }
 
+// Kernels that stand in for others are used if all of them load, else none.
+func TestHopperModule(t *testing.T) {
+	entries := []gpu.Entry{{Name: "k"}, {Name: "large", Shared: 200 << 10}}
+	for _, test := range []struct {
+		name   string
+		change func(f *fake)
+		want   bool
+	}{
+		{"whole", func(*fake) {}, true},
+		{"no binary", func(f *fake) { f.fail["cuModuleLoadData"] = errNoBinary }, false},
+		{"an invalid image", func(f *fake) { f.fail["cuModuleLoadData"] = 200 }, false},
+		{"a kernel is missing", func(f *fake) { delete(f.kernels, "large") }, false},
+		{"block memory is refused", func(f *fake) { f.fail["cuFuncSetAttribute"] = 1 }, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f, d := openHopper(t)
+			f.kernels["k"], f.kernels["large"] = func([]byte) {}, func([]byte) {}
+			test.change(f)
+			m := &gpu.Module{Name: "test90", Image: testImage("90a"), Entries: entries}
+			require.Equal(t, test.want, gpu.Hopper(d, m))
+			require.Empty(t, f.calls(func() { require.Equal(t, test.want, gpu.Hopper(d, m)) }), "asked once")
+			clear(f.fail)
+			require.NoError(t, d.LaunchGrid(grid("k", nil)), "the others")
+			require.NoError(t, d.Sync())
+		})
+	}
+	f, d := openHopper(t)
+	f.fail["cuModuleLoadData"] = errIllegalAddress
+	m := &gpu.Module{Name: "test90", Image: testImage("90a"), Entries: entries}
+	require.False(t, gpu.Hopper(d, m))
+	require.ErrorIs(t, d.LaunchGrid(grid("k", nil)), driver.ErrDevice, "the device is lost")
+}
+
 func TestTensorMapsAllocateNothing(t *testing.T) {
 	f, d := openHopper(t)
 	f.kernels["k"] = nil
@@ -117,9 +150,9 @@ func TestHopper(t *testing.T) {
 			if test.lacks {
 				a.encodeMap = nil
 			}
-			d, err := newBackend(func() (*api, error) { return a, nil }, nil).Open(0)
+			d, err := newBackend(func() (*api, error) { return a, nil }, noLt).Open(0)
 			require.NoError(t, err)
-			require.Equal(t, test.want, gpu.Hopper(d.(*Device)))
+			require.Equal(t, test.want, gpu.Hopper(d.(*Device), testModule))
 			require.NoError(t, d.Close())
 		})
 	}

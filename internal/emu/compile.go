@@ -30,6 +30,7 @@ type compiler struct {
 	cxx      string
 	flags    []string // of the host and of modules
 	checks   []string // of modules
+	defines  []string // of modules
 	version  string   // of the compiler and the processor
 }
 
@@ -41,6 +42,10 @@ var modes = map[string][2][]string{
 	"asan":     {{"-O1", "-g", "-fsanitize=address"}, nil},
 	"check":    {{"-O1", "-g"}, {"-fsanitize=thread"}},
 }
+
+// metalVersions are the values of __METAL_VERSION__ that SNUG_METAL stands for: the language of
+// macOS 14 and later, which has bfloat, and the one of the systems before it.
+var metalVersions = map[string]string{"": "310", "3.1": "310", "2.4": "240"}
 
 // base are the flags of all modes. Kernels say themselves where a product and
 // a sum are rounded once.
@@ -63,9 +68,18 @@ func compilerFor(language string) (*compiler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the emulator needs a C++ compiler; %s --version: %w: %w", cxx, err, driver.ErrNotBuilt)
 	}
+	var defines []string
+	if language == "metal" {
+		name := os.Getenv("SNUG_METAL")
+		number, ok := metalVersions[name]
+		if !ok {
+			return nil, fmt.Errorf("SNUG_METAL is %q, want 2.4 or 3.1: %w", name, driver.ErrNotBuilt)
+		}
+		defines = []string{"-D__METAL_VERSION__=" + number}
+	}
 	return &compiler{
 		language: language, cxx: cxx,
-		flags: slices.Concat(base, mode[0]), checks: mode[1],
+		flags: slices.Concat(base, mode[0]), checks: mode[1], defines: defines,
 		version: fmt.Sprintf("%s%s %v", version, cpuid.CPU.BrandName, cpuid.CPU.FeatureSet()),
 	}, nil
 }
@@ -90,7 +104,7 @@ func (c *compiler) module(m *gpu.Module) (string, error) {
 	return c.make(m.Name+"."+c.language, m.Source, func(dir, out string) [][]string {
 		object := out + ".o"
 		return [][]string{
-			slices.Concat(c.flags, c.checks, []string{"-fPIC", "-c", "-DSNUG_EMU", "-o", object,
+			slices.Concat(c.flags, c.checks, c.defines, []string{"-fPIC", "-c", "-DSNUG_EMU", "-o", object,
 				"-I", filepath.Join(dir, "shim"), "-I", filepath.Join(dir, "include"), "-I", dir,
 				"-x", "c++", filepath.Join(dir, m.Name+"."+c.language)}),
 			slices.Concat(c.flags, []string{"-shared", "-o", out, object}),

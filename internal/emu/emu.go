@@ -10,7 +10,9 @@
 // SNUG_EMU chooses how both are compiled: "plain", the default; "portable", without
 // the instructions that only NVIDIA's GPUs have, as for HIP; "asan", with the
 // address sanitizer; or "check", which finds races, block memory that is read
-// before it is written, and accesses outside of every allocation. SNUG_EMU_CXX
+// before it is written, and accesses outside of every allocation. With SNUG_METAL=2.4 emu:1
+// compiles the text as the Metal language of macOS 12 and 13, without bfloat. With SNUG_FLUSH=1
+// emu:1 takes subnormal numbers for 0, as Apple's GPUs do. SNUG_EMU_CXX
 // names the compiler; the default is c++.
 package emu
 
@@ -20,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -50,8 +53,12 @@ func (backend) Open(index int) (driver.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	cmd := exec.Command(host)
+	if languages[index] == "metal" && os.Getenv("SNUG_FLUSH") == "1" {
+		cmd.Args = append(cmd.Args, "flush")
+	}
 	d := &device{
-		compiler: c, cmd: exec.Command(host), loaded: map[*gpu.Module]bool{}, live: map[uintptr]int{},
+		compiler: c, cmd: cmd, loaded: map[*gpu.Module]bool{}, live: map[uintptr]int{},
 		hopper: languages[index] == "cu" && limit == 90 && len(c.checks) == 0,
 	}
 	d.cmd.Stderr = &d.stderr
@@ -204,7 +211,7 @@ func (d *device) tensorMap(m *gpu.TensorMap) {
 }
 
 // Hopper implements [gpu.HopperLauncher].
-func (d *device) Hopper() bool { return d.hopper }
+func (d *device) Hopper(*gpu.Module) bool { return d.hopper }
 
 // load compiles a module and loads it, once.
 func (d *device) load(m *gpu.Module) error {

@@ -255,3 +255,52 @@ func TestNoCompiler(t *testing.T) {
 	_, err = snug.Open("emu:0")
 	require.ErrorContains(t, err, `SNUG_EMU is "fast"`)
 }
+
+// TestMetalVersions checks that text which uses bfloat, as the fragments of the probe do, is not
+// Metal 2.4 to the emulator either.
+func TestMetalVersions(t *testing.T) {
+	t.Setenv("SNUG_METAL", "2.4")
+	dev, err := snug.Open("emu:1")
+	require.NoError(t, err)
+	defer dev.Close()
+	x := put(t, dev, make([]float32, 256))
+	err = device.Launch(dev, &probeJob{kernel: "product_f16", blocks: 1, threads: 32, operands: []snug.View{x.View(), x.View(), x.View()}})
+	require.ErrorContains(t, err, "Native<bf16>")
+
+	cuda, err := snug.Open("emu:0") // which has nothing to do with it
+	require.NoError(t, err)
+	defer cuda.Close()
+	y := put(t, cuda, make([]float32, 256))
+	require.NoError(t, device.Launch(cuda, &probeJob{kernel: "product_f16", blocks: 1, threads: 32, operands: []snug.View{y.View(), y.View(), y.View()}}))
+	require.NoError(t, cuda.Sync())
+
+	t.Setenv("SNUG_METAL", "2")
+	_, err = snug.Open("emu:1")
+	require.ErrorContains(t, err, `SNUG_METAL is "2", want 2.4 or 3.1`)
+}
+
+// TestFlush has subnormal numbers as operands and as results. With SNUG_FLUSH=1 the Metal device has
+// none, as Apple's GPUs, but moves them; the CUDA device always has them.
+func TestFlush(t *testing.T) {
+	const small, least = float32(0x1p-126), float32(0x1p-149)
+	for _, test := range []struct {
+		dev, flush string
+		n          uint32
+		in, want   float32
+	}{
+		{"emu:0", "1", 0, small, small / 2}, {"emu:1", "", 0, small, small / 2}, {"emu:1", "1", 0, small, 0},
+		{"emu:0", "1", 24, least, least * 0x1p23}, {"emu:1", "", 24, least, least * 0x1p23}, {"emu:1", "1", 24, least, 0},
+		{"emu:1", "1", 1, small, small}, {"emu:1", "1", 0, 1, 0.5},
+	} {
+		t.Setenv("SNUG_FLUSH", test.flush)
+		dev, err := snug.Open(test.dev)
+		require.NoError(t, err)
+		in, out := make([]float32, 32), make([]float32, 64)
+		in[0] = test.in
+		to := put(t, dev, out)
+		require.NoError(t, device.Launch(dev, &probeJob{"subnormal", 1, 32, []snug.View{to.View(), put(t, dev, in).View()}, probeParams{n: test.n}}))
+		require.NoError(t, to.CopyOut(out))
+		require.Equal(t, [2]float32{test.want, test.in}, [2]float32{out[0], out[32]}, test)
+		require.NoError(t, dev.Close())
+	}
+}

@@ -206,6 +206,8 @@ func TestHopperFaults(t *testing.T) {
 		{"copy", 0, func(m *gpu.TensorMap) { m.Rows = 257 }, "the driver refuses"},
 		{"fragments_bf16", 1, nil, "without multiply_begin"},
 		{"fragments_bf16", 2, nil, "changed before the wait"},
+		{"fragments_bf16", 4, nil, "that multiply_begin was not given"},
+		{"fragments_bf16", 5, nil, "that multiply_begin was not given"},
 		{"descriptors_bf16", 128, nil, "does not start in the first row of the 8"},
 		{"descriptors_bf16", 16 << 10, nil, "beyond the block memory"},
 		{"turns", 1, nil, "waits for what never comes"},

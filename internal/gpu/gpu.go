@@ -18,6 +18,16 @@ type Module struct {
 	Name   string // of the package: "quant8"
 	Image  []byte // CUDA code, as Unpack reads it, with the build tag cuda
 	Source fs.FS  // NAME.cu, NAME.metal and what they include, with the build tags metal and emu
+
+	// Entries are the kernels of a module that stands in for another on some devices. A device
+	// uses all of them or none.
+	Entries []Entry
+}
+
+// Entry is an entry point and the Shared of its launches.
+type Entry struct {
+	Name   string
+	Shared int
 }
 
 // Launch is one grid of threads. A kernel takes its tensor maps, its operands as

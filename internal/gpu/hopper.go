@@ -21,17 +21,17 @@ type TensorMap struct {
 // nothing was launched, and other kernels take it.
 var ErrTensorMap = errors.New("snug: a tensor that the driver does not map")
 
-// HopperLauncher is a Launcher that knows whether its device runs kernels for compute
-// capability 9.0 alone, sm_90a, and launches with tensor maps.
+// HopperLauncher is a Launcher that knows whether its device runs a module of kernels for
+// compute capability 9.0 alone, sm_90a, and launches with tensor maps.
 type HopperLauncher interface {
 	Launcher
-	Hopper() bool
+	Hopper(m *Module) bool
 }
 
-// Hopper reports whether q runs kernels for compute capability 9.0 alone.
-func Hopper(q Launcher) bool {
+// Hopper reports whether q runs all kernels of m, which are for compute capability 9.0 alone.
+func Hopper(q Launcher, m *Module) bool {
 	h, ok := q.(HopperLauncher)
-	return ok && h.Hopper()
+	return ok && h.Hopper(m)
 }
 
 // CapabilityLimit returns the compute capability up to which the environment variable

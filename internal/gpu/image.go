@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -234,6 +235,26 @@ func Unpack(image []byte, capability int) (Code, error) {
 	}
 	return Code{}, fmt.Errorf("no code for compute capability %d.%d, only %s: %w",
 		capability/10, capability%10, strings.Join(has, ", "), driver.ErrNotBuilt)
+}
+
+// UnpackPTX returns the part of an image's PTX that has a kernel and that a device of some compute
+// capability can compile, and its number: an image may have its kernels in several parts, so that a
+// device compiles those alone that are launched.
+func UnpackPTX(image []byte, capability int, kernel string) (code Code, part int, err error) {
+	packed, err := readIndex(image)
+	if err != nil {
+		return Code{}, 0, err
+	}
+	packed = slices.DeleteFunc(packed, func(c packedCode) bool { return !c.PTX || !c.runsOn(capability) })
+	for i, p := range packed {
+		if code, err = p.unpack(); err != nil {
+			return Code{}, 0, err
+		}
+		if len(packed) == 1 || bytes.Contains(code.Data, []byte(".entry "+kernel+"(")) {
+			return code, i, nil
+		}
+	}
+	return Code{}, 0, fmt.Errorf("no PTX of %s for compute capability %d.%d: %w", kernel, capability/10, capability%10, driver.ErrNotBuilt)
 }
 
 // UnpackAll returns all codes of an image.

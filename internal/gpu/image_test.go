@@ -147,3 +147,39 @@ func TestPackImageErrors(t *testing.T) {
 		require.ErrorContains(t, err, "want a number such as 80 or 90a", arch)
 	}
 }
+
+// TestUnpackPTX finds the part that has a kernel, and no part that has a longer name alone.
+func TestUnpackPTX(t *testing.T) {
+	code := func(capability int, text string) gpu.Code {
+		return gpu.Code{Arch: gpu.Arch{Capability: capability}, PTX: true, Data: []byte(text)}
+	}
+	parts := []gpu.Code{code(80, ".visible .entry toy_sum(\n"), code(80, ".visible .entry toy_summary(\n"), code(120, ".visible .entry toy(\n")}
+	image, err := gpu.PackImage(append([]gpu.Code{{Arch: gpu.Arch{Capability: 80}, Data: []byte("cubin")}}, parts...))
+	require.NoError(t, err)
+	for i, kernel := range []string{"toy_sum", "toy_summary", "toy"} {
+		got, part, err := gpu.UnpackPTX(image, 120, kernel)
+		require.NoError(t, err)
+		require.Equal(t, parts[i], got)
+		require.Equal(t, i, part)
+	}
+	for _, kernel := range []string{"toy", "toy_su", ""} {
+		_, _, err = gpu.UnpackPTX(image, 100, kernel)
+		require.ErrorIs(t, err, driver.ErrNotBuilt, kernel)
+	}
+	one, err := gpu.PackImage(parts[:1])
+	require.NoError(t, err)
+	_, _, err = gpu.UnpackPTX(one, 90, "other")
+	require.NoError(t, err, "the driver says that there is no such kernel")
+	_, _, err = gpu.UnpackPTX(one, 75, "toy_sum")
+	require.ErrorIs(t, err, driver.ErrNotBuilt)
+	_, _, err = gpu.UnpackPTX([]byte("FATB"), 80, "toy_sum")
+	require.ErrorIs(t, err, driver.ErrDevice)
+	for i := range image {
+		damaged := bytes.Clone(image)
+		damaged[i] ^= 0x40
+		got, _, err := gpu.UnpackPTX(damaged, 120, "toy")
+		if err == nil {
+			require.Equal(t, parts[2], got, "byte %d", i)
+		}
+	}
+}

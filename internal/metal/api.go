@@ -20,6 +20,8 @@ type api struct {
 	retain   func(object)
 	release  func(object)
 
+	systemVersion func() string // of macOS: "14.5"
+
 	// devices. newDevices returns them all.
 	newDevices    func() []object
 	deviceName    func(dev object) string
@@ -40,6 +42,7 @@ type api struct {
 	newQueue      func(dev object) object
 	newEvent      func(dev object) object
 	setEvent      func(event object, value uint64)
+	eventValue    func(event object) uint64
 	commandBuffer func(queue object) object
 	signal        func(cb, event object, value uint64)
 	await         func(cb, event object, value uint64)
@@ -47,6 +50,7 @@ type api struct {
 	wait          func(cb object)
 	status        func(cb object) int
 	failure       func(cb object) (code int, reason string)
+	gpuTime       func(cb object) float64 // seconds that the GPU took, 0 if the system does not know
 
 	// encoders
 	computeEncoder func(cb object) object
@@ -60,7 +64,7 @@ type api struct {
 	fillBuffer     func(enc, buf object, off, bytes int, value byte)
 
 	// kernels. A nil object comes with the compiler's message.
-	newLibrary  func(dev object, source string) (object, string)
+	newLibrary  func(dev object, source string, o compileOptions) (object, string)
 	newFunction func(lib object, name string) object
 	newPipeline func(dev, function object) (object, string)
 	lanes       func(pipeline object) int // of a SIMD-group
@@ -81,6 +85,14 @@ type product struct {
 	alpha, beta    float32
 }
 
+// compileOptions is MTLCompileOptions. A system before macOS 15 has one switch for both forms of
+// mathematics.
+type compileOptions struct {
+	language  language
+	mathMode  uintptr // MTLMathMode
+	functions uintptr // MTLMathFloatingPointFunctions
+}
+
 // Values of Metal's enumerations.
 const (
 	familyApple7 = 1007 // the first with simdgroup_matrix: A14, M1
@@ -88,10 +100,17 @@ const (
 	storageShared  = 0 << 4 // MTLResourceOptions
 	storagePrivate = 2 << 4
 
+	mathSafe         = 0 // MTLMathMode: no fused, reordered or inexact arithmetic
+	functionsPrecise = 1 // MTLMathFloatingPointFunctions; fast ones are the default in every mode
+
 	statusCompleted = 4 // MTLCommandBufferStatus
 	statusError     = 5
 
-	codeOutOfMemory = 8 // MTLCommandBufferError
+	codePageFault     = 3 // MTLCommandBufferError
+	codeAccessRevoked = 4
+	codeNotPermitted  = 7
+	codeOutOfMemory   = 8
+	codeDeviceRemoved = 11
 
 	dataFloat32 = 0x10000000 | 32 // MPSDataType
 	dataFloat16 = 0x10000000 | 16

@@ -31,8 +31,7 @@ func (d *device) CopyIn(dst driver.Mem, src []byte) error {
 		d.leave(pool)
 		return err
 	}
-	d.reap(&d.work)
-	d.reap(&d.copies)
+	d.reapAll()
 	used, copied := to.used, to.copied
 	busy := used > d.work.done || copied > d.copies.done
 	if to.host == nil || busy && len(src) <= stageLimit {
@@ -187,16 +186,16 @@ func (d *device) copyPart(s *stream, to, from part) error {
 		if err != nil {
 			return err
 		}
-		blocks := size{uint64(gpu.CeilDiv(from.n, bytewiseThreads)), 1, 1}
+		blocks := [3]int{gpu.CeilDiv(from.n, bytewiseThreads), 1, 1}
 		params := bytewiseParams{uint64(from.n)}
-		return d.encodeKernel(s, k, []part{from, to}, gpu.Params(&params), blocks, bytewiseThreads)
+		return d.encodeGrid(s, k, []part{from, to}, gpu.Params(&params), blocks, bytewiseThreads)
 	}
 	if err := s.encode(true); err != nil {
 		return err
 	}
 	d.api.copyBuffer(s.encoder, from.object, from.off, to.object, to.off, from.n)
 	d.uses(s, from, to)
-	d.counted(s)
+	d.counted(s, &d.copying, from.n)
 	return nil
 }
 
@@ -259,6 +258,6 @@ func (f fence) Await() error {
 		return err
 	}
 	defer f.d.leave(pool)
-	f.d.reap(&f.d.copies)
+	f.d.reapAll()
 	return f.d.work.await(&f.d.copies, f.number)
 }

@@ -5,6 +5,7 @@ package metal
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"sync"
 
@@ -14,10 +15,11 @@ import (
 
 // device is an open GPU. mu guards all of it but the fields that never change.
 type device struct {
-	api     *api
-	dev     object
-	unified bool
-	empty   object // a buffer to bind for an operand of no bytes
+	api      *api
+	dev      object
+	unified  bool
+	language language // that kernels are compiled as
+	empty    object   // a buffer to bind for an operand of no bytes
 
 	mu       sync.Mutex
 	closed   bool
@@ -28,6 +30,8 @@ type device struct {
 	copies   stream // copies that run concurrently
 	kernels  kernels
 	products map[product]object
+	copying  cost // of a byte
+	multiply cost // of a multiplication of a product
 }
 
 var (
@@ -41,8 +45,11 @@ func newDevice(a *api, dev object) (*device, error) {
 	d := &device{
 		api: a, dev: dev,
 		unified:  a.unified(dev),
+		language: languageOf(a.systemVersion()),
 		kernels:  kernels{libraries: map[*gpu.Module]library{}, pipelines: map[kernelName]*pipeline{}},
 		products: map[product]object{},
+		copying:  cost{secondsPerByte},
+		multiply: cost{secondsPerMAC},
 	}
 	d.work, d.copies = newStream(a, dev), newStream(a, dev)
 	d.empty = a.newBuffer(dev, emptyBytes, storageShared)
@@ -50,7 +57,18 @@ func newDevice(a *api, dev object) (*device, error) {
 		d.releaseAll()
 		return nil, fmt.Errorf("metal: the GPU gives no command queue, event or buffer: %w", driver.ErrDevice)
 	}
+	d.logLanguage()
 	return d, nil
+}
+
+// logLanguage says as what kernels are compiled, since products depend on it.
+func (d *device) logLanguage() {
+	attributes := []any{"gpu", d.api.deviceName(d.dev), "macOS", d.api.systemVersion(), "language", d.language.String()}
+	if d.language < language31 {
+		slog.Warn("snug: metal: products of bfloat16 run without the matrix units before macOS 14", attributes...)
+		return
+	}
+	slog.Info("snug: metal: the system compiles kernels at first use", attributes...)
 }
 
 // scope opens an autorelease pool, which belongs to a thread, and returns what
@@ -139,10 +157,7 @@ func (d *device) Close() error {
 	defer d.api.scope()()
 	for _, s := range []*stream{&d.work, &d.copies} {
 		d.commit(s)
-		for len(s.flight) > 0 {
-			d.api.wait(s.flight[0])
-			d.reap(s)
-		}
+		d.drain(s)
 	}
 	d.closed = true
 	d.releaseAll()

@@ -8,8 +8,24 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 )
 
-// LostError says that queued work failed in a way that leaves the device's
-// memory undefined: a page fault, a timeout, a removed GPU. Every later call on
+// KilledError says that the system stopped a part of the queued work, such as when it took too
+// long. What that work and the work queued after it wrote is undefined; the device can be used
+// on. One call returns it. It wraps driver.ErrDevice.
+type KilledError struct {
+	Code   int    // MTLCommandBufferError
+	Reason string // what the system says
+}
+
+// Error says why the work was stopped and what follows.
+func (e *KilledError) Error() string {
+	return fmt.Sprintf("metal: queued work was stopped, and what it and later work wrote is undefined: %s (MTLCommandBufferError %d)", e.Reason, e.Code)
+}
+
+// Unwrap returns driver.ErrDevice.
+func (e *KilledError) Unwrap() error { return driver.ErrDevice }
+
+// LostError says that the device cannot be used any more: a kernel reached memory that it does
+// not own, the system refuses the process's work, the GPU was removed. Every later call on
 // the device returns it. It wraps driver.ErrDevice.
 type LostError struct {
 	Code   int    // MTLCommandBufferError

@@ -21,14 +21,24 @@ type fake struct {
 	pools   int
 	pooled  []object // autoreleased; they go when no pool is open
 	faults  []string
-	paused  bool // queues start nothing
-	fails   int  // code of the error of the next command buffer to run; 0 for none
-	limit   int  // bytes of memory
+	paused  bool   // queues start nothing
+	fails   int    // code of the error of the next command buffer to run; 0 for none
+	victim  object // the queue whose command buffer fails; 0 for any
+	limit   int    // bytes of memory
 	used    int
 	kernels map[string]fakeKernel
 	sources []string // of libraries
+	spoken  []compileOptions
+	system  string // the release of macOS
 	commits int
 	dev     object
+
+	blockTime  float64   // seconds of a block of threads
+	productMAC float64   // seconds of a multiplication
+	patience   float64   // seconds after which the system kills a command buffer; 0 for never
+	times      []float64 // of the command buffers that ran
+	unmeasured bool      // the system does not tell times
+	pieces     []fakePiece
 
 	old      bool // the system has no gpuAddress
 	discrete bool // memory is not unified
@@ -65,9 +75,17 @@ type thing struct {
 	pipeline object
 	bound    map[int]fakeRange
 	params   []byte
+	piece    []byte
+	seconds  float64 // a command buffer's
 
 	product product
 	matrix  fakeMatrix
+}
+
+// fakePiece is a launch, of a grid of so many blocks or of a part of it.
+type fakePiece struct {
+	piece
+	extent [3]int
 }
 
 type fakeRange struct {
@@ -82,7 +100,7 @@ type fakeMatrix struct {
 }
 
 func newFake() *fake {
-	f := &fake{things: map[object]*thing{}, next: 100, limit: 1 << 20, family: familyApple7, width: simdWidth, kernels: map[string]fakeKernel{}}
+	f := &fake{things: map[object]*thing{}, next: 100, limit: 1 << 20, family: familyApple7, width: simdWidth, system: "14.5", kernels: map[string]fakeKernel{}}
 	f.changed.L = &f.mu
 	f.dev = f.make(&thing{kind: "device", name: "Fake GPU"})
 	f.bytewise()
@@ -164,8 +182,12 @@ func (f *fake) run(q *thing) {
 		q.list = q.list[1:]
 		cb := f.things[o]
 		cb.status = statusCompleted
-		if cb.code, f.fails = f.fails, 0; cb.code != 0 {
-			cb.status = statusError
+		if f.fails != 0 && (f.victim == 0 || f.victim == cb.queue) {
+			cb.code, cb.status, f.fails = f.fails, statusError, 0
+		}
+		f.times = append(f.times, cb.seconds)
+		if f.patience > 0 && cb.seconds > f.patience {
+			cb.code, cb.status = killedWork, statusError
 		}
 		for _, command := range cb.commands {
 			if cb.code == 0 {

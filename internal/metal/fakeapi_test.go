@@ -13,7 +13,7 @@ import (
 
 // api returns the functions that the driver calls.
 func (f *fake) api() *api {
-	a := &api{}
+	a := &api{systemVersion: func() string { return f.system }}
 	f.objectFunctions(a)
 	f.deviceFunctions(a)
 	f.queueFunctions(a)
@@ -114,6 +114,9 @@ func (f *fake) queueFunctions(a *api) {
 	a.setEvent = func(event object, value uint64) {
 		f.do(func() { f.get(event, "event").value = value; f.changed.Broadcast() })
 	}
+	a.eventValue = func(event object) uint64 {
+		return locked(f, func() uint64 { return f.get(event, "event").value })
+	}
 	a.commandBuffer = func(queue object) object {
 		return locked(f, func() object {
 			f.get(queue, "queue")
@@ -169,6 +172,12 @@ func (f *fake) queueFunctions(a *api) {
 			}
 		})
 	}
+	a.gpuTime = func(o object) float64 {
+		if f.unmeasured {
+			return 0
+		}
+		return locked(f, func() float64 { return f.get(o, "command buffer").seconds })
+	}
 	a.failure = func(o object) (int, string) { return f.get(o, "command buffer").code, "injected" }
 }
 
@@ -211,10 +220,14 @@ func (f *fake) encoderFunctions(a *api) {
 	}
 	a.setBytes = func(o object, data []byte, index int) {
 		encoder(o, "compute", func(enc, _ *thing) {
-			if index != paramsIndex {
-				f.fault("parameters at index %d", index)
+			switch index {
+			case paramsIndex:
+				enc.params = append([]byte(nil), data...)
+			case pieceIndex:
+				enc.piece = append([]byte(nil), data...)
+			default:
+				f.fault("bytes at index %d", index)
 			}
-			enc.params = append([]byte(nil), data...)
 		})
 	}
 	a.dispatch = func(o object, groups, threads size) {
@@ -227,6 +240,7 @@ func (f *fake) encoderFunctions(a *api) {
 			}
 			params, n := enc.params, int(groups.width*groups.height*groups.depth*threads.width)
 			clear(enc.bound)
+			f.dispatched(cb, enc.piece, groups)
 			cb.commands = append(cb.commands, func() bool { kernel(operands, params, n); return true })
 		})
 	}
@@ -255,9 +269,20 @@ func (f *fake) encoderFunctions(a *api) {
 	}
 }
 
+// dispatched notes a piece of a grid and its time.
+func (f *fake) dispatched(cb *thing, data []byte, groups size) {
+	var p [2][3]uint32
+	if n, err := binary.Decode(data, binary.LittleEndian, &p); n != 24 || err != nil {
+		f.fault("no piece: %d bytes, %v", n, err)
+	}
+	f.pieces = append(f.pieces, fakePiece{piece{p[0], p[1]}, [3]int{int(groups.width), int(groups.height), int(groups.depth)}})
+	cb.seconds += f.blockTime * float64(groups.width*groups.height*groups.depth)
+}
+
 func (f *fake) kernelFunctions(a *api) {
-	a.newLibrary = func(_ object, source string) (object, string) {
+	a.newLibrary = func(_ object, source string, o compileOptions) (object, string) {
 		return locked2(f, func() (object, string) {
+			f.spoken = append(f.spoken, o)
 			f.sources = append(f.sources, source)
 			if strings.HasSuffix(source, "?\n") {
 				return 0, "program_source:1: expected expression"
@@ -315,6 +340,7 @@ func (f *fake) productFunctions(a *api) {
 			if cb.encoder != 0 {
 				f.fault("product encoded while an encoder is open")
 			}
+			cb.seconds += f.productMAC * float64(p.m) * float64(p.n) * float64(p.k)
 			var ms [3]fakeMatrix
 			for i, m := range []object{x, y, z} {
 				ms[i] = f.get(m, "matrix").matrix

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	maxOperands = 30   // the buffer indices below the index of the parameters
+	maxOperands = 29   // the buffer indices below those of the piece and the parameters
+	pieceIndex  = 29   // as SNUG_POSITION of the dialect says
 	paramsIndex = 30   // as PARAMS of the dialect says
 	maxParams   = 4096 // bytes that a command carries
 	simdWidth   = 32   // WARP of the dialect
@@ -38,6 +39,7 @@ type kernelName struct {
 type pipeline struct {
 	object     object
 	maxThreads int // of a threadgroup
+	costs      costs
 }
 
 func (k *kernels) release(a *api) {
@@ -78,8 +80,7 @@ func (d *device) LaunchGrid(l *gpu.Launch) error {
 			return fmt.Errorf("kernel %s: operand %d: %w", l.Func, i, err)
 		}
 	}
-	blocks := size{uint64(l.Blocks[0]), uint64(l.Blocks[1]), uint64(l.Blocks[2])}
-	return d.encodeKernel(&d.work, k, operands[:len(l.Operands)], l.Params, blocks, l.Threads)
+	return d.encodeGrid(&d.work, k, operands[:len(l.Operands)], l.Params, l.Blocks, l.Threads)
 }
 
 // check returns an error for a launch that no GPU of this kind takes.
@@ -102,8 +103,44 @@ func check(l *gpu.Launch) error {
 	return fmt.Errorf("metal: kernel %s: %s: %w", l.Func, what, driver.ErrDevice)
 }
 
-// encodeKernel queues a launch on s.
-func (d *device) encodeKernel(s *stream, k *pipeline, operands []part, params []byte, blocks size, threads int) error {
+// encodeGrid queues a launch on s, in pieces that are worth at most budget. Of a large grid of
+// unknown cost it runs and measures one piece first; then the host waits, as it does at the first
+// use of a kernel for the compiler.
+func (d *device) encodeGrid(s *stream, k *pipeline, operands []part, params []byte, grid [3]int, threads int) error {
+	cost := k.costs.of(operands)
+	total := grid[0] * grid[1] * grid[2]
+	for at := 0; at < total; {
+		limit := probe
+		if cost.seconds > 0 {
+			limit = int(min(float64(total), budget/cost.seconds))
+		}
+		measure := cost.seconds == 0 && total > probe
+		if measure {
+			d.commit(s)
+		}
+		first, extent := next(grid, at, limit)
+		if err := d.encodeKernel(s, k, operands, params, grid, first, extent, threads); err != nil {
+			return err
+		}
+		blocks := extent[0] * extent[1] * extent[2]
+		d.counted(s, cost, blocks)
+		if measure {
+			d.commit(s)
+			d.drain(s)
+			if err := d.takeError(); err != nil {
+				return err
+			}
+			if cost.seconds == 0 { // the system does not measure
+				cost.seconds = guess / probe
+			}
+		}
+		at += blocks
+	}
+	return nil
+}
+
+// encodeKernel encodes a piece of a launch.
+func (d *device) encodeKernel(s *stream, k *pipeline, operands []part, params []byte, grid, first, extent [3]int, threads int) error {
 	if err := s.encode(false); err != nil {
 		return err
 	}
@@ -123,10 +160,13 @@ func (d *device) encodeKernel(s *stream, k *pipeline, operands []part, params []
 	if len(params) > 0 {
 		a.setBytes(enc, params, paramsIndex)
 	}
-	a.dispatch(enc, blocks, size{uint64(threads), 1, 1})
-	d.counted(s)
+	s.piece = piece{words(first), words(grid)}
+	a.setBytes(enc, gpu.Params(&s.piece), pieceIndex)
+	a.dispatch(enc, size{uint64(extent[0]), uint64(extent[1]), uint64(extent[2])}, size{uint64(threads), 1, 1})
 	return nil
 }
+
+func words(x [3]int) [3]uint32 { return [3]uint32{uint32(x[0]), uint32(x[1]), uint32(x[2])} }
 
 // pipeline returns a kernel of a module, compiled at its first use.
 func (d *device) pipeline(m *gpu.Module, name string) (*pipeline, error) {
@@ -156,9 +196,9 @@ func (d *device) compile(m *gpu.Module) (object, error) {
 	if err != nil {
 		return 0, fmt.Errorf("metal: kernels of %s: %w: %w", m.Name, err, driver.ErrNotBuilt)
 	}
-	lib, message := d.api.newLibrary(d.dev, text)
+	lib, message := d.api.newLibrary(d.dev, text, compileOptions{d.language, mathSafe, functionsPrecise})
 	if lib == 0 {
-		return 0, fmt.Errorf("metal: kernels of %s do not compile: %s: %w", m.Name, message, driver.ErrDevice)
+		return 0, fmt.Errorf("metal: kernels of %s do not compile as Metal %v: %s: %w", m.Name, d.language, message, driver.ErrDevice)
 	}
 	return lib, nil
 }
@@ -178,5 +218,5 @@ func (d *device) link(lib object, name string) (*pipeline, error) {
 		d.api.release(obj)
 		return nil, fmt.Errorf("%d lanes in a SIMD-group, want %d", lanes, simdWidth)
 	}
-	return &pipeline{obj, d.api.maxThreads(obj)}, nil
+	return &pipeline{object: obj, maxThreads: d.api.maxThreads(obj)}, nil
 }

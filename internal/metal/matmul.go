@@ -16,12 +16,19 @@ const (
 	// bits: (m + 2k) rows of the result. Beyond it M1 and M2 are reported to
 	// write rows of NaN.
 	maxReach = 1<<31 - 1
+
+	// maxMACs bounds the multiplications of one command, by its rows, of which it computes
+	// stepRows or a multiple: 35 ms at 1 TFLOP/s. Pieces depend on the shape alone, because the
+	// library may add in another order for another number of rows.
+	maxMACs  = 1 << 34
+	stepRows = 64
 )
 
 // operand is a matrix as MPSMatrix takes it.
 type operand struct {
 	part
 	rows, columns, rowBytes int // as they lie in memory
+	elem                    int // bytes of an element
 	dataType                uint32
 }
 
@@ -53,11 +60,40 @@ func (d *device) MatMul(m, n, k int, alpha float32, a, b gpu.Matrix, beta float3
 	if rowBytes := all[2].rowBytes; m > maxReach/rowBytes || k > (maxReach/rowBytes-m)/2 {
 		return false, nil
 	}
-	kernel := d.product(product{a.Trans, b.Trans, m, n, k, alpha, beta})
+	for at, rows := 0, pieceRows(n, k); at < m; at += rows {
+		p := product{a.Trans, b.Trans, min(rows, m-at), n, k, alpha, beta}
+		if done, err := d.multiplyRows(p, all[0].lines(a.Trans, at, p.m), all[1], all[2].lines(false, at, p.m)); !done || err != nil {
+			if at > 0 && err == nil {
+				err = fmt.Errorf("metal: the library made a part of a product only: %w", driver.ErrDevice)
+			}
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// pieceRows returns how many rows of a result one command computes.
+func pieceRows(n, k int) int { return max(1, maxMACs/n/k/stepRows) * stepRows }
+
+// multiplyRows queues a product whose operands are rows of a caller's.
+func (d *device) multiplyRows(p product, a, b, c operand) (bool, error) {
+	kernel := d.product(p)
 	if kernel == 0 {
 		return false, nil
 	}
-	return d.encodeProduct(kernel, all)
+	return d.encodeProduct(kernel, [3]operand{a, b, c}, p.m*p.n*p.k)
+}
+
+// lines returns n rows of an operand from row at on, or columns if it lies transposed.
+func (x operand) lines(trans bool, at, n int) operand {
+	if trans {
+		x.columns = n
+		x.off += at * x.elem
+	} else {
+		x.rows = n
+		x.off += at * x.rowBytes
+	}
+	return x
 }
 
 // operand returns x, whose op has rows·columns elements, and false if the
@@ -88,7 +124,7 @@ func (d *device) operand(x gpu.Matrix, rows, columns int) (operand, bool, error)
 	if err != nil {
 		return operand{}, false, err
 	}
-	return operand{p, rows, columns, rowBytes, dataType}, p.off%elem == 0, nil
+	return operand{p, rows, columns, rowBytes, elem, dataType}, p.off%elem == 0, nil
 }
 
 // product returns the library's kernel, or 0.
@@ -109,8 +145,8 @@ func (d *device) product(p product) object {
 	return kernel
 }
 
-// encodeProduct queues a product. The library opens encoders of its own.
-func (d *device) encodeProduct(kernel object, all [3]operand) (bool, error) {
+// encodeProduct queues a product of so many multiplications. The library opens encoders of its own.
+func (d *device) encodeProduct(kernel object, all [3]operand, macs int) (bool, error) {
 	var matrices [3]object
 	for i, x := range all {
 		matrices[i] = d.api.newMatrix(x.object, x.off, x.rows, x.columns, x.rowBytes, x.dataType)
@@ -125,6 +161,6 @@ func (d *device) encodeProduct(kernel object, all [3]operand) (bool, error) {
 	}
 	d.api.encodeProduct(kernel, d.work.buffer, matrices[0], matrices[1], matrices[2])
 	d.uses(&d.work, all[0].part, all[1].part, all[2].part)
-	d.counted(&d.work)
+	d.counted(&d.work, &d.multiply, macs)
 	return true, nil
 }

@@ -176,11 +176,12 @@ func TestMatMulReach(t *testing.T) {
 		{1 << 20, 64, 1 << 10, false}, // an operand of 4 GiB
 	} {
 		x := func(stride int) gpu.Matrix { return gpu.Matrix{Mem: mem, Stride: stride} }
+		encoded = 0
 		ok, err := d.MatMul(c.m, c.n, c.k, 1, x(c.k), x(c.n), 0, x(c.n))
 		require.NoError(t, err)
 		require.Equal(t, c.want, ok, c)
+		require.Equal(t, c.want, encoded > 0, c)
 	}
-	require.Equal(t, 2, encoded)
 }
 
 func TestMatMulErrors(t *testing.T) {

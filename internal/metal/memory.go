@@ -134,7 +134,7 @@ func (d *device) adopt(obj object, size int) (driver.Mem, error) {
 	}
 	d.api.fillBuffer(d.work.encoder, obj, 0, d.api.length(obj), 0)
 	b.used = d.work.current()
-	d.counted(&d.work)
+	d.counted(&d.work, &d.copying, size)
 	return b.mem(), nil
 }
 

@@ -5,6 +5,7 @@ package metal
 import (
 	"fmt"
 	"sync"
+	"syscall"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -57,7 +58,10 @@ func load() (*api, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	a := &api{}
+	a := &api{systemVersion: func() string {
+		version, _ := syscall.Sysctl("kern.osproductversion")
+		return version
+	}}
 	loadObjects(a, m, &f)
 	loadDevices(a, m, &f, lib)
 	loadBuffers(a, m)
@@ -174,10 +178,16 @@ func loadQueues(a *api, m messenger) {
 	a.setEvent = func(event object, value uint64) { m.send(uintptr(event), setValue, uintptr(value)) }
 	a.signal = func(cb, event object, value uint64) { m.send(uintptr(cb), signal, uintptr(event), uintptr(value)) }
 	a.await = func(cb, event object, value uint64) { m.send(uintptr(cb), await, uintptr(event), uintptr(value)) }
+	value := sel("signaledValue")
+	a.eventValue = func(event object) uint64 { return uint64(m.send(uintptr(event), value)) }
 	commit, wait := sel("commit"), sel("waitUntilCompleted")
 	a.commit = func(cb object) { m.send(uintptr(cb), commit) }
 	a.wait = func(cb object) { m.send(uintptr(cb), wait) }
 	a.status = m.number("status")
+	var seconds func(o object, sel uintptr) float64
+	purego.RegisterFunc(&seconds, uintptr(m))
+	start, end := sel("GPUStartTime"), sel("GPUEndTime")
+	a.gpuTime = func(cb object) float64 { return seconds(cb, end) - seconds(cb, start) }
 	failure, code := m.object("error"), m.number("code")
 	a.failure = func(cb object) (int, string) {
 		e := failure(cb)
@@ -219,17 +229,19 @@ func loadEncoders(a *api, m messenger) {
 }
 
 func loadKernels(a *api, m messenger) {
-	newOptions := m.object("new")
+	newOptions, setLanguage := m.object("new"), sel("setLanguageVersion:")
 	responds, setMode, setFast := sel("respondsToSelector:"), sel("setMathMode:"), sel("setFastMathEnabled:")
 	newLibrary, newFunction := sel("newLibraryWithSource:options:error:"), sel("newFunctionWithName:")
 	newPipeline := sel("newComputePipelineStateWithFunction:error:")
 	optionsClass := object(class("MTLCompileOptions"))
-	a.newLibrary = func(dev object, source string) (object, string) {
+	setFunctions := sel("setMathFloatingPointFunctions:")
+	a.newLibrary = func(dev object, source string, o compileOptions) (object, string) {
 		options := newOptions(optionsClass)
 		defer a.release(options)
+		m.send(uintptr(options), setLanguage, uintptr(o.language))
 		if truth(m.send(uintptr(options), responds, setMode)) {
-			const safe = 0 // MTLMathModeSafe, since macOS 15
-			m.send(uintptr(options), setMode, safe)
+			m.send(uintptr(options), setMode, o.mathMode)
+			m.send(uintptr(options), setFunctions, o.functions)
 		} else {
 			const no = 0
 			m.send(uintptr(options), setFast, no)

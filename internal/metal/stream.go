@@ -3,15 +3,14 @@
 package metal
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/snug-ml/snug/internal/driver"
 )
 
-// maxCommands is how many commands a command buffer takes before it is
+// maxCommands is how many commands a command buffer takes at most before it is
 // committed: so many that its own cost is small for each, so few that the GPU
-// does not wait for the host to fill it.
+// does not wait for the host to fill it. It takes fewer if they are worth budget.
 const maxCommands = 64
 
 // stream is one queue with its open command buffer. Command buffers are
@@ -24,10 +23,23 @@ type stream struct {
 	encoder   object // the open encoder of buffer, or 0
 	blits     bool   // encoder takes copies, not kernels
 	pipeline  object // that encoder has bound
+	piece     piece  // of the command that is encoded
 	commands  int    // in buffer
+	charges   []charge
+	expected  float64 // seconds of buffer
+	spare     [][]charge
+	after     uint64 // the command buffer of the other stream that buffer waits for, or 0
 	committed uint64
-	done      uint64   // all command buffers up to this one have finished
-	flight    []object // those after it, the oldest first
+	done      uint64  // all command buffers up to this one have finished
+	flight    []flown // those after it, the oldest first
+	failed    bool    // one of them did not signal
+}
+
+// flown is a command buffer that was committed.
+type flown struct {
+	object  object
+	after   uint64 // the command buffer of the other stream that it waits for, or 0
+	charges []charge
 }
 
 func newStream(a *api, dev object) stream {
@@ -96,6 +108,7 @@ func (s *stream) await(other *stream, number uint64) error {
 		return err
 	}
 	s.api.await(s.buffer, other.event, number)
+	s.after = max(s.after, number)
 	s.commands++
 	return nil
 }
@@ -109,16 +122,29 @@ func (d *device) commit(s *stream) {
 	s.committed++
 	s.api.signal(s.buffer, s.event, s.committed)
 	s.api.commit(s.buffer)
-	s.flight = append(s.flight, s.buffer)
-	s.buffer, s.commands = 0, 0
-	d.reap(s)
+	s.flight = append(s.flight, flown{s.buffer, s.after, s.charges})
+	s.buffer, s.commands, s.after, s.expected, s.charges = 0, 0, 0, 0, nil
+	if n := len(s.spare); n > 0 {
+		s.charges, s.spare = s.spare[n-1], s.spare[:n-1]
+	}
+	d.reapAll()
 }
 
-// counted commits the open command buffer of s when it has enough commands.
-func (d *device) counted(s *stream) {
-	if s.commands++; s.commands >= maxCommands {
+// counted adds a command of so many units to the open command buffer of s, and commits it when it
+// has enough.
+func (d *device) counted(s *stream, c *cost, units int) {
+	charged := charge{c, float64(units)}
+	s.charges = append(s.charges, charged)
+	s.expected += charged.expected()
+	if s.commands++; s.commands >= maxCommands || s.expected >= budget {
 		d.commit(s)
 	}
+}
+
+// reapAll reaps both streams.
+func (d *device) reapAll() {
+	d.reap(&d.work)
+	d.reap(&d.copies)
 }
 
 // reap releases the command buffers of s that have finished and keeps their
@@ -126,28 +152,72 @@ func (d *device) counted(s *stream) {
 func (d *device) reap(s *stream) {
 	n := 0
 	for ; n < len(s.flight); n++ {
-		cb := s.flight[n]
+		flown := s.flight[n]
+		cb := flown.object
 		status := s.api.status(cb)
 		if status < statusCompleted {
 			break
 		}
 		if status == statusError {
+			s.failed = true
 			d.fail(s.api.failure(cb))
 		}
+		if flown.after == 0 && status == statusCompleted { // otherwise the time may include a wait
+			learn(flown.charges, s.api.gpuTime(cb))
+		}
+		s.spare = append(s.spare, flown.charges[:0])
 		s.api.release(cb)
 		s.done++
 	}
 	s.flight = append(s.flight[:0], s.flight[n:]...)
+	// A command buffer that failed does not signal; what waits for it must not wait for ever.
+	// The GPU may signal a higher number in between, which a later reap then restores.
+	if s.failed && s.api.eventValue(s.event) < s.done {
+		s.api.setEvent(s.event, s.done)
+	}
 }
 
-// fail keeps the error of a command buffer.
-func (d *device) fail(code int, reason string) {
-	if code == codeOutOfMemory {
-		free, total := d.memory()
-		err := fmt.Errorf("metal: queued work was dropped: %s; %d of %d bytes free: %w", reason, free, total, driver.ErrNoMemory)
-		d.failed = errors.Join(d.failed, err)
-		return
+// blocker returns the command buffer that the host waits for until the oldest one of s has
+// finished: that one, or the oldest of the other stream while that one waits for it. If it is
+// killed, only the host can let the waiting one go on, which it does when it reaps.
+func (d *device) blocker(s *stream) object {
+	oldest, other := s.flight[0], &d.work
+	if s == other {
+		other = &d.copies
 	}
+	if oldest.after > other.done {
+		return other.flight[0].object
+	}
+	return oldest.object
+}
+
+// drain waits, under the lock, until all that was committed to s has finished.
+func (d *device) drain(s *stream) {
+	for d.reapAll(); len(s.flight) > 0; d.reapAll() {
+		d.api.wait(d.blocker(s))
+	}
+}
+
+// fail keeps the error of a command buffer. Metal goes on with others after most of them.
+func (d *device) fail(code int, reason string) {
+	var err error
+	switch code {
+	case codePageFault, codeAccessRevoked, codeNotPermitted, codeDeviceRemoved:
+		d.lose(code, reason)
+		return
+	case codeOutOfMemory:
+		free, total := d.memory()
+		err = fmt.Errorf("metal: queued work was dropped: %s; %d of %d bytes free: %w", reason, free, total, driver.ErrNoMemory)
+	default:
+		err = &KilledError{Code: code, Reason: reason}
+	}
+	if d.failed == nil { // later ones follow from the first
+		d.failed = err
+	}
+}
+
+// lose keeps an error after which the device cannot be used.
+func (d *device) lose(code int, reason string) {
 	if d.lost == nil {
 		d.lost = &LostError{Code: code, Reason: reason}
 	}
@@ -165,13 +235,13 @@ func (d *device) await(s *stream, number uint64) error {
 		if err != nil {
 			return err
 		}
-		d.reap(s)
+		d.reapAll()
 		if s.done >= number {
 			err := d.takeError()
 			d.leave(pool)
 			return err
 		}
-		cb := s.flight[0]
+		cb := d.blocker(s)
 		d.api.retain(cb)
 		d.leave(pool)
 

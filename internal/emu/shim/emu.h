@@ -19,6 +19,8 @@ struct SnugThread {
     unsigned lane;
 };
 
+struct SnugPiece; // of the Metal text: where a launch begins in its grid
+
 // SnugKernel is an entry point. call runs one thread of it.
 struct SnugKernel {
     const char* name;
@@ -65,10 +67,12 @@ struct SnugProduct {
 struct SnugSums {
     float *at, value[128];
 };
-enum { SNUG_PRODUCTS = 96, SNUG_SUMS = 4 };
+enum { SNUG_PRODUCTS = 96, SNUG_SUMS = 4, SNUG_GIVEN = 64 };
 struct SnugProducts {
     unsigned count, groups;
     bool begun;
+    unsigned given; // registers that the last begin was given
+    const void* registers[SNUG_GIVEN];
     SnugProduct item[SNUG_PRODUCTS];
     SnugSums hidden[SNUG_SUMS]; // what sums were, which are NaN meanwhile
 };
@@ -133,6 +137,15 @@ inline unsigned ballot(bool x) {
     return all;
 }
 
+// The emulator runs grids whole, and tells kernels of Metal that every block belongs to a piece of
+// at most 3×2×2 blocks, so that one which asks Metal for its block is wrong.
+inline SnugDim in_piece(SnugDim block) { return {block.x % 3, block.y % 2, block.z % 2}; }
+template <class P> P piece_of(const SnugThread* t) {
+    SnugDim at = in_piece(t->block);
+    return P{t->block.x - at.x, t->block.y - at.y, t->block.z - at.z, t->blocks.x, t->blocks.y, t->blocks.z};
+}
+template <class T> constexpr bool is_piece() { return std::is_same<T, const SnugPiece&>::value; }
+
 // Caller calls an entry point whose parameters are tensor maps, pointers, a struct and
 // then Extra values that say where the thread is.
 template <class F> struct Caller;
@@ -142,22 +155,29 @@ template <class... A> struct Caller<void (*)(A...)> {
     static void call(void (*f)(A...), void* const* operands, const void* params, std::index_sequence<I...>) {
         f(argument<A, I>(operands, params)...);
     }
+    static constexpr bool pieces = (false || ... || is_piece<A>());
     static constexpr size_t pointers = (0 + ... + (is_operand<A>() ? 1 : 0));
     static constexpr size_t param_bytes() {
-        size_t bytes[] = {(is_operand<A>() || std::is_same<A, SnugDim>::value) ? 0 : sizeof(A)...};
+        size_t bytes[] = {param_size<A>()...};
         size_t sum = 0;
         for (size_t b : bytes) sum += b;
         return sum;
     }
-    template <class T, size_t I> static T argument(void* const* operands, const void* params) {
+    template <class T> static constexpr size_t param_size() {
+        if constexpr (is_operand<T>() || std::is_same<T, SnugDim>::value || is_piece<T>()) return 0;
+        else return sizeof(T);
+    }
+    template <class T, size_t I> static std::conditional_t<is_piece<T>(), std::decay_t<T>, T> argument(void* const* operands, const void* params) {
         if constexpr (std::is_pointer<T>::value) {
             return reinterpret_cast<T>(operands[I]);
         } else if constexpr (is_operand<T>()) {
             return *static_cast<const SnugTensorMap*>(operands[I]);
         } else if constexpr (std::is_same<T, SnugDim>::value) {
             const SnugThread* t = snug_self();
-            const SnugDim at[] = {t->local, t->threads, t->block, t->blocks};
+            const SnugDim at[] = {t->local, t->threads, pieces ? in_piece(t->block) : t->block, t->blocks};
             return at[I - pointers - 1];
+        } else if constexpr (is_piece<T>()) {
+            return piece_of<std::decay_t<T>>(snug_self());
         } else {
             return *reinterpret_cast<const std::remove_reference_t<T>*>(params);
         }

@@ -10,6 +10,25 @@
 #define __constant__
 #define __launch_bounds__(...)
 
+#if !defined(SNUG_PORTABLE)
+// cvt.f32.f16: a NaN becomes the one that NVIDIA's arithmetic gives.
+#define SNUG_WIDEN_F16
+inline float widen_f16(unsigned short h) {
+    unsigned sign = (h & 0x8000u) << 16, a = h & 0x7fffu, bits;
+    if (a > 0x7c00u) bits = 0x7fffffffu;
+    else if (a == 0x7c00u) bits = sign | 0x7f800000u;
+    else if (a >= 0x400u) bits = sign | ((a << 13) + 0x38000000u);
+    else {
+        float x = (float)a * 5.9604644775390625e-8f; // 2^-24
+        memcpy(&bits, &x, sizeof bits);
+        bits |= sign;
+    }
+    float y;
+    memcpy(&y, &bits, sizeof y);
+    return y;
+}
+#endif
+
 #define threadIdx (snug_self()->local)
 #define blockDim (snug_self()->threads)
 #define blockIdx (snug_self()->block)

@@ -86,7 +86,29 @@ template <class T, unsigned N> void snug_multiply(const SnugProduct* p) {
             }
 }
 
-inline void multiply_begin() { snug_products()->begun = true; }
+inline void snug_give(SnugProducts* q, const void* registers) {
+    if (q->given == SNUG_GIVEN) snug_fault("more registers of products than the emulator holds");
+    q->registers[q->given++] = registers;
+}
+template <u32 N> void snug_ready(SnugProducts* q, float (&c)[N]) { snug_give(q, c); }
+template <class T, u32 N> void snug_ready(SnugProducts* q, FragA<T> (&a)[N]) {
+    for (FragA<T>& x : a) snug_give(q, x.x);
+}
+template <class... X> void multiply_begin(X&... x) {
+    SnugProducts* q = snug_products();
+    q->begun = true;
+    q->given = 0;
+    (snug_ready(q, x), ...);
+}
+// snug_given says whether the compiler is kept from computing registers after the begin: it was
+// given them, or a product on them is under way.
+inline bool snug_given(const SnugProducts* q, const void* registers) {
+    for (unsigned i = 0; i < q->given; i++)
+        if (q->registers[i] == registers) return true;
+    for (unsigned i = 0; i < q->count; i++)
+        if (q->item[i].sums == registers) return true;
+    return false;
+}
 inline void multiply_commit() { snug_products()->groups++; }
 
 template <class T, unsigned N> void snug_issue(float* c, uint64_t a, const u32* fragment, uint64_t b, bool add) {
@@ -94,6 +116,7 @@ template <class T, unsigned N> void snug_issue(float* c, uint64_t a, const u32* 
     if (!q->begun) snug_fault("a product without multiply_begin after the last wait");
     for (uint64_t desc : {fragment ? b : a, b})
         if (desc >> 62 != 1 || (desc & 0x38)) snug_fault("an operand that does not start in the first row of the 8 of a permutation");
+    if ((fragment && !snug_given(q, fragment)) || (add && !snug_given(q, c))) snug_fault("registers of a product that multiply_begin was not given");
     if (q->count == SNUG_PRODUCTS) snug_fault("more products under way than the emulator holds");
     SnugProduct& p = q->item[q->count++];
     p = SnugProduct{snug_multiply<T, N>, c, N / 2, a, b, fragment, add, q->groups, 0};

@@ -23,16 +23,20 @@ struct ulong2 {
 struct half {
     ushort bits;
 };
+#if __METAL_VERSION__ >= 310
 struct bfloat {
     ushort bits;
 };
+#endif
 inline float snug_float(float x) { return x; }
+#if __METAL_VERSION__ >= 310
 inline float snug_float(bfloat x) {
     uint b = (uint)x.bits << 16;
     float y;
     memcpy(&y, &b, sizeof y);
     return y;
 }
+#endif
 inline float snug_float(half x) {
     int exponent = x.bits >> 10 & 31, fraction = x.bits & 1023;
     float y = exponent == 31 ? (fraction ? NAN : INFINITY) : std::ldexp((float)(exponent ? fraction + 1024 : fraction), (exponent ? exponent : 1) - 25);
@@ -49,8 +53,18 @@ enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2 };
 inline mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags((int)a | (int)b); }
 enum memory_order { memory_order_relaxed };
 
-inline void threadgroup_barrier(mem_flags) { snug_block_barrier(); }
-inline void simdgroup_barrier(mem_flags) { snug_warp_barrier(); }
+// The emulator's barriers order all memory, so a barrier of the text must say that it does.
+inline void snug_orders_all(mem_flags flags) {
+    if ((int)flags != 3) snug_fault("a barrier that does not order both the memory of operands and that of the block");
+}
+inline void threadgroup_barrier(mem_flags flags) {
+    snug_orders_all(flags);
+    snug_block_barrier();
+}
+inline void simdgroup_barrier(mem_flags flags) {
+    snug_orders_all(flags);
+    snug_warp_barrier();
+}
 template <class T> T simd_shuffle(T x, ushort lane) { return snug::exchange(x, lane); }
 template <class T> T simd_shuffle_xor(T x, ushort mask) { return snug::exchange(x, snug_self()->lane ^ mask); }
 inline bool simd_any(bool x) { return snug::ballot(x) != 0; }

@@ -260,6 +260,7 @@ static void start(Fiber* f, unsigned i, SnugDim block) {
     f->copies.count = f->copies.groups = 0;
     products[i].count = products[i].groups = 0;
     products[i].begun = false;
+    products[i].given = 0;
     for (SnugSums& s : products[i].hidden) s.at = nullptr;
     f->self = SnugThread{{i, 0, 0}, {current->threads, 1, 1}, block, current->blocks, i % SNUG_LANES};
 }

@@ -26,10 +26,11 @@ const (
 	Pins    = "internal/gpu/images/requirements.txt"
 )
 
-// Archs are the architectures that an image has machine code for. Its PTX,
-// which newer ones compile when they load it, is for the first. A module whose name ends
+// Archs are the architectures that an image has machine code for: 100 serves 10.0 and 10.3,
+// 120 serves 12.0 and 12.1. All of it is made of one PTX, for the first, which is in the image
+// too and which other devices compile when they load it. A module whose name ends
 // in _sm90a is for that one alone, which no other runs, and has no PTX.
-var Archs = []string{"80", "86", "90"}
+var Archs = []string{"80", "86", "90", "100", "120"}
 
 const alone = "90a"
 

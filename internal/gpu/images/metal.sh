@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Checks every .metal file without Metal, twice: with clang as metalcheck does
 # (address spaces, C++14, what the language lacks), and with the host's compiler
-# as the emulator compiles it. Needs clang 19 (Debian: clang-19).
+# as the emulator compiles it; both as Metal 3.1, of macOS 14 and later, and as
+# 2.4, of systems before it. Needs clang 19 (Debian: clang-19).
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
@@ -13,6 +14,8 @@ files=(*/kernels/*.metal */*/kernels/*.metal)
 go test -count=1 -tags clang ./internal/gpu/images/metalcheck
 go run ./internal/gpu/images/metalcheck -clang "$CLANG" "${files[@]}"
 for file in "${files[@]}"; do
-    "${CXX:-c++}" -std=c++17 -fsyntax-only -Wall -Wno-unknown-pragmas -Wno-attributes -DSNUG_EMU \
-        -I internal/emu/shim -I internal/gpu/include -x c++ "$file"
+    for version in 310 240; do
+        "${CXX:-c++}" -std=c++17 -fsyntax-only -Wall -Wno-unknown-pragmas -Wno-attributes -DSNUG_EMU -D__METAL_VERSION__=$version \
+            -I internal/emu/shim -I internal/gpu/include -x c++ "$file"
+    done
 done

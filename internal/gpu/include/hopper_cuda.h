@@ -21,7 +21,8 @@
 //	products, by the 128 threads of a warpgroup: N columns of 64 rows, 16 terms each.
 //	Accumulator 4·j + 2·h + e of a thread lies in row acc_row(lane, h) of its warp's
 //	16 rows, column 8·j + acc_col(lane) + e.
-//	  multiply_begin()              after registers of products were written
+//	  multiply_begin(x, …)          after registers of products were written, which are x:
+//	                                sums that are added to, and fragments
 //	  multiply_shared<T, N>(c, a, b, add)      c = a·b, added to c if add != 0; by rows
 //	  multiply_registers<T, N>(c, a, b)        c += a·b, a as FragA, b by columns
 //	  multiply_commit()             ends a group of products
@@ -97,7 +98,19 @@ template <int n> DEVICE void take_registers() { asm volatile("setmaxnreg.inc.syn
 
 DEVICE float quick_max(float a, float b) { return fmaxf(a, b); }
 
-DEVICE void multiply_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// The compiler may move what it computes for a product beyond the fence, since the text of an
+// instruction says nothing of registers that it does not name. ready names them.
+template <u32 N> DEVICE void ready(float (&c)[N]) {
+    UNROLL for (u32 i = 0; i < N; i++) asm volatile("" : "+f"(c[i])::"memory");
+}
+template <class T, u32 N> DEVICE void ready(FragA<T> (&a)[N]) {
+    UNROLL for (u32 i = 0; i < N; i++)
+        UNROLL for (u32 r = 0; r < 4; r++) asm volatile("" : "+r"(a[i].x[r])::"memory");
+}
+template <class... X> DEVICE void multiply_begin(X&... x) {
+    (ready(x), ...);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
 DEVICE void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int n> DEVICE void multiply_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory"); }
 

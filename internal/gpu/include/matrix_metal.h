@@ -9,7 +9,7 @@
 // Native is the language's own type for an element type.
 template <class T> struct Native;
 template <> struct Native<f16> { typedef half type; };
-#if __METAL_VERSION__ >= 310 || defined(SNUG_EMU)
+#if __METAL_VERSION__ >= 310
 template <> struct Native<bf16> { typedef bfloat type; };
 #endif
 

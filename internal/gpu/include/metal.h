@@ -37,11 +37,17 @@ typedef float f32;
 
 #define OPERAND(T, name, index) device T* name [[buffer(index)]]
 #define PARAMS(P, name) constant P& name [[buffer(30)]]
-#define SNUG_POSITION                                   \
+// The driver launches a large grid in pieces. SnugPiece says where one begins, and how large the
+// whole grid is, in blocks.
+struct SnugPiece {
+    u32 first_x, first_y, first_z;
+    u32 blocks_x, blocks_y, blocks_z;
+};
+#define SNUG_POSITION                                    \
     uint3 snug_local [[thread_position_in_threadgroup]], \
     uint3 snug_threads [[threads_per_threadgroup]],      \
     uint3 snug_block [[threadgroup_position_in_grid]],   \
-    uint3 snug_blocks [[threadgroups_per_grid]]
+    constant SnugPiece& snug_piece [[buffer(29)]]
 #define KERNEL(name, threads, ...)                                \
     SNUG_REGISTER(name, threads, __VA_ARGS__, SNUG_POSITION)      \
     [[kernel, max_total_threads_per_threadgroup(threads)]] \
@@ -57,11 +63,12 @@ struct Thread {
 };
 
 #define THREAD                                                                \
-    Thread { snug_local.x, snug_threads.x, snug_block.x, snug_block.y,      \
-             snug_block.z, snug_blocks.x, snug_blocks.y, snug_blocks.z }
+    Thread { snug_local.x, snug_threads.x, snug_piece.first_x + snug_block.x,                      \
+             snug_piece.first_y + snug_block.y, snug_piece.first_z + snug_block.z,                 \
+             snug_piece.blocks_x, snug_piece.blocks_y, snug_piece.blocks_z }
 
 DEVICE void sync_threads() { threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device); }
-DEVICE void sync_warp() { simdgroup_barrier(mem_flags::mem_threadgroup); }
+DEVICE void sync_warp() { simdgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device); }
 template <class T> DEVICE T shuffle(T x, u32 lane) { return simd_shuffle(x, (ushort)lane); }
 template <class T> DEVICE T shuffle_xor(T x, u32 mask) { return simd_shuffle_xor(x, (ushort)mask); }
 DEVICE bool any_of_warp(bool x) { return simd_any(x); }

@@ -3,7 +3,7 @@
 // operand in block memory: it multiplies one while it loads or makes the other.
 #pragma once
 
-#if defined(SNUG_CUDA) || defined(SNUG_EMU) || __METAL_VERSION__ >= 310
+#if defined(SNUG_CUDA) || __METAL_VERSION__ >= 310
 #define HAS_BF16_UNITS // Metal has no bfloat before 3.1
 #endif
 

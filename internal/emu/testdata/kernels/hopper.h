@@ -40,7 +40,9 @@ template <class T> DEVICE void by_fragments(Thread t, float* c, const T* a, cons
         }
     float sums[64];
     for (u32 i = 0; i < 64; i++) sums[i] = 1;
-    if (p.n != 1) multiply_begin();
+    if (p.n == 4) multiply_begin(sums);
+    else if (p.n == 5) multiply_begin(fa);
+    else if (p.n != 1) multiply_begin(sums, fa);
     for (u32 k = 0; k < 4; k++) multiply_registers<T, 128>(sums, fa[k], by_columns(base + at + k * 16 * BOX_ROW, 64 * BOX_ROW));
     multiply_commit();
     if (p.n == 2) put(room, at, 0, 0, 64, narrow<T>(3)); // while it is multiplied

@@ -171,3 +171,10 @@ KERNEL(probe_stack, 32, OPERAND(float, out, 0), OPERAND(const float, in, 1), PAR
     sync_threads();
     out[t.local] = in[t.local];
 }
+
+// Arithmetic on numbers that may be subnormal: as operands, as results, and moved.
+KERNEL(probe_subnormal, 32, OPERAND(float, out, 0), OPERAND(const float, in, 1), PARAMS(ProbeParams, p)) {
+    Thread t = THREAD;
+    out[t.local] = in[t.local] * bits_float(0x3f000000u + (p.n << 23)); // 2^(n-1)
+    out[32 + t.local] = bits_float(float_bits(in[t.local]));
+}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,6 +36,10 @@ func (t *toolkit) assemble(arch, ptx string) (cubin []byte, said string, err err
 	return cubin, string(text), err
 }
 
+// productAdvice are the messages of ptxas about products of warpgroups: that it serializes them, or
+// adds a wait or an arrival where it does not see that the text is right.
+var productAdvice = regexp.MustCompile(`\(C75\d\d\)`)
+
 // usage is what a function takes on one architecture: registers of a thread,
 // and bytes: of a block, of a thread's stack, and of registers moved to and from
 // the stack.
@@ -51,8 +56,9 @@ func parseUsage(text string) (map[string]usage, error) {
 		line = strings.TrimSpace(line)
 		info, isInfo := strings.CutPrefix(line, "ptxas info    : ")
 		switch {
-		case strings.Contains(info, "Performance Loss"): // products that cannot overlap
+		case strings.Contains(info, "Performance Loss") || productAdvice.MatchString(line): // products that cannot overlap
 			return nil, errors.New(info)
+		case strings.HasPrefix(info, "Compile time = "):
 		case strings.HasPrefix(info, "Compiling entry function "):
 			entry = strings.Split(info, "'")[1]
 		case strings.HasPrefix(info, "Function properties for "):
@@ -84,7 +90,7 @@ func parseUsage(text string) (map[string]usage, error) {
 func numbers(text string) (map[string]int, error) {
 	numbers := map[string]int{}
 	for part := range strings.SplitSeq(text, ", ") {
-		number, unit, _ := strings.Cut(part, " ")
+		number, unit, _ := strings.Cut(strings.TrimPrefix(part, "used "), " ") // of barriers
 		n, err := strconv.Atoi(number)
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", text, err)

@@ -15,8 +15,8 @@ import (
 	"github.com/snug-ml/snug/internal/files"
 )
 
-// compiled is what the compilers give for one module and one architecture: PTX, machine code,
-// and what ptxas says about its kernels.
+// compiled is what a compiler gives: NVRTC the PTX of a module, ptxas machine code for one
+// architecture and what it says about its kernels.
 type compiled struct {
 	PTX, Said string
 	Cubin     []byte

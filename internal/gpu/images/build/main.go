@@ -76,7 +76,7 @@ func run(root, compilers string, check bool) error {
 	return nil
 }
 
-// build compiles one module for every architecture.
+// build compiles one module and assembles it for every architecture.
 func build(t *toolkit, cache cache, root string, m images.Module) (result, error) {
 	r := result{module: m, kernels: kernels{}}
 	sources, err := m.Sources(root)
@@ -89,26 +89,27 @@ func build(t *toolkit, cache cache, root string, m images.Module) (result, error
 			headers[path.Base(file)] = text
 		}
 	}
+	first := m.Archs()[0]
+	options := slices.Concat(images.Options, []string{"--gpu-architecture=compute_" + first})
+	front, err := cache.compiled([]any{m, sources, options}, func() (c compiled, err error) {
+		c.PTX, err = t.compile(path.Base(m.Entry()), sources[m.Entry()], headers, options)
+		return c, err
+	})
+	if err != nil {
+		return r, err
+	}
 	var codes []gpu.Code
-	var portable gpu.Code
 	for _, arch := range m.Archs() {
 		parsed, err := gpu.ParseArch(arch)
 		if err != nil {
 			return r, err
 		}
-		options := slices.Concat(images.Options, []string{"--gpu-architecture=compute_" + arch})
-		c, err := cache.compiled([]any{m, sources, options, images.AssemblerOptions, arch}, func() (c compiled, err error) {
-			if c.PTX, err = t.compile(path.Base(m.Entry()), sources[m.Entry()], headers, options); err != nil {
-				return c, err
-			}
-			c.Cubin, c.Said, err = t.assemble(arch, c.PTX)
+		c, err := cache.compiled([]any{front.PTX, images.AssemblerOptions, arch}, func() (c compiled, err error) {
+			c.Cubin, c.Said, err = t.assemble(arch, front.PTX)
 			return c, err
 		})
 		if err != nil {
 			return r, fmt.Errorf("for sm_%s: %w", arch, err)
-		}
-		if portable.Data == nil {
-			portable = gpu.Code{Arch: parsed, PTX: true, Data: []byte(c.PTX)}
 		}
 		uses, err := parseUsage(c.Said)
 		if err != nil {
@@ -121,7 +122,13 @@ func build(t *toolkit, cache cache, root string, m images.Module) (result, error
 		return r, errors.New(strings.Join(above, "\n"))
 	}
 	if m.Portable() {
-		codes = append(codes, portable)
+		parsed, err := gpu.ParseArch(first)
+		if err != nil {
+			return r, err
+		}
+		for _, part := range splitPTX(front.PTX) {
+			codes = append(codes, gpu.Code{Arch: parsed, PTX: true, Data: []byte(part)})
+		}
 	}
 	r.image, err = m.Pack(root, codes)
 	return r, err

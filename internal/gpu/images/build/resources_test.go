@@ -5,6 +5,7 @@ package main
 import (
 	"testing"
 
+	"github.com/snug-ml/snug/internal/gpu/images"
 	"github.com/stretchr/testify/require"
 )
 
@@ -18,7 +19,8 @@ ptxas info    : Function properties for helper
 ptxas info    : Compiling entry function 'toy_copy' for 'sm_80'
 ptxas info    : Function properties for toy_copy
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 1 barriers, 12 registers
+ptxas info    : Used 12 registers, used 1 barriers, 8 bytes cumulative stack size
+ptxas info    : Compile time = 27.405 ms
 `
 
 func TestUsage(t *testing.T) {
@@ -34,6 +36,14 @@ func TestUsage(t *testing.T) {
 	require.ErrorContains(t, err, "something")
 	_, err = parseUsage("ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized\n")
 	require.ErrorContains(t, err, "serialized")
+	for _, advice := range []string{
+		"ptxas info    : (C7517) warpgroup.wait is injected in around line 2580 by compiler to allow use of registers in GMMA in function 'toy_sum'\n",
+		"ptxas info    : (C7519) warpgroup.arrive is injected in around line 99 by compiler to allow use of registers in GMMA in function 'toy_sum'\n",
+		"ptxas warning : (C7508) something new\n",
+	} {
+		_, err = parseUsage(advice)
+		require.ErrorContains(t, err, "(C75")
+	}
 	_, err = parseUsage("ptxas info    : Used many registers\n")
 	require.Error(t, err)
 }
@@ -51,7 +61,7 @@ func TestLimits(t *testing.T) {
 
 func TestReport(t *testing.T) {
 	k := kernels{}
-	for _, arch := range []string{"80", "86", "90"} {
+	for _, arch := range images.Archs {
 		k.add(arch, map[string]usage{"same": {registers: 20}})
 	}
 	k.add("80", map[string]usage{"differs": {registers: 10}})
@@ -59,5 +69,5 @@ func TestReport(t *testing.T) {
 	text := report([]result{{module: "toy/kernels/toy", image: make([]byte, 1234567), kernels: k}})
 	require.Contains(t, text, "## toy: 1,234,567 bytes\n")
 	require.Contains(t, text, "| same | 20 | 0 | 0 | 0 | 0 |\n")
-	require.Contains(t, text, "| differs | 10 / - / 12 | 0 / - / 0 | ")
+	require.Contains(t, text, "| differs | 10 / - / 12 / - / - | 0 / - / 0 / - / - | ")
 }

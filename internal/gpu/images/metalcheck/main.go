@@ -1,7 +1,8 @@
 // Command metalcheck checks kernels in the Metal shading language with clang, on
 // machines that have no Metal: as C++14, for the language, and as C++ for OpenCL,
 // which has Metal's address spaces under other names. It adds the rules that
-// clang has no option for. metal.sh runs it.
+// clang has no option for, and checks all of it for both versions of the language
+// that the driver asks for. metal.sh runs it.
 //
 // It takes paths of .metal files, prints the errors in the form of a compiler
 // and fails if anything is. It cannot show that Metal's compiler takes a file.
@@ -15,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"sync"
 )
 
 func main() {
@@ -42,9 +44,30 @@ func main() {
 
 type checker struct{ clang, shim, include string }
 
-// check returns the errors of a file.
+// versions are the values of __METAL_VERSION__ for macOS 14 and later, and for systems before it.
+var versions = [...]string{"310", "240"}
+
+// check returns the errors of a file, each once.
 func (c *checker) check(file string) ([]string, error) {
-	said, tree, err := c.compile(file, "-x", "c++", "-std=c++14", "-fno-exceptions", "-fno-rtti")
+	var found [len(versions)][]string
+	var errs [len(versions)]error
+	var wait sync.WaitGroup
+	for i, version := range versions {
+		wait.Go(func() { found[i], errs[i] = c.checkAs(version, file) })
+	}
+	wait.Wait()
+	var all []string
+	for _, p := range slices.Concat(found[:]...) {
+		if !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	return all, errors.Join(errs[:]...)
+}
+
+// checkAs returns the errors of a file in one version of the language.
+func (c *checker) checkAs(version, file string) ([]string, error) {
+	said, tree, err := c.compile(file, version, "-x", "c++", "-std=c++14", "-fno-exceptions", "-fno-rtti")
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +76,7 @@ func (c *checker) check(file string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	said, tree, err = c.compile(file, "-x", "clcpp", "-cl-std=clc++2021", "-cl-no-stdinc")
+	said, tree, err = c.compile(file, version, "-x", "clcpp", "-cl-std=clc++2021", "-cl-no-stdinc")
 	if err != nil {
 		return nil, err
 	}
@@ -63,12 +86,12 @@ func (c *checker) check(file string) ([]string, error) {
 
 // compile returns what clang says about a file and its syntax tree in JSON. An
 // error of the file's is not one of compile's.
-func (c *checker) compile(file string, language ...string) (said string, tree []byte, err error) {
+func (c *checker) compile(file, version string, language ...string) (said string, tree []byte, err error) {
 	args := slices.Concat(language, []string{
 		"-fsyntax-only", "-Xclang", "-ast-dump=json",
 		"-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-unused-function", "-Wno-unknown-pragmas",
 		"-fno-caret-diagnostics", "-ferror-limit=0", "-ftemplate-backtrace-limit=0",
-		"-D__METAL_VERSION__=310", "-isystem", c.shim, "-I", c.include, file,
+		"-D__METAL_VERSION__=" + version, "-isystem", c.shim, "-I", c.include, file,
 	})
 	cmd := exec.Command(c.clang, args...)
 	var out, errs bytes.Buffer

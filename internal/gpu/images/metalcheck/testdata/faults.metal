@@ -13,6 +13,10 @@ DEVICE float of_thread(PRIVATE const float* p) { return p[0]; }
 DEVICE float half_of(float x) { return x * 0.5; } // want: no double
 DEVICE void copy(GLOBAL f16* to, GLOBAL const f16* from) { *to = *from; }
 DEVICE u32 count(u32 n) { return n == 0 ? 0 : count(n - 1); } // want: no recursion
+DEVICE u16 upper(float x) { return as_type<u16>(bfloat(x)); } // want: bfloat
+#if __METAL_VERSION__ >= 310
+DEVICE u16 also_upper(float x) { return as_type<u16>(bfloat(x)); }
+#endif
 DEVICE void scratch() {
     SHARED(float, lost, 32); // want: declared in a kernel only
     lost[0] = 1;

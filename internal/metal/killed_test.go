@@ -1,0 +1,104 @@
+//go:build metal
+
+package metal
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug/internal/driver"
+)
+
+// kill makes the next command buffer of a stream fail.
+func (f *fake) kill(s *stream, code int) {
+	f.do(func() { f.fails, f.victim = code, s.queue })
+}
+
+// within returns what a call returns, and fails the test when it hangs.
+func within(t *testing.T, call func() error) error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- call() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(10 * time.Second):
+		require.FailNow(t, "the call hangs")
+		return nil
+	}
+}
+
+const killedWork = 2 // MTLCommandBufferErrorTimeout
+
+// TestWaitForKilledWork only waits for a copy, whose command buffer waits for one that is
+// killed, with work before and after it. A killed command buffer does not signal its event.
+func TestWaitForKilledWork(t *testing.T) {
+	for _, code := range []int{killedWork, codeOutOfMemory} {
+		for _, behind := range []int{0, 1, 2} {
+			t.Run(fmt.Sprint(code, behind), func(t *testing.T) {
+				f := newFake()
+				d := f.open(t)
+				m, err := d.Alloc(64)
+				require.NoError(t, err)
+				p, err := d.AllocPinned(64)
+				require.NoError(t, err)
+				f.pause(true)
+				require.NoError(t, d.LaunchGrid(f.fill(m, 7)))
+				first, err := d.StartCopyOut(p, m)
+				require.NoError(t, err)
+				last := first
+				for range behind {
+					require.NoError(t, d.LaunchGrid(f.fill(m, 8)))
+					last, err = d.StartCopyOut(p, m)
+					require.NoError(t, err)
+				}
+				f.kill(&d.work, code)
+				f.pause(false)
+				require.ErrorContains(t, within(t, last.Wait), "injected")
+				_ = within(t, d.Sync)
+				_ = within(t, d.Close)
+			})
+		}
+	}
+}
+
+// TestWorkBehindKilledCopy waits for work whose command buffer waits for a copy that is killed.
+func TestWorkBehindKilledCopy(t *testing.T) {
+	for _, code := range []int{killedWork, codeOutOfMemory} {
+		f := newFake()
+		d := f.open(t)
+		m, err := d.Alloc(64)
+		require.NoError(t, err)
+		p, err := d.AllocPinned(64)
+		require.NoError(t, err)
+		f.pause(true)
+		fence, err := d.StartCopyIn(m, p)
+		require.NoError(t, err)
+		require.NoError(t, fence.Await())
+		require.NoError(t, d.LaunchGrid(f.increment(m)))
+		f.kill(&d.copies, code)
+		f.pause(false)
+		require.ErrorContains(t, within(t, d.Sync), "injected")
+		_ = within(t, d.Close)
+	}
+}
+
+// TestCloseBehindKilledWork closes a device with a copy in flight whose work was killed.
+func TestCloseBehindKilledWork(t *testing.T) {
+	f := newFake()
+	d := f.open(t)
+	m, err := d.Alloc(64)
+	require.NoError(t, err)
+	p, err := d.AllocPinned(64)
+	require.NoError(t, err)
+	f.pause(true)
+	require.NoError(t, d.LaunchGrid(f.fill(m, 7)))
+	_, err = d.StartCopyOut(p, m)
+	require.NoError(t, err)
+	f.kill(&d.work, codeOutOfMemory)
+	f.pause(false)
+	require.ErrorIs(t, within(t, d.Close), driver.ErrNoMemory)
+}
