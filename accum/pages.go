@@ -52,9 +52,8 @@ import (
 // # Memory
 //
 // For pages of n bytes in all, a rank holds n/ranks bytes, the pages in use, and up to PagesOptions.Held; also the memory
-// of pages above Held, as much as was in use at one time. It keeps an
-// entry for each sequence of three keys. A gather is one AllGather, in which each rank sends its part and 44 bytes; it
-// allocates a few hundred bytes.
+// of pages above Held, as much as was in use at one time. It keeps an entry for each sequence of three keys. A gather is
+// one AllGather, in which each rank sends its part and 44 bytes; it allocates a few hundred bytes.
 type Pages struct {
 	reducer    Reducer
 	rank, size int

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/crc32c"
@@ -97,8 +98,8 @@ const partAlign = 1024
 
 // chunk returns how many bytes of a page of n bytes a chunk has, without the header.
 func (p *Pages) chunk(n int) int {
-	each := (n + p.size - 1) / p.size
-	return (each + partAlign - 1) / partAlign * partAlign
+	n = min(n, math.MaxInt-p.size*partAlign) // no page is so long
+	return (n + p.size*partAlign - 1) / (p.size * partAlign) * partAlign
 }
 
 // room returns the bytes in which a page of n bytes is gathered.
@@ -171,7 +172,7 @@ func (j *job) compare() error {
 		case h.size != first.size:
 			return fmt.Errorf("page %q: rank 0 wants %d bytes, rank %d wants %d: %w", j.key, first.size, rank, h.size, snug.ErrConfig)
 		case h.history != first.history:
-			return fmt.Errorf("page %q: rank %d has acquired other pages before than rank 0: %w", j.key, rank, snug.ErrConfig)
+			return fmt.Errorf("page %q: rank %d has acquired or updated other pages before than rank 0: %w", j.key, rank, snug.ErrConfig)
 		case h.whole != first.whole:
 			return fmt.Errorf("page %q: rank %d has written other bytes than rank 0: %w", j.key, rank, snug.ErrConfig)
 		}

@@ -54,6 +54,7 @@ func TestZero3(t *testing.T) {
 		"llama, f32":             {"llama", false, snug.F32, nil},
 		"llama, tied, bf16":      {"llama", true, snug.BF16, nil},
 		"gpt2, f16":              {"gpt2", true, snug.F16, func(r *pagedRun) { r.train.Scaler = &amp.ScalerOptions{Init: 256} }},
+		"gpt2, overflows":        {"gpt2", true, snug.F16, nil},
 		"qwen3, split masters":   {"qwen3", false, snug.BF16, func(r *pagedRun) { r.train.Masters = amp.SplitMaster }},
 		"llama, no masters":      {"llama", false, snug.BF16, func(r *pagedRun) { r.train.Masters = amp.NoMaster }},
 		"llama, 8 bits":          {"llama", true, snug.F32, func(r *pagedRun) { r.train.StateBits, r.held = 8, 1<<20 }},
