@@ -128,8 +128,8 @@ func NewPages(r Reducer, o PagesOptions) (*Pages, error) {
 // bytes of a page that was never written are 0. A page can be acquired several times, and then has as many users.
 //
 // The error wraps [snug.ErrConfig] for an empty key, a negative size, a page that Update changes, a closed Pages, and where
-// the ranks differ, [snug.ErrCorrupt] for a damaged page, and [snug.ErrNoMemory] for a page of more than 2^40 bytes; or it comes from the
-// Reducer. See also [Pages] on errors.
+// the ranks differ, [snug.ErrCorrupt] for a damaged page, and [snug.ErrNoMemory] for a page of more than 2^40 bytes; or it
+// comes from the Reducer. See also [Pages] on errors.
 func (p *Pages) Acquire(key string, size int) ([]byte, error) {
 	if err := p.usable("Acquire"); err != nil {
 		return nil, err
