@@ -85,8 +85,8 @@ func (p *Pages) written(op, key string) (*page, error) {
 	return g, nil
 }
 
-// forget lets go of the whole page, whose parts change from now on. A page that is being gathered is gathered to its end, with the parts
-// that all ranks had when they began.
+// forget lets go of the whole page, whose parts change from now on. A page that is being gathered is gathered to its end,
+// with the parts that all ranks had when they began.
 func (p *Pages) forget(g *page) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
