@@ -91,16 +91,17 @@ type pair struct{ before, last string }
 
 // page is a blob.
 type page struct {
-	key   string
-	size  int
-	part  []byte // of this rank
-	sums  sums
-	whole []byte // while it is in use or kept
-	slot  slot   // the memory in which it lies
-	job   *job   // that gathers whole, nil if nothing does
-	users int
-	fresh bool // nothing was written
-	dirty bool // and some user has written
+	key     string
+	size    int
+	part    []byte // of this rank
+	sums    sums
+	whole   []byte // while it is in use or kept
+	slot    slot   // the memory in which it lies
+	job     *job   // that gathers whole, nil if nothing does
+	users   int
+	fresh   bool // nothing was written
+	dirty   bool // and some user has written
+	changes bool // Update is changing part
 }
 
 // sums are checksums of what this rank has written.
@@ -125,9 +126,9 @@ func NewPages(r Reducer, o PagesOptions) (*Pages, error) {
 // Acquire returns the size bytes of a page, at an address that is a multiple of 8. They stay valid until Release. The
 // bytes of a page that was never written are 0. A page can be acquired several times, and then has as many users.
 //
-// The error wraps [snug.ErrConfig] for an empty key, a negative size, a closed Pages, and where the ranks differ,
-// [snug.ErrCorrupt] for a damaged page, and [snug.ErrNoMemory] for a page of more than 2^40 bytes; or it comes from the
-// Reducer. See also [Pages] on errors.
+// The error wraps [snug.ErrConfig] for an empty key, a negative size, a page that Update changes, a closed Pages, and where
+// the ranks differ, [snug.ErrCorrupt] for a damaged page, and [snug.ErrNoMemory] for a page of more than 2^40 bytes; or it
+// comes from the Reducer. See also [Pages] on errors.
 func (p *Pages) Acquire(key string, size int) ([]byte, error) {
 	if err := p.usable("Acquire"); err != nil {
 		return nil, err
@@ -159,8 +160,11 @@ func (p *Pages) acquire(key string, size int) (blob []byte, j *job, runs bool, e
 	if err := p.order.failed(); err != nil {
 		return nil, nil, false, err
 	}
-	p.note(key)
 	g := p.index[key]
+	if g != nil && g.changes {
+		return nil, nil, false, fmt.Errorf("accum: Acquire: page %q is being updated: %w", key, snug.ErrConfig)
+	}
+	p.note(key)
 	if g != nil && g.size != size {
 		j, err := p.job(g, size, nil) // it ends with an error, on all ranks
 		return nil, j, true, err
@@ -200,7 +204,7 @@ func (p *Pages) note(key string) {
 func (p *Pages) gatherNext() {
 	next := p.index[p.successors[pair{p.before, p.last}]]
 	switch {
-	case p.size == 1 || next == nil || next.users > 0:
+	case p.size == 1 || next == nil || next.users > 0 || next.changes:
 		return
 	case next.whole != nil:
 		p.guess = next

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -172,10 +173,17 @@ func TestJoinSave(t *testing.T) {
 			require.True(t, bytes.Equal(a, b), e.Name())
 		}
 	}
-	m := newTiny(t, tiny(), Options{})
+	m, err := New(published(), Options{})
+	require.NoError(t, err)
 	require.ErrorIs(t, m.JoinSave(-1), snug.ErrConfig)
 	require.NoError(t, m.Close())
 	require.ErrorIs(t, m.JoinSave(0), snug.ErrConfig)
+	// A Config that cannot be written is an error on all ranks, before one gathers.
+	m = newTiny(t, tiny(), Options{})
+	saved := m.Save(t.TempDir(), 0)
+	require.ErrorContains(t, saved, "ScoreScale")
+	require.EqualError(t, m.JoinSave(0), strings.Replace(saved.Error(), "Save", "JoinSave", 1))
+	require.NoError(t, m.Close())
 }
 
 // shortPages is a Storage whose blobs are too short.

@@ -32,9 +32,15 @@ func (m *Model) Save(dir string, maxShardBytes int64) error {
 }
 
 // JoinSave takes part in the Save of another rank, with the same maxShardBytes: it gathers the matrices that the ranks divide
-// in an accum.Pages, and writes nothing. An error of the rank that saves has to end the job, because the others wait for it.
+// in an accum.Pages, and writes nothing. For a Config that cannot be written the error is that of Save. Another error of the
+// rank that saves has to end the job, because the others wait for it.
 func (m *Model) JoinSave(maxShardBytes int64) error {
 	if err := m.usable(); err != nil {
+		return fmt.Errorf("transformer: JoinSave: %w", err)
+	}
+	c := m.config
+	c.DType = m.dtype
+	if _, err := c.encode(); err != nil { // as Save does, which then gathers nothing
 		return fmt.Errorf("transformer: JoinSave: %w", err)
 	}
 	merge := &merger{Model: m}
