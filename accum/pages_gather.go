@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/crc32c"
@@ -98,7 +97,6 @@ const partAlign = 1024
 
 // chunk returns how many bytes of a page of n bytes a chunk has, without the header.
 func (p *Pages) chunk(n int) int {
-	n = min(n, math.MaxInt-p.size*partAlign) // no page is so long
 	return (n + p.size*partAlign - 1) / (p.size * partAlign) * partAlign
 }
 
