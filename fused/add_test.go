@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestAddIsRoundedOnce wants the bits of the sum, of NaNs any: those of float16 lose their payload
+// on NVIDIA's GPUs.
 func TestAddIsRoundedOnce(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	for _, dt := range floatTypes {
@@ -29,12 +31,12 @@ func TestAddIsRoundedOnce(t *testing.T) {
 					pa, pb := kerneltest.PutFloats(t, p, dt, a), kerneltest.PutFloats(t, p, dt, b)
 					out := kerneltest.PutFloats(t, p, dt, fill(n, 42))
 					require.NoError(t, Add(out.View, pa.View, pb.View))
-					requireBits(t, "out", want, out.Get())
+					require.Equal(t, kerneltest.Bits(want), kerneltest.Bits(out.Get()), "out")
 					require.NoError(t, Add(pb.View, pa.View, pb.View))
-					requireBits(t, "out is b", want, pb.Get())
+					require.Equal(t, kerneltest.Bits(want), kerneltest.Bits(pb.Get()), "out is b")
 					pb = kerneltest.PutFloats(t, p, dt, b)
 					require.NoError(t, Add(pa.View, pa.View, pb.View))
-					requireBits(t, "out is a", want, pa.Get())
+					require.Equal(t, kerneltest.Bits(want), kerneltest.Bits(pa.Get()), "out is a")
 				}
 			})
 		})
