@@ -143,7 +143,7 @@ func TestPagesUpdateErrors(t *testing.T) {
 func TestPagesChunk(t *testing.T) {
 	for ranks := 1; ranks <= 3; ranks++ {
 		for _, err := range onPages(t, ranks, PagesOptions{}, nil, func(rank int, p *Pages) error {
-			for _, size := range []int{math.MinInt, -1, 0, math.MaxInt / 2, math.MaxInt - 1, math.MaxInt} {
+			for _, size := range []int{math.MinInt, -1, 0, math.MaxInt/2 + 1, math.MaxInt - 1, math.MaxInt} {
 				if n := p.Chunk(size); n != 0 {
 					return fmt.Errorf("the chunk of %d bytes has %d", size, n)
 				}
