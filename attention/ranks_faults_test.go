@@ -189,6 +189,7 @@ func TestRanksAllocations(t *testing.T) {
 	if kerneltest.Race {
 		t.Skip("the race detector allocates")
 	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))  // each processor of Go has a part of the pools, which fills
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // collections empty the pools
 	runtime.GC()
 	for _, d := range divisions {

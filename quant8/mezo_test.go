@@ -248,6 +248,7 @@ func allFinite(x []float32) bool {
 
 // TestMeZOMemory: what a step allocates does not depend on the parameters, and is less than 2 KiB.
 func TestMeZOMemory(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // each processor of Go has a part of the pools, which fills
 	z, err := NewMeZO(MeZO{}, MeZOOptions{})
 	require.NoError(t, err)
 	p := snug.ViewOf(make([]float32, 1<<20))

@@ -150,8 +150,10 @@ func (g *Gather) On(v snug.View) (snug.View, error) {
 // Collect adds the records in use to the total, in the order of the pieces, and
 // frees them. It waits for the device.
 func (g *Gather) Collect() (err error) {
-	records := g.records[:g.used]
-	if g.dev != nil && !g.dev.IsCPU() {
+	var records []Record
+	if g.dev == nil || g.dev.IsCPU() {
+		records = g.records[:g.used]
+	} else {
 		if g.copied == nil {
 			g.copied = make([]Record, devicePieces)
 		}

@@ -43,3 +43,33 @@ func TestMerge(t *testing.T) {
 	require.NoError(t, g.Collect())
 	require.Zero(t, g.Total)
 }
+
+// TestManyPieces: a vector on a device has more records than one in the CPU's memory ever has.
+func TestManyPieces(t *testing.T) {
+	for _, p := range kerneltest.Backends(t)[1:] {
+		t.Run(p.Name, func(t *testing.T) {
+			x, err := snug.Make[float32](p.Dev, 2*pieces*minDevicePiece)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, x.Close()) }()
+			var g Gather
+			for range 2 {
+				records, err := g.On(x.View())
+				require.NoError(t, err)
+				last := Record{Squares: 1, NonFinite: 2, Ordinal: 3, Index: 4, Value: 5}
+				if p.Dev.IsCPU() {
+					*At(records, 0) = last
+				} else {
+					all := make([]Record, devicePieces)
+					all[2*pieces-1] = last
+					require.NoError(t, g.remote.CopyIn(recordBytes(all)))
+				}
+				saved, err := g.Save()
+				require.NoError(t, err)
+				require.NoError(t, g.Restore(p.Dev, saved))
+				require.NoError(t, g.Collect())
+				require.Equal(t, last, g.Total)
+				g.Reset()
+			}
+		})
+	}
+}
