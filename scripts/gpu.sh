@@ -18,7 +18,8 @@
 #	gpt         20 steps of examples/gpt
 #	bench       the benchmark, beside PyTorch where that is installed
 #
-# by default all. DEVICE (cuda:0) is the device, LIMIT (300) the seconds that a test or
+# by default all. TESTS is a regular expression for lines of package and test, such as
+# '^attention ', and TEST_FLAGS are flags of tests, such as -test.short. DEVICE (cuda:0) is the device, LIMIT (300) the seconds that a test or
 # gpt may take, and BENCH_LIMIT (3600) those of bench, which prints its rows as they come.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -49,7 +50,7 @@ one() {
     local kind=$1 package=$2 test=$3 began=$SECONDS status=0
     shift 3
     (cd "$package" && exec timeout --kill-after=10 "$limit" "$@" "$folder/tests/$package/package.test" \
-        -test.run "^$test\$" -test.timeout "${limit}s" -test.v) </dev/null >"$log/$kind/${package//\//-}.$test.txt" 2>&1 || status=$?
+        -test.run "^$test\$" -test.timeout "${limit}s" -test.v ${TEST_FLAGS:-}) </dev/null >"$log/$kind/${package//\//-}.$test.txt" 2>&1 || status=$?
     printf '%s %s %s %s\n' "$status" "$package" "$test" $((SECONDS - began))
 }
 
@@ -112,7 +113,7 @@ run() {
     mkdir -p "$log"
     machine | tee "$log/machine.txt"
     export SNUG_TEST_DEVICES=$device # which must be there, then
-    list_tests >"$log/list.txt"
+    list_tests | grep -E -- "${TESTS:-.}" >"$log/list.txt"
     local step
     for step in ${STEPS:-tests attention memcheck racecheck gpt bench}; do
         case $step in
