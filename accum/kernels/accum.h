@@ -73,6 +73,8 @@ struct MeasuredParams {
     f32 alpha, beta;
     u32 write; // whether to accumulate
     u32 wide;
+    u32 used; // how many records earlier passes have written
+    u32 unused;
 };
 
 DEVICE float added(float x, float acc, PRIVATE const MeasuredParams& p) {
@@ -114,7 +116,8 @@ template <class T> DEVICE Found measured(Thread t, GLOBAL const T* g, GLOBAL f32
         SHARED(Found, found, 256);                                                                                      \
         Thread t = THREAD;                                                                                              \
         u64 lo = t.block * p.piece;                                                                                     \
-        add_found(t, measured(t, g, acc, lo, least(lo + p.piece, p.n), p), g, p.ordinal, records + t.block, found);     \
+        Found mine = measured(t, g, acc, lo, least(lo + p.piece, p.n), p);                                              \
+        add_found(t, mine, g, p.ordinal, records + t.block, t.block < p.used, found);                                   \
     }
 FOR_FLOATS(MEASURED)
 

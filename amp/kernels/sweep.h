@@ -12,6 +12,8 @@ struct SweepParams {
     f32 factor, limit; // an infinite limit cuts nothing off
     u32 write;         // whether to change the gradient
     u32 wide;
+    u32 used; // how many records earlier passes have written
+    u32 unused;
 };
 
 // cut_off makes NaNs of what is not finite.
@@ -57,6 +59,7 @@ template <class T> DEVICE Found find(Thread t, GLOBAL T* x, u64 lo, u64 hi, Swee
         SHARED(Found, found, 256);                                                                          \
         Thread t = THREAD;                                                                                  \
         u64 lo = t.block * p.piece;                                                                         \
-        add_found(t, find<T>(t, x, lo, least(lo + p.piece, p.n), p), x, p.ordinal, records + t.block, found); \
+        Found mine = find<T>(t, x, lo, least(lo + p.piece, p.n), p);                                        \
+        add_found(t, mine, x, p.ordinal, records + t.block, t.block < p.used, found);                       \
     }
 FOR_FLOATS(SWEEP)

@@ -32,9 +32,10 @@ DEVICE Found both(Found a, Found b) {
 }
 
 // add_found adds what the threads of a block, which all call it, saw of vector
-// number ordinal, x, to a record. found is as long as the block.
+// number ordinal, x, to a record, or overwrites it unless it was used before.
+// found is as long as the block.
 template <class T>
-DEVICE void add_found(Thread t, Found mine, GLOBAL const T* x, i64 ordinal, GLOBAL Record* record, GROUP Found* found) {
+DEVICE void add_found(Thread t, Found mine, GLOBAL const T* x, i64 ordinal, GLOBAL Record* record, bool used, GROUP Found* found) {
     found[t.local] = mine;
     for (u32 d = t.threads / 2; d > 0; d /= 2) {
         sync_threads();
@@ -42,7 +43,8 @@ DEVICE void add_found(Thread t, Found mine, GLOBAL const T* x, i64 ordinal, GLOB
     }
     if (t.local > 0) return;
     Found all = found[0];
-    Record r = *record;
+    Record r = {0, 0, 0, 0, 0, 0};
+    if (used) r = *record;
     r.squares = double_of_wide(wide_sum(wide_of_double(r.squares), all.squares));
     if (all.count > 0 && r.count == 0) {
         r.ordinal = ordinal;
