@@ -88,7 +88,8 @@ func (q *Queue) free(blocks []Mem) (err error) {
 	return err
 }
 
-// Alloc returns size > 0 zeroed bytes. If the device has no room, it first gets back the memory that the queue keeps.
+// Alloc returns size > 0 zeroed bytes. If the device has no room, it first waits and gets back
+// the memory that the queue keeps.
 func (q *Queue) Alloc(size int) (Mem, error) {
 	q.counts.allocs.Add(1)
 	m, err := q.Driver.Alloc(size)
@@ -99,7 +100,7 @@ func (q *Queue) Alloc(size int) (Mem, error) {
 	if len(blocks) == 0 {
 		return m, err
 	}
-	if err := q.free(blocks); err != nil {
+	if err := errors.Join(q.free(blocks), q.Sync()); err != nil { // memory is free when the queue comes to it
 		return Mem{}, err
 	}
 	return q.Driver.Alloc(size)
