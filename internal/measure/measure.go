@@ -16,10 +16,11 @@ import (
 )
 
 // pieces is the number of pieces of a vector at most. Devices other than the
-// CPU take more, to be busy with one vector.
+// CPU take more, to be busy with one vector: about two for each block of threads
+// that the largest runs at once. Their records come to the host in one copy.
 const (
 	pieces       = 64
-	devicePieces = 4096
+	devicePieces = 1024
 )
 
 // MinPiece is the least number of elements that is worth a worker, and
@@ -228,7 +229,7 @@ func (g *Gather) Restore(dev *snug.Device, s Saved) error {
 	g.Total = s.Total
 	switch n := len(s.Records); {
 	case n == 0:
-	case n > MaxRecords || dev.IsCPU() && n > pieces:
+	case n > devicePieces || dev.IsCPU() && n > pieces:
 		for i := range s.Records {
 			g.Total.merge(&s.Records[i])
 		}
@@ -248,8 +249,8 @@ func (g *Gather) Restore(dev *snug.Device, s Saved) error {
 	return nil
 }
 
-// MaxRecords is the greatest number of records of a Gather.
-const MaxRecords = devicePieces
+// MaxRecords is the greatest number of records that a Gather restores.
+const MaxRecords = 4096
 
 // Reset empties g, and ends the use of records that were not collected.
 func (g *Gather) Reset() {
