@@ -49,7 +49,7 @@ func Make[T Element](dev *Device, n int) (Array[T], error) {
 		}
 		return Array[T]{buf: &buffer{dev: dev, mem: SliceView(s).mem}, n: n}, nil
 	}
-	mem, err := dev.queue.Driver.Alloc(n * size)
+	mem, err := dev.queue.Alloc(n * size)
 	if err != nil {
 		return Array[T]{}, fmt.Errorf("snug: make an array of %d %s on %s: %w", n, DTypeOf[T](), dev.queue.Name, err)
 	}
@@ -175,7 +175,7 @@ func (a Array[T]) CopyIn(src []T) error {
 			copy(h, src)
 			return nil
 		}
-		return a.buf.dev.queue.Driver.CopyIn(v.mem, SliceView(src).mem.Bytes())
+		return a.buf.dev.queue.CopyIn(v.mem, SliceView(src).mem.Bytes())
 	})
 }
 
@@ -187,7 +187,7 @@ func (a Array[T]) CopyOut(dst []T) error {
 			copy(dst, h)
 			return nil
 		}
-		return a.buf.dev.queue.Driver.CopyOut(SliceView(dst).mem.Bytes(), v.mem)
+		return a.buf.dev.queue.CopyOut(SliceView(dst).mem.Bytes(), v.mem)
 	})
 }
 

@@ -38,9 +38,9 @@ func copyView(dst, src View) error {
 		copy(dst.mem.Bytes(), src.mem.Bytes())
 		return nil
 	case from.IsCPU():
-		return to.queue.Driver.CopyIn(dst.mem, src.mem.Bytes())
+		return to.queue.CopyIn(dst.mem, src.mem.Bytes())
 	case to.IsCPU():
-		return from.queue.Driver.CopyOut(dst.mem.Bytes(), src.mem)
+		return from.queue.CopyOut(dst.mem.Bytes(), src.mem)
 	case to == from:
 		return copyOn(to, dst, src)
 	}
@@ -65,10 +65,10 @@ func copyAcross(dst, src View) error {
 	buf := make([]byte, min(acrossBytes, dst.Bytes()))
 	for lo := 0; lo < dst.Bytes(); lo += len(buf) {
 		part := buf[:min(len(buf), dst.Bytes()-lo)]
-		if err := src.dev.queue.Driver.CopyOut(part, src.mem.Slice(lo, len(part))); err != nil {
+		if err := src.dev.queue.CopyOut(part, src.mem.Slice(lo, len(part))); err != nil {
 			return err
 		}
-		if err := dst.dev.queue.Driver.CopyIn(dst.mem.Slice(lo, len(part)), part); err != nil {
+		if err := dst.dev.queue.CopyIn(dst.mem.Slice(lo, len(part)), part); err != nil {
 			return err
 		}
 	}

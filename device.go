@@ -146,11 +146,12 @@ func (d *Device) Sync() error {
 	if err := d.check(); err != nil {
 		return err
 	}
-	return d.queue.Driver.Sync()
+	return d.queue.Sync()
 }
 
 // Memory returns the free and total bytes of the device's memory; both are 0
-// for the CPU, whose memory is the process's own.
+// for the CPU, whose memory is the process's own. Up to 8 MiB that calls have
+// used, and that the device keeps for the next ones, count as free.
 func (d *Device) Memory() (free, total int64, err error) {
 	if d.IsCPU() {
 		return 0, 0, nil
@@ -158,7 +159,7 @@ func (d *Device) Memory() (free, total int64, err error) {
 	if err := d.check(); err != nil {
 		return 0, 0, err
 	}
-	return d.queue.Driver.Memory()
+	return d.queue.Memory()
 }
 
 // Close waits for the queue and frees all memory of the device. Arrays on it
@@ -168,7 +169,7 @@ func (d *Device) Close() error {
 	if err := d.inside().Exists(); err != nil || d == cpu || d.queue.Closed.Swap(true) {
 		return err
 	}
-	return d.queue.Driver.Close()
+	return d.queue.Close()
 }
 
 func (d *Device) check() error { return d.inside().Check() }

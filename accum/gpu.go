@@ -57,7 +57,11 @@ func (j *measuredJob) Grids(q gpu.Launcher) error {
 		ordinal     int64
 		alpha, beta float32
 		write, wide uint32
-	}{n: uint64(n), piece: uint64(j.piece()), ordinal: j.ordinal, alpha: j.alpha, beta: j.beta}
+		used, _     uint32
+	}{
+		n: uint64(n), piece: uint64(j.piece()), ordinal: j.ordinal, alpha: j.alpha, beta: j.beta,
+		used: uint32(j.records.Used),
+	}
 	acc := g // bound, and not used
 	if j.acc.Len() > 0 {
 		acc, params.write = *device.Mem(&j.acc), 1
@@ -66,7 +70,7 @@ func (j *measuredJob) Grids(q gpu.Launcher) error {
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: measuredNames.Of(uint8(j.g.DType())),
 		Blocks: [3]int{gpu.CeilDiv(n, j.piece()), 1, 1}, Threads: threads,
-		Operands: []driver.Mem{g, acc, *device.Mem(&j.records)}, Params: gpu.Params(&params),
+		Operands: []driver.Mem{g, acc, *device.Mem(&j.records.View)}, Params: gpu.Params(&params),
 	})
 }
 

@@ -64,9 +64,10 @@ var accumulateTask = cpu.NewTask(func(j *accumulateJob, item int) {
 
 // measuredJob is accumulateJob, unless acc is empty, and measures g.
 type measuredJob struct {
-	acc, g, records snug.View
-	alpha, beta     float32
-	ordinal         int64
+	acc, g      snug.View
+	records     measure.Records
+	alpha, beta float32
+	ordinal     int64
 }
 
 func (j measuredJob) launch(dev *snug.Device) error {
@@ -78,7 +79,7 @@ func (*measuredJob) Kernel() string { return "accum.measured" }
 func (j *measuredJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.acc))
 	yield(device.Mem(&j.g))
-	yield(device.Mem(&j.records))
+	yield(device.Mem(&j.records.View))
 }
 
 func (j *measuredJob) piece() int { return measure.Piece(j.g.Device(), j.g.Len()) }
@@ -91,7 +92,7 @@ const tile = 1 << 13
 
 var measuredTask = cpu.NewTask(func(j *measuredJob, piece int) {
 	lo, hi := cpu.Chunk(j.g.Len(), j.piece(), piece)
-	sum := measure.At(j.records, piece)
+	sum := j.records.At(piece)
 	for ; lo < hi; lo += tile {
 		end := min(lo+tile, hi)
 		if j.acc.Len() > 0 {

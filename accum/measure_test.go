@@ -2,6 +2,7 @@ package accum
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -121,4 +122,35 @@ func TestRescale(t *testing.T) {
 	require.Equal(t, []float32{0.75}, mean(t, w, "w"))
 	require.NoError(t, w.Begin(1))
 	require.ErrorIs(t, w.Rescale(2), snug.ErrConfig, "a micro-batch is open")
+}
+
+// TestLongPieces: threads have several packs of their piece in flight, and give the sums of the CPU.
+func TestLongPieces(t *testing.T) {
+	const n = 1<<21 + 1234 // in pieces of 2^12
+	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
+		pass := func(dev *snug.Device) (sums []float32, m Moments) {
+			buffer, _, err := snug.MakeView(dev, snug.F32, n) // which starts where packs do
+			require.NoError(t, err)
+			g, _, err := snug.MakeView(dev, dt, n)
+			require.NoError(t, err)
+			w := newWindow(t, []Param{{"a", n}}, Options{Schedule: Constant(2), Measure: true, Buffer: buffer})
+			for i := range uint64(2) {
+				require.NoError(t, snug.Copy(g, kerneltest.PutFloats(t, kerneltest.Backend{}, dt, kerneltest.Uniform(i, n)).View))
+				require.NoError(t, w.Begin(1))
+				require.NoError(t, w.Add("a", g))
+				_, err := w.End()
+				require.NoError(t, err)
+			}
+			require.Empty(t, w.NonFinite())
+			sums = make([]float32, n)
+			require.NoError(t, snug.Copy(snug.SliceView(sums), buffer))
+			return sums, w.Moments()
+		}
+		want, moments := pass(snug.CPU())
+		for _, p := range kerneltest.Backends(t)[2:] {
+			got, m := pass(p.Dev)
+			require.True(t, slices.Equal(want, got), "%s, %s", p.Name, dt)
+			require.InEpsilon(t, moments.Squares, m.Squares, 1e-12, "%s, %s", p.Name, dt)
+		}
+	}
 }

@@ -91,13 +91,17 @@ func (j *sweepJob) Grids(q gpu.Launcher) error {
 		ordinal       int64
 		factor, limit float32
 		write, wide   uint32
-	}{n: uint64(n), piece: uint64(j.piece()), ordinal: j.ordinal, factor: j.factor, limit: j.limit, wide: gpu.Aligned(grad.Addr)}
+		used, _       uint32
+	}{
+		n: uint64(n), piece: uint64(j.piece()), ordinal: j.ordinal, factor: j.factor, limit: j.limit,
+		wide: gpu.Aligned(grad.Addr), used: uint32(j.records.Used),
+	}
 	if j.factor != 1 || j.limit != noLimit {
 		params.write = 1
 	}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: sweepNames.Of(uint8(j.grad.DType())),
 		Blocks: [3]int{gpu.CeilDiv(n, j.piece()), 1, 1}, Threads: threads,
-		Operands: []driver.Mem{grad, *device.Mem(&j.records)}, Params: gpu.Params(&params),
+		Operands: []driver.Mem{grad, *device.Mem(&j.records.View)}, Params: gpu.Params(&params),
 	})
 }

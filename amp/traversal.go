@@ -168,8 +168,8 @@ func (s *traversal) findOne(name string, grad snug.View) bool {
 // the result.
 type sweepJob struct {
 	grad          snug.View
-	records       snug.View // a record for each piece
-	factor, limit float32   // one of them has an effect at most
+	records       measure.Records // one for each piece
+	factor, limit float32         // one of them has an effect at most
 	ordinal       int64
 }
 
@@ -177,7 +177,7 @@ func (*sweepJob) Kernel() string { return "amp.sweep" }
 
 func (j *sweepJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.grad))
-	yield(device.Mem(&j.records))
+	yield(device.Mem(&j.records.View))
 }
 
 func (j sweepJob) Run() {
@@ -192,7 +192,7 @@ const tile = 1 << 13
 
 var sweepTask = cpu.NewTask(func(j *sweepJob, piece int) {
 	lo, hi := cpu.Chunk(j.grad.Len(), j.piece(), piece)
-	sum := measure.At(j.records, piece)
+	sum := j.records.At(piece)
 	for ; lo < hi; lo += tile {
 		end := min(lo+tile, hi)
 		var squares float64

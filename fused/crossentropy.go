@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 )
 
@@ -363,17 +364,17 @@ func weightsUpload(uploads []upload, weights []float32, view *snug.View) []uploa
 
 // launchSum runs a job whose operand sum is 8 bytes on the device, and brings them back.
 func launchSum(dev *snug.Device, job driver.Job, at *snug.View, uploads []upload) (sum float64, err error) {
-	result, err := snug.Make[uint8](dev, 8)
+	result, err := device.Lend(dev, snug.U8, 8)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, result.Close()) }()
-	*at = result.View()
+	defer func() { err = errors.Join(err, device.Return(result)) }()
+	*at = result
 	if err := launchWith(dev, job, uploads); err != nil {
 		return 0, err
 	}
 	var bits [8]byte
-	if err := result.CopyOut(bits[:]); err != nil {
+	if err := snug.Copy(snug.SliceView(bits[:]), result); err != nil {
 		return 0, err
 	}
 	return math.Float64frombits(binary.LittleEndian.Uint64(bits[:])), nil

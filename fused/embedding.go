@@ -131,14 +131,14 @@ type upload struct {
 func indices(host []int32, view *snug.View) upload { return upload{snug.SliceView(host), view} }
 
 // launchWith queues a job after copying what it needs to the device, in memory
-// that is freed when the job has run.
+// that the device lends until the job has run.
 func launchWith(dev *snug.Device, job driver.Job, uploads []upload) (err error) {
 	for _, u := range uploads {
-		v, free, e := snug.MakeView(dev, u.host.DType(), u.host.Len())
+		v, e := device.Lend(dev, u.host.DType(), u.host.Len())
 		if e != nil {
 			return e
 		}
-		defer func() { err = errors.Join(err, free()) }()
+		defer func() { err = errors.Join(err, device.Return(v)) }()
 		if e := snug.Copy(v, u.host); e != nil {
 			return e
 		}

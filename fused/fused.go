@@ -58,7 +58,8 @@
 // function's WorkspaceLen returns. Its contents mean nothing before or after the call.
 //
 // Tokens, targets, experts and pairs are host slices. A device other than the CPU uploads them for the call, 4
-// bytes each, and frees them when the kernel has run. The loss comes back through 8 bytes.
+// bytes each, into memory that it lends until the kernel has run. It keeps such memory for later calls with as many, and
+// gives it back when it is closed or when an array needs it. The loss comes back through 8 bytes.
 //
 // # Errors
 //

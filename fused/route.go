@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 )
 
 // Router says how a mixture of experts chooses experts for each row. A row has logits z, one for each expert:
@@ -98,11 +99,11 @@ func Route[V snug.Vector, L snug.Vector32](r Router, experts []int32, weights L,
 
 // launch runs the job on a device and copies the experts to the host.
 func (j *routeJob) launch(dev *snug.Device, experts []int32, bias []float32) (err error) {
-	chosen, free, err := snug.MakeView(dev, snug.I32, len(experts))
+	chosen, err := device.Lend(dev, snug.I32, len(experts))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, free()) }()
+	defer func() { err = errors.Join(err, device.Return(chosen)) }()
 	j.experts = chosen
 	if err := launchWith(dev, j, someUpload(nil, bias, &j.bias)); err != nil {
 		return err

@@ -127,15 +127,15 @@ func TestRouteNoMemory(t *testing.T) {
 	require.NoError(t, err)
 	r, experts, bias := Router{Experts: 2, Chosen: 1}, []int32{7}, []float32{0, 0}
 	for left := range 2 {
-		scarceDevice.left = left
+		leave(t, dev, left)
 		require.ErrorIs(t, Route(r, experts, weights, logits, bias), snug.ErrNoMemory)
-		scarceDevice.left = left
+		leave(t, dev, left)
 		require.ErrorIs(t, RouteBackward(r, logits, weights, logits, []int32{0}, bias), snug.ErrNoMemory)
 	}
-	scarceDevice.left = 0
+	leave(t, dev, 0)
 	require.ErrorIs(t, AddRows(logits, weights, snug.Array[float32]{}, []int32{1}, 1, 1), snug.ErrNoMemory)
 	require.Equal(t, []int32{7}, experts)
-	scarceDevice.left = 2
+	leave(t, dev, 2)
 	require.NoError(t, Route(r, experts, weights, logits, bias))
 	require.Equal(t, []int32{1}, experts)
 	require.NoError(t, dev.Sync())

@@ -23,6 +23,28 @@ func (a *Optimizer) Skipped() []snug.NonFinite {
 	return found
 }
 
+// Within tells the optimizer that the gradients of the current step have a Euclidean norm of
+// at most norm, each of them or all together, as amp.Stats.Norm is after amp's Unscale or
+// Measure. While norm times gradScale is below 2^62, no element of a gradient can be NaN,
+// infinite or of magnitude 2^63: Step and StepRange then do not look for such elements. They
+// read the gradient once and do not wait for its device. Other norms, such as NaN, change
+// nothing. [Optimizer.Advance] ends it, and so does a state that is restored.
+//
+// The caller answers for the norm. Elements that are not finite all the same, such as those
+// that come after norm was measured, spoil parameters and states.
+func (a *Optimizer) Within(norm float64) { a.known = knownNorm{norm, norm >= 0} }
+
+// knownNorm is an upper bound of the norms of gradients, if there is one.
+type knownNorm struct {
+	most  float64
+	known bool
+}
+
+// allows says that all elements times scale are below 2^63, also after rounding.
+func (k knownNorm) allows(scale float32) bool {
+	return k.known && k.most*math.Abs(float64(scale)) < 1<<62
+}
+
 // report adds a gradient that is not finite to the list. first is its first such element,
 // and lo the number of its element 0 in the parameter.
 func (a *Optimizer) report(name string, lo, first int, g snug.View, scale float32) error {

@@ -76,6 +76,7 @@ type Optimizer struct {
 	mean    optim.Averaging // of ScheduleFree
 	prodigy prodigy         // the estimate of Prodigy
 	fold    folding         // a step of several micro-batches that is under way
+	known   knownNorm       // what the caller knows of the gradients of this step
 
 	mu      sync.Mutex       // guards the marks of params, their in-memory state while it is allocated, and
 	invalid string           // why the state cannot be used, or empty
@@ -215,7 +216,7 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 // [Optimizer.FoldInBackward] that lacks micro-batches cannot be left: updates return an error until
 // a state is restored.
 func (a *Optimizer) Advance(lr float32) {
-	a.skipped = a.skipped[:0]
+	a.skipped, a.known = a.skipped[:0], knownNorm{}
 	if a.rate = nil; !validRate(lr) {
 		a.rate = fmt.Errorf("learning rate %g, want a finite number from 0 on: %w", lr, snug.ErrConfig)
 		return

@@ -21,21 +21,21 @@ const (
 var foundPool = sync.Pool{New: func() any { return new([devicePieces]int32) }}
 
 // firstAboveOn is [sweep.First] on a device other than the CPU. It waits for the device,
-// and takes up to 16 KiB there for the call.
+// which lends up to 16 KiB for the call.
 func firstAboveOn(dev *snug.Device, v snug.View, scale float32, limit uint32) (int, error) {
 	j := scanJob{v: v, scale: scale, limit: limit}
-	there, err := snug.Make[int32](dev, cpu.Chunks(v.Len(), j.piece()))
+	there, err := device.Lend(dev, snug.I32, cpu.Chunks(v.Len(), j.piece()))
 	if err != nil {
 		return 0, err
 	}
 	all := foundPool.Get().(*[devicePieces]int32)
 	defer foundPool.Put(all)
 	found := all[:there.Len()]
-	j.found = there.View()
+	j.found = there
 	if err = device.Queue(dev, j); err == nil {
-		err = there.CopyOut(found)
+		err = snug.Copy(snug.SliceView(found), there)
 	}
-	if e := there.Close(); err == nil {
+	if e := device.Return(there); err == nil {
 		err = e
 	}
 	if err != nil {

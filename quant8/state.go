@@ -141,7 +141,7 @@ func (a *Optimizer) restore(d *state.Decoder, h *saved) error {
 func (a *Optimizer) resume(h *saved) {
 	a.t, a.lr, a.rate, a.maps, a.invalid, a.fold = h.step, h.lr, nil, h.maps, "", folding{}
 	a.setNumbers(h.numbers)
-	a.skipped = a.skipped[:0]
+	a.skipped, a.known = a.skipped[:0], knownNorm{}
 	for _, q := range a.params {
 		q.marks.Set(0, len(q.marks), optim.Updated)
 	}

@@ -29,7 +29,7 @@ const tooLarge = (63 + 127) << 23
 // A NaN, an infinity or a magnitude of 2^63 or more in g·gradScale (with [Prodigy] in
 // d·g·gradScale), whose square float32 cannot hold, is an error that wraps [snug.ErrNonFinite] and names the parameter and the
 // index, unless Options.NonFinite says otherwise. Then nothing is written, on any device.
-// On devices other than the CPU the call waits for this check. p is not checked; where
+// On devices other than the CPU the call waits for this check, which [Optimizer.Within] saves. p is not checked; where
 // weight decay is part of the gradient, elements of p that are not finite spoil their
 // state.
 //
@@ -229,10 +229,15 @@ func finite(x float32) bool {
 // the options skip them, or else -1. scale is the factor of gradients whose products are below 2^63, and gradScale that
 // of the caller.
 func (a *Optimizer) checkGradient(dev *snug.Device, q *param, lo int, g snug.View, gradScale, scale float32) (i int, err error) {
-	if dev.IsCPU() {
+	switch {
+	case a.known.allows(scale):
+		return -1, nil
+	case dev.IsCPU():
 		i = sweep.First(g, scale, tooLarge)
-	} else if i, err = firstAboveOn(dev, g, scale, tooLarge); err != nil {
-		return 0, fmt.Errorf("parameter %q: %w", q.name, err)
+	default:
+		if i, err = firstAboveOn(dev, g, scale, tooLarge); err != nil {
+			return 0, fmt.Errorf("parameter %q: %w", q.name, err)
+		}
 	}
 	if i >= 0 && a.o.NonFinite == Fail {
 		times := fmt.Sprint(scale)

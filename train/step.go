@@ -218,7 +218,7 @@ func (t *Trainer[B]) update(r *Report) (err error) {
 			return err
 		}
 		if r.Norm = stats.Norm; stats.NonFinite == 0 {
-			return t.apply(r.Rate, t.clip(stats.Norm))
+			return t.apply(r.Rate, stats.Norm)
 		}
 		if !t.options.SkipNonFinite {
 			return fmt.Errorf("%s: %w", t.overflows(stats), snug.ErrNonFinite)
@@ -238,7 +238,7 @@ func (t *Trainer[B]) update(r *Report) (err error) {
 		}
 	}
 	r.Norm = stats.Norm
-	stepped, err := t.scaler.Step(group, nil, func() error { return t.apply(r.Rate, t.clip(stats.Norm)) })
+	stepped, err := t.scaler.Step(group, nil, func() error { return t.apply(r.Rate, stats.Norm) })
 	if err != nil {
 		return err
 	}
@@ -282,9 +282,12 @@ func (t *Trainer[B]) overflows(stats amp.Stats) string {
 	return strings.Join(list, "; ") + more
 }
 
-// apply updates every parameter, or this rank's part of it, with its gradient times coef.
-func (t *Trainer[B]) apply(rate, coef float32) error {
+// apply updates every parameter, or this rank's part of it, with its gradient, which is clipped. norm is that of all
+// gradients.
+func (t *Trainer[B]) apply(rate float32, norm float64) error {
+	coef := t.clip(norm)
 	t.opt.Advance(rate)
+	t.opt.Within(norm) // it was measured just now
 	t.halfway, t.updating = true, ""
 	for _, p := range t.params {
 		t.updates(p.name)

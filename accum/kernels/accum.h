@@ -73,6 +73,8 @@ struct MeasuredParams {
     f32 alpha, beta;
     u32 write; // whether to accumulate
     u32 wide;
+    u32 used; // how many records earlier passes have written
+    u32 unused;
 };
 
 DEVICE float added(float x, float acc, PRIVATE const MeasuredParams& p) {
@@ -80,41 +82,58 @@ DEVICE float added(float x, float acc, PRIVATE const MeasuredParams& p) {
     return p.beta != 0 ? y + p.beta * acc : y;
 }
 
-template <class T> DEVICE Found measured(Thread t, GLOBAL const T* g, GLOBAL f32* acc, u64 lo, u64 hi, MeasuredParams p) {
-    Found f = found_nothing();
-    u64 whole = p.wide ? lo + (hi - lo) / 4 * 4 : lo, step = (u64)t.threads * 4;
-    for (u64 i = lo + t.local * 4; i < whole; i += FLIGHT * step) {
-        Pack<T, 4> x[FLIGHT];
-        Pack<f32, 4> a[FLIGHT];
-        UNROLL for (u32 j = 0; j < FLIGHT; j++) {
-            if (i + j * step >= whole) break;
-            x[j] = load_pack<4>(g + i + j * step);
-            if (p.write && p.beta != 0) a[j] = load_pack<4>(acc + i + j * step);
-        }
-        UNROLL for (u32 j = 0; j < FLIGHT; j++) {
-            u64 at = i + j * step;
-            if (at >= whole) break;
-            UNROLL for (u32 k = 0; k < 4; k++) {
-                look(f, widen(x[j].x[k]), at + k);
-                if (p.write) a[j].x[k] = added(widen(x[j].x[k]), a[j].x[k], p);
-            }
-            if (p.write) store_pack<4>(acc + at, a[j]);
+// MeasuredPack is a pack of 16 bytes of g, and the elements of acc that go with it.
+template <class T> struct MeasuredPack {
+    enum { per = 16 / sizeof(T) };
+    Pack<T, per> g;
+    Pack<f32, 4> acc[per / 4];
+
+    DEVICE_MEMBER void load(GLOBAL const T* from, GLOBAL const f32* to, PRIVATE const MeasuredParams& p) {
+        g = load_pack<per>(from);
+        if (!p.write || p.beta == 0) return;
+        UNROLL for (u32 k = 0; k < per / 4; k++) acc[k] = load_pack<4>(to + 4 * k);
+    }
+
+    DEVICE_MEMBER void add(PRIVATE Sums& s, GLOBAL f32* to, PRIVATE const MeasuredParams& p) {
+        UNROLL for (u32 k = 0; k < per; k++) add_square(s, k, widen(g.x[k]));
+        if (!p.write) return;
+        UNROLL for (u32 k = 0; k < per / 4; k++) {
+            UNROLL for (u32 l = 0; l < 4; l++) acc[k].x[l] = added(widen(g.x[4 * k + l]), acc[k].x[l], p);
+            store_pack<4>(to + 4 * k, acc[k]);
         }
     }
-    for (u64 i = whole + t.local; i < hi; i += t.threads) {
-        look(f, widen(g[i]), i);
+};
+
+// measured measures this thread's elements of a piece, and returns the sum of their squares.
+template <class T> DEVICE Wide measured(Thread t, GLOBAL const T* g, GLOBAL f32* acc, Piece piece, MeasuredParams p) {
+    const u32 per = MeasuredPack<T>::per, flight = 16 / per; // with 16 bytes of acc for each 4 elements
+    Sums s = no_sums();
+    u64 i = piece.lo + t.local * per, step = (u64)t.threads * per;
+    for (; i + (flight - 1) * step < piece.whole; i += flight * step) {
+        MeasuredPack<T> x[flight];
+        UNROLL for (u32 j = 0; j < flight; j++) x[j].load(g + i + j * step, acc + i + j * step, p);
+        UNROLL for (u32 j = 0; j < flight; j++) x[j].add(s, acc + i + j * step, p);
+    }
+    for (; i < piece.whole; i += step) {
+        MeasuredPack<T> x;
+        x.load(g + i, acc + i, p);
+        x.add(s, acc + i, p);
+    }
+    for (i = piece.whole + t.local; i < piece.hi; i += t.threads) {
+        add_square(s, 0, widen(g[i]));
         if (p.write) acc[i] = added(widen(g[i]), p.beta != 0 ? acc[i] : 0, p);
     }
-    return f;
+    return sum_of(s);
 }
 
 #define MEASURED(T)                                                                                                     \
     KERNEL(accum_measured_##T, 256, OPERAND(const T, g, 0), OPERAND(f32, acc, 1), OPERAND(Record, records, 2),         \
            PARAMS(MeasuredParams, p)) {                                                                                 \
-        SHARED(Found, found, 256);                                                                                      \
+        SHARED(Scratch, scratch, 256);                                                                                  \
         Thread t = THREAD;                                                                                              \
-        u64 lo = t.block * p.piece;                                                                                     \
-        add_found(t, measured(t, g, acc, lo, least(lo + p.piece, p.n), p), g, p.ordinal, records + t.block, found);     \
+        Piece piece = piece_of(t, p.n, p.piece, 16 / sizeof(T), p.wide);                                                \
+        Wide squares = measured<T>(t, g, acc, piece, p);                                                                \
+        add_found(t, squares, g, piece, p.ordinal, records + t.block, t.block < p.used, scratch);                       \
     }
 FOR_FLOATS(MEASURED)
 

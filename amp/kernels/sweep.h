@@ -12,6 +12,8 @@ struct SweepParams {
     f32 factor, limit; // an infinite limit cuts nothing off
     u32 write;         // whether to change the gradient
     u32 wide;
+    u32 used; // how many records earlier passes have written
+    u32 unused;
 };
 
 // cut_off makes NaNs of what is not finite.
@@ -25,38 +27,43 @@ template <class T> DEVICE T changed(T x, PRIVATE const SweepParams& p) {
     return narrow<T>(is_finite(p.limit) ? cut_off(y, p.limit) : y);
 }
 
-// find sweeps elements lo to hi-1, which start and end with packs but for the
-// end of the gradient, and returns what this thread saw.
-template <class T> DEVICE Found find(Thread t, GLOBAL T* x, u64 lo, u64 hi, SweepParams p) {
+// measure_pack changes the elements of a pack at x, if asked to, and adds their squares.
+template <class T, int per>
+DEVICE void measure_pack(PRIVATE Sums& s, PRIVATE Pack<T, per>& y, GLOBAL T* x, PRIVATE const SweepParams& p) {
+    if (p.write) {
+        UNROLL for (u32 k = 0; k < per; k++) y.x[k] = changed(y.x[k], p);
+        store_pack<per>(x, y);
+    }
+    UNROLL for (u32 k = 0; k < per; k++) add_square(s, k, widen(y.x[k]));
+}
+
+// sweep measures this thread's elements of a piece, and returns the sum of their squares.
+template <class T> DEVICE Wide sweep(Thread t, GLOBAL T* x, Piece piece, SweepParams p) {
     const u32 per = 16 / sizeof(T);
-    Found f = found_nothing();
-    u64 whole = p.wide ? lo + (hi - lo) / per * per : lo, step = (u64)t.threads * per;
-    for (u64 i = lo + t.local * per; i < whole; i += FLIGHT * step) {
+    Sums s = no_sums();
+    u64 i = piece.lo + t.local * per, step = (u64)t.threads * per;
+    for (; i + (FLIGHT - 1) * step < piece.whole; i += FLIGHT * step) {
         Pack<T, per> y[FLIGHT];
-        UNROLL for (u32 j = 0; j < FLIGHT; j++)
-            if (i + j * step < whole) y[j] = *(GLOBAL const Pack<T, per>*)(x + i + j * step);
-        UNROLL for (u32 j = 0; j < FLIGHT; j++) {
-            u64 at = i + j * step;
-            if (at >= whole) break;
-            if (p.write) {
-                UNROLL for (u32 k = 0; k < per; k++) y[j].x[k] = changed(y[j].x[k], p);
-                *(GLOBAL Pack<T, per>*)(x + at) = y[j];
-            }
-            UNROLL for (u32 k = 0; k < per; k++) look(f, widen(y[j].x[k]), at + k);
-        }
+        UNROLL for (u32 j = 0; j < FLIGHT; j++) y[j] = load_pack<per>(x + i + j * step);
+        UNROLL for (u32 j = 0; j < FLIGHT; j++) measure_pack<T, per>(s, y[j], x + i + j * step, p);
     }
-    for (u64 i = whole + t.local; i < hi; i += t.threads) {
+    for (; i < piece.whole; i += step) {
+        Pack<T, per> y = load_pack<per>(x + i);
+        measure_pack<T, per>(s, y, x + i, p);
+    }
+    for (i = piece.whole + t.local; i < piece.hi; i += t.threads) {
         if (p.write) x[i] = changed(x[i], p);
-        look(f, widen(x[i]), i);
+        add_square(s, 0, widen(x[i]));
     }
-    return f;
+    return sum_of(s);
 }
 
 #define SWEEP(T)                                                                                            \
     KERNEL(amp_sweep_##T, 256, OPERAND(T, x, 0), OPERAND(Record, records, 1), PARAMS(SweepParams, p)) {     \
-        SHARED(Found, found, 256);                                                                          \
+        SHARED(Scratch, scratch, 256);                                                                      \
         Thread t = THREAD;                                                                                  \
-        u64 lo = t.block * p.piece;                                                                         \
-        add_found(t, find<T>(t, x, lo, least(lo + p.piece, p.n), p), x, p.ordinal, records + t.block, found); \
+        Piece piece = piece_of(t, p.n, p.piece, 16 / sizeof(T), p.wide);                                    \
+        Wide squares = sweep<T>(t, x, piece, p);                                                            \
+        add_found(t, squares, x, piece, p.ordinal, records + t.block, t.block < p.used, scratch);           \
     }
 FOR_FLOATS(SWEEP)

@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"io"
+	"strings"
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/train"
 	"github.com/stretchr/testify/require"
@@ -29,6 +33,30 @@ func TestDevices(t *testing.T) {
 				}
 				require.InDeltaSlice(t, want, got, 2e-3, p.Name)
 			}
+		})
+	}
+}
+
+// TestCalls: without pages a step waits once for the loss of each micro-batch and once for the norm of all gradients. It
+// allocates nothing, and copies nothing to the device but tokens, positions and targets.
+func TestCalls(t *testing.T) {
+	on, err := allTechniques().without("offload")
+	require.NoError(t, err)
+	c := micro(on, snug.BF16)
+	for _, p := range kerneltest.Backends(t)[2:] {
+		t.Run(p.Name, func(t *testing.T) {
+			tr, err := newTrainer(p.Dev, c, words13(400), t.TempDir(), nil)
+			require.NoError(t, err)
+			var stderr strings.Builder
+			r, err := tr.run(console.Stop{Now: t.Context(), After: t.Context()}, false, console.NewProgress(io.Discard, &stderr, c.steps))
+			require.NoError(t, err)
+			micros := int64(len(tr.batches(0)))
+			require.Equal(t, c.window, int(micros))
+			require.Equal(t, &driver.Counts{Waits: micros + 1, ToHost: micros + 1, ToDevice: r.Calls.ToDevice}, r.Calls)
+			var out strings.Builder
+			printCalls(&out, p.Dev, r.Calls)
+			require.Contains(t, out.String(), "in a step: 3 waits; copies: 3 to the host, ")
+			require.NoError(t, tr.Close())
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
@@ -26,7 +27,8 @@ type report struct {
 	Tokens       int64                `json:"tokens"`
 	LossFirst    float64              `json:"loss_first"`
 	LossLast     float64              `json:"loss_last"`
-	TokensPerS   float64              `json:"tokens_per_s,omitempty"` // 0 when all steps were done before
+	TokensPerS   float64              `json:"tokens_per_s,omitempty"`   // 0 when all steps were done before
+	Calls        *driver.Counts       `json:"calls_per_step,omitempty"` // of the device's queue; nil on the CPU
 	PeakRSS      int64                `json:"peak_rss_bytes"`
 	PredictedRSS int64                `json:"predicted_rss_bytes"`
 	BaseRSS      int64                `json:"base_rss_bytes"` // before there was a model
@@ -116,6 +118,7 @@ func trainAndReport(stop console.Stop, o options, stdout, stderr io.Writer) (err
 // run trains to the last step and measures. When it is told to stop, it ends after the
 // current step, which it saves.
 func (t *trainer) run(stop console.Stop, saves bool, p *console.Progress) (*report, error) {
+	calls := calls{dev: t.model.Params()[0].Value.Device()}
 	did, err := console.Training[transformer.Batch]{
 		Trainer: t.Trainer, Ranks: t.reducer, Steps: t.steps, Saves: saves, Stop: stop, Progress: p,
 		Batches: t.batches, Tokens: func(b transformer.Batch) int { return len(b.Tokens) }, HeldOut: t.heldOut,
@@ -124,6 +127,7 @@ func (t *trainer) run(stop console.Stop, saves bool, p *console.Progress) (*repo
 			t.SetNotes(notes{append(slices.Clip(t.ends), t.steps), t.first})
 		},
 		After: func(train.Report) (string, error) {
+			calls.stepped()
 			err := errors.Join(t.count(), t.meter.Sample())
 			now, _ := t.meter.Held()
 			return console.MiB(now[plan.OnDevice].Total()), err
@@ -134,7 +138,7 @@ func (t *trainer) run(stop console.Stop, saves bool, p *console.Progress) (*repo
 	}
 	r := &report{
 		Preset: t.name, Params: t.task().Model.Parameters(), Steps: t.steps, Tokens: int64(t.steps) * int64(t.batch().Global*t.context),
-		Techniques: t.on.names(), LossFirst: t.first, LossLast: did.Last, TokensPerS: did.Rate(), ByComponent: map[string]peakBytes{},
+		Techniques: t.on.names(), LossFirst: t.first, LossLast: did.Last, TokensPerS: did.Rate(), Calls: calls.steady(), ByComponent: map[string]peakBytes{},
 	}
 	_, peak := t.meter.Held()
 	r.measured, r.Measured = peak[plan.OnDevice], t.meter.Peak(plan.OnDevice)
@@ -176,6 +180,7 @@ func (r *report) print(ctx context.Context, w io.Writer, t *trainer, asJSON bool
 		fmt.Fprintf(w, "; %.0f tokens/s on %s", r.TokensPerS, where)
 	}
 	fmt.Fprintln(w)
+	printCalls(w, t.model.Params()[0].Value.Device(), r.Calls)
 	text, err := t.sample(ctx, "\nfunc ")
 	if err != nil {
 		return err

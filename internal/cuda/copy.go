@@ -13,7 +13,7 @@ import (
 
 // CopyIn copies pageable memory through a ring of pinned buffers: the driver's
 // own copy from pageable memory may still read it after it has returned, on
-// machines where the device reaches all host memory.
+// machines where the device reaches all host memory. Short copies share a buffer.
 const (
 	stages     = 16
 	stageBytes = 512 << 10
@@ -23,13 +23,14 @@ const (
 type staging struct {
 	mu     sync.Mutex
 	memory unsafe.Pointer
-	events [stages]uintptr // the copy from each buffer; 0 for none
-	next   int
+	events [stages]uintptr // the copies from each full buffer; 0 for none
+	next   int             // the buffer that is filled
+	used   int             // bytes of it that copies under way may read
 }
 
 // CopyIn copies len(src) bytes to dst, after the work queued so far. It returns
-// when src may be reused: it waits only when 16 copies of up to 512 KiB are
-// under way.
+// when src may be reused: it waits only when copies of 8 MiB, or of 4 MiB if
+// they are shorter than a buffer, are under way.
 func (d *Device) CopyIn(dst driver.Mem, src []byte) error {
 	if err := d.fits(dst, len(src)); err != nil || len(src) == 0 {
 		return err
@@ -53,11 +54,16 @@ func (d *Device) CopyIn(dst driver.Mem, src []byte) error {
 	return nil
 }
 
-// stage copies src to the next buffer and queues its copy to the device.
+// stage copies src to a buffer and queues its copy to the device.
 func (d *Device) stage(addr uintptr, src []byte) (err error) {
 	s := &d.staging
 	if s.memory == nil {
 		if s.memory, err = d.hostBlock(stages * stageBytes); err != nil {
+			return err
+		}
+	}
+	if len(src) > stageBytes-s.used {
+		if err := d.nextStage(); err != nil {
 			return err
 		}
 	}
@@ -68,13 +74,26 @@ func (d *Device) stage(addr uintptr, src []byte) (err error) {
 		s.events[s.next] = 0
 		d.recycle(e)
 	}
-	buffer := unsafe.Add(s.memory, s.next*stageBytes)
-	copy(unsafe.Slice((*byte)(buffer), stageBytes), src)
+	buffer := unsafe.Add(s.memory, s.next*stageBytes+s.used)
+	copy(unsafe.Slice((*byte)(buffer), len(src)), src)
 	if err := d.check("cuMemcpyHtoDAsync", d.api.copyToDevice(addr, buffer, uint64(len(src)), d.queue)); err != nil {
 		return err
 	}
+	if s.used += (len(src) + stageAlign - 1) &^ (stageAlign - 1); s.used > stageBytes/2 {
+		return d.nextStage()
+	}
+	return nil
+}
+
+// stageAlign keeps copies from one buffer apart, in lines of the host's caches.
+const stageAlign = 64
+
+// nextStage leaves the buffer that is filled until its copies are done.
+func (d *Device) nextStage() (err error) {
+	s := &d.staging
+	s.used = 0
 	if s.events[s.next], err = d.record(d.queue); err != nil {
-		return first(err, d.sync()) // the buffer must not change under the copy
+		return first(err, d.sync()) // the buffer must not change under the copies
 	}
 	s.next = (s.next + 1) % stages
 	return nil

@@ -28,6 +28,36 @@ func TestCopyInAndOut(t *testing.T) {
 	}
 }
 
+// TestShortCopies: a call needs no event for each, and its copies do not wait for one another.
+func TestShortCopies(t *testing.T) {
+	f, d := openFake(t, nil)
+	m, err := d.Alloc(stageBytes)
+	require.NoError(t, err)
+	want := make([]byte, 4*1000)
+	rand.NewChaCha8([32]byte{}).Read(want)
+	require.NoError(t, d.CopyIn(m.Slice(0, 4), want[:4]))
+	for _, call := range f.calls(func() {
+		for i := 1; i < 1000; i++ {
+			require.NoError(t, d.CopyIn(m.Slice(4*i, 4), want[4*i:][:4]))
+		}
+	}) {
+		require.Equal(t, "cuMemcpyHtoDAsync 4", call)
+	}
+	got := make([]byte, len(want))
+	require.NoError(t, d.CopyOut(got, m))
+	require.Equal(t, want, got)
+
+	f.fail["cuEventRecord"] = Result(999)
+	require.ErrorIs(t, d.CopyIn(m, make([]byte, stageBytes)), driver.ErrDevice, "the buffer is full")
+	delete(f.fail, "cuEventRecord")
+	for i := range 2 * stages * stageBytes / len(want) {
+		want[i%len(want)]++
+		require.NoError(t, d.CopyIn(m, want))
+	}
+	require.NoError(t, d.CopyOut(got, m))
+	require.Equal(t, want, got)
+}
+
 func TestCopiesAreChecked(t *testing.T) {
 	f, d := openFake(t, nil)
 	m, err := d.Alloc(4)

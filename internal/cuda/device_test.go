@@ -185,7 +185,7 @@ func TestFailedCalls(t *testing.T) {
 		"cuMemsetD8Async":         func(d *Device, _, _ driver.Mem) error { _, err := d.Alloc(8); return err },
 		"cuMemAllocFromPoolAsync": func(d *Device, _, _ driver.Mem) error { _, err := d.Alloc(8); return err },
 		"cuMemcpyHtoDAsync":       func(d *Device, m, _ driver.Mem) error { return d.CopyIn(m, []byte{1}) },
-		"cuEventRecord":           func(d *Device, m, _ driver.Mem) error { return d.CopyIn(m, []byte{1}) },
+		"cuEventRecord":           func(d *Device, m, host driver.Mem) error { _, err := d.StartCopyIn(m, host); return err },
 		"cuEventCreate":           func(d *Device, m, host driver.Mem) error { _, err := d.StartCopyIn(m, host); return err },
 		"cuStreamWaitEvent":       func(d *Device, m, host driver.Mem) error { _, err := d.StartCopyOut(host, m); return err },
 		"cuMemcpyDtoHAsync":       func(d *Device, m, _ driver.Mem) error { return d.CopyOut([]byte{1}, m) },

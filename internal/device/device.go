@@ -7,6 +7,7 @@
 package device
 
 import (
+	"fmt"
 	"unsafe"
 
 	"github.com/snug-ml/snug"
@@ -51,6 +52,25 @@ func Run[J interface{ Run() }, P interface {
 	}
 	return Queue[J, P](dev, job)
 }
+
+// Lend returns n elements of dev's memory, of any contents, until [Return], for what one call needs there. dev is not
+// the CPU. Memory of a size that was returned before costs nothing. Errors are those of [snug.Make].
+func Lend(dev *snug.Device, dt snug.DType, n int) (snug.View, error) {
+	if n == 0 {
+		return View(dev, driver.Mem{}, dt, 0), nil
+	}
+	mem, err := queue(dev).Lend(n * dt.Size())
+	if err != nil {
+		return snug.View{}, fmt.Errorf("snug: %d %s on %s for a call: %w", n, dt, dev, err)
+	}
+	return View(dev, mem, dt, n), nil
+}
+
+// Return ends a Lend. Queued work may still use the memory. After dev is closed it does nothing.
+func Return(v snug.View) error { return queue(v.Device()).Return(*Mem(&v)) }
+
+// Counts returns the calls of dev's queue since it was opened.
+func Counts(dev *snug.Device) driver.Counts { return queue(dev).Counts() }
 
 // Copier returns dev's driver for copies that run concurrently with the queue of kernels.
 // The error wraps [snug.ErrDevice] when dev is closed or has no such copies, like the CPU.

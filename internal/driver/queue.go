@@ -13,6 +13,9 @@ type Queue struct {
 	Driver Driver // nil for the CPU
 	CPU    bool
 	Closed atomic.Bool
+
+	kept   kept // memory for Lend
+	counts counts
 }
 
 // Exists returns an error unless q belongs to a device that was opened.

@@ -5,6 +5,7 @@
 package measure
 
 import (
+	"errors"
 	"unsafe"
 
 	"github.com/snug-ml/snug"
@@ -15,10 +16,11 @@ import (
 )
 
 // pieces is the number of pieces of a vector at most. Devices other than the
-// CPU take more, to be busy with one vector.
+// CPU take more, to be busy with one vector: about two for each block of threads
+// that the largest runs at once. Their records come to the host in one copy.
 const (
 	pieces       = 64
-	devicePieces = 4096
+	devicePieces = 1024
 )
 
 // MinPiece is the least number of elements that is worth a worker, and
@@ -55,11 +57,21 @@ func recordBytes(r []Record) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(r))), len(r)*recordSize)
 }
 
-// At returns the record of a piece in the memory that [Gather.On] returned, on
-// the CPU.
-func At(records snug.View, piece int) *Record {
-	m := device.Mem(&records)
-	return &unsafe.Slice((*Record)(m.Host), m.Size/recordSize)[piece]
+// Records is memory for what passes over vectors of one device find, as [Gather.On]
+// returns it.
+type Records struct {
+	View snug.View
+	Used int // how many records earlier passes have written; a pass overwrites the others
+}
+
+// At returns the record of a piece, on the CPU, for a pass to add to.
+func (r *Records) At(piece int) *Record {
+	m := device.Mem(&r.View)
+	record := &unsafe.Slice((*Record)(m.Host), m.Size/recordSize)[piece]
+	if piece >= r.Used {
+		*record = Record{}
+	}
+	return record
 }
 
 func (r *Record) merge(o *Record) {
@@ -113,42 +125,69 @@ func (r *Record) count(x []float32, base int, ordinal int64) {
 }
 
 // Gather is the records of passes over several vectors, and their total. The
-// zero value is empty. It allocates on devices other than the CPU only.
+// zero value is empty. Another device than the CPU lends it the records, which it
+// returns with Collect or Reset.
 type Gather struct {
 	Total Record // of what was collected
 
-	dev     *snug.Device      // of the records in use
-	remote  snug.Array[uint8] // the records, when dev is not the CPU
-	used    int               // how many of them
-	records [pieces]Record    // the records, when it is
-	copied  []Record          // a copy of those in remote
+	dev     *snug.Device   // of the records in use
+	remote  snug.View      // the records, when dev is not the CPU
+	used    int            // how many of them
+	records [pieces]Record // the records, when it is
+	copied  []Record       // a copy of those in remote
 }
 
-// On returns memory for the records of v, one for each piece, on its device.
-// Vectors on one device share them until the walk comes to another device.
-func (g *Gather) On(v snug.View) (snug.View, error) {
+// On returns the records for v, one for each piece, on its device. Vectors on one
+// device share them until the walk comes to another device.
+func (g *Gather) On(v snug.View) (Records, error) {
 	dev := v.Device()
 	if g.dev != dev {
 		if err := g.Collect(); err != nil {
-			return snug.View{}, err
+			return Records{}, err
 		}
-		if !dev.IsCPU() {
-			var err error
-			if g.remote, err = snug.Make[uint8](dev, devicePieces*recordSize); err != nil {
-				return snug.View{}, err
-			}
+		if err := g.borrow(dev); err != nil {
+			return Records{}, err
 		}
-		g.dev = dev
+	}
+	r := Records{View: g.remote, Used: g.used}
+	if dev.IsCPU() {
+		r.View = snug.SliceView(recordBytes(g.records[:]))
 	}
 	g.used = max(g.used, cpu.Chunks(v.Len(), Piece(dev, v.Len())))
-	if dev.IsCPU() {
-		return snug.SliceView(recordBytes(g.records[:])), nil
+	return r, nil
+}
+
+// borrow takes memory for records on dev.
+func (g *Gather) borrow(dev *snug.Device) (err error) {
+	if !dev.IsCPU() {
+		if g.remote, err = device.Lend(dev, snug.U8, devicePieces*recordSize); err != nil {
+			return err
+		}
 	}
-	return g.remote.View(), nil
+	g.dev = dev
+	return nil
+}
+
+// giveBack ends the use of the records.
+func (g *Gather) giveBack() (err error) {
+	if g.dev != nil && !g.dev.IsCPU() {
+		err = device.Return(g.remote)
+	}
+	g.remote, g.dev, g.used = snug.View{}, nil, 0
+	return err
+}
+
+// read copies records from the device, when that is not the CPU.
+func (g *Gather) read(to []Record) error {
+	from, err := g.remote.Slice(0, len(to)*recordSize)
+	if err != nil {
+		return err
+	}
+	return snug.Copy(snug.SliceView(recordBytes(to)), from)
 }
 
 // Collect adds the records in use to the total, in the order of the pieces, and
-// frees them. It waits for the device.
+// ends their use. It waits for the device.
 func (g *Gather) Collect() (err error) {
 	var records []Record
 	if g.dev == nil || g.dev.IsCPU() {
@@ -158,17 +197,13 @@ func (g *Gather) Collect() (err error) {
 			g.copied = make([]Record, devicePieces)
 		}
 		records = g.copied[:g.used]
-		err = g.remote.CopyOut(recordBytes(records))
-		if e := g.remote.Close(); err == nil {
-			err = e
-		}
+		err = g.read(records)
 	}
 	for i := range records {
 		g.Total.merge(&records[i])
 	}
 	clear(records)
-	g.dev, g.used = nil, 0
-	return err
+	return errors.Join(err, g.giveBack())
 }
 
 // Saved is what a Gather holds.
@@ -184,7 +219,7 @@ func (g *Gather) Save() (s Saved, err error) {
 		copy(s.Records, g.records[:])
 		return s, nil
 	}
-	return s, g.remote.CopyOut(recordBytes(s.Records))
+	return s, g.read(s.Records)
 }
 
 // Restore replaces what g holds, with records on dev, or adds them to the total
@@ -194,33 +229,33 @@ func (g *Gather) Restore(dev *snug.Device, s Saved) error {
 	g.Total = s.Total
 	switch n := len(s.Records); {
 	case n == 0:
-	case n > MaxRecords || dev.IsCPU() && n > pieces:
+	case n > devicePieces || dev.IsCPU() && n > pieces:
 		for i := range s.Records {
 			g.Total.merge(&s.Records[i])
 		}
 	case dev.IsCPU():
 		g.dev, g.used = dev, copy(g.records[:], s.Records)
 	default:
-		remote, err := snug.Make[uint8](dev, devicePieces*recordSize)
+		if err := g.borrow(dev); err != nil {
+			return err
+		}
+		to, err := g.remote.Slice(0, n*recordSize)
 		if err != nil {
 			return err
 		}
-		g.dev, g.remote, g.used = dev, remote, n
-		return g.remote.CopyIn(recordBytes(append(s.Records, make([]Record, devicePieces-n)...)))
+		g.used = n
+		return snug.Copy(to, snug.SliceView(recordBytes(s.Records)))
 	}
 	return nil
 }
 
-// MaxRecords is the greatest number of records of a Gather.
-const MaxRecords = devicePieces
+// MaxRecords is the greatest number of records that a Gather restores.
+const MaxRecords = 4096
 
-// Reset empties g, and frees records that were not collected.
+// Reset empties g, and ends the use of records that were not collected.
 func (g *Gather) Reset() {
-	if g.dev != nil && !g.dev.IsCPU() {
-		_ = g.remote.Close() // nothing will use them
-	}
-	clear(g.records[:])
-	g.Total, g.dev, g.used = Record{}, nil, 0
+	_ = g.giveBack() // nothing will use them
+	g.Total = Record{}
 }
 
 // Found returns the non-finite values of the vectors, or nothing if there are

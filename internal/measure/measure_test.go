@@ -31,15 +31,15 @@ func TestMerge(t *testing.T) {
 	x := snug.ViewOf(make([]float32, 2*MinPiece))
 	records, err := g.On(x)
 	require.NoError(t, err)
-	*At(records, 0) = Record{Squares: 1, NonFinite: 2, Ordinal: 3, Index: 4, Value: 5}
-	*At(records, 1) = Record{Squares: 2, NonFinite: 1, Ordinal: 2, Index: 7, Value: 8}
+	*records.At(0) = Record{Squares: 1, NonFinite: 2, Ordinal: 3, Index: 4, Value: 5}
+	*records.At(1) = Record{Squares: 2, NonFinite: 1, Ordinal: 2, Index: 7, Value: 8}
 	require.NoError(t, g.Collect())
 	require.Equal(t, Record{Squares: 3, NonFinite: 3, Ordinal: 2, Index: 7, Value: 8}, g.Total)
 	require.Equal(t, snug.NonFinite{Name: "x", Count: 3, Index: 7, Value: 8, Micro: -1}, g.Found("x"))
 	g.Reset()
 	records, err = g.On(x)
 	require.NoError(t, err)
-	require.Zero(t, *At(records, 0), "records are cleared")
+	require.Zero(t, *records.At(0), "records are cleared")
 	require.NoError(t, g.Collect())
 	require.Zero(t, g.Total)
 }
@@ -57,11 +57,11 @@ func TestManyPieces(t *testing.T) {
 				require.NoError(t, err)
 				last := Record{Squares: 1, NonFinite: 2, Ordinal: 3, Index: 4, Value: 5}
 				if p.Dev.IsCPU() {
-					*At(records, 0) = last
+					*records.At(0) = last
 				} else {
 					all := make([]Record, devicePieces)
 					all[2*pieces-1] = last
-					require.NoError(t, g.remote.CopyIn(recordBytes(all)))
+					require.NoError(t, snug.Copy(g.remote, snug.SliceView(recordBytes(all))))
 				}
 				saved, err := g.Save()
 				require.NoError(t, err)

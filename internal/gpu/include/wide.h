@@ -11,6 +11,17 @@ DEVICE Wide wide_sum(Wide a, Wide b) { return Wide{a.x + b.x}; }
 DEVICE Wide wide_square(float x) { return Wide{(double)x * x}; }
 DEVICE Wide wide_of_double(u64 bits) { return Wide{__builtin_bit_cast(double, bits)}; }
 DEVICE u64 double_of_wide(Wide a) { return __builtin_bit_cast(u64, a.x); }
+DEVICE bool wide_finite(Wide a) { return (double_of_wide(a) >> 52 & 2047) != 2047; }
+
+// wide_add_square is wide_sum(a, wide_square(x)) in one instruction: the square is exact.
+#if defined(__CUDA_ARCH__) && !defined(SNUG_EMU)
+DEVICE Wide wide_add_square(Wide a, float x) { return Wide{__fma_rn((double)x, (double)x, a.x)}; }
+#else
+DEVICE Wide wide_add_square(Wide a, float x) { return Wide{__builtin_fma((double)x, (double)x, a.x)}; }
+#endif
+
+// WIDES is how many sums of its own a thread adds to in turn, so that they do not wait for one another.
+enum { WIDES = 4 };
 
 #else
 
@@ -46,6 +57,10 @@ DEVICE Wide wide_square(float x) {
     else exponent = 1; // subnormal, whose square may not be
     return Wide{(u64)fraction * fraction << 8, 2 * (i32)exponent - 308, 0};
 }
+
+DEVICE bool wide_finite(Wide a) { return a.special == 0; }
+DEVICE Wide wide_add_square(Wide a, float x) { return wide_sum(a, wide_square(x)); }
+enum { WIDES = 1 };
 
 // wide_of_double takes the bits of a double that is 0 or a normal number, not
 // negative, an infinity or NaN.
