@@ -31,6 +31,8 @@ func (d *Device) Capture(step func() error) (*Graph, error) {
 	if !ok {
 		return nil, fmt.Errorf("snug: %s has no graphs: %w", d, ErrDevice)
 	}
+	d.queue.Capturing.Store(true)
+	defer d.queue.Capturing.Store(false)
 	g, err := c.Capture(step)
 	if err != nil {
 		return nil, fmt.Errorf("snug: capture on %s: %w", d, err)

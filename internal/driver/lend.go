@@ -2,6 +2,7 @@ package driver
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 )
@@ -61,10 +62,13 @@ func (k *kept) empty() []Mem {
 
 // Lend returns size > 0 bytes of the device's memory, of any contents, until Return. It is for memory that one call
 // needs on a device other than the CPU, such as the arguments of a kernel or its small results. Once the sizes of a
-// step are kept, it costs the device nothing: no allocation, no zeros and no wait.
+// step are kept, it costs the device nothing: no allocation, no zeros and no wait. A graph cannot borrow.
 func (q *Queue) Lend(size int) (Mem, error) {
 	if err := q.Check(); err != nil {
 		return Mem{}, err
+	}
+	if q.Capturing.Load() {
+		return Mem{}, fmt.Errorf("%s: memory that is lent for a call cannot be part of a captured graph: %w", q.Name, ErrDevice)
 	}
 	if m, ok := q.kept.take(size); ok {
 		return m, nil

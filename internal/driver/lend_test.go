@@ -137,3 +137,19 @@ func TestCounts(t *testing.T) {
 	require.Equal(t, Counts{Waits: 2, ToHost: 1, ToDevice: 1}, q.Counts().Minus(before))
 	require.Zero(t, (&Queue{CPU: true}).Counts())
 }
+
+// TestLendInCapture: a graph would write again to memory that somebody else has then.
+func TestLendInCapture(t *testing.T) {
+	q, _ := memoryOf(1000)
+	m, err := q.Lend(100)
+	require.NoError(t, err)
+	require.NoError(t, q.Return(m))
+	q.Capturing.Store(true)
+	_, err = q.Lend(100)
+	require.ErrorIs(t, err, ErrDevice)
+	require.ErrorContains(t, err, "memory:0: memory that is lent for a call cannot be part of a captured graph")
+	q.Capturing.Store(false)
+	again, err := q.Lend(100)
+	require.NoError(t, err)
+	require.Equal(t, m, again)
+}

@@ -14,6 +14,8 @@ type Queue struct {
 	CPU    bool
 	Closed atomic.Bool
 
+	Capturing atomic.Bool // what is launched now becomes a graph, which uses its memory again in every replay
+
 	kept   kept // memory for Lend
 	counts counts
 }
