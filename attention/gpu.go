@@ -35,6 +35,12 @@ var gpuPlain = gpuKernels{
 	64, 64, 64, 128,
 }
 
+// gpuMend computes again what the matrix units could not. It has the types of those.
+var gpuMend = gpuKernels{
+	gpu.ForFloats("attention_mend_forward"), gpu.ForFloats("attention_mend_backward_query"), gpu.ForFloats("attention_mend_backward_key"),
+	gpuPlain.queries, gpuPlain.gradQueries, gpuPlain.keys, gpuPlain.columns,
+}
+
 // gpuUnits are the kernels on matrix units, by the most columns of a row, with the sizes of
 // units_entries.h.
 var gpuUnits = [...]*gpuKernels{unitKernels(64, 128), unitKernels(128, 128), unitKernels(256, 64)}
@@ -105,6 +111,9 @@ func (c *Options) gpu() gpuShape {
 	return s
 }
 
+// mended is the items that a block takes at once where it looks for what to compute again, MENDED in hidden.h.
+const mended = 8
+
 // launch queues a launch with a block for every item and every part of columns. It
 // queues nothing without items.
 func (s gpuShape) launch(q gpu.Launcher, name string, items, parts int, operands ...driver.Mem) error {
@@ -112,8 +121,12 @@ func (s gpuShape) launch(q gpu.Launcher, name string, items, parts int, operands
 		return nil
 	}
 	s.items = uint64(items)
+	blocks := items
+	if s.mend != 0 {
+		blocks = gpu.CeilDiv(items, mended)
+	}
 	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: name, Blocks: [3]int{min(items, maxBlocks), parts, 1}, Threads: gpuThreads,
+		Module: &kernels, Func: name, Blocks: [3]int{min(blocks, maxBlocks), parts, 1}, Threads: gpuThreads,
 		Operands: operands, Params: gpu.Params(&s),
 	})
 }
@@ -134,7 +147,7 @@ type gpuPass interface {
 }
 
 // run queues the launches of j with k, or with the device's replacement for k. Matrix units
-// give wrong results for NaNs and infinities that a mask hides. The plain kernels then
+// give wrong results for NaNs and infinities that a mask hides. The kernels of gpuMend then
 // recompute the affected results and leave the others.
 func (s gpuShape) run(q gpu.Launcher, c *Options, k *gpuKernels, j gpuPass) error {
 	queries, keys, err := 0, 0, gpu.ErrTensorMap
@@ -149,7 +162,7 @@ func (s gpuShape) run(q gpu.Launcher, c *Options, k *gpuKernels, j gpuPass) erro
 		return err
 	}
 	s.mend, s.mendKeys = uint32(queries), uint32(keys)
-	return j.launch(q, &gpuPlain, s)
+	return j.launch(q, &gpuMend, s)
 }
 
 // Grids implements [gpu.Job].

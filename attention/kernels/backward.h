@@ -74,13 +74,31 @@ DEVICE void backward_query(Thread t, GROUP Quad* room, Shape p, Item q0, u32 fro
         SHARED(Quad, room, ROOM);                                                                                      \
         Thread t = THREAD;                                                                                             \
         Operands<T> x = {dout, q, k, v, lse, delta};                                                                   \
-        for (u64 item = t.block; item < p.items; item += t.blocks) {                                                   \
-            Item at = query_item(p, item, TILE);                                                                       \
-            if (p.mend != 0 && intact_queries(t, room, p, at, k, p.k, p.dim)) continue;                                \
-            backward_query<T>(t, room, p, at, t.block_y * WIDTH, dq, x);                                               \
-        }                                                                                                              \
+        for (u64 item = t.block; item < p.items; item += t.blocks)                                                     \
+            backward_query<T>(t, room, p, query_item(p, item, TILE), t.block_y * WIDTH, dq, x);                        \
     }
 FOR_FLOATS(BACKWARD_QUERY)
+
+#define MEND_BACKWARD_QUERY(T)                                                                                         \
+    KERNEL(attention_mend_backward_query_##T, 256, OPERAND(T, dq, 0), OPERAND(const T, dout, 1), OPERAND(const T, q, 2), \
+           OPERAND(const T, k, 3), OPERAND(const T, v, 4), OPERAND(const f32, lse, 5), OPERAND(const f32, delta, 6),   \
+           PARAMS(Shape, p)) {                                                                                         \
+        SHARED(Quad, room, ROOM);                                                                                      \
+        Thread t = THREAD;                                                                                             \
+        Operands<T> x = {dout, q, k, v, lse, delta};                                                                   \
+        u32 from = t.block_y * WIDTH;                                                                                  \
+        for (u64 item = t.block * MENDED; item < p.items; item += t.blocks * MENDED) {                                 \
+            if (!nan_queries<T>(t, room, p, item, MENDED, dq, p.q, from, p.dim)) continue;                             \
+            for (u64 i = item; i < item + MENDED && i < p.items; i++) {                                                \
+                Item at = query_item(p, i, TILE);                                                                      \
+                if (nan_queries<T>(t, room, p, i, 1, dq, p.q, from, p.dim) &&                                          \
+                    !intact_queries(t, room, p, at, k, p.k, p.dim))                                                    \
+                    backward_query<T>(t, room, p, at, from, dq, x);                                                    \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+MEND_BACKWARD_QUERY(f16)
+MEND_BACKWARD_QUERY(bf16)
 
 // backward_key computes columns from `from` on of dk and dv for one tile of keys.
 // Rows of its scores are keys, columns queries.
@@ -128,10 +146,27 @@ DEVICE void backward_key(Thread t, GROUP Quad* room, Shape p, Item k0, u32 from,
         SHARED(Quad, room, ROOM);                                                                                      \
         Thread t = THREAD;                                                                                             \
         Operands<T> x = {dout, q, k, v, lse, delta};                                                                   \
-        for (u64 item = t.block; item < p.items; item += t.blocks) {                                                   \
-            Item at = key_item(p, item, TILE);                                                                         \
-            if (p.mend != 0 && intact_keys(t, room, p, at, q, dout)) continue;                                         \
-            backward_key<T>(t, room, p, at, t.block_y * WIDTH, dk, dv, x);                                             \
-        }                                                                                                              \
+        for (u64 item = t.block; item < p.items; item += t.blocks)                                                     \
+            backward_key<T>(t, room, p, key_item(p, item, TILE), t.block_y * WIDTH, dk, dv, x);                        \
     }
 FOR_FLOATS(BACKWARD_KEY)
+
+#define MEND_BACKWARD_KEY(T)                                                                                           \
+    KERNEL(attention_mend_backward_key_##T, 256, OPERAND(T, dk, 0), OPERAND(T, dv, 1), OPERAND(const T, dout, 2),      \
+           OPERAND(const T, q, 3), OPERAND(const T, k, 4), OPERAND(const T, v, 5), OPERAND(const f32, lse, 6),         \
+           OPERAND(const f32, delta, 7), PARAMS(Shape, p)) {                                                           \
+        SHARED(Quad, room, ROOM);                                                                                      \
+        Thread t = THREAD;                                                                                             \
+        Operands<T> x = {dout, q, k, v, lse, delta};                                                                   \
+        u32 from = t.block_y * WIDTH;                                                                                  \
+        for (u64 item = t.block * MENDED; item < p.items; item += t.blocks * MENDED) {                                 \
+            if (!nan_keys<T>(t, room, p, item, MENDED, dk, dv, from)) continue;                                        \
+            for (u64 i = item; i < item + MENDED && i < p.items; i++) {                                                \
+                Item at = key_item(p, i, TILE);                                                                        \
+                if (nan_keys<T>(t, room, p, i, 1, dk, dv, from) && !intact_keys(t, room, p, at, q, dout))              \
+                    backward_key<T>(t, room, p, at, from, dk, dv, x);                                                  \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+MEND_BACKWARD_KEY(f16)
+MEND_BACKWARD_KEY(bf16)

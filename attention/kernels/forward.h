@@ -85,10 +85,26 @@ DEVICE void forward(Thread t, GROUP Quad* room, Shape p, Item q0, u32 from, GLOB
            OPERAND(const T, k, 3), OPERAND(const T, v, 4), PARAMS(Shape, p)) {                                         \
         SHARED(Quad, room, ROOM);                                                                                      \
         Thread t = THREAD;                                                                                             \
-        for (u64 item = t.block; item < p.items; item += t.blocks) {                                                   \
-            Item at = query_item(p, item, TILE);                                                                       \
-            if (p.mend != 0 && intact_queries(t, room, p, at, v, p.v, p.dim_v)) continue;                              \
-            forward<T>(t, room, p, at, t.block_y * WIDTH, out, lse, q, k, v);                                          \
-        }                                                                                                              \
+        for (u64 item = t.block; item < p.items; item += t.blocks)                                                     \
+            forward<T>(t, room, p, query_item(p, item, TILE), t.block_y * WIDTH, out, lse, q, k, v);                   \
     }
 FOR_FLOATS(FORWARD)
+
+#define MEND_FORWARD(T)                                                                                                \
+    KERNEL(attention_mend_forward_##T, 256, OPERAND(T, out, 0), OPERAND(f32, lse, 1), OPERAND(const T, q, 2),          \
+           OPERAND(const T, k, 3), OPERAND(const T, v, 4), PARAMS(Shape, p)) {                                         \
+        SHARED(Quad, room, ROOM);                                                                                      \
+        Thread t = THREAD;                                                                                             \
+        u32 from = t.block_y * WIDTH;                                                                                  \
+        for (u64 item = t.block * MENDED; item < p.items; item += t.blocks * MENDED) {                                 \
+            if (!nan_queries<T>(t, room, p, item, MENDED, out, p.out, from, p.dim_v)) continue;                        \
+            for (u64 i = item; i < item + MENDED && i < p.items; i++) {                                                \
+                Item at = query_item(p, i, TILE);                                                                      \
+                if (nan_queries<T>(t, room, p, i, 1, out, p.out, from, p.dim_v) &&                                     \
+                    !intact_queries(t, room, p, at, v, p.v, p.dim_v))                                                  \
+                    forward<T>(t, room, p, at, from, out, lse, q, k, v);                                               \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+MEND_FORWARD(f16)
+MEND_FORWARD(bf16)

@@ -14,7 +14,7 @@ struct Shape {
     Strides q, k, v, out;
     u32 dim, dim_v;
     u32 causal, want_lse;
-    u32 mend, mend_keys; // not 0: compute again what tiles of so many queries and keys could not, see hidden.h
+    u32 mend, mend_keys; // the queries and keys of the tiles of the launch that is mended, see hidden.h
     f32 scale, scale2; // of the scores; of the scores in units of log 2
 };
 

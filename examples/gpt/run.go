@@ -106,7 +106,7 @@ func trainAndReport(stop console.Stop, o options, stdout, stderr io.Writer) (err
 	if o.ranks > 1 && !underLauncher() { // whose memory is that of all
 		rep.PeakRSS = 0
 	}
-	if rep.PeakRSS > 0 {
+	if rep.PeakRSS > 0 && dev.IsCPU() { // the library of a device takes memory of the process that nothing predicts
 		rep.BaseRSS = base.process.Base
 		if rep.PredictedRSS, err = o.resident(base); err != nil {
 			return err
@@ -168,7 +168,7 @@ func (r *report) print(ctx context.Context, w io.Writer, t *trainer, asJSON bool
 	if err := peak.Write(w, console.MiB, true); err != nil {
 		return err
 	}
-	if r.PeakRSS > 0 {
+	if r.PredictedRSS > 0 {
 		fmt.Fprintln(w, "the process's prediction adds what it took before the model was made, and scratch of the kernels")
 	}
 	fmt.Fprintf(w, "\nloss on held-out text: %.4f before, %.4f after %s", r.LossFirst, r.LossLast, console.Count(r.Steps, "step"))

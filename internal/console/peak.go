@@ -16,7 +16,7 @@ import (
 type Peak struct {
 	Predicted, Measured plan.Bytes // peak of each component
 	Total               int64      // measured peak of the sum of the components
-	Resident            int64      // predicted peak of the process's resident memory
+	Resident            int64      // predicted peak of the process's resident memory, 0 if nothing predicts it
 	RSS                 int64      // measured peak of the process's resident memory, 0 if the system does not report it
 }
 
@@ -35,8 +35,11 @@ func (p Peak) Write(w io.Writer, format func(int64) string, all bool) error {
 		}
 	}
 	row("total", p.Predicted.Total(), p.Total)
-	if p.RSS > 0 {
-		row("process (peak RSS)", p.Resident, p.RSS)
+	switch name := "process (peak RSS)"; {
+	case p.RSS > 0 && p.Resident > 0:
+		row(name, p.Resident, p.RSS)
+	case p.RSS > 0:
+		fmt.Fprintf(t, "%s\t–\t%s\t–\t\n", name, format(p.RSS))
 	}
 	return t.Flush()
 }

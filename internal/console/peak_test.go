@@ -17,6 +17,10 @@ func TestPeak(t *testing.T) {
 	require.NoError(t, p.Write(&b, MiB, false))
 	require.Regexp(t, `(?s)^\npeak memory\n +predicted +measured +measured/predicted\n +weights +2.00 MiB +1.00 MiB +50.0 %\n +total .* 50.0 %\n +process \(peak RSS\) +8.00 MiB +4.00 MiB +50.0 %\n$`, b.String())
 	b.Reset()
+	p.Resident = 0
+	require.NoError(t, p.Write(&b, MiB, false))
+	require.Regexp(t, `process \(peak RSS\) +– +4.00 MiB +–\n$`, b.String())
+	b.Reset()
 	p.RSS = 0
 	require.NoError(t, p.Write(&b, MiB, true))
 	require.Regexp(t, `gradients +0.00 MiB +0.00 MiB +–\n`, b.String())
