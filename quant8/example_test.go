@@ -32,6 +32,34 @@ func Example() {
 	// Output: w = 3.0 with 2.03 bytes of state a parameter
 }
 
+// The norm of the gradients is known, so that the steps need not look for what is not finite.
+func ExampleOptimizer_Within() {
+	params := map[string][]float32{"a": {1, 2}, "b": {3}}
+	grads := map[string][]float32{"a": {0.5, 0}, "b": {1}}
+	opt, err := quant8.New(quant8.SGD{}, quant8.Options{Bits: 32})
+	if err != nil {
+		panic(err)
+	}
+	squares := 0.0 // amp.Measure and amp's Unscale return the norm of all gradients
+	for name, g := range grads {
+		if err := opt.Add(name, len(g)); err != nil {
+			panic(err)
+		}
+		for _, x := range g {
+			squares += float64(x) * float64(x)
+		}
+	}
+	opt.Advance(1)
+	opt.Within(math.Sqrt(squares))
+	for name, w := range params {
+		if err := opt.Step(name, snug.ViewOf(w), snug.ViewOf(grads[name]), 1); err != nil {
+			panic(err)
+		}
+	}
+	fmt.Println(params)
+	// Output: map[a:[0.5 2] b:[2]]
+}
+
 func ExampleLion() {
 	w, grad := make([]float32, 20_000), make([]float32, 20_000)
 	opt, err := quant8.New(quant8.Lion{}, quant8.Options{})
