@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs dist/nccl on a machine that has GPUs of NVIDIA and NCCL, and no Go. This script has NOT been run on hardware: no
-# machine with two GPUs was at hand.
+# Runs dist/nccl on a machine that has GPUs of NVIDIA and NCCL, and no Go. This script has NOT been run with two
+# GPUs: no such machine was at hand. Its job of bits has run with one rank.
 #
 #	scripts/nccl.sh build FOLDER   here, with Go: cross-builds the tests for linux/amd64 with the tag cuda
 #	scripts/nccl.sh run FOLDER     there: starts a process for each rank, which compare all operations with the bits of

@@ -24,7 +24,7 @@ import (
 func generateCommand() *command {
 	return &command{
 		name: "generate", summary: "continue a text with a model",
-		flags: []string{"-model:file", "-adapter:file", "-prompt", "-system", "-plain", "-tokens", "-temperature", "-top-k", "-top-p", "-seed",
+		flags: []string{"-model:file", "-adapter:file", "-prompt", "-system", "-plain", "-tokens", "-temperature", "-top-k", "-top-p", "-seed", "-device",
 			"-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32"},
 		help: generateHelp,
 		run:  runGenerate,
@@ -44,6 +44,8 @@ token. Then it writes its speed and its memory to the standard error.
   -top-k N           draw from the N most likely tokens only; default: all
   -top-p P           draw from the fewest most likely tokens with the total probability P; default 1
   -seed N            seed of the draws; default 1
+  -device NAME       where the model is and computes: cpu (default), or cuda:0 or metal:0 in a program
+                     built with that tag
   -base FORM         form of the layers' matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: as the
                      folder has them, those in floats in the type of -compute
   -compute TYPE      type of weights and activations: bf16, f16 or f32; default: the model's type
@@ -62,6 +64,7 @@ type generateFlags struct {
 	topK           int
 	topP           float64
 	seed           uint64
+	device         string
 	form, compute  string
 	options        transformer.Options
 }
@@ -77,6 +80,7 @@ func (f *generateFlags) define(fs *flag.FlagSet) {
 	fs.IntVar(&f.topK, "top-k", 0, "")
 	fs.Float64Var(&f.topP, "top-p", 1, "")
 	fs.Uint64Var(&f.seed, "seed", 1, "")
+	fs.StringVar(&f.device, "device", "", "")
 	fs.StringVar(&f.form, "base", "", "")
 	fs.StringVar(&f.compute, "compute", "", "")
 }
@@ -134,6 +138,10 @@ func runGenerate(c *call) (err error) {
 	}
 	stop, release := console.OnSignals(console.Options{Name: "snug", Stderr: c.stderr})
 	defer release()
+	if f.options.Device, err = openDevice("generate", f.device); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.options.Device.Close()) }()
 	g, err := f.open(c)
 	if err != nil {
 		return usageError{err}

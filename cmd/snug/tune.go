@@ -19,7 +19,7 @@ import (
 func tuneCommand() *command {
 	return &command{
 		name: "tune", summary: "fine-tune a published model under a memory limit",
-		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-adapter:" + strings.Join(adapterKinds, " "), "-alpha", "-rslora", "-dora", "-dropout",
+		flags: []string{"-model:file", "-data:file", "-o:file", "-device", "-memory", "-disk", "-lora", "-adapter:" + strings.Join(adapterKinds, " "), "-alpha", "-rslora", "-dora", "-dropout",
 			"-loraplus-ratio", "-modules-to-save", "-full", "-fold", "-mezo", "-masters:full split split24 none", "-report-rounding", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
 			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-dpo", "-teacher:file", "-teacher-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-distill-weight", "-distill-temperature", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-shard:replicate state gradients weights", "-checkpoint:file", "-save-every", "-trace:file", "-dry-run", "-json"},
 		help: tuneHelp,
@@ -40,7 +40,11 @@ It prints what the run will take, by component, and at the end what the run took
                      For preferences see -dpo
   -o DIR             new or empty folder to write the adapter or the model to, or what a killed run
                      left in one
-  -memory SIZE       limit of the process's resident memory, such as 6GiB; default: none
+  -device NAME       where the model is and computes: cpu (default), or cuda:0 or metal:0 in a program
+                     built with that tag. Not with -disk, -fold, -adapter vera, ranks, optimizers of whole
+                     matrices, and -base mxfp4, fp8 or int8
+  -memory SIZE       limit of the process's resident memory, such as 6GiB; default: none. With -device
+                     the limit of what is counted on the device; default: what is free there
   -disk SIZE         disk space for pages of weights, of state, or of activations from which others are
                      computed again, in the folder DIR.pages, with the DIR of -o, which is removed at
                      the end; default: none
@@ -141,6 +145,7 @@ It prints what the run will take, by component, and at the end what the run took
 // tuneFlags are the command line of tune.
 type tuneFlags struct {
 	dir, files, output   string
+	device               string
 	memoryText, diskText string
 	memory, disk         int64
 	rank                 int
@@ -178,6 +183,7 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.dir, "model", "", "")
 	fs.StringVar(&f.files, "data", "", "")
 	fs.StringVar(&f.output, "o", "", "")
+	fs.StringVar(&f.device, "device", "", "")
 	fs.StringVar(&f.memoryText, "memory", "", "")
 	fs.StringVar(&f.diskText, "disk", "", "")
 	fs.IntVar(&f.rank, "lora", 16, "")

@@ -142,7 +142,7 @@ func (t *tuning) studying() (learner, error) {
 	if t.teacherConfig.Stored != 0 && f.base == "" { // matrices that the folder has in floats stay so
 		base = 0
 	}
-	teacher, err := transformer.Open(f.dir, transformer.Options{DType: t.dtype, Base: base, LossRows: 1, Tiles: r.Tiles})
+	teacher, err := transformer.Open(f.dir, transformer.Options{DType: t.dtype, Device: t.dev, Base: base, LossRows: 1, Tiles: r.Tiles})
 	if err != nil {
 		return nil, fmt.Errorf("-teacher: %w", err)
 	}

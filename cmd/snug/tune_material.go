@@ -114,3 +114,27 @@ func (m *tuning) baseForm(r plan.Run) qlora.Type {
 	}
 	return m.lowForm()
 }
+
+// splitBatch divides a micro-batch of several samples.
+func splitBatch(batch any) (a, b any, ok bool) {
+	whole := batch.(dataset.Batch)
+	n, sequences := len(whole.Starts)-1, 1
+	if whole.Pairs != nil {
+		n, sequences = len(whole.Pairs), pairLength
+	}
+	if n < 2 {
+		return nil, nil, false
+	}
+	at := n / 2 * sequences
+	cut := whole.Starts[at]
+	first, second := whole, whole
+	first.Tokens, first.Labels, first.Starts = whole.Tokens[:cut], whole.Labels[:cut], whole.Starts[:at+1]
+	second.Tokens, second.Labels, second.Starts, second.Draw = whole.Tokens[cut:], whole.Labels[cut:], nil, whole.Draw+uint64(n/2)
+	for _, start := range whole.Starts[at:] {
+		second.Starts = append(second.Starts, start-cut)
+	}
+	if whole.Pairs != nil {
+		first.Pairs, second.Pairs = whole.Pairs[:n/2], whole.Pairs[n/2:]
+	}
+	return first, second, true
+}

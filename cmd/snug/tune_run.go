@@ -32,6 +32,7 @@ type tuning struct {
 	process plan.Process // before there is a model
 	heap    int64        // the part of process.Base that is Go's memory
 	wanted  int64        // the least -memory that a plan tried so far needs, if none fits
+	dev     *snug.Device
 	store   *offload.Store
 
 	checkpoints *offload.Store // of activations
@@ -74,6 +75,13 @@ func (t *tuning) run() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.endTrace()) }()
+	if t.dev, err = openDevice("tune", t.device); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.dev.Close()) }()
+	if err := t.checkDevice(); err != nil {
+		return err
+	}
 	t.process, t.heap = plan.ThisProcess(), heapBytes()
 	if err := t.openFolder(); err != nil {
 		return err
@@ -123,7 +131,7 @@ func (t *tuning) run() (err error) {
 // heapLimit returns the limit of Go's memory: what -memory leaves for it. Above the limit, Go collects garbage whatever
 // gcPercent says.
 func (t *tuning) heapLimit() int64 {
-	if t.memory == 0 {
+	if t.memory == 0 || t.onDevice() {
 		return math.MaxInt64
 	}
 	return t.memory - (t.process.Base - t.heap) - codeBytes
@@ -179,13 +187,13 @@ func (t *tuning) task() (plan.Task, error) {
 		task.Optimizer, task.Gradients, task.StateBits, task.PagesCheckpoints = "mezo", []plan.Gradient{plan.SumF32}, []int{32}, false
 	}
 	if t.full {
-		if t.dtype != snug.F32 || t.mezo || t.ranks != nil { // updates in the backward pass have no master weights, see choose
+		if t.dtype != snug.F32 || t.mezo || t.wholeSums() { // updates in the backward pass have no master weights, see choose
 			task.Gradients = []plan.Gradient{plan.SumF32}
 		}
 		return t.divide(task), nil
 	}
 	t.describe(&task)
-	if task.Beside = t.beside; task.Beside != nil || t.mezo || t.ranks != nil { // updates in the backward pass have no master weights
+	if task.Beside = t.beside; task.Beside != nil || t.mezo || t.wholeSums() { // updates in the backward pass have no master weights
 		task.Gradients = []plan.Gradient{plan.SumF32}
 	}
 	task.StateBits = []int{32} // of adapters, which are small
@@ -216,7 +224,7 @@ func (t *tuning) choose() error {
 		return t.fit(task)
 	case !t.full && task.Frozen == nil:
 		exact.Frozen = []int{16}
-	case t.full && t.dtype == snug.BF16 && t.masters == "" && !t.averages() && !t.mezo && t.ranks == nil:
+	case t.full && t.dtype == snug.BF16 && t.masters == "" && !t.averages() && !t.mezo && !t.wholeSums():
 		further.Gradients, further.Masters = []plan.Gradient{plan.InBackward}, []amp.MasterForm{amp.NoMaster}
 	default:
 		return t.fit(task)
@@ -238,6 +246,9 @@ func (t *tuning) choose() error {
 }
 
 func (t *tuning) fit(task plan.Task) (err error) {
+	if t.onDevice() {
+		return t.fitDevice(task)
+	}
 	if t.memory == 0 {
 		t.plan, err = task.Fit(0)
 		return err
@@ -299,7 +310,7 @@ func (t *tuning) fitLeast(task plan.Task, limit int64) error {
 func (t *tuning) open() (clean func() error, err error) {
 	clean = nothing
 	r := t.plan.Run
-	o := transformer.Options{DType: t.dtype, Seed: t.seed, Base: t.baseForm(r), Smoothing: float32(t.smoothing), ZLoss: float32(t.zLoss), Tiles: r.Tiles, Monitor: t.monitor}
+	o := transformer.Options{DType: t.dtype, Device: t.dev, Seed: t.seed, Base: t.baseForm(r), Smoothing: float32(t.smoothing), ZLoss: float32(t.zLoss), Tiles: r.Tiles, Monitor: t.monitor}
 	var state train.Storage
 	if t.plan.Peak[plan.OnDisk].Total() > 0 {
 		if clean, err = t.openPages(); err != nil {
@@ -408,30 +419,6 @@ func (t *tuning) stepCount() int {
 	}
 	samples := int64(max(1, t.epochs)) * int64(t.data.Stats().Samples)
 	return int(min((samples+int64(t.batch)-1)/int64(t.batch), math.MaxInt32))
-}
-
-// splitBatch divides a micro-batch of several samples.
-func splitBatch(batch any) (a, b any, ok bool) {
-	whole := batch.(dataset.Batch)
-	n, sequences := len(whole.Starts)-1, 1
-	if whole.Pairs != nil {
-		n, sequences = len(whole.Pairs), pairLength
-	}
-	if n < 2 {
-		return nil, nil, false
-	}
-	at := n / 2 * sequences
-	cut := whole.Starts[at]
-	first, second := whole, whole
-	first.Tokens, first.Labels, first.Starts = whole.Tokens[:cut], whole.Labels[:cut], whole.Starts[:at+1]
-	second.Tokens, second.Labels, second.Starts, second.Draw = whole.Tokens[cut:], whole.Labels[cut:], nil, whole.Draw+uint64(n/2)
-	for _, start := range whole.Starts[at:] {
-		second.Starts = append(second.Starts, start-cut)
-	}
-	if whole.Pairs != nil {
-		first.Pairs, second.Pairs = whole.Pairs[:n/2], whole.Pairs[n/2:]
-	}
-	return first, second, true
 }
 
 // result is what a run found.

@@ -57,8 +57,12 @@ func (t *tuning) report(r result) (err error) {
 	predicted := t.plan.Peak[plan.OnDevice]
 	predicted[plan.Allowance] = 0
 	r.Predicted = predicted.Total()
-	if r.Resident, err = t.plan.Task.Resident(t.plan.Run, t.process); err != nil {
-		return err
+	where := t.dev.Name()
+	if !t.onDevice() { // nothing predicts what a device's library takes of the process
+		where = console.Count(runtime.GOMAXPROCS(0), "core")
+		if r.Resident, err = t.plan.Task.Resident(t.plan.Run, t.process); err != nil {
+			return err
+		}
 	}
 	w := t.call.stdout
 	peak := console.Peak{Predicted: predicted, Measured: r.Components, Total: r.Measured, Resident: r.Resident, RSS: r.PeakRSS}
@@ -66,7 +70,7 @@ func (t *tuning) report(r result) (err error) {
 		return err
 	}
 	if r.Seconds > 0 {
-		fmt.Fprintf(w, "\n%s in %.0f s: %.1f tokens/s on %s\n", console.Count(r.Steps, "step"), r.Seconds, float64(r.Tokens)/r.Seconds, console.Count(runtime.GOMAXPROCS(0), "core"))
+		fmt.Fprintf(w, "\n%s in %.0f s: %.1f tokens/s on %s\n", console.Count(r.Steps, "step"), r.Seconds, float64(r.Tokens)/r.Seconds, where)
 	}
 	if r.LossLast > 0 {
 		before := ""
@@ -98,6 +102,9 @@ func (t *tuning) reportPlan() (err error) {
 		return nil
 	}
 	out := planReport(t.plan)
+	if t.onDevice() {
+		return writeLine(t.call.stdout, out)
+	}
 	if out.Process, err = t.plan.Task.Resident(t.plan.Run, t.process); err != nil {
 		return err
 	}
