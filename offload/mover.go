@@ -331,7 +331,7 @@ func (m *Mover) Close() error {
 }
 
 // copyChunk is the number of bytes that a worker copies at a time.
-const copyChunk = 256 << 10
+const copyChunk = 64 << 10
 
 // copyArgs is a copy of len(dst) bytes within the host.
 type copyArgs struct{ dst, src []byte }
