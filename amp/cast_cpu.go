@@ -12,16 +12,33 @@ import (
 	"github.com/snug-ml/snug/internal/rounding"
 )
 
-// castChunk is the number of elements that one worker converts at a time.
-const castChunk = 1 << 16
+// castChunk is the number of elements that one worker converts at a time. Vectors of few elements, such as a page of
+// master weights, are cut into smaller pieces, which take some microseconds each, so that several workers share them.
+// Two such pieces or fewer take less time than to call a worker.
+const (
+	castChunk = 1 << 16
+	castFew   = 1 << 17
+	castGrain = 1 << 14
+)
 
-func (j castJob) Run() { castTask.Run(cpu.Chunks(j.dst.Len(), castChunk), j) }
+// pieceOf returns the number of elements of n that one worker converts at a time.
+func pieceOf(n int) int {
+	if n > 2*castGrain && n <= castFew {
+		return castGrain
+	}
+	return castChunk
+}
+
+func (j castJob) Run() { castTask.Run(j.items(), j) }
+
+// items returns how many pieces the workers share.
+func (j *castJob) items() int { return cpu.Chunks(j.dst.Len(), pieceOf(j.dst.Len())) }
 
 var castTask = cpu.NewTask(func(j *castJob, item int) { j.chunk(item) })
 
-// chunk converts a chunk.
+// chunk converts a piece.
 func (j *castJob) chunk(item int) {
-	lo, hi := cpu.Chunk(j.dst.Len(), castChunk, item)
+	lo, hi := cpu.Chunk(j.dst.Len(), pieceOf(j.dst.Len()), item)
 	switch {
 	case j.plain():
 		size := j.dst.DType().Size()
@@ -150,7 +167,7 @@ func (c *caster) workOne(name string, p CastPair) bool {
 }
 
 func (b *castBatch) add(job castJob) {
-	b.jobs[b.n], b.ends[b.n] = job, cpu.Chunks(job.dst.Len(), castChunk)
+	b.jobs[b.n], b.ends[b.n] = job, job.items()
 	if b.n > 0 {
 		b.ends[b.n] += b.ends[b.n-1]
 	}

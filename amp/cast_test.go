@@ -39,7 +39,7 @@ func TestCast(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, from := range floats {
 			for _, to := range floats {
-				for _, n := range []int{0, 1, 7, 1025, castChunk + 3} {
+				for _, n := range []int{0, 1, 7, 1025, castChunk + 3, castFew + 3} {
 					for _, skip := range skips {
 						castAfter(t, p, from, to, n, skip)
 					}

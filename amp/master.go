@@ -22,6 +22,17 @@ type Storage interface {
 	Release(key string, dirty bool) error
 }
 
+// Sender copies vectors from host memory to a device in parallel with the device's queue.
+// A Mover of package offload can do that. [Master.Update] and [Master.Copy] call Wait
+// before they return, also after an error or a panic.
+type Sender interface {
+	// Send starts to copy src to dst, after the work queued there. src may be reused
+	// when Send returns.
+	Send(dst, src snug.View) error
+	// Wait waits for all copies that Send has started, and returns the error of a copy.
+	Wait() error
+}
+
 // MasterOptions configures a [Master]. The zero value is FullMaster in plain memory of the
 // CPU.
 type MasterOptions struct {
@@ -35,6 +46,10 @@ type MasterOptions struct {
 	// work; nil means the CPU. On another device the parameters lie there too, and
 	// with FullMaster a parameter is one chunk.
 	Device *snug.Device
+	// Sender, unless nil, copies new weights to parameters on a device other than the
+	// CPU, if the masters are on the CPU. The next chunk is then updated while the
+	// weights of this one are copied. nil copies them in the device's queue.
+	Sender Sender
 	// Chunk is the number of elements that are acquired at a time. 0 means 65536
 	// elements, 256 KiB of float32. On a device other than the CPU, forms other than
 	// FullMaster take 64 times as many, 16 MiB. An optimizer that updates ranges
@@ -75,6 +90,7 @@ type MasterOptions struct {
 type Master struct {
 	form    MasterForm
 	storage Storage
+	sender  Sender       // nil: copies take their turn in the device's queue
 	dev     *snug.Device // of the weights
 	chunk   int
 	random  bool   // updates round at random
@@ -128,7 +144,7 @@ func NewMaster(o MasterOptions) (*Master, error) {
 		o.Storage = memory{}
 	}
 	m := &Master{
-		form: o.Form, storage: o.Storage, dev: o.Device, chunk: o.Chunk, params: map[string]*masterParam{},
+		form: o.Form, storage: o.Storage, sender: o.Sender, dev: o.Device, chunk: o.Chunk, params: map[string]*masterParam{},
 		random: o.Stochastic || o.Form == NoMaster, seed: o.Seed,
 	}
 	if o.CountLost {
@@ -227,8 +243,8 @@ func (m *Master) checkNew(name string, n int) error {
 // weights, and leaves them.
 //
 // param has the length of the registered parameter and a type of the form. With masters on the CPU it may lie on any
-// device, and goes through host memory chunk by chunk; else it lies where the masters do. The first error of step or
-// the Storage ends the update and is wrapped. When nothing has changed before, the update may be repeated: a step that
+// device, and goes through host memory chunk by chunk; else it lies where the masters do. The first error of step,
+// the Storage or the Sender ends the update and is wrapped. When nothing has changed before, the update may be repeated: a step that
 // returns an error is to leave w as it was. Otherwise the parameter is half updated, also where step panics with
 // FullMaster, whose weights it may have changed: then all calls for it, and WriteTo, are errors that wrap
 // [snug.ErrConfig], until [Master.ReadFrom] restores a saved state. Other errors, with nothing written:

@@ -137,13 +137,21 @@ type update struct {
 	draw    Draw         // random numbers for the whole parameter
 	nearest bool         // forms that round at random round to nearest instead
 	begun   bool         // something has changed
+	sender  Sender       // of the new weights; nil copies them in the device's queue
+	sent    bool         // the sender has to be waited for
 	lost    *LostUpdates // nil, or where to count updates
 }
 
 // run updates p. dirty says that its kept data changes.
-func (m *Master) run(p *masterParam, dirty bool, u update) error {
+func (m *Master) run(p *masterParam, dirty bool, u update) (err error) {
+	u.sender = m.sender
 	ended := false
-	defer func() { p.half = p.half || dirty && u.begun && !ended }()
+	defer func() {
+		if e := u.wait(); e != nil {
+			ended, err = false, errors.Join(err, fmt.Errorf("amp: master %q: %w", p.name, e))
+		}
+		p.half = p.half || dirty && u.begun && !ended
+	}()
 	for i := range cpu.Chunks(p.n, m.span(p)) {
 		if err := m.visit(p, i, dirty, func(c masterChunk) error { return m.change(c, &u) }); err != nil {
 			return fmt.Errorf("amp: %w", err)
@@ -176,7 +184,24 @@ func (m *Master) change(c masterChunk, u *update) error {
 	if near.Device() == param.Device() {
 		return nil
 	}
-	return snug.Copy(param, near)
+	return u.send(param, near)
+}
+
+// send copies new weights from host memory to a parameter.
+func (u *update) send(param, near snug.View) error {
+	if u.sender == nil {
+		return snug.Copy(param, near)
+	}
+	u.sent = true
+	return u.sender.Send(param, near)
+}
+
+// wait waits until the weights that were sent have arrived.
+func (u *update) wait() error {
+	if !u.sent {
+		return nil
+	}
+	return u.sender.Wait()
 }
 
 // locate returns a chunk of a parameter, and near the masters: the chunk itself or

@@ -47,10 +47,10 @@ func (j *splitJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.rest))
 }
 
-func (j splitJob) Run() { splitTask.Run(cpu.Chunks(j.w.Len(), castChunk), j) }
+func (j splitJob) Run() { splitTask.Run(cpu.Chunks(j.w.Len(), pieceOf(j.w.Len())), j) }
 
 var splitTask = cpu.NewTask(func(j *splitJob, item int) {
-	lo, hi := cpu.Chunk(j.w.Len(), castChunk, item)
+	lo, hi := cpu.Chunk(j.w.Len(), pieceOf(j.w.Len()), item)
 	w, upper, rest := j.w.Float32s()[lo:hi], j.upper.BFloat16s()[lo:hi], rests(j.rest)[lo:hi]
 	k := half.SplitRegistry.Best()
 	if j.apart {

@@ -41,10 +41,10 @@ func (j *split24Job) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.rest))
 }
 
-func (j split24Job) Run() { split24Task.Run(cpu.Chunks(j.w.Len(), castChunk), j) }
+func (j split24Job) Run() { split24Task.Run(cpu.Chunks(j.w.Len(), pieceOf(j.w.Len())), j) }
 
 var split24Task = cpu.NewTask(func(j *split24Job, item int) {
-	lo, hi := cpu.Chunk(j.w.Len(), castChunk, item)
+	lo, hi := cpu.Chunk(j.w.Len(), pieceOf(j.w.Len()), item)
 	w, upper, rest := j.w.Float32s()[lo:hi], j.upper.BFloat16s()[lo:hi], signedBytes(j.rest)[lo:hi]
 	k := half.Split24Registry.Best()
 	switch {

@@ -50,7 +50,7 @@ func TestSplit24AndJoin(t *testing.T) {
 	}
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		split24After(t, p, exhaustive, skips[1], nil)
-		for _, n := range []int{0, 1, 7, 8, 130, castChunk + 5} {
+		for _, n := range []int{0, 1, 7, 8, 130, castChunk + 5, castFew + 5} {
 			for _, skip := range skips {
 				x := append(append(make([]float32, skip), special...), kerneltest.Uniform(1, n)...)[:skip+n]
 				split24After(t, p, x, skip, nil)

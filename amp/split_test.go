@@ -36,7 +36,7 @@ func TestSplitAndJoin(t *testing.T) {
 	exhaustive := everyUpper()
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		splitAfter(t, p, exhaustive, skips[1])
-		for _, n := range []int{0, 1, 7, 8, 130, castChunk + 5} {
+		for _, n := range []int{0, 1, 7, 8, 130, castChunk + 5, castFew + 5} {
 			for _, skip := range skips {
 				splitAfter(t, p, append(append(make([]float32, skip), special...), kerneltest.Uniform(1, n)...)[:skip+n], skip)
 			}

@@ -65,7 +65,7 @@ func castAtRandom[D, S snug.Vector](dst D, src S, draw Draw) error {
 
 func TestCastStochastic(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
-		for _, n := range []int{0, 1, 7, 130, 2049, castChunk + 5} {
+		for _, n := range []int{0, 1, 7, 130, 2049, castChunk + 5, castFew + 5} {
 			draws := []Draw{{1 << 63, 5, 1<<32 - 9}, {}, {1, 2, 3}}
 			if testing.Short() {
 				draws = draws[:1]

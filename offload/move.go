@@ -26,7 +26,7 @@ func (v Move) Await() error {
 	})
 }
 
-// Wait waits until the move is done: kernels queued from now on see the loaded elements,
+// Wait waits until the move and all moves that the Mover has started before are done: kernels queued from now on see the loaded elements,
 // and the host has the saved elements. After Await it also waits for the kernels queued
 // before Await. Errors are the same as for Await.
 func (v Move) Wait() error {

@@ -249,6 +249,7 @@ func (m *Mover) settle(end uint64) error {
 		p := m.page(m.settled)
 		if err := p.wait(); err != nil {
 			m.err = fmt.Errorf("a page did not arrive: %w", err)
+			m.drain()
 			break
 		}
 		if p.host != nil {
@@ -258,6 +259,14 @@ func (m *Mover) settle(end uint64) error {
 		m.settled++
 	}
 	return m.err
+}
+
+// drain waits for copies that are under way after one has failed, so that nothing uses the
+// vectors of the callers. Their errors add nothing to the first.
+func (m *Mover) drain() {
+	for k := m.settled; k < m.started; k++ {
+		_ = m.page(k).wait()
+	}
 }
 
 // wait waits for the copy of p, once.
@@ -310,10 +319,7 @@ func (m *Mover) Close() error {
 		errs = append(errs, m.settle(m.started))
 	}
 	if m.err != nil {
-		// Copies that are still under way use the memory. Errors have been reported.
-		for k := m.settled; k < m.started; k++ {
-			_ = m.page(k).wait()
-		}
+		m.drain() // copies that are still under way use the memory
 		_ = m.dev.Sync()
 	}
 	errs = append(errs, m.copier.FreePinned(m.pinned), m.blank.Close())
@@ -325,7 +331,7 @@ func (m *Mover) Close() error {
 }
 
 // copyChunk is the number of bytes that a worker copies at a time.
-const copyChunk = 256 << 10
+const copyChunk = 64 << 10
 
 // copyArgs is a copy of len(dst) bytes within the host.
 type copyArgs struct{ dst, src []byte }

@@ -60,7 +60,9 @@ type Options struct {
 	Fold bool
 
 	// Storage holds master weights and the optimizer's state in pages; a Store of package offload is one. nil: they are
-	// in memory, on the device of the parameters.
+	// in memory, on the device of the parameters. With parameters on a device other than the CPU, the host updates a
+	// page while the device copies the gradients of the next page to the host and weights back. This takes 16 bytes of
+	// host memory for each element of a page, and as much pinned memory if the device can copy at the same time.
 	Storage Storage
 	Chunk   int // elements of a page; 0 is 65536
 

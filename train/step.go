@@ -284,7 +284,13 @@ func (t *Trainer[B]) overflows(stats amp.Stats) string {
 
 // apply updates every parameter, or this rank's part of it, with its gradient, which is clipped. norm is that of all
 // gradients.
-func (t *Trainer[B]) apply(rate float32, norm float64) error {
+func (t *Trainer[B]) apply(rate float32, norm float64) (err error) {
+	if t.pages != nil {
+		defer func() { err = errors.Join(err, t.pages.grads.end()) }()
+		if err := t.copyGradients(); err != nil {
+			return err
+		}
+	}
 	coef := t.clip(norm)
 	t.opt.Advance(rate)
 	t.opt.Within(norm) // it was measured just now
@@ -298,7 +304,7 @@ func (t *Trainer[B]) apply(rate float32, norm float64) error {
 		step := func(lo int, w snug.View) error {
 			g, err := grad.Slice(lo, lo+w.Len())
 			if err == nil && t.pages != nil {
-				g, err = t.pages.gradient(g)
+				g, err = t.pages.grads.next(g)
 			}
 			if err != nil {
 				return err
@@ -321,43 +327,24 @@ func (t *Trainer[B]) apply(rate float32, norm float64) error {
 	return t.gather()
 }
 
+// copyGradients starts to copy the gradients to the host, in the order of their use.
+func (t *Trainer[B]) copyGradients() error {
+	for _, p := range t.params {
+		grad, err := t.gradient(p)
+		if err != nil {
+			return err
+		}
+		t.pages.grads.add(grad)
+	}
+	return t.pages.grads.begin()
+}
+
 // updates tells the Monitor that the optimizer updates a parameter, if its layer is not that of the last update.
 func (t *Trainer[B]) updates(name string) {
 	if layer := plan.LayerOf(name); t.options.Monitor != nil && layer != t.updating {
 		t.updating = layer
 		t.options.Monitor.Enter(plan.Update, layer)
 	}
-}
-
-// staging copies chunks of gradients and weights from a device to the host, where the pages are, as ZeRO-Offload does
-// (Ren et al. 2021, arXiv:2101.06840).
-type staging struct{ grad, weights []float32 }
-
-// gradient returns a copy of g on the host, valid until the next call.
-func (s *staging) gradient(g snug.View) (snug.View, error) {
-	there := snug.ViewOf(s.grad[:g.Len()])
-	return there, snug.Copy(there, g)
-}
-
-// update calls step with a copy of each chunk of float32 weights, and writes the copy back.
-func (s *staging) update(weights snug.View, step func(lo int, w snug.View) error) error {
-	for lo := 0; lo < weights.Len(); lo += len(s.weights) {
-		w, err := weights.Slice(lo, min(lo+len(s.weights), weights.Len()))
-		if err != nil {
-			return err
-		}
-		there := snug.ViewOf(s.weights[:w.Len()])
-		if err := snug.Copy(there, w); err != nil {
-			return err
-		}
-		if err := step(lo, there); err != nil {
-			return err
-		}
-		if err := snug.Copy(w, there); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // stopped returns the error of calls that cannot go on from half a step.

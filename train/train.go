@@ -90,7 +90,7 @@ type Trainer[B any] struct {
 	zeroth  *quant8.ZerothOrder // nil without MeZO
 	scaler  *amp.Scaler
 	master  *amp.Master // nil without master weights
-	pages   *staging    // copies chunks of a device to the host for the pages; nil without a device or pages
+	pages   *staging    // copies chunks between a device and the host for the pages; nil without a device or pages
 	single  *single     // with InBackward
 	holders holders
 	buffer  snug.View // the gradients of the window
@@ -252,7 +252,13 @@ func (t *Trainer[B]) makeOptimizer() (err error) {
 		adam.NonFinite = quant8.SkipStep
 	}
 	if o.Storage != nil && !dev.IsCPU() {
-		t.pages = &staging{grad: make([]float32, o.Chunk), weights: make([]float32, o.Chunk)}
+		most := 0
+		for _, p := range t.params {
+			most = max(most, p.n)
+		}
+		if t.pages, err = newStaging(dev, o.Chunk, most); err != nil {
+			return err
+		}
 	}
 	if t.opt, err = quant8.New(o.Optimizer, adam); err != nil {
 		return err
@@ -265,6 +271,9 @@ func (t *Trainer[B]) makeOptimizer() (err error) {
 	hold := amp.MasterOptions{Form: o.Masters, Stochastic: o.Stochastic, CountLost: o.CountLost, Storage: o.Storage, Chunk: o.Chunk, Seed: o.Seed}
 	if o.Storage == nil {
 		hold.Device = dev
+	}
+	if t.pages != nil {
+		hold.Sender = t.pages
 	}
 	shapes, err := t.matrices(&hold)
 	if err != nil {
@@ -464,7 +473,7 @@ func (t *Trainer[B]) Close() (err error) {
 	if t.ready && !t.closed() && !t.halfway {
 		err = t.average()
 	}
-	err = errors.Join(err, t.opened.Close())
+	err = errors.Join(err, t.opened.Close(), t.pages.close())
 	if t.master != nil {
 		err = errors.Join(err, t.master.Close())
 	}

@@ -88,7 +88,9 @@ func (d *Device) startCopy(dst, src, device, host driver.Mem, start func() error
 		err = start()
 	}
 	if err == nil { // the event now stands for the end of the copy
-		err = d.check("cuEventRecord", d.api.eventRecord(event, d.copies))
+		if err = d.check("cuEventRecord", d.api.eventRecord(event, d.copies)); err != nil {
+			d.api.streamSync(d.copies) // the caller may use the memory after the error
+		}
 	}
 	if err != nil {
 		d.recycle(event)

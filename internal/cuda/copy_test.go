@@ -136,3 +136,31 @@ func TestCopierCalls(t *testing.T) {
 			require.NoError(t, err)
 		}))
 }
+
+// A copy whose end cannot be marked is done when its start returns the error.
+func TestCopierNoMark(t *testing.T) {
+	_, d := openFake(t, nil)
+	m, err := d.Alloc(4)
+	require.NoError(t, err)
+	in, err := d.AllocPinned(4)
+	require.NoError(t, err)
+	out, err := d.AllocPinned(4)
+	require.NoError(t, err)
+	copy(in.Bytes(), []byte{1, 2, 3, 4})
+	record, calls := d.api.eventRecord, 0
+	d.api.eventRecord = func(event, stream uintptr) Result {
+		if calls++; calls%2 == 0 {
+			return 999
+		}
+		return record(event, stream)
+	}
+	_, err = d.StartCopyIn(m, in)
+	require.ErrorContains(t, err, "cuEventRecord")
+	clear(in.Bytes())
+	_, err = d.StartCopyOut(out, m)
+	require.ErrorContains(t, err, "cuEventRecord")
+	require.Equal(t, []byte{1, 2, 3, 4}, out.Bytes())
+	d.api.eventRecord = record
+	require.NoError(t, d.FreePinned(in))
+	require.NoError(t, d.FreePinned(out))
+}
