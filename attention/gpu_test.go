@@ -159,5 +159,5 @@ func TestTensorsThatAreNotMapped(t *testing.T) {
 	}
 	q := &refuser{launcher: launcher{hopper: true}}
 	require.NoError(t, j.Grids(q))
-	require.Equal(t, []string{"attention_forward_unit64_bf16", "attention_forward_bf16"}, q.names)
+	require.Equal(t, []string{"attention_forward_unit64_bf16", "attention_mend_forward_bf16"}, q.names)
 }

@@ -62,9 +62,14 @@ many() {
     mkdir -p "$log/$kind"
     xargs -r -P "$jobs" -L 1 bash -c 'kind=$1 package=$2 test=$3; shift 3; one "$kind" "$package" "$test" $COMMAND' one "$kind" >"$log/$kind.txt"
     ok=$(grep -c '^0 ' "$log/$kind.txt" || true) bad=$(grep -vc '^0 ' "$log/$kind.txt" || true)
-    printf '%-12s %6d ok %4d failed %6d s   %s\n' "$kind" "$ok" "$bad" $((SECONDS - began)) \
+    printf '%-16s %6d ok %4d failed %6d s   %s\n' "$kind" "$ok" "$bad" $((SECONDS - began)) \
         "$(grep -v '^0 ' "$log/$kind.txt" | awk '{printf "%s %s; ", $2, $3}' | cut -c 1-300)" | tee -a "$log/table.txt"
     [ "$bad" = 0 ] && [ "$ok" -gt 0 ]
+}
+
+# twice KIND is many, and runs those that fail once more, alone.
+twice() {
+    many "$1" || jobs=1 many "$1-again" < <(awk '$1 != 0 {print $2, $3}' "$log/$1.txt") || failed=1
 }
 
 # program KIND SECONDS COMMAND... runs a program, and adds a line to the table.
@@ -72,7 +77,7 @@ program() {
     local kind=$1 most=$2 began=$SECONDS status=0
     shift 2
     timeout --kill-after=10 "$most" "$@" </dev/null >"$log/$kind.txt" 2>&1 || status=$?
-    printf '%-12s %9s %20d s   %s\n' "$kind" "$([ $status = 0 ] && echo ok || echo "status $status")" $((SECONDS - began)) \
+    printf '%-16s %9s %20d s   %s\n' "$kind" "$([ $status = 0 ] && echo ok || echo "status $status")" $((SECONDS - began)) \
         "$(grep -v '^[[:space:]]*$' "$log/$kind.txt" | tail -n 1 | cut -c 1-150)" | tee -a "$log/table.txt"
     [ $status = 0 ] || failed=1
 }
@@ -118,14 +123,11 @@ run() {
     local step
     for step in ${STEPS:-tests attention memcheck racecheck gpt bench}; do
         case $step in
-        tests)
-            many tests <"$log/list.txt" ||
-                jobs=1 many again < <(awk '$1 != 0 {print $2, $3}' "$log/tests.txt") || failed=1
-            ;;
-        attention) SNUG_CUDA=80 many attention-80 < <(grep '^attention ' "$log/list.txt") || failed=1 ;;
+        tests) twice tests <"$log/list.txt" ;;
+        attention) SNUG_CUDA=80 twice attention-80 < <(grep '^attention ' "$log/list.txt") ;;
         memcheck | racecheck)
             if command -v compute-sanitizer >/dev/null; then
-                COMMAND="compute-sanitizer --tool $step --error-exitcode 9" many "$step" < <(used_device) || failed=1
+                COMMAND="compute-sanitizer --tool $step --error-exitcode 9" twice "$step" < <(used_device)
             else
                 echo "compute-sanitizer is not installed: no $step" | tee -a "$log/table.txt"
             fi
