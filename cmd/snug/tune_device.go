@@ -36,8 +36,8 @@ func (t *tuning) checkDevice() error {
 		return usagef("tune: -disk makes pages for the CPU, and -device is %s", t.device)
 	case t.fold:
 		return usagef("tune: -fold is for the CPU, and -device is %s", t.device)
-	case t.lowRank() || t.projects() || t.optimizer == "adam-mini":
-		return usagef("tune: -optimizer %s takes whole matrices on the CPU, and -device is %s", t.optimizer, t.device)
+	case t.lowRank() || t.projects() || t.optimizer == "adam-mini" || t.optimizer == "prodigy":
+		return usagef("tune: -optimizer %s is for the CPU, and -device is %s", t.optimizer, t.device)
 	case t.ranks != nil:
 		return usagef("tune: ranks compute on the CPU, and -device is %s", t.device)
 	}
