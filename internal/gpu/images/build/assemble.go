@@ -42,9 +42,11 @@ var productAdvice = regexp.MustCompile(`\(C75\d\d\)`)
 
 // usage is what a function takes on one architecture: registers of a thread,
 // and bytes: of a block, of a thread's stack, and of registers moved to and from
-// the stack.
+// the stack. threads are those of a block, at most.
 type usage struct {
 	registers, shared, stack, spillStores, spillLoads int
+
+	threads int
 }
 
 // parseUsage reads what ptxas -v says. Functions that are not inlined have a

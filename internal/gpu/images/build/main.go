@@ -19,6 +19,7 @@ import (
 
 	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/internal/gpu/images"
+	"github.com/snug-ml/snug/internal/gpu/images/machine"
 )
 
 const resources = "internal/gpu/images/RESOURCES.md"
@@ -114,6 +115,15 @@ func build(t *toolkit, cache cache, root string, m images.Module) (result, error
 		uses, err := parseUsage(c.Said)
 		if err != nil {
 			return r, fmt.Errorf("ptxas for sm_%s: %w", arch, err)
+		}
+		entries, err := machine.Kernels(c.Cubin, parsed.Capability)
+		if err != nil {
+			return r, fmt.Errorf("the cubin of sm_%s: %w", arch, err)
+		}
+		for _, k := range entries {
+			u := uses[k.Name]
+			u.threads = k.Threads
+			uses[k.Name] = u
 		}
 		r.kernels.add(arch, uses)
 		codes = append(codes, gpu.Code{Arch: parsed, Data: c.Cubin})

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug/internal/gpu/images"
+	"github.com/snug-ml/snug/internal/gpu/images/machine"
 )
 
 // What a kernel may take.
@@ -81,22 +82,26 @@ func report(results []result) string {
 	var b strings.Builder
 	archs := "sm_" + strings.Join(images.Archs, " / sm_")
 	b.WriteString("# What the CUDA kernels use\n\n")
-	b.WriteString("`build.sh` writes this file from what `ptxas -v` says. Registers are those of a thread, shared\n")
-	b.WriteString("memory that of a block; the rest is bytes of a thread. Where the architectures differ the\n")
-	fmt.Fprintf(&b, "numbers are those of %s. Kernels of sm_90a share registers out among the threads of a\n", archs)
-	b.WriteString("block when they start: the number is what a thread has before. They are given the memory of their\n")
-	b.WriteString("blocks at launch.\n")
+	b.WriteString("`build.sh` writes this file from what `ptxas -v` and the machine code say; `machine.sh` holds the instructions against\n")
+	b.WriteString("it. Registers are those of a thread, shared memory that of a block; stack and spills are bytes of a thread. Where\n")
+	fmt.Fprintf(&b, "the architectures differ the numbers are those of %s. Kernels of sm_90a share\n", archs)
+	b.WriteString("registers out among the threads of a block when they start: the number is what a thread has before. They are given\n")
+	b.WriteString("the memory of their blocks at launch.\n\n")
+	b.WriteString("Occupancy is the blocks that a multiprocessor holds at a time × the warps of a block of the most threads, on\n")
+	fmt.Fprintf(&b, "sm_%s: what its warps (64), blocks (32), registers (65,536) and shared memory (164, 228 and\n", strings.Join(occupied, " / sm_"))
+	b.WriteString("228 KiB, of which every block takes one more than the table says) leave.\n")
 	for _, r := range results {
 		fmt.Fprintf(&b, "\n## %s: %s bytes\n\n", r.module.Name(), grouped(len(r.image)))
-		b.WriteString("| kernel | registers | shared memory | stack | spill stores | spill loads |\n|---|---|---|---|---|---|\n")
+		b.WriteString("| kernel | registers | shared memory | stack | spill stores | spill loads | occupancy |\n|---|---|---|---|---|---|---|\n")
 		for _, name := range slices.Sorted(maps.Keys(r.kernels)) {
 			cell := func(of func(usage) int) string { return across(r.module.Archs(), r.kernels[name], of) }
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", name,
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", name,
 				cell(func(u usage) int { return u.registers }),
 				cell(func(u usage) int { return u.shared }),
 				cell(func(u usage) int { return u.stack }),
 				cell(func(u usage) int { return u.spillStores }),
-				cell(func(u usage) int { return u.spillLoads }))
+				cell(func(u usage) int { return u.spillLoads }),
+				occupancy(r.module.Archs(), r.kernels[name]))
 		}
 	}
 	if len(spills) > 0 {
@@ -105,7 +110,29 @@ func report(results []result) string {
 			fmt.Fprintf(&b, "- %s, %d bytes: %s\n", name, spills[name].bytes, spills[name].why)
 		}
 	}
+	b.WriteString(bounds())
 	return b.String()
+}
+
+// occupied are the architectures whose occupancy is in the table.
+var occupied = []string{"80", "90", "100"}
+
+// occupancy returns "8 × 8", or that for each of the architectures where they differ.
+func occupancy(archs []string, uses map[string]usage) string {
+	var cells []string
+	for _, arch := range archs {
+		u, ok := uses[arch]
+		if !slices.Contains(occupied, arch) && len(archs) > 1 {
+			continue
+		}
+		blocks, warps := machine.LimitsOf[arch].Occupancy(u.threads, u.registers, u.shared)
+		if !ok || blocks == 0 {
+			cells = append(cells, "-")
+			continue
+		}
+		cells = append(cells, fmt.Sprintf("%d × %d", blocks, warps/blocks))
+	}
+	return oneOrAll(cells)
 }
 
 // across returns one number when the architectures agree, else all.
@@ -119,6 +146,10 @@ func across(archs []string, uses map[string]usage, of func(usage) int) string {
 		}
 		cells = append(cells, strconv.Itoa(of(u)))
 	}
+	return oneOrAll(cells)
+}
+
+func oneOrAll(cells []string) string {
 	if len(slices.Compact(slices.Clone(cells))) == 1 {
 		return cells[0]
 	}

@@ -62,12 +62,15 @@ func TestLimits(t *testing.T) {
 func TestReport(t *testing.T) {
 	k := kernels{}
 	for _, arch := range images.Archs {
-		k.add(arch, map[string]usage{"same": {registers: 20}})
+		k.add(arch, map[string]usage{"same": {registers: 20, threads: 256}})
 	}
-	k.add("80", map[string]usage{"differs": {registers: 10}})
-	k.add("90", map[string]usage{"differs": {registers: 12}})
+	k.add("80", map[string]usage{"differs": {registers: 10, threads: 128, shared: 40 << 10}})
+	k.add("90", map[string]usage{"differs": {registers: 12, threads: 128, shared: 40 << 10}})
 	text := report([]result{{module: "toy/kernels/toy", image: make([]byte, 1234567), kernels: k}})
 	require.Contains(t, text, "## toy: 1,234,567 bytes\n")
-	require.Contains(t, text, "| same | 20 | 0 | 0 | 0 | 0 |\n")
-	require.Contains(t, text, "| differs | 10 / - / 12 / - / - | 0 / - / 0 / - / - | ")
+	require.Contains(t, text, "| same | 20 | 0 | 0 | 0 | 0 | 8 × 8 |\n")
+	require.Contains(t, text, "| differs | 10 / - / 12 / - / - | 40960 / - / 40960 / - / - | ")
+	require.Contains(t, text, " | 4 × 4 / 5 × 4 / - |\n")
+	require.Contains(t, text, "| gemm_units | 4096×4096 by 4096×4096, bf16 | 1365 | 0.441 ms, arithmetic |")
+	require.Contains(t, text, "| amp_cast | 2^28 elements, f32 to bf16 | 0 | 0.79 ms, memory |")
 }
