@@ -27,7 +27,7 @@ type allowed struct {
 
 // spills are the kernels that may move more than maxSpill.
 var spills = map[string]allowed{
-	"attention_forward_bf16":           {64, "on sm_120 alone, where 128 registers let two blocks run at once; what it costs was not measured"},
+	"attention_forward_bf16":           {64, "128 registers let two blocks run at once; what it costs was not measured"},
 	"attention_forward_cached":         {64, "on sm_120 alone; what it costs was not measured"},
 	"attention_forward_f16":            {64, "as attention_forward_bf16"},
 	"attention_forward_f32":            {64, "as attention_forward_bf16"},
