@@ -40,7 +40,7 @@ var modes = map[string][2][]string{
 	"plain":    {{"-O2"}, nil},
 	"portable": {{"-O2"}, {"-DSNUG_PORTABLE"}},
 	"asan":     {{"-O1", "-g", "-fsanitize=address"}, nil},
-	"check":    {{"-O1", "-g"}, {"-fsanitize=thread"}},
+	"check":    {{"-O2", "-g"}, {"-O1", "-fsanitize=thread"}},
 }
 
 // metalVersions are the values of __METAL_VERSION__ that SNUG_METAL stands for: the language of
