@@ -112,6 +112,14 @@ void note_read(Cell& c, const Moment& m) {
     c.read_barriers = (uint16_t)m.barriers, c.read_exchanges = (uint16_t)m.exchanges;
 }
 
+// noted says whether note_read would change nothing. Then the write before is ordered before
+// this read too: it is for the readers so far, of whom it can have been one at most.
+bool noted(const Cell& c, const Moment& m) {
+    if (c.readers == NOBODY || c.read_block != block || c.read_barriers != (uint16_t)m.barriers) return false;
+    if (c.readers == WARPS) return true;
+    return c.read_exchanges == (uint16_t)m.exchanges && c.reader == (c.readers == ONE ? m.thread : m.thread / SNUG_LANES);
+}
+
 void note_write(Cell& c, const Moment& m) {
     c.write_block = block;
     c.writer = (uint16_t)m.thread;
@@ -151,6 +159,7 @@ const char* access_word(Word& w, unsigned offset, unsigned n, bool write, bool i
     unsigned size = WORD / w.pieces;
     for (unsigned i = offset / size; i < (offset + n) / size; i++) {
         Cell& c = w.cell[i];
+        if (!write && noted(c, m)) continue;
         const char* what = conflict_with_write(c, m, in_shared);
         if (write) {
             if (!what) what = conflict_with_reads(c, m, in_shared);
