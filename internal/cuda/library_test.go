@@ -1,4 +1,4 @@
-//go:build cuda && linux && (amd64 || arm64)
+//go:build (cuda || hip) && linux && (amd64 || arm64)
 
 package cuda
 
@@ -55,7 +55,7 @@ func (s *stub) open(t testing.TB) *Device {
 	t.Helper()
 	a := &api{}
 	require.Empty(t, bind(s.library, a.symbols()))
-	d, err := newBackend(func() (*api, error) { return a, nil }, noLt).Open(0)
+	d, err := newBackend(&nvidia, func() (*api, error) { return a, nil }, noLt).Open(0)
 	require.NoError(t, err)
 	return d.(*Device)
 }
@@ -64,7 +64,7 @@ func (s *stub) open(t testing.TB) *Device {
 // order, all their bits and their sign; and its result comes back.
 func TestCallingConvention(t *testing.T) {
 	s := buildStub(t)
-	a, lt := &api{}, &ltAPI{}
+	a, lt := &api{}, &ltAPI{vendor: &cublasLt}
 	require.Empty(t, bind(s.library, a.symbols()))
 	require.Empty(t, bind(s.library, a.optional()))
 	require.Empty(t, bind(s.library, lt.symbols()))
