@@ -36,6 +36,10 @@ func init() {
 			copy(unsafe.Slice((*byte)(p), 1472)[1160:], "gfx1100:xnack-\x00")
 			return success
 		}
+		a.driverVersion = func(version *int32) Result {
+			*version = f.version * 5000 // 6.0 for CUDA 12.0
+			return success
+		}
 		pools := a.deviceAttribute
 		a.deviceAttribute = func(v *int32, attribute, device int32) Result {
 			if attribute != hipAttributePools {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var testModule = &gpu.Module{Name: "test", Image: testImage("80", "86", "90")}
+var testModule = &gpu.Module{Name: "test", Image: testImage("80", "86", "90"), AMD: amdImage("gfx90a", "gfx1100")}
 
 // testImage returns an image of cubins and, unless it is for sm_90a alone, of PTX for the first
 // architecture. The codes are their names.
@@ -32,6 +32,19 @@ func testImage(archs ...string) []byte {
 	}
 	if archs[0] != "90a" {
 		add(archs[0], true)
+	}
+	image, err := gpu.PackImage(codes)
+	if err != nil {
+		panic(err)
+	}
+	return image
+}
+
+// amdImage returns an image of code objects, which a zero byte ends.
+func amdImage(archs ...string) []byte {
+	var codes []gpu.Code
+	for _, arch := range archs {
+		codes = append(codes, gpu.Code{AMD: arch, Data: []byte(arch + "\x00")})
 	}
 	image, err := gpu.PackImage(codes)
 	if err != nil {
