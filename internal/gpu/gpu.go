@@ -12,11 +12,12 @@ import (
 )
 
 // Module is the kernels of one package in the forms that the build has. The
-// files cuda.go and metal.go of a package fill it in before any device is
+// files cuda.go, hip.go and metal.go of a package fill it in before any device is
 // opened.
 type Module struct {
 	Name   string // of the package: "quant8"
 	Image  []byte // CUDA code, as Unpack reads it, with the build tag cuda
+	AMD    []byte // code of AMD's architectures, as UnpackAMD reads it, with the build tag hip
 	Source fs.FS  // NAME.cu, NAME.metal and what they include, with the build tags metal and emu
 
 	// Entries are the kernels of a module that stands in for another on some devices. A device

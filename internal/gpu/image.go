@@ -15,17 +15,19 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 )
 
-// An image is the kernels of one CUDA module, compiled ahead: a cubin for each of some
-// architectures, and PTX that newer ones compile when they load it. Each code is compressed by
-// itself, so that a device unpacks only its own. The numbers are little-endian:
+// An image is the kernels of one module, compiled ahead. NVIDIA's has a cubin for each of some
+// architectures, and PTX that newer ones compile when they load it; AMD's has an ELF code object for
+// each of some architectures. Each code is compressed by itself, so that a device unpacks only its
+// own. The numbers are little-endian:
 //
 //	"snug\x00gpu"   8 bytes
 //	version         uint16, 1
 //	codes           uint16
 //	checksum        uint32, CRC-32C of the 12 bytes before it and of the index
 //	index           for every code, 20 bytes:
-//	    capability      uint16, 90 is 9.0
-//	    kind            uint8, 0 is a cubin, 1 is PTX
+//	    capability      uint16, 90 is 9.0; of a code object the digits of its architecture, 0x90a
+//	                    is gfx90a
+//	    kind            uint8, 0 is a cubin, 1 is PTX, 2 is AMD's code object
 //	    alone           uint8, 1 if no other capability runs it (sm_90a)
 //	    offset          uint32, from the start of the image; the codes follow one another
 //	    packed          uint32, bytes in the image
@@ -64,15 +66,26 @@ func (a Arch) String() string {
 	return strconv.Itoa(a.Capability)
 }
 
+// The kinds of codes in the index.
+const (
+	kindCubin = iota
+	kindPTX
+	kindAMD
+)
+
 // Code is a module's kernels in one form.
 type Code struct {
-	Arch
-	PTX  bool   // text that the driver compiles; else a cubin
+	Arch        // of NVIDIA
+	AMD  string // AMD's architecture, such as "gfx90a", of an ELF code object; else empty
+	PTX  bool   // text that the driver compiles; else machine code
 	Data []byte // a zero byte follows it in what Unpack returns, as the driver wants of text
 }
 
-// String returns "sm_90a", or "PTX of compute_80".
+// String returns "sm_90a", "PTX of compute_80", or "gfx90a".
 func (c Code) String() string {
+	if c.AMD != "" {
+		return c.AMD
+	}
 	if c.PTX {
 		return "PTX of compute_" + c.Arch.String()
 	}
@@ -83,6 +96,8 @@ func (c Code) String() string {
 // capability and on later ones of the same major number, PTX on all later ones.
 func (c Code) runsOn(capability int) bool {
 	switch {
+	case c.AMD != "":
+		return false
 	case c.Alone:
 		return capability == c.Capability
 	case c.PTX:
@@ -129,11 +144,12 @@ func PackImage(codes []Code) ([]byte, error) {
 			return nil, err
 		}
 		packed := body.Bytes()[from:]
-		if c.Capability < 10 || c.Capability > math.MaxUint16 || int64(len(c.Data)) > math.MaxUint32 || int64(start+body.Len()) > math.MaxUint32 {
+		number, kind := c.number()
+		if number < 10 || number > math.MaxUint16 || int64(len(c.Data)) > math.MaxUint32 || int64(start+body.Len()) > math.MaxUint32 {
 			return nil, fmt.Errorf("%v of %d bytes does not fit an image", c, len(c.Data))
 		}
-		index = le.AppendUint16(index, uint16(c.Capability))
-		index = append(index, flag(c.PTX), flag(c.Alone))
+		index = le.AppendUint16(index, uint16(number))
+		index = append(index, kind, flag(c.Alone))
 		index = le.AppendUint32(index, uint32(start+from))
 		index = le.AppendUint32(index, uint32(len(packed)))
 		index = le.AppendUint32(index, uint32(len(c.Data)))
@@ -142,6 +158,26 @@ func PackImage(codes []Code) ([]byte, error) {
 	le.PutUint32(index[12:], indexSum(index))
 	return append(index, body.Bytes()...), nil
 }
+
+// number returns what the index calls the code's architecture, and the kind of the code. A name of
+// AMD's that it cannot write has 0.
+func (c Code) number() (number int, kind byte) {
+	switch {
+	case c.AMD != "":
+		n, _ := strconv.ParseUint(strings.TrimPrefix(c.AMD, "gfx"), 16, 16)
+		if amdName(uint16(n)) != c.AMD {
+			n = 0
+		}
+		return int(n), kindAMD
+	case c.PTX:
+		return c.Capability, kindPTX
+	default:
+		return c.Capability, kindCubin
+	}
+}
+
+// amdName returns "gfx90a" for 0x90a.
+func amdName(number uint16) string { return "gfx" + strconv.FormatUint(uint64(number), 16) }
 
 func flag(set bool) byte {
 	if set {
@@ -178,8 +214,11 @@ func readIndex(image []byte) ([]packedCode, error) {
 	var codes []packedCode
 	for e := image[imageHeader:at]; len(e) > 0; e = e[imageEntry:] {
 		offset, packed, size := le.Uint32(e[4:]), le.Uint32(e[8:]), le.Uint32(e[12:])
-		c := packedCode{Code: Code{Arch: Arch{int(le.Uint16(e)), e[3] == 1}, PTX: e[2] == 1}, sum: le.Uint32(e[16:])}
-		if e[2] > 1 || e[3] > 1 || uint64(offset) != uint64(at) || uint64(packed) > uint64(len(image)-at) ||
+		c := packedCode{Code: Code{Arch: Arch{int(le.Uint16(e)), e[3] == 1}, PTX: e[2] == kindPTX}, sum: le.Uint32(e[16:])}
+		if e[2] == kindAMD {
+			c.Code = Code{AMD: amdName(le.Uint16(e))}
+		}
+		if e[2] > kindAMD || e[3] > 1 || e[2] == kindAMD && e[3] != 0 || uint64(offset) != uint64(at) || uint64(packed) > uint64(len(image)-at) ||
 			uint64(size) > maxInflate*uint64(packed) || uint64(size) >= math.MaxInt {
 			return nil, fmt.Errorf("the index of the image is wrong for %v: %w", c.Code, driver.ErrDevice)
 		}
@@ -229,12 +268,33 @@ func Unpack(image []byte, capability int) (Code, error) {
 	if best >= 0 {
 		return codes[best].unpack()
 	}
+	return Code{}, fmt.Errorf("no code for compute capability %d.%d, only %s: %w",
+		capability/10, capability%10, names(codes), driver.ErrNotBuilt)
+}
+
+// names lists what an image has.
+func names(codes []packedCode) string {
 	var has []string
 	for _, c := range codes {
 		has = append(has, c.String())
 	}
-	return Code{}, fmt.Errorf("no code for compute capability %d.%d, only %s: %w",
-		capability/10, capability%10, strings.Join(has, ", "), driver.ErrNotBuilt)
+	return strings.Join(has, ", ")
+}
+
+// UnpackAMD returns the code object of an image for one of AMD's architectures, as the driver names
+// it without the features that follow a colon: "gfx90a". It allocates and unpacks that code only. The
+// error wraps driver.ErrNotBuilt if the image has none, driver.ErrDevice if it is damaged.
+func UnpackAMD(image []byte, arch string) (Code, error) {
+	codes, err := readIndex(image)
+	if err != nil {
+		return Code{}, err
+	}
+	for _, c := range codes {
+		if c.AMD != "" && c.AMD == arch {
+			return c.unpack()
+		}
+	}
+	return Code{}, fmt.Errorf("no code for %s, only %s: %w", arch, names(codes), driver.ErrNotBuilt)
 }
 
 // UnpackPTX returns the part of an image's PTX that has a kernel and that a device of some compute

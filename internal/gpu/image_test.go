@@ -137,6 +137,54 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
+// toyAMD returns a code object for each architecture, whose text is its name many times.
+func toyAMD(archs ...string) []gpu.Code {
+	var codes []gpu.Code
+	for _, arch := range archs {
+		codes = append(codes, gpu.Code{AMD: arch, Data: bytes.Repeat([]byte(arch+"\n"), 10)})
+	}
+	return codes
+}
+
+func TestUnpackAMD(t *testing.T) {
+	archs := []string{"gfx90a", "gfx942", "gfx1100", "gfx1201"}
+	codes := toyAMD(archs...)
+	image := pack(t, codes)
+	for i, arch := range archs {
+		code, err := gpu.UnpackAMD(image, arch)
+		require.NoError(t, err)
+		require.Equal(t, arch, code.String())
+		require.Equal(t, codes[i], code)
+	}
+	all, err := gpu.UnpackAll(image)
+	require.NoError(t, err)
+	require.Equal(t, codes, all)
+	for _, arch := range []string{"", "gfx", "gfx90", "gfx906", "gfx1101", "gfx90a:xnack+", "90a", "gfx90A"} {
+		_, err = gpu.UnpackAMD(image, arch)
+		require.ErrorIs(t, err, driver.ErrNotBuilt, arch)
+	}
+	require.EqualError(t, err, "no code for gfx90A, only gfx90a, gfx942, gfx1100, gfx1201: "+driver.ErrNotBuilt.Error())
+	_, err = gpu.Unpack(image, 90)
+	require.ErrorIs(t, err, driver.ErrNotBuilt, "of NVIDIA")
+	_, _, err = gpu.UnpackPTX(image, 90, "toy")
+	require.ErrorIs(t, err, driver.ErrNotBuilt, "of NVIDIA")
+	_, err = gpu.UnpackAMD(pack(t, toyCodes(t, "80", "90")), "gfx90")
+	require.ErrorIs(t, err, driver.ErrNotBuilt, "of NVIDIA")
+	_, err = gpu.UnpackAMD([]byte("\x7fELF"), "gfx90a")
+	require.ErrorIs(t, err, driver.ErrDevice)
+	for i := range image {
+		damaged := bytes.Clone(image)
+		damaged[i] ^= 0x40
+		if code, err := gpu.UnpackAMD(damaged, "gfx1100"); err == nil {
+			require.Equal(t, codes[2], code, "byte %d", i)
+		}
+	}
+	for _, arch := range []string{"90a", "gfx", "gfx9-generic", "gfx90A", "gfx012", "gfx10000", "gfx1"} {
+		_, err := gpu.PackImage(toyAMD(arch))
+		require.ErrorContains(t, err, "does not fit an image", arch)
+	}
+}
+
 func TestPackImageErrors(t *testing.T) {
 	_, err := gpu.PackImage(nil)
 	require.ErrorContains(t, err, "0 codes")
