@@ -1,4 +1,4 @@
-//go:build cuda || metal || emu
+//go:build cuda || hip || metal || emu
 
 package amp
 

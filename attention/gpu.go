@@ -1,4 +1,4 @@
-//go:build cuda || metal || emu
+//go:build cuda || hip || metal || emu
 
 package attention
 
@@ -150,6 +150,9 @@ type gpuPass interface {
 // give wrong results for NaNs and infinities that a mask hides. The kernels of gpuMend then
 // recompute the affected results and leave the others.
 func (s gpuShape) run(q gpu.Launcher, c *Options, k *gpuKernels, j gpuPass) error {
+	if !gpu.HasUnits(q) {
+		k = &gpuPlain
+	}
 	queries, keys, err := 0, 0, gpu.ErrTensorMap
 	if h := hopperFor(q, c, k); h != nil {
 		queries, keys, err = j.hopper(q, h, s)

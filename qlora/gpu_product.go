@@ -1,4 +1,4 @@
-//go:build cuda || metal || emu
+//go:build cuda || hip || metal || emu
 
 package qlora
 
@@ -23,7 +23,7 @@ var productNames = [...]gpu.Floats{
 func (j *productJob) Grids(q gpu.Launcher) error {
 	a, b, _ := j.matrices()
 	n, _ := j.shape()
-	return j.launch(q, gemm.Choose(j.rows, n, a, b))
+	return j.launch(q, gemm.Choose(q, j.rows, n, a, b))
 }
 
 // matrices returns the operands of the product. The matrix of W has no memory.

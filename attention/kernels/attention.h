@@ -26,4 +26,6 @@
 #include "featured_grads.h"
 #include "cached.h"
 #include "merge.h"
+#if defined(HAS_F16_UNITS)
 #include "units_entries.h"
+#endif

@@ -97,8 +97,10 @@ FOR_FLOATS(BACKWARD_QUERY)
             }                                                                                                          \
         }                                                                                                              \
     }
+#if defined(HAS_F16_UNITS)
 MEND_BACKWARD_QUERY(f16)
 MEND_BACKWARD_QUERY(bf16)
+#endif
 
 // backward_key computes columns from `from` on of dk and dv for one tile of keys.
 // Rows of its scores are keys, columns queries.
@@ -168,5 +170,7 @@ FOR_FLOATS(BACKWARD_KEY)
             }                                                                                                          \
         }                                                                                                              \
     }
+#if defined(HAS_F16_UNITS)
 MEND_BACKWARD_KEY(f16)
 MEND_BACKWARD_KEY(bf16)
+#endif

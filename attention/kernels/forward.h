@@ -106,5 +106,7 @@ FOR_FLOATS(FORWARD)
             }                                                                                                          \
         }                                                                                                              \
     }
+#if defined(HAS_F16_UNITS)
 MEND_FORWARD(f16)
 MEND_FORWARD(bf16)
+#endif

@@ -32,13 +32,15 @@ type compiler struct {
 	checks   []string // of modules
 	defines  []string // of modules
 	version  string   // of the compiler and the processor
+	hip      bool     // the CUDA text is compiled as HIP
 }
 
 // modes are the flags that SNUG_EMU stands for: of everything, and of modules.
 var modes = map[string][2][]string{
 	"":         {{"-O2"}, nil},
 	"plain":    {{"-O2"}, nil},
-	"portable": {{"-O2"}, {"-DSNUG_PORTABLE"}},
+	"portable": {{"-O2"}, {"-DSNUG_WAVE=32"}},
+	"wave64":   {{"-O2"}, {"-DSNUG_WAVE=64"}},
 	"asan":     {{"-O1", "-g", "-fsanitize=address"}, nil},
 	"check":    {{"-O2", "-g"}, {"-O1", "-fsanitize=thread"}},
 }
@@ -58,7 +60,7 @@ func compilerFor(language string) (*compiler, error) {
 	name := os.Getenv("SNUG_EMU")
 	mode, ok := modes[name]
 	if !ok {
-		return nil, fmt.Errorf("SNUG_EMU is %q, want plain, portable, asan or check: %w", name, driver.ErrNotBuilt)
+		return nil, fmt.Errorf("SNUG_EMU is %q, want plain, portable, wave64, asan or check: %w", name, driver.ErrNotBuilt)
 	}
 	cxx := os.Getenv("SNUG_EMU_CXX")
 	if cxx == "" {
@@ -80,6 +82,7 @@ func compilerFor(language string) (*compiler, error) {
 	return &compiler{
 		language: language, cxx: cxx,
 		flags: slices.Concat(base, mode[0]), checks: mode[1], defines: defines,
+		hip:     name == "portable" || name == "wave64",
 		version: fmt.Sprintf("%s%s %v", version, cpuid.CPU.BrandName, cpuid.CPU.FeatureSet()),
 	}, nil
 }

@@ -8,8 +8,8 @@
 // emu:0 runs the CUDA text and emu:1 the Metal text. With SNUG_CUDA=90 emu:0 has the
 // instructions of compute capability 9.0 in the modes plain and asan. The environment variable
 // SNUG_EMU chooses how both are compiled: "plain", the default; "portable", without
-// the instructions that only NVIDIA's GPUs have, as for HIP; "asan", with the
-// address sanitizer; or "check", which finds races, block memory that is read
+// the instructions that only NVIDIA's GPUs have, as HIP for AMD's cards with waves of 32 lanes;
+// "wave64", as for those with waves of 64; "asan", with the address sanitizer; or "check", which finds races, block memory that is read
 // before it is written, and accesses outside of every allocation. With SNUG_METAL=2.4 emu:1
 // compiles the text as the Metal language of macOS 12 and 13, without bfloat. With SNUG_FLUSH=1
 // emu:1 takes subnormal numbers for 0, as Apple's GPUs do. SNUG_EMU_CXX
@@ -60,6 +60,7 @@ func (backend) Open(index int) (driver.Driver, error) {
 	d := &device{
 		compiler: c, cmd: cmd, loaded: map[*gpu.Module]bool{}, live: map[uintptr]int{},
 		hopper: languages[index] == "cu" && limit == 90 && len(c.checks) == 0,
+		plain:  languages[index] == "cu" && c.hip,
 	}
 	d.cmd.Stderr = &d.stderr
 	// The threads of kernels run on stacks of the emulator, and it ends with its memory.
@@ -97,6 +98,7 @@ const (
 type device struct {
 	compiler *compiler
 	hopper   bool
+	plain    bool // the text has no matrix units, as in HIP
 	cmd      *exec.Cmd
 	in       io.WriteCloser
 	out      *bufio.Reader
@@ -212,6 +214,9 @@ func (d *device) tensorMap(m *gpu.TensorMap) {
 
 // Hopper implements [gpu.HopperLauncher].
 func (d *device) Hopper(*gpu.Module) bool { return d.hopper }
+
+// HasUnits implements [gpu.UnitsLauncher].
+func (d *device) HasUnits() bool { return !d.plain }
 
 // load compiles a module and loads it, once.
 func (d *device) load(m *gpu.Module) error {

@@ -71,7 +71,10 @@ func put[T snug.Element](t *testing.T, dev *snug.Device, x []T) snug.Array[T] {
 	return a
 }
 
-var allModes = []string{"plain", "portable", "asan", "check"}
+var (
+	allModes  = []string{"plain", "portable", "wave64", "asan", "check"}
+	unitModes = []string{"plain", "asan", "check"} // HIP has no matrix units
+)
 
 // TestProduct checks loads of both orders, the product and asynchronous copies
 // against the definition. The numbers are small integers, so sums are exact.
@@ -87,7 +90,7 @@ func TestProduct(t *testing.T) {
 		}
 		return float64(m[16*i+j])
 	}
-	for _, mode := range allModes {
+	for _, mode := range unitModes {
 		each(t, mode, func(t *testing.T, dev *snug.Device) {
 			for _, dt := range []snug.DType{snug.F16, snug.BF16} {
 				for trans := range 4 {
@@ -132,7 +135,7 @@ func TestRows(t *testing.T) {
 	for i := range in {
 		in[i] = float32(i*37%101 - 50)
 	}
-	for _, mode := range []string{"plain", "portable", "asan"} { // lanes of a row write the same element, a race by the rules of check
+	for _, mode := range []string{"plain", "asan"} { // lanes of a row write the same element, a race by the rules of check
 		each(t, mode, func(t *testing.T, dev *snug.Device) {
 			out := put(t, dev, make([]float32, 288))
 			require.NoError(t, device.Launch(dev, &probeJob{"rows", 1, 32, []snug.View{out.View(), put(t, dev, in).View()}, probeParams{}}))
@@ -145,6 +148,41 @@ func TestRows(t *testing.T) {
 					sum, most = sum+x, max(most, x)
 				}
 				require.Equal(t, []float32{sum, most}, []float32{got[256+i], got[272+i]}, "row %d", i)
+			}
+		})
+	}
+}
+
+// TestShuffles checks the exchange between lanes of two warps, which are one wave of 64 lanes
+// on some of AMD's cards, and are not at one place.
+func TestShuffles(t *testing.T) {
+	in := make([]float32, 64)
+	for i := range in {
+		in[i] = float32(i*i%23 + 1)
+	}
+	for _, mode := range allModes {
+		each(t, mode, func(t *testing.T, dev *snug.Device) {
+			out := put(t, dev, make([]float32, 320))
+			for _, n := range []uint32{0, 1, 40} {
+				require.NoError(t, device.Launch(dev, &probeJob{"shuffles", 1, 64, []snug.View{out.View(), put(t, dev, in).View()}, probeParams{n: n}}))
+				got := make([]float32, 320)
+				require.NoError(t, out.CopyOut(got))
+				for i := range 64 {
+					warp := in[i/32*32:][:32]
+					sum := float32(0)
+					for _, x := range warp {
+						sum += x
+					}
+					if i >= 32 {
+						sum *= 32 // a sum of sums
+					}
+					some := float32(0)
+					if i/32*32 < int(n) {
+						some = 1
+					}
+					want := []float32{warp[5], warp[(i+1)%32], warp[i%32^16], sum, some}
+					require.Equal(t, want, []float32{got[i], got[64+i], got[128+i], got[192+i], got[256+i]}, "n %d, lane %d", n, i)
+				}
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-//go:build cuda || metal || emu
+//go:build cuda || hip || metal || emu
 
 package gemm
 
@@ -83,7 +83,7 @@ func Grids(q gpu.Launcher, m, n, k int, alpha float32, a, b gpu.Matrix, beta flo
 		m, n, a, b = n, m, b, a
 		a.Trans, b.Trans, c.Trans = !a.Trans, !b.Trans, !c.Trans
 	}
-	return Choose(m, n, a, b).launch(q, m, n, k, alpha, a, b, beta, c)
+	return Choose(q, m, n, a, b).launch(q, m, n, k, alpha, a, b, beta, c)
 }
 
 // NewParams returns the parameters of a kernel.
@@ -110,11 +110,11 @@ func (f Form) launch(q gpu.Launcher, m, n, k int, alpha float32, a, b gpu.Matrix
 // Choose returns how Grids computes a product with snug's own kernels. Kernels that make
 // the elements of b themselves, with any multiple of 16 bytes for the address of b, have the
 // bits of those.
-func Choose(m, n int, a, b gpu.Matrix) Form {
+func Choose(q gpu.Launcher, m, n int, a, b gpu.Matrix) Form {
 	switch {
 	case min(m, n) <= tileOf[Thin].rows:
 		return Thin
-	case a.Type == b.Type && a.Type != gpu.F32 && inChunks(a) && inChunks(b):
+	case a.Type == b.Type && a.Type != gpu.F32 && inChunks(a) && inChunks(b) && gpu.HasUnits(q):
 		if Units128.Blocks(m, n) >= busy {
 			return Units128
 		}

@@ -1,4 +1,4 @@
-//go:build cuda || metal || emu
+//go:build cuda || hip || metal || emu
 
 package gemm
 
@@ -224,7 +224,7 @@ func TestChoose(t *testing.T) {
 		{1 << 12, 1 << 12, single, single, "gemm_plain"},
 		{1 << 8, 1 << 8, single, single, "gemm_thin"},
 	} {
-		require.Equal(t, c.want, names[Choose(c.m, c.n, c.a, c.b)][c.a.Type], "%d×%d", c.m, c.n)
+		require.Equal(t, c.want, names[Choose(nil, c.m, c.n, c.a, c.b)][c.a.Type], "%d×%d", c.m, c.n)
 	}
 }
 

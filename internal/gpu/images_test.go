@@ -9,6 +9,7 @@ import (
 
 	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/internal/gpu/images"
+	"github.com/snug-ml/snug/internal/gpu/images/machine"
 	"github.com/stretchr/testify/require"
 )
 
@@ -21,6 +22,9 @@ func TestImages(t *testing.T) {
 	require.NoError(t, err)
 	for _, m := range modules {
 		require.NoError(t, m.Check(root), "run internal/gpu/images/build.sh and commit what it writes")
+	}
+	for _, m := range images.AMD(modules) {
+		require.NoError(t, m.Check(root), "run internal/gpu/images/hip.sh and commit what it writes")
 	}
 	orphans, err := images.Orphans(root)
 	require.NoError(t, err)
@@ -65,6 +69,32 @@ func TestImageParts(t *testing.T) {
 	}
 	require.Equal(t, 5, partsOf["attention"], "parts of attention's PTX: of 64, 128 and 256 columns, features, and the rest")
 	require.Less(t, total, 15_000_000, "bytes of all images")
+}
+
+// TestAMDImageParts unpacks every image for AMD's cards and looks for what it must hold.
+func TestAMDImageParts(t *testing.T) {
+	modules, err := images.Find(root)
+	require.NoError(t, err)
+	total := 0
+	for _, m := range images.AMD(modules) {
+		image, err := os.ReadFile(filepath.Join(root, m.Image()))
+		require.NoError(t, err, "run internal/gpu/images/hip.sh")
+		total += len(image)
+		codes, err := gpu.UnpackAll(image)
+		require.NoError(t, err, m.Image())
+		var archs []string
+		for _, c := range codes {
+			archs = append(archs, c.AMD)
+			kernels, err := machine.AMDKernels(c.Data, c.AMD)
+			require.NoError(t, err, "%v in %s", c, m.Image())
+			require.NotEmpty(t, kernels)
+			for _, k := range kernels {
+				require.NoError(t, k.Fits(c.AMD), m.Image())
+			}
+		}
+		require.Equal(t, images.AMDArchs, archs, m.Image())
+	}
+	require.Less(t, total, 10_000_000, "bytes of all images")
 }
 
 var entry = regexp.MustCompile(`\.entry (\w+)\(`)

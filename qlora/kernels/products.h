@@ -75,6 +75,7 @@ DEVICE Weight weight(GLOBAL const u8* packed, GLOBAL const f32* scales, GLOBAL c
     return Weight{packed, scales, codes, values, map, shape, s};
 }
 
+#if defined(HAS_F16_UNITS)
 // Weight16 is W as an operand of type T, 8 neighbours at a time, as Chunks is one.
 template <class T> struct Weight16 {
     typedef Weight::Raw Raw;
@@ -98,6 +99,7 @@ template <class T> struct Weight16 {
         *(GROUP Wide16*)to = y;
     }
 };
+#endif
 
 // PRODUCT makes an entry point with block memory of `room` elements of type ROOM. The
 // name w is that of the weight.
@@ -121,6 +123,7 @@ template <class T> struct Weight16 {
 PRODUCT_PLAIN(qlora_product_plain, 64, 64, 1, 1024)
 PRODUCT_PLAIN(qlora_product_thin, 16, 32, 8, 1792)
 
+#if defined(HAS_F16_UNITS)
 #define PRODUCT_UNITS(T, SIDE, DEPTH)                                      \
     PRODUCT(qlora_product##SIDE##_##T, T, Wide16, UNITS_ROOM(SIDE, DEPTH), \
             Weight16<T> right = {w, w.s}; units<T, SIDE, DEPTH>(t, c, chunks(a, p.product.a), right, p.product, (GROUP T*)memory);)
@@ -135,4 +138,5 @@ PRODUCT_UNITS(bf16, 128, 16)
             plain_square<SIDE>(t, c, dense(a, p.product.a), w, p.product, memory);)
 PRODUCT_SQUARE(64)
 PRODUCT_SQUARE(128)
+#endif
 #endif

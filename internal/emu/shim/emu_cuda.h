@@ -10,7 +10,7 @@
 #define __constant__
 #define __launch_bounds__(...)
 
-#if !defined(SNUG_PORTABLE)
+#if !defined(SNUG_WAVE)
 // cvt.f32.f16: a NaN becomes the one that NVIDIA's arithmetic gives.
 #define SNUG_WIDEN_F16
 inline float widen_f16(unsigned short h) {
@@ -57,3 +57,30 @@ inline unsigned __ballot_sync(unsigned mask, bool x) {
 }
 inline void atomicMin(unsigned* p, unsigned x) { snug_atomic_min(p, x); }
 inline void atomicAdd(unsigned* p, unsigned x) { snug_atomic_add(p, x); }
+
+// What hip_wave.h needs. A warp is half a wave of 64 lanes, and the emulator runs it by itself: what the
+// other half does at that moment is not known.
+#if defined(SNUG_WAVE)
+#define __builtin_amdgcn_fence(order, scope)
+inline void __builtin_amdgcn_wave_barrier() { snug_warp_barrier(); }
+inline unsigned snug_wave_lane() { return snug_self()->local.x % SNUG_WAVE; }
+inline unsigned __builtin_amdgcn_mbcnt_lo(unsigned mask, unsigned base) {
+    unsigned lane = snug_wave_lane();
+    return base + (unsigned)__builtin_popcount(lane < 32 ? mask & ((1u << lane) - 1) : mask);
+}
+inline unsigned __builtin_amdgcn_mbcnt_hi(unsigned mask, unsigned base) {
+    unsigned lane = snug_wave_lane();
+    return base + (unsigned)__builtin_popcount(lane < 32 ? 0 : mask & ((1u << (lane - 32)) - 1));
+}
+inline int __builtin_amdgcn_ds_bpermute(int address, int x) {
+    unsigned lane = (unsigned)address / 4 % SNUG_WAVE;
+    if (lane / SNUG_LANES != snug_wave_lane() / SNUG_LANES) snug_fault("a lane reads from the other half of its wave");
+    return snug::exchange(x, lane);
+}
+inline unsigned __builtin_amdgcn_ballot_w32(bool x) { return snug::ballot(x); }
+inline unsigned long long __builtin_amdgcn_ballot_w64(bool x) {
+    unsigned long long own = snug::ballot(x);
+    return snug_wave_lane() < SNUG_LANES ? ~0ull << SNUG_LANES | own : own << SNUG_LANES | 0xffffffffull;
+}
+#include "hip_wave.h"
+#endif

@@ -12,6 +12,7 @@
 PLAIN(gemm_plain, 64, 64, 1, 1024)
 PLAIN(gemm_thin, 16, 32, 8, 1792)
 
+#if defined(HAS_F16_UNITS)
 #define UNITS(T, SIDE, DEPTH)                                                                              \
     KERNEL(gemm_units##SIDE##_##T, 256, OPERAND(u8, c, 0), OPERAND(const T, a, 1), OPERAND(const T, b, 2), \
            PARAMS(ProductParams, p)) {                                                                     \
@@ -33,4 +34,5 @@ UNITS(bf16, 128, 16)
     }
 PLAIN_UNITS(64)
 PLAIN_UNITS(128)
+#endif
 #endif

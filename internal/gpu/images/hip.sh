@@ -1,36 +1,15 @@
 #!/usr/bin/env bash
-# Compiles every .cu for two of AMD's architectures, so that kernels stay in what CUDA and
-# HIP share: for gfx1100, of warps of 32, to an object that is thrown away, and for gfx90a,
-# of warps of 64, as far as the front end goes; with -front that is all for both. Needs
-# clang 19 (Debian: clang-19), no header or library of ROCm.
+# Compiles every module of kernels for AMD's cards, <package>/kernels/<package>.cu, into
+# an image beside it that goes into programs built with the tag hip: a code object for each of the
+# architectures of amd.go. Writes the images, <package>_hip.image, their .sum files and
+# RESOURCES-AMD.md. With -check it compares with what is there instead. What was
+# compiled before comes from the user's cache, in snug-images. Needs clang and lld 19
+# (Debian: clang-19, lld-19), no header or library of ROCm; CLANG names another clang.
+# Exit status 3 says that clang is of another release than the one whose code is in the images.
 set -euo pipefail
-deep=1
-if [ "${1:-}" = -front ]; then
-    deep=
-    shift
-fi
-root=${1:-$(cd "$(dirname "$0")/../../.." && pwd)}
-cd "$root"
+cd "$(dirname "$0")/../../.."
 
 CLANG=${CLANG:-clang-19}
-command -v "$CLANG" >/dev/null || { echo "hip.sh: no $CLANG here; install it (apt-get install clang-19)" >&2; exit 1; }
-
-compile() {
-    printf 'hip: %s for %s\n' "$1" "$2" >&2
-    "$CLANG" -x hip --cuda-device-only -nogpuinc -nogpulib --offload-arch="$2" \
-        -std=c++17 -O3 -ffp-contract=off -Wall -Wextra -Wno-unused-parameter -Werror \
-        -I internal/gpu/include "${@:3}" "$1"
-}
-both() {
-    if [ -n "$deep" ]; then object "$1"; else compile "$1" gfx1100 -fsyntax-only; fi
-    compile "$1" gfx90a -fsyntax-only
-}
-object() {
-    compile "$1" gfx1100 -S -o - | "$CLANG" -x assembler -target amdgcn-amd-amdhsa -mcpu=gfx1100 -c -o /dev/null -
-}
-export CLANG deep
-export -f compile object both
-
-shopt -s nullglob
-files=(*/kernels/*.cu */*/kernels/*.cu)
-printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'set -eo pipefail; both "$1"' hip
+command -v "$CLANG" >/dev/null || { echo "hip.sh: no $CLANG here; install it (apt-get install clang-19 lld-19)" >&2; exit 1; }
+CGO_ENABLED=0 go build -tags cuda -o .build/images ./internal/gpu/images/build
+.build/images -clang "$CLANG" "$@"

@@ -53,8 +53,8 @@ func Find(root string) ([]Module, error) {
 	return find(root, ".cu")
 }
 
-// Orphans returns the modules that have an image and no source.
-func Orphans(root string) ([]Module, error) {
+// Orphans returns the paths of images that have no source.
+func Orphans(root string) ([]string, error) {
 	images, err := find(root, ".image")
 	if err != nil {
 		return nil, err
@@ -63,7 +63,20 @@ func Orphans(root string) ([]Module, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(images, func(m Module) bool { return slices.Contains(modules, m) }), nil
+	var has []string
+	for _, m := range modules {
+		has = append(has, m.Image())
+	}
+	for _, m := range AMD(modules) {
+		has = append(has, m.Image())
+	}
+	var orphans []string
+	for _, m := range images {
+		if !slices.Contains(has, m.Image()) {
+			orphans = append(orphans, m.Image())
+		}
+	}
+	return orphans, nil
 }
 
 func find(root, ending string) ([]Module, error) {
@@ -109,7 +122,11 @@ func (m Module) Image() string { return string(m) + ".image" }
 // Pack returns the image of some codes. If the image that is there has these codes it is that
 // one, because Go's releases may compress in other ways.
 func (m Module) Pack(root string, codes []gpu.Code) ([]byte, error) {
-	if image, err := os.ReadFile(filepath.Join(root, m.Image())); err == nil {
+	return pack(filepath.Join(root, m.Image()), codes)
+}
+
+func pack(path string, codes []gpu.Code) ([]byte, error) {
+	if image, err := os.ReadFile(path); err == nil {
 		if there, err := gpu.UnpackAll(image); err == nil && reflect.DeepEqual(there, codes) {
 			return image, nil
 		}
@@ -126,6 +143,11 @@ var includeLine = regexp.MustCompile(`(?m)^\s*#\s*include\s+"([^"]+)"`)
 // reaches, by their paths. Headers named emu_ and hip_ belong to other
 // compilers.
 func (m Module) Sources(root string) (map[string]string, error) {
+	return m.sources(root, "emu_", "hip_")
+}
+
+// sources leaves out headers whose names start with one of two words.
+func (m Module) sources(root, other1, other2 string) (map[string]string, error) {
 	texts := map[string]string{}
 	var add func(file string) error
 	add = func(file string) error {
@@ -139,7 +161,7 @@ func (m Module) Sources(root string) (map[string]string, error) {
 		texts[file] = string(text)
 		for _, match := range includeLine.FindAllStringSubmatch(string(text), -1) {
 			name := match[1]
-			if strings.HasPrefix(name, "emu_") || strings.HasPrefix(name, "hip_") {
+			if strings.HasPrefix(name, other1) || strings.HasPrefix(name, other2) {
 				continue
 			}
 			header := path.Join(path.Dir(string(m)), name)
@@ -175,18 +197,35 @@ func (m Module) SumOf(root string, image []byte) (string, error) {
 		fmt.Fprintf(&b, ", PTX for compute_%s", Archs[0])
 	}
 	b.WriteString("\n")
-	line := func(text []byte, file string) { fmt.Fprintf(&b, "%x  %s\n", sha256.Sum256(text), file) }
-	for _, file := range slices.Sorted(maps.Keys(sources)) {
-		line([]byte(sources[file]), file)
-	}
-	line(pins, Pins)
-	line(image, m.Image())
+	writeSums(&b, sources)
+	writeSum(&b, pins, Pins)
+	writeSum(&b, image, m.Image())
 	return b.String(), nil
+}
+
+func writeSum(b *strings.Builder, text []byte, file string) {
+	fmt.Fprintf(b, "%x  %s\n", sha256.Sum256(text), file)
+}
+
+func writeSums(b *strings.Builder, sources map[string]string) {
+	for _, file := range slices.Sorted(maps.Keys(sources)) {
+		writeSum(b, []byte(sources[file]), file)
+	}
 }
 
 // Check returns an error that says how the image differs from what the sources
 // give, as far as hashes tell.
-func (m Module) Check(root string) error {
+func (m Module) Check(root string) error { return check(root, m) }
+
+// compiled is a module's kernels in an image, with its sum file.
+type compiled interface {
+	Entry() string
+	Image() string
+	Sum() string
+	SumOf(root string, image []byte) (string, error)
+}
+
+func check(root string, m compiled) error {
 	image, err := os.ReadFile(filepath.Join(root, m.Image()))
 	if err != nil {
 		return fmt.Errorf("%s is not compiled: %w", m.Entry(), err)

@@ -43,7 +43,7 @@ func TestFind(t *testing.T) {
 	require.Equal(t, "toy", m.Name())
 	orphans, err := Orphans(root)
 	require.NoError(t, err)
-	require.Equal(t, []Module{"old/kernels/old"}, orphans)
+	require.Equal(t, []string{"old/kernels/old.image"}, orphans)
 
 	write(t, root, "above/below/kernels/below.cu", "")
 	write(t, root, ".build/toy/kernels/toy.cu", "")

@@ -43,12 +43,9 @@ typedef float f32;
     SNUG_REGISTER(name, threads, __VA_ARGS__) \
     extern "C" __global__ __launch_bounds__(threads) void name(__VA_ARGS__)
 
-// WARP is the number of threads that run in lockstep.
-#if defined(__GFX9__)
-#define WARP 64
-#else
+// WARP is the number of threads that exchange values. Where AMD's waves have 64 lanes, each half is a
+// warp.
 #define WARP 32
-#endif
 
 // Thread says which thread of a launch this is.
 struct Thread {
@@ -66,7 +63,7 @@ struct Thread {
 // visible to one another. sync_warp does so for a warp.
 DEVICE void sync_threads() { __syncthreads(); }
 
-#if defined(__HIP__) && !defined(SNUG_EMU)
+#if defined(SNUG_WAVE)
 DEVICE void sync_warp() { hip_sync_warp(); }
 template <class T> DEVICE T shuffle(T x, u32 lane) { return hip_shuffle(x, lane); }
 template <class T> DEVICE T shuffle_xor(T x, u32 mask) { return hip_shuffle(x, hip_lane() ^ mask); }

@@ -21,11 +21,10 @@ static __device__ inline HipDim hip_threads() {
 static __device__ inline HipDim hip_block() {
     return {__builtin_amdgcn_workgroup_id_x(), __builtin_amdgcn_workgroup_id_y(), __builtin_amdgcn_workgroup_id_z()};
 }
-// The hardware counts threads of the grid; all blocks are full.
+// The counts of blocks are the first of the arguments that the runtime adds to a kernel's own.
 static __device__ inline HipDim hip_blocks() {
-    return {__builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x(),
-            __builtin_amdgcn_grid_size_y() / __builtin_amdgcn_workgroup_size_y(),
-            __builtin_amdgcn_grid_size_z() / __builtin_amdgcn_workgroup_size_z()};
+    const unsigned* count = (const unsigned*)__builtin_amdgcn_implicitarg_ptr();
+    return {count[0], count[1], count[2]};
 }
 
 #define threadIdx hip_thread()
@@ -39,46 +38,26 @@ static __device__ inline void __syncthreads() {
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
-// hip_sync_warp orders what lanes of a warp write and read. They run in
-// lockstep, so only the compiler has to be told.
-static __device__ inline void hip_sync_warp() {
-    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
-    __builtin_amdgcn_wave_barrier();
-    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
-}
-
-// hip_lane returns the number of the thread in its warp.
-static __device__ inline unsigned hip_lane() {
-    unsigned low = __builtin_amdgcn_mbcnt_lo(~0u, 0);
 #if defined(__GFX9__)
-    return __builtin_amdgcn_mbcnt_hi(~0u, low);
+#define SNUG_WAVE 64
 #else
-    return low;
+#define SNUG_WAVE 32
 #endif
-}
-
-// hip_shuffle returns the x of another lane, counted modulo the warp.
-template <class T> static __device__ inline T hip_shuffle(T x, unsigned lane) {
-    static_assert(sizeof(T) % 4 == 0, "a shuffle moves whole words");
-    int words[sizeof(T) / 4];
-    __builtin_memcpy(words, &x, sizeof(T));
-    for (int& word : words) word = __builtin_amdgcn_ds_bpermute((int)(lane * 4), word);
-    __builtin_memcpy(&x, words, sizeof(T));
-    return x;
-}
-
-// hip_any says whether x is true in any lane.
-static __device__ inline bool hip_any(bool x) {
-#if defined(__GFX9__)
-    return __builtin_amdgcn_ballot_w64(x) != 0;
-#else
-    return __builtin_amdgcn_ballot_w32(x) != 0;
-#endif
-}
+#include "hip_wave.h"
 
 static __device__ inline unsigned atomicMin(unsigned* p, unsigned x) {
     return __hip_atomic_fetch_min(p, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 static __device__ inline unsigned atomicAdd(unsigned* p, unsigned x) {
     return __hip_atomic_fetch_add(p, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+
+// The instruction rounds to nearest even and knows subnormal numbers.
+#define SNUG_NARROW_F16
+static __device__ inline unsigned short narrow_f16(float x) { return __builtin_bit_cast(unsigned short, (_Float16)x); }
+#define SNUG_WIDEN_F16
+static __device__ inline float widen_f16(unsigned short h) {
+    unsigned a = h & 0x7fffu;
+    if (a > 0x7c00u) return __builtin_bit_cast(float, (h & 0x8000u) << 16 | 0x7f800000u | (a & 0x3ffu) << 13); // NaN, with its payload
+    return (float)__builtin_bit_cast(_Float16, h);
 }

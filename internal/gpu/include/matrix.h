@@ -1,6 +1,5 @@
 // Matrix units: products of 16×16 and 16×8 tiles of 16-bit numbers by the 32
-// lanes of a warp (a half of it where WARP is 64), added in float. All lanes
-// take part in every function. Included by matrix_cuda.h and matrix_metal.h,
+// lanes of a warp, added in float. All lanes take part in every function. Included by matrix_cuda.h and matrix_metal.h,
 // which define how.
 //
 //	FragA<T>  a 16×16 operand a        FragB<T>  a 16×8 operand b

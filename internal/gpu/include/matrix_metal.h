@@ -2,6 +2,11 @@
 // matrix.h. A lane holds two neighbours of a row of each: MATRIX_ROW says which.
 #pragma once
 
+#define HAS_F16_UNITS
+#if __METAL_VERSION__ >= 310
+#define HAS_BF16_UNITS // Metal has no bfloat before 3.1
+#endif
+
 #define ROW_LANES_0 1
 #define ROW_LANES_1 8
 #include "matrix.h"

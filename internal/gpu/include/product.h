@@ -77,4 +77,6 @@ DEVICE void store(GLOBAL u8* c, ProductParams p, u64 row, u64 col, float x, floa
 }
 
 #include "product_plain.h"
+#if defined(HAS_F16_UNITS)
 #include "product_units.h"
+#endif

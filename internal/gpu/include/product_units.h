@@ -3,10 +3,6 @@
 // operand in block memory: it multiplies one while it loads or makes the other.
 #pragma once
 
-#if defined(SNUG_CUDA) || __METAL_VERSION__ >= 310
-#define HAS_BF16_UNITS // Metal has no bfloat before 3.1
-#endif
-
 // UNITS_ROOM is the block memory of units, in 16 bytes.
 #define UNITS_ROOM(SIDE, DEPTH) (4 * SIDE * (DEPTH + 8) / 8)
 

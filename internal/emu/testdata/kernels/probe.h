@@ -4,6 +4,7 @@ struct ProbeParams {
     u32 n, trans_a, trans_b;
 };
 
+#if defined(HAS_F16_UNITS)
 // 16×16 products: c = a·b for 16×16 operands of 16-bit numbers, from tiles of
 // block memory with a stride that differs from their width.
 template <class T>
@@ -64,6 +65,21 @@ KERNEL(probe_rows, 32, OPERAND(float, out, 0), OPERAND(const float, in, 1), PARA
         multiply(c, a, b[j]);
         for (u32 e = 0; e < 4; e++) out[acc_row(lane, e / 2) * 16 + 8 * j + acc_col(lane) + e % 2] = c.x[e];
     }
+}
+
+#endif
+
+// shuffles: right. out[i] has what lane exchange gives in a block of two warps, which are at different places.
+KERNEL(probe_shuffles, 64, OPERAND(float, out, 0), OPERAND(const float, in, 1), PARAMS(ProbeParams, p)) {
+    Thread t = THREAD;
+    float x = in[t.local];
+    out[t.local] = shuffle(x, 5);
+    out[64 + t.local] = shuffle(x, (lane_of(t) + 1) % WARP);
+    out[128 + t.local] = shuffle_xor(x, 16);
+    for (u32 turn = 0; turn <= warp_of(t); turn++) x = warp_sum(x);
+    out[192 + t.local] = x;
+    if (warp_of(t) == 1) sync_warp();
+    out[256 + t.local] = any_of_warp(t.local < p.n) ? 1 : 0;
 }
 
 // reverse: right. out[i] = in[n-1-i] through block memory.

@@ -1,9 +1,9 @@
 //go:build cuda && linux && amd64
 
-// Command build compiles every module of CUDA kernels into its image, and writes
+// Command build compiles every module of kernels into its image, and writes
 // the image, the hashes of its sources, and the table of what kernels
 // use. With -check it compares instead. build.sh installs the compilers and
-// runs it.
+// runs it for NVIDIA's cards; hip.sh runs it with -clang for AMD's.
 package main
 
 import (
@@ -14,8 +14,10 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/internal/gpu/images"
@@ -26,32 +28,50 @@ const resources = "internal/gpu/images/RESOURCES.md"
 
 func main() {
 	check := flag.Bool("check", false, "write nothing; fail when a file is not what the sources give")
-	compilers := flag.String("compilers", "", "the `folder` into which the compilers are installed")
+	compilers := flag.String("compilers", "", "the `folder` into which NVIDIA's compilers are installed")
+	clang := flag.String("clang", "", "compile for AMD's cards, with this `program`")
 	root := flag.String("root", ".", "the root of the repository")
 	flag.Parse()
-	if err := run(*root, *compilers, *check); err != nil {
+	var files map[string][]byte
+	var err error
+	if *clang != "" {
+		files, err = buildAMD(*root, *clang)
+	} else {
+		files, err = build(*root, *compilers)
+	}
+	if err == nil {
+		err = finish(*root, files, *check)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "images:", err)
+		if errors.Is(err, errNoCompiler) {
+			os.Exit(3)
+		}
 		os.Exit(1)
 	}
 }
 
-func run(root, compilers string, check bool) error {
+// errNoCompiler says that the release of a compiler is not there whose code is in the images.
+var errNoCompiler = errors.New("images are not compiled here")
+
+// build returns the images of all modules for NVIDIA's cards, with what belongs to them.
+func build(root, compilers string) (map[string][]byte, error) {
 	t, err := openToolkit(compilers)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	cache, err := openCache(filepath.Base(compilers))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	modules, err := images.Find(root)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var results []result
 	var failed []error
 	for _, m := range modules {
-		r, err := build(t, cache, root, m)
+		r, err := compile(t, cache, root, m)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", m.Entry(), err))
 			continue
@@ -60,12 +80,13 @@ func run(root, compilers string, check bool) error {
 		results = append(results, r)
 	}
 	if err := errors.Join(failed...); err != nil {
-		return err
+		return nil, err
 	}
-	files, err := outputs(root, results)
-	if err != nil {
-		return err
-	}
+	return outputs(root, results)
+}
+
+// finish writes the files, or compares with those that are there.
+func finish(root string, files map[string][]byte, check bool) error {
 	if check {
 		return compare(root, files)
 	}
@@ -77,8 +98,22 @@ func run(root, compilers string, check bool) error {
 	return nil
 }
 
-// build compiles one module and assembles it for every architecture.
-func build(t *toolkit, cache cache, root string, m images.Module) (result, error) {
+// parallel calls f with 0 to n-1, some at a time.
+func parallel(n int, f func(i int)) {
+	var wait sync.WaitGroup
+	free := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for i := range n {
+		free <- struct{}{}
+		wait.Go(func() {
+			f(i)
+			<-free
+		})
+	}
+	wait.Wait()
+}
+
+// compile compiles one module and assembles it for every architecture.
+func compile(t *toolkit, cache cache, root string, m images.Module) (result, error) {
 	r := result{module: m, kernels: kernels{}}
 	sources, err := m.Sources(root)
 	if err != nil {
@@ -173,12 +208,12 @@ func compare(root string, files map[string][]byte) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range orphans {
-		differ = append(differ, m.Image()+" has no source")
+	for _, image := range orphans {
+		differ = append(differ, image+" has no source")
 	}
 	if len(differ) == 0 {
 		return nil
 	}
 	slices.Sort(differ)
-	return fmt.Errorf("%s\nrun internal/gpu/images/build.sh and commit what it writes", strings.Join(differ, "\n"))
+	return fmt.Errorf("%s\nrun internal/gpu/images/build.sh and hip.sh and commit what they write", strings.Join(differ, "\n"))
 }

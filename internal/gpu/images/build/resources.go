@@ -136,7 +136,7 @@ func occupancy(archs []string, uses map[string]usage) string {
 }
 
 // across returns one number when the architectures agree, else all.
-func across(archs []string, uses map[string]usage, of func(usage) int) string {
+func across[U any](archs []string, uses map[string]U, of func(U) int) string {
 	var cells []string
 	for _, arch := range archs {
 		u, ok := uses[arch]

@@ -1,0 +1,15 @@
+package gpu
+
+// UnitsLauncher is a Launcher that knows whether modules have the kernels on matrix units for its
+// device. AMD's images have none.
+type UnitsLauncher interface {
+	Launcher
+	HasUnits() bool
+}
+
+// HasUnits reports whether q runs kernels on matrix units, as every Launcher does that does not
+// say otherwise.
+func HasUnits(q Launcher) bool {
+	u, ok := q.(UnitsLauncher)
+	return !ok || u.HasUnits()
+}
