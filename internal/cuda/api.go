@@ -80,6 +80,7 @@ type (
 	popFunc     func() Result // the popped context is dropped
 	queryFunc   func(stream uintptr) Result
 	currentFunc func() (device int32, r Result)
+	deviceFunc  func(device int32) Result
 	launchFunc  func(function uintptr, blockX, blockY, blockZ, threadX, threadY, threadZ, shared uint32,
 		stream uintptr, params, extra unsafe.Pointer) Result
 	encodeFunc func(tensorMap unsafe.Pointer, dtype int32, rank uint32, addr uintptr, dims, strides, box, steps unsafe.Pointer,

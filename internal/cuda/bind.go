@@ -94,6 +94,8 @@ func bindOne(field any, addr uintptr) {
 			r := Result(native.call(uintptr(unsafe.Pointer(device))))
 			return *device, r
 		}
+	case *deviceFunc:
+		*fn = func(device int32) Result { return Result(native.call(uintptr(device))) }
 	case *queryFunc:
 		*fn = func(stream uintptr) Result { return Result(native.call(stream)) }
 	case *launchFunc:

@@ -21,6 +21,7 @@ type fake struct {
 	logging bool
 	fail    map[string]Result // results of the calls to come, by name
 	vendor  *vendor
+	arch    string        // of HIP's device, with features
 	current map[int]int32 // devices of HIP's threads, where they are not elsewhere
 
 	count, major, minor, version, pools int32
@@ -65,7 +66,7 @@ var testVendor = &nvidia
 
 func newFake() *fake {
 	f := &fake{
-		fail: map[string]Result{}, vendor: testVendor, current: map[int]int32{}, count: 1, major: 8, version: 12000, pools: 1, total: 1 << 30,
+		fail: map[string]Result{}, vendor: testVendor, arch: "gfx1100:xnack-", current: map[int]int32{}, count: 1, major: 8, version: 12000, pools: 1, total: 1 << 30,
 		contexts: map[int]int{}, next: 1 << 40, streams: map[uintptr]*stream{}, events: map[uintptr]moment{},
 		memory: map[uintptr][]byte{}, pinned: map[uintptr][]byte{}, modules: map[uintptr]string{},
 		names: map[uintptr]string{}, graphs: map[uintptr][]func(){}, execs: map[uintptr][]func(){}, poolMade: map[uintptr]*fakePool{}, poolOf: map[uintptr]*fakePool{},

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"unsafe"
 
 	"github.com/snug-ml/snug/internal/driver"
@@ -56,6 +58,13 @@ func (d *Device) findArchitecture() error {
 	name, _, _ := bytes.Cut(p.architecture[:], []byte{0})
 	name, _, _ = bytes.Cut(name, []byte{':'})
 	d.model = string(name)
+	if !slices.Contains(gpu.AMDArchs, d.model) {
+		name, err := d.name()
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("%v, %s, is %s; snug's kernels are for %s: %w", d, name, d.model, strings.Join(gpu.AMDArchs, ", "), driver.ErrNotBuilt)
+	}
 	var pools int32
 	if err := d.check("cuDeviceGetAttribute", d.api.deviceAttribute(&pools, hipAttributePools, d.handle)); err != nil {
 		return err

@@ -7,7 +7,7 @@ import "sync"
 // hipAPI is the functions that HIP has in place of some of CUDA's.
 type hipAPI struct {
 	getDevice    currentFunc
-	setDevice    queryFunc // of a device's number
+	setDevice    deviceFunc
 	streamDevice func(stream uintptr, device *int32) Result
 
 	thread func() int // the number of the calling thread
@@ -51,7 +51,7 @@ func (h *hipAPI) push(ctx uintptr) Result {
 		return r
 	}
 	if want := int32(ctx - 1); want != device {
-		if r := h.setDevice(uintptr(want)); r != success {
+		if r := h.setDevice(want); r != success {
 			return r
 		}
 	}
@@ -72,7 +72,7 @@ func (h *hipAPI) pop() Result {
 	h.mu.Unlock()
 	now, r := h.getDevice()
 	if r == success && now != device {
-		r = h.setDevice(uintptr(device))
+		r = h.setDevice(device)
 	}
 	return r
 }
