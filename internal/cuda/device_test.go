@@ -100,10 +100,14 @@ func TestOpenWithoutDriver(t *testing.T) {
 }
 
 func TestRegistered(t *testing.T) {
-	b, err := driver.Lookup("cuda")
-	require.NoError(t, err)
-	if _, err := b.Count(); err != nil { // what this machine has
-		require.ErrorIs(t, err, driver.ErrNotBuilt)
+	require.NotEmpty(t, driver.Kinds())
+	for _, kind := range driver.Kinds() {
+		require.Contains(t, []string{"cuda", "hip"}, kind)
+		b, err := driver.Lookup(kind)
+		require.NoError(t, err)
+		if _, err := b.Count(); err != nil { // what this machine has
+			require.ErrorIs(t, err, driver.ErrNotBuilt)
+		}
 	}
 }
 

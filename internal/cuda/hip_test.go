@@ -1,4 +1,4 @@
-//go:build hip && linux
+//go:build hip && linux && (amd64 || arm64)
 
 package cuda
 
