@@ -46,7 +46,7 @@ func targetsWithGaps(seed uint64, rows, vocab int) []int32 {
 func TestCrossEntropyAgainstDefinition(t *testing.T) {
 	const scale = 0.125
 	into := snug.Into{Alpha: 0.5, Beta: 0.25}
-	for _, size := range []struct {
+	for i, size := range []struct {
 		rows, vocab, cols, chunk, tile int
 		limit                          float32 // of the cap
 		weighted                       bool
@@ -62,7 +62,10 @@ func TestCrossEntropyAgainstDefinition(t *testing.T) {
 		{3, 2055, 7, 0, 0, 0, true, CrossEntropy{ZLoss: 1e-2, Temperature: 0.5}}, {130, 11, 3, 0, 4, 0, false, CrossEntropy{ZLoss: 1, Smoothing: 0.3}},
 		{0, 5, 3, 0, 2, 0, false, CrossEntropy{Smoothing: 0.3}}, {5, 1030, 3, 2, 0, 2, true, CrossEntropy{ZLoss: 0.1, Smoothing: 0.2, Temperature: 3}},
 	} {
-		for _, dt := range floatTypes {
+		for j, dt := range floatTypes {
+			if !kerneltest.Taken(i+j, len(floatTypes)) {
+				continue
+			}
 			t.Run(fmt.Sprint(size, dt), func(t *testing.T) {
 				kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 					rows, vocab, cols := size.rows, size.vocab, size.cols

@@ -72,7 +72,7 @@ func TestDistillGradientOfTheDefinition(t *testing.T) {
 func TestDistillAgainstDefinition(t *testing.T) {
 	const scale = 0.125
 	into := snug.Into{Alpha: 0.5, Beta: 0.25}
-	for _, size := range []struct {
+	for n, size := range []struct {
 		rows, vocab, cols, teacherCols, chunk, tile int
 		limit, temperature                          float32
 		weighted, bias                              bool
@@ -82,6 +82,9 @@ func TestDistillAgainstDefinition(t *testing.T) {
 		{3, 4099, 7, 3, 2, 2050, 2, 3, true, true}, {7, 701, 3, 64, 3, 100, 0, 0.5, true, false}, {5, 3, 129, 1, 1, 0, 0, 1, false, false},
 	} {
 		for i, dt := range floatTypes {
+			if !kerneltest.Taken(n+i, len(floatTypes)) {
+				continue
+			}
 			t.Run(fmt.Sprint(size, dt), func(t *testing.T) {
 				kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 					rows, vocab, cols := size.rows, size.vocab, size.cols

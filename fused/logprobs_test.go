@@ -94,7 +94,7 @@ func TestLogProbsGradientOfTheDefinition(t *testing.T) {
 
 func TestLogProbsAgainstDefinition(t *testing.T) {
 	into := snug.Into{Alpha: 0.5, Beta: 0.25}
-	for _, size := range []struct {
+	for i, size := range []struct {
 		rows, vocab, cols, k, chunk, tile int
 		limit, temperature                float32
 		bias, noLse                       bool
@@ -104,7 +104,10 @@ func TestLogProbsAgainstDefinition(t *testing.T) {
 		{3, 4099, 7, 70, 2, 2050, 2, 3, true, false}, {7, 701, 3, 5, 3, 100, 3, 0, false, true}, {5, 3, 129, 0, 1, 0, 0, 0, false, false},
 		{4, 5, 3, 1, 0, 2, 0, 0, false, true}, {130, 5, 64, 1, 129, 0, 30, 2, true, true},
 	} {
-		for _, dt := range floatTypes {
+		for j, dt := range floatTypes {
+			if !kerneltest.Taken(i+j, len(floatTypes)) {
+				continue
+			}
 			t.Run(fmt.Sprint(size, dt), func(t *testing.T) {
 				kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 					rows, vocab, cols := size.rows, size.vocab, size.cols

@@ -2,6 +2,7 @@ package quant8
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -88,7 +89,10 @@ func TestOptionsOnDevices(t *testing.T) {
 			{16, 256, 1024, snug.BF16, snug.F16, 1500, 9},
 			{16, 256, 1024, snug.F32, snug.F32, 1027, 9},
 		} {
-			for name := range rules {
+			for j, name := range slices.Sorted(maps.Keys(rules)) {
+				if !kerneltest.Taken(i+j, 3) {
+					continue
+				}
 				if strings.HasPrefix(name, "Adafactor") {
 					continue // it refuses SkipElement
 				}

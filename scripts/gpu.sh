@@ -6,7 +6,8 @@
 #	scripts/gpu.sh run FOLDER     there, in a copy of the repository with FOLDER: runs them
 #
 # FOLDER is under .build, by default .build/gpu. Build also packs it into
-# FOLDER.tar.xz, which is enough to take there. Run writes the output and exit
+# FOLDER.tar.xz, which is enough to take there; PACKAGES is a regular expression for the
+# packages whose tests are wanted, such as './(amp|attention)'. Run writes the output and exit
 # status of everything to FOLDER/log, goes on after a failure, and prints a table
 # last. It fails if anything did. STEPS says what to run, of
 #
@@ -32,7 +33,7 @@ build() {
     local flags=(-tags cuda -trimpath -ldflags '-s -w')
     rm -rf "$folder"
     mkdir -p "$folder/tests"
-    grep -rl --include='*_test.go' -F 'kerneltest.Backends(' . | xargs -n 1 dirname | sort -u |
+    grep -rl --include='*_test.go' -F 'kerneltest.Backends(' . | xargs -n 1 dirname | sort -u | grep -xE -- "${PACKAGES:-.*}" |
         while read -r package; do
             mkdir -p "$folder/tests/$package"
             go test -c "${flags[@]}" -o "$folder/tests/$package/package.test" "$package"

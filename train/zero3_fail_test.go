@@ -12,6 +12,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -122,7 +123,10 @@ func TestZero3Breaks(t *testing.T) {
 	require.NoError(t, errors.Join(errs[:]...))
 	require.Greater(t, calls, 50)
 	for at := 1; at <= calls; at += 5 {
-		for _, panics := range []bool{false, true} {
+		for i, panics := range []bool{false, true} {
+			if !kerneltest.Taken(at/5+i, 6) {
+				continue
+			}
 			began := time.Now()
 			_, errs := run(at, panics)
 			require.Less(t, time.Since(began), 10*time.Second, "call %d", at)

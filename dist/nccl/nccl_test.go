@@ -20,6 +20,9 @@ import (
 // types; and for lengths below and above a stage.
 func TestBits(t *testing.T) {
 	for size := 1; size <= 5; size++ {
+		if !kerneltest.Taken(size, 3) && size != 2 {
+			continue
+		}
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			j := start(t, size, nil)
 			locals, err := accum.Local(t.Context(), size)

@@ -42,7 +42,7 @@ var modes = map[string][2][]string{
 	"portable": {{"-O2"}, {"-DSNUG_WAVE=32"}},
 	"wave64":   {{"-O2"}, {"-DSNUG_WAVE=64"}},
 	"asan":     {{"-O1", "-g", "-fsanitize=address"}, nil},
-	"check":    {{"-O1", "-g"}, {"-fsanitize=thread"}},
+	"check":    {{"-O2", "-g"}, {"-O1", "-fsanitize=thread"}},
 }
 
 // metalVersions are the values of __METAL_VERSION__ that SNUG_METAL stands for: the language of

@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <unordered_map>
@@ -15,39 +16,56 @@
 
 namespace {
 
-// Readers is who has read a byte since it was written: nobody, one thread (its
+// Readers is who has read a piece since it was written: nobody, one thread (its
 // number), several lanes of one warp (its number), or several warps.
 enum Readers : uint16_t { NOBODY, ONE, LANES, WARPS };
 
-// Cell is what is known of a byte. Everything in it but `written` counts only in
-// the launch and the block that it names.
+// Cell is what is known of a piece of memory: who wrote it and who reads it. It counts only
+// in the launch and the block that it names.
 struct Cell {
-    uint32_t write_launch, write_block, read_launch, read_block;
+    uint32_t write_block, read_block; // 0 for none
     uint16_t writer, write_barriers, write_exchanges;
     uint16_t reader, read_barriers, read_exchanges;
     Readers readers;
-    bool written;
 };
 
-uint32_t launches, blocks; // counted over the whole run, so that old cells expire
-char *shared_begin, *shared_end;
-std::vector<Cell> shared;
-std::unordered_map<uintptr_t, Cell*> pages; // of device memory
+// Word is what is known of four bytes: of all together, of each half or of each byte,
+// as accesses need it.
+struct Word {
+    Cell cell[4];
+    uint8_t pieces; // 1, 2 or 4; 0 before the first access, as 1
+};
 
-enum { PAGE = 4096 };
+uint32_t first_block, block; // of the launch, and now, counted from 1 over the whole run, so that old cells expire
+uintptr_t shared_begin, shared_end;
+std::vector<Word> shared;
+std::unordered_map<uintptr_t, Word*> pages; // of device memory
 
-uintptr_t last_number; // of the page that was looked up last
-Cell* last_page;
+enum { PAGE = 4096, WORD = 4 };
 
-Cell* cell_of(uintptr_t at) {
-    if (!last_page || at / PAGE != last_number) {
-        Cell*& page = pages[at / PAGE];
-        if (!page) page = (Cell*)calloc(PAGE, sizeof(Cell));
-        last_page = page;
-        last_number = at / PAGE;
+// Near is a page that was used not long ago, and an allocation that lies in it in part at least.
+struct Near {
+    uintptr_t number, low, high;
+    Word* words;
+};
+enum { NEAR = 64 };
+Near near[NEAR];
+
+// near_to finds the page and the allocation of n bytes, and returns null if they are not one allocation's.
+const Near* near_to(uintptr_t at, size_t n) {
+    Near& p = near[at / PAGE % NEAR];
+    if (p.words && p.number == at / PAGE && at >= p.low && at + n <= p.high) return &p;
+    if (!allocation(at, &p.low, &p.high) || n > p.high - at) {
+        p.words = nullptr;
+        return nullptr;
     }
-    return last_page + at % PAGE;
+    Word*& page = pages[at / PAGE];
+    if (!page) page = (Word*)calloc(PAGE / WORD, sizeof(Word));
+    p.number = at / PAGE, p.words = page;
+    return &p;
 }
+
+Image last_image; // whose constants were read last
 
 bool same_warp(unsigned a, unsigned b) { return a / SNUG_LANES == b / SNUG_LANES; }
 
@@ -61,15 +79,15 @@ bool unordered(unsigned other, unsigned barriers, unsigned exchanges, const Mome
 // Every block has block memory of its own, so there other blocks do not count.
 
 const char* conflict_with_write(const Cell& c, const Moment& m, bool in_shared) {
-    if (c.write_launch != launches) return nullptr;
-    if (c.write_block != blocks) return in_shared ? nullptr : "another block of the launch writes it";
+    if (c.write_block < first_block) return nullptr;
+    if (c.write_block != block) return in_shared ? nullptr : "another block of the launch writes it";
     if (unordered(c.writer, c.write_barriers, c.write_exchanges, m)) return "another thread writes it, with no barrier between";
     return nullptr;
 }
 
 const char* conflict_with_reads(const Cell& c, const Moment& m, bool in_shared) {
-    if (c.readers == NOBODY || c.read_launch != launches) return nullptr;
-    if (c.read_block != blocks) return in_shared ? nullptr : "another block of the launch reads it";
+    if (c.readers == NOBODY || c.read_block < first_block) return nullptr;
+    if (c.read_block != block) return in_shared ? nullptr : "another block of the launch reads it";
     const char* text = "another thread reads it, with no barrier between";
     bool race = c.read_barriers == (uint16_t)m.barriers;
     switch (c.readers) {
@@ -81,7 +99,7 @@ const char* conflict_with_reads(const Cell& c, const Moment& m, bool in_shared) 
 }
 
 void note_read(Cell& c, const Moment& m) {
-    bool together = c.readers != NOBODY && c.read_launch == launches && c.read_block == blocks && c.read_barriers == (uint16_t)m.barriers;
+    bool together = c.readers != NOBODY && c.read_block == block && c.read_barriers == (uint16_t)m.barriers;
     Readers readers = ONE;
     if (together) {
         unsigned warp = c.readers == LANES ? c.reader : c.reader / SNUG_LANES;
@@ -90,16 +108,23 @@ void note_read(Cell& c, const Moment& m) {
     }
     c.readers = readers;
     c.reader = (uint16_t)(readers == LANES ? m.thread / SNUG_LANES : m.thread);
-    c.read_launch = launches, c.read_block = blocks;
+    c.read_block = block;
     c.read_barriers = (uint16_t)m.barriers, c.read_exchanges = (uint16_t)m.exchanges;
 }
 
+// noted says whether note_read would change nothing. Then the write before is ordered before
+// this read too: it is for the readers so far, of whom it can have been one at most.
+bool noted(const Cell& c, const Moment& m) {
+    if (c.readers == NOBODY || c.read_block != block || c.read_barriers != (uint16_t)m.barriers) return false;
+    if (c.readers == WARPS) return true;
+    return c.read_exchanges == (uint16_t)m.exchanges && c.reader == (c.readers == ONE ? m.thread : m.thread / SNUG_LANES);
+}
+
 void note_write(Cell& c, const Moment& m) {
-    c.write_launch = launches, c.write_block = blocks;
+    c.write_block = block;
     c.writer = (uint16_t)m.thread;
     c.write_barriers = (uint16_t)m.barriers, c.write_exchanges = (uint16_t)m.exchanges;
     c.readers = NOBODY;
-    c.written = true;
 }
 
 void report(const char* what, bool write, uintptr_t at, size_t n, void* pc) {
@@ -111,40 +136,88 @@ void report(const char* what, bool write, uintptr_t at, size_t n, void* pc) {
     snug_fault(text);
 }
 
-void access(void* address, size_t n, bool write, void* pc) {
-    Moment m;
-    if (!now(&m)) return;
-    uintptr_t at = (uintptr_t)address;
-    bool in_shared = at >= (uintptr_t)shared_begin && at < (uintptr_t)shared_end;
-    if (!in_shared) {
-        if (on_stack(at) || in_module(at)) return;
-        if (!allocated(at, n)) return report("outside of every allocation", write, at, n, pc);
-    } else if (at + n > (uintptr_t)shared_end) {
-        return report("beyond the block's memory", write, at, n, pc);
+// split makes the cells of a word as small as pieces says.
+void split(Word& w, unsigned pieces) {
+    for (; w.pieces < pieces; w.pieces *= 2)
+        for (unsigned i = w.pieces; i-- > 0;) w.cell[2 * i] = w.cell[2 * i + 1] = w.cell[i];
+}
+
+// access_word is an access to n bytes of a word from an offset on. It returns what is wrong with it.
+const char* access_word(Word& w, unsigned offset, unsigned n, bool write, bool in_shared, const Moment& m) {
+    unsigned pieces = n == WORD ? 1 : (offset | n) % 2 == 0 ? 2 : 4;
+    if (w.pieces == 0) w.pieces = 1;
+    split(w, pieces);
+    if (write && n == WORD && w.pieces > 1) { // all bytes become alike
+        for (unsigned i = 0; i < w.pieces; i++) {
+            if (const char* what = conflict_with_write(w.cell[i], m, in_shared)) return what;
+            if (const char* what = conflict_with_reads(w.cell[i], m, in_shared)) return what;
+        }
+        w.pieces = 1;
+        note_write(w.cell[0], m);
+        return nullptr;
     }
-    for (uintptr_t i = at; i < at + n; i++) {
-        Cell& c = in_shared ? shared[i - (uintptr_t)shared_begin] : *cell_of(i);
+    unsigned size = WORD / w.pieces;
+    for (unsigned i = offset / size; i < (offset + n) / size; i++) {
+        Cell& c = w.cell[i];
+        if (!write && noted(c, m)) continue;
         const char* what = conflict_with_write(c, m, in_shared);
-        if (in_shared && (!c.written || c.write_block != blocks) && !write && !what) what = "nobody has written it";
-        if (write && !what) what = conflict_with_reads(c, m, in_shared);
-        if (what) return report(what, write, at, n, pc);
+        if (write) {
+            if (!what) what = conflict_with_reads(c, m, in_shared);
+        } else if (in_shared && c.write_block != block && !what) {
+            what = "nobody has written it";
+        }
+        if (what) return what;
         if (write) note_write(c, m);
         else note_read(c, m);
+    }
+    return nullptr;
+}
+
+void access(void* address, size_t n, bool write, void* pc) {
+    const Moment& m = here;
+    if (m.thread == NOWHERE) return;
+    uintptr_t at = (uintptr_t)address;
+    if (at - m.stack < STACK) return;
+    bool in_shared = at >= shared_begin && at < shared_end;
+    Word* words = nullptr; // of the page
+    if (in_shared) {
+        if (at + n > shared_end) return report("beyond the block's memory", write, at, n, pc);
+    } else if (last_image.has(at)) {
+        return;
+    } else if (const Near* p = near_to(at, n)) {
+        words = p->words;
+    } else {
+        if (const Image* image = image_of(at)) {
+            last_image = *image;
+            return;
+        }
+        return report("outside of every allocation", write, at, n, pc);
+    }
+    for (uintptr_t end = at + n; at < end;) {
+        unsigned offset = at % WORD, part = (unsigned)std::min<uintptr_t>(WORD - offset, end - at);
+        Word& w = in_shared ? shared[at / WORD - shared_begin / WORD] : words[at % PAGE / WORD];
+        if (const char* what = access_word(w, offset, part, write, in_shared, m)) return report(what, write, (uintptr_t)address, n, pc);
+        at += part;
+        if (!in_shared && at < end && at % PAGE == 0) words = near_to(at, end - at)->words;
     }
 }
 
 } // namespace
 
-void begin_launch() { launches++; }
+void begin_launch() {
+    first_block = block + 1;
+    for (Near& p : near) p.words = nullptr; // allocations and modules change between launches
+    last_image = Image{0, 0};
+}
 
 void begin_block(char* begin, char* end) {
-    blocks++;
-    shared_begin = begin, shared_end = end;
-    if (shared.size() < (size_t)(end - begin)) shared.resize((size_t)(end - begin));
+    block++;
+    shared_begin = (uintptr_t)begin, shared_end = (uintptr_t)end;
+    size_t words = (shared_end + WORD - 1) / WORD - shared_begin / WORD;
+    if (shared.size() < words) shared.resize(words);
 }
 
 void forget(uintptr_t at, size_t n) {
-    last_page = nullptr;
     for (uintptr_t p = at / PAGE; p <= (at + n) / PAGE; p++) {
         auto it = pages.find(p);
         if (it == pages.end()) continue;

@@ -64,17 +64,18 @@ static void reply() {
 // ---- memory
 
 static std::map<uintptr_t, size_t> blocks; // address to size
-static unsigned changes;                   // of blocks so far
 
-bool allocated(uintptr_t at, size_t n) {
-    static uintptr_t low, high; // of the allocation that was looked up last
-    static unsigned version;
-    if (version == changes && at >= low && at < high) return n <= high - at;
+bool allocation(uintptr_t at, uintptr_t* low, uintptr_t* high) {
     auto b = blocks.upper_bound(at);
     if (b == blocks.begin()) return false;
     --b;
-    low = b->first, high = b->first + b->second, version = changes;
-    return at <= high && n <= high - at;
+    *low = b->first, *high = b->first + b->second;
+    return at <= *high;
+}
+
+bool allocated(uintptr_t at, size_t n) {
+    uintptr_t low, high;
+    return allocation(at, &low, &high) && n <= high - at;
 }
 
 static bool check_range(const char* what, uintptr_t at, size_t n) {
@@ -89,7 +90,6 @@ static void alloc() {
     size_t n = take<uint64_t>();
     uint64_t at = (uint64_t)(uintptr_t)calloc(1, n);
     if (at) blocks[(uintptr_t)at] = n;
-    changes++;
     write_all(&at, sizeof at);
 }
 
@@ -99,7 +99,6 @@ static void release() {
     if (b == blocks.end()) return set_error("free of what was not allocated");
     forget(at, b->second);
     blocks.erase(b);
-    changes++;
     free((void*)at);
 }
 

@@ -23,8 +23,10 @@ void run(const Launch& l);
 // set_error keeps the first error until the other end asks.
 void set_error(const std::string& text);
 
-// allocated says whether n bytes of device memory lie at an address.
+// allocated says whether n bytes of device memory lie at an address, allocation where
+// the allocation begins and ends that has it.
 bool allocated(uintptr_t at, size_t n);
+bool allocation(uintptr_t at, uintptr_t* low, uintptr_t* high);
 
 // ---- check.cpp: what threads may access. Only modules that are compiled with
 // checks call it.
@@ -35,6 +37,7 @@ struct Moment {
     unsigned thread;     // in its block
     unsigned barriers;   // of the block so far
     unsigned exchanges;  // of its warp so far
+    uintptr_t stack;     // where its stack begins
 };
 
 // begin_launch and begin_block say that what follows is not ordered by
@@ -43,13 +46,18 @@ void begin_launch();
 void begin_block(char* shared_begin, char* shared_end);
 // forget drops what is known of an allocation.
 void forget(uintptr_t at, size_t n);
-// now returns where the running thread stands, false between launches (run.cpp).
-bool now(Moment* m);
-// on_stack says whether an address lies in the running thread's stack, in_module
-// whether in a module's constants (run.cpp).
-bool on_stack(uintptr_t at);
-bool in_module(uintptr_t at);
-// find_images makes in_module know the modules that are loaded (run.cpp).
+// here is where the running thread stands; between launches its thread is NOWHERE (run.cpp).
+enum : unsigned { NOWHERE = ~0u };
+extern Moment here;
+enum { STACK = 256 << 10 }; // bytes of a thread's stack
+// Image is where the program or a library of it lies.
+struct Image {
+    uintptr_t low, high;
+    bool has(uintptr_t at) const { return at >= low && at < high; }
+};
+// image_of finds the one that has an address, such as a module's constants, or returns null (run.cpp).
+const Image* image_of(uintptr_t at);
+// find_images makes image_of know the modules that are loaded (run.cpp).
 void find_images();
 
 // ---- hopper.cpp: block memory of a launch's size, its barriers and copies.

@@ -73,8 +73,6 @@ enum { RETURN = 11, FRAME = 20 };
 #error "the emulator runs on amd64 and arm64"
 #endif
 
-enum { STACK = 256 << 10 };
-
 // Block memory that every device has.
 enum { MAX_SHARED = 32 << 10 };
 
@@ -101,10 +99,11 @@ static Warp warps[MAX_THREADS / SNUG_LANES];
 static void* scheduler;
 static Fiber* running;
 static const Launch* current;
-static void* operands[MAX_OPERANDS]; // of the current launch, where in_module finds
+static void* operands[MAX_OPERANDS]; // of the current launch, where image_of finds
 alignas(16) static char params[MAX_PARAMS]; // them
 static unsigned barriers;
 static bool faulted;
+Moment here = {NOWHERE, 0, 0, 0};
 
 // The block arrays of the current launch, and the block that last saw them.
 struct Array {
@@ -201,21 +200,7 @@ void pass_named(uint32_t id) {
         if (fibers[i].state == AT_NAMED_BARRIER && fibers[i].barrier == id) fibers[i].state = READY;
 }
 
-bool now(Moment* m) {
-    if (!running) return false;
-    *m = Moment{number(running), barriers, warps[number(running) / SNUG_LANES].epoch};
-    return true;
-}
-
-bool on_stack(uintptr_t at) {
-    uintptr_t bottom = (uintptr_t)stacks + number(running) * (uintptr_t)STACK;
-    return at >= bottom && at < bottom + STACK;
-}
-
-// The addresses of the program and of its libraries, the program's own first.
-struct Image {
-    uintptr_t low, high;
-};
+// The program's own first.
 static std::vector<Image> images;
 
 void find_images() {
@@ -235,10 +220,10 @@ void find_images() {
         nullptr);
 }
 
-bool in_module(uintptr_t at) {
+const Image* image_of(uintptr_t at) {
     for (const Image& image : images)
-        if (at >= image.low && at < image.high) return true;
-    return false;
+        if (image.has(at)) return &image;
+    return nullptr;
 }
 
 static void thread_main() {
@@ -279,6 +264,7 @@ static bool run_warp(Fiber* lanes, Warp* w) {
         for (unsigned i = 0; i < SNUG_LANES; i++) {
             running = &lanes[i];
             if (goes_on(running)) {
+                here = Moment{number(running), barriers, w->epoch, (uintptr_t)stacks + number(running) * (uintptr_t)STACK};
                 snug_switch(&scheduler, running->sp);
                 ran = true;
             }
@@ -360,4 +346,5 @@ void run(const Launch& l) {
         for (unsigned y = 0; y < l.blocks.y; y++)
             for (unsigned x = 0; x < l.blocks.x && !faulted; x++) run_block(SnugDim{x, y, z});
     running = nullptr;
+    here.thread = NOWHERE;
 }
