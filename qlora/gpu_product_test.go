@@ -15,13 +15,18 @@ import (
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
-// formed is a product by a form.
+// formed is a product by a form, or by the one that Grids chooses where the device does not have it.
 type formed struct {
 	productJob
 	form gemm.Form
 }
 
-func (f *formed) Grids(q gpu.Launcher) error { return f.launch(q, f.form) }
+func (f *formed) Grids(q gpu.Launcher) error {
+	if f.form >= gemm.Units64 && !gpu.HasUnits(q) {
+		return f.productJob.Grids(q)
+	}
+	return f.launch(q, f.form)
+}
 
 // TestProductForms compares every form, on both sides of the edges of its tiles and with
 // more tiles than one, with float64. Both forms on matrix units have the same bits.

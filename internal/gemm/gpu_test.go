@@ -19,7 +19,7 @@ import (
 
 // gpuProduct is a job: a product by a form.
 type gpuProduct struct {
-	form        *Form // nil for the one that Grids chooses
+	form        *Form // nil for the one that Grids chooses, as for forms on units that the device does not have
 	m, n, k     int
 	alpha, beta float32
 	a, b, c     Matrix
@@ -36,7 +36,7 @@ func (j *gpuProduct) Operands(yield func(*driver.Mem)) {
 func (j *gpuProduct) Run() { Mul(j.m, j.n, j.k, j.alpha, j.a, j.b, j.beta, j.c) }
 
 func (j *gpuProduct) Grids(q gpu.Launcher) error {
-	if j.form != nil {
+	if j.form != nil && (*j.form < Units64 || gpu.HasUnits(q)) {
 		return j.form.launch(q, j.m, j.n, j.k, j.alpha, j.a.GPU(), j.b.GPU(), j.beta, j.c.GPU())
 	}
 	return Grids(q, j.m, j.n, j.k, j.alpha, j.a.GPU(), j.b.GPU(), j.beta, j.c.GPU())

@@ -108,12 +108,7 @@ func compileAMD(cache cache, root, clang, version string, m images.AMDModule) (a
 			return r, fmt.Errorf("for %s: %w", arch, err)
 		}
 		for _, k := range kernels {
-			if err := k.Fits(arch); err != nil {
-				above = append(above, err.Error())
-			}
-			if limit := max(maxScratch, scratches[k.Name].bytes); k.Scratch > limit {
-				above = append(above, fmt.Sprintf("%s for %s has a stack of %d bytes, the limit is %d", k.Name, arch, k.Scratch, limit))
-			}
+			above = append(above, checkAMD(k, arch)...)
 			if r.kernels[k.Name] == nil {
 				r.kernels[k.Name] = map[string]machine.AMDKernel{}
 			}
@@ -126,6 +121,18 @@ func compileAMD(cache cache, root, clang, version string, m images.AMDModule) (a
 	}
 	r.image, err = m.Pack(root, codes)
 	return r, err
+}
+
+// checkAMD returns what a kernel uses above a limit.
+func checkAMD(k machine.AMDKernel, arch string) []string {
+	var above []string
+	if err := k.Fits(arch); err != nil {
+		above = append(above, err.Error())
+	}
+	if limit := max(maxScratch, scratches[k.Name].bytes); k.Scratch > limit {
+		above = append(above, fmt.Sprintf("%s for %s has a stack of %d bytes, the limit is %d", k.Name, arch, k.Scratch, limit))
+	}
+	return above
 }
 
 // runClang returns the code object of a module for one architecture. Paths are given from the root
