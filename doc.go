@@ -32,7 +32,7 @@
 //
 // # Devices
 //
-// [CPU] is plain Go memory. The build tags cuda and metal add GPUs, which [Open]
+// [CPU] is plain Go memory. The build tags cuda, hip and metal add GPUs, which [Open]
 // opens by name, such as "cuda:0", and [Make] allocates on. Work on them is
 // asynchronous, in the order of the calls. The tag emu adds a device that runs the
 // text of the GPU kernels on the host, for tests.

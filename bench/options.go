@@ -32,7 +32,7 @@ const usage = `usage: bench [flags]
                 tune runs only where RE has that word
   -tier NAME    instruction set: go, avx2, avx512, avx512vbmi, avx512bf16, amx or neon; default: the best
   -threads N    workers; default: all CPUs
-  -device NAME  cpu (default), or cuda:0, metal:0, emu:0 in a program built with that tag
+  -device NAME  cpu (default), or cuda:0, hip:0, metal:0, emu:0 in a program built with that tag
   -json         end with one line of JSON, an array of the results
   -o FILE       also draw the results under the machine's roofline, as SVG
   -peers        run the same work in the peers, in alternating runs

@@ -44,8 +44,8 @@ token. Then it writes its speed and its memory to the standard error.
   -top-k N           draw from the N most likely tokens only; default: all
   -top-p P           draw from the fewest most likely tokens with the total probability P; default 1
   -seed N            seed of the draws; default 1
-  -device NAME       where the model is and computes: cpu (default), or cuda:0 or metal:0 in a program
-                     built with that tag
+  -device NAME       where the model is and computes: cpu (default), or cuda:0, hip:0 or metal:0 in a
+                     program built with that tag
   -base FORM         form of the layers' matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: as the
                      folder has them, those in floats in the type of -compute
   -compute TYPE      type of weights and activations: bf16, f16 or f32; default: the model's type

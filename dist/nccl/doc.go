@@ -1,5 +1,5 @@
 // Package nccl joins processes, each with a GPU of NVIDIA, as ranks of data-parallel training: a [World] is a Reducer of
-// package accum. It needs the build tag cuda.
+// package accum. It needs the build tag cuda, or hip for AMD.
 //
 //	dev, err := snug.Open("cuda:0")
 //	...
@@ -24,7 +24,7 @@
 //
 // Open opens libnccl.so.2 at run time: no C compiler is needed, and no header. Options.Library or the environment
 // variable SNUG_NCCL names another file. Version 2.7 or later is needed, the first with sends and receives. For devices
-// of the kind "hip" the library is librccl.so.1, whose functions have the same names; snug has no such devices yet.
+// of the kind "hip" the library is librccl.so.1, whose functions have the same names; it has not run.
 //
 // # Joining
 //

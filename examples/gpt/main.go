@@ -93,7 +93,7 @@ const usage = `usage: gpt [flags]
   -text PATH        a file or a folder to train on; a preset reads the first few MiB of it; default: the Go
                     source of the toolchain
   -seed N           seed of the initial weights and of the batches; default 1
-  -device NAME      cpu (default), or cuda:0, metal:0, emu:0 in a program built with that tag
+  -device NAME      cpu (default), or cuda:0, hip:0, metal:0, emu:0 in a program built with that tag
   -memory SIZE      limit of the counted components, such as 8MiB: find the largest micro-batch that fits, for the
                     same batch, and plan what is computed again; the process itself takes about 30 MiB more
   -host-memory SIZE limit of the master weights and the optimizer's state in memory; the rest is on disk

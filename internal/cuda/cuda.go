@@ -64,7 +64,7 @@ func start(v *vendor, load func() (*api, error)) (*api, error) {
 		return nil, fmt.Errorf("%v: %w", v.failed("cuDriverGetVersion", r), driver.ErrNotBuilt)
 	}
 	if text := v.old(version); text != "" {
-		return nil, fmt.Errorf("the %s driver %s: %w", v.title, text, driver.ErrNotBuilt)
+		return nil, fmt.Errorf("%s: %w", text, driver.ErrNotBuilt)
 	}
 	if len(a.missing) > 0 {
 		return nil, fmt.Errorf("the %s driver lacks %s: %w", v.title, strings.Join(a.missing, ", "), driver.ErrNotBuilt)

@@ -28,7 +28,7 @@ var amd = vendor{
 		if version >= minHIP {
 			return ""
 		}
-		return fmt.Sprintf("is of ROCm %d.%d, snug needs ROCm 6.0 or later", version/10_000_000, version/100_000%100)
+		return fmt.Sprintf("the HIP driver is of ROCm %d.%d, snug needs ROCm 6.0 or later", version/10_000_000, version/100_000%100)
 	},
 	find:   (*Device).findArchitecture,
 	image:  func(m *gpu.Module) []byte { return m.AMD },

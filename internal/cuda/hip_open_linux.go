@@ -19,7 +19,13 @@ func rocmDirs() []string { return append(inToolkit("ROCM_PATH", "lib"), "/opt/ro
 
 // loadHIP opens the HIP runtime, which is AMD's driver for programs.
 func loadHIP() (*api, error) {
-	library, err := openFirst(paths(hipNames, rocmDirs()))
+	library, err := openFirst(hipNames)
+	if err != nil {
+		var second error
+		if library, second = openFirst(paths(hipNames, rocmDirs())[len(hipNames):]); second == nil {
+			err = nil
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("no HIP driver: %w; snug needs ROCm 6.0 or later: %w", err, driver.ErrNotBuilt)
 	}

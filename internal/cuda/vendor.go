@@ -20,7 +20,7 @@ type vendor struct {
 	names map[Result]string // of results
 	lost  []Result          // after which the driver refuses all work of the process on the device
 
-	// old says what version the driver has and which is needed, or nothing if it is new enough.
+	// old says which version the driver has and which is needed, or nothing if it is new enough.
 	old func(version int32) string
 	// find looks up what the device is, and refuses one for which the images have no code.
 	find func(d *Device) error
@@ -61,7 +61,7 @@ var nvidia = vendor{
 		if version >= minDriver {
 			return ""
 		}
-		return fmt.Sprintf("is for CUDA %d.%d, snug needs CUDA %d.%d, which is NVIDIA driver %s or later",
+		return fmt.Sprintf("the CUDA driver is for CUDA %d.%d, snug needs CUDA %d.%d, which is NVIDIA driver %s or later",
 			version/1000, version%1000/10, minDriver/1000, minDriver%1000/10, minDriverName)
 	},
 	find:   (*Device).findCapability,
@@ -94,6 +94,6 @@ func (d *Device) findCapability() error {
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("%v, %s, has %s; snug's kernels need %d.%d or later: %w",
-		d, name, d.model, minCapability/10, minCapability%10, driver.ErrNotBuilt)
+	return fmt.Errorf("%v, %s, has compute capability %d.%d; snug's kernels need %d.%d or later: %w",
+		d, name, major, minor, minCapability/10, minCapability%10, driver.ErrNotBuilt)
 }
