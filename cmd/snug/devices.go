@@ -23,7 +23,8 @@ of MPI has started, rank 0 also measures the network between them, for snug plan
 
 GPUs need a program that is built for them:
 
-  go install -tags cuda github.com/snug-ml/snug/cmd/snug@latest     Linux and Windows
+  go install -tags cuda github.com/snug-ml/snug/cmd/snug@latest     Linux and Windows, NVIDIA
+  go install -tags hip github.com/snug-ml/snug/cmd/snug@latest      Linux, AMD
   go install -tags metal github.com/snug-ml/snug/cmd/snug@latest    macOS
 
   mpiexec -n 2 snug devices

@@ -1,4 +1,4 @@
-//go:build !(cuda && linux && (amd64 || arm64))
+//go:build !((cuda || hip) && linux && (amd64 || arm64))
 
 package nccl
 
@@ -12,9 +12,9 @@ import (
 // built returns an error: this build has no library.
 func built() error {
 	if runtime.GOOS == "linux" && (runtime.GOARCH == "amd64" || runtime.GOARCH == "arm64") {
-		return fmt.Errorf("this program was built without the tag cuda: build it with -tags cuda: %w", snug.ErrNotBuilt)
+		return fmt.Errorf("this program was built without the tags cuda and hip: build it with -tags cuda, or -tags hip for AMD: %w", snug.ErrNotBuilt)
 	}
-	return fmt.Errorf("NCCL needs the tag cuda, and linux on amd64 or arm64, not %s/%s: %w", runtime.GOOS, runtime.GOARCH, snug.ErrNotBuilt)
+	return fmt.Errorf("NCCL needs the tag cuda or hip, and linux on amd64 or arm64, not %s/%s: %w", runtime.GOOS, runtime.GOARCH, snug.ErrNotBuilt)
 }
 
 func openLibrary(_, _ string) (*library, error) { return nil, built() }

@@ -1,4 +1,4 @@
-//go:build cuda
+//go:build cuda || hip
 
 package cuda
 
@@ -60,6 +60,8 @@ type api struct {
 	launchKernel   launchFunc
 	encodeMap      encodeFunc // nil where the driver lacks it
 
+	properties func(p unsafe.Pointer, device int32) Result // of HIP: a hipProperties
+
 	captureBegin     func(stream uintptr, mode int32) Result
 	captureEnd       func(stream uintptr, graph *uintptr) Result
 	graphInstantiate func(exec *uintptr, graph uintptr, flags uint64) Result
@@ -68,15 +70,18 @@ type api struct {
 	execDestroy      func(exec uintptr) Result
 
 	missing []string // functions that the library lacks
+	vendor  *vendor
 }
 
 // The functions on the path of every launch have named types: bind makes them
 // without reflection, so that calling them allocates nothing.
 type (
-	pushFunc   func(ctx uintptr) Result
-	popFunc    func() Result // the popped context is dropped
-	queryFunc  func(stream uintptr) Result
-	launchFunc func(function uintptr, blockX, blockY, blockZ, threadX, threadY, threadZ, shared uint32,
+	pushFunc    func(ctx uintptr) Result
+	popFunc     func() Result // the popped context is dropped
+	queryFunc   func(stream uintptr) Result
+	currentFunc func() (device int32, r Result)
+	deviceFunc  func(device int32) Result
+	launchFunc  func(function uintptr, blockX, blockY, blockZ, threadX, threadY, threadZ, shared uint32,
 		stream uintptr, params, extra unsafe.Pointer) Result
 	encodeFunc func(tensorMap unsafe.Pointer, dtype int32, rank uint32, addr uintptr, dims, strides, box, steps unsafe.Pointer,
 		interleave, swizzle, promotion, fill int32) Result
@@ -111,7 +116,6 @@ const (
 	mapLines   = 3 // CU_TENSOR_MAP_L2_PROMOTION_L2_256B
 	mapZeros   = 0 // CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
 
-	launchEnd        = 0 // CU_LAUNCH_PARAM_END
 	launchBuffer     = 1 // CU_LAUNCH_PARAM_BUFFER_POINTER
 	launchBufferSize = 2 // CU_LAUNCH_PARAM_BUFFER_SIZE
 )

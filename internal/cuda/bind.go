@@ -1,4 +1,4 @@
-//go:build cuda && (linux || windows) && (amd64 || arm64)
+//go:build (cuda || hip) && (linux || windows) && (amd64 || arm64)
 
 package cuda
 
@@ -27,23 +27,31 @@ func loadDriver() (*api, error) {
 
 // loadLt opens the cuBLASLts that there are, the newest first, until the caller has one that
 // works: a library may be there that its driver does not take.
-func loadLt(yield func(*ltAPI) bool) {
-	names := slices.Clone(ltNames)
-	for _, dir := range toolkitDirs() {
-		for _, name := range ltNames {
-			names = append(names, filepath.Join(dir, name))
-		}
-	}
-	for _, name := range names {
-		library, err := openLibrary(name)
+func loadLt(yield func(*ltAPI) bool) { openLts(&cublasLt, ltNames, toolkitDirs(), yield) }
+
+// openLts opens the libraries of some names that the system finds, then those in some folders.
+func openLts(v *ltVendor, names, dirs []string, yield func(*ltAPI) bool) {
+	for _, path := range paths(names, dirs) {
+		library, err := openLibrary(path)
 		if err != nil {
 			continue
 		}
-		lt := &ltAPI{name: name}
+		lt := &ltAPI{vendor: v, name: path}
 		if missing := bind(library, lt.symbols()); len(missing) == 0 && !yield(lt) {
 			return
 		}
 	}
+}
+
+// paths returns names, for the system to find, then the files of these names in folders.
+func paths(names, dirs []string) []string {
+	all := slices.Clone(names)
+	for _, dir := range dirs {
+		for _, name := range names {
+			all = append(all, filepath.Join(dir, name))
+		}
+	}
+	return all
 }
 
 // openFirst opens the first library that there is.
@@ -78,6 +86,16 @@ func bindOne(field any, addr uintptr) {
 	case *popFunc:
 		popped := new(uintptr) // C writes it, nobody reads it
 		*fn = func() Result { return Result(native.call(uintptr(unsafe.Pointer(popped)))) }
+	case *currentFunc:
+		free := sync.Pool{New: func() any { return new(int32) }} // C writes them
+		*fn = func() (int32, Result) {
+			device := free.Get().(*int32)
+			defer free.Put(device)
+			r := Result(native.call(uintptr(unsafe.Pointer(device))))
+			return *device, r
+		}
+	case *deviceFunc:
+		*fn = func(device int32) Result { return Result(native.call(uintptr(device))) }
 	case *queryFunc:
 		*fn = func(stream uintptr) Result { return Result(native.call(stream)) }
 	case *launchFunc:

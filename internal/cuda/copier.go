@@ -1,4 +1,4 @@
-//go:build cuda
+//go:build cuda || hip
 
 package cuda
 
@@ -14,7 +14,7 @@ import (
 // writes directly, at the same address as the host. They are not zeroed.
 func (d *Device) AllocPinned(size int) (driver.Mem, error) {
 	if size <= 0 {
-		return driver.Mem{}, fmt.Errorf("cuda:%d: allocation of %d pinned bytes: %w", d.index, size, driver.ErrDevice)
+		return driver.Mem{}, fmt.Errorf("%v: allocation of %d pinned bytes: %w", d, size, driver.ErrDevice)
 	}
 	if err := d.enter(); err != nil {
 		return driver.Mem{}, err
@@ -42,7 +42,7 @@ func (d *Device) FreePinned(m driver.Mem) error {
 	delete(d.pinned, uintptr(m.Host))
 	d.mu.Unlock()
 	if !known {
-		return fmt.Errorf("cuda:%d: free of pinned memory that was not allocated here: %w", d.index, driver.ErrDevice)
+		return fmt.Errorf("%v: free of pinned memory that was not allocated here: %w", d, driver.ErrDevice)
 	}
 	return d.check("cuMemFreeHost", d.api.hostFree(m.Host))
 }
@@ -77,7 +77,7 @@ func (d *Device) startCopy(dst, src, device, host driver.Mem, start func() error
 		return nil, err
 	}
 	if !d.isPinned(host.Host, src.Size) {
-		return nil, fmt.Errorf("cuda:%d: a copy outside the queue needs memory of AllocPinned: %w", d.index, driver.ErrDevice)
+		return nil, fmt.Errorf("%v: a copy outside the queue needs memory of AllocPinned: %w", d, driver.ErrDevice)
 	}
 	event, err := d.record(d.queue)
 	if err != nil {
@@ -144,7 +144,7 @@ func (f *fence) use(do func() error) error {
 	}
 	defer d.leave()
 	if f.used.Swap(true) {
-		return fmt.Errorf("cuda:%d: the fence of a copy is used twice: %w", d.index, driver.ErrDevice)
+		return fmt.Errorf("%v: the fence of a copy is used twice: %w", d, driver.ErrDevice)
 	}
 	if err := do(); err != nil {
 		f.used.Store(false)

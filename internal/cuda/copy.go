@@ -1,4 +1,4 @@
-//go:build cuda
+//go:build cuda || hip
 
 package cuda
 
@@ -133,10 +133,10 @@ func (d *Device) Copy(dst, src driver.Mem) error {
 // fits checks that m is memory of the device with n bytes.
 func (d *Device) fits(m driver.Mem, n int) error {
 	if n > m.Size {
-		return fmt.Errorf("cuda:%d: copy of %d bytes from or to %d: %w", d.index, n, m.Size, driver.ErrDevice)
+		return fmt.Errorf("%v: copy of %d bytes from or to %d: %w", d, n, m.Size, driver.ErrDevice)
 	}
 	if n > 0 && m.Addr == 0 {
-		return fmt.Errorf("cuda:%d: copy from or to memory that is not the device's: %w", d.index, driver.ErrDevice)
+		return fmt.Errorf("%v: copy from or to memory that is not the device's: %w", d, driver.ErrDevice)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-//go:build cuda
+//go:build cuda || hip
 
 package cuda
 
@@ -26,7 +26,8 @@ type Device struct {
 	index      int
 	handle     int32 // CUdevice
 	ctx        uintptr
-	capability int // 86 is compute capability 8.6
+	model      string // "compute capability 8.6", "gfx1100"
+	capability int    // 86 is compute capability 8.6; 0 of AMD
 	pools      bool
 	hopper     bool
 
@@ -72,6 +73,9 @@ func newDevice(a *api, loadLt iter.Seq[*ltAPI], index int) *Device {
 	}
 }
 
+// String returns "cuda:0".
+func (d *Device) String() string { return fmt.Sprintf("%s:%d", d.api.vendor.kind, d.index) }
+
 // start makes the streams and the memory pool.
 func (d *Device) start(stream *uintptr) error {
 	if err := d.enter(); err != nil {
@@ -104,7 +108,7 @@ func (d *Device) adopt(stream uintptr) error {
 		return err
 	}
 	if ctx != d.ctx {
-		return fmt.Errorf("cuda:%d: the stream belongs to another context; the device's primary context is needed: %w", d.index, driver.ErrDevice)
+		return fmt.Errorf("%v: the stream belongs to another context; the device's primary context is needed: %w", d, driver.ErrDevice)
 	}
 	d.queue, d.foreign = stream, true
 	return nil
@@ -150,7 +154,7 @@ func (d *Device) pop() {
 
 func (d *Device) usable() error {
 	if d.closed {
-		return fmt.Errorf("cuda:%d is closed: %w", d.index, driver.ErrDevice)
+		return fmt.Errorf("%v is closed: %w", d, driver.ErrDevice)
 	}
 	if lost := d.lost.Load(); lost != nil {
 		return lost

@@ -1,4 +1,4 @@
-//go:build cuda && linux
+//go:build (cuda || hip) && linux
 
 package cuda
 
@@ -81,7 +81,7 @@ func TestOpen(t *testing.T) {
 }
 
 func TestOpenWithoutDriver(t *testing.T) {
-	b := newBackend(func() (*api, error) { return &api{missing: []string{"cuInit"}}, nil }, nil)
+	b := newBackend(&nvidia, func() (*api, error) { return &api{missing: []string{"cuInit"}}, nil }, nil)
 	_, err := b.Count()
 	require.ErrorIs(t, err, driver.ErrNotBuilt)
 	require.ErrorContains(t, err, "lacks cuInit")
@@ -89,7 +89,7 @@ func TestOpenWithoutDriver(t *testing.T) {
 	f := newFake()
 	a := f.api()
 	a.missing = []string{"cuMemPoolCreate", "cuGraphLaunch"}
-	b = newBackend(func() (*api, error) { return a, nil }, nil)
+	b = newBackend(&nvidia, func() (*api, error) { return a, nil }, nil)
 	_, err = b.Open(0)
 	require.ErrorIs(t, err, driver.ErrNotBuilt)
 	require.ErrorContains(t, err, "lacks cuMemPoolCreate, cuGraphLaunch")
@@ -100,10 +100,14 @@ func TestOpenWithoutDriver(t *testing.T) {
 }
 
 func TestRegistered(t *testing.T) {
-	b, err := driver.Lookup("cuda")
-	require.NoError(t, err)
-	if _, err := b.Count(); err != nil { // what this machine has
-		require.ErrorIs(t, err, driver.ErrNotBuilt)
+	require.NotEmpty(t, driver.Kinds())
+	for _, kind := range driver.Kinds() {
+		require.Contains(t, []string{"cuda", "hip"}, kind)
+		b, err := driver.Lookup(kind)
+		require.NoError(t, err)
+		if _, err := b.Count(); err != nil { // what this machine has
+			require.ErrorIs(t, err, driver.ErrNotBuilt)
+		}
 	}
 }
 
@@ -149,7 +153,7 @@ func TestClose(t *testing.T) {
 // A device that fails stays failed, says so in every call, and still frees.
 func TestLostDevice(t *testing.T) {
 	for _, result := range []Result{errIllegalAddress, 719, 214, 46} {
-		t.Run(result.String(), func(t *testing.T) {
+		t.Run(nvidia.result(result), func(t *testing.T) {
 			f, d := openFake(t, nil)
 			f.kernels["k"] = func([]byte) { f.queued = result }
 			m, err := d.Alloc(8)
@@ -160,7 +164,7 @@ func TestLostDevice(t *testing.T) {
 			var lost *LostError
 			require.ErrorAs(t, err, &lost)
 			require.ErrorIs(t, err, driver.ErrDevice)
-			require.ErrorContains(t, err, "cuda:0 is lost: cuStreamSynchronize: "+result.String())
+			require.ErrorContains(t, err, "cuda:0 is lost: cuStreamSynchronize: "+nvidia.result(result))
 			require.Equal(t, result, lost.Err.Result)
 
 			_, alloc := d.Alloc(8)

@@ -1,9 +1,10 @@
-//go:build cuda
+//go:build cuda || hip
 
 package cuda
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/snug-ml/snug/internal/driver"
 )
@@ -12,10 +13,11 @@ import (
 type Error struct {
 	Call   string // "cuMemAlloc"
 	Result Result
+	vendor *vendor
 }
 
 // Error returns "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)".
-func (e *Error) Error() string { return e.Call + ": " + e.Result.String() }
+func (e *Error) Error() string { return e.Call + ": " + e.vendor.result(e.Result) }
 
 // Unwrap returns the sentinel of package driver that fits.
 func (e *Error) Unwrap() error {
@@ -31,13 +33,13 @@ func (e *Error) Unwrap() error {
 // LostError says that the device has failed: a kernel accessed memory that is
 // not there, or the hardware broke. Every later call on the device returns it.
 type LostError struct {
-	Device int    // the number in "cuda:0"
+	Device string // "cuda:0"
 	Err    *Error // what first told of it; the fault lies in work queued before
 }
 
 // Error names the call that told of the failure.
 func (e *LostError) Error() string {
-	return fmt.Sprintf("cuda:%d is lost: %v; CUDA needs a new process to use it again", e.Device, e.Err)
+	return fmt.Sprintf("%s is lost: %v; %s needs a new process to use it again", e.Device, e.Err, e.Err.vendor.title)
 }
 
 // Unwrap returns ErrDevice and the failed call.
@@ -52,11 +54,11 @@ func (d *Device) check(call string, r Result) error {
 }
 
 func (d *Device) fail(call string, r Result) error {
-	err := &Error{call, r}
-	if !r.lost() {
+	err := d.api.vendor.failed(call, r)
+	if !slices.Contains(d.api.vendor.lost, r) {
 		return err
 	}
-	d.lost.CompareAndSwap(nil, &LostError{d.index, err})
+	d.lost.CompareAndSwap(nil, &LostError{d.String(), err})
 	return d.lost.Load()
 }
 
@@ -66,7 +68,7 @@ func (d *Device) noMemory(call string, size int) error {
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("cuda:%d: %d bytes wanted, %d free of %d: %w", d.index, size, free, total, &Error{call, errOutOfMemory})
+	return fmt.Errorf("%v: %d bytes wanted, %d free of %d: %w", d, size, free, total, d.api.vendor.failed(call, errOutOfMemory))
 }
 
 // first returns a, or b if a is nil.

@@ -1,10 +1,11 @@
-//go:build cuda && linux
+//go:build (cuda || hip) && linux
 
 package cuda
 
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,6 +20,9 @@ type fake struct {
 	log     []string // the calls, when logging
 	logging bool
 	fail    map[string]Result // results of the calls to come, by name
+	vendor  *vendor
+	arch    string        // of HIP's device, with features
+	current map[int]int32 // devices of HIP's threads, where they are not elsewhere
 
 	count, major, minor, version, pools int32
 	total                               uint64
@@ -58,9 +62,11 @@ type moment struct {
 
 const primary = 0xc0de // the primary context
 
+var testVendor = &nvidia
+
 func newFake() *fake {
 	f := &fake{
-		fail: map[string]Result{}, count: 1, major: 8, version: 12000, pools: 1, total: 1 << 30,
+		fail: map[string]Result{}, vendor: testVendor, arch: "gfx1100:xnack-", current: map[int]int32{}, count: 1, major: 8, version: 12000, pools: 1, total: 1 << 30,
 		contexts: map[int]int{}, next: 1 << 40, streams: map[uintptr]*stream{}, events: map[uintptr]moment{},
 		memory: map[uintptr][]byte{}, pinned: map[uintptr][]byte{}, modules: map[uintptr]string{},
 		names: map[uintptr]string{}, graphs: map[uintptr][]func(){}, execs: map[uintptr][]func(){}, poolMade: map[uintptr]*fakePool{}, poolOf: map[uintptr]*fakePool{},
@@ -99,7 +105,7 @@ func (f *fake) call(name string, free bool, args ...any) (Result, func()) {
 		f.log = append(f.log, strings.TrimSpace(fmt.Sprintln(append([]any{name}, args...)...)))
 	}
 	if r, ok := f.fail[name]; ok {
-		if r.lost() {
+		if slices.Contains(f.vendor.lost, r) {
 			f.lost = r
 		}
 		return r, f.unlock
@@ -211,7 +217,7 @@ func noLt(func(*ltAPI) bool) {}
 
 // backend returns a backend on the fake.
 func (f *fake) backend() *backend {
-	return newBackend(func() (*api, error) { return f.api(), nil }, noLt)
+	return newBackend(f.vendor, func() (*api, error) { return f.driverAPI(), nil }, noLt)
 }
 
 // open opens the fake's device.

@@ -1,4 +1,4 @@
-//go:build cuda && linux
+//go:build (cuda || hip) && linux
 
 package cuda
 
@@ -8,7 +8,19 @@ import (
 	"unsafe"
 )
 
-// api returns the functions of the fake driver.
+// asHIP makes an api that of HIP, in builds with HIP.
+var asHIP func(f *fake, a *api)
+
+// driverAPI returns the functions of the fake driver of its vendor.
+func (f *fake) driverAPI() *api {
+	a := f.api()
+	if f.vendor != &nvidia {
+		asHIP(f, a)
+	}
+	return a
+}
+
+// api returns the functions of the fake driver of CUDA.
 func (f *fake) api() *api {
 	a := &api{}
 	f.deviceCalls(a)
@@ -405,7 +417,7 @@ func (f *fake) kernelCalls(a *api) {
 			}
 		default:
 			e := (*[5]uintptr)(extra)
-			if e[0] != launchBuffer || e[2] != launchBufferSize || e[4] != launchEnd {
+			if e[0] != launchBuffer || e[2] != launchBufferSize || e[4] != f.vendor.launchEnd {
 				return 1
 			}
 			packed = slices.Clone(unsafe.Slice(*(**byte)(unsafe.Pointer(&e[1])), **(**uintptr)(unsafe.Pointer(&e[3]))))

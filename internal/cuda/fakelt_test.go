@@ -1,4 +1,4 @@
-//go:build cuda && linux
+//go:build (cuda || hip) && linux
 
 package cuda
 
@@ -13,6 +13,7 @@ import (
 // fakeLt is cuBLASLt on a fake driver: it multiplies column-major matrices.
 type fakeLt struct {
 	f         *fake
+	vendor    *ltVendor
 	descs     map[uintptr]*[2]int32 // the operations
 	layouts   map[uintptr]layout
 	prefers   map[uintptr]map[int32]uint64
@@ -34,12 +35,12 @@ type layout struct {
 }
 
 func newFakeLt(f *fake) *fakeLt {
-	return &fakeLt{f: f, descs: map[uintptr]*[2]int32{}, layouts: map[uintptr]layout{}, prefers: map[uintptr]map[int32]uint64{}}
+	return &fakeLt{f: f, vendor: &cublasLt, descs: map[uintptr]*[2]int32{}, layouts: map[uintptr]layout{}, prefers: map[uintptr]map[int32]uint64{}}
 }
 
 // open opens a device with cuBLASLt.
 func (l *fakeLt) open() (*Device, error) {
-	d, err := newBackend(func() (*api, error) { return l.f.api(), nil }, l.found).Open(0)
+	d, err := newBackend(l.f.vendor, func() (*api, error) { return l.f.driverAPI(), nil }, l.found).Open(0)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +58,7 @@ func (l *fakeLt) found(yield func(*ltAPI) bool) {
 }
 
 func (l *fakeLt) api() *ltAPI {
-	lt := &ltAPI{matmul: l.matmul}
+	lt := &ltAPI{vendor: l.vendor, matmul: l.matmul}
 	lt.create = func(h *uintptr) ltStatus {
 		l.creates++
 		if l.created != 0 {
@@ -73,8 +74,8 @@ func (l *fakeLt) api() *ltAPI {
 		return 0
 	}
 	lt.descCreate = func(desc *uintptr, compute, scale int32) ltStatus {
-		if compute != compute32F || scale != real32F {
-			return ltInvalid
+		if compute != l.vendor.compute || scale != real32F {
+			return l.vendor.invalid
 		}
 		*desc = l.f.handle()
 		l.descs[*desc] = &[2]int32{}
@@ -86,9 +87,9 @@ func (l *fakeLt) api() *ltAPI {
 	}
 	lt.descSet = func(desc uintptr, attribute int32, value *int32, size uint64) ltStatus {
 		if size != 4 {
-			return ltInvalid
+			return l.vendor.invalid
 		}
-		l.descs[desc][attribute-descTransA] = *value
+		l.descs[desc][attribute-l.vendor.descTransA] = *value
 		return 0
 	}
 	lt.layoutCreate = func(p *uintptr, dataType int32, rows, cols uint64, stride int64) ltStatus {
@@ -119,11 +120,11 @@ func (l *fakeLt) api() *ltAPI {
 	}
 	lt.heuristic = func(_, _, _, _, _, _, p uintptr, want int32, results *ltResult, got *int32) ltStatus {
 		if unsafe.Sizeof(*results) != 96 || want != 1 {
-			return ltInvalid
+			return l.vendor.invalid
 		}
 		l.questions++
 		l.asked = l.prefers[p]
-		results.algo[0] = 77
+		results[0] = 77
 		if !l.none {
 			*got = 1
 		}
@@ -140,12 +141,12 @@ func (l *fakeLt) matmul(_, desc uintptr, alpha unsafe.Pointer, a, aLayout, b, bL
 	l.f.mu.Lock()
 	defer l.f.mu.Unlock()
 	if *(*uint64)(algo) != 77 || c != d || cLayout != dLayout || uintptr(len(l.f.memory[workspace])) != size {
-		return ltInvalid
+		return l.vendor.invalid
 	}
 	al, be := *(*float32)(alpha), *(*float32)(beta)
 	op, la, lb, lc := *l.descs[desc], l.layouts[aLayout], l.layouts[bLayout], l.layouts[cLayout]
 	depth := la.cols
-	if op[0] == 1 {
+	if op[0] == l.vendor.transposed {
 		depth = la.rows
 	}
 	l.f.enqueue(s, func() {
@@ -164,7 +165,7 @@ func (l *fakeLt) matmul(_, desc uintptr, alpha unsafe.Pointer, a, aLayout, b, bL
 
 // at returns the bytes of element (row, col), or of (col, row) if trans is 1.
 func (l *fakeLt) at(addr uintptr, x layout, trans int32, row, col uint64) []byte {
-	if trans == 1 {
+	if trans == l.vendor.transposed {
 		row, col = col, row
 	}
 	size := uint64(2)

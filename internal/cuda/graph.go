@@ -1,4 +1,4 @@
-//go:build cuda
+//go:build cuda || hip
 
 package cuda
 
@@ -109,7 +109,7 @@ func (d *Device) notCapturing(what string) error {
 	if !d.capturing.Load() {
 		return nil
 	}
-	return fmt.Errorf("cuda:%d: %s cannot be part of a captured graph; do it before or after: %w", d.index, what, driver.ErrDevice)
+	return fmt.Errorf("%v: %s cannot be part of a captured graph; do it before or after: %w", d, what, driver.ErrDevice)
 }
 
 // Launch queues the graph.
@@ -125,7 +125,7 @@ func (g *Graph) Launch() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.exec == 0 {
-		return fmt.Errorf("cuda:%d: the graph is closed: %w", d.index, driver.ErrDevice)
+		return fmt.Errorf("%v: the graph is closed: %w", d, driver.ErrDevice)
 	}
 	return d.check("cuGraphLaunch", d.api.execLaunch(g.exec, d.queue))
 }

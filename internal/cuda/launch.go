@@ -1,4 +1,4 @@
-//go:build cuda
+//go:build cuda || hip
 
 package cuda
 
@@ -40,8 +40,8 @@ func (d *Device) Launch(j driver.Job) error { return gpu.Run(j, d) }
 // LaunchGrid queues one grid. It allocates nothing once its function is known.
 // Operands of size 0 are null pointers for the kernel.
 func (d *Device) LaunchGrid(l *gpu.Launch) error {
-	if err := checkGrid(l); err != nil {
-		return fmt.Errorf("cuda:%d: %s: %w", d.index, l.Func, err)
+	if err := checkGrid(l, d.api.vendor.gridThreads); err != nil {
+		return fmt.Errorf("%v: %s: %w", d, l.Func, err)
 	}
 	if err := d.enter(); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (d *Device) LaunchGrid(l *gpu.Launch) error {
 const maxArgs = 4096
 
 // checkGrid checks what the driver would refuse or, worse, not see.
-func checkGrid(l *gpu.Launch) error {
+func checkGrid(l *gpu.Launch, gridThreads uint64) error {
 	limits := [3]int{1<<31 - 1, 1<<16 - 1, 1<<16 - 1}
 	for i, n := range l.Blocks {
 		if n < 1 || n > limits[i] {
@@ -85,6 +85,9 @@ func checkGrid(l *gpu.Launch) error {
 	}
 	if l.Threads < 32 || l.Threads > 1024 || l.Threads%32 != 0 {
 		return fmt.Errorf("blocks of %d threads: want a multiple of 32 up to 1024: %w", l.Threads, driver.ErrDevice)
+	}
+	if n := uint64(l.Blocks[0]) * uint64(l.Threads); gridThreads > 0 && n > gridThreads {
+		return fmt.Errorf("a grid of %d threads: want at most %d: %w", n, gridThreads, driver.ErrDevice)
 	}
 	if n := mapBytes*len(l.Maps) + 8*len(l.Operands) + len(l.Params); n > maxArgs {
 		return fmt.Errorf("%d bytes of arguments: want at most %d: %w", n, maxArgs, driver.ErrDevice)
@@ -133,11 +136,11 @@ func (d *Device) load(l *gpu.Launch) (uintptr, error) {
 	}
 	var f uintptr
 	if err := d.check("cuModuleGetFunction", d.api.moduleFunction(&f, handle, l.Func)); err != nil {
-		return 0, fmt.Errorf("cuda:%d: the image of %s has no kernel %s: %w", d.index, l.Module.Name, l.Func, err)
+		return 0, fmt.Errorf("%v: the image of %s has no kernel %s: %w", d, l.Module.Name, l.Func, err)
 	}
 	if l.Shared > 0 {
 		if err := d.check("cuFuncSetAttribute", d.api.functionSet(f, functionShared, int32(l.Shared))); err != nil {
-			return 0, fmt.Errorf("cuda:%d: %d bytes of block memory for %s: %w", d.index, l.Shared, l.Func, err)
+			return 0, fmt.Errorf("%v: %d bytes of block memory for %s: %w", d, l.Shared, l.Func, err)
 		}
 	}
 	k.mu.Lock()
@@ -155,17 +158,19 @@ func (d *Device) loadModule(m *module, l *gpu.Launch) (uintptr, error) {
 	if m.parts != nil {
 		return d.loadPart(m, l)
 	}
-	if len(l.Module.Image) == 0 {
-		return 0, fmt.Errorf("cuda:%d: %s has no CUDA image in this build: %w", d.index, l.Module.Name, driver.ErrNotBuilt)
+	v := d.api.vendor
+	image := v.image(l.Module)
+	if len(image) == 0 {
+		return 0, fmt.Errorf("%v: %s has no %s image in this build: %w", d, l.Module.Name, v.title, driver.ErrNotBuilt)
 	}
-	code, err := gpu.Unpack(l.Module.Image, d.capability)
+	code, err := v.unpack(d, image)
 	if err != nil {
-		return 0, fmt.Errorf("cuda:%d: the image of %s: %w", d.index, l.Module.Name, err)
+		return 0, fmt.Errorf("%v: the image of %s: %w", d, l.Module.Name, err)
 	}
 	if code.PTX {
 		return d.loadPart(m, l)
 	}
-	if m.handle, err = d.loadCode(l.Module, code); err == nil || !d.refused(err) {
+	if m.handle, err = d.loadCode(l.Module, code); err == nil || !d.refused(err) || code.AMD != "" {
 		return m.handle, err
 	}
 	slog.Warn("snug: cuda: the driver does not take machine code", "code", code, "error", err)
@@ -180,7 +185,7 @@ func (d *Device) loadModule(m *module, l *gpu.Launch) (uintptr, error) {
 func (d *Device) loadPart(m *module, l *gpu.Launch) (uintptr, error) {
 	code, part, err := gpu.UnpackPTX(l.Module.Image, d.capability, l.Func)
 	if err != nil {
-		return 0, fmt.Errorf("cuda:%d: the image of %s: %w", d.index, l.Module.Name, err)
+		return 0, fmt.Errorf("%v: the image of %s: %w", d, l.Module.Name, err)
 	}
 	if handle, ok := m.parts[part]; ok {
 		return handle, nil
@@ -219,10 +224,10 @@ func (d *Device) loadCode(m *gpu.Module, code gpu.Code) (uintptr, error) {
 	case success:
 		return handle, nil
 	case errNoBinary, errPTXVersion, errNoJITCompiler, errJITDisabled:
-		return 0, fmt.Errorf("cuda:%d: the driver does not take %v in the image of %s for compute capability %d.%d: a newer driver is needed: %w",
-			d.index, code, m.Name, d.capability/10, d.capability%10, d.fail("cuModuleLoadData", r))
+		return 0, fmt.Errorf("%v: the driver does not take %v in the image of %s for %s: a newer driver is needed: %w",
+			d, code, m.Name, d.model, d.fail("cuModuleLoadData", r))
 	default:
-		return 0, fmt.Errorf("cuda:%d: %v in the image of %s: %w", d.index, code, m.Name, d.fail("cuModuleLoadData", r))
+		return 0, fmt.Errorf("%v: %v in the image of %s: %w", d, code, m.Name, d.fail("cuModuleLoadData", r))
 	}
 }
 
@@ -310,7 +315,7 @@ func (d *Device) addFrames() error {
 		f.extra = [5]uintptr{
 			launchBuffer, uintptr(unsafe.Pointer(&f.args)),
 			launchBufferSize, uintptr(unsafe.Pointer(&f.size)),
-			launchEnd,
+			d.api.vendor.launchEnd,
 		}
 		d.putFrame(f)
 	}

@@ -1,4 +1,4 @@
-//go:build cuda && linux
+//go:build (cuda || hip) && linux
 
 package cuda
 
@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var testModule = &gpu.Module{Name: "test", Image: testImage("80", "86", "90")}
+var testModule = &gpu.Module{Name: "test", Image: testImage("80", "86", "90"), AMD: amdImage("gfx90a", "gfx1100")}
 
 // testImage returns an image of cubins and, unless it is for sm_90a alone, of PTX for the first
 // architecture. The codes are their names.
@@ -32,6 +32,19 @@ func testImage(archs ...string) []byte {
 	}
 	if archs[0] != "90a" {
 		add(archs[0], true)
+	}
+	image, err := gpu.PackImage(codes)
+	if err != nil {
+		panic(err)
+	}
+	return image
+}
+
+// amdImage returns an image of code objects, which a zero byte ends.
+func amdImage(archs ...string) []byte {
+	var codes []gpu.Code
+	for _, arch := range archs {
+		codes = append(codes, gpu.Code{AMD: arch, Data: []byte(arch + "\x00")})
 	}
 	image, err := gpu.PackImage(codes)
 	if err != nil {
@@ -121,7 +134,7 @@ func TestLaunchGridErrors(t *testing.T) {
 		{"newer PTX", func(f *fake, _ *gpu.Launch) { f.fail["cuModuleLoadData"] = errPTXVersion }, "a newer driver is needed: cuModuleLoadData: CUDA_ERROR_UNSUPPORTED_PTX_VERSION (222)", driver.ErrNotBuilt},
 		{"a broken image", func(f *fake, _ *gpu.Launch) { f.fail["cuModuleLoadData"] = 200 }, "sm_80 in the image of test: cuModuleLoadData: CUDA_ERROR_INVALID_IMAGE (200)", driver.ErrDevice},
 		{"refused", func(f *fake, _ *gpu.Launch) { f.fail["cuLaunchKernel"] = 701 }, "k of [1 1 1] blocks of 32 threads: cuLaunchKernel: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES (701)", driver.ErrDevice},
-		{"an unknown result", func(f *fake, _ *gpu.Launch) { f.fail["cuLaunchKernel"] = 12345 }, "cuLaunchKernel: CUresult (12345)", driver.ErrDevice},
+		{"an unknown result", func(f *fake, _ *gpu.Launch) { f.fail["cuLaunchKernel"] = 12345 }, "cuLaunchKernel: CUDA result (12345)", driver.ErrDevice},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f, d := openFake(t, nil)
@@ -219,7 +232,7 @@ func BenchmarkLaunch(b *testing.B) {
 	f := newFake()
 	f.kernels["k"] = nil
 	a := f.api()
-	d, err := newBackend(func() (*api, error) { return a, nil }, nil).Open(0)
+	d, err := newBackend(&nvidia, func() (*api, error) { return a, nil }, nil).Open(0)
 	require.NoError(b, err)
 	l := grid("k", make([]byte, 40), driver.Mem{Addr: 1, Size: 1}, driver.Mem{Addr: 2, Size: 1}, driver.Mem{Addr: 3, Size: 1})
 	require.NoError(b, d.(*Device).LaunchGrid(l))

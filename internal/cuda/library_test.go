@@ -1,4 +1,4 @@
-//go:build cuda && linux && (amd64 || arm64)
+//go:build (cuda || hip) && linux && (amd64 || arm64)
 
 package cuda
 
@@ -26,19 +26,24 @@ type stub struct {
 	answer  func(r int32) // what calls return from now on
 }
 
-// buildStub compiles the stub library, where loadLt finds it too.
+// buildStub compiles the stub library of CUDA, where loadLt finds it too.
 func buildStub(t testing.TB) *stub {
+	t.Helper()
+	home := t.TempDir()
+	t.Setenv("CUDA_HOME", home)
+	return compileStub(t, "stub.c", filepath.Join(home, "lib64", "libcublasLt.so.12"))
+}
+
+// compileStub compiles a stub library of testdata.
+func compileStub(t testing.TB, source, path string) *stub {
 	t.Helper()
 	cc, err := exec.LookPath("gcc")
 	if errors.Is(err, exec.ErrNotFound) && os.Getenv("CI") == "" {
 		t.Skip("no C compiler, gcc, to build the stub driver with")
 	}
 	require.NoError(t, err)
-	home := t.TempDir()
-	t.Setenv("CUDA_HOME", home)
-	require.NoError(t, os.Mkdir(filepath.Join(home, "lib64"), 0o755))
-	path := filepath.Join(home, "lib64", "libcublasLt.so.12")
-	out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-o", path, filepath.Join("testdata", "stub.c")).CombinedOutput()
+	require.NoError(t, os.Mkdir(filepath.Dir(path), 0o755))
+	out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-o", path, filepath.Join("testdata", source)).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	s := &stub{}
 	s.library, err = openLibrary(path)
@@ -55,7 +60,7 @@ func (s *stub) open(t testing.TB) *Device {
 	t.Helper()
 	a := &api{}
 	require.Empty(t, bind(s.library, a.symbols()))
-	d, err := newBackend(func() (*api, error) { return a, nil }, noLt).Open(0)
+	d, err := newBackend(&nvidia, func() (*api, error) { return a, nil }, noLt).Open(0)
 	require.NoError(t, err)
 	return d.(*Device)
 }
@@ -64,12 +69,16 @@ func (s *stub) open(t testing.TB) *Device {
 // order, all their bits and their sign; and its result comes back.
 func TestCallingConvention(t *testing.T) {
 	s := buildStub(t)
-	a, lt := &api{}, &ltAPI{}
+	a, lt := &api{}, &ltAPI{vendor: &cublasLt}
 	require.Empty(t, bind(s.library, a.symbols()))
 	require.Empty(t, bind(s.library, a.optional()))
 	require.Empty(t, bind(s.library, lt.symbols()))
+	testConvention(t, s, slices.Concat(a.symbols(), a.optional(), lt.symbols()))
+}
+
+func testConvention(t *testing.T, s *stub, symbols []symbol) {
 	s.answer(999)
-	for _, symbol := range slices.Concat(a.symbols(), a.optional(), lt.symbols()) {
+	for _, symbol := range symbols {
 		t.Run(symbol.name, func(t *testing.T) {
 			fn := reflect.ValueOf(symbol.fn).Elem()
 			var in []reflect.Value
@@ -78,13 +87,14 @@ func TestCallingConvention(t *testing.T) {
 				v, w := sample(fn.Type().In(i), i)
 				in, want = append(in, v), append(want, w)
 			}
-			require.EqualValues(t, 999, fn.Call(in)[0].Uint())
+			results := fn.Call(in)
+			require.EqualValues(t, 999, results[len(results)-1].Uint())
 			require.Equal(t, symbol.name, s.name())
 			var got []uint64
 			for i := range s.count() {
 				got = append(got, s.arg(i))
 			}
-			if symbol.name == "cuCtxPopCurrent_v2" { // its argument is the binding's
+			if symbol.name == "cuCtxPopCurrent_v2" || symbol.name == "hipGetDevice" { // its argument is the binding's
 				require.Len(t, got, 1)
 				require.NotZero(t, got[0])
 				return

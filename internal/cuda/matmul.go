@@ -1,4 +1,4 @@
-//go:build cuda
+//go:build cuda || hip
 
 package cuda
 
@@ -13,7 +13,7 @@ import (
 )
 
 // The workspace of MatMul in bytes, of the sizes that NVIDIA recommends for
-// compute capability 9.0 and later, and before.
+// compute capability 9.0 and later, and before. AMD's devices have the larger one, as rocBLAS does.
 const (
 	workspaceLarge = 32 << 20
 	workspaceSmall = 4 << 20
@@ -74,6 +74,9 @@ func (d *Device) MatMul(m, n, k int, alpha float32, a, b gpu.Matrix, beta float3
 	if ok, err := d.blas.open(d); !ok {
 		return false, err
 	}
+	if !d.blas.aligned(s) {
+		return false, nil
+	}
 	p, err := d.blas.plan(s)
 	if err != nil || !p.ok {
 		return false, err
@@ -87,12 +90,12 @@ func (d *Device) MatMul(m, n, k int, alpha float32, a, b gpu.Matrix, beta float3
 		unsafe.Pointer(&f.scale[1]), c.Mem.Addr, p.c, c.Mem.Addr, p.c,
 		unsafe.Pointer(&p.algo), d.blas.workspace, uintptr(d.blas.size), d.queue)
 	d.putFrame(f)
-	if err := ltCheck("cublasLtMatmul", status); err != nil {
+	if err := d.blas.lt.check("Matmul", status); err != nil {
 		if unusable(err) {
 			p.ok = false
 			return false, nil
 		}
-		return false, fmt.Errorf("cuda:%d: product of %d×%d and %d×%d: %w", d.index, m, k, k, n, err)
+		return false, fmt.Errorf("%v: product of %d×%d and %d×%d: %w", d, m, k, k, n, err)
 	}
 	return true, nil
 }
@@ -116,11 +119,7 @@ func covers(x gpu.Matrix, rows, cols int) bool {
 	if x.Trans {
 		rows, cols = cols, rows
 	}
-	size := 2
-	if x.Type == gpu.F32 {
-		size = 4
-	}
-	return x.Mem.Addr != 0 && x.Stride >= cols && x.Mem.Size >= ((rows-1)*x.Stride+cols)*size
+	return x.Mem.Addr != 0 && x.Stride >= cols && x.Mem.Size >= ((rows-1)*x.Stride+cols)*x.Type.Size()
 }
 
 // alignment returns the largest power of two up to 256 that divides addr.
@@ -136,12 +135,12 @@ func (b *blas) open(d *Device) (bool, error) {
 		return false, nil
 	}
 	for lt := range d.loadLt {
-		err := ltCheck("cublasLtCreate", lt.create(&b.handle))
+		err := lt.check("Create", lt.create(&b.handle))
 		if err == nil {
 			b.lt = lt
 			break
 		}
-		slog.Warn("snug: cuda: cuBLASLt cannot be used", "library", lt.name, "error", err)
+		slog.Warn("snug: "+d.api.vendor.kind+": "+lt.vendor.title+" cannot be used", "library", lt.name, "error", err)
 		b.handle = 0
 	}
 	if b.lt == nil {
@@ -149,7 +148,7 @@ func (b *blas) open(d *Device) (bool, error) {
 		return false, nil
 	}
 	size := workspaceSmall
-	if d.capability >= 90 {
+	if d.capability >= 90 || d.capability == 0 {
 		size = workspaceLarge
 	}
 	// Not from the pool: this may be called during a capture.
@@ -158,12 +157,31 @@ func (b *blas) open(d *Device) (bool, error) {
 		b.size, b.plans = uint64(size), map[shape]*plan{}
 		return true, nil
 	}
-	err := ltCheck("cublasLtDestroy", b.lt.destroy(b.handle))
+	err := b.lt.check("Destroy", b.lt.destroy(b.handle))
 	b.lt, b.handle = nil, 0
 	if r == errOutOfMemory { // an error, because which kernels multiply must not depend on what is free
 		return false, first(d.noMemory("cuMemAlloc", size), err)
 	}
 	return false, first(d.fail("cuMemAlloc", r), err)
+}
+
+// aligned reports whether operands and their rows begin where a library that cannot be told
+// their alignment expects them.
+func (b *blas) aligned(s shape) bool {
+	align := b.lt.vendor.align
+	if align == 0 {
+		return true
+	}
+	for _, x := range [...]struct {
+		addr   uint32
+		stride int
+		t      gpu.Type
+	}{{s.aAlign, s.aStride, s.input}, {s.bAlign, s.bStride, s.input}, {s.cAlign, s.cStride, s.output}} {
+		if int(x.addr) < align || x.stride*x.t.Size()%align != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // plan returns the plan for a shape, made at first use.
@@ -188,12 +206,13 @@ func (b *blas) plan(s shape) (*plan, error) {
 
 // fill describes the product to cuBLASLt and asks for an algorithm.
 func (b *blas) fill(p *plan, s shape) error {
-	if err := ltCheck("cublasLtMatmulDescCreate", b.lt.descCreate(&p.desc, compute32F, real32F)); err != nil {
+	if err := b.lt.check("MatmulDescCreate", b.lt.descCreate(&p.desc, b.lt.vendor.compute, real32F)); err != nil {
 		return err
 	}
-	transA, transB := operation(s.bTrans), operation(s.aTrans)
-	err := ltCheck("cublasLtMatmulDescSetAttribute", b.lt.descSet(p.desc, descTransA, &transA, 4))
-	err = first(err, ltCheck("cublasLtMatmulDescSetAttribute", b.lt.descSet(p.desc, descTransB, &transB, 4)))
+	v := b.lt.vendor
+	transA, transB := v.operation(s.bTrans), v.operation(s.aTrans)
+	err := b.lt.check("MatmulDescSetAttribute", b.lt.descSet(p.desc, v.descTransA, &transA, 4))
+	err = first(err, b.lt.check("MatmulDescSetAttribute", b.lt.descSet(p.desc, v.descTransB, &transB, 4)))
 	err = first(err, b.layout(&p.a, s.input, s.k, s.n, s.bStride, s.bTrans))
 	err = first(err, b.layout(&p.b, s.input, s.m, s.k, s.aStride, s.aTrans))
 	err = first(err, b.layout(&p.c, s.output, s.m, s.n, s.cStride, false))
@@ -203,11 +222,11 @@ func (b *blas) fill(p *plan, s shape) error {
 	return b.choose(p, s)
 }
 
-func operation(trans bool) int32 {
+func (v *ltVendor) operation(trans bool) int32 {
 	if trans {
-		return 1 // CUBLAS_OP_T
+		return v.transposed
 	}
-	return 0 // CUBLAS_OP_N
+	return v.plain
 }
 
 // layout describes a row-major matrix of rows×cols, or its transpose, whose
@@ -217,22 +236,27 @@ func (b *blas) layout(layout *uintptr, t gpu.Type, rows, cols, stride int, trans
 		rows, cols = cols, rows
 	}
 	types := [...]int32{gpu.F32: real32F, gpu.F16: real16F, gpu.BF16: real16BF}
-	return ltCheck("cublasLtMatrixLayoutCreate",
+	return b.lt.check("MatrixLayoutCreate",
 		b.lt.layoutCreate(layout, types[t], uint64(cols), uint64(rows), int64(stride)))
 }
 
 // choose asks for the algorithm. Parts of a sum are added in float32 only.
 func (b *blas) choose(p *plan, s shape) error {
 	var preference uintptr
-	if err := ltCheck("cublasLtMatmulPreferenceCreate", b.lt.preferCreate(&preference)); err != nil {
+	if err := b.lt.check("MatmulPreferenceCreate", b.lt.preferCreate(&preference)); err != nil {
 		return err
 	}
 	defer b.lt.preferDestroy(preference)
-	reduction := uint32(reductionCompute)
+	v := b.lt.vendor
 	err := b.prefer(preference, preferWorkspace, unsafe.Pointer(&b.size), 8)
-	err = first(err, b.prefer(preference, preferReduction, unsafe.Pointer(&reduction), 4))
-	for i, align := range [...]uint32{s.bAlign, s.aAlign, s.cAlign, s.cAlign} {
-		err = first(err, b.prefer(preference, preferAlignmentA+int32(i), unsafe.Pointer(&align), 4))
+	if v.reduction > 0 {
+		reduction := uint32(reductionCompute)
+		err = first(err, b.prefer(preference, v.reduction, unsafe.Pointer(&reduction), 4))
+	}
+	if v.alignment > 0 {
+		for i, align := range [...]uint32{s.bAlign, s.aAlign, s.cAlign, s.cAlign} {
+			err = first(err, b.prefer(preference, v.alignment+int32(i), unsafe.Pointer(&align), 4))
+		}
 	}
 	if err != nil {
 		return err
@@ -240,15 +264,15 @@ func (b *blas) choose(p *plan, s shape) error {
 	var result ltResult
 	var got int32
 	status := b.lt.heuristic(b.handle, p.desc, p.a, p.b, p.c, p.c, preference, 1, &result, &got)
-	if status == ltInvalid {
+	if status == v.invalid {
 		return nil // it has no product of these types and strides
 	}
-	p.algo, p.ok = result.algo, status == 0 && got > 0 && result.status == 0
-	return ltCheck("cublasLtMatmulAlgoGetHeuristic", status)
+	p.algo, p.ok = [8]uint64(result[:]), status == 0 && got > 0 && uint32(result[v.status]) == 0
+	return b.lt.check("MatmulAlgoGetHeuristic", status)
 }
 
 func (b *blas) prefer(preference uintptr, attribute int32, value unsafe.Pointer, size uint64) error {
-	return ltCheck("cublasLtMatmulPreferenceSetAttribute", b.lt.preferSet(preference, attribute, value, size))
+	return b.lt.check("MatmulPreferenceSetAttribute", b.lt.preferSet(preference, attribute, value, size))
 }
 
 // drop destroys the descriptors of a plan.
@@ -256,11 +280,11 @@ func (b *blas) drop(p *plan) error {
 	var err error
 	for _, layout := range []uintptr{p.a, p.b, p.c} {
 		if layout != 0 {
-			err = first(err, ltCheck("cublasLtMatrixLayoutDestroy", b.lt.layoutDestroy(layout)))
+			err = first(err, b.lt.check("MatrixLayoutDestroy", b.lt.layoutDestroy(layout)))
 		}
 	}
 	if p.desc != 0 {
-		err = first(err, ltCheck("cublasLtMatmulDescDestroy", b.lt.descDestroy(p.desc)))
+		err = first(err, b.lt.check("MatmulDescDestroy", b.lt.descDestroy(p.desc)))
 	}
 	return err
 }
@@ -280,6 +304,6 @@ func (b *blas) close(d *Device) error {
 		return nil
 	}
 	err := b.dropPlans()
-	err = first(err, ltCheck("cublasLtDestroy", b.lt.destroy(b.handle)))
+	err = first(err, b.lt.check("Destroy", b.lt.destroy(b.handle)))
 	return first(err, d.check("cuMemFree", d.api.memFree(b.workspace)))
 }

@@ -1,4 +1,4 @@
-//go:build cuda && linux
+//go:build (cuda || hip) && linux
 
 package cuda
 
@@ -123,7 +123,7 @@ func TestMatMulHasNoProduct(t *testing.T) {
 	}
 	require.Zero(t, l.questions)
 
-	for _, answer := range []ltStatus{ltNotSupported, ltInvalid, 0} {
+	for _, answer := range []ltStatus{15, cublasLt.invalid, 0} {
 		l.answer, l.none = answer, true
 		ok, err := d.MatMul(4, 4, 4, 1, f32, f32, 0, f32)
 		require.NoError(t, err)
@@ -155,8 +155,8 @@ func TestMatMulPlans(t *testing.T) {
 	multiply()
 	require.Equal(t, 1, l.questions, "a shape is asked for once")
 	require.Equal(t, map[int32]uint64{
-		preferWorkspace: workspaceSmall, preferReduction: reductionCompute,
-		preferAlignmentA: 256, preferAlignmentA + 1: 256, preferAlignmentA + 2: 256, preferAlignmentA + 3: 256,
+		preferWorkspace: workspaceSmall, cublasLt.reduction: reductionCompute,
+		cublasLt.alignment: 256, cublasLt.alignment + 1: 256, cublasLt.alignment + 2: 256, cublasLt.alignment + 3: 256,
 	}, l.asked)
 
 	b := x
@@ -164,8 +164,8 @@ func TestMatMulPlans(t *testing.T) {
 	ok, err := d.MatMul(3, 3, 3, 1, x, b, 0, x)
 	require.NoError(t, err)
 	require.True(t, ok)
-	require.EqualValues(t, 4, l.asked[preferAlignmentA], "b comes first in column-major order")
-	require.EqualValues(t, 256, l.asked[preferAlignmentA+1])
+	require.EqualValues(t, 4, l.asked[cublasLt.alignment], "b comes first in column-major order")
+	require.EqualValues(t, 256, l.asked[cublasLt.alignment+1])
 
 	most := 0
 	for i := range maxPlans + 10 {

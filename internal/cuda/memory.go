@@ -1,4 +1,4 @@
-//go:build cuda
+//go:build cuda || hip
 
 package cuda
 
@@ -33,7 +33,7 @@ func (d *Device) makePool() error {
 // device has no room.
 func (d *Device) Alloc(size int) (driver.Mem, error) {
 	if size <= 0 {
-		return driver.Mem{}, fmt.Errorf("cuda:%d: allocation of %d bytes: %w", d.index, size, driver.ErrDevice)
+		return driver.Mem{}, fmt.Errorf("%v: allocation of %d bytes: %w", d, size, driver.ErrDevice)
 	}
 	if err := d.enter(); err != nil {
 		return driver.Mem{}, err
@@ -109,7 +109,7 @@ func (d *Device) Free(m driver.Mem) error {
 	d.mu.Unlock()
 	switch {
 	case !known:
-		return fmt.Errorf("cuda:%d: free of %#x, which was not allocated here: %w", d.index, m.Addr, driver.ErrDevice)
+		return fmt.Errorf("%v: free of %#x, which was not allocated here: %w", d, m.Addr, driver.ErrDevice)
 	case later:
 		return nil
 	}
@@ -196,7 +196,7 @@ func (d *Device) hostMemory(size int) (unsafe.Pointer, error) {
 	case success:
 		return p, nil
 	case errOutOfMemory:
-		return nil, fmt.Errorf("cuda:%d: %d bytes of pinned host memory wanted: %w", d.index, size, &Error{"cuMemHostAlloc", r})
+		return nil, fmt.Errorf("%v: %d bytes of pinned host memory wanted: %w", d, size, d.api.vendor.failed("cuMemHostAlloc", r))
 	default:
 		return nil, d.fail("cuMemHostAlloc", r)
 	}

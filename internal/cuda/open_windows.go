@@ -1,4 +1,4 @@
-//go:build cuda && (amd64 || arm64)
+//go:build (cuda || hip) && (amd64 || arm64)
 
 package cuda
 

@@ -1,15 +1,14 @@
-//go:build cuda
+//go:build cuda || hip
 
 package cuda
 
-import "strconv"
-
-// Result is a CUresult, what every function of the driver returns.
+// Result is a CUresult or a hipError_t, what every function of the driver returns.
 type Result uint32
 
 // The results that this package tells apart.
 const (
 	success           Result = 0
+	errInvalidValue   Result = 1
 	errOutOfMemory    Result = 2
 	errNoDevice       Result = 100
 	errInvalidImage   Result = 200
@@ -22,25 +21,7 @@ const (
 	errIllegalAddress Result = 700
 )
 
-// String returns the name and the number, "CUDA_ERROR_OUT_OF_MEMORY (2)".
-func (r Result) String() string {
-	name, ok := resultNames[r]
-	if !ok {
-		name = "CUresult"
-	}
-	return name + " (" + strconv.Itoa(int(r)) + ")"
-}
-
-// lost reports whether the driver refuses all work of the process on the device
-// after r: the hardware, a kernel or the context broke.
-func (r Result) lost() bool {
-	switch r {
-	case 4, 46, 214, 220, 226, errIllegalAddress, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911:
-		return true
-	}
-	return false
-}
-
+// resultNames are those of CUDA.
 var resultNames = map[Result]string{
 	0:   "CUDA_SUCCESS",
 	1:   "CUDA_ERROR_INVALID_VALUE",

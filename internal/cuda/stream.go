@@ -1,4 +1,4 @@
-//go:build cuda
+//go:build cuda || hip
 
 package cuda
 
@@ -43,7 +43,7 @@ func (d *Device) Mark() (driver.Moment, error) {
 func (d *Device) Await(m driver.Moment) error {
 	o, ok := m.Of.(*Device)
 	if !ok || o.handle != d.handle || o.ctx != d.ctx {
-		return fmt.Errorf("cuda:%d: a moment of another device cannot be awaited: %w", d.index, driver.ErrDevice)
+		return fmt.Errorf("%v: a moment of another device cannot be awaited: %w", d, driver.ErrDevice)
 	}
 	if err := o.enter(); err != nil { // whose events end with it
 		return err

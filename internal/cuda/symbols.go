@@ -1,4 +1,4 @@
-//go:build cuda && (linux || windows) && (amd64 || arm64)
+//go:build (cuda || hip) && (linux || windows) && (amd64 || arm64)
 
 package cuda
 
@@ -67,18 +67,22 @@ func (a *api) optional() []symbol {
 }
 
 func (lt *ltAPI) symbols() []symbol {
-	return []symbol{
-		{"cublasLtCreate", &lt.create},
-		{"cublasLtDestroy", &lt.destroy},
-		{"cublasLtMatmulDescCreate", &lt.descCreate},
-		{"cublasLtMatmulDescDestroy", &lt.descDestroy},
-		{"cublasLtMatmulDescSetAttribute", &lt.descSet},
-		{"cublasLtMatrixLayoutCreate", &lt.layoutCreate},
-		{"cublasLtMatrixLayoutDestroy", &lt.layoutDestroy},
-		{"cublasLtMatmulPreferenceCreate", &lt.preferCreate},
-		{"cublasLtMatmulPreferenceDestroy", &lt.preferDestroy},
-		{"cublasLtMatmulPreferenceSetAttribute", &lt.preferSet},
-		{"cublasLtMatmulAlgoGetHeuristic", &lt.heuristic},
-		{"cublasLtMatmul", &lt.matmul},
+	symbols := []symbol{
+		{"Create", &lt.create},
+		{"Destroy", &lt.destroy},
+		{"MatmulDescCreate", &lt.descCreate},
+		{"MatmulDescDestroy", &lt.descDestroy},
+		{"MatmulDescSetAttribute", &lt.descSet},
+		{"MatrixLayoutCreate", &lt.layoutCreate},
+		{"MatrixLayoutDestroy", &lt.layoutDestroy},
+		{"MatmulPreferenceCreate", &lt.preferCreate},
+		{"MatmulPreferenceDestroy", &lt.preferDestroy},
+		{"MatmulPreferenceSetAttribute", &lt.preferSet},
+		{"MatmulAlgoGetHeuristic", &lt.heuristic},
+		{"Matmul", &lt.matmul},
 	}
+	for i := range symbols {
+		symbols[i].name = lt.vendor.prefix + symbols[i].name
+	}
+	return symbols
 }

@@ -1,4 +1,4 @@
-//go:build cuda
+//go:build cuda || hip
 
 package cuda
 
@@ -65,7 +65,7 @@ func (d *Device) loadEntries(m *gpu.Module) error {
 // encodeMaps writes tensor maps where the arguments of a launch begin.
 func (d *Device) encodeMaps(f *frame, maps []gpu.TensorMap) error {
 	if len(maps) > 0 && !d.hopper {
-		return fmt.Errorf("cuda:%d takes no tensor maps: %w", d.index, driver.ErrDevice)
+		return fmt.Errorf("%v takes no tensor maps: %w", d, driver.ErrDevice)
 	}
 	for i := range maps {
 		m := &maps[i]

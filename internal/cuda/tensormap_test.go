@@ -1,4 +1,4 @@
-//go:build cuda && linux
+//go:build (cuda || hip) && linux
 
 package cuda
 
@@ -150,7 +150,7 @@ func TestHopper(t *testing.T) {
 			if test.lacks {
 				a.encodeMap = nil
 			}
-			d, err := newBackend(func() (*api, error) { return a, nil }, noLt).Open(0)
+			d, err := newBackend(&nvidia, func() (*api, error) { return a, nil }, noLt).Open(0)
 			require.NoError(t, err)
 			require.Equal(t, test.want, gpu.Hopper(d.(*Device), testModule))
 			require.NoError(t, d.Close())

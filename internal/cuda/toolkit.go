@@ -1,4 +1,4 @@
-//go:build cuda && (linux || windows) && (amd64 || arm64)
+//go:build (cuda || hip) && (linux || windows) && (amd64 || arm64)
 
 package cuda
 

@@ -135,7 +135,7 @@ func Lookup(kind string) (Backend, error) {
 	if b, ok := backends[kind]; ok {
 		return b, nil
 	}
-	return nil, fmt.Errorf("the %s backend is not in this program; the backends cuda and metal are built with the tag of their name (go build -tags cuda), metal on macOS only: %w", kind, ErrNotBuilt)
+	return nil, fmt.Errorf("the %s backend is not in this program; the backends cuda, hip and metal are built with the tag of their name (go build -tags cuda), metal on macOS and hip on Linux only: %w", kind, ErrNotBuilt)
 }
 
 // Kinds returns the registered kinds in order.

@@ -281,6 +281,11 @@ func names(codes []packedCode) string {
 	return strings.Join(has, ", ")
 }
 
+// AMDArchs are AMD's architectures that an image has a code object for: the Instinct cards MI200
+// and MI300, with waves of 64 lanes, and the Radeon cards RX 7900 and RX 9070, with waves of 32. The
+// driver loads a code object on its own architecture alone.
+var AMDArchs = []string{"gfx90a", "gfx942", "gfx1100", "gfx1201"}
+
 // UnpackAMD returns the code object of an image for one of AMD's architectures, as the driver names
 // it without the features that follow a colon: "gfx90a". It allocates and unpacks that code only. The
 // error wraps driver.ErrNotBuilt if the image has none, driver.ErrDevice if it is damaged.

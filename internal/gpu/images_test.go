@@ -92,7 +92,7 @@ func TestAMDImageParts(t *testing.T) {
 				require.NoError(t, k.Fits(c.AMD), m.Image())
 			}
 		}
-		require.Equal(t, images.AMDArchs, archs, m.Image())
+		require.Equal(t, gpu.AMDArchs, archs, m.Image())
 	}
 	require.Less(t, total, 10_000_000, "bytes of all images")
 }

@@ -12,6 +12,14 @@ const (
 	BF16
 )
 
+// Size returns the bytes of an element.
+func (t Type) Size() int {
+	if t == F32 {
+		return 4
+	}
+	return 2
+}
+
 // Matrix is a row-major matrix in device memory. Stride is the number of
 // elements from the start of a row to the start of the next.
 type Matrix struct {

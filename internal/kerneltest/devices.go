@@ -24,7 +24,7 @@ func devices(t testing.TB) []Backend {
 		}
 		names = slices.DeleteFunc(names, func(name string) bool {
 			kind, _, _ := strings.Cut(name, ":")
-			return kind != "cuda" && kind != "metal" && kind != "emu" // others are of tests
+			return kind != "cuda" && kind != "hip" && kind != "metal" && kind != "emu" // others are of tests
 		})
 	}
 	var backends []Backend

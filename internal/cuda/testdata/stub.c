@@ -1,42 +1,6 @@
 // A CUDA driver and a cuBLASLt that record their calls, with the signatures of
 // cuda.h and cublasLt.h. It shows that Go passes every argument as C expects it.
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-typedef int device;
-typedef unsigned long long address, u64;
-
-static const char *last;
-static uint64_t args[16];
-static int count, answer;
-
-const char *stub_name(void) { return last; }
-int stub_count(void) { return count; }
-uint64_t stub_arg(int i) { return args[i]; }
-void stub_answer(int result) { answer = result; }
-
-static int record(const char *name, size_t n, const uint64_t *a) {
-    last = name;
-    count = (int)n;
-    memcpy(args, a, n * sizeof *a);
-    return answer;
-}
-
-#define V(x) ((uint64_t)(x))
-#define RECORD(name, ...)                             \
-    {                                                 \
-        uint64_t call[] = {__VA_ARGS__};              \
-        return record(#name, sizeof call / 8, call);  \
-    }
-// GIVE writes a function's result first, as it does when it succeeds.
-#define GIVE(name, out, value, ...)           \
-    {                                         \
-        if (answer == 0) *(out) = (value);    \
-        RECORD(name, V(out), __VA_ARGS__)     \
-    }
-#define HANDLE ((void *)0x1234)
+#include "stub.h"
 
 int cuInit(unsigned flags) RECORD(cuInit, V(flags))
 int cuDriverGetVersion(int *v) { if (answer == 0) *v = 12000; RECORD(cuDriverGetVersion, V(v)) }

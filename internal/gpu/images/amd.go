@@ -8,11 +8,6 @@ import (
 	"github.com/snug-ml/snug/internal/gpu"
 )
 
-// AMDArchs are AMD's architectures that an image has a code object for: the Instinct cards MI200
-// and MI300, with waves of 64 lanes, and the Radeon cards RX 7900 and RX 9070, with waves of 32. The
-// driver loads a code object on its own architecture alone.
-var AMDArchs = []string{"gfx90a", "gfx942", "gfx1100", "gfx1201"}
-
 // AMDCompiler is the release of clang and of its linker lld whose code is in the images.
 const AMDCompiler = "19.1.7"
 
@@ -70,7 +65,7 @@ func (m AMDModule) SumOf(root string, image []byte) (string, error) {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "# What %s was made from. internal/gpu/images/hip.sh writes this file.\n", m.Image())
-	fmt.Fprintf(&b, "# clang and lld %s: %s\n# %s\n", AMDCompiler, strings.Join(AMDOptions, " "), strings.Join(AMDArchs, " "))
+	fmt.Fprintf(&b, "# clang and lld %s: %s\n# %s\n", AMDCompiler, strings.Join(AMDOptions, " "), strings.Join(gpu.AMDArchs, " "))
 	writeSums(&b, sources)
 	writeSum(&b, image, m.Image())
 	return b.String(), nil

@@ -88,12 +88,12 @@ func compileAMD(cache cache, root, clang, version string, m images.AMDModule) (a
 	if err != nil {
 		return r, err
 	}
-	objects := make([]compiled, len(images.AMDArchs))
+	objects := make([]compiled, len(gpu.AMDArchs))
 	errs := make([]error, len(objects))
 	parallel(len(objects), func(i int) {
-		inputs := []any{version, m.Entry(), sources, images.AMDOptions, images.AMDArchs[i]}
+		inputs := []any{version, m.Entry(), sources, images.AMDOptions, gpu.AMDArchs[i]}
 		objects[i], errs[i] = cache.compiled(inputs, func() (c compiled, err error) {
-			c.Cubin, err = runClang(root, clang, m.Entry(), images.AMDArchs[i])
+			c.Cubin, err = runClang(root, clang, m.Entry(), gpu.AMDArchs[i])
 			return c, err
 		})
 	})
@@ -102,7 +102,7 @@ func compileAMD(cache cache, root, clang, version string, m images.AMDModule) (a
 	}
 	var codes []gpu.Code
 	var above []string
-	for i, arch := range images.AMDArchs {
+	for i, arch := range gpu.AMDArchs {
 		kernels, err := machine.AMDKernels(objects[i].Cubin, arch)
 		if err != nil {
 			return r, fmt.Errorf("for %s: %w", arch, err)
@@ -159,12 +159,12 @@ func reportAMD(results []amdResult) string {
 	b.WriteString("# What the kernels use on AMD's cards\n\n")
 	b.WriteString("`hip.sh` writes this file from what the code objects say. Vector registers and the stack, in bytes, are those of a thread,\n")
 	b.WriteString("scalar registers those of a wave, memory in bytes that of a block. Spills are vector registers that are moved to the\n")
-	fmt.Fprintf(&b, "stack. Where the architectures differ the numbers are those of %s.\n", strings.Join(images.AMDArchs, " / "))
+	fmt.Fprintf(&b, "stack. Where the architectures differ the numbers are those of %s.\n", strings.Join(gpu.AMDArchs, " / "))
 	for _, r := range results {
 		fmt.Fprintf(&b, "\n## %s: %s bytes\n\n", r.module.Name(), grouped(len(r.image)))
 		b.WriteString("| kernel | vector registers | scalar registers | memory of a block | stack | spills |\n|---|---|---|---|---|---|\n")
 		for _, name := range slices.Sorted(maps.Keys(r.kernels)) {
-			cell := func(of func(machine.AMDKernel) int) string { return across(images.AMDArchs, r.kernels[name], of) }
+			cell := func(of func(machine.AMDKernel) int) string { return across(gpu.AMDArchs, r.kernels[name], of) }
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", name,
 				cell(func(k machine.AMDKernel) int { return k.VGPRs }),
 				cell(func(k machine.AMDKernel) int { return k.SGPRs }),

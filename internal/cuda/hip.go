@@ -1,0 +1,99 @@
+//go:build hip
+
+package cuda
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+func init() { driver.Register("hip", newBackend(&amd, loadHIP, loadHipLt)) }
+
+// minHIP is hipDriverGetVersion of ROCm 6.0, the first with hipGetDevicePropertiesR0600.
+const minHIP = 60_000_000
+
+// amd is the vendor of the kind "hip".
+var amd = vendor{
+	kind: "hip", title: "HIP", maker: "AMD",
+	calls: hipCalls, names: hipResults,
+	lost: []Result{4, 53, 214, errIllegalAddress, 702, 709, 710, 719},
+	old: func(version int32) string {
+		if version >= minHIP {
+			return ""
+		}
+		return fmt.Sprintf("is of ROCm %d.%d, snug needs ROCm 6.0 or later", version/10_000_000, version/100_000%100)
+	},
+	find:   (*Device).findArchitecture,
+	image:  func(m *gpu.Module) []byte { return m.AMD },
+	unpack: func(d *Device, image []byte) (gpu.Code, error) { return gpu.UnpackAMD(image, d.model) },
+
+	launchEnd:   3,              // HIP_LAUNCH_PARAM_END
+	gridThreads: math.MaxUint32, // hipModuleLaunchKernel counts them in 32 bits
+}
+
+// hipProperties is hipDeviceProp_tR0600, of 1472 bytes, with room for longer ones.
+type hipProperties struct {
+	_            [1160]byte
+	architecture [256]byte // gcnArchName: "gfx90a:sramecc+:xnack-"
+	_            [2680]byte
+}
+
+// hipAttributePools is hipDeviceAttributeMemoryPoolsSupported.
+const hipAttributePools = 88
+
+// findArchitecture looks up the architecture, without the features after a colon: a code object
+// that names none runs with any.
+func (d *Device) findArchitecture() error {
+	p := new(hipProperties)
+	if err := d.check("hipGetDevicePropertiesR0600", d.api.properties(unsafe.Pointer(p), d.handle)); err != nil {
+		return err
+	}
+	name, _, _ := bytes.Cut(p.architecture[:], []byte{0})
+	name, _, _ = bytes.Cut(name, []byte{':'})
+	d.model = string(name)
+	if !slices.Contains(gpu.AMDArchs, d.model) {
+		name, err := d.name()
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("%v, %s, is %s; snug's kernels are for %s: %w", d, name, d.model, strings.Join(gpu.AMDArchs, ", "), driver.ErrNotBuilt)
+	}
+	var pools int32
+	if err := d.check("cuDeviceGetAttribute", d.api.deviceAttribute(&pools, hipAttributePools, d.handle)); err != nil {
+		return err
+	}
+	d.pools = pools != 0
+	return nil
+}
+
+// hipBlasLt is the library of products.
+var hipBlasLt = ltVendor{
+	title: "hipBLASLt", prefix: "hipblasLt",
+	compute: 2,                    // HIPBLAS_COMPUTE_32F
+	plain:   111, transposed: 112, // HIPBLAS_OP_N, HIPBLAS_OP_T
+	descTransA: 0, descTransB: 1, // HIPBLASLT_MATMUL_DESC_TRANSA and the next
+	align:  16,
+	status: 4,
+	names: map[ltStatus]string{
+		0:  "HIPBLAS_STATUS_SUCCESS",
+		1:  "HIPBLAS_STATUS_NOT_INITIALIZED",
+		2:  "HIPBLAS_STATUS_ALLOC_FAILED",
+		3:  "HIPBLAS_STATUS_INVALID_VALUE",
+		4:  "HIPBLAS_STATUS_MAPPING_ERROR",
+		5:  "HIPBLAS_STATUS_EXECUTION_FAILED",
+		6:  "HIPBLAS_STATUS_INTERNAL_ERROR",
+		7:  "HIPBLAS_STATUS_NOT_SUPPORTED",
+		8:  "HIPBLAS_STATUS_ARCH_MISMATCH",
+		9:  "HIPBLAS_STATUS_HANDLE_IS_NULLPTR",
+		10: "HIPBLAS_STATUS_INVALID_ENUM",
+		11: "HIPBLAS_STATUS_UNKNOWN",
+	},
+	noMemory: 2, invalid: 3, unusable: []ltStatus{1, 5, 7, 8},
+}

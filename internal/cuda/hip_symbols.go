@@ -1,0 +1,60 @@
+//go:build hip && linux && (amd64 || arm64)
+
+package cuda
+
+// hipSymbols are the functions that have the same parameters as CUDA's.
+func (a *api) hipSymbols() []symbol {
+	return []symbol{
+		{"hipInit", &a.init},
+		{"hipDriverGetVersion", &a.driverVersion},
+		{"hipGetDeviceCount", &a.deviceCount},
+		{"hipDeviceGet", &a.deviceGet},
+		{"hipDeviceGetName", &a.deviceName},
+		{"hipDeviceGetAttribute", &a.deviceAttribute},
+		{"hipGetDevicePropertiesR0600", &a.properties},
+		{"hipStreamCreateWithFlags", &a.streamCreate},
+		{"hipStreamDestroy", &a.streamDestroy},
+		{"hipStreamSynchronize", &a.streamSync},
+		{"hipStreamQuery", &a.streamQuery},
+		{"hipStreamWaitEvent", &a.streamWait},
+		{"hipEventCreateWithFlags", &a.eventCreate},
+		{"hipEventDestroy", &a.eventDestroy},
+		{"hipEventRecord", &a.eventRecord},
+		{"hipEventQuery", &a.eventQuery},
+		{"hipEventSynchronize", &a.eventSync},
+		{"hipMemGetInfo", &a.memInfo},
+		{"hipMalloc", &a.memAlloc},
+		{"hipFree", &a.memFree},
+		{"hipMemsetD8Async", &a.memSet},
+		{"hipHostMalloc", &a.hostAlloc},
+		{"hipHostFree", &a.hostFree},
+		{"hipMemcpyHtoDAsync", &a.copyToDevice},
+		{"hipMemcpyDtoHAsync", &a.copyToHost},
+		{"hipMemcpyDtoDAsync", &a.copyOnDevice},
+		{"hipMemPoolCreate", &a.poolCreate},
+		{"hipMemPoolDestroy", &a.poolDestroy},
+		{"hipMemPoolSetAttribute", &a.poolSet},
+		{"hipMemPoolGetAttribute", &a.poolGet},
+		{"hipMemPoolTrimTo", &a.poolTrim},
+		{"hipMallocFromPoolAsync", &a.poolAlloc},
+		{"hipFreeAsync", &a.freeAsync},
+		{"hipModuleLoadData", &a.moduleLoad},
+		{"hipModuleUnload", &a.moduleUnload},
+		{"hipModuleGetFunction", &a.moduleFunction},
+		{"hipModuleLaunchKernel", &a.launchKernel},
+		{"hipStreamBeginCapture", &a.captureBegin},
+		{"hipStreamEndCapture", &a.captureEnd},
+		{"hipGraphInstantiateWithFlags", &a.graphInstantiate},
+		{"hipGraphDestroy", &a.graphDestroy},
+		{"hipGraphLaunch", &a.execLaunch},
+		{"hipGraphExecDestroy", &a.execDestroy},
+	}
+}
+
+func (h *hipAPI) symbols() []symbol {
+	return []symbol{
+		{"hipGetDevice", &h.getDevice},
+		{"hipSetDevice", &h.setDevice},
+		{"hipStreamGetDevice", &h.streamDevice},
+	}
+}

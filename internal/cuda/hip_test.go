@@ -1,0 +1,317 @@
+//go:build hip && linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+func init() {
+	asHIP = func(f *fake, a *api) {
+		h := &hipAPI{thread: syscall.Gettid}
+		h.getDevice = func() (int32, Result) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.device(), success
+		}
+		h.setDevice = func(device int32) Result {
+			r, end := f.call("cuCtxPushCurrent", true)
+			defer end()
+			if r == success {
+				f.current[syscall.Gettid()] = device
+				f.contexts[syscall.Gettid()] = 1 - int(device)
+			}
+			return r
+		}
+		h.streamDevice = func(stream uintptr, device *int32) Result {
+			*device = 0
+			if stream == 13 {
+				*device = 1
+			}
+			return success
+		}
+		a.properties = func(p unsafe.Pointer, device int32) Result {
+			copy(unsafe.Slice((*byte)(p), 1472)[1160:], f.arch+"\x00")
+			return success
+		}
+		a.driverVersion = func(version *int32) Result {
+			*version = f.version * 5000 // 6.0 for CUDA 12.0
+			return success
+		}
+		pools := a.deviceAttribute
+		a.deviceAttribute = func(v *int32, attribute, device int32) Result {
+			if attribute != hipAttributePools {
+				return 1
+			}
+			return pools(v, attributePools, device)
+		}
+		h.complete(a)
+	}
+}
+
+// device returns the current device of the thread; those of other code have device 1.
+func (f *fake) device() int32 {
+	if device, ok := f.current[syscall.Gettid()]; ok {
+		return device
+	}
+	return 1
+}
+
+// TestMain runs what says nothing of CUDA's own a second time, with HIP.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	run := flag.Lookup("test.run")
+	if code == 0 && run.Value.String() == "" && flag.Lookup("test.bench").Value.String() == "" && flag.Lookup("test.list").Value.String() == "" {
+		testVendor = &amd
+		if err := run.Value.Set("^Test(AllocIsZeroed|Arguments|CaptureRefuses|Close|CloseAmongCalls|CopierCalls|CopierOrder|CopiesAreChecked|CopyInAndOut" +
+			"|Enter|ForeignStream|Frames|FreeAfterQueuedWork|Graph|Launch|LaunchGridAllocatesNothing|ManyGoroutines|Memory" +
+			"|PoolKeepsABoundedPart|ShortCopies|TwoProcesses)$"); err != nil {
+			panic(err)
+		}
+		code = m.Run()
+	}
+	os.Exit(code)
+}
+
+func openHIP(t testing.TB, change func(f *fake)) (*fake, *Device) {
+	t.Helper()
+	f := newFake()
+	f.vendor = &amd
+	if change != nil {
+		change(f)
+	}
+	d, err := f.open()
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		d.Close()
+		require.Empty(t, f.leaks())
+	})
+	return f, d
+}
+
+// Every function of CUDA that an error names has its name in HIP.
+func TestHIPCalls(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	names := regexp.MustCompile(`"(cu[A-Z][A-Za-z0-9]*)"`)
+	found := 0
+	for _, file := range files {
+		if slices.Contains([]string{"symbols.go", "tensormap.go", "lt.go"}, file) || len(file) > 8 && file[len(file)-8:] == "_test.go" {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, m := range names.FindAllStringSubmatch(string(text), -1) {
+			require.Contains(t, hipCalls, m[1], file)
+			found++
+		}
+	}
+	require.Greater(t, found, 50)
+}
+
+func TestHIPOpen(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(f *fake)
+		text   string
+	}{
+		"old":          {func(f *fake) { f.version = 10_146 }, "the HIP driver is of ROCm 5.7, snug needs ROCm 6.0 or later"},
+		"none":         {func(f *fake) { f.count = 0 }, "no AMD GPU found"},
+		"not started":  {func(f *fake) { f.fail["cuInit"] = 100 }, "no AMD GPU found: hipInit: hipErrorNoDevice (100)"},
+		"architecture": {func(f *fake) { f.arch = "gfx803" }, "hip:0, Fake V100, is gfx803; snug's kernels are for gfx90a, gfx942, gfx1100, gfx1201"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			f.vendor = &amd
+			c.change(f)
+			_, err := f.open()
+			require.ErrorContains(t, err, c.text)
+			require.ErrorIs(t, err, driver.ErrNotBuilt)
+			require.Empty(t, f.leaks())
+		})
+	}
+	f := newFake()
+	f.vendor = &amd
+	f.arch = "gfx90a:sramecc+:xnack-"
+	d, err := f.open()
+	require.NoError(t, err)
+	require.Equal(t, "gfx90a", d.model)
+	require.NoError(t, d.Close())
+	_, err = f.backend().Open(1)
+	require.ErrorContains(t, err, "hip:1: there are 1 HIP devices")
+}
+
+// A call makes the device current, and brings back the device of the caller.
+func TestHIPCurrentDevice(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	f, d := openHIP(t, nil)
+	current := func() int32 {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.device()
+	}
+	require.EqualValues(t, 1, current())
+	_, err := d.Enter()
+	require.NoError(t, err)
+	require.EqualValues(t, 0, current())
+	require.NoError(t, d.enter(), "a call in a call")
+	require.EqualValues(t, 0, current())
+	d.leave()
+	require.EqualValues(t, 0, current())
+	d.Leave()
+	require.EqualValues(t, 1, current())
+}
+
+func TestHIPLaunchErrors(t *testing.T) {
+	f, d := openHIP(t, nil)
+	f.kernels["k"], f.kernels["large"] = func([]byte) {}, func([]byte) {}
+	l := grid("k", nil)
+	l.Blocks[0], l.Threads = 1<<23, 512
+	require.ErrorContains(t, d.LaunchGrid(l), "hip:0: k: a grid of 4294967296 threads: want at most 4294967295")
+	l.Blocks[0]--
+	require.NoError(t, d.LaunchGrid(l))
+
+	l = grid("large", nil)
+	l.Shared = 64<<10 + 1
+	require.ErrorContains(t, d.LaunchGrid(l), "hip:0: 65537 bytes of block memory for large: hipFuncSetAttribute: hipErrorInvalidValue (1)")
+	l.Shared--
+	require.NoError(t, d.LaunchGrid(l))
+
+	l = grid("k", nil)
+	l.Module = &gpu.Module{Name: "amp", Image: testModule.Image}
+	require.ErrorContains(t, d.LaunchGrid(l), "hip:0: amp has no HIP image in this build")
+	l.Module = &gpu.Module{Name: "amp", AMD: amdImage("gfx90a")}
+	err := d.LaunchGrid(l)
+	require.ErrorIs(t, err, driver.ErrNotBuilt)
+	require.ErrorContains(t, err, "hip:0: the image of amp: no code for gfx1100, only gfx90a")
+	f.fail["cuModuleLoadData"] = errNoBinary
+	l.Module = &gpu.Module{Name: "amp", AMD: amdImage("gfx1100")}
+	require.ErrorContains(t, d.LaunchGrid(l), "hip:0: the driver does not take gfx1100 in the image of amp for gfx1100: a newer driver is needed: "+
+		"hipModuleLoadData: hipErrorNoBinaryForGpu (209)")
+}
+
+func TestHIPLostDevice(t *testing.T) {
+	f := newFake()
+	f.vendor = &amd
+	d, err := f.open()
+	require.NoError(t, err)
+	f.kernels["k"] = func([]byte) { f.queued = errIllegalAddress }
+	require.NoError(t, d.LaunchGrid(grid("k", nil)))
+	require.EqualError(t, d.Sync(), "hip:0 is lost: hipStreamSynchronize: hipErrorIllegalAddress (700); HIP needs a new process to use it again")
+	require.Error(t, d.Close())
+	require.Contains(t, resultNames, Result(911), "which in HIP is no failure of the device")
+	require.NotContains(t, amd.lost, Result(911))
+}
+
+// hipBLASLt cannot be told of alignments, and is asked where operands have its own only.
+func TestHIPMatMul(t *testing.T) {
+	f := newFake()
+	f.vendor = &amd
+	l := newFakeLt(f)
+	l.vendor = &hipBlasLt
+	d, err := l.open()
+	require.NoError(t, err)
+	defer d.Close()
+	put := func(n int) driver.Mem {
+		m, err := d.Alloc(4 * n)
+		require.NoError(t, err)
+		x := make([]byte, 4*n)
+		for i := range n {
+			x[4*i+2], x[4*i+3] = 0x80, 0x3f // 1
+		}
+		require.NoError(t, d.CopyIn(m, x))
+		return m
+	}
+	a, b, c := put(64), put(64), put(64)
+	ok, err := d.MatMul(4, 8, 16, 2, gpu.Matrix{Mem: a, Stride: 16}, gpu.Matrix{Mem: b, Stride: 16, Trans: true}, 1, gpu.Matrix{Mem: c, Stride: 8})
+	require.False(t, ok, "b is too small")
+	require.NoError(t, err)
+	ok, err = d.MatMul(4, 4, 16, 2, gpu.Matrix{Mem: a, Stride: 16}, gpu.Matrix{Mem: b, Stride: 16, Trans: true}, 1, gpu.Matrix{Mem: c, Stride: 4})
+	require.NoError(t, err)
+	require.True(t, ok)
+	got := make([]byte, 64)
+	require.NoError(t, d.CopyOut(got, c))
+	require.Equal(t, slices.Repeat([]byte{0, 0, 0x04, 0x42}, 16), got, "2·16 + 1")
+	require.Equal(t, map[int32]uint64{preferWorkspace: workspaceLarge}, l.asked)
+
+	for what, matrix := range map[string]gpu.Matrix{
+		"rows":    {Mem: a, Stride: 15},
+		"address": {Mem: driver.Mem{Addr: a.Addr + 4, Size: a.Size - 4}, Stride: 12},
+	} {
+		ok, err = d.MatMul(4, 4, 8, 1, matrix, gpu.Matrix{Mem: b, Stride: 8, Trans: true}, 1, gpu.Matrix{Mem: c, Stride: 4})
+		require.NoError(t, err)
+		require.False(t, ok, what)
+	}
+	for _, status := range []ltStatus{1, 5, 7, 8} {
+		l.status = status
+		ok, err = d.MatMul(4, 4, 4+4*int(status), 1, gpu.Matrix{Mem: a, Stride: 16}, gpu.Matrix{Mem: a, Stride: 4}, 1, gpu.Matrix{Mem: c, Stride: 4})
+		require.NoError(t, err)
+		require.False(t, ok)
+	}
+	require.Equal(t, "hipblasLtMatmul: HIPBLAS_STATUS_ALLOC_FAILED (2)", (&ltAPI{vendor: &hipBlasLt}).check("Matmul", 2).Error())
+	require.ErrorIs(t, (&ltAPI{vendor: &hipBlasLt}).check("Matmul", 2), driver.ErrNoMemory)
+}
+
+func buildHIPStub(t testing.TB) *stub {
+	home := t.TempDir()
+	t.Setenv("ROCM_PATH", home)
+	return compileStub(t, "hip.c", filepath.Join(home, "lib", "libhipblaslt.so.1"))
+}
+
+func TestHIPCallingConvention(t *testing.T) {
+	s := buildHIPStub(t)
+	a, h, lt := &api{}, &hipAPI{}, &ltAPI{vendor: &hipBlasLt}
+	symbols := slices.Concat(a.hipSymbols(), h.symbols(), lt.symbols())
+	require.Empty(t, bind(s.library, symbols))
+	testConvention(t, s, symbols)
+}
+
+// A whole session through the real calling convention, which leaves the thread's device as it was.
+func TestHIPLibrary(t *testing.T) {
+	s := buildHIPStub(t)
+	var found []string
+	loadHipLt(func(lt *ltAPI) bool { found = append(found, lt.name); return true })
+	require.Contains(t, found, filepath.Join(os.Getenv("ROCM_PATH"), "lib", "libhipblaslt.so.1"), "the stub")
+	a, h := &api{}, &hipAPI{thread: syscall.Gettid}
+	require.Empty(t, bind(s.library, append(a.hipSymbols(), h.symbols()...)))
+	h.complete(a)
+	opened, err := newBackend(&amd, func() (*api, error) { return a, nil }, noLt).Open(0)
+	require.NoError(t, err)
+	d := opened.(*Device)
+	require.Equal(t, "gfx942", d.model)
+	m, err := d.Alloc(16)
+	require.NoError(t, err)
+	l := &gpu.Launch{Module: &gpu.Module{Name: "test", AMD: amdImage("gfx942")}, Func: "k", Blocks: [3]int{1, 1, 1}, Threads: 32, Operands: []driver.Mem{m}}
+	require.NoError(t, d.LaunchGrid(l))
+	require.Zero(t, testing.AllocsPerRun(100, func() { require.NoError(t, d.LaunchGrid(l)) }))
+	require.Equal(t, "hipSetDevice", s.name(), "back to the device of the thread")
+	require.EqualValues(t, 3, s.arg(0))
+	require.NoError(t, d.Free(m))
+	require.NoError(t, d.Close())
+	require.Equal(t, fmt.Sprint(map[int][]int32{}), fmt.Sprint(h.under()), "calls under way")
+}
+
+// under returns the devices of calls under way.
+func (h *hipAPI) under() map[int][]int32 {
+	under := map[int][]int32{}
+	for thread, devices := range h.before {
+		if len(devices) > 0 {
+			under[thread] = devices
+		}
+	}
+	return under
+}
