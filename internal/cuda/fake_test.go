@@ -15,14 +15,17 @@ import (
 // driver allows: when somebody waits for it. So what is not ordered by a stream
 // or an event is seen to be missing.
 type fake struct {
-	mu      sync.Mutex
-	unlock  func()
-	log     []string // the calls, when logging
-	logging bool
-	fail    map[string]Result // results of the calls to come, by name
-	vendor  *vendor
-	arch    string        // of HIP's device, with features
-	current map[int]int32 // devices of HIP's threads, where they are not elsewhere
+	mu           sync.Mutex
+	unlock       func()
+	log          []string // the calls, when logging
+	logging      bool
+	fail         map[string]Result // results of the calls to come, by name
+	vendor       *vendor
+	made, failAt int           // calls so far; the number of the call that fails
+	failWith     Result        // and with what
+	failed       string        // its name
+	arch         string        // of HIP's device, with features
+	current      map[int]int32 // devices of HIP's threads, where they are not elsewhere
 
 	count, major, minor, version, pools int32
 	total                               uint64
@@ -103,6 +106,13 @@ func (f *fake) call(name string, free bool, args ...any) (Result, func()) {
 	f.mu.Lock()
 	if f.logging {
 		f.log = append(f.log, strings.TrimSpace(fmt.Sprintln(append([]any{name}, args...)...)))
+	}
+	if f.made++; f.made == f.failAt {
+		f.failed = name
+		if slices.Contains(f.vendor.lost, f.failWith) {
+			f.lost = f.failWith
+		}
+		return f.failWith, f.unlock
 	}
 	if r, ok := f.fail[name]; ok {
 		if slices.Contains(f.vendor.lost, r) {

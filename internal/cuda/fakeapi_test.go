@@ -71,10 +71,13 @@ func (f *fake) deviceCalls(a *api) {
 		return r
 	}
 	a.primaryRelease = func(int32) Result {
-		_, end := f.call("cuDevicePrimaryCtxRelease", true)
+		r, end := f.call("cuDevicePrimaryCtxRelease", true)
 		defer end()
 		f.retained--
-		return success
+		if f.lost != success {
+			clear(f.memory) // which queued work would have freed
+		}
+		return r
 	}
 	a.ctxPush = func(ctx uintptr) Result {
 		r, end := f.call("cuCtxPushCurrent", true)

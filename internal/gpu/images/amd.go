@@ -11,8 +11,8 @@ import (
 // AMDCompiler is the release of clang and of its linker lld whose code is in the images.
 const AMDCompiler = "19.1.7"
 
-// AMDOptions are the options of clang. Code objects of version 5 load with ROCm 5.3 and later. No name
-// of a compiler or a file goes into them, so that they have the same bytes wherever they are made.
+// AMDOptions are the options of clang. Version 5 of code objects is what the compilers of ROCm 6 make by
+// default. No name of a compiler or a file goes into them, so that they have the same bytes wherever they are made.
 var AMDOptions = []string{
 	"-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", "-nogpuinc", "-nogpulib", "-mcode-object-version=5",
 	"-std=c++17", "-O3", "-ffp-contract=off", "-fhip-fp32-correctly-rounded-divide-sqrt", "-fno-gpu-flush-denormals-to-zero",
