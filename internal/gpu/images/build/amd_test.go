@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/internal/gpu/images"
 	"github.com/snug-ml/snug/internal/gpu/images/machine"
 	"github.com/stretchr/testify/require"
@@ -30,7 +31,7 @@ func TestClang(t *testing.T) {
 	require.ErrorIs(t, err, errNoCompiler)
 	_, err = buildAMD(root, fakeClang(t, images.AMDCompiler))
 	require.NotErrorIs(t, err, errNoCompiler)
-	for _, arch := range images.AMDArchs {
+	for _, arch := range gpu.AMDArchs {
 		require.ErrorContains(t, err, "for "+arch+": exit status 1\nno kernel")
 	}
 	_, err = buildAMD(root, filepath.Join(root, "none"))
@@ -55,7 +56,7 @@ func TestAMDLimits(t *testing.T) {
 
 func TestAMDReport(t *testing.T) {
 	kernels := map[string]map[string]machine.AMDKernel{"toy_sum": {}, "toy_copy": {}}
-	for i, arch := range images.AMDArchs {
+	for i, arch := range gpu.AMDArchs {
 		kernels["toy_sum"][arch] = machine.AMDKernel{VGPRs: 40, SGPRs: 20, Shared: 1024}
 		kernels["toy_copy"][arch] = machine.AMDKernel{VGPRs: 10 + i, Scratch: 16, Spills: 4}
 	}
