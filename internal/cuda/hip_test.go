@@ -176,6 +176,14 @@ func TestHIPCurrentDevice(t *testing.T) {
 	require.EqualValues(t, 1, current())
 }
 
+// AMD's images have no kernels on matrix units, so no job may ask for them.
+func TestHIPUnits(t *testing.T) {
+	_, d := openHIP(t, nil)
+	require.False(t, gpu.HasUnits(d))
+	_, d = openFake(t, nil)
+	require.True(t, gpu.HasUnits(d), "NVIDIA's have them")
+}
+
 func TestHIPLaunchErrors(t *testing.T) {
 	f, d := openHIP(t, nil)
 	f.kernels["k"], f.kernels["large"] = func([]byte) {}, func([]byte) {}

@@ -28,6 +28,8 @@ type vendor struct {
 	image  func(m *gpu.Module) []byte
 	unpack func(d *Device, image []byte) (gpu.Code, error)
 
+	units bool // the images have the kernels on matrix units
+
 	launchEnd   uintptr // ends the list "extra" of a launch
 	gridThreads uint64  // maximum number of threads in the first dimension of a grid; 0 for no limit
 }
@@ -67,7 +69,11 @@ var nvidia = vendor{
 	find:   (*Device).findCapability,
 	image:  func(m *gpu.Module) []byte { return m.Image },
 	unpack: func(d *Device, image []byte) (gpu.Code, error) { return gpu.Unpack(image, d.capability) },
+	units:  true,
 }
+
+// HasUnits implements [gpu.UnitsLauncher].
+func (d *Device) HasUnits() bool { return d.api.vendor.units }
 
 // findCapability looks up the compute capability.
 func (d *Device) findCapability() error {
