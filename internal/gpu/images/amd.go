@@ -2,6 +2,7 @@ package images
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -49,6 +50,16 @@ func (m AMDModule) Sum() string { return string(m.module) + "_hip.sum" }
 // named emu_ and cuda_ belong to other compilers.
 func (m AMDModule) Sources(root string) (map[string]string, error) {
 	return m.module.sources(root, "emu_", "cuda_")
+}
+
+// Code returns the code object of the compiled kernels for one architecture.
+func (m AMDModule) Code(root, arch string) ([]byte, error) {
+	image, err := os.ReadFile(filepath.Join(root, m.Image()))
+	if err != nil {
+		return nil, err
+	}
+	code, err := gpu.UnpackAMD(image, arch)
+	return code.Data, err
 }
 
 // Pack returns the image of some codes, as [Module.Pack] does.

@@ -2,7 +2,8 @@
 # Compiles every module of kernels for AMD's cards, <package>/kernels/<package>.cu, into
 # an image beside it that goes into programs built with the tag hip: a code object for each of the
 # architectures of amd.go. Writes the images, <package>_hip.image, their .sum files and
-# RESOURCES-AMD.md. With -check it compares with what is there instead. What was
+# RESOURCES-AMD.md. With -check it compares with what is there instead, with -only ARCH beside it the
+# code for one architecture alone: all sources are compared by their hashes. What was
 # compiled before comes from the user's cache, in snug-images. Needs clang and lld 19
 # (Debian: clang-19, lld-19), no header or library of ROCm; CLANG names another clang.
 # Exit status 3 says that clang is of another release than the one whose code is in the images.

@@ -42,8 +42,9 @@ type amdResult struct {
 	kernels map[string]map[string]machine.AMDKernel
 }
 
-// buildAMD returns the images of all modules for AMD's cards, with what belongs to them.
-func buildAMD(root, clang string) (map[string][]byte, error) {
+// buildAMD returns the images of all modules for AMD's cards, with what belongs to them. It compiles
+// for all architectures, or for one alone and takes the code of others from the images that are there.
+func buildAMD(root, clang, only string) (map[string][]byte, error) {
 	said, err := exec.Command(clang, "--version").Output()
 	if err != nil {
 		return nil, fmt.Errorf("%s --version: %w", clang, err)
@@ -64,7 +65,7 @@ func buildAMD(root, clang string) (map[string][]byte, error) {
 	var results []amdResult
 	var failed []error
 	for _, m := range images.AMD(modules) {
-		r, err := compileAMD(cache, root, clang, version, m)
+		r, err := compileAMD(cache, root, clang, version, only, m)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", m.Entry(), err))
 			continue
@@ -82,7 +83,7 @@ func buildAMD(root, clang string) (map[string][]byte, error) {
 }
 
 // compileAMD compiles one module for every architecture, some at a time.
-func compileAMD(cache cache, root, clang, version string, m images.AMDModule) (amdResult, error) {
+func compileAMD(cache cache, root, clang, version, only string, m images.AMDModule) (amdResult, error) {
 	r := amdResult{module: m, kernels: map[string]map[string]machine.AMDKernel{}}
 	sources, err := m.Sources(root)
 	if err != nil {
@@ -91,6 +92,10 @@ func compileAMD(cache cache, root, clang, version string, m images.AMDModule) (a
 	objects := make([]compiled, len(gpu.AMDArchs))
 	errs := make([]error, len(objects))
 	parallel(len(objects), func(i int) {
+		if only != "" && only != gpu.AMDArchs[i] {
+			objects[i].Cubin, errs[i] = m.Code(root, gpu.AMDArchs[i])
+			return
+		}
 		inputs := []any{version, m.Entry(), sources, images.AMDOptions, gpu.AMDArchs[i]}
 		objects[i], errs[i] = cache.compiled(inputs, func() (c compiled, err error) {
 			c.Cubin, err = runClang(root, clang, m.Entry(), gpu.AMDArchs[i])

@@ -27,14 +27,14 @@ func TestClang(t *testing.T) {
 	root := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "toy/kernels"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(root, "toy/kernels/toy.cu"), []byte("// toy\n"), 0o600))
-	_, err := buildAMD(root, fakeClang(t, "19.1.70"))
+	_, err := buildAMD(root, fakeClang(t, "19.1.70"), "")
 	require.ErrorIs(t, err, errNoCompiler)
-	_, err = buildAMD(root, fakeClang(t, images.AMDCompiler))
+	_, err = buildAMD(root, fakeClang(t, images.AMDCompiler), "")
 	require.NotErrorIs(t, err, errNoCompiler)
 	for _, arch := range gpu.AMDArchs {
 		require.ErrorContains(t, err, "for "+arch+": exit status 1\nno kernel")
 	}
-	_, err = buildAMD(root, filepath.Join(root, "none"))
+	_, err = buildAMD(root, filepath.Join(root, "none"), "")
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 

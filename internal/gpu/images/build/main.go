@@ -30,13 +30,17 @@ func main() {
 	check := flag.Bool("check", false, "write nothing; fail when a file is not what the sources give")
 	compilers := flag.String("compilers", "", "the `folder` into which NVIDIA's compilers are installed")
 	clang := flag.String("clang", "", "compile for AMD's cards, with this `program`")
+	only := flag.String("only", "", "with -clang and -check: compile for this `architecture` alone")
 	root := flag.String("root", ".", "the root of the repository")
 	flag.Parse()
 	var files map[string][]byte
 	var err error
-	if *clang != "" {
-		files, err = buildAMD(*root, *clang)
-	} else {
+	switch {
+	case *only != "" && (!*check || *clang == "" || !slices.Contains(gpu.AMDArchs, *only)):
+		err = fmt.Errorf("-only %s: want -clang, -check and one of %v", *only, gpu.AMDArchs)
+	case *clang != "":
+		files, err = buildAMD(*root, *clang, *only)
+	default:
 		files, err = build(*root, *compilers)
 	}
 	if err == nil {
