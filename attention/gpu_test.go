@@ -20,38 +20,33 @@ func TestKernelsFor(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*Options)
 		dt     snug.DType
-		start  int
+		addr   uintptr // of all operands
 		want   *gpuKernels
 	}{
-		"64":            {func(*Options) {}, snug.BF16, aligning, gpuUnits[0]},
-		"128":           {func(c *Options) { c.Dim = 128 }, snug.F16, aligning, gpuUnits[1]},
-		"256":           {func(c *Options) { c.Dim = 256 }, snug.BF16, aligning, gpuUnits[2]},
-		"packed":        {func(c *Options) { *c = PackedQKV(*c) }, snug.F16, aligning, gpuUnits[0]},
-		"short":         {func(c *Options) { c.Dim = 8 }, snug.F16, aligning, gpuUnits[0]},
-		"96":            {func(c *Options) { c.Dim = 96 }, snug.F16, aligning, gpuUnits[1]},
-		"values of 128": {func(c *Options) { c.DimV = 128 }, snug.F16, aligning, gpuUnits[1]},
-		"keys of 192":   {func(c *Options) { c.Dim, c.DimV = 192, 128 }, snug.F16, aligning, gpuUnits[2]},
-		"f32":           {func(*Options) {}, snug.F32, aligning, &gpuPlain},
-		"264":           {func(c *Options) { c.Dim = 264 }, snug.F16, aligning, &gpuPlain},
-		"values of 264": {func(c *Options) { c.DimV = 264 }, snug.F16, aligning, &gpuPlain},
-		"60":            {func(c *Options) { c.Dim = 60 }, snug.F16, aligning, &gpuPlain},
-		"values of 60":  {func(c *Options) { c.DimV = 60 }, snug.F16, aligning, &gpuPlain},
-		"odd start":     {func(*Options) {}, snug.F16, 0, &gpuPlain},
-		"odd rows":      {func(c *Options) { c.K = Strides{Batch: 800, Head: 400, Row: 68} }, snug.F16, aligning, &gpuPlain},
+		"64":            {func(*Options) {}, snug.BF16, 1 << 20, gpuUnits[0]},
+		"128":           {func(c *Options) { c.Dim = 128 }, snug.F16, 1 << 20, gpuUnits[1]},
+		"256":           {func(c *Options) { c.Dim = 256 }, snug.BF16, 1 << 20, gpuUnits[2]},
+		"packed":        {func(c *Options) { *c = PackedQKV(*c) }, snug.F16, 1 << 20, gpuUnits[0]},
+		"short":         {func(c *Options) { c.Dim = 8 }, snug.F16, 1 << 20, gpuUnits[0]},
+		"96":            {func(c *Options) { c.Dim = 96 }, snug.F16, 1 << 20, gpuUnits[1]},
+		"values of 128": {func(c *Options) { c.DimV = 128 }, snug.F16, 1 << 20, gpuUnits[1]},
+		"keys of 192":   {func(c *Options) { c.Dim, c.DimV = 192, 128 }, snug.F16, 1 << 20, gpuUnits[2]},
+		"f32":           {func(*Options) {}, snug.F32, 1 << 20, &gpuPlain},
+		"264":           {func(c *Options) { c.Dim = 264 }, snug.F16, 1 << 20, &gpuPlain},
+		"values of 264": {func(c *Options) { c.DimV = 264 }, snug.F16, 1 << 20, &gpuPlain},
+		"60":            {func(c *Options) { c.Dim = 60 }, snug.F16, 1 << 20, &gpuPlain},
+		"values of 60":  {func(c *Options) { c.DimV = 60 }, snug.F16, 1 << 20, &gpuPlain},
+		"odd start":     {func(*Options) {}, snug.F16, 1<<20 + 14, &gpuPlain},
+		"odd rows":      {func(c *Options) { c.K = Strides{Batch: 800, Head: 400, Row: 68} }, snug.F16, 1 << 20, &gpuPlain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := long
 			tc.change(&c)
 			r := resolved(t, c)
-			var backend kerneltest.Backend
-			for _, p := range kerneltest.Backends(t) {
-				if !onHost(p) {
-					backend = p
-				}
-			}
 			views := [4]snug.View{}
 			for i, o := range r.operands() {
-				views[i] = put(t, backend, tc.dt, o, tc.start, nil).View
+				views[i] = put(t, kerneltest.Backend{}, tc.dt, o, 0, nil).View
+				device.Mem(&views[i]).Addr = tc.addr
 			}
 			require.Same(t, tc.want, gpuKernelsFor(&r, &views[0], &views[1], &views[2], &views[3]))
 		})
