@@ -182,6 +182,9 @@ func (f *fake) run(q *thing) {
 		q.list = q.list[1:]
 		cb := f.things[o]
 		cb.status = statusCompleted
+		if cb.code != 0 {
+			cb.status = statusError
+		}
 		if f.fails != 0 && (f.victim == 0 || f.victim == cb.queue) {
 			cb.code, cb.status, f.fails = f.fails, statusError, 0
 		}

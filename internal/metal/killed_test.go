@@ -102,3 +102,29 @@ func TestCloseBehindKilledWork(t *testing.T) {
 	f.pause(false)
 	require.ErrorIs(t, within(t, d.Close), driver.ErrNoMemory)
 }
+
+// TestFreeAfterKilledWork: the call that returns the error of earlier work gives memory back all the
+// same, since its caller may not call again.
+func TestFreeAfterKilledWork(t *testing.T) {
+	f := newFake()
+	d := f.open(t)
+	m, err := d.Alloc(64)
+	require.NoError(t, err)
+	p, err := d.AllocPinned(64)
+	require.NoError(t, err)
+	for _, free := range []func() error{func() error { return d.Free(m) }, func() error { return d.FreePinned(p) }} {
+		before := f.count("buffer")
+		f.pause(true)
+		f.kill(&d.work, killedWork)
+		require.NoError(t, d.LaunchGrid(f.launch("copy_bytes", make([]byte, 8))))
+		d.mu.Lock()
+		d.commit(&d.work)
+		f.pause(false)
+		d.drain(&d.work)
+		d.mu.Unlock()
+		require.ErrorContains(t, free(), "injected")
+		require.Equal(t, before-1, f.count("buffer"))
+		require.NoError(t, d.Sync(), "once")
+	}
+	require.ErrorContains(t, d.Free(m), "no buffer starts", "freed")
+}

@@ -4,6 +4,7 @@ package metal
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"unsafe"
@@ -165,13 +166,20 @@ func (d *device) drop(b *buffer) {
 	d.api.release(b.object)
 }
 
-// Free gives back what Alloc, AllocPinned or WrapBuffer returned.
+// Free gives back what Alloc, AllocPinned or WrapBuffer returned. It does so too when it returns
+// the error of earlier work, unless the device is lost or closed: Close frees or has freed everything.
 func (d *device) Free(m driver.Mem) error {
-	pool, err := d.enter()
-	if err != nil {
-		return err
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	earlier := d.takeError()
+	if d.closed || d.lost != nil {
+		return earlier
 	}
-	defer d.leave(pool)
+	defer d.api.scope()()
+	return errors.Join(earlier, d.free(m))
+}
+
+func (d *device) free(m driver.Mem) error {
 	i, found := d.buffers.at(m.Addr)
 	if !found {
 		return fmt.Errorf("metal: free of %#x, where no buffer starts: %w", m.Addr, driver.ErrDevice)
