@@ -55,6 +55,16 @@ func TestOutOfMemory(t *testing.T) {
 	})
 }
 
+// What the pool keeps goes back to the device before an allocation fails.
+func TestOutOfMemoryTrims(t *testing.T) {
+	f, d := openFake(t, nil)
+	f.fail["cuMemAllocFromPoolAsync"] = errOutOfMemory
+	require.Contains(t, f.calls(func() {
+		_, err := d.Alloc(100)
+		require.ErrorIs(t, err, driver.ErrNoMemory)
+	}), "cuMemPoolTrimTo")
+}
+
 // Freed memory is in use until the work queued before has run.
 func TestFreeAfterQueuedWork(t *testing.T) {
 	eachPool(t, func(t *testing.T, f *fake, d *Device) {

@@ -73,7 +73,7 @@ func (f *fake) deviceFunctions(a *api) {
 		a.retain(f.dev)
 		return []object{f.dev}
 	}
-	a.deviceName = func(dev object) string { return f.things[dev].name }
+	a.deviceName = func(dev object) string { return locked(f, func() string { return f.things[dev].name }) }
 	a.hasFamily = func(_ object, family int) bool { return family <= f.family }
 	a.unified = func(object) bool { return !f.discrete }
 	a.workingSet = func(object) int { return f.limit }
@@ -178,7 +178,9 @@ func (f *fake) queueFunctions(a *api) {
 		}
 		return locked(f, func() float64 { return f.get(o, "command buffer").seconds })
 	}
-	a.failure = func(o object) (int, string) { return f.get(o, "command buffer").code, "injected" }
+	a.failure = func(o object) (int, string) {
+		return locked2(f, func() (int, string) { return f.get(o, "command buffer").code, "injected" })
+	}
 }
 
 func (f *fake) encoderFunctions(a *api) {

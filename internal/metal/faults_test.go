@@ -113,7 +113,7 @@ func (s *session) same(m driver.Mem, got []byte) {
 // pass lets queued work run, or not yet.
 func (s *session) pass() {
 	if s.rng.IntN(2) == 0 {
-		for range 50 {
+		for range 10 {
 			runtime.Gosched()
 		}
 	}
@@ -122,8 +122,8 @@ func (s *session) pass() {
 func (s *session) step() {
 	s.pass()
 	d, value := s.d, byte(s.rng.IntN(256))
-	op := s.rng.IntN(12)
-	if len(s.mem) == 0 {
+	op := 1 + s.rng.IntN(11)
+	if len(s.mem) < 3 { // so few that operations meet
 		op = 0
 	}
 	var m, other driver.Mem
@@ -132,7 +132,7 @@ func (s *session) step() {
 	}
 	switch op {
 	case 0:
-		m, err := d.Alloc(16 + s.rng.IntN(2000))
+		m, err := d.Alloc(16 + s.rng.IntN(200))
 		if s.note(err) {
 			s.mem, s.want[m.Addr] = append(s.mem, m), 0
 		}
@@ -261,6 +261,13 @@ func (x *fault) play(t *testing.T, seed uint64, discrete bool, workers, steps in
 		group.Wait()
 		for _, s := range sessions {
 			errs = append(errs, s.errs...)
+		}
+		if d.lost == nil {
+			live := 0
+			for _, s := range sessions {
+				live += len(s.mem)
+			}
+			require.Len(t, d.buffers, live, what)
 		}
 		errs = append(errs, d.Close())
 		require.NoError(t, d.Close(), "twice")
