@@ -49,6 +49,9 @@ func TestKernelsFor(t *testing.T) {
 					backend = p
 				}
 			}
+			if backend.Dev == nil {
+				t.Skip("no device, whose memory begins at multiples of what kernels want")
+			}
 			views := [4]snug.View{}
 			for i, o := range r.operands() {
 				views[i] = put(t, backend, tc.dt, o, tc.start, nil).View
