@@ -12,7 +12,8 @@
 // "wave64", as for those with waves of 64; "asan", with the address sanitizer; or "check", which finds races, block memory that is read
 // before it is written, and accesses outside of every allocation. With SNUG_METAL=2.4 emu:1
 // compiles the text as the Metal language of macOS 12 and 13, without bfloat. With SNUG_FLUSH=1
-// emu:1 takes subnormal numbers for 0, as Apple's GPUs do. SNUG_EMU_CXX
+// emu:1 takes subnormal numbers for 0, as Apple's GPUs do. With SNUG_ORDER=1, or another seed,
+// blocks, warps and lanes take turns in an order by that seed, in place of their own. SNUG_EMU_CXX
 // names the compiler; the default is c++.
 package emu
 
@@ -24,6 +25,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -56,6 +58,12 @@ func (backend) Open(index int) (driver.Driver, error) {
 	cmd := exec.Command(host)
 	if languages[index] == "metal" && os.Getenv("SNUG_FLUSH") == "1" {
 		cmd.Args = append(cmd.Args, "flush")
+	}
+	if seed := os.Getenv("SNUG_ORDER"); seed != "" {
+		if n, err := strconv.ParseUint(seed, 10, 64); err != nil || n == 0 {
+			return nil, fmt.Errorf("SNUG_ORDER is %q, want a seed from 1 on: %w", seed, driver.ErrNotBuilt)
+		}
+		cmd.Args = append(cmd.Args, seed)
 	}
 	d := &device{
 		compiler: c, cmd: cmd, loaded: map[*gpu.Module]bool{}, live: map[uintptr]int{},

@@ -342,3 +342,29 @@ func TestFlush(t *testing.T) {
 		require.NoError(t, dev.Close())
 	}
 }
+
+// A kernel whose result depends on who is first has another one with each order, and the same with
+// the same seed.
+func TestOrder(t *testing.T) {
+	last := func(seed string) [2]float32 {
+		var got [2]float32
+		each(t, "plain", func(t *testing.T, dev *snug.Device) {
+			out := put(t, dev, make([]float32, 2))
+			require.NoError(t, device.Launch(dev, &probeJob{"last", 50, 64, []snug.View{out.View()}, probeParams{}}))
+			require.NoError(t, out.CopyOut(got[:]))
+		})
+		return got
+	}
+	require.Equal(t, [2]float32{49, 63}, last(""))
+	found := map[float32]bool{}
+	for _, seed := range []string{"1", "2", "3", "4"} {
+		t.Setenv("SNUG_ORDER", seed)
+		got := last(seed)
+		require.Equal(t, got, last(seed))
+		found[got[0]], found[100+got[1]] = true, true
+	}
+	require.GreaterOrEqual(t, len(found), 6, "%v", found)
+	t.Setenv("SNUG_ORDER", "0")
+	_, err := snug.Open("emu:0")
+	require.ErrorContains(t, err, `SNUG_ORDER is "0"`)
+}

@@ -4,7 +4,7 @@
 //
 // A block runs at a time. Each of its threads has a stack of its own and runs
 // until it reaches a barrier or ends; warps run in order, and within a warp the
-// lanes. So the threads of a launch run in one order, always.
+// lanes. So the threads of a launch run in one order, always; a seed gives another.
 
 #include "host.h"
 
@@ -206,7 +206,10 @@ static void flush_subnormals() {
 }
 
 int main(int count, char** arguments) {
-    if (count > 1 && !strcmp(arguments[1], "flush")) flush_subnormals();
+    for (int i = 1; i < count; i++) {
+        if (!strcmp(arguments[i], "flush")) flush_subnormals();
+        else set_order(strtoull(arguments[i], nullptr, 10));
+    }
     for (;;) {
         switch (take<uint32_t>()) {
         case 1: load(); break;

@@ -20,6 +20,9 @@ struct Launch {
 // run runs a launch, or stops it at the first fault (run.cpp).
 void run(const Launch& l);
 
+// set_order makes blocks, warps and lanes take turns in an order by a seed (run.cpp).
+void set_order(uint64_t seed);
+
 // set_error keeps the first error until the other end asks.
 void set_error(const std::string& text);
 

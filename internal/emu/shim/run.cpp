@@ -1,5 +1,5 @@
 // How the emulator runs the threads of a launch: each on a stack of its own,
-// one after the other, switched at barriers.
+// one after the other, switched at barriers. set_order changes who is first.
 
 #include "host.h"
 
@@ -250,6 +250,24 @@ static void start(Fiber* f, unsigned i, SnugDim block) {
     f->self = SnugThread{{i, 0, 0}, {current->threads, 1, 1}, block, current->blocks, i % SNUG_LANES};
 }
 
+// The order in which blocks, warps and lanes take turns: their own, or one by a seed.
+static uint64_t seed;
+void set_order(uint64_t s) { seed = s; }
+static uint64_t random_bits() { // SplitMix64
+    uint64_t z = seed += 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+}
+// turns lists 0 to n - 1 in the order to take.
+static std::vector<unsigned> turns(unsigned n) {
+    std::vector<unsigned> order(n);
+    for (unsigned i = 0; i < n; i++) order[i] = i;
+    if (seed)
+        for (unsigned i = n; i > 1; i--) std::swap(order[i - 1], order[random_bits() % i]);
+    return order;
+}
+
 // goes_on says whether a lane can run.
 static bool goes_on(Fiber* f) {
     if (f->state == AT_BARRIER && barrier_passed(f->barrier, f->parity)) f->state = READY;
@@ -261,8 +279,9 @@ static bool goes_on(Fiber* f) {
 static bool run_warp(Fiber* lanes, Warp* w) {
     for (bool ran = false;;) {
         unsigned waiting = 0, gone = 0;
+        unsigned first = seed ? (unsigned)random_bits() : 0, step = seed ? first / SNUG_LANES | 1 : 1;
         for (unsigned i = 0; i < SNUG_LANES; i++) {
-            running = &lanes[i];
+            running = &lanes[(first + step * i) % SNUG_LANES];
             if (goes_on(running)) {
                 here = Moment{number(running), barriers, w->epoch, (uintptr_t)stacks + number(running) * (uintptr_t)STACK};
                 snug_switch(&scheduler, running->sp);
@@ -318,7 +337,8 @@ static void run_block(SnugDim block) {
     for (unsigned i = 0; i < n / SNUG_LANES; i++) warps[i].epoch = 0;
     for (;;) {
         bool ran = false;
-        for (unsigned w = 0; w < n / SNUG_LANES && !faulted; w++) ran |= run_warp(&fibers[w * SNUG_LANES], &warps[w]);
+        for (unsigned w : turns(n / SNUG_LANES))
+            if (!faulted) ran |= run_warp(&fibers[w * SNUG_LANES], &warps[w]);
         if (faulted) return;
         done = 0;
         for (unsigned i = 0; i < n; i++) done += fibers[i].state == DONE;
@@ -342,9 +362,10 @@ void run(const Launch& l) {
     faulted = false;
     arrays.clear();
     begin_launch();
-    for (unsigned z = 0; z < l.blocks.z; z++)
-        for (unsigned y = 0; y < l.blocks.y; y++)
-            for (unsigned x = 0; x < l.blocks.x && !faulted; x++) run_block(SnugDim{x, y, z});
+    for (unsigned i : turns(l.blocks.x * l.blocks.y * l.blocks.z)) {
+        if (faulted) break;
+        run_block(SnugDim{i % l.blocks.x, i / l.blocks.x % l.blocks.y, i / l.blocks.x / l.blocks.y});
+    }
     running = nullptr;
     here.thread = NOWHERE;
 }

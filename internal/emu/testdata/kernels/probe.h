@@ -194,3 +194,10 @@ KERNEL(probe_subnormal, 32, OPERAND(float, out, 0), OPERAND(const float, in, 1),
     out[t.local] = in[t.local] * bits_float(0x3f000000u + (p.n << 23)); // 2^(n-1)
     out[32 + t.local] = bits_float(float_bits(in[t.local]));
 }
+
+// last: wrong, without order. out[0] is the block that writes last, out[1] the thread of block 0 that does.
+KERNEL(probe_last, 64, OPERAND(float, out, 0), PARAMS(ProbeParams, p)) {
+    Thread t = THREAD;
+    out[0] = (float)t.block;
+    if (t.block == 0) out[1] = (float)t.local;
+}
