@@ -8,4 +8,6 @@ cd "$(dirname "$0")/../../.."
 
 . internal/gpu/images/wheels.sh
 wheels internal/gpu/images/disassembler.txt nvdisasm
-go run ./internal/gpu/images/machine/check -nvdisasm "$wheels/nvidia/cu13/bin/nvdisasm"
+disassembler=$wheels/nvidia/cu13/bin/nvdisasm
+go run ./internal/gpu/images/machine/check -nvdisasm "$disassembler"
+SNUG_NVDISASM=$(realpath "$disassembler") go test -count=1 -tags cuda -run '^TestHopperMemory$' ./attention

@@ -183,3 +183,28 @@ func (i *Instruction) operands() (sums, fragment set) {
 	}
 	return sums, fragment
 }
+
+var constantOffset = regexp.MustCompile(`^\[U?R\d+\+(0x[0-9a-f]+)\]$`)
+
+// BarrierEnd returns where in the memory of its block the last barrier ends that an instruction finds at a
+// constant offset, in bytes: kernels of sm_90a keep barriers behind everything else. It is 0 where there is none.
+func (f *Function) BarrierEnd() int {
+	end := 0
+	for i := range f.Code {
+		c := &f.Code[i]
+		if !c.is("SYNCS") {
+			continue
+		}
+		for _, a := range c.Args {
+			m := constantOffset.FindStringSubmatch(a)
+			if m == nil {
+				continue
+			}
+			n, err := strconv.ParseInt(m[1], 0, 32)
+			if err == nil {
+				end = max(end, int(n)+8)
+			}
+		}
+	}
+	return end
+}

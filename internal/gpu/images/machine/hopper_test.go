@@ -121,3 +121,17 @@ func TestMaps(t *testing.T) {
 		})
 	}
 }
+
+// Barriers are found at constant offsets from where the memory of the block begins.
+func TestBarrierEnd(t *testing.T) {
+	const waits = `
+		SYNCS.EXCH.64 URZ, [UR9], UR4
+		SYNCS.EXCH.64 URZ, [UR9+-0x20], UR6
+		SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR8+0x14620], R3
+		SYNCS.ARRIVE.TRANS64 RZ, [R2+0x14600], R5
+		LDS R4, [R2+0x18000]
+		EXIT
+`
+	require.Equal(t, 0x14628, function(t, waits).BarrierEnd(), "not that of another instruction")
+	require.Zero(t, function(t, "\n\t\tLDS R4, [R2+0x18000]\n\t\tEXIT\n").BarrierEnd())
+}
