@@ -310,6 +310,7 @@ func TestHIPLibrary(t *testing.T) {
 	require.NoError(t, d.LaunchGrid(l))
 	require.Equal(t, "hipSetDevice", s.name(), "back to the device of the thread")
 	require.EqualValues(t, 3, s.arg(0))
+	require.Equal(t, "gfx942\x00", string(d.kernels.modules[amdModule].code), "which HIP does not copy")
 	require.NoError(t, d.Free(m))
 	require.NoError(t, d.Close())
 	require.Equal(t, fmt.Sprint(map[int][]int32{}), fmt.Sprint(h.under()), "calls under way")

@@ -27,6 +27,7 @@ type module struct {
 	mu     sync.Mutex
 	handle uintptr         // of machine code; 0 until it is loaded
 	parts  map[int]uintptr // of PTX, by their numbers
+	code   []byte          // of HIP, which reads it until the module is unloaded
 }
 
 type kernel struct {
@@ -169,6 +170,9 @@ func (d *Device) loadModule(m *module, l *gpu.Launch) (uintptr, error) {
 	}
 	if code.PTX {
 		return d.loadPart(m, l)
+	}
+	if code.AMD != "" {
+		m.code = code.Data
 	}
 	if m.handle, err = d.loadCode(l.Module, code); err == nil || !d.refused(err) || code.AMD != "" {
 		return m.handle, err
