@@ -23,7 +23,7 @@ const minHIP = 60_000_000
 var amd = vendor{
 	kind: "hip", title: "HIP", maker: "AMD",
 	calls: hipCalls, names: hipResults,
-	lost: []Result{4, 53, 214, errIllegalAddress, 702, 709, 710, 719},
+	lost: []Result{4, 53, 214, errIllegalAddress, 702, 710}, // not 709 and 719: a stale handle, a block too large
 	old: func(version int32) string {
 		if version >= minHIP {
 			return ""
