@@ -2,7 +2,10 @@
 
 package cuda
 
-import "unsafe"
+import (
+	"sync"
+	"unsafe"
+)
 
 // api is the part of the CUDA driver that this package calls: functions of
 // libcuda by their C signatures. A CUdevice and an enum are an int32, every
@@ -68,6 +71,8 @@ type api struct {
 	graphDestroy     func(graph uintptr) Result
 	execLaunch       func(exec, stream uintptr) Result
 	execDestroy      func(exec uintptr) Result
+
+	captures *sync.RWMutex // read-locked during each capture
 
 	missing []string // functions that the library lacks
 	vendor  *vendor

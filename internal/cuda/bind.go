@@ -15,7 +15,7 @@ import (
 
 // loadDriver opens the CUDA driver's library.
 func loadDriver() (*api, error) {
-	library, err := openFirst(driverNames)
+	library, _, err := openFirst(driverNames)
 	if err != nil {
 		return nil, fmt.Errorf("no CUDA driver: %w; snug needs NVIDIA driver %s or later: %w", err, minDriverName, driver.ErrNotBuilt)
 	}
@@ -27,11 +27,11 @@ func loadDriver() (*api, error) {
 
 // loadLt opens the cuBLASLts that there are, the newest first, until the caller has one that
 // works: a library may be there that its driver does not take.
-func loadLt(yield func(*ltAPI) bool) { openLts(&cublasLt, ltNames, toolkitDirs(), yield) }
+func loadLt(yield func(*ltAPI) bool) { openLts(&cublasLt, paths(ltNames, toolkitDirs()), yield) }
 
-// openLts opens the libraries of some names that the system finds, then those in some folders.
-func openLts(v *ltVendor, names, dirs []string, yield func(*ltAPI) bool) {
-	for _, path := range paths(names, dirs) {
+// openLts opens those of the libraries that there are.
+func openLts(v *ltVendor, files []string, yield func(*ltAPI) bool) {
+	for _, path := range files {
 		library, err := openLibrary(path)
 		if err != nil {
 			continue
@@ -54,14 +54,14 @@ func paths(names, dirs []string) []string {
 	return all
 }
 
-// openFirst opens the first library that there is.
-func openFirst(names []string) (library uintptr, err error) {
-	for _, name := range names {
+// openFirst opens the first library that there is, and returns its name too.
+func openFirst(names []string) (library uintptr, name string, err error) {
+	for _, name = range names {
 		if library, err = openLibrary(name); err == nil {
-			return library, nil
+			return library, name, nil
 		}
 	}
-	return 0, err
+	return 0, "", err
 }
 
 // bind fills the fields of symbols and returns the names that library lacks.

@@ -55,7 +55,7 @@ func start(v *vendor, load func() (*api, error)) (*api, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.vendor = v
+	a.vendor, a.captures = v, &sync.RWMutex{}
 	if a.driverVersion == nil || a.init == nil {
 		return nil, fmt.Errorf("the %s driver lacks %s: %w", v.title, strings.Join(a.missing, ", "), driver.ErrNotBuilt)
 	}
@@ -73,7 +73,7 @@ func start(v *vendor, load func() (*api, error)) (*api, error) {
 	case success:
 		return a, nil
 	case errNoDevice:
-		return nil, fmt.Errorf("no %s GPU found: %v: %w", v.maker, v.failed("cuInit", r), driver.ErrNotBuilt)
+		return nil, fmt.Errorf("no %s GPU found: %v%s: %w", v.maker, v.failed("cuInit", r), v.absent(), driver.ErrNotBuilt)
 	default:
 		return nil, fmt.Errorf("the %s driver does not start: %v: %w", v.title, v.failed("cuInit", r), driver.ErrNotBuilt)
 	}
@@ -91,7 +91,7 @@ func (b *backend) Count() (int, error) {
 		return 0, b.vendor.failed("cuDeviceGetCount", r)
 	}
 	if n == 0 {
-		return 0, fmt.Errorf("no %s GPU found: %w", b.vendor.maker, driver.ErrNotBuilt)
+		return 0, fmt.Errorf("no %s GPU found%s: %w", b.vendor.maker, b.vendor.absent(), driver.ErrNotBuilt)
 	}
 	return int(n), nil
 }

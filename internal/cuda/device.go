@@ -42,11 +42,11 @@ type Device struct {
 	copies  uintptr // the stream of StartCopyIn and StartCopyOut
 	pool    uintptr // 0 without memory pools
 
-	mu       sync.Mutex // guards the fields below
-	live     map[uintptr]bool
+	mu       sync.Mutex      // guards the fields below
+	live     map[uintptr]int // sizes of what is allocated
+	kept     kept            // freed memory, without memory pools
 	pinned   map[uintptr]int // sizes
-	retired  []retired       // frees that wait for the queue
-	uncaught []uintptr       // frees that wait for the end of a capture
+	uncaught []block         // frees that wait for the end of a capture
 	events   []uintptr       // not in use
 	made     []uintptr       // all events
 	frames   []*frame        // not in use
@@ -68,7 +68,7 @@ var (
 func newDevice(a *api, loadLt iter.Seq[*ltAPI], index int) *Device {
 	return &Device{
 		api: a, loadLt: loadLt, index: index,
-		live: map[uintptr]bool{}, pinned: map[uintptr]int{}, graphs: map[*Graph]bool{},
+		live: map[uintptr]int{}, pinned: map[uintptr]int{}, graphs: map[*Graph]bool{},
 		kernels: kernels{modules: map[*gpu.Module]*module{}, functions: map[kernel]uintptr{}, whole: map[*gpu.Module]bool{}},
 	}
 }
@@ -94,9 +94,6 @@ func (d *Device) start(stream *uintptr) error {
 	}
 	if err := d.addFrames(); err != nil {
 		return err
-	}
-	if !d.pools {
-		return nil
 	}
 	return d.makePool()
 }
@@ -163,7 +160,7 @@ func (d *Device) usable() error {
 }
 
 // Sync waits until the queue is empty. It returns the first error of queued
-// work.
+// work; AMD's driver has none, for a kernel that fails there ends the process.
 func (d *Device) Sync() error {
 	if err := d.enter(); err != nil {
 		return err
@@ -176,7 +173,10 @@ func (d *Device) Sync() error {
 }
 
 func (d *Device) sync() error {
-	return d.check("cuStreamSynchronize", d.api.streamSync(d.queue))
+	if err := d.check("cuStreamSynchronize", d.api.streamSync(d.queue)); err != nil {
+		return err
+	}
+	return d.trim(d.kept.limit)
 }
 
 // Close waits for the queue, frees everything that was allocated on the device,
@@ -225,7 +225,7 @@ func (d *Device) freeAll() error {
 	}
 	err = first(err, d.blas.close(d))
 	err = first(err, d.freeMemory())
-	for _, e := range d.made {
+	for _, e := range d.made { // before the streams: HIP looks at an event's stream
 		do("cuEventDestroy", d.api.eventDestroy(e))
 	}
 	for _, m := range d.kernels.modules {

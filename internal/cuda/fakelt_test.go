@@ -61,6 +61,18 @@ func (l *fakeLt) api() *ltAPI {
 	lt := &ltAPI{vendor: l.vendor, matmul: l.matmul}
 	lt.create = func(h *uintptr) ltStatus {
 		l.creates++
+		if l.vendor != &cublasLt {
+			l.f.mu.Lock()
+			for _, s := range l.f.streams {
+				if s.captured != nil {
+					panic("hipblasLtCreate ends the process during a capture")
+				}
+			}
+			if l.f.total-l.f.used() < 3<<20 {
+				panic("hipblasLtCreate ends the process without memory")
+			}
+			l.f.mu.Unlock()
+		}
 		if l.created != 0 {
 			*h = 1 // which means nothing
 			return l.created

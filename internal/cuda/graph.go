@@ -23,7 +23,7 @@ type Graph struct {
 //
 // Nobody else may use the device meanwhile. What cannot be part of a graph
 // returns an error that wraps ErrDevice and leaves the capture as it is: Alloc,
-// CopyIn, CopyOut, Sync and copies outside the queue. Free takes effect
+// CopyIn, CopyOut, Sync and copies outside the queue. Free takes effect when the
 // capture ends. After an error of step nothing of it is kept.
 func (d *Device) Capture(step func() error) (driver.Graph, error) {
 	if err := d.beginCapture(); err != nil {
@@ -50,8 +50,15 @@ func (d *Device) beginCapture() error {
 	if err := d.notCapturing("Capture"); err != nil {
 		return err
 	}
+	if d.api.vendor.blasMemory > 0 {
+		d.blas.mu.Lock()
+		d.blas.open(d) // a product in the capture tells of the error
+		d.blas.mu.Unlock()
+	}
+	d.api.captures.RLock()
 	// Relaxed: calls come from any thread, and modules may load meanwhile.
 	if err := d.check("cuStreamBeginCapture", d.api.captureBegin(d.queue, captureRelaxed)); err != nil {
+		d.api.captures.RUnlock()
 		return err
 	}
 	d.capturing.Store(true)
@@ -84,13 +91,17 @@ func (d *Device) endCapture() (driver.Graph, error) {
 // stopCapture ends the capture and frees what was freed during it.
 func (d *Device) stopCapture() (captured uintptr, err error) {
 	err = d.check("cuStreamEndCapture", d.api.captureEnd(d.queue, &captured))
+	if err != nil {
+		captured = 0 // whatever was written
+	}
 	d.capturing.Store(false)
+	d.api.captures.RUnlock()
 	d.mu.Lock()
 	freed := d.uncaught
 	d.uncaught = nil
 	d.mu.Unlock()
-	for _, addr := range freed {
-		err = first(err, d.retire(addr))
+	for _, b := range freed {
+		err = first(err, d.retire(b))
 	}
 	return captured, err
 }

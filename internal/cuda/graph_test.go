@@ -76,7 +76,7 @@ func TestCaptureRefuses(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.NoError(t, before.Await(), "a refused Await may be repeated")
-	require.NoError(t, d.reapNow())
+	require.NoError(t, d.giveBackNow())
 	require.Len(t, f.memory, 1)
 	require.NoError(t, g.Launch())
 	require.NoError(t, d.Sync())

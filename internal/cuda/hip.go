@@ -4,8 +4,11 @@ package cuda
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"unsafe"
@@ -14,10 +17,12 @@ import (
 	"github.com/snug-ml/snug/internal/gpu"
 )
 
-func init() { driver.Register("hip", newBackend(&amd, loadHIP, loadHipLt)) }
-
-// minHIP is hipDriverGetVersion of ROCm 6.0, the first with hipGetDevicePropertiesR0600.
-const minHIP = 60_000_000
+// hipDriverGetVersion gives major·hipMajor + minor·100,000 + a patch. ROCm 6.0 is the first with
+// hipGetDevicePropertiesR0600.
+const (
+	hipMajor = 10_000_000
+	minHIP   = 6 * hipMajor
+)
 
 // amd is the vendor of the kind "hip".
 var amd = vendor{
@@ -28,14 +33,36 @@ var amd = vendor{
 		if version >= minHIP {
 			return ""
 		}
-		return fmt.Sprintf("the HIP driver is of ROCm %d.%d, snug needs ROCm 6.0 or later", version/10_000_000, version/100_000%100)
+		return fmt.Sprintf("the HIP driver is of ROCm %d.%d, snug needs ROCm 6.0 or later", version/hipMajor, version/100_000%100)
 	},
 	find:   (*Device).findArchitecture,
 	image:  func(m *gpu.Module) []byte { return m.AMD },
 	unpack: func(d *Device, image []byte) (gpu.Code, error) { return gpu.UnpackAMD(image, d.model) },
 
+	absent: func() string { return noKFD(openKFD()) },
+
+	blasMemory: 64 << 20, // it takes 2.5 MiB at least, and loads code
+
 	launchEnd:   3,              // HIP_LAUNCH_PARAM_END
 	gridThreads: math.MaxUint32, // hipModuleLaunchKernel counts them in 32 bits
+}
+
+// noKFD says that the user may not open the file by which programs reach AMD's devices, if the
+// error of trying says so.
+func noKFD(err error) string {
+	if !errors.Is(err, fs.ErrPermission) {
+		return ""
+	}
+	return fmt.Sprintf("; %v: members of the groups render and video may", err)
+}
+
+// openKFD tries to open that file.
+func openKFD() error {
+	f, err := os.OpenFile("/dev/kfd", os.O_RDWR, 0)
+	if err == nil {
+		f.Close()
+	}
+	return err
 }
 
 // hipProperties is hipDeviceProp_tR0600, of 1472 bytes, with room for longer ones.
@@ -44,9 +71,6 @@ type hipProperties struct {
 	architecture [256]byte // gcnArchName: "gfx90a:sramecc+:xnack-"
 	_            [2680]byte
 }
-
-// hipAttributePools is hipDeviceAttributeMemoryPoolsSupported.
-const hipAttributePools = 88
 
 // findArchitecture looks up the architecture, without the features after a colon: a code object
 // that names none runs with any.
@@ -65,11 +89,6 @@ func (d *Device) findArchitecture() error {
 		}
 		return fmt.Errorf("%v, %s, is %s; snug's kernels are for %s: %w", d, name, d.model, strings.Join(gpu.AMDArchs, ", "), driver.ErrNotBuilt)
 	}
-	var pools int32
-	if err := d.check("cuDeviceGetAttribute", d.api.deviceAttribute(&pools, hipAttributePools, d.handle)); err != nil {
-		return err
-	}
-	d.pools = pools != 0
 	return nil
 }
 

@@ -3,7 +3,6 @@
 package cuda
 
 import (
-	"syscall"
 	"testing"
 
 	"github.com/snug-ml/snug/internal/driver"
@@ -13,12 +12,7 @@ import (
 // The race detector makes the pool of purego drop its memory at random.
 func TestHIPLaunchAllocatesNothing(t *testing.T) {
 	s := buildHIPStub(t)
-	a, h := &api{}, &hipAPI{thread: syscall.Gettid}
-	require.Empty(t, bind(s.library, append(a.hipSymbols(), h.symbols()...)))
-	h.complete(a)
-	opened, err := newBackend(&amd, func() (*api, error) { return a, nil }, noLt).Open(0)
-	require.NoError(t, err)
-	d := opened.(*Device)
+	d, _ := openHIPStub(t, s)
 	l := grid("k", make([]byte, 40), driver.Mem{Addr: 1, Size: 1})
 	l.Module = amdModule
 	require.Zero(t, testing.AllocsPerRun(100, func() {

@@ -5,6 +5,7 @@ package cuda
 import (
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -52,13 +53,7 @@ func init() {
 			*version = f.version * 5000 // 6.0 for CUDA 12.0
 			return success
 		}
-		pools := a.deviceAttribute
-		a.deviceAttribute = func(v *int32, attribute, device int32) Result {
-			if attribute != hipAttributePools {
-				return 1
-			}
-			return pools(v, attributePools, device)
-		}
+		a.deviceAttribute, a.poolCreate, a.poolAlloc, a.freeAsync = nil, nil, nil, nil
 		h.complete(a)
 	}
 }
@@ -79,7 +74,7 @@ func TestMain(m *testing.M) {
 		testVendor = &amd
 		if err := run.Value.Set("^Test(AllocIsZeroed|Arguments|CaptureRefuses|Close|CloseAmongCalls|CopierCalls|CopierOrder|CopiesAreChecked|CopyInAndOut" +
 			"|Enter|ForeignStream|Frames|FreeAfterQueuedWork|Graph|Launch|LaunchGridAllocatesNothing|ManyGoroutines|Memory" +
-			"|PoolKeepsABoundedPart|ShortCopies|TwoProcesses)$"); err != nil {
+			"|ShortCopies|TwoProcesses)$"); err != nil {
 			panic(err)
 		}
 		code = m.Run()
@@ -103,11 +98,12 @@ func openHIP(t testing.TB, change func(f *fake)) (*fake, *Device) {
 	return f, d
 }
 
-// Every function of CUDA that an error names has its name in HIP.
+// Every function of CUDA that an error names has its name in HIP, but for what HIP is not asked for.
 func TestHIPCalls(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	names := regexp.MustCompile(`"(cu[A-Z][A-Za-z0-9]*)"`)
+	unasked := regexp.MustCompile(`^cu(MemPool.*|MemAllocFromPoolAsync|MemFreeAsync|DeviceGetAttribute)$`)
 	found := 0
 	for _, file := range files {
 		if slices.Contains([]string{"symbols.go", "tensormap.go", "lt.go"}, file) || len(file) > 8 && file[len(file)-8:] == "_test.go" {
@@ -116,11 +112,13 @@ func TestHIPCalls(t *testing.T) {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for _, m := range names.FindAllStringSubmatch(string(text), -1) {
-			require.Contains(t, hipCalls, m[1], file)
-			found++
+			if !unasked.MatchString(m[1]) {
+				require.Contains(t, hipCalls, m[1], file)
+				found++
+			}
 		}
 	}
-	require.Greater(t, found, 50)
+	require.Greater(t, found, 40)
 }
 
 func TestHIPOpen(t *testing.T) {
@@ -152,6 +150,11 @@ func TestHIPOpen(t *testing.T) {
 	require.NoError(t, d.Close())
 	_, err = f.backend().Open(1)
 	require.ErrorContains(t, err, "hip:1: there are 1 HIP devices")
+
+	require.Empty(t, noKFD(nil))
+	require.Empty(t, noKFD(&fs.PathError{Op: "open", Path: "/dev/kfd", Err: syscall.ENOENT}), "no driver in the kernel")
+	require.Equal(t, "; open /dev/kfd: permission denied: members of the groups render and video may",
+		noKFD(&fs.PathError{Op: "open", Path: "/dev/kfd", Err: syscall.EACCES}))
 }
 
 // A call makes the device current, and brings back the device of the caller.
@@ -226,54 +229,6 @@ func TestHIPLostDevice(t *testing.T) {
 }
 
 // hipBLASLt cannot be told of alignments, and is asked where operands have its own only.
-func TestHIPMatMul(t *testing.T) {
-	f := newFake()
-	f.vendor = &amd
-	l := newFakeLt(f)
-	l.vendor = &hipBlasLt
-	d, err := l.open()
-	require.NoError(t, err)
-	defer d.Close()
-	put := func(n int) driver.Mem {
-		m, err := d.Alloc(4 * n)
-		require.NoError(t, err)
-		x := make([]byte, 4*n)
-		for i := range n {
-			x[4*i+2], x[4*i+3] = 0x80, 0x3f // 1
-		}
-		require.NoError(t, d.CopyIn(m, x))
-		return m
-	}
-	a, b, c := put(64), put(64), put(64)
-	ok, err := d.MatMul(4, 8, 16, 2, gpu.Matrix{Mem: a, Stride: 16}, gpu.Matrix{Mem: b, Stride: 16, Trans: true}, 1, gpu.Matrix{Mem: c, Stride: 8})
-	require.False(t, ok, "b is too small")
-	require.NoError(t, err)
-	ok, err = d.MatMul(4, 4, 16, 2, gpu.Matrix{Mem: a, Stride: 16}, gpu.Matrix{Mem: b, Stride: 16, Trans: true}, 1, gpu.Matrix{Mem: c, Stride: 4})
-	require.NoError(t, err)
-	require.True(t, ok)
-	got := make([]byte, 64)
-	require.NoError(t, d.CopyOut(got, c))
-	require.Equal(t, slices.Repeat([]byte{0, 0, 0x04, 0x42}, 16), got, "2·16 + 1")
-	require.Equal(t, map[int32]uint64{preferWorkspace: workspaceLarge}, l.asked)
-
-	for what, matrix := range map[string]gpu.Matrix{
-		"rows":    {Mem: a, Stride: 15},
-		"address": {Mem: driver.Mem{Addr: a.Addr + 4, Size: a.Size - 4}, Stride: 12},
-	} {
-		ok, err = d.MatMul(4, 4, 8, 1, matrix, gpu.Matrix{Mem: b, Stride: 8, Trans: true}, 1, gpu.Matrix{Mem: c, Stride: 4})
-		require.NoError(t, err)
-		require.False(t, ok, what)
-	}
-	for _, status := range []ltStatus{1, 5, 7, 8} {
-		l.status = status
-		ok, err = d.MatMul(4, 4, 4+4*int(status), 1, gpu.Matrix{Mem: a, Stride: 16}, gpu.Matrix{Mem: a, Stride: 4}, 1, gpu.Matrix{Mem: c, Stride: 4})
-		require.NoError(t, err)
-		require.False(t, ok)
-	}
-	require.Equal(t, "hipblasLtMatmul: HIPBLAS_STATUS_ALLOC_FAILED (2)", (&ltAPI{vendor: &hipBlasLt}).check("Matmul", 2).Error())
-	require.ErrorIs(t, (&ltAPI{vendor: &hipBlasLt}).check("Matmul", 2), driver.ErrNoMemory)
-}
-
 // amdModule has code for the stub's device.
 var amdModule = &gpu.Module{Name: "test", AMD: amdImage("gfx942")}
 
@@ -281,6 +236,16 @@ func buildHIPStub(t testing.TB) *stub {
 	home := t.TempDir()
 	t.Setenv("ROCM_PATH", home)
 	return compileStub(t, "hip.c", filepath.Join(home, "lib", "libhipblaslt.so.1"))
+}
+
+// openHIPStub opens the device of a stub.
+func openHIPStub(t testing.TB, s *stub) (*Device, *hipAPI) {
+	a, h := &api{}, &hipAPI{thread: syscall.Gettid}
+	require.Empty(t, bind(s.library, append(a.hipSymbols(), h.symbols()...)))
+	h.complete(a)
+	opened, err := newBackend(&amd, func() (*api, error) { return a, nil }, noLt).Open(0)
+	require.NoError(t, err)
+	return opened.(*Device), h
 }
 
 func TestHIPCallingConvention(t *testing.T) {
@@ -294,15 +259,17 @@ func TestHIPCallingConvention(t *testing.T) {
 // A whole session through the real calling convention, which leaves the thread's device as it was.
 func TestHIPLibrary(t *testing.T) {
 	s := buildHIPStub(t)
-	var found []string
-	loadHipLt(func(lt *ltAPI) bool { found = append(found, lt.name); return true })
-	require.Contains(t, found, filepath.Join(os.Getenv("ROCM_PATH"), "lib", "libhipblaslt.so.1"), "the stub")
-	a, h := &api{}, &hipAPI{thread: syscall.Gettid}
-	require.Empty(t, bind(s.library, append(a.hipSymbols(), h.symbols()...)))
-	h.complete(a)
-	opened, err := newBackend(&amd, func() (*api, error) { return a, nil }, noLt).Open(0)
-	require.NoError(t, err)
-	d := opened.(*Device)
+	lib := filepath.Join(os.Getenv("ROCM_PATH"), "lib")
+	found := func(r *rocm) (names []string) {
+		r.loadLt(func(lt *ltAPI) bool { names = append(names, lt.name); return true })
+		return names
+	}
+	require.Contains(t, found(&rocm{path: "libamdhip64.so.7", major: 7}), filepath.Join(lib, "libhipblaslt.so.1"), "the stub")
+	require.NotContains(t, found(&rocm{path: "libamdhip64.so.6", major: 6}), filepath.Join(lib, "libhipblaslt.so.1"), "of another version")
+	require.Empty(t, found(&rocm{path: filepath.Join(lib, "libamdhip64.so"), major: 8}))
+	t.Setenv("ROCM_PATH", "")
+	require.Equal(t, filepath.Join(lib, "libhipblaslt.so.1"), found(&rocm{path: filepath.Join(lib, "libamdhip64.so.7"), major: 7})[0], "beside the runtime")
+	d, h := openHIPStub(t, s)
 	require.Equal(t, "gfx942", d.model)
 	m, err := d.Alloc(16)
 	require.NoError(t, err)

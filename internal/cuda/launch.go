@@ -223,7 +223,7 @@ func (d *Device) refused(err error) bool {
 // loadCode loads one code of a module's image.
 func (d *Device) loadCode(m *gpu.Module, code gpu.Code) (uintptr, error) {
 	var handle uintptr
-	r := d.api.moduleLoad(&handle, unsafe.SliceData(code.Data)) // the driver keeps a copy
+	r := d.api.moduleLoad(&handle, unsafe.SliceData(code.Data)) // NVIDIA's driver keeps a copy
 	switch r {
 	case success:
 		return handle, nil

@@ -133,7 +133,7 @@ func TestMissingFunctions(t *testing.T) {
 	var found []string
 	loadLt(func(lt *ltAPI) bool { found = append(found, lt.name); return true })
 	require.Contains(t, found, filepath.Join(os.Getenv("CUDA_HOME"), "lib64", "libcublasLt.so.12"), "the stub")
-	_, err := openFirst([]string{"libnothere.so.1", "libnothere.so.2"})
+	_, _, err := openFirst([]string{"libnothere.so.1", "libnothere.so.2"})
 	require.ErrorContains(t, err, "libnothere.so.2")
 }
 

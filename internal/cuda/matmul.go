@@ -7,13 +7,15 @@ import (
 	"log/slog"
 	"math/bits"
 	"sync"
+	"time"
 	"unsafe"
 
+	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
 
 // The workspace of MatMul in bytes, of the sizes that NVIDIA recommends for
-// compute capability 9.0 and later, and before. AMD's devices have the larger one, as rocBLAS does.
+// compute capability 9.0 and later, and before. AMD's devices have the larger one.
 const (
 	workspaceLarge = 32 << 20
 	workspaceSmall = 4 << 20
@@ -134,14 +136,8 @@ func (b *blas) open(d *Device) (bool, error) {
 	if b.tried {
 		return false, nil
 	}
-	for lt := range d.loadLt {
-		err := lt.check("Create", lt.create(&b.handle))
-		if err == nil {
-			b.lt = lt
-			break
-		}
-		slog.Warn("snug: "+d.api.vendor.kind+": "+lt.vendor.title+" cannot be used", "library", lt.name, "error", err)
-		b.handle = 0
+	if err := b.start(d); err != nil {
+		return false, err
 	}
 	if b.lt == nil {
 		b.tried = true
@@ -163,6 +159,61 @@ func (b *blas) open(d *Device) (bool, error) {
 		return false, first(d.noMemory("cuMemAlloc", size), err)
 	}
 	return false, first(d.fail("cuMemAlloc", r), err)
+}
+
+// start makes the handle of the first library that can be used.
+func (b *blas) start(d *Device) error {
+	prepared := d.api.vendor.blasMemory == 0
+	for lt := range d.loadLt {
+		if !prepared {
+			prepared = true
+			done, err := d.prepareStart(d.api.vendor.blasMemory)
+			if err != nil {
+				return err
+			}
+			defer done()
+		}
+		err := lt.check("Create", lt.create(&b.handle))
+		if err == nil {
+			b.lt = lt
+			return nil
+		}
+		slog.Warn("snug: "+d.api.vendor.kind+": "+lt.vendor.title+" cannot be used", "library", lt.name, "error", err)
+		b.handle = 0
+	}
+	return nil
+}
+
+// startWait is how long the start of a library waits for captures to end: not for ever, because
+// this goroutine may be in one. Tests change it.
+var startWait = 10 * time.Second
+
+// prepareStart waits until no device captures, and lets none begin until done. It checks that need bytes are free.
+func (d *Device) prepareStart(need int) (done func(), err error) {
+	const what = "the first product"
+	if err := d.notCapturing(what); err != nil {
+		return nil, err
+	}
+	for deadline := time.Now().Add(startWait); !d.api.captures.TryLock(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("%v: %s waited for %v, and another device still captures; do it before: %w", d, what, startWait, driver.ErrDevice)
+		}
+	}
+	done = d.api.captures.Unlock
+	var free, total uint64
+	if err = d.check("cuMemGetInfo", d.api.memInfo(&free, &total)); err == nil && free < uint64(need) {
+		if err = d.giveBack(); err == nil {
+			err = d.check("cuMemGetInfo", d.api.memInfo(&free, &total))
+		}
+		if err == nil && free < uint64(need) {
+			err = d.noMemory("cuMemAlloc", need)
+		}
+	}
+	if err != nil {
+		done()
+		return nil, err
+	}
+	return done, nil
 }
 
 // aligned reports whether operands and their rows begin where a library that cannot be told

@@ -13,19 +13,21 @@ import (
 // may keep from the rest of the system between two waits.
 const poolShare = 16
 
-// retired is device memory to free when its event has happened.
-type retired struct{ addr, event uintptr }
-
+// makePool makes the memory pool, or says how much may be kept without one.
 func (d *Device) makePool() error {
-	props := poolProps{allocType: 1, location: 1, device: d.handle}
-	if err := d.check("cuMemPoolCreate", d.api.poolCreate(&d.pool, &props)); err != nil {
-		return err
-	}
 	var free, total uint64
 	if err := d.check("cuMemGetInfo", d.api.memInfo(&free, &total)); err != nil {
 		return err
 	}
 	keep := total / poolShare
+	if !d.pools {
+		d.kept.limit = int(keep)
+		return nil
+	}
+	props := poolProps{allocType: 1, location: 1, device: d.handle}
+	if err := d.check("cuMemPoolCreate", d.api.poolCreate(&d.pool, &props)); err != nil {
+		return err
+	}
 	return d.check("cuMemPoolSetAttribute", d.api.poolSet(d.pool, poolKeep, &keep))
 }
 
@@ -42,43 +44,68 @@ func (d *Device) Alloc(size int) (driver.Mem, error) {
 	if err := d.notCapturing("Alloc"); err != nil {
 		return driver.Mem{}, err
 	}
-	if err := d.reap(); err != nil {
-		return driver.Mem{}, err
-	}
-	addr, err := d.alloc(size)
+	b, err := d.alloc(size)
 	if err != nil {
 		return driver.Mem{}, err
 	}
-	if err := d.check("cuMemsetD8Async", d.api.memSet(addr, 0, uint64(size), d.queue)); err != nil {
-		return driver.Mem{}, first(err, d.retire(addr))
+	if err := d.check("cuMemsetD8Async", d.api.memSet(b.addr, 0, uint64(size), d.queue)); err != nil {
+		return driver.Mem{}, first(err, d.retire(b))
 	}
 	d.mu.Lock()
-	d.live[addr] = true
+	d.live[b.addr] = b.size
 	d.mu.Unlock()
-	return driver.Mem{Addr: addr, Size: size}, nil
+	return driver.Mem{Addr: b.addr, Size: size}, nil
 }
 
 // alloc allocates, and once more after it has given back what is free but not
 // yet returned to the device.
-func (d *Device) alloc(size int) (addr uintptr, err error) {
-	call, r := d.tryAlloc(&addr, size)
+func (d *Device) alloc(size int) (block, error) {
+	b := block{size: size}
+	if d.pool == 0 {
+		d.mu.Lock()
+		found, ok := d.kept.take(size)
+		crowded := !ok && d.kept.crowded(size)
+		d.mu.Unlock()
+		if ok {
+			return found, nil
+		}
+		if crowded {
+			if err := d.giveBack(); err != nil {
+				return block{}, err
+			}
+		}
+	}
+	call, r := d.tryAlloc(&b.addr, size)
 	if r == errOutOfMemory {
 		if err := d.giveBack(); err != nil {
-			return 0, err
+			return block{}, err
 		}
-		call, r = d.tryAlloc(&addr, size)
+		call, r = d.tryAlloc(&b.addr, size)
 	}
 	if r == errOutOfMemory {
-		return 0, d.noMemory(call, size)
+		return block{}, d.noMemory(call, size)
 	}
-	return addr, d.check(call, r)
+	if err := d.check(call, r); err != nil {
+		return block{}, err
+	}
+	if d.pool == 0 {
+		d.mu.Lock()
+		d.kept.add(size)
+		d.mu.Unlock()
+	}
+	return b, nil
 }
 
 func (d *Device) tryAlloc(addr *uintptr, size int) (call string, r Result) {
 	if d.pool != 0 {
-		return "cuMemAllocFromPoolAsync", d.api.poolAlloc(addr, uint64(size), d.pool, d.queue)
+		call, r = "cuMemAllocFromPoolAsync", d.api.poolAlloc(addr, uint64(size), d.pool, d.queue)
+	} else {
+		call, r = "cuMemAlloc", d.api.memAlloc(addr, uint64(size))
 	}
-	return "cuMemAlloc", d.api.memAlloc(addr, uint64(size))
+	if r == success && *addr == 0 {
+		r = errOutOfMemory
+	}
+	return call, r
 }
 
 // giveBack waits for the queue and returns all freed memory to the device.
@@ -89,7 +116,7 @@ func (d *Device) giveBack() error {
 	if d.pool != 0 {
 		return d.check("cuMemPoolTrimTo", d.api.poolTrim(d.pool, 0))
 	}
-	return d.reap()
+	return d.trim(0)
 }
 
 // Free gives back what Alloc returned, after the work queued so far. Copies by
@@ -101,10 +128,11 @@ func (d *Device) Free(m driver.Mem) error {
 	}
 	defer d.leave()
 	d.mu.Lock()
-	known, later := d.live[m.Addr], d.capturing.Load()
+	size, known := d.live[m.Addr]
+	later := known && d.capturing.Load()
 	delete(d.live, m.Addr)
-	if known && later {
-		d.uncaught = append(d.uncaught, m.Addr)
+	if later {
+		d.uncaught = append(d.uncaught, block{m.Addr, size})
 	}
 	d.mu.Unlock()
 	switch {
@@ -113,61 +141,28 @@ func (d *Device) Free(m driver.Mem) error {
 	case later:
 		return nil
 	}
-	if err := d.retire(m.Addr); err != nil {
-		return err
-	}
-	return d.reap()
+	return d.retire(block{m.Addr, size})
 }
 
 // retire frees memory after the work queued so far. If it cannot, Close does.
-func (d *Device) retire(addr uintptr) error {
-	err := d.tryRetire(addr)
-	if err != nil {
-		d.mu.Lock()
-		d.live[addr] = true
-		d.mu.Unlock()
+func (d *Device) retire(b block) error {
+	var err error
+	if d.pool != 0 {
+		err = d.check("cuMemFreeAsync", d.api.freeAsync(b.addr, d.queue))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case err != nil:
+		d.live[b.addr] = b.size
+	case d.pool == 0:
+		d.kept.put(b)
 	}
 	return err
 }
 
-func (d *Device) tryRetire(addr uintptr) error {
-	if d.pool != 0 {
-		return d.check("cuMemFreeAsync", d.api.freeAsync(addr, d.queue))
-	}
-	event, err := d.record(d.queue)
-	if err != nil {
-		return err
-	}
-	d.mu.Lock()
-	d.retired = append(d.retired, retired{addr, event})
-	d.mu.Unlock()
-	return nil
-}
-
-// reap frees retired memory that the queue no longer uses.
-func (d *Device) reap() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for len(d.retired) > 0 {
-		next := d.retired[0]
-		switch r := d.api.eventQuery(next.event); r {
-		case success:
-		case errNotReady:
-			return nil
-		default:
-			return d.fail("cuEventQuery", r)
-		}
-		d.retired = d.retired[1:]
-		d.events = append(d.events, next.event)
-		if err := d.check("cuMemFree", d.api.memFree(next.addr)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Memory returns the free and total bytes of the device. Memory that the
-// device's pool holds but nobody uses counts as free.
+// device keeps but nobody uses counts as free.
 func (d *Device) Memory() (free, total int64, err error) {
 	if err := d.enter(); err != nil {
 		return 0, 0, err
@@ -186,7 +181,9 @@ func (d *Device) memory() (free, total int64, err error) {
 			d.check("cuMemPoolGetAttribute", d.api.poolGet(d.pool, poolReserved, &reserved)),
 			d.check("cuMemPoolGetAttribute", d.api.poolGet(d.pool, poolUsed, &used)))
 	}
-	return int64(f + reserved - used), int64(t), err
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return int64(f+reserved-used) + int64(d.kept.bytes), int64(t), err
 }
 
 // hostMemory allocates size bytes of pinned host memory.
@@ -216,11 +213,11 @@ func (d *Device) freeMemory() error {
 	for addr := range d.live {
 		release(addr)
 	}
-	for _, addr := range d.uncaught {
-		release(addr)
+	for _, b := range d.uncaught {
+		release(b.addr)
 	}
-	for _, r := range d.retired {
-		do("cuMemFree", d.api.memFree(r.addr))
+	for _, b := range d.kept.blocks {
+		release(b.addr)
 	}
 	for addr := range d.pinned {
 		do("cuMemFreeHost", d.api.hostFree(*(*unsafe.Pointer)(unsafe.Pointer(&addr))))

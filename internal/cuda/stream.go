@@ -49,6 +49,9 @@ func (d *Device) Await(m driver.Moment) error {
 		return err
 	}
 	defer o.leave()
+	if err := o.notCapturing("Await"); err != nil { // an error in HIP
+		return err
+	}
 	if err := d.waitFor(m.Event); err != nil {
 		return err
 	}
@@ -67,7 +70,7 @@ func (d *Device) waitFor(event uintptr) error {
 	return d.check("cuStreamWaitEvent", d.api.streamWait(d.queue, event, 0))
 }
 
-// Idle reports whether all queued work is done. Its error is the error of queued work.
+// Idle reports whether all queued work is done. Its error is the error of queued work, of which AMD's driver tells nothing.
 func (d *Device) Idle() (bool, error) {
 	if err := d.enter(); err != nil {
 		return false, err

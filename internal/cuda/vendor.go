@@ -28,7 +28,14 @@ type vendor struct {
 	image  func(m *gpu.Module) []byte
 	unpack func(d *Device, image []byte) (gpu.Code, error)
 
+	// absent says why there may be no device, or nothing.
+	absent func() string
+
 	units bool // the images have the kernels on matrix units
+
+	// The library of products ends the process if it starts while a stream of the process captures,
+	// or with less device memory than this. 0 says that it does neither.
+	blasMemory int
 
 	launchEnd   uintptr // ends the list "extra" of a launch
 	gridThreads uint64  // maximum number of threads in the first dimension of a grid; 0 for no limit
@@ -69,6 +76,7 @@ var nvidia = vendor{
 	find:   (*Device).findCapability,
 	image:  func(m *gpu.Module) []byte { return m.Image },
 	unpack: func(d *Device, image []byte) (gpu.Code, error) { return gpu.Unpack(image, d.capability) },
+	absent: func() string { return "" },
 	units:  true,
 }
 

@@ -79,7 +79,7 @@ func (x *fault) inject(f *fake, a *api) *api {
 }
 
 // session does random operations on a device and checks what they promise: bytes that a call says
-// are copied are right. It goes on after errors, of which each leaves all bytes unknown.
+// are copied are right. It goes on after errors. After one it knows no byte any more.
 type session struct {
 	t     *testing.T
 	f     *fake
@@ -232,7 +232,7 @@ func (s *session) beside(m driver.Mem, in bool, value byte) {
 	}
 }
 
-// play opens a device and has so many goroutines use it, then closes it.
+// play opens a device, lets several goroutines use it, and closes it.
 func (x *fault) play(t *testing.T, seed uint64, discrete bool, workers, steps int) {
 	what := fmt.Sprintf("code %d, call %d, seed %d, discrete %t, %d goroutines", x.code, x.n, seed, discrete, workers)
 	f := newFake()
