@@ -97,6 +97,9 @@ type CrossEntropy struct {
 	// Weights, unless nil, has for each row the factor of its loss and so of its gradients, finite
 	// and 0 or more. A call reads it, and keeps it no longer.
 	Weights []float32
+	// Losses, unless nil, collects the sum of the losses, and the Loss that the call returns has a Sum
+	// of 0. On a device the call does not wait then.
+	Losses *Losses
 }
 
 // Loss is the loss, in nats, of the rows that have a target.
@@ -283,7 +286,7 @@ func (j crossEntropyJob) launch(op string, targets []int32) (Loss, error) {
 	if err != nil {
 		return Loss{}, err
 	}
-	return launchLoss(dev, j, targets)
+	return launchLoss(op, dev, j, targets)
 }
 
 // check reports what is wrong with c, whose names the owner of a field in an error.
@@ -322,7 +325,7 @@ func (c CrossEntropy) checkPlain(op, whose string, weights bool) error {
 	for _, f := range []struct {
 		set  bool
 		name string
-	}{{c.Smoothing != 0, "Smoothing"}, {c.ZLoss != 0, "ZLoss"}, {weights && c.Weights != nil, "Weights"}} {
+	}{{c.Smoothing != 0, "Smoothing"}, {c.ZLoss != 0, "ZLoss"}, {c.Losses != nil, "Losses"}, {weights && c.Weights != nil, "Weights"}} {
 		if f.set {
 			return fmt.Errorf("fused: %s: %s%s is set, which only CrossEntropyLoss and CrossEntropyBackward have: %w", op, whose, f.name, snug.ErrConfig)
 		}
@@ -338,18 +341,27 @@ func (c CrossEntropy) checkWeights(op string, rows int, what string) error {
 	return nil
 }
 
-// launchLoss runs the job on dev and waits for its loss.
-func launchLoss(dev *snug.Device, job crossEntropyJob, targets []int32) (Loss, error) {
-	loss := count(targets, job.config.Weights)
+// launchLoss runs the job on dev and waits for its loss, or lets the Losses collect it.
+func launchLoss(op string, dev *snug.Device, job crossEntropyJob, targets []int32) (loss Loss, err error) {
+	loss = count(targets, job.config.Weights)
+	losses := job.config.Losses
 	if dev.IsCPU() {
 		job.targets, job.weights = snug.SliceView(targets), snug.SliceView(job.config.Weights)
-		loss.Sum = job.run()
+		if loss.Sum = job.run(); losses != nil {
+			losses.known, loss.Sum = losses.known+loss.Sum, 0
+		}
 		return loss, nil
 	}
 	queued := job
 	uploads := weightsUpload([]upload{indices(targets, &queued.targets)}, job.config.Weights, &queued.weights)
-	var err error
-	if loss.Sum, err = launchSum(dev, &queued, &queued.sum, uploads); err != nil {
+	if losses == nil {
+		loss.Sum, err = launchSum(dev, &queued, &queued.sum, uploads)
+	} else if queued.sum, err = losses.next(op, dev); err == nil {
+		if err = launchWith(dev, &queued, uploads); err == nil {
+			losses.n++
+		}
+	}
+	if err != nil {
 		return Loss{}, err
 	}
 	return loss, nil

@@ -337,6 +337,7 @@ func TestWrongConfiguration(t *testing.T) {
 	}
 	for _, spoil := range []func(c *CrossEntropy){
 		func(c *CrossEntropy) { c.Smoothing = 0.1 }, func(c *CrossEntropy) { c.ZLoss = 0.1 }, func(c *CrossEntropy) { c.Weights = []float32{1, 1, 1} },
+		func(c *CrossEntropy) { c.Losses = &Losses{} },
 	} {
 		for _, name := range []string{"LogProbs", "LogProbsBackward"} {
 			c := newCall()

@@ -130,6 +130,34 @@ func ExampleAdd() {
 
 // The mean loss of three rows and its gradients, with the logits of two rows in
 // memory at a time. The second row has no target.
+// A step of two micro-batches waits for their losses once.
+func ExampleLosses() {
+	losses := &fused.Losses{}
+	head := fused.CrossEntropy{Vocab: 2, Cols: 1, Losses: losses}
+	w := []float32{1, -1}
+	ws := make([]float32, head.WorkspaceLen(2))
+	var all fused.Loss
+	for _, micro := range []struct {
+		x       []float32
+		targets []int32
+	}{{[]float32{1, 2}, []int32{0, 1}}, {[]float32{0, 3}, []int32{1, 0}}} {
+		loss, err := fused.CrossEntropyLoss(head, micro.x, w, micro.targets, ws)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		all = all.Plus(loss)
+	}
+	sum, err := losses.Take()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	all.Sum += sum
+	fmt.Printf("%.4f of %d\n", all.Mean(), all.Targets)
+	// Output: 1.2102 of 4
+}
+
 func ExampleCrossEntropyBackward() {
 	head := fused.CrossEntropy{Vocab: 4, Cols: 2, Chunk: 2}
 	x := []float32{1, 0, 0, 1, 2, 2}

@@ -6,6 +6,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -109,6 +110,11 @@ type Options struct {
 	// About describes the run, such as the model's name and the data's checksum. Each checkpoint has it as JSON, and
 	// New refuses a checkpoint whose About differs. See also [Trainer.SetNotes].
 	About any
+
+	// Losses, unless nil, is what the model's losses are collected in, such as that of [transformer.Options]. A
+	// step then waits for them once, after its last micro-batch, and not after each; it adds their sum to the losses that
+	// Backprop returns.
+	Losses *fused.Losses
 
 	// Monitor, unless nil, counts the bytes that the Trainer holds. If the Monitor has a history, it counts them by
 	// layer and records steps and updates. The pages of a Storage are not counted; to count them, set Storage to a

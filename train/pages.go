@@ -58,7 +58,7 @@ func (t *Trainer[B]) pass(ctx context.Context, n int, b B, into Window, begin, e
 		if err := begin(); err != nil {
 			return err
 		}
-		if _, err := t.model.Backprop(ctx, b, t.Scale(), into); err != nil {
+		if _, err := t.backprop(ctx, b, t.Scale(), into); err != nil {
 			return fmt.Errorf("micro-batch 0, with gradients that are thrown away: %w", err)
 		}
 		if err := end(); err != nil {

@@ -160,7 +160,7 @@ func (t *Trainer[B]) accumulateShards(ctx context.Context, batches []B) (all fus
 	if err := empty(false); err != nil {
 		return all, err
 	}
-	return t.together(all, t.shards.Finish())
+	return all, t.shards.Finish()
 }
 
 // gradients yields the gradients of the window, or this rank's parts.

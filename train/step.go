@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -169,8 +170,25 @@ func (t *Trainer[B]) split(batches []B) ([]B, error) {
 	return t.counted(list)
 }
 
+// backprop runs a micro-batch alone, and waits for its loss.
+func (t *Trainer[B]) backprop(ctx context.Context, b B, scale float32, into Window) (fused.Loss, error) {
+	return t.collected(t.model.Backprop(ctx, b, scale, into))
+}
+
+// collected adds to a loss what the Losses have collected.
+func (t *Trainer[B]) collected(loss fused.Loss, err error) (fused.Loss, error) {
+	sum, takeErr := t.options.Losses.Take() // after an error too, which forgets them
+	loss.Sum += sum
+	return loss, cmp.Or(err, takeErr)
+}
+
 // accumulate runs the micro-batches of a step.
-func (t *Trainer[B]) accumulate(ctx context.Context, batches []B) (all fused.Loss, err error) {
+func (t *Trainer[B]) accumulate(ctx context.Context, batches []B) (fused.Loss, error) {
+	return t.together(t.collected(t.accumulateAll(ctx, batches)))
+}
+
+// accumulateAll is accumulate without the losses that are collected and those of other ranks.
+func (t *Trainer[B]) accumulateAll(ctx context.Context, batches []B) (all fused.Loss, err error) {
 	if t.shards != nil {
 		return t.accumulateShards(ctx, batches)
 	}
@@ -189,7 +207,7 @@ func (t *Trainer[B]) accumulate(ctx context.Context, batches []B) (all fused.Los
 		}
 	}
 	if len(batches) == 0 {
-		return t.together(fused.Loss{}, t.accumulateNothing())
+		return all, t.accumulateNothing()
 	}
 	for i, b := range batches {
 		if err := t.window.Begin(t.model.Weight(b)); err != nil {
@@ -204,7 +222,7 @@ func (t *Trainer[B]) accumulate(ctx context.Context, batches []B) (all fused.Los
 		}
 		all = all.Plus(loss)
 	}
-	return t.together(all, nil)
+	return all, nil
 }
 
 // update steps the optimizer with the mean of the window, unless the gradients are not finite.
@@ -376,7 +394,7 @@ func (t *Trainer[B]) trainInBackward(ctx context.Context, batches []B, r *Report
 		}
 		measures = false
 		t.single.begin(ready)
-		loss, err := t.model.Backprop(ctx, batches[0], 1, t.single)
+		loss, err := t.backprop(ctx, batches[0], 1, t.single)
 		if err != nil {
 			return err
 		}
@@ -433,7 +451,7 @@ func (t *Trainer[B]) trainFolding(ctx context.Context, batches []B, r *Report) (
 		o.Weight = t.model.Weight(b)
 		_, r.Norm, err = t.opt.FoldInBackward(o, func(ready quant8.Ready) error {
 			t.single.begin(t.changing(ready))
-			loss, err := t.model.Backprop(ctx, b, 1, t.single)
+			loss, err := t.backprop(ctx, b, 1, t.single)
 			if err != nil {
 				return err
 			}

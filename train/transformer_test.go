@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
@@ -202,5 +203,41 @@ func TestStartedAdapters(t *testing.T) {
 				require.InDelta(t, ratio*(plain[name][i]-x), faster[name][i]-x, 1e-6, name)
 			}
 		}
+	}
+}
+
+// Losses that are collected on the way make the same reports, however a step runs.
+func TestLosses(t *testing.T) {
+	half := func(b any) (any, any, bool) { return b, b, false }
+	for name, o := range map[string]Options{
+		"window": {Clip: 1}, "two passes": {Clip: 1, InBackward: true}, "folded": {Clip: 1, InBackward: true, Fold: true}, "split": {Split: half},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run := func(losses *fused.Losses) (reports []Report) {
+				m, err := transformer.New(tinyConfig("llama", false), transformer.Options{Seed: 3, Losses: losses})
+				require.NoError(t, err)
+				o.Losses = losses
+				tr, err := New(Model[transformer.Batch](m), o)
+				require.NoError(t, err)
+				for step := range 3 {
+					batches := []transformer.Batch{tokens(2 * step), tokens(2*step + 1)}
+					if o.InBackward && !o.Fold {
+						batches = batches[:1]
+					}
+					stopped, stop := context.WithCancel(t.Context())
+					stop()
+					if step == 1 && !o.Fold { // a step that fails leaves no losses behind
+						_, err := tr.Train(stopped, batches)
+						require.ErrorIs(t, err, context.Canceled)
+					}
+					r, err := tr.Train(t.Context(), batches)
+					require.NoError(t, err)
+					reports = append(reports, r)
+				}
+				require.NoError(t, tr.Close())
+				return reports
+			}
+			require.Equal(t, run(nil), run(&fused.Losses{}))
+		})
 	}
 }

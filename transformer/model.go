@@ -40,6 +40,11 @@ type Options struct {
 	// cross-entropy.
 	Smoothing, ZLoss float32
 
+	// Losses, unless nil, collects the sums of Backprop's cross-entropy: on a device Backprop does not wait then. The
+	// Loss that it returns has the other parts of the sum, 0 without RouterLoss. Give the same Losses to
+	// train.Options. BackpropDistill and Evaluate do not use it.
+	Losses *fused.Losses
+
 	// Tiles is the largest number of tiles of rows in which the MLPs run; 0 and 1: all rows at once. There is at most
 	// one for every 2048 rows begun, so that several tiles have 1024 rows or more each. An MLP then holds, besides its
 	// input and output, what one tile takes, and keeps its output alone: the backward pass computes gate and up again.

@@ -43,7 +43,7 @@ type call struct {
 
 // Backprop runs one micro-batch forward and backward. It adds to the window the gradients of scale times the mean loss,
 // weighted by Batch.Weights, of the labels that are not ignored; scale is the loss scale, or 1. It returns the loss,
-// not scaled. With an [accum.Window], first call Begin with [Batch.Weight]. For a batch of weight 0 it only returns a
+// not scaled, see also Options.Losses. With an [accum.Window], first call Begin with [Batch.Weight]. For a batch of weight 0 it only returns a
 // loss of 0.
 //
 // The error wraps [snug.ErrShape] for a batch whose fields do not fit each other or the model, and [snug.ErrConfig] for
@@ -83,6 +83,7 @@ func (m *Model) backprop(ctx context.Context, b Batch, scale float32, w Window) 
 	}
 	m.backward = call{window: w, done: completerOf(w), head: m.lossOn(b), scale: scale / float32(weight)}
 	m.backward.head.Smoothing, m.backward.head.ZLoss = m.options.Smoothing, m.options.ZLoss
+	m.backward.head.Losses = m.options.Losses
 	m.backward.whole = scale
 	defer m.end()
 	if err := m.beginBalance(); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/dataset"
 	"github.com/snug-ml/snug/offload"
@@ -310,7 +311,7 @@ func (t *tuning) fitLeast(task plan.Task, limit int64) error {
 func (t *tuning) open() (clean func() error, err error) {
 	clean = nothing
 	r := t.plan.Run
-	o := transformer.Options{DType: t.dtype, Device: t.dev, Seed: t.seed, Base: t.baseForm(r), Smoothing: float32(t.smoothing), ZLoss: float32(t.zLoss), Tiles: r.Tiles, Monitor: t.monitor}
+	o := transformer.Options{DType: t.dtype, Device: t.dev, Seed: t.seed, Base: t.baseForm(r), Smoothing: float32(t.smoothing), ZLoss: float32(t.zLoss), Tiles: r.Tiles, Monitor: t.monitor, Losses: &fused.Losses{}}
 	var state train.Storage
 	if t.plan.Peak[plan.OnDisk].Total() > 0 {
 		if clean, err = t.openPages(); err != nil {
@@ -358,7 +359,7 @@ func (t *tuning) open() (clean func() error, err error) {
 		Optimizer: t.rule(), StateBits: r.StateBits, Masters: r.Masters, Stochastic: r.Masters == amp.Split24Master, CountLost: t.rounding, Clip: clipNorm, Seed: t.seed,
 		Schedule: t.schedule(steps), Storage: state,
 		InBackward: r.Gradients == plan.InBackward || r.Gradients == plan.Folded, Fold: r.Gradients == plan.Folded,
-		SkipNonFinite: r.Gradients != plan.Folded, Split: splitBatch, About: t.about(), Monitor: t.monitor,
+		Losses: o.Losses, SkipNonFinite: r.Gradients != plan.Folded, Split: splitBatch, About: t.about(), Monitor: t.monitor,
 	}
 	if t.mezo {
 		options.Clip = 0
