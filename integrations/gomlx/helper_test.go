@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	rows, in, hidden = 32, 16, 96
+	rows, in, hidden = 32, 16, 64
 )
 
 func backend(t testing.TB) backends.Backend {
