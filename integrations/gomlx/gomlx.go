@@ -96,7 +96,7 @@ var errZero = fmt.Errorf("gomlx: New did not make the Trainer: %w", snug.ErrConf
 // New builds the graph of a model for batches like first, whose numbers it does not use, and returns a Trainer for its
 // variables. With Options.Dir it owns the folder until Close, and resumes its newest checkpoint, which replaces the
 // values of the variables. loss may be nil if the model calls train.AddLoss of GoMLX. A loss that is not a scalar is
-// averaged.
+// averaged. A context that has the variables, such as from checkpoints of GoMLX, is passed as ctx.Reuse().
 //
 // The error wraps [snug.ErrConfig] for arguments that are nil, for a model that panics or that the package does not
 // support, for options that do not fit together and for a checkpoint of another run; [snug.ErrDType] for a variable that

@@ -4,13 +4,16 @@ import (
 	"errors"
 	"io"
 	"math"
+	"sync"
 	"testing"
 
 	"github.com/gomlx/gomlx/pkg/ml/context"
+	"github.com/gomlx/gomlx/pkg/ml/context/checkpoints"
 	gotrain "github.com/gomlx/gomlx/pkg/ml/train"
 	"github.com/gomlx/gomlx/pkg/ml/train/losses"
 	"github.com/gomlx/gomlx/pkg/ml/train/optimizers"
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/integrations/gomlx"
 	"github.com/snug-ml/snug/offload"
@@ -126,29 +129,56 @@ func each(list ...gomlx.Batch) func(func(gomlx.Batch) bool) {
 // TestResume: a run that stops in the middle ends with the bits of one that does not, with dropout, averages, 8-bit state,
 // pages, 16-bit weights and a loss scale.
 func TestResume(t *testing.T) {
-	for name, o := range map[string]gomlx.Options{
-		"8 bits":     {StateBits: 8, Clip: 1},
-		"loss scale": {Scaler: &amp.ScalerOptions{Init: 1 << 40}, SkipNonFinite: true}, // the first steps overflow
-		"one sweep":  {StateBits: 8, InBackward: true},
+	full := func(_ testing.TB, step int) gomlx.Batch { return batch(step, 0, rows) }
+	for name, c := range map[string]struct {
+		o     gomlx.Options
+		paged bool
+		batch func(testing.TB, int) gomlx.Batch
+	}{
+		"8 bits":     {gomlx.Options{StateBits: 8, Clip: 1}, false, full},
+		"loss scale": {gomlx.Options{Scaler: &amp.ScalerOptions{Init: 0x1p127}, SkipNonFinite: true}, false, full},
+		"one sweep":  {gomlx.Options{StateBits: 8, InBackward: true}, false, full},
+		"bfloat16":   {gomlx.Options{StateBits: 8, Masters: amp.SplitMaster, Clip: 1}, true, low},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o.Optimizer = adamW
-			tr, ctx := newTrainer(t, noisy, batch(0, 0, rows), o)
-			want := trainTo(t, tr, 30)
-			end := values(t, ctx)
+			c.o.Optimizer, c.o.Chunk = adamW, 4096
+			skipped := 0
+			run := func(dir string, end int) (*gomlx.Trainer, []float64, map[string][]byte) {
+				o := c.o
+				if o.Dir = dir; dir != "" {
+					o.SaveEvery = 7
+				}
+				if c.paged {
+					store, err := offload.Open(t.TempDir(), offload.Options{HostLimit: 16 << 10})
+					require.NoError(t, err)
+					t.Cleanup(func() { require.NoError(t, store.Close()) })
+					o.Storage = store
+				}
+				tr, ctx := newTrainer(t, noisy, c.batch(t, 0), o)
+				require.EqualValues(t, tr.Step(), optimizers.GetGlobalStep(ctx))
+				var list []float64
+				for tr.Step() < end {
+					r, err := tr.Train(t.Context(), []gomlx.Batch{c.batch(t, tr.Step())})
+					require.NoError(t, err)
+					list = append(list, r.Loss)
+					if r.Skipped != "" {
+						skipped++
+					}
+				}
+				return tr, list, values(t, ctx)
+			}
+			_, want, end := run("", 30)
+			require.Equal(t, c.o.Scaler != nil, skipped > 0)
 
-			o.Dir, o.SaveEvery = t.TempDir(), 7
-			tr, _ = newTrainer(t, noisy, batch(0, 0, rows), o)
-			trainTo(t, tr, 10) // the checkpoint is of step 7
-			_, err := tr.Evaluate(t.Context(), each(batch(99, 0, rows)))
+			dir := t.TempDir()
+			tr, _, _ := run(dir, 10) // the checkpoint is of step 7
+			_, err := tr.Evaluate(t.Context(), each(c.batch(t, 99)))
 			require.NoError(t, err)
 			require.NoError(t, tr.Close())
-
-			tr, ctx = newTrainer(t, noisy, batch(0, 0, rows), o)
-			require.Equal(t, 7, tr.Step())
-			require.EqualValues(t, 7, optimizers.GetGlobalStep(ctx))
-			require.Equal(t, want[7:], trainTo(t, tr, 30))
-			require.Equal(t, end, values(t, ctx))
+			tr, got, final := run(dir, 30)
+			require.Equal(t, 30, tr.Step())
+			require.Equal(t, want[7:], got)
+			require.Equal(t, end, final)
 		})
 	}
 }
@@ -213,4 +243,61 @@ func TestRun(t *testing.T) {
 	require.ErrorIs(t, tr.Run(t.Context(), &stream{end: 1}, 13, 0, nil), snug.ErrConfig)
 	_, err = gomlx.Next(&stream{})
 	require.Equal(t, io.EOF, err)
+}
+
+// TestRanks: two ranks make the steps of one.
+func TestRanks(t *testing.T) {
+	one, _ := newTrainer(t, perceptron, batch(0, 0, rows), gomlx.Options{Optimizer: adamW})
+	want := trainTo(t, one, 5)
+	reducers, err := accum.Local(t.Context(), 2)
+	require.NoError(t, err)
+	var wait sync.WaitGroup
+	got, ends := [2][]float64{}, [2]*context.Context{}
+	for rank, r := range reducers {
+		ctx, b := seeded(t), backend(t)
+		ends[rank] = ctx
+		wait.Go(func() {
+			tr, err := gomlx.New(b, ctx, perceptron, losses.MeanSquaredError, batch(0, 0, rows/2), gomlx.Options{Optimizer: adamW, Reducer: r})
+			for step := 0; step < 5 && err == nil; step++ {
+				var report gomlx.Report
+				report, err = tr.Train(t.Context(), []gomlx.Batch{batch(step, rank*rows/2, (rank+1)*rows/2)})
+				got[rank] = append(got[rank], report.Loss)
+			}
+			if err == nil {
+				err = tr.Close()
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	require.Equal(t, got[0], got[1])
+	require.Equal(t, values(t, ends[0]), values(t, ends[1]))
+	require.InDeltaSlice(t, want, got[0], 1e-4)
+}
+
+// TestTheirCheckpoints: GoMLX's checkpoints hold the variables, and a Trainer goes on from them.
+func TestTheirCheckpoints(t *testing.T) {
+	dir := t.TempDir()
+	tr, ctx := newTrainer(t, perceptron, batch(0, 0, rows), gomlx.Options{Optimizer: adamW})
+	trainTo(t, tr, 4)
+	save, err := checkpoints.Build(ctx).Dir(dir).Done()
+	require.NoError(t, err)
+	require.NoError(t, save.Save())
+	want, err := tr.Evaluate(t.Context(), each(batch(9, 0, rows)))
+	require.NoError(t, err)
+
+	ctx = seeded(t)
+	_, err = checkpoints.Build(ctx).Dir(dir).Done()
+	require.NoError(t, err)
+	tr, err = gomlx.New(backend(t), ctx.Reuse(), perceptron, losses.MeanSquaredError, batch(0, 0, rows), gomlx.Options{Optimizer: adamW})
+	require.NoError(t, err)
+	defer tr.Close()
+	got, err := tr.Evaluate(t.Context(), each(batch(9, 0, rows)))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	require.EqualValues(t, 4, optimizers.GetGlobalStep(ctx)) // which goes on
+	trainTo(t, tr, 1)
+	require.EqualValues(t, 5, optimizers.GetGlobalStep(ctx))
 }
