@@ -286,6 +286,25 @@ func TestCheckpointErrors(t *testing.T) {
 	require.ErrorIs(t, open(frozen(2)), snug.ErrCorrupt)
 }
 
+// TestEvaluate: an evaluation leaves the random numbers as they are.
+func TestEvaluate(t *testing.T) {
+	tr, ctx := newTrainer(t, func(ctx *context.Context, _ any, x []*graph.Node) []*graph.Node {
+		noise := ctx.RandomNormal(x[0].Graph(), x[0].Shape())
+		return perceptron(ctx, nil, []*graph.Node{graph.Add(x[0], noise)})
+	}, batch(0, 0, rows), gomlx.Options{})
+	before := values(t, ctx)
+	first, err := tr.Evaluate(t.Context(), each(batch(0, 0, rows)))
+	require.NoError(t, err)
+	second, err := tr.Evaluate(t.Context(), each(batch(0, 0, rows)))
+	require.NoError(t, err)
+	require.Equal(t, first, second)
+	require.Equal(t, before, values(t, ctx))
+	trainTo(t, tr, 1)
+	third, err := tr.Evaluate(t.Context(), each(batch(0, 0, rows)))
+	require.NoError(t, err)
+	require.NotEqual(t, first, third)
+}
+
 // TestGoMLXEvaluates: GoMLX's own Trainer evaluates the variables, and batches may have other shapes.
 func TestGoMLXEvaluates(t *testing.T) {
 	b, ctx := backend(t), seeded(t)

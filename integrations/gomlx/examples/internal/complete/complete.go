@@ -1,4 +1,4 @@
-// Package complete is GoMLX's Go backend with operations that it lacks, made of those that it has, so that a model of
+// Package complete is the Go backend of GoMLX v0.26.0 with operations that it lacks, made of those that it has, so that models of
 // GoMLX's examples runs on it unchanged.
 package complete
 

@@ -31,3 +31,16 @@ func TestOperations(t *testing.T) {
 		require.Equal(t, c.want, got.Value())
 	}
 }
+
+// TestPool: the gradient of pooling goes to the first maximum of each window.
+func TestPool(t *testing.T) {
+	b, err := New()
+	require.NoError(t, err)
+	x := [][][][]float32{{{{1}, {5}, {2}, {2}}, {{3}, {0}, {2}, {1}}}}
+	got, err := graph.ExecOnce(b, func(x *graph.Node) *graph.Node {
+		pooled := graph.MaxPool(x).Window(2).Done()
+		return graph.Gradient(graph.ReduceAllSum(graph.Mul(pooled, pooled)), x)[0]
+	}, x)
+	require.NoError(t, err)
+	require.Equal(t, [][][][]float32{{{{0}, {10}, {4}, {0}}, {{0}, {0}, {0}, {0}}}}, got.Value())
+}
