@@ -1,5 +1,5 @@
-// Package complete is the Go backend of GoMLX v0.26.0 with operations that it lacks, made of those that it has, so that models of
-// GoMLX's examples runs on it unchanged.
+// Package complete is the Go backend of GoMLX v0.26.0 with operations that it lacks, made of those that it has. Models of
+// GoMLX's examples run on it unchanged.
 package complete
 
 import (
