@@ -36,6 +36,8 @@
 //
 // # Backends
 //
-// The package is tested with simplego, the backend in pure Go. On a backend whose memory the host cannot address, GoMLX
-// copies the variables to the device for each micro-batch.
+// The package is tested with simplego, the backend in pure Go. That of v0.26.0 runs operations in parallel unless it is
+// made by simplego.New("ops_sequential"), and then counts the uses of a result without synchronization: the race
+// detector reports it, and on processors other than amd64 it might give wrong numbers. On a backend whose memory the host
+// cannot address, GoMLX copies the variables to the device for each micro-batch.
 package gomlx

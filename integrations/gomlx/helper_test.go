@@ -28,7 +28,7 @@ const (
 
 func backend(t testing.TB) backends.Backend {
 	t.Helper()
-	b, err := simplego.New("")
+	b, err := simplego.New("ops_sequential") // its other way to run has data races
 	require.NoError(t, err)
 	return b
 }
