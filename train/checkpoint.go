@@ -39,6 +39,7 @@ const (
 	mastersPart   = "masters"   // amp.Master
 	optimizerPart = "optimizer" // quant8.Optimizer, or quant8.ZerothOrder
 	scalerPart    = "scaler"    // amp.Scaler
+	modelPart     = "model"     // what Stateful writes
 )
 
 // maxSmall is the maximum size in bytes of the state of a scaler or of MeZO.
@@ -172,6 +173,9 @@ func (t *Trainer[B]) parts() (names []string) {
 	if t.scaler != nil {
 		names = append(names, scalerPart)
 	}
+	if _, has := t.model.(Stateful); has {
+		names = append(names, modelPart)
+	}
 	return names
 }
 
@@ -200,6 +204,8 @@ func (t *Trainer[B]) write(name string, w io.Writer) (err error) {
 		_, err = t.opt.WriteTo(w)
 	case scalerPart:
 		return write(w, t.scaler)
+	case modelPart:
+		return t.model.(Stateful).WriteState(w)
 	}
 	return err
 }
@@ -252,6 +258,8 @@ func (t *Trainer[B]) read(name string, r io.Reader) error {
 		}
 		_, err := t.opt.ReadFrom(r)
 		return err
+	case modelPart:
+		return t.model.(Stateful).ReadState(r)
 	}
 	return read(r, t.scaler)
 }

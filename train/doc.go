@@ -83,5 +83,5 @@
 // folder. New resumes the newest checkpoint: if the caller gives each step the same micro-batches as before, the run
 // ends with the same bits as a run that was never interrupted. A process that is killed while it writes a checkpoint
 // leaves the previous one or the complete new one. A program that needs to read its checkpoint before it makes a model
-// opens the folder with [OpenFolder].
+// opens the folder with [OpenFolder]. A model with more state than its parameters is a [Stateful].
 package train

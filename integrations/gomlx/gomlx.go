@@ -1,0 +1,251 @@
+package gomlx
+
+import (
+	stdcontext "context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+
+	"github.com/gomlx/gomlx/backends"
+	"github.com/gomlx/gomlx/pkg/core/tensors"
+	"github.com/gomlx/gomlx/pkg/ml/context"
+	gotrain "github.com/gomlx/gomlx/pkg/ml/train"
+	"github.com/gomlx/gomlx/pkg/ml/train/optimizers"
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/quant8"
+	"github.com/snug-ml/snug/train"
+)
+
+// Options are those of package train of snug. There, nil as Schedule is a constant rate of 0.001; here it is the parameter
+// learning_rate of the context, if it is set.
+type Options = train.Options
+
+// Report is the result of a step.
+type Report = train.Report
+
+// Batch is a micro-batch as datasets of GoMLX yield it.
+type Batch struct {
+	Spec           any // passed to the model; each value that == tells apart has graphs of its own
+	Inputs, Labels []*tensors.Tensor
+	// Weight is the weight of the micro-batch in the mean of a step, such as the number of its labels that count. 0 is the
+	// length of the first axis of the first input, or 1 if that is a scalar.
+	Weight float64
+}
+
+// Next returns the next batch of a dataset. At its end the error is io.EOF; other errors are those of the dataset, and
+// wrap [snug.ErrConfig] if it is nil or panics.
+func Next(ds gotrain.Dataset) (b Batch, err error) {
+	if ds == nil {
+		return b, fmt.Errorf("gomlx: Next: the dataset is nil: %w", snug.ErrConfig)
+	}
+	ended := false
+	err = catch("gomlx: Next", func() (err error) {
+		b.Spec, b.Inputs, b.Labels, err = ds.Yield()
+		ended = err == io.EOF
+		return err
+	})
+	if ended {
+		return Batch{}, io.EOF
+	}
+	return b, err
+}
+
+// check returns an error for a batch that no graph takes.
+func (b Batch) check() error {
+	if len(b.Inputs) == 0 {
+		return fmt.Errorf("a batch has no inputs: %w", snug.ErrConfig)
+	}
+	for i, t := range slices.Concat(b.Inputs, b.Labels) {
+		if t == nil || !t.Ok() {
+			return fmt.Errorf("tensor %d of the inputs and labels of a batch is nil or finalized: %w", i, snug.ErrConfig)
+		}
+	}
+	return nil
+}
+
+func (b Batch) rows() int {
+	if d := b.Inputs[0].Shape().Dimensions; len(d) > 0 {
+		return d[0]
+	}
+	return 1
+}
+
+// arguments returns what a graph of training takes.
+func (b Batch) arguments(scale float32) (list []any) {
+	for _, t := range b.Inputs {
+		list = append(list, t)
+	}
+	for _, t := range b.Labels {
+		list = append(list, t)
+	}
+	return append(list, tensors.FromScalar(scale))
+}
+
+// Trainer trains a model of GoMLX. It is not safe for concurrent use.
+type Trainer struct {
+	*train.Trainer[Batch]
+	model   *model
+	resumed int // the step at which New resumed, until Run has left out the batches before it
+}
+
+var errZero = fmt.Errorf("gomlx: New did not make the Trainer: %w", snug.ErrConfig)
+
+// New builds the graph of a model for batches like first, whose numbers it does not use, and returns a Trainer for its
+// variables. With Options.Dir it owns the folder until Close, and resumes its newest checkpoint, which replaces the
+// values of the variables. loss may be nil if the model calls train.AddLoss of GoMLX. A loss that is not a scalar is
+// averaged. A context that has the variables, such as from checkpoints of GoMLX, is passed as ctx.Reuse().
+//
+// The error wraps [snug.ErrConfig] for arguments that are nil, for a model that panics or that the package does not
+// support, for options that do not fit together and for a checkpoint of another run; [snug.ErrDType] for a variable that
+// trains and is not float32, bfloat16 or float16; and [snug.ErrCorrupt] for a damaged checkpoint.
+func New(backend backends.Backend, ctx *context.Context, model gotrain.ModelFn, loss gotrain.LossFn, first Batch, o Options) (*Trainer, error) {
+	m, err := newModel(backend, ctx, model, loss, first)
+	if err != nil {
+		return nil, fmt.Errorf("gomlx: New: %w", err)
+	}
+	if _, zeroth := o.Optimizer.(quant8.MeZO); zeroth {
+		return nil, fmt.Errorf("gomlx: New: quant8.MeZO evaluates a batch twice with the same random numbers, which GoMLX's state of them does not give: %w", snug.ErrConfig)
+	}
+	if o.InBackward && o.Clip > 0 && !o.Fold && len(m.moved) > 0 {
+		return nil, fmt.Errorf("gomlx: New: InBackward with Clip runs a batch twice, and the model changes variable %q each time: %w", m.moved[0].ScopeAndName(), snug.ErrConfig)
+	}
+	if o.Schedule == nil {
+		if m.rated() {
+			return nil, fmt.Errorf("gomlx: New: the model sets the learning rate in its graph, which the optimizer does not see: set Schedule: %w", snug.ErrConfig)
+		}
+		rate := 0.001
+		if err := catch("gomlx: New", func() error {
+			rate = context.GetParamOr(ctx, optimizers.ParamLearningRate, rate)
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+		o.Schedule = train.Constant(float32(rate))
+	}
+	t := &Trainer{model: m}
+	if t.Trainer, err = train.New[Batch](m, o); err != nil {
+		return nil, fmt.Errorf("gomlx: New: %w", err)
+	}
+	t.resumed = t.Step()
+	if err := m.setStep(t.Step()); err != nil {
+		return nil, errors.Join(fmt.Errorf("gomlx: New: %w", err), t.Close())
+	}
+	return t, nil
+}
+
+// Train makes one step with the mean of the gradients of the micro-batches, see the method of package train. After an
+// error in the model the variables that the graph changes are as before the step, too. A step that is skipped leaves
+// them as the graph changed them. Train does not finalize the tensors.
+func (t *Trainer) Train(ctx stdcontext.Context, batches []Batch) (Report, error) {
+	if t.model == nil {
+		return Report{}, errZero
+	}
+	before := t.Step()
+	if err := t.model.setStep(before); err != nil {
+		return Report{}, fmt.Errorf("gomlx: %w", err)
+	}
+	saved, err := t.model.snapshot()
+	if err != nil {
+		return Report{}, fmt.Errorf("gomlx: %w", err)
+	}
+	report, err := t.Trainer.Train(ctx, batches)
+	if err != nil && t.Step() == before {
+		return report, errors.Join(err, saved.restore())
+	}
+	return report, errors.Join(err, t.model.setStep(t.Step()))
+}
+
+// Evaluate returns the loss over all batches, as the model computes it when it does not train. Variables that its graph
+// changes are as before afterwards.
+func (t *Trainer) Evaluate(ctx stdcontext.Context, batches iter.Seq[Batch]) (fused.Loss, error) {
+	if t.model == nil {
+		return fused.Loss{}, errZero
+	}
+	saved, err := t.model.snapshot()
+	if err != nil {
+		return fused.Loss{}, fmt.Errorf("gomlx: Evaluate: %w", err)
+	}
+	loss, err := t.Trainer.Evaluate(ctx, batches)
+	return loss, errors.Join(err, saved.restore())
+}
+
+// Run trains until Step is steps, with micro batches of the dataset in each step. At the end of the dataset it begins
+// again. After each step it calls each, unless that is nil, and ends with its error. After New has resumed a checkpoint,
+// the first Run leaves out the batches of the steps that the checkpoint has: a dataset that yields the same batches again
+// then gives the bits of a run that was never interrupted. Run finalizes the tensors of a batch after use, unless the
+// dataset says that it owns them.
+//
+// The error wraps [snug.ErrConfig] for a micro below 1, a nil or an empty dataset, or comes from Train, the dataset or
+// each.
+func (t *Trainer) Run(ctx stdcontext.Context, ds gotrain.Dataset, steps, micro int, each func(Report) error) error {
+	if t.model == nil {
+		return errZero
+	}
+	if micro < 1 {
+		return fmt.Errorf("gomlx: Run: %d micro-batches in a step, want 1 or more: %w", micro, snug.ErrConfig)
+	}
+	owned := true
+	if o, ok := ds.(gotrain.DatasetCustomOwnership); ok {
+		owned = o.IsOwnershipTransferred()
+	}
+	release := func(list []Batch) (err error) {
+		for _, b := range list {
+			if owned {
+				err = errors.Join(err, finalize(b.Inputs), finalize(b.Labels))
+			}
+		}
+		return err
+	}
+	for t.Step() < steps {
+		for ; t.resumed > 0; t.resumed-- {
+			for range micro {
+				b, err := next(ds)
+				if err != nil {
+					return err
+				}
+				if err := release([]Batch{b}); err != nil {
+					return err
+				}
+			}
+		}
+		var list []Batch
+		var err error
+		for len(list) < micro && err == nil {
+			var b Batch
+			if b, err = next(ds); err == nil {
+				list = append(list, b)
+			}
+		}
+		var report Report
+		if err == nil {
+			report, err = t.Train(ctx, list)
+		}
+		if err = errors.Join(err, release(list)); err != nil {
+			return err
+		}
+		if each != nil {
+			if err := each(report); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// next is Next for a dataset that begins again at its end.
+func next(ds gotrain.Dataset) (Batch, error) {
+	b, err := Next(ds)
+	if err != io.EOF {
+		return b, err
+	}
+	if err := catch("gomlx: the dataset's Reset", func() error { ds.Reset(); return nil }); err != nil {
+		return b, err
+	}
+	if b, err = Next(ds); err == io.EOF {
+		return b, fmt.Errorf("gomlx: the dataset %s has no batches: %w", ds.Name(), snug.ErrConfig)
+	}
+	return b, err
+}
