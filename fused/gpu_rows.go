@@ -236,13 +236,14 @@ func (j *embeddingJob) Grids(q gpu.Launcher) error {
 
 // scatterParams is ScatterParams of tokens.h.
 type scatterParams struct {
-	rows  uint64
-	cols  uint32
-	alpha float32
+	rows       uint64
+	cols, wide uint32
+	alpha      float32
+	_          uint32
 }
 
-// scatterThreads is SCATTER_THREADS of tokens.h.
-const scatterThreads = 128
+// orderThreads, orderEach, scatterThreads and scatterCols are the constants of tokens.h with such names.
+const orderThreads, orderEach, scatterThreads, scatterCols = 128, 4, 128, 4
 
 func (j *embeddingBackwardJob) Grids(q gpu.Launcher) error {
 	if j.into.Beta != 1 && j.dtable.Len() > 0 {
@@ -256,8 +257,12 @@ func (j *embeddingBackwardJob) Grids(q gpu.Launcher) error {
 	if rows == 0 || j.cols == 0 {
 		return nil
 	}
-	return grid(q, nameOf(&scatterNames, &j.dy), [3]int{rows, 1, 1}, scatterThreads,
-		scatterParams{uint64(rows), uint32(j.cols), j.into.Alpha}, &j.dtable, &j.dy, &j.tokens)
+	err := grid(q, "fused_token_order", [3]int{cpu.Chunks(rows, orderThreads/32*orderEach), 1, 1}, orderThreads, uint64(rows), &j.order, &j.tokens)
+	if err != nil {
+		return err
+	}
+	return grid(q, nameOf(&scatterNames, &j.dy), [3]int{cpu.Chunks(rows, scatterThreads/32), cpu.Chunks(j.cols, 32*scatterCols), 1}, scatterThreads,
+		scatterParams{rows: uint64(rows), cols: uint32(j.cols), wide: wide(j.cols, &j.dtable, &j.dy), alpha: j.into.Alpha}, &j.dtable, &j.dy, &j.order)
 }
 
 // rotaryParams is RotaryParams of tokens.h.

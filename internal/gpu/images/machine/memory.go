@@ -128,6 +128,7 @@ var wide = []struct {
 	{regexp.MustCompile(`^fused_(clamped_swiglu|geglu|swiglu|layernorm|rmsnorm)(_backward)?_(f32|f16|bf16)$`), Access{Loads: true, Stores: true}},
 	{regexp.MustCompile(`^fused_dropout_f32$`), Access{Loads: true, Stores: true}},
 	{regexp.MustCompile(`^fused_(bias_gelu_backward|bias_gelu_erf_backward|layernorm_grads|rmsnorm_grads)_(f32|f16|bf16)$`), Access{Loads: true, Stores: true}},
+	{regexp.MustCompile(`^fused_embedding_backward_(f32|f16|bf16)$`), Access{Loads: true, Stores: true}},
 	{regexp.MustCompile(`^fused_(bias|layernorm|rmsnorm)_sums_(f32|f16|bf16)$`), Access{Loads: true}},
 	{regexp.MustCompile(`^(gemm_|qlora_product_)(plain|thin)$`), Access{Loads: true}},
 	{regexp.MustCompile(`^(gemm_units|qlora_product)\d+_`), Access{Moves: true}},
