@@ -35,7 +35,11 @@ template <class T> DEVICE Wide16 load_words(GLOBAL const T* row, u32 c, NormGrad
     const u32 per = 16 / sizeof(T);
     if (p.wide && c + per <= p.cols) return *(GLOBAL const Wide16*)(row + c);
     Wide16 x;
-    UNROLL for (u32 k = 0; k < per; k++) Words<T>::put(x, k, c + k < p.cols ? row[c + k] : narrow<T>(0.0f));
+    UNROLL for (u32 k = 0; k < per; k++) {
+        T y = narrow<T>(0.0f);
+        if (c + k < p.cols) y = row[c + k];
+        Words<T>::put(x, k, y);
+    }
     return x;
 }
 
