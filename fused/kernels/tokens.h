@@ -63,7 +63,7 @@ KERNEL(fused_token_order, ORDER_THREADS, OPERAND(i32, order, 0), OPERAND(const i
     UNROLL for (u32 k = 0; k < ORDER_EACH; k++) {
         u32 at = place[k];
         for (u32 d = WARP / 2; d > 0; d /= 2) at += shuffle_xor(at, d);
-        if (lane_of(t) == k && first + k < p.rows) order[at] = (i32)(first + k), order[p.rows + at] = mine[k];
+        if (lane_of(t) == 0 && first + k < p.rows) order[at] = (i32)(first + k), order[p.rows + at] = mine[k];
     }
 }
 
