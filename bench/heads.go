@@ -10,7 +10,7 @@ import (
 
 // head is the output layer with what its losses take.
 type head struct {
-	c                 fused.CrossEntropy
+	c, taught         fused.CrossEntropy // taught: of the teacher
 	x, w, dx, dw, ws  snug.View
 	teacher, teacherW snug.View
 	logp, lse         snug.View
@@ -43,7 +43,7 @@ func (s sizes) heads(dt snug.DType, rows, cols int) (all []work) {
 			return fused.LogProbsBackward(h.c, h.dx, h.dw, h.logp, snug.View{}, h.lse, h.x, h.w, h.targets, snug.Into{}, h.ws)
 		}},
 		{"distill step", 4, true, func(h *head) error {
-			_, err := fused.DistillBackward(h.c, h.c, h.dx, h.dw, h.x, h.w, h.teacher, h.teacherW, 1/float32(rows), snug.Into{}, h.ws)
+			_, err := fused.DistillBackward(h.c, h.taught, h.dx, h.dw, h.x, h.w, h.teacher, h.teacherW, 1/float32(rows), snug.Into{}, h.ws)
 			return err
 		}},
 	} {
@@ -71,14 +71,18 @@ func (h *head) logProbs() error {
 
 // head makes a layer whose logits have the deviation 1: larger ones would give denormal probabilities.
 func (s sizes) head(mem *memory, dt snug.DType, rows, cols int, taught bool) *head {
-	h := &head{c: fused.CrossEntropy{Vocab: s.vocab, Cols: cols}}
+	c := fused.CrossEntropy{Vocab: s.vocab, Cols: cols}
+	h := &head{c: c, taught: c}
+	if !mem.dev.IsCPU() {
+		h.c.Chunk = c.DeviceChunk() // as package transformer
+	}
 	weights := func() snug.View { return mem.scaled(dt, s.vocab*cols, 1/math.Sqrt(float64(cols))) }
 	h.x, h.w, h.dx, h.dw = mem.operand(dt, rows*cols), weights(), mem.empty(dt, rows*cols), mem.empty(snug.F32, s.vocab*cols)
 	h.logp, h.lse, h.targets = mem.empty(snug.F32, rows), mem.empty(snug.F32, rows), tokens(rows, s.vocab)
 	n := h.c.WorkspaceLen(rows)
 	if taught {
 		h.teacher, h.teacherW = mem.operand(dt, rows*cols), weights()
-		n = fused.DistillWorkspaceLen(h.c, h.c, rows)
+		n = fused.DistillWorkspaceLen(h.c, h.taught, rows)
 	}
 	h.ws = mem.empty(snug.F32, n)
 	return h

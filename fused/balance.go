@@ -51,7 +51,12 @@ func AddScores[L snug.Vector32, V snug.Vector](r Router, sums L, logits V, ws L)
 
 // WorkspaceLen returns how many float32 elements of workspace [AddScores] needs for a number of rows. It is at most
 // 64·Experts.
-func (r Router) WorkspaceLen(rows int) int { return partialLen(rows, r.Experts) }
+func (r Router) WorkspaceLen(rows int) int {
+	if rows <= 0 || r.Experts <= 0 {
+		return 0
+	}
+	return product(parts(rows), r.Experts)
+}
 
 type scoresJob struct {
 	sums, logits, ws snug.View

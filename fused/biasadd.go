@@ -36,7 +36,7 @@ func BiasAddBackward[G, L snug.Vector32, V snug.Vector](dbias G, dy V, into snug
 }
 
 // BiasAddWorkspaceLen returns the workspace of [BiasAddBackward] in float32 elements: a
-// sum a column for each of at most 64 parts of the rows.
+// sum a column for each of at most 128 parts of the rows.
 func BiasAddWorkspaceLen(rows, cols int) int { return partialLen(rows, cols) }
 
 func biasAdd(out, x, bias snug.View) error {

@@ -75,7 +75,7 @@ const (
 )
 
 // BiasGELUWorkspaceLen returns the workspace of [BiasGELUBackward] and
-// [BiasGELUErfBackward] in float32 elements: a sum a column for each of at most 64 parts of the rows.
+// [BiasGELUErfBackward] in float32 elements: a sum a column for each of at most 128 parts of the rows.
 func BiasGELUWorkspaceLen(rows, cols int) int { return partialLen(rows, cols) }
 
 func biasGELU(op string, form geluForm, out, x, bias snug.View) error {

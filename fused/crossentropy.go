@@ -68,7 +68,8 @@ import (
 type CrossEntropy struct {
 	Vocab, Cols int // the shape of w, both at least 1
 	// Chunk is the number of rows whose logits exist at a time; 0 means 128. Large chunks pass
-	// over w and dw less often.
+	// over w and dw less often. On a GPU 128 rows are too few for the multiprocessors, and every
+	// chunk launches each kernel once more: see DeviceChunk.
 	Chunk int
 	// Tile is the number of classes whose logits exist at a time; Vocab or more means all. 0 means all
 	// where Vocab is up to 65,536, and 1,024 where it is larger. The default depends on Vocab alone, so that
@@ -127,6 +128,8 @@ const (
 	// defaultChunk balances the workspace against passes over dw: with 128 rows
 	// the product for dw does 32 operations a byte of dw moved.
 	defaultChunk = 128
+	// maxDeviceChunk rows fill a GPU with products of any width that models have.
+	maxDeviceChunk = 2048
 	// wholeVocab is the most classes that one tile has by default.
 	wholeVocab = 64 << 10
 	// defaultTile classes of 128 rows take half a MiB, which leaves room for dx in the second-level
@@ -181,6 +184,22 @@ func (c CrossEntropy) chunk(rows int) int {
 		return min(rows, defaultChunk)
 	}
 	return min(rows, c.Chunk)
+}
+
+// DeviceChunk returns the Chunk that suits GPUs, a multiple of 128 from 128 to 2048: as many rows as
+// have 64 MiB of logits, or as have logits of an eighth of the bytes of dw, whichever is more. It
+// depends on the shapes alone. Package transformer takes it on all devices but the CPU, and package
+// plan predicts it. It is 0 when c is not valid.
+func (c CrossEntropy) DeviceChunk() int {
+	if !c.valid() {
+		return 0
+	}
+	const logits = 64 << 20 / 4
+	rows := logits / c.tile()
+	if c.tile() == c.Vocab {
+		rows = max(rows, c.Cols/8)
+	}
+	return min(max(rows/defaultChunk*defaultChunk, defaultChunk), maxDeviceChunk)
 }
 
 // Tiles returns the number of tiles that the vocabulary is cut into, 0 when c is not valid. The

@@ -61,3 +61,31 @@ func TestEmbeddingBackwardAgainstDefinition(t *testing.T) {
 		})
 	}
 }
+
+// TestEmbeddingBackwardOfEqualTokens: on devices the tokens are sorted, and warps look for the end of those that are equal.
+func TestEmbeddingBackwardOfEqualTokens(t *testing.T) {
+	const vocab, rows, cols = 9, 330, 132
+	rng := newRand(5)
+	dy := normals(rng, snug.BF16, rows*cols, 0, 1)
+	ids := tokens(rng, rows, vocab)
+	for i := range ids {
+		switch {
+		case i%3 > 0:
+			ids[i] = 4 // 220 of them and more
+		case i%5 == 0:
+			ids[i] = vocab - 1
+		}
+	}
+	want := make([]float32, vocab*cols)
+	for i, id := range ids {
+		for c := range cols {
+			want[int(id)*cols+c] += float32(0.3 * dy[i*cols+c])
+		}
+	}
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
+		dtable := kerneltest.Put(t, p, make([]float32, vocab*cols))
+		pdy := kerneltest.PutFloats(t, p, snug.BF16, dy)
+		require.NoError(t, EmbeddingBackward(dtable.View, pdy.View, ids, cols, snug.Into{Alpha: 0.3, Beta: 1}))
+		requireBits(t, "dtable", want, dtable.Get())
+	})
+}

@@ -77,7 +77,7 @@ func (j *scoresJob) Grids(q gpu.Launcher) error {
 			return err
 		}
 	}
-	return addPartsOn(q, j.sums, j.ws, 0, j.rows, j.router.Experts, scoresInto)
+	return totals(q, j.sums, none, j.ws, parts(j.rows), scoresInto)
 }
 
 // addRowsParams is AddRowsParams of route.h.

@@ -14,9 +14,11 @@ import (
 var (
 	layerNormNames         = gpu.ForFloats("fused_layernorm")
 	layerNormBackwardNames = gpu.ForFloats("fused_layernorm_backward")
+	layerNormGradsNames    = gpu.ForFloats("fused_layernorm_grads")
 	layerNormSumsNames     = gpu.ForFloats("fused_layernorm_sums")
 	rmsNormNames           = gpu.ForFloats("fused_rmsnorm")
 	rmsNormBackwardNames   = gpu.ForFloats("fused_rmsnorm_backward")
+	rmsNormGradsNames      = gpu.ForFloats("fused_rmsnorm_grads")
 	rmsNormSumsNames       = gpu.ForFloats("fused_rmsnorm_sums")
 	biasSumsNames          = gpu.ForFloats("fused_bias_sums")
 	geluBackwardNames      = [...]gpu.Floats{gpu.ForFloats("fused_bias_gelu_backward"), gpu.ForFloats("fused_bias_gelu_erf_backward")}
@@ -70,37 +72,66 @@ func gradParams(rows, cols int, into snug.Into, operands ...*snug.View) normGrad
 
 // sumParams is SumParams of sums.h.
 type sumParams struct {
-	rows, partRows uint64
-	cols, wide     uint32
+	rows, partRows              uint64
+	cols, wide, lanes, isFrozen uint32
 }
 
-func sumsOf(rows, cols int, operands ...*snug.View) sumParams {
-	return sumParams{uint64(rows), uint64(partRows(rows)), uint32(cols), wide(cols, operands...)}
+// sums queues the launch of a kernel of sums.h.
+func sums(q gpu.Launcher, name string, rows, cols int, frozen bool, params []*snug.View, operands ...*snug.View) error {
+	p := sumParams{rows: uint64(rows), partRows: uint64(devicePartRows(rows)), cols: uint32(cols), wide: wide(cols, params...), lanes: 1}
+	if frozen {
+		p.isFrozen = 1
+	}
+	per := 16 / params[0].DType().Size()
+	for p.lanes < 32 && int(p.lanes)*per < cols {
+		p.lanes *= 2
+	}
+	return grid(q, name, [3]int{cpu.Chunks(cols, int(p.lanes)*per), deviceParts(rows), 1}, threads, p, operands...)
 }
 
-// sumThreads and sumCols are SUM_THREADS and SUM_COLS of sums.h.
-const sumThreads, sumCols = 64, 4
-
-// sumGrid returns the blocks of a launch that sums rows of cols columns.
-func sumGrid(rows, cols int) [3]int {
-	return [3]int{cpu.Chunks(cols, sumThreads*sumCols), max(1, parts(rows)), 1}
+// normGradsParams is NormGradsParams of norm_grads.h.
+type normGradsParams struct {
+	rows, partRows   uint64
+	cols, wide, team uint32
+	alpha, beta      float32
+	_                uint32
 }
 
-// The sums come before dx, which may take the place of dy or x.
+// gradsThreads and gradsLane are GRADS_THREADS and GRADS_LANE of norm_grads.h. A block takes rows of up to
+// gradsCols elements, where every thread has all it can hold.
+const gradsThreads, gradsLane = 512, 16
+const gradsCols = gradsThreads * gradsLane
+
+// grads queues a launch of norm_grads.h, for dx and the partial sums.
+func grads(q gpu.Launcher, name string, rows, cols int, into snug.Into, params []*snug.View, operands ...*snug.View) error {
+	p := normGradsParams{rows: uint64(rows), partRows: uint64(devicePartRows(rows)), cols: uint32(cols), wide: wide(cols, params...),
+		team: 1, alpha: into.Alpha, beta: into.Beta}
+	for int(p.team)*32*gradsLane < cols {
+		p.team *= 2
+	}
+	return grid(q, name, [3]int{deviceParts(rows), 1, 1}, gradsThreads, p, operands...)
+}
+
+// Where the sums have a launch of their own it comes before dx, which may take the place of dy or x.
 
 func (j *layerNormBackwardJob) Grids(q gpu.Launcher) error {
+	if !j.frozen && j.rows > 0 && j.cols <= gradsCols {
+		err := grads(q, nameOf(&layerNormGradsNames, &j.x), j.rows, j.cols, j.into.Input, []*snug.View{&j.dx, &j.dy, &j.x, &j.gamma},
+			&j.dx, &j.ws, &j.dy, &j.x, &j.mean, &j.rstd, &j.gamma)
+		if err != nil {
+			return err
+		}
+		return totals(q, j.dgamma, j.dbeta, j.ws, deviceParts(j.rows), j.into.Params)
+	}
 	if !j.frozen {
 		if j.rows > 0 {
-			err := grid(q, nameOf(&layerNormSumsNames, &j.x), sumGrid(j.rows, j.cols), sumThreads,
-				sumsOf(j.rows, j.cols, &j.dy, &j.x), &j.ws, &j.dy, &j.x, &j.mean, &j.rstd)
+			err := sums(q, nameOf(&layerNormSumsNames, &j.x), j.rows, j.cols, false, []*snug.View{&j.dy, &j.x},
+				&j.ws, &j.dy, &j.x, &j.mean, &j.rstd)
 			if err != nil {
 				return err
 			}
 		}
-		if err := addPartsOn(q, j.dgamma, j.ws, 0, j.rows, 2*j.cols, j.into.Params); err != nil {
-			return err
-		}
-		if err := addPartsOn(q, j.dbeta, j.ws, j.cols, j.rows, 2*j.cols, j.into.Params); err != nil {
+		if err := totals(q, j.dgamma, j.dbeta, j.ws, deviceParts(j.rows), j.into.Params); err != nil {
 			return err
 		}
 	}
@@ -112,15 +143,23 @@ func (j *layerNormBackwardJob) Grids(q gpu.Launcher) error {
 }
 
 func (j *rmsNormBackwardJob) Grids(q gpu.Launcher) error {
+	if !j.frozen && j.rows > 0 && j.cols <= gradsCols {
+		err := grads(q, nameOf(&rmsNormGradsNames, &j.x), j.rows, j.cols, j.into.Input, []*snug.View{&j.dx, &j.dy, &j.x, &j.gamma},
+			&j.dx, &j.ws, &j.dy, &j.x, &j.rstd, &j.gamma)
+		if err != nil {
+			return err
+		}
+		return totals(q, j.dgamma, none, j.ws, deviceParts(j.rows), j.into.Params)
+	}
 	if !j.frozen {
 		if j.rows > 0 {
-			err := grid(q, nameOf(&rmsNormSumsNames, &j.x), sumGrid(j.rows, j.cols), sumThreads,
-				sumsOf(j.rows, j.cols, &j.dy, &j.x), &j.ws, &j.dy, &j.x, &j.rstd)
+			err := sums(q, nameOf(&rmsNormSumsNames, &j.x), j.rows, j.cols, false, []*snug.View{&j.dy, &j.x},
+				&j.ws, &j.dy, &j.x, &j.rstd)
 			if err != nil {
 				return err
 			}
 		}
-		if err := addPartsOn(q, j.dgamma, j.ws, 0, j.rows, j.cols, j.into.Params); err != nil {
+		if err := totals(q, j.dgamma, none, j.ws, deviceParts(j.rows), j.into.Params); err != nil {
 			return err
 		}
 	}
@@ -137,32 +176,24 @@ type partsParams struct {
 	alpha, beta         float32
 }
 
-// addPartsOn is addParts as a launch. Without rows there are no parts, and the
-// total is 0.
-func addPartsOn(q gpu.Launcher, acc, ws snug.View, from, rows, stride int, into snug.Into) error {
-	p := partsParams{uint32(acc.Len()), uint32(parts(rows)), uint32(stride), into.Alpha, into.Beta}
-	partial := none
-	if p.parts > 0 {
-		partial = span(ws, from, ws.Len()-from)
+// totals is addParts as a launch: for acc, and unless it is none for second, whose partial sums lie behind those of acc in
+// every part. Without rows there are no parts, and the total is 0.
+func totals(q gpu.Launcher, acc, second, ws snug.View, parts int, into snug.Into) error {
+	of := 1
+	if second.Len() > 0 {
+		of = 2
 	}
-	return grid(q, "fused_add_parts", [3]int{cpu.Chunks(acc.Len(), threads), 1, 1}, threads, p, &acc, &partial)
-}
-
-// geluGradParams is GELUGradParams of sums.h.
-type geluGradParams struct {
-	rows, partRows uint64
-	cols, wide     uint32
-	frozen, _      uint32
+	p := partsParams{uint32(acc.Len()), uint32(parts), uint32(of * acc.Len()), into.Alpha, into.Beta}
+	partial := none
+	if parts > 0 {
+		partial = ws
+	}
+	return grid(q, "fused_add_parts", [3]int{cpu.Chunks(acc.Len(), 32), of, 1}, threads, p, &acc, &second, &partial)
 }
 
 func (j *biasGELUBackwardJob) Grids(q gpu.Launcher) error {
 	if j.rows > 0 {
-		p := geluGradParams{rows: uint64(j.rows), partRows: uint64(partRows(j.rows)), cols: uint32(j.cols),
-			wide: wide(j.cols, &j.dx, &j.dy, &j.x, &j.bias)}
-		if j.frozen {
-			p.frozen = 1
-		}
-		err := grid(q, nameOf(&geluBackwardNames[j.form], &j.x), sumGrid(j.rows, j.cols), sumThreads, p,
+		err := sums(q, nameOf(&geluBackwardNames[j.form], &j.x), j.rows, j.cols, j.frozen, []*snug.View{&j.dx, &j.dy, &j.x, &j.bias},
 			&j.dx, &j.dy, &j.x, &j.bias, &j.ws)
 		if err != nil {
 			return err
@@ -171,17 +202,17 @@ func (j *biasGELUBackwardJob) Grids(q gpu.Launcher) error {
 	if j.frozen {
 		return nil
 	}
-	return addPartsOn(q, j.dbias, j.ws, 0, j.rows, j.cols, j.into)
+	return totals(q, j.dbias, none, j.ws, deviceParts(j.rows), j.into)
 }
 
 func (j *biasAddBackwardJob) Grids(q gpu.Launcher) error {
 	if j.rows > 0 {
-		err := grid(q, nameOf(&biasSumsNames, &j.dy), sumGrid(j.rows, j.cols), sumThreads, sumsOf(j.rows, j.cols, &j.dy), &j.ws, &j.dy)
+		err := sums(q, nameOf(&biasSumsNames, &j.dy), j.rows, j.cols, false, []*snug.View{&j.dy}, &j.ws, &j.dy)
 		if err != nil {
 			return err
 		}
 	}
-	return addPartsOn(q, j.dbias, j.ws, 0, j.rows, j.cols, j.into)
+	return totals(q, j.dbias, none, j.ws, deviceParts(j.rows), j.into)
 }
 
 // embeddingParams is EmbeddingParams of tokens.h.
@@ -205,13 +236,14 @@ func (j *embeddingJob) Grids(q gpu.Launcher) error {
 
 // scatterParams is ScatterParams of tokens.h.
 type scatterParams struct {
-	rows  uint64
-	cols  uint32
-	alpha float32
+	rows       uint64
+	cols, wide uint32
+	alpha      float32
+	_          uint32
 }
 
-// scatterThreads is SCATTER_THREADS of tokens.h.
-const scatterThreads = 128
+// orderThreads, orderEach, scatterThreads and scatterCols are the constants of tokens.h with such names.
+const orderThreads, orderEach, scatterThreads, scatterCols = 128, 4, 128, 4
 
 func (j *embeddingBackwardJob) Grids(q gpu.Launcher) error {
 	if j.into.Beta != 1 && j.dtable.Len() > 0 {
@@ -225,8 +257,12 @@ func (j *embeddingBackwardJob) Grids(q gpu.Launcher) error {
 	if rows == 0 || j.cols == 0 {
 		return nil
 	}
-	return grid(q, nameOf(&scatterNames, &j.dy), [3]int{rows, 1, 1}, scatterThreads,
-		scatterParams{uint64(rows), uint32(j.cols), j.into.Alpha}, &j.dtable, &j.dy, &j.tokens)
+	err := grid(q, "fused_token_order", [3]int{cpu.Chunks(rows, orderThreads/32*orderEach), 1, 1}, orderThreads, uint64(rows), &j.order, &j.tokens)
+	if err != nil {
+		return err
+	}
+	return grid(q, nameOf(&scatterNames, &j.dy), [3]int{cpu.Chunks(rows, scatterThreads/32), cpu.Chunks(j.cols, 32*scatterCols), 1}, scatterThreads,
+		scatterParams{rows: uint64(rows), cols: uint32(j.cols), wide: wide(j.cols, &j.dtable, &j.dy), alpha: j.into.Alpha}, &j.dtable, &j.dy, &j.order)
 }
 
 // rotaryParams is RotaryParams of tokens.h.

@@ -220,3 +220,17 @@ func TestWithoutInputGradient(t *testing.T) {
 		})
 	}
 }
+
+// TestDeviceChunk: 64 MiB of logits or an eighth of the bytes of dw, in multiples of 128 rows.
+func TestDeviceChunk(t *testing.T) {
+	for _, c := range []struct {
+		vocab, cols, tile, want int
+	}{
+		{1, 1, 0, 2048}, {1024, 128, 0, 2048}, {16384, 512, 0, 1024}, {32000, 2048, 0, 512}, {50257, 768, 0, 256},
+		{128256, 4096, 0, 2048}, // in tiles of 1 Ki classes
+		{128256, 2048, 128256, 256}, {128256, 4096, 128256, 512}, {128256, 64, 128256, 128}, {1 << 30, 1 << 20, 1 << 30, 2048},
+		{0, 4, 0, 0},
+	} {
+		require.Equal(t, c.want, CrossEntropy{Vocab: c.vocab, Cols: c.cols, Tile: c.tile}.DeviceChunk(), "%+v", c)
+	}
+}

@@ -50,7 +50,7 @@ func LayerNormBackward[V snug.Vector, G, L snug.Vector32](dx V, dgamma, dbeta G,
 }
 
 // LayerNormWorkspaceLen returns the workspace of [LayerNormBackward] in
-// float32 elements: two sums a column for each of at most 64 parts of the
+// float32 elements: two sums a column for each of at most 128 parts of the
 // rows.
 func LayerNormWorkspaceLen(rows, cols int) int { return product(2, partialLen(rows, cols)) }
 

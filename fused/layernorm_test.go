@@ -109,64 +109,64 @@ func TestLayerNormAgainstDefinition(t *testing.T) {
 	})
 }
 
-func TestLayerNormBackwardAgainstDefinition(t *testing.T) {
+func TestLayerNormBackwardAgainstDefinition(t *testing.T) { eachShape(t, layerNormBackwardAgainst64) }
+
+func layerNormBackwardAgainst64(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 	into := GradsInto{Input: snug.Into{Alpha: 2, Beta: 0.5}, Params: snug.Into{Alpha: 0.5, Beta: 0.25}}
-	eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
-		rng := newRand(uint64(rows*1000 + cols))
-		x, gamma := normals(rng, dt, rows*cols, 3, 2), normals(rng, dt, cols, 1, 0.3)
-		dy, residual := normals(rng, dt, rows*cols, 0, 1), normals(rng, dt, rows*cols, 0, 1)
-		dgamma0, dbeta0 := normals(rng, snug.F32, cols, 0, 1), normals(rng, snug.F32, cols, 0, 1)
-		mean, rstd := make([]float32, rows), make([]float32, rows)
-		partSums := (float64(partRows(rows)+parts(rows)) + 6) * u
-		rowSums := (float64(cols)/4 + 12) * u
+	rng := newRand(uint64(rows*1000 + cols))
+	x, gamma := normals(rng, dt, rows*cols, 3, 2), normals(rng, dt, cols, 1, 0.3)
+	dy, residual := normals(rng, dt, rows*cols, 0, 1), normals(rng, dt, rows*cols, 0, 1)
+	dgamma0, dbeta0 := normals(rng, snug.F32, cols, 0, 1), normals(rng, snug.F32, cols, 0, 1)
+	mean, rstd := make([]float32, rows), make([]float32, rows)
+	partSums := (float64(partRows(rows)+parts(rows)) + 6) * u
+	rowSums := (float64(cols)/4 + 12) * u
 
-		params := make([]float64, 4*cols) // dgamma, dbeta and the magnitudes of their terms
-		var want, bound, added, addedBound []float64
-		for r := range rows {
-			row, drow := float64s(x[r*cols:][:cols]), float64s(dy[r*cols:][:cols])
-			_, m, s := layerNorm64(row, float64s(gamma), float64s(gamma), testEps)
-			mean[r], rstd[r] = float32(m), float32(s)
-			m, s = float64(mean[r]), float64(rstd[r])
-			dx, size := layerNormGrad64(drow, row, float64s(gamma), m, s)
-			for i, g := range dx {
-				xhat, d := (row[i]-m)*s, rowSums*size[i]
-				params[i] += drow[i] * xhat
-				params[cols+i] += drow[i]
-				params[2*cols+i] += math.Abs(drow[i] * xhat)
-				params[3*cols+i] += math.Abs(drow[i])
-				want, bound = append(want, g), append(bound, d+roundoff(dt, math.Abs(g)+d))
-				old := residual[r*cols+i]
-				a, d := into64(into.Input, old, g), intoBound(into.Input, old, g, d)
-				added, addedBound = append(added, a), append(addedBound, d+roundoff(dt, math.Abs(a)+d))
-			}
+	params := make([]float64, 4*cols) // dgamma, dbeta and the magnitudes of their terms
+	var want, bound, added, addedBound []float64
+	for r := range rows {
+		row, drow := float64s(x[r*cols:][:cols]), float64s(dy[r*cols:][:cols])
+		_, m, s := layerNorm64(row, float64s(gamma), float64s(gamma), testEps)
+		mean[r], rstd[r] = float32(m), float32(s)
+		m, s = float64(mean[r]), float64(rstd[r])
+		dx, size := layerNormGrad64(drow, row, float64s(gamma), m, s)
+		for i, g := range dx {
+			xhat, d := (row[i]-m)*s, rowSums*size[i]
+			params[i] += drow[i] * xhat
+			params[cols+i] += drow[i]
+			params[2*cols+i] += math.Abs(drow[i] * xhat)
+			params[3*cols+i] += math.Abs(drow[i])
+			want, bound = append(want, g), append(bound, d+roundoff(dt, math.Abs(g)+d))
+			old := residual[r*cols+i]
+			a, d := into64(into.Input, old, g), intoBound(into.Input, old, g, d)
+			added, addedBound = append(added, a), append(addedBound, d+roundoff(dt, math.Abs(a)+d))
 		}
-		put := func(v []float32) snug.View { return kerneltest.Put(t, p, v).View }
-		px, pg := kerneltest.PutFloats(t, p, dt, x), kerneltest.PutFloats(t, p, dt, gamma)
-		pdy, pdx := kerneltest.PutFloats(t, p, dt, dy), kerneltest.PutFloats(t, p, dt, residual)
-		pm, ps, ws := put(mean), put(rstd), put(fill(LayerNormWorkspaceLen(rows, cols), float32(math.NaN())))
-		dgamma, dbeta := kerneltest.Put(t, p, dgamma0), kerneltest.Put(t, p, dbeta0)
+	}
+	put := func(v []float32) snug.View { return kerneltest.Put(t, p, v).View }
+	px, pg := kerneltest.PutFloats(t, p, dt, x), kerneltest.PutFloats(t, p, dt, gamma)
+	pdy, pdx := kerneltest.PutFloats(t, p, dt, dy), kerneltest.PutFloats(t, p, dt, residual)
+	pm, ps, ws := put(mean), put(rstd), put(fill(LayerNormWorkspaceLen(rows, cols), float32(math.NaN())))
+	dgamma, dbeta := kerneltest.Put(t, p, dgamma0), kerneltest.Put(t, p, dbeta0)
 
-		require.NoError(t, LayerNormBackward(pdx.View, dgamma.View, dbeta.View, pdy.View, px.View, pm, ps, pg.View, into, ws))
-		requireClose(t, "dx added", added, addedBound, pdx.Get())
-		for i, what := range []string{"dgamma", "dbeta"} {
-			old, got := dgamma0, dgamma
-			if i == 1 {
-				old, got = dbeta0, dbeta
-			}
-			var want, bound []float64
-			for c := range cols {
-				g, size := params[i*cols+c], params[(2+i)*cols+c]
-				want = append(want, into64(into.Params, old[c], g))
-				bound = append(bound, intoBound(into.Params, old[c], g, partSums*size)+0x1p-149)
-			}
-			requireClose(t, what, want, bound, got.Get())
+	require.NoError(t, LayerNormBackward(pdx.View, dgamma.View, dbeta.View, pdy.View, px.View, pm, ps, pg.View, into, ws))
+	requireClose(t, "dx added", added, addedBound, pdx.Get())
+	for i, what := range []string{"dgamma", "dbeta"} {
+		old, got := dgamma0, dgamma
+		if i == 1 {
+			old, got = dbeta0, dbeta
 		}
+		var want, bound []float64
+		for c := range cols {
+			g, size := params[i*cols+c], params[(2+i)*cols+c]
+			want = append(want, into64(into.Params, old[c], g))
+			bound = append(bound, intoBound(into.Params, old[c], g, partSums*size)+0x1p-149)
+		}
+		requireClose(t, what, want, bound, got.Get())
+	}
 
-		// dx in the place of dy, parameters frozen.
-		var none snug.View
-		require.NoError(t, LayerNormBackward(pdy.View, none, none, pdy.View, px.View, pm, ps, pg.View, GradsInto{}, none))
-		requireClose(t, "dx", want, bound, pdy.Get())
-	})
+	// dx in the place of dy, parameters frozen.
+	var none snug.View
+	require.NoError(t, LayerNormBackward(pdy.View, none, none, pdy.View, px.View, pm, ps, pg.View, GradsInto{}, none))
+	requireClose(t, "dx", want, bound, pdy.Get())
 }
 
 func TestLayerNormLargeMean(t *testing.T) {

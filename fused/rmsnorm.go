@@ -45,7 +45,7 @@ func RMSNormBackward[V snug.Vector, G, L snug.Vector32](dx V, dgamma G, dy, x V,
 }
 
 // RMSNormWorkspaceLen returns the workspace of [RMSNormBackward] in float32
-// elements: a sum a column for each of at most 64 parts of the rows.
+// elements: a sum a column for each of at most 128 parts of the rows.
 func RMSNormWorkspaceLen(rows, cols int) int { return partialLen(rows, cols) }
 
 func rmsNorm(out, rstd, x, gamma snug.View, eps float32) error {

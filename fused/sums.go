@@ -15,6 +15,16 @@ const (
 	minPartRows = 16
 )
 
+// On devices other than the CPU they run in the same two steps, with up to maxDeviceParts parts. A block sums a part, and as
+// many threads as a row leaves room for divide its rows, see kernels/sums.h and kernels/norm_grads.h. So many blocks are
+// enough to read at the speed of the memory, and do not depend on the number of multiprocessors.
+const maxDeviceParts = 128
+
+// devicePartRows and deviceParts are partRows and parts on devices other than the CPU.
+func devicePartRows(rows int) int { return max(minPartRows, cpu.Chunks(rows, maxDeviceParts)) }
+
+func deviceParts(rows int) int { return cpu.Chunks(rows, devicePartRows(rows)) }
+
 // partRows returns the rows of a part; the last part may have fewer.
 func partRows(rows int) int { return max(minPartRows, cpu.Chunks(rows, maxParts)) }
 
@@ -22,12 +32,12 @@ func partRows(rows int) int { return max(minPartRows, cpu.Chunks(rows, maxParts)
 func parts(rows int) int { return cpu.Chunks(rows, partRows(rows)) }
 
 // partialLen returns the workspace for the sums of cols columns, in float32
-// elements.
+// elements: on devices, which take as much as the CPU or more.
 func partialLen(rows, cols int) int {
 	if rows <= 0 || cols <= 0 {
 		return 0
 	}
-	return product(parts(rows), cols)
+	return product(deviceParts(rows), cols)
 }
 
 // columnBlock is how many columns an item of addParts adds up, a multiple of what

@@ -16,11 +16,19 @@ func TestPartsCoverRows(t *testing.T) {
 		require.LessOrEqual(t, rows-(n-1)*size, size)
 	}
 	require.Zero(t, parts(0))
+	for _, rows := range []int{1, 15, 16, 17, 130, 2048, 2049, 100003, math.MaxInt} {
+		n, size := deviceParts(rows), devicePartRows(rows)
+		require.LessOrEqual(t, n, maxDeviceParts)
+		require.GreaterOrEqual(t, n, parts(rows), "whose workspace is that of devices")
+		require.Less(t, (n-1)*size, rows)
+		require.LessOrEqual(t, rows-(n-1)*size, size)
+	}
+	require.Zero(t, deviceParts(0))
 }
 
 func TestWorkspaceLengths(t *testing.T) {
 	require.Equal(t, 2*2*768, LayerNormWorkspaceLen(32, 768))
-	require.Equal(t, 2*64*768, LayerNormWorkspaceLen(1<<20, 768))
+	require.Equal(t, 2*128*768, LayerNormWorkspaceLen(1<<20, 768))
 	require.Equal(t, 3*5, BiasGELUWorkspaceLen(33, 5))
 	for _, dims := range [][2]int{{0, 5}, {5, 0}, {-1, 5}, {5, -1}} {
 		require.Zero(t, LayerNormWorkspaceLen(dims[0], dims[1]))

@@ -160,6 +160,17 @@ func (t Task) loss() fused.CrossEntropy {
 	return c
 }
 
+// fewestLossRows is the default of LossRows on a processor, and the fewest that Fit takes elsewhere.
+const fewestLossRows = 128
+
+// lossRows returns the default of LossRows, as package transformer has it on the CPU and on other devices.
+func (t Task) lossRows() int {
+	if t.Device.Unified {
+		return fewestLossRows
+	}
+	return max(fewestLossRows, t.loss().DeviceChunk())
+}
+
 // workspaceBytes returns the float32 scratch of the layers and the loss. Only one of them
 // works at a time. Attention with tiles takes a number for each row; without tiles it
 // takes the scores of a head and their gradient.

@@ -31,14 +31,20 @@ type Plan struct {
 // runs it prefers runs that compute nothing again, then the run that comes first in the
 // task's lists and keeps most on the device. If weights are paged, as many of the first
 // layers as fit stay on the device (with an offload.DeviceMap), and the host's free bytes
-// cache pages of the disk. It takes up to a few seconds for 100 layers.
+// cache pages of the disk. The loss then has as many rows of logits at a time as fit beside that run, up to the default
+// of LossRows, unless LossRows is given. It takes up to a few seconds for 100 layers.
 //
 // The error is a [*MissError] when nothing fits. Other errors are the same as for
 // [Task.Predict].
 func (t Task) Fit(limit int64) (Plan, error) {
+	given := t.LossRows
 	t, err := t.check()
 	if err != nil {
 		return Plan{}, err
+	}
+	most := t.LossRows
+	if given == 0 {
+		t.LossRows = fewestLossRows
 	}
 	if limit < 0 || limit > 1<<60 {
 		return Plan{}, invalid("a limit of %d bytes, want 0 to 2^60", limit)
@@ -46,7 +52,19 @@ func (t Task) Fit(limit int64) (Plan, error) {
 	if limit == 0 {
 		limit = t.Device.Memory - t.Device.Reserved
 	}
-	return t.fit(limit, newKnown())
+	p, err := t.fit(limit, newKnown())
+	for rows := most; err == nil && rows > p.Task.LossRows; rows = rows / 2 / fewestLossRows * fewestLossRows {
+		if t.LossRows = rows; t.holds(limit, p.Run) {
+			return t.explain(limit, p.Run)
+		}
+	}
+	return p, err
+}
+
+// holds reports whether a run takes at most limit bytes of the device.
+func (t Task) holds(limit int64, r Run) bool {
+	p, err := t.predict(r)
+	return err == nil && p.Peak[OnDevice].Total() <= limit
 }
 
 // fit is Fit of a task with its defaults filled in.

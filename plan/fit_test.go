@@ -147,8 +147,10 @@ func propertyChoices(t *rapid.T) {
 // checkChanges requires that a task fits with each change that a miss proposes, under the limits
 // of all tiers.
 func checkChanges(t require.TestingT, task Task, miss *MissError) {
+	rows := task.LossRows
 	task, err := task.check()
 	require.NoError(t, err)
+	task.LossRows = rows // with 0 they are fewer where that fits
 	for _, c := range miss.Changes {
 		p, err := changed(t, task, c.What).Fit(miss.Limit)
 		require.NoError(t, err, c.What)
@@ -433,4 +435,45 @@ func TestLongChain(t *testing.T) {
 	p, err := task.Fit(free.Peak[OnDevice].Total() * 8 / 10)
 	require.NoError(t, err)
 	checkPlan(t, p)
+}
+
+// TestLossRowsThatFit: on a device with a memory of its own the loss has as many rows of logits at a time as fit beside
+// the fastest run, which they do not change. A number that is given stays.
+func TestLossRowsThatFit(t *testing.T) {
+	m, err := ModelNamed("gpt-34m", 0)
+	require.NoError(t, err)
+	d, err := DeviceNamed("8GB")
+	require.NoError(t, err)
+	task := Task{Model: m, Device: d, Batch: 8}
+	fit := func(task Task, limit int64) Plan {
+		p, err := task.Fit(limit)
+		require.NoError(t, err)
+		checkPlan(t, p)
+		return p
+	}
+	free := fit(task, 0)
+	require.Equal(t, 1024, free.Task.LossRows)
+	require.Equal(t, int64(4*1024*(16384+5)), free.Peak[OnDevice][Workspace])
+	task.LossRows = 128
+	few := fit(task, 0)
+	require.Equal(t, 128, few.Task.LossRows)
+	require.Equal(t, few.Run, free.Run)
+
+	task.LossRows = 0
+	least := few.Peak[OnDevice].Total()
+	for _, c := range []struct {
+		limit int64
+		rows  int
+	}{
+		{free.Peak[OnDevice].Total(), 1024},
+		{free.Peak[OnDevice].Total() - 1, 512},
+		{least, 128},
+	} {
+		p := fit(task, c.limit)
+		require.Equal(t, c.rows, p.Task.LossRows)
+		require.Equal(t, few.Run, p.Run)
+		require.LessOrEqual(t, p.Peak[OnDevice].Total(), c.limit)
+	}
+	task.Device.Unified = true
+	require.Equal(t, 128, fit(task, 0).Task.LossRows)
 }

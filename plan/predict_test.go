@@ -72,7 +72,7 @@ func TestFormulas(t *testing.T) {
 	const rows, dim, hidden = 2048, 4096, 11008
 	kept := int64(32 * (2*rows*(5*dim+2*hidden+dim) + 2*4*rows + 4*32*rows))
 	require.InEpsilon(t, kept+2*2*rows*dim, d[Activations], 0.02)
-	require.EqualValues(t, 4*128*(32000+5), d[Workspace], "the logits of 128 rows")
+	require.EqualValues(t, 4*512*(32000+5), d[Workspace], "the logits of 512 rows, 62.5 MiB")
 	require.Equal(t, (d[Activations]+d[Workspace])/20, d[Allowance])
 
 	r.Masters, r.Gradients, r.StateBits = amp.SplitMaster, SumBF16, 8

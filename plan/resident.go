@@ -104,6 +104,9 @@ func (t Task) FitResident(limit int64, p Process) (Plan, error) {
 	if limit < 1 || limit > 1<<60 {
 		return Plan{}, invalid("a limit of %d bytes, want 1 to 2^60", limit)
 	}
+	if t.LossRows == 0 { // the processor's, as for unified memory
+		t.LossRows = fewestLossRows
+	}
 	if t, err = t.check(); err != nil {
 		return Plan{}, err
 	}

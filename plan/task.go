@@ -28,7 +28,10 @@ type Task struct {
 	Optimizer string
 	// OptimizerRank is the Rank of apollo, apollo-mini and galore; 0 is their default, 256, 1 and 128.
 	OptimizerRank int
-	LossRows      int // rows of logits that exist at a time; default 128
+	// LossRows is the number of rows of logits that exist at a time. The default is 128 in unified memory. On a device with a
+	// memory of its own it is DeviceChunk of fused.CrossEntropy, 128 to 2048, and [Task.Fit] takes fewer, at least 128,
+	// where no fastest run fits otherwise.
+	LossRows int
 	// LossClasses is the number of classes whose logits exist at a time. The default is all of them on a device with a
 	// memory of its own, and else the default of Tile of fused.CrossEntropy.
 	LossClasses int
@@ -150,7 +153,7 @@ func (t Task) check() (Task, error) {
 		t.Optimizer = "adamw"
 	}
 	if t.LossRows == 0 {
-		t.LossRows = 128
+		t.LossRows = t.lossRows()
 	}
 	if t.Chunk == 0 {
 		t.Chunk = 1 << 16

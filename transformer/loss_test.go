@@ -12,6 +12,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/plan"
 	"github.com/stretchr/testify/require"
 )
 
@@ -221,4 +222,29 @@ func keep(name string, kept bool) string {
 		return name
 	}
 	return ""
+}
+
+// TestLossRowsOfDevices: without LossRows, package plan predicts the workspace that a model takes, which on the CPU has
+// the logits of 128 rows, and on other devices of more.
+func TestLossRowsOfDevices(t *testing.T) {
+	const tokens, sequences = 100, 2
+	c := tiny()
+	c.Context = tokens
+	shape, err := c.Plan(tokens)
+	require.NoError(t, err)
+	d, err := plan.DeviceNamed("24GB")
+	require.NoError(t, err)
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
+		m := newTiny(t, c, Options{Seed: 3, Device: p.Dev})
+		_, err := m.Evaluate(context.Background(), someBatch(4, c.Vocab, sequences, tokens))
+		require.NoError(t, err)
+		d, rows := d, 200
+		if d.Unified = p.Dev == nil || p.Dev.IsCPU(); d.Unified {
+			rows = 128
+		}
+		run, err := plan.Task{Model: shape, Device: d, Batch: sequences}.Predict(plan.Run{Micro: sequences, Window: 1})
+		require.NoError(t, err)
+		require.Equal(t, rows*(c.Vocab+5), m.ws.v.Len())
+		require.EqualValues(t, 4*m.ws.v.Len(), run.Peak[plan.OnDevice][plan.Workspace]-4*shape.Tables)
+	})
 }

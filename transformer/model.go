@@ -29,7 +29,9 @@ type Options struct {
 	// Train says which parameters train, by their published names; nil: all. The others are
 	// frozen: they get no gradient, and the backward pass leaves out their products.
 	Train func(name string) bool
-	// LossRows is the number of rows whose logits exist at a time; 0 is 128.
+	// LossRows is the number of rows whose logits exist at a time. 0 is 128 on the CPU, and on other devices DeviceChunk
+	// of [fused.CrossEntropy], 128 to 2048, which takes more memory and fewer launches. With fewer rows the workspace is
+	// smaller; [plan.Task.Fit] finds how many fit.
 	LossRows int
 	// LossClasses is the number of classes whose logits exist at a time, see Tile of [fused.CrossEntropy]; Config.Vocab
 	// is all of them. 0 is all of them on a device other than the CPU. On the CPU 0 is all of up to 64 Ki classes, and
@@ -307,6 +309,9 @@ func (m *Model) make() error {
 	m.loss = fused.CrossEntropy{Vocab: m.config.Vocab, Cols: m.config.Dim, Chunk: m.options.LossRows, Tile: m.options.LossClasses, Cap: float32(m.config.LogitCap)}
 	if m.loss.Tile == 0 && !m.dev.IsCPU() {
 		m.loss.Tile = m.config.Vocab
+	}
+	if m.loss.Chunk == 0 && !m.dev.IsCPU() {
+		m.loss.Chunk = m.loss.DeviceChunk()
 	}
 	m.lossOf, m.probsOf, m.distillOf = m.lossAndGradient, m.probsAndGradient, m.distillAndGradient
 	for _, r := range []Rope{m.config.Rope, m.config.LocalRope} {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -23,11 +24,12 @@ type choices struct {
 	Tiles     int            `json:"tiles,omitempty"` // 0 stands for 1, in runs without tiles
 	Ranks     int            `json:"ranks,omitempty"` // more than one, which divide what Shard says
 	Shard     plan.Sharding  `json:"shard,omitempty"`
+	LossRows  int            `json:"loss_rows,omitempty"` // 0 stands for 128, in runs that do not name them
 }
 
 func choicesOf(p plan.Plan) choices {
 	r := p.Run
-	c := choices{r.Micro, r.Masters, r.Gradients, r.StateBits, r.Frozen, r.Tiles, 0, r.Shard}
+	c := choices{r.Micro, r.Masters, r.Gradients, r.StateBits, r.Frozen, r.Tiles, 0, r.Shard, p.Task.LossRows}
 	if p.Task.Ranks > 1 {
 		c.Ranks = p.Task.Ranks
 	}
@@ -39,6 +41,7 @@ func (c *choices) bind(t plan.Task) plan.Task {
 	// With more ranks than before each has fewer samples.
 	t.Micro, t.Masters, t.Gradients, t.StateBits = min(c.Micro, t.Batch), []amp.MasterForm{c.Masters}, []plan.Gradient{c.Gradients}, []int{c.StateBits}
 	t.Tiles = []int{max(1, c.Tiles)}
+	t.LossRows = cmp.Or(c.LossRows, 128)
 	if t.Rank > 0 {
 		t.Frozen = []int{c.Frozen}
 	}

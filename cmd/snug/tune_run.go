@@ -175,7 +175,7 @@ func (t *tuning) task() (plan.Task, error) {
 	const rate, fast = 1e11, 1e10 // assumed, so that equal commands have equal plans
 	task := plan.Task{
 		Model: m, Batch: t.share(), Optimizer: t.optimizer, Rank: t.rank, Dropout: t.dropout > 0, PagesFrozen: true, PagesCheckpoints: true, Tiles: t.tiles, Compute: []snug.DType{t.dtype},
-		Device: plan.Device{Name: "an assumed processor, to compare plans", Unified: true, Memory: 1 << 60, Disk: t.disk,
+		Device: plan.Device{Name: "an assumed processor, to compare plans", Unified: !t.onDevice(), Memory: 1 << 60, Disk: t.disk,
 			F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10,
 			Network: fast / 10, Latency: 5e-5},
 	}
@@ -311,7 +311,8 @@ func (t *tuning) fitLeast(task plan.Task, limit int64) error {
 func (t *tuning) open() (clean func() error, err error) {
 	clean = nothing
 	r := t.plan.Run
-	o := transformer.Options{DType: t.dtype, Device: t.dev, Seed: t.seed, Base: t.baseForm(r), Smoothing: float32(t.smoothing), ZLoss: float32(t.zLoss), Tiles: r.Tiles, Monitor: t.monitor, Losses: &fused.Losses{}}
+	o := transformer.Options{DType: t.dtype, Device: t.dev, Seed: t.seed, Base: t.baseForm(r), LossRows: t.plan.Task.LossRows, Losses: &fused.Losses{},
+		Smoothing: float32(t.smoothing), ZLoss: float32(t.zLoss), Tiles: r.Tiles, Monitor: t.monitor}
 	var state train.Storage
 	if t.plan.Peak[plan.OnDisk].Total() > 0 {
 		if clean, err = t.openPages(); err != nil {

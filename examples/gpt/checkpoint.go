@@ -21,10 +21,14 @@ type about struct {
 	Text       string   `json:"text"`                // SHA-256 of the tokens
 	MicroBatch int      `json:"micro_batch"`         // micro-batch that -memory found; 0 without -memory
 	Optimizer  string   `json:"optimizer,omitempty"` // unless it is adamw
+	LossRows   int      `json:"loss_rows,omitempty"` // unless they are the preset's
 }
 
 func (c config) about(data *text.Corpus) about {
-	a := about{c.name, c.seed, c.policy.String(), c.on.names(), data.Sum(), c.fit.Micro, c.rule}
+	a := about{c.name, c.seed, c.policy.String(), c.on.names(), data.Sum(), c.fit.Micro, c.rule, 0}
+	if p, err := presetNamed(c.name); err == nil && p.lossRows != c.lossRows {
+		a.LossRows = c.lossRows
+	}
 	if c.rule == "adamw" { // as in checkpoints from before there were others
 		a.Optimizer = ""
 	}

@@ -23,7 +23,7 @@ type preset struct {
 	microBatch, window int // sequences in a micro-batch, micro-batches in a step
 	steps              int
 	lr                 float32
-	lossRows           int // rows of logits that exist at a time
+	lossRows           int // rows of logits that exist at a time on the CPU; elsewhere see fitLossRows
 	chunk              int // elements of a page of optimizer state
 	hostShare          int // with offload, 1/hostShare of the state stays in host memory
 	text               int // bytes of text to read at most

@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/train"
 	"github.com/stretchr/testify/require"
 )
@@ -77,4 +78,33 @@ func lossesOn(t *testing.T, p kerneltest.Backend, c config) (losses []float64) {
 	require.NoError(t, tr.Close())
 	require.NoError(t, saved.Close())
 	return append(losses, held.Sum/float64(held.Targets))
+}
+
+// TestLossRowsOfDevices: the rows of logits that suit a device, and under a limit as many of them as fit beside the
+// micro-batch that it allows with the preset's.
+func TestLossRowsOfDevices(t *testing.T) {
+	fit := func(args ...string) options {
+		o, err := parse(append([]string{"-preset", "34m"}, args...))
+		require.NoError(t, err)
+		if o.memory > 0 {
+			require.NoError(t, o.fitMemory())
+		}
+		before := o.fit
+		require.NoError(t, o.fitLossRows())
+		require.Equal(t, before, o.fit)
+		return o
+	}
+	o := fit()
+	require.Equal(t, 1024, o.lossRows)
+	_, bytes, err := o.predict()
+	require.NoError(t, err)
+	require.Equal(t, int64(4*1024*(16384+5)), bytes[plan.Workspace])
+	require.Equal(t, 1024, fit("-memory", "4GiB").lossRows)
+	for limit, rows := range map[string]int{"460MiB": 256, "500MiB": 128, "480MiB": 64} {
+		o := fit("-memory", limit)
+		_, bytes, err := o.predict()
+		require.NoError(t, err)
+		require.LessOrEqual(t, bytes.Total(), o.memory)
+		require.Equal(t, rows, o.lossRows, "%s: micro-batches of %d take %d", limit, o.fit.Micro, bytes.Total()>>20)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/remat"
@@ -149,6 +150,25 @@ func (o *options) fitMemory() error {
 		return fmt.Errorf("-memory %s: a micro-batch of one sequence takes at least %s", plan.FormatBytes(o.memory), plan.FormatBytesUp(least))
 	}
 	o.fit, o.limit = found, o.memory
+	return nil
+}
+
+// fitLossRows sets the rows of logits that exist at a time on a device other than the CPU: as many as suit it, or under a
+// limit as many as fit beside the micro-batch and the recomputation that fewer rows leave room for.
+func (o *options) fitLossRows() error {
+	c := o.config
+	most := fused.CrossEntropy{Vocab: c.vocab, Cols: c.dim}.DeviceChunk()
+	fewest, _, err := c.predict()
+	if err != nil {
+		return err
+	}
+	for c.lossRows = most; c.lossRows > o.lossRows; c.lossRows /= 2 {
+		r, bytes, err := c.predict()
+		if c.limit == 0 || err == nil && bytes.Total() <= c.limit && len(r.Remat.Ops) == len(fewest.Remat.Ops) {
+			o.lossRows = c.lossRows
+			return err
+		}
+	}
 	return nil
 }
 

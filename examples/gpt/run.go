@@ -71,6 +71,11 @@ func trainAndReport(stop console.Stop, o options, stdout, stderr io.Writer) (err
 			return inputError{err}
 		}
 	}
+	if !dev.IsCPU() {
+		if err := o.fitLossRows(); err != nil {
+			return inputError{err}
+		}
+	}
 	if o.timeline != "" {
 		if err := console.Writable(o.timeline, ".csv", ".svg"); err != nil {
 			return inputError{err}

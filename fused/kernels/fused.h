@@ -7,6 +7,7 @@
 #include "head.h"
 #include "losssum.h"
 #include "norms.h"
+#include "norm_grads.h"
 #include "route.h"
 #include "sums.h"
 #include "tokens.h"
