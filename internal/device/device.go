@@ -72,6 +72,9 @@ func Return(v snug.View) error { return queue(v.Device()).Return(*Mem(&v)) }
 // Counts returns the calls of dev's queue since it was opened.
 func Counts(dev *snug.Device) driver.Counts { return queue(dev).Counts() }
 
+// Launches returns how many kernels dev has launched since it was opened, 0 if it does not count them.
+func Launches(dev *snug.Device) int64 { return queue(dev).Launches() }
+
 // Copier returns dev's driver for copies that run concurrently with the queue of kernels.
 // The error wraps [snug.ErrDevice] when dev is closed or has no such copies, like the CPU.
 func Copier(dev *snug.Device) (driver.Copier, error) { return queue(dev).Copier() }

@@ -24,6 +24,14 @@ func (q *Queue) Counts() Counts {
 	return Counts{Waits: c.waits.Load(), ToHost: c.toHost.Load(), ToDevice: c.toDevice.Load(), Allocs: c.allocs.Load()}
 }
 
+// Launches returns how many kernels the driver has launched, 0 if it does not count them.
+func (q *Queue) Launches() int64 {
+	if c, ok := q.Driver.(LaunchCounter); ok {
+		return c.Launches()
+	}
+	return 0
+}
+
 // CopyIn is that of the driver.
 func (q *Queue) CopyIn(dst Mem, src []byte) error {
 	q.counts.toDevice.Add(1)

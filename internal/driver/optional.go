@@ -11,6 +11,13 @@ type Wrapper interface {
 	WrapBuffer(handle uintptr) (Mem, error)
 }
 
+// LaunchCounter is a Driver that counts the kernels that it has launched since it was opened. Products of a vendor's
+// library do not count, and neither does the work of a graph that is replayed.
+type LaunchCounter interface {
+	Driver
+	Launches() int64
+}
+
 // Capturer is a Driver that records the work of a step and replays it at the
 // cost of one launch.
 type Capturer interface {

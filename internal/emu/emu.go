@@ -28,6 +28,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
@@ -118,7 +119,12 @@ type device struct {
 	live   map[uintptr]int // sizes of allocations
 	used   int64
 	lost   error // set once the process has ended
+
+	launches atomic.Int64
 }
+
+// Launches implements [driver.LaunchCounter].
+func (d *device) Launches() int64 { return d.launches.Load() }
 
 func (d *device) Alloc(size int) (driver.Mem, error) {
 	d.mu.Lock()
@@ -191,6 +197,7 @@ func (d *device) LaunchGrid(l *gpu.Launch) error {
 	if err := d.load(l.Module); err != nil {
 		return err
 	}
+	d.launches.Add(1)
 	d.op(opLaunch).text(l.Func)
 	for _, n := range l.Blocks {
 		d.u32(uint32(n))
