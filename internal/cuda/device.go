@@ -63,6 +63,8 @@ var (
 	_ driver.Copier = (*Device)(nil)
 	_ gpu.MatMuler  = (*Device)(nil)
 
+	_ driver.Addresser     = (*Device)(nil)
+	_ driver.Doubler       = (*Device)(nil)
 	_ driver.LaunchCounter = (*Device)(nil)
 	_ gpu.HopperLauncher   = (*Device)(nil)
 )

@@ -38,6 +38,12 @@ type kernel struct {
 // Launch queues a job: the launches of its Grids.
 func (d *Device) Launch(j driver.Job) error { return gpu.Run(j, d) }
 
+// HasDoubles implements [driver.Doubler].
+func (d *Device) HasDoubles() bool { return true }
+
+// TakesAddresses implements [driver.Addresser].
+func (d *Device) TakesAddresses() bool { return true }
+
 // Launches implements [driver.LaunchCounter].
 func (d *Device) Launches() int64 { return d.launches.Load() }
 

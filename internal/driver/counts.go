@@ -32,9 +32,18 @@ func (q *Queue) Launches() int64 {
 	return 0
 }
 
+// HasDoubles reports whether the device's kernels compute in float64.
+func (q *Queue) HasDoubles() bool {
+	d, ok := q.Driver.(Doubler)
+	return ok && d.HasDoubles()
+}
+
 // CopyIn is that of the driver.
 func (q *Queue) CopyIn(dst Mem, src []byte) error {
 	q.counts.toDevice.Add(1)
+	if err := q.Flush(); err != nil {
+		return err
+	}
 	return q.Driver.CopyIn(dst, src)
 }
 
@@ -42,11 +51,17 @@ func (q *Queue) CopyIn(dst Mem, src []byte) error {
 func (q *Queue) CopyOut(dst []byte, src Mem) error {
 	q.counts.toHost.Add(1)
 	q.counts.waits.Add(1)
+	if err := q.Flush(); err != nil {
+		return err
+	}
 	return q.Driver.CopyOut(dst, src)
 }
 
 // Sync is that of the driver.
 func (q *Queue) Sync() error {
 	q.counts.waits.Add(1)
+	if err := q.Flush(); err != nil {
+		return err
+	}
 	return q.Driver.Sync()
 }
