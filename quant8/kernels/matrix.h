@@ -124,6 +124,14 @@ KERNEL(quant8_averages, 256, OPERAND(f32, both, 0), OPERAND(const f32, old, 1), 
     }
 }
 
+DEVICE double double_root(double x) {
+#if defined(__CUDA_ARCH__) && !defined(SNUG_EMU)
+    return __dsqrt_rn(x);
+#else
+    return __builtin_sqrt(x);
+#endif
+}
+
 // quant8_roots has the sum of R in every warp, by LANES partial sums.
 KERNEL(quant8_roots, 256, OPERAND(f32, roots, 0), OPERAND(const f32, both, 1), PARAMS(FactorsParams, q)) {
     Thread t = THREAD;
@@ -138,7 +146,7 @@ KERNEL(quant8_roots, 256, OPERAND(f32, roots, 0), OPERAND(const f32, both, 1), P
     if (mean < least) mean = least;
     for (u64 i = (u64)t.block * t.threads + t.local; i < q.rows + q.cols; i += (u64)t.blocks * t.threads) {
         double x = (double)both[i];
-        roots[i] = (float)(i < q.rows ? __builtin_sqrt(mean / x) : 1.0 / __builtin_sqrt(x));
+        roots[i] = (float)(i < q.rows ? double_root(mean / x) : 1.0 / double_root(x));
     }
 }
 
