@@ -220,7 +220,7 @@ func (a Array[T]) Close() error {
 	if a.buf.dev.IsCPU() || a.buf.foreign || mem.Size == 0 || a.buf.dev.queue.Closed.Load() {
 		return nil
 	}
-	return a.buf.dev.queue.Driver.Free(mem)
+	return a.buf.dev.queue.Free(mem)
 }
 
 func (b *buffer) usable() error {

@@ -55,7 +55,7 @@ func copyOn(dev *Device, dst, src View) error {
 	case gap < uintptr(dst.Bytes()):
 		return fmt.Errorf("snug: copy on %s: dst and src overlap: %w", dev, ErrConfig)
 	}
-	return dev.queue.Driver.Copy(dst.mem, src.mem)
+	return dev.queue.Copy(dst.mem, src.mem)
 }
 
 // acrossBytes is the host memory that a copy between devices goes through.

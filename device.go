@@ -59,12 +59,17 @@ func OpenOn(name string, stream uintptr) (*Device, error) {
 	if kind == "cpu" {
 		return nil, fmt.Errorf("snug: device %q: %w", name, none)
 	}
-	return open(name, kind, index, func(b driver.Backend, index int) (driver.Driver, error) {
+	d, err := open(name, kind, index, func(b driver.Backend, index int) (driver.Driver, error) {
 		if s, ok := b.(driver.StreamBackend); ok {
 			return s.OpenOn(index, stream)
 		}
 		return nil, none
 	})
+	if err != nil {
+		return nil, err
+	}
+	d.queue.Foreign = true
+	return d, nil
 }
 
 // parseName splits "cuda:0" or "cuda".

@@ -8,7 +8,10 @@ import (
 
 // Graph is a sequence of a device's work that is queued with one call, for steps
 // of many small kernels whose launches would take longer than they do.
-type Graph struct{ graph driver.Graph }
+type Graph struct {
+	graph driver.Graph
+	queue *driver.Queue
+}
 
 // Capture calls step and records the work that it queues on d, which does not
 // run; see CUDA's stream capture. The graph keeps the addresses and parameters of
@@ -33,11 +36,19 @@ func (d *Device) Capture(step func() error) (*Graph, error) {
 	}
 	d.queue.Capturing.Store(true)
 	defer d.queue.Capturing.Store(false)
-	g, err := c.Capture(step)
+	if err := d.queue.Flush(); err != nil {
+		return nil, err
+	}
+	g, err := c.Capture(func() error {
+		if err := step(); err != nil {
+			return err
+		}
+		return d.queue.Flush()
+	})
 	if err != nil {
 		return nil, fmt.Errorf("snug: capture on %s: %w", d, err)
 	}
-	return &Graph{g}, nil
+	return &Graph{g, &d.queue}, nil
 }
 
 // Launch queues the work of g. The error wraps [ErrConfig] for a Graph that was not made
@@ -45,6 +56,9 @@ func (d *Device) Capture(step func() error) (*Graph, error) {
 func (g *Graph) Launch() error {
 	if g == nil || g.graph == nil {
 		return fmt.Errorf("snug: launch: the Graph was not made by Capture: %w", ErrConfig)
+	}
+	if err := g.queue.Flush(); err != nil {
+		return err
 	}
 	return g.graph.Launch()
 }

@@ -41,5 +41,5 @@ func accumulate(acc, g snug.View, alpha, beta float32) error {
 	if acc.Len() == 0 { // the job would take an empty g for zeros
 		return nil
 	}
-	return accumulateJob{acc, g, alpha, beta}.launch(dev)
+	return accumulateJob{acc: acc, g: g, alpha: alpha, beta: beta}.launch(dev)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 )
 
 // Add adds the gradient of one parameter to the open micro-batch:
@@ -159,13 +160,13 @@ func (w *Window) accumulate(p *param, g snug.View, alpha, beta float32) error {
 	case w.dtype == snug.F32 && measured:
 		return w.measure(p, p.acc, g, alpha, beta)
 	case w.dtype == snug.F32:
-		return accumulateJob{p.acc, g, alpha, beta}.launch(w.device)
+		return accumulateJob{acc: p.acc, g: g, alpha: alpha, beta: beta}.launch(w.device)
 	case measured:
 		if err := w.measure(p, snug.View{}, g, 0, 0); err != nil {
 			return err
 		}
 	}
-	return roundedJob{p.acc, g, alpha, beta, w.roundingSeed(g), p.stream}.launch(w.device)
+	return roundedJob{acc: p.acc, g: g, alpha: alpha, beta: beta, seed: w.roundingSeed(g), tensor: p.stream}.launch(w.device)
 }
 
 // roundingSeed returns another seed for every rounding of an element: one of a
@@ -222,11 +223,15 @@ func (w *Window) AddAll(grads iter.Seq2[string, snug.View]) (added bool, err err
 
 // walk calls visit for every gradient. It leaves no added flag of a walk that
 // failed or went before.
-func (w *Window) walk(grads iter.Seq2[string, snug.View], visit func(string, snug.View) bool) error {
+func (w *Window) walk(grads iter.Seq2[string, snug.View], visit func(string, snug.View) bool) (err error) {
 	w.walked, w.walkErr = 0, nil
 	w.forget()
 	ended := false
+	device.Hold(w.device)
 	defer func() {
+		if e := device.Release(w.device); w.walkErr == nil && e != nil {
+			w.walkErr, err = e, fmt.Errorf("accum: AddAll: %w", e)
+		}
 		if !ended || w.walkErr != nil {
 			w.forget()
 		}

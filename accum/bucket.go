@@ -1,9 +1,11 @@
 package accum
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 )
 
 // Bucket is a contiguous part of a window's gradients.
@@ -270,11 +272,8 @@ func (w *Window) reduce(r Reducer, b *bucket, h handed) error {
 				return err
 			}
 		}
-		for _, q := range b.Params {
-			p := &w.params[w.index[q.Name]]
-			if err := w.decay(dev, p, share, h.seed); err != nil {
-				return fmt.Errorf("parameter %q: %w", q.Name, err)
-			}
+		if err := w.decayAll(dev, b.Params, share, h.seed); err != nil {
+			return err
 		}
 	}
 	if w.shard {
@@ -283,15 +282,27 @@ func (w *Window) reduce(r Reducer, b *bucket, h handed) error {
 	return r.AllReduce(b.Grads)
 }
 
+// decayAll is decay of some parameters.
+func (w *Window) decayAll(dev *snug.Device, params []Param, beta float32, seed uint64) (err error) {
+	device.Hold(dev)
+	defer func() { err = errors.Join(err, device.Release(dev)) }()
+	for _, q := range params {
+		if err := w.decay(dev, &w.params[w.index[q.Name]], beta, seed); err != nil {
+			return fmt.Errorf("parameter %q: %w", q.Name, err)
+		}
+	}
+	return nil
+}
+
 // decay queues acc = beta·acc for a parameter, on the window's device or on another queue of it.
 func (w *Window) decay(dev *snug.Device, p *param, beta float32, seed uint64) error {
 	switch {
 	case p.Len == 0:
 		return nil
 	case w.dtype == snug.F32:
-		return accumulateJob{p.acc, snug.View{}, 0, beta}.launch(dev)
+		return accumulateJob{acc: p.acc, beta: beta}.launch(dev)
 	}
-	return roundedJob{p.acc, snug.View{}, 0, beta, seed, p.stream}.launch(dev)
+	return roundedJob{acc: p.acc, beta: beta, seed: seed, tensor: p.stream}.launch(dev)
 }
 
 // part returns the elements of a parameter's gradient that this rank has, from

@@ -26,6 +26,9 @@ var (
 )
 
 func (j *accumulateJob) Grids(q gpu.Launcher) error {
+	if len(j.joined.Rest()) > 0 {
+		return j.gridOfMany(q)
+	}
 	acc, g, n := *device.Mem(&j.acc), *device.Mem(&j.g), j.acc.Len()
 	if n == 0 {
 		return nil
@@ -48,6 +51,9 @@ func (j *accumulateJob) Grids(q gpu.Launcher) error {
 }
 
 func (j *measuredJob) Grids(q gpu.Launcher) error {
+	if len(j.joined.Rest()) > 0 {
+		return j.gridsOfMany(q)
+	}
 	g, n := *device.Mem(&j.g), j.g.Len()
 	if n == 0 {
 		return nil
@@ -75,6 +81,9 @@ func (j *measuredJob) Grids(q gpu.Launcher) error {
 }
 
 func (j *roundedJob) Grids(q gpu.Launcher) error {
+	if len(j.joined.Rest()) > 0 {
+		return j.gridOfMany(q)
+	}
 	acc, g, n := *device.Mem(&j.acc), *device.Mem(&j.g), j.acc.Len()
 	if n == 0 {
 		return nil

@@ -26,6 +26,7 @@ const (
 type accumulateJob struct {
 	acc, g      snug.View
 	alpha, beta float32
+	joined      *driver.Joined[accumulateJob]
 }
 
 func (j accumulateJob) launch(dev *snug.Device) error {
@@ -37,9 +38,33 @@ func (*accumulateJob) Kernel() string { return "accum.accumulate" }
 func (j *accumulateJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.acc))
 	yield(device.Mem(&j.g))
+	for _, o := range j.joined.Rest() {
+		o.Operands(yield)
+	}
 }
 
-func (j accumulateJob) Run() { accumulateTask.Run(cpu.Chunks(j.acc.Len(), j.chunk()), j) }
+// maxSums and maxRounded are how many vectors accum.h has in a launch at most.
+const (
+	maxSums    = 120
+	maxRounded = 96
+)
+
+// Join implements [driver.Joiner].
+func (j *accumulateJob) Join(next driver.Job) bool {
+	n, ok := next.(*accumulateJob)
+	return ok && n.alpha == j.alpha && n.beta == j.beta && driver.Join(&j.joined, j, n, maxSums, (*accumulateJob).memory)
+}
+
+func (j *accumulateJob) memory() [3]driver.Mem {
+	return [3]driver.Mem{*device.Mem(&j.acc), *device.Mem(&j.g)}
+}
+
+func (j accumulateJob) Run() {
+	accumulateTask.Run(cpu.Chunks(j.acc.Len(), j.chunk()), j)
+	for _, o := range j.joined.Rest() {
+		o.Run()
+	}
+}
 
 // chunk returns the number of elements that one worker adds at a time.
 func (j *accumulateJob) chunk() int {
@@ -68,6 +93,7 @@ type measuredJob struct {
 	records     measure.Records
 	alpha, beta float32
 	ordinal     int64
+	joined      *driver.Joined[measuredJob]
 }
 
 func (j measuredJob) launch(dev *snug.Device) error {
@@ -80,11 +106,36 @@ func (j *measuredJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.acc))
 	yield(device.Mem(&j.g))
 	yield(device.Mem(&j.records.View))
+	for _, o := range j.joined.Rest() {
+		o.Operands(yield)
+	}
+}
+
+// Join implements [driver.Joiner].
+func (j *measuredJob) Join(next driver.Job) bool {
+	n, ok := next.(*measuredJob)
+	if !ok || n.alpha != j.alpha || n.beta != j.beta || !measure.Fits(&j.records, &n.records, j.g, n.g, n.ordinal, j.joined) {
+		return false
+	}
+	if !driver.Join(&j.joined, j, n, measure.MaxVectors, (*measuredJob).memory) {
+		return false
+	}
+	j.joined.Units += measure.Pieces(n.g)
+	return true
+}
+
+func (j *measuredJob) memory() [3]driver.Mem {
+	return [3]driver.Mem{*device.Mem(&j.acc), *device.Mem(&j.g)}
 }
 
 func (j *measuredJob) piece() int { return measure.Piece(j.g.Device(), j.g.Len()) }
 
-func (j measuredJob) Run() { measuredTask.Run(cpu.Chunks(j.g.Len(), j.piece()), j) }
+func (j measuredJob) Run() {
+	measuredTask.Run(cpu.Chunks(j.g.Len(), j.piece()), j)
+	for _, o := range j.joined.Rest() {
+		o.Run()
+	}
+}
 
 // tile is the number of elements that are added and measured while the caches
 // hold them.
@@ -109,6 +160,7 @@ type roundedJob struct {
 	acc, g       snug.View
 	alpha, beta  float32
 	seed, tensor uint64
+	joined       *driver.Joined[roundedJob]
 }
 
 func (j roundedJob) launch(dev *snug.Device) error {
@@ -120,9 +172,28 @@ func (*roundedJob) Kernel() string { return "accum.rounded" }
 func (j *roundedJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.acc))
 	yield(device.Mem(&j.g))
+	for _, o := range j.joined.Rest() {
+		o.Operands(yield)
+	}
 }
 
-func (j roundedJob) Run() { roundedTask.Run(cpu.Chunks(j.acc.Len(), chunk), j) }
+// Join implements [driver.Joiner].
+func (j *roundedJob) Join(next driver.Job) bool {
+	n, ok := next.(*roundedJob)
+	return ok && n.alpha == j.alpha && n.beta == j.beta && n.seed == j.seed &&
+		driver.Join(&j.joined, j, n, maxRounded, (*roundedJob).memory)
+}
+
+func (j *roundedJob) memory() [3]driver.Mem {
+	return [3]driver.Mem{*device.Mem(&j.acc), *device.Mem(&j.g)}
+}
+
+func (j roundedJob) Run() {
+	roundedTask.Run(cpu.Chunks(j.acc.Len(), chunk), j)
+	for _, o := range j.joined.Rest() {
+		o.Run()
+	}
+}
 
 // tiles are the scratch of running workers: sums of float32.
 var tiles cpu.Scratch

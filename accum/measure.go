@@ -1,11 +1,13 @@
 package accum
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 )
 
 // NonFinite returns the NaNs and infinities that were found in the micro-batches
@@ -69,7 +71,7 @@ func (w *Window) measure(p *param, acc, g snug.View, alpha, beta float32) error 
 	if err != nil {
 		return err
 	}
-	return measuredJob{acc, g, records, alpha, beta, int64(w.index[p.Name]) + 1}.launch(w.device)
+	return measuredJob{acc: acc, g: g, records: records, alpha: alpha, beta: beta, ordinal: int64(w.index[p.Name]) + 1}.launch(w.device)
 }
 
 // inspect drops the micro-batch if its gradients hold a non-finite value.
@@ -141,10 +143,8 @@ func (w *Window) measured() error {
 	if !w.measures || w.micro == 0 || w.dropped {
 		return nil
 	}
-	for i := range w.params {
-		if err := w.measureInPlace(&w.params[i]); err != nil {
-			return err
-		}
+	if err := w.measureAllInPlace(); err != nil {
+		return err
 	}
 	if err := w.found.Collect(); err != nil {
 		return err
@@ -157,6 +157,17 @@ func (w *Window) measured() error {
 		w.note(&w.params[total.Ordinal-1])
 	default:
 		return w.locateAll()
+	}
+	return nil
+}
+
+func (w *Window) measureAllInPlace() (err error) {
+	device.Hold(w.device)
+	defer func() { err = errors.Join(err, device.Release(w.device)) }()
+	for i := range w.params {
+		if err := w.measureInPlace(&w.params[i]); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -214,7 +214,7 @@ func (s *Sharded) reduce(h sharedBucket) error {
 		if err != nil {
 			return err
 		}
-		if err := (accumulateJob{acc, g, 1, beta}).launch(s.o.Device); err != nil {
+		if err := (accumulateJob{acc: acc, g: g, alpha: 1, beta: beta}).launch(s.o.Device); err != nil {
 			return fmt.Errorf("parameter %q: %w", p.Name, err)
 		}
 	}

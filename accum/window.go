@@ -1,12 +1,14 @@
 package accum
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"iter"
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/measure"
 )
 
@@ -274,13 +276,25 @@ func (w *Window) settle() error {
 	if w.weight == 0 {
 		beta = 0
 	}
+	err := w.multiply(beta, func(p *param) bool { return counts && p.added })
+	if err != nil {
+		return fmt.Errorf("accum: End: %w", err)
+	}
+	return nil
+}
+
+// multiply multiplies the mean by beta, but for the parameters that but returns true for. A beta of 0 makes zeros of what
+// is there.
+func (w *Window) multiply(beta float32, but func(*param) bool) (err error) {
+	device.Hold(w.device)
+	defer func() { err = errors.Join(err, device.Release(w.device)) }()
 	for i := range w.params {
 		p := &w.params[i]
-		if counts && p.added {
+		if but != nil && but(p) {
 			continue
 		}
 		if err := w.accumulate(p, snug.View{}, 0, beta); err != nil {
-			return fmt.Errorf("accum: End: parameter %q: %w", p.Name, err)
+			return fmt.Errorf("parameter %q: %w", p.Name, err)
 		}
 	}
 	return nil
@@ -307,7 +321,7 @@ func (w *Window) Flush() (full bool, err error) {
 	w.target = w.Target()
 	w.half = "Flush"
 	if w.micros == 0 {
-		if err := w.clear(); err != nil {
+		if err := w.multiply(0, nil); err != nil {
 			return false, fmt.Errorf("accum: Flush: %w", err)
 		}
 	}
@@ -316,16 +330,6 @@ func (w *Window) Flush() (full bool, err error) {
 	}
 	w.half, w.full = "", w.reducer == nil || w.total.micros > 0
 	return w.full, nil
-}
-
-// clear makes the mean zero.
-func (w *Window) clear() error {
-	for i := range w.params {
-		if err := w.accumulate(&w.params[i], snug.View{}, 0, 0); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Reset begins the next window. One that was not full is thrown away, also
@@ -391,10 +395,8 @@ func (w *Window) Rescale(factor float32) error {
 		return nil
 	}
 	w.half = "Rescale"
-	for i := range w.params {
-		if err := w.accumulate(&w.params[i], snug.View{}, 0, factor); err != nil {
-			return fmt.Errorf("accum: Rescale: parameter %q: %w", w.params[i].Name, err)
-		}
+	if err := w.multiply(factor, nil); err != nil {
+		return fmt.Errorf("accum: Rescale: %w", err)
 	}
 	w.noise.rescale(float64(factor))
 	w.half = ""

@@ -9,6 +9,7 @@ import (
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
+	"github.com/snug-ml/snug/internal/measure"
 	"github.com/snug-ml/snug/internal/rounding"
 )
 
@@ -85,6 +86,9 @@ func (j *castJob) gridsAtRandom(q gpu.Launcher, limit float32) error {
 }
 
 func (j *sweepJob) Grids(q gpu.Launcher) error {
+	if len(j.joined.Rest()) > 0 {
+		return j.gridsOfMany(q)
+	}
 	grad, n := *device.Mem(&j.grad), j.grad.Len()
 	params := struct {
 		n, piece      uint64
@@ -96,12 +100,47 @@ func (j *sweepJob) Grids(q gpu.Launcher) error {
 		n: uint64(n), piece: uint64(j.piece()), ordinal: j.ordinal, factor: j.factor, limit: j.limit,
 		wide: gpu.Aligned(grad.Addr), used: uint32(j.records.Used),
 	}
-	if j.factor != 1 || j.limit != noLimit {
-		params.write = 1
-	}
+	params.write = j.write()
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: sweepNames.Of(uint8(j.grad.DType())),
 		Blocks: [3]int{gpu.CeilDiv(n, j.piece()), 1, 1}, Threads: threads,
 		Operands: []driver.Mem{grad, *device.Mem(&j.records.View)}, Params: gpu.Params(&params),
 	})
+}
+
+// write returns 1 if the gradient changes.
+func (j *sweepJob) write() uint32 {
+	if j.factor != 1 || j.limit != noLimit {
+		return 1
+	}
+	return 0
+}
+
+// gridsOfMany has one launch for all gradients, and one for what was found in them.
+func (j *sweepJob) gridsOfMany(q gpu.Launcher) error {
+	var params struct {
+		factor, limit float32
+		write, count  uint32
+		items         [measure.MaxVectors]struct {
+			x, n                         uint64
+			first, piece, ordinal, dtype uint32
+		}
+	}
+	params.factor, params.limit, params.write = j.factor, j.limit, j.write()
+	var first [measure.MaxVectors + 1]uint32
+	for i, o := range j.joined.Jobs {
+		p, n, piece := &params.items[i], o.grad.Len(), o.piece()
+		p.x, p.n = uint64(device.Mem(&o.grad).Addr), uint64(n)
+		p.first, p.piece, p.ordinal, p.dtype = first[i], uint32(piece), uint32(o.ordinal), uint32(o.grad.DType())
+		first[i+1] = first[i] + uint32(measure.Pieces(o.grad))
+		params.count++
+	}
+	err := q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: "amp_sweeps", Blocks: [3]int{int(first[params.count]), 1, 1}, Threads: threads,
+		Operands: []driver.Mem{*device.Mem(&j.records.Parts)}, Params: gpu.Params(&params),
+	})
+	if err != nil {
+		return err
+	}
+	return j.records.Gather(q, &kernels, "amp_gather", first[:params.count+1])
 }

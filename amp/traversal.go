@@ -45,6 +45,7 @@ type traversal struct {
 	checked, worked counts
 	err             error
 	found           measure.Gather
+	holds           *snug.Device // sweeps there may join
 	overflows       []snug.NonFinite
 
 	check, work, find func(name string, grad snug.View) bool
@@ -60,6 +61,7 @@ var traversals = sync.Pool{New: func() any {
 
 // release clears s for its next use.
 func (s *traversal) release() {
+	_ = s.letGo() // there is another error
 	s.pass, s.checked, s.worked, s.err, s.overflows = pass{}, counts{}, counts{}, nil, nil
 	s.found.Reset()
 	traversals.Put(s)
@@ -77,6 +79,9 @@ func (s *traversal) run(grads iter.Seq2[string, snug.View]) error {
 		return s.err
 	}
 	grads(s.work)
+	if err := s.letGo(); s.err == nil {
+		s.err = err
+	}
 	if err := s.found.Collect(); s.err == nil {
 		s.err = err
 	}
@@ -125,11 +130,25 @@ func (s *traversal) sweep(grad snug.View) (err error) {
 	if grad.Len() == 0 || !grad.DType().IsFloat() {
 		return nil
 	}
+	if dev := grad.Device(); dev != s.holds { // first, for On collects what was found on another device
+		if err := s.letGo(); err != nil {
+			return err
+		}
+		device.Hold(dev)
+		s.holds = dev
+	}
 	job := sweepJob{grad: grad, factor: s.factor, limit: s.limit, ordinal: int64(s.worked.gradients)}
 	if job.records, err = s.found.On(grad); err != nil {
 		return err
 	}
 	return device.Run(grad.Device(), job)
+}
+
+// letGo ends the Hold of a device.
+func (s *traversal) letGo() error {
+	dev := s.holds
+	s.holds = nil
+	return device.Release(dev)
 }
 
 // stats returns the results of the pass. If there are non-finite values, it reads
@@ -171,6 +190,7 @@ type sweepJob struct {
 	records       measure.Records // one for each piece
 	factor, limit float32         // one of them has an effect at most
 	ordinal       int64
+	joined        *driver.Joined[sweepJob]
 }
 
 func (*sweepJob) Kernel() string { return "amp.sweep" }
@@ -178,10 +198,31 @@ func (*sweepJob) Kernel() string { return "amp.sweep" }
 func (j *sweepJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.grad))
 	yield(device.Mem(&j.records.View))
+	for _, o := range j.joined.Rest() {
+		o.Operands(yield)
+	}
 }
+
+// Join implements [driver.Joiner].
+func (j *sweepJob) Join(next driver.Job) bool {
+	n, ok := next.(*sweepJob)
+	if !ok || n.factor != j.factor || n.limit != j.limit || !measure.Fits(&j.records, &n.records, j.grad, n.grad, n.ordinal, j.joined) {
+		return false
+	}
+	if !driver.Join(&j.joined, j, n, measure.MaxVectors, (*sweepJob).memory) {
+		return false
+	}
+	j.joined.Units += measure.Pieces(n.grad)
+	return true
+}
+
+func (j *sweepJob) memory() [3]driver.Mem { return [3]driver.Mem{*device.Mem(&j.grad)} }
 
 func (j sweepJob) Run() {
 	sweepTask.Run(cpu.Chunks(j.grad.Len(), j.piece()), j)
+	for _, o := range j.joined.Rest() {
+		o.Run()
+	}
 }
 
 func (j *sweepJob) piece() int { return measure.Piece(j.grad.Device(), j.grad.Len()) }

@@ -46,10 +46,11 @@ import (
 // for every row; and for every column 8 bytes for each band of rows. There are at most 16
 // bands, each of 16384 elements or more.
 //
-// On devices other than the CPU such a step reads g five times. It waits three times: for
-// the check of g, for the sums of rows and columns, and for the norms. The host makes R
-// and C from these sums, and needs 16 bytes for every row and column of the largest
-// matrix. R, C and the roots of v have the same bits as on the CPU. The sums for rms(p)
+// On devices other than the CPU such a step reads g five times. It waits for the check of g,
+// which [Optimizer.Within] saves, and for the norms. On Metal, which has no float64, it also
+// waits for the sums of rows and columns: the host makes R and C from these sums, and needs
+// 16 bytes for every row and column of the largest matrix. R, C and the roots of v have the
+// same bits as on the CPU. The sums for rms(p)
 // and rms(u) are added in another order, so that the size of a step can differ in its
 // last bit.
 //
@@ -86,16 +87,23 @@ func (r Adafactor) equation() equation {
 	return e
 }
 
+// sumsOf returns the job that sums the squares of a step's gradient.
+func (w *workspace) sumsOf(q *param, h optim.Hyper, j *stepJob) squareSumsJob {
+	return squareSumsJob{g: j.g, all: w.sums.View(), shape: q.shape, parts: partsOf(q.shape), scale: h.GradScale, skip: h.Skip}
+}
+
 // stepFactored makes a step of a matrix of Adafactor. The new factors are in the
 // workspace until all checks have passed.
 func (a *Optimizer) stepFactored(dev *snug.Device, q *param, h optim.Hyper, j stepJob) error {
+	if !dev.IsCPU() && device.HasDoubles(dev) {
+		return a.stepFactoredThere(dev, q, h, j)
+	}
 	w, sides := &a.work, q.rows+q.cols
 	both, roots := w.near[:sides], w.near[sides:2*sides]
 	if err := a.copyFactors(dev, q, both, false); err != nil {
 		return err
 	}
-	sums := squareSumsJob{g: j.g, all: w.sums.View(), shape: q.shape, parts: partsOf(q.shape), scale: h.GradScale, skip: h.Skip}
-	rowSums, colSums, err := sums.on(dev, w)
+	rowSums, colSums, err := w.sumsOf(q, h, &j).on(dev, w)
 	if err != nil {
 		return err
 	}

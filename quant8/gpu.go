@@ -101,7 +101,9 @@ func (j *scanJob) Grids(q gpu.Launcher) error {
 }
 
 func (j *stepJob) Grids(q gpu.Launcher) error {
-	switch plain := j.rule.Adam() && !j.skip && !j.random; {
+	switch plain := j.plain(); {
+	case len(j.joined.Rest()) > 0:
+		return j.gridOfMany(q)
 	case j.states == 0:
 		return j.gridStateless(q, "quant8_subtract", j.tileGrid(), j.g, *device.Mem(&j.roots), *device.Mem(&j.g))
 	case plain && j.bits == 8:
@@ -139,7 +141,7 @@ func (j *stepJob) grid8(q gpu.Launcher) error {
 	copy(params.positive[:], j.m.Values()[127:])
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: "quant8_step8",
-		Blocks: teamGrid(Blocks(j.p.Len(), j.block), threads/team(j.block)), Threads: threads,
+		Blocks: j.plainGrid(), Threads: threads,
 		Operands: mems, Params: gpu.Params(&params),
 	})
 }

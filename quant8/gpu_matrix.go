@@ -3,6 +3,8 @@
 package quant8
 
 import (
+	"math"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
@@ -33,6 +35,29 @@ func (j *squareSumsJob) Grids(q gpu.Launcher) error {
 		return err
 	}
 	l.Func, l.Blocks, l.Operands = "quant8_fold_sums", gpu.Grid(max(j.rows, j.cols), threads), l.Operands[:1]
+	return q.LaunchGrid(&l)
+}
+
+func (j *factorsJob) Grids(q gpu.Launcher) error {
+	params := struct {
+		rows, cols, behind    uint64
+		addRows, addCols, eps uint64
+		keep                  float32
+		_                     uint32
+	}{
+		rows: uint64(j.rows), cols: uint64(j.cols), behind: uint64(j.behind(j.rows)), eps: math.Float64bits(j.h.Eps),
+	}
+	keep, rows := j.h.MeanFactors(j.cols)
+	_, cols := j.h.MeanFactors(j.rows)
+	params.keep, params.addRows, params.addCols = keep, math.Float64bits(rows), math.Float64bits(cols)
+	l := gpu.Launch{
+		Module: &kernels, Func: "quant8_averages", Blocks: gpu.Grid(j.rows+j.cols, threads), Threads: threads,
+		Operands: []driver.Mem{*device.Mem(&j.both), *device.Mem(&j.old), *device.Mem(&j.sums)}, Params: gpu.Params(&params),
+	}
+	if err := q.LaunchGrid(&l); err != nil {
+		return err
+	}
+	l.Func, l.Operands = "quant8_roots", []driver.Mem{*device.Mem(&j.roots), *device.Mem(&j.both)}
 	return q.LaunchGrid(&l)
 }
 

@@ -206,7 +206,7 @@ func (w *workspace) take(dev *snug.Device) (err error) {
 	}
 	if dev.IsCPU() {
 		w.near, w.nearSums = w.floats.Host(), doubles(w.sums.View())
-	} else if len(w.near) < 2*w.nSides {
+	} else if !device.HasDoubles(dev) && len(w.near) < 2*w.nSides {
 		w.near, w.nearSums = make([]float32, 2*w.nSides), make([]float64, w.nSides)
 	}
 	return nil

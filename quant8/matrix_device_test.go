@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
@@ -297,4 +299,30 @@ func TestSkipElementOfMatrices(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestFactorsOnDevices: where kernels have float64, a step of Adafactor waits for the norms alone.
+func TestFactorsOnDevices(t *testing.T) {
+	for _, backend := range kerneltest.Backends(t)[2:] {
+		t.Run(backend.Name, func(t *testing.T) {
+			a, err := New(Adafactor{}, Options{})
+			require.NoError(t, err)
+			require.NoError(t, a.AddMatrix("w", 33, 65))
+			p, g := kerneltest.Put(t, backend, kerneltest.Normal(1, 33*65)), kerneltest.Put(t, backend, kerneltest.Normal(2, 33*65))
+			for i := range 3 {
+				a.Advance(1e-3)
+				a.Within(1e3)
+				before := device.Counts(backend.Dev)
+				require.NoError(t, a.Step("w", p.View, g.View, 1))
+				want := driver.Counts{Waits: 1, ToHost: 1, Allocs: 1} // for the norms
+				if !device.HasDoubles(backend.Dev) {
+					want = driver.Counts{Waits: 4, ToHost: 4, ToDevice: 2, Allocs: 1}
+				}
+				if i > 0 {
+					require.Equal(t, want, device.Counts(backend.Dev).Minus(before))
+				}
+			}
+			require.NoError(t, a.Close())
+		})
+	}
 }

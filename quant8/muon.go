@@ -119,6 +119,9 @@ type applyJob struct {
 
 func (j *applyJob) Kernel() string { return "quant8.apply" }
 
+// Join is not that of the stepJob: nothing joins.
+func (*applyJob) Join(driver.Job) bool { return false }
+
 func (j *applyJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.p))
 	yield(device.Mem(&j.g))

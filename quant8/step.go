@@ -310,6 +310,8 @@ type stepJob struct {
 	random bool          // rounds p at random, if it is f16 or bf16
 	draw   philox.Stream // names the random numbers
 	first  uint64        // number of p's first element, also in the stream
+
+	joined *driver.Joined[stepJob]
 }
 
 func (j *stepJob) Kernel() string { return "quant8.step" }
@@ -321,6 +323,9 @@ func (j *stepJob) Operands(yield func(*driver.Mem)) {
 	if j.roots.Len() > 0 {
 		yield(device.Mem(&j.roots))
 	}
+	for _, o := range j.joined.Rest() {
+		o.Operands(yield)
+	}
 }
 
 // Vectors of few elements with 8-bit states are cut into smaller items, which take some microseconds each, so that
@@ -331,6 +336,11 @@ const (
 )
 
 func (j *stepJob) Run() {
+	defer func() {
+		for _, o := range j.joined.Rest() {
+			o.Run()
+		}
+	}()
 	if j.roots.Len() > 0 {
 		f := optim.NewFactors(j.roots.Float32s(), j.rows, j.rootLimit)
 		j.rule.SetFactors(&f)

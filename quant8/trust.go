@@ -170,6 +170,9 @@ type measureJob struct {
 
 func (j *measureJob) Kernel() string { return "quant8.squares" }
 
+// Join is not that of the stepJob: nothing joins.
+func (*measureJob) Join(driver.Job) bool { return false }
+
 func (j *measureJob) Operands(yield func(*driver.Mem)) {
 	j.stepJob.Operands(yield)
 	yield(device.Mem(&j.pairs))

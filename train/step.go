@@ -12,6 +12,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -313,6 +314,11 @@ func (t *Trainer[B]) apply(rate float32, norm float64) (err error) {
 	t.opt.Advance(rate)
 	t.opt.Within(norm) // it was measured just now
 	t.halfway, t.updating = true, ""
+	if t.pages == nil { // else the optimizer works on the host
+		dev := t.params[0].value.Device()
+		device.Hold(dev)
+		defer func() { err = errors.Join(err, device.Release(dev)) }()
+	}
 	for _, p := range t.params {
 		t.updates(p.name)
 		grad, err := t.gradient(p)

@@ -49,8 +49,7 @@ FOR_FLOATS(ACCUMULATE)
 // ---- decay: acc = beta·acc, or 0 for a beta of 0, which then does not read
 // acc.
 
-KERNEL(accum_decay, 256, OPERAND(f32, acc, 0), PARAMS(AccumulateParams, p)) {
-    Thread t = THREAD;
+DEVICE void decay(Thread t, GLOBAL f32* acc, AccumulateParams p) {
     GLOBAL Pack<f32, 4>* to = (GLOBAL Pack<f32, 4>*)acc;
     u64 begin = (u64)t.block * t.threads + t.local, step = (u64)t.blocks * t.threads, packs = p.wide ? p.n / 4 : 0;
     for (u64 i = begin; i < packs; i += step) {
@@ -63,6 +62,8 @@ KERNEL(accum_decay, 256, OPERAND(f32, acc, 0), PARAMS(AccumulateParams, p)) {
     }
     for (u64 i = packs * 4 + begin; i < p.n; i += step) acc[i] = p.beta != 0 ? p.beta * acc[i] : 0;
 }
+
+KERNEL(accum_decay, 256, OPERAND(f32, acc, 0), PARAMS(AccumulateParams, p)) { decay(THREAD, acc, p); }
 
 // ---- measured: accumulate, if asked to, and measure g. Block b does piece b and
 // adds what it finds to record b.
@@ -180,3 +181,94 @@ template <class T> DEVICE void round_sums(Thread t, GLOBAL const T* g, GLOBAL bf
         round_sums(THREAD, g, acc, p);                                                                                   \
     }
 FOR_FLOATS(ROUNDED)
+
+#if defined(SNUG_CUDA)
+
+// ---- the same of many vectors in one launch. A vector of type 0 is zero.
+
+enum { MAX_SUMS = 120, MAX_ROUNDED = 96 };
+
+struct SumItem {
+    u64 acc, g, n; // addresses, elements
+    u32 first, type;
+};
+
+struct SumsParams {
+    f32 alpha, beta;
+    u32 count, unused;
+    SumItem items[MAX_SUMS];
+};
+
+KERNEL(accum_sums, 256, PARAMS(SumsParams, all)) {
+    Thread t = THREAD;
+    u32 i = item_of(t.block, all);
+    SumItem item = all.items[i];
+    t = of_item(t, i, all);
+    AccumulateParams p = {item.n, all.alpha, all.beta, is_wide(item.acc, item.g), 0};
+    GLOBAL f32* acc = at_address<f32>(item.acc);
+    if (item.type == 0) decay(t, acc, p);
+    else if (item.type == 1) accumulate(t, acc, at_address<const f32>(item.g), p);
+    else if (item.type == 2) accumulate(t, acc, at_address<const f16>(item.g), p);
+    else accumulate(t, acc, at_address<const bf16>(item.g), p);
+}
+
+struct MeasuredItem {
+    u64 g, acc, n; // acc is 0 where g is measured only
+    u32 first, type, piece, ordinal;
+};
+
+struct MeasuredManyParams {
+    f32 alpha, beta;
+    u32 count, unused;
+    MeasuredItem items[MAX_VECTORS];
+};
+
+template <class T>
+DEVICE void measured_item(Thread t, MeasuredItem item, MeasuredParams p, GLOBAL Record* record, GROUP Scratch* scratch) {
+    GLOBAL const T* g = at_address<const T>(item.g);
+    Piece piece = piece_of(t, p.n, p.piece, 16 / sizeof(T), p.wide);
+    Wide squares = measured<T>(t, g, at_address<f32>(p.write ? item.acc : item.g), piece, p);
+    add_found(t, squares, g, piece, p.ordinal, record, false, scratch);
+}
+
+KERNEL(accum_measured_many, 256, OPERAND(Record, parts, 0), PARAMS(MeasuredManyParams, all)) {
+    SHARED(Scratch, scratch, 256);
+    Thread t = THREAD;
+    u32 i = item_of(t.block, all);
+    MeasuredItem item = all.items[i];
+    MeasuredParams p = {item.n, item.piece, item.ordinal, all.alpha, all.beta, item.acc != 0, is_wide(item.g, item.acc), 0, 0};
+    GLOBAL Record* record = parts + t.block;
+    t = of_item(t, i, all);
+    if (item.type == 1) measured_item<f32>(t, item, p, record, scratch);
+    else if (item.type == 2) measured_item<f16>(t, item, p, record, scratch);
+    else measured_item<bf16>(t, item, p, record, scratch);
+}
+
+GATHER(accum_gather)
+
+struct RoundedItem {
+    u64 acc, g, n, tensor;
+    u32 first, type;
+};
+
+struct RoundedManyParams {
+    u64 seed;
+    f32 alpha, beta;
+    u32 count, unused;
+    RoundedItem items[MAX_ROUNDED];
+};
+
+KERNEL(accum_rounded_many, 256, PARAMS(RoundedManyParams, all)) {
+    Thread t = THREAD;
+    u32 i = item_of(t.block, all);
+    RoundedItem item = all.items[i];
+    t = of_item(t, i, all);
+    GLOBAL bf16* acc = at_address<bf16>(item.acc);
+    RoundedParams p = {item.n, all.seed, item.tensor, all.alpha, all.beta, item.type != 0, is_wide(item.acc, item.g)};
+    if (item.type == 0) round_sums(t, (GLOBAL const bf16*)acc, acc, p);
+    else if (item.type == 1) round_sums(t, at_address<const f32>(item.g), acc, p);
+    else if (item.type == 2) round_sums(t, at_address<const f16>(item.g), acc, p);
+    else round_sums(t, at_address<const bf16>(item.g), acc, p);
+}
+
+#endif

@@ -67,3 +67,44 @@ template <class T> DEVICE Wide sweep(Thread t, GLOBAL T* x, Piece piece, SweepPa
         add_found(t, squares, x, piece, p.ordinal, records + t.block, t.block < p.used, scratch);           \
     }
 FOR_FLOATS(SWEEP)
+
+#if defined(SNUG_CUDA)
+
+// ---- sweeps: sweep of many gradients. A block does one piece of one of them, and leaves what it finds in a record of its
+// own.
+
+struct SweepItem {
+    u64 x, n; // address and elements of a gradient
+    u32 first, piece, ordinal, type;
+};
+
+struct SweepsParams {
+    f32 factor, limit;
+    u32 write, count;
+    SweepItem items[MAX_VECTORS];
+};
+
+template <class T>
+DEVICE void sweep_item(Thread t, SweepItem item, SweepParams p, GLOBAL Record* record, GROUP Scratch* scratch) {
+    GLOBAL T* x = at_address<T>(item.x);
+    Piece piece = piece_of(t, item.n, item.piece, 16 / sizeof(T), p.wide);
+    Wide squares = sweep<T>(t, x, piece, p);
+    add_found(t, squares, x, piece, item.ordinal, record, false, scratch);
+}
+
+KERNEL(amp_sweeps, 256, OPERAND(Record, parts, 0), PARAMS(SweepsParams, all)) {
+    SHARED(Scratch, scratch, 256);
+    Thread t = THREAD;
+    u32 i = item_of(t.block, all);
+    SweepItem item = all.items[i];
+    SweepParams p = {item.n, item.piece, item.ordinal, all.factor, all.limit, all.write, is_wide(item.x, 0), 0, 0};
+    GLOBAL Record* record = parts + t.block;
+    t = of_item(t, i, all);
+    if (item.type == 1) sweep_item<f32>(t, item, p, record, scratch);
+    else if (item.type == 2) sweep_item<f16>(t, item, p, record, scratch);
+    else sweep_item<bf16>(t, item, p, record, scratch);
+}
+
+GATHER(amp_gather)
+
+#endif

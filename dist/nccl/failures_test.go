@@ -201,7 +201,7 @@ func TestNothingMoves(t *testing.T) {
 func TestDeviceErrors(t *testing.T) {
 	j := start(t, 2, quick)
 	lost := errors.New("the card is lost")
-	j.worlds[0].engine.stream.(*queue).lose(lost)
+	innerQueue(j.worlds[0].engine.stream).lose(lost)
 	errs := j.each(func(rank int) error { return j.worlds[rank].AllReduce(snug.ViewOf(make([]float32, 10))) })
 	require.ErrorIs(t, errs[0], lost)
 	require.Error(t, errs[1])

@@ -39,7 +39,12 @@ func cardOf(dev *snug.Device) *card {
 	if err != nil {
 		panic(err)
 	}
-	return s.(*queue).card
+	return innerQueue(s).card
+}
+
+// innerQueue returns the queue behind what device.Streamer returns.
+func innerQueue(s driver.Streamer) *queue {
+	return s.(interface{ Inner() driver.Streamer }).Inner().(*queue)
 }
 
 func (c cards) Count() (int, error) { return len(c), nil }

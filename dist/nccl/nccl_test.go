@@ -150,7 +150,7 @@ func TestOrder(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				home := j.worlds[rank].engine.queue.(*queue)
+				home := innerQueue(j.worlds[rank].engine.queue)
 				one := []byte("\x00\x00\x80\x3f")
 				if err := home.slow(50*time.Millisecond, func() { home.write(src.Addr(), slices.Repeat(one, 4)) }); err != nil {
 					return err
@@ -250,7 +250,7 @@ func TestOverlap(t *testing.T) {
 		params := []accum.Param{{Name: "a", Len: 100}, {Name: "b", Len: 100}}
 		sums := make([][]float32, 2)
 		for _, err := range j.each(func(rank int) error {
-			home := j.worlds[rank].engine.queue.(*queue)
+			home := innerQueue(j.worlds[rank].engine.queue)
 			reduced := make(chan struct{})
 			buffer, _, err := snug.MakeView(j.devs[rank], dt, 200)
 			if err != nil {
@@ -368,7 +368,7 @@ func TestClose(t *testing.T) {
 	for rank, w := range j.worlds {
 		require.ErrorIs(t, w.Sum([]float64{1}), snug.ErrConfig)
 		require.ErrorContains(t, w.Sum(nil), "nccl: Sum: the World is closed")
-		side := w.engine.stream.(*queue)
+		side := innerQueue(w.engine.stream)
 		require.True(t, side.closed)
 		require.Len(t, side.own, 3, "the calls and two stages")
 		for addr := range side.own {

@@ -14,14 +14,21 @@ import (
 type calls struct {
 	dev   *snug.Device
 	steps int
-	last  driver.Counts  // at the end of the last step
-	least *driver.Counts // of the step with the fewest waits, after the first; steps with a checkpoint have more
+	last  stepCalls  // at the end of the last step
+	least *stepCalls // of the step with the fewest waits, after the first; steps with a checkpoint have more
+}
+
+// stepCalls are the calls of a step, and the kernels that it launched.
+type stepCalls struct {
+	driver.Counts
+	Launches int64 `json:"launches"`
 }
 
 // stepped ends a step.
 func (c *calls) stepped() {
-	now := device.Counts(c.dev)
-	if step := now.Minus(c.last); c.steps > 0 && (c.least == nil || step.Waits < c.least.Waits) {
+	now := stepCalls{device.Counts(c.dev), device.Launches(c.dev)}
+	step := stepCalls{now.Minus(c.last.Counts), now.Launches - c.last.Launches}
+	if c.steps > 0 && (c.least == nil || step.Waits < c.least.Waits) {
 		c.least = &step
 	}
 	c.last = now
@@ -29,7 +36,7 @@ func (c *calls) stepped() {
 }
 
 // steady returns the counts of a step, nil on the CPU and when there is only one step.
-func (c *calls) steady() *driver.Counts {
+func (c *calls) steady() *stepCalls {
 	if c.dev.IsCPU() {
 		return nil
 	}
@@ -37,10 +44,10 @@ func (c *calls) steady() *driver.Counts {
 }
 
 // printCalls writes a line with the counts of a step.
-func printCalls(w io.Writer, dev *snug.Device, c *driver.Counts) {
+func printCalls(w io.Writer, dev *snug.Device, c *stepCalls) {
 	if c == nil {
 		return
 	}
-	fmt.Fprintf(w, "the queue of %s in a step: %s; copies: %d to the host, %d to the device; %s\n", dev,
-		console.Count(int(c.Waits), "wait"), c.ToHost, c.ToDevice, console.Count(int(c.Allocs), "allocation"))
+	fmt.Fprintf(w, "the queue of %s in a step: %s; %s; copies: %d to the host, %d to the device; %s\n", dev,
+		console.Count(int(c.Waits), "wait"), console.Count(int(c.Launches), "kernel"), c.ToHost, c.ToDevice, console.Count(int(c.Allocs), "allocation"))
 }

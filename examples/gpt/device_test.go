@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -52,10 +53,10 @@ func TestCalls(t *testing.T) {
 			r, err := tr.run(console.Stop{Now: t.Context(), After: t.Context()}, false, console.NewProgress(io.Discard, &stderr, c.steps))
 			require.NoError(t, err)
 			require.Len(t, tr.batches(0), c.window)
-			require.Equal(t, &driver.Counts{Waits: 2, ToHost: 2, ToDevice: r.Calls.ToDevice}, r.Calls)
+			require.Equal(t, driver.Counts{Waits: 2, ToHost: 2, ToDevice: r.Calls.ToDevice}, r.Calls.Counts)
 			var out strings.Builder
 			printCalls(&out, p.Dev, r.Calls)
-			require.Contains(t, out.String(), "in a step: 2 waits; copies: 2 to the host, ")
+			require.Contains(t, out.String(), fmt.Sprintf("in a step: 2 waits; %d kernels; copies: 2 to the host, ", r.Calls.Launches))
 			require.NoError(t, tr.Close())
 		})
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/console"
-	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
@@ -28,7 +27,7 @@ type report struct {
 	LossFirst    float64              `json:"loss_first"`
 	LossLast     float64              `json:"loss_last"`
 	TokensPerS   float64              `json:"tokens_per_s,omitempty"`   // 0 when all steps were done before
-	Calls        *driver.Counts       `json:"calls_per_step,omitempty"` // of the device's queue; nil on the CPU
+	Calls        *stepCalls           `json:"calls_per_step,omitempty"` // of the device's queue; nil on the CPU
 	PeakRSS      int64                `json:"peak_rss_bytes"`
 	PredictedRSS int64                `json:"predicted_rss_bytes"`
 	BaseRSS      int64                `json:"base_rss_bytes"` // before there was a model

@@ -53,16 +53,20 @@ type Device struct {
 	blocks   []unsafe.Pointer
 	graphs   map[*Graph]bool
 
-	staging staging
-	kernels kernels
-	blas    blas
+	staging  staging
+	kernels  kernels
+	blas     blas
+	launches atomic.Int64
 }
 
 var (
 	_ driver.Copier = (*Device)(nil)
 	_ gpu.MatMuler  = (*Device)(nil)
 
-	_ gpu.HopperLauncher = (*Device)(nil)
+	_ driver.Addresser     = (*Device)(nil)
+	_ driver.Doubler       = (*Device)(nil)
+	_ driver.LaunchCounter = (*Device)(nil)
+	_ gpu.HopperLauncher   = (*Device)(nil)
 )
 
 func newDevice(a *api, loadLt iter.Seq[*ltAPI], index int) *Device {

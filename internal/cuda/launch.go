@@ -38,6 +38,15 @@ type kernel struct {
 // Launch queues a job: the launches of its Grids.
 func (d *Device) Launch(j driver.Job) error { return gpu.Run(j, d) }
 
+// HasDoubles implements [driver.Doubler].
+func (d *Device) HasDoubles() bool { return true }
+
+// TakesAddresses implements [driver.Addresser].
+func (d *Device) TakesAddresses() bool { return true }
+
+// Launches implements [driver.LaunchCounter].
+func (d *Device) Launches() int64 { return d.launches.Load() }
+
 // LaunchGrid queues one grid. It allocates nothing once its function is known.
 // Operands of size 0 are null pointers for the kernel.
 func (d *Device) LaunchGrid(l *gpu.Launch) error {
@@ -68,6 +77,7 @@ func (d *Device) LaunchGrid(l *gpu.Launch) error {
 	r := d.api.launchKernel(function, uint32(l.Blocks[0]), uint32(l.Blocks[1]), uint32(l.Blocks[2]),
 		uint32(l.Threads), 1, 1, uint32(l.Shared), d.queue, params, extra)
 	if r == success {
+		d.launches.Add(1)
 		return nil
 	}
 	return fmt.Errorf("%s of %v blocks of %d threads: %w", l.Func, l.Blocks, l.Threads, d.fail("cuLaunchKernel", r))

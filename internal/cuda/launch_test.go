@@ -87,6 +87,7 @@ func TestArguments(t *testing.T) {
 			f.kernels["k"] = func(args []byte) { got = args }
 			require.NoError(t, d.LaunchGrid(grid("k", test.params, test.operands...)))
 			require.Nil(t, got, "the launch is queued")
+			require.EqualValues(t, 1, d.Launches())
 			require.NoError(t, d.Sync())
 			require.Equal(t, test.want, got)
 		})

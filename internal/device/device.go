@@ -53,6 +53,26 @@ func Run[J interface{ Run() }, P interface {
 	return Queue[J, P](dev, job)
 }
 
+// Hold lets dev hold a job back, for jobs that follow to join it in one launch, until [Release]: for a call that goes over
+// many vectors. Results, and the order of all work on dev, are the same as without. On the CPU, and on devices whose
+// kernels take no addresses, it does nothing. dev may be nil.
+func Hold(dev *snug.Device) {
+	if dev != nil {
+		queue(dev).Hold()
+	}
+}
+
+// Release ends a [Hold], and launches the job that was held back.
+func Release(dev *snug.Device) error {
+	if dev == nil {
+		return nil
+	}
+	return queue(dev).Release()
+}
+
+// Joins reports whether jobs on dev can join.
+func Joins(dev *snug.Device) bool { return queue(dev).Joins() }
+
 // Lend returns n elements of dev's memory, of any contents, until [Return], for what one call needs there. dev is not
 // the CPU. Memory of a size that was returned before costs nothing. Errors are those of [snug.Make].
 func Lend(dev *snug.Device, dt snug.DType, n int) (snug.View, error) {
@@ -71,6 +91,12 @@ func Return(v snug.View) error { return queue(v.Device()).Return(*Mem(&v)) }
 
 // Counts returns the calls of dev's queue since it was opened.
 func Counts(dev *snug.Device) driver.Counts { return queue(dev).Counts() }
+
+// HasDoubles reports whether kernels on dev, which is not the CPU, compute in float64.
+func HasDoubles(dev *snug.Device) bool { return queue(dev).HasDoubles() }
+
+// Launches returns how many kernels dev has launched since it was opened, 0 if it does not count them.
+func Launches(dev *snug.Device) int64 { return queue(dev).Launches() }
 
 // Copier returns dev's driver for copies that run concurrently with the queue of kernels.
 // The error wraps [snug.ErrDevice] when dev is closed or has no such copies, like the CPU.

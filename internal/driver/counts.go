@@ -24,9 +24,26 @@ func (q *Queue) Counts() Counts {
 	return Counts{Waits: c.waits.Load(), ToHost: c.toHost.Load(), ToDevice: c.toDevice.Load(), Allocs: c.allocs.Load()}
 }
 
+// Launches returns how many kernels the driver has launched, 0 if it does not count them.
+func (q *Queue) Launches() int64 {
+	if c, ok := q.Driver.(LaunchCounter); ok {
+		return c.Launches()
+	}
+	return 0
+}
+
+// HasDoubles reports whether the device's kernels compute in float64.
+func (q *Queue) HasDoubles() bool {
+	d, ok := q.Driver.(Doubler)
+	return ok && d.HasDoubles()
+}
+
 // CopyIn is that of the driver.
 func (q *Queue) CopyIn(dst Mem, src []byte) error {
 	q.counts.toDevice.Add(1)
+	if err := q.Flush(); err != nil {
+		return err
+	}
 	return q.Driver.CopyIn(dst, src)
 }
 
@@ -34,11 +51,17 @@ func (q *Queue) CopyIn(dst Mem, src []byte) error {
 func (q *Queue) CopyOut(dst []byte, src Mem) error {
 	q.counts.toHost.Add(1)
 	q.counts.waits.Add(1)
+	if err := q.Flush(); err != nil {
+		return err
+	}
 	return q.Driver.CopyOut(dst, src)
 }
 
 // Sync is that of the driver.
 func (q *Queue) Sync() error {
 	q.counts.waits.Add(1)
+	if err := q.Flush(); err != nil {
+		return err
+	}
 	return q.Driver.Sync()
 }

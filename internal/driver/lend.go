@@ -87,7 +87,7 @@ func (q *Queue) Return(m Mem) error {
 
 func (q *Queue) free(blocks []Mem) (err error) {
 	for _, m := range blocks {
-		err = errors.Join(err, q.Driver.Free(m))
+		err = errors.Join(err, q.Free(m))
 	}
 	return err
 }

@@ -136,6 +136,7 @@ func TestCounts(t *testing.T) {
 	require.NoError(t, q.Sync())
 	require.Equal(t, Counts{Waits: 2, ToHost: 1, ToDevice: 1}, q.Counts().Minus(before))
 	require.Zero(t, (&Queue{CPU: true}).Counts())
+	require.Zero(t, q.Launches(), "it does not count them")
 }
 
 // TestLendInCapture: a graph would write again to memory that somebody else has then.

@@ -11,6 +11,26 @@ type Wrapper interface {
 	WrapBuffer(handle uintptr) (Mem, error)
 }
 
+// Addresser is a Driver that knows whether its kernels may have addresses of memory in their parameters, in place of
+// operands. Metal's cannot: it binds buffers.
+type Addresser interface {
+	Driver
+	TakesAddresses() bool
+}
+
+// Doubler is a Driver that knows whether its kernels compute in float64. Metal's cannot.
+type Doubler interface {
+	Driver
+	HasDoubles() bool
+}
+
+// LaunchCounter is a Driver that counts the kernels that it has launched since it was opened. Products of a vendor's
+// library do not count, and neither does the work of a graph that is replayed.
+type LaunchCounter interface {
+	Driver
+	Launches() int64
+}
+
 // Capturer is a Driver that records the work of a step and replays it at the
 // cost of one launch.
 type Capturer interface {

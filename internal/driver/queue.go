@@ -16,7 +16,10 @@ type Queue struct {
 
 	Capturing atomic.Bool // what is launched now becomes a graph, which uses its memory again in every replay
 
+	Foreign bool // the queue is a stream of the caller's, on which other work comes at any time
+
 	kept   kept // memory for Lend
+	held   held // a job for others to join
 	counts counts
 }
 
@@ -48,7 +51,26 @@ func (q *Queue) Launch(j Job) error {
 		j.Run()
 		return nil
 	}
+	if q.held.scopes.Load() > 0 {
+		return q.launchHolding(j)
+	}
 	return q.Driver.Launch(j)
+}
+
+// Copy copies src.Size bytes on the device.
+func (q *Queue) Copy(dst, src Mem) error {
+	if err := q.Flush(); err != nil {
+		return err
+	}
+	return q.Driver.Copy(dst, src)
+}
+
+// Free gives back what Alloc returned, after the work queued so far.
+func (q *Queue) Free(m Mem) error {
+	if err := q.Flush(); err != nil {
+		return err
+	}
+	return q.Driver.Free(m)
 }
 
 // Copier returns the driver as one that copies concurrently with the queue of kernels. The
@@ -60,7 +82,7 @@ func (q *Queue) Copier() (Copier, error) {
 		return nil, err
 	}
 	if c, ok := q.Driver.(Copier); ok {
-		return c, nil
+		return ordered{c, q}, nil
 	}
 	return nil, fmt.Errorf("snug: %s: %w", q.Name, ErrNoCopier)
 }
@@ -72,7 +94,7 @@ func (q *Queue) Streamer() (Streamer, error) {
 		return nil, err
 	}
 	if s, ok := q.Driver.(Streamer); ok {
-		return s, nil
+		return orderedStream{s, q}, nil
 	}
 	return nil, fmt.Errorf("snug: %s: no queue for the work of other libraries: %w", q.Name, ErrDevice)
 }

@@ -28,6 +28,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
@@ -68,7 +69,7 @@ func (backend) Open(index int) (driver.Driver, error) {
 	d := &device{
 		compiler: c, cmd: cmd, loaded: map[*gpu.Module]bool{}, live: map[uintptr]int{},
 		hopper: languages[index] == "cu" && limit == 90 && len(c.checks) == 0,
-		plain:  languages[index] == "cu" && c.hip,
+		plain:  languages[index] == "cu" && c.hip, addresses: languages[index] == "cu",
 	}
 	d.cmd.Stderr = &d.stderr
 	// The threads of kernels run on stacks of the emulator, and it ends with its memory.
@@ -104,13 +105,14 @@ const (
 )
 
 type device struct {
-	compiler *compiler
-	hopper   bool
-	plain    bool // the text has no matrix units, as in HIP
-	cmd      *exec.Cmd
-	in       io.WriteCloser
-	out      *bufio.Reader
-	stderr   tail
+	compiler  *compiler
+	hopper    bool
+	plain     bool // the text has no matrix units, as in HIP
+	addresses bool // kernels take addresses, and have float64, as in CUDA
+	cmd       *exec.Cmd
+	in        io.WriteCloser
+	out       *bufio.Reader
+	stderr    tail
 
 	mu     sync.Mutex
 	msg    []byte
@@ -118,7 +120,18 @@ type device struct {
 	live   map[uintptr]int // sizes of allocations
 	used   int64
 	lost   error // set once the process has ended
+
+	launches atomic.Int64
 }
+
+// HasDoubles implements [driver.Doubler].
+func (d *device) HasDoubles() bool { return d.addresses }
+
+// TakesAddresses implements [driver.Addresser].
+func (d *device) TakesAddresses() bool { return d.addresses }
+
+// Launches implements [driver.LaunchCounter].
+func (d *device) Launches() int64 { return d.launches.Load() }
 
 func (d *device) Alloc(size int) (driver.Mem, error) {
 	d.mu.Lock()
@@ -191,6 +204,7 @@ func (d *device) LaunchGrid(l *gpu.Launch) error {
 	if err := d.load(l.Module); err != nil {
 		return err
 	}
+	d.launches.Add(1)
 	d.op(opLaunch).text(l.Func)
 	for _, n := range l.Blocks {
 		d.u32(uint32(n))

@@ -153,6 +153,12 @@ func (o *opaque) Launch(j driver.Job) error {
 	})
 }
 
+// HasDoubles implements [driver.Doubler].
+func (o *opaque) HasDoubles() bool { return true }
+
+// TakesAddresses implements [driver.Addresser]: jobs join, and run in Go.
+func (o *opaque) TakesAddresses() bool { return true }
+
 // enqueue adds work and starts the queue's goroutine if it rests.
 func (o *opaque) enqueue(work func() error) error {
 	o.mu.Lock()

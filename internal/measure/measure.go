@@ -60,9 +60,13 @@ func recordBytes(r []Record) []byte {
 // Records is memory for what passes over vectors of one device find, as [Gather.On]
 // returns it.
 type Records struct {
-	View snug.View
-	Used int // how many records earlier passes have written; a pass overwrites the others
+	View  snug.View
+	Used  int       // how many records earlier passes have written; a pass overwrites the others
+	Parts snug.View // where jobs join: a record for each piece of several vectors, before they are added to View
 }
+
+// MaxParts is the number of records in Parts: pieces of vectors that one launch goes over.
+const MaxParts = 1 << 13
 
 // At returns the record of a piece, on the CPU, for a pass to add to.
 func (r *Records) At(piece int) *Record {
@@ -132,6 +136,8 @@ type Gather struct {
 
 	dev     *snug.Device   // of the records in use
 	remote  snug.View      // the records, when dev is not the CPU
+	parts   snug.View      // Parts of Records
+	lent    snug.View      // both
 	used    int            // how many of them
 	records [pieces]Record // the records, when it is
 	copied  []Record       // a copy of those in remote
@@ -149,31 +155,41 @@ func (g *Gather) On(v snug.View) (Records, error) {
 			return Records{}, err
 		}
 	}
-	r := Records{View: g.remote, Used: g.used}
+	r := Records{View: g.remote, Used: g.used, Parts: g.parts}
 	if dev.IsCPU() {
 		r.View = snug.SliceView(recordBytes(g.records[:]))
 	}
-	g.used = max(g.used, cpu.Chunks(v.Len(), Piece(dev, v.Len())))
+	g.used = max(g.used, Pieces(v))
 	return r, nil
 }
 
 // borrow takes memory for records on dev.
 func (g *Gather) borrow(dev *snug.Device) (err error) {
-	if !dev.IsCPU() {
-		if g.remote, err = device.Lend(dev, snug.U8, devicePieces*recordSize); err != nil {
-			return err
-		}
+	if dev.IsCPU() {
+		g.dev = dev
+		return nil
+	}
+	n := devicePieces
+	if device.Joins(dev) {
+		n += MaxParts
+	}
+	if g.lent, err = device.Lend(dev, snug.U8, n*recordSize); err != nil {
+		return err
 	}
 	g.dev = dev
-	return nil
+	if g.remote, err = g.lent.Slice(0, devicePieces*recordSize); err != nil {
+		return err
+	}
+	g.parts, err = g.lent.Slice(devicePieces*recordSize, n*recordSize)
+	return err
 }
 
 // giveBack ends the use of the records.
 func (g *Gather) giveBack() (err error) {
 	if g.dev != nil && !g.dev.IsCPU() {
-		err = device.Return(g.remote)
+		err = device.Return(g.lent)
 	}
-	g.remote, g.dev, g.used = snug.View{}, nil, 0
+	g.lent, g.remote, g.parts, g.dev, g.used = snug.View{}, snug.View{}, snug.View{}, nil, 0
 	return err
 }
 

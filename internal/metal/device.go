@@ -32,11 +32,14 @@ type device struct {
 	products map[product]object
 	copying  cost // of a byte
 	multiply cost // of a multiplication of a product
+	launches int64
 }
 
 var (
 	_ driver.Copier = (*device)(nil)
 	_ gpu.MatMuler  = (*device)(nil)
+
+	_ driver.LaunchCounter = (*device)(nil)
 )
 
 // newDevice makes a driver of dev, which it takes over.

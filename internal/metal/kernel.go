@@ -80,7 +80,15 @@ func (d *device) LaunchGrid(l *gpu.Launch) error {
 			return fmt.Errorf("kernel %s: operand %d: %w", l.Func, i, err)
 		}
 	}
+	d.launches++
 	return d.encodeGrid(&d.work, k, operands[:len(l.Operands)], l.Params, l.Blocks, l.Threads)
+}
+
+// Launches implements [driver.LaunchCounter]. A grid in pieces is one.
+func (d *device) Launches() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.launches
 }
 
 // check returns an error for a launch that no GPU of this kind takes.

@@ -73,6 +73,7 @@ func TestLaunchOrder(t *testing.T) {
 	for range 2 * maxCommands {
 		require.NoError(t, d.LaunchGrid(f.increment(m)))
 	}
+	require.EqualValues(t, 2*maxCommands+1, d.Launches())
 	require.Equal(t, 2*maxCommands/4, f.commits, "four commands each while nothing was measured")
 	require.NoError(t, d.Copy(out.Slice(32, 32), m.Slice(0, 32)))
 	f.pause(false)

@@ -71,13 +71,18 @@ type Factors struct {
 }
 
 // Roots sets roots to √(max(mean(R), ε)/R) and, behind it, 1/√C, for the means R, and C
-// behind it, of a matrix of so many rows.
+// behind it, of a matrix of so many rows. R is added by [Lanes] partial sums, as a row is.
 func (h Hyper) Roots(roots, both []float32, rows int) {
-	mean := 0.0
-	for _, r := range both[:rows] {
-		mean += float64(r)
+	var lanes [Lanes]float64
+	for i, r := range both[:rows] {
+		lanes[i%Lanes] += float64(r)
 	}
-	mean = max(mean/float64(rows), h.Eps)
+	for d := Lanes / 2; d > 0; d /= 2 {
+		for i := range d {
+			lanes[i] += lanes[i+d]
+		}
+	}
+	mean := max(lanes[0]/float64(rows), h.Eps)
 	for i, x := range both {
 		if i < rows {
 			roots[i] = float32(math.Sqrt(mean / float64(x)))
@@ -122,11 +127,16 @@ func (f *Factors) apply(u, g []float32, lo int, scale float32) {
 // Average updates R or C, moving averages of mean squares, from this step's sums of n
 // squares: x ← β·x + (1-β)·sum/n.
 func (h Hyper) Average(x []float32, sums []float64, n int) {
-	rest := h.power()
-	keep, add := float32(1-rest), rest/float64(n)
+	keep, add := h.MeanFactors(n)
 	for i, s := range sums {
 		x[i] = float32(keep*x[i]) + float32(add*s)
 	}
+}
+
+// MeanFactors returns β and (1-β)/n of [Hyper.Average].
+func (h Hyper) MeanFactors(n int) (keep float32, add float64) {
+	rest := h.power()
+	return float32(1 - rest), rest / float64(n)
 }
 
 // Lanes is the number of partial sums of a row. The element in column j of a part enters

@@ -102,6 +102,56 @@ KERNEL(quant8_fold_sums, 256, OPERAND(u64, sums, 0), PARAMS(Sums, q)) {
     fold(t, sums + q.strips * q.rows, q.cols, q.bands);
 }
 
+#if defined(SNUG_CUDA)
+
+// ---- factors: the means R of rows and C of columns after a step, and their roots, in double as package optim has them.
+
+struct FactorsParams {
+    u64 rows, cols, behind;         // sums before those of columns
+    u64 add_rows, add_cols, least;  // doubles: what sums are multiplied by, and the least mean of R
+    f32 keep;                       // of the means before the step
+    u32 unused;
+};
+
+KERNEL(quant8_averages, 256, OPERAND(f32, both, 0), OPERAND(const f32, old, 1), OPERAND(const u64, sums, 2), PARAMS(FactorsParams, q)) {
+    Thread t = THREAD;
+    double add_rows = wide_of_double(q.add_rows).x, add_cols = wide_of_double(q.add_cols).x;
+    for (u64 i = (u64)t.block * t.threads + t.local; i < q.rows + q.cols; i += (u64)t.blocks * t.threads) {
+        u64 sum = i < q.rows ? sums[i] : sums[q.behind + i - q.rows];
+        double added = (i < q.rows ? add_rows : add_cols) * wide_of_double(sum).x;
+        float kept = q.keep * old[i];
+        both[i] = kept + (float)added;
+    }
+}
+
+DEVICE double double_root(double x) {
+#if defined(__CUDA_ARCH__) && !defined(SNUG_EMU)
+    return __dsqrt_rn(x);
+#else
+    return __builtin_sqrt(x);
+#endif
+}
+
+// quant8_roots has the sum of R in every warp, by LANES partial sums.
+KERNEL(quant8_roots, 256, OPERAND(f32, roots, 0), OPERAND(const f32, both, 1), PARAMS(FactorsParams, q)) {
+    Thread t = THREAD;
+    double sum = 0;
+    for (u64 i = lane_of(t); i < q.rows; i += LANES) sum += (double)both[i];
+    for (u32 d = LANES / 2; d > 0; d /= 2) {
+        u64 bits = double_of_wide(Wide{sum});
+        u32 low = shuffle_xor((u32)bits, d), high = shuffle_xor((u32)(bits >> 32), d);
+        sum += wide_of_double((u64)high << 32 | low).x;
+    }
+    double mean = sum / (double)q.rows, least = wide_of_double(q.least).x;
+    if (mean < least) mean = least;
+    for (u64 i = (u64)t.block * t.threads + t.local; i < q.rows + q.cols; i += (u64)t.blocks * t.threads) {
+        double x = (double)both[i];
+        roots[i] = (float)(i < q.rows ? double_root(mean / x) : 1.0 / double_root(x));
+    }
+}
+
+#endif
+
 // ---- updates
 
 // Updates is a gradient of which load_floats makes u.

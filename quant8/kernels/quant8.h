@@ -6,3 +6,4 @@
 #include "squares.h"
 #include "matrix.h"
 #include "scan.h"
+#include "steps.h"

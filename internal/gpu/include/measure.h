@@ -2,6 +2,7 @@
 // not finite. See the Go package internal/measure.
 #pragma once
 #include "elements.h"
+#include "many.h"
 #include "wide.h"
 
 // Record is what one piece of some vectors holds, as the Go type of that name.
@@ -108,3 +109,43 @@ DEVICE void add_found(Thread t, Wide mine, GLOBAL const T* x, Piece p, i64 ordin
     r.count += (i64)all.count;
     *record = r;
 }
+
+#if defined(SNUG_CUDA)
+
+// ---- gather: what a launch over many vectors has left in `parts`, a record for each piece, is added to the records, as
+// passes over one vector after the other do.
+
+enum { MAX_VECTORS = 100 };
+
+struct GatherParams {
+    u32 count; // of the vectors
+    u32 used;  // how many records earlier passes have written
+    u32 first[MAX_VECTORS + 1]; // of the parts of a vector
+};
+
+DEVICE void add_record(PRIVATE Record& r, Record o) {
+    r.squares = double_of_wide(wide_sum(wide_of_double(r.squares), wide_of_double(o.squares)));
+    if (o.count > 0 && r.count == 0) {
+        r.ordinal = o.ordinal;
+        r.index = o.index;
+        r.value = o.value;
+    }
+    r.count += o.count;
+}
+
+#define GATHER(name)                                                                                              \
+    KERNEL(name, 256, OPERAND(Record, records, 0), OPERAND(const Record, parts, 1), PARAMS(GatherParams, p)) {    \
+        Thread t = THREAD;                                                                                        \
+        u32 i = t.block * t.threads + t.local;                                                                    \
+        Record r = {0, 0, 0, 0, 0, 0};                                                                            \
+        if (i < p.used) r = records[i];                                                                           \
+        bool any = false;                                                                                         \
+        for (u32 k = 0; k < p.count; k++) {                                                                       \
+            if (i >= p.first[k + 1] - p.first[k]) continue;                                                       \
+            add_record(r, parts[p.first[k] + i]);                                                                 \
+            any = true;                                                                                           \
+        }                                                                                                         \
+        if (any) records[i] = r;                                                                                  \
+    }
+
+#endif

@@ -118,8 +118,9 @@ var wide = []struct {
 	kernels *regexp.Regexp
 	Access
 }{
-	{regexp.MustCompile(`^accum_`), Access{Loads: true, Stores: true}},
-	{regexp.MustCompile(`^amp_(cast_(f16|bf16)_(f16|bf16)|cast_f32_f32|random_\w+|join|join24|split|split24|split24_random|sweep_\w+)$`), Access{Loads: true, Stores: true}},
+	{regexp.MustCompile(`^accum_(accumulate_|decay$|measured_(f32|f16|bf16)$|rounded_|sums$)`), Access{Loads: true, Stores: true}},
+	{regexp.MustCompile(`^accum_measured_many$`), Access{Loads: true}}, // its stores are generic, ST
+	{regexp.MustCompile(`^amp_(cast_(f16|bf16)_(f16|bf16)|cast_f32_f32|random_\w+|join|join24|split|split24|split24_random|sweeps|sweep_\w+)$`), Access{Loads: true, Stores: true}},
 	{regexp.MustCompile(`^amp_cast_(f16|bf16)_f32$`), Access{Stores: true}},
 	{regexp.MustCompile(`^amp_cast_f32_(f16|bf16)$`), Access{Loads: true}},
 	{regexp.MustCompile(`^attention_(forward|backward_key|backward_query)_unit\d+_`), Access{Moves: true}},
