@@ -48,24 +48,24 @@ func (d *Device) FreePinned(m driver.Mem) error {
 }
 
 // StartCopyIn starts a copy of src.Size pinned bytes to dst, after the work
-// queued so far, and returns at once. Copies run in the order of their starts.
+// queued so far, and returns at once. Copies of one direction run in the order of their starts.
 func (d *Device) StartCopyIn(dst, src driver.Mem) (driver.Fence, error) {
-	return d.startCopy(dst, src, dst, src, func() error {
-		return d.check("cuMemcpyHtoDAsync", d.api.copyToDevice(dst.Addr, src.Host, uint64(src.Size), d.copies))
+	return d.startCopy(d.in, dst, src, dst, src, func() error {
+		return d.check("cuMemcpyHtoDAsync", d.api.copyToDevice(dst.Addr, src.Host, uint64(src.Size), d.in))
 	})
 }
 
 // StartCopyOut starts a copy of src.Size bytes to pinned memory dst, after the
 // work queued so far, and returns at once.
 func (d *Device) StartCopyOut(dst, src driver.Mem) (driver.Fence, error) {
-	return d.startCopy(dst, src, src, dst, func() error {
-		return d.check("cuMemcpyDtoHAsync", d.api.copyToHost(dst.Host, src.Addr, uint64(src.Size), d.copies))
+	return d.startCopy(d.out, dst, src, src, dst, func() error {
+		return d.check("cuMemcpyDtoHAsync", d.api.copyToHost(dst.Host, src.Addr, uint64(src.Size), d.out))
 	})
 }
 
-// startCopy makes the stream of copies wait for the queue and starts a copy
+// startCopy makes a stream of copies wait for the queue and starts a copy
 // between device and host memory on it.
-func (d *Device) startCopy(dst, src, device, host driver.Mem, start func() error) (driver.Fence, error) {
+func (d *Device) startCopy(stream uintptr, dst, src, device, host driver.Mem, start func() error) (driver.Fence, error) {
 	if err := first(d.fits(dst, src.Size), d.fits(device, src.Size)); err != nil {
 		return nil, err
 	}
@@ -83,13 +83,13 @@ func (d *Device) startCopy(dst, src, device, host driver.Mem, start func() error
 	if err != nil {
 		return nil, err
 	}
-	err = d.check("cuStreamWaitEvent", d.api.streamWait(d.copies, event, 0))
+	err = d.check("cuStreamWaitEvent", d.api.streamWait(stream, event, 0))
 	if err == nil && src.Size > 0 {
 		err = start()
 	}
 	if err == nil { // the event now stands for the end of the copy
-		if err = d.check("cuEventRecord", d.api.eventRecord(event, d.copies)); err != nil {
-			d.api.streamSync(d.copies) // the caller may use the memory after the error
+		if err = d.check("cuEventRecord", d.api.eventRecord(event, stream)); err != nil {
+			d.api.streamSync(stream) // the caller may use the memory after the error
 		}
 	}
 	if err != nil {

@@ -39,7 +39,7 @@ type Device struct {
 
 	queue   uintptr // the stream of kernels
 	foreign bool    // queue is the caller's
-	copies  uintptr // the stream of StartCopyIn and StartCopyOut
+	in, out uintptr // the streams of StartCopyIn and StartCopyOut, so that both ways of the bus are in use at a time
 	pool    uintptr // 0 without memory pools
 
 	mu       sync.Mutex      // guards the fields below
@@ -93,8 +93,10 @@ func (d *Device) start(stream *uintptr) error {
 	} else if err := d.check("cuStreamCreate", d.api.streamCreate(&d.queue, streamNonBlocking)); err != nil {
 		return err
 	}
-	if err := d.check("cuStreamCreate", d.api.streamCreate(&d.copies, streamNonBlocking)); err != nil {
-		return err
+	for _, s := range []*uintptr{&d.in, &d.out} {
+		if err := d.check("cuStreamCreate", d.api.streamCreate(s, streamNonBlocking)); err != nil {
+			return err
+		}
 	}
 	if err := d.addFrames(); err != nil {
 		return err
@@ -219,8 +221,10 @@ func (d *Device) freeAll() error {
 		err = d.dropCapture()
 	}
 	do("cuStreamSynchronize", d.api.streamSync(d.queue))
-	if d.copies != 0 {
-		do("cuStreamSynchronize", d.api.streamSync(d.copies))
+	for _, s := range []uintptr{d.in, d.out} {
+		if s != 0 {
+			do("cuStreamSynchronize", d.api.streamSync(s))
+		}
 	}
 	for g := range d.graphs {
 		g.mu.Lock()
@@ -240,8 +244,10 @@ func (d *Device) freeAll() error {
 			do("cuModuleUnload", d.api.moduleUnload(part))
 		}
 	}
-	if d.copies != 0 {
-		do("cuStreamDestroy", d.api.streamDestroy(d.copies))
+	for _, s := range []uintptr{d.in, d.out} {
+		if s != 0 {
+			do("cuStreamDestroy", d.api.streamDestroy(s))
+		}
 	}
 	if d.queue != 0 && !d.foreign {
 		do("cuStreamDestroy", d.api.streamDestroy(d.queue))

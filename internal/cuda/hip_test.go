@@ -72,7 +72,7 @@ func TestMain(m *testing.M) {
 	run := flag.Lookup("test.run")
 	if code == 0 && run.Value.String() == "" && flag.Lookup("test.bench").Value.String() == "" && flag.Lookup("test.list").Value.String() == "" {
 		testVendor = &amd
-		if err := run.Value.Set("^Test(AllocIsZeroed|Arguments|CaptureRefuses|Close|CloseAmongCalls|CopierCalls|CopierOrder|CopiesAreChecked|CopyInAndOut" +
+		if err := run.Value.Set("^Test(AllocIsZeroed|Arguments|CaptureRefuses|Close|CloseAmongCalls|CopierCalls|CopierOrder|CopiesAreChecked|CopiesOfBothWays|CopyInAndOut" +
 			"|Enter|ForeignStream|Frames|FreeAfterQueuedWork|Graph|Launch|LaunchGridAllocatesNothing|ManyGoroutines|Memory" +
 			"|ShortCopies|TwoProcesses)$"); err != nil {
 			panic(err)

@@ -11,7 +11,7 @@ type Copier interface {
 	// for the copies that use it.
 	FreePinned(m Mem) error
 	// StartCopyIn starts a copy of src.Size pinned bytes to dst, after the
-	// work queued so far, and returns at once.
+	// work queued so far, and returns at once. Copies in and out may run at the same time.
 	StartCopyIn(dst, src Mem) (Fence, error)
 	// StartCopyOut starts a copy of src.Size bytes to pinned memory dst, after
 	// the work queued so far, and returns at once.
