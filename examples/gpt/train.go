@@ -26,6 +26,7 @@ type trainer struct {
 	model  *transformer.Model
 	store  *offload.Store // nil without offload
 	meter  *plan.Monitor
+	losses fused.Losses        // of the current step
 	micros []transformer.Batch // micro-batches of the current step
 }
 
@@ -41,9 +42,8 @@ func newTrainer(dev *snug.Device, c config, data *text.Corpus, pages string, sav
 	if t.meter, err = plan.NewMonitor(plan.MonitorOptions{Limits: [plan.Tiers]int64{c.limit}, Samples: 256}); err != nil {
 		return t, err
 	}
-	losses := &fused.Losses{}
 	t.model, err = transformer.New(c.architecture(), transformer.Options{
-		DType: c.policy.Compute, Device: dev, Seed: c.seed, LossRows: c.lossRows, Losses: losses, Monitor: t.meter, PlainAttention: !c.on[useAttention],
+		DType: c.policy.Compute, Device: dev, Seed: c.seed, LossRows: c.lossRows, Losses: &t.losses, Monitor: t.meter, PlainAttention: !c.on[useAttention],
 	})
 	if err != nil {
 		return t, err
@@ -62,7 +62,7 @@ func newTrainer(dev *snug.Device, c config, data *text.Corpus, pages string, sav
 		Optimizer: c.optimizer(), StateBits: c.stateBits(), Chunk: c.chunk,
 		Schedule: c.learningRate, Clip: 1, Fill: t.model.FirstValues, Monitor: t.meter,
 		Reducer: c.reducer, Bucket: bucket, Shard: c.shard,
-		Losses: losses, Measure: c.poison > 0, // names the micro-batch of a NaN
+		Losses: &t.losses, Measure: c.poison > 0, // names the micro-batch of a NaN
 	}
 	if c.on[useAMP] {
 		o.Scaler = &amp.ScalerOptions{}

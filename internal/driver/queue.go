@@ -81,8 +81,11 @@ func (q *Queue) Copier() (Copier, error) {
 	if err := q.Check(); err != nil {
 		return nil, err
 	}
-	if c, ok := q.Driver.(Copier); ok {
+	switch c, ok := q.Driver.(Copier); {
+	case ok && q.Joins():
 		return ordered{c, q}, nil
+	case ok:
+		return c, nil
 	}
 	return nil, fmt.Errorf("snug: %s: %w", q.Name, ErrNoCopier)
 }
