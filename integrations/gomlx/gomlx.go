@@ -21,7 +21,7 @@ import (
 )
 
 // Options are those of package train of snug. There, nil as Schedule is a constant rate of 0.001; here it is the parameter
-// learning_rate of the context, if it is set.
+// learning_rate of the context, if it is set, and Split must be nil.
 type Options = train.Options
 
 // Report is the result of a step.
@@ -96,10 +96,14 @@ func (b Batch) arguments(scale float32) (list []any) {
 // New builds the graph of a model for batches like first, whose numbers it does not use, and returns a Trainer for its
 // variables. With Options.Dir it owns the folder until Close, and resumes its newest checkpoint, which replaces the
 // values of the variables. loss may be nil if the model calls train.AddLoss of GoMLX. A loss that is not a scalar is
-// averaged. A context that has the variables, such as from checkpoints of GoMLX, is passed as ctx.Reuse().
+// averaged. A context that has the variables, such as from checkpoints of GoMLX, is passed as ctx.Reuse(). A New that fails
+// may have made some of the variables: for another try pass ctx.Checked(false), which makes those that lack.
+//
+// The graph for first uses all variables that training uses, and changes all that training changes, see [Trainer.Train]. If
+// some batches use fewer, pass another. Variables that do not train have the values of the run before New resumes it.
 //
 // The error wraps [snug.ErrConfig] for arguments that are nil, for a model that panics or that the package does not
-// support, for options that do not fit together and for a checkpoint of another run; [snug.ErrDType] for a variable that
+// support, for options that do not fit together, Split among them, and for a checkpoint of another run; [snug.ErrDType] for a variable that
 // trains and is not float32, bfloat16 or float16; and [snug.ErrCorrupt] for a damaged checkpoint.
 func New(backend backends.Backend, ctx *context.Context, model gotrain.ModelFn, loss gotrain.LossFn, first Batch, o Options) (*Trainer, error) {
 	m, err := newModel(backend, ctx, model, loss, first)
