@@ -42,7 +42,7 @@
 //
 // Options.StateBits holds for all variables of 4096 elements or more. quant8.AdamW advises 32 bits for embeddings that are
 // not tied to the output layer, and quant8.Options.Keep32, which selects them, is no option here: a model whose embeddings
-// have rare gradients keeps StateBits at 32, or at 16.
+// have rare gradients keeps StateBits at 32.
 //
 // # Memory
 //
