@@ -190,3 +190,16 @@ func TestKernelPanic(t *testing.T) {
 	}
 	trainTo(t, tr, 4)
 }
+
+// TestFold: with Fold a step has one pass, so that Clip goes with random numbers; an error in it brings these back.
+func TestFold(t *testing.T) {
+	tr, ctx := newTrainer(t, noisy, batch(0, 0, rows), gomlx.Options{InBackward: true, Fold: true, Clip: 1})
+	trainTo(t, tr, 2)
+	before := values(t, ctx)
+	bad := batch(3, 0, rows)
+	bad.Labels = nil
+	_, err := tr.Train(t.Context(), []gomlx.Batch{batch(2, 0, rows), bad})
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.Equal(t, before["/#rngState"], values(t, ctx)["/#rngState"])
+	require.Equal(t, before["/norm/average"], values(t, ctx)["/norm/average"])
+}
