@@ -39,6 +39,7 @@ func (t *Trainer[B]) alike() error {
 	if err != nil {
 		return err
 	}
+	_, stateful := t.model.(Stateful)
 	compared := []struct {
 		name  string
 		value any
@@ -47,6 +48,7 @@ func (t *Trainer[B]) alike() error {
 		{"Seed", o.Seed}, {"SkipNonFinite", o.SkipNonFinite}, {"Measure", o.Measure}, {"CountLost", o.CountLost}, {"Chunk", o.Chunk}, {"Bucket", o.Bucket},
 		{"Shard", o.Shard}, {"SaveEvery", o.SaveEvery}, {"Scaler", fmt.Sprint(o.Scaler != nil, scaler)}, {"list of parameters", params.Sum32()},
 		{"Params", single}, {"Fill", first}, {aboutOption, string(run)}, {"build of snug", build()},
+		{"kind of model (Stateful or not)", stateful},
 	}
 	// Each rank fills in its own numbers only, so the sums hold the numbers of all ranks.
 	sums := make([]float64, len(compared)*r.Size())

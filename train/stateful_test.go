@@ -95,3 +95,27 @@ func TestStatefulRanks(t *testing.T) {
 		}
 	}
 }
+
+// Ranks whose models differ in being Stateful get an error of New, where otherwise one would wait for a part.
+func TestStatefulRanksDiffer(t *testing.T) {
+	for stateful := range 2 {
+		reducers, err := accum.Local(t.Context(), 2)
+		require.NoError(t, err)
+		errs := make(chan error)
+		for rank, r := range reducers {
+			go func() {
+				var m Model[[]int] = newToy(t, snug.F32, snug.F32)
+				if rank == stateful {
+					m = &counting{toy: newToy(t, snug.F32, snug.F32)}
+				}
+				_, err := New(m, Options{Dir: t.TempDir(), Reducer: r})
+				errs <- err
+			}()
+		}
+		for range reducers {
+			err := <-errs
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, "Stateful")
+		}
+	}
+}

@@ -20,7 +20,7 @@ func check(err error) {
 
 // The model, the loss and the dataset are those of a program that uses GoMLX's train.Trainer.
 func Example() {
-	backend, err := simplego.New("")
+	backend, err := simplego.New("ops_sequential") // so that a panic of an operation is an error
 	check(err)
 	ctx := context.New()
 	check(ctx.SetRNGStateFromSeed(1))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"math"
 	"slices"
 
 	"github.com/gomlx/gomlx/backends"
@@ -20,7 +21,7 @@ import (
 )
 
 // Options are those of package train of snug. There, nil as Schedule is a constant rate of 0.001; here it is the parameter
-// learning_rate of the context, if it is set.
+// learning_rate of the context, if it is set, and Split must be nil.
 type Options = train.Options
 
 // Report is the result of a step.
@@ -31,9 +32,14 @@ type Batch struct {
 	Spec           any // passed to the model; each value that == tells apart has graphs of its own
 	Inputs, Labels []*tensors.Tensor
 	// Weight is the weight of the micro-batch in the mean of a step, such as the number of its labels that count. 0 is the
-	// length of the first axis of the first input, or 1 if that is a scalar.
+	// length of the first axis of the first input, or 1 if that is a scalar. NoWeight leaves the micro-batch out; other
+	// negative numbers are errors.
 	Weight float64
 }
+
+// NoWeight, as Batch.Weight, stands for a weight of 0, such as that of a micro-batch without a label that counts. Train
+// needs another micro-batch besides, whose weight is above 0.
+const NoWeight = -1
 
 // Next returns the next batch of a dataset. At its end the error is io.EOF; other errors are those of the dataset, and
 // wrap [snug.ErrConfig] if it is nil or panics.
@@ -63,6 +69,9 @@ func (b Batch) check() error {
 			return fmt.Errorf("tensor %d of the inputs and labels of a batch is nil or finalized: %w", i, snug.ErrConfig)
 		}
 	}
+	if w := b.Weight; w != NoWeight && !(w >= 0 && w <= math.MaxFloat64) {
+		return fmt.Errorf("a batch has the weight %v, want a finite number of 0 or more, or NoWeight: %w", w, snug.ErrConfig)
+	}
 	return nil
 }
 
@@ -84,22 +93,17 @@ func (b Batch) arguments(scale float32) (list []any) {
 	return append(list, tensors.FromScalar(scale))
 }
 
-// Trainer trains a model of GoMLX. It is not safe for concurrent use.
-type Trainer struct {
-	*train.Trainer[Batch]
-	model   *model
-	resumed int // the step at which New resumed, until Run has left out the batches before it
-}
-
-var errZero = fmt.Errorf("gomlx: New did not make the Trainer: %w", snug.ErrConfig)
-
 // New builds the graph of a model for batches like first, whose numbers it does not use, and returns a Trainer for its
 // variables. With Options.Dir it owns the folder until Close, and resumes its newest checkpoint, which replaces the
 // values of the variables. loss may be nil if the model calls train.AddLoss of GoMLX. A loss that is not a scalar is
-// averaged. A context that has the variables, such as from checkpoints of GoMLX, is passed as ctx.Reuse().
+// averaged. A context that has the variables, such as from checkpoints of GoMLX, is passed as ctx.Reuse(). A New that fails
+// may have made some of the variables: for another try pass ctx.Checked(false), which makes those that lack.
+//
+// The graph for first uses all variables that training uses, and changes all that training changes, see [Trainer.Train]. If
+// some batches use fewer, pass another. Variables that do not train have the values of the run before New resumes it.
 //
 // The error wraps [snug.ErrConfig] for arguments that are nil, for a model that panics or that the package does not
-// support, for options that do not fit together and for a checkpoint of another run; [snug.ErrDType] for a variable that
+// support, for options that do not fit together, Split among them, and for a checkpoint of another run; [snug.ErrDType] for a variable that
 // trains and is not float32, bfloat16 or float16; and [snug.ErrCorrupt] for a damaged checkpoint.
 func New(backend backends.Backend, ctx *context.Context, model gotrain.ModelFn, loss gotrain.LossFn, first Batch, o Options) (*Trainer, error) {
 	m, err := newModel(backend, ctx, model, loss, first)
@@ -108,6 +112,9 @@ func New(backend backends.Backend, ctx *context.Context, model gotrain.ModelFn, 
 	}
 	if _, zeroth := o.Optimizer.(quant8.MeZO); zeroth {
 		return nil, fmt.Errorf("gomlx: New: quant8.MeZO evaluates a batch twice with the same random numbers, which GoMLX's state of them does not give: %w", snug.ErrConfig)
+	}
+	if o.Split != nil {
+		return nil, fmt.Errorf("gomlx: New: Split runs a step again, and the variables that the model changes are not as before the step: %w", snug.ErrConfig)
 	}
 	if o.InBackward && o.Clip > 0 && !o.Fold && len(m.moved) > 0 {
 		return nil, fmt.Errorf("gomlx: New: InBackward with Clip runs a batch twice, and the model changes variable %q each time: %w", m.moved[0].ScopeAndName(), snug.ErrConfig)
@@ -126,7 +133,7 @@ func New(backend backends.Backend, ctx *context.Context, model gotrain.ModelFn, 
 		o.Schedule = train.Constant(float32(rate))
 	}
 	t := &Trainer{model: m}
-	if t.Trainer, err = train.New[Batch](m, o); err != nil {
+	if t.inner, err = train.New[Batch](m, o); err != nil {
 		return nil, fmt.Errorf("gomlx: New: %w", err)
 	}
 	t.resumed = t.Step()
@@ -136,60 +143,81 @@ func New(backend backends.Backend, ctx *context.Context, model gotrain.ModelFn, 
 	return t, nil
 }
 
-// Train makes one step with the mean of the gradients of the micro-batches, see the method of package train. After an
-// error in the model the variables that the graph changes are as before the step, too. A step that is skipped leaves
-// them as the graph changed them. Train does not finalize the tensors.
+// Train makes one step with the mean of the gradients of the micro-batches, see the method of package train. It checks all
+// of them first. After an error in the model the variables that the graph changes are as before the step, too. A step that
+// is skipped leaves them as the graph changed them. Train does not finalize the tensors.
+//
+// A batch may have another Spec and other shapes than that of New, for which it builds a graph. The error wraps
+// [snug.ErrConfig] if that graph makes a variable, uses one that the graph of New does not use, or changes one that it does
+// not change.
 func (t *Trainer) Train(ctx stdcontext.Context, batches []Batch) (Report, error) {
-	if t.model == nil {
+	if !t.made() {
 		return Report{}, errZero
 	}
-	before := t.Step()
-	if err := t.model.setStep(before); err != nil {
-		return Report{}, fmt.Errorf("gomlx: %w", err)
+	for i, b := range batches {
+		if err := b.check(); err != nil {
+			return Report{}, fmt.Errorf("gomlx: micro-batch %d: %w", i, err)
+		}
 	}
-	saved, err := t.model.snapshot()
+	before := t.Step()
+	saved, err := t.model.beginStep(before)
 	if err != nil {
 		return Report{}, fmt.Errorf("gomlx: %w", err)
 	}
-	report, err := t.Trainer.Train(ctx, batches)
+	report, err := t.inner.Train(ctx, batches)
 	if err != nil && t.Step() == before {
 		return report, errors.Join(err, saved.restore())
 	}
 	return report, errors.Join(err, t.model.setStep(t.Step()))
 }
 
-// Evaluate returns the loss over all batches, as the model computes it when it does not train. Variables that its graph
-// changes are as before afterwards.
-func (t *Trainer) Evaluate(ctx stdcontext.Context, batches iter.Seq[Batch]) (fused.Loss, error) {
-	if t.model == nil {
+// Evaluate returns the loss over all batches, as the model computes it when it does not train. A batch of NoWeight is left
+// out. Variables that the graph changes are as before afterwards; a graph that makes a variable, or changes one that trains,
+// is an error that wraps [snug.ErrConfig].
+func (t *Trainer) Evaluate(ctx stdcontext.Context, batches iter.Seq[Batch]) (loss fused.Loss, err error) {
+	if !t.made() {
 		return fused.Loss{}, errZero
 	}
-	saved, err := t.model.snapshot()
+	saved, err := snapshotOf(t.model.touched)
 	if err != nil {
 		return fused.Loss{}, fmt.Errorf("gomlx: Evaluate: %w", err)
 	}
-	loss, err := t.Trainer.Evaluate(ctx, batches)
-	return loss, errors.Join(err, saved.restore())
+	t.model.saved = &saved
+	defer func() {
+		t.model.saved = nil
+		err = errors.Join(err, saved.restore())
+	}()
+	return t.inner.Evaluate(ctx, batches)
 }
 
 // Run trains until Step is steps, with micro batches of the dataset in each step. At the end of the dataset it begins
-// again. After each step it calls each, unless that is nil, and ends with its error. After New has resumed a checkpoint,
-// the first Run leaves out the batches of the steps that the checkpoint has: a dataset that yields the same batches again
-// then gives the bits of a run that was never interrupted. Run finalizes the tensors of a batch after use, unless the
-// dataset says that it owns them.
+// again. After each step it calls each, unless that is nil, and ends with its error. Run finalizes the tensors of a batch
+// after use, unless the dataset says that it owns them.
+//
+// After New has resumed a checkpoint, the first Run leaves out the batches of the steps that the checkpoint has: a dataset
+// that yields the same batches again then gives the bits of a run that was never interrupted. It takes micro batches for
+// each of these steps, so micro must be that of the run. If an error ends it before, the next Run leaves out the rest.
+//
+// The batches that Run has read for a step that fails are gone: the next Run goes on with those that follow.
 //
 // The error wraps [snug.ErrConfig] for a micro below 1, a nil or an empty dataset, or comes from Train, the dataset or
 // each.
 func (t *Trainer) Run(ctx stdcontext.Context, ds gotrain.Dataset, steps, micro int, each func(Report) error) error {
-	if t.model == nil {
+	if !t.made() {
 		return errZero
+	}
+	if ctx == nil || ds == nil {
+		return fmt.Errorf("gomlx: Run: the context or the dataset is nil: %w", snug.ErrConfig)
 	}
 	if micro < 1 {
 		return fmt.Errorf("gomlx: Run: %d micro-batches in a step, want 1 or more: %w", micro, snug.ErrConfig)
 	}
 	owned := true
 	if o, ok := ds.(gotrain.DatasetCustomOwnership); ok {
-		owned = o.IsOwnershipTransferred()
+		err := catch("gomlx: the dataset's IsOwnershipTransferred", func() error { owned = o.IsOwnershipTransferred(); return nil })
+		if err != nil {
+			return err
+		}
 	}
 	release := func(list []Batch) (err error) {
 		for _, b := range list {
@@ -200,15 +228,19 @@ func (t *Trainer) Run(ctx stdcontext.Context, ds gotrain.Dataset, steps, micro i
 		return err
 	}
 	for t.Step() < steps {
-		for ; t.resumed > 0; t.resumed-- {
-			for range micro {
-				b, err := next(ds)
-				if err != nil {
-					return err
-				}
-				if err := release([]Batch{b}); err != nil {
-					return err
-				}
+		if t.resumed > 0 {
+			t.skip, t.resumed = t.resumed*micro, 0
+		}
+		for ; t.skip > 0; t.skip-- {
+			if err := ctx.Err(); err != nil {
+				return fmt.Errorf("gomlx: Run: %w", err)
+			}
+			b, err := next(ds)
+			if err != nil {
+				return err
+			}
+			if err := release([]Batch{b}); err != nil {
+				return err
 			}
 		}
 		var list []Batch
@@ -241,11 +273,12 @@ func next(ds gotrain.Dataset) (Batch, error) {
 	if err != io.EOF {
 		return b, err
 	}
-	if err := catch("gomlx: the dataset's Reset", func() error { ds.Reset(); return nil }); err != nil {
+	name := ""
+	if err := catch("gomlx: the dataset's Reset", func() error { ds.Reset(); name = ds.Name(); return nil }); err != nil {
 		return b, err
 	}
 	if b, err = Next(ds); err == io.EOF {
-		return b, fmt.Errorf("gomlx: the dataset %s has no batches: %w", ds.Name(), snug.ErrConfig)
+		return b, fmt.Errorf("gomlx: the dataset %s has no batches: %w", name, snug.ErrConfig)
 	}
 	return b, err
 }

@@ -2,12 +2,12 @@ package gomlx
 
 import (
 	stdcontext "context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"iter"
 	"math"
 	"slices"
+	"strings"
 	"unsafe"
 
 	"github.com/gomlx/gomlx/backends"
@@ -34,10 +34,15 @@ type model struct {
 	built  map[graph.GraphId]*built
 	params []*param
 	named  map[string]*param
-	moved  []*context.Variable // that graphs of training change, ordered by name
-	frozen map[string][]byte   // checksums of variables that the first graph uses and nothing changes
-	global *context.Variable   // global_step
-	first  int64               // its value before step 1
+	used   map[*context.Variable]bool // by the first graph; nil until New has built it
+	moved  []*context.Variable        // that the first graph changes, ordered by name
+	frozen []*context.Variable        // that the first graph uses and no graph of training changes
+	global *context.Variable          // global_step
+	first  int64                      // its value before step 1
+
+	before  map[*context.Variable]bool // variables before the graph that is built; nil if none is
+	touched []*context.Variable        // that graphs of evaluation change
+	saved   *snapshot                  // of these, during Evaluate
 }
 
 // kind is what graphs differ in besides shapes.
@@ -51,7 +56,6 @@ type kind struct {
 type built struct {
 	trains, moved, used []*context.Variable
 	rate                bool // the graph sets the learning rate
-	known               bool // it was compared with the model
 }
 
 // param is a variable that trains.
@@ -67,7 +71,7 @@ func newModel(backend backends.Backend, ctx *context.Context, fn gotrain.ModelFn
 	if backend == nil || ctx == nil || fn == nil {
 		return nil, fmt.Errorf("the backend, the context or the model is nil: %w", snug.ErrConfig)
 	}
-	m := &model{backend: backend, ctx: ctx, fn: fn, loss: loss, execs: map[kind]*context.Exec{}, built: map[graph.GraphId]*built{}, named: map[string]*param{}, frozen: map[string][]byte{}}
+	m := &model{backend: backend, ctx: ctx, fn: fn, loss: loss, execs: map[kind]*context.Exec{}, built: map[graph.GraphId]*built{}, named: map[string]*param{}}
 	if err := b.check(); err != nil {
 		return nil, err
 	}
@@ -144,38 +148,19 @@ func (m *model) collect(g *built) error {
 	if len(m.params) == 0 {
 		return fmt.Errorf("the model uses no variable that trains: %w", snug.ErrConfig)
 	}
-	m.compare(g)
+	m.used = map[*context.Variable]bool{m.global: true}
 	for _, v := range g.used {
-		if v.Trainable || v == m.global || slices.Contains(m.moved, v) || v.Name() == optimizers.ParamLearningRate {
-			continue
-		}
-		t, err := v.Value()
-		if err != nil {
-			return thrown(err)
-		}
-		sum := sha256.New()
-		if err := bytesOf(t, func(b []byte) { sum.Write(b) }); err != nil {
-			return thrown(err)
-		}
-		m.frozen[v.ScopeAndName()] = sum.Sum(nil)
-	}
-	return nil
-}
-
-// compare takes up what a graph changes.
-func (m *model) compare(g *built) {
-	for _, v := range g.moved {
-		if v != m.global && !slices.Contains(m.moved, v) {
+		m.used[v] = true
+		switch {
+		case v.Trainable || v == m.global:
+		case slices.Contains(g.moved, v):
 			m.moved = append(m.moved, v)
+		case v.Name() != optimizers.ParamLearningRate:
+			m.frozen = append(m.frozen, v)
 		}
 	}
-	slices.SortFunc(m.moved, func(a, b *context.Variable) int {
-		if a.ScopeAndName() < b.ScopeAndName() {
-			return -1
-		}
-		return 1
-	})
-	g.known = true
+	slices.SortFunc(m.moved, func(a, b *context.Variable) int { return strings.Compare(a.ScopeAndName(), b.ScopeAndName()) })
+	return nil
 }
 
 // exec returns what runs batches like b.
@@ -191,13 +176,18 @@ func (m *model) exec(b Batch, training bool) (*context.Exec, error) {
 	if err != nil {
 		return nil, thrown(err)
 	}
+	e.SetMaxCache(-1) // else a graph for more than 32 shapes is an error
 	m.execs[k] = e
 	return e, nil
 }
 
 // build builds a graph. It panics, as such functions do.
 func (m *model) build(ctx *context.Context, k kind, nodes []*graph.Node) []*graph.Node {
+	m.note()
 	loss := m.lossOf(ctx, k, nodes[:k.inputs], nodes[k.inputs:k.inputs+k.labels])
+	if m.used != nil {
+		m.compare(loss.Graph(), k.training)
+	}
 	if !k.training {
 		return []*graph.Node{loss}
 	}
@@ -312,10 +302,13 @@ func (m *model) Matrix(name string) (rows, cols int) {
 	return p.v.Shape().Dimensions[0], p.v.Shape().Dimensions[1]
 }
 
-// Weight returns the weight of a micro-batch.
+// Weight returns the weight of a micro-batch, which was checked.
 func (m *model) Weight(b Batch) float64 {
-	if b.Weight == 0 && b.check() == nil {
+	switch b.Weight {
+	case 0:
 		return float64(b.rows())
+	case NoWeight:
+		return 0
 	}
 	return b.Weight
 }
@@ -328,11 +321,6 @@ func (m *model) Backprop(ctx stdcontext.Context, b Batch, scale float32, w train
 	}
 	defer func() { err = errors.Join(err, finalize(outputs)) }()
 	g := m.built[id]
-	for _, v := range g.trains {
-		if m.named[v.ScopeAndName()] == nil {
-			return loss, fmt.Errorf("variable %q trains with this batch and not with that of New: %w", v.ScopeAndName(), snug.ErrConfig)
-		}
-	}
 	done, _ := w.(interface{ Done(name string) error })
 	for i, v := range slices.Backward(g.trains) { // the order of a backward pass, in which shards are complete early
 		grad := outputs[1+i]
@@ -358,6 +346,9 @@ func (m *model) Backprop(ctx stdcontext.Context, b Batch, scale float32, w train
 
 // Evaluate returns the loss of a micro-batch.
 func (m *model) Evaluate(ctx stdcontext.Context, b Batch) (loss fused.Loss, err error) {
+	if err := b.check(); err != nil || m.Weight(b) == 0 {
+		return loss, err
+	}
 	outputs, _, err := m.run(ctx, b, false, 1)
 	if err != nil {
 		return loss, err
@@ -380,6 +371,7 @@ func (m *model) run(ctx stdcontext.Context, b Batch, training bool, scale float3
 	if err := m.held(); err != nil {
 		return nil, 0, err
 	}
+	m.before = nil
 	err = catch("GoMLX", func() error {
 		exec, err := m.exec(b, training)
 		if err != nil {
@@ -396,8 +388,8 @@ func (m *model) run(ctx stdcontext.Context, b Batch, training bool, scale float3
 		outputs, id = out, g.GraphId()
 		return nil
 	})
-	if g := m.built[id]; err == nil && training && !g.known {
-		m.compare(g)
+	if err != nil && m.before != nil {
+		err = errors.Join(err, m.forget())
 	}
 	return outputs, id, err
 }

@@ -2,6 +2,7 @@ package gomlx
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -52,11 +53,15 @@ func bytesOf(t *tensors.Tensor, use func([]byte)) error {
 
 // WriteState writes the state.
 func (m *model) WriteState(w io.Writer) error {
-	s, err := m.snapshot()
+	s, err := snapshotOf(m.moved)
 	if err != nil {
 		return err
 	}
-	h := header{First: m.first, Variables: []described{}, Frozen: m.frozen}
+	sums, err := m.sums()
+	if err != nil {
+		return err
+	}
+	h := header{First: m.first, Variables: []described{}, Frozen: sums}
 	for _, v := range m.moved {
 		h.Variables = append(h.Variables, describe(v))
 	}
@@ -85,8 +90,8 @@ func (m *model) ReadState(r io.Reader) error {
 	s := snapshot{}
 	for _, d := range h.Variables {
 		v := m.find(d.Name)
-		if v == nil || v.Trainable || describe(v) != d {
-			return fmt.Errorf("gomlx: the checkpoint has a variable %q of %s, which the model lacks: %w", d.Name, d.Shape, snug.ErrConfig)
+		if v == nil || describe(v) != d || !slices.Contains(m.moved, v) || slices.Contains(s.variables, v) {
+			return fmt.Errorf("gomlx: the checkpoint has a variable %q of %s, which the model lacks or does not change: %w", d.Name, d.Shape, snug.ErrConfig)
 		}
 		b := make([]byte, d.Bytes)
 		if _, err := io.ReadFull(r, b); err != nil {
@@ -100,7 +105,6 @@ func (m *model) ReadState(r io.Reader) error {
 		}
 	}
 	m.first = h.First
-	m.compare(&built{moved: s.variables})
 	return s.restore()
 }
 
@@ -122,12 +126,47 @@ func readHeader(r io.Reader) (h header, err error) {
 	return h, d.Decode(&h)
 }
 
-// sameFrozen returns an error if a variable that nothing changes has other values than in the run.
-func (m *model) sameFrozen(saved map[string][]byte) error {
-	for _, name := range slices.Sorted(maps.Keys(m.frozen)) {
-		if sum, has := saved[name]; has && !bytes.Equal(sum, m.frozen[name]) {
-			return fmt.Errorf("gomlx: variable %q does not train, and has other values than in the run of the checkpoint: %w", name, snug.ErrConfig)
+// sums returns the checksums of the variables that no graph of training changes.
+func (m *model) sums() (map[string][]byte, error) {
+	sums := map[string][]byte{}
+	for _, v := range m.frozen {
+		t, err := v.Value()
+		if err == nil {
+			err = bytesOf(t, func(b []byte) {
+				sum := sha256.Sum256(b)
+				sums[v.ScopeAndName()] = sum[:]
+			})
 		}
+		if err != nil {
+			return nil, fmt.Errorf("variable %q: %w: %w", v.ScopeAndName(), err, snug.ErrConfig)
+		}
+	}
+	return sums, nil
+}
+
+// sameFrozen returns an error unless the variables that nothing changes are those of the run, with the same values.
+func (m *model) sameFrozen(saved map[string][]byte) error {
+	own, err := m.sums()
+	if err != nil {
+		return err
+	}
+	all := map[string][]byte{}
+	maps.Copy(all, saved)
+	maps.Copy(all, own)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		a, has := saved[name]
+		b, uses := own[name]
+		switch {
+		case !has:
+			err = fmt.Errorf("gomlx: the model uses variable %q, which does not train, and the run of the checkpoint did not: %w", name, snug.ErrConfig)
+		case !uses:
+			err = fmt.Errorf("gomlx: the run of the checkpoint used variable %q, which does not train, and the model does not: %w", name, snug.ErrConfig)
+		case !bytes.Equal(a, b):
+			err = fmt.Errorf("gomlx: variable %q does not train, and has other values than in the run of the checkpoint: %w", name, snug.ErrConfig)
+		default:
+			continue
+		}
+		return err
 	}
 	return nil
 }
@@ -140,6 +179,17 @@ func (m *model) find(name string) *context.Variable {
 		}
 	}
 	return nil
+}
+
+// beginStep writes the number of steps to global_step, and copies the variables that a step changes.
+func (m *model) beginStep(step int) (s snapshot, err error) {
+	if err := m.setStep(step); err != nil {
+		return s, err
+	}
+	if s, err = snapshotOf(m.moved); err == nil {
+		err = s.add(m.global)
+	}
+	return s, err
 }
 
 // setStep writes the number of steps to global_step.
@@ -160,23 +210,31 @@ type snapshot struct {
 	values    [][]byte
 }
 
-// snapshot copies the variables that the graph changes.
-func (m *model) snapshot() (s snapshot, err error) {
-	for _, v := range m.moved {
-		t, err := v.Value()
-		if err == nil {
-			err = bytesOf(t, func(b []byte) { s.values = append(s.values, bytes.Clone(b)) })
+// snapshotOf copies the values of variables.
+func snapshotOf(variables []*context.Variable) (s snapshot, err error) {
+	for _, v := range variables {
+		if err := s.add(v); err != nil {
+			return s, err
 		}
-		if err != nil {
-			return s, fmt.Errorf("variable %q: %w: %w", v.ScopeAndName(), err, snug.ErrConfig)
-		}
-		s.variables = append(s.variables, v)
 	}
 	return s, nil
 }
 
+// add copies the value of another variable.
+func (s *snapshot) add(v *context.Variable) error {
+	t, err := v.Value()
+	if err == nil {
+		err = bytesOf(t, func(b []byte) { s.values = append(s.values, bytes.Clone(b)) })
+	}
+	if err != nil {
+		return fmt.Errorf("variable %q: %w: %w", v.ScopeAndName(), err, snug.ErrConfig)
+	}
+	s.variables = append(s.variables, v)
+	return nil
+}
+
 // restore brings the values back. A graph that failed may have taken the memory of a variable.
-func (s snapshot) restore() error {
+func (s *snapshot) restore() error {
 	for i, v := range s.variables {
 		err := catch("gomlx: variable "+v.ScopeAndName(), func() error {
 			t := tensors.FromShape(v.Shape())

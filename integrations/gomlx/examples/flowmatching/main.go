@@ -86,6 +86,7 @@ func main() {
 
 	first, err := gomlx.Next(dataset)                                                           // snug
 	check(err)                                                                                  // snug
+	dataset.Reset()                                                                             // snug
 	t, err := gomlx.New(backend, ctx, model, loss, first, gomlx.Options{StateBits: 8, Clip: 1}) // snug
 	check(err)                                                                                  // snug
 	defer t.Close()                                                                             // snug

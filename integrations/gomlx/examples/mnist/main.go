@@ -62,6 +62,7 @@ func main() {
 	loss := losses.SparseCategoricalCrossEntropyLogits
 	first, err := gomlx.Next(images)                                                         // snug
 	check(err)                                                                               // snug
+	images.Reset()                                                                           // snug
 	o := gomlx.Options{Optimizer: quant8.AdamW{WeightDecay: 0.004, Eps: 1e-7}, StateBits: 8} // snug
 	t, err := gomlx.New(backend, ctx, model, loss, first, o)                                 // snug
 	check(err)                                                                               // snug

@@ -136,7 +136,7 @@ func main() {
 	check(err)
 	defer store.Close()
 
-	backend, err := simplego.New("") // one, because a tensor belongs to one
+	backend, err := simplego.New("ops_sequential") // one, because a tensor belongs to one
 	check(err)
 	runs := []trainer{
 		theirs(backend),

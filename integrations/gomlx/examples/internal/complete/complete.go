@@ -9,9 +9,9 @@ import (
 	"github.com/gomlx/gomlx/backends/simplego"
 )
 
-// New returns the backend.
+// New returns the backend. It runs operations one after the other, so that the panic of one is an error.
 func New() (backends.Backend, error) {
-	b, err := simplego.New("")
+	b, err := simplego.New("ops_sequential")
 	return backend{b}, err
 }
 

@@ -1,0 +1,111 @@
+package gomlx
+
+import (
+	stdcontext "context"
+	"encoding/json"
+	"fmt"
+	"iter"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/train"
+)
+
+// Trainer trains a model of GoMLX. Besides Train, Evaluate and Run it has the methods of the Trainer of package train: Step
+// is the number of steps done, Save writes a checkpoint, Close ends the use of the folder of checkpoints, and Bytes says what
+// is held for gradients, master weights and state. The methods of a nil or zero Trainer return an error, or zeros.
+//
+// A Trainer is not safe for concurrent use. Two Trainers of one context train the same variables, and each expects its own
+// steps in global_step: use one after the other.
+type Trainer struct {
+	inner   *train.Trainer[Batch]
+	model   *model
+	resumed int // the step at which New resumed, until Run knows how many batches to leave out
+	skip    int // batches that Run still leaves out
+}
+
+var errZero = fmt.Errorf("gomlx: New did not make the Trainer: %w", snug.ErrConfig)
+
+var _ train.Stateful = (*model)(nil)
+
+func (t *Trainer) made() bool { return t != nil && t.inner != nil && t.model != nil }
+
+// Step returns the number of steps done, with the steps before a resume.
+func (t *Trainer) Step() int {
+	if !t.made() {
+		return 0
+	}
+	return t.inner.Step()
+}
+
+// Save writes a checkpoint of the steps done, see the method of package train.
+func (t *Trainer) Save(ctx stdcontext.Context) error {
+	if !t.made() {
+		return errZero
+	}
+	return t.inner.Save(ctx)
+}
+
+// Close closes the folder of checkpoints. The variables keep their values. Closing twice does nothing, as closing a nil or
+// zero Trainer.
+func (t *Trainer) Close() error {
+	if !t.made() {
+		return nil
+	}
+	return t.inner.Close()
+}
+
+// Bytes returns the bytes of gradients, master weights and optimizer state that the Trainer holds: nothing after Close.
+func (t *Trainer) Bytes() plan.Bytes {
+	if !t.made() {
+		return plan.Bytes{}
+	}
+	return t.inner.Bytes()
+}
+
+// Scale returns the loss scale of the next step, 1 without one.
+func (t *Trainer) Scale() float32 {
+	if !t.made() {
+		return 0
+	}
+	return t.inner.Scale()
+}
+
+// Average puts into the variables what a model is evaluated and saved with, see the method of package train.
+func (t *Trainer) Average() error {
+	if !t.made() {
+		return errZero
+	}
+	return t.inner.Average()
+}
+
+// Notes returns the notes of the checkpoint that New resumed, as JSON, see the method of package train.
+func (t *Trainer) Notes() json.RawMessage {
+	if !t.made() {
+		return nil
+	}
+	return t.inner.Notes()
+}
+
+// SetNotes sets the notes of the next checkpoints, see the method of package train.
+func (t *Trainer) SetNotes(notes any) {
+	if t.made() {
+		t.inner.SetNotes(notes)
+	}
+}
+
+// LostUpdates yields, for each variable, the updates that rounding has lost, see the method of package train.
+func (t *Trainer) LostUpdates() iter.Seq2[string, amp.LostUpdates] {
+	if !t.made() {
+		return func(func(string, amp.LostUpdates) bool) {}
+	}
+	return t.inner.LostUpdates()
+}
+
+// ForgetLostUpdates sets the counts of LostUpdates to zero.
+func (t *Trainer) ForgetLostUpdates() {
+	if t.made() {
+		t.inner.ForgetLostUpdates()
+	}
+}
