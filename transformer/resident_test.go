@@ -148,7 +148,7 @@ func (j residentJob) task() (task plan.Task, run plan.Run, err error) {
 	}
 	d.Fragmentation = 0
 	run = plan.Run{Micro: j.Sequences, Window: j.Window, Compute: j.DType, StateBits: 8, Tiles: j.Tiles}
-	task = plan.Task{Model: model, Device: d, Batch: j.Sequences * j.Window, Rank: j.Rank, DoRA: j.DoRA, PagesFrozen: true, PagesCheckpoints: true}
+	task = plan.Task{Model: model, Device: d, Batch: j.Sequences * j.Window, Rank: j.Rank, DoRA: j.DoRA, LossRows: 128, PagesFrozen: true, PagesCheckpoints: true}
 	if j.Rank > 0 {
 		run.Frozen = 4
 	}

@@ -84,7 +84,7 @@ func run(ctx context.Context, dir string, steps int) error {
 
 	// Open the model. Its matrices are quantized while they are read, and each gets an adapter.
 	m, err := transformer.Open(dir, transformer.Options{
-		DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: rank, Alpha: 2 * rank},
+		DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: rank, Alpha: 2 * rank}, LossRows: p.Task.LossRows,
 	})
 	if err != nil {
 		return err
