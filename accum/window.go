@@ -283,14 +283,14 @@ func (w *Window) settle() error {
 	return nil
 }
 
-// multiply multiplies the mean by beta, but for the parameters that but returns true for. A beta of 0 makes zeros of what
-// is there.
-func (w *Window) multiply(beta float32, but func(*param) bool) (err error) {
+// multiply multiplies the mean of every parameter by beta, and leaves out those for which skip, unless nil, returns true. A
+// beta of 0 writes zeros, whatever was there.
+func (w *Window) multiply(beta float32, skip func(*param) bool) (err error) {
 	device.Hold(w.device)
 	defer func() { err = errors.Join(err, device.Release(w.device)) }()
 	for i := range w.params {
 		p := &w.params[i]
-		if but != nil && but(p) {
+		if skip != nil && skip(p) {
 			continue
 		}
 		if err := w.accumulate(p, snug.View{}, 0, beta); err != nil {
