@@ -117,11 +117,13 @@ func embeddingBackward(dtable, dy snug.View, tokens []int32, cols int, into snug
 		job.Run()
 		return nil
 	}
-	queued := job
-	if queued.order, err = device.Lend(dev, snug.I32, 2*len(tokens)); err != nil {
+	order, err := device.Lend(dev, snug.I32, 2*len(tokens))
+	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, device.Return(queued.order)) }()
+	defer func() { err = errors.Join(err, device.Return(order)) }()
+	queued := job // which is the device's once it is launched
+	queued.order = order
 	return launchWith(dev, &queued, []upload{indices(tokens, &queued.tokens)})
 }
 
