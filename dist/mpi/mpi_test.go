@@ -18,6 +18,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/ranks"
 	"github.com/stretchr/testify/require"
 )
@@ -400,6 +401,9 @@ func late(w *World) error {
 
 // TestAllocations: after the first, calls allocate nothing.
 func TestAllocations(t *testing.T) {
+	if kerneltest.Race {
+		t.Skip("the race detector lets pools forget")
+	}
 	eachLauncher(t, func(t *testing.T, launcher string, env ...string) {
 		r := launch(t, launcher, 2, "allocations", env...)
 		require.NoError(t, r.err, "%s%s", r.out, r.errs)
