@@ -53,7 +53,13 @@ func init() {
 			*version = f.version * 5000 // 6.0 for CUDA 12.0
 			return success
 		}
-		a.deviceAttribute, a.poolCreate, a.poolAlloc, a.freeAsync = nil, nil, nil, nil
+		a.deviceAttribute = func(v *int32, attribute, _ int32) Result {
+			r, end := f.call("cuDeviceGetAttribute", true)
+			defer end()
+			*v = map[int32]int32{hipProcessors: 104}[attribute]
+			return r
+		}
+		a.poolCreate, a.poolAlloc, a.freeAsync = nil, nil, nil
 		h.complete(a)
 	}
 }
@@ -103,7 +109,7 @@ func TestHIPCalls(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	names := regexp.MustCompile(`"(cu[A-Z][A-Za-z0-9]*)"`)
-	unasked := regexp.MustCompile(`^cu(MemPool.*|MemAllocFromPoolAsync|MemFreeAsync|DeviceGetAttribute)$`)
+	unasked := regexp.MustCompile(`^cu(MemPool.*|MemAllocFromPoolAsync|MemFreeAsync)$`)
 	found := 0
 	for _, file := range files {
 		if slices.Contains([]string{"symbols.go", "tensormap.go", "lt.go"}, file) || len(file) > 8 && file[len(file)-8:] == "_test.go" {
@@ -129,6 +135,7 @@ func TestHIPOpen(t *testing.T) {
 		"old":          {func(f *fake) { f.version = 10_146 }, "the HIP driver is of ROCm 5.7, snug needs ROCm 6.0 or later"},
 		"none":         {func(f *fake) { f.count = 0 }, "no AMD GPU found"},
 		"not started":  {func(f *fake) { f.fail["cuInit"] = 100 }, "no AMD GPU found: hipInit: hipErrorNoDevice (100)"},
+		"attribute":    {func(f *fake) { f.fail["cuDeviceGetAttribute"] = 801 }, "hip:0: hipDeviceGetAttribute: hipErrorNotSupported (801)"},
 		"architecture": {func(f *fake) { f.arch = "gfx803" }, "hip:0, Fake V100, is gfx803; snug's kernels are for gfx90a, gfx942, gfx1100, gfx1201"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -147,6 +154,7 @@ func TestHIPOpen(t *testing.T) {
 	d, err := f.open()
 	require.NoError(t, err)
 	require.Equal(t, "gfx90a", d.model)
+	require.Equal(t, 104, d.Multiprocessors())
 	require.NoError(t, d.Close())
 	_, err = f.backend().Open(1)
 	require.ErrorContains(t, err, "hip:1: there are 1 HIP devices")
@@ -271,6 +279,7 @@ func TestHIPLibrary(t *testing.T) {
 	require.Equal(t, filepath.Join(lib, "libhipblaslt.so.1"), found(&rocm{path: filepath.Join(lib, "libamdhip64.so.7"), major: 7})[0], "beside the runtime")
 	d, h := openHIPStub(t, s)
 	require.Equal(t, "gfx942", d.model)
+	require.Equal(t, 304, d.Multiprocessors())
 	m, err := d.Alloc(16)
 	require.NoError(t, err)
 	l := &gpu.Launch{Module: amdModule, Func: "k", Blocks: [3]int{1, 1, 1}, Threads: 32, Operands: []driver.Mem{m}}

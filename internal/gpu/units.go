@@ -13,3 +13,11 @@ func HasUnits(q Launcher) bool {
 	u, ok := q.(UnitsLauncher)
 	return !ok || u.HasUnits()
 }
+
+// Multiprocessors returns how many multiprocessors the device of q has, 0 if q does not know.
+func Multiprocessors(q Launcher) int {
+	if p, ok := q.(interface{ Multiprocessors() int }); ok {
+		return p.Multiprocessors()
+	}
+	return 0
+}
