@@ -51,9 +51,6 @@ func splitsOf(tiles, steps, processors, most int, gain float64) int {
 // splits returns in how many splits the keys of c, in launches of k, are computed on q: a number that depends on c, on the
 // kernels and on the multiprocessors of the device alone.
 func (c *Options) splits(q gpu.Launcher, k *gpuKernels) int {
-	if c.whole != nil {
-		c = c.whole
-	}
 	r := c.rowsOfHeads()
 	keys := r.seenKeys(k.queries)
 	if queries, _ := c.longest(); keys/minKeys < queries {
@@ -64,8 +61,12 @@ func (c *Options) splits(q gpu.Launcher, k *gpuKernels) int {
 	if rows > 64 && hopperFor(q, &r, k) != nil {
 		gain = 0.5 // its own kernels multiply twice as fast, and have no splits
 	}
-	tiles := r.Batch * r.Heads * gpu.CeilDiv(rows, k.queries) * k.parts(r.DimV)
-	most := maxRoom / max(1, r.splitBytes())
+	heads := r.Batch * r.Heads
+	if c.allHeads > 0 {
+		heads = c.allHeads
+	}
+	tiles := heads * gpu.CeilDiv(rows, k.queries) * k.parts(r.DimV)
+	most := maxRoom / max(1, heads*rows*rowBytes(r.DimV))
 	return splitsOf(tiles, gpu.CeilDiv(keys, k.step), gpu.Multiprocessors(q), most, gain)
 }
 
@@ -92,8 +93,11 @@ func (c *Options) seenKeys(tile int) int {
 	return most
 }
 
-// splitBytes returns the bytes that a split leaves: sums, and for each row the greatest score and the sum of weights.
-func (c *Options) splitBytes() int { return 4 * c.queries() * (c.DimV + 2) }
+// rowBytes returns the bytes that a split leaves of a row: sums, the greatest score and the sum of weights.
+func rowBytes(dim int) int { return 4 * (dim + 2) }
+
+// splitBytes returns the bytes that a split leaves.
+func (c *Options) splitBytes() int { return c.queries() * rowBytes(c.DimV) }
 
 // kernelsFor returns the kernels for j on q, and the Options that they are launched with.
 func (j *forwardJob) kernelsFor(q gpu.Launcher) (Options, *gpuKernels) {

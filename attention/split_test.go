@@ -173,7 +173,7 @@ func TestSplitsOf(t *testing.T) {
 		{1, 512, 132, 3, 3},     // no more memory
 		{1, 2, 132, 64, 1},      // nothing to gain
 		{64, 128, 132, 64, 2},   // half of them idle
-		{100, 128, 132, 64, 5},  // 500 blocks in 4 turns
+		{100, 128, 132, 64, 1},  // not enough to gain
 		{132, 1000, 132, 64, 1}, // none idle
 		{0, 10, 132, 64, 1},     // no heads
 		{8, 128, 0, 64, 1},      // a device that does not say
@@ -204,16 +204,12 @@ func TestSplitsChosen(t *testing.T) {
 		"top left":           {func(c *Options) { c.Align = TopLeft }, 1},
 		"no keys":            {func(c *Options) { c.SeqK = 1; c.KLens = []int{0} }, 1},
 		"packed":             {func(c *Options) { c.SeqQ, c.QStarts, c.KStarts = 2, []int{0, 2}, []int{0, 8192} }, 4},
-		"ranks":              {func(c *Options) { w := *c; c.whole, c.Heads, c.KVHeads = &w, 4, 1 }, 16},
+		"ranks":              {func(c *Options) { c.SeqQ, c.allHeads, c.Heads, c.KVHeads = 8, 32, 4, 1 }, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := llama
 			tc.change(&c)
 			r := resolved(t, c)
-			if c.whole != nil {
-				w := resolved(t, *c.whole)
-				r.whole = &w
-			}
 			k := gpuUnits[1]
 			if r.featured() {
 				k = &gpuPlain
@@ -224,9 +220,9 @@ func TestSplitsChosen(t *testing.T) {
 	}
 	long := resolved(t, Options{Batch: 1, Heads: 1, SeqQ: 4000, SeqK: 1 << 20, Dim: 512})
 	require.Equal(t, 1, long.splits(processors{n: 10000}, &gpuPlain), "more than maxRoom for two")
-	piece := resolved(t, Options{Batch: 1, Heads: 16, SeqQ: 512, SeqK: 8192, Dim: 128})
-	require.Equal(t, 2, piece.splits(processors{n: 132}, gpuUnits[1]))
-	require.Equal(t, 1, piece.splits(processors{launcher{hopper: true}, 132}, gpuUnits[1]), "its own kernels are as fast")
+	piece := resolved(t, Options{Batch: 1, Heads: 1, SeqQ: 128, SeqK: 640, Dim: 64})
+	require.Equal(t, 10, piece.splits(processors{n: 132}, gpuUnits[0]))
+	require.Equal(t, 1, piece.splits(processors{launcher{hopper: true}, 132}, gpuUnits[0]), "its own kernels are as fast")
 }
 
 // splitting is a job with memory for splits that it did not ask for.

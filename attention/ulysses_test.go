@@ -64,7 +64,7 @@ func TestUlysses(t *testing.T) {
 func TestUlyssesWithSplits(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for i, names := range [][]string{{}, {"causal", "dropout"}} {
-			c := attention.Options{Batch: 1, Heads: 8, KVHeads: 2, SeqQ: 4, SeqK: 600, Dim: 8}
+			c := attention.Options{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 4, SeqK: 600, Dim: 8}
 			w := attention.NewWhole(t, c, snug.F32, uint64(i), names...)
 			got, want := ulysses.run(t, w, 2, backend, true), w.One(t, backend)
 			require.Equal(t, want.Out, got.Out)

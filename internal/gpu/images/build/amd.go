@@ -33,7 +33,6 @@ var scratches = map[string]allowed{
 	"attention_backward_query_features": {288, "as attention_backward_key_bf16"},
 	"attention_bias_features":           {96, "as attention_backward_key_bf16"},
 	"attention_forward_features":        {128, "as attention_backward_key_bf16"},
-	"attention_split_features":          {160, "as attention_backward_key_bf16"},
 }
 
 // amdResult is a module's image and what its kernels use, by name and then by architecture.
