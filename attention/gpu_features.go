@@ -136,7 +136,6 @@ func (c *Options) extent(b int) (e gpuExtent, rows int) {
 	s := c.sequence(b)
 	e = gpuExtent{int64(s.q0), int64(s.nq), int64(s.k0), int64(s.nk)}
 	if c.oneQuery {
-		s.shift = c.shift(1, s.nk)
 		lo, hi := s.keys(0)
 		e.k0, e.nk = int64(lo), int64(hi-lo)
 	}
