@@ -135,7 +135,6 @@ func TestHIPOpen(t *testing.T) {
 		"old":          {func(f *fake) { f.version = 10_146 }, "the HIP driver is of ROCm 5.7, snug needs ROCm 6.0 or later"},
 		"none":         {func(f *fake) { f.count = 0 }, "no AMD GPU found"},
 		"not started":  {func(f *fake) { f.fail["cuInit"] = 100 }, "no AMD GPU found: hipInit: hipErrorNoDevice (100)"},
-		"attribute":    {func(f *fake) { f.fail["cuDeviceGetAttribute"] = 801 }, "hip:0: hipDeviceGetAttribute: hipErrorNotSupported (801)"},
 		"architecture": {func(f *fake) { f.arch = "gfx803" }, "hip:0, Fake V100, is gfx803; snug's kernels are for gfx90a, gfx942, gfx1100, gfx1201"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,6 +157,11 @@ func TestHIPOpen(t *testing.T) {
 	require.NoError(t, d.Close())
 	_, err = f.backend().Open(1)
 	require.ErrorContains(t, err, "hip:1: there are 1 HIP devices")
+	f.fail["cuDeviceGetAttribute"] = 801
+	_, err = f.open()
+	require.ErrorContains(t, err, "hipDeviceGetAttribute: hipErrorNotSupported (801)")
+	require.ErrorIs(t, err, driver.ErrDevice)
+	require.Empty(t, f.leaks())
 
 	require.Empty(t, noKFD(nil))
 	require.Empty(t, noKFD(&fs.PathError{Op: "open", Path: "/dev/kfd", Err: syscall.ENOENT}), "no driver in the kernel")
