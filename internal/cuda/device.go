@@ -67,8 +67,8 @@ var (
 	_ driver.Addresser     = (*Device)(nil)
 	_ driver.Doubler       = (*Device)(nil)
 	_ driver.LaunchCounter = (*Device)(nil)
-	_ driver.Parallel      = (*Device)(nil)
 	_ gpu.HopperLauncher   = (*Device)(nil)
+	_ gpu.ParallelLauncher = (*Device)(nil)
 )
 
 func newDevice(a *api, loadLt iter.Seq[*ltAPI], index int) *Device {

@@ -83,7 +83,7 @@ var nvidia = vendor{
 // HasUnits implements [gpu.UnitsLauncher].
 func (d *Device) HasUnits() bool { return d.api.vendor.units }
 
-// Multiprocessors implements [driver.Parallel].
+// Multiprocessors implements [gpu.ParallelLauncher].
 func (d *Device) Multiprocessors() int { return d.processors }
 
 // attribute looks up an attribute of the device.

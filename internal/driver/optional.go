@@ -24,14 +24,6 @@ type Doubler interface {
 	HasDoubles() bool
 }
 
-// Parallel is a Driver that knows how many multiprocessors its device has.
-type Parallel interface {
-	Driver
-	// Multiprocessors returns the number that the vendor's driver reports, or where it reports none, as Apple's, a number
-	// that is the same for all devices; at least 1.
-	Multiprocessors() int
-}
-
 // LaunchCounter is a Driver that counts the kernels that it has launched since it was opened. Products of a vendor's
 // library do not count, and neither does the work of a graph that is replayed.
 type LaunchCounter interface {

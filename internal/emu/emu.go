@@ -127,7 +127,7 @@ type device struct {
 // multiprocessors is few, so that small shapes fill the device or leave it idle.
 const multiprocessors = 16
 
-// Multiprocessors implements [driver.Parallel].
+// Multiprocessors implements [gpu.ParallelLauncher].
 func (d *device) Multiprocessors() int { return multiprocessors }
 
 // HasDoubles implements [driver.Doubler].

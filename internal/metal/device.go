@@ -40,7 +40,7 @@ var (
 	_ gpu.MatMuler  = (*device)(nil)
 
 	_ driver.LaunchCounter = (*device)(nil)
-	_ driver.Parallel      = (*device)(nil)
+	_ gpu.ParallelLauncher = (*device)(nil)
 )
 
 // newDevice makes a driver of dev, which it takes over.
@@ -79,7 +79,7 @@ func (d *device) logLanguage() {
 // M1 has 7 or 8, an M1 Max 24 or 32, an M3 Ultra up to 80.
 const multiprocessors = 32
 
-// Multiprocessors implements [driver.Parallel].
+// Multiprocessors implements [gpu.ParallelLauncher].
 func (d *device) Multiprocessors() int { return multiprocessors }
 
 // scope opens an autorelease pool, which belongs to a thread, and returns what
