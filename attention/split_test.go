@@ -11,6 +11,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
@@ -320,4 +321,80 @@ func TestRowsOfHeads(t *testing.T) {
 	c.Dropout.P = 0.5
 	r = c.rowsOfHeads()
 	require.Equal(t, 6, r.Heads, "dropout tells heads apart")
+}
+
+// failing is a device whose call number failAt fails.
+type failing struct {
+	driver.Driver
+	made, failAt, live int
+	names              []string
+}
+
+func (d *failing) call() error {
+	if d.made++; d.made == d.failAt {
+		return kerneltest.ErrFault
+	}
+	return nil
+}
+
+func (d *failing) Alloc(size int) (driver.Mem, error) {
+	if err := d.call(); err != nil {
+		return driver.Mem{}, err
+	}
+	d.live++
+	return driver.Mem{Addr: 1 << 20, Size: size}, nil
+}
+
+func (d *failing) Launch(j driver.Job) error { return gpu.Run(j, d) }
+func (d *failing) Multiprocessors() int      { return 16 }
+
+func (d *failing) LaunchGrid(l *gpu.Launch) error {
+	if err := d.call(); err != nil {
+		return err
+	}
+	d.names = append(d.names, l.Func)
+	return nil
+}
+
+// Whichever call of the driver fails, the caller gets the error, nothing is launched after it, and what was borrowed is
+// there for the next call.
+func TestFailingSplits(t *testing.T) {
+	c := resolved(t, Options{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 700, Dim: 64, Causal: true})
+	want := []string{"attention_split_unit64_bf16", "attention_join", "attention_mend_forward_bf16"}
+	for failAt := 1; failAt <= len(want)+2; failAt++ {
+		j := &forwardJob{c: c}
+		for i, v := range []*snug.View{&j.out, &j.q, &j.k, &j.v} {
+			*v = snug.SliceView(make([]snug.BFloat16, 700*64))
+			device.Mem(v).Addr = uintptr(i+2) << 20
+		}
+		d := &failing{failAt: failAt}
+		q := &driver.Queue{Name: "test:0", Driver: d}
+		err := q.Launch(j)
+		if failAt > len(want)+1 {
+			require.NoError(t, err)
+			require.Equal(t, want, d.names)
+		} else {
+			require.ErrorIs(t, err, kerneltest.ErrFault)
+			require.Equal(t, want[:max(0, failAt-2)], append([]string{}, d.names...))
+		}
+		if failAt > 1 {
+			_, err = q.Lend(device.Mem(&j.room).Size)
+			require.NoError(t, err)
+			require.Equal(t, 1, d.live, "the same memory again")
+		}
+	}
+}
+
+// A captured call, which cannot borrow, has no splits.
+func TestCapturedSplits(t *testing.T) {
+	j := &forwardJob{c: resolved(t, Options{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 700, Dim: 5})}
+	for _, v := range []*snug.View{&j.out, &j.q, &j.k, &j.v} {
+		*v = snug.SliceView(make([]float32, 700*5))
+	}
+	d := &failing{}
+	q := &driver.Queue{Name: "test:0", Driver: d}
+	q.Capturing.Store(true)
+	require.NoError(t, q.Launch(j))
+	require.Equal(t, []string{"attention_forward_f32"}, d.names)
+	require.Zero(t, d.live)
 }
