@@ -3,68 +3,68 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// guide returns docs/fine-tuning.md.
-func guide(t *testing.T) string {
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "fine-tuning.md"))
-	require.NoError(t, err)
-	return string(text)
+// predicted is what snug plan -json says.
+type predicted struct {
+	Run struct {
+		Micro  int `json:"micro_batch"`
+		Window int
+	}
+	Peak struct {
+		Device, Host struct{ Total int64 }
+	} `json:"peak_bytes"`
+	Seconds        float64               `json:"step_seconds"`
+	Without        struct{ Total int64 } `json:"without_bytes"`
+	WithoutSeconds float64               `json:"without_step_seconds"`
+	Minimum        int64                 `json:"minimum_bytes"` // if nothing fits
+	Choices        []struct {
+		Name  string
+		Bytes struct{ Total int64 } `json:"without_bytes"`
+	}
 }
 
-// TestGuide: the commands of docs/fine-tuning.md work, one after the other, on a small model.
-func TestGuide(t *testing.T) {
-	text, folder := guide(t), t.TempDir()
-	pairs := strings.Repeat(`{"prompt": "say a", "chosen": "a a", "rejected": "b"}`+"\n", 20)
-	require.NoError(t, os.WriteFile(filepath.Join(folder, "pairs.jsonl"), []byte(pairs), 0o600))
-	require.NoError(t, os.Rename(publish(t), filepath.Join(folder, "model")))
-	require.NoError(t, os.Rename(chats(t, 20), filepath.Join(folder, "chats.jsonl")))
-	t.Chdir(folder)
+func predict(t *testing.T, args ...string) (p predicted) {
+	t.Helper()
+	status, out, errs := snugged(append([]string{"plan", "-json"}, args...)...)
+	require.NotEqual(t, 2, status, "%v: %s", args, errs)
+	require.NoError(t, json.Unmarshal([]byte(out), &p))
+	return p
+}
 
-	commands := 0
-	for line := range strings.Lines(text) {
-		if command, found := strings.CutPrefix(strings.TrimRight(line, "\n"), "    snug "); found {
-			commands++
-			status, out, errs := snugged(strings.Fields(command)...)
-			require.Zero(t, status, "snug %s: %s", command, errs)
-			require.NotEmpty(t, out, command)
+// rows returns the cells of the rows of a guide's tables that have so many cells, heads and rules left out.
+func rows(page string, cells int) (list [][]string) {
+	number := 0 // of the row in its table
+	for line := range strings.Lines(page) {
+		if !strings.HasPrefix(line, "|") {
+			number = 0
+			continue
+		}
+		row := strings.Split(strings.Trim(line, "|\n"), "|")
+		for i := range row {
+			row[i] = strings.TrimSpace(row[i])
+		}
+		if number++; number > 2 && len(row) == cells {
+			list = append(list, row)
 		}
 	}
-	require.Equal(t, 6, commands)
-	for _, made := range []string{"tuned/adapter_model.safetensors", "merged/model.safetensors", "whole/model.safetensors", "preferred/adapter_model.safetensors"} {
-		require.FileExists(t, made)
-	}
+	return list
 }
+
+func flags(cell string) []string { return strings.Fields(strings.Trim(cell, "`")) }
+
+func gigabytes(n int64) string { return fmt.Sprintf("%.2f GB", float64(n)/1e9) }
 
 // TestGuidePredictions: the table of docs/fine-tuning.md is what snug plan says.
 func TestGuidePredictions(t *testing.T) {
-	rows := 0
-	for line := range strings.Lines(guide(t)) {
-		cells := strings.Split(strings.Trim(line, "|\n "), " | ")
-		if len(cells) != 6 || !strings.HasSuffix(cells[0], "GB") {
-			continue
-		}
-		rows++
-		args := append([]string{"plan", "-model", cells[1], "-device", "80GB", "-memory", cells[0], "-batch", "8", "-context", "1024", "-json"},
-			strings.Fields(strings.Trim(cells[3], "`"))...)
-		status, out, errs := snugged(args...)
-		require.Zero(t, status, "%v: %s", args, errs)
-		var p struct {
-			Run struct {
-				Micro  int `json:"micro_batch"`
-				Window int
-			}
-			Peak struct{ Device struct{ Total int64 } } `json:"peak_bytes"`
-		}
-		require.NoError(t, json.Unmarshal([]byte(out), &p))
-		got := fmt.Sprintf("%s | %.2f GB | %d × %d", strings.Join(cells[:4], " | "), float64(p.Peak.Device.Total)/1e9, p.Run.Window, p.Run.Micro)
-		require.Equal(t, strings.Join(cells, " | "), got)
+	list := rows(readGuide(t, "fine-tuning.md"), 6)
+	require.Len(t, list, 7)
+	for _, row := range list {
+		p := predict(t, append([]string{"-model", row[1], "-device", "80GB", "-memory", row[0], "-batch", "8", "-context", "1024"}, flags(row[3])...)...)
+		require.Equal(t, row[4:], []string{gigabytes(p.Peak.Device.Total), fmt.Sprintf("%d × %d", p.Run.Window, p.Run.Micro)}, row[0])
 	}
-	require.Equal(t, 7, rows)
 }
