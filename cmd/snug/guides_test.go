@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"go/format"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -204,7 +206,10 @@ func runGuide(t *testing.T, page string) {
 	}
 	shared = append(shared, "PATH="+filepath.Join(folder, "bin")+string(filepath.ListSeparator)+os.Getenv("PATH"))
 	shell := func(command string) (string, error) {
-		c := exec.Command("sh", "-e", "-c", command)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		defer cancel()
+		c := exec.CommandContext(ctx, "sh", "-e", "-c", command)
+		c.WaitDelay = time.Second
 		c.Dir, c.Env = folder, shared
 		out, err := c.CombinedOutput()
 		return string(out), err
