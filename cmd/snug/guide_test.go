@@ -68,3 +68,26 @@ func TestGuidePredictions(t *testing.T) {
 		require.Equal(t, row[4:], []string{gigabytes(p.Peak.Device.Total), fmt.Sprintf("%d × %d", p.Run.Window, p.Run.Micro)}, row[0])
 	}
 }
+
+// TestTechniquePredictions: the tables of docs/which-technique.md are what snug plan says.
+func TestTechniquePredictions(t *testing.T) {
+	args := []string{"-model", "llama-2b", "-device", "80GB", "-batch", "8", "-context", "1024"}
+	list := rows(readGuide(t, "which-technique.md"), 6)
+	require.Len(t, list, 12)
+	p := predict(t, append(args, "-compute", "f32")...)
+	require.Equal(t, list[0][2:], []string{gigabytes(p.Without.Total), "–", "1 × 8", fmt.Sprintf("%.2f", p.WithoutSeconds)})
+	var before []string
+	for _, row := range list[1:] {
+		if more, found := strings.CutPrefix(row[1], "+ "); found {
+			before = append(before, flags(more)...)
+		} else {
+			before = flags(row[1])
+		}
+		p := predict(t, append(args, before...)...)
+		host := "–"
+		if p.Peak.Host.Total > 0 {
+			host = gigabytes(p.Peak.Host.Total)
+		}
+		require.Equal(t, row[2:], []string{gigabytes(p.Peak.Device.Total), host, fmt.Sprintf("%d × %d", p.Run.Window, p.Run.Micro), fmt.Sprintf("%.2f", p.Seconds)}, row[0])
+	}
+}

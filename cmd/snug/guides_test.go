@@ -111,6 +111,7 @@ func difference(want []string, out string) string {
 
 var (
 	programName = regexp.MustCompile(`^// (\w+\.go) `)
+	words       = regexp.MustCompile(`\S*[\pL\pN]\S*`)
 	outputs     = regexp.MustCompile(` -o (\S+)`)
 	looksRun    = regexp.MustCompile(`(?m)^(\$ |snug |go |mpiexec |python)`)
 )
@@ -196,7 +197,7 @@ func runGuide(t *testing.T, page string) {
 	}
 	list, prose, err := blocks(page)
 	require.NoError(t, err)
-	require.LessOrEqual(t, len(strings.Fields(prose)), 900, "words of the guide besides its code")
+	require.LessOrEqual(t, len(words.FindAllString(prose, -1)), 900, "words of the guide besides its code")
 	folder := guideFolder(t)
 	var shared []string // of the process
 	for _, v := range os.Environ() {
