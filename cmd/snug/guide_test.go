@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,16 +18,12 @@ type predicted struct {
 		Window int
 	}
 	Peak struct {
-		Device, Host struct{ Total int64 }
+		Device, Host, Disk struct{ Total int64 }
 	} `json:"peak_bytes"`
 	Seconds        float64               `json:"step_seconds"`
 	Without        struct{ Total int64 } `json:"without_bytes"`
 	WithoutSeconds float64               `json:"without_step_seconds"`
 	Minimum        int64                 `json:"minimum_bytes"` // if nothing fits
-	Choices        []struct {
-		Name  string
-		Bytes struct{ Total int64 } `json:"without_bytes"`
-	}
 }
 
 func predict(t *testing.T, args ...string) (p predicted) {
@@ -89,5 +87,27 @@ func TestTechniquePredictions(t *testing.T) {
 			host = gigabytes(p.Peak.Host.Total)
 		}
 		require.Equal(t, row[2:], []string{gigabytes(p.Peak.Device.Total), host, fmt.Sprintf("%d × %d", p.Run.Window, p.Run.Micro), fmt.Sprintf("%.2f", p.Seconds)}, row[0])
+	}
+}
+
+// TestSequencePredictions: the table of docs/longer-sequences.md is what snug plan says of its long.json.
+func TestSequencePredictions(t *testing.T) {
+	page := readGuide(t, "longer-sequences.md")
+	_, config, found := strings.Cut(page, "<<'END'\n")
+	require.True(t, found)
+	config, _, found = strings.Cut(config, "END\n")
+	require.True(t, found)
+	name := filepath.Join(t.TempDir(), "long.json")
+	require.NoError(t, os.WriteFile(name, []byte(config), 0o600))
+	list := rows(page, 5)
+	require.Len(t, list, 11)
+	for _, row := range list {
+		args := append([]string{"-device", "80GB", "-rank", "16", "-base", "nf4", "-batch", "1", "-context", row[0]}, flags(row[1])...)
+		p := predict(t, append(args, name)...)
+		disk := "–"
+		if p.Peak.Disk.Total > 0 {
+			disk = gigabytes(p.Peak.Disk.Total)
+		}
+		require.Equal(t, row[2:], []string{gigabytes(p.Peak.Device.Total), disk, fmt.Sprintf("%.2f", p.Seconds)}, row[:2])
 	}
 }
