@@ -18,8 +18,9 @@ type predicted struct {
 		Window int
 	}
 	Peak struct {
-		Device, Host, Disk struct{ Total int64 }
+		Device, Host, Disk map[string]int64
 	} `json:"peak_bytes"`
+	Sent           int64                 `json:"sent_bytes"`
 	Seconds        float64               `json:"step_seconds"`
 	Without        struct{ Total int64 } `json:"without_bytes"`
 	WithoutSeconds float64               `json:"without_step_seconds"`
@@ -63,7 +64,7 @@ func TestGuidePredictions(t *testing.T) {
 	require.Len(t, list, 7)
 	for _, row := range list {
 		p := predict(t, append([]string{"-model", row[1], "-device", "80GB", "-memory", row[0], "-batch", "8", "-context", "1024"}, flags(row[3])...)...)
-		require.Equal(t, row[4:], []string{gigabytes(p.Peak.Device.Total), fmt.Sprintf("%d × %d", p.Run.Window, p.Run.Micro)}, row[0])
+		require.Equal(t, row[4:], []string{gigabytes(p.Peak.Device["total"]), fmt.Sprintf("%d × %d", p.Run.Window, p.Run.Micro)}, row[0])
 	}
 }
 
@@ -83,10 +84,10 @@ func TestTechniquePredictions(t *testing.T) {
 		}
 		p := predict(t, append(args, before...)...)
 		host := "–"
-		if p.Peak.Host.Total > 0 {
-			host = gigabytes(p.Peak.Host.Total)
+		if p.Peak.Host["total"] > 0 {
+			host = gigabytes(p.Peak.Host["total"])
 		}
-		require.Equal(t, row[2:], []string{gigabytes(p.Peak.Device.Total), host, fmt.Sprintf("%d × %d", p.Run.Window, p.Run.Micro), fmt.Sprintf("%.2f", p.Seconds)}, row[0])
+		require.Equal(t, row[2:], []string{gigabytes(p.Peak.Device["total"]), host, fmt.Sprintf("%d × %d", p.Run.Window, p.Run.Micro), fmt.Sprintf("%.2f", p.Seconds)}, row[0])
 	}
 }
 
@@ -105,9 +106,23 @@ func TestSequencePredictions(t *testing.T) {
 		args := append([]string{"-device", "80GB", "-rank", "16", "-base", "nf4", "-batch", "1", "-context", row[0]}, flags(row[1])...)
 		p := predict(t, append(args, name)...)
 		disk := "–"
-		if p.Peak.Disk.Total > 0 {
-			disk = gigabytes(p.Peak.Disk.Total)
+		if p.Peak.Disk["total"] > 0 {
+			disk = gigabytes(p.Peak.Disk["total"])
 		}
-		require.Equal(t, row[2:], []string{gigabytes(p.Peak.Device.Total), disk, fmt.Sprintf("%.2f", p.Seconds)}, row[:2])
+		require.Equal(t, row[2:], []string{gigabytes(p.Peak.Device["total"]), disk, fmt.Sprintf("%.2f", p.Seconds)}, row[:2])
+	}
+}
+
+// TestRanksPredictions: the table of docs/many-processes.md is what snug plan says.
+func TestRanksPredictions(t *testing.T) {
+	list := rows(readGuide(t, ranksGuide), 8)
+	require.Len(t, list, 4)
+	for _, row := range list {
+		shard := strings.Trim(strings.Fields(row[0])[0], "`")
+		p := predict(t, "-model", "llama-7b", "-device", "80GB", "-ranks", "8", "-batch", "64", "-masters", "split", "-state", "8", "-shard", shard)
+		d := p.Peak.Device
+		got := []string{gigabytes(d["weights"]), gigabytes(d["master weights"] + d["optimizer state"]), gigabytes(d["gradients"]),
+			gigabytes(d["activations"]), gigabytes(d["total"]), gigabytes(p.Sent), fmt.Sprintf("%.2f", p.Seconds)}
+		require.Equal(t, row[1:], got, row[0])
 	}
 }

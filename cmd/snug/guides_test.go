@@ -21,8 +21,8 @@ import (
 // TestDocuments, and those of gomlx.md by the tests of its module.
 var explained = []string{"architecture.md", "backends.md", "from-pytorch.md", "gomlx.md", "scaling.md", "troubleshooting.md"}
 
-// manyProcesses is the guide that needs mpiexec, see TestRanksGuide.
-const manyProcesses = "many-processes.md"
+// ranksGuide is the guide with commands that call mpiexec.
+const ranksGuide = "many-processes.md"
 
 // TestMain is snug if it has that name, as in the commands of the guides.
 func TestMain(m *testing.M) {
@@ -165,28 +165,25 @@ func readGuide(t *testing.T, name string) string {
 }
 
 // TestGuides: the commands of every guide work, one after the other, on a small model; its programs are formatted,
-// pass vet and print what it says.
+// pass vet and print what it says. Commands that call mpiexec are left out, see TestRanksGuide.
 func TestGuides(t *testing.T) {
 	for _, name := range guides(t) {
 		t.Run(name, func(t *testing.T) {
-			if _, err := exec.LookPath("mpiexec"); err != nil && name == manyProcesses {
-				t.Skip("no mpiexec in PATH; .ci/ranks has one")
-			}
 			t.Parallel()
-			runGuide(t, readGuide(t, name))
+			runGuide(t, readGuide(t, name), false)
 		})
 	}
 }
 
-// TestRanksGuide runs the guide whose commands need mpiexec.
+// TestRanksGuide runs all commands of the guide that has ranks in processes.
 func TestRanksGuide(t *testing.T) {
 	if _, err := exec.LookPath("mpiexec"); err != nil {
 		t.Skip("no mpiexec in PATH; .ci/ranks has one")
 	}
-	runGuide(t, readGuide(t, manyProcesses))
+	runGuide(t, readGuide(t, ranksGuide), true)
 }
 
-func runGuide(t *testing.T, page string) {
+func runGuide(t *testing.T, page string, ranks bool) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the commands of guides are for a shell of Unix")
 	}
@@ -227,6 +224,10 @@ func runGuide(t *testing.T, page string) {
 			require.Regexp(t, `\n(\$ )?go (run|build -o \w+) `+name, page, "no command runs the program")
 		case "sh", "console":
 			for _, s := range b.steps() {
+				if strings.Contains(s.command, "mpiexec") && !ranks {
+					require.Contains(t, readGuide(t, ranksGuide), s.command)
+					continue
+				}
 				commands++
 				out, err := shell(s.command)
 				require.NoError(t, err, "%s\n%s", s.command, out)
