@@ -223,11 +223,7 @@ func (t Task) peak(c remat.Costs, plan remat.Plan, samples int64) (u chainUse, e
 	u = chainUse{report.Peak, report.Disk, report.Time}
 	for i, op := range plan.Ops {
 		if op.Stage == plan.Stages-1 {
-			held := report.Timeline[i].Held + 4*t.Model.Head.Stats*samples
-			if t.Teacher != nil && t.Teacher.Both { // a second gradient
-				held += c.Stages[op.Stage].Output
-			}
-			u.bytes = max(u.bytes, held)
+			u.bytes = max(u.bytes, report.Timeline[i].Held+t.lossBytes(c, samples))
 			break
 		}
 	}

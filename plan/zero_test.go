@@ -22,7 +22,7 @@ func TestZeroValues(t *testing.T) {
 	for _, v := range []any{
 		Task{}, Run{}, Plan{}, Choice{}, Prediction{}, Usage{}, Bytes{}, Model{}, Layer{}, Attention{}, Head{}, GPT{}, ViT{}, CNN{},
 		Device{}, Process{}, &Teacher{}, &MissError{}, Change{}, Warning{}, Sample{}, MonitorOptions{}, Component(0), Component(-1), Tier(0), Tier(-1), Gradient(0), Gradient(-1),
-		new(Monitor), none, &Holder{}, noHolder, &Pages{}, noPages, Moment{}, Holding{}, Phase(0), Phase(-1), Phases,
+		new(Monitor), none, &Holder{}, noHolder, &Pages{}, noPages, Moment{}, Holding{}, Operation{}, Phase(0), Phase(-1), Phases,
 	} {
 		value := reflect.ValueOf(v)
 		for i := range value.NumMethod() {
@@ -40,6 +40,7 @@ func TestZeroValues(t *testing.T) {
 		"Task.Fit":        func() error { return second(Task{}.Fit(0)) },
 		"Task.Predict":    func() error { return second(Task{}.Predict(Run{})) },
 		"Task.Costs":      func() error { return second(Task{}.Costs(Run{})) },
+		"Task.Schedule":   func() error { return second(Task{}.Schedule(Run{})) },
 		"Task.Resident":   func() error { return second(Task{}.Resident(Run{}, Process{})) },
 		"Model.Validate":  Model{}.Validate,
 		"GPT.Model":       func() error { return second(GPT{}.Model()) },

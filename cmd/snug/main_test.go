@@ -235,7 +235,7 @@ func TestPlan(t *testing.T) {
 	status, out, errs = snuggedWith(`{"gpt": {"vocab": 100, "dim": 16, "layers": 2, "heads": 2, "context": 8}}`, "plan", "-model", "-", "-json",
 		"-compute", "bf16", "-masters", "none", "-gradients", "bf16", "-state", "4", "-optimizer", "lion", "-rank", "0")
 	require.Zero(t, status, errs)
-	var r report
+	var r planJSON
 	require.NoError(t, json.Unmarshal([]byte(out), &r))
 	require.Equal(t, "bf16 none bf16 4", strings.Join([]string{r.Run.Compute, r.Run.Masters, r.Run.Gradients, "4"}, " "))
 	require.Equal(t, 4, r.Run.StateBits)
@@ -265,7 +265,7 @@ func TestWhatIsAssumed(t *testing.T) {
 		require.Equal(t, device == "", strings.Contains(out, "on 24GB (assumed, as no -device is named)"))
 		status, out, errs = snugged(append(args, "-json")...)
 		require.Zero(t, status, errs)
-		var r report
+		var r planJSON
 		require.NoError(t, json.Unmarshal([]byte(out), &r))
 		require.Equal(t, "24GB", r.Device)
 		require.Equal(t, device == "", r.Assumed)

@@ -23,7 +23,7 @@ func planCommand() *command {
 		name: "plan", args: "[FOLDER]", operands: "file", summary: "predict the memory of training, and find what fits",
 		flags: []string{"-model:" + strings.Join(plan.Models(), " "), "-device:" + strings.Join(deviceNames(), " "), "-memory", "-host-memory", "-disk", "-batch",
 			"-context", "-ranks", "-network", "-latency", "-shard:replicate state gradients weights", "-rank", "-adapter:" + strings.Join(adapterKinds, " "), "-dora", "-dropout", "-optimizer:" + strings.Join(plan.Optimizers(), " "), "-compute:bf16 f16 f32", "-masters:full split split24 none",
-			"-gradients:f32 bf16 in-backward folded", "-state:32 16 8 4", "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-tiles:auto", "-o:file", "-json"},
+			"-gradients:f32 bf16 in-backward folded", "-state:32 16 8 4", "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-tiles:auto", "-o:file", "-report:file", "-json"},
 		help: planHelp(),
 		run:  runPlan,
 	}
@@ -65,6 +65,8 @@ published model, only matrices that are frozen in 4 or 8 bits can lie on the hos
   -optimizer NAME    ` + wrap(plan.Optimizers(), 21) + `;
                      default: adamw
   -o FILE            also draw the bytes as an SVG chart
+  -report FILE.html  also write a page with pictures: memory by component against its limit, the memory
+                     during a step, what is computed again and what is paged
   -json              write JSON instead of text
 
 The plan chooses from these comma-separated lists. The values after "or" change the
@@ -107,7 +109,7 @@ and which change costs least time; -json lists every change with which it fits.
   snug plan -model llama-2b -memory 24GB
   snug plan -model llama-7b -device 24GB -host-memory 64GiB -disk 1TB
   snug plan -model llama-7b -device 8GB -rank 16 -base nf4
-  snug plan -model gpt2 -memory 6GiB -batch 512 -o gpt2.svg
+  snug plan -model gpt2 -memory 6GiB -batch 512 -o gpt2.svg -report gpt2.html
   snug plan -model my.json -json
 
 A model file is an object with exactly one of four members; unknown fields are errors:
@@ -160,11 +162,13 @@ type planFlags struct {
 	compute, masters, gradients, stateBits string
 	base, tiles, shard, network            string
 	latency                                time.Duration
-	output                                 string
+	output, page                           string
 	json                                   bool
+	set                                    *flag.FlagSet // the parsed flags
 }
 
 func (p *planFlags) define(fs *flag.FlagSet) {
+	p.set = fs
 	fs.StringVar(&p.model, "model", "", "")
 	fs.StringVar(&p.device, "device", "", "")
 	fs.StringVar(&p.memory, "memory", "", "")
@@ -188,6 +192,7 @@ func (p *planFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&p.base, "base", "", "")
 	fs.StringVar(&p.tiles, "tiles", "", "")
 	fs.StringVar(&p.output, "o", "", "")
+	fs.StringVar(&p.page, "report", "", "")
 	fs.BoolVar(&p.json, "json", false, "")
 }
 
@@ -219,6 +224,11 @@ func runPlan(c *call) error {
 	assumption, process := f.assumedContext(task.Model.Context), int64(0)
 	if len(folder) > 0 {
 		if process, err = p.Task.Resident(p.Run, plan.Process{}); err != nil {
+			return err
+		}
+	}
+	if f.page != "" {
+		if err := f.writeReport(p, process); err != nil {
 			return err
 		}
 	}
@@ -289,6 +299,11 @@ func (f *planFlags) task(c *call, folder []string) (t plan.Task, limit int64, er
 	t.Dropout, t.PagesFrozen, t.PagesCheckpoints = f.dropout, len(folder) > 0, len(folder) > 0
 	if f.output != "" && !strings.HasSuffix(f.output, ".svg") {
 		return t, 0, usagef("plan: -o %s: the chart is SVG, so the name ends in .svg", f.output)
+	}
+	if f.page != "" {
+		if err := checkReport(f.page); err != nil {
+			return t, 0, usagef("plan: -report: %w", err)
+		}
 	}
 	return t, limit, f.choices(&t)
 }

@@ -32,7 +32,7 @@ func TestPlanOfFolder(t *testing.T) {
 		}
 		status, out, errs := snugged(append(args, published)...)
 		require.Zero(t, status, errs)
-		var r report
+		var r planJSON
 		require.NoError(t, json.Unmarshal([]byte(out), &r))
 		require.Equal(t, wasAssumed, r.ContextAssumed)
 		require.Equal(t, 4, r.Run.Frozen)

@@ -9,8 +9,8 @@ import (
 	"github.com/snug-ml/snug/plan"
 )
 
-// report is a plan as JSON.
-type report struct {
+// planJSON is a plan as JSON.
+type planJSON struct {
 	Model          string             `json:"model"`
 	Parameters     int64              `json:"parameters"`
 	Context        int                `json:"context,omitempty"`         // tokens of a sample
@@ -73,9 +73,9 @@ func byComponent(b plan.Bytes) amounts {
 	return m
 }
 
-func planReport(p plan.Plan) report {
+func planReport(p plan.Plan) planJSON {
 	r := p.Run
-	out := report{
+	out := planJSON{
 		Model: p.Task.Model.Name, Parameters: p.Task.Model.Parameters(), Device: p.Task.Device.Name, Limit: p.Limit, Batch: p.Task.Batch,
 		Run: runReport{
 			Micro: r.Micro, Window: r.Window, Compute: r.Compute.String(), Gradients: r.Gradients.String(), StateBits: r.StateBits,

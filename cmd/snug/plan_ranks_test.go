@@ -16,7 +16,7 @@ func TestPlanRanks(t *testing.T) {
 	require.Contains(t, out, "1 GB/s, 10 µs a message")
 	status, out, errs = snugged(append(args, "-json")...)
 	require.Zero(t, status, errs)
-	var r report
+	var r planJSON
 	require.NoError(t, json.Unmarshal([]byte(out), &r))
 	require.Equal(t, 8, r.Ranks)
 	require.Equal(t, 3, r.Batch, "20 samples on 8 ranks")

@@ -21,7 +21,7 @@ func tuneCommand() *command {
 		name: "tune", summary: "fine-tune a published model under a memory limit",
 		flags: []string{"-model:file", "-data:file", "-o:file", "-device", "-memory", "-disk", "-lora", "-adapter:" + strings.Join(adapterKinds, " "), "-alpha", "-rslora", "-dora", "-dropout",
 			"-loraplus-ratio", "-modules-to-save", "-full", "-fold", "-mezo", "-masters:full split split24 none", "-report-rounding", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
-			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-dpo", "-teacher:file", "-teacher-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-distill-weight", "-distill-temperature", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-shard:replicate state gradients weights", "-checkpoint:file", "-save-every", "-trace:file", "-dry-run", "-json"},
+			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-dpo", "-teacher:file", "-teacher-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-distill-weight", "-distill-temperature", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-shard:replicate state gradients weights", "-checkpoint:file", "-save-every", "-trace:file", "-report:file", "-dry-run", "-json"},
 		help: tuneHelp,
 		run:  runTune,
 	}
@@ -135,6 +135,12 @@ It prints what the run will take, by component, and at the end what the run took
                      holders at the peak. FILE.json is for ui.perfetto.dev or chrome://tracing; FILE.svg
                      is a picture. FILE is written at the end, even if the run fails or is interrupted.
                      The record takes 4 MiB
+  -report FILE.html  also write a page with pictures: loss, speed and memory over the steps, memory by component
+                     against its limit, predicted and measured, the memory during a step, what is computed
+                     again and what is paged. The run writes FILE again every few seconds, and at the end,
+                     even if it fails or is interrupted. A resumed run keeps the steps in FILE. A file that
+                     is not a report is not overwritten. With -dry-run FILE has what is predicted. A report
+                     takes up to 4 MiB of memory
   -dry-run           print the plan and exit
   -json              also print the results, or with -dry-run the plan, as a line of JSON at the end
 
@@ -174,7 +180,7 @@ type tuneFlags struct {
 	sharding         plan.Sharding
 	checkpoint       string
 	saveEvery        int
-	trace            string
+	trace, page      string
 	dryRun, json     bool
 	dtype            snug.DType
 	set              *flag.FlagSet // the parsed flags
@@ -223,6 +229,7 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.checkpoint, "checkpoint", "", "")
 	fs.IntVar(&f.saveEvery, "save-every", 100, "")
 	fs.StringVar(&f.trace, "trace", "", "")
+	fs.StringVar(&f.page, "report", "", "")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "")
 	fs.BoolVar(&f.json, "json", false, "")
 }
@@ -348,7 +355,21 @@ func (f *tuneFlags) check() (err error) {
 	if err := f.checkOutput(); err != nil {
 		return err
 	}
-	return f.checkTrace()
+	if err := f.checkTrace(); err != nil {
+		return err
+	}
+	return f.checkReport()
+}
+
+// checkReport returns an error unless the file of -report can be written.
+func (f *tuneFlags) checkReport() error {
+	if err := f.checkFile("report", f.page, ".html"); err != nil || f.page == "" {
+		return err
+	}
+	if err := checkReport(f.page); err != nil {
+		return usagef("tune: -report: %w", err)
+	}
+	return nil
 }
 
 // manyTiles are the numbers of tiles from which a plan chooses.

@@ -80,7 +80,7 @@ func (t *tuning) join(r accum.Reducer) error {
 	if r.Rank() > 0 {
 		quiet := *t.call
 		quiet.stdout, quiet.stderr = io.Discard, io.Discard
-		t.call, t.trace = &quiet, ""
+		t.call, t.trace, t.page = &quiet, "", ""
 	}
 	return nil
 }

@@ -44,10 +44,11 @@ type tuning struct {
 	ranks  accum.Reducer // of a run on several ranks, nil alone
 	shards *accum.Pages  // the matrices that the ranks divide, or nil
 
-	monitor *plan.Monitor // with -trace
-	traced  bool          // its file is written
-	model   *transformer.Model
-	trainer *train.Trainer[dataset.Batch]
+	monitor  *plan.Monitor // with -trace
+	traced   bool          // its file is written
+	reporter *reporter     // of -report, nil without it
+	model    *transformer.Model
+	trainer  *train.Trainer[dataset.Batch]
 
 	preferences *preferences // of -dpo
 	student     *student     // of -teacher
@@ -67,6 +68,9 @@ const spare, spareBytes = 32, 1 << 20
 const codeBytes = 2 << 20
 
 func (t *tuning) run() (err error) {
+	onScreen := *t.call
+	onScreen.stderr = console.OnScreen(t.call.stderr)
+	t.call = &onScreen
 	stop, release := console.OnSignals(console.Options{Name: "snug", Stderr: t.call.stderr,
 		Advice: "a run with -checkpoint goes on from its last checkpoint"})
 	defer release()
@@ -76,6 +80,9 @@ func (t *tuning) run() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.endTrace()) }()
+	if err := t.startReport(); err != nil {
+		return usagef("tune: -report: %w", err)
+	}
 	if t.dev, err = openDevice("tune", t.device); err != nil {
 		return err
 	}
@@ -84,6 +91,7 @@ func (t *tuning) run() (err error) {
 		return err
 	}
 	t.process, t.heap = plan.ThisProcess(), heapBytes()
+	t.reportMemory()
 	if err := t.openFolder(); err != nil {
 		return err
 	}
@@ -100,13 +108,17 @@ func (t *tuning) run() (err error) {
 	}
 	t.writeTeacher(t.call.stdout)
 	if t.dryRun {
-		return t.reportPlan()
+		return errors.Join(t.reportDryRun(), t.reportPlan())
 	}
 	out, err := t.takeOutput()
 	if err != nil {
 		return usagef("tune: -o: %w", err)
 	}
 	defer func() { err = errors.Join(err, out.drop()) }()
+	if err := t.openReport(); err != nil {
+		return err
+	}
+	defer func() { err = t.endReport(err) }()
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(t.heapLimit()))
 	clean, err := t.open()
 	defer func() { err = t.pagesError(errors.Join(err, t.writeTrace(), t.close(), clean())) }()
@@ -127,22 +139,6 @@ func (t *tuning) run() (err error) {
 		return err
 	}
 	return t.report(r)
-}
-
-// heapLimit returns the limit of Go's memory: what -memory leaves for it. Above the limit, Go collects garbage whatever
-// gcPercent says.
-func (t *tuning) heapLimit() int64 {
-	if t.memory == 0 || t.onDevice() {
-		return math.MaxInt64
-	}
-	return t.memory - (t.process.Base - t.heap) - codeBytes
-}
-
-// heapBytes returns the bytes that Go's memory has in use, as debug.SetMemoryLimit counts them.
-func heapBytes() int64 {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.Sys - m.HeapIdle)
 }
 
 // describeData prints what the files hold.
@@ -452,51 +448,31 @@ func (t *tuning) train() (r result, err error) {
 		fmt.Fprintf(t.call.stdout, "\ngoing on from step %d of %d\n", begun, steps)
 	}
 	fmt.Fprintln(t.call.stdout)
+	t.beginReport()
+	progress := console.NewProgress(t.call.stdout, t.call.stderr, steps)
+	progress.Memory = func() (plan.Bytes, int64) { return r.Components, t.countedLimit() }
 	did, err := console.Training[dataset.Batch]{
 		Trainer: t.trainer, Steps: steps, Saves: t.checkpoint != "", Stop: t.stop, Ranks: t.ranks,
-		Progress: console.NewProgress(t.call.stdout, t.call.stderr, steps),
+		Progress: progress,
 		Batches:  t.batches,
 		Tokens:   func(b dataset.Batch) int { return len(b.Tokens) },
 		HeldOut:  t.data.HeldOut(max(1, t.plan.Run.Micro)),
-		Begun:    func(float64) { r.First, r.DivergenceFirst = t.preferences.taken(), t.student.taken() },
+		Begun: func(loss float64) {
+			r.First, r.DivergenceFirst = t.preferences.taken(), t.student.taken()
+			t.reportHeldOut(0, loss)
+		},
 		After: func(train.Report) (string, error) {
 			t.measure(&r)
 			return plan.FormatBytes(r.Components.Total()), nil
 		},
+		Stepped: t.reportStep,
 	}.Run()
 	r.Last, r.DivergenceLast = t.preferences.taken(), t.student.taken()
+	t.reportHeldOut(steps, did.Last)
 	r.Tokens, r.Seconds, r.Skipped, r.Loss, r.LossFirst, r.LossLast = did.Tokens, did.Seconds, did.Skipped, did.Loss, did.First, did.Last
 	if did.Skipped > 0 && did.Skipped == steps && err == nil {
 		err = fmt.Errorf("tune: no step changed anything, and nothing is written: gradients are not finite in any of them, because a weight of %s is not, or the loss overflows: %w",
 			t.dir, snug.ErrNonFinite)
 	}
 	return r, err
-}
-
-// measure raises the measured peak of each component to what is held now.
-func (t *tuning) measure(r *result) {
-	m, b := t.model.Memory(), t.trainer.Bytes()
-	if t.store != nil {
-		pages, run := t.store.Stats().HostPeak, t.plan.Run
-		if run.StateOn == plan.OnDisk {
-			b[plan.Masters], b[plan.State] = 0, pages
-			if run.WeightsOn == plan.OnDisk {
-				b[plan.State] = min(pages, run.Cache)
-			}
-			pages -= b[plan.State]
-		}
-		m.Weights += pages
-	}
-	if s := t.student.memory(); s != (transformer.Memory{}) {
-		m.Weights, m.Peak, m.Workspace = m.Weights+s.Weights, m.Peak+s.Peak, m.Workspace+s.Workspace
-	}
-	if t.shards != nil {
-		m.Weights += t.shards.Peak()
-	}
-	b[plan.Weights], b[plan.Activations] = m.Weights, m.Peak+t.checkpoints.Stats().HostPeak
-	b[plan.Workspace] += m.Workspace
-	for i, n := range b {
-		r.Components[i] = max(r.Components[i], n)
-	}
-	r.Measured = r.Components.Total()
 }

@@ -51,21 +51,23 @@ func copyCompanions(to, from string) error {
 	return nil
 }
 
+// peaks returns the predicted and the measured peaks, as a table and a report have them.
+func (t *tuning) peaks(r result) console.Peak {
+	predicted := t.plan.Peak[plan.OnDevice]
+	predicted[plan.Allowance] = 0
+	return console.Peak{Predicted: predicted, Measured: r.Components, Total: r.Measured, Resident: t.resident(), RSS: r.PeakRSS}
+}
+
 // report prints the predicted and measured memory, the speed and the losses.
 func (t *tuning) report(r result) (err error) {
 	_, r.PeakRSS = plan.RSS()
-	predicted := t.plan.Peak[plan.OnDevice]
-	predicted[plan.Allowance] = 0
-	r.Predicted = predicted.Total()
+	peak := t.peaks(r)
+	r.Predicted, r.Resident = peak.Predicted.Total(), peak.Resident
 	where := t.dev.Name()
-	if !t.onDevice() { // nothing predicts what a device's library takes of the process
+	if !t.onDevice() {
 		where = console.Count(runtime.GOMAXPROCS(0), "core")
-		if r.Resident, err = t.plan.Task.Resident(t.plan.Run, t.process); err != nil {
-			return err
-		}
 	}
 	w := t.call.stdout
-	peak := console.Peak{Predicted: predicted, Measured: r.Components, Total: r.Measured, Resident: r.Resident, RSS: r.PeakRSS}
 	if err := peak.Write(w, plan.FormatBytes, false); err != nil {
 		return err
 	}
@@ -90,6 +92,9 @@ func (t *tuning) report(r result) (err error) {
 		what = "the model is in %s: snug generate -model %[1]s\n"
 	}
 	fmt.Fprintf(w, what, t.output, t.dir)
+	if err := t.finishReport(peak); err != nil {
+		return err
+	}
 	if !t.json {
 		return nil
 	}

@@ -175,7 +175,7 @@ func TestTuneDryRun(t *testing.T) {
 		status, out, errs = snugged(append([]string{"tune", "-model", publish(t), "-data", chats(t, 9), "-dry-run", "-json"}, flags...)...)
 		require.Zero(t, status, errs)
 		lines := strings.Split(strings.TrimSpace(out), "\n")
-		var r report
+		var r planJSON
 		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
 		require.Equal(t, []bool{true, true, len(flags) > 0}, []bool{r.Run.Micro == 8, r.Process > 0, r.Limit > 0})
 		require.Equal(t, len(flags) == 0, strings.Contains(out, "there is no limit"))

@@ -50,7 +50,7 @@ func TestTuneTiles(t *testing.T) {
 		require.InDelta(t, whole.Loss, tiles.Loss, 1e-4)
 	}
 
-	dry := func(flags ...string) (r report) {
+	dry := func(flags ...string) (r planJSON) {
 		status, out, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-context", "4500", "-batch", "1", "-held-out", "0", "-dry-run", "-json"}, flags...)...)
 		require.Zero(t, status, "%v: %s", flags, errs)
 		lines := strings.Split(strings.TrimSpace(out), "\n")

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug/internal/files"
@@ -22,15 +23,20 @@ const traceEvents = 1 << 16
 const traceRows = 16
 
 // checkTrace returns an error if the file of -trace cannot be written, or is in a folder that the run uses.
-func (f *tuneFlags) checkTrace() error {
-	if f.trace == "" {
-		if f.given("trace") {
-			return usagef("tune: -trace wants a name that ends in .json or .svg")
+func (f *tuneFlags) checkTrace() error { return f.checkFile("trace", f.trace, ".json", ".svg") }
+
+// checkFile returns an error if the file that a flag names cannot be written, has another ending than those given, or is
+// in a folder that the run uses.
+func (f *tuneFlags) checkFile(name, path string, ends ...string) error {
+	want := "want a name that ends in " + strings.Join(ends, " or ")
+	if path == "" {
+		if f.given(name) {
+			return usagef("tune: -%s %q: %s", name, path, want)
 		}
 		return nil
 	}
-	if end := filepath.Ext(f.trace); end != ".json" && end != ".svg" {
-		return usagef("tune: -trace %s: want a name that ends in .json or .svg", f.trace)
+	if !slices.Contains(ends, filepath.Ext(path)) {
+		return usagef("tune: -%s %s: %s", name, path, want)
 	}
 	folders := append(strings.Split(f.files, ","), f.dir)
 	if f.output != "" {
@@ -40,23 +46,31 @@ func (f *tuneFlags) checkTrace() error {
 		folders = append(folders, f.checkpoint)
 	}
 	for _, folder := range folders {
-		if within(f.trace, folder) {
-			return usagef("tune: -trace %s is in %s, which this run reads or writes", f.trace, folder)
+		if within(path, folder) {
+			return usagef("tune: -%s %s is in %s, which this run reads or writes", name, path, folder)
 		}
 	}
-	info, err := os.Lstat(f.trace)
-	switch {
-	case err == nil && !info.Mode().IsRegular():
-		return usagef("tune: -trace %s is not a regular file", f.trace)
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return usagef("tune: -trace: %w", err)
-	}
-	if f.dryRun {
+	if f.dryRun && name == "trace" { // which a dry run does not write
 		return nil
 	}
-	trial, err := os.CreateTemp(filepath.Dir(f.trace), filepath.Base(f.trace)+".*.tmp") // finds an error before hours of work
+	if err := writable(path); err != nil {
+		return usagef("tune: -%s: %w", name, err)
+	}
+	return nil
+}
+
+// writable returns an error if a file cannot be replaced. It finds that before hours of work.
+func writable(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case err == nil && !info.Mode().IsRegular():
+		return fmt.Errorf("%s is not a regular file", path)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	trial, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
 	if err != nil {
-		return usagef("tune: -trace: %w", err)
+		return err
 	}
 	return errors.Join(trial.Close(), os.Remove(trial.Name()))
 }

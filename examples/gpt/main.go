@@ -46,9 +46,10 @@ type inputError struct{ error }
 func (e inputError) Unwrap() error { return e.error }
 
 func main() {
-	stop, release := console.OnSignals(console.Options{Name: "gpt", Advice: "a run with -checkpoint goes on from its last checkpoint"})
+	stderr := console.OnScreen(os.Stderr)
+	stop, release := console.OnSignals(console.Options{Name: "gpt", Stderr: stderr, Advice: "a run with -checkpoint goes on from its last checkpoint"})
 	defer release()
-	os.Exit(run(stop, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(stop, os.Args[1:], os.Stdout, stderr))
 }
 
 // run is the program. It returns the exit status: 2 for bad input, and 128 plus the number of the signal after a

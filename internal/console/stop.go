@@ -1,12 +1,13 @@
-// Package console has what the programs of this repository share: runs that signals end, a progress bar, tables, and
-// texts of errors.
+// Package console has what the programs of this repository share: runs that signals end, the progress of a run, tables,
+// and texts of errors.
 //
-//	stop, release := console.OnSignals(console.Options{Name: "tune", Advice: "the same command goes on"})
+//	stderr := console.OnScreen(os.Stderr)
+//	stop, release := console.OnSignals(console.Options{Name: "tune", Stderr: stderr, Advice: "the same command goes on"})
 //	defer release()
-//	p := console.NewProgress(os.Stdout, os.Stderr, steps)
+//	p := console.NewProgress(os.Stdout, stderr, steps)
 //	for step := 1; step <= steps && !stop.Asked(); step++ {
 //		...                          // with stop.Now as its context
-//		p.Step(step, "loss 2.31")
+//		p.Step(console.Shown{Done: step, Loss: 2.31})
 //	}
 //	p.End()
 package console

@@ -28,11 +28,11 @@ func TestPlainProgress(t *testing.T) {
 	var out, errs bytes.Buffer
 	p := NewProgress(&out, &errs, 20)
 	for step := 1; step <= 20; step++ {
-		p.Step(step, "loss 1")
+		p.Step(Shown{step, 1, 2, "3 B"})
 	}
 	p.Note("skipped")
 	p.End()
 	require.Empty(t, errs.String())
 	require.Equal(t, 12, bytes.Count(out.Bytes(), []byte("\n")))
-	require.Regexp(t, `^step 1/20  loss 1\nstep 2/20  loss 1\nstep 4/20[^$]*step 20/20  loss 1\nskipped\n$`, out.String())
+	require.Regexp(t, `^step 1/20  loss 1.0000  2 tokens/s  3 B\nstep 2/20  loss 1[^$]*step 4/20[^$]*step 20/20  loss 1.0000  2 tokens/s  3 B\nskipped\n$`, out.String())
 }

@@ -27,6 +27,8 @@ type Training[B any] struct {
 	Begun func(loss float64)
 	// After is called after each step. It returns the memory to show, such as "2.87 GiB".
 	After func(r train.Report) (held string, err error)
+	// Stepped, unless nil, is called after After, with what the run has done so far. Its time does not count.
+	Stepped func(r train.Report, did Trained)
 }
 
 // Trained is the result of a Training. Losses are means over targets in nats, and 0 where nothing was measured.
@@ -106,7 +108,12 @@ func (t Training[B]) run() (r Trained, err error) {
 			return r, err
 		}
 		r.Seconds = time.Since(began).Seconds()
-		t.Progress.Step(report.Step, fmt.Sprintf("loss %.4f  %.0f tokens/s  %s", report.Loss, r.Rate(), held))
+		t.Progress.Step(Shown{report.Step, report.Loss, r.Rate(), held})
+		if t.Stepped != nil {
+			paused := time.Now()
+			t.Stepped(report, r)
+			began = began.Add(time.Since(paused))
+		}
 	}
 	if t.Saves {
 		if err := t.Trainer.Save(ctx); err != nil {

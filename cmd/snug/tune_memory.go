@@ -1,0 +1,67 @@
+package main
+
+import (
+	"math"
+	"runtime"
+
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/transformer"
+)
+
+// heapLimit returns the limit of Go's memory: what -memory leaves for it. Above the limit, Go collects garbage whatever
+// gcPercent says.
+func (t *tuning) heapLimit() int64 {
+	if t.memory == 0 || t.onDevice() {
+		return math.MaxInt64
+	}
+	return t.memory - (t.process.Base - t.heap) - codeBytes
+}
+
+// heapBytes returns the bytes that Go's memory has in use, as debug.SetMemoryLimit counts them.
+func heapBytes() int64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.Sys - m.HeapIdle)
+}
+
+// measure raises the measured peak of each component to what is held now.
+func (t *tuning) measure(r *result) {
+	m, b := t.model.Memory(), t.trainer.Bytes()
+	if t.store != nil {
+		pages, run := t.store.Stats().HostPeak, t.plan.Run
+		if run.StateOn == plan.OnDisk {
+			b[plan.Masters], b[plan.State] = 0, pages
+			if run.WeightsOn == plan.OnDisk {
+				b[plan.State] = min(pages, run.Cache)
+			}
+			pages -= b[plan.State]
+		}
+		m.Weights += pages
+	}
+	if s := t.student.memory(); s != (transformer.Memory{}) {
+		m.Weights, m.Peak, m.Workspace = m.Weights+s.Weights, m.Peak+s.Peak, m.Workspace+s.Workspace
+	}
+	if t.shards != nil {
+		m.Weights += t.shards.Peak()
+	}
+	b[plan.Weights], b[plan.Activations] = m.Weights, m.Peak+t.checkpoints.Stats().HostPeak
+	b[plan.Workspace] += m.Workspace
+	for i, n := range b {
+		r.Components[i] = max(r.Components[i], n)
+	}
+	r.Measured = r.Components.Total()
+	if t.reporter != nil {
+		t.reporter.measured = r.Components
+	}
+}
+
+// countedLimit returns the limit of what the plan counts, 0 for none.
+func (t *tuning) countedLimit() int64 { return counted(t.plan.Limit) }
+
+// counted returns a limit of a plan, 0 if it is more than any machine has.
+func counted(limit int64) int64 {
+	if limit >= 1<<60 {
+		return 0
+	}
+	return limit
+}
