@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/driver"
 )
 
 // Runner brings the weights of a model's layers to the devices that a [DeviceMap] names. The
@@ -222,12 +223,16 @@ type coming struct {
 	views []snug.View
 	moves Move
 	read  *task
+	point driver.Fence // after which the frame may be written; nil if moves take their turn in the queue
 }
 
 // arrive waits until the layer is read, and makes the device wait for the rest.
 func (c *coming) arrive() (err error) {
 	arrived := false
 	defer func() {
+		if c.point != nil {
+			c.point.Release()
+		}
 		if !arrived { // or a Source did not return
 			err = errors.Join(err, c.moves.Wait())
 		}
@@ -310,9 +315,15 @@ func (r *Runner) residentViews(layer int) []snug.View {
 	return views
 }
 
-// begin starts to page a layer into a frame. A goroutine reads the store meanwhile.
+// begin starts to page a layer into a frame, which kernels queued so far may use. A goroutine reads the store meanwhile.
+// Its copies wait for those kernels alone, and not for what the caller queues while it reads.
 func (r *Runner) begin(layer int, f frame) *coming {
 	c := &coming{}
+	var err error
+	if c.point, err = r.movers[0].point(); err != nil {
+		c.read = inBackground(func() error { return err })
+		return c
+	}
 	used := map[snug.DType]int{}
 	for _, w := range r.layers[layer].Weights {
 		dt := r.dtypes[w.Name]
@@ -327,7 +338,7 @@ func (r *Runner) begin(layer int, f frame) *coming {
 	}
 	c.read = inBackground(func() error {
 		for i, w := range r.layers[layer].Weights {
-			move, err := r.weights[w.Name].LoadTo(r.movers[0], c.views[i], 0)
+			move, err := r.weights[w.Name].loadAfter(r.movers[0], c.views[i], 0, after{point: c.point})
 			if err != nil {
 				return err
 			}
