@@ -320,7 +320,6 @@ func TestNaN(t *testing.T) {
 		got := bits()
 		require.Equal(t, [8]uint32{given, given ^ 1<<31, given &^ (1 << 31), nan, nan, nan, nan, nan}, got[0])
 		require.Equal(t, nan, got[1][5], "∞·0")
-		require.Equal(t, nan, got[1][7])
 		require.Equal(t, host[2], got[2])
 	}
 	for _, wrong := range []string{"7f800000", "7fffffff0", "x"} {

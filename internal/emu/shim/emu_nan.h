@@ -35,13 +35,19 @@ struct SnugFloat {
     friend bool operator==(SnugFloat a, SnugFloat b) { return a.value == b.value; }
     friend bool operator!=(SnugFloat a, SnugFloat b) { return a.value != b.value; }
 
-    // A double and a float give a double.
-    friend double operator+(double a, SnugFloat b) { return a + b.value; }
-    friend double operator+(SnugFloat a, double b) { return a.value + b; }
-    friend double operator-(double a, SnugFloat b) { return a - b.value; }
-    friend double operator-(SnugFloat a, double b) { return a.value - b; }
-    friend double operator*(double a, SnugFloat b) { return a * b.value; }
-    friend double operator*(SnugFloat a, double b) { return a.value * b; }
+    // A double and a float give a double. A float literal is no double.
+#define SNUG_WITH_DOUBLE(op)                                                                                                \
+    template <class D, class = std::enable_if_t<std::is_same<D, double>::value>> friend double operator op(D a, SnugFloat b) { \
+        return a op b.value;                                                                                                \
+    }                                                                                                                       \
+    template <class D, class = std::enable_if_t<std::is_same<D, double>::value>> friend double operator op(SnugFloat a, D b) { \
+        return a.value op b;                                                                                                \
+    }
+    SNUG_WITH_DOUBLE(+)
+    SNUG_WITH_DOUBLE(-)
+    SNUG_WITH_DOUBLE(*)
+    SNUG_WITH_DOUBLE(/)
+#undef SNUG_WITH_DOUBLE
 };
 
 inline SnugFloat snug_fmaf(SnugFloat a, SnugFloat b, SnugFloat c) { return SnugFloat::of(__builtin_fmaf(a.value, b.value, c.value)); }

@@ -154,8 +154,7 @@ KERNEL(probe_nan, 32, OPERAND(float, out, 0), OPERAND(const float, in, 1), PARAM
     to[4] = 1.0f - x;
     to[5] = fused_mul_add(x, 0.0f, x);
     to[6] = square_root(x - 8.0f) / 2;
-    x *= 0;
-    to[7] = x;
+    to[7] = 1.0f / (1.0f + x * 0.1f) * 0.3f; // each step rounded once
 }
 
 // The barrier comes too late: a thread overwrites what another still reads.
