@@ -14,7 +14,9 @@ import (
 // weights are tensors of a [Store], under the names of the [Weight]s. A layer whose tier has
 // no Rate is copied to the device of the tier once. Every other layer is paged into one of
 // two frames on the first device while the layer before it is computed, and its frame is
-// reused after it. The store holds its weights in host memory or on disk, within its limits.
+// reused after it: its copies wait for the kernels of the layer that had the frame, and not
+// for those of the layer that is computed. The caller waits only for pages that the store
+// reads, or if the Mover's ring has fewer pages than two layers. The store holds its weights in host memory or on disk, within its limits.
 //
 // If a device has less memory than the map says, layers are demoted: they are paged from
 // then on. [Runner.Demoted] lists them.

@@ -272,6 +272,11 @@ func TestLate(t *testing.T) {
 					}
 				}
 			}
+			twice := put(t, dev, make([]float32, 32))
+			require.NoError(t, device.Launch(dev, &probeJob{"twice", 1, 32, []snug.View{twice.View()}, probeParams{}}))
+			last := make([]float32, 32)
+			require.NoError(t, twice.CopyOut(last))
+			require.EqualValues(t, 2, last[7])
 			require.Equal(t, []float32{2080, 528, 1552}, partial(t, dev, in, 1), "the sums of blocks are there, and added")
 			without := partial(t, dev, in, 0)
 			require.Equal(t, []float32{528, 1552}, without[1:], "the sums are there when the launch has ended")

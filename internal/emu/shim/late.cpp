@@ -97,11 +97,6 @@ void fence_stores(unsigned thread) {
 }
 
 void end_late_block(unsigned threads) {
-    for (unsigned i = 0; i < threads; i++) { // they are hidden
-        for (Store& s : own[i])
-            if (!in_block_memory(s)) ended.push_back(s);
-        own[i].clear();
-    }
     size_t first = ended.size();
     for (size_t i = blocks_own.size(); i-- > 0;) {
         swap(blocks_own[i]);
@@ -109,6 +104,11 @@ void end_late_block(unsigned threads) {
     }
     std::reverse(ended.begin() + (long)first, ended.end());
     blocks_own.clear();
+    for (unsigned i = 0; i < threads; i++) { // these are hidden, and come after what the thread has published
+        for (Store& s : own[i])
+            if (!in_block_memory(s)) ended.push_back(s);
+        own[i].clear();
+    }
 }
 
 void end_late_launch() {

@@ -142,6 +142,14 @@ KERNEL(probe_partial, 32, OPERAND(float, out, 0), OPERAND(const float, in, 1), P
     }
 }
 
+// A thread stores to one place before and after a barrier: the last store counts.
+KERNEL(probe_twice, 32, OPERAND(float, out, 0), PARAMS(ProbeParams, p)) {
+    Thread t = THREAD;
+    out[t.local] = 1;
+    sync_threads();
+    out[t.local] += 1;
+}
+
 // NaNs of arithmetic, and of moves and of changes of sign.
 KERNEL(probe_nan, 32, OPERAND(float, out, 0), OPERAND(const float, in, 1), PARAMS(ProbeParams, p)) {
     Thread t = THREAD;
