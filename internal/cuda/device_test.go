@@ -59,6 +59,7 @@ func TestOpen(t *testing.T) {
 		{"no device", func(f *fake) { f.count = 0 }, []string{"no NVIDIA GPU"}, driver.ErrNotBuilt},
 		{"no count", func(f *fake) { f.fail["cuDeviceGetCount"] = 999 }, []string{"cuDeviceGetCount: CUDA_ERROR_UNKNOWN (999)"}, driver.ErrDevice},
 		{"old card", func(f *fake) { f.major = 7; f.minor = 5 }, []string{"cuda:0, Fake V100,", "capability 7.5", "need 8.0 or later"}, driver.ErrNotBuilt},
+		{"no attributes", func(f *fake) { f.fail["cuDeviceGetAttribute"] = 999 }, []string{"cuDeviceGetAttribute: CUDA_ERROR_UNKNOWN (999)"}, driver.ErrDevice},
 		{"no context", func(f *fake) { f.fail["cuDevicePrimaryCtxRetain"] = 2 }, []string{"cuDevicePrimaryCtxRetain", "OUT_OF_MEMORY (2)"}, driver.ErrNoMemory},
 		{"context unusable", func(f *fake) { f.fail["cuCtxPushCurrent"] = 201 }, []string{"cuCtxPushCurrent: CUDA_ERROR_INVALID_CONTEXT (201)"}, driver.ErrDevice},
 		{"no stream", func(f *fake) { f.fail["cuStreamCreate"] = 999 }, []string{"cuStreamCreate"}, driver.ErrDevice},

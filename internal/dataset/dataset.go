@@ -78,7 +78,8 @@ type Batch struct {
 // MaxContext is the largest Options.Context that [Open] accepts.
 const MaxContext = 1 << 24
 
-// Open reads text files, JSON Lines (names that end in .jsonl or .json), and folders of them.
+// Open reads text files, JSON Lines (names that end in .jsonl or .json, and .jsonl.gz or .json.gz if gzip compressed them),
+// and folders of them.
 //
 // A text file is cut into samples of Context tokens. A line of JSON is one sample of one of three forms:
 //

@@ -3,6 +3,8 @@ package dataset
 import (
 	"bufio"
 	"bytes"
+	"compress/flate"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,17 +57,40 @@ func (r *reader) file(path string) error {
 		return err
 	}
 	defer f.Close()
-	if end := strings.ToLower(filepath.Ext(path)); end == ".jsonl" || end == ".json" {
-		err = r.lines(f)
+	in, name := bufio.NewReader(f), strings.ToLower(path)
+	magic, _ := in.Peek(2) // an error shows again in the read
+	zipped := string(magic) == "\x1f\x8b"
+	if zipped {
+		name = strings.TrimSuffix(name, ".gz")
+	}
+	if end := filepath.Ext(name); zipped && end != ".jsonl" && end != ".json" {
+		err = fmt.Errorf("gzip holds lines of JSON, in files whose names end in .jsonl.gz or .json.gz: %w", snug.ErrConfig)
+	} else if zipped {
+		err = r.zipped(in)
+	} else if end == ".jsonl" || end == ".json" {
+		err = r.lines(in)
 	} else if r.options.Pairs {
 		err = fmt.Errorf("preferences are lines of JSON, in files whose names end in .jsonl or .json: %w", snug.ErrConfig)
 	} else {
-		err = r.text(f, size)
+		err = r.text(in, size)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
+}
+
+// zipped adds lines of JSON that gzip compressed.
+func (r *reader) zipped(f io.Reader) error {
+	in, err := gzip.NewReader(f)
+	if err == nil {
+		err = r.lines(in)
+	}
+	var damage flate.CorruptInputError
+	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &damage) {
+		return fmt.Errorf("gzip: %w: %w", err, snug.ErrCorrupt)
+	}
+	return err
 }
 
 // text adds a text file.

@@ -132,6 +132,12 @@ type device struct {
 	launches atomic.Int64
 }
 
+// multiprocessors is few, so that small shapes fill the device or leave it idle.
+const multiprocessors = 16
+
+// Multiprocessors implements [gpu.ParallelLauncher].
+func (d *device) Multiprocessors() int { return multiprocessors }
+
 // HasDoubles implements [driver.Doubler].
 func (d *device) HasDoubles() bool { return d.addresses }
 
