@@ -123,7 +123,7 @@ func TestClose(t *testing.T) {
 			host, err := d.AllocPinned(100)
 			require.NoError(t, err)
 			require.NoError(t, d.CopyIn(m, make([]byte, 100)))
-			fence, err := d.StartCopyIn(m, host)
+			fence, err := d.StartCopyIn(m, host, nil)
 			require.NoError(t, err)
 			g, err := d.Capture(func() error { return d.Free(freed) })
 			require.NoError(t, err)
@@ -135,8 +135,8 @@ func TestClose(t *testing.T) {
 			_, alloc := d.Alloc(1)
 			_, pinned := d.AllocPinned(1)
 			_, _, memory := d.Memory()
-			_, start := d.StartCopyIn(m, host)
-			_, out := d.StartCopyOut(host, m)
+			_, start := d.StartCopyIn(m, host, nil)
+			_, out := d.StartCopyOut(host, m, nil)
 			_, capture := d.Capture(func() error { return nil })
 			for what, err := range map[string]error{
 				"Alloc": alloc, "AllocPinned": pinned, "Memory": memory, "StartCopyIn": start, "StartCopyOut": out,
@@ -190,9 +190,9 @@ func TestFailedCalls(t *testing.T) {
 		"cuMemsetD8Async":         func(d *Device, _, _ driver.Mem) error { _, err := d.Alloc(8); return err },
 		"cuMemAllocFromPoolAsync": func(d *Device, _, _ driver.Mem) error { _, err := d.Alloc(8); return err },
 		"cuMemcpyHtoDAsync":       func(d *Device, m, _ driver.Mem) error { return d.CopyIn(m, []byte{1}) },
-		"cuEventRecord":           func(d *Device, m, host driver.Mem) error { _, err := d.StartCopyIn(m, host); return err },
-		"cuEventCreate":           func(d *Device, m, host driver.Mem) error { _, err := d.StartCopyIn(m, host); return err },
-		"cuStreamWaitEvent":       func(d *Device, m, host driver.Mem) error { _, err := d.StartCopyOut(host, m); return err },
+		"cuEventRecord":           func(d *Device, m, host driver.Mem) error { _, err := d.StartCopyIn(m, host, nil); return err },
+		"cuEventCreate":           func(d *Device, m, host driver.Mem) error { _, err := d.StartCopyIn(m, host, nil); return err },
+		"cuStreamWaitEvent":       func(d *Device, m, host driver.Mem) error { _, err := d.StartCopyOut(host, m, nil); return err },
 		"cuMemcpyDtoHAsync":       func(d *Device, m, _ driver.Mem) error { return d.CopyOut([]byte{1}, m) },
 		"cuMemcpyDtoDAsync":       func(d *Device, m, _ driver.Mem) error { return d.Copy(m, m) },
 		"cuMemGetInfo":            func(d *Device, _, _ driver.Mem) error { _, _, err := d.Memory(); return err },
