@@ -24,6 +24,12 @@
 //   - fused: layers that keep little for the backward pass
 //   - plan: predicted and counted memory of training, and settings that fit a limit
 //
+// Above these, transformer has published models, train a training loop, and the program
+// cmd/snug fine-tunes within a memory limit. The guides in the folder docs begin with a goal,
+// and their commands and programs are run by the tests: fine-tuning.md, which-technique.md,
+// longer-sequences.md, surviving-kills.md, many-processes.md, own-layer.md and
+// own-optimizer.md.
+//
 // # Vectors
 //
 // Functions take any [Vector]: a slice of float32, [Float16] or [BFloat16], an

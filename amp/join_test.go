@@ -54,7 +54,11 @@ func TestJoinedSweeps(t *testing.T) {
 					require.NoError(t, device.Run(p.Dev, sweepJob{grad: g.View, records: records, factor: pass.factor, limit: pass.limit, ordinal: int64(i + 1)}))
 				}
 				require.NoError(t, want.Collect())
-				require.Equal(t, math.Float64bits(want.Total.Squares), math.Float64bits(got.Squares))
+				if math.IsNaN(want.Total.Squares) { // of any payload
+					require.True(t, math.IsNaN(got.Squares))
+				} else {
+					require.Equal(t, math.Float64bits(want.Total.Squares), math.Float64bits(got.Squares))
+				}
 				got.Squares, want.Total.Squares = 0, 0
 				require.True(t, sameValue(got.Value, want.Total.Value))
 				got.Value, want.Total.Value = 0, 0

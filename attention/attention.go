@@ -77,6 +77,23 @@
 // The environment variable SNUG_CUDA=80, read when a device is opened, switches the first one
 // off.
 //
+// # Few queries
+//
+// A GPU computes the query heads that share a key head together for one query of a sequence, so
+// that it reads a key once. Not for packed sequences, nor with Slopes, Bias, Mask or Dropout.
+//
+// If that leaves multiprocessors without a tile of queries, and a sequence has at least 4 keys for
+// each query, Forward cuts the keys that a tile sees into up to 64 splits. A block computes each
+// split, and a second launch joins them in float32 (Flash-Decoding, Dao et al. 2023). All kernels
+// above but the first have splits, with every feature. The number of splits depends on shapes and
+// lengths, the kernel, and the multiprocessors that the driver reports, 32 for Metal. So results
+// repeat, but their last bits differ between GPUs with other numbers of multiprocessors, and
+// with the size of the batch. They do not for a sequence that attends to itself, as in training: it is never split.
+//
+// A call with splits borrows up to 4 MiB of the device's memory, which later calls use again. If
+// the device has none left, the call returns an error. Graphs cannot borrow: a captured call has
+// no splits, and its last bits may differ from those of a call.
+//
 // # Precision
 //
 // 16-bit inputs are widened to float32, which is exact. Products, the softmax and all sums are
@@ -112,11 +129,11 @@ import "github.com/snug-ml/snug"
 // the inputs or each other.
 //
 // It allocates nothing. CPU workers use pooled tiles, see [Options.ScratchBytes]; a GPU
-// needs no memory.
+// needs no memory, or for few queries up to 4 MiB, see the package's documentation.
 //
 // Errors, with nothing written: the errors of [Options.Validate]; ErrDType for other or
 // mixed element types; ErrShape for a vector too short for its strides and an lse of the
-// wrong length; ErrDevice for operands on different devices.
+// wrong length; ErrDevice for operands on different devices; [snug.ErrNoMemory] from a GPU.
 func Forward[V snug.Vector, L snug.Vector32](out V, lse L, q, k, v V, c Options) error {
 	return forward(forwardJob{
 		out: snug.ViewOf(out), lse: snug.ViewOf(lse),

@@ -84,6 +84,9 @@ type Options struct {
 
 	cache cached    // the Cache of k and v, if there is one
 	table snug.View // of Mask, where calls read it
+
+	allHeads int  // Batch·Heads of the ranks among which heads are divided, for the splits of one process; 0: of c
+	oneQuery bool // queries are the heads of one, see rowsOfHeads
 }
 
 // Validate checks c. The error wraps [snug.ErrShape] for negative dimensions, a Dim or DimV

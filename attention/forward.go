@@ -14,8 +14,9 @@ import (
 // forwardJob is the kernel of Forward.
 type forwardJob struct {
 	out, lse, q, k, v snug.View
-	c                 Options // resolved
-	group             int     // tiles of queries an item; set by Run
+	room              snug.View // what the device lends to splits of the keys, see gpu_split.go
+	c                 Options   // resolved
+	group             int       // tiles of queries an item; set by Run
 }
 
 func forward(j forwardJob) error {
@@ -61,7 +62,7 @@ func (j *forwardJob) Kernel() string { return "attention.forward" }
 
 // Operands implements [driver.Job].
 func (j *forwardJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range [...]*snug.View{&j.out, &j.lse, &j.q, &j.k, &j.v} {
+	for _, v := range [...]*snug.View{&j.out, &j.lse, &j.q, &j.k, &j.v, &j.room} {
 		yield(device.Mem(v))
 	}
 	for _, v := range j.c.extras() {

@@ -27,29 +27,33 @@ type gpuKernels struct {
 	forward, backwardQuery, backwardKey gpu.Floats
 	queries, gradQueries, keys          int // of a tile of results: of out, of dq, of dk and dv
 	columns                             int // of results that a block computes
+
+	split gpu.Floats // forward, of one split of the keys; none for gpuPlain, whose splits are for the kernels with features
+	step  int        // keys that forward takes at a time
 }
 
 // gpuPlain takes everything but features, with the sizes of tiles.h.
 var gpuPlain = gpuKernels{
 	gpu.ForFloats("attention_forward"), gpu.ForFloats("attention_backward_query"), gpu.ForFloats("attention_backward_key"),
-	64, 64, 64, 128,
+	64, 64, 64, 128, gpu.Floats{}, gpuTile,
 }
 
 // gpuMend computes again what the matrix units could not. It has the types of those.
 var gpuMend = gpuKernels{
 	gpu.ForFloats("attention_mend_forward"), gpu.ForFloats("attention_mend_backward_query"), gpu.ForFloats("attention_mend_backward_key"),
-	gpuPlain.queries, gpuPlain.gradQueries, gpuPlain.keys, gpuPlain.columns,
+	gpuPlain.queries, gpuPlain.gradQueries, gpuPlain.keys, gpuPlain.columns, gpu.Floats{}, gpuTile,
 }
 
 // gpuUnits are the kernels on matrix units, by the most columns of a row, with the sizes of
 // units_entries.h.
-var gpuUnits = [...]*gpuKernels{unitKernels(64, 128), unitKernels(128, 128), unitKernels(256, 64)}
+var gpuUnits = [...]*gpuKernels{unitKernels(64, 128, 64), unitKernels(128, 128, 48), unitKernels(256, 64, 48)}
 
-func unitKernels(columns, gradQueries int) *gpuKernels {
+func unitKernels(columns, gradQueries, step int) *gpuKernels {
 	suffix := fmt.Sprintf("_unit%d", columns)
 	return &gpuKernels{
 		gpu.ForFloats("attention_forward" + suffix), gpu.ForFloats("attention_backward_query" + suffix),
 		gpu.ForFloats("attention_backward_key" + suffix), 128, gradQueries, 64, columns,
+		gpu.ForFloats("attention_split" + suffix), step,
 	}
 }
 
@@ -111,8 +115,8 @@ func (c *Options) gpu() gpuShape {
 	return s
 }
 
-// mended is the items that a block takes at once where it looks for what to compute again, MENDED in hidden.h.
-const mended = 8
+// mendedTiles is the items that a block takes at once where it looks for what to compute again, MENDED in hidden.h.
+const mendedTiles = 8
 
 // launch queues a launch with a block for every item and every part of columns. It
 // queues nothing without items.
@@ -123,7 +127,7 @@ func (s gpuShape) launch(q gpu.Launcher, name string, items, parts int, operands
 	s.items = uint64(items)
 	blocks := items
 	if s.mend != 0 {
-		blocks = gpu.CeilDiv(items, mended)
+		blocks = gpu.CeilDiv(items, mendedTiles)
 	}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: name, Blocks: [3]int{min(blocks, maxBlocks), parts, 1}, Threads: gpuThreads,
@@ -161,8 +165,16 @@ func (s gpuShape) run(q gpu.Launcher, c *Options, k *gpuKernels, j gpuPass) erro
 		queries, keys = max(k.queries, k.gradQueries), k.keys
 		err = j.launch(q, k, s)
 	}
-	if err != nil || k == &gpuPlain || s.causal == 0 {
+	if err != nil || k == &gpuPlain {
 		return err
+	}
+	return s.mended(q, j, queries, keys)
+}
+
+// mended queues what mends the results of tiles of so many queries and keys on matrix units.
+func (s gpuShape) mended(q gpu.Launcher, j gpuPass, queries, keys int) error {
+	if s.causal == 0 {
+		return nil
 	}
 	s.mend, s.mendKeys = uint32(queries), uint32(keys)
 	return j.launch(q, &gpuMend, s)
@@ -170,18 +182,34 @@ func (s gpuShape) run(q gpu.Launcher, c *Options, k *gpuKernels, j gpuPass) erro
 
 // Grids implements [gpu.Job].
 func (j *forwardJob) Grids(q gpu.Launcher) error {
-	c := &j.c
-	if err := c.checkKernels(); err != nil {
+	if err := j.c.checkKernels(); err != nil {
 		return err
 	}
-	if c.featured() {
+	c, k := j.kernelsFor(q)
+	of := *j
+	of.c = c
+	return of.grids(q, k)
+}
+
+// grids is Grids of a job whose Options are those of the launches.
+func (j *forwardJob) grids(q gpu.Launcher, k *gpuKernels) error {
+	c := &j.c
+	splits, _, _ := j.lent()
+	if c.featured() || splits > 1 && k == &gpuPlain {
 		return j.features(q)
 	}
 	s := c.gpu()
-	if j.lse.Len() > 0 {
-		s.wantLSE = 1
+	s.wantLSE = flag(j.lse.Len() > 0)
+	if splits == 1 {
+		return s.run(q, c, k, j)
 	}
-	return s.run(q, c, gpuKernelsFor(c, &j.out, &j.q, &j.k, &j.v), j)
+	if err := j.launchSplits(q, k, s); err != nil {
+		return err
+	}
+	if err := j.join(q); err != nil {
+		return err
+	}
+	return s.mended(q, j, k.queries, k.keys)
 }
 
 // launch implements gpuPass.

@@ -26,10 +26,13 @@ type gpuFeatures struct {
 	dtype, dtypeK, dtypeV, biasType uint32
 	unlike, packed, ends            uint32
 	scores                          uint32
-	masked, sunk, dropout           uint32
-	below, more, _                  uint32
+	masked, dropout, sunk           uint32
+	below, more, splits             uint32
 	keep, softcap                   float32
 }
+
+// sunkRow says that each row of a tile has a sink, SUNK_ROW in featured.h; 1 that each head has one.
+const sunkRow = 2
 
 // gpuMask is the distance in tiles of a mask between batch elements, heads and rows of
 // tiles.
@@ -64,11 +67,16 @@ func (c *Options) features(dt snug.DType) gpuFeatures {
 		seed: c.Dropout.Seed, query: uint64(c.Dropout.Query), key: uint64(c.Dropout.Key),
 		dtype: uint32(dt), unlike: flag(c.packed() || c.KLens != nil), packed: flag(c.packed()), ends: flag(c.Align == BottomRight),
 		scores: flag(c.scores()), sunk: flag(c.Sinks.X.Len() > 0), dropout: flag(c.Dropout.P > 0),
-		softcap: c.Softcap,
+		softcap: c.Softcap, splits: 1,
 	}
 	f.keep, f.below = c.Dropout.numbers()
 	if c.Causal {
 		f.right = 0
+	}
+	if c.oneQuery { // extents are what it sees
+		e, _ := c.extent(0)
+		f.left, f.right, f.ends, f.sunk = unlimited, unlimited, 0, sunkRow*f.sunk
+		f.unlike = flag(c.KLens != nil || e != gpuExtent{0, int64(c.SeqQ), 0, int64(c.SeqK)})
 	}
 	if c.Mask != nil {
 		f.masked, f.mask = 1, c.Mask.gpu()
@@ -116,11 +124,22 @@ func (f *gpuFeatures) batches(c *Options, launch func(n, queries, keys int) erro
 // extents fills in the rows of n sequences and returns the most.
 func (f *gpuFeatures) extents(c *Options, first, n int) (queries, keys int) {
 	for i := range n {
-		s := c.sequence(first + i)
-		f.of[i] = gpuExtent{int64(s.q0), int64(s.nq), int64(s.k0), int64(s.nk)}
-		queries, keys = max(queries, s.nq), max(keys, s.rows)
+		e, rows := c.extent(first + i)
+		f.of[i] = e
+		queries, keys = max(queries, int(e.nq)), max(keys, rows)
 	}
 	return queries, keys
+}
+
+// extent returns the rows of a sequence, and how many of keys there are.
+func (c *Options) extent(b int) (e gpuExtent, rows int) {
+	s := c.sequence(b)
+	e = gpuExtent{int64(s.q0), int64(s.nq), int64(s.k0), int64(s.nk)}
+	if c.oneQuery {
+		lo, hi := s.keys(0)
+		e.k0, e.nk = int64(lo), int64(hi-lo)
+	}
+	return e, s.rows
 }
 
 // launch is [gpuShape.launch] with f.
@@ -143,19 +162,27 @@ func (j *forwardJob) features(q gpu.Launcher) error {
 	c, x := &j.c, j.c.extraMems()
 	f := c.features(j.q.DType())
 	f.shape.wantLSE = flag(j.lse.Len() > 0)
-	operands := []driver.Mem{*device.Mem(&j.out), *device.Mem(&j.lse), *device.Mem(&j.q), *device.Mem(&j.k), *device.Mem(&j.v), x.slopes, x.sinks, x.bias, x.tiles, x.words}
-	name := "attention_forward_features"
+	splits, sums, states := j.lent()
+	name, of, out, lse := "attention_forward_", "features", *device.Mem(&j.out), *device.Mem(&j.lse)
+	if splits > 1 {
+		name, f.splits, out, lse = "attention_split_", uint32(splits), sums, states
+	}
+	operands := []driver.Mem{out, lse, *device.Mem(&j.q), *device.Mem(&j.k), *device.Mem(&j.v), x.slopes, x.sinks, x.bias, x.tiles, x.words}
 	if r := &c.cache; c.cached() {
-		name = "attention_forward_cached"
+		of = "cached"
 		operands = append(operands, *device.Mem(&r.kScale), *device.Mem(&r.vScale), *device.Mem(&r.table))
 		f.dtypeK, f.dtypeV = uint32(j.k.DType()), uint32(j.v.DType())
 		if r.paged() {
 			f.page, f.pages, f.table = uint64(r.PageSize), uint64(r.batch), uint64(r.table.Len()/c.Batch)
 		}
 	}
-	return f.batches(c, func(n, queries, _ int) error {
-		return f.launch(q, name, n*c.Heads*gpu.CeilDiv(queries, gpuTile), gpuPlain.parts(c.DimV), operands...)
+	err := f.batches(c, func(n, queries, _ int) error {
+		return f.launch(q, name+of, splits*n*c.Heads*gpu.CeilDiv(queries, gpuTile), gpuPlain.parts(c.DimV), operands...)
 	})
+	if err != nil || splits == 1 {
+		return err
+	}
+	return j.join(q)
 }
 
 // gpuExtras is the operands of features.

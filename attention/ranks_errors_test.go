@@ -218,7 +218,7 @@ func TestRanksNothing(t *testing.T) {
 		for _, d := range divisions {
 			for _, dt := range dtypes {
 				w := attention.NewWhole(t, c, dt, 1)
-				got, want := d.run(t, w, 2, kerneltest.Backend{}, false), w.One(t)
+				got, want := d.run(t, w, 2, kerneltest.Backend{}, false), w.One(t, kerneltest.Backend{})
 				for i, pair := range [][2][]float32{{want.Out, got.Out}, {want.LSE, got.LSE}, {want.DQ, got.DQ}, {want.DK, got.DK}, {want.DV, got.DV}} {
 					require.Equal(t, append([]float32{}, pair[0]...), pair[1], "%s %s %s: %d", d.name, name, dt, i)
 				}

@@ -70,8 +70,8 @@ func resultsOf[T any](v values[T]) Results[T] {
 }
 
 // One returns the results of one process.
-func (w *Whole) One(t testing.TB) Results[float32] {
-	return resultsOf(w.p.run(t, kerneltest.Backend{}, w.DType))
+func (w *Whole) One(t testing.TB, backend kerneltest.Backend) Results[float32] {
+	return resultsOf(w.p.run(t, backend, w.DType))
 }
 
 // Eps is half the distance between 1 and the next number of a type.

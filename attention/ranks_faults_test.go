@@ -152,7 +152,7 @@ func TestOneRank(t *testing.T) {
 	for _, d := range divisions {
 		for i, names := range ringFeatures {
 			w := attention.NewWhole(t, attention.Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 33, Dim: 8}, dtypes[i%3], uint64(i), names...)
-			got, want := d.run(t, w, 1, kerneltest.Backend{}, false), w.One(t)
+			got, want := d.run(t, w, 1, kerneltest.Backend{}, false), w.One(t, kerneltest.Backend{})
 			got.DSinks, got.DBias = append([]float32(nil), got.DSinks...), append([]float32(nil), got.DBias...)
 			require.Equal(t, want, got, "%s %s", d.name, strings.Join(names, " "))
 		}

@@ -61,7 +61,7 @@ func ulyssesProperty(t *rapid.T) {
 	w := attention.NewWhole(attention.TB(t), c, dt, rapid.Uint64().Draw(t, "seed"), names...)
 	got := ulysses.run(attention.TB(t), w, size, kerneltest.Backend{}, rapid.Bool().Draw(t, "sequence major"))
 	near(attention.TB(t), w, size, got)
-	want := w.One(attention.TB(t))
+	want := w.One(attention.TB(t), kerneltest.Backend{})
 	equal := func(name string, want, got []float32) {
 		require.Len(t, got, len(want), name)
 		for i, x := range want {

@@ -38,7 +38,11 @@ func (c *Options) sequence(b int) sequence {
 	case c.KLens != nil:
 		s.nk = c.KLens[b]
 	}
-	s.shift = c.shift(s.nq, s.nk)
+	queries := s.nq
+	if c.oneQuery {
+		queries = 1 // all have its position
+	}
+	s.shift = c.shift(queries, s.nk)
 	return s
 }
 

@@ -221,6 +221,7 @@ func (u *ulysses) begin(ws snug.View, at ulyssesRegions, outs int) {
 	if w.Dropout.P > 0 || w.Batch > 1 && w.Slopes.Len() == w.Batch*w.Heads {
 		u.number(&c)
 	}
+	c.allHeads = w.Batch * w.Heads
 	u.inner = c
 }
 

@@ -46,7 +46,7 @@ func TestUlysses(t *testing.T) {
 				w := attention.NewWhole(t, c, dt, uint64(16*i+n), names...)
 				got := ulysses.run(t, w, size, kerneltest.Backend{}, n%2 == 1)
 				near(t, w, size, got)
-				want := w.One(t)
+				want := w.One(t, kerneltest.Backend{})
 				require.Equal(t, want.Out, got.Out)
 				require.Equal(t, want.LSE, got.LSE)
 				require.Equal(t, want.DQ, got.DQ)
@@ -58,4 +58,18 @@ func TestUlysses(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A device that computes splits of the keys has as many of a rank's heads as of all.
+func TestUlyssesWithSplits(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
+		for i, names := range [][]string{{}, {"causal", "dropout"}} {
+			c := attention.Options{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 4, SeqK: 600, Dim: 8}
+			w := attention.NewWhole(t, c, snug.F32, uint64(i), names...)
+			got, want := ulysses.run(t, w, 2, backend, true), w.One(t, backend)
+			require.Equal(t, want.Out, got.Out)
+			require.Equal(t, want.LSE, got.LSE)
+			require.Equal(t, want.DQ, got.DQ)
+		}
+	})
 }

@@ -169,11 +169,13 @@ func (*copier) AllocPinned(size int) (driver.Mem, error) {
 
 func (*copier) FreePinned(driver.Mem) error { return nil }
 
-func (c *copier) StartCopyIn(dst, src driver.Mem) (driver.Fence, error) {
+func (c *copier) Point() (driver.Fence, error) { return copied{}, nil }
+
+func (c *copier) StartCopyIn(dst, src driver.Mem, _ driver.Fence) (driver.Fence, error) {
 	return copied{}, c.CopyIn(dst, src.Bytes())
 }
 
-func (c *copier) StartCopyOut(dst, src driver.Mem) (driver.Fence, error) {
+func (c *copier) StartCopyOut(dst, src driver.Mem, _ driver.Fence) (driver.Fence, error) {
 	return copied{}, c.CopyOut(dst.Bytes(), src)
 }
 
@@ -182,6 +184,7 @@ type copied struct{}
 
 func (copied) Wait() error  { return nil }
 func (copied) Await() error { return nil }
+func (copied) Release()     {}
 
 func TestPinned(t *testing.T) {
 	p, err := newPinned(t.Context(), openOpaque(t))

@@ -65,9 +65,9 @@ func pinnedCopy(c driver.Copier, out bool) (run, done func() error, err error) {
 		return nil, nil, errors.Join(err, c.Free(there))
 	}
 	done = func() error { return errors.Join(c.FreePinned(here), c.Free(there)) }
-	start := func() (driver.Fence, error) { return c.StartCopyIn(there, here) }
+	start := func() (driver.Fence, error) { return c.StartCopyIn(there, here, nil) }
 	if out {
-		start = func() (driver.Fence, error) { return c.StartCopyOut(here, there) }
+		start = func() (driver.Fence, error) { return c.StartCopyOut(here, there, nil) }
 	}
 	return func() error {
 		fence, err := start()

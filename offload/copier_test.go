@@ -18,15 +18,15 @@ import (
 func init() { driver.Register("copier", copierBackend{}) }
 
 // copierBackend opens devices that copy beside their queue: every copy runs in a
-// goroutine of its own, after the work queued before it and in no order with other
-// copies. Their memory has no address that Go can follow. Under the race detector
+// goroutine of its own, after the fence or the work queued before it and the copies of its
+// direction, and in no order with those of the other. Their memory has no address that Go can follow. Under the race detector
 // an access that nothing orders is an error.
 type copierBackend struct{}
 
 func (copierBackend) Count() (int, error) { return 1, nil }
 
 func (copierBackend) Open(int) (driver.Driver, error) {
-	return &copier{blocks: map[uintptr][]byte{}, pinned: map[uintptr][]byte{}, limit: 1 << 20, tail: ended}, nil
+	return &copier{blocks: map[uintptr][]byte{}, pinned: map[uintptr][]byte{}, limit: 1 << 20, tail: ended, last: [2]chan struct{}{ended, ended}}, nil
 }
 
 // ended is the end of work that is done.
@@ -45,7 +45,9 @@ type copier struct {
 	limit    int                // of pinned bytes
 	memory   int                // of the device, in bytes; 0 for no limit
 	used     int
-	tail     chan struct{} // closed when all queued work is done
+	tail     chan struct{}    // closed when all queued work is done
+	last     [2]chan struct{} // closed when all copies in, or out, are done
+	fences   int              // that nobody has released
 	closed   bool
 	copies   sync.WaitGroup
 	active   int
@@ -185,15 +187,25 @@ func (c *copier) FreePinned(m driver.Mem) error {
 	return c.open()
 }
 
-func (c *copier) StartCopyIn(dst, src driver.Mem) (driver.Fence, error) {
-	return c.start(dst, src, func(device, host []byte) { copy(device, host) })
+func (c *copier) Point() (driver.Fence, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.instant {
+		return instantFence{}, nil
+	}
+	c.fences++
+	return &copierFence{c: c, end: c.tail}, c.open()
 }
 
-func (c *copier) StartCopyOut(dst, src driver.Mem) (driver.Fence, error) {
-	return c.start(src, dst, func(device, host []byte) { copy(host, device) })
+func (c *copier) StartCopyIn(dst, src driver.Mem, after driver.Fence) (driver.Fence, error) {
+	return c.start(dst, src, &c.last[0], after, func(device, host []byte) { copy(device, host) })
 }
 
-func (c *copier) start(device, host driver.Mem, move func(device, host []byte)) (driver.Fence, error) {
+func (c *copier) StartCopyOut(dst, src driver.Mem, after driver.Fence) (driver.Fence, error) {
+	return c.start(src, dst, &c.last[1], after, func(device, host []byte) { copy(host, device) })
+}
+
+func (c *copier) start(device, host driver.Mem, last *chan struct{}, after driver.Fence, move func(device, host []byte)) (driver.Fence, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.open(); err != nil {
@@ -213,7 +225,13 @@ func (c *copier) start(device, host driver.Mem, move func(device, host []byte)) 
 		}
 	}
 	f := &copierFence{c: c, end: make(chan struct{})}
-	from, before, gate := c.bytes(device), c.tail, c.gate
+	from, before, gate, previous := c.bytes(device), c.tail, c.gate, *last
+	if f, is := after.(*copierFence); is {
+		f.check()
+		before = f.end
+	}
+	*last = f.end
+	c.fences++
 	if c.failCopy != nil {
 		f.err = c.failCopy(number)
 	}
@@ -223,6 +241,7 @@ func (c *copier) start(device, host driver.Mem, move func(device, host []byte)) 
 	go func() {
 		defer c.copies.Done()
 		<-before
+		<-previous
 		if gate != nil {
 			<-gate
 		}
@@ -238,49 +257,58 @@ func (c *copier) start(device, host driver.Mem, move func(device, host []byte)) 
 	return f, nil
 }
 
-// copierFence is released by its first Wait or Await.
+// copierFence is the end of a copy or of queued work.
 type copierFence struct {
-	c    *copier
-	end  chan struct{}
-	err  error
-	used bool
+	c        *copier
+	end      chan struct{}
+	err      error
+	released bool
 }
 
-func (f *copierFence) use() error {
-	f.c.mu.Lock()
-	defer f.c.mu.Unlock()
-	if f.used {
-		f.c.problems = append(f.c.problems, "a fence was used twice")
+// check notes a use after the release. The caller holds mu.
+func (f *copierFence) check() {
+	if f.released {
+		f.c.problems = append(f.c.problems, "a fence was used after its release")
 	}
-	f.used = true
-	return f.c.open()
 }
 
 func (f *copierFence) Wait() error {
-	if err := f.use(); err != nil {
+	f.c.mu.Lock()
+	f.check()
+	err := f.c.open()
+	f.c.mu.Unlock()
+	if err != nil {
 		return err
 	}
 	<-f.end
+	f.Release()
 	return f.err
 }
 
 func (f *copierFence) Await() error {
+	f.c.mu.Lock()
+	defer f.c.mu.Unlock()
+	f.check()
 	if err := f.c.failAwait; err != nil {
 		return err
 	}
-	if err := f.use(); err != nil {
-		return err
-	}
+	f.c.enqueue(func() { <-f.end })
+	return f.c.open()
+}
+
+func (f *copierFence) Release() {
 	f.c.mu.Lock()
 	defer f.c.mu.Unlock()
-	f.c.enqueue(func() { <-f.end })
-	return nil
+	f.check()
+	f.released = true
+	f.c.fences--
 }
 
 type instantFence struct{}
 
 func (instantFence) Wait() error  { return nil }
 func (instantFence) Await() error { return nil }
+func (instantFence) Release()     {}
 
 // openCopier returns a device and what is behind it. When the test ends, all
 // pinned memory must have been freed.
@@ -293,6 +321,7 @@ func openCopier(t testing.TB) (*snug.Device, *copier) {
 	t.Cleanup(func() {
 		c.mu.Lock()
 		require.Empty(t, c.pinned, "pinned memory that was not freed")
+		require.True(t, c.closed || c.fences == 0, "%d fences that were not released", c.fences)
 		c.mu.Unlock()
 		require.NoError(t, dev.Close())
 		require.Empty(t, c.problems)

@@ -8,15 +8,23 @@ import (
 	"sync"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/driver"
 )
 
 // DeviceTier holds pages of the tensors of a [Store] in the memory of a device, under its
 // own limit. Like the store it records the order of the accesses. When the order has
 // repeated, it evicts the page whose next use is farthest. While kernels run it copies
-// the coming pages that the store has in host memory; the store reads the other coming
-// pages ahead.
+// the coming pages that the store has in host memory, up to two; the store reads the other
+// coming pages ahead.
 //
-// A page that changes on the device is written to the store when it is evicted, or by
+// Copies wait for the kernels that use their memory, and kernels for the copies of their
+// page, on the device: a copy in takes the memory of an evicted page as soon as the kernels
+// that used that page, and its copy out, are done. So with a limit of three pages, a Mover
+// whose ring has four, and copies that take no longer than the kernels, the device does not
+// wait. The caller waits where more copies are under way than the ring has pages, where two
+// copies out are, for the older one, and for pages that the store has to read.
+//
+// A page that changes on the device is written to the store after it is evicted, or by
 // [DeviceTier.Flush]. Call Flush before [Store.Commit] and before the page is used in host
 // memory. A page that changes in host memory is copied to the device again.
 //
@@ -33,21 +41,30 @@ type DeviceTier struct {
 	shadows map[*page]*framed
 	victims victims // shadows of the pages that are on the device and not pinned
 	order   order   // of shadows
-	idle    map[frameKind][]kept
-	onIt    int // pages on the device
+	idle    map[frameKind][]tierFrame
+	saves   []saved // copies out that may be under way, the oldest first
+	onIt    int     // pages on the device
 	stats   DeviceStats
+	lost    error // a page could not be saved
 	closed  bool
+}
+
+// tierFrame is memory on the device, and the work that uses it.
+type tierFrame struct {
+	kept
+	load, save Move         // the last ones
+	used       driver.Fence // the end of the kernels that used it last; nil if that is not known
 }
 
 // framed is the state of a page of the store in a DeviceTier.
 type framed struct {
-	shadow  page // its entry in the order, and among the victims
-	host    *page
-	kept    // empty when the page is not on the device
-	pins    int
-	dirty   bool   // newer than the store's page
-	version uint64 // version of the store's page that the frame holds
-	move    Move   // move that loads it
+	shadow    page // its entry in the order, and among the victims
+	host      *page
+	tierFrame // empty when the page is not on the device
+	pins      int
+	dirty     bool   // newer than the store's page
+	saving    bool   // it is among the saves, whose end makes the store's page as new
+	version   uint64 // version of the store's page that the frame holds
 }
 
 // frameKind says which frames are interchangeable.
@@ -86,7 +103,7 @@ func NewDeviceTier(s *Store, m *Mover, limit int64) (*DeviceTier, error) {
 	}
 	return &DeviceTier{
 		s: s, m: m, limit: limit, order: newOrder(true),
-		frames: map[*page]*framed{}, shadows: map[*page]*framed{}, idle: map[frameKind][]kept{},
+		frames: map[*page]*framed{}, shadows: map[*page]*framed{}, idle: map[frameKind][]tierFrame{},
 	}, nil
 }
 
@@ -136,8 +153,27 @@ func (p DevicePage) Unpin(dirty bool) error {
 		return fmt.Errorf("offload: %v is read-only, and was unpinned as dirty: %w", p.f.host, snug.ErrConfig)
 	}
 	p.f.dirty = p.f.dirty || dirty
+	if p.f.pins == 1 {
+		p.d.mark(p.f)
+	}
 	p.d.unpin(p.f)
 	return nil
+}
+
+// mark notes that the kernels queued so far may use a frame.
+func (d *DeviceTier) mark(f *framed) {
+	f.forget()
+	if point, err := d.m.point(); err == nil { // else copies wait for all work, and find the error
+		f.used = point
+	}
+}
+
+// forget gives the mark back.
+func (f *tierFrame) forget() {
+	if f.used != nil {
+		f.used.Release()
+	}
+	f.used = nil
 }
 
 // unpin undoes one pin.
@@ -153,6 +189,9 @@ func (d *DeviceTier) pin(ctx context.Context, host *page) (DevicePage, error) {
 	if d.closed {
 		return DevicePage{}, fmt.Errorf("offload: the device tier is closed: %w", snug.ErrConfig)
 	}
+	if d.lost != nil {
+		return DevicePage{}, d.lost
+	}
 	f, err := d.fresh(host)
 	if err != nil {
 		return DevicePage{}, err
@@ -164,7 +203,7 @@ func (d *DeviceTier) pin(ctx context.Context, host *page) (DevicePage, error) {
 		d.stats.Hits++
 	}
 	if err == nil {
-		err = f.move.Await()
+		err = f.load.Await()
 	}
 	if err != nil {
 		return DevicePage{}, err
@@ -204,16 +243,22 @@ func (d *DeviceTier) fresh(host *page) (*framed, error) {
 	if f.dirty || f.pins > 0 {
 		return nil, fmt.Errorf("offload: %v was changed or deleted in host memory while it was in use or changed on %s: %w", host, d.m.dev, snug.ErrConfig)
 	}
-	return f, d.discard(f)
+	d.discard(f)
+	return f, nil
 }
 
 // load copies the store's page to a new frame, which then is a victim.
 func (d *DeviceTier) load(ctx context.Context, f *framed) error {
-	kept, err := d.reserve(f)
+	for f.saving {
+		if err := d.finishSave(); err != nil {
+			return err
+		}
+	}
+	frame, err := d.reserve(f)
 	if err != nil {
 		return err
 	}
-	f.kept = kept
+	f.tierFrame = frame
 	d.onIt++
 	loaded := false
 	defer func() {
@@ -221,11 +266,11 @@ func (d *DeviceTier) load(ctx context.Context, f *framed) error {
 			d.release(f)
 		}
 	}()
-	err = d.withHost(ctx, f, false, func(host snug.View) (err error) {
-		f.move, err = d.m.Load(f.view, host)
+	if err := d.pinHost(ctx, f, false); err != nil {
 		return err
-	})
-	if err != nil {
+	}
+	f.load, err = d.m.loadAfter(f.view, viewOf(f.host.buf, f.host.obj.dtype), after{f.save, f.used})
+	if err = errors.Join(err, d.unpinHost(f, false)); err != nil {
 		return err
 	}
 	loaded = true
@@ -234,48 +279,40 @@ func (d *DeviceTier) load(ctx context.Context, f *framed) error {
 	return nil
 }
 
-// withHost calls do with the store's page, pinned. With overwrite do writes all of it.
-func (d *DeviceTier) withHost(ctx context.Context, f *framed, overwrite bool, do func(host snug.View) error) error {
-	if err := d.s.lockAndPin(ctx, f.host, overwrite); err != nil {
+// pinHost pins the store's page. With overwrite the caller writes all of it. Pages that are being saved are pinned too: if
+// they leave too little memory, pinHost waits for them.
+func (d *DeviceTier) pinHost(ctx context.Context, f *framed, overwrite bool) error {
+	err := d.s.lockAndPin(ctx, f.host, overwrite)
+	if len(d.saves) == 0 || !errors.Is(err, snug.ErrNoMemory) {
 		return err
 	}
-	err := do(viewOf(f.host.buf, f.host.obj.dtype))
+	if err := d.finishSaves(); err != nil {
+		return err
+	}
+	return d.s.lockAndPin(ctx, f.host, overwrite)
+}
+
+// unpinHost undoes pinHost. The frame then holds what the store's page holds.
+func (d *DeviceTier) unpinHost(f *framed, changed bool) error {
 	d.s.mu.Lock()
 	defer d.s.mu.Unlock()
-	err = errors.Join(err, d.s.unpin(f.host, overwrite))
+	err := d.s.unpin(f.host, changed)
 	f.version = f.host.version
 	return err
 }
 
-// save copies a dirty frame to the store.
-func (d *DeviceTier) save(f *framed) error {
-	err := d.withHost(context.Background(), f, true, func(host snug.View) error {
-		move, err := d.m.Save(host, f.view)
-		return errors.Join(err, move.Wait())
-	})
-	if err == nil {
-		f.dirty = false
-		d.stats.SaveBytes += int64(f.view.Bytes())
-	}
-	return err
-}
-
 // discard drops a frame that is not pinned.
-func (d *DeviceTier) discard(f *framed) error {
-	if err := f.move.Wait(); err != nil {
-		return err
-	}
+func (d *DeviceTier) discard(f *framed) {
 	heap.Remove(&d.victims, f.shadow.index)
 	d.release(f)
-	return nil
 }
 
 // release makes f's memory idle.
 func (d *DeviceTier) release(f *framed) {
 	kind := frameKind{f.view.DType(), f.view.Len()}
-	d.idle[kind] = append(d.idle[kind], f.kept)
+	d.idle[kind] = append(d.idle[kind], f.tierFrame)
 	d.onIt--
-	f.kept, f.move, f.dirty = kept{}, Move{}, false
+	f.tierFrame, f.dirty = tierFrame{}, false
 }
 
 // rekey gives every page the key that follows from the order of accesses.
@@ -287,8 +324,7 @@ func (d *DeviceTier) rekey() {
 	heap.Init(&d.victims)
 }
 
-// ahead copies coming pages, as far as this needs neither the disk nor the eviction of a
-// dirty frame.
+// ahead copies coming pages that the store has in host memory.
 func (d *DeviceTier) ahead() {
 	for i := range aheadOnDevice {
 		shadow := d.order.ahead(i)
@@ -310,11 +346,11 @@ func (d *DeviceTier) ahead() {
 	}
 }
 
-// fitsAfterOne reports whether f fits after at most one clean page that is used later.
+// fitsAfterOne reports whether f fits after at most one page that is used later.
 func (d *DeviceTier) fitsAfterOne(f *framed) bool {
 	if d.fits(f) {
 		return true
 	}
 	v := d.victims.top()
-	return v != nil && v.key > f.shadow.key && !d.shadows[v].dirty
+	return v != nil && v.key > f.shadow.key
 }

@@ -1,8 +1,10 @@
 package offload
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/snug-ml/snug"
 )
@@ -29,7 +31,7 @@ func (d *DeviceTier) idleBytes() (sum int64) {
 
 // reserve returns memory for f's page. It evicts pages until there is memory. If the
 // device has less memory than the limit, the limit falls to that.
-func (d *DeviceTier) reserve(f *framed) (kept, error) {
+func (d *DeviceTier) reserve(f *framed) (tierFrame, error) {
 	for {
 		if k, ok := d.takeIdle(kindOf(f)); ok {
 			return k, nil
@@ -43,50 +45,53 @@ func (d *DeviceTier) reserve(f *framed) (kept, error) {
 			d.limit = max(1, d.stats.Bytes)
 		}
 		if err := d.evict(f); err != nil {
-			return kept{}, err
+			return tierFrame{}, err
 		}
 	}
 }
 
-func (d *DeviceTier) takeIdle(kind frameKind) (kept, bool) {
+// takeIdle returns the idle memory that was released first, whose work ends first.
+func (d *DeviceTier) takeIdle(kind frameKind) (tierFrame, bool) {
 	list := d.idle[kind]
 	if len(list) == 0 {
-		return kept{}, false
+		return tierFrame{}, false
 	}
-	k := list[len(list)-1]
-	d.idle[kind] = list[:len(list)-1]
+	k := list[0]
+	d.idle[kind] = slices.Delete(list, 0, 1)
 	return k, true
 }
 
 // allocate makes a new frame, after idle ones of other kinds were freed.
-func (d *DeviceTier) allocate(f *framed) (kept, error) {
+func (d *DeviceTier) allocate(f *framed) (tierFrame, error) {
 	if err := d.freeIdle(); err != nil {
-		return kept{}, err
+		return tierFrame{}, err
 	}
 	kind := kindOf(f)
 	k, err := allocate(d.m.dev, kind.dtype, kind.n)
 	if err != nil {
-		return kept{}, in(err, "%v on %s", f.host, d.m.dev)
+		return tierFrame{}, in(err, "%v on %s", f.host, d.m.dev)
 	}
 	d.stats.Bytes += int64(k.view.Bytes())
 	d.stats.Peak = max(d.stats.Peak, d.stats.Bytes)
-	return k, nil
+	return tierFrame{kept: k}, nil
 }
 
+// freeIdle gives idle memory back to the device, which does so after the copies from and to it.
 func (d *DeviceTier) freeIdle() error {
 	var errs []error
 	for _, list := range d.idle {
 		for _, k := range list {
 			d.stats.Bytes -= int64(k.view.Bytes())
-			errs = append(errs, k.free())
+			k.forget()
+			errs = append(errs, k.load.Await(), k.save.Await(), k.free())
 		}
 	}
 	clear(d.idle)
 	return errors.Join(errs...)
 }
 
-// evict drops the page that is to be evicted next. If the page is dirty, evict writes it
-// to the store first.
+// evict drops the page that is to be evicted next. If the page is dirty, evict starts to
+// write it to the store.
 func (d *DeviceTier) evict(f *framed) error {
 	v := d.victims.top()
 	if v == nil {
@@ -95,12 +100,65 @@ func (d *DeviceTier) evict(f *framed) error {
 	}
 	victim := d.shadows[v]
 	if victim.dirty {
-		if err := d.save(victim); err != nil {
+		if err := d.startSave(victim); err != nil {
 			return in(err, "evict a page for %v on %s", f.host, d.m.dev)
 		}
 	}
 	d.stats.Evicted++
-	return d.discard(victim)
+	d.discard(victim)
+	return nil
+}
+
+// savesUnderWay is the number of pages that a DeviceTier copies out at the same time.
+const savesUnderWay = 2
+
+// saved is a page that was on the device, and its copy to the store's page.
+type saved struct {
+	f    *framed
+	move Move
+}
+
+// startSave starts to copy a dirty frame to the store's page, which stays pinned until finishSave.
+func (d *DeviceTier) startSave(f *framed) error {
+	if len(d.saves) == savesUnderWay {
+		if err := d.finishSave(); err != nil {
+			return err
+		}
+	}
+	if err := d.pinHost(context.Background(), f, true); err != nil {
+		return err
+	}
+	move, err := d.m.saveAfter(viewOf(f.host.buf, f.host.obj.dtype), f.view, after{point: f.used})
+	if err != nil {
+		return errors.Join(err, d.unpinHost(f, true))
+	}
+	f.save, f.dirty, f.saving = move, false, true
+	d.saves = append(d.saves, saved{f, move})
+	return nil
+}
+
+// finishSave waits for the oldest copy out. Its error stays, since the page is lost.
+func (d *DeviceTier) finishSave() error {
+	s := d.saves[0]
+	d.saves = slices.Delete(d.saves, 0, 1)
+	s.f.saving = false
+	err := errors.Join(s.move.Wait(), d.unpinHost(s.f, true))
+	if err != nil {
+		d.lost = errors.Join(d.lost, in(err, "save %v from %s", s.f.host, d.m.dev))
+		return d.lost
+	}
+	d.stats.SaveBytes += int64(s.f.host.size)
+	return nil
+}
+
+// finishSaves waits for all copies out.
+func (d *DeviceTier) finishSaves() error {
+	for len(d.saves) > 0 {
+		if err := d.finishSave(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Flush writes the pages that were changed on the device to the store. If such a page is
@@ -118,18 +176,22 @@ func (d *DeviceTier) Flush() error {
 			return fmt.Errorf("offload: flush: %v is pinned on %s: %w", f.host, d.m.dev, snug.ErrConfig)
 		}
 	}
+	if d.lost != nil {
+		return d.lost
+	}
 	for _, f := range d.frames {
 		if !f.dirty {
 			continue
 		}
-		if _, err := d.fresh(f.host); err != nil {
-			return err
+		_, err := d.fresh(f.host)
+		if err == nil {
+			err = d.startSave(f)
 		}
-		if err := d.save(f); err != nil {
-			return err
+		if err != nil {
+			return errors.Join(err, d.finishSaves())
 		}
 	}
-	return nil
+	return d.finishSaves()
 }
 
 // Stats returns the counters.
@@ -157,9 +219,12 @@ func (d *DeviceTier) Close() error {
 	}
 	d.closed = true
 	var errs []error
+	for len(d.saves) > 0 {
+		errs = append(errs, d.finishSave())
+	}
 	for _, f := range d.frames {
 		if f.free != nil {
-			errs = append(errs, f.move.Wait())
+			errs = append(errs, f.load.Wait())
 			d.release(f)
 		}
 	}

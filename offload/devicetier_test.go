@@ -105,7 +105,7 @@ func TestDeviceTierDemotes(t *testing.T) {
 	want := normals(pages*pageLen, 3)
 	require.NoError(t, x.WriteAt(want, 0))
 	d := newTier(t, s, newMover(t, dev, 64, 3), 0)
-	c.memory = markBytes + 2*4*pageLen
+	c.memory = 2 * 4 * pageLen
 	for range 3 {
 		for i := range pages {
 			p := pinOn(t, d, x, i)

@@ -9,8 +9,7 @@ type Move struct {
 
 // Await makes work that is queued on the device from now on wait for the move, and
 // returns at once: kernels see the loaded elements, and may overwrite elements that are
-// being saved. The buffers of the move are free again when the kernels queued before
-// Await are done.
+// being saved.
 //
 // The error wraps [snug.ErrDevice] when the device is closed. Other errors come from the
 // device, as in [Mover.Load].
@@ -26,9 +25,10 @@ func (v Move) Await() error {
 	})
 }
 
-// Wait waits until the move and all moves that the Mover has started before are done: kernels queued from now on see the loaded elements,
-// and the host has the saved elements. After Await it also waits for the kernels queued
-// before Await. Errors are the same as for Await.
+// Wait waits until the move and all moves that the Mover has started before are done:
+// kernels queued from now on see the loaded elements, and the host has the saved elements.
+// It does not wait for kernels that were queued after their start. Errors are the same as
+// for Await.
 func (v Move) Wait() error {
 	return v.finish("wait", func(m *Mover) error { return m.settle(v.end) })
 }

@@ -28,8 +28,8 @@ import (
 //
 // A move begins when the work queued before it is done, so start a move before queuing
 // the kernels that should run in parallel. The ring limits the pages that are copied at
-// the same time: with more pages, Load and Save wait for the oldest ones. With a ring of
-// the pages of two layers, the moves of a chain of layers do not wait.
+// the same time: with more pages, Load and Save wait until the oldest ones have arrived.
+// With a ring of the pages of two layers, the moves of a chain of layers do not wait.
 //
 // Devices that cannot copy in parallel with the queue, such as the CPU, copy in the
 // queue, and nothing is pinned. All methods may be called from many goroutines, which
@@ -38,8 +38,7 @@ type Mover struct {
 	dev       *snug.Device
 	copier    driver.Copier // nil if moves take their turn in the queue
 	pageBytes int
-	pinned    driver.Mem        // the memory of the ring
-	blank     snug.Array[uint8] // markBytes on the device, never written
+	pinned    driver.Mem // the memory of the ring
 
 	mu      sync.Mutex
 	ring    []staged
@@ -52,21 +51,15 @@ type Mover struct {
 // staged is a page on its way.
 type staged struct {
 	buffer  driver.Mem // pinned
-	mark    driver.Mem // pinned
 	host    []byte     // destination of a saved page after its copy; nil when loading
 	fence   driver.Fence
 	awaited bool // later work of the queue waits for the page
 }
 
-// markBytes is the length of a copy that marks when a page has arrived; see
-// [Mover.await].
-const markBytes = alignment
-
 // NewMover returns a Mover for dev with a ring of pages buffers of pageBytes bytes,
-// rounded up to a multiple of 64. Until [Mover.Close] it takes pages·(pageBytes + 64)
-// bytes of pinned host memory and 64 bytes of device memory, or nothing if the device
-// cannot copy in parallel with its queue. Each page is one copy of the device, and a
-// second copy of 64 bytes if it is awaited.
+// rounded up to a multiple of 64. Until [Mover.Close] it takes pages·pageBytes bytes of
+// pinned host memory, or nothing if the device cannot copy in parallel with its queue. Each
+// page is one copy of the device.
 //
 // Errors: [snug.ErrConfig] when dev is nil, pageBytes is not from 1 to 1 GiB, or pages
 // not from 1 to 4 Mi; [snug.ErrNoMemory] when the memory cannot be pinned;
@@ -97,20 +90,15 @@ func NewMover(dev *snug.Device, pageBytes, pages int) (*Mover, error) {
 
 // pin makes the ring.
 func (m *Mover) pin(pages int) (err error) {
-	stride := m.pageBytes + markBytes
-	if pages > math.MaxInt/stride {
+	if pages > math.MaxInt/m.pageBytes {
 		return snug.ErrNoMemory
 	}
-	if m.blank, err = snug.Make[uint8](m.dev, markBytes); err != nil {
+	if m.pinned, err = m.copier.AllocPinned(pages * m.pageBytes); err != nil {
 		return err
-	}
-	if m.pinned, err = m.copier.AllocPinned(pages * stride); err != nil {
-		return errors.Join(err, m.blank.Close())
 	}
 	m.ring = make([]staged, pages)
 	for i := range m.ring {
-		m.ring[i].buffer = m.pinned.Slice(i*stride, m.pageBytes)
-		m.ring[i].mark = m.pinned.Slice(i*stride+m.pageBytes, markBytes)
+		m.ring[i].buffer = m.pinned.Slice(i*m.pageBytes, m.pageBytes)
 	}
 	return nil
 }
@@ -126,7 +114,12 @@ func (m *Mover) pin(pages int) (err error) {
 // device; dst then holds old and new elements. After a copy failed all later calls return
 // its error: make a new Mover.
 func (m *Mover) Load(dst, src snug.View) (Move, error) {
-	v, err := m.move(dst, src, false)
+	return m.loadAfter(dst, src, after{})
+}
+
+// loadAfter is Load with copies that wait for after.
+func (m *Mover) loadAfter(dst, src snug.View, after after) (Move, error) {
+	v, err := m.move(dst, src, false, after)
 	if err != nil {
 		return Move{}, in(err, "load")
 	}
@@ -141,15 +134,44 @@ func (m *Mover) Load(dst, src snug.View) (Move, error) {
 //
 // Errors are the same as for [Mover.Load].
 func (m *Mover) Save(dst, src snug.View) (Move, error) {
-	v, err := m.move(src, dst, true)
+	return m.saveAfter(dst, src, after{})
+}
+
+// saveAfter is Save with copies that wait for after.
+func (m *Mover) saveAfter(dst, src snug.View, after after) (Move, error) {
+	v, err := m.move(src, dst, true, after)
 	if err != nil {
 		return Move{}, in(err, "save")
 	}
 	return v, nil
 }
 
+// after is what a copy waits for: a move of the same Mover that copies the same memory the other way, and a point of
+// the device's queue. The zero after is the work queued so far.
+type after struct {
+	move  Move
+	point driver.Fence
+}
+
+// point returns the end of the work queued so far, which the caller releases; nil if moves take their turn in the queue.
+func (m *Mover) point() (driver.Fence, error) {
+	if m.copier == nil {
+		return nil, nil
+	}
+	return m.copier.Point()
+}
+
+// fence returns what a copy waits for, nil for the work queued so far. A move began after its own point, so that its last
+// page is all to wait for until that has arrived.
+func (m *Mover) fence(a after) driver.Fence {
+	if a.move.end > m.settled {
+		return m.page(a.move.end - 1).fence
+	}
+	return a.point
+}
+
 // move starts a copy from host to device, or, to save, from device to host.
-func (m *Mover) move(onDevice, host snug.View, save bool) (Move, error) {
+func (m *Mover) move(onDevice, host snug.View, save bool, after after) (Move, error) {
 	if !m.made() {
 		return Move{}, errNoMover
 	}
@@ -168,7 +190,7 @@ func (m *Mover) move(onDevice, host snug.View, save bool) (Move, error) {
 	bytes := device.Mem(&host).Bytes()
 	for lo := 0; lo < len(bytes); lo += m.pageBytes {
 		hi := min(lo+m.pageBytes, len(bytes))
-		if err := m.start(device.Mem(&onDevice).Slice(lo, hi-lo), bytes[lo:hi], save); err != nil {
+		if err := m.start(device.Mem(&onDevice).Slice(lo, hi-lo), bytes[lo:hi], save, after); err != nil {
 			// Nothing of the move may be under way when the caller has its vectors back.
 			if m.err == nil {
 				err = errors.Join(err, m.settle(m.started))
@@ -218,7 +240,7 @@ func (m *Mover) usable() error {
 }
 
 // start starts the copy of one page, in the next free buffer of the ring.
-func (m *Mover) start(mem driver.Mem, host []byte, save bool) (err error) {
+func (m *Mover) start(mem driver.Mem, host []byte, save bool, after after) (err error) {
 	if m.started-m.settled == uint64(len(m.ring)) {
 		if err := m.settle(m.settled + 1); err != nil {
 			return err
@@ -227,10 +249,10 @@ func (m *Mover) start(mem driver.Mem, host []byte, save bool) (err error) {
 	p := m.page(m.started)
 	buffer := p.buffer.Slice(0, len(host))
 	if save {
-		p.fence, err = m.copier.StartCopyOut(buffer, mem)
+		p.fence, err = m.copier.StartCopyOut(buffer, mem, m.fence(after))
 	} else {
 		copyTask.Run(cpu.Chunks(len(host), copyChunk), copyArgs{buffer.Bytes(), host})
-		p.fence, err = m.copier.StartCopyIn(mem, buffer)
+		p.fence, err = m.copier.StartCopyIn(mem, buffer, m.fence(after))
 		host = nil
 	}
 	if err != nil {
@@ -279,19 +301,13 @@ func (p *staged) wait() error {
 	return fence.Wait()
 }
 
-// await makes later work of the queue wait for p. This uses up p's fence. The fence of a
-// copy that waits for the queue, and so for the page, replaces it.
+// await makes later work of the queue wait for p.
 func (m *Mover) await(p *staged) error {
 	if p.awaited {
 		return nil
 	}
-	if err := p.fence.Await(); err != nil {
-		return err
-	}
-	blank := m.blank.View()
-	mark, err := m.copier.StartCopyOut(p.mark, *device.Mem(&blank))
-	p.fence, p.awaited = mark, true
-	return err
+	p.awaited = true
+	return p.fence.Await()
 }
 
 // Close waits for all moves and frees the pinned memory. It returns the error of a move,
@@ -322,7 +338,7 @@ func (m *Mover) Close() error {
 		m.drain() // copies that are still under way use the memory
 		_ = m.dev.Sync()
 	}
-	errs = append(errs, m.copier.FreePinned(m.pinned), m.blank.Close())
+	errs = append(errs, m.copier.FreePinned(m.pinned))
 	m.pinned = driver.Mem{}
 	if err := errors.Join(errs...); err != nil {
 		return in(err, "close mover")

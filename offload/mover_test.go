@@ -216,17 +216,16 @@ func orders(t *rapid.T, dev *snug.Device) {
 
 // TestCloseEndsMoves closes a Mover whose moves nobody has waited for.
 func TestCloseEndsMoves(t *testing.T) {
-	dev, c := openCopier(t)
+	dev, _ := openCopier(t)
 	m, err := NewMover(dev, 64, 8)
 	require.NoError(t, err)
-	require.EqualValues(t, 8*(64+64), m.pinned.Size)
+	require.EqualValues(t, 8*64, m.pinned.Size)
 	x, saved := onDevice(t, dev, counted(30, 1)), make([]float32, 30)
 	save, err := m.Save(snug.ViewOf(saved), x)
 	require.NoError(t, err)
 	require.NoError(t, m.Close())
 	require.Equal(t, counted(30, 1), saved)
 	require.Zero(t, m.pinned.Size)
-	require.Nil(t, c.blocks[1<<24], "the first memory of the device, which is the mover's")
 	require.NoError(t, save.Wait())
 	require.NoError(t, m.Close())
 }

@@ -7,13 +7,16 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/driver"
 )
 
 // Runner brings the weights of a model's layers to the devices that a [DeviceMap] names. The
 // weights are tensors of a [Store], under the names of the [Weight]s. A layer whose tier has
 // no Rate is copied to the device of the tier once. Every other layer is paged into one of
 // two frames on the first device while the layer before it is computed, and its frame is
-// reused after it. The store holds its weights in host memory or on disk, within its limits.
+// reused after it: its copies wait for the kernels of the layer that had the frame, and not
+// for those of the layer that is computed. The caller waits only for pages that the store
+// reads, or if the Mover's ring has fewer pages than two layers. The store holds its weights in host memory or on disk, within its limits.
 //
 // If a device has less memory than the map says, layers are demoted: they are paged from
 // then on. [Runner.Demoted] lists them.
@@ -222,12 +225,16 @@ type coming struct {
 	views []snug.View
 	moves Move
 	read  *task
+	point driver.Fence // after which the frame may be written; nil if moves take their turn in the queue
 }
 
 // arrive waits until the layer is read, and makes the device wait for the rest.
 func (c *coming) arrive() (err error) {
 	arrived := false
 	defer func() {
+		if c.point != nil {
+			c.point.Release()
+		}
 		if !arrived { // or a Source did not return
 			err = errors.Join(err, c.moves.Wait())
 		}
@@ -310,9 +317,15 @@ func (r *Runner) residentViews(layer int) []snug.View {
 	return views
 }
 
-// begin starts to page a layer into a frame. A goroutine reads the store meanwhile.
+// begin starts to page a layer into a frame, which kernels queued so far may use. A goroutine reads the store meanwhile.
+// Its copies wait for those kernels alone, and not for what the caller queues while it reads.
 func (r *Runner) begin(layer int, f frame) *coming {
 	c := &coming{}
+	var err error
+	if c.point, err = r.movers[0].point(); err != nil {
+		c.read = inBackground(func() error { return err })
+		return c
+	}
 	used := map[snug.DType]int{}
 	for _, w := range r.layers[layer].Weights {
 		dt := r.dtypes[w.Name]
@@ -327,7 +340,7 @@ func (r *Runner) begin(layer int, f frame) *coming {
 	}
 	c.read = inBackground(func() error {
 		for i, w := range r.layers[layer].Weights {
-			move, err := r.weights[w.Name].LoadTo(r.movers[0], c.views[i], 0)
+			move, err := r.weights[w.Name].loadAfter(r.movers[0], c.views[i], 0, after{point: c.point})
 			if err != nil {
 				return err
 			}

@@ -184,6 +184,7 @@ func (f frame) free() error {
 type movable interface {
 	Len() int
 	LoadTo(m *Mover, dst snug.View, off int) (Move, error)
+	loadAfter(m *Mover, dst snug.View, off int, after after) (Move, error)
 	dtype() snug.DType
 	writable() error
 	// put rounds src into the elements that begin at off.

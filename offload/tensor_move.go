@@ -17,6 +17,11 @@ import (
 //
 // It returns the errors of Load and of [Tensor.Pin]. After an error nothing is under way.
 func (t *Tensor[T]) LoadTo(m *Mover, dst snug.View, off int) (move Move, err error) {
+	return t.loadAfter(m, dst, off, after{})
+}
+
+// loadAfter is LoadTo with copies that wait for after.
+func (t *Tensor[T]) loadAfter(m *Mover, dst snug.View, off int, after after) (move Move, err error) {
 	if err := t.checkMove(m, dst, off, true); err != nil {
 		return Move{}, err
 	}
@@ -33,7 +38,7 @@ func (t *Tensor[T]) LoadTo(m *Mover, dst snug.View, off int) (move Move, err err
 		to, err := dst.Slice(done, done+len(part))
 		if err == nil {
 			page.p.elements.RLock()
-			err = m.loadAs(to, snug.SliceView(part), &all)
+			err = m.loadAs(to, snug.SliceView(part), after, &all)
 			page.p.elements.RUnlock()
 		}
 		return errors.Join(err, page.Unpin(false))
@@ -53,9 +58,9 @@ var converted cpu.Scratch
 
 // loadAs is Load, with a conversion if dst has another floating-point type than src. It
 // joins its moves to all.
-func (m *Mover) loadAs(dst, src snug.View, all *Move) error {
+func (m *Mover) loadAs(dst, src snug.View, after after, all *Move) error {
 	if dst.DType() == src.DType() {
-		move, err := m.Load(dst, src)
+		move, err := m.loadAfter(dst, src, after)
 		all.join(move)
 		return err
 	}
@@ -73,7 +78,7 @@ func (m *Mover) loadAs(dst, src snug.View, all *Move) error {
 		}
 		host := viewOf(device.Mem(&memory).Bytes()[:to.Bytes()], to.DType())
 		half.Convert(host, from, 0, from.Len(), false)
-		move, err := m.Load(to, host)
+		move, err := m.loadAfter(to, host, after)
 		if err != nil {
 			return err
 		}

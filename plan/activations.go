@@ -246,6 +246,10 @@ func forwardUse(c remat.Costs) (u chainUse) {
 // bytes, of the Store of package offload that holds them.
 const CheckpointBytes = 32 << 20
 
+// CheckpointPinned, 16 MiB, is the pinned host memory, in bytes, through which a device that is not unified copies
+// checkpoints in parallel with its kernels.
+const CheckpointPinned = 16 << 20
+
 // way is a plan of recomputation, with its bytes for some samples and its work for one.
 type way struct {
 	plan        remat.Plan

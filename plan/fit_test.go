@@ -2,6 +2,7 @@ package plan
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"strings"
 	"testing"
@@ -114,6 +115,11 @@ func TestHostAndDiskCountInChoices(t *testing.T) {
 
 // TestChoicesThatFit: the same for small tasks of all kinds, under limits of all tiers.
 func TestChoicesThatFit(t *testing.T) {
+	checks := flag.Lookup("rapid.checks")
+	if checks.Value.String() == checks.DefValue { // each searches for up to a second
+		require.NoError(t, checks.Value.Set("30"))
+		defer func() { require.NoError(t, checks.Value.Set(checks.DefValue)) }()
+	}
 	rapid.Check(t, propertyChoices)
 }
 

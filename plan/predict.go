@@ -81,11 +81,11 @@ func (f fixed) with(t Task, r Run, u chainUse, workspace int64, w work) Predicti
 	d[Allowance] = int64(t.Device.Fragmentation * float64(d[Activations]+d[Workspace]))
 	if u.disk > 0 {
 		p.Peak[OnDisk][Activations] += u.disk
-		host := OnHost
-		if t.Device.Unified {
-			host = OnDevice
+		if host := min(CheckpointBytes, u.disk); t.Device.Unified {
+			p.Peak[OnDevice][Activations] += host
+		} else {
+			p.Peak[OnHost][Activations] += host + CheckpointPinned
 		}
-		p.Peak[host][Activations] += min(CheckpointBytes, u.disk)
 	}
 	p.Seconds = f.seconds(t, r, w)
 	p.Sent, p.Waits = t.network(r, &f, w)

@@ -71,7 +71,8 @@ type Task struct {
 	// option Pages of package transformer. All other weights stay on the device.
 	PagesFrozen bool
 	// PagesCheckpoints allows outputs of layers, the checkpoints from which others are computed again, to wait on the
-	// disk, as with the option Checkpoints of package transformer. The host holds up to [CheckpointBytes] of them.
+	// disk, as with the option Checkpoints of package transformer. The host holds up to [CheckpointBytes] of them, and
+	// [CheckpointPinned] for a device.
 	PagesCheckpoints bool
 
 	// Lists that Fit chooses from. Lossy values change the arithmetic of a step and are

@@ -73,11 +73,13 @@ func (b *beside) FreePinned(m driver.Mem) error {
 	return nil
 }
 
-func (b *beside) StartCopyIn(dst, src driver.Mem) (driver.Fence, error) {
+func (b *beside) Point() (driver.Fence, error) { return nil, errors.New("not in this test") }
+
+func (b *beside) StartCopyIn(dst, src driver.Mem, _ driver.Fence) (driver.Fence, error) {
 	return b.start(func() error { return errors.Join(b.Driver.CopyIn(dst, src.Bytes()), b.Driver.Sync()) })
 }
 
-func (b *beside) StartCopyOut(dst, src driver.Mem) (driver.Fence, error) {
+func (b *beside) StartCopyOut(dst, src driver.Mem, _ driver.Fence) (driver.Fence, error) {
 	return b.start(func() error { return b.Driver.CopyOut(dst.Bytes(), src) })
 }
 
@@ -137,6 +139,8 @@ func (f *besideFence) Wait() error {
 }
 
 func (f *besideFence) Await() error { return errors.New("not in this test") }
+
+func (f *besideFence) Release() {}
 
 // farToy is a toy whose parameters lie on a device.
 type farToy struct {

@@ -5,17 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/remat"
 )
 
 // Checkpoints keeps outputs of stages, the checkpoints of a plan of package remat, until the backward pass needs them. A
-// Store of package offload is one: it keeps them on disk, and HostLimit is the memory that they take on their way. Use a
+// Store of package offload is one: it keeps them on disk, and HostLimit is the memory that they take on their way. A device
+// copies them in parallel with its kernels, through [plan.CheckpointPinned] bytes of pinned host memory. Use a
 // Store that holds nothing else, with a HostLimit of [plan.CheckpointBytes], so that checkpoints and pages of weights or
 // state do not displace each other.
 type Checkpoints interface {
@@ -27,17 +30,30 @@ type Checkpoints interface {
 // pieceBytes is the size of the blobs of a checkpoint. The last one is shorter.
 const pieceBytes = 2 << 20
 
+// outgoing is how many pieces are copied from a device at the same time. Their blobs are held meanwhile.
+const outgoing = plan.CheckpointPinned / pieceBytes
+
 // checkpointKeys counts the checkpoints of all models, so that models that share a storage have keys of their own.
 var checkpointKeys atomic.Int64
 
-// checkpoint is a copy of an output. It implements [remat.Copy]. Its transfers are done when its methods return; a
-// Store writes in the background.
+// leaving is a piece on its way from a device to its blob, which is held until it has arrived.
+type leaving struct {
+	of   *checkpoint
+	key  string
+	move offload.Move
+}
+
+// checkpoint is a copy of an output. It implements [remat.Copy]. On the CPU its transfers are done when its methods
+// return; a Store writes in the background. On a device that copies in parallel with its kernels, kernels that are queued
+// later wait for the transfers where they must, and the host waits for a piece only if more than outgoing ones are under
+// way.
 type checkpoint struct {
 	m      *Model
 	number int64
 	keys   []string // of pieces, of the largest output so far
 	pieces int      // that the storage has
 	bytes  int64
+	last   offload.Move // its last transfer; those of one direction end in their order
 }
 
 // store copies an output.
@@ -59,6 +75,18 @@ func (m *Model) store(_ context.Context, _ remat.Tier, y *tensor) (remat.Copy[*t
 	return c, nil
 }
 
+// makeMover makes what copies checkpoints from a device and to it.
+func (m *Model) makeMover() (err error) {
+	if m.options.Checkpoints == nil || m.dev.IsCPU() {
+		return nil
+	}
+	if m.mover, err = offload.NewMover(m.dev, pieceBytes, outgoing); err != nil {
+		return err
+	}
+	m.free = append(m.free, m.mover.Close)
+	return nil
+}
+
 // takeCheckpoint returns a checkpoint without a copy, a released one if there is any.
 func (m *Model) takeCheckpoint() *checkpoint {
 	if n := len(m.unusedCheckpoints); n > 0 {
@@ -69,9 +97,21 @@ func (m *Model) takeCheckpoint() *checkpoint {
 	return &checkpoint{m: m, number: checkpointKeys.Add(1)}
 }
 
-// piece copies elements to a blob, or from it.
+// arrive waits for the piece that left first, and lets its blob go.
+func (m *Model) arrive() error {
+	p := m.leaving[0]
+	m.leaving = slices.Delete(m.leaving, 0, 1)
+	return errors.Join(p.move.Wait(), m.options.Checkpoints.Release(p.key, true))
+}
+
+// piece starts to copy elements to a blob, or from it.
 func (c *checkpoint) piece(v snug.View, i int, out bool) (err error) {
 	storage, key := c.m.options.Checkpoints, c.keys[i]
+	for out && len(c.m.leaving) >= outgoing {
+		if err := c.m.arrive(); err != nil {
+			return err
+		}
+	}
 	blob, err := storage.Acquire(key, v.Bytes())
 	if err != nil {
 		return err
@@ -79,15 +119,32 @@ func (c *checkpoint) piece(v snug.View, i int, out bool) (err error) {
 	if out {
 		c.pieces++
 	}
-	defer func() { err = errors.Join(err, storage.Release(key, out)) }()
+	held := false
+	defer func() {
+		if !held {
+			err = errors.Join(err, storage.Release(key, out))
+		}
+	}()
 	if at := uintptr(unsafe.Pointer(unsafe.SliceData(blob))); len(blob) != v.Bytes() || at%4 != 0 {
 		return fmt.Errorf("the storage gives %d bytes at an address of remainder %d by 4, want %d bytes at a multiple of 4: %w", len(blob), at%4, v.Bytes(), snug.ErrCorrupt)
 	}
 	there := viewOfBytes(blob, v.DType())
-	if out {
+	switch {
+	case c.m.mover == nil && out:
 		return snug.Copy(there, v)
+	case c.m.mover == nil:
+		return snug.Copy(v, there)
+	case !out:
+		c.last, err = c.m.mover.Load(v, there)
+		return err
 	}
-	return snug.Copy(v, there)
+	if c.last, err = c.m.mover.Save(there, v); err != nil {
+		return err
+	}
+	if held = c.last != (offload.Move{}); held {
+		c.m.leaving = append(c.m.leaving, leaving{c, key, c.last})
+	}
+	return nil
 }
 
 // viewOfBytes returns bytes as elements.
@@ -105,15 +162,18 @@ func viewOfBytes(b []byte, dt snug.DType) snug.View {
 // Bytes implements [remat.Copy].
 func (c *checkpoint) Bytes() int64 { return c.bytes }
 
-// Stored implements [remat.Copy].
-func (c *checkpoint) Stored(context.Context) error { return nil }
+// Stored implements [remat.Copy]. Kernels that are queued from now on may overwrite the output.
+func (c *checkpoint) Stored(context.Context) error { return c.last.Await() }
 
-// Loaded implements [remat.Copy].
-func (c *checkpoint) Loaded(context.Context) error { return nil }
+// Loaded implements [remat.Copy]. Kernels that are queued from now on see the output.
+func (c *checkpoint) Loaded(context.Context) error { return c.last.Await() }
 
 // Load implements [remat.Copy].
 func (c *checkpoint) Load(ctx context.Context) (*tensor, error) {
 	o := c.m.begins(c.m.headStage()+1, plan.Backward)
+	for err := error(nil); c.leaves() && o.err == nil; o.err = err {
+		err = c.m.arrive()
+	}
 	y := o.get(c.m.config.Dim)
 	size := pieceBytes / c.m.dtype.Size()
 	for i := range c.pieces {
@@ -126,14 +186,25 @@ func (c *checkpoint) Load(ctx context.Context) (*tensor, error) {
 		})
 	}
 	if o.err = cmp.Or(o.err, c.m.pool.err); o.err != nil {
+		_ = c.last.Wait() // nothing writes y any more
 		c.m.pool.put(y)
 		return nil, o.err
 	}
 	return y, nil
 }
 
-// Release implements [remat.Copy]. The call that runs fails with the error of the storage.
+// leaves reports whether a piece of c is on its way to the storage.
+func (c *checkpoint) leaves() bool {
+	return slices.ContainsFunc(c.m.leaving, func(p leaving) bool { return p.of == c })
+}
+
+// Release implements [remat.Copy]. The call that runs fails with the error of the storage or of a transfer.
 func (c *checkpoint) Release() {
+	for c.leaves() {
+		c.m.pool.err = cmp.Or(c.m.pool.err, c.m.arrive())
+	}
+	c.m.pool.err = cmp.Or(c.m.pool.err, c.last.Await())
+	c.last = offload.Move{}
 	for _, key := range c.keys[:c.pieces] {
 		c.m.pool.err = cmp.Or(c.m.pool.err, c.m.options.Checkpoints.Delete(key))
 	}

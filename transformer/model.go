@@ -12,6 +12,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/remat"
@@ -176,6 +177,8 @@ type Model struct {
 	prefetcher prefetcher // Options.Pages, if it has a method Prefetch
 
 	unusedCheckpoints []*checkpoint
+	mover             *offload.Mover // copies checkpoints; nil on the CPU
+	leaving           []leaving      // pieces of checkpoints that are copied from the device, the oldest first
 }
 
 // New returns a model with the initial values that transformers has before training: normally distributed with the
@@ -326,6 +329,9 @@ func (m *Model) make() error {
 		if err := m.sunk.grow(2 * m.config.Heads); err != nil {
 			return err
 		}
+	}
+	if err := m.makeMover(); err != nil {
+		return err
 	}
 	m.makeStages()
 	m.makeHolders()

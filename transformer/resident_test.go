@@ -228,6 +228,9 @@ func (j residentJob) train(dir string) (r residentResult, err error) {
 		return r, err
 	}
 	r.CountedPredicted = predicted.Peak[plan.OnDevice].Total() + predicted.Peak[plan.OnHost].Total()
+	if checkpoints != nil && predicted.Peak[plan.OnDisk][plan.Activations] > 0 {
+		r.CountedPredicted -= plan.CheckpointPinned // which is for a device, and the CPU is none
+	}
 	r.ResidentPredicted, err = task.Resident(run, plan.Process{Base: r.Base})
 	return r, err
 }

@@ -139,7 +139,7 @@ func section(text *bytes.Buffer, title, dir string, args []string, seen map[stri
 		}
 		for line := range strings.Lines(out) {
 			name, folder, ok := strings.Cut(strings.TrimSpace(line), "\t")
-			if ok && !strings.HasPrefix(name, core+" ") {
+			if ok && !strings.HasPrefix(name, core+" ") && !strings.HasPrefix(name, core+"/") {
 				found[name] = folder
 			}
 		}

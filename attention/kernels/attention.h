@@ -17,6 +17,9 @@
 //	sinks           a block owns a head's gradient
 //	forward_cached  forward with keys and values in a cache
 //
+// For few tiles of queries split_features, split_cached and split_unit are forward over one split
+// of the keys, and join makes out and lse of what they leave; see split.h.
+//
 // merge and merge_backward are those of Merge and MergeBackward. attention_sm90a.cu has
 // those of hopper*.h, for compute capability 9.0.
 #pragma once

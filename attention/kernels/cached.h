@@ -60,8 +60,9 @@ DEVICE i64 first_of(Cache from) { return from.head->q0; }
 DEVICE void load(Thread t, CONSTANT Features& p, GROUP const Head& head, Cache from, i64 k0) {
     sync_threads(); // all have read what was there
     bool value = t.local >= TILE;
-    u64 key = (u64)k0 + t.local % TILE, batch = head.s.batch, rows = (u64)p.shape.seq_k, kv = head.h / p.shape.group;
-    if (t.local < 2 * TILE && (i64)key < head.s.nk) {
+    i64 row = k0 + t.local % TILE;
+    u64 key = (u64)(head.s.k0 + row), batch = head.s.batch, rows = (u64)p.shape.seq_k, kv = head.h / p.shape.group;
+    if (t.local < 2 * TILE && row < head.s.nk) {
         if (p.page) {
             u32 page = (u32)p.page, n = (u32)key / page; // Go checks that 32 bits hold them
             batch = (u64)between(from.table[batch * p.table + n], 0, (i64)p.pages - 1);
@@ -98,6 +99,27 @@ KERNEL(attention_forward_cached, 256, OPERAND(u8, out, 0), OPERAND(f32, lse, 1),
         if (at.q0 < 0) continue;
         load_head(t, head, p, at.n, at.h, at.q0, x);
         Cache cache = {k, v, k_scales, v_scales, table, lines, head};
-        forward_features(t, room, kept, p, head[0], at.from, out, lse, q, cache, x);
+        forward_features(t, room, kept, p, head[0], All{}, at.from, out, lse, q, cache, x);
+    }
+}
+
+KERNEL(attention_split_cached, 256, OPERAND(u8, sums, 0), OPERAND(f32, states, 1), OPERAND(const u8, q, 2), OPERAND(const u8, k, 3),
+       OPERAND(const u8, v, 4), OPERAND(const f32, slopes, 5), OPERAND(const f32, sinks, 6), OPERAND(const u8, bias, 7),
+       OPERAND(const i32, tiles, 8), OPERAND(const u64, words, 9), OPERAND(const f32, k_scales, 10), OPERAND(const f32, v_scales, 11),
+       OPERAND(const i32, table, 12), PARAMS(Features, p)) {
+    SHARED(Quad, room, ROOM);
+    SHARED(u16, kept, BITS);
+    SHARED(Head, head, 1);
+    SHARED(Line, lines, 2 * TILE);
+    SHARED(SplitKeys, split, 1);
+    Thread t = THREAD;
+    Extras x = {slopes, sinks, bias, tiles, words};
+    for (u64 item = t.block; item < p.shape.items; item += t.blocks) {
+        Part at = query_part(p, t, item / p.splits);
+        if (at.q0 < 0) continue;
+        load_head(t, head, p, at.n, at.h, at.q0, x);
+        load_split(t, split, p, head[0], item % p.splits);
+        Cache cache = {k, v, k_scales, v_scales, table, lines, head};
+        forward_features(t, room, kept, p, head[0], split, at.from, sums, states, q, cache, x);
     }
 }

@@ -13,6 +13,8 @@
 
 enum { SEQUENCES = 64 };
 
+enum { SUNK_HEAD = 1, SUNK_ROW = 2 };
+
 // Extent is the rows of one sequence.
 struct Extent { i64 q0, nq, k0, nk; };
 
@@ -35,10 +37,11 @@ struct Features {
     u32 unlike, packed; // sequences
     u32 ends;           // the last query has the position of the last key
     u32 scores;         // are more than scale times products
-    u32 masked, sunk, dropout;
+    u32 masked, dropout;
+    u32 sunk;           // SUNK_HEAD: each head has a sink; SUNK_ROW: each row of a tile, which is a head of one query; 0: none
     u32 below;          // words below it leave a weight out
     u32 more;           // add to the gradient in a bias of all sequences that an earlier launch began
-    u32 unused;
+    u32 splits;         // of the keys that a tile of queries sees, for kernels of splits
     f32 keep; // what the weights are multiplied by that dropout keeps
     f32 softcap;
 };
@@ -64,7 +67,7 @@ DEVICE Sequence sequence_of(CONSTANT Features& p, u64 n) {
     Sequence s = {b, p.packed ? 0 : b, 0, p.shape.seq_q, 0, p.shape.seq_k, p.shape.seq_k, p.shape.shift};
     if (p.unlike) {
         s.q0 = p.of[n].q0, s.nq = p.of[n].nq, s.k0 = p.of[n].k0, s.nk = p.of[n].nk;
-        if (p.packed) s.rows = s.nk;
+        s.rows = p.packed ? s.nk : s.rows - s.k0;
     }
     if (p.ends) s.shift = s.nk - s.nq;
     return s;

@@ -56,17 +56,22 @@ DEVICE void finish(Thread t, PRIVATE Softmax& state, PRIVATE Sums& sums, X out, 
     store(t, sums, factor, out, from);
 }
 
-// forward computes columns from `from` on of one tile of queries.
+// Keys is the keys begin to end-1.
+struct Keys { i64 begin, end; };
+
+// keys_of returns the keys that any query of a tile sees.
+DEVICE Keys keys_of(Shape p, Item at, u32 tile) { return Keys{0, visible(p, least(at.first + tile, p.seq_q) - 1)}; }
+
+// forward_sums leaves in state and sums what one tile of queries sees of some keys, in columns
+// from `from` on.
 template <class T>
-DEVICE void forward(Thread t, GROUP Quad* room, Shape p, Item q0, u32 from, GLOBAL T* out, GLOBAL f32* lse, GLOBAL const T* q,
-                    GLOBAL const T* k, GLOBAL const T* v) {
+DEVICE void forward_sums(Thread t, GROUP Quad* room, Shape p, Item q0, Keys of, u32 from, GLOBAL const T* q, GLOBAL const T* k,
+                         GLOBAL const T* v, PRIVATE Softmax& state, PRIVATE Sums& sums) {
     Rows<const T> queries = rows_of(q, p.q, q0.b, q0.h, q0.first, p.seq_q, TILE, p.dim);
-    Softmax state;
-    Sums sums;
     clear(sums);
     UNROLL for (u32 r = 0; r < 4; r++) state.most[r] = -infinity(), state.sum[r] = 0;
-    i64 end = visible(p, q0.first + queries.n - 1);
-    for (i64 k0 = 0; k0 < end; k0 += TILE) {
+    i64 end = of.end;
+    for (i64 k0 = of.begin; k0 < end; k0 += TILE) {
         Rows<const T> keys = rows_of(k, p.k, q0.b, q0.h / p.group, k0, end, TILE, p.dim);
         Rows<const T> values = rows_of(v, p.v, q0.b, q0.h / p.group, k0, end, TILE, p.dim_v);
         Seen seen;
@@ -76,6 +81,15 @@ DEVICE void forward(Thread t, GROUP Quad* room, Shape p, Item q0, u32 from, GLOB
         step(t, state, s, seen, p.scale2, sums);
         add(t, sums, room, s, seen, values, from);
     }
+}
+
+// forward computes columns from `from` on of one tile of queries.
+template <class T>
+DEVICE void forward(Thread t, GROUP Quad* room, Shape p, Item q0, u32 from, GLOBAL T* out, GLOBAL f32* lse, GLOBAL const T* q,
+                    GLOBAL const T* k, GLOBAL const T* v) {
+    Softmax state;
+    Sums sums;
+    forward_sums<T>(t, room, p, q0, keys_of(p, q0, TILE), from, q, k, v, state, sums);
     GLOBAL f32* rows = p.want_lse && from == 0 ? lse + row_number(p, q0.b, q0.h, q0.first) : nullptr;
     finish(t, state, sums, rows_of(out, p.out, q0.b, q0.h, q0.first, p.seq_q, TILE, p.dim_v), from, rows);
 }

@@ -34,7 +34,9 @@ of the optimizer's state.
 It prints what the run will take, by component, and at the end what the run took.
 
   -model DIR         folder with config.json, model.safetensors or shards, and tokenizer.json
-  -data PATH         text files, JSON Lines (.jsonl), or a folder of them; several with commas.
+  -data PATH         text files, JSON Lines (.jsonl), Parquet, or a folder of them; several with commas. A name may have
+                     * and ?. gzip and zstd are known by their first bytes. Of a folder with Parquet files no others
+                     are read.
                      A line has "text"; "prompt" and "completion"; or "messages", for the chat
                      template. The model learns the text, the completion or the assistant's turns.
                      For preferences see -dpo
@@ -281,7 +283,7 @@ func (f *tuneFlags) check() (err error) {
 		what string
 	}{
 		{f.dir == "", "want -model: a folder as Hugging Face publishes it"},
-		{f.files == "", "want -data: text files, .jsonl files or folders of them"},
+		{f.files == "", "want -data: text files, .jsonl files, Parquet files or folders of them"},
 		{f.output == "" && !f.dryRun, "want -o: the folder to write, or -dry-run"},
 		{f.full && f.form != "", "-base is the form of frozen weights, and -full freezes none"},
 		{f.full && (given || f.given("lora") || f.given("alpha") || f.rslora || f.dropout != 0), "-lora, -adapter, -alpha, -rslora, -dora, -dropout, -loraplus-ratio and -modules-to-save are for adapters, and -full trains none"},

@@ -273,11 +273,12 @@ func next(ds gotrain.Dataset) (Batch, error) {
 	if err != io.EOF {
 		return b, err
 	}
-	name := ""
-	if err := catch("gomlx: the dataset's Reset", func() error { ds.Reset(); name = ds.Name(); return nil }); err != nil {
+	if err := catch("gomlx: the dataset's Reset", func() error { ds.Reset(); return nil }); err != nil {
 		return b, err
 	}
 	if b, err = Next(ds); err == io.EOF {
+		name := fmt.Sprintf("%T", ds)
+		_ = catch("gomlx: the dataset's Name", func() error { name = ds.Name(); return nil }) // those of hugot panic
 		return b, fmt.Errorf("gomlx: the dataset %s has no batches: %w", name, snug.ErrConfig)
 	}
 	return b, err

@@ -94,6 +94,8 @@ type (
 
 // Values of cuda.h.
 const (
+	attributeProcessors = 16 // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+
 	attributeMajor = 75  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 	attributeMinor = 76  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
 	attributePools = 115 // CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED

@@ -47,25 +47,34 @@ func (d *Device) FreePinned(m driver.Mem) error {
 	return d.check("cuMemFreeHost", d.api.hostFree(m.Host))
 }
 
-// StartCopyIn starts a copy of src.Size pinned bytes to dst, after the work
-// queued so far, and returns at once. Copies of one direction run in the order of their starts.
-func (d *Device) StartCopyIn(dst, src driver.Mem) (driver.Fence, error) {
-	return d.startCopy(d.in, dst, src, dst, src, func() error {
+// Point returns the end of the work queued so far.
+func (d *Device) Point() (driver.Fence, error) {
+	m, err := d.Mark()
+	if err != nil {
+		return nil, err
+	}
+	return &fence{d: d, event: m.Event}, nil
+}
+
+// StartCopyIn starts a copy of src.Size pinned bytes to dst, after a fence or
+// the work queued so far, and returns at once. Copies of one direction run in the order of their starts.
+func (d *Device) StartCopyIn(dst, src driver.Mem, after driver.Fence) (driver.Fence, error) {
+	return d.startCopy(d.in, dst, src, dst, src, after, func() error {
 		return d.check("cuMemcpyHtoDAsync", d.api.copyToDevice(dst.Addr, src.Host, uint64(src.Size), d.in))
 	})
 }
 
-// StartCopyOut starts a copy of src.Size bytes to pinned memory dst, after the
-// work queued so far, and returns at once.
-func (d *Device) StartCopyOut(dst, src driver.Mem) (driver.Fence, error) {
-	return d.startCopy(d.out, dst, src, src, dst, func() error {
+// StartCopyOut starts a copy of src.Size bytes to pinned memory dst, after a
+// fence or the work queued so far, and returns at once.
+func (d *Device) StartCopyOut(dst, src driver.Mem, after driver.Fence) (driver.Fence, error) {
+	return d.startCopy(d.out, dst, src, src, dst, after, func() error {
 		return d.check("cuMemcpyDtoHAsync", d.api.copyToHost(dst.Host, src.Addr, uint64(src.Size), d.out))
 	})
 }
 
-// startCopy makes a stream of copies wait for the queue and starts a copy
+// startCopy makes a stream of copies wait for a fence or the queue, and starts a copy
 // between device and host memory on it.
-func (d *Device) startCopy(stream uintptr, dst, src, device, host driver.Mem, start func() error) (driver.Fence, error) {
+func (d *Device) startCopy(stream uintptr, dst, src, device, host driver.Mem, after driver.Fence, start func() error) (driver.Fence, error) {
 	if err := first(d.fits(dst, src.Size), d.fits(device, src.Size)); err != nil {
 		return nil, err
 	}
@@ -79,11 +88,7 @@ func (d *Device) startCopy(stream uintptr, dst, src, device, host driver.Mem, st
 	if !d.isPinned(host.Host, src.Size) {
 		return nil, fmt.Errorf("%v: a copy outside the queue needs memory of AllocPinned: %w", d, driver.ErrDevice)
 	}
-	event, err := d.record(d.queue)
-	if err != nil {
-		return nil, err
-	}
-	err = d.check("cuStreamWaitEvent", d.api.streamWait(stream, event, 0))
+	event, err := d.waitOn(stream, after)
 	if err == nil && src.Size > 0 {
 		err = start()
 	}
@@ -93,10 +98,31 @@ func (d *Device) startCopy(stream uintptr, dst, src, device, host driver.Mem, st
 		}
 	}
 	if err != nil {
-		d.recycle(event)
+		if event != 0 {
+			d.recycle(event)
+		}
 		return nil, err
 	}
 	return &fence{d: d, event: event}, nil
+}
+
+// waitOn makes a stream wait for a fence, or for the work queued so far if that is nil. It returns an event that is free
+// again, also with an error if it is not 0.
+func (d *Device) waitOn(stream uintptr, after driver.Fence) (event uintptr, err error) {
+	if after == nil {
+		if event, err = d.record(d.queue); err != nil {
+			return 0, err
+		}
+		return event, d.check("cuStreamWaitEvent", d.api.streamWait(stream, event, 0))
+	}
+	f, ok := after.(*fence)
+	if !ok || f.d != d || f.used.Load() {
+		return 0, fmt.Errorf("%v: a copy after a fence that is another device's or released: %w", d, driver.ErrDevice)
+	}
+	if event, err = d.event(); err != nil {
+		return 0, err
+	}
+	return event, d.check("cuStreamWaitEvent", d.api.streamWait(stream, f.event, 0))
 }
 
 // isPinned reports whether n bytes at p lie in one allocation of AllocPinned.
@@ -114,42 +140,46 @@ func (d *Device) isPinned(p unsafe.Pointer, n int) bool {
 	return false
 }
 
-// fence is the end of one copy.
+// fence is the end of one copy, or of queued work.
 type fence struct {
 	d     *Device
 	event uintptr
-	used  atomic.Bool
+	used  atomic.Bool // it is released
 }
 
-// Wait blocks the caller until the copy is done.
+// Wait blocks the caller until the copy is done, and releases the fence.
 func (f *fence) Wait() error {
-	return f.use(func() error { return f.d.check("cuEventSynchronize", f.d.api.eventSync(f.event)) })
-}
-
-// Await makes work queued from now on wait for the copy.
-func (f *fence) Await() error {
-	return f.use(func() error {
-		if err := f.d.notCapturing("Await"); err != nil {
-			return err
-		}
-		return f.d.check("cuStreamWaitEvent", f.d.api.streamWait(f.d.queue, f.event, 0))
-	})
-}
-
-// use calls do, which is the fence's last use if it succeeds.
-func (f *fence) use(do func() error) error {
 	d := f.d
 	if err := d.enter(); err != nil {
 		return err
 	}
 	defer d.leave()
 	if f.used.Swap(true) {
-		return fmt.Errorf("%v: the fence of a copy is used twice: %w", d, driver.ErrDevice)
+		return f.released()
 	}
-	if err := do(); err != nil {
+	if err := d.check("cuEventSynchronize", d.api.eventSync(f.event)); err != nil {
 		f.used.Store(false)
 		return err
 	}
 	d.recycle(f.event)
 	return nil
+}
+
+// Await makes work queued from now on wait for the copy.
+func (f *fence) Await() error {
+	if f.used.Load() {
+		return f.released()
+	}
+	return f.d.waitFor(f.event)
+}
+
+// Release gives the event back.
+func (f *fence) Release() {
+	if !f.used.Swap(true) {
+		f.d.recycle(f.event)
+	}
+}
+
+func (f *fence) released() error {
+	return fmt.Errorf("%v: a fence is used after its release: %w", f.d, driver.ErrDevice)
 }

@@ -65,10 +65,10 @@ func TestCopiesAreChecked(t *testing.T) {
 	host, err := d.AllocPinned(4)
 	require.NoError(t, err)
 	go5, plain := make([]byte, 5), driver.Mem{Host: host.Host, Size: 4}
-	_, in := d.StartCopyIn(m, driver.Mem{Host: host.Host, Addr: host.Addr, Size: 5})
-	_, out := d.StartCopyOut(host, m.Slice(0, 5))
-	_, pageable := d.StartCopyIn(m, driver.Mem{Host: m.Slice(0, 0).Host, Size: 4})
-	_, beyond := d.StartCopyOut(host.Slice(1, 4), m)
+	_, in := d.StartCopyIn(m, driver.Mem{Host: host.Host, Addr: host.Addr, Size: 5}, nil)
+	_, out := d.StartCopyOut(host, m.Slice(0, 5), nil)
+	_, pageable := d.StartCopyIn(m, driver.Mem{Host: m.Slice(0, 0).Host, Size: 4}, nil)
+	_, beyond := d.StartCopyOut(host.Slice(1, 4), m, nil)
 	for what, err := range map[string]error{
 		"CopyIn": d.CopyIn(m, go5), "CopyOut": d.CopyOut(go5, m), "Copy": d.Copy(m, m.Slice(0, 5)),
 		"to the host": d.Copy(plain, m), "in": in, "out": out, "pageable": pageable, "beyond": beyond,
@@ -98,24 +98,30 @@ func TestCopierOrder(t *testing.T) {
 	require.Equal(t, uintptr(in.Host), in.Addr)
 
 	require.NoError(t, d.CopyIn(m, []byte{1, 2, 3, 4}))
-	fence, err := d.StartCopyOut(out.Slice(4, 4), m)
+	fence, err := d.StartCopyOut(out.Slice(4, 4), m, nil)
 	require.NoError(t, err)
 	require.NoError(t, fence.Wait())
 	require.Equal(t, []byte{0, 0, 0, 0, 1, 2, 3, 4}, out.Bytes())
 
 	copy(in.Bytes(), []byte{5, 6, 7, 8})
-	fence, err = d.StartCopyIn(m, in)
+	fence, err = d.StartCopyIn(m, in, nil)
 	require.NoError(t, err)
 	require.NoError(t, fence.Await())
 	require.NoError(t, d.Copy(other, m))
 	got := make([]byte, 4)
 	require.NoError(t, d.CopyOut(got, other))
 	require.Equal(t, []byte{5, 6, 7, 8}, got)
-	require.ErrorContains(t, fence.Wait(), "used twice")
+	require.NoError(t, fence.Await(), "once more")
+	require.NoError(t, fence.Wait())
+	fence.Release()
+	require.ErrorContains(t, fence.Wait(), "after its release")
+	require.ErrorContains(t, fence.Await(), "after its release")
+	_, err = d.StartCopyIn(m, in, fence)
+	require.ErrorContains(t, err, "released")
 
 	made := len(f.events)
 	for range 100 {
-		fence, err = d.StartCopyIn(m, in)
+		fence, err = d.StartCopyIn(m, in, nil)
 		require.NoError(t, err)
 		require.NoError(t, fence.Wait())
 	}
@@ -132,9 +138,47 @@ func TestCopierCalls(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuMemcpyHtoDAsync 4", "cuEventRecord"},
 		f.calls(func() {
-			_, err := d.StartCopyIn(m, in)
+			_, err := d.StartCopyIn(m, in, nil)
 			require.NoError(t, err)
 		}))
+}
+
+// TestCopyAfter: a copy after a fence does not wait for what was queued since, and waits for the copy of the other way
+// that the fence is the end of.
+func TestCopyAfter(t *testing.T) {
+	f, d := openFake(t, nil)
+	m, err := d.Alloc(4)
+	require.NoError(t, err)
+	host, err := d.AllocPinned(8)
+	require.NoError(t, err)
+	require.NoError(t, d.CopyIn(m, []byte{1, 2, 3, 4}))
+	point, err := d.Point()
+	require.NoError(t, err)
+	require.NoError(t, d.CopyIn(m, []byte{5, 6, 7, 8}))
+	calls := f.calls(func() {
+		out, err := d.StartCopyOut(host.Slice(4, 4), m, point)
+		require.NoError(t, err)
+		point.Release()
+		copy(host.Bytes(), []byte{9, 9, 9, 9})
+		in, err := d.StartCopyIn(m, host.Slice(0, 4), out)
+		require.NoError(t, err)
+		out.Release()
+		require.NoError(t, in.Wait())
+	})
+	require.Equal(t, []byte{9, 9, 9, 9, 1, 2, 3, 4}, host.Bytes(), "the copy in let the copy out go first, and that what came before the point")
+	require.Equal(t, []string{
+		"cuEventCreate", "cuStreamWaitEvent", "cuMemcpyDtoHAsync 4", "cuEventRecord",
+		"cuStreamWaitEvent", "cuMemcpyHtoDAsync 4", "cuEventRecord", "cuEventSynchronize",
+	}, calls, "the second copy has the point's event")
+	got := make([]byte, 4)
+	require.NoError(t, d.CopyOut(got, m))
+	require.Equal(t, []byte{5, 6, 7, 8}, got, "which the queue copied when it was waited for")
+	_, other := openFake(t, nil)
+	point, err = other.Point()
+	require.NoError(t, err)
+	_, err = d.StartCopyIn(m, host.Slice(0, 4), point)
+	require.ErrorContains(t, err, "another device's")
+	require.NoError(t, d.FreePinned(host))
 }
 
 // A copy whose end cannot be marked is done when its start returns the error.
@@ -154,10 +198,10 @@ func TestCopierNoMark(t *testing.T) {
 		}
 		return record(event, stream)
 	}
-	_, err = d.StartCopyIn(m, in)
+	_, err = d.StartCopyIn(m, in, nil)
 	require.ErrorContains(t, err, "cuEventRecord")
 	clear(in.Bytes())
-	_, err = d.StartCopyOut(out, m)
+	_, err = d.StartCopyOut(out, m, nil)
 	require.ErrorContains(t, err, "cuEventRecord")
 	require.Equal(t, []byte{1, 2, 3, 4}, out.Bytes())
 	d.api.eventRecord = record
@@ -174,9 +218,9 @@ func TestCopiesOfBothWays(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, d.CopyIn(m, []byte{1, 2, 3, 4, 5, 6, 7, 8}))
 	copy(host.Bytes(), []byte{9, 9, 9, 9, 0, 0, 0, 0})
-	out, err := d.StartCopyOut(host.Slice(4, 4), m.Slice(4, 4))
+	out, err := d.StartCopyOut(host.Slice(4, 4), m.Slice(4, 4), nil)
 	require.NoError(t, err)
-	in, err := d.StartCopyIn(m.Slice(0, 4), host.Slice(0, 4))
+	in, err := d.StartCopyIn(m.Slice(0, 4), host.Slice(0, 4), nil)
 	require.NoError(t, err)
 	require.NoError(t, in.Wait())
 	require.Equal(t, []byte{9, 9, 9, 9, 0, 0, 0, 0}, host.Bytes(), "the fake runs a stream only when somebody waits for it")

@@ -28,6 +28,7 @@ type Device struct {
 	ctx        uintptr
 	model      string // "compute capability 8.6", "gfx1100"
 	capability int    // 86 is compute capability 8.6; 0 of AMD
+	processors int    // multiprocessors
 	pools      bool
 	hopper     bool
 
@@ -67,6 +68,7 @@ var (
 	_ driver.Doubler       = (*Device)(nil)
 	_ driver.LaunchCounter = (*Device)(nil)
 	_ gpu.HopperLauncher   = (*Device)(nil)
+	_ gpu.ParallelLauncher = (*Device)(nil)
 )
 
 func newDevice(a *api, loadLt iter.Seq[*ltAPI], index int) *Device {

@@ -59,6 +59,7 @@ func TestOpen(t *testing.T) {
 		{"no device", func(f *fake) { f.count = 0 }, []string{"no NVIDIA GPU"}, driver.ErrNotBuilt},
 		{"no count", func(f *fake) { f.fail["cuDeviceGetCount"] = 999 }, []string{"cuDeviceGetCount: CUDA_ERROR_UNKNOWN (999)"}, driver.ErrDevice},
 		{"old card", func(f *fake) { f.major = 7; f.minor = 5 }, []string{"cuda:0, Fake V100,", "capability 7.5", "need 8.0 or later"}, driver.ErrNotBuilt},
+		{"no attributes", func(f *fake) { f.fail["cuDeviceGetAttribute"] = 999 }, []string{"cuDeviceGetAttribute: CUDA_ERROR_UNKNOWN (999)"}, driver.ErrDevice},
 		{"no context", func(f *fake) { f.fail["cuDevicePrimaryCtxRetain"] = 2 }, []string{"cuDevicePrimaryCtxRetain", "OUT_OF_MEMORY (2)"}, driver.ErrNoMemory},
 		{"context unusable", func(f *fake) { f.fail["cuCtxPushCurrent"] = 201 }, []string{"cuCtxPushCurrent: CUDA_ERROR_INVALID_CONTEXT (201)"}, driver.ErrDevice},
 		{"no stream", func(f *fake) { f.fail["cuStreamCreate"] = 999 }, []string{"cuStreamCreate"}, driver.ErrDevice},
@@ -122,7 +123,7 @@ func TestClose(t *testing.T) {
 			host, err := d.AllocPinned(100)
 			require.NoError(t, err)
 			require.NoError(t, d.CopyIn(m, make([]byte, 100)))
-			fence, err := d.StartCopyIn(m, host)
+			fence, err := d.StartCopyIn(m, host, nil)
 			require.NoError(t, err)
 			g, err := d.Capture(func() error { return d.Free(freed) })
 			require.NoError(t, err)
@@ -134,8 +135,8 @@ func TestClose(t *testing.T) {
 			_, alloc := d.Alloc(1)
 			_, pinned := d.AllocPinned(1)
 			_, _, memory := d.Memory()
-			_, start := d.StartCopyIn(m, host)
-			_, out := d.StartCopyOut(host, m)
+			_, start := d.StartCopyIn(m, host, nil)
+			_, out := d.StartCopyOut(host, m, nil)
 			_, capture := d.Capture(func() error { return nil })
 			for what, err := range map[string]error{
 				"Alloc": alloc, "AllocPinned": pinned, "Memory": memory, "StartCopyIn": start, "StartCopyOut": out,
@@ -189,9 +190,9 @@ func TestFailedCalls(t *testing.T) {
 		"cuMemsetD8Async":         func(d *Device, _, _ driver.Mem) error { _, err := d.Alloc(8); return err },
 		"cuMemAllocFromPoolAsync": func(d *Device, _, _ driver.Mem) error { _, err := d.Alloc(8); return err },
 		"cuMemcpyHtoDAsync":       func(d *Device, m, _ driver.Mem) error { return d.CopyIn(m, []byte{1}) },
-		"cuEventRecord":           func(d *Device, m, host driver.Mem) error { _, err := d.StartCopyIn(m, host); return err },
-		"cuEventCreate":           func(d *Device, m, host driver.Mem) error { _, err := d.StartCopyIn(m, host); return err },
-		"cuStreamWaitEvent":       func(d *Device, m, host driver.Mem) error { _, err := d.StartCopyOut(host, m); return err },
+		"cuEventRecord":           func(d *Device, m, host driver.Mem) error { _, err := d.StartCopyIn(m, host, nil); return err },
+		"cuEventCreate":           func(d *Device, m, host driver.Mem) error { _, err := d.StartCopyIn(m, host, nil); return err },
+		"cuStreamWaitEvent":       func(d *Device, m, host driver.Mem) error { _, err := d.StartCopyOut(host, m, nil); return err },
 		"cuMemcpyDtoHAsync":       func(d *Device, m, _ driver.Mem) error { return d.CopyOut([]byte{1}, m) },
 		"cuMemcpyDtoDAsync":       func(d *Device, m, _ driver.Mem) error { return d.Copy(m, m) },
 		"cuMemGetInfo":            func(d *Device, _, _ driver.Mem) error { _, _, err := d.Memory(); return err },

@@ -58,8 +58,10 @@ func (f *fake) deviceCalls(a *api) {
 		return success
 	}
 	a.deviceAttribute = func(v *int32, attribute, _ int32) Result {
-		*v = map[int32]int32{attributeMajor: f.major, attributeMinor: f.minor, attributePools: f.pools}[attribute]
-		return success
+		r, end := f.call("cuDeviceGetAttribute", true)
+		defer end()
+		*v = map[int32]int32{attributeMajor: f.major, attributeMinor: f.minor, attributePools: f.pools, attributeProcessors: 108}[attribute]
+		return r
 	}
 	a.primaryRetain = func(ctx *uintptr, _ int32) Result {
 		r, end := f.call("cuDevicePrimaryCtxRetain", true)

@@ -122,9 +122,9 @@ func (s *session) beside(m driver.Mem, in bool, value byte) {
 	if in {
 		delete(s.want, m.Addr)
 		copy(host.Bytes(), bytes.Repeat([]byte{value}, m.Size))
-		f, err = d.StartCopyIn(m, host)
+		f, err = d.StartCopyIn(m, host, nil)
 	} else {
-		f, err = d.StartCopyOut(host, m)
+		f, err = d.StartCopyOut(host, m, nil)
 	}
 	if !s.note(err) || !s.note(f.Wait()) {
 		return

@@ -52,15 +52,15 @@ func TestCaptureRefuses(t *testing.T) {
 	require.NoError(t, err)
 	host, err := d.AllocPinned(1)
 	require.NoError(t, err)
-	before, err := d.StartCopyIn(m, host)
+	before, err := d.StartCopyIn(m, host, nil)
 	require.NoError(t, err)
 	empty, err := d.Capture(func() error { return nil })
 	require.NoError(t, err)
 
 	g, err := d.Capture(func() error {
 		_, alloc := d.Alloc(1)
-		_, in := d.StartCopyIn(m, host)
-		_, out := d.StartCopyOut(host, m)
+		_, in := d.StartCopyIn(m, host, nil)
+		_, out := d.StartCopyOut(host, m, nil)
 		_, nested := d.Capture(func() error { return nil })
 		for what, err := range map[string]error{
 			"Alloc": alloc, "StartCopyIn": in, "StartCopyOut": out, "Capture": nested, "Sync": d.Sync(),

@@ -72,7 +72,9 @@ type hipProperties struct {
 	_            [2680]byte
 }
 
-// findArchitecture looks up the architecture, without the features after a colon: a code object
+const hipProcessors = 63 // hipDeviceAttributeMultiprocessorCount
+
+// findArchitecture looks up the multiprocessors, and the architecture without the features after a colon: a code object
 // that names none runs with any.
 func (d *Device) findArchitecture() error {
 	p := new(hipProperties)
@@ -82,6 +84,11 @@ func (d *Device) findArchitecture() error {
 	name, _, _ := bytes.Cut(p.architecture[:], []byte{0})
 	name, _, _ = bytes.Cut(name, []byte{':'})
 	d.model = string(name)
+	var processors int32
+	if err := d.attribute(&processors, hipProcessors); err != nil {
+		return err
+	}
+	d.processors = int(processors)
 	if !slices.Contains(gpu.AMDArchs, d.model) {
 		name, err := d.name()
 		if err != nil {

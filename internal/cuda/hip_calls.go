@@ -9,6 +9,7 @@ var hipCalls = map[string]string{
 	"cuDeviceGetCount":     "hipGetDeviceCount",
 	"cuDeviceGet":          "hipDeviceGet",
 	"cuDeviceGetName":      "hipDeviceGetName",
+	"cuDeviceGetAttribute": "hipDeviceGetAttribute",
 	"cuStreamCreate":       "hipStreamCreateWithFlags",
 	"cuStreamDestroy":      "hipStreamDestroy",
 	"cuStreamSynchronize":  "hipStreamSynchronize",

@@ -11,6 +11,7 @@ func (a *api) hipSymbols() []symbol {
 		{"hipDeviceGet", &a.deviceGet},
 		{"hipDeviceGetName", &a.deviceName},
 		{"hipGetDevicePropertiesR0600", &a.properties},
+		{"hipDeviceGetAttribute", &a.deviceAttribute},
 		{"hipStreamCreateWithFlags", &a.streamCreate},
 		{"hipStreamDestroy", &a.streamDestroy},
 		{"hipStreamSynchronize", &a.streamSync},

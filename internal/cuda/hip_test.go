@@ -53,7 +53,13 @@ func init() {
 			*version = f.version * 5000 // 6.0 for CUDA 12.0
 			return success
 		}
-		a.deviceAttribute, a.poolCreate, a.poolAlloc, a.freeAsync = nil, nil, nil, nil
+		a.deviceAttribute = func(v *int32, attribute, _ int32) Result {
+			r, end := f.call("cuDeviceGetAttribute", true)
+			defer end()
+			*v = map[int32]int32{hipProcessors: 104}[attribute]
+			return r
+		}
+		a.poolCreate, a.poolAlloc, a.freeAsync = nil, nil, nil
 		h.complete(a)
 	}
 }
@@ -103,7 +109,7 @@ func TestHIPCalls(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	names := regexp.MustCompile(`"(cu[A-Z][A-Za-z0-9]*)"`)
-	unasked := regexp.MustCompile(`^cu(MemPool.*|MemAllocFromPoolAsync|MemFreeAsync|DeviceGetAttribute)$`)
+	unasked := regexp.MustCompile(`^cu(MemPool.*|MemAllocFromPoolAsync|MemFreeAsync)$`)
 	found := 0
 	for _, file := range files {
 		if slices.Contains([]string{"symbols.go", "tensormap.go", "lt.go"}, file) || len(file) > 8 && file[len(file)-8:] == "_test.go" {
@@ -147,9 +153,15 @@ func TestHIPOpen(t *testing.T) {
 	d, err := f.open()
 	require.NoError(t, err)
 	require.Equal(t, "gfx90a", d.model)
+	require.Equal(t, 104, d.Multiprocessors())
 	require.NoError(t, d.Close())
 	_, err = f.backend().Open(1)
 	require.ErrorContains(t, err, "hip:1: there are 1 HIP devices")
+	f.fail["cuDeviceGetAttribute"] = 801
+	_, err = f.open()
+	require.ErrorContains(t, err, "hipDeviceGetAttribute: hipErrorNotSupported (801)")
+	require.ErrorIs(t, err, driver.ErrDevice)
+	require.Empty(t, f.leaks())
 
 	require.Empty(t, noKFD(nil))
 	require.Empty(t, noKFD(&fs.PathError{Op: "open", Path: "/dev/kfd", Err: syscall.ENOENT}), "no driver in the kernel")
@@ -271,6 +283,7 @@ func TestHIPLibrary(t *testing.T) {
 	require.Equal(t, filepath.Join(lib, "libhipblaslt.so.1"), found(&rocm{path: filepath.Join(lib, "libamdhip64.so.7"), major: 7})[0], "beside the runtime")
 	d, h := openHIPStub(t, s)
 	require.Equal(t, "gfx942", d.model)
+	require.Equal(t, 304, d.Multiprocessors())
 	m, err := d.Alloc(16)
 	require.NoError(t, err)
 	l := &gpu.Launch{Module: amdModule, Func: "k", Blocks: [3]int{1, 1, 1}, Threads: 32, Operands: []driver.Mem{m}}

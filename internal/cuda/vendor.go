@@ -83,18 +83,26 @@ var nvidia = vendor{
 // HasUnits implements [gpu.UnitsLauncher].
 func (d *Device) HasUnits() bool { return d.api.vendor.units }
 
-// findCapability looks up the compute capability.
+// Multiprocessors implements [gpu.ParallelLauncher].
+func (d *Device) Multiprocessors() int { return d.processors }
+
+// attribute looks up an attribute of the device.
+func (d *Device) attribute(value *int32, attribute int32) error {
+	return d.check("cuDeviceGetAttribute", d.api.deviceAttribute(value, attribute, d.handle))
+}
+
+// findCapability looks up the compute capability and the multiprocessors.
 func (d *Device) findCapability() error {
-	var major, minor, pools int32
+	var major, minor, pools, processors int32
 	for _, q := range []struct {
 		attribute int32
 		value     *int32
-	}{{attributeMajor, &major}, {attributeMinor, &minor}, {attributePools, &pools}} {
-		if err := d.check("cuDeviceGetAttribute", d.api.deviceAttribute(q.value, q.attribute, d.handle)); err != nil {
+	}{{attributeMajor, &major}, {attributeMinor, &minor}, {attributePools, &pools}, {attributeProcessors, &processors}} {
+		if err := d.attribute(q.value, q.attribute); err != nil {
 			return err
 		}
 	}
-	d.capability, d.pools = int(10*major+minor), pools != 0
+	d.capability, d.pools, d.processors = int(10*major+minor), pools != 0, int(processors)
 	d.model = fmt.Sprintf("compute capability %d.%d", major, minor)
 	limit, err := gpu.CapabilityLimit()
 	if err != nil {

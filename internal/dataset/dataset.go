@@ -78,7 +78,9 @@ type Batch struct {
 // MaxContext is the largest Options.Context that [Open] accepts.
 const MaxContext = 1 << 24
 
-// Open reads text files, JSON Lines (names that end in .jsonl or .json), and folders of them.
+// Open reads text files, JSON Lines (names that end in .jsonl or .json), both also as gzip or zstd compressed them, tables of
+// Parquet, folders of these, and what a pattern of filepath.Match matches. Of a folder with tables (.parquet) only those are
+// read. It reads each file once, from its beginning to its end; lines and rows are held while they become tokens.
 //
 // A text file is cut into samples of Context tokens. A line of JSON is one sample of one of three forms:
 //
@@ -92,11 +94,14 @@ const MaxContext = 1 << 24
 //	{"prompt": [], "chosen": [], "rejected": []}             the tokens after the prompt
 //	{"chosen": [], "rejected": []}                           the prompt is the messages with which both begin
 //
+// A row of a table is the line that has the row's columns of these names as fields; other columns are not read.
+//
 // EOS ends each text, completion and answer; the chat template ends turns. All lines of a file have the same form. Fields
 // that change a conversation, such as tools and tool_calls, are refused; other fields are ignored.
 //
 // The error wraps [snug.ErrConfig] for options out of range, no samples, and lines of another form, and
-// [snug.ErrCorrupt] for text that is not UTF-8 and for damaged JSON; it names the file and the line.
+// [snug.ErrCorrupt] for text that is not UTF-8 and for damaged JSON; it names the file and the line or the
+// row.
 func Open(paths []string, tok *tokenizer.Tokenizer, o Options) (*Set, error) {
 	s := &Set{options: o, epoch: -1}
 	if o.Context < 1 || o.Context > MaxContext || !(o.HeldOut >= 0 && o.HeldOut <= 0.5) {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -32,21 +33,53 @@ type reader struct {
 	tok *tokenizer.Tokenizer
 }
 
-// read adds a file, or all files of a folder in the order of their names.
+// read adds a file, or all files of a folder in the order of their names, or all that a pattern matches.
 func (r *reader) read(path string) error {
 	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) && strings.ContainsAny(path, "*?[") {
+		names, bad := filepath.Glob(path)
+		if bad != nil || len(names) == 0 {
+			return fmt.Errorf("%s: no file has such a name: %w", path, err)
+		}
+		for _, name := range names {
+			if err := r.read(name); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	if !info.IsDir() {
 		return r.file(path)
 	}
-	return filepath.WalkDir(path, func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || strings.HasPrefix(d.Name(), ".") {
+	names, err := filesIn(path)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := r.file(name); err != nil {
 			return err
 		}
-		return r.file(name)
+	}
+	return nil
+}
+
+// filesIn returns the files of a folder that are read: all but hidden ones, or only those of Parquet if there are some, since
+// the others then describe them.
+func filesIn(folder string) (names []string, err error) {
+	isTable := func(name string) bool { return strings.EqualFold(filepath.Ext(name), ".parquet") }
+	err = filepath.WalkDir(folder, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && !strings.HasPrefix(d.Name(), ".") {
+			names = append(names, name)
+		}
+		return err
 	})
+	if slices.ContainsFunc(names, isTable) {
+		names = slices.DeleteFunc(names, func(name string) bool { return !isTable(name) })
+	}
+	return names, err
 }
 
 func (r *reader) file(path string) error {
@@ -55,27 +88,43 @@ func (r *reader) file(path string) error {
 		return err
 	}
 	defer f.Close()
-	if end := strings.ToLower(filepath.Ext(path)); end == ".jsonl" || end == ".json" {
-		err = r.lines(f)
-	} else if r.options.Pairs {
-		err = fmt.Errorf("preferences are lines of JSON, in files whose names end in .jsonl or .json: %w", snug.ErrConfig)
-	} else {
-		err = r.text(f, size)
-	}
-	if err != nil {
+	if err := r.contents(f, size, path); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
 }
 
-// text adds a text file.
-func (r *reader) text(f io.Reader, size int64) error {
-	if size > maxFile {
-		return fmt.Errorf("%d bytes, want at most %d: cut the file: %w", size, maxFile, snug.ErrConfig)
+// contents adds what an open file holds, by its first bytes, and otherwise by its name.
+func (r *reader) contents(f *os.File, size int64, path string) error {
+	if isParquet(f, size) {
+		return r.table(f, size)
 	}
+	in, done, err := decompress(f)
+	if err != nil {
+		return err
+	}
+	defer done()
+	name := strings.ToLower(path)
+	name = strings.TrimSuffix(strings.TrimSuffix(name, ".gz"), ".zst")
+	switch end := filepath.Ext(name); {
+	case end == ".parquet":
+		return fmt.Errorf("the file does not begin and end as Parquet does: %w", snug.ErrCorrupt)
+	case end == ".jsonl" || end == ".json":
+		return r.lines(in)
+	case r.options.Pairs:
+		return fmt.Errorf("preferences are lines of JSON, in files whose names end in .jsonl or .json, or Parquet: %w", snug.ErrConfig)
+	}
+	return r.text(in)
+}
+
+// text adds a text file.
+func (r *reader) text(f io.Reader) error {
 	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return err
+	}
+	if len(b) > maxFile {
+		return fmt.Errorf("more than %d bytes of text: cut the file: %w", maxFile, snug.ErrConfig)
 	}
 	if at := firstInvalid(b); at >= 0 {
 		return fmt.Errorf("byte %d is not UTF-8: %w", at, snug.ErrCorrupt)

@@ -180,18 +180,33 @@ type ordered struct {
 	q *Queue
 }
 
-func (o ordered) StartCopyIn(dst, src Mem) (Fence, error) {
+func (o ordered) Point() (Fence, error) {
 	if err := o.q.Flush(); err != nil {
 		return nil, err
 	}
-	return o.Copier.StartCopyIn(dst, src)
+	return o.Copier.Point()
 }
 
-func (o ordered) StartCopyOut(dst, src Mem) (Fence, error) {
-	if err := o.q.Flush(); err != nil {
+func (o ordered) StartCopyIn(dst, src Mem, after Fence) (Fence, error) {
+	if err := o.before(after); err != nil {
 		return nil, err
 	}
-	return o.Copier.StartCopyOut(dst, src)
+	return o.Copier.StartCopyIn(dst, src, after)
+}
+
+func (o ordered) StartCopyOut(dst, src Mem, after Fence) (Fence, error) {
+	if err := o.before(after); err != nil {
+		return nil, err
+	}
+	return o.Copier.StartCopyOut(dst, src, after)
+}
+
+// before launches the jobs that a copy waits for. A fence has none that are held back.
+func (o ordered) before(after Fence) error {
+	if after != nil {
+		return nil
+	}
+	return o.q.Flush()
 }
 
 // orderedStream is a Streamer on whose stream jobs that are held back come first.

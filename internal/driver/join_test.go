@@ -21,22 +21,23 @@ func (r *recorder) note(format string, args ...any) error {
 	return r.err
 }
 
-func (r *recorder) TakesAddresses() bool                 { return r.takes }
-func (r *recorder) Launch(j Job) error                   { return r.note("%v", j) }
-func (r *recorder) CopyIn(Mem, []byte) error             { return r.note("in") }
-func (r *recorder) CopyOut([]byte, Mem) error            { return r.note("out") }
-func (r *recorder) Copy(Mem, Mem) error                  { return r.note("copy") }
-func (r *recorder) Free(Mem) error                       { return r.note("free") }
-func (r *recorder) Sync() error                          { return r.note("sync") }
-func (r *recorder) AllocPinned(int) (Mem, error)         { return Mem{}, nil }
-func (r *recorder) FreePinned(Mem) error                 { return nil }
-func (r *recorder) StartCopyIn(Mem, Mem) (Fence, error)  { return nil, r.note("start in") }
-func (r *recorder) StartCopyOut(Mem, Mem) (Fence, error) { return nil, r.note("start out") }
-func (r *recorder) Enter() (uintptr, error)              { return 0, r.note("enter") }
-func (r *recorder) Leave()                               {}
-func (r *recorder) Mark() (Moment, error)                { return Moment{}, r.note("mark") }
-func (r *recorder) Await(Moment) error                   { return nil }
-func (r *recorder) Idle() (bool, error)                  { return false, r.note("idle") }
+func (r *recorder) TakesAddresses() bool                        { return r.takes }
+func (r *recorder) Launch(j Job) error                          { return r.note("%v", j) }
+func (r *recorder) CopyIn(Mem, []byte) error                    { return r.note("in") }
+func (r *recorder) CopyOut([]byte, Mem) error                   { return r.note("out") }
+func (r *recorder) Copy(Mem, Mem) error                         { return r.note("copy") }
+func (r *recorder) Free(Mem) error                              { return r.note("free") }
+func (r *recorder) Sync() error                                 { return r.note("sync") }
+func (r *recorder) AllocPinned(int) (Mem, error)                { return Mem{}, nil }
+func (r *recorder) FreePinned(Mem) error                        { return nil }
+func (r *recorder) Point() (Fence, error)                       { return nil, r.note("point") }
+func (r *recorder) StartCopyIn(Mem, Mem, Fence) (Fence, error)  { return nil, r.note("start in") }
+func (r *recorder) StartCopyOut(Mem, Mem, Fence) (Fence, error) { return nil, r.note("start out") }
+func (r *recorder) Enter() (uintptr, error)                     { return 0, r.note("enter") }
+func (r *recorder) Leave()                                      {}
+func (r *recorder) Mark() (Moment, error)                       { return Moment{}, r.note("mark") }
+func (r *recorder) Await(Moment) error                          { return nil }
+func (r *recorder) Idle() (bool, error)                         { return false, r.note("idle") }
 
 // sum is a job that joins others with memory of their own.
 type sum struct {
@@ -118,8 +119,9 @@ func TestHold(t *testing.T) {
 		"copy":      func() error { return q.Copy(Mem{}, Mem{}) },
 		"free":      func() error { return q.Free(Mem{}) },
 		"sync":      q.Sync,
-		"start in":  func() error { _, err := c.StartCopyIn(Mem{}, Mem{}); return err },
-		"start out": func() error { _, err := c.StartCopyOut(Mem{}, Mem{}); return err },
+		"point":     func() error { _, err := c.Point(); return err },
+		"start in":  func() error { _, err := c.StartCopyIn(Mem{}, Mem{}, nil); return err },
+		"start out": func() error { _, err := c.StartCopyOut(Mem{}, Mem{}, nil); return err },
 		"enter":     func() error { _, err := s.Enter(); return err },
 		"mark":      func() error { _, err := s.Mark(); return err },
 		"idle":      func() error { _, err := s.Idle(); return err },
@@ -134,6 +136,14 @@ func TestHold(t *testing.T) {
 		did("sum of 1")
 	}
 	require.NoError(t, q.Launch(at(4)))
+	_, err = c.StartCopyIn(Mem{}, Mem{}, fence{})
+	require.NoError(t, err)
+	_, err = c.StartCopyOut(Mem{}, Mem{}, fence{})
+	require.NoError(t, err)
+	did("start in", "start out")
+	require.NoError(t, q.Flush())
+	did("sum of 1")
+	require.NoError(t, q.Launch(at(4)))
 	r.err = errors.New("lost")
 	require.ErrorIs(t, q.Release(), r.err)
 	did("sum of 1")
@@ -142,6 +152,9 @@ func TestHold(t *testing.T) {
 	did("sum of 1")
 	require.Equal(t, s.(interface{ Inner() Streamer }).Inner(), Streamer(r))
 }
+
+// fence is a Fence of no job that is held back.
+type fence struct{ Fence }
 
 // TestHoldNot: where kernels take no addresses, and where the queue is the caller's stream, nothing is held back. A job
 // that is held back on a closed device is gone.

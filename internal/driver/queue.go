@@ -51,6 +51,13 @@ func (q *Queue) Launch(j Job) error {
 		j.Run()
 		return nil
 	}
+	if b, ok := j.(Borrower); ok && !q.Capturing.Load() {
+		return q.launchBorrower(b)
+	}
+	return q.launch(j)
+}
+
+func (q *Queue) launch(j Job) error {
 	if q.held.scopes.Load() > 0 {
 		return q.launchHolding(j)
 	}

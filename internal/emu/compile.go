@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/klauspost/cpuid/v2"
@@ -43,6 +44,7 @@ var modes = map[string][2][]string{
 	"wave64":   {{"-O2"}, {"-DSNUG_WAVE=64"}},
 	"asan":     {{"-O1", "-g", "-fsanitize=address"}, nil},
 	"check":    {{"-O2", "-g"}, {"-O1", "-fsanitize=thread"}},
+	"late":     {{"-O2", "-g"}, {"-O1", "-fsanitize=thread"}},
 }
 
 // metalVersions are the values of __METAL_VERSION__ that SNUG_METAL stands for: the language of
@@ -60,7 +62,7 @@ func compilerFor(language string) (*compiler, error) {
 	name := os.Getenv("SNUG_EMU")
 	mode, ok := modes[name]
 	if !ok {
-		return nil, fmt.Errorf("SNUG_EMU is %q, want plain, portable, wave64, asan or check: %w", name, driver.ErrNotBuilt)
+		return nil, fmt.Errorf("SNUG_EMU is %q, want plain, portable, wave64, asan, check or late: %w", name, driver.ErrNotBuilt)
 	}
 	cxx := os.Getenv("SNUG_EMU_CXX")
 	if cxx == "" {
@@ -79,6 +81,13 @@ func compilerFor(language string) (*compiler, error) {
 		}
 		defines = []string{"-D__METAL_VERSION__=" + number}
 	}
+	pattern, err := nanPattern()
+	if err != nil {
+		return nil, err
+	}
+	if pattern != "" {
+		defines = append(defines, "-DSNUG_NAN")
+	}
 	return &compiler{
 		language: language, cxx: cxx,
 		flags: slices.Concat(base, mode[0]), checks: mode[1], defines: defines,
@@ -87,11 +96,24 @@ func compilerFor(language string) (*compiler, error) {
 	}, nil
 }
 
+// nanPattern returns the NaN that SNUG_NAN stands for, in hexadecimal digits, or nothing.
+func nanPattern() (string, error) {
+	text := os.Getenv("SNUG_NAN")
+	if text == "" {
+		return "", nil
+	}
+	bits, err := strconv.ParseUint(text, 16, 32)
+	if err != nil || bits&0x7fc00000 != 0x7fc00000 {
+		return "", fmt.Errorf("SNUG_NAN is %q, want the 8 digits of a quiet NaN such as 7fffffff: %w", text, driver.ErrNotBuilt)
+	}
+	return text, nil
+}
+
 // host returns the program that holds the device.
 func (c *compiler) host() (string, error) {
 	return c.make("host", nil, func(dir, out string) [][]string {
 		args := slices.Concat(c.flags, []string{"-rdynamic", "-o", out})
-		for _, file := range []string{"host.cpp", "run.cpp", "hopper.cpp", "check.cpp"} {
+		for _, file := range []string{"host.cpp", "run.cpp", "hopper.cpp", "check.cpp", "late.cpp"} {
 			args = append(args, filepath.Join(dir, "shim", file))
 		}
 		return [][]string{append(args, "-ldl")}

@@ -10,10 +10,12 @@
 // SNUG_EMU chooses how both are compiled: "plain", the default; "portable", without
 // the instructions that only NVIDIA's GPUs have, as HIP for AMD's cards with waves of 32 lanes;
 // "wave64", as for those with waves of 64; "asan", with the address sanitizer; or "check", which finds races, block memory that is read
-// before it is written, and accesses outside of every allocation. With SNUG_METAL=2.4 emu:1
+// before it is written, and accesses outside of every allocation; or "late", in which others see a thread's stores as late
+// as barriers and fences allow. With SNUG_METAL=2.4 emu:1
 // compiles the text as the Metal language of macOS 12 and 13, without bfloat. With SNUG_FLUSH=1
 // emu:1 takes subnormal numbers for 0, as Apple's GPUs do. With SNUG_ORDER=1, or another seed,
-// blocks, warps and lanes take turns in an order by that seed, in place of their own. SNUG_EMU_CXX
+// blocks, warps and lanes take turns in an order by that seed, in place of their own. With SNUG_NAN=7fffffff, or another
+// quiet NaN, every NaN that arithmetic in float32 gives is that one, in place of the host's. SNUG_EMU_CXX
 // names the compiler; the default is c++.
 package emu
 
@@ -65,6 +67,12 @@ func (backend) Open(index int) (driver.Driver, error) {
 			return nil, fmt.Errorf("SNUG_ORDER is %q, want a seed from 1 on: %w", seed, driver.ErrNotBuilt)
 		}
 		cmd.Args = append(cmd.Args, seed)
+	}
+	if os.Getenv("SNUG_EMU") == "late" {
+		cmd.Args = append(cmd.Args, "late")
+	}
+	if pattern, _ := nanPattern(); pattern != "" { // compilerFor has checked it
+		cmd.Args = append(cmd.Args, "nan="+pattern)
 	}
 	d := &device{
 		compiler: c, cmd: cmd, loaded: map[*gpu.Module]bool{}, live: map[uintptr]int{},
@@ -123,6 +131,12 @@ type device struct {
 
 	launches atomic.Int64
 }
+
+// multiprocessors is few, so that small shapes fill the device or leave it idle.
+const multiprocessors = 16
+
+// Multiprocessors implements [gpu.ParallelLauncher].
+func (d *device) Multiprocessors() int { return multiprocessors }
 
 // HasDoubles implements [driver.Doubler].
 func (d *device) HasDoubles() bool { return d.addresses }

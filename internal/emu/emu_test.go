@@ -72,8 +72,8 @@ func put[T snug.Element](t *testing.T, dev *snug.Device, x []T) snug.Array[T] {
 }
 
 var (
-	allModes  = []string{"plain", "portable", "wave64", "asan", "check"}
-	unitModes = []string{"plain", "asan", "check"} // HIP has no matrix units
+	allModes  = []string{"plain", "portable", "wave64", "asan", "check", "late"}
+	unitModes = []string{"plain", "asan", "check", "late"} // HIP has no matrix units
 )
 
 // TestProduct checks loads of both orders, the product and asynchronous copies
@@ -201,6 +201,7 @@ func TestPlantedFaults(t *testing.T) {
 	}{
 		{"race", 1, 64, 0, 0, []string{"check"}, "another thread writes it, with no barrier between"},
 		{"lanes", 1, 32, 1, 0, []string{"check"}, "another thread writes it, with no barrier between"},
+		{"exchanged", 1, 32, 1, 0, []string{"check"}, "another thread writes it, with no barrier between"},
 		{"reuse", 3, 64, 1, 0, []string{"check"}, "another thread reads it, with no barrier between"},
 		{"uninitialized", 1, 32, 0, 1, []string{"check"}, "nobody has written it"},
 		{"read", 1, 32, 0, 170, []string{"check"}, "outside of every allocation"},
@@ -235,6 +236,101 @@ func TestPlantedFaults(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestLate runs kernels with and without a barrier or a fence. Where it is missing, what a thread reads of others is
+// undefined block memory, which is NaN, or the 0 that was there before; where it is not, results are right. With an order
+// by a seed a part is seen early.
+func TestLate(t *testing.T) {
+	in := make([]float32, 64)
+	for i := range in {
+		in[i] = float32(i + 1)
+	}
+	each(t, "plain", func(t *testing.T, dev *snug.Device) { // which finds none of them
+		require.Equal(t, []float32{2080, 528, 1552}, partial(t, dev, in, 0))
+	})
+	for _, seed := range []string{"", "1", "2"} {
+		t.Setenv("SNUG_ORDER", seed)
+		each(t, "late", func(t *testing.T, dev *snug.Device) {
+			for _, kernel := range []string{"lanes", "exchanged"} {
+				for _, n := range []uint32{0, 1} {
+					out := put(t, dev, make([]float32, 32))
+					require.NoError(t, device.Launch(dev, &probeJob{kernel, 1, 32, []snug.View{out.View(), put(t, dev, in).View()}, probeParams{n: n}}))
+					got := make([]float32, 32)
+					require.NoError(t, out.CopyOut(got))
+					undefined := 0
+					for _, x := range got {
+						if math.IsNaN(float64(x)) {
+							undefined++
+						}
+					}
+					if n == 1 {
+						require.Zero(t, undefined, kernel)
+					} else {
+						require.Greater(t, undefined, 8, kernel)
+					}
+				}
+			}
+			twice := put(t, dev, make([]float32, 32))
+			require.NoError(t, device.Launch(dev, &probeJob{"twice", 1, 32, []snug.View{twice.View()}, probeParams{}}))
+			last := make([]float32, 32)
+			require.NoError(t, twice.CopyOut(last))
+			require.EqualValues(t, 2, last[7])
+			require.Equal(t, []float32{2080, 528, 1552}, partial(t, dev, in, 1), "the sums of blocks are there, and added")
+			without := partial(t, dev, in, 0)
+			require.Equal(t, []float32{528, 1552}, without[1:], "the sums are there when the launch has ended")
+			if seed == "" {
+				require.EqualValues(t, 1552, without[0], "the last block saw its own alone")
+			}
+		})
+	}
+}
+
+// partial returns the sum of 64 numbers and the sums of two blocks, by a kernel with a fence or without.
+func partial(t *testing.T, dev *snug.Device, in []float32, fence uint32) []float32 {
+	out := put(t, dev, make([]float32, 4))
+	require.NoError(t, device.Launch(dev, &probeJob{"partial", 2, 32, []snug.View{out.View(), put(t, dev, in).View()}, probeParams{n: fence}}))
+	got := make([]float32, 4)
+	require.NoError(t, out.CopyOut(got))
+	require.EqualValues(t, 2, math.Float32bits(got[1]))
+	return []float32{got[0], got[2], got[3]}
+}
+
+// TestNaN: with SNUG_NAN the NaNs of arithmetic are that one, and others and numbers stay what they are.
+func TestNaN(t *testing.T) {
+	const given, own = 0xffc00123, 0x7fffffff
+	in := make([]float32, 32)
+	in[0], in[1], in[2] = math.Float32frombits(given), float32(math.Inf(1)), 12
+	bits := func() (rows [3][8]uint32) {
+		each(t, "plain", func(t *testing.T, dev *snug.Device) {
+			out := put(t, dev, make([]float32, 256))
+			require.NoError(t, device.Launch(dev, &probeJob{"nan", 1, 32, []snug.View{out.View(), put(t, dev, in).View()}, probeParams{}}))
+			got := make([]float32, 256)
+			require.NoError(t, out.CopyOut(got))
+			for i := range 24 {
+				rows[i/8][i%8] = math.Float32bits(got[i])
+			}
+		})
+		return rows
+	}
+	host := bits()
+	require.EqualValues(t, given, host[0][3], "the host keeps an operand's")
+	for _, pattern := range []string{"7fffffff", "FFE54321"} {
+		nan := uint32(own)
+		if pattern != "7fffffff" {
+			nan = 0xffe54321
+		}
+		t.Setenv("SNUG_NAN", pattern)
+		got := bits()
+		require.Equal(t, [8]uint32{given, given ^ 1<<31, given &^ (1 << 31), nan, nan, nan, nan, nan}, got[0])
+		require.Equal(t, nan, got[1][5], "∞·0")
+		require.Equal(t, host[2], got[2])
+	}
+	for _, wrong := range []string{"7f800000", "7fffffff0", "x"} {
+		t.Setenv("SNUG_NAN", wrong)
+		_, err := snug.Open("emu:0")
+		require.ErrorContains(t, err, "SNUG_NAN is")
 	}
 }
 

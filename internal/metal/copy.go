@@ -4,6 +4,7 @@ package metal
 
 import (
 	"embed"
+	"fmt"
 	"io/fs"
 	"unsafe"
 
@@ -210,46 +211,71 @@ func (d *device) uses(s *stream, parts ...part) {
 	}
 }
 
-// fence is the end of one copy that runs concurrently with the kernels.
+// fence is the end of one copy that runs concurrently with the kernels, or of queued work.
 type fence struct {
 	d      *device
+	s      *stream
 	number uint64 // of its command buffer
 }
 
-// StartCopyIn starts a copy of src.Size pinned bytes to dst.
-func (d *device) StartCopyIn(dst, src driver.Mem) (driver.Fence, error) {
-	return d.startCopy(dst, src)
-}
-
-// StartCopyOut starts a copy of src.Size bytes to pinned memory dst.
-func (d *device) StartCopyOut(dst, src driver.Mem) (driver.Fence, error) {
-	return d.startCopy(dst, src)
-}
-
-// startCopy commits the work queued so far and, on the other queue, a copy
-// that waits for it.
-func (d *device) startCopy(dst, src driver.Mem) (driver.Fence, error) {
+// Point commits the work queued so far and returns its end.
+func (d *device) Point() (driver.Fence, error) {
 	pool, err := d.enter()
 	if err != nil {
 		return nil, err
 	}
 	defer d.leave(pool)
-	if src.Size == 0 {
-		return fence{d: d}, nil // of no copy
-	}
 	d.commit(&d.work)
-	if err := d.copies.await(&d.work, d.work.committed); err != nil {
+	return fence{d, &d.work, d.work.committed}, nil
+}
+
+// StartCopyIn starts a copy of src.Size pinned bytes to dst.
+func (d *device) StartCopyIn(dst, src driver.Mem, after driver.Fence) (driver.Fence, error) {
+	return d.startCopy(dst, src, after)
+}
+
+// StartCopyOut starts a copy of src.Size bytes to pinned memory dst.
+func (d *device) StartCopyOut(dst, src driver.Mem, after driver.Fence) (driver.Fence, error) {
+	return d.startCopy(dst, src, after)
+}
+
+// startCopy commits, on the other queue, a copy that waits for a fence, or for the work queued so far, which it
+// commits first. Copies run in one order, so that they need not wait for the fence of another.
+func (d *device) startCopy(dst, src driver.Mem, after driver.Fence) (driver.Fence, error) {
+	pool, err := d.enter()
+	if err != nil {
 		return nil, err
+	}
+	defer d.leave(pool)
+	f, ok := after.(fence)
+	switch {
+	case after != nil && (!ok || f.d != d):
+		return nil, fmt.Errorf("metal: a copy after a fence of another device: %w", driver.ErrDevice)
+	case src.Size == 0 && after != nil:
+		return f, nil // of no copy
+	case src.Size == 0:
+		return fence{d, &d.copies, 0}, nil
+	case after == nil:
+		d.commit(&d.work)
+		f = fence{d, &d.work, d.work.committed}
+	}
+	if f.s == &d.work {
+		if err := d.copies.await(&d.work, f.number); err != nil {
+			return nil, err
+		}
 	}
 	if err := d.copyMem(&d.copies, dst, src); err != nil {
 		return nil, err
 	}
 	d.commit(&d.copies)
-	return fence{d, d.copies.committed}, nil
+	return fence{d, &d.copies, d.copies.committed}, nil
 }
 
-// Wait blocks the caller until the copy is done.
-func (f fence) Wait() error { return f.d.await(&f.d.copies, f.number) }
+// Wait blocks the caller until the copy or the work is done.
+func (f fence) Wait() error { return f.d.await(f.s, f.number) }
+
+// Release does nothing.
+func (f fence) Release() {}
 
 // Await makes work queued from now on wait for the copy.
 func (f fence) Await() error {
@@ -259,5 +285,8 @@ func (f fence) Await() error {
 	}
 	defer f.d.leave(pool)
 	f.d.reapAll()
+	if f.s == &f.d.work {
+		return nil
+	}
 	return f.d.work.await(&f.d.copies, f.number)
 }

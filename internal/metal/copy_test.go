@@ -94,6 +94,9 @@ func TestCopyInDirect(t *testing.T) {
 	require.Equal(t, sequence(64), b.Bytes())
 }
 
+// strange is a fence of another kind of device.
+type strange struct{ driver.Fence }
+
 // TestFences moves data in and out beside the work, on a GPU that runs the
 // queues in any order that the events allow.
 func TestFences(t *testing.T) {
@@ -112,22 +115,40 @@ func TestFences(t *testing.T) {
 				for i := range in.Bytes() {
 					in.Bytes()[i] = round
 				}
-				arrived, err := d.StartCopyIn(m, in)
+				arrived, err := d.StartCopyIn(m, in, nil)
 				require.NoError(t, err)
 				require.NoError(t, arrived.Await())
 				require.NoError(t, d.LaunchGrid(f.increment(m)))
-				left, err := d.StartCopyOut(out, m)
+				var point driver.Fence
+				if round%2 == 1 {
+					point, err = d.Point()
+					require.NoError(t, err)
+					require.NoError(t, point.Await(), "it is the queue's own")
+				}
+				left, err := d.StartCopyOut(out, m, point)
 				require.NoError(t, err)
 				require.NoError(t, left.Await())
 				require.NoError(t, d.LaunchGrid(f.fill(m, 99)))
+				again, err := d.StartCopyIn(m, in, left)
+				require.NoError(t, err)
 				f.pause(false)
+				require.NoError(t, again.Wait())
+				if point != nil {
+					require.NoError(t, point.Wait())
+					point.Release()
+				}
 				require.NoError(t, left.Wait())
 				require.Equal(t, bytes.Repeat([]byte{round + 1}, 64), out.Bytes())
 			}
-			none, err := d.StartCopyIn(m, in.Slice(0, 0))
+			none, err := d.StartCopyIn(m, in.Slice(0, 0), nil)
 			require.NoError(t, err)
 			require.NoError(t, none.Wait())
-			_, err = d.StartCopyIn(driver.Mem{Addr: 1}, in)
+			none, err = d.StartCopyIn(m, in.Slice(0, 0), none)
+			require.NoError(t, err)
+			require.NoError(t, none.Wait())
+			_, err = d.StartCopyIn(m, in, strange{})
+			require.ErrorIs(t, err, driver.ErrDevice)
+			_, err = d.StartCopyIn(driver.Mem{Addr: 1}, in, nil)
 			require.ErrorIs(t, err, driver.ErrDevice)
 			require.NoError(t, d.FreePinned(in))
 			require.NoError(t, d.FreePinned(out))
@@ -147,7 +168,7 @@ func TestCopyInAfterFence(t *testing.T) {
 		pinned, err := d.AllocPinned(n)
 		require.NoError(t, err)
 		f.pause(true)
-		fence, err := d.StartCopyIn(m, pinned)
+		fence, err := d.StartCopyIn(m, pinned, nil)
 		require.NoError(t, err)
 		require.NoError(t, fence.Await())
 		time.AfterFunc(10*time.Millisecond, func() { f.pause(false) })
@@ -189,7 +210,7 @@ func (f *fake) drive(d *device, id byte) error {
 			return err
 		}
 		copy(pinned.Bytes(), bytes.Repeat([]byte{id}, n))
-		fence, err := d.StartCopyIn(m, pinned)
+		fence, err := d.StartCopyIn(m, pinned, nil)
 		if err != nil {
 			return err
 		}

@@ -40,6 +40,7 @@ var (
 	_ gpu.MatMuler  = (*device)(nil)
 
 	_ driver.LaunchCounter = (*device)(nil)
+	_ gpu.ParallelLauncher = (*device)(nil)
 )
 
 // newDevice makes a driver of dev, which it takes over.
@@ -73,6 +74,13 @@ func (d *device) logLanguage() {
 	}
 	slog.Info("snug: metal: the system compiles kernels at first use", attributes...)
 }
+
+// multiprocessors stands for the cores of every GPU, of which Metal does not give the number: results are the same on all. An
+// M1 has 7 or 8, an M1 Max 24 or 32, an M3 Ultra up to 80.
+const multiprocessors = 32
+
+// Multiprocessors implements [gpu.ParallelLauncher].
+func (d *device) Multiprocessors() int { return multiprocessors }
 
 // scope opens an autorelease pool, which belongs to a thread, and returns what
 // closes it.

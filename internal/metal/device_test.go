@@ -122,7 +122,7 @@ func TestLostDeviceFence(t *testing.T) {
 	require.NoError(t, err)
 	f.pause(true)
 	require.NoError(t, d.LaunchGrid(f.fill(m, 7)))
-	fence, err := d.StartCopyOut(p, m)
+	fence, err := d.StartCopyOut(p, m, nil)
 	require.NoError(t, err)
 	f.mu.Lock()
 	f.fails = codeDeviceRemoved // of whichever starts first

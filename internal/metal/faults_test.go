@@ -209,9 +209,9 @@ func (s *session) beside(m driver.Mem, in bool, value byte) {
 	if in {
 		delete(s.want, m.Addr)
 		copy(host.Bytes(), bytes.Repeat([]byte{value}, m.Size))
-		f, err = s.d.StartCopyIn(m, host)
+		f, err = s.d.StartCopyIn(m, host, nil)
 	} else {
-		f, err = s.d.StartCopyOut(host, m)
+		f, err = s.d.StartCopyOut(host, m, nil)
 	}
 	if !s.note(err) {
 		return

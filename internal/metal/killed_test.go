@@ -47,12 +47,12 @@ func TestWaitForKilledWork(t *testing.T) {
 				require.NoError(t, err)
 				f.pause(true)
 				require.NoError(t, d.LaunchGrid(f.fill(m, 7)))
-				first, err := d.StartCopyOut(p, m)
+				first, err := d.StartCopyOut(p, m, nil)
 				require.NoError(t, err)
 				last := first
 				for range behind {
 					require.NoError(t, d.LaunchGrid(f.fill(m, 8)))
-					last, err = d.StartCopyOut(p, m)
+					last, err = d.StartCopyOut(p, m, nil)
 					require.NoError(t, err)
 				}
 				f.kill(&d.work, code)
@@ -75,7 +75,7 @@ func TestWorkBehindKilledCopy(t *testing.T) {
 		p, err := d.AllocPinned(64)
 		require.NoError(t, err)
 		f.pause(true)
-		fence, err := d.StartCopyIn(m, p)
+		fence, err := d.StartCopyIn(m, p, nil)
 		require.NoError(t, err)
 		require.NoError(t, fence.Await())
 		require.NoError(t, d.LaunchGrid(f.increment(m)))
@@ -96,7 +96,7 @@ func TestCloseBehindKilledWork(t *testing.T) {
 	require.NoError(t, err)
 	f.pause(true)
 	require.NoError(t, d.LaunchGrid(f.fill(m, 7)))
-	_, err = d.StartCopyOut(p, m)
+	_, err = d.StartCopyOut(p, m, nil)
 	require.NoError(t, err)
 	f.kill(&d.work, codeOutOfMemory)
 	f.pause(false)

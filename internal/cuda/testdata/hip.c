@@ -7,6 +7,7 @@ int hipDriverGetVersion(int *v) { if (answer == 0) *v = 60300000; RECORD(hipDriv
 int hipGetDeviceCount(int *n) { if (answer == 0) *n = 1; RECORD(hipGetDeviceCount, V(n)) }
 int hipDeviceGet(int *d, int i) GIVE(hipDeviceGet, d, 0, V(i))
 int hipDeviceGetName(char *s, int n, int d) RECORD(hipDeviceGetName, V(s), V(n), V(d))
+int hipDeviceGetAttribute(int *v, int a, int d) GIVE(hipDeviceGetAttribute, v, a == 63 ? 304 : 0, V(a), V(d))
 int hipStreamCreateWithFlags(void **s, unsigned f) GIVE(hipStreamCreateWithFlags, s, HANDLE, V(f))
 int hipStreamDestroy(void *s) RECORD(hipStreamDestroy, V(s))
 int hipStreamSynchronize(void *s) RECORD(hipStreamSynchronize, V(s))

@@ -7,7 +7,7 @@ int cuDriverGetVersion(int *v) { if (answer == 0) *v = 12000; RECORD(cuDriverGet
 int cuDeviceGetCount(int *n) { if (answer == 0) *n = 1; RECORD(cuDeviceGetCount, V(n)) }
 int cuDeviceGet(device *d, int i) GIVE(cuDeviceGet, d, 0, V(i))
 int cuDeviceGetName(char *s, int n, device d) RECORD(cuDeviceGetName, V(s), V(n), V(d))
-int cuDeviceGetAttribute(int *v, int a, device d) GIVE(cuDeviceGetAttribute, v, a == 75 ? 9 : a == 115, V(a), V(d))
+int cuDeviceGetAttribute(int *v, int a, device d) GIVE(cuDeviceGetAttribute, v, a == 75 ? 9 : a == 16 ? 132 : a == 115, V(a), V(d))
 int cuDevicePrimaryCtxRetain(void **c, device d) GIVE(cuDevicePrimaryCtxRetain, c, HANDLE, V(d))
 int cuDevicePrimaryCtxRelease_v2(device d) RECORD(cuDevicePrimaryCtxRelease_v2, V(d))
 int cuCtxPushCurrent_v2(void *c) RECORD(cuCtxPushCurrent_v2, V(c))

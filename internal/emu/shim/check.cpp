@@ -178,6 +178,10 @@ void access(void* address, size_t n, bool write, void* pc) {
     if (m.thread == NOWHERE) return;
     uintptr_t at = (uintptr_t)address;
     if (at - m.stack < STACK) return;
+    if (late) {
+        if (write) late_store((char*)address, n);
+        return;
+    }
     bool in_shared = at >= shared_begin && at < shared_end;
     Word* words = nullptr; // of the page
     if (in_shared) {

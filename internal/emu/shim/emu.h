@@ -9,6 +9,10 @@
 #include <type_traits>
 #include <utility>
 
+#if defined(SNUG_NAN)
+#include "emu_nan.h"
+#endif
+
 struct SnugDim {
     unsigned x, y, z;
 };
@@ -91,6 +95,8 @@ void snug_warp_barrier();
 const char* snug_exchange(const void* mine, size_t n);
 void snug_atomic_min(unsigned* p, unsigned x);
 void snug_atomic_add(unsigned* p, unsigned x);
+// snug_fence orders what the thread has stored before what it stores next, for all threads of the device.
+void snug_fence();
 [[noreturn]] void snug_fault(const char* what);
 
 // The block memory of the launch's size, at a multiple of 1024 bytes, undefined at the

@@ -35,6 +35,7 @@ inline float widen_f16(unsigned short h) {
 #define gridDim (snug_self()->blocks)
 
 inline void __syncthreads() { snug_block_barrier(); }
+inline void __threadfence() { snug_fence(); }
 
 inline void snug_full(unsigned mask) {
     if (mask != 0xffffffffu) snug_fault("a warp operation with a mask that is not full");

@@ -30,7 +30,7 @@ inline void named_sync(u32 number, u32 threads) { snug_named_barrier(number, thr
 inline void named_arrive(u32 number, u32 threads) { snug_named_barrier(number, threads, false); }
 template <int n> void give_registers() {}
 template <int n> void take_registers() {}
-inline float quick_max(float a, float b) { return fmaxf(a, b); }
+inline float quick_max(float a, float b) { return a > b || b != b ? a : b; }
 
 // ---- products
 

@@ -39,8 +39,8 @@ inline float snug_float(bfloat x) {
 #endif
 inline float snug_float(half x) {
     int exponent = x.bits >> 10 & 31, fraction = x.bits & 1023;
-    float y = exponent == 31 ? (fraction ? NAN : INFINITY) : std::ldexp((float)(exponent ? fraction + 1024 : fraction), (exponent ? exponent : 1) - 25);
-    return x.bits >> 15 ? -y : y;
+    double y = exponent == 31 ? (fraction ? NAN : INFINITY) : std::ldexp((double)(exponent ? fraction + 1024 : fraction), (exponent ? exponent : 1) - 25);
+    return (float)(x.bits >> 15 ? -y : y);
 }
 
 struct atomic_uint {
@@ -51,7 +51,9 @@ namespace metal {
 
 enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2 };
 inline mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags((int)a | (int)b); }
-enum memory_order { memory_order_relaxed };
+enum memory_order { memory_order_relaxed, memory_order_seq_cst };
+enum thread_scope { thread_scope_device };
+inline void atomic_thread_fence(mem_flags, memory_order, thread_scope) { snug_fence(); }
 
 // The emulator's barriers order all memory, so a barrier of the text must say that it does.
 inline void snug_orders_all(mem_flags flags) {
@@ -106,7 +108,8 @@ void simdgroup_load(simdgroup_matrix<T, 8, 8>& m, const T* src, ulong stride, ul
         unsigned row = snug_row(), col = snug_col() + e;
         m.element[e] = transpose ? src[col * stride + row] : src[row * stride + col];
     }
-    snug_warp_barrier(); // a collective: all lanes come here
+    char none = 0;
+    snug_exchange(&none, 1); // a collective: all lanes come here
 }
 
 template <class A, class B>

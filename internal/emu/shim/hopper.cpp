@@ -72,6 +72,8 @@ void begin_room(unsigned bytes) {
     early = random_number() % 2;
 }
 
+bool in_room(uintptr_t at) { return at - (uintptr_t)room < MAX_ROOM; }
+
 bool barrier_passed(uint32_t at, uint32_t parity) {
     Barrier* b = find(at);
     return b && b->phase % 2 != parity;
@@ -124,6 +126,7 @@ void snug_barrier_init(uint32_t at, uint32_t count) {
 }
 
 void snug_barrier_arrive(uint32_t at, uint32_t bytes) {
+    if (late) publish_stores(here.thread);
     Barrier& b = barrier(at);
     if (b.pending == 0) snug_fault("more arrivals at a barrier than it counts");
     b.bytes += bytes;
@@ -138,6 +141,7 @@ void snug_barrier_wait(uint32_t at, uint32_t parity) {
 }
 
 void snug_named_barrier(uint32_t number, uint32_t threads, bool wait) {
+    if (late) publish_stores(here.thread);
     if (number > 15 || threads % SNUG_LANES) snug_fault("a named barrier that is not there");
     bool all = ++named[number] == threads;
     if (all) {

@@ -131,6 +131,9 @@ static std::map<std::string, const SnugKernel*> kernels;
 
 extern "C" void snug_register(const SnugKernel* k) { kernels[k->name] = k; }
 
+extern "C" uint32_t snug_nan;
+uint32_t snug_nan;
+
 static void load() {
     std::string path = take_text();
     if (!dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) set_error(dlerror());
@@ -208,6 +211,8 @@ static void flush_subnormals() {
 int main(int count, char** arguments) {
     for (int i = 1; i < count; i++) {
         if (!strcmp(arguments[i], "flush")) flush_subnormals();
+        else if (!strcmp(arguments[i], "late")) late = true;
+        else if (!strncmp(arguments[i], "nan=", 4)) snug_nan = (uint32_t)strtoul(arguments[i] + 4, nullptr, 16);
         else set_order(strtoull(arguments[i], nullptr, 10));
     }
     for (;;) {

@@ -39,7 +39,7 @@ bool allocation(uintptr_t at, uintptr_t* low, uintptr_t* high);
 struct Moment {
     unsigned thread;     // in its block
     unsigned barriers;   // of the block so far
-    unsigned exchanges;  // of its warp so far
+    unsigned exchanges;  // barriers of its warp so far
     uintptr_t stack;     // where its stack begins
 };
 
@@ -63,10 +63,31 @@ const Image* image_of(uintptr_t at);
 // find_images makes image_of know the modules that are loaded (run.cpp).
 void find_images();
 
+// ---- late.cpp: stores that others see late, if late is set.
+
+extern bool late;
+// late_block says where the memory of the block lies that begins.
+void late_block(char* shared_begin, char* shared_end);
+// late_store says that the running thread is about to store.
+void late_store(char* at, size_t n);
+// hide_stores and show_stores are for a thread that is left and goes on. publish_stores lets the others of the block see
+// its stores, fence_stores all. publish_place lets all see its stores to a place.
+void hide_stores(unsigned thread);
+void show_stores(unsigned thread);
+void publish_stores(unsigned thread);
+void publish_place(unsigned thread, const void* p, size_t n);
+void fence_stores(unsigned thread);
+void end_late_block(unsigned threads);
+void end_late_launch();
+// order_bits returns random bits by the seed of the order, 0 without (run.cpp).
+uint64_t order_bits();
+
 // ---- hopper.cpp: block memory of a launch's size, its barriers and copies.
 
 enum { MAX_ROOM = 227 << 10 }; // bytes of a block
 
+// in_room says whether an address lies in the memory of the launch's size.
+bool in_room(uintptr_t at);
 // begin_room says that a block with so many bytes begins.
 void begin_room(unsigned bytes);
 // barrier_passed says whether the phase of a parity has ended.

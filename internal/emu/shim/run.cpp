@@ -83,12 +83,13 @@ struct Fiber {
     State state;
     SnugThread self;
     unsigned exchanges; // that this lane has made in this block
+    bool orders; // it waits at a barrier of the warp, not for an exchange
     uint32_t barrier, parity; // that it waits for
     SnugCopies copies;
 };
 
 struct Warp {
-    unsigned epoch; // barriers and exchanges so far
+    unsigned epoch; // barriers so far
     alignas(64) char slots[2][SNUG_LANES][SNUG_SLOT];
 };
 
@@ -133,8 +134,16 @@ static void leave(State s) {
         fprintf(stderr, "emulator: kernel %s, thread %u: the stack of %d bytes overflowed\n", current->kernel->name, number(running), STACK);
         abort();
     }
-    running->state = s;
-    snug_switch(&running->sp, scheduler);
+    Fiber* f = running;
+    f->state = s;
+    if (late) hide_stores(number(f));
+    snug_switch(&f->sp, scheduler);
+    if (late) show_stores(number(f));
+}
+
+// publish lets others see what the running thread has stored.
+static void publish() {
+    if (late) publish_stores(number(running));
 }
 
 extern "C" {
@@ -158,22 +167,37 @@ void snug_array(void* array, size_t n) {
     arrays.push_back(Array{(char*)array, n, blocks});
 }
 
-void snug_block_barrier() { leave(AT_BLOCK_BARRIER); }
-void snug_warp_barrier() { leave(AT_WARP_BARRIER); }
+void snug_block_barrier() {
+    publish();
+    leave(AT_BLOCK_BARRIER);
+}
+void snug_warp_barrier() {
+    publish();
+    running->orders = true;
+    leave(AT_WARP_BARRIER);
+}
+void snug_fence() {
+    if (late) fence_stores(number(running));
+}
 
 const char* snug_exchange(const void* mine, size_t n) {
     Fiber* f = running;
     Warp& w = warps[number(f) / SNUG_LANES];
     auto& slots = w.slots[f->exchanges++ % 2];
     memcpy(slots[f->self.lane], mine, n);
+    f->orders = false;
     leave(AT_WARP_BARRIER);
     return slots[0];
 }
 
 void snug_atomic_min(unsigned* p, unsigned x) {
+    if (late) publish_place(number(running), p, sizeof *p);
     if (x < *p) *p = x;
 }
-void snug_atomic_add(unsigned* p, unsigned x) { *p += x; }
+void snug_atomic_add(unsigned* p, unsigned x) {
+    if (late) publish_place(number(running), p, sizeof *p);
+    *p += x;
+}
 
 void snug_fault(const char* what) {
     fault(running, what);
@@ -259,6 +283,7 @@ static uint64_t random_bits() { // SplitMix64
     z = (z ^ z >> 27) * 0x94d049bb133111eb;
     return z ^ z >> 31;
 }
+uint64_t order_bits() { return seed ? random_bits() | 1 : 0; }
 // turns lists 0 to n - 1 in the order to take.
 static std::vector<unsigned> turns(unsigned n) {
     std::vector<unsigned> order(n);
@@ -297,8 +322,11 @@ static bool run_warp(Fiber* lanes, Warp* w) {
             return true;
         }
         if (waiting < SNUG_LANES) return ran;
-        w->epoch++;
-        for (unsigned i = 0; i < SNUG_LANES; i++) lanes[i].state = READY;
+        for (unsigned i = 0; i < SNUG_LANES; i++) {
+            if (lanes[i].orders != lanes[0].orders) return fault(running, "some lanes of the warp are at a barrier and others at an exchange"), true;
+            lanes[i].state = READY;
+        }
+        w->epoch += lanes[0].orders;
     }
 }
 
@@ -332,6 +360,7 @@ static void run_block(SnugDim block) {
     barriers = 0;
     blocks++;
     begin_block(k->shared_begin, k->shared_end);
+    late_block(k->shared_begin, k->shared_end);
     begin_room(current->room);
     for (unsigned i = 0; i < n; i++) start(&fibers[i], i, block);
     for (unsigned i = 0; i < n / SNUG_LANES; i++) warps[i].epoch = 0;
@@ -346,6 +375,7 @@ static void run_block(SnugDim block) {
         if (ran) copy_may_arrive();
         else if (!unblock()) return;
     }
+    if (late) end_late_block(n);
     if (const char* what = left_over()) fault(&fibers[0], what);
 }
 
@@ -366,6 +396,7 @@ void run(const Launch& l) {
         if (faulted) break;
         run_block(SnugDim{i % l.blocks.x, i / l.blocks.x % l.blocks.y, i / l.blocks.x / l.blocks.y});
     }
+    if (late) end_late_launch();
     running = nullptr;
     here.thread = NOWHERE;
 }

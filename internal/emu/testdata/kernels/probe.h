@@ -108,6 +108,63 @@ KERNEL(probe_lanes, 32, OPERAND(float, out, 0), OPERAND(const float, in, 1), PAR
     out[t.local] = s[t.local / 2];
 }
 
+// An exchange of lanes is no barrier: the lanes have exchanged, and their stores may not be seen.
+KERNEL(probe_exchanged, 32, OPERAND(float, out, 0), OPERAND(const float, in, 1), PARAMS(ProbeParams, p)) {
+    Thread t = THREAD;
+    SHARED(float, s, 32);
+    s[t.local] = in[t.local];
+    float x = shuffle(in[t.local], 0);
+    if (p.n) sync_warp();
+    out[t.local] = s[31 - t.local] + x;
+}
+
+// The block that comes last adds the sums of all, which wants a fence between a sum and its count. out has the sum of all,
+// the count, and then the sums of the blocks.
+KERNEL(probe_partial, 32, OPERAND(float, out, 0), OPERAND(const float, in, 1), PARAMS(ProbeParams, p)) {
+    Thread t = THREAD;
+    float sum = warp_sum(in[t.block * 32 + t.local]);
+    GLOBAL u32* count = (GLOBAL u32*)(out + 1);
+    if (t.local == 0) {
+        out[2 + t.block] = sum;
+        if (p.n) {
+#if defined(SNUG_CUDA)
+            __threadfence();
+#else
+            atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);
+#endif
+        }
+        atomic_add_u32(count, 1);
+        if (*count == t.blocks) {
+            float all = 0;
+            for (u32 b = 0; b < t.blocks; b++) all += out[2 + b];
+            out[0] = all;
+        }
+    }
+}
+
+// A thread stores to one place before and after a barrier: the last store counts.
+KERNEL(probe_twice, 32, OPERAND(float, out, 0), PARAMS(ProbeParams, p)) {
+    Thread t = THREAD;
+    out[t.local] = 1;
+    sync_threads();
+    out[t.local] += 1;
+}
+
+// NaNs of arithmetic, and of moves and of changes of sign.
+KERNEL(probe_nan, 32, OPERAND(float, out, 0), OPERAND(const float, in, 1), PARAMS(ProbeParams, p)) {
+    Thread t = THREAD;
+    float x = in[t.local];
+    GLOBAL float* to = out + 8 * t.local;
+    to[0] = x;
+    to[1] = -x;
+    to[2] = magnitude(x);
+    to[3] = x + 1.0f;
+    to[4] = 1.0f - x;
+    to[5] = fused_mul_add(x, 0.0f, x);
+    to[6] = square_root(x - 8.0f) / 2;
+    to[7] = 1.0f / (1.0f + x * 0.1f) * 0.3f; // each step rounded once
+}
+
 // The barrier comes too late: a thread overwrites what another still reads.
 KERNEL(probe_reuse, 64, OPERAND(float, out, 0), OPERAND(const float, in, 1), PARAMS(ProbeParams, p)) {
     Thread t = THREAD;

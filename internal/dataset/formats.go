@@ -1,0 +1,176 @@
+package dataset
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/parquet-go/parquet-go"
+	"github.com/snug-ml/snug"
+)
+
+// maxWindow is the most that a stream of zstd may ask to look back, that of zstd --long.
+const maxWindow = 128 << 20
+
+// decompress returns a reader of what gzip or zstd compressed in f, or of f itself. Errors of the reader that come of the
+// bytes wrap [snug.ErrCorrupt].
+func decompress(f io.Reader) (in io.Reader, done func(), err error) {
+	buffered := bufio.NewReaderSize(f, 64<<10)
+	magic, _ := buffered.Peek(4) // an error shows again in the read
+	switch {
+	case strings.HasPrefix(string(magic), "\x1f\x8b"):
+		z, err := gzip.NewReader(buffered)
+		if err != nil {
+			return nil, nil, fmt.Errorf("gzip: %w: %w", err, snug.ErrCorrupt)
+		}
+		return compressed{z, "gzip"}, func() { z.Close() }, nil
+	case string(magic) == "\x28\xb5\x2f\xfd":
+		z, err := zstd.NewReader(buffered, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+		if err != nil {
+			return nil, nil, fmt.Errorf("zstd: %w", err)
+		}
+		return compressed{z, "zstd"}, z.Close, nil
+	}
+	return buffered, func() {}, nil
+}
+
+// compressed names the method in errors.
+type compressed struct {
+	in   io.Reader
+	name string
+}
+
+// Read implements [io.Reader].
+func (c compressed) Read(b []byte) (int, error) {
+	n, err := c.in.Read(b)
+	var system *os.PathError
+	switch {
+	case err == nil || err == io.EOF:
+		return n, err
+	case errors.As(err, &system):
+		return n, err
+	case errors.Is(err, zstd.ErrWindowSizeExceeded):
+		return n, fmt.Errorf("%s: the stream looks back more than %d bytes: %w", c.name, maxWindow, snug.ErrConfig)
+	}
+	return n, fmt.Errorf("%s: %w: %w", c.name, err, snug.ErrCorrupt)
+}
+
+const parquetMagic = "PAR1"
+
+// isParquet reports whether a file begins and ends as a table of Parquet.
+func isParquet(f io.ReaderAt, size int64) bool {
+	var first, last [len(parquetMagic)]byte
+	if size < 3*int64(len(parquetMagic)) {
+		return false
+	}
+	if _, err := f.ReadAt(first[:], 0); err != nil || string(first[:]) != parquetMagic {
+		return false
+	}
+	_, err := f.ReadAt(last[:], size-int64(len(last)))
+	return err == nil && string(last[:]) == parquetMagic
+}
+
+// known are the columns that are read. Others are not touched.
+var known = []string{"text", "prompt", "completion", "messages", "chosen", "rejected", "tools", "functions", "documents"}
+
+// rowsRead is how many rows are in memory at a time.
+const rowsRead = 16
+
+// table adds the rows of a table of Parquet, each as the line of JSON that has the same fields. It reads from the row
+// groups as it goes, in the memory of a page of each column and of a few rows.
+func (r *reader) table(f io.ReaderAt, size int64) (err error) {
+	defer func() {
+		if p := recover(); p != nil { // the library panics on some damaged files
+			err = fmt.Errorf("parquet: %v: %w", p, snug.ErrCorrupt)
+		}
+	}()
+	file, err := parquet.OpenFile(f, size, parquet.SkipBloomFilters(true), parquet.SkipPageIndex(true))
+	if err != nil {
+		return fmt.Errorf("parquet: %w: %w", err, snug.ErrCorrupt)
+	}
+	columns, names := parquet.Group{}, []string(nil)
+	for _, field := range file.Schema().Fields() {
+		names = append(names, field.Name())
+		if slices.Contains(known, field.Name()) {
+			columns[field.Name()] = field
+		}
+	}
+	if len(columns) == 0 {
+		return fmt.Errorf("the columns are %s, and none of text, prompt and completion, messages, chosen and rejected: %w", strings.Join(names, ", "), snug.ErrConfig)
+	}
+	in := parquet.NewGenericReader[any](file, parquet.NewSchema(file.Schema().Name(), columns))
+	defer in.Close()
+	first, rows := "", make([]any, rowsRead)
+	for number := 1; ; {
+		clear(rows)
+		n, err := in.Read(rows)
+		for _, row := range rows[:n] {
+			form, err := r.row(row)
+			if err == nil && first != "" && form != first {
+				err = fmt.Errorf("the row has %s, and the first has %s: %w", form, first, snug.ErrConfig)
+			}
+			if err != nil {
+				return fmt.Errorf("row %d: %w", number, err)
+			}
+			first = form
+			number++
+		}
+		switch {
+		case err == io.EOF && int64(number-1) != file.NumRows():
+			return fmt.Errorf("parquet: %d rows, want %d: %w", number-1, file.NumRows(), snug.ErrCorrupt)
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return fmt.Errorf("parquet: row %d: %w: %w", number, err, snug.ErrCorrupt)
+		}
+	}
+}
+
+// row adds a row of a table and returns its form.
+func (r *reader) row(row any) (form string, err error) {
+	if row, err = plain(row); err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(row)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", err, snug.ErrConfig)
+	}
+	if len(text) > maxLine {
+		return "", fmt.Errorf("a row of more than %d bytes: %w", maxLine, snug.ErrConfig)
+	}
+	return r.line(text)
+}
+
+// plain returns a value with strings in place of bytes, all of them in UTF-8, which the encoder of JSON would mend unseen.
+func plain(v any) (any, error) {
+	var err error
+	switch v := v.(type) {
+	case []byte:
+		return plain(string(v))
+	case string:
+		if at := firstInvalid([]byte(v)); !utf8.ValidString(v) {
+			return nil, fmt.Errorf("byte %d of a string is not UTF-8: %w", at, snug.ErrCorrupt)
+		}
+	case []any:
+		for i := range v {
+			if v[i], err = plain(v[i]); err != nil {
+				return nil, err
+			}
+		}
+	case map[string]any:
+		for name := range v {
+			if v[name], err = plain(v[name]); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	return v, nil
+}
