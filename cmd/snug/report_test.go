@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/dataset"
 	"github.com/snug-ml/snug/internal/report"
@@ -317,4 +318,16 @@ func TestReportMemory(t *testing.T) {
 		losses[name] = r["loss"].(float64)
 	}
 	require.Equal(t, losses["without"], losses["with"])
+}
+
+// TestReportOfRanks: of several ranks rank 0 alone writes.
+func TestReportOfRanks(t *testing.T) {
+	ranks, err := accum.Local(t.Context(), 2)
+	require.NoError(t, err)
+	for rank, r := range ranks {
+		f := tuning{tuneFlags: tuneFlags{page: filepath.Join(t.TempDir(), "run.html")}, call: &call{}}
+		require.NoError(t, f.join(r))
+		require.NoError(t, f.startReport())
+		require.Equal(t, rank == 0, f.reporter != nil)
+	}
 }
