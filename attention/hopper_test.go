@@ -15,7 +15,7 @@ import (
 // hopperPlace returns an emulated device with the instructions of compute capability
 // 9.0, in the modes of the emulator that have them.
 func hopperBackend(t *testing.T) kerneltest.Backend {
-	if mode := os.Getenv("SNUG_EMU"); mode == "check" || mode == "portable" || mode == "wave64" {
+	if mode := os.Getenv("SNUG_EMU"); mode == "check" || mode == "late" || mode == "portable" || mode == "wave64" {
 		t.Skip("these instructions are for the modes plain and asan")
 	}
 	t.Setenv("SNUG_CUDA", "90")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/rowwise"
 	"github.com/snug-ml/snug/plan"
@@ -426,4 +427,31 @@ func (m *Model) SetPlan(p remat.Plan) error {
 	}
 	m.runner = r
 	return nil
+}
+
+// attention returns the options of the attention of a layer, whose q, k and v lie side by side in
+// each row if they are packed.
+func (m *Model) attention(window int, rope *angles, packed bool) attention.Options {
+	c, b := &m.config, &m.batch
+	o := attention.Options{
+		Batch: b.sequences, Heads: c.Heads, KVHeads: c.KVHeads, SeqQ: b.rows / b.sequences, Dim: c.HeadDim,
+		Causal: true, Window: attention.Window{Left: window}, Scale: float32(m.scoreScale(rope)), Softcap: float32(c.ScoreCap),
+	}
+	if b.starts != nil {
+		o.SeqQ, o.QStarts = b.rows, b.starts
+	}
+	if packed {
+		return attention.PackedQKV(o)
+	}
+	return attention.SequenceMajor(o)
+}
+
+// scoreScale returns the factor of q·k. The factor a of a rope multiplies its sines and
+// cosines, and so both q and k; it enters here as a², because the angles that
+// [fused.Rotary] takes are plain rotations. Gradients of q and k are then right too.
+func (m *Model) scoreScale(rope *angles) float64 {
+	if rope == nil {
+		return m.config.ScoreScale
+	}
+	return m.config.ScoreScale * rope.attention * rope.attention
 }

@@ -20,7 +20,7 @@ func (m *memory) Alloc(size int) (Mem, error) {
 		return Mem{}, fmt.Errorf("%d bytes wanted: %w", size, ErrNoMemory)
 	}
 	m.free -= size
-	m.next += 1 << 32
+	m.next += 1 << 24
 	m.live[m.next] = size
 	return Mem{Addr: m.next, Size: size}, nil
 }
