@@ -32,7 +32,27 @@ func TestSchedule(t *testing.T) {
 			list, err := p.Task.Schedule(p.Run)
 			require.NoError(t, err)
 			most, backward, losses := int64(0), 0, 0
-			for _, op := range list {
+			steps := p.Run.Remat
+			c, err := p.Task.Costs(p.Run)
+			require.NoError(t, err)
+			if len(steps.Ops) == 0 {
+				steps, err = remat.KeepAll(c)
+				require.NoError(t, err)
+			}
+			simulated, err := steps.Simulate(c)
+			require.NoError(t, err)
+			beside := list[0].Device - simulated.Timeline[0].Peak // all the time
+			if task.Optimizer != "mezo" && task.Teacher == nil && p.Peak[OnDisk][Activations] == 0 {
+				require.Zero(t, beside)
+			}
+			for i, op := range list {
+				if op.Kind == 0 {
+					loss := 4 * m.Head.Stats * int64(p.Run.Micro)
+					if task.Teacher != nil {
+						loss += c.Stages[op.Stage-1].Output
+					}
+					require.Equal(t, simulated.Timeline[i-1].Held+loss+beside, op.Device)
+				}
 				most = max(most, op.Device)
 				again = again || op.Again
 				paged = paged || op.Kind == remat.PageDisk

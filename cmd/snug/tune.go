@@ -135,12 +135,12 @@ It prints what the run will take, by component, and at the end what the run took
                      holders at the peak. FILE.json is for ui.perfetto.dev or chrome://tracing; FILE.svg
                      is a picture. FILE is written at the end, even if the run fails or is interrupted.
                      The record takes 4 MiB
-  -report FILE.html  also write a page with pictures: loss, speed and memory over the steps, memory by component
-                     against its limit, predicted and measured, the memory during a step, what is computed
-                     again and what is paged. The run writes FILE again every few seconds, and at the end,
-                     even if it fails or is interrupted. A resumed run keeps the steps in FILE. A file that
-                     is not a report is not overwritten. With -dry-run FILE has what is predicted. A report
-                     takes up to 4 MiB of memory
+  -report FILE.html  also write a page with pictures: loss, speed and memory over the steps, memory by
+                     component against its limit, predicted and measured, the memory during a step, what
+                     is computed again and what is paged. The run writes FILE again every few seconds, and
+                     at the end, even if it fails or is interrupted. A resumed run keeps the steps in FILE.
+                     A file that is not a report is not overwritten. With -dry-run FILE has what is
+                     predicted. A report takes up to 4 MiB of memory
   -dry-run           print the plan and exit
   -json              also print the results, or with -dry-run the plan, as a line of JSON at the end
 

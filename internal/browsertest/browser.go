@@ -1,7 +1,5 @@
 //go:build unix
 
-// Package browsertest opens pages in a headless Chromium and looks at what it draws. It speaks the DevTools protocol over
-// a pipe, and needs nothing but the browser.
 package browsertest
 
 import (

@@ -174,7 +174,7 @@ const maxResumed = 100
 
 // check returns an error unless the history could be that of a run.
 func (h *History) check() error {
-	if h.Every < 1 || h.Every > 1<<40 || len(h.Points) > MaxPoints || len(h.Resumed) > maxResumed || len(h.HeldOut) > MaxPoints {
+	if h.Every < 1 || h.Every > 1<<30 || len(h.Points) > MaxPoints || len(h.Resumed) > maxResumed || len(h.HeldOut) > MaxPoints {
 		return fmt.Errorf("%d points of %d steps", len(h.Points), h.Every)
 	}
 	last := 0
