@@ -207,8 +207,10 @@ func TestExamplesOfHelp(t *testing.T) {
 		if i := slices.Index(words, "Qwen3-0.6B"); i > 0 {
 			words[i] = published
 		}
-		if i := slices.Index(words, "-o"); i > 0 {
-			words[i+1] = filepath.Join(t.TempDir(), words[i+1])
+		for _, flag := range []string{"-o", "-report"} {
+			if i := slices.Index(words, flag); i > 0 {
+				words[i+1] = filepath.Join(t.TempDir(), words[i+1])
+			}
 		}
 		status, _, errs := snugged(words...)
 		require.Zero(t, status, "%s: %s", args, errs)
