@@ -135,9 +135,9 @@ func TestTuneKeepsItsLimit(t *testing.T) {
 	deep := t.TempDir()
 	require.NoError(t, m.Save(deep, 0))
 	require.NoError(t, copyCompanions(deep, model))
-	const limit = 40 << 20
+	const limit = 48 << 20
 	for _, flags := range [][]string{{"-lora", "4"}, {"-full"}, {"-lora", "4", "-report", filepath.Join(t.TempDir(), "run.html")}} {
-		args := append([]string{"tune", "-model", deep, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-batch", "16", "-epochs", "1", "-memory", "40MiB", "-json"}, flags...)
+		args := append([]string{"tune", "-model", deep, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-batch", "16", "-epochs", "1", "-memory", "48MiB", "-json"}, flags...)
 		text, err := json.Marshal(args)
 		require.NoError(t, err)
 		c := exec.Command(os.Args[0], "-test.run=^TestTuneLimitedJob$", "-test.v")
