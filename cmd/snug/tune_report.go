@@ -199,7 +199,7 @@ func (t *tuning) putReport(status report.Status, state string, peak console.Peak
 	d.Memory = report.Table{Caption: "Peak memory, predicted and measured", Head: rows[0], Rows: rows[1:]}
 	d.Resident = report.Resident{Predicted: peak.Resident, Limit: t.processLimit()}
 	if rate := r.did.Rate(); rate > 0 {
-		d.Facts = append([]report.Fact{{Name: "speed", Value: fmt.Sprintf("%.1f tokens/s", rate)}}, d.Facts...)
+		d.Facts = append([]report.Fact{{Name: "speed of this process", Value: fmt.Sprintf("%.1f tokens/s", rate)}}, d.Facts...)
 	}
 	if n := len(r.history.HeldOut); n > 0 {
 		e := r.history.HeldOut[n-1]
