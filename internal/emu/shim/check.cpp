@@ -25,7 +25,7 @@ enum Readers : uint16_t { NOBODY, ONE, LANES, WARPS };
 struct Cell {
     uint32_t write_block, read_block; // 0 for none
     uint16_t writer, write_barriers, write_exchanges;
-    uint16_t reader, read_barriers, read_exchanges;
+    uint16_t reader, read_barriers, read_met; // a lane has read before it meets the others, even if only to exchange
     Readers readers;
 };
 
@@ -70,10 +70,10 @@ Image last_image; // whose constants were read last
 bool same_warp(unsigned a, unsigned b) { return a / SNUG_LANES == b / SNUG_LANES; }
 
 // unordered says whether an access by thread `other` in this block may happen
-// at the same time as one now.
-bool unordered(unsigned other, unsigned barriers, unsigned exchanges, const Moment& m) {
+// at the same time as one now. met counts what orders them within a warp.
+bool unordered(unsigned other, unsigned barriers, unsigned met, unsigned met_now, const Moment& m) {
     if (other == m.thread || barriers != (uint16_t)m.barriers) return false;
-    return !same_warp(other, m.thread) || exchanges == (uint16_t)m.exchanges;
+    return !same_warp(other, m.thread) || met == (uint16_t)met_now;
 }
 
 // Every block has block memory of its own, so there other blocks do not count.
@@ -81,7 +81,7 @@ bool unordered(unsigned other, unsigned barriers, unsigned exchanges, const Mome
 const char* conflict_with_write(const Cell& c, const Moment& m, bool in_shared) {
     if (c.write_block < first_block) return nullptr;
     if (c.write_block != block) return in_shared ? nullptr : "another block of the launch writes it";
-    if (unordered(c.writer, c.write_barriers, c.write_exchanges, m)) return "another thread writes it, with no barrier between";
+    if (unordered(c.writer, c.write_barriers, c.write_exchanges, m.exchanges, m)) return "another thread writes it, with no barrier between";
     return nullptr;
 }
 
@@ -91,8 +91,8 @@ const char* conflict_with_reads(const Cell& c, const Moment& m, bool in_shared) 
     const char* text = "another thread reads it, with no barrier between";
     bool race = c.read_barriers == (uint16_t)m.barriers;
     switch (c.readers) {
-    case ONE: race = unordered(c.reader, c.read_barriers, c.read_exchanges, m); break;
-    case LANES: race = race && (c.reader != m.thread / SNUG_LANES || c.read_exchanges == (uint16_t)m.exchanges); break;
+    case ONE: race = unordered(c.reader, c.read_barriers, c.read_met, m.met, m); break;
+    case LANES: race = race && (c.reader != m.thread / SNUG_LANES || c.read_met == (uint16_t)m.met); break;
     default: break;
     }
     return race ? text : nullptr;
@@ -104,12 +104,12 @@ void note_read(Cell& c, const Moment& m) {
     if (together) {
         unsigned warp = c.readers == LANES ? c.reader : c.reader / SNUG_LANES;
         if (c.readers == WARPS || warp != m.thread / SNUG_LANES) readers = WARPS;
-        else if (c.read_exchanges == (uint16_t)m.exchanges && !(c.readers == ONE && c.reader == m.thread)) readers = LANES;
+        else if (c.read_met == (uint16_t)m.met && !(c.readers == ONE && c.reader == m.thread)) readers = LANES;
     }
     c.readers = readers;
     c.reader = (uint16_t)(readers == LANES ? m.thread / SNUG_LANES : m.thread);
     c.read_block = block;
-    c.read_barriers = (uint16_t)m.barriers, c.read_exchanges = (uint16_t)m.exchanges;
+    c.read_barriers = (uint16_t)m.barriers, c.read_met = (uint16_t)m.met;
 }
 
 // noted says whether note_read would change nothing. Then the write before is ordered before
@@ -117,7 +117,7 @@ void note_read(Cell& c, const Moment& m) {
 bool noted(const Cell& c, const Moment& m) {
     if (c.readers == NOBODY || c.read_block != block || c.read_barriers != (uint16_t)m.barriers) return false;
     if (c.readers == WARPS) return true;
-    return c.read_exchanges == (uint16_t)m.exchanges && c.reader == (c.readers == ONE ? m.thread : m.thread / SNUG_LANES);
+    return c.read_met == (uint16_t)m.met && c.reader == (c.readers == ONE ? m.thread : m.thread / SNUG_LANES);
 }
 
 void note_write(Cell& c, const Moment& m) {

@@ -40,6 +40,7 @@ struct Moment {
     unsigned thread;     // in its block
     unsigned barriers;   // of the block so far
     unsigned exchanges;  // barriers of its warp so far
+    unsigned met;        // and exchanges of lanes with them
     uintptr_t stack;     // where its stack begins
 };
 

@@ -90,6 +90,7 @@ struct Fiber {
 
 struct Warp {
     unsigned epoch; // barriers so far
+    unsigned met;   // barriers and exchanges so far
     alignas(64) char slots[2][SNUG_LANES][SNUG_SLOT];
 };
 
@@ -308,7 +309,7 @@ static bool run_warp(Fiber* lanes, Warp* w) {
         for (unsigned i = 0; i < SNUG_LANES; i++) {
             running = &lanes[(first + step * i) % SNUG_LANES];
             if (goes_on(running)) {
-                here = Moment{number(running), barriers, w->epoch, (uintptr_t)stacks + number(running) * (uintptr_t)STACK};
+                here = Moment{number(running), barriers, w->epoch, w->met, (uintptr_t)stacks + number(running) * (uintptr_t)STACK};
                 snug_switch(&scheduler, running->sp);
                 ran = true;
             }
@@ -327,6 +328,7 @@ static bool run_warp(Fiber* lanes, Warp* w) {
             lanes[i].state = READY;
         }
         w->epoch += lanes[0].orders;
+        w->met++;
     }
 }
 
@@ -363,7 +365,7 @@ static void run_block(SnugDim block) {
     late_block(k->shared_begin, k->shared_end);
     begin_room(current->room);
     for (unsigned i = 0; i < n; i++) start(&fibers[i], i, block);
-    for (unsigned i = 0; i < n / SNUG_LANES; i++) warps[i].epoch = 0;
+    for (unsigned i = 0; i < n / SNUG_LANES; i++) warps[i].epoch = warps[i].met = 0;
     for (;;) {
         bool ran = false;
         for (unsigned w : turns(n / SNUG_LANES))
