@@ -67,9 +67,20 @@ func (p *Point) UnmarshalJSON(text []byte) error {
 	if !(n[9] >= 0 && n[9] < 1<<62) {
 		return fmt.Errorf("a point with %v bytes", n[9])
 	}
+	for _, x := range n[7:9] {
+		if !(x >= 0 && x <= maxSum) {
+			return fmt.Errorf("a point with %v tokens in %v seconds", n[7], n[8])
+		}
+	}
 	*p = Point{int(n[0]), int(n[1]), n[2], n[3], n[4], int(n[5]), int(n[6]), n[7], n[8], int64(n[9]), int(n[10])}
+	if !(finite(p.Least) && p.Least <= p.Mean && p.Mean <= p.Most && finite(p.Most)) {
+		return fmt.Errorf("a point with the losses %v, %v and %v", p.Least, p.Mean, p.Most)
+	}
 	return nil
 }
+
+// maxSum is the largest number of tokens or of seconds of a Point, for which sums over a History are exact enough.
+const maxSum = 1 << 60
 
 // join adds later steps to a point.
 func (p *Point) join(q Point) {
@@ -144,11 +155,19 @@ func (h *History) halve() {
 	h.Points = half
 }
 
-// Evaluate adds a loss on held-out data after a number of steps. A loss that is not finite is not added.
+// Evaluate adds a loss on held-out data after a number of steps. A loss that is not finite is not added. Of more than
+// MaxPoints losses every other one is forgotten.
 func (h *History) Evaluate(step int, loss float64) {
-	if finite(loss) {
-		h.HeldOut = append(h.HeldOut, Evaluation{step, loss})
+	if !finite(loss) {
+		return
 	}
+	if len(h.HeldOut) >= MaxPoints {
+		for i := range MaxPoints / 2 {
+			h.HeldOut[i] = h.HeldOut[2*i+1]
+		}
+		h.HeldOut = h.HeldOut[:MaxPoints/2]
+	}
+	h.HeldOut = append(h.HeldOut, Evaluation{step, loss})
 }
 
 // Resume makes h the history of a run that goes on after a step. What came later is forgotten; so is a point that has
@@ -184,10 +203,23 @@ func (h *History) check() error {
 		}
 		last = p.Last
 	}
+	last = 0
+	for _, e := range h.HeldOut {
+		if e.Step < last || e.Step > math.MaxInt32 || !finite(e.Loss) {
+			return fmt.Errorf("a held-out loss of %v after step %d", e.Loss, e.Step)
+		}
+		last = e.Step
+	}
+	for _, step := range h.Resumed {
+		if step < 0 || step > math.MaxInt32 {
+			return fmt.Errorf("resumed after step %d", step)
+		}
+	}
 	return nil
 }
 
-func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+// finite reports whether a loss can be drawn: differences and means of such numbers do not overflow.
+func finite(x float64) bool { return math.Abs(x) <= math.MaxFloat32 }
 
 // The data of a report is JSON between these two.
 const (

@@ -133,8 +133,9 @@ func TestRead(t *testing.T) {
 		whole[:at], whole[:len(whole)-40], strings.Replace(whole, `"points":[[1,`, `"points":[[-1,`, 1), strings.Replace(whole, `"points":[[1,`, `"points":[[1,1,`, 1),
 		strings.Replace(whole, `"points":[[1,`, `"points":[[9,`, 1), strings.Replace(whole, `"every":4`, `"every":0`, 1), strings.Replace(whole, `"points":[[1,`, `"points":[[1e300,`, 1),
 		strings.Replace(whole, `"version":1`, `"version":2`, 1), strings.Replace(whole, `"points":[[`, `"points":[{`, 1),
+		strings.Replace(whole, `"resumed":[`, `"resumed":[-1,`, 1), strings.Replace(whole, `"held_out":[{"step":`, `"held_out":[{"step":-1`, 1),
 	} {
-		require.NotEqual(t, whole, damaged)
+		require.True(t, damaged != whole) // without printing a page
 		write([]byte(damaged))
 		_, err = Read(path)
 		require.ErrorIs(t, err, snug.ErrCorrupt)
@@ -151,6 +152,9 @@ func FuzzPoint(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(text)
 	f.Add([]byte(`[1,2,3]`))
+	f.Add([]byte(`[1,1,-1e308,-1e308,1e308,1,1,1,1,1,0]`))
+	f.Add([]byte(`[1,1,1,1,1,1,1,1e300,1e-300,1,0]`))
+	f.Add([]byte(`[1,1,1,1,1,1,1,1e9,5e-324,1,0]`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var p Point
 		if json.Unmarshal(text, &p) != nil {
@@ -164,4 +168,16 @@ func FuzzPoint(f *testing.F) {
 		require.NoError(t, Document{Title: "x", History: h}.Write(&b))
 		require.False(t, slices.ContainsFunc([]string{`"NaN`, `"M NaN`, "Inf%"}, func(s string) bool { return strings.Contains(b.String(), s) }))
 	})
+}
+
+func TestHeldOutThinned(t *testing.T) {
+	h := NewHistory("")
+	for i := range MaxPoints + 1 {
+		h.Evaluate(i, float64(i))
+	}
+	h.Evaluate(MaxPoints+1, math.Inf(1))
+	require.NoError(t, h.check())
+	require.Len(t, h.HeldOut, MaxPoints/2+1)
+	require.Equal(t, Evaluation{1, 1}, h.HeldOut[0])
+	require.Equal(t, Evaluation{MaxPoints, MaxPoints}, h.HeldOut[MaxPoints/2])
 }

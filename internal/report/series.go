@@ -9,9 +9,9 @@ import (
 // maxRows is the largest number of rows of a table of steps.
 const maxRows = 50
 
-// rate returns the tokens per second of a point.
+// rate returns the tokens per second of a point, which has none where the clock did not advance.
 func (p Point) rate() (float64, bool) {
-	if p.Seconds <= 0 || p.Tokens <= 0 {
+	if p.Seconds < 1e-9 || p.Tokens <= 0 {
 		return 0, false
 	}
 	return p.Tokens / p.Seconds, true
