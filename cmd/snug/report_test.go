@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -107,10 +108,11 @@ func TestTuneReport(t *testing.T) {
 		{"all weights, adamw", []string{"-full"}}, {"LoRA of rank 16, MeZO", []string{"-mezo"}},
 		{"DoRA of rank 16, schedule-free", []string{"-dora", "-optimizer", "schedule-free"}},
 		{"distillation from ", []string{"-teacher", publish(t)}}, {"LoRA of rank 16 on weights in 4 bits", []string{"-base", "nf4", "-disk", "1GiB"}},
+		{"DPO with beta 0.3", []string{"-dpo", "0.3", "-data", pairs(t, 25)}},
 	}) {
 		dir := t.TempDir()
 		path := filepath.Join(dir, `a<b>&"c".html`)
-		status, out, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-o", filepath.Join(dir, "out"), "-steps", "5", "-batch", "4", "-held-out", "0.2", "-report", path, "-json"}, c.flags...)...)
+		status, out, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-o", filepath.Join(dir, "out"), "-steps", "5", "-batch", "4", "-held-out", "0.2", "-eval-every", "2", "-report", path, "-json"}, c.flags...)...)
 		require.Zero(t, status, errs)
 		require.Contains(t, out, "the report is in "+path)
 		r := lastLine(t, out)
@@ -131,7 +133,9 @@ func TestTuneReport(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, h.Points, 5)
 		require.Equal(t, r.Loss, h.Points[4].Mean)
-		require.Equal(t, []report.Evaluation{{Step: 0, Loss: r.LossFirst}, {Step: 5, Loss: r.LossLast}}, h.HeldOut)
+		require.Len(t, r.Between, 2)
+		require.Equal(t, []report.Evaluation{{Step: 0, Loss: r.LossFirst}, r.Between[0], r.Between[1], {Step: 5, Loss: r.LossLast}}, h.HeldOut)
+		require.Contains(t, out, fmt.Sprintf("loss on held-out samples after step 4: %.4f\n", r.Between[1].Loss))
 		tokens := 0.0
 		for _, p := range h.Points {
 			tokens += p.Tokens

@@ -126,9 +126,11 @@ func (t *trainer) run(stop console.Stop, saves bool, p *console.Progress) (*repo
 	did, err := console.Training[transformer.Batch]{
 		Trainer: t.Trainer, Ranks: t.reducer, Steps: t.steps, Saves: saves, Stop: stop, Progress: p,
 		Batches: t.batches, Tokens: func(b transformer.Batch) int { return len(b.Tokens) }, HeldOut: t.heldOut,
-		Begun: func(loss float64) {
-			t.first = loss
-			t.SetNotes(notes{append(slices.Clip(t.ends), t.steps), t.first})
+		Evaluated: func(step int, loss float64) {
+			if step == 0 {
+				t.first = loss
+				t.SetNotes(notes{append(slices.Clip(t.ends), t.steps), t.first})
+			}
 		},
 		After: func(train.Report) (string, error) {
 			calls.stepped()

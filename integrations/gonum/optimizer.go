@@ -34,9 +34,10 @@ type param struct {
 // New returns an optimizer of some parameters, each of another name. It keeps the matrices, not copies. Rules for
 // matrices take a vector as one of one column.
 //
-// Memory: the state, as [quant8.Options] says, allocated at the first step, and scratch of 8 bytes an element of the
-// largest parameter. With a rule that is [quant8.Elementwise], the Block of the default and neither MaxUpdate nor skipped steps
-// these are at most Chunk elements: 512 KiB by default.
+// Memory: the state, as [quant8.Options] says, allocated at the first step, and scratch of 8 bytes an element. The
+// scratch has the elements of the largest parameter, or of a Chunk if that is less and the optimizer can step piece by
+// piece: its rule is [quant8.Elementwise], Block is the default, MaxUpdate is 0 and NonFinite is quant8.Fail. By default a
+// Chunk takes 512 KiB.
 //
 // Errors wrap snug.ErrConfig or snug.ErrShape: options, a name that is empty or taken, a Value that is no matrix in
 // memory, none at all.
