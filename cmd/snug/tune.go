@@ -43,8 +43,8 @@ It prints what the run will take, by component, and at the end what the run took
   -o DIR             new or empty folder to write the adapter or the model to, or what a killed run
                      left in one
   -device NAME       where the model is and computes: cpu (default), or cuda:0, hip:0 or metal:0 in a
-                     program built with that tag. Not with -disk, -fold, -adapter vera, ranks, optimizers
-                     other than adamw and schedule-free, and -base mxfp4, fp8 or int8
+                     program built with that tag. Not with -disk, -fold, -adapter vera, ranks, and optimizers
+                     other than adamw and schedule-free
   -memory SIZE       limit of the process's resident memory, such as 6GiB; default: none. With -device
                      the limit of what is counted on the device; default: what is free there
   -disk SIZE         disk space for pages of weights, of state, or of activations from which others are
