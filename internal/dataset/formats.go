@@ -117,6 +117,9 @@ func (r *reader) table(f io.ReaderAt, size int64) (err error) {
 	if file.NumRows() == 0 && !slices.ContainsFunc(file.RowGroups(), holds) {
 		return nil // the library does not read a row group without rows
 	}
+	if err := checkLZ4(f, file); err != nil {
+		return fmt.Errorf("parquet: %w: %w", err, snug.ErrCorrupt)
+	}
 	in := parquet.NewGenericReader[any](file, parquet.NewSchema(file.Schema().Name(), columns))
 	defer in.Close()
 	first, rows := "", make([]any, rowsRead)

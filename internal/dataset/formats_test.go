@@ -189,6 +189,29 @@ func readTable(file []byte) (Stats, error) {
 
 func TestDamagedTables(t *testing.T) { rapid.Check(t, damaged) }
 
+// TestDamagedLZ4: a page of LZ4 that does not decompress is an error, and takes no memory without end.
+func TestDamagedLZ4(t *testing.T) {
+	rows := make([]pairRow, 40)
+	for i := range rows {
+		rows[i] = pairRow{int64(i), strings.Repeat("question ", i), strings.Repeat("answer ", i), 1}
+	}
+	for version := 1; version <= 2; version++ {
+		whole := table(t, rows, parquet.Compression(&parquet.Lz4Raw), parquet.DataPageVersion(version), parquet.PageBufferSize(200))
+		_, err := readTable([]byte(whole))
+		require.NoError(t, err)
+		refused := 0
+		for at := 0; at < len(whole); at += 3 {
+			file := []byte(whole)
+			file[at] ^= 0x55
+			if _, err := readTable(file); err != nil {
+				require.ErrorContains(t, err, "snug: ")
+				refused++
+			}
+		}
+		require.Greater(t, refused, 100)
+	}
+}
+
 func FuzzTable(f *testing.F) {
 	f.Add([]byte(table(f, []pairRow{{1, "a", "b", 1}})))
 	f.Fuzz(func(t *testing.T, file []byte) {
