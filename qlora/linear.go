@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/device"
 )
 
 // defaultTile is the number of elements that a [Linear] decodes at a time by default.
@@ -42,6 +43,9 @@ type tile struct {
 	snug.View
 	elements int // as NewLinear was given it
 	free     func() error
+	library  bool // of the device's vendor, which multiplies by tiles
+	panels   bool // a product by the library may need the tile
+	most     int  // elements that a Linear may need
 }
 
 // NewLinear returns the products by w, a weight of two dimensions, with activations of type
@@ -66,13 +70,23 @@ func NewLinear(w *Weight, dt snug.DType, elements int) (*Linear, error) {
 	case elements < 0:
 		return nil, fmt.Errorf("qlora: linear: tile of %d elements, want 0 or more: %w", elements, snug.ErrConfig)
 	}
-	if elements == 0 {
-		elements = defaultTile
+	t := &tile{elements: elements}
+	if dt != snug.F32 && !w.Device().IsCPU() {
+		var err error
+		if t.library, err = device.HasProducts(w.Device()); err != nil {
+			return nil, fmt.Errorf("qlora: linear: %w", err)
+		}
 	}
-	l := newLinear(w, elements)
-	l.tile = &tile{elements: elements}
+	switch {
+	case elements > 0:
+	case t.library:
+		t.elements = panelElements
+	default:
+		t.elements = defaultTile
+	}
+	l := newLinear(w, t)
 	first := l.length
-	if l.fuses() {
+	if l.fuses() && !l.usesPanels() {
 		first = 0
 	}
 	if err := l.reserve(dt, first); err != nil {
@@ -81,14 +95,15 @@ func NewLinear(w *Weight, dt snug.DType, elements int) (*Linear, error) {
 	return l, nil
 }
 
-// newLinear returns the products by w without a tile.
-func newLinear(w *Weight, elements int) *Linear {
-	l := &Linear{w: w, out: w.shape[0], in: w.shape[1], unit: w.unit(), block: w.codeBlock()}
-	l.rows = min(max(1, elements/max(1, l.in)), max(1, l.out))
+// newLinear returns the products by w with a tile, which it does not make.
+func newLinear(w *Weight, t *tile) *Linear {
+	l := &Linear{w: w, out: w.shape[0], in: w.shape[1], unit: w.unit(), block: w.codeBlock(), tile: t}
+	l.rows = min(max(1, t.elements/max(1, l.in)), max(1, l.out))
 	l.length = w.n
 	if whole := l.rows * l.in; whole < w.n-l.unit { // which does not overflow
 		l.length = whole + l.unit
 	}
+	t.most, t.panels = max(t.most, l.length), t.panels || l.usesPanels()
 	return l
 }
 
@@ -110,8 +125,14 @@ func (l *Linear) Share(w *Weight) (*Linear, error) {
 	case w.Device() != l.w.Device():
 		return nil, fmt.Errorf("qlora: linear: a weight on %s and a tile on %s: %w", w.Device().Name(), l.w.Device().Name(), snug.ErrDevice)
 	}
-	s := newLinear(w, l.tile.elements)
-	s.tile, s.shares = l.tile, true
+	s := newLinear(w, l.tile)
+	s.shares = true
+	if t := l.tile; t.panels && t.Len() < t.most {
+		// Not when it is needed: a captured graph has its address.
+		if err := s.reserve(t.DType(), t.most); err != nil {
+			return nil, err
+		}
+	}
 	return s, nil
 }
 

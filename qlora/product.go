@@ -28,7 +28,14 @@ func (l *Linear) product(op string, rows int, c, a snug.View, beta float32, back
 	case device.Mem(&c).Overlaps(*device.Mem(&a)):
 		return fmt.Errorf("qlora: linear: %s: the result overlaps an operand: %w", op, snug.ErrConfig)
 	}
-	if err := device.Queue(w.Device(), newProduct(w, rows, c, a, beta, back)); err != nil {
+	j := newProduct(w, rows, c, a, beta, back)
+	var err error
+	if l.byPanels(rows, c, back) {
+		err = device.Queue(w.Device(), panelsJob{j, l.tile.View, l.rows})
+	} else {
+		err = device.Queue(w.Device(), j)
+	}
+	if err != nil {
 		return fmt.Errorf("qlora: linear: %s: %w", op, err)
 	}
 	return nil
