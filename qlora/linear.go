@@ -34,6 +34,7 @@ type Linear struct {
 	unit    int   // elements; parts of w begin at multiples of it
 	block   int   // elements that the loops over codes take at a time; 0 if w is decoded to a tile always
 	length  int   // elements of a tile
+	sumRows int   // of activations that have float32 sums behind the tile
 	tile    *tile // nil when l is closed
 	shares  bool  // the tile of another Linear
 }
@@ -85,7 +86,7 @@ func NewLinear(w *Weight, dt snug.DType, elements int) (*Linear, error) {
 		t.elements = defaultTile
 	}
 	l := newLinear(w, t)
-	first := l.length
+	first := l.reserved()
 	if l.fuses() && !l.usesPanels() {
 		first = 0
 	}
@@ -103,7 +104,12 @@ func newLinear(w *Weight, t *tile) *Linear {
 	if whole := l.rows * l.in; whole < w.n-l.unit { // which does not overflow
 		l.length = whole + l.unit
 	}
-	t.most, t.panels = max(t.most, l.length), t.panels || l.usesPanels()
+	if l.usesPanels() && l.rows < l.out {
+		if n := t.elements / sumShare / l.in; n >= panelRows {
+			l.sumRows = n
+		}
+	}
+	t.most, t.panels = max(t.most, l.reserved()), t.panels || l.usesPanels()
 	return l
 }
 
@@ -255,6 +261,9 @@ func (l *Linear) Backward(dx, dy snug.View, beta float32) error {
 	}
 	if l.fewBackward(rows, dx, dy, beta) {
 		return l.backwardFew(rows, dx, dy, beta)
+	}
+	if l.bySums(rows, dx) {
+		return l.backwardSums(rows, dx, dy, beta)
 	}
 	if l.fuses() {
 		return l.product("backward", rows, dx, dy, beta, true)

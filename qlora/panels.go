@@ -1,7 +1,10 @@
 package qlora
 
 import (
+	"fmt"
+
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gemm"
@@ -18,6 +21,10 @@ const (
 	// panelRows is the fewest rows of activations, and the fewest outputs of a panel. The decoding is estimated to pay
 	// from about 200 rows on an A100 and 380 on an H100; it was not measured.
 	panelRows = 512
+
+	// sumShare is the part of a tile's elements for which there are float32 sums where W has several panels: 64 MiB by
+	// default.
+	sumShare = 4
 )
 
 // usesPanels reports whether products of many rows may go to the library.
@@ -27,6 +34,40 @@ func (l *Linear) usesPanels() bool { return l.tile.library && l.rows >= panelRow
 // product after the other to c. c must not be rounded on the way: it is float32, or one panel is all of W.
 func (l *Linear) byPanels(rows int, c snug.View, back bool) bool {
 	return rows >= panelRows && l.usesPanels() && (!back || l.rows == l.out || c.DType() == snug.F32)
+}
+
+// reserved returns the elements of the tile: those of a panel, and then the sums of backward.
+func (l *Linear) reserved() int { return l.length + 2*l.sumRows*l.in }
+
+// bySums reports whether Backward adds panels in float32 sums beside the tile, because dx has 16 bits and W several
+// panels. Panels of columns, which need no sums, would need a kernel that decodes parts of rows.
+func (l *Linear) bySums(rows int, dx snug.View) bool {
+	return rows >= panelRows && l.sumRows > 0 && dx.DType() != snug.F32
+}
+
+// backwardSums is Backward of as many rows at a time as there are sums for. dx is rounded once.
+func (l *Linear) backwardSums(rows int, dx, dy snug.View, beta float32) error {
+	if err := l.checkProduct("backward", dx, dy, beta); err != nil {
+		return err
+	}
+	all := device.As(part(l.tile.View, l.length, l.reserved()), snug.F32)
+	chunks := (rows + l.sumRows - 1) / l.sumRows
+	for i := range chunks {
+		lo, hi := rows*i/chunks, rows*(i+1)/chunks
+		sums, to := part(all, 0, (hi-lo)*l.in), part(dx, lo*l.in, hi*l.in)
+		if beta != 0 {
+			if err := amp.Cast(sums, to); err != nil {
+				return fmt.Errorf("qlora: linear: backward: %w", err)
+			}
+		}
+		if err := l.product("backward", hi-lo, sums, part(dy, lo*l.out, hi*l.out), beta, true); err != nil {
+			return err
+		}
+		if err := amp.Cast(to, sums); err != nil {
+			return fmt.Errorf("qlora: linear: backward: %w", err)
+		}
+	}
+	return nil
 }
 
 // panelsJob is a productJob by panels of step rows of W, each decoded to the tile. The tile has a unit more, because
