@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
@@ -243,4 +244,38 @@ func TestPanelsShare(t *testing.T) {
 		require.NoError(t, err, "does not ask")
 		require.NoError(t, l.Close())
 	})
+}
+
+// TestPanelsBackends: products of many rows on the devices of the build, with the library where there is one, and
+// without where the tile is a row. Graphs of devices that have a library give the bits of the products that they
+// record.
+func TestPanelsBackends(t *testing.T) {
+	const out, in, rows = 1600, 64, 520
+	for _, backend := range devices(t) {
+		for _, tile := range []int{0, 1, 768 * in} {
+			for _, back := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%d/%v", backend.Name, tile, back), func(t *testing.T) {
+					p := newPanels(t, backend.Dev, snug.BF16, out, in, Options{}, tile)
+					p.rows, p.back = rows, back
+					library, err := device.HasProducts(backend.Dev)
+					require.NoError(t, err)
+					require.Equal(t, library && tile != 1, p.l.usesPanels())
+					c, k := p.shape()
+					a := on(t, backend.Dev, snug.BF16, kerneltest.Normal(2, rows*k))
+					first := values(t, on(t, backend.Dev, snug.BF16, kerneltest.Normal(3, rows*c)))
+					y, again := on(t, backend.Dev, snug.BF16, first), on(t, backend.Dev, snug.BF16, first)
+					require.NoError(t, p.run(y, a, 0.5))
+					p.check(t, values(t, y), first, values(t, a), 0.5, snug.BF16)
+					if library {
+						g, err := backend.Dev.Capture(func() error { return p.run(again, a, 0.5) })
+						require.NoError(t, err)
+						sameBits(t, first, values(t, again))
+						require.NoError(t, g.Launch())
+						sameBits(t, values(t, y), values(t, again))
+						require.NoError(t, g.Close())
+					}
+				})
+			}
+		}
+	}
 }
