@@ -88,7 +88,7 @@ func (h hostLibrary) MatMul(m, n, k int, alpha float32, a, b gpu.Matrix, beta fl
 // TestPanelsRefused: a product that the library does not have is left to the kernel that decodes on the way, before
 // anything is queued; one that it refuses later, to snug's kernels; its errors are errors.
 func TestPanelsRefused(t *testing.T) {
-	const out, in, rows, tile = 1100, 32, 512, 520
+	const out, in, rows, tile = 1100, 32, 512, 512
 	dev, err := snug.Open("library:1")
 	require.NoError(t, err)
 	defer dev.Close()
@@ -97,7 +97,7 @@ func TestPanelsRefused(t *testing.T) {
 	no := func(string) (bool, error) { return false, nil }
 	last := func(product string) (bool, error) { return product != fmt.Sprint(rows, out-2*tile, in), nil }
 	fails := func(string) (bool, error) { return false, kerneltest.ErrFault }
-	p := newPanels(t, dev, snug.BF16, out, in, Options{Block: 32}, tile*in)
+	p := newPanels(t, dev, snug.BF16, out, in, Options{Block: 32}, (tile+panelStep-1)*in)
 	p.rows = rows
 	x, first := on(t, dev, snug.BF16, kerneltest.Normal(2, rows*in)), values(t, on(t, dev, snug.BF16, kerneltest.Normal(3, rows*out)))
 	decode, library := "qlora_double_bf16", fmt.Sprint("library ", rows, tile, in)

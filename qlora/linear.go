@@ -100,6 +100,9 @@ func NewLinear(w *Weight, dt snug.DType, elements int) (*Linear, error) {
 func newLinear(w *Weight, t *tile) *Linear {
 	l := &Linear{w: w, out: w.shape[0], in: w.shape[1], unit: w.unit(), block: w.codeBlock(), tile: t}
 	l.rows = min(max(1, t.elements/max(1, l.in)), max(1, l.out))
+	if l.usesPanels() && l.rows < l.out {
+		l.rows -= l.rows % panelStep
+	}
 	l.length = w.n
 	if whole := l.rows * l.in; whole < w.n-l.unit { // which does not overflow
 		l.length = whole + l.unit

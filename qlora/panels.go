@@ -22,6 +22,9 @@ const (
 	// from about 200 rows on an A100 and 380 on an H100; it was not measured.
 	panelRows = 512
 
+	// panelStep divides the outputs of a panel, so that the library's results begin at addresses that suit it.
+	panelStep = 128
+
 	// sumShare is the part of a tile's elements for which there are float32 sums where W has several panels: 64 MiB by
 	// default.
 	sumShare = 4
