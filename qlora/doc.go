@@ -60,7 +60,7 @@
 //
 // A [Linear] multiplies by a frozen [Weight], forward and backward. On the CPU it decodes a
 // tile of rows at a time, or decodes in registers when x has few rows, except INT8 with columns of outliers; kernels of other
-// devices decode the elements that they multiply. A [LoRA] adds a trainable product of low
+// devices decode the elements that they multiply, or decode tiles for the vendor's library, for many rows. A [LoRA] adds a trainable product of low
 // rank, with dropout. A [DoRA] also trains the magnitude of each row, of a Linear or of a [Dense],
 // a frozen matrix in floats.
 //

@@ -18,15 +18,20 @@ const defaultTile = 1 << 20
 //	dx = dy·W
 //
 // It decodes one tile of rows of W at a time and multiplies by it, so W never exists as a
-// whole. Both products are [amp.MatMul] with float32 sums. For few rows of x, as in text
+// whole, unless it fits in a tile. Both products are [amp.MatMul] with float32 sums. For few rows of x, as in text
 // generation, it decodes codes in registers, see [Linear.Forward] and [Linear.Backward]. A
 // Linear is not safe for concurrent use.
 //
 // On devices other than the CPU, if in is a multiple of the block, each product is one
 // kernel without a tile. Blocks of threads decode their part of W into their own memory,
 // rounded to the type of the activations. The result has the error bound of amp.MatMul, and
-// the same bits as a product by the whole decoded W with snug's own kernels. Vendors'
-// libraries are not used. These kernels have run in the emulator only.
+// the same bits as a product by the whole decoded W with snug's own kernels.
+//
+// From 512 rows of 16-bit activations on, cuBLASLt or hipBLASLt multiplies by a tile of at least 512 rows of W, then by
+// the next, if it is there and has the products; else the kernel does. Elements of W are rounded as above, and the
+// result has the error bound of amp.MatMul, but its bits depend on the library and the device. They are the same in
+// every run with one version of the library on one device. A tile of fewer rows, such as of 1 element in [NewLinear],
+// keeps the library from being used. This was tested against stand-ins for the libraries; it has not run on hardware.
 type Linear struct {
 	w       *Weight
 	out, in int
@@ -56,9 +61,15 @@ type tile struct {
 // [Linear.Norms] and [DoRA.Update] need the tile, and their first call allocates it. The
 // Linear does not own w.
 //
+// For 16-bit activations on a device with cuBLASLt or hipBLASLt, 0 means 64 Mi elements, 128 MiB. NewLinear opens the
+// library, with a workspace of up to 32 MiB that all products of the device share. It allocates the tile, of at most
+// the size of W, if products by the library may need it: if in is a multiple of the block, and the tile has 512 rows
+// or more. Where W has more rows than the tile, the tile has a multiple of 128 rows, and takes half as much again for
+// sums of [Linear.Backward], if a quarter of its elements makes 512 rows or more.
+//
 // Errors: [snug.ErrShape] unless w has two dimensions, [snug.ErrDType] unless dt is
 // f32, f16 or bf16, [snug.ErrConfig] for a negative tile and a nil or zero w,
-// [snug.ErrDevice] for a closed one, and [snug.ErrNoMemory].
+// [snug.ErrDevice] for a closed one, [snug.ErrNoMemory], and those of the library's start.
 func NewLinear(w *Weight, dt snug.DType, elements int) (*Linear, error) {
 	if err := w.usable(); err != nil {
 		return nil, fmt.Errorf("qlora: linear: %w", err)
@@ -118,7 +129,9 @@ func newLinear(w *Weight, t *tile) *Linear {
 
 // Share returns the products by another weight with the tile of l, so that the layers of a model
 // need one tile for all: it grows to the largest. Only one of them may be in use at a time. The
-// tile is freed when l is closed, and the others cannot be used afterwards.
+// tile is freed when l is closed, and the others cannot be used afterwards. Where products by a vendor's library may
+// need the tile it grows here, so that products allocate nothing. A [snug.Graph] with such a product must be captured
+// after all weights share the tile.
 //
 // Errors are the errors of [NewLinear], and [snug.ErrDevice] for a weight on another device.
 func (l *Linear) Share(w *Weight) (*Linear, error) {
@@ -242,7 +255,9 @@ func (l *Linear) forwardTiles(rows int, y, x snug.View, beta float32) error {
 
 // Backward computes dx = dy·W + beta·dx, for dy of [rows, out] and dx of [rows, in]
 // elements. dy has the type of [NewLinear]. A dx of 16 bits is rounded once for each tile,
-// or once if no tile is used.
+// or once if no tile is used or a vendor's library multiplies. Where W has several tiles, the library's products are
+// then added in float32 sums, of so many rows at a time as there is memory for, see [NewLinear]; parts of fewer than
+// 512 rows, and a dx without sums, are left to the kernel without a tile.
 //
 // Up to 8 rows on the CPU, 4 in pure Go, use no tile if in is a multiple of the block. They
 // multiply by the codes, which are read once, with float32 elements of W. Sums are float32,
