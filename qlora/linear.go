@@ -27,11 +27,12 @@ const defaultTile = 1 << 20
 // rounded to the type of the activations. The result has the error bound of amp.MatMul, and
 // the same bits as a product by the whole decoded W with snug's own kernels.
 //
-// From 512 rows of 16-bit activations on, cuBLASLt or hipBLASLt multiplies by a tile of at least 512 rows of W, then by
-// the next, if it is there and has the products; else the kernel does. Elements of W are rounded as above, and the
-// result has the error bound of amp.MatMul, but its bits depend on the library and the device. They are the same in
-// every run with one version of the library on one device. A tile of fewer rows, such as of 1 element in [NewLinear],
-// keeps the library from being used. This was tested against stand-ins for the libraries; it has not run on hardware.
+// From 512 rows of 16-bit activations on, cuBLASLt or hipBLASLt multiplies by one tile after the other, of at least 512
+// rows of W but for the last, where the library is installed and has the products; elsewhere the kernel does. Elements
+// of W are rounded as above, and the result has the error bound of amp.MatMul, but its bits depend on the library and
+// the device. They are the same in every run with one version of the library on one device. A tile of fewer rows, as
+// with 1 element in [NewLinear], keeps the library from being used. This was tested against stand-ins for the
+// libraries; it has not run on hardware.
 type Linear struct {
 	w       *Weight
 	out, in int
