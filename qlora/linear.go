@@ -257,8 +257,8 @@ func (l *Linear) forwardTiles(rows int, y, x snug.View, beta float32) error {
 // Backward computes dx = dy·W + beta·dx, for dy of [rows, out] and dx of [rows, in]
 // elements. dy has the type of [NewLinear]. A dx of 16 bits is rounded once for each tile,
 // or once if no tile is used or a vendor's library multiplies. Where W has several tiles, the library's products are
-// then added in float32 sums, of so many rows at a time as there is memory for, see [NewLinear]; parts of fewer than
-// 512 rows, and a dx without sums, are left to the kernel without a tile.
+// then added in float32 sums, of as many rows at a time as there is memory for, see [NewLinear]. If those are fewer than
+// 512 the kernel without a tile multiplies.
 //
 // Up to 8 rows on the CPU, 4 in pure Go, use no tile if in is a multiple of the block. They
 // multiply by the codes, which are read once, with float32 elements of W. Sums are float32,
@@ -281,8 +281,8 @@ func (l *Linear) Backward(dx, dy snug.View, beta float32) error {
 	if l.fewBackward(rows, dx, dy, beta) {
 		return l.backwardFew(rows, dx, dy, beta)
 	}
-	if l.bySums(rows, dx) {
-		return l.backwardSums(rows, dx, dy, beta)
+	if parts := l.sumParts(rows, dx); parts > 0 {
+		return l.backwardSums(rows, parts, dx, dy, beta)
 	}
 	if l.fuses() {
 		return l.product("backward", rows, dx, dy, beta, true)

@@ -42,21 +42,28 @@ func (l *Linear) byPanels(rows int, c snug.View, back bool) bool {
 // reserved returns the elements of the tile: those of a panel, and then the sums of backward.
 func (l *Linear) reserved() int { return l.length + 2*l.sumRows*l.in }
 
-// bySums reports whether Backward adds panels in float32 sums beside the tile, because dx has 16 bits and W several
-// panels. Panels of columns, which need no sums, would need a kernel that decodes parts of rows.
-func (l *Linear) bySums(rows int, dx snug.View) bool {
-	return rows >= panelRows && l.sumRows > 0 && dx.DType() != snug.F32
+// sumParts returns the parts of rows, each of at least panelRows, for which Backward adds panels in float32 sums beside
+// the tile, because dx has 16 bits and W several panels; 0 if it does not. Panels of columns, which need no sums, would
+// need a kernel that decodes parts of rows.
+func (l *Linear) sumParts(rows int, dx snug.View) int {
+	if l.sumRows == 0 || dx.DType() == snug.F32 {
+		return 0
+	}
+	parts := (rows + l.sumRows - 1) / l.sumRows
+	if rows/parts < panelRows {
+		return 0
+	}
+	return parts
 }
 
-// backwardSums is Backward of as many rows at a time as there are sums for. dx is rounded once.
-func (l *Linear) backwardSums(rows int, dx, dy snug.View, beta float32) error {
+// backwardSums is Backward of one part of rows after the other. dx is rounded once.
+func (l *Linear) backwardSums(rows, parts int, dx, dy snug.View, beta float32) error {
 	if err := l.checkProduct("backward", dx, dy, beta); err != nil {
 		return err
 	}
 	all := device.As(part(l.tile.View, l.length, l.reserved()), snug.F32)
-	chunks := (rows + l.sumRows - 1) / l.sumRows
-	for i := range chunks {
-		lo, hi := rows*i/chunks, rows*(i+1)/chunks
+	for i := range parts {
+		lo, hi := rows*i/parts, rows*(i+1)/parts
 		sums, to := part(all, 0, (hi-lo)*l.in), part(dx, lo*l.in, hi*l.in)
 		if beta != 0 {
 			if err := amp.Cast(sums, to); err != nil {
