@@ -64,6 +64,7 @@ var works = []work{
 	each("quant8_step8", ", AdamW, f32 and states of 8 bits in blocks of 256", 16, 4*(1+2)+2*2*(1+4./256)),
 	each("quant8_dequantize", ", to f32, blocks of 256", 1, 1+4+4./256),
 	each("qlora_dequantize", ", to bf16, blocks of 64", 1, .5+2+4./64),
+	each("qlora_octets", ", to bf16, 8 bits, a scale for 128×128", 1, 1+2),
 	each("fused_add", ", bf16", 1, 3*2),
 	each("fused_rmsnorm", ", bf16, rows of 4096", 4, 2*2),
 	each("fused_swiglu", ", bf16", 24, 3*2),

@@ -136,7 +136,7 @@ var wide = []struct {
 	{regexp.MustCompile(`^apply_bits_`), Access{Loads: true, Stores: true}},
 	{regexp.MustCompile(`^pack_bits_`), Access{Loads: true}},
 	{regexp.MustCompile(`^unpack_(bits|int8)_`), Access{Stores: true}},
-	{regexp.MustCompile(`^qlora_(dequantize|double)_`), Access{Stores: true}},
+	{regexp.MustCompile(`^qlora_(dequantize|double|octets)_`), Access{Stores: true}},
 	{regexp.MustCompile(`^qlora_(few\d|quantize)_f32$|^qlora_few\d_`), Access{Loads: true}},
 	{regexp.MustCompile(`^quant8_dequantize_`), Access{Stores: true}},
 	{regexp.MustCompile(`^quant8_(quantize_f32$|matrix_squares|scan_|squares)`), Access{Loads: true}},

@@ -51,7 +51,7 @@ func ReadText(ptx string, into map[string]Text) {
 // exact are kernels with the bits of the CPU: their sources have no fused_mul_add. The DFMA of
 // amp and accum add squares of float32, which are exact.
 var exact = regexp.MustCompile(`^(accum_|amp_|quant8_|ortho_|pack_|unpack_|apply_|` +
-	`qlora_(quantize|dequantize|double|blend)_|fused_(add|add_rows|add_scores|bias_add|dropout|embedding)_(f32|f16|bf16)$)`)
+	`qlora_(quantize|dequantize|double|octets|blend)_|fused_(add|add_rows|add_scores|bias_add|dropout|embedding)_(f32|f16|bf16)$)`)
 
 // CheckText returns what the assembler may round in another way than the source says.
 func CheckText(name string, t Text) []string {
