@@ -206,12 +206,12 @@ func (t Task) decodedLen(r Run, p tensor) int64 {
 	} else if r.Frozen == 8 {
 		unit = cols
 	}
-	panels := !t.Device.Unified && r.Frozen == 4 && r.elem() == 2
-	if panels {
+	library := !t.Device.Unified && r.elem() == 2
+	if library {
 		tile = decodedPanel
 	}
 	whole := min(max(1, tile/cols), rows)
-	if panels && cols%block == 0 && panelRows <= whole && whole < rows {
+	if library && r.Frozen == 4 && cols%block == 0 && panelRows <= whole && whole < rows {
 		whole -= whole % panelStep
 		if s := tile / sumShare / cols; s >= panelRows {
 			sums = 2 * s * cols

@@ -22,8 +22,8 @@ const defaultTile = 1 << 20
 // generation, it decodes codes in registers, see [Linear.Forward] and [Linear.Backward]. A
 // Linear is not safe for concurrent use.
 //
-// On devices other than the CPU, if in is a multiple of the block, each product is one
-// kernel without a tile. Blocks of threads decode their part of W into their own memory,
+// On devices other than the CPU, each product by a weight of 4 bits is one kernel without a tile, if in is a multiple of the
+// block. Blocks of threads decode their part of W into their own memory,
 // rounded to the type of the activations. The result has the error bound of amp.MatMul, and
 // the same bits as a product by the whole decoded W with snug's own kernels.
 //
@@ -58,7 +58,7 @@ type tile struct {
 // NewLinear returns the products by w, a weight of two dimensions, with activations of type
 // dt. A tile has as many whole rows as fit in that many elements, at least one; 0 means 1 Mi
 // elements. It takes the memory of a tile of dt and of up to 256 blocks more, on the
-// weight's device. On devices other than the CPU, if in is a multiple of the block, only
+// weight's device. On devices other than the CPU, for 4 bits, if in is a multiple of the block, only
 // [Linear.Norms] and [DoRA.Update] need the tile, and their first call allocates it. The
 // Linear does not own w.
 //
@@ -219,7 +219,7 @@ func (l *Linear) usable() error {
 // an element, unless it is float32, and a worker up to 80 KiB or, if that is more, 4 bytes
 // a block of a row; other devices need no memory.
 //
-// Types of 8 bits are multiplied so where in is a multiple of 32, there are no Outliers, and the scales are by row, by
+// Types of 8 bits are multiplied so, on the CPU, where in is a multiple of 32, there are no Outliers, and the scales are by row, by
 // weight, or by blocks of a multiple of 64 rows and 32 columns. The scales of blocks multiply x, and those of rows the
 // sums: the error is at most (in/8+12)·2^-24·(Σ|x||w| + |beta·y|), and a worker takes up to 36 KiB more or, if that is
 // more, 4 bytes for each row of x and column of a block.

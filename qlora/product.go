@@ -10,9 +10,9 @@ import (
 )
 
 // fuses reports whether products decode W in the kernel that multiplies, without a tile: on
-// devices other than the CPU, if the number of columns is a multiple of the block.
+// devices other than the CPU, of 4 bits, if the number of columns is a multiple of the block.
 func (l *Linear) fuses() bool {
-	return !l.w.Device().IsCPU() && l.in > 0 && l.in%l.w.block == 0
+	return !l.w.Device().IsCPU() && l.w.grid.rows == 0 && l.in > 0 && l.in%l.w.block == 0
 }
 
 // product is Forward, or Backward if back is set, where W fuses.

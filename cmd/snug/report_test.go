@@ -151,13 +151,28 @@ func TestTuneReport(t *testing.T) {
 // TestTuneReportOfADryRun: it has what is predicted.
 func TestTuneReportOfADryRun(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dry.html")
-	status, out, errs := snugged("tune", "-model", publish(t), "-data", chats(t, 12), "-dry-run", "-memory", "1GiB", "-report", path)
+	run := []string{"tune", "-model", publish(t), "-data", chats(t, 12), "-memory", "1GiB", "-o", filepath.Join(t.TempDir(), "out"), "-report", path}
+	dry := append(run[:len(run):len(run)], "-dry-run")
+	status, out, errs := snugged(dry...)
 	require.Zero(t, status, errs)
 	printed(t, out, pageRows(t, path), "weights", "total")
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Contains(t, string(text), "predicted, nothing has run")
 	require.Contains(t, string(text), "process, predicted")
+
+	status, _, errs = snugged(run...) // which replaces it, and is not replaced
+	require.Zero(t, status, errs)
+	text, err = os.ReadFile(path)
+	require.NoError(t, err)
+	for _, planned := range [][]string{dry, {"plan", "-model", "gpt2", "-report", path}} {
+		status, _, errs = snugged(planned...)
+		require.Equal(t, 2, status)
+		require.Contains(t, errs, "has the steps of a run, which a plan does not replace")
+	}
+	after, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, text, after)
 }
 
 // reported starts a run with a report, which the test drives.

@@ -43,8 +43,8 @@ It prints what the run will take, by component, and at the end what the run took
   -o DIR             new or empty folder to write the adapter or the model to, or what a killed run
                      left in one
   -device NAME       where the model is and computes: cpu (default), or cuda:0, hip:0 or metal:0 in a
-                     program built with that tag. Not with -disk, -fold, -adapter vera, ranks, optimizers
-                     other than adamw and schedule-free, and -base mxfp4, fp8 or int8
+                     program built with that tag. Not with -disk, -fold, -adapter vera, ranks, and optimizers
+                     other than adamw and schedule-free
   -memory SIZE       limit of the process's resident memory, such as 6GiB; default: none. With -device
                      the limit of what is counted on the device; default: what is free there
   -disk SIZE         disk space for pages of weights, of state, or of activations from which others are
@@ -141,7 +141,7 @@ It prints what the run will take, by component, and at the end what the run took
                      is computed again and what is paged. The run writes FILE again every few seconds, and
                      at the end, even if it fails or is interrupted. A resumed run keeps the steps in FILE.
                      A file that is not a report is not overwritten. With -dry-run FILE has what is
-                     predicted. A report takes up to 4 MiB of memory
+                     predicted, and must not be the report of a run. A report takes up to 4 MiB of memory
   -dry-run           print the plan and exit
   -json              also print the results, or with -dry-run the plan, as a line of JSON at the end
 
@@ -371,7 +371,7 @@ func (f *tuneFlags) checkReport() error {
 	if err := f.checkFile("report", f.page, ".html"); err != nil || f.page == "" {
 		return err
 	}
-	if err := checkReport(f.page); err != nil {
+	if err := checkReport(f.page, f.dryRun); err != nil {
 		return usagef("tune: -report: %w", err)
 	}
 	return nil
