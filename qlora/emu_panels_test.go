@@ -32,10 +32,13 @@ func openEmulated() (*libraryDevice, error) {
 		return nil, err
 	}
 	takes := func(string) (bool, error) { return true, nil }
-	d := &libraryDevice{Driver: inner, has: takes, multiply: takes}
-	d.launch = func(j driver.Job) error { return gpu.Run(j, hostLibrary{inner.(launcher), d}) }
-	return d, nil
+	h := &hostLibrary{launcher: inner.(launcher), has: takes, multiply: takes}
+	openedHost = h
+	return &libraryDevice{Driver: inner, launch: func(j driver.Job) error { return gpu.Run(j, h) }}, nil
 }
+
+// openedHost is the library of the device that was opened last.
+var openedHost *hostLibrary
 
 type launcher interface {
 	driver.Driver
@@ -43,33 +46,34 @@ type launcher interface {
 	gpu.ParallelLauncher
 }
 
-// hostLibrary is a Launcher with a library.
+// hostLibrary is a Launcher with a library that takes the products for which has and multiply return true.
 type hostLibrary struct {
 	launcher
-	d *libraryDevice
+	has, multiply func(product string) (bool, error)
+	work          []string // kernels and products so far
 }
 
-func (h hostLibrary) LaunchGrid(l *gpu.Launch) error {
-	h.d.products = append(h.d.products, l.Func)
+func (h *hostLibrary) LaunchGrid(l *gpu.Launch) error {
+	h.work = append(h.work, l.Func)
 	return h.launcher.LaunchGrid(l)
 }
 
-func (h hostLibrary) HasMatMul(m, n, k int, a, b, c gpu.Matrix) (bool, error) {
+func (h *hostLibrary) HasMatMul(m, n, k int, a, b, c gpu.Matrix) (bool, error) {
 	if c.Type != a.Type && c.Type != gpu.F32 {
 		return false, nil
 	}
-	return h.d.has(fmt.Sprint(m, n, k))
+	return h.has(fmt.Sprint(m, n, k))
 }
 
-func (h hostLibrary) MatMul(m, n, k int, alpha float32, a, b gpu.Matrix, beta float32, c gpu.Matrix) (bool, error) {
+func (h *hostLibrary) MatMul(m, n, k int, alpha float32, a, b gpu.Matrix, beta float32, c gpu.Matrix) (bool, error) {
 	has, err := h.HasMatMul(m, n, k, a, b, c)
 	if err == nil && has {
-		has, err = h.d.multiply(fmt.Sprint(m, n, k))
+		has, err = h.multiply(fmt.Sprint(m, n, k))
 	}
 	if err != nil || !has {
 		return false, err
 	}
-	h.d.products = append(h.d.products, fmt.Sprint("library ", m, n, k))
+	h.work = append(h.work, fmt.Sprint("library ", m, n, k))
 	var on [3]gemm.Matrix
 	for i, x := range []gpu.Matrix{a, b, c} {
 		v, _, err := snug.MakeView(snug.CPU(), snug.DType(x.Type+1), x.Mem.Size/x.Type.Size())
@@ -92,7 +96,7 @@ func TestPanelsRefused(t *testing.T) {
 	dev, err := snug.Open("library:1")
 	require.NoError(t, err)
 	defer dev.Close()
-	d := opened
+	h := openedHost
 	yes := func(string) (bool, error) { return true, nil }
 	no := func(string) (bool, error) { return false, nil }
 	last := func(product string) (bool, error) { return product != fmt.Sprint(rows, out-2*tile, in), nil }
@@ -122,11 +126,11 @@ func TestPanelsRefused(t *testing.T) {
 			}
 			y := on(t, dev, to, first)
 			start := values(t, y)
-			d.has, d.multiply, d.products = c.has, c.multiply, nil
+			h.has, h.multiply, h.work = c.has, c.multiply, nil
 			require.ErrorIs(t, p.l.Forward(y, x, 0.5), c.err)
-			require.Len(t, d.products, len(c.want), "%v", d.products)
-			for i, name := range d.products {
-				require.True(t, strings.HasPrefix(name, c.want[i]), "%v, want %v", d.products, c.want)
+			require.Len(t, h.work, len(c.want), "%v", h.work)
+			for i, name := range h.work {
+				require.True(t, strings.HasPrefix(name, c.want[i]), "%v, want %v", h.work, c.want)
 			}
 			if c.err == nil {
 				p.check(t, values(t, y), start, values(t, x), 0.5, to)

@@ -48,10 +48,6 @@ type libraryDevice struct {
 	allocs    int
 	capturing bool
 	err       error // of HasProducts
-
-	products []string // of the library, where kernels do not run in Go
-	has      func(product string) (bool, error)
-	multiply func(product string) (bool, error)
 }
 
 func (d *libraryDevice) HasProducts() (bool, error) { return d.err == nil, d.err }

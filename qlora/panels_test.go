@@ -50,7 +50,11 @@ func TestPanels(t *testing.T) {
 		} {
 			for i, back := range []bool{false, true} {
 				dt, to, beta := floatTypes[1+(n+i)%2], floatTypes[(n+n/3)%3], []float32{0, 0.5, 1}[(n+i)%3]
-				for _, to := range []snug.DType{to, floatTypes[(n+n/3+1)%3]} {
+				types := []snug.DType{to, floatTypes[(n+n/3+1)%3]}
+				if testing.Short() {
+					types = types[:1]
+				}
+				for _, to := range types {
 					t.Run(fmt.Sprintf("%d×%d×%d/%v/%v/%v", tc.rows, tc.out, tc.in, dt, to, back), func(t *testing.T) {
 						p := newPanels(t, dev, dt, tc.out, tc.in, tc.opt, tc.tile)
 						p.rows, p.back = tc.rows, back
