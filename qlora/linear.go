@@ -130,8 +130,8 @@ func newLinear(w *Weight, t *tile) *Linear {
 
 // Share returns the products by another weight with the tile of l, so that the layers of a model
 // need one tile for all: it grows to the largest. Only one of them may be in use at a time. The
-// tile is freed when l is closed, and the others cannot be used afterwards. Where products by a vendor's library may
-// need the tile it grows here, so that products allocate nothing. A [snug.Graph] with such a product must be captured
+// tile is freed when l is closed, and the others cannot be used afterwards. On devices other than the CPU, where products may
+// need the tile, it grows here, so that products allocate nothing. A [snug.Graph] with such a product must be captured
 // after all weights share the tile.
 //
 // Errors are the errors of [NewLinear], and [snug.ErrDevice] for a weight on another device.
@@ -150,7 +150,7 @@ func (l *Linear) Share(w *Weight) (*Linear, error) {
 	}
 	s := newLinear(w, l.tile)
 	s.shares = true
-	if t := l.tile; t.panels && t.Len() < t.most {
+	if t := l.tile; (t.panels || !w.Device().IsCPU() && !s.fuses()) && t.Len() < t.most {
 		// Not when it is needed: a captured graph has its address.
 		if err := s.reserve(t.DType(), t.most); err != nil {
 			return nil, err

@@ -207,13 +207,18 @@ func TestPanelsShare(t *testing.T) {
 			bytes   int64
 		}{
 			{100, in, 0},
-			{500, in + 1, 0}, // needs a tile when it is used
+			{500, in + 1, 2 * 500 * (in + 1)}, // no kernel decodes it on the way
 			{600, in, 2 * 600 * in},
 			{2200, in, 2*2200*in + 4*512*in},
 			{2200, in, 2*2200*in + 4*512*in},
 			{2049, in + 1, 2*2200*in + 4*512*in},
+			{2300, 2 * in, 2*2200*in + 4*512*in}, // 8 bits
 		} {
-			w, err := NewWeight(on(t, dev, snug.F32, kerneltest.Normal(1, c.out*c.in)), []int{c.out, c.in}, Options{Block: 32})
+			o := Options{Block: 32}
+			if c.in == 2*in {
+				o = Options{Type: FP8}
+			}
+			w, err := NewWeight(on(t, dev, snug.F32, kerneltest.Normal(1, c.out*c.in)), []int{c.out, c.in}, o)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, w.Close()) })
 			var l *Linear
