@@ -2,10 +2,12 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -437,11 +439,13 @@ func resolved(path string) string {
 }
 
 func runTune(c *call) error {
+	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	t, err := newTuning(c)
 	if err != nil {
 		return leaveRanks(err)
 	}
-	return t.runOnRanks()
+	err = t.runOnRanks()
+	return errors.Join(err, t.data.Close())
 }
 
 // newTuning reads the flags, and what the files hold.
@@ -459,7 +463,7 @@ func newTuning(c *call) (*tuning, error) {
 	}
 	t := &tuning{tuneFlags: f, material: m, call: c}
 	if n := t.stepCount(); n > checkpoint.MaxStep {
-		return nil, usagef("tune: -epochs %d are %d steps, want at most %d", f.epochs, n, checkpoint.MaxStep)
+		return nil, errors.Join(usagef("tune: -epochs %d are %d steps, want at most %d", f.epochs, n, checkpoint.MaxStep), t.data.Close())
 	}
 	return t, nil
 }
