@@ -38,7 +38,8 @@ It prints what the run will take, by component, and at the end what the run took
   -model DIR         folder with config.json, model.safetensors or shards, and tokenizer.json
   -data PATH         text files, JSON Lines (.jsonl), Parquet, or a folder of them; several with
                      commas, and patterns of names with * and ?. gzip and zstd are known by their
-                     first bytes. Of a folder with Parquet files no others are read.
+                     first bytes. Of a folder with Parquet files no others are read. Tokens beyond
+                     4 MiB go to a temporary file in $TMPDIR, or without that in /var/tmp.
                      A line has "text"; "prompt" and "completion"; or "messages", for the chat
                      template. The model learns the text, the completion or the assistant's turns.
                      For preferences see -dpo
