@@ -171,7 +171,7 @@ func (s gpuShape) run(q gpu.Launcher, c *Options, k *gpuKernels, j gpuPass) erro
 	return s.mended(q, j, queries, keys)
 }
 
-// mended queues what mends the results of tiles of so many queries and keys on matrix units.
+// mended queues the launch that corrects the results of causal tiles of the given size, computed on matrix units.
 func (s gpuShape) mended(q gpu.Launcher, j gpuPass, queries, keys int) error {
 	if s.causal == 0 {
 		return nil
@@ -191,7 +191,7 @@ func (j *forwardJob) Grids(q gpu.Launcher) error {
 	return of.grids(q, k)
 }
 
-// grids is Grids of a job whose Options are those of the launches.
+// grids queues the launches of j, whose Options are those that kernelsFor returned with k.
 func (j *forwardJob) grids(q gpu.Launcher, k *gpuKernels) error {
 	c := &j.c
 	splits, _, _ := j.lent()

@@ -22,9 +22,9 @@ const (
 // results, and joinSteps more are those of a second launch.
 const splitSetup, joinSteps = 1, 4
 
-// splitsOf returns in how many splits the keys of so many tiles of queries are computed, on a device that runs so many
-// blocks at a time: the fewest with the least time by the model above, among 1 to most. steps is the steps over the keys
-// that a tile sees. It is 1 unless multiprocessors are left without a tile and splits take at most gain of the time.
+// splitsOf returns the number of splits, from 1 to most, with the least time by the model above, and the fewest of those.
+// tiles is the number of tiles of queries, steps that of steps over the keys of a tile, and processors that of blocks that
+// run at a time. It returns 1 if each processor has a tile, or if splits take more than gain of the time without.
 func splitsOf(tiles, steps, processors, most int, gain float64) int {
 	if tiles == 0 || tiles >= processors {
 		return 1
@@ -70,7 +70,7 @@ func (c *Options) splits(q gpu.Launcher, k *gpuKernels) int {
 	return splitsOf(tiles, gpu.CeilDiv(keys, k.step), gpu.Multiprocessors(q), most, gain)
 }
 
-// seenKeys returns the most keys that a tile of so many queries sees, or a few more.
+// seenKeys returns an upper bound of the keys that a tile of the given number of queries sees.
 func (c *Options) seenKeys(tile int) int {
 	most := 0
 	for b := range c.Batch {

@@ -157,7 +157,7 @@ func TestSplitsOfCaches(t *testing.T) {
 	})
 }
 
-// processors is a launcher of so many multiprocessors.
+// processors is a launcher with n multiprocessors.
 type processors struct {
 	launcher
 	n int

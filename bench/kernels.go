@@ -14,6 +14,7 @@ func allWork(o options) []work {
 	var all []work
 	if !o.onCPU() {
 		all = append(all, launches()...)
+		all = append(all, frozens(o.sizes())...)
 	}
 	for _, group := range []func(sizes) []work{
 		casts, gradients, checksums, matmuls, attentions, attentionFeatures, optimizers, quantizers, layers, rematerializations, steps, tunes,

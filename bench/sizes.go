@@ -9,6 +9,7 @@ type sizes struct {
 	squares []int    // matmul: of square products
 	rows    []int    // of products with a weight of width × width
 	width   int      // of that weight
+	many    []int    // rows of products by a weight in 4 bits, on a device
 	ops     []string // what is stored transposed
 
 	seqs, dims []int // attention: sequence lengths and head dims
@@ -60,7 +61,7 @@ func (o options) kernelSizes() (s sizes) {
 	case o.emulated():
 		return sizes{
 			lens:    []int{1 << 10},
-			squares: []int{32}, rows: []int{8}, width: 64, ops: []string{"nn", "nt"},
+			squares: []int{32}, rows: []int{8}, width: 64, many: []int{64}, ops: []string{"nn", "nt"},
 			seqs: []int{32}, dims: []int{64}, positions: 64,
 			layers: []shape{{16, 128}}, loss: shape{16, 64}, vocab: 512,
 		}
@@ -76,7 +77,7 @@ func (o options) kernelSizes() (s sizes) {
 	case o.short:
 		return sizes{
 			lens:    []int{1 << 20, 1 << 24},
-			squares: []int{1024, 4096}, rows: []int{16}, width: 4096, ops: []string{"nn", "nt"},
+			squares: []int{1024, 4096}, rows: []int{16}, width: 4096, many: []int{512}, ops: []string{"nn", "nt"},
 			seqs: []int{1 << 11}, dims: []int{64}, positions: 1 << 15,
 			layers: []shape{{8192, 1024}}, loss: shape{1024, 1024}, vocab: vocabulary,
 			largest: 1 << 28,
@@ -91,6 +92,7 @@ func (o options) kernelSizes() (s sizes) {
 	}
 	if !o.onCPU() {
 		s.squares, s.width, s.positions, s.loss = []int{512, 1024, 2048, 4096, 8192}, 4096, 1<<16, shape{4096, 1024}
+		s.many = []int{128, 192, 256, 384, 512, 768, 1024, 2048, 4096}
 	}
 	if o.long {
 		s.seqs = append(s.seqs, 1<<14)

@@ -231,6 +231,7 @@ func TestChangesOnEveryTier(t *testing.T) {
 // TestPlansOfGuides: models of 34 M, 2 B and 7 B parameters on devices of 8 to 80 GB, with
 // 32 sequences a step, in device memory alone, with a host of 64 GiB, and with a disk.
 func TestPlansOfGuides(t *testing.T) {
+	t.Parallel()
 	type free struct{ host, disk int64 }
 	spaces := []free{{}, {64 * gib, 0}, {64 * gib, 1 << 40}}
 	fits := map[string]int{ // in how many of those
@@ -404,6 +405,7 @@ func propertyMonotone(t *rapid.T) {
 }
 
 func TestMoreMemoryIsNeverSlower(t *testing.T) {
+	t.Parallel() // with TestPlansOfGuides, the other test that takes long
 	rapid.Check(t, propertyMonotone)
 }
 

@@ -274,7 +274,7 @@ func TestBadTasksAndRuns(t *testing.T) {
 func TestFrozenBytes(t *testing.T) {
 	for _, shape := range [][]int{{1, 1}, {1, 63}, {1, 64}, {3, 129}, {64, 256}, {100, 257}, {512, 640}, {4096, 2080}, {3000, 700}, {2, 1100000}} {
 		n := shape[0] * shape[1]
-		task := Task{Rank: 2, DoRA: true, Model: Model{Layers: []Layer{{Params: [][]int{shape}}}}}
+		task := Task{Rank: 2, DoRA: true, Device: Device{Unified: true}, Model: Model{Layers: []Layer{{Params: [][]int{shape}}}}}
 		for _, base := range []qlora.Type{0, qlora.NF4, qlora.FP4, qlora.MXFP4, qlora.FP8, qlora.FP8E5M2, qlora.INT8} {
 			if base == qlora.MXFP4 && shape[1]%32 != 0 {
 				continue

@@ -67,6 +67,9 @@ func (t Task) Resident(r Run, p Process) (int64, error) {
 		return 0, err
 	}
 	held := plus(predicted.Peak[OnDevice].Total()-predicted.Peak[OnDevice][Allowance], predicted.Peak[OnHost].Total())
+	there := t
+	there.Device.Unified = true // which decodes less at a time
+	held += there.tileBytes(r) + t.Teacher.tileBytes(there, r) - t.tileBytes(r) - t.Teacher.tileBytes(t, r)
 	held = plus(held, 4*t.Model.Tables) // tables are made on the host, and then copied
 	scratch := int64(amp.MatMulScratch)
 	for _, l := range t.Model.Layers {

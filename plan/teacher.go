@@ -87,13 +87,22 @@ func (p *Teacher) forward(t Task, r Run) (used, held int64) {
 	return used, max(used, held+outputs)
 }
 
+// tileBytes returns the bytes of the tile of the teacher's matrices.
+func (p *Teacher) tileBytes(t Task, r Run) int64 {
+	if p == nil {
+		return 0
+	}
+	teacher, run := p.task(t, r)
+	return teacher.tileBytes(run)
+}
+
 // workspaceBytes returns the bytes of float32 workspace of the teacher, and of the loss that compares the two models.
 func (p *Teacher) workspaceBytes(t Task, r Run) (own, loss int64) {
 	if p == nil {
 		return 0, 0
 	}
 	teacher, run := p.task(t, r)
-	own = teacher.workspaceBytes(run) + 4*p.Model.Tables + r.elem()*p.Model.Vectors + teacher.tileBytes(run)
+	own = teacher.workspaceBytes(run) + 4*p.Model.Tables + r.elem()*p.Model.Vectors + p.tileBytes(t, r)
 	h := p.Model.Head
 	loss = 4 * int64(fused.DistillWorkspaceLen(t.loss(), fused.CrossEntropy{Vocab: h.Classes, Cols: h.Cols}, r.Micro*t.Model.Head.Rows))
 	return own, loss

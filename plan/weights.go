@@ -171,6 +171,12 @@ const (
 	decodedTile = 1 << 20
 	normsTile   = 1 << 18
 	decodedUnit = 64 * 256 // the elements of a float32 absmax
+
+	// In 16 bits on a device with a memory of its own, where the vendor's library may multiply.
+	decodedPanel = 1 << 26
+	panelRows    = 512 // at least
+	panelStep    = 128 // which divides the rows
+	sumShare     = 4   // of the elements have a float32 sum, if a matrix has several panels
 )
 
 // tileBytes returns the bytes of the tile that the matrices under adapters share, and of the one for matrices in floats.
@@ -183,20 +189,36 @@ func (t Task) tileBytes(r Run) int64 {
 		switch n := p.len(); {
 		case !p.linear:
 		case r.quantized() && !p.float:
-			unit := int64(decodedUnit)
-			if t.Base == qlora.MXFP4 {
-				unit /= 2
-			} else if r.Frozen == 8 {
-				unit = int64(p.shape[1])
-			}
-			whole := min(max(1, decodedTile/int64(p.shape[1])), int64(p.shape[0])) * int64(p.shape[1])
-			if whole < n-unit {
-				n = whole + unit
-			}
-			bytes = max(bytes, n*r.elem())
+			bytes = max(bytes, t.decodedLen(r, p)*r.elem())
 		case t.DoRA:
 			norms = max(norms, 4*max(min(normsTile, n), int64(p.shape[1])))
 		}
 	}
 	return bytes + norms
+}
+
+// decodedLen returns the elements, of the compute type, of the tile that a matrix in few bits needs.
+func (t Task) decodedLen(r Run, p tensor) int64 {
+	rows, cols, n := int64(p.shape[0]), int64(p.shape[1]), p.len()
+	unit, block, tile, sums := int64(decodedUnit), int64(64), int64(decodedTile), int64(0)
+	if t.Base == qlora.MXFP4 {
+		unit, block = unit/2, 32
+	} else if r.Frozen == 8 {
+		unit = cols
+	}
+	library := !t.Device.Unified && r.elem() == 2
+	if library {
+		tile = decodedPanel
+	}
+	whole := min(max(1, tile/cols), rows)
+	if library && r.Frozen == 4 && cols%block == 0 && panelRows <= whole && whole < rows {
+		whole -= whole % panelStep
+		if s := tile / sumShare / cols; s >= panelRows {
+			sums = 2 * s * cols
+		}
+	}
+	if whole*cols < n-unit {
+		n = whole*cols + unit
+	}
+	return n + sums
 }

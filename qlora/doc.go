@@ -54,13 +54,14 @@
 //	              that stay in 16 bits
 //
 // Activations stay in floats, where some engines that run such files quantize them too. Codes and scales that are not
-// finite are errors. Types of 8 bits are for the CPU.
+// finite are errors. Columns of outliers are for the CPU.
 //
 // # Training
 //
 // A [Linear] multiplies by a frozen [Weight], forward and backward. On the CPU it decodes a
 // tile of rows at a time, or decodes in registers when x has few rows, except INT8 with columns of outliers; kernels of other
-// devices decode the elements that they multiply. A [LoRA] adds a trainable product of low
+// devices decode the elements of 4 bits that they multiply. For many rows they decode tiles for the vendor's library, and
+// always tiles of 8 bits. A [LoRA] adds a trainable product of low
 // rank, with dropout. A [DoRA] also trains the magnitude of each row, of a Linear or of a [Dense],
 // a frozen matrix in floats.
 //

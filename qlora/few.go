@@ -19,6 +19,8 @@ import (
 // rows, because the outputs of a tile do not fill the device and each tile needs its own launches.
 func (w *Weight) fewRows() int {
 	switch {
+	case !w.Device().IsCPU() && w.grid.rows > 0:
+		return 0
 	case !w.Device().IsCPU():
 		return 4 * nibble.DotRows
 	case w.codesTier() == cpu.Go:

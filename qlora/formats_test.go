@@ -48,11 +48,6 @@ func TestKindsOfFiles(t *testing.T) {
 		require.Contains(t, w.Names(), g.Name)
 		kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 			weight, err := w.Load(g.Name, backend.Dev)
-			if !onCPU(backend) && g.Type != "mxfp4" {
-				require.ErrorIs(t, err, snug.ErrDevice)
-				require.ErrorContains(t, err, "lies on the CPU")
-				return
-			}
 			require.NoError(t, err)
 			require.Equal(t, g.Type, weight.Type().String())
 			require.Equal(t, g.Shape, weight.Shape())
@@ -89,6 +84,44 @@ func decoded(t *testing.T, w *Weight) []float32 {
 	x := make([]float32, w.Len())
 	require.NoError(t, w.Dequantize(snug.ViewOf(x)))
 	return x
+}
+
+// TestOctetsOnDevices: every device decodes whole weights and parts of them to the bits of the CPU, also where a scale ends
+// within 16 bytes of the result.
+func TestOctetsOnDevices(t *testing.T) {
+	for _, backend := range backends(t)[1:] {
+		for n, shape := range [][]int{{3, 5}, {130, 260}, {7, 1100}, {260, 129}, {300, 24}} {
+			for _, o := range kinds[1:7] {
+				w, src := make([]*Weight, 2), kerneltest.Normal(uint64(n), shape[0]*shape[1])
+				for i, dev := range []*snug.Device{snug.CPU(), backend.Dev} {
+					var err error
+					w[i], err = NewWeight(on(t, dev, snug.F32, src), shape, o)
+					require.NoError(t, err)
+				}
+				require.Equal(t, w[0].Bytes(), w[1].Bytes())
+				in := shape[1]
+				for _, rows := range [][2]int{{0, shape[0]}, {1, shape[0]}, {shape[0] - 1, shape[0]}} {
+					for _, dt := range floatTypes {
+						var got [2][]float32
+						for i := range got {
+							dst := on(t, w[i].Device(), dt, make([]float32, (rows[1]-rows[0])*in))
+							require.NoError(t, w[i].dequantizeRange(dst, rows[0]*in))
+							got[i] = values(t, dst)
+						}
+						sameBits(t, got[0], got[1])
+					}
+				}
+				require.NoError(t, w[1].Close())
+				require.ErrorIs(t, w[1].Dequantize(on(t, backend.Dev, snug.F32, src)), snug.ErrDevice)
+			}
+		}
+		x := on(t, backend.Dev, snug.F32, make([]float32, 64))
+		_, err := NewWeight(x, []int{2, 32}, Options{Type: INT8, Outliers: []int{1}})
+		require.ErrorIs(t, err, snug.ErrDevice)
+		empty, err := NewWeight(part(x, 0, 0), []int{0, 32}, Options{Type: FP8})
+		require.NoError(t, err)
+		require.NoError(t, empty.Dequantize(part(x, 0, 0)))
+	}
 }
 
 // TestInt8IsBitsandbytes: the codes and scales are those of bitsandbytes.

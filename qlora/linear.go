@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/device"
 )
 
 // defaultTile is the number of elements that a [Linear] decodes at a time by default.
@@ -17,15 +18,21 @@ const defaultTile = 1 << 20
 //	dx = dy·W
 //
 // It decodes one tile of rows of W at a time and multiplies by it, so W never exists as a
-// whole. Both products are [amp.MatMul] with float32 sums. For few rows of x, as in text
+// whole, unless it fits in a tile. Both products are [amp.MatMul] with float32 sums. For few rows of x, as in text
 // generation, it decodes codes in registers, see [Linear.Forward] and [Linear.Backward]. A
 // Linear is not safe for concurrent use.
 //
-// On devices other than the CPU, if in is a multiple of the block, each product is one
-// kernel without a tile. Blocks of threads decode their part of W into their own memory,
+// On devices other than the CPU, each product by a weight of 4 bits is one kernel without a tile, if in is a multiple of the
+// block. Blocks of threads decode their part of W into their own memory,
 // rounded to the type of the activations. The result has the error bound of amp.MatMul, and
-// the same bits as a product by the whole decoded W with snug's own kernels. Vendors'
-// libraries are not used. These kernels have run in the emulator only.
+// the same bits as a product by the whole decoded W with snug's own kernels.
+//
+// From 512 rows of 16-bit activations on, cuBLASLt or hipBLASLt multiplies by one tile after the other, of at least 512
+// rows of W but for the last, where the library is installed and has the products; elsewhere the kernel does. Elements
+// of W are rounded as above, and the result has the error bound of amp.MatMul, but its bits depend on the library and
+// the device. They are the same in every run with one version of the library on one device. A tile of fewer rows, as
+// with 1 element in [NewLinear], keeps the library from being used. This was tested against stand-ins for the
+// libraries; it has not run on hardware.
 type Linear struct {
 	w       *Weight
 	out, in int
@@ -33,6 +40,7 @@ type Linear struct {
 	unit    int   // elements; parts of w begin at multiples of it
 	block   int   // elements that the loops over codes take at a time; 0 if w is decoded to a tile always
 	length  int   // elements of a tile
+	sumRows int   // of activations that have float32 sums behind the tile
 	tile    *tile // nil when l is closed
 	shares  bool  // the tile of another Linear
 }
@@ -42,18 +50,27 @@ type tile struct {
 	snug.View
 	elements int // as NewLinear was given it
 	free     func() error
+	library  bool // of the device's vendor, which multiplies by tiles
+	panels   bool // a product by the library may need the tile
+	most     int  // elements that a Linear may need
 }
 
 // NewLinear returns the products by w, a weight of two dimensions, with activations of type
 // dt. A tile has as many whole rows as fit in that many elements, at least one; 0 means 1 Mi
 // elements. It takes the memory of a tile of dt and of up to 256 blocks more, on the
-// weight's device. On devices other than the CPU, if in is a multiple of the block, only
+// weight's device. On devices other than the CPU, for 4 bits, if in is a multiple of the block, only
 // [Linear.Norms] and [DoRA.Update] need the tile, and their first call allocates it. The
 // Linear does not own w.
 //
+// For 16-bit activations on a device with cuBLASLt or hipBLASLt, 0 means 64 Mi elements, 128 MiB. NewLinear opens the
+// library, with a workspace of up to 32 MiB that all products of the device share. It allocates the tile, of at most
+// the size of W, if products by the library may need it: if in is a multiple of the block, and the tile has 512 rows
+// or more. Where W has more rows than the tile, the tile has a multiple of 128 rows, and takes half as much again for
+// sums of [Linear.Backward], if a quarter of its elements makes 512 rows or more.
+//
 // Errors: [snug.ErrShape] unless w has two dimensions, [snug.ErrDType] unless dt is
 // f32, f16 or bf16, [snug.ErrConfig] for a negative tile and a nil or zero w,
-// [snug.ErrDevice] for a closed one, and [snug.ErrNoMemory].
+// [snug.ErrDevice] for a closed one, [snug.ErrNoMemory], and those of the library's start.
 func NewLinear(w *Weight, dt snug.DType, elements int) (*Linear, error) {
 	if err := w.usable(); err != nil {
 		return nil, fmt.Errorf("qlora: linear: %w", err)
@@ -66,13 +83,23 @@ func NewLinear(w *Weight, dt snug.DType, elements int) (*Linear, error) {
 	case elements < 0:
 		return nil, fmt.Errorf("qlora: linear: tile of %d elements, want 0 or more: %w", elements, snug.ErrConfig)
 	}
-	if elements == 0 {
-		elements = defaultTile
+	t := &tile{elements: elements}
+	if dt != snug.F32 && !w.Device().IsCPU() {
+		var err error
+		if t.library, err = device.HasProducts(w.Device()); err != nil {
+			return nil, fmt.Errorf("qlora: linear: %w", err)
+		}
 	}
-	l := newLinear(w, elements)
-	l.tile = &tile{elements: elements}
-	first := l.length
-	if l.fuses() {
+	switch {
+	case elements > 0:
+	case t.library:
+		t.elements = panelElements
+	default:
+		t.elements = defaultTile
+	}
+	l := newLinear(w, t)
+	first := l.reserved()
+	if l.fuses() && !l.usesPanels() {
 		first = 0
 	}
 	if err := l.reserve(dt, first); err != nil {
@@ -81,20 +108,31 @@ func NewLinear(w *Weight, dt snug.DType, elements int) (*Linear, error) {
 	return l, nil
 }
 
-// newLinear returns the products by w without a tile.
-func newLinear(w *Weight, elements int) *Linear {
-	l := &Linear{w: w, out: w.shape[0], in: w.shape[1], unit: w.unit(), block: w.codeBlock()}
-	l.rows = min(max(1, elements/max(1, l.in)), max(1, l.out))
+// newLinear returns the products by w with a tile, which it does not make.
+func newLinear(w *Weight, t *tile) *Linear {
+	l := &Linear{w: w, out: w.shape[0], in: w.shape[1], unit: w.unit(), block: w.codeBlock(), tile: t}
+	l.rows = min(max(1, t.elements/max(1, l.in)), max(1, l.out))
+	if l.usesPanels() && l.rows < l.out {
+		l.rows -= l.rows % panelStep
+	}
 	l.length = w.n
 	if whole := l.rows * l.in; whole < w.n-l.unit { // which does not overflow
 		l.length = whole + l.unit
 	}
+	if l.usesPanels() && l.rows < l.out {
+		if n := t.elements / sumShare / l.in; n >= panelRows {
+			l.sumRows = n
+		}
+	}
+	t.most, t.panels = max(t.most, l.reserved()), t.panels || l.usesPanels()
 	return l
 }
 
 // Share returns the products by another weight with the tile of l, so that the layers of a model
 // need one tile for all: it grows to the largest. Only one of them may be in use at a time. The
-// tile is freed when l is closed, and the others cannot be used afterwards.
+// tile is freed when l is closed, and the others cannot be used afterwards. Where products by a vendor's library may
+// need the tile it grows here, so that products allocate nothing. A [snug.Graph] with such a product must be captured
+// after all weights share the tile.
 //
 // Errors are the errors of [NewLinear], and [snug.ErrDevice] for a weight on another device.
 func (l *Linear) Share(w *Weight) (*Linear, error) {
@@ -110,8 +148,14 @@ func (l *Linear) Share(w *Weight) (*Linear, error) {
 	case w.Device() != l.w.Device():
 		return nil, fmt.Errorf("qlora: linear: a weight on %s and a tile on %s: %w", w.Device().Name(), l.w.Device().Name(), snug.ErrDevice)
 	}
-	s := newLinear(w, l.tile.elements)
-	s.tile, s.shares = l.tile, true
+	s := newLinear(w, l.tile)
+	s.shares = true
+	if t := l.tile; t.panels && t.Len() < t.most {
+		// Not when it is needed: a captured graph has its address.
+		if err := s.reserve(t.DType(), t.most); err != nil {
+			return nil, err
+		}
+	}
 	return s, nil
 }
 
@@ -175,7 +219,7 @@ func (l *Linear) usable() error {
 // an element, unless it is float32, and a worker up to 80 KiB or, if that is more, 4 bytes
 // a block of a row; other devices need no memory.
 //
-// Types of 8 bits are multiplied so where in is a multiple of 32, there are no Outliers, and the scales are by row, by
+// Types of 8 bits are multiplied so, on the CPU, where in is a multiple of 32, there are no Outliers, and the scales are by row, by
 // weight, or by blocks of a multiple of 64 rows and 32 columns. The scales of blocks multiply x, and those of rows the
 // sums: the error is at most (in/8+12)·2^-24·(Σ|x||w| + |beta·y|), and a worker takes up to 36 KiB more or, if that is
 // more, 4 bytes for each row of x and column of a block.
@@ -212,7 +256,9 @@ func (l *Linear) forwardTiles(rows int, y, x snug.View, beta float32) error {
 
 // Backward computes dx = dy·W + beta·dx, for dy of [rows, out] and dx of [rows, in]
 // elements. dy has the type of [NewLinear]. A dx of 16 bits is rounded once for each tile,
-// or once if no tile is used.
+// or once if no tile is used or a vendor's library multiplies. Where W has several tiles, the library's products are
+// then added in float32 sums, of as many rows at a time as there is memory for, see [NewLinear]. If those are fewer than
+// 512 the kernel without a tile multiplies.
 //
 // Up to 8 rows on the CPU, 4 in pure Go, use no tile if in is a multiple of the block. They
 // multiply by the codes, which are read once, with float32 elements of W. Sums are float32,
@@ -234,6 +280,9 @@ func (l *Linear) Backward(dx, dy snug.View, beta float32) error {
 	}
 	if l.fewBackward(rows, dx, dy, beta) {
 		return l.backwardFew(rows, dx, dy, beta)
+	}
+	if parts := l.sumParts(rows, dx); parts > 0 {
+		return l.backwardSums(rows, parts, dx, dy, beta)
 	}
 	if l.fuses() {
 		return l.product("backward", rows, dx, dy, beta, true)

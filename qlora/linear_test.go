@@ -74,6 +74,9 @@ func TestLinear(t *testing.T) {
 			{9, 7, Options{Type: FP4, Block: 32, Single: true}, 1},
 			{70, 600, Options{Block: 32}, 3000}, // more than 256 blocks
 			{1, 1, Options{}, 1},
+			{37, 150, Options{Type: FP8}, 500}, // no loops over codes
+			{9, 7, Options{Type: INT8}, 20},
+			{70, 60, Options{Type: FP8E5M2, Scales: ByTensor}, 0},
 		} {
 			for dt, rounding := range map[snug.DType]float64{snug.F32: 1e-6, snug.BF16: 1.0 / 256} {
 				t.Run(fmt.Sprintf("%s/%v/%dx%d/%d", backend.Name, dt, tc.out, tc.in, tc.tile), func(t *testing.T) {

@@ -60,22 +60,12 @@ func (w *Weight) fillMX(dev *snug.Device, src snug.View) error {
 	if n := len(w.shape); n == 0 || w.shape[n-1]%mxBlock != 0 {
 		return fmt.Errorf("a weight of shape %v, want rows of a multiple of %d elements for %s: %w", w.shape, mxBlock, w.t, snug.ErrShape)
 	}
-	if !dev.IsCPU() {
-		host, _, err := snug.MakeView(snug.CPU(), src.DType(), src.Len())
-		if err == nil {
-			err = snug.Copy(host, src)
-		}
-		if err != nil {
-			return err
-		}
-		src = host
-	}
-	if err := finiteSource(src); err != nil {
+	src, err := finiteSource(src)
+	if err != nil {
 		return err
 	}
 	a := mxArgs{src, make([]uint8, PackedBytes(w.n)), make([]uint8, w.n/mxBlock)}
 	mxTask.Run(cpu.Chunks(w.n, grain), a)
-	var err error
 	if w.packed, err = put(dev, a.packed); err != nil {
 		return err
 	}

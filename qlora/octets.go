@@ -7,6 +7,8 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/blockq"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/octet"
 )
@@ -74,8 +76,8 @@ func (w *Weight) keptView(m memory) snug.View {
 	return snug.SliceView(bits)
 }
 
-// fillOctets makes the memory of src, whose elements are finite.
-func (w *Weight) fillOctets(src snug.View, opt Options) error {
+// fillOctets makes the memory of src on a device. It works on the host.
+func (w *Weight) fillOctets(dev *snug.Device, src snug.View, opt Options) error {
 	if len(w.shape) != 2 {
 		return fmt.Errorf("a weight of shape %v, want two dimensions for %s: %w", w.shape, w.t, snug.ErrShape)
 	}
@@ -85,14 +87,20 @@ func (w *Weight) fillOctets(src snug.View, opt Options) error {
 			return fmt.Errorf("outlier %d is column %d of %d, want columns that ascend: %w", i, c, in, snug.ErrConfig)
 		}
 	}
+	if !dev.IsCPU() && len(opt.Outliers) > 0 {
+		return fmt.Errorf("outliers on %s, want the CPU for a weight that has some: %w", dev.Name(), snug.ErrDevice)
+	}
 	w.setGrid(gridOf(w.t, opt.Scales, out, in))
 	w.outliers = append([]int(nil), opt.Outliers...)
 	if w.n == 0 { // however many empty rows there are
-		w.packed, w.absmax = snug.FromSlice([]uint8{}), snug.FromSlice([]float32{})
-		return nil
+		return w.setOctets(dev, nil, nil)
+	}
+	src, err := finiteSource(src)
+	if err != nil {
+		return err
 	}
 	codes, kept := make([]uint8, w.n), make([]snug.BFloat16, out*len(w.outliers))
-	w.packed, w.kept = snug.FromSlice(codes), snug.FromSlice(kept)
+	w.kept = snug.FromSlice(kept)
 	a := octetArgs{Weight: w, src: src, codes: codes, kept: w.keptView(memory{kept: snug.SliceView(kept)})}
 	a.scales, a.across = make([]float32, w.scaleCount()), cpu.Chunks(in, w.grid.cols)
 	a.maxima = make([]float32, out*a.across)
@@ -108,8 +116,16 @@ func (w *Weight) fillOctets(src snug.View, opt Options) error {
 		}
 	}
 	codesTask.Run(out, a)
-	w.absmax = snug.FromSlice(a.scales)
-	return nil
+	return w.setOctets(dev, codes, a.scales)
+}
+
+// setOctets puts codes and scales on a device.
+func (w *Weight) setOctets(dev *snug.Device, codes []uint8, scales []float32) (err error) {
+	if w.packed, err = put(dev, codes); err != nil {
+		return err
+	}
+	w.absmax, err = put(dev, scales)
+	return err
 }
 
 // setGrid makes w a weight of 8 bits.
@@ -196,34 +212,47 @@ func octetView(codes []uint8, dt snug.DType) snug.View {
 	return snug.SliceView(snug.Float8s[snug.Float8E4M3](codes))
 }
 
-// rowsArgs are rows of a weight that are decoded to dst.
-type rowsArgs struct {
-	*Weight
-	dst, kept     snug.View
-	codes         []uint8
-	scales        []float32
-	first, in, by int // rows from first on, by of them at a time
-}
-
-// decodeRows decodes whole rows to dst, those from element begin on.
-func (w *Weight) decodeRows(dst snug.View, begin int, m memory) {
-	in := w.shape[1]
-	a := rowsArgs{Weight: w, dst: dst, codes: snug.Host[uint8](m.packed)[begin:], scales: m.absmax.Float32s(), first: begin / in, in: in, by: max(1, grain/in)}
+// decodeRows returns the job that decodes whole rows to dst, those from element begin on.
+func (w *Weight) decodeRows(dst snug.View, begin int, m memory) rowsJob {
+	in := max(1, w.shape[1])
+	j := rowsJob{w: w, dst: dst, codes: part(m.packed, begin, begin+dst.Len()), scales: m.absmax, first: begin / in, in: in}
 	if len(w.outliers) > 0 {
-		a.kept = w.keptView(m)
+		j.kept = w.keptView(m)
 	}
-	rowsTask.Run(cpu.Chunks(dst.Len()/in, a.by), a)
+	return j
 }
 
-var rowsTask = cpu.NewTask(func(a *rowsArgs, item int) {
-	lo, hi := cpu.Chunk(a.dst.Len()/a.in, a.by, item)
+// rowsJob decodes rows of a weight of 8 bits to dst, from row first on. codes are those of dst, scales and kept those of the
+// weight.
+type rowsJob struct {
+	w                        *Weight
+	dst, codes, scales, kept snug.View
+	first, in                int
+}
+
+func (j *rowsJob) Kernel() string { return "qlora.octets" }
+
+func (j *rowsJob) Operands(yield func(*driver.Mem)) {
+	yield(device.Mem(&j.dst))
+	yield(device.Mem(&j.codes))
+	yield(device.Mem(&j.scales))
+}
+
+func (j rowsJob) Run() { rowsTask.Run(cpu.Chunks(j.dst.Len()/j.in, j.step()), j) }
+
+// step returns how many rows an item decodes.
+func (j *rowsJob) step() int { return max(1, grain/j.in) }
+
+var rowsTask = cpu.NewTask(func(j *rowsJob, item int) {
+	lo, hi := cpu.Chunk(j.dst.Len()/j.in, j.step(), item)
+	codes, scales := snug.Host[uint8](j.codes), j.scales.Float32s()
 	for r := lo; r < hi; r++ {
-		to := part(a.dst, r*a.in, (r+1)*a.in)
-		octet.Decode(to, a.codes[r*a.in:(r+1)*a.in], a.grid.of(a.first+r, a.in, a.scales), a.grid.cols, a.t.octets())
-		if n := len(a.outliers); n > 0 {
+		to := part(j.dst, r*j.in, (r+1)*j.in)
+		octet.Decode(to, codes[r*j.in:(r+1)*j.in], j.w.grid.of(j.first+r, j.in, scales), j.w.grid.cols, j.w.t.octets())
+		if n := len(j.w.outliers); n > 0 {
 			tile := tiles.Get(n)
-			half.Load((*tile)[:n], a.kept, (a.first+r)*n)
-			scatter(to, a.outliers, *tile)
+			half.Load((*tile)[:n], j.kept, (j.first+r)*n)
+			scatter(to, j.w.outliers, *tile)
 			tiles.Put(tile)
 		}
 	}

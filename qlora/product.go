@@ -10,16 +10,33 @@ import (
 )
 
 // fuses reports whether products decode W in the kernel that multiplies, without a tile: on
-// devices other than the CPU, if the number of columns is a multiple of the block.
+// devices other than the CPU, of 4 bits, if the number of columns is a multiple of the block.
 func (l *Linear) fuses() bool {
-	return !l.w.Device().IsCPU() && l.in > 0 && l.in%l.w.block == 0
+	return !l.w.Device().IsCPU() && l.w.grid.rows == 0 && l.in > 0 && l.in%l.w.block == 0
 }
 
 // product is Forward, or Backward if back is set, where W fuses.
 func (l *Linear) product(op string, rows int, c, a snug.View, beta float32, back bool) error {
-	w := l.w
+	if err := l.checkProduct(op, c, a, beta); err != nil {
+		return err
+	}
+	j := newProduct(l.w, rows, c, a, beta, back)
+	var err error
+	if l.byPanels(rows, c, back) {
+		err = device.Queue(l.w.Device(), panelsJob{j, l.tile.View, l.rows})
+	} else {
+		err = device.Queue(l.w.Device(), j)
+	}
+	if err != nil {
+		return fmt.Errorf("qlora: linear: %s: %w", op, err)
+	}
+	return nil
+}
+
+// checkProduct checks what product refuses.
+func (l *Linear) checkProduct(op string, c, a snug.View, beta float32) error {
 	switch {
-	case w.usable() != nil:
+	case l.w.usable() != nil:
 		return fmt.Errorf("qlora: linear: %s: the weight is closed: %w", op, snug.ErrDevice)
 	case beta-beta != 0:
 		return fmt.Errorf("qlora: linear: %s: beta is %v, want a finite number: %w", op, beta, snug.ErrConfig)
@@ -27,9 +44,6 @@ func (l *Linear) product(op string, rows int, c, a snug.View, beta float32, back
 		return fmt.Errorf("qlora: linear: %s: the result holds %s, want f32, f16 or bf16: %w", op, c.DType(), snug.ErrDType)
 	case device.Mem(&c).Overlaps(*device.Mem(&a)):
 		return fmt.Errorf("qlora: linear: %s: the result overlaps an operand: %w", op, snug.ErrConfig)
-	}
-	if err := device.Queue(w.Device(), newProduct(w, rows, c, a, beta, back)); err != nil {
-		return fmt.Errorf("qlora: linear: %s: %w", op, err)
 	}
 	return nil
 }

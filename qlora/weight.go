@@ -20,11 +20,11 @@ type Options struct {
 	Single bool   // of NF4 and FP4: keep the absmax of blocks in float32, no double quantization
 	Scales Scales // of FP8 and FP8E5M2
 	// Outliers are columns of an INT8 weight, ascending, that stay in 16 bits: float16 if the weight is, else bfloat16.
-	// They do not count for the scales. LLM.int8 keeps the columns whose features of x are large.
+	// They do not count for the scales. LLM.int8 keeps the columns whose features of x are large. On the CPU only.
 	Outliers []int
 }
 
-// Weight is a tensor in 4 or 8 bits an element, on one device; 8 bits on the CPU only. It does not change
+// Weight is a tensor in 4 or 8 bits an element, on one device. It does not change
 // and is safe for concurrent use until Close. A nil or zero Weight has no elements; methods
 // that need elements return [snug.ErrConfig].
 type Weight struct {
@@ -58,9 +58,9 @@ type Weight struct {
 // Errors: the errors of [Quantize], [snug.ErrShape] when shape and src differ in the number
 // of elements, for rows that are no multiple of 32 elements in MXFP4, and for types of 8 bits unless
 // there are two dimensions; [snug.ErrConfig] for options of another type and outliers that are no ascending
-// columns; [snug.ErrDevice] for types of 8 bits on a device other than the CPU; and [snug.ErrNoMemory].
-// MXFP4 is quantized on the host, which takes a copy of src there. On devices other than the CPU a NaN or infinity is
-// an error with double quantization only, see Quantize.
+// columns; [snug.ErrDevice] for Outliers on a device other than the CPU; and [snug.ErrNoMemory].
+// MXFP4 and types of 8 bits are quantized on the host, which takes a copy of src there, and of the codes. In NF4 and
+// FP4 on devices other than the CPU a NaN or infinity is an error with double quantization only, see Quantize.
 func NewWeight[V snug.Vector](src V, shape []int, opt Options) (*Weight, error) {
 	w, err := newWeight(snug.ViewOf(src), shape, opt)
 	if err != nil {
@@ -128,21 +128,26 @@ func (w *Weight) quantize(dev *snug.Device, src snug.View, opt Options) error {
 		return err
 	case opt.Type == MXFP4:
 		return w.fillMX(dev, src)
-	case !dev.IsCPU():
-		return fmt.Errorf("a weight of %s lies on the CPU, src on %s: %w", opt.Type, dev.Name(), snug.ErrDevice)
 	}
-	if err := finiteSource(src); err != nil {
-		return err
-	}
-	return w.fillOctets(src, opt)
+	return w.fillOctets(dev, src, opt)
 }
 
-// finiteSource returns an error if a host view has a NaN or an infinity.
-func finiteSource(src snug.View) error {
-	if i := sweep.First(src, 1, sweep.Infinity); i >= 0 {
-		return fmt.Errorf("src[%d] is NaN or infinite: %w", i, snug.ErrNonFinite)
+// finiteSource returns src, or a copy of it on the host if it lies elsewhere. A NaN or an infinity in it is an error.
+func finiteSource(src snug.View) (snug.View, error) {
+	if !src.Device().IsCPU() {
+		host, _, err := snug.MakeView(snug.CPU(), src.DType(), src.Len())
+		if err == nil {
+			err = snug.Copy(host, src)
+		}
+		if err != nil {
+			return src, err
+		}
+		src = host
 	}
-	return nil
+	if i := sweep.First(src, 1, sweep.Infinity); i >= 0 {
+		return src, fmt.Errorf("src[%d] is NaN or infinite: %w", i, snug.ErrNonFinite)
+	}
+	return src, nil
 }
 
 // fill makes the codes and absmax of src.
@@ -357,8 +362,7 @@ func (w *Weight) dequantizeRange(dst snug.View, begin int) (err error) {
 	case dst.Len() == 0:
 		return nil
 	case w.grid.rows > 0:
-		w.decodeRows(dst, begin, m)
-		return nil
+		return device.Run(dev, w.decodeRows(dst, begin, m))
 	}
 	return device.Run(dev, w.decodeBlocks(dst, begin, m))
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/octet"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
@@ -161,11 +162,8 @@ func swapHalves(b []byte) {
 
 // loadOctets reads FP8 and INT8.
 func (l loader) loadOctets(w *Weight) (err error) {
-	switch {
-	case len(w.shape) != 2:
+	if len(w.shape) != 2 {
 		return fmt.Errorf("it has the shape %v, want two dimensions: %w", w.shape, snug.ErrCorrupt)
-	case !l.dev.IsCPU():
-		return fmt.Errorf("a weight of %s lies on the CPU, not on %s: %w", w.t, l.dev.Name(), snug.ErrDevice)
 	}
 	if w.n, err = safetensors.Elements(w.shape); err != nil {
 		return fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
@@ -178,8 +176,7 @@ func (l loader) loadOctets(w *Weight) (err error) {
 	}
 	if w.n == 0 { // it has no scales either
 		w.setGrid(gridOf(w.t, ByBlock, w.shape[0], w.shape[1]))
-		w.packed, w.absmax = snug.FromSlice([]uint8{}), snug.FromSlice([]float32{})
-		return nil
+		return w.setOctets(l.dev, nil, nil)
 	}
 	name, p, err := l.scale(w.t)
 	if err != nil {
@@ -203,18 +200,33 @@ func (l loader) loadOctets(w *Weight) (err error) {
 			return fmt.Errorf("tensor %q: scale %d is %g, want numbers whose products with %g are finite: %w", name, i, s, f.Largest(), snug.ErrCorrupt)
 		}
 	}
-	w.absmax = snug.FromSlice(scales)
-	if err := l.codes(&w.packed, "", w.n); err != nil {
+	if w.absmax, err = put(l.dev, scales); err != nil {
 		return err
 	}
+	bad, read := -1, 0 // the element that is no number, and how many were looked at
+	err = l.codesTurned(&w.packed, "", w.n, func(b []byte) {
+		if i := notNumber(b, f); i >= 0 && bad < 0 {
+			bad = read + i
+		}
+		read += len(b)
+	})
+	if err == nil && bad >= 0 {
+		err = fmt.Errorf("element %d is NaN or infinite: %w", bad, snug.ErrCorrupt)
+	}
+	return err
+}
+
+// notNumber returns the first code that stands for no number, or -1.
+func notNumber(codes []byte, f *octet.Format) int {
+	first := -1
 	for c := range 256 {
 		if !f.Number(uint8(c)) {
-			if i := bytes.IndexByte(w.packed.Host(), uint8(c)); i >= 0 {
-				return fmt.Errorf("element %d is NaN or infinite: %w", i, snug.ErrCorrupt)
+			if i := bytes.IndexByte(codes, uint8(c)); i >= 0 && (first < 0 || i < first) {
+				first = i
 			}
 		}
 	}
-	return nil
+	return first
 }
 
 // scale returns the tensor of the scales, which kindOf has seen.

@@ -38,8 +38,6 @@ func (m *Model) checkBase() error {
 		return fmt.Errorf("the option Base is %d, want 0 or a type of package qlora: %w", o.Base, snug.ErrConfig)
 	case o.Base != 0 && m.storedType != 0 && o.Base != m.storedType:
 		return fmt.Errorf("the option Base is %s, and the folder has matrices in %s: %w", o.Base, m.storedType, snug.ErrConfig)
-	case !m.dev.IsCPU() && (held == qlora.FP8 || held == qlora.FP8E5M2 || held == qlora.INT8):
-		return fmt.Errorf("matrices in %s are for the CPU, and the model is on %s: %w", held, m.dev.Name(), snug.ErrDevice)
 	}
 	return m.checkPages(held)
 }

@@ -102,7 +102,7 @@ const introduction = `# Modules that snug needs
 
 A program that imports a package of snug compiles the modules that this package imports, and no others. This is all that there is,
 over all systems and build tags, with the licences of the modules' files. The list is written by
-` + "`go run ./.ci/licences`" + `, and CI compares it. snug itself has the [Apache License 2.0](../LICENSE).
+` + "`go run ./.ci/licences`" + `, and CI compares it. snug itself has the [MIT License](../LICENSE).
 `
 
 // packagesOf returns the packages of a module.

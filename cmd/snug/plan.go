@@ -66,7 +66,8 @@ published model, only matrices that are frozen in 4 or 8 bits can lie on the hos
                      default: adamw
   -o FILE            also draw the bytes as an SVG chart
   -report FILE.html  also write a page with pictures: memory by component against its limit, the memory
-                     during a step, what is computed again and what is paged
+                     during a step, what is computed again and what is paged. Only a report without the
+                     steps of a run is overwritten
   -json              write JSON instead of text
 
 The plan chooses from these comma-separated lists. The values after "or" change the
@@ -301,7 +302,7 @@ func (f *planFlags) task(c *call, folder []string) (t plan.Task, limit int64, er
 		return t, 0, usagef("plan: -o %s: the chart is SVG, so the name ends in .svg", f.output)
 	}
 	if f.page != "" {
-		if err := checkReport(f.page); err != nil {
+		if err := checkReport(f.page, true); err != nil {
 			return t, 0, usagef("plan: -report: %w", err)
 		}
 	}

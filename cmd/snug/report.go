@@ -16,14 +16,18 @@ import (
 )
 
 // checkReport returns an error unless a report can be written to a path: a new file, or in the place of another report.
-func checkReport(path string) error {
+// That of a plan, which nothing runs, does not replace that of a run.
+func checkReport(path string, planned bool) error {
 	if err := console.Ends(path, ".html"); err != nil {
 		return err
 	}
 	if err := writable(path); err != nil {
 		return err
 	}
-	_, err := report.Read(path)
+	h, err := report.Read(path)
+	if planned && h != nil && len(h.Points) > 0 {
+		return fmt.Errorf("%s has the steps of a run, which a plan does not replace: name another file", path)
+	}
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -107,10 +108,11 @@ func TestTuneReport(t *testing.T) {
 		{"all weights, adamw", []string{"-full"}}, {"LoRA of rank 16, MeZO", []string{"-mezo"}},
 		{"DoRA of rank 16, schedule-free", []string{"-dora", "-optimizer", "schedule-free"}},
 		{"distillation from ", []string{"-teacher", publish(t)}}, {"LoRA of rank 16 on weights in 4 bits", []string{"-base", "nf4", "-disk", "1GiB"}},
+		{"DPO with beta 0.3", []string{"-dpo", "0.3", "-data", pairs(t, 25)}},
 	}) {
 		dir := t.TempDir()
 		path := filepath.Join(dir, `a<b>&"c".html`)
-		status, out, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-o", filepath.Join(dir, "out"), "-steps", "5", "-batch", "4", "-held-out", "0.2", "-report", path, "-json"}, c.flags...)...)
+		status, out, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-o", filepath.Join(dir, "out"), "-steps", "5", "-batch", "4", "-held-out", "0.2", "-eval-every", "2", "-report", path, "-json"}, c.flags...)...)
 		require.Zero(t, status, errs)
 		require.Contains(t, out, "the report is in "+path)
 		r := lastLine(t, out)
@@ -131,7 +133,9 @@ func TestTuneReport(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, h.Points, 5)
 		require.Equal(t, r.Loss, h.Points[4].Mean)
-		require.Equal(t, []report.Evaluation{{Step: 0, Loss: r.LossFirst}, {Step: 5, Loss: r.LossLast}}, h.HeldOut)
+		require.Len(t, r.Between, 2)
+		require.Equal(t, []report.Evaluation{{Step: 0, Loss: r.LossFirst}, r.Between[0], r.Between[1], {Step: 5, Loss: r.LossLast}}, h.HeldOut)
+		require.Contains(t, out, fmt.Sprintf("loss on held-out samples after step 4: %.4f\n", r.Between[1].Loss))
 		tokens := 0.0
 		for _, p := range h.Points {
 			tokens += p.Tokens
@@ -147,13 +151,28 @@ func TestTuneReport(t *testing.T) {
 // TestTuneReportOfADryRun: it has what is predicted.
 func TestTuneReportOfADryRun(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dry.html")
-	status, out, errs := snugged("tune", "-model", publish(t), "-data", chats(t, 12), "-dry-run", "-memory", "1GiB", "-report", path)
+	run := []string{"tune", "-model", publish(t), "-data", chats(t, 12), "-memory", "1GiB", "-o", filepath.Join(t.TempDir(), "out"), "-report", path}
+	dry := append(run[:len(run):len(run)], "-dry-run")
+	status, out, errs := snugged(dry...)
 	require.Zero(t, status, errs)
 	printed(t, out, pageRows(t, path), "weights", "total")
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Contains(t, string(text), "predicted, nothing has run")
 	require.Contains(t, string(text), "process, predicted")
+
+	status, _, errs = snugged(run...) // which replaces it, and is not replaced
+	require.Zero(t, status, errs)
+	text, err = os.ReadFile(path)
+	require.NoError(t, err)
+	for _, planned := range [][]string{dry, {"plan", "-model", "gpt2", "-report", path}} {
+		status, _, errs = snugged(planned...)
+		require.Equal(t, 2, status)
+		require.Contains(t, errs, "has the steps of a run, which a plan does not replace")
+	}
+	after, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, text, after)
 }
 
 // reported starts a run with a report, which the test drives.

@@ -23,7 +23,7 @@ func tuneCommand() *command {
 		name: "tune", summary: "fine-tune a published model under a memory limit",
 		flags: []string{"-model:file", "-data:file", "-o:file", "-device", "-memory", "-disk", "-lora", "-adapter:" + strings.Join(adapterKinds, " "), "-alpha", "-rslora", "-dora", "-dropout",
 			"-loraplus-ratio", "-modules-to-save", "-full", "-fold", "-mezo", "-masters:full split split24 none", "-report-rounding", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
-			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-dpo", "-teacher:file", "-teacher-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-distill-weight", "-distill-temperature", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-shard:replicate state gradients weights", "-checkpoint:file", "-save-every", "-trace:file", "-report:file", "-dry-run", "-json"},
+			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-dpo", "-teacher:file", "-teacher-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-distill-weight", "-distill-temperature", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-eval-every", "-shard:replicate state gradients weights", "-checkpoint:file", "-save-every", "-trace:file", "-report:file", "-dry-run", "-json"},
 		help: tuneHelp,
 		run:  runTune,
 	}
@@ -46,8 +46,8 @@ It prints what the run will take, by component, and at the end what the run took
   -o DIR             new or empty folder to write the adapter or the model to, or what a killed run
                      left in one
   -device NAME       where the model is and computes: cpu (default), or cuda:0, hip:0 or metal:0 in a
-                     program built with that tag. Not with -disk, -fold, -adapter vera, ranks, optimizers
-                     other than adamw and schedule-free, and -base mxfp4, fp8 or int8
+                     program built with that tag. Not with -disk, -fold, -adapter vera, ranks, and optimizers
+                     other than adamw and schedule-free
   -memory SIZE       limit of the process's resident memory, such as 6GiB; default: none. With -device
                      the limit of what is counted on the device; default: what is free there
   -disk SIZE         disk space for pages of weights, of state, or of activations from which others are
@@ -127,6 +127,7 @@ It prints what the run will take, by component, and at the end what the run took
                      terms, the loss on held-out samples has neither
   -seed N            seed of the order of samples, the adapters' initial values and dropout; default 1
   -held-out SHARE    share of the samples that are not trained on, to measure the loss; default 0.02
+  -eval-every N      measure that loss also after each N steps; default 0: before and after the run
   -shard WHAT        what the ranks of mpiexec divide: replicate (nothing); state (of the optimizer, and
                      master weights, ZeRO-1); gradients (state and gradients, ZeRO-2); weights (the
                      model's matrices too, ZeRO-3; under adapters all gradients stay on each rank);
@@ -143,7 +144,7 @@ It prints what the run will take, by component, and at the end what the run took
                      is computed again and what is paged. The run writes FILE again every few seconds, and
                      at the end, even if it fails or is interrupted. A resumed run keeps the steps in FILE.
                      A file that is not a report is not overwritten. With -dry-run FILE has what is
-                     predicted. A report takes up to 4 MiB of memory
+                     predicted, and must not be the report of a run. A report takes up to 4 MiB of memory
   -dry-run           print the plan and exit
   -json              also print the results, or with -dry-run the plan, as a line of JSON at the end
 
@@ -183,6 +184,7 @@ type tuneFlags struct {
 	sharding         plan.Sharding
 	checkpoint       string
 	saveEvery        int
+	evalEvery        int
 	trace, page      string
 	dryRun, json     bool
 	dtype            snug.DType
@@ -227,6 +229,7 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.Float64Var(&f.teacher.share, "distill-weight", defaultShare, "")
 	fs.Float64Var(&f.teacher.temperature, "distill-temperature", defaultTemperature, "")
 	fs.Float64Var(&f.held, "held-out", 0.02, "")
+	fs.IntVar(&f.evalEvery, "eval-every", 0, "")
 	fs.Uint64Var(&f.seed, "seed", 1, "")
 	fs.StringVar(&f.shard, "shard", "", "")
 	fs.StringVar(&f.checkpoint, "checkpoint", "", "")
@@ -330,6 +333,8 @@ func (f *tuneFlags) check() (err error) {
 		{f.checkPreferences() != "", f.checkPreferences()},
 		{f.checkTeacher() != "", f.checkTeacher()},
 		{!(f.held >= 0 && f.held <= 0.5), fmt.Sprintf("-held-out %v: want 0 to 0.5", f.held)},
+		{f.evalEvery < 0, fmt.Sprintf("-eval-every %d: want a number of steps, or 0", f.evalEvery)},
+		{f.evalEvery > 0 && f.held == 0, "-eval-every measures the loss on samples that -held-out 0 does not hold out"},
 		{f.checkpoint == "" && f.given("save-every"), "-save-every is for -checkpoint, which is not there"},
 		{f.saveEvery < 1, fmt.Sprintf("-save-every %d: want 1 or more", f.saveEvery)},
 	} {
@@ -369,7 +374,7 @@ func (f *tuneFlags) checkReport() error {
 	if err := f.checkFile("report", f.page, ".html"); err != nil || f.page == "" {
 		return err
 	}
-	if err := checkReport(f.page); err != nil {
+	if err := checkReport(f.page, f.dryRun); err != nil {
 		return usagef("tune: -report: %w", err)
 	}
 	return nil

@@ -21,6 +21,8 @@ func TestTuneDevice(t *testing.T) {
 		"dropout": {"-dropout", "0.2", "-rslora", "-loraplus-ratio", "4"},
 		"dora":    {"-dora", "-base", "nf4"},
 		"nf4":     {"-base", "nf4", "-modules-to-save", "lm_head"},
+		"fp8":     {"-base", "fp8"},
+		"int8":    {"-dora", "-base", "int8"},
 		"f16":     {"-compute", "f16"},
 		"full":    {"-full"},
 		"split24": {"-full", "-masters", "split24"},
@@ -100,7 +102,6 @@ func TestTuneDeviceErrors(t *testing.T) {
 		"matrices": {[]string{"-device", "opaque:0", "-full", "-optimizer", "apollo"}, "-optimizer apollo is for the CPU, and -device is opaque:0"},
 		"prodigy":  {[]string{"-device", "opaque:0", "-optimizer", "prodigy"}, "-optimizer prodigy is for the CPU, and -device is opaque:0"},
 		"vera":     {[]string{"-device", "opaque:0", "-adapter", "vera"}, "adapters of VeRA work on the CPU"},
-		"8 bits":   {[]string{"-device", "opaque:0", "-base", "int8"}, "for the CPU, and the model is on opaque:0"},
 		"too much": {[]string{"-device", "opaque:0", "-memory", "1KiB"}, "tune: -device opaque:0: nothing fits in 1.00 KiB there: the smallest plan takes "},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -144,7 +144,7 @@ func TestTunePreferences(t *testing.T) {
 }
 
 // TestTunePreferencesGoOn: a run goes on to the same bits under another limit, where its reference is computed again, and
-// not with another beta.
+// not with another beta. That it measures the loss between steps changes nothing.
 func TestTunePreferencesGoOn(t *testing.T) {
 	model, data := publish(t), pairs(t, 25)
 	for _, flags := range [][]string{{"-adapter", "olora", "-lora", "2", "-dropout", "0.1"}, {"-full"}} {
@@ -162,12 +162,13 @@ func TestTunePreferencesGoOn(t *testing.T) {
 		status, _, errs = run("two", "-dpo", "0.1")
 		require.Equal(t, 1, status)
 		require.Contains(t, errs, "it is of another run: dpo is 0.3 there, 0.1 here")
-		status, out, errs = run("two", "-dpo", "0.3", "-memory", "1GiB")
+		status, out, errs = run("two", "-dpo", "0.3", "-memory", "1GiB", "-eval-every", "7")
 		require.Zero(t, status, errs)
 		require.Contains(t, out, "going on from step 6 of 8")
 		two := lastLine(t, out)
 		require.Equal(t, []any{one.Loss, one.LossLast, one.Last}, []any{two.Loss, two.LossLast, two.Last})
 		require.Nil(t, two.First)
+		require.Len(t, two.Between, 1)
 		name := map[bool]string{true: "model.safetensors", false: "adapter_model.safetensors"}[flags[0] == "-full"]
 		var files [2][]byte
 		for i, out := range []string{"one", "two"} {

@@ -295,10 +295,3 @@ func flagFacts(set *flag.FlagSet, except ...string) (list []report.Fact) {
 	})
 	return list
 }
-
-// reportHeldOut takes up a loss on held-out samples, 0 if there are none.
-func (t *tuning) reportHeldOut(step int, loss float64) {
-	if t.reporter != nil && loss != 0 {
-		t.reporter.history.Evaluate(step, loss)
-	}
-}

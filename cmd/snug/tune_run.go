@@ -16,6 +16,7 @@ import (
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/dataset"
+	"github.com/snug-ml/snug/internal/report"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
@@ -423,24 +424,25 @@ func (t *tuning) stepCount() int {
 
 // result is what a run found.
 type result struct {
-	Model           string      `json:"model"`
-	Steps           int         `json:"steps"`
-	Tokens          int         `json:"tokens"` // of this process's steps
-	Seconds         float64     `json:"seconds"`
-	Skipped         int         `json:"steps_skipped"`
-	LossFirst       float64     `json:"held_out_loss_first,omitempty"` // of a run that began anew
-	LossLast        float64     `json:"held_out_loss_last,omitempty"`
-	First           *preference `json:"held_out_preference_first,omitempty"` // with -dpo, like the losses
-	Last            *preference `json:"held_out_preference_last,omitempty"`
-	DivergenceFirst *float64    `json:"held_out_divergence_first,omitempty"` // with -teacher, like the losses
-	DivergenceLast  *float64    `json:"held_out_divergence_last,omitempty"`
-	Loss            float64     `json:"loss"` // of the last step
-	LostShare       float64     `json:"updates_lost_share,omitempty"`
-	Predicted       int64       `json:"predicted_peak_bytes"`
-	Measured        int64       `json:"measured_peak_bytes"`
-	Resident        int64       `json:"predicted_rss_bytes"`
-	PeakRSS         int64       `json:"peak_rss_bytes"`
-	Components      plan.Bytes  `json:"-"` // measured
+	Model           string              `json:"model"`
+	Steps           int                 `json:"steps"`
+	Tokens          int                 `json:"tokens"` // of this process's steps
+	Seconds         float64             `json:"seconds"`
+	Skipped         int                 `json:"steps_skipped"`
+	LossFirst       float64             `json:"held_out_loss_first,omitempty"` // of a run that began anew
+	LossLast        float64             `json:"held_out_loss_last,omitempty"`
+	Between         []report.Evaluation `json:"held_out_losses,omitempty"`           // with -eval-every, of this process
+	First           *preference         `json:"held_out_preference_first,omitempty"` // with -dpo, like the losses
+	Last            *preference         `json:"held_out_preference_last,omitempty"`
+	DivergenceFirst *float64            `json:"held_out_divergence_first,omitempty"` // with -teacher, like the losses
+	DivergenceLast  *float64            `json:"held_out_divergence_last,omitempty"`
+	Loss            float64             `json:"loss"` // of the last step
+	LostShare       float64             `json:"updates_lost_share,omitempty"`
+	Predicted       int64               `json:"predicted_peak_bytes"`
+	Measured        int64               `json:"measured_peak_bytes"`
+	Resident        int64               `json:"predicted_rss_bytes"`
+	PeakRSS         int64               `json:"peak_rss_bytes"`
+	Components      plan.Bytes          `json:"-"` // measured
 }
 
 func (t *tuning) train() (r result, err error) {
@@ -455,26 +457,37 @@ func (t *tuning) train() (r result, err error) {
 	progress.Memory = func() (plan.Bytes, int64) { return r.Components, t.countedLimit() }
 	did, err := console.Training[dataset.Batch]{
 		Trainer: t.trainer, Steps: steps, Saves: t.checkpoint != "", Stop: t.stop, Ranks: t.ranks,
-		Progress: progress,
-		Batches:  t.batches,
-		Tokens:   func(b dataset.Batch) int { return len(b.Tokens) },
-		HeldOut:  t.data.HeldOut(max(1, t.plan.Run.Micro)),
-		Begun: func(loss float64) {
-			r.First, r.DivergenceFirst = t.preferences.taken(), t.student.taken()
-			t.reportHeldOut(0, loss)
-		},
+		Progress:  progress,
+		Batches:   t.batches,
+		Tokens:    func(b dataset.Batch) int { return len(b.Tokens) },
+		HeldOut:   t.data.HeldOut(max(1, t.plan.Run.Micro)),
+		EvalEvery: t.evalEvery, Evaluated: func(step int, loss float64) { t.evaluated(&r, step, loss) },
 		After: func(train.Report) (string, error) {
 			t.measure(&r)
 			return plan.FormatBytes(r.Components.Total()), nil
 		},
 		Stepped: t.reportStep,
 	}.Run()
-	r.Last, r.DivergenceLast = t.preferences.taken(), t.student.taken()
-	t.reportHeldOut(steps, did.Last)
 	r.Tokens, r.Seconds, r.Skipped, r.Loss, r.LossFirst, r.LossLast = did.Tokens, did.Seconds, did.Skipped, did.Loss, did.First, did.Last
 	if did.Skipped > 0 && did.Skipped == steps && err == nil {
 		err = fmt.Errorf("tune: no step changed anything, and nothing is written: gradients are not finite in any of them, because a weight of %s is not, or the loss overflows: %w",
 			t.dir, snug.ErrNonFinite)
 	}
 	return r, err
+}
+
+// evaluated takes up a loss on held-out samples, 0 if there are none, and what else their evaluation has measured.
+func (t *tuning) evaluated(r *result, step int, loss float64) {
+	one, divergence := t.preferences.taken(), t.student.taken()
+	if step == 0 {
+		r.First, r.DivergenceFirst = one, divergence
+	} else {
+		r.Last, r.DivergenceLast = one, divergence
+	}
+	if loss != 0 && step > 0 && step < r.Steps {
+		r.Between = append(r.Between, report.Evaluation{Step: step, Loss: loss})
+	}
+	if t.reporter != nil && loss != 0 {
+		t.reporter.history.Evaluate(step, loss)
+	}
 }

@@ -129,9 +129,11 @@ func (t *trainer) run(stop console.Stop, saves bool, p *console.Progress) (*repo
 		HeldOut: func(yield func(transformer.Batch, error) bool) {
 			t.heldOut(func(b transformer.Batch) bool { return yield(b, nil) })
 		},
-		Begun: func(loss float64) {
-			t.first = loss
-			t.SetNotes(notes{append(slices.Clip(t.ends), t.steps), t.first})
+		Evaluated: func(step int, loss float64) {
+			if step == 0 {
+				t.first = loss
+				t.SetNotes(notes{append(slices.Clip(t.ends), t.steps), t.first})
+			}
 		},
 		After: func(train.Report) (string, error) {
 			calls.stepped()

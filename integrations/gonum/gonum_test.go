@@ -186,6 +186,27 @@ func TestErrors(t *testing.T) {
 	require.Equal(t, 9.0, w.At(0, 0))
 }
 
+// TestMoved: a step finds a matrix where it is, and refuses another shape.
+func TestMoved(t *testing.T) {
+	w, ones := mat.NewDense(2, 2, []float64{1, 2, 3, 4}), mat.NewDense(2, 2, []float64{1, 1, 1, 1})
+	best, old := mat.DenseCopyOf(w), w.RawMatrix().Data
+	opt, err := New(quant8.Lion{}, quant8.Options{}, Param{"w", w})
+	require.NoError(t, err)
+	require.NoError(t, opt.Step(1, ones))
+	w.CloneFrom(best) // which allocates
+	require.NoError(t, opt.Step(1, ones))
+	require.Equal(t, []float64{0, 1, 2, 3}, w.RawMatrix().Data)
+	require.Equal(t, []float64{0, 1, 2, 3}, old)
+
+	w.Reset()
+	err = opt.Step(1, ones)
+	require.ErrorIs(t, err, snug.ErrShape)
+	require.ErrorContains(t, err, "parameter w is 0×0, in New it was 2×2")
+	w.ReuseAs(4, 1)
+	require.ErrorIs(t, opt.Step(1, mat.NewDense(4, 1, nil)), snug.ErrShape)
+	require.Equal(t, 2, opt.Steps())
+}
+
 // TestSkips: a policy that skips gradients that are not finite holds for whole parameters.
 func TestSkips(t *testing.T) {
 	const n = 1 << 17
@@ -328,13 +349,20 @@ func TestMethodFails(t *testing.T) {
 		"matrices": {bowl(), &Method{Rule: quant8.Muon{}}, snug.ErrConfig},
 		"rate":     {bowl(), &Method{Rate: func(int) float64 { return -1 }}, snug.ErrConfig},
 		"gradient": {breaks, &Method{}, snug.ErrNonFinite},
-		"function": {optimize.Problem{Func: func([]float64) float64 { return math.NaN() }, Grad: bowl().Grad}, &Method{}, nil},
+		"function": {optimize.Problem{Func: func([]float64) float64 { return math.NaN() }, Grad: bowl().Grad}, &Method{}, snug.ErrNonFinite},
 	} {
 		result, err := optimize.Minimize(of.problem, []float64{5}, nil, of.method)
-		require.Error(t, err, name)
-		if of.want != nil {
-			require.ErrorIs(t, err, of.want, name)
-		}
+		require.ErrorIs(t, err, of.want, name)
 		require.Equal(t, optimize.Failure, result.Status, name)
 	}
+	calls = 0
+	late := bowl()
+	late.Func = func(x []float64) float64 {
+		if calls++; calls == 3 {
+			return math.Inf(1)
+		}
+		return bowl().Func(x)
+	}
+	_, err := optimize.Minimize(late, []float64{5}, nil, &Method{})
+	require.ErrorContains(t, err, "Func is +Inf at step 3")
 }

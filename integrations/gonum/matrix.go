@@ -19,20 +19,23 @@ type rows struct {
 func rowsOf(what string, m mat.Matrix) (rows, error) {
 	switch m := m.(type) {
 	case nil:
+		return rows{}, fmt.Errorf("%w: %s is nil", snug.ErrConfig, what)
 	case *mat.Dense:
-		if m != nil {
-			return denseRows(m), nil
+		if m == nil {
+			return rows{}, fmt.Errorf("%w: %s is a nil *mat.Dense", snug.ErrConfig, what)
 		}
+		return denseRows(m), nil
 	case *mat.VecDense:
-		if m != nil {
-			return vectorRows(m), nil
+		if m == nil {
+			return rows{}, fmt.Errorf("%w: %s is a nil *mat.VecDense", snug.ErrConfig, what)
 		}
+		return vectorRows(m), nil
 	case mat.RawMatrixer:
 		return denseRows(m), nil
 	case mat.RawVectorer:
 		return vectorRows(m), nil
 	}
-	return rows{}, fmt.Errorf("%w: %s: a %T has no elements of float64 in memory, as a *mat.Dense or a *mat.VecDense", snug.ErrConfig, what, m)
+	return rows{}, fmt.Errorf("%w: %s: a %T has no elements of float64 in memory: want a *mat.Dense or a *mat.VecDense, such as mat.DenseCopyOf returns", snug.ErrConfig, what, m)
 }
 
 func denseRows(m mat.RawMatrixer) rows {

@@ -21,6 +21,9 @@ import (
 // location, not the best, and optimize.NeverTerminate as Settings.Converger keeps the default one, which looks for
 // progress over 100 steps, from ending the run.
 //
+// A Func that is NaN or +Inf ends the run with an error that wraps snug.ErrNonFinite, and so does a gradient that
+// [Optimizer.Step] refuses.
+//
 // The location is one vector to the rule; those for matrices take no vectors, or treat it as one. The state takes the
 // bytes that [quant8.Options] says, where LBFGS keeps 272 bytes an element by default and BFGS 8 for each pair of elements.
 // A Method serves one Minimize at a time, and each begins anew.
@@ -76,7 +79,7 @@ func (m *Method) Run(operation chan<- optimize.Task, result <-chan optimize.Task
 		m.begin(task.X)
 	}
 	for step := 1; running; step++ {
-		if m.judge(task.Location); m.status != optimize.Failure {
+		if m.judge(step, task.Location); m.status != optimize.Failure {
 			running = exchange(optimize.MajorIteration)
 		}
 		if running && m.status == optimize.NotTerminated {
@@ -109,8 +112,8 @@ func (m *Method) begin(x []float64) {
 	}
 }
 
-// judge sets the status if a run ends at a location.
-func (m *Method) judge(at *optimize.Location) {
+// judge sets the status if a run ends at the location of a step.
+func (m *Method) judge(step int, at *optimize.Location) {
 	threshold := m.GradStopThreshold
 	if threshold == 0 {
 		threshold = 1e-12
@@ -118,7 +121,7 @@ func (m *Method) judge(at *optimize.Location) {
 	switch {
 	case m.status != optimize.NotTerminated:
 	case math.IsNaN(at.F) || math.IsInf(at.F, 1):
-		m.status, m.err = optimize.Failure, optimize.ErrFunc(at.F)
+		m.status, m.err = optimize.Failure, fmt.Errorf("%w: gonum.Method: Func is %g at step %d", snug.ErrNonFinite, at.F, step)
 	case floats.Norm(at.Gradient, math.Inf(1)) < threshold:
 		m.status = optimize.GradientThreshold
 	}

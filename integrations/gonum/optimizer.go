@@ -27,16 +27,19 @@ type Optimizer struct {
 }
 
 type param struct {
-	name string
-	rows
+	name  string
+	value mat.Matrix
+	rows  // of value, as of the last step
 }
 
-// New returns an optimizer of some parameters, each of another name. It keeps the matrices, not copies. Rules for
-// matrices take a vector as one of one column.
+// New returns an optimizer of some parameters, each of another name. It keeps the matrices, not copies. Between steps a
+// matrix may get other memory, as by CloneFrom, but no other shape. To the rule a vector is what [quant8.Optimizer.Add]
+// takes, which [quant8.Muon] refuses.
 //
-// Memory: the state, as [quant8.Options] says, allocated at the first step, and scratch of 8 bytes an element of the
-// largest parameter. With a rule that is [quant8.Elementwise], the Block of the default and neither MaxUpdate nor skipped steps
-// these are at most Chunk elements: 512 KiB by default.
+// Memory: the state, as [quant8.Options] says, allocated at the first step, and scratch of 8 bytes an element. The
+// scratch has the elements of the largest parameter, or of a Chunk if that is less and the optimizer can step piece by
+// piece: its rule is [quant8.Elementwise], Block is the default, MaxUpdate is 0 and NonFinite is quant8.Fail. By default a
+// Chunk takes 512 KiB.
 //
 // Errors wrap snug.ErrConfig or snug.ErrShape: options, a name that is empty or taken, a Value that is no matrix in
 // memory, none at all.
@@ -68,7 +71,7 @@ func New(rule quant8.Rule, o quant8.Options, params ...Param) (*Optimizer, error
 		if err != nil {
 			return nil, err
 		}
-		t.params = append(t.params, param{p.Name, r})
+		t.params = append(t.params, param{p.Name, p.Value, r})
 	}
 	return t, nil
 }
@@ -78,7 +81,7 @@ func New(rule quant8.Rule, o quant8.Options, params ...Param) (*Optimizer, error
 //
 // A NaN or an infinity in a parameter, or in a gradient unless NonFinite says otherwise, as a value that float32 cannot hold,
 // is an error that wraps snug.ErrNonFinite and names the parameter and the row and column. Other errors wrap
-// snug.ErrShape (a gradient of another shape, or too few), snug.ErrConfig (a gradient that is no matrix in memory, a rate
+// snug.ErrShape (a gradient of another shape, or too few; a parameter that has another shape than in New), snug.ErrConfig (a gradient that is no matrix in memory, a rate
 // that is negative or not finite) or are those of Storage. With all but the latter nothing is written, and the step may be repeated.
 func (t *Optimizer) Step(rate float64, grads ...mat.Matrix) error {
 	if len(grads) != len(t.params) {
@@ -88,7 +91,16 @@ func (t *Optimizer) Step(rate float64, grads ...mat.Matrix) error {
 		return fmt.Errorf("%w: gonum.Step: learning rate %g", snug.ErrConfig, rate)
 	}
 	all := make([]rows, len(grads))
-	for i, p := range t.params {
+	for i := range t.params {
+		p := &t.params[i]
+		now, err := rowsOf("gonum.Step: parameter "+p.name, p.value)
+		if err != nil {
+			return err
+		}
+		if now.rows != p.rows.rows || now.cols != p.cols {
+			return fmt.Errorf("%w: gonum.Step: parameter %s is %d×%d, in New it was %d×%d", snug.ErrShape, p.name, now.rows, now.cols, p.rows.rows, p.cols)
+		}
+		p.rows = now
 		g, err := rowsOf("gonum.Step: gradient of "+p.name, grads[i])
 		if err != nil {
 			return err

@@ -12,12 +12,14 @@ import (
 )
 
 // Screen is a terminal with a block of lines below all that is written to it. The block is drawn again in its place.
-// Nothing else about the terminal changes, so that a program that ends at any time leaves it as it was. A Screen is safe
+// Nothing else about the terminal changes, so that a program that ends at any time leaves it as it was. A program that a
+// shell has stopped draws a new block when it goes on, and one in the background draws none. A Screen is safe
 // for concurrent use; other files that write to the same terminal while there is a block do so in [Screen.Beside].
 type Screen struct {
 	mu     sync.Mutex
 	w      io.Writer
 	size   func() (width, height int)
+	ours   func() bool // whether the lines that were drawn are still the last ones, and others may follow
 	colors bool
 	block  []string // as given to Show
 	drawn  []int    // letters of each line that is drawn
@@ -30,7 +32,7 @@ func NewScreen(w io.Writer) *Screen {
 	if !ok || !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" || !movesCursor(f) {
 		return nil
 	}
-	return &Screen{w: f, colors: os.Getenv("NO_COLOR") == "", size: func() (width, height int) {
+	return &Screen{w: f, colors: os.Getenv("NO_COLOR") == "", ours: foreground(f), size: func() (width, height int) {
 		width, height, err := term.GetSize(int(f.Fd()))
 		if err != nil || width < 1 || height < 1 {
 			return 80, 24
@@ -93,8 +95,12 @@ func (s *Screen) put(text string) {
 	}
 }
 
-// erase removes the drawn lines. If the terminal has become narrower, it has broken those that were longer.
+// erase removes the drawn lines. If the terminal has become narrower, it has broken those that were longer. It begins in
+// the second line, because some terminals keep what is erased from their first line on in their history.
 func (s *Screen) erase(b *strings.Builder) {
+	if !s.ours() {
+		s.drawn = s.drawn[:0]
+	}
 	if len(s.drawn) == 0 {
 		return
 	}
@@ -103,12 +109,15 @@ func (s *Screen) erase(b *strings.Builder) {
 	for _, letters := range s.drawn {
 		rows += max(1, (letters+width-1)/width)
 	}
-	b.WriteString("\r\x1b[" + strconv.Itoa(min(rows, max(1, height-1))) + "A\x1b[J")
+	b.WriteString("\r\x1b[" + strconv.Itoa(min(rows, max(1, height-1))) + "A\x1b[K\n\x1b[J\x1b[A")
 	s.drawn = s.drawn[:0]
 }
 
 // draw writes the block. The cursor is then at the begin of the line below it.
 func (s *Screen) draw(b *strings.Builder) {
+	if !s.ours() {
+		return
+	}
 	width, height := s.size()
 	for _, line := range s.block[:min(len(s.block), max(1, height-1))] {
 		line = cut(line, max(1, width-1))

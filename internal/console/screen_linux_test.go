@@ -72,14 +72,17 @@ func shown(t *testing.T, text string) (lines []string, widest int) {
 		case r == '\r':
 			column = 0
 		case r == 0x1b:
-			end := strings.IndexAny(text, "AJm")
+			end := strings.IndexAny(text, "AJKm")
 			require.Positive(t, end, "%q", text[:min(20, len(text))])
 			count := 1
 			_, _ = fmt.Sscanf(text[2:end], "%d", &count)
 			switch text[end] {
 			case 'A':
 				row = max(0, row-count)
+			case 'K':
+				lines[row] = string([]rune(lines[row])[:column])
 			case 'J':
+				require.Positive(t, row+column, "tmux would keep the erased lines in its history")
 				lines = append(lines[:row], string([]rune(lines[row])[:column]))
 			}
 			n = end + 1
@@ -160,7 +163,32 @@ func TestScreenResized(t *testing.T) {
 	s.Clear()
 	text := p.written()
 	require.Contains(t, text, "\x1b[3A", "two rows and one")
-	require.Contains(t, text, strings.Repeat("y", 38)+"…\nshort\n\r\x1b[2A\x1b[J")
+	require.Contains(t, text, strings.Repeat("y", 38)+"…\nshort\n\r\x1b[2A\x1b[K\n\x1b[J\x1b[A")
+}
+
+// TestScreenLeft: after a stop, and in the background, the lines above the cursor are the shell's, and stay.
+func TestScreenLeft(t *testing.T) {
+	t.Setenv("TERM", "xterm")
+	p := newTerminal(t, 80, 24)
+	s := NewScreen(p.end)
+	require.True(t, s.ours(), "the terminal controls no session")
+	require.NoError(t, unix.Kill(unix.Getpid(), unix.SIGCONT))
+	require.Eventually(t, func() bool { return !s.ours() }, time.Minute, time.Millisecond)
+	require.True(t, s.ours())
+
+	ours := true
+	s.ours = func() bool { return ours }
+	s.Show([]string{"block"})
+	ours = false // in the background
+	fmt.Fprintln(p.end, "shell")
+	s.Show([]string{"unseen"})
+	fmt.Fprintln(s, "text")
+	ours = true
+	s.Show([]string{"one more"})
+	s.Clear()
+	fmt.Fprintln(s, "done")
+	lines, _ := shown(t, p.written())
+	require.Equal(t, []string{"block", "shell", "text", "done", ""}, lines)
 }
 
 // TestNoScreen: a terminal that does not move its cursor has plain lines, and so has what is no terminal.

@@ -18,7 +18,7 @@ type sparkline struct {
 
 // add adds a number.
 func (s *sparkline) add(x float64) {
-	if math.IsInf(x, 0) {
+	if math.Abs(x) > math.MaxFloat32 {
 		x = math.NaN()
 	}
 	s.each = max(1, s.each)

@@ -11,8 +11,8 @@ import (
 	"github.com/snug-ml/snug/train"
 )
 
-// Training trains a model up to a step and shows its progress. It measures the loss on held-out data before and after,
-// and with Saves it saves the run at the end, also when a signal ends it early.
+// Training trains a model up to a step and shows its progress. It measures the loss on held-out data before, after and
+// with EvalEvery between, and with Saves it saves the run at the end, also when a signal ends it early.
 type Training[B any] struct {
 	Trainer  *train.Trainer[B]
 	Steps    int  // steps at the end, those before a resume included
@@ -23,8 +23,12 @@ type Training[B any] struct {
 	Batches  func(step int) ([]B, error) // micro-batches of a step, counted from 0
 	Tokens   func(b B) int               // number of tokens of a micro-batch
 	HeldOut  iter.Seq2[B, error]         // ends after an error
-	// Begun, unless nil, is called with the loss before the first step of a run. A resumed run does not call it.
-	Begun func(loss float64)
+	// EvalEvery is the number of steps after which the loss on held-out data is measured again, 0 for the end only. Its
+	// time does not count.
+	EvalEvery int
+	// Evaluated, unless nil, is called with each loss on held-out data, 0 without such data, and the number of steps
+	// done before it: 0 for the first of a run, which a resumed run does not measure.
+	Evaluated func(step int, loss float64)
 	// After is called after each step. It returns the memory to show, such as "2.87 GiB".
 	After func(r train.Report) (held string, err error)
 	// Stepped, unless nil, is called after After, with what the run has done so far. Its time does not count.
@@ -75,9 +79,6 @@ func (t Training[B]) run() (r Trained, err error) {
 		if r.First, err = t.loss(ctx); err != nil {
 			return r, err
 		}
-		if t.Begun != nil {
-			t.Begun(r.First)
-		}
 	}
 	defer t.Progress.End()
 	for began := time.Now(); t.Trainer.Step() < t.Steps; {
@@ -112,11 +113,20 @@ func (t Training[B]) run() (r Trained, err error) {
 		}
 		r.Seconds = time.Since(began).Seconds()
 		t.Progress.Step(Shown{report.Step, report.Loss, r.Rate(), held})
+		paused := time.Now()
 		if t.Stepped != nil {
-			paused := time.Now()
 			t.Stepped(report, r)
-			began = began.Add(time.Since(paused))
 		}
+		if t.EvalEvery > 0 && report.Step%t.EvalEvery == 0 && report.Step < t.Steps {
+			loss, err := t.loss(ctx)
+			if err != nil {
+				return r, err
+			}
+			if loss != 0 {
+				t.Progress.Note(fmt.Sprintf("loss on held-out samples after step %d: %.4f", report.Step, loss))
+			}
+		}
+		began = began.Add(time.Since(paused))
 	}
 	if t.Saves {
 		if err := t.Trainer.Save(ctx); err != nil {
@@ -168,10 +178,17 @@ func (t Training[B]) loss(ctx context.Context) (float64, error) {
 	if failed != nil {
 		return 0, failed
 	}
-	if err != nil || all.Targets == 0 {
+	if err != nil {
 		return 0, err
 	}
-	return all.Mean(), nil
+	loss := 0.0
+	if all.Targets > 0 {
+		loss = all.Mean()
+	}
+	if t.Evaluated != nil {
+		t.Evaluated(t.Trainer.Step(), loss)
+	}
+	return loss, nil
 }
 
 // without ends a run whose next batches cannot be had, with the error of these. It saves the steps before, unless other

@@ -52,6 +52,8 @@ func (s *stopAfter) Err() error {
 
 func TestTraining(t *testing.T) {
 	dir := t.TempDir()
+	every := 0
+	var measured []int // the steps before each loss on held-out data
 	run := func(saves bool, looks int) (r Trained, out string, err error) {
 		o := train.Options{Schedule: train.Constant(0.1)}
 		if saves {
@@ -62,12 +64,17 @@ func TestTraining(t *testing.T) {
 		defer func() { require.NoError(t, tr.Close()) }()
 		var b bytes.Buffer
 		steps := 0
+		measured = nil
 		r, err = Training[float32]{
 			Trainer: tr, Steps: 10, Saves: saves, Progress: NewProgress(&b, &b, 10),
 			Stop:    Stop{&stopAfter{context.Background(), looks}, context.Background()},
 			Batches: func(int) ([]float32, error) { return []float32{1, 2}, nil }, Tokens: func(float32) int { return 3 },
-			HeldOut: func(yield func(float32, error) bool) { yield(1.5, nil) },
-			Begun:   func(loss float64) { require.Equal(t, 3.125, loss) },
+			HeldOut:   func(yield func(float32, error) bool) { yield(1.5, nil) },
+			EvalEvery: every, Evaluated: func(step int, loss float64) {
+				if measured = append(measured, step); step == 0 {
+					require.Equal(t, 3.125, loss)
+				}
+			},
 			After: func(r train.Report) (string, error) {
 				steps++
 				return "held", nil
@@ -83,6 +90,7 @@ func TestTraining(t *testing.T) {
 	require.Less(t, r.Last, 2.0)
 	require.Positive(t, r.Rate())
 	require.Regexp(t, `step 10/10  loss [0-9.]+  [0-9]+ tokens/s  held\n$`, out)
+	require.Equal(t, []int{0, 10}, measured)
 
 	_, _, err = run(false, 4)
 	require.Equal(t, Interruption{"interrupted after step 4 of 10, and nothing is saved without -checkpoint", 1}, err)
@@ -96,9 +104,17 @@ func TestTraining(t *testing.T) {
 	require.Equal(t, 36, r.Tokens)
 	require.Equal(t, last, r.Last, "the bits of a run that was not interrupted")
 	require.Zero(t, r.First)
+	require.Equal(t, []int{10}, measured)
 	r, _, err = run(true, 100)
 	require.NoError(t, err)
 	require.Zero(t, r.Rate())
+
+	every = 5
+	r, out, err = run(false, 100)
+	require.NoError(t, err)
+	require.Equal(t, []int{0, 5, 10}, measured)
+	require.Equal(t, last, r.Last)
+	require.Contains(t, out, "\nloss on held-out samples after step 5: ")
 }
 
 // Data that cannot be read end a run with their error. The steps before are saved, and the run goes on from there.

@@ -61,10 +61,11 @@ type Device struct {
 }
 
 var (
-	_ driver.Copier = (*Device)(nil)
-	_ gpu.MatMuler  = (*Device)(nil)
+	_ driver.Copier     = (*Device)(nil)
+	_ gpu.MatMulChecker = (*Device)(nil)
 
 	_ driver.Addresser     = (*Device)(nil)
+	_ driver.Multiplier    = (*Device)(nil)
 	_ driver.Doubler       = (*Device)(nil)
 	_ driver.LaunchCounter = (*Device)(nil)
 	_ gpu.HopperLauncher   = (*Device)(nil)

@@ -50,6 +50,9 @@ func TestHIPMatMul(t *testing.T) {
 		ok, err = d.MatMul(4, 4, 8, 1, matrix, gpu.Matrix{Mem: b, Stride: 8, Trans: true}, 1, gpu.Matrix{Mem: c, Stride: 4})
 		require.NoError(t, err)
 		require.False(t, ok, what)
+		ok, err = d.HasMatMul(4, 4, 8, matrix, gpu.Matrix{Mem: b, Stride: 8, Trans: true}, gpu.Matrix{Mem: c, Stride: 4})
+		require.NoError(t, err)
+		require.False(t, ok, what)
 	}
 	for _, status := range []ltStatus{1, 5, 7, 8} {
 		l.status = status

@@ -59,10 +59,7 @@ type plan struct {
 // 32 MiB on the device, of 4 MiB for compute capabilities below 9.0. Later calls
 // of a known shape allocate nothing.
 func (d *Device) MatMul(m, n, k int, alpha float32, a, b gpu.Matrix, beta float32, c gpu.Matrix) (bool, error) {
-	if c.Trans { // the transposes, in the other order
-		a.Trans, b.Trans, c.Trans = !a.Trans, !b.Trans, false
-		m, n, a, b = n, m, b, a
-	}
+	m, n, a, b, c = upright(m, n, a, b, c)
 	s, ok := shapeOf(m, n, k, a, b, c)
 	if !ok {
 		return false, nil
@@ -73,14 +70,8 @@ func (d *Device) MatMul(m, n, k int, alpha float32, a, b gpu.Matrix, beta float3
 	defer d.leave()
 	d.blas.mu.Lock()
 	defer d.blas.mu.Unlock()
-	if ok, err := d.blas.open(d); !ok {
-		return false, err
-	}
-	if !d.blas.aligned(s) {
-		return false, nil
-	}
-	p, err := d.blas.plan(s)
-	if err != nil || !p.ok {
+	p, err := d.blas.find(d, s)
+	if p == nil {
 		return false, err
 	}
 	f, err := d.frame()
@@ -100,6 +91,43 @@ func (d *Device) MatMul(m, n, k int, alpha float32, a, b gpu.Matrix, beta float3
 		return false, fmt.Errorf("%v: product of %d×%d and %d×%d: %w", d, m, k, k, n, err)
 	}
 	return true, nil
+}
+
+// HasMatMul implements [gpu.MatMulChecker].
+func (d *Device) HasMatMul(m, n, k int, a, b, c gpu.Matrix) (bool, error) {
+	m, n, a, b, c = upright(m, n, a, b, c)
+	s, ok := shapeOf(m, n, k, a, b, c)
+	if !ok {
+		return false, nil
+	}
+	if err := d.enter(); err != nil {
+		return false, err
+	}
+	defer d.leave()
+	d.blas.mu.Lock()
+	defer d.blas.mu.Unlock()
+	p, err := d.blas.find(d, s)
+	return p != nil, err
+}
+
+// HasProducts implements [driver.Multiplier]. It opens the library as the first MatMul does.
+func (d *Device) HasProducts() (bool, error) {
+	if err := d.enter(); err != nil {
+		return false, err
+	}
+	defer d.leave()
+	d.blas.mu.Lock()
+	defer d.blas.mu.Unlock()
+	return d.blas.open(d)
+}
+
+// upright returns a product whose c is not transposed: where it is, that of the transposes, in the other order.
+func upright(m, n int, a, b, c gpu.Matrix) (int, int, gpu.Matrix, gpu.Matrix, gpu.Matrix) {
+	if !c.Trans {
+		return m, n, a, b, c
+	}
+	a.Trans, b.Trans, c.Trans = !a.Trans, !b.Trans, false
+	return n, m, b, a, c
 }
 
 // shapeOf returns the shape of a product that cuBLASLt may have.
@@ -233,6 +261,21 @@ func (b *blas) aligned(s shape) bool {
 		}
 	}
 	return true
+}
+
+// find returns how to compute products of a shape, or nil if the library is not there or has none of it.
+func (b *blas) find(d *Device, s shape) (*plan, error) {
+	if ok, err := b.open(d); !ok {
+		return nil, err
+	}
+	if !b.aligned(s) {
+		return nil, nil
+	}
+	p, err := b.plan(s)
+	if err != nil || !p.ok {
+		return nil, err
+	}
+	return p, nil
 }
 
 // plan returns the plan for a shape, made at first use.

@@ -271,6 +271,9 @@ func TestMatMulInGraph(t *testing.T) {
 	_, d := openLt(t)
 	x, y := square(t, d, gpu.F32), square(t, d, gpu.F32)
 	g, err := d.Capture(func() error {
+		has, err := d.HasMatMul(4, 4, 4, x, x, y)
+		require.NoError(t, err)
+		require.True(t, has)
 		ok, err := d.MatMul(4, 4, 4, 1, x, x, 0, y)
 		require.True(t, ok)
 		return err
@@ -280,4 +283,79 @@ func TestMatMulInGraph(t *testing.T) {
 	got := make([]byte, 4)
 	require.NoError(t, d.CopyOut(got, y.Mem))
 	require.EqualValues(t, 0+1+4+9, math.Float32frombits(binary.LittleEndian.Uint32(got)))
+}
+
+// HasMatMul answers what MatMul will do, and queues nothing.
+func TestHasMatMul(t *testing.T) {
+	l, d := openLt(t)
+	f32, bf16 := square(t, d, gpu.F32), square(t, d, gpu.BF16)
+	trans := f32
+	trans.Trans = true
+	has := func(m int, a, b, c gpu.Matrix) bool {
+		var ok bool
+		var err error
+		require.Empty(t, l.f.calls(func() { ok, err = d.HasMatMul(m, 4, 4, a, b, c) }))
+		require.NoError(t, err)
+		return ok
+	}
+	there, err := d.HasProducts()
+	require.NoError(t, err)
+	require.True(t, there)
+	require.True(t, has(4, f32, f32, f32))
+	require.True(t, has(4, bf16, bf16, f32))
+	require.False(t, has(4, f32, bf16, f32))
+	require.False(t, has(0, f32, f32, f32))
+	require.True(t, has(3, f32, f32, trans))
+	questions := l.questions
+	ok, err := d.MatMul(4, 4, 4, 1, f32, f32, 0, f32)
+	require.NoError(t, err)
+	require.True(t, ok)
+	ok, err = d.MatMul(3, 4, 4, 1, f32, f32, 0, trans)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, questions, l.questions, "the shapes are known")
+
+	l.status = 15
+	ok, err = d.MatMul(4, 4, 4, 1, f32, f32, 0, f32)
+	require.NoError(t, err)
+	require.False(t, ok)
+	require.False(t, has(4, f32, f32, f32), "MatMul has refused it")
+	l.answer = 15
+	require.False(t, has(2, f32, f32, f32))
+	l.answer = 3
+	_, err = d.HasMatMul(1, 4, 4, f32, f32, f32)
+	require.ErrorIs(t, err, driver.ErrNoMemory)
+}
+
+// The library is opened once, by the first question or product, and without it there is no product.
+func TestHasProducts(t *testing.T) {
+	l, d := openLt(t)
+	l.f.total = 1000
+	_, err := d.HasProducts()
+	require.ErrorIs(t, err, driver.ErrNoMemory)
+	l.f.total = 1 << 30
+	creates := l.creates
+	for range 2 {
+		ok, err := d.HasProducts()
+		require.NoError(t, err)
+		require.True(t, ok)
+	}
+	require.Equal(t, creates+1, l.creates)
+
+	_, without := openFake(t, nil)
+	ok, err := without.HasProducts()
+	require.NoError(t, err)
+	require.False(t, ok)
+	x := square(t, without, gpu.F32)
+	ok, err = without.HasMatMul(4, 4, 4, x, x, x)
+	require.NoError(t, err)
+	require.False(t, ok)
+
+	other, err := l.open()
+	require.NoError(t, err)
+	require.NoError(t, other.Close())
+	_, err = other.HasProducts()
+	require.ErrorIs(t, err, driver.ErrDevice)
+	_, err = other.HasMatMul(4, 4, 4, x, x, x)
+	require.ErrorIs(t, err, driver.ErrDevice)
 }

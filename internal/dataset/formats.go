@@ -63,7 +63,10 @@ func (c compressed) Read(b []byte) (int, error) {
 	return n, fmt.Errorf("%s: %w: %w", c.name, err, snug.ErrCorrupt)
 }
 
-const parquetMagic = "PAR1"
+const (
+	parquetMagic = "PAR1"
+	secretMagic  = "PARE" // of a table whose footer is encrypted
+)
 
 // isParquet reports whether a file begins and ends as a table of Parquet.
 func isParquet(f io.ReaderAt, size int64) bool {
@@ -71,11 +74,11 @@ func isParquet(f io.ReaderAt, size int64) bool {
 	if size < 3*int64(len(parquetMagic)) {
 		return false
 	}
-	if _, err := f.ReadAt(first[:], 0); err != nil || string(first[:]) != parquetMagic {
+	if _, err := f.ReadAt(first[:], 0); err != nil || string(first[:]) != parquetMagic && string(first[:]) != secretMagic {
 		return false
 	}
 	_, err := f.ReadAt(last[:], size-int64(len(last)))
-	return err == nil && string(last[:]) == parquetMagic
+	return err == nil && last == first
 }
 
 // known are the columns that are read. Others are not touched.
@@ -93,7 +96,11 @@ func (r *reader) table(f io.ReaderAt, size int64) (err error) {
 		}
 	}()
 	file, err := parquet.OpenFile(f, size, parquet.SkipBloomFilters(true), parquet.SkipPageIndex(true))
-	if err != nil {
+	switch {
+	case err == nil:
+	case strings.Contains(err.Error(), "no DecryptionConfig"):
+		return fmt.Errorf("the table is encrypted: store it without encryption: %w", snug.ErrConfig)
+	default:
 		return fmt.Errorf("parquet: %w: %w", err, snug.ErrCorrupt)
 	}
 	columns, names := parquet.Group{}, []string(nil)
@@ -105,6 +112,13 @@ func (r *reader) table(f io.ReaderAt, size int64) (err error) {
 	}
 	if len(columns) == 0 {
 		return fmt.Errorf("the columns are %s, and none of text, prompt and completion, messages, chosen and rejected: %w", strings.Join(names, ", "), snug.ErrConfig)
+	}
+	holds := func(g parquet.RowGroup) bool { return g.NumRows() != 0 }
+	if file.NumRows() == 0 && !slices.ContainsFunc(file.RowGroups(), holds) {
+		return nil // the library does not read a row group without rows
+	}
+	if err := checkLZ4(f, file); err != nil {
+		return fmt.Errorf("parquet: %w: %w", err, snug.ErrCorrupt)
 	}
 	in := parquet.NewGenericReader[any](file, parquet.NewSchema(file.Schema().Name(), columns))
 	defer in.Close()

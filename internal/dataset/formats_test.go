@@ -116,6 +116,13 @@ func TestPyarrow(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, want.sum(t), got.sum(t))
 	require.Equal(t, 3, got.Stats().Samples)
+
+	// As with an empty file of lines, a table without rows is no error beside others.
+	got, err = Open([]string{"testdata/empty.parquet", "testdata/chats.parquet"}, tok, o)
+	require.NoError(t, err)
+	require.Equal(t, want.sum(t), got.sum(t))
+	_, err = Open([]string{"testdata/empty.parquet"}, tok, o)
+	require.ErrorContains(t, err, "there is no text to train on")
 }
 
 func TestStoredFormsRefused(t *testing.T) {
@@ -123,6 +130,9 @@ func TestStoredFormsRefused(t *testing.T) {
 		Text *string `parquet:"text,optional"`
 	}
 	one, bad := "one", "\xff"
+	encrypted := func(footer bool) string {
+		return table(t, []text{{&one}}, parquet.WithEncryption(&parquet.EncryptionConfig{FooterKey: make([]byte, 16), EncryptedFooter: footer}))
+	}
 	const wide = "\x28\xb5\x2f\xfd\x00\x90\x01\x00\x00" // a frame with a window of 2^28 bytes, and no others
 	for name, c := range map[string]struct {
 		file, contents string
@@ -133,6 +143,8 @@ func TestStoredFormsRefused(t *testing.T) {
 		"null":           {"a.parquet", table(t, []text{{&one}, {nil}}), snug.ErrConfig, "row 2: the line has 0 of text"},
 		"not UTF-8":      {"a.parquet", table(t, []text{{&bad}}), snug.ErrCorrupt, "row 1: text: byte 0 of a string is not UTF-8"},
 		"no table":       {"a.parquet", "PAR1 and something else", snug.ErrCorrupt, "does not begin and end as Parquet does"},
+		"secret footer":  {"a.parquet", encrypted(true), snug.ErrConfig, "the table is encrypted"},
+		"secret columns": {"a.parquet", encrypted(false), snug.ErrConfig, "the table is encrypted"},
 		"empty table":    {"a.parquet", table(t, []text{}), snug.ErrConfig, "there is no text to train on"},
 		"no gzip":        {"a.jsonl.gz", "\x1f\x8bnothing of it", snug.ErrCorrupt, "gzip: "},
 		"wide window":    {"a.jsonl.zst", wide, snug.ErrConfig, "looks back more than"},
@@ -176,6 +188,29 @@ func readTable(file []byte) (Stats, error) {
 }
 
 func TestDamagedTables(t *testing.T) { rapid.Check(t, damaged) }
+
+// TestDamagedLZ4: a page of LZ4 that does not decompress is an error, and takes no memory without end.
+func TestDamagedLZ4(t *testing.T) {
+	rows := make([]pairRow, 40)
+	for i := range rows {
+		rows[i] = pairRow{int64(i), strings.Repeat("question ", i), strings.Repeat("answer ", i), 1}
+	}
+	for version := 1; version <= 2; version++ {
+		whole := table(t, rows, parquet.Compression(&parquet.Lz4Raw), parquet.DataPageVersion(version), parquet.PageBufferSize(200))
+		_, err := readTable([]byte(whole))
+		require.NoError(t, err)
+		refused := 0
+		for at := 0; at < len(whole); at += 3 {
+			file := []byte(whole)
+			file[at] ^= 0x55
+			if _, err := readTable(file); err != nil {
+				require.ErrorContains(t, err, "snug: ")
+				refused++
+			}
+		}
+		require.Greater(t, refused, 100)
+	}
+}
 
 func FuzzTable(f *testing.F) {
 	f.Add([]byte(table(f, []pairRow{{1, "a", "b", 1}})))

@@ -38,6 +38,14 @@ func (q *Queue) HasDoubles() bool {
 	return ok && d.HasDoubles()
 }
 
+// HasProducts reports whether the driver is a [Multiplier] that has its library.
+func (q *Queue) HasProducts() (bool, error) {
+	if d, ok := q.Driver.(Multiplier); ok {
+		return d.HasProducts()
+	}
+	return false, nil
+}
+
 // CopyIn is that of the driver.
 func (q *Queue) CopyIn(dst Mem, src []byte) error {
 	q.counts.toDevice.Add(1)

@@ -137,6 +137,9 @@ func TestCounts(t *testing.T) {
 	require.Equal(t, Counts{Waits: 2, ToHost: 1, ToDevice: 1}, q.Counts().Minus(before))
 	require.Zero(t, (&Queue{CPU: true}).Counts())
 	require.Zero(t, q.Launches(), "it does not count them")
+	products, err := q.HasProducts()
+	require.NoError(t, err)
+	require.False(t, products, "it has no library")
 }
 
 // TestLendInCapture: a graph would write again to memory that somebody else has then.

@@ -24,6 +24,14 @@ type Doubler interface {
 	HasDoubles() bool
 }
 
+// Multiplier is a Driver that knows whether its vendor's library multiplies matrices whose elements were decoded before,
+// faster than snug's kernels that decode on the way. A device without the interface has no such library.
+type Multiplier interface {
+	Driver
+	// HasProducts loads the library, with its workspace, unless it was loaded before.
+	HasProducts() (bool, error)
+}
+
 // LaunchCounter is a Driver that counts the kernels that it has launched since it was opened. Products of a vendor's
 // library do not count, and neither does the work of a graph that is replayed.
 type LaunchCounter interface {

@@ -37,3 +37,11 @@ type MatMuler interface {
 	// the library is not there or has no product of these types and strides.
 	MatMul(m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) (bool, error)
 }
+
+// MatMulChecker is a MatMuler that says beforehand which products it takes.
+type MatMulChecker interface {
+	MatMuler
+	// HasMatMul reports whether MatMul takes a product. It queues nothing. MatMul may still refuse a product when
+	// the library first runs it; from then on HasMatMul returns false.
+	HasMatMul(m, n, k int, a, b, c Matrix) (bool, error)
+}

@@ -2,6 +2,7 @@
 #pragma once
 #include "quantize.h"
 #include "dequantize.h"
+#include "octets.h"
 #include "few.h"
 #include "products.h"
 #include "dora.h"

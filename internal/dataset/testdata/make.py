@@ -1,4 +1,4 @@
-"""Writes chats.parquet, conversations as pyarrow stores them: python3 make.py, with pyarrow 26."""
+"""Writes chats.parquet, conversations as pyarrow stores them, and empty.parquet, none: python3 make.py, with pyarrow 26."""
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -15,3 +15,4 @@ table = pa.table({
     "scores": pa.array([[1.5], None, []], type=pa.list_(pa.float64())),
 })
 pq.write_table(table, "chats.parquet", compression="zstd", row_group_size=2)
+pq.write_table(table[:0], "empty.parquet")
