@@ -2,10 +2,12 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,7 +38,8 @@ It prints what the run will take, by component, and at the end what the run took
   -model DIR         folder with config.json, model.safetensors or shards, and tokenizer.json
   -data PATH         text files, JSON Lines (.jsonl), Parquet, or a folder of them; several with
                      commas, and patterns of names with * and ?. gzip and zstd are known by their
-                     first bytes. Of a folder with Parquet files no others are read.
+                     first bytes. Of a folder with Parquet files no others are read. Tokens beyond
+                     4 MiB go to a temporary file in $TMPDIR, or without that in /var/tmp.
                      A line has "text"; "prompt" and "completion"; or "messages", for the chat
                      template. The model learns the text, the completion or the assistant's turns.
                      For preferences see -dpo
@@ -442,11 +445,13 @@ func resolved(path string) string {
 }
 
 func runTune(c *call) error {
+	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	t, err := newTuning(c)
 	if err != nil {
 		return leaveRanks(err)
 	}
-	return t.runOnRanks()
+	err = t.runOnRanks()
+	return errors.Join(err, t.data.Close())
 }
 
 // newTuning reads the flags, and what the files hold.
@@ -464,7 +469,7 @@ func newTuning(c *call) (*tuning, error) {
 	}
 	t := &tuning{tuneFlags: f, material: m, call: c}
 	if n := t.stepCount(); n > checkpoint.MaxStep {
-		return nil, usagef("tune: -epochs %d are %d steps, want at most %d", f.epochs, n, checkpoint.MaxStep)
+		return nil, errors.Join(usagef("tune: -epochs %d are %d steps, want at most %d", f.epochs, n, checkpoint.MaxStep), t.data.Close())
 	}
 	return t, nil
 }

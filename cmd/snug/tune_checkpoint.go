@@ -74,9 +74,8 @@ func (t *tuning) openFolder() (err error) {
 
 // about describes the run, for its checkpoints.
 func (t *tuning) about() map[string]any {
-	sum := t.data.Sum()
 	about := map[string]any{
-		"model": t.dir, "data": hex.EncodeToString(sum[:]), "batch": t.batch, "steps": t.stepCount(), "full": t.full,
+		"model": t.dir, "data": hex.EncodeToString(t.sum[:]), "batch": t.batch, "steps": t.stepCount(), "full": t.full,
 		"lr": t.rate, "alpha": t.alpha, "rank": t.rank, "base": t.form, "compute": t.compute, "seed": t.seed,
 		"rslora": t.rslora, "dora": t.isDoRA(), "dropout": t.dropout,
 	}

@@ -189,7 +189,10 @@ func (t *tuning) preferring() (learner, error) {
 	p := &preferences{Model: t.model, beta: t.beta, smoothing: t.smoothing, refs: t.refs}
 	first, _, _ := t.folder.Newest()
 	began := false
-	for b := range t.data.Once(first, t.stepCount(), t.batch, t.plan.Run.Micro) {
+	for b, err := range t.data.Once(first, t.stepCount(), t.batch, t.plan.Run.Micro) {
+		if err != nil {
+			return nil, err
+		}
 		if t.stop.Asked() {
 			return nil, console.Interruption{Text: "interrupted before the first step of this process", Status: t.stop.Status()}
 		}

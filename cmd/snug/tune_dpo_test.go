@@ -57,7 +57,8 @@ func (g preferred) test(t *testing.T) {
 	defer func() { require.NoError(t, m.Close()) }()
 	p := &preferences{Model: m, beta: g.Beta, smoothing: g.Smoothing, refs: make([][pairLength]float32, data.Pairs())}
 	pairs := make([]dataset.Batch, data.Pairs()) // by the numbers of the lines
-	for b := range data.Once(0, 1, len(pairs), 1) {
+	for b, err := range data.Once(0, 1, len(pairs), 1) {
+		require.NoError(t, err)
 		n := b.Pairs[0]
 		for side, lo := range b.Starts[:pairLength] {
 			prompt, whole := g.Tokens[n][0], append(append([]int32{}, g.Tokens[n][0]...), g.Tokens[n][1+side]...)

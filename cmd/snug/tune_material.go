@@ -2,6 +2,8 @@ package main
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -22,8 +24,9 @@ type material struct {
 	config        *transformer.Config
 	tok           *tokenizer.Tokenizer
 	data          *dataset.Set
-	context       int     // number of tokens of the longest sample
-	beside        [][]int // shapes of the parameters that train beside adapters
+	sum           [sha256.Size]byte // of data
+	context       int               // number of tokens of the longest sample
+	beside        [][]int           // shapes of the parameters that train beside adapters
 	refs          [][pairLength]float32
 	teacherConfig *transformer.Config // nil without -teacher
 }
@@ -61,8 +64,12 @@ func (f *tuneFlags) gather() (*material, error) {
 	}
 	m.context = m.data.Longest()
 	m.refs = make([][pairLength]float32, m.data.Pairs())
-	if err := m.readTeacher(f); err != nil {
-		return nil, err
+	m.sum, err = m.data.Sum()
+	if err == nil {
+		err = m.readTeacher(f)
+	}
+	if err != nil {
+		return nil, errors.Join(err, m.data.Close())
 	}
 	return m, nil
 }

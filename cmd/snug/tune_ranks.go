@@ -140,7 +140,7 @@ func (t *tuning) openShards() (qlora.Storage, error) {
 }
 
 // batches returns the micro-batches of a step of this rank.
-func (t *tuning) batches(step int) []dataset.Batch {
+func (t *tuning) batches(step int) ([]dataset.Batch, error) {
 	lo, hi := 0, t.batch
 	if t.ranks != nil {
 		lo, hi = accum.Shard(t.batch, t.ranks.Rank(), t.ranks.Size())

@@ -58,8 +58,8 @@ type tuning struct {
 // clipNorm is what the norm of the gradients is clipped to.
 const clipNorm = 1
 
-// gcPercent is the growth of the heap, in percent, before the next collection. Buffers are reused, so
-// there is little to collect.
+// gcPercent is the growth of the heap, in percent, before the next collection. In training buffers are reused, so there is
+// little to collect. Reading data leaves more, and takes a little longer for it.
 const gcPercent = 25
 
 // Training may take more than is predicted: up to 1/spare of the memory beyond plan.Process.Base, and spareBytes.
@@ -76,7 +76,6 @@ func (t *tuning) run() (err error) {
 		Advice: "a run with -checkpoint goes on from its last checkpoint"})
 	defer release()
 	t.stop = stop
-	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	if err := t.startTrace(); err != nil {
 		return err
 	}
@@ -153,6 +152,9 @@ func (t *tuning) describeData() {
 		console.Count(s.Samples, what), s.HeldOut, each, t.context, s.Tokens, s.Trained)
 	if s.Truncated > 0 || s.Dropped > 0 {
 		fmt.Fprintf(t.call.stdout, "      %s longer than that, and cut; %d with nothing left to predict, and left out\n", console.Count(s.Truncated, what), s.Dropped)
+	}
+	if s.OnDisk > 0 {
+		fmt.Fprintf(t.call.stdout, "      tokens on disk: %s in a temporary file in %s\n", plan.FormatBytes(s.OnDisk), s.Folder)
 	}
 	fmt.Fprintln(t.call.stdout)
 }

@@ -107,7 +107,9 @@ func TestTuneKilledJob(t *testing.T) {
 	r := j.tuning(t)
 	_, err := r.open()
 	require.NoError(t, err)
-	_, err = r.trainer.Train(context.Background(), r.data.Batch(0, r.batch, r.plan.Run.Micro))
+	batches, err := r.data.Batch(0, r.batch, r.plan.Run.Micro)
+	require.NoError(t, err)
+	_, err = r.trainer.Train(context.Background(), batches)
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGKILL))
 	select {}

@@ -125,7 +125,10 @@ func (t *trainer) run(stop console.Stop, saves bool, p *console.Progress) (*repo
 	calls := calls{dev: t.model.Params()[0].Value.Device()}
 	did, err := console.Training[transformer.Batch]{
 		Trainer: t.Trainer, Ranks: t.reducer, Steps: t.steps, Saves: saves, Stop: stop, Progress: p,
-		Batches: t.batches, Tokens: func(b transformer.Batch) int { return len(b.Tokens) }, HeldOut: t.heldOut,
+		Batches: func(step int) ([]transformer.Batch, error) { return t.batches(step), nil }, Tokens: func(b transformer.Batch) int { return len(b.Tokens) },
+		HeldOut: func(yield func(transformer.Batch, error) bool) {
+			t.heldOut(func(b transformer.Batch) bool { return yield(b, nil) })
+		},
 		Evaluated: func(step int, loss float64) {
 			if step == 0 {
 				t.first = loss

@@ -20,9 +20,9 @@ type Training[B any] struct {
 	Stop     Stop
 	Ranks    accum.Reducer // the Trainer's, or nil: a signal to one rank ends all, after the same step
 	Progress *Progress
-	Batches  func(step int) []B // micro-batches of a step, counted from 0
-	Tokens   func(b B) int      // number of tokens of a micro-batch
-	HeldOut  iter.Seq[B]
+	Batches  func(step int) ([]B, error) // micro-batches of a step, counted from 0
+	Tokens   func(b B) int               // number of tokens of a micro-batch
+	HeldOut  iter.Seq2[B, error]         // ends after an error
 	// EvalEvery is the number of steps after which the loss on held-out data is measured again, 0 for the end only. Its
 	// time does not count.
 	EvalEvery int
@@ -90,7 +90,10 @@ func (t Training[B]) run() (r Trained, err error) {
 			t.Progress.End()
 			return r, t.interrupted(ctx)
 		}
-		batches := t.Batches(t.Trainer.Step())
+		batches, err := t.Batches(t.Trainer.Step())
+		if err != nil {
+			return r, t.without(ctx, err)
+		}
 		report, err := t.Trainer.Train(ctx, batches)
 		if err != nil {
 			return r, err
@@ -164,7 +167,17 @@ func (t Training[B]) tokens(batches []B) (n int, err error) {
 
 // loss returns the mean loss on held-out data, 0 if there is none.
 func (t Training[B]) loss(ctx context.Context) (float64, error) {
-	all, err := t.Trainer.Evaluate(ctx, t.HeldOut)
+	var failed error
+	all, err := t.Trainer.Evaluate(ctx, func(yield func(B) bool) {
+		for b, err := range t.HeldOut {
+			if failed = err; err != nil || !yield(b) {
+				return
+			}
+		}
+	})
+	if failed != nil {
+		return 0, failed
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -176,6 +189,19 @@ func (t Training[B]) loss(ctx context.Context) (float64, error) {
 		t.Evaluated(t.Trainer.Step(), loss)
 	}
 	return loss, nil
+}
+
+// without ends a run whose next batches cannot be had, with the error of these. It saves the steps before, unless other
+// ranks would have to take part.
+func (t Training[B]) without(ctx context.Context, err error) error {
+	step := t.Trainer.Step()
+	if !t.Saves || t.Ranks != nil || step == 0 {
+		return err
+	}
+	if failed := t.Trainer.Save(ctx); failed != nil {
+		return errors.Join(err, failed)
+	}
+	return fmt.Errorf("%w; step %d of %d is saved: the same command goes on from there", err, step, t.Steps)
 }
 
 // interrupted saves the run if it has a folder of checkpoints, and returns how to resume it.

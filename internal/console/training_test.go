@@ -3,6 +3,7 @@ package console
 import (
 	"bytes"
 	"context"
+	"errors"
 	"iter"
 	"syscall"
 	"testing"
@@ -67,8 +68,8 @@ func TestTraining(t *testing.T) {
 		r, err = Training[float32]{
 			Trainer: tr, Steps: 10, Saves: saves, Progress: NewProgress(&b, &b, 10),
 			Stop:    Stop{&stopAfter{context.Background(), looks}, context.Background()},
-			Batches: func(int) []float32 { return []float32{1, 2} }, Tokens: func(float32) int { return 3 },
-			HeldOut:   func(yield func(float32) bool) { yield(1.5) },
+			Batches: func(int) ([]float32, error) { return []float32{1, 2}, nil }, Tokens: func(float32) int { return 3 },
+			HeldOut:   func(yield func(float32, error) bool) { yield(1.5, nil) },
 			EvalEvery: every, Evaluated: func(step int, loss float64) {
 				if measured = append(measured, step); step == 0 {
 					require.Equal(t, 3.125, loss)
@@ -116,6 +117,50 @@ func TestTraining(t *testing.T) {
 	require.Contains(t, out, "\nloss on held-out samples after step 5: ")
 }
 
+// Data that cannot be read end a run with their error. The steps before are saved, and the run goes on from there.
+func TestTrainingWithoutData(t *testing.T) {
+	dir, broken := t.TempDir(), errors.New("the disk is broken")
+	run := func(saves bool, good int, heldOut error) (Trained, error) {
+		o := train.Options{Schedule: train.Constant(0.1)}
+		if saves {
+			o.Dir = dir
+		}
+		tr, err := train.New[float32](line{[]float32{4}}, o)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, tr.Close()) }()
+		var b bytes.Buffer
+		return Training[float32]{
+			Trainer: tr, Steps: 10, Saves: saves, Progress: NewProgress(&b, &b, 10), Stop: Stop{context.Background(), context.Background()},
+			Batches: func(step int) ([]float32, error) {
+				if step == good {
+					return nil, broken
+				}
+				return []float32{1, 2}, nil
+			},
+			Tokens: func(float32) int { return 3 }, After: func(train.Report) (string, error) { return "", nil },
+			HeldOut: func(yield func(float32, error) bool) {
+				_ = yield(1.5, nil) && yield(0, heldOut)
+			},
+		}.Run()
+	}
+	whole, err := run(false, -1, nil)
+	require.NoError(t, err)
+	_, err = run(false, 4, nil)
+	require.Equal(t, broken, err)
+	r, err := run(false, -1, broken)
+	require.Equal(t, broken, err)
+	require.Zero(t, r.First)
+	_, err = run(true, 0, nil)
+	require.Equal(t, broken, err)
+	_, err = run(true, 4, nil)
+	require.ErrorIs(t, err, broken)
+	require.ErrorContains(t, err, "the disk is broken; step 4 of 10 is saved: the same command goes on from there")
+	r, err = run(true, -1, nil)
+	require.NoError(t, err)
+	require.Equal(t, 36, r.Tokens)
+	require.Equal(t, whole.Last, r.Last)
+}
+
 // A second signal ends in the middle of a step, and is no error of the model.
 func TestTrainingAtOnce(t *testing.T) {
 	for want, saves := range map[string]bool{
@@ -128,8 +173,8 @@ func TestTrainingAtOnce(t *testing.T) {
 		var b bytes.Buffer
 		_, err = Training[float32]{
 			Trainer: tr, Steps: 10, Saves: saves, Progress: NewProgress(&b, &b, 10), Stop: Stop{context.Background(), now},
-			Batches: func(int) []float32 { cancel(signalled{syscall.SIGTERM}); return []float32{1} },
-			HeldOut: func(func(float32) bool) {},
+			Batches: func(int) ([]float32, error) { cancel(signalled{syscall.SIGTERM}); return []float32{1}, nil },
+			HeldOut: func(func(float32, error) bool) {},
 		}.Run()
 		require.Equal(t, Interruption{want, 1}, err)
 		require.NoError(t, tr.Close())

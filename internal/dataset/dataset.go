@@ -2,15 +2,19 @@
 // samples without padding, in an order that a seed determines.
 //
 //	data, err := dataset.Open([]string{"chats.jsonl"}, tok, dataset.Options{Context: 1024, EOS: eos, Template: template})
+//	defer data.Close()
 //	fmt.Println(data.Stats())
-//	batches := data.Batch(step, 16, 4) // 16 samples in micro-batches of 4
+//	batches, err := data.Batch(step, 16, 4) // 16 samples in micro-batches of 4
 //
-// All tokens are held in memory, 4 bytes each.
+// Up to 4 MiB of tokens are held in memory, 4 bytes each. If there are more, all of them are in a temporary file, from
+// which the samples of a batch are read. Besides, a sample takes 16 bytes of memory, and 8 in the order of an epoch.
 package dataset
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"iter"
 	"math/rand/v2"
@@ -30,41 +34,47 @@ type Options struct {
 	Seed     uint64         // determines the order of the samples, and which are held out
 	HeldOut  float64        // share of the samples that are held out, from 0 to 0.5
 	Pairs    bool           // a sample is a pair of answers: the chosen one and the rejected one
+	memory   int            // bytes of tokens that may stay in memory; 0: inMemory
 }
 
 // Stats is what Open found.
 type Stats struct {
 	Samples   int // samples to train on
 	HeldOut   int
-	Tokens    int // tokens of all samples
-	Trained   int // labels that count; the others lie in prompts
-	Truncated int // samples that were cut to the context
-	Dropped   int // samples that were left out, because none of their labels counts
+	Tokens    int64  // tokens of all samples
+	Trained   int64  // labels that count; the others lie in prompts
+	Truncated int    // samples that were cut to the context
+	Dropped   int    // samples that were left out, because none of their labels counts
+	OnDisk    int64  // bytes of the temporary file with the tokens, 0 if they are in memory
+	Folder    string // where the file is, or was before it was removed
 }
 
-// Set is the samples of some files.
+// Set is the samples of some files. It is for one goroutine at a time.
 type Set struct {
 	options Options
-	// tokens has the tokens of all samples. A token that does not count as a label is stored as its bitwise complement,
+	// spool has the tokens of all samples. A token that does not count as a label is stored as its bitwise complement,
 	// which is negative.
-	tokens  []int32
+	spool   spool
 	samples []sample
 	held    []sample
 	stats   Stats
 	order   []int // numbers of the samples, in the order of this epoch
-	epoch   int
+	epoch   int64
 }
 
-// sample is tokens lo to hi-1. The last token is a label only. In a pair, the prompt with the chosen answer ends at mid,
-// and the prompt with the rejected answer begins there. Other samples have a mid of 0.
-type sample struct{ lo, hi, mid int }
+// sample is n tokens, from number at of all tokens on. The last one is a label only. In a pair, the first mid are the
+// prompt with the chosen answer, and the others are the prompt with the rejected answer. Other samples have a mid of 0.
+type sample struct {
+	at     int64
+	n, mid int32
+}
 
-// texts returns the range of tokens of each sequence.
+// texts returns the range of the sample's tokens of each sequence.
 func (x sample) texts() [][2]int {
 	if x.mid == 0 {
-		return [][2]int{{x.lo, x.hi}}
+		return [][2]int{{0, int(x.n)}}
 	}
-	return [][2]int{{x.lo, x.mid}, {x.mid, x.hi}}
+	return [][2]int{{0, int(x.mid)}, {int(x.mid), int(x.n)}}
 }
 
 // Batch is a micro-batch.
@@ -101,53 +111,78 @@ const MaxContext = 1 << 24
 //
 // The error wraps [snug.ErrConfig] for options out of range, no samples, and lines of another form, and
 // [snug.ErrCorrupt] for text that is not UTF-8 and for damaged JSON; it names the file and the line or the
-// row.
+// row. An error of the temporary file says how many bytes it has and wants, and which variable of the environment names
+// its folder.
 func Open(paths []string, tok *tokenizer.Tokenizer, o Options) (*Set, error) {
-	s := &Set{options: o, epoch: -1}
+	s := newSet(o)
 	if o.Context < 1 || o.Context > MaxContext || !(o.HeldOut >= 0 && o.HeldOut <= 0.5) {
 		return nil, fmt.Errorf("dataset: a context of %d tokens and a held-out share of %v, want 1 to %d, and 0 to 0.5: %w", o.Context, o.HeldOut, MaxContext, snug.ErrConfig)
 	}
-	r := &reader{Set: s, tok: tok}
-	for _, path := range paths {
-		if err := r.read(path); err != nil {
-			return nil, fmt.Errorf("dataset: %w", err)
-		}
-	}
-	if names := strings.Join(paths, ", "); len(s.samples) == 0 && s.stats.Dropped > 0 {
-		return nil, fmt.Errorf("dataset: %s: none of %d samples has text to train on in its first %d tokens: %w", names, s.stats.Dropped, o.Context, snug.ErrConfig)
-	} else if len(s.samples) == 0 {
-		return nil, fmt.Errorf("dataset: %s: there is no text to train on: %w", names, snug.ErrConfig)
+	if err := s.read(paths, tok); err != nil {
+		return nil, errors.Join(fmt.Errorf("dataset: %w", err), s.Close())
 	}
 	s.holdOut()
 	return s, nil
 }
 
-// add makes a sample of the tokens from lo on, which it cuts to the context. It drops a sample without labels.
-func (s *Set) add(lo int) {
-	if most := lo + s.options.Context + 1; len(s.tokens) > most {
-		s.tokens = s.tokens[:most]
-		s.stats.Truncated++
-	}
-	n := predicted(s.tokens[lo:])
-	if n == 0 {
-		s.tokens = s.tokens[:lo]
-		s.stats.Dropped++
-		return
-	}
-	s.samples = append(s.samples, sample{lo: lo, hi: len(s.tokens)})
-	s.stats.Tokens += len(s.tokens) - lo - 1
-	s.stats.Trained += n
+func newSet(o Options) *Set {
+	return &Set{options: o, epoch: -1, spool: spool{limit: cmp.Or(o.memory, inMemory)}}
 }
 
-// addBlocks cuts the tokens from lo on, all of them labels, into samples. The last token of a sample, which is a label
-// only, is also the first token of the next sample.
-func (s *Set) addBlocks(lo int) {
-	for ; lo+1 < len(s.tokens); lo += s.options.Context {
-		hi := min(lo+s.options.Context+1, len(s.tokens))
-		s.samples = append(s.samples, sample{lo: lo, hi: hi})
-		s.stats.Tokens += hi - lo - 1
-		s.stats.Trained += hi - lo - 1
+// read adds the samples of all files.
+func (s *Set) read(paths []string, tok *tokenizer.Tokenizer) error {
+	r := &reader{Set: s, tok: tok}
+	for _, path := range paths {
+		if err := r.read(path); err != nil {
+			return err
+		}
 	}
+	if names := strings.Join(paths, ", "); len(s.samples) == 0 && s.stats.Dropped > 0 {
+		return fmt.Errorf("%s: none of %d samples has text to train on in its first %d tokens: %w", names, s.stats.Dropped, s.options.Context, snug.ErrConfig)
+	} else if len(s.samples) == 0 {
+		return fmt.Errorf("%s: there is no text to train on: %w", names, snug.ErrConfig)
+	}
+	return s.end()
+}
+
+// end says that no samples follow.
+func (s *Set) end() error {
+	err := s.spool.end()
+	s.stats.OnDisk, s.stats.Folder = s.spool.onDisk()
+	return err
+}
+
+// Close removes the temporary file, if there is one. Closing twice does nothing.
+func (s *Set) Close() error { return s.spool.close() }
+
+// add makes a sample of tokens, which it cuts to the context. It drops a sample without labels.
+func (s *Set) add(tokens []int32) error {
+	if most := s.options.Context + 1; len(tokens) > most {
+		tokens = tokens[:most]
+		s.stats.Truncated++
+	}
+	n := predicted(tokens)
+	if n == 0 {
+		s.stats.Dropped++
+		return nil
+	}
+	s.samples = append(s.samples, sample{at: s.spool.len(), n: int32(len(tokens))})
+	s.stats.Tokens += int64(len(tokens) - 1)
+	s.stats.Trained += int64(n)
+	return s.spool.add(tokens)
+}
+
+// addBlocks cuts tokens, all of them labels, into samples. The last token of a sample, which is a label only, is also the
+// first token of the next sample.
+func (s *Set) addBlocks(tokens []int32) error {
+	first := s.spool.len()
+	for lo := 0; lo+1 < len(tokens); lo += s.options.Context {
+		n := min(s.options.Context+1, len(tokens)-lo)
+		s.samples = append(s.samples, sample{at: first + int64(lo), n: int32(n)})
+		s.stats.Tokens += int64(n - 1)
+		s.stats.Trained += int64(n - 1)
+	}
+	return s.spool.add(tokens)
 }
 
 // holdOut chooses the samples that are held out.
@@ -158,11 +193,11 @@ func (s *Set) holdOut() {
 		k = max(k, 1)
 	}
 	order := rand.New(rand.NewPCG(s.options.Seed, 1<<63)).Perm(n)
-	held := map[int]bool{}
+	held := make([]bool, n)
 	for _, i := range order[:k] {
 		held[i] = true
 	}
-	var train []sample
+	train := s.samples[:0]
 	for i, x := range s.samples {
 		if held[i] {
 			s.held = append(s.held, x)
@@ -177,53 +212,57 @@ func (s *Set) holdOut() {
 // Stats returns what Open found.
 func (s *Set) Stats() Stats { return s.stats }
 
-// Sum is the SHA-256 of the samples and their order: two sets with the same sum give the same batches.
-func (s *Set) Sum() [sha256.Size]byte {
+// Sum returns the SHA-256 of the samples and their order: two sets with the same sum give the same batches. It reads all
+// samples.
+func (s *Set) Sum() (sum [sha256.Size]byte, err error) {
 	h := sha256.New()
 	b := binary.LittleEndian.AppendUint64(nil, s.options.Seed)
 	for _, list := range [][]sample{s.samples, s.held} {
 		b = binary.LittleEndian.AppendUint64(b, uint64(len(list)))
 		for _, x := range list {
-			b = binary.LittleEndian.AppendUint64(b, uint64(x.hi-x.lo))
+			b = binary.LittleEndian.AppendUint64(b, uint64(x.n))
 			if x.mid > 0 {
-				b = binary.LittleEndian.AppendUint64(b, uint64(x.mid-x.lo))
+				b = binary.LittleEndian.AppendUint64(b, uint64(x.mid))
 			}
-			for _, t := range s.tokens[x.lo:x.hi] {
-				b = binary.LittleEndian.AppendUint32(b, uint32(t))
+			tokens, err := s.spool.read(x.at, int(x.n))
+			if err != nil {
+				return sum, err
 			}
 			h.Write(b)
+			h.Write(tokens)
 			b = b[:0]
 		}
 	}
 	h.Write(b)
-	return [sha256.Size]byte(h.Sum(nil))
+	return [sha256.Size]byte(h.Sum(nil)), nil
 }
 
 // Batch returns the micro-batches of a step. Together they have the given number of samples, and each has at most
 // micro. Steps count from 0. Each epoch has every sample once, in a new order; an epoch may end within a step. The
 // samples of a step do not depend on micro.
-func (s *Set) Batch(step, samples, micro int) []Batch {
+func (s *Set) Batch(step, samples, micro int) ([]Batch, error) {
 	return s.Part(step, samples, micro, 0, samples)
 }
 
 // Part is Batch of samples lo to hi-1 of a step, for one of several ranks.
-func (s *Set) Part(step, samples, micro, lo, hi int) (batches []Batch) {
+func (s *Set) Part(step, samples, micro, lo, hi int) (batches []Batch, err error) {
 	var list []int
 	for i := lo; i < hi; i++ {
-		at := step*samples + i
-		s.enter(at / len(s.samples))
-		list = append(list, s.order[at%len(s.samples)])
+		list = append(list, s.number(int64(step)*int64(samples)+int64(i)))
 	}
 	for at := 0; at < len(list); at += micro {
-		b := s.batch(list[at:min(at+micro, len(list))])
+		b, err := s.batch(list[at:min(at+micro, len(list))])
+		if err != nil {
+			return nil, err
+		}
 		b.Draw = uint64(step)<<16 + uint64(lo+at)
 		batches = append(batches, b)
 	}
-	return batches
+	return batches, nil
 }
 
 // batch returns a batch of the samples with these numbers. Held-out samples have the numbers after the others.
-func (s *Set) batch(numbers []int) (b Batch) {
+func (s *Set) batch(numbers []int) (b Batch, err error) {
 	list := make([]sample, len(numbers))
 	for i, n := range numbers {
 		if n < len(s.samples) {
@@ -232,29 +271,37 @@ func (s *Set) batch(numbers []int) (b Batch) {
 			list[i] = s.held[n-len(s.samples)]
 		}
 	}
-	if b.Batch = s.pack(list); s.options.Pairs {
+	if s.options.Pairs {
 		b.Pairs = numbers
 	}
-	return b
+	b.Batch, err = s.pack(list)
+	return b, err
+}
+
+// number returns the number of the sample that is at this place of all epochs.
+func (s *Set) number(at int64) int {
+	n := int64(len(s.samples))
+	s.enter(at / n)
+	return s.order[at%n]
 }
 
 // enter sets the order of the samples in an epoch.
-func (s *Set) enter(epoch int) {
+func (s *Set) enter(epoch int64) {
 	if epoch != s.epoch {
 		s.order, s.epoch = rand.New(rand.NewPCG(s.options.Seed, uint64(epoch))).Perm(len(s.samples)), epoch
 	}
 }
 
-// HeldOut yields the samples that are held out, in batches of at most micro samples.
-func (s *Set) HeldOut(micro int) iter.Seq[Batch] {
-	return func(yield func(Batch) bool) {
+// HeldOut yields the samples that are held out, in batches of at most micro samples. It ends after an error.
+func (s *Set) HeldOut(micro int) iter.Seq2[Batch, error] {
+	return func(yield func(Batch, error) bool) {
 		n := len(s.samples)
 		for lo := 0; lo < len(s.held); lo += micro {
 			var numbers []int
 			for i := range min(micro, len(s.held)-lo) {
 				numbers = append(numbers, n+lo+i)
 			}
-			if !yield(s.batch(numbers)) {
+			if b, err := s.batch(numbers); !yield(b, err) || err != nil {
 				return
 			}
 		}
@@ -262,13 +309,17 @@ func (s *Set) HeldOut(micro int) iter.Seq[Batch] {
 }
 
 // pack returns a batch of samples, one after the other, without padding.
-func (s *Set) pack(list []sample) transformer.Batch {
+func (s *Set) pack(list []sample) (transformer.Batch, error) {
 	b := transformer.Batch{Starts: []int{0}}
 	for _, x := range list {
+		tokens, err := s.spool.read(x.at, int(x.n))
+		if err != nil {
+			return transformer.Batch{}, err
+		}
+		at := func(i int) int32 { return int32(binary.LittleEndian.Uint32(tokens[tokenBytes*i:])) }
 		for _, text := range x.texts() {
-			tokens := s.tokens[text[0]:text[1]]
-			for i, t := range tokens[:len(tokens)-1] {
-				label := max(tokens[i+1], -1)
+			for i := text[0]; i < text[1]-1; i++ {
+				t, label := at(i), max(at(i+1), -1)
 				if t < 0 {
 					t = ^t
 				}
@@ -277,7 +328,7 @@ func (s *Set) pack(list []sample) transformer.Batch {
 			b.Starts = append(b.Starts, len(b.Tokens))
 		}
 	}
-	return b
+	return b, nil
 }
 
 // Longest returns the number of tokens of the longest sequence.

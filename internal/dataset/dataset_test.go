@@ -3,6 +3,8 @@ package dataset
 import (
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"math"
@@ -57,11 +59,35 @@ func template(t testing.TB, text string) *chat.Template {
 	return c
 }
 
-// shown writes the tokens of a sample: those that are predicted in brackets.
-func (s *Set) shown(x sample) string {
+// stored returns the tokens of a sample.
+func (s *Set) stored(t require.TestingT, x sample) (tokens []int32) {
+	b, err := s.spool.read(x.at, int(x.n))
+	require.NoError(t, err)
+	for ; len(b) > 0; b = b[tokenBytes:] {
+		tokens = append(tokens, int32(binary.LittleEndian.Uint32(b)))
+	}
+	return tokens
+}
+
+// batchesOf returns the micro-batches of a step.
+func (s *Set) batchesOf(t require.TestingT, step, samples, micro int) []Batch {
+	list, err := s.Batch(step, samples, micro)
+	require.NoError(t, err)
+	return list
+}
+
+// sum returns the sum of a set.
+func (s *Set) sum(t require.TestingT) [sha256.Size]byte {
+	sum, err := s.Sum()
+	require.NoError(t, err)
+	return sum
+}
+
+// shown writes tokens: those that are predicted in brackets.
+func shown(tokens []int32) string {
 	var b strings.Builder
 	in := false
-	for _, t := range s.tokens[x.lo:x.hi] {
+	for _, t := range tokens {
 		if p := t >= 0; p != in {
 			b.WriteString(map[bool]string{true: "[", false: "]"}[p])
 			in = p
@@ -101,7 +127,7 @@ func TestForms(t *testing.T) {
 		require.NoError(t, err)
 		var have []string
 		for _, x := range s.samples {
-			have = append(have, s.shown(x))
+			have = append(have, shown(s.stored(t, x)))
 		}
 		require.Equal(t, c.want, have)
 	}
@@ -114,7 +140,7 @@ func TestTruncatedAndDropped(t *testing.T) {
 	s, err := Open([]string{write(t, "a.jsonl", text)}, tok, Options{Context: 8, EOS: eos})
 	require.NoError(t, err)
 	require.Equal(t, Stats{Samples: 2, Tokens: 8 + 2, Trained: 8 + 2, Truncated: 2, Dropped: 1}, s.Stats())
-	b := s.Batch(0, 2, 2)
+	b := s.batchesOf(t, 0, 2, 2)
 	require.Len(t, b, 1)
 	require.Equal(t, 10, len(b[0].Tokens))
 	require.Equal(t, float64(10), b[0].Weight())
@@ -172,7 +198,7 @@ func TestHarmless(t *testing.T) {
 		`{"role": "assistant", "content": "y", "tool_calls": [], "weight": 1}]}`)}, tok, o)
 	require.NoError(t, err)
 	require.Equal(t, want.Stats(), got.Stats())
-	require.Equal(t, want.tokens, got.tokens)
+	require.Equal(t, want.sum(t), got.sum(t))
 }
 
 // A folder is read in the order of its names, and hidden files are left out.
@@ -184,22 +210,24 @@ func TestFolder(t *testing.T) {
 	}
 	s, err := Open([]string{dir}, tok, Options{Context: 8, EOS: eos})
 	require.NoError(t, err)
-	require.Equal(t, "[one§]", s.shown(s.samples[0]))
-	require.Equal(t, "[two§]", s.shown(s.samples[1]))
+	require.Equal(t, "[one§]", shown(s.stored(t, s.samples[0])))
+	require.Equal(t, "[two§]", shown(s.stored(t, s.samples[1])))
 }
 
 // Each epoch has every sample once, whatever the sizes; a step depends on nothing before it; blocks of
 // text cover every token.
 func batches(t *rapid.T) {
 	n, context := rapid.IntRange(1, 40).Draw(t, "samples"), rapid.IntRange(1, 9).Draw(t, "context")
-	s := &Set{options: Options{Context: context, Seed: rapid.Uint64().Draw(t, "seed"), HeldOut: rapid.Float64Range(0, 0.5).Draw(t, "held out")}, epoch: -1}
+	s := newSet(Options{Context: context, Seed: rapid.Uint64().Draw(t, "seed"), HeldOut: rapid.Float64Range(0, 0.5).Draw(t, "held out"), memory: rapid.IntRange(0, 200).Draw(t, "memory")})
+	defer func() { require.NoError(t, s.Close()) }()
 	for i := range n {
-		lo := len(s.tokens)
+		var tokens []int32
 		for j := range 2 + i%context {
-			s.tokens = append(s.tokens, int32(1000*i+j))
+			tokens = append(tokens, int32(1000*i+j))
 		}
-		s.add(lo)
+		require.NoError(t, s.add(tokens))
 	}
+	require.NoError(t, s.end())
 	s.holdOut()
 	require.Equal(t, n, s.stats.Samples+s.stats.HeldOut)
 	global, micro := rapid.IntRange(1, 12).Draw(t, "batch"), rapid.IntRange(1, 5).Draw(t, "micro")
@@ -208,7 +236,7 @@ func batches(t *rapid.T) {
 	var all []int32
 	for step := range steps {
 		count := 0
-		for _, b := range s.Batch(step, global, micro) {
+		for _, b := range s.batchesOf(t, step, global, micro) {
 			require.LessOrEqual(t, len(b.Starts)-1, micro)
 			for i, lo := range b.Starts[:len(b.Starts)-1] {
 				seen[b.Tokens[lo]]++
@@ -223,10 +251,10 @@ func batches(t *rapid.T) {
 	for _, times := range seen {
 		require.Equal(t, 2*global, times)
 	}
-	again := &Set{options: s.options, tokens: s.tokens, samples: s.samples, epoch: -1}
+	again := &Set{options: s.options, spool: s.spool, samples: s.samples, epoch: -1}
 	at := rapid.IntRange(0, steps-1).Draw(t, "resumed at")
 	var part []int32
-	for _, b := range again.Batch(at, global, global) {
+	for _, b := range again.batchesOf(t, at, global, global) {
 		for _, lo := range b.Starts[:len(b.Starts)-1] {
 			part = append(part, b.Tokens[lo])
 		}
@@ -234,32 +262,42 @@ func batches(t *rapid.T) {
 	require.Equal(t, all[at*global:(at+1)*global], part)
 	part = nil // and in parts, as ranks have them
 	cut := rapid.IntRange(0, global).Draw(t, "cut")
-	for _, b := range slices.Concat(again.Part(at, global, micro, 0, cut), again.Part(at, global, micro, cut, global)) {
+	low, err := again.Part(at, global, micro, 0, cut)
+	require.NoError(t, err)
+	high, err := again.Part(at, global, micro, cut, global)
+	require.NoError(t, err)
+	for _, b := range slices.Concat(low, high) {
 		require.Equal(t, uint64(at)<<16+uint64(len(part)), b.Draw)
 		for _, lo := range b.Starts[:len(b.Starts)-1] {
 			part = append(part, b.Tokens[lo])
 		}
 	}
 	require.Equal(t, all[at*global:(at+1)*global], part)
-	for b := range s.HeldOut(micro) {
+	for b, err := range s.HeldOut(micro) {
+		require.NoError(t, err)
 		for _, lo := range b.Starts[:len(b.Starts)-1] {
 			require.Zero(t, seen[b.Tokens[lo]])
 		}
 	}
 
-	blocks := &Set{options: s.options}
+	blocks := newSet(s.options)
+	defer func() { require.NoError(t, blocks.Close()) }()
+	var tokens []int32
 	for i := range rapid.IntRange(0, 50).Draw(t, "tokens") {
-		blocks.tokens = append(blocks.tokens, int32(i))
+		tokens = append(tokens, int32(i))
 	}
-	blocks.addBlocks(0)
+	require.NoError(t, blocks.addBlocks(tokens))
+	require.NoError(t, blocks.end())
 	next := int32(1)
 	for _, x := range blocks.samples {
-		for _, label := range blocks.pack([]sample{x}).Labels {
+		b, err := blocks.pack([]sample{x})
+		require.NoError(t, err)
+		for _, label := range b.Labels {
 			require.Equal(t, next, label)
 			next++
 		}
 	}
-	require.Equal(t, max(1, len(blocks.tokens)), int(next))
+	require.Equal(t, max(1, len(tokens)), int(next))
 }
 
 func TestBatches(t *testing.T) { rapid.Check(t, batches) }
@@ -274,9 +312,9 @@ func TestSum(t *testing.T) {
 		return s
 	}
 	one := open(Options{Context: 16, EOS: eos})
-	require.Equal(t, one.Sum(), open(Options{Context: 16, EOS: eos}).Sum())
+	require.Equal(t, one.sum(t), open(Options{Context: 16, EOS: eos}).sum(t))
 	for _, o := range []Options{{Context: 15, EOS: eos}, {Context: 16, EOS: -1}, {Context: 16, EOS: eos, Seed: 1}, {Context: 16, EOS: eos, HeldOut: 0.1}} {
-		require.NotEqual(t, one.Sum(), open(o).Sum())
+		require.NotEqual(t, one.sum(t), open(o).sum(t))
 	}
 }
 
@@ -288,13 +326,14 @@ func FuzzLines(f *testing.F) {
 		f.Add([]byte(line))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		s := &Set{options: Options{Context: 16, EOS: eos, Template: c}}
+		s := newSet(Options{Context: 16, EOS: eos, Template: c})
 		r := &reader{Set: s, tok: tok}
 		if err := r.lines(bytes.NewReader(text)); err != nil {
 			return
 		}
 		for _, x := range s.samples {
-			b := s.pack([]sample{x})
+			b, err := s.pack([]sample{x})
+			require.NoError(t, err)
 			require.Positive(t, b.Weight())
 			require.False(t, slices.ContainsFunc(b.Tokens, func(id int32) bool { return id < 0 }), fmt.Sprint(b.Tokens))
 		}

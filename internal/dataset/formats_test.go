@@ -70,8 +70,8 @@ func TestStoredForms(t *testing.T) {
 		t.Helper()
 		got, err := Open([]string{path}, tok, o)
 		require.NoError(t, err)
-		require.Equal(t, want.Sum(), got.Sum())
-		require.Equal(t, want.Batch(5, 8, 4), got.Batch(5, 8, 4))
+		require.Equal(t, want.sum(t), got.sum(t))
+		require.Equal(t, want.batchesOf(t, 5, 8, 4), got.batchesOf(t, 5, 8, 4))
 	}
 	check(write(t, "a.jsonl.gz", gzipped(t, lines.String())))
 	check(write(t, "a.jsonl.zst", zstded(t, lines.String())))
@@ -100,7 +100,7 @@ func TestStoredForms(t *testing.T) {
 	require.NoError(t, err)
 	zipped, err := Open([]string{write(t, "a.txt.zst", zstded(t, lines.String()))}, tok, o)
 	require.NoError(t, err)
-	require.Equal(t, text.Sum(), zipped.Sum())
+	require.Equal(t, text.sum(t), zipped.sum(t))
 }
 
 // TestPyarrow: conversations that pyarrow stored, with columns that are not read.
@@ -114,13 +114,13 @@ func TestPyarrow(t *testing.T) {
 	require.NoError(t, err)
 	got, err := Open([]string{"testdata/chats.parquet"}, tok, o)
 	require.NoError(t, err)
-	require.Equal(t, want.Sum(), got.Sum())
+	require.Equal(t, want.sum(t), got.sum(t))
 	require.Equal(t, 3, got.Stats().Samples)
 
 	// As with an empty file of lines, a table without rows is no error beside others.
 	got, err = Open([]string{"testdata/empty.parquet", "testdata/chats.parquet"}, tok, o)
 	require.NoError(t, err)
-	require.Equal(t, want.Sum(), got.Sum())
+	require.Equal(t, want.sum(t), got.sum(t))
 	_, err = Open([]string{"testdata/empty.parquet"}, tok, o)
 	require.ErrorContains(t, err, "there is no text to train on")
 }
@@ -182,7 +182,7 @@ func damaged(t *rapid.T) {
 }
 
 func readTable(file []byte) (Stats, error) {
-	r := &reader{Set: &Set{options: Options{Context: 8, EOS: eos}}, tok: tok}
+	r := &reader{Set: newSet(Options{Context: 8, EOS: eos}), tok: tok}
 	err := r.table(bytes.NewReader(file), int64(len(file)))
 	return r.stats, err
 }

@@ -97,21 +97,17 @@ func (r *reader) preference(line []byte) (form string, err error) {
 		}
 	}
 	begin := min(commonPrefix(ids[0], ids[1]), commonPrefix(ids[0], ids[2]))
-	x := sample{lo: len(r.tokens)}
-	for i, answer := range ids[1:] {
-		lo := len(r.tokens)
-		if i == 1 {
-			x.mid = lo
-		}
+	r.tokens = r.tokens[:0]
+	mid := 0 // where the prompt with the rejected answer begins
+	for _, answer := range ids[1:] {
+		mid = len(r.tokens)
 		r.append(answer[:begin], false)
 		r.append(answer[begin:], true)
 		if form != "messages" {
-			r.end(lo)
+			r.end(mid)
 		}
 	}
-	x.hi = len(r.tokens)
-	r.addPair(x)
-	return form, nil
+	return form, r.addPair(r.tokens[:mid], r.tokens[mid:])
 }
 
 // rendered returns the texts of the prompt and of the prompt with each answer. If the line has no prompt, the messages
@@ -160,26 +156,25 @@ func commonPrefix[E comparable](a, b []E) (n int) {
 	return n
 }
 
-// addPair adds the pair x, which has the last tokens of the set, and cuts each answer with its prompt to the context. It
-// drops the pair if an answer has no label left.
-func (s *Set) addPair(x sample) {
+// addPair adds a pair of answers with their prompt, and cuts each to the context. It drops the pair if an answer has no
+// label left.
+func (s *Set) addPair(chosen, rejected []int32) error {
 	most := s.options.Context + 1
-	chosen, rejected := s.tokens[x.lo:x.mid], s.tokens[x.mid:x.hi]
 	a, b := chosen[:min(most, len(chosen))], rejected[:min(most, len(rejected))]
 	if len(a) < len(chosen) || len(b) < len(rejected) {
 		s.stats.Truncated++
 	}
 	if predicted(a) == 0 || predicted(b) == 0 {
-		s.tokens = s.tokens[:x.lo]
 		s.stats.Dropped++
-		return
+		return nil
 	}
-	x.mid, x.hi = x.lo+len(a), x.lo+len(a)+len(b)
-	copy(s.tokens[x.mid:], b)
-	s.tokens = s.tokens[:x.hi]
-	s.samples = append(s.samples, x)
-	s.stats.Tokens += len(a) + len(b) - 2
-	s.stats.Trained += predicted(a) + predicted(b)
+	s.samples = append(s.samples, sample{at: s.spool.len(), n: int32(len(a) + len(b)), mid: int32(len(a))})
+	s.stats.Tokens += int64(len(a) + len(b) - 2)
+	s.stats.Trained += int64(predicted(a) + predicted(b))
+	if err := s.spool.add(a); err != nil {
+		return err
+	}
+	return s.spool.add(b)
 }
 
 // predicted returns how many tokens after the first count as labels.
@@ -202,21 +197,22 @@ func (s *Set) Pairs() int {
 
 // Once yields the pairs that steps first to last-1 train on and the held-out pairs, each pair once, in micro-batches of
 // at most micro. A pair is in the same micro-batch whatever the steps are, so Once may also yield pairs that these steps
-// do not train on.
-func (s *Set) Once(first, last, samples, micro int) iter.Seq[Batch] {
+// do not train on. It ends after an error.
+func (s *Set) Once(first, last, samples, micro int) iter.Seq2[Batch, error] {
 	n := len(s.samples)
 	needed := make([]bool, n)
-	for i := range int(min(int64(last-first)*int64(samples), 2*int64(n))) { // 2·n in a row contain a whole epoch
-		at := first*samples + i
-		s.enter(at / n)
-		needed[s.order[at%n]] = true
+	for i := range min(int64(last-first)*int64(samples), 2*int64(n)) { // 2·n in a row contain a whole epoch
+		needed[s.number(int64(first)*int64(samples)+i)] = true
 	}
 	s.enter(0)
 	order := slices.Clone(s.order)
-	return func(yield func(Batch) bool) {
+	return func(yield func(Batch, error) bool) {
 		for lo := 0; lo < n; lo += micro {
 			group := order[lo:min(lo+micro, n)]
-			if slices.ContainsFunc(group, func(i int) bool { return needed[i] }) && !yield(s.batch(group)) {
+			if !slices.ContainsFunc(group, func(i int) bool { return needed[i] }) {
+				continue
+			}
+			if b, err := s.batch(group); !yield(b, err) || err != nil {
 				return
 			}
 		}

@@ -14,8 +14,9 @@ import (
 )
 
 // shownPair writes the tokens of both answers.
-func (s *Set) shownPair(x sample) string {
-	return s.shown(sample{lo: x.lo, hi: x.mid}) + " | " + s.shown(sample{lo: x.mid, hi: x.hi})
+func (s *Set) shownPair(t *testing.T, x sample) string {
+	tokens := s.stored(t, x)
+	return shown(tokens[:x.mid]) + " | " + shown(tokens[x.mid:])
 }
 
 const plainTemplate = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\\n' }}{% endfor %}" +
@@ -37,7 +38,7 @@ func TestPairForms(t *testing.T) {
 	} {
 		s, err := Open([]string{write(t, "a.jsonl", c.text)}, tok, Options{Context: 64, EOS: eos, Template: c.template, Pairs: true})
 		require.NoError(t, err)
-		require.Equal(t, []string{c.want}, []string{s.shownPair(s.samples[0])})
+		require.Equal(t, []string{c.want}, []string{s.shownPair(t, s.samples[0])})
 		require.Equal(t, 1, s.Pairs())
 	}
 }
@@ -50,10 +51,10 @@ func TestPairsTruncatedAndDropped(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 3, s.stats.Truncated)
 	require.Equal(t, []int{2, 1, 8}, []int{s.stats.Samples, s.stats.Dropped, s.Longest()})
-	require.Equal(t, "a[ b c d e f g h i] | a[ b c§]", s.shownPair(s.samples[0]))
-	b := s.Batch(0, 2, 2)
+	require.Equal(t, "a[ b c d e f g h i] | a[ b c§]", s.shownPair(t, s.samples[0]))
+	b := s.batchesOf(t, 0, 2, 2)
 	require.Len(t, b, 1)
-	require.Equal(t, s.stats.Tokens, len(b[0].Tokens))
+	require.EqualValues(t, s.stats.Tokens, len(b[0].Tokens))
 	require.Equal(t, float64(s.stats.Trained), b[0].Weight())
 	require.Len(t, b[0].Starts, 5)
 	require.ElementsMatch(t, []int{0, 1}, b[0].Pairs)
@@ -95,20 +96,16 @@ func TestPairErrors(t *testing.T) {
 
 // Once has each pair of the steps and each that is held out once, in the company that it has for any steps.
 func TestOnce(t *testing.T) {
-	s := &Set{options: Options{Context: 9, Seed: 3, HeldOut: 0.2, Pairs: true}, epoch: -1}
+	s := newSet(Options{Context: 9, Seed: 3, HeldOut: 0.2, Pairs: true})
 	const n = 30
-	for i := range n {
-		x := sample{lo: len(s.tokens)}
-		s.tokens = append(s.tokens, int32(1000*i), int32(1000*i+1))
-		x.mid = len(s.tokens)
-		s.tokens = append(s.tokens, int32(1000*i), int32(1000*i+2))
-		x.hi = len(s.tokens)
-		s.addPair(x)
+	for i := range int32(n) {
+		require.NoError(t, s.addPair([]int32{1000 * i, 1000*i + 1}, []int32{1000 * i, 1000*i + 2}))
 	}
 	s.holdOut()
 	require.Equal(t, n, s.Pairs())
 	company := map[int]string{}
-	for b := range s.Once(0, 100, 7, 4) {
+	for b, err := range s.Once(0, 100, 7, 4) {
+		require.NoError(t, err)
 		for _, i := range b.Pairs {
 			require.Empty(t, company[i])
 			company[i] = fmt.Sprint(b.Pairs)
@@ -117,7 +114,8 @@ func TestOnce(t *testing.T) {
 	require.Len(t, company, n)
 	for _, steps := range [][2]int{{0, 1}, {1, 3}, {3, 3}, {90, 91}} {
 		seen := map[int]bool{}
-		for b := range s.Once(steps[0], steps[1], 7, 4) {
+		for b, err := range s.Once(steps[0], steps[1], 7, 4) {
+			require.NoError(t, err)
 			for _, i := range b.Pairs {
 				require.False(t, seen[i])
 				seen[i] = true
@@ -125,11 +123,12 @@ func TestOnce(t *testing.T) {
 			}
 		}
 		for step := steps[0]; step < steps[1]; step++ {
-			for _, b := range s.Batch(step, 7, 4) {
+			for _, b := range s.batchesOf(t, step, 7, 4) {
 				require.False(t, slices.ContainsFunc(b.Pairs, func(i int) bool { return !seen[i] }))
 			}
 		}
-		for b := range s.HeldOut(3) {
+		for b, err := range s.HeldOut(3) {
+			require.NoError(t, err)
 			require.False(t, slices.ContainsFunc(b.Pairs, func(i int) bool { return !seen[i] || i < len(s.samples) }))
 		}
 		require.Less(t, len(seen), n)
@@ -140,7 +139,7 @@ func TestOnce(t *testing.T) {
 	open := func(text string) [32]byte {
 		s, err := Open([]string{write(t, "a.jsonl", text)}, tok, Options{Context: 64, EOS: -1, Pairs: true})
 		require.NoError(t, err)
-		return s.Sum()
+		return s.sum(t)
 	}
 	require.NotEqual(t, open(`{"prompt": "a ", "chosen": "a a", "rejected": "a"}`), open(`{"prompt": "a ", "chosen": "a", "rejected": "a a"}`), "which answer is chosen")
 }
@@ -152,13 +151,14 @@ func FuzzPairs(f *testing.F) {
 		f.Add([]byte(line))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		s := &Set{options: Options{Context: 16, EOS: eos, Template: c, Pairs: true}}
+		s := newSet(Options{Context: 16, EOS: eos, Template: c, Pairs: true})
 		r := &reader{Set: s, tok: tok}
 		if err := r.lines(bytes.NewReader(text)); err != nil {
 			return
 		}
 		for i := range s.samples {
-			b := s.batch([]int{i})
+			b, err := s.batch([]int{i})
+			require.NoError(t, err)
 			require.Len(t, b.Starts, 3)
 			require.Positive(t, b.Weight())
 		}

@@ -30,7 +30,8 @@ const (
 // reader adds files to a Set.
 type reader struct {
 	*Set
-	tok *tokenizer.Tokenizer
+	tok    *tokenizer.Tokenizer
+	tokens []int32 // of a text, or of a line
 }
 
 // read adds a file, or all files of a folder in the order of their names, or all that a pattern matches.
@@ -132,13 +133,13 @@ func (r *reader) text(f io.Reader) error {
 	if len(b) == 0 {
 		return nil
 	}
-	lo := len(r.tokens)
-	if err := r.encode(string(b), true, tokenizer.EncodeOptions{}); err != nil {
+	if r.tokens, err = r.tok.Encode(string(b), tokenizer.EncodeOptions{}); err != nil {
 		return err
 	}
-	r.end(lo)
-	r.addBlocks(lo)
-	return nil
+	r.end(0)
+	err = r.addBlocks(r.tokens)
+	r.tokens = nil // it may be long
+	return err
 }
 
 func firstInvalid(b []byte) int {
@@ -174,7 +175,7 @@ func (r *reader) append(ids []int32, predicted bool) {
 	}
 }
 
-// end appends the token that ends a text, unless the tokenizer has added it.
+// end appends the token that ends the text from lo on, unless the tokenizer has added it.
 func (r *reader) end(lo int) {
 	if n := len(r.tokens); r.options.EOS >= 0 && (n == lo || r.tokens[n-1] != r.options.EOS) {
 		r.tokens = append(r.tokens, r.options.EOS)
@@ -338,7 +339,7 @@ func (r *reader) line(text []byte) (form string, err error) {
 	if form, err = l.form(); err != nil {
 		return "", err
 	}
-	lo := len(r.tokens)
+	r.tokens = r.tokens[:0]
 	switch form {
 	case "text":
 		err = r.encode(*l.Text, true, tokenizer.EncodeOptions{})
@@ -359,10 +360,9 @@ func (r *reader) line(text []byte) (form string, err error) {
 		return "", err
 	}
 	if form != "messages" {
-		r.end(lo)
+		r.end(0)
 	}
-	r.add(lo)
-	return form, nil
+	return form, r.add(r.tokens)
 }
 
 // conversation appends the tokens of a conversation. The labels are the tokens of the assistant's turns, with the end of
