@@ -31,7 +31,7 @@ import (
 
 const (
 	rows, in, hidden, classes = 32, 64, 128, 16
-	rate, decay, eps          = 2e-3, 0.004, 1e-7
+	rate, decay, eps          = 1e-3, 0.004, 1e-7
 )
 
 func check(err error) {
