@@ -290,6 +290,7 @@ func (f *tuneFlags) check() (err error) {
 	}{
 		{f.dir == "", "want -model: a folder as Hugging Face publishes it"},
 		{f.files == "", "want -data: text files, .jsonl files, Parquet files or folders of them"},
+		{f.files != "" && slices.Contains(strings.Split(f.files, ","), ""), fmt.Sprintf("-data %s: one of the names is empty", f.files)},
 		{f.output == "" && !f.dryRun, "want -o: the folder to write, or -dry-run"},
 		{f.full && f.form != "", "-base is the form of frozen weights, and -full freezes none"},
 		{f.full && (given || f.given("lora") || f.given("alpha") || f.rslora || f.dropout != 0), "-lora, -adapter, -alpha, -rslora, -dora, -dropout, -loraplus-ratio and -modules-to-save are for adapters, and -full trains none"},

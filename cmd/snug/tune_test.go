@@ -199,6 +199,9 @@ func TestTuneRefuses(t *testing.T) {
 	}{
 		{"want -model", []string{"-data", data, "-o", out}},
 		{"want -data", []string{"-model", model, "-o", out}},
+		{"one of the names is empty", []string{"-model", model, "-data", data + ",", "-o", out}},
+		{"-eval-every -1: want a number of steps, or 0", []string{"-model", model, "-data", data, "-o", out, "-eval-every", "-1"}},
+		{"-eval-every measures the loss on samples that -held-out 0 does not hold out", []string{"-model", model, "-data", data, "-o", out, "-held-out", "0", "-eval-every", "2"}},
 		{"want -o", []string{"-model", model, "-data", data}},
 		{"no such file", []string{"-model", model + "x", "-data", data, "-o", out}},
 		{"no such file", []string{"-model", model, "-data", data + "x", "-o", out}},
