@@ -57,7 +57,7 @@ published model, only matrices that are frozen in 4 or 8 bits can lie on the hos
   -network SIZE      with -ranks: bytes a second that a rank sends, as "mpiexec -n 2 snug devices" measures
                      them; default: 10GB, with 16GB-unified 1GB
   -latency DURATION  with -ranks: time of a message between ranks; default: 20us, with 16GB-unified 50us
-  -rank N            freeze the weights and train adapters of rank N on every matrix of the layers
+  -rank N            freeze the weights, train adapters of rank N on all matrices of the layers (tune: -lora)
   -adapter KIND      what the adapters are: ` + wrap(adapterKinds, 43) + `;
                      default: lora
   -dora              the same as -adapter dora
