@@ -4,7 +4,8 @@
 //	w, err := qlora.NewWeight(weights, []int{out, in}, qlora.Options{})    // NF4, 4.127 bits an element
 //	frozen, err := qlora.NewLinear(w, snug.BF16, 0)
 //	err = frozen.Forward(y, x, 0)                                // y = x·Wᵀ: [rows, out] from [rows, in]
-//	err = adapter.Forward(y, u, x, qlora.Dropout{})              // y += s·(x·Aᵀ)·Bᵀ
+//	err = adapter.Forward(y, u, x, qlora.Dropout{})              // a LoRA: y += s·(x·Aᵀ)·Bᵀ, u = x·Aᵀ
+//	err = frozen.Backward(dx, dy, 0)                             // dx = dy·W
 //	err = adapter.Backward(dx, du, dy, u, x, grads, qlora.Dropout{})
 //
 // [LoadAdapters] and [SaveAdapters] exchange adapters with PEFT. Use the package when frozen
@@ -13,7 +14,7 @@
 // # Blockwise quantization
 //
 // A vector is cut into blocks of 64 elements, or of another power of two; the last block
-// may be partial. Every block stores absmax, the largest magnitude of its elements. Every
+// may be partial. Every block stores its scale, absmax: the largest magnitude of its elements. Every
 // element x is stored as the code of one of 16 values, see [Type]:
 //
 //	absmax = max |x|
@@ -25,9 +26,8 @@
 //
 // bitsandbytes differs in three points. It multiplies by the rounded reciprocal of absmax,
 // so next to a midpoint its code may be the neighbour. It replaces an absmax below 1e-38 by
-// 1e-38. Its kernels decode some zeros to -0: FP4 has two codes for 0; 0 and the negative
-// numbers next to it get code 0, positive numbers next to it get code 8, as on bitsandbytes'
-// CPU, and here both decode to +0 times absmax.
+// 1e-38. Its kernels decode some zeros to -0. FP4 has two codes for 0: as with bitsandbytes on the CPU, 0 and the
+// negative numbers next to it get code 0, and positive numbers next to it code 8. Here both decode to +0.
 //
 // Two codes share a byte, the first in its upper half. After an odd number of elements the
 // last half holds the code of 0. See [Quantize] and [Dequantize].
@@ -45,34 +45,32 @@
 //
 // # Other forms
 //
-// A [Type] other than NF4 and FP4 has other scales. [OpenWeights] reads all forms, with the values that transformers and
-// bitsandbytes give, bit for bit; [NewWeight] quantizes floats to them:
+// A [Type] other than NF4 and FP4 has other scales. [OpenWeights] reads all forms, with the values that Hugging Face's
+// transformers and bitsandbytes give, bit for bit; [NewWeight] quantizes floats to them:
 //
 //	MXFP4         E2M1 times a power of two for 32 elements of a row, 4.25 bits, as the experts of gpt-oss
 //	FP8, FP8E5M2  floats of 8 bits times a float32 for 128×128 elements, a row or the weight, as DeepSeek V3's files
 //	INT8          integers in units of 1/127 of the largest magnitude of a row, as LLM.int8, and columns of outliers
 //	              that stay in 16 bits
 //
-// Activations stay in floats, where some engines that run such files quantize them too. Codes and scales that are not
-// finite are errors. Columns of outliers are for the CPU.
+// Activations stay in floats; some other engines quantize them too. Codes and scales that are not finite are errors.
+// Columns of outliers are supported on the CPU only.
 //
 // # Training
 //
-// A [Linear] multiplies by a frozen [Weight], forward and backward. On the CPU it decodes a
-// tile of rows at a time, or decodes in registers when x has few rows, except INT8 with columns of outliers; kernels of other
-// devices decode the elements of 4 bits that they multiply. For many rows they decode tiles for the vendor's library, and
-// always tiles of 8 bits. A [LoRA] adds a trainable product of low
-// rank, with dropout. A [DoRA] also trains the magnitude of each row, of a Linear or of a [Dense],
-// a frozen matrix in floats.
+// A [Linear] multiplies by a frozen [Weight], forward and backward. On the CPU it decodes a tile of rows of the weight at
+// a time, or decodes in registers when x has few rows, except INT8 with columns of outliers. On other devices kernels
+// decode 4-bit elements as they multiply, or for many rows of x decode tiles for the vendor's library; 8-bit elements are
+// always decoded to tiles. A [LoRA] adds a trainable product of low rank, with dropout. A [DoRA] also trains the
+// magnitude of each row, of a Linear or of a [Dense], a frozen matrix in floats.
 //
 // In a step, per layer: Linear.Forward, LoRA.Forward, which adds to y; then Linear.Backward,
 // LoRA.Backward, which adds to dx. [Dropout] must be the same in both passes of a step, and the
 // zero Dropout drops nothing. Adapters are small: an optimizer of package quant8 keeps 32-bit
 // state for parameters below 4096 elements, unless Options.MinSize is 1.
 //
-// [LoRA.Start] and [LoRA.StartLoftQ] begin an adapter with what it takes over from its matrix: PiSSA, OLoRA, LoftQ.
-// LoRA.FrozenA trains B alone (LoRA-FA), and [LoRAPlus] at a higher rate. The adapters of a [VeRA] share their
-// matrices.
+// [LoRA.Start] and [LoRA.StartLoftQ] initialize an adapter from its matrix: PiSSA, OLoRA, LoftQ. With LoRA.FrozenA only
+// B trains (LoRA-FA); [LoRAPlus] gives B a higher rate. The adapters of a [VeRA] share their matrices.
 //
 // # Pages
 //
@@ -99,7 +97,7 @@
 //	depends on the value  init_lora_weights: true, false, "gaussian", "eva", "orthogonal" and
 //	                      "mica" are kept. "pissa", "olora", "corda", "lora_ga" and "loftq"
 //	                      are refused: their adapters belong to a base weight that PEFT has
-//	                      changed. [LoRA.Less] makes plain ones of adapters that began so here
+//	                      changed. [LoRA.Less] converts adapters that began so here to plain ones
 //	refused               unless null, false or empty: bias other than "none", lora_bias,
 //	                      trainable_token_indices, target_parameters,
 //	                      layer_replication, alora_invocation_tokens, use_qalora, use_bdlora,

@@ -22,17 +22,16 @@ const defaultTile = 1 << 20
 // generation, it decodes codes in registers, see [Linear.Forward] and [Linear.Backward]. A
 // Linear is not safe for concurrent use.
 //
-// On devices other than the CPU, each product by a weight of 4 bits is one kernel without a tile, if in is a multiple of the
-// block. Blocks of threads decode their part of W into their own memory,
-// rounded to the type of the activations. The result has the error bound of amp.MatMul, and
-// the same bits as a product by the whole decoded W with snug's own kernels.
+// On devices other than the CPU, a product by a weight of 4 bits is one kernel without a tile, if in is a multiple of the
+// block. Blocks of threads decode their part of W into their own memory, rounded to the type of the activations. The
+// result has the error bound of amp.MatMul, and the same bits as a product by the whole decoded W with snug's own kernels.
 //
-// From 512 rows of 16-bit activations on, cuBLASLt or hipBLASLt multiplies by one tile after the other, of at least 512
-// rows of W but for the last, where the library is installed and has the products; elsewhere the kernel does. Elements
-// of W are rounded as above, and the result has the error bound of amp.MatMul, but its bits depend on the library and
-// the device. They are the same in every run with one version of the library on one device. A tile of fewer rows, as
-// with 1 element in [NewLinear], keeps the library from being used. This was tested against stand-ins for the
-// libraries; it has not run on hardware.
+// The exception is 512 or more rows of 16-bit activations where cuBLASLt or hipBLASLt is installed and has the products:
+// the library multiplies by one tile after the other, each of 512 rows of W or more except the last. Elements of W are
+// rounded as above, and the result has the error bound of amp.MatMul, but its bits depend on the library and the device.
+// They are the same in every run with one version of the library on one device. With a tile of fewer rows, as with 1
+// element in [NewLinear], the library is not used. This was tested against stand-ins for the libraries; it has not run
+// on hardware.
 type Linear struct {
 	w       *Weight
 	out, in int
@@ -55,22 +54,21 @@ type tile struct {
 	most     int  // elements that a Linear may need
 }
 
-// NewLinear returns the products by w, a weight of two dimensions, with activations of type
-// dt. A tile has as many whole rows as fit in that many elements, at least one; 0 means 1 Mi
-// elements. It takes the memory of a tile of dt and of up to 256 blocks more, on the
-// weight's device. On devices other than the CPU, for 4 bits, if in is a multiple of the block, only
-// [Linear.Norms] and [DoRA.Update] need the tile, and their first call allocates it. The
-// Linear does not own w.
+// NewLinear returns a Linear that multiplies by w, a weight of two dimensions, with activations of type dt. Its tile has
+// as many whole rows as fit in elements, at least one; 0 means 1 Mi elements. It takes the memory of a tile of dt and
+// of up to 256 blocks more, on the weight's device. On devices other than the CPU, for 4 bits, if in is a multiple of the
+// block, only [Linear.Norms] and [DoRA.Update] need the tile, and their first call allocates it. The Linear does not own
+// w.
 //
 // For 16-bit activations on a device with cuBLASLt or hipBLASLt, 0 means 64 Mi elements, 128 MiB. NewLinear opens the
 // library, with a workspace of up to 32 MiB that all products of the device share. It allocates the tile, of at most
 // the size of W, if products by the library may need it: if in is a multiple of the block, and the tile has 512 rows
-// or more. Where W has more rows than the tile, the tile has a multiple of 128 rows, and takes half as much again for
-// sums of [Linear.Backward], if a quarter of its elements makes 512 rows or more.
+// or more. If W has more rows than the tile, the tile has a multiple of 128 rows. It then takes half as much again for
+// float32 sums of [Linear.Backward], if a quarter of its elements holds 512 rows of activations or more.
 //
-// Errors: [snug.ErrShape] unless w has two dimensions, [snug.ErrDType] unless dt is
-// f32, f16 or bf16, [snug.ErrConfig] for a negative tile and a nil or zero w,
-// [snug.ErrDevice] for a closed one, [snug.ErrNoMemory], and those of the library's start.
+// Errors: [snug.ErrShape] unless w has two dimensions, [snug.ErrDType] unless dt is f32, f16 or bf16, [snug.ErrConfig]
+// for negative elements and a nil or zero w, [snug.ErrDevice] for a closed w, [snug.ErrNoMemory], and those of the
+// library's start.
 func NewLinear(w *Weight, dt snug.DType, elements int) (*Linear, error) {
 	if err := w.usable(); err != nil {
 		return nil, fmt.Errorf("qlora: linear: %w", err)
@@ -128,11 +126,10 @@ func newLinear(w *Weight, t *tile) *Linear {
 	return l
 }
 
-// Share returns the products by another weight with the tile of l, so that the layers of a model
-// need one tile for all: it grows to the largest. Only one of them may be in use at a time. The
-// tile is freed when l is closed, and the others cannot be used afterwards. On devices other than the CPU, where products may
-// need the tile, it grows here, so that products allocate nothing. A [snug.Graph] with such a product must be captured
-// after all weights share the tile.
+// Share returns a Linear that multiplies by w with the tile of l, so that all layers of a model need one tile, which
+// grows to the largest. Only one of the Linears may be in use at a time. The tile is freed when l is closed, and the
+// others cannot be used afterwards. On devices other than the CPU, if products may need the tile, it grows in this call,
+// so that products allocate nothing. Capture a [snug.Graph] with such a product after all weights share the tile.
 //
 // Errors are the errors of [NewLinear], and [snug.ErrDevice] for a weight on another device.
 func (l *Linear) Share(w *Weight) (*Linear, error) {
@@ -254,17 +251,15 @@ func (l *Linear) forwardTiles(rows int, y, x snug.View, beta float32) error {
 	})
 }
 
-// Backward computes dx = dy·W + beta·dx, for dy of [rows, out] and dx of [rows, in]
-// elements. dy has the type of [NewLinear]. A dx of 16 bits is rounded once for each tile,
-// or once if no tile is used or a vendor's library multiplies. Where W has several tiles, the library's products are
-// then added in float32 sums, of as many rows at a time as there is memory for, see [NewLinear]. If those are fewer than
-// 512 the kernel without a tile multiplies.
+// Backward computes dx = dy·W + beta·dx, for dy of [rows, out] and dx of [rows, in] elements. dy has the type of
+// [NewLinear]. A dx of 16 bits is rounded once for each tile, or only once if no tile is used or a vendor's library
+// multiplies. If W has several tiles, the library's products are added in float32 sums, of as many rows of dx at a time
+// as there is memory for, see [NewLinear]. If that is fewer than 512 rows, the kernel without a tile multiplies.
 //
-// Up to 8 rows on the CPU, 4 in pure Go, use no tile if in is a multiple of the block. They
-// multiply by the codes, which are read once, with float32 elements of W. Sums are float32,
-// over the rows of W in order, and beta·dx is added at the end: before dx is rounded, once,
-// its error is at most (out+2)·2^-24·(Σ|dy||w| + |beta·dx|), unless float32 overflows or
-// underflows. The work is cut into columns of W, so the result does not depend on
+// Up to 8 rows on the CPU, 4 in pure Go, use no tile if in is a multiple of the block. They are multiplied by float32
+// elements of W, decoded in registers; each code is read once. Sums are float32, over the rows of W in order, and
+// beta·dx is added at the end: before dx is rounded, once, its error is at most
+// (out+2)·2^-24·(Σ|dy||w| + |beta·dx|), unless float32 overflows or underflows. The work is cut into columns of W, so the result does not depend on
 // GOMAXPROCS. A worker takes up to 36 KiB or, if that is more, 48 bytes an element of a
 // block. In types of 8 bits, under the conditions of Forward, scales multiply dy first: the bound is
 // (out+4)·2^-24·(Σ|dy||w| + |beta·dx|).

@@ -48,19 +48,19 @@ type Weight struct {
 	pages *pages // where the arrays above lie otherwise, nil if they hold the weight
 }
 
-// NewWeight quantizes src, a tensor of shape whose last dimension is contiguous, on the
-// device where it lies. [Weight.Bytes] is the memory that the weight takes there.
+// NewWeight quantizes src, a row-major tensor of the given shape, on the device where it lies. [Weight.Bytes] is the
+// memory that the weight takes there.
 //
-// Double quantization runs on the host for every device, which gives the same bits. During
-// the call it needs 4 bytes a block on the device and 5 bytes a block of host memory, and
-// it waits for the device. Types of 8 bits need 4 bytes for every row of a block.
+// Double quantization runs on the host for every device, so its bits are the same everywhere. During the call it needs
+// 4 bytes a block on the device and 5 bytes a block of host memory, and it waits for the device. Types of 8 bits need 4
+// bytes for every row of a block. MXFP4 and types of 8 bits are quantized on the host, which then holds a copy of src
+// and of the codes.
 //
-// Errors: the errors of [Quantize], [snug.ErrShape] when shape and src differ in the number
-// of elements, for rows that are no multiple of 32 elements in MXFP4, and for types of 8 bits unless
-// there are two dimensions; [snug.ErrConfig] for options of another type and outliers that are no ascending
-// columns; [snug.ErrDevice] for Outliers on a device other than the CPU; and [snug.ErrNoMemory].
-// MXFP4 and types of 8 bits are quantized on the host, which takes a copy of src there, and of the codes. In NF4 and
-// FP4 on devices other than the CPU a NaN or infinity is an error with double quantization only, see Quantize.
+// Errors: the errors of [Quantize]; [snug.ErrShape] when shape and src differ in the number of elements, for rows that
+// are no multiple of 32 elements in MXFP4, and for types of 8 bits unless there are two dimensions; [snug.ErrConfig] for
+// options of another type and outliers that are no ascending columns; [snug.ErrDevice] for Outliers on a device other
+// than the CPU; and [snug.ErrNoMemory]. In NF4 and FP4 on devices other than the CPU a NaN or infinity is an error with
+// double quantization only, see Quantize.
 func NewWeight[V snug.Vector](src V, shape []int, opt Options) (*Weight, error) {
 	w, err := newWeight(snug.ViewOf(src), shape, opt)
 	if err != nil {

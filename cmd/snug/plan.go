@@ -39,12 +39,12 @@ func deviceNames() (names []string) {
 func planHelp() string {
 	return `Predicts the memory and the time of a training step from a model's shapes, and finds
 the fastest way to run it within a limit. The batch never changes. FOLDER is a published
-model or its config.json; without it, -model names the model. Weights in
-the folder are compared with config.json; the plan does not need them. Of the weights of a
+model or its config.json; without it, -model names the model. The plan does not need the
+weights; if the folder has them, they are compared with config.json. Of the weights of a
 published model, only matrices that are frozen in 4 or 8 bits can lie on the host or the disk.
 
   -model NAME        ` + wrap(plan.Models(), 21) + `,
-                     or the name of a JSON file that ends in .json, see below; - reads standard input
+                     or a file that ends in .json, see below; - reads it from standard input
   -device NAME       ` + wrap(deviceNames(), 21) + `
                      (GPUs with that much memory); default: 24GB
   -memory SIZE       limit of the device's memory; default: all that the device gives a program
@@ -52,26 +52,26 @@ published model, only matrices that are frozen in 4 or 8 bits can lie on the hos
   -disk SIZE         disk that the plan may use; default: none
   -batch N           samples in a step: sequences or images; default 32
   -context N         tokens in a sequence, at most as many as the model has positions for;
-                     default: of a preset its own, of a folder its own up to 2048
+                     default: that of the preset, or of the folder up to 2048
   -ranks N           processes that make a step together, each on such a device; -batch is for all of them
   -network SIZE      with -ranks: bytes a second that a rank sends, as "mpiexec -n 2 snug devices" measures
-                     them; default: 10GB, of 16GB-unified 1GB
-  -latency DURATION  with -ranks: time of a message between them; default: 20us, of 16GB-unified 50us
-  -rank N            freeze the weights and train adapters of rank N on every matrix of the layers
+                     them; default: 10GB, with 16GB-unified 1GB
+  -latency DURATION  with -ranks: time of a message between ranks; default: 20us, with 16GB-unified 50us
+  -rank N            freeze the weights, train adapters of rank N on all matrices of the layers (tune: -lora)
   -adapter KIND      what the adapters are: ` + wrap(adapterKinds, 43) + `;
                      default: lora
   -dora              the same as -adapter dora
   -dropout           the inputs of the adapters have dropout
   -optimizer NAME    ` + wrap(plan.Optimizers(), 21) + `;
                      default: adamw
-  -o FILE            also draw the bytes as an SVG chart
+  -o FILE            also write an SVG chart of the bytes
   -report FILE.html  also write a page with pictures: memory by component against its limit, the memory
-                     during a step, what is computed again and what is paged. Only a report without the
-                     steps of a run is overwritten
+                     during a step, what is computed again and what is paged. The report of a run is not
+                     overwritten
   -json              write JSON instead of text
 
 The plan chooses from these comma-separated lists. The values after "or" change the
-results of a step, so the plan uses them only when you name them:
+arithmetic of a step more, so the plan uses them only when you name them:
 
   -compute LIST      types of weights and activations; default bf16,f32; or f16
   -masters LIST      master weights for 16-bit weights: full (4 bytes), split (2 bytes);
@@ -82,14 +82,14 @@ results of a step, so the plan uses them only when you name them:
   -state LIST        bits of an element of optimizer state; default 32,8; or 16,4
   -base LIST         forms of the frozen weights below adapters: bf16 (any type of -compute), nf4
                      or fp4 (4.13 bits with their scales), mxfp4 (4.25), fp8 or int8 (8 and scales); at
-                     most one below 16 bits; default bf16,nf4. A folder that has matrices quantized keeps
-                     them, and those that it has in floats stay so; its own form quantizes these too
+                     most one below 16 bits; default bf16,nf4. Matrices that are quantized in a folder
+                     keep their form, and its others stay in floats, unless you name the folder's form
   -shard LIST        what the ranks divide: replicate (nothing); state (of the optimizer, and master weights,
                      ZeRO-1); gradients (state and gradients, ZeRO-2); weights (the model's matrices too,
                      ZeRO-3; under adapters all gradients stay on each rank); default: what the optimizer
                      allows
-  -tiles LIST        tiles of rows in which the MLPs of a published model run; default 1; or more, such
-                     as 4 or 1,2,8; auto: 1,2,4,8,16,32
+  -tiles LIST        numbers of tiles of rows in which the MLPs of a published model run; default 1; or
+                     more, such as 4 or 1,2,8; auto: 1,2,4,8,16,32
 
 The components of the memory:
 
@@ -99,12 +99,12 @@ The components of the memory:
   optimizer state    moments and their scales
   activations        values kept for the backward pass or passed between layers
   workspace          scratch of one layer at a time
-  allowance          what an allocator may lose between blocks
+  allowance          what an allocator may lose to fragmentation
 
-Times assume half the rates of data sheets. Use them to compare plans.
+Times assume half the rates of data sheets. Use them only to compare plans.
 
 When nothing fits, the exit status is 1, and the message says how much memory is missing
-and which change costs least time; -json lists every change with which it fits.
+and which change costs the least time; -json lists every change that makes it fit.
 
   snug plan -memory 6GiB Qwen3-0.6B
   snug plan -model llama-2b -memory 24GB

@@ -29,50 +29,49 @@ func tuneCommand() *command {
 	}
 }
 
-const tuneHelp = `Fine-tunes a published model, without Python, in one process or in those that mpiexec starts. It
-writes a LoRA adapter, which PEFT loads, or with -full a model, which transformers loads. First it
-finds what fits within -memory: micro-batches, recomputation, the form of frozen weights, the precision
-of the optimizer's state.
-It prints what the run will take, by component, and at the end what the run took.
+const tuneHelp = `Fine-tunes a published model, without Python, in one process or in several that mpiexec starts
+(ranks). It writes a LoRA adapter that PEFT loads, or with -full a model that transformers loads.
+It first finds what fits in -memory: micro-batches, recomputation, the form of frozen weights and the
+precision of the optimizer's state. It prints the memory that the run will take, by component, and
+at the end what it took.
 
   -model DIR         folder with config.json, model.safetensors or shards, and tokenizer.json
   -data PATH         text files, JSON Lines (.jsonl), Parquet, or a folder of them; several with
-                     commas, and patterns of names with * and ?. gzip and zstd are known by their
-                     first bytes. Of a folder with Parquet files no others are read. Tokens beyond
-                     4 MiB go to a temporary file in $TMPDIR, or without that in /var/tmp.
-                     A line has "text"; "prompt" and "completion"; or "messages", for the chat
+                     commas, or patterns with * and ?. gzip and zstd are known by their first bytes.
+                     From a folder with Parquet files no other files are read. Tokens beyond 4 MiB go
+                     to a temporary file in $TMPDIR, or if that is not set in /var/tmp.
+                     A line or row has "text"; "prompt" and "completion"; or "messages", for the chat
                      template. The model learns the text, the completion or the assistant's turns.
                      For preferences see -dpo
-  -o DIR             new or empty folder to write the adapter or the model to, or what a killed run
-                     left in one
+  -o DIR             folder to write the adapter or the model to: new, empty, or left by a killed run
   -device NAME       where the model is and computes: cpu (default), or cuda:0, hip:0 or metal:0 in a
-                     program built with that tag. Not with -disk, -fold, -adapter vera, ranks, and optimizers
-                     other than adamw and schedule-free
+                     program built with that tag. Not with -disk, -fold, -adapter vera, ranks, or
+                     optimizers other than adamw and schedule-free
   -memory SIZE       limit of the process's resident memory, such as 6GiB; default: none. With -device
                      the limit of what is counted on the device; default: what is free there
-  -disk SIZE         disk space for pages of weights, of state, or of activations from which others are
-                     computed again, in the folder DIR.pages, with the DIR of -o, which is removed at
-                     the end; default: none
-  -lora RANK         rank of the adapters on all matrices of the layers; default 16, of vera 256
-  -adapter KIND      what the adapters are: lora (default); dora, which also trains the magnitude of each
-                     row of the matrices; pissa or olora, which begin with a part of the matrices (use
-                     such an adapter with the published weights; with -base nf4 it leaves out what 4 bits
+  -disk SIZE         disk space for pages of weights, optimizer state, or activations from which others
+                     are computed again. They lie in the folder DIR.pages, with the DIR of -o, which is
+                     removed at the end; default: none
+  -lora RANK         rank of the adapters on all matrices of the layers; default 16, with vera 256
+  -adapter KIND      kind of the adapters: lora (default); dora, which also trains the magnitude of each
+                     row of the matrices; pissa or olora, which begin with a part of each matrix (use
+                     the adapter with the published weights; with -base nf4 it leaves out what 4 bits
                      lost of the rest of them); loftq, which begins with what 4 bits lose (-base nf4);
-                     lora-fa, which trains the second matrix of each adapter alone; vera, which trains two
-                     vectors for each matrix, between matrices that all adapters share
+                     lora-fa, which trains only the second matrix (B) of each adapter; vera, which trains
+                     two vectors for each matrix, beside random matrices that all adapters share
   -alpha N           the adapters' products are scaled by N/rank; default: 2·rank
   -rslora            scale them by N/√rank instead
   -dora              the same as -adapter dora
   -dropout P         probability to drop an element of an adapter's input; default 0
-  -loraplus-ratio R  the second matrix of each adapter learns at R times the rate (LoRA+), such as 16
+  -loraplus-ratio R  the second matrix (B) of each adapter learns at R times the rate (LoRA+), such as 16
   -modules-to-save LIST
-                     also train these modules as a whole, by the ends of their names with commas, as
-                     PEFT does: embeddings, the head, norms; such as embed_tokens,lm_head
+                     also train all weights of these modules (embeddings, the head, norms), given by the
+                     ends of their names, with commas, as in PEFT; such as embed_tokens,lm_head
   -full              train all weights instead
   -fold              with -full: hold about one gradient at a time. Each enters the optimizer's state at
                      once, so a step differs from one with the mean of the micro-batches' gradients.
-                     Weights in bf16 are rounded stochastically. Not with f16. Without -fold, bf16 with
-                     adamw does so where nothing else fits
+                     Weights in bf16 are rounded stochastically. Not with f16. bf16 with adamw does this
+                     without -fold too where nothing else fits
   -masters FORM      with -full or -modules-to-save, and bf16: master weights, which keep the small updates
                      that bf16 would lose. full: a float32. split: 2 bytes, which together with the
                      weight are a float32. split24: 1 byte, which together with the weight is 24 bits,
@@ -88,20 +87,20 @@ It prints what the run will take, by component, and at the end what the run took
                      or adam-mini, whose state is smaller, and soap, whose state is larger; not with -disk
                      or -fold, and not with adapters, which are low rank already
   -base FORM         form of the frozen matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: bf16 if that
-                     fits, else nf4. A folder with quantized matrices keeps their form, and its other
-                     matrices have the type of -compute, such as the attention of gpt-oss. With the
-                     folder's own form as FORM these are quantized too
+                     fits, else nf4. Matrices that are quantized in the folder keep their form. The others,
+                     such as the attention of gpt-oss, have the type of -compute, or are quantized too if
+                     FORM is the folder's own
   -compute TYPE      type of weights and activations: bf16 (default), f16 or f32
   -context N         maximum tokens of a sample; longer ones are cut; default: 1024, or less if no
                      sample is longer
   -batch N           samples of a step, over all ranks; default 8
-  -tiles N           run the MLPs in N tiles of a micro-batch's tokens, one after the other, for long
-                     samples: they hold what a tile takes. There is at most one tile for every 2048
-                     tokens begun. auto: the fastest number that fits. Sums over tokens are rounded
+  -tiles N           for long samples: run the MLPs in N tiles of a micro-batch's tokens, one after the
+                     other, so that they hold the activations of one tile. At most tokens/2048 tiles,
+                     rounded up. auto: the fastest number that fits. Sums over tokens are rounded
                      differently; default 1
   -steps N           steps; default: those of -epochs
   -epochs N          times that each sample is trained on; default 1
-  -lr RATE           peak of the learning rate, after its warmup and before its cosine decay;
+  -lr RATE           learning rate at its peak, after the warmup and before the cosine decay;
                      default 2e-4, with -full 1e-5, or 1e-4 with -optimizer apollo, apollo-mini or galore;
                      with schedule-free 2.5 times the default of adamw; with prodigy 1. With -mezo the
                      rate is constant, by default 1e-4, with -full 1e-6
@@ -119,21 +118,21 @@ It prints what the run will take, by component, and at the end what the run took
   -distill-weight W  weight of the divergence, above 0 and up to 1; default 0.5
   -distill-temperature T
                      divides the logits of both models in the divergence; 0.01 to 1000, default 1
-  -label-smoothing S train for a target that has the probability 1-S, while all tokens share S equally;
-                     0 to 1, default 0. With -dpo: the share of pairs whose answers are exchanged, below
-                     0.5 (conservative DPO)
+  -label-smoothing S the target has the probability 1-S, and all tokens share S equally; 0 to 1, default 0.
+                     With -dpo: the assumed share of pairs whose answers are exchanged, below 0.5
+                     (conservative DPO)
   -z-loss F          add F times the square of the logarithm of the softmax's denominator to the loss of
-                     each token; 0 to 1000000, such as 1e-4, default 0. The losses of steps have both
-                     terms, the loss on held-out samples has neither
+                     each token; 0 to 1000000, such as 1e-4, default 0. The losses of steps include this
+                     term and label smoothing, the loss on held-out samples neither
   -seed N            seed of the order of samples, the adapters' initial values and dropout; default 1
   -held-out SHARE    share of the samples that are not trained on, to measure the loss; default 0.02
-  -eval-every N      measure that loss also after each N steps; default 0: before and after the run
+  -eval-every N      measure that loss also every N steps; default 0: only before and after the run
   -shard WHAT        what the ranks of mpiexec divide: replicate (nothing); state (of the optimizer, and
                      master weights, ZeRO-1); gradients (state and gradients, ZeRO-2); weights (the
                      model's matrices too, ZeRO-3; under adapters all gradients stay on each rank);
                      default: the fastest that fits. Only with adamw
-  -checkpoint DIR    folder of checkpoints; the same command resumes the newest, also under another
-                     -memory, and after SIGINT or SIGTERM, which let the current step end
+  -checkpoint DIR    folder of checkpoints; the same command resumes the newest, also with another
+                     -memory. SIGINT and SIGTERM let the current step end, and save it
   -save-every N      steps between checkpoints; default 100
   -trace FILE        also record what holds memory, by component, layer and step, and print a table of the
                      holders at the peak. FILE.json is for ui.perfetto.dev or chrome://tracing; FILE.svg

@@ -16,17 +16,16 @@ import (
 //	method := &gonum.Method{Rule: quant8.AdamW{}, Rate: func(step int) float64 { return 1e-2 }}
 //	result, err := optimize.Minimize(problem, x0, &optimize.Settings{MajorIterations: 1000}, method)
 //
-// A step is a major iteration: one evaluation of Func and of Grad, and no line search, so that both may be of a
-// part of the data that is another at each step. Func may then grow from step to step: the result is the last
-// location, not the best, and optimize.NeverTerminate as Settings.Converger keeps the default one, which looks for
-// progress over 100 steps, from ending the run.
+// A step is a major iteration: one evaluation of Func and of Grad, and no line search, so that both may use another part
+// of the data at each step. Func may then grow from step to step, and the result is the last location, not the best.
+// The default Settings.Converger ends a run without progress over 100 steps; optimize.NeverTerminate does not.
 //
 // A Func that is NaN or +Inf ends the run with an error that wraps snug.ErrNonFinite, and so does a gradient that
 // [Optimizer.Step] refuses.
 //
-// The location is one vector to the rule; those for matrices take no vectors, or treat it as one. The state takes the
-// bytes that [quant8.Options] says, where LBFGS keeps 272 bytes an element by default and BFGS 8 for each pair of elements.
-// A Method serves one Minimize at a time, and each begins anew.
+// The rule gets the location as one vector, which some rules for matrices refuse. The state takes the bytes that
+// [quant8.Options] says; LBFGS keeps 272 bytes an element by default, and BFGS 8 for each pair of elements. A Method
+// serves one Minimize at a time, and each begins with a new state.
 type Method struct {
 	Rule    quant8.Rule // default quant8.AdamW{}, whose weight decay is 0.01
 	Options quant8.Options

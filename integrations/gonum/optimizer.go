@@ -32,9 +32,9 @@ type param struct {
 	rows  // of value, as of the last step
 }
 
-// New returns an optimizer of some parameters, each of another name. It keeps the matrices, not copies. Between steps a
-// matrix may get other memory, as by CloneFrom, but no other shape. To the rule a vector is what [quant8.Optimizer.Add]
-// takes, which [quant8.Muon] refuses.
+// New returns an optimizer of parameters with different names. It keeps the matrices, not copies. Between steps a
+// matrix may get other memory, as by CloneFrom, but no other shape. Vectors are added as by [quant8.Optimizer.Add],
+// which [quant8.Muon] refuses.
 //
 // Memory: the state, as [quant8.Options] says, allocated at the first step, and scratch of 8 bytes an element. The
 // scratch has the elements of the largest parameter, or of a Chunk if that is less and the optimizer can step piece by
@@ -82,7 +82,7 @@ func New(rule quant8.Rule, o quant8.Options, params ...Param) (*Optimizer, error
 // A NaN or an infinity in a parameter, or in a gradient unless NonFinite says otherwise, as a value that float32 cannot hold,
 // is an error that wraps snug.ErrNonFinite and names the parameter and the row and column. Other errors wrap
 // snug.ErrShape (a gradient of another shape, or too few; a parameter that has another shape than in New), snug.ErrConfig (a gradient that is no matrix in memory, a rate
-// that is negative or not finite) or are those of Storage. With all but the latter nothing is written, and the step may be repeated.
+// that is negative or not finite) or are those of Storage. Except with those of Storage nothing is written, and the step may be repeated.
 func (t *Optimizer) Step(rate float64, grads ...mat.Matrix) error {
 	if len(grads) != len(t.params) {
 		return fmt.Errorf("%w: gonum.Step: %d gradients for %d parameters", snug.ErrShape, len(grads), len(t.params))
