@@ -26,7 +26,7 @@ func TestReportInBrowser(t *testing.T) {
 		b.Check(path)
 	}
 	model, data := publish(t), chats(t, 60)
-	for name, flags := range map[string][]string{"lora": {"-memory", "120MiB"}, "full": {"-full", "-checkpoint", filepath.Join(dir, "saved")}} {
+	for name, flags := range map[string][]string{"lora": {"-memory", "120MiB", "-held-out", "0.1", "-eval-every", "6"}, "full": {"-full", "-checkpoint", filepath.Join(dir, "saved")}} {
 		path := filepath.Join(dir, name+".html")
 		status, _, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-o", filepath.Join(dir, name), "-epochs", "4", "-lr", "0.02", "-batch", "6", "-report", path}, flags...)...)
 		require.Zero(t, status, errs)
