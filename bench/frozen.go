@@ -10,8 +10,8 @@ import (
 )
 
 // frozens are products by a weight in NF4 on a device, in two ways: "fused" decodes in the kernel that multiplies, and
-// "decoded" decodes the weight as a whole and multiplies by it, which is what qlora.Linear does with a panel where the
-// vendor's library multiplies. The rows at which the latter becomes the faster are those from which it should.
+// "decoded" decodes the weight as a whole and multiplies by it, as qlora.Linear does tile by tile
+// with the vendor's library. Where "decoded" becomes the faster, qlora.Linear should begin to use the library.
 func frozens(s sizes) (all []work) {
 	for _, out := range []int{s.width, 7 * s.width / 2} {
 		for _, back := range []bool{false, true} {

@@ -57,8 +57,8 @@ type tile struct {
 // NewLinear returns a Linear that multiplies by w, a weight of two dimensions, with activations of type dt. Its tile has
 // as many whole rows as fit in elements, at least one; 0 means 1 Mi elements. It takes the memory of a tile of dt and
 // of up to 256 blocks more, on the weight's device. On devices other than the CPU, for 4 bits, if in is a multiple of the
-// block, only [Linear.Norms] and [DoRA.Update] need the tile, and their first call allocates it. The Linear does not own
-// w.
+// block, only [Linear.Norms] and [DoRA.Update] need the tile, and their first call allocates it. All products by a weight
+// of 8 bits need it there. The Linear does not own w.
 //
 // For 16-bit activations on a device with cuBLASLt or hipBLASLt, 0 means 64 Mi elements, 128 MiB. NewLinear opens the
 // library, with a workspace of up to 32 MiB that all products of the device share. It allocates the tile, of at most
@@ -66,9 +66,9 @@ type tile struct {
 // or more. If W has more rows than the tile, the tile has a multiple of 128 rows. It then takes half as much again for
 // float32 sums of [Linear.Backward], if a quarter of its elements holds 512 rows of activations or more.
 //
-// Errors: [snug.ErrShape] unless w has two dimensions, [snug.ErrDType] unless dt is f32, f16 or bf16, [snug.ErrConfig]
-// for negative elements and a nil or zero w, [snug.ErrDevice] for a closed w, [snug.ErrNoMemory], and those of the
-// library's start.
+// Errors: [snug.ErrShape] unless w has two dimensions; [snug.ErrDType] unless dt is f32, f16 or bf16; [snug.ErrConfig]
+// if elements is negative or w is nil or zero; [snug.ErrDevice] if w is closed or the library fails to start;
+// [snug.ErrNoMemory].
 func NewLinear(w *Weight, dt snug.DType, elements int) (*Linear, error) {
 	if err := w.usable(); err != nil {
 		return nil, fmt.Errorf("qlora: linear: %w", err)

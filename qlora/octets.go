@@ -222,8 +222,8 @@ func (w *Weight) decodeRows(dst snug.View, begin int, m memory) rowsJob {
 	return j
 }
 
-// rowsJob decodes rows of a weight of 8 bits to dst, from row first on. codes are those of dst, scales and kept those of the
-// weight.
+// rowsJob decodes rows of a weight of 8 bits to dst, which begins with row first. codes has the rows of dst alone; scales
+// and kept have all rows of the weight.
 type rowsJob struct {
 	w                        *Weight
 	dst, codes, scales, kept snug.View

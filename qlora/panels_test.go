@@ -14,7 +14,7 @@ import (
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
-// newPanels is newWholeProduct with a tile of so many elements.
+// newPanels returns a wholeProduct whose Linear has a tile of the given number of elements.
 func newPanels(t *testing.T, dev *snug.Device, dt snug.DType, out, in int, opt Options, elements int) wholeProduct {
 	p := newWholeProduct(t, dev, dt, out, in, opt, 0, false)
 	l, err := NewLinear(p.l.w, dt, elements)

@@ -52,7 +52,7 @@ published model, only matrices that are frozen in 4 or 8 bits can lie on the hos
   -disk SIZE         disk that the plan may use; default: none
   -batch N           samples in a step: sequences or images; default 32
   -context N         tokens in a sequence, at most as many as the model has positions for;
-                     default: that of the preset, or of the folder up to 2048
+                     default: the preset's, or the folder's but at most 2048
   -ranks N           processes that make a step together, each on such a device; -batch is for all of them
   -network SIZE      with -ranks: bytes a second that a rank sends, as "mpiexec -n 2 snug devices" measures
                      them; default: 10GB, with 16GB-unified 1GB

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTuneDataOnDisk: tokens beyond those that stay in memory go to a temporary file, of which nothing is left. Without a
-// folder for it the message says what to do.
+// TestTuneDataOnDisk: a run with more tokens than stay in memory writes a temporary file, and leaves no file behind. If the
+// file cannot be made, the error says what to do.
 func TestTuneDataOnDisk(t *testing.T) {
 	model, temporary, dir := publish(t), t.TempDir(), t.TempDir()
 	data := filepath.Join(dir, "letters.txt")

@@ -121,7 +121,7 @@ func (d *Device) HasProducts() (bool, error) {
 	return d.blas.open(d)
 }
 
-// upright returns a product whose c is not transposed: where it is, that of the transposes, in the other order.
+// upright returns a product a·b = c of m×n whose c is not transposed. If c is, that is bᵀ·aᵀ = cᵀ of n×m.
 func upright(m, n int, a, b, c gpu.Matrix) (int, int, gpu.Matrix, gpu.Matrix, gpu.Matrix) {
 	if !c.Trans {
 		return m, n, a, b, c

@@ -95,8 +95,8 @@ func Counts(dev *snug.Device) driver.Counts { return queue(dev).Counts() }
 // HasDoubles reports whether kernels on dev, which is not the CPU, compute in float64.
 func HasDoubles(dev *snug.Device) bool { return queue(dev).HasDoubles() }
 
-// HasProducts reports whether the vendor's library multiplies matrices on dev, which it loads. Errors are those of the
-// device's driver.
+// HasProducts reports whether dev multiplies matrices by its vendor's library. The first call loads the library. Errors
+// are those of the device's driver.
 func HasProducts(dev *snug.Device) (bool, error) { return queue(dev).HasProducts() }
 
 // Launches returns how many kernels dev has launched since it was opened, 0 if it does not count them.
