@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/chat"
+	"github.com/snug-ml/snug/chat"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/tokenizer"

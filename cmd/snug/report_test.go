@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/internal/console"
-	"github.com/snug-ml/snug/internal/dataset"
 	"github.com/snug-ml/snug/internal/report"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/train"

@@ -13,8 +13,8 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/internal/checkpoint"
-	"github.com/snug-ml/snug/internal/dataset"
 	"github.com/snug-ml/snug/plan"
 )
 

@@ -8,8 +8,8 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/fused"
-	"github.com/snug-ml/snug/internal/dataset"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/tokenizer"

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/dataset"
+	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
 )

@@ -7,9 +7,9 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/console"
-	"github.com/snug-ml/snug/internal/dataset"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"

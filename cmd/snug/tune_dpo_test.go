@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/chat"
+	"github.com/snug-ml/snug/chat"
+	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/internal/console"
-	"github.com/snug-ml/snug/internal/dataset"
 	"github.com/snug-ml/snug/tokenizer"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"

@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 
+	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/fused"
-	"github.com/snug-ml/snug/internal/dataset"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
 )

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/chat"
-	"github.com/snug-ml/snug/internal/dataset"
+	"github.com/snug-ml/snug/chat"
+	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/tokenizer"

@@ -9,9 +9,9 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/dist/mpi"
 	"github.com/snug-ml/snug/internal/console"
-	"github.com/snug-ml/snug/internal/dataset"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 )

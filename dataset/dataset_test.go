@@ -18,12 +18,12 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/chat"
+	"github.com/snug-ml/snug/chat"
 	"github.com/snug-ml/snug/tokenizer"
 )
 
 var tok = func() *tokenizer.Tokenizer {
-	f, err := os.Open("../../tokenizer/testdata/qwen/tokenizer.json.gz")
+	f, err := os.Open("../tokenizer/testdata/qwen/tokenizer.json.gz")
 	if err != nil {
 		panic(err)
 	}

@@ -3,7 +3,7 @@
 Python 3.11, transformers 5.23.0, jinja2 3.1.6:
 
     pip install transformers==5.23.0 jinja2
-    python internal/chat/testdata/make.py
+    python chat/testdata/make.py
 """
 
 import json

@@ -16,7 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/chat"
+	"github.com/snug-ml/snug/chat"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/tokenizer"
 )

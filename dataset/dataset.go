@@ -21,7 +21,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/chat"
+	"github.com/snug-ml/snug/chat"
 	"github.com/snug-ml/snug/tokenizer"
 	"github.com/snug-ml/snug/transformer"
 )

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/chat"
+	"github.com/snug-ml/snug/chat"
 	"github.com/snug-ml/snug/tokenizer"
 )
 
