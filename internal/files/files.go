@@ -17,11 +17,18 @@ import (
 // Open opens a regular file, through links, and returns its size. The error for any
 // other kind of file, which could block, wraps [snug.ErrConfig].
 func Open(path string) (*os.File, int64, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, 0, missing(path, err)
+	}
+	if !info.Mode().IsRegular() { // opening a device can have an effect
+		return nil, 0, notRegular(path, info.Mode())
+	}
 	f, err := os.OpenFile(path, os.O_RDONLY|nonBlock, 0)
 	if err != nil {
 		return nil, 0, err
 	}
-	info, err := f.Stat()
+	info, err = f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
 		err = notRegular(path, info.Mode())
 	}
@@ -36,6 +43,12 @@ func notRegular(path string, mode fs.FileMode) error {
 	switch {
 	case mode.IsDir():
 		what = "is a folder, want a file"
+	case mode&fs.ModeNamedPipe != 0:
+		what = "is a pipe, want a regular file"
+	case mode&fs.ModeDevice != 0:
+		what = "is a device, want a regular file"
+	case mode&fs.ModeSocket != 0:
+		what = "is a socket, want a regular file"
 	case mode&fs.ModeSymlink != 0:
 		what = "is a symbolic link, want a regular file"
 	}

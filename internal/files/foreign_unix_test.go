@@ -3,6 +3,7 @@
 package files_test
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -38,4 +39,29 @@ func TestOpenAPipe(t *testing.T) {
 	require.NoError(t, syscall.Mkfifo(path, 0o600))
 	_, _, err := files.Open(path)
 	require.ErrorIs(t, err, snug.ErrConfig)
+}
+
+// TestInputsThatAreNoFiles: pipes, devices and sockets are refused at once, also behind links, and not opened.
+func TestInputsThatAreNoFiles(t *testing.T) {
+	dir := t.TempDir()
+	pipe, socket := filepath.Join(dir, "pipe"), filepath.Join(dir, "socket")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	listener, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	defer listener.Close()
+	for _, row := range []struct{ to, want string }{
+		{pipe, "is a pipe, want a regular file"}, {"/dev/zero", "is a device, want a regular file"},
+		{socket, "is a socket, want a regular file"}, {dir, "is a folder, want a file"},
+	} {
+		link := filepath.Join(dir, "link")
+		require.NoError(t, os.Symlink(row.to, link))
+		for _, path := range []string{row.to, link} {
+			for _, kind := range []files.Kind{files.Description, files.Weights, files.Data} {
+				_, _, err := files.OpenInput(path, kind)
+				require.ErrorIs(t, err, snug.ErrConfig)
+				require.ErrorContains(t, err, path+" "+row.want)
+			}
+		}
+		require.NoError(t, os.Remove(link))
+	}
 }
