@@ -1,17 +1,20 @@
 // Package chat renders conversations with the chat templates of published tokenizers, as transformers'
-// apply_chat_template does.
+// apply_chat_template does, and finds in the text what the assistant writes.
 //
-//	template, err := chat.Parse(tok.Config())
-//	text, err := template.Render([]chat.Message{{Role: "user", Content: "Hello"}}, true)
+//	template, err := chat.Open(tok, chat.Options{})
+//	c := chat.Conversation{Messages: []chat.Message{{Role: "user", Content: "Hello"}, {Role: "assistant", Content: "Hi"}}}
+//	text, err := template.Render(c, true)      // ends where the assistant's next turn begins
+//	labeled, err := template.Label(c)          // labeled.Turns are the bytes of labeled.Text to learn
 //
-// The language is that of package jinja. A template sees messages, the special tokens that the
-// tokenizer has (bos_token, eos_token, pad_token and unk_token), and add_generation_prompt; tools
-// and documents are none.
+// The language is that of package jinja. A template sees messages, tools, add_generation_prompt, the special tokens that
+// the tokenizer has (bos_token, eos_token, pad_token and unk_token), and the conversation's Values; documents are none.
 package chat
 
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,96 +23,181 @@ import (
 	"github.com/snug-ml/snug/tokenizer"
 )
 
-// Message is one turn of a conversation.
-type Message struct {
-	Role    string `json:"role"` // system, user, assistant, or another that the template knows
-	Content string `json:"content"`
+// Options say what a template cannot know. Their zero value is usable: the end of a turn is then the tokenizer's EOS.
+type Options struct {
+	// Ends are the texts of the tokens that end a turn when the model writes them, besides the tokenizer's EOS: those of
+	// config.json and generation_config.json.
+	Ends []string
+	// Special are the texts of all special tokens. If no end follows an answer, the first of these does.
+	Special []string
+	// Now is the time that strftime_now formats, in its own time zone, in all renderings. Zero is the time of Parse.
+	Now time.Time
+	// Name selects one of the Config's Templates. The empty name is the default template, with tool_use, if there is
+	// one, for conversations with tools, as in transformers.
+	Name string
 }
 
-// Template is a chat template.
+// Template is a chat template. It is safe for concurrent use.
 type Template struct {
-	parsed *jinja.Template
-	names  map[string]any // of special tokens
+	parsed  *jinja.Template
+	tools   *jinja.Template // for conversations with tools
+	names   map[string]any  // of special tokens
+	ends    []string
+	special []string
+	now     time.Time
+	clock   bool
 }
 
-// Parse parses the template of a tokenizer. The error wraps [snug.ErrConfig] when the tokenizer has
-// none, or one that cannot be parsed.
-func Parse(c tokenizer.Config) (*Template, error) {
-	if c.ChatTemplate == "" {
-		return nil, fmt.Errorf("chat: the tokenizer has no chat template: %w", snug.ErrConfig)
+// Open is [Parse] with the tokenizer's special tokens, besides those of o.
+func Open(tok *tokenizer.Tokenizer, o Options) (*Template, error) {
+	o.Special = slices.Clone(o.Special)
+	for id := range int32(tok.Len()) {
+		if text, known := tok.Token(id); known && tok.Special(id) {
+			o.Special = append(o.Special, text)
+		}
 	}
-	parsed, err := jinja.Parse(c.ChatTemplate)
+	return Parse(tok.Config(), o)
+}
+
+// Parse parses the template of a tokenizer. The error wraps [snug.ErrConfig] when the tokenizer has none (it then names
+// the templates that there are), or one that cannot be parsed.
+func Parse(c tokenizer.Config, o Options) (*Template, error) {
+	text, err := choose(c, o.Name)
 	if err != nil {
-		return nil, fmt.Errorf("chat: the chat template: %w: %w", err, snug.ErrConfig)
+		return nil, err
 	}
-	t := &Template{parsed: parsed, names: map[string]any{}}
+	t := &Template{names: map[string]any{}, special: o.Special, now: o.Now}
+	if t.now.IsZero() {
+		t.now = time.Now()
+	}
+	if t.parsed, err = parse(text); err != nil {
+		return nil, err
+	}
+	t.clock = strings.Contains(text, clock)
+	if text, found := c.Templates["tool_use"]; found && o.Name == "" {
+		if t.tools, err = parse(text); err != nil {
+			return nil, err
+		}
+		t.clock = t.clock || strings.Contains(text, clock)
+	}
 	for name, token := range map[string]string{"bos_token": c.BOS, "eos_token": c.EOS, "pad_token": c.Pad, "unk_token": c.Unknown} {
 		if token != "" {
 			t.names[name] = token
 		}
 	}
+	for _, end := range append([]string{c.EOS}, o.Ends...) {
+		if end != "" && !slices.Contains(t.ends, end) {
+			t.ends = append(t.ends, end)
+		}
+	}
 	return t, nil
 }
 
-// Marks reports whether the template says what the assistant writes, by {% generation %}.
-func (t *Template) Marks() bool { return t.parsed.Marks() }
+// choose returns the text of the template of a name.
+func choose(c tokenizer.Config, name string) (string, error) {
+	text, found := c.Templates[name]
+	if name == "" || name == "default" {
+		text, found = c.ChatTemplate, c.ChatTemplate != ""
+	}
+	names := slices.Sorted(maps.Keys(c.Templates))
+	switch {
+	case found:
+		return text, nil
+	case name != "":
+		return "", fmt.Errorf("chat: the tokenizer has no chat template %.40q, it has %q: %w", name, names, snug.ErrConfig)
+	case len(names) > 0:
+		return "", fmt.Errorf("chat: the tokenizer has no chat template of the name default, it has %q: choose one: %w", names, snug.ErrConfig)
+	}
+	return "", fmt.Errorf("chat: the tokenizer has no chat template: %w", snug.ErrConfig)
+}
+
+func parse(text string) (*jinja.Template, error) {
+	parsed, err := jinja.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("chat: the chat template: %w: %w", err, snug.ErrConfig)
+	}
+	return parsed, nil
+}
+
+// clock is the function that gives templates the time.
+const clock = "strftime_now"
+
+// UsesTime reports whether the template asks for the time. Its renderings then depend on Options.Now, which a run that is
+// resumed should keep.
+func (t *Template) UsesTime() bool { return t.clock }
+
+// Now returns the time that the template is given.
+func (t *Template) Now() time.Time { return t.now }
 
 // Render returns the text of a conversation. With prompt the text ends where the assistant's next turn begins: the
 // template's add_generation_prompt. The error wraps [snug.ErrConfig]; it has the message of a template that calls
 // raise_exception.
-func (t *Template) Render(messages []Message, prompt bool) (string, error) {
-	text, err := t.render(messages, prompt)
+func (t *Template) Render(c Conversation, prompt bool) (string, error) {
+	text, err := t.render(c, prompt)
 	if err != nil {
 		return "", fmt.Errorf("chat: %w", err)
 	}
-	return strings.NewReplacer(jinja.BeginMark, "", jinja.EndMark, "").Replace(text), nil
+	return generation.Replace(text), nil
 }
 
-// RenderMarked returns the text of a conversation, and the ranges [begin, end) of its bytes that the assistant writes.
-// Without Marks there are no ranges. Errors are the errors of Render.
-func (t *Template) RenderMarked(messages []Message) (text string, spans [][2]int, err error) {
-	marked, err := t.render(messages, false)
-	if err != nil {
-		return "", nil, fmt.Errorf("chat: %w", err)
-	}
-	var b strings.Builder
-	open := -1
-	for {
-		i := strings.IndexAny(marked, jinja.BeginMark+jinja.EndMark)
-		if i < 0 {
-			break
-		}
-		b.WriteString(marked[:i])
-		if strings.HasPrefix(marked[i:], jinja.BeginMark) {
-			open = b.Len()
-		} else if open >= 0 {
-			spans, open = append(spans, [2]int{open, b.Len()}), -1
-		}
-		marked = marked[i+len(jinja.BeginMark):]
-	}
-	b.WriteString(marked)
-	return b.String(), spans, nil
-}
+// generation removes the marks of {% generation %}.
+var generation = strings.NewReplacer(jinja.BeginMark, "", jinja.EndMark, "")
 
-func (t *Template) render(messages []Message, prompt bool) (string, error) {
-	list := make([]any, len(messages))
-	for i, m := range messages {
+// render returns the text of a conversation with the marks of {% generation %}.
+func (t *Template) render(c Conversation, prompt bool) (string, error) {
+	messages := make([]any, len(c.Messages))
+	for i, m := range c.Messages {
 		if strings.ContainsAny(m.Content, jinja.BeginMark+jinja.EndMark) {
 			return "", fmt.Errorf("message %d has the noncharacter U+FDD0 or U+FDD1: %w", i, snug.ErrConfig)
 		}
-		list[i] = jinja.Dict("role", m.Role, "content", m.Content)
+		var err error
+		if messages[i], err = given(m.object(), 0); err != nil {
+			return "", fmt.Errorf("message %d: %w", i, err)
+		}
 	}
-	values := map[string]any{"messages": jinja.List(list...), "add_generation_prompt": prompt, "tools": nil, "documents": nil,
+	values := map[string]any{}
+	maps.Copy(values, t.names)
+	for _, f := range c.Values {
+		v, err := given(f.Value, 0)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", f.Name, err)
+		}
+		values[f.Name] = v
+	}
+	parsed := t.parsed
+	var tools any
+	if c.Tools != nil {
+		var err error
+		if tools, err = given(c.Tools, 0); err != nil {
+			return "", fmt.Errorf("tools: %w", err)
+		}
+		if t.tools != nil {
+			parsed = t.tools
+		}
+	}
+	maps.Copy(values, map[string]any{"messages": jinja.List(messages...), "add_generation_prompt": prompt, "tools": tools,
 		"raise_exception": function(func(message string) (string, error) { return "", errors.New(message) }),
-		"strftime_now":    function(strftime)}
-	for name, v := range t.names {
-		values[name] = v
+		clock:             function(t.strftime)})
+	if _, found := values["documents"]; !found {
+		values["documents"] = nil
 	}
-	text, err := t.parsed.Render(values)
+	text, err := parsed.Render(values)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", err, snug.ErrConfig)
 	}
 	return text, nil
+}
+
+// object returns the message as a template sees it.
+func (m Message) object() Object {
+	o := Object{{"role", m.Role}, {"content", m.Content}}
+	if m.NoContent {
+		o[1].Value = nil
+	}
+	for _, f := range m.Fields {
+		o.set(f.Name, f.Value)
+	}
+	return o
 }
 
 // function is a function of one text.
@@ -124,12 +212,11 @@ func function(f func(string) (string, error)) jinja.Func {
 	}
 }
 
-// strftime formats the present time as C's strftime does, with the directives that templates use.
-func strftime(format string) (string, error) {
-	now := time.Now()
+// strftime formats the template's time as C's strftime does, with the directives that templates use.
+func (t *Template) strftime(format string) (string, error) {
 	for code, layout := range map[string]string{"%d": "02", "%b": "Jan", "%B": "January", "%Y": "2006", "%m": "01", "%y": "06",
 		"%H": "15", "%M": "04", "%S": "05", "%A": "Monday", "%a": "Mon"} {
-		format = strings.ReplaceAll(format, code, now.Format(layout))
+		format = strings.ReplaceAll(format, code, t.now.Format(layout))
 	}
 	if strings.Contains(format, "%") {
 		return "", fmt.Errorf("strftime_now of %q: a part of it is not supported", format)

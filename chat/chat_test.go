@@ -17,7 +17,7 @@ import (
 type golden struct {
 	Names         map[string]string
 	Templates     map[string]string
-	Conversations [][]Message
+	Conversations [][]turn
 	Cases         []struct {
 		Template     string
 		Conversation int
@@ -27,8 +27,18 @@ type golden struct {
 	}
 }
 
-func parse(t require.TestingT, text string) *Template {
-	template, err := Parse(tokenizer.Config{ChatTemplate: text, BOS: "<s>", EOS: "</s>", Pad: "<pad>", Unknown: "<unk>"})
+// turn is a message of the file.
+type turn struct{ Role, Content string }
+
+func conversation(turns []turn) (c Conversation) {
+	for _, x := range turns {
+		c.Messages = append(c.Messages, Message{Role: x.Role, Content: x.Content})
+	}
+	return c
+}
+
+func parsed(t require.TestingT, text string) *Template {
+	template, err := Parse(tokenizer.Config{ChatTemplate: text, BOS: "<s>", EOS: "</s>", Pad: "<pad>", Unknown: "<unk>"}, Options{})
 	require.NoError(t, err)
 	return template
 }
@@ -39,7 +49,7 @@ func TestAgainstTransformers(t *testing.T) {
 	var g golden
 	require.NoError(t, json.Unmarshal(text, &g))
 	for _, c := range g.Cases {
-		template, messages := parse(t, g.Templates[c.Template]), g.Conversations[c.Conversation]
+		template, messages := parsed(t, g.Templates[c.Template]), conversation(g.Conversations[c.Conversation])
 		have, err := template.Render(messages, c.Prompt)
 		if c.Error != "" {
 			require.ErrorContains(t, err, c.Error)
@@ -50,15 +60,14 @@ func TestAgainstTransformers(t *testing.T) {
 		if c.Spans == nil {
 			continue
 		}
-		require.True(t, template.Marks())
-		have, spans, err := template.RenderMarked(messages)
+		labeled, err := template.Label(messages)
 		require.NoError(t, err)
-		require.Equal(t, c.Text, have)
+		require.Equal(t, c.Text, labeled.Text)
 		for i, s := range c.Spans { // transformers counts characters
 			runes := []rune(c.Text)
-			require.Equal(t, string(runes[s[0]:s[1]]), have[spans[i][0]:spans[i][1]])
+			require.Equal(t, string(runes[s[0]:s[1]]), c.Text[labeled.Turns[i].Begin:labeled.Turns[i].End])
 		}
-		require.Len(t, spans, len(c.Spans))
+		require.Len(t, labeled.Turns, len(c.Spans))
 	}
 }
 
@@ -73,15 +82,15 @@ func TestRefused(t *testing.T) {
 		"{{ strftime_now('%Q') }}":                                                         "not supported",
 		"{% for i in range(60000) %}{{ '" + strings.Repeat("x", 1000) + "' }}{% endfor %}": "bytes of text",
 	} {
-		template, err := Parse(tokenizer.Config{ChatTemplate: text})
+		template, err := Parse(tokenizer.Config{ChatTemplate: text}, Options{})
 		if err == nil {
-			_, err = template.Render([]Message{{Role: "user", Content: "x"}}, false)
+			_, err = template.Render(Conversation{Messages: []Message{{Role: "user", Content: "x"}}}, false)
 		}
 		require.ErrorIs(t, err, snug.ErrConfig, text)
 		require.ErrorContains(t, err, want)
 		require.Less(t, len(err.Error()), 500)
 	}
-	_, err := parse(t, "x").Render([]Message{{Content: "\ufdd0"}}, false)
+	_, err := parsed(t, "x").Render(Conversation{Messages: []Message{{Content: "\ufdd0"}}}, false)
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
 
@@ -90,9 +99,9 @@ func anyTemplate(t *rapid.T) {
 	parts := rapid.SliceOfN(rapid.SampledFrom([]string{"{%", "%}", "{{", "}}", "-", "for", " m ", "in", "messages", "if", "else", "endif", "endfor",
 		"set", "=", "[", "]", "(", ")", "'", "x", ".", "content", "|", "trim", "0", ":", "loop", "index0", "%", "+", "{#", "#}", "\n", "range", "generation",
 		"macro", "endmacro", "namespace", "is", "defined", "~", "not"}), 0, 40).Draw(t, "parts")
-	template, err := Parse(tokenizer.Config{ChatTemplate: strings.Join(parts, rapid.SampledFrom([]string{"", " "}).Draw(t, "between")) + " "})
+	template, err := Parse(tokenizer.Config{ChatTemplate: strings.Join(parts, rapid.SampledFrom([]string{"", " "}).Draw(t, "between")) + " "}, Options{})
 	if err == nil {
-		_, _ = template.Render([]Message{{"user", "hello"}, {"assistant", "hi"}}, true)
+		_, _ = template.Label(conversation([]turn{{"user", "hello"}, {"assistant", "hi"}}))
 	}
 }
 

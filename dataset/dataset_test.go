@@ -54,7 +54,7 @@ func write(t testing.TB, name, text string) string {
 
 func template(t testing.TB, text string) *chat.Template {
 	t.Helper()
-	c, err := chat.Parse(tokenizer.Config{ChatTemplate: text, EOS: "</s>"})
+	c, err := chat.Parse(tokenizer.Config{ChatTemplate: text, EOS: "</s>"}, chat.Options{})
 	require.NoError(t, err)
 	return c
 }
@@ -320,7 +320,7 @@ func TestSum(t *testing.T) {
 
 // Damaged lines are errors, never panics.
 func FuzzLines(f *testing.F) {
-	c, err := chat.Parse(tokenizer.Config{ChatTemplate: "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"})
+	c, err := chat.Parse(tokenizer.Config{ChatTemplate: "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"}, chat.Options{})
 	require.NoError(f, err)
 	for _, line := range []string{`{"text": "a"}`, `{"prompt": "a", "completion": "b"}`, `{"messages": [{"role": "assistant", "content": "x"}]}`} {
 		f.Add([]byte(line))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"reflect"
 	"slices"
 
 	"github.com/snug-ml/snug"
@@ -131,17 +132,20 @@ func (r *reader) rendered(p *preference) (texts [3]string, err error) {
 	}
 	prompt, chosen, rejected := lists[0], lists[1], lists[2]
 	if p.Prompt == nil {
-		n := commonPrefix(chosen, rejected)
+		n := 0
+		for n < min(len(chosen), len(rejected)) && reflect.DeepEqual(chosen[n], rejected[n]) {
+			n++
+		}
 		prompt, chosen, rejected = chosen[:n:n], chosen[n:], rejected[n:]
 	}
 	if len(prompt) == 0 || len(chosen) == 0 || len(rejected) == 0 {
 		return texts, fmt.Errorf("there are %d messages of a prompt, %d chosen and %d rejected, want one or more of each: %w", len(prompt), len(chosen), len(rejected), snug.ErrConfig)
 	}
-	if texts[0], err = t.Render(prompt, true); err != nil {
+	if texts[0], err = t.Render(chat.Conversation{Messages: prompt}, true); err != nil {
 		return texts, err
 	}
 	for i, answer := range [][]chat.Message{chosen, rejected} {
-		if texts[i+1], err = t.Render(slices.Concat(prompt, answer), false); err != nil {
+		if texts[i+1], err = t.Render(chat.Conversation{Messages: slices.Concat(prompt, answer)}, false); err != nil {
 			return texts, err
 		}
 	}

@@ -375,21 +375,22 @@ func (r *reader) conversation(messages []chat.Message) error {
 	if len(messages) == 0 {
 		return fmt.Errorf("there are no messages: %w", snug.ErrConfig)
 	}
-	text, spans, err := r.turns(messages)
+	labeled, err := t.Label(chat.Conversation{Messages: messages})
 	if err != nil {
 		return err
 	}
+	text := labeled.Text
 	ids, err := r.tok.Encode(text, tokenizer.EncodeOptions{NoSpecial: true})
 	if err != nil {
 		return err
 	}
 	at := 0
-	for _, s := range spans {
-		lo, err := r.border(text[:s[0]], ids, false)
+	for _, s := range labeled.Turns {
+		lo, err := r.border(text[:s.Begin], ids, false)
 		if err != nil {
 			return err
 		}
-		hi, err := r.border(text[:s[1]], ids, true)
+		hi, err := r.border(text[:s.End], ids, true)
 		if err != nil {
 			return err
 		}
@@ -421,39 +422,4 @@ func (r *reader) border(text string, ids []int32, end bool) (int, error) {
 		n++
 	}
 	return min(n, len(ids)), nil
-}
-
-// turns returns the text of a conversation and the ranges of bytes that the assistant writes: those that the template
-// marks, or what each of the assistant's turns adds to the prompt before it.
-func (r *reader) turns(messages []chat.Message) (text string, spans [][2]int, err error) {
-	t := r.options.Template
-	if t.Marks() {
-		return t.RenderMarked(messages)
-	}
-	if text, err = t.Render(messages, false); err != nil {
-		return "", nil, err
-	}
-	for i, m := range messages {
-		if m.Role != "assistant" {
-			continue
-		}
-		before := ""
-		if i > 0 {
-			if before, err = t.Render(messages[:i], true); err != nil {
-				return "", nil, err
-			}
-		}
-		after := text
-		if i+1 < len(messages) {
-			if after, err = t.Render(messages[:i+1], false); err != nil {
-				return "", nil, err
-			}
-		}
-		if !strings.HasPrefix(text, before) || !strings.HasPrefix(text, after) || len(after) < len(before) {
-			return "", nil, fmt.Errorf("the chat template writes message %d otherwise when others follow, so its tokens cannot be told apart; "+
-				"use a template with {%% generation %%}, or end the conversation there: %w", i, snug.ErrConfig)
-		}
-		spans = append(spans, [2]int{len(before), len(after)})
-	}
-	return text, spans, nil
 }

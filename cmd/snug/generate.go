@@ -220,7 +220,7 @@ func (f *generateFlags) encode(tok *tokenizer.Tokenizer, stdin io.Reader) ([]int
 	o := tokenizer.EncodeOptions{}
 	switch templated := tok.Config().ChatTemplate != ""; {
 	case templated && !f.plain:
-		template, err := chat.Parse(tok.Config())
+		template, err := chat.Open(tok, chat.Options{})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f.dir, err)
 		}
@@ -228,7 +228,7 @@ func (f *generateFlags) encode(tok *tokenizer.Tokenizer, stdin io.Reader) ([]int
 		if f.system != "" {
 			messages = append(messages, chat.Message{Role: "system", Content: f.system})
 		}
-		if prompt, err = template.Render(append(messages, chat.Message{Role: "user", Content: prompt}), true); err != nil {
+		if prompt, err = template.Render(chat.Conversation{Messages: append(messages, chat.Message{Role: "user", Content: prompt})}, true); err != nil {
 			return nil, err
 		}
 		o.NoSpecial = true // the template adds the special tokens

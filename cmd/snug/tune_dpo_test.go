@@ -46,7 +46,7 @@ func (g preferred) test(t *testing.T) {
 	dir, ctx := publish(t), context.Background()
 	tok, err := tokenizer.Open(dir)
 	require.NoError(t, err)
-	template, err := chat.Parse(tok.Config())
+	template, err := chat.Open(tok, chat.Options{})
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "pairs.jsonl")
 	require.NoError(t, os.WriteFile(file, []byte(strings.Join(g.Lines, "\n")), 0o600))

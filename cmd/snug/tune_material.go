@@ -55,7 +55,7 @@ func (f *tuneFlags) gather() (*material, error) {
 		return nil, usagef("tune: -context %d: the model has %d positions", o.Context, m.config.Context)
 	}
 	if m.tok.Config().ChatTemplate != "" {
-		if o.Template, err = chat.Parse(m.tok.Config()); err != nil {
+		if o.Template, err = chat.Open(m.tok, chat.Options{}); err != nil {
 			return nil, fmt.Errorf("%s: %w", f.dir, err)
 		}
 	}
