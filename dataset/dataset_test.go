@@ -158,14 +158,14 @@ func TestErrors(t *testing.T) {
 		{"a.txt", "", "no text to train on", nil, snug.ErrConfig},
 		{"a.txt", "ab\xffc", "a.txt: byte 2 is not UTF-8", nil, snug.ErrCorrupt},
 		{"a.jsonl", "{\"text\": \"a\"}\n{", "a.jsonl: line 2", nil, snug.ErrCorrupt},
-		{"a.jsonl", "{\"text\": \"\xff\"}", "line 1: byte 10 is not UTF-8", nil, snug.ErrCorrupt},
+		{"a.jsonl", "{\"text\": \"\xff\"}", "line 1: text: byte 10 is not UTF-8", nil, snug.ErrCorrupt},
 		{"a.jsonl", `{"text": 3}`, "line 1: text: type number, want string", nil, snug.ErrCorrupt},
-		{"a.json", `[{"text": "x"}]`, "line 1: type array, want an object on each line", nil, snug.ErrCorrupt},
+		{"a.json", `["x"]`, "element 1: line 1: a string, want an object with the fields of a sample", nil, snug.ErrConfig},
 		{"a.jsonl", `{"messages": [{"role": "user", "content": [{"type": "text"}]}]}`, "messages.content: type array, want string", plain, snug.ErrCorrupt},
 		{"a.jsonl", `{"body": "x"}`, "the line has 0 of", nil, snug.ErrConfig},
 		{"a.jsonl", `{"text": "x", "prompt": "y", "completion": ""}`, "the line has 2 of", nil, snug.ErrConfig},
 		{"a.jsonl", `{"prompt": "y"}`, "come together", nil, snug.ErrConfig},
-		{"a.jsonl", "{\"text\": \"a\"}\n" + `{"prompt": "y", "completion": "z"}`, "line 2: the line has prompt and completion, and the first has text", nil, snug.ErrConfig},
+		{"a.jsonl", "{\"text\": \"a\"}\n" + `{"prompt": "y", "completion": "z"}`, "line 2: the row has prompt and completion, and the first has text", nil, snug.ErrConfig},
 		{"a.jsonl", messages, "has none", nil, snug.ErrConfig},
 		{"a.jsonl", messages, "writes message 1 otherwise", rewrites, snug.ErrConfig},
 		{"a.jsonl", `{"messages": []}`, "there are no messages", rewrites, snug.ErrConfig},
@@ -328,7 +328,7 @@ func FuzzLines(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s := newSet(Options{Context: 16, EOS: eos, Template: c})
 		r := &reader{Set: s, tok: tok}
-		if err := r.lines(bytes.NewReader(text)); err != nil {
+		if err := readLines(bytes.NewReader(text), maxLine, r.take); err != nil {
 			return
 		}
 		for _, x := range s.samples {

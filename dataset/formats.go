@@ -2,13 +2,17 @@ package dataset
 
 import (
 	"bufio"
+	"bytes"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -68,8 +72,21 @@ const (
 	secretMagic  = "PARE" // of a table whose footer is encrypted
 )
 
-// isParquet reports whether a file begins and ends as a table of Parquet.
-func isParquet(f io.ReaderAt, size int64) bool {
+// isParquet reports whether a file begins as a table of Parquet.
+func isParquet(first []byte) bool {
+	return strings.HasPrefix(string(first), parquetMagic) || strings.HasPrefix(string(first), secretMagic)
+}
+
+// parquet adds the rows of a table.
+func (r *reader) parquet(in *input) error {
+	if !isTable(in.file, in.size) {
+		return fmt.Errorf("the file does not begin and end as Parquet does: %w", snug.ErrCorrupt)
+	}
+	return r.table(in.file, in.size)
+}
+
+// isTable reports whether a file begins and ends as a table of Parquet.
+func isTable(f io.ReaderAt, size int64) bool {
 	var first, last [len(parquetMagic)]byte
 	if size < 3*int64(len(parquetMagic)) {
 		return false
@@ -122,19 +139,22 @@ func (r *reader) table(f io.ReaderAt, size int64) (err error) {
 	}
 	in := parquet.NewGenericReader[any](file, parquet.NewSchema(file.Schema().Name(), columns))
 	defer in.Close()
-	first, rows := "", make([]any, rowsRead)
+	rows := make([]any, rowsRead)
 	for number := 1; ; {
 		clear(rows)
 		n, err := in.Read(rows)
-		for _, row := range rows[:n] {
-			form, err := r.row(row)
-			if err == nil && first != "" && form != first {
-				err = fmt.Errorf("the row has %s, and the first has %s: %w", form, first, snug.ErrConfig)
+		for _, x := range rows[:n] {
+			v, err := valueOf(x)
+			fields, ok := v.(object)
+			if err == nil && !ok {
+				err = fmt.Errorf("%s, want columns: %w", kindOf(v), snug.ErrCorrupt)
+			}
+			if err == nil {
+				err = r.take(row{fmt.Sprintf("row %d", number), fields})
 			}
 			if err != nil {
 				return fmt.Errorf("row %d: %w", number, err)
 			}
-			first = form
 			number++
 		}
 		switch {
@@ -148,43 +168,58 @@ func (r *reader) table(f io.ReaderAt, size int64) (err error) {
 	}
 }
 
-// row adds a row of a table and returns its form.
-func (r *reader) row(row any) (form string, err error) {
-	if row, err = plain(row); err != nil {
-		return "", err
-	}
-	text, err := json.Marshal(row)
-	if err != nil {
-		return "", fmt.Errorf("%w: %w", err, snug.ErrConfig)
-	}
-	if len(text) > maxLine {
-		return "", fmt.Errorf("a row of more than %d bytes: %w", maxLine, snug.ErrConfig)
-	}
-	return r.line(text)
-}
-
-// plain returns a value with strings in place of bytes, all of them in UTF-8, which the encoder of JSON would mend unseen.
-func plain(v any) (any, error) {
-	var err error
-	switch v := v.(type) {
+// valueOf returns a value of the library as one of JSON. Names of an object are in alphabetical order.
+func valueOf(x any) (value, error) {
+	switch x := x.(type) {
+	case nil, bool:
+		return x, nil
 	case []byte:
-		return plain(string(v))
+		return valueOf(string(x))
 	case string:
-		if at := firstInvalid([]byte(v)); !utf8.ValidString(v) {
-			return nil, fmt.Errorf("byte %d of a string is not UTF-8: %w", at, snug.ErrCorrupt)
+		if !utf8.ValidString(x) {
+			return nil, fmt.Errorf("byte %d of a string is not UTF-8: %w", firstInvalid([]byte(x)), snug.ErrCorrupt)
 		}
+		return x, nil
 	case []any:
-		for i := range v {
-			if v[i], err = plain(v[i]); err != nil {
+		l := make(list, len(x))
+		for i := range x {
+			var err error
+			if l[i], err = valueOf(x[i]); err != nil {
 				return nil, err
 			}
 		}
+		return l, nil
 	case map[string]any:
-		for name := range v {
-			if v[name], err = plain(v[name]); err != nil {
+		var o object
+		for _, name := range slices.Sorted(maps.Keys(x)) {
+			v, err := valueOf(x[name])
+			if err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
+			o = append(o, member{name, v})
 		}
+		return o, nil
+	case float32:
+		return floatOf(float64(x), 32), nil
+	case float64:
+		return floatOf(x, 64), nil
 	}
-	return v, nil
+	text, err := json.Marshal(x)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, snug.ErrConfig)
+	}
+	return newDecoder(bytes.NewReader(text), maxLine).next()
+}
+
+// floatOf returns a float as a value of JSON.
+func floatOf(x float64, bits int) value {
+	switch {
+	case math.IsNaN(x):
+		return literal("NaN")
+	case math.IsInf(x, 1):
+		return literal("Infinity")
+	case math.IsInf(x, -1):
+		return literal("-Infinity")
+	}
+	return json.Number(strconv.FormatFloat(x, 'g', -1, bits))
 }

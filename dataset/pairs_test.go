@@ -68,7 +68,7 @@ func TestPairErrors(t *testing.T) {
 		template         *chat.Template
 		kind             error
 	}{
-		{"a.txt", "text", "a.txt: preferences are lines of JSON", nil, snug.ErrConfig},
+		{"a.txt", "text", "a.txt: preferences are rows of JSON", nil, snug.ErrConfig},
 		{"a.jsonl", `{"prompt": "x", "chosen": "y"}`, "line 1: the line has no chosen and rejected answers", nil, snug.ErrConfig},
 		{"a.jsonl", `{"prompt": "x", "completion": "y"}`, "line 1: the line has no chosen and rejected answers", nil, snug.ErrConfig},
 		{"a.jsonl", `{"chosen": "y", "rejected": "z"}`, "and want a prompt", nil, snug.ErrConfig},
@@ -82,7 +82,7 @@ func TestPairErrors(t *testing.T) {
 		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": []}`, "want a chat template", nil, snug.ErrConfig},
 		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": [{"role": "user"}]}`, "rejected: message 0 has no content", plain, snug.ErrConfig},
 		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": [{"role": "user", "content": "x"}], "tools": [1]}`, "tools are not given", plain, snug.ErrConfig},
-		{"a.jsonl", `{"prompt": "x", "chosen": "y", "rejected": "z"}` + "\n" + `{"chosen": ` + yes + `, "rejected": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "z"}]}`, "line 2: the line has messages, and the first has prompt", plain, snug.ErrConfig},
+		{"a.jsonl", `{"prompt": "x", "chosen": "y", "rejected": "z"}` + "\n" + `{"chosen": ` + yes + `, "rejected": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "z"}]}`, "line 2: the row has messages, and the first has prompt", plain, snug.ErrConfig},
 		{"a.jsonl", `{"prompt": "` + strings.Repeat("long ", 40) + `", "chosen": "x", "rejected": "y"}`, "none of 1 samples has text to train on", nil, snug.ErrConfig},
 	} {
 		_, err := Open([]string{write(t, c.name, c.text)}, tok, Options{Context: 8, EOS: eos, Template: c.template, Pairs: true})
@@ -153,7 +153,7 @@ func FuzzPairs(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s := newSet(Options{Context: 16, EOS: eos, Template: c, Pairs: true})
 		r := &reader{Set: s, tok: tok}
-		if err := r.lines(bytes.NewReader(text)); err != nil {
+		if err := readLines(bytes.NewReader(text), maxLine, r.take); err != nil {
 			return
 		}
 		for i := range s.samples {

@@ -1,23 +1,15 @@
 package dataset
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/chat"
-	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/tokenizer"
 )
 
@@ -32,114 +24,7 @@ type reader struct {
 	*Set
 	tok    *tokenizer.Tokenizer
 	tokens []int32 // of a text, or of a line
-}
-
-// read adds a file, or all files of a folder in the order of their names, or all that a pattern matches.
-func (r *reader) read(path string) error {
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) && strings.ContainsAny(path, "*?[") {
-		names, bad := filepath.Glob(path)
-		if bad != nil || len(names) == 0 {
-			return fmt.Errorf("%s: no file has such a name: %w", path, err)
-		}
-		for _, name := range names {
-			if err := r.read(name); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if !info.IsDir() {
-		return r.file(path)
-	}
-	names, err := filesIn(path)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if err := r.file(name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// filesIn returns the files of a folder that are read: all but hidden ones, or only those of Parquet if there are some, since
-// the others then describe them.
-func filesIn(folder string) (names []string, err error) {
-	isTable := func(name string) bool { return strings.EqualFold(filepath.Ext(name), ".parquet") }
-	err = filepath.WalkDir(folder, func(name string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && !strings.HasPrefix(d.Name(), ".") {
-			names = append(names, name)
-		}
-		return err
-	})
-	if slices.ContainsFunc(names, isTable) {
-		names = slices.DeleteFunc(names, func(name string) bool { return !isTable(name) })
-	}
-	return names, err
-}
-
-func (r *reader) file(path string) error {
-	f, size, err := files.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := r.contents(f, size, path); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
-}
-
-// contents adds what an open file holds, by its first bytes, and otherwise by its name.
-func (r *reader) contents(f *os.File, size int64, path string) error {
-	if isParquet(f, size) {
-		return r.table(f, size)
-	}
-	in, done, err := decompress(f)
-	if err != nil {
-		return err
-	}
-	defer done()
-	name := strings.ToLower(path)
-	name = strings.TrimSuffix(strings.TrimSuffix(name, ".gz"), ".zst")
-	switch end := filepath.Ext(name); {
-	case end == ".parquet":
-		return fmt.Errorf("the file does not begin and end as Parquet does: %w", snug.ErrCorrupt)
-	case end == ".jsonl" || end == ".json":
-		return r.lines(in)
-	case r.options.Pairs:
-		return fmt.Errorf("preferences are lines of JSON, in files whose names end in .jsonl or .json, or Parquet: %w", snug.ErrConfig)
-	}
-	return r.text(in)
-}
-
-// text adds a text file.
-func (r *reader) text(f io.Reader) error {
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return err
-	}
-	if len(b) > maxFile {
-		return fmt.Errorf("more than %d bytes of text: cut the file: %w", maxFile, snug.ErrConfig)
-	}
-	if at := firstInvalid(b); at >= 0 {
-		return fmt.Errorf("byte %d is not UTF-8: %w", at, snug.ErrCorrupt)
-	}
-	if len(b) == 0 {
-		return nil
-	}
-	if r.tokens, err = r.tok.Encode(string(b), tokenizer.EncodeOptions{}); err != nil {
-		return err
-	}
-	r.end(0)
-	err = r.addBlocks(r.tokens)
-	r.tokens = nil // it may be long
-	return err
+	form   string  // of the rows of this file so far
 }
 
 func firstInvalid(b []byte) int {
@@ -294,34 +179,24 @@ func (l *line) form() (string, error) {
 	return forms[0], nil
 }
 
-func (r *reader) lines(f io.Reader) error {
-	in := bufio.NewScanner(f)
-	in.Buffer(make([]byte, 64<<10), maxLine)
-	first := ""
-	for number := 1; in.Scan(); number++ {
-		if len(strings.TrimSpace(in.Text())) == 0 {
-			continue
+// take adds a row of a file.
+func (r *reader) take(x row) error {
+	var used object
+	for _, m := range x.fields {
+		if slices.Contains(known, m.name) {
+			used = append(used, m)
 		}
-		text := in.Bytes()
-		if number == 1 {
-			text = bytes.TrimPrefix(text, []byte("\ufeff")) // as some editors save UTF-8
-		}
-		form, err := r.line(text)
-		if err == nil && first != "" && form != first {
-			err = fmt.Errorf("the line has %s, and the first has %s: %w", form, first, snug.ErrConfig)
-		}
-		if err != nil {
-			return fmt.Errorf("line %d: %w", number, err)
-		}
-		first = form
 	}
-	if err := in.Err(); err != nil {
-		if errors.Is(err, bufio.ErrTooLong) {
-			return fmt.Errorf("a line of more than %d bytes: %w", maxLine, snug.ErrConfig)
-		}
-		return err
+	text, err := json.Marshal(used)
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, snug.ErrConfig)
 	}
-	return nil
+	form, err := r.line(text)
+	if err == nil && r.form != "" && form != r.form {
+		err = fmt.Errorf("the row has %s, and the first has %s: %w", form, r.form, snug.ErrConfig)
+	}
+	r.form = form
+	return err
 }
 
 // line adds a line of JSON and returns its form.

@@ -1,0 +1,46 @@
+package dataset
+
+import (
+	"fmt"
+	"io"
+)
+
+// readArray gives the elements of a file that is one array of JSON as rows, one at a time.
+func readArray(in io.Reader, limit int64, give func(row) error) error {
+	d := newDecoder(in, limit)
+	fail := func(err error) error { return fmt.Errorf("line %d: %w", d.line, err) }
+	if err := d.space(); err != nil {
+		return fail(err)
+	}
+	if d.peek() != '[' {
+		return fail(d.unexpected("'[' of an array"))
+	}
+	d.at++
+	for number := 1; ; number++ {
+		if err := d.space(); err != nil {
+			return fail(err)
+		}
+		switch c := d.peek(); {
+		case c == ']':
+			d.at++
+			if err := d.space(); err != nil {
+				return fail(err)
+			}
+			if d.peek() >= 0 {
+				return fail(fmt.Errorf("%w: write one array, or one object a line", d.unexpected("the end of the file after its array")))
+			}
+			return nil
+		case number == 1:
+		case c == ',':
+			d.at++
+			if err := d.space(); err != nil {
+				return fail(err)
+			}
+		default:
+			return fail(d.unexpected(fmt.Sprintf("',' or ']' after element %d of the file's array", number-1)))
+		}
+		if err := d.row(fmt.Sprintf("line %d", d.line), give); err != nil {
+			return fmt.Errorf("element %d: %w", number, err)
+		}
+	}
+}

@@ -1,0 +1,537 @@
+package dataset
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/snug-ml/snug"
+)
+
+// maxDepth is how deep arrays and objects of a row nest.
+const maxDepth = 100
+
+// What a decoded row takes besides the bytes of its strings.
+const (
+	valueBytes  = 32 // of an element, with the room that a growing list has
+	memberBytes = 64 // of a member
+	indexBytes  = 64 // of a name in the index of a large object
+)
+
+// decoder reads values of JSON one after the other. It takes what RFC 8259 says, and the words NaN, Infinity and
+// -Infinity; it does not take repeated names in an object, strings that are not UTF-8, and halves of surrogate pairs.
+// Values are decoded as their bytes arrive, and before memory is taken for a part of a value, its size is counted
+// against a limit.
+type decoder struct {
+	in     io.Reader
+	buffer []byte // what is read ahead
+	at     int    // the next byte in buffer
+	err    error  // of in
+
+	line  int   // the number of the line at which the decoder is
+	begin int64 // the byte of the file at which this line begins
+	base  int64 // the byte of the file at which buffer begins
+
+	limit, held int64 // bytes that a row may take, and that this one takes
+	scratch     []byte
+	known       map[string]string // names of members, which rows repeat
+}
+
+// newDecoder returns a decoder of values that may take limit bytes each.
+func newDecoder(in io.Reader, limit int64) *decoder {
+	return &decoder{in: &validReader{in: in}, buffer: make([]byte, 0, 64<<10), line: 1, limit: limit, known: map[string]string{}}
+}
+
+// fill reads more bytes when all of the buffer are taken. It reports whether there are some.
+func (d *decoder) fill() bool {
+	if d.at < len(d.buffer) {
+		return true
+	}
+	for d.err == nil {
+		d.base += int64(len(d.buffer))
+		d.at = 0
+		n, err := d.in.Read(d.buffer[:cap(d.buffer)])
+		d.buffer, d.err = d.buffer[:n], err
+		if n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// peek returns the next byte, or -1 at the end.
+func (d *decoder) peek() int {
+	if d.at < len(d.buffer) || d.fill() {
+		return int(d.buffer[d.at])
+	}
+	return -1
+}
+
+// offset returns how many bytes of the file are taken.
+func (d *decoder) offset() int64 { return d.base + int64(d.at) }
+
+// space passes over white space, and over a byte order mark at the beginning of a line.
+func (d *decoder) space() error {
+	for {
+		switch c := d.peek(); c {
+		case '\n':
+			d.at++
+			d.line++
+			d.begin = d.offset()
+		case ' ', '\t', '\r':
+			d.at++
+		case 0xEF:
+			if d.offset() != d.begin {
+				return nil
+			}
+			if !bytes.HasPrefix(d.buffer[d.at:], []byte("\ufeff")) {
+				return nil
+			}
+			d.at += len("\ufeff")
+			d.begin = d.offset() // a mark is not counted
+		case -1:
+			return d.failed()
+		default:
+			return nil
+		}
+	}
+}
+
+// failed returns the error that keeps bytes from coming after those that are taken, nil at the end of the file.
+func (d *decoder) failed() error {
+	var bad *notUTF8
+	switch {
+	case d.at < len(d.buffer) || d.err == nil || d.err == io.EOF:
+		return nil
+	case errors.As(d.err, &bad):
+		return &notUTF8{bad.at - d.begin}
+	}
+	return d.err
+}
+
+// damaged returns an error at the next byte.
+func (d *decoder) damaged(format string, args ...any) error {
+	return fmt.Errorf("byte %d: %s: %w", d.offset()-d.begin, fmt.Sprintf(format, args...), snug.ErrCorrupt)
+}
+
+// unexpected returns an error that names the next byte.
+func (d *decoder) unexpected(want string) error {
+	c := d.peek()
+	switch {
+	case d.failed() != nil:
+		return d.failed()
+	case c < 0:
+		return d.damaged("the file ends here, want %s", want)
+	case c == '\n':
+		return d.damaged("the line ends here, want %s", want)
+	case c >= utf8.RuneSelf:
+		return d.damaged("byte %#x, want %s", c, want)
+	}
+	return d.damaged("%q, want %s", rune(c), want)
+}
+
+// count adds bytes to what the row takes.
+func (d *decoder) count(n int64) error {
+	if d.held += n; d.held > d.limit {
+		return fmt.Errorf("the row takes more than %d bytes of memory: cut it, or allow more memory: %w", d.limit, snug.ErrConfig)
+	}
+	return nil
+}
+
+// next reads one value. What the previous one took no longer counts.
+func (d *decoder) next() (value, error) {
+	d.held = 0
+	if len(d.known) > 1<<12 {
+		clear(d.known)
+	}
+	v, err := d.value(0)
+	var w *within
+	if errors.As(err, &w) {
+		return nil, w.wrapped()
+	}
+	return v, err
+}
+
+// value reads a value at a depth.
+func (d *decoder) value(depth int) (value, error) {
+	if err := d.space(); err != nil {
+		return nil, err
+	}
+	switch c := d.peek(); {
+	case c == '"':
+		return d.string()
+	case c == '{' || c == '[':
+		if depth == maxDepth {
+			return nil, d.damaged("objects and arrays nest deeper than %d", maxDepth)
+		}
+		d.at++
+		if c == '{' {
+			return d.object(depth + 1)
+		}
+		return d.list(depth + 1)
+	case c == '-' || c >= '0' && c <= '9':
+		return d.number()
+	case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z':
+		return d.word("")
+	}
+	return nil, d.unexpected("a value of JSON")
+}
+
+// list reads the elements of an array and its end.
+func (d *decoder) list(depth int) (value, error) {
+	l := list{}
+	for {
+		if err := d.space(); err != nil {
+			return nil, err
+		}
+		c := d.peek()
+		switch {
+		case c == ']' && len(l) == 0:
+			d.at++
+			return l, nil
+		case len(l) == 0:
+		case c == ']':
+			d.at++
+			return l, nil
+		case c == ',':
+			d.at++
+		default:
+			return nil, d.unexpected("',' or ']' of an array")
+		}
+		if err := d.count(valueBytes); err != nil {
+			return nil, err
+		}
+		v, err := d.value(depth)
+		if err != nil {
+			return nil, inside(fmt.Sprintf("[%d]", len(l)), err)
+		}
+		l = append(l, v)
+	}
+}
+
+// object reads the members of an object and its end.
+func (d *decoder) object(depth int) (value, error) {
+	o := object{}
+	var index map[string]bool // of a large object
+	for {
+		if err := d.space(); err != nil {
+			return nil, err
+		}
+		c := d.peek()
+		switch {
+		case c == '}' && len(o) == 0:
+			d.at++
+			return o, nil
+		case len(o) == 0:
+		case c == '}':
+			d.at++
+			return o, nil
+		case c == ',':
+			d.at++
+			if err := d.space(); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, d.unexpected("',' or '}' of an object")
+		}
+		if d.peek() != '"' {
+			return nil, d.unexpected("the name of a member in quotes")
+		}
+		if err := d.count(memberBytes); err != nil {
+			return nil, err
+		}
+		name, err := d.name()
+		if err != nil {
+			return nil, err
+		}
+		twice := false
+		if len(o) < 16 {
+			_, twice = o.get(name)
+		} else {
+			if index == nil {
+				index = map[string]bool{}
+				for _, m := range o {
+					index[m.name] = true
+				}
+			}
+			if err := d.count(indexBytes); err != nil {
+				return nil, err
+			}
+			twice = index[name]
+			index[name] = true
+		}
+		if twice {
+			return nil, inside("."+shortened(name), fmt.Errorf("the name comes twice in one object, want it once: %w", snug.ErrCorrupt))
+		}
+		if err := d.space(); err != nil {
+			return nil, err
+		}
+		if d.peek() != ':' {
+			return nil, d.unexpected("':' after a name")
+		}
+		d.at++
+		v, err := d.value(depth)
+		if err != nil {
+			return nil, inside("."+shortened(name), err)
+		}
+		o = append(o, member{name, v})
+	}
+}
+
+// name reads the name of a member. Rows have the same names, so equal names share their memory.
+func (d *decoder) name() (string, error) {
+	s, err := d.string()
+	if err != nil {
+		return "", err
+	}
+	if old, ok := d.known[s]; ok {
+		return old, nil
+	}
+	if len(s) <= 64 {
+		d.known[s] = s
+	}
+	return s, nil
+}
+
+// number reads a number as it is written.
+func (d *decoder) number() (value, error) {
+	b := d.scratch[:0]
+	if d.peek() == '-' {
+		d.at++
+		if d.peek() == 'I' {
+			return d.word("-")
+		}
+		b = append(b, '-')
+	}
+	digits := func() error {
+		n := len(b)
+		for c := d.peek(); c >= '0' && c <= '9'; c = d.peek() {
+			b = append(b, byte(c))
+			d.at++
+			if len(b) > 1<<10 {
+				return d.damaged("a number of more than %d characters", 1<<10)
+			}
+		}
+		if len(b) == n {
+			return d.unexpected("a digit")
+		}
+		return nil
+	}
+	if d.peek() == '0' {
+		b = append(b, '0')
+		d.at++
+	} else if err := digits(); err != nil {
+		return nil, err
+	}
+	if d.peek() == '.' {
+		b = append(b, '.')
+		d.at++
+		if err := digits(); err != nil {
+			return nil, err
+		}
+	}
+	if c := d.peek(); c == 'e' || c == 'E' {
+		b = append(b, byte(c))
+		d.at++
+		if c := d.peek(); c == '+' || c == '-' {
+			b = append(b, byte(c))
+			d.at++
+		}
+		if err := digits(); err != nil {
+			return nil, err
+		}
+	}
+	d.scratch = b
+	if err := d.count(int64(len(b))); err != nil {
+		return nil, err
+	}
+	return json.Number(b), nil
+}
+
+// word reads a value that is a word.
+func (d *decoder) word(sign string) (value, error) {
+	b := append(d.scratch[:0], sign...)
+	at := d.at
+	for c := d.peek(); c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'; c = d.peek() {
+		if b = append(b, byte(c)); len(b) > 16 {
+			break
+		}
+		d.at++
+	}
+	d.scratch = b
+	switch w := string(b); w {
+	case "null":
+		return nil, nil
+	case "true", "false":
+		return w == "true", nil
+	case "NaN", "Infinity", "-Infinity":
+		return literal(w), nil
+	case "None", "True", "False":
+		d.at = max(0, d.at-len(b)+len(sign))
+		return nil, d.damaged("%s is Python's word, want null, true or false: write the file with json.dumps", w)
+	}
+	d.at = max(at, d.at-len(b)+len(sign))
+	return nil, d.damaged("%.17q, want a value of JSON", b)
+}
+
+// chunk is the part of a long string that is collected at a time.
+const chunk = 64 << 10
+
+// string reads a string in quotes.
+func (d *decoder) string() (string, error) {
+	d.at++ // the quote
+	b := d.scratch[:0]
+	var parts [][]byte // of a long string
+	size := 0
+	for {
+		if !d.fill() {
+			return "", d.unexpected("the end of a string")
+		}
+		rest := d.buffer[d.at:]
+		n := 0
+		for n < len(rest) && rest[n] != '"' && rest[n] != '\\' && rest[n] >= ' ' {
+			n++
+		}
+		b = append(b, rest[:n]...)
+		d.at += n
+		if n == len(rest) || len(b) > chunk {
+			if len(b) > chunk {
+				if err := d.count(2 * int64(len(b))); err != nil {
+					return "", err
+				}
+				parts, size = append(parts, b), size+len(b)
+				b = make([]byte, 0, 2*chunk)
+			}
+			if n == len(rest) {
+				continue
+			}
+		}
+		switch c := d.buffer[d.at]; c {
+		case '"':
+			d.at++
+			if parts == nil {
+				d.scratch = b
+			}
+			return d.joined(parts, b, size)
+		case '\\':
+			var err error
+			if b, err = d.escape(b); err != nil {
+				return "", err
+			}
+		default:
+			if c == '\n' {
+				return "", d.damaged("the line ends within a string; write a line break in it as \\n")
+			}
+			return "", d.damaged("the control character %#x in a string; write it as \\u%04x", c, c)
+		}
+	}
+}
+
+// joined returns the string of its parts.
+func (d *decoder) joined(parts [][]byte, last []byte, size int) (string, error) {
+	if err := d.count(int64(len(last))); err != nil {
+		return "", err
+	}
+	s := string(last)
+	if parts != nil {
+		var all strings.Builder
+		all.Grow(size + len(last))
+		for i, p := range parts {
+			all.Write(p)
+			parts[i] = nil
+		}
+		all.Write(last)
+		s = all.String()
+	}
+	return s, nil
+}
+
+// escape appends the character of an escape.
+func (d *decoder) escape(b []byte) ([]byte, error) {
+	d.at++ // the backslash
+	c := d.peek()
+	if i := strings.IndexByte(`"\/bfnrt`, byte(max(c, 0))); c > 0 && i >= 0 {
+		d.at++
+		return append(b, "\"\\/\b\f\n\r\t"[i]), nil
+	}
+	if c != 'u' {
+		return b, d.unexpected(`one of " \ / b f n r t u after a backslash`)
+	}
+	r, err := d.hex()
+	if err != nil {
+		return b, err
+	}
+	if utf16.IsSurrogate(r) {
+		const half = `\u%04x is half of a pair of surrogates, and its other half is not beside it: the text was cut within a character`
+		if r >= 0xDC00 || d.peek() != '\\' {
+			return b, d.damaged(half, r)
+		}
+		d.at++
+		if d.peek() != 'u' {
+			return b, d.damaged(half, r)
+		}
+		second, err := d.hex()
+		if err != nil {
+			return b, err
+		}
+		pair := utf16.DecodeRune(r, second)
+		if pair == utf8.RuneError {
+			return b, d.damaged(half, r)
+		}
+		r = pair
+	}
+	return utf8.AppendRune(b, r), nil
+}
+
+// hex reads u and the four digits of an escape.
+func (d *decoder) hex() (r rune, err error) {
+	d.at++ // the u
+	for range 4 {
+		c := d.peek()
+		switch {
+		case c >= '0' && c <= '9':
+			c -= '0'
+		case c >= 'a' && c <= 'f':
+			c -= 'a' - 10
+		case c >= 'A' && c <= 'F':
+			c -= 'A' - 10
+		default:
+			return 0, d.unexpected(`four hexadecimal digits after \u`)
+		}
+		d.at++
+		r = r<<4 | rune(c)
+	}
+	return r, nil
+}
+
+// within is an error in a part of a value.
+type within struct {
+	path string // from the value on, such as ".messages[0].content"
+	err  error
+}
+
+func (w *within) Error() string { return w.wrapped().Error() }
+
+func (w *within) wrapped() error { return fmt.Errorf("%s: %w", strings.TrimPrefix(w.path, "."), w.err) }
+
+// inside adds a step to the path of an error.
+func inside(step string, err error) error {
+	if w, ok := err.(*within); ok {
+		w.path = step + w.path
+		return w
+	}
+	return &within{step, err}
+}
+
+// shortened returns a name as errors write it.
+func shortened(name string) string {
+	if len(name) > 40 {
+		return fmt.Sprintf("%.40q", name)
+	}
+	return name
+}
