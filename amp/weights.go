@@ -74,9 +74,7 @@ type Weights struct{ set *safetensors.Set }
 // The tensors of a file must lie one after the other and fill the file, as the format
 // demands; fields that the format does not know are passed over. An index must name the
 // shard of every tensor, and every tensor of the shards. Its metadata, which tools get wrong,
-// does not count. Shards are files of the folder, or links of the cache of
-// huggingface_hub, which lead to its folder of blobs. No other link is followed there, and
-// a file that another user could have put there is refused. Nothing may save into the
+// does not count. Shards are regular files of the folder, or links to regular files. Nothing may save into the
 // folder meanwhile.
 //
 // OpenWeights needs up to about ten times the memory of the headers and keeps all shards
@@ -85,7 +83,7 @@ type Weights struct{ set *safetensors.Set }
 // The error wraps [snug.ErrCorrupt] when a file is damaged or no safetensors
 // file, has a tensor with more elements than an int holds, or does not belong to the
 // others; [snug.ErrConfig] when path is no file and no folder, when a folder has no weights
-// or two sets of them, or a file there is not trusted; and the errors of the operating system.
+// or two sets of them, or a file there is a pipe, a device or a link to nothing; and the errors of the operating system.
 func OpenWeights(path string) (*Weights, error) {
 	set, err := safetensors.Open(path)
 	if err != nil {

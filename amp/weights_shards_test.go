@@ -341,7 +341,7 @@ func TestOpenShardsWithFailingCalls(t *testing.T) {
 	}
 }
 
-// TestLinksInFolders: the links of huggingface_hub's cache are followed, no others.
+// TestLinksInFolders: links to regular files are followed, those of huggingface_hub's cache and others.
 func TestLinksInFolders(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("links need a privilege")
@@ -372,19 +372,29 @@ func TestLinksInFolders(t *testing.T) {
 	for name, plant := range filestest.Planted(outside) {
 		require.NoError(t, os.RemoveAll(shard))
 		require.NoError(t, plant(shard))
-		_, err := OpenWeights(snapshot)
-		if name == "hard link" { // which is a file as any other, to a reader
-			require.NoError(t, err)
+		w, err := OpenWeights(snapshot)
+		if err == nil {
+			require.Contains(t, []string{"hard link", "symbolic link"}, name)
+			require.NoError(t, w.Close())
 			continue
 		}
 		require.Error(t, err, name)
 		require.ErrorContains(t, err, entries[0].Name(), name)
 	}
-	for _, to := range []string{"../../blobs/../outside.safetensors", "../../outside.safetensors", outside, "../../blobs/"} {
+	for to, follows := range map[string]bool{
+		"../../blobs/../outside.safetensors": true, "../../outside.safetensors": true, outside: true,
+		"../../blobs/": false, "../../none.safetensors": false, "/dev/zero": false, entries[0].Name(): false,
+	} {
 		require.NoError(t, os.RemoveAll(shard))
 		require.NoError(t, os.Symlink(to, shard))
-		_, err := OpenWeights(snapshot)
-		require.ErrorIs(t, err, snug.ErrConfig, to)
+		w, err := OpenWeights(snapshot)
+		if follows {
+			require.NoError(t, err, to)
+			require.NoError(t, w.Close())
+			continue
+		}
+		require.Error(t, err, to)
+		require.ErrorContains(t, err, entries[0].Name(), to)
 	}
 }
 

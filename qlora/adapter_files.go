@@ -123,7 +123,11 @@ type opener func(name string) (files.File, error)
 func openIn(dir string) opener {
 	d := files.OS(dir)
 	return func(name string) (files.File, error) {
-		f, _, err := files.Open(d.Path(name))
+		kind := files.Description
+		if name == adapterWeightsFile {
+			kind = files.Weights
+		}
+		f, _, err := files.OpenInput(d.Path(name), kind)
 		if err != nil {
 			return nil, err
 		}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/strictjson"
 )
 
@@ -60,7 +61,7 @@ func (s *specialFile) text() string { return text((*string)(s)) }
 
 // readConfig reads the files of a folder that are there.
 func readConfig(folder string) (c Config, err error) {
-	data, err := readIf(filepath.Join(folder, "tokenizer_config.json"))
+	data, err := readIf(filepath.Join(folder, "tokenizer_config.json"), files.Description)
 	if err != nil {
 		return c, err
 	}
@@ -69,7 +70,7 @@ func readConfig(folder string) (c Config, err error) {
 			return Config{}, fmt.Errorf("tokenizer: tokenizer_config.json: %w: %w", err, snug.ErrCorrupt)
 		}
 	}
-	template, err := readIf(filepath.Join(folder, "chat_template.jinja"))
+	template, err := readIf(filepath.Join(folder, "chat_template.jinja"), files.Template)
 	if err != nil {
 		return Config{}, err
 	}

@@ -33,7 +33,6 @@ package tokenizer
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -42,6 +41,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
 )
 
 // Tokenizer encodes and decodes text. It does not change, and is safe for concurrent use. Make one with [Open] or
@@ -65,12 +65,13 @@ type Tokenizer struct {
 }
 
 const (
-	maxFile = 256 << 20 // bytes of a file
+	maxFile = 256 << 20 // bytes of tokenizer.json, the limit of files.Vocabulary
 	maxText = 1 << 30   // bytes of a text
 )
 
-// Open reads tokenizer.json and the files of [Config] from a folder, or a tokenizer.json from its path. A file has at
-// most 256 MiB. Errors wrap [snug.ErrCorrupt] for a damaged file and [snug.ErrConfig] for a part, a key or a value that
+// Open reads tokenizer.json and the files of [Config] from a folder, or a tokenizer.json from its path, through links if
+// they lead to regular files. A tokenizer.json has at most 256 MiB, tokenizer_config.json 16 MiB, and
+// chat_template.jinja 4 MiB. Errors wrap [snug.ErrCorrupt] for a damaged file and [snug.ErrConfig] for a part, a key or a value that
 // this package does not support, or come from the file system.
 func Open(path string) (*Tokenizer, error) {
 	if path == "" {
@@ -84,7 +85,7 @@ func Open(path string) (*Tokenizer, error) {
 	if info.IsDir() {
 		folder, file = path, filepath.Join(path, "tokenizer.json")
 	}
-	data, err := readFile(file)
+	data, err := readFile(file, files.Vocabulary)
 	if err != nil {
 		return nil, err
 	}
@@ -100,25 +101,17 @@ func Open(path string) (*Tokenizer, error) {
 	return t, nil
 }
 
-func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
+func readFile(path string, kind files.Kind) ([]byte, error) {
+	data, err := files.ReadInput(path, kind)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
-	}
-	if len(data) > maxFile {
-		return nil, fmt.Errorf("tokenizer: %s has more than %d bytes: %w", path, maxFile, snug.ErrConfig)
 	}
 	return data, nil
 }
 
 // readIf returns nil for a file that does not exist.
-func readIf(path string) ([]byte, error) {
-	data, err := readFile(path)
+func readIf(path string, kind files.Kind) ([]byte, error) {
+	data, err := readFile(path, kind)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -3,7 +3,6 @@ package transformer
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files"
-	"github.com/snug-ml/snug/internal/safetensors"
 	"github.com/snug-ml/snug/qlora"
 )
 
@@ -170,7 +168,6 @@ const (
 const configName = "config.json"
 
 const (
-	maxConfig = 8 << 20 // bytes of config.json
 	maxCount  = 1 << 28 // largest value of a field that counts
 	maxLayers = 1 << 12
 
@@ -178,7 +175,7 @@ const (
 	maxAllExperts = 1 << 18 // of all layers
 )
 
-// ReadConfig reads a config.json from the path of the file or of its folder. It reads both spellings: the one of
+// ReadConfig reads a config.json of at most 16 MiB from the path of the file or of its folder. It reads both spellings: the one of
 // transformers 5 (rope_parameters, dtype), and the one of older folders (rope_theta, rope_scaling, torch_dtype). A
 // missing field has the default of transformers for the family.
 //
@@ -202,41 +199,14 @@ func readConfigFile(path string) (text []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var f interface {
-		io.ReaderAt
-		io.Closer
+	if !info.IsDir() {
+		return files.ReadInput(path, files.Description)
 	}
-	var size int64
-	if info.IsDir() {
-		f, size, err = openIn(path)
-	} else {
-		f, size, err = files.Open(path)
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	if size > maxConfig {
-		return nil, fmt.Errorf("%s has %d bytes, want %d at most: %w", path, size, maxConfig, snug.ErrCorrupt)
-	}
-	text = make([]byte, size)
-	return text, safetensors.ReadFull(f, text, 0)
-}
-
-// openIn opens the config.json of a folder.
-func openIn(dir string) (files.File, int64, error) {
-	f, err := files.Snapshot(dir).Open(configName, os.O_RDONLY)
+	text, err = files.ReadInput(filepath.Join(path, configName), files.Description)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, 0, fmt.Errorf("%s has no %s, which says what its weights are: %w", filepath.Clean(dir), configName, err)
+		return nil, fmt.Errorf("%s has no %s, which says what its weights are: %w", filepath.Clean(path), configName, err)
 	}
-	if err != nil {
-		return nil, 0, err
-	}
-	size, err := f.Size()
-	if err != nil {
-		return nil, 0, errors.Join(err, f.Close())
-	}
-	return f, size, nil
+	return text, err
 }
 
 // Validate returns an error unless c describes a model: counts from 1 to 2^28, a number of heads that KVHeads divides,

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -314,7 +315,7 @@ func TestReadConfig(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(`{"model_type":"bert"}`), 0o600))
 	_, err = ReadConfig(dir)
 	require.ErrorContains(t, err, "transformer: ReadConfig: "+dir+": model_type")
-	require.NoError(t, os.Truncate(path, maxConfig+1))
+	require.NoError(t, os.Truncate(path, files.Description.Limit()+1))
 	_, err = ReadConfig(dir)
 	require.ErrorIs(t, err, snug.ErrCorrupt)
 }

@@ -19,6 +19,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
 )
 
 const (
@@ -65,6 +66,9 @@ func (h *Header) end() int64 {
 // the memory of the header, which is never longer than the file. The error wraps
 // [snug.ErrCorrupt], unless it is one of r.
 func Read(r io.ReaderAt, size int64) (*Header, error) {
+	if size == 0 {
+		return nil, corrupt("the file is empty: download it again")
+	}
 	if size < prefixBytes {
 		return nil, corrupt("%d bytes, want at least the %d of the header's length", size, prefixBytes)
 	}
@@ -77,6 +81,9 @@ func Read(r io.ReaderAt, size int64) (*Header, error) {
 	case n == 0:
 		return nil, corrupt("the header's length is 0")
 	case n > MaxHeader:
+		if err := notTheFile(r, size); err != nil {
+			return nil, err
+		}
 		return nil, corrupt("the header's length is %d bytes, want at most %d", n, MaxHeader)
 	case int64(n) > size-prefixBytes:
 		return nil, corrupt("the header's length is %d bytes, only %d follow", n, size-prefixBytes)
@@ -94,6 +101,19 @@ func Read(r io.ReaderAt, size int64) (*Header, error) {
 		return nil, corrupt("%d bytes of data, want the %d of the tensors", have, want)
 	}
 	return h, nil
+}
+
+// notTheFile names what a download left in the place of the file: the first bytes of a text would be a length that no
+// header has.
+func notTheFile(r io.ReaderAt, size int64) error {
+	head := make([]byte, min(size, 512))
+	if err := ReadFull(r, head, 0); err != nil {
+		return err
+	}
+	if err := files.NotTheFile(head); err != nil {
+		return fmt.Errorf("the file %w", err)
+	}
+	return nil
 }
 
 // ReadFull fills b with the bytes of a file from offset on. The error wraps

@@ -320,3 +320,23 @@ func TestGoldenHeaders(t *testing.T) {
 		require.Equal(t, string(b[:h.Data]), string(prefix))
 	}
 }
+
+// TestWhatIsNoFileOfWeights: what downloads leave in the place of weights is named, not taken for a length.
+func TestWhatIsNoFileOfWeights(t *testing.T) {
+	for text, want := range map[string]string{
+		"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n": "the file is a pointer of Git LFS",
+		"<!DOCTYPE html>\n<html><head></head></html>":                        "the file is a web page",
+		"Access to model a/b is restricted.":                                  "the file has the answer of a server",
+		"":                                                                    "the file is empty: download it again",
+	} {
+		_, err := Read(strings.NewReader(text), int64(len(text)))
+		require.ErrorIs(t, err, snug.ErrCorrupt, text)
+		require.ErrorContains(t, err, want)
+	}
+	for _, begin := range []byte("<{vA/#") { // lengths that begin as such a text does
+		text := "{}" + strings.Repeat(" ", int(begin)-2)
+		h, err := read(file(text, 0))
+		require.NoError(t, err, "%c", begin)
+		require.Empty(t, h.Tensors)
+	}
+}

@@ -41,7 +41,7 @@ type Index struct {
 // which tools add, are passed over: they say nothing of where a tensor is. The error
 // wraps [snug.ErrCorrupt], unless it is one of the folder.
 func ReadIndex(d files.Dir, name string) (*Index, error) {
-	text, err := readAll(d, name, strictjson.DefaultBytes)
+	text, err := readAll(d, name, files.Index.Limit())
 	if err != nil {
 		return nil, err
 	}
@@ -84,6 +84,9 @@ func readAll(d files.Dir, name string, limit int64) (text []byte, err error) {
 	text = make([]byte, size)
 	if err := ReadFull(f, text, 0); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if err := files.NotTheFile(text[:min(len(text), 512)]); err != nil {
+		return nil, fmt.Errorf("%s %w", name, err)
 	}
 	return text, nil
 }
