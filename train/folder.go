@@ -60,6 +60,15 @@ func (f *Folder) Newest() (step int, notes json.RawMessage, path string) {
 	return found.Step, f.about.Notes, found.Path()
 }
 
+// About returns Options.About, as JSON, of the checkpoint that was the newest when the folder was opened, nil if there was
+// none.
+func (f *Folder) About() json.RawMessage {
+	if f == nil || f.about == nil {
+		return nil
+	}
+	return f.about.Run
+}
+
 // Matches returns an error if the newest checkpoint belongs to another run: if its Options.About differs from about.
 // The error wraps [snug.ErrConfig] and names what differs. Without a checkpoint it returns nil.
 func (f *Folder) Matches(about any) error {

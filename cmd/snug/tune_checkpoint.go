@@ -64,6 +64,11 @@ func (t *tuning) openFolder() (err error) {
 		return nil
 	}
 	if err := t.folder.Matches(t.about()); err != nil {
+		var saved map[string]any
+		if json.Unmarshal(t.folder.About(), &saved) == nil && saved[weightsSum] == nil {
+			return fmt.Errorf("%s is of a version of snug that did not bind a run to the weights of its model: end the run with that version, or begin it anew with another -checkpoint: %w",
+				path, snug.ErrConfig)
+		}
 		return err
 	}
 	if err := json.Unmarshal(notes, &t.begun); err != nil || t.begun == nil {
@@ -72,10 +77,13 @@ func (t *tuning) openFolder() (err error) {
 	return nil
 }
 
+// The names under which a checkpoint has the checksums of the model. Its path may change.
+const configSum, weightsSum = "checksum of config.json", "checksum of the weights"
+
 // about describes the run, for its checkpoints.
 func (t *tuning) about() map[string]any {
 	about := map[string]any{
-		"model": t.dir, "data": hex.EncodeToString(t.sum[:]), "batch": t.batch, "steps": t.stepCount(), "full": t.full,
+		configSum: t.modelSums.config, weightsSum: t.modelSums.weights, "data": hex.EncodeToString(t.sum[:]), "batch": t.batch, "steps": t.stepCount(), "full": t.full,
 		"lr": t.rate, "alpha": t.alpha, "rank": t.rank, "base": t.form, "compute": t.compute, "seed": t.seed,
 		"rslora": t.rslora, "dora": t.isDoRA(), "dropout": t.dropout,
 	}
@@ -91,7 +99,8 @@ func (t *tuning) about() map[string]any {
 		about["adapter"] = t.kind
 	}
 	if f := t.teacher; f.dir != "" {
-		about["teacher"], about["teacher-base"], about["distill-weight"], about["distill-temperature"] = f.dir, f.base, f.share, f.temperature
+		about["teacher-base"], about["distill-weight"], about["distill-temperature"] = f.base, f.share, f.temperature
+		about[configSum+" of the teacher"], about[weightsSum+" of the teacher"] = t.teacherSums.config, t.teacherSums.weights
 	}
 	if t.fold {
 		about["fold"] = true

@@ -67,6 +67,9 @@ func (m *material) readTeacher(f *tuneFlags) (err error) {
 	if err := checkWeights(c, t.dir); err != nil {
 		return fmt.Errorf("-teacher %s: %w", t.dir, err)
 	}
+	if m.teacherSums, err = checksumsOf(t.dir); err != nil {
+		return fmt.Errorf("-teacher: %w", err)
+	}
 	switch {
 	case c.Vocab != m.config.Vocab:
 		return usagef("tune: -teacher %s has a vocabulary of %d tokens, and -model of %d", t.dir, c.Vocab, m.config.Vocab)

@@ -29,6 +29,16 @@ type material struct {
 	beside        [][]int           // shapes of the parameters that train beside adapters
 	refs          [][pairLength]float32
 	teacherConfig *transformer.Config // nil without -teacher
+	modelSums     checksums
+	teacherSums   checksums // empty without -teacher
+}
+
+// checksums tell a model from others, wherever its folder is.
+type checksums struct{ config, weights string }
+
+func checksumsOf(dir string) (c checksums, err error) {
+	c.config, c.weights, err = transformer.Checksum(dir)
+	return c, err
 }
 
 // gather reads and checks the material of a run, before there is a model.
@@ -40,6 +50,9 @@ func (f *tuneFlags) gather() (*material, error) {
 	}
 	if err := checkWeights(m.config, f.dir); err != nil {
 		return nil, fmt.Errorf("%s: %w", f.dir, err)
+	}
+	if m.modelSums, err = checksumsOf(f.dir); err != nil {
+		return nil, err
 	}
 	if m.beside, err = f.checkAdapters(m.config); err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/dist/mpi"
 	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 )
@@ -153,6 +154,9 @@ func (t *tuning) chooseTogether() error {
 	if t.ranks == nil {
 		return t.choose()
 	}
+	if err := t.sameModel(); err != nil {
+		return err
+	}
 	all := t.ranks.(accum.Broadcaster)
 	text := make([]byte, 512)
 	if !t.follows() {
@@ -174,6 +178,32 @@ func (t *tuning) chooseTogether() error {
 		return err
 	}
 	return t.choose()
+}
+
+// sameModel returns an error, on all ranks, unless all have the same model and teacher: a path may lead to other files on
+// another machine.
+func (t *tuning) sameModel() error {
+	n := t.ranks.Size()
+	list := []struct{ what, sum string }{
+		{t.dir + ": config.json", t.modelSums.config}, {t.dir + ": the weights", t.modelSums.weights},
+		{t.teacher.dir + ": config.json", t.teacherSums.config}, {t.teacher.dir + ": the weights", t.teacherSums.weights},
+	}
+	sums := make([]float64, len(list)*n) // each rank adds its own numbers to zeros
+	for i, c := range list {
+		sum := crc32c.Update(0, []byte(c.sum))
+		sums[i*n+t.ranks.Rank()] = float64(sum)
+	}
+	if err := t.ranks.Sum(sums); err != nil {
+		return err
+	}
+	for i, c := range list {
+		for rank, sum := range sums[i*n:][:n] {
+			if sum != sums[i*n] {
+				return fmt.Errorf("tune: %s: not the same on all ranks: rank %d has others than rank 0: %w", c.what, rank, snug.ErrConfig)
+			}
+		}
+	}
+	return nil
 }
 
 // takeOutput makes the output on the rank that writes it.
