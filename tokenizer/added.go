@@ -80,9 +80,9 @@ func (m *matcher) longest(text string) (token, size int) {
 	return token, size
 }
 
-// each calls token with the ids of the tokens in text and rest with the text between them,
-// in order. Special tokens are text where plain is set.
-func (m *matcher) each(text string, plain bool, token func(id int32), rest func(from, to int) error) error {
+// each calls token with the ids and places of the tokens in text and rest with the text between them,
+// in order. White space that a token takes belongs to no place. Special tokens are text where plain is set.
+func (m *matcher) each(text string, plain bool, token func(id int32, from, to int), rest func(from, to int) error) error {
 	done := 0
 	if len(m.tokens) > 0 {
 		for at := 0; at < len(text); {
@@ -97,6 +97,7 @@ func (m *matcher) each(text string, plain bool, token func(id int32), rest func(
 			}
 			t := &m.tokens[i]
 			from, to := at, at+size
+			begin, end := from, to
 			at = to
 			if plain && t.special || t.single && !single(text, from, to) {
 				continue
@@ -116,7 +117,7 @@ func (m *matcher) each(text string, plain bool, token func(id int32), rest func(
 					return err
 				}
 			}
-			token(t.id)
+			token(t.id, begin, end)
 			done = to
 		}
 	}

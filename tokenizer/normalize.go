@@ -30,7 +30,7 @@ type unicodeForm struct{ form ucd.Form }
 
 func (u unicodeForm) normalize(p *piece) error {
 	if text := u.form.String(p.text); text != p.text {
-		p.rewrite(text)
+		p.rewrite(text, pieces(u.form.String, text))
 	}
 	return nil
 }
@@ -38,7 +38,8 @@ func (u unicodeForm) normalize(p *piece) error {
 type lowercase struct{}
 
 func (lowercase) normalize(p *piece) error {
-	p.rewrite(ucd.Lower(p.text))
+	text := ucd.Lower(p.text)
+	p.rewrite(text, pieces(ucd.Lower, text))
 	return nil
 }
 
@@ -49,10 +50,16 @@ func (s strip) normalize(p *piece) error {
 	if s.left {
 		rest := strings.TrimLeftFunc(p.text, space.Contains)
 		p.head = max(0, p.head-(len(p.text)-len(rest)))
+		if p.at != nil {
+			p.at = p.at[len(p.text)-len(rest):]
+		}
 		p.text = rest
 	}
 	if s.right {
 		p.text = strings.TrimRightFunc(p.text, space.Contains)
+		if p.at != nil {
+			p.at = p.at[:len(p.text)]
+		}
 	}
 	return nil
 }
@@ -77,9 +84,26 @@ func (r replace) normalize(p *piece) error {
 		return err
 	}
 	if text != p.text {
-		p.rewrite(text)
+		find := findText(r.text)
+		if r.pattern != nil {
+			find = r.pattern.Each
+		}
+		p.rewrite(text, func(old string, add func(n, from, to int)) { err = replaced(old, find, len(r.content), add) })
 	}
-	return nil
+	return err
+}
+
+// replaced calls add for a text in which n bytes replace each place that find finds.
+func replaced(old string, find finder, n int, add func(n, from, to int)) error {
+	last := 0
+	err := find(old, func(from, to int) error {
+		add(from-last, last, from)
+		add(n, from, to)
+		last = to
+		return nil
+	})
+	add(len(old)-last, last, len(old))
+	return err
 }
 
 // growth returns how many times as long r may make a text.

@@ -210,7 +210,9 @@ func (m metaspace) to(emit func(piece) error) func(piece) error {
 	}
 	return func(p piece) error {
 		if strings.Contains(p.text, " ") {
-			p.rewrite(strings.ReplaceAll(p.text, " ", m.sign))
+			p.rewrite(strings.ReplaceAll(p.text, " ", m.sign), func(old string, add func(n, from, to int)) {
+				_ = replaced(old, findText(" "), len(m.sign), add) // findText has no errors
+			})
 		}
 		if !strings.HasPrefix(p.text, m.sign) && (m.prepend == "always" || m.prepend == "first" && p.head > 0) {
 			p.prepend(m.sign)
@@ -231,7 +233,11 @@ func (b byteLevel) to(emit func(piece) error) func(piece) error {
 		if b.last {
 			p.raw = true
 		} else {
-			p.rewrite(spell(p.text))
+			p.rewrite(spell(p.text), func(old string, add func(n, from, to int)) {
+				for i := range len(old) {
+					add(utf8.RuneLen(byteRunes[old[i]]), i, i+1)
+				}
+			})
 		}
 		return emit(p)
 	}

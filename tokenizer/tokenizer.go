@@ -148,7 +148,7 @@ func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 	if o.Truncate && t.truncation == nil || o.Pad && t.padding == nil {
 		return nil, fmt.Errorf("tokenizer: EncodeOptions ask for truncation or padding, and the file's section for it is null: %w", snug.ErrConfig)
 	}
-	ids, err := t.tokens(repair(text), o.PlainSpecial)
+	ids, _, err := t.tokens(repair(text), o.PlainSpecial, false)
 	if err != nil {
 		return nil, err
 	}
@@ -168,31 +168,47 @@ func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 	return ids, nil
 }
 
-// tokens returns the ids of a text of UTF-8 before the post-processor.
-func (t *Tokenizer) tokens(text string, plain bool) ([]int32, error) {
-	ids := make([]int32, 0, len(text)/4+8)
+// tokens returns the ids of a text of UTF-8 before the post-processor and, where placed is set, their places.
+func (t *Tokenizer) tokens(text string, plain, placed bool) (ids []int32, places []Span, err error) {
+	ids = make([]int32, 0, len(text)/4+8)
 	emit := func(p piece) (err error) {
-		ids, err = t.model.encode(ids, p)
+		n := len(ids)
+		if ids, err = t.model.encode(ids, p); err == nil && placed {
+			places = t.place(places, ids[n:], p)
+		}
 		return err
 	}
 	words := chain(t.split, emit)
-	token := func(id int32) { ids = append(ids, id) }
-	err := t.added.raw.each(text, plain, token, func(from, to int) error {
+	token := func(id int32, place Span) {
+		ids = append(ids, id)
+		if placed {
+			places = append(places, place)
+		}
+	}
+	err = t.added.raw.each(text, plain, func(id int32, from, to int) { token(id, Span{from, to}) }, func(from, to int) error {
 		part := piece{text: text[from:to]}
 		if from == 0 {
 			part.head = firstSize(part.text)
 		}
+		if placed {
+			part.at = make([]Span, to-from)
+			for i := range part.at {
+				part.at[i] = Span{from + i, from + i + 1}
+			}
+		}
 		if err := t.normalizer.apply(&part); err != nil {
 			return err
 		}
-		return t.added.normalized.each(part.text, plain, token, func(from, to int) error {
+		return t.added.normalized.each(part.text, plain, func(id int32, from, to int) {
+			token(id, part.place(from, to))
+		}, func(from, to int) error {
 			return words(part.cut(from, to))
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w: %w", err, snug.ErrConfig)
+		return nil, nil, fmt.Errorf("tokenizer: %w: %w", err, snug.ErrConfig)
 	}
-	return ids, nil
+	return ids, places, nil
 }
 
 // ID returns the id of a token. The token is spelled as in the file, where ▁ or Ġ may stand for a space.
