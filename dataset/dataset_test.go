@@ -118,7 +118,7 @@ func TestForms(t *testing.T) {
 	}{
 		{"a.txt", "one two three", nil, []string{"[one two three§]"}},
 		{"a.jsonl", `{"text": "one"}` + "\n\n" + `{"text": "two", "source": 3}`, nil, []string{"[one§]", "[two§]"}},
-		{"a.jsonl", `{"prompt": "Say: ", "completion": "yes"}`, nil, []string{"Say: [yes§]"}},
+		{"a.jsonl", `{"prompt": "Say: ", "completion": "yes"}`, nil, []string{"Say:[ yes§]"}},
 		{"a.jsonl", `{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}, {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}`,
 			plain, []string{"<user>hi\n<assistant>[ho</s>\n]<user>x\n<assistant>[y</s>\n]"}},
 		{"a.jsonl", `{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}`, marked, []string{"<user>hi\n<assistant>[ho?\n]"}},
@@ -134,9 +134,9 @@ func TestForms(t *testing.T) {
 }
 
 func TestTruncatedAndDropped(t *testing.T) {
-	text := `{"prompt": "a", "completion": "b c d e f g h i j k l m n o p"}
+	text := `{"prompt": "a", "completion": " b c d e f g h i j k l m n o p"}
 {"prompt": "` + strings.Repeat("long ", 40) + `", "completion": "x"}
-{"prompt": "a", "completion": "b"}`
+{"prompt": "a", "completion": " b"}`
 	s, err := Open([]string{write(t, "a.jsonl", text)}, tok, Options{Context: 8, EOS: eos})
 	require.NoError(t, err)
 	require.Equal(t, Stats{Samples: 2, Tokens: 8 + 2, Trained: 8 + 2, Truncated: 2, Dropped: 1}, s.Stats())

@@ -10,7 +10,6 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/chat"
-	"github.com/snug-ml/snug/tokenizer"
 )
 
 // turns is a text, or the messages of a conversation.
@@ -71,8 +70,7 @@ func (p *preference) form() (string, error) {
 	return "prompt, chosen and rejected", nil
 }
 
-// preference adds a line of JSON with two answers and returns its form. As in TRL, an answer begins at the first token
-// in which the prompt with the answer differs from the prompt alone. Both answers begin at the earlier of these tokens.
+// preference adds a line of JSON with two answers and returns its form.
 func (r *reader) preference(line []byte) (form string, err error) {
 	var p preference
 	if err := json.Unmarshal(line, &p); err != nil {
@@ -81,45 +79,31 @@ func (r *reader) preference(line []byte) (form string, err error) {
 	if form, err = p.form(); err != nil {
 		return "", err
 	}
-	var texts [3]string // prompt, and prompt with each answer
+	var answers [2][]int32
 	if form == "messages" {
-		texts, err = r.rendered(&p)
+		answers, err = r.answers(&p)
 	} else {
 		prompt := *p.Prompt.text
-		texts = [3]string{prompt, prompt + *p.Chosen.text, prompt + *p.Rejected.text}
+		for i, answer := range []string{*p.Chosen.text, *p.Rejected.text} {
+			if answers[i], err = r.labelText(prompt+answer, span{Begin: len(prompt), End: len(prompt) + len(answer)}); err != nil {
+				return "", err
+			}
+		}
+	}
+	if err == nil {
+		err = labelPair(answers[0], answers[1])
 	}
 	if err != nil {
 		return "", err
 	}
-	var ids [3][]int32
-	for i, text := range texts {
-		if ids[i], err = r.tok.Encode(text, tokenizer.EncodeOptions{NoSpecial: form == "messages"}); err != nil {
-			return "", err
-		}
-	}
-	begin := min(commonPrefix(ids[0], ids[1]), commonPrefix(ids[0], ids[2]))
-	r.tokens = r.tokens[:0]
-	mid := 0 // where the prompt with the rejected answer begins
-	for _, answer := range ids[1:] {
-		mid = len(r.tokens)
-		r.append(answer[:begin], false)
-		r.append(answer[begin:], true)
-		if form != "messages" {
-			r.end(mid)
-		}
-	}
-	return form, r.addPair(r.tokens[:mid], r.tokens[mid:])
+	return form, r.addPair(answers[0], answers[1])
 }
 
-// rendered returns the texts of the prompt and of the prompt with each answer. If the line has no prompt, the messages
-// with which both answers begin are the prompt.
-func (r *reader) rendered(p *preference) (texts [3]string, err error) {
-	t := r.options.Template
-	if t == nil {
-		return texts, fmt.Errorf("messages want a chat template, and the tokenizer has none: %w", snug.ErrConfig)
-	}
+// answers returns the tokens of the prompt with each answer. If the line has no prompt, the messages with which both answers
+// begin are the prompt.
+func (r *reader) answers(p *preference) (tokens [2][]int32, err error) {
 	if err := p.refuse(); err != nil {
-		return texts, err
+		return tokens, err
 	}
 	var lists [3][]chat.Message
 	for i, field := range []*turns{p.Prompt, p.Chosen, p.Rejected} {
@@ -127,7 +111,7 @@ func (r *reader) rendered(p *preference) (texts [3]string, err error) {
 			continue
 		}
 		if lists[i], err = chats(field.messages); err != nil {
-			return texts, fmt.Errorf("%s: %w", [...]string{"prompt", "chosen", "rejected"}[i], err)
+			return tokens, fmt.Errorf("%s: %w", [...]string{"prompt", "chosen", "rejected"}[i], err)
 		}
 	}
 	prompt, chosen, rejected := lists[0], lists[1], lists[2]
@@ -139,25 +123,17 @@ func (r *reader) rendered(p *preference) (texts [3]string, err error) {
 		prompt, chosen, rejected = chosen[:n:n], chosen[n:], rejected[n:]
 	}
 	if len(prompt) == 0 || len(chosen) == 0 || len(rejected) == 0 {
-		return texts, fmt.Errorf("there are %d messages of a prompt, %d chosen and %d rejected, want one or more of each: %w", len(prompt), len(chosen), len(rejected), snug.ErrConfig)
+		return tokens, fmt.Errorf("there are %d messages of a prompt, %d chosen and %d rejected, want one or more of each: %w", len(prompt), len(chosen), len(rejected), snug.ErrConfig)
 	}
-	if texts[0], err = t.Render(chat.Conversation{Messages: prompt}, true); err != nil {
-		return texts, err
+	for i := range prompt {
+		prompt[i].Untrained = true
 	}
 	for i, answer := range [][]chat.Message{chosen, rejected} {
-		if texts[i+1], err = t.Render(chat.Conversation{Messages: slices.Concat(prompt, answer)}, false); err != nil {
-			return texts, err
+		if tokens[i], _, err = r.labelChat(chat.Conversation{Messages: slices.Concat(prompt, answer)}); err != nil {
+			return tokens, err
 		}
 	}
-	return texts, nil
-}
-
-// commonPrefix returns how many elements at the beginning of two lists are equal.
-func commonPrefix[E comparable](a, b []E) (n int) {
-	for n < min(len(a), len(b)) && a[n] == b[n] {
-		n++
-	}
-	return n
+	return tokens, nil
 }
 
 // addPair adds a pair of answers with their prompt, and cuts each to the context. It drops the pair if an answer has no

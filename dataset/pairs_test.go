@@ -24,7 +24,6 @@ const plainTemplate = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if
 
 func TestPairForms(t *testing.T) {
 	plain := template(t, plainTemplate)
-	thinks := template(t, "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant><think>{% endif %}")
 	user, yes, no := `{"role": "user", "content": "hi"}`, `{"role": "assistant", "content": "yes"}`, `{"role": "assistant", "content": "no"}`
 	for _, c := range []struct {
 		text     string
@@ -33,8 +32,7 @@ func TestPairForms(t *testing.T) {
 	}{
 		{`{"prompt": "Say: ", "chosen": "yes", "rejected": "no way"}`, nil, "Say:[ yes§] | Say:[ no way§]"}, // the tokens of the whole text, as in TRL,
 		{`{"prompt": null, "chosen": [` + user + `, ` + yes + `], "rejected": [` + user + `, ` + no + `], "score": 3}`, plain, "<user>hi\n<assistant>[yes</s>\n] | <user>hi\n<assistant>[no</s>\n]"},
-		{`{"prompt": [` + user + `], "chosen": [` + yes + `], "rejected": [` + no + `, ` + user + `]}`, plain, "<user>hi\n<assistant>[yes</s>\n] | <user>hi\n<assistant>[no</s>\n<user>hi\n]"},
-		{`{"prompt": [` + user + `], "chosen": [` + yes + `], "rejected": [` + no + `]}`, thinks, "<user>hi\n<assistant>[yes\n] | <user>hi\n<assistant>[no\n]"},
+		{`{"prompt": [` + user + `], "chosen": [` + yes + `], "rejected": [` + no + `, ` + user + `]}`, plain, "<user>hi\n<assistant>[yes</s>\n] | <user>hi\n<assistant>[no</s>\n]<user>hi\n"},
 	} {
 		s, err := Open([]string{write(t, "a.jsonl", c.text)}, tok, Options{Context: 64, EOS: eos, Template: c.template, Pairs: true})
 		require.NoError(t, err)
@@ -79,7 +77,7 @@ func TestPairErrors(t *testing.T) {
 		{"a.jsonl", `{"chosen": [3], "rejected": "z"}`, "messages: ", nil, snug.ErrCorrupt},
 		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": ` + yes + `}`, "2 messages of a prompt, 0 chosen and 0 rejected", plain, snug.ErrConfig},
 		{"a.jsonl", `{"prompt": [], "chosen": ` + yes + `, "rejected": ` + yes + `}`, "0 messages of a prompt", plain, snug.ErrConfig},
-		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": []}`, "want a chat template", nil, snug.ErrConfig},
+		{"a.jsonl", `{"prompt": ` + yes + `, "chosen": ` + yes + `, "rejected": ` + yes + `}`, "want a chat template", nil, snug.ErrConfig},
 		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": [{"role": "user"}]}`, "rejected: message 0 has no content", plain, snug.ErrConfig},
 		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": [{"role": "user", "content": "x"}], "tools": [1]}`, "tools are not given", plain, snug.ErrConfig},
 		{"a.jsonl", `{"prompt": "x", "chosen": "y", "rejected": "z"}` + "\n" + `{"chosen": ` + yes + `, "rejected": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "z"}]}`, "line 2: the row has messages, and the first has prompt", plain, snug.ErrConfig},

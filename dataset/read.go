@@ -41,25 +41,6 @@ func firstInvalid(b []byte) int {
 	}
 }
 
-// encode appends the tokens of a text.
-func (r *reader) encode(text string, predicted bool, o tokenizer.EncodeOptions) error {
-	ids, err := r.tok.Encode(text, o)
-	if err != nil {
-		return err
-	}
-	r.append(ids, predicted)
-	return nil
-}
-
-func (r *reader) append(ids []int32, predicted bool) {
-	for _, id := range ids {
-		if !predicted {
-			id = ^id
-		}
-		r.tokens = append(r.tokens, id)
-	}
-}
-
 // end appends the token that ends the text from lo on, unless the tokenizer has added it.
 func (r *reader) end(lo int) {
 	if n := len(r.tokens); r.options.EOS >= 0 && (n == lo || r.tokens[n-1] != r.options.EOS) {
@@ -214,87 +195,23 @@ func (r *reader) line(text []byte) (form string, err error) {
 	if form, err = l.form(); err != nil {
 		return "", err
 	}
-	r.tokens = r.tokens[:0]
 	switch form {
 	case "text":
-		err = r.encode(*l.Text, true, tokenizer.EncodeOptions{})
+		r.tokens, err = r.labelText(*l.Text, span{End: len(*l.Text)})
 	case "messages":
 		if err = l.refuse(); err != nil {
 			break
 		}
 		var messages []chat.Message
 		if messages, err = chats(l.Messages); err == nil {
-			err = r.conversation(messages)
+			r.tokens, _, err = r.labelChat(chat.Conversation{Messages: messages})
 		}
 	default:
-		if err = r.encode(*l.Prompt, false, tokenizer.EncodeOptions{}); err == nil {
-			err = r.encode(*l.Completion, true, tokenizer.EncodeOptions{NoSpecial: true})
-		}
+		text := *l.Prompt + *l.Completion
+		r.tokens, err = r.labelText(text, span{Begin: len(*l.Prompt), End: len(text)})
 	}
 	if err != nil {
 		return "", err
 	}
-	if form != "messages" {
-		r.end(0)
-	}
 	return form, r.add(r.tokens)
-}
-
-// conversation appends the tokens of a conversation. The labels are the tokens of the assistant's turns, with the end of
-// turn that the template writes.
-func (r *reader) conversation(messages []chat.Message) error {
-	t := r.options.Template
-	if t == nil {
-		return fmt.Errorf("messages want a chat template, and the tokenizer has none: %w", snug.ErrConfig)
-	}
-	if len(messages) == 0 {
-		return fmt.Errorf("there are no messages: %w", snug.ErrConfig)
-	}
-	labeled, err := t.Label(chat.Conversation{Messages: messages})
-	if err != nil {
-		return err
-	}
-	text := labeled.Text
-	ids, err := r.tok.Encode(text, tokenizer.EncodeOptions{NoSpecial: true})
-	if err != nil {
-		return err
-	}
-	at := 0
-	for _, s := range labeled.Turns {
-		lo, err := r.border(text[:s.Begin], ids, false)
-		if err != nil {
-			return err
-		}
-		hi, err := r.border(text[:s.End], ids, true)
-		if err != nil {
-			return err
-		}
-		lo = max(lo, at)
-		r.append(ids[at:lo], false)
-		r.append(ids[lo:max(lo, hi)], true)
-		at = max(lo, hi)
-	}
-	r.append(ids[at:], false)
-	return nil
-}
-
-// border returns the index in ids at which text ends. ids has the tokens of a longer text that begins with text. A token
-// that crosses the border belongs to the labels: it comes after the border where labels begin, and before it where they
-// end (end is true).
-func (r *reader) border(text string, ids []int32, end bool) (int, error) {
-	if len(text) == 0 {
-		return 0, nil
-	}
-	part, err := r.tok.Encode(text, tokenizer.EncodeOptions{NoSpecial: true})
-	if err != nil {
-		return 0, err
-	}
-	n := 0
-	for n < min(len(part), len(ids)) && part[n] == ids[n] {
-		n++
-	}
-	if end && n < len(part) {
-		n++
-	}
-	return min(n, len(ids)), nil
 }
