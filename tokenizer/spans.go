@@ -14,10 +14,11 @@ type Span struct{ Begin, End int }
 
 // EncodeSpans returns the ids that [Tokenizer.Encode] returns, and the bytes of the text that each of them stands for.
 //
-// The places do not decrease. A token that the post-processor adds, or a sign that stands for nothing in the text (such as
-// a ▁ in front), has a place without bytes. A token of a part of a character has bytes of it: all that a normalizer rewrote
-// together, such as a letter and its accents. An added token has the bytes of its name, without white space around it that
-// it takes.
+// Neither Begin nor End decreases from a token to the next. A token that the post-processor adds, or a sign that stands for
+// nothing in the text (such as a ▁ in front), has a place without bytes. A token of a part of a character, as byte-level
+// vocabularies have them, has those bytes; where a normalizer rewrote the character, such as a letter and its accents, it
+// has all of them, as the tokens of the other parts have. An added token has the bytes of its name; white space that it
+// takes besides (lstrip, rstrip) is in no place.
 //
 // It takes 16 bytes of memory for each byte of the longest text between two added tokens, and 16 for a token. Errors are
 // those of Encode; a text that is not UTF-8 is [snug.ErrCorrupt], and Truncate and Pad are [snug.ErrConfig].
