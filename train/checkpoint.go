@@ -275,7 +275,8 @@ func read(r io.Reader, x encoding.BinaryUnmarshaler) error {
 
 // Save writes a checkpoint of the steps done, unless the newest one is of the same step. If ctx ends while Save writes,
 // the older checkpoints stay. The error wraps [snug.ErrConfig] if there is neither Options.Dir nor Options.Folder, and
-// after a step that stopped half-way, see [Trainer.Train]. Otherwise it comes from the file system, the Storage or ctx;
+// after a step that stopped half-way, see [Trainer.Train]. It wraps [snug.ErrNonFinite] if a parameter has elements that
+// are not finite; Save reads the parameters once to know. Otherwise it comes from the file system, the Storage or ctx;
 // the run can go on, and Save can be called again.
 //
 // With Options.Reducer all ranks call Save at the same step. Rank 0 writes, and the others wait for it.
@@ -306,6 +307,9 @@ func (t *Trainer[B]) save(ctx context.Context) (err error) {
 		}
 		defer func() { err = errors.Join(err, t.Average()) }()
 	}
+	if err := t.finite(); err != nil {
+		return fmt.Errorf("train: Save: step %d: %w", t.step, err)
+	}
 	a, err := t.describe()
 	if err != nil {
 		return fmt.Errorf("train: Save: %w", err)
@@ -319,6 +323,25 @@ func (t *Trainer[B]) save(ctx context.Context) (err error) {
 	}
 	t.saved = t.step
 	return nil
+}
+
+// finite returns an error if a parameter has elements that are not finite.
+func (t *Trainer[B]) finite() error {
+	stats, err := amp.Measure(func(yield func(string, snug.View) bool) {
+		for _, p := range t.params {
+			if !yield(p.name, p.value) {
+				return
+			}
+		}
+	})
+	if err == nil && stats.NonFinite > 0 {
+		first := ""
+		if len(stats.Overflows) > 0 {
+			first = ", such as " + stats.Overflows[0].String()
+		}
+		err = fmt.Errorf("parameters are not finite%s: older checkpoints stay: %w", first, snug.ErrNonFinite)
+	}
+	return err
 }
 
 // untilDone writes until its context ends.

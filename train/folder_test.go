@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -97,4 +98,32 @@ func TestFolder(t *testing.T) {
 		require.Nil(t, notes)
 		require.NoError(t, f.Matches(1))
 	}
+}
+
+// A checkpoint of SaveEvery waits for a step that updates parameters and has a finite loss; parameters that are not finite
+// are not saved. The older checkpoint stays.
+func TestCheckpointsOfSoundSteps(t *testing.T) {
+	ctx, m := context.Background(), newToy(t, snug.F32, snug.F32)
+	tr := newTrainer(t, m, Options{Dir: t.TempDir(), SaveEvery: 2, SkipNonFinite: true})
+	for step, want := range []int{0, 2, 2, 2, 5, 6} {
+		b := batchesFor(Options{}, step)
+		m.poison = nil
+		if step == 3 { // whose step is skipped
+			m.poison = map[int]string{b[0][0]: "w"}
+		}
+		report, err := tr.Train(ctx, b)
+		require.NoError(t, err)
+		require.Equal(t, step == 3, report.Skipped != "")
+		require.Equal(t, want, tr.Saved(), "after step %d", step+1)
+	}
+	_, err := tr.Train(ctx, batchesFor(Options{}, 6))
+	require.NoError(t, err)
+	m.values["b"].Float32s()[3] = float32(math.Inf(1))
+	err = tr.Save(ctx)
+	require.ErrorIs(t, err, snug.ErrNonFinite)
+	require.ErrorContains(t, err, "b[3] = +Inf")
+	require.Equal(t, 6, tr.Saved())
+	m.values["b"].Float32s()[3] = 0
+	require.NoError(t, tr.Save(ctx))
+	require.Equal(t, 7, tr.Saved())
 }

@@ -21,7 +21,8 @@ import (
 const group = "model"
 
 // Train makes one step of the optimizer with the mean of the gradients of the micro-batches. It writes a checkpoint
-// after every SaveEvery steps.
+// after every SaveEvery steps. Where that step was skipped or its loss is not finite, it does so after the next step that
+// updates parameters and has a finite loss.
 //
 // After an error the parameters are as before the step, with [quant8.MeZO] up to rounding. There are two exceptions. An
 // error of the optimizer, the Storage or the device, and with InBackward any error, can leave some parameters updated:
@@ -53,13 +54,18 @@ func (t *Trainer[B]) Train(ctx context.Context, batches []B) (Report, error) {
 	t.step++
 	report.Step = t.step
 	t.countBytes()
-	if every := t.options.SaveEvery; every > 0 && t.step%every == 0 {
+	every := t.options.SaveEvery
+	if t.due = t.due || every > 0 && t.step%every == 0; t.due && report.sound() {
 		if err := t.Save(ctx); err != nil {
 			return report, err
 		}
+		t.due = false
 	}
 	return report, nil
 }
+
+// sound reports whether the step has an update and a finite loss, or the model has no losses.
+func (r Report) sound() bool { return r.Skipped == "" && (r.Targets == 0 || r.Loss-r.Loss == 0) }
 
 func (t *Trainer[B]) train(ctx context.Context, batches []B) (r Report, err error) {
 	r.Rate, r.Scale = t.options.Schedule(t.step), t.Scale()

@@ -115,6 +115,7 @@ type Trainer[B any] struct {
 	notes          any
 	received       json.RawMessage // notes of the checkpoint that was resumed, from rank 0
 	saved          int             // step of the newest checkpoint
+	due            bool            // a checkpoint of SaveEvery is not yet written
 }
 
 // param is a parameter that trains.
@@ -380,6 +381,9 @@ func (t *Trainer[B]) makeWindow() error {
 
 // Step returns the number of steps done, with the steps before a resume.
 func (t *Trainer[B]) Step() int { return t.step }
+
+// Saved returns the step of the newest checkpoint that this Trainer has written or resumed, 0 for none.
+func (t *Trainer[B]) Saved() int { return max(0, t.saved) }
 
 // Notes returns the notes of the checkpoint that New resumed, as JSON: nil if it resumed none, and null if the
 // checkpoint had no notes.

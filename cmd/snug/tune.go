@@ -145,7 +145,9 @@ at the end what it took.
                      A file that is not a report is not overwritten. With -dry-run FILE has what is
                      predicted, and must not be the report of a run. A report takes up to 4 MiB of memory
   -dry-run           print the plan and exit
-  -json              also print the results, or with -dry-run the plan, as a line of JSON at the end
+  -json              also print the results, or with -dry-run the plan, as a line of JSON at the end. A run that
+                     fails after its first step or before prints it too; "state" is done, stopped (by a
+                     signal), diverged or failed
 
   snug tune -model Qwen3-0.6B -data chats.jsonl -memory 4GiB -o tuned
   snug tune -model Qwen3-0.6B -data text/ -full -memory 6GiB -epochs 2 -o model
@@ -341,6 +343,9 @@ func (f *tuneFlags) check() (err error) {
 		if c.bad {
 			return usagef("tune: %s", c.what)
 		}
+	}
+	if err := f.unfitting(); err != nil {
+		return err
 	}
 	if f.rate == 0 {
 		f.rate = f.defaultRate()

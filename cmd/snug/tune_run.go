@@ -126,14 +126,14 @@ func (t *tuning) run() (err error) {
 		return err
 	}
 	r, err := t.train()
+	if err == nil {
+		err = t.save()
+	}
+	if err == nil {
+		err = out.finish()
+	}
 	if err != nil {
-		return err
-	}
-	if err := t.save(); err != nil {
-		return err
-	}
-	if err := out.finish(); err != nil {
-		return err
+		return errors.Join(err, t.writeTrace(), t.reportFailure(r, err))
 	}
 	if err := t.writeTrace(); err != nil { // before the line of JSON
 		return err
@@ -425,8 +425,11 @@ func (t *tuning) stepCount() int {
 // result is what a run found.
 type result struct {
 	Model           string              `json:"model"`
-	Steps           int                 `json:"steps"`
-	Tokens          int                 `json:"tokens"` // of this process's steps
+	State           string              `json:"state"`           // done, stopped (by a signal), diverged or failed
+	Error           string              `json:"error,omitempty"` // of a run that is not done
+	Steps           int                 `json:"steps"`           // of the whole run
+	Done            int                 `json:"steps_done"`      // with those before a resume
+	Tokens          int                 `json:"tokens"`          // of this process's steps
 	Seconds         float64             `json:"seconds"`
 	Skipped         int                 `json:"steps_skipped"`
 	LossFirst       float64             `json:"held_out_loss_first,omitempty"` // of a run that began anew
@@ -469,6 +472,11 @@ func (t *tuning) train() (r result, err error) {
 		Stepped: t.reportStep,
 	}.Run()
 	r.Tokens, r.Seconds, r.Skipped, r.Loss, r.LossFirst, r.LossLast = did.Tokens, did.Seconds, did.Skipped, did.Loss, did.First, did.Last
+	r.Done = t.trainer.Step()
+	var lost console.Diverged
+	if errors.As(err, &lost) {
+		return r, fmt.Errorf("tune: %w: nothing is written to %s; %s", err, t.output, t.divergedAdvice(lost))
+	}
 	if did.Skipped > 0 && did.Skipped == steps && err == nil {
 		err = fmt.Errorf("tune: no step changed anything, and nothing is written: gradients are not finite in any of them, because a weight of %s is not, or the loss overflows: %w",
 			t.dir, snug.ErrNonFinite)

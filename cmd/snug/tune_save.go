@@ -84,21 +84,28 @@ func (t *tuning) report(r result) (err error) {
 	r.writePreferences(w)
 	r.writeDivergence(w)
 	t.reportRounding(w, &r)
-	what := "the adapter is in %s: snug generate -model %s -adapter %[1]s\n"
-	if t.kind == "loftq" {
-		what = "the adapter is in %s: snug generate -model %s -adapter %[1]s -base nf4\n"
-	}
-	if t.full {
-		what = "the model is in %s: snug generate -model %[1]s\n"
-	}
-	fmt.Fprintf(w, what, t.output, t.dir)
+	fmt.Fprintln(w, t.howToUse())
 	if err := t.finishReport(peak); err != nil {
 		return err
 	}
 	if !t.json {
 		return nil
 	}
+	r.State = "done"
 	return writeLine(w, r)
+}
+
+// howToUse says where the result is, and the command that generates text with it.
+func (t *tuning) howToUse() string {
+	out := shellQuote(t.output)
+	switch text := "the adapter is in " + escaped(t.output) + ": snug generate -model " + shellQuote(t.dir) + " -adapter " + out; {
+	case t.full:
+		return "the model is in " + escaped(t.output) + ": snug generate -model " + out
+	case t.kind == "loftq":
+		return text + " -base nf4"
+	default:
+		return text
+	}
 }
 
 // reportPlan ends a dry run.

@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 	"time"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/train"
 )
 
 // Training trains a model up to a step and shows its progress. It measures the loss on held-out data before, after and
-// with EvalEvery between, and with Saves it saves the run at the end, also when a signal ends it early.
+// with EvalEvery between, and with Saves it saves the run at the end, also when a signal ends it early. A run whose losses
+// or updates are not finite any more ends with a [Diverged], and is not saved.
 type Training[B any] struct {
 	Trainer  *train.Trainer[B]
 	Steps    int  // steps at the end, those before a resume included
@@ -74,9 +77,9 @@ func (t Training[B]) Run() (Trained, error) {
 }
 
 func (t Training[B]) run() (r Trained, err error) {
-	ctx := t.Stop.Now
+	ctx, w := t.Stop.Now, &watch{}
 	if t.Trainer.Step() == 0 {
-		if r.First, err = t.loss(ctx); err != nil {
+		if r.First, err = t.loss(ctx, w); err != nil {
 			return r, err
 		}
 	}
@@ -88,13 +91,16 @@ func (t Training[B]) run() (r Trained, err error) {
 		}
 		if asked {
 			t.Progress.End()
-			return r, t.interrupted(ctx)
+			return r, t.interrupted(ctx, w)
 		}
 		batches, err := t.Batches(t.Trainer.Step())
 		if err != nil {
-			return r, t.without(ctx, err)
+			return r, t.without(ctx, w, err)
 		}
 		report, err := t.Trainer.Train(ctx, batches)
+		if errors.Is(err, snug.ErrNonFinite) {
+			return r, t.diverged(w, strings.TrimSuffix(err.Error(), ": "+snug.ErrNonFinite.Error()))
+		}
 		if err != nil {
 			return r, err
 		}
@@ -117,8 +123,11 @@ func (t Training[B]) run() (r Trained, err error) {
 		if t.Stepped != nil {
 			t.Stepped(report, r)
 		}
+		if what := w.add(report); what != "" {
+			return r, t.diverged(w, what)
+		}
 		if t.EvalEvery > 0 && report.Step%t.EvalEvery == 0 && report.Step < t.Steps {
-			loss, err := t.loss(ctx)
+			loss, err := t.loss(ctx, w)
 			if err != nil {
 				return r, err
 			}
@@ -128,13 +137,16 @@ func (t Training[B]) run() (r Trained, err error) {
 		}
 		began = began.Add(time.Since(paused))
 	}
-	if t.Saves {
-		if err := t.Trainer.Save(ctx); err != nil {
-			return r, err
+	t.Progress.End()
+	if r.Last, err = t.loss(ctx, w); err == nil {
+		if what := w.end(r.Last != 0); what != "" {
+			err = t.diverged(w, what)
 		}
 	}
-	t.Progress.End()
-	r.Last, err = t.loss(ctx)
+	var lost Diverged
+	if t.Saves && !errors.As(err, &lost) && ctx.Err() == nil {
+		err = errors.Join(err, t.Trainer.Save(ctx))
+	}
 	return r, err
 }
 
@@ -165,8 +177,8 @@ func (t Training[B]) tokens(batches []B) (n int, err error) {
 	return int(sum[0]), err
 }
 
-// loss returns the mean loss on held-out data, 0 if there is none.
-func (t Training[B]) loss(ctx context.Context) (float64, error) {
+// loss returns the mean loss on held-out data, 0 if there is none. One that is not finite comes with a Diverged.
+func (t Training[B]) loss(ctx context.Context, w *watch) (float64, error) {
 	var failed error
 	all, err := t.Trainer.Evaluate(ctx, func(yield func(B) bool) {
 		for b, err := range t.HeldOut {
@@ -185,6 +197,12 @@ func (t Training[B]) loss(ctx context.Context) (float64, error) {
 	if all.Targets > 0 {
 		loss = all.Mean()
 	}
+	if step := t.Trainer.Step(); !finite(loss) {
+		if step == 0 {
+			return loss, t.diverged(w, "the loss on held-out samples is not finite before the first step")
+		}
+		return loss, t.diverged(w, fmt.Sprintf("the loss on held-out samples after step %d is not finite", step))
+	}
 	if t.Evaluated != nil {
 		t.Evaluated(t.Trainer.Step(), loss)
 	}
@@ -193,9 +211,9 @@ func (t Training[B]) loss(ctx context.Context) (float64, error) {
 
 // without ends a run whose next batches cannot be had, with the error of these. It saves the steps before, unless other
 // ranks would have to take part.
-func (t Training[B]) without(ctx context.Context, err error) error {
+func (t Training[B]) without(ctx context.Context, w *watch, err error) error {
 	step := t.Trainer.Step()
-	if !t.Saves || t.Ranks != nil || step == 0 {
+	if !t.Saves || t.Ranks != nil || step == 0 || w.doubtful() {
 		return err
 	}
 	if failed := t.Trainer.Save(ctx); failed != nil {
@@ -205,13 +223,15 @@ func (t Training[B]) without(ctx context.Context, err error) error {
 }
 
 // interrupted saves the run if it has a folder of checkpoints, and returns how to resume it.
-func (t Training[B]) interrupted(ctx context.Context) error {
+func (t Training[B]) interrupted(ctx context.Context, w *watch) error {
 	step, text := t.Trainer.Step(), "which is saved: the same command goes on from there"
 	switch {
 	case !t.Saves:
 		text = "and nothing is saved without -checkpoint"
 	case step == 0:
 		return Interruption{"interrupted before the first step", t.Stop.Status()}
+	case w.doubtful():
+		text = "which is not saved, because " + w.since(1, 1) + ": older checkpoints stay"
 	default:
 		if err := t.Trainer.Save(ctx); err != nil {
 			return err
