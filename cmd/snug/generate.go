@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/chat"
 	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/tokenizer"
 	"github.com/snug-ml/snug/transformer"
@@ -103,7 +103,7 @@ func (f *generateFlags) check() (err error) {
 			return usagef("generate: %s", c.what)
 		}
 	}
-	if err := wantFolder("generate", f.dir); err != nil {
+	if err := wantFolders("generate", f.dir, f.adapter); err != nil {
 		return err
 	}
 	f.options.AdapterDir = f.adapter
@@ -142,6 +142,7 @@ func runGenerate(c *call) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.options.Device.Close()) }()
+	noteLinks(c.stderr, f.dir, f.adapter)
 	g, err := f.open(c)
 	if err != nil {
 		return usageError{err}
@@ -251,7 +252,7 @@ func endTokens(dir string, config *transformer.Config, tok *tokenizer.Tokenizer)
 		ends = append(ends, id)
 	}
 	const name = "generation_config.json"
-	text, err := os.ReadFile(filepath.Join(dir, name))
+	text, err := files.ReadInput(filepath.Join(dir, name), files.Description)
 	if errors.Is(err, fs.ErrNotExist) {
 		return ends, nil
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -91,6 +92,9 @@ func runInspect(c *call) error {
 	if err != nil {
 		return err
 	}
+	if err := notDownloaded("inspect", args[0]); err != nil {
+		return err
+	}
 	found, err := inspectPath(args[0], sum)
 	if err != nil {
 		return fmt.Errorf("%s: %w", args[0], err)
@@ -179,6 +183,9 @@ func inspectPath(path string, sum bool) (*content, error) {
 		return nil, err
 	}
 	defer f.Close()
+	if filepath.Ext(path) == ".safetensors" { // the length of its header may begin as files of other kinds do
+		return inspectTensors(f, size, sum)
+	}
 	return inspectFile(f, size, sum)
 }
 
@@ -234,10 +241,20 @@ func inspectFile(r io.ReaderAt, size int64, sum bool) (*content, error) {
 		return inspectPart(r, size)
 	case state.KindOf(magic) != nil:
 		return inspectState(r, size)
-	case magic[0] == '{':
+	case magic[0] == '{' && !isLength(magic):
 		return inspectPlan(r, size)
 	}
-	return inspectTensors(r, size, sum)
+	c, err := inspectTensors(r, size, sum)
+	if err != nil {
+		return nil, fmt.Errorf("no file of snug's kinds, and no safetensors file: %w", err)
+	}
+	return c, nil
+}
+
+// isLength says whether the first bytes can be the length of a header of safetensors. JSON cannot begin so: of its first
+// eight bytes none is 0, except in short files, which have no header.
+func isLength(magic []byte) bool {
+	return len(magic) >= 8 && binary.LittleEndian.Uint64(magic) <= safetensors.MaxHeader
 }
 
 // inspectState describes the saved states of a file, one or several in a row.
@@ -287,7 +304,7 @@ func inspectPlan(r io.ReaderAt, size int64) (*content, error) {
 func inspectTensors(r io.ReaderAt, size int64, sum bool) (*content, error) {
 	h, err := safetensors.Read(r, size)
 	if err != nil {
-		return nil, fmt.Errorf("no file of snug's kinds, and no safetensors file: %w", err)
+		return nil, err
 	}
 	c, err := inspectSet(safetensors.One(r, h, nil), sum)
 	if err != nil {

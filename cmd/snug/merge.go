@@ -13,7 +13,7 @@ import (
 func mergeCommand() *command {
 	return &command{
 		name: "merge", summary: "merge an adapter into its model",
-		flags: []string{"-model:file", "-adapter:file", "-base:nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32", "-o:file"},
+		flags: []string{"-model:file", "-adapter:file", "-base:nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32", "-o:file", "-copy-links"},
 		help:  mergeHelp,
 		run:   runMerge,
 	}
@@ -27,19 +27,22 @@ PEFT. The sums are computed in float32 and rounded once.
   -base FORM      merge into quantized weights, nf4, fp4, mxfp4, fp8 or int8, on which the adapter was
                   trained; an adapter of loftq wants nf4. Default: into the published weights
   -compute TYPE   type of the weights: bf16, f16 or f32; default: the model's type
-  -o DIR          new or empty folder to write the model to
+  -o DIR          new or empty folder to write the model to, and copies of the tokenizer's files
+  -copy-links     copy also files that are links out of the folder of the model
 
   snug merge -model Qwen3-0.6B -adapter tuned -o merged
 `
 
 func runMerge(c *call) (err error) {
 	var model, adapter, form, compute, output string
+	copyLinks := false
 	_, err = c.parse(func(fs *flag.FlagSet) {
 		fs.StringVar(&model, "model", "", "")
 		fs.StringVar(&adapter, "adapter", "", "")
 		fs.StringVar(&form, "base", "", "")
 		fs.StringVar(&compute, "compute", "", "")
 		fs.StringVar(&output, "o", "", "")
+		fs.BoolVar(&copyLinks, "copy-links", false, "")
 	}, 0, 0)
 	if err != nil {
 		return err
@@ -60,12 +63,16 @@ func runMerge(c *call) (err error) {
 			return usagef("merge: -compute %.40q: want bf16, f16 or f32", compute)
 		}
 	}
-	if err := wantFolder("merge", model); err != nil {
+	if err := wantFolders("merge", model, adapter); err != nil {
 		return err
+	}
+	if err := checkCompanions(model, copyLinks); err != nil {
+		return usagef("merge: %w", err)
 	}
 	if err := emptyFolder(output); err != nil {
 		return usagef("merge: -o: %w", err)
 	}
+	noteLinks(c.stderr, model, adapter)
 	m, err := transformer.Open(model, o)
 	if err != nil {
 		return usageError{err}
@@ -76,10 +83,11 @@ func runMerge(c *call) (err error) {
 		return usagef("merge: -o: %w", err)
 	}
 	defer func() { err = errors.Join(err, out.drop()) }()
-	if err := m.Save(output, 0); err != nil {
+	out.note(c.stderr)
+	if err := copyCompanions(output, model, copyLinks); err != nil {
 		return err
 	}
-	if err := copyCompanions(output, model); err != nil {
+	if err := m.Save(output, 0); err != nil {
 		return err
 	}
 	if err := out.finish(); err != nil {

@@ -11,6 +11,8 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/files"
 )
 
@@ -26,10 +28,12 @@ var written = regexp.MustCompile(`^(adapter_model\.safetensors|adapter_config\.j
 type output struct {
 	path string
 	made []string // folders that takeOutput made, inner ones first
+	left int      // files of a killed process that takeOutput removed
 	lock io.Closer
 }
 
-// emptyFolder returns an error unless a folder is missing, is empty, or has only what a killed process left.
+// emptyFolder returns an error unless a folder is missing, is empty, or has only what a killed process left, and that is
+// not a whole result.
 func emptyFolder(name string) error {
 	entries, err := os.ReadDir(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,11 +51,26 @@ func emptyFolder(name string) error {
 			return fmt.Errorf("%s is not empty, and nothing is overwritten", name)
 		}
 	}
+	if what := wholeResult(name); left && what != "" {
+		return fmt.Errorf("%s has %s of a run that was stopped as it ended, and nothing is overwritten: to keep this result, remove %s; to train again, move the folder away",
+			name, what, filepath.Join(name, unfinished))
+	}
 	return nil
 }
 
+// wholeResult says which whole weights a folder has, "" for none. Weights get their names only when they are complete.
+func wholeResult(dir string) (what string) {
+	for _, r := range []struct{ path, what string }{{filepath.Join(dir, adapterFile), "the adapter"}, {dir, "the weights"}} {
+		if w, err := amp.OpenWeights(r.path); err == nil {
+			_ = w.Close() // which was only read
+			return r.what
+		}
+	}
+	return ""
+}
+
 func ours(name string) bool {
-	return name == unfinished || written.MatchString(name) || slices.Contains(companions, name)
+	return name == unfinished || name == moreTemplates || written.MatchString(name) || slices.Contains(companions, name)
 }
 
 // takeOutput makes the folder if it is missing, marks it as unfinished, and removes what a killed process left. A folder
@@ -102,10 +121,31 @@ func (o *output) clear() error {
 	}
 	for _, e := range entries {
 		if e.Name() != unfinished && ours(e.Name()) {
-			err = errors.Join(err, os.Remove(filepath.Join(o.path, e.Name())))
+			o.left++
+			err = errors.Join(err, o.remove(e))
 		}
 	}
 	return err
+}
+
+// remove removes a file that was written, or the folder of templates.
+func (o *output) remove(e fs.DirEntry) (err error) {
+	path := filepath.Join(o.path, e.Name())
+	if e.IsDir() {
+		templates, bad := filepath.Glob(filepath.Join(escapePattern(path), "*.jinja"))
+		err = bad
+		for _, name := range templates {
+			err = errors.Join(err, os.Remove(name))
+		}
+	}
+	return errors.Join(err, os.Remove(path))
+}
+
+// note says that takeOutput removed something.
+func (o *output) note(w io.Writer) {
+	if o.left > 0 {
+		fmt.Fprintf(w, "snug: a run that was stopped before it had saved its result left %s in %s, which are removed\n", console.Count(o.left, "file"), o.path)
+	}
 }
 
 // finish removes the mark: the folder is complete.

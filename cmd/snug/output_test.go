@@ -21,8 +21,11 @@ func TestOutputTaken(t *testing.T) {
 	}
 	left := t.TempDir()
 	put(left, unfinished, "adapter_model.safetensors.123.tmp", "adapter_model.safetensors", "adapter_config.json.next", "model-00001-of-00002.safetensors", "tokenizer.json")
+	require.NoError(t, os.Mkdir(filepath.Join(left, moreTemplates), 0o700))
+	put(left, moreTemplates+"/rag.jinja")
 	status, _, errs := snugged(args(left)...)
 	require.Zero(t, status, errs)
+	require.Contains(t, errs, "left 6 files in "+left+", which are removed")
 	entries, err := os.ReadDir(left)
 	require.NoError(t, err)
 	require.Len(t, entries, 2, "the adapter and its description")
@@ -88,4 +91,35 @@ func TestOutputRefused(t *testing.T) {
 		require.NotContains(t, stdout, "step")
 	}
 	require.NoDirExists(t, out)
+}
+
+// The whole result of a run that was killed before it took the mark away stays, and the next run says where it is.
+func TestResultsAreKept(t *testing.T) {
+	model, data := publish(t), chats(t, 9)
+	for what, flags := range map[string][]string{"the adapter": {"-lora", "1"}, "the weights": {"-full"}} {
+		out := filepath.Join(t.TempDir(), "out")
+		args := append([]string{"tune", "-model", model, "-data", data, "-steps", "1", "-o", out}, flags...)
+		status, _, errs := snugged(args...)
+		require.Zero(t, status, errs)
+		mark := filepath.Join(out, unfinished)
+		require.NoError(t, os.WriteFile(mark, nil, 0o600))
+		before, err := os.ReadDir(out)
+		require.NoError(t, err)
+		for _, again := range [][]string{args, {"merge", "-model", model, "-adapter", model, "-o", out}} {
+			status, stdout, errs := snugged(again...)
+			require.Equal(t, 2, status)
+			require.Contains(t, errs, out+" has "+what+" of a run that was stopped as it ended, and nothing is overwritten: to keep this result, remove "+mark)
+			require.Empty(t, stdout)
+		}
+		after, err := os.ReadDir(out)
+		require.NoError(t, err)
+		require.Len(t, after, len(before))
+		require.NoError(t, os.Remove(mark))
+		use := []string{"generate", "-model", model, "-adapter", out, "-prompt", "a", "-tokens", "1"}
+		if what == "the weights" {
+			use = []string{"generate", "-model", out, "-prompt", "a", "-tokens", "1"}
+		}
+		status, _, errs = snugged(use...)
+		require.Zero(t, status, errs)
+	}
 }

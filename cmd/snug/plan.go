@@ -268,6 +268,7 @@ func (f *planFlags) task(c *call, folder []string) (t plan.Task, limit int64, er
 	case f.model != "":
 		t.Model, err = f.readModel(c)
 	default:
+		noteLinks(c.stderr, folder[0])
 		t.Model, err = f.readFolder(folder[0])
 	}
 	if err != nil {
@@ -463,6 +464,12 @@ func (f *planFlags) readModel(c *call) (plan.Model, error) {
 	m, err := plan.ModelNamed(f.model, f.context)
 	if err == nil {
 		return m, nil
+	}
+	if isFolder(f.model) {
+		return m, usagef("plan: -model is for presets and files of JSON; a folder is given without it: snug plan %s", f.model)
+	}
+	if err := notDownloaded("plan: -model", f.model); err != nil && strings.Contains(f.model, "/") {
+		return m, err
 	}
 	if !strings.HasSuffix(f.model, ".json") && f.model != "-" {
 		return m, usagef("%w, or a file whose name ends in .json", err)

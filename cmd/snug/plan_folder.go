@@ -23,6 +23,11 @@ var weightFiles = []string{"model.safetensors", "model.safetensors.index.json"}
 // readFolder returns the model of a published folder or of its config.json. If the folder has weights, their names and
 // shapes must fit config.json.
 func (f *planFlags) readFolder(name string) (plan.Model, error) {
+	if filepath.Ext(name) != ".json" {
+		if err := wantFolderOf("plan", "", name); err != nil {
+			return plan.Model{}, err
+		}
+	}
 	c, err := transformer.ReadConfig(name)
 	if err != nil {
 		return plan.Model{}, usagef("plan: %w", err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -23,7 +22,7 @@ func tuneCommand() *command {
 		name: "tune", summary: "fine-tune a published model under a memory limit",
 		flags: []string{"-model:file", "-data:file", "-o:file", "-device", "-memory", "-disk", "-lora", "-adapter:" + strings.Join(adapterKinds, " "), "-alpha", "-rslora", "-dora", "-dropout",
 			"-loraplus-ratio", "-modules-to-save", "-full", "-fold", "-mezo", "-masters:full split split24 none", "-report-rounding", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
-			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-dpo", "-teacher:file", "-teacher-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-distill-weight", "-distill-temperature", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-eval-every", "-shard:replicate state gradients weights", "-checkpoint:file", "-save-every", "-trace:file", "-report:file", "-dry-run", "-json"},
+			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-dpo", "-teacher:file", "-teacher-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-distill-weight", "-distill-temperature", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-eval-every", "-shard:replicate state gradients weights", "-checkpoint:file", "-save-every", "-trace:file", "-report:file", "-copy-links", "-dry-run", "-json"},
 		help: tuneHelp,
 		run:  runTune,
 	}
@@ -144,6 +143,8 @@ at the end what it took.
                      at the end, even if it fails or is interrupted. A resumed run keeps the steps in FILE.
                      A file that is not a report is not overwritten. With -dry-run FILE has what is
                      predicted, and must not be the report of a run. A report takes up to 4 MiB of memory
+  -copy-links        with -full: copy also files of the tokenizer that are links out of the folder of the
+                     model into -o
   -dry-run           print the plan and exit
   -json              also print the results, or with -dry-run the plan, as a line of JSON at the end. A run that
                      fails after its first step or before prints it too; "state" is done, stopped (by a
@@ -187,6 +188,7 @@ type tuneFlags struct {
 	saveEvery        int
 	evalEvery        int
 	trace, page      string
+	copyLinks        bool
 	dryRun, json     bool
 	dtype            snug.DType
 	set              *flag.FlagSet // the parsed flags
@@ -237,6 +239,7 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.IntVar(&f.saveEvery, "save-every", 100, "")
 	fs.StringVar(&f.trace, "trace", "", "")
 	fs.StringVar(&f.page, "report", "", "")
+	fs.BoolVar(&f.copyLinks, "copy-links", false, "")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "")
 	fs.BoolVar(&f.json, "json", false, "")
 }
@@ -300,6 +303,7 @@ func (f *tuneFlags) check() (err error) {
 		{f.kind == vera && f.given("loraplus-ratio"), "-loraplus-ratio is the rate of an adapter's second matrix, which -adapter vera does not train"},
 		{f.kind == "lora-fa" && f.given("loraplus-ratio"), "-loraplus-ratio is the rate of an adapter's second matrix over that of its first, which -adapter lora-fa freezes"},
 		{f.given("loraplus-ratio") && !(f.loraplus > 0 && f.loraplus <= 1e6), fmt.Sprintf("-loraplus-ratio %v: want a number above 0, up to 1000000", f.loraplus)},
+		{f.copyLinks && !f.full, "-copy-links is for -full: an adapter has no copies of the model's files"},
 		{f.fold && !f.full, "-fold is for -full: gradients of adapters are small"},
 		{f.fold && f.compute == "f16", "-fold does not go with f16, whose loss scale needs all gradients of a step"},
 		{f.checkMasters() != "", f.checkMasters()},
@@ -365,6 +369,11 @@ func (f *tuneFlags) check() (err error) {
 	if err := wantFolder("tune", f.dir); err != nil {
 		return err
 	}
+	if f.full {
+		if err := checkCompanions(f.dir, f.copyLinks); err != nil {
+			return usagef("tune: %w", err)
+		}
+	}
 	if err := f.checkOutput(); err != nil {
 		return err
 	}
@@ -403,14 +412,6 @@ func parseTile(text string) (int, error) {
 		return 0, fmt.Errorf("%.40q, want 1 to %d, or auto", text, maxBatch)
 	}
 	return n, nil
-}
-
-// wantFolder returns an error if the model of a command is a file. The code that reads the folder reports a missing one.
-func wantFolder(command, dir string) error {
-	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
-		return usagef("%s: -model %s is a file, want the folder of the model", command, dir)
-	}
-	return nil
 }
 
 // checkOutput returns an error if the run would overwrite files.

@@ -57,7 +57,7 @@ func (m *material) readTeacher(f *tuneFlags) (err error) {
 	if t.dir == "" {
 		return nil
 	}
-	if err := wantFolder("tune", t.dir); err != nil {
+	if err := wantFolderOf("tune", "-teacher", t.dir); err != nil {
 		return err
 	}
 	if m.teacherConfig, err = transformer.ReadConfig(t.dir); err != nil {

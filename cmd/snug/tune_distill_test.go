@@ -172,6 +172,6 @@ func vocabulary(t testing.TB, of string) string {
 	dir := t.TempDir()
 	require.NoError(t, m.Save(dir, 0))
 	require.NoError(t, m.Close())
-	require.NoError(t, copyCompanions(dir, of))
+	require.NoError(t, copyCompanions(dir, of, false))
 	return dir
 }

@@ -206,10 +206,17 @@ func (t *tuning) sameModel() error {
 	return nil
 }
 
-// takeOutput makes the output on the rank that writes it.
+// takeOutput makes the output on the rank that writes it, with the files that training does not change.
 func (t *tuning) takeOutput() (*output, error) {
 	if t.follows() {
 		return &output{path: t.output}, nil
 	}
-	return takeOutput(t.output)
+	out, err := takeOutput(t.output)
+	if err != nil || !t.full {
+		return out, err
+	}
+	if err := copyCompanions(t.output, t.dir, t.copyLinks); err != nil {
+		return nil, errors.Join(err, out.drop())
+	}
+	return out, nil
 }

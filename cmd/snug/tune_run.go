@@ -96,6 +96,7 @@ func (t *tuning) run() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.folder.Close()) }()
+	noteLinks(t.call.stderr, t.dir, t.teacher.dir)
 	t.describeData()
 	if err := t.chooseTogether(); err != nil {
 		return err
@@ -115,6 +116,7 @@ func (t *tuning) run() (err error) {
 		return usagef("tune: -o: %w", err)
 	}
 	defer func() { err = errors.Join(err, out.drop()) }()
+	out.note(t.call.stderr)
 	if err := t.openReport(); err != nil {
 		return err
 	}

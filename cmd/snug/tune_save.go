@@ -2,11 +2,8 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"runtime"
 
 	"github.com/snug-ml/snug/internal/console"
@@ -26,29 +23,7 @@ func (t *tuning) save() error {
 	case !t.full:
 		return t.model.SaveAdapter(t.output)
 	}
-	if err := t.model.Save(t.output, 0); err != nil {
-		return err
-	}
-	return copyCompanions(t.output, t.dir)
-}
-
-// companions are the files of a model's folder that tuning does not change.
-var companions = []string{"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json"}
-
-func copyCompanions(to, from string) error {
-	for _, name := range companions {
-		text, err := os.ReadFile(filepath.Join(from, name))
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err == nil {
-			err = os.WriteFile(filepath.Join(to, name), text, 0o666)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return t.model.Save(t.output, 0) // beside the companions, which takeOutput copied
 }
 
 // peaks returns the predicted and the measured peaks, as a table and a report have them.

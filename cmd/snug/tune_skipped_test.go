@@ -16,7 +16,7 @@ func TestTuneOfNaN(t *testing.T) {
 	require.NoError(t, err)
 	snug.Host[float32](m.Params()[2].Value)[0] /= 0
 	require.NoError(t, m.Save(broken, 0))
-	require.NoError(t, copyCompanions(broken, dir))
+	require.NoError(t, copyCompanions(broken, dir, false))
 	for _, kind := range []string{"lora", "lora-fa", "vera"} {
 		for held, want := range map[string]string{"0": "the loss is not finite in steps 1 to 2", "0.2": "the loss on held-out samples is not finite before the first step"} {
 			out := filepath.Join(t.TempDir(), "out")

@@ -136,7 +136,7 @@ func TestTuneKeepsItsLimit(t *testing.T) {
 	require.NoError(t, err)
 	deep := t.TempDir()
 	require.NoError(t, m.Save(deep, 0))
-	require.NoError(t, copyCompanions(deep, model))
+	require.NoError(t, copyCompanions(deep, model, false))
 	const limit = 48 << 20
 	for _, flags := range [][]string{{"-lora", "4"}, {"-full"}, {"-lora", "4", "-report", filepath.Join(t.TempDir(), "run.html")}} {
 		args := append([]string{"tune", "-model", deep, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-batch", "16", "-epochs", "1", "-memory", "48MiB", "-json"}, flags...)

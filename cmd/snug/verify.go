@@ -49,6 +49,9 @@ func runVerify(c *call) error {
 	if err != nil {
 		return err
 	}
+	if err := notDownloaded("verify", args[0]); err != nil {
+		return err
+	}
 	if err := v.walk(args[0]); err != nil {
 		return err
 	}

@@ -47,22 +47,14 @@ func holdsFile(dir, name string) bool {
 	return err == nil && !info.IsDir()
 }
 
-// maxConfig is the most bytes of an adapter's description.
-const maxConfig = 1 << 20
-
 // inspectAdapter describes the folder of an adapter.
 func inspectAdapter(path string, sum bool) (*content, error) {
 	c, err := inspectPath(filepath.Join(path, adapterFile), sum)
 	if err != nil {
 		return nil, err
 	}
-	f, _, err := files.Open(filepath.Join(path, adapterConfig))
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if c.About, err = io.ReadAll(io.LimitReader(f, maxConfig)); err == nil && !json.Valid(c.About) {
-		err = fmt.Errorf("%s is no JSON of at most %d bytes: %w", adapterConfig, maxConfig, snug.ErrCorrupt)
+	if c.About, err = files.ReadInput(filepath.Join(path, adapterConfig), files.Description); err == nil && !json.Valid(c.About) {
+		err = fmt.Errorf("%s is no JSON: %w", adapterConfig, snug.ErrCorrupt)
 	}
 	c.Note = "an adapter of " + c.Note
 	return c, err

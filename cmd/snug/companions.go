@@ -1,0 +1,130 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
+)
+
+// companions are the files of a model's folder that neither tuning nor merging changes, and that transformers, or a
+// program that serves the model, reads beside config.json and the weights: the tokenizer in each of its forms, chat
+// templates, and the defaults of generation. The files of processors for images are not among them, because the output
+// is a model of text.
+var companions = []string{
+	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "tekken.json",
+	"chat_template.jinja", "chat_template.json", "generation_config.json",
+}
+
+// moreTemplates is the folder in which transformers has further chat templates, NAME.jinja each.
+const moreTemplates = "additional_chat_templates"
+
+// maxTemplates is the most files that are taken from moreTemplates.
+const maxTemplates = 100
+
+func companionKind(name string) files.Kind {
+	switch name {
+	case "tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "tekken.json", "added_tokens.json":
+		return files.Vocabulary
+	}
+	if filepath.Ext(name) == ".jinja" {
+		return files.Template
+	}
+	return files.Description
+}
+
+// eachCompanion opens the companions of a folder that are there, one after the other. Unless links is set, they are the
+// folder's own, see [files.OpenOwn].
+func eachCompanion(from string, links bool, do func(name string, f *os.File, size int64) error) error {
+	names := slices.Clone(companions)
+	entries, err := os.ReadDir(filepath.Join(from, moreTemplates))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if len(entries) > maxTemplates {
+		return fmt.Errorf("%s has %d files, want at most %d chat templates: %w", filepath.Join(from, moreTemplates), len(entries), maxTemplates, snug.ErrConfig)
+	}
+	for _, e := range entries {
+		if filepath.Ext(e.Name()) == ".jinja" {
+			names = append(names, moreTemplates+"/"+e.Name())
+		}
+	}
+	for _, name := range names {
+		var f *os.File
+		var size int64
+		if links {
+			f, size, err = files.OpenInput(filepath.Join(from, name), companionKind(name))
+		} else {
+			f, size, err = files.OpenOwn(from, name, companionKind(name))
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var outside *files.OutsideError
+		if errors.As(err, &outside) {
+			return fmt.Errorf("%w, and -o would get a copy of that file: replace the link by the file, or give -copy-links", err)
+		}
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(do(name, f, size), f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkCompanions returns an error if a companion cannot be copied, see copyCompanions.
+func checkCompanions(from string, links bool) error {
+	return eachCompanion(from, links, func(string, *os.File, int64) error { return nil })
+}
+
+// copyCompanions copies the companions of a model's folder into the folder of an output. It is called before the first
+// step, so that a file that cannot be read costs no training.
+func copyCompanions(to, from string, links bool) error {
+	return eachCompanion(from, links, func(name string, f *os.File, size int64) error {
+		dir, file := filepath.Split(filepath.FromSlash(name))
+		if dir != "" {
+			if err := os.Mkdir(filepath.Join(to, dir), 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
+				return err
+			}
+		}
+		return files.Write(files.OS(filepath.Join(to, dir)), file, 0o666, func(w files.File) error {
+			n, err := io.Copy(io.NewOffsetWriter(w, 0), io.NewSectionReader(f, 0, size))
+			if err == nil && n < size {
+				err = fmt.Errorf("%s ended after %d of %d bytes while it was copied: %w", f.Name(), n, size, snug.ErrCorrupt)
+			}
+			return err
+		})
+	})
+}
+
+// isInput says whether a file of a model's or an adapter's folder is one that is read.
+func isInput(name string) bool {
+	return strings.HasSuffix(name, ".safetensors") || isWeightsIndex(name) || name == "config.json" || name == adapterConfig || slices.Contains(companions, name)
+}
+
+// noteLinks says in a line which files of a folder are links out of it.
+func noteLinks(w io.Writer, dirs ...string) {
+	for _, dir := range dirs {
+		if dir == "" {
+			continue
+		}
+		links, err := files.Links(dir, isInput)
+		if err != nil || len(links) == 0 {
+			continue // the reader reports errors
+		}
+		more := ""
+		if n := len(links) - 1; n > 0 {
+			more = fmt.Sprintf(", and %d more of its files", n)
+		}
+		fmt.Fprintf(w, "snug: a link is followed: %s leads to %s%s\n", escaped(filepath.Join(dir, links[0].Name)), escaped(links[0].Target), more)
+	}
+}

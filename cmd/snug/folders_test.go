@@ -1,0 +1,105 @@
+package main
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What people give in the place of a folder of a model is named, with the remedy, by every command.
+func TestFoldersThatAreNoModels(t *testing.T) {
+	model, data, dir := publish(t), chats(t, 9), t.TempDir()
+	put := func(names ...string) string {
+		at := t.TempDir()
+		for _, name := range names {
+			require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(at, name)), 0o700))
+			require.NoError(t, os.WriteFile(filepath.Join(at, name), []byte("{}"), 0o600))
+		}
+		return at
+	}
+	adapter, ggufs, entry := put(adapterConfig, adapterFile), put("q4_k_m.gguf"), put("refs/main", "snapshots/0123/config.json", "blobs/ab")
+	weights, gguf := filepath.Join(put("model.safetensors"), "model.safetensors"), filepath.Join(ggufs, "q4_k_m.gguf")
+	for _, c := range []struct {
+		of     string
+		want   string
+		checks bool // whether inspect and verify say it too
+	}{
+		{"Qwen/Qwen3-0.6B", "no such file or folder: Qwen/Qwen3-0.6B; a model of the hub is not downloaded here, but by hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B", true},
+		{"gpt2", "hf download gpt2 --local-dir gpt2", true},
+		{"./Qwen/Qwen3-0.6B", "no such file or directory", true},
+		{filepath.Join(dir, "none"), "no such file or directory", true},
+		{adapter, "is the folder of an adapter: want the model that it is for, and -adapter " + adapter, false},
+		{ggufs, "has files in the format of llama.cpp (q4_k_m.gguf), which are not read", false},
+		{entry, "is an entry of the hub's cache: want " + filepath.Join(entry, "snapshots", "0123"), false},
+		{weights, "is a file, want the folder of the model: " + filepath.Dir(weights), false},
+		{gguf, "is a file in the format of llama.cpp, which is not read", false},
+	} {
+		commands := [][]string{
+			{"tune", "-model", c.of, "-data", data, "-o", filepath.Join(dir, "out")}, {"tune", "-model", model, "-teacher", c.of, "-data", data, "-o", filepath.Join(dir, "out")},
+			{"generate", "-model", c.of, "-prompt", "a"}, {"merge", "-model", c.of, "-adapter", adapter, "-o", filepath.Join(dir, "out")}, {"plan", c.of},
+		}
+		if c.checks {
+			commands = append(commands, []string{"inspect", c.of}, []string{"verify", c.of},
+				[]string{"generate", "-model", model, "-adapter", c.of, "-prompt", "a"}, []string{"merge", "-model", model, "-adapter", c.of, "-o", filepath.Join(dir, "out")})
+		}
+		for _, args := range commands {
+			status, out, errs := snugged(args...)
+			require.NotZero(t, status, args)
+			require.Contains(t, errs, c.want, args)
+			require.Equal(t, 1, strings.Count(errs, "\n"))
+			require.Empty(t, out)
+		}
+	}
+	status, _, errs := snugged("plan", "-model", model)
+	require.Equal(t, 2, status)
+	require.Contains(t, errs, "a folder is given without it: snug plan "+model)
+	status, _, errs = snugged("plan", "-model", "Qwen/Qwen3-0.6B")
+	require.Equal(t, 2, status)
+	require.Contains(t, errs, "hf download Qwen/Qwen3-0.6B")
+	status, _, errs = snugged("plan", "-model", "nothing")
+	require.Equal(t, 2, status)
+	require.Contains(t, errs, "or a file whose name ends in .json")
+}
+
+// A file of safetensors is one whatever the length of its header is, also if that begins as JSON and other kinds do.
+func TestHeadersOfAnyLength(t *testing.T) {
+	dir := t.TempDir()
+	for _, length := range []int{'{', '{' + 256, '{' + 256*'"', 's' + 256*'n', '<', ' ', '\n', '['} {
+		header := `{"x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`
+		header += strings.Repeat(" ", max(0, length-len(header)))
+		if len(header) > length {
+			header = "{}" + strings.Repeat(" ", length-2)
+		}
+		file := append(binary.LittleEndian.AppendUint64(nil, uint64(length)), header...)
+		for _, name := range []string{"x.safetensors", "blob"} {
+			path := filepath.Join(dir, name)
+			require.NoError(t, os.WriteFile(path, file, 0o600))
+			status, out, errs := snugged("inspect", path)
+			require.Zero(t, status, "%d: %s", length, errs)
+			require.Contains(t, out, "safetensors, ")
+			status, out, errs = snugged("verify", path)
+			if name == "blob" {
+				require.Contains(t, errs, "holds no store") // files without the name are not looked for
+				continue
+			}
+			require.Zero(t, status, "%d: %s %s", length, out, errs)
+			require.Contains(t, out, "ok\t"+path+"\tsafetensors, ")
+		}
+	}
+	for text, want := range map[string]string{
+		"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n": "the file is a pointer of Git LFS, not the file: run git lfs pull",
+		"<!DOCTYPE html><html></html>":                                       "the file is a web page",
+		"{}":                                                                 "2 bytes, want at least the 8",
+		`{"a": 1, "b": 2, "c": 3}`:                                           "the header's length is",
+	} {
+		path := filepath.Join(dir, "x.safetensors")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		status, out, _ := snugged("verify", path)
+		require.Equal(t, 1, status)
+		require.Contains(t, out, "damaged\t"+path+"\t"+want)
+	}
+}
