@@ -34,7 +34,12 @@ type Options struct {
 	Seed     uint64         // determines the order of the samples, and which are held out
 	HeldOut  float64        // share of the samples that are held out, from 0 to 0.5
 	Pairs    bool           // a sample is a pair of answers: the chosen one and the rejected one
-	memory   int            // bytes of tokens that may stay in memory; 0: inMemory
+	// Format is the name of the form that rows have, see [Forms]; empty or "auto": what fits. With it, fields of other
+	// forms are ignored.
+	Format string
+	// Map names fields: Map["prompt"] = "question" reads the field question as prompt. An empty name leaves a field out.
+	Map    map[string]string
+	memory int // bytes of tokens that may stay in memory; 0: inMemory
 }
 
 // Stats is what Open found.
@@ -47,6 +52,7 @@ type Stats struct {
 	Dropped   int    // samples that were left out, because none of their labels counts
 	OnDisk    int64  // bytes of the temporary file with the tokens, 0 if they are in memory
 	Folder    string // where the file is, or was before it was removed
+	Files     []File // in the order in which they were read
 }
 
 // Set is the samples of some files. It is for one goroutine at a time.
@@ -118,6 +124,9 @@ func Open(paths []string, tok *tokenizer.Tokenizer, o Options) (*Set, error) {
 	if o.Context < 1 || o.Context > MaxContext || !(o.HeldOut >= 0 && o.HeldOut <= 0.5) {
 		return nil, fmt.Errorf("dataset: a context of %d tokens and a held-out share of %v, want 1 to %d, and 0 to 0.5: %w", o.Context, o.HeldOut, MaxContext, snug.ErrConfig)
 	}
+	if err := o.checkFormat(); err != nil {
+		return nil, fmt.Errorf("dataset: %w", err)
+	}
 	if err := s.read(paths, tok); err != nil {
 		return nil, errors.Join(fmt.Errorf("dataset: %w", err), s.Close())
 	}
@@ -136,6 +145,9 @@ func (s *Set) read(paths []string, tok *tokenizer.Tokenizer) error {
 		if err := r.read(path); err != nil {
 			return err
 		}
+	}
+	if len(s.samples) == 0 && r.unlearned != nil {
+		return r.unlearned
 	}
 	if names := strings.Join(paths, ", "); len(s.samples) == 0 && s.stats.Dropped > 0 {
 		return fmt.Errorf("%s: none of %d samples has text to train on in its first %d tokens: %w", names, s.stats.Dropped, s.options.Context, snug.ErrConfig)

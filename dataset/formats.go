@@ -98,9 +98,6 @@ func isTable(f io.ReaderAt, size int64) bool {
 	return err == nil && last == first
 }
 
-// known are the columns that are read. Others are not touched.
-var known = []string{"text", "prompt", "completion", "messages", "chosen", "rejected", "tools", "functions", "documents"}
-
 // rowsRead is how many rows are in memory at a time.
 const rowsRead = 16
 
@@ -123,18 +120,20 @@ func (r *reader) table(f io.ReaderAt, size int64) (err error) {
 	columns, names := parquet.Group{}, []string(nil)
 	for _, field := range file.Schema().Fields() {
 		names = append(names, field.Name())
-		if slices.Contains(known, field.Name()) {
+		if r.options.reads(field.Name()) {
 			columns[field.Name()] = field
+		} else {
+			r.rows.ignore(field.Name())
 		}
 	}
 	if len(columns) == 0 {
-		return fmt.Errorf("the columns are %s, and none of text, prompt and completion, messages, chosen and rejected: %w", strings.Join(names, ", "), snug.ErrConfig)
+		return (&view{names: names}).unknown()
 	}
 	holds := func(g parquet.RowGroup) bool { return g.NumRows() != 0 }
 	if file.NumRows() == 0 && !slices.ContainsFunc(file.RowGroups(), holds) {
 		return nil // the library does not read a row group without rows
 	}
-	if err := checkLZ4(f, file); err != nil {
+	if err := checkLZ4(f, file, r.options.reads); err != nil {
 		return fmt.Errorf("parquet: %w: %w", err, snug.ErrCorrupt)
 	}
 	in := parquet.NewGenericReader[any](file, parquet.NewSchema(file.Schema().Name(), columns))

@@ -56,26 +56,19 @@ func (r *reader) labelText(text string, learned ...span) ([]int32, error) {
 	return labels(r.tok, text, learned, r.options.EOS, tokenizer.EncodeOptions{})
 }
 
-// labelChat returns the tokens of a conversation, whose labels are the assistant's turns, and what the template does
-// otherwise than the conversation says.
-func (r *reader) labelChat(c chat.Conversation) ([]int32, []chat.Note, error) {
-	t := r.options.Template
-	if t == nil {
-		return nil, nil, fmt.Errorf("messages want a chat template, and the tokenizer has none: %w", snug.ErrConfig)
-	}
-	if len(c.Messages) == 0 {
-		return nil, nil, fmt.Errorf("there are no messages: %w", snug.ErrConfig)
-	}
-	l, err := t.Label(c)
+// labelChat returns the tokens of a conversation, whose labels are the assistant's turns, and its text. There is a
+// template.
+func (r *reader) labelChat(c chat.Conversation) ([]int32, chat.Labeled, error) {
+	l, err := r.options.Template.Label(c)
 	if err != nil {
-		return nil, nil, err
+		return nil, l, err
 	}
 	var spans []span
 	for _, turn := range l.Turns {
 		spans = append(spans, span{Begin: turn.Begin, End: turn.End})
 	}
 	ids, err := labels(r.tok, l.Text, spans, -1, tokenizer.EncodeOptions{NoSpecial: true})
-	return ids, l.Notes, err
+	return ids, l, err
 }
 
 // labelPair makes the labels of two answers to one prompt begin at the same token, the earlier one: where the last token of

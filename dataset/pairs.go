@@ -1,139 +1,16 @@
 package dataset
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
 	"iter"
-	"reflect"
 	"slices"
-
-	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/chat"
 )
 
-// turns is a text, or the messages of a conversation.
-type turns struct {
-	text     *string
-	messages []message
-}
-
-// UnmarshalJSON implements [json.Unmarshaler].
-func (t *turns) UnmarshalJSON(b []byte) error {
-	var err error
-	switch b[0] {
-	case '"':
-		err = json.Unmarshal(b, &t.text)
-	case '[':
-		err = json.Unmarshal(b, &t.messages)
-	default:
-		return errors.New("a prompt or an answer is neither a string nor an array of messages")
+// commonPrefix returns how many elements at the beginning of two lists are equal.
+func commonPrefix[E comparable](a, b []E) (n int) {
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
 	}
-	if err != nil {
-		return fmt.Errorf("messages: %w", readable(err))
-	}
-	return nil
-}
-
-// is names the content of the field: a string, messages, or nothing.
-func (t *turns) is() string {
-	switch {
-	case t == nil || t.text == nil && t.messages == nil:
-		return "nothing"
-	case t.text != nil:
-		return "a string"
-	}
-	return "messages"
-}
-
-// preference has the fields of a line with an answer that was chosen over another.
-type preference struct {
-	Prompt   *turns `json:"prompt"`
-	Chosen   *turns `json:"chosen"`
-	Rejected *turns `json:"rejected"`
-	given
-}
-
-// form returns which of the forms a line has.
-func (p *preference) form() (string, error) {
-	prompt, chosen, rejected := p.Prompt.is(), p.Chosen.is(), p.Rejected.is()
-	switch {
-	case chosen == "nothing" || rejected == "nothing":
-		return "", fmt.Errorf("the line has no chosen and rejected answers: %w", snug.ErrConfig)
-	case chosen != rejected || prompt != "nothing" && prompt != chosen:
-		return "", fmt.Errorf("prompt has %s, chosen %s and rejected %s, want all of them as strings or all as messages: %w", prompt, chosen, rejected, snug.ErrConfig)
-	case prompt == "nothing" && chosen == "a string":
-		return "", fmt.Errorf("chosen and rejected are strings, and want a prompt: %w", snug.ErrConfig)
-	case chosen == "messages":
-		return "messages", nil
-	}
-	return "prompt, chosen and rejected", nil
-}
-
-// preference adds a line of JSON with two answers and returns its form.
-func (r *reader) preference(line []byte) (form string, err error) {
-	var p preference
-	if err := json.Unmarshal(line, &p); err != nil {
-		return "", fmt.Errorf("%w: %w", readable(err), snug.ErrCorrupt)
-	}
-	if form, err = p.form(); err != nil {
-		return "", err
-	}
-	var answers [2][]int32
-	if form == "messages" {
-		answers, err = r.answers(&p)
-	} else {
-		prompt := *p.Prompt.text
-		for i, answer := range []string{*p.Chosen.text, *p.Rejected.text} {
-			if answers[i], err = r.labelText(prompt+answer, span{Begin: len(prompt), End: len(prompt) + len(answer)}); err != nil {
-				return "", err
-			}
-		}
-	}
-	if err == nil {
-		err = labelPair(answers[0], answers[1])
-	}
-	if err != nil {
-		return "", err
-	}
-	return form, r.addPair(answers[0], answers[1])
-}
-
-// answers returns the tokens of the prompt with each answer. If the line has no prompt, the messages with which both answers
-// begin are the prompt.
-func (r *reader) answers(p *preference) (tokens [2][]int32, err error) {
-	if err := p.refuse(); err != nil {
-		return tokens, err
-	}
-	var lists [3][]chat.Message
-	for i, field := range []*turns{p.Prompt, p.Chosen, p.Rejected} {
-		if field == nil {
-			continue
-		}
-		if lists[i], err = chats(field.messages); err != nil {
-			return tokens, fmt.Errorf("%s: %w", [...]string{"prompt", "chosen", "rejected"}[i], err)
-		}
-	}
-	prompt, chosen, rejected := lists[0], lists[1], lists[2]
-	if p.Prompt == nil {
-		n := 0
-		for n < min(len(chosen), len(rejected)) && reflect.DeepEqual(chosen[n], rejected[n]) {
-			n++
-		}
-		prompt, chosen, rejected = chosen[:n:n], chosen[n:], rejected[n:]
-	}
-	if len(prompt) == 0 || len(chosen) == 0 || len(rejected) == 0 {
-		return tokens, fmt.Errorf("there are %d messages of a prompt, %d chosen and %d rejected, want one or more of each: %w", len(prompt), len(chosen), len(rejected), snug.ErrConfig)
-	}
-	for i := range prompt {
-		prompt[i].Untrained = true
-	}
-	for i, answer := range [][]chat.Message{chosen, rejected} {
-		if tokens[i], _, err = r.labelChat(chat.Conversation{Messages: slices.Concat(prompt, answer)}); err != nil {
-			return tokens, err
-		}
-	}
-	return tokens, nil
+	return n
 }
 
 // addPair adds a pair of answers with their prompt, and cuts each to the context. It drops the pair if an answer has no

@@ -67,20 +67,20 @@ func TestPairErrors(t *testing.T) {
 		kind             error
 	}{
 		{"a.txt", "text", "a.txt: preferences are rows of JSON", nil, snug.ErrConfig},
-		{"a.jsonl", `{"prompt": "x", "chosen": "y"}`, "line 1: the line has no chosen and rejected answers", nil, snug.ErrConfig},
-		{"a.jsonl", `{"prompt": "x", "completion": "y"}`, "line 1: the line has no chosen and rejected answers", nil, snug.ErrConfig},
+		{"a.jsonl", `{"prompt": "x", "chosen": "y"}`, "line 1: the row has no chosen and rejected answers", nil, snug.ErrConfig},
+		{"a.jsonl", `{"prompt": "x", "completion": "y"}`, "line 1: the row has no chosen and rejected answers", nil, snug.ErrConfig},
 		{"a.jsonl", `{"chosen": "y", "rejected": "z"}`, "and want a prompt", nil, snug.ErrConfig},
-		{"a.jsonl", `{"prompt": "x", "chosen": ` + yes + `, "rejected": ` + yes + `}`, "prompt has a string, chosen messages and rejected messages", plain, snug.ErrConfig},
-		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": "z"}`, "chosen messages and rejected a string", plain, snug.ErrConfig},
-		{"a.jsonl", `{"chosen": 3, "rejected": "z"}`, "neither a string nor an array", nil, snug.ErrCorrupt},
-		{"a.jsonl", `{"chosen": [{"content": 3}], "rejected": "z"}`, "messages: content: type number, want string", nil, snug.ErrCorrupt},
-		{"a.jsonl", `{"chosen": [3], "rejected": "z"}`, "messages: ", nil, snug.ErrCorrupt},
-		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": ` + yes + `}`, "2 messages of a prompt, 0 chosen and 0 rejected", plain, snug.ErrConfig},
-		{"a.jsonl", `{"prompt": [], "chosen": ` + yes + `, "rejected": ` + yes + `}`, "0 messages of a prompt", plain, snug.ErrConfig},
-		{"a.jsonl", `{"prompt": ` + yes + `, "chosen": ` + yes + `, "rejected": ` + yes + `}`, "want a chat template", nil, snug.ErrConfig},
-		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": [{"role": "user"}]}`, "rejected: message 0 has no content", plain, snug.ErrConfig},
-		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": [{"role": "user", "content": "x"}], "tools": [1]}`, "tools are not given", plain, snug.ErrConfig},
-		{"a.jsonl", `{"prompt": "x", "chosen": "y", "rejected": "z"}` + "\n" + `{"chosen": ` + yes + `, "rejected": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "z"}]}`, "line 2: the row has messages, and the first has prompt", plain, snug.ErrConfig},
+		{"a.jsonl", `{"prompt": "x", "chosen": ` + yes + `, "rejected": ` + yes + `}`, "chosen and rejected are equal", plain, snug.ErrConfig},
+		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": "z"}`, "chosen is an array and rejected is a string, want both as strings or both as messages", plain, snug.ErrConfig},
+		{"a.jsonl", `{"chosen": 3, "rejected": "z"}`, "chosen is a number and rejected is a string, want both", nil, snug.ErrConfig},
+		{"a.jsonl", `{"chosen": [{"role": "assistant", "content": 3}], "rejected": ` + yes + `}`, "chosen: message 0: content is a number, want a string", plain, snug.ErrConfig},
+		{"a.jsonl", `{"chosen": [3], "rejected": ` + yes + `}`, "chosen: message 0: a number, want an object with role and content", plain, snug.ErrConfig},
+		{"a.jsonl", `{"chosen": [{"content": "x"}], "rejected": ` + yes + `}`, "chosen: message 0: no role, want role: its members are content", plain, snug.ErrConfig},
+		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": ` + yes + `}`, "chosen and rejected are equal", plain, snug.ErrConfig},
+		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": []}`, "want a chat template", nil, snug.ErrConfig},
+		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": [{"role": "user"}]}`, "rejected: message 0: no content, want", plain, snug.ErrConfig},
+		{"a.jsonl", `{"chosen": ` + yes + `, "rejected": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "z"}], "tools": [1]}`, "tools: tool 0 is a number, want an object", plain, snug.ErrConfig},
+		{"a.jsonl", `{"prompt": "x", "chosen": "y", "rejected": "z"}` + "\n" + `{"chosen": ` + yes + `, "rejected": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "z"}]}`, "line 2: chosen and rejected are messages, and in the first row they are texts", plain, snug.ErrConfig},
 		{"a.jsonl", `{"prompt": "` + strings.Repeat("long ", 40) + `", "chosen": "x", "rejected": "y"}`, "none of 1 samples has text to train on", nil, snug.ErrConfig},
 	} {
 		_, err := Open([]string{write(t, c.name, c.text)}, tok, Options{Context: 8, EOS: eos, Template: c.template, Pairs: true})
@@ -151,6 +151,7 @@ func FuzzPairs(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s := newSet(Options{Context: 16, EOS: eos, Template: c, Pairs: true})
 		r := &reader{Set: s, tok: tok}
+		r.begin("")
 		if err := readLines(bytes.NewReader(text), maxLine, r.take); err != nil {
 			return
 		}

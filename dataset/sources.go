@@ -55,7 +55,8 @@ func (r *reader) contents(in *input) error {
 	if err != nil {
 		return err
 	}
-	r.form = ""
+	r.begin(in.path)
+	defer r.finish()
 	return s.read(r, in)
 }
 

@@ -337,7 +337,9 @@ func TestMemoryStays(t *testing.T) {
 		require.NoError(t, err)
 		s := newSet(Options{Context: 2048, EOS: eos})
 		defer func() { require.NoError(t, s.Close()) }()
-		require.NoError(t, (&reader{Set: s, tok: tok}).table(watched{f, look}, info.Size()))
+		r := &reader{Set: s, tok: tok}
+		r.begin("")
+		require.NoError(t, r.table(watched{f, look}, info.Size()))
 		look()
 		require.NoError(t, s.end())
 		s.holdOut()

@@ -1,0 +1,342 @@
+package dataset
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug/chat"
+)
+
+// rule says what is done with a field of a row that changes what is said or learned, where the row's form does not take
+// the field itself. All other fields are ignored, and listed once for a file.
+type rule struct {
+	about string // for the documentation
+	// check returns an error if the value would change what is said or learned.
+	check  func(name string, x value) error
+	obeyed bool // a value that passes check is followed, and so it is not listed as ignored
+}
+
+// refuse makes a check that refuses all values.
+func refuse(why string) func(string, value) error {
+	return func(name string, _ value) error { return fmt.Errorf("%s: %s", name, why) }
+}
+
+const withoutIt = "; -map %s= leaves it out"
+
+// rowRules are the rules for fields of rows. Conversations take the fields of conversationFields before.
+var rowRules = map[string]rule{
+	"label":   {"true is learned; false, of a bad answer, is refused", checkLabel, true},
+	"kto_tag": {"as label", checkLabel, true},
+
+	"train":         {"true or 1; another value is refused", checkWeight, true},
+	"weight":        {"1; another value is refused", checkWeight, true},
+	"loss_weight":   {"as weight", checkWeight, true},
+	"sample_weight": {"as weight", checkWeight, true},
+	"mask":          {"User, which is what is always done; another value is refused", checkMask, true},
+
+	"train_on_inputs": {"true is refused: the prompt is not learned", checkInputs, true},
+	"train_on_input":  {"as train_on_inputs", checkInputs, true},
+	"input_ids":       {"refused: tokens in place of text", refuse("the row has tokens, want text: give the text from which they were made" + leave("input_ids")), false},
+	"completion_mask": {"refused, as input_ids", refuse("a mask of tokens, want text" + leave("completion_mask")), false},
+	"assistant_masks": {"refused, as input_ids", refuse("a mask of tokens, want text" + leave("assistant_masks")), false},
+	"chat_template":   {"refused: the template of the tokenizer is used", refuse("a row cannot bring its own chat template: put it into the model's folder" + leave("chat_template")), false},
+	"history":         {"obeyed with an instruction, else refused", refuse("earlier turns are for instructions: use messages" + leave("history")), false},
+	"context":         {"the input of an instruction; refused beside a question", checkContext, false},
+	"image":           media, "images": media, "video": media, "videos": media, "audio": media, "audios": media,
+	"system": aside, "system_prompt": aside, "system_message": aside, "tools": aside, "functions": aside, "documents": aside,
+	"chat_template_kwargs": aside, "enable_thinking": aside, "reasoning_effort": aside,
+}
+
+var media = rule{"refused: only text is learned", func(name string, _ value) error {
+	return fmt.Errorf("the row has %s, and only text is learned"+withoutIt, name, name)
+}, false}
+
+// aside is the rule for a field that conversations obey, where the row has no conversation.
+var aside = rule{"obeyed in conversations; beside texts refused", func(name string, _ value) error {
+	return fmt.Errorf("%s is for the chat template, and the row has only texts: write it into the text, or use messages"+withoutIt, name, name)
+}, false}
+
+func leave(name string) string { return fmt.Sprintf(withoutIt, name) }
+
+// checkLabel refuses the label of an answer that shall not be learned. Other values than yes and no name a class.
+func checkLabel(name string, x value) error {
+	if yes, known := truth(x); known && !yes {
+		return fmt.Errorf("%s is %s: a bad answer, which would be learned as a good one. Remove such rows; if %s is something else, -map %s= leaves it out", name, shortJSON(x), name, name)
+	}
+	return nil
+}
+
+func checkWeight(name string, x value) error {
+	if yes, known := truth(x); !known || !yes {
+		return fmt.Errorf("%s is %s, want 1 or none: remove such rows; if it is something else, -map %s= leaves it out", name, shortJSON(x), name)
+	}
+	return nil
+}
+
+func checkMask(name string, x value) error {
+	if text, _ := x.(string); text == "User" || text == "user" {
+		return nil
+	}
+	return fmt.Errorf("%s is %s, want User or none"+withoutIt, name, shortJSON(x), name)
+}
+
+func checkInputs(name string, x value) error {
+	if yes, known := truth(x); known && !yes {
+		return nil
+	}
+	return fmt.Errorf("%s is %s, and prompts are not learned: give all as text"+withoutIt, name, shortJSON(x), name)
+}
+
+// checkContext refuses the text to which a question belongs.
+func checkContext(name string, x value) error {
+	if _, ok := x.(string); !ok {
+		return nil
+	}
+	return fmt.Errorf("%s may be the text that the question is about: -map input=%s adds it to the question, -map %s= leaves it out", name, name, name)
+}
+
+// shortJSON writes a value for an error.
+func shortJSON(x value) string {
+	if l, ok := x.(literal); ok {
+		return string(l)
+	}
+	b, err := json.Marshal(x)
+	if err != nil {
+		return kindOf(x)
+	}
+	if len(b) > 40 {
+		return fmt.Sprintf("%.40s…", b)
+	}
+	return string(b)
+}
+
+// variables are fields of rows that a chat template sees under their names.
+var variables = []string{"documents", "enable_thinking", "reasoning_effort"}
+
+// systemFields are fields of rows that hold the system message.
+var systemFields = []string{"system", "system_prompt", "system_message"}
+
+// conversationFields are the fields of rows that conversations obey.
+var conversationFields = slices.Concat(systemFields, []string{"tools", "functions", "chat_template_kwargs"}, variables)
+
+// converse gives conversations what a row has beside their messages: the system message, tools and variables of the template.
+func (f *rows) converse(v *view, chats ...*chat.Conversation) error {
+	system := ""
+	for _, name := range systemFields {
+		text, err := v.text(name)
+		if err != nil {
+			return err
+		}
+		if empty(text) || text == system {
+			continue
+		}
+		if system != "" {
+			return fmt.Errorf("the row has %s beside another system message", name)
+		}
+		system = text
+	}
+	var tools []any
+	for _, name := range []string{"tools", "functions"} {
+		list, err := toolsOf(name, v.take(name))
+		if err != nil {
+			return err
+		}
+		tools = append(tools, list...)
+	}
+	values, err := variablesOf(v)
+	if err != nil {
+		return err
+	}
+	for _, c := range chats {
+		c.Values = append(c.Values, values...)
+		c.Tools = append(c.Tools, tools...)
+		if system == "" {
+			continue
+		}
+		if i := slices.IndexFunc(c.Messages, func(m chat.Message) bool { return m.Role == "system" || m.Role == "developer" }); i >= 0 {
+			if c.Messages[i].Content != system {
+				return fmt.Errorf("the row has a system text, and message %d is another one: leave one of them out, such as with -map system=", i)
+			}
+			continue
+		}
+		c.Messages = slices.Insert(c.Messages, 0, chat.Message{Role: "system", Content: system})
+	}
+	return nil
+}
+
+// variablesOf returns the variables of the template.
+func variablesOf(v *view) (values chat.Object, err error) {
+	kwargs := v.take("chat_template_kwargs")
+	if text, ok := kwargs.(string); ok && !empty(kwargs) {
+		if kwargs, err = parse(text); err != nil {
+			return nil, fmt.Errorf("chat_template_kwargs is a string, want an object: %w", err)
+		}
+	}
+	if !empty(kwargs) {
+		o, ok := kwargs.(object)
+		if !ok {
+			return nil, fmt.Errorf("chat_template_kwargs is %s, want an object", kindOf(kwargs))
+		}
+		for _, m := range o {
+			switch m.name {
+			case "messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template":
+				return nil, fmt.Errorf("chat_template_kwargs has %s, which a row cannot set", m.name)
+			}
+			if m.value != nil {
+				values = append(values, chat.Field{Name: m.name, Value: jinjaValue(m.value)})
+			}
+		}
+	}
+	for _, name := range variables {
+		x := v.take(name)
+		if yes, known := truth(x); known && name == "enable_thinking" {
+			x = yes
+		}
+		if !empty(x) || x == false {
+			values = append(values, chat.Field{Name: name, Value: jinjaValue(x)})
+		}
+	}
+	return values, nil
+}
+
+// toolsOf returns the tools of a row: a list, or the text of one, of functions with or without their frame.
+func toolsOf(name string, x value) (tools []any, err error) {
+	if empty(x) {
+		return nil, nil
+	}
+	if text, ok := x.(string); ok {
+		if x, err = parse(text); err != nil {
+			return nil, fmt.Errorf("%s is a string that is no JSON, want a list of functions: %w", name, err)
+		}
+	}
+	if o, ok := x.(object); ok {
+		x = list{o}
+	}
+	items, ok := x.(list)
+	if !ok {
+		return nil, fmt.Errorf("%s is %s, want a list of functions", name, kindOf(x))
+	}
+	for i, item := range items {
+		if text, ok := item.(string); ok {
+			if item, err = parse(text); err != nil {
+				return nil, fmt.Errorf("%s: tool %d is a string that is no JSON: %w", name, i, err)
+			}
+		}
+		o, ok := item.(object)
+		if !ok {
+			return nil, fmt.Errorf("%s: tool %d is %s, want an object", name, i, kindOf(item))
+		}
+		o = withoutNulls(o).(object)
+		if _, framed := o.get("function"); !framed {
+			if _, named := o.text("name"); !named {
+				return nil, fmt.Errorf("%s: tool %d has neither function nor name", name, i)
+			}
+			o = object{{"type", "function"}, {"function", o}}
+		}
+		tools = append(tools, jinjaValue(parsed(o, "parameters")))
+	}
+	return tools, nil
+}
+
+// parsed returns an object whose function has the member of this name as an object, where it is the text of one.
+func parsed(o object, name string) object {
+	inner, ok := get[object](o, "function")
+	if !ok {
+		return o
+	}
+	text, ok := inner.text(name)
+	if !ok {
+		return o
+	}
+	x, err := parse(text)
+	if _, ok := x.(object); err != nil || !ok {
+		return o
+	}
+	return with(o, "function", with(inner, name, x))
+}
+
+// get returns a member of a type.
+func get[T any](o object, name string) (x T, ok bool) {
+	v, _ := o.get(name)
+	x, ok = v.(T)
+	return x, ok
+}
+
+// with returns an object with another value of a member, which is added if it is missing.
+func with(o object, name string, x value) object {
+	o = slices.Clone(o)
+	for i := range o {
+		if o[i].name == name {
+			o[i].value = x
+			return o
+		}
+	}
+	return append(o, member{name, x})
+}
+
+// withoutNulls returns a value without the members that are null: columns of structs have the members of all rows.
+func withoutNulls(x value) value {
+	switch x := x.(type) {
+	case object:
+		o := object{}
+		for _, m := range x {
+			if m.value != nil {
+				o = append(o, member{m.name, withoutNulls(m.value)})
+			}
+		}
+		return o
+	case list:
+		l := make(list, len(x))
+		for i, e := range x {
+			l[i] = withoutNulls(e)
+		}
+		return l
+	}
+	return x
+}
+
+// jinjaValue returns a value as package chat has it. Numbers that do not fit are texts.
+func jinjaValue(x value) any {
+	switch x := x.(type) {
+	case json.Number:
+		if n, err := x.Int64(); err == nil {
+			return n
+		}
+		if n, err := x.Float64(); err == nil {
+			return n
+		}
+		return string(x)
+	case literal:
+		return string(x)
+	case list:
+		l := make([]any, len(x))
+		for i, e := range x {
+			l[i] = jinjaValue(e)
+		}
+		return l
+	case object:
+		o := chat.Object{}
+		for _, m := range x {
+			o = append(o, chat.Field{Name: m.name, Value: jinjaValue(m.value)})
+		}
+		return o
+	}
+	return x
+}
+
+var errNoTemplate = errors.New("messages want a chat template, and the tokenizer has none")
+
+// truncatedList writes a list of words for an error.
+func truncatedList(words []string) string {
+	switch n := len(words); n {
+	case 0:
+		return "none"
+	case 1:
+		return words[0]
+	default:
+		return strings.Join(words[:n-1], ", ") + " and " + words[n-1]
+	}
+}

@@ -1,0 +1,179 @@
+package dataset
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug/chat"
+)
+
+// messagesForm is a conversation as OpenAI has it.
+var messagesForm = form{
+	name: "messages", title: "messages", fields: "messages, each with role and content",
+	learned: "the assistant's turns and their ends",
+	fits:    func(v *view) bool { return v.has("messages") && !isShareGPT(v.values["messages"]) },
+	read: func(f *rows, v *view) (content, error) {
+		l, err := v.items("messages")
+		if err == nil {
+			err = checkRoles(l)
+		}
+		if err != nil {
+			return content{}, err
+		}
+		messages, err := f.messages("messages", l, false)
+		if err != nil {
+			return content{}, err
+		}
+		return f.chat(v, chat.Conversation{Messages: messages})
+	},
+}
+
+// shareGPT is a conversation of human and gpt.
+var shareGPT = form{
+	name: "sharegpt", title: "ShareGPT", fields: "conversations, each with from and value",
+	learned: "the turns of gpt and their ends",
+	fits: func(v *view) bool {
+		return v.has("conversations") || v.has("conversation") || v.has("messages")
+	},
+	read: func(f *rows, v *view) (content, error) {
+		name := "messages"
+		for _, n := range []string{"conversations", "conversation"} {
+			if v.has(n) {
+				name = n
+				break
+			}
+		}
+		messages, err := f.messages(name, v.take(name), true)
+		if err != nil {
+			return content{}, err
+		}
+		return f.chat(v, chat.Conversation{Messages: messages})
+	},
+}
+
+// chat returns the content of a conversation, with what the row has beside it.
+func (f *rows) chat(v *view, c chat.Conversation) (content, error) {
+	if f.reader.options.Template == nil {
+		return content{}, errNoTemplate
+	}
+	if err := f.converse(v, &c); err != nil {
+		return content{}, err
+	}
+	return content{chats: []chat.Conversation{c}}, f.answers(v.at, c)
+}
+
+// answers returns an error if a conversation has no answer, and says which answers are empty.
+func (f *rows) answers(at string, c chat.Conversation) error {
+	var roles []string
+	learned := false
+	for i, m := range c.Messages {
+		if !slices.Contains(roles, m.Role) {
+			roles = append(roles, m.Role)
+		}
+		if m.Role != "assistant" {
+			continue
+		}
+		learned = learned || !m.Untrained
+		if strings.TrimSpace(m.Content) == "" && len(m.Fields) == 0 && !m.Untrained {
+			f.warn(at, "empty", "message %d (assistant) is empty, and only its end is learned", i)
+		}
+	}
+	switch {
+	case len(c.Messages) == 0:
+		return unlearnable("there are no messages")
+	case !slices.Contains(roles, "assistant"):
+		return unlearnable(fmt.Sprintf("no message has the role assistant; there are %s", truncatedList(roles)))
+	case !learned:
+		return unlearnable("no turn of the assistant is to be learned")
+	}
+	return nil
+}
+
+// unlearnable says that nothing of a row can be learned. The row is left out.
+type unlearnable string
+
+func (u unlearnable) Error() string { return string(u) }
+
+// isList reports whether a text is an array of JSON with objects.
+func isList(text string) bool {
+	if !strings.HasPrefix(strings.TrimSpace(text), "[") {
+		return false
+	}
+	x, err := parse(text)
+	l, ok := x.(list)
+	if err != nil || !ok || len(l) == 0 {
+		return false
+	}
+	_, ok = l[0].(object)
+	return ok
+}
+
+// turnsOf takes a field that is a text, a message or a list of messages, as messages. A text has the role.
+func (f *rows) turnsOf(v *view, name, role string) ([]chat.Message, error) {
+	switch x := v.take(name).(type) {
+	case nil:
+		return nil, nil
+	case string:
+		if !isList(x) {
+			return []chat.Message{{Role: role, Content: x}}, nil
+		}
+		return f.messages(name, x, false)
+	case object:
+		mapped := isShareGPT(list{x})
+		if !mapped {
+			if err := checkRoles(list{x}); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		return f.messages(name, list{x}, mapped)
+	case list:
+		mapped := isShareGPT(x)
+		if !mapped {
+			if err := checkRoles(x); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		return f.messages(name, x, mapped)
+	default:
+		return nil, fmt.Errorf("%s is %s, want a string or messages", name, kindOf(x))
+	}
+}
+
+// answered returns the conversation of a prompt and its answer, of which only the answer is learned.
+func (f *rows) answered(v *view, prompt, answer string) (c chat.Conversation, err error) {
+	before, err := f.turnsOf(v, prompt, "user")
+	if err != nil {
+		return c, err
+	}
+	after, err := f.turnsOf(v, answer, "assistant")
+	if err != nil {
+		return c, err
+	}
+	for i := range before {
+		before[i].Untrained = before[i].Role == "assistant"
+	}
+	if len(before) > 0 && len(after) > len(before) && begins(after, before) {
+		after = after[len(before):] // the completion repeats the prompt
+	}
+	c.Messages = slices.Concat(before, after)
+	return c, nil
+}
+
+// begins reports whether messages begin with others.
+func begins(messages, with []chat.Message) bool {
+	return len(messages) >= len(with) && same(messages, with) == len(with)
+}
+
+// same returns with how many equal messages two conversations begin.
+func same(a, b []chat.Message) (n int) {
+	for n < min(len(a), len(b)) && equal(a[n], b[n]) {
+		n++
+	}
+	return n
+}
+
+// equal reports whether two messages say the same.
+func equal(a, b chat.Message) bool {
+	return a.Role == b.Role && a.Content == b.Content && a.NoContent == b.NoContent && equalFields(a.Fields, b.Fields)
+}

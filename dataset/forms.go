@@ -1,0 +1,256 @@
+package dataset
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/chat"
+)
+
+// form is one way in which people write a sample. Each form is one value in a file of its own; help, documentation,
+// errors and the choice of a row's form ask the table.
+type form struct {
+	name    string // as Options.Format has it
+	title   string // as it is printed
+	fields  string // the fields of a row
+	learned string // what the labels are
+	pairs   bool   // a row has a chosen and a rejected answer
+	// fits reports whether a row has the fields of the form.
+	fits func(v *view) bool
+	// read returns what a row says. It takes the fields that it uses.
+	read func(f *rows, v *view) (content, error)
+}
+
+// forms is the table of all forms. The first that fits a row is the form of its file.
+var forms = []*form{&messagesForm, &shareGPT, &glaive, &completionForm, &instructionForm, &textForm, &transcripts, &preferenceForm}
+
+// Form describes one way in which people write a sample.
+type Form struct {
+	Name    string // as Options.Format has it, such as "messages"
+	Title   string // as it is printed
+	Fields  string // the fields of a row, in words
+	Learned string // what the labels are, in words
+	Pairs   bool   // it is for Options.Pairs
+}
+
+// Forms returns the forms of rows that [Open] knows, in the order in which it tries them. It allocates the list.
+func Forms() (list []Form) {
+	for _, f := range forms {
+		list = append(list, Form{f.name, f.title, f.fields, f.learned, f.pairs})
+	}
+	return list
+}
+
+// formNamed returns a form of a kind, or nil.
+func formNamed(name string, pairs bool) *form {
+	for _, f := range forms {
+		if f.name == name && f.pairs == pairs {
+			return f
+		}
+	}
+	return nil
+}
+
+// formNames returns the names of the forms of a kind.
+func formNames(pairs bool) (names []string) {
+	for _, f := range forms {
+		if f.pairs == pairs {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+// checkFormat returns an error unless the options name a form that they can have, or none.
+func (o *Options) checkFormat() error {
+	if o.Format == "" || o.Format == "auto" || formNamed(o.Format, o.Pairs) != nil {
+		return nil
+	}
+	what := "rows without preferences"
+	if o.Pairs {
+		what = "preferences"
+	}
+	return fmt.Errorf("the format %.40q, want auto, or of %s: %s: %w", o.Format, what, strings.Join(formNames(o.Pairs), ", "), snug.ErrConfig)
+}
+
+// content is what a row says to the model: texts, or conversations for the chat template.
+type content struct {
+	prompt, answer, rejected string // texts; rejected is of a pair
+	// chats has one conversation, or of a pair that with the chosen answer and that with the rejected one. Nil: texts.
+	chats []chat.Conversation
+}
+
+// choose returns the form of a row: that of the file, or the first that fits.
+func (f *rows) choose(v *view) (*form, error) {
+	o := &f.reader.options
+	if f.form == nil && o.Format != "" && o.Format != "auto" {
+		f.form, f.told = formNamed(o.Format, o.Pairs), true
+	}
+	if f.form != nil && f.form.fits(v) {
+		return f.form, nil
+	}
+	var found *form
+	for _, other := range forms {
+		if other.fits(v) && (found == nil || found.pairs != o.Pairs && other.pairs == o.Pairs) {
+			found = other
+		}
+	}
+	has := "the fields " + v.list() + ", which are of no form"
+	if found != nil {
+		has = found.title
+	}
+	switch {
+	case f.told:
+		return nil, fmt.Errorf("the fields of the row are %s, and the format %s wants %s: %w", v.list(), f.form.name, f.form.fields, snug.ErrConfig)
+	case f.form != nil:
+		return nil, fmt.Errorf("the row has %s, and the first has %s: %w", has, f.form.title, snug.ErrConfig)
+	case found != nil && found.pairs == o.Pairs:
+		return found, nil
+	case o.Pairs:
+		return nil, fmt.Errorf("the row has no chosen and rejected answers; its fields are %s: %w", v.list(), snug.ErrConfig)
+	case found != nil:
+		return nil, fmt.Errorf("the row has chosen and rejected answers, which are for preferences: tune -dpo: %w", snug.ErrConfig)
+	}
+	return nil, v.unknown()
+}
+
+// unknown is the error of a row that has no form.
+func (v *view) unknown() error {
+	if v.has("input_ids") {
+		return fmt.Errorf("the row has tokens (input_ids), want text: give the text from which they were made: %w", snug.ErrConfig)
+	}
+	var known []string
+	for _, f := range forms {
+		if !f.pairs {
+			known = append(known, f.fields)
+		}
+	}
+	return fmt.Errorf("the fields of the row are %s, want those of a form: %s; name them with -map, such as -map prompt=FIELD,completion=FIELD: %w",
+		v.list(), strings.Join(known, "; "), snug.ErrConfig)
+}
+
+// spoken are the fields that hold what a row says in some form. Beside another form they must repeat what it says.
+var spoken = []string{"text", "prompt", "completion", "messages", "conversations", "conversation", "chosen", "rejected"}
+
+// reads reports whether a form or a rule may read a field of this name. Readers of tables leave out other columns.
+func (o *Options) reads(name string) bool {
+	for to, from := range o.Map {
+		if from == name && to != "" {
+			return true
+		}
+	}
+	if to, mapped := o.Map[name]; mapped && to != name {
+		return false
+	}
+	_, ruled := rowRules[name]
+	known := ruled || slices.Contains(spoken, name) || slices.Contains(conversationFields, name) || slices.Contains(reasoningNames, name) ||
+		name == "chat" || name == "input"
+	for _, q := range questions {
+		known = known || q.ask == name || slices.Contains(q.answers, name)
+	}
+	for _, names := range answerNames {
+		known = known || slices.Contains(names[:], name)
+	}
+	return known
+}
+
+// rest decides about the fields that the form has not taken: each is known, harmless, or refused.
+func (f *rows) rest(v *view, c content) error {
+	for _, name := range v.names {
+		x := v.values[name]
+		if v.taken[name] || empty(x) {
+			continue
+		}
+		if rule, known := rowRules[name]; known {
+			if err := rule.check(name, x); err != nil {
+				return fmt.Errorf("%w: %w", err, snug.ErrConfig)
+			}
+			if rule.obeyed {
+				continue
+			}
+		}
+		if !f.told && slices.Contains(spoken, name) && !f.repeats[name] {
+			if !c.says(x) && !(name == "rejected" && v.taken["messages"]) {
+				return fmt.Errorf("the row is read as %s, and has the field %s besides, which says something else; "+
+					"-format %s leaves it out, and -map %s= too: %w", f.form.title, name, f.form.name, name, snug.ErrConfig)
+			}
+			f.repeat(name)
+		} else if f.repeats[name] && !c.says(x) && name != "rejected" {
+			f.warn(v.at, "differs "+name, "the field %s, which is ignored, says something else than the %s", name, f.form.title)
+		}
+		f.ignore(name)
+	}
+	return nil
+}
+
+// says reports whether a value has only texts that the content has.
+func (c *content) says(x value) bool {
+	switch x := x.(type) {
+	case nil:
+		return true
+	case string:
+		return c.saysText(x)
+	case list:
+		for _, e := range x {
+			if !c.says(e) {
+				return false
+			}
+		}
+		return true
+	case object:
+		for _, name := range contentNames {
+			if text, ok := x.text(name); ok {
+				return c.saysText(text)
+			}
+		}
+		_, found := x.get("content") // of a message without content, or with parts
+		return found
+	}
+	return false
+}
+
+// saysText reports whether a text is one of those of the content, or has all of them in their order.
+func (c *content) saysText(text string) bool {
+	text = words(text)
+	if text == "" {
+		return true
+	}
+	parts := []string{c.prompt, c.answer}
+	for _, conversation := range c.chats {
+		parts = parts[:2]
+		for _, m := range conversation.Messages {
+			parts = append(parts, m.Content)
+		}
+		if has(text, parts) {
+			return true
+		}
+	}
+	return has(text, parts)
+}
+
+// has reports whether a text is one of the parts, or contains those that are not empty in their order.
+func has(text string, parts []string) bool {
+	at, some := 0, false
+	all := true
+	for _, p := range parts {
+		p = words(p)
+		switch {
+		case p == "":
+			continue
+		case p == text:
+			return true
+		}
+		some = true
+		if i := strings.Index(text[at:], p); i >= 0 {
+			at += i + len(p)
+		} else {
+			all = false
+		}
+	}
+	return some && all
+}
+
+// words returns a text with one blank for each run of white space.
+func words(text string) string { return strings.Join(strings.Fields(text), " ") }

@@ -1,0 +1,535 @@
+package dataset
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug/chat"
+)
+
+// Names that people give the members of a message.
+var (
+	roleNames    = []string{"role", "from"}
+	contentNames = []string{"content", "value", "text"}
+)
+
+// reasoningNames are the members of a message that hold what the model thinks before it answers. Templates know one of them.
+var reasoningNames = []string{"reasoning_content", "reasoning", "thinking"}
+
+// call is the role of a turn that is the assistant's call of a function.
+const call = "function_call"
+
+// otherRoles maps the roles of other forms to those of chat templates, in small letters.
+var otherRoles = map[string]string{
+	"system": "system", "developer": "developer",
+	"user": "user", "human": "user", "prompter": "user",
+	"assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant",
+	"model": "assistant", "bot": "assistant", "ai": "assistant", "chatbot": "assistant", "llm": "assistant",
+	"tool": "tool", "observation": "tool", "function_response": "tool", "function-response": "tool", "tool_response": "tool", "ipython": "tool", "function": "tool",
+	"function_call": call, "function-call": call, "tool_call": call,
+}
+
+// messageRule says what is done with a member of a message.
+type messageRule struct {
+	about string
+	apply func(f *rows, m *turn, name string, x value) error
+}
+
+// messageRules are the members of messages that change what is said or learned. The template sees all others, as in
+// transformers.
+var messageRules = map[string]messageRule{
+	"train":        {"of the assistant: false or 0 is not learned, true or 1 is", (*rows).weigh},
+	"weight":       {"as train; other weights are refused", (*rows).weigh},
+	"loss_weight":  {"as weight", (*rows).weigh},
+	"loss":         {"as train", (*rows).weigh},
+	"masked":       {"true is not learned", (*rows).mask},
+	"mask":         {"refused: programs differ about what true says", refuseMember("programs differ about what it says: use train, which is true for what is learned")},
+	"train_detail": {"refused: ranges of characters", refuseMember("ranges of characters cannot be left out: cut the message, or use train")},
+
+	"tool_calls":    {"given to the template; arguments in the form that it takes", (*rows).calls},
+	"function_call": {"given to the template as tool_calls", (*rows).call},
+
+	"reasoning_content": {"given to the template under the name that it knows", (*rows).reason},
+	"reasoning":         {"as reasoning_content", (*rows).reason},
+	"thinking":          {"as reasoning_content", (*rows).reason},
+
+	"image": refusedMedia, "images": refusedMedia, "video": refusedMedia, "videos": refusedMedia, "audio": refusedMedia, "audios": refusedMedia,
+	"chat_template": {"refused", refuseMember("a message cannot bring a chat template")},
+}
+
+var refusedMedia = messageRule{"refused: only text is learned", refuseMember("only text is learned")}
+
+func refuseMember(why string) func(*rows, *turn, string, value) error {
+	return func(_ *rows, _ *turn, name string, _ value) error { return fmt.Errorf("%s: %s", name, why) }
+}
+
+// turn is a message while it is read.
+type turn struct {
+	chat.Message
+	learned *bool // what the row says about it
+}
+
+// message reads a message. mapped says that roles of other forms are those of chat templates.
+func (f *rows) message(x value, mapped bool) (chat.Message, error) {
+	o, ok := x.(object)
+	if text, is := x.(string); is {
+		if p, err := parse(text); err == nil { // a column of texts
+			o, ok = p.(object)
+		}
+	}
+	if !ok {
+		return chat.Message{}, fmt.Errorf("%s, want an object with role and content", kindOf(x))
+	}
+	m := &turn{}
+	role, err := roleOf(o)
+	if err != nil {
+		return m.Message, err
+	}
+	if m.Role, err = f.role(role, mapped); err != nil {
+		return m.Message, err
+	}
+	isCall := m.Role == call
+	if isCall {
+		m.Role = "assistant"
+	}
+	if err := f.contents(m, o); err != nil {
+		return m.Message, err
+	}
+	for _, member := range o {
+		name := member.name
+		if slices.Contains(roleNames, name) || slices.Contains(contentNames, name) || empty(member.value) {
+			continue
+		}
+		if rule, known := messageRules[name]; known {
+			err = rule.apply(f, m, name, member.value)
+		} else {
+			m.Fields = append(m.Fields, chat.Field{Name: name, Value: jinjaValue(withoutNulls(member.value))})
+		}
+		if err != nil {
+			return m.Message, err
+		}
+	}
+	if isCall {
+		err = f.callText(m)
+	}
+	if err == nil && m.NoContent && len(m.Fields) == 0 {
+		err = fmt.Errorf("no content, want a string, or a list of parts with texts")
+	}
+	if m.learned != nil {
+		m.Untrained = !*m.learned
+	}
+	return m.Message, err
+}
+
+// roleOf returns the role of a message, as it is written.
+func roleOf(o object) (string, error) {
+	for _, name := range roleNames {
+		x, found := o.get(name)
+		if !found || x == nil {
+			continue
+		}
+		if text, ok := x.(string); ok && strings.TrimSpace(text) != "" {
+			return text, nil
+		}
+		return "", fmt.Errorf("%s is %s, want a role such as user or assistant", name, shortJSON(x))
+	}
+	return "", fmt.Errorf("no role, want role: its members are %s", listed(o.names()))
+}
+
+// role returns a role as the template has it.
+func (f *rows) role(role string, mapped bool) (string, error) {
+	small := strings.ToLower(strings.TrimSpace(role))
+	to, known := otherRoles[small]
+	if mapped {
+		if !known {
+			return "", fmt.Errorf("the role %.40q, want one of human, gpt, system, tool, function_call and observation, or user and assistant", role)
+		}
+		if to == call {
+			f.maps(role, "assistant's tool call")
+		} else {
+			f.maps(role, to)
+		}
+		return to, nil
+	}
+	return role, nil // checkRoles has seen it
+}
+
+// checkRoles returns an error if messages have roles that stand for those of chat templates, such as gpt or Assistant.
+// Other roles may be the template's own.
+func checkRoles(l list) error {
+	var roles []string
+	wrong, to := -1, ""
+	for i, x := range l {
+		o, _ := x.(object)
+		role, err := roleOf(o)
+		if err != nil {
+			return nil // the message is reported when it is read
+		}
+		if !slices.Contains(roles, role) {
+			roles = append(roles, role)
+		}
+		known := otherRoles[strings.ToLower(strings.TrimSpace(role))]
+		if known == call {
+			known = "assistant"
+		}
+		if wrong < 0 && known != "" && known != role && known != "tool" {
+			wrong, to = i, fmt.Sprintf("the role %q, which chat templates call %s", role, known)
+		}
+	}
+	switch {
+	case wrong < 0:
+		return nil
+	case !slices.Contains(roles, "assistant"):
+		return fmt.Errorf("no message has the role assistant; there are %s: -format sharegpt reads these roles", truncatedList(roles))
+	}
+	return fmt.Errorf("message %d has %s: write it so, or use -format sharegpt", wrong, to)
+}
+
+// contents reads the content of a message: a string, null, or a list of parts, whose texts are joined.
+func (f *rows) contents(m *turn, o object) error {
+	var x value
+	for _, name := range contentNames {
+		if v, found := o.get(name); found && v != nil {
+			if x != nil {
+				return fmt.Errorf("both content and %s", name)
+			}
+			x = v
+		}
+	}
+	switch x := x.(type) {
+	case nil:
+		m.NoContent = true
+		return nil
+	case string:
+		m.Content = x
+		return nil
+	case list:
+		var b strings.Builder
+		for i, part := range x {
+			if err := f.part(m, &b, part); err != nil {
+				return fmt.Errorf("part %d: %w", i, err)
+			}
+		}
+		m.Content = b.String()
+		m.NoContent = len(x) == 0
+		return nil
+	case object:
+		if m.Role == "tool" {
+			m.Content = jsonText(x)
+			return nil
+		}
+	}
+	return fmt.Errorf("content is %s, want a string, or a list of parts with texts", kindOf(x))
+}
+
+// part reads a part of a message.
+func (f *rows) part(m *turn, b *strings.Builder, x value) error {
+	o, ok := x.(object)
+	if text, is := x.(string); is {
+		b.WriteString(text)
+		return nil
+	}
+	if !ok {
+		return fmt.Errorf("%s, want an object with type and text", kindOf(x))
+	}
+	o = withoutNulls(o).(object)
+	kind, _ := o.text("type")
+	for _, name := range []string{"train", "weight", "loss_weight"} {
+		if v, found := o.get(name); found {
+			if yes, known := truth(v); !known || !yes {
+				return fmt.Errorf("%s is %s: a part cannot be left out, set it for the message", name, shortJSON(v))
+			}
+		}
+	}
+	text, found := "", false
+	for _, name := range []string{"text", "value", "content", "thinking", "reasoning"} {
+		if t, ok := o.text(name); ok && !found {
+			text, found = t, true
+		}
+	}
+	switch kind {
+	case "", "text", "input_text", "output_text":
+		if !found {
+			return fmt.Errorf("its type is %q and it has no text", kind)
+		}
+		b.WriteString(text)
+		return nil
+	case "thinking", "reasoning":
+		if !found {
+			return fmt.Errorf("its type is %q and it has no text", kind)
+		}
+		return f.reason(m, "reasoning_content", text)
+	case "tool_call":
+		v, _ := o.get("value")
+		return f.call(m, kind, v)
+	}
+	return fmt.Errorf("its type is %.40q, and only text is learned", kind)
+}
+
+// weigh reads whether a message is learned.
+func (f *rows) weigh(m *turn, name string, x value) error {
+	yes, known := truth(x)
+	if !known {
+		return fmt.Errorf("%s is %s, want 1, or 0 for an answer that is not learned", name, shortJSON(x))
+	}
+	return m.learn(name, yes)
+}
+
+// mask reads whether a message is not learned.
+func (f *rows) mask(m *turn, name string, x value) error {
+	yes, known := truth(x)
+	if !known {
+		return fmt.Errorf("%s is %s, want true or false", name, shortJSON(x))
+	}
+	return m.learn(name, !yes)
+}
+
+func (m *turn) learn(name string, yes bool) error {
+	switch {
+	case yes && m.Role != "assistant" && name != "masked":
+		return fmt.Errorf("%s asks to learn a turn of %s, and only the assistant's are learned", name, m.Role)
+	case m.learned != nil && *m.learned != yes:
+		return fmt.Errorf("%s says otherwise than another of its members whether it is learned", name)
+	}
+	m.learned = &yes
+	return nil
+}
+
+// reason gives the template what the model thinks, under the name that it knows.
+func (f *rows) reason(m *turn, name string, x value) error {
+	text, ok := x.(string)
+	if !ok {
+		parts, isList := x.(list)
+		if !isList {
+			return fmt.Errorf("%s is %s, want a string", name, kindOf(x))
+		}
+		var b strings.Builder
+		for i, part := range parts {
+			if err := f.part(m, &b, part); err != nil {
+				return fmt.Errorf("%s: part %d: %w", name, i, err)
+			}
+		}
+		text = b.String()
+	}
+	if known := f.reader.knows().reasoning; len(known) > 0 && !slices.Contains(known, name) {
+		f.maps(name, known[0])
+		name = known[0]
+	}
+	if old, found := m.Fields.Get(name); found && old != text {
+		return fmt.Errorf("two fields with reasoning")
+	} else if !found {
+		m.Fields = append(m.Fields, chat.Field{Name: name, Value: text})
+	}
+	return nil
+}
+
+// calls gives the template the calls of functions.
+func (f *rows) calls(m *turn, name string, x value) error {
+	if text, ok := x.(string); ok {
+		p, err := parse(text)
+		if err != nil {
+			return fmt.Errorf("%s is a string that is no JSON: %w", name, err)
+		}
+		x = p
+	}
+	items, ok := x.(list)
+	if !ok {
+		return fmt.Errorf("%s is %s, want a list", name, kindOf(x))
+	}
+	for i, item := range items {
+		if err := f.call(m, fmt.Sprintf("%s[%d]", name, i), item); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// call gives the template one call, or those of a list, each with or without its frame.
+func (f *rows) call(m *turn, name string, x value) error {
+	if text, ok := x.(string); ok {
+		p, err := parseCall(text)
+		if err != nil {
+			return fmt.Errorf("%s is a string that is no JSON: %w", name, err)
+		}
+		x = p
+	}
+	if items, ok := x.(list); ok {
+		for _, item := range items {
+			if err := f.call(m, name, item); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	o, ok := x.(object)
+	if !ok {
+		return fmt.Errorf("%s is %s, want an object with name and arguments", name, kindOf(x))
+	}
+	o = withoutNulls(o).(object)
+	inner, framed := get[object](o, "function")
+	if !framed {
+		inner = o
+		o = object{{"type", "function"}}
+		if id, found := inner.text("id"); found {
+			o = append(o, member{"id", id})
+		}
+	}
+	function, found := inner.text("name")
+	if !found {
+		return fmt.Errorf("%s has no name of a function", name)
+	}
+	arguments, found := inner.get("arguments")
+	if !found {
+		arguments, found = inner.get("parameters")
+	}
+	if !found {
+		arguments = object{}
+	}
+	o = with(o, "function", object{{"name", function}, {"arguments", f.arguments(arguments)}})
+	if m.Role != "assistant" {
+		return fmt.Errorf("%s of the role %s, want assistant", name, m.Role)
+	}
+	old, _ := m.Fields.Get("tool_calls")
+	all, _ := old.([]any)
+	all = append(all, jinjaValue(o))
+	for i := range m.Fields {
+		if m.Fields[i].Name == "tool_calls" {
+			m.Fields[i].Value = all
+			return nil
+		}
+	}
+	m.Fields = append(m.Fields, chat.Field{Name: "tool_calls", Value: all})
+	return nil
+}
+
+// callText makes the content of a turn that is a call of a function its tool call.
+func (f *rows) callText(m *turn) error {
+	text := m.Content
+	m.Content, m.NoContent = "", true
+	return f.call(m, "the call of a function", text)
+}
+
+// arguments returns the arguments of a call in the form that the template takes: an object, or its text.
+func (f *rows) arguments(x value) value {
+	text, isText := x.(string)
+	switch {
+	case f.reader.knows().argumentsAsText && !isText:
+		return jsonText(x)
+	case !f.reader.knows().argumentsAsText && isText:
+		if p, err := parse(text); err == nil {
+			if _, ok := p.(object); ok {
+				return p
+			}
+		}
+	}
+	return x
+}
+
+// jsonText writes a value as JSON, with the blanks that Python's json.dumps writes.
+func jsonText(x value) string {
+	var b strings.Builder
+	writeJSON(&b, x)
+	return b.String()
+}
+
+func writeJSON(b *strings.Builder, x value) {
+	switch x := x.(type) {
+	case object:
+		b.WriteByte('{')
+		for i, m := range x {
+			if i > 0 {
+				b.WriteString(", ")
+			}
+			writeJSON(b, m.name)
+			b.WriteString(": ")
+			writeJSON(b, m.value)
+		}
+		b.WriteByte('}')
+	case list:
+		b.WriteByte('[')
+		for i, e := range x {
+			if i > 0 {
+				b.WriteString(", ")
+			}
+			writeJSON(b, e)
+		}
+		b.WriteByte(']')
+	case literal:
+		b.WriteString(string(x))
+	default:
+		var text bytes.Buffer
+		e := json.NewEncoder(&text)
+		e.SetEscapeHTML(false)
+		if e.Encode(x) == nil { // a string, a number, a boolean or null
+			b.Write(bytes.TrimSpace(text.Bytes()))
+		}
+	}
+}
+
+// parseCall parses the JSON of a call. Some sets write the arguments as JSON in single quotes.
+func parseCall(text string) (value, error) {
+	x, err := parse(text)
+	if err == nil {
+		return x, nil
+	}
+	before, rest, found := strings.Cut(text, `'{`)
+	arguments, after, closed := cutLast(rest, `}'`)
+	if !found || !closed {
+		return nil, err
+	}
+	inner, bad := parse("{" + arguments + "}")
+	if bad != nil {
+		return nil, err
+	}
+	outer, bad := parse(before + "null" + after)
+	o, ok := outer.(object)
+	if bad != nil || !ok {
+		return nil, err
+	}
+	return with(o, "arguments", inner), nil
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+// messages reads a list of messages.
+func (f *rows) messages(name string, x value, mapped bool) (messages []chat.Message, err error) {
+	l, err := items(name, x)
+	if err != nil {
+		return nil, err
+	}
+	for i, item := range l {
+		m, err := f.message(item, mapped)
+		if err != nil {
+			return nil, fmt.Errorf("%s: message %d: %w", name, i, err)
+		}
+		messages = append(messages, m)
+	}
+	return messages, nil
+}
+
+// isShareGPT reports whether the messages of a list have the members of ShareGPT.
+func isShareGPT(x value) bool {
+	l, ok := x.(list)
+	if text, is := x.(string); is {
+		if p, err := parse(text); err == nil {
+			l, ok = p.(list)
+		}
+	}
+	if !ok || len(l) == 0 {
+		return false
+	}
+	o, ok := l[0].(object)
+	if !ok {
+		return false
+	}
+	_, has := o.get("from")
+	return has
+}

@@ -1,0 +1,67 @@
+package dataset
+
+import (
+	"strings"
+
+	"github.com/snug-ml/snug/chat"
+)
+
+// knowledge is what a chat template can express, found by rendering small conversations.
+type knowledge struct {
+	reasoning       []string // the members of a message whose reasoning it writes
+	tools           bool     // it writes the descriptions of tools
+	argumentsAsText bool     // it wants the arguments of a call as text, and not as an object
+	header          string   // what begins a turn of the assistant
+}
+
+// knows returns what the template can express.
+func (r *reader) knows() knowledge {
+	if r.template == nil {
+		r.template = &knowledge{}
+		if t := r.options.Template; t != nil {
+			r.template.probe(t)
+		}
+	}
+	return *r.template
+}
+
+func (k *knowledge) probe(t *chat.Template) {
+	const mark = "zq8probe"
+	user := chat.Message{Role: "user", Content: "x"}
+	text := func(c chat.Conversation) (string, bool) {
+		s, err := t.Render(c, false)
+		return s, err == nil
+	}
+	for _, name := range reasoningNames {
+		answer := chat.Message{Role: "assistant", Content: "y", Fields: chat.Object{{Name: name, Value: mark}}}
+		if s, ok := text(chat.Conversation{Messages: []chat.Message{user, answer}}); ok && strings.Contains(s, mark) {
+			k.reasoning = append(k.reasoning, name)
+		}
+	}
+	object := func(pairs ...any) chat.Object {
+		var o chat.Object
+		for i := 0; i < len(pairs); i += 2 {
+			o = append(o, chat.Field{Name: pairs[i].(string), Value: pairs[i+1]})
+		}
+		return o
+	}
+	tool := object("type", "function", "function", object("name", mark, "description", "d",
+		"parameters", object("type", "object", "properties", object("a", object("type", "string", "description", "e")), "required", []any{"a"})))
+	tools := []any{tool}
+	s, ok := text(chat.Conversation{Messages: []chat.Message{user, {Role: "assistant", Content: "y"}}, Tools: tools})
+	k.tools = ok && strings.Contains(s, mark)
+	called := func(arguments any) bool {
+		calls := []any{object("type", "function", "id", "call00000", "function", object("name", mark, "arguments", arguments))}
+		s, ok := text(chat.Conversation{Tools: tools, Messages: []chat.Message{user,
+			{Role: "assistant", NoContent: true, Fields: chat.Object{{Name: "tool_calls", Value: calls}}}}})
+		return ok && strings.Contains(s, mark)
+	}
+	k.argumentsAsText = !called(object("a", "b")) && called(`{"a": "b"}`)
+	prompt, err := t.Render(chat.Conversation{Messages: []chat.Message{user}}, true)
+	before, ok := text(chat.Conversation{Messages: []chat.Message{user}})
+	if rest, found := strings.CutPrefix(prompt, before); err == nil && ok && found {
+		if rest = strings.TrimSpace(rest); len(rest) > 2 {
+			k.header = rest
+		}
+	}
+}

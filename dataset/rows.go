@@ -1,0 +1,257 @@
+package dataset
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/chat"
+)
+
+// File is what [Open] found in a file.
+type File struct {
+	Path     string    `json:"path"`
+	Form     string    `json:"form"`              // how its rows were read, such as "messages"; "text" for a text file
+	Mapping  []string  `json:"mapping,omitempty"` // what was read as what, such as "human → user"
+	Rows     int       `json:"rows"`              // rows that the file has, 0 for a text file
+	Samples  int       `json:"samples"`           // samples that they became
+	Ignored  []string  `json:"ignored,omitempty"` // fields that change nothing
+	Warnings []Warning `json:"warnings,omitempty"`
+}
+
+// Warning says what is not learned as it was meant, once for all rows of a file.
+type Warning struct {
+	Text  string `json:"text"`  // of the first row, without a full stop
+	Rows  int    `json:"rows"`  // how many rows it is about
+	First string `json:"first"` // where the first of them is, such as "line 3"
+}
+
+// String returns the warning as a line, such as "12 rows, first line 3: the answer is empty".
+func (w Warning) String() string {
+	if w.Rows == 1 {
+		return w.First + ": " + w.Text
+	}
+	return fmt.Sprintf("%d rows, first %s: %s", w.Rows, w.First, w.Text)
+}
+
+// Lines returns what a person should know about how a file was read, as lines: its form with the mapping, ignored fields,
+// and warnings.
+func (f File) Lines() (lines []string) {
+	if f.Form != "" {
+		text := "read as " + f.Form
+		if len(f.Mapping) > 0 {
+			text += ": " + strings.Join(f.Mapping, ", ")
+		}
+		lines = append(lines, text)
+	}
+	if len(f.Ignored) > 0 {
+		lines = append(lines, "ignored fields: "+listed(f.Ignored))
+	}
+	for _, w := range f.Warnings {
+		lines = append(lines, w.String())
+	}
+	return lines
+}
+
+// Limits of what is kept about a file.
+const (
+	maxIgnored  = 200
+	maxMapping  = 30
+	maxWarnings = 30
+)
+
+// rows is what is known about the rows of a file while they are read.
+type rows struct {
+	reader  *reader
+	form    *form
+	told    bool            // Options.Format says the form
+	chats   *bool           // of texts: whether they are conversations
+	repeats map[string]bool // fields that repeat what others say
+	found   File
+	kinds   []string // of found.Warnings
+	first   error    // why the first row that has nothing to learn was left out
+}
+
+// begin starts a file.
+func (r *reader) begin(path string) {
+	r.rows = &rows{reader: r, repeats: map[string]bool{}, found: File{Path: path}}
+}
+
+// finish ends a file.
+func (r *reader) finish() {
+	f := r.rows
+	if f.form != nil {
+		f.found.Form = f.form.title
+	}
+	r.stats.Files = append(r.stats.Files, f.found)
+	if r.unlearned == nil && f.first != nil {
+		r.unlearned = fmt.Errorf("%s: %w", f.found.Path, f.first)
+	}
+}
+
+// maps notes that one name is read as another.
+func (f *rows) maps(from, to string) {
+	if text := from + " → " + to; from != to && len(f.found.Mapping) < maxMapping && !slices.Contains(f.found.Mapping, text) {
+		f.found.Mapping = append(f.found.Mapping, text)
+	}
+}
+
+// ignore notes a field that changes nothing.
+func (f *rows) ignore(name string) {
+	if len(f.found.Ignored) < maxIgnored && !slices.Contains(f.found.Ignored, name) {
+		f.found.Ignored = append(f.found.Ignored, name)
+	}
+}
+
+// repeat notes a field that repeats what others say.
+func (f *rows) repeat(name string) { f.repeats[name] = true }
+
+// warn counts a warning of a kind. The kind's first text is kept.
+func (f *rows) warn(at, kind, format string, args ...any) {
+	i := slices.Index(f.kinds, kind)
+	if i < 0 {
+		if len(f.kinds) == maxWarnings {
+			kind = "more"
+			if i = slices.Index(f.kinds, kind); i < 0 {
+				i, format, args = len(f.kinds), "more warnings of other kinds", nil
+			}
+		} else {
+			i = len(f.kinds)
+		}
+	}
+	if i == len(f.kinds) {
+		f.kinds = append(f.kinds, kind)
+		f.found.Warnings = append(f.found.Warnings, Warning{Text: fmt.Sprintf(format, args...), First: at})
+	}
+	f.found.Warnings[i].Rows++
+}
+
+// empty warns of an empty answer.
+func (f *rows) empty(at, name, answer string) {
+	if strings.TrimSpace(answer) == "" {
+		f.warn(at, "empty", "%s is empty, and only its end is learned", name)
+	}
+}
+
+// drop leaves out a row of which nothing can be learned.
+func (f *rows) drop(at string, why error) {
+	if f.first == nil {
+		f.first = fmt.Errorf("%s: %w", at, why)
+	}
+	f.reader.stats.Dropped++
+	text := strings.TrimSuffix(why.Error(), ": "+snug.ErrConfig.Error())
+	f.warn(at, "left out: "+kindOfText(text), "left out: %s", text)
+}
+
+// kindOfText returns a text without its numbers, so that texts that differ only in them are one kind.
+func kindOfText(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return '#'
+		}
+		return r
+	}, text)
+}
+
+// take makes a sample of a row.
+func (r *reader) take(x row) error {
+	f := r.rows
+	f.found.Rows++
+	v, err := newView(x, r.options.Map)
+	if err != nil {
+		return err
+	}
+	if f.form, err = f.choose(v); err != nil {
+		f.form = nil
+		return err
+	}
+	c, err := f.form.read(f, v)
+	var left unlearnable
+	switch {
+	case errors.As(err, &left):
+		f.drop(x.at, fmt.Errorf("%w: %w", left, snug.ErrConfig))
+		return nil
+	case err == nil:
+		err = f.rest(v, c)
+	}
+	if err != nil {
+		if !errors.Is(err, snug.ErrConfig) && !errors.Is(err, snug.ErrCorrupt) {
+			err = fmt.Errorf("%w: %w", err, snug.ErrConfig)
+		}
+		return err
+	}
+	return f.add(x.at, c)
+}
+
+// add makes a sample of what a row says.
+func (f *rows) add(at string, c content) error {
+	r := f.reader
+	samples, cut, dropped := len(r.samples), r.stats.Truncated, r.stats.Dropped
+	err := r.sample(f, at, c)
+	f.found.Samples += len(r.samples) - samples
+	if r.stats.Truncated > cut {
+		f.warn(at, "cut", "cut to %d tokens (-context)", r.options.Context)
+	}
+	if r.stats.Dropped > dropped && len(r.samples) == samples && err == nil {
+		f.warn(at, "nothing left", "left out: none of its first %d tokens is learned", r.options.Context)
+	}
+	return err
+}
+
+// sample encodes what a row says, and adds it to the set.
+func (r *reader) sample(f *rows, at string, c content) error {
+	answers := []string{c.answer}
+	if r.options.Pairs {
+		answers = append(answers, c.rejected)
+	}
+	tokens := make([][]int32, len(answers))
+	var err error
+	for i, answer := range answers {
+		if c.chats == nil {
+			text := c.prompt + answer
+			if tokens[i], err = r.labelText(text, span{Begin: len(c.prompt), End: len(text)}); err != nil {
+				return err
+			}
+			continue
+		}
+		var l chat.Labeled
+		if tokens[i], l, err = r.labelChat(c.chats[i]); err != nil {
+			break
+		}
+		f.notes(at, c.chats[i], l)
+	}
+	if err == nil && r.options.Pairs {
+		err = labelPair(tokens[0], tokens[1])
+	}
+	switch {
+	case c.chats != nil && errors.Is(err, snug.ErrConfig): // the template refuses the row, or cannot express it
+		f.drop(at, err)
+		return nil
+	case err != nil:
+		return err
+	case r.options.Pairs:
+		return r.addPair(tokens[0], tokens[1])
+	}
+	return r.add(tokens[0])
+}
+
+// notes takes up what a template has done to a conversation.
+func (f *rows) notes(at string, c chat.Conversation, l chat.Labeled) {
+	seen := map[string]bool{} // in this row
+	for _, n := range l.Notes {
+		kind := fmt.Sprint(n.Kind, " ", kindOfText(n.Text))
+		if !seen[kind] {
+			seen[kind] = true
+			f.warn(at, kind, "%s", n.Text)
+		}
+	}
+	header := f.reader.knows().header
+	for _, t := range l.Turns {
+		if header != "" && strings.Contains(l.Text[t.Begin:t.End], header) && !strings.Contains(c.Messages[t.Message].Content, header) {
+			f.warn(at, "header", "what is learned of message %d has %q, which begins a turn", t.Message, header)
+			return
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package dataset
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug"
+)
+
+// view is a row as a form sees it: with the names that Options.Map gives, and a note of the fields that the form takes.
+type view struct {
+	at     string
+	names  []string
+	values map[string]value
+	taken  map[string]bool
+}
+
+// newView returns the view of a row. An error is a field of the map that the row does not have.
+func newView(x row, names map[string]string) (*view, error) {
+	v := &view{at: x.at, values: map[string]value{}, taken: map[string]bool{}}
+	from := map[string]bool{}
+	for _, name := range names {
+		from[name] = true
+	}
+	for _, m := range x.fields {
+		if _, replaced := names[m.name]; !replaced && !from[m.name] {
+			v.names = append(v.names, m.name)
+			v.values[m.name] = m.value
+		}
+	}
+	for _, to := range sortedKeys(names) {
+		name := names[to]
+		if name == "" {
+			continue
+		}
+		field, found := x.fields.get(name)
+		if !found {
+			return nil, fmt.Errorf("-map %s=%s: the row has no field %s, its fields are %s: %w", to, name, name, listed(x.fields.names()), snug.ErrConfig)
+		}
+		v.names = append(v.names, to)
+		v.values[to] = field
+	}
+	return v, nil
+}
+
+func sortedKeys(m map[string]string) (keys []string) {
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// listed writes names, the first of many.
+func listed(names []string) string {
+	const most = 20
+	if len(names) == 0 {
+		return "none"
+	}
+	var b strings.Builder
+	for i, n := range names {
+		if i == most {
+			fmt.Fprintf(&b, " and %d more", len(names)-most)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(shortened(n))
+	}
+	return b.String()
+}
+
+// list writes the names of the fields.
+func (v *view) list() string { return listed(v.names) }
+
+// has reports whether the row has all of these fields, and none of them is null.
+func (v *view) has(names ...string) bool {
+	for _, n := range names {
+		if v.values[n] == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// take returns the value of a field, which is nil where there is none, and notes that it is used.
+func (v *view) take(name string) value {
+	v.taken[name] = true
+	return v.values[name]
+}
+
+// text takes a field that is a string; null is an empty string.
+func (v *view) text(name string) (string, error) {
+	switch x := v.take(name).(type) {
+	case nil:
+		return "", nil
+	case string:
+		return x, nil
+	default:
+		return "", fmt.Errorf("%s is %s, want a string: %w", shortened(name), kindOf(x), snug.ErrConfig)
+	}
+}
+
+// items takes a field that is a list, or a string with a list of JSON, as tables without lists have it.
+func (v *view) items(name string) (list, error) { return items(shortened(name), v.take(name)) }
+
+func items(name string, x value) (list, error) {
+	if text, ok := x.(string); ok {
+		parsed, err := parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s is a string, want a list of messages: %w", name, snug.ErrConfig)
+		}
+		x = parsed
+	}
+	switch x := x.(type) {
+	case nil:
+		return nil, nil
+	case list:
+		return x, nil
+	}
+	return nil, fmt.Errorf("%s is %s, want a list: %w", name, kindOf(x), snug.ErrConfig)
+}
+
+// parse reads a text that is one value of JSON.
+func parse(text string) (value, error) {
+	d := newDecoder(strings.NewReader(text), int64(len(text))*valueBytes+maxLine)
+	x, err := d.next()
+	if err == nil {
+		err = d.space()
+	}
+	if err == nil && d.peek() >= 0 {
+		err = fmt.Errorf("more than one value: %w", snug.ErrCorrupt)
+	}
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	return x, nil
+}
+
+// text returns a member that is a string.
+func (o object) text(name string) (string, bool) {
+	x, _ := o.get(name)
+	text, ok := x.(string)
+	return text, ok
+}
+
+// empty reports whether a value is null or has nothing in it. A string is also empty if it is the JSON of nothing, as
+// columns of text have it.
+func empty(x value) bool {
+	switch x := x.(type) {
+	case nil:
+		return true
+	case string:
+		switch strings.TrimSpace(x) {
+		case "", "null", "[]", "{}":
+			return true
+		}
+	case list:
+		return len(x) == 0
+	case object:
+		for _, m := range x {
+			if m.value != nil { // a column of structs has an object of nulls for none
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// truth returns whether a value says yes or no: a boolean, 0 or 1, or the word that a column of text has for it.
+func truth(x value) (yes, known bool) {
+	switch x := x.(type) {
+	case bool:
+		return x, true
+	case json.Number:
+		n, err := x.Float64()
+		return n != 0, err == nil && (n == 0 || n == 1)
+	case string:
+		switch strings.ToLower(strings.TrimSpace(x)) {
+		case "true", "1", "1.0":
+			return true, true
+		case "false", "0", "0.0":
+			return false, true
+		}
+	}
+	return false, false
+}
