@@ -13,223 +13,272 @@ var filters map[string]func(s *state, v any, p params) any
 
 func init() { // some call others
 	onText := func(f func(string) string) func(*state, any, params) any {
-		return func(_ *state, v any, p params) any { p.takes(); return f(str(v)) }
+		return func(s *state, v any, p params) any { p.takes(); return s.mapped(s.str(v), f) }
 	}
 	choose := func(attribute, keep bool) func(*state, any, params) any {
 		return func(s *state, v any, p params) any { return selected(s, v, p, attribute, keep) }
 	}
+	asText := func(s *state, v any, p params) any { p.takes(); return s.str(v) }
+	length := func(s *state, v any, p params) any { p.takes(); return s.length(v) }
 	filters = map[string]func(s *state, v any, p params) any{
-		"trim": func(_ *state, v any, p params) any {
+		"trim": func(s *state, v any, p params) any {
 			p.takes("chars")
-			return strip(str(v), p.only("chars"), true, true)
+			return strip(s.str(v), p.only("chars"), true, true)
 		},
 		"upper": onText(strings.ToUpper), "lower": onText(strings.ToLower), "capitalize": onText(capitalize), "title": onText(titleWords),
-		"string": onText(func(s string) string { return s }), "safe": onText(func(s string) string { return s }),
-		"escape": onText(escape), "e": onText(escape),
-		"wordcount": func(_ *state, v any, p params) any {
-			p.takes()
-			return len(strings.FieldsFunc(str(v), func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsNumber(r) }))
-		},
-		"length": func(_ *state, v any, p params) any { p.takes(); return length(v) },
-		"count":  func(_ *state, v any, p params) any { p.takes(); return length(v) },
-		"replace": func(_ *state, v any, p params) any {
+		"string": asText, "safe": asText, "escape": escape, "e": escape, "forceescape": escape,
+		"wordcount": wordCount,
+		"length":    length, "count": length,
+		"replace": func(s *state, v any, p params) any {
 			p.takes("old", "new", "count")
 			n := -1
 			if p.arg(2, "count", nil) != nil {
 				n = p.whole(2, "count", 0)
 			}
-			return replace(str(v), p.text(0, "old", nil), p.text(1, "new", nil), n)
+			return s.replace(s.str(v), p.text(0, "old", nil), p.text(1, "new", nil), n)
 		},
 		"default": standard, "d": standard,
-		"first": func(_ *state, v any, p params) any {
+		"first": func(s *state, v any, p params) any {
 			p.takes()
-			if items := iterate(v); len(items) > 0 {
+			if text, ok := v.(string); ok && text != "" {
+				return s.character(text, 0)
+			}
+			if items := s.iterate(v); len(items) > 0 {
 				return items[0]
 			}
 			return undefined{"the first item"}
 		},
-		"last": func(_ *state, v any, p params) any {
+		"last": func(s *state, v any, p params) any {
 			p.takes()
-			if items := iterate(v); len(items) > 0 {
+			if text, ok := v.(string); ok && text != "" {
+				return s.character(text, -1)
+			}
+			if items := s.iterate(v); len(items) > 0 {
 				return items[len(items)-1]
 			}
 			return undefined{"the last item"}
 		},
-		"list": func(_ *state, v any, p params) any { p.takes(); return &list{items: slices.Clone(iterate(v))} },
-		"join": func(_ *state, v any, p params) any {
+		"list": func(s *state, v any, p params) any { p.takes(); return s.list(slices.Clone(s.iterate(v))) },
+		"join": func(s *state, v any, p params) any {
 			p.takes("d", "attribute")
-			var parts []string
-			for _, item := range iterate(v) {
-				if a := p.arg(1, "attribute", nil); a != nil {
-					item = member(item, a)
-				}
-				parts = append(parts, str(item))
-			}
-			return joined(parts, p.text(0, "d", ""))
+			of := p.arg(1, "attribute", nil)
+			return s.join(s.iterate(v), s.str(p.arg(0, "d", "")), func(item any) string { return s.str(s.member(item, of)) })
 		},
-		"int": func(_ *state, v any, p params) any { p.takes("default"); return toInt(v, p.whole(0, "default", 0)) },
-		"float": func(_ *state, v any, p params) any {
+		"int": func(s *state, v any, p params) any {
+			p.takes("default", "base")
+			return s.toInt(v, p.whole(0, "default", 0))
+		},
+		"float": func(s *state, v any, p params) any {
 			p.takes("default")
-			if x, ok := toFloat(v); ok {
+			if x, ok := s.toFloat(v); ok {
 				return x
 			}
 			return p.arg(0, "default", 0.0)
 		},
-		"abs": func(_ *state, v any, p params) any {
+		"abs": func(s *state, v any, p params) any {
 			p.takes()
-			if holds("<", v, 0) {
-				return arithmetic("-", 0, v)
+			if n, ok := integer(v); ok {
+				return max(n, -n)
 			}
-			return v
-		},
-		"round": func(_ *state, v any, p params) any {
-			p.takes("precision", "method")
 			x, ok := numeric(v)
-			if n, whole := integer(v); whole {
-				return n
+			if !ok {
+				fail("abs of %s", a(v))
 			}
-			scale := math.Pow(10, float64(p.whole(0, "precision", 0)))
-			f := map[string]func(float64) float64{"common": math.RoundToEven, "ceil": math.Ceil, "floor": math.Floor}[p.text(1, "method", "common")]
-			if !ok || f == nil {
-				fail("round of a %s by the method %.20q", typeName(v), p.text(1, "method", "common"))
-			}
-			return f(x*scale) / scale
+			return math.Abs(x)
 		},
-		"reverse": func(_ *state, v any, p params) any {
+		"round": round,
+		"reverse": func(s *state, v any, p params) any {
 			p.takes()
-			if s, ok := v.(string); ok {
-				return slice(s, [3]any{nil, nil, -1})
+			if _, ok := v.(string); ok {
+				return s.slice(v, [3]any{nil, nil, -1})
 			}
-			items := slices.Clone(iterate(v))
+			items := slices.Clone(s.iterate(v))
 			slices.Reverse(items)
-			return &list{items: items}
+			return s.list(items)
 		},
-		"sort": sorted,
-		"unique": func(_ *state, v any, p params) any {
-			p.takes("case_sensitive", "attribute")
-			l := &list{}
-			var seen []any
-			for _, item := range iterate(v) {
-				key := p.key(item)
-				if !slices.ContainsFunc(seen, func(k any) bool { return equal(k, key) }) {
-					seen, l.items = append(seen, key), append(l.items, item)
-				}
-			}
-			return l
-		},
-		"min": func(_ *state, v any, p params) any { return extreme(v, p, -1) },
-		"max": func(_ *state, v any, p params) any { return extreme(v, p, 1) },
-		"sum": func(_ *state, v any, p params) any {
+		"sort": sorted, "unique": unique,
+		"min": func(s *state, v any, p params) any { return extreme(s, v, p, -1) },
+		"max": func(s *state, v any, p params) any { return extreme(s, v, p, 1) },
+		"sum": func(s *state, v any, p params) any {
 			p.takes("attribute", "start")
-			sum := p.arg(1, "start", 0)
-			for _, item := range iterate(v) {
-				if a := p.arg(0, "attribute", nil); a != nil {
-					item = member(item, a)
-				}
-				sum = arithmetic("+", sum, item)
+			sum, of := p.arg(1, "start", 0), p.arg(0, "attribute", nil)
+			last := 0 // bytes of the sum before, which is no longer in use
+			for _, item := range s.iterate(v) {
+				s.step()
+				before := s.made
+				sum = s.arithmetic("+", sum, s.member(item, of))
+				s.began += last
+				last = s.made - before
 			}
 			return sum
 		},
-		"items": func(_ *state, v any, p params) any {
+		"items": func(s *state, v any, p params) any {
 			p.takes()
 			if d, ok := v.(*dict); ok {
-				return items(d)
+				return s.pairs(d)
 			}
 			if _, ok := v.(undefined); !ok {
-				fail("items of a %s", typeName(v))
+				fail("items of %s", a(v))
 			}
 			return &list{}
 		},
-		"dictsort": func(_ *state, v any, p params) any {
-			p.takes()
-			d, ok := v.(*dict)
-			if !ok {
-				fail("dictsort of a %s", typeName(v))
-			}
-			l := items(d)
-			slices.SortStableFunc(l.items, func(a, b any) int { return order(folded(a.(*list).items[0]), folded(b.(*list).items[0])) })
-			return l
+		"dictsort": dictSort,
+		"map":      mapped,
+		"select":   choose(false, true), "reject": choose(false, false), "selectattr": choose(true, true), "rejectattr": choose(true, false),
+		"tojson": toJSON,
+		"indent": func(s *state, v any, p params) any { return s.indent(v, p) },
+		"attr": func(s *state, v any, p params) any {
+			p.takes("name")
+			return s.attribute(v, p.text(0, "name", nil))
 		},
-		"map":    mapped,
-		"select": choose(false, true), "reject": choose(false, false), "selectattr": choose(true, true), "rejectattr": choose(true, false),
-		"tojson": toJSON, "indent": indent, "attr": func(_ *state, v any, p params) any { p.takes("name"); return attribute(v, p.text(0, "name", nil)) },
-		"center": func(_ *state, v any, p params) any {
+		"center": func(s *state, v any, p params) any {
 			p.takes("width")
-			return center(str(v), p.whole(0, "width", 80))
+			return s.center(s.str(v), " ", p.whole(0, "width", 80))
 		},
-		"format": func(_ *state, v any, p params) any {
-			return format(str(v), &list{items: p.values, tuple: true})
+		"format": func(s *state, v any, p params) any {
+			return s.format(s.str(v), &list{items: p.values, tuple: true})
 		},
+		"groupby": groupBy, "batch": batch, "slice": columns, "truncate": truncate,
 	}
 }
 
 // only leaves one argument, by its place.
 func (p params) only(name string) params {
 	if v := p.arg(0, name, nil); v != nil {
-		return params{of: p.of, values: []any{v}}
+		return params{s: p.s, of: p.of, values: []any{v}}
 	}
-	return params{of: p.of}
+	return params{s: p.s, of: p.of}
 }
 
-// member is an item's attribute, which may have dots, or a subscript.
-func member(item, of any) any {
+// member is an item's attribute, which may have dots, or a subscript. It is the item itself for the attribute nil.
+func (s *state) member(item, of any) any {
+	if of == nil {
+		return item
+	}
 	path, ok := of.(string)
 	if !ok {
-		return subscript(item, of)
+		return s.subscript(item, of)
 	}
-	for _, part := range strings.Split(path, ".") {
-		item = subscript(item, part)
+	s.scan(len(path))
+	for part := range strings.SplitSeq(path, ".") {
+		s.step()
+		if n, err := strconv.Atoi(part); err == nil && n >= 0 {
+			item = s.subscript(item, n)
+			continue
+		}
+		item = s.subscript(item, part)
 	}
 	return item
 }
 
 // folded is what Jinja2 compares when case does not count.
-func folded(v any) any {
-	if s, ok := v.(string); ok {
-		return strings.ToLower(s)
+func (s *state) folded(v any) any {
+	if text, ok := v.(string); ok {
+		return s.mapped(text, strings.ToLower)
 	}
 	return v
 }
 
-// key is what sort, unique, min and max compare.
-func (p params) key(item any) any {
-	if a := p.named["attribute"]; a != nil {
-		item = member(item, a)
+// keyed is an item with what sort, unique, min and max compare.
+type keyed struct{ key, item any }
+
+// keys returns the items with what is compared of them: an attribute, in lower case unless case counts.
+func (s *state) keys(v any, attribute any, cased bool) []keyed {
+	items := s.iterate(v)
+	s.makes(2 * sizeItem * len(items))
+	all := make([]keyed, len(items))
+	for i, item := range items {
+		s.step()
+		key := s.member(item, attribute)
+		if !cased {
+			key = s.folded(key)
+		}
+		all[i] = keyed{key, item}
 	}
-	if !truth(p.named["case_sensitive"]) {
-		item = folded(item)
-	}
-	return item
+	return all
 }
 
-func sorted(_ *state, v any, p params) any {
-	p.takes("reverse", "case_sensitive", "attribute")
-	if len(p.values) > 1 {
-		fail("sort takes its arguments by name")
-	}
-	l := slices.Clone(iterate(v))
-	slices.SortStableFunc(l, func(a, b any) int {
-		if truth(p.arg(0, "reverse", false)) {
+func (s *state) sort(all []keyed, reverse bool) *list {
+	slices.SortStableFunc(all, func(a, b keyed) int {
+		if reverse {
 			a, b = b, a
 		}
-		return order(p.key(a), p.key(b))
+		return s.order(a.key, b.key)
 	})
-	return &list{items: l}
+	l := s.list(make([]any, len(all)))
+	for i, k := range all {
+		l.items[i] = k.item
+	}
+	return l
 }
 
-func extreme(v any, p params, sign int) any {
+func sorted(s *state, v any, p params) any {
+	p.takes("reverse", "case_sensitive", "attribute")
+	attribute := p.arg(2, "attribute", nil)
+	cased, reverse := truth(p.arg(1, "case_sensitive", false)), truth(p.arg(0, "reverse", false))
+	if several, ok := attribute.(string); ok && strings.Contains(several, ",") {
+		fail("sort by several attributes is not supported")
+	}
+	return s.sort(s.keys(v, attribute, cased), reverse)
+}
+
+func dictSort(s *state, v any, p params) any {
+	p.takes("case_sensitive", "by", "reverse")
+	d, ok := v.(*dict)
+	if !ok {
+		fail("dictsort of %s", a(v))
+	}
+	at, known := map[string]int{"key": 0, "value": 1}[p.text(1, "by", "key")]
+	if !known {
+		fail("dictsort by %.20q, want key or value", p.text(1, "by", "key"))
+	}
+	all := s.keys(s.pairs(d), at, truth(p.arg(0, "case_sensitive", false)))
+	return s.sort(all, truth(p.arg(2, "reverse", false)))
+}
+
+// unique leaves the first of equal items.
+func unique(s *state, v any, p params) any {
 	p.takes("case_sensitive", "attribute")
-	items := iterate(v)
-	if len(items) == 0 {
+	kept := &list{}
+	seen := map[any]bool{}
+	var others []any // keys that a map cannot have
+	for _, k := range s.keys(v, p.arg(1, "attribute", nil), truth(p.arg(0, "case_sensitive", false))) {
+		key := k.key
+		if x, ok := numeric(key); ok {
+			key = x // 1, 1.0 and true are equal
+		}
+		s.copies(len(keyText(key)))
+		switch l, ok := key.(*list); {
+		case typeName(key) == "dict" || ok && !l.tuple:
+			fail("unique of items that are %ss", typeName(key))
+		case hashable(key):
+			if seen[key] {
+				continue
+			}
+			seen[key] = true
+		case slices.ContainsFunc(others, func(o any) bool { return s.equal(o, key) }):
+			continue
+		default:
+			others = append(others, key)
+		}
+		s.add(kept, k.item)
+	}
+	return kept
+}
+
+func extreme(s *state, v any, p params, sign int) any {
+	p.takes("case_sensitive", "attribute")
+	all := s.keys(v, p.arg(1, "attribute", nil), truth(p.arg(0, "case_sensitive", false)))
+	if len(all) == 0 {
 		return undefined{"an item of none"}
 	}
-	best := items[0]
-	for _, item := range items[1:] {
-		if order(p.key(item), p.key(best))*sign > 0 {
-			best = item
+	best := all[0]
+	for _, k := range all[1:] {
+		if s.order(k.key, best.key)*sign > 0 {
+			best = k
 		}
 	}
-	return best
+	return best.item
 }
 
 func standard(_ *state, v any, p params) any {
@@ -240,24 +289,37 @@ func standard(_ *state, v any, p params) any {
 	return v
 }
 
+// call applies a filter that a text names.
+func (s *state) filter(name any, v any, values []any, named map[string]any) any {
+	of, _ := name.(string)
+	f, known := filters[of]
+	if !known {
+		fail("map: the filter %.40q is not known", s.str(name))
+	}
+	return f(s, v, params{s, of, values, named})
+}
+
 func mapped(s *state, v any, p params) any {
 	l := &list{}
-	for _, item := range iterate(v) {
-		s.step()
-		if a, found := p.named["attribute"]; found {
-			item = member(item, a)
+	attribute, byAttribute := p.named["attribute"]
+	if !byAttribute && len(p.values) == 0 {
+		fail("map takes the name of a filter, or an attribute")
+	}
+	if s.depth++; s.depth > maxNested { // map may map
+		fail("more than %d calls within another", maxNested)
+	}
+	for _, item := range s.iterate(v) {
+		if byAttribute {
+			item = s.member(item, attribute)
 			if _, missing := item.(undefined); missing && p.named["default"] != nil {
 				item = p.named["default"]
 			}
 		} else {
-			f, known := filters[p.text(0, "the filter", nil)]
-			if !known {
-				fail("map: the filter %.40q is not known", p.values[0])
-			}
-			item = f(s, item, params{p.values[0].(string), p.values[1:], p.named})
+			item = s.filter(p.values[0], item, p.values[1:], p.named)
 		}
-		l.items = append(l.items, item)
+		s.add(l, item)
 	}
+	s.depth--
 	return l
 }
 
@@ -270,53 +332,91 @@ func selected(s *state, v any, p params, attribute, keep bool) any {
 		of, values = values[0], values[1:]
 	}
 	l := &list{}
-	for _, item := range iterate(v) {
+	for _, item := range s.iterate(v) {
 		s.step()
-		what := item
-		if attribute {
-			what = member(item, of)
-		}
+		what := s.member(item, of)
 		yes := truth(what)
 		if len(values) > 0 {
 			name, _ := values[0].(string)
 			test, known := tests[name]
 			if !known {
-				fail("%s: the test %.40q is not known", p.of, str(values[0]))
+				fail("%s: the test %.40q is not known", p.of, s.str(values[0]))
 			}
-			yes = test(what, params{of: name, values: values[1:]})
+			yes = test(what, params{s: s, of: name, values: values[1:]})
 		}
 		if yes == keep {
-			l.items = append(l.items, item)
+			s.add(l, item)
 		}
 	}
 	return l
 }
 
 // toInt is Python's int, or another value.
-func toInt(v any, standard int) int {
+func (s *state) toInt(v any, standard int) int {
 	if n, ok := integer(v); ok {
 		return n
 	}
-	if x, ok := toFloat(v); ok && math.Abs(x) <= 1<<53 {
+	if x, ok := s.toFloat(v); ok && math.Abs(x) <= 1<<53 {
 		return int(x)
 	}
 	return standard
 }
 
-func toFloat(v any) (x float64, ok bool) {
-	if s, isText := v.(string); isText {
-		x, err := strconv.ParseFloat(strings.TrimFunc(s, space), 64)
+func (s *state) toFloat(v any) (x float64, ok bool) {
+	if text, isText := v.(string); isText {
+		s.scan(len(text))
+		x, err := strconv.ParseFloat(strings.TrimFunc(text, space), 64)
 		return x, err == nil
 	}
 	return numeric(v)
 }
 
-func escape(s string) string {
-	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;").Replace(s)
+func round(_ *state, v any, p params) any {
+	p.takes("precision", "method")
+	x, ok := numeric(v)
+	if n, whole := integer(v); whole {
+		return n
+	}
+	f := map[string]func(float64) float64{"common": math.RoundToEven, "ceil": math.Ceil, "floor": math.Floor}[p.text(1, "method", "common")]
+	if !ok || f == nil {
+		fail("round of %s by the method %.20q", a(v), p.text(1, "method", "common"))
+	}
+	scale := math.Pow(10, float64(p.whole(0, "precision", 0)))
+	if scaled := x * scale; !math.IsInf(scaled, 0) && scale > 0 {
+		return f(scaled) / scale
+	}
+	return x
+}
+
+func escape(s *state, v any, p params) any {
+	p.takes()
+	text := s.str(v)
+	s.scan(len(text))
+	n := len(text)
+	for sign, more := range map[string]int{"&": 4, "<": 3, ">": 3, "'": 4, `"`: 4} {
+		n += more * strings.Count(text, sign)
+	}
+	s.text(n)
+	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;").Replace(text)
+}
+
+func wordCount(s *state, v any, p params) any {
+	p.takes()
+	text := s.str(v)
+	s.scan(len(text))
+	n, within := 0, false
+	for _, r := range text {
+		is := r == '_' || unicode.IsLetter(r) || unicode.IsNumber(r)
+		if is && !within {
+			n++
+		}
+		within = is
+	}
+	return n
 }
 
 // titleWords begins each word with a capital; Jinja2's words end at spaces, hyphens and brackets.
-func titleWords(s string) string {
+func titleWords(text string) string {
 	first := true
 	return strings.Map(func(r rune) rune {
 		if space(r) || strings.ContainsRune("-({[<", r) {
@@ -328,21 +428,5 @@ func titleWords(s string) string {
 			return unicode.ToUpper(r)
 		}
 		return unicode.ToLower(r)
-	}, s)
-}
-
-func indent(_ *state, v any, p params) any {
-	p.takes("width", "first", "blank")
-	by, ok := p.arg(0, "width", 4).(string)
-	if !ok {
-		by = repeat(" ", p.whole(0, "width", 4))
-	}
-	parts := lines(str(v) + "\n")
-	for i, line := range parts {
-		if i > 0 && (line != "" || truth(p.arg(2, "blank", false))) || i == 0 && truth(p.arg(1, "first", false)) {
-			sized(len(by) * len(parts))
-			parts[i] = by + line
-		}
-	}
-	return joined(parts, "\n")
+	}, text)
 }

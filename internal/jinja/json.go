@@ -2,120 +2,142 @@ package jinja
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
-// toJSON is transformers' filter tojson: json.dumps without escapes beyond ASCII.
-func toJSON(_ *state, v any, p params) any {
+// toJSON is transformers' filter tojson: json.dumps, without escapes beyond ASCII unless ensure_ascii is set.
+func toJSON(s *state, v any, p params) any {
 	p.takes("ensure_ascii", "indent", "separators", "sort_keys")
-	if truth(p.arg(0, "ensure_ascii", false)) {
-		fail("tojson with ensure_ascii is not supported")
-	}
-	w := &jsonWriter{item: ", ", key: ": ", sort: truth(p.arg(3, "sort_keys", false))}
+	w := &jsonWriter{writer: writer{s: s}, item: ", ", key: ": ", ascii: truth(p.arg(0, "ensure_ascii", false)), sort: truth(p.arg(3, "sort_keys", false))}
 	if by := p.arg(1, "indent", nil); by != nil {
 		w.item = ","
 		if text, ok := by.(string); ok {
 			w.by = text
 		} else {
-			w.by = repeat(" ", p.whole(1, "indent", 0))
+			w.by = s.repeat(" ", p.whole(1, "indent", 0))
 		}
 		w.lines = true
 	}
-	if s := p.arg(2, "separators", nil); s != nil {
-		both := params{of: "tojson", values: iterate(s)}
+	if both := p.arg(2, "separators", nil); both != nil {
+		both := params{s: s, of: "tojson", values: s.iterate(both)}
 		both.count(2, 2)
 		w.item, w.key = both.text(0, "separators", nil), both.text(1, "separators", nil)
 	}
 	w.value(v, 0)
-	return w.String()
+	return w.done()
 }
 
 type jsonWriter struct {
-	strings.Builder
-	item, key, by string
-	lines, sort   bool
+	writer
+	item, key, by      string
+	lines, sort, ascii bool
 }
 
 // newLine begins a line, unless all is on one.
 func (w *jsonWriter) newLine(depth int) {
 	if w.lines {
-		w.WriteByte('\n')
-		w.WriteString(repeat(w.by, depth))
+		w.put("\n")
+		for range depth {
+			w.put(w.by)
+		}
 	}
-	sized(w.Len())
 }
 
 func (w *jsonWriter) value(v any, depth int) {
-	if depth > maxNested {
-		fail("tojson: more than %d values within another", maxNested)
-	}
-	sized(w.Len())
+	w.s.step()
+	deep(depth)
 	switch v := v.(type) {
 	case nil:
-		w.WriteString("null")
+		w.put("null")
 	case bool:
-		w.WriteString(map[bool]string{false: "false", true: "true"}[v])
-	case int, float64:
-		w.WriteString(repr(v, 0))
+		w.put(map[bool]string{false: "false", true: "true"}[v])
+	case int:
+		w.writer.value(v, 0)
+	case float64:
+		w.put(jsonFloat(v))
 	case string:
 		w.text(v)
 	case *list:
 		if len(v.items) == 0 {
-			w.WriteString("[]")
+			w.put("[]")
 			return
 		}
-		w.WriteByte('[')
+		w.put("[")
 		for i, item := range v.items {
 			if i > 0 {
-				w.WriteString(w.item)
+				w.put(w.item)
 			}
 			w.newLine(depth + 1)
 			w.value(item, depth+1)
 		}
 		w.newLine(depth)
-		w.WriteByte(']')
+		w.put("]")
 	case *dict:
 		if len(v.keys) == 0 {
-			w.WriteString("{}")
+			w.put("{}")
 			return
 		}
 		keys := v.keys
 		if w.sort {
-			keys = slices.SortedFunc(slices.Values(keys), order)
+			keys = slices.SortedFunc(slices.Values(keys), w.s.order)
 		}
-		w.WriteByte('{')
+		w.put("{")
 		for i, key := range keys {
 			if i > 0 {
-				w.WriteString(w.item)
+				w.put(w.item)
 			}
 			w.newLine(depth + 1)
 			if name, ok := key.(string); ok {
 				w.text(name)
 			} else {
-				w.WriteByte('"')
+				w.put(`"`)
 				w.value(key, depth+1)
-				w.WriteByte('"')
+				w.put(`"`)
 			}
-			w.WriteString(w.key)
+			w.put(w.key)
 			w.value(v.values[key], depth+1)
 		}
 		w.newLine(depth)
-		w.WriteByte('}')
+		w.put("}")
 	default:
-		fail("tojson of a %s", typeName(v))
+		fail("tojson of %s", a(v))
 	}
 }
 
-func (w *jsonWriter) text(s string) {
+// jsonFloat is a number as json.dumps writes it.
+func jsonFloat(x float64) string {
+	switch {
+	case math.IsNaN(x):
+		return "NaN"
+	case math.IsInf(x, 1):
+		return "Infinity"
+	case math.IsInf(x, -1):
+		return "-Infinity"
+	}
+	return float(x)
+}
+
+func (w *jsonWriter) text(text string) {
+	w.s.scan(len(text))
+	w.s.sized(w.Len() + len(text))
 	w.WriteByte('"')
-	for _, r := range s {
+	for i, r := range text {
+		if i%1024 == 1023 {
+			w.s.sized(w.Len())
+		}
 		switch {
 		case r == '"' || r == '\\':
 			w.WriteByte('\\')
 			w.WriteRune(r)
-		case r >= ' ':
+		case r >= ' ' && (r < utf8.RuneSelf-1 || !w.ascii):
 			w.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(w, `\u%04x\u%04x`, high, low)
 		default:
 			if i := strings.IndexRune("\n\r\t\b\f", r); i >= 0 {
 				w.WriteByte('\\')
@@ -125,5 +147,5 @@ func (w *jsonWriter) text(s string) {
 			}
 		}
 	}
-	w.WriteByte('"')
+	w.put(`"`)
 }

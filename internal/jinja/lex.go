@@ -35,6 +35,7 @@ var operators = []string{"//", "**", "==", "!=", "<=", ">=", "+", "-", "*", "/",
 
 var (
 	number   = regexp.MustCompile(`^[0-9](_?[0-9])*(\.[0-9](_?[0-9])*)?([eE][+-]?[0-9](_?[0-9])*)?`)
+	digits   = regexp.MustCompile(`^[0-9](_?[0-9])*`)
 	hex      = regexp.MustCompile(`^0[xX][0-9a-fA-F]+`)
 	beginRaw = regexp.MustCompile(`^\{%[-+]?\s*raw\s*(-%\}\s*|%\})`)
 	endRaw   = regexp.MustCompile(`\{%([-+]?)\s*endraw\s*(\+%\}|-%\}\s*|%\}\n?)`)
@@ -99,7 +100,7 @@ func (l *lexer) tag(before string, at int) {
 	case "{#":
 		i := strings.Index(l.rest[2:], "#}")
 		if i < 0 {
-			fail("line %d: a comment has no end", l.line)
+			failAt(l.line, "a comment has no end")
 		}
 		sign := l.rest[2+i-1]
 		l.take(2 + i)
@@ -119,7 +120,7 @@ func (l *lexer) tag(before string, at int) {
 func (l *lexer) raw() {
 	m := endRaw.FindStringSubmatchIndex(l.rest)
 	if m == nil {
-		fail("line %d: the tag raw has no end", l.line)
+		failAt(l.line, "the tag raw has no end")
 	}
 	body := l.rest[:m[0]]
 	if l.rest[m[2]:m[3]] == "-" {
@@ -151,7 +152,7 @@ func (l *lexer) inside(closing string, as kind) {
 		l.rest, l.line = l.skip()
 		switch sign := strings.TrimPrefix(strings.TrimPrefix(l.rest, "-"), "+"); {
 		case l.rest == "":
-			fail("line %d: a tag has no end %s", l.line, closing)
+			failAt(l.line, "a tag has no end %s", closing)
 		case depth == 0 && strings.HasPrefix(sign, closing) && len(l.rest)-len(sign) <= 1 && !(closing == "}}" && l.rest[0] == '+'):
 			strip, kept := l.rest[0] == '-', l.rest[0] == '+'
 			l.take(len(l.rest) - len(sign))
@@ -188,6 +189,9 @@ func (l *lexer) one() (size int) {
 		return len(m)
 	case r >= '0' && r <= '9':
 		m := number.FindString(l.rest)
+		if n := len(l.tokens); n > 0 && l.tokens[n-1].kind == operator && l.tokens[n-1].text == "." {
+			m = digits.FindString(l.rest) // m.0.1 has the numbers 0 and 1
+		}
 		if digits := strings.ReplaceAll(m, "_", ""); strings.ContainsAny(m, ".eE") {
 			l.add(real, digits)
 		} else {
@@ -208,7 +212,7 @@ func (l *lexer) one() (size int) {
 			return len(op)
 		}
 	}
-	fail("line %d: the character %q is not known", l.line, r)
+	failAt(l.line, "the character %q is not known", r)
 	return 0
 }
 
@@ -237,7 +241,7 @@ func (l *lexer) quoted(quote byte) (size int) {
 			}
 			code, err := strconv.ParseUint(l.rest[i+1:i+1+n], 16, 32)
 			if err != nil {
-				fail("line %d: a text has the escape \\%c without %d digits", l.line, c, n)
+				failAt(l.line, "a text has the escape \\%c without %d digits", c, n)
 			}
 			b.WriteRune(rune(code))
 			i += n
@@ -246,7 +250,7 @@ func (l *lexer) quoted(quote byte) (size int) {
 			b.WriteByte(c)
 		}
 	}
-	fail("line %d: a text has no end", l.line)
+	failAt(l.line, "a text has no end")
 	return 0
 }
 

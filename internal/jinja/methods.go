@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -8,6 +9,7 @@ import (
 
 // params are the arguments of a method, a filter or a test.
 type params struct {
+	s      *state
 	of     string
 	values []any
 	named  map[string]any
@@ -50,7 +52,7 @@ func (p params) arg(i int, name string, standard any) any {
 func (p params) text(i int, name string, standard any) string {
 	v, ok := p.arg(i, name, standard).(string)
 	if !ok {
-		fail("%s: want a text for %s, not a %s", p.of, name, typeName(p.arg(i, name, standard)))
+		fail("%s: want a text for %s, not %s", p.of, name, a(p.arg(i, name, standard)))
 	}
 	return v
 }
@@ -58,95 +60,128 @@ func (p params) text(i int, name string, standard any) string {
 func (p params) whole(i int, name string, standard int) int {
 	n, ok := integer(p.arg(i, name, standard))
 	if !ok {
-		fail("%s: want an integer for %s, not a %s", p.of, name, typeName(p.arg(i, name, standard)))
+		fail("%s: want an integer for %s, not %s", p.of, name, a(p.arg(i, name, standard)))
 	}
 	return n
 }
 
 // textMethods are those of Python's str.
-var textMethods map[string]func(s string, p params) any
+var textMethods map[string]func(text string, p params) any
 
 // dictMethods are those of Python's dict that change nothing.
 var dictMethods map[string]func(d *dict, p params) any
 
 func init() { // they refer to functions that refer to them
-	textMethods = map[string]func(s string, p params) any{
+	textMethods = map[string]func(text string, p params) any{
 		"upper":      plain(strings.ToUpper),
 		"lower":      plain(strings.ToLower),
 		"casefold":   plain(strings.ToLower),
 		"title":      plain(title),
 		"capitalize": plain(capitalize),
-		"swapcase": plain(func(s string) string {
+		"swapcase": plain(func(text string) string {
 			return strings.Map(func(r rune) rune {
 				if unicode.IsUpper(r) {
 					return unicode.ToLower(r)
 				}
 				return unicode.ToUpper(r)
-			}, s)
+			}, text)
 		}),
-		"strip":  func(s string, p params) any { return strip(s, p, true, true) },
-		"lstrip": func(s string, p params) any { return strip(s, p, true, false) },
-		"rstrip": func(s string, p params) any { return strip(s, p, false, true) },
-		"split":  split, "rsplit": rsplit, "splitlines": splitLines,
-		"partition":    func(s string, p params) any { return partition(s, p, strings.Index) },
-		"rpartition":   func(s string, p params) any { return partition(s, p, strings.LastIndex) },
-		"startswith":   func(s string, p params) any { return edge(s, p, strings.HasPrefix) },
-		"endswith":     func(s string, p params) any { return edge(s, p, strings.HasSuffix) },
-		"removeprefix": func(s string, p params) any { p.count(1, 1); return strings.TrimPrefix(s, p.text(0, "prefix", nil)) },
-		"removesuffix": func(s string, p params) any { p.count(1, 1); return strings.TrimSuffix(s, p.text(0, "suffix", nil)) },
-		"replace": func(s string, p params) any {
+		"strip":  func(text string, p params) any { return strip(text, p, true, true) },
+		"lstrip": func(text string, p params) any { return strip(text, p, true, false) },
+		"rstrip": func(text string, p params) any { return strip(text, p, false, true) },
+		"split":  split, "rsplit": rsplit,
+		"splitlines":   func(text string, p params) any { p.count(0, 0); return p.s.texts(p.s.lines(text)) },
+		"partition":    func(text string, p params) any { return partition(text, p, strings.Index) },
+		"rpartition":   func(text string, p params) any { return partition(text, p, strings.LastIndex) },
+		"startswith":   func(text string, p params) any { return edge(text, p, strings.HasPrefix) },
+		"endswith":     func(text string, p params) any { return edge(text, p, strings.HasSuffix) },
+		"removeprefix": func(text string, p params) any { return without(text, p, strings.TrimPrefix) },
+		"removesuffix": func(text string, p params) any { return without(text, p, strings.TrimSuffix) },
+		"replace": func(text string, p params) any {
 			p.takes("old", "new", "count")
-			return replace(s, p.text(0, "old", nil), p.text(1, "new", nil), p.whole(2, "count", -1))
+			return p.s.replace(text, p.text(0, "old", nil), p.text(1, "new", nil), p.whole(2, "count", -1))
 		},
-		"find":  func(s string, p params) any { return place(s, p, strings.Index) },
-		"rfind": func(s string, p params) any { return place(s, p, strings.LastIndex) },
-		"index": func(s string, p params) any { return must(place(s, p, strings.Index)) },
-		"count": func(s string, p params) any { p.count(1, 1); return strings.Count(s, p.text(0, "sub", nil)) },
-		"join": func(s string, p params) any {
+		"find":  func(text string, p params) any { return place(text, p, strings.Index) },
+		"rfind": func(text string, p params) any { return place(text, p, strings.LastIndex) },
+		"index": func(text string, p params) any { return must(place(text, p, strings.Index)) },
+		"count": func(text string, p params) any {
 			p.count(1, 1)
-			var parts []string
-			for _, item := range iterate(p.values[0]) {
+			p.s.scan(len(text))
+			return strings.Count(text, p.text(0, "sub", nil))
+		},
+		"join": func(text string, p params) any {
+			p.count(1, 1)
+			return p.s.join(p.s.iterate(p.values[0]), text, func(item any) string {
 				part, ok := item.(string)
 				if !ok {
-					fail("join: a list with a %s", typeName(item))
+					fail("join: a list with %s", a(item))
 				}
-				parts = append(parts, part)
-			}
-			return joined(parts, s)
+				return part
+			})
 		},
 		"format": formatBraces,
-		"center": func(s string, p params) any { p.count(1, 1); return center(s, p.whole(0, "width", 0)) },
-		"ljust":  func(s string, p params) any { return s + fill(s, p) },
-		"rjust":  func(s string, p params) any { return fill(s, p) + s },
-		"zfill": func(s string, p params) any {
+		"center": func(text string, p params) any { return around(text, p) },
+		"ljust": func(text string, p params) any {
+			with := fill(text, p)
+			p.s.text(len(text) + len(with))
+			return text + with
+		},
+		"rjust": func(text string, p params) any {
+			with := fill(text, p)
+			p.s.text(len(text) + len(with))
+			return with + text
+		},
+		"zfill": func(text string, p params) any {
 			p.count(1, 1)
-			if strings.HasPrefix(s, "-") || strings.HasPrefix(s, "+") {
-				return s[:1] + repeat("0", p.whole(0, "width", 0)-utf8.RuneCountInString(s)) + s[1:]
+			with := p.s.fill(text, "0", p.whole(0, "width", 0))
+			p.s.text(len(text) + len(with))
+			if strings.HasPrefix(text, "-") || strings.HasPrefix(text, "+") {
+				return text[:1] + with + text[1:]
 			}
-			return repeat("0", p.whole(0, "width", 0)-utf8.RuneCountInString(s)) + s
+			return with + text
 		},
 		"isdigit":   every(unicode.IsDigit),
 		"isnumeric": every(unicode.IsNumber),
 		"isdecimal": every(func(r rune) bool { return unicode.Is(unicode.Nd, r) }),
 		"isalpha":   every(unicode.IsLetter),
 		"isalnum":   every(func(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }),
-		"isspace":   every(space),
-		"isupper":   func(s string, p params) any { p.count(0, 0); return strings.ToUpper(s) == s && strings.ToLower(s) != s },
-		"islower":   func(s string, p params) any { p.count(0, 0); return strings.ToLower(s) == s && strings.ToUpper(s) != s },
+		"isascii": func(text string, p params) any {
+			p.count(0, 0)
+			p.s.scan(len(text))
+			return strings.IndexFunc(text, func(r rune) bool { return r > unicode.MaxASCII }) < 0
+		},
+		"isspace": every(space),
+		"isupper": func(text string, p params) any {
+			p.count(0, 0)
+			return p.s.cased(text, strings.ToUpper, strings.ToLower)
+		},
+		"islower": func(text string, p params) any {
+			p.count(0, 0)
+			return p.s.cased(text, strings.ToLower, strings.ToUpper)
+		},
 	}
 	dictMethods = map[string]func(d *dict, p params) any{
-		"items": func(d *dict, p params) any { p.count(0, 0); return items(d) },
-		"keys":  func(d *dict, p params) any { p.count(0, 0); return &list{items: d.keys} },
+		"items": func(d *dict, p params) any { p.count(0, 0); return p.s.pairs(d) },
+		"keys":  func(d *dict, p params) any { p.count(0, 0); return p.s.list(slices.Clone(d.keys)) },
 		"values": func(d *dict, p params) any {
 			p.count(0, 0)
-			l := &list{}
-			for _, key := range d.keys {
-				l.items = append(l.items, d.values[key])
+			l := p.s.list(make([]any, len(d.keys)))
+			for i, key := range d.keys {
+				l.items[i] = d.values[key]
 			}
 			return l
 		},
+		"copy": func(d *dict, p params) any {
+			p.count(0, 0)
+			c := &dict{}
+			for _, key := range d.keys {
+				p.s.set(c, key, d.values[key])
+			}
+			return c
+		},
 		"get": func(d *dict, p params) any {
 			p.count(1, 2)
+			p.s.copies(len(keyText(p.values[0])))
 			if v, found := d.get(p.values[0]); found {
 				return v
 			}
@@ -158,28 +193,45 @@ func init() { // they refer to functions that refer to them
 	}
 }
 
-func items(d *dict) *list {
+// pairs returns the keys of a dict with their values.
+func (s *state) pairs(d *dict) *list {
+	s.items(len(d.keys))
 	l := &list{}
 	for _, key := range d.keys {
-		l.items = append(l.items, &list{items: []any{key, d.values[key]}, tuple: true})
+		s.makes(sizeList + 2*sizeItem)
+		l.items = append(l.items, &list{[]any{key, d.values[key]}, true})
 	}
 	return l
 }
 
+// mapped applies a function to a text that grows it three times at most.
+func (s *state) mapped(text string, f func(string) string) string {
+	s.scan(len(text))
+	return s.new(f(text))
+}
+
 // plain is a method without arguments.
 func plain(f func(string) string) func(string, params) any {
-	return func(s string, p params) any { p.count(0, 0); return f(s) }
+	return func(text string, p params) any { p.count(0, 0); return p.s.mapped(text, f) }
 }
 
 // every is a method that reports whether a text has characters, and all of them are something.
 func every(is func(rune) bool) func(string, params) any {
-	return func(s string, p params) any {
+	return func(text string, p params) any {
 		p.count(0, 0)
-		return s != "" && strings.IndexFunc(s, func(r rune) bool { return !is(r) }) < 0
+		p.s.scan(len(text))
+		return text != "" && strings.IndexFunc(text, func(r rune) bool { return !is(r) }) < 0
 	}
 }
 
-func title(s string) string {
+// cased reports whether a text has letters of a case, and none of the other.
+func (s *state) cased(text string, same, other func(string) string) bool {
+	s.scan(2 * len(text))
+	s.makes(2 * len(text))
+	return same(text) == text && other(text) != text
+}
+
+func title(text string) string {
 	within := false
 	return strings.Map(func(r rune) rune {
 		first := !within
@@ -187,159 +239,217 @@ func title(s string) string {
 			return unicode.ToTitle(r)
 		}
 		return unicode.ToLower(r)
-	}, s)
+	}, text)
 }
 
-func capitalize(s string) string {
-	_, n := utf8.DecodeRuneInString(s)
-	return strings.Map(unicode.ToTitle, s[:n]) + strings.ToLower(s[n:])
+func capitalize(text string) string {
+	_, n := utf8.DecodeRuneInString(text)
+	return strings.Map(unicode.ToTitle, text[:n]) + strings.ToLower(text[n:])
 }
 
-func strip(s string, p params, left, right bool) any {
+func strip(text string, p params, left, right bool) any {
 	p.count(0, 1)
 	set := space
 	if v := p.arg(0, "chars", nil); v != nil {
 		chars := p.text(0, "chars", nil)
+		p.s.scan(len(chars))
 		set = func(r rune) bool { return strings.ContainsRune(chars, r) }
+		if len(chars) > 16 {
+			known := map[rune]bool{}
+			for _, r := range chars {
+				known[r] = true
+			}
+			p.s.makes(len(known) * sizeItem)
+			set = func(r rune) bool { return known[r] }
+		}
 	}
+	rest := text
 	if left {
-		s = strings.TrimLeftFunc(s, set)
+		rest = strings.TrimLeftFunc(rest, set)
 	}
 	if right {
-		s = strings.TrimRightFunc(s, set)
+		rest = strings.TrimRightFunc(rest, set)
 	}
-	return s
+	p.s.scan(len(text) - len(rest))
+	if len(rest) == len(text) {
+		return text
+	}
+	return p.s.cut(rest)
 }
 
-func texts(parts []string) *list {
-	l := &list{}
-	for _, part := range parts {
-		l.items = append(l.items, part)
+func without(text string, p params, trim func(text, part string) string) any {
+	p.count(1, 1)
+	part := p.text(0, "the text", nil)
+	p.s.copies(len(part))
+	if rest := trim(text, part); len(rest) < len(text) {
+		return p.s.cut(rest)
 	}
-	return limited(l.items)
+	return text
 }
 
-func split(s string, p params) any {
+func split(text string, p params) any {
 	p.takes("sep", "maxsplit")
+	p.s.scan(len(text))
 	most := p.whole(1, "maxsplit", -1)
+	if most < 0 {
+		most = p.s.mostItems
+	}
 	if p.arg(0, "sep", nil) == nil {
-		return texts(words(s, most))
+		return p.s.texts(words(text, most))
 	}
 	separator := p.text(0, "sep", nil)
 	if separator == "" {
 		fail("split by an empty text")
 	}
-	if most < 0 {
-		return texts(strings.SplitN(s, separator, maxItems+1))
-	}
-	return texts(strings.SplitN(s, separator, min(most, maxItems)+1))
+	return p.s.texts(strings.SplitN(text, separator, min(most, p.s.mostItems, strings.Count(text, separator))+1))
 }
 
-// words splits at white space, at most a number of times unless that is negative.
-func words(s string, most int) (parts []string) {
-	s = strings.TrimLeftFunc(s, space)
-	for s != "" {
-		i := strings.IndexFunc(s, space)
-		if most >= 0 && len(parts) == most {
-			i = -1
+// words splits at white space, at most a number of times.
+func words(text string, most int) (parts []string) {
+	text = strings.TrimLeftFunc(text, space)
+	for text != "" {
+		i := strings.IndexFunc(text, space)
+		if i < 0 || len(parts) == most {
+			return append(parts, text)
 		}
-		if i < 0 {
-			return append(parts, s)
-		}
-		parts = append(parts, s[:i])
-		s = strings.TrimLeftFunc(s[i:], space)
-		if len(parts) > maxItems {
-			break
-		}
+		parts = append(parts, text[:i])
+		text = strings.TrimLeftFunc(text[i:], space)
 	}
 	return parts
 }
 
-func rsplit(s string, p params) any {
+func rsplit(text string, p params) any {
 	p.takes("sep", "maxsplit")
 	most := p.whole(1, "maxsplit", -1)
 	if most < 0 {
-		return split(s, p)
+		return split(text, p)
+	}
+	p.s.scan(len(text))
+	if p.arg(0, "sep", nil) == nil {
+		return p.s.texts(lastWords(text, most))
 	}
 	separator := p.text(0, "sep", nil)
 	if separator == "" {
 		fail("rsplit by an empty text")
 	}
-	parts := strings.Split(s, separator)
-	if cut := len(parts) - 1 - most; cut > 0 {
-		parts = append([]string{strings.Join(parts[:cut+1], separator)}, parts[cut+1:]...)
+	var parts []string
+	for len(parts) < min(most, p.s.mostItems) {
+		i := strings.LastIndex(text, separator)
+		if i < 0 {
+			break
+		}
+		parts = append(parts, text[i+len(separator):])
+		text = text[:i]
 	}
-	return texts(parts)
+	parts = append(parts, text)
+	slices.Reverse(parts)
+	return p.s.texts(parts)
+}
+
+// lastWords is words from the end.
+func lastWords(text string, most int) (parts []string) {
+	text = strings.TrimRightFunc(text, space)
+	for text != "" && len(parts) < most {
+		i := strings.LastIndexFunc(text, space)
+		if i < 0 {
+			break
+		}
+		_, size := utf8.DecodeRuneInString(text[i:])
+		parts = append(parts, text[i+size:])
+		text = strings.TrimRightFunc(text[:i], space)
+	}
+	if text != "" {
+		parts = append(parts, text)
+	}
+	slices.Reverse(parts)
+	return parts
 }
 
 // lines cuts a text where Python's splitlines does.
-func lines(s string) (parts []string) {
-	for s != "" {
-		i := strings.IndexFunc(s, func(r rune) bool {
+func (s *state) lines(text string) (parts []string) {
+	s.scan(len(text))
+	for text != "" {
+		i := strings.IndexFunc(text, func(r rune) bool {
 			return r >= '\n' && r <= '\r' || r >= 0x1c && r <= 0x1e || r == 0x85 || r == 0x2028 || r == 0x2029
 		})
 		if i < 0 {
-			return append(parts, s)
+			return append(parts, text)
 		}
-		parts = append(parts, s[:i])
-		_, n := utf8.DecodeRuneInString(s[i:])
-		if strings.HasPrefix(s[i:], "\r\n") {
+		if len(parts) == s.mostItems {
+			s.items(s.mostItems + 1)
+		}
+		s.step()
+		parts = append(parts, text[:i])
+		_, n := utf8.DecodeRuneInString(text[i:])
+		if strings.HasPrefix(text[i:], "\r\n") {
 			n = 2
 		}
-		s = s[i+n:]
+		text = text[i+n:]
 	}
 	return parts
 }
 
-func splitLines(s string, p params) any { p.count(0, 0); return texts(lines(s)) }
-
-func partition(s string, p params, find func(s, sub string) int) any {
+func partition(text string, p params, find func(text, sub string) int) any {
 	p.count(1, 1)
 	separator := p.text(0, "sep", nil)
 	if separator == "" {
 		fail("%s by an empty text", p.of)
 	}
-	parts := []any{s, "", ""}
-	if i := find(s, separator); i >= 0 {
-		parts = []any{s[:i], separator, s[i+len(separator):]}
+	p.s.scan(len(text))
+	p.s.items(3)
+	parts := []any{text, "", ""}
+	if i := find(text, separator); i >= 0 {
+		parts = []any{p.s.cut(text[:i]), separator, p.s.cut(text[i+len(separator):])}
 	} else if p.of == "rpartition" {
-		parts = []any{"", "", s}
+		parts = []any{"", "", text}
 	}
 	return &list{items: parts, tuple: true}
 }
 
-func edge(s string, p params, has func(s, part string) bool) any {
+func edge(text string, p params, has func(text, part string) bool) any {
 	p.count(1, 1)
 	if t, ok := p.values[0].(*list); ok && t.tuple {
 		for i := range t.items {
-			if has(s, (params{of: p.of, values: t.items}).text(i, "an item", nil)) {
+			part := (params{of: p.of, values: t.items}).text(i, "an item", nil)
+			p.s.step()
+			p.s.copies(len(part))
+			if has(text, part) {
 				return true
 			}
 		}
 		return false
 	}
-	return has(s, p.text(0, "the text", nil))
+	part := p.text(0, "the text", nil)
+	p.s.copies(len(part))
+	return has(text, part)
 }
 
-func replace(s, old, with string, n int) string {
-	if times := strings.Count(s, old); n < 0 || n > times {
+func (s *state) replace(text, old, with string, n int) string {
+	s.scan(len(text))
+	times := strings.Count(text, old)
+	if n < 0 || n > times {
 		n = times
 	}
-	if len(with) > 0 && n > maxText/len(with) {
-		sized(maxText + 1)
+	if n == 0 {
+		return text
 	}
-	sized(len(s) + n*len(with))
-	return strings.Replace(s, old, with, n)
+	if len(with) > 0 && n > s.mostText/len(with) {
+		s.sized(s.mostText + 1)
+	}
+	s.take(n / 4)
+	s.text(len(text) + n*(len(with)-len(old)))
+	return strings.Replace(text, old, with, n)
 }
 
 // place returns the number of the character where a text is found, or -1.
-func place(s string, p params, find func(s, sub string) int) int {
+func place(text string, p params, find func(text, sub string) int) int {
 	p.count(1, 1)
-	i := find(s, p.text(0, "sub", nil))
+	p.s.scan(len(text))
+	i := find(text, p.text(0, "sub", nil))
 	if i < 0 {
 		return i
 	}
-	return utf8.RuneCountInString(s[:i])
+	return utf8.RuneCountInString(text[:i])
 }
 
 func must(i int) int {
@@ -349,58 +459,23 @@ func must(i int) int {
 	return i
 }
 
-func fill(s string, p params) string {
+// around is the method center.
+func around(text string, p params) any {
 	p.count(1, 2)
-	return repeat(p.text(1, "fillchar", " "), p.whole(0, "width", 0)-utf8.RuneCountInString(s))
-}
-
-func center(s string, width int) string {
-	n := max(0, width-utf8.RuneCountInString(s))
-	left := n/2 + n&width&1
-	return repeat(" ", left) + s + repeat(" ", n-left)
-}
-
-// formatBraces is str.format with {}, {0} and {name}.
-func formatBraces(s string, p params) any {
-	var b strings.Builder
-	next := 0
-	for s != "" {
-		i := strings.IndexAny(s, "{}")
-		if i < 0 {
-			break
-		}
-		b.WriteString(s[:i])
-		if strings.HasPrefix(s[i:], "{{") || strings.HasPrefix(s[i:], "}}") {
-			b.WriteByte(s[i])
-			s = s[i+2:]
-			continue
-		}
-		j := strings.IndexByte(s[i:], '}')
-		if s[i] == '}' || j < 0 {
-			fail("format: a brace has no other")
-		}
-		field := s[i+1 : i+j]
-		s = s[i+j+1:]
-		number := strings.Trim(field, "0123456789") == ""
-		switch v, found := p.named[field]; {
-		case found:
-			b.WriteString(str(v))
-		case number:
-			at := next
-			if field == "" {
-				next++
-			} else {
-				at = int(toInt(field, len(p.values)))
-			}
-			if at >= len(p.values) {
-				fail("format: the field {%s} has no value", field)
-			}
-			b.WriteString(str(p.values[at]))
-		default:
-			fail("format: the field {%.40s} is not supported", field)
-		}
-		sized(b.Len())
+	with := p.text(1, "fillchar", " ")
+	if utf8.RuneCountInString(with) != 1 {
+		fail("center: want one character for fillchar")
 	}
-	b.WriteString(s)
-	return b.String()
+	return p.s.center(text, with, p.whole(0, "width", 0))
+}
+
+// join joins the texts of items.
+func (s *state) join(items []any, separator string, one func(item any) string) string {
+	s.take(len(items))
+	s.makes(len(items) * sizeText)
+	parts := make([]string, len(items))
+	for i, item := range items {
+		parts[i] = one(item)
+	}
+	return s.joined(parts, separator)
 }

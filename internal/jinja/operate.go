@@ -1,79 +1,84 @@
 package jinja
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // arithmetic computes an operator of two sides.
-func arithmetic(op string, a, b any) any {
+func (s *state) arithmetic(op string, x, y any) any {
 	if op == "~" {
-		x, y := str(a), str(b)
-		sized(len(x) + len(y))
-		return x + y
+		left, right := s.str(x), s.str(y)
+		s.text(len(left) + len(right))
+		return left + right
 	}
-	for _, v := range [...]any{a, b} {
+	for _, v := range [...]any{x, y} {
 		if u, ok := v.(undefined); ok {
 			fail("%.40q is undefined", u.name)
 		}
 	}
-	if s, ok := a.(string); ok && op == "%" {
-		return format(s, b)
+	if text, ok := x.(string); ok && op == "%" {
+		return s.format(text, y)
 	}
-	if m, ok := integer(a); ok {
-		if n, ok := integer(b); ok {
+	if m, ok := integer(x); ok {
+		if n, ok := integer(y); ok {
 			return whole2(op, m, n)
 		}
 	}
-	if x, ok := numeric(a); ok {
-		if y, ok := numeric(b); ok {
-			return real2(op, x, y)
+	if m, ok := numeric(x); ok {
+		if n, ok := numeric(y); ok {
+			return real2(op, m, n)
 		}
 	}
 	switch op {
 	case "+":
-		if x, ok := a.(string); ok {
-			if y, ok := b.(string); ok {
-				sized(len(x) + len(y))
-				return x + y
+		if left, ok := x.(string); ok {
+			if right, ok := y.(string); ok {
+				s.text(len(left) + len(right))
+				return left + right
 			}
 		}
-		if x, ok := a.(*list); ok {
-			if y, ok := b.(*list); ok && x.tuple == y.tuple {
-				sum := limited(slices.Concat(x.items, y.items))
-				sum.tuple = x.tuple
-				return sum
+		if left, ok := x.(*list); ok {
+			if right, ok := y.(*list); ok && left.tuple == right.tuple {
+				s.items(len(left.items) + len(right.items))
+				return &list{slices.Concat(left.items, right.items), left.tuple}
 			}
 		}
 	case "*":
-		if _, ok := a.(int); ok {
-			a, b = b, a
+		if _, ok := x.(int); ok {
+			x, y = y, x
 		}
-		if n, ok := b.(int); ok {
-			switch a := a.(type) {
+		if n, ok := y.(int); ok {
+			switch x := x.(type) {
 			case string:
-				return repeat(a, n)
+				return s.repeat(x, n)
 			case *list:
 				n = max(0, n)
-				if n > 0 && len(a.items) > maxItems/n {
-					fail("a list has more than %d items", maxItems)
+				if n > 0 && len(x.items) > s.mostItems/n {
+					n = s.mostItems + 1
+					s.items(n)
 				}
-				return &list{items: slices.Repeat(a.items, n), tuple: a.tuple}
+				s.items(len(x.items) * n)
+				return &list{slices.Repeat(x.items, n), x.tuple}
 			}
 		}
 	}
-	fail("%s of a %s and a %s is not supported", op, typeName(a), typeName(b))
+	fail("%s of %s and %s is not supported", op, a(x), a(y))
 	return nil
 }
 
-// repeat returns n copies of a text.
-func repeat(s string, n int) string {
-	if n = max(0, n); len(s) > 0 && n > maxText/len(s) {
-		sized(maxText + 1)
+// negative is the unary operator -.
+func negative(v any) any {
+	if n, ok := integer(v); ok {
+		return -n
 	}
-	return strings.Repeat(s, n)
+	x, ok := numeric(v)
+	if !ok {
+		fail("- of %s is not supported", a(v))
+	}
+	return -x
 }
 
 // whole2 computes with integers. Python's have no bounds.
@@ -102,11 +107,14 @@ func whole2(op string, a, b int) any {
 	case "%":
 		return ((a % b) + b) % b
 	}
-	if power := math.Pow(x, y); b < 0 {
+	power := math.Pow(x, y)
+	if b < 0 {
+		if a == 0 {
+			fail("a division by zero")
+		}
 		return power
-	} else {
-		return exact(int(power), power)
 	}
+	return exact(int(power), power)
 }
 
 func real2(op string, x, y float64) any {
@@ -125,66 +133,20 @@ func real2(op string, x, y float64) any {
 	case "//":
 		return math.Floor(x / y)
 	case "%":
-		return x - y*math.Floor(x/y)
+		rest := math.Mod(x, y)
+		switch {
+		case rest == 0:
+			return math.Copysign(0, y)
+		case rest < 0 != (y < 0):
+			return rest + y
+		}
+		return rest
 	}
 	return math.Pow(x, y)
 }
 
-// format is Python's % on a text, with the conversions s, r, d, i, f, x and %.
-func format(s string, v any) string {
-	values := []any{v}
-	if t, ok := v.(*list); ok && t.tuple {
-		values = t.items
-	}
-	var b strings.Builder
-	for {
-		i := strings.IndexByte(s, '%')
-		if i < 0 {
-			b.WriteString(s)
-			break
-		}
-		b.WriteString(s[:i])
-		flags := s[i+1 : i+1+len(s[i+1:])-len(strings.TrimLeft(s[i+1:], "0123456789.+- "))]
-		s = s[i+1+len(flags):]
-		if s == "" || len(flags) > 5 {
-			fail("a format of %% is not supported")
-		}
-		conversion := s[0]
-		s = s[1:]
-		if conversion == '%' {
-			b.WriteByte('%')
-			continue
-		}
-		if len(values) == 0 {
-			fail("%% has fewer values than its text needs")
-		}
-		v := values[0]
-		values = values[1:]
-		x, isNumber := numeric(v)
-		switch {
-		case conversion == 's':
-			fmt.Fprintf(&b, "%"+flags+"s", str(v))
-		case conversion == 'r':
-			fmt.Fprintf(&b, "%"+flags+"s", repr(v, 0))
-		case isNumber && (conversion == 'd' || conversion == 'i'):
-			fmt.Fprintf(&b, "%"+flags+"d", int(x))
-		case isNumber && conversion == 'f':
-			fmt.Fprintf(&b, "%"+flags+"f", x)
-		case isNumber && conversion == 'x':
-			fmt.Fprintf(&b, "%"+flags+"x", int(x))
-		default:
-			fail("%%%c of a %s is not supported", conversion, typeName(v))
-		}
-		sized(b.Len())
-	}
-	if len(values) > 0 && !(len(values) == 1 && typeName(values[0]) == "dict") {
-		fail("%% has more values than its text takes")
-	}
-	return b.String()
-}
-
 // subscript is object[key].
-func subscript(object, key any) any {
+func (s *state) subscript(object, key any) any {
 	switch o := object.(type) {
 	case undefined:
 		fail("%.40q is undefined", o.name)
@@ -200,45 +162,64 @@ func subscript(object, key any) any {
 		}
 	case string:
 		if n, ok := integer(key); ok {
-			r := []rune(o)
-			if n < 0 {
-				n += len(r)
-			}
-			if n >= 0 && n < len(r) {
-				return string(r[n])
-			}
-			return undefined{"a character of a text"}
+			return s.character(o, n)
 		}
 	case *dict:
+		s.copies(len(keyText(key)))
 		if v, found := o.get(key); found {
 			return v
 		}
 	}
 	if member, ok := key.(string); ok {
-		return attribute(object, member)
+		return s.attribute(object, member)
 	}
-	return undefined{str(key)}
+	return undefined{s.str(key)}
+}
+
+// character returns a character of a text. A negative number counts from the end.
+func (s *state) character(text string, n int) any {
+	back := n < 0
+	if back {
+		n = -1 - n
+	}
+	s.scan(min(n, len(text)))
+	for ; text != ""; n-- {
+		r, size := utf8.DecodeRuneInString(text)
+		if back {
+			r, size = utf8.DecodeLastRuneInString(text)
+		}
+		if n == 0 {
+			return string(r)
+		}
+		if back {
+			text = text[:len(text)-size]
+		} else {
+			text = text[size:]
+		}
+	}
+	return undefined{"a character of a text"}
 }
 
 // slice is object[from:to:step].
-func slice(object any, at [3]any) any {
-	var runes []rune
+func (s *state) slice(object any, at [3]any) any {
 	n := 0
-	switch o := object.(type) {
-	case string:
-		runes = []rune(o)
-		n = len(runes)
-	case *list:
-		n = len(o.items)
+	text, isText := object.(string)
+	l, isList := object.(*list)
+	switch {
+	case isText:
+		s.scan(len(text))
+		n = utf8.RuneCountInString(text)
+	case isList:
+		n = len(l.items)
 	default:
-		fail("a part of a %s is not supported", typeName(object))
+		fail("a part of %s is not supported", a(object))
 	}
 	bound := func(i, standard int) int {
 		v, ok := integer(at[i])
 		if at[i] == nil {
 			return standard
 		} else if !ok {
-			fail("a slice by a %s", typeName(at[i]))
+			fail("a slice by %s", a(at[i]))
 		}
 		return v
 	}
@@ -246,6 +227,7 @@ func slice(object any, at [3]any) any {
 	if step == 0 {
 		fail("a slice with a step of 0")
 	}
+	step = max(-n-1, min(step, n+1))
 	low, high := 0, n // of bounds
 	from, to := 0, n
 	if step < 0 {
@@ -260,46 +242,98 @@ func slice(object any, at [3]any) any {
 			*b = min(max(v, low), high)
 		}
 	}
-	var places []int
-	for i := from; step > 0 && i < to || step < 0 && i > to; {
-		places = append(places, i)
-		if step > n || step < -n {
-			break
-		}
-		i += step
+	count := max(0, (to-from+step-sign(step))/step)
+	if isText {
+		return s.characters(text, n, from, step, count)
 	}
-	if runes != nil || typeName(object) == "text" {
-		var b strings.Builder
-		for _, i := range places {
-			b.WriteRune(runes[i])
-		}
-		return b.String()
-	}
-	o := object.(*list)
-	part := &list{tuple: o.tuple}
-	for _, i := range places {
-		part.items = append(part.items, o.items[i])
+	s.items(count)
+	part := &list{make([]any, count), l.tuple}
+	for i := range part.items {
+		part.items[i] = l.items[from+i*step]
 	}
 	return part
 }
 
+func sign(n int) int {
+	if n < 0 {
+		return -1
+	}
+	return 1
+}
+
+// characters returns count of the n characters of a text, from one on, each step characters after the one before.
+func (s *state) characters(text string, n, from, step, count int) string {
+	if count == 0 {
+		return ""
+	}
+	last := from + (count-1)*step
+	first := min(from, last)
+	begin := offset(text, first)
+	end := begin + offset(text[begin:], max(from, last)-first+1)
+	switch part := text[begin:end]; {
+	case step == 1 && count == n:
+		return text
+	case step == 1:
+		return s.cut(part)
+	default:
+		s.text(len(part))
+		s.take(count)
+		var b strings.Builder
+		skip := max(step, -step)
+		for i := range count {
+			var r rune
+			var size int
+			if step > 0 {
+				r, _ = utf8.DecodeRuneInString(part)
+			} else {
+				r, _ = utf8.DecodeLastRuneInString(part)
+			}
+			b.WriteRune(r)
+			for range min(skip, n) {
+				if i == count-1 {
+					break
+				}
+				if step > 0 {
+					_, size = utf8.DecodeRuneInString(part)
+					part = part[size:]
+				} else {
+					_, size = utf8.DecodeLastRuneInString(part)
+					part = part[:len(part)-size]
+				}
+			}
+		}
+		return b.String()
+	}
+}
+
+// offset returns the bytes of the first n characters.
+func offset(text string, n int) (bytes int) {
+	for ; n > 0; n-- {
+		_, size := utf8.DecodeRuneInString(text[bytes:])
+		bytes += size
+	}
+	return bytes
+}
+
+// method returns a method of a value as a function.
+func method(name string, of any, do func(p params) any) any {
+	return &callable{name: name, do: do, holds: []any{of}}
+}
+
 // attribute is object.member.
-func attribute(object any, member string) any {
+func (s *state) attribute(object any, member string) any {
 	switch o := object.(type) {
 	case undefined:
 		fail("%.40q is undefined", o.name)
 	case string:
 		if m, found := textMethods[member]; found {
-			return Func(func(args []any, named map[string]any) (any, error) {
-				return m(o, params{member, args, named}), nil
-			})
+			return method(member, o, func(p params) any { return m(o, p) })
 		}
 	case *dict:
 		if m, found := dictMethods[member]; found {
-			return Func(func(args []any, named map[string]any) (any, error) {
-				return m(o, params{member, args, named}), nil
-			})
+			return method(member, o, func(p params) any { return m(o, p) })
 		}
+		s.copies(len(member))
 		if v, found := o.get(member); found {
 			return v
 		}
@@ -309,12 +343,12 @@ func attribute(object any, member string) any {
 		}
 	case *loop:
 		return o.attribute(member)
+	case *cycler:
+		return o.attribute(member)
 	case *list:
 		switch member {
 		case "index", "count":
-			return Func(func(args []any, named map[string]any) (any, error) {
-				return o.find(member, params{member, args, named}), nil
-			})
+			return method(member, o, func(p params) any { return o.find(p) })
 		case "append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse":
 			fail("%s of a list is not allowed", member)
 		}
@@ -322,18 +356,18 @@ func attribute(object any, member string) any {
 	return undefined{member}
 }
 
-func (l *list) find(member string, p params) any {
+func (l *list) find(p params) any {
 	p.count(1, 1)
 	n, first := 0, -1
 	for i, item := range l.items {
-		if equal(item, p.values[0]) {
+		if p.s.equal(item, p.values[0]) {
 			n++
 			if first < 0 {
 				first = i
 			}
 		}
 	}
-	if member == "count" {
+	if p.of == "count" {
 		return n
 	}
 	if first < 0 {
@@ -366,15 +400,48 @@ func (l *loop) attribute(member string) any {
 		if l.has(l.at + 1) {
 			return l.items[l.at+1]
 		}
+	case "depth":
+		return l.depth + 1
+	case "depth0":
+		return l.depth
 	case "cycle":
-		return Func(func(args []any, _ map[string]any) (any, error) {
-			if len(args) == 0 {
-				fail("cycle has no values")
+		return method(member, l, func(p params) any {
+			if len(p.values) == 0 || len(p.named) > 0 {
+				fail("cycle takes one value or more, without names")
 			}
-			return args[l.at%len(args)], nil
+			return p.values[l.at%len(p.values)]
 		})
-	case "depth", "depth0", "changed":
-		fail("loop.%s is not supported", member)
+	case "changed":
+		return method(member, l, func(p params) any {
+			p.count(0, p.s.mostItems)
+			now := &list{items: append([]any{}, p.values...)}
+			if l.last != nil && p.s.equal(&list{items: l.last}, now) {
+				return false
+			}
+			l.last = now.items
+			return true
+		})
 	}
 	return undefined{"loop." + member}
+}
+
+func (c *cycler) attribute(member string) any {
+	switch member {
+	case "current":
+		return c.items[c.at]
+	case "next":
+		return method(member, c, func(p params) any {
+			p.count(0, 0)
+			v := c.items[c.at]
+			c.at = (c.at + 1) % len(c.items)
+			return v
+		})
+	case "reset":
+		return method(member, c, func(p params) any {
+			p.count(0, 0)
+			c.at = 0
+			return nil
+		})
+	}
+	return undefined{member}
 }

@@ -39,7 +39,7 @@ func (p *parser) want(k kind, what string) string {
 		if what == "" {
 			what = "a name"
 		}
-		fail("line %d: %.40q where %s is expected", t.line, t.text, what)
+		failAt(t.line, "%.40q where %s is expected", t.text, what)
 	}
 	p.next++
 	return t.text
@@ -50,7 +50,7 @@ func (p *parser) op(what string) { p.want(operator, what) }
 // deeper bounds what lies within another.
 func (p *parser) deeper() func() {
 	if p.depth++; p.depth > maxNested {
-		fail("line %d: more than %d parts within another", p.line(), maxNested)
+		failAt(p.line(), "more than %d parts within another", maxNested)
 	}
 	return func() { p.depth-- }
 }
@@ -60,6 +60,7 @@ func (p *parser) expression() expr {
 	defer p.deeper()()
 	value := p.or()
 	for p.found(name, "if") {
+		defer p.deeper()()
 		then, test, other := value, p.or(), expr(func(*state) any { return undefined{"the condition's other value"} })
 		if p.found(name, "else") {
 			other = p.expression()
@@ -74,39 +75,35 @@ func (p *parser) expression() expr {
 	return value
 }
 
-func (p *parser) or() expr {
-	a := p.and()
-	for p.found(name, "or") {
-		left, right := a, p.and()
-		a = func(s *state) any {
-			if v := left(s); truth(v) {
-				return v
-			}
-			return right(s)
-		}
-	}
-	return a
-}
+func (p *parser) or() expr { return p.chain("or", p.and, true) }
 
-func (p *parser) and() expr {
-	a := p.not()
-	for p.found(name, "and") {
-		left, right := a, p.not()
-		a = func(s *state) any {
-			if v := left(s); !truth(v) {
-				return v
-			}
-			return right(s)
-		}
+func (p *parser) and() expr { return p.chain("and", p.not, false) }
+
+// chain parses values with a word between them. The first whose truth is decides, or else the last, is the value.
+func (p *parser) chain(word string, one func() expr, decides bool) expr {
+	all := []expr{one()}
+	for p.found(name, word) {
+		all = append(all, one())
 	}
-	return a
+	if len(all) == 1 {
+		return all[0]
+	}
+	return func(s *state) (v any) {
+		for _, e := range all {
+			s.step()
+			if v = e(s); truth(v) == decides {
+				break
+			}
+		}
+		return v
+	}
 }
 
 func (p *parser) not() expr {
 	if p.found(name, "not") {
 		defer p.deeper()()
 		a := p.not()
-		return func(s *state) any { return !truth(a(s)) }
+		return func(s *state) any { s.step(); return !truth(a(s)) }
 	}
 	return p.compare()
 }
@@ -132,7 +129,7 @@ func (p *parser) compare() expr {
 				left := first(s)
 				for i, op := range ops {
 					right := rest[i](s)
-					if !holds(op, left, right) {
+					if !s.holds(op, left, right) {
 						return false
 					}
 					left = right
@@ -151,44 +148,72 @@ func (p *parser) binary(level int) expr {
 	if level == len(levels) {
 		return p.unary(true)
 	}
-	a := p.binary(level + 1)
+	first, line := p.binary(level+1), p.line()
+	var ops []string
+	var rest []expr
 	for p.at(operator, levels[level]...) {
-		op := p.want(operator, "")
-		left, right := a, p.binary(level+1)
-		a = func(s *state) any {
-			s.step()
-			return arithmetic(op, left(s), right(s))
-		}
+		ops, rest = append(ops, p.want(operator, "")), append(rest, p.binary(level+1))
 	}
-	return a
+	if ops == nil {
+		return first
+	}
+	return func(s *state) any {
+		v := first(s)
+		for i, op := range ops {
+			right := rest[i](s)
+			s.step()
+			s.line = line
+			v = s.arithmetic(op, v, right)
+		}
+		return v
+	}
+}
+
+// link is what follows a value: a member, a subscript, a call, a filter or a test.
+type link func(s *state, v any) any
+
+// linked is a value with what follows it.
+func linked(first expr, links []link) expr {
+	if links == nil {
+		return first
+	}
+	return func(s *state) any {
+		v := first(s)
+		for _, l := range links {
+			s.step()
+			v = l(s, v)
+		}
+		return v
+	}
 }
 
 func (p *parser) unary(filters bool) expr {
 	defer p.deeper()()
-	var a expr
+	var first expr
 	switch {
 	case p.found(operator, "-"):
 		v := p.unary(false)
-		a = func(s *state) any { return arithmetic("-", 0, v(s)) }
+		first = func(s *state) any { s.step(); return negative(v(s)) }
 	case p.found(operator, "+"):
 		v := p.unary(false)
-		a = func(s *state) any { return arithmetic("+", 0, v(s)) }
+		first = func(s *state) any { s.step(); return s.arithmetic("+", 0, v(s)) }
 	default:
-		a = p.postfix(p.primary())
+		first = p.postfix(p.primary())
 	}
+	var links []link
 	for filters {
 		switch {
 		case p.found(operator, "|"):
-			a = p.filter(a)
+			links = append(links, p.filter())
 		case p.found(name, "is"):
-			a = p.test(a)
+			links = append(links, p.test())
 		case p.at(operator, "("):
-			a = p.call(a)
+			links = append(links, p.call())
 		default:
-			return a
+			return linked(first, links)
 		}
 	}
-	return a
+	return first
 }
 
 func constant(v any) expr { return func(*state) any { return v } }
@@ -206,23 +231,24 @@ func (p *parser) primary() expr {
 		case "none", "None":
 			return constant(nil)
 		}
-		return func(s *state) any { s.step(); return s.lookup(t.text) }
+		return func(s *state) any { return s.lookup(t.text) }
 	case text:
-		whole := t.text
+		var whole strings.Builder
+		whole.WriteString(t.text)
 		for p.at(text) {
-			whole += p.want(text, "a text")
+			whole.WriteString(p.want(text, "a text"))
 		}
-		return constant(whole)
+		return constant(whole.String())
 	case whole:
 		n, err := strconv.ParseInt(t.text, 0, 0)
 		if strings.Trim(t.text, "0") != "" && t.text[0] == '0' && !hex.MatchString(t.text) || err != nil {
-			fail("line %d: the number %.40q is not supported", t.line, t.text)
+			failAt(t.line, "the number %.40q is not supported", t.text)
 		}
 		return constant(int(n))
 	case real:
 		x, err := strconv.ParseFloat(t.text, 64)
 		if err != nil {
-			fail("line %d: the number %.40q is not supported", t.line, t.text)
+			failAt(t.line, "the number %.40q is not supported", t.text)
 		}
 		return constant(x)
 	case operator:
@@ -242,12 +268,13 @@ func (p *parser) primary() expr {
 			return p.dict()
 		}
 	}
-	fail("line %d: %.40q where a value is expected", t.line, t.text)
+	failAt(t.line, "%.40q where a value is expected", t.text)
 	return nil
 }
 
 func all(s *state, items []expr) []any {
 	s.step()
+	s.items(len(items))
 	values := make([]any, len(items))
 	for i, item := range items {
 		values[i] = item(s)
@@ -295,44 +322,56 @@ func (p *parser) dict() expr {
 	p.op("}")
 	return func(s *state) any {
 		d := &dict{}
+		s.items(0)
 		for i := range keys {
-			d.set(keys[i](s), values[i](s))
+			s.step()
+			key := keys[i](s)
+			s.set(d, key, values[i](s))
 		}
 		return d
 	}
 }
 
 // postfix parses members, subscripts and calls.
-func (p *parser) postfix(a expr) expr {
+func (p *parser) postfix(first expr) expr {
+	var links []link
 	for {
-		object := a
 		switch {
 		case p.found(operator, "."):
-			if p.at(whole) {
-				n, _ := strconv.Atoi(p.want(whole, "a number"))
-				a = func(s *state) any { return subscript(object(s), n) }
-				continue
-			}
-			member := p.want(name, "")
-			a = func(s *state) any { s.step(); return attribute(object(s), member) }
+			links = append(links, p.member())
 		case p.found(operator, "["):
-			a = p.subscript(object)
+			links = append(links, p.subscript())
 		case p.at(operator, "("):
-			a = p.call(object)
+			links = append(links, p.call())
 		default:
-			return a
+			return linked(first, links)
 		}
 	}
 }
 
-func (p *parser) subscript(object expr) expr {
+// member parses the name or the number after a dot.
+func (p *parser) member() link {
+	line := p.line()
+	if p.at(whole) {
+		n, err := strconv.Atoi(p.want(whole, "a number"))
+		if err != nil {
+			failAt(line, "a subscript that is too large")
+		}
+		return func(s *state, v any) any { s.line = line; return s.subscript(v, n) }
+	}
+	member := p.want(name, "")
+	return func(s *state, v any) any { s.line = line; return s.attribute(v, member) }
+}
+
+func (p *parser) subscript() link {
+	line := p.line()
 	var bounds [3]expr
 	n, sliced := 0, false
 	for !p.at(operator, "]") {
 		if p.found(operator, ":") {
 			sliced = true
 			if n++; n == 3 {
-				fail("line %d: a slice has more than three parts", p.line())
+				failAt(p.line(), "a slice has more than three parts")
 			}
 			continue
 		}
@@ -343,132 +382,19 @@ func (p *parser) subscript(object expr) expr {
 	}
 	p.op("]")
 	if !sliced && bounds[0] == nil {
-		fail("line %d: a subscript is empty", p.line())
+		failAt(p.line(), "a subscript is empty")
 	}
-	return func(s *state) any {
-		s.step()
-		v := object(s)
-		if !sliced {
-			return subscript(v, bounds[0](s))
-		}
+	return func(s *state, v any) any {
 		var at [3]any
 		for i, b := range bounds {
 			if b != nil {
 				at[i] = b(s)
 			}
 		}
-		return slice(v, at)
-	}
-}
-
-// arguments are those of a call, a filter or a test.
-type arguments struct {
-	values []expr
-	names  []string
-	named  []expr
-}
-
-func (p *parser) arguments() (a arguments) {
-	p.op("(")
-	for !p.at(operator, ")") {
-		if p.at(name) && p.tokens[p.next+1].kind == operator && p.tokens[p.next+1].text == "=" {
-			a.names = append(a.names, p.want(name, ""))
-			p.op("=")
-			a.named = append(a.named, p.expression())
-		} else {
-			if a.names != nil {
-				fail("line %d: an argument without a name follows one with a name", p.line())
-			}
-			a.values = append(a.values, p.expression())
+		s.line = line
+		if !sliced {
+			return s.subscript(v, at[0])
 		}
-		if !p.found(operator, ",") {
-			break
-		}
-	}
-	p.op(")")
-	return a
-}
-
-func (a arguments) compute(s *state) (values []any, named map[string]any) {
-	values = all(s, a.values)
-	if a.names != nil {
-		named = map[string]any{}
-		for i, n := range a.names {
-			named[n] = a.named[i](s)
-		}
-	}
-	return values, named
-}
-
-func (p *parser) call(function expr) expr {
-	a := p.arguments()
-	line := p.line()
-	return func(s *state) any {
-		s.step()
-		f := function(s)
-		values, named := a.compute(s)
-		return s.invoke(f, values, named, line)
-	}
-}
-
-func (s *state) invoke(f any, values []any, named map[string]any, line int) any {
-	if s.depth++; s.depth > maxNested {
-		fail("line %d: more than %d calls within another", line, maxNested)
-	}
-	defer func() { s.depth-- }()
-	switch f := f.(type) {
-	case *macro:
-		return f.call(s, values, named)
-	case Func:
-		v, err := f(values, named)
-		if err != nil {
-			panic(failure{err})
-		}
-		return v
-	case undefined:
-		fail("line %d: %.40q is undefined", line, f.name)
-	}
-	fail("line %d: a %s is not a function", line, typeName(f))
-	return nil
-}
-
-func (p *parser) filter(a expr) expr {
-	line, of := p.line(), p.want(name, "")
-	f, known := filters[of]
-	if !known {
-		fail("line %d: the filter %.40q is not known", line, of)
-	}
-	var args arguments
-	if p.at(operator, "(") {
-		args = p.arguments()
-	}
-	return func(s *state) any {
-		s.step()
-		v := a(s)
-		values, named := args.compute(s)
-		return f(s, v, params{of, values, named})
-	}
-}
-
-func (p *parser) test(a expr) expr {
-	negated := p.found(name, "not")
-	line, of := p.line(), p.want(name, "")
-	f, known := tests[of]
-	if !known {
-		fail("line %d: the test %.40q is not known", line, of)
-	}
-	var args arguments
-	switch {
-	case p.at(operator, "("):
-		args = p.arguments()
-	case p.at(text), p.at(whole), p.at(real), p.at(operator, "[", "{"),
-		p.at(name) && !p.at(name, "else", "or", "and", "if", "is", "in", "not", "recursive"):
-		args.values = []expr{p.postfix(p.primary())}
-	}
-	return func(s *state) any {
-		s.step()
-		v := a(s)
-		values, named := args.compute(s)
-		return f(v, params{of, values, named}) != negated
+		return s.slice(v, at)
 	}
 }

@@ -10,25 +10,25 @@ func (p *parser) nodes(ends ...string) (body []node) {
 		switch t.kind {
 		case end:
 			if len(ends) > 0 {
-				fail("the template ends where %q is expected", ends)
+				failAt(t.line, "the template ends where %q is expected", ends)
 			}
 			return body
 		case data:
 			p.next++
-			body = append(body, func(s *state) signal { s.write(t.text); return goOn })
+			body = append(body, node{t.line, func(s *state) signal { s.write(t.text); return goOn }})
 		case beginPrint:
 			p.next++
 			v := p.tuple(p.expression, "")
 			if !p.found(endPrint, "") {
-				fail("line %d: %.40q where }} is expected", p.line(), p.tokens[p.next].text)
+				failAt(p.line(), "%.40q where }} is expected", p.tokens[p.next].text)
 			}
-			body = append(body, func(s *state) signal { s.write(str(v(s))); return goOn })
+			body = append(body, node{t.line, func(s *state) signal { s.write(s.str(v(s))); return goOn }})
 		default:
 			p.next++
 			if slices.Contains(ends, p.tokens[p.next].text) {
 				return body
 			}
-			body = append(body, p.tag())
+			body = append(body, node{t.line, p.tag()})
 		}
 	}
 }
@@ -36,7 +36,7 @@ func (p *parser) nodes(ends ...string) (body []node) {
 // close takes the end of a tag.
 func (p *parser) close() {
 	if !p.found(endTag, "") {
-		fail("line %d: %.40q where %%} is expected", p.line(), p.tokens[p.next].text)
+		failAt(p.line(), "%.40q where %%} is expected", p.tokens[p.next].text)
 	}
 }
 
@@ -49,7 +49,7 @@ func (p *parser) until(ending string) []node {
 	return body
 }
 
-func (p *parser) tag() node {
+func (p *parser) tag() func(*state) signal {
 	line := p.line()
 	switch of := p.want(name, ""); of {
 	case "if":
@@ -65,14 +65,15 @@ func (p *parser) tag() node {
 	case "with":
 		return p.withTag()
 	case "filter":
-		v := p.filter(held)
+		links := []link{p.filter()}
 		for p.found(operator, "|") {
-			v = p.filter(v)
+			links = append(links, p.filter())
 		}
-		body := p.until("endfilter")
+		v, body := linked(held, links), p.until("endfilter")
 		return func(s *state) signal {
 			s.held = s.capture(func() { s.run(body) })
-			s.write(str(v(s)))
+			s.line = line
+			s.write(s.str(v(s)))
 			return goOn
 		}
 	case "generation":
@@ -86,18 +87,18 @@ func (p *parser) tag() node {
 		}
 	case "break", "continue":
 		if p.loops == 0 {
-			fail("line %d: the tag %s is outside of loops", line, of)
+			failAt(line, "the tag %s is outside of loops", of)
 		}
 		p.close()
 		how := map[string]signal{"break": breakLoop, "continue": continueLoop}[of]
 		return func(*state) signal { return how }
 	default:
-		fail("line %d: the tag %.40q is not known here", line, of)
+		failAt(line, "the tag %.40q is not known here", of)
 		return nil
 	}
 }
 
-func (p *parser) ifTag() node {
+func (p *parser) ifTag() func(*state) signal {
 	type branch struct {
 		test expr
 		body []node
@@ -135,6 +136,7 @@ type target struct {
 }
 
 func (p *parser) target() target {
+	defer p.deeper()()
 	var list []target
 	for {
 		switch {
@@ -164,7 +166,7 @@ func (p *parser) target() target {
 func (s *state) assign(t target, v any) {
 	switch {
 	case t.several != nil:
-		values := iterate(v)
+		values := s.iterate(v)
 		if len(values) != len(t.several) {
 			fail("%d values are assigned to %d names", len(values), len(t.several))
 		}
@@ -176,8 +178,9 @@ func (s *state) assign(t target, v any) {
 		if !ok {
 			fail("a member of %.40q is set, which is no namespace", t.name)
 		}
-		n.set(t.member, v)
+		s.set(&n.dict, t.member, v)
 	default:
+		s.makes(sizeText)
 		s.vars.names[t.name] = v
 	}
 }
@@ -185,18 +188,18 @@ func (s *state) assign(t target, v any) {
 // held is the text that a tag has captured for its filters.
 func held(s *state) any { return s.held }
 
-func (p *parser) setTag() node {
+func (p *parser) setTag() func(*state) signal {
 	to := p.target()
 	if p.found(operator, "=") {
 		v := p.tuple(p.expression, "")
 		p.close()
 		return func(s *state) signal { s.assign(to, v(s)); return goOn }
 	}
-	v := expr(held)
+	var links []link
 	for p.found(operator, "|") {
-		v = p.filter(v)
+		links = append(links, p.filter())
 	}
-	body := p.until("endset")
+	v, body := linked(held, links), p.until("endset")
 	return func(s *state) signal {
 		s.scope(s.vars, func() { s.held = s.capture(func() { s.run(body) }) })
 		s.assign(to, v(s))
@@ -204,7 +207,7 @@ func (p *parser) setTag() node {
 	}
 }
 
-func (p *parser) withTag() node {
+func (p *parser) withTag() func(*state) signal {
 	var targets []target
 	var values []expr
 	for !p.at(endTag) {
@@ -228,16 +231,17 @@ func (p *parser) withTag() node {
 	}
 }
 
-func (p *parser) forTag() node {
+func (p *parser) forTag() func(*state) signal {
 	to := p.target()
 	if !p.found(name, "in") {
-		fail("line %d: %.40q where in is expected", p.line(), p.tokens[p.next].text)
+		failAt(p.line(), "%.40q where in is expected", p.tokens[p.next].text)
 	}
 	over := p.tuple(p.or, "")
 	var test expr
 	if p.found(name, "if") {
 		test = p.expression()
 	}
+	recursive := p.found(name, "recursive")
 	p.close()
 	p.loops++
 	body := p.nodes("else", "endfor")
@@ -248,31 +252,70 @@ func (p *parser) forTag() node {
 	} else {
 		p.close()
 	}
+	f := forLoop{to, test, body, otherwise}
 	return func(s *state) signal {
-		l := &loop{items: iterate(over(s))}
-		if test != nil {
-			outer := s.vars
-			l.items, l.rest, l.test = nil, l.items, func(item any) (is bool) {
-				s.scope(outer, func() {
-					s.assign(to, item)
-					is = truth(test(s))
-				})
-				return is
+		l := &loop{}
+		if recursive {
+			l.again = func(s *state, from *loop, items any) string {
+				return s.capture(func() { f.run(s, items, &loop{again: from.again, depth: from.depth + 1}) })
 			}
 		}
-		for how := goOn; how != breakLoop && l.has(l.at); l.at++ {
-			s.step()
-			s.scope(s.vars, func() {
-				s.vars.names["loop"] = l
-				s.assign(to, l.items[l.at])
-				how = s.run(body)
-			})
-		}
-		if len(l.items) == 0 {
-			return s.run(otherwise)
-		}
-		return goOn
+		return f.run(s, over(s), l)
 	}
+}
+
+// forLoop is a tag for.
+type forLoop struct {
+	to              target
+	test            expr // nil for none
+	body, otherwise []node
+}
+
+// run goes through the items of a value.
+func (f forLoop) run(s *state, over any, l *loop) signal {
+	l.items = s.iterate(over)
+	s.roots = append(s.roots, l)
+	if f.test != nil {
+		outer := s.vars
+		s.makes(len(l.items) * sizeText)
+		l.items, l.rest, l.test = nil, l.items, func(item any) (is bool) {
+			before := s.made
+			s.scope(outer, func() {
+				s.assign(f.to, item)
+				is = truth(f.test(s))
+			})
+			s.began += s.made - before
+			return is
+		}
+	}
+	for how := goOn; how != breakLoop && l.has(l.at); l.at++ {
+		s.step()
+		s.began = s.made
+		s.scope(s.vars, func() {
+			s.vars.names["loop"] = l
+			s.assign(f.to, l.items[l.at])
+			how = s.run(f.body)
+		})
+	}
+	s.roots = s.roots[:len(s.roots)-1]
+	if len(l.items) == 0 {
+		return s.run(f.otherwise)
+	}
+	return goOn
+}
+
+// repeatLoop is the text of a recursive loop over other items.
+func (s *state) repeatLoop(l *loop, values []any, named map[string]any) string {
+	params{s: s, of: "loop", values: values, named: named}.count(1, 1)
+	if l.again == nil {
+		fail("the loop is not recursive")
+	}
+	began, before := s.began, s.made
+	s.pending += before - began
+	text := l.again(s, l, values[0])
+	s.pending -= before - began
+	s.began = s.made - len(text) - (before - began)
+	return text
 }
 
 // macro is a macro, or the body of a tag call.
@@ -284,8 +327,8 @@ type macro struct {
 	home     *frame
 }
 
-func (m *macro) call(s *state, values []any, named map[string]any) any {
-	text := ""
+func (m *macro) call(s *state, values []any, named map[string]any) (text string) {
+
 	s.scope(m.home, func() {
 		for i, n := range m.names {
 			v, found := named[n]
@@ -341,29 +384,30 @@ func (p *parser) outside(ending string) []node {
 	return body
 }
 
-func (p *parser) macroTag() node {
+func (p *parser) macroTag() func(*state) signal {
 	m := macro{name: p.want(name, "")}
 	p.signature(&m)
 	m.body = p.outside("endmacro")
 	return func(s *state) signal {
 		here := m
 		here.home = s.vars
+		s.makes(sizeKey)
 		s.vars.names[m.name] = &here
 		return goOn
 	}
 }
 
-func (p *parser) callTag() node {
+func (p *parser) callTag() func(*state) signal {
 	m := macro{name: "caller"}
 	if p.at(operator, "(") {
 		p.signature(&m)
 	}
-	line, function := p.line(), p.primary()
+	line, depth, first := p.line(), p.depth, p.primary()
+	var links []link
 	for p.found(operator, ".") {
-		object, member := function, p.want(name, "")
-		function = func(s *state) any { return attribute(object(s), member) }
+		links = append(links, p.member())
 	}
-	args := p.arguments()
+	function, args := linked(first, links), p.arguments()
 	m.body = p.outside("endcall")
 	return func(s *state) signal {
 		f := function(s)
@@ -374,7 +418,7 @@ func (p *parser) callTag() node {
 		here := m
 		here.home = s.vars
 		named["caller"] = &here
-		s.write(str(s.invoke(f, values, named, line)))
+		s.write(s.str(s.invoke(f, values, named, line, depth)))
 		return goOn
 	}
 }

@@ -25,12 +25,12 @@ func init() {
 		}
 	}
 	compare := func(op string) func(any, params) bool {
-		return func(v any, p params) bool { p.count(1, 1); return holds(op, v, p.values[0]) }
+		return func(v any, p params) bool { p.count(1, 1); return p.s.holds(op, v, p.values[0]) }
 	}
 	divides := func(v any, by int) int {
 		n, ok := integer(v)
 		if !ok || by == 0 {
-			fail("a test divides a %s by %d", typeName(v), by)
+			fail("a test divides %s by %d", a(v), by)
 		}
 		return n % by
 	}
@@ -48,51 +48,76 @@ func init() {
 			p.count(1, 1)
 			return divides(v, p.whole(0, "num", 0)) == 0
 		},
-		"upper": func(v any, p params) bool {
-			p.takes()
-			s := str(v)
-			return strings.ToUpper(s) == s && strings.ToLower(s) != s
-		},
-		"lower": func(v any, p params) bool {
-			p.takes()
-			s := str(v)
-			return strings.ToLower(s) == s && strings.ToUpper(s) != s
-		},
+		"upper": func(v any, p params) bool { p.takes(); return p.s.cased(p.s.str(v), strings.ToUpper, strings.ToLower) },
+		"lower": func(v any, p params) bool { p.takes(); return p.s.cased(p.s.str(v), strings.ToLower, strings.ToUpper) },
 		"sameas": func(v any, p params) bool {
 			p.count(1, 1)
-			return typeName(v) == typeName(p.values[0]) && equal(v, p.values[0])
+			return typeName(v) == typeName(p.values[0]) && p.s.equal(v, p.values[0])
 		},
 		"eq": compare("=="), "equalto": compare("=="), "ne": compare("!="), "in": compare("in"),
 		"lt": compare("<"), "lessthan": compare("<"), "le": compare("<="), "gt": compare(">"), "greaterthan": compare(">"), "ge": compare(">="),
-		"filter": func(v any, p params) bool { p.takes(); _, known := filters[str(v)]; return known },
-		"test":   func(v any, p params) bool { p.takes(); _, known := tests[str(v)]; return known },
+		"filter": func(v any, p params) bool { p.takes(); _, known := filters[p.s.str(v)]; return known },
+		"test":   func(v any, p params) bool { p.takes(); _, known := tests[p.s.str(v)]; return known },
 	}
-	globals = map[string]any{
-		"range": Func(func(args []any, named map[string]any) (any, error) { return numbers(params{"range", args, named}), nil }),
-		"dict":  Func(func(args []any, named map[string]any) (any, error) { return pairs(params{"dict", args, named}), nil }),
-		"namespace": Func(func(args []any, named map[string]any) (any, error) {
-			return &namespace{*pairs(params{"namespace", args, named})}, nil
-		}),
+	globals = map[string]any{}
+	for name, do := range map[string]func(p params) any{
+		"range":     func(p params) any { return numbers(p) },
+		"dict":      func(p params) any { return named(p) },
+		"namespace": func(p params) any { return &namespace{*named(p)} },
+		"joiner":    joiner,
+		"cycler": func(p params) any {
+			if len(p.values) == 0 || len(p.named) > 0 {
+				fail("cycler takes one value or more, without names")
+			}
+			p.s.items(len(p.values))
+			return &cycler{items: p.values}
+		},
+	} {
+		globals[name] = &callable{name: name, do: do}
 	}
 }
 
-// pairs is a dict of names and values.
-func pairs(p params) *dict {
+// joiner returns a function whose text is empty at the first call, and a separator at the others.
+func joiner(p params) any {
+	p.takes("sep")
+	separator, called := p.arg(0, "sep", ", "), false
+	return method("joiner", separator, func(p params) any {
+		p.count(0, 0)
+		if called {
+			return separator
+		}
+		called = true
+		return ""
+	})
+}
+
+// named is a dict of names and values.
+func named(p params) *dict {
 	d := &dict{}
 	if len(p.values) > 1 {
 		fail("%s takes one value without a name", p.of)
 	}
+	p.s.items(0)
 	if len(p.values) == 1 {
-		from, ok := p.values[0].(*dict)
-		if !ok {
-			fail("%s of a %s", p.of, typeName(p.values[0]))
-		}
-		for _, key := range from.keys {
-			d.set(key, from.values[key])
+		switch from := p.values[0].(type) {
+		case *dict:
+			for _, key := range from.keys {
+				p.s.set(d, key, from.values[key])
+			}
+		case *list:
+			for _, pair := range from.items {
+				two, ok := pair.(*list)
+				if !ok || len(two.items) != 2 {
+					fail("%s of a list with %s, want pairs", p.of, a(pair))
+				}
+				p.s.set(d, two.items[0], two.items[1])
+			}
+		default:
+			fail("%s of %s", p.of, a(from))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.named)) {
-		d.set(key, p.named[key])
+		p.s.set(d, key, p.named[key])
 	}
 	return d
 }
@@ -107,12 +132,20 @@ func numbers(p params) *list {
 	if step == 0 {
 		fail("range with a step of 0")
 	}
-	l := &list{}
-	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
-		if len(l.items) == maxItems {
-			fail("range has more than %d numbers", maxItems)
-		}
-		l.items = append(l.items, i)
+	n := 0
+	if step > 0 && start < stop {
+		n = (stop-start-1)/step + 1
+	} else if step < 0 && start > stop {
+		n = (start-stop-1)/-step + 1
+	}
+	if n > p.s.mostItems || n < 0 {
+		fail("range has more than %d numbers", p.s.mostItems)
+	}
+	p.s.items(n)
+	p.s.take(n / 4)
+	l := &list{items: make([]any, n)}
+	for i := range l.items {
+		l.items[i] = start + i*step
 	}
 	return l
 }

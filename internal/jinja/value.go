@@ -1,11 +1,7 @@
 package jinja
 
 import (
-	"fmt"
 	"math"
-	"slices"
-	"strconv"
-	"strings"
 	"unicode/utf8"
 )
 
@@ -27,6 +23,19 @@ type dict struct {
 // namespace is an object whose members templates set.
 type namespace struct{ dict }
 
+// callable is a function of this package or a method of a value.
+type callable struct {
+	name  string
+	do    func(p params) any
+	holds []any // the values that do uses
+}
+
+// cycler is Jinja2's object of this name.
+type cycler struct {
+	items []any
+	at    int
+}
+
 // loop is the state of a loop. Its test sees what the rounds before have set: items of rest are
 // tested as late as Jinja2 does it.
 type loop struct {
@@ -34,6 +43,9 @@ type loop struct {
 	at    int
 	rest  []any
 	test  func(item any) bool
+	again func(s *state, from *loop, items any) string // of a recursive loop: the text of the loop over other items
+	depth int
+	last  []any // what changed compares with; nil before the first call
 }
 
 // has reports whether the loop has an item i.
@@ -49,43 +61,62 @@ func (l *loop) has(i int) bool {
 }
 
 func (l *loop) length() int {
-	l.has(maxItems)
+	l.has(math.MaxInt)
 	return len(l.items)
 }
 
 // List returns a list.
 func List(items ...any) any { return &list{items: items} }
 
-// Dict returns a dict of keys, each followed by its value.
+// Dict returns a dict of keys, each followed by its value. Keys are nil, bool, int, float64 or string; a pair with another
+// key is left out.
 func Dict(pairs ...any) any {
-	d := &dict{}
+	d := &dict{values: map[any]any{}}
 	for i := 0; i+1 < len(pairs); i += 2 {
-		d.set(pairs[i], pairs[i+1])
+		if hashable(pairs[i]) {
+			d.put(pairs[i], pairs[i+1])
+		}
 	}
 	return d
 }
 
-func (d *dict) set(key, v any) {
+func hashable(key any) bool {
 	switch key.(type) {
 	case nil, bool, int, float64, string:
-	default:
-		fail("a %s is the key of a dict", typeName(key))
+		return true
 	}
+	return false
+}
+
+// put sets a key that is hashable.
+func (d *dict) put(key, v any) (fresh bool) {
 	if d.values == nil {
 		d.values = map[any]any{}
 	}
 	if _, found := d.values[key]; !found {
-		if len(d.keys) == maxItems {
-			fail("a dict has more than %d keys", maxItems)
-		}
 		d.keys = append(d.keys, key)
+		fresh = true
 	}
 	d.values[key] = v
+	return fresh
+}
+
+// set sets a key of a dict that the template makes.
+func (s *state) set(d *dict, key, v any) {
+	if !hashable(key) {
+		fail("a %s is the key of a dict", typeName(key))
+	}
+	s.copies(len(keyText(key)))
+	if d.put(key, v) {
+		if len(d.keys) > s.mostItems {
+			fail("a dict has more than %d keys", s.mostItems)
+		}
+		s.makes(sizeKey)
+	}
 }
 
 func (d *dict) get(key any) (v any, found bool) {
-	switch key.(type) {
-	case nil, bool, int, float64, string:
+	if hashable(key) {
 		v, found = d.values[key]
 	}
 	return v, found
@@ -112,10 +143,21 @@ func typeName(v any) string {
 		return "list"
 	case *dict:
 		return "dict"
-	case Func, *macro:
+	case Func, *macro, *callable:
 		return "function"
 	}
 	return "object"
+}
+
+// a is the name of a value's type with its article.
+func a(v any) string {
+	switch v.(type) {
+	case nil:
+		return "none"
+	case undefined, int, *namespace, *loop, *cycler:
+		return "an " + typeName(v)
+	}
+	return "a " + typeName(v)
 }
 
 func truth(v any) bool {
@@ -138,123 +180,7 @@ func truth(v any) bool {
 	return true
 }
 
-// str is Python's text of a value.
-func str(v any) string {
-	switch v := v.(type) {
-	case undefined:
-		return ""
-	case string:
-		return v
-	}
-	return repr(v, 0)
-}
-
-// repr is the text of a value within another.
-func repr(v any, depth int) string {
-	if depth > maxNested {
-		fail("more than %d values within another", maxNested)
-	}
-	switch v := v.(type) {
-	case nil:
-		return "None"
-	case undefined:
-		return "Undefined"
-	case bool:
-		if v {
-			return "True"
-		}
-		return "False"
-	case int:
-		return strconv.Itoa(v)
-	case float64:
-		return float(v)
-	case string:
-		return quote(v)
-	case *list:
-		parts := make([]string, len(v.items))
-		for i, item := range v.items {
-			parts[i] = repr(item, depth+1)
-		}
-		text := joined(parts, ", ")
-		switch {
-		case !v.tuple:
-			return "[" + text + "]"
-		case len(parts) == 1:
-			return "(" + text + ",)"
-		}
-		return "(" + text + ")"
-	case *dict:
-		parts := make([]string, len(v.keys))
-		for i, key := range v.keys {
-			parts[i] = repr(key, depth+1) + ": " + repr(v.values[key], depth+1)
-		}
-		return "{" + joined(parts, ", ") + "}"
-	}
-	fail("the text of a %s is not supported", typeName(v))
-	return ""
-}
-
-// float is the shortest text that Python reads as the same number.
-func float(x float64) string {
-	switch {
-	case math.IsInf(x, 0):
-		return strings.TrimPrefix(strings.ToLower(strconv.FormatFloat(x, 'g', -1, 64)), "+")
-	case math.IsNaN(x):
-		return "nan"
-	}
-	if exponent := math.Floor(math.Log10(math.Abs(x))); x != 0 && (exponent < -4 || exponent >= 16) {
-		return strconv.FormatFloat(x, 'e', -1, 64)
-	}
-	text := strconv.FormatFloat(x, 'f', -1, 64)
-	if !strings.Contains(text, ".") {
-		text += ".0"
-	}
-	return text
-}
-
-func quote(s string) string {
-	q := byte('\'')
-	if strings.Contains(s, "'") && !strings.Contains(s, "\"") {
-		q = '"'
-	}
-	var b strings.Builder
-	b.WriteByte(q)
-	for _, r := range s {
-		switch {
-		case r == rune(q) || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\r':
-			b.WriteString(`\r`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case strconv.IsPrint(r):
-			b.WriteRune(r)
-		case r <= 0xff:
-			fmt.Fprintf(&b, `\x%02x`, r)
-		case r <= 0xffff:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		default:
-			fmt.Fprintf(&b, `\U%08x`, r)
-		}
-	}
-	b.WriteByte(q)
-	return b.String()
-}
-
-// joined is strings.Join of a text that is not too long.
-func joined(parts []string, separator string) string {
-	n := 0
-	for _, p := range parts {
-		n += len(p) + len(separator)
-		sized(n)
-	}
-	return strings.Join(parts, separator)
-}
-
-// number returns a value as a float, as Python does for arithmetic.
+// numeric returns a value as a float, as Python does for arithmetic.
 func numeric(v any) (x float64, ok bool) {
 	switch v := v.(type) {
 	case bool:
@@ -283,100 +209,8 @@ func integer(v any) (n int, ok bool) {
 	return 0, false
 }
 
-func equal(a, b any) bool {
-	if x, ok := numeric(a); ok {
-		y, ok := numeric(b)
-		return ok && x == y
-	}
-	switch a := a.(type) {
-	case undefined:
-		_, ok := b.(undefined)
-		return ok
-	case *list:
-		b, ok := b.(*list)
-		return ok && a.tuple == b.tuple && slices.EqualFunc(a.items, b.items, equal)
-	case *dict:
-		b, ok := b.(*dict)
-		if !ok || len(a.keys) != len(b.keys) {
-			return false
-		}
-		for _, key := range a.keys {
-			if v, found := b.get(key); !found || !equal(a.values[key], v) {
-				return false
-			}
-		}
-		return true
-	case nil, string:
-		return a == b
-	}
-	return false // functions and other objects
-}
-
-// order compares two values that have an order.
-func order(a, b any) int {
-	if x, ok := numeric(a); ok {
-		if y, ok := numeric(b); ok {
-			switch {
-			case x < y:
-				return -1
-			case x > y:
-				return 1
-			}
-			return 0
-		}
-	}
-	if a, ok := a.(string); ok {
-		if b, ok := b.(string); ok {
-			return strings.Compare(a, b)
-		}
-	}
-	if a, ok := a.(*list); ok {
-		if b, ok := b.(*list); ok && a.tuple == b.tuple {
-			return slices.CompareFunc(a.items, b.items, order)
-		}
-	}
-	fail("a %s and a %s have no order", typeName(a), typeName(b))
-	return 0
-}
-
-// holds computes a comparison.
-func holds(op string, a, b any) bool {
-	switch op {
-	case "==":
-		return equal(a, b)
-	case "!=":
-		return !equal(a, b)
-	case "in":
-		return contains(b, a)
-	case "not in":
-		return !contains(b, a)
-	case "<":
-		return order(a, b) < 0
-	case "<=":
-		return order(a, b) <= 0
-	case ">":
-		return order(a, b) > 0
-	}
-	return order(a, b) >= 0
-}
-
-func contains(in, v any) bool {
-	switch in := in.(type) {
-	case string:
-		s, ok := v.(string)
-		if !ok {
-			fail("a %s is looked for in a text", typeName(v))
-		}
-		return strings.Contains(in, s)
-	case *dict:
-		_, found := in.get(v)
-		return found
-	}
-	return slices.ContainsFunc(iterate(in), func(item any) bool { return equal(item, v) })
-}
-
-// iterate returns what a loop over a value goes through.
-func iterate(v any) []any {
+// iterate returns what a loop over a value goes through. The slice is not to be changed.
+func (s *state) iterate(v any) []any {
 	switch v := v.(type) {
 	case undefined:
 		return nil
@@ -385,34 +219,56 @@ func iterate(v any) []any {
 	case *dict:
 		return v.keys
 	case string:
-		items := make([]any, 0, min(len(v), maxItems))
+		n := utf8.RuneCountInString(v)
+		s.items(n)
+		s.take(n)
+		items := make([]any, 0, n)
 		for _, r := range v {
-			if len(items) == maxItems {
-				fail("a loop over a text of more than %d characters", maxItems)
-			}
 			items = append(items, string(r))
 		}
 		return items
 	}
-	fail("a %s has no items", typeName(v))
+	fail("%s has no items", a(v))
 	return nil
 }
 
-func length(v any) int {
+// list returns a new list of items that are there already.
+func (s *state) list(items []any) *list {
+	s.items(len(items))
+	return &list{items: items}
+}
+
+// add appends an item to a list that is made item by item.
+func (s *state) add(l *list, item any) {
+	if len(l.items) == s.mostItems {
+		s.items(s.mostItems + 1)
+	}
+	s.step()
+	s.makes(sizeItem)
+	l.items = append(l.items, item)
+}
+
+func (s *state) length(v any) int {
 	switch v := v.(type) {
 	case string:
+		s.scan(len(v))
 		return utf8.RuneCountInString(v)
-	case undefined, *list, *dict:
-		return len(iterate(v))
+	case undefined:
+		return 0
+	case *list:
+		return len(v.items)
+	case *dict:
+		return len(v.keys)
 	}
-	fail("a %s has no length", typeName(v))
+	fail("%s has no length", a(v))
 	return 0
 }
 
-// limited returns items that are not too many.
-func limited(items []any) *list {
-	if len(items) > maxItems {
-		fail("a list has more than %d items", maxItems)
+// texts returns a list of parts of a text.
+func (s *state) texts(parts []string) *list {
+	l := s.list(make([]any, len(parts)))
+	for i, part := range parts {
+		l.items[i] = s.cut(part)
 	}
-	return &list{items: items}
+	return l
 }

@@ -1,8 +1,8 @@
 """Makes golden.json: what Jinja2 makes of the templates below, with the settings of transformers' chat templates.
 
-Python 3.11, transformers 5.23.0, jinja2 3.1.6:
+Python 3.11, transformers 5.24.0, jinja2 3.1.6:
 
-    pip install transformers==5.23.0 jinja2==3.1.6
+    pip install transformers==5.24.0 jinja2==3.1.6
     python internal/jinja/testdata/make.py
 """
 
@@ -307,6 +307,36 @@ TEMPLATES = [
     "{% for c in 'aé😀' %}{{ c }}.{% endfor %}{{ 'aé😀' | length }}{{ 'aé😀'[2] }}{{ 'aé😀'.find('😀') }}",
     "{{ 'It\\'s a test'.title() }} {{ 'it\\'s a-test' | title }} {{ 'ABC'.isupper() }} {{ '  '.isspace() }} {{ 'a1'.isalnum() }}",
     "{{ '\\x1f\\u2028 a \\x85'.strip() }}|{{ '\\u00a0b\\u3000' | trim }}|{{ 'xxaxx'.strip('x') }}|{{ 'xxa' | trim('x') }}",
+    "{% macro f(a, b, c=3) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ f(*[1, 2]) }} {{ f(1, *[2, 4]) }} {{ f(1, **{'b': 5}) }} {{ f(*[1], **{'b': 2, 'c': 9}) }} {{ f(*(1, 2), c=7) }} {{ f(c=1, *[5, 6]) }}",
+    "{{ 'a-b-c'.split(*['-', 1]) }} {{ range(*[1, 4]) | list }} {{ dict(**{'x': 1}) }} {{ dict([('a', 1), ('b', 2)]) }} {{ [3, 1] | sort(*[true]) }}",
+    "{{ f(*[1], 2) }}",
+    "{{ dict(**{1: 2}) }}",
+    "{{ ['b', 'A', 'c'] | sort(false, true) }} {{ ['b', 'A', 'c'] | sort(true) }} {{ messages | sort(false, false, 'role') | map(attribute='role') | join(' ') }}",
+    "{{ {'b': 1, 'a': 2} | dictsort(by='value') }} {{ {'b': 1, 'a': 2} | dictsort(false, 'value', true) }} {{ {'b': 1, 'A': 2} | dictsort(true) }} {{ {'b': 1, 'A': 2} | dictsort(reverse=true) }}",
+    "{{ {'b': 1} | dictsort(by='x') }}",
+    "{% set j = joiner(', ') %}{% for m in messages %}{{ j() }}{{ m.role }}{% endfor %} {% set k = joiner() %}{{ k() }}a{{ k() }}b",
+    "{% set c = cycler('x', 'y') %}{{ c.next() }}{{ c.current }}{{ c.next() }}{{ c.next() }}{{ c.reset() }}{{ c.current }}",
+    "{{ 'é😀\\x7f<' | tojson(ensure_ascii=true) }} {{ {'é': 'ü'} | tojson(true) }} {{ 'é' | tojson(ensure_ascii=false) }}",
+    "{% set m = [[1, [2, 3]], {'k': [4, 5]}] %}{{ m.0.1 }} {{ m.0.1.0 }} {{ m.1.k.1 }} {{ m.0.1[1] }}",
+    "{{ -0.0 }} {{ 0 * -1.0 }} {{ -(0.0) }} {{ 0.0 * -5 }} {{ -0.0 + 0 }} {{ -0.0 | abs }} {{ -0.4 | round }} {{ 1.5 % -1 }} {{ -1.5 % 1 }} {{ 3.0 % -1.5 }} {{ -3.0 % 1.5 }} {{ -0 }} {{ +0.0 }} {{ -true }}",
+    "{% for x in [1, [2, [3]], 4] recursive %}{{ loop.depth }}{{ loop.depth0 }}:{% if x is iterable %}<{{ loop(x) }}>{% else %}{{ x }}{% endif %} {% endfor %}",
+    "{% for x in [1, 1, 2, 2, 1] %}{{ loop.changed(x) }} {% endfor %}",
+    "{{ [{'a': 1, 'b': 'x'}, {'a': 2, 'b': 'y'}, {'a': 1, 'b': 'z'}] | groupby('a') }} {% for k, v in messages | groupby('role') %}{{ k }}={{ v | length }} {% endfor %}{{ ['b', 'A', 'a'] | groupby(0) }}",
+    "{{ [1, 2, 3, 4, 5] | batch(2) | list }} {{ [1, 2, 3] | batch(2, 'x') | list }} {{ [1, 2, 3, 4, 5] | slice(3) | list }} {{ [1, 2] | slice(3, 'x') | list }}",
+    "{{ 'one two three four' | truncate(9) }} {{ 'one two three four' | truncate(9, true) }} {{ 'one two three four' | truncate(9, false, '!', 0) }} {{ 'one' | truncate(9) }}",
+    "{{ ['a', 'A', 'b'] | unique(true) | list }} {{ ['b', 'A'] | min(true) }} {{ ['b', 'A'] | max(case_sensitive=true) }} {{ [1, 1.0, true, 2] | unique | list }} {{ messages | unique(attribute='role') | map(attribute='role') | list }}",
+    "{{ [[1], [1]] | unique | list }}",
+    "{{ 'a  b c'.rsplit() }} {{ 'a  b c '.rsplit(none, 1) }} {{ 'abc'.isascii() }} {{ 'é'.isascii() }} {{ 'ab'.center(5, '*') }} {{ {'a': 1}.copy() }} {{ 'xay'.rsplit('a', 0) }}",
+    "{{ [1, [2]] == [1, [2]] }} {{ (1, 2) < (1, 3) }} {{ [1, 2] < [1] }} {{ [] < [1] }} {{ 'nan' | float < 1 }} {{ 'inf' | float }} {{ 1 < 'nan' | float }}",
+    "{{ [[1, 2], [3, 4]] | map(attribute=1) | list }} {{ [[1, 2], [3, 4]] | map(attribute='1') | list }} {{ [{'a': [5]}] | map(attribute='a.0') | list }} {{ [{'a': 1}] | map(attribute='b', default=7) | list }}",
+    "{{ none | list }}",
+    "{% for x in none %}{% endfor %}",
+    "{{ 1 if none in [none] else 2 }} {{ 'x' in none }}",
+    "{{ 'abcdef'[1:5:3] }} {{ 'abcdef'[-2::-2] }} {{ 'aé😀b'[1:3] }} {{ 'aé😀b'[::-1] }} {{ 'aé😀b'[-2] }} {{ 'ab'[5] is defined }} {{ [1, 2, 3][5:] }} {{ [1, 2, 3][::-2] }} {{ 'abc'[2:1] }} {{ (1, 2, 3)[1:] }}",
+    "{{ 2.5 | round(400) }} {{ 1e300 | round(10) }} {{ 0.1 + 0.2 }} {{ 1e16 }} {{ 123456789012345680.0 }} {{ 0.0001 }} {{ 1e-5 }}",
+    "{{ 'a\\n\\nb' | indent(2, true, true) }}|{{ 'a\\n\\nb' | indent('> ') }}|{{ '' | indent(2, true) }}|{{ 'a\\n' | indent(2) }}",
+    "{{ 'x'.zfill(3) }} {{ '-5'.zfill(4) }} {{ 'aXbX'.replace('X', '', 1) }} {{ 'abc'.replace('', '-') }} {{ 'a&b' | forceescape }}",
+    "{{ [1, 2, 3] | first }} {{ 'abc' | first }} {{ 'aé' | last }} {{ '' | first is defined }} {{ [[1], [2]] | sum(start=[]) }} {{ messages | sum(attribute='n', start=0) if false }}",
 ]
 
 
