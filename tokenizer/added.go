@@ -33,6 +33,7 @@ type matcher struct {
 	next   map[uint64]int32 // from a node and a byte to a node; 0 is the root
 	ends   []int32          // by node: 1 and the token that ends there, 0 for none
 	starts [256]bool        // the bytes that tokens begin with
+	most   int              // bytes of the longest token
 }
 
 // add enters a token that is spelled text.
@@ -60,6 +61,7 @@ func (m *matcher) add(text string, token addedToken) error {
 	m.tokens = append(m.tokens, token)
 	m.ends[node] = int32(len(m.tokens))
 	m.starts[text[0]] = true
+	m.most = max(m.most, len(text))
 	return nil
 }
 

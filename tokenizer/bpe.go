@@ -74,22 +74,29 @@ func (m *bpe) word(dst []int32, word string) ([]int32, error) {
 	if len(word) <= maxCached || m.joins == nil {
 		return m.merge(dst, word)
 	}
-	// No merge crosses some borders of a long word: its parts are words of their own.
+	err := m.parts(word, func(part string) (err error) {
+		dst, err = m.part(dst, part)
+		return err
+	})
+	return dst, err
+}
+
+// parts calls f with the parts of a long word between borders that no merge crosses. They are words of their own.
+func (m *bpe) parts(word string, f func(part string) error) error {
 	from := 0
 	before, at := utf8.DecodeRuneInString(word)
 	for at < len(word) {
 		r, size := utf8.DecodeRuneInString(word[at:])
-		if !m.joins.has(before, r) && m.known(before) && m.known(r) {
-			var err error
-			if dst, err = m.part(dst, word[from:at]); err != nil {
-				return dst, err
+		if m.joins != nil && !m.joins.has(before, r) && m.known(before) && m.known(r) {
+			if err := f(word[from:at]); err != nil {
+				return err
 			}
 			from = at
 		}
 		before = r
 		at += size
 	}
-	return m.part(dst, word[from:])
+	return f(word[from:])
 }
 
 // part appends the tokens of a part of a word.
@@ -143,12 +150,36 @@ func (m *bpe) merge(dst []int32, word string) ([]int32, error) {
 	if len(word) > math.MaxInt32 {
 		return dst, fmt.Errorf("a word of %d bytes after the normalizer, want %d at most", len(word), math.MaxInt32)
 	}
+	if len(word) > longWord {
+		n := len(dst)
+		err := m.windows(word, symbolWindow, func(ids []int32) error {
+			dst = append(dst, ids...)
+			return nil
+		})
+		if err != errFar {
+			return dst, err
+		}
+		dst = dst[:n]
+	}
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	s.symbols, s.queue = s.symbols[:0], s.queue[:0]
-	if err := m.symbols(s, word); err != nil {
+	s.reset()
+	if err := (&characters{bpe: m, word: word}).add(s, math.MaxInt); err != nil {
 		return dst, err
 	}
+	s.merge(m)
+	for i := range s.symbols {
+		if !s.symbols[i].gone {
+			dst = append(dst, s.symbols[i].id)
+		}
+	}
+	return dst, nil
+}
+
+func (s *scratch) reset() { s.symbols, s.queue = s.symbols[:0], s.queue[:0] }
+
+// merge joins symbols until no merge applies.
+func (s *scratch) merge(m *bpe) {
 	for i := range len(s.symbols) - 1 {
 		s.offer(m, int32(i))
 	}
@@ -175,18 +206,20 @@ func (m *bpe) merge(dst []int32, word string) ([]int32, error) {
 			s.offer(m, at)
 		}
 	}
-	for i := range s.symbols {
-		if !s.symbols[i].gone {
-			dst = append(dst, s.symbols[i].id)
-		}
-	}
-	return dst, nil
 }
 
-// symbols takes the characters of a word apart.
-func (m *bpe) symbols(s *scratch, word string) error {
-	unknown := int32(-1) // a token that waits for what comes next
-	for at := 0; at < len(word); {
+// characters are the characters of a word, which are taken apart in order.
+type characters struct {
+	*bpe
+	word    string
+	at      int
+	unknown int32 // 1 and a token that waits for what comes next, 0 for none
+}
+
+// add adds symbols to s until it has n or more, or the word ends. A character may add several.
+func (m *characters) add(s *scratch, n int) error {
+	for m.at < len(m.word) && len(s.symbols) < n {
+		at, word := m.at, m.word
 		r, size := utf8.DecodeRuneInString(word[at:])
 		text := word[at : at+size]
 		id, ok := int32(-1), false
@@ -202,32 +235,37 @@ func (m *bpe) symbols(s *scratch, word string) error {
 			}
 			id, ok = m.vocab[text]
 		}
-		at += size
+		m.at += size
 		if ok {
-			if unknown >= 0 {
-				s.add(unknown)
-				unknown = -1
-			}
+			m.flush(s)
 			s.add(id)
 			continue
 		}
-		if m.fallback != nil && m.bytes(s, text) || m.unknown == nil {
+		if m.fallback != nil && m.bytes(s, text) || m.bpe.unknown == nil {
 			continue
 		}
-		if unknown >= 0 && m.fuseUnknown {
+		if m.unknown > 0 && m.fuseUnknown {
 			continue
 		}
-		if unknown >= 0 {
-			s.add(unknown)
+		m.flush(s)
+		id, ok = m.vocab[*m.bpe.unknown]
+		if !ok {
+			return fmt.Errorf("no token for %+q, and the unknown token %q is not in the vocabulary", text, *m.bpe.unknown)
 		}
-		if unknown, ok = m.vocab[*m.unknown]; !ok {
-			return fmt.Errorf("no token for %+q, and the unknown token %q is not in the vocabulary", text, *m.unknown)
-		}
+		m.unknown = id + 1
 	}
-	if unknown >= 0 {
-		s.add(unknown)
+	if m.at == len(m.word) {
+		m.flush(s)
 	}
 	return nil
+}
+
+// flush adds the unknown token that waits.
+func (m *characters) flush(s *scratch) {
+	if m.unknown > 0 {
+		s.add(m.unknown - 1)
+		m.unknown = 0
+	}
 }
 
 // bytes adds the tokens of the bytes of text if there is one for each.

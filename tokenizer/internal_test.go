@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -41,7 +42,7 @@ func TestByteLevelSpelling(t *testing.T) {
 // mergePlainly is the definition of byte pair encoding, in quadratic time.
 func (m *bpe) mergePlainly(word string) []int32 {
 	var s scratch
-	if m.symbols(&s, word) != nil {
+	if (&characters{bpe: m, word: word}).add(&s, math.MaxInt) != nil {
 		return nil
 	}
 	var ids []int32

@@ -10,6 +10,9 @@ import (
 // normalizer rewrites a piece of text.
 type normalizer interface {
 	normalize(p *piece) error
+	// halve normalizes the halves of a piece. It reports false if they may differ from those of the normalized piece,
+	// or if that is not known. It shortens the right half to what is known. See cut.go.
+	halve(h *halves) bool
 }
 
 type normalizers []normalizer
@@ -47,7 +50,7 @@ type strip struct{ left, right bool }
 
 func (s strip) normalize(p *piece) error {
 	space := ucd.MustClass("peer:space")
-	if s.left {
+	if s.left && !p.inner {
 		rest := strings.TrimLeftFunc(p.text, space.Contains)
 		p.head = max(0, p.head-(len(p.text)-len(rest)))
 		if p.at != nil {
@@ -67,7 +70,9 @@ func (s strip) normalize(p *piece) error {
 type prepend struct{ text string }
 
 func (n prepend) normalize(p *piece) error {
-	p.prepend(n.text)
+	if !p.inner {
+		p.prepend(n.text)
+	}
 	return nil
 }
 
@@ -84,13 +89,17 @@ func (r replace) normalize(p *piece) error {
 		return err
 	}
 	if text != p.text {
-		find := findText(r.text)
-		if r.pattern != nil {
-			find = r.pattern.Each
-		}
-		p.rewrite(text, func(old string, add func(n, from, to int)) { err = replaced(old, find, len(r.content), add) })
+		p.rewrite(text, func(old string, add func(n, from, to int)) { err = replaced(old, r.find(), len(r.content), add) })
 	}
 	return err
+}
+
+// find returns what finds the places that are replaced.
+func (r replace) find() finder {
+	if r.pattern != nil {
+		return r.pattern.Each
+	}
+	return findText(r.text)
 }
 
 // replaced calls add for a text in which n bytes replace each place that find finds.

@@ -228,7 +228,7 @@ func readPreTokenizer(part json.RawMessage, depth int) ([]preTokenizer, error) {
 			Type       string `json:"type"`
 			Individual bool   `json:"individual_digits"`
 		}
-		s := splitter{find: findRunes(ucd.MustClass("peer:numeric")), behavior: contiguous}
+		s := splitter{find: findRunes(ucd.MustClass("peer:numeric")), begin: beginRunes(ucd.MustClass("peer:numeric")), behavior: contiguous}
 		err := read(part, &f)
 		if f.Individual {
 			s.behavior = isolated
@@ -238,9 +238,9 @@ func readPreTokenizer(part json.RawMessage, depth int) ([]preTokenizer, error) {
 		m, err := readMetaspace(part)
 		return []preTokenizer{m}, err
 	case "Whitespace":
-		return simple[preTokenizer](part, splitter{find: findWords, behavior: removed, invert: true})
+		return simple[preTokenizer](part, splitter{find: findWords, begin: beginWords, behavior: removed, invert: true})
 	case "WhitespaceSplit":
-		return simple[preTokenizer](part, splitter{find: findRunes(ucd.MustClass("peer:space")), behavior: removed})
+		return simple[preTokenizer](part, splitter{find: findRunes(ucd.MustClass("peer:space")), begin: beginRunes(ucd.MustClass("peer:space")), behavior: removed})
 	case "Punctuation":
 		var f struct {
 			Type     string   `json:"type"`
@@ -255,7 +255,7 @@ func readPreTokenizer(part json.RawMessage, depth int) ([]preTokenizer, error) {
 		if err := f.Behavior.check(); err != nil {
 			return nil, refused("%w", err)
 		}
-		return []preTokenizer{splitter{find: findRunes(ucd.MustClass("peer:punct")), behavior: f.Behavior}}, nil
+		return []preTokenizer{splitter{find: findRunes(ucd.MustClass("peer:punct")), begin: beginRunes(ucd.MustClass("peer:punct")), behavior: f.Behavior}}, nil
 	}
 	return nil, refused("type %.40q, want ByteLevel, Split, Digits, Metaspace, Whitespace, WhitespaceSplit, Punctuation or Sequence", kind)
 }
@@ -277,11 +277,10 @@ func readSplit(part json.RawMessage) ([]preTokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	find := findText(text)
 	if pattern != nil {
-		find = pattern.Each
+		return []preTokenizer{splitter{pattern.Each, beginPattern(pattern), f.Behavior, f.Invert}}, nil
 	}
-	return []preTokenizer{splitter{find, f.Behavior, f.Invert}}, nil
+	return []preTokenizer{splitter{findText(text), beginText(text), f.Behavior, f.Invert}}, nil
 }
 
 func readMetaspace(part json.RawMessage) (m metaspace, err error) {

@@ -12,11 +12,13 @@ type piece struct {
 	raw bool
 	// at has the place in the whole text of each byte of text. It is nil if nobody asks for it.
 	at []Span
+	// inner says that the front is where an [Encoder] has cut a text: nothing is added or stripped there.
+	inner bool
 }
 
 // cut returns a part of a piece.
 func (p piece) cut(from, to int) piece {
-	part := piece{text: p.text[from:to], head: max(0, min(p.head, to)-from), raw: p.raw}
+	part := piece{text: p.text[from:to], head: max(0, min(p.head, to)-from), raw: p.raw, inner: p.inner && from == 0}
 	if p.at != nil {
 		part.at = p.at[from:to]
 	}

@@ -15,6 +15,11 @@ type preTokenizer interface {
 	// to returns the function that cuts a piece and sends the parts to emit. Parts may be
 	// empty.
 	to(emit func(piece) error) func(piece) error
+	// cuts reports whether the halves of a piece become words of their own, or parts of a word that the model encodes
+	// apart, when the next stages go on. See cut.go.
+	cuts(h halves, next stages) bool
+	// adds reports whether something may be added in front of a piece that is not the first one of a text.
+	adds() bool
 }
 
 // chain returns the function that sends a piece through all pre-tokenizers to emit. It
@@ -58,6 +63,7 @@ type finder func(text string, f func(from, to int) error) error
 // splitter cuts at what find finds.
 type splitter struct {
 	find     finder
+	begin    beginner
 	behavior behavior
 	invert   bool
 }
@@ -206,19 +212,27 @@ type metaspace struct {
 func (m metaspace) to(emit func(piece) error) func(piece) error {
 	cut := emit
 	if m.cut {
-		cut = splitter{find: findText(m.sign), behavior: mergedWithNext}.to(emit)
+		cut = m.splitter().to(emit)
 	}
-	return func(p piece) error {
-		if strings.Contains(p.text, " ") {
-			p.rewrite(strings.ReplaceAll(p.text, " ", m.sign), func(old string, add func(n, from, to int)) {
-				_ = replaced(old, findText(" "), len(m.sign), add) // findText has no errors
-			})
-		}
-		if !strings.HasPrefix(p.text, m.sign) && (m.prepend == "always" || m.prepend == "first" && p.head > 0) {
-			p.prepend(m.sign)
-		}
-		return cut(p)
+	return func(p piece) error { return cut(m.mark(p)) }
+}
+
+// splitter cuts before the sign.
+func (m metaspace) splitter() splitter {
+	return splitter{find: findText(m.sign), begin: beginText(m.sign), behavior: mergedWithNext}
+}
+
+// mark writes the sign for spaces, and in front.
+func (m metaspace) mark(p piece) piece {
+	if strings.Contains(p.text, " ") {
+		p.rewrite(strings.ReplaceAll(p.text, " ", m.sign), func(old string, add func(n, from, to int)) {
+			_ = replaced(old, findText(" "), len(m.sign), add) // findText has no errors
+		})
 	}
+	if !p.inner && !strings.HasPrefix(p.text, m.sign) && (m.prepend == "always" || m.prepend == "first" && p.head > 0) {
+		p.prepend(m.sign)
+	}
+	return p
 }
 
 // byteLevel makes bytes of the text, and may cut by GPT-2's pattern before.
@@ -229,25 +243,35 @@ type byteLevel struct {
 }
 
 func (b byteLevel) to(emit func(piece) error) func(piece) error {
-	cut := func(p piece) error {
-		if b.last {
-			p.raw = true
-		} else {
-			p.rewrite(spell(p.text), func(old string, add func(n, from, to int)) {
-				for i := range len(old) {
-					add(utf8.RuneLen(byteRunes[old[i]]), i, i+1)
-				}
-			})
-		}
-		return emit(p)
-	}
+	cut := func(p piece) error { return emit(b.bytes(p)) }
 	if b.pattern != nil {
-		cut = splitter{find: b.pattern.Each, behavior: isolated}.to(cut)
+		cut = b.splitter().to(cut)
 	}
-	return func(p piece) error {
-		if b.addSpace && !strings.HasPrefix(p.text, " ") {
-			p.prepend(" ")
+	return func(p piece) error { return cut(b.space(p)) }
+}
+
+func (b byteLevel) splitter() splitter {
+	return splitter{find: b.pattern.Each, begin: beginPattern(b.pattern), behavior: isolated}
+}
+
+// space adds a space in front.
+func (b byteLevel) space(p piece) piece {
+	if b.addSpace && !p.inner && !strings.HasPrefix(p.text, " ") {
+		p.prepend(" ")
+	}
+	return p
+}
+
+// bytes makes bytes of the text.
+func (b byteLevel) bytes(p piece) piece {
+	if b.last {
+		p.raw = true
+		return p
+	}
+	p.rewrite(spell(p.text), func(old string, add func(n, from, to int)) {
+		for i := range len(old) {
+			add(utf8.RuneLen(byteRunes[old[i]]), i, i+1)
 		}
-		return cut(p)
-	}
+	})
+	return p
 }

@@ -171,26 +171,41 @@ func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 // tokens returns the ids of a text of UTF-8 before the post-processor and, where placed is set, their places.
 func (t *Tokenizer) tokens(text string, plain, placed bool) (ids []int32, places []Span, err error) {
 	ids = make([]int32, 0, len(text)/4+8)
-	emit := func(p piece) (err error) {
+	err = t.each(walk{text: text, plain: plain, placed: placed}, func(id int32, place Span) {
+		ids = append(ids, id)
+		if placed {
+			places = append(places, place)
+		}
+	}, func(p piece) (err error) {
 		n := len(ids)
 		if ids, err = t.model.encode(ids, p); err == nil && placed {
 			places = t.place(places, ids[n:], p)
 		}
 		return err
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("tokenizer: %w: %w", err, snug.ErrConfig)
 	}
-	words := chain(t.split, emit)
-	token := func(id int32, place Span) {
-		ids = append(ids, id)
-		if placed {
-			places = append(places, place)
-		}
-	}
-	err = t.added.raw.each(text, plain, func(id int32, from, to int) { token(id, Span{from, to}) }, func(from, to int) error {
-		part := piece{text: text[from:to]}
-		if from == 0 {
+	return ids, places, nil
+}
+
+// walk is a text that is cut into words.
+type walk struct {
+	text   string // UTF-8
+	inner  bool   // the text begins where an Encoder has cut it
+	plain  bool   // special tokens are plain text
+	placed bool   // pieces have their places
+}
+
+// each calls token with the added tokens of a text, and word with the words between them, in their order.
+func (t *Tokenizer) each(w walk, token func(id int32, place Span), word func(piece) error) error {
+	words := chain(t.split, word)
+	return t.added.raw.each(w.text, w.plain, func(id int32, from, to int) { token(id, Span{from, to}) }, func(from, to int) error {
+		part := piece{text: w.text[from:to], inner: w.inner && from == 0}
+		if from == 0 && !w.inner {
 			part.head = firstSize(part.text)
 		}
-		if placed {
+		if w.placed {
 			part.at = make([]Span, to-from)
 			for i := range part.at {
 				part.at[i] = Span{from + i, from + i + 1}
@@ -199,16 +214,12 @@ func (t *Tokenizer) tokens(text string, plain, placed bool) (ids []int32, places
 		if err := t.normalizer.apply(&part); err != nil {
 			return err
 		}
-		return t.added.normalized.each(part.text, plain, func(id int32, from, to int) {
+		return t.added.normalized.each(part.text, w.plain, func(id int32, from, to int) {
 			token(id, part.place(from, to))
 		}, func(from, to int) error {
 			return words(part.cut(from, to))
 		})
 	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("tokenizer: %w: %w", err, snug.ErrConfig)
-	}
-	return ids, places, nil
 }
 
 // ID returns the id of a token. The token is spelled as in the file, where ▁ or Ġ may stand for a space.

@@ -19,6 +19,7 @@ import (
 type Pattern struct {
 	source string
 	code   []inst
+	local  bool
 }
 
 type opcode byte
@@ -66,6 +67,9 @@ func Compile(expr string) (*Pattern, error) {
 		return nil, fmt.Errorf("pattern %.200q: %w", expr, err)
 	}
 	p.emit(inst{op: opMatch})
+	p.local = !n.nullable() && !slices.ContainsFunc(p.code, func(i inst) bool {
+		return i.op == opBehind || i.op == opTextBegin || i.op == opLineBegin
+	})
 	return p, nil
 }
 

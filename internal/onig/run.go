@@ -35,6 +35,7 @@ type machine struct {
 	text  string
 	steps int64
 	ways  []way
+	ended bool // the search has looked for something behind the text
 }
 
 var machines = sync.Pool{New: func() any { return new(machine) }}
@@ -43,6 +44,22 @@ var machines = sync.Pool{New: func() any { return new(machine) }}
 // front, and does not overlap them. An empty match right after a match does not count.
 // The error is f's, or says that the pattern takes too long for the text.
 func (p *Pattern) Each(text string, f func(from, to int) error) error {
+	_, err := p.each(text, false, f)
+	return err
+}
+
+// Begin is Each for the beginning of a text that goes on. It calls f with the matches that are the same whatever follows,
+// and returns where it stopped: all matches before, and none that begins there or later, are known. A pattern that is
+// not [Pattern.Local] may match otherwise where the text before is left out.
+func (p *Pattern) Begin(text string, f func(from, to int) error) (known int, err error) {
+	return p.each(text, true, f)
+}
+
+// Local reports whether a match depends only on the text from its begin on, and is never empty: a search that begins
+// between two matches, or at the end of one, finds the same matches as one that began before.
+func (p *Pattern) Local() bool { return p.local }
+
+func (p *Pattern) each(text string, more bool, f func(from, to int) error) (known int, err error) {
 	m := machines.Get().(*machine)
 	*m = machine{Pattern: p, text: text, steps: stepsPerByte*int64(len(text)) + stepsMore, ways: m.ways[:0]}
 	defer func() {
@@ -51,9 +68,13 @@ func (p *Pattern) Each(text string, f func(from, to int) error) error {
 	}()
 	last := -1 // the end of the last match
 	for at := 0; at <= len(text); {
+		m.ended = false
 		end, ok := m.run(0, at)
 		if m.steps < 0 {
-			return fmt.Errorf("pattern %.200q takes more than %d steps on a text of %d bytes", p.source, stepsPerByte*int64(len(text))+stepsMore, len(text))
+			return at, fmt.Errorf("pattern %.200q takes more than %d steps on a text of %d bytes", p.source, stepsPerByte*int64(len(text))+stepsMore, len(text))
+		}
+		if more && m.ended {
+			return at, nil
 		}
 		if !ok || end == at && end == last {
 			_, size := utf8.DecodeRuneInString(text[at:])
@@ -61,11 +82,11 @@ func (p *Pattern) Each(text string, f func(from, to int) error) error {
 			continue
 		}
 		if err := f(at, end); err != nil {
-			return err
+			return at, err
 		}
 		at, last = end, end
 	}
-	return nil
+	return len(text), nil
 }
 
 // run matches the code from pc on at pos and returns the end of the match.
@@ -84,6 +105,8 @@ func (m *machine) run(pc, pos int) (end int, ok bool) {
 			if size, matched = i.at(m.text, pos); matched {
 				pos += size
 				pc++
+			} else if pos == len(m.text) {
+				m.ended = true
 			}
 		case opLoop:
 			if pos, matched = m.loop(i, pc, pos); matched {
@@ -151,6 +174,9 @@ func (m *machine) loop(i *inst, pc, pos int) (end int, ok bool) {
 			least = pos
 		}
 	}
+	if pos == len(m.text) && n != i.max {
+		m.ended = true
+	}
 	m.steps -= int64(pos-start) / 8
 	if n < i.min {
 		return 0, false
@@ -172,6 +198,8 @@ func (m *machine) choose(i *inst, pc, pos int) (to int, ok bool) {
 	left := uint32(1)<<(len(i.branches)-1)<<1 - 1
 	if pos < len(m.text) {
 		left = i.allowed[m.text[pos]]
+	} else {
+		m.ended = true
 	}
 	return m.branch(i, pc, pos, left)
 }
@@ -223,6 +251,9 @@ func (m *machine) behind(i *inst, pos int) bool {
 }
 
 func (m *machine) edge(op opcode, pos int) bool {
+	if pos == len(m.text) {
+		m.ended = true
+	}
 	switch op {
 	case opTextBegin:
 		return pos == 0
