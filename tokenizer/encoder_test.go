@@ -74,7 +74,7 @@ var prose = rapid.Custom(func(t *rapid.T) string {
 		rapid.SampledFrom([]string{"<s>", "</s>", "<|im_end|>", "<think>", "\xff", "\xe2\x82", "😀", "\u2028", "<0x0A>", "I'll", "'S", "  ", "\n\n", "<unk>", "[X]", "AB"}),
 		rapid.SampledFrom([]string{"the", "of", "and", "in", "hello", "world"}),
 	)
-	return strings.Join(rapid.SliceOfN(part, 0, 40).Draw(t, "text"), rapid.SampledFrom([]string{"", "", " ", "\n"}).Draw(t, "between"))
+	return strings.Join(rapid.SliceOfN(part, rapid.SampledFrom([]int{0, 20, 40}).Draw(t, "least"), 60).Draw(t, "text"), rapid.SampledFrom([]string{"", "", " ", "\n"}).Draw(t, "between"))
 })
 
 // inParts encodes a text that comes in parts, in small windows, and says how often the text was cut.
@@ -121,8 +121,10 @@ func encodedInParts(t *rapid.T, all []*Tokenizer) int {
 func TestEncoder(t *testing.T) {
 	for _, all := range [][]*Tokenizer{published, parted} {
 		cuts := 0
-		rapid.Check(t, func(t *rapid.T) { cuts += encodedInParts(t, all) })
-		require.Greater(t, cuts, 50) // the property says nothing about texts that are never cut
+		for range 10 {
+			rapid.Check(t, func(t *rapid.T) { cuts += encodedInParts(t, all) })
+		}
+		require.Greater(t, cuts, 500) // the property says nothing about texts that are never cut
 	}
 }
 
@@ -160,7 +162,7 @@ func TestEncoderWords(t *testing.T) {
 			}
 		}
 	})
-	require.Greater(t, cuts, 50)
+	require.Greater(t, cuts, 20)
 }
 
 // TestEncoderBounds: long texts of words are cut, and what cannot be cut is an error beyond the limit.
