@@ -44,15 +44,15 @@ type Options struct {
 
 // Stats is what Open found.
 type Stats struct {
-	Samples   int // samples to train on
-	HeldOut   int
-	Tokens    int64  // tokens of all samples
-	Trained   int64  // labels that count; the others lie in prompts
-	Truncated int    // samples that were cut to the context
-	Dropped   int    // samples that were left out, because none of their labels counts
-	OnDisk    int64  // bytes of the temporary file with the tokens, 0 if they are in memory
-	Folder    string // where the file is, or was before it was removed
-	Files     []File // in the order in which they were read
+	Samples   int    `json:"samples"` // samples to train on
+	HeldOut   int    `json:"held_out"`
+	Tokens    int64  `json:"tokens"`           // tokens of all samples
+	Trained   int64  `json:"labels"`           // labels that count; the others lie in prompts
+	Truncated int    `json:"cut"`              // samples that were cut to the context
+	Dropped   int    `json:"left_out"`         // rows that were left out, because nothing of them can be learned
+	OnDisk    int64  `json:"disk_bytes"`       // bytes of the temporary file with the tokens, 0 if they are in memory
+	Folder    string `json:"folder,omitempty"` // where the file is, or was before it was removed
+	Files     []File `json:"files"`            // in the order in which they were read
 }
 
 // Set is the samples of some files. It is for one goroutine at a time.
@@ -66,6 +66,7 @@ type Set struct {
 	stats   Stats
 	order   []int // numbers of the samples, in the order of this epoch
 	epoch   int64
+	origins []string // of the first samples, in the order in which they were read
 }
 
 // sample is n tokens, from number at of all tokens on. The last one is a label only. In a pair, the first mid are the

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -339,4 +340,33 @@ func truncatedList(words []string) string {
 	default:
 		return strings.Join(words[:n-1], ", ") + " and " + words[n-1]
 	}
+}
+
+// KnownField is a field that changes what is said or learned, under all of its names.
+type KnownField struct {
+	Names []string
+	About string // what is done with it
+}
+
+// KnownFields returns the fields of rows, and the members of messages, that are known besides those of a form. It allocates
+// the lists.
+func KnownFields() (rows, members []KnownField) {
+	byAbout := func(about map[string]string) (list []KnownField) {
+		for _, name := range slices.Sorted(maps.Keys(about)) {
+			i := slices.IndexFunc(list, func(f KnownField) bool { return f.About == about[name] })
+			if i < 0 {
+				i, list = len(list), append(list, KnownField{About: about[name]})
+			}
+			list[i].Names = append(list[i].Names, name)
+		}
+		return list
+	}
+	ofRows, ofMembers := map[string]string{}, map[string]string{}
+	for name, r := range rowRules {
+		ofRows[name] = r.about
+	}
+	for name, r := range messageRules {
+		ofMembers[name] = r.about
+	}
+	return byAbout(ofRows), byAbout(ofMembers)
 }

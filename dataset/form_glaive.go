@@ -28,6 +28,7 @@ var glaive = form{
 		if f.reader.options.Template == nil {
 			return content{}, errNoTemplate
 		}
+		delete(v.values, "system") // it is read here, and not beside the conversation
 		var c chat.Conversation
 		calls := f.reader.knows().tools
 		if system = strings.TrimSpace(strings.TrimPrefix(system, "SYSTEM:")); calls {

@@ -71,17 +71,22 @@ type rows struct {
 	repeats map[string]bool // fields that repeat what others say
 	found   File
 	kinds   []string // of found.Warnings
+	earlier int      // samples of the files before
 	first   error    // why the first row that has nothing to learn was left out
 }
 
 // begin starts a file.
 func (r *reader) begin(path string) {
-	r.rows = &rows{reader: r, repeats: map[string]bool{}, found: File{Path: path}}
+	r.rows = &rows{reader: r, repeats: map[string]bool{}, found: File{Path: path}, earlier: len(r.samples)}
 }
 
 // finish ends a file.
 func (r *reader) finish() {
 	f := r.rows
+	if f.form == nil { // a text file
+		f.found.Samples = len(r.samples) - f.earlier
+	}
+	r.origin(f.found.Path)
 	if f.form != nil {
 		f.found.Form = f.form.title
 	}
@@ -191,6 +196,7 @@ func (f *rows) add(at string, c content) error {
 	samples, cut, dropped := len(r.samples), r.stats.Truncated, r.stats.Dropped
 	err := r.sample(f, at, c)
 	f.found.Samples += len(r.samples) - samples
+	r.origin(f.found.Path + " " + at)
 	if r.stats.Truncated > cut {
 		f.warn(at, "cut", "cut to %d tokens (-context)", r.options.Context)
 	}

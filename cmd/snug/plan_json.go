@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -29,6 +30,7 @@ type planJSON struct {
 	Plain          float64            `json:"without_step_seconds"`
 	Process        int64              `json:"cpu_process_bytes,omitempty"` // resident memory of a process that trains so on the CPU
 	Choices        []choiceReport     `json:"choices"`
+	Data           *dataset.Stats     `json:"data,omitempty"` // of tune
 }
 
 // amounts has the bytes of each component, and their "total".

@@ -20,10 +20,10 @@ import (
 func tuneCommand() *command {
 	return &command{
 		name: "tune", summary: "fine-tune a published model under a memory limit",
-		flags: []string{"-model:file", "-data:file", "-o:file", "-device", "-memory", "-disk", "-lora", "-adapter:" + strings.Join(adapterKinds, " "), "-alpha", "-rslora", "-dora", "-dropout",
+		flags: []string{"-model:file", "-data:file", "-format:" + strings.Join(formNames(), " "), "-map", "-show", "-o:file", "-device", "-memory", "-disk", "-lora", "-adapter:" + strings.Join(adapterKinds, " "), "-alpha", "-rslora", "-dora", "-dropout",
 			"-loraplus-ratio", "-modules-to-save", "-full", "-fold", "-mezo", "-masters:full split split24 none", "-report-rounding", "-optimizer:" + strings.Join(tuneOptimizers, " "), "-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32",
 			"-context", "-batch", "-tiles:auto", "-steps", "-epochs", "-lr", "-dpo", "-teacher:file", "-teacher-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-distill-weight", "-distill-temperature", "-label-smoothing", "-z-loss", "-seed", "-held-out", "-eval-every", "-shard:replicate state gradients weights", "-checkpoint:file", "-save-every", "-trace:file", "-report:file", "-copy-links", "-dry-run", "-json"},
-		help: tuneHelp,
+		help: strings.Replace(tuneHelp, formsMark, formsHelp(), 1),
 		run:  runTune,
 	}
 }
@@ -39,9 +39,15 @@ at the end what it took.
                      commas, or patterns with * and ?. gzip and zstd are known by their first bytes.
                      From a folder with Parquet files no other files are read. Tokens beyond 4 MiB go
                      to a temporary file in $TMPDIR, or if that is not set in /var/tmp.
-                     A line or row has "text"; "prompt" and "completion"; or "messages", for the chat
-                     template. The model learns the text, the completion or the assistant's turns.
-                     For preferences see -dpo
+                     A row is read by its fields, see -format. It says how each file was read, which
+                     fields are ignored, and what of it is not learned
+  -format NAME       form of the rows: auto (default), or one of
+FORMS
+                     With a name, fields of other forms are ignored
+  -map LIST          read fields under other names: name=field, with commas, such as
+                     prompt=question,completion=answer. name= leaves a field out
+  -show N            print the first N samples with what is learned between ⟦ and ⟧, and exit. It needs
+                     no -o; with -report it writes a page of them
   -o DIR             folder to write the adapter or the model to: new, empty, or left by a killed run
   -device NAME       where the model is and computes: cpu (default), or cuda:0, hip:0 or metal:0 in a
                      program built with that tag. Not with -disk, -fold, -adapter vera, ranks, or
@@ -104,8 +110,8 @@ at the end what it took.
                      with schedule-free 2.5 times the default of adamw; with prodigy 1. With -mezo the
                      rate is constant, by default 1e-4, with -full 1e-6
   -dpo BETA          learn preferences by Direct Preference Optimization, with a BETA such as 0.1. A line
-                     has "prompt", "chosen" and "rejected", all strings or all lists of messages; lists
-                     may leave out "prompt": the messages with which both answers begin are then the
+                     has "chosen" and "rejected", both strings or both lists of messages, and "prompt" or
+                     what stands for it, see -format; without it, what both answers begin with is the
                      prompt. A sample is a pair of answers; -context limits each answer with its prompt.
                      The reference is the model before the first step, with the adapters' first values.
                      The default of -lr is 1e-5, with -full 1e-6
@@ -158,7 +164,8 @@ at the end what it took.
 
 // tuneFlags are the command line of tune.
 type tuneFlags struct {
-	dir, files, output   string
+	dir, files, output string
+	dataFlags
 	device               string
 	memoryText, diskText string
 	memory, disk         int64
@@ -198,6 +205,9 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	f.set = fs
 	fs.StringVar(&f.dir, "model", "", "")
 	fs.StringVar(&f.files, "data", "", "")
+	fs.StringVar(&f.format, "format", "auto", "")
+	fs.StringVar(&f.maps, "map", "", "")
+	fs.IntVar(&f.show, "show", 0, "")
 	fs.StringVar(&f.output, "o", "", "")
 	fs.StringVar(&f.device, "device", "", "")
 	fs.StringVar(&f.memoryText, "memory", "", "")
@@ -295,7 +305,8 @@ func (f *tuneFlags) check() (err error) {
 		{f.dir == "", "want -model: a folder as Hugging Face publishes it"},
 		{f.files == "", "want -data: text files, .jsonl files, Parquet files or folders of them"},
 		{f.files != "" && slices.Contains(strings.Split(f.files, ","), ""), fmt.Sprintf("-data %s: one of the names is empty", f.files)},
-		{f.output == "" && !f.dryRun, "want -o: the folder to write, or -dry-run"},
+		{f.output == "" && !f.dryRun && f.show == 0, "want -o: the folder to write, or -dry-run"},
+		{f.dataFlags.check(f.beta > 0, f.given("show")) != "", f.dataFlags.check(f.beta > 0, f.given("show"))},
 		{f.full && f.form != "", "-base is the form of frozen weights, and -full freezes none"},
 		{f.full && (given || f.given("lora") || f.given("alpha") || f.rslora || f.dropout != 0), "-lora, -adapter, -alpha, -rslora, -dora, -dropout, -loraplus-ratio and -modules-to-save are for adapters, and -full trains none"},
 		{f.kind == "loftq" && f.form != "" && f.form != "nf4", fmt.Sprintf("-adapter loftq begins with what NF4 loses: want -base nf4, not %s", f.form)},
@@ -388,7 +399,7 @@ func (f *tuneFlags) checkReport() error {
 	if err := f.checkFile("report", f.page, ".html"); err != nil || f.page == "" {
 		return err
 	}
-	if err := checkReport(f.page, f.dryRun); err != nil {
+	if err := checkReport(f.page, f.dryRun || f.show > 0); err != nil {
 		return usagef("tune: -report: %w", err)
 	}
 	return nil
@@ -416,7 +427,7 @@ func parseTile(text string) (int, error) {
 
 // checkOutput returns an error if the run would overwrite files.
 func (f *tuneFlags) checkOutput() error {
-	if f.dryRun {
+	if f.dryRun || f.show > 0 {
 		return nil
 	}
 	if err := emptyFolder(f.output); err != nil {
@@ -456,7 +467,11 @@ func runTune(c *call) error {
 	if err != nil {
 		return leaveRanks(err)
 	}
-	err = t.runOnRanks()
+	if t.show > 0 {
+		err = t.showData()
+	} else {
+		err = t.runOnRanks()
+	}
 	return errors.Join(err, t.data.Close())
 }
 

@@ -194,7 +194,7 @@ func TestTunePreferencesRefused(t *testing.T) {
 		{"-z-loss is a term of the loss of tokens", []string{"-dpo", "0.1", "-z-loss", "1e-4"}},
 		{"-label-smoothing 0.5: with -dpo want less than 0.5", []string{"-dpo", "0.1", "-label-smoothing", "0.5"}},
 		{"line 1: the row has chosen and rejected answers, which are for preferences: tune -dpo", nil},
-		{"line 1: the line has no chosen and rejected answers", []string{"-dpo", "0.1", "-data", chats(t, 3)}},
+		{"line 1: the row has no chosen and rejected answers", []string{"-dpo", "0.1", "-data", chats(t, 3)}},
 	} {
 		status, stdout, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-o", out}, c.args...)...)
 		require.Equal(t, 2, status, "%s: %s", c.want, errs)

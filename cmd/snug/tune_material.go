@@ -48,11 +48,13 @@ func (f *tuneFlags) gather() (*material, error) {
 	if m.config, err = transformer.ReadConfig(f.dir); err != nil {
 		return nil, err
 	}
-	if err := checkWeights(m.config, f.dir); err != nil {
-		return nil, fmt.Errorf("%s: %w", f.dir, err)
-	}
-	if m.modelSums, err = checksumsOf(f.dir); err != nil {
-		return nil, err
+	if f.show == 0 {
+		if err := checkWeights(m.config, f.dir); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.dir, err)
+		}
+		if m.modelSums, err = checksumsOf(f.dir); err != nil {
+			return nil, err
+		}
 	}
 	if m.beside, err = f.checkAdapters(m.config); err != nil {
 		return nil, err
@@ -63,7 +65,10 @@ func (f *tuneFlags) gather() (*material, error) {
 	if n := m.tok.Len(); n > m.config.Vocab {
 		return nil, fmt.Errorf("%s: the tokenizer has %d tokens, and the model %d: %w", f.dir, n, m.config.Vocab, snug.ErrConfig)
 	}
-	o := dataset.Options{Context: cmp.Or(f.most, min(defaultContext, m.config.Context)), EOS: endToken(m.config, m.tok), Seed: f.seed, HeldOut: f.held, Pairs: f.beta > 0}
+	o := dataset.Options{Context: cmp.Or(f.most, min(defaultContext, m.config.Context)), EOS: endToken(m.config, m.tok), Seed: f.seed, HeldOut: f.held, Pairs: f.beta > 0, Format: f.format}
+	if o.Map, err = f.fieldMap(); err != nil {
+		return nil, usagef("tune: -map: %w", err)
+	}
 	if m.config.LearnedPositions && o.Context > m.config.Context {
 		return nil, usagef("tune: -context %d: the model has %d positions", o.Context, m.config.Context)
 	}
@@ -77,8 +82,7 @@ func (f *tuneFlags) gather() (*material, error) {
 	}
 	m.context = m.data.Longest()
 	m.refs = make([][pairLength]float32, m.data.Pairs())
-	m.sum, err = m.data.Sum()
-	if err == nil {
+	if m.sum, err = m.data.Sum(); err == nil && f.show == 0 {
 		err = m.readTeacher(f)
 	}
 	if err != nil {

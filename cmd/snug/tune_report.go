@@ -252,6 +252,7 @@ func (t *tuning) reportDocument() (d report.Document, err error) {
 		{Name: "learning rate", Value: fmt.Sprint(t.rate)}, {Name: "type of weights and activations", Value: t.plan.Run.Compute.String()},
 		{Name: "frozen weights", Value: form}, {Name: "seed", Value: fmt.Sprint(t.seed)},
 	}, flagFacts(t.set, "model", "data", "steps", "batch", "lr", "seed")...)
+	t.reportData(&d)
 	if t.full {
 		d.Settings = append(d.Settings[:6:6], d.Settings[7:]...)
 	}

@@ -143,24 +143,6 @@ func (t *tuning) run() (err error) {
 	return t.report(r)
 }
 
-// describeData prints what the files hold.
-func (t *tuning) describeData() {
-	s := t.data.Stats()
-	what, each := "sample", ""
-	if t.beta > 0 {
-		what, each = "pair", "answers "
-	}
-	fmt.Fprintf(t.call.stdout, "data: %s to train on and %d held out, %sof %d tokens at most; %d tokens, %d of them predicted\n",
-		console.Count(s.Samples, what), s.HeldOut, each, t.context, s.Tokens, s.Trained)
-	if s.Truncated > 0 || s.Dropped > 0 {
-		fmt.Fprintf(t.call.stdout, "      %s longer than that, and cut; %d with nothing left to predict, and left out\n", console.Count(s.Truncated, what), s.Dropped)
-	}
-	if s.OnDisk > 0 {
-		fmt.Fprintf(t.call.stdout, "      tokens on disk: %s in a temporary file in %s\n", plan.FormatBytes(s.OnDisk), s.Folder)
-	}
-	fmt.Fprintln(t.call.stdout)
-}
-
 // task describes the run to package plan.
 func (t *tuning) task() (plan.Task, error) {
 	if err := t.storedForm(); err != nil {
@@ -447,12 +429,13 @@ type result struct {
 	Measured        int64               `json:"measured_peak_bytes"`
 	Resident        int64               `json:"predicted_rss_bytes"`
 	PeakRSS         int64               `json:"peak_rss_bytes"`
+	Data            dataset.Stats       `json:"data"`
 	Components      plan.Bytes          `json:"-"` // measured
 }
 
 func (t *tuning) train() (r result, err error) {
 	steps := t.stepCount()
-	r.Model, r.Steps = t.dir, steps
+	r.Model, r.Steps, r.Data = t.dir, steps, t.data.Stats()
 	if begun := t.trainer.Step(); begun > 0 {
 		fmt.Fprintf(t.call.stdout, "\ngoing on from step %d of %d\n", begun, steps)
 	}

@@ -89,6 +89,8 @@ func (t *tuning) reportPlan() (err error) {
 		return nil
 	}
 	out := planReport(t.plan)
+	stats := t.data.Stats()
+	out.Data = &stats
 	if t.onDevice() {
 		return writeLine(t.call.stdout, out)
 	}

@@ -30,6 +30,8 @@ type view struct {
 	Data    any
 	Time    string
 	Machine string
+	// DataOnly says that nothing is planned and nothing has run.
+	DataOnly bool
 }
 
 func (d Document) view() view {
@@ -39,6 +41,7 @@ func (d Document) view() view {
 		chart := d.History.residentChart(d.Steps, d.Resident)
 		v.Process = &chart
 	}
+	v.DataOnly = d.History == nil && len(d.Samples) > 0 && len(d.Bars)+len(d.Memory.Rows)+len(d.Layers.Rows) == 0
 	v.Time, v.Machine = d.Written.Format("2 January 2006, 15:04:05 MST"), d.Written.Format(time.RFC3339)
 	return v
 }

@@ -36,6 +36,21 @@ type Document struct {
 	Schedule Schedule
 	Layers   Table // what is kept, computed again and paged
 	Choices  Table
+
+	Lines   []string // what is known of the data, such as how files were read
+	Samples []Sample // the first samples, with what is learned of them
+}
+
+// Sample is a text of the data.
+type Sample struct {
+	Name   string
+	Pieces []Piece
+}
+
+// Piece is a part of a text, all of which is learned, or nothing.
+type Piece struct {
+	Text    string
+	Learned bool
 }
 
 // Status says how far a run is.

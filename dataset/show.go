@@ -1,0 +1,125 @@
+package dataset
+
+import (
+	"encoding/binary"
+	"iter"
+	"strings"
+
+	"github.com/snug-ml/snug/tokenizer"
+)
+
+// Shown is a sample with what is learned of it.
+type Shown struct {
+	From  string // where it is, such as "chats.jsonl line 3"; empty beyond the first 1000 samples
+	Texts []ShownText
+}
+
+// ShownText is a text of a sample: of a pair, the prompt with the chosen answer, and then with the rejected one; of other
+// samples there is one.
+type ShownText struct {
+	Pieces         []Piece
+	Tokens, Labels int // how many there are; a first token is no label
+}
+
+// Piece is a part of a text, all of which is learned, or nothing.
+type Piece struct {
+	Text    string
+	Learned bool
+}
+
+// Marks around what is learned in the text of a ShownText.
+const (
+	LearnedBegin = "⟦"
+	LearnedEnd   = "⟧"
+)
+
+// String returns the text with the special tokens in it, and what is learned between [LearnedBegin] and [LearnedEnd].
+func (x ShownText) String() string {
+	var b strings.Builder
+	for _, p := range x.Pieces {
+		if p.Learned {
+			b.WriteString(LearnedBegin + p.Text + LearnedEnd)
+		} else {
+			b.WriteString(p.Text)
+		}
+	}
+	return b.String()
+}
+
+// maxOrigins is of how many samples a set knows where they are from.
+const maxOrigins = 1000
+
+// origin notes where the samples since the last call are from.
+func (s *Set) origin(from string) {
+	for len(s.origins) < min(len(s.samples), maxOrigins) {
+		s.origins = append(s.origins, from)
+	}
+}
+
+// Show yields the samples in the order of the files, those that are held out among them, as they are learned: after they
+// are cut to the context. tok is the tokenizer of Open. It decodes one sample at a time, and ends after an error.
+func (s *Set) Show(tok *tokenizer.Tokenizer) iter.Seq2[Shown, error] {
+	return func(yield func(Shown, error) bool) {
+		train, held := s.samples, s.held
+		for n := 0; len(train)+len(held) > 0; n++ {
+			list := &train
+			if len(train) == 0 || len(held) > 0 && held[0].at < train[0].at {
+				list = &held
+			}
+			x := (*list)[0]
+			*list = (*list)[1:]
+			shown, err := s.show(tok, x)
+			if n < len(s.origins) {
+				shown.From = s.origins[n]
+			}
+			if !yield(shown, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func (s *Set) show(tok *tokenizer.Tokenizer, x sample) (shown Shown, err error) {
+	stored, err := s.spool.read(x.at, int(x.n))
+	if err != nil {
+		return shown, err
+	}
+	ids, learned := make([]int32, x.n), make([]bool, x.n)
+	for i := range ids {
+		ids[i] = int32(binary.LittleEndian.Uint32(stored[tokenBytes*i:]))
+		if learned[i] = ids[i] >= 0; !learned[i] {
+			ids[i] = ^ids[i]
+		}
+	}
+	for _, text := range x.texts() {
+		shown.Texts = append(shown.Texts, showText(tok, ids[text[0]:text[1]], learned[text[0]:text[1]]))
+	}
+	return shown, nil
+}
+
+// showText divides the text of tokens where it changes whether they are learned. The first token is never a label.
+func showText(tok *tokenizer.Tokenizer, ids []int32, learned []bool) (x ShownText) {
+	x.Tokens = len(ids)
+	whole := tok.Decode(ids, tokenizer.DecodeOptions{})
+	at := 0
+	for i := 0; i < len(ids); {
+		is := learned[i] && i > 0
+		n := i
+		for n < len(ids) && (learned[n] && n > 0) == is {
+			n++
+		}
+		end := len(whole)
+		if n < len(ids) {
+			end = max(at, commonPrefix([]byte(whole), []byte(tok.Decode(ids[:n], tokenizer.DecodeOptions{}))))
+			for end < len(whole) && !startsRune(whole[end]) {
+				end++
+			}
+		}
+		if is {
+			x.Labels += n - i
+		}
+		x.Pieces = append(x.Pieces, Piece{whole[at:end], is})
+		at, i = end, n
+	}
+	return x
+}
