@@ -152,9 +152,9 @@ FORMS
   -copy-links        with -full: copy also files of the tokenizer that are links out of the folder of the
                      model into -o
   -dry-run           print the plan and exit
-  -json              also print the results, or with -dry-run the plan, as a line of JSON at the end. A run that
-                     fails after its first step or before prints it too; "state" is done, stopped (by a
-                     signal), diverged or failed
+  -json              also print the results, or with -dry-run the plan, as a line of JSON at the end. A run
+                     that fails after its first step or before prints it too; "state" is done, stopped
+                     (by a signal), diverged or failed
 
   snug tune -model Qwen3-0.6B -data chats.jsonl -memory 4GiB -o tuned
   snug tune -model Qwen3-0.6B -data text/ -full -memory 6GiB -epochs 2 -o model
