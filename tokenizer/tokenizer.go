@@ -71,7 +71,7 @@ const (
 
 // Open reads tokenizer.json and the files of [Config] from a folder, or a tokenizer.json from its path, through links if
 // they lead to regular files. A tokenizer.json has at most 256 MiB, tokenizer_config.json 16 MiB, and
-// chat_template.jinja 4 MiB. Errors wrap [snug.ErrCorrupt] for a damaged file and [snug.ErrConfig] for a part, a key or a value that
+// chat_template.jinja 1 MiB. Errors wrap [snug.ErrCorrupt] for a damaged file and [snug.ErrConfig] for a part, a key or a value that
 // this package does not support, or come from the file system.
 func Open(path string) (*Tokenizer, error) {
 	if path == "" {

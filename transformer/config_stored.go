@@ -200,18 +200,16 @@ func (c *Config) describesStored(name string, known map[string]bool) bool {
 	return false
 }
 
-// storedIn returns the names of the matrices that a folder has quantized.
+// storedIn returns the names of the matrices that a folder has quantized. It compares the folder's weights with the config,
+// before there is memory for parameters of its shapes.
 func (c *Config) storedIn(dir string) (_ map[string]bool, err error) {
-	if c.Stored == 0 {
-		return nil, nil
-	}
 	w, err := amp.OpenWeights(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	names, err := c.compare(w)
-	if err != nil {
+	if err != nil || c.Stored == 0 {
 		return nil, err
 	}
 	stored, own, published := map[string]bool{}, *c, c.tensors(c.layout())

@@ -1,11 +1,13 @@
 package transformer
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -464,4 +466,20 @@ func FuzzParseConfig(f *testing.F) {
 			require.NoError(t, err)
 		}
 	})
+}
+
+// TestOpenComparesFirst: weights that do not fit config.json are refused before there is memory for what it describes.
+func TestOpenComparesFirst(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "models", "llama"))))
+	path := filepath.Join(dir, "config.json")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, bytes.Replace(text, []byte(`"vocab_size": 48`), []byte(`"vocab_size": 134217728`), 1), 0o600))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err = Open(dir, Options{})
+	runtime.ReadMemStats(&after)
+	require.ErrorContains(t, err, "want [134217728 32]")
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(10<<20), "two matrices would take 16 GiB")
 }

@@ -181,12 +181,15 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 	if f.form == "bf16" && config.Stored != 0 {
 		return nil, usagef("generate: -base bf16: %s has matrices in %s", f.dir, config.Stored)
 	}
+	if len(w.prompt) > config.Context {
+		return nil, usagef("generate: the prompt has %d tokens, and the model is made for %d positions", len(w.prompt), config.Context)
+	}
 	tokens := len(w.prompt) + f.tokens
 	if config.LearnedPositions {
 		tokens = min(tokens, config.Context)
 	}
 	if w.most = tokens - len(w.prompt); w.most < 1 {
-		return nil, usagef("generate: the prompt has %d tokens, and the model %d positions", len(w.prompt), config.Context)
+		return nil, usagef("generate: the prompt has %d tokens, and the model has no position for another", len(w.prompt))
 	}
 	if w.ends, err = endTokens(f.dir, config, w.tok); err != nil {
 		return nil, err

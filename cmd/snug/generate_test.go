@@ -93,7 +93,13 @@ func TestEndTokens(t *testing.T) {
 
 // A prompt that is too long is refused, not cut.
 func TestLongPrompt(t *testing.T) {
-	status, _, errs := snuggedWith(strings.Repeat("a", maxPrompt+1), "generate", "-model", publish(t), "-prompt", "-")
+	model := publish(t)
+	status, _, errs := snugged("generate", "-model", model, "-plain", "-prompt", strings.Repeat("a", 64), "-tokens", "1")
+	require.Zero(t, status, errs)
+	status, _, errs = snugged("generate", "-model", model, "-plain", "-prompt", strings.Repeat("a", 65), "-tokens", "1")
+	require.Equal(t, 2, status)
+	require.Contains(t, errs, "the prompt has 65 tokens, and the model is made for 64 positions")
+	status, _, errs = snuggedWith(strings.Repeat("a", maxPrompt+1), "generate", "-model", publish(t), "-prompt", "-")
 	require.Equal(t, 2, status)
 	require.Contains(t, errs, "more than 64.00 MiB")
 }

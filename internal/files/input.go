@@ -31,7 +31,7 @@ func (k Kind) Limit() int64 {
 	case Description:
 		return 16 << 20
 	case Template:
-		return 4 << 20
+		return 1 << 20
 	case Vocabulary:
 		return 256 << 20
 	case Index:
