@@ -2,8 +2,8 @@ package dataset
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -135,8 +135,8 @@ func parse(text string) (value, error) {
 	if err == nil && d.peek() >= 0 {
 		err = fmt.Errorf("more than one value: %w", snug.ErrCorrupt)
 	}
-	if err != nil && err != io.EOF {
-		return nil, err
+	if err != nil { // a text that is no JSON is no damage
+		return nil, errors.New(strings.TrimSuffix(err.Error(), ": "+snug.ErrCorrupt.Error()))
 	}
 	return x, nil
 }

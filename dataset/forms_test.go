@@ -1,0 +1,255 @@
+package dataset
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/chat"
+)
+
+// fullTemplate writes all that a conversation can have.
+const fullTemplate = "{% if tools %}<tools>{{ tools | tojson }}{% endif %}{% if enable_thinking is defined %}<thinks {{ enable_thinking }}>{% endif %}" +
+	"{% for m in messages %}<{{ m.role }}>{% if m.name %}({{ m.name }}){% endif %}{% if m.reasoning_content %}<r>{{ m.reasoning_content }}</r>{% endif %}{{ m.content or '' }}" +
+	"{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}" +
+	"{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+
+// shownForms opens lines and returns what is learned of each sample, answers of pairs divided by |, and what is said about the
+// file without the name of its form.
+func shownForms(t *testing.T, text string, o Options) (form string, samples, said []string, err error) {
+	t.Helper()
+	o.Context, o.EOS = 256, eos
+	s, err := Open([]string{write(t, "a.jsonl", text)}, tok, o)
+	if err != nil {
+		return "", nil, nil, err
+	}
+	defer func() { require.NoError(t, s.Close()) }()
+	for x, err := range s.Show(tok) {
+		require.NoError(t, err)
+		var texts []string
+		for _, text := range x.Texts {
+			texts = append(texts, strings.ReplaceAll(text.String(), "!", "§"))
+		}
+		samples = append(samples, strings.Join(texts, " | "))
+	}
+	f := s.Stats().Files[0]
+	said = f.Lines()
+	if said[0] = strings.TrimPrefix(said[0], "read as "+f.Form); said[0] == "" {
+		said = append([]string(nil), said[1:]...)
+	}
+	return f.Form, samples, said, nil
+}
+
+const (
+	hiUser = `{"role": "user", "content": "hi"}`
+	ho     = `{"role": "assistant", "content": "ho"}`
+)
+
+func TestFormsOfPeople(t *testing.T) {
+	full := template(t, fullTemplate)
+	const learned = "<user>hi<assistant>⟦ho</s>⟧"
+	for name, c := range map[string]struct {
+		text     string
+		template *chat.Template
+		o        Options
+		form     string
+		want     []string
+		said     []string
+	}{
+		"text":                                 {`{"text": "one two"}`, nil, Options{}, "text", []string{"one⟦ two§⟧"}, nil},
+		"prompt and completion":                {`{"prompt": "One", "completion": " two", "id": 3}`, nil, Options{}, "prompt and completion", []string{"One⟦ two§⟧"}, []string{"ignored fields: id"}},
+		"messages as completion":               {`{"prompt": [` + hiUser + `, ` + ho + `, ` + hiUser + `], "completion": [` + ho + `]}`, full, Options{}, "prompt and completion", []string{"<user>hi<assistant>ho</s>" + learned}, nil},
+		"a prompt and messages":                {`{"prompt": "hi", "completion": [` + ho + `]}`, full, Options{}, "prompt and completion", []string{learned}, nil},
+		"a completion that repeats the prompt": {`{"prompt": [` + hiUser + `], "completion": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "prompt and completion", []string{learned}, nil},
+		"messages in a string":                 {`{"prompt": "[{\"role\": \"user\", \"content\": \"hi\"}]", "completion": "[{\"role\": \"assistant\", \"content\": \"ho\"}]"}`, full, Options{}, "prompt and completion", []string{learned}, nil},
+		"system beside strings":                {`{"system": "Speak Dutch.", "prompt": "hi", "completion": "ho"}`, full, Options{}, "prompt and completion", []string{"<system>Speak Dutch." + learned}, nil},
+
+		"messages":                 {`{"messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{learned}, nil},
+		"messages as a string":     {`{"messages": "[{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \"ho\"}]"}`, full, Options{}, "messages", []string{learned}, nil},
+		"parts":                    {`{"messages": [{"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]}, {"role": "assistant", "content": [{"type": "text", "value": "ho"}]}]}`, full, Options{}, "messages", []string{learned}, nil},
+		"ultrachat":                {`{"prompt": "hi", "prompt_id": "1", "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{learned}, []string{"ignored fields: prompt, prompt_id"}},
+		"no_robots":                {`{"prompt": " hi\n", "prompt_id": "1", "messages": [{"role": "system", "content": "Be kind."}, ` + hiUser + `, ` + ho + `], "category": "Chat"}`, full, Options{}, "messages", []string{"<system>Be kind." + learned}, []string{"ignored fields: prompt, prompt_id, category"}},
+		"a text of the whole":      {`{"text": "User: hi Assistant: ho", "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{learned}, []string{"ignored fields: text"}},
+		"preferences without -dpo": {`{"prompt": "hi", "chosen": [` + hiUser + `, ` + ho + `], "rejected": [` + hiUser + `, {"role": "assistant", "content": "no"}], "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{learned}, []string{"ignored fields: prompt, chosen, rejected"}},
+		"a later prompt that differs": {`{"prompt": "hi", "messages": [` + hiUser + `, ` + ho + `]}` + "\n" + `{"prompt": "HI!", "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{learned, learned},
+			[]string{"ignored fields: prompt", "line 2: the field prompt, which is ignored, says something else than the messages"}},
+
+		"system beside messages": {`{"system": "Speak Dutch.", "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{"<system>Speak Dutch." + learned}, nil},
+		"the same system twice":  {`{"system": "a", "messages": [{"role": "system", "content": "a"}, ` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{"<system>a" + learned}, nil},
+		"no tools in a string":   {`{"tools": "[]", "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{learned}, nil},
+		"tools":                  {`{"tools": [{"type": "function", "function": {"name": "f"}}], "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{`<tools>[{"type": "function", "function": {"name": "f"}}]` + learned}, nil},
+		"tools in a string":      {`{"tools": "[{\"name\": \"f\"}]", "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{`<tools>[{"type": "function", "function": {"name": "f"}}]` + learned}, nil},
+		"calls": {`{"messages": [` + hiUser + `, {"role": "assistant", "content": null, "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}]}, {"role": "tool", "name": "f", "content": "2"}, ` + ho + `]}`, full, Options{}, "messages",
+			[]string{"<user>hi<assistant>⟦<call>f{\"a\": 1}</s>⟧<tool>(f)2<assistant>⟦ho</s>⟧"}, nil},
+		"function_call":              {`{"messages": [` + hiUser + `, {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}]}`, full, Options{}, "messages", []string{"<user>hi<assistant>⟦<call>f{}</s>⟧"}, nil},
+		"reasoning":                  {`{"messages": [` + hiUser + `, {"role": "assistant", "content": "ho", "thinking": "why"}]}`, full, Options{}, "messages", []string{"<user>hi<assistant>⟦<r>why</r>ho</s>⟧"}, []string{": thinking → reasoning_content"}},
+		"not trained":                {`{"messages": [` + hiUser + `, {"role": "assistant", "content": "no", "train": false}, ` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{"<user>hi<assistant>no</s>" + learned}, nil},
+		"weight 0":                   {`{"messages": [{"role": "user", "content": "hi", "loss_weight": 0.0}, {"role": "assistant", "content": "no", "weight": 0}, ` + hiUser + `, {"role": "assistant", "content": "ho", "loss_weight": 1.0}]}`, full, Options{}, "messages", []string{"<user>hi<assistant>no</s>" + learned}, nil},
+		"masked":                     {`{"messages": [{"role": "user", "content": "hi", "masked": true}, {"role": "assistant", "content": "no", "masked": true}, ` + hiUser + `, {"role": "assistant", "content": "ho", "masked": false}]}`, full, Options{}, "messages", []string{"<user>hi<assistant>no</s>" + learned}, nil},
+		"a variable of the template": {`{"enable_thinking": false, "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{"<thinks False>" + learned}, nil},
+		"kwargs of the template":     {`{"chat_template_kwargs": {"enable_thinking": true}, "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{"<thinks True>" + learned}, nil},
+		"a good answer":              {`{"label": true, "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{learned}, nil},
+		"a class":                    {`{"label": "science", "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{learned}, nil},
+
+		"ShareGPT":                {`{"id": 1, "conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]}`, full, Options{}, "ShareGPT", []string{learned}, []string{": human → user, gpt → assistant", "ignored fields: id"}},
+		"ShareGPT in messages":    {`{"messages": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]}`, full, Options{}, "ShareGPT", []string{learned}, []string{": human → user, gpt → assistant"}},
+		"conversations of OpenAI": {`{"conversations": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "ShareGPT", []string{learned}, nil},
+		"role and value":          {`{"conversation": [{"role": "human", "value": "hi"}, {"role": "Assistant", "value": "ho", "weight": 1}]}`, full, Options{}, "ShareGPT", []string{learned}, []string{": human → user, Assistant → assistant"}},
+		"calls of ShareGPT": {`{"system": "s", "tools": "[{\"name\": \"f\"}]", "conversations": [{"from": "human", "value": "hi"}, {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"a\": 1}}"}, {"from": "observation", "value": "2"}, {"from": "gpt", "value": "ho"}]}`, full, Options{}, "ShareGPT",
+			[]string{`<tools>[{"type": "function", "function": {"name": "f"}}]` + "<system>s<user>hi<assistant>⟦<call>f{\"a\": 1}</s>⟧<tool>2<assistant>⟦ho</s>⟧"},
+			[]string{": human → user, function_call → assistant's tool call, observation → tool, gpt → assistant"}},
+		"-format sharegpt": {`{"messages": [{"role": "human", "content": "hi"}, {"role": "gpt", "content": "ho"}]}`, full, Options{Format: "sharegpt"}, "ShareGPT", []string{learned}, []string{": human → user, gpt → assistant"}},
+
+		"Alpaca": {`{"instruction": "a", "input": "b", "output": "c", "text": "Below ... a b c"}`, full, Options{}, "instruction and answer", []string{"<user>a\nb<assistant>⟦c</s>⟧"}, []string{": instruction and input → user, output → assistant", "ignored fields: text"}},
+		"Alpaca without a template": {`{"instruction": "a", "input": "", "output": "c"}`, nil, Options{}, "instruction and answer",
+			[]string{"Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n### Instruction:\na\n\n### Response:\n⟦c§⟧"}, []string{": instruction and input → user, output → assistant, no chat template → the prompt of Alpaca"}},
+		"history":               {`{"instruction": "a", "input": "", "output": "c", "system": "s", "history": [["x", "y"]]}`, full, Options{}, "instruction and answer", []string{"<system>s<user>x<assistant>⟦y</s>⟧<user>a<assistant>⟦c</s>⟧"}, []string{": instruction and input → user, output → assistant"}},
+		"dolly":                 {`{"instruction": "a", "context": "b", "response": "c", "category": "qa"}`, full, Options{}, "instruction and answer", []string{"<user>a\nb<assistant>⟦c</s>⟧"}, []string{": instruction and context → user, response → assistant", "ignored fields: category"}},
+		"GSM8K":                 {`{"question": "a", "answer": "c"}`, full, Options{}, "instruction and answer", []string{"<user>a<assistant>⟦c</s>⟧"}, []string{": question → user, answer → assistant"}},
+		"OpenOrca":              {`{"id": 1, "system_prompt": "s", "question": "a", "response": "c"}`, full, Options{}, "instruction and answer", []string{"<system>s<user>a<assistant>⟦c</s>⟧"}, []string{": question → user, response → assistant", "ignored fields: id"}},
+		"a column of reasoning": {`{"question": "a", "reasoning": "why", "answer": "c"}`, full, Options{}, "instruction and answer", []string{"<user>a<assistant>⟦<r>why</r>c</s>⟧"}, []string{": question → user, answer → assistant, reasoning → reasoning_content"}},
+		"-map":                  {`{"frage": "One", "antwort": " two", "prompt": "x"}`, nil, Options{Map: map[string]string{"prompt": "frage", "completion": "antwort"}}, "prompt and completion", []string{"One⟦ two§⟧"}, nil},
+		"-map leaves out":       {`{"prompt": "One", "completion": " two", "label": false}`, nil, Options{Map: map[string]string{"label": ""}}, "prompt and completion", []string{"One⟦ two§⟧"}, nil},
+		"-format completion":    {`{"prompt": "One", "completion": " two", "text": "other"}`, nil, Options{Format: "completion"}, "prompt and completion", []string{"One⟦ two§⟧"}, []string{"ignored fields: text"}},
+
+		"glaive": {`{"system": "SYSTEM: You help with access to the following functions. Use them if required -\n{\"name\": \"f\"}\n{\"name\": \"g\"}\n", "chat": "USER: hi\n\n\nASSISTANT: <functioncall> {\"name\": \"f\", \"arguments\": '{\"a\": 1}'} <|endoftext|>\n\n\nFUNCTION RESPONSE: {\"b\": 2}\n\n\nASSISTANT: ho <|endoftext|>\n\n\n"}`, full, Options{}, "glaive function calls",
+			[]string{`<tools>[{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}}]` + "<system>You help.<user>hi<assistant>⟦<call>f{\"a\": 1}</s>⟧<tool>{\"b\": 2}<assistant>⟦ho</s>⟧"},
+			[]string{": the functions in system → tools, SYSTEM → system, USER → user, ASSISTANT → assistant, <functioncall> → tool_calls, FUNCTION RESPONSE → tool"}},
+		"glaive without tools": {`{"system": "SYSTEM: Use -\n{\"name\": \"f\"}\n", "chat": "USER: hi\n\n\nASSISTANT: <functioncall> {\"name\": \"f\"} <|endoftext|>"}`, template(t, "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ '</s>' if m.role == 'assistant' }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"), Options{}, "glaive function calls",
+			[]string{"<system>Use -\n{\"name\": \"f\"}<user>hi<assistant>⟦<functioncall> {\"name\": \"f\"}</s>⟧"}, []string{": SYSTEM → system, USER → user, ASSISTANT → assistant"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.o.Template = c.template
+			form, samples, said, err := shownForms(t, c.text, c.o)
+			require.NoError(t, err)
+			require.Equal(t, c.form, form)
+			require.Equal(t, c.want, samples)
+			require.Equal(t, c.said, said)
+		})
+	}
+}
+
+func TestFormsOfPreferences(t *testing.T) {
+	full := template(t, fullTemplate)
+	no := `{"role": "assistant", "content": "no"}`
+	const learned = "<user>hi<assistant>⟦ho</s>⟧ | <user>hi<assistant>⟦no</s>⟧"
+	dutch := "<system>Speak Dutch." + strings.ReplaceAll(learned, " | ", " | <system>Speak Dutch.")
+	for name, c := range map[string]struct {
+		text     string
+		template *chat.Template
+		want     []string
+		said     []string
+	}{
+		"strings":             {`{"prompt": "Say", "chosen": " ho", "rejected": " no"}`, nil, []string{"Say⟦ ho§⟧ | Say⟦ no§⟧"}, nil},
+		"no prompt":           {`{"chosen": "The sky is blue.", "rejected": "The sky is green."}`, nil, []string{"The sky is⟦ blue.§⟧ | The sky is⟦ green.§⟧"}, []string{": what both answers begin with → prompt"}},
+		"answers alone":       {`{"prompt": [` + hiUser + `], "chosen": [` + ho + `], "rejected": [` + no + `]}`, full, []string{learned}, nil},
+		"objects":             {`{"prompt": [` + hiUser + `], "chosen": ` + ho + `, "rejected": ` + no + `}`, full, []string{learned}, nil},
+		"with the prompt":     {`{"chosen": [` + hiUser + `, ` + ho + `], "rejected": [` + hiUser + `, ` + no + `]}`, full, []string{learned}, nil},
+		"the prompt twice":    {`{"prompt": [` + hiUser + `], "chosen": [` + hiUser + `, ` + ho + `], "rejected": [` + hiUser + `, ` + no + `]}`, full, []string{learned}, nil},
+		"a text prompt twice": {`{"prompt": "hi", "chosen": [` + hiUser + `, ` + ho + `], "rejected": [` + hiUser + `, ` + no + `], "messages": [` + hiUser + `, ` + ho + `], "score_chosen": 9.5}`, full, []string{learned}, []string{"ignored fields: messages, score_chosen"}},
+		"a text prompt once":  {`{"prompt": "hi", "chosen": [` + ho + `], "rejected": [` + no + `]}`, full, []string{learned}, nil},
+		"system":              {`{"system": "Speak Dutch.", "prompt": "hi", "chosen": "ho", "rejected": "no"}`, full, []string{dutch}, nil},
+		"system and messages": {`{"system": "Speak Dutch.", "chosen": [` + hiUser + `, ` + ho + `], "rejected": [` + hiUser + `, ` + no + `]}`, full, []string{dutch}, nil},
+		"orca_dpo_pairs":      {`{"system": "Speak Dutch.", "question": "hi", "chosen": "ho", "rejected": "no"}`, full, []string{dutch}, []string{": question → user"}},
+		"LLaMA-Factory":       {`{"conversations": [{"from": "human", "value": "hi"}], "chosen": {"from": "gpt", "value": "ho"}, "rejected": {"from": "gpt", "value": "no"}}`, full, []string{learned}, []string{": gpt → assistant, human → user"}},
+		"Alpaca":              {`{"instruction": "a", "input": "b", "chosen": "ho", "rejected": "no"}`, full, []string{"<user>a\nb<assistant>⟦ho</s>⟧ | <user>a\nb<assistant>⟦no</s>⟧"}, []string{": instruction and input → user"}},
+		"argilla":             {`{"instruction": "hi", "chosen_response": "ho", "rejected_response": "no"}`, full, []string{learned}, []string{": instruction → user"}},
+		"OpenAI":              {`{"input": {"messages": [` + hiUser + `], "tools": [], "parallel_tool_calls": true}, "preferred_output": [` + ho + `], "non_preferred_output": [` + no + `]}`, full, []string{learned}, []string{"ignored fields: input.parallel_tool_calls"}},
+		"hh-rlhf": {`{"chosen": "\n\nHuman: a\n\nAssistant: b\n\nHuman: hi\n\nAssistant: ho", "rejected": "\n\nHuman: a\n\nAssistant: b\n\nHuman: hi\n\nAssistant: no"}`, full,
+			[]string{"<user>a<assistant>b</s>" + strings.ReplaceAll(learned, " | ", " | <user>a<assistant>b</s>")}, []string{": Human → user, Assistant → assistant"}},
+		"hh-rlhf without a template": {`{"chosen": "\n\nHuman: hi\n\nAssistant: ho", "rejected": "\n\nHuman: hi\n\nAssistant: no"}`, nil,
+			[]string{"\n\nHuman: hi\n\nAssistant:⟦ ho§⟧ | \n\nHuman: hi\n\nAssistant:⟦ no§⟧"}, []string{": up to the last Assistant: → prompt"}},
+		"equal answers": {`{"prompt": "Say", "chosen": " ho", "rejected": " no"}` + "\n" + `{"prompt": "Say", "chosen": " ho", "rejected": " ho"}`, nil, []string{"Say⟦ ho§⟧ | Say⟦ no§⟧"}, []string{"line 2: left out: chosen and rejected are equal"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, samples, said, err := shownForms(t, c.text, Options{Template: c.template, Pairs: true})
+			require.NoError(t, err)
+			require.Equal(t, c.want, samples)
+			require.Equal(t, c.said, said)
+		})
+	}
+}
+
+// TestFieldsRefused: fields that change what is said or learned are refused where they cannot be obeyed, in every form, and
+// the error says the remedy.
+func TestFieldsRefused(t *testing.T) {
+	full := template(t, fullTemplate)
+	good := `"messages": [` + hiUser + `, ` + ho + `]`
+	for _, c := range []struct {
+		text, want string
+		pairs      bool
+		template   *chat.Template
+	}{
+		{`{"prompt": "2+2?", "completion": "5", "label": false}`, "label is false: a bad answer", false, nil},
+		{`{"prompt": "2+2?", "completion": "5", "label": "False"}`, `label is "False": a bad answer`, false, nil},
+		{`{"label": false, ` + good + `}`, "label is false: a bad answer", false, full},
+		{`{"kto_tag": false, ` + good + `}`, "kto_tag is false: a bad answer", false, full},
+		{`{"text": "x y", "label": false}`, "label is false", false, nil},
+		{`{"instruction": "x", "output": "y", "label": 0}`, "label is 0", false, full},
+		{`{"prompt": "x", "chosen": " y", "rejected": " z", "label": false}`, "label is false", true, nil},
+		{`{"weight": 0.5, ` + good + `}`, "weight is 0.5, want 1 or none", false, full},
+		{`{"train": false, ` + good + `}`, "train is false, want 1 or none", false, full},
+		{`{"mask": "Assistant", ` + good + `}`, `mask is "Assistant", want User or none`, false, full},
+		{`{"train_on_inputs": true, "prompt": "x", "completion": " y"}`, "prompts are not learned", false, nil},
+		{`{"images": ["a.png"], ` + good + `}`, "the row has images, and only text is learned", false, full},
+		{`{"image": {"bytes": "x", "path": null}, "text": "x y"}`, "the row has image, and only text is learned", false, nil},
+		{`{"audio": "a.wav", "prompt": "x", "chosen": " y", "rejected": " z"}`, "the row has audio, and only text", true, nil},
+		{`{"chat_template": "{{ 1 }}", ` + good + `}`, "cannot bring its own chat template", false, full},
+		{`{"system": "Speak Dutch.", "text": "x y"}`, "system is for the chat template, and the row has only texts", false, full},
+		{`{"system": "Speak Dutch.", "prompt": "x", "completion": " y"}`, "system is for the chat template", false, nil},
+		{`{"tools": [{"name": "f"}], "prompt": "x", "chosen": " y", "rejected": " z"}`, "tools is for the chat template", true, nil},
+		{`{"system": "a", "messages": [{"role": "system", "content": "b"}, ` + hiUser + `, ` + ho + `]}`, "the row has a system text, and message 0 is another one", false, full},
+		{`{"system": "a", "system_prompt": "b", ` + good + `}`, "system_prompt beside another system message", false, full},
+		{`{"history": [["a", "b"]], ` + good + `}`, "earlier turns are for instructions", false, full},
+		{`{"question": "a", "context": "b", "answer": "c"}`, "-map input=context adds it to the question", false, full},
+		{`{"input_ids": [1, 2], "text": "x y"}`, "the row has tokens, want text", false, nil},
+		{`{"input_ids": [1, 2], "labels": [1, 2]}`, "the row has tokens (input_ids), want text", false, nil},
+		{`{"chat_template_kwargs": {"messages": []}, ` + good + `}`, "chat_template_kwargs has messages, which a row cannot set", false, full},
+		{`{"tools": "f(x)", ` + good + `}`, "tools is a string that is no JSON", false, full},
+
+		{`{"messages": [{"content": "x"}, ` + ho + `]}`, "message 0: no role, want role: its members are content", false, full},
+		{`{"messages": [{"role": "", "content": "x"}, ` + ho + `]}`, `message 0: role is "", want a role`, false, full},
+		{`{"messages": [` + hiUser + `, ` + ho + `, ` + hiUser + `, {"role": "Assistant", "content": "y"}]}`, `message 3 has the role "Assistant", which chat templates call assistant`, false, full},
+		{`{"messages": [{"role": "human", "content": "x"}, {"role": "gpt", "content": "y"}]}`, "no message has the role assistant; there are human and gpt: -format sharegpt reads these roles", false, full},
+		{`{"messages": [` + hiUser + `, {"role": "model", "content": "y"}]}`, "no message has the role assistant; there are user and model", false, full},
+		{`{"messages": [` + hiUser + `]}`, "line 1: no message has the role assistant; there are user", false, full},
+		{`{"conversations": [{"from": "alien", "value": "x"}]}`, `the role "alien", want one of human, gpt`, false, full},
+		{`{"prompt": [` + hiUser + `], "chosen": [{"role": "bot", "content": "y"}], "rejected": [` + ho + `]}`, "chosen: no message has the role assistant; there are bot", true, full},
+
+		{`{"messages": [` + hiUser + `, {"role": "assistant", "content": "x", "weight": 0.5}]}`, "message 1: weight is 0.5, want 1, or 0", false, full},
+		{`{"messages": [{"role": "user", "content": "x", "train": true}, ` + ho + `]}`, "message 0: train asks to learn a turn of user", false, full},
+		{`{"messages": [` + hiUser + `, {"role": "assistant", "content": "x", "mask": 1}]}`, "message 1: mask: programs differ", false, full},
+		{`{"messages": [` + hiUser + `, {"role": "assistant", "content": "x", "train_detail": [{"begin_offset": 0}]}]}`, "message 1: train_detail: ranges of characters", false, full},
+		{`{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, ` + ho + `]}`, `message 0: part 0: its type is "image_url", and only text is learned`, false, full},
+		{`{"messages": [` + hiUser + `, {"role": "assistant", "content": [{"type": "text", "text": "x", "train": false}]}]}`, "message 1: part 0: train is false: a part cannot be left out", false, full},
+		{`{"messages": [` + hiUser + `, {"role": "assistant", "content": "x", "train": false}]}`, "line 1: no turn of the assistant is to be learned", false, full},
+		{`{"messages": [{"role": "user", "content": "x", "tool_calls": [{"name": "f", "arguments": {}}]}, ` + ho + `]}`, "of the role user, want assistant", false, full},
+
+		{`{"prompt": "bye", ` + good + `}`, "the row is read as messages, and has the field prompt besides, which says something else; -format messages leaves it out, and -map prompt= too", false, full},
+		{`{"text": "bye", "prompt": "x", "completion": " y"}`, "has the field text besides", false, nil},
+		{`{"question": "a", "answer": "b", "response": "c"}`, "both answer and response, want one answer", false, full},
+		{`{"prompt": [` + hiUser + `], "chosen": [` + hiUser + `, ` + ho + `], "rejected": [{"role": "assistant", "content": "no"}]}`, "one of chosen and rejected begins with the prompt, and the other does not", true, full},
+		{`{"prompt": "bye", "chosen": [` + hiUser + `, ` + ho + `], "rejected": [` + hiUser + `, {"role": "assistant", "content": "no"}]}`, "prompt is another text: -map prompt= leaves it out", true, full},
+		{`{"conversations": [{"from": "human", "value": "hi"}]}` + "\n", "want a chat template, and the tokenizer has none", false, nil},
+	} {
+		_, _, _, err := shownForms(t, c.text, Options{Template: c.template, Pairs: c.pairs})
+		require.ErrorIs(t, err, snug.ErrConfig, c.text)
+		require.ErrorContains(t, err, c.want, c.text)
+		require.ErrorContains(t, err, "line 1: ", c.text)
+	}
+	for _, c := range []struct {
+		o    Options
+		want string
+	}{
+		{Options{Format: "chatml"}, `the format "chatml", want auto, or of rows without preferences: messages, sharegpt, glaive, completion, alpaca, text`},
+		{Options{Format: "text", Pairs: true}, `the format "text", want auto, or of preferences: hh-rlhf, preference`},
+		{Options{Format: "messages"}, "the fields of the row are text, and the format messages wants messages, each with role and content"},
+		{Options{Map: map[string]string{"text": "body"}}, "-map text=body: the row has no field body, its fields are text"},
+	} {
+		_, _, _, err := shownForms(t, `{"text": "x y"}`, c.o)
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, c.want)
+	}
+}
