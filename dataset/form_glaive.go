@@ -66,7 +66,7 @@ const (
 func (f *rows) glaiveTurns(c *chat.Conversation, text string, calls bool) error {
 	found := glaiveTurn.FindAllStringSubmatchIndex(text, -1)
 	if len(found) == 0 || strings.TrimSpace(text[:found[0][0]]) != "" {
-		return fmt.Errorf("chat does not begin with USER: or ASSISTANT:")
+		return fmt.Errorf("chat begins with another word than USER: and ASSISTANT")
 	}
 	for i, at := range found {
 		end := len(text)

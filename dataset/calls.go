@@ -1,0 +1,183 @@
+package dataset
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/snug-ml/snug/chat"
+)
+
+// calls gives the template the calls of functions.
+func (f *rows) calls(m *turn, name string, x value) error {
+	if text, ok := x.(string); ok {
+		p, err := parse(text)
+		if err != nil {
+			return fmt.Errorf("%s is a string that is no JSON: %w", name, err)
+		}
+		x = p
+	}
+	items, ok := x.(list)
+	if !ok {
+		return fmt.Errorf("%s is %s, want a list", name, kindOf(x))
+	}
+	for i, item := range items {
+		if err := f.call(m, fmt.Sprintf("%s[%d]", name, i), item); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// call gives the template one call, or those of a list, each with or without its frame.
+func (f *rows) call(m *turn, name string, x value) error {
+	if text, ok := x.(string); ok {
+		p, err := parseCall(text)
+		if err != nil {
+			return fmt.Errorf("%s is a string that is no JSON: %w", name, err)
+		}
+		x = p
+	}
+	if items, ok := x.(list); ok {
+		for _, item := range items {
+			if err := f.call(m, name, item); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	o, ok := x.(object)
+	if !ok {
+		return fmt.Errorf("%s is %s, want an object with name and arguments", name, kindOf(x))
+	}
+	o = withoutNulls(o).(object)
+	inner, framed := get[object](o, "function")
+	if !framed {
+		inner = o
+		o = object{{"type", "function"}}
+		if id, found := inner.text("id"); found {
+			o = append(o, member{"id", id})
+		}
+	}
+	function, found := inner.text("name")
+	if !found {
+		return fmt.Errorf("%s has no name of a function", name)
+	}
+	arguments, found := inner.get("arguments")
+	if !found {
+		arguments, found = inner.get("parameters")
+	}
+	if !found {
+		arguments = object{}
+	}
+	o = with(o, "function", object{{"name", function}, {"arguments", f.arguments(arguments)}})
+	if m.Role != "assistant" {
+		return fmt.Errorf("%s of the role %s, want assistant", name, m.Role)
+	}
+	old, _ := m.Fields.Get("tool_calls")
+	all, _ := old.([]any)
+	all = append(all, jinjaValue(o))
+	for i := range m.Fields {
+		if m.Fields[i].Name == "tool_calls" {
+			m.Fields[i].Value = all
+			return nil
+		}
+	}
+	m.Fields = append(m.Fields, chat.Field{Name: "tool_calls", Value: all})
+	return nil
+}
+
+// callText makes the content of a turn that is a call of a function its tool call.
+func (f *rows) callText(m *turn) error {
+	text := m.Content
+	m.Content, m.NoContent = "", true
+	return f.call(m, "the call of a function", text)
+}
+
+// arguments returns the arguments of a call in the form that the template takes: an object, or its text.
+func (f *rows) arguments(x value) value {
+	text, isText := x.(string)
+	switch {
+	case f.reader.knows().argumentsAsText && !isText:
+		return jsonText(x)
+	case !f.reader.knows().argumentsAsText && isText:
+		if p, err := parse(text); err == nil {
+			if _, ok := p.(object); ok {
+				return p
+			}
+		}
+	}
+	return x
+}
+
+// jsonText writes a value as JSON, with the blanks that Python's json.dumps writes.
+func jsonText(x value) string {
+	var b strings.Builder
+	writeJSON(&b, x)
+	return b.String()
+}
+
+func writeJSON(b *strings.Builder, x value) {
+	switch x := x.(type) {
+	case object:
+		b.WriteByte('{')
+		for i, m := range x {
+			if i > 0 {
+				b.WriteString(", ")
+			}
+			writeJSON(b, m.name)
+			b.WriteString(": ")
+			writeJSON(b, m.value)
+		}
+		b.WriteByte('}')
+	case list:
+		b.WriteByte('[')
+		for i, e := range x {
+			if i > 0 {
+				b.WriteString(", ")
+			}
+			writeJSON(b, e)
+		}
+		b.WriteByte(']')
+	case literal:
+		b.WriteString(string(x))
+	default:
+		var text bytes.Buffer
+		e := json.NewEncoder(&text)
+		e.SetEscapeHTML(false)
+		if e.Encode(x) == nil { // a string, a number, a boolean or null
+			b.Write(bytes.TrimSpace(text.Bytes()))
+		}
+	}
+}
+
+// parseCall parses the JSON of a call. Some sets write the arguments as JSON in single quotes.
+func parseCall(text string) (value, error) {
+	x, err := parse(text)
+	if err == nil {
+		return x, nil
+	}
+	before, rest, found := strings.Cut(text, `'{`)
+	arguments, after, closed := cutLast(rest, `}'`)
+	if !found || !closed {
+		return nil, err
+	}
+	inner, bad := parse("{" + arguments + "}")
+	if bad != nil {
+		return nil, err
+	}
+	outer, bad := parse(before + "null" + after)
+	o, ok := outer.(object)
+	if bad != nil || !ok {
+		return nil, err
+	}
+	return with(o, "arguments", inner), nil
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
