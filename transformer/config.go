@@ -100,8 +100,13 @@ type Config struct {
 	EOS     []int      // tokens that end a text
 	Pad     int        // token that fills a batch, -1 for none
 
-	// Ignored are the fields of config.json that concern only inference or bookkeeping, sorted.
+	// Ignored are the fields of config.json that do not change what the model computes, sorted: those of inference and of
+	// bookkeeping, and Unread.
 	Ignored []string
+	// Unread are the fields among Ignored that transformers does not read for the family, and that snug does not know: names
+	// of other families, of other tools, or misspelled ones. A program shows them, because their author may have expected an
+	// effect that they do not have. Fields that switch something off, such as false, are left out.
+	Unread []string
 }
 
 // Experts describes a mixture of experts (Shazeer et al., "Outrageously Large Neural Networks" (2017)). A layer with
@@ -179,9 +184,11 @@ const (
 // transformers 5 (rope_parameters, dtype), and the one of older folders (rope_theta, rope_scaling, torch_dtype). A
 // missing field has the default of transformers for the family.
 //
-// The error wraps [snug.ErrCorrupt] when the file is no JSON object, and
-// [snug.ErrConfig] when a field is not known or its value is not supported; it names the
-// field. Errors of the operating system are wrapped as they are.
+// A field that transformers does not read for the family cannot change what the model computes: it is listed in
+// Config.Ignored and Config.Unread.
+//
+// The error wraps [snug.ErrCorrupt] when the file is no JSON object, and [snug.ErrConfig] when transformers reads a field
+// whose value is not supported; it names the field. Errors of the operating system are wrapped as they are.
 func ReadConfig(path string) (*Config, error) {
 	text, err := readConfigFile(path)
 	if err != nil {

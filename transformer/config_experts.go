@@ -24,9 +24,6 @@ func (c *Config) readExperts(f *fields) {
 	if f.err == nil && e.Count < 1 {
 		f.fail("num_local_experts", "%d, want 1 or more", e.Count)
 	}
-	if f.has("layer_types") && c.Family != "gpt_oss" {
-		f.fail("layer_types", "types of layers for %s: transformers ignores them", c.Family)
-	}
 	c.Experts = e
 }
 
@@ -45,8 +42,6 @@ func readMixtral(f *fields, c *Config) {
 	c.readSizes(f, true)
 	c.readGate(f, "hidden_act", "silu")
 	c.readExperts(f)
-	f.only("attention_bias", "false")
-	f.only("mlp_bias", "false")
 	f.only("router_jitter_noise", "0", "0.0")
 	c.everyWindow(f, optional(f, "sliding_window", 0))
 	c.readRope(f)
@@ -65,7 +60,6 @@ func readQwen3MoE(f *fields, c *Config) {
 	bias := get(f, "attention_bias", false)
 	c.QKVBias, c.OutBias = bias, bias
 	c.QKNorm = true
-	f.only("mlp_bias", "false")
 	f.ignore("max_window_layers") // transformers gives all layers the window
 	if get(f, "use_sliding_window", false) {
 		c.everyWindow(f, optional(f, "sliding_window", 4096))
@@ -112,10 +106,8 @@ func readGPTOSS(f *fields, c *Config) {
 	f.ignore("initial_context_length") // transformers reads original_max_position_embeddings
 	f.std.experts.Limit = get(f, "swiglu_limit", f.std.experts.Limit)
 	f.std.experts.Alpha = get(f, "swiglu_alpha", f.std.experts.Alpha)
-	c.readGate(f, "hidden_act", "silu")
-	if f.err == nil && c.Activation != SiLU {
-		f.fail("hidden_act", "%s, want \"silu\": transformers ignores it", f.raw["hidden_act"])
-	}
+	c.Gated, c.Activation = true, SiLU
+	f.ignore("hidden_act") // its experts have an activation of their own
 	c.readExperts(f)
 	c.Sinks = true
 	bias := get(f, "attention_bias", true)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/strictjson"
 )
 
 // family is a model_type.
@@ -65,7 +66,7 @@ const multimodal = "gemma3"
 // parseConfig reads a config.json.
 func parseConfig(text []byte) (*Config, error) {
 	c := &Config{}
-	f, err := newFields(text, "", &c.Ignored)
+	f, err := newFields(text, "", c)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 	}
@@ -86,6 +87,7 @@ func parseConfig(text []byte) (*Config, error) {
 		return nil, err
 	}
 	slices.Sort(c.Ignored)
+	slices.Sort(c.Unread)
 	if err := c.check(); err != nil {
 		return nil, err
 	}
@@ -101,28 +103,32 @@ func (c *Config) readCommon(f *fields, fam family) error {
 	}
 	c.readArchitecture(f, fam.class)
 	c.readDType(f)
-	c.InitStd = get(f, "initializer_range", 0.02)
+	c.InitStd = optional(f, "initializer_range", 0.02)
 	c.BOS = none(f, "bos_token_id", fam.std.bos)
 	c.Pad = none(f, "pad_token_id", fam.std.pad)
 	c.readEOS(f, fam.std.eos)
 	c.Tied = optional(f, "tie_word_embeddings", fam.std.tied)
-	for _, off := range []string{"is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder", "use_bidirectional_attention",
-		"use_mrope", "rope_interleaved"} {
-		f.only(off, "false")
-	}
-	f.only("pruned_heads", "{}")
-	f.only("cross_attention_hidden_size")
-	f.only("auto_map") // a folder with code of its own may compute something else
+	f.only("is_causal", "true") // which the masks of all families read
+	f.only("per_layer_config", "{}")
+	f.only("pruned_heads", "{}") // of transformers 4
+	c.readAutoMap(f, fam.class)
 	c.ScoreScale, c.EmbeddingScale = math.NaN(), 1
 	fam.read(f, c)
 	if f.err == nil && math.IsNaN(c.ScoreScale) {
 		c.ScoreScale = 1 / math.Sqrt(float64(c.HeadDim))
 	}
+	if f.has("use_qk_norm") && c.QKNorm { // it cannot be switched off
+		if f.ignore("use_qk_norm"); bytesOf(f, "use_qk_norm") != "true" {
+			*f.unread = append(*f.unread, f.path+"use_qk_norm")
+		}
+	}
 	return f.rest()
 }
 
-// readArchitecture returns an error for models with a head other than ForCausalLM's.
+// readArchitecture returns an error for models with a head other than ForCausalLM's. transformers chooses the class by
+// model_type, so that other spellings of the name, such as LLaMAForCausalLM, are the same model.
 func (c *Config) readArchitecture(f *fields, class string) {
+	const field = "architectures"
 	known := []string{class + "ForCausalLM", class + "Model", class + "TextModel"}
 	switch {
 	case c.Multimodal:
@@ -130,27 +136,86 @@ func (c *Config) readArchitecture(f *fields, class string) {
 	case c.Family == "gpt2":
 		known[0] = class + "LMHeadModel"
 	}
-	for _, name := range optional[[]string](f, "architectures", nil) {
-		if !slices.Contains(known, name) {
-			f.fail("architectures", "%.60q, want one of %q: other models have other heads", name, known)
+	var names []string
+	if bytesOf(f, field) == "" || bytesOf(f, field)[0] != '"' {
+		names = optional[[]string](f, field, nil)
+	} else {
+		names = []string{get(f, field, "")}
+	}
+	for _, name := range names {
+		lower := strings.ToLower(name)
+		switch {
+		case slices.Contains(known, name):
+		case strings.HasSuffix(lower, "forcausallm"), strings.HasSuffix(lower, "lmheadmodel"),
+			slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, name) }):
+			f.notRead(field)
+			return
+		default:
+			f.fail(field, "%.60q, want one of %q: other models have other heads", name, known)
 		}
 	}
 }
 
-func (c *Config) readDType(f *fields) {
-	f.alias("dtype", "torch_dtype")
-	name := optional(f, "dtype", "")
-	types := map[string]snug.DType{"": 0, "float32": snug.F32, "float16": snug.F16, "bfloat16": snug.BF16}
-	dt, known := types[name]
-	if !known {
-		f.fail("dtype", "%.40q, want float32, float16 or bfloat16", name)
+// readAutoMap returns an error for a folder with a model of its own code, which may compute something else. Folders of
+// transformers' own classes, and of tokenizers, may have an auto_map, too.
+func (c *Config) readAutoMap(f *fields, class string) {
+	const field = "auto_map"
+	if !f.has(field) {
+		f.ignore(field)
+		return
 	}
-	c.DType = dt
+	own := []string{class + "Config", class + "TextConfig", class + "Model", class + "TextModel", class + "PreTrainedModel", class + "ForCausalLM",
+		class + "LMHeadModel", class + "ForConditionalGeneration", class + "ForSequenceClassification", class + "ForTokenClassification",
+		class + "ForQuestionAnswering"}
+	var classes map[string]json.RawMessage
+	if err := strictjson.Unmarshal(f.raw[field], &classes); err != nil {
+		f.fail(field, "%s", plain(err))
+		return
+	}
+	for _, auto := range slices.Sorted(maps.Keys(classes)) {
+		name := strings.Trim(compact(classes[auto]), `"`)
+		if strings.HasPrefix(auto, "AutoTokenizer") || strings.HasSuffix(auto, "Processor") || isNull(classes[auto]) {
+			continue
+		}
+		if !slices.ContainsFunc(own, func(o string) bool { return strings.EqualFold(o, name[strings.LastIndexByte(name, '.')+1:]) }) {
+			f.fail(field, "%s is %.100q, a class of the folder's own code, which may compute something else than %s of transformers", auto, name, c.Family)
+		}
+	}
+	f.notRead(field)
 }
 
-// none returns the token of a field, -1 for null.
+// readDType reads the type of the published weights. The tensors have types of their own, so that another one here is as
+// none. If both spellings are there, transformers takes dtype.
+func (c *Config) readDType(f *fields) {
+	name := "dtype"
+	if !f.has(name) {
+		f.taken[name] = true
+		name = "torch_dtype"
+	} else if f.has("torch_dtype") && compact(f.raw["torch_dtype"]) != compact(f.raw[name]) {
+		f.notRead("torch_dtype")
+	}
+	f.taken["torch_dtype"], f.taken[name] = true, true
+	switch strings.TrimPrefix(strings.Trim(bytesOf(f, name), `"`), "torch.") {
+	case "float32", "float":
+		c.DType = snug.F32
+	case "float16", "half":
+		c.DType = snug.F16
+	case "bfloat16":
+		c.DType = snug.BF16
+	default:
+		if f.has(name) {
+			f.notRead(name)
+		}
+	}
+}
+
+// none returns the token of a field, -1 for null and for what is no number.
 func none(f *fields, name string, standard int) int {
 	minus := -1
+	if raw := bytesOf(f, name); raw != "" && strings.ContainsRune(`"[{tf`, rune(raw[0])) {
+		f.notRead(name)
+		return minus
+	}
 	return getNull(f, name, standard, &minus)
 }
 
@@ -160,7 +225,8 @@ func (c *Config) readEOS(f *fields, standard int) {
 		c.EOS = get[[]int](f, "eos_token_id", nil)
 		return
 	}
-	if id := none(f, "eos_token_id", standard); id != -1 {
+	minus := -1
+	if id := getNull(f, "eos_token_id", standard, &minus); id != -1 {
 		c.EOS = []int{id}
 	}
 }
@@ -175,7 +241,7 @@ func (c *Config) enterText(f *fields) (*fields, error) {
 		return nil, f.err
 	}
 	if text == nil {
-		text = &fields{path: "text_config.", raw: map[string]json.RawMessage{}, taken: map[string]bool{}, ignored: &c.Ignored}
+		text = &fields{path: "text_config.", raw: map[string]json.RawMessage{}, taken: map[string]bool{}, ignored: &c.Ignored, unread: &c.Unread}
 	}
 	text.only("model_type", `"gemma3_text"`)
 	for _, name := range []string{"eos_token_id", "bos_token_id", "pad_token_id"} { // the outer object overrides text_config
@@ -189,7 +255,7 @@ func (c *Config) enterText(f *fields) (*fields, error) {
 		if !found {
 			continue
 		}
-		if own, both := text.raw[name]; both && name != "architectures" && compact(own) != compact(raw) {
+		if own, both := text.raw[name]; both && (name == "tie_word_embeddings" || name == "quantization_config") && compact(own) != compact(raw) {
 			text.fail(name, "%.40s, and %s of the whole model is %.40s: want the same value", own, name, raw)
 		}
 		text.raw[name] = raw
@@ -302,19 +368,13 @@ func readLlama(f *fields, c *Config) {
 	bias := get(f, "attention_bias", false)
 	c.QKVBias, c.OutBias = bias, bias
 	c.MLPBias = get(f, "mlp_bias", false)
-	f.only("use_sliding_window", "false")
 	c.readRope(f)
 }
 
 func readMistral(f *fields, c *Config) {
 	c.readSizes(f, true)
 	c.readGate(f, "hidden_act", "silu")
-	f.only("attention_bias", "false")
-	f.only("mlp_bias", "false")
 	window := optional(f, "sliding_window", 4096)
-	if f.has("layer_types") {
-		f.fail("layer_types", "a mistral with types of layers: transformers ignores them")
-	}
 	switch {
 	case f.has("sliding_window") && window < 1:
 		f.fail("sliding_window", "%d, want 1 or more", window)
@@ -329,7 +389,6 @@ func readMistral(f *fields, c *Config) {
 func readQwen2(f *fields, c *Config) {
 	c.readSizes(f, true)
 	c.readQwen(f)
-	f.only("attention_bias", "true")
 	c.QKVBias = true
 }
 
@@ -343,7 +402,6 @@ func readQwen3(f *fields, c *Config) {
 
 func (c *Config) readQwen(f *fields) {
 	c.readGate(f, "hidden_act", "silu")
-	f.only("mlp_bias", "false")
 	window := optional(f, "sliding_window", 4096)
 	first := get(f, "max_window_layers", 28)
 	if !get(f, "use_sliding_window", false) {
@@ -368,6 +426,7 @@ func (c *Config) readGemma(f *fields) (window int) {
 	}
 	c.ScoreScale = 1 / math.Sqrt(scalar)
 	c.EmbeddingScale = math.Sqrt(float64(c.Dim))
+	f.only("use_bidirectional_attention", "false")
 	f.alias("sliding_window", "sliding_window_size")
 	return optional(f, "sliding_window", 4096)
 }
@@ -376,7 +435,6 @@ func readGemma2(f *fields, c *Config) {
 	window := c.readGemma(f)
 	c.ScoreCap = c.readCap(f, "attn_logit_softcapping", 50)
 	c.LogitCap = c.readCap(f, "final_logit_softcapping", 30)
-	f.only("sliding_window_pattern", "2")
 	c.readWindows(f, window, func(i int) bool { return i%2 == 0 })
 	c.readRope(f)
 }
@@ -384,31 +442,20 @@ func readGemma2(f *fields, c *Config) {
 func readGemma3(f *fields, c *Config) {
 	window := c.readGemma(f)
 	c.QKNorm = true
-	notApplied(f, "attn_logit_softcapping")
-	if c.Multimodal { // the class of the whole model has no cap, that of the text has
-		notApplied(f, "final_logit_softcapping")
+	f.notRead("attn_logit_softcapping") // which its attention does not apply
+	if c.Multimodal {                   // the class of the whole model has no cap, the class of the text has one
+		f.notRead("final_logit_softcapping")
+	} else {
+		c.LogitCap = c.readCap(f, "final_logit_softcapping", 0)
 	}
-	c.LogitCap = c.readCap(f, "final_logit_softcapping", 0)
 	pattern := get(f, "sliding_window_pattern", 6)
 	if pattern < 1 {
 		f.fail("sliding_window_pattern", "%d, want 1 or more", pattern)
 		return
 	}
-	if f.has("layer_types") {
-		f.ignore("_sliding_window_pattern") // transformers writes it in addition to layer_types
-	} else {
-		f.only("_sliding_window_pattern", "6")
-	}
+	f.ignore("_sliding_window_pattern") // which transformers writes, and does not read
 	c.readWindows(f, window, func(i int) bool { return (i+1)%pattern != 0 })
 	c.readRopes(f)
-}
-
-// notApplied refuses a field that says one thing, and transformers computes another.
-func notApplied(f *fields, name string) {
-	if f.has(name) {
-		f.fail(name, "%.40s, which transformers reads and does not apply: want null", f.raw[name])
-	}
-	f.only(name)
 }
 
 // readCap reads a soft cap; null is none.
@@ -443,6 +490,7 @@ func readGPT2(f *fields, c *Config) {
 	c.EmbeddingDropout = get(f, "embd_pdrop", 0.1)
 	c.AttentionDropout = get(f, "attn_pdrop", 0.1)
 	f.only("scale_attn_by_inverse_layer_idx", "false")
+	f.only("add_cross_attention", "false")
 	scaled := get(f, "scale_attn_weights", true)
 	switch {
 	case f.err != nil:

@@ -17,15 +17,16 @@ type fields struct {
 	path    string // before the names in messages
 	raw     map[string]json.RawMessage
 	taken   map[string]bool
-	ignored *[]string
-	std     defaults // of the family
+	ignored *[]string // Config.Ignored
+	unread  *[]string // Config.Unread
+	std     defaults  // of the family
 	err     error
 
 	unconverted []string // modules that quantization_config leaves in floats
 }
 
-func newFields(text []byte, path string, ignored *[]string) (*fields, error) {
-	f := &fields{path: path, taken: map[string]bool{}, ignored: ignored}
+func newFields(text []byte, path string, c *Config) (*fields, error) {
+	f := &fields{path: path, taken: map[string]bool{}, ignored: &c.Ignored, unread: &c.Unread}
 	if err := strictjson.Unmarshal(text, &f.raw); err != nil {
 		return nil, err
 	}
@@ -118,21 +119,34 @@ func (f *fields) ignore(name string) {
 	}
 }
 
+// notRead takes a member that transformers does not read for the family, whatever it says. One that switches something
+// off, such as false or 0, says what the model does.
+func (f *fields) notRead(name string) {
+	f.ignore(name)
+	switch raw, found := f.raw[name]; {
+	case !found:
+	case slices.Contains([]string{"null", "false", "0", "0.0", `""`, "[]", "{}"}, compact(raw)):
+	default:
+		*f.unread = append(*f.unread, f.path+name)
+	}
+}
+
 // object takes a member that is an object, nil if it is not there or null.
 func (f *fields) object(name string) *fields {
 	raw := optional[json.RawMessage](f, name, nil)
 	if raw == nil || isNull(raw) || f.err != nil {
 		return nil
 	}
-	in, err := newFields(raw, f.path+name+".", f.ignored)
-	if err != nil {
+	in := &fields{path: f.path + name + ".", taken: map[string]bool{}, ignored: f.ignored, unread: f.unread}
+	if err := strictjson.Unmarshal(raw, &in.raw); err != nil {
 		f.fail(name, "%s", plain(err))
 		return nil
 	}
 	return in
 }
 
-// rest takes the remaining members. It ignores null and members of bookkeeping, and the others are errors.
+// rest takes the remaining members, which transformers does not read for the family: they cannot change what it computes,
+// so they are ignored. Members of bookkeeping, those named and null are expected; the others are Unread.
 func (f *fields) rest(also ...string) error {
 	for _, name := range slices.Sorted(maps.Keys(f.raw)) {
 		switch {
@@ -140,7 +154,7 @@ func (f *fields) rest(also ...string) error {
 		case bookkeeping[name] || slices.Contains(also, name) || strings.HasPrefix(name, "unsloth_") || isNull(f.raw[name]):
 			f.ignore(name)
 		default:
-			f.fail(name, "the field is not known, and may change what the model computes; its value is %.60s", f.raw[name])
+			f.notRead(name)
 		}
 	}
 	return f.err

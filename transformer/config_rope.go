@@ -1,5 +1,7 @@
 package transformer
 
+import "maps"
+
 // readRope reads the rope of a family with one: rope_parameters, or rope_theta and rope_scaling.
 func (c *Config) readRope(f *fields) {
 	c.Rope = c.ropeOf(f, f.ropeObject("rope_parameters", "rope_scaling"), "rope_theta", or(f.std.theta, 10_000))
@@ -15,6 +17,11 @@ func (c *Config) readRopes(f *fields) {
 			f.fail("rope_scaling", "rope_parameters is there too: want one of them")
 		}
 		global, local = both.object("full_attention"), both.object("sliding_attention")
+		for _, name := range []string{"rope_theta", "rope_type", "type", "factor"} { // of a rope, where there are two
+			if both.has(name) {
+				both.fail(name, "%.40s, want a rope for each of full_attention and sliding_attention", both.raw[name])
+			}
+		}
 		if err := both.rest(); err != nil && f.err == nil {
 			f.err = err
 		}
@@ -27,16 +34,37 @@ func (c *Config) readRopes(f *fields) {
 	f.only("partial_rotary_factor", "1", "1.0")
 }
 
-// ropeObject returns the member of one of two names; both is an error.
+// ropeObject returns the member of one of two names. Both may be there if they say the same.
 func (f *fields) ropeObject(name, other string) *fields {
 	a, b := f.object(name), f.object(other)
-	if a != nil && b != nil {
-		f.fail(other, "%s is there too: want one of them", name)
+	if a != nil && b != nil && !sameRope(a, b) {
+		f.fail(other, "%s is there too, and says something else: want one of them", name)
 	}
 	if a == nil {
 		return b
 	}
 	return a
+}
+
+// sameRope reports whether two objects describe one rope. One of them may lack the base.
+func sameRope(a, b *fields) bool {
+	var of [2]map[string]string
+	for i, f := range []*fields{a, b} {
+		of[i] = map[string]string{}
+		for name, raw := range f.raw {
+			if name == "type" {
+				name = "rope_type"
+			}
+			if !isNull(raw) {
+				of[i][name] = compact(raw)
+			}
+		}
+	}
+	if x, y := of[0]["rope_theta"], of[1]["rope_theta"]; x == "" || y == "" {
+		delete(of[0], "rope_theta")
+		delete(of[1], "rope_theta")
+	}
+	return maps.Equal(of[0], of[1])
 }
 
 // ropeOf reads the parameters p of a rope, which may be nil. If p has no base, the field theta of f has it.
@@ -81,6 +109,14 @@ func (c *Config) ropeOf(f, p *fields, theta string, standard float64) Rope {
 			}
 		}
 		r.NoTruncate = !get(p, "truncate", true)
+	}
+	if f.has("original_max_position_embeddings") && (r.Kind == RopeLlama3 || r.Kind == RopeYarn) {
+		// transformers takes it in place of the rope's own.
+		outer := get(f, "original_max_position_embeddings", 0)
+		if own := optional(p, "original_max_position_embeddings", outer); own != outer {
+			f.fail("original_max_position_embeddings", "%d, and %soriginal_max_position_embeddings is %d: want the same value", outer, p.path, own)
+		}
+		p.raw["original_max_position_embeddings"] = f.raw["original_max_position_embeddings"]
 	}
 	if used.original {
 		r.OriginalPositions = optional(p, "original_max_position_embeddings", c.Context)

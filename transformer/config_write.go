@@ -17,7 +17,7 @@ import (
 // Write writes config.json into a folder. It makes a missing folder, and replaces an old file as a whole. transformers
 // 4 and 5 read the file: it has rope_theta, rope_scaling and torch_dtype, and has rope_parameters only for a rope that
 // these cannot describe. It has every field of the family, so that it does not depend on the defaults of a version.
-// Ignored is not written.
+// Ignored and Unread are not written.
 //
 // The error wraps [snug.ErrConfig] when c is not valid, when its family has no field for
 // something (such as a cap of logits in llama), and when c is Multimodal, because that file also
@@ -79,7 +79,7 @@ func difference(a, b Config) string {
 	for i := range x.NumField() {
 		name := x.Type().Field(i).Name
 		switch name {
-		case "Ignored":
+		case "Ignored", "Unread":
 			continue
 		case "ScoreScale":
 			if math.Abs(a.ScoreScale-b.ScoreScale) <= 1e-12*a.ScoreScale {

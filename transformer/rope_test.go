@@ -49,7 +49,7 @@ func TestRopesOfTransformers(t *testing.T) {
 	kinds := map[RopeKind]int{}
 	all, differ := 0, 0
 	for _, g := range file.Cases {
-		f, err := newFields([]byte(`{"rope_parameters":`+string(g.Parameters)+`}`), "", new([]string))
+		f, err := newFields([]byte(`{"rope_parameters":`+string(g.Parameters)+`}`), "", &Config{})
 		require.NoError(t, err)
 		c := &Config{HeadDim: g.Dim, Context: 4096}
 		c.readRope(f)
