@@ -231,9 +231,9 @@ func (s sample) frompytorch9() {
 	check(err)
 	check(linear.Forward(snug.ViewOf(y), snug.ViewOf(x), 0))
 	check(lora.Forward(snug.ViewOf(y), snug.ViewOf(u), snug.ViewOf(x), qlora.Dropout{})) // adds s·x·Aᵀ·Bᵀ
-	check(qlora.Merge(snug.ViewOf(merged), w4, lora, 0))                                 // merge_and_unload
+	lost, err := qlora.Merge(snug.ViewOf(merged), w4, lora, 0)                           // merge_and_unload; what rounding lost
 
-	_, _, _, _, _, _, _, _, _, _, _ = err, in, linear, lora, merged, out, u, w, w4, x, y
+	_, _, _, _, _, _, _, _, _, _, _, _ = err, in, linear, lora, lost, merged, out, u, w, w4, x, y
 }
 
 func (s sample) frompytorch10() {

@@ -292,25 +292,33 @@ func (d *Dense) each(a *LoRA, do func(lo, hi int, rows snug.View) error) error {
 // Merge writes W + s·B·A, the matrix with its adapter, to dst, which has the length of the matrix and
 // lies as it does, of any floating-point type on its device. If a has a Magnitude, each row is scaled
 // to that norm, as in [DoRA], which takes 8 bytes an output meanwhile. It adds in float32, a tile at a
-// time, and rounds once. Errors are the errors of package function [Merge].
-func (d *Dense) Merge(dst snug.View, a *LoRA) (err error) {
+// time, and rounds once. Its memory, the lost updates and its errors are those of package function [Merge].
+func (d *Dense) Merge(dst snug.View, a *LoRA) (lost amp.LostUpdates, err error) {
 	if err := d.checkMerge(dst, a); err != nil {
-		return err
+		return lost, err
 	}
 	var n, c snug.View
 	if a.Magnitude.Len() > 0 {
 		both, free, made := snug.MakeView(d.w.Device(), snug.F32, 2*d.out)
 		if made != nil {
-			return fmt.Errorf("qlora: dense: merge: %w", made)
+			return lost, fmt.Errorf("qlora: dense: merge: %w", made)
 		}
 		defer func() { err = errors.Join(err, free()) }()
 		n, c = part(both, 0, d.out), part(both, d.out, 2*d.out)
 		if err := d.norms(n, c, a); err != nil {
-			return err
+			return lost, err
 		}
 	}
 	_, cols := d.layout()
-	return d.each(a, func(lo, hi int, rows snug.View) error {
+	count, err := newMergeCount(d.w.Device(), dst.DType(), d.work.tile.Len())
+	if err != nil {
+		return lost, err
+	}
+	defer func() { err = errors.Join(err, count.close()) }()
+	err = d.each(a, func(lo, hi int, rows snug.View) error {
+		if err := count.begin(part(d.w, lo*cols, hi*cols)); err != nil {
+			return err
+		}
 		if c.Len() > 0 {
 			j := blendJob{dst: rows, src: rows, scale: c, cols: cols}
 			if !d.transposed {
@@ -320,8 +328,9 @@ func (d *Dense) Merge(dst snug.View, a *LoRA) (err error) {
 				return err
 			}
 		}
-		return amp.Cast(part(dst, lo*cols, hi*cols), rows)
+		return count.end(part(dst, lo*cols, hi*cols), rows, lo*cols)
 	})
+	return count.LostUpdates, err
 }
 
 func (d *Dense) checkMerge(dst snug.View, a *LoRA) error {

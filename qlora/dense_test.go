@@ -98,7 +98,7 @@ func TestDense(t *testing.T) {
 				b := *a
 				b.Magnitude = magnitude
 				merged, wantMerged := zeros(out*in), zeros(out*in)
-				require.NoError(t, errors.Join(m.(*Dense).Merge(merged, &b), Merge(wantMerged, w, &b, 0)))
+				require.NoError(t, errors.Join(errorOf(m.(*Dense).Merge(merged, &b)), errorOf(Merge(wantMerged, w, &b, 0))))
 				if m == other {
 					merged = put(turned(values(t, merged), in, out))
 				}
@@ -135,12 +135,12 @@ func TestDenseErrors(t *testing.T) {
 	require.NoError(t, d.Forward(v(0), v(0), 0))
 	require.ErrorIs(t, d.Norms(v(3), nil), snug.ErrShape)
 	good := LoRA{In: 4, Out: 2, Rank: 1, Scale: 1, A: v(4), B: v(2), Magnitude: v(2)}
-	require.NoError(t, d.Merge(v(8), &good))
-	require.ErrorIs(t, d.Merge(v(7), &good), snug.ErrShape)
-	require.ErrorIs(t, d.Merge(snug.SliceView(make([]uint8, 8)), &good), snug.ErrDType)
-	require.ErrorIs(t, d.Merge(v(8), nil), snug.ErrConfig)
+	require.NoError(t, errorOf(d.Merge(v(8), &good)))
+	require.ErrorIs(t, errorOf(d.Merge(v(7), &good)), snug.ErrShape)
+	require.ErrorIs(t, errorOf(d.Merge(snug.SliceView(make([]uint8, 8)), &good)), snug.ErrDType)
+	require.ErrorIs(t, errorOf(d.Merge(v(8), nil)), snug.ErrConfig)
 	wrong := LoRA{In: 2, Out: 4, Rank: 1, Scale: 1, A: v(2), B: v(4)}
-	require.ErrorIs(t, d.Merge(v(8), &wrong), snug.ErrShape)
+	require.ErrorIs(t, errorOf(d.Merge(v(8), &wrong)), snug.ErrShape)
 	_, err = NewDoRA(nil, &good)
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.NoError(t, errors.Join(d.Close(), d.Close()))
@@ -148,7 +148,7 @@ func TestDenseErrors(t *testing.T) {
 		require.ErrorIs(t, bad.Forward(v(2), v(4), 0), snug.ErrConfig, name)
 		require.ErrorIs(t, bad.Backward(v(4), v(2), 0), snug.ErrConfig, name)
 		require.ErrorIs(t, bad.Norms(v(2), nil), snug.ErrConfig, name)
-		require.ErrorIs(t, bad.Merge(v(8), &good), snug.ErrConfig, name)
+		require.ErrorIs(t, errorOf(bad.Merge(v(8), &good)), snug.ErrConfig, name)
 		_, err := bad.Share(v(8), 2, 4, false)
 		require.ErrorIs(t, err, snug.ErrConfig, name)
 		_, err = NewDoRA(bad, &good)

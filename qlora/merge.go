@@ -13,48 +13,59 @@ import (
 // Merge writes W + s·B·A, the weight of a layer with its adapter, to dst: [out, in]
 // elements of any floating-point type on the weight's device. If a has a Magnitude, each
 // row is scaled to that norm, as in [DoRA]. Merge decodes one tile of rows at a time, like
-// [NewLinear], adds in float32 and rounds once. Magnitudes take 8 bytes more for each
-// row of a tile. A and B of a are f32.
+// [NewLinear], adds in float32 and rounds once. It takes up to 12 bytes more for each element of a tile, and with magnitudes
+// 8 bytes for each row. A and B of a are f32.
+//
+// lost counts the elements whose change by the adapter rounding loses: in the type of dst, the sum is what the weight alone
+// is. Updates are the elements that change in float32.
 //
 // For a result in 4 bits make a [NewWeight] of dst; [Weight.Deviation] measures the loss.
-// Errors: the errors of NewLinear, [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice], and
-// [snug.ErrConfig].
-func Merge(dst snug.View, w *Weight, a *LoRA, tile int) (err error) {
+// Errors: the errors of NewLinear, [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice], [snug.ErrConfig], and
+// [snug.ErrNonFinite] for a sum that the type of dst cannot hold, with a part of dst written.
+func Merge(dst snug.View, w *Weight, a *LoRA, tile int) (lost amp.LostUpdates, err error) {
 	l, err := NewLinear(w, snug.F32, tile)
 	if err != nil {
-		return err
+		return lost, err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
 	if a == nil {
-		return fmt.Errorf("qlora: merge: the adapter is nil: %w", snug.ErrConfig)
+		return lost, fmt.Errorf("qlora: merge: the adapter is nil: %w", snug.ErrConfig)
 	}
 	if _, err := a.check("merge", part(a.A, 0, 0), snug.View{}, snug.View{}); err != nil {
-		return err
+		return lost, err
 	}
 	switch {
 	case a.In != l.in || a.Out != l.out:
-		return fmt.Errorf("qlora: merge: an adapter of %d to %d, a weight of shape %v: %w", a.In, a.Out, w.shape, snug.ErrShape)
+		return lost, fmt.Errorf("qlora: merge: an adapter of %d to %d, a weight of shape %v: %w", a.In, a.Out, w.shape, snug.ErrShape)
 	case dst.Len() != w.n:
-		return fmt.Errorf("qlora: merge: dst has %d elements, the weight %d: %w", dst.Len(), w.n, snug.ErrShape)
+		return lost, fmt.Errorf("qlora: merge: dst has %d elements, the weight %d: %w", dst.Len(), w.n, snug.ErrShape)
 	case !dst.DType().IsFloat() || a.A.DType() != snug.F32 || a.B.DType() != snug.F32:
-		return fmt.Errorf("qlora: merge: dst holds %s, A %s and B %s, want f32, f16 or bf16, and f32: %w", dst.DType(), a.A.DType(), a.B.DType(), snug.ErrDType)
+		return lost, fmt.Errorf("qlora: merge: dst holds %s, A %s and B %s, want f32, f16 or bf16, and f32: %w", dst.DType(), a.A.DType(), a.B.DType(), snug.ErrDType)
 	}
 	_, err = snug.CommonDevice(dst, a.A, a.B, w.Packed())
 	if err == nil && a.Magnitude.Len() > 0 {
 		_, err = snug.CommonDevice(dst, a.Magnitude)
 	}
 	if err != nil {
-		return fmt.Errorf("qlora: merge: %w", err)
+		return lost, fmt.Errorf("qlora: merge: %w", err)
 	}
 	scales := snug.View{}
 	if a.Magnitude.Len() > 0 {
 		var free func() error
 		if scales, free, err = snug.MakeView(w.Device(), snug.F32, 2*l.rows); err != nil {
-			return fmt.Errorf("qlora: merge: %w", err)
+			return lost, fmt.Errorf("qlora: merge: %w", err)
 		}
 		defer func() { err = errors.Join(err, free()) }()
 	}
-	return l.each(func(lo, hi int, rows snug.View) error {
+	count, err := newMergeCount(w.Device(), dst.DType(), l.rows*l.in)
+	if err != nil {
+		return lost, err
+	}
+	defer func() { err = errors.Join(err, count.close()) }()
+	err = l.each(func(lo, hi int, rows snug.View) error {
+		if err := count.begin(rows); err != nil {
+			return err
+		}
 		if err := a.addTo(rows, lo, hi); err != nil {
 			return err
 		}
@@ -67,8 +78,9 @@ func Merge(dst snug.View, w *Weight, a *LoRA, tile int) (err error) {
 				return err
 			}
 		}
-		return amp.Cast(part(dst, lo*l.in, hi*l.in), rows)
+		return count.end(part(dst, lo*l.in, hi*l.in), rows, lo*l.in)
 	})
+	return count.LostUpdates, err
 }
 
 // Deviation is the difference between a [Weight] and its original.

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
@@ -42,7 +43,7 @@ func TestMerge(t *testing.T) {
 			}
 			for dt, rounding := range map[snug.DType]float64{snug.F32: 1e-6, snug.BF16: 1.0 / 256} {
 				dst := on(t, backend.Dev, dt, make([]float32, out*in))
-				require.NoError(t, Merge(dst, w, &l, 5000))
+				require.NoError(t, errorOf(Merge(dst, w, &l, 5000)))
 				got := values(t, dst)
 				for i := range want {
 					require.InDelta(t, want[i], float64(got[i]), rounding*math.Abs(want[i])+1e-5, "%v: element %d", dt, i)
@@ -78,19 +79,79 @@ func TestMerge(t *testing.T) {
 	}
 }
 
+// errorOf returns the error of a merge.
+func errorOf(_ amp.LostUpdates, err error) error { return err }
+
+// TestMergeCountsAndRefuses merges what rounding takes, and what the type cannot hold, by both kinds of matrices.
+func TestMergeCountsAndRefuses(t *testing.T) {
+	const out, in = 48, 32
+	fill := func(n int, x float32) []float32 {
+		v := make([]float32, n)
+		for i := range v {
+			v[i] = x
+		}
+		return v
+	}
+	for _, backend := range backends(t) {
+		for name, test := range map[string]struct {
+			dt            snug.DType
+			base, delta   float32
+			updates, lost int64
+			text          string
+		}{
+			"float16 overflows":              {dt: snug.F16, base: 1, delta: 70000, text: "of the sum is 70001, and f16 goes up to 65504: merge into a type with a larger range"},
+			"bfloat16 holds it":              {dt: snug.BF16, base: 1, delta: 70000, updates: out * in},
+			"float32 overflows":              {dt: snug.F32, base: 1, delta: float32(math.Inf(1)), text: "the adapter has too large values"},
+			"the adapter is NaN":             {dt: snug.BF16, base: 1, delta: float32(math.NaN()), text: "the adapter has too large values, or some that are not finite"},
+			"bfloat16 rounds everything off": {dt: snug.BF16, base: 1, delta: 0.001, updates: out * in, lost: out * in},
+			"float32 keeps it":               {dt: snug.F32, base: 1, delta: 0.001, updates: out * in},
+			"no change at all":               {dt: snug.BF16, base: 1, delta: 0},
+		} {
+			for _, form := range []string{"dense", "dense transposed", "quantized"} {
+				t.Run(name+", "+form, func(t *testing.T) {
+					l := LoRA{In: in, Out: out, Rank: 1, Scale: 1, A: on(t, backend.Dev, snug.F32, fill(in, 1)), B: on(t, backend.Dev, snug.F32, fill(out, test.delta))}
+					dst := on(t, backend.Dev, test.dt, make([]float32, out*in))
+					var lost amp.LostUpdates
+					var err error
+					if form == "quantized" {
+						w, made := NewWeight(on(t, backend.Dev, snug.F32, fill(out*in, test.base)), []int{out, in}, Options{Single: true})
+						require.NoError(t, made)
+						lost, err = Merge(dst, w, &l, 0)
+						require.NoError(t, w.Close())
+					} else {
+						d, made := NewDense(on(t, backend.Dev, test.dt, fill(out*in, test.base)), out, in, form != "dense")
+						require.NoError(t, made)
+						lost, err = d.Merge(dst, &l)
+						require.NoError(t, d.Close())
+					}
+					if test.text != "" {
+						require.ErrorIs(t, err, snug.ErrNonFinite)
+						require.ErrorContains(t, err, "element 0 ")
+						require.ErrorContains(t, err, test.text)
+						return
+					}
+					require.NoError(t, err)
+					require.Equal(t, test.updates, lost.Updates)
+					require.Equal(t, test.lost, lost.Lost)
+				})
+			}
+		}
+	}
+}
+
 func TestMergeErrors(t *testing.T) {
 	w, err := NewWeight(kerneltest.Normal(1, 64*32), []int{64, 32}, Options{})
 	require.NoError(t, err)
 	v := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
 	l := LoRA{In: 32, Out: 64, Rank: 2, Scale: 1, A: v(64), B: v(128)}
-	require.NoError(t, Merge(v(64*32), w, &l, 0))
-	require.ErrorIs(t, Merge(v(64*31), w, &l, 0), snug.ErrShape)
-	require.ErrorIs(t, Merge(v(64*32), w, &l, -1), snug.ErrConfig)
-	require.ErrorIs(t, Merge(snug.SliceView(make([]uint8, 64*32)), w, &l, 0), snug.ErrDType)
+	require.NoError(t, errorOf(Merge(v(64*32), w, &l, 0)))
+	require.ErrorIs(t, errorOf(Merge(v(64*31), w, &l, 0)), snug.ErrShape)
+	require.ErrorIs(t, errorOf(Merge(v(64*32), w, &l, -1)), snug.ErrConfig)
+	require.ErrorIs(t, errorOf(Merge(snug.SliceView(make([]uint8, 64*32)), w, &l, 0)), snug.ErrDType)
 	turned := LoRA{In: 64, Out: 32, Rank: 2, Scale: 1, A: v(128), B: v(64)}
-	require.ErrorIs(t, Merge(v(64*32), w, &turned, 0), snug.ErrShape)
+	require.ErrorIs(t, errorOf(Merge(v(64*32), w, &turned, 0)), snug.ErrShape)
 	l.Scale = 0
-	require.ErrorIs(t, Merge(v(64*32), w, &l, 0), snug.ErrConfig)
+	require.ErrorIs(t, errorOf(Merge(v(64*32), w, &l, 0)), snug.ErrConfig)
 	_, err = w.Deviation(v(5))
 	require.ErrorIs(t, err, snug.ErrShape)
 	_, err = w.Deviation(snug.SliceView(make([]uint8, 64*32)))

@@ -55,7 +55,7 @@ func TestNilAndZeroValues(t *testing.T) {
 			require.ErrorIs(t, err, want)
 			_, err = NewLinear(w, snug.F32, 0)
 			require.ErrorIs(t, err, want)
-			require.ErrorIs(t, Merge(x, w, adapter, 0), want)
+			require.ErrorIs(t, errorOf(Merge(x, w, adapter, 0)), want)
 			n, err := WriteWeights(io.Discard, one("w", w), nil)
 			require.ErrorIs(t, err, want)
 			require.Zero(t, n)
@@ -81,7 +81,7 @@ func TestNilAndZeroValues(t *testing.T) {
 			require.ErrorIs(t, a.Forward(y, y, x, Dropout{}), snug.ErrConfig)
 			require.ErrorIs(t, a.Forward(snug.View{}, snug.View{}, snug.View{}, Dropout{}), snug.ErrConfig)
 			require.ErrorIs(t, a.Backward(x, y, y, y, x, Grads{}, Dropout{}), snug.ErrConfig)
-			require.ErrorIs(t, Merge(x, weight, a, 0), snug.ErrConfig)
+			require.ErrorIs(t, errorOf(Merge(x, weight, a, 0)), snug.ErrConfig)
 			_, err := NewDoRA(linear, a)
 			require.ErrorIs(t, err, snug.ErrConfig)
 			if a != nil {

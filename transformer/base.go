@@ -234,6 +234,7 @@ type merger struct {
 	joined  snug.View           // of join
 	members map[string][]*Param // parameters in tensors of all experts
 	kept    *Param              // see keep
+	lost    amp.LostUpdates     // of all adapters that were merged
 }
 
 // value returns the elements of a parameter of the base: a matrix in floats with its adapter merged.
@@ -288,9 +289,11 @@ func (g *merger) matrix(l *linear) (snug.View, error) {
 			return dst, err
 		}
 	default:
-		if err := qlora.Merge(dst, l.weight.Quantized, l.adapter.LoRA, 0); err != nil {
-			return dst, err
+		lost, err := qlora.Merge(dst, l.weight.Quantized, l.adapter.LoRA, 0)
+		if err != nil {
+			return dst, fmt.Errorf("merging the adapter of %s: %w", l.weight.Name, err)
 		}
+		g.lost.Add(lost)
 	}
 	if !l.conv {
 		return dst, nil
@@ -317,7 +320,12 @@ func (g *merger) mergePlain(dst snug.View, l *linear) error {
 			return err
 		}
 		defer func() { err = errors.Join(err, d.Close()) }()
-		return d.Merge(dst, l.adapter.LoRA)
+		lost, err := d.Merge(dst, l.adapter.LoRA)
+		if err != nil {
+			return fmt.Errorf("merging the adapter of %s: %w", l.weight.Name, err)
+		}
+		g.lost.Add(lost)
+		return nil
 	})
 }
 

@@ -137,6 +137,7 @@ type Model struct {
 	veraLayers   map[string]qlora.VeRALayer // loaded, by PEFT's names of modules
 	saved        map[string]bool            // parameters of the base that train beside adapters
 	fresh        bool                       // New made the values, not Open
+	lost         amp.LostUpdates            // by the last Save
 
 	table     *Param // embedding
 	positions *Param // nil without learned positions

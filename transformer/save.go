@@ -3,7 +3,10 @@ package transformer
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 )
 
@@ -11,7 +14,8 @@ import (
 // 4 bits and merges adapters, W + s·B·A, with rows scaled to their magnitudes if there are any, and rounds once. A file
 // of weights has at most maxShardBytes bytes of tensors; 0 is 5 GB. See [amp.SaveShards] for what a killed process
 // leaves. The error wraps [snug.ErrConfig], with nothing written, when config.json has no fields for the model, see
-// [Config.Write].
+// [Config.Write], and [snug.ErrNonFinite] when a merged or converted element is not finite in the model's type; then the
+// weights of the folder stay as they were. [Model.LostByMerging] says what rounding has lost.
 //
 // If the ranks of data-parallel training divide the matrices, one rank calls Save, and the others call [Model.JoinSave].
 func (m *Model) Save(dir string, maxShardBytes int64) error {
@@ -24,11 +28,73 @@ func (m *Model) Save(dir string, maxShardBytes int64) error {
 		return fmt.Errorf("transformer: Save: %w", err)
 	}
 	merge := &merger{Model: m}
-	err := amp.SaveShards(dir, maxShardBytes, m.values(merge), map[string]string{"format": "pt"})
+	err := amp.SaveShards(dir, maxShardBytes, m.finiteValues(merge), map[string]string{"format": "pt"})
+	m.lost = merge.lost
 	if err = errors.Join(err, merge.close(), m.freeStaging()); err != nil {
 		return fmt.Errorf("transformer: Save: %w", err)
 	}
 	return c.Write(dir)
+}
+
+// LostByMerging returns the changes by adapters that the last Save has lost, because in the model's type the sum of a weight
+// and its change is the weight. The type F32 loses none but the smallest.
+func (m *Model) LostByMerging() amp.LostUpdates { return m.lost }
+
+// finiteValues is values, with an error for elements that are not finite in the model's type.
+func (m *Model) finiteValues(merge *merger) iter.Seq2[amp.Tensor, snug.View] {
+	return func(yield func(amp.Tensor, snug.View) bool) {
+		for t, v := range m.values(merge) {
+			made := t.Make
+			if made == nil {
+				made = func() (snug.View, error) { return v, nil }
+			}
+			t.Make = func() (snug.View, error) {
+				w, err := made()
+				if err == nil {
+					err = checkFinite(t.Name, w)
+				}
+				return w, err
+			}
+			if !yield(t, snug.View{}) {
+				return
+			}
+		}
+	}
+}
+
+// checkFinite returns an error that names the first element that is not finite. On another device than the CPU it copies 64 Ki
+// elements at a time.
+func checkFinite(name string, v snug.View) error {
+	const piece = 1 << 16
+	host, _, err := snug.MakeView(snug.CPU(), v.DType(), min(piece, v.Len()))
+	if err != nil {
+		return err
+	}
+	for lo := 0; lo < v.Len(); lo += piece {
+		p := part(v, lo, min(lo+piece, v.Len()))
+		if !p.Device().IsCPU() {
+			copied := part(host, 0, p.Len())
+			if err := snug.Copy(copied, p); err != nil {
+				return err
+			}
+			p = copied
+		}
+		if i := notFinite(p); i >= 0 {
+			return fmt.Errorf("%s[%d] is not finite in %s: %w", name, lo+i, v.DType(), snug.ErrNonFinite)
+		}
+	}
+	return nil
+}
+
+// notFinite returns the first element of a vector on the CPU that is a NaN or an infinity, or -1.
+func notFinite(v snug.View) int {
+	switch v.DType() {
+	case snug.F16:
+		return slices.IndexFunc(snug.Host[snug.Float16](v), func(x snug.Float16) bool { return x&0x7C00 == 0x7C00 })
+	case snug.BF16:
+		return slices.IndexFunc(snug.Host[snug.BFloat16](v), func(x snug.BFloat16) bool { return x&0x7F80 == 0x7F80 })
+	}
+	return slices.IndexFunc(snug.Host[float32](v), func(x float32) bool { return x-x != 0 })
 }
 
 // JoinSave takes part in the Save of another rank, with the same maxShardBytes: it gathers the matrices that the ranks divide

@@ -20,7 +20,8 @@ func mergeCommand() *command {
 }
 
 const mergeHelp = `Merges an adapter into the weights of its model, and writes a model that transformers loads without
-PEFT. The sums are computed in float32 and rounded once.
+PEFT. The sums are computed in float32 and rounded once. It says how many updates rounding loses; a sum that
+the type cannot hold is an error, and nothing is written then.
 
   -model DIR      folder of the model, as Hugging Face publishes it
   -adapter DIR    folder of the adapter, as snug tune and PEFT write it
@@ -32,6 +33,9 @@ PEFT. The sums are computed in float32 and rounded once.
 
   snug merge -model Qwen3-0.6B -adapter tuned -o merged
 `
+
+// mostLost is the share of the norm of an adapter's updates that rounding may take without a remedy being named.
+const mostLost = 0.05
 
 func runMerge(c *call) (err error) {
 	var model, adapter, form, compute, output string
@@ -94,5 +98,12 @@ func runMerge(c *call) (err error) {
 		return err
 	}
 	fmt.Fprintf(c.stdout, "%s: %s, with the adapter of %s\n", output, plan.FormatBytes(m.Memory().Weights), adapter)
+	if lost := m.LostByMerging(); lost.Lost > 0 {
+		fmt.Fprintf(c.stdout, "%d of %d updates lost to rounding, %.2f %% of their norm: the weights with them are the weights without, in the model's type\n",
+			lost.Lost, lost.Updates, 100*lost.NormShare())
+		if lost.NormShare() > mostLost {
+			fmt.Fprintln(c.stdout, "  -compute f32 keeps them")
+		}
+	}
 	return nil
 }

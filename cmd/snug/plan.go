@@ -159,6 +159,7 @@ type planFlags struct {
 	adapterFlags
 	longest                                int        // tokens of the longest sequence that the model of a folder is made for
 	stored                                 qlora.Type // form of the matrices of a folder
+	unread                                 string     // the line about fields of its config.json that change nothing
 	optimizer                              string
 	compute, masters, gradients, stateBits string
 	base, tiles, shard, network            string
@@ -270,6 +271,7 @@ func (f *planFlags) task(c *call, folder []string) (t plan.Task, limit int64, er
 	default:
 		noteLinks(c.stderr, folder[0])
 		t.Model, err = f.readFolder(folder[0])
+		fmt.Fprint(c.stderr, f.unread)
 	}
 	if err != nil {
 		return t, 0, err

@@ -35,6 +35,7 @@ func (f *planFlags) readFolder(name string) (plan.Model, error) {
 	if err := checkWeights(c, name); err != nil {
 		return plan.Model{}, usagef("plan: %s: %w", name, err)
 	}
+	f.unread = unreadFields(c)
 	f.longest, f.stored = c.Context, c.Stored
 	m, err := c.Plan(cmp.Or(f.context, min(c.Context, usualContext)))
 	if err != nil {
@@ -43,6 +44,14 @@ func (f *planFlags) readFolder(name string) (plan.Model, error) {
 	quantizeAll(m, f.base)
 	m.Name = folderName(name, m.Name)
 	return m, nil
+}
+
+// unreadFields is the line about fields of config.json that have no effect, empty if there are none.
+func unreadFields(c *transformer.Config) string {
+	if len(c.Unread) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("snug: config.json: transformers does not read %.600s for the family %s, so this changes nothing\n", strings.Join(c.Unread, ", "), c.Family)
 }
 
 // checkWeights compares a folder's weights, if there are any, with its config.json, and notes which matrices are in floats.

@@ -488,6 +488,7 @@ func newTuning(c *call) (*tuning, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
+	fmt.Fprint(c.stderr, unreadFields(m.config))
 	t := &tuning{tuneFlags: f, material: m, call: c}
 	if n := t.stepCount(); n > checkpoint.MaxStep {
 		return nil, errors.Join(usagef("tune: -epochs %d are %d steps, want at most %d", f.epochs, n, checkpoint.MaxStep), t.data.Close())
