@@ -322,7 +322,7 @@ func (c *AdapterOptions) adapterModule(w *amp.Weights, t amp.Tensor) (string, er
 		}
 	}
 	switch {
-	case !isPart && c.isSaved(name):
+	case !isPart && (c.isSaved(name) || isTable(name)):
 		return "", nil
 	case !isPart:
 		return "", foreignTensor(w, name)
@@ -345,13 +345,9 @@ func foreignTensor(w *amp.Weights, name string) error {
 	case ofEmbedding:
 		return fmt.Errorf("module %q has an adapter of an embedding, want adapters of linear layers only: not supported: %w", module, snug.ErrConfig)
 	case isBase:
-		return fmt.Errorf("a copy of a weight of the base model, which PEFT saves with the adapters when they target embed_tokens or lm_head, "+
-			"and loads instead of the base model's own weight: not supported; "+
-			"if both are the same, save the adapters by PEFT's save_pretrained with save_embedding_layers=False: %w", snug.ErrConfig)
+		return fmt.Errorf("a copy of a weight of the base model other than embeddings and heads: not supported: %w", snug.ErrConfig)
 	case !strings.Contains(name, "lora_"):
-		return fmt.Errorf("a weight of the base model, as PEFT saves the weights of the embeddings with the adapters when the vocabulary was resized "+
-			"or with save_embedding_layers=True: not supported; "+
-			"if the base model has the same weight, save the adapters by PEFT's save_pretrained with save_embedding_layers=False: %w", snug.ErrConfig)
+		return fmt.Errorf("a weight of the base model that modules_to_save does not name, and neither an embedding nor a head: not supported: %w", snug.ErrConfig)
 	}
 	return fmt.Errorf("neither A nor B nor magnitudes of a linear layer: not supported: %w", snug.ErrConfig)
 }

@@ -112,15 +112,13 @@
 // and a value of another type, such as 1 for true.
 //
 // Of adapter_model.safetensors, the tensors of LoRA and DoRA on linear layers are
-// supported. Refused are adapters of convolutions and embeddings, magnitudes without
-// use_dora, and weights of the base model: PEFT saves <module>.base_layer.weight with
-// adapters that target embed_tokens or lm_head, and <module>.weight of both when the
-// vocabulary was resized. When PEFT loads such a file, the saved weight replaces the base
-// model's, and the folder does not tell whether they are equal. If they are, as when
-// nothing was resized, merged or trained in addition to the adapters, save the adapters in PEFT
-// with save_pretrained(folder, save_embedding_layers=False).
+// supported. Refused are adapters of convolutions and embeddings, and magnitudes without
+// use_dora.
 //
-// Parameters of the base model that modules_to_save names are in the folder too: [LoadModules] reads them.
+// Parameters of the base model are in the folder too where modules_to_save names them, and embeddings and heads
+// (embed_tokens, lm_head, wte) also when the vocabulary was resized, or when they are targets (<module>.base_layer.weight).
+// They replace the base model's: [SavedTensors] lists them, and [LoadModules] reads them. Other weights of the base model are
+// refused.
 //
 // [LoadVeRA] and [SaveVeRA] exchange adapters of the peft_type VERA: r, vera_dropout, projection_prng_key,
 // save_projection, and the fields above that VeraConfig has. d_initial is not kept.

@@ -49,6 +49,54 @@ func (c *AdapterOptions) savesParam(name string) bool {
 	return dot > 0 && c.SavesModule(name[:dot])
 }
 
+// tableNames are the ends of the names of embeddings and heads, which PEFT saves beside adapters when the vocabulary was
+// resized, when they are targets, or with save_embedding_layers.
+var tableNames = []string{"embed_tokens", "lm_head", "wte"}
+
+// isTable reports whether a tensor of a file, without the prefix, is a whole embedding or head of the base model.
+func isTable(name string) bool {
+	module, isWeight := strings.CutSuffix(name, ".weight")
+	module = strings.TrimSuffix(module, ".base_layer")
+	return isWeight && slices.Contains(tableNames, module[strings.LastIndexByte(module, '.')+1:])
+}
+
+// SavedTensors returns the parameters of the base model that a folder of adapters has beside them, by name and shape:
+// those of ModulesToSave, and embeddings and heads, which PEFT saves when the vocabulary was resized or when they are targets
+// (then with ".base_layer" before ".weight"). [LoadModules] reads them. Errors are those of [LoadAdapters].
+func SavedTensors(dir string) (c AdapterOptions, list []amp.Tensor, err error) {
+	w, c, err := openModules(openIn(dir))
+	if err != nil {
+		return c, nil, fmt.Errorf("qlora: saved tensors of %q: %w", dir, err)
+	}
+	for _, t := range w.Tensors() {
+		if name := strings.TrimPrefix(t.Name, adapterPrefix); c.isSaved(name) || isTable(name) {
+			t.Name = name
+			list = append(list, t)
+		}
+	}
+	if err := w.close(); err != nil {
+		return c, nil, fmt.Errorf("qlora: saved tensors of %q: %w", dir, err)
+	}
+	return c, list, nil
+}
+
+// openModules opens the weights of a folder of adapters, and reads its config.
+func openModules(open opener) (w adapterWeights, c AdapterOptions, err error) {
+	if w, err = openAdapters(open); err != nil {
+		return w, c, err
+	}
+	text, err := adapterConfigOf(open, w.Metadata()[adapterSum])
+	if err == nil {
+		if c, err = parseAnyConfig(text); err != nil {
+			err = fmt.Errorf("%s: %w", adapterConfigFile, err)
+		}
+	}
+	if err != nil {
+		err = errors.Join(err, w.close())
+	}
+	return w, c, err
+}
+
 // checkSaved returns an error unless ModulesToSave and the field ensure_weight_tying are valid.
 func (c *AdapterOptions) checkSaved() error {
 	for _, name := range c.ModulesToSave {
@@ -110,19 +158,11 @@ func LoadModules(dir string, modules ...Module) error {
 }
 
 func loadModules(open opener, modules []Module) (err error) {
-	w, err := openAdapters(open)
+	w, c, err := openModules(open)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
-	text, err := adapterConfigOf(open, w.Metadata()[adapterSum])
-	if err != nil {
-		return err
-	}
-	c, err := parseAnyConfig(text)
-	if err != nil {
-		return fmt.Errorf("%s: %w", adapterConfigFile, err)
-	}
 	wanted := map[string]bool{}
 	for _, m := range modules {
 		switch t, found := w.Tensor(adapterPrefix + m.Name); {

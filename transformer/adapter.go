@@ -73,7 +73,7 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 	if err := m.chooseSaved(); err != nil {
 		return nil, err
 	}
-	if m.config.Tied { // the list of parameters lacks the head
+	if m.tables.tied { // the list of parameters lacks the head
 		if err := m.refuseEmbedding(m.adapterName("lm_head"), true); err != nil {
 			return nil, err
 		}
@@ -402,6 +402,7 @@ func (m *Model) SaveAdapter(dir string) error {
 		return fmt.Errorf("transformer: SaveAdapter: the model has no adapters: %w", snug.ErrConfig)
 	}
 	o := m.adapters
+	m.saveTables(&o)
 	if o.Init == loftQ {
 		o.Other = maps.Clone(o.Other)
 		if o.Other == nil {

@@ -102,7 +102,9 @@ func (c *Config) readDense(f *fields) {
 
 func readGPTOSS(f *fields, c *Config) {
 	c.readSizes(f, true)
-	f.alias("num_experts_per_tok", "experts_per_token")
+	if f.has("experts_per_token") && bytesOf(f, "experts_per_token") == bytesOf(f, "num_experts_per_tok") {
+		f.ignore("experts_per_token") // as OpenAI calls it
+	}
 	f.ignore("initial_context_length") // transformers reads original_max_position_embeddings
 	f.std.experts.Limit = get(f, "swiglu_limit", f.std.experts.Limit)
 	f.std.experts.Alpha = get(f, "swiglu_alpha", f.std.experts.Alpha)
@@ -121,7 +123,7 @@ func (c *Config) readYarn(f *fields) {
 	p := f.ropeObject("rope_parameters", "rope_scaling")
 	c.Rope = c.ropeOf(f, p, "rope_theta", f.std.theta)
 	if p == nil {
-		c.Rope.Kind, c.Rope.Factor, c.Rope.OriginalPositions = RopeYarn, 32, 4096
+		c.Rope.Kind, c.Rope.Factor, c.Rope.OriginalPositions = RopeYarn, 32, get(f, "original_max_position_embeddings", 4096)
 		c.Rope.BetaFast, c.Rope.BetaSlow, c.Rope.NoTruncate = 32, 1, true
 	}
 	f.only("partial_rotary_factor", "1", "1.0")

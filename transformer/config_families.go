@@ -427,7 +427,9 @@ func (c *Config) readGemma(f *fields) (window int) {
 	c.ScoreScale = 1 / math.Sqrt(scalar)
 	c.EmbeddingScale = math.Sqrt(float64(c.Dim))
 	f.only("use_bidirectional_attention", "false")
-	f.alias("sliding_window", "sliding_window_size")
+	if f.has("sliding_window_size") && bytesOf(f, "sliding_window_size") == bytesOf(f, "sliding_window") {
+		f.ignore("sliding_window_size") // of the first Gemma 2
+	}
 	return optional(f, "sliding_window", 4096)
 }
 

@@ -247,7 +247,6 @@ func TestConfigErrors(t *testing.T) {
 		{`{"model_type":"qwen3_moe"}`, fields{"moe_intermediate_size": "0"}, "moe_intermediate_size: 0, want 1 or more"},
 		{`{"model_type":"qwen3_moe"}`, fields{"use_sliding_window": "true", "sliding_window": "0"}, "sliding_window: 0, want 1 or more"},
 		{`{"model_type":"gpt_oss"}`, fields{"swiglu_limit": "0"}, "Experts.Limit: 0"},
-		{`{"model_type":"gpt_oss"}`, fields{"experts_per_token": "3", "num_experts_per_tok": "4"}, "experts_per_token: 3, and num_experts_per_tok is 4"},
 		{`{"model_type":"gpt_oss"}`, fields{"sliding_window": "null"}, "sliding_window: layer 0 has a window"},
 		{gemma3, fields{"use_bidirectional_attention": "true"}, "use_bidirectional_attention: true"},
 		{gemma3, fields{"query_pre_attn_scalar": "0"}, "query_pre_attn_scalar: 0"},

@@ -136,6 +136,7 @@ type Model struct {
 	vera         *qlora.VeRA                // what adapters of VeRA share, else nil
 	veraLayers   map[string]qlora.VeRALayer // loaded, by PEFT's names of modules
 	saved        map[string]bool            // parameters of the base that train beside adapters
+	tables       tables                     // the embedding and the head of a folder of adapters
 	fresh        bool                       // New made the values, not Open
 	lost         amp.LostUpdates            // by the last Save
 
@@ -242,8 +243,8 @@ func open(dir string, o Options) (*Model, error) {
 // complete sets the values of the parameters, and closes the model after an error.
 func (m *Model) complete(values func() error) error {
 	err := errors.Join(values(), m.freeStaging())
-	if err == nil && m.options.AdapterDir != "" && len(m.saved) > 0 {
-		err = qlora.LoadModules(m.options.AdapterDir, m.savedModules()...)
+	if modules := m.modulesIn(); err == nil && len(modules) > 0 {
+		err = qlora.LoadModules(m.options.AdapterDir, modules...)
 	}
 	if err == nil {
 		err = m.startAdapters()
@@ -296,7 +297,11 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 	if o.PlainAttention && (!m.dev.IsCPU() || config.ScoreCap != 0) {
 		return nil, fmt.Errorf("the option PlainAttention is for the CPU and for models without a cap of scores: %w", snug.ErrConfig)
 	}
-	if err := m.make(); err != nil {
+	err := m.readTables()
+	if err == nil {
+		err = m.make()
+	}
+	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil

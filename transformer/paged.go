@@ -15,7 +15,7 @@ import (
 
 // pagesFloats reports whether a tensor in floats lies in the pages.
 func (m *Model) pagesFloats(t amp.Tensor) bool {
-	return m.options.PageFloats && len(t.Shape) == 2 && !m.quantizes(t) && !m.saved[t.Name]
+	return m.options.PageFloats && len(t.Shape) == 2 && !m.quantizes(t) && !m.saved[t.Name] && m.tables.files[t.Name] == ""
 }
 
 // checkPages returns an error for pages that do not go with the other options.

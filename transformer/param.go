@@ -102,7 +102,7 @@ func (m *Model) load(dir string) (err error) {
 	err = w.LoadAll(func(yield func(string, snug.View) bool) {
 		for i := range m.params {
 			p := &m.params[i]
-			if m.adapted(p) {
+			if m.adapted(p) || m.tables.files[p.Name] != "" {
 				continue
 			}
 			if _, joined := m.config.slot(p.Name); joined || q.wants(p) || p.paged {
@@ -160,14 +160,20 @@ func (q *quantizer) readInto(p *Param, w *amp.Weights, name string, v snug.View)
 func (m *Model) namesIn(w *amp.Weights) (map[string]string, error) {
 	file := m.config
 	file.Multimodal, file.Stored = m.multimodal, m.storedType
+	file.Vocab, file.Tied = m.tables.vocab, m.tables.tied
 	found, err := file.compare(w)
-	if err != nil || !m.multimodal {
+	if err != nil {
 		return found, err
 	}
 	names := make(map[string]string, len(found))
+	own := m.config
+	own.Vocab, own.Tied = file.Vocab, file.Tied
 	published := file.tensors(file.layout())
-	for i, t := range m.config.tensors(m.config.layout()) {
+	for i, t := range own.tensors(own.layout()) {
 		names[t.Name] = found[published[i].Name]
+	}
+	if file.Tied && !m.config.Tied { // untied by a folder of adapters
+		names[m.config.layout().head] = names[m.config.layout().body+m.config.embedding()]
 	}
 	return names, nil
 }

@@ -43,11 +43,7 @@ func (c *Config) tensorsToSave(list []amp.Tensor, o *qlora.AdapterOptions, nameO
 		if c.Family == "gpt2" {
 			return nil, fmt.Errorf("modules_to_save has the tied embedding of gpt2, which PEFT would save untied: %w", snug.ErrConfig)
 		}
-		o.Other = maps.Clone(o.Other)
-		if o.Other == nil {
-			o.Other = map[string]json.RawMessage{}
-		}
-		o.Other[weightTying] = json.RawMessage("true")
+		keepTied(o)
 	}
 	found := map[string]bool{}
 	for _, t := range list {
@@ -80,6 +76,15 @@ func (c *Config) tensorsToSave(list []amp.Tensor, o *qlora.AdapterOptions, nameO
 	return saved, nil
 }
 
+// keepTied sets the field that keeps embedding and head one matrix.
+func keepTied(o *qlora.AdapterOptions) {
+	o.Other = maps.Clone(o.Other)
+	if o.Other == nil {
+		o.Other = map[string]json.RawMessage{}
+	}
+	o.Other[weightTying] = json.RawMessage("true")
+}
+
 // savesTable reports whether o names the embedding or the head.
 func (c *Config) savesTable(o *qlora.AdapterOptions, nameOf func(module string) string) bool {
 	table := strings.TrimSuffix(c.layout().body+c.embedding(), ".weight")
@@ -97,11 +102,6 @@ func (m *Model) chooseSaved() error {
 	if len(m.adapters.ModulesToSave) == 0 {
 		return nil
 	}
-	_, told := m.adapters.Other[weightTying]
-	untied := m.options.AdapterDir != "" && m.config.Tied && (!told || string(m.adapters.Other[weightTying]) != "true")
-	if untied && m.config.savesTable(&m.adapters, m.adapterName) {
-		return fmt.Errorf("modules_to_save has the embedding or the head, which are tied in the model, and %s is not true: %w", weightTying, snug.ErrConfig)
-	}
 	list, err := m.config.tensorsToSave(m.config.tensors(m.config.layout()), &m.adapters, m.adapterName)
 	m.saved = make(map[string]bool, len(list))
 	for _, t := range list {
@@ -110,19 +110,24 @@ func (m *Model) chooseSaved() error {
 	return err
 }
 
-// savedModules returns the parameters of the base that train, by PEFT's names.
+// savedModules returns the parameters of the base that are saved beside adapters, by PEFT's names.
 func (m *Model) savedModules() (list []qlora.Module) {
 	for i := range m.params {
 		p := &m.params[i]
-		if !m.saved[p.Name] {
+		if !m.saved[p.Name] && m.tables.files[p.Name] == "" {
 			continue
 		}
-		dot := strings.LastIndexByte(p.Name, '.')
-		module := qlora.Module{Name: m.adapterName(p.Name[:dot]) + p.Name[dot:], Shape: p.Shape, Value: p.Value}
+		module := qlora.Module{Name: m.moduleName(p), Shape: p.Shape, Value: p.Value}
 		if list = append(list, module); m.config.Tied && p == m.table {
 			module.Name = m.adapterName("lm_head") + ".weight"
 			list = append(list, module)
 		}
 	}
 	return list
+}
+
+// moduleName returns PEFT's name of a parameter of the base.
+func (m *Model) moduleName(p *Param) string {
+	dot := strings.LastIndexByte(p.Name, '.')
+	return m.adapterName(p.Name[:dot]) + p.Name[dot:]
 }
