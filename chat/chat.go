@@ -7,7 +7,7 @@
 //	labeled, err := template.Label(c)          // labeled.Turns are the bytes of labeled.Text to learn
 //
 // The language is that of package jinja. A template sees messages, tools, add_generation_prompt, the special tokens that
-// the tokenizer has (bos_token, eos_token, pad_token and unk_token), and the conversation's Values; documents are none.
+// the tokenizer has (bos_token, eos_token, image_token and others, see [tokenizer.Config]), and the conversation's Values; documents are none.
 package chat
 
 import (
@@ -80,6 +80,9 @@ func Parse(c tokenizer.Config, o Options) (*Template, error) {
 		}
 		t.clock = t.clock || strings.Contains(text, clock)
 	}
+	for _, special := range c.Special {
+		t.names[special.Name] = special.Text
+	}
 	for name, token := range map[string]string{"bos_token": c.BOS, "eos_token": c.EOS, "pad_token": c.Pad, "unk_token": c.Unknown} {
 		if token != "" {
 			t.names[name] = token
@@ -106,7 +109,7 @@ func choose(c tokenizer.Config, name string) (string, error) {
 	case name != "":
 		return "", fmt.Errorf("chat: the tokenizer has no chat template %.40q, it has %q: %w", name, names, snug.ErrConfig)
 	case len(names) > 0:
-		return "", fmt.Errorf("chat: the tokenizer has no chat template of the name default, it has %q: choose one: %w", names, snug.ErrConfig)
+		return "", fmt.Errorf("chat: the tokenizer has no chat template of the name default, it has %q: choose one by its name, or save it as chat_template.jinja: %w", names, snug.ErrConfig)
 	}
 	return "", fmt.Errorf("chat: the tokenizer has no chat template: %w", snug.ErrConfig)
 }

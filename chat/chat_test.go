@@ -108,3 +108,13 @@ func anyTemplate(t *rapid.T) {
 func TestAnyTemplate(t *testing.T) { rapid.Check(t, anyTemplate) }
 
 func FuzzTemplate(f *testing.F) { f.Fuzz(rapid.MakeFuzz(anyTemplate)) }
+
+// TestSpecialTokens: a template sees every special token that has a name, and none takes the place of what it is given.
+func TestSpecialTokens(t *testing.T) {
+	template, err := Parse(tokenizer.Config{ChatTemplate: "{{ image_token }}{{ bos_token }}{{ messages | length }}", BOS: "<s>",
+		Special: []tokenizer.SpecialToken{{Name: "bos_token", Text: "<s>"}, {Name: "image_token", Text: "<i>"}, {Name: "messages", Text: "xyz"}}}, Options{})
+	require.NoError(t, err)
+	text, err := template.Render(Conversation{Messages: []Message{{Role: "user", Content: "a"}}}, false)
+	require.NoError(t, err)
+	require.Equal(t, "<i><s>1", text)
+}

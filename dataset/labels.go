@@ -68,8 +68,16 @@ func (r *reader) labelChat(c chat.Conversation) ([]int32, chat.Labeled, error) {
 		spans = append(spans, span{Begin: turn.Begin, End: turn.End})
 	}
 	ids, err := labels(r.tok, l.Text, spans, -1, tokenizer.EncodeOptions{NoSpecial: true})
-	return ids, l, err
+	if err != nil {
+		return nil, l, &encodeError{err}
+	}
+	return ids, l, nil
 }
+
+// encodeError says that the tokenizer refuses a text.
+type encodeError struct{ error }
+
+func (e *encodeError) Unwrap() error { return e.error }
 
 // labelPair makes the labels of two answers to one prompt begin at the same token, the earlier one: where the last token of
 // the prompt crosses into one of the answers, it is learned in both. Before it both have the same tokens, or it is an error.

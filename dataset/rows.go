@@ -231,7 +231,10 @@ func (r *reader) sample(f *rows, at string, c content) error {
 	if err == nil && r.options.Pairs {
 		err = labelPair(tokens[0], tokens[1])
 	}
+	var text *encodeError
 	switch {
+	case errors.As(err, &text): // as for other forms
+		return text.error
 	case c.chats != nil && errors.Is(err, snug.ErrConfig): // the template refuses the row, or cannot express it
 		f.drop(at, err)
 		return nil

@@ -2,115 +2,358 @@ package tokenizer
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/strictjson"
 )
 
-// Config is what tokenizer_config.json and chat_template.jinja say. Encode does not use it, and adds the special tokens
-// that tokenizer.json says.
+// Config is what the files beside tokenizer.json say: tokenizer_config.json, special_tokens_map.json and the files of chat
+// templates. Encode does not use it, and adds the special tokens that tokenizer.json says.
 type Config struct {
-	// ChatTemplate is the text of the chat template, in Jinja2: chat_template.jinja, or else the field of
-	// tokenizer_config.json. It is empty for models without one.
+	// ChatTemplate is the text of the default chat template, in Jinja2. It is empty for models without one. As in
+	// transformers 5, chat_template.jinja comes first, and then nothing of the field chat_template of
+	// tokenizer_config.json counts, which comes next. The last is chat_template.json, which transformers reads for
+	// processors alone.
 	ChatTemplate string
-	// Templates are further templates by their names, such as "tool_use".
+	// Templates are further templates by their names, such as "tool_use": the files of the folder
+	// additional_chat_templates, or else those of a list in the field chat_template.
 	Templates map[string]string
 	// BOS, EOS, Pad and Unknown are the tokens for the beginning and the end of a text, for padding and for unknown
 	// characters; empty where there is none. [Tokenizer.ID] returns their ids.
 	BOS, EOS, Pad, Unknown string
+	// Special are all special tokens that have a name, BOS and the like among them. Chat templates know them by these names:
+	// all keys of tokenizer_config.json that end in _token, and those of an object extra_special_tokens. What is not said
+	// there comes from special_tokens_map.json; transformers 5 reads that file only if tokenizer_config.json has no
+	// added_tokens_decoder, and its tokens then come first, here too.
+	Special []SpecialToken
 	// AddBOS and AddEOS say whether the library transformers adds BOS and EOS to texts; nil if the file does not say.
 	AddBOS, AddEOS *bool
 }
 
-// configFile has the keys of tokenizer_config.json that matter here. The others configure classes of transformers, and
-// are passed over.
+// SpecialToken is a special token with its name, such as image_token.
+type SpecialToken struct{ Name, Text string }
+
+// standardTokens are the names that every tokenizer of transformers knows, in its order.
+var standardTokens = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
+
+// configFile has the keys of tokenizer_config.json that matter here, beside those of tokens. The others configure classes
+// of transformers, and are passed over.
 type configFile struct {
-	ChatTemplate json.RawMessage `json:"chat_template"`
-	BOS          *specialFile    `json:"bos_token"`
-	EOS          *specialFile    `json:"eos_token"`
-	Pad          *specialFile    `json:"pad_token"`
-	Unknown      *specialFile    `json:"unk_token"`
-	AddBOS       *bool           `json:"add_bos_token"`
-	AddEOS       *bool           `json:"add_eos_token"`
+	Class        string               `json:"tokenizer_class"`
+	ChatTemplate json.RawMessage      `json:"chat_template"`
+	AddBOS       *bool                `json:"add_bos_token"`
+	AddEOS       *bool                `json:"add_eos_token"`
+	PrefixSpace  *bool                `json:"add_prefix_space"`
+	Decoder      map[string]tokenFile `json:"added_tokens_decoder"`
+
+	named []namedToken
+	extra []namedToken // without names
 }
 
-// specialFile is a token: a string, an object with its content, or null.
-type specialFile string
+// namedToken is a special token, or null, as a file has it.
+type namedToken struct {
+	name  string
+	token *tokenFile // nil for null
+}
 
-func (s *specialFile) UnmarshalJSON(data []byte) error {
-	var content *string
+// tokenFile is a token: a string, or an object with its content.
+type tokenFile struct {
+	Content    string `json:"content"`
+	SingleWord bool   `json:"single_word"`
+	LStrip     bool   `json:"lstrip"`
+	RStrip     bool   `json:"rstrip"`
+	Normalized *bool  `json:"normalized"`
+	Special    bool   `json:"special"`
+}
+
+func (t *tokenFile) UnmarshalJSON(data []byte) error {
 	if len(data) > 0 && data[0] == '{' {
-		var object struct {
-			Content *string `json:"content"`
-		}
-		if err := json.Unmarshal(data, &object); err != nil || object.Content == nil {
+		type plain tokenFile
+		var object plain
+		if err := (strictjson.Options{Open: true}).Unmarshal(data, &object); err != nil || object.Content == "" {
 			return fmt.Errorf("%.100q, want a token with its content", data)
 		}
-		content = object.Content
-	} else if err := json.Unmarshal(data, &content); err != nil {
+		*t = tokenFile(object)
+		return nil
+	}
+	if err := json.Unmarshal(data, &t.Content); err != nil {
 		return fmt.Errorf("%.100q, want a token, an object or null", data)
 	}
-	*s = specialFile(text(content))
 	return nil
 }
 
-func (s *specialFile) text() string { return text((*string)(s)) }
-
-// readConfig reads the files of a folder that are there.
-func readConfig(folder string) (c Config, err error) {
-	data, err := readIf(filepath.Join(folder, "tokenizer_config.json"), files.Description)
-	if err != nil {
-		return c, err
-	}
-	if data != nil {
-		if c, err = parseConfig(data); err != nil {
-			return Config{}, fmt.Errorf("tokenizer: tokenizer_config.json: %w: %w", err, snug.ErrCorrupt)
-		}
-	}
-	template, err := readIf(filepath.Join(folder, "chat_template.jinja"), files.Template)
-	if err != nil {
-		return Config{}, err
-	}
-	if template != nil {
-		c.ChatTemplate = string(template)
-	}
-	return c, nil
+// object is a JSON object with the order of its keys.
+type object struct {
+	keys   []string
+	values map[string]json.RawMessage
 }
 
-func parseConfig(data []byte) (c Config, err error) {
-	var f configFile
-	if err := (strictjson.Options{Open: true}).Unmarshal(data, &f); err != nil {
-		return c, err
+func (o *object) read(data []byte) error {
+	if err := strictjson.Unmarshal(data, &o.values); err != nil {
+		return err
 	}
-	c = Config{
-		BOS: f.BOS.text(), EOS: f.EOS.text(), Pad: f.Pad.text(), Unknown: f.Unknown.text(),
-		AddBOS: f.AddBOS, AddEOS: f.AddEOS,
+	dec := json.NewDecoder(strings.NewReader(string(data)))
+	if _, err := dec.Token(); err != nil {
+		return err
 	}
-	if len(f.ChatTemplate) == 0 || string(f.ChatTemplate) == "null" {
-		return c, nil
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return err
+		}
+		name, _ := key.(string)
+		o.keys = append(o.keys, name)
+		if err := dec.Decode(new(json.RawMessage)); err != nil {
+			return err
+		}
 	}
-	if f.ChatTemplate[0] == '"' {
-		return c, json.Unmarshal(f.ChatTemplate, &c.ChatTemplate)
+	return nil
+}
+
+// tokens returns the special tokens of an object: those with a name, and those without one.
+func (o *object) tokens() (named, extra []namedToken, err error) {
+	one := func(list []namedToken, name string, raw json.RawMessage) ([]namedToken, error) {
+		n := namedToken{name: name}
+		if string(raw) != "null" {
+			n.token = &tokenFile{}
+			if err := json.Unmarshal(raw, n.token); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		return append(list, n), nil
 	}
-	var list []struct {
-		Name     string `json:"name"`
-		Template string `json:"template"`
+	for _, key := range o.keys {
+		raw := o.values[key]
+		switch standard := slices.Contains(standardTokens, key); {
+		case strings.HasPrefix(key, "add_"): // add_bos_token is a switch
+		case standard || strings.HasSuffix(key, "_token") && (raw[0] == '"' || raw[0] == '{'):
+			named, err = one(named, key, raw)
+		case key != "extra_special_tokens" && key != "additional_special_tokens":
+		case raw[0] == '{':
+			var inner object
+			if err = inner.read(raw); err != nil {
+				break
+			}
+			for _, name := range inner.keys {
+				if named, err = one(named, name, inner.values[name]); err != nil {
+					break
+				}
+			}
+		case raw[0] == '[':
+			var list []json.RawMessage
+			if err = json.Unmarshal(raw, &list); err != nil {
+				break
+			}
+			for _, item := range list {
+				if extra, err = one(extra, key, item); err != nil {
+					break
+				}
+			}
+		}
+		if err != nil {
+			return nil, nil, err
+		}
 	}
-	if err := options.Unmarshal(f.ChatTemplate, &list); err != nil {
-		return c, fmt.Errorf("chat_template: %w", err)
+	return named, extra, nil
+}
+
+// readConfig reads the files of a folder that are there.
+func readConfig(folder string) (c Config, f configFile, err error) {
+	if f, err = readConfigFile(folder); err != nil {
+		return Config{}, f, err
 	}
-	for _, t := range list {
-		if t.Name == "default" {
-			c.ChatTemplate = t.Template
+	c.AddBOS, c.AddEOS = f.AddBOS, f.AddEOS
+	for _, n := range f.named {
+		if n.token == nil || n.token.Content == "" {
+			continue
+		}
+		c.Special = append(c.Special, SpecialToken{n.name, n.token.Content})
+	}
+	c.BOS, c.EOS, c.Pad, c.Unknown = c.token("bos_token"), c.token("eos_token"), c.token("pad_token"), c.token("unk_token")
+	return c, f, c.readTemplates(folder, f.ChatTemplate)
+}
+
+// token returns the special token of a name.
+func (c *Config) token(name string) string {
+	for _, s := range c.Special {
+		if s.Name == name {
+			return s.Text
+		}
+	}
+	return ""
+}
+
+// readConfigFile reads tokenizer_config.json and special_tokens_map.json.
+func readConfigFile(folder string) (f configFile, err error) {
+	for _, name := range []string{"tokenizer_config.json", "special_tokens_map.json"} {
+		data, err := readIf(filepath.Join(folder, name), files.Description)
+		if err != nil {
+			return f, err
+		}
+		if data == nil {
+			continue
+		}
+		if err := f.merge(data, name == "special_tokens_map.json"); err != nil {
+			return f, fmt.Errorf("tokenizer: %s: %w: %w", filepath.Join(folder, name), err, snug.ErrCorrupt)
+		}
+	}
+	slices.SortStableFunc(f.named, func(a, b namedToken) int { return place(a.name) - place(b.name) })
+	return f, nil
+}
+
+// place is the place of a name in transformers' order.
+func place(name string) int {
+	if i := slices.Index(standardTokens, name); i >= 0 {
+		return i
+	}
+	return len(standardTokens)
+}
+
+// merge takes what a file says: tokenizer_config.json, or else special_tokens_map.json, which follows it.
+func (f *configFile) merge(data []byte, isMap bool) error {
+	var o object
+	if err := o.read(data); err != nil {
+		return err
+	}
+	if !isMap {
+		if err := (strictjson.Options{Open: true}).Unmarshal(data, f); err != nil {
+			return err
+		}
+	}
+	named, extra, err := o.tokens()
+	if err != nil {
+		return err
+	}
+	f.extra = append(f.extra, extra...)
+	for _, n := range named {
+		i := slices.IndexFunc(f.named, func(m namedToken) bool { return m.name == n.name })
+		switch {
+		case i < 0:
+			f.named = append(f.named, n)
+		case f.Decoder == nil && n.token != nil: // as transformers does it
+			f.named[i] = n
+		}
+	}
+	return nil
+}
+
+// templatesFile is the field chat_template: a text, a list of names and texts, or null.
+func templatesFile(raw json.RawMessage) (templates map[string]string, err error) {
+	templates = map[string]string{}
+	switch {
+	case len(raw) == 0 || string(raw) == "null":
+		return nil, nil
+	case raw[0] == '"':
+		var text string
+		err = json.Unmarshal(raw, &text)
+		templates["default"] = text
+	case raw[0] == '{':
+		err = options.Unmarshal(raw, &templates)
+	default:
+		var list []struct {
+			Name     string `json:"name"`
+			Template string `json:"template"`
+		}
+		err = options.Unmarshal(raw, &list)
+		for _, t := range list {
+			if _, twice := templates[t.Name]; twice && err == nil {
+				err = fmt.Errorf("the name %.40q comes twice", t.Name)
+			}
+			templates[t.Name] = t.Template
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("chat_template: %w", err)
+	}
+	return templates, nil
+}
+
+// readTemplates finds the chat templates of a folder.
+func (c *Config) readTemplates(folder string, field json.RawMessage) error {
+	own, err := readTemplateFiles(folder)
+	if err != nil {
+		return err
+	}
+	said, err := templatesFile(field)
+	if err != nil {
+		return fmt.Errorf("tokenizer: tokenizer_config.json: %w: %w", err, snug.ErrCorrupt)
+	}
+	if said == nil {
+		path := filepath.Join(folder, "chat_template.json")
+		data, err := readIf(path, files.Description)
+		if err != nil {
+			return err
+		}
+		if data != nil {
+			var f struct {
+				ChatTemplate json.RawMessage `json:"chat_template"`
+			}
+			err := (strictjson.Options{Open: true}).Unmarshal(data, &f)
+			if err == nil {
+				said, err = templatesFile(f.ChatTemplate)
+			}
+			if err != nil {
+				return fmt.Errorf("tokenizer: %s: %w: %w", path, err, snug.ErrCorrupt)
+			}
+		}
+	}
+	if own == nil {
+		own = said
+	} else if text, found := said["default"]; found && own["default"] == "" {
+		own["default"] = text
+	}
+	for name, text := range own {
+		if name == "default" {
+			c.ChatTemplate = text
 			continue
 		}
 		if c.Templates == nil {
 			c.Templates = map[string]string{}
 		}
-		c.Templates[t.Name] = t.Template
+		c.Templates[name] = text
 	}
-	return c, nil
+	return nil
+}
+
+// maxTemplates is the most files of templates beside the default.
+const maxTemplates = 64
+
+// readTemplateFiles reads chat_template.jinja and additional_chat_templates/*.jinja; nil if there are none.
+func readTemplateFiles(folder string) (templates map[string]string, err error) {
+	paths := map[string]string{"default": filepath.Join(folder, "chat_template.jinja")}
+	more := filepath.Join(folder, "additional_chat_templates")
+	entries, err := os.ReadDir(more)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("tokenizer: %w", err)
+	}
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), ".jinja"); ok && name != "default" {
+			paths[name] = filepath.Join(more, e.Name())
+		}
+	}
+	if len(paths) > maxTemplates {
+		return nil, fmt.Errorf("tokenizer: %s has %d chat templates, want %d at most: %w", more, len(paths)-1, maxTemplates-1, snug.ErrConfig)
+	}
+	for name, path := range paths {
+		text, err := readIf(path, files.Template)
+		if err != nil {
+			return nil, err
+		}
+		if text == nil {
+			continue
+		}
+		if templates == nil {
+			templates = map[string]string{}
+		}
+		templates[name] = string(text)
+	}
+	return templates, nil
 }

@@ -80,6 +80,9 @@ func (e *Encoder) give(ids []int32) error {
 	if len(ids) == 0 {
 		return nil
 	}
+	if err := e.t.within(ids); err != nil {
+		return err
+	}
 	return e.emit(ids)
 }
 

@@ -36,8 +36,14 @@ func (t *Tokenizer) EncodeSpans(text string, o EncodeOptions) ([]int32, []Span, 
 		return nil, nil, fmt.Errorf("tokenizer: the text is not UTF-8: %w", snug.ErrCorrupt)
 	}
 	ids, places, err := t.tokens(text, o.PlainSpecial, true)
-	if err != nil || o.NoSpecial || len(t.post) == 0 {
-		return ids, places, err
+	if err == nil {
+		err = t.within(ids)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if o.NoSpecial || len(t.post) == 0 {
+		return ids, places, nil
 	}
 	order := make([]int32, len(ids)) // the post-processor moves numbers of tokens, which are negative
 	for i := range order {
@@ -56,7 +62,7 @@ func (t *Tokenizer) EncodeSpans(text string, o EncodeOptions) ([]int32, []Span, 
 		}
 		spans[i] = Span{at, at}
 	}
-	return all, spans, nil
+	return all, spans, t.within(all)
 }
 
 // place returns the place in the whole text of a part of a piece.

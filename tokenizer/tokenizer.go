@@ -1,5 +1,5 @@
-// Package tokenizer reads the tokenizer.json of a Hugging Face model, encodes text as token ids and decodes ids as
-// text. The ids equal the ids of Hugging Face's library tokenizers.
+// Package tokenizer reads the tokenizer.json of a Hugging Face model, or else its vocab.json and merges.txt, encodes text as
+// token ids and decodes ids as text. The ids equal the ids of Hugging Face's library tokenizers.
 //
 //	tok, err := tokenizer.Open("models/llama")             // a folder, or the file
 //	if err != nil {
@@ -57,6 +57,7 @@ type Tokenizer struct {
 	noDecoder  bool
 	truncation *truncation
 	padding    *padding
+	rows       int // of the model's embedding, 0 for enough
 
 	texts []string         // by id: what Token returns
 	shown []string         // by id: what decoders get
@@ -71,7 +72,14 @@ const (
 
 // Open reads tokenizer.json and the files of [Config] from a folder, or a tokenizer.json from its path, through links if
 // they lead to regular files. A tokenizer.json has at most 256 MiB, tokenizer_config.json 16 MiB, and
-// chat_template.jinja 1 MiB. Errors wrap [snug.ErrCorrupt] for a damaged file and [snug.ErrConfig] for a part, a key or a value that
+// chat_template.jinja 1 MiB.
+//
+// A folder without tokenizer.json may have vocab.json and merges.txt, of transformers' GPT2Tokenizer or Qwen2Tokenizer:
+// tokenizer_config.json says which, or else config.json by the type of its model. Added tokens are those of
+// tokenizer_config.json and added_tokens.json, as transformers 5 adds them. For other files the error has the command that
+// writes tokenizer.json of them.
+//
+// Errors wrap [snug.ErrCorrupt] for a damaged file and [snug.ErrConfig] for a part, a key or a value that
 // this package does not support, or come from the file system.
 func Open(path string) (*Tokenizer, error) {
 	if path == "" {
@@ -81,23 +89,34 @@ func Open(path string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
-	folder, file := filepath.Dir(path), path
-	if info.IsDir() {
-		folder, file = path, filepath.Join(path, "tokenizer.json")
-	}
-	data, err := readFile(file, files.Vocabulary)
-	if err != nil {
-		return nil, err
-	}
-	t, err := parse(file, data)
-	if err != nil {
-		return nil, err
-	}
-	if info.IsDir() {
-		if t.config, err = readConfig(folder); err != nil {
+	if !info.IsDir() {
+		data, err := readFile(path, files.Vocabulary)
+		if err != nil {
 			return nil, err
 		}
+		return parse(path, data)
 	}
+	config, more, err := readConfig(path)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(path, "tokenizer.json")
+	data, err := readIf(file, files.Vocabulary)
+	var t *Tokenizer
+	switch {
+	case err != nil:
+		return nil, err
+	case data != nil:
+		if t, err = parse(file, data); err == nil {
+			config.standard(classes[more.class()].standard, more, t)
+		}
+	default:
+		t, err = openVocabulary(path, &config, more)
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.config = config
 	return t, nil
 }
 
@@ -163,9 +182,38 @@ func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 		}
 	}
 	if o.Pad {
-		return t.padding.apply(ids)
+		if ids, err = t.padding.apply(ids); err != nil {
+			return nil, err
+		}
 	}
-	return ids, nil
+	return ids, t.within(ids)
+}
+
+// Limit returns the tokenizer for a model whose embedding has a number of rows: Encode and EncodeSpans return an error
+// that wraps [snug.ErrConfig] and names the token if a text has one whose id is no row. Models with fewer rows than the
+// tokenizer has tokens are published; Gemma 3 without images lacks the row of its token for images. A tokenizer without
+// such tokens is returned as it is. The tokenizers share their memory.
+func (t *Tokenizer) Limit(rows int) *Tokenizer {
+	if t.Len() <= rows || rows <= 0 {
+		return t
+	}
+	limited := *t
+	limited.rows = rows
+	return &limited
+}
+
+// within returns an error for a token that the model has no row for.
+func (t *Tokenizer) within(ids []int32) error {
+	if t.rows == 0 {
+		return nil
+	}
+	for _, id := range ids {
+		if int(id) >= t.rows {
+			token, _ := t.Token(id)
+			return fmt.Errorf("tokenizer: the text has the token %.100q with id %d, and the model's embedding has %d rows: leave the token out of the text and of the chat template: %w", token, id, t.rows, snug.ErrConfig)
+		}
+	}
+	return nil
 }
 
 // tokens returns the ids of a text of UTF-8 before the post-processor and, where placed is set, their places.
@@ -262,7 +310,7 @@ func (t *Tokenizer) Config() Config {
 		return Config{}
 	}
 	c := t.config
-	c.Templates = maps.Clone(c.Templates)
+	c.Templates, c.Special = maps.Clone(c.Templates), slices.Clone(c.Special)
 	return c
 }
 

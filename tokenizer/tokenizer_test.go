@@ -282,7 +282,8 @@ func TestConfig(t *testing.T) {
 		"add_bos_token":true,"add_eos_token":false,"chat_template":"{{ x }}","tokenizer_class":"LlamaTokenizer"}`)
 	tok, err = tokenizer.Open(folder)
 	require.NoError(t, err)
-	require.Equal(t, tokenizer.Config{ChatTemplate: "{{ x }}", BOS: "<s>", EOS: "</s>", AddBOS: &yes, AddEOS: &no}, tok.Config())
+	require.Equal(t, tokenizer.Config{ChatTemplate: "{{ x }}", BOS: "<s>", EOS: "</s>", AddBOS: &yes, AddEOS: &no,
+		Special: []tokenizer.SpecialToken{{Name: "bos_token", Text: "<s>"}, {Name: "eos_token", Text: "</s>"}}}, tok.Config())
 
 	write("tokenizer_config.json", `{"chat_template":[{"name":"default","template":"a"},{"name":"tool_use","template":"b"}]}`)
 	tok, err = tokenizer.Open(folder)

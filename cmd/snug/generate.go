@@ -34,7 +34,7 @@ func generateCommand() *command {
 const generateHelp = `Writes a model's answer to a prompt to the standard output, token by token, until the model's end
 token. Then it writes its speed and its memory to the standard error.
 
-  -model DIR         folder of the model, as Hugging Face publishes it, with tokenizer.json
+  -model DIR         folder of the model, as Hugging Face publishes it, with its tokenizer
   -adapter DIR       folder of an adapter of it, as snug tune and PEFT write it
   -prompt TEXT       message of the user; - reads it from the standard input
   -system TEXT       system message before it, for models with a chat template
@@ -175,6 +175,7 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 	if w.tok, err = tokenizer.Open(f.dir); err != nil {
 		return nil, err
 	}
+	w.tok = w.tok.Limit(config.Vocab)
 	if w.prompt, err = f.encode(w.tok, c.stdin); err != nil {
 		return nil, err
 	}
@@ -222,11 +223,11 @@ func (f *generateFlags) encode(tok *tokenizer.Tokenizer, stdin io.Reader) ([]int
 		prompt = string(text)
 	}
 	o := tokenizer.EncodeOptions{}
-	switch templated := tok.Config().ChatTemplate != ""; {
-	case templated && !f.plain:
+	switch {
+	case hasTemplate(tok) && !f.plain:
 		template, err := chat.Open(tok, chat.Options{})
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", f.dir, err)
+			return nil, fmt.Errorf("%s: %w; -plain continues the prompt without a template", f.dir, err)
 		}
 		var messages []chat.Message
 		if f.system != "" {

@@ -34,7 +34,7 @@ It first finds what fits in -memory: micro-batches, recomputation, the form of f
 precision of the optimizer's state. It prints the memory that the run will take, by component, and
 at the end what it took.
 
-  -model DIR         folder with config.json, model.safetensors or shards, and tokenizer.json
+  -model DIR         folder with config.json, model.safetensors or shards, and a tokenizer
   -data PATH         text files, JSON Lines (.jsonl), Parquet, or a folder of them; several with
                      commas, or patterns with * and ?. gzip and zstd are known by their first bytes.
                      From a folder with Parquet files no other files are read. Tokens beyond 4 MiB go

@@ -62,17 +62,19 @@ func (f *tuneFlags) gather() (*material, error) {
 	if m.tok, err = tokenizer.Open(f.dir); err != nil {
 		return nil, err
 	}
-	if n := m.tok.Len(); n > m.config.Vocab {
-		return nil, fmt.Errorf("%s: the tokenizer has %d tokens, and the model %d: %w", f.dir, n, m.config.Vocab, snug.ErrConfig)
-	}
+	m.tok = m.tok.Limit(m.config.Vocab)
 	o := dataset.Options{Context: cmp.Or(f.most, min(defaultContext, m.config.Context)), EOS: endToken(m.config, m.tok), Seed: f.seed, HeldOut: f.held, Pairs: f.beta > 0, Format: f.format}
 	if o.Map, err = f.fieldMap(); err != nil {
 		return nil, usagef("tune: -map: %w", err)
 	}
+	if int(o.EOS) >= m.config.Vocab {
+		name, _ := m.tok.Token(o.EOS)
+		return nil, fmt.Errorf("%s: the token %.40q, which ends a text, has the id %d, and the model's embedding has %d rows: %w", f.dir, name, o.EOS, m.config.Vocab, snug.ErrConfig)
+	}
 	if m.config.LearnedPositions && o.Context > m.config.Context {
 		return nil, usagef("tune: -context %d: the model has %d positions", o.Context, m.config.Context)
 	}
-	if m.tok.Config().ChatTemplate != "" {
+	if hasTemplate(m.tok) {
 		if o.Template, err = chat.Open(m.tok, chat.Options{}); err != nil {
 			return nil, fmt.Errorf("%s: %w", f.dir, err)
 		}
@@ -89,6 +91,12 @@ func (f *tuneFlags) gather() (*material, error) {
 		return nil, errors.Join(err, m.data.Close())
 	}
 	return m, nil
+}
+
+// hasTemplate reports whether a folder has a chat template, of whatever name.
+func hasTemplate(tok *tokenizer.Tokenizer) bool {
+	c := tok.Config()
+	return c.ChatTemplate != "" || len(c.Templates) > 0
 }
 
 // endToken returns the token that ends a text: the tokenizer's, or else the model's, or -1 for none.

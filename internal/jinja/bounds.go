@@ -7,7 +7,7 @@ import (
 
 // Bounds of a template.
 const (
-	maxTemplate = 4 << 20 // bytes
+	maxTemplate = 1 << 20 // bytes
 	maxTokens   = 1 << 17
 	maxNested   = 200 // parts of a template, values and calls within another
 	maxStack    = 1 << 12

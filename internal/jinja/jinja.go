@@ -8,7 +8,7 @@
 // Values are nil, bool, int, float64, string, lists of [List], dicts of [Dict], and functions of [Func].
 // White space is as with Jinja2's options trim_blocks and lstrip_blocks, which transformers sets.
 //
-// Templates are not trusted: they change nothing that they are given, and read no files. A template has at most 4 MiB.
+// Templates are not trusted: they change nothing that they are given, and read no files. A template has at most 1 MiB.
 // A rendering whose values have n bytes of text in v values takes at most 2^21 + 4n + 512v steps; a text has at most
 // 4 MiB + 4n bytes, and the values that the template has made and still uses 16 MiB + 8n + 512v. A step is an expression,
 // an item that is compared, 8 bytes of a text that is looked at, or 256 bytes that are copied. Parts of a template,
