@@ -1,10 +1,21 @@
-// Package dataset makes training batches of text. It reads files, encodes them as tokens and labels, and packs the
-// samples without padding, in an order that a seed determines.
+// Package dataset makes training batches of the data that people have: conversations, instructions, preferences and texts,
+// as JSON, tables or plain text. It reads each row by its fields, encodes it as tokens and labels, and packs the samples
+// without padding, in an order that a seed determines.
 //
+//	template, err := chat.Open(tok, chat.Options{})
 //	data, err := dataset.Open([]string{"chats.jsonl"}, tok, dataset.Options{Context: 1024, EOS: eos, Template: template})
 //	defer data.Close()
-//	fmt.Println(data.Stats())
+//	for _, file := range data.Stats().Files {
+//		fmt.Println(file.Path, file.Lines()) // how it was read, what it ignores, and what is not learned
+//	}
+//	for sample, err := range data.Show(tok) {
+//		fmt.Println(sample.Texts[0]) // what is learned lies between ⟦ and ⟧
+//		break
+//	}
 //	batches, err := data.Batch(step, 16, 4) // 16 samples in micro-batches of 4
+//
+// A row has one of the forms that [Forms] lists. A field is read by the form, or it is known ([KnownFields]) and obeyed or
+// refused, or it changes nothing and is listed in [File].Ignored.
 //
 // Up to 4 MiB of tokens are held in memory, 4 bytes each. If there are more, all of them are in a temporary file, from
 // which the samples of a batch are read. Besides, a sample takes 16 bytes of memory, and 8 in the order of an epoch.
@@ -99,22 +110,13 @@ const MaxContext = 1 << 24
 // Parquet, folders of these, and what a pattern of filepath.Match matches. Of a folder with tables (.parquet) only those are
 // read. It reads each file once, from its beginning to its end; lines and rows are held while they become tokens.
 //
-// A text file is cut into samples of Context tokens. A line of JSON is one sample of one of three forms:
+// A text file is cut into samples of Context tokens. The first row of another file decides which of the [Forms] its rows
+// have, unless Options.Format says it; a row of another form is an error. The labels are what the model is to write: the whole
+// text, the completion, or the assistant's turns, each with its end. With Pairs a row has a chosen and a rejected answer.
 //
-//	{"text": "..."}                                the labels are all of its tokens
-//	{"prompt": "...", "completion": "..."}         the tokens of the completion
-//	{"messages": [{"role": "", "content": ""}]}    the tokens of the assistant's turns
-//
-// With Pairs, text files are an error, and a line has one of these forms, with messages as above:
-//
-//	{"prompt": "...", "chosen": "...", "rejected": "..."}    the labels are the tokens of the answers
-//	{"prompt": [], "chosen": [], "rejected": []}             the tokens after the prompt
-//	{"chosen": [], "rejected": []}                           the prompt is the messages with which both begin
-//
-// A row of a table is the line that has the row's columns of these names as fields; other columns are not read.
-//
-// EOS ends each text, completion and answer; the chat template ends turns. All lines of a file have the same form. Fields
-// that change a conversation, such as tools and tool_calls, are refused; other fields are ignored.
+// EOS ends each text, completion and answer; the chat template ends turns. Rows of which nothing can be learned, such as
+// conversations without an answer, are left out and counted; if no others are there, the reason is the error. What the
+// template does not write is counted in the Warnings of a [File].
 //
 // The error wraps [snug.ErrConfig] for options out of range, no samples, and lines of another form, and
 // [snug.ErrCorrupt] for text that is not UTF-8 and for damaged JSON; it names the file and the line or the
