@@ -49,8 +49,14 @@ type Options struct {
 	// forms are ignored.
 	Format string
 	// Map names fields: Map["prompt"] = "question" reads the field question as prompt. An empty name leaves a field out.
-	Map    map[string]string
-	memory int // bytes of tokens that may stay in memory; 0: inMemory
+	Map map[string]string
+	// Memory is how many bytes the reading of a file may take, beside the tokens: 0 for 256 MiB, and 4 MiB at least. It
+	// bounds a row, a word and a page of Parquet, whose sizes are counted before memory is taken for them. What is larger is
+	// an error that names the limit.
+	Memory int64
+	// Progress, unless nil, is called now and then with how many bytes of a file were read, of how many; of is -1 for a pipe.
+	Progress func(path string, read, of int64)
+	memory   int // bytes of tokens that may stay in memory; 0: inMemory
 }
 
 // Stats is what Open found.
@@ -106,9 +112,11 @@ type Batch struct {
 // MaxContext is the largest Options.Context that [Open] accepts.
 const MaxContext = 1 << 24
 
-// Open reads text files, JSON Lines (names that end in .jsonl or .json), both also as gzip or zstd compressed them, tables of
-// Parquet, folders of these, and what a pattern of filepath.Match matches. Of a folder with tables (.parquet) only those are
-// read. It reads each file once, from its beginning to its end; lines and rows are held while they become tokens.
+// Open reads files of JSON, CSV, Parquet and text, all of them but Parquet also as gzip or zstd compressed them, folders of
+// these, and what a pattern of filepath.Match matches. The ending of a name says what its file is, see [Endings]; Parquet is
+// known by its first bytes. A pipe, such as /dev/stdin, is read once; it is JSON if it begins so, and else text. Of a folder
+// the files of one kind are read, in the order of their names: those of Parquet, or else those of JSON, CSV or text.
+// Stats.Files lists what was read as what, and what was not and why. Links to files are followed.
 //
 // A text file is cut into samples of Context tokens. The first row of another file decides which of the [Forms] its rows
 // have, unless Options.Format says it; a row of another form is an error. The labels are what the model is to write: the whole
@@ -117,6 +125,10 @@ const MaxContext = 1 << 24
 // EOS ends each text, completion and answer; the chat template ends turns. Rows of which nothing can be learned, such as
 // conversations without an answer, are left out and counted; if no others are there, the reason is the error. What the
 // template does not write is counted in the Warnings of a [File].
+//
+// Names of fields are exact, and a name that comes twice in an object is an error, as are halves of surrogate pairs and bytes
+// that are not UTF-8. Files are read in pieces: in memory are a row, a page of each column of Parquet that is read, or 64 KiB
+// of text, and the tokens that come of them. See Options.Memory.
 //
 // The error wraps [snug.ErrConfig] for options out of range, no samples, and lines of another form, and
 // [snug.ErrCorrupt] for text that is not UTF-8 and for damaged JSON; it names the file and the line or the
@@ -184,19 +196,6 @@ func (s *Set) add(tokens []int32) error {
 	s.samples = append(s.samples, sample{at: s.spool.len(), n: int32(len(tokens))})
 	s.stats.Tokens += int64(len(tokens) - 1)
 	s.stats.Trained += int64(n)
-	return s.spool.add(tokens)
-}
-
-// addBlocks cuts tokens, all of them labels, into samples. The last token of a sample, which is a label only, is also the
-// first token of the next sample.
-func (s *Set) addBlocks(tokens []int32) error {
-	first := s.spool.len()
-	for lo := 0; lo+1 < len(tokens); lo += s.options.Context {
-		n := min(s.options.Context+1, len(tokens)-lo)
-		s.samples = append(s.samples, sample{at: first + int64(lo), n: int32(n)})
-		s.stats.Tokens += int64(n - 1)
-		s.stats.Trained += int64(n - 1)
-	}
 	return s.spool.add(tokens)
 }
 

@@ -204,19 +204,6 @@ func TestHarmless(t *testing.T) {
 	require.Equal(t, want.sum(t), got.sum(t))
 }
 
-// A folder is read in the order of its names, and hidden files are left out.
-func TestFolder(t *testing.T) {
-	dir := t.TempDir()
-	for name, text := range map[string]string{"b.txt": "two", "a/x.jsonl": `{"text": "one"}`, ".hidden": "\xff"} {
-		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
-	}
-	s, err := Open([]string{dir}, tok, Options{Context: 8, EOS: eos})
-	require.NoError(t, err)
-	require.Equal(t, "[one§]", shown(s.stored(t, s.samples[0])))
-	require.Equal(t, "[two§]", shown(s.stored(t, s.samples[1])))
-}
-
 // Each epoch has every sample once, whatever the sizes; a step depends on nothing before it; blocks of
 // text cover every token.
 func batches(t *rapid.T) {
@@ -283,17 +270,20 @@ func batches(t *rapid.T) {
 		}
 	}
 
-	blocks := newSet(s.options)
-	defer func() { require.NoError(t, blocks.Close()) }()
+	set := newSet(s.options)
+	defer func() { require.NoError(t, set.Close()) }()
 	var tokens []int32
 	for i := range rapid.IntRange(0, 50).Draw(t, "tokens") {
 		tokens = append(tokens, int32(i))
 	}
-	require.NoError(t, blocks.addBlocks(tokens))
-	require.NoError(t, blocks.end())
+	b := &cutter{Set: set}
+	require.NoError(t, b.add(tokens[:len(tokens)/3]))
+	require.NoError(t, b.add(tokens[len(tokens)/3:]))
+	b.end()
+	require.NoError(t, set.end())
 	next := int32(1)
-	for _, x := range blocks.samples {
-		b, err := blocks.pack([]sample{x})
+	for _, x := range set.samples {
+		b, err := set.pack([]sample{x})
 		require.NoError(t, err)
 		for _, label := range b.Labels {
 			require.Equal(t, next, label)

@@ -24,26 +24,26 @@ import (
 // maxWindow is the most that a stream of zstd may ask to look back, that of zstd --long.
 const maxWindow = 128 << 20
 
-// decompress returns a reader of what gzip or zstd compressed in f, or of f itself. Errors of the reader that come of the
+// decompress returns a reader of what gzip or zstd compressed in f (packed), or of f itself. Errors of the reader that come of the
 // bytes wrap [snug.ErrCorrupt].
-func decompress(f io.Reader) (in io.Reader, done func(), err error) {
+func decompress(f io.Reader) (in io.Reader, packed bool, done func(), err error) {
 	buffered := bufio.NewReaderSize(f, 64<<10)
 	magic, _ := buffered.Peek(4) // an error shows again in the read
 	switch {
 	case strings.HasPrefix(string(magic), "\x1f\x8b"):
 		z, err := gzip.NewReader(buffered)
 		if err != nil {
-			return nil, nil, fmt.Errorf("gzip: %w: %w", err, snug.ErrCorrupt)
+			return nil, false, nil, fmt.Errorf("gzip: %w: %w", err, snug.ErrCorrupt)
 		}
-		return compressed{z, "gzip"}, func() { z.Close() }, nil
+		return compressed{z, "gzip"}, true, func() { z.Close() }, nil
 	case string(magic) == "\x28\xb5\x2f\xfd":
 		z, err := zstd.NewReader(buffered, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
-			return nil, nil, fmt.Errorf("zstd: %w", err)
+			return nil, false, nil, fmt.Errorf("zstd: %w", err)
 		}
-		return compressed{z, "zstd"}, z.Close, nil
+		return compressed{z, "zstd"}, true, z.Close, nil
 	}
-	return buffered, func() {}, nil
+	return buffered, false, func() {}, nil
 }
 
 // compressed names the method in errors.
@@ -79,7 +79,12 @@ func isParquet(first []byte) bool {
 
 // parquet adds the rows of a table.
 func (r *reader) parquet(in *input) error {
-	if !isTable(in.file, in.size) {
+	switch {
+	case in.size < 0:
+		return fmt.Errorf("Parquet from a pipe, whose end must be read first: save it as a file: %w", snug.ErrConfig)
+	case in.packed:
+		return fmt.Errorf("a table of Parquet that is compressed as a whole: unpack it; its pages are compressed already: %w", snug.ErrConfig)
+	case !isTable(in.file, in.size):
 		return fmt.Errorf("the file does not begin and end as Parquet does: %w", snug.ErrCorrupt)
 	}
 	return r.table(in.file, in.size)

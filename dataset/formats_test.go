@@ -96,9 +96,9 @@ func TestStoredForms(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.ErrorContains(t, err, "no file has such a name")
 
-	text, err := Open([]string{write(t, "a.txt", lines.String())}, tok, o)
+	text, err := Open([]string{write(t, "a.txt", "# "+lines.String())}, tok, o)
 	require.NoError(t, err)
-	zipped, err := Open([]string{write(t, "a.txt.zst", zstded(t, lines.String()))}, tok, o)
+	zipped, err := Open([]string{write(t, "a.txt.zst", zstded(t, "# "+lines.String()))}, tok, o)
 	require.NoError(t, err)
 	require.Equal(t, text.sum(t), zipped.sum(t))
 }

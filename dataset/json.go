@@ -109,7 +109,7 @@ func (d *decoder) failed() error {
 	case d.at < len(d.buffer) || d.err == nil || d.err == io.EOF:
 		return nil
 	case errors.As(d.err, &bad):
-		return &notUTF8{bad.at - d.begin}
+		return &notUTF8{bad.at - d.begin, bad.zero}
 	}
 	return d.err
 }

@@ -6,11 +6,8 @@ import (
 	"github.com/snug-ml/snug/tokenizer"
 )
 
-// Limits of what is read.
-const (
-	maxLine = 64 << 20 // bytes of a line of JSON
-	maxFile = 1 << 30  // bytes of a text file
-)
+// maxLine is how many bytes a row takes at most without Options.Memory.
+const maxLine = defaultMemory / rowShare
 
 // reader adds files to a Set.
 type reader struct {
@@ -20,6 +17,7 @@ type reader struct {
 	rows   *rows   // of this file
 	// template is what the chat template can express, nil if that is not known yet.
 	template *knowledge
+	skipped  int // files of folders that were not read
 	// unlearned says why the first row that was left out has nothing to learn.
 	unlearned error
 }

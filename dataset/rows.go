@@ -13,6 +13,8 @@ import (
 // File is what [Open] found in a file.
 type File struct {
 	Path     string    `json:"path"`
+	Kind     string    `json:"kind,omitempty"`    // JSON, CSV, Parquet or text
+	Skipped  string    `json:"skipped,omitempty"` // why a file of a folder was not read; the other fields are then empty
 	Form     string    `json:"form"`              // how its rows were read, such as "messages"; "text" for a text file
 	Mapping  []string  `json:"mapping,omitempty"` // what was read as what, such as "human → user"
 	Rows     int       `json:"rows"`              // rows that the file has, 0 for a text file
@@ -39,6 +41,9 @@ func (w Warning) String() string {
 // Lines returns what a person should know about how a file was read, as lines: its form with the mapping, ignored fields,
 // and warnings.
 func (f File) Lines() (lines []string) {
+	if f.Skipped != "" {
+		return []string{"not read: " + f.Skipped}
+	}
 	if f.Form != "" {
 		text := "read as " + f.Form
 		if len(f.Mapping) > 0 {

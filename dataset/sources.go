@@ -2,6 +2,8 @@ package dataset
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -10,30 +12,52 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
 )
 
 // source is a kind of file: the names that its files have, and how they are read.
 type source struct {
-	name    string   // as -format has it
+	name    string
 	endings []string // of the names of its files, in lower case
-	// begins reports whether a file that begins with these bytes is of this kind; nil if the first bytes do not say.
-	begins func(first []byte) bool
+	text    bool     // its files are text, in UTF-8
 	// read adds the samples of a file. Rows go to [reader.take].
 	read func(r *reader, in *input) error
 }
 
-// sources are the kinds of files, those that first bytes prove before the others.
+// sources are the kinds of files. Of a folder, the files of the first kind that is there are read.
 var sources = []source{
-	{"parquet", []string{".parquet"}, isParquet, (*reader).parquet},
-	{"json", []string{".jsonl", ".json", ".ndjson", ".jsonlines"}, isJSON, (*reader).json},
-	{"text", []string{".txt", ".text", ".md"}, nil, (*reader).text},
+	{"Parquet", []string{".parquet"}, false, (*reader).parquet},
+	{"JSON", []string{".jsonl", ".json", ".ndjson", ".jsonlines"}, true, (*reader).json},
+	{"CSV", []string{".csv", ".tsv"}, true, (*reader).csv},
+	{"text", []string{
+		".txt", ".text", ".md", ".markdown", ".rst", ".org", ".adoc", ".tex",
+		".c", ".cc", ".cpp", ".cs", ".css", ".go", ".h", ".hpp", ".hs", ".java", ".jl", ".js", ".kt", ".lua", ".php", ".pl", ".py", ".r", ".rb", ".rs",
+		".scala", ".sh", ".sql", ".swift", ".ts",
+	}, true, (*reader).text},
+}
+
+// packings are the endings of compressed files, which are known by their first bytes.
+var packings = []string{".gz", ".gzip", ".zst", ".zstd"}
+
+// remedies say what to do with files that people give as data and that are not read, by the endings of their names.
+var remedies = map[string]string{
+	".arrow": "a table of Arrow, as save_to_disk writes it: write it with to_parquet or to_json", ".feather": "a table of Arrow: write it as Parquet",
+	".xlsx": "a spreadsheet: save it as CSV", ".xls": "a spreadsheet: save it as CSV", ".ods": "a spreadsheet: save it as CSV",
+	".pdf": "a document: extract its text", ".docx": "a document: save it as text", ".doc": "a document: save it as text", ".epub": "a book: extract its text",
+	".html": "a web page: extract its text, or give it the ending .txt", ".htm": "a web page: extract its text, or give it the ending .txt",
+	".zip": "an archive: unpack it, and give the folder", ".tar": "an archive: unpack it, and give the folder", ".tgz": "an archive: unpack it, and give the folder", ".7z": "an archive: unpack it, and give the folder", ".rar": "an archive: unpack it, and give the folder",
+	".bz2": "compressed by bzip2: unpack it, or compress it by gzip or zstd", ".xz": "compressed by xz: unpack it, or compress it by gzip or zstd", ".lz4": "compressed by lz4: unpack it, or compress it by gzip or zstd",
+	".yaml": "YAML: write it as JSON", ".yml": "YAML: write it as JSON", ".xml": "XML: extract its text, or write it as JSON",
+	".pkl": "a pickle of Python: write it as JSON", ".pt": "tensors: text is wanted", ".npy": "an array: text is wanted", ".npz": "arrays: text is wanted", ".bin": "binary: text is wanted",
+	".db": "a database: write its table as CSV", ".sqlite": "a database: write its table as CSV", ".sqlite3": "a database: write its table as CSV", ".avro": "Avro: write it as Parquet", ".orc": "ORC: write it as Parquet",
 }
 
 // input is an open file, which is read once.
 type input struct {
-	path string
-	file *os.File
-	size int64
+	path   string
+	file   *os.File
+	size   int64 // -1 for a pipe
+	packed bool  // the file is compressed as a whole
 	io.Reader
 	first []byte // the bytes with which it begins, after decompression
 }
@@ -43,50 +67,115 @@ const firstBytes = 4096
 
 // contents adds what an open file holds.
 func (r *reader) contents(in *input) error {
-	plain, done, err := decompress(in.file)
+	plain, packed, done, err := decompress(r.metered(in))
 	if err != nil {
 		return err
 	}
 	defer done()
 	buffered := bufio.NewReaderSize(plain, firstBytes)
 	in.first, _ = buffered.Peek(firstBytes) // an error shows again in the read
-	in.Reader = buffered
-	s, err := sourceOf(in.path, in.first)
+	in.Reader, in.packed = buffered, packed
+	s, err := sourceOf(in)
 	if err != nil {
 		return err
 	}
+	if err := s.check(in.first); err != nil {
+		return err
+	}
 	r.begin(in.path)
+	r.rows.found.Kind = s.name
 	defer r.finish()
 	return s.read(r, in)
 }
 
-// sourceOf returns the kind of a file: what its first bytes prove if its name does not contradict, or what its name says.
-func sourceOf(path string, first []byte) (source, error) {
+// ending returns the end of a file's name, in lower case and without those of compression.
+func ending(path string) string {
 	name := strings.ToLower(path)
-	for _, packed := range []string{".gz", ".zst"} {
-		name = strings.TrimSuffix(name, packed)
+	for _, packing := range packings {
+		name = strings.TrimSuffix(name, packing)
 	}
-	ending := filepath.Ext(name)
-	for _, s := range sources {
-		if slices.Contains(s.endings, ending) {
-			return s, nil
-		}
-	}
-	for _, s := range sources {
-		if s.begins != nil && s.begins(first) {
-			return s, nil
-		}
-	}
-	return source{}, fmt.Errorf("the name ends in %q, want %s: %w", ending, endings(), snug.ErrConfig)
+	return filepath.Ext(name)
 }
 
-// endings lists the endings of names, for errors.
-func endings() string {
+// sourceNamed returns the kind of a file with this ending, nil if there is none.
+func sourceNamed(ending string) *source {
+	for i := range sources {
+		if slices.Contains(sources[i].endings, ending) {
+			return &sources[i]
+		}
+	}
+	return nil
+}
+
+// sourceOf returns the kind of a file: Parquet by its first bytes, others by the ending of the name. A pipe has no name;
+// it is JSON if it begins so, and else text.
+func sourceOf(in *input) (*source, error) {
+	end := ending(in.path)
+	s := sourceNamed(end)
+	switch {
+	case isParquet(in.first):
+		return sourceNamed(".parquet"), nil
+	case s != nil:
+		return s, nil
+	case in.size < 0 || strings.HasPrefix(in.path, "/dev/"):
+		if isJSON(in.first) {
+			return sourceNamed(".json"), nil
+		}
+		return sourceNamed(".txt"), nil
+	}
+	if err := files.NotTheFile(in.first); err != nil {
+		return nil, err
+	}
+	if remedy := remedies[end]; remedy != "" {
+		return nil, fmt.Errorf("%s: %w", remedy, snug.ErrConfig)
+	}
+	what := fmt.Sprintf("the name ends in %.20q", end)
+	if end == "" {
+		what = "the name has no ending"
+	}
+	return nil, fmt.Errorf("%s, and %s are read: give the file the ending of what it is: %w", what, Endings(), snug.ErrConfig)
+}
+
+// Endings returns the endings of the names of the files that [Open] reads, as words of a sentence: "JSON (.jsonl, .json), ...".
+func Endings() string {
 	var all []string
 	for _, s := range sources {
-		all = append(all, s.endings...)
+		list := s.endings
+		if len(list) > 4 {
+			list = append(slices.Clone(list[:3]), "source code such as .py")
+		}
+		all = append(all, s.name+" ("+strings.Join(list, ", ")+")")
 	}
-	return strings.Join(all, ", ") + ", each also with .gz or .zst"
+	return strings.Join(all, ", ")
+}
+
+// check returns an error if a file that begins with these bytes is not what its kind says.
+func (s *source) check(first []byte) error {
+	bad := files.NotTheFile
+	if s.name == "text" { // which may be about web pages
+		bad = files.Pointer
+	}
+	if err := bad(first); err != nil {
+		return fmt.Errorf("the file %w", err)
+	}
+	if !s.text {
+		return nil
+	}
+	for _, mark := range []string{"\xff\xfe", "\xfe\xff"} {
+		if bytes.HasPrefix(first, []byte(mark)) {
+			return fmt.Errorf("the file is UTF-16: save it as UTF-8: %w", snug.ErrCorrupt)
+		}
+	}
+	if s.name != "JSON" && isLine(first) {
+		return fmt.Errorf("the first line is an object of JSON: give the file the ending .jsonl, and its lines are rows: %w", snug.ErrConfig)
+	}
+	return nil
+}
+
+// isLine reports whether the first line of a file is an object of JSON.
+func isLine(first []byte) bool {
+	line, _, _ := strings.Cut(jsonStart(first), "\n")
+	return strings.HasPrefix(line, "{") && strings.HasSuffix(strings.TrimSpace(line), "}") && json.Valid([]byte(line)) && strings.Contains(line, ":")
 }
 
 // isJSON reports whether a file begins as an object or an array.
@@ -100,7 +189,7 @@ func jsonStart(first []byte) string {
 // json adds the rows of a file of JSON: the elements of its one array, or its objects.
 func (r *reader) json(in *input) error {
 	if strings.HasPrefix(jsonStart(in.first), "[") {
-		return readArray(in, maxLine, r.take)
+		return readArray(in, r.rowLimit(), r.take)
 	}
-	return readLines(in, maxLine, r.take)
+	return readLines(in, r.rowLimit(), r.take)
 }

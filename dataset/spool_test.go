@@ -43,7 +43,9 @@ func sameOnDisk(t *rapid.T) {
 			case o.Pairs:
 				require.NoError(t, s.addPair(a, slices.Concat(a, a)))
 			case blocks:
-				require.NoError(t, s.addBlocks(a))
+				b := &cutter{Set: s}
+				require.NoError(t, b.add(a))
+				b.end()
 			default:
 				require.NoError(t, s.add(a))
 			}

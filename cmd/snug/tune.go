@@ -35,10 +35,13 @@ precision of the optimizer's state. It prints the memory that the run will take,
 at the end what it took.
 
   -model DIR         folder with config.json, model.safetensors or shards, and a tokenizer
-  -data PATH         text files, JSON Lines (.jsonl), Parquet, or a folder of them; several with
-                     commas, or patterns with * and ?. gzip and zstd are known by their first bytes.
-                     From a folder with Parquet files no other files are read. Tokens beyond 4 MiB go
-                     to a temporary file in $TMPDIR, or if that is not set in /var/tmp.
+  -data PATH         JSON (.jsonl, .ndjson, .json: lines or one array), CSV (.csv, .tsv), Parquet, text
+                     (.txt, .md, source code), or a folder of them; several with commas, or patterns
+                     with * and ?. gzip and zstd are known by their first bytes. A pipe, such as
+                     /dev/stdin or <(command), is JSON or text. Of a folder the files of one kind are
+                     read: Parquet, or else JSON, CSV or text; not hidden ones, READMEs, licenses, or,
+                     beside files for training, those for tests. Tokens beyond 4 MiB go to a temporary
+                     file in $TMPDIR, or if that is not set in /var/tmp.
                      A row is read by its fields, see -format. It says how each file was read, which
                      fields are ignored, and what of it is not learned
   -format NAME       form of the rows: auto (default), or one of
@@ -303,7 +306,7 @@ func (f *tuneFlags) check() (err error) {
 		what string
 	}{
 		{f.dir == "", "want -model: a folder as Hugging Face publishes it"},
-		{f.files == "", "want -data: text files, .jsonl files, Parquet files or folders of them"},
+		{f.files == "", "want -data: files of JSON, CSV, Parquet or text, or folders of them"},
 		{f.files != "" && slices.Contains(strings.Split(f.files, ","), ""), fmt.Sprintf("-data %s: one of the names is empty", f.files)},
 		{f.dataFlags.check(f.beta > 0, f.given("show")) != "", f.dataFlags.check(f.beta > 0, f.given("show"))},
 		{f.output == "" && !f.dryRun && f.show == 0, "want -o: the folder to write, or -dry-run"},

@@ -1,0 +1,112 @@
+package dataset
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug"
+)
+
+// csv adds the rows of a file of comma-separated values, as RFC 4180 says: the first line has the names of the fields, and
+// values in quotes may have line breaks. All values are strings. The fields of .tsv are separated by tabs, those of .csv by
+// commas, or by semicolons or tabs where the first line has these and no comma.
+func (r *reader) csv(in *input) error {
+	comma := ','
+	line, _, _ := strings.Cut(jsonStart(in.first), "\n")
+	switch {
+	case ending(in.path) == ".tsv":
+		comma = '\t'
+	case strings.Contains(line, ","):
+	case strings.Contains(line, ";"):
+		comma = ';'
+	case strings.Contains(line, "\t"):
+		comma = '\t'
+	}
+	return readCSV(in, comma, r.rowLimit(), r.take)
+}
+
+// csvShare is how many times a row's bytes are held while it is read.
+const csvShare = 4
+
+// readCSV gives the rows of a file whose fields are separated by comma.
+func readCSV(in io.Reader, comma rune, limit int64, give func(row) error) error {
+	bounded := &boundedReader{in: &validReader{in: in}, limit: limit/csvShare + 8<<10} // which csv reads ahead
+	c := csv.NewReader(bounded)
+	c.Comma, c.ReuseRecord = comma, true
+	c.FieldsPerRecord = -1
+	names, err := c.Read()
+	if err == io.EOF {
+		return nil
+	}
+	if err != nil {
+		return csvError(err)
+	}
+	names = slices.Clone(names)
+	for i, name := range names {
+		if slices.Contains(names[:i], name) {
+			return fmt.Errorf("line 1: the first line is the names of the fields, and %.40q comes twice: %w", name, snug.ErrCorrupt)
+		}
+	}
+	for {
+		bounded.held = 0
+		values, err := c.Read()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return csvError(err)
+		}
+		number, _ := c.FieldPos(0)
+		at := fmt.Sprintf("line %d", number)
+		if len(values) != len(names) {
+			return fmt.Errorf("%s: %d fields, and the first line has %d names: %s. Put values with %q or line breaks into quotes: %w",
+				at, len(values), len(names), shortened(strings.Join(names, string(comma))), comma, snug.ErrCorrupt)
+		}
+		x := row{at: at, fields: make(object, len(names))}
+		for i, name := range names {
+			x.fields[i] = member{name, strings.Clone(values[i])}
+		}
+		if err := give(x); err != nil {
+			return fmt.Errorf("%s: %w", at, err)
+		}
+	}
+}
+
+// csvError words an error of the library.
+func csvError(err error) error {
+	var where *csv.ParseError
+	if !errors.As(err, &where) {
+		return err
+	}
+	place := fmt.Sprintf("line %d", where.StartLine)
+	if where.Line != where.StartLine {
+		place = fmt.Sprintf("line %d, in the row that begins at %s", where.Line, place)
+	}
+	switch {
+	case errors.Is(where.Err, csv.ErrQuote):
+		return fmt.Errorf("%s: a quote within a value or an end of the file within quotes: put the value into quotes, and double the quotes in it: %w", place, snug.ErrCorrupt)
+	case errors.Is(where.Err, csv.ErrBareQuote):
+		return fmt.Errorf("%s: a quote in a value without quotes: put the value into quotes, and double the quotes in it: %w", place, snug.ErrCorrupt)
+	}
+	return fmt.Errorf("%s: %w", place, where.Err)
+}
+
+// boundedReader reads up to limit bytes after each time that held is set to 0.
+type boundedReader struct {
+	in          io.Reader
+	limit, held int64
+}
+
+// Read implements [io.Reader].
+func (b *boundedReader) Read(p []byte) (int, error) {
+	if b.held >= b.limit {
+		return 0, fmt.Errorf("a row of more than %d bytes: cut it, or allow more memory; is a quote missing at its end? %w", b.limit, snug.ErrConfig)
+	}
+	n, err := b.in.Read(p)
+	b.held += int64(n)
+	return n, err
+}
