@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -125,20 +126,18 @@ func inAnyPlace() map[string]mutator {
 		"sparse TB": place(func(path string) error { return sparse(path, 1<<40) }), "sparse at the limit": place(func(path string) error { return sparse(path, 4<<20) }),
 		"sparse 64 MiB": place(func(path string) error { return sparse(path, 64<<20) }), "sparse 300 MB": place(func(path string) error { return sparse(path, 300<<20) }),
 		"socket": place(func(path string) error {
-			at, err := os.Getwd()
+			dir, err := os.MkdirTemp("", "s") // names of sockets are short
 			if err != nil {
 				return err
 			}
-			defer func() { _ = os.Chdir(at) }() // names of sockets are short
-			if err := os.Chdir(filepath.Dir(path)); err != nil {
-				return err
-			}
-			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Base(path)})
+			defer os.RemoveAll(dir)
+			short := filepath.Join(dir, "s")
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short})
 			if err != nil {
 				return err
 			}
 			l.SetUnlinkOnClose(false)
-			return l.Close()
+			return errors.Join(l.Close(), os.Rename(short, path))
 		}),
 		"empty": func(g *ground, file string) string { g.write(file, nil); return "" },
 		"pointer": func(g *ground, file string) string {
@@ -198,42 +197,42 @@ func inAnyPlace() map[string]mutator {
 
 // inJSON has texts that are hard to read.
 func inJSON() map[string]mutator {
-	whole := func(text func(rng *rand.Rand) string) mutator {
-		return func(g *ground, file string) string { g.write(file, []byte(text(g.rng))); return "" }
+	whole := func(text func() string) mutator {
+		return func(g *ground, file string) string { g.write(file, []byte(text())); return "" }
 	}
-	field := func(text string) mutator {
+	field := func(text func() string) mutator {
 		return func(g *ground, file string) string {
 			keys := g.keysOf(file)
 			key := "x"
 			if len(keys) > 0 {
 				key = keys[g.rng.IntN(len(keys))]
 			}
-			g.edit(file, func(doc map[string]any) { doc[key] = json.RawMessage(text) })
+			g.edit(file, func(doc map[string]any) { doc[key] = json.RawMessage(text()) })
 			return key
 		}
 	}
-	deep := strings.Repeat("[", 2_000_000) + strings.Repeat("]", 2_000_000)
-	var wide strings.Builder
-	for i := range 300_000 {
-		fmt.Fprintf(&wide, `"k%d":[%d,{}],`, i, i)
+	is := func(text string) func() string { return func() string { return text } }
+	many := func(begin, part, end string, n int) func() string {
+		return func() string { return begin + strings.Repeat(part, n) + end }
+	}
+	deep := func(open, inner, end string, n int) func() string {
+		return func() string { return strings.Repeat(open, n) + inner + strings.Repeat(end, n) }
+	}
+	wide := func() string {
+		var b strings.Builder
+		for i := range 300_000 {
+			fmt.Fprintf(&b, `"k%d":[%d,{}],`, i, i)
+		}
+		return "{" + b.String() + `"z":1}`
 	}
 	return map[string]mutator{
-		"deep":               whole(func(*rand.Rand) string { return deep }),
-		"deep and open":      whole(func(*rand.Rand) string { return strings.Repeat(`{"a":`, 1_000_000) }),
-		"deep in a field":    field(strings.Repeat("[", 9_000) + strings.Repeat("]", 9_000)),
-		"objects in a field": field(strings.Repeat(`{"a":`, 5_000) + "1" + strings.Repeat("}", 5_000)),
-		"wide":               whole(func(*rand.Rand) string { return "{" + wide.String() + `"z":1}` }),
-		"wide in a field":    field("{" + wide.String() + `"z":1}`),
-		"long list":          field("[" + strings.Repeat("0,", 3_000_000) + "0]"),
-		"long list of lists": field("[" + strings.Repeat("[],", 2_000_000) + "[]]"),
-		"long list of texts": field("[" + strings.Repeat(`"",`, 2_000_000) + `""]`),
-		"long text":          field(`"` + strings.Repeat("x", 12<<20) + `"`),
-		"long escapes":       field(`"` + strings.Repeat(`\u0041`, 2<<20) + `"`),
-		"long number":        field(strings.Repeat("9", 1<<20)),
-		"repeated key":       whole(func(*rand.Rand) string { return `{"model_type":"llama","model_type":"gpt2","a":1,"a":2}` }),
-		"null":               whole(func(*rand.Rand) string { return "null" }), "list": whole(func(*rand.Rand) string { return "[{}]" }), "nothing": whole(func(*rand.Rand) string { return "{}" }),
-		"spaces":         whole(func(*rand.Rand) string { return strings.Repeat(" ", 10<<20) + "{}" }),
-		"half surrogate": field(`"\ud83d"`), "no UTF-8": field("\"\xff\xfe\""), "controls": field(`"\u0000\u001b[2J\n../../x"`),
+		"deep": whole(deep("[", "", "]", 2_000_000)), "deep and open": whole(many("", `{"a":`, "", 1_000_000)),
+		"deep in a field": field(deep("[", "", "]", 9_000)), "objects in a field": field(deep(`{"a":`, "1", "}", 5_000)),
+		"wide": whole(wide), "wide in a field": field(wide),
+		"long list": field(many("[", "0,", "0]", 3_000_000)), "long list of lists": field(many("[", "[],", "[]]", 2_000_000)), "long list of texts": field(many("[", `"",`, `""]`, 2_000_000)),
+		"long text": field(many(`"`, "x", `"`, 12<<20)), "long escapes": field(many(`"`, `\u0041`, `"`, 2<<20)), "long number": field(many("", "9", "", 1<<20)),
+		"repeated key": whole(is(`{"model_type":"llama","model_type":"gpt2","a":1,"a":2}`)), "null": whole(is("null")), "list": whole(is("[{}]")), "nothing": whole(is("{}")),
+		"spaces": whole(many("", " ", "{}", 10<<20)), "half surrogate": field(is(`"\ud83d"`)), "no UTF-8": field(is("\"\xff\xfe\"")), "controls": field(is(`"\u0000\u001b[2J\n../../x"`)),
 	}
 }
 
