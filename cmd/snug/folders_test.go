@@ -4,10 +4,15 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/transformer"
 )
 
 // What people give in the place of a folder of a model is named, with the remedy, by every command.
@@ -101,5 +106,37 @@ func TestHeadersOfAnyLength(t *testing.T) {
 		status, out, _ := snugged("verify", path)
 		require.Equal(t, 1, status)
 		require.Contains(t, out, "damaged\t"+path+"\t"+want)
+	}
+}
+
+// A model whose weights alone are larger than the memory of the machine is refused, and not read until the system ends the
+// process.
+func TestWeightsLargerThanMemory(t *testing.T) {
+	c, err := transformer.ReadConfig(publish(t))
+	require.NoError(t, err)
+	tensors, err := c.Tensors()
+	require.NoError(t, err)
+	elements := int64(0)
+	for _, x := range tensors {
+		n := int64(1)
+		for _, d := range x.Shape {
+			n *= int64(d)
+		}
+		elements += n
+	}
+	for _, row := range []struct {
+		o     transformer.Options
+		bytes int64
+	}{
+		{transformer.Options{}, 2 * elements}, {transformer.Options{DType: snug.F32}, 4 * elements}, {transformer.Options{Base: qlora.NF4}, elements / 2}, {transformer.Options{Base: qlora.INT8}, elements},
+	} {
+		require.NoError(t, fitsHost("generate", "dir", c, row.o, row.bytes))
+		require.NoError(t, fitsHost("generate", "dir", c, row.o, 0), "the system does not say it")
+		err := fitsHost("generate", "dir", c, row.o, row.bytes-2000)
+		require.ErrorIs(t, err, snug.ErrNoMemory)
+		require.ErrorContains(t, err, "generate: dir: its weights take more than")
+	}
+	if runtime.GOOS == "linux" {
+		require.Greater(t, hostMemory(), int64(100<<20))
 	}
 }

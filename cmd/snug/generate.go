@@ -195,6 +195,9 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 	if w.ends, err = endTokens(f.dir, config, w.tok); err != nil {
 		return nil, err
 	}
+	if err := fitsHost("generate", f.dir, config, f.options, hostMemory()); err != nil {
+		return nil, err
+	}
 	if w.model, err = transformer.Open(f.dir, f.options); err != nil {
 		return nil, err
 	}

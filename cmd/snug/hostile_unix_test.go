@@ -162,6 +162,7 @@ func TestHostileJob(t *testing.T) {
 		t.Skip("not a process of TestHostileFolders")
 	}
 	limitData(t)
+	debug.SetTraceback("all")
 	out := filepath.Join(filepath.Dir(root), "out")
 	at := func(name string) string { return filepath.Join(root, name) }
 	model, data, adapter := at("model"), at("data"), at("adapter")

@@ -116,7 +116,7 @@ func (c *content) print(w io.Writer) error {
 	}
 	fmt.Fprintf(w, "%s: %s\n", head, plan.FormatBytes(c.Bytes))
 	for _, key := range slices.Sorted(maps.Keys(c.Metadata)) {
-		fmt.Fprintf(w, "  %s: %.200q\n", printable(key), c.Metadata[key])
+		fmt.Fprintf(w, "  %s: %.200q\n", shown(key), c.Metadata[key])
 	}
 	for _, line := range description(c.About) {
 		fmt.Fprintf(w, "  %s\n", line)
@@ -129,9 +129,9 @@ func (c *content) print(w io.Writer) error {
 		}
 		shape := ""
 		if len(e.Shape) > 0 {
-			shape = fmt.Sprint(e.Shape)
+			shape = fmt.Sprint(e.Shape[:min(len(e.Shape), maxShown)])
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s%s\n", printable(e.Name), e.DType, shape, plan.FormatBytes(e.Bytes), crc)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s%s\n", shown(e.Name), e.DType, shape, plan.FormatBytes(e.Bytes), crc)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -142,6 +142,17 @@ func (c *content) print(w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// maxShown is the most characters of a name, and dimensions of a shape, in the table. JSON has all of them.
+const maxShown = 300
+
+// shown returns what the table has of a name.
+func shown(name string) string {
+	if len(name) > maxShown {
+		name = strings.ToValidUTF8(name[:maxShown], "") + "…"
+	}
+	return printable(name)
 }
 
 // printable returns a name that is safe for a terminal and the table: it is quoted if it

@@ -77,6 +77,13 @@ func runMerge(c *call) (err error) {
 		return usagef("merge: -o: %w", err)
 	}
 	noteLinks(c.stderr, model, adapter)
+	config, err := transformer.ReadConfig(model)
+	if err != nil {
+		return usageError{err}
+	}
+	if err := fitsHost("merge", model, config, o, hostMemory()); err != nil {
+		return err
+	}
 	m, err := transformer.Open(model, o)
 	if err != nil {
 		return usageError{err}

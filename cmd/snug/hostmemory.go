@@ -1,0 +1,53 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/transformer"
+)
+
+// hostMemory returns the bytes of memory that the machine has, or 0 where the system does not say it.
+func hostMemory() int64 {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(text) {
+		if f := bytes.Fields(line); len(f) > 1 && string(f[0]) == "MemTotal:" {
+			kib, _ := strconv.ParseInt(string(f[1]), 10, 53)
+			return kib << 10
+		}
+	}
+	return 0
+}
+
+// fitsHost returns an error if the weights of a model alone take more than limit bytes, 0 for any number: the system would
+// end the process while it reads them.
+func fitsHost(command, dir string, c *transformer.Config, o transformer.Options, limit int64) error {
+	tensors, err := c.Tensors()
+	if err != nil || limit == 0 || o.Device != nil && !o.Device.IsCPU() {
+		return err
+	}
+	bits := int64(8 * cmp.Or(o.DType, c.DType, snug.F32).Size())
+	if form := cmp.Or(o.Base, c.Stored); form != qlora.Type(0) {
+		bits = int64(lowBits(form))
+	}
+	total := int64(0)
+	for _, t := range tensors {
+		n := int64(1)
+		for _, d := range t.Shape {
+			n *= int64(d)
+		}
+		if total += n / 8 * bits; total > limit {
+			return fmt.Errorf("%s: %s: its weights take more than the %s of memory of this machine: %w", command, dir, plan.FormatBytes(limit), snug.ErrNoMemory)
+		}
+	}
+	return nil
+}
