@@ -138,6 +138,14 @@ func (f *rows) warn(at, kind, format string, args ...any) {
 	f.found.Warnings[i].Rows++
 }
 
+// warned returns how many warnings were counted.
+func (f *rows) warned() (n int) {
+	for _, w := range f.found.Warnings {
+		n += w.Rows
+	}
+	return n
+}
+
 // empty warns of an empty answer.
 func (f *rows) empty(at, name, answer string) {
 	if strings.TrimSpace(answer) == "" {
@@ -198,15 +206,17 @@ func (r *reader) take(x row) error {
 // add makes a sample of what a row says.
 func (f *rows) add(at string, c content) error {
 	r := f.reader
-	samples, cut, dropped := len(r.samples), r.stats.Truncated, r.stats.Dropped
+	samples, cut, dropped, kinds := len(r.samples), r.stats.Truncated, r.stats.Dropped, f.warned()
 	err := r.sample(f, at, c)
 	f.found.Samples += len(r.samples) - samples
 	r.origin(f.found.Path + " " + at)
-	if r.stats.Truncated > cut {
+	switch left := r.stats.Dropped > dropped && len(r.samples) == samples; {
+	case r.stats.Truncated > cut && left:
+		f.warn(at, "nothing left", "left out: none of its first %d tokens is learned (-context)", r.options.Context)
+	case r.stats.Truncated > cut:
 		f.warn(at, "cut", "cut to %d tokens (-context)", r.options.Context)
-	}
-	if r.stats.Dropped > dropped && len(r.samples) == samples && err == nil {
-		f.warn(at, "nothing left", "left out: none of its first %d tokens is learned", r.options.Context)
+	case left && f.warned() == kinds:
+		f.warn(at, "no label", "left out: nothing of it is learned")
 	}
 	return err
 }
