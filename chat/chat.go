@@ -16,6 +16,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/snug-ml/snug"
@@ -44,8 +45,13 @@ type Template struct {
 	names   map[string]any  // of special tokens
 	ends    []string
 	special []string
+	starts  [256]bool // the bytes with which special tokens begin
 	now     time.Time
 	clock   bool
+	once    sync.Once
+	learned traits // by once
+	asked   sync.Once
+	inParts bool // by asked
 }
 
 // Open is [Parse] with the tokenizer's special tokens, besides those of o.
@@ -66,7 +72,7 @@ func Parse(c tokenizer.Config, o Options) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Template{names: map[string]any{}, special: o.Special, now: o.Now}
+	t := &Template{names: map[string]any{}, now: o.Now}
 	if t.now.IsZero() {
 		t.now = time.Now()
 	}
@@ -92,6 +98,10 @@ func Parse(c tokenizer.Config, o Options) (*Template, error) {
 		if end != "" && !slices.Contains(t.ends, end) {
 			t.ends = append(t.ends, end)
 		}
+	}
+	t.special = slices.DeleteFunc(append(slices.Clone(o.Special), t.ends...), func(s string) bool { return s == "" })
+	for _, s := range t.special {
+		t.starts[s[0]] = true
 	}
 	return t, nil
 }
@@ -136,11 +146,17 @@ func (t *Template) Now() time.Time { return t.now }
 // template's add_generation_prompt. The error wraps [snug.ErrConfig]; it has the message of a template that calls
 // raise_exception.
 func (t *Template) Render(c Conversation, prompt bool) (string, error) {
-	text, err := t.render(c, prompt)
+	_, text, err := t.settle(c, prompt)
 	if err != nil {
 		return "", fmt.Errorf("chat: %w", err)
 	}
 	return generation.Replace(text), nil
+}
+
+// plain returns the text of a conversation that is settled.
+func (t *Template) plain(c Conversation, prompt bool) (string, error) {
+	text, err := t.render(c, prompt)
+	return generation.Replace(text), err
 }
 
 // generation removes the marks of {% generation %}.
@@ -150,9 +166,6 @@ var generation = strings.NewReplacer(jinja.BeginMark, "", jinja.EndMark, "")
 func (t *Template) render(c Conversation, prompt bool) (string, error) {
 	messages := make([]any, len(c.Messages))
 	for i, m := range c.Messages {
-		if strings.ContainsAny(m.Content, jinja.BeginMark+jinja.EndMark) {
-			return "", fmt.Errorf("message %d has the noncharacter U+FDD0 or U+FDD1: %w", i, snug.ErrConfig)
-		}
 		var err error
 		if messages[i], err = given(m.object(), 0); err != nil {
 			return "", fmt.Errorf("message %d: %w", i, err)
@@ -200,7 +213,26 @@ func (m Message) object() Object {
 	for _, f := range m.Fields {
 		o.set(f.Name, f.Value)
 	}
+	if _, text := m.reasoning(); text != nil { // as transformers does
+		if _, found := o.Get("thinking"); !found {
+			o.set("thinking", text)
+		}
+		o.set("reasoning_content", text)
+	}
 	return o
+}
+
+// said are the fields that hold the reasoning of an answer.
+var said = []string{"reasoning_content", "thinking", "reasoning"}
+
+// reasoning returns the first field with a reasoning, and its value.
+func (m Message) reasoning() (name string, value any) {
+	for _, name := range said {
+		if v, _ := m.Fields.Get(name); v != nil {
+			return name, v
+		}
+	}
+	return "", nil
 }
 
 // function is a function of one text.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/jinja"
@@ -184,7 +185,12 @@ func given(v any, depth int) (any, error) {
 		return nil, fmt.Errorf("more than %d values within another: %w", maxDepth, snug.ErrConfig)
 	}
 	switch v := v.(type) {
-	case nil, bool, int, float64, string:
+	case nil, bool, int, float64:
+		return v, nil
+	case string:
+		if strings.ContainsAny(v, jinja.BeginMark+jinja.EndMark) {
+			return nil, fmt.Errorf("a text has the noncharacter U+FDD0 or U+FDD1: %w", snug.ErrConfig)
+		}
 		return v, nil
 	case int64:
 		if int64(int(v)) != v {

@@ -150,7 +150,6 @@ func TestTruncatedAndDropped(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	messages := `{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}, {"role": "user", "content": "z"}]}`
-	rewrites := template(t, "{% for m in messages %}{{ m.content }}{% if loop.last %}last{% endif %}{% endfor %}")
 	plain := template(t, "{% for m in messages %}{{ m.content }}{% endfor %}")
 	for _, c := range []struct {
 		name, text, want string
@@ -169,8 +168,7 @@ func TestErrors(t *testing.T) {
 		{"a.jsonl", `{"prompt": "y"}`, "the fields of the row are prompt, want those of a form", nil, snug.ErrConfig},
 		{"a.jsonl", "{\"text\": \"a\"}\n" + `{"prompt": "y", "completion": "z"}`, "line 2: the row has prompt and completion, and the first has text", nil, snug.ErrConfig},
 		{"a.jsonl", messages, "has none", nil, snug.ErrConfig},
-		{"a.jsonl", messages, "writes message 1 otherwise", rewrites, snug.ErrConfig},
-		{"a.jsonl", `{"messages": []}`, "there are no messages", rewrites, snug.ErrConfig},
+		{"a.jsonl", `{"messages": []}`, "there are no messages", plain, snug.ErrConfig},
 		{"a.jsonl", `{"messages": [{"role": "assistant", "content": null}]}`, "message 0: no content, want a string, or a list of parts with texts", plain, snug.ErrConfig},
 		{"a.jsonl", `{"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}]}`, "message 0: tool_calls[0] has no name of a function", plain, snug.ErrConfig},
 		{"a.jsonl", `{"messages": [{"role": "assistant", "content": "x", "weight": 0.5}]}`, "message 0: weight is 0.5, want 1, or 0 for an answer that is not learned", plain, snug.ErrConfig},
@@ -191,7 +189,7 @@ func TestErrors(t *testing.T) {
 
 // What changes nothing passes: a byte order mark, empty lists, a weight of 1, and fields of the dataset's own.
 func TestHarmless(t *testing.T) {
-	plain := template(t, "{% for m in messages %}{{ m.content }}{% endfor %}")
+	plain := template(t, "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}")
 	o := Options{Context: 8, EOS: eos, Template: plain}
 	want, err := Open([]string{write(t, "a.jsonl", `{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}`)}, tok, o)
 	require.NoError(t, err)

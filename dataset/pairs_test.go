@@ -24,6 +24,7 @@ const plainTemplate = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if
 
 func TestPairForms(t *testing.T) {
 	plain := template(t, plainTemplate)
+	thinks := template(t, "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant><think>{% endif %}")
 	user, yes, no := `{"role": "user", "content": "hi"}`, `{"role": "assistant", "content": "yes"}`, `{"role": "assistant", "content": "no"}`
 	for _, c := range []struct {
 		text     string
@@ -32,6 +33,7 @@ func TestPairForms(t *testing.T) {
 	}{
 		{`{"prompt": "Say: ", "chosen": "yes", "rejected": "no way"}`, nil, "Say:[ yes§] | Say:[ no way§]"}, // the tokens of the whole text, as in TRL,
 		{`{"prompt": null, "chosen": [` + user + `, ` + yes + `], "rejected": [` + user + `, ` + no + `], "score": 3}`, plain, "<user>hi\n<assistant>[yes</s>\n] | <user>hi\n<assistant>[no</s>\n]"},
+		{`{"prompt": [` + user + `], "chosen": [` + yes + `], "rejected": [` + no + `]}`, thinks, "<user>hi\n<assistant>[yes]\n | <user>hi\n<assistant>[no]\n"},
 		{`{"prompt": [` + user + `], "chosen": [` + yes + `], "rejected": [` + no + `, ` + user + `]}`, plain, "<user>hi\n<assistant>[yes</s>\n] | <user>hi\n<assistant>[no</s>\n]<user>hi\n"},
 	} {
 		s, err := Open([]string{write(t, "a.jsonl", c.text)}, tok, Options{Context: 64, EOS: eos, Template: c.template, Pairs: true})
