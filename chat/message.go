@@ -30,7 +30,9 @@ type Message struct {
 	Content string
 	// NoContent says that the content is null, as that of a turn of tool calls often is. Content is then empty.
 	NoContent bool
-	// Fields are the further keys, in order: name, tool_calls, tool_call_id, reasoning_content, thinking and others.
+	// Fields are the further keys, in order: name, tool_calls, tool_call_id, reasoning_content and others. As in transformers,
+	// a template sees the reasoning of an answer, the first of reasoning_content, thinking and reasoning, as
+	// reasoning_content, and as thinking if there is none.
 	Fields Object
 	// Untrained says of an assistant's turn that nothing of it is learned: Label gives it no Turn. Templates do not see it.
 	Untrained bool

@@ -14,7 +14,7 @@ var (
 	contentNames = []string{"content", "value", "text"}
 )
 
-// reasoningNames are the members of a message that hold what the model thinks before it answers. Templates know one of them.
+// reasoningNames are the members of a message that hold what the model thinks before it answers.
 var reasoningNames = []string{"reasoning_content", "reasoning", "thinking"}
 
 // call is the role of a turn that is the assistant's call of a function.
@@ -50,7 +50,7 @@ var messageRules = map[string]messageRule{
 	"tool_calls":    {"given to the template; arguments in the form that it takes", (*rows).calls},
 	"function_call": {"given to the template as tool_calls", (*rows).call},
 
-	"reasoning_content": {"given to the template under the name that it knows", (*rows).reason},
+	"reasoning_content": {"given to the template, also by its other names", (*rows).reason},
 	"reasoning":         {"as reasoning_content", (*rows).reason},
 	"thinking":          {"as reasoning_content", (*rows).reason},
 
@@ -312,15 +312,14 @@ func (f *rows) reason(m *turn, name string, x value) error {
 		}
 		text = b.String()
 	}
-	if known := f.reader.knows().reasoning; len(known) > 0 && !slices.Contains(known, name) {
-		f.maps(name, known[0])
-		name = known[0]
+	for _, other := range reasoningNames { // a template is given it by all names, see [chat.Message]
+		if old, found := m.Fields.Get(other); found && old != text {
+			return fmt.Errorf("two fields with reasoning")
+		} else if found {
+			return nil
+		}
 	}
-	if old, found := m.Fields.Get(name); found && old != text {
-		return fmt.Errorf("two fields with reasoning")
-	} else if !found {
-		m.Fields = append(m.Fields, chat.Field{Name: name, Value: text})
-	}
+	m.Fields = append(m.Fields, chat.Field{Name: name, Value: text})
 	return nil
 }
 

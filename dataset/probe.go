@@ -8,10 +8,9 @@ import (
 
 // knowledge is what a chat template can express, found by rendering small conversations.
 type knowledge struct {
-	reasoning       []string // the members of a message whose reasoning it writes
-	tools           bool     // it writes the descriptions of tools
-	argumentsAsText bool     // it wants the arguments of a call as text, and not as an object
-	header          string   // what begins a turn of the assistant
+	tools           bool   // it writes the descriptions of tools
+	argumentsAsText bool   // it wants the arguments of a call as text, and not as an object
+	header          string // what begins a turn of the assistant
 }
 
 // knows returns what the template can express.
@@ -31,12 +30,6 @@ func (k *knowledge) probe(t *chat.Template) {
 	text := func(c chat.Conversation) (string, bool) {
 		s, err := t.Render(c, false)
 		return s, err == nil
-	}
-	for _, name := range reasoningNames {
-		answer := chat.Message{Role: "assistant", Content: "y", Fields: chat.Object{{Name: name, Value: mark}}}
-		if s, ok := text(chat.Conversation{Messages: []chat.Message{user, answer}}); ok && strings.Contains(s, mark) {
-			k.reasoning = append(k.reasoning, name)
-		}
 	}
 	object := func(pairs ...any) chat.Object {
 		var o chat.Object
