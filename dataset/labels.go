@@ -53,7 +53,25 @@ func learned(spans []span, p span, size int) bool {
 // labelText returns the tokens of a text that a tokenizer's special tokens surround and its end token ends, such as a prompt
 // with its completion.
 func (r *reader) labelText(text string, learned ...span) ([]int32, error) {
-	return labels(r.tok, text, learned, r.options.EOS, tokenizer.EncodeOptions{})
+	o := tokenizer.EncodeOptions{}
+	text, err := r.beginning(text, o)
+	if err != nil {
+		return nil, err
+	}
+	return labels(r.tok, text, learned, r.options.EOS, o)
+}
+
+// beginning returns the beginning of a text that has all tokens of a sample and one more, or the whole text.
+func (r *reader) beginning(text string, o tokenizer.EncodeOptions) (string, error) {
+	most := r.options.Context + 2
+	for n := 16 * most; n < len(text)/2; n *= 4 {
+		part := r.tok.Prefix(text, n, o)
+		ids, err := r.tok.Encode(part, tokenizer.EncodeOptions{NoSpecial: true})
+		if err != nil || len(ids) >= most {
+			return part, err
+		}
+	}
+	return text, nil
 }
 
 // labelChat returns the tokens of a conversation, whose labels are the assistant's turns, and its text. There is a
@@ -67,7 +85,12 @@ func (r *reader) labelChat(c chat.Conversation) ([]int32, chat.Labeled, error) {
 	for _, turn := range l.Turns {
 		spans = append(spans, span{Begin: turn.Begin, End: turn.End})
 	}
-	ids, err := labels(r.tok, l.Text, spans, -1, tokenizer.EncodeOptions{NoSpecial: true})
+	o := tokenizer.EncodeOptions{NoSpecial: true}
+	var ids []int32
+	text, err := r.beginning(l.Text, o)
+	if err == nil {
+		ids, err = labels(r.tok, text, spans, -1, o)
+	}
 	if err != nil {
 		return nil, l, &encodeError{err}
 	}

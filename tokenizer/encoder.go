@@ -177,6 +177,22 @@ func (e *Encoder) encode(text string) error {
 	return nil
 }
 
+// Prefix returns a beginning of a text, of about n bytes, whose ids are the first ids of the text, but for those that the
+// post-processor adds behind. It returns the whole text if it finds no place to cut it, as [Encoder] does, so that a caller who
+// needs few tokens of a long text can encode these alone. It holds a copy or two of n bytes.
+func (t *Tokenizer) Prefix(text string, n int, o EncodeOptions) string {
+	if t == nil || t.model == nil || !utf8.ValidString(text) {
+		return text
+	}
+	e := &Encoder{t: t, o: o, ahead: encoderAhead}
+	for size := max(n, 1); size < len(text)-encoderAhead; size *= 2 {
+		if at := e.cutPlace(text[:runeStart(text, size+encoderAhead)]); at > 0 {
+			return text[:at]
+		}
+	}
+	return text
+}
+
 // cutPlace returns a place at which the text that goes on can be cut, 0 if none is found.
 func (e *Encoder) cutPlace(text string) int {
 	for _, suits := range []func(before, after rune) bool{spaced, joined} {

@@ -165,6 +165,31 @@ func TestEncoderWords(t *testing.T) {
 	require.Greater(t, cuts, 20)
 }
 
+// TestPrefix: the ids of a prefix are the first ids of the text, and its length is about what is asked for.
+func TestPrefix(t *testing.T) {
+	text := strings.Repeat("the quick brown fox, 12 jumps.\n\nHe said: “no” ", 1000)
+	for k, tok := range published {
+		want, err := tok.Encode(text, EncodeOptions{})
+		require.NoError(t, err)
+		for _, n := range []int{1000, 5000, 30_000, len(text), 2 * len(text)} {
+			part := tok.Prefix(text, n, EncodeOptions{})
+			if n < 40_000 {
+				require.Greater(t, len(part), n/3, k)
+				require.LessOrEqual(t, len(part), n, k)
+			} else {
+				require.Equal(t, text, part)
+			}
+			got, err := tok.Encode(part, EncodeOptions{})
+			require.NoError(t, err)
+			require.Equal(t, want[:len(got)], got)
+		}
+	}
+	word := strings.Repeat("é", 10_000)
+	require.Equal(t, word, published[1].Prefix(word, 100, EncodeOptions{}))
+	require.Equal(t, "\xff"+word, published[1].Prefix("\xff"+word, 100, EncodeOptions{}))
+	require.Equal(t, word, (*Tokenizer)(nil).Prefix(word, 100, EncodeOptions{}))
+}
+
 // TestEncoderBounds: long texts of words are cut, and what cannot be cut is an error beyond the limit.
 func TestEncoderBounds(t *testing.T) {
 	for k, tok := range published {
@@ -206,6 +231,12 @@ func TestEncoderBounds(t *testing.T) {
 	require.ErrorIs(t, err, snug.ErrConfig)
 	_, err = new(Tokenizer).Encoder(EncodeOptions{}, 0, nil)
 	require.ErrorIs(t, err, snug.ErrConfig)
+	few := published[1].Limit(10)
+	e, err = few.Encoder(EncodeOptions{NoSpecial: true}, 0, func([]int32) error { return nil })
+	require.NoError(t, err)
+	_, err = e.Write([]byte("word"))
+	require.NoError(t, err)
+	require.ErrorContains(t, e.Close(), "the model's embedding has 10 rows")
 	e, err = published[0].Encoder(EncodeOptions{NoSpecial: true}, 0, func([]int32) error { return io.ErrShortWrite })
 	require.NoError(t, err)
 	_, err = e.Write([]byte("word"))

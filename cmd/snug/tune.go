@@ -201,7 +201,8 @@ type tuneFlags struct {
 	copyLinks        bool
 	dryRun, json     bool
 	dtype            snug.DType
-	set              *flag.FlagSet // the parsed flags
+	reading          func(path string, read, of int64) // shows how far a file is read, may be nil
+	set              *flag.FlagSet                     // the parsed flags
 }
 
 func (f *tuneFlags) define(fs *flag.FlagSet) {
@@ -487,7 +488,10 @@ func newTuning(c *call) (*tuning, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
+	shown, done := showReading(c.stderr)
+	f.reading = shown
 	m, err := f.gather()
+	done()
 	if err != nil {
 		return nil, usageError{err}
 	}

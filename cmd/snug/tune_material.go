@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strings"
 
 	"github.com/snug-ml/snug"
@@ -79,6 +80,12 @@ func (f *tuneFlags) gather() (*material, error) {
 			return nil, fmt.Errorf("%s: %w", f.dir, err)
 		}
 	}
+	if f.memory > 0 && (f.device == "" || f.device == "cpu") {
+		p, heap := plan.ThisProcess(), heapBytes()
+		o.Memory = max(f.memory-p.Base-spareBytes, 1)
+		defer debug.SetMemoryLimit(debug.SetMemoryLimit(f.memory - (p.Base - heap) - codeBytes))
+	}
+	o.Progress = f.reading
 	if m.data, err = dataset.Open(strings.Split(f.files, ","), m.tok, o); err != nil {
 		return nil, err
 	}
