@@ -13,6 +13,9 @@ import (
 // worst.
 const maxAdded = 1024
 
+// maxNodes is how many beginnings of added tokens there may be in all: each takes about 50 bytes.
+const maxNodes = 1 << 21
+
 // added are the added tokens. They are found before the model sees the text: first those
 // that match the text itself, and between them, after the normalizer, the others.
 type added struct {
@@ -49,6 +52,9 @@ func (m *matcher) add(text string, token addedToken) error {
 		key := uint64(node)<<8 | uint64(text[i])
 		to, ok := m.next[key]
 		if !ok {
+			if len(m.ends) == maxNodes {
+				return fmt.Errorf("added tokens with more than %d different beginnings", maxNodes)
+			}
 			to = int32(len(m.ends))
 			m.next[key] = to
 			m.ends = append(m.ends, 0)

@@ -174,6 +174,14 @@ func (f *file) build() (t *Tokenizer, err error) {
 	if t.model, err = f.Model.build(t); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
+	for _, part := range []struct {
+		name string
+		text json.RawMessage
+	}{{"normalizer", f.Normalizer}, {"pre_tokenizer", f.PreTokenizer}, {"post_processor", f.PostProcessor}, {"decoder", f.Decoder}} {
+		if err := section(part.text); err != nil {
+			return nil, fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
 	if t.normalizer, err = readNormalizer(f.Normalizer, 0); err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
 	}

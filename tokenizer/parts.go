@@ -8,29 +8,38 @@ import (
 	"unicode/utf8"
 
 	"github.com/snug-ml/snug/internal/onig"
-	"github.com/snug-ml/snug/internal/strictjson"
 	"github.com/snug-ml/snug/internal/ucd"
 )
 
 // maxNested is how deep Sequences nest.
 const maxNested = 16
 
+// maxSection is the longest normalizer, pre-tokenizer, post-processor or decoder in bytes of JSON. Its patterns have 64 KiB
+// each, and it is read again for each Sequence in a Sequence.
+const maxSection = 1 << 20
+
+// section fails for a section that is too long.
+func section(part json.RawMessage) error {
+	if len(part) > maxSection {
+		return refused("%d bytes, want %d at most", len(part), maxSection)
+	}
+	return nil
+}
+
 // typeOf returns the type of a part, nothing for null.
 func typeOf(part json.RawMessage) (string, error) {
 	if len(part) == 0 || string(part) == "null" {
 		return "", nil
 	}
-	var kind struct {
-		Type string `json:"type"`
+	var all map[string]json.RawMessage // the file's keys have been checked
+	if err := json.Unmarshal(part, &all); err != nil {
+		return "", damaged("%.100q, want an object with a type", part)
 	}
-	open := strictjson.Options{Open: true, Complete: true, MaxBytes: maxFile}
-	if err := open.Unmarshal(part, &kind); err != nil {
-		return "", damaged("%w", err)
+	var kind string
+	if err := json.Unmarshal(all["type"], &kind); err != nil || kind == "" {
+		return "", damaged("the type %.40q, want a name", all["type"])
 	}
-	if kind.Type == "" {
-		return "", damaged("an empty type")
-	}
-	return kind.Type, nil
+	return kind, nil
 }
 
 // read decodes a part of a known type.
@@ -47,16 +56,16 @@ func sequence[T any](part json.RawMessage, key string, depth int, one func(json.
 		return nil, refused("Sequences nested deeper than %d", maxNested)
 	}
 	var parts map[string]json.RawMessage
-	if err := read(part, &parts); err != nil {
-		return nil, err
+	var inner []json.RawMessage
+	if err := json.Unmarshal(part, &parts); err != nil {
+		return nil, damaged("%w", err)
 	}
 	list, ok := parts[key]
 	if !ok || len(parts) != 2 {
 		return nil, damaged("a Sequence with other keys than type and %s", key)
 	}
-	var inner []json.RawMessage
-	if err := read(list, &inner); err != nil {
-		return nil, err
+	if err := json.Unmarshal(list, &inner); err != nil || inner == nil {
+		return nil, damaged("%s: %.100q, want a list", key, list)
 	}
 	var all []T
 	for i, p := range inner {
@@ -64,7 +73,9 @@ func sequence[T any](part json.RawMessage, key string, depth int, one func(json.
 		if err != nil {
 			return nil, fmt.Errorf("%s[%d]: %w", key, i, err)
 		}
-		all = append(all, some...)
+		if all = append(all, some...); len(all) > maxParts {
+			return nil, refused("%s: more than %d parts", key, maxParts)
+		}
 	}
 	return all, nil
 }
@@ -365,6 +376,9 @@ type templateItem struct {
 	TypeID uint32 `json:"type_id"`
 }
 
+// maxAround is how many tokens a post-processor may add to a text.
+const maxAround = 256
+
 func readTemplate(part json.RawMessage) (template, error) {
 	var f struct {
 		Type    string         `json:"type"`
@@ -379,6 +393,17 @@ func readTemplate(part json.RawMessage) (template, error) {
 	if err := read(part, &f); err != nil {
 		return nil, err
 	}
+	ids := make(map[string][]int32, len(f.Special))
+	for name, special := range f.Special {
+		list := make([]int32, len(special.IDs))
+		for i, id := range special.IDs {
+			if id > math.MaxInt32 {
+				return nil, damaged("id %d of %.40q, want %d at most", id, name, math.MaxInt32)
+			}
+			list[i] = int32(id)
+		}
+		ids[name] = list
+	}
 	var t template
 	for i, p := range f.Single {
 		switch {
@@ -390,18 +415,14 @@ func readTemplate(part json.RawMessage) (template, error) {
 			t = append(t, templatePart{text: true})
 			continue
 		}
-		special, ok := f.Special[p.Special.ID]
+		list, ok := ids[p.Special.ID]
 		if !ok {
 			return nil, damaged("single[%d] is %.40q, which special_tokens lacks", i, p.Special.ID)
 		}
-		var item templatePart
-		for _, id := range special.IDs {
-			if id > math.MaxInt32 {
-				return nil, damaged("id %d of %.40q, want %d at most", id, p.Special.ID, math.MaxInt32)
-			}
-			item.ids = append(item.ids, int32(id))
+		t = append(t, templatePart{ids: list})
+		if n := t.adds(); n > maxAround || len(t) > maxAround {
+			return nil, refused("single adds more than %d tokens to a text", maxAround)
 		}
-		t = append(t, item)
 	}
 	texts := 0
 	for _, item := range t {

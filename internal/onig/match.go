@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/snug-ml/snug/internal/ucd"
 )
@@ -20,6 +21,7 @@ type Pattern struct {
 	source string
 	code   []inst
 	local  bool
+	memory int // bytes
 }
 
 type opcode byte
@@ -53,20 +55,19 @@ type inst struct {
 	sets     []*ucd.Set
 }
 
-// maxCode is the longest program.
-const maxCode = 1 << 15
-
-// Compile returns the pattern of a regular expression.
+// Compile returns the pattern of a regular expression of at most 64 KiB. The pattern takes at most 1 MiB of memory: an
+// expression that takes more, as counted repetitions of groups do, is an error.
 func Compile(expr string) (*Pattern, error) {
-	n, err := parse(expr)
+	n, memory, err := parse(expr)
 	if err != nil {
 		return nil, err
 	}
-	p := &Pattern{source: expr}
+	p := &Pattern{source: expr, memory: memory}
 	if err := p.compile(n); err != nil {
 		return nil, fmt.Errorf("pattern %.200q: %w", expr, err)
 	}
 	p.emit(inst{op: opMatch})
+	p.code = append(make([]inst, 0, len(p.code)), p.code...) // without the room of a growing slice
 	p.local = !n.nullable() && !slices.ContainsFunc(p.code, func(i inst) bool {
 		return i.op == opBehind || i.op == opTextBegin || i.op == opLineBegin
 	})
@@ -75,12 +76,13 @@ func Compile(expr string) (*Pattern, error) {
 
 func (p *Pattern) emit(i inst) int {
 	p.code = append(p.code, i)
+	p.memory += int(unsafe.Sizeof(i)) + 8*len(i.sets)
 	return len(p.code) - 1
 }
 
 func (p *Pattern) compile(n *node) error {
-	if len(p.code) > maxCode {
-		return fmt.Errorf("more than %d steps", maxCode)
+	if p.memory > maxMemory {
+		return fmt.Errorf("a program of more than %d bytes", maxMemory)
 	}
 	switch n.kind {
 	case one:
@@ -125,21 +127,13 @@ func ascii(s *ucd.Set) (bits [2]uint64) {
 
 func (p *Pattern) choice(n *node) error {
 	at := p.emit(inst{op: opChoice})
-	var allowed *[256]uint32
-	if len(n.subs) <= 32 {
-		allowed = new([256]uint32)
+	if n.allowed == nil && len(n.subs) <= 32 {
+		n.allowed = p.allowed(n)
 	}
-	var branches, jumps []int
-	for i, sub := range n.subs {
+	p.memory += 8 * len(n.subs)
+	branches, jumps := make([]int, 0, len(n.subs)), make([]int, 0, len(n.subs))
+	for _, sub := range n.subs {
 		branches = append(branches, len(p.code))
-		if allowed != nil {
-			set, free := sub.first()
-			for b := range allowed {
-				if free || b >= utf8.RuneSelf && set.Has(utf8.RuneSelf, utf8.MaxRune) || b < utf8.RuneSelf && set.Contains(rune(b)) {
-					allowed[b] |= 1 << i
-				}
-			}
-		}
 		if err := p.compile(sub); err != nil {
 			return err
 		}
@@ -148,28 +142,64 @@ func (p *Pattern) choice(n *node) error {
 	for _, j := range jumps {
 		p.code[j].other = len(p.code)
 	}
-	p.code[at].branches, p.code[at].allowed = branches, allowed
+	p.code[at].branches, p.code[at].allowed = branches, n.allowed
 	return nil
+}
+
+// allowed returns the branches that a text with a first byte may match. A choice that is repeated has one table.
+func (p *Pattern) allowed(n *node) *[256]uint32 {
+	table := new([256]uint32)
+	p.memory += int(unsafe.Sizeof(*table))
+	for i, sub := range n.subs {
+		set, free := p.first(sub)
+		beyond := free || set.Has(utf8.RuneSelf, utf8.MaxRune)
+		for b := range table {
+			if free || b >= utf8.RuneSelf && beyond || b < utf8.RuneSelf && set.Contains(rune(b)) {
+				table[b] |= 1 << i
+			}
+		}
+	}
+	return table
+}
+
+// beginning is what a match may begin with.
+type beginning struct {
+	set  *ucd.Set
+	free bool // anything, also no text
 }
 
 // first returns what a match of n may begin with. It is free where that is anything, also
 // no text.
-func (n *node) first() (set *ucd.Set, free bool) {
+func (p *Pattern) first(n *node) (set *ucd.Set, free bool) {
+	if n.begins == nil {
+		set, free = p.begin(n)
+		if n.begins = &(beginning{set, free}); n.kind != one {
+			p.memory += set.Size()
+		}
+	}
+	return n.begins.set, n.begins.free
+}
+
+func (p *Pattern) begin(n *node) (set *ucd.Set, free bool) {
+	if p.memory > maxMemory { // compile says so
+		return nil, true
+	}
 	switch n.kind {
 	case one:
 		return n.set, false
 	case repeat, atomic:
-		set, free = n.subs[0].first()
+		set, free = p.first(n.subs[0])
 		return set, free || n.nullable()
 	case choice:
-		for _, sub := range n.subs {
-			s, f := sub.first()
-			set, free = ucd.Union(set, s), free || f
+		sets := make([]*ucd.Set, len(n.subs))
+		for i, sub := range n.subs {
+			s, f := p.first(sub)
+			sets[i], free = s, free || f
 		}
-		return set, free
+		return ucd.Union(sets...), free
 	case sequence:
 		for _, sub := range n.subs {
-			s, f := sub.first()
+			s, f := p.first(sub)
 			set = ucd.Union(set, s)
 			if sub.kind >= ahead || f && !sub.nullable() {
 				return nil, true

@@ -1,6 +1,7 @@
 package onig
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -86,4 +87,41 @@ func FuzzCompile(f *testing.F) {
 			return nil
 		})
 	})
+}
+
+// TestBounds: patterns that would take much memory or time to compile are errors, and so are searches.
+func TestBounds(t *testing.T) {
+	for _, c := range []struct{ name, pattern, want string }{
+		{"repeated repetitions", `(?:(?:a{1,9}|bc){1000}){1000}`, "a program of more than 1048576 bytes"},
+		{"many classes", strings.Repeat(`[^\p{L}x]`, 10) + manyClasses(200), "take more than 1048576 bytes of memory"},
+		{"a class many times", `(?:` + strings.Repeat(`[^\p{L}x]`, 5000) + `)`, ""},
+		{"choices in choices", strings.Repeat("(?:", 60) + "a" + strings.Repeat("|b)", 60), ""},
+		{"many branches", `(?:(?:` + strings.Repeat(`a|`, 2000) + `b)|c)`, ""},
+		{"too long", strings.Repeat("a", 1<<16+1), "want 65536 at most"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, err := Compile(c.pattern)
+			if c.want != "" {
+				require.ErrorContains(t, err, c.want)
+				return
+			}
+			require.NoError(t, err)
+			require.LessOrEqual(t, p.memory, maxMemory+1<<10)
+		})
+	}
+	p, err := Compile(`(?:a|b)+`)
+	require.NoError(t, err)
+	require.ErrorContains(t, p.Each(strings.Repeat("ab", 1<<20), func(int, int) error { return nil }), "open choices")
+	p, err = Compile(`(?:a|a)*c`)
+	require.NoError(t, err)
+	require.ErrorContains(t, p.Each(strings.Repeat("a", 20), func(int, int) error { return nil }), "takes more than 22432 steps")
+}
+
+// manyClasses are different classes of letters.
+func manyClasses(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `[^\p{L}\x{%x}]`, 0x2190+i)
+	}
+	return b.String()
 }

@@ -17,6 +17,7 @@ const (
 	maxPattern = 1 << 16 // bytes
 	maxDepth   = 64      // groups in groups
 	maxRepeat  = 1000    // of a counted repetition
+	maxMemory  = 1 << 20 // bytes of memory that a compiled pattern takes
 )
 
 // node is a part of a pattern.
@@ -26,6 +27,8 @@ type node struct {
 	subs     []*node
 	min, max int // of repeat; max is -1 where there is no limit
 	greed    greed
+	begins   *beginning // what first returns, once it is known
+	allowed  *[256]uint32
 }
 
 type kind byte
@@ -56,28 +59,30 @@ const (
 )
 
 type parser struct {
-	rest  string
-	fold  bool // case does not count
-	depth int
+	rest   string
+	fold   bool // case does not count
+	depth  int
+	sets   map[string]*ucd.Set // by their text
+	memory int                 // bytes of sets
 }
 
 // parse returns the tree of a pattern.
-func parse(pattern string) (*node, error) {
+func parse(pattern string) (n *node, memory int, err error) {
 	if len(pattern) > maxPattern {
-		return nil, fmt.Errorf("a pattern of %d bytes, want %d at most", len(pattern), maxPattern)
+		return nil, 0, fmt.Errorf("a pattern of %d bytes, want %d at most", len(pattern), maxPattern)
 	}
 	if !utf8.ValidString(pattern) {
-		return nil, errors.New("a pattern that is not UTF-8")
+		return nil, 0, errors.New("a pattern that is not UTF-8")
 	}
-	p := parser{rest: pattern}
-	n, err := p.choice()
+	p := parser{rest: pattern, sets: map[string]*ucd.Set{}}
+	n, err = p.choice()
 	if err == nil && p.rest != "" {
 		err = errors.New("a ) without its (")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("pattern %.200q at byte %d: %w", pattern, len(pattern)-len(p.rest), err)
+		return nil, 0, fmt.Errorf("pattern %.200q at byte %d: %w", pattern, len(pattern)-len(p.rest), err)
 	}
-	return n, nil
+	return n, p.memory, nil
 }
 
 // take takes prefix off the pattern if it is there.
@@ -121,15 +126,19 @@ func (p *parser) choice() (*node, error) {
 
 func (p *parser) sequence() (*node, error) {
 	n := &node{kind: sequence}
-	folded := ""
+	var folded strings.Builder
 	for p.rest != "" && p.rest[0] != '|' && p.rest[0] != ')' {
 		before := p.rest
 		sub, err := p.item()
 		if err != nil {
 			return nil, err
 		}
+		text := before[:len(before)-len(p.rest)]
 		if p.fold {
-			folded += strings.ToLower(before[:len(before)-len(p.rest)])
+			folded.WriteString(strings.ToLower(text))
+		}
+		if err := p.share(sub, text); err != nil {
+			return nil, err
 		}
 		if sub, err = p.repeats(sub); err != nil {
 			return nil, err
@@ -137,7 +146,7 @@ func (p *parser) sequence() (*node, error) {
 		n.subs = append(n.subs, sub)
 	}
 	for _, several := range []string{"ss", "ff", "fi", "fl", "st"} {
-		if strings.Contains(folded, several) {
+		if strings.Contains(folded.String(), several) {
 			return nil, fmt.Errorf("%q without case, which also stands for one letter", several)
 		}
 	}
@@ -145,6 +154,27 @@ func (p *parser) sequence() (*node, error) {
 		return n.subs[0], nil
 	}
 	return n, nil
+}
+
+// share gives items with the same text one set.
+func (p *parser) share(n *node, text string) error {
+	if n.kind != one {
+		return nil
+	}
+	if p.fold {
+		text = "i" + text
+	} else {
+		text = "c" + text
+	}
+	if set, found := p.sets[text]; found {
+		n.set = set
+		return nil
+	}
+	p.sets[text] = n.set
+	if p.memory += n.set.Size(); p.memory > maxMemory {
+		return fmt.Errorf("classes and characters that take more than %d bytes of memory", maxMemory)
+	}
+	return nil
 }
 
 // groups are what begins a group, the longest first.

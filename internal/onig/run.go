@@ -7,11 +7,22 @@ import (
 	"unicode/utf8"
 )
 
-// The steps that a search may take: patterns that would take quadratic time are stopped.
+// The steps that a search may take: patterns that would take quadratic time are stopped. A text that is cut into short
+// pieces gives them no more steps than the whole text has, by more than a factor.
 const (
 	stepsPerByte = 200
 	stepsMore    = 1 << 20
+	shortPerByte = 512 // of stepsMore, for short texts
+	shortMore    = 16  // bytes
+
+	maxWays  = 1 << 20 // choices that are left open, of 40 bytes each
+	keptWays = 1 << 14 // in a machine that waits for another search
 )
+
+// allowance returns the steps that a search in a text may take.
+func allowance(text string) int64 {
+	return stepsPerByte*int64(len(text)) + min(stepsMore, shortPerByte*int64(len(text)+shortMore))
+}
 
 // way is a choice that a match has not tried yet.
 type way struct {
@@ -61,9 +72,12 @@ func (p *Pattern) Local() bool { return p.local }
 
 func (p *Pattern) each(text string, more bool, f func(from, to int) error) (known int, err error) {
 	m := machines.Get().(*machine)
-	*m = machine{Pattern: p, text: text, steps: stepsPerByte*int64(len(text)) + stepsMore, ways: m.ways[:0]}
+	*m = machine{Pattern: p, text: text, steps: allowance(text), ways: m.ways[:0]}
 	defer func() {
 		m.text, m.Pattern = "", nil
+		if cap(m.ways) > keptWays {
+			m.ways = nil
+		}
 		machines.Put(m)
 	}()
 	last := -1 // the end of the last match
@@ -71,7 +85,7 @@ func (p *Pattern) each(text string, more bool, f func(from, to int) error) (know
 		m.ended = false
 		end, ok := m.run(0, at)
 		if m.steps < 0 {
-			return at, fmt.Errorf("pattern %.200q takes more than %d steps on a text of %d bytes", p.source, stepsPerByte*int64(len(text))+stepsMore, len(text))
+			return at, fmt.Errorf("pattern %.200q takes more than %d steps or %d open choices on a text of %d bytes", p.source, allowance(text), maxWays, len(text))
 		}
 		if more && m.ended {
 			return at, nil
@@ -94,7 +108,8 @@ func (m *machine) run(pc, pos int) (end int, ok bool) {
 	base := len(m.ways)
 	defer func() { m.ways = m.ways[:base] }()
 	for {
-		if m.steps--; m.steps < 0 {
+		if m.steps--; m.steps < 0 || len(m.ways) > maxWays {
+			m.steps = -1
 			return 0, false
 		}
 		i := &m.code[pc]
@@ -190,6 +205,7 @@ func (m *machine) loop(i *inst, pc, pos int) (end int, ok bool) {
 // choose goes to the first branch that the next byte allows.
 func (m *machine) choose(i *inst, pc, pos int) (to int, ok bool) {
 	if i.allowed == nil {
+		m.steps -= int64(len(i.branches)) / 8
 		for n := len(i.branches) - 1; n > 0; n-- {
 			m.ways = append(m.ways, way{pc: i.branches[n], pos: pos})
 		}
@@ -240,6 +256,7 @@ func (m *machine) back() (pc, pos int, ok bool) {
 }
 
 func (m *machine) behind(i *inst, pos int) bool {
+	m.steps -= int64(len(i.sets)) / 8
 	for _, set := range i.sets {
 		r, size := utf8.DecodeLastRuneInString(m.text[:pos])
 		if size == 0 || !set.Contains(r) {

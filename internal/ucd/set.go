@@ -3,20 +3,40 @@ package ucd
 import (
 	"slices"
 	"unicode"
+	"unsafe"
 )
 
 // Set is a set of code points. Questions take constant time. The nil Set is empty.
 type Set struct {
-	edges []rune // where members begin and end, in turn
-	index [(unicode.MaxRune + 1) / pageSize]uint16
+	edges []rune   // where members begin and end, in turn
+	index []uint16 // by page; nil for a set of few edges
 	pages [][pageSize / 64]uint64
 }
 
-const pageSize = 256
+const (
+	pageSize = 256
+	fewEdges = 8
+)
+
+// Size returns the bytes of memory that the set takes.
+func (s *Set) Size() int {
+	if s == nil {
+		return 0
+	}
+	return int(unsafe.Sizeof(*s)) + 4*cap(s.edges) + 2*len(s.index) + pageSize/8*cap(s.pages)
+}
 
 // Contains reports whether r is in the set.
 func (s *Set) Contains(r rune) bool {
 	if s == nil || uint32(r) > unicode.MaxRune {
+		return false
+	}
+	if s.index == nil {
+		for i := 0; i < len(s.edges) && s.edges[i] <= r; i += 2 {
+			if r < s.edges[i+1] {
+				return true
+			}
+		}
 		return false
 	}
 	return s.pages[s.index[r/pageSize]][r%pageSize/64]>>(r%64)&1 != 0
@@ -104,7 +124,11 @@ func (s *Set) Has(lo, hi rune) bool {
 
 // build makes a set of edges, which are in order, an even number of them.
 func build(edges []rune) *Set {
-	s := &Set{edges: edges, pages: make([][pageSize / 64]uint64, 2)}
+	s := &Set{edges: edges}
+	if len(edges) <= fewEdges {
+		return s
+	}
+	s.index, s.pages = make([]uint16, (unicode.MaxRune+1)/pageSize), make([][pageSize / 64]uint64, 2)
 	for i := range s.pages[1] {
 		s.pages[1][i] = ^uint64(0)
 	}
