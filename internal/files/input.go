@@ -25,7 +25,7 @@ const (
 )
 
 // Limit returns the largest number of bytes of a file that is read as a whole, and 0 if its size is free. The largest
-// published files of these kinds have less than a tenth of it.
+// published files of these kinds have less than a fifth of it.
 func (k Kind) Limit() int64 {
 	switch k {
 	case Description:
@@ -126,12 +126,15 @@ func Pointer(head []byte) error {
 // answers are the beginnings of what a server sends in the place of a file.
 var answers = []string{"Access to model ", "Access to dataset ", "Entry not found", "Repository not found", "Invalid username or password", "Invalid credentials", "404: Not Found"}
 
-// NotTheFile returns an error if a file with this beginning is not what its name says: a [Pointer], a web page, or the
-// refusal of a server that was saved under the file's name. The error begins with a verb, to follow the name of the
+// NotTheFile returns an error if a file with this beginning is not what its name says: a [Pointer], a web page, the
+// refusal of a server that was saved under the file's name, or zeros. The error begins with a verb, to follow the name of the
 // file, and wraps [snug.ErrCorrupt].
 func NotTheFile(head []byte) error {
 	if err := Pointer(head); err != nil {
 		return err
+	}
+	if zeros := len(head) - len(bytes.TrimLeft(head, "\x00")); zeros >= 8 {
+		return fmt.Errorf("begins with zeros, as a download does that was not finished: download it again: %w", snug.ErrCorrupt)
 	}
 	begin := bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\xef\xbb\xbf")), " \t\r\n")
 	begin = bytes.ToLower(begin[:min(len(begin), 32)])

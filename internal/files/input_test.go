@@ -31,6 +31,7 @@ func TestWhatIsNotTheFile(t *testing.T) {
 		{"an error of a store", `<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>`, "is a web page", ""},
 		{"a refusal", "Access to model meta-llama/X is restricted.\nmore", `"Access to model meta-llama/X is restricted."`, ""},
 		{"nothing", "", "is empty", ""},
+		{"zeros", strings.Repeat("\x00", 9), "begins with zeros, as a download does that was not finished", ""},
 		{"JSON", "{}", "", ""},
 		{"a text about pointers", "The first line is version https://git-lfs.github.com/spec/v1", "", ""},
 		{"safetensors", string(header), "", ""},

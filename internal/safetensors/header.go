@@ -77,13 +77,15 @@ func Read(r io.ReaderAt, size int64) (*Header, error) {
 		return nil, err
 	}
 	n := binary.LittleEndian.Uint64(prefix[:])
+	if n == 0 || n > MaxHeader {
+		if err := notTheFile(r, size); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case n == 0:
 		return nil, corrupt("the header's length is 0")
 	case n > MaxHeader:
-		if err := notTheFile(r, size); err != nil {
-			return nil, err
-		}
 		return nil, corrupt("the header's length is %d bytes, want at most %d", n, MaxHeader)
 	case int64(n) > size-prefixBytes:
 		return nil, corrupt("the header's length is %d bytes, only %d follow", n, size-prefixBytes)
