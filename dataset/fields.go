@@ -15,88 +15,93 @@ import (
 // the field itself. All other fields are ignored, and listed once for a file.
 type rule struct {
 	about string // for the documentation
-	// check returns an error if the value would change what is said or learned.
-	check  func(name string, x value) error
-	obeyed bool // a value that passes check is followed, and so it is not listed as ignored
+	// check returns an error if the value would change what is said or learned, and else whether it is followed. If it is
+	// not, it is listed as ignored.
+	check func(f *rows, name string, x value) (obeyed bool, err error)
 }
 
 // refuse makes a check that refuses all values.
-func refuse(why string) func(string, value) error {
-	return func(name string, _ value) error { return fmt.Errorf("%s: %s", name, why) }
+func refuse(why string) func(*rows, string, value) (bool, error) {
+	return func(_ *rows, name string, _ value) (bool, error) { return false, fmt.Errorf("%s: %s", name, why) }
 }
 
 const withoutIt = "; -map %s= leaves it out"
 
 // rowRules are the rules for fields of rows. Conversations take the fields of conversationFields before.
 var rowRules = map[string]rule{
-	"label":   {"true is learned; false, of a bad answer, is refused", checkLabel, true},
-	"kto_tag": {"as label", checkLabel, true},
+	"label":   {"true is learned; false, of a bad answer, is refused", checkLabel},
+	"kto_tag": {"as label", checkLabel},
 
-	"train":         {"true or 1; another value is refused", checkWeight, true},
-	"weight":        {"1; another value is refused", checkWeight, true},
-	"loss_weight":   {"as weight", checkWeight, true},
-	"sample_weight": {"as weight", checkWeight, true},
-	"mask":          {"User, which is what is always done; another value is refused", checkMask, true},
+	"train":         {"true or 1; another value is refused", checkWeight},
+	"weight":        {"1; another value is refused", checkWeight},
+	"loss_weight":   {"as weight", checkWeight},
+	"sample_weight": {"as weight", checkWeight},
+	"mask":          {"User, which is what is always done; another value is refused", checkMask},
 
-	"train_on_inputs": {"true is refused: the prompt is not learned", checkInputs, true},
-	"train_on_input":  {"as train_on_inputs", checkInputs, true},
-	"input_ids":       {"refused: tokens in place of text", refuse("the row has tokens, want text: give the text from which they were made" + leave("input_ids")), false},
-	"completion_mask": {"refused, as input_ids", refuse("a mask of tokens, want text" + leave("completion_mask")), false},
-	"assistant_masks": {"refused, as input_ids", refuse("a mask of tokens, want text" + leave("assistant_masks")), false},
-	"chat_template":   {"refused: the template of the tokenizer is used", refuse("a row cannot bring its own chat template: put it into the model's folder" + leave("chat_template")), false},
-	"history":         {"obeyed with an instruction, else refused", refuse("earlier turns are for instructions: use messages" + leave("history")), false},
-	"context":         {"the input of an instruction; refused beside a question", checkContext, false},
+	"train_on_inputs": {"true is refused: the prompt is not learned", checkInputs},
+	"train_on_input":  {"as train_on_inputs", checkInputs},
+	"input_ids":       {"refused: tokens in place of text", refuse("the row has tokens, want text: give the text from which they were made" + leave("input_ids"))},
+	"completion_mask": {"refused, as input_ids", refuse("a mask of tokens, want text" + leave("completion_mask"))},
+	"assistant_masks": {"refused, as input_ids", refuse("a mask of tokens, want text" + leave("assistant_masks"))},
+	"chat_template":   {"refused: the template of the tokenizer is used", refuse("a row cannot bring its own chat template: put it into the model's folder" + leave("chat_template"))},
+	"history":         {"obeyed with an instruction, else refused", refuse("earlier turns are for instructions: use messages" + leave("history"))},
+	"context":         {"the input of an instruction; refused beside a question", checkContext},
 	"image":           media, "images": media, "video": media, "videos": media, "audio": media, "audios": media,
 	"system": aside, "system_prompt": aside, "system_message": aside, "tools": aside, "functions": aside, "documents": aside,
 	"chat_template_kwargs": aside, "enable_thinking": aside, "reasoning_effort": aside,
 }
 
-var media = rule{"refused: only text is learned", func(name string, _ value) error {
-	return fmt.Errorf("the row has %s, and only text is learned"+withoutIt, name, name)
-}, false}
+var media = rule{"refused: only text is learned", func(_ *rows, name string, _ value) (bool, error) {
+	return false, fmt.Errorf("the row has %s, and only text is learned"+withoutIt, name, name)
+}}
 
 // aside is the rule for a field that conversations obey, where the row has no conversation.
-var aside = rule{"obeyed in conversations; beside texts refused", func(name string, _ value) error {
-	return fmt.Errorf("%s is for the chat template, and the row has only texts: write it into the text, or use messages"+withoutIt, name, name)
-}, false}
+var aside = rule{"obeyed in conversations; beside texts refused", func(_ *rows, name string, _ value) (bool, error) {
+	return false, fmt.Errorf("%s is for the chat template, and the row has only texts: write it into the text, or use messages"+withoutIt, name, name)
+}}
 
 func leave(name string) string { return fmt.Sprintf(withoutIt, name) }
 
-// checkLabel refuses the label of an answer that shall not be learned. Other values than yes and no name a class.
-func checkLabel(name string, x value) error {
-	if yes, known := truth(x); known && !yes {
-		return fmt.Errorf("%s is %s: a bad answer, which would be learned as a good one. Remove such rows; if %s is something else, -map %s= leaves it out", name, shortJSON(x), name, name)
+// checkLabel refuses the label of an answer that shall not be learned. Other values than yes and no name a class, and so does
+// a number beside a text.
+func checkLabel(f *rows, name string, x value) (bool, error) {
+	yes, known := truth(x)
+	if _, number := x.(json.Number); number && f.form.classes {
+		return false, nil
 	}
-	return nil
+	if known && !yes {
+		return false, fmt.Errorf("%s is %s: a bad answer, which would be learned as a good one. Remove such rows; if %s is something else, -map %s= leaves it out", name, shortJSON(x), name, name)
+	}
+	return known, nil
 }
 
-func checkWeight(name string, x value) error {
+func checkWeight(_ *rows, name string, x value) (bool, error) {
 	if yes, known := truth(x); !known || !yes {
-		return fmt.Errorf("%s is %s, want 1 or none: remove such rows; if it is something else, -map %s= leaves it out", name, shortJSON(x), name)
+		return false, fmt.Errorf("%s is %s, want 1 or none: remove such rows; if it is something else, -map %s= leaves it out", name, shortJSON(x), name)
 	}
-	return nil
+	return true, nil
 }
 
-func checkMask(name string, x value) error {
+func checkMask(_ *rows, name string, x value) (bool, error) {
 	if text, _ := x.(string); text == "User" || text == "user" {
-		return nil
+		return true, nil
 	}
-	return fmt.Errorf("%s is %s, want User or none"+withoutIt, name, shortJSON(x), name)
+	return false, fmt.Errorf("%s is %s, want User or none"+withoutIt, name, shortJSON(x), name)
 }
 
-func checkInputs(name string, x value) error {
+func checkInputs(_ *rows, name string, x value) (bool, error) {
 	if yes, known := truth(x); known && !yes {
-		return nil
+		return true, nil
 	}
-	return fmt.Errorf("%s is %s, and prompts are not learned: give all as text"+withoutIt, name, shortJSON(x), name)
+	return false, fmt.Errorf("%s is %s, and prompts are not learned: give all as text"+withoutIt, name, shortJSON(x), name)
 }
 
 // checkContext refuses the text to which a question belongs.
-func checkContext(name string, x value) error {
+func checkContext(_ *rows, name string, x value) (bool, error) {
 	if _, ok := x.(string); !ok {
-		return nil
+		return false, nil
 	}
-	return fmt.Errorf("%s may be the text that the question is about: -map input=%s adds it to the question, -map %s= leaves it out", name, name, name)
+	return false, fmt.Errorf("%s may be the text that the question is about: -map input=%s adds it to the question, -map %s= leaves it out", name, name, name)
 }
 
 // shortJSON writes a value for an error.

@@ -4,7 +4,7 @@ import "fmt"
 
 // textForm is a plain text, all of which is learned.
 var textForm = form{
-	name: "text", title: "text", fields: "text", learned: "all of the text, and its end",
+	name: "text", title: "text", fields: "text", learned: "all of the text, and its end", classes: true,
 	fits: func(v *view) bool { return v.has("text") },
 	read: func(f *rows, v *view) (c content, err error) {
 		c.answer, err = v.text("text")

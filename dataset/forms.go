@@ -17,6 +17,7 @@ type form struct {
 	fields  string // the fields of a row
 	learned string // what the labels are
 	pairs   bool   // a row has a chosen and a rejected answer
+	classes bool   // a number as label is a class, as of texts to classify
 	// fits reports whether a row has the fields of the form.
 	fits func(v *view) bool
 	// read returns what a row says. It takes the fields that it uses.
@@ -164,10 +165,11 @@ func (f *rows) rest(v *view, c content) error {
 			continue
 		}
 		if rule, known := rowRules[name]; known {
-			if err := rule.check(name, x); err != nil {
+			obeyed, err := rule.check(f, name, x)
+			if err != nil {
 				return fmt.Errorf("%w: %w", err, snug.ErrConfig)
 			}
-			if rule.obeyed {
+			if obeyed {
 				continue
 			}
 		}

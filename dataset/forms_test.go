@@ -91,8 +91,10 @@ func TestFormsOfPeople(t *testing.T) {
 		"a variable of the template": {`{"enable_thinking": false, "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{"<thinks False>" + learned}, nil},
 		"kwargs of the template":     {`{"chat_template_kwargs": {"enable_thinking": true}, "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{"<thinks True>" + learned}, nil},
 		"a good answer":              {`{"label": true, "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{learned}, nil},
-		"a class":                    {`{"label": "science", "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{learned}, nil},
+		"a class":                    {`{"label": "science", "messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{learned}, []string{"ignored fields: label"}},
 
+		"a class is ignored":      {`{"label": 0, "text": "one two"}`, nil, Options{}, "text", []string{"one⟦ two§⟧"}, []string{"ignored fields: label"}},
+		"content twice":           {`{"messages": [{"role": "user", "content": "hi", "value": "hi", "text": "x"}, ` + ho + `]}`, full, Options{}, "messages", []string{learned}, nil},
 		"ShareGPT":                {`{"id": 1, "conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]}`, full, Options{}, "ShareGPT", []string{learned}, []string{": human → user, gpt → assistant", "ignored fields: id"}},
 		"ShareGPT in messages":    {`{"messages": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]}`, full, Options{}, "ShareGPT", []string{learned}, []string{": human → user, gpt → assistant"}},
 		"conversations of OpenAI": {`{"conversations": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "ShareGPT", []string{learned}, nil},
@@ -227,6 +229,7 @@ func TestFieldsRefused(t *testing.T) {
 		{`{"messages": [` + hiUser + `, {"role": "assistant", "content": "x", "train": false}]}`, "line 1: no turn of the assistant is to be learned", false, full},
 		{`{"messages": [{"role": "user", "content": "x", "tool_calls": [{"name": "f", "arguments": {}}]}, ` + ho + `]}`, "of the role user, want assistant", false, full},
 
+		{`{"messages": [{"role": "user", "content": "a", "value": "b"}, ` + ho + `]}`, "message 0: both content and value", false, full},
 		{`{"prompt": "bye", ` + good + `}`, "the row is read as messages, and has the field prompt besides, which says something else; -format messages leaves it out, and -map prompt= too", false, full},
 		{`{"text": "bye", "prompt": "x", "completion": " y"}`, "has the field text besides", false, nil},
 		{`{"question": "a", "answer": "b", "response": "c"}`, "both answer and response, want one answer", false, full},
@@ -252,4 +255,32 @@ func TestFieldsRefused(t *testing.T) {
 		require.ErrorIs(t, err, snug.ErrConfig)
 		require.ErrorContains(t, err, c.want)
 	}
+}
+
+// TestMapOfColumns: names of columns are read under other names, and columns that no form has are listed and not read.
+func TestMapOfColumns(t *testing.T) {
+	type row struct {
+		Frage   string  `parquet:"frage"`
+		Antwort string  `parquet:"antwort"`
+		Prompt  string  `parquet:"prompt"`
+		Note    float64 `parquet:"note"`
+	}
+	o := Options{Context: 32, EOS: eos, Map: map[string]string{"prompt": "frage", "completion": "antwort", "label": ""}}
+	want, err := Open([]string{write(t, "a.jsonl", `{"prompt": "One", "completion": " two"}`)}, tok, Options{Context: 32, EOS: eos})
+	require.NoError(t, err)
+	for name, text := range map[string]string{
+		"a.parquet": table(t, []row{{"One", " two", "other", 1}}),
+		"a.csv":     "frage,antwort,prompt,note,label\nOne, two,other,1,false\n",
+		"a.tsv":     "frage\tantwort\tprompt\tnote\tlabel\nOne\t two\tother\t1\tfalse\n",
+		"a.jsonl":   `{"frage": "One", "antwort": " two", "prompt": "other", "note": 1, "label": false}`,
+		"a.json":    `[{"frage": "One", "antwort": " two", "prompt": "other", "note": 1, "label": false}]`,
+	} {
+		s, err := Open([]string{write(t, name, text)}, tok, o)
+		require.NoError(t, err, name)
+		require.Equal(t, want.sum(t), s.sum(t), name)
+		require.Contains(t, s.Stats().Files[0].Ignored, "note", name)
+		require.Equal(t, "prompt and completion", s.Stats().Files[0].Form, name)
+	}
+	_, err = Open([]string{write(t, "a.csv", "frage,antwort,label\nOne, two,false\n")}, tok, Options{Context: 32, EOS: eos, Map: map[string]string{"prompt": "frage", "completion": "antwort"}})
+	require.ErrorContains(t, err, `label is "false": a bad answer`)
 }

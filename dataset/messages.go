@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -96,9 +97,10 @@ func (f *rows) message(x value, mapped bool) (chat.Message, error) {
 	if err := f.contents(m, o); err != nil {
 		return m.Message, err
 	}
+	content, _ := contentOf(o)
 	for _, member := range o {
 		name := member.name
-		if slices.Contains(roleNames, name) || slices.Contains(contentNames, name) || empty(member.value) {
+		if slices.Contains(roleNames, name) || name == content || name == "content" || name == "value" || empty(member.value) {
 			continue
 		}
 		if rule, known := messageRules[name]; known {
@@ -186,16 +188,21 @@ func checkRoles(l list) error {
 	return fmt.Errorf("message %d has %s: write it so, or use -format sharegpt", wrong, to)
 }
 
+// contentOf returns the member of a message that holds its content.
+func contentOf(o object) (name string, x value) {
+	for _, name := range contentNames {
+		if x, found := o.get(name); found && x != nil {
+			return name, x
+		}
+	}
+	return "", nil
+}
+
 // contents reads the content of a message: a string, null, or a list of parts, whose texts are joined.
 func (f *rows) contents(m *turn, o object) error {
-	var x value
-	for _, name := range contentNames {
-		if v, found := o.get(name); found && v != nil {
-			if x != nil {
-				return fmt.Errorf("both content and %s", name)
-			}
-			x = v
-		}
+	name, x := contentOf(o)
+	if other, found := o.get("value"); found && name == "content" && other != nil && !reflect.DeepEqual(other, x) {
+		return fmt.Errorf("both content and value")
 	}
 	switch x := x.(type) {
 	case nil:
