@@ -74,8 +74,12 @@ func (t Task) rule() quant8.Rule {
 	}
 }
 
-// stateSize holds the bytes of an optimizer's state, and of the workspace of a step.
-type stateSize struct{ state, workspace int64 }
+// stateSize holds the bytes of an optimizer's state, and of the workspace of a step, and the floating-point operations of
+// its matrix products in a step.
+type stateSize struct {
+	state, workspace int64
+	operations       float64
+}
 
 // width returns the bits of a state.
 func width(bits int) int {
@@ -138,7 +142,7 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 			}
 		}
 	}
-	size := stateSize{opt.StateBytes(), opt.WorkspaceBytes()}
+	size := stateSize{opt.StateBytes(), opt.WorkspaceBytes(), opt.Operations()}
 	if rest != opt {
 		size.state += rest.StateBytes()
 	}

@@ -188,6 +188,7 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 		f.usage[host][State] += min(r.Cache, masters+o.state)
 	}
 	f.times(t, r, masters+o.state, trained, t.part(r.Shard != Replicate, trained))
+	f.step += o.operations / t.Device.F32
 	return f
 }
 

@@ -39,6 +39,12 @@ func (a *Optimizer) WorkspaceBytes() int64 {
 	return 4*int64(a.work.nFloats) + 8*(int64(a.work.nSums)+int64(a.work.nOrder))
 }
 
+// Operations returns the floating-point operations of the matrix products of a step, in the mean over steps: of [SOAP],
+// without those of its first step, and 0 for other rules, whose products are few beside the passes of a model.
+func (a *Optimizer) Operations() float64 {
+	return a.work.operations + a.work.refreshes/float64(max(1, a.o.soap.frequency))
+}
+
 // maxSide lets an int hold the bytes of everything that a matrix takes: three times its
 // elements and its rows and columns.
 const maxSide = math.MaxInt / 32
@@ -155,6 +161,7 @@ type workspace struct {
 	nearSums               []float64
 	nOrder                 int // sides of the matrix of SOAP with most of them
 	order                  []int64
+	operations, refreshes  float64 // floating-point operations of a step of SOAP, and of one that replaces the bases besides
 	factors                optim.Factors
 	shared                 optim.Shared
 }
@@ -177,6 +184,8 @@ func (w *workspace) fit(s shape) {
 		floats, doubles := s.turnScratch()
 		w.nFloats, w.nSums = max(w.nFloats, int(floats)), max(w.nSums, int(doubles))
 		w.nOrder = max(w.nOrder, s.left+s.right)
+		step, refresh := s.turnOperations()
+		w.operations, w.refreshes = w.operations+step, w.refreshes+refresh
 		return
 	}
 	if s.factored {

@@ -41,9 +41,11 @@ import (
 //
 // The workspace, see [Optimizer.WorkspaceBytes], has a copy of L, Ql, R and Qr; 16·n bytes for the gradient, its
 // rotated form, the update and a product; 12·k² + 280·k bytes for the longer side k with a preconditioner; and 8 bytes
-// for each row and column of such sides. A step takes 6·n·(rows+cols) floating-point operations. For each side, the first
-// step takes about 9·k³ more, and a step that replaces Ql and Qr about 5·k³ more, partly on one core. These steps
-// allocate if k is above 64; others do not.
+// for each row and column of such sides. A step takes 6·n·(rows+cols) floating-point operations, see
+// [Optimizer.Operations], and for each side a step that replaces Ql and Qr about 10·k³ more. The first step takes about
+// 9·k³ more for the shorter side, in float64 and partly on one core: for k of 512 a tenth of a second or more, for k of 2048
+// tens of seconds. It finds the eigenvectors of the shorter side; the columns of g·Qr, or of gᵀ·Ql, made orthonormal one
+// after the other, are those of the longer side. These steps allocate if k is above 64; others do not.
 //
 // A step updates a whole matrix, on the CPU only. Each process must hold whole parameters: [Optimizer.AddShard] of a
 // part is an error, and so is [Optimizer.StepRange] of a part of a matrix. [Optimizer.FoldInBackward] is an error. The
@@ -106,6 +108,16 @@ func (s shape) turns() bool { return s.left|s.right > 0 }
 // squares returns how many elements the preconditioners and their bases have.
 func (s shape) squares() int64 {
 	return 2 * (int64(s.left)*int64(s.left) + int64(s.right)*int64(s.right))
+}
+
+// turnOperations returns the floating-point operations of a step of a matrix of SOAP, and those of a refresh besides.
+func (s shape) turnOperations() (step, refresh float64) {
+	n := float64(s.rows) * float64(s.cols)
+	for _, side := range [2]int{s.left, s.right} {
+		k := float64(side)
+		step, refresh = step+6*n*k, refresh+4*n*k+10*k*k*k
+	}
+	return step, refresh
 }
 
 // turnScratch returns how many elements of float32 and of float64 a step of a matrix of SOAP needs.

@@ -67,13 +67,26 @@ func (s *soapStep) sideOf(at, n int) side {
 	return side{n: n, average: s.factors[at:][:n*n], basis: s.factors[at+n*n:][:n*n]}
 }
 
-// begin is the first step, which makes the bases.
+// begin is the first step, which makes the bases. With the eigenvectors V of gᵀ·g, the columns of g·V are those of g·gᵀ
+// but for their lengths, so that only the eigenvectors of the shorter side are searched.
 func (s *soapStep) begin() error {
 	s.average()
-	for _, side := range [2]*side{&s.left, &s.right} {
-		if side.n > 0 && !ortho.Eigenvectors(side.basis, side.average, side.n, s.doubles) {
-			return fmt.Errorf("no eigenvectors of %d×%d products of the gradient: %w", side.n, side.n, snug.ErrNonFinite)
+	rows, cols := s.q.rows, s.q.cols
+	short, long := &s.left, &s.right
+	if short.n == 0 || long.n > 0 && long.n < short.n {
+		short, long = long, short
+	}
+	if !ortho.Eigenvectors(short.basis, short.average, short.n, s.doubles) {
+		return fmt.Errorf("no eigenvectors of %d×%d products of the gradient: %w", short.n, short.n, snug.ErrNonFinite)
+	}
+	if long.n > 0 {
+		side := matrix(long.basis, long.n, false)
+		if long == &s.left {
+			gemm.Mul(rows, cols, cols, 1, matrix(s.g, cols, false), matrix(short.basis, cols, false), 0, side)
+		} else {
+			gemm.Mul(cols, rows, rows, 1, matrix(s.g, cols, true), matrix(short.basis, rows, false), 0, side)
 		}
+		ortho.Complete(long.basis, long.n, short.n, s.floats, s.doubles)
 	}
 	return s.a.copyFactors(s.dev, s.q, s.factors, true)
 }

@@ -212,6 +212,29 @@ func TestSOAPBytes(t *testing.T) {
 	}
 }
 
+// TestSOAPOperations: six products of a side and the gradient in a step, and a tenth of a refresh.
+func TestSOAPOperations(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		rule          Rule
+		rows, cols    int
+		step, refresh float64
+	}{
+		{"both sides", SOAP{Frequency: 5}, 30, 50, 6 * 1500 * 80, 4*1500*80 + 10*(27_000+125_000)},
+		{"one side", SOAP{Frequency: 5, MaxDim: 40}, 30, 50, 6 * 1500 * 30, 4*1500*30 + 10*27_000},
+		{"none", SOAP{MaxDim: 4}, 30, 50, 0, 0},
+		{"another rule", Apollo{Rank: 4}, 30, 50, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, err := New(c.rule, Options{})
+			require.NoError(t, err)
+			require.NoError(t, a.AddMatrix("w", c.rows, c.cols))
+			require.NoError(t, a.AddMatrix("x", c.rows, c.cols))
+			require.Equal(t, 2*(c.step+c.refresh/5), a.Operations())
+		})
+	}
+}
+
 // TestSOAPOfZeros: a first gradient of zeros gives bases like any other, and the matrix learns from the next ones.
 func TestSOAPOfZeros(t *testing.T) {
 	const rows, cols = 9, 14

@@ -102,7 +102,7 @@ func (t *Trainer[B]) train(ctx context.Context, batches []B) (r Report, err erro
 		batches = smaller
 		t.splits++
 	}
-	if err := t.update(&r); err != nil {
+	if err := t.update(ctx, &r); err != nil {
 		t.reset()
 		return r, err
 	}
@@ -233,7 +233,7 @@ func (t *Trainer[B]) accumulateAll(ctx context.Context, batches []B) (all fused.
 }
 
 // update steps the optimizer with the mean of the window, unless the gradients are not finite.
-func (t *Trainer[B]) update(r *Report) (err error) {
+func (t *Trainer[B]) update(ctx context.Context, r *Report) (err error) {
 	var stats amp.Stats
 	if t.scaler == nil {
 		if stats, err = amp.Measure(t.gradients()); err != nil {
@@ -243,7 +243,7 @@ func (t *Trainer[B]) update(r *Report) (err error) {
 			return err
 		}
 		if r.Norm = stats.Norm; stats.NonFinite == 0 {
-			return t.apply(r.Rate, stats.Norm)
+			return t.apply(ctx, r.Rate, stats.Norm)
 		}
 		if !t.options.SkipNonFinite {
 			return fmt.Errorf("%s: %w", t.overflows(stats), snug.ErrNonFinite)
@@ -263,7 +263,7 @@ func (t *Trainer[B]) update(r *Report) (err error) {
 		}
 	}
 	r.Norm = stats.Norm
-	stepped, err := t.scaler.Step(group, nil, func() error { return t.apply(r.Rate, stats.Norm) })
+	stepped, err := t.scaler.Step(group, nil, func() error { return t.apply(ctx, r.Rate, stats.Norm) })
 	if err != nil {
 		return err
 	}
@@ -308,8 +308,12 @@ func (t *Trainer[B]) overflows(stats amp.Stats) string {
 }
 
 // apply updates every parameter, or this rank's part of it, with its gradient, which is clipped. norm is that of all
-// gradients.
-func (t *Trainer[B]) apply(rate float32, norm float64) (err error) {
+// gradients. Where the updates of matrices may take seconds it looks between them whether ctx has ended.
+func (t *Trainer[B]) apply(ctx context.Context, rate float32, norm float64) (err error) {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	slow := t.opt.Operations() > slowUpdate
 	if t.pages != nil {
 		defer func() { err = errors.Join(err, t.pages.grads.end()) }()
 		if err := t.copyGradients(); err != nil {
@@ -326,6 +330,9 @@ func (t *Trainer[B]) apply(rate float32, norm float64) (err error) {
 		defer func() { err = errors.Join(err, device.Release(dev)) }()
 	}
 	for _, p := range t.params {
+		if err := ctx.Err(); slow && err != nil {
+			return err
+		}
 		t.updates(p.name)
 		grad, err := t.gradient(p)
 		if err != nil {
@@ -356,6 +363,9 @@ func (t *Trainer[B]) apply(rate float32, norm float64) (err error) {
 	}
 	return t.gather()
 }
+
+// slowUpdate is about the floating-point operations of a second, of the updates of all parameters.
+const slowUpdate = 1e10
 
 // copyGradients starts to copy the gradients to the host, in the order of their use.
 func (t *Trainer[B]) copyGradients() error {

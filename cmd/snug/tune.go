@@ -92,8 +92,9 @@ FORMS
   -optimizer NAME    adamw (default). schedule-free: its rate stays constant after its warmup, and an average
                      of the weights is saved; not with -fold. prodigy: it finds the rate, and -lr is a
                      factor of it; not with -fold or -disk. With -full also apollo, apollo-mini, galore
-                     or adam-mini, whose state is smaller, and soap, whose state is larger; not with -disk
-                     or -fold, and not with adapters, which are low rank already
+                     or adam-mini, whose state is smaller, and soap, whose state is larger and whose steps
+                     take longer, the first one as long as several; not with -disk or -fold, and not with
+                     adapters, which are low rank already
   -base FORM         form of the frozen matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: bf16 if that
                      fits, else nf4. Matrices that are quantized in the folder keep their form. The others,
                      such as the attention of gpt-oss, have the type of -compute, or are quantized too if
@@ -156,8 +157,8 @@ FORMS
                      model into -o
   -dry-run           print the plan and exit
   -json              also print the results, or with -dry-run the plan, as a line of JSON at the end. A run
-                     that fails after its first step or before prints it too; "state" is done, stopped
-                     (by a signal), diverged or failed
+                     that fails in training prints it too; "state" is done, stopped (by a signal), diverged
+                     or failed
 
   snug tune -model Qwen3-0.6B -data chats.jsonl -memory 4GiB -o tuned
   snug tune -model Qwen3-0.6B -data text/ -full -memory 6GiB -epochs 2 -o model
