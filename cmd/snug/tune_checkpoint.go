@@ -63,9 +63,15 @@ func (t *tuning) openFolder() (err error) {
 	if step == 0 {
 		return nil
 	}
+	var saved map[string]any
+	readable := json.Unmarshal(t.folder.About(), &saved) == nil
+	if text, ok := saved[timeOfTemplate].(string); ok {
+		if err := t.setChatTime(text); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
 	if err := t.folder.Matches(t.about()); err != nil {
-		var saved map[string]any
-		if json.Unmarshal(t.folder.About(), &saved) == nil && saved[weightsSum] == nil {
+		if readable && saved[weightsSum] == nil {
 			return fmt.Errorf("%s is of a version of snug that did not bind a run to the weights of its model: end the run with that version, or begin it anew with another -checkpoint: %w",
 				path, snug.ErrConfig)
 		}
@@ -80,6 +86,10 @@ func (t *tuning) openFolder() (err error) {
 // The names under which a checkpoint has the checksums of the model. Its path may change.
 const configSum, weightsSum = "checksum of config.json", "checksum of the weights"
 
+// The name under which a checkpoint has the time that its first process gave the chat template. A process that goes on
+// gives it the same, so that the text of the data does not change.
+const timeOfTemplate = "time of the chat template"
+
 // about describes the run, for its checkpoints.
 func (t *tuning) about() map[string]any {
 	about := map[string]any{
@@ -91,6 +101,9 @@ func (t *tuning) about() map[string]any {
 		if x != 0 { // otherwise the checkpoint does not name it
 			about[name] = x
 		}
+	}
+	if text := t.chatTime(); text != "" {
+		about[timeOfTemplate] = text
 	}
 	if t.modules != "" {
 		about["modules-to-save"] = t.modules

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/chat"
@@ -25,6 +26,7 @@ type material struct {
 	config        *transformer.Config
 	tok           *tokenizer.Tokenizer
 	data          *dataset.Set
+	dataOptions   dataset.Options
 	sum           [sha256.Size]byte // of data
 	context       int               // number of tokens of the longest sample
 	beside        [][]int           // shapes of the parameters that train beside adapters
@@ -75,29 +77,79 @@ func (f *tuneFlags) gather() (*material, error) {
 	if m.config.LearnedPositions && o.Context > m.config.Context {
 		return nil, usagef("tune: -context %d: the model has %d positions", o.Context, m.config.Context)
 	}
+	m.dataOptions = o
+	if err = m.openData(f, time.Now().Truncate(time.Minute)); err != nil {
+		return nil, err
+	}
+	if f.show == 0 {
+		if err := m.readTeacher(f); err != nil {
+			return nil, errors.Join(err, m.data.Close())
+		}
+	}
+	return m, nil
+}
+
+// openData reads the data, with a time for chat templates that ask for it.
+func (m *material) openData(f *tuneFlags, now time.Time) (err error) {
 	if hasTemplate(m.tok) {
-		if o.Template, err = chat.Open(m.tok, chat.Options{}); err != nil {
-			return nil, fmt.Errorf("%s: %w", f.dir, err)
+		if m.dataOptions.Template, err = openTemplate(f.dir, m.config, m.tok, now); err != nil {
+			return fmt.Errorf("%s: %w", f.dir, err)
 		}
 	}
 	if f.memory > 0 && (f.device == "" || f.device == "cpu") {
 		p, heap := plan.ThisProcess(), heapBytes()
-		o.Memory = max(f.memory-p.Base-spareBytes, 1)
+		m.dataOptions.Memory = max(f.memory-p.Base-spareBytes, 1)
 		defer debug.SetMemoryLimit(debug.SetMemoryLimit(f.memory - (p.Base - heap) - codeBytes))
 	}
-	o.Progress = f.reading
-	if m.data, err = dataset.Open(strings.Split(f.files, ","), m.tok, o); err != nil {
+	m.dataOptions.Progress = f.reading
+	data, err := dataset.Open(strings.Split(f.files, ","), m.tok, m.dataOptions)
+	if err != nil {
+		return err
+	}
+	sum, err := data.Sum()
+	if err != nil {
+		return errors.Join(err, data.Close())
+	}
+	m.data, m.sum, m.context, m.refs = data, sum, data.Longest(), make([][pairLength]float32, data.Pairs())
+	return nil
+}
+
+// openTemplate opens the chat template of a folder, which knows all tokens that end a turn.
+func openTemplate(dir string, config *transformer.Config, tok *tokenizer.Tokenizer, now time.Time) (*chat.Template, error) {
+	ids, err := endTokens(dir, config, tok)
+	if err != nil {
 		return nil, err
 	}
-	m.context = m.data.Longest()
-	m.refs = make([][pairLength]float32, m.data.Pairs())
-	if m.sum, err = m.data.Sum(); err == nil && f.show == 0 {
-		err = m.readTeacher(f)
+	o := chat.Options{Now: now}
+	for _, id := range ids {
+		if text, known := tok.Token(id); known {
+			o.Ends = append(o.Ends, text)
+		}
 	}
+	return chat.Open(tok, o)
+}
+
+// chatTime returns the time that the chat template is given, in RFC 3339, and nothing if it does not ask for it.
+func (m *material) chatTime() string {
+	if t := m.dataOptions.Template; t != nil && t.UsesTime() {
+		return t.Now().Format(time.RFC3339)
+	}
+	return ""
+}
+
+// setChatTime reads the data again if the chat template was given another time.
+func (t *tuning) setChatTime(text string) error {
+	if text == "" || text == t.chatTime() || t.chatTime() == "" {
+		return nil
+	}
+	now, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return nil, errors.Join(err, m.data.Close())
+		return fmt.Errorf("the time of the chat template is %.40q: %w", text, snug.ErrCorrupt)
 	}
-	return m, nil
+	if err := t.data.Close(); err != nil {
+		return err
+	}
+	return t.openData(&t.tuneFlags, now)
 }
 
 // hasTemplate reports whether a folder has a chat template, of whatever name.

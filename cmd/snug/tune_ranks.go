@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
@@ -154,10 +155,13 @@ func (t *tuning) chooseTogether() error {
 	if t.ranks == nil {
 		return t.choose()
 	}
+	all := t.ranks.(accum.Broadcaster)
+	if err := t.sameTime(all); err != nil {
+		return err
+	}
 	if err := t.sameModel(); err != nil {
 		return err
 	}
-	all := t.ranks.(accum.Broadcaster)
 	text := make([]byte, 512)
 	if !t.follows() {
 		if err := t.choose(); err != nil {
@@ -180,12 +184,22 @@ func (t *tuning) chooseTogether() error {
 	return t.choose()
 }
 
+// sameTime gives the chat template of all ranks the time of rank 0.
+func (t *tuning) sameTime(all accum.Broadcaster) error {
+	text := []byte(fmt.Sprintf("%40s", t.chatTime()))
+	if err := all.Broadcast(0, snug.SliceView(text)); err != nil || !t.follows() {
+		return err
+	}
+	return t.setChatTime(strings.TrimSpace(string(text)))
+}
+
 // sameModel returns an error, on all ranks, unless all have the same model and teacher: a path may lead to other files on
 // another machine.
 func (t *tuning) sameModel() error {
 	n := t.ranks.Size()
 	list := []struct{ what, sum string }{
 		{t.dir + ": config.json", t.modelSums.config}, {t.dir + ": the weights", t.modelSums.weights},
+		{t.files + ": the data", string(t.sum[:])},
 		{t.teacher.dir + ": config.json", t.teacherSums.config}, {t.teacher.dir + ": the weights", t.teacherSums.weights},
 	}
 	sums := make([]float64, len(list)*n) // each rank adds its own numbers to zeros
