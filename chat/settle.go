@@ -51,12 +51,12 @@ func (t *Template) settle(c Conversation, prompt bool) (Conversation, string, er
 // python is how Python writes an object whose first key is a name.
 var python = regexp.MustCompile(`\{'\w+': `)
 
-// hasArguments reports whether a text has all texts of arguments as they are.
+// hasArguments reports whether a text has all texts of arguments as they are, and not within the quotes of JSON.
 func hasArguments(text string, c Conversation) bool {
 	has := true
 	eachArguments(c, func(v any) any {
 		if s, ok := v.(string); ok {
-			has = has && strings.Contains(text, s)
+			has = has && strings.Contains(text, s) && !strings.Contains(text, `"`+s+`"`)
 		}
 		return v
 	})

@@ -71,7 +71,7 @@ func (f *rows) call(m *turn, name string, x value) error {
 	if !found {
 		arguments = object{}
 	}
-	o = with(o, "function", object{{"name", function}, {"arguments", f.arguments(arguments)}})
+	o = with(o, "function", object{{"name", function}, {"arguments", arguments}})
 	if m.Role != "assistant" {
 		return fmt.Errorf("%s of the role %s, want assistant", name, m.Role)
 	}
@@ -93,22 +93,6 @@ func (f *rows) callText(m *turn) error {
 	text := m.Content
 	m.Content, m.NoContent = "", true
 	return f.call(m, "the call of a function", text)
-}
-
-// arguments returns the arguments of a call in the form that the template takes: an object, or its text.
-func (f *rows) arguments(x value) value {
-	text, isText := x.(string)
-	switch {
-	case f.reader.knows().argumentsAsText && !isText:
-		return jsonText(x)
-	case !f.reader.knows().argumentsAsText && isText:
-		if p, err := parse(text); err == nil {
-			if _, ok := p.(object); ok {
-				return p
-			}
-		}
-	}
-	return x
 }
 
 // jsonText writes a value as JSON, with the blanks that Python's json.dumps writes.

@@ -8,9 +8,8 @@ import (
 
 // knowledge is what a chat template can express, found by rendering small conversations.
 type knowledge struct {
-	tools           bool   // it writes the descriptions of tools
-	argumentsAsText bool   // it wants the arguments of a call as text, and not as an object
-	header          string // what begins a turn of the assistant
+	tools  bool   // it writes the descriptions of tools
+	header string // what begins a turn of the assistant
 }
 
 // knows returns what the template can express.
@@ -43,13 +42,6 @@ func (k *knowledge) probe(t *chat.Template) {
 	tools := []any{tool}
 	s, ok := text(chat.Conversation{Messages: []chat.Message{user, {Role: "assistant", Content: "y"}}, Tools: tools})
 	k.tools = ok && strings.Contains(s, mark)
-	called := func(arguments any) bool {
-		calls := []any{object("type", "function", "id", "call00000", "function", object("name", mark, "arguments", arguments))}
-		s, ok := text(chat.Conversation{Tools: tools, Messages: []chat.Message{user,
-			{Role: "assistant", NoContent: true, Fields: chat.Object{{Name: "tool_calls", Value: calls}}}}})
-		return ok && strings.Contains(s, mark)
-	}
-	k.argumentsAsText = !called(object("a", "b")) && called(`{"a": "b"}`)
 	prompt, err := t.Render(chat.Conversation{Messages: []chat.Message{user}}, true)
 	before, ok := text(chat.Conversation{Messages: []chat.Message{user}})
 	if rest, found := strings.CutPrefix(prompt, before); err == nil && ok && found {
