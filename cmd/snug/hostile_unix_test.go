@@ -216,10 +216,15 @@ type mutation struct {
 
 func (g *ground) path(name string) string { return filepath.Join(g.root, name) }
 
+// read returns the contents of a file, or others if the first of two mutations has put something else there.
 func (g *ground) read(name string) []byte {
+	info, err := os.Lstat(g.path(name))
+	if err != nil || !info.Mode().IsRegular() || info.Size() > 100<<20 {
+		return []byte("{}")
+	}
 	text, err := os.ReadFile(g.path(name))
 	if err != nil {
-		return []byte("{}") // the first of two mutations took it away
+		panic(err)
 	}
 	return text
 }
