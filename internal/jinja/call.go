@@ -34,7 +34,16 @@ func (p *parser) arguments() (a arguments) {
 	return a
 }
 
-func (a arguments) compute(s *state) (values []any, named map[string]any) {
+// given are the arguments of a call.
+type given struct {
+	values []any
+	named  map[string]any
+	order  []string // of named
+}
+
+func (a arguments) compute(s *state) (g given) {
+	values, named := []any(nil), map[string]any(nil)
+	order := a.names[:len(a.names):len(a.names)]
 	if a.values != nil {
 		values = all(s, a.values)
 	}
@@ -44,7 +53,7 @@ func (a arguments) compute(s *state) (values []any, named map[string]any) {
 		values = append(values, more...)
 	}
 	if a.names == nil && a.dict == nil {
-		return values, nil
+		return given{values: values}
 	}
 	named = map[string]any{}
 	s.makes(len(a.names) * sizeKey)
@@ -65,22 +74,22 @@ func (a arguments) compute(s *state) (values []any, named map[string]any) {
 			}
 			s.step()
 			named[n] = d.values[key]
+			order = append(order, n)
 		}
 	}
-	return values, named
+	return given{values, named, order}
 }
 
 func (p *parser) call() link {
 	a := p.arguments()
 	line, depth := p.line(), p.depth
 	return func(s *state, f any) any {
-		values, named := a.compute(s)
-		return s.invoke(f, values, named, line, depth)
+		return s.invoke(f, a.compute(s), line, depth)
 	}
 }
 
 // invoke calls a function at a line, within a number of parts of the template.
-func (s *state) invoke(f any, values []any, named map[string]any, line, depth int) (v any) {
+func (s *state) invoke(f any, g given, line, depth int) (v any) {
 	if s.depth++; s.depth > maxNested {
 		failAt(line, "more than %d calls within another", maxNested)
 	}
@@ -90,13 +99,13 @@ func (s *state) invoke(f any, values []any, named map[string]any, line, depth in
 	s.line = line
 	switch f := f.(type) {
 	case *macro:
-		v = s.macro(f, values, named)
+		v = s.macro(f, g)
 	case *callable:
-		v = f.do(params{s, f.name, values, named})
+		v = f.do(params{s: s, of: f.name, given: g})
 	case *loop:
-		v = s.repeatLoop(f, values, named)
+		v = s.repeatLoop(f, g)
 	case Func:
-		v = s.outside(f, values, named)
+		v = s.outside(f, g)
 	case undefined:
 		failAt(line, "%.40q is undefined", f.name)
 	default:
@@ -109,23 +118,23 @@ func (s *state) invoke(f any, values []any, named map[string]any, line, depth in
 }
 
 // macro calls a macro. What the tag around the call has made stays in use until the macro returns.
-func (s *state) macro(m *macro, values []any, named map[string]any) string {
+func (s *state) macro(m *macro, g given) string {
 	began, before := s.began, s.made
 	s.pending += before - began
-	text := m.call(s, values, named)
+	text := m.call(s, g)
 	s.pending -= before - began
 	s.began = s.made - len(text) - (before - began)
 	return text
 }
 
 // outside calls a function of the caller.
-func (s *state) outside(f Func, values []any, named map[string]any) any {
-	for _, v := range values {
-		if given, ok := v.(string); ok {
-			s.scan(4 * len(given))
+func (s *state) outside(f Func, g given) any {
+	for _, v := range g.values {
+		if text, ok := v.(string); ok {
+			s.scan(4 * len(text))
 		}
 	}
-	v, err := f(values, named)
+	v, err := f(g.values, g.named)
 	if err != nil {
 		panic(failure{err, true})
 	}
@@ -146,9 +155,9 @@ func (p *parser) filter() link {
 		args = p.arguments()
 	}
 	return func(s *state, v any) any {
-		values, named := args.compute(s)
+		g := args.compute(s)
 		s.line = line
-		return f(s, v, params{s, of, values, named})
+		return f(s, v, params{s: s, of: of, given: g})
 	}
 }
 
@@ -168,8 +177,8 @@ func (p *parser) test() link {
 		args.values = []expr{p.postfix(p.primary())}
 	}
 	return func(s *state, v any) any {
-		values, named := args.compute(s)
+		g := args.compute(s)
 		s.line = line
-		return f(v, params{s, of, values, named}) != negated
+		return f(v, params{s: s, of: of, given: g}) != negated
 	}
 }

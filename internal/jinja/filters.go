@@ -145,7 +145,7 @@ func init() { // some call others
 // only leaves one argument, by its place.
 func (p params) only(name string) params {
 	if v := p.arg(0, name, nil); v != nil {
-		return params{s: p.s, of: p.of, values: []any{v}}
+		return params{s: p.s, of: p.of, given: given{values: []any{v}}}
 	}
 	return params{s: p.s, of: p.of}
 }
@@ -290,13 +290,13 @@ func standard(_ *state, v any, p params) any {
 }
 
 // call applies a filter that a text names.
-func (s *state) filter(name any, v any, values []any, named map[string]any) any {
+func (s *state) filter(name any, v any, g given) any {
 	of, _ := name.(string)
 	f, known := filters[of]
 	if !known {
 		fail("map: the filter %.40q is not known", s.str(name))
 	}
-	return f(s, v, params{s, of, values, named})
+	return f(s, v, params{s: s, of: of, given: g})
 }
 
 func mapped(s *state, v any, p params) any {
@@ -315,7 +315,7 @@ func mapped(s *state, v any, p params) any {
 				item = p.named["default"]
 			}
 		} else {
-			item = s.filter(p.values[0], item, p.values[1:], p.named)
+			item = s.filter(p.values[0], item, given{p.values[1:], p.named, p.order})
 		}
 		s.add(l, item)
 	}
@@ -342,7 +342,7 @@ func selected(s *state, v any, p params, attribute, keep bool) any {
 			if !known {
 				fail("%s: the test %.40q is not known", p.of, s.str(values[0]))
 			}
-			yes = test(what, params{s: s, of: name, values: values[1:]})
+			yes = test(what, params{s: s, of: name, given: given{values: values[1:]}})
 		}
 		if yes == keep {
 			s.add(l, item)

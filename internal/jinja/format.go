@@ -138,6 +138,9 @@ func (s *state) center(text, with string, width int) string {
 // indent begins lines with blanks or a text.
 func (s *state) indent(v any, p params) any {
 	p.takes("width", "first", "blank")
+	if u, missing := v.(undefined); missing {
+		fail("%.40q is undefined", u.name)
+	}
 	by, ok := p.arg(0, "width", 4).(string)
 	if !ok {
 		by = s.repeat(" ", p.whole(0, "width", 4))

@@ -23,7 +23,7 @@ func toJSON(s *state, v any, p params) any {
 		w.lines = true
 	}
 	if both := p.arg(2, "separators", nil); both != nil {
-		both := params{s: s, of: "tojson", values: s.iterate(both)}
+		both := params{s: s, of: "tojson", given: given{values: s.iterate(both)}}
 		both.count(2, 2)
 		w.item, w.key = both.text(0, "separators", nil), both.text(1, "separators", nil)
 	}

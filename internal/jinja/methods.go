@@ -9,10 +9,9 @@ import (
 
 // params are the arguments of a method, a filter or a test.
 type params struct {
-	s      *state
-	of     string
-	values []any
-	named  map[string]any
+	s  *state
+	of string
+	given
 }
 
 // takes fails for arguments by other names and for too many of them.
@@ -410,7 +409,7 @@ func edge(text string, p params, has func(text, part string) bool) any {
 	p.count(1, 1)
 	if t, ok := p.values[0].(*list); ok && t.tuple {
 		for i := range t.items {
-			part := (params{of: p.of, values: t.items}).text(i, "an item", nil)
+			part := (params{of: p.of, given: given{values: t.items}}).text(i, "an item", nil)
 			p.s.step()
 			p.s.copies(len(part))
 			if has(text, part) {

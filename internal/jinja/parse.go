@@ -12,6 +12,7 @@ type parser struct {
 	depth  int
 	loops  int
 	marks  bool
+	rest   map[string]bool // whether the macro uses varargs or kwargs
 }
 
 // expr computes a value.
@@ -230,6 +231,9 @@ func (p *parser) primary() expr {
 			return constant(false)
 		case "none", "None":
 			return constant(nil)
+		}
+		if p.rest != nil && (t.text == "varargs" || t.text == "kwargs") {
+			p.rest[t.text] = true
 		}
 		return func(s *state) any { return s.lookup(t.text) }
 	case text:

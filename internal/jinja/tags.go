@@ -305,14 +305,14 @@ func (f forLoop) run(s *state, over any, l *loop) signal {
 }
 
 // repeatLoop is the text of a recursive loop over other items.
-func (s *state) repeatLoop(l *loop, values []any, named map[string]any) string {
-	params{s: s, of: "loop", values: values, named: named}.count(1, 1)
+func (s *state) repeatLoop(l *loop, g given) string {
+	params{s: s, of: "loop", given: g}.count(1, 1)
 	if l.again == nil {
 		fail("the loop is not recursive")
 	}
 	began, before := s.began, s.made
 	s.pending += before - began
-	text := l.again(s, l, values[0])
+	text := l.again(s, l, g.values[0])
 	s.pending -= before - began
 	s.began = s.made - len(text) - (before - began)
 	return text
@@ -325,33 +325,48 @@ type macro struct {
 	defaults []expr // nil for none
 	body     []node
 	home     *frame
+	rest     map[string]bool // whether it uses varargs or kwargs
 }
 
-func (m *macro) call(s *state, values []any, named map[string]any) (text string) {
-
+func (m *macro) call(s *state, g given) (text string) {
 	s.scope(m.home, func() {
+		names := s.vars.names
+		names["caller"] = undefined{"caller"}
 		for i, n := range m.names {
-			v, found := named[n]
+			v, found := g.named[n]
 			switch {
-			case i < len(values):
-				v = values[i]
+			case i < len(g.values):
+				v = g.values[i]
 			case found:
 			case m.defaults[i] != nil:
 				v = m.defaults[i](s)
 			default:
 				v = undefined{n}
 			}
-			s.vars.names[n] = v
+			names[n] = v
 		}
-		if len(values) > len(m.names) {
-			fail("the macro %.40q has %d arguments, and %d are given", m.name, len(m.names), len(values))
+		more := g.values[min(len(m.names), len(g.values)):]
+		switch {
+		case m.rest["varargs"]:
+			s.items(len(more))
+			names["varargs"] = &list{slices.Clone(more), true}
+		case len(more) > 0:
+			fail("the macro %.40q has %d arguments, and %d are given", m.name, len(m.names), len(g.values))
 		}
-		for n, v := range named {
-			if n == "caller" {
-				s.vars.names[n] = v
-			} else if !slices.Contains(m.names, n) {
+		others := &dict{}
+		for _, n := range g.order {
+			switch {
+			case n == "caller":
+				names[n] = g.named[n]
+			case slices.Contains(m.names, n):
+			case !m.rest["kwargs"]:
 				fail("the macro %.40q has no argument %.40q", m.name, n)
+			default:
+				s.set(others, n, g.named[n])
 			}
+		}
+		if m.rest["kwargs"] {
+			names["kwargs"] = others
 		}
 		text = s.capture(func() { s.run(m.body) })
 	})
@@ -366,6 +381,8 @@ func (p *parser) signature(m *macro) {
 		var standard expr
 		if p.found(operator, "=") {
 			standard = p.expression()
+		} else if n := len(m.defaults); n > 0 && m.defaults[n-1] != nil {
+			failAt(p.line(), "an argument without a default follows one with a default")
 		}
 		m.defaults = append(m.defaults, standard)
 		if !p.found(operator, ",") {
@@ -375,19 +392,18 @@ func (p *parser) signature(m *macro) {
 	p.op(")")
 }
 
-// outside parses a body that loops around it do not reach.
-func (p *parser) outside(ending string) []node {
-	loops := p.loops
-	p.loops = 0
-	body := p.until(ending)
-	p.loops = loops
-	return body
+// outside parses the body of a macro, which loops around it do not reach.
+func (p *parser) outside(m *macro, ending string) {
+	loops, rest := p.loops, p.rest
+	p.loops, p.rest = 0, map[string]bool{}
+	m.body, m.rest = p.until(ending), p.rest
+	p.loops, p.rest = loops, rest
 }
 
 func (p *parser) macroTag() func(*state) signal {
 	m := macro{name: p.want(name, "")}
 	p.signature(&m)
-	m.body = p.outside("endmacro")
+	p.outside(&m, "endmacro")
 	return func(s *state) signal {
 		here := m
 		here.home = s.vars
@@ -408,17 +424,17 @@ func (p *parser) callTag() func(*state) signal {
 		links = append(links, p.member())
 	}
 	function, args := linked(first, links), p.arguments()
-	m.body = p.outside("endcall")
+	p.outside(&m, "endcall")
 	return func(s *state) signal {
 		f := function(s)
-		values, named := args.compute(s)
-		if named == nil {
-			named = map[string]any{}
+		g := args.compute(s)
+		if g.named == nil {
+			g.named = map[string]any{}
 		}
 		here := m
 		here.home = s.vars
-		named["caller"] = &here
-		s.write(s.str(s.invoke(f, values, named, line, depth)))
+		g.named["caller"], g.order = &here, append(g.order, "caller")
+		s.write(s.str(s.invoke(f, g, line, depth)))
 		return goOn
 	}
 }

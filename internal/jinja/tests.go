@@ -1,8 +1,6 @@
 package jinja
 
 import (
-	"maps"
-	"slices"
 	"strings"
 )
 
@@ -116,7 +114,7 @@ func named(p params) *dict {
 			fail("%s of %s", p.of, a(from))
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(p.named)) {
+	for _, key := range p.order {
 		p.s.set(d, key, p.named[key])
 	}
 	return d

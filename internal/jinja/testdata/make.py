@@ -336,6 +336,13 @@ TEMPLATES = [
     "{{ 2.5 | round(400) }} {{ 1e300 | round(10) }} {{ 0.1 + 0.2 }} {{ 1e16 }} {{ 123456789012345680.0 }} {{ 0.0001 }} {{ 1e-5 }}",
     "{{ 'a\\n\\nb' | indent(2, true, true) }}|{{ 'a\\n\\nb' | indent('> ') }}|{{ '' | indent(2, true) }}|{{ 'a\\n' | indent(2) }}",
     "{{ 'x'.zfill(3) }} {{ '-5'.zfill(4) }} {{ 'aXbX'.replace('X', '', 1) }} {{ 'abc'.replace('', '-') }} {{ 'a&b' | forceescape }}",
+    "{{ dict(b=1, a=2, c=3) }} {{ dict({'z': 0}, b=1, a=2) | tojson }} {{ dict(b=1, **{'a': 2}) }} {{ namespace(b=1, a=2).a }}",
+    "{% macro f(a) %}{{ a }}|{{ varargs | join(',') }}|{{ kwargs }}{% endmacro %}{{ f(1, 2, 3) }} {{ f(1, x=2, b=3) }} {{ f() }}",
+    "{% macro f() %}{{ caller is defined }}{% endmacro %}{% set caller = 3 %}{{ f() }}{% call f() %}{% endcall %}",
+    "{% macro f(a=1, b) %}{% endmacro %}",
+    "{% macro f(a) %}{{ varargs }}{% endmacro %}{{ f(1, b=2) }}",
+    "{{ nothing | indent }}",
+    "{% macro f(a) %}{% for i in [1] %}{{ kwargs['x'] }}{% endfor %}{% endmacro %}{{ f(1, x='y') }}",
     "{{ [1, 2, 3] | first }} {{ 'abc' | first }} {{ 'aé' | last }} {{ '' | first is defined }} {{ [[1], [2]] | sum(start=[]) }} {{ messages | sum(attribute='n', start=0) if false }}",
 ]
 
