@@ -138,9 +138,14 @@ func (d *decoder) unexpected(want string) error {
 // count adds bytes to what the row takes.
 func (d *decoder) count(n int64) error {
 	if d.held += n; d.held > d.limit {
-		return fmt.Errorf("the row takes more than %d bytes of memory: cut it, or allow more memory: %w", d.limit, snug.ErrConfig)
+		return tooLarge(d.limit)
 	}
 	return nil
+}
+
+// tooLarge is the error for a row that takes more memory than it may.
+func tooLarge(limit int64) error {
+	return fmt.Errorf("the row takes more than %d bytes of memory: cut it, or allow more memory: %w", limit, snug.ErrConfig)
 }
 
 // next reads one value. What the previous one took no longer counts.
