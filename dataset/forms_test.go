@@ -284,3 +284,45 @@ func TestMapOfColumns(t *testing.T) {
 	_, err = Open([]string{write(t, "a.csv", "frage,antwort,label\nOne, two,false\n")}, tok, Options{Context: 32, EOS: eos, Map: map[string]string{"prompt": "frage", "completion": "antwort"}})
 	require.ErrorContains(t, err, `label is "false": a bad answer`)
 }
+
+// TestWarnings: what the template does otherwise than the rows say is counted by its kind, with the first row.
+func TestWarnings(t *testing.T) {
+	strict := template(t, "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system, please') }}{% endif %}[{{ m.role }}]{{ m.content }}{{ '</s>' if m.role == 'assistant' }}{% endfor %}"+
+		"{% if add_generation_prompt %}[assistant]{% endif %}")
+	drops := template(t, "{% for m in messages if m.role != 'system' %}[{{ m.role }}]{{ m.content.split('</think>')[-1] }}{{ '</s>' if m.role == 'assistant' }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}")
+	endless := template(t, "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}")
+	system, good := `{"messages": [{"role": "system", "content": "s"}, `+hiUser+`, `+ho+`]}`, `{"messages": [`+hiUser+`, `+ho+`]}`
+	thinks := func(what string) string {
+		return `{"messages": [` + hiUser + `, {"role": "assistant", "content": "<think>` + what + `</think>ho"}]}`
+	}
+	for _, c := range []struct {
+		template *chat.Template
+		lines    []string
+		want     []string
+	}{
+		{strict, []string{good, system, good, system}, []string{"2 rows, first line 2: left out: no system, please"}},
+		{drops, []string{good, system, system, thinks("why"), thinks("why not")}, []string{"2 rows, first line 2: the chat template leaves out message 0 (system)",
+			`2 rows, first line 4: the chat template leaves out a part of message 1 (assistant): "<think>why</think>"`}},
+		{endless, []string{good, good}, []string{"2 rows, first line 1: no answer ends with an end token; generation will not stop"}},
+		{strict, []string{good, `{"messages": [` + hiUser + `, {"role": "assistant", "content": ""}]}`}, []string{"line 2: message 1 (assistant) is empty, and only its end is learned"}},
+		{strict, []string{good, `{"messages": [` + hiUser + `, {"role": "assistant", "content": "` + strings.Repeat("long ", 300) + `"}]}`}, []string{"line 2: cut to 256 tokens (-context)"}},
+		{strict, []string{good, `{"messages": [{"role": "user", "content": "` + strings.Repeat("long ", 300) + `"}, ` + ho + `]}`}, []string{"line 2: left out: none of its first 256 tokens is learned (-context)"}},
+	} {
+		_, _, said, err := shownForms(t, strings.Join(c.lines, "\n"), Options{Template: c.template})
+		require.NoError(t, err)
+		require.Equal(t, c.want, said)
+	}
+	_, _, _, err := shownForms(t, system, Options{Template: strict})
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, "line 1: chat: no system, please")
+
+	// Many kinds of warnings of one file do not take memory without end.
+	var lines strings.Builder
+	for i := range 100 {
+		lines.WriteString(`{"messages": [` + hiUser + `, {"role": "r` + strings.Repeat("x", i) + `", "content": "y"}]}` + "\n")
+	}
+	s, err := Open([]string{write(t, "a.jsonl", lines.String()+good)}, tok, Options{Context: 64, EOS: eos, Template: strict})
+	require.NoError(t, err)
+	require.Len(t, s.Stats().Files[0].Warnings, maxWarnings+1)
+	require.Equal(t, Warning{Text: "more warnings of other kinds", Rows: 100 - maxWarnings, First: "line 31"}, s.Stats().Files[0].Warnings[maxWarnings])
+}

@@ -3,6 +3,7 @@ package dataset
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -122,7 +123,7 @@ func (f *rows) repeat(name string) { f.repeats[name] = true }
 func (f *rows) warn(at, kind, format string, args ...any) {
 	i := slices.Index(f.kinds, kind)
 	if i < 0 {
-		if len(f.kinds) == maxWarnings {
+		if len(f.kinds) >= maxWarnings {
 			kind = "more"
 			if i = slices.Index(f.kinds, kind); i < 0 {
 				i, format, args = len(f.kinds), "more warnings of other kinds", nil
@@ -159,12 +160,16 @@ func (f *rows) drop(at string, why error) {
 		f.first = fmt.Errorf("%s: %w", at, why)
 	}
 	f.reader.stats.Dropped++
-	text := strings.TrimSuffix(why.Error(), ": "+snug.ErrConfig.Error())
+	text := strings.TrimPrefix(strings.TrimSuffix(why.Error(), ": "+snug.ErrConfig.Error()), "chat: ")
 	f.warn(at, "left out: "+kindOfText(text), "left out: %s", text)
 }
 
-// kindOfText returns a text without its numbers, so that texts that differ only in them are one kind.
+// quoted is a part of a warning that quotes the row.
+var quoted = regexp.MustCompile(`"(\\.|[^"\\])*"`)
+
+// kindOfText returns a text without its numbers and what it quotes, so that texts that differ only in them are one kind.
 func kindOfText(text string) string {
+	text = quoted.ReplaceAllString(text, "")
 	return strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' {
 			return '#'

@@ -217,6 +217,10 @@ func writeSample(w io.Writer, number int, x dataset.Shown, colour bool) {
 				fmt.Fprint(w, said)
 			}
 		}
+		if n := len(text.Pieces); n > 0 && strings.HasSuffix(text.Pieces[n-1].Text, "\n") {
+			fmt.Fprintln(w)
+			continue
+		}
 		fmt.Fprint(w, "\n\n")
 	}
 }
