@@ -75,14 +75,18 @@ func pagesNeed(f *io.SectionReader, m *format.ColumnMetaData) (need int64, err e
 		counted := &meter{in: io.NewSectionReader(f, at, f.Size()-at), progress: func(int64) {}}
 		in := bufio.NewReaderSize(io.LimitReader(counted, maxHeader), 4<<10)
 		var h format.PageHeader
-		if err := thrift.NewDecoder(new(thrift.CompactProtocol).NewReader(in)).Decode(&h); err != nil {
+		if err := thrift.NewDecoder(new(thrift.CompactProtocol).NewReader(in)).Decode(&h); err != nil && counted.n >= maxHeader {
+			return 1 << 60, nil // its statistics have long values
+		} else if err != nil {
 			return 0, fmt.Errorf("page header: %w", err)
 		}
 		packed, whole := int64(h.CompressedPageSize), int64(h.UncompressedPageSize)
 		if packed < 0 || whole < 0 {
 			return 0, fmt.Errorf("a page of %d bytes, %d of them in the file", whole, packed)
 		}
-		at += counted.n - int64(in.Buffered()) + packed
+		header := counted.n - int64(in.Buffered())
+		at += header + packed
+		packed += header
 		values, encoding := int64(0), format.Plain
 		switch {
 		case h.DataPageHeader.Valid:

@@ -145,18 +145,18 @@ func TestTableBombs(t *testing.T) {
 	}
 	long := strings.Repeat("a ", 1<<15)
 	short := parquet.ColumnIndexSizeLimit(func([]string) int { return 16 }) // no long values beside the pages
-	many := make([]string, 1000)
+	many := make([]string, 100)
 	for i := range many {
 		many[i] = long
 	}
 	for name, c := range map[string]struct{ contents, says string }{
-		"a long value":         {table(t, []pairRow{{Prompt: "x", Completion: strings.Repeat(long, 400)}}, parquet.Compression(&parquet.Zstd), short), "the pages of column completion take"},
-		"a long value in LZ4":  {table(t, []pairRow{{Prompt: "x", Completion: strings.Repeat(long, 400)}}, parquet.Compression(&parquet.Lz4Raw), short), "the pages of column completion take"},
-		"one value many times": {table(t, []lists{{many}}, parquet.Compression(&parquet.Zstd), short), "row 1: messages: the row takes more than 4194304 bytes of memory"},
+		"a long value":         {table(t, []pairRow{{Prompt: "x", Completion: strings.Repeat(long, 128)}}, parquet.Compression(&parquet.Zstd), short), "the pages of column completion take"},
+		"a long value in LZ4":  {table(t, []pairRow{{Prompt: "x", Completion: strings.Repeat(long, 128)}}, parquet.Compression(&parquet.Lz4Raw), short), "the pages of column completion take"},
+		"one value many times": {table(t, []lists{{many}}, parquet.Compression(&parquet.Zstd), short), "row 1: messages: the row takes more than 2097152 bytes of memory"},
 	} {
 		path := filepath.Join(t.TempDir(), "a.parquet")
 		require.NoError(t, os.WriteFile(path, []byte(c.contents), 0o600))
-		_, err := Open([]string{path}, tok, Options{Context: 8, EOS: eos, Memory: 16 << 20})
+		_, err := Open([]string{path}, tok, Options{Context: 8, EOS: eos, Memory: 8 << 20})
 		require.ErrorIs(t, err, snug.ErrConfig, name)
 		require.ErrorContains(t, err, c.says, name)
 	}
