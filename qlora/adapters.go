@@ -322,7 +322,7 @@ func (c *AdapterOptions) adapterModule(w *amp.Weights, t amp.Tensor) (string, er
 		}
 	}
 	switch {
-	case !isPart && (c.isSaved(name) || isTable(name)):
+	case !isPart && (c.isSaved(name) || isTable(name) || isTwin(w, name)):
 		return "", nil
 	case !isPart:
 		return "", foreignTensor(w, name)

@@ -60,6 +60,18 @@ func isTable(name string) bool {
 	return isWeight && slices.Contains(tableNames, module[strings.LastIndexByte(module, '.')+1:])
 }
 
+// isTwin reports whether a tensor of a file, without the prefix, is one of the two further copies that PEFT saves of a table
+// that is of modules_to_save and was resized. PEFT loads the one without a further name.
+func isTwin(w *amp.Weights, name string) bool {
+	for _, twin := range []string{".modules_to_save.weight", ".original_module.weight"} {
+		if module, found := strings.CutSuffix(name, twin); found && isTable(module+".weight") {
+			_, found = w.Tensor(adapterPrefix + module + ".weight")
+			return found
+		}
+	}
+	return false
+}
+
 // SavedTensors returns the parameters of the base model that a folder of adapters has beside them, by name and shape:
 // those of ModulesToSave, and embeddings and heads, which PEFT saves when the vocabulary was resized or when they are targets
 // (then with ".base_layer" before ".weight"). [LoadModules] reads them. Errors are those of [LoadAdapters].

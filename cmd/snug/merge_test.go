@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -74,4 +75,44 @@ func TestMergeSaysWhatRoundingLoses(t *testing.T) {
 	status, text, errs = snugged("merge", "-model", model, "-adapter", adapterOf(t, model, 0.5, qlora.AdapterOptions{}), "-compute", "f32", "-o", out+"2")
 	require.Zero(t, status, errs)
 	require.NotContains(t, text, "lost to rounding")
+}
+
+// TestAdapterGrowsTheVocabulary merges an adapter whose embedding and head have more rows than the model's, and generates with
+// both. The merged config.json has the new size; the tokenizer's files are the model's.
+func TestAdapterGrowsTheVocabulary(t *testing.T) {
+	model := publish(t)
+	c, err := transformer.ReadConfig(model)
+	require.NoError(t, err)
+	rows := c.Vocab + 5
+	table := qlora.Module{Shape: []int{rows, c.Dim}, Value: snug.ViewOf(make([]float32, rows*c.Dim))}
+	for i := range table.Value.Float32s() {
+		table.Value.Float32s()[i] = float32(i%13-6) / 20
+	}
+	embedding, head := table, table
+	embedding.Name, head.Name = "model.embed_tokens.weight", "lm_head.weight"
+	in, out := c.Dim, c.Heads*c.HeadDim
+	l := &qlora.LoRA{In: in, Out: out, Rank: 1, Scale: 1, A: snug.ViewOf(make([]float32, in)), B: snug.ViewOf(make([]float32, out))}
+	adapter := filepath.Join(t.TempDir(), "adapter")
+	o := qlora.AdapterOptions{Rank: 1, Alpha: 1, ModulesToSave: []string{"embed_tokens", "lm_head"}}
+	require.NoError(t, qlora.SaveAdapters(adapter, o, map[string]*qlora.LoRA{"model.layers.0.self_attn.q_proj": l}, embedding, head))
+	merged := filepath.Join(t.TempDir(), "merged")
+	status, _, errs := snugged("merge", "-model", model, "-adapter", adapter, "-o", merged)
+	require.Zero(t, status, errs)
+	grown, err := transformer.ReadConfig(merged)
+	require.NoError(t, err)
+	require.Equal(t, rows, grown.Vocab)
+	require.Equal(t, c.Tied, grown.Tied, "the folder has one matrix twice, or the model two")
+	sameFile(t, filepath.Join(model, "tokenizer.json"), filepath.Join(merged, "tokenizer.json"))
+	for _, args := range [][]string{{"-model", merged}, {"-model", model, "-adapter", adapter}} {
+		status, _, errs := snugged(append([]string{"generate", "-prompt", "say q", "-tokens", "3", "-compute", "f32"}, args...)...)
+		require.Zero(t, status, errs)
+	}
+}
+
+func sameFile(t *testing.T, a, b string) {
+	x, err := os.ReadFile(a)
+	require.NoError(t, err)
+	y, err := os.ReadFile(b)
+	require.NoError(t, err)
+	require.Equal(t, x, y)
 }
