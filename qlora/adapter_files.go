@@ -138,6 +138,7 @@ func openIn(dir string) opener {
 // adapterWeights are the weights of a folder, open for reading.
 type adapterWeights struct {
 	*amp.Weights
+	names map[string]string // of tensors in the file, by their names without wrappers, see unwrap
 	close func() error
 }
 
@@ -151,6 +152,9 @@ func openAdapters(open opener) (w adapterWeights, err error) {
 	size, err := f.Size()
 	if err == nil {
 		w.Weights, err = amp.NewWeights(f, size)
+	}
+	if err == nil {
+		err = w.unwrap()
 	}
 	if err != nil {
 		return w, fmt.Errorf("%s: %w", adapterWeightsFile, errors.Join(err, f.Close()))

@@ -229,14 +229,14 @@ func loadAdapters(open opener, dev *snug.Device) (c AdapterOptions, adapters map
 	if err != nil {
 		return c, nil, fmt.Errorf("%s: %w", adapterConfigFile, err)
 	}
-	if adapters, err = describeAdapters(&c, s, w.Weights); err != nil {
+	if adapters, err = describeAdapters(&c, s, w); err != nil {
 		return c, nil, err
 	}
 	if dev == nil {
 		dev = snug.CPU()
 	}
 	for _, name := range slices.Sorted(maps.Keys(adapters)) {
-		if err := adapters[name].load(w.Weights, dev, adapterPrefix+name, c.DoRA); err != nil {
+		if err := adapters[name].load(w, dev, adapterPrefix+name, c.DoRA); err != nil {
 			return c, nil, err
 		}
 	}
@@ -245,7 +245,7 @@ func loadAdapters(open opener, dev *snug.Device) (c AdapterOptions, adapters map
 }
 
 // load makes the tensors of an adapter.
-func (l *LoRA) load(w *amp.Weights, dev *snug.Device, name string, dora bool) error {
+func (l *LoRA) load(w adapterWeights, dev *snug.Device, name string, dora bool) error {
 	for _, p := range l.parts(dora) {
 		n := 1
 		for _, d := range p.shape {
@@ -273,7 +273,7 @@ func readAdapterConfig(text []byte) (c AdapterOptions, s *selector, err error) {
 }
 
 // describeAdapters returns the adapters of a file without their elements.
-func describeAdapters(c *AdapterOptions, s *selector, w *amp.Weights) (map[string]*LoRA, error) {
+func describeAdapters(c *AdapterOptions, s *selector, w adapterWeights) (map[string]*LoRA, error) {
 	adapters := map[string]*LoRA{}
 	tensors := w.Tensors()
 	for _, t := range tensors {
@@ -298,7 +298,7 @@ func describeAdapters(c *AdapterOptions, s *selector, w *amp.Weights) (map[strin
 
 // adapterModule returns the module of an A. For the other tensors of an adapter it returns
 // "" and checks that their A exists.
-func (c *AdapterOptions) adapterModule(w *amp.Weights, t amp.Tensor) (string, error) {
+func (c *AdapterOptions) adapterModule(w adapterWeights, t amp.Tensor) (string, error) {
 	name, found := strings.CutPrefix(t.Name, adapterPrefix)
 	if !found {
 		return "", fmt.Errorf("the name does not begin with %q: %w", adapterPrefix, snug.ErrCorrupt)
@@ -335,7 +335,7 @@ func (c *AdapterOptions) adapterModule(w *amp.Weights, t amp.Tensor) (string, er
 
 // foreignTensor returns the error for a tensor that is not part of an adapter of a linear
 // layer. The error says what the tensor is and what to do about it.
-func foreignTensor(w *amp.Weights, name string) error {
+func foreignTensor(w adapterWeights, name string) error {
 	module, _, isBase := strings.Cut(name, ".base_layer.")
 	if !isBase {
 		module, _, _ = strings.Cut(name, ".lora_embedding_")
@@ -353,7 +353,7 @@ func foreignTensor(w *amp.Weights, name string) error {
 }
 
 // describe returns the adapter of a module with in inputs, without its elements.
-func (c *AdapterOptions) describe(s *selector, w *amp.Weights, module string, in int) (*LoRA, error) {
+func (c *AdapterOptions) describe(s *selector, w adapterWeights, module string, in int) (*LoRA, error) {
 	if selected, err := s.selects(module); err != nil || !selected {
 		return nil, cmp.Or(err, fmt.Errorf("the file has an adapter, which target_modules, exclude_modules and layers_to_transform do not select, "+
 			"so that PEFT leaves it out: %w", snug.ErrConfig))

@@ -62,7 +62,7 @@ func isTable(name string) bool {
 
 // isTwin reports whether a tensor of a file, without the prefix, is one of the two further copies that PEFT saves of a table
 // that is of modules_to_save and was resized. PEFT loads the one without a further name.
-func isTwin(w *amp.Weights, name string) bool {
+func isTwin(w adapterWeights, name string) bool {
 	for _, twin := range []string{".modules_to_save.weight", ".original_module.weight"} {
 		if module, found := strings.CutSuffix(name, twin); found && isTable(module+".weight") {
 			_, found = w.Tensor(adapterPrefix + module + ".weight")

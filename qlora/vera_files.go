@@ -252,13 +252,13 @@ func loadVeRA(open opener) (c AdapterOptions, v *VeRA, layers map[string]VeRALay
 		}
 	}
 	if err == nil {
-		layers, err = c.veraLayers(w.Weights, v)
+		layers, err = c.veraLayers(w, v)
 	}
 	return c, v, layers, err
 }
 
 // veraLayers reads the vectors of all layers.
-func (c *AdapterOptions) veraLayers(w *amp.Weights, v *VeRA) (map[string]VeRALayer, error) {
+func (c *AdapterOptions) veraLayers(w adapterWeights, v *VeRA) (map[string]VeRALayer, error) {
 	s, err := c.check()
 	if err != nil {
 		return nil, err

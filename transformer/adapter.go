@@ -106,7 +106,7 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 		}
 		if loaded != nil {
 			if c.loaded = loaded[module]; c.loaded == nil {
-				return nil, fmt.Errorf("%s: target_modules select %s, which has no adapter in the folder: %w", dir, module, snug.ErrCorrupt)
+				return nil, fmt.Errorf("%s: target_modules select %s, which has no adapter in the folder%s: %w", dir, module, foreignPrefix(loaded, module), snug.ErrCorrupt)
 			}
 			delete(loaded, module)
 			if m.adapters.VeRA != nil {
@@ -126,6 +126,20 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 		return nil, fmt.Errorf("the adapter's Targets select no matrix of the model: %w", snug.ErrConfig)
 	}
 	return list, nil
+}
+
+// foreignPrefix says which adapter of a folder has the end of a module's name, behind something else, empty if none has.
+func foreignPrefix(loaded map[string]*qlora.LoRA, module string) string {
+	_, end, found := strings.Cut(module, ".layers.")
+	if !found {
+		_, end, found = strings.Cut(module, ".h.")
+	}
+	for _, name := range slices.Sorted(maps.Keys(loaded)) {
+		if found && strings.HasSuffix(name, "."+end) {
+			return fmt.Sprintf("; the file has %s, whose prefix is not known", name)
+		}
+	}
+	return ""
 }
 
 // chooseNames decides what PEFT calls the modules. In the class of a multimodal model they have other

@@ -116,8 +116,15 @@ func sameTables(dir, a, b string) (same bool, err error) {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	x, _ := w.Tensor(adapterPrefix + a)
-	y, _ := w.Tensor(adapterPrefix + b)
+	var x, y amp.Tensor
+	for _, t := range w.Tensors() { // which may have wrappers before the names
+		if strings.HasSuffix(t.Name, "."+a) {
+			x = t
+		}
+		if strings.HasSuffix(t.Name, "."+b) {
+			y = t
+		}
+	}
 	return equal(w, x, y)
 }
 
