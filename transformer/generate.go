@@ -214,6 +214,9 @@ func (g *Generator) next(ctx context.Context) (int32, error) {
 		return 0, err
 	}
 	token, err := g.sampler.next(g.logits, len(g.tokens))
+	if errors.Is(err, snug.ErrNonFinite) && g.m.dtype == snug.F16 {
+		err = fmt.Errorf("in float16, which goes up to 65504, what models trained in bfloat16, such as Gemma, exceed: compute in bf16: %w", err)
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -3,6 +3,7 @@ package transformer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -224,4 +225,25 @@ func TestGenerateErrors(t *testing.T) {
 	require.NoError(t, g.Close())
 	_, err = g.Next(context.Background())
 	require.ErrorIs(t, err, snug.ErrConfig)
+}
+
+// TestOverflowNamesTheRemedy generates with activations that float16 cannot hold, and bfloat16 can.
+func TestOverflowNamesTheRemedy(t *testing.T) {
+	c := tinyGemma()
+	c.EmbeddingScale = 1e6
+	for dt, fails := range map[snug.DType]bool{snug.F16: true, snug.BF16: false} {
+		m, err := New(c, Options{DType: dt})
+		require.NoError(t, err)
+		g, err := m.Generate(GenerateOptions{Context: 8})
+		require.NoError(t, err)
+		require.NoError(t, g.Prompt(context.Background(), []int32{3, 4, 5}))
+		_, err = g.Next(context.Background())
+		if fails {
+			require.ErrorIs(t, err, snug.ErrNonFinite)
+			require.ErrorContains(t, err, "compute in bf16")
+		} else {
+			require.NoError(t, err)
+		}
+		require.NoError(t, errors.Join(g.Close(), m.Close()))
+	}
 }

@@ -29,6 +29,14 @@ func (t *tuning) divergedAdvice(d console.Diverged) string {
 	return "try " + strings.Join(tries, ", or ")
 }
 
+// overflowRemedy is what to do about activations that overflow in a type, in front of which a sentence stands.
+func overflowRemedy(dt snug.DType) string {
+	if dt == snug.F16 {
+		return "; float16 goes up to 65504, which models trained in bfloat16, such as Gemma, exceed: use -compute bf16"
+	}
+	return ""
+}
+
 // reportFailure prints the line of -json of a run that is not done.
 func (t *tuning) reportFailure(r result, failed error) error {
 	if !t.json {

@@ -208,7 +208,7 @@ func (t *tuning) preferring() (learner, error) {
 			p.refs[pair] = answersOf(b, i, logp)
 			for _, x := range p.refs[pair] {
 				if x-x != 0 {
-					return nil, fmt.Errorf("tune: the log-probability of an answer is %v before the first step, because a weight of %s is not finite or activations overflow: %w", x, t.dir, snug.ErrNonFinite)
+					return nil, fmt.Errorf("tune: the log-probability of an answer is %v before the first step, because a weight of %s is not finite or activations overflow%s: %w", x, t.dir, overflowRemedy(t.dtype), snug.ErrNonFinite)
 				}
 			}
 		}

@@ -463,8 +463,8 @@ func (t *tuning) train() (r result, err error) {
 		return r, fmt.Errorf("tune: %w: nothing is written to %s; %s", err, t.output, t.divergedAdvice(lost))
 	}
 	if did.Skipped > 0 && did.Skipped == steps && err == nil {
-		err = fmt.Errorf("tune: no step changed anything, and nothing is written: gradients are not finite in any of them, because a weight of %s is not, or the loss overflows: %w",
-			t.dir, snug.ErrNonFinite)
+		err = fmt.Errorf("tune: no step changed anything, and nothing is written: gradients are not finite in any of them, because a weight of %s is not, or the loss overflows%s: %w",
+			t.dir, overflowRemedy(t.dtype), snug.ErrNonFinite)
 	}
 	return r, err
 }
