@@ -27,6 +27,12 @@ func distance(n int) int {
 }
 
 // Bias is added to scores, after Softcap. The zero Bias is none.
+//
+// To hide keys use −Inf here, [Options.Mask] or [Options.KLens], not a large negative number in every key of a query.
+// Scores are multiplied by log2(e) in float32, so that a sum below −2.35e38, such as torch.finfo.min, becomes −Inf: a query
+// whose sums are all below it sees nothing (0, and lse −Inf), where PyTorch returns the mean of all values. A query with other
+// sums gives such keys the weight 0, as PyTorch does. lse is a float32, too: the weights that [Backward] computes from it have
+// a relative error of about |lse|·2^-24, so that those of a query whose sums are all beyond ±1e6 are off by 6 % and more.
 type Bias struct {
 	// X is contiguous, of Dims elements, of float32 or 16 bits.
 	X snug.View
