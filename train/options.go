@@ -51,7 +51,7 @@ type Options struct {
 	// InBackward updates each parameter as soon as its gradient is complete. There are no master weights then: updates
 	// of bfloat16 are rounded stochastically. There is no loss scale, and so no float16. A step has one micro-batch,
 	// and with Clip the backward pass runs twice, unless Fold is set. A step that runs out of memory is not run again
-	// by Split.
+	// by [Trainer.SplitBy].
 	InBackward bool
 	// Fold, with InBackward, takes several micro-batches: each gradient is folded into the optimizer's state as soon as
 	// it is complete, by [quant8.Optimizer.FoldInBackward]. The step is not that of the mean gradient, except with SGD.
@@ -67,17 +67,12 @@ type Options struct {
 	Storage Storage
 	Chunk   int // elements of a page; 0 is 65536
 
-	// Split divides a micro-batch in two. When a step runs out of memory, the Trainer divides all micro-batches, runs
-	// the step again, and divides those of later steps too. Split returns false for a micro-batch that cannot be
-	// divided. The mean over the step stays the same, up to rounding.
-	Split func(batch any) (a, b any, ok bool)
-
 	// Reducer joins the Trainers of data-parallel training, one for each rank: in processes, by package dist/mpi or
 	// dist/nccl, or in goroutines, by [accum.Local]. Each rank has a model with the same parameters, and passes its own
 	// micro-batches to Train; it may have none. A step uses the micro-batches of all ranks, so that all models stay equal
 	// bit for bit. Report.Loss and Targets are of all ranks. All ranks call New, and then Train and Save equally often.
 	// New compares the ranks' builds of snug, parameters and options, About included, and each step compares their rates.
-	// After an error on one rank the others wait for it: end the job, as mpi.World.Abort does. InBackward, Split, and
+	// After an error on one rank the others wait for it: end the job, as mpi.World.Abort does. InBackward, and
 	// rules without gradients are errors. Checkpoints want a Reducer that is an [accum.Broadcaster], and Shard an
 	// [accum.SendReceiver].
 	//
@@ -168,7 +163,6 @@ func (o *Options) check(noModel bool) error {
 		{o.Shard == plan.ShardWeights && !o.paged(), "ShardWeights wants an accum.Pages as Reducer"},
 		{o.Shard != plan.Replicate && (!quant8.Elementwise(o.Optimizer) || o.averages()), fmt.Sprintf("Shard does not go with %T, whose step takes a whole parameter, or its averages", o.Optimizer)},
 		{o.Shard != plan.Replicate && (o.Measure || o.CountLost), "Shard does not go with Measure and CountLost, which look at whole parameters"},
-		{o.Reducer != nil && o.Split != nil, "Reducer does not go with Split, because the ranks make a step together"},
 		{o.follows() && o.Folder != nil, "Folder is for rank 0: it writes the checkpoints"},
 		{o.Fold && o.SkipNonFinite, "Fold does not go with SkipNonFinite, because what is folded cannot be taken back"},
 	} {

@@ -264,7 +264,6 @@ func TestRanksDiffer(t *testing.T) {
 	require.NoError(t, err)
 	for want, o := range map[string]Options{
 		"InBackward": {InBackward: true},
-		"Split":      {Split: func(any) (a, b any, ok bool) { return nil, nil, false }},
 		"MeZO":       {Optimizer: quant8.MeZO{}},
 		"Bucket":     {Bucket: -1},
 	} {

@@ -92,7 +92,7 @@ func (t *Trainer[B]) train(ctx context.Context, batches []B) (r Report, err erro
 		} else {
 			t.reset()
 		}
-		if t.options.Split == nil || !errors.Is(err, snug.ErrNoMemory) {
+		if t.divide == nil || !errors.Is(err, snug.ErrNoMemory) {
 			return r, err
 		}
 		smaller, splitErr := t.split(batches)
@@ -154,22 +154,65 @@ func (t *Trainer[B]) counted(batches []B) ([]B, error) {
 	return list, nil
 }
 
+// SplitBy sets the function that divides a micro-batch in two, and returns false for one that cannot be divided. When a step
+// runs out of memory, Train divides all micro-batches, runs the step again, and divides those of later steps too; Evaluate
+// divides its batches likewise. The mean over the step stays the same, up to rounding. With InBackward Train does not divide,
+// because parameters have changed when memory runs out. Call it before the first step. The error wraps [snug.ErrConfig] for
+// nil, and with a Reducer, because the ranks make a step together.
+func (t *Trainer[B]) SplitBy(split func(batch B) (a, b B, ok bool)) error {
+	switch {
+	case t.closed():
+		return fmt.Errorf("train: SplitBy: the Trainer is closed: %w", snug.ErrConfig)
+	case split == nil:
+		return fmt.Errorf("train: SplitBy: the function is nil: %w", snug.ErrConfig)
+	case t.options.Reducer != nil:
+		return fmt.Errorf("train: SplitBy does not go with a Reducer, because the ranks make a step together: %w", snug.ErrConfig)
+	}
+	t.divide = split
+	return nil
+}
+
+// evaluate evaluates a batch, or its parts if memory runs out.
+func (t *Trainer[B]) evaluate(ctx context.Context, b B, splits int) (fused.Loss, error) {
+	if splits == 0 {
+		loss, err := t.model.Evaluate(ctx, b)
+		if err == nil || t.divide == nil || !errors.Is(err, snug.ErrNoMemory) {
+			return loss, err
+		}
+		if _, _, ok := t.divide(b); !ok {
+			return loss, err
+		}
+		splits = 1
+	}
+	x, y, ok := t.divide(b)
+	if !ok {
+		return t.evaluate(ctx, b, 0)
+	}
+	var all fused.Loss
+	for _, half := range []B{x, y} {
+		if !(t.model.Weight(half) > 0) {
+			continue
+		}
+		loss, err := t.evaluate(ctx, half, splits-1)
+		if err != nil {
+			return fused.Loss{}, err
+		}
+		all = all.Plus(loss)
+	}
+	return all, nil
+}
+
 // split divides each micro-batch in two, if it can be divided.
 func (t *Trainer[B]) split(batches []B) ([]B, error) {
 	var list []B
 	divided := false
 	for _, b := range batches {
-		x, y, ok := t.options.Split(b)
+		x, y, ok := t.divide(b)
 		if !ok {
 			list = append(list, b)
 			continue
 		}
-		first, isB := x.(B)
-		second, alsoB := y.(B)
-		if !isB || !alsoB {
-			return nil, fmt.Errorf("the function Split returns a %T and a %T for a %T: %w", x, y, b, snug.ErrConfig)
-		}
-		list, divided = append(list, first, second), true
+		list, divided = append(list, x, y), true
 	}
 	if !divided {
 		return nil, fmt.Errorf("micro-batches cannot be divided further: %w", snug.ErrNoMemory)

@@ -133,6 +133,9 @@ func (m *toy) Backprop(_ context.Context, b []int, scale float32, w Window) (fus
 }
 
 func (m *toy) Evaluate(_ context.Context, b []int) (fused.Loss, error) {
+	if m.most > 0 && len(b) > m.most {
+		return fused.Loss{}, fmt.Errorf("toy: %d samples: %w", len(b), snug.ErrNoMemory)
+	}
 	return fused.Loss{Sum: m.run(b, nil, nil), Targets: len(b)}, nil
 }
 

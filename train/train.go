@@ -107,6 +107,7 @@ type Trainer[B any] struct {
 
 	step   int
 	splits int // how many times each micro-batch is divided in two
+	divide func(batch B) (x, y B, ok bool)
 	// begun says that a failed attempt in the backward pass has begun the next step of the optimizer. halfway says that
 	// a failed attempt may have changed parameters or the optimizer's state.
 	begun, halfway bool
@@ -462,7 +463,7 @@ func (t *Trainer[B]) Evaluate(ctx context.Context, batches iter.Seq[B]) (all fus
 		}
 	}
 	for b := range batches {
-		loss, err := t.model.Evaluate(ctx, b)
+		loss, err := t.evaluate(ctx, b, t.splits)
 		if err != nil {
 			return fused.Loss{}, fmt.Errorf("train: Evaluate: %w", err)
 		}

@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -248,13 +249,12 @@ func TestNonFinite(t *testing.T) {
 
 // A step that runs out of memory is run again with smaller micro-batches.
 func TestSplit(t *testing.T) {
-	o := Options{Split: func(batch any) (any, any, bool) {
-		b := batch.([]int)
-		return b[:len(b)/2], b[len(b)/2:], len(b) > 1
-	}}
+	half := func(b []int) (x, y []int, ok bool) { return b[:len(b)/2], b[len(b)/2:], len(b) > 1 }
 	large, small := newToy(t, snug.F32, snug.F32), newToy(t, snug.F32, snug.F32)
 	small.most = 1
-	a, b := newTrainer(t, large, o), newTrainer(t, small, o)
+	a, b := newTrainer(t, large, Options{}), newTrainer(t, small, Options{})
+	require.NoError(t, errors.Join(a.SplitBy(half), b.SplitBy(half)))
+	require.ErrorIs(t, a.SplitBy(nil), snug.ErrConfig)
 	for i, loss := range trainTo(t, a, 4) {
 		r, err := b.Train(context.Background(), steps(i))
 		require.NoError(t, err)
@@ -265,8 +265,21 @@ func TestSplit(t *testing.T) {
 	for name, want := range large.bits() {
 		require.InDeltaSlice(t, want, small.bits()[name], 1e-5)
 	}
+	batches := slices.Values(append(steps(4), []int{3, 4, 5, 6, 7}))
+	want, err := a.Evaluate(context.Background(), batches)
+	require.NoError(t, err)
+	fresh := newTrainer(t, small, Options{}) // which has not divided yet
+	_, err = fresh.Evaluate(context.Background(), batches)
+	require.ErrorIs(t, err, snug.ErrNoMemory, "nothing divides")
+	require.NoError(t, fresh.SplitBy(half))
+	for _, tr := range []*Trainer[[]int]{b, fresh} {
+		got, err := tr.Evaluate(context.Background(), batches)
+		require.NoError(t, err)
+		require.Equal(t, want.Targets, got.Targets)
+		require.InDelta(t, want.Mean(), got.Mean(), 1e-5)
+	}
 	small.fail = fmt.Errorf("full: %w", snug.ErrNoMemory)
-	_, err := b.Train(context.Background(), steps(5))
+	_, err = b.Train(context.Background(), steps(5))
 	require.ErrorIs(t, err, snug.ErrNoMemory)
 	require.ErrorContains(t, err, "cannot be divided further")
 	small.fail = nil

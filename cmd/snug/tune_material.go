@@ -207,14 +207,13 @@ func (m *tuning) baseForm(r plan.Run) qlora.Type {
 }
 
 // splitBatch divides a micro-batch of several samples.
-func splitBatch(batch any) (a, b any, ok bool) {
-	whole := batch.(dataset.Batch)
+func splitBatch(whole dataset.Batch) (a, b dataset.Batch, ok bool) {
 	n, sequences := len(whole.Starts)-1, 1
 	if whole.Pairs != nil {
 		n, sequences = len(whole.Pairs), pairLength
 	}
 	if n < 2 {
-		return nil, nil, false
+		return a, b, false
 	}
 	at := n / 2 * sequences
 	cut := whole.Starts[at]

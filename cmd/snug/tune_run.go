@@ -343,7 +343,7 @@ func (t *tuning) open() (clean func() error, err error) {
 		Optimizer: t.rule(), StateBits: r.StateBits, Masters: r.Masters, Stochastic: r.Masters == amp.Split24Master, CountLost: t.rounding, Clip: clipNorm, Seed: t.seed,
 		Schedule: t.schedule(steps), Storage: state,
 		InBackward: r.Gradients == plan.InBackward || r.Gradients == plan.Folded, Fold: r.Gradients == plan.Folded,
-		Losses: o.Losses, SkipNonFinite: r.Gradients != plan.Folded, Split: splitBatch, About: t.about(), Monitor: t.monitor,
+		Losses: o.Losses, SkipNonFinite: r.Gradients != plan.Folded, About: t.about(), Monitor: t.monitor,
 	}
 	if t.mezo {
 		options.Clip = 0
@@ -355,7 +355,7 @@ func (t *tuning) open() (clean func() error, err error) {
 		options.Folder, options.SaveEvery = t.folder, t.saveEvery
 	}
 	if t.ranks != nil {
-		options.Reducer, options.Shard, options.Split = t.ranks, r.Shard, nil
+		options.Reducer, options.Shard = t.ranks, r.Shard
 	}
 	learner, err := t.learner()
 	if err != nil {
@@ -365,7 +365,10 @@ func (t *tuning) open() (clean func() error, err error) {
 		return clean, err
 	}
 	t.trainer.SetNotes(choicesOf(t.plan))
-	return clean, nil
+	if t.ranks == nil {
+		err = t.trainer.SplitBy(splitBatch)
+	}
+	return clean, err
 }
 
 // schedule returns the schedule of the learning rate. There is no decay if the optimizer averages, and none with -mezo.

@@ -118,7 +118,6 @@ func TestNewErrors(t *testing.T) {
 			cosineschedule.New(ctx, x[0].Graph(), dtypes.Float32).PeriodSteps(10).Done()
 			return perceptron(ctx, s, x)
 		}, plain, snug.ErrConfig, "set Schedule"},
-		"Split":           {perceptron, gomlx.Options{Split: func(b any) (any, any, bool) { return b, b, false }}, snug.ErrConfig, "Split"},
 		"MeZO":            {perceptron, gomlx.Options{Optimizer: quant8.MeZO{}}, snug.ErrConfig, "MeZO"},
 		"two passes":      {noisy, gomlx.Options{InBackward: true, Clip: 1}, snug.ErrConfig, "twice"},
 		"negative Clip":   {perceptron, gomlx.Options{Clip: -1}, snug.ErrConfig, "Clip"},

@@ -21,7 +21,7 @@ import (
 )
 
 // Options are those of package train of snug. There, nil as Schedule is a constant rate of 0.001; here it is the parameter
-// learning_rate of the context, if it is set, and Split must be nil.
+// learning_rate of the context, if it is set.
 type Options = train.Options
 
 // Report is the result of a step.
@@ -103,7 +103,7 @@ func (b Batch) arguments(scale float32) (list []any) {
 // some batches use fewer, pass another. Variables that do not train have the values of the run before New resumes it.
 //
 // The error wraps [snug.ErrConfig] for arguments that are nil, for a model that panics or that the package does not
-// support, for options that do not fit together, Split among them, and for a checkpoint of another run; [snug.ErrDType] for a variable that
+// support, for options that do not fit together, and for a checkpoint of another run; [snug.ErrDType] for a variable that
 // trains and is not float32, bfloat16 or float16; and [snug.ErrCorrupt] for a damaged checkpoint.
 func New(backend backends.Backend, ctx *context.Context, model gotrain.ModelFn, loss gotrain.LossFn, first Batch, o Options) (*Trainer, error) {
 	m, err := newModel(backend, ctx, model, loss, first)
@@ -112,9 +112,6 @@ func New(backend backends.Backend, ctx *context.Context, model gotrain.ModelFn, 
 	}
 	if _, zeroth := o.Optimizer.(quant8.MeZO); zeroth {
 		return nil, fmt.Errorf("gomlx: New: quant8.MeZO evaluates a batch twice with the same random numbers, which GoMLX's state of them does not give: %w", snug.ErrConfig)
-	}
-	if o.Split != nil {
-		return nil, fmt.Errorf("gomlx: New: Split runs a step again, and the variables that the model changes are not as before the step: %w", snug.ErrConfig)
 	}
 	if o.InBackward && o.Clip > 0 && !o.Fold && len(m.moved) > 0 {
 		return nil, fmt.Errorf("gomlx: New: InBackward with Clip runs a batch twice, and the model changes variable %q each time: %w", m.moved[0].ScopeAndName(), snug.ErrConfig)
