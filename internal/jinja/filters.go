@@ -35,7 +35,7 @@ func init() { // some call others
 			if p.arg(2, "count", nil) != nil {
 				n = p.whole(2, "count", 0)
 			}
-			return s.replace(s.str(v), p.text(0, "old", nil), p.text(1, "new", nil), n)
+			return s.replace(s.str(v), s.str(p.needs(0, "old")), s.str(p.needs(1, "new")), n)
 		},
 		"default": standard, "d": standard,
 		"first": func(s *state, v any, p params) any {
@@ -66,7 +66,10 @@ func init() { // some call others
 		},
 		"int": func(s *state, v any, p params) any {
 			p.takes("default", "base")
-			return s.toInt(v, p.whole(0, "default", 0))
+			if n, ok := s.toInt(v); ok {
+				return n
+			}
+			return p.arg(0, "default", 0)
 		},
 		"float": func(s *state, v any, p params) any {
 			p.takes("default")
@@ -203,6 +206,9 @@ func (s *state) sort(all []keyed, reverse bool) *list {
 		if reverse {
 			a, b = b, a
 		}
+		if typeName(a.key) == "undefined value" && s.equal(a.key, b.key) {
+			return 0
+		}
 		return s.order(a.key, b.key)
 	})
 	l := s.list(make([]any, len(all)))
@@ -289,7 +295,15 @@ func standard(_ *state, v any, p params) any {
 	return v
 }
 
-// call applies a filter that a text names.
+// some is iterate for filters that take nothing of what is false, such as tools that are none.
+func (s *state) some(v any) []any {
+	if !truth(v) {
+		return nil
+	}
+	return s.iterate(v)
+}
+
+// filter applies a filter that a text names.
 func (s *state) filter(name any, v any, g given) any {
 	of, _ := name.(string)
 	f, known := filters[of]
@@ -308,7 +322,7 @@ func mapped(s *state, v any, p params) any {
 	if s.depth++; s.depth > maxNested { // map may map
 		fail("more than %d calls within another", maxNested)
 	}
-	for _, item := range s.iterate(v) {
+	for _, item := range s.some(v) {
 		if byAttribute {
 			item = s.member(item, attribute)
 			if _, missing := item.(undefined); missing && p.named["default"] != nil {
@@ -332,7 +346,7 @@ func selected(s *state, v any, p params, attribute, keep bool) any {
 		of, values = values[0], values[1:]
 	}
 	l := &list{}
-	for _, item := range s.iterate(v) {
+	for _, item := range s.some(v) {
 		s.step()
 		what := s.member(item, of)
 		yes := truth(what)
@@ -351,18 +365,25 @@ func selected(s *state, v any, p params, attribute, keep bool) any {
 	return l
 }
 
-// toInt is Python's int, or another value.
-func (s *state) toInt(v any, standard int) int {
+// toInt is Python's int.
+func (s *state) toInt(v any) (n int, ok bool) {
 	if n, ok := integer(v); ok {
-		return n
+		return n, true
 	}
-	if x, ok := s.toFloat(v); ok && math.Abs(x) <= 1<<53 {
-		return int(x)
+	x, ok := s.toFloat(v)
+	if !ok || math.IsNaN(x) || math.IsInf(x, 0) {
+		return 0, false
 	}
-	return standard
+	if math.Abs(x) > 1<<53 {
+		fail("a number is beyond 2^53")
+	}
+	return int(x), true
 }
 
 func (s *state) toFloat(v any) (x float64, ok bool) {
+	if u, missing := v.(undefined); missing {
+		fail("%.40q is undefined", u.name)
+	}
 	if text, isText := v.(string); isText {
 		s.scan(len(text))
 		x, err := strconv.ParseFloat(strings.TrimFunc(text, space), 64)

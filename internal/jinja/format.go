@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -55,7 +56,7 @@ func (s *state) format(text string, v any) string {
 			fail("%%%c of %s is not supported", conversion, a(v))
 		}
 	}
-	if len(values) > 0 && !(len(values) == 1 && typeName(values[0]) == "dict") {
+	if kind := typeName(v); len(values) > 0 && kind != "dict" && kind != "list" {
 		fail("%% has more values than its text takes")
 	}
 	return w.done()
@@ -93,9 +94,9 @@ func formatBraces(text string, p params) any {
 			if field == "" {
 				next++
 			} else {
-				at = p.s.toInt(field, len(p.values))
+				at, _ = strconv.Atoi(field)
 			}
-			if at >= len(p.values) {
+			if at >= len(p.values) || len(field) > 9 {
 				fail("format: the field {%.40s} has no value", field)
 			}
 			w.put(p.s.str(p.values[at]))

@@ -48,6 +48,15 @@ func (p params) arg(i int, name string, standard any) any {
 	return standard
 }
 
+// needs returns an argument that must be there.
+func (p params) needs(i int, name string) any {
+	v := p.arg(i, name, undefined{})
+	if _, missing := v.(undefined); missing {
+		fail("%s: want a value for %s", p.of, name)
+	}
+	return v
+}
+
 func (p params) text(i int, name string, standard any) string {
 	v, ok := p.arg(i, name, standard).(string)
 	if !ok {
@@ -104,9 +113,11 @@ func init() { // they refer to functions that refer to them
 		"rfind": func(text string, p params) any { return place(text, p, strings.LastIndex) },
 		"index": func(text string, p params) any { return must(place(text, p, strings.Index)) },
 		"count": func(text string, p params) any {
-			p.count(1, 1)
-			p.s.scan(len(text))
-			return strings.Count(text, p.text(0, "sub", nil))
+			part, before := within(text, p)
+			if before < 0 {
+				return 0
+			}
+			return strings.Count(part, p.text(0, "sub", nil))
 		},
 		"join": func(text string, p params) any {
 			p.count(1, 1)
@@ -405,8 +416,41 @@ func partition(text string, p params, find func(text, sub string) int) any {
 	return &list{items: parts, tuple: true}
 }
 
+// within returns the part of a text that a method looks at, by its second and third argument, and the characters before.
+func within(text string, p params) (part string, before int) {
+	p.count(1, 3)
+	p.s.scan(len(text))
+	from, to := p.arg(1, "start", nil), p.arg(2, "end", nil)
+	if from == nil && to == nil {
+		return text, 0
+	}
+	n := utf8.RuneCountInString(text)
+	bound := func(v any, standard int) int {
+		if v == nil {
+			return standard
+		}
+		i, ok := integer(v)
+		if !ok {
+			fail("%s: want an integer for a place, not %s", p.of, a(v))
+		}
+		if i < 0 {
+			i += n
+		}
+		return max(0, i)
+	}
+	first, last := bound(from, 0), min(n, bound(to, n))
+	if first > last { // beyond the text, where not even an empty text is found
+		return "", -1
+	}
+	begin := offset(text, first)
+	return text[begin : begin+offset(text[begin:], last-first)], first
+}
+
 func edge(text string, p params, has func(text, part string) bool) any {
-	p.count(1, 1)
+	text, before := within(text, p)
+	if before < 0 {
+		return false
+	}
 	if t, ok := p.values[0].(*list); ok && t.tuple {
 		for i := range t.items {
 			part := (params{of: p.of, given: given{values: t.items}}).text(i, "an item", nil)
@@ -442,13 +486,12 @@ func (s *state) replace(text, old, with string, n int) string {
 
 // place returns the number of the character where a text is found, or -1.
 func place(text string, p params, find func(text, sub string) int) int {
-	p.count(1, 1)
-	p.s.scan(len(text))
-	i := find(text, p.text(0, "sub", nil))
-	if i < 0 {
-		return i
+	part, before := within(text, p)
+	i := find(part, p.text(0, "sub", nil))
+	if i < 0 || before < 0 {
+		return -1
 	}
-	return utf8.RuneCountInString(text[:i])
+	return before + utf8.RuneCountInString(part[:i])
 }
 
 func must(i int) int {

@@ -47,10 +47,10 @@ func (s *state) arithmetic(op string, x, y any) any {
 			}
 		}
 	case "*":
-		if _, ok := x.(int); ok {
+		if _, ok := integer(x); ok {
 			x, y = y, x
 		}
-		if n, ok := y.(int); ok {
+		if n, ok := integer(y); ok {
 			switch x := x.(type) {
 			case string:
 				return s.repeat(x, n)
@@ -212,7 +212,10 @@ func (s *state) slice(object any, at [3]any) any {
 	case isList:
 		n = len(l.items)
 	default:
-		fail("a part of %s is not supported", a(object))
+		if u, missing := object.(undefined); missing {
+			fail("%.40q is undefined", u.name)
+		}
+		return undefined{"a part of " + a(object)}
 	}
 	bound := func(i, standard int) int {
 		v, ok := integer(at[i])

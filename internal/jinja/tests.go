@@ -25,12 +25,15 @@ func init() {
 	compare := func(op string) func(any, params) bool {
 		return func(v any, p params) bool { p.count(1, 1); return p.s.holds(op, v, p.values[0]) }
 	}
-	divides := func(v any, by int) int {
-		n, ok := integer(v)
-		if !ok || by == 0 {
-			fail("a test divides %s by %d", a(v), by)
+	rest := func(p params, v, by any) float64 { // of a division
+		x, _ := numeric(p.s.arithmetic("%", v, by))
+		return x
+	}
+	number := func(v any) bool {
+		if _, ok := numeric(v); !ok {
+			fail("a test divides %s", a(v))
 		}
-		return n % by
+		return true
 	}
 	tests = map[string]func(v any, p params) bool{
 		"defined":   func(v any, p params) bool { p.takes(); _, missing := v.(undefined); return !missing },
@@ -40,11 +43,11 @@ func init() {
 		"sequence": kind("text", "list", "tuple", "dict", "undefined value"),
 		"true":     func(v any, p params) bool { p.takes(); return v == true },
 		"false":    func(v any, p params) bool { p.takes(); return v == false },
-		"odd":      func(v any, p params) bool { p.takes(); return divides(v, 2) != 0 },
-		"even":     func(v any, p params) bool { p.takes(); return divides(v, 2) == 0 },
+		"odd":      func(v any, p params) bool { p.takes(); return number(v) && rest(p, v, 2) == 1 },
+		"even":     func(v any, p params) bool { p.takes(); return number(v) && rest(p, v, 2) == 0 },
 		"divisibleby": func(v any, p params) bool {
 			p.count(1, 1)
-			return divides(v, p.whole(0, "num", 0)) == 0
+			return number(v) && rest(p, v, p.values[0]) == 0
 		},
 		"upper": func(v any, p params) bool { p.takes(); return p.s.cased(p.s.str(v), strings.ToUpper, strings.ToLower) },
 		"lower": func(v any, p params) bool { p.takes(); return p.s.cased(p.s.str(v), strings.ToLower, strings.ToUpper) },
