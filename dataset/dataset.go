@@ -18,7 +18,7 @@
 // refused, or it changes nothing and is listed in [File].Ignored.
 //
 // Up to 4 MiB of tokens are held in memory, 4 bytes each. If there are more, all of them are in a temporary file, from
-// which the samples of a batch are read. Besides, a sample takes 16 bytes of memory, and 8 in the order of an epoch.
+// which the samples of a batch are read. Besides, a sample takes about 4 bytes of memory, a pair 8, and 4 in the order of an epoch.
 package dataset
 
 import (
@@ -29,6 +29,7 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug"
@@ -78,27 +79,12 @@ type Set struct {
 	// spool has the tokens of all samples. A token that does not count as a label is stored as its bitwise complement,
 	// which is negative.
 	spool   spool
-	samples []sample
-	held    []sample
+	list    sampleList // of the samples in the order of the files
+	held    []uint32   // numbers in list of the samples that are held out, in order
 	stats   Stats
-	order   []int // numbers of the samples, in the order of this epoch
+	order   []uint32 // numbers of the samples, in the order of this epoch
 	epoch   int64
 	origins []string // of the first samples, in the order in which they were read
-}
-
-// sample is n tokens, from number at of all tokens on. The last one is a label only. In a pair, the first mid are the
-// prompt with the chosen answer, and the others are the prompt with the rejected answer. Other samples have a mid of 0.
-type sample struct {
-	at     int64
-	n, mid int32
-}
-
-// texts returns the range of the sample's tokens of each sequence.
-func (x sample) texts() [][2]int {
-	if x.mid == 0 {
-		return [][2]int{{0, int(x.n)}}
-	}
-	return [][2]int{{0, int(x.mid)}, {int(x.mid), int(x.n)}}
 }
 
 // Batch is a micro-batch.
@@ -161,12 +147,12 @@ func (s *Set) read(paths []string, tok *tokenizer.Tokenizer) error {
 			return err
 		}
 	}
-	if len(s.samples) == 0 && r.unlearned != nil {
+	if s.list.n == 0 && r.unlearned != nil {
 		return r.unlearned
 	}
-	if names := strings.Join(paths, ", "); len(s.samples) == 0 && s.stats.Dropped > 0 {
+	if names := strings.Join(paths, ", "); s.list.n == 0 && s.stats.Dropped > 0 {
 		return fmt.Errorf("%s: none of %d samples has text to train on in its first %d tokens: %w", names, s.stats.Dropped, s.options.Context, snug.ErrConfig)
-	} else if len(s.samples) == 0 {
+	} else if s.list.n == 0 {
 		return fmt.Errorf("%s: there is no text to train on: %w", names, snug.ErrConfig)
 	}
 	return s.end()
@@ -193,7 +179,7 @@ func (s *Set) add(tokens []int32) error {
 		s.stats.Dropped++
 		return nil
 	}
-	s.samples = append(s.samples, sample{at: s.spool.len(), n: int32(len(tokens))})
+	s.list.add(sample{at: s.spool.len(), n: int32(len(tokens))})
 	s.stats.Tokens += int64(len(tokens) - 1)
 	s.stats.Trained += int64(n)
 	return s.spool.add(tokens)
@@ -201,26 +187,23 @@ func (s *Set) add(tokens []int32) error {
 
 // holdOut chooses the samples that are held out.
 func (s *Set) holdOut() {
-	n := len(s.samples)
+	n := s.list.n
 	k := min(int(s.options.HeldOut*float64(n)+0.5), n-1)
 	if s.options.HeldOut > 0 && n > 1 {
 		k = max(k, 1)
 	}
-	order := rand.New(rand.NewPCG(s.options.Seed, 1<<63)).Perm(n)
-	held := make([]bool, n)
-	for _, i := range order[:k] {
-		held[i] = true
+	s.held = slices.Sorted(slices.Values(permutation(n, s.options.Seed, 1<<63)[:k]))
+	s.stats.Samples, s.stats.HeldOut = s.training(), len(s.held)
+}
+
+// permutation returns the numbers below n in an order that two seeds determine, 4 bytes each.
+func permutation(n int, seed, stream uint64) []uint32 {
+	p := make([]uint32, n)
+	for i := range p {
+		p[i] = uint32(i)
 	}
-	train := s.samples[:0]
-	for i, x := range s.samples {
-		if held[i] {
-			s.held = append(s.held, x)
-		} else {
-			train = append(train, x)
-		}
-	}
-	s.samples = train
-	s.stats.Samples, s.stats.HeldOut = len(s.samples), len(s.held)
+	rand.New(rand.NewPCG(seed, stream)).Shuffle(n, func(i, j int) { p[i], p[j] = p[j], p[i] }) // as Perm of math/rand/v2
+	return p
 }
 
 // Stats returns what Open found.
@@ -231,9 +214,11 @@ func (s *Set) Stats() Stats { return s.stats }
 func (s *Set) Sum() (sum [sha256.Size]byte, err error) {
 	h := sha256.New()
 	b := binary.LittleEndian.AppendUint64(nil, s.options.Seed)
-	for _, list := range [][]sample{s.samples, s.held} {
-		b = binary.LittleEndian.AppendUint64(b, uint64(len(list)))
-		for _, x := range list {
+	n := s.training()
+	for _, part := range [][2]int{{0, n}, {n, s.list.n}} {
+		b = binary.LittleEndian.AppendUint64(b, uint64(part[1]-part[0]))
+		for number := part[0]; number < part[1]; number++ {
+			x := s.sample(number)
 			b = binary.LittleEndian.AppendUint64(b, uint64(x.n))
 			if x.mid > 0 {
 				b = binary.LittleEndian.AppendUint64(b, uint64(x.mid))
@@ -279,11 +264,7 @@ func (s *Set) Part(step, samples, micro, lo, hi int) (batches []Batch, err error
 func (s *Set) batch(numbers []int) (b Batch, err error) {
 	list := make([]sample, len(numbers))
 	for i, n := range numbers {
-		if n < len(s.samples) {
-			list[i] = s.samples[n]
-		} else {
-			list[i] = s.held[n-len(s.samples)]
-		}
+		list[i] = s.sample(n)
 	}
 	if s.options.Pairs {
 		b.Pairs = numbers
@@ -294,22 +275,22 @@ func (s *Set) batch(numbers []int) (b Batch, err error) {
 
 // number returns the number of the sample that is at this place of all epochs.
 func (s *Set) number(at int64) int {
-	n := int64(len(s.samples))
+	n := int64(s.training())
 	s.enter(at / n)
-	return s.order[at%n]
+	return int(s.order[at%n])
 }
 
 // enter sets the order of the samples in an epoch.
 func (s *Set) enter(epoch int64) {
 	if epoch != s.epoch {
-		s.order, s.epoch = rand.New(rand.NewPCG(s.options.Seed, uint64(epoch))).Perm(len(s.samples)), epoch
+		s.order, s.epoch = permutation(s.training(), s.options.Seed, uint64(epoch)), epoch
 	}
 }
 
 // HeldOut yields the samples that are held out, in batches of at most micro samples. It ends after an error.
 func (s *Set) HeldOut(micro int) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
-		n := len(s.samples)
+		n := s.training()
 		for lo := 0; lo < len(s.held); lo += micro {
 			var numbers []int
 			for i := range min(micro, len(s.held)-lo) {
@@ -347,11 +328,9 @@ func (s *Set) pack(list []sample) (transformer.Batch, error) {
 
 // Longest returns the number of tokens of the longest sequence.
 func (s *Set) Longest() (n int) {
-	for _, list := range [][]sample{s.samples, s.held} {
-		for _, x := range list {
-			for _, text := range x.texts() {
-				n = max(n, text[1]-text[0]-1)
-			}
+	for i := range s.list.n {
+		for _, text := range s.list.get(i).texts() {
+			n = max(n, text[1]-text[0]-1)
 		}
 	}
 	return n

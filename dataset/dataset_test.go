@@ -126,7 +126,7 @@ func TestForms(t *testing.T) {
 		s, err := Open([]string{write(t, c.name, c.text)}, tok, Options{Context: 64, EOS: eos, Template: c.template})
 		require.NoError(t, err)
 		var have []string
-		for _, x := range s.samples {
+		for _, x := range s.all() {
 			have = append(have, shown(s.stored(t, x)))
 		}
 		require.Equal(t, c.want, have)
@@ -220,7 +220,7 @@ func batches(t *rapid.T) {
 	require.Equal(t, n, s.stats.Samples+s.stats.HeldOut)
 	global, micro := rapid.IntRange(1, 12).Draw(t, "batch"), rapid.IntRange(1, 5).Draw(t, "micro")
 	seen := map[int32]int{}
-	steps := 2 * len(s.samples) // whole epochs of samples
+	steps := 2 * s.training() // whole epochs of samples
 	var all []int32
 	for step := range steps {
 		count := 0
@@ -235,11 +235,11 @@ func batches(t *rapid.T) {
 		}
 		require.Equal(t, global, count)
 	}
-	require.Len(t, seen, len(s.samples))
+	require.Len(t, seen, s.training())
 	for _, times := range seen {
 		require.Equal(t, 2*global, times)
 	}
-	again := &Set{options: s.options, spool: s.spool, samples: s.samples, epoch: -1}
+	again := &Set{options: s.options, spool: s.spool, list: s.list, held: s.held, epoch: -1}
 	at := rapid.IntRange(0, steps-1).Draw(t, "resumed at")
 	var part []int32
 	for _, b := range again.batchesOf(t, at, global, global) {
@@ -280,7 +280,7 @@ func batches(t *rapid.T) {
 	b.end()
 	require.NoError(t, set.end())
 	next := int32(1)
-	for _, x := range set.samples {
+	for _, x := range set.all() {
 		b, err := set.pack([]sample{x})
 		require.NoError(t, err)
 		for _, label := range b.Labels {
@@ -323,7 +323,7 @@ func FuzzLines(f *testing.F) {
 		if err := readLines(bytes.NewReader(text), maxLine, r.take); err != nil {
 			return
 		}
-		for _, x := range s.samples {
+		for _, x := range s.all() {
 			b, err := s.pack([]sample{x})
 			require.NoError(t, err)
 			require.Positive(t, b.Weight())

@@ -25,7 +25,7 @@ func (s *Set) addPair(chosen, rejected []int32) error {
 		s.stats.Dropped++
 		return nil
 	}
-	s.samples = append(s.samples, sample{at: s.spool.len(), n: int32(len(a) + len(b)), mid: int32(len(a))})
+	s.list.add(sample{at: s.spool.len(), n: int32(len(a) + len(b)), mid: int32(len(a))})
 	s.stats.Tokens += int64(len(a) + len(b) - 2)
 	s.stats.Trained += int64(predicted(a) + predicted(b))
 	if err := s.spool.add(a); err != nil {
@@ -49,14 +49,14 @@ func (s *Set) Pairs() int {
 	if !s.options.Pairs {
 		return 0
 	}
-	return len(s.samples) + len(s.held)
+	return s.list.n
 }
 
 // Once yields the pairs that steps first to last-1 train on and the held-out pairs, each pair once, in micro-batches of
 // at most micro. A pair is in the same micro-batch whatever the steps are, so Once may also yield pairs that these steps
 // do not train on. It ends after an error.
 func (s *Set) Once(first, last, samples, micro int) iter.Seq2[Batch, error] {
-	n := len(s.samples)
+	n := s.training()
 	needed := make([]bool, n)
 	for i := range min(int64(last-first)*int64(samples), 2*int64(n)) { // 2·n in a row contain a whole epoch
 		needed[s.number(int64(first)*int64(samples)+i)] = true
@@ -65,7 +65,10 @@ func (s *Set) Once(first, last, samples, micro int) iter.Seq2[Batch, error] {
 	order := slices.Clone(s.order)
 	return func(yield func(Batch, error) bool) {
 		for lo := 0; lo < n; lo += micro {
-			group := order[lo:min(lo+micro, n)]
+			var group []int
+			for _, i := range order[lo:min(lo+micro, n)] {
+				group = append(group, int(i))
+			}
 			if !slices.ContainsFunc(group, func(i int) bool { return needed[i] }) {
 				continue
 			}

@@ -38,7 +38,7 @@ func TestPairForms(t *testing.T) {
 	} {
 		s, err := Open([]string{write(t, "a.jsonl", c.text)}, tok, Options{Context: 64, EOS: eos, Template: c.template, Pairs: true})
 		require.NoError(t, err)
-		require.Equal(t, []string{c.want}, []string{s.shownPair(t, s.samples[0])})
+		require.Equal(t, []string{c.want}, []string{s.shownPair(t, s.list.get(0))})
 		require.Equal(t, 1, s.Pairs())
 	}
 }
@@ -51,7 +51,7 @@ func TestPairsTruncatedAndDropped(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 3, s.stats.Truncated)
 	require.Equal(t, []int{2, 1, 8}, []int{s.stats.Samples, s.stats.Dropped, s.Longest()})
-	require.Equal(t, "a[ b c d e f g h i] | a[ b c§]", s.shownPair(t, s.samples[0]))
+	require.Equal(t, "a[ b c d e f g h i] | a[ b c§]", s.shownPair(t, s.list.get(0)))
 	b := s.batchesOf(t, 0, 2, 2)
 	require.Len(t, b, 1)
 	require.EqualValues(t, s.stats.Tokens, len(b[0].Tokens))
@@ -129,7 +129,7 @@ func TestOnce(t *testing.T) {
 		}
 		for b, err := range s.HeldOut(3) {
 			require.NoError(t, err)
-			require.False(t, slices.ContainsFunc(b.Pairs, func(i int) bool { return !seen[i] || i < len(s.samples) }))
+			require.False(t, slices.ContainsFunc(b.Pairs, func(i int) bool { return !seen[i] || i < s.training() }))
 		}
 		require.Less(t, len(seen), n)
 	}
@@ -157,7 +157,7 @@ func FuzzPairs(f *testing.F) {
 		if err := readLines(bytes.NewReader(text), maxLine, r.take); err != nil {
 			return
 		}
-		for i := range s.samples {
+		for i := range s.all() {
 			b, err := s.batch([]int{i})
 			require.NoError(t, err)
 			require.Len(t, b.Starts, 3)

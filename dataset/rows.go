@@ -83,14 +83,14 @@ type rows struct {
 
 // begin starts a file.
 func (r *reader) begin(path string) {
-	r.rows = &rows{reader: r, repeats: map[string]bool{}, found: File{Path: path}, earlier: len(r.samples)}
+	r.rows = &rows{reader: r, repeats: map[string]bool{}, found: File{Path: path}, earlier: r.list.n}
 }
 
 // finish ends a file.
 func (r *reader) finish() {
 	f := r.rows
 	if f.form == nil { // a text file
-		f.found.Samples = len(r.samples) - f.earlier
+		f.found.Samples = r.list.n - f.earlier
 	}
 	r.origin(f.found.Path)
 	if f.form != nil {
@@ -211,11 +211,11 @@ func (r *reader) take(x row) error {
 // add makes a sample of what a row says.
 func (f *rows) add(at string, c content) error {
 	r := f.reader
-	samples, cut, dropped, kinds := len(r.samples), r.stats.Truncated, r.stats.Dropped, f.warned()
+	samples, cut, dropped, kinds := r.list.n, r.stats.Truncated, r.stats.Dropped, f.warned()
 	err := r.sample(f, at, c)
-	f.found.Samples += len(r.samples) - samples
+	f.found.Samples += r.list.n - samples
 	r.origin(f.found.Path + " " + at)
-	switch left := r.stats.Dropped > dropped && len(r.samples) == samples; {
+	switch left := r.stats.Dropped > dropped && r.list.n == samples; {
 	case r.stats.Truncated > cut && left:
 		f.warn(at, "nothing left", "left out: none of its first %d tokens is learned (-context)", r.options.Context)
 	case r.stats.Truncated > cut:

@@ -51,7 +51,7 @@ const maxOrigins = 1000
 
 // origin notes where the samples since the last call are from.
 func (s *Set) origin(from string) {
-	for len(s.origins) < min(len(s.samples), maxOrigins) {
+	for len(s.origins) < min(s.list.n, maxOrigins) {
 		s.origins = append(s.origins, from)
 	}
 }
@@ -60,15 +60,8 @@ func (s *Set) origin(from string) {
 // are cut to the context. tok is the tokenizer of Open. It decodes one sample at a time, and ends after an error.
 func (s *Set) Show(tok *tokenizer.Tokenizer) iter.Seq2[Shown, error] {
 	return func(yield func(Shown, error) bool) {
-		train, held := s.samples, s.held
-		for n := 0; len(train)+len(held) > 0; n++ {
-			list := &train
-			if len(train) == 0 || len(held) > 0 && held[0].at < train[0].at {
-				list = &held
-			}
-			x := (*list)[0]
-			*list = (*list)[1:]
-			shown, err := s.show(tok, x)
+		for n := range s.list.n {
+			shown, err := s.show(tok, s.list.get(n))
 			if n < len(s.origins) {
 				shown.From = s.origins[n]
 			}

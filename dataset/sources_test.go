@@ -16,7 +16,7 @@ import (
 
 // learnedOf returns the samples of a set, in the order of the files.
 func (s *Set) learnedOf(t *testing.T) (texts []string) {
-	for _, x := range s.samples {
+	for _, x := range s.all() {
 		texts = append(texts, shown(s.stored(t, x)))
 	}
 	return texts

@@ -51,7 +51,7 @@ func sameOnDisk(t *rapid.T) {
 			}
 		}
 	}
-	if len(whole.samples) == 0 {
+	if whole.list.n == 0 {
 		return
 	}
 	for _, s := range []*Set{whole, spooled} {
@@ -287,7 +287,7 @@ func TestFarTokens(t *testing.T) {
 		}
 		require.NoError(t, s.end())
 		require.Equal(t, begin+30*3*tokenBytes, s.Stats().OnDisk)
-		for i, x := range s.samples {
+		for i, x := range s.all() {
 			b, err := s.pack([]sample{x})
 			require.NoError(t, err)
 			require.Equal(t, []int32{int32(i), int32(i) + 1}, b.Tokens)

@@ -67,7 +67,7 @@ func (b *cutter) add(tokens []int32) error {
 
 // cut makes a sample of n tokens.
 func (b *cutter) cut(n int) {
-	b.Set.samples = append(b.Set.samples, sample{at: b.first, n: int32(n)})
+	b.list.add(sample{at: b.first, n: int32(n)})
 	b.stats.Tokens += int64(n - 1)
 	b.stats.Trained += int64(n - 1)
 	b.first += int64(n - 1)
