@@ -33,7 +33,7 @@ import (
 const (
 	hostileMemory  = 300 << 20 // bytes of resident memory; tune gets them as -memory
 	hostileSeconds = 10        // of processor time, for a command
-	hostileWait    = 30        // seconds of a command on a busy machine
+	hostileWait    = 120       // seconds of a command on a busy machine
 	hostileFolders = 60        // SNUG_FOLDERS changes it
 )
 

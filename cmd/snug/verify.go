@@ -149,7 +149,11 @@ func (v *verifier) visit(path string, d fs.DirEntry) error {
 			return v.note(path, "", errors.New("a symbolic link to something other than a regular file, which is not followed here"))
 		}
 	} else if !d.Type().IsRegular() {
-		return nil
+		if filepath.Ext(path) != ".safetensors" && !isWeightsIndex(path) {
+			return nil
+		}
+		_, _, err := files.Open(path) // which says what it is
+		return v.note(path, "", err)
 	}
 	if d.Name() == checkpoint.HeaderName {
 		return v.header(path)

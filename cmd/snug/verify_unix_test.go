@@ -48,6 +48,19 @@ func TestVerifyLinks(t *testing.T) {
 	require.Contains(t, errs, "nowhere")
 }
 
+// TestVerifyPipes: a pipe with the name of weights is not passed over, and not waited for.
+func TestVerifyPipes(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.safetensors"), tensorFile(t), 0o600))
+	for _, name := range []string{"b.safetensors", "c.safetensors.index.json", "other"} {
+		require.NoError(t, syscall.Mkfifo(filepath.Join(dir, name), 0o600))
+	}
+	status, out, errs := snugged("verify", dir)
+	require.Equal(t, 1, status)
+	require.Contains(t, errs, "2 of 3 could not be checked")
+	require.Equal(t, 2, strings.Count(out, " is a pipe, want a regular file"), out)
+}
+
 // TestVerifyLinksInFolders: links to files are followed, as in the caches of Hugging Face,
 // and their names count. Others could not be read.
 func TestVerifyLinksInFolders(t *testing.T) {
