@@ -141,7 +141,7 @@ FORMS
                      model's matrices too, ZeRO-3; under adapters all gradients stay on each rank);
                      default: the fastest that fits. Only with adamw
   -checkpoint DIR    folder of checkpoints; the same command resumes the newest, also with another
-                     -memory. SIGINT and SIGTERM let the current step end, and save it
+                     -memory. SIGINT, SIGTERM and SIGHUP let the current step end, and save it
   -save-every N      steps between checkpoints; default 100
   -trace FILE        also record what holds memory, by component, layer and step, and print a table of the
                      holders at the peak. FILE.json is for ui.perfetto.dev or chrome://tracing; FILE.svg

@@ -16,6 +16,7 @@ import (
 	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/report"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
@@ -122,14 +123,20 @@ func (t *tuning) run() (err error) {
 	}
 	defer func() { err = t.endReport(err) }()
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(t.heapLimit()))
+	if err := checkRoom(t.pageRoom(), files.SpaceOf); err != nil {
+		return err
+	}
 	clean, err := t.open()
 	defer func() { err = t.pagesError(errors.Join(err, t.writeTrace(), t.close(), clean())) }()
 	if err != nil {
 		return err
 	}
+	if err := checkRoom(t.rooms(), files.SpaceOf); err != nil {
+		return err
+	}
 	r, err := t.train()
 	if err == nil {
-		err = t.save()
+		err = t.saving()
 	}
 	if err == nil {
 		err = out.finish()

@@ -44,7 +44,8 @@ type signalled struct{ os.Signal }
 
 func (s signalled) Error() string { return s.String() }
 
-// OnSignals catches SIGINT and SIGTERM until release is called. The first signal ends stop.After, the second also
+// OnSignals catches SIGINT, SIGTERM and on Unix SIGHUP, which comes when a terminal closes, until release is called. A
+// SIGHUP that the process ignores, as under nohup, stays ignored. The first signal ends stop.After, the second also
 // stop.Now. If the run has not ended a Grace later, for example because it waits for a disk, Exit ends the process. The
 // third signal kills it.
 func OnSignals(o Options) (stop Stop, release func()) {
@@ -62,6 +63,9 @@ func OnSignals(o Options) (stop Stop, release func()) {
 	stop = Stop{after, now}
 	came, released := make(chan os.Signal, 2), make(chan struct{})
 	signal.Notify(came, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(came, syscall.SIGHUP)
+	}
 	go func() {
 		select {
 		case s := <-came:

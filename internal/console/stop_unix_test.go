@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"os/signal"
 	"syscall"
 	"testing"
 	"time"
@@ -50,4 +51,26 @@ func TestSecondSignalEndsWhatDoesNotLook(t *testing.T) {
 		release()
 		require.Contains(t, errs.String(), "test: ended in the middle of what it did; start anew\n")
 	}
+}
+
+// Each signal that ends a process by default ends a run after its step, with its own status.
+func TestSignals(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		t.Run(s.String(), func(t *testing.T) {
+			var errs bytes.Buffer
+			stop, release := OnSignals(Options{Name: "test", Stderr: &errs})
+			require.NoError(t, syscall.Kill(os.Getpid(), s))
+			<-stop.After.Done()
+			require.NoError(t, stop.Now.Err())
+			require.Equal(t, 128+int(s), stop.Status())
+			release()
+		})
+	}
+	signal.Ignore(syscall.SIGHUP) // as nohup does
+	defer signal.Reset(syscall.SIGHUP)
+	stop, release := OnSignals(Options{Name: "test", Stderr: &bytes.Buffer{}})
+	defer release()
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
+	time.Sleep(20 * time.Millisecond)
+	require.False(t, stop.Asked())
 }
