@@ -12,7 +12,7 @@ import (
 // calls gives the template the calls of functions.
 func (f *rows) calls(m *turn, name string, x value) error {
 	if text, ok := x.(string); ok {
-		p, err := parse(text)
+		p, err := f.parse(text)
 		if err != nil {
 			return fmt.Errorf("%s is a string that is no JSON: %w", name, err)
 		}
@@ -33,7 +33,7 @@ func (f *rows) calls(m *turn, name string, x value) error {
 // call gives the template one call, or those of a list, each with or without its frame.
 func (f *rows) call(m *turn, name string, x value) error {
 	if text, ok := x.(string); ok {
-		p, err := parseCall(text)
+		p, err := f.parseCall(text)
 		if err != nil {
 			return fmt.Errorf("%s is a string that is no JSON: %w", name, err)
 		}
@@ -137,8 +137,8 @@ func writeJSON(b *strings.Builder, x value) {
 }
 
 // parseCall parses the JSON of a call. Some sets write the arguments as JSON in single quotes.
-func parseCall(text string) (value, error) {
-	x, err := parse(text)
+func (p parser) parseCall(text string) (value, error) {
+	x, err := p.parse(text)
 	if err == nil {
 		return x, nil
 	}
@@ -147,11 +147,11 @@ func parseCall(text string) (value, error) {
 	if !found || !closed {
 		return nil, err
 	}
-	inner, bad := parse("{" + arguments + "}")
+	inner, bad := p.parse("{" + arguments + "}")
 	if bad != nil {
 		return nil, err
 	}
-	outer, bad := parse(before + "null" + after)
+	outer, bad := p.parse(before + "null" + after)
 	o, ok := outer.(object)
 	if bad != nil || !ok {
 		return nil, err

@@ -146,7 +146,7 @@ func (f *rows) converse(v *view, chats ...*chat.Conversation) error {
 	}
 	var tools []any
 	for _, name := range []string{"tools", "functions"} {
-		list, err := toolsOf(name, v.take(name))
+		list, err := f.toolsOf(name, v.take(name))
 		if err != nil {
 			return err
 		}
@@ -177,7 +177,7 @@ func (f *rows) converse(v *view, chats ...*chat.Conversation) error {
 func variablesOf(v *view) (values chat.Object, err error) {
 	kwargs := v.take("chat_template_kwargs")
 	if text, ok := kwargs.(string); ok && !empty(kwargs) {
-		if kwargs, err = parse(text); err != nil {
+		if kwargs, err = v.parse(text); err != nil {
 			return nil, fmt.Errorf("chat_template_kwargs is a string, want an object: %w", err)
 		}
 	}
@@ -209,12 +209,12 @@ func variablesOf(v *view) (values chat.Object, err error) {
 }
 
 // toolsOf returns the tools of a row: a list, or the text of one, of functions with or without their frame.
-func toolsOf(name string, x value) (tools []any, err error) {
+func (p parser) toolsOf(name string, x value) (tools []any, err error) {
 	if empty(x) {
 		return nil, nil
 	}
 	if text, ok := x.(string); ok {
-		if x, err = parse(text); err != nil {
+		if x, err = p.parse(text); err != nil {
 			return nil, fmt.Errorf("%s is a string that is no JSON, want a list of functions: %w", name, err)
 		}
 	}
@@ -227,7 +227,7 @@ func toolsOf(name string, x value) (tools []any, err error) {
 	}
 	for i, item := range items {
 		if text, ok := item.(string); ok {
-			if item, err = parse(text); err != nil {
+			if item, err = p.parse(text); err != nil {
 				return nil, fmt.Errorf("%s: tool %d is a string that is no JSON: %w", name, i, err)
 			}
 		}
@@ -242,13 +242,13 @@ func toolsOf(name string, x value) (tools []any, err error) {
 			}
 			o = object{{"type", "function"}, {"function", o}}
 		}
-		tools = append(tools, jinjaValue(parsed(o, "parameters")))
+		tools = append(tools, jinjaValue(p.parsed(o, "parameters")))
 	}
 	return tools, nil
 }
 
 // parsed returns an object whose function has the member of this name as an object, where it is the text of one.
-func parsed(o object, name string) object {
+func (p parser) parsed(o object, name string) object {
 	inner, ok := get[object](o, "function")
 	if !ok {
 		return o
@@ -257,7 +257,7 @@ func parsed(o object, name string) object {
 	if !ok {
 		return o
 	}
-	x, err := parse(text)
+	x, err := p.parse(text)
 	if _, ok := x.(object); err != nil || !ok {
 		return o
 	}

@@ -32,9 +32,9 @@ var glaive = form{
 		var c chat.Conversation
 		calls := f.reader.knows().tools
 		if system = strings.TrimSpace(strings.TrimPrefix(system, "SYSTEM:")); calls {
-			if said, tools, found := glaiveTools(system); found {
+			if said, tools, found := f.glaiveTools(system); found {
 				system = said
-				if c.Tools, err = toolsOf("system", tools); err != nil {
+				if c.Tools, err = f.toolsOf("system", tools); err != nil {
 					return content{}, err
 				}
 				f.maps("the functions in system", "tools")
@@ -91,12 +91,12 @@ func (f *rows) glaiveTurns(c *chat.Conversation, text string, calls bool) error 
 
 // glaiveTools divides a system text into what it says and the functions that follow it, one after the other. The sentence
 // that announces them is left out: the template has one of its own.
-func glaiveTools(system string) (said string, tools list, found bool) {
+func (p parser) glaiveTools(system string) (said string, tools list, found bool) {
 	at := strings.Index(system, "\n{")
 	if at < 0 {
 		return system, nil, false
 	}
-	d := newDecoder(strings.NewReader(system[at:]), maxLine)
+	d := newDecoder(strings.NewReader(system[at:]), int64(p))
 	for {
 		if err := d.space(); err != nil {
 			return system, nil, false

@@ -12,7 +12,7 @@ import (
 var messagesForm = form{
 	name: "messages", title: "messages", fields: "messages, each with role and content",
 	learned: "the assistant's turns and their ends",
-	fits:    func(v *view) bool { return v.has("messages") && !isShareGPT(v.values["messages"]) },
+	fits:    func(v *view) bool { return v.has("messages") && !v.isShareGPT(v.values["messages"]) },
 	read: func(f *rows, v *view) (content, error) {
 		l, err := v.items("messages")
 		if err == nil {
@@ -96,11 +96,11 @@ type unlearnable string
 func (u unlearnable) Error() string { return string(u) }
 
 // isList reports whether a text is an array of JSON with objects.
-func isList(text string) bool {
+func (p parser) isList(text string) bool {
 	if !strings.HasPrefix(strings.TrimSpace(text), "[") {
 		return false
 	}
-	x, err := parse(text)
+	x, err := p.parse(text)
 	l, ok := x.(list)
 	if err != nil || !ok || len(l) == 0 {
 		return false
@@ -115,12 +115,12 @@ func (f *rows) turnsOf(v *view, name, role string) ([]chat.Message, error) {
 	case nil:
 		return nil, nil
 	case string:
-		if !isList(x) {
+		if !f.isList(x) {
 			return []chat.Message{{Role: role, Content: x}}, nil
 		}
 		return f.messages(name, x, false)
 	case object:
-		mapped := isShareGPT(list{x})
+		mapped := f.isShareGPT(list{x})
 		if !mapped {
 			if err := checkRoles(list{x}); err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
@@ -128,7 +128,7 @@ func (f *rows) turnsOf(v *view, name, role string) ([]chat.Message, error) {
 		}
 		return f.messages(name, list{x}, mapped)
 	case list:
-		mapped := isShareGPT(x)
+		mapped := f.isShareGPT(x)
 		if !mapped {
 			if err := checkRoles(x); err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)

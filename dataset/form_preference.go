@@ -18,8 +18,8 @@ var preferenceForm = form{
 	fits: func(v *view) bool { _, _, ok := answersOf(v); return ok },
 	read: func(f *rows, v *view) (content, error) {
 		chosen, rejected, _ := answersOf(v)
-		isText := isString(v.values[chosen])
-		if isText != isString(v.values[rejected]) {
+		isText := v.isString(v.values[chosen])
+		if isText != v.isString(v.values[rejected]) {
 			return content{}, fmt.Errorf("%s is %s and %s is %s, want both as strings or both as messages", chosen, kindOf(v.values[chosen]), rejected, kindOf(v.values[rejected]))
 		}
 		if isText {
@@ -43,9 +43,9 @@ func answersOf(v *view) (chosen, rejected string, ok bool) {
 }
 
 // isString reports whether a value is a text, and not messages that are written as one.
-func isString(x value) bool {
+func (p parser) isString(x value) bool {
 	text, ok := x.(string)
-	return ok && !isList(text)
+	return ok && !p.isList(text)
 }
 
 // prompts are names of fields with what both answers are for, besides prompt.
@@ -70,7 +70,7 @@ func (f *rows) textPair(v *view, chosen, rejected string) (c content, err error)
 		}
 	}
 	if f.chats == nil {
-		asked := ask != "" && !v.has("prompt") || v.has("prompt") && !isString(v.values["prompt"]) || !v.has("prompt") && f.before(v) != ""
+		asked := ask != "" && !v.has("prompt") || v.has("prompt") && !v.isString(v.values["prompt"]) || !v.has("prompt") && f.before(v) != ""
 		for _, name := range conversationFields {
 			_, there := v.values[name]
 			asked = asked || there && v.has("prompt")
@@ -79,7 +79,7 @@ func (f *rows) textPair(v *view, chosen, rejected string) (c content, err error)
 		f.chats = &asked
 	}
 	switch {
-	case v.has("prompt") && isString(v.values["prompt"]):
+	case v.has("prompt") && v.isString(v.values["prompt"]):
 		if c.prompt, err = v.text("prompt"); err != nil || !*f.chats {
 			return c, err
 		}
@@ -163,7 +163,7 @@ func (f *rows) promptOf(v *view) ([]chat.Message, error) {
 		}
 	}
 	x, _ := o.get("messages")
-	l, err := items("input.messages", x)
+	l, err := f.listOf("input.messages", x)
 	if err == nil {
 		err = checkRoles(l)
 	}
@@ -198,7 +198,7 @@ func (f *rows) messagePair(v *view, chosen, rejected string) (c content, err err
 	var prompt []chat.Message
 	alone := isAnswer(a) && isAnswer(b) // without the prompt
 	switch text, isText := v.values["prompt"].(string); {
-	case isText && isString(text) && !alone:
+	case isText && v.isString(text) && !alone:
 		v.take("prompt")
 		if n == 0 || !saysPrompt(a[:n], text) {
 			return c, fmt.Errorf("%s and %s have messages before the answer, and prompt is another text: -map prompt= leaves it out", chosen, rejected)

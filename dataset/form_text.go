@@ -23,7 +23,7 @@ var completionForm = form{
 	read: func(f *rows, v *view) (c content, err error) {
 		prompt, isText := v.values["prompt"].(string)
 		completion, alsoText := v.values["completion"].(string)
-		chats := !(isText && alsoText) || isList(prompt) && isList(completion)
+		chats := !(isText && alsoText) || v.isList(prompt) && v.isList(completion)
 		if f.chats == nil {
 			asked := false // for the chat template
 			for _, name := range conversationFields {

@@ -326,3 +326,13 @@ func TestWarnings(t *testing.T) {
 	require.Len(t, s.Stats().Files[0].Warnings, maxWarnings+1)
 	require.Equal(t, Warning{Text: "more warnings of other kinds", Rows: 100 - maxWarnings, First: "line 31"}, s.Stats().Files[0].Warnings[maxWarnings])
 }
+
+// TestTextsOfJSONAreBounded: JSON within a text is decoded within the memory that a row may take.
+func TestTextsOfJSONAreBounded(t *testing.T) {
+	numbers := "[" + strings.Repeat("0,", 100_000) + "0]"
+	for _, field := range []string{`"tools": "` + numbers + `", "messages": [` + hiUser + `, ` + ho + `]`, `"messages": "` + numbers + `"`} {
+		_, _, _, err := shownForms(t, "{"+field+"}", Options{Template: template(t, fullTemplate), Memory: leastMemory})
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, "the row takes more than 1048576 bytes of memory")
+	}
+}

@@ -75,7 +75,7 @@ type turn struct {
 func (f *rows) message(x value, mapped bool) (chat.Message, error) {
 	o, ok := x.(object)
 	if text, is := x.(string); is {
-		if p, err := parse(text); err == nil { // a column of texts
+		if p, err := f.parse(text); err == nil { // a column of texts
 			o, ok = p.(object)
 		}
 	}
@@ -332,7 +332,7 @@ func (f *rows) reason(m *turn, name string, x value) error {
 
 // messages reads a list of messages.
 func (f *rows) messages(name string, x value, mapped bool) (messages []chat.Message, err error) {
-	l, err := items(name, x)
+	l, err := f.listOf(name, x)
 	if err != nil {
 		return nil, err
 	}
@@ -347,11 +347,11 @@ func (f *rows) messages(name string, x value, mapped bool) (messages []chat.Mess
 }
 
 // isShareGPT reports whether the messages of a list have the members of ShareGPT.
-func isShareGPT(x value) bool {
+func (p parser) isShareGPT(x value) bool {
 	l, ok := x.(list)
 	if text, is := x.(string); is {
-		if p, err := parse(text); err == nil {
-			l, ok = p.(list)
+		if parsed, err := p.parse(text); err == nil {
+			l, ok = parsed.(list)
 		}
 	}
 	if !ok || len(l) == 0 {

@@ -12,9 +12,8 @@ const maxLine = defaultMemory / rowShare
 // reader adds files to a Set.
 type reader struct {
 	*Set
-	tok    *tokenizer.Tokenizer
-	tokens []int32 // of a text, or of a line
-	rows   *rows   // of this file
+	tok  *tokenizer.Tokenizer
+	rows *rows // of this file
 	// template is what the chat template can express, nil if that is not known yet.
 	template *knowledge
 	skipped  int // files of folders that were not read
@@ -33,12 +32,5 @@ func firstInvalid(b []byte) int {
 			return at
 		}
 		at += n
-	}
-}
-
-// end appends the token that ends the text from lo on, unless the tokenizer has added it.
-func (r *reader) end(lo int) {
-	if n := len(r.tokens); r.options.EOS >= 0 && (n == lo || r.tokens[n-1] != r.options.EOS) {
-		r.tokens = append(r.tokens, r.options.EOS)
 	}
 }

@@ -70,6 +70,7 @@ const (
 
 // rows is what is known about the rows of a file while they are read.
 type rows struct {
+	parser
 	reader  *reader
 	form    *form
 	told    bool            // Options.Format says the form
@@ -83,7 +84,7 @@ type rows struct {
 
 // begin starts a file.
 func (r *reader) begin(path string) {
-	r.rows = &rows{reader: r, repeats: map[string]bool{}, found: File{Path: path}, earlier: r.list.n}
+	r.rows = &rows{parser: parser(r.rowLimit()), reader: r, repeats: map[string]bool{}, found: File{Path: path}, earlier: r.list.n}
 }
 
 // finish ends a file.
@@ -182,7 +183,7 @@ func kindOfText(text string) string {
 func (r *reader) take(x row) error {
 	f := r.rows
 	f.found.Rows++
-	v, err := newView(x, r.options.Map)
+	v, err := newView(f.parser, x, r.options.Map)
 	if err != nil {
 		return err
 	}

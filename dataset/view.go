@@ -12,6 +12,7 @@ import (
 
 // view is a row as a form sees it: with the names that Options.Map gives, and a note of the fields that the form takes.
 type view struct {
+	parser
 	at     string
 	names  []string
 	values map[string]value
@@ -19,8 +20,8 @@ type view struct {
 }
 
 // newView returns the view of a row. An error is a field of the map that the row does not have.
-func newView(x row, names map[string]string) (*view, error) {
-	v := &view{at: x.at, values: map[string]value{}, taken: map[string]bool{}}
+func newView(p parser, x row, names map[string]string) (*view, error) {
+	v := &view{parser: p, at: x.at, values: map[string]value{}, taken: map[string]bool{}}
 	from := map[string]bool{}
 	for _, name := range names {
 		from[name] = true
@@ -106,13 +107,14 @@ func (v *view) text(name string) (string, error) {
 }
 
 // items takes a field that is a list, or a string with a list of JSON, as tables without lists have it.
-func (v *view) items(name string) (list, error) { return items(shortened(name), v.take(name)) }
+func (v *view) items(name string) (list, error) { return v.listOf(shortened(name), v.take(name)) }
 
-func items(name string, x value) (list, error) {
+// listOf returns a list, or that of a text of JSON.
+func (p parser) listOf(name string, x value) (list, error) {
 	if text, ok := x.(string); ok {
-		parsed, err := parse(text)
+		parsed, err := p.parse(text)
 		if err != nil {
-			return nil, fmt.Errorf("%s is a string, want a list of messages: %w", name, snug.ErrConfig)
+			return nil, fmt.Errorf("%s is a string, want a list, or its JSON: %w: %w", name, err, snug.ErrConfig)
 		}
 		x = parsed
 	}
@@ -125,9 +127,12 @@ func items(name string, x value) (list, error) {
 	return nil, fmt.Errorf("%s is %s, want a list: %w", name, kindOf(x), snug.ErrConfig)
 }
 
+// parser reads texts of JSON in the fields of a row. It is how many bytes a value may take.
+type parser int64
+
 // parse reads a text that is one value of JSON.
-func parse(text string) (value, error) {
-	d := newDecoder(strings.NewReader(text), int64(len(text))*valueBytes+maxLine)
+func (p parser) parse(text string) (value, error) {
+	d := newDecoder(strings.NewReader(text), int64(p))
 	x, err := d.next()
 	if err == nil {
 		err = d.space()
