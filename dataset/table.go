@@ -1,6 +1,7 @@
 package dataset
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -37,17 +38,22 @@ func (r *reader) parquet(in *input) error {
 	return r.table(in.file, in.size)
 }
 
-// isTable reports whether a file begins and ends as a table of Parquet.
+// isTable reports whether a file begins and ends as a table of Parquet: the end is the length of the description before
+// it, for which the library makes memory at once, and the letters of the beginning.
 func isTable(f io.ReaderAt, size int64) bool {
-	var first, last [len(parquetMagic)]byte
-	if size < 3*int64(len(parquetMagic)) {
+	const letters = int64(len(parquetMagic))
+	var first [letters]byte
+	var last [2 * letters]byte
+	if size < 3*letters {
 		return false
 	}
 	if _, err := f.ReadAt(first[:], 0); err != nil || string(first[:]) != parquetMagic && string(first[:]) != secretMagic {
 		return false
 	}
-	_, err := f.ReadAt(last[:], size-int64(len(last)))
-	return err == nil && last == first
+	if _, err := f.ReadAt(last[:], size-int64(len(last))); err != nil {
+		return false
+	}
+	return [letters]byte(last[letters:]) == first && int64(binary.LittleEndian.Uint32(last[:letters])) <= size-3*letters
 }
 
 // table adds the rows of a table of Parquet, each as the object that has the row's columns as fields. It reads a page of

@@ -165,3 +165,12 @@ func TestTableBombs(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, s.Stats().Samples)
 }
+
+// TestTableWithALongEnd: no memory is made for a description that is longer than the file.
+func TestTableWithALongEnd(t *testing.T) {
+	for _, length := range []string{"\xff\xff\xff\x7f", "\xff\xff\xff\xff", "\x01\x00\x00\x00"} {
+		text := "PAR1" + length + "PAR1"
+		require.False(t, isTable(strings.NewReader(text), int64(len(text))))
+	}
+	require.True(t, isTable(strings.NewReader("PAR1x\x01\x00\x00\x00PAR1"), 13))
+}
