@@ -128,9 +128,9 @@ func pieces(f func(string) string, text string) func(old string, add func(n, fro
 			var sizes [][3]int
 			done, from, fits := 0, 0, true
 			for at := 0; at < len(old) && fits; {
-				r, size := utf8.DecodeRuneInString(old[at:])
+				_, size := utf8.DecodeRuneInString(old[at:])
 				if at += size; at < len(old) {
-					if r, _ = utf8.DecodeRuneInString(old[at:]); !begins(r) {
+					if r, _ := utf8.DecodeRuneInString(old[at:]); !begins(r) {
 						continue
 					}
 				}

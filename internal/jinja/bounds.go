@@ -13,7 +13,8 @@ const (
 	maxStack    = 1 << 12
 )
 
-// Bounds of a rendering whose values have n bytes of text in v values, all but the depths:
+// Bounds of a rendering whose values have n bytes of text in v values. Beyond 128 MiB of text and a million values they grow
+// no further. The depths have bounds of their own.
 //
 //	steps          2^21 + 4n + 512v
 //	a text         4 MiB + 4n bytes
@@ -43,13 +44,13 @@ const (
 type meter struct {
 	steps, mostSteps    int
 	mostText, mostItems int
-	mostLive            int
+	mostLive            int64
 
-	made    int // bytes of all values that the template has made
-	began   int // made when the running tag or print began
-	pending int // bytes that such tags had made when they called the macro that runs
-	writers int // bytes of the texts that wait for a captured one
-	next    int // made at which the values in use are counted again
+	made    int64 // bytes of all values that the template has made
+	began   int64 // made when the running tag or print began
+	pending int64 // bytes that such tags had made when they called the macro that runs
+	writers int64 // bytes of the texts that wait for a captured one
+	next    int64 // made at which the values in use are counted again
 
 	depth, stack int // of calls, and of the parts around them
 }
@@ -61,7 +62,7 @@ func (m *meter) bound(values map[string]any) {
 	for _, value := range values {
 		queue = append(queue, value)
 	}
-	for len(queue) > 0 && v < 1<<22 {
+	for len(queue) > 0 && v < 1<<20 {
 		value := queue[len(queue)-1]
 		queue = queue[:len(queue)-1]
 		v++
@@ -77,11 +78,11 @@ func (m *meter) bound(values map[string]any) {
 			}
 		}
 	}
-	n = min(n, 1<<34)
+	n = min(n, 1<<27)
 	m.mostSteps = baseSteps + 4*n + 512*v
-	m.mostText = min(baseText+4*n, 1<<31-1)
+	m.mostText = baseText + 4*n
 	m.mostItems = baseItems + n + v
-	m.mostLive = baseLive + 8*n + 512*v
+	m.mostLive = int64(baseLive + 8*n + 512*v)
 	m.next = m.mostLive
 }
 
@@ -141,10 +142,10 @@ func (s *state) items(n int) {
 // makes counts a value of n bytes. When enough has been made it counts what is still in use.
 func (s *state) makes(n int) {
 	s.copies(n)
-	if s.made += n; s.made <= s.next {
+	if s.made += int64(n); s.made <= s.next {
 		return
 	}
-	live := s.live() + s.pending + s.writers + s.out.Len() + s.made - s.began
+	live := int64(s.live()+s.out.Len()) + s.pending + s.writers + s.made - s.began
 	if live > s.mostLive {
 		fail("the values of the template take more than %d bytes", s.mostLive)
 	}

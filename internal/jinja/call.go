@@ -123,7 +123,7 @@ func (s *state) macro(m *macro, g given) string {
 	s.pending += before - began
 	text := m.call(s, g)
 	s.pending -= before - began
-	s.began = s.made - len(text) - (before - began)
+	s.began = s.made - int64(len(text)) - (before - began)
 	return text
 }
 

@@ -105,7 +105,7 @@ func init() { // some call others
 		"sum": func(s *state, v any, p params) any {
 			p.takes("attribute", "start")
 			sum, of := p.arg(1, "start", 0), p.arg(0, "attribute", nil)
-			last := 0 // bytes of the sum before, which is no longer in use
+			last := int64(0) // bytes of the sum before, which is no longer in use
 			for _, item := range s.iterate(v) {
 				s.step()
 				before := s.made

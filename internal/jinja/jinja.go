@@ -10,7 +10,8 @@
 //
 // Templates are not trusted: they change nothing that they are given, and read no files. A template has at most 1 MiB.
 // A rendering whose values have n bytes of text in v values takes at most 2^21 + 4n + 512v steps; a text has at most
-// 4 MiB + 4n bytes, and the values that the template has made and still uses 16 MiB + 8n + 512v. A step is an expression,
+// 4 MiB + 4n bytes, and the values that the template has made and still uses 16 MiB + 8n + 512v. Beyond 128 MiB and a million values these
+// bounds grow no further. A step is an expression,
 // an item that is compared, 8 bytes of a text that is looked at, or 256 bytes that are copied. Parts of a template,
 // values and calls lie at most 200 deep within another.
 //
@@ -140,12 +141,12 @@ func (s *state) scope(up *frame, do func()) {
 // capture returns what do writes.
 func (s *state) capture(do func()) string {
 	outer := s.out
-	s.writers += outer.Len()
+	s.writers += int64(outer.Len())
 	s.out = &strings.Builder{}
 	do()
 	text := s.out.String()
 	s.out = outer
-	s.writers -= outer.Len()
+	s.writers -= int64(outer.Len())
 	return s.new(text)
 }
 

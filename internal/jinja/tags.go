@@ -314,7 +314,7 @@ func (s *state) repeatLoop(l *loop, g given) string {
 	s.pending += before - began
 	text := l.again(s, l, g.values[0])
 	s.pending -= before - began
-	s.began = s.made - len(text) - (before - began)
+	s.began = s.made - int64(len(text)) - (before - began)
 	return text
 }
 
