@@ -92,6 +92,7 @@ type labeler struct {
 	places  []place // in the order of the text
 	first   []int   // by message: its first place, -1 for none
 	last    []int   // its last place in a row
+	next    []int   // by message: where the messages after it begin
 	ahead   []int   // by place: the largest end of those before it
 	turns   []Turn
 	notes   []Note
@@ -163,6 +164,13 @@ func (l *labeler) locate() {
 		}
 		for ; i < j; i++ {
 			most = max(most, l.places[i].end)
+		}
+	}
+	l.next = make([]int, n)
+	next := len(l.text)
+	for i := n - 1; i >= 0; i-- {
+		if l.next[i] = next; l.first[i] >= 0 {
+			next = l.places[l.first[i]].begin
 		}
 	}
 }
@@ -255,11 +263,11 @@ func (l *labeler) take() {
 		own[x.Message] = x
 	}
 	l.turns = nil
-	next := 0
+	next, at := 0, 0
 	for _, s := range l.given {
 		x := Turn{Message: -1, Begin: s[0], End: s[1]}
-		for _, p := range l.places {
-			if i := l.parts[p.part].message; p.begin < s[1] && p.end > s[0] && l.c.Messages[i].Role == "assistant" {
+		for ; at < len(l.places) && l.places[at].begin < s[1]; at++ {
+			if i := l.parts[l.places[at].part].message; l.places[at].end > s[0] && l.c.Messages[i].Role == "assistant" {
 				x.Message = i
 				break
 			}
@@ -335,10 +343,9 @@ func (l *labeler) compare(c Conversation) {
 func (l *labeler) compareMessage(i int, found [][]place) {
 	var lost []string
 	all, written := 0, 0
-	for n, p := range l.parts {
-		if p.message != i {
-			continue
-		}
+	lo, hi := l.partsOf(i)
+	for n := lo; n < hi; n++ {
+		p := l.parts[n]
 		all++
 		if len(found[n]) == 0 {
 			lost = append(lost, "the chat template leaves out "+p.name+" of "+l.who(i)+": "+quoted(p.text))
@@ -349,7 +356,7 @@ func (l *labeler) compareMessage(i int, found [][]place) {
 		have := strings.TrimFunc(l.text[best.begin:best.end], isSpace)
 		switch {
 		case best.lost != "" && l.missing(i, best):
-			lost = append(lost, "the chat template leaves out a part of "+l.who(i)+": "+quoted(best.lost))
+			lost = append(lost, "the chat template leaves out a part of "+l.who(i)+": "+quoted(strings.TrimFunc(best.lost, isSpace)))
 		case best.lost == "" && !same(have, p.text):
 			l.note(i, Rewritten, "the chat template rewrites %s: %s becomes %s", l.who(i), quoted(p.text), quoted(have))
 		}
@@ -367,7 +374,7 @@ func (l *labeler) compareMessage(i int, found [][]place) {
 // not between the message before and this place.
 func (l *labeler) missing(i int, p place) bool {
 	words := strings.TrimFunc(strings.NewReplacer("<think>", "", "</think>", "").Replace(p.lost), isSpace)
-	at := slices.IndexFunc(l.places, func(x place) bool { return x == p })
+	at := slices.Index(l.places, p)
 	from, to := 0, len(l.text)
 	if at >= 0 && at < len(l.ahead) {
 		from = l.ahead[at]
@@ -406,9 +413,15 @@ func (l *labeler) check() error {
 			}
 		}
 	}
+	told := map[int]bool{}
+	for _, x := range l.turns {
+		told[x.Message] = true
+	}
+	for _, n := range l.notes {
+		told[n.Message] = told[n.Message] || n.Kind == LeftOut
+	}
 	for i, m := range l.c.Messages {
-		if m.Role == "assistant" && !m.Untrained && !slices.ContainsFunc(l.turns, func(x Turn) bool { return x.Message == i }) &&
-			!slices.ContainsFunc(l.notes, func(n Note) bool { return n.Message == i && n.Kind == LeftOut }) {
+		if m.Role == "assistant" && !m.Untrained && !told[i] {
 			l.note(i, NoTurn, "the chat template writes nothing that can be learned of %s", l.who(i))
 		}
 	}

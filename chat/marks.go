@@ -206,36 +206,32 @@ type hit struct {
 func unmark(text string) (plain string, hits []hit) {
 	var b strings.Builder
 	b.Grow(len(text))
+	signs := []string{string(markBegin), `\ufdd2`}
 	for {
-		i, number, size := nextMark(text)
-		if i < 0 {
+		at := -1
+		for i := 0; i < len(signs); i++ {
+			switch j := strings.Index(text, signs[i]); {
+			case j < 0: // there is none in the rest, which is not searched again
+				signs = append(signs[:i:i], signs[i+1:]...)
+				i--
+			case at < 0 || j < at:
+				at = j
+			}
+		}
+		if at < 0 {
 			b.WriteString(text)
 			return b.String(), hits
 		}
-		b.WriteString(text[:i])
-		hits = append(hits, hit{number, b.Len()})
-		text = text[i+size:]
+		b.WriteString(text[:at])
+		number, size := readMark(text[at:])
+		if size > 0 {
+			hits = append(hits, hit{number, b.Len()})
+		} else {
+			size = 1
+			b.WriteByte(text[at])
+		}
+		text = text[at+size:]
 	}
-}
-
-// nextMark returns where the next mark is, its number and its size.
-func nextMark(text string) (at, number, size int) {
-	for at < len(text) {
-		plain, escaped := strings.Index(text[at:], string(markBegin)), strings.Index(text[at:], `\ufdd2`)
-		if plain < 0 && escaped < 0 {
-			return -1, 0, 0
-		}
-		from := plain
-		if plain < 0 || escaped >= 0 && escaped < plain {
-			from = escaped
-		}
-		at += from
-		if number, size = readMark(text[at:]); size > 0 {
-			return at, number, size
-		}
-		at++
-	}
-	return -1, 0, 0
 }
 
 // readMark reads the mark at the front of a text. Its size is 0 if there is none.
@@ -293,6 +289,9 @@ func places(text string, hits []hit, parts []part, how marking) (list []place) {
 				continue
 			}
 			size := commonSuffix(text[:h.at], p.text)
+			if lost := p.text[:len(p.text)-size]; strings.LastIndexByte(lost, '<') > strings.LastIndexByte(lost, '>') { // a tag is lost as a whole
+				size -= strings.IndexByte(p.text[len(lost):], '>') + 1
+			}
 			list = append(list, place{n, h.at - size, h.at, p.text[:len(p.text)-size]})
 		}
 	}

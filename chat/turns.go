@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"unicode"
@@ -10,6 +11,7 @@ import (
 // traits are what a template does with any conversation.
 type traits struct {
 	added   string   // the generation prompt
+	tail    string   // all that follows the question, with the generation prompt
 	headers []string // special tokens with which turns begin
 }
 
@@ -37,7 +39,9 @@ func (t *Template) traits() traits {
 		if bos, ok := t.names["bos_token"].(string); ok && !slices.Contains(t.ends, bos) {
 			t.learned.headers = append(t.learned.headers, bos)
 		}
-		if len(hits) > 0 { // the last token before the question begins its turn, unless it ends turns
+		if len(hits) > 0 {
+			t.learned.tail = plain[hits[len(hits)-1].at:]
+			// The last token before the question begins its turn, unless it ends turns.
 			before, behind := t.tokensIn(plain[:hits[0].at]), t.tokensIn(other[min(len(other), hits[len(hits)-1].at):])
 			if n := len(before); n > 0 && (len(behind) == 0 || behind[0] != before[n-1]) {
 				t.learned.headers = append(t.learned.headers, before[n-1])
@@ -177,25 +181,34 @@ func (l *labeler) find() {
 			if !l.known[i] || l.hasText(i) {
 				continue // it is left out, or nobody knows where it is
 			}
-			for j := i + 1; j < len(l.c.Messages); j++ {
-				if l.first[j] >= 0 {
-					bound = l.places[l.first[j]].begin
-					break
-				}
-			}
+			bound = l.next[i]
 		}
 		turn, ok := l.turn(i, p, first, last, bound, done)
 		if !ok {
 			continue
 		}
 		l.turns = append(l.turns, turn)
-		done, before = turn.End, max(before, turn.End)
+		done = turn.End
 	}
+}
+
+// hasTurn reports whether the last turn is that of a message.
+func (l *labeler) hasTurn(i int) bool {
+	return len(l.turns) > 0 && l.turns[len(l.turns)-1].Message == i
+}
+
+// partsOf returns the range of the parts of a message.
+func (l *labeler) partsOf(i int) (lo, hi int) {
+	of := func(p part, i int) int { return p.message - i }
+	lo, _ = slices.BinarySearchFunc(l.parts, i, of)
+	hi, _ = slices.BinarySearchFunc(l.parts, i+1, of)
+	return lo, hi
 }
 
 // hasText reports whether a message has a text.
 func (l *labeler) hasText(i int) bool {
-	return slices.ContainsFunc(l.parts, func(p part) bool { return p.message == i })
+	lo, hi := l.partsOf(i)
+	return lo < hi
 }
 
 // turn returns the turn of message i, whose places are from first to last, or nowhere if they are negative. What is
@@ -226,18 +239,16 @@ func (l *labeler) begin(i, p, limit, done int) (at int, ok bool) {
 		return l.beginFirst(limit)
 	}
 	role := l.c.Messages[i-1].Role
-	asked, usual := l.prompts[l.before(i)], l.prompts[asking{"user", true}].added
-	if usual == "" {
-		usual = l.t.traits().added
-	}
-	if usual == "" { // the template writes it in any case
-		usual = l.header(l.prompts[asking{"user", true}].tail)
-	}
+	asked, usual := l.prompts[l.before(i)], l.usual()
 	if role == "assistant" {
 		p = max(p, done)
 		asked = prompt{added: usual}
 	}
 	rest := l.text[p:]
+	index := strings.Index
+	if role == "assistant" && !l.hasTurn(i-1) || l.first[i] >= 0 && l.first[i-1] < 0 { // a header of the message before may be there
+		rest, index = l.text[p:max(p, limit)], strings.LastIndex
+	}
 	if asked.known && strings.HasPrefix(rest, asked.tail) {
 		at = p + len(asked.tail)
 		if asked.added == "" && at < limit && l.header(asked.tail) == "" && len(l.t.tokensIn(l.text[at:limit])) > 0 {
@@ -249,7 +260,7 @@ func (l *labeler) begin(i, p, limit, done int) (at int, ok bool) {
 		if added == "" {
 			continue
 		}
-		if j := strings.Index(rest, added); j >= 0 && p+j <= limit {
+		if j := index(rest, added); j >= 0 && p+j <= limit {
 			return p + j + len(added), true
 		}
 	}
@@ -265,15 +276,18 @@ func (l *labeler) begin(i, p, limit, done int) (at int, ok bool) {
 			if k = whole(added, k); k < 2 || strings.TrimFunc(added[:k], isSpace) == "" {
 				break
 			}
-			if j := strings.Index(l.text[p:max(p, limit)], added[:k]); j >= 0 {
+			if j := index(l.text[p:max(p, limit)], added[:k]); j >= 0 {
 				return p + j + k, true
 			}
 		}
 	}
-	if role == "assistant" {
-		return p, true
-	}
-	return 0, false
+	return p, role == "assistant" && (done > 0 || l.first[i-1] >= 0)
+}
+
+// usual returns the generation prompt after a question. A template may write it in any case.
+func (l *labeler) usual() string {
+	asked := l.prompts[asking{"user", true}]
+	return cmp.Or(asked.added, l.t.traits().added, l.header(asked.tail), l.header(l.t.traits().tail))
 }
 
 // header returns what follows the first end of a turn in the tail of a prompt, unless it is white space.
@@ -289,7 +303,7 @@ func (l *labeler) header(tail string) string {
 
 // beginFirst is begin for an answer before which there is no message.
 func (l *labeler) beginFirst(limit int) (at int, ok bool) {
-	added := l.t.traits().added
+	added := l.usual()
 	c := l.c
 	c.Messages = nil
 	if text, err := l.t.plain(c, true); err == nil && text != "" && added != "" && strings.HasSuffix(text, added) && strings.HasPrefix(l.text, text) {
