@@ -173,3 +173,26 @@ func TestRanksWithOtherModels(t *testing.T) {
 		})
 	}
 }
+
+// A dry run of some ranks only is an error on all of them.
+func TestDryRunOfSomeRanks(t *testing.T) {
+	for _, c := range []struct {
+		dry  [2]bool
+		want string
+	}{{[2]bool{false, false}, ""}, {[2]bool{true, true}, ""}, {[2]bool{true, false}, "tune: -dry-run is given to 1 of 2 ranks, want all or none"}} {
+		ranks, err := accum.Local(t.Context(), 2)
+		require.NoError(t, err)
+		errs := make(chan error, 2)
+		for i, r := range ranks {
+			one := &tuning{tuneFlags: tuneFlags{dryRun: c.dry[i]}, ranks: r}
+			go func() { errs <- one.sameEnd() }()
+		}
+		for range ranks {
+			if err := <-errs; c.want == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, c.want)
+			}
+		}
+	}
+}

@@ -26,7 +26,7 @@ func (t *tuning) runOnRanks() error {
 	if t.shard != "" && !mpi.Launched() {
 		return usagef("tune: -shard is for the ranks that mpiexec starts")
 	}
-	if t.dryRun || !mpi.Launched() {
+	if !mpi.Launched() {
 		return t.run()
 	}
 	world, err := mpi.Open(mpi.Options{})
@@ -34,7 +34,10 @@ func (t *tuning) runOnRanks() error {
 		return err
 	}
 	if world.Size() > 1 {
-		if err = t.join(world); err != nil {
+		if err = t.join(world); err == nil {
+			err = t.sameEnd()
+		}
+		if err != nil {
 			world.Abort(errors.New(oneLine(err)))
 		}
 	}
@@ -83,6 +86,21 @@ func (t *tuning) join(r accum.Reducer) error {
 		quiet := *t.call
 		quiet.stdout, quiet.stderr = io.Discard, io.Discard
 		t.call, t.trace, t.page = &quiet, "", ""
+	}
+	return nil
+}
+
+// sameEnd returns an error on all ranks unless all of them are dry runs or none is: the others would wait.
+func (t *tuning) sameEnd() error {
+	dry := []float64{0}
+	if t.dryRun {
+		dry[0] = 1
+	}
+	if err := t.ranks.Sum(dry); err != nil {
+		return err
+	}
+	if n := int(dry[0]); n > 0 && n < t.ranks.Size() {
+		return usagef("tune: -dry-run is given to %d of %d ranks, want all or none", n, t.ranks.Size())
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -73,10 +74,15 @@ func (t *tuning) run() (err error) {
 	onScreen := *t.call
 	onScreen.stderr = console.OnScreen(t.call.stderr)
 	t.call = &onScreen
-	stop, release := console.OnSignals(console.Options{Name: "snug", Stderr: t.call.stderr,
+	stop, forget := console.OnSignals(console.Options{Name: "snug", Stderr: t.call.stderr,
 		Advice: "a run with -checkpoint goes on from its last checkpoint"})
-	defer release()
+	defer forget()
 	t.stop = stop
+	release, err := t.ownFiles()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
 	if err := t.startTrace(); err != nil {
 		return err
 	}
@@ -109,6 +115,11 @@ func (t *tuning) run() (err error) {
 		return err
 	}
 	t.writeTeacher(t.call.stdout)
+	if warning, err := checkCgroup(cgroupLimit(os.DirFS("/")), t.processLimit(), t.resident()); err != nil {
+		return err
+	} else if warning != "" {
+		fmt.Fprintf(t.call.stderr, "snug: tune: %s\n", warning)
+	}
 	if t.dryRun {
 		return errors.Join(t.reportDryRun(), t.reportPlan())
 	}

@@ -69,7 +69,13 @@ func writable(path string) error {
 		return err
 	}
 	trial, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
-	if err != nil {
+	var at *fs.PathError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s: the folder %s does not exist", path, filepath.Dir(path))
+	case errors.As(err, &at): // which has the name of the trial
+		return &fs.PathError{Op: "create", Path: path, Err: at.Err}
+	case err != nil:
 		return err
 	}
 	return errors.Join(trial.Close(), os.Remove(trial.Name()))
