@@ -303,6 +303,7 @@ func TestWarnings(t *testing.T) {
 		{strict, []string{good, system, good, system}, []string{"2 rows, first line 2: left out: no system, please"}},
 		{drops, []string{good, system, system, thinks("why"), thinks("why not")}, []string{"2 rows, first line 2: the chat template leaves out message 0 (system)",
 			`2 rows, first line 4: the chat template leaves out a part of message 1 (assistant): "<think>why</think>"`}},
+		{drops, []string{good, `{"messages": [` + strings.Repeat(hiUser+`, `+ho+`, `, 6) + `{"role": "system", "content": "s"}]}`, system}, []string{"2 rows, first line 2: the chat template leaves out message 12 (system)"}},
 		{endless, []string{good, good}, []string{"2 rows, first line 1: no answer ends with an end token; generation will not stop"}},
 		{strict, []string{good, `{"messages": [` + hiUser + `, {"role": "assistant", "content": ""}]}`}, []string{"line 2: message 1 (assistant) is empty, and only its end is learned"}},
 		{strict, []string{good, `{"messages": [` + hiUser + `, {"role": "assistant", "content": "` + strings.Repeat("long ", 300) + `"}]}`}, []string{"line 2: cut to 256 tokens (-context)"}},
@@ -312,7 +313,11 @@ func TestWarnings(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, c.want, said)
 	}
-	_, _, _, err := shownForms(t, system, Options{Template: strict})
+	pair := `{"chosen": [` + hiUser + `, ` + ho + `], "rejected": [` + hiUser + `, {"role": "assistant", "content": "no"}]}`
+	_, _, said, err := shownForms(t, pair, Options{Template: endless, Pairs: true})
+	require.NoError(t, err)
+	require.Equal(t, []string{"line 1: no answer ends with an end token; generation will not stop"}, said, "a row counts once")
+	_, _, _, err = shownForms(t, system, Options{Template: strict})
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.ErrorContains(t, err, "line 1: chat: no system, please")
 

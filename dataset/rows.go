@@ -165,19 +165,11 @@ func (f *rows) drop(at string, why error) {
 	f.warn(at, "left out: "+kindOfText(text), "left out: %s", text)
 }
 
-// quoted is a part of a warning that quotes the row.
-var quoted = regexp.MustCompile(`"(\\.|[^"\\])*"`)
+// quoted is a part of a warning that quotes the row, or a number.
+var quoted = regexp.MustCompile(`"(\\.|[^"\\])*"|[0-9]+`)
 
 // kindOfText returns a text without its numbers and what it quotes, so that texts that differ only in them are one kind.
-func kindOfText(text string) string {
-	text = quoted.ReplaceAllString(text, "")
-	return strings.Map(func(r rune) rune {
-		if r >= '0' && r <= '9' {
-			return '#'
-		}
-		return r
-	}, text)
-}
+func kindOfText(text string) string { return quoted.ReplaceAllString(text, "#") }
 
 // take makes a sample of a row.
 func (r *reader) take(x row) error {
@@ -233,7 +225,7 @@ func (r *reader) sample(f *rows, at string, c content) error {
 	if r.options.Pairs {
 		answers = append(answers, c.rejected)
 	}
-	tokens := make([][]int32, len(answers))
+	tokens, seen := make([][]int32, len(answers)), map[string]bool{}
 	var err error
 	for i, answer := range answers {
 		if c.chats == nil {
@@ -247,7 +239,7 @@ func (r *reader) sample(f *rows, at string, c content) error {
 		if tokens[i], l, err = r.labelChat(c.chats[i]); err != nil {
 			break
 		}
-		f.notes(at, c.chats[i], l)
+		f.notes(at, c.chats[i], l, seen)
 	}
 	if err == nil && r.options.Pairs {
 		err = labelPair(tokens[0], tokens[1])
@@ -267,21 +259,21 @@ func (r *reader) sample(f *rows, at string, c content) error {
 	return r.add(tokens[0])
 }
 
-// notes takes up what a template has done to a conversation.
-func (f *rows) notes(at string, c chat.Conversation, l chat.Labeled) {
-	seen := map[string]bool{} // in this row
-	for _, n := range l.Notes {
-		kind := fmt.Sprint(n.Kind, " ", kindOfText(n.Text))
+// notes takes up what a template has done to a conversation. seen has the kinds of notes of the row so far.
+func (f *rows) notes(at string, c chat.Conversation, l chat.Labeled, seen map[string]bool) {
+	once := func(kind, text string) {
 		if !seen[kind] {
 			seen[kind] = true
-			f.warn(at, kind, "%s", n.Text)
+			f.warn(at, kind, "%s", text)
 		}
+	}
+	for _, n := range l.Notes {
+		once(fmt.Sprint(n.Kind, " ", kindOfText(n.Text)), n.Text)
 	}
 	header := f.reader.knows().header
 	for _, t := range l.Turns {
 		if header != "" && strings.Contains(l.Text[t.Begin:t.End], header) && !strings.Contains(c.Messages[t.Message].Content, header) {
-			f.warn(at, "header", "what is learned of message %d has %q, which begins a turn", t.Message, header)
-			return
+			once("header", fmt.Sprintf("what is learned of message %d has %q, which begins a turn", t.Message, header))
 		}
 	}
 }
