@@ -202,7 +202,7 @@ func (s sample) frompytorch7() {
 	check(err)
 	plan, predicted, err := remat.Planner{}.Plan(costs, 1<<30)
 	check(err)
-	dx0, measured, err := chain.Run(ctx, plan, x0, loss) // measured.Peak == predicted.Peak
+	dx0, measured, err := chain.Run(ctx, plan, x0, loss) // measured.Peak == predicted.Peak, if the stages keep what they declare
 	check(err)
 
 	_, _, _, _, _, _, _, _, _, _ = chain, costs, ctx, dx0, err, loss, measured, plan, predicted, x0

@@ -16,6 +16,9 @@ import (
 // take no workspace: they are computed without a matrix of patches. The mean and variance
 // of batch normalization are not counted: they are 16 bytes a channel, independent of the
 // samples.
+//
+// Packages transformer and train run no such network: these are figures for a program with convolutions of its own, which
+// are as said only if it computes them without patches, in place as above, and with that planner's recomputation.
 type CNN struct {
 	Name       string `json:"name,omitempty"`
 	Image      int    `json:"image"`              // pixels of a side

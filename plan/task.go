@@ -42,7 +42,7 @@ type Task struct {
 	// Rank, unless 0, trains a pair of matrices of that rank for every matrix in the
 	// chain (Hu et al. 2022, "LoRA", arXiv:2106.09685), and nothing else. In a
 	// transformer these are the layers of PEFT's target "all-linear", and in a [CNN] its
-	// convolutions. For a model without matrices Rank must be 0. As in PEFT the adapters
+	// convolutions, which nothing in this module trains: the figure is for a program of one's own. For a model without matrices Rank must be 0. As in PEFT the adapters
 	// are float32, whatever the weights are, and have no master weights.
 	Rank int
 	// DoRA gives each adapter trained magnitudes of the rows of its matrix (Liu et al. 2024,

@@ -44,8 +44,8 @@
 //
 // # Codes of bitsandbytes
 //
-// The maps and the layout are the same as in bitsandbytes. Its codes can differ from the
-// nearest codes:
+// The layout is the same as in bitsandbytes, and so are the maps, up to 2 units in the last place of an entry:
+// bitsandbytes makes its maps with torch.linspace, which rounds by processor. Its codes can differ from the nearest codes:
 //
 //   - Its CUDA kernels divide approximately. Next to a midpoint they may give the
 //     neighbouring code.
