@@ -137,10 +137,15 @@ const clock = "strftime_now"
 
 // UsesTime reports whether the template asks for the time. Its renderings then depend on Options.Now, which a run that is
 // resumed should keep.
-func (t *Template) UsesTime() bool { return t.clock }
+func (t *Template) UsesTime() bool { return t != nil && t.clock }
 
 // Now returns the time that the template is given.
-func (t *Template) Now() time.Time { return t.now }
+func (t *Template) Now() time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.now
+}
 
 // Render returns the text of a conversation. With prompt the text ends where the assistant's next turn begins: the
 // template's add_generation_prompt. The error wraps [snug.ErrConfig]; it has the message of a template that calls
@@ -164,6 +169,9 @@ var generation = strings.NewReplacer(jinja.BeginMark, "", jinja.EndMark, "")
 
 // render returns the text of a conversation with the marks of {% generation %}.
 func (t *Template) render(c Conversation, prompt bool) (string, error) {
+	if t == nil || t.parsed == nil {
+		return "", fmt.Errorf("a Template that was not parsed: %w", snug.ErrConfig)
+	}
 	messages := make([]any, len(c.Messages))
 	for i, m := range c.Messages {
 		var err error

@@ -362,3 +362,40 @@ func TestNames(t *testing.T) {
 		require.Equal(t, x.want, text)
 	}
 }
+
+// Zero values are errors, and so are values that JSON has not.
+func TestZero(t *testing.T) {
+	for _, template := range []*Template{nil, {}} {
+		_, err := template.Render(Conversation{}, true)
+		require.ErrorIs(t, err, snug.ErrConfig)
+		_, err = template.Label(says("u:x", "a:y"))
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.False(t, template.UsesTime())
+		require.Zero(t, template.Now())
+	}
+	l, err := shape(t, "ChatML").Label(Conversation{})
+	require.NoError(t, err)
+	require.Empty(t, l)
+	for _, v := range []any{struct{}{}, map[string]any{}, []string{"x"}, int8(3)} {
+		_, err := shape(t, "ChatML").Label(says("u:x").with(0, Object{{"extra", v}}))
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, "message 0: a value of type")
+	}
+}
+
+// Objects keep the order of their keys; of a repeated key the last value counts.
+func TestValue(t *testing.T) {
+	v, err := Value([]byte(`{"b": [1, 2.5, null, true, "<é>"], "a": {"z": -9223372036854775808}, "b": {}}`))
+	require.NoError(t, err)
+	require.Equal(t, Object{{"b", Object{}}, {"a", Object{{"z", int64(-9223372036854775808)}}}}, v)
+	var o Object
+	require.NoError(t, o.UnmarshalJSON([]byte(`{"b": [1, 2.5, null, true, "<é>"], "a": {"z": []}}`)))
+	text, err := o.MarshalJSON()
+	require.NoError(t, err)
+	require.Equal(t, `{"b":[1,2.5,null,true,"<é>"],"a":{"z":[]}}`, string(text))
+	for _, bad := range []string{"", "{", "[1", "1 2", "1e999", strings.Repeat("[", 200) + strings.Repeat("]", 200), "nul"} {
+		_, err := Value([]byte(bad))
+		require.ErrorIs(t, err, snug.ErrCorrupt, bad)
+	}
+	require.ErrorIs(t, o.UnmarshalJSON([]byte("[]")), snug.ErrCorrupt)
+}

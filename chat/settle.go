@@ -19,7 +19,7 @@ import (
 //
 // The error is that of the conversation as it was given.
 func (t *Template) settle(c Conversation, prompt bool) (Conversation, string, error) {
-	if t.wantsParts() {
+	if t != nil && t.wantsParts() {
 		c, _ = inParts(c)
 	}
 	text, err := t.render(c, prompt)
