@@ -116,6 +116,7 @@ func (f *rows) turnsOf(v *view, name, role string) ([]chat.Message, error) {
 		return nil, nil
 	case string:
 		if !f.isList(x) {
+			f.maps(name, role)
 			return []chat.Message{{Role: role, Content: x}}, nil
 		}
 		return f.messages(name, x, false)

@@ -83,9 +83,10 @@ func (f *rows) textPair(v *view, chosen, rejected string) (c content, err error)
 		if c.prompt, err = v.text("prompt"); err != nil || !*f.chats {
 			return c, err
 		}
+		f.maps("prompt", "user")
 		return f.pair(v, []chat.Message{{Role: "user", Content: c.prompt}}, c)
 	case v.has("prompt") || f.before(v) != "":
-		before, err := f.promptOf(v)
+		before, err := f.promptOf(v, []chat.Message{{Role: "assistant", Content: c.answer}})
 		if err != nil {
 			return c, err
 		}
@@ -138,14 +139,21 @@ func (f *rows) before(v *view) string {
 	return ""
 }
 
-// promptOf takes the conversation before the answers.
-func (f *rows) promptOf(v *view) ([]chat.Message, error) {
+// promptOf takes the conversation before the answers. Where it has the chosen answer, too, that is left out.
+func (f *rows) promptOf(v *view, chosen []chat.Message) ([]chat.Message, error) {
 	if v.has("prompt") {
 		return f.turnsOf(v, "prompt", "user")
 	}
 	name := f.before(v)
 	if name != "input" {
-		return f.turnsOf(v, name, "user")
+		messages, err := f.turnsOf(v, name, "user")
+		if n := len(messages) - len(chosen); err == nil && n > 0 && same(messages[n:], chosen) == len(chosen) {
+			messages = messages[:n]
+		}
+		if n := len(messages); err == nil && n > 0 && messages[n-1].Role == "assistant" {
+			err = fmt.Errorf("%s ends with an answer, which is not the chosen one: end it with what is answered, or -map %s= leaves it out", name, name)
+		}
+		return messages, err
 	}
 	o, _ := v.take(name).(object)
 	for _, m := range o { // as OpenAI has it: the request's messages and tools
@@ -204,7 +212,7 @@ func (f *rows) messagePair(v *view, chosen, rejected string) (c content, err err
 			return c, fmt.Errorf("%s and %s have messages before the answer, and prompt is another text: -map prompt= leaves it out", chosen, rejected)
 		}
 	case v.has("prompt"), alone && f.before(v) != "":
-		if prompt, err = f.promptOf(v); err != nil {
+		if prompt, err = f.promptOf(v, a); err != nil {
 			return c, err
 		}
 		switch first, second := begins(a, prompt), begins(b, prompt); {
