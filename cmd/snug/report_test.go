@@ -311,7 +311,7 @@ func TestTuneReportRefused(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder.html"), 0o700))
 	for name, want := range map[string]string{
 		"run.svg": "want a name that ends in .html", "": "want a name that ends in .html", filepath.Join(dir, "folder.html"): "is not a regular file",
-		filepath.Join(dir, "none", "run.html"): "no such file", filepath.Join(dir, "out", "run.html"): "reads or writes", filepath.Join(model, "run.html"): "reads or writes",
+		filepath.Join(dir, "none", "run.html"): "the folder " + filepath.Join(dir, "none") + " does not exist", filepath.Join(dir, "out", "run.html"): "reads or writes", filepath.Join(model, "run.html"): "reads or writes",
 	} {
 		status, _, errs := snugged("tune", "-model", model, "-data", data, "-o", filepath.Join(dir, "out"), "-steps", "1", "-report="+name)
 		require.Equal(t, 2, status, name)

@@ -96,9 +96,9 @@ func TestTuneRanks(t *testing.T) {
 	// A rank whose command line is wrong ends the job; so do ranks with other data.
 	other := chats(t, 20)
 	for want, flags := range map[string][]string{
-		"tune: flag provided but not defined: -bogus":   {"-bogus"},
-		"rank 1 has another About (model, data and the": {"-data", other},
-		"lr is 0.0002 there, 0.5 here":                  {"-lr", "0.5"},
+		"tune: flag provided but not defined: -bogus": {"-bogus"},
+		"the data: not the same on all ranks: rank 1": {"-data", other},
+		"lr is 0.0002 there, 0.5 here":                {"-lr", "0.5"},
 	} {
 		args := []string{"tune", "-model", model, "-data", data, "-steps", "4", "-batch", "6", "-compute", "f32", "-o", filepath.Join(t.TempDir(), "out")}
 		began := time.Now()
