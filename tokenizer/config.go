@@ -118,6 +118,9 @@ func (o *object) read(data []byte) error {
 	return nil
 }
 
+// maxSpecial is the most bytes of a special token. Chat templates write it in each turn.
+const maxSpecial = 1 << 12
+
 // tokens returns the special tokens of an object: those with a name, and those without one.
 func (o *object) tokens() (named, extra []namedToken, err error) {
 	one := func(list []namedToken, name string, raw json.RawMessage) ([]namedToken, error) {
@@ -126,6 +129,9 @@ func (o *object) tokens() (named, extra []namedToken, err error) {
 			n.token = &tokenFile{}
 			if err := json.Unmarshal(raw, n.token); err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			if len(n.token.Content) > maxSpecial {
+				return nil, fmt.Errorf("%s: a token of %d bytes, want at most %d", name, len(n.token.Content), maxSpecial)
 			}
 		}
 		return append(list, n), nil
