@@ -11,7 +11,7 @@ const (
 	leastMemory   = 4 << 20
 	rowShare      = 4 // of a decoded row: its texts are rendered and encoded
 	textShare     = 8 // of a stretch of text that is not cut: it is normalized and spelled
-	pageShare     = 8 // of a page of Parquet
+	footerShare   = 8 // of the description of a table: it is decoded
 )
 
 // limit returns how many bytes reading may take.
@@ -39,7 +39,7 @@ func (r *reader) metered(in *input) io.Reader {
 func (m *meter) Read(p []byte) (int, error) {
 	n, err := m.in.Read(p)
 	m.n += int64(n)
-	if m.n-m.shown >= 1<<18 || err != nil {
+	if m.n-m.shown >= 1<<18 || err != nil && m.n > m.shown {
 		m.shown = m.n
 		m.progress(m.n)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"runtime"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -35,6 +36,9 @@ func (r *reader) parquet(in *input) error {
 	case !isTable(in.file, in.size):
 		return fmt.Errorf("the file does not begin and end as Parquet does: %w", snug.ErrCorrupt)
 	}
+	if err := checkFooter(in.file, in.size, int64(r.limit()/footerShare)); err != nil {
+		return err
+	}
 	return r.table(in.file, in.size)
 }
 
@@ -56,6 +60,21 @@ func isTable(f io.ReaderAt, size int64) bool {
 	return [letters]byte(last[letters:]) == first && int64(binary.LittleEndian.Uint32(last[:letters])) <= size-3*letters
 }
 
+// checkFooter checks the size of a table's description, for which the library allocates memory before it looks at it.
+func checkFooter(f io.ReaderAt, size, limit int64) error {
+	var b [4]byte
+	if _, err := f.ReadAt(b[:], size-2*int64(len(b))); err != nil {
+		return err
+	}
+	switch n := int64(binary.LittleEndian.Uint32(b[:])); {
+	case n > size-3*int64(len(b)):
+		return fmt.Errorf("parquet: the description of the table has %d bytes, and the file %d: the file is cut or damaged: %w", n, size, snug.ErrCorrupt)
+	case n > limit:
+		return fmt.Errorf("the description of the table has %d bytes, and %d may be read: write it in larger row groups, or allow more memory: %w", n, limit, snug.ErrConfig)
+	}
+	return nil
+}
+
 // table adds the rows of a table of Parquet, each as the object that has the row's columns as fields. It reads a page of
 // each column that is used, whose sizes it checks before, and assembles one row at a time: Melnik et al., "Dremel:
 // Interactive Analysis of Web-Scale Datasets", 2010. What a row takes is counted before it is copied from the pages.
@@ -63,6 +82,9 @@ func (r *reader) table(f io.ReaderAt, size int64) (err error) {
 	number := int64(0) // of the row that is read
 	defer func() {
 		if p := recover(); p != nil { // the library panics on some damaged files
+			if _, fault := p.(runtime.Error); fault {
+				p = "the pages are damaged"
+			}
 			err = fmt.Errorf("row %d: parquet: %v: %w", number, p, snug.ErrCorrupt)
 		}
 	}()
