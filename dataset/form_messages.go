@@ -111,34 +111,34 @@ func (p parser) isList(text string) bool {
 
 // turnsOf takes a field that is a text, a message or a list of messages, as messages. A text has the role.
 func (f *rows) turnsOf(v *view, name, role string) ([]chat.Message, error) {
-	switch x := v.take(name).(type) {
+	x := v.take(name)
+	switch y := x.(type) {
 	case nil:
 		return nil, nil
 	case string:
-		if !f.isList(x) {
+		if !f.isList(y) {
 			f.maps(name, role)
-			return []chat.Message{{Role: role, Content: x}}, nil
+			return []chat.Message{{Role: role, Content: y}}, nil
 		}
-		return f.messages(name, x, false)
 	case object:
-		mapped := f.isShareGPT(list{x})
-		if !mapped {
-			if err := checkRoles(list{x}); err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
-			}
+		if _, columns := transposed(y); !columns {
+			x = list{y}
 		}
-		return f.messages(name, list{x}, mapped)
 	case list:
-		mapped := f.isShareGPT(x)
-		if !mapped {
-			if err := checkRoles(x); err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
-			}
-		}
-		return f.messages(name, x, mapped)
 	default:
 		return nil, fmt.Errorf("%s is %s, want a string or messages", name, kindOf(x))
 	}
+	l, err := f.listOf(name, x)
+	mapped := f.isShareGPT(l)
+	if err == nil && !mapped {
+		if err = checkRoles(l); err != nil {
+			err = fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f.messages(name, l, mapped)
 }
 
 // answered returns the conversation of a prompt and its answer, of which only the answer is learned.

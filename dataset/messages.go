@@ -348,13 +348,11 @@ func (f *rows) messages(name string, x value, mapped bool) (messages []chat.Mess
 
 // isShareGPT reports whether the messages of a list have the members of ShareGPT.
 func (p parser) isShareGPT(x value) bool {
-	l, ok := x.(list)
-	if text, is := x.(string); is {
-		if parsed, err := p.parse(text); err == nil {
-			l, ok = parsed.(list)
-		}
+	if text, is := x.(string); is && !p.isList(text) {
+		return false
 	}
-	if !ok || len(l) == 0 {
+	l, err := p.listOf("", x)
+	if err != nil || len(l) == 0 {
 		return false
 	}
 	o, ok := l[0].(object)

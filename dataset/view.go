@@ -109,7 +109,25 @@ func (v *view) text(name string) (string, error) {
 // items takes a field that is a list, or a string with a list of JSON, as tables without lists have it.
 func (v *view) items(name string) (list, error) { return v.listOf(shortened(name), v.take(name)) }
 
-// listOf returns a list, or that of a text of JSON.
+// transposed returns the objects of which an object has the members as lists, as some tables have a list of structs.
+func transposed(o object) (l list, ok bool) {
+	for i, m := range o {
+		column, ok := m.value.(list)
+		if !ok || i > 0 && len(column) != len(l) {
+			return nil, false
+		}
+		if i == 0 {
+			l = make(list, len(column))
+		}
+		for j, x := range column {
+			inner, _ := l[j].(object)
+			l[j] = append(inner, member{m.name, x})
+		}
+	}
+	return l, len(l) > 0
+}
+
+// listOf returns a list, that of a text of JSON, or that of an object of lists.
 func (p parser) listOf(name string, x value) (list, error) {
 	if text, ok := x.(string); ok {
 		parsed, err := p.parse(text)
@@ -123,6 +141,10 @@ func (p parser) listOf(name string, x value) (list, error) {
 		return nil, nil
 	case list:
 		return x, nil
+	case object:
+		if l, ok := transposed(x); ok {
+			return l, nil
+		}
 	}
 	return nil, fmt.Errorf("%s is %s, want a list: %w", name, kindOf(x), snug.ErrConfig)
 }
