@@ -34,7 +34,7 @@ const csvShare = 4
 
 // readCSV gives the rows of a file whose fields are separated by comma.
 func readCSV(in io.Reader, comma rune, limit int64, give func(row) error) error {
-	bounded := &boundedReader{in: &validReader{in: in}, limit: limit/csvShare + 8<<10} // which csv reads ahead
+	bounded := &boundedReader{in: &validReader{in: in}, limit: limit/csvShare + 8<<10, comma: byte(comma)} // which csv reads ahead
 	c := csv.NewReader(bounded)
 	c.Comma, c.ReuseRecord = comma, true
 	c.FieldsPerRecord = -1
@@ -95,10 +95,16 @@ func csvError(err error) error {
 	return fmt.Errorf("%s: %w", place, where.Err)
 }
 
-// boundedReader reads up to limit bytes after each time that held is set to 0.
+// maxFields is the most fields of a row. The library takes some fifty bytes for each.
+const maxFields = 10_000
+
+// boundedReader reads up to limit bytes after each time that held is set to 0, and rows of up to maxFields fields.
 type boundedReader struct {
 	in          io.Reader
 	limit, held int64
+	comma       byte
+	fields      int  // of the row so far
+	quoted      bool // within quotes, where a comma is a part of the value
 }
 
 // Read implements [io.Reader].
@@ -108,5 +114,19 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 	}
 	n, err := b.in.Read(p)
 	b.held += int64(n)
+	for _, c := range p[:n] {
+		switch {
+		case c == '"':
+			b.quoted = !b.quoted
+		case b.quoted:
+		case c == '\n':
+			b.fields = 0
+		case c == b.comma:
+			b.fields++
+		}
+		if b.fields >= maxFields {
+			return 0, fmt.Errorf("a row of more than %d fields: %w", maxFields, snug.ErrConfig)
+		}
+	}
 	return n, err
 }
