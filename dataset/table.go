@@ -30,7 +30,7 @@ func isParquet(first []byte) bool {
 func (r *reader) parquet(in *input) error {
 	switch {
 	case in.size < 0:
-		return fmt.Errorf("Parquet from a pipe, whose end must be read first: save it as a file: %w", snug.ErrConfig)
+		return fmt.Errorf("a table of Parquet from a pipe, whose end must be read first: save it as a file: %w", snug.ErrConfig)
 	case in.packed:
 		return fmt.Errorf("a table of Parquet that is compressed as a whole: unpack it; its pages are compressed already: %w", snug.ErrConfig)
 	case !isTable(in.file, in.size):
