@@ -313,7 +313,10 @@ func TestSum(t *testing.T) {
 func FuzzLines(f *testing.F) {
 	c, err := chat.Parse(tokenizer.Config{ChatTemplate: "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"}, chat.Options{})
 	require.NoError(f, err)
-	for _, line := range []string{`{"text": "a"}`, `{"prompt": "a", "completion": "b"}`, `{"messages": [{"role": "assistant", "content": "x"}]}`} {
+	for _, line := range []string{`{"text": "a"}`, `{"prompt": "a", "completion": "b"}`, `{"messages": [{"role": "assistant", "content": "x"}]}`,
+		`{"system": "s", "tools": "[{\"name\": \"f\"}]", "conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": "{\"name\": \"f\"}"}]}`,
+		`{"instruction": "a", "input": "b", "output": "c", "history": [["x", "y"]]}`, `{"system": "SYSTEM: x\n{\"name\": \"f\"}", "chat": "USER: a\n\nASSISTANT: b <functioncall> {\"name\": \"f\"}"}`,
+		`{"messages": {"role": ["user", "assistant"], "content": [[{"type": "text", "text": "x"}], null]}}`} {
 		f.Add([]byte(line))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

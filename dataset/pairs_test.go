@@ -147,7 +147,9 @@ func TestOnce(t *testing.T) {
 // Damaged lines of preferences are errors, never panics.
 func FuzzPairs(f *testing.F) {
 	c := template(f, plainTemplate)
-	for _, line := range []string{`{"prompt": "a", "chosen": "b", "rejected": "c"}`, `{"chosen": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "rejected": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "z"}]}`} {
+	for _, line := range []string{`{"prompt": "a", "chosen": "b", "rejected": "c"}`, `{"chosen": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "rejected": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "z"}]}`,
+		`{"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"}`, `{"input": {"messages": [{"role": "user", "content": "x"}]}, "preferred_output": {"role": "assistant", "content": "y"}, "non_preferred_output": []}`,
+		`{"instruction": "a", "chosen": "b", "rejected": "c", "system": ""}`} {
 		f.Add([]byte(line))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
