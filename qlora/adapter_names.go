@@ -62,4 +62,6 @@ func (w adapterWeights) Tensor(name string) (amp.Tensor, bool) {
 }
 
 // Load reads a tensor by its name without wrappers.
-func (w adapterWeights) Load(name string, to snug.View) error { return w.Weights.Load(w.names[name], to) }
+func (w adapterWeights) Load(name string, to snug.View) error {
+	return w.Weights.Load(w.names[name], to)
+}

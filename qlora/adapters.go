@@ -22,13 +22,16 @@ const (
 	adapterA         = ".lora_A.weight"
 	adapterB         = ".lora_B.weight"
 	adapterMagnitude = ".lora_magnitude_vector"
+	embeddingA       = ".lora_embedding_A"
+	embeddingB       = ".lora_embedding_B"
 )
 
 // SaveAdapters writes adapters to a folder in the form of HuggingFace's PEFT, and makes the
 // folder if it does not exist. The keys of adapters are module names, such as
 // "layers.0.mlp.up_proj". adapter_model.safetensors holds
 // base_model.model.<name>.lora_A.weight of [rank, in], .lora_B.weight of [out, rank] and,
-// with DoRA, .lora_magnitude_vector of [out]. Its metadata holds the SHA-256 of
+// with DoRA, .lora_magnitude_vector of [out]; of an embedding .lora_embedding_A and
+// .lora_embedding_B of these shapes. Its metadata holds the SHA-256 of
 // adapter_config.json. SaveAdapters needs the memory of [amp.WriteWeights].
 //
 // If it fails or the machine stops, LoadAdapters reads either the old adapters or the new
@@ -173,6 +176,9 @@ type adapterPart struct {
 // parts returns the tensors of l, with its magnitudes if dora is set.
 func (l *LoRA) parts(dora bool) []adapterPart {
 	p := []adapterPart{{adapterA, []int{l.Rank, l.In}, &l.A}, {adapterB, []int{l.Out, l.Rank}, &l.B}, {adapterMagnitude, []int{l.Out}, &l.Magnitude}}
+	if l.Embedding {
+		p[0].suffix, p[1].suffix = embeddingA, embeddingB
+	}
 	if !dora {
 		p = p[:2]
 	}
@@ -284,7 +290,7 @@ func describeAdapters(c *AdapterOptions, s *selector, w adapterWeights) (map[str
 		if module == "" {
 			continue
 		}
-		a, err := c.describe(s, w, module, t.Shape[1])
+		a, err := c.describe(s, w, module, t)
 		if err != nil {
 			return nil, fmt.Errorf("module %q: %w", module, err)
 		}
@@ -304,6 +310,12 @@ func (c *AdapterOptions) adapterModule(w adapterWeights, t amp.Tensor) (string, 
 		return "", fmt.Errorf("the name does not begin with %q: %w", adapterPrefix, snug.ErrCorrupt)
 	}
 	module, isA := strings.CutSuffix(name, adapterA)
+	if table, ofEmbedding := strings.CutSuffix(name, embeddingA); ofEmbedding {
+		if _, found := w.Tensor(adapterPrefix + table + adapterA); found {
+			return "", fmt.Errorf("the module has also %q, an adapter of a linear layer: %w", adapterPrefix+table+adapterA, snug.ErrCorrupt)
+		}
+		module, isA = table, true
+	}
 	switch {
 	case isA && len(t.Shape) > 2:
 		return "", fmt.Errorf("an adapter of a convolution, want one of a linear layer: %w", snug.ErrConfig)
@@ -314,7 +326,11 @@ func (c *AdapterOptions) adapterModule(w adapterWeights, t amp.Tensor) (string, 
 	case isA:
 		return module, nil
 	}
+	first := adapterA
 	module, isPart := strings.CutSuffix(name, adapterB)
+	if table, ofEmbedding := strings.CutSuffix(name, embeddingB); ofEmbedding {
+		module, isPart, first = table, true, embeddingA
+	}
 	if !isPart {
 		module, isPart = strings.CutSuffix(name, adapterMagnitude)
 		if isPart && !c.DoRA {
@@ -325,35 +341,30 @@ func (c *AdapterOptions) adapterModule(w adapterWeights, t amp.Tensor) (string, 
 	case !isPart && (c.isSaved(name) || isTable(name) || isTwin(w, name)):
 		return "", nil
 	case !isPart:
-		return "", foreignTensor(w, name)
+		return "", foreignTensor(name)
 	}
-	if _, found := w.Tensor(adapterPrefix + module + adapterA); !found {
-		return "", fmt.Errorf("its tensor %q is missing: %w", adapterPrefix+module+adapterA, snug.ErrCorrupt)
+	if _, found := w.Tensor(adapterPrefix + module + embeddingA); found && strings.HasSuffix(name, adapterMagnitude) {
+		first = embeddingA
+	}
+	if _, found := w.Tensor(adapterPrefix + module + first); !found {
+		return "", fmt.Errorf("its tensor %q is missing: %w", adapterPrefix+module+first, snug.ErrCorrupt)
 	}
 	return "", nil
 }
 
-// foreignTensor returns the error for a tensor that is not part of an adapter of a linear
-// layer. The error says what the tensor is and what to do about it.
-func foreignTensor(w adapterWeights, name string) error {
-	module, _, isBase := strings.Cut(name, ".base_layer.")
-	if !isBase {
-		module, _, _ = strings.Cut(name, ".lora_embedding_")
-	}
-	_, ofEmbedding := w.Tensor(adapterPrefix + module + ".lora_embedding_A")
+// foreignTensor returns the error for a tensor that is not part of an adapter. The error says what the tensor is and what to do about it.
+func foreignTensor(name string) error {
 	switch {
-	case ofEmbedding:
-		return fmt.Errorf("module %q has an adapter of an embedding, want adapters of linear layers only: not supported: %w", module, snug.ErrConfig)
-	case isBase:
+	case strings.Contains(name, ".base_layer."):
 		return fmt.Errorf("a copy of a weight of the base model other than embeddings and heads: not supported: %w", snug.ErrConfig)
 	case !strings.Contains(name, "lora_"):
 		return fmt.Errorf("a weight of the base model that modules_to_save does not name, and neither an embedding nor a head: not supported: %w", snug.ErrConfig)
 	}
-	return fmt.Errorf("neither A nor B nor magnitudes of a linear layer: not supported: %w", snug.ErrConfig)
+	return fmt.Errorf("neither A nor B nor magnitudes of a linear layer or an embedding: not supported: %w", snug.ErrConfig)
 }
 
-// describe returns the adapter of a module with in inputs, without its elements.
-func (c *AdapterOptions) describe(s *selector, w adapterWeights, module string, in int) (*LoRA, error) {
+// describe returns the adapter of a module, of which first is A, without its elements.
+func (c *AdapterOptions) describe(s *selector, w adapterWeights, module string, first amp.Tensor) (*LoRA, error) {
 	if selected, err := s.selects(module); err != nil || !selected {
 		return nil, cmp.Or(err, fmt.Errorf("the file has an adapter, which target_modules, exclude_modules and layers_to_transform do not select, "+
 			"so that PEFT leaves it out: %w", snug.ErrConfig))
@@ -362,8 +373,8 @@ func (c *AdapterOptions) describe(s *selector, w adapterWeights, module string, 
 	if err != nil {
 		return nil, err
 	}
-	a := &LoRA{In: in, Rank: rank, Scale: scale, Dropout: c.Dropout}
-	if b, found := w.Tensor(adapterPrefix + module + adapterB); found {
+	a := &LoRA{In: first.Shape[1], Rank: rank, Scale: scale, Dropout: c.Dropout, Embedding: strings.HasSuffix(first.Name, embeddingA)}
+	if b, found := w.Tensor(adapterPrefix + module + a.parts(false)[1].suffix); found {
 		if len(b.Shape) != 2 {
 			return nil, fmt.Errorf("tensor %q has shape %v, want two dimensions: %w", b.Name, b.Shape, snug.ErrCorrupt)
 		}

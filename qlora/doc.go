@@ -111,8 +111,8 @@
 // module and differ, a lora_alpha that is not above 0, a lora_dropout of 1 or below 0,
 // and a value of another type, such as 1 for true.
 //
-// Of adapter_model.safetensors, the tensors of LoRA and DoRA on linear layers are
-// supported. Refused are adapters of convolutions and embeddings, and magnitudes without
+// Of adapter_model.safetensors, the tensors of LoRA and DoRA on linear layers and
+// embeddings are supported. Refused are adapters of convolutions, and magnitudes without
 // use_dora.
 //
 // Parameters of the base model are in the folder too where modules_to_save names them, and embeddings and heads

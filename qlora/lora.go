@@ -30,6 +30,10 @@ type LoRA struct {
 	// memory for a gradient of A, so that of the forward pass only u is kept: rows·Rank elements in place of rows·In.
 	// PEFT's optimizer of that name also multiplies the gradient of B by (A·Aᵀ)⁻¹/s², which the paper does not.
 	FrozenA bool
+	// Embedding says that the adapter is of an embedding, a table of In rows with Out elements each. [LoadAdapters] sets it for
+	// what PEFT names lora_embedding_A and lora_embedding_B. The table with its adapter is that of [Dense.Merge] for a
+	// transposed matrix.
+	Embedding bool
 
 	free []func() error // memory that LoadAdapters allocated
 }

@@ -70,10 +70,13 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 	}
 	m.adapters.FanInFanOut = m.conv()
 	m.chooseNames(loaded)
+	if err := m.takeTables(dir, loaded); err != nil {
+		return nil, err
+	}
 	if err := m.chooseSaved(); err != nil {
 		return nil, err
 	}
-	if m.tables.tied { // the list of parameters lacks the head
+	if m.tables.tied && m.tables.adapters[m.config.layout().head] == nil { // the list of parameters lacks the head
 		if err := m.refuseEmbedding(m.adapterName("lm_head"), true); err != nil {
 			return nil, err
 		}
@@ -82,7 +85,7 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 		c := chosen{module: strings.TrimSuffix(t.Name, ".weight")}
 		module := m.adapterName(c.module) // PEFT's
 		if !m.config.isMatrix(t) {
-			if err := m.refuseEmbedding(module, len(t.Shape) == 2); err != nil {
+			if err := m.refuseEmbedding(module, len(t.Shape) == 2 && m.tables.adapters[t.Name] == nil); err != nil {
 				return nil, err
 			}
 			continue
@@ -122,7 +125,7 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 	if len(loaded) > 0 {
 		return nil, fmt.Errorf("%s: adapters of modules that the model lacks: %.200q: %w", dir, slices.Sorted(maps.Keys(loaded)), snug.ErrConfig)
 	}
-	if list == nil {
+	if list == nil && len(m.tables.adapters) == 0 {
 		return nil, fmt.Errorf("the adapter's Targets select no matrix of the model: %w", snug.ErrConfig)
 	}
 	return list, nil
@@ -182,7 +185,10 @@ func (m *Model) refuseEmbedding(module string, table bool) error {
 	}
 	yes, err := m.adapters.Selects(module)
 	if err == nil && yes {
-		err = fmt.Errorf("the adapter's Targets select %s, and only matrices of layers have adapters: %w", module, snug.ErrConfig)
+		err = fmt.Errorf("the adapter's Targets select %s, and only matrices of layers have fresh adapters: name it in ModulesToSave to train it whole: %w", module, snug.ErrConfig)
+		if m.options.AdapterDir != "" {
+			err = fmt.Errorf("%s: target_modules select %s, which has no adapter in the folder: %w", m.options.AdapterDir, module, snug.ErrCorrupt)
+		}
 	}
 	return err
 }
@@ -413,7 +419,7 @@ func (m *Model) SaveAdapter(dir string) error {
 		return fmt.Errorf("transformer: SaveAdapter: %w", err)
 	}
 	if len(m.byModule) == 0 {
-		return fmt.Errorf("transformer: SaveAdapter: the model has no adapters: %w", snug.ErrConfig)
+		return fmt.Errorf("transformer: SaveAdapter: the model has no adapters of matrices of its layers: %w", snug.ErrConfig)
 	}
 	o := m.adapters
 	m.saveTables(&o)

@@ -30,6 +30,7 @@ func (m *Model) Save(dir string, maxShardBytes int64) error {
 	merge := &merger{Model: m}
 	err := amp.SaveShards(dir, maxShardBytes, m.finiteValues(merge), map[string]string{"format": "pt"})
 	m.lost = merge.lost
+	m.lost.Add(m.tables.lost)
 	if err = errors.Join(err, merge.close(), m.freeStaging()); err != nil {
 		return fmt.Errorf("transformer: Save: %w", err)
 	}

@@ -114,7 +114,7 @@ func (m *Model) chooseSaved() error {
 func (m *Model) savedModules() (list []qlora.Module) {
 	for i := range m.params {
 		p := &m.params[i]
-		if !m.saved[p.Name] && m.tables.files[p.Name] == "" {
+		if !m.saved[p.Name] && !m.tables.has(p.Name) {
 			continue
 		}
 		module := qlora.Module{Name: m.moduleName(p), Shape: p.Shape, Value: p.Value}
