@@ -40,9 +40,9 @@ func companionKind(name string) files.Kind {
 	return files.Description
 }
 
-// eachCompanion opens the companions of a folder that are there, one after the other. Unless links is set, they are the
-// folder's own, see [files.OpenOwn].
-func eachCompanion(from string, links bool, do func(name string, f *os.File, size int64) error) error {
+// eachCompanion opens the companions of a folder that are there and that takes says, nil for all, one after the other. Unless
+// links is set, they are the folder's own, see [files.OpenOwn].
+func eachCompanion(from string, links bool, takes func(name string) bool, do func(name string, f *os.File, size int64) error) error {
 	names := slices.Clone(companions)
 	entries, err := os.ReadDir(filepath.Join(from, moreTemplates))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -57,6 +57,9 @@ func eachCompanion(from string, links bool, do func(name string, f *os.File, siz
 		}
 	}
 	for _, name := range names {
+		if takes != nil && !takes(name) {
+			continue
+		}
 		var f *os.File
 		var size int64
 		if links {
@@ -83,13 +86,21 @@ func eachCompanion(from string, links bool, do func(name string, f *os.File, siz
 
 // checkCompanions returns an error if a companion cannot be copied, see copyCompanions.
 func checkCompanions(from string, links bool) error {
-	return eachCompanion(from, links, func(string, *os.File, int64) error { return nil })
+	return checkSome(from, links, nil)
+}
+
+// checkSome is checkCompanions for those that takes says.
+func checkSome(from string, links bool, takes func(name string) bool) error {
+	return eachCompanion(from, links, takes, func(string, *os.File, int64) error { return nil })
 }
 
 // copyCompanions copies the companions of a model's folder into the folder of an output. It is called before the first
 // step, so that a file that cannot be read costs no training.
-func copyCompanions(to, from string, links bool) error {
-	return eachCompanion(from, links, func(name string, f *os.File, size int64) error {
+func copyCompanions(to, from string, links bool) error { return copySome(to, from, links, nil) }
+
+// copySome is copyCompanions for those that takes says.
+func copySome(to, from string, links bool, takes func(name string) bool) error {
+	return eachCompanion(from, links, takes, func(name string, f *os.File, size int64) error {
 		dir, file := filepath.Split(filepath.FromSlash(name))
 		if dir != "" {
 			if err := os.Mkdir(filepath.Join(to, dir), 0o777); err != nil && !errors.Is(err, fs.ErrExist) {

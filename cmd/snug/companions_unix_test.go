@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug/transformer"
 )
 
 // withCompanions adds every file that an output gets a copy of.
@@ -212,4 +214,25 @@ func TestLinkedFolders(t *testing.T) {
 		require.Zero(t, status, errs)
 		require.NotEmpty(t, out)
 	}
+}
+
+// TestTokenizerOfTheAdapterThatIsALink: what is copied from the folder of an adapter is that folder's own, too.
+func TestTokenizerOfTheAdapterThatIsALink(t *testing.T) {
+	model := publish(t)
+	c, err := transformer.ReadConfig(model)
+	require.NoError(t, err)
+	adapter, outside := grownAdapter(t, c, 5), filepath.Join(t.TempDir(), "private")
+	text, err := os.ReadFile(filepath.Join(model, "tokenizer.json"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(outside, append(text, '\n'), 0o600))
+	require.NoError(t, os.Symlink(outside, filepath.Join(adapter, "tokenizer.json")))
+	merged := filepath.Join(t.TempDir(), "merged")
+	args := []string{"merge", "-model", model, "-adapter", adapter, "-o", merged}
+	status, _, errs := snugged(args...)
+	require.Equal(t, 2, status, errs)
+	require.Contains(t, errs, "which is outside of its folder, and -o would get a copy of that file")
+	require.NoDirExists(t, merged)
+	status, _, errs = snugged(append(args, "-copy-links")...)
+	require.Zero(t, status, errs)
+	sameFile(t, outside, filepath.Join(merged, "tokenizer.json"))
 }

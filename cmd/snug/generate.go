@@ -172,10 +172,16 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if w.tok, err = tokenizer.Open(f.dir); err != nil {
+	fmt.Fprint(c.stderr, unreadFields(config))
+	from, rows, note, err := tokenizerOf(f.dir, f.adapter, config, "the prompt and the answer are written with")
+	if err != nil {
 		return nil, err
 	}
-	w.tok = w.tok.Limit(config.Vocab)
+	fmt.Fprint(c.stderr, note)
+	if w.tok, err = tokenizer.Open(from); err != nil {
+		return nil, err
+	}
+	w.tok = w.tok.Limit(rows)
 	if w.prompt, err = f.encode(w.tok, c.stdin); err != nil {
 		return nil, err
 	}

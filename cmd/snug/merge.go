@@ -28,8 +28,10 @@ the type cannot hold is an error, and nothing is written then.
   -base FORM      merge into quantized weights, nf4, fp4, mxfp4, fp8 or int8, on which the adapter was
                   trained; an adapter of loftq wants nf4. Default: into the published weights
   -compute TYPE   type of the weights: bf16, f16 or f32; default: the model's type
-  -o DIR          new or empty folder to write the model to, and copies of the tokenizer's files
-  -copy-links     copy also files that are links out of the folder of the model
+  -o DIR          new or empty folder to write the model to, and copies of the tokenizer's files: the
+                  model's, or the adapter's if its vocabulary is another or it has more tokens; a line
+                  says which, if both have one and they differ
+  -copy-links     copy also files that are links out of their folder
 
   snug merge -model Qwen3-0.6B -adapter tuned -o merged
 `
@@ -70,9 +72,6 @@ func runMerge(c *call) (err error) {
 	if err := wantFolders("merge", model, adapter); err != nil {
 		return err
 	}
-	if err := checkCompanions(model, copyLinks); err != nil {
-		return usagef("merge: %w", err)
-	}
 	if err := emptyFolder(output); err != nil {
 		return usagef("merge: -o: %w", err)
 	}
@@ -81,6 +80,22 @@ func runMerge(c *call) (err error) {
 	if err != nil {
 		return usageError{err}
 	}
+	fmt.Fprint(c.stderr, unreadFields(config))
+	from, _, note, err := tokenizerOf(model, adapter, config, "the output gets")
+	if err != nil {
+		return usageError{err}
+	}
+	takes := func(string) bool { return true }
+	if from != model {
+		takes = func(name string) bool { return !ofTokenizer(name) }
+		if err := checkSome(from, copyLinks, ofTokenizer); err != nil {
+			return usagef("merge: %w", err)
+		}
+	}
+	if err := checkSome(model, copyLinks, takes); err != nil {
+		return usagef("merge: %w", err)
+	}
+	fmt.Fprint(c.stderr, note)
 	if err := fitsHost("merge", model, config, o, hostMemory()); err != nil {
 		return err
 	}
@@ -95,8 +110,13 @@ func runMerge(c *call) (err error) {
 	}
 	defer func() { err = errors.Join(err, out.drop()) }()
 	out.note(c.stderr)
-	if err := copyCompanions(output, model, copyLinks); err != nil {
+	if err := copySome(output, model, copyLinks, takes); err != nil {
 		return err
+	}
+	if from != model {
+		if err := copySome(output, from, copyLinks, ofTokenizer); err != nil {
+			return err
+		}
 	}
 	if err := m.Save(output, 0); err != nil {
 		return err

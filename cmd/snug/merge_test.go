@@ -83,18 +83,7 @@ func TestAdapterGrowsTheVocabulary(t *testing.T) {
 	model := publish(t)
 	c, err := transformer.ReadConfig(model)
 	require.NoError(t, err)
-	rows := c.Vocab + 5
-	table := qlora.Module{Shape: []int{rows, c.Dim}, Value: snug.ViewOf(make([]float32, rows*c.Dim))}
-	for i := range table.Value.Float32s() {
-		table.Value.Float32s()[i] = float32(i%13-6) / 20
-	}
-	embedding, head := table, table
-	embedding.Name, head.Name = "model.embed_tokens.weight", "lm_head.weight"
-	in, out := c.Dim, c.Heads*c.HeadDim
-	l := &qlora.LoRA{In: in, Out: out, Rank: 1, Scale: 1, A: snug.ViewOf(make([]float32, in)), B: snug.ViewOf(make([]float32, out))}
-	adapter := filepath.Join(t.TempDir(), "adapter")
-	o := qlora.AdapterOptions{Rank: 1, Alpha: 1, ModulesToSave: []string{"embed_tokens", "lm_head"}}
-	require.NoError(t, qlora.SaveAdapters(adapter, o, map[string]*qlora.LoRA{"model.layers.0.self_attn.q_proj": l}, embedding, head))
+	rows, adapter := c.Vocab+5, grownAdapter(t, c, 5)
 	merged := filepath.Join(t.TempDir(), "merged")
 	status, _, errs := snugged("merge", "-model", model, "-adapter", adapter, "-o", merged)
 	require.Zero(t, status, errs)
