@@ -72,7 +72,7 @@ func checkFinite(name string, v snug.View) error {
 		return err
 	}
 	for lo := 0; lo < v.Len(); lo += piece {
-		p := part(v, lo, min(lo+piece, v.Len()))
+		p := part(v, lo, min(piece, v.Len()-lo))
 		if !p.Device().IsCPU() {
 			copied := part(host, 0, p.Len())
 			if err := snug.Copy(copied, p); err != nil {

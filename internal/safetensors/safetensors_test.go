@@ -325,7 +325,7 @@ func TestGoldenHeaders(t *testing.T) {
 func TestWhatIsNoFileOfWeights(t *testing.T) {
 	for text, want := range map[string]string{
 		"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n": "the file is a pointer of Git LFS",
-		"<!DOCTYPE html>\n<html><head></head></html>":                        "the file is a web page",
+		"<!DOCTYPE html>\n<html><head></head></html>":                         "the file is a web page",
 		"Access to model a/b is restricted.":                                  "the file has the answer of a server",
 		"":                                                                    "the file is empty: download it again",
 	} {
