@@ -97,6 +97,7 @@ type labeler struct {
 	turns   []Turn
 	notes   []Note
 	prompts map[asking]prompt // by what is before an answer
+	closed  string            // what the last calls without an end of the turn had behind them
 }
 
 // note adds a note.
@@ -218,9 +219,7 @@ func (l *labeler) locateAll(lo, hi int, others []place) bool {
 
 // hasCalls reports whether a message calls functions.
 func (l *labeler) hasCalls() bool {
-	return slices.ContainsFunc(l.c.Messages, func(m Message) bool {
-		return slices.ContainsFunc(m.Fields, func(f Field) bool { return slices.Contains(calls, f.Name) })
-	})
+	return slices.ContainsFunc(l.c.Messages, Message.callsFunctions)
 }
 
 // maxSearched is how many bytes are searched for the text of messages that could not be marked.

@@ -62,13 +62,15 @@ var shapes = map[string]struct {
 	"prompt thinks": {"{% for m in messages %}{{ '<U>' if m.role == 'user' else '<A>' }}{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<A><think>\n{% endif %}", "</s>", []string{"<U>", "<A>"}},
 	"system before a question": {"{% for m in messages %}{% if m.role == 'system' %}{% if messages[-1].role == 'user' %}<S>{{ m.content }}{% endif %}{% else %}{{ '<U>' if m.role == 'user' else '<A>' }}{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}{% if add_generation_prompt %}<A>{% endif %}",
 		"</s>", []string{"<U>", "<A>", "<S>"}},
-	"parts":              {"{% for m in messages %}<U>{% for c in m.content %}{% if c.type == 'text' %}{{ c.text }}{% endif %}{% endfor %}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<U>{% endif %}", "</s>", []string{"<U>"}},
-	"marked":             {"{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}<A>{{ m.content }}{{ eos_token }}\n{% endgeneration %}{% else %}<U>{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<A>{% endif %}", "</s>", []string{"<U>", "<A>"}},
-	"marked without end": {"{% for m in messages %}{% if m.role == 'assistant' %}<A>{% generation %}{{ m.content }}{% endgeneration %}{{ eos_token }}{% else %}<U>{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<A>{% endif %}", "</s>", []string{"<U>", "<A>"}},
-	"in JSON":            {"{% for m in messages %}<U>{{ m | tojson }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<U>{% endif %}", "</s>", []string{"<U>"}},
-	"text wanted":        {"{% for m in messages %}<U>{% for c in m.tool_calls or [] %}{{ c.function.name + c.function.arguments }}{% endfor %}{{ m.content or '' }}{{ eos_token }}{% endfor %}", "</s>", []string{"<U>"}},
-	"other end":          {"{% for m in messages %}<U>{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<U>{% endif %}", "</s>", []string{"<U>", "<end>"}},
-	"every letter":       {"{% for m in messages %}<U>{% for c in m.content %}{{ c }}{% endfor %}{% if m.content == 'hi' %}!{% endif %}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<U>{% endif %}", "</s>", []string{"<U>"}},
+	"parts":                      {"{% for m in messages %}<U>{% for c in m.content %}{% if c.type == 'text' %}{{ c.text }}{% endif %}{% endfor %}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<U>{% endif %}", "</s>", []string{"<U>"}},
+	"marked":                     {"{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}<A>{{ m.content }}{{ eos_token }}\n{% endgeneration %}{% else %}<U>{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<A>{% endif %}", "</s>", []string{"<U>", "<A>"}},
+	"marked without end":         {"{% for m in messages %}{% if m.role == 'assistant' %}<A>{% generation %}{{ m.content }}{% endgeneration %}{{ eos_token }}{% else %}<U>{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<A>{% endif %}", "</s>", []string{"<U>", "<A>"}},
+	"in JSON":                    {"{% for m in messages %}<U>{{ m | tojson }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<U>{% endif %}", "</s>", []string{"<U>"}},
+	"text wanted":                {"{% for m in messages %}<U>{% for c in m.tool_calls or [] %}{{ c.function.name + c.function.arguments }}{% endfor %}{{ m.content or '' }}{{ eos_token }}{% endfor %}", "</s>", []string{"<U>"}},
+	"calls without end":          {"{% for m in messages %}{% if m.role == 'assistant' %}<A>{{ m.content or '' }}{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}\n{{ c.function.arguments | tojson }}\n</call>{% else %}{{ eos_token }}{% endfor %}{% else %}<U>{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<A>{% endif %}", "</s>", []string{"<U>", "<A>"}},
+	"calls in place of a header": {"{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% else %}{% for c in m.tool_calls or [] %}[CALLS]{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}{{ m.content or '' }}{{ eos_token }}{% endif %}{% endfor %}", "</s>", []string{"[INST]", "[/INST]", "[CALLS]"}},
+	"other end":                  {"{% for m in messages %}<U>{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<U>{% endif %}", "</s>", []string{"<U>", "<end>"}},
+	"every letter":               {"{% for m in messages %}<U>{% for c in m.content %}{{ c }}{% endfor %}{% if m.content == 'hi' %}!{% endif %}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<U>{% endif %}", "</s>", []string{"<U>"}},
 }
 
 func shape(t require.TestingT, name string) *Template {
@@ -162,6 +164,9 @@ func TestLabel(t *testing.T) {
 		{"text wanted", says("u:x", "a:").with(1, calling(Object{{"zone", "UTC"}})), `<U>x</s>⟦<U>clock{"zone": "UTC"}</s>⟧`,
 			[]string{`the chat template writes no generation prompt before message 1 (assistant), so that the model learns to write its header "<U>"`}},
 		{"Qwen3", says("u:x", "a:").with(1, calling(`{"zone":"UTC"}`)), "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n⟦<think>\n\n</think>\n\n<tool_call>\n{\"name\": \"clock\", \"arguments\": {\"zone\":\"UTC\"}}\n</tool_call><|im_end|>⟧\n", nil},
+		{"calls without end", says("u:x", "a:", "u:noon", "a:Noon.").with(1, calling(Object{{"zone", "UTC"}})), "<U>x<A>⟦<call>clock\n{\"zone\": \"UTC\"}\n</call>⟧<U>noon<A>⟦Noon.</s>⟧",
+			[]string{"the chat template writes no end of message 1 (assistant)"}},
+		{"calls in place of a header", says("u:x", "a:").with(1, calling(Object{{"zone", "UTC"}})), "[INST]x[/INST]⟦[CALLS]clock{\"zone\": \"UTC\"}</s>⟧", nil},
 		{"other end", two, "<U>1+1?<end><U>⟦two<end>⟧<U>more?<end><U>⟦no<end>⟧", []string{"the chat template ends answers with <end>, at which generation does not stop"}},
 		{"every letter", says("u:hi", "a:hello", "u:hi", "a:world"), "<U>hi!</s><U>⟦hello</s>⟧<U>hi!</s><U>⟦world</s>⟧", nil},
 	} {

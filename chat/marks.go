@@ -103,6 +103,11 @@ func middle(text string) int {
 // calls are the fields with calls of functions.
 var calls = []string{"tool_calls", "function_call"}
 
+// callsFunctions reports whether the message has a field with calls.
+func (m Message) callsFunctions() bool {
+	return slices.ContainsFunc(m.Fields, func(f Field) bool { return slices.Contains(calls, f.Name) })
+}
+
 // messages returns the messages with marks.
 func (m *marker) messages(list []Message) []Message {
 	out := slices.Clone(list)

@@ -251,7 +251,7 @@ func (l *labeler) begin(i, p, limit, done int) (at int, ok bool) {
 	}
 	if asked.known && strings.HasPrefix(rest, asked.tail) {
 		at = p + len(asked.tail)
-		if asked.added == "" && at < limit && l.header(asked.tail) == "" && len(l.t.tokensIn(l.text[at:limit])) > 0 {
+		if asked.added == "" && at < limit && l.header(asked.tail) == "" && l.hasHeader(i, l.text[at:limit]) {
 			l.note(i, Header, "the chat template writes no generation prompt before %s, so that the model learns to write its header %s", l.who(i), quoted(l.text[at:limit]))
 		}
 		return at, true
@@ -301,6 +301,18 @@ func (l *labeler) header(tail string) string {
 	return strings.TrimFunc(tail, isSpace)
 }
 
+// hasHeader reports whether a special token before the text of message i is a header. What begins a call of functions is
+// none, unless turns begin with it.
+func (l *labeler) hasHeader(i int, before string) bool {
+	tokens := l.t.tokensIn(before)
+	if len(tokens) == 0 || l.first[i] < 0 {
+		return len(tokens) > 0
+	}
+	name := l.parts[l.places[l.first[i]].part].name
+	isCall := slices.ContainsFunc(calls, func(field string) bool { return strings.HasPrefix(name, field) })
+	return !isCall || slices.Contains(l.t.traits().headers, tokens[0])
+}
+
 // beginFirst is begin for an answer before which there is no message.
 func (l *labeler) beginFirst(limit int) (at int, ok bool) {
 	added := l.usual()
@@ -340,14 +352,32 @@ func (l *labeler) end(i, last, bound int) (at int, ended bool) {
 	if j, size := l.endIn(rest); j >= 0 {
 		return last + j + size, true
 	}
-	if slices.ContainsFunc(l.c.Messages[i].Fields, func(f Field) bool { return slices.Contains(calls, f.Name) }) {
-		rest = strings.TrimRightFunc(rest, isSpace)
-		if j := strings.IndexByte(rest, '\n'); j >= 0 && bound < len(l.text) {
-			rest = rest[:j]
-		}
-		return last + len(rest), false
+	if l.c.Messages[i].callsFunctions() {
+		return last + len(l.closing(i, rest, bound)), false
 	}
 	return last, false
+}
+
+// closing returns what a template writes behind the last call of functions of message i, without an end of the turn: what
+// the conversation that ends there has, too. rest is the text up to bound, where the next message begins.
+func (l *labeler) closing(i int, rest string, bound int) string {
+	if bound == len(l.text) {
+		return strings.TrimRightFunc(rest, isSpace)
+	}
+	if l.closed == "" || !strings.HasPrefix(rest, l.closed) {
+		probe := &labeler{t: l.t, c: l.c}
+		probe.c.Messages = l.c.Messages[:i+1]
+		var err error
+		if probe.text, err = l.t.plain(probe.c, false); err != nil {
+			return ""
+		}
+		if probe.locate(); probe.first[i] < 0 {
+			return ""
+		}
+		tail := strings.TrimRightFunc(probe.text[probe.places[probe.last[i]].end:], isSpace)
+		l.closed = tail[:whole(tail, commonPrefix(tail, rest))]
+	}
+	return l.closed
 }
 
 // endIn returns where the first end of a turn is in a text, and its size: the first of the ends, or else the first special
