@@ -26,7 +26,9 @@ type Batch struct {
 	// Starts, unless nil, packs sequences of different lengths instead. Sequence i has the
 	// tokens Starts[i] to Starts[i+1]-1; the first start is 0 and the last len(Tokens).
 	// No sequence sees another, and the positions of each begin at 0. There is no padding: the
-	// embedding of Config.Pad trains like all others, while torch gives it no gradient.
+	// embedding of Config.Pad trains like all others. In transformers, of all families but gpt2, a token whose number is
+	// pad_token_id gives its embedding no gradient where it is read, also where it ends a turn or a text and is no padding;
+	// where head and embedding are one matrix, the row has the gradient of the head there.
 	Starts []int
 	// Temperature, unless 0, divides the logits of LogProbs and BackpropLogProbs: the temperature that the labels were
 	// sampled at. Other methods refuse it.
