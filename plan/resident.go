@@ -94,11 +94,16 @@ func (t Task) Resident(r Run, p Process) (int64, error) {
 	return plus(p.Base, max(held, reading)), nil
 }
 
-// FitResident returns the fastest run of t with which the resident memory of process p stays at or
-// below limit, in bytes, as [Task.Resident] predicts it. [Plan.Limit] of the result is the part of
-// limit that the run itself may use. Not counted is what Go's runtime takes as the heap grows: its own tables, and garbage
-// until it is collected, 4 to 6 MiB for a model of 34 million parameters. Leave that, and a few percent, between limit and
-// what the system allows, or set debug.SetMemoryLimit.
+// RuntimeBytes is the most that a plain program takes beyond [Task.Resident], for models of up to some hundred millions of
+// parameters: tables of Go's runtime that grow with the heap, garbage until it is collected, and code that is touched later.
+// Measured were 4 to 9 MiB for 30 million parameters, and 3 to 5 with debug.SetGCPercent(25).
+const RuntimeBytes = 12 << 20
+
+// FitResident returns the fastest run of t for which [Task.Resident] predicts that the resident memory of process p stays at or
+// below limit, in bytes. [Plan.Limit] of the result is the part of
+// limit that the run itself may use. Not counted is [RuntimeBytes]: a program whose measured memory is to stay at or below
+// a limit gives limit - RuntimeBytes. More garbage than that of the model's own steps, such as that of reading data, comes on
+// top of it; debug.SetMemoryLimit bounds that.
 // Errors are the errors of [Task.Fit]. A limit that p exceeds before there is a model is an error that
 // wraps [snug.ErrNoMemory].
 func (t Task) FitResident(limit int64, p Process) (Plan, error) {
