@@ -229,6 +229,9 @@ func open(dir string, o Options) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", configName, err)
 	}
+	if err := config.supported(); err != nil { // before the weights, which fit no other model
+		return nil, err
+	}
 	stored, err := config.storedIn(dir)
 	if err != nil {
 		return nil, err
