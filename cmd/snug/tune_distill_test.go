@@ -100,7 +100,7 @@ func TestTuneTeacherGoesOn(t *testing.T) {
 	require.Zero(t, status, errs)
 	one := lastLine(t, out)
 	require.NoError(t, os.RemoveAll(filepath.Join(saved, "step-00000006")))
-	for flag, want := range map[string]string{"-distill-weight=0.9": "distill-weight is 0.5 there, 0.9 here", "-distill-temperature=2": "distill-temperature is 1 there", "-teacher-base=nf4": `teacher-base is "" there`, "-teacher=" + publishTeacher(t, "mistral"): "teacher is"} {
+	for flag, want := range map[string]string{"-distill-weight=0.9": "distill-weight is 0.5 there, 0.9 here", "-distill-temperature=2": "distill-temperature is 1 there", "-teacher-base=nf4": `teacher-base is "" there`, "-teacher=" + publishTeacher(t, "mistral"): "checksum of config.json of the teacher is"} {
 		status, _, errs = run("two", flag)
 		require.Equal(t, 1, status)
 		require.Contains(t, errs, "it is of another run: "+want)

@@ -169,7 +169,7 @@ func TestPipesAndDevices(t *testing.T) {
 		require.Equal(t, 1, strings.Count(cmd.errs.String(), "\n"), cmd.errs.String())
 		require.Empty(t, cmd.out.String())
 		if args[1] != dir {
-			require.Contains(t, cmd.errs.String(), "is not a regular file")
+			require.Contains(t, cmd.errs.String(), "regular file")
 		}
 	}
 }
