@@ -3,6 +3,7 @@ package dataset
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -109,7 +110,7 @@ func nestedRows(t *rapid.T) {
 			}
 			n.Turns = append(n.Turns, turn)
 		}
-		n.Inner.A, n.Inner.B = rapid.IntRange(-5, 1<<40).Draw(t, "A"), rapid.Int().Draw(t, "B")
+		n.Inner.A, n.Inner.B = rapid.IntRange(-5, math.MaxInt32).Draw(t, "A"), rapid.Int().Draw(t, "B")
 		if rapid.Bool().Draw(t, "map") {
 			n.Map = map[string]string{text.Draw(t, "key"): text.Draw(t, "value")}
 		}

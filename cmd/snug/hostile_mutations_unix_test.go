@@ -324,7 +324,7 @@ func inTensors() map[string]mutator {
 	return map[string]mutator{
 		"length 0": length(0), "length 2^63": length(1 << 63), "length of 2^64": length(math.MaxUint64), "length of 100 MB": length(100_000_000), "length 99 MB": length(99_999_999), "length 2^40": length(1 << 40),
 		"shapes near the end of int": each(func(rng *rand.Rand, t map[string]any) {
-			t["shape"] = [][]any{{uint64(1) << 62, 2}, {uint64(math.MaxInt64)}, {uint64(math.MaxInt64), 0}, {uint64(1) << 32, uint64(1) << 32}, {-1}, {1 << 31, 1 << 31, 4}, {3.5}}[rng.IntN(7)]
+			t["shape"] = [][]any{{uint64(1) << 62, 2}, {uint64(math.MaxInt64)}, {uint64(math.MaxInt64), 0}, {uint64(1) << 32, uint64(1) << 32}, {-1}, {int64(1) << 31, int64(1) << 31, 4}, {3.5}}[rng.IntN(7)]
 		}),
 		"offsets": each(func(rng *rand.Rand, t map[string]any) {
 			t["data_offsets"] = [][]any{{0, uint64(math.MaxInt64)}, {uint64(math.MaxInt64), uint64(math.MaxInt64)}, {8, 4}, {-4, 4}, {0, 4}, {0}, {}}[rng.IntN(7)]
