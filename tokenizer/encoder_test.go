@@ -120,11 +120,11 @@ func encodedInParts(t *rapid.T, all []*Tokenizer) int {
 
 func TestEncoder(t *testing.T) {
 	for _, all := range [][]*Tokenizer{published, parted} {
-		cuts := 0
+		cuts, draws := 0, 0
 		for range 10 {
-			rapid.Check(t, func(t *rapid.T) { cuts += encodedInParts(t, all) })
+			rapid.Check(t, func(t *rapid.T) { cuts, draws = cuts+encodedInParts(t, all), draws+1 })
 		}
-		require.Greater(t, cuts, 500) // the property says nothing about texts that are never cut
+		require.Greater(t, cuts, draws/2) // the property says nothing about texts that are never cut
 	}
 }
 
@@ -145,8 +145,9 @@ func TestEncoderWords(t *testing.T) {
 		}
 		return list
 	}
-	cuts := 0
+	cuts, draws := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
+		draws++
 		all := append(published, parted...)
 		k := rapid.IntRange(0, len(all)-1).Draw(t, "tokenizer")
 		tok := *all[k]
@@ -162,7 +163,7 @@ func TestEncoderWords(t *testing.T) {
 			}
 		}
 	})
-	require.Greater(t, cuts, 20)
+	require.Greater(t, cuts, draws/5)
 }
 
 // TestPrefix: the ids of a prefix are the first ids of the text, and its length is about what is asked for.

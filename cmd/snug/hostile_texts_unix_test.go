@@ -56,7 +56,7 @@ func inTokenizer() map[string]mutator {
 		}
 	}
 	return map[string]mutator{
-		"an id of 2^31-1": vocabulary(func(v, _ object) { v["zz"] = 1<<31 - 1 }), "an id of 2^27": vocabulary(func(v, _ object) { v["zz"] = 1 << 27 }), "an id of 2^40": vocabulary(func(v, _ object) { v["zz"] = 1 << 40 }),
+		"an id of 2^31-1": vocabulary(func(v, _ object) { v["zz"] = 1<<31 - 1 }), "an id of 2^27": vocabulary(func(v, _ object) { v["zz"] = 1 << 27 }), "an id of 2^40": vocabulary(func(v, _ object) { v["zz"] = int64(1) << 40 }),
 		"a negative id": vocabulary(func(v, _ object) { v["zz"] = -1 }), "one id twice": vocabulary(func(v, _ object) { v["zz"] = 5 }), "merges of nothing": vocabulary(func(_, m object) { m["merges"] = []string{"q", "a b c", "", "zz zz"} }),
 		"long merges": vocabulary(func(v, m object) {
 			s := "a"
@@ -108,10 +108,10 @@ func inTokenizer() map[string]mutator {
 		"a slow pattern": pattern(`(a+)+$`), "a slower pattern": pattern(`(?:(?:a|aa)+)+b`), "a deep pattern": pattern(strings.Repeat("(", 20_000) + strings.Repeat(")", 20_000)), "a repeated pattern": pattern(`((a{0,999}){0,999}){0,999}`),
 		"a broken pattern": pattern(`[`), "a pattern that looks back": pattern(`(?<=a.*)b`), "a long class": pattern("[" + strings.Repeat("a-z", 100_000) + "]"),
 		"padding": part("padding", func() any {
-			return object{"strategy": object{"Fixed": 1 << 40}, "direction": "Right", "pad_to_multiple_of": 1 << 40, "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
+			return object{"strategy": object{"Fixed": int64(1) << 40}, "direction": "Right", "pad_to_multiple_of": int64(1) << 40, "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
 		}),
 		"truncation": part("truncation", func() any {
-			return object{"max_length": 1 << 40, "strategy": "LongestFirst", "stride": 1 << 40, "direction": "Right"}
+			return object{"max_length": int64(1) << 40, "strategy": "LongestFirst", "stride": int64(1) << 40, "direction": "Right"}
 		}),
 	}
 }
