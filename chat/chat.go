@@ -151,7 +151,7 @@ func (t *Template) Now() time.Time {
 // template's add_generation_prompt. The error wraps [snug.ErrConfig]; it has the message of a template that calls
 // raise_exception.
 func (t *Template) Render(c Conversation, prompt bool) (string, error) {
-	_, text, err := t.settle(c, prompt)
+	_, text, _, err := t.settle(c, prompt)
 	if err != nil {
 		return "", fmt.Errorf("chat: %w", err)
 	}
@@ -200,7 +200,7 @@ func (t *Template) render(c Conversation, prompt bool) (string, error) {
 		}
 	}
 	maps.Copy(values, map[string]any{"messages": jinja.List(messages...), "add_generation_prompt": prompt, "tools": tools,
-		"raise_exception": function(func(message string) (string, error) { return "", errors.New(message) }),
+		"raise_exception": function(func(message string) (string, error) { return "", raised(message) }),
 		clock:             function(t.strftime)})
 	if _, found := values["documents"]; !found {
 		values["documents"] = nil
@@ -210,6 +210,27 @@ func (t *Template) render(c Conversation, prompt bool) (string, error) {
 		return "", fmt.Errorf("%w: %w", err, snug.ErrConfig)
 	}
 	return text, nil
+}
+
+// refusals are what is known to help against what templates say, by words of it in small letters.
+var refusals = [][2]string{
+	{"alternat", "join the turns of one role that follow each other, and begin with the user"},
+	{"content type", "it takes contents that are texts: give turns of tool calls a content, or take a template that writes calls"},
+	{"system", "write the system message into the first question, or take a template that writes it"},
+	{"tool call id", "the id of a call is of 9 letters and digits, and its result has the same"},
+	{"tool", "take a template that writes tools"},
+	{"role", "write the turn with a role that the template knows"},
+}
+
+// raised is the error of a template that refuses a conversation.
+func raised(message string) error {
+	small := strings.ToLower(message)
+	for _, r := range refusals {
+		if strings.Contains(small, r[0]) {
+			return fmt.Errorf("the chat template says: %s (%s)", message, r[1])
+		}
+	}
+	return fmt.Errorf("the chat template says: %s", message)
 }
 
 // object returns the message as a template sees it.

@@ -58,7 +58,7 @@ const (
 //
 // Errors wrap [snug.ErrConfig]: a template that refuses the conversation, or from whose text the turns cannot be told.
 func (t *Template) Label(c Conversation) (Labeled, error) {
-	settled, marked, err := t.settle(c, false)
+	settled, marked, made, err := t.settle(c, false)
 	if err != nil {
 		return Labeled{}, fmt.Errorf("chat: %w", err)
 	}
@@ -73,6 +73,9 @@ func (t *Template) Label(c Conversation) (Labeled, error) {
 	}
 	l.noteEnds()
 	l.compare(c)
+	if made {
+		l.note(-1, Rewritten, "the chat template refuses the ids of the tool calls; ids of %d letters and digits, which are made, replace them", idSize)
+	}
 	if err := l.check(); err != nil {
 		return Labeled{}, fmt.Errorf("chat: %w", err)
 	}
@@ -361,7 +364,11 @@ func (l *labeler) compareMessage(i int, found [][]place) {
 		}
 	}
 	if all > 0 && written == 0 {
-		l.note(i, LeftOut, "the chat template leaves out %s", l.who(i))
+		what := l.who(i)
+		if m := l.c.Messages[i]; m.callsFunctions() && strings.TrimFunc(m.Content, isSpace) == "" {
+			what = "the tool calls of " + what
+		}
+		l.note(i, LeftOut, "the chat template leaves out %s", what)
 		return
 	}
 	for _, text := range lost {

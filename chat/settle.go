@@ -15,13 +15,28 @@ import (
 //   - arguments of calls as an object where a text of JSON would be written as a text within JSON, and as a text where an
 //     object would be written as Python does;
 //   - content as a list of one text where a template iterates over parts, and writes nothing of a string;
-//   - empty content where a template writes None for null.
+//   - empty content where a template writes None for null;
+//   - ids of calls of functions where a template refuses those that are given, or that there are none. made says so.
 //
 // The error is that of the conversation as it was given.
-func (t *Template) settle(c Conversation, prompt bool) (Conversation, string, error) {
+func (t *Template) settle(c Conversation, prompt bool) (settled Conversation, text string, made bool, err error) {
 	if t != nil && t.wantsParts() {
 		c, _ = inParts(c)
 	}
+	settled, text, err = t.adapt(c, prompt)
+	if err == nil {
+		return settled, text, false, nil
+	}
+	if other, found := numbered(c); found {
+		if other, text, bad := t.adapt(other, prompt); bad == nil {
+			return other, text, true, nil
+		}
+	}
+	return settled, text, false, err
+}
+
+// adapt is settle with the ids that are given.
+func (t *Template) adapt(c Conversation, prompt bool) (Conversation, string, error) {
 	text, err := t.render(c, prompt)
 	for _, form := range []struct {
 		change func(Conversation) (Conversation, bool)

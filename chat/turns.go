@@ -19,7 +19,7 @@ type traits struct {
 func (t *Template) traits() traits {
 	t.once.Do(func() {
 		m := marker{}
-		c, _, err := t.settle(Conversation{Messages: []Message{{Role: "user", Content: "question"}}}, false)
+		c, _, _, err := t.settle(Conversation{Messages: []Message{{Role: "user", Content: "question"}}}, false)
 		if err != nil {
 			return
 		}

@@ -308,7 +308,7 @@ func TestWarnings(t *testing.T) {
 		lines    []string
 		want     []string
 	}{
-		{strict, []string{good, system, good, system}, []string{"2 rows, first line 2: left out: no system, please"}},
+		{strict, []string{good, system, good, system}, []string{"2 rows, first line 2: left out: the chat template says: no system, please (write the system message into the first question, or take a template that writes it)"}},
 		{drops, []string{good, system, system, thinks("why"), thinks("why not")}, []string{"2 rows, first line 2: the chat template leaves out message 0 (system)",
 			`2 rows, first line 4: the chat template leaves out a part of message 1 (assistant): "<think>why</think>"`}},
 		{drops, []string{good, `{"messages": [` + strings.Repeat(hiUser+`, `+ho+`, `, 6) + `{"role": "system", "content": "s"}]}`, system}, []string{"2 rows, first line 2: the chat template leaves out message 12 (system)"}},
@@ -327,7 +327,7 @@ func TestWarnings(t *testing.T) {
 	require.Equal(t, []string{"line 1: no answer ends with an end token; generation will not stop"}, said, "a row counts once")
 	_, _, _, err = shownForms(t, system, Options{Template: strict})
 	require.ErrorIs(t, err, snug.ErrConfig)
-	require.ErrorContains(t, err, "line 1: chat: no system, please")
+	require.ErrorContains(t, err, "line 1: chat: the chat template says: no system, please")
 
 	// Many kinds of warnings of one file do not take memory without end.
 	var lines strings.Builder
