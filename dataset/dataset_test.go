@@ -166,7 +166,7 @@ func TestErrors(t *testing.T) {
 		{"a.jsonl", `{"body": "x"}`, "the fields of the row are body, want those of a form: messages, each with role and content; ", nil, snug.ErrConfig},
 		{"a.jsonl", `{"text": "x", "prompt": "y", "completion": ""}`, "read as prompt and completion, and has the field text besides, which says something else; -format completion leaves it out", nil, snug.ErrConfig},
 		{"a.jsonl", `{"prompt": "y"}`, "the fields of the row are prompt, want those of a form", nil, snug.ErrConfig},
-		{"a.jsonl", "{\"text\": \"a\"}\n" + `{"prompt": "y", "completion": "z"}`, "line 2: the row has prompt and completion, and the first has text", nil, snug.ErrConfig},
+		{"a.jsonl", "{\"text\": \"a\"}\n" + `{"prompt": "y", "completion": "z"}`, "line 2: the row has prompt and completion, and the first has text: divide the file, one form each, and give both files", nil, snug.ErrConfig},
 		{"a.jsonl", messages, "has none", nil, snug.ErrConfig},
 		{"a.jsonl", `{"messages": []}`, "there are no messages", plain, snug.ErrConfig},
 		{"a.jsonl", `{"messages": [{"role": "assistant", "content": null}]}`, "message 0: no content, want a string, or a list of parts with texts", plain, snug.ErrConfig},

@@ -99,6 +99,9 @@ func (f *rows) choose(v *view) (*form, error) {
 		}
 	}
 	has := "the fields " + v.list() + ", which are of no form"
+	if nulls := v.nulls(o.Pairs); len(nulls) > 0 && found == nil {
+		return nil, fmt.Errorf("%s: %w", isNull(nulls), snug.ErrConfig)
+	}
 	if found != nil {
 		has = found.title
 	}
@@ -106,13 +109,24 @@ func (f *rows) choose(v *view) (*form, error) {
 	case f.told:
 		return nil, fmt.Errorf("the fields of the row are %s, and the format %s wants %s: %w", v.list(), f.form.name, f.form.fields, snug.ErrConfig)
 	case f.form != nil:
-		return nil, fmt.Errorf("the row has %s, and the first has %s: %w", has, f.form.title, snug.ErrConfig)
+		if found == nil {
+			if err := v.hint(o.Pairs); err != nil {
+				return nil, fmt.Errorf("the first row has %s: %w", f.form.title, err)
+			}
+		}
+		return nil, fmt.Errorf("the row has %s, and the first has %s: divide the file, one form each, and give both files: %w", has, f.form.title, snug.ErrConfig)
 	case found != nil && found.pairs == o.Pairs:
 		return found, nil
 	case o.Pairs:
+		if err := v.hint(true); err != nil {
+			return nil, err
+		}
 		return nil, fmt.Errorf("the row has no chosen and rejected answers; its fields are %s: %w", v.list(), snug.ErrConfig)
 	case found != nil:
 		return nil, fmt.Errorf("the row has chosen and rejected answers, which are for preferences: tune -dpo: %w", snug.ErrConfig)
+	}
+	if err := v.hint(o.Pairs); err != nil {
+		return nil, err
 	}
 	return nil, v.unknown()
 }

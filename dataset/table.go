@@ -107,6 +107,9 @@ func (r *reader) table(f io.ReaderAt, size int64) (err error) {
 		}
 	}
 	if len(columns) == 0 {
+		if err := (&view{names: names}).hint(r.options.Pairs); err != nil {
+			return err
+		}
 		return (&view{names: names}).unknown()
 	}
 	if err := checkTable(f, file, int64(r.limit()), r.options.reads); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/snug-ml/snug"
 )
@@ -70,9 +71,22 @@ func listed(names []string) string {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		b.WriteString(shortened(n))
+		b.WriteString(readable(n))
 	}
 	return b.String()
+}
+
+// readable writes a name for an error: in quotes unless it is a word.
+func readable(name string) string {
+	switch {
+	case name == "":
+		return `"" (a column without a name, such as the index that pandas writes)`
+	case strings.ContainsFunc(name, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_-.", r)
+	}):
+		return fmt.Sprintf("%.40q", name)
+	}
+	return shortened(name)
 }
 
 // list writes the names of the fields.

@@ -1,0 +1,157 @@
+package dataset
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug"
+)
+
+// fitted returns the first form of a kind that fits the row, nil if there is none.
+func (v *view) fitted(pairs bool) *form {
+	for _, f := range forms {
+		if f.pairs == pairs && f.fits(v) {
+			return f
+		}
+	}
+	return nil
+}
+
+// replaced returns the view with other names and values. An empty name stays as it is.
+func (v *view) replaced(change func(name string, x value) (string, value)) *view {
+	w := &view{parser: v.parser, at: v.at, values: map[string]value{}, taken: map[string]bool{}}
+	for _, name := range v.names {
+		to, x := change(name, v.values[name])
+		w.names = append(w.names, to)
+		w.values[to] = x
+	}
+	return w
+}
+
+// nulls returns the names of the fields whose null keeps the row from a form.
+func (v *view) nulls(pairs bool) (names []string) {
+	filled := func(but string) *view {
+		return v.replaced(func(name string, x value) (string, value) {
+			if x == nil && name != but {
+				x = ""
+			}
+			return name, x
+		})
+	}
+	if v.fitted(pairs) != nil || filled("").fitted(pairs) == nil {
+		return nil
+	}
+	for _, name := range v.names {
+		if v.values[name] == nil && name != "" && filled(name).fitted(pairs) == nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// isNull says that fields are null.
+func isNull(names []string) string {
+	verb := "is"
+	if len(names) > 1 {
+		verb = "are"
+	}
+	return fmt.Sprintf("%s %s null, want a text or messages: leave out such rows", truncatedList(names), verb)
+}
+
+// usual returns a name in small letters, without blanks around it and with underscores.
+func usual(name string) string {
+	return strings.NewReplacer(" ", "_", "-", "_").Replace(strings.ToLower(strings.TrimSpace(strings.TrimPrefix(name, "\ufeff"))))
+}
+
+// renamed returns the words for -map that make the row one of a form, where names differ only in case, blanks and
+// hyphens from the form's.
+func (v *view) renamed(pairs bool) (list []string) {
+	w := v.replaced(func(name string, x value) (string, value) {
+		if to := usual(name); to != name && isFormField(to) && !slices.Contains(v.names, to) {
+			list = append(list, to+"="+name)
+			name = to
+		}
+		if x == nil { // as columns of which only the names are known
+			x = ""
+		}
+		return name, x
+	})
+	if len(list) == 0 || w.fitted(pairs) == nil {
+		return nil
+	}
+	return list
+}
+
+// mapping writes words for -map as a shell takes them.
+func mapping(list []string) string {
+	text := strings.Join(list, ",")
+	if strings.ContainsAny(text, " \t'\"$&|;<>()*?!") {
+		text = "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+	}
+	return "-map " + text
+}
+
+// isFormField reports whether a form reads a field of this name.
+func isFormField(name string) bool {
+	known := slices.Contains(spoken, name) || name == "chat" || name == "input"
+	for _, q := range questions {
+		known = known || q.ask == name || slices.Contains(q.answers, name)
+	}
+	for _, names := range answerNames {
+		known = known || slices.Contains(names[:], name)
+	}
+	return known
+}
+
+// inner returns where rows lie within a field, as a path of jq, and whether they are messages.
+func inner(name string, x value) (path string, messages bool) {
+	switch x := x.(type) {
+	case list:
+		if len(x) == 0 {
+			return "", false
+		}
+		o, ok := x[0].(object)
+		if !ok {
+			return "", false
+		}
+		_, err := roleOf(o)
+		_, said := contentOf(o)
+		return jqPath(name) + "[]", err == nil && said != nil
+	case object:
+		for _, m := range x {
+			if path, messages := inner(m.name, m.value); path != "" && !messages {
+				return jqPath(name) + path, false
+			}
+		}
+	}
+	return "", false
+}
+
+// jqPath writes a step of a path as jq does.
+func jqPath(name string) string {
+	if usual(name) == name && name != "" && !strings.ContainsAny(name, `."'$`) {
+		return "." + name
+	}
+	return fmt.Sprintf(".[%q]", name)
+}
+
+// hint is the error of a row that has no form, if it is known what helps.
+func (v *view) hint(pairs bool) error {
+	fields := "the fields of the row are " + v.list()
+	if nulls := v.nulls(pairs); len(nulls) > 0 {
+		return fmt.Errorf("%s: %w", isNull(nulls), snug.ErrConfig)
+	}
+	if list := v.renamed(pairs); len(list) > 0 {
+		return fmt.Errorf("%s, whose names differ only in case or blanks from those of a form: %s: %w", fields, mapping(list), snug.ErrConfig)
+	}
+	for _, name := range v.names {
+		switch path, messages := inner(name, v.values[name]); {
+		case messages && !pairs:
+			return fmt.Errorf("%s, and %s has messages: %s: %w", fields, shortened(name), mapping([]string{"messages=" + name}), snug.ErrConfig)
+		case path != "" && !messages:
+			return fmt.Errorf("%s, and rows lie within %s, want one row an object: jq -c '%s' FILE > rows.jsonl takes them out: %w", fields, shortened(name), path, snug.ErrConfig)
+		}
+	}
+	return nil
+}
