@@ -30,7 +30,14 @@ const withoutIt = "; -map %s= leaves it out"
 // rowRules are the rules for fields of rows. Conversations take the fields of conversationFields before.
 var rowRules = map[string]rule{
 	"label":   {"true is learned; false, of a bad answer, is refused", checkLabel},
-	"kto_tag": {"as label", checkLabel},
+	"kto_tag": {"as label", checkLabel}, "kto_label": {"as label", checkLabel}, "desirable": {"as label", checkLabel},
+
+	"trainable": {"as train", checkWeight}, "is_train": {"as train", checkWeight}, "learn": {"as train", checkWeight}, "loss": {"as weight", checkWeight},
+	"skip": {"false; true is refused", checkSkip}, "ignore": {"as skip", checkSkip}, "masked": {"as skip", checkSkip},
+	"loss_mask": {"refused, as input_ids", refuse("a mask of tokens, want text" + leave("loss_mask"))},
+	"masks":     {"refused, as input_ids", refuse("a mask of tokens, want text" + leave("masks"))},
+	"winner":    {"of preferences refused: chosen is the better answer", checkWinner},
+	"reasoning": thoughts, "reasoning_content": thoughts, "thinking": thoughts,
 
 	"train":         {"true or 1; another value is refused", checkWeight},
 	"weight":        {"1; another value is refused", checkWeight},
@@ -62,17 +69,56 @@ var aside = rule{"obeyed in conversations; beside texts refused", func(_ *rows, 
 
 func leave(name string) string { return fmt.Sprintf(withoutIt, name) }
 
+// thoughts is the rule for what a model thinks, where the form does not take it.
+var thoughts = rule{"of an instruction given to the template, else refused", func(_ *rows, name string, _ value) (bool, error) {
+	return false, fmt.Errorf("the row has %s, and its form has no place for it: put it into the message of the assistant"+withoutIt, name, name)
+}}
+
 // checkLabel refuses the label of an answer that shall not be learned. Other values than yes and no name a class, and so does
 // a number beside a text.
 func checkLabel(f *rows, name string, x value) (bool, error) {
-	yes, known := truth(x)
 	if _, number := x.(json.Number); number && f.form.classes {
 		return false, nil
 	}
-	if known && !yes {
+	if bad(x, !f.form.classes) {
 		return false, fmt.Errorf("%s is %s: a bad answer, which would be learned as a good one. Remove such rows; if %s is something else, -map %s= leaves it out", name, shortJSON(x), name, name)
 	}
+	_, known := truth(x)
 	return known, nil
+}
+
+// bad reports whether a label says that an answer is bad. Some words and numbers do so beside an answer, and are classes
+// beside a text.
+func bad(x value, answer bool) bool {
+	if yes, known := truth(x); known {
+		return !yes
+	}
+	switch x := x.(type) {
+	case json.Number:
+		return answer && strings.HasPrefix(string(x), "-")
+	case string:
+		switch strings.ToLower(strings.TrimSpace(x)) {
+		case "bad", "rejected", "undesirable":
+			return true
+		case "negative", "no", "wrong", "incorrect", "-1":
+			return answer
+		}
+	}
+	return false
+}
+
+func checkSkip(_ *rows, name string, x value) (bool, error) {
+	if yes, known := truth(x); !known || yes {
+		return false, fmt.Errorf("%s is %s, want false or none: remove such rows; if it is something else, -map %s= leaves it out", name, shortJSON(x), name)
+	}
+	return true, nil
+}
+
+func checkWinner(f *rows, name string, x value) (bool, error) {
+	if !f.form.pairs {
+		return false, nil
+	}
+	return false, fmt.Errorf("%s is %s, and chosen is taken as the better answer: make it so, then -map %s= leaves it out", name, shortJSON(x), name)
 }
 
 func checkWeight(_ *rows, name string, x value) (bool, error) {

@@ -60,6 +60,7 @@ func (f *rows) chat(v *view, c chat.Conversation) (content, error) {
 	if err := f.converse(v, &c); err != nil {
 		return content{}, err
 	}
+	f.unseen(c)
 	return content{chats: []chat.Conversation{c}}, f.answers(v.at, c)
 }
 

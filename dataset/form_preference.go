@@ -272,6 +272,7 @@ func (f *rows) pairOf(v *view, prompt, chosen, rejected []chat.Message) (content
 		return content{}, err
 	}
 	for i, c := range []chat.Conversation{one, two} {
+		f.unseen(c)
 		if err := f.answers(v.at, c); err != nil {
 			return content{}, unlearnable([]string{"chosen: ", "rejected: "}[i] + err.Error())
 		}

@@ -186,6 +186,9 @@ func (f *rows) rest(v *view, c content) error {
 			if obeyed {
 				continue
 			}
+		} else if small := strings.ToLower(name); f.decides(small, x) {
+			return fmt.Errorf("the row has %s, which differs only in case from %s, a field that is known: -map %s=%s reads it so, -map %s= leaves it out: %w",
+				name, small, small, name, name, snug.ErrConfig)
 		}
 		if !f.told && slices.Contains(spoken, name) && !f.repeats[name] {
 			if !c.says(x) && !(name == "rejected" && v.taken["messages"]) {
@@ -199,6 +202,16 @@ func (f *rows) rest(v *view, c content) error {
 		f.ignore(name)
 	}
 	return nil
+}
+
+// decides reports whether a value would be refused as a field of this name.
+func (f *rows) decides(name string, x value) bool {
+	rule, known := rowRules[name]
+	if !known {
+		return false
+	}
+	_, err := rule.check(f, name, x)
+	return err != nil
 }
 
 // says reports whether a value has only texts that the content has.

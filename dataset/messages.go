@@ -44,8 +44,20 @@ var messageRules = map[string]messageRule{
 	"weight":       {"as train; other weights are refused", (*rows).weigh},
 	"loss_weight":  {"as weight", (*rows).weigh},
 	"loss":         {"as train", (*rows).weigh},
+	"trainable":    {"as train", (*rows).weigh},
+	"is_train":     {"as train", (*rows).weigh},
+	"learn":        {"as train", (*rows).weigh},
 	"masked":       {"true is not learned", (*rows).mask},
-	"mask":         {"refused: programs differ about what true says", refuseMember("programs differ about what it says: use train, which is true for what is learned")},
+	"ignore":       {"as masked", (*rows).mask},
+	"skip":         {"as masked", (*rows).mask},
+	"mask":         differs,
+	"loss_mask":    differs,
+	"label":        {"true is learned; false, of a bad answer, is refused", (*rows).judge},
+	"desirable":    {"as label", (*rows).judge},
+	"refusal":      {"refused: chat templates do not write it", refuseMember("chat templates do not write it: put it into content, or remove it")},
+	"chosen":       ranked,
+	"rejected":     ranked,
+	"text":         {"the content where there is no other; another text beside a content is refused", (*rows).secondText},
 	"train_detail": {"refused: ranges of characters", refuseMember("ranges of characters cannot be left out: cut the message, or use train")},
 
 	"tool_calls":    {"given to the template; arguments in the form that it takes", (*rows).calls},
@@ -60,6 +72,11 @@ var messageRules = map[string]messageRule{
 }
 
 var refusedMedia = messageRule{"refused: only text is learned", refuseMember("only text is learned")}
+
+var (
+	differs = messageRule{"refused: programs differ about what true says", refuseMember("programs differ about what it says: use train, which is true for what is learned")}
+	ranked  = messageRule{"refused: fields of a row, for preferences", refuseMember("answers that are compared are fields of the row, which tune -dpo reads")}
+)
 
 func refuseMember(why string) func(*rows, *turn, string, value) error {
 	return func(_ *rows, _ *turn, name string, _ value) error { return fmt.Errorf("%s: %s", name, why) }
@@ -103,8 +120,11 @@ func (f *rows) message(x value, mapped bool) (chat.Message, error) {
 		if slices.Contains(roleNames, name) || name == content || name == "content" || name == "value" || empty(member.value) {
 			continue
 		}
+		small := strings.ToLower(name)
 		if rule, known := messageRules[name]; known {
 			err = rule.apply(f, m, name, member.value)
+		} else if _, known := messageRules[small]; known || slices.Contains(contentNames, small) || slices.Contains(roleNames, small) {
+			err = fmt.Errorf("%s: names are exact: write %s, or remove it", name, small)
 		} else {
 			m.Fields = append(m.Fields, chat.Field{Name: name, Value: jinjaValue(withoutNulls(member.value))})
 		}
@@ -292,6 +312,22 @@ func (f *rows) mask(m *turn, name string, x value) error {
 	return m.learn(name, !yes)
 }
 
+// judge reads whether an answer is good. A bad one would be learned as a good one; other values are classes.
+func (f *rows) judge(m *turn, name string, x value) error {
+	if bad(x, true) {
+		return fmt.Errorf("%s is %s: a bad answer, which would be learned as a good one: remove it, or set train to false", name, shortJSON(x))
+	}
+	return nil
+}
+
+// secondText refuses a text that says something else than the content.
+func (f *rows) secondText(m *turn, name string, x value) error {
+	if text, ok := x.(string); ok && words(text) != words(m.Content) {
+		return fmt.Errorf("both content and %s, which says something else", name)
+	}
+	return nil
+}
+
 func (m *turn) learn(name string, yes bool) error {
 	switch {
 	case yes && m.Role != "assistant" && name != "masked":
@@ -344,6 +380,30 @@ func (f *rows) messages(name string, x value, mapped bool) (messages []chat.Mess
 		messages = append(messages, m)
 	}
 	return messages, nil
+}
+
+// unseen lists members of messages that are not known, and that the template does not write.
+func (f *rows) unseen(c chat.Conversation) {
+	for i, m := range c.Messages {
+		for _, field := range m.Fields {
+			_, known := messageRules[field.Name]
+			if known || field.Name == "tool_call_id" || f.members[field.Name] || len(f.members) >= maxIgnored {
+				continue
+			}
+			without := c
+			without.Messages = slices.Clone(c.Messages)
+			without.Messages[i].Fields = slices.DeleteFunc(slices.Clone(m.Fields), func(other chat.Field) bool { return other.Name == field.Name })
+			one, err := f.reader.options.Template.Render(c, false)
+			two, alone := f.reader.options.Template.Render(without, false)
+			if err != nil || alone != nil {
+				continue // another row may tell
+			}
+			f.members[field.Name] = true
+			if one == two {
+				f.ignore("messages." + field.Name)
+			}
+		}
+	}
 }
 
 // isShareGPT reports whether the messages of a list have the members of ShareGPT.

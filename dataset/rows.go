@@ -76,6 +76,7 @@ type rows struct {
 	told    bool            // Options.Format says the form
 	chats   *bool           // of texts: whether they are conversations
 	repeats map[string]bool // fields that repeat what others say
+	members map[string]bool // members of messages of which it is known whether the template writes them
 	found   File
 	kinds   []string // of found.Warnings
 	earlier int      // samples of the files before
@@ -84,7 +85,7 @@ type rows struct {
 
 // begin starts a file.
 func (r *reader) begin(path string) {
-	r.rows = &rows{parser: parser(r.rowLimit()), reader: r, repeats: map[string]bool{}, found: File{Path: path}, earlier: r.list.n}
+	r.rows = &rows{parser: parser(r.rowLimit()), reader: r, repeats: map[string]bool{}, members: map[string]bool{}, found: File{Path: path}, earlier: r.list.n}
 }
 
 // finish ends a file.
@@ -232,6 +233,10 @@ func (r *reader) sample(f *rows, at string, c content) error {
 			text := c.prompt + answer
 			if tokens[i], err = r.labelText(text, span{Begin: len(c.prompt), End: len(text)}); err != nil {
 				return err
+			}
+			if c.prompt != "" && firstLabel(tokens[i]) == 0 && !seen["joint"] {
+				seen["joint"] = true
+				f.warn(at, "joint", "the prompt and the beginning of the answer are one token, the first of the text, which is not learned: begin the answer with a blank, or use a longer prompt")
 			}
 			continue
 		}
