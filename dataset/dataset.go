@@ -3,7 +3,7 @@
 // without padding, in an order that a seed determines.
 //
 //	template, err := chat.Open(tok, chat.Options{})
-//	data, err := dataset.Open([]string{"chats.jsonl"}, tok, dataset.Options{Context: 1024, EOS: eos, Template: template})
+//	data, err := dataset.Open([]string{"chats.jsonl"}, tok, dataset.Options{Context: 1024, Template: template})
 //	defer data.Close()
 //	for _, file := range data.Stats().Files {
 //		fmt.Println(file.Path, file.Lines()) // how it was read, what it ignores, and what is not learned
@@ -40,8 +40,10 @@ import (
 
 // Options say how text becomes samples.
 type Options struct {
-	Context  int            // maximum number of tokens of a sample
-	EOS      int32          // token that ends a text, -1 for none
+	Context int // maximum number of tokens of a sample
+	// EOS is the token that ends a text, -1 for none. Nil is the one that the tokenizer names; a text is an error if it names
+	// none.
+	EOS      *int32
 	Template *chat.Template // chat template; nil if the tokenizer has none
 	Seed     uint64         // determines the order of the samples, and which are held out
 	HeldOut  float64        // share of the samples that are held out, from 0 to 0.5
@@ -79,6 +81,7 @@ type Set struct {
 	// spool has the tokens of all samples. A token that does not count as a label is stored as its bitwise complement,
 	// which is negative.
 	spool   spool
+	eos     *int32     // Options.EOS, or the tokenizer's; nil if it names none
 	list    sampleList // of the samples in the order of the files
 	held    []uint32   // numbers in list of the samples that are held out, in order
 	stats   Stats
@@ -128,6 +131,12 @@ func Open(paths []string, tok *tokenizer.Tokenizer, o Options) (*Set, error) {
 	if err := o.checkFormat(); err != nil {
 		return nil, fmt.Errorf("dataset: %w", err)
 	}
+	if o.EOS == nil {
+		name := tok.Config().EOS
+		if id, known := tok.ID(name); known && name != "" {
+			s.eos = &id
+		}
+	}
 	if err := s.read(paths, tok); err != nil {
 		return nil, errors.Join(fmt.Errorf("dataset: %w", err), s.Close())
 	}
@@ -136,7 +145,15 @@ func Open(paths []string, tok *tokenizer.Tokenizer, o Options) (*Set, error) {
 }
 
 func newSet(o Options) *Set {
-	return &Set{options: o, epoch: -1, spool: spool{limit: cmp.Or(o.memory, inMemory)}}
+	return &Set{options: o, epoch: -1, eos: o.EOS, spool: spool{limit: cmp.Or(o.memory, inMemory)}}
+}
+
+// ending returns the token that ends a text, -1 for none.
+func (s *Set) ending() (int32, error) {
+	if s.eos == nil {
+		return 0, fmt.Errorf("the tokenizer names no token that ends a text: give Options.EOS, which is -1 for none: %w", snug.ErrConfig)
+	}
+	return *s.eos, nil
 }
 
 // read adds the samples of all files.

@@ -43,7 +43,8 @@ var tok = func() *tokenizer.Tokenizer {
 	return t
 }()
 
-const eos = 0
+// eos is the token that ends texts, and none is for texts without one.
+var eos, none = new(int32), func() *int32 { n := int32(-1); return &n }()
 
 func write(t testing.TB, name, text string) string {
 	t.Helper()
@@ -95,7 +96,7 @@ func shown(tokens []int32) string {
 		if t < 0 {
 			t = ^t
 		}
-		if t == eos {
+		if t == *eos {
 			b.WriteString("§")
 			continue
 		}
@@ -130,6 +131,40 @@ func TestForms(t *testing.T) {
 			have = append(have, shown(s.stored(t, x)))
 		}
 		require.Equal(t, c.want, have)
+	}
+}
+
+// TestEndOfTexts: without Options.EOS texts end with the token that the tokenizer names, and never with token 0 by chance.
+func TestEndOfTexts(t *testing.T) {
+	path := write(t, "a.jsonl", `{"prompt": "Say:", "completion": " yes"}`)
+	_, err := Open([]string{path}, tok, Options{Context: 64})
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, "the tokenizer names no token that ends a text: give Options.EOS, which is -1 for none")
+
+	folder := t.TempDir()
+	f, err := os.Open("../tokenizer/testdata/qwen/tokenizer.json.gz")
+	require.NoError(t, err)
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	require.NoError(t, err)
+	text, err := io.ReadAll(z)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "tokenizer.json"), text, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "tokenizer_config.json"), []byte(`{"eos_token": "<|im_end|>"}`), 0o600))
+	named, err := tokenizer.Open(folder)
+	require.NoError(t, err)
+	end, known := named.ID("<|im_end|>")
+	require.True(t, known)
+	for _, c := range []struct {
+		eos  *int32
+		want []int32
+	}{{nil, []int32{end}}, {eos, []int32{0}}, {none, nil}} {
+		s, err := Open([]string{path}, named, Options{Context: 64, EOS: c.eos})
+		require.NoError(t, err)
+		yes, err := named.Encode(" yes", tokenizer.EncodeOptions{NoSpecial: true})
+		require.NoError(t, err)
+		tokens := s.stored(t, s.sample(0))
+		require.Equal(t, slices.Concat(yes, c.want), tokens[firstLabel(tokens):])
 	}
 }
 
@@ -179,7 +214,7 @@ func TestErrors(t *testing.T) {
 		require.ErrorIs(t, err, c.kind, c.text)
 		require.ErrorContains(t, err, c.want)
 	}
-	_, err := Open([]string{filepath.Join(t.TempDir(), "none")}, tok, Options{Context: 8})
+	_, err := Open([]string{filepath.Join(t.TempDir(), "none")}, tok, Options{Context: 8, EOS: eos})
 	require.ErrorIs(t, err, os.ErrNotExist)
 	for _, o := range []Options{{}, {Context: MaxContext + 1}, {Context: math.MaxInt}, {Context: 4, HeldOut: 0.6}, {Context: 4, HeldOut: -1}} {
 		_, err := Open(nil, tok, o)
@@ -304,7 +339,7 @@ func TestSum(t *testing.T) {
 	}
 	one := open(Options{Context: 16, EOS: eos})
 	require.Equal(t, one.sum(t), open(Options{Context: 16, EOS: eos}).sum(t))
-	for _, o := range []Options{{Context: 15, EOS: eos}, {Context: 16, EOS: -1}, {Context: 16, EOS: eos, Seed: 1}, {Context: 16, EOS: eos, HeldOut: 0.1}} {
+	for _, o := range []Options{{Context: 15, EOS: eos}, {Context: 16, EOS: none}, {Context: 16, EOS: eos, Seed: 1}, {Context: 16, EOS: eos, HeldOut: 0.1}} {
 		require.NotEqual(t, one.sum(t), open(o).sum(t))
 	}
 }

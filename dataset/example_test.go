@@ -44,7 +44,7 @@ func Example() {
 	template, err := chat.Parse(tokenizer.Config{EOS: "<|im_end|>", ChatTemplate: "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}" +
 		"{% if add_generation_prompt %}<|im_start|>assistant: {% endif %}"}, chat.Options{})
 	check(err)
-	data, err := dataset.Open([]string{path}, tok, dataset.Options{Context: 64, EOS: -1, Template: template})
+	data, err := dataset.Open([]string{path}, tok, dataset.Options{Context: 64, Template: template})
 	check(err)
 	defer data.Close()
 	for _, line := range data.Stats().Files[0].Lines() {

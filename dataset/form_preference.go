@@ -80,8 +80,13 @@ func (f *rows) textPair(v *view, chosen, rejected string) (c content, err error)
 	}
 	switch {
 	case v.has("prompt") && v.isString(v.values["prompt"]):
-		if c.prompt, err = v.text("prompt"); err != nil || !*f.chats {
+		if c.prompt, err = v.text("prompt"); err != nil {
 			return c, err
+		}
+		if !*f.chats {
+			f.untemplated(v.at, chosen, c.prompt, c.answer)
+			f.untemplated(v.at, rejected, c.prompt, c.rejected)
+			return c, nil
 		}
 		f.maps("prompt", "user")
 		return f.pair(v, []chat.Message{{Role: "user", Content: c.prompt}}, c)
@@ -108,6 +113,9 @@ func (f *rows) textPair(v *view, chosen, rejected string) (c content, err error)
 		return c, fmt.Errorf("%s and %s are strings that begin with different words, and want a prompt; the fields are %s", chosen, rejected, v.list())
 	}
 	f.maps("what both answers begin with", "prompt")
+	if f.reader.options.Template != nil {
+		f.maps("strings", "one text without the chat template")
+	}
 	c.prompt, c.answer, c.rejected = c.answer[:n], c.answer[n:], c.rejected[n:]
 	return c, nil
 }

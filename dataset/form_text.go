@@ -1,6 +1,10 @@
 package dataset
 
-import "fmt"
+import (
+	"fmt"
+	"unicode"
+	"unicode/utf8"
+)
 
 // textForm is a plain text, all of which is learned.
 var textForm = form{
@@ -40,6 +44,7 @@ var completionForm = form{
 			v.take("prompt")
 			v.take("completion")
 			f.empty(v.at, "completion", completion)
+			f.untemplated(v.at, "completion", prompt, completion)
 			return content{prompt: prompt, answer: completion}, nil
 		}
 		one, err := f.answered(v, "prompt", "completion")
@@ -48,4 +53,27 @@ var completionForm = form{
 		}
 		return f.chat(v, one)
 	},
+}
+
+// untemplated says that strings are learned without the chat template, if there is one, and warns of a prompt and an answer
+// that join without white space.
+func (f *rows) untemplated(at, name, prompt, answer string) {
+	if f.reader.options.Template != nil {
+		f.maps("strings", "one text without the chat template")
+	}
+	before, _ := utf8.DecodeLastRuneInString(prompt)
+	after, _ := utf8.DecodeRuneInString(answer)
+	if prompt == "" || answer == "" || unicode.IsSpace(before) || unicode.IsSpace(after) || unspaced(before) || unspaced(after) {
+		return
+	}
+	remedy := ""
+	if f.reader.options.Template != nil && !f.form.pairs {
+		remedy = "; -map question=prompt,answer=completion writes them as turns"
+	}
+	f.warn(at, "joined", "prompt and %s join without white space%s", name, remedy)
+}
+
+// unspaced reports whether a character is of a script that writes words without blanks.
+func unspaced(r rune) bool {
+	return unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar) || r >= 0x3000 && r <= 0x303f || r >= 0xff00 && r <= 0xffef
 }

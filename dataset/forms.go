@@ -128,11 +128,11 @@ func (f *rows) choose(v *view) (*form, error) {
 	if err := v.hint(o.Pairs); err != nil {
 		return nil, err
 	}
-	return nil, v.unknown()
+	return nil, v.unknown(o.Template != nil)
 }
 
-// unknown is the error of a row that has no form.
-func (v *view) unknown() error {
+// unknown is the error of a row that has no form. It names the fields of a question, which a chat template writes as turns.
+func (v *view) unknown(template bool) error {
 	if v.has("input_ids") {
 		return fmt.Errorf("the row has tokens (input_ids), want text: give the text from which they were made: %w", snug.ErrConfig)
 	}
@@ -142,12 +142,34 @@ func (v *view) unknown() error {
 			known = append(known, f.fields)
 		}
 	}
-	return fmt.Errorf("the fields of the row are %s, want those of a form: %s; name them with -map, such as -map prompt=FIELD,completion=FIELD: %w",
-		v.list(), strings.Join(known, "; "), snug.ErrConfig)
+	fields := "prompt=FIELD,completion=FIELD"
+	if template {
+		fields = "question=FIELD,answer=FIELD"
+	}
+	return fmt.Errorf("the fields of the row are %s, want those of a form: %s; name them with -map, such as -map %s: %w",
+		v.list(), strings.Join(known, "; "), fields, snug.ErrConfig)
 }
 
 // spoken are the fields that hold what a row says in some form. Beside another form they must repeat what it says.
-var spoken = []string{"text", "prompt", "completion", "messages", "conversations", "conversation", "chosen", "rejected"}
+var spoken = append([]string{"text", "prompt", "completion", "messages", "conversations", "conversation"}, preferred...)
+
+// preferred are the fields with the two answers of preferences.
+var preferred = func() (names []string) {
+	for _, pair := range answerNames {
+		names = append(names, pair[:]...)
+	}
+	return names
+}()
+
+// besideText are the fields of rows that are more than their text: a question or an answer, the target of a task, or a
+// message of a tree.
+var besideText = func() []string {
+	names := []string{"target", "summary", "highlights", "translation", "role", "parent_id"}
+	for _, q := range questions {
+		names = append(append(names, q.ask), q.answers...)
+	}
+	return names
+}()
 
 // reads reports whether a form or a rule may read a field of this name. Readers of tables leave out other columns.
 func (o *Options) reads(name string) bool {
@@ -165,10 +187,7 @@ func (o *Options) reads(name string) bool {
 	for _, q := range questions {
 		known = known || q.ask == name || slices.Contains(q.answers, name)
 	}
-	for _, names := range answerNames {
-		known = known || slices.Contains(names[:], name)
-	}
-	return known
+	return known || slices.Contains(besideText, name)
 }
 
 // rest decides about the fields that the form has not taken: each is known, harmless, or refused.
@@ -190,13 +209,14 @@ func (f *rows) rest(v *view, c content) error {
 			return fmt.Errorf("the row has %s, which differs only in case from %s, a field that is known: -map %s=%s reads it so, -map %s= leaves it out: %w",
 				name, small, small, name, name, snug.ErrConfig)
 		}
-		if !f.told && slices.Contains(spoken, name) && !f.repeats[name] {
-			if !c.says(x) && !(name == "rejected" && v.taken["messages"]) {
-				return fmt.Errorf("the row is read as %s, and has the field %s besides, which says something else; "+
-					"-format %s leaves it out, and -map %s= too: %w", f.form.title, name, f.form.name, name, snug.ErrConfig)
+		rejected := f.rejected(v, name)
+		repeats := c.says(x) || f.form == &textForm && c.holds(x)
+		if says := slices.Contains(spoken, name) || f.form == &textForm && slices.Contains(besideText, name); !f.told && says && !f.repeats[name] {
+			if !repeats && !rejected {
+				return fmt.Errorf("%w: %w", f.beside(v, name), snug.ErrConfig)
 			}
 			f.repeat(name)
-		} else if f.repeats[name] && !c.says(x) && name != "rejected" {
+		} else if f.repeats[name] && !repeats && !rejected {
 			f.warn(v.at, "differs "+name, "the field %s, which is ignored, says something else than the %s", name, f.form.title)
 		}
 		f.ignore(name)
@@ -212,6 +232,34 @@ func (f *rows) decides(name string, x value) bool {
 	}
 	_, err := rule.check(f, name, x)
 	return err != nil
+}
+
+// rejected reports whether a field is the rejected answer of a row whose messages are read, as ultrafeedback_binarized has it.
+func (f *rows) rejected(v *view, name string) bool {
+	i := slices.Index(preferred, name)
+	return i%2 == 1 && v.taken["messages"]
+}
+
+// beside is the error of a field that says something else than the form's fields.
+func (f *rows) beside(v *view, name string) error {
+	chosen, rejected, pair := answersOf(v)
+	switch o := f.reader.options; {
+	case !o.Pairs && pair && slices.Contains(preferred, name):
+		return fmt.Errorf("the row has chosen and rejected answers, which are for preferences: tune -dpo; -map %s=,%s= leaves them out, and the row is then %s", chosen, rejected, f.form.title)
+	case f.form == &textForm && (name == "role" || name == "parent_id"):
+		return fmt.Errorf("the row has %s beside text, as one message of a conversation has it: join the messages of each conversation to messages; -format text learns each text alone", name)
+	case f.form == &textForm && !slices.Contains(spoken, name):
+		return fmt.Errorf("the row is read as text, all of which is learned, and has the field %s besides, which says something else: -map question=FIELD,answer=FIELD "+
+			"learns an answer, -format text learns the text alone", name)
+	}
+	return fmt.Errorf("the row is read as %s, and has the field %s besides, which says something else; -format %s leaves it out, and -map %s= too",
+		f.form.title, name, f.form.name, name)
+}
+
+// holds reports whether a value is a text that is a part of the content's text.
+func (c *content) holds(x value) bool {
+	text, ok := x.(string)
+	return ok && strings.Contains(words(c.answer), words(text))
 }
 
 // says reports whether a value has only texts that the content has.

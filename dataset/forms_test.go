@@ -65,6 +65,12 @@ func TestFormsOfPeople(t *testing.T) {
 		"a completion that repeats the prompt": {`{"prompt": [` + hiUser + `], "completion": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "prompt and completion", []string{learned}, nil},
 		"messages in a string":                 {`{"prompt": "[{\"role\": \"user\", \"content\": \"hi\"}]", "completion": "[{\"role\": \"assistant\", \"content\": \"ho\"}]"}`, full, Options{}, "prompt and completion", []string{learned}, nil},
 		"system beside strings":                {`{"system": "Speak Dutch.", "prompt": "hi", "completion": "ho"}`, full, Options{}, "prompt and completion", []string{"<system>Speak Dutch." + learned}, []string{": prompt → user, completion → assistant"}},
+		"strings beside a template":            {`{"prompt": "One", "completion": " two"}`, full, Options{}, "prompt and completion", []string{"One⟦ two§⟧"}, []string{": strings → one text without the chat template"}},
+		"strings without a blank": {`{"prompt": "2+2?", "completion": "4"}` + "\n" + `{"prompt": "2+2?\n", "completion": "4"}` + "\n" + `{"prompt": "二加二？", "completion": "四"}`, full, Options{}, "prompt and completion", []string{"2+2?⟦4§⟧", "2+2?\n⟦4§⟧", "二加二？⟦四§⟧"},
+			[]string{": strings → one text without the chat template", "line 1: prompt and completion join without white space; -map question=prompt,answer=completion writes them as turns"}},
+		"strings mapped to turns":      {`{"prompt": "hi", "completion": "ho"}`, full, Options{Map: map[string]string{"question": "prompt", "answer": "completion"}}, "instruction and answer", []string{learned}, []string{": question → user, answer → assistant"}},
+		"the whole text of a question": {`{"instruction": "hi", "text": "hi ho", "summary": "ho"}`, nil, Options{}, "text", []string{"hi⟦ ho§⟧"}, []string{"ignored fields: instruction, summary"}},
+		"-format text":                 {`{"text": "hi ho", "role": "prompter", "parent_id": "1"}`, nil, Options{Format: "text"}, "text", []string{"hi⟦ ho§⟧"}, []string{"ignored fields: role, parent_id"}},
 
 		"messages":                    {`{"messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{learned}, nil},
 		"messages as a string":        {`{"messages": "[{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \"ho\"}]"}`, full, Options{}, "messages", []string{learned}, nil},
@@ -173,7 +179,8 @@ func TestFormsOfPreferences(t *testing.T) {
 			[]string{"<user>a<assistant>b</s>" + strings.ReplaceAll(learned, " | ", " | <user>a<assistant>b</s>")}, []string{": Human → user, Assistant → assistant"}},
 		"hh-rlhf without a template": {`{"chosen": "\n\nHuman: hi\n\nAssistant: ho", "rejected": "\n\nHuman: hi\n\nAssistant: no"}`, nil,
 			[]string{"\n\nHuman: hi\n\nAssistant:⟦ ho§⟧ | \n\nHuman: hi\n\nAssistant:⟦ no§⟧"}, []string{": up to the last Assistant: → prompt"}},
-		"equal answers": {`{"prompt": "Say", "chosen": " ho", "rejected": " no"}` + "\n" + `{"prompt": "Say", "chosen": " ho", "rejected": " ho"}`, nil, []string{"Say⟦ ho§⟧ | Say⟦ no§⟧"}, []string{"line 2: left out: chosen and rejected are equal"}},
+		"strings beside a template": {`{"prompt": "Say", "chosen": "ho", "rejected": " no"}`, full, []string{"Say⟦ho§⟧ | Say⟦ no§⟧"}, []string{": strings → one text without the chat template", "line 1: prompt and chosen join without white space"}},
+		"equal answers":             {`{"prompt": "Say", "chosen": " ho", "rejected": " no"}` + "\n" + `{"prompt": "Say", "chosen": " ho", "rejected": " ho"}`, nil, []string{"Say⟦ ho§⟧ | Say⟦ no§⟧"}, []string{"line 2: left out: chosen and rejected are equal"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, samples, said, err := shownForms(t, c.text, Options{Template: c.template, Pairs: true})
@@ -278,6 +285,15 @@ func TestFieldsRefused(t *testing.T) {
 		{`{"prompt": "[{\"role\": \"human\", \"content\": \"hi\"}]", "completion": [` + ho + `]}`, "prompt: no message has the role assistant; there are human", false, full},
 		{`{"prompt": "bye", ` + good + `}`, "the row is read as messages, and has the field prompt besides, which says something else; -format messages leaves it out, and -map prompt= too", false, full},
 		{`{"text": "bye", "prompt": "x", "completion": " y"}`, "has the field text besides", false, nil},
+		{`{"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}], "chosen": {"from": "gpt", "value": "x"}, "rejected": {"from": "gpt", "value": "y"}}`, "which are for preferences: tune -dpo; -map chosen=,rejected= leaves them out, and the row is then ShareGPT", false, full},
+		{`{"frage": "x", "antwort": "y"}`, "such as -map question=FIELD,answer=FIELD", false, full},
+		{`{"frage": "x", "antwort": "y"}`, "such as -map prompt=FIELD,completion=FIELD", false, nil},
+		{`{"text": "bye", "chosen": "x", "rejected": "y"}`, "which are for preferences: tune -dpo", false, nil},
+		{`{"prompt": "x", "response": "y", "chosen": "y", "rejected": "z"}`, "which are for preferences: tune -dpo", false, full},
+		{`{"question": "x", "answer": "y", "chosen_response": "v", "rejected_response": "w"}`, "tune -dpo; -map chosen_response=,rejected_response= leaves them out", false, full},
+		{`{"instruction": "Sum up.", "text": "a long text", "summary": "short"}`, "has the field instruction besides, which says something else: -map question=FIELD,answer=FIELD learns an answer, -format text learns the text alone", false, full},
+		{`{"text": "a long text", "summary": "short"}`, "has the field summary besides", false, nil},
+		{`{"message_id": "2", "parent_id": "1", "text": "hello", "role": "assistant"}`, "the row has parent_id beside text, as one message of a conversation has it: join the messages", false, full},
 		{`{"question": "a", "answer": "b", "response": "c"}`, "both answer and response, want one answer", false, full},
 		{`{"prompt": [` + hiUser + `], "chosen": [` + hiUser + `, ` + ho + `], "rejected": [{"role": "assistant", "content": "no"}]}`, "one of chosen and rejected begins with the prompt, and the other does not", true, full},
 		{`{"prompt": "bye", "chosen": [` + hiUser + `, ` + ho + `], "rejected": [` + hiUser + `, {"role": "assistant", "content": "no"}]}`, "prompt is another text: -map prompt= leaves it out", true, full},

@@ -53,12 +53,15 @@ func learned(spans []span, p span, size int) bool {
 // labelText returns the tokens of a text that a tokenizer's special tokens surround and its end token ends, such as a prompt
 // with its completion.
 func (r *reader) labelText(text string, learned ...span) ([]int32, error) {
-	o := tokenizer.EncodeOptions{}
-	text, err := r.beginning(text, o)
+	end, err := r.ending()
 	if err != nil {
 		return nil, err
 	}
-	return labels(r.tok, text, learned, r.options.EOS, o)
+	o := tokenizer.EncodeOptions{}
+	if text, err = r.beginning(text, o); err != nil {
+		return nil, err
+	}
+	return labels(r.tok, text, learned, end, o)
 }
 
 // beginning returns the beginning of a text that has all tokens of a sample and one more, or the whole text.

@@ -137,7 +137,7 @@ func TestOnce(t *testing.T) {
 		break
 	}
 	open := func(text string) [32]byte {
-		s, err := Open([]string{write(t, "a.jsonl", text)}, tok, Options{Context: 64, EOS: -1, Pairs: true})
+		s, err := Open([]string{write(t, "a.jsonl", text)}, tok, Options{Context: 64, EOS: none, Pairs: true})
 		require.NoError(t, err)
 		return s.sum(t)
 	}

@@ -110,7 +110,7 @@ func (r *reader) table(f io.ReaderAt, size int64) (err error) {
 		if err := (&view{names: names}).hint(r.options.Pairs); err != nil {
 			return err
 		}
-		return (&view{names: names}).unknown()
+		return (&view{names: names}).unknown(r.options.Template != nil)
 	}
 	if err := checkTable(f, file, int64(r.limit()), r.options.reads); err != nil {
 		return err

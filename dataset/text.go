@@ -18,6 +18,10 @@ func (r *reader) text(in *input) error {
 	if strings.TrimPrefix(string(in.first), "\ufeff") == "" {
 		return nil
 	}
+	end, err := r.ending()
+	if err != nil {
+		return err
+	}
 	b := cutter{Set: r.Set, last: -1}
 	e, err := r.tok.Encoder(tokenizer.EncodeOptions{}, r.limit()/textShare, b.add)
 	if err != nil {
@@ -29,7 +33,7 @@ func (r *reader) text(in *input) error {
 	if err := e.Close(); err != nil {
 		return err
 	}
-	if end := r.options.EOS; end >= 0 && b.last != end {
+	if end >= 0 && b.last != end {
 		if err := b.add([]int32{end}); err != nil {
 			return err
 		}

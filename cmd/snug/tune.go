@@ -48,7 +48,7 @@ at the end what it took.
 FORMS
                      With a name, fields of other forms are ignored
   -map LIST          read fields under other names: name=field, with commas, such as
-                     prompt=question,completion=answer. name= leaves a field out
+                     question=frage,answer=antwort. name= leaves a field out
   -show N            print the first N samples with what is learned between ⟦ and ⟧, and exit. It needs
                      no -o; with -report it writes a page of them
   -o DIR             folder to write the adapter or the model to: new, empty, or left by a killed run

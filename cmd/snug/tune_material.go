@@ -66,13 +66,14 @@ func (f *tuneFlags) gather() (*material, error) {
 		return nil, err
 	}
 	m.tok = m.tok.Limit(m.config.Vocab)
-	o := dataset.Options{Context: cmp.Or(f.most, min(defaultContext, m.config.Context)), EOS: endToken(m.config, m.tok), Seed: f.seed, HeldOut: f.held, Pairs: f.beta > 0, Format: f.format}
+	end := endToken(m.config, m.tok)
+	o := dataset.Options{Context: cmp.Or(f.most, min(defaultContext, m.config.Context)), EOS: &end, Seed: f.seed, HeldOut: f.held, Pairs: f.beta > 0, Format: f.format}
 	if o.Map, err = f.fieldMap(); err != nil {
 		return nil, usagef("tune: -map: %w", err)
 	}
-	if int(o.EOS) >= m.config.Vocab {
-		name, _ := m.tok.Token(o.EOS)
-		return nil, fmt.Errorf("%s: the token %.40q, which ends a text, has the id %d, and the model's embedding has %d rows: %w", f.dir, name, o.EOS, m.config.Vocab, snug.ErrConfig)
+	if int(end) >= m.config.Vocab {
+		name, _ := m.tok.Token(end)
+		return nil, fmt.Errorf("%s: the token %.40q, which ends a text, has the id %d, and the model's embedding has %d rows: %w", f.dir, name, end, m.config.Vocab, snug.ErrConfig)
 	}
 	if m.config.LearnedPositions && o.Context > m.config.Context {
 		return nil, usagef("tune: -context %d: the model has %d positions", o.Context, m.config.Context)

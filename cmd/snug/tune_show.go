@@ -97,7 +97,7 @@ func (f *dataFlags) fieldMap() (map[string]string, error) {
 	for _, part := range strings.Split(f.maps, ",") {
 		to, from, found := strings.Cut(part, "=")
 		if _, twice := m[to]; !found || to == "" || twice {
-			return nil, fmt.Errorf("%.40q, want name=field, each name once, such as prompt=question,completion=answer; name= leaves a field out", part)
+			return nil, fmt.Errorf("%.40q, want name=field, each name once, such as question=frage,answer=antwort; name= leaves a field out", part)
 		}
 		m[to] = from
 	}
