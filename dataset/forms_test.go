@@ -105,7 +105,7 @@ func TestFormsOfPeople(t *testing.T) {
 		"trainable and ignore": {`{"messages": [` + hiUser + `, {"role": "assistant", "content": "no", "trainable": false}, ` + hiUser + `, {"role": "assistant", "content": "no", "ignore": true}, ` + hiUser + `, {"role": "assistant", "content": "ho", "learn": true, "skip": false, "label": 1}]}`, full, Options{}, "messages", []string{"<user>hi<assistant>no</s><user>hi<assistant>no</s>" + learned}, nil},
 		"members of messages":  {`{"messages": [{"role": "user", "content": "hi", "name": "A", "id": 7}, {"role": "assistant", "content": "ho", "likes": 3}]}`, full, Options{}, "messages", []string{"<user>(A)hi<assistant>⟦ho</s>⟧"}, []string{"ignored fields: messages.id, messages.likes"}},
 		"no blank before an answer": {`{"prompt": "un", "completion": "do"}` + "\n" + `{"prompt": "Please un", "completion": "do"}`, nil, Options{}, "prompt and completion", []string{"und⟦o§⟧", "Please⟦ undo§⟧"},
-			[]string{"line 1: the prompt and the beginning of the answer are one token, the first of the text, which is not learned: begin the answer with a blank, or use a longer prompt"}},
+			[]string{"2 rows, first line 1: prompt and completion join without white space", "line 1: the prompt and the beginning of the answer are one token, the first of the text, which is not learned: begin the answer with a blank, or use a longer prompt"}},
 
 		"a class is ignored":      {`{"label": 0, "text": "one two"}`, nil, Options{}, "text", []string{"one⟦ two§⟧"}, []string{"ignored fields: label"}},
 		"content twice":           {`{"messages": [{"role": "user", "content": "hi", "value": "hi", "text": "hi"}, ` + ho + `]}`, full, Options{}, "messages", []string{learned}, nil},
