@@ -53,7 +53,7 @@ const (
 // {% generation %} says itself what is learned.
 //
 // To find the turns, the conversation is rendered again with marks in its strings, and its beginnings up to an answer with
-// the generation prompt: two to eight renderings, and at most thirty where the template rewrites or tests what it is given. Their
+// the generation prompt: two to ten renderings, and at most fifty where the template rewrites or tests what it is given. Their
 // number does not grow with that of the messages.
 //
 // Errors wrap [snug.ErrConfig]: a template that refuses the conversation, or from whose text the turns cannot be told.
@@ -156,6 +156,7 @@ func (l *labeler) locate() {
 	l.first, l.last = slices.Repeat([]int{-1}, n), slices.Repeat([]int{-1}, n)
 	l.ahead = make([]int, len(l.places))
 	most := 0
+	late := l.late()
 	for i := 0; i < len(l.places); {
 		message := l.parts[l.places[i].part].message
 		j := i
@@ -163,7 +164,9 @@ func (l *labeler) locate() {
 			l.ahead[j] = most
 		}
 		last := l.lastNew(i, j)
-		if l.first[message] < 0 || last-i >= l.last[message]-l.first[message] { // the longest row, and of equal ones the last
+		// The longest row, and of equal ones the last that is not behind all of a later message.
+		longer := last - i - (l.last[message] - l.first[message])
+		if l.first[message] < 0 || longer > 0 || longer == 0 && i < late[message] {
 			l.first[message], l.last[message] = i, last
 		}
 		for ; i < j; i++ {
@@ -179,12 +182,25 @@ func (l *labeler) locate() {
 	}
 }
 
-// lastNew returns the last of the places from i to j-1 whose part is not there before. A template may write the name of a
-// function again with its result.
+// late returns by message the place behind which a later message has none.
+func (l *labeler) late() []int {
+	last := slices.Repeat([]int{len(l.places)}, len(l.c.Messages)+1)
+	for i, p := range l.places {
+		last[l.parts[p.part].message] = i
+	}
+	late := slices.Repeat([]int{len(l.places)}, len(l.c.Messages))
+	for i := len(late) - 2; i >= 0; i-- {
+		late[i] = min(late[i+1], last[i+1])
+	}
+	return late
+}
+
+// lastNew returns the last of the places from i to j-1, without names of functions that are there before. A template may
+// write the name of a function again with its result.
 func (l *labeler) lastNew(i, j int) (last int) {
 	seen := map[int]bool{}
 	for last = i; i < j; i++ {
-		if n := l.places[i].part; !seen[n] {
+		if n := l.places[i].part; !seen[n] || !l.parts[n].isName() {
 			seen[n], last = true, i
 		}
 	}

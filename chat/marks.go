@@ -28,6 +28,11 @@ type part struct {
 	mid     int    // the byte of text where the middle mark is
 }
 
+// isName reports whether the part is the name of a function that is called.
+func (p part) isName() bool {
+	return strings.HasSuffix(p.name, ".name") && !strings.Contains(p.name, ".arguments.")
+}
+
 // marking says where marks are put.
 type marking int
 

@@ -3,7 +3,9 @@ package chat
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug/internal/jinja"
@@ -12,13 +14,14 @@ import (
 // settle returns the conversation in the form that the template writes, and its text with the marks of {% generation %}. A
 // template that cannot use what it is given, or loses it, gets another form of the same:
 //
-//   - arguments of calls as an object where a text of JSON would be written as a text within JSON, and as a text where an
-//     object would be written as Python does;
+//   - arguments of calls as an object where a text of JSON would be written as a text within JSON, or where the template
+//     writes objects in a syntax of its own, and as a text where an object would be written as Python does;
 //   - content as a list of one text where a template iterates over parts, and writes nothing of a string;
-//   - empty content where a template writes None for null;
+//   - empty content where a template writes None for null, and null where it writes no calls beside empty content;
 //   - ids of calls of functions where a template refuses those that are given, or that there are none. made says so.
 //
-// The error is that of the conversation as it was given.
+// The form with the fewest faults is taken, and of equal ones the first. The error is that of the conversation as it was
+// given.
 func (t *Template) settle(c Conversation, prompt bool) (settled Conversation, text string, made bool, err error) {
 	if t != nil && t.wantsParts() {
 		c, _ = inParts(c)
@@ -38,26 +41,36 @@ func (t *Template) settle(c Conversation, prompt bool) (settled Conversation, te
 // adapt is settle with the ids that are given.
 func (t *Template) adapt(c Conversation, prompt bool) (Conversation, string, error) {
 	text, err := t.render(c, prompt)
-	for _, form := range []struct {
-		change func(Conversation) (Conversation, bool)
-		wanted func() bool
-		better func(other string) bool
-	}{
-		{objects, func() bool { return !hasArguments(text, c) }, func(string) bool { return true }},
-		{texts, func() bool { return python.MatchString(text) }, func(other string) bool {
-			return len(python.FindAllString(other, -1)) < len(python.FindAllString(text, -1))
-		}},
-		{emptied, func() bool { return strings.Contains(text, "None") }, func(other string) bool { return strings.Count(other, "None") < strings.Count(text, "None") }},
-	} {
-		if err == nil && !form.wanted() {
-			continue
+	fewest := math.MaxInt
+	if err == nil {
+		fewest = t.faults(c, text, prompt)
+	}
+	unchanged := func(c Conversation) (Conversation, bool) { return c, true }
+	given := c
+	for _, content := range []func(Conversation) (Conversation, bool){unchanged, emptied, nulled} {
+		for _, arguments := range []func(Conversation) (Conversation, bool){unchanged, objects, texts} {
+			if fewest == 0 {
+				break
+			}
+			changed, found := content(given)
+			if !found {
+				continue
+			}
+			if changed, found = arguments(changed); !found {
+				continue
+			}
+			other, bad := t.render(changed, prompt)
+			if bad != nil {
+				continue
+			}
+			if n := t.faults(changed, other, prompt); n < fewest {
+				c, text, err, fewest = changed, other, nil, n
+			}
 		}
-		changed, found := form.change(c)
-		if !found {
-			continue
-		}
-		if other, bad := t.render(changed, prompt); bad == nil && (err != nil || form.better(other)) {
-			c, text, err = changed, other, nil
+	}
+	if changed, found := objects(c); found && err == nil {
+		if other, bad := t.render(changed, prompt); bad == nil && ownSyntax(changed, other) && t.faults(changed, other, prompt) <= fewest {
+			c, text = changed, other
 		}
 	}
 	return c, text, err
@@ -66,16 +79,67 @@ func (t *Template) adapt(c Conversation, prompt bool) (Conversation, string, err
 // python is how Python writes an object whose first key is a name.
 var python = regexp.MustCompile(`\{'\w+': `)
 
-// hasArguments reports whether a text has all texts of arguments as they are, and not within the quotes of JSON.
-func hasArguments(text string, c Conversation) bool {
-	has := true
+// faults counts what is wrong in the text of a conversation: arguments within the quotes of JSON, or as Python writes
+// them, None, and calls that are not there.
+func (t *Template) faults(c Conversation, text string, prompt bool) (n int) {
+	if !slices.ContainsFunc(c.Messages, func(m Message) bool { return m.NoContent || m.callsFunctions() }) {
+		return 0
+	}
+	n = len(python.FindAllString(text, -1)) + strings.Count(text, "None")
 	eachArguments(c, func(v any) any {
-		if s, ok := v.(string); ok {
-			has = has && strings.Contains(text, s) && !strings.Contains(text, `"`+s+`"`)
+		if s, ok := v.(string); ok && (!strings.Contains(text, s) || strings.Contains(text, `"`+s+`"`)) {
+			n++
 		}
 		return v
 	})
-	return has
+	if slices.ContainsFunc(c.Messages, func(m Message) bool { return m.Content == "" && m.callsFunctions() }) {
+		n += t.lostCalls(c, text, prompt)
+	}
+	return n
+}
+
+// lostCalls counts the names of functions in messages that are not in their text.
+func (t *Template) lostCalls(c Conversation, text string, prompt bool) (n int) {
+	m := marker{}
+	marked := c
+	marked.Messages = m.messages(c.Messages)
+	has, known := map[int]bool{}, false
+	if other, err := t.render(marked, prompt); err == nil {
+		plain, hits := unmark(other)
+		known = plain == text
+		for _, h := range hits {
+			has[h.number/2] = true
+		}
+	}
+	for i, p := range m.parts {
+		if p.isName() && (known && !has[i] || !known && !strings.Contains(text, p.text)) {
+			n++
+		}
+	}
+	return n
+}
+
+// ownSyntax reports whether a text has arguments that are objects neither in JSON nor as Python writes them.
+func ownSyntax(c Conversation, text string) (own bool) {
+	packed := strings.Join(strings.Fields(text), "")
+	eachArguments(c, func(v any) any {
+		if _, ok := v.(Object); !ok {
+			return v
+		}
+		for _, template := range []*jinja.Template{dumps, represents} {
+			value, err := given(v, 0)
+			if err != nil {
+				return v
+			}
+			have, err := template.Render(map[string]any{"v": value})
+			if err != nil || strings.Contains(packed, strings.TrimSuffix(strings.Join(strings.Fields(have), ""), "]")) {
+				return v
+			}
+		}
+		own = true
+		return v
+	})
+	return own
 }
 
 // objects returns the conversation with arguments as objects where they are texts of objects.
@@ -184,7 +248,7 @@ func (t *Template) wantsParts() bool {
 		}
 		c, _ = inParts(c)
 		text, err = t.render(c, false)
-		t.inParts = err == nil && strings.Contains(text, question)
+		t.inParts = err == nil && strings.Contains(text, question) && !strings.Contains(text, "'"+question+"'") && !strings.Contains(text, `"`+question+`"`)
 	})
 	return t.inParts
 }
@@ -209,6 +273,18 @@ func emptied(c Conversation) (Conversation, bool) {
 	for i := range messages {
 		found = found || messages[i].NoContent
 		messages[i].NoContent = false
+	}
+	c.Messages = messages
+	return c, found
+}
+
+// nulled returns the conversation with null in place of empty content beside calls.
+func nulled(c Conversation) (Conversation, bool) {
+	messages, found := slices.Clone(c.Messages), false
+	for i, m := range messages {
+		if _, has := m.Fields.Get("content"); !has && !m.NoContent && m.Content == "" && m.callsFunctions() {
+			messages[i].NoContent, found = true, true
+		}
 	}
 	c.Messages = messages
 	return c, found

@@ -13,6 +13,7 @@ type traits struct {
 	added   string   // the generation prompt
 	tail    string   // all that follows the question, with the generation prompt
 	headers []string // special tokens with which turns begin
+	inner   []string // special tokens between the generation prompt and the content of an answer
 }
 
 // traits returns what a template does with a lone question.
@@ -47,8 +48,30 @@ func (t *Template) traits() traits {
 				t.learned.headers = append(t.learned.headers, before[n-1])
 			}
 		}
+		t.learned.inner = t.innerTokens()
 	})
 	return t.learned
+}
+
+// innerTokens returns the special tokens that a template writes between its generation prompt and the content of an answer.
+func (t *Template) innerTokens() []string {
+	c, _, _, err := t.settle(Conversation{Messages: []Message{{Role: "user", Content: "question"}, {Role: "assistant", Content: "answer"}}}, false)
+	if err != nil || t.learned.added == "" {
+		return nil
+	}
+	m := marker{}
+	c.Messages = m.messages(c.Messages)
+	text, err := t.plain(c, false)
+	if err != nil {
+		return nil
+	}
+	text, hits := unmark(text)
+	if len(hits) != 4 || hits[2].number != 2 { // both contents, once each
+		return nil
+	}
+	_, before, _ := strings.Cut(text[hits[1].at:hits[2].at], t.learned.added)
+	behind := t.tokensIn(text[hits[3].at:])
+	return slices.DeleteFunc(t.tokensIn(before), func(token string) bool { return slices.Contains(behind, token) })
 }
 
 // tokensIn returns the special tokens in a text, in their order.
@@ -381,7 +404,7 @@ func (l *labeler) closing(i int, rest string, bound int) string {
 }
 
 // endIn returns where the first end of a turn is in a text, and its size: the first of the ends, or else the first special
-// token with which no turn begins.
+// token with which neither a turn nor its content begins.
 func (l *labeler) endIn(text string) (at, size int) {
 	at = -1
 	for _, end := range l.t.ends {
@@ -392,9 +415,9 @@ func (l *labeler) endIn(text string) (at, size int) {
 	if at >= 0 {
 		return at, size
 	}
-	headers := l.t.traits().headers
+	traits := l.t.traits()
 	for j := range len(text) {
-		if token := l.t.tokenAt(text[j:]); token != "" && !slices.Contains(headers, token) {
+		if token := l.t.tokenAt(text[j:]); token != "" && !slices.Contains(traits.headers, token) && !slices.Contains(traits.inner, token) {
 			return j, len(token)
 		}
 	}
