@@ -77,3 +77,30 @@ func TestForms(t *testing.T) {
 		})
 	}
 }
+
+// An empty answer of a template without a generation prompt is its end, and no header is learned.
+func TestEmptyWithoutPrompt(t *testing.T) {
+	l, err := shape(t, "Mistral Nemo").Label(says("u:q", "a:", "u:r", "a:z"))
+	require.NoError(t, err)
+	require.Equal(t, "<s>[INST]q[/INST]⟦</s>⟧[INST]r[/INST]⟦z</s>⟧", shown(l))
+	require.Empty(t, l.Notes)
+}
+
+// A template that cuts contents leaves them out and is not given parts, and one that writes them twice has its end.
+func TestCutAndTwice(t *testing.T) {
+	c := says("u:one", "a:two", "u:three", "a:four")
+	l, err := parsed(t, "{% for m in messages %}{{ m.content[:1] }}{% endfor %}").Label(c)
+	require.NoError(t, err)
+	require.Equal(t, "ottf", shown(l))
+	require.Len(t, l.Notes, 4)
+	for i, n := range l.Notes {
+		require.Equal(t, LeftOut, n.Kind)
+		require.Equal(t, i, n.Message)
+	}
+	for _, between := range []string{"", " and "} {
+		l, err = parsed(t, "{% for m in messages %}{{ m.content }}"+between+"{{ m.content }}{{ eos_token }}{% endfor %}").Label(c)
+		require.NoError(t, err)
+		require.Equal(t, "one"+between+"one</s>⟦two"+between+"two</s>⟧three"+between+"three</s>⟦four"+between+"four</s>⟧", shown(l))
+		require.Empty(t, l.Notes)
+	}
+}

@@ -274,8 +274,12 @@ func (l *labeler) begin(i, p, limit, done int) (at int, ok bool) {
 	}
 	if asked.known && strings.HasPrefix(rest, asked.tail) {
 		at = p + len(asked.tail)
-		if asked.added == "" && at < limit && l.header(asked.tail) == "" && l.hasHeader(i, l.text[at:limit]) {
-			l.note(i, Header, "the chat template writes no generation prompt before %s, so that the model learns to write its header %s", l.who(i), quoted(l.text[at:limit]))
+		before := l.text[at:max(at, limit)]
+		if end, _ := l.endIn(before); l.first[i] < 0 && end >= 0 { // the next header is behind the end
+			before = before[:end]
+		}
+		if asked.added == "" && before != "" && l.header(asked.tail) == "" && l.hasHeader(i, before) {
+			l.note(i, Header, "the chat template writes no generation prompt before %s, so that the model learns to write its header %s", l.who(i), quoted(before))
 		}
 		return at, true
 	}
