@@ -71,6 +71,10 @@ func (f *rows) call(m *turn, name string, x value) error {
 	if !found {
 		arguments = object{}
 	}
+	arguments, err := f.arguments(arguments)
+	if err != nil {
+		return fmt.Errorf("%s: arguments of %s: %w", name, shortened(function), err)
+	}
 	o = with(o, "function", object{{"name", function}, {"arguments", arguments}})
 	if m.Role != "assistant" {
 		return fmt.Errorf("%s of the role %s, want assistant", name, m.Role)
@@ -86,6 +90,29 @@ func (f *rows) call(m *turn, name string, x value) error {
 	}
 	m.Fields = append(m.Fields, chat.Field{Name: "tool_calls", Value: all})
 	return nil
+}
+
+// arguments returns the arguments of a call: an object, or the text of one. An empty text is none.
+func (p parser) arguments(x value) (value, error) {
+	switch x := x.(type) {
+	case nil:
+		return object{}, nil
+	case object:
+		return x, nil
+	case string:
+		if empty(x) {
+			return object{}, nil
+		}
+		parsed, err := p.parse(x)
+		if err != nil {
+			return nil, fmt.Errorf("%s is no JSON, want an object: %w", shortJSON(x), err)
+		}
+		if _, ok := parsed.(object); !ok {
+			return nil, fmt.Errorf("%s is %s, want an object", shortJSON(x), kindOf(parsed))
+		}
+		return x, nil
+	}
+	return nil, fmt.Errorf("%s, want an object", kindOf(x))
 }
 
 // callText makes the content of a turn that is a call of a function its tool call.

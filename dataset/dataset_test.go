@@ -199,7 +199,7 @@ func TestErrors(t *testing.T) {
 		{"a.json", `["x"]`, "element 1: line 1: a string, want an object with the fields of a sample", nil, snug.ErrConfig},
 		{"a.jsonl", `{"messages": [{"role": "user", "content": [{"type": "text"}]}]}`, `line 1: messages: message 0: part 0: its type is "text" and it has no text`, plain, snug.ErrConfig},
 		{"a.jsonl", `{"body": "x"}`, "the fields of the row are body, want those of a form: messages, each with role and content; ", nil, snug.ErrConfig},
-		{"a.jsonl", `{"text": "x", "prompt": "y", "completion": ""}`, "read as prompt and completion, and has the field text besides, which says something else; -format completion leaves it out", nil, snug.ErrConfig},
+		{"a.jsonl", `{"text": "x", "prompt": "y", "completion": "z"}`, "read as prompt and completion, and has the field text besides, which says something else; -format completion leaves it out", nil, snug.ErrConfig},
 		{"a.jsonl", `{"prompt": "y"}`, "the fields of the row are prompt, want those of a form", nil, snug.ErrConfig},
 		{"a.jsonl", "{\"text\": \"a\"}\n" + `{"prompt": "y", "completion": "z"}`, "line 2: the row has prompt and completion, and the first has text: divide the file, one form each, and give both files", nil, snug.ErrConfig},
 		{"a.jsonl", messages, "has none", nil, snug.ErrConfig},

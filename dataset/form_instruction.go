@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug/chat"
@@ -45,7 +46,12 @@ var instructionForm = form{
 		}
 		f.maps(said, "user")
 		f.maps(answers[0], "assistant")
-		f.empty(v.at, answers[0], answer)
+		if err := written(said, before.user()); err != nil {
+			return content{}, err
+		}
+		if err := written(answers[0], answer); err != nil && !slices.ContainsFunc(reasoningNames, func(name string) bool { return !empty(v.values[name]) }) {
+			return content{}, err
+		}
 		if f.reader.options.Template == nil {
 			prompt, err := f.alpacaPrompt(v, before)
 			return content{prompt: prompt, answer: answer}, err

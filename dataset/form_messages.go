@@ -60,14 +60,32 @@ func (f *rows) chat(v *view, c chat.Conversation) (content, error) {
 	if err := f.converse(v, &c); err != nil {
 		return content{}, err
 	}
+	f.endOnce(v.at, c)
 	f.unseen(c)
 	return content{chats: []chat.Conversation{c}}, f.answers(v.at, c)
 }
 
-// answers returns an error if a conversation has no answer, and says which answers are empty.
+// endOnce takes the token that ends an answer once, where both the answer and the chat template have it.
+func (f *rows) endOnce(at string, c chat.Conversation) {
+	end := f.reader.knows().end
+	for i := range c.Messages {
+		m := &c.Messages[i]
+		text := strings.TrimRight(m.Content, " \t\r\n")
+		if end == "" || m.Role != "assistant" || !strings.HasSuffix(text, end) {
+			continue
+		}
+		for strings.HasSuffix(text, end) {
+			text = strings.TrimRight(strings.TrimSuffix(text, end), " \t\r\n")
+		}
+		m.Content = text
+		f.warn(at, "end", "message %d (assistant) ends with %q, which the chat template writes: it is taken once", i, end)
+	}
+}
+
+// answers returns an error if a conversation has no answer, or only empty ones, and says which answers are empty.
 func (f *rows) answers(at string, c chat.Conversation) error {
 	var roles []string
-	learned := false
+	learned, said, blank := false, false, -1
 	for i, m := range c.Messages {
 		if !slices.Contains(roles, m.Role) {
 			roles = append(roles, m.Role)
@@ -76,8 +94,11 @@ func (f *rows) answers(at string, c chat.Conversation) error {
 			continue
 		}
 		learned = learned || !m.Untrained
-		if strings.TrimSpace(m.Content) == "" && len(m.Fields) == 0 && !m.Untrained {
-			f.warn(at, "empty", "message %d (assistant) is empty, and only its end is learned", i)
+		switch isBlank := strings.TrimSpace(m.Content) == "" && len(m.Fields) == 0; {
+		case !isBlank:
+			said = said || !m.Untrained
+		case !m.Untrained && blank < 0:
+			blank = i
 		}
 	}
 	switch {
@@ -87,6 +108,10 @@ func (f *rows) answers(at string, c chat.Conversation) error {
 		return unlearnable(fmt.Sprintf("no message has the role assistant; there are %s", truncatedList(roles)))
 	case !learned:
 		return unlearnable("no turn of the assistant is to be learned")
+	case !said:
+		return unlearnable(fmt.Sprintf("message %d (assistant) is empty", blank))
+	case blank >= 0:
+		f.warn(at, "empty", "message %d (assistant) is empty, and only its end is learned", blank)
 	}
 	return nil
 }

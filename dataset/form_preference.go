@@ -63,6 +63,11 @@ func (f *rows) textPair(v *view, chosen, rejected string) (c content, err error)
 	if c.answer == c.rejected {
 		return c, unlearnable("chosen and rejected are equal")
 	}
+	for _, x := range [][2]string{{chosen, c.answer}, {rejected, c.rejected}} {
+		if err := written(x[0], x[1]); err != nil {
+			return c, err
+		}
+	}
 	ask := ""
 	for _, name := range prompts {
 		if ask == "" && v.has(name) {
@@ -280,6 +285,7 @@ func (f *rows) pairOf(v *view, prompt, chosen, rejected []chat.Message) (content
 		return content{}, err
 	}
 	for i, c := range []chat.Conversation{one, two} {
+		f.endOnce(v.at, c)
 		f.unseen(c)
 		if err := f.answers(v.at, c); err != nil {
 			return content{}, unlearnable([]string{"chosen: ", "rejected: "}[i] + err.Error())

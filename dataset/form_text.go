@@ -12,8 +12,8 @@ var textForm = form{
 	fits: func(v *view) bool { return v.has("text") },
 	read: func(f *rows, v *view) (c content, err error) {
 		c.answer, err = v.text("text")
-		if err == nil && c.answer == "" {
-			f.warn(v.at, "empty", "an empty text, of which only the end is learned")
+		if err == nil {
+			err = written("text", c.answer)
 		}
 		return c, err
 	},
@@ -43,7 +43,9 @@ var completionForm = form{
 			}
 			v.take("prompt")
 			v.take("completion")
-			f.empty(v.at, "completion", completion)
+			if err := written("completion", completion); err != nil {
+				return c, err
+			}
 			f.untemplated(v.at, "completion", prompt, completion)
 			return content{prompt: prompt, answer: completion}, nil
 		}

@@ -100,7 +100,7 @@ func (f *rows) choose(v *view) (*form, error) {
 	}
 	has := "the fields " + v.list() + ", which are of no form"
 	if nulls := v.nulls(o.Pairs); len(nulls) > 0 && found == nil {
-		return nil, fmt.Errorf("%s: %w", isNull(nulls), snug.ErrConfig)
+		return nil, unlearnable(isNull(nulls))
 	}
 	if found != nil {
 		has = found.title

@@ -56,7 +56,7 @@ func isNull(names []string) string {
 	if len(names) > 1 {
 		verb = "are"
 	}
-	return fmt.Sprintf("%s %s null, want a text or messages: leave out such rows", truncatedList(names), verb)
+	return fmt.Sprintf("%s %s null, want a text or messages", truncatedList(names), verb)
 }
 
 // usual returns a name in small letters, without blanks around it and with underscores.

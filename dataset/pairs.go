@@ -16,8 +16,7 @@ func commonPrefix[E comparable](a, b []E) (n int) {
 // addPair adds a pair of answers with their prompt, and cuts each to the context. It drops the pair if an answer has no
 // label left.
 func (s *Set) addPair(chosen, rejected []int32) error {
-	most := s.options.Context + 1
-	a, b := chosen[:min(most, len(chosen))], rejected[:min(most, len(rejected))]
+	a, b := s.cut(chosen), s.cut(rejected)
 	if len(a) < len(chosen) || len(b) < len(rejected) {
 		s.stats.Truncated++
 	}
@@ -33,6 +32,9 @@ func (s *Set) addPair(chosen, rejected []int32) error {
 	}
 	return s.spool.add(b)
 }
+
+// cut returns the tokens that the context leaves, with the one that is a label only.
+func (s *Set) cut(tokens []int32) []int32 { return tokens[:min(s.options.Context+1, len(tokens))] }
 
 // predicted returns how many tokens after the first count as labels.
 func predicted(tokens []int32) (n int) {

@@ -1,6 +1,7 @@
 package dataset
 
 import (
+	"regexp"
 	"strings"
 
 	"github.com/snug-ml/snug/chat"
@@ -10,6 +11,7 @@ import (
 type knowledge struct {
 	tools  bool   // it writes the descriptions of tools
 	header string // what begins a turn of the assistant
+	end    string // the token that it writes behind an answer, empty if that is none between < and >
 }
 
 // knows returns what the template can express.
@@ -22,6 +24,9 @@ func (r *reader) knows() knowledge {
 	}
 	return *r.template
 }
+
+// endMark is a token that ends an answer, such as </s> or <|im_end|>.
+var endMark = regexp.MustCompile(`^<[^<>\s]+>`)
 
 func (k *knowledge) probe(t *chat.Template) {
 	const mark = "zq8probe"
@@ -42,6 +47,10 @@ func (k *knowledge) probe(t *chat.Template) {
 	tools := []any{tool}
 	s, ok := text(chat.Conversation{Messages: []chat.Message{user, {Role: "assistant", Content: "y"}}, Tools: tools})
 	k.tools = ok && strings.Contains(s, mark)
+	if s, ok := text(chat.Conversation{Messages: []chat.Message{user, {Role: "assistant", Content: mark}}}); ok {
+		_, after, _ := strings.Cut(s, mark)
+		k.end = endMark.FindString(strings.TrimLeft(after, " \n"))
+	}
 	prompt, err := t.Render(chat.Conversation{Messages: []chat.Message{user}}, true)
 	before, ok := text(chat.Conversation{Messages: []chat.Message{user}})
 	if rest, found := strings.CutPrefix(prompt, before); err == nil && ok && found {

@@ -79,6 +79,7 @@ type rows struct {
 	members map[string]bool // members of messages of which it is known whether the template writes them
 	found   File
 	kinds   []string // of found.Warnings
+	lasts   []int    // the last row of each
 	earlier int      // samples of the files before
 	first   error    // why the first row that has nothing to learn was left out
 }
@@ -134,10 +135,14 @@ func (f *rows) warn(at, kind, format string, args ...any) {
 			i = len(f.kinds)
 		}
 	}
+	if i < len(f.lasts) && f.lasts[i] == f.found.Rows && kind != "more" { // a row counts once
+		return
+	}
 	if i == len(f.kinds) {
-		f.kinds = append(f.kinds, kind)
+		f.kinds, f.lasts = append(f.kinds, kind), append(f.lasts, 0)
 		f.found.Warnings = append(f.found.Warnings, Warning{Text: fmt.Sprintf(format, args...), First: at})
 	}
+	f.lasts[i] = f.found.Rows
 	f.found.Warnings[i].Rows++
 }
 
@@ -149,11 +154,12 @@ func (f *rows) warned() (n int) {
 	return n
 }
 
-// empty warns of an empty answer.
-func (f *rows) empty(at, name, answer string) {
-	if strings.TrimSpace(answer) == "" {
-		f.warn(at, "empty", "%s is empty, and only its end is learned", name)
+// written returns an error if a text of which a row is learned is empty. The row is then left out.
+func written(name, text string) error {
+	if strings.TrimSpace(text) == "" {
+		return unlearnable(name + " is empty")
 	}
+	return nil
 }
 
 // drop leaves out a row of which nothing can be learned.
@@ -180,12 +186,16 @@ func (r *reader) take(x row) error {
 	if err != nil {
 		return err
 	}
-	if f.form, err = f.choose(v); err != nil {
+	chosen, err := f.choose(v)
+	var left unlearnable
+	var c content
+	if err == nil {
+		f.form = chosen
+		c, err = chosen.read(f, v)
+	} else if !errors.As(err, &left) {
 		f.form = nil
 		return err
 	}
-	c, err := f.form.read(f, v)
-	var left unlearnable
 	switch {
 	case errors.As(err, &left):
 		f.drop(x.at, fmt.Errorf("%w: %w", left, snug.ErrConfig))
@@ -258,6 +268,15 @@ func (r *reader) sample(f *rows, at string, c content) error {
 		return nil
 	case err != nil:
 		return err
+	case r.options.Pairs && slices.Equal(r.cut(tokens[0]), r.cut(tokens[1])):
+		if len(r.cut(tokens[0])) < max(len(tokens[0]), len(tokens[1])) {
+			r.stats.Truncated++
+			f.warn(at, "equal", "left out: chosen and rejected are equal in their first %d tokens (-context)", r.options.Context)
+		} else {
+			f.warn(at, "equal", "left out: chosen and rejected have equal tokens")
+		}
+		r.stats.Dropped++
+		return nil
 	case r.options.Pairs:
 		return r.addPair(tokens[0], tokens[1])
 	}
