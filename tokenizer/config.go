@@ -30,9 +30,10 @@ type Config struct {
 	// characters; empty where there is none. [Tokenizer.ID] returns their ids.
 	BOS, EOS, Pad, Unknown string
 	// Special are all special tokens that have a name, BOS and the like among them. Chat templates know them by these names:
-	// all keys of tokenizer_config.json that end in _token, and those of an object extra_special_tokens. What is not said
-	// there comes from special_tokens_map.json; transformers 5 reads that file only if tokenizer_config.json has no
-	// added_tokens_decoder, and its tokens then come first, here too.
+	// all keys of tokenizer_config.json that end in _token, and those of an object extra_special_tokens, or else, as in
+	// transformers 5, of an object model_specific_special_tokens. What is not said there comes from special_tokens_map.json;
+	// transformers 5 reads that file only if tokenizer_config.json has no added_tokens_decoder, and its tokens then come
+	// first, here too.
 	Special []SpecialToken
 	// AddBOS and AddEOS say whether the library transformers adds BOS and EOS to texts; nil if the file does not say.
 	AddBOS, AddEOS *bool
@@ -118,6 +119,9 @@ func (o *object) read(data []byte) error {
 	return nil
 }
 
+// specific is the field of names and tokens that transformers 5 writes for models with images or sounds.
+const specific = "model_specific_special_tokens"
+
 // maxSpecial is the most bytes of a special token. Chat templates write it in each turn.
 const maxSpecial = 1 << 12
 
@@ -142,7 +146,10 @@ func (o *object) tokens() (named, extra []namedToken, err error) {
 		case strings.HasPrefix(key, "add_"): // add_bos_token is a switch
 		case standard || strings.HasSuffix(key, "_token") && (raw[0] == '"' || raw[0] == '{'):
 			named, err = one(named, key, raw)
-		case key != "extra_special_tokens" && key != "additional_special_tokens":
+		case !slices.Contains([]string{"extra_special_tokens", "additional_special_tokens", specific}, key):
+		case key == specific && o.namesTokens(): // transformers then does not read the field
+		case key == specific && raw[0] != '{' && string(raw) != "null":
+			err = fmt.Errorf("%s: %.100q, want an object of names and tokens", key, raw)
 		case raw[0] == '{':
 			var inner object
 			if err = inner.read(raw); err != nil {
@@ -169,6 +176,15 @@ func (o *object) tokens() (named, extra []namedToken, err error) {
 		}
 	}
 	return named, extra, nil
+}
+
+// namesTokens reports whether an object has tokens of names that are not standard, besides the field of those.
+func (o *object) namesTokens() bool {
+	return slices.ContainsFunc(o.keys, func(key string) bool {
+		first := o.values[key][0]
+		return key == "extra_special_tokens" && first == '{' ||
+			strings.HasSuffix(key, "_token") && first == '"' && !slices.Contains(standardTokens, key)
+	})
 }
 
 // readConfig reads the files of a folder that are there.
