@@ -128,8 +128,10 @@ func Open(paths []string, tok *tokenizer.Tokenizer, o Options) (*Set, error) {
 	if o.Context < 1 || o.Context > MaxContext || !(o.HeldOut >= 0 && o.HeldOut <= 0.5) {
 		return nil, fmt.Errorf("dataset: a context of %d tokens and a held-out share of %v, want 1 to %d, and 0 to 0.5: %w", o.Context, o.HeldOut, MaxContext, snug.ErrConfig)
 	}
-	if err := o.checkFormat(); err != nil {
-		return nil, fmt.Errorf("dataset: %w", err)
+	for _, check := range []func() error{o.checkFormat, o.checkMap} {
+		if err := check(); err != nil {
+			return nil, fmt.Errorf("dataset: %w", err)
+		}
 	}
 	if o.EOS == nil {
 		name := tok.Config().EOS

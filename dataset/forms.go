@@ -76,6 +76,19 @@ func (o *Options) checkFormat() error {
 	return fmt.Errorf("the format %.40q, want auto, or of %s: %s: %w", o.Format, what, strings.Join(formNames(o.Pairs), ", "), snug.ErrConfig)
 }
 
+// checkMap returns an error if the options read one field under two names.
+func (o *Options) checkMap() error {
+	names := map[string]string{}
+	for _, to := range sortedKeys(o.Map) {
+		from := o.Map[to]
+		if other, twice := names[from]; twice && from != "" {
+			return fmt.Errorf("-map %s=%s and %s=%s read one field under two names: %w", other, from, to, from, snug.ErrConfig)
+		}
+		names[from] = to
+	}
+	return nil
+}
+
 // content is what a row says to the model: texts, or conversations for the chat template.
 type content struct {
 	prompt, answer, rejected string // texts; rejected is of a pair

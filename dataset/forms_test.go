@@ -93,6 +93,9 @@ func TestFormsOfPeople(t *testing.T) {
 		"calls": {`{"messages": [` + hiUser + `, {"role": "assistant", "content": null, "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}]}, {"role": "tool", "name": "f", "content": "2"}, ` + ho + `]}`, full, Options{}, "messages",
 			[]string{"<user>hi<assistant>⟦<call>f{\"a\": 1}</s>⟧<tool>(f)2<assistant>⟦ho</s>⟧"}, nil},
 		"an end that the template writes": {`{"question": "hi", "answer": "ho</s>"}`, full, Options{}, "instruction and answer", []string{learned}, []string{": question → user, answer → assistant", `line 1: message 1 (assistant) ends with "</s>", which the chat template writes: it is taken once`}},
+		"markup in a text":                {`{"text": "<|im_start|>user hi"}`, full, Options{}, "text", []string{"<|im_start|>⟦user hi§⟧"}, []string{`line 1: a text has "<|im_start|>", the markup of a chat template, which is learned as text; messages are written by the model's own template, and only the answers are learned`}},
+		"markup that is no token":         {`{"prompt": "[INST] hi [/INST]", "completion": " ho"}`, nil, Options{}, "prompt and completion", []string{"[INST] hi [/INST]⟦ ho§⟧"}, []string{`line 1: a text has "[INST]", the markup of a chat template, which is no token of this tokenizer, and strings are learned as they are; messages are written by the model's own template`}},
+		"markup in an answer":             {`{"question": "[INST] hi", "answer": "ho"}`, full, Options{}, "instruction and answer", []string{"<user>[INST] hi<assistant>⟦ho</s>⟧"}, []string{": question → user, answer → assistant", `line 1: a text has "[INST]", the markup of a chat template, which is no token of this tokenizer, and the chat template writes its own around it`}},
 		"no arguments":                    {`{"messages": [` + hiUser + `, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": ""}}, {"function": {"name": "g", "arguments": null}}]}]}`, full, Options{}, "messages", []string{"<user>hi<assistant>⟦<call>f{}<call>g{}</s>⟧"}, nil},
 		"function_call":                   {`{"messages": [` + hiUser + `, {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}]}`, full, Options{}, "messages", []string{"<user>hi<assistant>⟦<call>f{}</s>⟧"}, nil},
 		"reasoning":                       {`{"messages": [` + hiUser + `, {"role": "assistant", "content": "ho", "thinking": "why"}]}`, full, Options{}, "messages", []string{"<user>hi<assistant>⟦<r>why</r>ho</s>⟧"}, nil},
@@ -320,6 +323,7 @@ func TestFieldsRefused(t *testing.T) {
 		{Options{Format: "chatml"}, `the format "chatml", want auto, or of rows without preferences: messages, sharegpt, glaive, completion, alpaca, text`},
 		{Options{Format: "text", Pairs: true}, `the format "text", want auto, or of preferences: hh-rlhf, preference`},
 		{Options{Format: "messages"}, "the fields of the row are text, and the format messages wants messages, each with role and content"},
+		{Options{Map: map[string]string{"question": "text", "answer": "text"}}, "-map answer=text and question=text read one field under two names"},
 		{Options{Map: map[string]string{"text": "body"}}, "-map text=body: the row has no field body, its fields are text"},
 	} {
 		_, _, _, err := shownForms(t, `{"text": "x y"}`, c.o)

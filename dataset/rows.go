@@ -201,6 +201,7 @@ func (r *reader) take(x row) error {
 		f.drop(x.at, fmt.Errorf("%w: %w", left, snug.ErrConfig))
 		return nil
 	case err == nil:
+		f.markup(x.at, c)
 		err = f.rest(v, c)
 	}
 	if err != nil {

@@ -84,8 +84,27 @@ func (r *reader) contents(in *input) error {
 	}
 	r.begin(in.path)
 	r.rows.found.Kind = s.name
+	r.again(in)
 	defer r.finish()
 	return s.read(r, in)
+}
+
+// again warns of a file that was read before.
+func (r *reader) again(in *input) {
+	path, err := filepath.EvalSymlinks(in.path)
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err != nil || in.size < 0 { // a pipe gives other bytes
+		return
+	}
+	if r.seen[path] {
+		r.rows.warn("the whole file", "again", "it was read before, and its samples come twice")
+	}
+	if r.seen == nil {
+		r.seen = map[string]bool{}
+	}
+	r.seen[path] = true
 }
 
 // ending returns the end of a file's name, in lower case and without those of compression.

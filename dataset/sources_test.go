@@ -219,3 +219,18 @@ func TestRowsAreExact(t *testing.T) {
 	_, found = got[0].fields.get("C")
 	require.False(t, found)
 }
+
+// TestFileTwice: a file that is read a second time, by whatever name, is said.
+func TestFileTwice(t *testing.T) {
+	path := write(t, "a.jsonl", `{"text": "one two"}`)
+	link := filepath.Join(t.TempDir(), "b.jsonl")
+	require.NoError(t, os.Symlink(path, link))
+	s, err := Open([]string{path, link, write(t, "a.jsonl", `{"text": "one two"}`)}, tok, Options{Context: 8, EOS: eos})
+	require.NoError(t, err)
+	require.Equal(t, 3, s.Stats().Samples)
+	var said [][]string
+	for _, f := range s.Stats().Files {
+		said = append(said, f.Lines())
+	}
+	require.Equal(t, [][]string{{"read as text"}, {"read as text", "the whole file: it was read before, and its samples come twice"}, {"read as text"}}, said)
+}
