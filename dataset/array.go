@@ -33,6 +33,7 @@ func readArray(in io.Reader, limit int64, give func(row) error) error {
 		case number == 1:
 		case c == ',':
 			d.at++
+			d.comma = true
 			if err := d.space(); err != nil {
 				return fail(err)
 			}

@@ -91,7 +91,7 @@ func FuzzCSV(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		names := -1
-		err := readCSV(bytes.NewReader(text), ',', 1<<20, func(x row) error {
+		err := readCSV(bytes.NewReader(text), ',', 0, 1<<20, func(x row) error {
 			if names < 0 {
 				names = len(x.fields)
 			}

@@ -1,12 +1,15 @@
 package dataset
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
 )
@@ -16,7 +19,13 @@ import (
 // commas, or by semicolons or tabs where the first line has these and no comma.
 func (r *reader) csv(in *input) error {
 	comma := ','
-	line, _, _ := strings.Cut(jsonStart(in.first), "\n")
+	line, _, broken := strings.Cut(jsonStart(in.first), "\n")
+	if !broken && strings.Contains(strings.TrimRight(line, "\r"), "\r") {
+		return fmt.Errorf("the lines end with CR alone, as those of old Macs: write them with LF, such as with tr '\\r' '\\n': %w", snug.ErrCorrupt)
+	}
+	if said, ok := separator(line); ok {
+		return r.separated(in, said)
+	}
 	switch {
 	case ending(in.path) == ".tsv":
 		comma = '\t'
@@ -26,14 +35,35 @@ func (r *reader) csv(in *input) error {
 	case strings.Contains(line, "\t"):
 		comma = '\t'
 	}
-	return readCSV(in, comma, r.rowLimit(), r.take)
+	return readCSV(in, comma, 0, r.rowLimit(), r.take)
+}
+
+// separator returns the separator that a first line of Excel says, such as sep=;.
+func separator(line string) (rune, bool) {
+	said, ok := strings.CutPrefix(strings.TrimRight(line, "\r"), "sep=")
+	r, size := utf8.DecodeRuneInString(said)
+	return r, ok && size == len(said) && size > 0 && strings.ContainsRune(",;\t|", r)
+}
+
+// separated reads a file whose first line says its separator.
+func (r *reader) separated(in *input, comma rune) error {
+	b := bufio.NewReaderSize(in.Reader, firstBytes)
+	line, err := b.ReadBytes('\n')
+	lines := 1
+	for ; err == nil && len(bytes.TrimSpace(line)) == 0; lines++ {
+		line, err = b.ReadBytes('\n')
+	}
+	if err != nil && err != io.EOF {
+		return err
+	}
+	return readCSV(b, comma, lines, r.rowLimit(), r.take)
 }
 
 // csvShare is how many times a row's bytes are held while it is read.
 const csvShare = 4
 
-// readCSV gives the rows of a file whose fields are separated by comma.
-func readCSV(in io.Reader, comma rune, limit int64, give func(row) error) error {
+// readCSV gives the rows of a file whose fields are separated by comma, and of which some lines were read before.
+func readCSV(in io.Reader, comma rune, before int, limit int64, give func(row) error) error {
 	bounded := &boundedReader{in: &validReader{in: in}, limit: limit/csvShare + 8<<10, comma: byte(comma)} // which csv reads ahead
 	c := csv.NewReader(bounded)
 	c.Comma, c.ReuseRecord = comma, true
@@ -43,12 +73,12 @@ func readCSV(in io.Reader, comma rune, limit int64, give func(row) error) error 
 		return nil
 	}
 	if err != nil {
-		return csvError(err)
+		return csvError(err, before)
 	}
 	names = slices.Clone(names)
 	for i, name := range names {
 		if slices.Contains(names[:i], name) {
-			return fmt.Errorf("line 1: the first line is the names of the fields, and %.40q comes twice: %w", name, snug.ErrCorrupt)
+			return fmt.Errorf("line %d: the first line is the names of the fields, and %.40q comes twice: %w", before+1, name, snug.ErrCorrupt)
 		}
 	}
 	for {
@@ -58,10 +88,10 @@ func readCSV(in io.Reader, comma rune, limit int64, give func(row) error) error 
 			return nil
 		}
 		if err != nil {
-			return csvError(err)
+			return csvError(err, before)
 		}
 		number, _ := c.FieldPos(0)
-		at := fmt.Sprintf("line %d", number)
+		at := fmt.Sprintf("line %d", before+number)
 		if len(values) != len(names) {
 			return fmt.Errorf("%s: %d fields, and the first line has %d names: %s. Put values with %q or line breaks into quotes: %w",
 				at, len(values), len(names), shortened(strings.Join(names, string(comma))), comma, snug.ErrCorrupt)
@@ -77,14 +107,14 @@ func readCSV(in io.Reader, comma rune, limit int64, give func(row) error) error 
 }
 
 // csvError words an error of the library.
-func csvError(err error) error {
+func csvError(err error, before int) error {
 	var where *csv.ParseError
 	if !errors.As(err, &where) {
 		return err
 	}
-	place := fmt.Sprintf("line %d", where.StartLine)
+	place := fmt.Sprintf("line %d", before+where.StartLine)
 	if where.Line != where.StartLine {
-		place = fmt.Sprintf("line %d, in the row that begins at %s", where.Line, place)
+		place = fmt.Sprintf("line %d, in the row that begins at %s", before+where.Line, place)
 	}
 	switch {
 	case errors.Is(where.Err, csv.ErrQuote):

@@ -12,7 +12,7 @@ import (
 // TestFieldsOfARow: a row has a bounded number of fields, and commas within quotes are no fields.
 func TestFieldsOfARow(t *testing.T) {
 	read := func(text string) (n int, err error) {
-		err = readCSV(strings.NewReader(text), ',', 64<<20, func(row) error { n++; return nil })
+		err = readCSV(strings.NewReader(text), ',', 0, 64<<20, func(row) error { n++; return nil })
 		return n, err
 	}
 	n, err := read("text,more\n\"" + strings.Repeat("a,\"\"", maxFields) + "\",b\nc,d\n")

@@ -92,6 +92,8 @@ type Set struct {
 
 // Batch is a micro-batch.
 type Batch struct {
+	// Batch has the Tokens, the Labels (Labels[i] is the token that follows Tokens[i], -1 where none is learned) and the
+	// Starts of the sequences, see [transformer.Batch].
 	transformer.Batch
 	// Pairs has the numbers of the batch's pairs, see [Set.Pairs]. A pair has two sequences: the prompt with the chosen
 	// answer, then the prompt with the rejected one. If Pairs is nil, each sequence is a sample.
@@ -170,7 +172,7 @@ func (s *Set) read(paths []string, tok *tokenizer.Tokenizer) error {
 		return r.unlearned
 	}
 	if names := strings.Join(paths, ", "); s.list.n == 0 && s.stats.Dropped > 0 {
-		return fmt.Errorf("%s: none of %d samples has text to train on in its first %d tokens: %w", names, s.stats.Dropped, s.options.Context, snug.ErrConfig)
+		return fmt.Errorf("%s: none of %d samples has text to train on in its first %d tokens (-context; a larger one takes more memory): %w", names, s.stats.Dropped, s.options.Context, snug.ErrConfig)
 	} else if s.list.n == 0 {
 		return fmt.Errorf("%s: there is no text to train on: %w", names, snug.ErrConfig)
 	}

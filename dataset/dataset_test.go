@@ -195,7 +195,7 @@ func TestErrors(t *testing.T) {
 		{"a.txt", "ab\xffc", "a.txt: byte 2 is not UTF-8", nil, snug.ErrCorrupt},
 		{"a.jsonl", "{\"text\": \"a\"}\n{", "a.jsonl: line 2", nil, snug.ErrCorrupt},
 		{"a.jsonl", "{\"text\": \"\xff\"}", "line 1: text: byte 10 is not UTF-8", nil, snug.ErrCorrupt},
-		{"a.jsonl", `{"text": 3}`, "line 1: text is a number, want a string", nil, snug.ErrConfig},
+		{"a.jsonl", `{"text": [3]}`, "line 1: text is an array, want a string", nil, snug.ErrConfig},
 		{"a.json", `["x"]`, "element 1: line 1: a string, want an object with the fields of a sample", nil, snug.ErrConfig},
 		{"a.jsonl", `{"messages": [{"role": "user", "content": [{"type": "text"}]}]}`, `line 1: messages: message 0: part 0: its type is "text" and it has no text`, plain, snug.ErrConfig},
 		{"a.jsonl", `{"body": "x"}`, "the fields of the row are body, want those of a form: messages, each with role and content; ", nil, snug.ErrConfig},
@@ -216,6 +216,16 @@ func TestErrors(t *testing.T) {
 	}
 	_, err := Open([]string{filepath.Join(t.TempDir(), "none")}, tok, Options{Context: 8, EOS: eos})
 	require.ErrorIs(t, err, os.ErrNotExist)
+	for path, want := range map[string]string{
+		"org-of-none/data-of-none":   "hf download --repo-type dataset org-of-none/data-of-none --local-dir data-of-none",
+		"https://a.example/a.jsonl":  "nothing is downloaded here",
+		"org-of-none/data.jsonl":     "no such file",
+		"hf://datasets/of-none/data": "nothing is downloaded here",
+	} {
+		_, err := Open([]string{path}, tok, Options{Context: 8})
+		require.ErrorIs(t, err, os.ErrNotExist, path)
+		require.ErrorContains(t, err, want, path)
+	}
 	for _, o := range []Options{{}, {Context: MaxContext + 1}, {Context: math.MaxInt}, {Context: 4, HeldOut: 0.6}, {Context: 4, HeldOut: -1}} {
 		_, err := Open(nil, tok, o)
 		require.ErrorIs(t, err, snug.ErrConfig)

@@ -150,7 +150,7 @@ func TestStoredFormsRefused(t *testing.T) {
 		"no gzip":        {"a.jsonl.gz", "\x1f\x8bnothing of it", snug.ErrCorrupt, "gzip: "},
 		"wide window":    {"a.jsonl.zst", wide, snug.ErrConfig, "looks back more than"},
 		"empty":          {"a.jsonl.zst", "", snug.ErrConfig, "there is no text to train on"},
-		"a line in gzip": {"a.jsonl.gz", gzipped(t, "{\"text\": 3}\n"), snug.ErrConfig, "line 1: "},
+		"a line in gzip": {"a.jsonl.gz", gzipped(t, "{\"text\": {}}\n"), snug.ErrConfig, "line 1: "},
 	} {
 		_, err := Open([]string{write(t, c.file, c.contents)}, tok, Options{Context: 8, EOS: eos})
 		require.ErrorIs(t, err, c.want, name)

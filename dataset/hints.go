@@ -94,12 +94,19 @@ func mapping(list []string) string {
 
 // isFormField reports whether a form reads a field of this name.
 func isFormField(name string) bool {
-	known := slices.Contains(spoken, name) || name == "chat" || name == "input"
-	for _, q := range questions {
-		known = known || q.ask == name || slices.Contains(q.answers, name)
-	}
+	known := isTextField(name) || slices.Contains(spoken, name) || name == "chat"
 	for _, names := range answerNames {
 		known = known || slices.Contains(names[:], name)
+	}
+	return known
+}
+
+// isTextField reports whether a form reads a field of this name as a text of the user or of the model. Those of preferences
+// may be scores.
+func isTextField(name string) bool {
+	known := slices.Contains([]string{"text", "prompt", "completion", "input"}, name)
+	for _, q := range questions {
+		known = known || q.ask == name || slices.Contains(q.answers, name)
 	}
 	return known
 }

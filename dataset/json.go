@@ -32,6 +32,8 @@ type decoder struct {
 	at     int    // the next byte in buffer
 	err    error  // of in
 
+	comma bool // the byte before, but for white space, is a comma
+
 	line  int   // the number of the line at which the decoder is
 	begin int64 // the byte of the file at which this line begins
 	base  int64 // the byte of the file at which buffer begins
@@ -128,6 +130,12 @@ func (d *decoder) unexpected(want string) error {
 		return d.damaged("the file ends here, want %s", want)
 	case c == '\n':
 		return d.damaged("the line ends here, want %s", want)
+	case c == '\'':
+		return d.damaged("%q, want %s: strings of JSON are in double quotes, as json.dumps writes them", rune(c), want)
+	case c == '/' || c == '#':
+		return d.damaged("%q, want %s: JSON has no comments, remove them", rune(c), want)
+	case (c == ']' || c == '}') && d.comma:
+		return d.damaged("%q after a comma, want %s: remove the comma", rune(c), want)
 	case c >= utf8.RuneSelf:
 		return d.damaged("byte %#x, want %s", c, want)
 	}
@@ -165,6 +173,9 @@ func (d *decoder) next() (value, error) {
 func (d *decoder) value(depth int) (value, error) {
 	if err := d.space(); err != nil {
 		return nil, err
+	}
+	if c := d.peek(); c != ']' && c != '}' {
+		d.comma = false
 	}
 	switch c := d.peek(); {
 	case c == '"':
@@ -204,6 +215,10 @@ func (d *decoder) list(depth int) (value, error) {
 			return l, nil
 		case c == ',':
 			d.at++
+			d.comma = true
+			if err := d.space(); err != nil {
+				return nil, err
+			}
 		default:
 			return nil, d.unexpected("',' or ']' of an array")
 		}
@@ -237,6 +252,7 @@ func (d *decoder) object(depth int) (value, error) {
 			return o, nil
 		case c == ',':
 			d.at++
+			d.comma = true
 			if err := d.space(); err != nil {
 				return nil, err
 			}
@@ -246,6 +262,7 @@ func (d *decoder) object(depth int) (value, error) {
 		if d.peek() != '"' {
 			return nil, d.unexpected("the name of a member in quotes")
 		}
+		d.comma = false
 		if err := d.count(memberBytes); err != nil {
 			return nil, err
 		}

@@ -291,7 +291,7 @@ func (f *rows) part(m *turn, b *strings.Builder, x value) error {
 		v, _ := o.get("value")
 		return f.call(m, kind, v)
 	}
-	return fmt.Errorf("its type is %.40q, and only text is learned", kind)
+	return fmt.Errorf("its type is %.40q, and only text is learned: remove the part, or leave out the row", kind)
 }
 
 // weigh reads whether a message is learned.

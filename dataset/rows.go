@@ -1,6 +1,7 @@
 package dataset
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -178,6 +179,19 @@ var quoted = regexp.MustCompile(`"(\\.|[^"\\])*"|[0-9]+`)
 // kindOfText returns a text without its numbers and what it quotes, so that texts that differ only in them are one kind.
 func kindOfText(text string) string { return quoted.ReplaceAllString(text, "#") }
 
+// texts makes numbers, true and false in fields of texts the texts that the file has for them, as tables of CSV have them.
+func (f *rows) texts(v *view) {
+	for _, name := range v.names {
+		switch x := v.values[name].(type) {
+		case json.Number, bool:
+			if isTextField(name) {
+				v.values[name] = jsonText(x)
+				f.warn(v.at, "as text "+name, "%s is %s, and is read as the text %s", readable(name), kindOf(x), shortJSON(x))
+			}
+		}
+	}
+}
+
 // take makes a sample of a row.
 func (r *reader) take(x row) error {
 	f := r.rows
@@ -186,6 +200,7 @@ func (r *reader) take(x row) error {
 	if err != nil {
 		return err
 	}
+	f.texts(v)
 	chosen, err := f.choose(v)
 	var left unlearnable
 	var c content

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files"
@@ -85,6 +87,9 @@ func (r *reader) contents(in *input) error {
 	r.begin(in.path)
 	r.rows.found.Kind = s.name
 	r.again(in)
+	if s.name == "text" && ending(in.path) == "" && looksTabular(in.first) {
+		r.rows.warn("line 1", "table", "the file is read as text, and looks like a table: a pipe has no ending; write it to a file that ends in .csv or .tsv")
+	}
 	defer r.finish()
 	return s.read(r, in)
 }
@@ -185,6 +190,9 @@ func (s *source) check(first []byte) error {
 			return fmt.Errorf("the file is UTF-16: save it as UTF-8: %w", snug.ErrCorrupt)
 		}
 	}
+	if line, _, _ := strings.Cut(jsonStart(first), "\n"); s.name == "JSON" && isHeader(line) {
+		return fmt.Errorf("line 1: %s is no JSON: give a table the ending .csv or .tsv, and text the ending .txt: %w", shortJSON(line), snug.ErrConfig)
+	}
 	if s.name != "JSON" && isLine(first) {
 		return fmt.Errorf("the first line is an object of JSON: give the file the ending .jsonl, and its lines are rows: %w", snug.ErrConfig)
 	}
@@ -195,6 +203,38 @@ func (s *source) check(first []byte) error {
 func isLine(first []byte) bool {
 	line, _, _ := strings.Cut(jsonStart(first), "\n")
 	return strings.HasPrefix(line, "{") && strings.HasSuffix(strings.TrimSpace(line), "}") && json.Valid([]byte(line)) && strings.Contains(line, ":")
+}
+
+// isHeader reports whether a line is the names of a table's fields: words between commas, semicolons or tabs.
+func isHeader(line string) bool {
+	line = strings.TrimSpace(line)
+	separated := false
+	for _, r := range line {
+		separated = separated || strings.ContainsRune(",;\t", r)
+		if !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(" _-.,;\t\"", r) {
+			return false
+		}
+	}
+	return separated && (unicode.IsLetter(firstRune(line)) || strings.Count(line, `"`) > 2)
+}
+
+func firstRune(text string) rune {
+	r, _ := utf8.DecodeRuneInString(text)
+	return r
+}
+
+// looksTabular reports whether a text looks like a table: names of fields, and a line with as many.
+func looksTabular(first []byte) bool {
+	lines := strings.SplitN(jsonStart(first), "\n", 3)
+	if len(lines) < 2 || !isHeader(lines[0]) {
+		return false
+	}
+	for _, comma := range []string{",", ";", "\t"} {
+		if n := strings.Count(lines[0], comma); n > 0 && strings.Count(lines[1], comma) >= n {
+			return true
+		}
+	}
+	return false
 }
 
 // isJSON reports whether a file begins as an object or an array.

@@ -46,7 +46,10 @@ func TestPipes(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{c.want}, s.learnedOf(t))
 	}
-	_, err := Open([]string{piped(t, "63", table(t, []pairRow{{}}))}, tok, o)
+	s, err := Open([]string{piped(t, "63", "question,answer\na,b\n")}, tok, o)
+	require.NoError(t, err)
+	require.Equal(t, []Warning{{Text: "the file is read as text, and looks like a table: a pipe has no ending; write it to a file that ends in .csv or .tsv", Rows: 1, First: "line 1"}}, s.Stats().Files[0].Warnings)
+	_, err = Open([]string{piped(t, "63", table(t, []pairRow{{}}))}, tok, o)
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.ErrorContains(t, err, "Parquet from a pipe")
 	_, err = Open([]string{piped(t, "63", "\x00\x01\x02")}, tok, o)

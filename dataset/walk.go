@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -21,6 +22,9 @@ const (
 	maxSkipped = 1000    // files of Stats.Files that are not read
 )
 
+// hubName matches the names of datasets of Hugging Face's hub.
+var hubName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
 // read adds a file, or the files of a folder in the order of their names, or all that a pattern matches.
 func (r *reader) read(path string) error {
 	info, err := os.Stat(path)
@@ -35,6 +39,12 @@ func (r *reader) read(path string) error {
 			}
 		}
 		return nil
+	}
+	if url := strings.Contains(path, "://"); errors.Is(err, fs.ErrNotExist) && (url || hubName.MatchString(path) && ending(path) == "") {
+		if url {
+			return fmt.Errorf("%w; nothing is downloaded here: give a file, such as curl -LO %s writes it", err, path)
+		}
+		return fmt.Errorf("%w; a dataset of the hub is not downloaded here, but by hf download --repo-type dataset %s --local-dir %s, and given as a folder", err, path, filepath.Base(path))
 	}
 	if errors.Is(err, fs.ErrNotExist) && path == "-" {
 		return fmt.Errorf("%w; standard input is /dev/stdin", err)

@@ -109,6 +109,7 @@ func TestUnreadFieldsOnce(t *testing.T) {
 	var fields map[string]any
 	require.NoError(t, json.Unmarshal(text, &fields))
 	fields["use_qk_norm"] = true
+	fields["_of_a_program"] = "x"
 	text, err = json.Marshal(fields)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(path, text, 0o600))
@@ -119,6 +120,6 @@ func TestUnreadFieldsOnce(t *testing.T) {
 	} {
 		status, _, errs := snugged(args...)
 		require.Zero(t, status, errs)
-		require.Equal(t, 1, strings.Count(errs, "transformers does not read use_qk_norm"), errs)
+		require.Equal(t, 1, strings.Count(errs, "transformers does not read use_qk_norm for"), errs)
 	}
 }

@@ -126,7 +126,7 @@ func runMerge(c *call) (err error) {
 	}
 	fmt.Fprintf(c.stdout, "%s: %s, with the adapter of %s\n", output, plan.FormatBytes(m.Memory().Weights), adapter)
 	if lost := m.LostByMerging(); lost.Lost > 0 {
-		fmt.Fprintf(c.stdout, "%d of %d updates lost to rounding, %.2f %% of their norm: the weights with them are the weights without, in the model's type\n",
+		fmt.Fprintf(c.stdout, "%d of %d updates lost to rounding, %.2f %% of their norm: they are too small to change a weight in the model's type\n",
 			lost.Lost, lost.Updates, 100*lost.NormShare())
 		if lost.NormShare() > mostLost {
 			fmt.Fprintln(c.stdout, "  -compute f32 keeps them")

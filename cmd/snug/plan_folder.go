@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -48,10 +49,13 @@ func (f *planFlags) readFolder(name string) (plan.Model, error) {
 
 // unreadFields is the line about fields of config.json that have no effect, empty if there are none.
 func unreadFields(c *transformer.Config) string {
-	if len(c.Unread) == 0 {
+	names := slices.DeleteFunc(slices.Clone(c.Unread), func(name string) bool { // of programs, not of the model
+		return strings.HasPrefix(name[strings.LastIndexByte(name, '.')+1:], "_")
+	})
+	if len(names) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("snug: config.json: transformers does not read %.600s for the family %s, so this changes nothing\n", strings.Join(c.Unread, ", "), c.Family)
+	return fmt.Sprintf("snug: config.json: transformers does not read %.600s for the family %s, so this changes nothing\n", strings.Join(names, ", "), c.Family)
 }
 
 // checkWeights compares a folder's weights, if there are any, with its config.json, and notes which matrices are in floats.
