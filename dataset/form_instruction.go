@@ -46,9 +46,6 @@ var instructionForm = form{
 		}
 		f.maps(said, "user")
 		f.maps(answers[0], "assistant")
-		if err := written(said, before.user()); err != nil {
-			return content{}, err
-		}
 		if err := written(answers[0], answer); err != nil && !slices.ContainsFunc(reasoningNames, func(name string) bool { return !empty(v.values[name]) }) {
 			return content{}, err
 		}
@@ -92,7 +89,7 @@ type instruction struct {
 	history    [][2]string // earlier turns
 }
 
-// instruction takes the fields of what is asked, and says which they are.
+// instruction takes the fields of what is asked, and says which they are. The row is left out if all of them are empty.
 func (f *rows) instruction(v *view, ask string) (x instruction, said string, err error) {
 	if x.ask, err = v.text(ask); err != nil {
 		return x, "", err
@@ -132,7 +129,7 @@ func (f *rows) instruction(v *view, ask string) (x instruction, said string, err
 		}
 		return x, "", fmt.Errorf("history: element %d is %s, want a pair of strings: what was asked, and the answer", i, shortJSON(t))
 	}
-	return x, said, nil
+	return x, said, written(said, x.user())
 }
 
 // user returns the turn of the user: the instruction, and on a line of its own the input.

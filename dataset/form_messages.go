@@ -144,6 +144,10 @@ func (f *rows) turnsOf(v *view, name, role string) ([]chat.Message, error) {
 	case string:
 		if !f.isList(y) {
 			f.maps(name, role)
+			if role == "user" {
+				err := written(name, y)
+				return []chat.Message{{Role: role, Content: y}}, err
+			}
 			return []chat.Message{{Role: role, Content: y}}, nil
 		}
 	case object:

@@ -94,6 +94,9 @@ func (f *rows) textPair(v *view, chosen, rejected string) (c content, err error)
 			return c, nil
 		}
 		f.maps("prompt", "user")
+		if err := written("prompt", c.prompt); err != nil {
+			return c, err
+		}
 		return f.pair(v, []chat.Message{{Role: "user", Content: c.prompt}}, c)
 	case v.has("prompt") || f.before(v) != "":
 		before, err := f.promptOf(v, []chat.Message{{Role: "assistant", Content: c.answer}})

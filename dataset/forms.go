@@ -224,7 +224,8 @@ func (f *rows) rest(v *view, c content) error {
 		}
 		rejected := f.rejected(v, name)
 		repeats := c.says(x) || f.form == &textForm && c.holds(x)
-		if says := slices.Contains(spoken, name) || f.form == &textForm && slices.Contains(besideText, name); !f.told && says && !f.repeats[name] {
+		_, isText := x.(string) // a number beside a text is a class
+		if says := slices.Contains(spoken, name) || f.form == &textForm && isText && slices.Contains(besideText, name); !f.told && says && !f.repeats[name] {
 			if !repeats && !rejected {
 				return fmt.Errorf("%w: %w", f.beside(v, name), snug.ErrConfig)
 			}

@@ -70,6 +70,7 @@ func TestFormsOfPeople(t *testing.T) {
 			[]string{": strings → one text without the chat template", "line 1: prompt and completion join without white space; -map question=prompt,answer=completion writes them as turns"}},
 		"strings mapped to turns":      {`{"prompt": "hi", "completion": "ho"}`, full, Options{Map: map[string]string{"question": "prompt", "answer": "completion"}}, "instruction and answer", []string{learned}, []string{": question → user, answer → assistant"}},
 		"the whole text of a question": {`{"instruction": "hi", "text": "hi ho", "summary": "ho"}`, nil, Options{}, "text", []string{"hi⟦ ho§⟧"}, []string{"ignored fields: instruction, summary"}},
+		"a number beside a text":       {`{"text": "one two", "target": 1}`, nil, Options{}, "text", []string{"one⟦ two§⟧"}, []string{"ignored fields: target"}},
 		"-format text":                 {`{"text": "hi ho", "role": "prompter", "parent_id": "1"}`, nil, Options{Format: "text"}, "text", []string{"hi⟦ ho§⟧"}, []string{"ignored fields: role, parent_id"}},
 
 		"messages":                    {`{"messages": [` + hiUser + `, ` + ho + `]}`, full, Options{}, "messages", []string{learned}, nil},
@@ -296,6 +297,10 @@ func TestFieldsRefused(t *testing.T) {
 		{`{"messages": [` + hiUser + `, {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": "x=1"}}]}]}`, `message 1: tool_calls[0]: arguments of f: "x=1" is no JSON, want an object`, false, full},
 		{`{"messages": [` + hiUser + `, {"role": "assistant", "function_call": {"name": "f", "arguments": "[1]"}}]}`, `arguments of f: "[1]" is an array, want an object`, false, full},
 		{`{"messages": [` + hiUser + `, {"role": "assistant", "function_call": {"name": "f", "arguments": 3}}]}`, "arguments of f: a number, want an object", false, full},
+		{`{"instruction": "", "input": " ", "output": "y"}`, "line 1: instruction and input is empty", false, full},
+		{`{"prompt": "", "completion": [` + ho + `]}`, "line 1: prompt is empty", false, full},
+		{`{"question": "", "chosen": "x", "rejected": "y"}`, "line 1: question is empty", true, full},
+		{`{"system": "s", "prompt": "", "chosen": "x", "rejected": "y"}`, "line 1: prompt is empty", true, full},
 		{`{"prompt": "x", "chosen": "", "rejected": " y"}`, "line 1: chosen is empty", true, nil},
 		{`{"prompt": "x", "chosen": " y", "rejected": " "}`, "line 1: rejected is empty", true, nil},
 		{`{"prompt": [` + hiUser + `], "chosen": [{"role": "assistant", "content": ""}], "rejected": [` + ho + `]}`, "chosen: message 1 (assistant) is empty", true, full},
