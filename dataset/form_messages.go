@@ -184,16 +184,34 @@ func (f *rows) answered(v *view, prompt, answer string) (c chat.Conversation, er
 	for i := range before {
 		before[i].Untrained = before[i].Role == "assistant"
 	}
-	if len(before) > 0 && len(after) > len(before) && begins(after, before) {
-		after = after[len(before):] // the completion repeats the prompt
+	before, after, err = joined(before, after)
+	if err != nil {
+		return c, fmt.Errorf("%s: %w", answer, err)
 	}
 	c.Messages = slices.Concat(before, after)
 	return c, nil
 }
 
-// begins reports whether messages begin with others.
-func begins(messages, with []chat.Message) bool {
-	return len(messages) >= len(with) && same(messages, with) == len(with)
+// joined returns a prompt and its answer without what the answer repeats at its beginning: the end of the prompt, or all of it
+// after a system message. White space around a content makes no difference.
+func joined(prompt, answer []chat.Message) (before, after []chat.Message, err error) {
+	alike := func(a, b chat.Message) bool {
+		a.Content, b.Content = strings.TrimSpace(a.Content), strings.TrimSpace(b.Content)
+		return equal(a, b)
+	}
+	for n := min(len(prompt), len(answer)-1); n > 0; n-- {
+		if slices.EqualFunc(prompt[len(prompt)-n:], answer[:n], alike) {
+			return prompt, answer[n:], nil
+		}
+	}
+	if len(prompt) == 0 || len(answer) == 0 || answer[0].Role != "system" {
+		return prompt, answer, nil
+	}
+	if n := len(prompt) + 1; len(answer) > n && slices.EqualFunc(prompt, answer[1:n], alike) {
+		before = append(answer[:1:1], prompt...)
+		return before, answer[n:], nil
+	}
+	return nil, nil, fmt.Errorf("it begins with a system message, and what follows does not repeat the prompt: put the system message into the prompt")
 }
 
 // same returns with how many equal messages two conversations begin.

@@ -88,6 +88,10 @@ func (f *rows) textPair(v *view, chosen, rejected string) (c content, err error)
 		if c.prompt, err = v.text("prompt"); err != nil {
 			return c, err
 		}
+		if repeats(c.prompt, c.answer) && repeats(c.prompt, c.rejected) {
+			f.warn(v.at, "prompt twice", "%s and %s begin with the prompt, which is taken once", chosen, rejected)
+			c.answer, c.rejected = c.answer[len(c.prompt):], c.rejected[len(c.prompt):]
+		}
 		if !*f.chats {
 			f.untemplated(v.at, chosen, c.prompt, c.answer)
 			f.untemplated(v.at, rejected, c.prompt, c.rejected)
@@ -126,6 +130,11 @@ func (f *rows) textPair(v *view, chosen, rejected string) (c content, err error)
 	}
 	c.prompt, c.answer, c.rejected = c.answer[:n], c.answer[n:], c.rejected[n:]
 	return c, nil
+}
+
+// repeats reports whether an answer begins with its prompt, and says more.
+func repeats(prompt, answer string) bool {
+	return strings.TrimSpace(prompt) != "" && len(answer) > len(prompt) && strings.HasPrefix(answer, prompt)
 }
 
 // common returns with how many bytes of whole characters two texts begin alike, up to a blank before the first difference.
@@ -231,12 +240,18 @@ func (f *rows) messagePair(v *view, chosen, rejected string) (c content, err err
 		if prompt, err = f.promptOf(v, a); err != nil {
 			return c, err
 		}
-		switch first, second := begins(a, prompt), begins(b, prompt); {
-		case first && second && len(prompt) > 0: // taken once
-			a, b = a[len(prompt):], b[len(prompt):]
-		case first != second:
+		one, restA, err := joined(prompt, a)
+		if err != nil {
+			return c, fmt.Errorf("%s: %w", chosen, err)
+		}
+		two, restB, err := joined(prompt, b)
+		if err != nil {
+			return c, fmt.Errorf("%s: %w", rejected, err)
+		}
+		if len(a)-len(restA) != len(b)-len(restB) || len(one) != len(two) || same(one, two) != len(one) {
 			return c, fmt.Errorf("one of %s and %s begins with the prompt, and the other does not", chosen, rejected)
 		}
+		prompt, a, b = one, restA, restB
 	case alone:
 		for _, name := range prompts {
 			if len(prompt) == 0 && v.has(name) {
@@ -314,10 +329,13 @@ var transcripts = form{
 	fits: func(v *view) bool {
 		a, isText := v.values["chosen"].(string)
 		b, alsoText := v.values["rejected"].(string)
-		return isText && alsoText && !v.has("prompt") && strings.HasPrefix(a, human) && strings.HasPrefix(b, human) &&
+		prompt, _ := v.values["prompt"].(string)
+		repeated := !v.has("prompt") || strings.HasPrefix(prompt, human) && strings.HasPrefix(a, prompt) && strings.HasPrefix(b, prompt)
+		return isText && alsoText && repeated && strings.HasPrefix(a, human) && strings.HasPrefix(b, human) &&
 			strings.Contains(a, helper) && strings.Contains(b, helper)
 	},
 	read: func(f *rows, v *view) (c content, err error) {
+		v.take("prompt") // which the answers repeat
 		a, _ := v.take("chosen").(string)
 		b, _ := v.take("rejected").(string)
 		if a == b {

@@ -27,6 +27,9 @@ var completionForm = form{
 	read: func(f *rows, v *view) (c content, err error) {
 		prompt, isText := v.values["prompt"].(string)
 		completion, alsoText := v.values["completion"].(string)
+		if isText && alsoText && repeats(prompt, completion) {
+			f.warn(v.at, "prompt twice", "completion begins with the prompt, which is then there twice: cut it off, or -map text=completion,prompt= reads the completion as a text")
+		}
 		chats := !(isText && alsoText) || v.isList(prompt) && v.isList(completion)
 		if f.chats == nil {
 			asked := false // for the chat template
