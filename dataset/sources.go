@@ -145,6 +145,9 @@ func sourceOf(in *input) (*source, error) {
 		if isJSON(in.first) {
 			return sourceNamed(".json"), nil
 		}
+		if err := files.NotTheFile(in.first); err != nil {
+			return nil, fmt.Errorf("what the pipe gives %w", err)
+		}
 		return sourceNamed(".txt"), nil
 	}
 	if err := files.NotTheFile(in.first); err != nil {
@@ -237,13 +240,19 @@ func looksTabular(first []byte) bool {
 	return false
 }
 
-// isJSON reports whether a file begins as an object or an array.
-func isJSON(first []byte) bool { return strings.IndexAny(jsonStart(first), "{[") == 0 }
-
-// jsonStart returns what comes after white space and a byte order mark.
-func jsonStart(first []byte) string {
-	return strings.TrimLeft(strings.TrimPrefix(string(first), "\ufeff"), " \t\r\n")
+// isJSON reports whether a file begins as an object or an array, which may follow lines of comments. JSON has none, and its
+// reader says so.
+func isJSON(first []byte) bool {
+	text := jsonStart(first)
+	for strings.HasPrefix(text, "//") {
+		_, rest, _ := strings.Cut(text, "\n")
+		text = jsonStart([]byte(rest))
+	}
+	return strings.IndexAny(text, "{[") == 0
 }
+
+// jsonStart returns what comes after white space and byte order marks.
+func jsonStart(first []byte) string { return strings.TrimLeft(string(first), "\ufeff \t\r\n") }
 
 // json adds the rows of a file of JSON: the elements of its one array, or its objects.
 func (r *reader) json(in *input) error {

@@ -38,7 +38,10 @@ func TestPipes(t *testing.T) {
 	for _, c := range []struct{ name, contents, want string }{
 		{"63", `{"text": "one"}`, "[one§]"},
 		{"63", `[{"text": "one"}]`, "[one§]"},
+		{"63", "\n\ufeff" + `{"text": "one"}`, "[one§]"},
+		{"63", "\ufeff\n" + `[{"text": "one"}]`, "[one§]"},
 		{"63", "one two", "[one two§]"},
+		{"63", "// one", "[// one§]"},
 		{"63", gzipped(t, `{"text": "one"}`), "[one§]"},
 		{"rows.csv", "text\none\n", "[one§]"},
 	} {
@@ -54,6 +57,16 @@ func TestPipes(t *testing.T) {
 	require.ErrorContains(t, err, "Parquet from a pipe")
 	_, err = Open([]string{piped(t, "63", "\x00\x01\x02")}, tok, o)
 	require.ErrorIs(t, err, snug.ErrCorrupt)
+
+	for contents, want := range map[string]string{
+		"<!DOCTYPE html><html>":               "what the pipe gives is a web page",
+		"// comment\n" + `{"text": "one"}`:    "line 1: byte 0",
+		"\n// a\n// b\n[{\"text\": \"one\"}]": "line 2",
+	} {
+		_, err := Open([]string{piped(t, "63", contents)}, tok, o)
+		require.ErrorIs(t, err, snug.ErrCorrupt, contents)
+		require.ErrorContains(t, err, want, contents)
+	}
 
 	// What never ends and is no text ends at once.
 	_, err = Open([]string{"/dev/zero"}, tok, o)
