@@ -137,9 +137,9 @@ func TestTuneKeepsItsLimit(t *testing.T) {
 	deep := t.TempDir()
 	require.NoError(t, m.Save(deep, 0))
 	require.NoError(t, copyCompanions(deep, model, false))
-	const limit = 48 << 20
+	const limit = 50 << 20 // of which the program takes 32 to 40, by how the system maps its file
 	for _, flags := range [][]string{{"-lora", "4"}, {"-full"}, {"-lora", "4", "-report", filepath.Join(t.TempDir(), "run.html")}} {
-		args := append([]string{"tune", "-model", deep, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-batch", "16", "-epochs", "1", "-memory", "48MiB", "-json"}, flags...)
+		args := append([]string{"tune", "-model", deep, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-batch", "16", "-epochs", "1", "-memory", "50MiB", "-json"}, flags...)
 		text, err := json.Marshal(args)
 		require.NoError(t, err)
 		c := exec.Command(os.Args[0], "-test.run=^TestTuneLimitedJob$", "-test.v")
