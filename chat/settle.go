@@ -2,6 +2,7 @@ package chat
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
@@ -27,8 +28,8 @@ func (t *Template) settle(c Conversation, prompt bool) (settled Conversation, te
 		c, _ = inParts(c)
 	}
 	settled, text, err = t.adapt(c, prompt)
-	if err == nil {
-		return settled, text, false, nil
+	if err == nil || errors.Is(err, jinja.ErrBound) {
+		return settled, text, false, err
 	}
 	if other, found := numbered(c); found {
 		if other, text, bad := t.adapt(other, prompt); bad == nil {
@@ -41,6 +42,9 @@ func (t *Template) settle(c Conversation, prompt bool) (settled Conversation, te
 // adapt is settle with the ids that are given.
 func (t *Template) adapt(c Conversation, prompt bool) (Conversation, string, error) {
 	text, err := t.render(c, prompt)
+	if errors.Is(err, jinja.ErrBound) { // in every form, and each takes long
+		return c, "", err
+	}
 	fewest := math.MaxInt
 	if err == nil {
 		fewest = t.faults(c, text, prompt)

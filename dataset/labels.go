@@ -1,11 +1,13 @@
 package dataset
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/chat"
+	"github.com/snug-ml/snug/internal/jinja"
 	"github.com/snug-ml/snug/tokenizer"
 )
 
@@ -81,6 +83,9 @@ func (r *reader) beginning(text string, o tokenizer.EncodeOptions) (string, erro
 // template.
 func (r *reader) labelChat(c chat.Conversation) ([]int32, chat.Labeled, error) {
 	l, err := r.options.Template.Label(c)
+	if errors.Is(err, jinja.ErrBound) {
+		return nil, l, &encodeError{err}
+	}
 	if err != nil {
 		return nil, l, err
 	}
@@ -100,7 +105,7 @@ func (r *reader) labelChat(c chat.Conversation) ([]int32, chat.Labeled, error) {
 	return ids, l, nil
 }
 
-// encodeError says that the tokenizer refuses a text.
+// encodeError says that the tokenizer refuses a text, or that the chat template takes more than it may: an error of the file.
 type encodeError struct{ error }
 
 func (e *encodeError) Unwrap() error { return e.error }

@@ -1,9 +1,13 @@
 package jinja
 
 import (
+	"errors"
 	"strings"
 	"unsafe"
 )
+
+// ErrBound says that a rendering takes more than its bounds allow.
+var ErrBound = errors.New("beyond the bounds of a rendering")
 
 // Bounds of a template.
 const (
@@ -96,7 +100,7 @@ func (s *state) step() { s.take(1) }
 
 func (s *state) take(n int) {
 	if s.steps += n; s.steps > s.mostSteps || n < 0 {
-		fail("the template takes more than %d steps", s.mostSteps)
+		fail("the template takes more than %d steps: %w", s.mostSteps, ErrBound)
 	}
 }
 
@@ -109,7 +113,7 @@ func (s *state) copies(n int) { s.take(n / 256) }
 // sized fails for a text of n bytes if that is too long, before it is made.
 func (s *state) sized(n int) {
 	if n > s.mostText || n < 0 {
-		fail("more than %d bytes of text", s.mostText)
+		fail("more than %d bytes of text: %w", s.mostText, ErrBound)
 	}
 }
 
@@ -134,7 +138,7 @@ func (s *state) cut(part string) string {
 // items counts a list of n items, which is about to be made.
 func (s *state) items(n int) {
 	if n > s.mostItems || n < 0 {
-		fail("a list has more than %d items", s.mostItems)
+		fail("a list has more than %d items: %w", s.mostItems, ErrBound)
 	}
 	s.makes(sizeList + n*sizeItem)
 }
@@ -147,7 +151,7 @@ func (s *state) makes(n int) {
 	}
 	live := int64(s.live()+s.out.Len()) + s.pending + s.writers + s.made - s.began
 	if live > s.mostLive {
-		fail("the values of the template take more than %d bytes", s.mostLive)
+		fail("the values of the template take more than %d bytes: %w", s.mostLive, ErrBound)
 	}
 	s.next = s.made + s.mostLive - live
 }
