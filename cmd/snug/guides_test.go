@@ -177,9 +177,7 @@ func TestGuides(t *testing.T) {
 
 // TestRanksGuide runs all commands of the guide that has ranks in processes.
 func TestRanksGuide(t *testing.T) {
-	if _, err := exec.LookPath("mpiexec"); err != nil {
-		t.Skip("no mpiexec in PATH; .ci/ranks has one")
-	}
+	mpiexec(t)
 	runGuide(t, readGuide(t, ranksGuide), true)
 }
 

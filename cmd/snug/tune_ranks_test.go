@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,13 +34,23 @@ func TestTuneRanksJob(t *testing.T) {
 	os.Exit(run(args, os.Stdin, os.Stdout, os.Stderr))
 }
 
-// onRanks returns a command that runs snug on ranks, without a time limit of mpiexec's own.
-func onRanks(t *testing.T, ranks int, args ...string) (c *exec.Cmd, out, errs *strings.Builder) {
+// mpiexec returns the program that starts ranks. Without one, or on a processor that package mpi is not for, the test is skipped.
+func mpiexec(t *testing.T) string {
 	t.Helper()
 	launcher, err := exec.LookPath("mpiexec")
 	if err != nil {
-		t.Skip("no mpiexec in PATH")
+		t.Skip("no mpiexec in PATH; .ci/ranks has one")
 	}
+	if !strings.Contains("amd64 arm64", runtime.GOARCH) {
+		t.Skip("package mpi is not for " + runtime.GOARCH)
+	}
+	return launcher
+}
+
+// onRanks returns a command that runs snug on ranks, without a time limit of mpiexec's own.
+func onRanks(t *testing.T, ranks int, args ...string) (c *exec.Cmd, out, errs *strings.Builder) {
+	t.Helper()
+	launcher := mpiexec(t)
 	text, err := json.Marshal(args)
 	require.NoError(t, err)
 	c = exec.Command(launcher, "-n", strconv.Itoa(ranks), os.Args[0], "-test.run=^TestTuneRanksJob$")
