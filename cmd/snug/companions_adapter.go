@@ -20,7 +20,7 @@ import (
 // This file has the tokenizers that folders of adapters have, which trainers save beside the adapter. Where tokens were added,
 // only that tokenizer has their names.
 
-// vocabularies are the companions of which a tokenizer has at least one.
+// vocabularies are the files that hold a tokenizer's vocabulary. Every tokenizer has at least one of them.
 var vocabularies = []string{"tokenizer.json", "vocab.json", "tokenizer.model", "tekken.json"}
 
 // ofTokenizer says whether a companion belongs to the tokenizer, with its chat templates.

@@ -12,7 +12,7 @@ import (
 )
 
 // ownFile makes this process the only one that writes a file, such as that of -report, until release. It holds a lock on a
-// file beside it, and removes what a process left that was killed while it wrote.
+// file beside it, and removes the temporary files of a process that was killed while it wrote.
 func ownFile(path string) (release func() error, err error) {
 	dir, name := filepath.Dir(path), filepath.Base(path)
 	mark := path + ".lock"

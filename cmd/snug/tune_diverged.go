@@ -29,7 +29,7 @@ func (t *tuning) divergedAdvice(d console.Diverged) string {
 	return "try " + strings.Join(tries, ", or ")
 }
 
-// overflowRemedy is what to do about activations that overflow in a type, in front of which a sentence stands.
+// overflowRemedy says what to do about activations that overflow in a type. It follows a sentence.
 func overflowRemedy(dt snug.DType) string {
 	if dt == snug.F16 {
 		return "; float16 goes up to 65504, which models trained in bfloat16, such as Gemma, exceed: use -compute bf16"

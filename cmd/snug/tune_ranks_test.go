@@ -41,7 +41,7 @@ func mpiexec(t *testing.T) string {
 	if err != nil {
 		t.Skip("no mpiexec in PATH; .ci/ranks has one")
 	}
-	if !strings.Contains("amd64 arm64", runtime.GOARCH) {
+	if !slices.Contains([]string{"amd64", "arm64"}, runtime.GOARCH) {
 		t.Skip("package mpi is not for " + runtime.GOARCH)
 	}
 	return launcher
