@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
 
@@ -137,6 +138,34 @@ func TestWeightsLargerThanMemory(t *testing.T) {
 		require.ErrorContains(t, err, "generate: dir: its weights take more than")
 	}
 	if runtime.GOOS == "linux" {
-		require.Greater(t, hostMemory(), int64(100<<20))
+		require.Greater(t, hostMemory(os.DirFS("/")), int64(100<<20))
+	}
+}
+
+// TestHostMemory: what a process can have is the machine's memory or the limit of its container, whichever is less.
+func TestHostMemory(t *testing.T) {
+	for _, row := range []struct {
+		name, total, limit string
+		want               int64
+	}{
+		{name: "neither is said"},
+		{name: "machine", total: "MemTotal:       2048 kB\nMemFree: 1 kB\n", want: 2 << 20},
+		{name: "container with less", total: "MemTotal: 2048 kB\n", limit: "1048576\n", want: 1 << 20},
+		{name: "container with more", total: "MemTotal: 2048 kB\n", limit: "4194304\n", want: 2 << 20},
+		{name: "container without a limit", total: "MemTotal: 2048 kB\n", limit: "max\n", want: 2 << 20},
+		{name: "no number", total: "MemTotal: all kB\n", limit: "1048576\n", want: 1 << 20},
+		{name: "container alone", limit: "4194304\n", want: 4 << 20},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			root := fstest.MapFS{}
+			if row.total != "" {
+				root["proc/meminfo"] = &fstest.MapFile{Data: []byte(row.total)}
+			}
+			if row.limit != "" {
+				root["proc/self/cgroup"] = &fstest.MapFile{Data: []byte("0::/job\n")}
+				root["sys/fs/cgroup/job/memory.max"] = &fstest.MapFile{Data: []byte(row.limit)}
+			}
+			require.Equal(t, row.want, hostMemory(root))
+		})
 	}
 }

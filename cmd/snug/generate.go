@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -201,7 +202,7 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 	if w.ends, err = endTokens(f.dir, config, w.tok); err != nil {
 		return nil, err
 	}
-	if err := fitsHost("generate", f.dir, config, f.options, hostMemory()); err != nil {
+	if err := fitsHost("generate", f.dir, config, f.options, hostMemory(os.DirFS("/"))); err != nil {
 		return nil, err
 	}
 	if w.model, err = transformer.Open(f.dir, f.options); err != nil {

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
-	"os"
+	"io/fs"
 	"strconv"
 
 	"github.com/snug-ml/snug"
@@ -13,19 +13,22 @@ import (
 	"github.com/snug-ml/snug/transformer"
 )
 
-// hostMemory returns the bytes of memory that the machine has, or 0 where the system does not say it.
-func hostMemory() int64 {
-	text, err := os.ReadFile("/proc/meminfo")
+// hostMemory returns the bytes of memory that this process can have: those of the machine, or the limit of its control group
+// if that is less, or 0 where the system does not say it. root is the file system of the machine.
+func hostMemory(root fs.FS) int64 {
+	limit := cgroupLimit(root)
+	text, err := fs.ReadFile(root, "proc/meminfo")
 	if err != nil {
-		return 0
+		return limit
 	}
 	for line := range bytes.Lines(text) {
 		if f := bytes.Fields(line); len(f) > 1 && string(f[0]) == "MemTotal:" {
-			kib, _ := strconv.ParseInt(string(f[1]), 10, 53)
-			return kib << 10
+			if kib, err := strconv.ParseInt(string(f[1]), 10, 53); err == nil && (limit == 0 || kib<<10 < limit) {
+				return kib << 10
+			}
 		}
 	}
-	return 0
+	return limit
 }
 
 // fitsHost returns an error if the weights of a model alone take more than limit bytes, 0 for any number: the system would
@@ -46,7 +49,7 @@ func fitsHost(command, dir string, c *transformer.Config, o transformer.Options,
 			n *= int64(d)
 		}
 		if total += n / 8 * bits; total > limit {
-			return fmt.Errorf("%s: %s: its weights take more than the %s of memory of this machine: %w", command, dir, plan.FormatBytes(limit), snug.ErrNoMemory)
+			return fmt.Errorf("%s: %s: its weights take more than the %s of memory that this machine or container has: %w", command, dir, plan.FormatBytes(limit), snug.ErrNoMemory)
 		}
 	}
 	return nil

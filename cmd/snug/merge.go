@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/plan"
@@ -96,7 +97,7 @@ func runMerge(c *call) (err error) {
 		return usagef("merge: %w", err)
 	}
 	fmt.Fprint(c.stderr, note)
-	if err := fitsHost("merge", model, config, o, hostMemory()); err != nil {
+	if err := fitsHost("merge", model, config, o, hostMemory(os.DirFS("/"))); err != nil {
 		return err
 	}
 	m, err := transformer.Open(model, o)
