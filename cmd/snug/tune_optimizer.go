@@ -1,6 +1,10 @@
 package main
 
 import (
+	"fmt"
+	"slices"
+	"strings"
+
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -65,4 +69,27 @@ func (f *tuneFlags) defaultRate() float64 {
 		return 1e-4
 	}
 	return rate
+}
+
+// checkOptimizer returns what is wrong about -optimizer and the flags beside it.
+func (f *tuneFlags) checkOptimizer() string {
+	for _, c := range []struct {
+		bad  bool
+		what string
+	}{
+		{!slices.Contains(tuneOptimizers, f.optimizer), fmt.Sprintf("-optimizer %.40q: want one of %s", f.optimizer, strings.Join(tuneOptimizers, ", "))},
+		{f.lowRank() && !f.full, "-optimizer " + f.optimizer + " is for -full: adapters are low rank already"},
+		{f.projects() && !f.full, "-optimizer " + f.optimizer + " is for -full"},
+		{f.optimizer == "adam-mini" && (!f.full || f.fold || f.diskText != ""), "-optimizer adam-mini is for -full, without -fold and -disk: its blocks are those of whole weight matrices and take whole gradients"},
+		{f.optimizer == "prodigy" && f.fold, "-fold does not go with -optimizer prodigy, which takes whole gradients"},
+		{f.optimizer == "prodigy" && f.diskText != "", "-optimizer prodigy has numbers of whole parameters in memory, and -disk makes pages of them"},
+		{f.averages() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which needs the memory of all gradients between steps"},
+		{f.projects() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which projects whole gradients"},
+		{f.projects() && f.diskText != "", "-optimizer " + f.optimizer + " takes whole matrices, and -disk makes pages of them"},
+	} {
+		if c.bad {
+			return c.what
+		}
+	}
+	return ""
 }
