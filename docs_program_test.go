@@ -52,7 +52,7 @@ func (s sample) frompytorch0() {
 	})
 	check(err)
 	trainer, err := train.New(m, train.Options{ // Trainer(TrainingArguments)
-		StateBits: 8, Clip: 1, Schedule: train.Cosine(2e-4, 100, steps), Dir: "run", SaveEvery: 100,
+		StateBits: 8, Clip: 1, Schedule: train.Cosine(2e-4, 100, steps), Checkpoints: train.Checkpoints{Dir: "run", SaveEvery: 100},
 	})
 	check(err)
 	for trainer.Step() < steps {

@@ -15,7 +15,7 @@ import (
 //
 //	pages, err := accum.NewPages(world, accum.PagesOptions{})  // world: a Reducer
 //	model, err := transformer.Open(dir, transformer.Options{Pages: pages, PageFloats: true})
-//	t, err := train.New(model, train.Options{Reducer: pages, Shard: plan.ShardWeights}) // pages in place of world
+//	t, err := train.New(model, train.Options{Ranks: train.Ranks{Reducer: pages, Shard: plan.ShardWeights}}) // not world
 //	...
 //	err = pages.Close()                                       // all ranks; then close world
 //

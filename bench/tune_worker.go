@@ -231,7 +231,7 @@ func (t *tuning) makeTrainer() (err error) {
 	}
 	o := train.Options{
 		Optimizer: quant8.AdamW{WeightDecay: 0.01}, StateBits: r.StateBits, Masters: r.Masters, Schedule: train.Constant(rate), Seed: 1,
-		InBackward: r.Gradients == plan.InBackward,
+		Gradients: r.Gradients,
 	}
 	if t.Pages != "" {
 		if t.store, err = offload.Open(t.Pages, offload.Options{HostLimit: pagesHeld}); err != nil {

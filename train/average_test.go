@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/offload"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/stretchr/testify/require"
 )
@@ -94,7 +95,7 @@ func TestAverageOfOthers(t *testing.T) {
 	require.Equal(t, before, m.bits())
 	require.NoError(t, tr.Close())
 	require.ErrorIs(t, tr.Average(), snug.ErrConfig)
-	_, err := New(Model[[]int](newToy(t, snug.F32, snug.F32)), Options{Optimizer: quant8.ScheduleFree{}, InBackward: true})
+	_, err := New(Model[[]int](newToy(t, snug.F32, snug.F32)), Options{Optimizer: quant8.ScheduleFree{}, Gradients: plan.InBackward})
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.ErrorContains(t, err, "does not go with quant8.ScheduleFree")
 }

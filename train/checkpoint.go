@@ -58,7 +58,7 @@ func (t *Trainer[B]) describe() (about, error) {
 	for _, p := range t.params {
 		fmt.Fprintf(sum, "%q %d %s\n", p.name, p.n, p.value.DType())
 	}
-	return about{run, notes, hex.EncodeToString(sum.Sum(nil)), t.options.masters(), t.options.StateBits, t.options.InBackward, t.options.Fold, t.begun}, nil
+	return about{run, notes, hex.EncodeToString(sum.Sum(nil)), t.options.masters(), t.options.StateBits, t.options.inBackward(), t.options.Gradients == plan.Folded, t.begun}, nil
 }
 
 // masters returns the name of the form of master weights, with the way in which it rounds.

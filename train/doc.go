@@ -3,7 +3,8 @@
 //
 //	t, err := train.New(model, train.Options{
 //		Optimizer: quant8.AdamW{WeightDecay: 0.01}, StateBits: 8, Clip: 1,
-//		Schedule: train.Cosine(3e-4, 100, 1000), Dir: "run", // folder of checkpoints; resumes its newest
+//		Schedule:    train.Cosine(3e-4, 100, 1000),
+//		Checkpoints: train.Checkpoints{Dir: "run"}, // resumes the newest
 //	})
 //	defer t.Close()
 //	for t.Step() < 1000 {
@@ -26,8 +27,8 @@
 //     its master weights, a parameter of float32 directly.
 //  4. The Trainer sets the loss scale of the next step, and after every SaveEvery steps it writes a checkpoint.
 //
-// With InBackward, a step has one micro-batch, and each parameter is updated as soon as its gradient
-// is complete (Lv et al. 2023, arXiv:2306.09782). With Fold as well it has several, whose gradients are folded into
+// With [plan.InBackward] as Gradients, a step has one micro-batch, and each parameter is updated as soon as its gradient
+// is complete (Lv et al. 2023, arXiv:2306.09782). With [plan.Folded] it has several, whose gradients are folded into
 // the optimizer's state one by one (Zhang et al. 2023, arXiv:2305.19982).
 //
 // # Averages
@@ -49,7 +50,7 @@
 //
 //	pages, err := accum.NewPages(world, accum.PagesOptions{})
 //	model, err := transformer.Open(dir, transformer.Options{Pages: pages, PageFloats: true})
-//	t, err := train.New(model, train.Options{Reducer: pages, Shard: plan.ShardWeights})
+//	t, err := train.New(model, train.Options{Ranks: train.Ranks{Reducer: pages, Shard: plan.ShardWeights}})
 //
 // Losses and weights are those of ranks that each hold all weights, up to the rounding of the gradients' norm. All ranks
 // make as many passes over the model, see Options.Reducer. A rank sends its part of the weights to each other rank twice
@@ -64,7 +65,7 @@
 //
 // For n parameters that train, a Trainer holds
 //
-//	gradients        4·n bytes; with InBackward 4 bytes an element of the largest parameter, and of the next largest
+//	gradients        4·n bytes; with plan.InBackward 4 bytes an element of the largest parameter, and of the next largest
 //	                 while the gradient of the largest is incomplete, such as that of a tied embedding
 //	master weights   4·n, 2·n, n or 0 bytes for parameters of 16 bits, by Options.Masters
 //	optimizer state  of AdamW 8·n bytes in 32 bits, 2.03·n in 8

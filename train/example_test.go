@@ -84,7 +84,7 @@ func Example() {
 	for _, steps := range []int{20, 40} { // the second goes on where the first has ended
 		m := regression{snug.ViewOf(make([]snug.BFloat16, out*in))}
 		t, err := train.New(m, train.Options{
-			Optimizer: quant8.AdamW{}, StateBits: 8, Clip: 1, Schedule: train.Cosine(0.05, 5, 40), Dir: dir, SaveEvery: 10})
+			Optimizer: quant8.AdamW{}, StateBits: 8, Clip: 1, Schedule: train.Cosine(0.05, 5, 40), Checkpoints: train.Checkpoints{Dir: dir, SaveEvery: 10}})
 		if err != nil {
 			panic(err)
 		}

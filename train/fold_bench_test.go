@@ -30,15 +30,15 @@ func BenchmarkFold(b *testing.B) {
 	cut := len(text) - 40_000
 	for _, rate := range []float32{5e-4, 2e-3} {
 		for _, form := range []struct {
-			name string
-			bits int
-			fold bool
-		}{{"added up", 32, false}, {"folded", 32, true}, {"folded, 16 bits", 16, true}, {"folded, 8 bits", 8, true}} {
+			name      string
+			bits      int
+			gradients plan.Gradient
+		}{{"added up", 32, plan.SumF32}, {"folded", 32, plan.Folded}, {"folded, 16 bits", 16, plan.Folded}, {"folded, 8 bits", 8, plan.Folded}} {
 			b.Run(fmt.Sprintf("rate %g, %s", rate, form.name), func(b *testing.B) {
 				for b.Loop() {
 					loss, gradients := foldedRun(b, text[:cut], text[cut:], Options{
 						Optimizer: quant8.AdamW{Beta2: 0.95, WeightDecay: 0.1}, StateBits: form.bits, Schedule: Cosine(rate, 20, 300),
-						InBackward: form.fold, Fold: form.fold})
+						Gradients: form.gradients})
 					b.ReportMetric(loss, "nats")
 					b.ReportMetric(float64(gradients), "gradient-bytes")
 				}

@@ -36,7 +36,7 @@ func TestFolder(t *testing.T) {
 		Data string `json:"data"`
 		Seed int    `json:"seed"`
 	}
-	o := Options{Folder: first, About: run{"sum", 1}, StateBits: 8, SaveEvery: 1}
+	o := Options{Checkpoints: Checkpoints{Folder: first, About: run{"sum", 1}, SaveEvery: 1}, StateBits: 8}
 	require.NoError(t, first.Matches(run{"other", 2}), "there is no checkpoint yet")
 	tr := newTrainer(t, newToy(t, snug.BF16, snug.F32), o)
 	require.Nil(t, tr.Notes())
@@ -107,7 +107,7 @@ func TestFolder(t *testing.T) {
 // are not saved. The older checkpoint stays.
 func TestCheckpointsOfSoundSteps(t *testing.T) {
 	ctx, m := context.Background(), newToy(t, snug.F32, snug.F32)
-	tr := newTrainer(t, m, Options{Dir: t.TempDir(), SaveEvery: 2, SkipNonFinite: true})
+	tr := newTrainer(t, m, Options{Checkpoints: Checkpoints{Dir: t.TempDir(), SaveEvery: 2}, SkipNonFinite: true})
 	for step, want := range []int{0, 2, 2, 2, 5, 6} {
 		b := batchesFor(Options{}, step)
 		m.poison = nil

@@ -9,6 +9,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -27,7 +28,7 @@ func (o *Options) checkMeZO() error {
 		bad  bool
 		what string
 	}{
-		{o.InBackward, "InBackward, because there is no backward pass"},
+		{o.Gradients != plan.SumF32, "Gradients, because there is no backward pass"},
 		{o.Clip > 0, "Clip, because there are no gradients"},
 		{o.Measure, "Measure, because there are no gradients"},
 		{o.Scaler != nil, "a loss scale, because there are no gradients"},

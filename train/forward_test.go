@@ -32,7 +32,7 @@ func TestMeZO(t *testing.T) {
 				m = newToy(t, dt, snug.F32)
 				monitor, err := plan.NewMonitor(plan.MonitorOptions{})
 				require.NoError(t, err)
-				tr, err := New(ForwardOnly[[]int](m), Options{Optimizer: quant8.MeZO{Epsilon: 0x1p-6}, Schedule: Constant(2e-3), Dir: dir, SaveEvery: 20, Seed: 2, Monitor: monitor})
+				tr, err := New(ForwardOnly[[]int](m), Options{Optimizer: quant8.MeZO{Epsilon: 0x1p-6}, Schedule: Constant(2e-3), Checkpoints: Checkpoints{Dir: dir, SaveEvery: 20}, Seed: 2, Monitor: monitor})
 				require.NoError(t, err)
 				for tr.Step() < end {
 					r, err := tr.Train(ctx, [][]int{{1, 2, 3}, {}, {4}})
@@ -66,7 +66,7 @@ func (s spoiled) Evaluate(context.Context, []int) (fused.Loss, error) {
 // TestMeZOErrors: what needs gradients is refused, and losses that are not finite are errors or skipped steps.
 func TestMeZOErrors(t *testing.T) {
 	for want, o := range map[string]Options{
-		"InBackward":       {InBackward: true},
+		"Gradients":        {Gradients: plan.InBackward},
 		"Clip":             {Clip: 1},
 		"Measure":          {Measure: true},
 		"a loss scale":     {Scaler: &amp.ScalerOptions{}},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/plan"
 )
 
 // TestLostUpdates has the ways in which parameters of 16 bits are rounded; counting changes no bit.
@@ -19,7 +20,7 @@ func TestLostUpdates(t *testing.T) {
 		"at random":   {Options{Masters: amp.Split24Master, Stochastic: true}, true},
 		"none":        {Options{Masters: amp.NoMaster}, true},
 		"split":       {Options{Masters: amp.SplitMaster}, false},
-		"in backward": {Options{InBackward: true, Fold: true, StateBits: 8}, true},
+		"in backward": {Options{Gradients: plan.Folded, StateBits: 8}, true},
 	} {
 		c.o.Schedule = Constant(1e-5)
 		plain, m := newToy(t, snug.BF16, snug.BF16), newToy(t, snug.BF16, snug.BF16)

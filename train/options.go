@@ -14,13 +14,13 @@ import (
 // Options say how a Trainer trains. The zero value is AdamW with 32-bit state at a learning rate of
 // 0.001, without checkpoints.
 type Options struct {
-	// Optimizer is the rule; nil is quant8.AdamW{}. [quant8.ScheduleFree] is an error with InBackward; see also
+	// Optimizer is the rule; nil is quant8.AdamW{}. [quant8.ScheduleFree] is an error with Gradients other than SumF32; see also
 	// [Trainer.Average]. [quant8.MeZO] needs no backward pass, see [ForwardOnly]. It has no gradients, no state, no
 	// master weights and no loss scale; options that concern these are errors.
 	//
 	// [quant8.Apollo], [quant8.GaLore] and [quant8.SOAP] need a model with [Matrices] on the CPU. Their steps take whole
 	// matrices, and those of [quant8.AdamMini] whole parameters: with Masters other than FullMaster, and without
-	// InBackward, the Trainer holds a float32 copy of the largest, 4 bytes an element. With Storage, such matrices and
+	// steps in the backward pass, the Trainer holds a float32 copy of the largest, 4 bytes an element. With Storage, such matrices and
 	// parameters must not have 16 bits.
 	Optimizer quant8.Rule
 	StateBits int                          // bits of an element of the optimizer's state: 32, 16, 8 or 4; 0 is 32
@@ -48,17 +48,21 @@ type Options struct {
 	// Measure makes errors and Report.Skipped name the first micro-batch with a gradient that is not finite. It costs
 	// another pass over the gradients of each micro-batch.
 	Measure bool
-	// InBackward updates each parameter as soon as its gradient is complete. There are no master weights then: updates
-	// of bfloat16 are rounded stochastically. There is no loss scale, and so no float16. A step has one micro-batch,
-	// and with Clip the backward pass runs twice, unless Fold is set. A step that runs out of memory is not run again
-	// by [Trainer.SplitBy].
-	InBackward bool
-	// Fold, with InBackward, takes several micro-batches: each gradient is folded into the optimizer's state as soon as
-	// it is complete, by [quant8.Optimizer.FoldInBackward]. The step is not that of the mean gradient, except with SGD.
+	// Gradients says how a step gets its gradients. The default is [plan.SumF32]: all are held in float32 until the update.
+	//
+	// [plan.InBackward] updates each parameter as soon as its gradient is complete, which the model must say, see
+	// [Completer]. There are no master weights then: updates of bfloat16 are rounded stochastically. There is no loss
+	// scale, and so no float16. A step has one micro-batch, and with Clip the backward pass runs twice. A step that runs out
+	// of memory is not run again by [Trainer.SplitBy].
+	//
+	// [plan.Folded] takes several micro-batches in the same way: each gradient is folded into the optimizer's state as soon
+	// as it is complete, by [quant8.Optimizer.FoldInBackward]. The step is not that of the mean gradient, except with SGD.
 	// Clip clips with the norm of the previous step. Optimizer must be one that [quant8.Folds] accepts, and there is no
 	// SkipNonFinite. A micro-batch of less than 2^-29 of the step's weight is left out. After an error in the second
 	// micro-batch or a later one, only resuming a checkpoint helps.
-	Fold bool
+	//
+	// [plan.SumBF16] is an error.
+	Gradients plan.Gradient
 
 	// Storage holds master weights and the optimizer's state in pages; a Store of package offload is one. nil: they are
 	// in memory, on the device of the parameters. With parameters on a device other than the CPU, the host updates a
@@ -67,6 +71,22 @@ type Options struct {
 	Storage Storage
 	Chunk   int // elements of a page; 0 is 65536
 
+	// Losses, unless nil, is what the model's losses are collected in, such as that of [transformer.Options]. A
+	// step then waits for them once, after its last micro-batch, and not after each; it adds their sum to the losses that
+	// Backprop returns.
+	Losses *fused.Losses
+
+	// Monitor, unless nil, counts the bytes that the Trainer holds. If the Monitor has a history, it counts them by
+	// layer and records steps and updates. The pages of a Storage are not counted; to count them, set Storage to a
+	// [plan.Pages].
+	Monitor *plan.Monitor
+
+	Ranks
+	Checkpoints
+}
+
+// Ranks say who makes the steps. The zero value is one process alone.
+type Ranks struct {
 	// Reducer joins the Trainers of data-parallel training, one for each rank: in processes, by package dist/mpi or
 	// dist/nccl, or in goroutines, by [accum.Local]. Each rank has a model with the same parameters, and passes its own
 	// micro-batches to Train; it may have none. A step uses the micro-batches of all ranks, so that all models stay equal
@@ -94,7 +114,10 @@ type Options struct {
 	// from the last to the first. [plan.ShardWeights] is for an accum.Pages as Reducer, which divides weights of the model,
 	// see [Paged]: where they train it is ShardGradients besides, and where all are frozen ShardState.
 	Shard plan.Sharding
+}
 
+// Checkpoints say where checkpoints are, and when they are written. The zero value is none.
+type Checkpoints struct {
 	// Dir is the folder of checkpoints; empty: none.
 	Dir       string
 	SaveEvery int // steps between checkpoints; 0: only Save writes them
@@ -105,16 +128,6 @@ type Options struct {
 	// About describes the run, such as the model's name and the data's checksum. Each checkpoint has it as JSON, and
 	// New refuses a checkpoint whose About differs. See also [Trainer.SetNotes].
 	About any
-
-	// Losses, unless nil, is what the model's losses are collected in, such as that of [transformer.Options]. A
-	// step then waits for them once, after its last micro-batch, and not after each; it adds their sum to the losses that
-	// Backprop returns.
-	Losses *fused.Losses
-
-	// Monitor, unless nil, counts the bytes that the Trainer holds. If the Monitor has a history, it counts them by
-	// layer and records steps and updates. The pages of a Storage are not counted; to count them, set Storage to a
-	// [plan.Pages].
-	Monitor *plan.Monitor
 }
 
 // FirstValue writes elements lo to lo+len(w)-1 of a parameter's initial values to w.
@@ -122,6 +135,10 @@ type FirstValue = func(lo int, w []float32) error
 
 // Storage is memory of named blobs, see [quant8.Storage].
 type Storage = quant8.Storage
+
+func (o *Options) inBackward() bool {
+	return o.Gradients == plan.InBackward || o.Gradients == plan.Folded
+}
 
 // check sets defaults, and returns an error for options that do not fit together.
 func (o *Options) check(noModel bool) error {
@@ -149,22 +166,22 @@ func (o *Options) check(noModel bool) error {
 		{o.SaveEvery < 0 || o.Keep < 0 || o.Chunk < 0, fmt.Sprintf("SaveEvery is %d, Keep %d and Chunk %d, want 0 or more", o.SaveEvery, o.Keep, o.Chunk)},
 		{o.SaveEvery > 0 && o.Dir == "" && o.Folder == nil && !o.follows(), "SaveEvery wants Dir or Folder"},
 		{o.Folder != nil && (o.Dir != "" || o.Keep != 0 || o.Folder.folder == nil), "Folder must come from OpenFolder, without Dir and Keep"},
-		{o.InBackward && o.Scaler != nil, "InBackward does not go with a loss scale, because one parameter is updated before another is known to be finite"},
-		{o.InBackward && (o.Masters == amp.SplitMaster || o.Masters == amp.Split24Master), "InBackward has no master weights: leave Masters unset, or set NoMaster"},
+		{o.Gradients != plan.SumF32 && !o.inBackward(), fmt.Sprintf("Gradients is %v, want f32, in-backward or folded", o.Gradients)},
+		{o.inBackward() && o.Scaler != nil, "InBackward does not go with a loss scale, because one parameter is updated before another is known to be finite"},
+		{o.inBackward() && (o.Masters == amp.SplitMaster || o.Masters == amp.Split24Master), "InBackward has no master weights: leave Masters unset, or set NoMaster"},
 		{o.Stochastic && o.Masters != amp.Split24Master, fmt.Sprintf("Stochastic is for Split24Master, and Masters is %v", o.Masters)},
-		{o.InBackward && o.Fill != nil, "InBackward has no master weights to fill"},
-		{o.InBackward && o.averages(), "InBackward does not go with quant8.ScheduleFree: without gradients in memory nothing holds the parameters that train while their averages are evaluated"},
-		{o.Fold && !o.InBackward, "Fold wants InBackward"},
-		{o.Fold && !quant8.Folds(o.Optimizer), fmt.Sprintf("Fold does not go with %T, whose update needs the whole gradient", o.Optimizer)},
+		{o.inBackward() && o.Fill != nil, "InBackward has no master weights to fill"},
+		{o.inBackward() && o.averages(), "InBackward does not go with quant8.ScheduleFree: without gradients in memory nothing holds the parameters that train while their averages are evaluated"},
+		{o.Gradients == plan.Folded && !quant8.Folds(o.Optimizer), fmt.Sprintf("Folded does not go with %T, whose update needs the whole gradient", o.Optimizer)},
 		{o.Bucket < 0, fmt.Sprintf("Bucket is %d, want 0 or more", o.Bucket)},
-		{o.Reducer != nil && o.InBackward, "Reducer does not go with InBackward, because ranks add their gradients before an update"},
+		{o.Reducer != nil && o.inBackward(), "Reducer does not go with InBackward, because ranks add their gradients before an update"},
 		{o.Shard < plan.Replicate || o.Shard > plan.ShardWeights, fmt.Sprintf("Shard is %d, want Replicate, ShardState, ShardGradients or ShardWeights", o.Shard)},
 		{o.Shard != plan.Replicate && o.Reducer == nil, "Shard wants a Reducer"},
 		{o.Shard == plan.ShardWeights && !o.paged(), "ShardWeights wants an accum.Pages as Reducer"},
 		{o.Shard != plan.Replicate && (!quant8.Elementwise(o.Optimizer) || o.averages()), fmt.Sprintf("Shard does not go with %T, whose step takes a whole parameter, or its averages", o.Optimizer)},
 		{o.Shard != plan.Replicate && (o.Measure || o.CountLost), "Shard does not go with Measure and CountLost, which look at whole parameters"},
 		{o.follows() && o.Folder != nil, "Folder is for rank 0: it writes the checkpoints"},
-		{o.Fold && o.SkipNonFinite, "Fold does not go with SkipNonFinite, because what is folded cannot be taken back"},
+		{o.Gradients == plan.Folded && o.SkipNonFinite, "Folded does not go with SkipNonFinite, because what is folded cannot be taken back"},
 	} {
 		if c.bad {
 			return fmt.Errorf("%s: %w", c.what, snug.ErrConfig)

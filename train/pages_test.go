@@ -347,7 +347,7 @@ func TestPagesPasses(t *testing.T) {
 							models[rank].poison = map[int]string{b[0]: "w"}
 						}
 					}}
-					tr, err := New[[]int](m, Options{Reducer: pages, Shard: shard, Bucket: 100})
+					tr, err := New[[]int](m, Options{Ranks: Ranks{Reducer: pages, Shard: shard, Bucket: 100}})
 					if err != nil {
 						return err
 					}
@@ -364,7 +364,7 @@ func TestPagesPasses(t *testing.T) {
 			require.Equal(t, [][][]int{micros[0], {{6}, {6}, {6}}, {{7}, {7}, {8, 9}}}, passes)
 		}
 		want := toys(t, 3, snug.F32)
-		errs = onRanks(t, want, func(int) Options { return Options{Shard: shard, Bucket: 100} }, func(rank int, tr *Trainer[[]int]) error {
+		errs = onRanks(t, want, func(int) Options { return Options{Ranks: Ranks{Shard: shard, Bucket: 100}} }, func(rank int, tr *Trainer[[]int]) error {
 			_, err := tr.Train(context.Background(), micros[rank])
 			return err
 		})

@@ -23,7 +23,7 @@ func ExampleOptions_reducer() {
 	for rank, r := range reducers {
 		wait.Go(func() {
 			models[rank] = regression{snug.ViewOf(make([]snug.BFloat16, out*in))}
-			t, err := train.New(models[rank], train.Options{Reducer: r, Schedule: train.Cosine(0.05, 5, 40)})
+			t, err := train.New(models[rank], train.Options{Ranks: train.Ranks{Reducer: r}, Schedule: train.Cosine(0.05, 5, 40)})
 			if err != nil {
 				panic(err)
 			}

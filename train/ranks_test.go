@@ -15,6 +15,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/stretchr/testify/require"
 )
@@ -105,7 +106,7 @@ func TestRanksSkip(t *testing.T) {
 			models[rank].poison = map[int]string{7: "w"}
 		}
 		wait.Go(func() {
-			tr, err := New[[]int](models[rank], Options{Reducer: reducers[rank], SkipNonFinite: true})
+			tr, err := New[[]int](models[rank], Options{Ranks: Ranks{Reducer: reducers[rank]}, SkipNonFinite: true})
 			if err == nil {
 				reports[rank], err = tr.Train(context.Background(), [][]int{{7}})
 			}
@@ -123,7 +124,7 @@ func TestRanksSkip(t *testing.T) {
 // TestRanksResume: rank 0 writes checkpoints, from which any number of ranks goes on: as many with the same bits as
 // without the interruption, others with rounding.
 func TestRanksResume(t *testing.T) {
-	o := Options{Optimizer: quant8.AdamW{}, StateBits: 8, SaveEvery: 2, Clip: 1, Schedule: Constant(1e-3)}
+	o := Options{Optimizer: quant8.AdamW{}, StateBits: 8, Checkpoints: Checkpoints{SaveEvery: 2}, Clip: 1, Schedule: Constant(1e-3)}
 	run := func(dir string, size, from, to int) (models []*toy, errs []error) {
 		reducers, err := accum.Local(t.Context(), size)
 		require.NoError(t, err)
@@ -263,16 +264,16 @@ func TestRanksDiffer(t *testing.T) {
 	reducers, err := accum.Local(t.Context(), 1)
 	require.NoError(t, err)
 	for want, o := range map[string]Options{
-		"InBackward": {InBackward: true},
+		"InBackward": {Gradients: plan.InBackward},
 		"MeZO":       {Optimizer: quant8.MeZO{}},
-		"Bucket":     {Bucket: -1},
+		"Bucket":     {Ranks: Ranks{Bucket: -1}},
 	} {
 		o.Reducer = reducers[0]
 		_, err := New[[]int](newToy(t, snug.F32, snug.F32), o)
 		require.ErrorIs(t, err, snug.ErrConfig)
 		require.ErrorContains(t, err, want)
 	}
-	tr, err := New[[]int](newToy(t, snug.F32, snug.F32), Options{Reducer: reducers[0], Masters: amp.NoMaster})
+	tr, err := New[[]int](newToy(t, snug.F32, snug.F32), Options{Ranks: Ranks{Reducer: reducers[0]}, Masters: amp.NoMaster})
 	require.NoError(t, err)
 	_, err = tr.Train(context.Background(), nil)
 	require.ErrorIs(t, err, snug.ErrConfig)

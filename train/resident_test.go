@@ -87,7 +87,7 @@ func (j fitJob) run() (r fitResult, err error) {
 		return r, err
 	}
 	t, err := New(Model[transformer.Batch](m), Options{Optimizer: quant8.AdamW{}, StateBits: fit.Run.StateBits, Masters: fit.Run.Masters,
-		InBackward: fit.Run.Gradients == plan.InBackward, Schedule: Constant(1e-5)})
+		Gradients: fit.Run.Gradients, Schedule: Constant(1e-5)})
 	if err != nil {
 		return r, err
 	}

@@ -97,7 +97,7 @@ func (c shardCase) train(t *testing.T) []plan.Bytes {
 				if c.rank > 0 {
 					o.Adapter = &qlora.AdapterOptions{Rank: c.rank, Alpha: 4}
 				}
-				to := Options{Reducer: r, Shard: c.shard, Bucket: shardBucket, StateBits: c.bits, Masters: c.form, Clip: 1}
+				to := Options{Ranks: Ranks{Reducer: r, Shard: c.shard, Bucket: shardBucket}, StateBits: c.bits, Masters: c.form, Clip: 1}
 				var pages *accum.Pages
 				if c.shard == plan.ShardWeights {
 					var err error

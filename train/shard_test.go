@@ -78,7 +78,7 @@ func TestShards(t *testing.T) {
 	for _, dt := range []snug.DType{snug.F32, snug.BF16, snug.F16} {
 		for _, o := range []Options{
 			{StateBits: 8, Clip: 0.5, Optimizer: quant8.AdamW{WeightDecay: 0.1}}, {Masters: amp.SplitMaster, Clip: 1e-3}, {Masters: amp.NoMaster, StateBits: 4}, {Optimizer: quant8.Lion{}, StateBits: 16},
-			{Optimizer: quant8.SGD{}}, {Masters: amp.Split24Master, Stochastic: true, Bucket: 5000, Chunk: 1024},
+			{Optimizer: quant8.SGD{}}, {Masters: amp.Split24Master, Stochastic: true, Ranks: Ranks{Bucket: 5000}, Chunk: 1024},
 		} {
 			if dt == snug.F16 && o.Masters != amp.FullMaster && o.Masters != amp.NoMaster {
 				continue
@@ -118,7 +118,7 @@ func TestShardsMemory(t *testing.T) {
 	const n = toyIn * toyOut
 	for size := 1; size <= 4; size++ {
 		for _, s := range []plan.Sharding{plan.Replicate, plan.ShardState, plan.ShardGradients} {
-			errs := onRanks(t, toys(t, size, snug.BF16), func(int) Options { return Options{Shard: s, Bucket: 1} }, func(rank int, tr *Trainer[[]int]) error {
+			errs := onRanks(t, toys(t, size, snug.BF16), func(int) Options { return Options{Ranks: Ranks{Shard: s, Bucket: 1}} }, func(rank int, tr *Trainer[[]int]) error {
 				if _, err := tr.Train(context.Background(), ofRank(0, rank, size)); err != nil {
 					return err
 				}
@@ -195,7 +195,9 @@ func TestShardsCheckpoint(t *testing.T) {
 		for _, s := range []plan.Sharding{plan.ShardState, plan.ShardGradients} {
 			for size := range 2 { // both have a micro-batch on rank 0 only
 				dir, models := t.TempDir(), toys(t, 3+size, snug.BF16)
-				errs := onRanks(t, models, func(int) Options { return Options{Masters: masters, StateBits: 8, Shard: s, Dir: dir, SaveEvery: 1} },
+				errs := onRanks(t, models, func(int) Options {
+					return Options{Masters: masters, StateBits: 8, Ranks: Ranks{Shard: s}, Checkpoints: Checkpoints{Dir: dir, SaveEvery: 1}}
+				},
 					func(rank int, tr *Trainer[[]int]) error {
 						var batches [][]int
 						if rank == 0 {
@@ -213,7 +215,7 @@ func TestShardsCheckpoint(t *testing.T) {
 			}
 		}
 		alone, dir := newToy(t, snug.BF16, snug.F32), t.TempDir()
-		tr := newTrainer(t, alone, Options{Masters: masters, StateBits: 8, Dir: dir, SaveEvery: 1})
+		tr := newTrainer(t, alone, Options{Masters: masters, StateBits: 8, Checkpoints: Checkpoints{Dir: dir, SaveEvery: 1}})
 		_, err := tr.Train(context.Background(), [][]int{{1, 2}})
 		require.NoError(t, err)
 		require.NoError(t, tr.Close())
@@ -260,7 +262,7 @@ func TestShardsSkip(t *testing.T) {
 		for _, skips := range []bool{false, true} {
 			models, reports := toys(t, 2, snug.F32), make([]Report, 2)
 			models[1].poison = map[int]string{7: "w"}
-			errs := onRanks(t, models, func(int) Options { return Options{Shard: s, SkipNonFinite: skips} }, func(rank int, tr *Trainer[[]int]) (err error) {
+			errs := onRanks(t, models, func(int) Options { return Options{Ranks: Ranks{Shard: s}, SkipNonFinite: skips} }, func(rank int, tr *Trainer[[]int]) (err error) {
 				reports[rank], err = tr.Train(context.Background(), [][]int{{7}})
 				if !skips && errors.Is(err, snug.ErrNonFinite) {
 					reports[rank].Skipped, err = err.Error(), nil
@@ -304,7 +306,7 @@ func TestShardsSaveFails(t *testing.T) {
 		dir, models := t.TempDir(), toys(t, 3, snug.BF16)
 		fails := make([]bool, 3)
 		errs := onRanks(t, models, func(rank int) Options {
-			return Options{Shard: plan.ShardGradients, Dir: dir, Storage: brokenStorage{map[string][]float32{}, &fails[rank]}}
+			return Options{Ranks: Ranks{Shard: plan.ShardGradients}, Checkpoints: Checkpoints{Dir: dir}, Storage: brokenStorage{map[string][]float32{}, &fails[rank]}}
 		}, func(rank int, tr *Trainer[[]int]) error {
 			if _, err := tr.Train(context.Background(), ofRank(0, rank, 3)); err != nil {
 				return err
@@ -324,7 +326,9 @@ func TestShardsSaveFails(t *testing.T) {
 	}
 	// A context that has ended stops the writing on rank 0.
 	dir := t.TempDir()
-	errs := onRanks(t, toys(t, 2, snug.BF16), func(int) Options { return Options{Shard: plan.ShardState, Dir: dir} }, func(rank int, tr *Trainer[[]int]) error {
+	errs := onRanks(t, toys(t, 2, snug.BF16), func(int) Options {
+		return Options{Ranks: Ranks{Shard: plan.ShardState}, Checkpoints: Checkpoints{Dir: dir}}
+	}, func(rank int, tr *Trainer[[]int]) error {
 		if _, err := tr.Train(context.Background(), ofRank(0, rank, 2)); err != nil {
 			return err
 		}
@@ -345,15 +349,15 @@ func TestShardOptions(t *testing.T) {
 	reducers, err := accum.Local(t.Context(), 1)
 	require.NoError(t, err)
 	for want, o := range map[string]Options{
-		"Shard wants a Reducer":                   {Shard: plan.ShardState},
-		"ShardWeights wants an accum.Pages":       {Shard: plan.ShardWeights, Reducer: reducers[0]},
-		"Shard is 4":                              {Shard: 4, Reducer: reducers[0]},
-		"Shard does not go with quant8.Muon":      {Shard: plan.ShardState, Optimizer: quant8.Muon{}, Reducer: reducers[0]},
-		"Shard does not go with quant8.SOAP":      {Shard: plan.ShardState, Optimizer: quant8.SOAP{}, Reducer: reducers[0]},
-		"Shard does not go with quant8.LAMB":      {Shard: plan.ShardGradients, Optimizer: quant8.LAMB{}, Reducer: reducers[0]},
-		"Shard does not go with Measure":          {Shard: plan.ShardGradients, Measure: true, Reducer: reducers[0]},
-		"the Reducer is no accum.SendReceiver":    {Shard: plan.ShardGradients, Reducer: struct{ accum.Reducer }{reducers[0]}},
-		"Shard is -1, want Replicate, ShardState": {Shard: -1, Reducer: reducers[0]},
+		"Shard wants a Reducer":                   {Ranks: Ranks{Shard: plan.ShardState}},
+		"ShardWeights wants an accum.Pages":       {Ranks: Ranks{Shard: plan.ShardWeights, Reducer: reducers[0]}},
+		"Shard is 4":                              {Ranks: Ranks{Shard: 4, Reducer: reducers[0]}},
+		"Shard does not go with quant8.Muon":      {Optimizer: quant8.Muon{}, Ranks: Ranks{Shard: plan.ShardState, Reducer: reducers[0]}},
+		"Shard does not go with quant8.SOAP":      {Optimizer: quant8.SOAP{}, Ranks: Ranks{Shard: plan.ShardState, Reducer: reducers[0]}},
+		"Shard does not go with quant8.LAMB":      {Optimizer: quant8.LAMB{}, Ranks: Ranks{Shard: plan.ShardGradients, Reducer: reducers[0]}},
+		"Shard does not go with Measure":          {Measure: true, Ranks: Ranks{Shard: plan.ShardGradients, Reducer: reducers[0]}},
+		"the Reducer is no accum.SendReceiver":    {Ranks: Ranks{Shard: plan.ShardGradients, Reducer: struct{ accum.Reducer }{reducers[0]}}},
+		"Shard is -1, want Replicate, ShardState": {Ranks: Ranks{Shard: -1, Reducer: reducers[0]}},
 	} {
 		_, err := New[[]int](newToy(t, snug.F32, snug.F32), o)
 		require.ErrorIs(t, err, snug.ErrConfig)
@@ -393,7 +397,7 @@ func TestRanksOptions(t *testing.T) {
 		models := toys(t, 3, snug.F32)
 		var before map[string][]float32
 		errs := onRanks(t, models, func(rank int) Options {
-			return Options{Shard: s, Schedule: func(step int) float32 { return 1e-3 + float32(rank/2)*float32(step/2) }}
+			return Options{Ranks: Ranks{Shard: s}, Schedule: func(step int) float32 { return 1e-3 + float32(rank/2)*float32(step/2) }}
 		}, func(rank int, tr *Trainer[[]int]) error {
 			for step := range 3 {
 				if rank == 0 && step == 2 {
@@ -416,7 +420,7 @@ func TestRanksNotes(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 {
 		resumed := false
-		errs := onRanks(t, toys(t, 3, snug.F32), func(int) Options { return Options{Dir: dir} }, func(rank int, tr *Trainer[[]int]) error {
+		errs := onRanks(t, toys(t, 3, snug.F32), func(int) Options { return Options{Checkpoints: Checkpoints{Dir: dir}} }, func(rank int, tr *Trainer[[]int]) error {
 			if tr.Step() > 0 {
 				if resumed = resumed || rank == 2; string(tr.Notes()) != `{"a":5}` {
 					return fmt.Errorf("notes %s on rank %d", tr.Notes(), rank)
@@ -447,7 +451,7 @@ func TestRanksBroadcaster(t *testing.T) {
 	for rank, r := range reducers {
 		model := newToy(t, snug.F32, snug.F32)
 		wait.Go(func() {
-			_, errs[rank] = New[[]int](model, Options{Reducer: struct{ accum.Reducer }{r}, Dir: t.TempDir()})
+			_, errs[rank] = New[[]int](model, Options{Ranks: Ranks{Reducer: struct{ accum.Reducer }{r}}, Checkpoints: Checkpoints{Dir: t.TempDir()}})
 		})
 	}
 	wait.Wait()

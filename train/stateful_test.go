@@ -38,7 +38,9 @@ func (c *counting) ReadState(r io.Reader) error {
 // A checkpoint holds what a model has besides its parameters, and New restores it.
 func TestStateful(t *testing.T) {
 	dir := t.TempDir()
-	open := func(m *counting) (*Trainer[[]int], error) { return New(Model[[]int](m), Options{Dir: dir}) }
+	open := func(m *counting) (*Trainer[[]int], error) {
+		return New(Model[[]int](m), Options{Checkpoints: Checkpoints{Dir: dir}})
+	}
 	m := &counting{toy: newToy(t, snug.BF16, snug.F32), n: 1}
 	tr, err := open(m)
 	require.NoError(t, err)
@@ -57,7 +59,7 @@ func TestStateful(t *testing.T) {
 	require.NoError(t, tr.Close())
 	_, err = open(&counting{toy: newToy(t, snug.BF16, snug.F32), bad: true})
 	require.ErrorIs(t, err, snug.ErrCorrupt)
-	_, err = New(Model[[]int](newToy(t, snug.BF16, snug.F32)), Options{Dir: dir})
+	_, err = New(Model[[]int](newToy(t, snug.BF16, snug.F32)), Options{Checkpoints: Checkpoints{Dir: dir}})
 	require.ErrorIs(t, err, snug.ErrCorrupt)
 	require.ErrorContains(t, err, "parts")
 }
@@ -74,7 +76,7 @@ func TestStatefulRanks(t *testing.T) {
 				go func() {
 					errs <- func() error {
 						m := &counting{toy: newToy(t, snug.F32, snug.F32), n: 5 + rank}
-						tr, err := New(Model[[]int](m), Options{Dir: dir, Reducer: r, Shard: shard})
+						tr, err := New(Model[[]int](m), Options{Checkpoints: Checkpoints{Dir: dir}, Ranks: Ranks{Reducer: r, Shard: shard}})
 						if err != nil {
 							return err
 						}
@@ -108,7 +110,7 @@ func TestStatefulRanksDiffer(t *testing.T) {
 				if rank == stateful {
 					m = &counting{toy: newToy(t, snug.F32, snug.F32)}
 				}
-				_, err := New(m, Options{Dir: t.TempDir(), Reducer: r})
+				_, err := New(m, Options{Checkpoints: Checkpoints{Dir: t.TempDir()}, Ranks: Ranks{Reducer: r}})
 				errs <- err
 			}()
 		}

@@ -38,7 +38,7 @@ func (t *Trainer[B]) Train(ctx context.Context, batches []B) (Report, error) {
 	if ctx == nil {
 		return Report{}, fmt.Errorf("train: the context is nil: %w", snug.ErrConfig)
 	}
-	if t.halfway && t.options.Fold {
+	if t.halfway && t.options.Gradients == plan.Folded {
 		return Report{}, fmt.Errorf("train: %w", t.stopped())
 	}
 	if err := t.trainable(); err != nil {
@@ -445,11 +445,11 @@ func (t *Trainer[B]) advance(rate float32) {
 
 // trainInBackward is train with an update of each parameter in the backward pass.
 func (t *Trainer[B]) trainInBackward(ctx context.Context, batches []B, r *Report) error {
-	if t.options.Fold {
+	if t.options.Gradients == plan.Folded {
 		return t.trainFolding(ctx, batches, r)
 	}
 	if len(batches) != 1 {
-		return fmt.Errorf("%d micro-batches, and InBackward without Fold takes one: %w", len(batches), snug.ErrConfig)
+		return fmt.Errorf("%d micro-batches, and InBackward takes one: %w", len(batches), snug.ErrConfig)
 	}
 	t.advance(r.Rate)
 	measures := t.options.Clip > 0 // the first pass only measures the norm

@@ -9,14 +9,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
 
 // backwardForms are options of steps in the backward pass.
 func backwardForms() map[string]Options {
 	return map[string]Options{
-		"one": {InBackward: true}, "clipped": {InBackward: true, Clip: 0.3},
-		"folded": {InBackward: true, Fold: true}, "folded, clipped": {InBackward: true, Fold: true, Clip: 0.3, Optimizer: quant8.SGD{}},
+		"one": {Gradients: plan.InBackward}, "clipped": {Gradients: plan.InBackward, Clip: 0.3},
+		"folded": {Gradients: plan.Folded}, "folded, clipped": {Gradients: plan.Folded, Clip: 0.3, Optimizer: quant8.SGD{}},
 	}
 }
 
@@ -87,7 +88,7 @@ func TestStepsThatStop(t *testing.T) {
 				m.poison = map[int]string{b[len(b)-1][0]: bad}
 				_, err := tr.Train(ctx, b)
 				require.ErrorIs(t, err, snug.ErrNonFinite)
-				if !o.Fold && (bad == "w" || o.Clip > 0) { // nothing has changed
+				if o.Gradients != plan.Folded && (bad == "w" || o.Clip > 0) { // nothing has changed
 					require.NoError(t, tr.Save(ctx))
 					return
 				}
@@ -96,7 +97,7 @@ func TestStepsThatStop(t *testing.T) {
 				require.ErrorContains(t, err, "step 4 stopped half-way")
 				m.poison = nil
 				_, err = tr.Train(ctx, b)
-				if o.Fold {
+				if o.Gradients == plan.Folded {
 					require.ErrorContains(t, err, "step 4 stopped half-way")
 				} else {
 					require.NoError(t, err)
@@ -127,7 +128,7 @@ func (m weighted) Weight(b []int) float64 { return m.weights[b[0]] }
 func TestFoldOfSmallWeights(t *testing.T) {
 	for _, weights := range [][]float64{{1, 1e-10}, {1e-10, 1}, {1, 1e-30}, {1e-30, 1e-20, 3}, {1e-9, 1, 1e-9, 1e-9}, {1e-8, 1, 1e-8}} {
 		m := weighted{newToy(t, snug.F32, snug.F32), map[int]float64{}}
-		tr, err := New[[]int](m, Options{InBackward: true, Fold: true, Optimizer: quant8.SGD{}})
+		tr, err := New[[]int](m, Options{Gradients: plan.Folded, Optimizer: quant8.SGD{}})
 		require.NoError(t, err)
 		whole := weighted{newToy(t, snug.F32, snug.F32), m.weights}
 		after, err := New[[]int](whole, Options{Optimizer: quant8.SGD{}})

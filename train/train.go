@@ -187,7 +187,7 @@ func (t *Trainer[B]) make() (err error) {
 	}
 	if t.zeroth != nil || t.shards != nil {
 		// MeZO holds no gradients
-	} else if o.InBackward {
+	} else if o.inBackward() {
 		t.single = &single{params: t.params, dev: t.params[0].value.Device(), values: map[string]snug.View{}, holders: &t.holders}
 		for _, p := range t.params {
 			t.single.values[p.name] = p.value
@@ -230,12 +230,12 @@ func (t *Trainer[B]) collect() error {
 				t.params[0].name, t.params[0].value.Device().Name(), snug.ErrDevice)
 		}
 		if v.DType() == snug.F16 && t.options.Scaler == nil && !zeroth {
-			if t.options.InBackward {
+			if t.options.inBackward() {
 				return fmt.Errorf("parameter %q is f16, which needs a loss scale, and InBackward has none: %w", name, snug.ErrConfig)
 			}
 			t.options.Scaler = &amp.ScalerOptions{}
 		}
-		t.params = append(t.params, param{name, v, n, key, v.DType() != snug.F32 && !t.options.InBackward && !zeroth})
+		t.params = append(t.params, param{name, v, n, key, v.DType() != snug.F32 && !t.options.inBackward() && !zeroth})
 	}
 	if t.params == nil {
 		return fmt.Errorf("the model has no parameters that train: %w", snug.ErrConfig)
@@ -250,7 +250,7 @@ func (t *Trainer[B]) makeOptimizer() (err error) {
 	if _, mini := o.Optimizer.(quant8.AdamMini); mini {
 		adam.Params = t.blocks
 	}
-	if o.SkipNonFinite && o.InBackward {
+	if o.SkipNonFinite && o.inBackward() {
 		adam.NonFinite = quant8.SkipStep
 	}
 	if o.Storage != nil && !dev.IsCPU() {

@@ -111,7 +111,7 @@ func forms(t testing.TB) map[string]struct {
 		"prodigy":       of(snug.BF16, snug.F32, Options{Optimizer: quant8.Prodigy{D0: 1e-3, SliceP: 3}, Schedule: Constant(1), StateBits: 8, Chunk: 1024}),
 		"mini":          of(snug.F32, snug.F32, Options{Optimizer: quant8.AdamMini{}, Clip: 1}),
 		"mini split":    of(snug.BF16, snug.F32, Options{Optimizer: quant8.AdamMini{}, Masters: amp.SplitMaster, StateBits: 8, Chunk: 1024}),
-		"mini bwd":      of(snug.BF16, snug.BF16, Options{Optimizer: quant8.AdamMini{}, InBackward: true, StateBits: 4}),
+		"mini bwd":      of(snug.BF16, snug.BF16, Options{Optimizer: quant8.AdamMini{}, Gradients: plan.InBackward, StateBits: 4}),
 		"paged mini":    store(snug.F32, snug.F32, Options{Optimizer: quant8.AdamMini{}, StateBits: 8}),
 		"paged f32":     store(snug.F32, snug.F32, Options{}),
 		"paged bf16":    store(snug.BF16, snug.BF16, Options{StateBits: 8}),
@@ -121,18 +121,18 @@ func forms(t testing.TB) map[string]struct {
 		"galore full":   of(snug.BF16, snug.BF16, Options{Optimizer: quant8.GaLore{Rank: 5, Gap: 3}, StateBits: 16, Chunk: 1024}),
 		"galore none":   of(snug.BF16, snug.F32, Options{Optimizer: quant8.GaLore{Rank: 5, Gap: 3}, Masters: amp.NoMaster}),
 		"paged apollo":  store(snug.F32, snug.F32, Options{Optimizer: quant8.Apollo{Rank: 5, Gap: 2}}),
-		"apollo bwd":    of(snug.BF16, snug.F32, Options{Optimizer: quant8.Apollo{Rank: 5, Gap: 2}, InBackward: true, Clip: 1}),
+		"apollo bwd":    of(snug.BF16, snug.F32, Options{Optimizer: quant8.Apollo{Rank: 5, Gap: 2}, Gradients: plan.InBackward, Clip: 1}),
 		"soap split":    of(snug.BF16, snug.BF16, Options{Optimizer: quant8.SOAP{Frequency: 2}, Masters: amp.SplitMaster, StateBits: 8, Chunk: 1024}),
 		"paged soap":    store(snug.F32, snug.F32, Options{Optimizer: quant8.SOAP{Frequency: 2, MaxDim: 110}}),
-		"in backward":   of(snug.F32, snug.F32, Options{InBackward: true, StateBits: 8}),
-		"in backward16": of(snug.BF16, snug.BF16, Options{InBackward: true, Clip: 1, Seed: 3}),
-		"folded":        of(snug.BF16, snug.BF16, Options{InBackward: true, Fold: true, StateBits: 8, Clip: 0.1, Seed: 3}),
-		"folded paged":  store(snug.F32, snug.F32, Options{InBackward: true, Fold: true}),
+		"in backward":   of(snug.F32, snug.F32, Options{Gradients: plan.InBackward, StateBits: 8}),
+		"in backward16": of(snug.BF16, snug.BF16, Options{Gradients: plan.InBackward, Clip: 1, Seed: 3}),
+		"folded":        of(snug.BF16, snug.BF16, Options{Gradients: plan.Folded, StateBits: 8, Clip: 0.1, Seed: 3}),
+		"folded paged":  store(snug.F32, snug.F32, Options{Gradients: plan.Folded}),
 	}
 }
 
 func batchesFor(o Options, step int) [][]int {
-	if o.InBackward && !o.Fold {
+	if o.Gradients == plan.InBackward {
 		return [][]int{slices.Concat(steps(step)...)}
 	}
 	return steps(step)
@@ -170,7 +170,7 @@ func TestInBackward(t *testing.T) {
 		a, b := newToy(t, snug.F32, snug.F32), newToy(t, snug.F32, snug.F32)
 		o := Options{StateBits: 8, Clip: clip}
 		after := newTrainer(t, a, o)
-		o.InBackward = true
+		o.Gradients = plan.InBackward
 		within := newTrainer(t, b, o)
 		for step := range 4 {
 			one := [][]int{slices.Concat(steps(step)...)}
@@ -195,7 +195,7 @@ func TestFold(t *testing.T) {
 	a, b := newToy(t, snug.F32, snug.F32), newToy(t, snug.F32, snug.F32)
 	o := Options{Optimizer: quant8.SGD{WeightDecay: 0.1}, Schedule: Constant(0.1)}
 	after := newTrainer(t, a, o)
-	o.InBackward, o.Fold, o.Clip = true, true, 1e6
+	o.Gradients, o.Clip = plan.Folded, 1e6
 	within := newTrainer(t, b, o)
 	for step := range 4 {
 		r, err := after.Train(context.Background(), steps(step))
@@ -289,21 +289,22 @@ func TestSplit(t *testing.T) {
 
 func TestOptionsRefused(t *testing.T) {
 	for want, o := range map[string]Options{
-		"Clip is -1":                        {Clip: -1},
-		"want 0 or more":                    {SaveEvery: -1, Dir: "x"},
-		"SaveEvery wants Dir":               {SaveEvery: 1},
-		"without Dir and Keep":              {Dir: "x", Folder: &Folder{}},
-		"InBackward does not go":            {InBackward: true, Scaler: &amp.ScalerOptions{}},
-		"InBackward has no master weights":  {InBackward: true, Masters: amp.Split24Master},
-		"Stochastic is for Split24Master":   {Masters: amp.SplitMaster, Stochastic: true},
-		"InBackward has no master":          {InBackward: true, Masters: amp.SplitMaster},
-		"no master weights to fill":         {InBackward: true, Fill: func(string) FirstValue { return nil }},
-		"Fold wants InBackward":             {Fold: true},
-		"Fold does not go with quant8.Lion": {InBackward: true, Fold: true, Optimizer: quant8.Lion{}},
-		"with SkipNonFinite":                {InBackward: true, Fold: true, SkipNonFinite: true},
-		"bits":                              {StateBits: 7},
-		"master weights":                    {Masters: 9},
-		"wants 16 bits, not possible":       {},
+		"Clip is -1":                          {Clip: -1},
+		"want 0 or more":                      {Checkpoints: Checkpoints{SaveEvery: -1, Dir: "x"}},
+		"SaveEvery wants Dir":                 {Checkpoints: Checkpoints{SaveEvery: 1}},
+		"without Dir and Keep":                {Checkpoints: Checkpoints{Dir: "x", Folder: &Folder{}}},
+		"InBackward does not go":              {Gradients: plan.InBackward, Scaler: &amp.ScalerOptions{}},
+		"InBackward has no master weights":    {Gradients: plan.InBackward, Masters: amp.Split24Master},
+		"Stochastic is for Split24Master":     {Masters: amp.SplitMaster, Stochastic: true},
+		"InBackward has no master":            {Gradients: plan.InBackward, Masters: amp.SplitMaster},
+		"no master weights to fill":           {Gradients: plan.InBackward, Fill: func(string) FirstValue { return nil }},
+		"Gradients is bf16, want f32":         {Gradients: plan.SumBF16},
+		"Gradients is Gradient(9), want f32":  {Gradients: 9},
+		"Folded does not go with quant8.Lion": {Gradients: plan.Folded, Optimizer: quant8.Lion{}},
+		"with SkipNonFinite":                  {Gradients: plan.Folded, SkipNonFinite: true},
+		"bits":                                {StateBits: 7},
+		"master weights":                      {Masters: 9},
+		"wants 16 bits, not possible":         {},
 	} {
 		m := newToy(t, snug.BF16, snug.F32)
 		if strings.HasSuffix(want, "not possible") {
@@ -319,7 +320,7 @@ func TestOptionsRefused(t *testing.T) {
 	}
 	_, err := New[[]int](nil, Options{})
 	require.ErrorIs(t, err, snug.ErrConfig)
-	_, err = New(Model[[]int](newToy(t, snug.F16, snug.F32)), Options{InBackward: true})
+	_, err = New(Model[[]int](newToy(t, snug.F16, snug.F32)), Options{Gradients: plan.InBackward})
 	require.ErrorContains(t, err, "f16, which needs a loss scale")
 	tr := newTrainer(t, newToy(t, snug.F32, snug.F32), Options{})
 	_, err = tr.Train(context.Background(), nil)
@@ -384,7 +385,7 @@ func TestAdamMini(t *testing.T) {
 	_, err = New(Model[[]int](newToy(t, snug.BF16, snug.F32)), Options{Optimizer: quant8.AdamMini{}, Storage: store})
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.ErrorContains(t, err, `takes whole parameters, and Storage has pages of the master weights of "w"`)
-	_, err = New(Model[[]int](newToy(t, snug.F32, snug.F32)), Options{Optimizer: quant8.AdamMini{}, InBackward: true, Fold: true})
+	_, err = New(Model[[]int](newToy(t, snug.F32, snug.F32)), Options{Optimizer: quant8.AdamMini{}, Gradients: plan.Folded})
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
 
@@ -406,7 +407,7 @@ func TestLowRankBytes(t *testing.T) {
 // Checkpoints of another run are refused, and nothing is changed.
 func TestOtherRuns(t *testing.T) {
 	dir := t.TempDir()
-	o := Options{Dir: dir, About: "a", StateBits: 8}
+	o := Options{Checkpoints: Checkpoints{Dir: dir, About: "a"}, StateBits: 8}
 	tr := newTrainer(t, newToy(t, snug.BF16, snug.BF16), o)
 	trainTo(t, tr, 2)
 	_, err := New(Model[[]int](newToy(t, snug.BF16, snug.BF16)), o)
@@ -418,8 +419,8 @@ func TestOtherRuns(t *testing.T) {
 		"8-bit state":                          func(o *Options, _ *toy) { o.StateBits = 4 },
 		"say split24 stochastic":               func(o *Options, _ *toy) { o.Masters, o.Stochastic = amp.Split24Master, true },
 		"full master weights":                  func(o *Options, _ *toy) { o.Masters = amp.SplitMaster },
-		"in the backward pass: false":          func(o *Options, _ *toy) { o.InBackward = true },
-		"folds gradients: false":               func(o *Options, _ *toy) { o.InBackward, o.Fold = true, true },
+		"in the backward pass: false":          func(o *Options, _ *toy) { o.Gradients = plan.InBackward },
+		"folds gradients: false":               func(o *Options, _ *toy) { o.Gradients = plan.Folded },
 		"names, lengths or types differ":       func(_ *Options, m *toy) { m.names = []string{"b", "w"} },
 	} {
 		m, o := newToy(t, snug.BF16, snug.BF16), o
@@ -437,12 +438,12 @@ func TestOtherRuns(t *testing.T) {
 func TestPanicsLeaveTheFolder(t *testing.T) {
 	dir := t.TempDir()
 	m := newToy(t, snug.F32, snug.F32)
-	tr := newTrainer(t, m, Options{Dir: dir, SaveEvery: 1})
+	tr := newTrainer(t, m, Options{Checkpoints: Checkpoints{Dir: dir, SaveEvery: 1}})
 	trainTo(t, tr, 2)
 	m.values["w"] = snug.View{}
 	require.Panics(t, func() { _, _ = tr.Train(context.Background(), steps(2)) })
 	require.NoError(t, tr.Close())
-	require.Equal(t, 2, newTrainer(t, newToy(t, snug.F32, snug.F32), Options{Dir: dir}).Step())
+	require.Equal(t, 2, newTrainer(t, newToy(t, snug.F32, snug.F32), Options{Checkpoints: Checkpoints{Dir: dir}}).Step())
 }
 
 // bare is a model without a sequence of parameters.
@@ -454,8 +455,8 @@ func (bare) Trainable() iter.Seq2[string, snug.View] { return nil }
 func TestNil(t *testing.T) {
 	_, err := New[[]int](bare{newToy(t, snug.F32, snug.F32)}, Options{})
 	require.ErrorIs(t, err, snug.ErrConfig)
-	for _, inBackward := range []bool{false, true} {
-		tr, err := New[[]int](newToy(t, snug.F32, snug.F32), Options{InBackward: inBackward, Dir: t.TempDir(), SaveEvery: 1})
+	for _, gradients := range []plan.Gradient{plan.SumF32, plan.InBackward} {
+		tr, err := New[[]int](newToy(t, snug.F32, snug.F32), Options{Gradients: gradients, Checkpoints: Checkpoints{Dir: t.TempDir(), SaveEvery: 1}})
 		require.NoError(t, err)
 		var none context.Context
 		_, err = tr.Train(none, [][]int{{1}})

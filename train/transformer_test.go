@@ -66,7 +66,7 @@ func TestTransformersInBackward(t *testing.T) {
 			}
 			o := Options{StateBits: 8, Clip: 0.5, Schedule: Constant(1e-2)}
 			want, all := run(o)
-			o.InBackward = true
+			o.Gradients = plan.InBackward
 			got, one := run(o)
 			require.Equal(t, want, got, "%s, tied %t", family, tied)
 			require.Less(t, one, all/2)
@@ -105,7 +105,7 @@ func TestTilesInBackward(t *testing.T) {
 			}
 			o := Options{StateBits: 8, Clip: 0.5, Schedule: Constant(1e-2)}
 			want, all := run(tiles, o)
-			o.InBackward = true
+			o.Gradients = plan.InBackward
 			got, some := run(tiles, o)
 			require.Equal(t, want, got, "%s, tied %t", family, tied)
 			require.Less(t, some, all)
@@ -169,7 +169,7 @@ func TestStartedAdapters(t *testing.T) {
 		run := func(dir string, params func(string) quant8.ParamOptions, from, to int) map[string][]float32 {
 			m, err := transformer.New(tinyConfig("llama", false), transformer.Options{DType: snug.BF16, Base: qlora.NF4, Seed: 3, Adapter: &adapter})
 			require.NoError(t, err)
-			tr, err := New(Model[transformer.Batch](m), Options{Schedule: Constant(1e-2), Params: params, Dir: dir})
+			tr, err := New(Model[transformer.Batch](m), Options{Schedule: Constant(1e-2), Params: params, Checkpoints: Checkpoints{Dir: dir}})
 			require.NoError(t, err)
 			require.Equal(t, from, tr.Step())
 			for step := from; step < to; step++ {
@@ -209,7 +209,7 @@ func TestStartedAdapters(t *testing.T) {
 // Losses that are collected on the way make the same reports, however a step runs.
 func TestLosses(t *testing.T) {
 	for name, o := range map[string]Options{
-		"window": {Clip: 1}, "two passes": {Clip: 1, InBackward: true}, "folded": {Clip: 1, InBackward: true, Fold: true}, "split": {},
+		"window": {Clip: 1}, "two passes": {Clip: 1, Gradients: plan.InBackward}, "folded": {Clip: 1, Gradients: plan.Folded}, "split": {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run := func(losses *fused.Losses) (reports []Report) {
@@ -223,12 +223,12 @@ func TestLosses(t *testing.T) {
 				}
 				for step := range 3 {
 					batches := []transformer.Batch{tokens(2 * step), tokens(2*step + 1)}
-					if o.InBackward && !o.Fold {
+					if o.Gradients == plan.InBackward {
 						batches = batches[:1]
 					}
 					stopped, stop := context.WithCancel(t.Context())
 					stop()
-					if step == 1 && !o.Fold { // a step that fails leaves no losses behind
+					if step == 1 && o.Gradients != plan.Folded { // a step that fails leaves no losses behind
 						_, err := tr.Train(stopped, batches)
 						require.ErrorIs(t, err, context.Canceled)
 					}

@@ -101,7 +101,7 @@ func TestZero3Breaks(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					tr, err := New(Model[transformer.Batch](m), Options{Reducer: pages, Shard: plan.ShardWeights, Bucket: 100, Clip: 1})
+					tr, err := New(Model[transformer.Batch](m), Options{Ranks: Ranks{Reducer: pages, Shard: plan.ShardWeights, Bucket: 100}, Clip: 1})
 					if err != nil {
 						return err
 					}

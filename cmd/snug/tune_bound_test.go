@@ -118,7 +118,7 @@ func TestTuneOfAnOlderCheckpoint(t *testing.T) {
 	saved := filepath.Join(dir, "saved")
 	f, err := train.OpenFolder(saved, 0)
 	require.NoError(t, err)
-	trainer, err := train.New(vector{make([]float32, 4)}, train.Options{Folder: f, About: map[string]any{"model": model, "steps": 4}})
+	trainer, err := train.New(vector{make([]float32, 4)}, train.Options{Checkpoints: train.Checkpoints{Folder: f, About: map[string]any{"model": model, "steps": 4}}})
 	require.NoError(t, err)
 	_, err = trainer.Train(t.Context(), []int{1})
 	require.NoError(t, err)

@@ -360,8 +360,8 @@ func (t *tuning) open() (clean func() error, err error) {
 	options := train.Options{
 		Optimizer: t.rule(), StateBits: r.StateBits, Masters: r.Masters, Stochastic: r.Masters == amp.Split24Master, CountLost: t.rounding, Clip: clipNorm, Seed: t.seed,
 		Schedule: t.schedule(steps), Storage: state,
-		InBackward: r.Gradients == plan.InBackward || r.Gradients == plan.Folded, Fold: r.Gradients == plan.Folded,
-		Losses: o.Losses, SkipNonFinite: r.Gradients != plan.Folded, About: t.about(), Monitor: t.monitor,
+		Gradients: r.Gradients, SkipNonFinite: r.Gradients != plan.Folded, Losses: o.Losses, Monitor: t.monitor,
+		Checkpoints: train.Checkpoints{About: t.about()},
 	}
 	if t.mezo {
 		options.Clip = 0

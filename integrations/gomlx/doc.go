@@ -6,7 +6,7 @@
 //	first, err := gomlx.Next(dataset) // a batch that shows the shapes
 //	dataset.Reset()                   // so that it is trained on
 //	t, err := gomlx.New(backend, ctx, modelFn, lossFn, first, gomlx.Options{
-//		Optimizer: quant8.AdamW{WeightDecay: 0.004}, StateBits: 8, Clip: 1, Dir: "run",
+//		Optimizer: quant8.AdamW{WeightDecay: 0.004}, StateBits: 8, Clip: 1, Checkpoints: gomlx.Checkpoints{Dir: "run"},
 //	})
 //	defer t.Close()
 //	err = t.Run(context.Background(), dataset, 1000, 4, nil) // to step 1000, with 4 micro-batches in each
@@ -47,7 +47,7 @@
 // # Memory
 //
 // While a micro-batch runs, its gradients are in tensors of GoMLX, in the types of the variables. The Trainer holds 4
-// bytes an element besides, into which they are added, or with Options.InBackward those of the largest variable.
+// bytes an element besides, into which they are added, or with plan.InBackward those of the largest variable.
 // Conversions between the 16-bit types of GoMLX and snug copy nothing.
 //
 // # Backends

@@ -20,6 +20,7 @@ import (
 	"github.com/gomlx/gomlx/pkg/ml/train/optimizers/cosineschedule"
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/integrations/gomlx"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/train"
 	"github.com/stretchr/testify/require"
@@ -119,7 +120,7 @@ func TestNewErrors(t *testing.T) {
 			return perceptron(ctx, s, x)
 		}, plain, snug.ErrConfig, "set Schedule"},
 		"MeZO":            {perceptron, gomlx.Options{Optimizer: quant8.MeZO{}}, snug.ErrConfig, "MeZO"},
-		"two passes":      {noisy, gomlx.Options{InBackward: true, Clip: 1}, snug.ErrConfig, "twice"},
+		"two passes":      {noisy, gomlx.Options{Gradients: plan.InBackward, Clip: 1}, snug.ErrConfig, "twice"},
 		"negative Clip":   {perceptron, gomlx.Options{Clip: -1}, snug.ErrConfig, "Clip"},
 		"no matrix rules": {steady, gomlx.Options{Optimizer: quant8.GaLore{Rank: -1}}, snug.ErrConfig, ""},
 	} {
@@ -239,7 +240,7 @@ func TestCheckpointErrors(t *testing.T) {
 			return noisy(ctx, s, []*graph.Node{graph.Mul(x[0], v.ValueGraph(x[0].Graph()))})
 		}
 	}
-	o := gomlx.Options{Dir: t.TempDir()}
+	o := gomlx.Options{Checkpoints: gomlx.Checkpoints{Dir: t.TempDir()}}
 	open := func(model gotrain.ModelFn) error {
 		tr, err := gomlx.New(backend(t), seeded(t), model, losses.MeanSquaredError, batch(0, 0, rows), o)
 		if err != nil {
@@ -287,7 +288,7 @@ func TestFrozenAfterNew(t *testing.T) {
 		v := ctx.In("scale").Checked(false).VariableWithValue("value", float32(2)).SetTrainable(false)
 		return perceptron(ctx, s, []*graph.Node{graph.Mul(x[0], v.ValueGraph(x[0].Graph()))})
 	}
-	o := gomlx.Options{Dir: t.TempDir()}
+	o := gomlx.Options{Checkpoints: gomlx.Checkpoints{Dir: t.TempDir()}}
 	tr, ctx := newTrainer(t, model, batch(0, 0, rows), o)
 	require.NoError(t, ctx.GetVariableByScopeAndName("/scale", "value").SetValue(tensors.FromScalar(float32(3))))
 	trainTo(t, tr, 1)

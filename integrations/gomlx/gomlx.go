@@ -16,6 +16,7 @@ import (
 	"github.com/gomlx/gomlx/pkg/ml/train/optimizers"
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/train"
 )
@@ -23,6 +24,12 @@ import (
 // Options are those of package train of snug. There, nil as Schedule is a constant rate of 0.001; here it is the parameter
 // learning_rate of the context, if it is set.
 type Options = train.Options
+
+// Ranks and Checkpoints are parts of Options.
+type (
+	Ranks       = train.Ranks
+	Checkpoints = train.Checkpoints
+)
 
 // Report is the result of a step.
 type Report = train.Report
@@ -113,7 +120,7 @@ func New(backend backends.Backend, ctx *context.Context, model gotrain.ModelFn, 
 	if _, zeroth := o.Optimizer.(quant8.MeZO); zeroth {
 		return nil, fmt.Errorf("gomlx: New: quant8.MeZO evaluates a batch twice with the same random numbers, which GoMLX's state of them does not give: %w", snug.ErrConfig)
 	}
-	if o.InBackward && o.Clip > 0 && !o.Fold && len(m.moved) > 0 {
+	if o.Gradients == plan.InBackward && o.Clip > 0 && len(m.moved) > 0 {
 		return nil, fmt.Errorf("gomlx: New: InBackward with Clip runs a batch twice, and the model changes variable %q each time: %w", m.moved[0].ScopeAndName(), snug.ErrConfig)
 	}
 	if o.Schedule == nil {

@@ -137,7 +137,7 @@ func TestResume(t *testing.T) {
 	}{
 		"8 bits":     {gomlx.Options{StateBits: 8, Clip: 1}, false, full},
 		"loss scale": {gomlx.Options{Scaler: &amp.ScalerOptions{Init: 0x1p127}, SkipNonFinite: true}, false, full},
-		"one sweep":  {gomlx.Options{StateBits: 8, InBackward: true}, false, full},
+		"one sweep":  {gomlx.Options{StateBits: 8, Gradients: plan.InBackward}, false, full},
 		"bfloat16":   {gomlx.Options{StateBits: 8, Masters: amp.SplitMaster, Clip: 1}, true, low},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -257,7 +257,7 @@ func TestRanks(t *testing.T) {
 		ctx, b := seeded(t), backend(t)
 		ends[rank] = ctx
 		wait.Go(func() {
-			tr, err := gomlx.New(b, ctx, perceptron, losses.MeanSquaredError, batch(0, 0, rows/2), gomlx.Options{Optimizer: adamW, Reducer: r})
+			tr, err := gomlx.New(b, ctx, perceptron, losses.MeanSquaredError, batch(0, 0, rows/2), gomlx.Options{Optimizer: adamW, Ranks: gomlx.Ranks{Reducer: r}})
 			for step := 0; step < 5 && err == nil; step++ {
 				var report gomlx.Report
 				report, err = tr.Train(t.Context(), []gomlx.Batch{batch(step, rank*rows/2, (rank+1)*rows/2)})

@@ -14,6 +14,7 @@ import (
 	"github.com/gomlx/gomlx/pkg/ml/train/optimizers"
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/integrations/gomlx"
+	"github.com/snug-ml/snug/plan"
 	"github.com/stretchr/testify/require"
 )
 
@@ -63,7 +64,7 @@ func TestLaterGraphs(t *testing.T) {
 	trainTo(t, clean, 6)
 	want := values(t, ctx)
 
-	o := gomlx.Options{Dir: t.TempDir()}
+	o := gomlx.Options{Checkpoints: gomlx.Checkpoints{Dir: t.TempDir()}}
 	tr, ctx := newTrainer(t, model, batch(0, 0, rows), o)
 	trainTo(t, tr, 3)
 	there, err := ctx.In("there").VariableWithValue("n", float32(0)).SetTrainable(false).Value()
@@ -193,7 +194,7 @@ func TestKernelPanic(t *testing.T) {
 
 // TestFold: with Fold a step has one pass, so that Clip goes with random numbers; an error in it brings these back.
 func TestFold(t *testing.T) {
-	tr, ctx := newTrainer(t, noisy, batch(0, 0, rows), gomlx.Options{InBackward: true, Fold: true, Clip: 1})
+	tr, ctx := newTrainer(t, noisy, batch(0, 0, rows), gomlx.Options{Gradients: plan.Folded, Clip: 1})
 	trainTo(t, tr, 2)
 	before := values(t, ctx)
 	bad := batch(3, 0, rows)

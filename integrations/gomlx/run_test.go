@@ -38,7 +38,7 @@ func TestRunFails(t *testing.T) {
 	require.NoError(t, clean.Run(t.Context(), &stream{end: 7}, 6, 3, nil))
 	want := values(t, ctx)
 
-	o := gomlx.Options{Dir: t.TempDir()}
+	o := gomlx.Options{Checkpoints: gomlx.Checkpoints{Dir: t.TempDir()}}
 	tr, _ := newTrainer(t, noisy, batch(0, 0, rows), o)
 	require.NoError(t, tr.Run(t.Context(), &stream{end: 7}, 3, 3, nil))
 	require.NoError(t, tr.Save(t.Context()))
@@ -69,7 +69,7 @@ func TestRunFails(t *testing.T) {
 
 // TestRunCancelled: the end of the context ends Run where it leaves out batches, too.
 func TestRunCancelled(t *testing.T) {
-	o := gomlx.Options{Dir: t.TempDir()}
+	o := gomlx.Options{Checkpoints: gomlx.Checkpoints{Dir: t.TempDir()}}
 	tr, _ := newTrainer(t, noisy, batch(0, 0, rows), o)
 	require.NoError(t, tr.Run(t.Context(), &stream{end: 7}, 5, 1, nil))
 	require.NoError(t, tr.Save(t.Context()))

@@ -2,7 +2,7 @@
 // in pages, weighted micro-batches, clipping and checkpoints, where TrainingSession.Train has GoMLX's trainer.
 //
 //	session, err := hugot.NewGoTrainingSession[*pipelines.FeatureExtractionPipeline](config)
-//	o := gomlx.Options{Optimizer: quant8.AdamW{}, StateBits: 8, Clip: 1, Dir: "run", SaveEvery: 100}
+//	o := gomlx.Options{Optimizer: quant8.AdamW{}, StateBits: 8, Clip: 1, Checkpoints: gomlx.Checkpoints{Dir: "run", SaveEvery: 100}}
 //	t, err := snughugot.New(session, config, o) // imports this package as snughugot
 //	err = t.Run(ctx, config.TrainDataset, 1000, 4, nil) // in place of session.Train
 //	err = t.Close()

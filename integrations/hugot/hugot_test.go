@@ -120,8 +120,8 @@ func TestAgainstHugot(t *testing.T) {
 	require.Less(t, float64(small), 0.3*float64(full))
 	t.Logf("%d bytes of state, %d with 32 bits", small, full)
 
-	_, _ = trained(t, gomlx.Options{StateBits: 8, Dir: dir, SaveEvery: 5}, 15)
-	resumed, _ := trained(t, gomlx.Options{StateBits: 8, Dir: dir, SaveEvery: 5}, epochs*len(left))
+	_, _ = trained(t, gomlx.Options{StateBits: 8, Checkpoints: gomlx.Checkpoints{Dir: dir, SaveEvery: 5}}, 15)
+	resumed, _ := trained(t, gomlx.Options{StateBits: 8, Checkpoints: gomlx.Checkpoints{Dir: dir, SaveEvery: 5}}, epochs*len(left))
 	require.Equal(t, eight, resumed)
 }
 

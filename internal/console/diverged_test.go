@@ -72,7 +72,7 @@ func TestTrainingDiverges(t *testing.T) {
 		{"the last step", 19, 1.5, true, "", 20}, // a finite loss on held-out data says that the weights are sound
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tr, err := train.New[float32](line{[]float32{4}}, train.Options{Schedule: train.Constant(0.1), Dir: t.TempDir(), SaveEvery: 3, SkipNonFinite: c.skips})
+			tr, err := train.New[float32](line{[]float32{4}}, train.Options{Schedule: train.Constant(0.1), Checkpoints: train.Checkpoints{Dir: t.TempDir(), SaveEvery: 3}, SkipNonFinite: c.skips})
 			require.NoError(t, err)
 			var b bytes.Buffer
 			_, err = Training[float32]{
