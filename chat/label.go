@@ -53,7 +53,7 @@ const (
 // {% generation %} says itself what is learned.
 //
 // To find the turns, the conversation is rendered again with marks in its strings, and its beginnings up to an answer with
-// the generation prompt: two to ten renderings, and at most fifty where the template rewrites or tests what it is given. Their
+// the generation prompt: two to ten renderings, and at most seventy where the template rewrites or tests what it is given. Their
 // number does not grow with that of the messages.
 //
 // Errors wrap [snug.ErrConfig]: a template that refuses the conversation, or from whose text the turns cannot be told.
@@ -100,6 +100,7 @@ type labeler struct {
 	turns   []Turn
 	notes   []Note
 	prompts map[asking]prompt // by what is before an answer
+	own     int               // how many answers had a prompt of their own
 	closed  string            // what the last calls without an end of the turn had behind them
 }
 
@@ -423,6 +424,34 @@ func same(have, want string) bool {
 // represents is a template of a value as Python writes it.
 var represents, _ = jinja.Parse("{{ [v] | string | replace('[', '', 1) }}")
 
+// noteOutside notes parts of answers that are written behind or before their turns.
+func (l *labeler) noteOutside() {
+	out := slices.Repeat([]bool{true}, len(l.parts)) // by part: whether no place of it is in a turn
+	turns := map[int][]Turn{}
+	for _, x := range l.turns {
+		turns[x.Message] = append(turns[x.Message], x)
+	}
+	in := func(p place) bool {
+		return slices.ContainsFunc(turns[l.parts[p.part].message], func(x Turn) bool { return p.begin < x.End && p.end > x.Begin })
+	}
+	for _, p := range l.places {
+		out[p.part] = out[p.part] && !in(p)
+	}
+	for _, p := range l.places {
+		if part := l.parts[p.part]; out[p.part] && len(turns[part.message]) > 0 && !l.c.Messages[part.message].Untrained {
+			out[p.part] = false // said once
+			if p.begin == p.end {
+				if slices.ContainsFunc(l.notes, func(n Note) bool { return n.Message == part.message && n.Kind == LeftOut }) {
+					continue
+				}
+				l.note(part.message, LeftOut, "the chat template leaves out %s of %s: %s", part.name, l.who(part.message), quoted(part.text))
+				continue
+			}
+			l.note(part.message, LeftOut, "the chat template writes %s of %s outside of its turn, where it is not learned: %s", part.name, l.who(part.message), quoted(part.text))
+		}
+	}
+}
+
 // check returns an error if a turn has a part of another message, and notes answers without a turn.
 func (l *labeler) check() error {
 	at := 0
@@ -435,6 +464,7 @@ func (l *labeler) check() error {
 			}
 		}
 	}
+	l.noteOutside()
 	told := map[int]bool{}
 	for _, x := range l.turns {
 		told[x.Message] = true

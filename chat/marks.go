@@ -24,6 +24,7 @@ type part struct {
 	message int
 	name    string // content, or the field that has the string
 	text    string // without white space around it
+	before  string // the white space in front of it
 	after   string // the white space behind it
 	mid     int    // the byte of text where the middle mark is
 }
@@ -60,7 +61,7 @@ func (m *marker) mark(name, s string) string {
 		return s
 	}
 	from := strings.Index(s, text)
-	p := part{message: m.at, name: name, text: text, after: s[from+len(text):], mid: middle(text)}
+	p := part{message: m.at, name: name, text: text, before: s[:from], after: s[from+len(text):], mid: middle(text)}
 	m.parts = append(m.parts, p)
 	if m.skip != nil && m.skip(m.at) {
 		return s
@@ -323,6 +324,14 @@ func commonPrefix(a, b string) (n int) {
 		n--
 	}
 	return n
+}
+
+// commonSpace returns the size of white space if a text ends with it, or else 0.
+func commonSpace(text, space string) int {
+	if strings.HasSuffix(text, space) {
+		return len(space)
+	}
+	return 0
 }
 
 // commonSuffix returns how many bytes at the end of two texts are equal, in whole characters.

@@ -1,7 +1,6 @@
 package chat
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"unicode"
@@ -120,67 +119,6 @@ func whole(text string, k int) int {
 	return k
 }
 
-// prompt is how a conversation goes on with the generation prompt.
-type prompt struct {
-	added string // what the generation prompt adds
-	tail  string // all that follows the last message's content
-	known bool
-}
-
-// promptAfter returns how the first n messages go on.
-func (l *labeler) promptAfter(n int) (p prompt) {
-	m := marker{how: l.how, skip: func(i int) bool { return !l.known[i] }}
-	c := l.c
-	c.Messages = m.messages(c.Messages[:n])
-	with, err := l.t.plain(c, true)
-	if err != nil {
-		return p
-	}
-	plain, hits := unmark(with)
-	at := 0
-	for _, x := range places(plain, hits, m.parts, l.how) {
-		at = max(at, x.end)
-	}
-	p = prompt{tail: plain[at:], known: true}
-	if p.added = l.t.traits().added; p.added != "" && strings.HasSuffix(p.tail, p.added) {
-		return p
-	}
-	p.added = ""
-	if without, err := l.t.plain(c, false); err == nil {
-		other, _ := unmark(without)
-		p.added = plain[max(at, whole(plain, commonPrefix(plain, other))):]
-	}
-	return p
-}
-
-// maxRoles is how many roles before answers have a prompt of their own.
-const maxRoles = 6
-
-// findPrompts renders the beginnings of the conversation up to the last answer after each role.
-func (l *labeler) findPrompts() {
-	l.prompts = map[asking]prompt{}
-	for i := len(l.c.Messages) - 1; i > 0; i-- {
-		if l.c.Messages[i].Role != "assistant" {
-			continue
-		}
-		key := l.before(i)
-		if _, done := l.prompts[key]; !done && len(l.prompts) < maxRoles {
-			l.prompts[key] = l.promptAfter(i)
-		}
-	}
-}
-
-// asking is what stands before an answer.
-type asking struct {
-	role    string
-	written bool // the text has something of it
-}
-
-// before returns what stands before message i.
-func (l *labeler) before(i int) asking {
-	return asking{l.c.Messages[i-1].Role, l.first[i-1] >= 0}
-}
-
 // find finds the turns.
 func (l *labeler) find() {
 	l.findPrompts()
@@ -207,12 +145,13 @@ func (l *labeler) find() {
 			bound = l.next[i]
 		}
 		turn, ok := l.turn(i, p, first, last, bound, done)
-		if !ok {
-			continue
+		if n := len(l.turns); !ok || n > 0 && turn.Begin < l.turns[n-1].End && turn.End > l.turns[n-1].Begin {
+			continue // a text is of one turn
 		}
 		l.turns = append(l.turns, turn)
 		done = turn.End
 	}
+	slices.SortStableFunc(l.turns, func(a, b Turn) int { return a.Begin - b.Begin })
 }
 
 // hasTurn reports whether the last turn is that of a message.
@@ -246,126 +185,13 @@ func (l *labeler) turn(i, p, first, last, bound, done int) (x Turn, ok bool) {
 		if first < 0 {
 			return x, false
 		}
-		x.Begin = max(first, done)
+		x.Begin = max(l.start(i), done)
 	}
 	if last < 0 {
 		last = x.Begin
 	}
 	x.End, x.Ended = l.end(i, max(last, x.Begin), max(bound, last, x.Begin))
 	return x, true
-}
-
-// begin returns where the generation prompt ends in the text from p on, if that is before limit or the message's text
-// goes on as the prompt.
-func (l *labeler) begin(i, p, limit, done int) (at int, ok bool) {
-	if i == 0 {
-		return l.beginFirst(limit)
-	}
-	role := l.c.Messages[i-1].Role
-	asked, usual := l.prompts[l.before(i)], l.usual()
-	if role == "assistant" {
-		p = max(p, done)
-		asked = prompt{added: usual}
-	}
-	rest := l.text[p:]
-	index := strings.Index
-	if role == "assistant" && !l.hasTurn(i-1) || l.first[i] >= 0 && l.first[i-1] < 0 { // a header of the message before may be there
-		rest, index = l.text[p:max(p, limit)], strings.LastIndex
-	}
-	if asked.known && strings.HasPrefix(rest, asked.tail) {
-		at = p + len(asked.tail)
-		before := l.text[at:max(at, limit)]
-		if end, _ := l.endIn(before); l.first[i] < 0 && end >= 0 { // the next header is behind the end
-			before = before[:end]
-		}
-		if asked.added == "" && before != "" && l.header(asked.tail) == "" && l.hasHeader(i, before) {
-			l.note(i, Header, "the chat template writes no generation prompt before %s, so that the model learns to write its header %s", l.who(i), quoted(before))
-		}
-		return at, true
-	}
-	for _, added := range []string{asked.added, usual, strings.TrimFunc(asked.added, isSpace), strings.TrimFunc(usual, isSpace)} {
-		if added == "" {
-			continue
-		}
-		if j := index(rest, added); j >= 0 && p+j <= limit {
-			return p + j + len(added), true
-		}
-	}
-	if asked.known { // the text and the prompt part
-		k := whole(asked.tail, commonPrefix(asked.tail, rest))
-		from := len(asked.tail) - len(asked.added)
-		if k > from && strings.TrimFunc(asked.tail[from:k], isSpace) != "" || asked.added == "" && k > 0 && p+k <= limit {
-			return p + k, true
-		}
-	}
-	for _, added := range []string{asked.added, usual} { // or the text has the front of the prompt
-		for k := len(added) - 1; k > 1; k-- {
-			if k = whole(added, k); k < 2 || strings.TrimFunc(added[:k], isSpace) == "" {
-				break
-			}
-			if j := index(l.text[p:max(p, limit)], added[:k]); j >= 0 {
-				return p + j + k, true
-			}
-		}
-	}
-	return p, role == "assistant" && (done > 0 || l.first[i-1] >= 0)
-}
-
-// usual returns the generation prompt after a question. A template may write it in any case.
-func (l *labeler) usual() string {
-	asked := l.prompts[asking{"user", true}]
-	return cmp.Or(asked.added, l.t.traits().added, l.header(asked.tail), l.header(l.t.traits().tail))
-}
-
-// header returns what follows the first end of a turn in the tail of a prompt, unless it is white space.
-func (l *labeler) header(tail string) string {
-	at, size := l.endIn(tail)
-	if rest := tail[max(at, 0)+size:]; at >= 0 && strings.TrimFunc(rest, isSpace) != "" {
-		return rest
-	} else if at >= 0 {
-		return ""
-	}
-	return strings.TrimFunc(tail, isSpace)
-}
-
-// hasHeader reports whether a special token before the text of message i is a header. What begins a call of functions is
-// none, unless turns begin with it.
-func (l *labeler) hasHeader(i int, before string) bool {
-	tokens := l.t.tokensIn(before)
-	if len(tokens) == 0 || l.first[i] < 0 {
-		return len(tokens) > 0
-	}
-	name := l.parts[l.places[l.first[i]].part].name
-	isCall := slices.ContainsFunc(calls, func(field string) bool { return strings.HasPrefix(name, field) })
-	return !isCall || slices.Contains(l.t.traits().headers, tokens[0])
-}
-
-// beginFirst is begin for an answer before which there is no message.
-func (l *labeler) beginFirst(limit int) (at int, ok bool) {
-	added := l.usual()
-	c := l.c
-	c.Messages = nil
-	if text, err := l.t.plain(c, true); err == nil && text != "" && added != "" && strings.HasSuffix(text, added) && strings.HasPrefix(l.text, text) {
-		return len(text), true
-	}
-	if j := strings.Index(l.text, added); added != "" && j >= 0 && j <= limit {
-		return j + len(added), true
-	}
-	// After a question the model writes what is between the prompt and the content.
-	probe := &labeler{t: l.t, c: l.c}
-	probe.c.Messages = append([]Message{{Role: "user", Content: "question"}}, l.c.Messages[0])
-	var err error
-	if probe.text, err = l.t.plain(probe.c, false); err == nil {
-		probe.locate()
-		probe.findPrompts()
-		if probe.first[0] >= 0 && probe.first[1] >= 0 {
-			first := probe.places[probe.first[1]].begin
-			if at, ok := probe.begin(1, probe.places[probe.last[0]].end, first, 0); ok && at <= first && strings.HasSuffix(l.text[:limit], probe.text[at:first]) {
-				return limit - (first - at), true
-			}
-		}
-	}
-	return 0, false
 }
 
 // end returns where the turn of message i ends, whose text ends at last, before bound.
@@ -376,13 +202,22 @@ func (l *labeler) end(i, last, bound int) (at int, ended bool) {
 			rest = rest[:j]
 		}
 	}
-	if j, size := l.endIn(rest); j >= 0 {
+	if !l.c.Messages[i].callsFunctions() || l.first[i] < 0 {
+		if j, size := l.endIn(rest); j >= 0 {
+			return last + j + size, true
+		}
+		return last, false
+	}
+	// A token within the calls, such as a quotation mark, ends none of them.
+	inner := l.t.tokensIn(l.text[l.places[l.first[i]].begin:last])
+	if j, size := l.endIn(rest, inner...); j >= 0 && (len(inner) == 0 || slices.Contains(l.t.ends, rest[j:j+size])) {
+		return last + j + size, true
+	} else if written := l.closing(i, rest, bound); j < 0 || written != "" && j+size > len(written) {
+		tokens := l.t.tokensIn(written)
+		return last + len(written), len(tokens) > 0 && strings.HasSuffix(written, tokens[len(tokens)-1])
+	} else {
 		return last + j + size, true
 	}
-	if l.c.Messages[i].callsFunctions() {
-		return last + len(l.closing(i, rest, bound)), false
-	}
-	return last, false
 }
 
 // closing returns what a template writes behind the last call of functions of message i, without an end of the turn: what
@@ -408,8 +243,8 @@ func (l *labeler) closing(i int, rest string, bound int) string {
 }
 
 // endIn returns where the first end of a turn is in a text, and its size: the first of the ends, or else the first special
-// token with which neither a turn nor its content begins.
-func (l *labeler) endIn(text string) (at, size int) {
+// token with which neither a turn nor its content begins, and that is not among others.
+func (l *labeler) endIn(text string, others ...string) (at, size int) {
 	at = -1
 	for _, end := range l.t.ends {
 		if j := strings.Index(text, end); j >= 0 && (at < 0 || j < at || j == at && len(end) > size) {
@@ -421,7 +256,7 @@ func (l *labeler) endIn(text string) (at, size int) {
 	}
 	traits := l.t.traits()
 	for j := range len(text) {
-		if token := l.t.tokenAt(text[j:]); token != "" && !slices.Contains(traits.headers, token) && !slices.Contains(traits.inner, token) {
+		if token := l.t.tokenAt(text[j:]); token != "" && !slices.Contains(traits.headers, token) && !slices.Contains(traits.inner, token) && !slices.Contains(others, token) {
 			return j, len(token)
 		}
 	}
