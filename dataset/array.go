@@ -16,6 +16,7 @@ func readArray(in io.Reader, limit int64, give func(row) error) error {
 		return fail(d.unexpected("'[' of an array"))
 	}
 	d.at++
+	last := 0 // line on which the element before this one begins
 	for number := 1; ; number++ {
 		if err := d.space(); err != nil {
 			return fail(err)
@@ -40,8 +41,16 @@ func readArray(in io.Reader, limit int64, give func(row) error) error {
 		default:
 			return fail(d.unexpected(fmt.Sprintf("',' or ']' after element %d of the file's array", number-1)))
 		}
-		if err := d.row(fmt.Sprintf("line %d", d.line), give); err != nil {
-			return fmt.Errorf("element %d: %w", number, err)
+		line, element := fmt.Sprintf("line %d", d.line), fmt.Sprintf("element %d", number)
+		if d.line == last { // several on one line, as most programs write them
+			if err := d.row(element, give); err != nil {
+				return err
+			}
+			continue
+		}
+		last = d.line
+		if err := d.row(line, give); err != nil {
+			return fmt.Errorf("%s: %w", element, err)
 		}
 	}
 }

@@ -197,6 +197,8 @@ func TestErrors(t *testing.T) {
 		{"a.jsonl", "{\"text\": \"\xff\"}", "line 1: text: byte 10 is not UTF-8", nil, snug.ErrCorrupt},
 		{"a.jsonl", `{"text": [3]}`, "line 1: text is an array, want a string", nil, snug.ErrConfig},
 		{"a.json", `["x"]`, "element 1: line 1: a string, want an object with the fields of a sample", nil, snug.ErrConfig},
+		{"a.json", `[{"text": "x"}, "x"]`, "a.json: element 2: a string, want an object with the fields of a sample", nil, snug.ErrConfig},
+		{"a.json", "[{\"text\": \"x\"},\n\"x\"]", "a.json: element 2: line 2: a string, want an object with the fields of a sample", nil, snug.ErrConfig},
 		{"a.jsonl", `{"messages": [{"role": "user", "content": [{"type": "text"}]}]}`, `line 1: messages: message 0: part 0: its type is "text" and it has no text`, plain, snug.ErrConfig},
 		{"a.jsonl", `{"body": "x"}`, "the fields of the row are body, want those of a form: messages, each with role and content; ", nil, snug.ErrConfig},
 		{"a.jsonl", `{"text": "x", "prompt": "y", "completion": "z"}`, "read as prompt and completion, and has the field text besides, which says something else; -format completion leaves it out", nil, snug.ErrConfig},

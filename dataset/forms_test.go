@@ -383,6 +383,7 @@ func TestWarnings(t *testing.T) {
 	drops := template(t, "{% for m in messages if m.role != 'system' %}[{{ m.role }}]{{ m.content.split('</think>')[-1] }}{{ '</s>' if m.role == 'assistant' }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}")
 	endless := template(t, "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}")
 	system, good := `{"messages": [{"role": "system", "content": "s"}, `+hiUser+`, `+ho+`]}`, `{"messages": [`+hiUser+`, `+ho+`]}`
+	calls := `{"messages": [` + hiUser + `, {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]}]}`
 	thinks := func(what string) string {
 		return `{"messages": [` + hiUser + `, {"role": "assistant", "content": "<think>` + what + `</think>ho"}]}`
 	}
@@ -402,6 +403,7 @@ func TestWarnings(t *testing.T) {
 			"line 2: left out: answer is empty", "line 3: left out: answer is null, want a text or messages", "line 4: left out: question is empty"}},
 		{strict, []string{`{"question": "a", "answer": null}`, `{"question": "a", "answer": "b"}`}, []string{": question → user, answer → assistant", "line 1: left out: answer is null, want a text or messages"}},
 		{strict, []string{good, `{"messages": null}`}, []string{"line 2: left out: messages is null, want a text or messages"}},
+		{strict, []string{good, calls}, []string{"line 2: the chat template leaves out the tool calls of message 1 (assistant)", "line 2: left out: nothing of it is learned"}},
 		{nil, []string{`{"prompt": "a", "completion": " b"}`, `{"prompt": "a", "completion": " "}`, `{"prompt": "a", "completion": null}`}, []string{"line 2: left out: completion is empty", "line 3: left out: completion is null, want a text or messages"}},
 		{nil, []string{`{"text": "a b"}`, `{"text": ""}`, `{"text": null}`}, []string{"line 2: left out: text is empty", "line 3: left out: text is null, want a text or messages"}},
 		{strict, []string{`{"messages": [` + hiUser + `, {"role": "assistant", "content": "ho</s>\n"}]}`, good, `{"messages": [` + hiUser + `, {"role": "assistant", "content": "ho</s></s>"}]}`}, []string{"2 rows, first line 1: message 1 (assistant) ends with \"</s>\", which the chat template writes: it is taken once"}},
@@ -419,6 +421,9 @@ func TestWarnings(t *testing.T) {
 	_, _, _, err = shownForms(t, system, Options{Template: strict})
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.ErrorContains(t, err, "line 1: chat: the chat template says: no system, please")
+	_, _, _, err = shownForms(t, calls, Options{Template: strict})
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, "line 1: nothing of it is learned; the chat template leaves out the tool calls of message 1 (assistant)")
 
 	// Many kinds of warnings of one file do not take memory without end.
 	var lines strings.Builder

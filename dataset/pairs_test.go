@@ -60,6 +60,15 @@ func TestPairsTruncatedAndDropped(t *testing.T) {
 	require.ElementsMatch(t, []int{0, 1}, b[0].Pairs)
 }
 
+// TestPairsEqualWhenCut: a pair that differs only behind the context is counted, and said to be left out, once.
+func TestPairsEqualWhenCut(t *testing.T) {
+	text := `[{"prompt": "a", "chosen": " b", "rejected": " c"}, {"prompt": "a", "chosen": "` + strings.Repeat(" b", 9) + ` c", "rejected": "` + strings.Repeat(" b", 9) + ` d"}]`
+	s, err := Open([]string{write(t, "a.json", text)}, tok, Options{Context: 8, EOS: eos, Pairs: true})
+	require.NoError(t, err)
+	require.Equal(t, 1, s.stats.Dropped)
+	require.Equal(t, []Warning{{"left out: chosen and rejected are equal in their first 8 tokens (-context)", 1, "element 2"}}, s.stats.Files[0].Warnings)
+}
+
 func TestPairErrors(t *testing.T) {
 	plain := template(t, plainTemplate)
 	yes := `[{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]`

@@ -147,10 +147,15 @@ func (f *rows) warn(at, kind, format string, args ...any) {
 	f.found.Warnings[i].Rows++
 }
 
-// warned returns how many warnings were counted.
-func (f *rows) warned() (n int) {
+// leftOut begins the warnings about rows that are left out.
+const leftOut = "left out: "
+
+// toldLeft returns how many rows were said to be left out.
+func (f *rows) toldLeft() (n int) {
 	for _, w := range f.found.Warnings {
-		n += w.Rows
+		if strings.HasPrefix(w.Text, leftOut) {
+			n += w.Rows
+		}
 	}
 	return n
 }
@@ -170,7 +175,7 @@ func (f *rows) drop(at string, why error) {
 	}
 	f.reader.stats.Dropped++
 	text := strings.TrimPrefix(strings.TrimSuffix(why.Error(), ": "+snug.ErrConfig.Error()), "chat: ")
-	f.warn(at, "left out: "+kindOfText(text), "left out: %s", text)
+	f.warn(at, leftOut+kindOfText(text), leftOut+"%s", text)
 }
 
 // quoted is a part of a warning that quotes the row, or a number.
@@ -231,19 +236,37 @@ func (r *reader) take(x row) error {
 // add makes a sample of what a row says.
 func (f *rows) add(at string, c content) error {
 	r := f.reader
-	samples, cut, dropped, kinds := r.list.n, r.stats.Truncated, r.stats.Dropped, f.warned()
+	samples, cut, dropped, told := r.list.n, r.stats.Truncated, r.stats.Dropped, f.toldLeft()
 	err := r.sample(f, at, c)
 	f.found.Samples += r.list.n - samples
 	r.origin(f.found.Path + " " + at)
 	switch left := r.stats.Dropped > dropped && r.list.n == samples; {
-	case r.stats.Truncated > cut && left:
-		f.warn(at, "nothing left", "left out: none of its first %d tokens is learned (-context)", r.options.Context)
+	case left && f.toldLeft() > told: // the row says why
+	case left && r.stats.Truncated > cut:
+		f.warn(at, "nothing left", leftOut+"none of its first %d tokens is learned (-context)", r.options.Context)
+	case left:
+		f.without(at)
 	case r.stats.Truncated > cut:
 		f.warn(at, "cut", "cut to %d tokens (-context)", r.options.Context)
-	case left && f.warned() == kinds:
-		f.warn(at, "no label", "left out: nothing of it is learned")
 	}
 	return err
+}
+
+// without leaves out a row whose text has nothing that is learned. What the template has done to it is the reason, if it is
+// the first row to which that was done.
+func (f *rows) without(at string) {
+	const why = "nothing of it is learned"
+	f.warn(at, "no label", leftOut+why)
+	if f.first != nil {
+		return
+	}
+	reasons := []string{why}
+	for _, w := range f.found.Warnings {
+		if w.First == at && !strings.HasPrefix(w.Text, leftOut) {
+			reasons = append(reasons, w.Text)
+		}
+	}
+	f.first = fmt.Errorf("%s: %s: %w", at, strings.Join(reasons, "; "), snug.ErrConfig)
 }
 
 // sample encodes what a row says, and adds it to the set.
@@ -287,9 +310,9 @@ func (r *reader) sample(f *rows, at string, c content) error {
 	case r.options.Pairs && slices.Equal(r.cut(tokens[0]), r.cut(tokens[1])):
 		if len(r.cut(tokens[0])) < max(len(tokens[0]), len(tokens[1])) {
 			r.stats.Truncated++
-			f.warn(at, "equal", "left out: chosen and rejected are equal in their first %d tokens (-context)", r.options.Context)
+			f.warn(at, "equal", leftOut+"chosen and rejected are equal in their first %d tokens (-context)", r.options.Context)
 		} else {
-			f.warn(at, "equal", "left out: chosen and rejected have equal tokens")
+			f.warn(at, "equal", leftOut+"chosen and rejected have equal tokens")
 		}
 		r.stats.Dropped++
 		return nil
