@@ -162,6 +162,21 @@ func commandNamed(name string) *command {
 	return nil
 }
 
+// meant names the flags of fs that begin with the one that err does not know, if there are a few.
+func meant(fs *flag.FlagSet, err error) string {
+	_, given, unknown := strings.Cut(err.Error(), "flag provided but not defined: -")
+	var names []string
+	fs.VisitAll(func(f *flag.Flag) {
+		if strings.HasPrefix(f.Name, given) {
+			names = append(names, "-"+f.Name)
+		}
+	})
+	if !unknown || given == "" || len(names) == 0 || len(names) > 3 {
+		return ""
+	}
+	return "; there is " + strings.Join(names, ", ")
+}
+
 // parse parses flags, and checks that there are from fewest to most operands, or any number from fewest on if most is
 // negative.
 func (c *call) parse(define func(fs *flag.FlagSet), fewest, most int) ([]string, error) {
@@ -172,7 +187,7 @@ func (c *call) parse(define func(fs *flag.FlagSet), fewest, most int) ([]string,
 		if errors.Is(err, flag.ErrHelp) {
 			return nil, err
 		}
-		return nil, usagef("%s: %w", c.name, err)
+		return nil, usagef("%s: %w%s", c.name, err, meant(fs, err))
 	}
 	rest := fs.Args()
 	switch {

@@ -81,6 +81,20 @@ func TestWrongCommandLines(t *testing.T) {
 	}
 }
 
+// TestUnknownFlags: the error names the flags that begin as the one that is not known.
+func TestUnknownFlags(t *testing.T) {
+	for _, c := range []struct{ command, flag, want string }{
+		{"tune", "-eval", "not defined: -eval; there is -eval-every"},
+		{"tune", "--save", "not defined: -save; there is -save-every"},
+		{"tune", "-d", "not defined: -d\n"}, // too many begin so
+		{"tune", "-learning-rate", "not defined: -learning-rate\n"},
+	} {
+		status, _, errs := snugged(c.command, c.flag, "1")
+		require.Equal(t, 2, status)
+		require.Contains(t, errs, c.want)
+	}
+}
+
 // TestDamagedModels: what is left of a model that ends early, has a letter more or another
 // case is refused in one line that says where.
 func TestDamagedModels(t *testing.T) {

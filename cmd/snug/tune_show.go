@@ -136,7 +136,7 @@ func (t *tuning) describeData() {
 	if t.beta > 0 {
 		what, each = "pair", "answers "
 	}
-	fmt.Fprintf(t.call.stdout, "data: %s to train on and %d held out, %sof %d tokens at most; %d tokens, %d of them predicted\n",
+	fmt.Fprintf(t.call.stdout, "data: %s to train on and %d held out, %sof %d tokens at most; %d tokens, of which %d are learned\n",
 		console.Count(s.Samples, what), s.HeldOut, each, t.context, s.Tokens, s.Trained)
 	for _, line := range dataLines(s) {
 		fmt.Fprintf(t.call.stdout, "      %s\n", escaped(line))

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/transformer"
 )
 
@@ -117,42 +119,82 @@ func TestTuneKilledJob(t *testing.T) {
 
 const limitedVariable = "SNUG_LIMITED_JOB"
 
+// deepModel publishes a model of 8 layers, and texts of many lengths.
+func deepModel(t *testing.T) (model, data string) {
+	var b strings.Builder
+	for i := range 80 {
+		fmt.Fprintf(&b, `{"text": %q}`+"\n", strings.Repeat(letters[i%20:i%20+6], 1+i*7%80))
+	}
+	data = filepath.Join(t.TempDir(), "texts.jsonl")
+	require.NoError(t, os.WriteFile(data, []byte(b.String()), 0o600))
+	small := publish(t)
+	config, err := transformer.ReadConfig(small)
+	require.NoError(t, err)
+	config.Layers, config.Windows, config.Hidden, config.Context = 8, make([]int, 8), 128, 512
+	m, err := transformer.New(config, transformer.Options{})
+	require.NoError(t, err)
+	model = t.TempDir()
+	require.NoError(t, m.Save(model, 0))
+	require.NoError(t, copyCompanions(model, small, false))
+	return model, data
+}
+
+// limited runs a command in a process of its own.
+func limited(t *testing.T, args ...string) (out string, err error) {
+	text, err := json.Marshal(args)
+	require.NoError(t, err)
+	c := exec.Command(os.Args[0], "-test.run=^TestTuneLimitedJob$", "-test.v")
+	c.Env = append(os.Environ(), limitedVariable+"="+string(text))
+	b, err := c.Output()
+	return string(b), err
+}
+
+// limitedResult returns the result of a command of limited, which must not fail.
+func limitedResult(t *testing.T, args ...string) (r result) {
+	out, err := limited(t, args...)
+	require.NoError(t, err, "%s", out)
+	_, line, found := strings.Cut(out, "{\"model\"")
+	require.True(t, found, "%s", out)
+	require.NoError(t, json.NewDecoder(strings.NewReader("{\"model\""+line)).Decode(&r))
+	return r
+}
+
+// pageNoise is the most by which the resident memory of equal processes differs: pages of the program that systems map differently.
+const pageNoise = 1 << 20
+
 // TestTuneKeepsItsLimit: a process of its own, whose samples have many lengths, stays within -memory.
 func TestTuneKeepsItsLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains in processes of their own")
 	}
-	var b strings.Builder
-	for i := range 80 {
-		fmt.Fprintf(&b, `{"text": %q}`+"\n", strings.Repeat(letters[i%20:i%20+6], 1+i*7%80))
-	}
-	data := filepath.Join(t.TempDir(), "texts.jsonl")
-	require.NoError(t, os.WriteFile(data, []byte(b.String()), 0o600))
-	model := publish(t)
-	config, err := transformer.ReadConfig(model)
-	require.NoError(t, err)
-	config.Layers, config.Windows, config.Hidden, config.Context = 8, make([]int, 8), 128, 512
-	m, err := transformer.New(config, transformer.Options{})
-	require.NoError(t, err)
-	deep := t.TempDir()
-	require.NoError(t, m.Save(deep, 0))
-	require.NoError(t, copyCompanions(deep, model, false))
+	model, data := deepModel(t)
 	const limit = 50 << 20 // of which the program takes 32 to 40, by how the system maps its file
 	for _, flags := range [][]string{{"-lora", "4"}, {"-full"}, {"-lora", "4", "-report", filepath.Join(t.TempDir(), "run.html")}} {
-		args := append([]string{"tune", "-model", deep, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-batch", "16", "-epochs", "1", "-memory", "50MiB", "-json"}, flags...)
-		text, err := json.Marshal(args)
-		require.NoError(t, err)
-		c := exec.Command(os.Args[0], "-test.run=^TestTuneLimitedJob$", "-test.v")
-		c.Env = append(os.Environ(), limitedVariable+"="+string(text))
-		out, err := c.Output()
-		require.NoError(t, err, "%s", out)
-		_, line, found := strings.Cut(string(out), "{\"model\"")
-		require.True(t, found, "%s", out)
-		var r result
-		require.NoError(t, json.NewDecoder(strings.NewReader("{\"model\""+line)).Decode(&r))
-		const noise = 1 << 20 // pages of the program that systems map differently
-		require.LessOrEqual(t, r.PeakRSS, int64(limit+noise), "%v: %s", flags, out)
+		r := limitedResult(t, append([]string{"tune", "-model", model, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-batch", "16", "-epochs", "1", "-memory", "50MiB", "-json"}, flags...)...)
+		require.LessOrEqual(t, r.PeakRSS, int64(limit+pageNoise), "%v", flags)
 		require.Greater(t, r.Resident, int64(limit)*3/4, "the plan uses the memory")
+	}
+}
+
+// TestTuneNamesItsLimit: processes with the -memory that the error of a smaller one names train, and stay within it. The
+// flag can be copied from the error.
+func TestTuneNamesItsLimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("trains in processes of their own")
+	}
+	model, data := deepModel(t)
+	for _, flags := range [][]string{{"-full", "-context", "128"}, {"-lora", "4", "-base", "nf4", "-context", "256"}} {
+		args := append([]string{"tune", "-model", model, "-data", data, "-batch", "4", "-steps", "2", "-json"}, flags...)
+		out, err := limited(t, append(args, "-o", filepath.Join(t.TempDir(), "out"), "-memory", "8MiB")...)
+		require.Error(t, err)
+		named := regexp.MustCompile(`wants -memory ([0-9]+MiB)`).FindStringSubmatch(out)
+		require.Len(t, named, 2, "%s", out)
+		limit, err := plan.ParseBytes(named[1])
+		require.NoError(t, err)
+		for range 3 {
+			r := limitedResult(t, append(args, "-o", filepath.Join(t.TempDir(), "out"), "-memory", named[1])...)
+			require.LessOrEqual(t, r.PeakRSS, limit, "%v", flags)
+		}
 	}
 }
 
