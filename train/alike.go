@@ -18,11 +18,10 @@ import (
 
 // alike returns an error unless all ranks have the same options, and parameters of the same names, lengths and types.
 func (t *Trainer[B]) alike() error {
-	r, o := t.options.Reducer, &t.options
-	if r == nil {
+	r, o := &t.ranks, &t.options
+	if !r.many {
 		return nil
 	}
-	t.flags, t.sums = make([]float64, r.Size()), make([]float64, 3+r.Size())
 	params := fnv.New32a()
 	for _, p := range t.params {
 		fmt.Fprintf(params, "%q %d %s\n", p.name, p.n, p.value.DType())
@@ -66,7 +65,7 @@ func (t *Trainer[B]) alike() error {
 			continue
 		}
 		err := fmt.Errorf("rank %d has another %s than rank 0: %w", rank, c.name, snug.ErrConfig)
-		if all, ok := r.(accum.Broadcaster); ok && c.name == aboutOption {
+		if all, ok := r.Reducer.(accum.Broadcaster); ok && c.name == aboutOption {
 			return errors.Join(err, t.aboutOf0(all, run))
 		}
 		return err
@@ -100,11 +99,11 @@ const aboutOption = "About (model, data and the like)"
 // aboutOf0 returns, on other ranks, how their About differs from that of rank 0.
 func (t *Trainer[B]) aboutOf0(all accum.Broadcaster, own []byte) error {
 	first := own
-	length := t.flags[:1]
+	length := t.ranks.flags[:1]
 	if length[0] = float64(len(own)); t.options.follows() {
 		length[0] = 0
 	}
-	if err := t.options.Reducer.Sum(length); err != nil {
+	if err := t.ranks.Sum(length); err != nil {
 		return err
 	}
 	if t.options.follows() {
@@ -151,8 +150,7 @@ func differs(numbers []float64) int {
 
 // equal returns an error unless all ranks have the same values of the parameters.
 func (t *Trainer[B]) equal() error {
-	r := t.options.Reducer
-	if r == nil {
+	if !t.ranks.many {
 		return nil
 	}
 	values := uint32(0)
@@ -163,12 +161,11 @@ func (t *Trainer[B]) equal() error {
 		}
 		values = sum
 	}
-	clear(t.flags)
-	t.flags[r.Rank()] = float64(values)
-	if err := r.Sum(t.flags); err != nil {
+	all, err := t.ranks.each(float64(values))
+	if err != nil {
 		return err
 	}
-	if rank := differs(t.flags); rank > 0 {
+	if rank := differs(all); rank > 0 {
 		return fmt.Errorf("rank %d has other values of parameters than rank 0: %w", rank, snug.ErrConfig)
 	}
 	return nil

@@ -39,11 +39,7 @@ func (t *Trainer[B]) average() error {
 	case t.halfway:
 		return t.stopped()
 	}
-	if err := t.each(func(_ string, spare, w snug.View, _ int) error { return convert(spare, w) }); err != nil {
-		return err
-	}
-	t.averaged = true
-	return t.each(func(name string, _, w snug.View, lo int) error { return t.opt.Average(name, lo, w, w) })
+	return t.gradients.average(true)
 }
 
 // trainable puts the parameters in training back into the model, after Average.
@@ -51,33 +47,45 @@ func (t *Trainer[B]) trainable() error {
 	if !t.averaged {
 		return nil
 	}
-	if err := t.each(func(_ string, spare, w snug.View, _ int) error { return convert(w, spare) }); err != nil {
+	if err := t.gradients.average(false); err != nil {
 		return fmt.Errorf("the parameters that train: %w", err)
 	}
-	t.averaged = false
 	return nil
 }
 
-// each calls do for all weights in parts. w is a part as the optimizer sees it, beginning at element lo of the
+func (w *window[B]) average(on bool) error {
+	if !on {
+		err := w.each(func(_ string, spare, value snug.View, _ int) error { return convert(value, spare) })
+		w.t.averaged = err != nil
+		return err
+	}
+	if err := w.each(func(_ string, spare, value snug.View, _ int) error { return convert(spare, value) }); err != nil {
+		return err
+	}
+	w.t.averaged = true
+	return w.each(func(name string, _, value snug.View, lo int) error { return w.opt.Average(name, lo, value, value) })
+}
+
+// each calls do for all weights in parts. value is a part as the optimizer sees it, beginning at element lo of the
 // parameter; spare is the memory of its gradient.
-func (t *Trainer[B]) each(do func(name string, spare, w snug.View, lo int) error) error {
+func (w *window[B]) each(do func(name string, spare, value snug.View, lo int) error) error {
 	begin := 0
-	for _, p := range t.params {
-		step := func(lo int, w snug.View) error {
-			spare, err := t.buffer.Slice(begin+lo, begin+lo+w.Len())
+	for _, p := range w.t.params {
+		step := func(lo int, value snug.View) error {
+			spare, err := w.buffer.Slice(begin+lo, begin+lo+value.Len())
 			if err != nil {
 				return err
 			}
-			return do(p.name, spare, w, lo)
+			return do(p.name, spare, value, lo)
 		}
 		var err error
 		switch {
-		case p.mastered && t.options.Masters != amp.NoMaster: // with NoMaster, Update rounds at random
-			err = t.master.Update(p.name, p.value, step)
-		case t.pages != nil && p.value.DType() == snug.F32:
-			err = t.pages.update(p.value, step)
-		default:
+		case !p.mastered:
+			err = w.place.update(p.value, step)
+		case w.t.options.Masters == amp.NoMaster: // whose Update rounds at random
 			err = step(0, p.value)
+		default:
+			err = w.master.Update(p.name, p.value, step)
 		}
 		if err != nil {
 			return err

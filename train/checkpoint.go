@@ -69,49 +69,127 @@ func (o *Options) masters() string {
 	return o.Masters.String()
 }
 
-// begin gives master weights their first values, or restores the newest checkpoint.
-func (t *Trainer[B]) begin() error {
-	if t.options.Reducer != nil {
-		return t.beginTogether()
-	}
-	if t.folder == nil || t.folder.Newest() == nil {
-		return t.addMasters()
-	}
-	found := t.folder.Newest()
-	if err := t.restore(); err != nil {
-		return fmt.Errorf("the checkpoint %s: %w", found.Path(), err)
-	}
-	t.resumed(found.Step, t.options.Folder.about.Begun)
-	return nil
+// savedPart is a part of a checkpoint.
+type savedPart struct {
+	name  string
+	write func(w io.Writer) error
+	read  func(r io.Reader) error
 }
 
-func (t *Trainer[B]) resumed(step int, begun bool) { t.step, t.saved, t.begun = step, step, begun }
+// small is a part of a state that is no larger than maxSmall.
+func small(name string, state interface {
+	encoding.BinaryAppender
+	encoding.BinaryUnmarshaler
+}) savedPart {
+	return savedPart{name, func(w io.Writer) error {
+		b, err := state.AppendBinary(nil)
+		if err == nil {
+			_, err = w.Write(b)
+		}
+		return err
+	}, func(r io.Reader) error {
+		b, err := io.ReadAll(io.LimitReader(r, maxSmall))
+		if err != nil {
+			return err
+		}
+		return state.UnmarshalBinary(b)
+	}}
+}
+
+// large is a part that an object reads and writes.
+func large(name string, state interface {
+	io.WriterTo
+	io.ReaderFrom
+}) savedPart {
+	return savedPart{name, func(w io.Writer) error {
+		_, err := state.WriteTo(w)
+		return err
+	}, func(r io.Reader) error {
+		_, err := state.ReadFrom(r)
+		return err
+	}}
+}
+
+// parts are the parts in the order in which they are restored: weights come before the masters that may need them.
+func (t *Trainer[B]) parts() []savedPart {
+	list := append(t.gradients.parts(), t.scale.parts()...)
+	if m, has := t.model.(Stateful); has {
+		list = append(list, savedPart{modelPart, m.WriteState, m.ReadState})
+	}
+	return list
+}
+
+// parts are the parameters, the master weights and the optimizer's state.
+func (u *updater[B]) parts() (list []savedPart) {
+	t := u.t
+	if slices.ContainsFunc(t.params, t.saves) {
+		list = append(list, savedPart{weightsPart, t.writeWeights, t.readWeights})
+	}
+	if slices.ContainsFunc(t.params, func(p param) bool { return p.mastered }) {
+		masters := large(mastersPart, u.master)
+		masters.read = u.readMasters
+		list = append(list, masters)
+	}
+	return append(list, large(optimizerPart, u.opt))
+}
 
 // addMasters gives master weights their first values.
-func (t *Trainer[B]) addMasters() error {
-	for _, p := range t.params {
-		if err := t.addMaster(p, t.options.Fill); err != nil {
+func (u *updater[B]) addMasters(fill func(name string) FirstValue) error {
+	for _, p := range u.t.params {
+		if !p.mastered {
+			continue
+		}
+		var first FirstValue
+		if fill != nil {
+			first = fill(p.name)
+		}
+		err := u.addMaster(p, func(lo int, part snug.View) error {
+			return u.master.AddShard(p.name, p.n, lo, part, shifted(first, lo))
+		})
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (t *Trainer[B]) addMaster(p param, fill func(name string) FirstValue) error {
-	if !p.mastered {
-		return nil
-	}
-	var first FirstValue
-	if fill != nil {
-		first = fill(p.name)
-	}
-	before := t.held(t.master.Bytes)
-	lo, part, err := t.part(p)
+func (u *updater[B]) addMaster(p param, add func(lo int, part snug.View) error) error {
+	before := u.t.held(u.master.Bytes)
+	lo, part, err := p.part()
 	if err == nil {
-		err = t.master.AddShard(p.name, p.n, lo, part, shifted(first, lo))
+		err = add(lo, part)
 	}
-	t.holders.add(plan.Masters, p.name, t.held(t.master.Bytes)-before)
+	u.t.holders.add(plan.Masters, p.name, u.t.held(u.master.Bytes)-before)
 	return err
+}
+
+func (u *updater[B]) readMasters(r io.Reader) error {
+	for _, p := range u.t.params {
+		if !p.mastered {
+			continue
+		}
+		err := u.addMaster(p, func(lo int, part snug.View) error {
+			if part.Len() == p.n && !u.t.saves(p) {
+				return u.master.Add(p.name, p.n, nil)
+			}
+			return u.master.AddShard(p.name, p.n, lo, part, nil)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if _, err := u.master.ReadFrom(r); err != nil {
+		return err
+	}
+	for _, p := range u.t.params {
+		if p.mastered && !u.t.saves(p) {
+			err := p.change(func(_ int, part snug.View) error { return u.master.Copy(p.name, part) })
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // matches returns an error if a checkpoint is of another run.
@@ -134,144 +212,24 @@ func (t *Trainer[B]) matches(saved *about) error {
 
 // fits returns an error unless the newest checkpoint is of this run and has the right parts.
 func (t *Trainer[B]) fits() error {
-	if err := t.matches(t.options.Folder.about); err != nil {
+	if err := t.matches(t.checkpoints.about); err != nil {
 		return err
 	}
-	var names []string
-	for _, p := range t.folder.Newest().Parts {
+	var names, want []string
+	for _, p := range t.checkpoints.folder.Newest().Parts {
 		names = append(names, p.Name)
 	}
-	if want := t.parts(); !slices.Equal(names, want) {
+	for _, p := range t.parts() {
+		want = append(want, p.name)
+	}
+	if !slices.Equal(names, want) {
 		return fmt.Errorf("it has the parts %v, want %v: %w", names, want, snug.ErrCorrupt)
 	}
 	return nil
 }
 
-// restore brings the trainer to the state of the newest checkpoint.
-func (t *Trainer[B]) restore() error {
-	if err := t.fits(); err != nil {
-		return err
-	}
-	found := t.folder.Newest()
-	for _, name := range t.parts() { // weights come before the masters that may need them
-		if err := found.Read(name, func(r io.Reader) error { return t.read(name, r) }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// parts returns the names of the parts, in the order in which they are restored.
-func (t *Trainer[B]) parts() (names []string) {
-	if slices.ContainsFunc(t.params, t.saves) {
-		names = append(names, weightsPart)
-	}
-	if t.master != nil {
-		names = append(names, mastersPart)
-	}
-	names = append(names, optimizerPart)
-	if t.scaler != nil {
-		names = append(names, scalerPart)
-	}
-	if _, has := t.model.(Stateful); has {
-		names = append(names, modelPart)
-	}
-	return names
-}
-
 // saves reports whether a checkpoint has the parameter itself.
 func (t *Trainer[B]) saves(p param) bool { return !p.mastered || t.options.Masters != amp.FullMaster }
-
-func (t *Trainer[B]) write(name string, w io.Writer) (err error) {
-	switch name {
-	case weightsPart:
-		if t.shards != nil {
-			return t.collectPart(sendWeights, w)
-		}
-		return t.writeWeights(w)
-	case mastersPart:
-		if t.shards != nil {
-			return t.collectPart(sendMasters, w)
-		}
-		_, err = t.master.WriteTo(w)
-	case optimizerPart:
-		switch {
-		case t.zeroth != nil:
-			return write(w, t.zeroth)
-		case t.shards != nil:
-			return t.collectPart(sendOptimizer, w)
-		}
-		_, err = t.opt.WriteTo(w)
-	case scalerPart:
-		return write(w, t.scaler)
-	case modelPart:
-		return t.model.(Stateful).WriteState(w)
-	}
-	return err
-}
-
-// write writes a small state.
-func write(w io.Writer, x encoding.BinaryAppender) error {
-	b, err := x.AppendBinary(nil)
-	if err == nil {
-		_, err = w.Write(b)
-	}
-	return err
-}
-
-func (t *Trainer[B]) read(name string, r io.Reader) error {
-	switch name {
-	case weightsPart:
-		return t.readWeights(r)
-	case mastersPart:
-		for _, p := range t.params {
-			var err error
-			if t.options.Masters == amp.FullMaster && p.mastered && t.shards == nil {
-				before := t.held(t.master.Bytes)
-				err = t.master.Add(p.name, p.n, nil)
-				t.holders.add(plan.Masters, p.name, t.held(t.master.Bytes)-before)
-			} else {
-				err = t.addMaster(p, nil)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		if _, err := t.master.ReadFrom(r); err != nil {
-			return err
-		}
-		for _, p := range t.params {
-			if p.mastered && !t.saves(p) {
-				err := t.change(p, func(_ int, part snug.View) error { return t.master.Copy(p.name, part) })
-				if err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	case optimizerPart:
-		if t.zeroth != nil {
-			return read(r, t.zeroth)
-		}
-		if t.shards != nil {
-			return t.opt.ReadShards(r)
-		}
-		_, err := t.opt.ReadFrom(r)
-		return err
-	case modelPart:
-		return t.model.(Stateful).ReadState(r)
-	}
-	return read(r, t.scaler)
-}
-
-// read reads a small state that write has written.
-func read(r io.Reader, x encoding.BinaryUnmarshaler) error {
-	b, err := io.ReadAll(io.LimitReader(r, maxSmall))
-	if err != nil {
-		return err
-	}
-	return x.UnmarshalBinary(b)
-}
 
 // Save writes a checkpoint of the steps done, unless the newest one is of the same step. If ctx ends while Save writes,
 // the older checkpoints stay. The error wraps [snug.ErrConfig] if there is neither Options.Dir nor Options.Folder, and
@@ -288,16 +246,20 @@ func (t *Trainer[B]) Save(ctx context.Context) (err error) {
 		return fmt.Errorf("train: Save: the Trainer is closed: %w", snug.ErrConfig)
 	case t.step == t.saved:
 		return nil
-	case t.options.Reducer != nil:
-		return t.saveTogether(ctx)
 	}
-	return t.save(ctx)
+	err = t.ranks.agree(t.gradients.together(func() error { return t.save(ctx) }))
+	if err == nil {
+		t.saved = t.step
+	} else if t.options.follows() {
+		return fmt.Errorf("train: Save: step %d: %w", t.step, err)
+	}
+	return err
 }
 
 func (t *Trainer[B]) save(ctx context.Context) (err error) {
 	switch {
-	case t.folder == nil:
-		return fmt.Errorf("train: Save: there is no Dir, or the Trainer is closed: %w", snug.ErrConfig)
+	case t.checkpoints == nil:
+		return fmt.Errorf("train: Save: there is no Dir: %w", snug.ErrConfig)
 	case t.halfway:
 		return fmt.Errorf("train: Save: %w", t.stopped())
 	}
@@ -315,13 +277,12 @@ func (t *Trainer[B]) save(ctx context.Context) (err error) {
 		return fmt.Errorf("train: Save: %w", err)
 	}
 	var parts []checkpoint.Part
-	for _, name := range t.parts() {
-		parts = append(parts, checkpoint.Part{Name: name, Write: func(w io.Writer) error { return t.write(name, untilDone{ctx, w}) }})
+	for _, p := range t.parts() {
+		parts = append(parts, checkpoint.Part{Name: p.name, Write: func(w io.Writer) error { return p.write(untilDone{ctx, w}) }})
 	}
-	if err := t.folder.Save(t.step, a, parts); err != nil {
+	if err := t.checkpoints.folder.Save(t.step, a, parts); err != nil {
 		return fmt.Errorf("train: Save: step %d: %w", t.step, err)
 	}
-	t.saved = t.step
 	return nil
 }
 

@@ -50,10 +50,13 @@ func openFolder(dir string, keep int) (*Folder, error) {
 	return f, nil
 }
 
+// resumes reports whether there was a checkpoint when the folder was opened.
+func (f *Folder) resumes() bool { return f != nil && f.about != nil }
+
 // Newest returns the step, the notes as JSON, see [Trainer.SetNotes], and the path of the checkpoint that was the
 // newest when the folder was opened. notes is nil if there was none.
 func (f *Folder) Newest() (step int, notes json.RawMessage, path string) {
-	if f == nil || f.about == nil {
+	if !f.resumes() {
 		return 0, nil, ""
 	}
 	found := f.folder.Newest()
@@ -63,7 +66,7 @@ func (f *Folder) Newest() (step int, notes json.RawMessage, path string) {
 // About returns Options.About, as JSON, of the checkpoint that was the newest when the folder was opened, nil if there was
 // none.
 func (f *Folder) About() json.RawMessage {
-	if f == nil || f.about == nil {
+	if !f.resumes() {
 		return nil
 	}
 	return f.about.Run
@@ -72,7 +75,7 @@ func (f *Folder) About() json.RawMessage {
 // Matches returns an error if the newest checkpoint belongs to another run: if its Options.About differs from about.
 // The error wraps [snug.ErrConfig] and names what differs. Without a checkpoint it returns nil.
 func (f *Folder) Matches(about any) error {
-	if f == nil || f.about == nil {
+	if !f.resumes() {
 		return nil
 	}
 	want, err := toJSON(about)

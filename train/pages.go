@@ -20,29 +20,18 @@ func (o *Options) paged() bool {
 // intoOnly is a Window without Done: it hands on no gradients before the backward pass has ended.
 type intoOnly struct{ Window }
 
-// makeInto makes the Window that the model sees.
-func (t *Trainer[B]) makeInto() {
-	switch {
-	case t.shards != nil:
-		t.into = t.shards
-	case t.window != nil:
-		t.into = t.window
-	}
-}
-
 // missingPasses returns how many micro-batches more than n, the number of this rank, the rank with the most has. The error
 // is the same on all ranks.
 func (t *Trainer[B]) missingPasses(n int) (int, error) {
 	if !t.options.paged() {
 		return 0, nil
 	}
-	clear(t.flags)
-	t.flags[t.options.Reducer.Rank()] = float64(n)
-	if err := t.options.Reducer.Sum(t.flags); err != nil {
+	all, err := t.ranks.each(float64(n))
+	if err != nil {
 		return 0, err
 	}
 	most := 0
-	for rank, has := range t.flags {
+	for rank, has := range all {
 		if has == 0 {
 			return 0, fmt.Errorf("rank %d has no micro-batch of a weight above 0, and with an accum.Pages as Reducer each rank needs one in every step: %w", rank, snug.ErrConfig)
 		}
@@ -51,9 +40,9 @@ func (t *Trainer[B]) missingPasses(n int) (int, error) {
 	return most - n, nil
 }
 
-// pass runs a micro-batch n times, only to gather its pages with the other ranks. begin begins a micro-batch of the window,
+// emptyPasses runs a micro-batch n times, only to gather its pages with the other ranks. begin begins a micro-batch of the window,
 // and end throws it away.
-func (t *Trainer[B]) pass(ctx context.Context, n int, b B, into Window, begin, end func() error) error {
+func (t *Trainer[B]) emptyPasses(ctx context.Context, n int, b B, into Window, begin, end func() error) error {
 	for range n {
 		if err := begin(); err != nil {
 			return err

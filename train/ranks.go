@@ -15,23 +15,47 @@ import (
 // follows reports whether another rank writes the checkpoints.
 func (o *Options) follows() bool { return o.Reducer != nil && o.Reducer.Rank() > 0 }
 
+// ranks are the processes that make a step together. A process alone is the only rank of accum.Local.
+type ranks struct {
+	accum.Reducer
+	many  bool      // a Reducer was given
+	flags []float64 // one for each rank
+	sums  []float64 // loss, targets and weight over all ranks, and the rate of each
+}
+
+func newRanks(r accum.Reducer) (ranks, error) {
+	many := r != nil
+	if !many {
+		alone, err := accum.Local(context.Background(), 1)
+		if err != nil {
+			return ranks{}, err
+		}
+		r = alone[0]
+	}
+	return ranks{r, many, make([]float64, r.Size()), make([]float64, 3+r.Size())}, nil
+}
+
+// each returns a number of each rank. They are valid until the next call.
+func (r *ranks) each(own float64) ([]float64, error) {
+	clear(r.flags)
+	r.flags[r.Rank()] = own
+	return r.flags, r.Sum(r.flags)
+}
+
 // errRank0 is the error of the other ranks where rank 0 has failed.
 var errRank0 = errors.New("rank 0 has failed, and says why")
 
 // agree returns an error on all ranks if one of them has one.
-func (t *Trainer[B]) agree(err error) error {
-	r := t.options.Reducer
-	clear(t.flags)
+func (r *ranks) agree(err error) error {
+	own := 0.0
 	if err != nil {
-		t.flags[r.Rank()] = 1
+		own = 1
 	}
-	if sumErr := r.Sum(t.flags); err == nil {
-		err = sumErr
-	}
-	if err != nil || t.flags[0] > 0 {
+	all, sumErr := r.each(own)
+	if err = cmp.Or(err, sumErr); err != nil || all[0] > 0 {
 		return cmp.Or(err, errRank0)
 	}
-	for rank, failed := range t.flags {
+	for rank, failed := range all {
 		if failed > 0 {
 			return fmt.Errorf("rank %d has failed, and says why", rank)
 		}
@@ -39,56 +63,36 @@ func (t *Trainer[B]) agree(err error) error {
 	return nil
 }
 
-// saveTogether writes a checkpoint on rank 0.
-func (t *Trainer[B]) saveTogether(ctx context.Context) error {
-	var err error
-	switch {
-	case t.options.follows() && t.shards != nil:
-		err = t.sendParts()
-	case !t.options.follows():
-		err = t.save(ctx)
-		if t.shards != nil {
-			err = errors.Join(err, t.announce(sendNothing))
-		}
-	}
-	if err = t.agree(err); err == nil {
-		t.saved = t.step
-	} else if t.options.follows() {
-		return fmt.Errorf("train: Save: step %d: %w", t.step, err)
-	}
-	return err
-}
-
 var errNoBroadcaster = fmt.Errorf("checkpoints want a Reducer that is an accum.Broadcaster: %w", snug.ErrConfig)
 
-// beginTogether is begin for the ranks: rank 0 reads the newest checkpoint and sends the others what it reads.
-func (t *Trainer[B]) beginTogether() error {
-	var err error
+// begin gives master weights their first values, or restores the newest checkpoint: rank 0 reads it, and sends the others
+// what it reads.
+func (t *Trainer[B]) begin() (err error) {
 	state := make([]float64, 4) // whether there is a checkpoint, its step, whether the next one has begun, bytes of notes
 	notes := t.Notes()
-	all, ok := t.options.Reducer.(accum.Broadcaster)
-	if !ok && t.folder != nil {
+	all, ok := t.ranks.Reducer.(accum.Broadcaster)
+	if !ok && t.checkpoints != nil {
 		err = errNoBroadcaster
-	} else if t.folder != nil && t.folder.Newest() != nil {
-		state[0], state[1] = 1, float64(t.folder.Newest().Step)
-		if t.options.Folder.about.Begun {
+	} else if t.checkpoints.resumes() {
+		step, _, _ := t.checkpoints.Newest()
+		if state[0], state[1] = 1, float64(step); t.checkpoints.about.Begun {
 			state[2] = 1
 		}
 		state[3] = float64(len(notes))
 		err = t.fits()
 	}
-	if sumErr := t.options.Reducer.Sum(state); sumErr != nil {
+	if sumErr := t.ranks.Sum(state); sumErr != nil {
 		return sumErr
 	}
 	resumes, step, begun := state[0] > 0, int(state[1]), state[2] > 0
-	if err := t.agree(err); err != nil {
+	if err := t.ranks.agree(err); err != nil {
 		return t.ofCheckpoint(err)
 	}
 	if !resumes {
-		if err := t.addMasters(); err != nil {
+		if err := t.gradients.addMasters(t.options.Fill); err != nil {
 			return err
 		}
-		return t.gather() // Fill may have changed parameters
+		return t.gradients.gather() // Fill may have changed parameters
 	}
 	if !ok {
 		return errNoBroadcaster // on all ranks, as rank 0 is one
@@ -99,41 +103,38 @@ func (t *Trainer[B]) beginTogether() error {
 	if err := all.Broadcast(0, snug.SliceView([]byte(t.received))); err != nil {
 		return err
 	}
-	for _, name := range t.parts() {
-		if err := t.receive(name, all); err != nil {
+	for _, p := range t.parts() {
+		if err := t.receive(p, all); err != nil {
 			return t.ofCheckpoint(err)
 		}
 	}
-	if err := t.gather(); err != nil {
-		return err
-	}
-	t.resumed(step, begun)
-	return nil
+	t.step, t.saved, t.begun = step, step, begun
+	return t.gradients.gather()
 }
 
 // ofCheckpoint names the checkpoint in an error, on the rank that reads it.
 func (t *Trainer[B]) ofCheckpoint(err error) error {
-	if t.folder == nil || t.folder.Newest() == nil {
-		return fmt.Errorf("the newest checkpoint: %w", err)
+	if t.checkpoints.resumes() {
+		return fmt.Errorf("the checkpoint %s: %w", t.checkpoints.folder.Newest().Path(), err)
 	}
-	return fmt.Errorf("the checkpoint %s: %w", t.folder.Newest().Path(), err)
+	return fmt.Errorf("the newest checkpoint: %w", err)
 }
 
 // receive restores a part of a checkpoint on all ranks. All read the same bytes by the same calls.
-func (t *Trainer[B]) receive(name string, all accum.Broadcaster) error {
+func (t *Trainer[B]) receive(p savedPart, all accum.Broadcaster) error {
 	s := &stream{all: all, buffer: make([]byte, streamBytes), header: make([]byte, 1)}
 	if t.options.follows() {
-		return t.agree(t.read(name, s))
+		return t.ranks.agree(p.read(s))
 	}
-	err := t.folder.Newest().Read(name, func(r io.Reader) error {
+	err := t.checkpoints.folder.Newest().Read(p.name, func(r io.Reader) error {
 		s.from = r
-		return t.read(name, s)
+		return p.read(s)
 	})
 	if err != nil && s.from == nil { // the others wait for the first piece
 		s.from = failing{err}
 		_, _ = s.Read(s.buffer[:0])
 	}
-	return t.agree(err)
+	return t.ranks.agree(err)
 }
 
 const streamBytes = 1 << 20
@@ -214,22 +215,12 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// accumulateNothing takes part in a step of the ranks without a micro-batch.
-func (t *Trainer[B]) accumulateNothing() error {
-	if err := t.window.Begin(0); err != nil {
-		return err
+// lossOfAll returns the loss of a step over all ranks.
+func (t *Trainer[B]) lossOfAll(loss fused.Loss) (fused.Loss, error) {
+	r, sums := &t.ranks, t.ranks.sums
+	if !r.many {
+		return loss, nil
 	}
-	_, err := t.window.End()
-	return err
-}
-
-// together returns the loss of a step over all ranks.
-func (t *Trainer[B]) together(loss fused.Loss, err error) (fused.Loss, error) {
-	r := t.options.Reducer
-	if r == nil || err != nil {
-		return loss, err
-	}
-	sums := t.sums
 	clear(sums)
 	sums[0], sums[1], sums[2], sums[3+r.Rank()] = loss.Sum, float64(loss.Targets), loss.Weight, float64(t.options.Schedule(t.step))
 	if err := r.Sum(sums); err != nil {

@@ -35,6 +35,23 @@ func newStaging(dev *snug.Device, chunk, most int) (*staging, error) {
 	return &staging{mover: mover, grads: newAhead(mover, chunk), weights: newAhead(mover, chunk)}, nil
 }
 
+// begin starts to copy the gradients to the host.
+func (s *staging) begin(params []param, gradient func(name string) (snug.View, error)) error {
+	for _, p := range params {
+		grad, err := gradient(p.name)
+		if err != nil {
+			return err
+		}
+		s.grads.add(grad)
+	}
+	return s.grads.begin()
+}
+
+func (s *staging) end() error { return s.grads.end() }
+
+// gradient returns a copy of the next chunk of the gradients, valid until the next call.
+func (s *staging) gradient(g snug.View) (snug.View, error) { return s.grads.next(g) }
+
 // update calls step with a copy of each chunk of float32 weights, and writes the copy back.
 func (s *staging) update(weights snug.View, step func(lo int, w snug.View) error) (err error) {
 	defer func() { err = errors.Join(err, s.weights.end(), s.Wait()) }()
@@ -145,9 +162,4 @@ func (a *ahead) end() error {
 }
 
 // close frees pinned memory.
-func (s *staging) close() error {
-	if s == nil {
-		return nil
-	}
-	return s.mover.Close()
-}
+func (s *staging) close() error { return s.mover.Close() }

@@ -6,19 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
-	"strings"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
-	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/plan"
-	"github.com/snug-ml/snug/quant8"
 )
-
-// group is the name under which the scaler knows the gradients.
-const group = "model"
 
 // Train makes one step of the optimizer with the mean of the gradients of the micro-batches. It writes a checkpoint
 // after every SaveEvery steps. Where that step was skipped or its loss is not finite, it does so after the next step that
@@ -38,7 +30,7 @@ func (t *Trainer[B]) Train(ctx context.Context, batches []B) (Report, error) {
 	if ctx == nil {
 		return Report{}, fmt.Errorf("train: the context is nil: %w", snug.ErrConfig)
 	}
-	if t.halfway && t.options.Gradients == plan.Folded {
+	if t.halfway && t.gradients.traits().final {
 		return Report{}, fmt.Errorf("train: %w", t.stopped())
 	}
 	if err := t.trainable(); err != nil {
@@ -67,60 +59,47 @@ func (t *Trainer[B]) Train(ctx context.Context, batches []B) (Report, error) {
 // sound reports whether the step has an update and a finite loss, or the model has no losses.
 func (r Report) sound() bool { return r.Skipped == "" && (r.Targets == 0 || r.Loss-r.Loss == 0) }
 
+// train makes a step: pass, norm, scale or skip, apply, report.
 func (t *Trainer[B]) train(ctx context.Context, batches []B) (r Report, err error) {
 	r.Rate, r.Scale = t.options.Schedule(t.step), t.Scale()
 	if batches, err = t.counted(batches); err != nil {
 		return r, err
 	}
+	if err = t.pass(ctx, batches, &r); err != nil {
+		return r, err
+	}
+	defer func() { t.gradients.end(err == nil && r.Skipped != "") }()
+	f, err := t.gradients.norm()
+	if r.Norm = f.Norm; err != nil {
+		return r, err
+	}
+	r.Skipped, err = t.scale.step(f, func() error { return t.gradients.apply(ctx, r.Rate, f.Norm) })
+	return r, err
+}
+
+// pass runs the micro-batches. Where memory runs out it divides them, unless parameters have changed.
+func (t *Trainer[B]) pass(ctx context.Context, batches []B, r *Report) (err error) {
 	for range t.splits {
 		if batches, err = t.split(batches); err != nil {
-			return r, err
+			return err
 		}
-	}
-	if t.single != nil {
-		return r, t.trainInBackward(ctx, batches, &r)
 	}
 	for {
-		var loss fused.Loss
-		if t.zeroth != nil {
-			if err = t.trainForward(ctx, batches, &r); err == nil {
-				return r, nil
-			}
-		} else if loss, err = t.accumulate(ctx, batches); err == nil {
-			r.Loss, r.Targets = loss.Mean(), loss.Targets
-			break
-		} else {
-			t.reset()
+		if err = t.gradients.pass(ctx, batches, r); err == nil {
+			return nil
 		}
-		if t.divide == nil || !errors.Is(err, snug.ErrNoMemory) {
-			return r, err
+		t.gradients.end(false)
+		way := t.gradients.traits()
+		if t.divide == nil || way.backward && !way.held || !errors.Is(err, snug.ErrNoMemory) {
+			return err
 		}
 		smaller, splitErr := t.split(batches)
 		if splitErr != nil {
-			return r, errors.Join(err, splitErr)
+			return errors.Join(err, splitErr)
 		}
 		batches = smaller
 		t.splits++
 	}
-	if err := t.update(ctx, &r); err != nil {
-		t.reset()
-		return r, err
-	}
-	if r.Skipped == "" || t.shards != nil {
-		t.reset()
-	} else {
-		t.window.Skip()
-	}
-	return r, nil
-}
-
-// reset begins the next window.
-func (t *Trainer[B]) reset() {
-	if t.shards != nil {
-		t.shards.Reset()
-		return
-	}
-	t.window.Reset()
 }
 
 // counted returns the micro-batches whose weight is above 0.
@@ -136,7 +115,7 @@ func (t *Trainer[B]) counted(batches []B) ([]B, error) {
 		}
 	}
 	switch {
-	case keep == 0 && t.options.Reducer != nil: // other ranks may have some
+	case keep == 0 && t.ranks.many: // other ranks may have some
 		return nil, nil
 	case len(batches) == 0:
 		return nil, fmt.Errorf("there are no micro-batches: %w", snug.ErrConfig)
@@ -232,301 +211,18 @@ func (t *Trainer[B]) collected(loss fused.Loss, err error) (fused.Loss, error) {
 	return loss, cmp.Or(err, takeErr)
 }
 
-// accumulate runs the micro-batches of a step.
-func (t *Trainer[B]) accumulate(ctx context.Context, batches []B) (fused.Loss, error) {
-	return t.together(t.collected(t.accumulateAll(ctx, batches)))
-}
-
-// accumulateAll is accumulate without the losses that are collected and those of other ranks.
-func (t *Trainer[B]) accumulateAll(ctx context.Context, batches []B) (all fused.Loss, err error) {
-	if t.shards != nil {
-		return t.accumulateShards(ctx, batches)
-	}
-	more, err := t.missingPasses(len(batches))
-	if err != nil {
-		return all, err
-	}
-	*t.count.n = max(1, len(batches))
-	if more > 0 {
-		err := t.pass(ctx, more, batches[0], intoOnly{t.into}, func() error { return t.window.Begin(t.model.Weight(batches[0])) }, func() error {
-			t.window.Reset()
-			return nil
-		})
-		if err != nil {
-			return all, err
-		}
-	}
-	if len(batches) == 0 {
-		return all, t.accumulateNothing()
-	}
-	for i, b := range batches {
-		if err := t.window.Begin(t.model.Weight(b)); err != nil {
-			return all, err
-		}
-		loss, err := t.model.Backprop(ctx, b, t.Scale(), t.into)
-		if err != nil {
-			return all, fmt.Errorf("micro-batch %d: %w", i, err)
-		}
-		if _, err := t.window.End(); err != nil {
-			return all, err
-		}
-		all = all.Plus(loss)
-	}
-	return all, nil
-}
-
-// update steps the optimizer with the mean of the window, unless the gradients are not finite.
-func (t *Trainer[B]) update(ctx context.Context, r *Report) (err error) {
-	var stats amp.Stats
-	if t.scaler == nil {
-		if stats, err = amp.Measure(t.gradients()); err != nil {
-			return err
-		}
-		if stats, err = t.joinStats(stats); err != nil {
-			return err
-		}
-		if r.Norm = stats.Norm; stats.NonFinite == 0 {
-			return t.apply(ctx, r.Rate, stats.Norm)
-		}
-		if !t.options.SkipNonFinite {
-			return fmt.Errorf("%s: %w", t.overflows(stats), snug.ErrNonFinite)
-		}
-		r.Skipped = t.overflows(stats)
-		return nil
-	}
-	if stats, err = t.scaler.Unscale(group, t.gradients()); err != nil {
+// reportLoss puts the loss of a step into r, with the losses that are collected and those of other ranks.
+func (t *Trainer[B]) reportLoss(r *Report, loss fused.Loss, err error) error {
+	if loss, err = t.collected(loss, err); err != nil {
 		return err
 	}
-	if stats, err = t.joinStats(stats); err != nil {
-		return err
+	if loss, err = t.lossOfAll(loss); err == nil {
+		r.Loss, r.Targets = loss.Mean(), loss.Targets
 	}
-	if t.shards != nil {
-		if err := t.scaler.Join(group, stats); err != nil {
-			return err
-		}
-	}
-	r.Norm = stats.Norm
-	stepped, err := t.scaler.Step(group, nil, func() error { return t.apply(ctx, r.Rate, stats.Norm) })
-	if err != nil {
-		return err
-	}
-	if err := t.scaler.Update(); err != nil {
-		return err
-	}
-	if !stepped {
-		r.Skipped = fmt.Sprintf("%s; the loss scale was %v and is %v", t.overflows(stats), r.Scale, t.scaler.Scale())
-	}
-	return nil
-}
-
-// clip returns the factor that clips gradients of this norm.
-func (t *Trainer[B]) clip(norm float64) float32 {
-	if t.options.Clip == 0 {
-		return 1
-	}
-	return amp.ClipCoef(norm, t.options.Clip)
-}
-
-// overflows names the gradients that are not finite, with their micro-batch if the window has measured it.
-func (t *Trainer[B]) overflows(stats amp.Stats) string {
-	var found []snug.NonFinite
-	if t.window != nil {
-		found = t.window.NonFinite()
-	}
-	if len(found) == 0 {
-		found = stats.Overflows
-	}
-	if len(found) == 0 {
-		return t.overflowsElsewhere()
-	}
-	more := ""
-	if n := len(found) - 3; n > 0 {
-		found, more = found[:3], fmt.Sprintf(" and %d more gradients", n)
-	}
-	var list []string
-	for _, o := range found {
-		list = append(list, o.String())
-	}
-	return strings.Join(list, "; ") + more
-}
-
-// apply updates every parameter, or this rank's part of it, with its gradient, which is clipped. norm is that of all
-// gradients. Where the updates of matrices may take seconds it looks between them whether ctx has ended.
-func (t *Trainer[B]) apply(ctx context.Context, rate float32, norm float64) (err error) {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	slow := t.opt.Operations() > slowUpdate
-	if t.pages != nil {
-		defer func() { err = errors.Join(err, t.pages.grads.end()) }()
-		if err := t.copyGradients(); err != nil {
-			return err
-		}
-	}
-	coef := t.clip(norm)
-	t.opt.Advance(rate)
-	t.opt.Within(norm) // it was measured just now
-	t.halfway, t.updating = true, ""
-	if t.pages == nil { // else the optimizer works on the host
-		dev := t.params[0].value.Device()
-		device.Hold(dev)
-		defer func() { err = errors.Join(err, device.Release(dev)) }()
-	}
-	for _, p := range t.params {
-		if err := ctx.Err(); slow && err != nil {
-			return err
-		}
-		t.updates(p.name)
-		grad, err := t.gradient(p)
-		if err != nil {
-			return err
-		}
-		step := func(lo int, w snug.View) error {
-			g, err := grad.Slice(lo, lo+w.Len())
-			if err == nil && t.pages != nil {
-				g, err = t.pages.grads.next(g)
-			}
-			if err != nil {
-				return err
-			}
-			return t.opt.StepRange(p.name, lo, w, g, coef)
-		}
-		err = t.change(p, func(_ int, value snug.View) error {
-			switch {
-			case p.mastered:
-				return t.master.Update(p.name, value, step)
-			case t.pages != nil:
-				return t.pages.update(value, step)
-			}
-			return step(0, value)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return t.gather()
-}
-
-// slowUpdate is about the floating-point operations of a second, of the updates of all parameters.
-const slowUpdate = 1e10
-
-// copyGradients starts to copy the gradients to the host, in the order of their use.
-func (t *Trainer[B]) copyGradients() error {
-	for _, p := range t.params {
-		grad, err := t.gradient(p)
-		if err != nil {
-			return err
-		}
-		t.pages.grads.add(grad)
-	}
-	return t.pages.grads.begin()
-}
-
-// updates tells the Monitor that the optimizer updates a parameter, if its layer is not that of the last update.
-func (t *Trainer[B]) updates(name string) {
-	if layer := plan.LayerOf(name); t.options.Monitor != nil && layer != t.updating {
-		t.updating = layer
-		t.options.Monitor.Enter(plan.Update, layer)
-	}
+	return err
 }
 
 // stopped returns the error of calls that cannot go on from half a step.
 func (t *Trainer[B]) stopped() error {
 	return fmt.Errorf("step %d stopped half-way: resume the newest checkpoint: %w", t.step+1, snug.ErrConfig)
-}
-
-// advance begins a step in the backward pass, unless a failed attempt that changed nothing has already begun it.
-func (t *Trainer[B]) advance(rate float32) {
-	if !t.begun || t.halfway {
-		t.opt.Advance(rate)
-	}
-	t.begun = true
-}
-
-// trainInBackward is train with an update of each parameter in the backward pass.
-func (t *Trainer[B]) trainInBackward(ctx context.Context, batches []B, r *Report) error {
-	if t.options.Gradients == plan.Folded {
-		return t.trainFolding(ctx, batches, r)
-	}
-	if len(batches) != 1 {
-		return fmt.Errorf("%d micro-batches, and InBackward takes one: %w", len(batches), snug.ErrConfig)
-	}
-	t.advance(r.Rate)
-	measures := t.options.Clip > 0 // the first pass only measures the norm
-	norm, err := t.opt.StepInBackward(quant8.BackwardOptions{MaxNorm: t.options.Clip}, func(ready quant8.Ready) error {
-		if !measures {
-			ready = t.changing(ready)
-		}
-		measures = false
-		t.single.begin(ready)
-		loss, err := t.backprop(ctx, batches[0], 1, t.single)
-		if err != nil {
-			return err
-		}
-		r.Loss, r.Targets = loss.Mean(), loss.Targets
-		return t.single.end()
-	})
-	r.Norm = norm
-	return err
-}
-
-// changing wraps ready to note that the step has changed parameters or the state. A gradient that is not finite changes
-// neither.
-func (t *Trainer[B]) changing(ready quant8.Ready) quant8.Ready {
-	return func(name string, p, g snug.View) error {
-		before := t.halfway
-		t.halfway = true
-		err := ready(name, p, g)
-		if errors.Is(err, snug.ErrNonFinite) {
-			t.halfway = before
-		}
-		return err
-	}
-}
-
-// leastShare is the share of the weight of a folded step below which a micro-batch is left out. It is more than the
-// tolerance with which FoldInBackward compares sums of weights.
-const leastShare = 0x1p-29
-
-// weighing returns the micro-batches of a folded step whose weight is not negligible, and the sum of their weights.
-func (t *Trainer[B]) weighing(batches []B) (list []B, weight float64) {
-	total := 0.0
-	for _, b := range batches {
-		total += t.model.Weight(b)
-	}
-	little := func(b B) bool { return t.model.Weight(b) < leastShare*total }
-	if math.IsInf(total, 1) || !slices.ContainsFunc(batches, little) {
-		return batches, total
-	}
-	for _, b := range batches {
-		if !little(b) {
-			list, weight = append(list, b), weight+t.model.Weight(b)
-		}
-	}
-	return list, weight
-}
-
-// trainFolding is trainInBackward with any number of micro-batches.
-func (t *Trainer[B]) trainFolding(ctx context.Context, batches []B, r *Report) (err error) {
-	o := quant8.FoldOptions{MaxNorm: t.options.Clip}
-	batches, o.Total = t.weighing(batches)
-	var all fused.Loss
-	t.advance(r.Rate)
-	for i, b := range batches {
-		o.Weight = t.model.Weight(b)
-		_, r.Norm, err = t.opt.FoldInBackward(o, func(ready quant8.Ready) error {
-			t.single.begin(t.changing(ready))
-			loss, err := t.backprop(ctx, b, 1, t.single)
-			if err != nil {
-				return err
-			}
-			all = all.Plus(loss)
-			return t.single.end()
-		})
-		if err != nil {
-			return fmt.Errorf("micro-batch %d: %w", i, err)
-		}
-	}
-	r.Loss, r.Targets = all.Mean(), all.Targets
-	return nil
 }

@@ -1,13 +1,96 @@
 package train
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
+
+// inBackward updates each parameter while the model runs backward, as soon as its gradient is complete.
+type inBackward[B any] struct {
+	updater[B]
+	inPass
+	single single
+}
+
+func (*inBackward[B]) traits() traits { return traits{backward: true} }
+
+func (*inBackward[B]) excludes(o *Options) []exclusion {
+	return []exclusion{
+		{o.Scaler != nil, "InBackward does not go with a loss scale, because one parameter is updated before another is known to be finite"},
+		{o.Masters == amp.SplitMaster || o.Masters == amp.Split24Master, "InBackward has no master weights: leave Masters unset, or set NoMaster"},
+		{o.Fill != nil, "InBackward has no master weights to fill"},
+		{o.Reducer != nil, "Reducer does not go with InBackward, because ranks add their gradients before an update"},
+	}
+}
+
+func (b *inBackward[B]) make() error {
+	t := b.t
+	b.single = single{params: t.params, dev: t.params[0].value.Device(), values: map[string]snug.View{}, holders: &t.holders}
+	for _, p := range t.params {
+		b.single.values[p.name] = p.value
+	}
+	t.closes(b.single.close)
+	return b.updater.make()
+}
+
+func (b *inBackward[B]) bytes() plan.Bytes {
+	all := b.updater.bytes()
+	all[plan.Gradients] = b.single.held
+	return all
+}
+
+func (b *inBackward[B]) pass(ctx context.Context, batches []B, r *Report) (err error) {
+	t := b.t
+	if len(batches) != 1 {
+		return fmt.Errorf("%d micro-batches, and InBackward takes one: %w", len(batches), snug.ErrConfig)
+	}
+	b.advance(r.Rate)
+	measures := t.options.Clip > 0 // the first pass only measures the norm
+	b.found.Norm, err = b.opt.StepInBackward(quant8.BackwardOptions{MaxNorm: t.options.Clip}, func(ready quant8.Ready) error {
+		if !measures {
+			ready = b.changing(ready)
+		}
+		measures = false
+		b.single.begin(ready)
+		loss, err := t.backprop(ctx, batches[0], 1, &b.single)
+		if err != nil {
+			return err
+		}
+		r.Loss, r.Targets = loss.Mean(), loss.Targets
+		return b.single.end()
+	})
+	return err
+}
+
+// advance begins a step in the backward pass, unless a failed attempt that changed nothing has already begun it.
+func (b *inBackward[B]) advance(rate float32) {
+	t := b.t
+	if !t.begun || t.halfway {
+		b.opt.Advance(rate)
+	}
+	t.begun = true
+}
+
+// changing wraps ready to note that the step has changed parameters or the state. A gradient that is not finite changes
+// neither.
+func (b *inBackward[B]) changing(ready quant8.Ready) quant8.Ready {
+	t := b.t
+	return func(name string, p, g snug.View) error {
+		before := t.halfway
+		t.halfway = true
+		err := ready(name, p, g)
+		if errors.Is(err, snug.ErrNonFinite) {
+			t.halfway = before
+		}
+		return err
+	}
+}
 
 // single is a Window that holds a gradient only until it is complete. The gradient of an embedding that is also the
 // head has two parts, and is held from the first to the second.
@@ -36,7 +119,7 @@ const unusedGradient = "room for the next gradient"
 
 // give makes the holder of a layer count a gradient, in place of the holder that counts it now.
 func (s *single) give(g *gradient, layer string) {
-	if s.holders == nil || s.holders.monitor == nil {
+	if s.holders.monitor == nil {
 		return
 	}
 	to := s.holders.of(plan.Gradients, layer).Holder

@@ -1,0 +1,67 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/quant8"
+)
+
+// folded is inBackward with any number of micro-batches: their gradients are folded into the optimizer's state one by one.
+type folded[B any] struct{ inBackward[B] }
+
+func (*folded[B]) traits() traits { return traits{backward: true, final: true} }
+
+func (f *folded[B]) excludes(o *Options) []exclusion {
+	return append(f.inBackward.excludes(o),
+		exclusion{o.SkipNonFinite, "Folded does not go with SkipNonFinite, because what is folded cannot be taken back"})
+}
+
+func (f *folded[B]) pass(ctx context.Context, batches []B, r *Report) (err error) {
+	o := quant8.FoldOptions{MaxNorm: f.t.options.Clip}
+	batches, o.Total = f.weighing(batches)
+	var all fused.Loss
+	f.advance(r.Rate)
+	for i, b := range batches {
+		o.Weight = f.t.model.Weight(b)
+		_, f.found.Norm, err = f.opt.FoldInBackward(o, func(ready quant8.Ready) error {
+			f.single.begin(f.changing(ready))
+			loss, err := f.t.backprop(ctx, b, 1, &f.single)
+			if err != nil {
+				return err
+			}
+			all = all.Plus(loss)
+			return f.single.end()
+		})
+		if err != nil {
+			return fmt.Errorf("micro-batch %d: %w", i, err)
+		}
+	}
+	r.Loss, r.Targets = all.Mean(), all.Targets
+	return nil
+}
+
+// leastShare is the share of the weight of a folded step below which a micro-batch is left out. It is more than the
+// tolerance with which FoldInBackward compares sums of weights.
+const leastShare = 0x1p-29
+
+// weighing returns the micro-batches of a folded step whose weight is not negligible, and the sum of their weights.
+func (f *folded[B]) weighing(batches []B) (list []B, weight float64) {
+	total, weightOf := 0.0, f.t.model.Weight
+	for _, b := range batches {
+		total += weightOf(b)
+	}
+	little := func(b B) bool { return weightOf(b) < leastShare*total }
+	if math.IsInf(total, 1) || !slices.ContainsFunc(batches, little) {
+		return batches, total
+	}
+	for _, b := range batches {
+		if !little(b) {
+			list, weight = append(list, b), weight+weightOf(b)
+		}
+	}
+	return list, weight
+}

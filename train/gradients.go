@@ -1,0 +1,76 @@
+package train
+
+import (
+	"context"
+
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/plan"
+)
+
+// gradients is a way to get the gradients of a step, and to update the parameters with them: [Trainer.Train] is the
+// methods pass, norm and apply in turn. A new way is a type in a file of its own, and a case of chosen. It embeds updater
+// for the optimizer and the master weights, and inPass if it updates parameters while the model runs.
+type gradients[B any] interface {
+	traits() traits
+	// excludes returns the options that do not go with the way.
+	excludes(o *Options) []exclusion
+	// make makes the optimizer and the memory of the gradients. Where the ranks divide the parameters it says how.
+	make() error
+
+	// pass runs the micro-batches, and sets Loss and Targets of the report.
+	pass(ctx context.Context, batches []B, r *Report) error
+	// norm divides the gradients by the loss scale, and measures them.
+	norm() (found, error)
+	// apply updates the parameters with the gradients, clipped by their norm.
+	apply(ctx context.Context, rate float32, norm float64) error
+	// end begins the next window. skipped says that the gradients were not finite, and nothing was updated.
+	end(skipped bool)
+
+	// bytes returns what is held between steps, lost the counts of lost updates, and parts what a checkpoint saves.
+	bytes() plan.Bytes
+	lost() []counter
+	parts() []savedPart
+	// addMasters gives master weights their first values.
+	addMasters(fill func(name string) FirstValue) error
+	// average puts averages into the model, or puts the parameters in training back.
+	average(on bool) error
+	// gather sends the parts of the parameters to all ranks, and together makes a checkpoint on rank 0 with their help.
+	gather() error
+	together(save func() error) error
+}
+
+// traits are what the Trainer asks about a way to get gradients.
+type traits struct {
+	held     bool // all gradients are, until the update: there may be master weights and a loss scale
+	backward bool // the model runs backward
+	final    bool // a step that has stopped half-way cannot be repeated
+}
+
+// chosen returns the way that the options choose.
+func (t *Trainer[B]) chosen() gradients[B] {
+	o, u := &t.options, updater[B]{t: t}
+	switch _, zeroth := o.mezo(); {
+	case zeroth:
+		return &zerothOrder[B]{t: t}
+	case o.Gradients == plan.Folded:
+		return &folded[B]{inBackward[B]{updater: u}}
+	case o.Gradients == plan.InBackward:
+		return &inBackward[B]{updater: u}
+	case o.Shard != plan.Replicate:
+		return &sharded[B]{updater: u}
+	}
+	return &window[B]{updater: u}
+}
+
+// found is what norm has found.
+type found struct {
+	amp.Stats
+	overflows string // names the gradients that are not finite
+}
+
+// inPass is norm, apply and end of a way that updates the parameters in pass.
+type inPass struct{ found found }
+
+func (p *inPass) norm() (found, error)                        { return p.found, nil }
+func (*inPass) apply(context.Context, float32, float64) error { return nil }
+func (*inPass) end(bool)                                      {}
