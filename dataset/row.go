@@ -21,7 +21,8 @@ type member struct {
 	value value
 }
 
-// value is a value of JSON: nil, bool, [json.Number], string, list, object, or literal. Strings are UTF-8.
+// value is a value of JSON: nil, bool, [json.Number], string, list, object, or literal; or of a table one that is foreign.
+// Strings are UTF-8.
 type value any
 
 // list is an array of JSON.
@@ -66,6 +67,8 @@ func kindOf(v value) string {
 		return "an object"
 	case literal:
 		return string(v) + ", which is not JSON: write null"
+	case foreign:
+		return string(v) + ", about whose text programs differ: store the column as strings"
 	}
 	return fmt.Sprintf("%T", v)
 }

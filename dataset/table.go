@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -99,8 +100,14 @@ func (r *reader) table(f io.ReaderAt, size int64) (err error) {
 	var columns []*parquet.Column
 	var names []string
 	for _, column := range file.Root().Columns() {
+		if slices.Contains(names, column.Name()) {
+			return twice(column)
+		}
 		names = append(names, column.Name())
 		if r.options.reads(column.Name()) {
+			if err := once(column); err != nil {
+				return err
+			}
 			columns = append(columns, column)
 		} else {
 			r.rows.ignore(column.Name())
@@ -115,11 +122,12 @@ func (r *reader) table(f io.ReaderAt, size int64) (err error) {
 	if err := checkTable(f, file, int64(r.limit()), r.options.reads); err != nil {
 		return err
 	}
+	types := leavesOf(file)
 	for _, group := range file.RowGroups() {
 		if group.NumRows() == 0 {
 			continue
 		}
-		t := &tableRows{chunks: group.ColumnChunks(), limit: r.rowLimit()}
+		t := &tableRows{chunks: group.ColumnChunks(), types: types, limit: r.rowLimit()}
 		var fields []*columnNode
 		for _, column := range columns {
 			fields = append(fields, t.node(column))
@@ -150,6 +158,7 @@ func (r *reader) table(f io.ReaderAt, size int64) (err error) {
 // tableRows assembles the rows of a row group.
 type tableRows struct {
 	chunks      []parquet.ColumnChunk
+	types       []format.SchemaElement // of the columns of values
 	leaves      []*leaf
 	limit, held int64 // bytes that a row may take, and that this one takes
 }
@@ -157,6 +166,7 @@ type tableRows struct {
 // leaf is a column of values, which are read some at a time.
 type leaf struct {
 	name   string
+	scalar func(parquet.Value) value // of values that are numbers or bytes of a type of their own, else nil
 	pages  parquet.Pages
 	page   parquet.Page
 	values parquet.ValueReader
@@ -184,7 +194,7 @@ const (
 func (t *tableRows) node(c *parquet.Column) *columnNode {
 	n := &columnNode{Column: c}
 	if c.Leaf() {
-		l := &leaf{name: strings.Join(c.Path(), "."), pages: t.chunks[c.Index()].Pages()}
+		l := &leaf{name: strings.Join(c.Path(), "."), pages: t.chunks[c.Index()].Pages(), scalar: scalarOf(t.types[c.Index()])}
 		t.leaves = append(t.leaves, l)
 		n.leaves = []*leaf{l}
 		return n
@@ -289,6 +299,9 @@ func (t *tableRows) present(n *columnNode) (value, error) {
 		if err != nil {
 			return nil, err
 		}
+		if f := n.leaves[0].scalar; f != nil && !v.IsNull() {
+			return f(v), nil
+		}
 		return t.scalar(v)
 	case n.kind == listNode:
 		// The element is the only child of the repeated group, unless the group is the element, as old writers have it.
@@ -373,7 +386,11 @@ func floatOf(x float64, bits int) value {
 	case math.IsInf(x, -1):
 		return literal("-Infinity")
 	}
-	return json.Number(strconv.FormatFloat(x, 'g', -1, bits))
+	text := strconv.FormatFloat(x, 'g', -1, bits)
+	if !strings.ContainsAny(text, ".e") {
+		text += ".0" // 2.0 is no integer
+	}
+	return json.Number(text)
 }
 
 // count adds bytes to what the row takes.
