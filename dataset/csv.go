@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/csv"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -15,7 +14,7 @@ import (
 )
 
 // csv adds the rows of a file of comma-separated values, as RFC 4180 says: the first line has the names of the fields, and
-// values in quotes may have line breaks. All values are strings. The fields of .tsv are separated by tabs, those of .csv by
+// values in quotes may have line breaks. Quotes within a value that does not begin with one are a part of it, as for pandas. All values are strings. The fields of .tsv are separated by tabs, those of .csv by
 // commas, or by semicolons or tabs where the first line has these and no comma.
 func (r *reader) csv(in *input) error {
 	comma := ','
@@ -64,16 +63,17 @@ const csvShare = 4
 
 // readCSV gives the rows of a file whose fields are separated by comma, and of which some lines were read before.
 func readCSV(in io.Reader, comma rune, before int, limit int64, give func(row) error) error {
-	bounded := &boundedReader{in: &validReader{in: in}, limit: limit/csvShare + 8<<10, comma: byte(comma)} // which csv reads ahead
+	bounded := &boundedReader{in: &validReader{in: in}, limit: limit/csvShare + 8<<10, comma: byte(comma), line: before + 1, begun: before + 1} // which csv reads ahead
 	c := csv.NewReader(bounded)
 	c.Comma, c.ReuseRecord = comma, true
+	c.LazyQuotes = true // quotes in values without quotes; boundedReader refuses the others that it allows
 	c.FieldsPerRecord = -1
 	names, err := c.Read()
 	if err == io.EOF {
 		return nil
 	}
 	if err != nil {
-		return csvError(err, before)
+		return err
 	}
 	names = slices.Clone(names)
 	for i, name := range names {
@@ -88,7 +88,7 @@ func readCSV(in io.Reader, comma rune, before int, limit int64, give func(row) e
 			return nil
 		}
 		if err != nil {
-			return csvError(err, before)
+			return err
 		}
 		number, _ := c.FieldPos(0)
 		at := fmt.Sprintf("line %d", before+number)
@@ -106,57 +106,90 @@ func readCSV(in io.Reader, comma rune, before int, limit int64, give func(row) e
 	}
 }
 
-// csvError words an error of the library.
-func csvError(err error, before int) error {
-	var where *csv.ParseError
-	if !errors.As(err, &where) {
-		return err
-	}
-	place := fmt.Sprintf("line %d", before+where.StartLine)
-	if where.Line != where.StartLine {
-		place = fmt.Sprintf("line %d, in the row that begins at %s", before+where.Line, place)
-	}
-	switch {
-	case errors.Is(where.Err, csv.ErrQuote):
-		return fmt.Errorf("%s: a quote within a value or an end of the file within quotes: put the value into quotes, and double the quotes in it: %w", place, snug.ErrCorrupt)
-	case errors.Is(where.Err, csv.ErrBareQuote):
-		return fmt.Errorf("%s: a quote in a value without quotes: put the value into quotes, and double the quotes in it: %w", place, snug.ErrCorrupt)
-	}
-	return fmt.Errorf("%s: %w", place, where.Err)
-}
-
 // maxFields is the most fields of a row. The library takes some fifty bytes for each.
 const maxFields = 10_000
 
-// boundedReader reads up to limit bytes after each time that held is set to 0, and rows of up to maxFields fields.
+// boundedReader reads up to limit bytes after each time that held is set to 0, and rows of up to maxFields fields. It refuses
+// quotes about which programs differ.
 type boundedReader struct {
 	in          io.Reader
 	limit, held int64
 	comma       byte
-	fields      int  // of the row so far
-	quoted      bool // within quotes, where a comma is a part of the value
+	fields      int // of the row so far
+	state       csvState
+	line, begun int // the number of the line, and of that with which the row begins
+	err         error
 }
+
+// csvState is where in a value the next byte is.
+type csvState byte
+
+const (
+	valueStart  csvState = iota
+	valueBlanks          // behind blanks at its start
+	valuePlain           // within a value without quotes, of which quotes are a part
+	valueQuoted          // within quotes
+	valueQuote           // behind a quote within quotes, which ends them unless another follows
+)
 
 // Read implements [io.Reader].
 func (b *boundedReader) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
 	if b.held >= b.limit {
 		return 0, fmt.Errorf("a row of more than %d bytes: cut it, or allow more memory; is a quote missing at its end? %w", b.limit, snug.ErrConfig)
 	}
 	n, err := b.in.Read(p)
 	b.held += int64(n)
-	for _, c := range p[:n] {
-		switch {
-		case c == '"':
-			b.quoted = !b.quoted
-		case b.quoted:
-		case c == '\n':
-			b.fields = 0
-		case c == b.comma:
-			b.fields++
-		}
-		if b.fields >= maxFields {
-			return 0, fmt.Errorf("a row of more than %d fields: %w", maxFields, snug.ErrConfig)
+	for i, c := range p[:n] {
+		if b.err = b.next(c); b.err != nil {
+			return i, nil // the rows before it are read first
 		}
 	}
+	if err == io.EOF && b.state == valueQuoted {
+		err = b.quoteError("the file ends within quotes")
+	}
 	return n, err
+}
+
+// next follows one byte.
+func (b *boundedReader) next(c byte) error {
+	switch {
+	case b.state == valueQuoted && c == '"':
+		b.state = valueQuote
+	case b.state == valueQuoted:
+	case b.state == valueQuote && c == '"':
+		b.state = valueQuoted
+	case c == '\n':
+		b.fields, b.state, b.begun = 0, valueStart, b.line+1
+	case c == b.comma:
+		b.fields++
+		b.state = valueStart
+	case b.state == valueQuote && c != '\r':
+		return b.quoteError("a quote within a value that begins with a quote")
+	case b.state == valueStart && c == '"':
+		b.state = valueQuoted
+	case b.state == valueBlanks && c == '"':
+		return b.quoteError("blanks before a value in quotes")
+	case b.state <= valueBlanks && c == ' ':
+		b.state = valueBlanks
+	case b.state <= valueBlanks:
+		b.state = valuePlain
+	}
+	if c == '\n' {
+		b.line++
+	}
+	if b.fields >= maxFields {
+		return fmt.Errorf("a row of more than %d fields: %w", maxFields, snug.ErrConfig)
+	}
+	return nil
+}
+
+func (b *boundedReader) quoteError(what string) error {
+	place := fmt.Sprintf("line %d", b.line)
+	if b.line != b.begun {
+		place += fmt.Sprintf(", in the row that begins at line %d", b.begun)
+	}
+	return fmt.Errorf("%s: %s: put the whole value into quotes, and double the quotes in it: %w", place, what, snug.ErrCorrupt)
 }
