@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug/chat"
@@ -11,19 +13,20 @@ import (
 
 // calls gives the template the calls of functions.
 func (f *rows) calls(m *turn, name string, x value) error {
+	written := false
 	if text, ok := x.(string); ok {
 		p, err := f.parse(text)
 		if err != nil {
 			return fmt.Errorf("%s is a string that is no JSON: %w", name, err)
 		}
-		x = p
+		x, written = p, true
 	}
 	items, ok := x.(list)
 	if !ok {
 		return fmt.Errorf("%s is %s, want a list", name, kindOf(x))
 	}
 	for i, item := range items {
-		if err := f.call(m, fmt.Sprintf("%s[%d]", name, i), item); err != nil {
+		if err := f.callOf(m, fmt.Sprintf("%s[%d]", name, i), item, written); err != nil {
 			return err
 		}
 	}
@@ -31,17 +34,20 @@ func (f *rows) calls(m *turn, name string, x value) error {
 }
 
 // call gives the template one call, or those of a list, each with or without its frame.
-func (f *rows) call(m *turn, name string, x value) error {
+func (f *rows) call(m *turn, name string, x value) error { return f.callOf(m, name, x, false) }
+
+// callOf is call for a value that was read from a text of JSON, whose nulls are its own, or not.
+func (f *rows) callOf(m *turn, name string, x value, written bool) error {
 	if text, ok := x.(string); ok {
 		p, err := f.parseCall(text)
 		if err != nil {
 			return fmt.Errorf("%s is a string that is no JSON: %w", name, err)
 		}
-		x = p
+		x, written = p, true
 	}
 	if items, ok := x.(list); ok {
 		for _, item := range items {
-			if err := f.call(m, name, item); err != nil {
+			if err := f.callOf(m, name, item, written); err != nil {
 				return err
 			}
 		}
@@ -51,27 +57,35 @@ func (f *rows) call(m *turn, name string, x value) error {
 	if !ok {
 		return fmt.Errorf("%s is %s, want an object with name and arguments", name, kindOf(x))
 	}
-	o = withoutNulls(o).(object)
 	inner, framed := get[object](o, "function")
 	if !framed {
 		inner = o
-		o = object{{"type", "function"}}
-		if id, found := inner.text("id"); found {
-			o = append(o, member{"id", id})
-		}
 	}
 	function, found := inner.text("name")
-	if !found {
+	if !found || strings.TrimSpace(function) == "" {
 		return fmt.Errorf("%s has no name of a function", name)
 	}
-	arguments, found := inner.get("arguments")
-	if !found {
-		arguments, found = inner.get("parameters")
+	arguments, err := f.argumentsOf(name, inner, written)
+	if err != nil {
+		return err
 	}
-	if !found {
-		arguments = object{}
+	frame := object{{"type", "function"}}
+	if framed {
+		if err := f.callMembers(name, o, "function", "id", "type", "index"); err != nil {
+			return err
+		}
+		frame = withoutNulls(o).(object)
+	} else if id, found := inner.text("id"); found {
+		frame = append(frame, member{"id", id})
 	}
-	arguments, err := f.arguments(arguments)
+	if err := f.callMembers(name, inner, slices.Concat(argumentNames, []string{"name", "id", "type", "index"})...); err != nil {
+		return err
+	}
+	o = frame
+	arguments, err = f.arguments(arguments)
+	if err == nil {
+		err = exact(arguments)
+	}
 	if err != nil {
 		return fmt.Errorf("%s: arguments of %s: %w", name, shortened(function), err)
 	}
@@ -89,6 +103,60 @@ func (f *rows) call(m *turn, name string, x value) error {
 		}
 	}
 	m.Fields = append(m.Fields, chat.Field{Name: "tool_calls", Value: all})
+	return nil
+}
+
+// argumentNames are the members of a call that hold its arguments, as programs name them.
+var argumentNames = []string{"arguments", "parameters", "args", "input"}
+
+// argumentsOf returns the arguments of a call, nil for none, without members that are null unless they were written.
+func (f *rows) argumentsOf(name string, call object, written bool) (x value, err error) {
+	found, by := false, ""
+	for _, as := range argumentNames {
+		v, there := call.get(as)
+		if !there || v == nil {
+			continue
+		}
+		if found {
+			return nil, fmt.Errorf("%s: both %s and %s, want one", name, by, as)
+		}
+		x, by, found = v, as, true
+	}
+	o, ok := x.(object)
+	if !ok || written {
+		return x, nil
+	}
+	less := withoutNulls(o).(object)
+	if f.found.Kind != "Parquet" && !reflect.DeepEqual(o, less) {
+		f.warn(f.at, "nulls", "%s: members of arguments that are null are left out, as tables have them for those of other rows; arguments that are a text of JSON keep theirs", name)
+	}
+	return less, nil
+}
+
+// callMembers lists the members of a call that nothing reads. It is an error if one of them may say what is learned, or what
+// the arguments are.
+func (f *rows) callMembers(name string, o object, known ...string) error {
+	var own []string
+	arguments := false
+	for _, m := range o {
+		arguments = arguments || slices.Contains(argumentNames, m.name) || m.name == "function"
+		if slices.Contains(known, m.name) || empty(m.value) {
+			continue
+		}
+		if decides(m.name) {
+			return fmt.Errorf("%s has %s, which may say whether it is learned: write train into the message, or remove it", name, readable(m.name))
+		}
+		if slices.Contains(known, usual(m.name)) {
+			return fmt.Errorf("%s: %s: names are exact: write %s, or remove it", name, readable(m.name), usual(m.name))
+		}
+		own = append(own, m.name)
+	}
+	if len(own) > 0 && !arguments {
+		return fmt.Errorf("%s has no arguments; its members are %s: write them as arguments, {} for none", name, listed(o.names()))
+	}
+	for _, n := range own {
+		f.ignore("messages.tool_calls." + n)
+	}
 	return nil
 }
 
@@ -110,7 +178,7 @@ func (p parser) arguments(x value) (value, error) {
 		if _, ok := parsed.(object); !ok {
 			return nil, fmt.Errorf("%s is %s, want an object", shortJSON(x), kindOf(parsed))
 		}
-		return x, nil
+		return x, exact(parsed)
 	}
 	return nil, fmt.Errorf("%s, want an object", kindOf(x))
 }

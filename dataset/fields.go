@@ -237,6 +237,9 @@ func variablesOf(v *view) (values chat.Object, err error) {
 			case "messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template":
 				return nil, fmt.Errorf("chat_template_kwargs has %s, which a row cannot set", m.name)
 			}
+			if err := exact(m.value); err != nil {
+				return nil, at("chat_template_kwargs."+m.name, err)
+			}
 			if m.value != nil {
 				values = append(values, chat.Field{Name: m.name, Value: jinjaValue(m.value)})
 			}
@@ -246,6 +249,9 @@ func variablesOf(v *view) (values chat.Object, err error) {
 		x := v.take(name)
 		if yes, known := truth(x); known && name == "enable_thinking" {
 			x = yes
+		}
+		if err := exact(x); err != nil {
+			return nil, at(name, err)
 		}
 		if !empty(x) || x == false {
 			values = append(values, chat.Field{Name: name, Value: jinjaValue(x)})
@@ -259,7 +265,9 @@ func (p parser) toolsOf(name string, x value) (tools []any, err error) {
 	if empty(x) {
 		return nil, nil
 	}
+	written := false // as a text of JSON, whose nulls are its own
 	if text, ok := x.(string); ok {
+		written = true
 		if x, err = p.parse(text); err != nil {
 			return nil, fmt.Errorf("%s is a string that is no JSON, want a list of functions: %w", name, err)
 		}
@@ -272,7 +280,9 @@ func (p parser) toolsOf(name string, x value) (tools []any, err error) {
 		return nil, fmt.Errorf("%s is %s, want a list of functions", name, kindOf(x))
 	}
 	for i, item := range items {
+		itself := written
 		if text, ok := item.(string); ok {
+			itself = true
 			if item, err = p.parse(text); err != nil {
 				return nil, fmt.Errorf("%s: tool %d is a string that is no JSON: %w", name, i, err)
 			}
@@ -281,8 +291,13 @@ func (p parser) toolsOf(name string, x value) (tools []any, err error) {
 		if !ok {
 			return nil, fmt.Errorf("%s: tool %d is %s, want an object", name, i, kindOf(item))
 		}
-		o = withoutNulls(o).(object)
-		if _, framed := o.get("function"); !framed {
+		if !itself {
+			o = withoutNulls(o).(object)
+		}
+		if err := exact(o); err != nil {
+			return nil, fmt.Errorf("%s: tool %d: %w", name, i, err)
+		}
+		if inner, _ := o.get("function"); inner == nil {
 			if _, named := o.text("name"); !named {
 				return nil, fmt.Errorf("%s: tool %d has neither function nor name", name, i)
 			}
@@ -350,7 +365,7 @@ func withoutNulls(x value) value {
 	return x
 }
 
-// jinjaValue returns a value as package chat has it. Numbers that do not fit are texts.
+// jinjaValue returns a value as package chat has it. What it has no value for, which [exact] finds, is a text.
 func jinjaValue(x value) any {
 	switch x := x.(type) {
 	case json.Number:
@@ -362,6 +377,8 @@ func jinjaValue(x value) any {
 		}
 		return string(x)
 	case literal:
+		return string(x)
+	case foreign:
 		return string(x)
 	case list:
 		l := make([]any, len(x))

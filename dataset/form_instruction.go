@@ -8,11 +8,14 @@ import (
 	"github.com/snug-ml/snug/chat"
 )
 
-// questions are names of the field with what is asked, each with those of the answer.
-var questions = []struct {
+// question is the name of a field with what is asked, and those of fields with the answer.
+type question struct {
 	ask     string
 	answers []string
-}{
+}
+
+// questions are names of the field with what is asked, each with those of the answer.
+var questions = []question{
 	{"instruction", []string{"output", "response", "completion", "answer"}},
 	{"question", []string{"answer", "response"}},
 	{"query", []string{"response", "answer"}},
@@ -26,7 +29,7 @@ var questions = []struct {
 var instructionForm = form{
 	name: "alpaca", title: "instruction and answer",
 	fields:  "instruction, input (may be missing) and output; or question and answer, query and response, problem and solution, prompt and response, input and output",
-	learned: "the answer and its end",
+	learned: "the answer and its end", asks: true,
 	fits: func(v *view) bool {
 		ask, answers := asked(v)
 		return ask != "" && len(answers) > 0
@@ -41,6 +44,9 @@ var instructionForm = form{
 			return content{}, err
 		}
 		answer, err := v.text(answers[0])
+		if err == nil && !f.told {
+			err = v.longer(answers[0], answer)
+		}
 		if err != nil {
 			return content{}, err
 		}
@@ -63,6 +69,20 @@ var instructionForm = form{
 		}
 		return f.chat(v, chat.Conversation{Messages: append(before.messages(), last.Message)})
 	},
+}
+
+// longer returns an error if the row has an answer under another name that says more, such as a solution beside its result.
+func (v *view) longer(name, answer string) error {
+	answer = words(answer)
+	for _, q := range questions {
+		for _, other := range q.answers {
+			text, _ := v.values[other].(string)
+			if text = words(text); other != name && len(text) > len(answer) && !strings.Contains(answer, text) {
+				return fmt.Errorf("both %s and the longer %s, want one answer: -map %s= leaves one out, and -map %s=%s reads the longer one", name, other, other, name, other)
+			}
+		}
+	}
+	return nil
 }
 
 // asked returns the names of the fields of what is asked and of its answers.

@@ -61,7 +61,10 @@ func (f *rows) chat(v *view, c chat.Conversation) (content, error) {
 		return content{}, err
 	}
 	f.endOnce(v.at, c)
-	f.unseen(c)
+	if err := f.unseen(c); err != nil {
+		return content{}, err
+	}
+	f.obeys(c)
 	return content{chats: []chat.Conversation{c}}, f.answers(v.at, c)
 }
 
@@ -85,7 +88,7 @@ func (f *rows) endOnce(at string, c chat.Conversation) {
 // answers returns an error if a conversation has no answer, or only empty ones, and says which answers are empty.
 func (f *rows) answers(at string, c chat.Conversation) error {
 	var roles []string
-	learned, said, blank := false, false, -1
+	learned, full, blank := false, false, -1
 	for i, m := range c.Messages {
 		if !slices.Contains(roles, m.Role) {
 			roles = append(roles, m.Role)
@@ -94,9 +97,9 @@ func (f *rows) answers(at string, c chat.Conversation) error {
 			continue
 		}
 		learned = learned || !m.Untrained
-		switch isBlank := strings.TrimSpace(m.Content) == "" && len(m.Fields) == 0; {
+		switch isBlank := strings.TrimSpace(m.Content) == "" && !f.speaks(m); {
 		case !isBlank:
-			said = said || !m.Untrained
+			full = full || !m.Untrained
 		case !m.Untrained && blank < 0:
 			blank = i
 		}
@@ -108,12 +111,17 @@ func (f *rows) answers(at string, c chat.Conversation) error {
 		return unlearnable(fmt.Sprintf("no message has the role assistant; there are %s", truncatedList(roles)))
 	case !learned:
 		return unlearnable("no turn of the assistant is to be learned")
-	case !said:
+	case !full:
 		return unlearnable(fmt.Sprintf("message %d (assistant) is empty", blank))
 	case blank >= 0:
 		f.warn(at, "empty", "message %d (assistant) is empty, and only its end is learned", blank)
 	}
 	return nil
+}
+
+// speaks reports whether a message says something beside its content.
+func (f *rows) speaks(m chat.Message) bool {
+	return slices.ContainsFunc(m.Fields, func(field chat.Field) bool { return slices.Contains(said, field.Name) || f.members[field.Name] })
 }
 
 // unlearnable says that nothing of a row can be learned. The row is left out.
@@ -205,6 +213,9 @@ func joined(prompt, answer []chat.Message) (before, after []chat.Message, err er
 		}
 	}
 	if len(prompt) == 0 || len(answer) == 0 || answer[0].Role != "system" {
+		if len(prompt) > 0 && len(answer) > 1 && prompt[len(prompt)-1].Role == "user" && answer[0].Role == "user" {
+			return nil, nil, fmt.Errorf("it begins with a turn of user that is not the prompt's: begin it with the answer")
+		}
 		return prompt, answer, nil
 	}
 	if n := len(prompt) + 1; len(answer) > n && slices.EqualFunc(prompt, answer[1:n], alike) {

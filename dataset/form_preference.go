@@ -14,7 +14,7 @@ import (
 var preferenceForm = form{
 	name: "preference", title: "preferences",
 	fields:  "chosen and rejected, both strings or both messages, with prompt, conversations, or instruction and input; or messages that begin with the same turns",
-	learned: "to prefer the chosen answer to the rejected one", pairs: true,
+	learned: "to prefer the chosen answer to the rejected one", pairs: true, asks: true,
 	fits: func(v *view) bool { _, _, ok := answersOf(v); return ok },
 	read: func(f *rows, v *view) (content, error) {
 		chosen, rejected, _ := answersOf(v)
@@ -88,7 +88,14 @@ func (f *rows) textPair(v *view, chosen, rejected string) (c content, err error)
 		if c.prompt, err = v.text("prompt"); err != nil {
 			return c, err
 		}
-		if repeats(c.prompt, c.answer) && repeats(c.prompt, c.rejected) {
+		switch one, two := repeats(c.prompt, c.answer), repeats(c.prompt, c.rejected); {
+		case one != two:
+			name := chosen
+			if two {
+				name = rejected
+			}
+			f.warn(v.at, "one prompt twice", "%s begins with the prompt, which is then there twice, and the other answer does not: cut it off", name)
+		case one:
 			f.warn(v.at, "prompt twice", "%s and %s begin with the prompt, which is taken once", chosen, rejected)
 			c.answer, c.rejected = c.answer[len(c.prompt):], c.rejected[len(c.prompt):]
 		}
@@ -233,7 +240,10 @@ func (f *rows) messagePair(v *view, chosen, rejected string) (c content, err err
 	switch text, isText := v.values["prompt"].(string); {
 	case isText && v.isString(text) && !alone:
 		v.take("prompt")
-		if n == 0 || !saysPrompt(a[:n], text) {
+		if n == 0 {
+			return c, otherPrompts(chosen, rejected)
+		}
+		if !saysPrompt(a[:n], text) {
 			return c, fmt.Errorf("%s and %s have messages before the answer, and prompt is another text: -map prompt= leaves it out", chosen, rejected)
 		}
 	case v.has("prompt"), alone && f.before(v) != "":
@@ -265,12 +275,20 @@ func (f *rows) messagePair(v *view, chosen, rejected string) (c content, err err
 		}
 	}
 	if len(prompt) == 0 {
+		if n == 0 && !alone {
+			return c, otherPrompts(chosen, rejected)
+		}
 		prompt, a, b = a[:n:n], a[n:], b[n:]
 	}
 	if len(prompt) == 0 || len(a) == 0 || len(b) == 0 {
 		return c, fmt.Errorf("there are %d messages of a prompt, %d chosen and %d rejected, want one or more of each", len(prompt), len(a), len(b))
 	}
 	return f.pairOf(v, prompt, a, b)
+}
+
+// otherPrompts says that two answers are to different prompts.
+func otherPrompts(chosen, rejected string) error {
+	return fmt.Errorf("%s and %s begin with different messages, and want the same prompt: remove such rows", chosen, rejected)
 }
 
 // isAnswer reports whether messages are an answer alone.
@@ -302,9 +320,12 @@ func (f *rows) pairOf(v *view, prompt, chosen, rejected []chat.Message) (content
 	if err := f.converse(v, &one, &two); err != nil {
 		return content{}, err
 	}
+	f.obeys(one)
 	for i, c := range []chat.Conversation{one, two} {
 		f.endOnce(v.at, c)
-		f.unseen(c)
+		if err := f.unseen(c); err != nil {
+			return content{}, err
+		}
 		if err := f.answers(v.at, c); err != nil {
 			return content{}, unlearnable([]string{"chosen: ", "rejected: "}[i] + err.Error())
 		}

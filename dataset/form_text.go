@@ -2,13 +2,14 @@ package dataset
 
 import (
 	"fmt"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 )
 
 // textForm is a plain text, all of which is learned.
 var textForm = form{
-	name: "text", title: "text", fields: "text", learned: "all of the text, and its end", classes: true,
+	name: "text", title: "text", fields: "text", learned: "all of the text, and its end", classes: true, beside: besideText,
 	fits: func(v *view) bool { return v.has("text") },
 	read: func(f *rows, v *view) (c content, err error) {
 		c.answer, err = v.text("text")
@@ -22,8 +23,8 @@ var textForm = form{
 // completionForm is a prompt with its completion, both texts or both messages, as in TRL.
 var completionForm = form{
 	name: "completion", title: "prompt and completion", fields: "prompt and completion",
-	learned: "the completion and its end; of messages, the assistant's turns in completion",
-	fits:    func(v *view) bool { return v.has("prompt") && v.has("completion") },
+	learned: "the completion and its end; of messages, the assistant's turns in completion", asks: true, beside: []string{"suffix"},
+	fits: func(v *view) bool { return v.has("prompt") && v.has("completion") },
 	read: func(f *rows, v *view) (c content, err error) {
 		prompt, isText := v.values["prompt"].(string)
 		completion, alsoText := v.values["completion"].(string)
@@ -65,6 +66,9 @@ var completionForm = form{
 func (f *rows) untemplated(at, name, prompt, answer string) {
 	if f.reader.options.Template != nil {
 		f.maps("strings", "one text without the chat template")
+	}
+	if strings.TrimSpace(prompt) == "" {
+		f.warn(at, "no prompt", "prompt is empty, and what is learned of %s has nothing before it", name)
 	}
 	before, _ := utf8.DecodeLastRuneInString(prompt)
 	after, _ := utf8.DecodeRuneInString(answer)

@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -18,6 +19,10 @@ type form struct {
 	learned string // what the labels are
 	pairs   bool   // a row has a chosen and a rejected answer
 	classes bool   // a number as label is a class, as of texts to classify
+	// asks says that fields with another question, and those with answers to choose from, must be in what the row says.
+	asks bool
+	// beside are further fields that must repeat what the row says, and so must those of spoken.
+	beside []string
 	// fits reports whether a row has the fields of the form.
 	fits func(v *view) bool
 	// read returns what a row says. It takes the fields that it uses.
@@ -174,6 +179,34 @@ var preferred = func() (names []string) {
 	return names
 }()
 
+// choiceName matches the names of fields with answers to choose from.
+var choiceName = regexp.MustCompile(`^(choices|options|[A-Fa-f]|op[a-f]|(option|choice|opt)_?[A-Fa-f1-6])$`)
+
+// isChoice reports whether a field of this name may have answers to choose from.
+func isChoice(name string) bool { return choiceName.MatchString(name) }
+
+// hasChoices reports whether a field has answers to choose from: a list, or a text beside others such as A and B.
+func (v *view) hasChoices(name string) bool {
+	switch v.values[name].(type) {
+	case list, object:
+		return name == "choices" || name == "options"
+	case string:
+		n := 0
+		for _, other := range v.names {
+			if isChoice(other) {
+				n++
+			}
+		}
+		return n > 1 || name == "choices" || name == "options"
+	}
+	return false
+}
+
+// isQuestion reports whether a field of this name holds what is asked in some form.
+func isQuestion(name string) bool {
+	return slices.ContainsFunc(questions, func(q question) bool { return q.ask == name && name != "input" })
+}
+
 // besideText are the fields of rows that are more than their text: a question or an answer, the target of a task, or a
 // message of a tree.
 var besideText = func() []string {
@@ -194,6 +227,11 @@ func (o *Options) reads(name string) bool {
 	if to, mapped := o.Map[name]; mapped && to != name {
 		return false
 	}
+	return isKnown(name) || isKnown(usual(name)) || decides(name) || isChoice(name)
+}
+
+// isKnown reports whether a form or a rule reads a field of this name.
+func isKnown(name string) bool {
 	_, ruled := rowRules[name]
 	known := ruled || slices.Contains(spoken, name) || slices.Contains(conversationFields, name) || slices.Contains(reasoningNames, name) ||
 		name == "chat" || name == "input"
@@ -218,14 +256,16 @@ func (f *rows) rest(v *view, c content) error {
 			if obeyed {
 				continue
 			}
-		} else if small := strings.ToLower(name); f.decides(small, x) {
-			return fmt.Errorf("the row has %s, which differs only in case from %s, a field that is known: -map %s=%s reads it so, -map %s= leaves it out: %w",
-				name, small, small, name, name, snug.ErrConfig)
+		} else if err := f.named(v, name, c); err != nil {
+			return fmt.Errorf("%w: %w", err, snug.ErrConfig)
 		}
 		rejected := f.rejected(v, name)
 		repeats := c.says(x) || f.form == &textForm && c.holds(x)
 		_, isText := x.(string) // a number beside a text is a class
-		if says := slices.Contains(spoken, name) || f.form == &textForm && isText && slices.Contains(besideText, name); !f.told && says && !f.repeats[name] {
+		asks := f.form.asks && (isText && isQuestion(name) || isChoice(name) && v.hasChoices(name))
+		repeats = repeats || asks && c.contains(x)
+		says := slices.Contains(spoken, name) || isText && slices.Contains(f.form.beside, name) || asks
+		if !f.told && says && !f.repeats[name] {
 			if !repeats && !rejected {
 				return fmt.Errorf("%w: %w", f.beside(v, name), snug.ErrConfig)
 			}
@@ -236,6 +276,41 @@ func (f *rows) rest(v *view, c content) error {
 		f.ignore(name)
 	}
 	return nil
+}
+
+// named returns an error if a field would change what is said or learned under the name that its own is like, or if its name
+// is one of those that say what is learned.
+func (f *rows) named(v *view, name string, c content) error {
+	x, small := v.values[name], usual(name)
+	if small == name {
+		if _, is := x.(bool); is && decides(name) {
+			return fmt.Errorf("%s is %s, and may say whether the row is learned: write train, which is true for what is learned, or remove such rows; -map %s= leaves it out", name, shortJSON(x), name)
+		}
+		return nil
+	}
+	if _, there := v.values[small]; !f.decides(small, x) && (there || c.says(x) || !f.takes(v, name, small) && (f.told || !slices.Contains(spoken, small))) {
+		return nil // where both are there, the one with the exact name is read
+	}
+	return fmt.Errorf("the row has %s, which differs only in case, blanks or letters that look alike from %s, a field that is known: %s reads it so, %s leaves it out",
+		readable(name), small, mapping([]string{small + "=" + name}), mapping([]string{name + "="}))
+}
+
+// takes reports whether the form of a row would read a field under another name.
+func (f *rows) takes(v *view, name, small string) bool {
+	if !isKnown(small) {
+		return false
+	}
+	w := v.replaced(func(n string, x value) (string, value) {
+		if n == name {
+			return small, x
+		}
+		return n, x
+	})
+	scratch := *f // whose notes are dropped
+	scratch.found.Mapping, scratch.found.Ignored, scratch.found.Warnings = nil, nil, nil
+	scratch.kinds, scratch.lasts = nil, nil
+	_, _ = f.form.read(&scratch, w)
+	return w.taken[small]
 }
 
 // decides reports whether a value would be refused as a field of this name.
@@ -260,6 +335,10 @@ func (f *rows) beside(v *view, name string) error {
 	switch o := f.reader.options; {
 	case !o.Pairs && pair && slices.Contains(preferred, name):
 		return fmt.Errorf("the row has chosen and rejected answers, which are for preferences: tune -dpo; -map %s=,%s= leaves them out, and the row is then %s", chosen, rejected, f.form.title)
+	case f.form.asks && isChoice(name):
+		return fmt.Errorf("the row has answers to choose from (%s), which the question does not name: write them into the question; -map %s= leaves them out", name, name)
+	case f.form.asks && isQuestion(name):
+		return fmt.Errorf("the row has %s besides, which is not in what is asked: -format %s leaves it out, and -map %s= too", name, f.form.name, name)
 	case f.form == &textForm && (name == "role" || name == "parent_id"):
 		return fmt.Errorf("the row has %s beside text, as one message of a conversation has it: join the messages of each conversation to messages; -format text learns each text alone", name)
 	case f.form == &textForm && !slices.Contains(spoken, name):
@@ -274,6 +353,25 @@ func (f *rows) beside(v *view, name string) error {
 func (c *content) holds(x value) bool {
 	text, ok := x.(string)
 	return ok && strings.Contains(words(c.answer), words(text))
+}
+
+// contains reports whether all texts in a value are parts of what the content says.
+func (c *content) contains(x value) bool {
+	switch x := x.(type) {
+	case string:
+		all := []string{c.prompt, c.answer}
+		for _, conversation := range c.chats {
+			for _, m := range conversation.Messages {
+				all = append(all, m.Content)
+			}
+		}
+		return strings.Contains(words(strings.Join(all, " ")), words(x))
+	case list:
+		return !slices.ContainsFunc(x, func(e value) bool { return !c.contains(e) })
+	case object:
+		return !slices.ContainsFunc(x, func(m member) bool { return !c.contains(m.value) })
+	}
+	return true
 }
 
 // says reports whether a value has only texts that the content has.

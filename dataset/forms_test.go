@@ -136,7 +136,7 @@ func TestFormsOfPeople(t *testing.T) {
 		"GSM8K":                 {`{"question": "a", "answer": "c"}`, full, Options{}, "instruction and answer", []string{"<user>a<assistant>⟦c</s>⟧"}, []string{": question → user, answer → assistant"}},
 		"OpenOrca":              {`{"id": 1, "system_prompt": "s", "question": "a", "response": "c"}`, full, Options{}, "instruction and answer", []string{"<system>s<user>a<assistant>⟦c</s>⟧"}, []string{": question → user, response → assistant", "ignored fields: id"}},
 		"a column of reasoning": {`{"question": "a", "reasoning": "why", "answer": "c"}`, full, Options{}, "instruction and answer", []string{"<user>a<assistant>⟦<r>why</r>c</s>⟧"}, []string{": question → user, answer → assistant"}},
-		"-map":                  {`{"frage": "One", "antwort": " two", "prompt": "x"}`, nil, Options{Map: map[string]string{"prompt": "frage", "completion": "antwort"}}, "prompt and completion", []string{"One⟦ two§⟧"}, nil},
+		"-map":                  {`{"frage": "One", "antwort": " two", "prompt": "x"}`, nil, Options{Map: map[string]string{"prompt": "frage", "completion": "antwort"}}, "prompt and completion", []string{"One⟦ two§⟧"}, []string{"ignored fields: prompt"}},
 		"-map leaves out":       {`{"prompt": "One", "completion": " two", "label": false}`, nil, Options{Map: map[string]string{"label": ""}}, "prompt and completion", []string{"One⟦ two§⟧"}, nil},
 		"-format completion":    {`{"prompt": "One", "completion": " two", "text": "other"}`, nil, Options{Format: "completion"}, "prompt and completion", []string{"One⟦ two§⟧"}, []string{"ignored fields: text"}},
 
@@ -287,8 +287,8 @@ func TestFieldsRefused(t *testing.T) {
 		{`{"masks": [0, 1], ` + good + `}`, "masks: a mask of tokens, want text", false, full},
 		{`{"thinking": "why", ` + good + `}`, "the row has thinking, and its form has no place for it: put it into the message of the assistant; -map thinking=", false, full},
 		{`{"winner": "b", "prompt": "x", "chosen": " y", "rejected": " z"}`, `winner is "b", and chosen is taken as the better answer`, true, nil},
-		{`{"Label": false, ` + good + `}`, "the row has Label, which differs only in case from label, a field that is known: -map label=Label reads it so, -map Label= leaves it out", false, full},
-		{`{"System": "Speak Dutch.", ` + good + `}`, "differs only in case from system", false, full},
+		{`{"Label": false, ` + good + `}`, "the row has Label, which differs only in case, blanks or letters that look alike from label, a field that is known: -map label=Label reads it so, -map Label= leaves it out", false, full},
+		{`{"System": "Speak Dutch.", ` + good + `}`, "look alike from system, a field that is known: -map system=System reads it so", false, full},
 
 		{`{"messages": [` + hiUser + `, {"role": "assistant", "content": "x", "label": false}, ` + hiUser + `, ` + ho + `]}`, "message 1: label is false: a bad answer", false, full},
 		{`{"messages": [` + hiUser + `, {"role": "assistant", "content": "x", "loss_mask": 1}]}`, "message 1: loss_mask: programs differ", false, full},

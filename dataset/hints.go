@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/snug-ml/snug"
 )
@@ -59,11 +60,6 @@ func isNull(names []string) string {
 	return fmt.Sprintf("%s %s null, want a text or messages", truncatedList(names), verb)
 }
 
-// usual returns a name in small letters, without blanks around it and with underscores.
-func usual(name string) string {
-	return strings.NewReplacer(" ", "_", "-", "_").Replace(strings.ToLower(strings.TrimSpace(strings.TrimPrefix(name, "\ufeff"))))
-}
-
 // renamed returns the words for -map that make the row one of a form, where names differ only in case, blanks and
 // hyphens from the form's.
 func (v *view) renamed(pairs bool) (list []string) {
@@ -86,7 +82,7 @@ func (v *view) renamed(pairs bool) (list []string) {
 // mapping writes words for -map as a shell takes them.
 func mapping(list []string) string {
 	text := strings.Join(list, ",")
-	if strings.ContainsAny(text, " \t'\"$&|;<>()*?!") {
+	if strings.ContainsAny(text, "'\"$&|;<>()*?!") || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) }) {
 		text = "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 	}
 	return "-map " + text
@@ -143,11 +139,25 @@ func jqPath(name string) string {
 	return fmt.Sprintf(".[%q]", name)
 }
 
+// isMessage reports whether the fields of a row are those of a message.
+func (v *view) isMessage() bool {
+	for i := range roleNames {
+		role, isText := v.values[roleNames[i]].(string)
+		if _, known := otherRoles[strings.ToLower(role)]; isText && known && v.has(contentNames[i]) {
+			return true
+		}
+	}
+	return false
+}
+
 // hint is the error of a row that has no form, if it is known what helps.
 func (v *view) hint(pairs bool) error {
 	fields := "the fields of the row are " + v.list()
 	if nulls := v.nulls(pairs); len(nulls) > 0 {
 		return fmt.Errorf("%s: %w", isNull(nulls), snug.ErrConfig)
+	}
+	if v.isMessage() {
+		return fmt.Errorf("%s, which are those of one message, and a row is a whole conversation: write {\"messages\": [...]} around the messages of each; if each line is an array of them, jq -c '{messages: .}' FILE > rows.jsonl does so: %w", fields, snug.ErrConfig)
 	}
 	if list := v.renamed(pairs); len(list) > 0 {
 		return fmt.Errorf("%s, whose names differ only in case or blanks from those of a form: %s: %w", fields, mapping(list), snug.ErrConfig)

@@ -117,14 +117,24 @@ func (f *rows) message(x value, mapped bool) (chat.Message, error) {
 	content, _ := contentOf(o)
 	for _, member := range o {
 		name := member.name
-		if slices.Contains(roleNames, name) || name == content || name == "content" || name == "value" || empty(member.value) {
+		if name == "role" || name == content || name == "content" || name == "value" || empty(member.value) {
 			continue
 		}
-		small := strings.ToLower(name)
+		small := usual(name)
+		if name == "from" {
+			if err := otherRole(role, member.value); err != nil {
+				return m.Message, err
+			}
+			if _, beside := get[string](o, "role"); !beside {
+				continue
+			}
+		}
 		if rule, known := messageRules[name]; known {
 			err = rule.apply(f, m, name, member.value)
-		} else if _, known := messageRules[small]; known || slices.Contains(contentNames, small) || slices.Contains(roleNames, small) {
-			err = fmt.Errorf("%s: names are exact: write %s, or remove it", name, small)
+		} else if _, known := messageRules[small]; small != name && (known || slices.Contains(contentNames, small) || slices.Contains(roleNames, small)) {
+			err = fmt.Errorf("%s: names are exact: write %s, or remove it", readable(name), small)
+		} else if decides(name) && isSwitch(member.value) {
+			err = fmt.Errorf("%s is %s, and may say whether the message is learned: write train, which is true for what is learned, or remove it", readable(name), shortJSON(member.value))
 		} else {
 			m.Fields = append(m.Fields, chat.Field{Name: name, Value: jinjaValue(withoutNulls(member.value))})
 		}
@@ -142,6 +152,17 @@ func (f *rows) message(x value, mapped bool) (chat.Message, error) {
 		m.Untrained = !*m.learned
 	}
 	return m.Message, err
+}
+
+// otherRole returns an error if a member from says another role than the member role. It may be something else, such as the
+// name of a model.
+func otherRole(role string, from value) error {
+	text, _ := from.(string)
+	one, two := otherRoles[strings.ToLower(strings.TrimSpace(role))], otherRoles[strings.ToLower(strings.TrimSpace(text))]
+	if one != "" && two != "" && one != two {
+		return fmt.Errorf("role is %s and from is %s, want one role", role, text)
+	}
+	return nil
 }
 
 // roleOf returns the role of a message, as it is written.
@@ -382,12 +403,21 @@ func (f *rows) messages(name string, x value, mapped bool) (messages []chat.Mess
 	return messages, nil
 }
 
-// unseen lists members of messages that are not known, and that the template does not write.
-func (f *rows) unseen(c chat.Conversation) {
+// said are the members of a message that say something beside its content.
+var said = append([]string{"tool_calls"}, reasoningNames...)
+
+// unseen lists members of messages that are not known, and that the template does not write. It is an error if a message has
+// only such.
+func (f *rows) unseen(c chat.Conversation) error {
 	for i, m := range c.Messages {
+		says := !m.NoContent
 		for _, field := range m.Fields {
 			_, known := messageRules[field.Name]
-			if known || field.Name == "tool_call_id" || f.members[field.Name] || len(f.members) >= maxIgnored {
+			says = says || slices.Contains(said, field.Name) || f.members[field.Name] && !known
+			if known || field.Name == "tool_call_id" {
+				continue
+			}
+			if _, decided := f.members[field.Name]; decided || len(f.members) >= maxIgnored {
 				continue
 			}
 			without := c
@@ -396,14 +426,24 @@ func (f *rows) unseen(c chat.Conversation) {
 			one, err := f.reader.options.Template.Render(c, false)
 			two, alone := f.reader.options.Template.Render(without, false)
 			if err != nil || alone != nil {
+				says = true
 				continue // another row may tell
 			}
-			f.members[field.Name] = true
+			f.members[field.Name] = one != two
+			says = says || one != two
 			if one == two {
 				f.ignore("messages." + field.Name)
 			}
 		}
+		if !says {
+			var names []string
+			for _, field := range m.Fields {
+				names = append(names, field.Name)
+			}
+			return fmt.Errorf("message %d (%s) has no content, and the chat template does not write its %s: write the text into content", i, m.Role, listed(names))
+		}
 	}
+	return nil
 }
 
 // isShareGPT reports whether the messages of a list have the members of ShareGPT.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -73,11 +74,13 @@ const (
 type rows struct {
 	parser
 	reader  *reader
+	at      string // of the row that is read
 	form    *form
 	told    bool            // Options.Format says the form
 	chats   *bool           // of texts: whether they are conversations
 	repeats map[string]bool // fields that repeat what others say
 	members map[string]bool // members of messages of which it is known whether the template writes them
+	obeyed  map[string]int  // fields for the template: in how many rows it was seen that they change nothing, -1 if they do
 	found   File
 	kinds   []string // of found.Warnings
 	lasts   []int    // the last row of each
@@ -87,7 +90,7 @@ type rows struct {
 
 // begin starts a file.
 func (r *reader) begin(path string) {
-	r.rows = &rows{parser: parser(r.rowLimit()), reader: r, repeats: map[string]bool{}, members: map[string]bool{}, found: File{Path: path}, earlier: r.list.n}
+	r.rows = &rows{parser: parser(r.rowLimit()), reader: r, repeats: map[string]bool{}, members: map[string]bool{}, obeyed: map[string]int{}, found: File{Path: path}, earlier: r.list.n}
 }
 
 // finish ends a file.
@@ -95,6 +98,11 @@ func (r *reader) finish() {
 	f := r.rows
 	if f.form == nil { // a text file
 		f.found.Samples = r.list.n - f.earlier
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.obeyed)) {
+		if f.obeyed[name] > 0 {
+			f.ignore(name)
+		}
 	}
 	r.origin(f.found.Path)
 	if f.form != nil {
@@ -201,9 +209,13 @@ func (f *rows) texts(v *view) {
 func (r *reader) take(x row) error {
 	f := r.rows
 	f.found.Rows++
+	f.at = x.at
 	v, err := newView(f.parser, x, r.options.Map)
 	if err != nil {
 		return err
+	}
+	for _, name := range v.behind {
+		f.ignore(name)
 	}
 	f.texts(v)
 	chosen, err := f.choose(v)
@@ -221,6 +233,7 @@ func (r *reader) take(x row) error {
 		f.drop(x.at, fmt.Errorf("%w: %w", left, snug.ErrConfig))
 		return nil
 	case err == nil:
+		f.endOfTexts(x.at, &c)
 		f.markup(x.at, c)
 		err = f.rest(v, c)
 	}
@@ -312,7 +325,8 @@ func (r *reader) sample(f *rows, at string, c content) error {
 			r.stats.Truncated++
 			f.warn(at, "equal", leftOut+"chosen and rejected are equal in their first %d tokens (-context)", r.options.Context)
 		} else {
-			f.warn(at, "equal", leftOut+"chosen and rejected have equal tokens")
+			f.drop(at, fmt.Errorf("chosen and rejected have equal tokens: %w", snug.ErrConfig))
+			return nil
 		}
 		r.stats.Dropped++
 		return nil
@@ -332,6 +346,17 @@ func (f *rows) notes(at string, c chat.Conversation, l chat.Labeled, seen map[st
 	}
 	for _, n := range l.Notes {
 		once(fmt.Sprint(n.Kind, " ", kindOfText(n.Text)), n.Text)
+	}
+	for i, m := range c.Messages {
+		if mark := opening(m.Content); mark != "" {
+			before, _, found := strings.Cut(l.Text, strings.TrimSpace(m.Content))
+			if found && strings.HasSuffix(strings.TrimRight(before, " \t\r\n"), mark) {
+				once("twice", fmt.Sprintf("message %d (%s) begins with %q, which the chat template writes, too: it is there twice", i, m.Role, mark))
+			}
+		}
+		if slices.ContainsFunc(m.Fields, func(x chat.Field) bool { return slices.Contains(reasoningNames, x.Name) }) && strings.Contains(m.Content, "<think>") {
+			once("thoughts", fmt.Sprintf("message %d (%s) has reasoning beside its content, which has %q, too", i, m.Role, "<think>"))
+		}
 	}
 	header := f.reader.knows().header
 	for _, t := range l.Turns {

@@ -33,15 +33,23 @@ const (
 	LearnedEnd   = "⟧"
 )
 
-// String returns the text with the special tokens in it, and what is learned between [LearnedBegin] and [LearnedEnd].
+// ownMarks writes marks that are in the data itself.
+var ownMarks = strings.NewReplacer(LearnedBegin, `\u27e6`, LearnedEnd, `\u27e7`)
+
+// String returns the piece, if it is learned between [LearnedBegin] and [LearnedEnd]. These are \u27e6 and \u27e7 in it.
+func (p Piece) String() string {
+	text := ownMarks.Replace(p.Text)
+	if p.Learned {
+		return LearnedBegin + text + LearnedEnd
+	}
+	return text
+}
+
+// String returns the text with the special tokens in it, as its pieces are written.
 func (x ShownText) String() string {
 	var b strings.Builder
 	for _, p := range x.Pieces {
-		if p.Learned {
-			b.WriteString(LearnedBegin + p.Text + LearnedEnd)
-		} else {
-			b.WriteString(p.Text)
-		}
+		b.WriteString(p.String())
 	}
 	return b.String()
 }

@@ -18,6 +18,7 @@ type view struct {
 	names  []string
 	values map[string]value
 	taken  map[string]bool
+	behind []string // fields of the row in whose place the map reads others
 }
 
 // newView returns the view of a row. An error is a field of the map that the row does not have.
@@ -28,9 +29,13 @@ func newView(p parser, x row, names map[string]string) (*view, error) {
 		from[name] = true
 	}
 	for _, m := range x.fields {
-		if _, replaced := names[m.name]; !replaced && !from[m.name] {
+		other, replaced := names[m.name]
+		switch {
+		case !replaced && !from[m.name]:
 			v.names = append(v.names, m.name)
 			v.values[m.name] = m.value
+		case other != "" && other != m.name && !from[m.name] && !empty(m.value):
+			v.behind = append(v.behind, m.name)
 		}
 	}
 	for _, to := range sortedKeys(names) {
@@ -143,7 +148,9 @@ func transposed(o object) (l list, ok bool) {
 
 // listOf returns a list, that of a text of JSON, or that of an object of lists.
 func (p parser) listOf(name string, x value) (list, error) {
-	if text, ok := x.(string); ok {
+	if text, ok := x.(string); ok && strings.TrimSpace(text) == "" {
+		return nil, nil
+	} else if ok {
 		parsed, err := p.parse(text)
 		if err != nil {
 			return nil, fmt.Errorf("%s is a string, want a list, or its JSON: %w: %w", name, err, snug.ErrConfig)

@@ -76,7 +76,12 @@ func (r *reader) folder(path string) error {
 		return fmt.Errorf("%s: the folder has no files of %s%s: %w", path, Endings(), what, snug.ErrConfig)
 	}
 	for _, name := range found {
-		if err := r.file(name); err != nil {
+		err := r.file(name)
+		if errors.Is(err, snug.ErrConfig) && len(found) > 1 {
+			return fmt.Errorf("%s; all files of a folder that may be data are read: if this one is none, give the names of the others, or a pattern such as %s: %w",
+				strings.TrimSuffix(err.Error(), ": "+snug.ErrConfig.Error()), filepath.Join(path, "*"+ending(found[0])), snug.ErrConfig)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -155,7 +160,7 @@ func filesIn(folder string) (found []string, skipped []File, err error) {
 		switch {
 		case ranks[i] != best:
 			skip(path, "beside files of "+sources[best].name)
-		case training && hasWord(folder, path, "test", "tests", "validation", "valid", "val", "dev", "eval", "evaluation", "heldout") && !hasWord(folder, path, "train", "training"):
+		case training && hasWord(folder, path, "test", "tests", "validation", "valid", "val", "dev", "eval", "evaluation", "heldout", "holdout") && !hasWord(folder, path, "train", "training"):
 			skip(path, "for tests, beside files for training; give its name to train on it")
 		default:
 			found = append(found, path)
@@ -223,12 +228,17 @@ var describing = []string{
 	"generation_config", "tokenizer", "tokenizer_config", "special_tokens_map", "vocab",
 }
 
+// describingJSON are such names of files of JSON, which are others where they are texts.
+var describingJSON = []string{"meta", "index", "info", "stats", "statistics", "manifest", "schema", "features", "label_map"}
+
 // describes reports whether a file of a folder describes the folder's data, by its name.
 func describes(name string) bool {
 	name = strings.ToLower(name)
 	stem, end, _ := strings.Cut(name, ".")
 	switch {
 	case strings.HasSuffix(name, ".metadata"), strings.HasSuffix(name, ".lock"), strings.HasSuffix(name, ".crc"):
+		return true
+	case end == "json" && slices.Contains(describingJSON, stem):
 		return true
 	case !slices.Contains(describing, stem):
 		return false

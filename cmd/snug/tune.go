@@ -465,7 +465,7 @@ func runTune(c *call) error {
 		return leaveRanks(err)
 	}
 	if t.show > 0 {
-		err = t.showData()
+		err = t.showOnRanks()
 	} else {
 		err = t.runOnRanks()
 	}

@@ -56,6 +56,21 @@ func (t *tuning) runOnRanks() error {
 	return err
 }
 
+// showOnRanks is showData of rank 0, or alone.
+func (t *tuning) showOnRanks() error {
+	if !mpi.Launched() {
+		return t.showData()
+	}
+	world, err := mpi.Open(mpi.Options{})
+	if err != nil {
+		return err
+	}
+	if world.Rank() == 0 {
+		err = t.showData()
+	}
+	return errors.Join(err, world.Close())
+}
+
 // leaveRanks returns an error of a rank that has not joined the others. These would wait for it, so it ends the job.
 func leaveRanks(err error) error {
 	if !mpi.Launched() || errors.Is(err, flag.ErrHelp) {

@@ -1,0 +1,48 @@
+package dataset
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"strings"
+)
+
+// exact returns an error if a chat template would be given another value: NaN and Infinity, integers of more than 64 bits,
+// numbers beyond those of a float64, and values of tables that have no JSON.
+func exact(x value) error {
+	switch x := x.(type) {
+	case literal:
+		return fmt.Errorf("%s is not JSON: write null, or a string", string(x))
+	case foreign:
+		return fmt.Errorf("%s has no JSON: store it as a string", string(x))
+	case json.Number:
+		if _, err := x.Int64(); err == nil {
+			return nil
+		}
+		_, err := x.Float64()
+		if _, integer := new(big.Int).SetString(string(x), 10); integer || err != nil {
+			return fmt.Errorf("the number %s has more than 64 bits, want a smaller one, or a string", shortened(string(x)))
+		}
+	case list:
+		for i, e := range x {
+			if err := exact(e); err != nil {
+				return at(fmt.Sprintf("[%d]", i), err)
+			}
+		}
+	case object:
+		for _, m := range x {
+			if err := exact(m.value); err != nil {
+				return at(readable(m.name), err)
+			}
+		}
+	}
+	return nil
+}
+
+// at puts a name before an error, and joins it with those of what lies within.
+func at(name string, err error) error {
+	if strings.HasPrefix(err.Error(), "[") {
+		return fmt.Errorf("%s%w", name, err)
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
