@@ -303,26 +303,35 @@ func (p parser) toolsOf(name string, x value) (tools []any, err error) {
 			}
 			o = object{{"type", "function"}, {"function", o}}
 		}
-		tools = append(tools, jinjaValue(p.parsed(o, "parameters")))
+		if o, err = p.parsed(o, "parameters"); err != nil {
+			return nil, fmt.Errorf("%s: tool %d: %w", name, i, err)
+		}
+		tools = append(tools, jinjaValue(o))
 	}
 	return tools, nil
 }
 
 // parsed returns an object whose function has the member of this name as an object, where it is the text of one.
-func (p parser) parsed(o object, name string) object {
+func (p parser) parsed(o object, name string) (object, error) {
 	inner, ok := get[object](o, "function")
 	if !ok {
-		return o
+		return o, nil
 	}
 	text, ok := inner.text(name)
-	if !ok {
-		return o
+	if !ok || empty(text) {
+		return o, nil
 	}
 	x, err := p.parse(text)
-	if _, ok := x.(object); err != nil || !ok {
-		return o
+	if err == nil {
+		err = exact(x)
 	}
-	return with(o, "function", with(inner, name, x))
+	if _, ok := x.(object); err == nil && !ok {
+		err = fmt.Errorf("%s, want an object", kindOf(x))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s is a string that is no JSON of an object: %w", name, err)
+	}
+	return with(o, "function", with(inner, name, x)), nil
 }
 
 // get returns a member of a type.

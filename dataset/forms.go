@@ -288,7 +288,7 @@ func (f *rows) named(v *view, name string, c content) error {
 		}
 		return nil
 	}
-	if _, there := v.values[small]; !f.decides(small, x) && (there || c.says(x) || !f.takes(v, name, small) && (f.told || !slices.Contains(spoken, small))) {
+	if _, there := v.values[small]; !f.decides(small, x) && (there || c.says(x) || !f.takes(v, name, small) && (f.told || !slices.Contains(spoken, small) && !slices.Contains(f.form.beside, small))) {
 		return nil // where both are there, the one with the exact name is read
 	}
 	return fmt.Errorf("the row has %s, which differs only in case, blanks or letters that look alike from %s, a field that is known: %s reads it so, %s leaves it out",

@@ -283,18 +283,20 @@ func (f *rows) part(m *turn, b *strings.Builder, x value) error {
 	}
 	o = withoutNulls(o).(object)
 	kind, _ := o.text("type")
-	for _, name := range []string{"train", "weight", "loss_weight"} {
-		if v, found := o.get(name); found {
-			if yes, known := truth(v); !known || !yes {
-				return fmt.Errorf("%s is %s: a part cannot be left out, set it for the message", name, shortJSON(v))
-			}
-		}
-	}
 	text, found := "", false
-	for _, name := range []string{"text", "value", "content", "thinking", "reasoning"} {
-		if t, ok := o.text(name); ok && !found {
-			text, found = t, true
+	for _, member := range o {
+		isText, err := f.partMember(kind, member)
+		if err != nil {
+			return err
 		}
+		if !isText {
+			continue
+		}
+		t, _ := member.value.(string)
+		if found && t != text {
+			return fmt.Errorf("both %q and %q are its text, want one", shortened(text), shortened(t))
+		}
+		text, found = t, true
 	}
 	switch kind {
 	case "", "text", "input_text", "output_text":
@@ -313,6 +315,36 @@ func (f *rows) part(m *turn, b *strings.Builder, x value) error {
 		return f.call(m, kind, v)
 	}
 	return fmt.Errorf("its type is %.40q, and only text is learned: remove the part, or leave out the row", kind)
+}
+
+// partNames are the members of a part that hold its text.
+var partNames = []string{"text", "value", "content", "thinking", "reasoning"}
+
+// partMember reports whether a member of a part is its text. It lists those that change nothing, and returns an error for
+// others.
+func (f *rows) partMember(kind string, m member) (isText bool, err error) {
+	if _, is := m.value.(string); is && slices.Contains(partNames, m.name) {
+		return true, nil
+	}
+	small := usual(m.name)
+	yes, known := truth(m.value)
+	switch {
+	case empty(m.value), m.name == "type", slices.Contains(partNames, m.name), kind == "tool_call":
+		return false, nil
+	case decides(small), small == "learn", small == "ignore", small == "skip":
+		if slices.Contains([]string{"train", "weight", "loss_weight", "loss"}, m.name) && known && yes {
+			return false, nil
+		}
+		return false, fmt.Errorf("%s is %s: a part cannot be left out, set it for the message", readable(m.name), shortJSON(m.value))
+	case slices.Contains(partNames, small):
+		return false, fmt.Errorf("%s: names are exact: write %s, or remove it", readable(m.name), small)
+	case !slices.Contains([]string{"", "text", "input_text", "output_text", "thinking", "reasoning"}, kind):
+		return false, nil // an error of its own
+	case strings.HasPrefix(small, "image"), strings.HasPrefix(small, "audio"), strings.HasPrefix(small, "video"):
+		return false, fmt.Errorf("the part has %s, and only text is learned: remove it, or leave out the row", readable(m.name))
+	}
+	f.ignore("messages.content." + m.name)
+	return false, nil
 }
 
 // weigh reads whether a message is learned.
