@@ -83,7 +83,7 @@ func (f *rows) markup(at string, c content) {
 				where = ", and strings are learned as they are; messages are written by the model's own template"
 			}
 		}
-		if !has {
+		if !has || c.chats != nil && f.reader.isSpecial(mark) { // special says so
 			continue
 		}
 		if _, known := f.reader.tok.ID(mark); !known {

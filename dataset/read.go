@@ -16,6 +16,7 @@ type reader struct {
 	rows *rows // of this file
 	// template is what the chat template can express, nil if that is not known yet.
 	template *knowledge
+	specials *specials       // nil if they are not known yet
 	seen     map[string]bool // files that were read
 	skipped  int             // files of folders that were not read
 	// unlearned says why the first row that was left out has nothing to learn.

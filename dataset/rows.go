@@ -235,6 +235,9 @@ func (r *reader) take(x row) error {
 	case err == nil:
 		f.endOfTexts(x.at, &c)
 		f.markup(x.at, c)
+		for _, conversation := range c.chats {
+			f.special(x.at, conversation)
+		}
 		err = f.rest(v, c)
 	}
 	if err != nil {

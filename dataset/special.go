@@ -1,0 +1,101 @@
+package dataset
+
+import (
+	"slices"
+
+	"github.com/snug-ml/snug/chat"
+	"github.com/snug-ml/snug/tokenizer"
+)
+
+// specials are the special tokens of a tokenizer, which its vocabulary has by the thousand.
+type specials struct {
+	ids    map[string]int32
+	starts [256]bool // the first bytes
+	sizes  []int     // falling
+}
+
+// specialTokens returns the tokenizer's special tokens but the tags of reasoning, which answers have.
+func specialTokens(tok *tokenizer.Tokenizer) *specials {
+	s := &specials{ids: map[string]int32{}}
+	for id := range int32(tok.Len()) {
+		text, known := tok.Token(id)
+		if !known || text == "" || !tok.Special(id) || text == "<think>" || text == "</think>" {
+			continue
+		}
+		s.ids[text], s.starts[text[0]] = id, true
+		if !slices.Contains(s.sizes, len(text)) {
+			s.sizes = append(s.sizes, len(text))
+		}
+	}
+	slices.Sort(s.sizes)
+	slices.Reverse(s.sizes)
+	return s
+}
+
+// in returns the first special token in a text, the longest of those at its place.
+func (s *specials) in(text string) string {
+	for at := range len(text) {
+		if !s.starts[text[at]] {
+			continue
+		}
+		for _, size := range s.sizes {
+			if at+size <= len(text) {
+				if _, found := s.ids[text[at:at+size]]; found {
+					return text[at : at+size]
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// special warns of messages whose text has a special token: chat templates write texts as they are, and tokenizers encode
+// what looks like a special token as that token, as transformers does.
+func (f *rows) special(at string, c chat.Conversation) {
+	r := f.reader
+	if r.specials == nil {
+		r.specials = specialTokens(r.tok)
+	}
+	for i, m := range c.Messages {
+		var token string
+		find := func(text string) {
+			if token != "" {
+				return
+			}
+			if token = r.specials.in(text); token == "" {
+				return
+			}
+			if ids, err := r.tok.Encode(text, tokenizer.EncodeOptions{NoSpecial: true}); err != nil || !slices.Contains(ids, r.specials.ids[token]) {
+				token = "" // the tokenizer wants it alone, or reads it otherwise
+			}
+		}
+		find(m.Content)
+		eachText(m.Fields, find)
+		if token != "" {
+			f.warn(at, "special", "the text of message %d (%.40s) has the special token %q, which is encoded as that token", i, m.Role, token)
+			return
+		}
+	}
+}
+
+// eachText calls f with the texts of a value.
+func eachText(v any, f func(string)) {
+	switch v := v.(type) {
+	case string:
+		f(v)
+	case []any:
+		for _, x := range v {
+			eachText(x, f)
+		}
+	case chat.Object:
+		for _, x := range v {
+			eachText(x.Value, f)
+		}
+	}
+}
+
+// isSpecial reports whether a text is a special token of the tokenizer.
+func (r *reader) isSpecial(text string) bool {
+	id, known := r.tok.ID(text)
+	return known && r.tok.Special(id)
+}
