@@ -123,7 +123,11 @@ func (l *labeler) begin(i, p, limit, done int) (at int, ok bool) {
 	role := l.c.Messages[i-1].Role
 	asked, usual := l.prompts[l.before(i)], l.usual()
 	if role == "assistant" {
+		asked = l.asked(i, p, asked)
 		if at := p + len(asked.tail); asked.known && l.first[i-1] >= 0 && at <= limit && strings.HasPrefix(l.text[p:], asked.tail) {
+			if usual != "" && at >= done && numbers.ReplaceAllString(asked.added, "") == numbers.ReplaceAllString(usual, "") {
+				return at, true
+			}
 			p = max(p, at-len(asked.added))
 		}
 		p = max(p, done)

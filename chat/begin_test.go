@@ -43,6 +43,7 @@ func TestBegin(t *testing.T) {
 		"content behind the result": {behind, says("u:hi", "a:late", "t:r", "a:Done.").with(1, calls("one")), `<|user|>hi</s><|assistant|>⟦<|call>f{"q": "x"}<call|>⟧<|result>r<result|>late</s><|assistant|>⟦Done.</s>⟧`,
 			[]string{"the chat template ends answers with <call|>, at which generation does not stop", `the chat template writes content of message 1 (assistant) outside of its turn, where it is not learned: "late"`}},
 		"numbers of turns":             {numbered, says("u:hi", "a:", "u:more", "a:end"), "[1] user: hi</s>\n[2] assistant: ⟦</s>⟧\n[3] user: more</s>\n[4] assistant: ⟦end</s>⟧\n", nil},
+		"numbers of two answers":       {numbered, says("u:hi", "a:one", "a:two"), "[1] user: hi</s>\n[2] assistant: ⟦one</s>⟧\n[3] assistant: ⟦two</s>⟧\n", nil},
 		"backwards":                    {backwards, says("u:hi", "a:one", "u:more", "a:two"), "assistant: ⟦two</s>⟧\nuser: more</s>\nassistant: ⟦one</s>⟧\nuser: hi</s>\n", nil},
 		"nothing is left":              {noDots, says("u:hi", "a:."), "user: hi</s>\nassistant: ⟦</s>⟧\n", []string{`the chat template leaves out a part of message 1 (assistant): "."`}},
 		"an answer that is the prompt": {spaced, says("u:hi", "a:\nASSISTANT:\n"), "USER: hi\nASSISTANT:⟦ \nASSISTANT:\n</s>⟧\n", nil},
