@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/bits"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/ranks"
 )
 
 // Batch is the division of a global batch: in each step every rank has Window micro-batches
@@ -52,17 +52,7 @@ func (b Batch) Samples(rank, micro int) (lo, hi int) {
 // ranges are contiguous, in the order of the ranks, and differ in length by at most one. A
 // [Reducer] cuts vectors this way. Without elements, or for a rank outside of 0 to size-1,
 // lo and hi are 0.
-func Shard(n, rank, size int) (lo, hi int) {
-	if n <= 0 || rank < 0 || rank >= size {
-		return 0, 0
-	}
-	cut := func(i int) int {
-		high, low := bits.Mul(uint(n%size), uint(i))
-		share, _ := bits.Div(high, low, uint(size)) // n%size is below size, and so is high
-		return n/size*i + int(share)
-	}
-	return cut(rank), cut(rank + 1)
-}
+func Shard(n, rank, size int) (lo, hi int) { return ranks.Shard(n, rank, size) }
 
 // FindMicroBatch looks for the largest micro-batch that fits. It starts with
 // micro-batches of at most start samples and calls try, which works on one

@@ -53,10 +53,8 @@ type group struct {
 
 // call is what a rank wants.
 type call struct {
-	ranks.Call
-	x   []float64
-	v   snug.View // what is reduced or sent
-	err error     // of what it has done
+	ranks.Job
+	err error // of what it has done
 }
 
 // meet waits until all ranks have come here with a call, and returns the calls.
@@ -124,7 +122,8 @@ func (r *localRank) Rank() int { return r.rank }
 func (r *localRank) Size() int { return len(r.calls) }
 
 // run meets the other ranks, works on what they brought, and meets them again.
-func (r *localRank) run(c call, work func(calls []call) error) error {
+func (r *localRank) run(j ranks.Job, work func(calls []call) error) error {
+	c := call{Job: j}
 	calls, err := r.meet(r.rank, c, r.same)
 	if err != nil {
 		return err
@@ -136,9 +135,9 @@ func (r *localRank) run(c call, work func(calls []call) error) error {
 
 func (r *localRank) Sum(x []float64) error {
 	sums := make([]float64, len(x))
-	err := r.run(call{Call: ranks.Call{Op: ranks.Sum, Len: int64(len(x))}, x: x}, func(calls []call) error {
+	err := r.run(ranks.SumOf(x), func(calls []call) error {
 		for _, c := range calls {
-			for i, v := range c.x {
+			for i, v := range c.X {
 				sums[i] += v
 			}
 		}
@@ -151,15 +150,15 @@ func (r *localRank) Sum(x []float64) error {
 }
 
 func (r *localRank) AllReduce(v snug.View) error {
-	return r.run(call{Call: ranks.Vector(ranks.AllReduce, v), v: v}, func(calls []call) error { return r.addParts(calls, calls) })
+	return r.run(ranks.ReduceOf(ranks.AllReduce, v), func(calls []call) error { return r.addParts(calls, calls) })
 }
 
 func (r *localRank) ReduceScatter(v snug.View) error {
-	return r.run(call{Call: ranks.Vector(ranks.ReduceScatter, v), v: v}, func(calls []call) error { return r.addParts(calls, calls[r.rank:r.rank+1]) })
+	return r.run(ranks.ReduceOf(ranks.ReduceScatter, v), func(calls []call) error { return r.addParts(calls, calls[r.rank:r.rank+1]) })
 }
 
 func (r *localRank) AllGather(v snug.View) error {
-	return r.run(call{Call: ranks.Vector(ranks.AllGather, v), v: v}, func(calls []call) error {
+	return r.run(ranks.ReduceOf(ranks.AllGather, v), func(calls []call) error {
 		return r.eachTile(v, func(lo, hi int, s *staging) error {
 			own, err := s.host(v, lo, hi)
 			if err != nil {
@@ -169,7 +168,7 @@ func (r *localRank) AllGather(v snug.View) error {
 				if rank == r.rank {
 					continue
 				}
-				if err := copyTo(c.v, lo, own); err != nil {
+				if err := copyTo(c.V, lo, own); err != nil {
 					return err
 				}
 			}
@@ -181,10 +180,10 @@ func (r *localRank) AllGather(v snug.View) error {
 // addParts adds the rank's part of all vectors and writes the sum to some of
 // them.
 func (r *localRank) addParts(from, to []call) error {
-	return r.eachTile(from[0].v, func(lo, hi int, s *staging) error {
+	return r.eachTile(from[0].V, func(lo, hi int, s *staging) error {
 		sum, x := s.sum[:hi-lo], s.x[:hi-lo]
 		for rank, c := range from {
-			v, err := s.host(c.v, lo, hi)
+			v, err := s.host(c.V, lo, hi)
 			if err != nil {
 				return err
 			}
@@ -203,7 +202,7 @@ func (r *localRank) addParts(from, to []call) error {
 		}
 		half.Store(out, 0, sum)
 		for _, c := range to {
-			if err := copyTo(c.v, lo, out); err != nil {
+			if err := copyTo(c.V, lo, out); err != nil {
 				return err
 			}
 		}

@@ -32,26 +32,24 @@ type SendReceiver interface {
 
 // Broadcast implements [Broadcaster].
 func (r *localRank) Broadcast(root int, v snug.View) error {
-	c := call{Call: ranks.Vector(ranks.Broadcast, v), v: v}
-	c.Peer = int64(root)
-	return r.run(c, func(calls []call) error {
+	return r.run(ranks.BroadcastOf(root, v), func(calls []call) error {
 		if r.rank == root {
 			return nil
 		}
-		return snug.Copy(v, calls[root].v)
+		return snug.Copy(v, calls[root].V)
 	})
 }
 
 // AllToAll implements [AllToAller].
 func (r *localRank) AllToAll(dst, src snug.View) error {
-	return r.run(call{Call: ranks.Pair(ranks.AllToAll, dst, src), v: src}, func(calls []call) error {
+	return r.run(ranks.AllToAllOf(dst, src), func(calls []call) error {
 		n := src.Len() / len(calls)
 		for rank, c := range calls {
 			to, err := dst.Slice(rank*n, (rank+1)*n)
 			if err != nil {
 				return err
 			}
-			from, err := c.v.Slice(r.rank*n, (r.rank+1)*n)
+			from, err := c.V.Slice(r.rank*n, (r.rank+1)*n)
 			if err != nil {
 				return err
 			}
@@ -65,9 +63,7 @@ func (r *localRank) AllToAll(dst, src snug.View) error {
 
 // SendReceive implements [SendReceiver].
 func (r *localRank) SendReceive(dst snug.View, from int, src snug.View, to int) error {
-	c := call{Call: ranks.Pair(ranks.SendReceive, dst, src), v: src}
-	c.From, c.Peer = int64(from), int64(to)
-	return r.run(c, func(calls []call) error {
-		return snug.Copy(dst, calls[from].v)
+	return r.run(ranks.SendReceiveOf(dst, from, src, to), func(calls []call) error {
+		return snug.Copy(dst, calls[from].V)
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/ranks"
 )
@@ -21,22 +23,17 @@ const (
 // vector on a device. All ranks have the same. Tests have less.
 var staged = 4 << 20
 
-// engine is what serves a World. Its methods run on the thread of MPI.
+// engine makes the calls of a World, and is their transport. Its methods run on the thread of MPI.
 type engine struct {
-	w          *World
-	lib        *library
-	rank, size int
-	o          Options
+	ranks.Engine
+	w   *World
+	lib *library
+	o   Options
 
-	comm uintptr   // of calls
-	open *requests // of the call
-
-	wanted []ranks.Call // of all ranks; wanted[rank] is this one's
-	own    ranks.Call
-
-	stage    [3][]byte // see stageFor
+	comm     uintptr   // of calls
+	open     *requests // of the call
 	sum, add []float32
-	sums     []float64
+	parts    []snug.View // that are added
 	pinned   runtime.Pinner
 
 	pulse pulse
@@ -51,92 +48,147 @@ func newEngine(w *World, o Options) (*engine, error) {
 	if err := lib.start(); err != nil {
 		return nil, fmt.Errorf("%s: %w", lib.path, err)
 	}
-	if e.rank, e.size, err = lib.place(); err != nil {
+	if e.Rank, e.Size, err = lib.place(); err != nil {
 		return nil, err
 	}
-	if started := launchedSize(); started > 0 && started != e.size {
-		return nil, fmt.Errorf("the launcher has started %d ranks, and for %s there are %d: it is of another MPI: %w", started, lib.path, e.size, snug.ErrConfig)
+	if started := launchedSize(); started > 0 && started != e.Size {
+		return nil, fmt.Errorf("the launcher has started %d ranks, and for %s there are %d: it is of another MPI: %w", started, lib.path, e.Size, snug.ErrConfig)
 	}
-	e.wanted = make([]ranks.Call, e.size)
+	e.Staged, e.Ahead = staged, true
+	e.Start(e)
 	if e.comm, err = lib.communicator(); err != nil {
 		return nil, err
 	}
 	return e, e.startPulse()
 }
 
-// do makes a call: the ranks compare what they want, and then data moves.
-func (e *engine) do(c *call) error {
+// do makes a call.
+func (e *engine) do(j ranks.Job) error {
 	defer e.pinned.Unpin()
-	if err := e.agree(c.Call); err != nil {
-		return err
-	}
-	switch c.Op {
-	case ranks.Sum:
-		return e.sumAll(c.x)
-	case ranks.AllReduce:
-		return e.reduce(c.v, true, true)
-	case ranks.ReduceScatter:
-		return e.reduce(c.v, true, false)
-	case ranks.AllGather:
-		return e.reduce(c.v, false, true)
-	case ranks.Broadcast:
-		return e.broadcast(c.v, int(c.Peer))
-	case ranks.AllToAll:
-		return e.allToAll(c.dst, c.v)
-	case ranks.SendReceive:
-		return e.sendReceive(c.dst, int(c.From), c.v, int(c.Peer))
-	}
-	return e.leave()
+	return e.Do(j)
 }
 
-// agree waits for the calls of all ranks and compares them.
-func (e *engine) agree(c ranks.Call) error {
-	e.own = c
-	if err := e.lib.gather(e.open, e.comm, bytesOf(&e.own, 1), bytesOf(unsafe.SliceData(e.wanted), e.size)); err != nil {
-		return err
+// Take implements [ranks.Transport]: MPI reads and writes the vectors while Go's code runs.
+func (e *engine) Take(j *ranks.Job) error {
+	if len(j.X) > 0 {
+		e.pinned.Pin(unsafe.SliceData(j.X))
 	}
-	if err := e.wait(true); err != nil {
-		return err
+	for _, v := range [...]*snug.View{&j.V, &j.Dst} {
+		if b := device.Mem(v).Bytes(); len(b) > 0 && v.Device().IsCPU() {
+			e.pinned.Pin(unsafe.SliceData(b))
+		}
 	}
-	return ranks.Check(e.wanted)
+	return nil
 }
 
-// bytesOf returns the memory of n values.
-func bytesOf[T any](p *T, n int) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(p)), n*int(unsafe.Sizeof(*p)))
+// Direct implements [ranks.Transport].
+func (e *engine) Direct(v snug.View) bool { return v.Device().IsCPU() }
+
+// Alloc implements [ranks.Transport].
+func (e *engine) Alloc(size int) (driver.Mem, error) {
+	v := snug.SliceView(make([]byte, size))
+	return *device.Mem(&v), nil
+}
+
+// View implements [ranks.Transport].
+func (e *engine) View(m driver.Mem, dt snug.DType, n int) snug.View {
+	return device.View(snug.CPU(), m, dt, n)
+}
+
+// Gather implements [ranks.Transport].
+func (e *engine) Gather(own, all []byte, calls bool) error {
+	if err := e.lib.gather(e.open, e.comm, own, all); err != nil {
+		return err
+	}
+	return e.wait(calls)
+}
+
+// Move implements [ranks.Transport].
+func (e *engine) Move(list []ranks.Transfer, what ranks.Moved) error {
+	tag := tagData
+	if what == ranks.Results {
+		tag = tagResult
+	}
+	for _, sends := range []bool{false, true} { // what arrives has a place
+		for _, t := range list {
+			if t.Sends != sends || t.Mem.Size == 0 {
+				continue
+			}
+			begin := e.lib.receive
+			if sends {
+				begin = e.lib.send
+			}
+			if err := begin(e.open, e.comm, t.Mem.Bytes(), t.Peer, tag); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Spread implements [ranks.Transport].
+func (e *engine) Spread(m driver.Mem, root int) error {
+	return e.lib.broadcast(e.open, e.comm, m.Bytes(), root)
+}
+
+// Settle implements [ranks.Transport].
+func (e *engine) Settle() error { return e.wait(false) }
+
+// Wait implements [ranks.Transport].
+func (e *engine) Wait() error { return e.wait(false) }
+
+// Failed implements [ranks.Transport].
+func (e *engine) Failed(_ ranks.Op, err error) error { return err }
+
+// Add implements [ranks.Transport].
+func (e *engine) Add(r *ranks.Reduction) error {
+	e.parts = e.parts[:0]
+	for rank := range e.Size {
+		e.parts = append(e.parts, r.Part(rank))
+	}
+	out := e.parts[e.Rank]
+	for lo := 0; lo < out.Len(); lo += half.Chunk {
+		hi := min(lo+half.Chunk, out.Len())
+		sum, add := e.sum[:hi-lo], e.add[:hi-lo]
+		half.Load(sum, e.parts[0], lo)
+		for _, part := range e.parts[1:] {
+			half.Load(add, part, lo)
+			for i, a := range add {
+				sum[i] += a
+			}
+		}
+		half.Store(out, lo, sum)
+	}
+	return nil
+}
+
+// Leave implements [ranks.Transport]: it ends MPI, after all ranks have said so.
+func (e *engine) Leave() error {
+	if err := e.stopPulse(); err != nil {
+		return err
+	}
+	return e.lib.stop()
 }
 
 // wait waits until the open requests have ended. With patience, it lets other goroutines and processes compute: ranks
 // may come late. Without, all ranks are there and data moves only while MPI is called.
 func (e *engine) wait(patience bool) error {
-	var began time.Time
-	for polls := 0; ; polls++ {
-		if done, err := e.lib.done(e.open); done || err != nil {
-			return err
-		}
-		if e.w.aborted.Load() {
+	inARow := 2000
+	if patience {
+		inARow = 50
+	}
+	return ranks.Await(inARow, func(int) (bool, error) {
+		done, err := e.lib.done(e.open)
+		if !done && err == nil && e.w.aborted.Load() {
 			e.lib.end()
 		}
-		spins := 2000
-		if patience {
-			spins = 50
-		}
-		if polls < spins {
-			if polls%16 == 15 {
-				runtime.Gosched()
-			}
-			continue
-		}
-		now := time.Now()
-		if began.IsZero() {
-			began = now
-		}
+		return done, err
+	}, func(waited time.Duration) {
 		e.live()
-		if waited := now.Sub(began); waited > e.o.Timeout {
+		if waited > e.o.Timeout {
 			e.fail(fmt.Errorf("other ranks made no call for %s", e.o.Timeout))
 		}
-		time.Sleep(min(100*time.Microsecond, 5*time.Microsecond+now.Sub(began)/50))
-	}
+	})
 }
 
 // fail ends the job.
@@ -147,59 +199,4 @@ func (e *engine) fail(err error) {
 	}
 	time.Sleep(10 * time.Millisecond) // in which the line is written
 	e.lib.end()
-}
-
-// sumAll replaces x by the sums over all ranks.
-func (e *engine) sumAll(x []float64) error {
-	if len(x) == 0 {
-		return nil
-	}
-	n := len(x) * e.size
-	if cap(e.sums) < n {
-		e.sums = make([]float64, n)
-	}
-	all := e.sums[:n]
-	e.pinned.Pin(unsafe.SliceData(x))
-	if err := e.lib.gather(e.open, e.comm, bytesOf(unsafe.SliceData(x), len(x)), bytesOf(unsafe.SliceData(all), n)); err != nil {
-		return err
-	}
-	if err := e.wait(false); err != nil {
-		return err
-	}
-	for i := range x {
-		sum := 0.0
-		for rank := range e.size {
-			sum += all[rank*len(x)+i]
-		}
-		x[i] = sum
-	}
-	return nil
-}
-
-// leave ends MPI, after all ranks have said so.
-func (e *engine) leave() error {
-	if err := e.stopPulse(); err != nil {
-		return err
-	}
-	return e.lib.stop()
-}
-
-// others yields the other ranks, beginning with the next, so that not all ranks send to the same.
-func (e *engine) others(yield func(peer int) bool) {
-	for i := 1; i < e.size; i++ {
-		if !yield((e.rank + i) % e.size) {
-			return
-		}
-	}
-}
-
-// stageVector is the stage of a vector on a device; 0 and 1 are those of what arrives.
-const stageVector = 2
-
-// stageFor returns a stage, which is allocated when it is first used.
-func (e *engine) stageFor(which int) []byte {
-	if e.stage[which] == nil {
-		e.stage[which] = make([]byte, staged+16*e.size) // whole elements of every rank's share
-	}
-	return e.stage[which]
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/ranks"
 	"github.com/stretchr/testify/require"
@@ -138,6 +139,9 @@ func TestBits(t *testing.T) {
 		}
 	})
 }
+
+// hostBytes returns the bytes of a vector that is a slice.
+func hostBytes(v snug.View) []byte { return device.Mem(&v).Bytes() }
 
 // vectorOf returns the vector of a rank: the same in every process.
 func vectorOf(rank, n int, dt snug.DType, seed uint64) snug.View {
@@ -471,29 +475,29 @@ func panics(w *World) error {
 
 // TestCloseConcurrently: goroutines that close a World at the same time make one call of Close.
 func TestCloseConcurrently(t *testing.T) {
-	w := &World{calls: make(chan call), results: make(chan error)}
-	errs, calls := make(chan error), make(chan call, 4)
+	w := newWorld()
+	errs, jobs := make(chan error), make(chan ranks.Job, 4)
 	go func() {
-		for c := range w.calls {
-			calls <- c
+		for j := range w.jobs {
+			jobs <- j
 			w.results <- nil
 		}
 	}()
-	defer close(w.calls)
-	w.mu.Lock()
+	defer close(w.jobs)
+	w.calls.Lock()
 	for range 4 {
 		go func() { errs <- w.Close() }()
 	}
 	time.Sleep(10 * time.Millisecond)
-	w.mu.Unlock()
-	w.mu.Lock() // the first that wakes up finds it locked again, and from then on it is handed on
+	w.calls.Unlock()
+	w.calls.Lock() // the first that wakes up finds it locked again, and from then on it is handed on
 	time.Sleep(10 * time.Millisecond)
-	w.mu.Unlock()
+	w.calls.Unlock()
 	for range 4 {
 		require.NoError(t, <-errs)
 	}
-	require.Equal(t, ranks.Close, (<-calls).Op)
-	require.Empty(t, calls)
+	require.Equal(t, ranks.Close, (<-jobs).Op)
+	require.Empty(t, jobs)
 	require.ErrorContains(t, w.Sum(nil), "mpi: Sum: the World is closed")
 }
 

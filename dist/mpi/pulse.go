@@ -28,7 +28,7 @@ const (
 
 func (e *engine) startPulse() (err error) {
 	p := &e.pulse
-	if e.size == 1 {
+	if e.Size == 1 {
 		return nil
 	}
 	if p.comm, err = e.lib.communicator(); err != nil {
@@ -41,13 +41,13 @@ func (e *engine) startPulse() (err error) {
 
 // listen begins to receive the next sign.
 func (e *engine) listen() error {
-	return e.lib.receive(&e.pulse.in, e.pulse.comm, e.pulse.heard, (e.rank+e.size-1)%e.size, tagBeat)
+	return e.lib.receive(&e.pulse.in, e.pulse.comm, e.pulse.heard, (e.Rank+e.Size-1)%e.Size, tagBeat)
 }
 
 // beat begins to send a sign.
 func (e *engine) beat(what byte) error {
 	e.pulse.sent[0] = what
-	return e.lib.send(&e.pulse.out, e.pulse.comm, e.pulse.sent, (e.rank+1)%e.size, tagBeat)
+	return e.lib.send(&e.pulse.out, e.pulse.comm, e.pulse.sent, (e.Rank+1)%e.Size, tagBeat)
 }
 
 // live sends a sign of life when it is time, and ends the job when the rank before this one gives none.
@@ -55,7 +55,7 @@ func (e *engine) live() {
 	if e.w.aborted.Load() {
 		e.lib.end()
 	}
-	if e.size == 1 {
+	if e.Size == 1 {
 		return
 	}
 	if err := e.tend(time.Now()); err != nil {
@@ -83,7 +83,7 @@ func (e *engine) tend(now time.Time) error {
 		}
 	}
 	if silent := now.Sub(p.last); silent > e.o.Silence && !p.gone {
-		return fmt.Errorf("rank %d has given no sign of life for %s", (e.rank+e.size-1)%e.size, silent.Round(time.Second))
+		return fmt.Errorf("rank %d has given no sign of life for %s", (e.Rank+e.Size-1)%e.Size, silent.Round(time.Second))
 	}
 	return nil
 }
@@ -111,7 +111,7 @@ func (e *engine) hear(now time.Time) error {
 // stopPulse sends a farewell to the next rank and waits for the farewell of the rank before. No message is left then.
 func (e *engine) stopPulse() error {
 	p, said := &e.pulse, false
-	for e.size > 1 {
+	for e.Size > 1 {
 		if err := e.hear(time.Now()); err != nil {
 			return err
 		}
@@ -128,7 +128,7 @@ func (e *engine) stopPulse() error {
 			}
 		}
 		if time.Since(p.last) > e.o.Silence && !p.gone {
-			return fmt.Errorf("rank %d does not leave", (e.rank+e.size-1)%e.size)
+			return fmt.Errorf("rank %d does not leave", (e.Rank+e.Size-1)%e.Size)
 		}
 		time.Sleep(10 * time.Microsecond)
 	}

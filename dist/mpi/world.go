@@ -1,18 +1,14 @@
 package mpi
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
-	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/ranks"
 )
 
@@ -34,11 +30,9 @@ type World struct {
 	rank, size int
 	name       string
 
-	mu      sync.Mutex // of a call
-	calls   chan call
+	calls   ranks.Calls
+	jobs    chan ranks.Job
 	results chan error
-	err     error // the first one, which stays
-	closed  bool
 
 	aborted atomic.Bool
 	exited  chan struct{} // closed when the engine has ended
@@ -50,13 +44,6 @@ var (
 	_ accum.AllToAller   = (*World)(nil)
 	_ accum.SendReceiver = (*World)(nil)
 )
-
-// call is what an engine does.
-type call struct {
-	ranks.Call
-	x      []float64
-	v, dst snug.View
-}
 
 // opened is true once MPI has begun in this process, which it can do once.
 var opened atomic.Bool
@@ -81,12 +68,22 @@ func Open(o Options) (*World, error) {
 	if opened.Swap(true) {
 		return nil, fmt.Errorf("mpi: Open was called before: a process joins once: %w", snug.ErrConfig)
 	}
-	w := &World{calls: make(chan call), results: make(chan error), exited: make(chan struct{})}
+	w := newWorld()
 	go w.serve(o)
 	if err := <-w.results; err != nil {
 		return nil, fmt.Errorf("mpi: %w", err)
 	}
+	w.calls.Rank = w.rank
 	return w, nil
+}
+
+func newWorld() *World {
+	w := &World{jobs: make(chan ranks.Job), results: make(chan error), exited: make(chan struct{})}
+	w.calls = ranks.Calls{Name: "mpi", Submit: func(j ranks.Job) error {
+		w.jobs <- j
+		return <-w.results
+	}}
+	return w
 }
 
 // serve makes all calls of the library, on one thread, until Close.
@@ -98,16 +95,16 @@ func (w *World) serve(o Options) {
 		w.results <- err
 		return
 	}
-	w.rank, w.size, w.name = e.rank, e.size, e.lib.path
+	w.rank, w.size, w.name = e.Rank, e.Size, e.lib.path
 	w.results <- nil
 	beat := time.NewTicker(time.Second)
 	defer beat.Stop()
 	for {
 		select {
-		case c := <-w.calls:
-			err := e.do(&c)
+		case j := <-w.jobs:
+			err := e.do(j)
 			w.results <- err
-			if c.Op == ranks.Close && err == nil {
+			if j.Op == ranks.Close && err == nil {
 				return
 			}
 		case <-beat.C:
@@ -126,27 +123,11 @@ func (w *World) Size() int { return w.size }
 func (w *World) Library() string { return w.name }
 
 // run makes a call.
-func (w *World) run(c call) error {
-	if w == nil || w.calls == nil {
-		return fmt.Errorf("mpi: %s: the World is not from Open: %w", c.Op, snug.ErrConfig)
+func (w *World) run(j ranks.Job) error {
+	if w == nil || w.calls.Submit == nil {
+		return ranks.NotOpen("mpi", j.Op)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed && c.Op == ranks.Close {
-		return nil
-	}
-	if w.closed {
-		return fmt.Errorf("mpi: %s: the World is closed: %w", c.Op, snug.ErrConfig)
-	}
-	if w.err != nil {
-		return w.err
-	}
-	w.calls <- c
-	if err := <-w.results; err != nil {
-		w.err = fmt.Errorf("mpi: rank %d: %w", w.rank, err)
-	}
-	w.closed = w.err == nil && c.Op == ranks.Close
-	return w.err
+	return w.calls.Run(j)
 }
 
 // Close leaves the job, which it can when all ranks do: it waits for them. A second call does nothing. After an error,
@@ -155,18 +136,25 @@ func (w *World) Close() error {
 	if w == nil {
 		return nil
 	}
-	return w.run(call{Call: ranks.Call{Op: ranks.Close}})
+	j := ranks.Job{Call: ranks.Call{Op: ranks.Close}}
+	if w.calls.Submit == nil {
+		return w.run(j)
+	}
+	w.calls.Lock()
+	defer w.calls.Unlock()
+	if w.calls.Closed {
+		return nil
+	}
+	err := w.calls.Locked(j)
+	w.calls.Closed = err == nil
+	return err
 }
 
 // Abort writes the rank and err to the standard error output, in one line, ends the processes of all ranks, and does
 // not return. Any goroutine may call it, during other calls too.
 func (w *World) Abort(err error) {
 	if !w.aborted.Swap(true) {
-		if err == nil {
-			err = errors.New("aborted")
-		}
-		line := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
-		fmt.Fprintf(os.Stderr, "rank %d of %d: %s\n", w.rank, w.size, line)
+		ranks.PrintAbort(w.rank, w.size, err)
 	}
 	select {
 	case <-w.exited: // nil and open for a World that is not from Open
@@ -176,48 +164,26 @@ func (w *World) Abort(err error) {
 }
 
 // Sum implements [accum.Reducer].
-func (w *World) Sum(x []float64) error {
-	return w.run(call{Call: ranks.Call{Op: ranks.Sum, Len: int64(len(x))}, x: x})
-}
+func (w *World) Sum(x []float64) error { return w.run(ranks.SumOf(x)) }
 
 // AllReduce implements [accum.Reducer].
-func (w *World) AllReduce(v snug.View) error {
-	return w.run(call{Call: ranks.Vector(ranks.AllReduce, v), v: v})
-}
+func (w *World) AllReduce(v snug.View) error { return w.run(ranks.ReduceOf(ranks.AllReduce, v)) }
 
 // ReduceScatter implements [accum.Reducer].
 func (w *World) ReduceScatter(v snug.View) error {
-	return w.run(call{Call: ranks.Vector(ranks.ReduceScatter, v), v: v})
+	return w.run(ranks.ReduceOf(ranks.ReduceScatter, v))
 }
 
 // AllGather implements [accum.Reducer].
-func (w *World) AllGather(v snug.View) error {
-	return w.run(call{Call: ranks.Vector(ranks.AllGather, v), v: v})
-}
+func (w *World) AllGather(v snug.View) error { return w.run(ranks.ReduceOf(ranks.AllGather, v)) }
 
 // Broadcast implements [accum.Broadcaster].
-func (w *World) Broadcast(root int, v snug.View) error {
-	c := call{Call: ranks.Vector(ranks.Broadcast, v), v: v}
-	c.Peer = int64(root)
-	return w.run(c)
-}
+func (w *World) Broadcast(root int, v snug.View) error { return w.run(ranks.BroadcastOf(root, v)) }
 
 // AllToAll implements [accum.AllToAller].
-func (w *World) AllToAll(dst, src snug.View) error {
-	return w.run(call{Call: ranks.Pair(ranks.AllToAll, dst, src), v: src, dst: dst})
-}
+func (w *World) AllToAll(dst, src snug.View) error { return w.run(ranks.AllToAllOf(dst, src)) }
 
 // SendReceive implements [accum.SendReceiver].
 func (w *World) SendReceive(dst snug.View, from int, src snug.View, to int) error {
-	c := call{Call: ranks.Pair(ranks.SendReceive, dst, src), v: src, dst: dst}
-	c.From, c.Peer = int64(from), int64(to)
-	return w.run(c)
-}
-
-// hostBytes returns the bytes of a view that Go can address, or nil.
-func hostBytes(v snug.View) []byte {
-	if !v.Device().IsCPU() {
-		return nil
-	}
-	return device.Mem(&v).Bytes()
+	return w.run(ranks.SendReceiveOf(dst, from, src, to))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/attention"
+	"github.com/snug-ml/snug/internal/ranks"
 	"github.com/stretchr/testify/require"
 )
 
@@ -100,7 +101,7 @@ func TestAttention(t *testing.T) {
 			}
 		}
 		for _, w := range j.worlds {
-			require.Zero(t, w.engine.stage[stageVector].Size)
+			require.Zero(t, w.engine.Stages[ranks.StageVector].Size)
 		}
 	}
 }
@@ -124,7 +125,7 @@ func TestAttentionDiffers(t *testing.T) {
 			require.NoError(t, err)
 		}
 		for _, w := range j.worlds {
-			require.Zero(t, w.engine.stage[stageVector].Size)
+			require.Zero(t, w.engine.Stages[ranks.StageVector].Size)
 		}
 	}
 }

@@ -3,11 +3,9 @@ package nccl
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
@@ -19,11 +17,11 @@ import (
 // does not lie on the device. All ranks have the same.
 const staged = 32 << 20
 
-// engine is what serves a World. One goroutine makes the calls; abort, awaited, mark and turn are for any.
+// engine makes the calls of a World, and is their transport. One goroutine makes the calls; abort, Awaited, mark and turn
+// are for any.
 type engine struct {
-	lib        *library
-	rank, size int
-	staged     int // bytes; tests have fewer
+	ranks.Engine
+	lib *library
 
 	home   *snug.Device    // of the vectors
 	side   *snug.Device    // the same device with the queue of communication
@@ -38,14 +36,9 @@ type engine struct {
 	mu     sync.Mutex  // of its end
 	ended  bool        // it was aborted or destroyed
 	async  *result     // that C writes
-	moves  atomic.Bool // the ranks have agreed, and data moves
 
-	own    ranks.Call
-	wanted []ranks.Call // of all ranks
-	notes  driver.Mem   // on the device: their calls
-	stage  [3]driver.Mem
-	list   []transfer
-	sums   []float64
+	notes driver.Mem // on the device: the calls of all ranks
+	wide  driver.Mem // on the device: sums of bfloat16, in float32
 }
 
 // newEngine opens the queue of communication.
@@ -54,13 +47,14 @@ func newEngine(o *Options, lib *library) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{lib: lib, rank: o.Rank, size: o.Size, staged: staged, home: o.Device, queue: home, async: new(result)}
-	e.wanted = make([]ranks.Call, e.size)
+	e := &engine{lib: lib, home: o.Device, queue: home, async: new(result)}
+	e.Rank, e.Size, e.Staged = o.Rank, o.Size, staged
+	e.Start(e)
 	if e.side, err = snug.Open(o.Device.Name()); err != nil {
 		return nil, err
 	}
 	if e.stream, err = device.Streamer(e.side); err == nil {
-		e.notes, err = e.stream.Alloc(e.size * callBytes)
+		e.notes, err = e.stream.Alloc(e.Size * ranks.CallBytes)
 	}
 	if err == nil {
 		err = e.loadKernels()
@@ -82,31 +76,18 @@ func (e *engine) join(id uniqueID) error {
 	if e.lib.initScalable != nil {
 		const defaults = 0
 		call = "ncclCommInitRankScalable"
-		r = e.lib.initScalable(comm, int32(e.size), int32(e.rank), 1, &id, defaults)
+		r = e.lib.initScalable(comm, int32(e.Size), int32(e.Rank), 1, &id, defaults)
 	} else {
-		r = e.lib.initRank(comm, int32(e.size), id, int32(e.rank))
+		r = e.lib.initRank(comm, int32(e.Size), id, int32(e.Rank))
 	}
 	e.comm = *comm
 	return e.check(call, r)
 }
 
-// do makes a call: the ranks compare what they want, and then data moves. After any error but a mismatch of the calls the
-// communicator is aborted, so that the other ranks do not wait.
-func (e *engine) do(c *call) error {
-	e.moves.Store(false)
-	err := e.tell(c.Call)
-	if err == nil {
-		if err := ranks.Check(e.wanted); err != nil {
-			return err
-		}
-		e.moves.Store(true)
-		err = e.move(c)
-	}
-	if err != nil {
-		e.giveUp()
-		return fmt.Errorf("%s: %w", c.Op, err)
-	}
-	return nil
+// Failed implements [ranks.Transport]: the communicator is aborted, so that the other ranks do not wait.
+func (e *engine) Failed(op ranks.Op, err error) error {
+	e.giveUp()
+	return fmt.Errorf("%s: %w", op, err)
 }
 
 // giveUp aborts the communicator and waits until nothing moves any more, because the caller may free the vectors of a call
@@ -128,59 +109,6 @@ func (e *engine) giveUp() {
 	}
 }
 
-func (e *engine) move(c *call) error {
-	switch c.Op {
-	case ranks.Sum:
-		return e.sumAll(c.x)
-	case ranks.AllReduce:
-		return e.reduce(c.v, true, true)
-	case ranks.ReduceScatter:
-		return e.reduce(c.v, true, false)
-	case ranks.AllGather:
-		return e.reduce(c.v, false, true)
-	case ranks.Broadcast:
-		return e.broadcast(c.v, int(c.Peer))
-	case ranks.AllToAll:
-		return e.allToAll(c.dst, c.v)
-	case ranks.SendReceive:
-		return e.sendReceive(c.dst, int(c.From), c.v, int(c.Peer))
-	}
-	return nil // Close
-}
-
-// awaited says what a call waits for. Any goroutine may ask.
-func (e *engine) awaited() string {
-	if e.moves.Load() {
-		return "data"
-	}
-	return "calls"
-}
-
-const callBytes = int(unsafe.Sizeof(ranks.Call{}))
-
-// tell tells this rank's call to all others, and waits for theirs.
-func (e *engine) tell(c ranks.Call) error {
-	e.own, e.wanted[e.rank] = c, c
-	if e.size == 1 {
-		return nil
-	}
-	if err := e.stream.CopyIn(e.notes.Slice(e.rank*callBytes, callBytes), bytesOf(&e.own, 1)); err != nil {
-		return err
-	}
-	if err := e.gather(e.notes, callBytes); err != nil {
-		return err
-	}
-	if err := e.wait(); err != nil {
-		return err
-	}
-	return e.stream.CopyOut(bytesOf(unsafe.SliceData(e.wanted), e.size), e.notes)
-}
-
-// bytesOf returns the memory of n values.
-func bytesOf[T any](p *T, n int) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(p)), n*int(unsafe.Sizeof(*p)))
-}
-
 // enter begins calls of the library, and returns the stream for what they queue.
 func (e *engine) enter() (stream uintptr, err error) {
 	e.inside.Store(true)
@@ -199,53 +127,27 @@ func (e *engine) leave() {
 	e.inside.Store(false)
 }
 
-// gather queues the exchange of n bytes that each rank has in its place of m.
-func (e *engine) gather(m driver.Mem, n int) error {
-	stream, err := e.enter()
-	if err != nil {
-		return err
-	}
-	defer e.leave()
-	own := m.Slice(e.rank*n, n)
-	return e.check("ncclAllGather", e.lib.allGather(own.Addr, m.Addr, uint64(n), asBytes, e.comm, stream))
-}
-
 var errAborted = errors.New("the communicator was aborted")
 
-// wait waits until all that was queued is done. It sleeps meanwhile, up to 100 µs at a time.
-func (e *engine) wait() error {
-	var began time.Time
-	for polls := 0; ; polls++ {
+// Wait implements [ranks.Transport]: it waits until all that was queued is done. It sleeps meanwhile.
+func (e *engine) Wait() error {
+	return ranks.Await(200, func(polls int) (bool, error) {
 		if e.stop.Load() {
-			return errAborted
+			return false, errAborted
 		}
 		idle, err := e.stream.Idle()
 		if err == nil && !idle && polls%64 == 63 {
-			err = e.failed()
+			err = e.asynchronous()
 		}
-		switch {
-		case err != nil:
-			return err
-		case idle && e.stop.Load(): // by the abort, perhaps
-			return errAborted
-		case idle:
-			return nil
+		if err == nil && idle && e.stop.Load() { // by the abort, perhaps
+			err = errAborted
 		}
-		if polls < 200 {
-			if polls%16 == 15 {
-				runtime.Gosched()
-			}
-			continue
-		}
-		if began.IsZero() {
-			began = time.Now()
-		}
-		time.Sleep(min(100*time.Microsecond, 5*time.Microsecond+time.Since(began)/50))
-	}
+		return idle, err
+	}, nil)
 }
 
-// failed returns the communicator's asynchronous error, for example that a rank is gone.
-func (e *engine) failed() error {
+// asynchronous returns the communicator's asynchronous error, for example that a rank is gone.
+func (e *engine) asynchronous() error {
 	r, err := e.state()
 	if err == nil && r != inProgress {
 		err = e.lib.check("asynchronous error", r)
@@ -329,20 +231,4 @@ func (e *engine) release() error {
 		return nil
 	}
 	return e.side.Close()
-}
-
-// The stages.
-const (
-	stageParts  = iota // parts that have arrived
-	stageSums          // of bfloat16, in float32
-	stageVector        // a vector that does not lie on the device
-)
-
-// stageFor returns a stage of a number of bytes, always the same, which is allocated when it is first used.
-func (e *engine) stageFor(which, size int) (driver.Mem, error) {
-	var err error
-	if e.stage[which].Size == 0 {
-		e.stage[which], err = e.stream.Alloc(size)
-	}
-	return e.stage[which], err
 }

@@ -263,7 +263,7 @@ func TestMismatch(t *testing.T) {
 		for rank, err := range j.each(func(rank int) error { return test.do(j.worlds[rank]) }) {
 			require.ErrorIs(t, err, test.is)
 			require.ErrorContains(t, err, test.want)
-			if w := j.worlds[rank]; !w.closed {
+			if w := j.worlds[rank]; !w.calls.Closed {
 				require.Equal(t, err, w.AllGather(snug.View{}), "the error stays")
 			}
 		}

@@ -2,25 +2,76 @@ package nccl
 
 import (
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/ranks"
 )
 
-// transfer is memory of the device that is sent to a rank, or received from one.
-type transfer struct {
-	mem   driver.Mem
-	peer  int
-	sends bool
+// Take implements [ranks.Transport]: what is queued for communication waits until the vectors are complete.
+func (e *engine) Take(j *ranks.Job) error {
+	switch j.Op {
+	case ranks.Sum:
+		return nil
+	case ranks.AllReduce, ranks.ReduceScatter, ranks.AllGather:
+		if j.V.Len() == 0 || !e.Direct(j.V) {
+			return nil
+		}
+		return e.ready(j.V)
+	}
+	return e.follow()
+}
+
+// Direct implements [ranks.Transport].
+func (e *engine) Direct(v snug.View) bool { return v.Device() == e.home }
+
+// Alloc implements [ranks.Transport].
+func (e *engine) Alloc(size int) (driver.Mem, error) { return e.stream.Alloc(size) }
+
+// View implements [ranks.Transport]: work on the view goes to the queue of communication.
+func (e *engine) View(m driver.Mem, dt snug.DType, n int) snug.View {
+	return device.View(e.side, m, dt, n)
+}
+
+// Gather implements [ranks.Transport].
+func (e *engine) Gather(own, all []byte, calls bool) error {
+	m, err := e.notes, error(nil)
+	if !calls {
+		if m, err = e.StageFor(ranks.StageVector); err != nil {
+			return err
+		}
+		m = m.Slice(0, len(all))
+	}
+	part := m.Slice(e.Rank*len(own), len(own))
+	if err := e.stream.CopyIn(part, own); err != nil {
+		return err
+	}
+	if err := e.gather(part, m); err != nil {
+		return err
+	}
+	if err := e.Wait(); err != nil {
+		return err
+	}
+	return e.stream.CopyOut(all, m)
+}
+
+// gather queues the exchange of what each rank has in its part of m.
+func (e *engine) gather(own, m driver.Mem) error {
+	stream, err := e.enter()
+	if err != nil {
+		return err
+	}
+	defer e.leave()
+	return e.check("ncclAllGather", e.lib.allGather(own.Addr, m.Addr, uint64(own.Size), asBytes, e.comm, stream))
 }
 
 // maxGroup is the transfers of a group, fewer than the 2048 that the library takes. It is even: the send and the receive
 // of two ranks, which are a pair in all lists, are in groups of one number.
 const maxGroup = 1024
 
-// transfer queues what is in the list, and forgets it.
-func (e *engine) transfer() error {
-	list := e.list
-	e.list = e.list[:0]
+// Move implements [ranks.Transport].
+func (e *engine) Move(list []ranks.Transfer, _ ranks.Moved) error {
 	stream, err := e.enter()
 	if err != nil {
 		return err
@@ -36,21 +87,21 @@ func (e *engine) transfer() error {
 	return nil
 }
 
-// group queues transfers that go on at the same time. Nothing of length 0 is sent: its receiver knows.
-func (e *engine) group(list []transfer, stream uintptr) error {
+// group queues transfers that go on at the same time.
+func (e *engine) group(list []ranks.Transfer, stream uintptr) error {
 	if err := e.check("ncclGroupStart", e.lib.groupStart()); err != nil {
 		return err
 	}
 	var failed error
 	for _, t := range list {
-		switch n := uint64(t.mem.Size); {
+		switch n := uint64(t.Mem.Size); {
 		case n == 0:
 		case e.stop.Load():
 			failed = errAborted
-		case t.sends:
-			failed = e.check("ncclSend", e.lib.send(t.mem.Addr, n, asBytes, int32(t.peer), e.comm, stream))
+		case t.Sends:
+			failed = e.check("ncclSend", e.lib.send(t.Mem.Addr, n, asBytes, int32(t.Peer), e.comm, stream))
 		default:
-			failed = e.check("ncclRecv", e.lib.receive(t.mem.Addr, n, asBytes, int32(t.peer), e.comm, stream))
+			failed = e.check("ncclRecv", e.lib.receive(t.Mem.Addr, n, asBytes, int32(t.Peer), e.comm, stream))
 		}
 		if failed != nil {
 			break
@@ -66,199 +117,72 @@ func (e *engine) group(list []transfer, stream uintptr) error {
 	return err
 }
 
-// others yields, for each other rank, the rank that is sent to and the rank that is received from, so that in a step all
-// ranks send to different ones.
-func (e *engine) others(yield func(to, from int) bool) {
-	for i := 1; i < e.size; i++ {
-		if !yield((e.rank+i)%e.size, (e.rank-i+e.size)%e.size) {
-			return
-		}
-	}
-}
-
-// end is a vector that is sent or received in pieces. Its pieces lie on the device, or pass through a stage.
-type end struct {
-	v      snug.View
-	direct bool
-	stage  driver.Mem
-}
-
-// newEnd returns an end that has half a stage, number 0 or 1, unless the vector lies on the device.
-func (e *engine) newEnd(v snug.View, half int) (end, error) {
-	x := end{v: v, direct: v.Len() == 0 || v.Device() == e.home}
-	if x.direct {
-		return x, nil
-	}
-	stage, err := e.stageFor(stageVector, e.vectorStage())
-	x.stage = stage.Slice(half*e.piece(), e.piece())
-	return x, err
-}
-
-// piece is the bytes of a piece. All ranks cut alike, wherever their vectors lie.
-func (e *engine) piece() int { return e.staged / 2 &^ 15 }
-
-// vectorStage is the bytes of the stage of a vector: whole elements of every rank's share, or two pieces.
-func (e *engine) vectorStage() int { return e.staged + 16*e.size }
-
-// pieces returns the number of pieces.
-func (x *end) pieces(e *engine) int { return (x.v.Bytes() + e.piece() - 1) / e.piece() }
-
-// part returns the memory of piece i: none for a piece that x does not have.
-func (x *end) part(e *engine, i int) driver.Mem {
-	lo := min(i*e.piece(), x.v.Bytes())
-	n := min(e.piece(), x.v.Bytes()-lo)
-	if !x.direct {
-		return x.stage.Slice(0, n)
-	}
-	return device.Mem(&x.v).Slice(lo, n)
-}
-
-// load copies piece i to the stage, unless it lies on the device; store copies it back.
-func (x *end) load(e *engine, i int) error  { return x.copy(e, i, true) }
-func (x *end) store(e *engine, i int) error { return x.copy(e, i, false) }
-
-func (x *end) copy(e *engine, i int, in bool) error {
-	if x.direct || i >= x.pieces(e) {
-		return nil
-	}
-	size := x.v.DType().Size()
-	lo := i * e.piece() / size
-	there, err := x.v.Slice(lo, min(lo+e.piece()/size, x.v.Len()))
-	if err != nil {
-		return err
-	}
-	here := device.View(e.side, x.part(e, i), x.v.DType(), there.Len())
-	if in {
-		return snug.Copy(here, there)
-	}
-	return snug.Copy(there, here)
-}
-
-// sendReceive sends src to one rank, and replaces dst by what another sends.
-func (e *engine) sendReceive(dst snug.View, from int, src snug.View, to int) error {
-	if err := e.follow(); err != nil {
-		return err
-	}
-	if to == e.rank { // and so is from
-		return e.copySelf(dst, src)
-	}
-	return e.exchange(dst, from, src, to)
-}
-
-// copySelf copies src to dst on the queue of communication.
-func (e *engine) copySelf(dst, src snug.View) error {
-	if err := e.wait(); err != nil { // here, since Copy to a slice waits for the queue whatever happens
-		return err
-	}
-	if err := snug.Copy(e.beside(dst), e.beside(src)); err != nil {
-		return err
-	}
-	return e.wait()
-}
-
-// beside returns a vector of the device with the queue of communication, and another as it is.
-func (e *engine) beside(v snug.View) snug.View {
-	if v.Len() == 0 || v.Device() != e.home {
-		return v
-	}
-	return device.View(e.side, *device.Mem(&v), v.DType(), v.Len())
-}
-
-func (e *engine) exchange(dst snug.View, from int, src snug.View, to int) error {
-	in, err := e.newEnd(dst, 0)
-	if err != nil {
-		return err
-	}
-	out, err := e.newEnd(src, 1)
-	if err != nil {
-		return err
-	}
-	for i := range max(in.pieces(e), out.pieces(e)) {
-		if err := out.load(e, i); err != nil {
-			return err
-		}
-		e.list = append(e.list, transfer{in.part(e, i), from, false}, transfer{out.part(e, i), to, true})
-		if err := e.transfer(); err != nil {
-			return err
-		}
-		if in.direct {
-			continue
-		}
-		if err := e.wait(); err != nil {
-			return err
-		}
-		if err := in.store(e, i); err != nil {
-			return err
-		}
-	}
-	return e.wait()
-}
-
-// allToAll sends each rank its part of src: in step i to the rank i places on, so that no two send to one.
-func (e *engine) allToAll(dst, src snug.View) error {
-	if err := e.follow(); err != nil {
-		return err
-	}
-	n := src.Len() / e.size
-	for i := range e.size {
-		to, from := (e.rank+i)%e.size, (e.rank-i+e.size)%e.size
-		sent, err := src.Slice(to*n, (to+1)*n)
-		if err != nil {
-			return err
-		}
-		received, err := dst.Slice(from*n, (from+1)*n)
-		if err != nil {
-			return err
-		}
-		if i == 0 {
-			err = e.copySelf(received, sent)
-		} else {
-			err = e.exchange(received, from, sent, to)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// broadcast replaces v by that of one rank.
-func (e *engine) broadcast(v snug.View, root int) error {
-	if v.Len() == 0 || e.size == 1 {
-		return nil
-	}
-	x, err := e.newEnd(v, 0)
-	if err != nil {
-		return err
-	}
-	if err := e.follow(); err != nil {
-		return err
-	}
-	for i := range x.pieces(e) {
-		if e.rank == root {
-			err = x.load(e, i)
-		}
-		if err == nil {
-			err = e.spread(x.part(e, i), root)
-		}
-		if err == nil && !x.direct && e.rank != root {
-			if err = e.wait(); err == nil {
-				err = x.store(e, i)
-			}
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return e.wait()
-}
-
-// spread queues the copy of a rank's memory to all ranks.
-func (e *engine) spread(m driver.Mem, root int) error {
+// Spread implements [ranks.Transport].
+func (e *engine) Spread(m driver.Mem, root int) error {
 	stream, err := e.enter()
 	if err != nil {
 		return err
 	}
 	defer e.leave()
 	return e.check("ncclBroadcast", e.lib.broadcast(m.Addr, m.Addr, uint64(m.Size), asBytes, int32(root), e.comm, stream))
+}
+
+// Settle implements [ranks.Transport]: the queue has an order.
+func (e *engine) Settle() error { return nil }
+
+// Leave implements [ranks.Transport]: Close destroys the communicator.
+func (e *engine) Leave() error { return nil }
+
+// Add implements [ranks.Transport]. Sums of float32 are computed where the part of rank 0 lies; sums of bfloat16 in memory
+// of their own, from which they are rounded.
+func (e *engine) Add(r *ranks.Reduction) error {
+	own, sum, first := r.Part(e.Rank), r.Part(0), 1
+	narrow := own.DType() != snug.F32
+	if narrow {
+		if err := e.widen(own.DType()); err != nil {
+			return err
+		}
+		sum, first = e.View(e.wide.Slice(0, 4*r.Len()), snug.F32, r.Len()), 0
+	}
+	for rank := first; rank < e.Size; rank++ {
+		beta := float32(1)
+		if rank == 0 {
+			beta = 0
+		}
+		if err := accum.Accumulate(sum, r.Part(rank), 1, beta); err != nil {
+			return err
+		}
+	}
+	switch {
+	case narrow:
+		return amp.Cast(own, sum)
+	case e.Rank > 0:
+		return snug.Copy(own, sum)
+	}
+	return nil
+}
+
+// widen allocates the memory of sums of a type of 16 bits, when it is first used.
+func (e *engine) widen(dt snug.DType) (err error) {
+	if e.wide.Size == 0 {
+		e.wide, err = e.stream.Alloc(4 * e.Each(dt.Size()))
+	}
+	return err
+}
+
+// loadKernels runs the kernels of sums once, on memory that is not used yet, because loading a kernel may wait for other
+// work of the device, such as communication.
+func (e *engine) loadKernels() error {
+	sum := e.View(e.notes.Slice(0, 4), snug.F32, 1)
+	wide := e.View(e.notes.Slice(16, 4), snug.F32, 1)
+	low := e.View(e.notes.Slice(32, 2), snug.BF16, 1)
+	for _, part := range []snug.View{wide, low} {
+		if err := accum.Accumulate(sum, part, 1, 0); err != nil {
+			return err
+		}
+	}
+	if err := amp.Cast(low, sum); err != nil {
+		return err
+	}
+	return e.stream.Sync()
 }

@@ -98,7 +98,7 @@ func TestBits(t *testing.T) {
 func TestStages(t *testing.T) {
 	j := start(t, 2, nil)
 	for _, w := range j.worlds {
-		w.engine.staged = staged
+		w.engine.Staged = staged
 	}
 	for _, err := range j.each(func(rank int) error {
 		v := vectorOf(0, 100_003, snug.BF16, 1)
@@ -390,15 +390,15 @@ func TestCloseConcurrently(t *testing.T) {
 	j := start(t, 2, func(_ int, o *Options, _ *faulty, _ *library) { o.Timeout = 2 * time.Second })
 	w, errs := j.worlds[0], make(chan error)
 	go func() { errs <- j.worlds[1].Close() }()
-	w.mu.Lock()
+	w.calls.Lock()
 	for range 4 {
 		go func() { errs <- w.Close() }()
 	}
 	time.Sleep(10 * time.Millisecond)
-	w.mu.Unlock()
-	w.mu.Lock() // the first that wakes up finds it locked again, and from then on it is handed on
+	w.calls.Unlock()
+	w.calls.Lock() // the first that wakes up finds it locked again, and from then on it is handed on
 	time.Sleep(10 * time.Millisecond)
-	w.mu.Unlock()
+	w.calls.Unlock()
 	for range 1 + 4 {
 		require.NoError(t, <-errs)
 	}

@@ -67,7 +67,7 @@ func (j *job) open(t testing.TB, change options) []error {
 		}
 		w, err := open(o, func(string, string) (*library, error) { return l, l.usable() })
 		if j.worlds[rank] = w; w != nil {
-			w.engine.staged = 4096
+			w.engine.Staged = 4096
 		}
 		return err
 	})

@@ -7,7 +7,6 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/snug-ml/snug"
@@ -56,13 +55,11 @@ type World struct {
 	engine     *engine
 	exit       func(code int)
 
-	mu      sync.Mutex // of a call
-	calls   chan call
+	calls   ranks.Calls
+	jobs    chan ranks.Job
 	results chan error
 	exited  chan struct{} // closed when the goroutine that makes the calls has ended
 	timer   *time.Timer
-	err     error // the first one, which stays
-	closed  bool
 }
 
 var (
@@ -72,13 +69,6 @@ var (
 	_ accum.SendReceiver = (*World)(nil)
 	_ accum.Overlapper   = (*World)(nil)
 )
-
-// call is what an engine does.
-type call struct {
-	ranks.Call
-	x      []float64
-	v, dst snug.View
-}
 
 // Open joins the other ranks, and returns when all of them have called it. Errors: [snug.ErrNotBuilt] without the build
 // tag cuda, without a library, and for one before 2.7; [snug.ErrConfig] for options; [snug.ErrDevice] for a device that has
@@ -145,8 +135,9 @@ func (o *Options) join(load func(name, kind string) (*library, error)) (*World, 
 	}
 	w := &World{
 		rank: o.Rank, size: o.Size, timeout: o.Timeout, name: lib.path + ", NCCL " + lib.version(), engine: e, exit: os.Exit,
-		calls: make(chan call), results: make(chan error, 1), exited: make(chan struct{}), timer: time.NewTimer(o.Timeout),
+		jobs: make(chan ranks.Job), results: make(chan error, 1), exited: make(chan struct{}), timer: time.NewTimer(o.Timeout),
 	}
+	w.calls = ranks.Calls{Name: "nccl", Rank: o.Rank, Submit: w.submit}
 	go w.serve(id)
 	select {
 	case err = <-w.results:
@@ -173,8 +164,8 @@ func (w *World) serve(id uniqueID) {
 	if err != nil {
 		return
 	}
-	for c := range w.calls {
-		w.results <- w.engine.do(&c)
+	for j := range w.jobs {
+		w.results <- w.engine.Do(j)
 	}
 }
 
@@ -188,44 +179,32 @@ func (w *World) Size() int { return w.size }
 func (w *World) Library() string { return w.name }
 
 // run makes a call.
-func (w *World) run(c call) error {
-	if w == nil || w.calls == nil {
-		return fmt.Errorf("nccl: %s: the World is not from Open: %w", c.Op, snug.ErrConfig)
+func (w *World) run(j ranks.Job) error {
+	if w == nil || w.calls.Submit == nil {
+		return ranks.NotOpen("nccl", j.Op)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.locked(c)
+	return w.calls.Run(j)
 }
 
-// locked is run for a caller that has the lock.
-func (w *World) locked(c call) error {
-	if w.closed {
-		return fmt.Errorf("nccl: %s: the World is closed: %w", c.Op, snug.ErrConfig)
-	}
-	if w.err != nil {
-		return w.err
-	}
+// submit has the engine make a call, and waits for it.
+func (w *World) submit(j ranks.Job) (err error) {
 	w.timer.Reset(w.timeout)
-	w.calls <- c
-	var err error
+	defer w.timer.Stop()
+	w.jobs <- j
 	select {
 	case err = <-w.results:
 	case <-w.timer.C:
-		err = w.expire(c)
+		err = w.expire(j.Op)
 	}
-	w.timer.Stop()
-	if err != nil {
-		w.err = fmt.Errorf("nccl: rank %d: %w", w.rank, err)
-	}
-	return w.err
+	return err
 }
 
 // grace is how long an aborted call may take to return.
 const grace = 5 * time.Second
 
 // expire aborts the communicator, because a call takes too long, and returns its error.
-func (w *World) expire(c call) error {
-	err := late(fmt.Sprintf("%s: waited %s for the %s of the other ranks", c.Op, w.timeout, w.engine.awaited()))
+func (w *World) expire(op ranks.Op) error {
+	err := late(fmt.Sprintf("%s: waited %s for the %s of the other ranks", op, w.timeout, w.engine.Awaited()))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -245,18 +224,18 @@ func (w *World) Close() error {
 	if w == nil {
 		return nil
 	}
-	c := call{Call: ranks.Call{Op: ranks.Close}}
-	if w.calls == nil {
-		return w.run(c)
+	j := ranks.Job{Call: ranks.Call{Op: ranks.Close}}
+	if w.calls.Submit == nil {
+		return w.run(j)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed {
+	w.calls.Lock()
+	defer w.calls.Unlock()
+	if w.calls.Closed {
 		return nil
 	}
-	err := w.locked(c)
-	w.closed = true // before another goroutine calls: the other ranks make no call after this one
-	close(w.calls)
+	err := w.calls.Locked(j)
+	w.calls.Closed = true // before another goroutine calls: the other ranks make no call after this one
+	close(w.jobs)
 	patience := w.timeout
 	if err != nil {
 		patience = grace
@@ -287,11 +266,7 @@ func (w *World) Close() error {
 // does not return. Any goroutine may call it, during other calls too. The other ranks get an error, at the latest after
 // their Options.Timeout; a launcher that ends all processes when one fails is faster.
 func (w *World) Abort(err error) {
-	if err == nil {
-		err = errors.New("aborted")
-	}
-	line := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
-	fmt.Fprintf(os.Stderr, "rank %d of %d: %s\n", w.rank, w.size, line)
+	ranks.PrintAbort(w.rank, w.size, err)
 	if w.engine != nil {
 		done := make(chan struct{})
 		go func() {
@@ -310,40 +285,26 @@ func (w *World) Abort(err error) {
 }
 
 // Sum implements [accum.Reducer]. x passes through memory of the device.
-func (w *World) Sum(x []float64) error {
-	return w.run(call{Call: ranks.Call{Op: ranks.Sum, Len: int64(len(x))}, x: x})
-}
+func (w *World) Sum(x []float64) error { return w.run(ranks.SumOf(x)) }
 
 // AllReduce implements [accum.Reducer].
-func (w *World) AllReduce(v snug.View) error {
-	return w.run(call{Call: ranks.Vector(ranks.AllReduce, v), v: v})
-}
+func (w *World) AllReduce(v snug.View) error { return w.run(ranks.ReduceOf(ranks.AllReduce, v)) }
 
 // ReduceScatter implements [accum.Reducer].
 func (w *World) ReduceScatter(v snug.View) error {
-	return w.run(call{Call: ranks.Vector(ranks.ReduceScatter, v), v: v})
+	return w.run(ranks.ReduceOf(ranks.ReduceScatter, v))
 }
 
 // AllGather implements [accum.Reducer].
-func (w *World) AllGather(v snug.View) error {
-	return w.run(call{Call: ranks.Vector(ranks.AllGather, v), v: v})
-}
+func (w *World) AllGather(v snug.View) error { return w.run(ranks.ReduceOf(ranks.AllGather, v)) }
 
 // Broadcast implements [accum.Broadcaster].
-func (w *World) Broadcast(root int, v snug.View) error {
-	c := call{Call: ranks.Vector(ranks.Broadcast, v), v: v}
-	c.Peer = int64(root)
-	return w.run(c)
-}
+func (w *World) Broadcast(root int, v snug.View) error { return w.run(ranks.BroadcastOf(root, v)) }
 
 // AllToAll implements [accum.AllToAller].
-func (w *World) AllToAll(dst, src snug.View) error {
-	return w.run(call{Call: ranks.Pair(ranks.AllToAll, dst, src), v: src, dst: dst})
-}
+func (w *World) AllToAll(dst, src snug.View) error { return w.run(ranks.AllToAllOf(dst, src)) }
 
 // SendReceive implements [accum.SendReceiver].
 func (w *World) SendReceive(dst snug.View, from int, src snug.View, to int) error {
-	c := call{Call: ranks.Pair(ranks.SendReceive, dst, src), v: src, dst: dst}
-	c.From, c.Peer = int64(from), int64(to)
-	return w.run(c)
+	return w.run(ranks.SendReceiveOf(dst, from, src, to))
 }

@@ -1,4 +1,5 @@
-// Package ranks says which calls of the ranks of data-parallel training fit together, for all engines that join ranks.
+// Package ranks makes the calls of the ranks of data-parallel training: it says which fit together, and an [Engine] has
+// what all do that join ranks by a [Transport], such as packages mpi and nccl.
 package ranks
 
 import (
@@ -41,14 +42,14 @@ type Call struct {
 	Overlap    int64 // 1 if what is received lies in what is sent
 }
 
-// Vector returns a call with a vector.
-func Vector(op Op, v snug.View) Call {
+// vector returns a call with a vector.
+func vector(op Op, v snug.View) Call {
 	return Call{Op: op, Len: int64(v.Len()), Type: int64(v.DType())}
 }
 
-// Pair returns a call with what is received and what is sent.
-func Pair(op Op, dst, src snug.View) Call {
-	c := Vector(op, src)
+// pair returns a call with what is received and what is sent.
+func pair(op Op, dst, src snug.View) Call {
+	c := vector(op, src)
 	c.Dst, c.DstOf = int64(dst.Len()), int64(dst.DType())
 	if dst.Device() == src.Device() && device.Mem(&dst).Overlaps(*device.Mem(&src)) {
 		c.Overlap = 1
