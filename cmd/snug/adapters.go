@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug/plan"
@@ -11,58 +10,104 @@ import (
 	"github.com/snug-ml/snug/transformer"
 )
 
-// adapterKinds are the values of -adapter.
-var adapterKinds = []string{"lora", "dora", "pissa", "olora", "loftq", "lora-fa", "vera"}
-
-// vera is the kind whose adapters share their matrices. defaultVeRARank is its default rank, which is PEFT's.
-const (
-	vera            = "vera"
-	defaultVeRARank = 256
-)
-
-// adapterFlags are the flags that say what kind of adapters train.
-type adapterFlags struct {
-	kind string // empty: lora, or dora with -dora
-	dora bool
+// adapterKind is a value of -adapter: what package qlora calls it, and what it takes and excludes.
+type adapterKind struct {
+	name, title string
+	help        string
+	rank        int    // by default
+	init        string // PEFT's name of how the adapters begin, as qlora.AdapterOptions.Init
+	base        string // the only -base, with which the result is used; empty for any
+	dora        bool   // trains magnitudes
+	frozenA     bool   // trains only the second matrices (B)
+	shared      bool   // trains vectors beside matrices that all adapters share (VeRA)
 }
 
-// check returns an error unless the flags fit together, and sets the kind.
+// adapterKinds are the kinds, the default first.
+var adapterKinds = []adapterKind{
+	{name: "lora", title: "LoRA", rank: 16, help: "(default)"},
+	{name: "dora", title: "DoRA", rank: 16, dora: true, help: "which also trains the magnitude of each row of the matrices"},
+	{name: "pissa", title: "PiSSA", rank: 16, init: "pissa", help: "which begins with a part of each matrix (use the adapter with the published weights; " +
+		"with -base nf4 it leaves out what 4 bits lost of the rest of them)"},
+	{name: "olora", title: "OLoRA", rank: 16, init: "olora", help: "which begins with a part of each matrix, too"},
+	{name: "loftq", title: "LoftQ", rank: 16, init: "loftq", base: "nf4", help: "which begins with what 4 bits lose (-base nf4)"},
+	{name: "lora-fa", title: "LoRA-FA", rank: 16, frozenA: true, help: "which trains only the second matrix (B) of each adapter"},
+	{name: "vera", title: "VeRA", rank: 256, shared: true, help: "which trains two vectors for each matrix, beside random matrices that all adapters share"},
+}
+
+// kindNames are the values of -adapter.
+func kindNames() (names []string) {
+	for _, k := range adapterKinds {
+		names = append(names, k.name)
+	}
+	return names
+}
+
+// kindNamed returns a kind, the default one for an empty name.
+func kindNamed(name string) adapterKind {
+	for _, k := range adapterKinds {
+		if k.name == name {
+			return k
+		}
+	}
+	return adapterKinds[0]
+}
+
+// adapterFlags are the flags that say what adapters train.
+type adapterFlags struct {
+	rank     int
+	kindName string // empty: lora, or dora with -dora
+	isDoRA   bool   // -dora
+	dropout  float64
+}
+
+// kind returns the kind of the adapters.
+func (f *adapterFlags) kind() adapterKind {
+	if f.kindName == "" && f.isDoRA {
+		return kindNamed("dora")
+	}
+	return kindNamed(f.kindName)
+}
+
+func (f *adapterFlags) kindFlag() *flagRow {
+	var kinds []string
+	for _, k := range adapterKinds {
+		mark := ", "
+		if strings.HasPrefix(k.help, "(") {
+			mark = " "
+		}
+		kinds = append(kinds, k.name+mark+k.help)
+	}
+	return wordFlag("adapter", "KIND", &f.kindName, kindNames(), "kind of the adapters: "+strings.Join(kinds, "; "))
+}
+
+func (f *adapterFlags) doraFlag() *flagRow {
+	return switchFlag("dora", &f.isDoRA, "the same as -adapter dora")
+}
+
+func (f *adapterFlags) dropoutFlag() *flagRow {
+	return numberFlag("dropout", "P", &f.dropout, 0, "0 or more and less than 1", func(x float64) bool { return x >= 0 && x < 1 },
+		"probability to drop an element of an adapter's input; default 0")
+}
+
+// check returns an error unless the flags fit together.
 func (f *adapterFlags) check() error {
-	switch {
-	case f.kind == "" && f.dora:
-		f.kind = "dora"
-	case f.kind == "":
-		f.kind = "lora"
-	case !slices.Contains(adapterKinds, f.kind):
-		return fmt.Errorf("-adapter %.40q: want one of %s", f.kind, strings.Join(adapterKinds, ", "))
-	case f.dora && f.kind != "dora":
-		return fmt.Errorf("-dora is -adapter dora, and -adapter is %s", f.kind)
+	if f.isDoRA && !f.kind().dora {
+		return fmt.Errorf("-dora is -adapter dora, and -adapter is %s", f.kindName)
 	}
 	return nil
 }
 
-// init returns PEFT's name for the initialization of the adapters, or an empty string for the default.
-func (f *adapterFlags) init() string {
-	switch f.kind {
-	case "pissa", "olora", "loftq":
-		return f.kind
-	}
-	return ""
-}
-
-func (f *adapterFlags) isDoRA() bool { return f.kind == "dora" }
-
-func (f *adapterFlags) freezesA() bool { return f.kind == "lora-fa" }
-
 // describe sets the kind of the adapters in a task of package plan.
 func (f *adapterFlags) describe(t *plan.Task) {
-	t.DoRA, t.FrozenA, t.Init, t.VeRA = f.isDoRA(), f.freezesA(), f.init(), f.kind == vera
+	k := f.kind()
+	t.DoRA, t.FrozenA, t.Init, t.VeRA = k.dora, k.frozenA, k.init, k.shared
 }
 
 // options sets the kind of the adapters in their options.
 func (f *adapterFlags) options(o *qlora.AdapterOptions) {
-	o.DoRA, o.FrozenA, o.Init = f.isDoRA(), f.freezesA(), f.init()
-	if f.kind == vera {
+	k := f.kind()
+	o.DoRA, o.FrozenA, o.Init = k.dora, k.frozenA, k.init
+	if k.shared {
 		o.Alpha, o.VeRA = 0, &qlora.VeRAOptions{}
 	}
 }
@@ -85,8 +130,8 @@ func (f *tuneFlags) checkAdapters(c *transformer.Config) (beside [][]int, err er
 	if err != nil {
 		return nil, err
 	}
-	if side := smallestSide(m); f.init() != "" && f.rank > side {
-		return nil, usagef("tune: -lora %d: -adapter %s takes at most %d, the smallest side of a matrix", f.rank, f.kind, side)
+	if side := smallestSide(m); f.kind().init != "" && f.rank > side {
+		return nil, usagef("tune: -lora %d: -adapter %s takes at most %d, the smallest side of a matrix", f.rank, f.kind().name, side)
 	}
 	saved, err := c.ModulesToSave(f.modulesToSave())
 	if err != nil {

@@ -18,7 +18,7 @@ func completionCommand() *command {
   fish   snug completion fish | source
 `,
 		run: func(c *call) error {
-			args, err := c.parse(noFlags, 1, 1)
+			args, err := c.parse(nil, 1, 1)
 			if err != nil {
 				return err
 			}
@@ -32,10 +32,12 @@ func completionCommand() *command {
 	}
 }
 
-// completes returns the flag's name and the words that complete its value.
-func completes(flag string) (name, values string) {
-	name, values, _ = strings.Cut(flag, ":")
-	return name, values
+// completes returns the words that complete the value of a flag, or "file".
+func (r *flagRow) completes() string {
+	if r.file {
+		return "file"
+	}
+	return strings.Join(r.words, " ")
 }
 
 func bash() string {
@@ -50,9 +52,9 @@ func bash() string {
 	case "${COMP_WORDS[1]} $before" in
 `, strings.Join(commandNames(), " "))
 	for _, c := range commands() {
-		for _, f := range c.flags {
-			name, values := completes(f)
-			switch values {
+		for _, f := range c.table() {
+			name := "-" + f.name
+			switch values := f.completes(); values {
 			case "":
 			case "file":
 				fmt.Fprintf(&b, "\t\"%s %s\") COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n", c.name, name)
@@ -64,9 +66,8 @@ func bash() string {
 	b.WriteString("\tesac\n\tcase \"${COMP_WORDS[1]}\" in\n")
 	for _, c := range commands() {
 		var words []string
-		for _, f := range c.flags {
-			name, _ := completes(f)
-			words = append(words, name)
+		for _, f := range c.table() {
+			words = append(words, "-"+f.name)
 		}
 		files := ""
 		if c.operands == "file" {
@@ -89,9 +90,9 @@ func zsh() string {
 	b.WriteString("\t\t'help:what a command does'\n\t)\n\tif (( CURRENT == 2 )); then\n\t\t_describe command commands\n\t\treturn\n\tfi\n\tcase $words[2] in\n")
 	for _, c := range commands() {
 		fmt.Fprintf(&b, "\t%s) shift words; (( CURRENT-- )); _arguments", c.name)
-		for _, f := range c.flags {
-			name, values := completes(f)
-			switch values {
+		for _, f := range c.table() {
+			name := "-" + f.name
+			switch values := f.completes(); values {
 			case "":
 				fmt.Fprintf(&b, " '%s'", name)
 			case "file":
@@ -119,10 +120,9 @@ func fish() string {
 	for _, c := range commands() {
 		fmt.Fprintf(&b, "complete -c snug -n __fish_use_subcommand -a %s -d '%s'\n", c.name, c.summary)
 		when := fmt.Sprintf("complete -c snug -n '__fish_seen_subcommand_from %s'", c.name)
-		for _, f := range c.flags {
-			name, values := completes(f)
-			name = strings.TrimPrefix(name, "-")
-			switch values {
+		for _, f := range c.table() {
+			name := f.name
+			switch values := f.completes(); values {
 			case "":
 				fmt.Fprintf(&b, "%s -o %s\n", when, name)
 			case "file":

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"runtime"
 	"text/tabwriter"
@@ -14,14 +13,13 @@ import (
 
 func devicesCommand() *command {
 	return &command{
-		name: "devices", summary: "the devices of this machine, and the presets of plan", flags: []string{"-json"},
+		name: "devices", summary: "the devices of this machine, and the presets of plan",
 		help: `Lists the devices that snug.Open can open here, with their memory and free memory, and
 the presets of snug plan -device, with the rates by which it predicts times. On ranks that a launcher
 of MPI has started, rank 0 also measures the network between them, for snug plan -ranks.
-
-  -json   write JSON instead of text
-
-GPUs need a program that is built for them:
+`,
+		flags: func() flagTable { return flagTable{jsonFlag(new(bool))} },
+		closing: `GPUs need a program that is built for them:
 
   go install -tags cuda github.com/snug-ml/snug/cmd/snug@latest     Linux and Windows, NVIDIA
   go install -tags hip github.com/snug-ml/snug/cmd/snug@latest      Linux, AMD
@@ -54,7 +52,7 @@ type presetReport struct {
 
 func runDevices(c *call) error {
 	asJSON := false
-	if _, err := c.parse(func(fs *flag.FlagSet) { fs.BoolVar(&asJSON, "json", false, "") }, 0, 0); err != nil {
+	if _, err := c.parse(flagTable{jsonFlag(&asJSON)}, 0, 0); err != nil {
 		return leaveRanks(err)
 	}
 	names, broken := snug.Devices()

@@ -22,7 +22,7 @@ func TestExperts(t *testing.T) {
 		require.NoError(t, copyCompanions(model, publish(t), false))
 		adapter, merged := filepath.Join(model, "adapter"), filepath.Join(model, "merged")
 		for _, args := range [][]string{
-			{"plan", "-rank", "2", model}, {"inspect", filepath.Join(model, "model.safetensors")},
+			{"plan", "-lora", "2", model}, {"inspect", filepath.Join(model, "model.safetensors")},
 			{"tune", "-model", model, "-data", data, "-o", adapter, "-lora", "2", "-steps", "2", "-batch", "2"},
 			{"merge", "-model", model, "-adapter", adapter, "-o", merged},
 			{"generate", "-model", merged, "-prompt", "say q", "-tokens", "3"},

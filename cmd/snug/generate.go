@@ -4,10 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,35 +25,16 @@ import (
 func generateCommand() *command {
 	return &command{
 		name: "generate", summary: "continue a text with a model",
-		flags: []string{"-model:file", "-adapter:file", "-prompt", "-system", "-plain", "-tokens", "-temperature", "-top-k", "-top-p", "-seed", "-device",
-			"-base:bf16 nf4 fp4 mxfp4 fp8 int8", "-compute:bf16 f16 f32"},
-		help: generateHelp,
-		run:  runGenerate,
+		help: `Writes a model's answer to a prompt to the standard output, token by token, until the model's end
+token. Then it writes its speed and its memory to the standard error.
+`,
+		flags: new(generateFlags).table,
+		closing: `  snug generate -model Qwen3-0.6B -prompt 'Name three rivers.'
+  snug generate -model Qwen3-0.6B -adapter tuned -temperature 0.7 -top-p 0.9 -prompt - < question.txt
+`,
+		run: runGenerate,
 	}
 }
-
-const generateHelp = `Writes a model's answer to a prompt to the standard output, token by token, until the model's end
-token. Then it writes its speed and its memory to the standard error.
-
-  -model DIR         folder of the model, as Hugging Face publishes it, with its tokenizer
-  -adapter DIR       folder of an adapter of it, as snug tune and PEFT write it
-  -prompt TEXT       message of the user; - reads it from the standard input
-  -system TEXT       system message before it, for models with a chat template
-  -plain             continue the prompt as it is, without the chat template
-  -tokens N          maximum number of tokens to write; default 256
-  -temperature T     divides the logits before a token is drawn; default 0: the most likely token
-  -top-k N           draw from the N most likely tokens only; default: all
-  -top-p P           draw from the fewest most likely tokens with the total probability P; default 1
-  -seed N            seed of the draws; default 1
-  -device NAME       where the model is and computes: cpu (default), or cuda:0, hip:0 or metal:0 in a
-                     program built with that tag
-  -base FORM         form of the layers' matrices: bf16, nf4, fp4, mxfp4, fp8 or int8; default: as the
-                     folder has them, those in floats in the type of -compute
-  -compute TYPE      type of weights and activations: bf16, f16 or f32; default: the model's type
-
-  snug generate -model Qwen3-0.6B -prompt 'Name three rivers.'
-  snug generate -model Qwen3-0.6B -adapter tuned -temperature 0.7 -top-p 0.9 -prompt - < question.txt
-`
 
 // generateFlags are the command line of generate.
 type generateFlags struct {
@@ -70,47 +51,44 @@ type generateFlags struct {
 	options        transformer.Options
 }
 
-func (f *generateFlags) define(fs *flag.FlagSet) {
-	fs.StringVar(&f.dir, "model", "", "")
-	fs.StringVar(&f.adapter, "adapter", "", "")
-	fs.StringVar(&f.prompt, "prompt", "", "")
-	fs.StringVar(&f.system, "system", "", "")
-	fs.BoolVar(&f.plain, "plain", false, "")
-	fs.IntVar(&f.tokens, "tokens", 256, "")
-	fs.Float64Var(&f.temperature, "temperature", 0, "")
-	fs.IntVar(&f.topK, "top-k", 0, "")
-	fs.Float64Var(&f.topP, "top-p", 1, "")
-	fs.Uint64Var(&f.seed, "seed", 1, "")
-	fs.StringVar(&f.device, "device", "", "")
-	fs.StringVar(&f.form, "base", "", "")
-	fs.StringVar(&f.compute, "compute", "", "")
+// table returns the flags, which write into f.
+func (f *generateFlags) table() flagTable {
+	template := &use{"the chat template", "-plain leaves that out", func() bool { return !f.plain }}
+	draws := &use{"drawing a token", "-temperature 0 takes the most likely one", func() bool { return f.temperature > 0 }}
+	return flagTable{
+		modelFlag(&f.dir, "folder of the model, as Hugging Face publishes it, with its tokenizer"),
+		adapterDirFlag(&f.adapter, "folder of an adapter of it, as snug tune and PEFT write it"),
+		textFlag("prompt", "TEXT", &f.prompt, "message of the user; - reads it from the standard input"),
+		textFlag("system", "TEXT", &f.system, "system message before it, for models with a chat template").only(template),
+		switchFlag("plain", &f.plain, "continue the prompt as it is, without the chat template"),
+		countFlag("tokens", "N", &f.tokens, 256, 1, math.MaxInt, "maximum number of tokens to write; default 256"),
+		numberFlag("temperature", "T", &f.temperature, 0, "0 or more", func(x float64) bool { return x >= 0 && x < 1e6 },
+			"divides the logits before a token is drawn; default 0: the most likely token"),
+		countFlag("top-k", "N", &f.topK, 0, 1, math.MaxInt, "draw from the N most likely tokens only; default: all").only(draws),
+		numberFlag("top-p", "P", &f.topP, 1, "more than 0, up to 1", func(x float64) bool { return x > 0 && x <= 1 },
+			"draw from the fewest most likely tokens with the total probability P; default 1").only(draws),
+		seedFlag("seed", "N", &f.seed, 1, "seed of the draws; default 1"),
+		deviceFlag(&f.device, ""),
+		baseFlag("base", &f.form, baseForms, "form of the layers' matrices: "+either(baseForms)+"; default: as the folder has them, those in floats in the type of -compute"),
+		computeFlag(&f.compute, "type of weights and activations: "+either(floatTypes)+"; default: the model's type"),
+		configFlag(),
+	}
 }
 
 func (f *generateFlags) check() (err error) {
-	for _, c := range []struct {
-		bad  bool
-		what string
-	}{
-		{f.dir == "", "want -model: a folder as Hugging Face publishes it"},
-		{f.prompt == "", "want -prompt: a text, or - for the standard input"},
-		{f.tokens < 1, fmt.Sprintf("-tokens %d: want 1 or more", f.tokens)},
-		{!(f.temperature >= 0 && f.temperature < 1e6), fmt.Sprintf("-temperature %v: want 0 or more", f.temperature)},
-		{f.topK < 0, fmt.Sprintf("-top-k %d: want 1 or more", f.topK)},
-		{!(f.topP > 0 && f.topP <= 1), fmt.Sprintf("-top-p %v: want more than 0, up to 1", f.topP)},
-		{f.temperature == 0 && (f.topK > 0 || f.topP < 1), "-top-k and -top-p draw a token, and -temperature 0 takes the most likely one"},
-		{f.plain && f.system != "", "-system is a part of the chat template, and -plain leaves that out"},
-	} {
-		if c.bad {
-			return usagef("generate: %s", c.what)
-		}
+	switch {
+	case f.dir == "":
+		return usagef("generate: want -model: a folder as Hugging Face publishes it")
+	case f.prompt == "":
+		return usagef("generate: want -prompt: a text, or - for the standard input")
 	}
 	if err := wantFolders("generate", f.dir, f.adapter); err != nil {
 		return err
 	}
 	f.options.AdapterDir = f.adapter
 	if f.compute != "" {
-		if f.options.DType, err = snug.ParseDType(f.compute); err != nil || !f.options.DType.IsFloat() {
-			return usagef("generate: -compute %.40q: want bf16, f16 or f32", f.compute)
+		if f.options.DType, err = snug.ParseDType(f.compute); err != nil {
+			return err
 		}
 	}
 	switch f.form {
@@ -123,7 +101,7 @@ func (f *generateFlags) check() (err error) {
 		}
 	default:
 		if f.options.Base, err = parseBase(f.form); err != nil {
-			return usagef("generate: -base %.40q: want bf16, %s", f.form, baseNames)
+			return err
 		}
 	}
 	return nil
@@ -131,7 +109,7 @@ func (f *generateFlags) check() (err error) {
 
 func runGenerate(c *call) (err error) {
 	var f generateFlags
-	if _, err := c.parse(f.define, 0, 0); err != nil {
+	if _, err := c.parse(f.table(), 0, 0); err != nil {
 		return err
 	}
 	if err := f.check(); err != nil {

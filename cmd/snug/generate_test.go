@@ -123,7 +123,7 @@ func TestGenerateRefuses(t *testing.T) {
 		{"-tokens 0", []string{"-model", model, "-prompt", "a", "-tokens", "0"}},
 		{"-temperature NaN", []string{"-model", model, "-prompt", "a", "-temperature", "NaN"}},
 		{"-top-p 0", []string{"-model", model, "-prompt", "a", "-temperature", "1", "-top-p", "0"}},
-		{"-top-k and -top-p draw", []string{"-model", model, "-prompt", "a", "-top-k", "4"}},
+		{"for drawing a token, and -temperature 0", []string{"-model", model, "-prompt", "a", "-top-k", "4"}},
 		{"-plain leaves that out", []string{"-model", model, "-prompt", "a", "-plain", "-system", "b"}},
 		{"no chat template", []string{"-model", plain, "-prompt", "a", "-system", "b"}},
 		{"no tokens", []string{"-model", plain, "-prompt", "-"}},

@@ -103,7 +103,7 @@ func TestSequencePredictions(t *testing.T) {
 	list := rows(page, 5)
 	require.Len(t, list, 11)
 	for _, row := range list {
-		args := append([]string{"-device", "80GB", "-rank", "16", "-base", "nf4", "-batch", "1", "-context", row[0]}, flags(row[1])...)
+		args := append([]string{"-device", "80GB", "-lora", "16", "-base", "nf4", "-batch", "1", "-context", row[0]}, flags(row[1])...)
 		p := predict(t, append(args, name)...)
 		disk := "–"
 		if p.Peak.Disk["total"] > 0 {

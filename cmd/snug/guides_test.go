@@ -194,7 +194,7 @@ func runGuide(t *testing.T, page string, ranks bool) {
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(words.FindAllString(prose, -1)), 900, "words of the guide besides its code")
 	folder := guideFolder(t)
-	var shared []string // of the process
+	shared := slices.Clone(openMPI)
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "PATH=") {
 			shared = append(shared, v)

@@ -36,7 +36,13 @@ func help(args []string, w io.Writer) error {
 		if c == nil {
 			return usagef("help: unknown command %.40q, want one of %s", args[0], strings.Join(commandNames(), ", "))
 		}
-		_, err := fmt.Fprintf(w, "usage: snug %s\n\n%s", strings.TrimSpace(c.name+" [flags] "+c.args), c.help)
+		text := "usage: snug " + strings.TrimSpace(c.name+" [flags] "+c.args) + "\n"
+		for _, part := range []string{c.help, c.table().help(), c.closing} {
+			if part != "" {
+				text += "\n" + part
+			}
+		}
+		_, err := io.WriteString(w, text)
 		return err
 	}
 	return usagef("help: unexpected argument %.40q", args[1])

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/binary"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -28,7 +27,7 @@ import (
 
 func inspectCommand() *command {
 	return &command{
-		name: "inspect", args: "FILE|DIR", summary: "what a file, a checkpoint or a store holds", flags: []string{"-sum", "-json"}, operands: "file",
+		name: "inspect", args: "FILE|DIR", summary: "what a file, a checkpoint or a store holds", operands: "file",
 		help: `Lists what a file or a folder holds, with types, shapes and checksums:
 
   a safetensors file, or a folder with model.safetensors or with shards and their index
@@ -49,12 +48,14 @@ func inspectCommand() *command {
 For a single saved state or part, inspect reads all of it and checks the checksum. For a
 checkpoint, a store or a safetensors file it checks only the description: snug verify reads
 the rest of checkpoints and stores. The bytes of a parameter are the bytes of its state.
-
-  -sum    also read the tensors of a safetensors file, and list the CRC-32C of each
-  -json   write JSON instead of text
 `,
-		run: runInspect,
+		flags: func() flagTable { return inspectTable(new(bool), new(bool)) },
+		run:   runInspect,
 	}
+}
+
+func inspectTable(sum, asJSON *bool) flagTable {
+	return flagTable{switchFlag("sum", sum, "also read the tensors of a safetensors file, and list the CRC-32C of each"), jsonFlag(asJSON)}
 }
 
 // content is the content of a file.
@@ -85,10 +86,7 @@ type entry struct {
 
 func runInspect(c *call) error {
 	sum, asJSON := false, false
-	args, err := c.parse(func(fs *flag.FlagSet) {
-		fs.BoolVar(&sum, "sum", false, "")
-		fs.BoolVar(&asJSON, "json", false, "")
-	}, 1, 1)
+	args, err := c.parse(inspectTable(&sum, &asJSON), 1, 1)
 	if err != nil {
 		return err
 	}

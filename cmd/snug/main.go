@@ -38,10 +38,19 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 // command is a command of the program, such as plan.
 type command struct {
 	name, args, summary string
-	help                string
-	flags               []string // each with completions of its value after a colon: names separated by spaces, or "file"
-	operands            string   // completions of the operands, as in flags
+	help                string // what it does; the flags follow
+	closing             string // what follows the flags, such as examples
+	flags               func() flagTable
+	operands            string // completions of the operands: words separated by spaces, or "file"
 	run                 func(c *call) error
+}
+
+// table returns the flags of a command.
+func (c *command) table() flagTable {
+	if c.flags == nil {
+		return nil
+	}
+	return c.flags()
 }
 
 // call is one use of a command.
@@ -162,35 +171,18 @@ func commandNamed(name string) *command {
 	return nil
 }
 
-// meant names the flags of fs that begin with the one that err does not know, if there are a few.
-func meant(fs *flag.FlagSet, err error) string {
-	_, given, unknown := strings.Cut(err.Error(), "flag provided but not defined: -")
-	var names []string
-	fs.VisitAll(func(f *flag.Flag) {
-		if strings.HasPrefix(f.Name, given) {
-			names = append(names, "-"+f.Name)
-		}
-	})
-	if !unknown || given == "" || len(names) == 0 || len(names) > 3 {
-		return ""
+// parse gives flags the values of the command line, and checks that there are from fewest to most operands, or any number
+// from fewest on if most is negative.
+func (c *call) parse(flags flagTable, fewest, most int) ([]string, error) {
+	rest, err := flags.parse(c.args)
+	if err == nil {
+		err = flags.check()
 	}
-	return "; there is " + strings.Join(names, ", ")
-}
-
-// parse parses flags, and checks that there are from fewest to most operands, or any number from fewest on if most is
-// negative.
-func (c *call) parse(define func(fs *flag.FlagSet), fewest, most int) ([]string, error) {
-	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	define(fs)
-	if err := fs.Parse(c.args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil, err
-		}
-		return nil, usagef("%s: %w%s", c.name, err, meant(fs, err))
-	}
-	rest := fs.Args()
 	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return nil, err
+	case err != nil:
+		return nil, usagef("%s: %w", c.name, err)
 	case len(rest) < fewest:
 		return nil, usagef("%s: want %s; snug help %s tells more", c.name, c.command.args, c.name)
 	case most > 0 && len(rest) > most && strings.HasPrefix(rest[most], "-"):

@@ -65,10 +65,10 @@ func TestWrongCommandLines(t *testing.T) {
 		{"plan", "-model", "gpt2", "-host-memory", "many"}, {"plan", "-model", "gpt2", "-disk", "1QB"},
 		{"plan", "-model", "gpt2", "-batch", "0"}, {"plan", "-model", "gpt2", "-batch", "-3"}, {"plan", "-model", "gpt2", "-batch", "x"},
 		{"plan", "-model", "gpt2", "-context", "-5"}, {"plan", "-model", "vit-b16", "-context", "5"}, {"plan", "-model", bad, "-context", "5"},
-		{"plan", "-model", "gpt2", "-rank", "-1"}, {"plan", "-model", "gpt2", "-optimizer", "adamx"}, {"plan", "-model", "gpt2", "-compute", "f8"},
+		{"plan", "-model", "gpt2", "-lora", "-1"}, {"plan", "-model", "gpt2", "-optimizer", "adamx"}, {"plan", "-model", "gpt2", "-compute", "f8"},
 		{"plan", "-model", "gpt2", "-compute", "u8"}, {"plan", "-model", "gpt2", "-masters", "half"}, {"plan", "-model", "gpt2", "-gradients", "no"},
 		{"plan", "-model", "gpt2", "-state", "7"}, {"plan", "-model", "gpt2", "-state", "x"}, {"plan", "-model", "gpt2", "-state", "0"}, {"plan", "-model", "gpt2", "-o", "x.png"},
-		{"plan", "-model", "gpt2", "-base", "nf4"}, {"plan", "-model", "gpt2", "-rank", "4", "-base", "nf3"},
+		{"plan", "-model", "gpt2", "-base", "nf4"}, {"plan", "-model", "gpt2", "-lora", "4", "-base", "nf3"},
 		{"devices", "extra"}, {"devices", "-x"}, {"inspect"}, {"inspect", "a", "b"}, {"verify"}, {"verify", "a", "b"}, {"completion"}, {"completion", "tcsh"}, {"version", "more"}, {"version", "-x"},
 		{"plan", "-model", "gpt2", "-context", "1025"}, {"plan", "-model", "gpt2-xl", "-context", "100000"},
 	} {
@@ -183,9 +183,8 @@ func TestHelp(t *testing.T) {
 	for _, c := range commands() {
 		status, out, _ := snugged("help", c.name)
 		require.Zero(t, status)
-		for _, f := range c.flags {
-			name, _ := completes(f)
-			require.Contains(t, out, "  "+name+" ", c.name)
+		for _, f := range c.table() {
+			require.Regexp(t, "(?m)^  -"+f.name+"( |$)", out, c.name)
 		}
 		_, same, errs := snugged(c.name, "-h")
 		require.Empty(t, errs)
@@ -249,7 +248,7 @@ func TestPlan(t *testing.T) {
 	require.Contains(t, string(svg), "<svg")
 
 	status, out, errs = snuggedWith(`{"gpt": {"vocab": 100, "dim": 16, "layers": 2, "heads": 2, "context": 8}}`, "plan", "-model", "-", "-json",
-		"-compute", "bf16", "-masters", "none", "-gradients", "bf16", "-state", "4", "-optimizer", "lion", "-rank", "0")
+		"-compute", "bf16", "-masters", "none", "-gradients", "bf16", "-state", "4", "-optimizer", "lion", "-lora", "0")
 	require.Zero(t, status, errs)
 	var r planJSON
 	require.NoError(t, json.Unmarshal([]byte(out), &r))
@@ -287,7 +286,7 @@ func TestWhatIsAssumed(t *testing.T) {
 		require.Equal(t, device == "", r.Assumed)
 		require.Equal(t, 256, r.Context)
 	}
-	status, out, errs := snugged("plan", "-model", "vit-b16", "-device", "8GB", "-rank", "16")
+	status, out, errs := snugged("plan", "-model", "vit-b16", "-device", "8GB", "-lora", "16")
 	require.Zero(t, status, errs)
 	require.Contains(t, out, "vit-b16, 86567656 parameters and 2654208 of adapters, on 8GB: 32 samples a step")
 }
@@ -361,9 +360,8 @@ func TestCompletion(t *testing.T) {
 		require.Zero(t, status, errs)
 		for _, c := range commands() {
 			require.Contains(t, out, c.name)
-			for _, f := range c.flags {
-				name, _ := completes(f)
-				require.Contains(t, out, strings.TrimPrefix(name, "-"))
+			for _, f := range c.table() {
+				require.Contains(t, out, f.name)
 			}
 		}
 		if _, err := exec.LookPath(shell); err != nil {
@@ -389,15 +387,15 @@ func TestCompletion(t *testing.T) {
 // TestPlanBase: the form of the frozen weights is what the plan says.
 func TestPlanBase(t *testing.T) {
 	for _, base := range []string{"fp4", "bf16", "nf4,bf16", "int8"} {
-		status, _, errs := snugged("plan", "-model", "gpt2", "-rank", "8", "-adapter", "loftq", "-base", base)
+		status, _, errs := snugged("plan", "-model", "gpt2", "-lora", "8", "-adapter", "loftq", "-base", base)
 		require.Equal(t, 2, status)
-		require.Contains(t, errs, "wants nf4")
+		require.Contains(t, errs, "want -base nf4")
 	}
-	status, out, errs := snugged("plan", "-model", "gpt2", "-rank", "8", "-adapter", "loftq", "-json")
+	status, out, errs := snugged("plan", "-model", "gpt2", "-lora", "8", "-adapter", "loftq", "-json")
 	require.Zero(t, status, errs)
 	require.Contains(t, out, `"frozen_bits": 4,`)
 	for base, bits := range map[string]string{"bf16": "16", "nf4": "4", "fp4": "4", "nf4,fp4": "4", "mxfp4": "4", "fp8": "8", "int8": "8"} {
-		status, out, errs := snugged("plan", "-model", "gpt2", "-rank", "8", "-base", base, "-json")
+		status, out, errs := snugged("plan", "-model", "gpt2", "-lora", "8", "-base", base, "-json")
 		require.Zero(t, status, errs)
 		require.Contains(t, out, `"frozen_bits": `+bits+",", base)
 	}

@@ -42,7 +42,7 @@ func (f *planFlags) readFolder(name string) (plan.Model, error) {
 	if err != nil {
 		return m, usagef("plan: %s: %w", name, err)
 	}
-	quantizeAll(m, f.base)
+	quantizeAll(m, strings.Join(f.base, ","))
 	m.Name = folderName(name, m.Name)
 	return m, nil
 }

@@ -26,7 +26,7 @@ func TestPlanOfFolder(t *testing.T) {
 	require.Equal(t, whole, alone)
 
 	for context, wasAssumed := range map[string]bool{"": true, "64": false, "4096": false} {
-		args := []string{"plan", "-json", "-rank", "4", "-base", "nf4", "-memory", "1GiB", "-host-memory", "1GiB", "-disk", "1GiB"}
+		args := []string{"plan", "-json", "-lora", "4", "-base", "nf4", "-memory", "1GiB", "-host-memory", "1GiB", "-disk", "1GiB"}
 		if context != "" {
 			args = append(args, "-context", context)
 		}
@@ -79,7 +79,7 @@ func TestBadFolders(t *testing.T) {
 		"want a folder with":   {},
 		"not a JSON":           {folder("truncated", string(config[:40]))},
 		"-dropout want -rank":  {"-dora", published},
-		"want one of lora":     {"-rank", "4", "-adapter", "more", published},
+		"want one of lora":     {"-lora", "4", "-adapter", "more", published},
 		"-context -3: want 1 ": {"-context", "-3", published},
 	} {
 		status, out, errs := snugged(append([]string{"plan"}, args...)...)

@@ -24,11 +24,11 @@ func TestPlanRanks(t *testing.T) {
 	require.Positive(t, r.Sent)
 	require.Positive(t, r.Waits)
 	for want, flags := range map[string][]string{
-		"-ranks 0: want 1 to 32":                   {"-ranks", "0"},
+		"-ranks 0: want 1 to 16777216":             {"-ranks", "0"},
 		"-ranks 33: want 1 to 32":                  {"-ranks", "33"},
-		"-network and -latency are for -ranks":     {"-network", "1GB"},
-		`-network: "fast" is not a size`:           {"-network", "fast", "-ranks", "2"},
-		"-latency -1s: want 0 or more":             {"-latency", "-1s", "-ranks", "2"},
+		"for several ranks, and -ranks is 1":       {"-network", "1GB"},
+		`-network "fast": want a size`:             {"-network", "fast", "-ranks", "2"},
+		`-latency "-1s": want a time above 0`:      {"-latency", "-1s", "-ranks", "2"},
 		`"all", want some of replicate,state,grad`: {"-shard", "all", "-ranks", "2"},
 		"Shard is state with 1 ranks":              {"-shard", "state"},
 	} {
@@ -38,7 +38,7 @@ func TestPlanRanks(t *testing.T) {
 	}
 	status, _, errs = snugged("tune", "-model", "m", "-data", "d", "-o", t.TempDir()+"/o", "-shard", "some")
 	require.Equal(t, 2, status)
-	require.Contains(t, errs, `-shard: "some", want some of replicate,state,gradients`)
+	require.Contains(t, errs, `-shard "some": want replicate, state, gradients`)
 	status, _, errs = snugged("tune", "-model", "m", "-data", "d", "-o", t.TempDir()+"/o", "-shard", "state", "-optimizer", "prodigy")
 	require.Equal(t, 2, status)
 	require.Contains(t, errs, "is for -optimizer adamw")

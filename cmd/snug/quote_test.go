@@ -33,7 +33,7 @@ func TestShellQuote(t *testing.T) {
 			require.Equal(t, filepath.Clean(c.path), filepath.Clean(string(read)))
 		})
 	}
-	one := &tuning{tuneFlags: tuneFlags{dir: "my model", output: "-out's", adapterFlags: adapterFlags{kind: "loftq"}}}
+	one := &tuning{tuneFlags: tuneFlags{dir: "my model", output: "-out's", adapterFlags: adapterFlags{kindName: "loftq"}}}
 	require.Equal(t, `the adapter is in -out's: snug generate -model 'my model' -adapter './-out'\''s' -base nf4`, one.howToUse())
 	one.full = true
 	require.Equal(t, `the model is in -out's: snug generate -model './-out'\''s'`, one.howToUse())

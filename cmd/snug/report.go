@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -43,7 +42,7 @@ func (f *planFlags) writeReport(p plan.Plan, process int64) error {
 	if process > 0 {
 		d.Bars = append(d.Bars, report.Bar{Name: "process on the CPU, predicted", Whole: process})
 	}
-	d.Settings = append(flagFacts(f.set), d.Settings...)
+	d.Settings = append(flagFacts(f.flags), d.Settings...)
 	d.Memory = planMemory(p)
 	return writeReport(f.page, d)
 }
@@ -62,13 +61,12 @@ func (f *planFlags) technique(p plan.Plan) string {
 	if p.Task.Rank == 0 {
 		return "all weights, " + p.Task.Optimizer
 	}
-	return adapterName(f.kind, p) + ", " + p.Task.Optimizer
+	return adapterName(f.kind(), p) + ", " + p.Task.Optimizer
 }
 
 // adapterName names the adapters of a plan.
-func adapterName(kind string, p plan.Plan) string {
-	names := map[string]string{"lora": "LoRA", "dora": "DoRA", "pissa": "PiSSA", "olora": "OLoRA", "loftq": "LoftQ", "lora-fa": "LoRA-FA", "vera": "VeRA"}
-	name := fmt.Sprintf("%s of rank %d", cmp.Or(names[kind], "LoRA"), p.Task.Rank)
+func adapterName(kind adapterKind, p plan.Plan) string {
+	name := fmt.Sprintf("%s of rank %d", kind.title, p.Task.Rank)
 	if p.Run.Frozen > 0 && p.Run.Frozen < 16 {
 		return fmt.Sprintf("%s on weights in %d bits (QLoRA)", name, p.Run.Frozen)
 	}

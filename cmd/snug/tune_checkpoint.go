@@ -95,7 +95,7 @@ func (t *tuning) about() map[string]any {
 	about := map[string]any{
 		configSum: t.modelSums.config, weightsSum: t.modelSums.weights, "data": hex.EncodeToString(t.sum[:]), "batch": t.batch, "steps": t.stepCount(), "full": t.full,
 		"lr": t.rate, "alpha": t.alpha, "rank": t.rank, "base": t.form, "compute": t.compute, "seed": t.seed,
-		"rslora": t.rslora, "dora": t.isDoRA(), "dropout": t.dropout,
+		"rslora": t.rslora, "dora": t.kind().dora, "dropout": t.dropout,
 	}
 	for name, x := range map[string]float64{"label-smoothing": t.smoothing, "z-loss": t.zLoss, "dpo": t.beta, "loraplus-ratio": t.loraplus} {
 		if x != 0 { // otherwise the checkpoint does not name it
@@ -108,8 +108,8 @@ func (t *tuning) about() map[string]any {
 	if t.modules != "" {
 		about["modules-to-save"] = t.modules
 	}
-	if t.kind != "lora" && !t.isDoRA() {
-		about["adapter"] = t.kind
+	if k := t.kind(); k.name != adapterKinds[0].name && !k.dora {
+		about["adapter"] = k.name
 	}
 	if f := t.teacher; f.dir != "" {
 		about["teacher-base"], about["distill-weight"], about["distill-temperature"] = f.base, f.share, f.temperature
@@ -127,8 +127,8 @@ func (t *tuning) about() map[string]any {
 	if t.optimizer != "" && t.optimizer != tuneOptimizers[0] {
 		about["optimizer"] = t.optimizer
 	}
-	if t.tilesText != "" && t.tilesText != "1" {
-		about["tiles"] = t.tilesText
+	if text := t.tilesText(); text != "" {
+		about["tiles"] = text
 	}
 	return about
 }

@@ -17,7 +17,7 @@ import (
 func TestTuneKeepsItsChoices(t *testing.T) {
 	model, data := publish(t), chats(t, 30)
 	for _, full := range []bool{false, true} {
-		f := tuneFlags{dir: model, files: data, full: full, batch: 8, compute: "bf16", rank: 4, dryRun: true, seed: 1, saveEvery: 1}
+		f := tuneFlags{dir: model, files: data, full: full, batch: 8, compute: "bf16", adapterFlags: adapterFlags{rank: 4}, dryRun: true, seed: 1, saveEvery: 1}
 		require.NoError(t, f.check())
 		m, err := f.gather()
 		require.NoError(t, err)
@@ -43,7 +43,7 @@ func TestTuneKeepsItsChoices(t *testing.T) {
 
 // A run goes on under another limit, to the same bits, and not with other flags. Adapters of all kinds do.
 func TestTuneGoesOnWithLessMemory(t *testing.T) {
-	for _, kind := range adapterKinds {
+	for _, kind := range kindNames() {
 		testTuneGoesOn(t, kind)
 	}
 }

@@ -32,7 +32,7 @@ func (t *tuning) checkDevice() error {
 	switch {
 	case !t.onDevice():
 		return nil
-	case t.diskText != "":
+	case t.disk > 0:
 		return usagef("tune: -disk makes pages for the CPU, and -device is %s", t.device)
 	case t.fold:
 		return usagef("tune: -fold is for the CPU, and -device is %s", t.device)

@@ -29,20 +29,11 @@ const defaultShare, defaultTemperature = 0.5, 1
 // checkTeacher returns the problem with -teacher and the flags that go with it, or an empty string.
 func (f *tuneFlags) checkTeacher() string {
 	t := &f.teacher
-	_, baseErr := parseBase(t.base)
 	switch {
-	case t.dir == "" && (f.given("teacher") || f.given("teacher-base") || f.given("distill-weight") || f.given("distill-temperature")):
-		return "-teacher-base, -distill-weight and -distill-temperature want -teacher, the folder of another model"
 	case t.dir == "":
 		return ""
-	case f.given("dpo"):
+	case f.beta > 0:
 		return "-teacher teaches tokens, and -dpo learns from pairs of answers"
-	case t.base != "" && t.base != "bf16" && baseErr != nil:
-		return fmt.Sprintf("-teacher-base %.40q: want bf16, %s", t.base, baseNames)
-	case !(t.share > 0 && t.share <= 1):
-		return fmt.Sprintf("-distill-weight %v: want above 0 and up to 1", t.share)
-	case !(t.temperature >= 0.01 && t.temperature <= 1000):
-		return fmt.Sprintf("-distill-temperature %v: want 0.01 to 1000", t.temperature)
 	case t.share == 1 && (f.smoothing != 0 || f.zLoss != 0):
 		return "-label-smoothing and -z-loss are for cross-entropy, and -distill-weight 1 leaves none"
 	case f.dir != "" && resolved(t.dir) == resolved(f.dir) && cmp.Or(f.form, "bf16") == cmp.Or(t.base, "bf16"):

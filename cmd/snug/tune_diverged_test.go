@@ -85,6 +85,6 @@ func TestTuneNumbersInFloat32(t *testing.T) {
 			require.Contains(t, errs, c.want)
 		})
 	}
-	f := tuneFlags{rate: 1e-30, rank: 1, alpha: 1e-3, dropout: 1e-9, smoothing: 1}
+	f := tuneFlags{rate: 1e-30, adapterFlags: adapterFlags{rank: 1, dropout: 1e-9}, alpha: 1e-3, smoothing: 1}
 	require.NoError(t, f.unfitting())
 }

@@ -24,10 +24,8 @@ const pairLength = 2
 // checkPreferences returns the problem with -dpo and the other flags of the loss, or an empty string.
 func (f *tuneFlags) checkPreferences() string {
 	switch {
-	case !f.given("dpo"):
+	case f.beta == 0:
 		return ""
-	case !(f.beta > 0 && f.beta <= maxBeta):
-		return fmt.Sprintf("-dpo %v: want a number above 0, up to %d, such as 0.1", f.beta, maxBeta)
 	case f.zLoss != 0:
 		return "-z-loss is a term of the loss of tokens, and -dpo has a loss of pairs"
 	case f.smoothing >= 0.5:

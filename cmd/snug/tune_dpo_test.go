@@ -219,7 +219,7 @@ func TestTunePreferencesDryRun(t *testing.T) {
 	require.Contains(t, out, "4 samples of 2 sequences of 10 tokens a step")
 	require.NotContains(t, out, "reference: ")
 
-	f := tuneFlags{dir: model, files: data, beta: 0.1, batch: 4, compute: "bf16", rank: 4, output: filepath.Join(t.TempDir(), "out"), seed: 1, saveEvery: 1}
+	f := tuneFlags{dir: model, files: data, beta: 0.1, batch: 4, compute: "bf16", adapterFlags: adapterFlags{rank: 4}, output: filepath.Join(t.TempDir(), "out"), seed: 1, saveEvery: 1}
 	require.NoError(t, f.check())
 	m, err := f.gather()
 	require.NoError(t, err)

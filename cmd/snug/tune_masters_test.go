@@ -34,7 +34,7 @@ func TestTuneMasters(t *testing.T) {
 
 // TestTuneChoosesMasters: less memory gives masters in 24 bits before it gives none.
 func TestTuneChoosesMasters(t *testing.T) {
-	f := tuneFlags{dir: publish(t), files: chats(t, 12), full: true, batch: 4, compute: "bf16", rank: 4, dryRun: true, seed: 1, saveEvery: 1}
+	f := tuneFlags{dir: publish(t), files: chats(t, 12), full: true, batch: 4, compute: "bf16", adapterFlags: adapterFlags{rank: 4}, dryRun: true, seed: 1, saveEvery: 1}
 	require.NoError(t, f.check())
 	m, err := f.gather()
 	require.NoError(t, err)

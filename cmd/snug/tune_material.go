@@ -178,8 +178,8 @@ func (m *tuning) storedForm() error {
 		return nil
 	case m.full:
 		return usagef("tune: -full trains all weights, and %s has matrices in %s", m.dir, stored)
-	case m.init() != "":
-		return usagef("tune: -adapter %s begins with a part of the matrices before they are quantized, and %s has them in %s", m.kind, m.dir, stored)
+	case m.kind().init != "":
+		return usagef("tune: -adapter %s begins with a part of the matrices before they are quantized, and %s has them in %s", m.kind().name, m.dir, stored)
 	case m.form != "" && m.form != stored.String():
 		return usagef("tune: -base %s: %s has matrices in %s", m.form, m.dir, stored)
 	}

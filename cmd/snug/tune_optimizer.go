@@ -1,16 +1,19 @@
 package main
 
 import (
-	"fmt"
-	"slices"
-	"strings"
-
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
 
 // tuneOptimizers are the names of -optimizer.
 var tuneOptimizers = []string{"adamw", "schedule-free", "prodigy", "apollo", "apollo-mini", "galore", "adam-mini", "soap"}
+
+// optimizerFlag is the flag -optimizer.
+func (f *tuneFlags) optimizerFlag() *flagRow {
+	return wordFlag("optimizer", "NAME", &f.optimizer, tuneOptimizers, "adamw (default). schedule-free: its rate stays constant after its warmup, and an average of the weights is saved; not with -fold. "+
+		"prodigy: it finds the rate, and -lr is a factor of it; not with -fold or -disk. With -full also apollo, apollo-mini, galore or adam-mini, whose state is smaller, and soap, whose state is "+
+		"larger and whose steps take longer, the first one as long as several; not with -disk or -fold, and not with adapters, which are low rank already")
+}
 
 // projects reports whether the optimizer projects the gradients of matrices.
 func (f *tuneFlags) projects() bool {
@@ -77,15 +80,14 @@ func (f *tuneFlags) checkOptimizer() string {
 		bad  bool
 		what string
 	}{
-		{!slices.Contains(tuneOptimizers, f.optimizer), fmt.Sprintf("-optimizer %.40q: want one of %s", f.optimizer, strings.Join(tuneOptimizers, ", "))},
 		{f.lowRank() && !f.full, "-optimizer " + f.optimizer + " is for -full: adapters are low rank already"},
 		{f.projects() && !f.full, "-optimizer " + f.optimizer + " is for -full"},
-		{f.optimizer == "adam-mini" && (!f.full || f.fold || f.diskText != ""), "-optimizer adam-mini is for -full, without -fold and -disk: its blocks are those of whole weight matrices and take whole gradients"},
+		{f.optimizer == "adam-mini" && (!f.full || f.fold || f.disk > 0), "-optimizer adam-mini is for -full, without -fold and -disk: its blocks are those of whole weight matrices and take whole gradients"},
 		{f.optimizer == "prodigy" && f.fold, "-fold does not go with -optimizer prodigy, which takes whole gradients"},
-		{f.optimizer == "prodigy" && f.diskText != "", "-optimizer prodigy has numbers of whole parameters in memory, and -disk makes pages of them"},
+		{f.optimizer == "prodigy" && f.disk > 0, "-optimizer prodigy has numbers of whole parameters in memory, and -disk makes pages of them"},
 		{f.averages() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which needs the memory of all gradients between steps"},
 		{f.projects() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which projects whole gradients"},
-		{f.projects() && f.diskText != "", "-optimizer " + f.optimizer + " takes whole matrices, and -disk makes pages of them"},
+		{f.projects() && f.disk > 0, "-optimizer " + f.optimizer + " takes whole matrices, and -disk makes pages of them"},
 	} {
 		if c.bad {
 			return c.what

@@ -26,7 +26,7 @@ type pagedJob struct {
 
 // tuning returns the run, with a plan that has the most pages of all that fit somewhere.
 func (j pagedJob) tuning(t testing.TB) *tuning {
-	f := tuneFlags{dir: j.Model, files: j.Data, output: j.Out, full: j.Full, batch: 4, compute: "bf16", rank: 4, seed: 1, saveEvery: 1, diskText: "1GiB",
+	f := tuneFlags{dir: j.Model, files: j.Data, output: j.Out, full: j.Full, batch: 4, compute: "bf16", adapterFlags: adapterFlags{rank: 4}, seed: 1, saveEvery: 1, disk: 1 << 30,
 		rate: 1e-3, steps: 4, held: 0.1}
 	if !j.Full {
 		f.form = "nf4"

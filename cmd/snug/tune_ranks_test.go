@@ -47,6 +47,9 @@ func mpiexec(t *testing.T) string {
 	return launcher
 }
 
+// openMPI lets Open MPI start more ranks than there are cores, and ranks of root.
+var openMPI = []string{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_rmaps_base_oversubscribe=1", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"}
+
 // onRanks returns a command that runs snug on ranks, without a time limit of mpiexec's own.
 func onRanks(t *testing.T, ranks int, args ...string) (c *exec.Cmd, out, errs *strings.Builder) {
 	t.Helper()
@@ -54,7 +57,7 @@ func onRanks(t *testing.T, ranks int, args ...string) (c *exec.Cmd, out, errs *s
 	text, err := json.Marshal(args)
 	require.NoError(t, err)
 	c = exec.Command(launcher, "-n", strconv.Itoa(ranks), os.Args[0], "-test.run=^TestTuneRanksJob$")
-	c.Env = append(os.Environ(), ranksVariable+"="+string(text), "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+	c.Env = append(append(os.Environ(), openMPI...), ranksVariable+"="+string(text))
 	out, errs = &strings.Builder{}, &strings.Builder{}
 	c.Stdout, c.Stderr = out, errs
 	return c, out, errs
@@ -116,7 +119,7 @@ func TestTuneRanks(t *testing.T) {
 		c, out, errs := onRanks(t, 1, args...)
 		second, err := json.Marshal(append(slices.Clone(args), flags...))
 		require.NoError(t, err)
-		c.Args = append(c.Args, ":", "-n", "1", "-env", ranksVariable, string(second), os.Args[0], "-test.run=^TestTuneRanksJob$")
+		c.Args = append(c.Args, ":", "-n", "1", "env", ranksVariable+"="+string(second), os.Args[0], "-test.run=^TestTuneRanksJob$")
 		require.Error(t, c.Run(), "%s%s", out, errs)
 		require.Contains(t, errs.String(), want)
 		require.Less(t, time.Since(began), 30*time.Second)

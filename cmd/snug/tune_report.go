@@ -5,9 +5,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/snug-ml/snug/internal/console"
@@ -251,7 +251,7 @@ func (t *tuning) reportDocument() (d report.Document, err error) {
 		{Name: "model", Value: t.dir}, {Name: "data", Value: t.files}, {Name: "steps", Value: fmt.Sprint(t.stepCount())}, {Name: "batch", Value: fmt.Sprint(t.batch)},
 		{Name: "learning rate", Value: fmt.Sprint(t.rate)}, {Name: "type of weights and activations", Value: t.plan.Run.Compute.String()},
 		{Name: "frozen weights", Value: form}, {Name: "seed", Value: fmt.Sprint(t.seed)},
-	}, flagFacts(t.set, "model", "data", "steps", "batch", "lr", "seed")...)
+	}, flagFacts(t.flags, "model", "data", "steps", "batch", "lr", "seed")...)
 	t.reportData(&d)
 	if t.full {
 		d.Settings = append(d.Settings[:6:6], d.Settings[7:]...)
@@ -263,7 +263,7 @@ func (t *tuning) reportDocument() (d report.Document, err error) {
 func (t *tuning) technique() string {
 	text := "all weights"
 	if !t.full {
-		text = adapterName(t.kind, t.plan)
+		text = adapterName(t.kind(), t.plan)
 	}
 	switch {
 	case t.mezo:
@@ -280,19 +280,12 @@ func (t *tuning) technique() string {
 	return text
 }
 
-// flagFacts returns the flags of a command line, except some.
-func flagFacts(set *flag.FlagSet, except ...string) (list []report.Fact) {
-	if set == nil {
-		return nil
-	}
-	known := map[string]bool{}
-	for _, name := range except {
-		known[name] = true
-	}
-	set.Visit(func(g *flag.Flag) {
-		if !known[g.Name] {
-			list = append(list, report.Fact{Name: "-" + g.Name, Value: g.Value.String()})
+// flagFacts returns the flags that were given, except some.
+func flagFacts(flags flagTable, except ...string) (list []report.Fact) {
+	for _, r := range flags {
+		if r.given && !slices.Contains(except, r.name) {
+			list = append(list, report.Fact{Name: "-" + r.name, Value: r.text})
 		}
-	})
+	}
 	return list
 }

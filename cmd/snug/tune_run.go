@@ -350,7 +350,7 @@ func (t *tuning) open() (clean func() error, err error) {
 	if t.model, err = transformer.Open(t.dir, o); err != nil {
 		return clean, err
 	}
-	if t.init() != "" { // the memory used for first values is in a pool, which two collections empty
+	if t.kind().init != "" { // the memory used for first values is in a pool, which two collections empty
 		runtime.GC()
 		debug.FreeOSMemory()
 	}

@@ -76,8 +76,8 @@ func (t *tuning) howToUse() string {
 	switch text := "the adapter is in " + escaped(t.output) + ": snug generate -model " + shellQuote(t.dir) + " -adapter " + out; {
 	case t.full:
 		return "the model is in " + escaped(t.output) + ": snug generate -model " + out
-	case t.kind == "loftq":
-		return text + " -base nf4"
+	case t.kind().base != "":
+		return text + " -base " + t.kind().base
 	default:
 		return text
 	}

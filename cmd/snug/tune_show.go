@@ -20,9 +20,6 @@ type dataFlags struct {
 	show         int
 }
 
-// formsMark is the line of the help that formsHelp replaces.
-const formsMark = "FORMS\n"
-
 // formNames are the values of -format.
 func formNames() []string {
 	names := []string{"auto"}
@@ -32,27 +29,39 @@ func formNames() []string {
 	return names
 }
 
-// formsHelp are the lines of the help that say which forms there are.
-func formsHelp() string {
-	var b strings.Builder
-	for _, f := range dataset.Forms() {
-		name := f.Name
-		if f.Pairs {
+// filesFlag, formatFlag and mapFlag are the flags -data, -format and -map.
+func (f *tuneFlags) filesFlag() *flagRow {
+	return fileFlag("data", "PATH", &f.files, "JSON (.jsonl, .ndjson, .json: lines or one array), CSV (.csv, .tsv), Parquet, text (.txt, .md, source code), or a folder of them; several with commas, "+
+		"or patterns with * and ?. gzip and zstd are known by their first bytes. A pipe, such as /dev/stdin or <(command), is JSON or text. Of a folder the files of one kind are "+
+		"read: Parquet, or else JSON, CSV or text; not hidden ones, READMEs, licenses, or, beside files for training, those for tests. Tokens beyond 4 MiB go to a temporary "+
+		"file in $TMPDIR, or if that is not set in /var/tmp.\nA row is read by its fields, see -format. It says how each file was read, which fields are ignored, and what of it is not learned")
+}
+
+func (f *dataFlags) formatFlag() *flagRow {
+	help := "form of the rows: auto (default), or one of"
+	for _, form := range dataset.Forms() {
+		name := form.Name
+		if form.Pairs {
 			name += " (-dpo)"
 		}
-		for i, line := range wrapped(name+": "+f.Fields, 78) {
-			b.WriteString(strings.Repeat(" ", 21))
-			if i > 0 {
-				b.WriteString("  ")
-			}
-			b.WriteString(line + "\n")
-		}
+		help += "\n- " + name + ": " + form.Fields
 	}
-	return b.String()
+	return wordFlag("format", "NAME", &f.format, formNames(), help+"\nWith a name, fields of other forms are ignored")
+}
+
+func (f *dataFlags) mapFlag() *flagRow {
+	return textFlag("map", "LIST", &f.maps, "read fields under other names: name=field, with commas, such as question=frage,answer=antwort. name= leaves a field out")
 }
 
 // wrapped divides a text into lines of at most n letters.
 func wrapped(text string, n int) (lines []string) {
+	for paragraph := range strings.SplitSeq(text, "\n") {
+		lines = append(lines, wrapParagraph(paragraph, n)...)
+	}
+	return lines
+}
+
+func wrapParagraph(text string, n int) (lines []string) {
 	for _, word := range strings.Fields(text) {
 		if last := len(lines) - 1; last >= 0 && len(lines[last])+1+len(word) <= n {
 			lines[last] += " " + word
@@ -64,10 +73,7 @@ func wrapped(text string, n int) (lines []string) {
 }
 
 // check returns what is wrong with the flags, or an empty string.
-func (f *dataFlags) check(pairs, given bool) string {
-	if f.show < 0 || f.show == 0 && given {
-		return fmt.Sprintf("-show %d: want a number of samples, 1 or more", f.show)
-	}
+func (f *dataFlags) check(pairs bool) string {
 	known := slices.ContainsFunc(dataset.Forms(), func(form dataset.Form) bool { return form.Name == f.format && form.Pairs == pairs })
 	if f.format != "" && f.format != "auto" && !known {
 		var names []string
@@ -280,7 +286,7 @@ func (t *tuning) reportData(d *report.Document) {
 // dataDocument is the report of -show.
 func (t *tuning) dataDocument() (d report.Document) {
 	d = report.Document{Title: folderName(t.dir, filepath.Base(t.dir)), Status: report.Planned, State: "data, nothing has run"}
-	d.Settings = flagFacts(t.set)
+	d.Settings = flagFacts(t.flags)
 	t.reportData(&d)
 	return d
 }

@@ -78,7 +78,7 @@ func TestTuneShowRefused(t *testing.T) {
 		want string
 		args []string
 	}{
-		{"-show 0: want a number of samples, 1 or more", []string{"-show", "0"}},
+		{"-show 0: want 1 or more", []string{"-show", "0"}},
 		{"-show -1: want", []string{"-show", "-1"}},
 		{`-format "chatml": want auto or, without -dpo, one of messages, sharegpt, glaive, completion, alpaca, text`, []string{"-show", "1", "-format", "chatml"}},
 		{`-format "text": want auto or, with -dpo, one of hh-rlhf, preference`, []string{"-show", "1", "-format", "text", "-dpo", "0.1"}},

@@ -134,7 +134,7 @@ func TestTuneChooses(t *testing.T) {
 	model, data := publish(t), chats(t, 30)
 	for _, batch := range []int{0, 1, 4} { // 0: adapters, with a batch of 1
 		full := batch > 0
-		f := tuneFlags{dir: model, files: data, full: full, batch: max(1, batch), compute: "bf16", rank: 4, dryRun: true, seed: 1, saveEvery: 1}
+		f := tuneFlags{dir: model, files: data, full: full, batch: max(1, batch), compute: "bf16", adapterFlags: adapterFlags{rank: 4}, dryRun: true, seed: 1, saveEvery: 1}
 		require.NoError(t, f.check())
 		m, err := f.gather()
 		require.NoError(t, err)
@@ -200,8 +200,8 @@ func TestTuneRefuses(t *testing.T) {
 		{"want -model", []string{"-data", data, "-o", out}},
 		{"want -data", []string{"-model", model, "-o", out}},
 		{"one of the names is empty", []string{"-model", model, "-data", data + ",", "-o", out}},
-		{"-eval-every -1: want a number of steps, or 0", []string{"-model", model, "-data", data, "-o", out, "-eval-every", "-1"}},
-		{"-eval-every measures the loss on samples that -held-out 0 does not hold out", []string{"-model", model, "-data", data, "-o", out, "-held-out", "0", "-eval-every", "2"}},
+		{"-eval-every -1: want 0 or more", []string{"-model", model, "-data", data, "-o", out, "-eval-every", "-1"}},
+		{"-eval-every is for samples that are held out, and -held-out is 0", []string{"-model", model, "-data", data, "-o", out, "-held-out", "0", "-eval-every", "2"}},
 		{"want -o", []string{"-model", model, "-data", data}},
 		{"no such file", []string{"-model", model + "x", "-data", data, "-o", out}},
 		{"no such file", []string{"-model", model, "-data", data + "x", "-o", out}},
@@ -210,12 +210,12 @@ func TestTuneRefuses(t *testing.T) {
 		{"model-00002-of-00002", []string{"-model", missing, "-data", data, "-o", out}},
 		{"tokenizer.json", []string{"-model", strange, "-data", data, "-o", out}},
 		{"other.jsonl: line 2", []string{"-model", model, "-data", other, "-o", out}},
-		{"-memory: ", []string{"-model", model, "-data", data, "-o", out, "-memory", "much"}},
+		{`-memory "much": want a size`, []string{"-model", model, "-data", data, "-o", out, "-memory", "much"}},
 		{"-lora 0", []string{"-model", model, "-data", data, "-o", out, "-lora", "0"}},
 		{"-compute", []string{"-model", model, "-data", data, "-o", out, "-compute", "u8"}},
 		{"-base", []string{"-model", model, "-data", data, "-o", out, "-base", "int3"}},
 		{"-full trains none", []string{"-model", model, "-data", data, "-o", out, "-full", "-dora"}},
-		{"-optimizer \"sgd\": want one of adamw", []string{"-model", model, "-data", data, "-o", out, "-full", "-optimizer", "sgd"}},
+		{"-optimizer \"sgd\": want adamw", []string{"-model", model, "-data", data, "-o", out, "-full", "-optimizer", "sgd"}},
 		{"adapters are low rank already", []string{"-model", model, "-data", data, "-o", out, "-optimizer", "galore"}},
 		{"-optimizer soap is for -full", []string{"-model", model, "-data", data, "-o", out, "-optimizer", "soap"}},
 		{"-optimizer soap takes whole matrices", []string{"-model", model, "-data", data, "-o", out, "-full", "-optimizer", "soap", "-disk", "1GiB"}},
@@ -225,10 +225,10 @@ func TestTuneRefuses(t *testing.T) {
 		{"-optimizer prodigy has numbers", []string{"-model", model, "-data", data, "-o", out, "-disk", "1GiB", "-optimizer", "prodigy"}},
 		{"-optimizer adam-mini is for -full", []string{"-model", model, "-data", data, "-o", out, "-optimizer", "adam-mini"}},
 		{"-optimizer adam-mini is for -full", []string{"-model", model, "-data", data, "-o", out, "-full", "-fold", "-optimizer", "adam-mini"}},
-		{"leave -optimizer", []string{"-model", model, "-data", data, "-o", out, "-mezo", "-optimizer", "schedule-free"}},
-		{"no gradients to fold", []string{"-model", model, "-data", data, "-o", out, "-full", "-fold", "-mezo"}},
-		{"-dropout does not go with -mezo", []string{"-model", model, "-data", data, "-o", out, "-dropout", "0.1", "-mezo"}},
-		{"do not go with -mezo, whose losses", []string{"-model", model, "-data", data, "-o", out, "-z-loss", "0.1", "-mezo"}},
+		{"-optimizer is for training with gradients, and -mezo computes none", []string{"-model", model, "-data", data, "-o", out, "-mezo", "-optimizer", "schedule-free"}},
+		{"-fold is for training with gradients", []string{"-model", model, "-data", data, "-o", out, "-full", "-fold", "-mezo"}},
+		{"-dropout is for training with gradients", []string{"-model", model, "-data", data, "-o", out, "-dropout", "0.1", "-mezo"}},
+		{"is for training with gradients, and -mezo", []string{"-model", model, "-data", data, "-o", out, "-z-loss", "0.1", "-mezo"}},
 		{"takes whole matrices", []string{"-model", model, "-data", data, "-o", out, "-full", "-optimizer", "apollo", "-disk", "1GiB"}},
 		{"-label-smoothing 1.5", []string{"-model", model, "-data", data, "-o", out, "-label-smoothing", "1.5"}},
 		{"-z-loss 1e-50", []string{"-model", model, "-data", data, "-o", out, "-z-loss", "1e-50"}},
@@ -236,7 +236,7 @@ func TestTuneRefuses(t *testing.T) {
 		{"loss scale", []string{"-model", model, "-data", data, "-o", out, "-full", "-fold", "-compute", "f16"}},
 		{"-z-loss NaN", []string{"-model", model, "-data", data, "-o", out, "-z-loss", "NaN"}},
 		{"-dropout 1", []string{"-model", model, "-data", data, "-o", out, "-dropout", "1"}},
-		{"-full freezes none", []string{"-model", model, "-data", data, "-o", out, "-full", "-base", "nf4"}},
+		{"-base is for adapters, and -full trains none", []string{"-model", model, "-data", data, "-o", out, "-full", "-base", "nf4"}},
 		{"want one", []string{"-model", model, "-data", data, "-o", out, "-steps", "3", "-epochs", "1"}},
 		{"-lora 2147483647: want 1 to", []string{"-model", model, "-data", data, "-o", out, "-lora", "2147483647"}},
 		{"-context 2147483647: want 1 to", []string{"-model", model, "-data", data, "-o", out, "-context", "2147483647"}},
@@ -255,13 +255,13 @@ func TestTuneRefuses(t *testing.T) {
 		{"-full trains none", []string{"-model", model, "-data", data, "-o", out, "-full", "-lora", "4"}},
 		{"-full trains none", []string{"-model", model, "-data", data, "-o", out, "-full", "-adapter", "lora"}},
 		{"-full trains none", []string{"-model", model, "-data", data, "-o", out, "-full", "-loraplus-ratio", "2"}},
-		{"-adapter \"vera-fa\": want one of lora, dora", []string{"-model", model, "-data", data, "-o", out, "-adapter", "vera-fa"}},
+		{"-adapter \"vera-fa\": want lora, dora", []string{"-model", model, "-data", data, "-o", out, "-adapter", "vera-fa"}},
 		{"-dora is -adapter dora, and -adapter is pissa", []string{"-model", model, "-data", data, "-o", out, "-adapter", "pissa", "-dora"}},
 		{"want -base nf4, not fp4", []string{"-model", model, "-data", data, "-o", out, "-adapter", "loftq", "-base", "fp4"}},
 		{"want -base nf4, not mxfp4", []string{"-model", model, "-data", data, "-o", out, "-adapter", "loftq", "-base", "mxfp4"}},
-		{"which -adapter lora-fa freezes", []string{"-model", model, "-data", data, "-o", out, "-adapter", "lora-fa", "-loraplus-ratio", "2"}},
+		{"-adapter lora-fa does not train both", []string{"-model", model, "-data", data, "-o", out, "-adapter", "lora-fa", "-loraplus-ratio", "2"}},
 		{"-adapter vera trains its scales", []string{"-model", model, "-data", data, "-o", out, "-adapter", "vera", "-alpha", "2"}},
-		{"which -adapter vera does not train", []string{"-model", model, "-data", data, "-o", out, "-adapter", "vera", "-loraplus-ratio", "2"}},
+		{"-adapter vera does not train both", []string{"-model", model, "-data", data, "-o", out, "-adapter", "vera", "-loraplus-ratio", "2"}},
 		{"-loraplus-ratio 0: want", []string{"-model", model, "-data", data, "-o", out, "-loraplus-ratio", "0"}},
 		{"-lora 99: -adapter olora takes at most 20, the smallest side", []string{"-model", model, "-data", data, "-o", out, "-adapter", "olora", "-lora", "99"}},
 		{"no module of the model ends in", []string{"-model", model, "-data", data, "-o", out, "-modules-to-save", "wte"}},
@@ -269,14 +269,16 @@ func TestTuneRefuses(t *testing.T) {
 		{"-full trains none", []string{"-model", model, "-data", data, "-o", out, "-full", "-modules-to-save", "lm_head"}},
 		{"unexpected argument", []string{"-model", model, "-data", data, "-o", out, "more"}},
 	} {
-		status, stdout, errs := snugged(append([]string{"tune"}, c.args...)...)
-		require.Equal(t, 2, status, "%s: %s", c.want, errs)
-		require.Contains(t, errs, c.want)
-		require.Equal(t, 1, strings.Count(errs, "\n"), errs)
-		require.True(t, strings.HasPrefix(errs, "snug: "), errs)
-		requireNoKind(t, errs)
-		require.Empty(t, stdout, c.want)
-		require.NoDirExists(t, out)
+		t.Run(c.want, func(t *testing.T) {
+			status, stdout, errs := snugged(append([]string{"tune"}, c.args...)...)
+			require.Equal(t, 2, status, "%s: %s", c.want, errs)
+			require.Contains(t, errs, c.want)
+			require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+			require.True(t, strings.HasPrefix(errs, "snug: "), errs)
+			requireNoKind(t, errs)
+			require.Empty(t, stdout, c.want)
+			require.NoDirExists(t, out)
+		})
 	}
 }
 
@@ -299,7 +301,7 @@ func TestTuneStored(t *testing.T) {
 		require.Equal(t, c.want == "", status == 0, errs)
 		require.Contains(t, errs, c.want)
 	}
-	status, _, errs := snugged("plan", "-rank", "4", "-adapter", "olora", model)
+	status, _, errs := snugged("plan", "-lora", "4", "-adapter", "olora", model)
 	require.Equal(t, 2, status)
 	require.Contains(t, errs, "-adapter olora begins with a part")
 }
@@ -319,7 +321,7 @@ func TestTuneMisses(t *testing.T) {
 		}
 	}
 	for _, full := range []bool{false, true} {
-		f := tuneFlags{dir: model, files: data, full: full, batch: 8, compute: "bf16", rank: 4, dryRun: true, seed: 1, saveEvery: 1}
+		f := tuneFlags{dir: model, files: data, full: full, batch: 8, compute: "bf16", adapterFlags: adapterFlags{rank: 4}, dryRun: true, seed: 1, saveEvery: 1}
 		require.NoError(t, f.check())
 		m, err := f.gather()
 		require.NoError(t, err)
@@ -336,7 +338,7 @@ func TestTuneMisses(t *testing.T) {
 
 // What merge writes gives the logits of the model with its adapter, of any kind.
 func TestMerge(t *testing.T) {
-	for _, kind := range adapterKinds {
+	for _, kind := range kindNames() {
 		testMerge(t, kind)
 	}
 }

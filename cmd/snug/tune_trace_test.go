@@ -126,7 +126,7 @@ func TestTuneTraceRefused(t *testing.T) {
 	model, data, dir := publish(t), chats(t, 12), t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder.json"), 0o700))
 	for name, want := range map[string]string{
-		"run.txt": "want a name that ends in .json", "run": "want a name that ends in .json", "": "want a name that ends in .json",
+		"run.txt": "want a name that ends in .json", "run": "want a name that ends in .json", "": "want a name",
 		filepath.Join(dir, "folder.json"): "is not a regular file", filepath.Join(dir, "none", "run.svg"): "the folder " + filepath.Join(dir, "none") + " does not exist",
 		filepath.Join(model, "config.json"): "reads or writes", filepath.Join(dir, "out", "run.svg"): "reads or writes",
 		filepath.Join(dir, "out.pages", "run.svg"): "reads or writes",

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -19,7 +18,7 @@ import (
 
 func verifyCommand() *command {
 	return &command{
-		name: "verify", args: "FILE|DIR", summary: "whether a store or a checkpoint is whole", flags: []string{"-q"}, operands: "file",
+		name: "verify", args: "FILE|DIR", summary: "whether a store or a checkpoint is whole", operands: "file",
 		help: `Reads a whole store, a checkpoint, any folder of them, or one file, and compares the bytes
 with the checksums. It writes a line for each store, checkpoint or file that it has checked:
 
@@ -36,16 +35,19 @@ in use, and when there is nothing to check. Files of other kinds are skipped. A 
 checkpoints may be in use: verify skips its pages and the checkpoints that are not finished.
 verify follows a link that is its argument, and links to files inside a folder. A link to a
 folder there, or to nothing, counts as unread.
-
-  -q   write only the lines of damaged and unread files
 `,
-		run: runVerify,
+		flags: (&verifier{}).table,
+		run:   runVerify,
 	}
+}
+
+func (v *verifier) table() flagTable {
+	return flagTable{switchFlag("q", &v.quiet, "write only the lines of damaged and unread files")}
 }
 
 func runVerify(c *call) error {
 	v := &verifier{out: c.stdout, runs: map[string]bool{}}
-	args, err := c.parse(func(fs *flag.FlagSet) { fs.BoolVar(&v.quiet, "q", false, "") }, 1, 1)
+	args, err := c.parse(v.table(), 1, 1)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -12,14 +11,13 @@ import (
 
 func versionCommand() *command {
 	return &command{
-		name: "version", summary: "version, revision, Go, system and backends", flags: []string{"-json"},
+		name: "version", summary: "version, revision, Go, system and backends",
 		help: `Prints the version of the module, the revision and its time if the program was built in a
 repository, the Go that built it, the system, the instructions of the CPU that kernels use
 (SNUG_CPU lowers them), and the backends that are built in.
-
-  -json   write JSON instead of text
 `,
-		run: runVersion,
+		flags: func() flagTable { return flagTable{jsonFlag(new(bool))} },
+		run:   runVersion,
 	}
 }
 
@@ -38,7 +36,7 @@ type versionReport struct {
 
 func runVersion(c *call) error {
 	asJSON := false
-	if _, err := c.parse(func(fs *flag.FlagSet) { fs.BoolVar(&asJSON, "json", false, "") }, 0, 0); err != nil {
+	if _, err := c.parse(flagTable{jsonFlag(&asJSON)}, 0, 0); err != nil {
 		return err
 	}
 	info, _ := debug.ReadBuildInfo()

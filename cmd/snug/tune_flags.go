@@ -1,0 +1,173 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/snug-ml/snug/dataset"
+	"github.com/snug-ml/snug/internal/checkpoint"
+)
+
+func tuneCommand() *command {
+	return &command{
+		name: "tune", summary: "fine-tune a published model under a memory limit",
+		help: `Fine-tunes a published model, without Python, in one process or in several that mpiexec starts
+(ranks). It writes a LoRA adapter that PEFT loads, or with -full a model that transformers loads.
+It first finds what fits in -memory: micro-batches, recomputation, the form of frozen weights and the
+precision of the optimizer's state. It prints the memory that the run will take, by component, and
+at the end what it took.
+`,
+		flags: new(tuneFlags).table,
+		closing: `  snug tune -model Qwen3-0.6B -data chats.jsonl -memory 4GiB -o tuned
+  snug tune -model Qwen3-0.6B -data text/ -full -memory 6GiB -epochs 2 -o model
+  snug tune -model Qwen3-0.6B -teacher Qwen3-4B -teacher-base nf4 -data text/ -memory 8GiB -o taught
+  snug tune -model tuned-model -data pairs.jsonl -dpo 0.1 -o preferred
+`,
+		run: runTune,
+	}
+}
+
+// Limits of package plan.
+const (
+	maxRank  = 1 << 16
+	maxBatch = 1 << 24
+)
+
+// table returns the flags, which write into f.
+func (f *tuneFlags) table() flagTable {
+	adapters := &use{"adapters", "-full trains none", func() bool { return !f.full }}
+	whole := &use{"-full", "adapters train without it", func() bool { return f.full }}
+	gradients := &use{"training with gradients", "-mezo computes none", func() bool { return !f.mezo }}
+	teacher := &use{"-teacher", "there is none", func() bool { return f.teacher.dir != "" }}
+	checkpoints := &use{"-checkpoint", "there is none", func() bool { return f.checkpoint != "" }}
+	heldOut := &use{"samples that are held out", "-held-out is 0", func() bool { return f.held > 0 }}
+	f.optimizer, f.compute = tuneOptimizers[0], floatTypes[0]
+	return flagTable{
+		modelFlag(&f.dir, "folder with config.json, model.safetensors or shards, and a tokenizer"),
+		f.filesFlag(),
+		f.formatFlag(),
+		f.mapFlag(),
+		countFlag("show", "N", &f.show, 0, 1, math.MaxInt, "print the first N samples with what is learned between ⟦ and ⟧, and exit. It needs no -o; with -report it writes a page of them"),
+		outputFlag("DIR", &f.output, "folder to write the adapter or the model to: new, empty, or left by a killed run"),
+		deviceFlag(&f.device, ". Not with -disk, -fold, -adapter vera, ranks, or optimizers other than adamw and schedule-free"),
+		sizeFlag("memory", &f.memory, "limit of the process's resident memory, such as 6GiB; default: none. With -device the limit of what is counted on the device; default: what is free there"),
+		sizeFlag("disk", &f.disk, "disk space for pages of weights, optimizer state, or activations from which others are computed again. They lie in the folder DIR.pages, "+
+			"with the DIR of -o, which is removed at the end; default: none"),
+		countFlag("lora", "RANK", &f.rank, 0, 1, maxRank, "rank of the adapters on all matrices of the layers; default 16, with vera 256").only(adapters),
+		f.kindFlag().only(adapters),
+		numberFlag("alpha", "N", &f.alpha, 0, "a number above 0 and below 1000000", func(x float64) bool { return x > 0 && x < 1e6 },
+			"the adapters' products are scaled by N/rank; default: 2·rank").only(adapters),
+		switchFlag("rslora", &f.rslora, "scale them by N/√rank instead").only(adapters),
+		f.doraFlag().only(adapters),
+		f.dropoutFlag().only(adapters, gradients),
+		numberFlag("loraplus-ratio", "R", &f.loraplus, 0, "a number above 0, up to 1000000", func(x float64) bool { return x > 0 && x <= 1e6 },
+			"the second matrix (B) of each adapter learns at R times the rate (LoRA+), such as 16").only(adapters),
+		textFlag("modules-to-save", "LIST", &f.modules, "also train all weights of these modules (embeddings, the head, norms), given by the ends of their names, "+
+			"with commas, as in PEFT; such as embed_tokens,lm_head").only(adapters),
+		switchFlag("full", &f.full, "train all weights instead"),
+		switchFlag("fold", &f.fold, "with -full: hold about one gradient at a time. Each enters the optimizer's state at once, so a step differs from one with the mean "+
+			"of the micro-batches' gradients. Weights in bf16 are rounded stochastically. Not with f16. bf16 with adamw does this without -fold too where nothing else fits").only(whole, gradients),
+		wordFlag("masters", "FORM", &f.masters, names(masterForms), "with -full or -modules-to-save, and bf16: master weights, which keep the small updates that bf16 would lose. "+
+			"full: a float32. split: 2 bytes, which together with the weight are a float32. split24: 1 byte, which together with the weight is 24 bits, rounded stochastically. "+
+			"none: the weight itself is rounded stochastically. Default: full or split, whichever fits; with -full, split24 if neither fits").only(gradients),
+		switchFlag("report-rounding", &f.rounding, "say at the end which share of the updates rounding lost, in which parameters, and what would help; the steps take a little longer").only(gradients),
+		switchFlag("mezo", &f.mezo, "compute no gradients (MeZO): a step is two forward passes and takes no more memory than evaluation. The rate is constant. Training takes many more steps"),
+		f.optimizerFlag().only(gradients),
+		baseFlag("base", &f.form, baseForms, "form of the frozen matrices: "+either(baseForms)+"; default: bf16 if that fits, else nf4. Matrices that are quantized in the folder "+
+			"keep their form. The others, such as the attention of gpt-oss, have the type of -compute, or are quantized too if FORM is the folder's own").only(adapters),
+		computeFlag(&f.compute, "type of weights and activations: bf16 (default), f16 or f32"),
+		countFlag("context", "N", &f.most, 0, 1, dataset.MaxContext, "maximum tokens of a sample; longer ones are cut; default: "+strconv.Itoa(defaultContext)+", or less if no sample is longer"),
+		countFlag("batch", "N", &f.batch, 8, 1, maxBatch, "samples of a step, over all ranks; default 8"),
+		tilesFlag("N", &f.tiles, "for long samples: run the MLPs in N tiles of a micro-batch's tokens, one after the other, so that they hold the activations of one tile. "+
+			"At most tokens/2048 tiles, rounded up. auto: the fastest number that fits. Sums over tokens are rounded differently; default 1"),
+		countFlag("steps", "N", &f.steps, 0, 1, checkpoint.MaxStep, "steps; default: those of -epochs"),
+		countFlag("epochs", "N", &f.epochs, 0, 1, checkpoint.MaxStep, "times that each sample is trained on; default 1"),
+		numberFlag("lr", "RATE", &f.rate, 0, "a rate above 0 and below 1000", func(x float64) bool { return x > 0 && x < 1e3 }, rateHelp),
+		numberFlag("dpo", "BETA", &f.beta, 0, fmt.Sprintf("a number above 0, up to %d, such as 0.1", maxBeta), func(x float64) bool { return x > 0 && x <= maxBeta },
+			`learn preferences by Direct Preference Optimization, with a BETA such as 0.1. A line has "chosen" and "rejected", both strings or both lists of messages, and "prompt" or `+
+				"what stands for it, see -format; without it, what both answers begin with is the prompt. A sample is a pair of answers; -context limits each answer with its prompt. "+
+				"The reference is the model before the first step, with the adapters' first values. The default of -lr is 1e-5, with -full 1e-6").only(gradients),
+		fileFlag("teacher", "DIR", &f.teacher.dir, "also learn from the predictions of a second model with the same tokens: the loss of each token is (1-W)·cross-entropy + "+
+			"W·T²·KL(teacher ‖ model), with the W and T of -distill-weight and -distill-temperature. The teacher does not train").only(gradients),
+		baseFlag("teacher-base", &f.teacher.base, baseForms, "form of the teacher's matrices: "+either(baseForms)+"; default: as the folder has them, those in floats in the type of -compute").only(teacher),
+		numberFlag("distill-weight", "W", &f.teacher.share, defaultShare, "above 0 and up to 1", func(x float64) bool { return x > 0 && x <= 1 },
+			fmt.Sprintf("weight of the divergence, above 0 and up to 1; default %v", defaultShare)).only(teacher),
+		numberFlag("distill-temperature", "T", &f.teacher.temperature, defaultTemperature, "0.01 to 1000", func(x float64) bool { return x >= 0.01 && x <= 1000 },
+			fmt.Sprintf("divides the logits of both models in the divergence; 0.01 to 1000, default %v", defaultTemperature)).only(teacher),
+		numberFlag("label-smoothing", "S", &f.smoothing, 0, "0 to 1", func(x float64) bool { return x >= 0 && x <= 1 }, "the target has the probability 1-S, and all tokens share S equally; "+
+			"0 to 1, default 0. With -dpo: the assumed share of pairs whose answers are exchanged, below 0.5 (conservative DPO)").only(gradients),
+		numberFlag("z-loss", "F", &f.zLoss, 0, "0, or 1e-30 to 1000000", func(x float64) bool { return x == 0 || x >= 1e-30 && x <= 1e6 },
+			"add F times the square of the logarithm of the softmax's denominator to the loss of each token; 0 to 1000000, such as 1e-4, default 0. The losses of steps include this "+
+				"term and label smoothing, the loss on held-out samples neither").only(gradients),
+		seedFlag("seed", "N", &f.seed, 1, "seed of the order of samples, the adapters' initial values and dropout; default 1"),
+		numberFlag("held-out", "SHARE", &f.held, 0.02, "0 to 0.5", func(x float64) bool { return x >= 0 && x <= 0.5 },
+			"share of the samples that are not trained on, to measure the loss; default 0.02"),
+		countFlag("eval-every", "N", &f.evalEvery, 0, 0, math.MaxInt, "measure that loss also every N steps; default 0: only before and after the run").only(heldOut),
+		wordFlag("shard", "WHAT", &f.shard, names(shardings), "what the ranks of mpiexec divide: "+shardHelp+"; default: the fastest that fits. Only with adamw"),
+		fileFlag("checkpoint", "DIR", &f.checkpoint, "folder of checkpoints; the same command resumes the newest, also with another -memory. SIGINT, SIGTERM and SIGHUP let the current step end, and save it"),
+		countFlag("save-every", "N", &f.saveEvery, 100, 1, math.MaxInt, "steps between checkpoints; default 100").only(checkpoints),
+		fileFlag("trace", "FILE", &f.trace, "also record what holds memory, by component, layer and step, and print a table of the holders at the peak. FILE.json is for ui.perfetto.dev or "+
+			"chrome://tracing; FILE.svg is a picture. FILE is written at the end, even if the run fails or is interrupted. The record takes 4 MiB"),
+		reportFlag(&f.page, "loss, speed and memory over the steps, memory by component against its limit, predicted and measured, the memory during a step, what is computed again and "+
+			"what is paged. The run writes FILE again every few seconds, and at the end, even if it fails or is interrupted. A resumed run keeps the steps in FILE. A file that is not a "+
+			"report is not overwritten. With -dry-run FILE has what is predicted, and must not be the report of a run. A report takes up to 4 MiB of memory"),
+		copyLinksFlag(&f.copyLinks, "with -full: copy also files of the tokenizer that are links out of the folder of the model into -o").only(whole),
+		switchFlag("dry-run", &f.dryRun, "print the plan and exit"),
+		switchFlag("json", &f.json, `also print the results, or with -dry-run the plan, as a line of JSON at the end. A run that fails in training prints it too; "state" is done, stopped (by a signal), diverged or failed`),
+		configFlag(),
+	}
+}
+
+// rateHelp says what -lr is.
+const rateHelp = "learning rate at its peak, after the warmup and before the cosine decay; default 2e-4, with -full 1e-5, or 1e-4 with -optimizer apollo, apollo-mini or galore; " +
+	"with schedule-free 2.5 times the default of adamw; with prodigy 1. With -mezo the rate is constant, by default 1e-4, with -full 1e-6"
+
+// manyTiles are the numbers of tiles from which a plan chooses.
+var manyTiles = []int{1, 2, 4, 8, 16, 32}
+
+// tilesFlag is a flag with one number of tiles or, if its value is a LIST, several of them; auto are many.
+func tilesFlag(arg string, to *[]int, help string) *flagRow {
+	r := listFlag("tiles", to, []string{"auto"}, parseTile, help)
+	list := r.set
+	r.arg, r.set = arg, func(text string) error {
+		switch {
+		case text == "auto":
+			*to = manyTiles
+			return nil
+		case arg != "LIST" && strings.Contains(text, ","):
+			return fmt.Errorf("want 1 to %d, or auto", maxBatch)
+		}
+		return list(text)
+	}
+	return r
+}
+
+// defaultTiles returns one tile if no number is chosen.
+func defaultTiles(tiles []int) []int {
+	if len(tiles) == 0 {
+		return []int{1}
+	}
+	return tiles
+}
+
+// tilesText returns the value of -tiles, and "" for one tile.
+func (f *tuneFlags) tilesText() string {
+	switch {
+	case slices.Equal(f.tiles, manyTiles):
+		return "auto"
+	case len(f.tiles) == 1 && f.tiles[0] == 1:
+		return ""
+	}
+	return strconv.Itoa(f.tiles[0])
+}
+
+func parseTile(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > maxBatch {
+		return 0, fmt.Errorf("want 1 to %d, or auto", maxBatch)
+	}
+	return n, nil
+}
