@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -82,17 +83,17 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		}
 		return ended.Status
 	case errors.As(err, &usage):
-		fmt.Fprintf(stderr, "snug: %s\n", oneLine(err))
+		fmt.Fprintf(stderr, "snug: %s\n", oneLine(err, args...))
 		return 2
 	}
-	fmt.Fprintf(stderr, "snug: %s\n", oneLine(err))
+	fmt.Fprintf(stderr, "snug: %s\n", oneLine(err, args...))
 	return 1
 }
 
-// oneLine returns the text of an error in one line. It leaves out the name of a package at the beginning, because the
-// user called a command, and the text of a sentinel after a sentence. It escapes characters that control a terminal,
-// which names of files may have.
-func oneLine(err error) string {
+// oneLine returns the text of an error in one line. It leaves out names of packages and functions, because the user called a
+// command, unless the command line has the word, too, such as a file called chat; and the text of a sentinel after a
+// sentence. It escapes characters that control a terminal, which names of files may have.
+func oneLine(err error, args ...string) string {
 	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' })
 	for i, line := range lines {
 		for _, kind := range []error{snug.ErrConfig, snug.ErrShape, snug.ErrDType, snug.ErrNoMemory, snug.ErrCorrupt} {
@@ -103,12 +104,21 @@ func oneLine(err error) string {
 	text := strings.Join(lines, "; ")
 	parts := strings.Split(text, ": ")
 	for i := len(parts) - 1; i > 0; i-- {
+		if slices.ContainsFunc(args, func(arg string) bool { return slices.Contains(argWords(arg), parts[i]) }) {
+			continue
+		}
 		switch parts[i] {
 		case "snug", "plan", "offload", "amp", "transformer", "train", "qlora", "tokenizer", "chat", "dataset", "ReadConfig", "Check", "Plan", "Open", "New", "Save", "Generate", "Prompt", "Next":
 			parts = slices.Delete(parts, i, i+1)
 		}
 	}
 	return escaped(strings.Join(parts, ": "))
+}
+
+// argWords returns what names of files may be in a word of the command line: -data=a,b and its parts.
+func argWords(arg string) []string {
+	_, value, _ := strings.Cut(arg, "=")
+	return append(append(strings.Split(arg, ","), strings.Split(value, ",")...), filepath.Clean(arg))
 }
 
 // escaped returns a text with invisible characters written as in Go.

@@ -125,14 +125,19 @@ func TestOneLine(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want string
+		args []string
 	}{
-		{fmt.Errorf("plan: %q: want a size: %w", "x", snug.ErrConfig), `plan: "x": want a size`},
-		{fmt.Errorf("plan: state: %w", fmt.Errorf("quant8: a matrix of 0×1: %w", snug.ErrShape)), "plan: state: quant8: a matrix of 0×1"},
-		{errors.Join(fmt.Errorf("a: 1: %w", snug.ErrNoMemory), fmt.Errorf("b: 2: %w", snug.ErrDType)), "a: 1; b: 2"},
-		{fmt.Errorf("offload: page 3: checksum 1, want 2: %w", snug.ErrCorrupt), "offload: page 3: checksum 1, want 2"},
-		{snug.ErrNoMemory, "out of memory"},
+		{err: fmt.Errorf("tune: %w", fmt.Errorf("dataset: %w", errors.New("chat: line 1: no text"))), want: "tune: line 1: no text"},
+		{err: fmt.Errorf("tune: %w", fmt.Errorf("dataset: %w", errors.New("chat: line 1: no text"))), want: "tune: chat: line 1: no text", args: []string{"tune", "-data", "a,chat"}},
+		{err: errors.New("tune: dataset: train: line 1: no text"), want: "tune: train: line 1: no text", args: []string{"tune", "-data=train"}},
+		{err: errors.New("tune: plan: Open: no text"), want: "tune: plan: no text", args: []string{"tune", "-model", "./plan"}},
+		{err: fmt.Errorf("plan: %q: want a size: %w", "x", snug.ErrConfig), want: `plan: "x": want a size`},
+		{err: fmt.Errorf("plan: state: %w", fmt.Errorf("quant8: a matrix of 0×1: %w", snug.ErrShape)), want: "plan: state: quant8: a matrix of 0×1"},
+		{err: errors.Join(fmt.Errorf("a: 1: %w", snug.ErrNoMemory), fmt.Errorf("b: 2: %w", snug.ErrDType)), want: "a: 1; b: 2"},
+		{err: fmt.Errorf("offload: page 3: checksum 1, want 2: %w", snug.ErrCorrupt), want: "offload: page 3: checksum 1, want 2"},
+		{err: snug.ErrNoMemory, want: "out of memory"},
 	} {
-		require.Equal(t, c.want, strings.TrimPrefix(oneLine(c.err), "snug: "))
+		require.Equal(t, c.want, strings.TrimPrefix(oneLine(c.err, c.args...), "snug: "))
 	}
 }
 

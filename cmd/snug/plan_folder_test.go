@@ -78,8 +78,8 @@ func TestBadFolders(t *testing.T) {
 		"00002-of-00002":       {folder("half", string(config), index, shard)},
 		"want a folder with":   {},
 		"not a JSON":           {folder("truncated", string(config[:40]))},
-		"-dropout want -rank":  {"-dora", published},
-		"want one of lora":     {"-lora", "4", "-adapter", "more", published},
+		"-dora is for adapters":  {"-dora", published},
+		"want lora":     {"-lora", "4", "-adapter", "more", published},
 		"-context -3: want 1 ": {"-context", "-3", published},
 	} {
 		status, out, errs := snugged(append([]string{"plan"}, args...)...)

@@ -134,8 +134,8 @@ func TestTuneTeacherRefused(t *testing.T) {
 		want string
 		args []string
 	}{
-		{"want -teacher, the folder of another model", []string{"-distill-weight", "0.5"}},
-		{"want -teacher, the folder of another model", []string{"-teacher-base", "nf4"}},
+		{"for -teacher, and there is none", []string{"-distill-weight", "0.5"}},
+		{"for -teacher, and there is none", []string{"-teacher-base", "nf4"}},
 		{"-dpo learns from pairs", []string{"-teacher", teacher, "-dpo", "0.1"}},
 		{"-teacher-base \"int3\": want bf16, nf4", []string{"-teacher", teacher, "-teacher-base", "int3"}},
 		{"-distill-weight 0: want above 0 and up to 1", []string{"-teacher", teacher, "-distill-weight", "0"}},

@@ -52,7 +52,7 @@ func (t *tuning) reportFailure(r result, failed error) error {
 	default:
 		r.State = "failed"
 	}
-	r.Error = oneLine(failed)
+	r.Error = oneLine(failed, t.call.args...)
 	_, r.PeakRSS = plan.RSS()
 	peak := t.peaks(r)
 	r.Predicted, r.Resident = peak.Predicted.Total(), peak.Resident

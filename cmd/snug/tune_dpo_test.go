@@ -195,7 +195,7 @@ func TestTunePreferencesRefused(t *testing.T) {
 		{"-dpo 0: want a number above 0, up to 1000, such as 0.1", []string{"-dpo", "0"}},
 		{"-dpo -1: want", []string{"-dpo", "-1"}},
 		{"-dpo NaN: want", []string{"-dpo", "NaN"}},
-		{"-dpo +Inf: want", []string{"-dpo", "Inf"}},
+		{"-dpo Inf: want", []string{"-dpo", "Inf"}},
 		{"-z-loss is a term of the loss of tokens", []string{"-dpo", "0.1", "-z-loss", "1e-4"}},
 		{"-label-smoothing 0.5: with -dpo want less than 0.5", []string{"-dpo", "0.1", "-label-smoothing", "0.5"}},
 		{"line 1: the row has chosen and rejected answers, which are for preferences: tune -dpo", nil},

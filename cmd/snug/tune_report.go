@@ -123,7 +123,7 @@ func (t *tuning) updateReport(status report.Status, state string) {
 	r.wrote = time.Now()
 	if r.took = r.wrote.Sub(began); err != nil && !r.failed {
 		r.failed = true
-		fmt.Fprintf(t.call.stderr, "snug: tune: the run goes on without its report: %s\n", oneLine(err))
+		fmt.Fprintf(t.call.stderr, "snug: tune: the run goes on without its report: %s\n", oneLine(err, t.call.args...))
 	}
 }
 
@@ -141,7 +141,7 @@ func (t *tuning) endReport(err error) error {
 	case errors.As(err, &stopped):
 		status, state = report.Stopped, stopped.Text
 	case err != nil:
-		state = oneLine(err)
+		state = oneLine(err, t.call.args...)
 	}
 	_, rss := plan.RSS()
 	return errors.Join(err, t.putReport(status, state, t.peaks(result{Components: r.measured, Measured: r.measured.Total(), PeakRSS: rss})))

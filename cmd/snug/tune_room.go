@@ -109,7 +109,7 @@ func (t *tuning) waitForRoom(save func() error, every time.Duration) error {
 				free = fmt.Sprintf(" (%s are free)", plan.FormatBytes(space.Free))
 			}
 			fmt.Fprintf(t.call.stderr, "snug: tune: the disk is full%s: %s; the result%s, stays in memory, and is written to %s as soon as there is room; a signal ends the run without it\n",
-				free, oneLine(err), need, t.output)
+				free, oneLine(err, t.call.args...), need, t.output)
 		}
 		select {
 		case <-stop.Done():

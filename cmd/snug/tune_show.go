@@ -46,7 +46,7 @@ func (f *dataFlags) formatFlag() *flagRow {
 		}
 		help += "\n- " + name + ": " + form.Fields
 	}
-	return wordFlag("format", "NAME", &f.format, formNames(), help+"\nWith a name, fields of other forms are ignored")
+	return textFlag("format", "NAME", &f.format, help+"\nWith a name, fields of other forms are ignored").completed(formNames())
 }
 
 func (f *dataFlags) mapFlag() *flagRow {
