@@ -65,22 +65,22 @@ func TestBadFolders(t *testing.T) {
 	wider := strings.Replace(string(config), `"intermediate_size": 40`, `"intermediate_size": 48`, 1)
 	require.NotEqual(t, string(config), wider)
 	for want, args := range map[string][]string{
-		"no such file":         {filepath.Join(t.TempDir(), "nowhere")},
-		"has no config.json":   {folder("empty", "")},
-		"want an object":       {folder("list", "[]")},
-		"model_type":           {folder("bert", `{"model_type": "bert"}`)},
-		"want 1 to":            {"-context", "2147483647", published},
-		"the model has 32":     {"-context", "33", filepath.Join(filepath.Dir(published), "gpt2")},
-		"one of the two":       {"-model", "gpt2", published},
-		"unexpected argument":  {published, published},
-		"flags come first":     {published, "-memory", "6GiB"},
-		"of another shape":     {folder("wider", wider, index, shard, "model-00002-of-00002.safetensors")},
-		"00002-of-00002":       {folder("half", string(config), index, shard)},
-		"want a folder with":   {},
-		"not a JSON":           {folder("truncated", string(config[:40]))},
-		"-dora is for adapters":  {"-dora", published},
-		"want lora":     {"-lora", "4", "-adapter", "more", published},
-		"-context -3: want 1 ": {"-context", "-3", published},
+		"no such file":          {filepath.Join(t.TempDir(), "nowhere")},
+		"has no config.json":    {folder("empty", "")},
+		"want an object":        {folder("list", "[]")},
+		"model_type":            {folder("bert", `{"model_type": "bert"}`)},
+		"want 1 to":             {"-context", "2147483647", published},
+		"the model has 32":      {"-context", "33", filepath.Join(filepath.Dir(published), "gpt2")},
+		"one of the two":        {"-model", "gpt2", published},
+		"unexpected argument":   {published, published},
+		"flags come first":      {published, "-memory", "6GiB"},
+		"of another shape":      {folder("wider", wider, index, shard, "model-00002-of-00002.safetensors")},
+		"00002-of-00002":        {folder("half", string(config), index, shard)},
+		"want a folder with":    {},
+		"not a JSON":            {folder("truncated", string(config[:40]))},
+		"-dora is for adapters": {"-dora", published},
+		"want lora":             {"-lora", "4", "-adapter", "more", published},
+		"-context -3: want 1 ":  {"-context", "-3", published},
 	} {
 		status, out, errs := snugged(append([]string{"plan"}, args...)...)
 		require.Equal(t, 2, status, "%s: %s", want, errs)
