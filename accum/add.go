@@ -77,6 +77,17 @@ func (w *Window) Into(name string) (acc snug.View, into snug.Into, err error) {
 	return p.acc, into, nil
 }
 
+// Completer is a window that learns when the gradient of a parameter is complete: [Window] and [Sharded] are.
+type Completer interface {
+	Done(name string) error
+}
+
+// OneHolder is a window that holds one gradient at a time if HoldsOne returns true: it saves memory if the gradient of a
+// parameter is complete, see [Completer], before the next one begins.
+type OneHolder interface {
+	HoldsOne() bool
+}
+
 // Done says that no kernel adds to a parameter after this in the open
 // micro-batch, whose accumulator [Window.Into] has handed out. In the last
 // micro-batch of a window its bucket then need not wait for End. The error wraps

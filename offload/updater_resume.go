@@ -9,15 +9,24 @@ import (
 	"github.com/snug-ml/snug"
 )
 
+// StepCounter is a [Stepper] that counts the steps it has begun.
+type StepCounter interface {
+	Steps() int
+}
+
+// Locator is a [Stepper] that says whether its state lies in storage.
+type Locator interface {
+	StoredIn(storage any) bool
+}
+
 // Resume continues from the steps that the store has. Call it on a new Updater with a new
 // Stepper after all parameters were added and before the first Accumulate, Step or
 // Commit, which return errors before Resume if the store has steps. It returns the number
 // of these steps, 0 for a new store.
 //
 // Resume brings the Stepper to the same step. It calls Advance as many times as the store
-// has steps, unless the Stepper has a method Steps() int that returns this number already,
-// as after its own state was restored. A Stepper with a method StoredIn(storage any) bool, such as the
-// optimizers of package quant8, must have its state in the Updater's store. The options of
+// has steps, unless the Stepper is a [StepCounter] that has this number already,
+// as after its own state was restored. A Stepper that is a [Locator], such as the optimizers of package quant8, must have its state in the Updater's store. The options of
 // the Stepper, such as Beta1, are not saved: they must be the same.
 //
 // Errors: [snug.ErrConfig] when steps were made, when the parameters differ from the
@@ -82,7 +91,7 @@ func (u *Updater) sameParams(steps int) error {
 
 // advance brings the Stepper to the saved steps.
 func (u *Updater) advance(steps int) error {
-	if opt, ok := u.opt.(interface{ Steps() int }); ok {
+	if opt, ok := u.opt.(StepCounter); ok {
 		switch made := opt.Steps(); made {
 		case steps:
 			return nil
@@ -91,7 +100,7 @@ func (u *Updater) advance(steps int) error {
 			return fmt.Errorf("offload: updater: resume: the optimizer has made %d steps, the store %d: %w", made, steps, snug.ErrConfig)
 		}
 	}
-	if opt, ok := u.opt.(interface{ StoredIn(storage any) bool }); ok && !opt.StoredIn(u.s) {
+	if opt, ok := u.opt.(Locator); ok && !opt.StoredIn(u.s) {
 		return fmt.Errorf("offload: updater: resume: the state of the optimizer is not in the Updater's store, so the state of its %d steps is lost; "+
 			"make the store its Storage, or restore its state first: %w", steps, snug.ErrConfig)
 	}

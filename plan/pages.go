@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+
+	"github.com/snug-ml/snug/quant8"
 )
 
 // PageStorage stores named blobs, as the Storage options of packages quant8, amp, qlora and transformer do.
@@ -83,12 +85,17 @@ func (p *Pages) Release(key string, dirty bool) error {
 	return err
 }
 
-// Delete deletes a blob of the Storage, which must have a method Delete.
+// Deleter is a [PageStorage] whose blobs can be deleted.
+type Deleter interface {
+	Delete(key string) error
+}
+
+// Delete deletes a blob of the Storage, which must be a [Deleter].
 func (p *Pages) Delete(key string) error {
 	if p == nil || p.storage == nil {
 		return errNoPages
 	}
-	s, can := p.storage.(interface{ Delete(key string) error })
+	s, can := p.storage.(Deleter)
 	if !can {
 		return invalid("pages: the Storage, a %T, has no method Delete", p.storage)
 	}
@@ -97,23 +104,23 @@ func (p *Pages) Delete(key string) error {
 	return err
 }
 
-// Prefetch tells the Storage which blobs are used next, if it has a method Prefetch.
+// Prefetch tells the Storage which blobs are used next, if it is a [quant8.Prefetcher].
 func (p *Pages) Prefetch(keys ...string) {
 	if p == nil {
 		return
 	}
-	if s, can := p.storage.(interface{ Prefetch(keys ...string) }); can {
+	if s, can := p.storage.(quant8.Prefetcher); can {
 		s.Prefetch(keys...)
 	}
 }
 
 // Together returns how many blobs of size bytes a step should hold at once. The answer is that of the Storage, or 1 if
-// it has no method Together.
+// it is no [quant8.Grouper].
 func (p *Pages) Together(size int) int {
 	if p == nil {
 		return 1
 	}
-	if s, can := p.storage.(interface{ Together(size int) int }); can {
+	if s, can := p.storage.(quant8.Grouper); can {
 		return s.Together(size)
 	}
 	return 1
@@ -124,7 +131,7 @@ func (p *Pages) StoredIn(storage any) bool {
 	if p == nil || p.storage == nil || storage == nil {
 		return false
 	}
-	if s, can := p.storage.(interface{ StoredIn(storage any) bool }); can {
+	if s, can := p.storage.(quant8.Locator); can {
 		return s.StoredIn(storage)
 	}
 	return reflect.TypeOf(storage).Comparable() && reflect.TypeOf(p.storage).Comparable() && any(p.storage) == storage

@@ -14,7 +14,7 @@ func (a *Optimizer) stepStored(q *param, lo int, j stepJob) error {
 	p, g, number := j.p, j.g, j.first
 	chunk, end := lo/a.o.Chunk, Blocks(lo+p.Len(), a.o.Chunk)
 	together := 1
-	if s, ok := a.o.Storage.(interface{ Together(size int) int }); ok && j.sums == nil {
+	if s, ok := a.o.Storage.(Grouper); ok && j.sums == nil {
 		together = max(1, min(maxTogether, s.Together(int(q.bytes(a.o.Chunk)))))
 	}
 	for ; chunk < end; chunk += together {
@@ -61,7 +61,7 @@ func (a *Optimizer) stepTogether(q *param, chunk int, j stepJob, coming []string
 	if held == 0 {
 		return err
 	}
-	if s, ok := a.o.Storage.(interface{ Prefetch(keys ...string) }); ok && len(coming) > 0 {
+	if s, ok := a.o.Storage.(Prefetcher); ok && len(coming) > 0 {
 		s.Prefetch(coming...)
 	}
 	n := min(held*a.o.Chunk, j.p.Len())

@@ -16,10 +16,7 @@ import (
 // it. A Storage must allow concurrent calls if the optimizer's methods are called
 // concurrently.
 //
-// A Storage may have two more methods, which make steps faster. Prefetch(keys ...string)
-// receives the keys of the blobs that the same call of Step acquires next. Together(size
-// int) int returns how many blobs of size bytes a step should hold at once. A step holds
-// at most 8, and one if the Storage lacks the method.
+// A Storage that is also a [Prefetcher] or a [Grouper] makes steps faster.
 type Storage interface {
 	// Acquire returns the size bytes of a blob, 4-byte aligned and zero at
 	// first. They stay valid until Release.
@@ -28,14 +25,30 @@ type Storage interface {
 	Release(key string, dirty bool) error
 }
 
-// StoredIn reports whether the optimizer keeps its state in storage: storage is its
-// [Storage], or its Storage has a method StoredIn(any) bool that returns true. A Storage
-// that wraps another one may have this method.
+// Prefetcher is a [Storage] that reads ahead. Prefetch receives the keys of the blobs that the same call of Step acquires
+// next.
+type Prefetcher interface {
+	Prefetch(keys ...string)
+}
+
+// Grouper is a [Storage] that holds several blobs at once. Together returns how many blobs of size bytes a step should
+// hold. A step holds at most 8, and one if the Storage is no Grouper.
+type Grouper interface {
+	Together(size int) int
+}
+
+// Locator is a [Storage] around another one. StoredIn reports whether its blobs lie in storage.
+type Locator interface {
+	StoredIn(storage any) bool
+}
+
+// StoredIn reports whether the optimizer keeps its state in storage: storage is its [Storage], or its Storage is a
+// [Locator] that says so.
 func (a *Optimizer) StoredIn(storage any) bool {
 	if a.o.Storage == nil || storage == nil {
 		return false
 	}
-	if before, ok := a.o.Storage.(interface{ StoredIn(storage any) bool }); ok {
+	if before, ok := a.o.Storage.(Locator); ok {
 		return before.StoredIn(storage)
 	}
 	return reflect.TypeOf(storage).Comparable() && any(a.o.Storage) == storage

@@ -155,11 +155,14 @@ func (t *Trainer[B]) equal() error {
 	}
 	values := uint32(0)
 	for _, p := range t.params { // an accum.Pages compares what the ranks write to it
-		sum, err := checksum(values, p.value)
+		err := inPieces(p.value, func(host, part snug.View, b []byte) error {
+			err := snug.Copy(host, part)
+			values = crc32c.Update(values, b)
+			return err
+		})
 		if err != nil {
 			return err
 		}
-		values = sum
 	}
 	all, err := t.ranks.each(float64(values))
 	if err != nil {
@@ -169,27 +172,4 @@ func (t *Trainer[B]) equal() error {
 		return fmt.Errorf("rank %d has other values of parameters than rank 0: %w", rank, snug.ErrConfig)
 	}
 	return nil
-}
-
-// checksum continues a checksum with the bytes of a vector, from a device through 1 MiB of memory.
-func checksum(sum uint32, v snug.View) (uint32, error) {
-	if v.Device().IsCPU() {
-		return crc32c.Update(sum, device.Mem(&v).Bytes()), nil
-	}
-	const piece = 1 << 18
-	for lo := 0; lo < v.Len(); lo += piece {
-		part, err := v.Slice(lo, min(lo+piece, v.Len()))
-		if err != nil {
-			return sum, err
-		}
-		host, _, err := snug.MakeView(snug.CPU(), v.DType(), part.Len())
-		if err != nil {
-			return sum, err
-		}
-		if err := snug.Copy(host, part); err != nil {
-			return sum, err
-		}
-		sum = crc32c.Update(sum, device.Mem(&host).Bytes())
-	}
-	return sum, nil
 }

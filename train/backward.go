@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -18,7 +19,7 @@ type inBackward[B any] struct {
 	single single
 }
 
-func (*inBackward[B]) traits() traits { return traits{backward: true} }
+func (*inBackward[B]) traits() traits { return traits{backward: true, changes: true} }
 
 func (*inBackward[B]) excludes(o *Options) []exclusion {
 	return []exclusion{
@@ -31,11 +32,10 @@ func (*inBackward[B]) excludes(o *Options) []exclusion {
 
 func (b *inBackward[B]) make() error {
 	t := b.t
-	b.single = single{params: t.params, dev: t.params[0].value.Device(), values: map[string]snug.View{}, holders: &t.holders}
+	b.single = single{dev: t.params[0].value.Device(), values: map[string]snug.View{}, holders: &t.holders, closes: t.closes}
 	for _, p := range t.params {
 		b.single.values[p.name] = p.value
 	}
-	t.closes(b.single.close)
 	return b.updater.make()
 }
 
@@ -45,27 +45,32 @@ func (b *inBackward[B]) bytes() plan.Bytes {
 	return all
 }
 
-func (b *inBackward[B]) pass(ctx context.Context, batches []B, r *Report) (err error) {
+func (b *inBackward[B]) pass(ctx context.Context, batches []B, rate float32) (loss fused.Loss, err error) {
 	t := b.t
 	if len(batches) != 1 {
-		return fmt.Errorf("%d micro-batches, and InBackward takes one: %w", len(batches), snug.ErrConfig)
+		return loss, fmt.Errorf("%d micro-batches, and InBackward takes one: %w", len(batches), snug.ErrConfig)
 	}
-	b.advance(r.Rate)
+	b.advance(rate)
 	measures := t.options.Clip > 0 // the first pass only measures the norm
-	b.found.Norm, err = b.opt.StepInBackward(quant8.BackwardOptions{MaxNorm: t.options.Clip}, func(ready quant8.Ready) error {
+	b.found.Norm, err = b.opt.StepInBackward(quant8.BackwardOptions{MaxNorm: t.options.Clip}, func(ready quant8.Ready) (err error) {
 		if !measures {
 			ready = b.changing(ready)
 		}
 		measures = false
-		b.single.begin(ready)
-		loss, err := t.backprop(ctx, batches[0], 1, &b.single)
-		if err != nil {
-			return err
-		}
-		r.Loss, r.Targets = loss.Mean(), loss.Targets
-		return b.single.end()
+		loss, err = b.run(ctx, batches[0], ready)
+		return err
 	})
-	return err
+	return loss, err
+}
+
+// run runs a micro-batch, and calls ready for each parameter.
+func (b *inBackward[B]) run(ctx context.Context, batch B, ready quant8.Ready) (fused.Loss, error) {
+	b.single.begin(ready)
+	loss, err := b.t.backprop(ctx, batch, 1, &b.single)
+	if err == nil {
+		err = b.single.end()
+	}
+	return loss, err
 }
 
 // advance begins a step in the backward pass, unless a failed attempt that changed nothing has already begun it.
@@ -95,7 +100,6 @@ func (b *inBackward[B]) changing(ready quant8.Ready) quant8.Ready {
 // single is a Window that holds a gradient only until it is complete. The gradient of an embedding that is also the
 // head has two parts, and is held from the first to the second.
 type single struct {
-	params []param
 	values map[string]snug.View
 	dev    *snug.Device
 	ready  quant8.Ready
@@ -103,9 +107,9 @@ type single struct {
 	done   int // gradients of this pass
 	unused []*gradient
 	held   int64 // bytes of all gradients
-	free   []func() error
 
 	holders *holders
+	closes  func(free func() error)
 }
 
 // gradient is the memory of a gradient.
@@ -145,8 +149,8 @@ func (s *single) begin(ready quant8.Ready) {
 
 // end returns an error unless the model has called Done for every parameter.
 func (s *single) end() error {
-	if s.done != len(s.params) {
-		return fmt.Errorf("the model has completed %d gradients of %d: it does not call Done of the Window: %w", s.done, len(s.params), snug.ErrConfig)
+	if s.done != len(s.values) {
+		return fmt.Errorf("the model has completed %d gradients of %d: it does not call Done of the Window: %w", s.done, len(s.values), snug.ErrConfig)
 	}
 	return nil
 }
@@ -189,7 +193,7 @@ func (s *single) take(n int) (*gradient, error) {
 		}
 		g = &gradient{all: all}
 		s.held += int64(all.Bytes())
-		s.free = append(s.free, free)
+		s.closes(free)
 	}
 	view, err := g.all.Slice(0, n)
 	g.view = view
@@ -210,13 +214,10 @@ func (s *single) Done(name string) error {
 	return err
 }
 
+var (
+	_ Completer = (*single)(nil)
+	_ OneHolder = (*single)(nil)
+)
+
 // HoldsOne says that the model should complete a gradient before it begins the next one.
 func (s *single) HoldsOne() bool { return true }
-
-func (s *single) close() (err error) {
-	for _, free := range s.free {
-		err = errors.Join(err, free())
-	}
-	s.free = nil
-	return err
-}

@@ -10,14 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/checkpoint"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/plan"
-	"github.com/x448/float16"
 )
 
 // about is what a checkpoint says about its run. All fields except Notes and Begun must be equal in a process that
@@ -58,7 +57,8 @@ func (t *Trainer[B]) describe() (about, error) {
 	for _, p := range t.params {
 		fmt.Fprintf(sum, "%q %d %s\n", p.name, p.n, p.value.DType())
 	}
-	return about{run, notes, hex.EncodeToString(sum.Sum(nil)), t.options.masters(), t.options.StateBits, t.options.inBackward(), t.options.Gradients == plan.Folded, t.begun}, nil
+	way := t.gradients.traits()
+	return about{run, notes, hex.EncodeToString(sum.Sum(nil)), t.options.masters(), t.options.StateBits, way.changes, way.final, t.begun}, nil
 }
 
 // masters returns the name of the form of master weights, with the way in which it rounds.
@@ -133,8 +133,8 @@ func (u *updater[B]) parts() (list []savedPart) {
 	return append(list, large(optimizerPart, u.opt))
 }
 
-// addMasters gives master weights their first values.
-func (u *updater[B]) addMasters(fill func(name string) FirstValue) error {
+// addMasters gives master weights their first values. Where they are restored next, whole ones need none.
+func (u *updater[B]) addMasters(fill func(name string) FirstValue, restored bool) error {
 	for _, p := range u.t.params {
 		if !p.mastered {
 			continue
@@ -143,9 +143,16 @@ func (u *updater[B]) addMasters(fill func(name string) FirstValue) error {
 		if fill != nil {
 			first = fill(p.name)
 		}
-		err := u.addMaster(p, func(lo int, part snug.View) error {
-			return u.master.AddShard(p.name, p.n, lo, part, shifted(first, lo))
-		})
+		before := u.t.held(u.master.Bytes)
+		lo, part, err := p.part()
+		switch {
+		case err != nil:
+		case restored && part.Len() == p.n && !u.t.saves(p):
+			err = u.master.Add(p.name, p.n, nil)
+		default:
+			err = u.master.AddShard(p.name, p.n, lo, part, shifted(first, lo))
+		}
+		u.t.holders.add(plan.Masters, p.name, u.t.held(u.master.Bytes)-before)
 		if err != nil {
 			return err
 		}
@@ -153,30 +160,9 @@ func (u *updater[B]) addMasters(fill func(name string) FirstValue) error {
 	return nil
 }
 
-func (u *updater[B]) addMaster(p param, add func(lo int, part snug.View) error) error {
-	before := u.t.held(u.master.Bytes)
-	lo, part, err := p.part()
-	if err == nil {
-		err = add(lo, part)
-	}
-	u.t.holders.add(plan.Masters, p.name, u.t.held(u.master.Bytes)-before)
-	return err
-}
-
 func (u *updater[B]) readMasters(r io.Reader) error {
-	for _, p := range u.t.params {
-		if !p.mastered {
-			continue
-		}
-		err := u.addMaster(p, func(lo int, part snug.View) error {
-			if part.Len() == p.n && !u.t.saves(p) {
-				return u.master.Add(p.name, p.n, nil)
-			}
-			return u.master.AddShard(p.name, p.n, lo, part, nil)
-		})
-		if err != nil {
-			return err
-		}
+	if err := u.addMasters(nil, true); err != nil {
+		return err
 	}
 	if _, err := u.master.ReadFrom(r); err != nil {
 		return err
@@ -188,6 +174,21 @@ func (u *updater[B]) readMasters(r io.Reader) error {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// open opens the folder of checkpoints.
+func (t *Trainer[B]) open() (err error) {
+	o := &t.options
+	if t.checkpoints = o.Folder; o.Dir != "" && !o.follows() {
+		if t.checkpoints, err = openFolder(o.Dir, o.Keep); err != nil {
+			return err
+		}
+		t.closes(t.checkpoints.Close)
+	}
+	if notes := t.Notes(); notes != nil {
+		t.notes = notes
 	}
 	return nil
 }
@@ -318,29 +319,16 @@ func (u untilDone) Write(b []byte) (int, error) {
 	return u.w.Write(b)
 }
 
-// piece is how many elements writeValues and readValues work on at a time.
-const piece = 1 << 12
+// piece is how many elements pass through memory at a time.
+const piece = 1 << 16
 
 // writeValues writes elements as little-endian numbers of their type.
 func writeValues(w io.Writer, v snug.View) error {
-	return inPieces(v, func(host snug.View, part snug.View, b []byte) error {
+	return inPieces(v, func(host, part snug.View, b []byte) error {
 		if err := snug.Copy(host, part); err != nil {
 			return err
 		}
-		switch host.DType() {
-		case snug.F32:
-			for i, x := range host.Float32s() {
-				binary.LittleEndian.PutUint32(b[4*i:], math.Float32bits(x))
-			}
-		case snug.BF16:
-			for i, x := range host.BFloat16s() {
-				binary.LittleEndian.PutUint16(b[2*i:], uint16(x))
-			}
-		default:
-			for i, x := range host.Float16s() {
-				binary.LittleEndian.PutUint16(b[2*i:], x.Bits())
-			}
-		}
+		littleEndian(b, v.DType().Size())
 		_, err := w.Write(b)
 		return err
 	})
@@ -348,46 +336,40 @@ func writeValues(w io.Writer, v snug.View) error {
 
 // readValues reads what writeValues wrote.
 func readValues(r io.Reader, v snug.View) error {
-	return inPieces(v, func(host snug.View, part snug.View, b []byte) error {
+	return inPieces(v, func(host, part snug.View, b []byte) error {
 		if _, err := io.ReadFull(r, b); err != nil {
 			return err
 		}
-		switch host.DType() {
-		case snug.F32:
-			for i := range host.Float32s() {
-				host.Float32s()[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
-			}
-		case snug.BF16:
-			for i := range host.BFloat16s() {
-				host.BFloat16s()[i] = snug.BFloat16(binary.LittleEndian.Uint16(b[2*i:]))
-			}
-		default:
-			for i := range host.Float16s() {
-				host.Float16s()[i] = float16.Frombits(binary.LittleEndian.Uint16(b[2*i:]))
-			}
-		}
+		littleEndian(b, v.DType().Size())
 		return snug.Copy(part, host)
 	})
 }
 
-// inPieces calls do for each part of v, with host memory for the part, as elements and as bytes.
+// littleEndian converts numbers of size bytes between the order of this processor's bytes and little-endian.
+func littleEndian(b []byte, size int) {
+	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
+		for ; len(b) > 0; b = b[size:] {
+			slices.Reverse(b[:size])
+		}
+	}
+}
+
+// inPieces calls do for each part of v, with host memory for the part, and the bytes of that memory.
 func inPieces(v snug.View, do func(host, part snug.View, b []byte) error) error {
-	n := min(piece, v.Len())
-	host, _, err := snug.MakeView(snug.CPU(), v.DType(), n)
+	all, _, err := snug.MakeView(snug.CPU(), v.DType(), min(piece, v.Len()))
 	if err != nil {
 		return err
 	}
-	b := make([]byte, n*v.DType().Size())
 	for lo := 0; lo < v.Len(); lo += piece {
 		part, err := v.Slice(lo, min(lo+piece, v.Len()))
 		if err != nil {
 			return err
 		}
-		there, err := host.Slice(0, part.Len())
+		host, err := all.Slice(0, part.Len())
 		if err != nil {
 			return err
 		}
-		if err := do(there, part, b[:part.Bytes()]); err != nil {
+		if err := do(host, part, device.Mem(&host).Bytes()); err != nil {
 			return err
 		}
 	}

@@ -13,35 +13,29 @@ import (
 // folded is inBackward with any number of micro-batches: their gradients are folded into the optimizer's state one by one.
 type folded[B any] struct{ inBackward[B] }
 
-func (*folded[B]) traits() traits { return traits{backward: true, final: true} }
+func (*folded[B]) traits() traits { return traits{backward: true, changes: true, final: true} }
 
 func (f *folded[B]) excludes(o *Options) []exclusion {
 	return append(f.inBackward.excludes(o),
 		exclusion{o.SkipNonFinite, "Folded does not go with SkipNonFinite, because what is folded cannot be taken back"})
 }
 
-func (f *folded[B]) pass(ctx context.Context, batches []B, r *Report) (err error) {
+func (f *folded[B]) pass(ctx context.Context, batches []B, rate float32) (all fused.Loss, err error) {
 	o := quant8.FoldOptions{MaxNorm: f.t.options.Clip}
 	batches, o.Total = f.weighing(batches)
-	var all fused.Loss
-	f.advance(r.Rate)
+	f.advance(rate)
 	for i, b := range batches {
 		o.Weight = f.t.model.Weight(b)
 		_, f.found.Norm, err = f.opt.FoldInBackward(o, func(ready quant8.Ready) error {
-			f.single.begin(f.changing(ready))
-			loss, err := f.t.backprop(ctx, b, 1, &f.single)
-			if err != nil {
-				return err
-			}
+			loss, err := f.run(ctx, b, f.changing(ready))
 			all = all.Plus(loss)
-			return f.single.end()
+			return err
 		})
 		if err != nil {
-			return fmt.Errorf("micro-batch %d: %w", i, err)
+			return all, fmt.Errorf("micro-batch %d: %w", i, err)
 		}
 	}
-	r.Loss, r.Targets = all.Mean(), all.Targets
-	return nil
+	return all, nil
 }
 
 // leastShare is the share of the weight of a folded step below which a micro-batch is left out. It is more than the

@@ -2,8 +2,11 @@ package train
 
 import (
 	"context"
+	"fmt"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -17,8 +20,8 @@ type gradients[B any] interface {
 	// make makes the optimizer and the memory of the gradients. Where the ranks divide the parameters it says how.
 	make() error
 
-	// pass runs the micro-batches, and sets Loss and Targets of the report.
-	pass(ctx context.Context, batches []B, r *Report) error
+	// pass runs the micro-batches, and returns their loss.
+	pass(ctx context.Context, batches []B, rate float32) (fused.Loss, error)
 	// norm divides the gradients by the loss scale, and measures them.
 	norm() (found, error)
 	// apply updates the parameters with the gradients, clipped by their norm.
@@ -30,8 +33,8 @@ type gradients[B any] interface {
 	bytes() plan.Bytes
 	lost() []counter
 	parts() []savedPart
-	// addMasters gives master weights their first values.
-	addMasters(fill func(name string) FirstValue) error
+	// begin gives master weights their first values.
+	begin() error
 	// average puts averages into the model, or puts the parameters in training back.
 	average(on bool) error
 	// gather sends the parts of the parameters to all ranks, and together makes a checkpoint on rank 0 with their help.
@@ -43,23 +46,26 @@ type gradients[B any] interface {
 type traits struct {
 	held     bool // all gradients are, until the update: there may be master weights and a loss scale
 	backward bool // the model runs backward
-	final    bool // a step that has stopped half-way cannot be repeated
+	changes  bool // pass changes parameters, also where it fails
+	final    bool // a step that has changed something and failed cannot be repeated
 }
 
 // chosen returns the way that the options choose.
-func (t *Trainer[B]) chosen() gradients[B] {
+func (t *Trainer[B]) chosen() (gradients[B], error) {
 	o, u := &t.options, updater[B]{t: t}
 	switch _, zeroth := o.mezo(); {
 	case zeroth:
-		return &zerothOrder[B]{t: t}
-	case o.Gradients == plan.Folded:
-		return &folded[B]{inBackward[B]{updater: u}}
+		return &zerothOrder[B]{t: t}, nil
+	case o.Gradients == plan.SumF32 && o.Shard != plan.Replicate:
+		return &sharded[B]{updater: u}, nil
+	case o.Gradients == plan.SumF32:
+		return &window[B]{updater: u}, nil
 	case o.Gradients == plan.InBackward:
-		return &inBackward[B]{updater: u}
-	case o.Shard != plan.Replicate:
-		return &sharded[B]{updater: u}
+		return &inBackward[B]{updater: u}, nil
+	case o.Gradients == plan.Folded:
+		return &folded[B]{inBackward[B]{updater: u}}, nil
 	}
-	return &window[B]{updater: u}
+	return nil, fmt.Errorf("Gradients is %v, want f32, in-backward or folded: %w", o.Gradients, snug.ErrConfig)
 }
 
 // found is what norm has found.

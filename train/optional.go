@@ -1,36 +1,74 @@
 package train
 
 import (
+	"io"
+
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/quant8"
 )
+
+// This file has all that a model, a window and a storage may be besides. A type that is meant to be one of them says so
+// where it is declared, and the compiler checks it:
+//
+//	var _ train.Stateful = (*Model)(nil)
+//
+// A Model may be [Matrices], [Blocks], [Paged] and [Stateful].
 
 // Window takes the gradients of a backward pass. Into returns the float32 accumulator of a parameter, which has the
 // length of the parameter, and how a gradient enters it; further calls for the same name in one micro-batch return a
-// Beta of 1.
-//
-// If a Window has the method Done(name string) error, a model may call it as soon as the gradient of a parameter is
-// complete. Options.InBackward needs a model that does. Its Window also has the method HoldsOne() bool, which says that
-// the model saves memory if it completes the gradient of a parameter before it begins the next one.
+// Beta of 1. The Window of a [Trainer] is also a [Completer], and with [plan.InBackward] and [plan.Folded] a [OneHolder].
 type Window = interface {
 	Into(name string) (acc snug.View, into snug.Into, err error)
 }
 
-// Matrices is the method of a Model that [quant8.Apollo], [quant8.GaLore] and [quant8.SOAP] need. Matrix returns the
+type (
+	// Completer is a [Window] to which a model says that the gradient of a parameter is complete. Gradients other than
+	// [plan.SumF32] need a model that does; [plan.ShardGradients] saves memory, and ranks wait less.
+	Completer = accum.Completer
+	// OneHolder is a [Window] for which a model should complete a gradient before it begins the next one.
+	OneHolder = accum.OneHolder
+
+	// Prefetcher is a [Storage] that reads ahead.
+	Prefetcher = quant8.Prefetcher
+	// Grouper is a [Storage] that holds several blobs at once.
+	Grouper = quant8.Grouper
+	// Locator is a [Storage] around another one.
+	Locator = quant8.Locator
+)
+
+// Matrices is a [Model] for [quant8.Apollo], [quant8.GaLore] and [quant8.SOAP], which need it. Matrix returns the
 // rows and columns of a parameter whose gradient they may project: a matrix of a layer. It returns 0, 0 for others, such
 // as embeddings, the output layer and vectors, which take AdamW.
 type Matrices interface {
 	Matrix(name string) (rows, cols int)
 }
 
-// Blocks is an optional method of a Model, for [quant8.AdamMini]. Block returns how many elements of a parameter share a
+// Blocks is a [Model] for [quant8.AdamMini]. Block returns how many elements of a parameter share a
 // second moment, see [quant8.ParamOptions]. 0 stands for all elements; so does a model without the method.
 type Blocks interface {
 	Block(name string) (elements int)
 }
 
-// Paged is an optional method of a Model whose parameters lie in an [accum.Pages], as those of ZeRO-3 do. Paged returns the
+// Paged is a [Model] whose parameters lie in an [accum.Pages], as those of ZeRO-3 do. Paged returns the
 // key in the Pages, the type and the number of elements of a parameter that lies there, and an empty key for others. The
 // elements that Trainable yields for such a parameter are empty.
 type Paged interface {
 	Paged(name string) (key string, dt snug.DType, elements int)
+}
+
+// Stateful is a [Model] that changes more than its parameters in training, such as averages of
+// activations and the state of random numbers. A checkpoint holds this state in a part of its own. A model that is Stateful
+// does not resume a checkpoint without the part, such as one from before the model became Stateful, and another model does
+// not resume one with it.
+//
+// New calls ReadState after it has restored the parameters and the optimizer. ReadState reads what WriteState wrote, to its
+// end, and checks it before it changes the model; its error should wrap [snug.ErrCorrupt].
+//
+// With Options.Reducer all ranks have models that are Stateful, or none has. Rank 0 writes, and all ranks read what it
+// wrote: what differs between the ranks, such as the state of random numbers, is that of rank 0 after a resume, on all of
+// them.
+type Stateful interface {
+	WriteState(w io.Writer) error
+	ReadState(r io.Reader) error
 }

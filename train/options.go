@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/snug-ml/snug"
@@ -136,36 +137,23 @@ type FirstValue = func(lo int, w []float32) error
 // Storage is memory of named blobs, see [quant8.Storage].
 type Storage = quant8.Storage
 
-func (o *Options) inBackward() bool {
-	return o.Gradients == plan.InBackward || o.Gradients == plan.Folded
-}
-
 // check sets defaults, and returns an error for options that do not fit together.
 func (o *Options) check(noModel bool) error {
 	if o.Optimizer == nil {
 		o.Optimizer = quant8.AdamW{}
 	}
-	if o.StateBits == 0 {
-		o.StateBits = 32
-	}
 	if o.Schedule == nil {
 		o.Schedule = Constant(1e-3)
 	}
-	if o.Chunk == 0 {
-		o.Chunk = 1 << 16
-	}
-	if o.Bucket == 0 {
-		o.Bucket = 1 << 20
-	}
+	o.StateBits, o.Chunk, o.Bucket = cmp.Or(o.StateBits, 32), cmp.Or(o.Chunk, 1<<16), cmp.Or(o.Bucket, 1<<20)
 	return refused([]exclusion{
 		{noModel, "the model is nil"},
 		{!(o.Clip >= 0), fmt.Sprintf("Clip is %v, want 0 or more", o.Clip)},
 		{o.SaveEvery < 0 || o.Keep < 0 || o.Chunk < 0, fmt.Sprintf("SaveEvery is %d, Keep %d and Chunk %d, want 0 or more", o.SaveEvery, o.Keep, o.Chunk)},
 		{o.SaveEvery > 0 && o.Dir == "" && o.Folder == nil && !o.follows(), "SaveEvery wants Dir or Folder"},
 		{o.Folder != nil && (o.Dir != "" || o.Keep != 0 || o.Folder.folder == nil), "Folder must come from OpenFolder, without Dir and Keep"},
-		{o.Gradients != plan.SumF32 && !o.inBackward(), fmt.Sprintf("Gradients is %v, want f32, in-backward or folded", o.Gradients)},
 		{o.Stochastic && o.Masters != amp.Split24Master, fmt.Sprintf("Stochastic is for Split24Master, and Masters is %v", o.Masters)},
-		{o.inBackward() && o.averages(), "InBackward does not go with quant8.ScheduleFree: without gradients in memory nothing holds the parameters that train while their averages are evaluated"},
+		{o.Gradients != plan.SumF32 && o.averages(), "InBackward does not go with quant8.ScheduleFree: without gradients in memory nothing holds the parameters that train while their averages are evaluated"},
 		{o.Gradients == plan.Folded && !quant8.Folds(o.Optimizer), fmt.Sprintf("Folded does not go with %T, whose update needs the whole gradient", o.Optimizer)},
 		{o.Bucket < 0, fmt.Sprintf("Bucket is %d, want 0 or more", o.Bucket)},
 		{o.Shard < plan.Replicate || o.Shard > plan.ShardWeights, fmt.Sprintf("Shard is %d, want Replicate, ShardState, ShardGradients or ShardWeights", o.Shard)},

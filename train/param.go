@@ -18,7 +18,11 @@ func (p *param) part() (lo int, part snug.View, err error) {
 		dt := p.value.DType()
 		return lo / dt.Size(), device.As(snug.SliceView(b), dt), err
 	}
-	part, err = slice(p.value, p.lo, p.hi)
+	if p.lo == p.hi { // the end of a vector has no address
+		part, err = p.value.Slice(0, 0)
+	} else {
+		part, err = p.value.Slice(p.lo, p.hi)
+	}
 	return p.lo, part, err
 }
 
@@ -47,14 +51,6 @@ func (t *Trainer[B]) divided(m Paged, p *param) (err error) {
 	p.pages, p.key, p.n = pages, key, n
 	p.value, _, err = snug.MakeView(snug.CPU(), dt, 0)
 	return err
-}
-
-// slice returns elements lo to hi-1. An empty part begins at element 0, as the end of a vector has no address.
-func slice(v snug.View, lo, hi int) (snug.View, error) {
-	if lo == hi {
-		lo, hi = 0, 0
-	}
-	return v.Slice(lo, hi)
 }
 
 // shifted returns fill for a part that begins at element lo.

@@ -3,6 +3,7 @@ package train
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -89,7 +90,7 @@ func (t *Trainer[B]) begin() (err error) {
 		return t.ofCheckpoint(err)
 	}
 	if !resumes {
-		if err := t.gradients.addMasters(t.options.Fill); err != nil {
+		if err := t.gradients.begin(); err != nil {
 			return err
 		}
 		return t.gradients.gather() // Fill may have changed parameters
@@ -122,7 +123,7 @@ func (t *Trainer[B]) ofCheckpoint(err error) error {
 
 // receive restores a part of a checkpoint on all ranks. All read the same bytes by the same calls.
 func (t *Trainer[B]) receive(p savedPart, all accum.Broadcaster) error {
-	s := &stream{all: all, buffer: make([]byte, streamBytes), header: make([]byte, 1)}
+	s := &stream{all: all, buffer: make([]byte, streamBytes)}
 	if t.options.follows() {
 		return t.ranks.agree(p.read(s))
 	}
@@ -139,12 +140,10 @@ func (t *Trainer[B]) receive(p savedPart, all accum.Broadcaster) error {
 
 const streamBytes = 1 << 20
 
-// What a rank sends before a piece of a stream.
+// What rank 0 sends before a piece of a stream is its number of bytes, or one of these.
 const (
-	whole  = iota // streamBytes follow
-	part          // 4 bytes with a number of bytes follow, and then these
-	ended         // nothing follows, and the reader has ended
-	broken        // nothing follows, and the reader has failed
+	ended  = -1 - iota // the reader has ended
+	broken             // the reader has failed
 )
 
 // stream is a reader on rank 0 that sends what it reads to the other ranks, and there a reader of what is sent.
@@ -152,7 +151,7 @@ type stream struct {
 	all    accum.Broadcaster
 	from   io.Reader // nil on the other ranks
 	buffer []byte
-	header []byte
+	header [4]byte
 	left   []byte // of the buffer
 	err    error  // after these
 }
@@ -169,42 +168,27 @@ func (s *stream) Read(b []byte) (int, error) {
 }
 
 // next reads a piece on rank 0, and sends it to all.
-func (s *stream) next() error {
-	var size [4]byte
-	n, err := 0, error(nil)
+func (s *stream) next() (err error) {
 	if s.from != nil {
-		n, err = io.ReadFull(s.from, s.buffer)
-		switch {
-		case err == nil:
-			s.header[0] = whole
-		case errors.Is(err, io.ErrUnexpectedEOF):
-			s.header[0] = part
-			size = [4]byte{byte(n), byte(n >> 8), byte(n >> 16), byte(n >> 24)}
+		var n int
+		switch n, err = io.ReadFull(s.from, s.buffer); {
+		case err == nil || n > 0 && errors.Is(err, io.ErrUnexpectedEOF):
 		case errors.Is(err, io.EOF):
-			s.header[0] = ended
+			n = ended
 		default:
-			s.header[0] = broken
+			n = broken
 		}
+		binary.LittleEndian.PutUint32(s.header[:], uint32(n))
 	}
-	if sent := s.all.Broadcast(0, snug.SliceView(s.header)); sent != nil {
+	if sent := s.all.Broadcast(0, snug.SliceView(s.header[:])); sent != nil {
 		return sent
 	}
-	switch s.header[0] {
-	case whole:
-		n = len(s.buffer)
-	case part:
-		number := size[:]
-		if sent := s.all.Broadcast(0, snug.SliceView(number)); sent != nil {
-			return sent
-		}
-		n = int(number[0]) | int(number[1])<<8 | int(number[2])<<16 | int(number[3])<<24
+	n := int(int32(binary.LittleEndian.Uint32(s.header[:])))
+	switch n {
 	case ended:
 		return io.EOF
-	default:
-		if s.from != nil {
-			return err
-		}
-		return errRank0
+	case broken:
+		return cmp.Or(err, errRank0)
 	}
 	s.left = s.buffer[:n]
 	return s.all.Broadcast(0, snug.SliceView(s.left))

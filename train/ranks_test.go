@@ -212,7 +212,7 @@ func TestStream(t *testing.T) {
 			var wait sync.WaitGroup
 			got, errs := make([][]byte, 3), make([]error, 3)
 			for rank, r := range reducers {
-				s := &stream{all: r.(accum.Broadcaster), buffer: make([]byte, streamBytes), header: make([]byte, 1)}
+				s := &stream{all: r.(accum.Broadcaster), buffer: make([]byte, streamBytes)}
 				if rank == 0 {
 					s.from = io.MultiReader(bytes.NewReader(data), iotest.ErrReader(cmp.Or(fail, io.EOF)))
 				}

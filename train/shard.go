@@ -24,6 +24,7 @@ type sharded[B any] struct {
 	once    bool // the ranks add their gradients once in a step
 	values  map[string]snug.View
 	weights []float64 // of the micro-batches of a step
+	found   []float64 // in all gradients: the square of the norm, elements, and those not finite on each rank
 }
 
 // shardAlign divides the blocks of state that package quant8 makes.
@@ -51,7 +52,7 @@ func (s *sharded[B]) make() (err error) {
 			chunks[p.name] = p.pages.Chunk(p.n*size) / size
 		}
 	}
-	s.once = len(chunks) == 0 && o.Shard != plan.ShardGradients
+	s.found, s.once = make([]float64, 2+t.ranks.Size()), len(chunks) == 0 && o.Shard != plan.ShardGradients
 	s.acc, err = accum.NewSharded(list, accum.ShardedOptions{
 		Reducer: o.Reducer, Whole: s.once, Bucket: o.Bucket, Align: shardAlign, Device: t.params[0].value.Device(),
 		Chunk: func(name string) int { return chunks[name] },
@@ -73,12 +74,7 @@ func (s *sharded[B]) bytes() plan.Bytes {
 	return b
 }
 
-func (s *sharded[B]) pass(ctx context.Context, batches []B, r *Report) error {
-	loss, err := s.accumulate(ctx, batches)
-	return s.t.reportLoss(r, loss, err)
-}
-
-func (s *sharded[B]) accumulate(ctx context.Context, batches []B) (all fused.Loss, err error) {
+func (s *sharded[B]) pass(ctx context.Context, batches []B, _ float32) (all fused.Loss, err error) {
 	t := s.t
 	more, err := t.missingPasses(len(batches))
 	if err != nil {
@@ -125,7 +121,8 @@ func (s *sharded[B]) norm() (f found, err error) {
 	if err != nil {
 		return f, err
 	}
-	r, all := &s.t.ranks, make([]float64, 2+s.t.ranks.Size())
+	r, all := &s.t.ranks, s.found
+	clear(all)
 	if own.NonFinite == 0 {
 		all[0] = own.Norm * own.Norm
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
@@ -65,9 +66,11 @@ func (t *Trainer[B]) train(ctx context.Context, batches []B) (r Report, err erro
 	if batches, err = t.counted(batches); err != nil {
 		return r, err
 	}
-	if err = t.pass(ctx, batches, &r); err != nil {
+	loss, err := t.pass(ctx, batches, r.Rate)
+	if err != nil {
 		return r, err
 	}
+	r.Loss, r.Targets = loss.Mean(), loss.Targets
 	defer func() { t.gradients.end(err == nil && r.Skipped != "") }()
 	f, err := t.gradients.norm()
 	if r.Norm = f.Norm; err != nil {
@@ -77,25 +80,28 @@ func (t *Trainer[B]) train(ctx context.Context, batches []B) (r Report, err erro
 	return r, err
 }
 
-// pass runs the micro-batches. Where memory runs out it divides them, unless parameters have changed.
-func (t *Trainer[B]) pass(ctx context.Context, batches []B, r *Report) (err error) {
+// pass runs the micro-batches, and returns the loss over all ranks. Where memory runs out it divides them, unless
+// parameters have changed.
+func (t *Trainer[B]) pass(ctx context.Context, batches []B, rate float32) (loss fused.Loss, err error) {
 	for range t.splits {
 		if batches, err = t.split(batches); err != nil {
-			return err
+			return loss, err
 		}
 	}
 	for {
-		if err = t.gradients.pass(ctx, batches, r); err == nil {
-			return nil
+		if loss, err = t.collected(t.gradients.pass(ctx, batches, rate)); err == nil {
+			loss, err = t.lossOfAll(loss)
+		}
+		if err == nil {
+			return loss, nil
 		}
 		t.gradients.end(false)
-		way := t.gradients.traits()
-		if t.divide == nil || way.backward && !way.held || !errors.Is(err, snug.ErrNoMemory) {
-			return err
+		if t.divide == nil || t.gradients.traits().changes || !errors.Is(err, snug.ErrNoMemory) {
+			return loss, err
 		}
 		smaller, splitErr := t.split(batches)
 		if splitErr != nil {
-			return errors.Join(err, splitErr)
+			return loss, errors.Join(err, splitErr)
 		}
 		batches = smaller
 		t.splits++
@@ -124,13 +130,7 @@ func (t *Trainer[B]) counted(batches []B) ([]B, error) {
 	case keep == len(batches):
 		return batches, nil
 	}
-	var list []B
-	for _, b := range batches {
-		if t.model.Weight(b) > 0 {
-			list = append(list, b)
-		}
-	}
-	return list, nil
+	return slices.DeleteFunc(slices.Clone(batches), func(b B) bool { return t.model.Weight(b) == 0 }), nil
 }
 
 // SplitBy sets the function that divides a micro-batch in two, and returns false for one that cannot be divided. When a step
@@ -209,17 +209,6 @@ func (t *Trainer[B]) collected(loss fused.Loss, err error) (fused.Loss, error) {
 	sum, takeErr := t.options.Losses.Take() // after an error too, which forgets them
 	loss.Sum += sum
 	return loss, cmp.Or(err, takeErr)
-}
-
-// reportLoss puts the loss of a step into r, with the losses that are collected and those of other ranks.
-func (t *Trainer[B]) reportLoss(r *Report, loss fused.Loss, err error) error {
-	if loss, err = t.collected(loss, err); err != nil {
-		return err
-	}
-	if loss, err = t.lossOfAll(loss); err == nil {
-		r.Loss, r.Targets = loss.Mean(), loss.Targets
-	}
-	return err
 }
 
 // stopped returns the error of calls that cannot go on from half a step.

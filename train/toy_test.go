@@ -123,7 +123,7 @@ func (m *toy) Backprop(_ context.Context, b []int, scale float32, w Window) (fus
 		for i, g := range grads[name] {
 			a[i] = into.Beta*a[i] + into.Alpha*scale*g
 		}
-		if d, has := w.(interface{ Done(string) error }); has && !m.noDone {
+		if d, has := w.(Completer); has && !m.noDone {
 			if err := d.Done(name); err != nil {
 				return fused.Loss{}, err
 			}

@@ -97,39 +97,20 @@ func (t *Trainer[B]) make() (err error) {
 	if err := o.check(t.model == nil); err != nil {
 		return err
 	}
-	t.gradients, t.holders.monitor = t.chosen(), o.Monitor
+	if t.gradients, err = t.chosen(); err != nil {
+		return err
+	}
+	t.holders.monitor = o.Monitor
 	if t.ranks, err = newRanks(o.Reducer); err != nil {
 		return err
 	}
 	if err := refused(t.gradients.excludes(o)); err != nil {
 		return err
 	}
-	if err := t.collect(); err != nil {
-		return err
-	}
-	if err := t.alike(); err != nil {
-		return err
-	}
-	if t.checkpoints = o.Folder; o.Dir != "" && !o.follows() {
-		if t.checkpoints, err = openFolder(o.Dir, o.Keep); err != nil {
+	for _, step := range []func() error{t.collect, t.alike, t.open, t.gradients.make, t.begin, t.equal} {
+		if err := step(); err != nil {
 			return err
 		}
-		t.closes(t.checkpoints.Close)
-	}
-	if notes := t.Notes(); notes != nil {
-		t.notes = notes
-	}
-	if t.scale, err = newScaling(o); err != nil {
-		return err
-	}
-	if err := t.gradients.make(); err != nil {
-		return err
-	}
-	if err := t.begin(); err != nil {
-		return err
-	}
-	if err := t.equal(); err != nil {
-		return err
 	}
 	t.countBytes()
 	t.ready = true
@@ -139,8 +120,8 @@ func (t *Trainer[B]) make() (err error) {
 // closes makes Close call free.
 func (t *Trainer[B]) closes(free func() error) { t.closers = append(t.closers, free) }
 
-// collect lists the parameters.
-func (t *Trainer[B]) collect() error {
+// collect lists the parameters, which may need a loss scale.
+func (t *Trainer[B]) collect() (err error) {
 	params := t.model.Trainable()
 	if params == nil {
 		return fmt.Errorf("the model's Trainable is nil: %w", snug.ErrConfig)
@@ -173,7 +154,8 @@ func (t *Trainer[B]) collect() error {
 	if t.params == nil {
 		return fmt.Errorf("the model has no parameters that train: %w", snug.ErrConfig)
 	}
-	return nil
+	t.scale, err = newScaling(&t.options)
+	return err
 }
 
 // closed reports whether Close was called.

@@ -226,6 +226,7 @@ func (u *updater[B]) bytes() (b plan.Bytes) {
 
 func (u *updater[B]) lost() []counter { return []counter{u.master, u.opt} }
 
+func (u *updater[B]) begin() error     { return u.addMasters(u.t.options.Fill, false) }
 func (*updater[B]) average(bool) error { return nil }
 func (*updater[B]) gather() error      { return nil }
 

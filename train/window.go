@@ -49,12 +49,7 @@ func (w *window[B]) make() (err error) {
 	return err
 }
 
-func (w *window[B]) pass(ctx context.Context, batches []B, r *Report) error {
-	loss, err := w.accumulate(ctx, batches)
-	return w.t.reportLoss(r, loss, err)
-}
-
-func (w *window[B]) accumulate(ctx context.Context, batches []B) (all fused.Loss, err error) {
+func (w *window[B]) pass(ctx context.Context, batches []B, _ float32) (all fused.Loss, err error) {
 	t := w.t
 	more, err := t.missingPasses(len(batches))
 	if err != nil {

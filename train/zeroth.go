@@ -82,9 +82,9 @@ func (z *zerothOrder[B]) make() (err error) {
 }
 
 // pass makes a step of MeZO. Its loss is the mean of the two losses that the step has computed.
-func (z *zerothOrder[B]) pass(ctx context.Context, batches []B, r *Report) error {
-	model := z.t.model
-	e, err := z.opt.Step(r.Rate, model.Trainable(), func() (float64, error) {
+func (z *zerothOrder[B]) pass(ctx context.Context, batches []B, rate float32) (fused.Loss, error) {
+	model, all := z.t.model, fused.Loss{Weight: 1}
+	e, err := z.opt.Step(rate, model.Trainable(), func() (float64, error) {
 		sum, weights, targets := 0.0, 0.0, 0
 		for i, b := range batches {
 			loss, err := model.Evaluate(ctx, b)
@@ -94,18 +94,18 @@ func (z *zerothOrder[B]) pass(ctx context.Context, batches []B, r *Report) error
 			weight := model.Weight(b)
 			sum, weights, targets = sum+weight*loss.Mean(), weights+weight, targets+loss.Targets
 		}
-		r.Targets = targets
+		all.Targets = targets
 		return sum / weights, nil
 	})
 	z.found = found{}
 	switch {
 	case err == nil:
-		r.Loss, z.found.Norm = (e.Plus+e.Minus)/2, max(e.Projected, -e.Projected)
+		all.Sum, z.found.Norm = (e.Plus+e.Minus)/2, max(e.Projected, -e.Projected)
 	case errors.Is(err, snug.ErrNonFinite) && z.t.options.SkipNonFinite:
 		z.found.NonFinite, z.found.overflows = 1, err.Error()
-		return nil
+		err = nil
 	}
-	return err
+	return all, err
 }
 
 func (*zerothOrder[B]) bytes() (none plan.Bytes) { return none }
@@ -115,7 +115,7 @@ func (z *zerothOrder[B]) parts() []savedPart {
 	return []savedPart{{weightsPart, z.t.writeWeights, z.t.readWeights}, small(optimizerPart, z.opt)}
 }
 
-func (*zerothOrder[B]) addMasters(func(string) FirstValue) error { return nil }
-func (*zerothOrder[B]) average(bool) error                       { return nil }
-func (*zerothOrder[B]) gather() error                            { return nil }
-func (*zerothOrder[B]) together(save func() error) error         { return save() }
+func (*zerothOrder[B]) begin() error                     { return nil }
+func (*zerothOrder[B]) average(bool) error               { return nil }
+func (*zerothOrder[B]) gather() error                    { return nil }
+func (*zerothOrder[B]) together(save func() error) error { return save() }

@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/quant8"
 )
 
 // This file has the stage of a layer with experts:
@@ -49,15 +50,12 @@ func (b *expertsHalf) trains() bool {
 	return false
 }
 
-// prefetcher is a Storage that reads ahead; a Store of package offload is one.
-type prefetcher interface{ Prefetch(keys ...string) }
-
 // expertsLayer makes the second stage of a layer with experts.
 func (m *Model) expertsLayer(name string, index int) *expertsHalf {
 	c, n := &m.config, m.config.expertNames()
 	b := &expertsHalf{Model: m, index: index, norm: m.norm(name + "post_attention_layernorm"), experts: make([]expert, c.Experts.Count)}
 	b.router = m.linear(name+n.router, c.Dim, c.Experts.Count)
-	m.prefetcher, _ = m.options.Pages.(prefetcher)
+	m.prefetcher, _ = m.options.Pages.(quant8.Prefetcher)
 	for i := range b.experts {
 		e := &b.experts[i]
 		part := func(part string, in, out int) linear {

@@ -14,6 +14,7 @@ import (
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -178,7 +179,7 @@ type Model struct {
 
 	routed     routed
 	balance    balance
-	prefetcher prefetcher // Options.Pages, if it has a method Prefetch
+	prefetcher quant8.Prefetcher // Options.Pages, if it is one
 
 	unusedCheckpoints []*checkpoint
 	mover             *offload.Mover // copies checkpoints; nil on the CPU

@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
@@ -21,7 +22,7 @@ import (
 // parameter's length, and how a gradient enters it. Further calls for the same name in one micro-batch must return a
 // Beta of 1: a tied head has two gradients.
 //
-// If a Window has the method Done(name string) error, Backprop calls it as soon as the gradient of a parameter is
+// If a Window is an [accum.Completer], Backprop calls Done as soon as the gradient of a parameter is
 // complete.
 type Window = interface {
 	Into(name string) (acc snug.View, into snug.Into, err error)
@@ -30,7 +31,7 @@ type Window = interface {
 // call is a running call of Backprop.
 type call struct {
 	window Window
-	done   completer          // the window, if it has the method Done, else nil
+	done   accum.Completer    // the window, if it is one, else nil
 	head   fused.CrossEntropy // with the weights of the counted rows
 	scale  float32            // factor of the sum of losses, whose gradients enter the window
 	derive Derive             // of BackpropLogProbs
@@ -102,17 +103,14 @@ func (m *Model) run(ctx context.Context, last func(*tensor) (*tensor, error)) er
 	return cmp.Or(err, m.pool.err)
 }
 
-// completer is a Window that has the method Done.
-type completer interface{ Done(name string) error }
-
-func completerOf(w Window) completer {
-	c, _ := w.(completer)
+func completerOf(w Window) accum.Completer {
+	c, _ := w.(accum.Completer)
 	return c
 }
 
 // holdsOne says whether a window holds a gradient only until it is complete.
 func holdsOne(w Window) bool {
-	c, ok := w.(interface{ HoldsOne() bool })
+	c, ok := w.(accum.OneHolder)
 	return ok && c.HoldsOne()
 }
 

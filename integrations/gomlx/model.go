@@ -321,7 +321,7 @@ func (m *model) Backprop(ctx stdcontext.Context, b Batch, scale float32, w train
 	}
 	defer func() { err = errors.Join(err, finalize(outputs)) }()
 	g := m.built[id]
-	done, _ := w.(interface{ Done(name string) error })
+	done, _ := w.(train.Completer)
 	for i, v := range slices.Backward(g.trains) { // the order of a backward pass, in which shards are complete early
 		grad := outputs[1+i]
 		err := access(grad, grad.ConstFlatData, func(grad snug.View) error {
