@@ -17,6 +17,8 @@ type scaling interface {
 	measure(gradients iter.Seq2[string, snug.View]) (amp.Stats, error)
 	// step calls apply if the gradients are finite. Otherwise it returns an error, or why the step is skipped.
 	step(f found, apply func() error) (skipped string, err error)
+	// forget ends a step that has failed.
+	forget() error
 	parts() []savedPart
 }
 
@@ -47,6 +49,7 @@ func (u unscaled) step(f found, apply func() error) (skipped string, err error) 
 	return "", fmt.Errorf("%s: %w", f.overflows, snug.ErrNonFinite)
 }
 
+func (unscaled) forget() error      { return nil }
 func (unscaled) parts() []savedPart { return nil }
 
 // scaled is a loss with the dynamic scale of package amp.
@@ -74,6 +77,7 @@ func (s scaled) step(f found, apply func() error) (skipped string, err error) {
 	return fmt.Sprintf("%s; the loss scale was %v and is %v", f.overflows, before, s.Scale()), nil
 }
 
+func (s scaled) forget() error      { return s.UpdateTo(s.Scale()) }
 func (s scaled) parts() []savedPart { return []savedPart{small(scalerPart, s)} }
 
 // named names gradients that are not finite.

@@ -71,7 +71,11 @@ func (t *Trainer[B]) train(ctx context.Context, batches []B) (r Report, err erro
 		return r, err
 	}
 	r.Loss, r.Targets = loss.Mean(), loss.Targets
-	defer func() { t.gradients.end(err == nil && r.Skipped != "") }()
+	defer func() {
+		if t.gradients.end(err == nil && r.Skipped != ""); err != nil {
+			err = errors.Join(err, t.scale.forget())
+		}
+	}()
 	f, err := t.gradients.norm()
 	if r.Norm = f.Norm; err != nil {
 		return r, err

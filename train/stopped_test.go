@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -151,5 +152,30 @@ func TestFoldOfSmallWeights(t *testing.T) {
 		_, err = tr.Train(context.Background(), b)
 		require.ErrorContains(t, err, "Total is +Inf")
 		require.NoError(t, errors.Join(tr.Close(), after.Close()))
+	}
+}
+
+// A step whose context ends between the pass and the update is not made, and may be run again, also with a loss scale.
+func TestStepsThatAreCancelled(t *testing.T) {
+	for name, o := range map[string]Options{"unscaled": {}, "scaled": {Scaler: &amp.ScalerOptions{Interval: 2}}, "disabled": {Scaler: &amp.ScalerOptions{Mode: amp.Disabled}}} {
+		t.Run(name, func(t *testing.T) {
+			whole, m := newToy(t, snug.F32, snug.F32), newToy(t, snug.F32, snug.F32)
+			a := newTrainer(t, whole, o)
+			o.Dir = t.TempDir()
+			b := newTrainer(t, m, o)
+			trainTo(t, a, 4)
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			for b.Step() < 4 {
+				_, err := b.Train(ended, steps(b.Step()))
+				require.ErrorIs(t, err, context.Canceled)
+				if b.Step() > 0 {
+					require.NoError(t, b.Save(t.Context()))
+				}
+				trainTo(t, b, b.Step()+1)
+			}
+			require.Equal(t, whole.bits(), m.bits())
+			require.Equal(t, a.Scale(), b.Scale())
+		})
 	}
 }
