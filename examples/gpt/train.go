@@ -61,7 +61,7 @@ func newTrainer(dev *snug.Device, c config, data *text.Corpus, pages string, sav
 	o := train.Options{
 		Optimizer: c.optimizer(), StateBits: c.stateBits(), Chunk: c.chunk,
 		Schedule: c.learningRate, Clip: 1, Fill: t.model.FirstValues, Monitor: t.meter,
-		Ranks: train.Ranks{Reducer: c.reducer, Bucket: bucket, Shard: c.shard},
+		Ranks:  train.Ranks{Reducer: c.reducer, Bucket: bucket, Shard: c.shard},
 		Losses: &t.losses, Measure: c.poison > 0, // names the micro-batch of a NaN
 	}
 	if c.on[useAMP] {
