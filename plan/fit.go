@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -249,7 +250,7 @@ func (s *search) sharded(r Run, size stateSize) error {
 			r.StateOn, r.GradientsOn, r.WeightsOn, r.Cache = p.state, p.gradients, p.weights, 0
 			switch {
 			case (r.Gradients.onePer() || s.task.Ranks > 1) && r.GradientsOn != OnDevice,
-				r.Gradients == Folded && !s.task.folds(),
+				r.Gradients == Folded && !s.task.takes(quant8.Folded),
 				r.StateOn == OnDevice && r.WeightsOn != OnDevice && s.task.Rank == 0,
 				r.Shard == ShardWeights && r.WeightsOn != OnDevice,
 				s.task.PagesFrozen && r.WeightsOn != OnDevice && !r.quantized():

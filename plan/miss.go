@@ -9,6 +9,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/quant8"
 )
 
 // MissError says that no run that the task allows fits. It wraps [snug.ErrNoMemory].
@@ -56,12 +57,12 @@ var relaxations = []struct {
 	{"no master weights", func(t *Task) { t.Masters = append(t.Masters, amp.NoMaster) }},
 	{"gradients added up in bf16", func(t *Task) { t.Gradients = append(t.Gradients, SumBF16) }},
 	{"steps in the backward pass", func(t *Task) {
-		if t.inBackward() {
+		if t.takes(quant8.InBackward) {
 			t.Gradients = append(t.Gradients, InBackward)
 		}
 	}},
 	{"gradients folded into the state", func(t *Task) {
-		if t.folds() { // else it allows nothing more
+		if t.takes(quant8.Folded) { // else it allows nothing more
 			t.Gradients = append(t.Gradients, Folded)
 		}
 	}},

@@ -2,77 +2,54 @@ package plan
 
 import (
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"strconv"
-	"strings"
+	"sync"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/quant8"
 )
 
-// rules are the rules of the optimizers, by name.
-var rules = map[string]quant8.Rule{
-	"adamw": quant8.AdamW{}, "adam": quant8.Adam{}, "ademamix": quant8.AdEMAMix{}, "lion": quant8.Lion{}, "sgd": quant8.SGD{},
-	"rmsprop": quant8.RMSprop{}, "adagrad": quant8.Adagrad{}, "lamb": quant8.LAMB{}, "lars": quant8.LARS{},
-	"adafactor": quant8.Adafactor{}, "muon": quant8.Muon{},
-	"apollo": quant8.Apollo{}, "apollo-mini": quant8.Apollo{Tensor: true}, "galore": quant8.GaLore{}, "soap": quant8.SOAP{},
-	"schedule-free": quant8.ScheduleFree{}, "mezo": quant8.MeZO{},
-	"prodigy":   quant8.Prodigy{SliceP: ProdigySlice},
-	"adam-mini": quant8.AdamMini{},
-}
-
-// lowRank says whether an optimizer projects the gradients of matrices onto few directions.
-func lowRank(optimizer string) bool {
-	return optimizer == "apollo" || optimizer == "apollo-mini" || optimizer == "galore"
-}
-
-// wholeMatrices says whether an optimizer has a rule of its own for the matrices of the chain, whose steps take whole
-// matrices, and Adam for other parameters.
-func wholeMatrices(optimizer string) bool { return lowRank(optimizer) || optimizer == "soap" }
-
-// ProdigySlice is the SliceP of the optimizer "prodigy": every 11th element counts in its estimate of the distance to
-// the solution, see quant8.Prodigy.
-const ProdigySlice = 11
-
 // Optimizers returns the names that Task.Optimizer takes, sorted.
-func Optimizers() []string { return slices.Sorted(maps.Keys(rules)) }
+func Optimizers() []string { return quant8.Names() }
 
-// inBackward says whether each parameter can be updated as soon as its gradient is complete. Schedule-Free AdamW cannot
-// do that: during an evaluation of the averages, the gradients' memory holds the parameters in training.
-func (t Task) inBackward() bool { return t.Optimizer != "schedule-free" && !t.forwardOnly() }
+// rule returns the rule of the optimizer, nil for an unknown name.
+func (t Task) rule() quant8.Rule {
+	rule, err := quant8.RuleNamed(t.Optimizer)
+	if err == nil && t.OptimizerRank > 0 {
+		rule, _ = quant8.WithRank(rule, t.OptimizerRank)
+	}
+	return rule
+}
 
-// forwardOnly says whether a step consists of forward passes only, without gradients, state and master weights.
-func (t Task) forwardOnly() bool { return t.Optimizer == "mezo" }
+// traits returns the traits of the optimizer, zero ones for an unknown name.
+func (t Task) traits() quant8.Traits { return traitsByName()[t.Optimizer] }
 
-// folds says whether gradients can be folded into the optimizer's state.
-func (t Task) folds() bool { return quant8.Folds(rules[t.Optimizer]) }
+var traitsByName = sync.OnceValue(func() map[string]quant8.Traits {
+	all := map[string]quant8.Traits{}
+	for _, name := range quant8.Names() {
+		rule, _ := quant8.RuleNamed(name)
+		all[name] = quant8.TraitsOf(rule)
+	}
+	return all
+})
 
 func (t Task) checkOptimizer() error {
-	if rules[t.Optimizer] == nil {
-		return invalid("unknown optimizer %.40q, want one of %s", t.Optimizer, strings.Join(Optimizers(), ", "))
+	if _, err := quant8.RuleNamed(t.Optimizer); err != nil {
+		return fmt.Errorf("plan: %w", err)
 	}
-	if t.OptimizerRank < 0 || t.OptimizerRank > 0 && !lowRank(t.Optimizer) {
-		return invalid("OptimizerRank is %d, want 0, or more for apollo, apollo-mini and galore", t.OptimizerRank)
+	if t.OptimizerRank < 0 || t.OptimizerRank > 0 && t.traits().Rank == 0 {
+		return invalid("OptimizerRank is %d, want 0, or more for optimizers that project gradients", t.OptimizerRank)
 	}
 	return nil
 }
 
-// rule returns the rule of the optimizer.
-func (t Task) rule() quant8.Rule {
-	switch r := rules[t.Optimizer].(type) {
-	case quant8.Apollo:
-		r.Rank = t.OptimizerRank
-		return r
-	case quant8.GaLore:
-		r.Rank = t.OptimizerRank
-		return r
-	default:
-		return r
-	}
-}
+// takes reports whether the optimizer is for a use.
+func (t Task) takes(use quant8.Use) bool { return t.traits().Refuses(use) == "" }
+
+// forwardOnly says whether a step consists of forward passes only, without gradients, state and master weights.
+func (t Task) forwardOnly() bool { return t.traits().ForwardOnly }
 
 // stateSize holds the bytes of an optimizer's state, and of the workspace of a step, and the floating-point operations of
 // its matrix products in a step.
@@ -91,15 +68,16 @@ func width(bits int) int {
 
 // stateBytes returns the bytes of the optimizer's state and of its workspace, as package
 // quant8 counts them: it makes an optimizer and adds all parameters, which allocates
-// nothing for them. Muon takes only the matrices of the chain; all other parameters have
-// AdamW. APOLLO, GaLore and SOAP, which have AdamW for them, project only those matrices. Of
-// Adam-mini it counts a second moment for each row, also of q and k, and for each element of a vector: the most that
+// nothing for them. A rule whose Unit is Matrix has the matrices of the chain; if it takes
+// nothing else, all other parameters have the default rule. Of
+// a rule with Blocks it counts a block for each row, also of q and k, and for each element of a vector: the most that
 // training has.
 func (t Task) stateBytes(bits int) (stateSize, error) {
-	if t.forwardOnly() {
+	traits := t.traits()
+	if traits.ForwardOnly {
 		return stateSize{}, nil
 	}
-	shared := 0 // elements of the next parameter that share a second moment of Adam-mini
+	shared := 0 // elements of a block of the next parameter
 	options := quant8.Options{Bits: width(bits), Chunk: t.Chunk, Params: func(string) quant8.ParamOptions {
 		return quant8.ParamOptions{Shared: shared}
 	}}
@@ -108,8 +86,8 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 		return stateSize{}, fmt.Errorf("plan: %w", err)
 	}
 	rest := opt
-	if t.Optimizer == "muon" {
-		if rest, err = quant8.New(rules["adamw"], options); err != nil {
+	if traits.MatricesOnly {
+		if rest, err = quant8.New(quant8.Default(), options); err != nil {
 			return stateSize{}, fmt.Errorf("plan: %w", err)
 		}
 	}
@@ -120,11 +98,11 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 		if shared = p.shape[len(p.shape)-1]; len(p.shape) == 1 {
 			shared = 1
 		}
-		asMatrix := len(p.shape) == 2 && (p.linear || rest == opt && !wholeMatrices(t.Optimizer))
+		asMatrix := len(p.shape) == 2 && (p.linear || traits.Unit != quant8.Matrix)
 		switch {
 		case asMatrix && p.len() <= maxElements:
 			err = opt.AddMatrix(name, p.shape[0], p.shape[1])
-		case asMatrix && (rest != opt || t.Optimizer == "adafactor" || t.Optimizer == "adam-mini" || wholeMatrices(t.Optimizer)):
+		case asMatrix && traits.Shaped:
 			return shapeless("a matrix of %d×%d elements is more than %s counts on a system of %d bits",
 				p.shape[0], p.shape[1], t.Optimizer, strconv.IntSize)
 		default:
@@ -149,16 +127,16 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 	return size, nil
 }
 
-// wholeBytes returns the bytes of the largest matrix, of Adam-mini of the largest parameter, in float32, where master
-// weights that are not float32 make it for a step of an optimizer that takes whole ones.
+// wholeBytes returns the bytes of the largest Unit of the optimizer, in float32, where master
+// weights that are not float32 make it for a step.
 func (t Task) wholeBytes(r Run) int64 {
-	mini := t.Optimizer == "adam-mini"
-	if !wholeMatrices(t.Optimizer) && !mini || r.Compute == snug.F32 || t.Rank > 0 || r.Gradients == InBackward || r.Masters == amp.FullMaster {
+	unit := t.traits().Unit
+	if unit == quant8.Element || r.Compute == snug.F32 || t.Rank > 0 || r.Gradients == InBackward || r.Masters == amp.FullMaster {
 		return 0
 	}
 	most := int64(0)
 	for p := range t.trained() {
-		if p.linear || mini {
+		if p.linear || unit == quant8.Parameter {
 			most = max(most, p.len())
 		}
 	}

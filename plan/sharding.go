@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"github.com/snug-ml/snug/quant8"
 )
 
 // Sharding is what the ranks of data-parallel training divide among themselves, as ZeRO does (Rajbhandari et al. 2020,
@@ -34,12 +32,6 @@ func (s Sharding) String() string {
 		return fmt.Sprintf("Sharding(%d)", int(s))
 	}
 	return shardingNames[s]
-}
-
-// shardable reports whether ranks can divide the state: whether the optimizer updates parts of parameters. With
-// schedule-free package train keeps the parameters in training beside their averages, which it does not divide.
-func (t Task) shardable() bool {
-	return quant8.Elementwise(rules[t.Optimizer]) && t.Optimizer != "schedule-free"
 }
 
 // part returns what a rank has of n bytes or elements, if the ranks divide them.

@@ -163,17 +163,17 @@ func TestRanksFit(t *testing.T) {
 // TestRanksErrors: what does not go with ranks is an error.
 func TestRanksErrors(t *testing.T) {
 	for want, change := range map[string]func(*Task, *Run){
-		"Shard is state with 1 ranks":                  func(t *Task, r *Run) { t.Ranks, r.Shard = 1, ShardState },
-		"Shard is Sharding(7)":                         func(t *Task, r *Run) { r.Shard = 7 },
-		"muon does not update parts of parameters":     func(t *Task, r *Run) { t.Optimizer, r.Shard = "muon", ShardState },
-		"these are in-backward on the device":          func(t *Task, r *Run) { r.Gradients = InBackward },
-		"of mezo":                                      func(t *Task, r *Run) { t.Optimizer = "mezo" },
-		"these are f32 on the host":                    func(t *Task, r *Run) { r.GradientsOn = OnHost },
-		"Ranks is -1":                                  func(t *Task, r *Run) { t.Ranks = -1 },
-		"Bucket is -1":                                 func(t *Task, r *Run) { t.Bucket = -1 },
-		`the Network of device "24GB" is 0`:            func(t *Task, r *Run) { t.Device.Network = 0 },
-		"Network is -1":                                func(t *Task, r *Run) { t.Device.Network = -1 },
-		"Shard is gradients, and prodigy does not upd": func(t *Task, r *Run) { t.Optimizer, t.Shard = "prodigy", []Sharding{ShardGradients} },
+		"Shard is state with 1 ranks": func(t *Task, r *Run) { t.Ranks, r.Shard = 1, ShardState },
+		"Shard is Sharding(7)":        func(t *Task, r *Run) { r.Shard = 7 },
+		"Shard state does not go with the optimizer muon: its step takes whole matrices": func(t *Task, r *Run) { t.Optimizer, r.Shard = "muon", ShardState },
+		"these are in-backward on the device":                                            func(t *Task, r *Run) { r.Gradients = InBackward },
+		"of mezo":                                                                        func(t *Task, r *Run) { t.Optimizer = "mezo" },
+		"these are f32 on the host":                                                      func(t *Task, r *Run) { r.GradientsOn = OnHost },
+		"Ranks is -1":                                                                    func(t *Task, r *Run) { t.Ranks = -1 },
+		"Bucket is -1":                                                                   func(t *Task, r *Run) { t.Bucket = -1 },
+		`the Network of device "24GB" is 0`:                                              func(t *Task, r *Run) { t.Device.Network = 0 },
+		"Network is -1":                                                                  func(t *Task, r *Run) { t.Device.Network = -1 },
+		"Shard gradients does not go with the optimizer prodigy: it keeps numbers of whole parameters": func(t *Task, r *Run) { t.Optimizer, t.Shard = "prodigy", []Sharding{ShardGradients} },
 	} {
 		task, r := ranked(t, 2), Run{Micro: 8, Window: 1}
 		change(&task, &r)

@@ -9,6 +9,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -23,10 +24,9 @@ type Task struct {
 	// are then SumF32, on the device. Bucket is Options.Bucket of package train; 0 is 1048576.
 	Ranks, Bucket int
 
-	// Optimizer is a rule of package quant8, in lower case, or "apollo-mini", "schedule-free", "adam-mini" or "mezo", which
-	// runs forward only; default "adamw".
+	// Optimizer is the Name of a rule of package quant8, see [Optimizers]; default "adamw".
 	Optimizer string
-	// OptimizerRank is the Rank of apollo, apollo-mini and galore; 0 is their default, 256, 1 and 128.
+	// OptimizerRank is the Rank of an optimizer that projects gradients; 0 is its default.
 	OptimizerRank int
 	// LossRows is the number of rows of logits that exist at a time. The default is 128 in unified memory. On a device with a
 	// memory of its own it is DeviceChunk of fused.CrossEntropy, 128 to 2048, and [Task.Fit] takes fewer, at least 128,
@@ -79,7 +79,7 @@ type Task struct {
 	// not among the defaults.
 	Compute   []snug.DType     // types of weights and activations; default BF16 and F32
 	Masters   []amp.MasterForm // default FullMaster and SplitMaster; Split24Master, of 1 byte, and NoMaster are lossy
-	Gradients []Gradient       // default SumF32 and InBackward, which schedule-free and mezo do not take; SumBF16 and Folded are lossy, and Folded is for adamw, adam, ademamix and sgd
+	Gradients []Gradient       // default SumF32 and, for optimizers that take it, InBackward; SumBF16 and Folded are lossy, and Folded is for optimizers that fold
 	StateBits []int            // default 32 and 8; 16 and 4 are lossy
 	Frozen    []int            // bits of the weights under adapters: 16, and 8 or 4 of Base; default both
 	Shard     []Sharding       // with Ranks; default Replicate and, for optimizers that can update parts of parameters, the others
@@ -167,10 +167,10 @@ func (t Task) check() (Task, error) {
 	if t.Bucket == 0 {
 		t.Bucket = 1 << 20
 	}
-	if !t.inBackward() || t.Ranks > 1 {
+	if !t.takes(quant8.InBackward) || t.Ranks > 1 {
 		setDefault(&t.Gradients, SumF32)
 	}
-	if t.Ranks > 1 && t.shardable() {
+	if t.Ranks > 1 && t.takes(quant8.Sharded) {
 		setDefault(&t.Shard, Replicate, ShardState, ShardGradients, ShardWeights)
 	}
 	setDefault(&t.Shard, Replicate)
@@ -315,18 +315,18 @@ func (t Task) checkRun(r Run) error {
 		problem = fmt.Sprintf("Gradients is %v, want f32, bf16, in-backward or folded", r.Gradients)
 	case r.Gradients == InBackward && r.Window > 1:
 		problem = fmt.Sprintf("a step during the backward pass has one micro-batch, not %d", r.Window)
-	case r.Gradients == InBackward && !t.inBackward():
-		problem = fmt.Sprintf("%s does not step in the backward pass", t.Optimizer)
-	case r.Gradients == Folded && !t.folds():
-		problem = fmt.Sprintf("the update of %s needs whole gradients, which are not folded into its state", t.Optimizer)
+	case r.Gradients == InBackward && !t.takes(quant8.InBackward):
+		problem = t.traits().Conflict(r.Gradients.String(), quant8.InBackward)
+	case r.Gradients == Folded && !t.takes(quant8.Folded):
+		problem = t.traits().Conflict(r.Gradients.String(), quant8.Folded)
 	case r.Gradients.onePer() && r.GradientsOn != OnDevice:
 		problem = "gradients that are used during the backward pass stay on the device"
 	case r.Shard < 0 || r.Shard > ShardWeights || r.Shard != Replicate && t.Ranks == 1:
 		problem = fmt.Sprintf("Shard is %v with %d ranks, want replicate, or state, gradients or weights with more than one", r.Shard, t.Ranks)
 	case r.Shard == ShardWeights && r.WeightsOn != OnDevice:
 		problem = fmt.Sprintf("Shard is %v, and they are on the %v", r.Shard, r.WeightsOn)
-	case r.Shard != Replicate && !t.shardable():
-		problem = fmt.Sprintf("Shard is %v, and %s does not update parts of parameters", r.Shard, t.Optimizer)
+	case r.Shard != Replicate && !t.takes(quant8.Sharded):
+		problem = t.traits().Conflict("Shard "+r.Shard.String(), quant8.Sharded)
 	case t.Ranks > 1 && (r.Gradients != SumF32 || r.GradientsOn != OnDevice || t.forwardOnly()):
 		problem = fmt.Sprintf("%d ranks add gradients in f32 on the device, and these are %v on the %v, of %s", t.Ranks, r.Gradients, r.GradientsOn, t.Optimizer)
 	case r.StateBits != 0 && r.StateBits != 4 && r.StateBits != 8 && r.StateBits != 16 && r.StateBits != 32:

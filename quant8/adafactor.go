@@ -68,14 +68,16 @@ type Adafactor struct {
 
 func (r Adafactor) equation() equation {
 	tau, clip := cmp.Or(r.Beta2Decay, -0.8), cmp.Or(r.Clip, 1)
-	e := equation{hyper: optim.Hyper{
-		Rule: optim.Adafactor, Tau: float64(tau), Clip: float64(clip), WeightDecay: float64(r.WeightDecay), DecayFirst: true,
-	}}
+	e := equation{
+		Traits: Traits{Name: "adafactor", Unit: Parameter, Devices: true, Shaped: true},
+		hyper:  optim.Hyper{Rule: optim.Adafactor, Tau: float64(tau), Clip: float64(clip), WeightDecay: float64(r.WeightDecay), DecayFirst: true},
+		method: factoring{},
+	}
 	if r.Beta1 != 0 {
 		e.hyper.Rule = optim.AdafactorMomentum
 		e.number("Beta1", &e.hyper.Beta1, r.Beta1, 0, 1)
 	}
-	e.name = e.hyper.Rule.String()
+	e.Title = e.hyper.Rule.String()
 	switch {
 	case !(tau >= -1 && tau < 0):
 		e.refuse("Beta2Decay is %g, want a number from -1 to 0", tau)
@@ -87,14 +89,35 @@ func (r Adafactor) equation() equation {
 	return e
 }
 
+// factoring is the method of Adafactor: matrices have R and C.
+type factoring struct{ plain }
+
+func (factoring) engine(_ *options, p added) (engine, error) {
+	if p.rows|p.cols == 0 {
+		return new(elements), nil
+	}
+	s, sides := shape{p.rows, p.cols}, p.rows+p.cols
+	e := &factored{elements{form{shape: s, factors: 4 * int64(sides), replaced: 1}}}
+	if p.n > 0 {
+		e.workspace = scratch{nSides: sides, nFloats: 2 * sides, nSums: partsOf(s).sums(s)}
+	}
+	return e, nil
+}
+
+// factored is the engine of a matrix.
+type factored struct{ elements }
+
 // sumsOf returns the job that sums the squares of a step's gradient.
 func (w *workspace) sumsOf(q *param, h optim.Hyper, j *stepJob) squareSumsJob {
 	return squareSumsJob{g: j.g, all: w.sums.View(), shape: q.shape, parts: partsOf(q.shape), scale: h.GradScale, skip: h.Skip}
 }
 
-// stepFactored makes a step of a matrix of Adafactor. The new factors are in the
-// workspace until all checks have passed.
-func (a *Optimizer) stepFactored(dev *snug.Device, q *param, h optim.Hyper, j stepJob) error {
+// step makes the new factors in the workspace, and keeps them when all checks have passed.
+func (e *factored) step(a *Optimizer, dev *snug.Device, q *param, _ int, h optim.Hyper, j stepJob, _ float32) error {
+	if err := a.work.lock(dev); err != nil {
+		return err
+	}
+	defer a.work.mu.Unlock()
 	if !dev.IsCPU() && device.HasDoubles(dev) {
 		return a.stepFactoredThere(dev, q, h, j)
 	}

@@ -1,6 +1,7 @@
 package quant8
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -45,94 +46,106 @@ type AdamMini struct {
 }
 
 func (r AdamMini) equation() equation {
-	e := equation{name: "AdamMini", mini: true, hyper: optim.Hyper{Rule: optim.Momentum, Shares: true, WeightDecay: float64(r.WeightDecay)}}
+	e := equation{
+		Traits: Traits{
+			Name: "adam-mini", Title: "AdamMini", About: "its state is about half as large", Unit: Parameter, Shaped: true, Blocks: true, Full: Setting{AdamMini{WeightDecay: 0.01}, 1e-5, 1e-6},
+		},
+		hyper:  optim.Hyper{Rule: optim.Momentum, Shares: true, WeightDecay: float64(r.WeightDecay)},
+		method: sharing{},
+	}
 	e.moments(r.Beta1, r.Beta2)
 	e.number("Eps", &e.hyper.Eps, r.Eps, 1e-8, math.MaxFloat32)
 	return e
 }
 
-// withShared returns the shape of a parameter of n elements with AdamMini's blocks of each elements. If each is 0, the
-// blocks are those that s has, or else one block of all elements.
-func (o *options) withShared(s shape, n, each int) (shape, error) {
-	if !o.mini || n == 0 {
-		return s, nil
+// sharing is the method of Adam-mini: the elements of a block share a second moment.
+type sharing struct{ plain }
+
+// engine takes blocks of the size of ParamOptions.Shared, or else rows, or else all elements. The number of blocks of a saved
+// parameter follows from the number of its bytes.
+func (sharing) engine(o *options, p added) (engine, error) {
+	if p.n == 0 {
+		return new(elements), nil
 	}
-	if each == 0 {
-		each = s.shared
+	each := cmp.Or(p.shared, p.cols, p.n)
+	if p.saved > 0 {
+		bytes := p.saved - o.layoutOf(p.bits, &form{}).bytes(p.n)
+		if bytes <= 0 || bytes%4 != 0 || bytes/4 > int64(p.n) {
+			return nil, fmt.Errorf("of %d elements in %d bits and %d bytes: %w", p.n, p.bits, p.saved, snug.ErrCorrupt)
+		}
+		each = p.n / int(bytes/4)
+		if each*int(bytes/4) != p.n {
+			return nil, fmt.Errorf("of %d elements with %d second moments: %w", p.n, bytes/4, snug.ErrCorrupt)
+		}
 	}
-	if each == 0 {
-		each = n
+	if p.n%each != 0 {
+		return nil, fmt.Errorf("of %d elements, of which %d each are to share a second moment: %w", p.n, each, snug.ErrShape)
 	}
-	if n%each != 0 {
-		return s, fmt.Errorf("of %d elements, of which %d each are to share a second moment: %w", n, each, snug.ErrShape)
-	}
-	s.shared, s.moments = each, n/each
-	return s, nil
+	e := &shared{moments: p.n / each, parts: cpu.Chunks(each, grain)}
+	e.alone, e.multiple, e.factors = true, each, 4*int64(e.moments)
+	e.workspace = scratch{nFloats: e.moments, nSums: e.moments * e.parts}
+	return e, nil
 }
 
-// savedShape returns the shape of a saved parameter. AdamMini's number of blocks follows from the number of its bytes.
-func (o *options) savedShape(p *savedParam) shape {
-	s := o.withSlices(o.shapeOf(p.rows, p.cols), p.n)
-	moments := (p.bytes - s.stateBytes(o.layoutOf(p.bits, s), p.n)) / 4
-	if o.mini && moments > 0 && moments <= int64(p.n) && int64(p.n)%moments == 0 {
-		s.shared, s.moments = p.n/int(moments), int(moments)
-	}
-	return s
+// shared is the engine of a parameter with so many second moments, each of multiple elements. The sum of the squares of a
+// block has parts.
+type shared struct {
+	elements
+	moments, parts int
 }
 
-// parts returns how many parts the sum of the squares of a block has.
-func (s shape) parts() int { return cpu.Chunks(s.shared, grain) }
+func (e *shared) option() string { return fmt.Sprintf("%d second moments", e.moments) }
 
-// stepShared makes a step of whole blocks from element lo on.
-func (a *Optimizer) stepShared(dev *snug.Device, q *param, lo int, h optim.Hyper, j stepJob) error {
+// step makes a step of whole blocks from element lo on.
+func (e *shared) step(a *Optimizer, dev *snug.Device, q *param, lo int, h optim.Hyper, j stepJob, _ float32) error {
 	if j.p.Len() == 0 {
 		return nil
 	}
-	a.work.mu.Lock()
+	if err := a.work.lock(dev); err != nil {
+		return err
+	}
 	defer a.work.mu.Unlock()
-	if err := a.work.take(dev); err != nil {
-		return err
-	}
 	w := &a.work
-	from, parts := lo/q.shared, q.parts()
-	v := w.near[:j.p.Len()/q.shared]
-	if err := a.copyMoments(q, from, v, false); err != nil {
+	each, parts := e.multiple, e.parts
+	from := lo / each
+	v := w.near[:j.p.Len()/each]
+	if err := e.copyMoments(a, q, from, v, false); err != nil {
 		return err
 	}
-	sums := meanSquares{g: j.g, sums: w.nearSums[:len(v)*parts], each: q.shared, parts: parts, scale: h.GradScale, skip: h.Skip}
-	sums.together = max(1, grain/q.shared)
+	sums := meanSquares{g: j.g, sums: w.nearSums[:len(v)*parts], each: each, parts: parts, scale: h.GradScale, skip: h.Skip}
+	sums.together = max(1, grain/each)
 	meanSquaresTask.Run(cpu.Chunks(len(sums.sums), sums.together), sums)
-	h.SharedMoments(v, sums.sums, parts, q.shared)
-	if err := a.copyMoments(q, from, v, true); err != nil {
+	h.SharedMoments(v, sums.sums, parts, each)
+	if err := e.copyMoments(a, q, from, v, true); err != nil {
 		return err
 	}
 	j.prepare(h)
 	j.rule.SharedSizes(v)
-	w.shared = optim.Shared{Sizes: v, Each: q.shared, First: lo}
+	w.shared = optim.Shared{Sizes: v, Each: each, First: lo}
 	j.rule.SetShared(&w.shared)
 	return a.run(dev, q, lo, j)
 }
 
 // copyMoments copies the second moments of q, beginning with block from, to v, or with save v to them.
-func (a *Optimizer) copyMoments(q *param, from int, v []float32, save bool) error {
+func (e *shared) copyMoments(a *Optimizer, q *param, from int, v []float32, save bool) error {
 	if save {
-		a.note(a.claimOf(q, from*q.shared, len(v)*q.shared), optim.Begun)
+		a.note(a.claimOf(q, from*e.multiple, len(v)*e.multiple), optim.Begun)
 	}
 	if a.o.Storage != nil {
-		return a.copyStored(q, from, v, save)
+		return e.copyStored(a, q, from, v, save)
 	}
 	state, err := a.stateOn(snug.CPU(), q)
 	if err != nil {
 		return err
 	}
-	copyEither(floats(state.Host(), q.moments)[from:][:len(v)], v, save)
+	copyEither(floats(state.Host(), e.moments)[from:][:len(v)], v, save)
 	return nil
 }
 
 // copyStored is copyMoments with a Storage. It is a function of its own because its closure allocates memory.
-func (a *Optimizer) copyStored(q *param, from int, v []float32, save bool) error {
+func (e *shared) copyStored(a *Optimizer, q *param, from int, v []float32, save bool) error {
 	return a.withBlob(q, factors, save, func(blob []byte) error {
-		copyEither(floats(blob, q.moments)[from:][:len(v)], v, save)
+		copyEither(floats(blob, e.moments)[from:][:len(v)], v, save)
 		return nil
 	})
 }

@@ -73,9 +73,9 @@ func TestAdamMiniGolden(t *testing.T) {
 			}
 			for key, want := range run.Moments {
 				q := a.params[key]
-				require.Equal(t, len(want), q.moments, key)
+				require.Equal(t, len(want), q.engine.(*shared).moments, key)
 				require.NoError(t, a.withBlob(q, factors, false, func(blob []byte) error {
-					for i, v := range floats(blob, q.moments) {
+					for i, v := range floats(blob, q.engine.(*shared).moments) {
 						require.InEpsilon(t, want[i], v, 2e-5, "%s: %s, moment %d", name, key, i)
 					}
 					return nil
@@ -251,7 +251,7 @@ func TestAdamMiniErrors(t *testing.T) {
 		"MaxUpdate is 1": errorOf(New(AdamMini{}, Options{MaxUpdate: 1})),
 		"want all":       newWith(t, AdamMini{}, Options{}, nil).AddShard("w", 1000, 0, 256),
 		"Shared is -1":   newWith(t, AdamMini{}, with(-1), nil).Add("w", 1000),
-		"another form":   newWith(t, AdamMini{}, Options{}, nil).o.checkForm(),
+		"bitsandbytes has no optimizer that goes on": newWith(t, AdamMini{}, Options{}, nil).o.checkForm(),
 	} {
 		require.ErrorIs(t, err, snug.ErrConfig, what)
 		require.ErrorContains(t, err, what)
@@ -259,7 +259,7 @@ func TestAdamMiniErrors(t *testing.T) {
 	err := newWith(t, AdamMini{}, with(300), nil).Add("w", 1000)
 	require.ErrorIs(t, err, snug.ErrShape)
 	require.ErrorContains(t, err, "of 1000 elements, of which 300 each are to share a second moment")
-	require.False(t, Folds(AdamMini{}))
+	require.False(t, TraitsOf(AdamMini{}).Folds)
 	require.EqualValues(t, 4*10*20+4*10, StateBytes(AdamMini{}, Options{}, 10, 20))
 	require.EqualValues(t, 4*200+4, StateBytes(AdamMini{}, Options{}, 200))
 
@@ -268,7 +268,7 @@ func TestAdamMiniErrors(t *testing.T) {
 	a.Advance(1e-3)
 	err = a.StepRange("w", 256, snug.ViewOf(p[256:768]), snug.ViewOf(g[256:768]), 1)
 	require.ErrorIs(t, err, snug.ErrShape)
-	require.ErrorContains(t, err, "elements 256 to 768 are not whole blocks of the 512 that share a second moment")
+	require.ErrorContains(t, err, "elements 256 to 768 are not whole blocks of the 512 that a step takes together")
 	step(t, a, "w", p, g, 1)
 	require.EqualValues(t, 12*10, a.WorkspaceBytes())
 	saved, err := a.AppendBinary(nil)

@@ -43,7 +43,7 @@ func TestAgainst32(t *testing.T) {
 				require.Less(t, outliers(v32, v8, 3e-3, 1e-3), 20, "step %d: v", i+1)
 				got, want := p8.Get(), p32.Get()
 				require.Less(t, outliers(want, got, c.atol, c.rtol), 20, "step %d: p", i+1)
-				abs, rel := distance(want, got)
+				abs, rel := apart(want, got)
 				require.Less(t, abs, c.abs)
 				require.Less(t, rel, c.rel)
 				p32 = put(got)
@@ -56,7 +56,7 @@ func TestAgainst32(t *testing.T) {
 }
 
 // distance returns the mean of the absolute and of the relative differences.
-func distance(want, got []float32) (abs, rel float64) {
+func apart(want, got []float32) (abs, rel float64) {
 	for i, x := range want {
 		d := math.Abs(float64(got[i]) - float64(x))
 		abs += d

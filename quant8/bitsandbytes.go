@@ -7,7 +7,6 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/optim"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
@@ -104,17 +103,9 @@ var stateKeys = [2]tensorKeys{
 }
 
 // checkForm says whether bitsandbytes has the states of the optimizer in this form.
-// bitsandbytes' AdEMAMix keeps two states in one tensor. It has no 8-bit LAMB and LARS
-// that work, and no Adafactor, Muon, APOLLO, GaLore, SOAP, Schedule-Free AdamW, Prodigy and Adam-mini. Its SGD takes
-// Nesterov's momentum and dampening as options and does not use them.
 func (o *options) checkForm() error {
-	for i, signed := range o.hyper.Rule.Signed8() {
-		if signed != (i == 0) || o.hyper.Rule.Whole() || o.hyper.Rule.Averages() || o.low.rank > 0 || o.soap.frequency > 0 || o.prodigy.every > 0 || o.mini {
-			return fmt.Errorf("bitsandbytes keeps the states of %s in another form: %w", o.name, snug.ErrConfig)
-		}
-	}
-	if o.hyper.Rule == optim.Nesterov || o.hyper.Dampening != 0 {
-		return fmt.Errorf("bitsandbytes has SGD with neither Nesterov's momentum nor dampening: %w", snug.ErrConfig)
+	if o.BitsAndBytes == "" {
+		return fmt.Errorf("bitsandbytes has no optimizer that goes on from the state of %s, or only with other options: %w", o.Title, snug.ErrConfig)
 	}
 	return nil
 }

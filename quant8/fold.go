@@ -34,7 +34,7 @@ type FoldOptions struct {
 // for each, and never holds more than one gradient: the backward pass of each micro-batch folds its
 // gradients into the moments as they arrive, and that of the last one updates the parameters. With the
 // weight n of a micro-batch, the weight N of all, and g the micro-batch's gradient times n/N the moments of
-// AdamW and Adam become as follows, and those of AdEMAMix and SGD likewise, by their own equations:
+// [AdamW] become as follows, and those of other rules likewise, by their own equations:
 //
 //	m ← β1·m + (1-β1)·g      the first
 //	m ← m + (1-β1)·g         those that follow
@@ -43,7 +43,7 @@ type FoldOptions struct {
 //
 // as in Zhang et al. 2023, "Adam Accumulation to Reduce Memory Footprints of both Activations and
 // Gradients for Large-scale DNN Training", arXiv:2305.19982. m is that of a step with the mean of the
-// gradients, up to rounding, and so is the step of SGD. v is not: it has the sum of the squares, not the
+// gradients, up to rounding, and so is a step without v. v is not: it has the sum of the squares, not the
 // square of the sum. Where the gradients of k micro-batches of equal weight are independent noise both are
 // the same on average. Where all are equal v is k times smaller, and steps are up to √k times longer: early
 // in a run, where they are alike, the rate may have to be lower. With MeanSquares v is the same where all
@@ -64,8 +64,7 @@ type FoldOptions struct {
 // [Optimizer.WriteTo] between two calls saves what came before, and a restored optimizer goes on with the
 // next. Options, Total included, are then those of the calls before.
 //
-// The rule is [AdamW], [Adam] without weight decay, [AdEMAMix], or [SGD] without Nesterov: the update of
-// others needs the whole gradient. Options.NonFinite is Fail, because what is folded cannot be taken back,
+// The rule is one whose Traits say that it Folds: the update of others needs the whole gradient. Options.NonFinite is Fail, because what is folded cannot be taken back,
 // and MaxUpdate is 0. A gradient that is not finite is an error before any of it is folded.
 //
 // Errors are those of StepInBackward, and wrap [snug.ErrConfig] also for weights that do not fit, and
@@ -77,20 +76,6 @@ func (a *Optimizer) FoldInBackward(o FoldOptions, backward func(ready Ready) err
 		return false, 0, fmt.Errorf("quant8: %s: fold in backward: %w", a.label(), err)
 	}
 	return full, norm, nil
-}
-
-// Folds reports whether [Optimizer.FoldInBackward] takes a rule.
-func Folds(rule Rule) bool {
-	if !known(rule) {
-		return false
-	}
-	e := rule.equation()
-	return e.folds() && !(e.hyper.Coupled && e.hyper.WeightDecay != 0)
-}
-
-// folds says whether the states are linear in the gradients, or in their squares.
-func (e *equation) folds() bool {
-	return e.hyper.Rule.Folds() && e.low.rank == 0 && e.soap.frequency == 0 && e.prodigy.every == 0 && !e.mini
 }
 
 // folding is a step that several micro-batches make.
@@ -206,8 +191,8 @@ func (a *Optimizer) checkFold(o FoldOptions, noPass bool) error {
 	}
 	f := a.fold.OptimizerFold
 	switch {
-	case !a.o.folds():
-		return refuse("the update needs the whole gradient, which only AdamW, Adam, AdEMAMix and SGD without Nesterov do without")
+	case !a.o.Folds:
+		return refuse("%s", a.o.Refuses(Folded))
 	case a.o.NonFinite != Fail:
 		return refuse("Options.NonFinite skips gradients, and what is folded cannot be taken back")
 	case a.o.MaxUpdate != 0:
@@ -235,7 +220,7 @@ func (a *Optimizer) checkFold(o FoldOptions, noPass bool) error {
 	for _, name := range a.names() {
 		q := a.params[name]
 		if a.o.hyper.Coupled && q.options.WeightDecay != 0 {
-			return refuse("parameter %q has weight decay, which Adam adds to the whole gradient", name)
+			return refuse("parameter %q has weight decay, which %s adds to the whole gradient", name, a.o.Title)
 		}
 		if f.Micros == 0 && !q.marks.All(optim.Waiting) {
 			return refuse("parameter %q already has an update in step %d: call Advance first", name, a.t)

@@ -278,25 +278,25 @@ func TestFoldRefuses(t *testing.T) {
 		o        FoldOptions
 		backward func(Ready) error
 	}{
-		"whole gradient":           {Lion{}, Options{}, half, pass},
-		"update needs the whole":   {Apollo{}, Options{}, half, pass},
-		"needs the whole gradient": {GaLore{}, Options{}, half, pass},
-		"without Nesterov":         {SGD{Nesterov: true}, Options{}, half, pass},
-		"has weight decay":         {Adam{WeightDecay: 0.1}, Options{}, half, pass},
-		"Options.NonFinite":        {nil, Options{NonFinite: SkipElement}, half, pass},
-		"Options.MaxUpdate":        {nil, Options{MaxUpdate: 1}, half, pass},
-		"pass is nil":              {nil, Options{}, half, nil},
-		"Total is 0":               {nil, Options{}, FoldOptions{Weight: 1}, pass},
-		"Total is +Inf":            {nil, Options{}, FoldOptions{Weight: 1, Total: math.Inf(1)}, pass},
-		"Total is NaN":             {nil, Options{}, FoldOptions{Weight: 1, Total: math.NaN()}, pass},
-		"Weight is 0":              {nil, Options{}, FoldOptions{Total: 1}, pass},
-		"Weight is NaN":            {nil, Options{}, FoldOptions{Weight: math.NaN(), Total: 1}, pass},
-		"Weight is 1e-300":         {nil, Options{}, FoldOptions{Weight: 1e-300, Total: 1}, pass},
-		"more than is left":        {nil, Options{}, FoldOptions{Weight: 1.01, Total: 1}, pass},
-		"MaxNorm is -1":            {nil, Options{}, FoldOptions{Weight: 1, Total: 1, MaxNorm: -1}, pass},
-		"GradScale is NaN":         {nil, Options{}, FoldOptions{Weight: 1, Total: 1, GradScale: nan}, pass},
-		"did not come":             {nil, Options{}, half, func(Ready) error { return nil }},
-		"no parameter \"x\"":       {nil, Options{}, half, func(ready Ready) error { return ready("x", one(1), one(1)) }},
+		"whole gradient":                      {Lion{}, Options{}, half, pass},
+		"update needs the whole":              {Apollo{}, Options{}, half, pass},
+		"needs the whole gradient":            {GaLore{}, Options{}, half, pass},
+		"its update needs the whole gradient": {SGD{Nesterov: true}, Options{}, half, pass},
+		"has weight decay":                    {Adam{WeightDecay: 0.1}, Options{}, half, pass},
+		"Options.NonFinite":                   {nil, Options{NonFinite: SkipElement}, half, pass},
+		"Options.MaxUpdate":                   {nil, Options{MaxUpdate: 1}, half, pass},
+		"pass is nil":                         {nil, Options{}, half, nil},
+		"Total is 0":                          {nil, Options{}, FoldOptions{Weight: 1}, pass},
+		"Total is +Inf":                       {nil, Options{}, FoldOptions{Weight: 1, Total: math.Inf(1)}, pass},
+		"Total is NaN":                        {nil, Options{}, FoldOptions{Weight: 1, Total: math.NaN()}, pass},
+		"Weight is 0":                         {nil, Options{}, FoldOptions{Total: 1}, pass},
+		"Weight is NaN":                       {nil, Options{}, FoldOptions{Weight: math.NaN(), Total: 1}, pass},
+		"Weight is 1e-300":                    {nil, Options{}, FoldOptions{Weight: 1e-300, Total: 1}, pass},
+		"more than is left":                   {nil, Options{}, FoldOptions{Weight: 1.01, Total: 1}, pass},
+		"MaxNorm is -1":                       {nil, Options{}, FoldOptions{Weight: 1, Total: 1, MaxNorm: -1}, pass},
+		"GradScale is NaN":                    {nil, Options{}, FoldOptions{Weight: 1, Total: 1, GradScale: nan}, pass},
+		"did not come":                        {nil, Options{}, half, func(Ready) error { return nil }},
+		"no parameter \"x\"":                  {nil, Options{}, half, func(ready Ready) error { return ready("x", one(1), one(1)) }},
 	} {
 		if c.rule == nil {
 			c.rule = AdamW{}
@@ -385,10 +385,10 @@ func TestFoldThatFails(t *testing.T) {
 
 func TestFolds(t *testing.T) {
 	for _, rule := range foldable {
-		require.True(t, Folds(rule), "%+v", rule)
+		require.True(t, TraitsOf(rule).Folds, "%+v", rule)
 	}
 	for _, rule := range []Rule{nil, (*AdamW)(nil), Lion{}, Adam{WeightDecay: 1}, SGD{Nesterov: true}, RMSprop{}, LAMB{}, Muon{}, Adafactor{}} {
-		require.False(t, Folds(rule), "%+v", rule)
+		require.False(t, TraitsOf(rule).Folds, "%+v", rule)
 	}
 }
 

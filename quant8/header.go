@@ -2,7 +2,6 @@ package quant8
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/optim"
@@ -11,7 +10,7 @@ import (
 
 // header returns the bytes that are saved before the states.
 func (a *Optimizer) header() *state.Optimizer {
-	h := &state.Optimizer{Rule: a.o.name, Numbers: a.numbers(), OptimizerFixed: state.OptimizerFixed{
+	h := &state.Optimizer{Rule: a.o.Title, Numbers: a.o.method.numbers(a), OptimizerFixed: state.OptimizerFixed{
 		Bits: uint32(a.o.Bits), Block: uint32(a.o.Block), Chunk: uint64(a.o.Chunk), MinSize: uint64(a.o.MinSize),
 		Step: uint64(a.t), LR: a.lr, Fold: a.fold.OptimizerFold, Maps: a.maps.entries(),
 	}}
@@ -65,7 +64,7 @@ func (a *Optimizer) readHeader(d *state.Decoder) (*saved, error) {
 	if err := a.made(); err != nil {
 		return nil, err
 	}
-	o := d.GetOptimizer()
+	o := d.GetOptimizer(SavedNumbers)
 	h := &saved{
 		optimizer: o.Rule, bits: uint64(o.Bits), block: uint64(o.Block), chunk: o.Chunk, minSize: o.MinSize,
 		step: int(o.Step), lr: o.LR, fold: o.Fold, numbers: o.Numbers,
@@ -73,9 +72,8 @@ func (a *Optimizer) readHeader(d *state.Decoder) (*saved, error) {
 	if !validRate(h.lr) || h.chunk == 0 || h.chunk > maxChunk {
 		d.Corrupt("a learning rate of %v, chunks of %d elements", h.lr, h.chunk)
 	}
-	for i, x := range o.Numbers { // only N of Prodigy and its part of the step can be below 0, and it counts steps
-		prodigy := o.Rule == "Prodigy"
-		if x < 0 && !(prodigy && (i == 2 || i == 3)) || prodigy && i == 5 && (x != math.Trunc(x) || x > float64(o.Step)) {
+	for i, x := range o.Numbers {
+		if o.Rule == a.o.Title && !a.o.method.valid(i, x, o.Step) {
 			d.Corrupt("the number %g of %s", x, o.Rule)
 		}
 	}
@@ -107,8 +105,8 @@ func (a *Optimizer) readHeader(d *state.Decoder) (*saved, error) {
 // checkOptions compares the saved options with the options of a, field by field. Shards
 // may be saved in chunks of another size.
 func (a *Optimizer) checkOptions(h *saved, sameChunk bool) error {
-	if h.optimizer != a.o.name {
-		return fmt.Errorf("saved by %q, this optimizer is %s: %w", h.optimizer, a.o.name, snug.ErrConfig)
+	if h.optimizer != a.o.Title {
+		return fmt.Errorf("saved by %q, this optimizer is %s: %w", h.optimizer, a.o.Title, snug.ErrConfig)
 	}
 	options := []struct {
 		name      string
@@ -160,21 +158,26 @@ func (a *Optimizer) checkForms(p *savedParam, q *param) error {
 	case q != nil && (p.rows != q.rows || p.cols != q.cols):
 		return fmt.Errorf("saved with parameter %q of %d×%d elements, this optimizer has %d×%d: %w", p.name, p.rows, p.cols, q.rows, q.cols, snug.ErrConfig)
 	}
-	s := a.o.savedShape(p)
-	want := s.stateBytes(a.o.layoutOf(p.bits, s), p.n)
+	e, err := a.o.savedEngine(p)
+	if err != nil {
+		return fmt.Errorf("saved with parameter %q %w", p.name, err)
+	}
+	f, option := e.keeps(), e.option()
+	want := f.stateBytes(a.o.layoutOf(p.bits, f), p.n)
 	switch {
-	case (s.rank > 0 || s.turns() || s.sliced > 0 || s.shared > 0) && p.n != p.total:
+	case f.alone && p.n != p.total:
 		return fmt.Errorf("saved with %d elements of parameter %q, want all %d: %w", p.n, p.name, p.total, snug.ErrCorrupt)
-	case s.rank > 0 && p.bytes != want:
-		return fmt.Errorf("saved with parameter %q in %d bytes, and with a Rank of %d it has %d: %w", p.name, p.bytes, s.rank, want, snug.ErrConfig)
-	case s.turns() && p.bytes != want:
-		return fmt.Errorf("saved with parameter %q in %d bytes, and with a MaxDim of %d it has %d: %w", p.name, p.bytes, a.o.soap.maxDim, want, snug.ErrConfig)
-	case s.sliced > 0 && p.bytes != want:
-		return fmt.Errorf("saved with parameter %q in %d bytes, and with a SliceP of %d it has %d: %w", p.name, p.bytes, a.o.prodigy.every, want, snug.ErrConfig)
-	case a.o.mini && q != nil && p.bytes == want && s.shared != q.shared:
-		return fmt.Errorf("saved with parameter %q in %d second moments, this optimizer has %d: %w", p.name, s.moments, q.moments, snug.ErrConfig)
+	case p.bytes != want && option != "":
+		return fmt.Errorf("saved with parameter %q in %d bytes, and with %s it has %d: %w", p.name, p.bytes, option, want, snug.ErrConfig)
 	case p.bytes != want:
 		return fmt.Errorf("saved with parameter %q in %d bytes, want %d: %w", p.name, p.bytes, want, snug.ErrCorrupt)
+	case q != nil && option != q.engine.option():
+		return fmt.Errorf("saved with parameter %q with %s, this optimizer has %s: %w", p.name, option, q.engine.option(), snug.ErrConfig)
 	}
 	return nil
+}
+
+// savedEngine returns the engine of a saved parameter.
+func (o *options) savedEngine(p *savedParam) (engine, error) {
+	return o.method.engine(o, added{n: p.n, rows: p.rows, cols: p.cols, bits: p.bits, saved: p.bytes})
 }

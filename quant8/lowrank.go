@@ -2,149 +2,199 @@ package quant8
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/lowrank"
 	"github.com/snug-ml/snug/internal/optim"
+	"github.com/snug-ml/snug/internal/philox"
+	"github.com/snug-ml/snug/internal/rounding"
+	"github.com/snug-ml/snug/internal/sweep"
 )
 
-// Apollo is the rule of Zhu et al. 2024, "APOLLO: SGD-like Memory, AdamW-level Performance", arXiv:2412.05270, as the
-// authors' package apollo-torch computes it. Apollo{Tensor: true} is APOLLO-mini.
-//
-// It is for matrices, see [Optimizer.AddMatrix], whose shorter side is longer than Rank and which have MinSize elements
-// or more. A channel is a row of a tall or square matrix, or a column of a wide one. The moments are those of the
-// gradient's projection onto r = Rank random directions P, and say by how much to multiply the gradient of each
-// channel c, or with Tensor of the whole matrix. With c1 = 1-β1^t and c2 = √(1-β2^t) at step t it computes
-//
-//	x ← P·g                                   r numbers for each channel
-//	m ← β1·m + (1-β1)·x
-//	v ← β2·v + (1-β2)·x²
-//	s = |m/(√v + ε)|/(|x| + 1e-8)             norms over a channel, or with Tensor over the matrix
-//	u = s·g                                   a factor for each channel
-//	u ← u/max(1, |u|/(1.01·|u before|))       norms over the matrix; not at first, and not with NoLimit
-//	p ← p - lr·√Scale·c2/c1·u
-//	p ← p·(1 - lr·wd)
-//
-// P has the shape [r, min(rows, cols)], and g is one channel of the gradient. The third line from the end is the norm-growth limiter of Fira (Chen et al. 2024, arXiv:2410.01623). It is a
-// quotient, so that it does not matter whether √Scale comes before it or after, as the option scale_front of the
-// authors' package says. A norm of 0 does not limit the next.
-//
-// P has independent normal numbers of variance 1/r, which are other ones after every Gap steps. It is stored nowhere:
-// Options.Seed, the name of the parameter and the number of the period determine its elements, which every step
-// generates again.
-//
-// Other parameters take [AdamW], with ε in place of ε·c2: all that [Optimizer.Add] adds, which should be vectors,
-// embeddings and the output layer, and matrices too small to project. The usual rate is 0.01 for all.
-//
-// The states are m, with a sign, and v, of r·max(rows, cols) elements each, and 4 bytes for the norm. The width is 32
-// bits for states of fewer than MinSize elements. A matrix of 4096×4096 takes 8.4 MB with a Rank of 256 and 32 bits,
-// 2.1 MB with 8 bits, and with Tensor 8.3 KB with 8 bits; AdamW takes 34 MB with 8 bits.
-//
-// The workspace, see [Optimizer.WorkspaceBytes], has for k = max(rows, cols) the projection and its update, 8·r·k
-// bytes; up to 1 MiB, or 256·r bytes more if r is above 2048, for parts of P and of g, and at least 4·k for the
-// factors; and the sums of the channels' squares, as with [Adafactor]. A step takes 2·n·r floating-point operations
-// for n elements, and reads g four times.
-//
-// A step updates a whole matrix, on the CPU only. Each process must hold whole parameters: [Optimizer.AddShard] of a
-// part is an error, and so is [Optimizer.StepRange] of a part of a matrix. The last bits of the products, and so of m,
-// v and p, depend on the instructions of the CPU, not on the number of workers. A projection that is not below 2^63
-// counts as a gradient that is not finite. With [SkipElement] such elements of g count as 0 in P·g. An error of the
-// [Storage] has the same effect as with [Muon].
-type Apollo struct {
-	Rank        int     // r, from 1 on; default 256, or 1 with Tensor
-	Tensor      bool    // one factor for the whole matrix
-	Scale       float32 // default 1, or 128 with Tensor
-	Gap         int     // steps with the same P; default 200
-	NoLimit     bool    // no norm-growth limiter
-	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
-	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
-	Eps         float32 // added to the root of the second moment, default 1e-6
-	WeightDecay float32 // a step multiplies p by 1-lr·WeightDecay; default 0
+// projecting is the method of rules that project the gradients of matrices onto few directions. Other parameters take Adam's
+// step, and so do the moments of the projection.
+type projecting struct {
+	plain
+	rank, gap       int
+	factor          float64
+	based           bool // directions are kept, see applyBasis; otherwise each step generates them, see applyChannels
+	tensor, limited bool // see applyChannels
 }
 
-func (r Apollo) equation() equation {
-	rank, scale := 256, float32(1)
-	if r.Tensor {
-		rank, scale = 1, 128
+// equation returns the equation with this method, which begins with so many directions that stay for gap steps; 0 stands
+// for 200.
+func (m *projecting) equation(rank, gap int, beta1, beta2, eps, decay float32) equation {
+	e := equation{
+		Traits: Traits{Unit: Matrix, Shaped: true, Rank: rank},
+		hyper:  optim.Hyper{Rule: optim.Adam, PlainEps: true, WeightDecay: float64(decay)},
+		method: m,
 	}
-	e := lowRankEquation("Apollo", r.Beta1, r.Beta2, r.Eps, r.WeightDecay)
-	e.low.tensor, e.low.unlimited = r.Tensor, r.NoLimit
-	e.directions(cmp.Or(r.Rank, rank), cmp.Or(r.Gap, 200))
-	e.number("Scale", &e.low.scale, r.Scale, scale, math.MaxFloat32)
-	return e
-}
-
-// GaLore is the rule of Zhao et al. 2024, "GaLore: Memory-Efficient LLM Training by Gradient Low-Rank Projection",
-// arXiv:2403.03507, as the authors' package galore-torch computes it with its proj_type "std".
-//
-// It is for the matrices of [Apollo], with the same channels. The moments are those of the gradient's projection onto
-// the r = Rank leading singular vectors of a gradient, on its shorter side. With c1 = 1-β1^t and c2 = √(1-β2^t) at step
-// t it computes
-//
-//	x ← P·g                                   r numbers for each channel
-//	m ← β1·m + (1-β1)·x
-//	v ← β2·v + (1-β2)·x²
-//	p ← p - lr·Scale·c2/c1·Pᵀ·(m/(√v + ε))
-//	p ← p·(1 - lr·wd)
-//
-// P has the singular vectors as rows. It is made of the gradient of the first step, and of the first after every Gap
-// steps. If [SkipElement] skips elements of that gradient, P is made of the next; until then the matrix is not updated in
-// the first period, and keeps the P before in later ones. With a shorter side of up to 128 the vectors
-// are exact; otherwise they are those that three iterations with r+16 random start vectors find (Halko, Martinsson and
-// Tropp 2011), which are random numbers as in [Apollo]. Signs are arbitrary. Where the gradient has fewer than r
-// singular values above 0, as with few tokens, the other directions are random ones, orthogonal to those that it has.
-//
-// Other parameters take [AdamW], as with [Apollo]. The usual rate is 0.01 for all.
-//
-// The states are m, with a sign, and v, of r·max(rows, cols) elements each, with the widths of [Apollo]'s. P takes
-// 4·r·min(rows, cols) bytes with every width. A matrix of 4096×4096 takes 6.3 MB with a Rank of 128 and 32 bits,
-// and 3.2 MB with 8 bits.
-//
-// The workspace, see [Optimizer.WorkspaceBytes], has P; for k = max(rows, cols) the projection and its update, 8·r·k
-// bytes; and up to 2 MiB, or 256·cols bytes if that is more, for a part of the update of p. Making P takes instead
-// 4·w·(rows+cols+w) bytes with w = r+16, and 8·w², or 12·min(rows, cols)² for exact vectors. A step takes 4·n·r
-// floating-point operations for n elements, and one that makes P about 14·n·(r+16) more.
-//
-// A step updates a whole matrix, on the CPU only, and has the bits and errors of [Apollo]'s.
-type GaLore struct {
-	Rank        int     // r, from 1 on; default 128
-	Scale       float32 // default 0.25
-	Gap         int     // steps with the same P; default 200
-	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
-	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
-	Eps         float32 // added to the root of the second moment, default 1e-6
-	WeightDecay float32 // a step multiplies p by 1-lr·WeightDecay; default 0
-}
-
-func (r GaLore) equation() equation {
-	e := lowRankEquation("GaLore", r.Beta1, r.Beta2, r.Eps, r.WeightDecay)
-	e.low.svd = true
-	e.directions(cmp.Or(r.Rank, 128), cmp.Or(r.Gap, 200))
-	e.number("Scale", &e.low.scale, r.Scale, 0.25, math.MaxFloat32)
-	return e
-}
-
-// lowRank is how an equation projects gradients of matrices. Its rank is 0 for other equations.
-type lowRank struct {
-	rank, gap         int
-	scale             float64
-	svd               bool // GaLore, else Apollo
-	tensor, unlimited bool
-}
-
-// lowRankEquation returns the equation of vectors, and of the moments of matrices.
-func lowRankEquation(name string, beta1, beta2, eps, decay float32) equation {
-	e := equation{name: name, hyper: optim.Hyper{Rule: optim.Adam, PlainEps: true, WeightDecay: float64(decay)}}
 	e.moments(beta1, beta2)
 	e.number("Eps", &e.hyper.Eps, eps, 1e-6, math.MaxFloat32)
+	if m.rank, m.gap = rank, cmp.Or(gap, 200); m.rank < 1 {
+		e.refuse("Rank is %d, want 1 or more", m.rank)
+	}
+	if m.gap < 1 {
+		e.refuse("Gap is %d, want 1 or more", m.gap)
+	}
 	return e
 }
 
-// directions sets how many there are, and for how many steps.
-func (e *equation) directions(rank, gap int) {
-	if e.low.rank, e.low.gap = rank, gap; rank < 1 {
-		e.refuse("Rank is %d, want 1 or more", rank)
+func (m *projecting) engine(o *options, p added) (engine, error) {
+	if m.rank >= min(p.rows, p.cols) || p.n < o.MinSize {
+		return new(elements), nil
 	}
-	if gap < 1 {
-		e.refuse("Gap is %d, want 1 or more", gap)
+	e := &lowRank{of: m}
+	e.shape, e.alone, e.whole = shape{p.rows, p.cols}, true, true
+	e.kept, e.factors = m.rank*max(p.rows, p.cols), 4
+	if m.based {
+		e.factors = 4 * (1 + int64(m.rank)*int64(min(p.rows, p.cols)))
 	}
+	e.workspace = m.scratch(&e.form)
+	return e, nil
 }
+
+// scratch returns what a step of a matrix takes.
+func (m *projecting) scratch(f *form) (s scratch) {
+	work := lowrank.ProjectWork(f.rows, f.cols, m.rank)
+	if !m.based {
+		return scratch{nFloats: 1 + 2*f.kept + max(work, f.rows, f.cols), nSums: partsOf(f.shape).sums(f.shape)}
+	}
+	making, sums := lowrank.BasisWork(f.rows, f.cols, m.rank)
+	return scratch{nFloats: int(f.factors/4) + max(2*f.kept+max(work, bandOf(f.shape)*f.cols), making), nSums: sums}
+}
+
+// lowRank is the engine of a matrix whose gradient is projected.
+type lowRank struct {
+	elements
+	of *projecting
+}
+
+func (e *lowRank) option() string { return fmt.Sprintf("a Rank of %d", e.of.rank) }
+
+// lowRankStep is a step of such a matrix.
+type lowRankStep struct {
+	a       *Optimizer
+	of      *projecting
+	q       *param
+	dev     *snug.Device
+	j       stepJob
+	h       optim.Hyper
+	factors []float32 // a copy: the norm before; or the step of the directions, as bits, and the directions
+	rest    []float32 // the workspace behind it: x, u and then what else a step needs, or all for making directions
+	x, u    []float32 // the projection, and the step of its moments, with a row for each channel
+	work    []float32
+}
+
+func (e *lowRank) step(a *Optimizer, dev *snug.Device, q *param, _ int, h optim.Hyper, j stepJob, _ float32) error {
+	if err := a.work.lock(dev); err != nil {
+		return err
+	}
+	defer a.work.mu.Unlock()
+	floats, held, own := a.work.near, q.kept, int(q.factors/4)
+	s := lowRankStep{a: a, of: e.of, q: q, dev: dev, h: h, j: j, factors: floats[:own], rest: floats[own:]}
+	s.x, s.u, s.work = s.rest[:held], s.rest[held:2*held], s.rest[2*held:]
+	if err := a.copyFactors(dev, q, s.factors, false); err != nil {
+		return err
+	}
+	changed, ready := s.direct()
+	if !ready {
+		return nil
+	}
+	s.project()
+	skip, leave, err := s.checkProjection()
+	if err != nil || leave {
+		return err
+	}
+	if changed {
+		if err := a.copyFactors(dev, q, s.factors, true); err != nil {
+			return err
+		}
+	}
+	if err := a.moments(dev, q, h, j, s.u, s.x, skip); err != nil {
+		return err
+	}
+	if e.of.based {
+		return s.applyBasis()
+	}
+	return s.applyChannels()
+}
+
+// period returns the number of the period of a step, from 0.
+func (s *lowRankStep) period(step int) int { return (step - 1) / s.of.gap }
+
+// stream names the normal numbers of the directions. Its seed is none of those that steps have.
+func (s *lowRankStep) stream() philox.Stream {
+	seed := rounding.Seed(s.a.o.Seed, math.MaxUint64)
+	return philox.Stream{Seed: rounding.Seed(seed, uint64(s.period(s.a.t))), Tensor: s.q.tensor}
+}
+
+// matrix returns the gradient. Elements that are skipped count as 0.
+func (s *lowRankStep) matrix() lowrank.Matrix {
+	m := lowrank.Matrix{Data: s.j.g, Rows: s.q.rows, Cols: s.q.cols}
+	if s.j.skip {
+		scale := s.h.GradScale
+		m.Skip = func(x []float32) { optim.Leave(x, scale, tooLarge) }
+	}
+	return m
+}
+
+// project sets x.
+func (s *lowRankStep) project() {
+	d, alpha := lowrank.Directions{Rank: s.of.rank, Stream: s.stream()}, s.h.GradScale
+	switch {
+	case s.of.based:
+		d.Values = s.factors[1:]
+	case s.a.directions != nil:
+		d.Values = s.a.directions(s.q.name, s.period(s.a.t))
+	}
+	if !s.of.based {
+		alpha = float32(float64(alpha) / math.Sqrt(float64(s.of.rank)))
+	}
+	lowrank.Project(s.x, alpha, s.matrix(), d, s.work)
+}
+
+// checkProjection looks for elements of x that must not reach the state. It says whether to skip them, or to leave
+// the matrix as it is.
+func (s *lowRankStep) checkProjection() (skip, leave bool, err error) {
+	a, q := s.a, s.q
+	i := sweep.First(snug.SliceView(s.x), 1, tooLarge)
+	if i < 0 {
+		return false, false, nil
+	}
+	at := i / s.of.rank // the first element of its channel
+	if q.rows >= q.cols {
+		at *= q.cols
+	}
+	if a.o.NonFinite == Fail {
+		return false, false, fmt.Errorf("the projection of the gradient with element %d is NaN, infinite or not below 2^63: %w", at, snug.ErrNonFinite)
+	}
+	leave = a.o.NonFinite == SkipStep
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.skipped = append(a.skipped, snug.NonFinite{Name: q.name, Index: at, Micro: -1, Count: 1, Value: s.x[i]})
+	return true, leave, nil
+}
+
+// moments updates the state of q by x and sets u to -c2/c1·m/(√v + ε). Elements of x that skip leaves out become 0.
+func (a *Optimizer) moments(dev *snug.Device, q *param, h optim.Hyper, j stepJob, u, x []float32, skip bool) error {
+	clear(u)
+	j.p, j.g, j.random, j.skip, j.first = snug.SliceView(u), snug.SliceView(x), false, skip, 0
+	h.LR, h.WeightDecay, h.GradScale, h.Skip = 1, 0, 1, 0
+	if skip {
+		h.Skip = tooLarge
+	}
+	j.prepare(h)
+	if err := a.run(dev, q, 0, j); err != nil {
+		return err
+	}
+	if skip {
+		optim.Leave(x, 1, tooLarge)
+	}
+	return nil
+}
+
+// decayed is by how much a step multiplies p. What it adds to p is multiplied by it too, where p decays at the end.
+func decayed(h optim.Hyper) float64 { return 1 - float64(h.LR*h.WeightDecay) }

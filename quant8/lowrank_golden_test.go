@@ -56,7 +56,7 @@ func TestLowRankGolden(t *testing.T) {
 				shape, p := r.Shapes[name], append([]float32(nil), r.Start[name]...)
 				if len(shape) == 2 {
 					require.NoError(t, a.AddMatrix(name, shape[0], shape[1]))
-					require.Equal(t, a.o.low.rank, a.params[name].rank)
+					require.IsType(t, new(lowRank), a.params[name].engine)
 				} else {
 					require.NoError(t, a.Add(name, shape[0]))
 				}

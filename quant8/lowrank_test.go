@@ -64,7 +64,7 @@ func TestLowRankDirections(t *testing.T) {
 			return newMatrixRun(t, a)
 		}
 		a, b := make2(), make2()
-		rank := a.a.params["w"].rank
+		rank := a.a.params["w"].engine.(*lowRank).of.rank
 		stream := func(period int) philox.Stream {
 			return philox.Stream{Seed: rounding.Seed(rounding.Seed(seed, math.MaxUint64), uint64(period)), Tensor: rounding.Tensor("w")}
 		}
@@ -288,13 +288,13 @@ func TestLowRankOfAnotherRank(t *testing.T) {
 	}
 	a, err := New(Apollo{}, Options{})
 	require.NoError(t, err)
-	require.ErrorContains(t, second(a.WriteBitsAndBytes(new(bytes.Buffer), BitsAndBytesFormat{})), "another form")
+	require.ErrorContains(t, second(a.WriteBitsAndBytes(new(bytes.Buffer), BitsAndBytesFormat{})), "bitsandbytes has no optimizer that goes on")
 }
 
 // TestLowRankFolds: nothing is folded into moments of projections.
 func TestLowRankFolds(t *testing.T) {
 	for _, rule := range []Rule{Apollo{}, GaLore{}} {
-		require.False(t, Folds(rule))
+		require.False(t, TraitsOf(rule).Folds)
 		a := newWith(t, rule, Options{}, map[string]int{"w": 1})
 		advance(a)
 		_, _, err := a.FoldInBackward(FoldOptions{Weight: 1, Total: 2}, func(ready Ready) error {

@@ -60,12 +60,12 @@ func matrixSteps(t *testing.T, backend kerneltest.Backend, a *Optimizer, c matri
 // of its products, see TestOnDevices of package ortho, and of the type.
 func requireMatrix(t *testing.T, a *Optimizer, c matrixCase, steps int, want, got []float32) {
 	t.Helper()
-	if a.o.name != "Muon" {
+	if a.o.Title != "Muon" {
 		require.True(t, equal(want, got))
 		return
 	}
 	share := map[snug.DType]float64{snug.F32: 0x1p-22, snug.F16: 0x1p-10, snug.BF16: 0x1p-7}[c.pt]
-	size := 4e-5 * a.o.scale.factor(c.rows, c.cols) * float64(testRate(a))
+	size := 4e-5 * a.o.method.(orthogonalizing).by.factor(c.rows, c.cols) * float64(testRate(a))
 	for i, w := range want {
 		require.InDelta(t, w, got[i], float64(steps)*(size+share*math.Abs(float64(w))), "element %d", i)
 	}
@@ -214,7 +214,7 @@ func TestMatrixNoMemory(t *testing.T) {
 			filler, err := snug.Make[uint8](backend.Dev, int(freeBytes(t, backend.Dev))-left)
 			require.NoError(t, err)
 			err = a.Step("w", p.View, g.View, 1)
-			if a.o.name != "Muon" || left < workspace+int(a.StateBytes()) {
+			if a.o.Title != "Muon" || left < workspace+int(a.StateBytes()) {
 				require.ErrorIs(t, err, snug.ErrNoMemory, "%d bytes", left)
 				require.True(t, equal(x, p.Get()))
 				require.Equal(t, make([]byte, a.StateBytes()), stateOf(t, a))

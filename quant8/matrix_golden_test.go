@@ -83,7 +83,7 @@ func TestMuonAgainstTorch(t *testing.T) {
 	for rule, torchs := range map[string]string{"muon": "muon.torch", "muon.other": "muon.torch.other"} {
 		for name, want := range r.After[torchs] {
 			a := newMatrices(t, rule, Options{Bits: 32}, nil)
-			size := 1e-2 * a.o.scale.factor(r.Shapes[name][0], r.Shapes[name][1])
+			size := 1e-2 * a.o.method.(orthogonalizing).by.factor(r.Shapes[name][0], r.Shapes[name][1])
 			r.run(t, a, rule, name, want, func(step int, want, got float32) bool {
 				return math.Abs(float64(want-got)) <= float64(step)*size*16*0x1p-9
 			})
@@ -139,8 +139,8 @@ func toDoubles(x []float32) []float64 {
 // TestAdafactorIsDefinition has matrices of one and of many bands of rows and strips of
 // columns, and operands of all types and backends.
 func TestAdafactorIsDefinition(t *testing.T) {
-	require.Equal(t, parts{height: 17, bands: 16, width: 1030, strips: 1}, partsOf(shape{rows: 272, cols: 1030, factored: true}))
-	require.Equal(t, parts{height: 1, bands: 3, width: 16384, strips: 3}, partsOf(shape{rows: 3, cols: 32769, factored: true}))
+	require.Equal(t, parts{height: 17, bands: 16, width: 1030, strips: 1}, partsOf(shape{rows: 272, cols: 1030}))
+	require.Equal(t, parts{height: 1, bands: 3, width: 16384, strips: 3}, partsOf(shape{rows: 3, cols: 32769}))
 	for _, side := range [][2]int{{1, 1}, {1, 500}, {500, 1}, {33, 65}, {272, 1030}, {3, 32769}, {4097, 3}} {
 		for _, o := range []Adafactor{{WeightDecay: 0.1}, {Beta1: 0.9, WeightDecay: 0.1}} {
 			a, err := New(o, Options{Bits: 32})

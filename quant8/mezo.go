@@ -22,7 +22,7 @@ import (
 //	g = (L₊ - L₋)/(2ε)
 //	p ← p·(1 - lr·wd) - lr·g·z
 //
-// as the authors' trainer does; here one pass makes the last two changes of p. [NewMeZO] makes an optimizer with this
+// as the authors' trainer does; here one pass makes the last two changes of p. [NewZerothOrder] makes an optimizer with this
 // rule; [New] refuses it. Package train takes the rule as Options.Optimizer. It is for fine-tuning, at a rate of about
 // 1e-6 for all weights of a model and about 1e-4 for adapters. It needs many more steps than rules with gradients.
 //
@@ -58,21 +58,25 @@ func (r MeZO) check() (MeZO, error) {
 	return r, e.check()
 }
 
-// equation makes MeZO a Rule. New refuses this rule.
-func (r MeZO) equation() equation { return equation{name: "MeZO"} }
+func (r MeZO) equation() equation {
+	return equation{Traits: Traits{
+		Name: "mezo", Title: "MeZO", About: "no gradients: a step is two forward passes and takes no more memory than evaluation; the rate is constant, and training takes many more steps", Devices: true, ForwardOnly: true,
+		Full: Setting{Rule: MeZO{}, Rate: 1e-6}, Adapters: Setting{Rule: MeZO{Epsilon: 1e-2}, Rate: 1e-4}, // the paper's values
+	}}
+}
 
-// MeZOOptions configures [NewMeZO].
-type MeZOOptions struct {
+// ZerothOptions configures [NewZerothOrder].
+type ZerothOptions struct {
 	Seed uint64 // of the noise and of stochastic rounding
-	// Params, unless nil, returns the options of one parameter. It is called in every step. MeZO ignores NoTrust.
+	// Params, unless nil, returns the options of one parameter. It is called in every step. NoTrust and Shared are ignored.
 	Params func(name string) ParamOptions
 }
 
-// ZerothOrder makes the steps of [MeZO]. [NewMeZO] makes it; its zero value gives errors. It is not safe for concurrent
+// ZerothOrder makes the steps of a rule that is ForwardOnly, which is [MeZO]. [NewZerothOrder] makes it; its zero value gives errors. It is not safe for concurrent
 // use.
 type ZerothOrder struct {
 	rule  MeZO
-	o     MeZOOptions
+	o     ZerothOptions
 	t     uint64
 	made  bool
 	busy  bool                                  // a call of Step is under way
@@ -88,8 +92,13 @@ type Estimate struct {
 	Projected   float64 // the gradient along z, (Plus - Minus)/(2ε)
 }
 
-// NewMeZO returns an optimizer that needs losses only. The error wraps [snug.ErrConfig].
-func NewMeZO(rule MeZO, o MeZOOptions) (*ZerothOrder, error) {
+// NewZerothOrder returns an optimizer that needs losses only, for a rule whose Traits are ForwardOnly. The error wraps
+// [snug.ErrConfig].
+func NewZerothOrder(r Rule, o ZerothOptions) (*ZerothOrder, error) {
+	rule, is := r.(MeZO)
+	if !is {
+		return nil, fmt.Errorf("quant8: the rule is %T, want one that is ForwardOnly: %w", r, snug.ErrConfig)
+	}
 	rule, err := rule.check()
 	if err != nil {
 		return nil, fmt.Errorf("quant8: MeZO: %w", err)
@@ -218,7 +227,7 @@ func (z *ZerothOrder) options(name string) (ParamOptions, error) {
 func (z *ZerothOrder) usable() error {
 	switch {
 	case !z.made:
-		return fmt.Errorf("the optimizer was not made by NewMeZO: %w", snug.ErrConfig)
+		return fmt.Errorf("the optimizer was not made by NewZerothOrder: %w", snug.ErrConfig)
 	case z.busy:
 		return fmt.Errorf("the loss function called its optimizer: %w", snug.ErrConfig)
 	}

@@ -51,7 +51,7 @@ func TestMeZOGolden(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(data, &g))
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
-		z, err := NewMeZO(MeZO{WeightDecay: 0.1}, MeZOOptions{})
+		z, err := NewZerothOrder(MeZO{WeightDecay: 0.1}, ZerothOptions{})
 		require.NoError(t, err)
 		z.noise = func(_ string, step int) []float32 { return g.Noise[step] }
 		p := kerneltest.Put(t, backend, g.Start)
@@ -79,13 +79,13 @@ func TestMeZOLearns(t *testing.T) {
 			loss := bowl(p.View, target)
 			first, err := loss()
 			require.NoError(t, err)
-			z, err := NewMeZO(rule, MeZOOptions{Seed: 3})
+			z, err := NewZerothOrder(rule, ZerothOptions{Seed: 3})
 			require.NoError(t, err)
 			for i := range steps {
 				if i == stop {
 					saved, err := z.AppendBinary(nil)
 					require.NoError(t, err)
-					z, err = NewMeZO(rule, MeZOOptions{Seed: 3})
+					z, err = NewZerothOrder(rule, ZerothOptions{Seed: 3})
 					require.NoError(t, err)
 					require.NoError(t, z.UnmarshalBinary(saved))
 				}
@@ -121,7 +121,7 @@ func TestMeZORounding(t *testing.T) {
 		}
 		p := kerneltest.PutFloats(t, kerneltest.Backend{}, dt, start)
 		before := p.Get()
-		z, err := NewMeZO(MeZO{}, MeZOOptions{Seed: 1})
+		z, err := NewZerothOrder(MeZO{}, ZerothOptions{Seed: 1})
 		require.NoError(t, err)
 		_, err = z.Step(0, one("w", p.View), func() (float64, error) { return 1, nil })
 		require.NoError(t, err)
@@ -149,7 +149,7 @@ func TestMeZOErrors(t *testing.T) {
 	good := func() (float64, error) { return 1, nil }
 	p := kerneltest.Normal(1, 5000)
 	before := slices.Clone(p)
-	z, err := NewMeZO(MeZO{}, MeZOOptions{})
+	z, err := NewZerothOrder(MeZO{}, ZerothOptions{})
 	require.NoError(t, err)
 	step := func(lr float32, params iter.Seq2[string, snug.View], loss func() (float64, error)) error {
 		_, err := z.Step(lr, params, loss)
@@ -164,7 +164,7 @@ func TestMeZOErrors(t *testing.T) {
 		}
 	}
 	newErr := func(r MeZO) error {
-		_, err := NewMeZO(r, MeZOOptions{})
+		_, err := NewZerothOrder(r, ZerothOptions{})
 		return err
 	}
 	_, zeroErr := new(ZerothOrder).Step(1, w, good)
@@ -175,25 +175,25 @@ func TestMeZOErrors(t *testing.T) {
 		require.Zero(t, z.Steps())
 	}
 	for what, c := range map[string]struct{ err, want error }{
-		"is nil":           {step(1, nil, good), snug.ErrConfig},
-		"loss function is": {step(1, w, nil), snug.ErrConfig},
-		"learning rate":    {step(float32(math.NaN()), w, good), snug.ErrConfig},
-		"comes twice":      {step(1, twice, good), snug.ErrConfig},
-		"holds u8":         {step(1, one("w", snug.ViewOf8(make([]uint8, 3))), good), snug.ErrDType},
-		"Epsilon":          {newErr(MeZO{Epsilon: -1}), snug.ErrConfig},
-		"Epsilon is 3e+37": {newErr(MeZO{Epsilon: 3e37}), snug.ErrConfig},
-		"WeightDecay":      {newErr(MeZO{WeightDecay: -1}), snug.ErrConfig},
-		"want NewMeZO":     {errorOf(New(MeZO{}, Options{})), snug.ErrConfig},
-		"not made by":      {zeroErr, snug.ErrConfig},
-		"not made by New":  {new(ZerothOrder).UnmarshalBinary(nil), snug.ErrConfig},
-		"corrupt":          {z.UnmarshalBinary([]byte("SNUGMEZO")), snug.ErrCorrupt},
+		"is nil":              {step(1, nil, good), snug.ErrConfig},
+		"loss function is":    {step(1, w, nil), snug.ErrConfig},
+		"learning rate":       {step(float32(math.NaN()), w, good), snug.ErrConfig},
+		"comes twice":         {step(1, twice, good), snug.ErrConfig},
+		"holds u8":            {step(1, one("w", snug.ViewOf8(make([]uint8, 3))), good), snug.ErrDType},
+		"Epsilon":             {newErr(MeZO{Epsilon: -1}), snug.ErrConfig},
+		"Epsilon is 3e+37":    {newErr(MeZO{Epsilon: 3e37}), snug.ErrConfig},
+		"WeightDecay":         {newErr(MeZO{WeightDecay: -1}), snug.ErrConfig},
+		"want NewZerothOrder": {errorOf(New(MeZO{}, Options{})), snug.ErrConfig},
+		"not made by":         {zeroErr, snug.ErrConfig},
+		"not made by New":     {new(ZerothOrder).UnmarshalBinary(nil), snug.ErrConfig},
+		"corrupt":             {z.UnmarshalBinary([]byte("SNUGMEZO")), snug.ErrCorrupt},
 	} {
 		require.ErrorIs(t, c.err, c.want, what)
 		require.ErrorContains(t, c.err, what)
 		kerneltest.Error(t, "quant8.MeZO", c.err)
 	}
 	require.Equal(t, before, p)
-	require.False(t, Folds(MeZO{}))
+	require.False(t, TraitsOf(MeZO{}).Folds)
 	require.Zero(t, StateBytes(MeZO{}, Options{}, 10))
 
 	require.ErrorIs(t, step(1, w, func() (float64, error) { return 0, failed }), failed)
@@ -208,7 +208,7 @@ func TestMeZOErrors(t *testing.T) {
 	require.NoError(t, step(1, w, good))
 	saved, err := z.AppendBinary(nil)
 	require.NoError(t, err)
-	other, err := NewMeZO(MeZO{}, MeZOOptions{Seed: 1})
+	other, err := NewZerothOrder(MeZO{}, ZerothOptions{Seed: 1})
 	require.NoError(t, err)
 	require.ErrorIs(t, other.UnmarshalBinary(saved), snug.ErrConfig)
 	for i := range saved {
@@ -228,7 +228,7 @@ func TestMeZOOverflow(t *testing.T) {
 	}{{1e20, 1e30, false}, {1, most * 1.0001, false}, {1, math.MaxFloat32 * 0.99, false}, {1, most * 0.9999, true}} {
 		p, sign := kerneltest.Normal(1, 1<<17), -1.0 // the largest noise is 2 in 2^16
 		before := slices.Clone(p)
-		z, err := NewMeZO(MeZO{Epsilon: 0.5}, MeZOOptions{Params: func(string) ParamOptions { return ParamOptions{LR: float32(c.rate)} }})
+		z, err := NewZerothOrder(MeZO{Epsilon: 0.5}, ZerothOptions{Params: func(string) ParamOptions { return ParamOptions{LR: float32(c.rate)} }})
 		require.NoError(t, err)
 		_, err = z.Step(1, one("w", snug.ViewOf(p)), func() (float64, error) { sign = -sign; return sign * c.loss / 2, nil })
 		if c.ok {
@@ -249,7 +249,7 @@ func allFinite(x []float32) bool {
 // TestMeZOMemory: what a step allocates does not depend on the parameters, and is less than 2 KiB.
 func TestMeZOMemory(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // each processor of Go has a part of the pools, which fills
-	z, err := NewMeZO(MeZO{}, MeZOOptions{})
+	z, err := NewZerothOrder(MeZO{}, ZerothOptions{})
 	require.NoError(t, err)
 	p := snug.ViewOf(make([]float32, 1<<20))
 	params, loss := one("w", p), func() (float64, error) { return 1, nil }
@@ -271,7 +271,7 @@ func TestMeZOMemory(t *testing.T) {
 func TestMeZOParams(t *testing.T) {
 	a, b := kerneltest.Normal(1, 3000), kerneltest.Normal(2, 3000)
 	params := func(yield func(string, snug.View) bool) { _ = yield("a", snug.ViewOf(a)) && yield("b", snug.ViewOf(b)) }
-	z, err := NewMeZO(MeZO{Epsilon: 0x1p-8, WeightDecay: 0.5}, MeZOOptions{Params: func(name string) ParamOptions {
+	z, err := NewZerothOrder(MeZO{Epsilon: 0x1p-8, WeightDecay: 0.5}, ZerothOptions{Params: func(name string) ParamOptions {
 		return ParamOptions{LR: map[string]float32{"a": 1, "b": 3}[name], NoDecay: name == "a"}
 	}})
 	require.NoError(t, err)

@@ -1,6 +1,7 @@
 package quant8
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/snug-ml/snug"
@@ -73,9 +74,11 @@ type Muon struct {
 }
 
 func (r Muon) equation() equation {
-	e := equation{name: "Muon", scale: r.Scale, hyper: optim.Hyper{
-		Rule: optim.Muon, Nesterov: !r.NoNesterov, WeightDecay: float64(r.WeightDecay), DecayFirst: true,
-	}}
+	e := equation{
+		Traits: Traits{Name: "muon", Title: "Muon", Unit: Matrix, Devices: true, Shaped: true, MatricesOnly: true},
+		hyper:  optim.Hyper{Rule: optim.Muon, Nesterov: !r.NoNesterov, WeightDecay: float64(r.WeightDecay), DecayFirst: true},
+		method: orthogonalizing{by: r.Scale},
+	}
 	if r.Scale > MuonMatchAdamW {
 		e.refuse("scale %d is not known", r.Scale)
 	}
@@ -83,10 +86,36 @@ func (r Muon) equation() equation {
 	return e
 }
 
-// stepMuon makes a step of a matrix. One pass over the gradient and the state writes the
-// matrix to orthogonalize, and a second pass writes the parameter.
-func (a *Optimizer) stepMuon(dev *snug.Device, q *param, h optim.Hyper, j stepJob) error {
-	h.Size = h.LR * a.o.scale.factor(q.rows, q.cols)
+// orthogonalizing is the method of Muon: all parameters are matrices.
+type orthogonalizing struct {
+	plain
+	by MuonScale
+}
+
+func (m orthogonalizing) engine(_ *options, p added) (engine, error) {
+	if p.rows|p.cols == 0 && p.n > 0 {
+		return nil, fmt.Errorf("of %d elements, want a matrix: %w", p.n, snug.ErrConfig)
+	}
+	e := &orthogonal{by: m.by}
+	if e.shape = (shape{p.rows, p.cols}); p.n > 0 {
+		e.workspace.nFloats = p.n + ortho.Work(p.rows, p.cols)
+	}
+	return e, nil
+}
+
+// orthogonal is the engine of a matrix.
+type orthogonal struct {
+	elements
+	by MuonScale
+}
+
+// step writes the matrix to orthogonalize in one pass over the gradient and the state, and the parameter in another.
+func (e *orthogonal) step(a *Optimizer, dev *snug.Device, q *param, _ int, h optim.Hyper, j stepJob, _ float32) error {
+	if err := a.work.lock(dev); err != nil {
+		return err
+	}
+	defer a.work.mu.Unlock()
+	h.Size = h.LR * e.by.factor(q.rows, q.cols)
 	j.prepare(h)
 	last, floats := applyJob{stepJob: j}, a.work.floats.View()
 	var err error

@@ -19,7 +19,7 @@ import (
 //   - 8: in blocks of one-byte codes, each block with its absmax in float32 (Dettmers et
 //     al. 2022, arXiv:2110.02861). States with signs use the signed [DynamicMap] and
 //     other states the unsigned one, unless the options have other maps. As in
-//     bitsandbytes, the only state of RMSprop and Adagrad has the map with signs. In an
+//     bitsandbytes, the only state of a rule has the map with signs. In an
 //     update a second moment with the code of 0 counts as the largest value with this
 //     code, 1.6e-7 of its block's absmax. As 0, it would leave ε alone to divide a first
 //     moment that is not
@@ -63,8 +63,8 @@ import (
 // apart, a parameter has one byte for every Options.Chunk of its elements.
 //
 // Step and StepRange may run concurrently for different parameters or ranges; no other
-// methods may run at the same time. Steps of matrices with [Adafactor] and [Muon] wait
-// for one another, and so do those with [Apollo], [GaLore] and [SOAP].
+// methods may run at the same time. Steps that take the workspace, see
+// [Optimizer.WorkspaceBytes], wait for one another.
 type Optimizer struct {
 	o      options
 	maps   codeMaps
@@ -73,10 +73,8 @@ type Optimizer struct {
 	t      int
 	params map[string]*param
 
-	mean    optim.Averaging // of ScheduleFree
-	prodigy prodigy         // the estimate of Prodigy
-	fold    folding         // a step of several micro-batches that is under way
-	known   knownNorm       // what the caller knows of the gradients of this step
+	fold  folding   // a step of several micro-batches that is under way
+	known knownNorm // what the caller knows of the gradients of this step
 
 	mu      sync.Mutex       // guards the marks of params, their in-memory state while it is allocated, and
 	invalid string           // why the state cannot be used, or empty
@@ -92,29 +90,26 @@ type param struct {
 	name  string
 	total int // elements of the parameter
 	lo, n int // first element and length of the shard
-	shape
+	form
 	layout
+	engine  engine
 	options ParamOptions
 	tensor  uint64            // number of the parameter in the random numbers of Stochastic
 	keys    []string          // keys of the chunks in the Storage
 	key     string            // key of the factors in the Storage
 	marks   optim.Marks       // marks of the chunks
-	sums    [][2]float64      // of Prodigy, for every chunk
 	state   snug.Array[uint8] // without a Storage: the blobs of all chunks
 	lost    LostUpdates       // counts of its updates
 }
 
-// New returns an optimizer without parameters. rule is one of [AdamW], [Adam],
-// [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor],
-// [Muon], [Apollo], [GaLore], [SOAP], [ScheduleFree], [Prodigy] and [AdamMini], by value. The error wraps [snug.ErrConfig].
+// New returns an optimizer without parameters. rule is one of those that [Rule] lists and that is not ForwardOnly, by value.
+// The error wraps [snug.ErrConfig].
 func New(rule Rule, o Options) (*Optimizer, error) {
 	all, err := newOptions(rule, o)
 	if err != nil {
 		return nil, fmt.Errorf("quant8: %w", err)
 	}
-	a := &Optimizer{o: all, maps: newCodeMaps(o.Map1, o.Map2, o.NearestCodes), params: map[string]*param{}}
-	a.prodigy.D, a.prodigy.Most = all.prodigy.grow.Start, all.prodigy.grow.Start
-	return a, nil
+	return &Optimizer{o: all, maps: newCodeMaps(o.Map1, o.Map2, o.NearestCodes), params: map[string]*param{}}, nil
 }
 
 // StateBytes returns the bytes of state of all registered parameters, whether
@@ -135,7 +130,7 @@ func (a *Optimizer) StateBytes() int64 {
 // lower case and chunks from 0. [Optimizer.AddMatrix] is for matrices.
 //
 // Errors wrap [snug.ErrConfig] (an empty or taken name, a step has begun, or the rule is
-// [Muon]) or [snug.ErrShape] (n is negative, or its state exceeds the address space).
+// for matrices only) or [snug.ErrShape] (n is negative, or its state exceeds the address space).
 func (a *Optimizer) Add(name string, n int) error { return a.AddShard(name, n, 0, n) }
 
 // AddShard is [Optimizer.Add] of elements lo to hi-1 of a parameter of n elements, for a
@@ -149,63 +144,65 @@ func (a *Optimizer) Add(name string, n int) error { return a.AddShard(name, n, 0
 // Errors wrap [snug.ErrConfig] as with Add, or [snug.ErrShape] (also when lo and hi are
 // out of order or not aligned).
 func (a *Optimizer) AddShard(name string, n, lo, hi int) error {
-	return a.add(name, n, lo, hi, shape{})
+	return a.add(name, added{n: n}, lo, hi)
 }
 
-func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
+func (a *Optimizer) add(name string, added added, lo, hi int) error {
 	if err := a.made(); err != nil {
 		return fmt.Errorf("quant8: %w", err)
 	}
+	if err := a.addShard(name, added, lo, hi); err != nil {
+		return fmt.Errorf("quant8: %s: %w", a.o.Title, err)
+	}
+	return nil
+}
+
+func (a *Optimizer) addShard(name string, added added, lo, hi int) (err error) {
+	n := added.n
 	switch {
 	case name == "":
-		return fmt.Errorf("quant8: %s: add a parameter without a name: %w", a.o.name, snug.ErrConfig)
+		return fmt.Errorf("add a parameter without a name: %w", snug.ErrConfig)
 	case len(name) > state.MaxName:
-		return fmt.Errorf("quant8: %s: a name of %d bytes, want at most %d: %w", a.o.name, len(name), state.MaxName, snug.ErrConfig)
+		return fmt.Errorf("a name of %d bytes, want at most %d: %w", len(name), state.MaxName, snug.ErrConfig)
 	case a.params[name] != nil:
-		return fmt.Errorf("quant8: %s: parameter %q is added twice: %w", a.o.name, name, snug.ErrConfig)
+		return fmt.Errorf("parameter %q is added twice: %w", name, snug.ErrConfig)
 	case a.t > 0:
-		return fmt.Errorf("quant8: %s: parameter %q is added after step %d has begun: %w", a.o.name, name, a.t, snug.ErrConfig)
+		return fmt.Errorf("parameter %q is added after step %d has begun: %w", name, a.t, snug.ErrConfig)
 	case n < 0 || n > math.MaxInt/4/a.o.states():
-		return fmt.Errorf("quant8: %s: parameter %q of %d elements: %w", a.o.name, name, n, snug.ErrShape)
+		return fmt.Errorf("parameter %q of %d elements: %w", name, n, snug.ErrShape)
+	case lo < 0 || hi < lo || hi > n || !a.o.aligned(lo, n) || !a.o.aligned(hi, n):
+		return fmt.Errorf("parameter %q: elements %d to %d are not whole blocks of %d of its %d: %w", name, lo, hi, a.o.Block, n, snug.ErrShape)
 	}
-	if lo < 0 || hi < lo || hi > n || !a.o.aligned(lo, n) || !a.o.aligned(hi, n) {
-		return fmt.Errorf("quant8: %s: parameter %q: elements %d to %d are not whole blocks of %d of its %d: %w",
-			a.o.name, name, lo, hi, a.o.Block, n, snug.ErrShape)
+	options, err := a.o.param(name, a.o.hyper.WeightDecay)
+	if err != nil {
+		return err
 	}
-	if err := a.o.checkMatrix(n, s); err != nil {
-		return fmt.Errorf("quant8: %s: parameter %q %w", a.o.name, name, err)
+	added.shared = options.Shared
+	engine, err := a.o.method.engine(&a.o, added)
+	if err != nil {
+		return fmt.Errorf("parameter %q %w", name, err)
 	}
-	if a.o.takesWhole() && hi-lo != n && !a.o.joint() {
+	if (!a.o.Shards || a.o.hyper.Whole()) && hi-lo != n && !a.o.joint() {
 		want := "all, or Options.SumNorms"
 		if a.o.hyper.Rule.Factored() || !a.o.hyper.Norms() { // SumNorms does not help
 			want = "all"
 		}
-		return fmt.Errorf("quant8: %s: parameter %q: elements %d to %d of %d, want %s: %w", a.o.name, name, lo, hi, n, want, snug.ErrConfig)
+		return fmt.Errorf("parameter %q: elements %d to %d of %d, want %s: %w", name, lo, hi, n, want, snug.ErrConfig)
 	}
-	s = a.o.withSlices(s, n)
-	options, err := a.o.param(name, a.o.hyper.WeightDecay)
-	if err != nil {
-		return fmt.Errorf("quant8: %s: %w", a.o.name, err)
-	}
-	if s, err = a.o.withShared(s, n, options.Shared); err != nil {
-		return fmt.Errorf("quant8: %s: parameter %q %w", a.o.name, name, err)
-	}
+	f := engine.keeps()
 	p := &param{
-		name: name, total: n, lo: lo, n: hi - lo, shape: s, layout: a.o.layoutOf(a.o.width(name, s.held(n)), s),
+		name: name, total: n, lo: lo, n: hi - lo, form: *f, layout: a.o.layoutOf(a.o.width(name, f.held(n)), f), engine: engine,
 		options: options, tensor: rounding.Tensor(name), marks: a.o.newMarks(hi - lo),
 	}
-	if s.sliced > 0 {
-		p.sums = make([][2]float64, len(p.marks))
-	}
 	if a.o.Storage != nil {
-		prefix := strings.ToLower(a.o.name) + "/" + name + "/"
+		prefix := strings.ToLower(a.o.Title) + "/" + name + "/"
 		for i := range p.chunks(a.o.Chunk) {
 			p.keys = append(p.keys, prefix+strconv.Itoa(i))
 		}
 		p.key = prefix + "factors"
 	}
 	a.params[name] = p
-	a.work.fit(s)
+	a.work.fit(&f.workspace)
 	return nil
 }
 
@@ -217,7 +214,10 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 // a state is restored.
 func (a *Optimizer) Advance(lr float32) {
 	a.skipped, a.known = a.skipped[:0], knownNorm{}
-	if a.rate = nil; !validRate(lr) {
+	if a.rate = a.made(); a.rate != nil {
+		return
+	}
+	if !validRate(lr) {
 		a.rate = fmt.Errorf("learning rate %g, want a finite number from 0 on: %w", lr, snug.ErrConfig)
 		return
 	}
@@ -225,14 +225,9 @@ func (a *Optimizer) Advance(lr float32) {
 		a.rate = fmt.Errorf("Advance in the middle of step %d, which has the weight %g of %g: %w", a.t, f.Weight, f.Total, snug.ErrConfig)
 		return
 	}
-	if a.o.prodigy.every > 0 {
-		a.estimate()
-	}
+	a.o.method.begin(a, lr)
 	a.t++
 	a.lr = lr
-	if a.o.hyper.Rule.Averages() {
-		a.mean = a.mean.Next(a.t, float64(lr), a.o.powers[0], a.o.powers[1])
-	}
 	for _, p := range a.params {
 		clear(p.marks)
 	}

@@ -175,16 +175,16 @@ func knownWidth(bits int) bool { return bits == 4 || bits == 8 || bits == 16 || 
 func (o *Options) aligned(i, n int) bool { return i%o.Block == 0 || i == n }
 
 func (o *Options) check(e *equation) error {
-	rule, name, low := e.hyper.Rule, e.name, e.low.rank > 0 || e.soap.frequency > 0
+	rule := e.hyper.Rule
 	switch {
 	case o.NonFinite > SkipElement:
 		return fmt.Errorf("policy %d for gradients that are not finite is not known: %w", o.NonFinite, snug.ErrConfig)
 	case !(o.MaxUpdate >= 0 && o.MaxUpdate < math.MaxFloat32):
 		return fmt.Errorf("MaxUpdate is %g, want a finite number from 0 on: %w", o.MaxUpdate, snug.ErrConfig)
-	case o.MaxUpdate > 0 && (rule.Whole() || low || e.prodigy.every > 0 || e.mini):
-		return fmt.Errorf("MaxUpdate is %g, want 0 for %s, which sizes its steps itself: %w", o.MaxUpdate, name, snug.ErrConfig)
-	case o.MaxUpdate > 0 && rule.Averages():
-		return fmt.Errorf("MaxUpdate is %g, want 0 for %s, whose step also moves parameters towards their average: %w", o.MaxUpdate, name, snug.ErrConfig)
+	case o.MaxUpdate > 0 && !e.Shards:
+		return fmt.Errorf("MaxUpdate is %g, want 0 for %s, which sizes its steps itself: %w", o.MaxUpdate, e.Title, snug.ErrConfig)
+	case o.MaxUpdate > 0 && e.Averages:
+		return fmt.Errorf("MaxUpdate is %g, want 0 for %s, whose step also moves parameters towards their average: %w", o.MaxUpdate, e.Title, snug.ErrConfig)
 	}
 	if err := checkBlock(o.Block); err != nil {
 		return err
@@ -211,20 +211,23 @@ type options struct {
 }
 
 func newOptions(rule Rule, o Options) (options, error) {
-	if _, is := rule.(MeZO); is {
-		return options{}, fmt.Errorf("MeZO has no gradient to step with, want NewMeZO: %w", snug.ErrConfig)
-	}
 	if !known(rule) {
 		return options{}, fmt.Errorf("the rule is %T, want one of this package by value, such as AdamW{}: %w", rule, snug.ErrConfig)
 	}
 	all := options{equation: rule.equation()}
+	if all.ForwardOnly {
+		return options{}, fmt.Errorf("%s has no gradient to step with, want NewZerothOrder: %w", all.Title, snug.ErrConfig)
+	}
+	if all.method == nil {
+		all.method = plain{}
+	}
 	all.Options = o.withDefaults(all.hyper.Rule)
 	err := all.equation.check()
 	if err == nil {
 		err = all.Options.check(&all.equation)
 	}
 	if err != nil {
-		return all, fmt.Errorf("%s: %w", all.name, err)
+		return all, fmt.Errorf("%s: %w", all.Title, err)
 	}
 	all.hyper.MaxUpdate = float64(o.MaxUpdate)
 	return all, nil
@@ -236,19 +239,6 @@ func (o *options) states() int { return len(o.hyper.Rule.Signed()) }
 // joint says whether steps add norms over the shards of a parameter.
 func (o *options) joint() bool {
 	return o.SumNorms != nil && o.hyper.Norms() && !o.hyper.Rule.Factored()
-}
-
-// layoutOf returns the form of states of a width. In a matrix the factors replace the
-// last state.
-func (o *options) layoutOf(bits int, s shape) layout {
-	l := layout{states: o.states(), bits: bits, block: o.Block}
-	if s.factored {
-		l.states--
-	}
-	if s.turns() {
-		l.bits = 32 // a refresh rewrites them
-	}
-	return l
 }
 
 // param returns the options of one parameter, with its effective learning rate factor and

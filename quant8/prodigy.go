@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/optim"
 )
 
@@ -69,9 +70,15 @@ type Prodigy struct {
 }
 
 func (r Prodigy) equation() equation {
-	e := equation{name: "Prodigy", hyper: optim.Hyper{Rule: optim.Adam, PlainEps: true, Uncorrected: true, DecayFirst: true, WeightDecay: float64(r.WeightDecay)}}
-	p := &e.prodigy
+	p := &estimating{every: cmp.Or(r.SliceP, 1), safeguard: r.SafeguardWarmup, corrected: r.BiasCorrection}
+	usual := Prodigy{WeightDecay: 0.01, SliceP: 11, BiasCorrection: true, SafeguardWarmup: true}
+	e := equation{
+		Traits: Traits{Name: "prodigy", Title: "Prodigy", About: "it finds the rate, and -lr is a factor of it", Numbers: 6, Full: Setting{usual, 1, 1}, Adapters: Setting{usual, 1, 1}},
+		hyper:  optim.Hyper{Rule: optim.Adam, PlainEps: true, Uncorrected: true, DecayFirst: true, WeightDecay: float64(r.WeightDecay)},
+		method: p,
+	}
 	e.moments(r.Beta1, r.Beta2)
+	p.hyper = e.hyper
 	e.number("Eps", &e.hyper.Eps, r.Eps, 1e-8, math.MaxFloat32)
 	e.number("Beta3", &p.grow.Beta3, r.Beta3, float32(math.Sqrt(e.hyper.Beta2)), 1)
 	if r.Beta3 == 0 {
@@ -80,116 +87,151 @@ func (r Prodigy) equation() equation {
 	e.number("D0", &p.grow.Start, r.D0, 1e-6, math.MaxFloat32)
 	e.number("DCoef", &p.grow.Coefficient, r.DCoef, 1, math.MaxFloat32)
 	p.grow.Rate = float64(cmp.Or(r.GrowthRate, math.MaxFloat32))
-	p.every, p.safeguard, p.corrected = cmp.Or(r.SliceP, 1), r.SafeguardWarmup, r.BiasCorrection
 	switch {
 	case !(p.grow.Rate >= 1):
 		e.refuse("GrowthRate is %g, want a number from 1 on", r.GrowthRate)
 	case p.every < 1 || p.every > maxChunk:
 		e.refuse("SliceP is %d, want 1 to %d", r.SliceP, maxChunk)
 	}
+	p.D, p.Most = p.grow.Start, p.grow.Start
 	return e
 }
 
-// distances says how Prodigy estimates d. every is SliceP, and 0 for other rules.
-type distances struct {
-	grow                 optim.Grow
-	every                int
+// estimating is the method of Prodigy: all parameters have one estimate of d.
+type estimating struct {
+	plain
+	distance
+	grow                 grow
+	every                int // SliceP
 	safeguard, corrected bool
+	hyper                optim.Hyper  // for the bias corrections
+	before               [2]float64   // after a restore: the sums of the last step before it was saved
+	names                []string     // of all parameters, in order
+	parts                [][2]float64 // sums of the items of a chunk
 }
 
-// prodigy is an optimizer's estimate of d.
-type prodigy struct {
-	optim.Distance
-	before [2]float64   // after a restore: the sums of the last step before it was saved
-	names  []string     // of all parameters, in order
-	parts  [][2]float64 // sums of the items of a chunk
-}
-
-// withSlices returns the shape with the number of elements, out of n, for which Prodigy keeps its s and p0 - p.
-func (o *options) withSlices(s shape, n int) shape {
-	if o.prodigy.every > 0 && n > 0 {
-		s.sliced = optim.SlicesOf(n, o.prodigy.every)
+func (p *estimating) engine(_ *options, added added) (engine, error) {
+	if added.n == 0 {
+		return new(elements), nil
 	}
-	return s
+	e := &sliced{of: p, count: slicesIn(added.n, p.every)}
+	e.alone, e.factors = true, 8*int64(e.count)
+	return e, nil
 }
 
-// estimate sets d for the next step from the sums of the last step.
-func (a *Optimizer) estimate() {
-	p := &a.prodigy
+// sliced is the engine of a parameter, with so many slices: elements that count in the sums.
+type sliced struct {
+	elements
+	of    *estimating
+	count int
+	sums  [][2]float64 // for every chunk, from the first step on
+}
+
+func (e *sliced) option() string { return fmt.Sprintf("a SliceP of %d", e.of.every) }
+
+// begin sets d for the next step from the sums of the last step.
+func (p *estimating) begin(a *Optimizer, _ float32) {
 	if p.names == nil {
 		p.names = a.names()
 	}
-	sums := a.sums()
-	p.before = [2]float64{}
+	sums := p.sums(a)
+	p.distance = p.next(p.grow, sums[0], sums[1])
+	p.clear(a, [2]float64{})
+}
+
+// clear sets the sums of all parameters to 0, and those of the last step before a restore.
+func (p *estimating) clear(a *Optimizer, before [2]float64) {
+	p.before = before
 	for _, q := range a.params {
-		clear(q.sums)
+		if e, ok := q.engine.(*sliced); ok {
+			clear(e.sums)
+		}
 	}
-	p.Distance = p.Next(a.o.prodigy.grow, sums[0], sums[1])
 }
 
 // sums returns what the step adds to the numerator N, and the denominator Σ|s|, over all parameters.
-func (a *Optimizer) sums() [2]float64 {
-	sums := a.prodigy.before
-	for _, name := range a.prodigy.names {
-		for _, x := range a.params[name].sums {
-			sums[0], sums[1] = sums[0]+x[0], sums[1]+x[1]
+func (p *estimating) sums(a *Optimizer) [2]float64 {
+	sums := p.before
+	for _, name := range p.names {
+		if e, ok := a.params[name].engine.(*sliced); ok {
+			for _, x := range e.sums {
+				sums[0], sums[1] = sums[0]+x[0], sums[1]+x[1]
+			}
 		}
 	}
 	return sums
 }
 
-// scaled returns the factor of gradients in the moments: the gradient scale and, for Prodigy, d.
-func (a *Optimizer) scaled(gradScale float32) float32 {
-	if a.o.prodigy.every > 0 {
-		return float32(float64(gradScale) * a.prodigy.D)
-	}
-	return gradScale
+func (p *estimating) numbers(a *Optimizer) []float64 {
+	sums := p.sums(a)
+	return []float64{p.D, p.Most, p.Numerator, sums[0], sums[1], float64(p.Steps)}
 }
 
-// distance returns r, without the factor LR of a parameter's options.
-func (a *Optimizer) distance() float64 {
-	r := float64(a.prodigy.D * float64(a.lr))
-	if a.o.prodigy.corrected {
-		h := a.o.hyper
-		h.Step = a.prodigy.Steps + 1
+func (p *estimating) restore(a *Optimizer, x []float64) {
+	p.distance = distance{D: x[0], Most: x[1], Numerator: x[2], Steps: int(x[5])}
+	p.names = a.names()
+	p.clear(a, [2]float64{x[3], x[4]})
+}
+
+// valid: only N and a step's part of it can be below 0, and the last number counts steps.
+func (*estimating) valid(i int, x float64, step uint64) bool {
+	return (x >= 0 || i == 2 || i == 3) && (i != 5 || x == math.Trunc(x) && x <= float64(step))
+}
+
+func (p *estimating) scale(gradScale float32) (float32, error) {
+	if !finite(float32(p.D)) {
+		return 0, fmt.Errorf("the estimate d is %g: %w", p.D, snug.ErrNonFinite)
+	}
+	return float32(float64(gradScale) * p.D), nil
+}
+
+// rate returns r, without the factor LR of a parameter's options.
+func (p *estimating) rate(lr float32) float64 {
+	r := float64(p.D * float64(lr))
+	if p.corrected {
+		h := p.hyper
+		h.Step = p.Steps + 1
 		r = float64(r * h.Corrected())
 	}
 	return r
 }
 
-// stepSliced makes a step of Prodigy for elements from lo on.
-func (a *Optimizer) stepSliced(dev *snug.Device, q *param, lo int, h optim.Hyper, j stepJob, gradScale float32) error {
+func (e *sliced) step(a *Optimizer, dev *snug.Device, q *param, lo int, h optim.Hyper, j stepJob, gradScale float32) error {
 	if j.p.Len() == 0 || a.lr == 0 {
 		return nil
 	}
 	a.work.mu.Lock()
 	defer a.work.mu.Unlock()
-	d, r := a.prodigy.D, a.distance()
+	if e.sums == nil {
+		e.sums = make([][2]float64, len(q.marks))
+	}
+	of := e.of
+	d, r := of.D, of.rate(a.lr)
 	h.LR, h.Eps = r*float64(q.options.LR), h.Eps*d
 	along := r
-	if a.o.prodigy.safeguard {
+	if of.safeguard {
 		along = d
 	}
-	s := optim.Slices{
-		P: j.p, G: j.g, First: lo, Every: a.o.prodigy.every, GradScale: gradScale,
-		Beta3: a.o.prodigy.grow.Beta3, Along: float64(d/a.o.prodigy.grow.Start) * along, Weigh: float64(d/a.o.prodigy.grow.Start) * r, Skip: h.Skip, SkipScale: h.GradScale,
+	s := slicesOf{
+		P: j.p, G: j.g, First: lo, Every: of.every, GradScale: gradScale,
+		Beta3: of.grow.Beta3, Along: float64(d/of.grow.Start) * along, Weigh: float64(d/of.grow.Start) * r, Skip: h.Skip, SkipScale: h.GradScale,
 	}
 	if !finite(float32(h.LR)) || !finite(float32(s.Along)) {
 		return fmt.Errorf("with the estimate d = %g the rate is %g, and gradients count %g in s: %w", d, h.LR, s.Along, snug.ErrNonFinite)
 	}
-	if err := a.slices(q, s, false); err != nil {
+	if err := e.slices(a, q, s, false); err != nil {
 		return err
 	}
-	if err := a.stepMoved(dev, q, lo, h, j); err != nil {
+	if err := e.stepMoved(a, dev, q, lo, h, j); err != nil {
 		return err
 	}
 	a.note(a.claimOf(q, lo, j.p.Len()), optim.Begun) // its chunks may count as updated, and p0 - p is not yet
-	return a.slices(q, s, true)
+	return e.slices(a, q, s, true)
 }
 
 // stepMoved makes the update. Before the first step that counts it leaves p as it is in chunks whose s is 0.
-func (a *Optimizer) stepMoved(dev *snug.Device, q *param, lo int, h optim.Hyper, j stepJob) (err error) {
-	if a.prodigy.Steps > 0 {
+func (e *sliced) stepMoved(a *Optimizer, dev *snug.Device, q *param, lo int, h optim.Hyper, j stepJob) (err error) {
+	if e.of.Steps > 0 {
 		return a.stepVector(dev, q, lo, h, j)
 	}
 	p, g, number, rate := j.p, j.g, j.first, h.LR
@@ -202,7 +244,7 @@ func (a *Optimizer) stepMoved(dev *snug.Device, q *param, lo int, h optim.Hyper,
 			return err
 		}
 		j.first, h.LR = number+uint64(begin), rate
-		if q.sums[(lo+begin)/a.o.Chunk][1] == 0 {
+		if e.sums[(lo+begin)/a.o.Chunk][1] == 0 {
 			h.LR = 0
 		}
 		if err := a.stepVector(dev, q, lo+begin, h, j); err != nil {
@@ -216,27 +258,27 @@ func (a *Optimizer) stepMoved(dev *snug.Device, q *param, lo int, h optim.Hyper,
 const perSlices = 1 << 12
 
 // slices updates s, p0 - p and the sums for the slices of a range, before or after the update of the range.
-func (a *Optimizer) slices(q *param, s optim.Slices, after bool) error {
+func (e *sliced) slices(a *Optimizer, q *param, s slicesOf, after bool) error {
 	if a.o.Storage != nil {
-		return a.slicesStored(q, s, after)
+		return e.slicesStored(a, q, s, after)
 	}
 	state, err := a.stateOn(snug.CPU(), q)
 	if err != nil {
 		return err
 	}
-	return a.slicesOf(q, state.Host(), s, after)
+	return e.slicesIn(a, q, state.Host(), s, after)
 }
 
 // slicesStored is slices with a Storage. It is a function of its own because its closure allocates memory.
-func (a *Optimizer) slicesStored(q *param, s optim.Slices, after bool) error {
-	return a.withBlob(q, factors, true, func(blob []byte) error { return a.slicesOf(q, blob, s, after) })
+func (e *sliced) slicesStored(a *Optimizer, q *param, s slicesOf, after bool) error {
+	return a.withBlob(q, factors, true, func(blob []byte) error { return e.slicesIn(a, q, blob, s, after) })
 }
 
-// slicesOf is slices with blob, the memory of s and p0 - p. It works chunk by chunk.
-func (a *Optimizer) slicesOf(q *param, blob []byte, s optim.Slices, after bool) (err error) {
+// slicesIn is slices with blob, the memory of s and p0 - p. It works chunk by chunk.
+func (e *sliced) slicesIn(a *Optimizer, q *param, blob []byte, s slicesOf, after bool) (err error) {
 	p, g, lo := s.P, s.G, s.First
 	a.note(a.claimOf(q, lo, p.Len()), optim.Begun)
-	kept := floats(blob, 2*q.sliced)
+	kept := floats(blob, 2*e.count)
 	for begin := 0; begin < p.Len(); begin += a.o.Chunk {
 		end := min(begin+a.o.Chunk, p.Len())
 		if s.P, err = p.Slice(begin, end); err != nil {
@@ -246,11 +288,11 @@ func (a *Optimizer) slicesOf(q *param, blob []byte, s optim.Slices, after bool) 
 			return err
 		}
 		s.First = lo + begin
-		from, to := optim.SlicesOf(s.First, s.Every), optim.SlicesOf(lo+end, s.Every)
-		s.S, s.Away = kept[from:to], kept[q.sliced+from:q.sliced+to]
+		from, to := slicesIn(s.First, s.Every), slicesIn(lo+end, s.Every)
+		s.S, s.Away = kept[from:to], kept[e.count+from:e.count+to]
 		items := cpu.Chunks(to-from, perSlices)
-		parts := slices.Grow(a.prodigy.parts[:0], items)[:items]
-		a.prodigy.parts = parts
+		parts := slices.Grow(e.of.parts[:0], items)[:items]
+		e.of.parts = parts
 		slicesTask.Run(items, slicesArgs{s, parts, after})
 		if after {
 			continue
@@ -262,13 +304,13 @@ func (a *Optimizer) slicesOf(q *param, blob []byte, s optim.Slices, after bool) 
 		if x := sum[0] + sum[1]; x-x != 0 {
 			return fmt.Errorf("elements %d to %d add %g to N and %g to the sum of |s|: %w", s.First, lo+end-1, sum[0], sum[1], snug.ErrNonFinite)
 		}
-		q.sums[s.First/a.o.Chunk] = sum
+		e.sums[s.First/a.o.Chunk] = sum
 	}
 	return nil
 }
 
 type slicesArgs struct {
-	optim.Slices
+	slicesOf
 	parts [][2]float64
 	after bool
 }
@@ -278,25 +320,22 @@ var slicesTask = cpu.NewTask(func(a *slicesArgs, item int) {
 	tile := tiles.Get(2)
 	defer tiles.Put(tile)
 	if a.after {
-		a.After(lo, hi, *tile)
+		a.finish(lo, hi, *tile)
 		return
 	}
-	x, y := a.Before(lo, hi, *tile)
+	x, y := a.start(lo, hi, *tile)
 	a.parts[item] = [2]float64{x, y}
 })
 
-// savable returns an error where Prodigy is in the middle of a parameter: the saved state has the sums of what a step
+// savable returns an error where a step is in the middle of a parameter: the saved state has the sums of what a step
 // has updated as one, in which parts of a parameter have no place. It also returns one for numbers that a restore refuses.
-func (a *Optimizer) savable() error {
-	if a.o.prodigy.every == 0 {
-		return nil
-	}
+func (p *estimating) savable(a *Optimizer) error {
 	for _, name := range a.names() {
 		if q := a.params[name]; q.n > 0 && !q.marks.All(optim.Updated) && !q.marks.All(optim.Waiting) {
 			return fmt.Errorf("a part of parameter %q is updated in step %d: update all of it first: %w", name, a.t, snug.ErrConfig)
 		}
 	}
-	for i, x := range a.numbers() {
+	for i, x := range p.numbers(a) {
 		if x-x != 0 {
 			what := [...]string{"the estimate d", "the largest estimate", "N", "a step's part of N", "the sum of |s|", "the number of steps"}[i]
 			return fmt.Errorf("%s is %g: %w", what, x, snug.ErrNonFinite)
@@ -304,3 +343,81 @@ func (a *Optimizer) savable() error {
 	}
 	return nil
 }
+
+// distance is an estimate d of the distance to the solution.
+type distance struct {
+	D, Most   float64 // d, and the largest estimate of all steps
+	Numerator float64 // a decaying sum
+	Steps     int     // that have changed the estimate
+}
+
+// grow are the constants of [distance.next].
+type grow struct{ Start, Coefficient, Rate, Beta3 float64 }
+
+// next returns the estimate after a step with the sums of [slicesOf] over all parameters. A denominator of 0 says that
+// nothing has moved along a gradient: the estimate stays as it is, the numerator does not decay and the step does not
+// count.
+func (e distance) next(g grow, numerator, denominator float64) distance {
+	if denominator == 0 {
+		return e
+	}
+	e.Steps++
+	e.Numerator = float64(g.Beta3*e.Numerator) + numerator
+	found := float64(g.Coefficient*e.Numerator) / denominator
+	if e.D == g.Start {
+		e.D = max(e.D, found)
+	}
+	e.Most = max(e.Most, found)
+	e.D = min(e.Most, float64(e.D*g.Rate))
+	return e
+}
+
+// slicesOf are the elements of a parameter that count in the sums: every Every-th element. For each slice,
+// a step keeps S, a decaying sum of gradients, and Away, the difference p0 - p between the first value and the present
+// one. P and G are a range of the parameter and its gradient, which begins at element First of the parameter. S and
+// Away begin with the first slice of that range.
+type slicesOf struct {
+	P, G                snug.View // on the host
+	First, Every        int
+	S, Away             []float32
+	GradScale           float32
+	Beta3, Along, Weigh float64 // of S; what a gradient counts in S; and in the numerator
+	Skip                uint32  // see [optim.Hyper]
+	SkipScale           float32 // of gradients that Skip bounds, as in the update
+}
+
+// start adds the gradients of slices lo to hi-1 to S. It returns what these slices add to the numerator,
+// Weigh·Σg·(p0-p), and to the denominator, Σ|s|. From then until finish, Away holds p0. scratch has 2 elements.
+func (x *slicesOf) start(lo, hi int, scratch []float32) (numerator, denominator float64) {
+	beta3, along := float32(x.Beta3), float32(x.Along)
+	p, g := scratch[:1], scratch[1:2]
+	for k := lo; k < hi; k++ {
+		i := x.element(k)
+		pi, gi := half.Floats(x.P, i, p)[0], half.Floats(x.G, i, g)[0]
+		away := x.Away[k]
+		x.Away[k] = away + pi
+		if x.Skip != 0 && math.Float32bits(gi*x.SkipScale)&(1<<31-1) >= x.Skip {
+			x.S[k] = 0
+			continue
+		}
+		gi *= x.GradScale
+		s := float32(beta3*x.S[k]) + float32(along*gi)
+		x.S[k] = s
+		numerator += float64(gi) * float64(away)
+		denominator += math.Abs(float64(s))
+	}
+	return x.Weigh * numerator, denominator
+}
+
+// finish sets Away of slices lo to hi-1 to p0 - p, once the parameter has changed. scratch has 1 element.
+func (x *slicesOf) finish(lo, hi int, scratch []float32) {
+	for k := lo; k < hi; k++ {
+		x.Away[k] -= half.Floats(x.P, x.element(k), scratch[:1])[0]
+	}
+}
+
+// element returns the index in P of slice k.
+func (x *slicesOf) element(k int) int { return (slicesIn(x.First, x.Every)+k)*x.Every - x.First }
+
+// slicesIn returns how many slices n elements have.
+func slicesIn(n, every int) int { return (n + every - 1) / every }

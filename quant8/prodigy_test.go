@@ -74,8 +74,9 @@ func TestProdigyGolden(t *testing.T) {
 						require.InDelta(t, x, p[k], bound*math.Max(1, math.Abs(float64(x))), "%s: step %d, element %d", name, i+1, k)
 					}
 				}
-				sums := a.sums()
-				require.InEpsilon(t, d, a.prodigy.Next(a.o.prodigy.grow, sums[0], sums[1]).D, bound, "%s: d after step %d", name, i+1)
+				m := a.o.method.(*estimating)
+				sums := m.sums(a)
+				require.InEpsilon(t, d, m.next(m.grow, sums[0], sums[1]).D, bound, "%s: d after step %d", name, i+1)
 			}
 		}
 	}
@@ -114,7 +115,7 @@ func TestProdigy(t *testing.T) {
 				return a, append(p, v...)
 			}
 			a, want := run(Options{}, false, -1)
-			require.Greater(t, a.prodigy.D, 1e-3)
+			require.Greater(t, a.o.method.(*estimating).D, 1e-3)
 			require.EqualValues(t, 8*((n+every-1)/every+(100+every-1)/every)+int(StateBytes(AdamW{}, Options{Bits: bits, MinSize: 1}, n)+
 				StateBytes(AdamW{}, Options{Bits: bits, MinSize: 1}, 100)), a.StateBytes())
 			require.Equal(t, a.StateBytes(), StateBytes(Prodigy{SliceP: every}, Options{Bits: bits, MinSize: 1}, n)+StateBytes(Prodigy{SliceP: every}, Options{Bits: bits, MinSize: 1}, 100))
@@ -127,7 +128,7 @@ func TestProdigy(t *testing.T) {
 			}{{Options{}, true, -1}, {Options{Storage: newFakeStorage()}, true, -1}, {Options{}, false, 2}, {Options{}, false, 0}} {
 				b, got := run(c.o, c.ranges, c.stop)
 				require.True(t, equal(want, got), "%d bits, every %d: %+v", bits, every, c)
-				require.Equal(t, a.numbers(), b.numbers())
+				require.Equal(t, a.o.method.numbers(a), b.o.method.numbers(b))
 				require.Equal(t, stateOf(t, a), stateOf(t, b))
 			}
 			procs := runtime.GOMAXPROCS(1)
@@ -152,7 +153,7 @@ func TestProdigyErrors(t *testing.T) {
 		require.ErrorIs(t, err, snug.ErrConfig, what)
 		require.ErrorContains(t, err, what)
 	}
-	require.False(t, Folds(Prodigy{}))
+	require.False(t, TraitsOf(Prodigy{}).Folds)
 	a := newWith(t, Prodigy{}, Options{Chunk: 4096}, map[string]int{"w": 5000, "v": 5000})
 	p, g := kerneltest.Normal(1, 5000), kerneltest.Normal(2, 5000)
 	a.Advance(1)
@@ -191,7 +192,7 @@ func TestProdigyIdle(t *testing.T) {
 		a, q := newWith(t, rule, o, map[string]int{"w": 1000}), slices.Clone(p)
 		for i, g := range [][]float32{odd, odd, part, part} {
 			a.Advance(1)
-			require.Equal(t, max(0, i-2), a.prodigy.Steps)
+			require.Equal(t, max(0, i-2), a.o.method.(*estimating).Steps)
 			if ranges {
 				for _, lo := range []int{768, 0, 512, 256} {
 					hi := min(lo+256, 1000)
@@ -206,7 +207,7 @@ func TestProdigyIdle(t *testing.T) {
 		return a, q
 	}
 	a, q := run(Options{}, false)
-	require.NotZero(t, floats(a.params["w"].state.Host()[a.params["w"].factorBytes():], 2)[0], "absmax of m")
+	require.NotZero(t, floats(a.params["w"].state.Host()[a.params["w"].factors:], 2)[0], "absmax of m")
 	for _, ranges := range []bool{false, true} {
 		b, same := run(Options{Storage: newFakeStorage()}, ranges)
 		require.Equal(t, q, same)
@@ -218,14 +219,14 @@ func TestProdigyIdle(t *testing.T) {
 		step(t, a, "w", p, g, 1)
 	}
 	a.Advance(0)
-	require.Equal(t, 6, a.prodigy.Steps)
-	state, numbers, before := stateOf(t, a), a.numbers(), slices.Clone(p)
+	require.Equal(t, 6, a.o.method.(*estimating).Steps)
+	state, numbers, before := stateOf(t, a), a.o.method.numbers(a), slices.Clone(p)
 	step(t, a, "w", p, g, 1)
 	require.Equal(t, before, p)
 	require.Equal(t, state, stateOf(t, a))
-	require.Equal(t, numbers, a.numbers())
+	require.Equal(t, numbers, a.o.method.numbers(a))
 	a.Advance(1)
-	require.Equal(t, numbers, a.numbers())
+	require.Equal(t, numbers, a.o.method.numbers(a))
 }
 
 // TestProdigySaves: a run that is restored after Advance, or after a step of some of the parameters, goes on bit for bit.
@@ -259,11 +260,11 @@ func TestProdigySaves(t *testing.T) {
 		return a, p
 	}
 	a, want := run(-1, 0)
-	require.Greater(t, a.prodigy.D, 1e-3)
+	require.Greater(t, a.o.method.(*estimating).D, 1e-3)
 	for _, c := range []struct{ stop, at int }{{0, 0}, {3, 0}, {4, 0}, {2, 1}, {2, 2}, {5, 1}} {
 		b, got := run(c.stop, c.at)
 		require.Equal(t, want, got, "%+v", c)
-		require.Equal(t, a.numbers(), b.numbers())
+		require.Equal(t, a.o.method.numbers(a), b.o.method.numbers(b))
 		require.Equal(t, stateOf(t, a), stateOf(t, b))
 	}
 }
@@ -286,25 +287,25 @@ func TestProdigyOverflow(t *testing.T) {
 		require.Equal(t, before, p)
 	}
 	a := build(Prodigy{D0: 4}, Options{})
-	try(a, large, 1, "gradient 7 times 1 times the estimate d of 4 is")
+	try(a, large, 1, "gradient 7 times 1 times 4 is")
 	step(t, a, "w", slices.Clone(p), g, 1)
 
 	a = build(Prodigy{}, Options{})
-	a.prodigy.D = 0x1p128
+	a.o.method.(*estimating).D = 0x1p128
 	try(a, g, 1, "the estimate d is 3.4")
 	_, err := a.AppendBinary(nil)
 	require.NoError(t, err)
-	a.prodigy.D = math.Inf(1)
+	a.o.method.(*estimating).D = math.Inf(1)
 	_, err = a.AppendBinary(nil)
 	require.ErrorIs(t, err, snug.ErrNonFinite)
 	require.ErrorContains(t, err, "the estimate d is +Inf")
 
 	a = build(Prodigy{D0: 0x1p-126}, Options{})
-	a.prodigy.D = 0x1p60
+	a.o.method.(*estimating).D = 0x1p60
 	try(a, g, 1, "the rate is")
 
 	a = build(Prodigy{}, Options{}) // Σ|s| overflows
-	a.prodigy.D = 0x1p50
+	a.o.method.(*estimating).D = 0x1p50
 	try(a, slices.Repeat([]float32{0x1p10}, 300), 1, "to the sum of |s|")
 	_, err = a.AppendBinary(nil)
 	require.ErrorContains(t, err, "half-way")

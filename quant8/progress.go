@@ -76,10 +76,10 @@ func (a *Optimizer) made() error {
 
 // label names the optimizer in errors.
 func (a *Optimizer) label() string {
-	if a.o.name == "" {
+	if a.o.Title == "" {
 		return "optimizer"
 	}
-	return a.o.name
+	return a.o.Title
 }
 
 // midStep says whether some chunks are not yet updated in the current step.

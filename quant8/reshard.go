@@ -199,9 +199,13 @@ func (a *Optimizer) takeShards(s source) error {
 	var buf []float32 // so that blobs are aligned
 	for _, p := range s.h.params {
 		q, chunk := a.params[p.name], int(s.h.chunk)
-		of := a.o.savedShape(&p)
+		e, err := a.o.savedEngine(&p)
+		if err != nil {
+			return err
+		}
+		of := e.keeps()
 		from, held := a.o.layoutOf(p.bits, of), of.held(p.n)
-		if err := a.takeFactors(s.d, p, q); err != nil {
+		if err := a.takeFactors(s.d, of.factors, q); err != nil {
 			return err
 		}
 		for lo := 0; lo < held && from.states > 0; lo += chunk {
@@ -226,8 +230,7 @@ func (a *Optimizer) takeShards(s source) error {
 
 // takeFactors reads the factors of a matrix, if it has them, and copies them if this
 // optimizer has the matrix.
-func (a *Optimizer) takeFactors(d *state.Decoder, p savedParam, q *param) error {
-	size := a.o.savedShape(&p).factorBytes()
+func (a *Optimizer) takeFactors(d *state.Decoder, size int64, q *param) error {
 	switch {
 	case size == 0:
 		return nil

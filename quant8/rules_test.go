@@ -120,7 +120,8 @@ func ruleDefinition(t *testing.T, backend kerneltest.Backend, a *Optimizer, c ru
 		require.NoError(t, a.Step("w", after(t, p.View, c.skip), after(t, g.View, c.skip), 0.5))
 
 		h := a.o.hyper
-		h.LR, h.Step, h.GradScale, h.Share = float64(a.lr), a.Steps(), 0.5, a.mean.Share
+		h.LR, h.Step, h.GradScale = float64(a.lr), a.Steps(), 0.5
+		h = a.o.method.constants(h)
 		all, x, y := [3][]float32(append(slices.Clone(states), nil, nil)[:3]), want[c.skip:], g.Get()[c.skip:]
 		if h.Rule.Trust() {
 			coef := h.Coef()
@@ -231,7 +232,7 @@ type pair struct {
 func newPair(t testing.TB, build func(Options, map[string]int) *Optimizer, scale float32) *pair {
 	params := map[string]int{"w": 1 << 12}
 	r := &pair{t: t, a8: build(Options{}, params), a32: build(Options{Bits: 32}, params), p8: kerneltest.Normal(1, params["w"]), lr: 1e-3}
-	if r.a8.o.name == "Lion" {
+	if r.a8.o.Title == "Lion" {
 		r.lr = 1e-4
 	}
 	for i := range r.p8 {
@@ -251,7 +252,7 @@ func (r *pair) step(i int) {
 }
 
 // distance returns the mean of the differences of the parameters.
-func (r *pair) distance() (abs, rel float64) { return distance(r.p32, r.p8) }
+func (r *pair) distance() (abs, rel float64) { return apart(r.p32, r.p8) }
 
 // sync sets the 32-bit run to the other.
 func (r *pair) sync() {
@@ -346,7 +347,7 @@ func TestRulesNonFinite(t *testing.T) {
 				g[4097], g[4999] = bad, bad
 				err := a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1)
 				require.ErrorIs(t, err, snug.ErrNonFinite)
-				require.ErrorContains(t, err, "quant8: "+a.o.name+`: parameter "w": gradient 4097`)
+				require.ErrorContains(t, err, "quant8: "+a.o.Title+`: parameter "w": gradient 4097`)
 				require.Equal(t, before, stateOf(t, a))
 				require.Equal(t, params, p)
 			}
@@ -393,7 +394,7 @@ func TestWarmup(t *testing.T) {
 		advance(a)
 		step(t, a, "w", p, g, 1)
 		h := a.o.hyper
-		h.LR, h.Step, h.GradScale, h.Alpha = float64(a.lr), i+1, 1, alpha
+		h.LR, h.Step, h.GradScale, h.Alpha, h.AlphaWarmup = float64(a.lr), i+1, 1, alpha, 0
 		c := h.Coef()
 		c.Update(want, g, states)
 		require.True(t, equal(want, p), "step %d", i+1)

@@ -46,9 +46,15 @@ type ScheduleFree struct {
 }
 
 func (r ScheduleFree) equation() equation {
+	usual := ScheduleFree{WeightDecay: 0.01}
+	m := &averaging{power: float64(r.Power), ratePower: float64(cmp.Or(r.RatePower, 2))}
 	e := equation{
-		name: "ScheduleFree", powers: [2]float64{float64(r.Power), float64(cmp.Or(r.RatePower, 2))},
-		hyper: optim.Hyper{Rule: optim.ScheduleFree, WeightDecay: float64(r.WeightDecay)},
+		Traits: Traits{
+			Name: "schedule-free", Title: "ScheduleFree", About: "its rate stays constant after its warmup, and an average of the weights is saved", Shards: true, Devices: true, Averages: true, Numbers: 3,
+			Full: Setting{usual, 2.5 * 1e-5, 2.5 * 1e-6}, Adapters: Setting{usual, 2.5 * 2e-4, 2.5 * 1e-5},
+		},
+		hyper:  optim.Hyper{Rule: optim.ScheduleFree, WeightDecay: float64(r.WeightDecay)},
+		method: m,
 	}
 	const most = 8
 	switch {
@@ -59,39 +65,33 @@ func (r ScheduleFree) equation() equation {
 	case r.Uniform && r.RatePower != 0:
 		e.refuse("RatePower is %g, want 0 with Uniform", r.RatePower)
 	case r.Uniform:
-		e.powers[1] = 0
+		m.ratePower = 0
 	}
 	e.moments(r.Beta1, r.Beta2)
 	e.number("Eps", &e.hyper.Eps, r.Eps, 1e-8, math.MaxFloat32)
 	return e
 }
 
-// numbers returns the numbers that the rule keeps once for all parameters, in the order in which they are saved.
-func (a *Optimizer) numbers() []float64 {
-	switch {
-	case a.o.hyper.Rule.Averages():
-		return []float64{a.mean.Sum, a.mean.Share, a.mean.Most}
-	case a.o.prodigy.every > 0:
-		p, sums := &a.prodigy, a.sums()
-		return []float64{p.D, p.Most, p.Numerator, sums[0], sums[1], float64(p.Steps)}
-	}
-	return nil
+// averaging is the method of Schedule-Free: each step has a weight in the average.
+type averaging struct {
+	plain
+	optim.Averaging
+	power, ratePower float64
 }
 
-// setNumbers restores numbers.
-func (a *Optimizer) setNumbers(x []float64) {
-	if a.o.prodigy.every > 0 {
-		a.prodigy.Distance = optim.Distance{D: x[0], Most: x[1], Numerator: x[2], Steps: int(x[5])}
-		a.prodigy.before = [2]float64{x[3], x[4]}
-		a.prodigy.names = a.names()
-		for _, q := range a.params {
-			clear(q.sums)
-		}
-		return
-	}
-	if len(x) > 0 {
-		a.mean = optim.Averaging{Sum: x[0], Share: x[1], Most: x[2]}
-	}
+func (m *averaging) begin(a *Optimizer, lr float32) {
+	m.Averaging = m.Next(a.t+1, float64(lr), m.power, m.ratePower)
+}
+
+func (m *averaging) constants(h optim.Hyper) optim.Hyper {
+	h.Share = m.Share
+	return h
+}
+
+func (m *averaging) numbers(*Optimizer) []float64 { return []float64{m.Sum, m.Share, m.Most} }
+
+func (m *averaging) restore(_ *Optimizer, x []float64) {
+	m.Averaging = optim.Averaging{Sum: x[0], Share: x[1], Most: x[2]}
 }
 
 // Average writes to x the average with which a model that [ScheduleFree] trains is evaluated and saved. p holds the
@@ -115,8 +115,8 @@ func (a *Optimizer) average(name string, lo int, x, p snug.View) error {
 	if err := a.usable(); err != nil {
 		return err
 	}
-	if !a.o.hyper.Rule.Averages() {
-		return fmt.Errorf("the rule evaluates the parameters that it trains, only ScheduleFree has an average: %w", snug.ErrConfig)
+	if !a.o.Averages {
+		return fmt.Errorf("the rule evaluates the parameters that it trains, and has no average: %w", snug.ErrConfig)
 	}
 	switch {
 	case !x.DType().IsFloat():

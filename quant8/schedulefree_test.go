@@ -117,7 +117,7 @@ func TestAverageErrors(t *testing.T) {
 		err  error
 		want error
 	}{
-		"only ScheduleFree":    {adam.Average("w", 0, snug.ViewOf(x), snug.ViewOf(p)), snug.ErrConfig},
+		"has no average":       {adam.Average("w", 0, snug.ViewOf(x), snug.ViewOf(p)), snug.ErrConfig},
 		"no parameter":         {a.Average("v", 0, snug.ViewOf(x), snug.ViewOf(p)), snug.ErrConfig},
 		"x has 9 elements":     {a.Average("w", 0, snug.ViewOf(x[:9]), snug.ViewOf(p)), snug.ErrShape},
 		"from element 1, of":   {a.Average("w", 1, snug.ViewOf(x), snug.ViewOf(p)), snug.ErrShape},
@@ -133,7 +133,7 @@ func TestAverageErrors(t *testing.T) {
 		kerneltest.Error(t, "quant8.Average", c.err)
 	}
 	require.Zero(t, testing.AllocsPerRun(20, func() { _ = a.Average("w", 0, snug.ViewOf(x), snug.ViewOf(p)) }))
-	require.False(t, Folds(ScheduleFree{}))
+	require.False(t, TraitsOf(ScheduleFree{}).Folds)
 	require.ErrorIs(t, a.ReadBitsAndBytes(bytes.NewReader(nil), 0, ""), snug.ErrConfig)
 }
 
@@ -150,12 +150,12 @@ func TestScheduleFreeRates(t *testing.T) {
 		a.Advance(1e-2)
 		step(t, a, "w", p, kerneltest.Normal(uint64(3+i), 8), 1)
 	}
-	require.InDelta(t, 1.0/3, a.mean.Share, 1e-12)
+	require.InDelta(t, 1.0/3, a.o.method.(*averaging).Share, 1e-12)
 	b := newWith(t, ScheduleFree{}, Options{}, map[string]int{"w": 8})
 	saved, err := a.AppendBinary(nil)
 	require.NoError(t, err)
 	require.NoError(t, b.UnmarshalBinary(saved))
-	require.Equal(t, a.mean, b.mean)
+	require.Equal(t, a.o.method, b.o.method)
 	again, err := b.AppendBinary(nil)
 	require.NoError(t, err)
 	require.Equal(t, saved, again)

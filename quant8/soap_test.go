@@ -333,10 +333,10 @@ func TestSOAPState(t *testing.T) {
 // TestSOAPRefuses: nothing is folded into moments of turned gradients, no matrix is on another device, and there is no
 // form of bitsandbytes.
 func TestSOAPRefuses(t *testing.T) {
-	require.False(t, Folds(SOAP{}))
+	require.False(t, TraitsOf(SOAP{}).Folds)
 	a, err := New(SOAP{}, Options{})
 	require.NoError(t, err)
-	require.ErrorContains(t, second(a.WriteBitsAndBytes(new(bytes.Buffer), BitsAndBytesFormat{})), "another form")
+	require.ErrorContains(t, second(a.WriteBitsAndBytes(new(bytes.Buffer), BitsAndBytesFormat{})), "bitsandbytes has no optimizer that goes on")
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		a := newMatrices(t, "soap", Options{}, map[string][2]int{"w": {7, 9}})
 		advance(a)

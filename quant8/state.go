@@ -2,7 +2,6 @@ package quant8
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -23,7 +22,7 @@ import (
 // not part of the state.
 func (a *Optimizer) WriteTo(w io.Writer) (int64, error) {
 	e := state.NewEncoder(w, state.OptimizerMagic)
-	if err := errors.Join(a.usable(), a.savable()); err != nil {
+	if err := a.checkSave(); err != nil {
 		e.Err = err
 	} else {
 		e.PutOptimizer(a.header())
@@ -40,6 +39,14 @@ func (a *Optimizer) WriteTo(w io.Writer) (int64, error) {
 		err = fmt.Errorf("quant8: %s: save: %w", a.label(), err)
 	}
 	return n, err
+}
+
+// checkSave returns an error if the state cannot be saved.
+func (a *Optimizer) checkSave() error {
+	if err := a.usable(); err != nil {
+		return err
+	}
+	return a.o.method.savable(a)
 }
 
 // ReadFrom restores a state that [Optimizer.WriteTo] wrote, into an optimizer with the
@@ -97,7 +104,7 @@ func (a *Optimizer) eachBlob(dirty bool, use func(blob []byte) error) error {
 	for _, name := range a.names() {
 		q := a.params[name]
 		first := 0
-		if q.factorBytes() > 0 {
+		if q.factors > 0 {
 			first = factors
 		}
 		for chunk := first; chunk < q.chunks(a.o.Chunk); chunk++ {
@@ -140,7 +147,7 @@ func (a *Optimizer) restore(d *state.Decoder, h *saved) error {
 // resume continues at a saved step whose updates are all made.
 func (a *Optimizer) resume(h *saved) {
 	a.t, a.lr, a.rate, a.maps, a.invalid, a.fold = h.step, h.lr, nil, h.maps, "", folding{}
-	a.setNumbers(h.numbers)
+	a.o.method.restore(a, h.numbers)
 	a.skipped, a.known = a.skipped[:0], knownNorm{}
 	for _, q := range a.params {
 		q.marks.Set(0, len(q.marks), optim.Updated)

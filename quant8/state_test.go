@@ -157,7 +157,7 @@ func saveAfterSteps(t testing.TB) (data []byte, other *trainer) {
 
 func headerOf(t testing.TB, data []byte) *state.Optimizer {
 	d := state.NewDecoder(bytes.NewReader(data), state.OptimizerMagic)
-	h := d.GetOptimizer()
+	h := d.GetOptimizer(SavedNumbers)
 	require.NoError(t, d.Err)
 	return h
 }

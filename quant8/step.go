@@ -26,8 +26,8 @@ const tooLarge = (63 + 127) << 23
 // any of these types. p and g do not overlap. gradScale is for example the inverse of a
 // loss scale or a clipping factor.
 //
-// A NaN, an infinity or a magnitude of 2^63 or more in g·gradScale (with [Prodigy] in
-// d·g·gradScale), whose square float32 cannot hold, is an error that wraps [snug.ErrNonFinite] and names the parameter and the
+// A NaN, an infinity or a magnitude of 2^63 or more in g·gradScale, or in what a rule multiplies it
+// by, whose square float32 cannot hold, is an error that wraps [snug.ErrNonFinite] and names the parameter and the
 // index, unless Options.NonFinite says otherwise. Then nothing is written, on any device.
 // On devices other than the CPU the call waits for this check, which [Optimizer.Within] saves. p is not checked; where
 // weight decay is part of the gradient, elements of p that are not finite spoil their
@@ -40,9 +40,8 @@ const tooLarge = (63 + 127) << 23
 // a parameter whose rule needs the whole parameter, the optimizer cannot be used until a
 // state is restored.
 //
-// All devices give the same bits as the CPU, except norms, see [LAMB], and the products
-// of [Muon]. Matrices of [Apollo], [GaLore] and [SOAP] lie on the CPU, and all parameters
-// of [Prodigy] and [AdamMini].
+// All devices give the same bits as the CPU, except norms and products of matrices: the rules
+// say what differs. A rule whose Traits lack Devices steps what is of its Unit on the CPU.
 //
 // Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
 // called or refused the learning rate, an element was updated since, gradScale is not
@@ -70,12 +69,12 @@ func (a *Optimizer) step(name string, lo int, whole bool, p, g snug.View, gradSc
 	}
 	c, err := a.claim(q, lo, p.Len())
 	if err != nil {
-		return fmt.Errorf("quant8: %s: %w", a.o.name, err)
+		return fmt.Errorf("quant8: %s: %w", a.o.Title, err)
 	}
 	done := false
 	defer func() { a.settle(c, done) }()
 	if err = a.update(dev, q, lo, p, g, gradScale); err != nil {
-		return fmt.Errorf("quant8: %s: %w", a.o.name, err)
+		return fmt.Errorf("quant8: %s: %w", a.o.Title, err)
 	}
 	done = true
 	return nil
@@ -83,7 +82,10 @@ func (a *Optimizer) step(name string, lo int, whole bool, p, g snug.View, gradSc
 
 // update makes a step of the claimed elements.
 func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, gradScale float32) error {
-	scale := a.scaled(gradScale)
+	scale, err := a.o.method.scale(gradScale)
+	if err != nil {
+		return err
+	}
 	first, err := a.checkGradient(dev, q, lo, g, gradScale, a.fold.bound(scale))
 	bad := first >= 0
 	if err == nil && bad {
@@ -91,9 +93,6 @@ func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, g
 	}
 	if err != nil || bad && a.o.NonFinite == SkipStep {
 		return err
-	}
-	if a.o.soap.frequency > 0 && a.t == 1 && !q.turns() {
-		return nil // as matrices, whose first step makes their bases
 	}
 	j := stepJob{
 		p: p, g: g, layout: q.layout, chunk: a.o.Chunk, m: a.maps.m, v: a.maps.v,
@@ -105,16 +104,7 @@ func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, g
 	if bad {
 		h.Skip = tooLarge
 	}
-	if q.sliced > 0 {
-		err = a.stepSliced(dev, q, lo, h, j, gradScale)
-	} else if q.shared > 0 {
-		err = a.stepShared(dev, q, lo, h, j)
-	} else if q.shape != (shape{}) {
-		err = a.stepMatrix(dev, q, h, j)
-	} else {
-		err = a.stepVector(dev, q, lo, h, j)
-	}
-	if err != nil {
+	if err := q.engine.step(a, dev, q, lo, h, j, gradScale); err != nil {
 		return fmt.Errorf("parameter %q: %w", q.name, err)
 	}
 	return nil
@@ -124,11 +114,8 @@ func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, g
 func (a *Optimizer) hyper(q *param, gradScale float32) optim.Hyper {
 	h := a.o.hyper
 	h.LR, h.WeightDecay = float64(a.lr*q.options.LR), float64(q.options.WeightDecay)
-	h.Step, h.GradScale, h.Fold, h.Share = a.t, gradScale, a.fold.part, a.mean.Share
-	if a.o.soap.frequency > 0 {
-		h.Step--
-	}
-	return h.Warm(a.o.warmup[0], a.o.warmup[1])
+	h.Step, h.GradScale, h.Fold = a.t, gradScale, a.fold.part
+	return a.o.method.constants(h)
 }
 
 // stepVector makes the step of a job that has no factors yet.
@@ -159,8 +146,6 @@ func (a *Optimizer) checkStep(name string, lo int, whole bool, p, g snug.View, g
 		return nil, nil, fmt.Errorf("step of %q: %w", name, err)
 	case !validRate(a.lr * q.options.LR):
 		return nil, nil, fmt.Errorf("learning rate %g times %g, want a finite number: %w", a.lr, q.options.LR, snug.ErrConfig)
-	case !finite(float32(a.prodigy.D)):
-		return nil, nil, fmt.Errorf("the estimate d is %g: %w", a.prodigy.D, snug.ErrNonFinite)
 	}
 	return q, dev, nil
 }
@@ -197,9 +182,9 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 	case lo%a.o.Chunk != 0 || p.Len()%a.o.Chunk != 0 && p.Len() != q.n-lo:
 		return nil, nil, fmt.Errorf("parameter %q: elements %d to %d are not whole chunks of %d: %w", name, lo, lo+p.Len(), a.o.Chunk, snug.ErrShape)
 	}
-	if q.shared > 0 && (lo%q.shared != 0 || p.Len()%q.shared != 0) {
-		return nil, nil, fmt.Errorf("parameter %q: elements %d to %d are not whole blocks of the %d that share a second moment: %w",
-			name, lo, lo+p.Len(), q.shared, snug.ErrShape)
+	if q.multiple > 0 && (lo%q.multiple != 0 || p.Len()%q.multiple != 0) {
+		return nil, nil, fmt.Errorf("parameter %q: elements %d to %d are not whole blocks of the %d that a step takes together: %w",
+			name, lo, lo+p.Len(), q.multiple, snug.ErrShape)
 	}
 	dev, err := snug.CommonDevice(p, g)
 	if err != nil {
@@ -208,8 +193,8 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 	if a.o.Storage != nil && !dev.IsCPU() {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, its Storage is for the cpu: %w", name, dev, snug.ErrDevice)
 	}
-	if !dev.IsCPU() && (q.rank > 0 || q.turns() || q.sliced > 0 || q.shared > 0) {
-		return nil, nil, fmt.Errorf("parameter %q lies on %s, but %s steps it on the cpu only: %w", name, dev, a.o.name, snug.ErrDevice)
+	if !dev.IsCPU() && q.alone {
+		return nil, nil, fmt.Errorf("parameter %q lies on %s, but %s steps it on the cpu only: %w", name, dev, a.o.Title, snug.ErrDevice)
 	}
 	if !dev.IsCPU() && q.bits == 8 && !a.maps.mirrored {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, which needs a Map1 with opposite values at codes 127-i and 127+i: %w", name, dev, snug.ErrConfig)
@@ -218,7 +203,7 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 }
 
 // whole says whether each step of q takes all of its elements.
-func (a *Optimizer) whole(q *param) bool { return a.o.hyper.Whole() || q.rank > 0 || q.turns() }
+func (a *Optimizer) whole(q *param) bool { return a.o.hyper.Whole() || q.form.whole }
 
 func finite(x float32) bool {
 	x = float32(x) // of a product too: x*y - x*y may be rounded once
@@ -241,8 +226,8 @@ func (a *Optimizer) checkGradient(dev *snug.Device, q *param, lo int, g snug.Vie
 	}
 	if i >= 0 && a.o.NonFinite == Fail {
 		times := fmt.Sprint(scale)
-		if a.o.prodigy.every > 0 && scale != gradScale {
-			times = fmt.Sprintf("%g times the estimate d of %g", gradScale, a.prodigy.D)
+		if scale != gradScale {
+			times = fmt.Sprintf("%g times %g", gradScale, scale/gradScale)
 		}
 		return i, fmt.Errorf("parameter %q: gradient %d times %s is NaN, infinite or not below 2^63: %w", q.name, lo+i, times, snug.ErrNonFinite)
 	}
@@ -267,7 +252,7 @@ func (a *Optimizer) stepInMemory(dev *snug.Device, q *param, lo int, j stepJob) 
 	if err != nil {
 		return err
 	}
-	begin := q.factorBytes() + int64(lo/a.o.Chunk)*q.bytes(a.o.Chunk)
+	begin := q.factors + int64(lo/a.o.Chunk)*q.bytes(a.o.Chunk)
 	if j.state, err = state.View().Slice(int(begin), state.Len()); err != nil {
 		return err
 	}
@@ -300,7 +285,7 @@ type stepJob struct {
 	signed []bool   // whether each state has the form with signs
 	sums   *squares // nil, or where to add squares instead of a step
 
-	// For a matrix of Adafactor on a device other than the CPU; on the CPU rule has them.
+	// For a matrix with factors on a device other than the CPU; on the CPU rule has them.
 	roots     snug.View // of optim.NewFactors
 	rootLimit float32
 	shape

@@ -48,7 +48,7 @@ func (w *model) step(p, g []float32, scale float32) {
 	m, v := w.moments()
 	beta1, beta2, eps := float32(0.9), float32(0.999), float32(1e-8)
 	c := optim.Hyper{
-		LR: float64(testRates[adamwName]), Beta1: float64(beta1), Beta2: float64(beta2), Eps: float64(eps),
+		LR: float64(testRates["AdamW"]), Beta1: float64(beta1), Beta2: float64(beta2), Eps: float64(eps),
 		WeightDecay: float64(w.rule.WeightDecay), Step: w.t, GradScale: scale, DecayFirst: w.rule.DecayFirst,
 	}.Coef()
 	c.Update(p, g, [optim.MaxStates][]float32{m, v})

@@ -194,9 +194,9 @@ const factors = -1
 // size.
 func (q *param) span(chunk, elements int) (begin, size int) {
 	if chunk == factors {
-		return 0, int(q.factorBytes())
+		return 0, int(q.factors)
 	}
-	begin = int(q.factorBytes()) + chunk*int(q.bytes(elements))
+	begin = int(q.factors) + chunk*int(q.bytes(elements))
 	return begin, int(q.bytes(min(elements, q.held(q.n)-chunk*elements)))
 }
 

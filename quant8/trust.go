@@ -2,7 +2,6 @@ package quant8
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"unsafe"
@@ -14,75 +13,13 @@ import (
 	"github.com/snug-ml/snug/internal/optim"
 )
 
-// LAMB is the rule of You et al. 2019, arXiv:1904.00962. With c1 = 1-β1^t and
-// c2 = √(1-β2^t) at step t, and the Euclidean norms of a whole parameter, it computes
-//
-//	m ← β1·m + (1-β1)·g
-//	v ← β2·v + (1-β2)·g²
-//	u = m/c1/(√v/c2 + ε) + wd·p
-//	p ← p - lr·|p|/|u|·u
-//
-// where the trust ratio |p|/|u| is 1 if a norm is 0, and for parameters with
-// ParamOptions.NoTrust. A step has two passes: one reads parameter, gradient and state
-// for the norms, the other updates, with any width of the state. The norms are sums in
-// float64. They have the same bits for any number of workers, and depend on Block and
-// Chunk. During the step the sums take 16 bytes for every 16384 elements, and at least 16
-// for every chunk. A device other than the CPU adds in another order, so that the step
-// size, which is rounded to float32, can in rare cases differ in its last bit. There the
-// sums take 16 bytes for every 4096 elements, up to 32 KiB, and the step waits for them.
-//
-// It has the states of [AdamW], with the same bytes and the same limits for sparse
-// gradients.
-//
-// Each process must hold the whole parameter, unless Options.SumNorms adds the norms of
-// its shards: without it [Optimizer.AddShard] of a part is an error.
-// [Optimizer.StepRange] of a part is always an error. If p makes a norm that is not
-// finite, the step returns an error that wraps [snug.ErrNonFinite] and writes nothing.
-type LAMB struct {
-	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
-	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
-	Eps         float32 // added to the root of the second moment, default 1e-6
-	WeightDecay float32 // default 0
-}
-
-func (r LAMB) equation() equation {
-	e := equation{name: "LAMB", hyper: optim.Hyper{Rule: optim.LAMB, WeightDecay: float64(r.WeightDecay)}}
-	e.moments(r.Beta1, r.Beta2)
-	e.number("Eps", &e.hyper.Eps, r.Eps, 1e-6, math.MaxFloat32)
-	return e
-}
-
-// LARS is the rule of You, Gitman and Ginsburg 2017, arXiv:1708.03888. With momentum μ
-// and the Euclidean norms of a whole parameter it computes
-//
-//	m ← μ·m + lr·η·|p|/(|g| + wd·|p|)·(g + wd·p)
-//	p ← p - m
-//
-// where the trust ratio η·|p|/(|g| + wd·|p|) is 1 if a norm is 0, and for parameters with
-// ParamOptions.NoTrust. Passes, norms, their memory, shards and errors are the same as
-// with [LAMB].
-//
-// The state is m, with the bytes of [Lion]'s state.
-type LARS struct {
-	Momentum    float32 // in (0,1), default 0.9
-	Trust       float32 // η, above 0, default 1e-3
-	WeightDecay float32 // default 0
-}
-
-func (r LARS) equation() equation {
-	e := equation{name: "LARS", hyper: optim.Hyper{Rule: optim.LARS, WeightDecay: float64(r.WeightDecay)}}
-	e.number("Momentum", &e.hyper.Beta1, r.Momentum, 0.9, 1)
-	e.number("Trust", &e.hyper.Trust, r.Trust, 1e-3, math.MaxFloat32)
-	return e
-}
-
 // limit returns the constants of a step of p and its state, with the step size that
 // follows from their norms. The job has no factors.
 func (a *Optimizer) limit(dev *snug.Device, q *param, h optim.Hyper, j stepJob) (optim.Hyper, error) {
 	sums := squareSums.Get().(*squares)
 	defer squareSums.Put(sums)
 	sums.parameter, sums.update = 0, 0
-	if q.factored {
+	if q.replaced > 0 {
 		j.states = 0 // the norms do not depend on them
 	}
 	j.sums, j.rule, j.signed = sums, h.Measure(), j.signs(h.Rule)

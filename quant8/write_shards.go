@@ -1,7 +1,6 @@
 package quant8
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -46,12 +45,12 @@ func (a *Optimizer) writeShards(w io.Writer, ranks Ranks) error {
 		return a.made()
 	}
 	for _, q := range a.params {
-		if q.shape != (shape{}) {
+		if q.form != (form{}) {
 			return fmt.Errorf("parameter %q is not a vector: %w", q.name, snug.ErrConfig)
 		}
 	}
 	g := &gathering{a: a, ranks: ranks}
-	g.fail(errors.Join(a.usable(), a.savable()))
+	g.fail(a.checkSave())
 	if a.midStep() {
 		g.fail(fmt.Errorf("step %d is not complete: %w", a.t, snug.ErrConfig))
 	}

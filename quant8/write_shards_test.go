@@ -71,10 +71,10 @@ func TestElementwise(t *testing.T) {
 			a, err = New(rule, Options{Bits: 32})
 		}
 		require.NoError(t, err)
-		require.Equal(t, a.AddShard("w", 512, 0, 256) == nil, Elementwise(rule), "%T", rule)
+		require.Equal(t, a.AddShard("w", 512, 0, 256) == nil, TraitsOf(rule).Shards, "%T", rule)
 	}
-	require.False(t, Elementwise(MeZO{}))
-	require.False(t, Elementwise(nil))
+	require.False(t, TraitsOf(MeZO{}).Shards)
+	require.False(t, TraitsOf(nil).Shards)
 }
 
 func mustBytes(t *testing.T, a *Optimizer) []byte {

@@ -54,7 +54,7 @@ func TestZeroOptimizer(t *testing.T) {
 
 // TestZeroFunctions has zero and extreme arguments of all functions.
 func TestZeroFunctions(t *testing.T) {
-	kerneltest.Zero(t, new(Optimizer), new(ZerothOrder), new(LostUpdates), NewMeZO, Quantize[[]uint8, []float32, []float32], Dequantize[[]float32, []uint8, []float32],
+	kerneltest.Zero(t, new(Optimizer), new(ZerothOrder), new(LostUpdates), NewZerothOrder, Quantize[[]uint8, []float32, []float32], Dequantize[[]float32, []uint8, []float32],
 		Quantize[snug.View, snug.View, snug.View], Dequantize[snug.View, snug.View, snug.View], QuantileMap, LinearMap, DynamicMap, Blocks)
 	var x []float32
 	var b []uint8

@@ -9,13 +9,10 @@ import (
 )
 
 // averages reports whether the model is evaluated with averages of the parameters in training.
-func (o *Options) averages() bool {
-	_, is := o.Optimizer.(quant8.ScheduleFree)
-	return is
-}
+func (o *Options) averages() bool { return quant8.TraitsOf(o.Optimizer).Averages }
 
-// Average puts into the model the parameters with which it is evaluated and saved. With [quant8.ScheduleFree] they are
-// averages; with other optimizers Average does nothing. Until the next Train, the memory of the gradients holds the
+// Average puts into the model the parameters with which it is evaluated and saved. With an optimizer whose Traits
+// say that it Averages they are averages; with others Average does nothing. Until the next Train, the memory of the gradients holds the
 // parameters in training, so that Average takes no further memory. The next Train restores them bit for bit.
 //
 // Evaluate and Close call Average. A program has to call it only if it evaluates or saves the model itself, after Train

@@ -97,5 +97,5 @@ func TestAverageOfOthers(t *testing.T) {
 	require.ErrorIs(t, tr.Average(), snug.ErrConfig)
 	_, err := New(Model[[]int](newToy(t, snug.F32, snug.F32)), Options{Optimizer: quant8.ScheduleFree{}, Gradients: plan.InBackward})
 	require.ErrorIs(t, err, snug.ErrConfig)
-	require.ErrorContains(t, err, "does not go with quant8.ScheduleFree")
+	require.ErrorContains(t, err, "does not go with the optimizer schedule-free")
 }

@@ -41,7 +41,7 @@ const (
 	modelPart     = "model"     // what Stateful writes
 )
 
-// maxSmall is the maximum size in bytes of the state of a scaler or of MeZO.
+// maxSmall is the maximum size in bytes of the state of a scaler or of an optimizer without gradients.
 const maxSmall = 1 << 16
 
 func (t *Trainer[B]) describe() (about, error) {

@@ -33,7 +33,7 @@
 //
 // # Averages
 //
-// With [quant8.ScheduleFree] a model is evaluated and saved with averages of the parameters in training. Evaluate,
+// With an optimizer that Averages, see [quant8.Traits], a model is evaluated and saved with averages of the parameters in training. Evaluate,
 // Close and [Trainer.Average] put the averages into the model. The next Train restores the parameters in training. The
 // learning rate should be constant after the warm-up, as with the schedule Linear(peak, 1, warmup, steps).
 //
@@ -58,7 +58,7 @@
 //
 // # Forward passes alone
 //
-// With [quant8.MeZO] a step evaluates its micro-batches twice. It holds no gradients, no master weights and no state,
+// With an optimizer that is ForwardOnly a step evaluates its micro-batches twice. It holds no gradients, no master weights and no state,
 // so that it takes no more memory than evaluation. The model needs no backward pass, see [ForwardOnly].
 //
 // # Memory

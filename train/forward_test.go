@@ -66,7 +66,7 @@ func (s spoiled) Evaluate(context.Context, []int) (fused.Loss, error) {
 // TestMeZOErrors: what needs gradients is refused, and losses that are not finite are errors or skipped steps.
 func TestMeZOErrors(t *testing.T) {
 	for want, o := range map[string]Options{
-		"Gradients":        {Gradients: plan.InBackward},
+		"InBackward":       {Gradients: plan.InBackward},
 		"Clip":             {Clip: 1},
 		"Measure":          {Measure: true},
 		"a loss scale":     {Scaler: &amp.ScalerOptions{}},
@@ -77,7 +77,7 @@ func TestMeZOErrors(t *testing.T) {
 		o.Optimizer = quant8.MeZO{}
 		_, err := New(Model[[]int](newToy(t, snug.F32, snug.F32)), o)
 		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, "quant8.MeZO does not go with "+want)
+		require.ErrorContains(t, err, want)
 	}
 	_, err := New(ForwardOnly[[]int](nil), Options{Optimizer: quant8.MeZO{}})
 	require.ErrorIs(t, err, snug.ErrConfig)

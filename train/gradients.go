@@ -53,8 +53,8 @@ type traits struct {
 // chosen returns the way that the options choose.
 func (t *Trainer[B]) chosen() (gradients[B], error) {
 	o, u := &t.options, updater[B]{t: t}
-	switch _, zeroth := o.mezo(); {
-	case zeroth:
+	switch {
+	case o.forwardOnly():
 		return &zerothOrder[B]{t: t}, nil
 	case o.Gradients == plan.SumF32 && o.Shard != plan.Replicate:
 		return &sharded[B]{updater: u}, nil

@@ -37,14 +37,14 @@ type (
 	Locator = quant8.Locator
 )
 
-// Matrices is a [Model] for [quant8.Apollo], [quant8.GaLore] and [quant8.SOAP], which need it. Matrix returns the
+// Matrices is a [Model] for optimizers whose Unit is quant8.Matrix, which need it. Matrix returns the
 // rows and columns of a parameter whose gradient they may project: a matrix of a layer. It returns 0, 0 for others, such
 // as embeddings, the output layer and vectors, which take AdamW.
 type Matrices interface {
 	Matrix(name string) (rows, cols int)
 }
 
-// Blocks is a [Model] for [quant8.AdamMini]. Block returns how many elements of a parameter share a
+// Blocks is a [Model] for optimizers with Blocks, see [quant8.Traits]. Block returns how many elements of a parameter share a
 // second moment, see [quant8.ParamOptions]. 0 stands for all elements; so does a model without the method.
 type Blocks interface {
 	Block(name string) (elements int)

@@ -15,14 +15,13 @@ import (
 // Options say how a Trainer trains. The zero value is AdamW with 32-bit state at a learning rate of
 // 0.001, without checkpoints.
 type Options struct {
-	// Optimizer is the rule; nil is quant8.AdamW{}. [quant8.ScheduleFree] is an error with Gradients other than SumF32; see also
-	// [Trainer.Average]. [quant8.MeZO] needs no backward pass, see [ForwardOnly]. It has no gradients, no state, no
+	// Optimizer is the rule; nil is [quant8.Default]. Its [quant8.Traits] say what it goes with; see also
+	// [Trainer.Average]. A rule that is ForwardOnly needs no backward pass, see [ForwardOnly]. It has no gradients, no state, no
 	// master weights and no loss scale; options that concern these are errors.
 	//
-	// [quant8.Apollo], [quant8.GaLore] and [quant8.SOAP] need a model with [Matrices] on the CPU. Their steps take whole
-	// matrices, and those of [quant8.AdamMini] whole parameters: with Masters other than FullMaster, and without
-	// steps in the backward pass, the Trainer holds a float32 copy of the largest, 4 bytes an element. With Storage, such matrices and
-	// parameters must not have 16 bits.
+	// A rule whose Unit is quant8.Matrix needs a model with [Matrices]. If the Unit is Matrix or Parameter, then with Masters
+	// other than FullMaster, and without steps in the backward pass, the Trainer holds a float32 copy of the largest, 4 bytes
+	// an element. With Storage, such matrices and parameters of more than Chunk elements must not have 16 bits.
 	Optimizer quant8.Rule
 	StateBits int                          // bits of an element of the optimizer's state: 32, 16, 8 or 4; 0 is 32
 	Schedule  func(step int) (lr float32)  // learning rate of a step, counted from 0; nil is Constant(1e-3)
@@ -32,7 +31,7 @@ type Options struct {
 	// Stochastic rounds master weights of the form Split24Master stochastically, so that updates smaller than their
 	// gaps are not lost on average. With other forms it is an error.
 	Stochastic bool
-	Seed       uint64 // seed of stochastic rounding, and of Apollo's and GaLore's directions
+	Seed       uint64 // seed of stochastic rounding, and of random directions
 
 	// Params, unless nil, are options of single parameters, such as a factor of the learning rate; qlora.LoRAPlus makes
 	// those of LoRA+.
@@ -58,7 +57,7 @@ type Options struct {
 	//
 	// [plan.Folded] takes several micro-batches in the same way: each gradient is folded into the optimizer's state as soon
 	// as it is complete, by [quant8.Optimizer.FoldInBackward]. The step is not that of the mean gradient, except with SGD.
-	// Clip clips with the norm of the previous step. Optimizer must be one that [quant8.Folds] accepts, and there is no
+	// Clip clips with the norm of the previous step. Optimizer must be one that Folds, and there is no
 	// SkipNonFinite. A micro-batch of less than 2^-29 of the step's weight is left out. After an error in the second
 	// micro-batch or a later one, only resuming a checkpoint helps.
 	//
@@ -110,7 +109,7 @@ type Ranks struct {
 	// that brings it to Bucket elements, so that it has up to Bucket-1 and those of the largest parameter. 0 is 1048576.
 	Bucket int
 	// Shard is what the ranks divide among themselves. The losses are the same up to rounding. [plan.ShardState] and
-	// [plan.ShardGradients] are for rules that [quant8.Elementwise] accepts, except quant8.ScheduleFree, without Measure
+	// [plan.ShardGradients] are for rules that are not refused as [quant8.Sharded], without Measure
 	// and CountLost. ShardGradients saves memory if the model calls Done of the Window for each parameter,
 	// from the last to the first. [plan.ShardWeights] is for an accum.Pages as Reducer, which divides weights of the model,
 	// see [Paged]: where they train it is ShardGradients besides, and where all are frozen ShardState.
@@ -140,12 +139,16 @@ type Storage = quant8.Storage
 // check sets defaults, and returns an error for options that do not fit together.
 func (o *Options) check(noModel bool) error {
 	if o.Optimizer == nil {
-		o.Optimizer = quant8.AdamW{}
+		o.Optimizer = quant8.Default()
 	}
 	if o.Schedule == nil {
 		o.Schedule = Constant(1e-3)
 	}
 	o.StateBits, o.Chunk, o.Bucket = cmp.Or(o.StateBits, 32), cmp.Or(o.Chunk, 1<<16), cmp.Or(o.Bucket, 1<<20)
+	conflict := func(asked bool, what string, use quant8.Use) exclusion {
+		why := quant8.TraitsOf(o.Optimizer).Conflict(what, use)
+		return exclusion{asked && why != "", why}
+	}
 	return refused([]exclusion{
 		{noModel, "the model is nil"},
 		{!(o.Clip >= 0), fmt.Sprintf("Clip is %v, want 0 or more", o.Clip)},
@@ -153,12 +156,13 @@ func (o *Options) check(noModel bool) error {
 		{o.SaveEvery > 0 && o.Dir == "" && o.Folder == nil && !o.follows(), "SaveEvery wants Dir or Folder"},
 		{o.Folder != nil && (o.Dir != "" || o.Keep != 0 || o.Folder.folder == nil), "Folder must come from OpenFolder, without Dir and Keep"},
 		{o.Stochastic && o.Masters != amp.Split24Master, fmt.Sprintf("Stochastic is for Split24Master, and Masters is %v", o.Masters)},
-		{o.Gradients != plan.SumF32 && o.averages(), "InBackward does not go with quant8.ScheduleFree: without gradients in memory nothing holds the parameters that train while their averages are evaluated"},
-		{o.Gradients == plan.Folded && !quant8.Folds(o.Optimizer), fmt.Sprintf("Folded does not go with %T, whose update needs the whole gradient", o.Optimizer)},
+		conflict(o.Gradients != plan.SumF32, "InBackward", quant8.InBackward),
+		conflict(o.Gradients == plan.Folded, "Folded", quant8.Folded),
+		conflict(o.Reducer != nil, "Reducer", quant8.Reduced),
 		{o.Bucket < 0, fmt.Sprintf("Bucket is %d, want 0 or more", o.Bucket)},
 		{o.Shard < plan.Replicate || o.Shard > plan.ShardWeights, fmt.Sprintf("Shard is %d, want Replicate, ShardState, ShardGradients or ShardWeights", o.Shard)},
 		{o.Shard != plan.Replicate && o.Reducer == nil, "Shard wants a Reducer"},
-		{o.Shard != plan.Replicate && (!quant8.Elementwise(o.Optimizer) || o.averages()), fmt.Sprintf("Shard does not go with %T, whose step takes a whole parameter, or its averages", o.Optimizer)},
+		conflict(o.Shard != plan.Replicate, "Shard", quant8.Sharded),
 		{o.follows() && o.Folder != nil, "Folder is for rank 0: it writes the checkpoints"},
 	})
 }

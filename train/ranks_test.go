@@ -265,7 +265,7 @@ func TestRanksDiffer(t *testing.T) {
 	require.NoError(t, err)
 	for want, o := range map[string]Options{
 		"InBackward": {Gradients: plan.InBackward},
-		"MeZO":       {Optimizer: quant8.MeZO{}},
+		"mezo":       {Optimizer: quant8.MeZO{}},
 		"Bucket":     {Ranks: Ranks{Bucket: -1}},
 	} {
 		o.Reducer = reducers[0]

@@ -349,15 +349,15 @@ func TestShardOptions(t *testing.T) {
 	reducers, err := accum.Local(t.Context(), 1)
 	require.NoError(t, err)
 	for want, o := range map[string]Options{
-		"Shard wants a Reducer":                   {Ranks: Ranks{Shard: plan.ShardState}},
-		"ShardWeights wants an accum.Pages":       {Ranks: Ranks{Shard: plan.ShardWeights, Reducer: reducers[0]}},
-		"Shard is 4":                              {Ranks: Ranks{Shard: 4, Reducer: reducers[0]}},
-		"Shard does not go with quant8.Muon":      {Optimizer: quant8.Muon{}, Ranks: Ranks{Shard: plan.ShardState, Reducer: reducers[0]}},
-		"Shard does not go with quant8.SOAP":      {Optimizer: quant8.SOAP{}, Ranks: Ranks{Shard: plan.ShardState, Reducer: reducers[0]}},
-		"Shard does not go with quant8.LAMB":      {Optimizer: quant8.LAMB{}, Ranks: Ranks{Shard: plan.ShardGradients, Reducer: reducers[0]}},
-		"Shard does not go with Measure":          {Measure: true, Ranks: Ranks{Shard: plan.ShardGradients, Reducer: reducers[0]}},
-		"the Reducer is no accum.SendReceiver":    {Ranks: Ranks{Shard: plan.ShardGradients, Reducer: struct{ accum.Reducer }{reducers[0]}}},
-		"Shard is -1, want Replicate, ShardState": {Ranks: Ranks{Shard: -1, Reducer: reducers[0]}},
+		"Shard wants a Reducer":                     {Ranks: Ranks{Shard: plan.ShardState}},
+		"ShardWeights wants an accum.Pages":         {Ranks: Ranks{Shard: plan.ShardWeights, Reducer: reducers[0]}},
+		"Shard is 4":                                {Ranks: Ranks{Shard: 4, Reducer: reducers[0]}},
+		"Shard does not go with the optimizer muon": {Optimizer: quant8.Muon{}, Ranks: Ranks{Shard: plan.ShardState, Reducer: reducers[0]}},
+		"Shard does not go with the optimizer soap": {Optimizer: quant8.SOAP{}, Ranks: Ranks{Shard: plan.ShardState, Reducer: reducers[0]}},
+		"Shard does not go with the optimizer lamb": {Optimizer: quant8.LAMB{}, Ranks: Ranks{Shard: plan.ShardGradients, Reducer: reducers[0]}},
+		"Shard does not go with Measure":            {Measure: true, Ranks: Ranks{Shard: plan.ShardGradients, Reducer: reducers[0]}},
+		"the Reducer is no accum.SendReceiver":      {Ranks: Ranks{Shard: plan.ShardGradients, Reducer: struct{ accum.Reducer }{reducers[0]}}},
+		"Shard is -1, want Replicate, ShardState":   {Ranks: Ranks{Shard: -1, Reducer: reducers[0]}},
 	} {
 		_, err := New[[]int](newToy(t, snug.F32, snug.F32), o)
 		require.ErrorIs(t, err, snug.ErrConfig)

@@ -17,7 +17,7 @@ import (
 // after every SaveEvery steps. Where that step was skipped or its loss is not finite, it does so after the next step that
 // updates parameters and has a finite loss.
 //
-// After an error the parameters are as before the step, with [quant8.MeZO] up to rounding. There are two exceptions. An
+// After an error the parameters are as before the step, without gradients up to rounding. There are two exceptions. An
 // error of the optimizer, the Storage or the device, and with InBackward any error, can leave some parameters updated:
 // resume a checkpoint then. [Trainer.Save] does not write such parameters, and with Fold Train does not go on with them.
 // An error of writing a checkpoint comes after the step is made.

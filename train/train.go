@@ -34,7 +34,7 @@ type Report struct {
 	Step    int     // number of steps done, this one included
 	Loss    float64 // mean over the targets of the step, in nats
 	Targets int
-	Norm    float64 // norm of all gradients before clipping, 0 if not measured; with Fold and MeZO see package quant8
+	Norm    float64 // norm of all gradients before clipping, 0 if not measured; folded and without gradients see package quant8
 	Rate    float32 // learning rate
 	Scale   float32 // loss scale of the step, 1 without one
 	Skipped string  // why nothing was updated; empty if the step updated the parameters

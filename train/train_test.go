@@ -289,22 +289,22 @@ func TestSplit(t *testing.T) {
 
 func TestOptionsRefused(t *testing.T) {
 	for want, o := range map[string]Options{
-		"Clip is -1":                          {Clip: -1},
-		"want 0 or more":                      {Checkpoints: Checkpoints{SaveEvery: -1, Dir: "x"}},
-		"SaveEvery wants Dir":                 {Checkpoints: Checkpoints{SaveEvery: 1}},
-		"without Dir and Keep":                {Checkpoints: Checkpoints{Dir: "x", Folder: &Folder{}}},
-		"InBackward does not go":              {Gradients: plan.InBackward, Scaler: &amp.ScalerOptions{}},
-		"InBackward has no master weights":    {Gradients: plan.InBackward, Masters: amp.Split24Master},
-		"Stochastic is for Split24Master":     {Masters: amp.SplitMaster, Stochastic: true},
-		"InBackward has no master":            {Gradients: plan.InBackward, Masters: amp.SplitMaster},
-		"no master weights to fill":           {Gradients: plan.InBackward, Fill: func(string) FirstValue { return nil }},
-		"Gradients is bf16, want f32":         {Gradients: plan.SumBF16},
-		"Gradients is Gradient(9), want f32":  {Gradients: 9},
-		"Folded does not go with quant8.Lion": {Gradients: plan.Folded, Optimizer: quant8.Lion{}},
-		"with SkipNonFinite":                  {Gradients: plan.Folded, SkipNonFinite: true},
-		"bits":                                {StateBits: 7},
-		"master weights":                      {Masters: 9},
-		"wants 16 bits, not possible":         {},
+		"Clip is -1":                                 {Clip: -1},
+		"want 0 or more":                             {Checkpoints: Checkpoints{SaveEvery: -1, Dir: "x"}},
+		"SaveEvery wants Dir":                        {Checkpoints: Checkpoints{SaveEvery: 1}},
+		"without Dir and Keep":                       {Checkpoints: Checkpoints{Dir: "x", Folder: &Folder{}}},
+		"InBackward does not go":                     {Gradients: plan.InBackward, Scaler: &amp.ScalerOptions{}},
+		"InBackward has no master weights":           {Gradients: plan.InBackward, Masters: amp.Split24Master},
+		"Stochastic is for Split24Master":            {Masters: amp.SplitMaster, Stochastic: true},
+		"InBackward has no master":                   {Gradients: plan.InBackward, Masters: amp.SplitMaster},
+		"no master weights to fill":                  {Gradients: plan.InBackward, Fill: func(string) FirstValue { return nil }},
+		"Gradients is bf16, want f32":                {Gradients: plan.SumBF16},
+		"Gradients is Gradient(9), want f32":         {Gradients: 9},
+		"Folded does not go with the optimizer lion": {Gradients: plan.Folded, Optimizer: quant8.Lion{}},
+		"with SkipNonFinite":                         {Gradients: plan.Folded, SkipNonFinite: true},
+		"bits":                                       {StateBits: 7},
+		"master weights":                             {Masters: 9},
+		"wants 16 bits, not possible":                {},
 	} {
 		m := newToy(t, snug.BF16, snug.F32)
 		if strings.HasSuffix(want, "not possible") {
@@ -360,10 +360,10 @@ func TestLowRankErrors(t *testing.T) {
 		_, err = New(Model[[]int](misshapen{m}), o)
 		require.ErrorIs(t, err, snug.ErrShape)
 		require.ErrorContains(t, err, `parameter "w" of 12000 elements is a matrix of 7×5`)
-		o.Storage = store
+		o.Storage, o.Chunk = store, 4096
 		_, err = New(Model[[]int](m), o)
 		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, `takes whole parameters, and Storage has pages of the master weights of "w"`)
+		require.ErrorContains(t, err, `Storage of the master weights of "w" does not go with the optimizer`)
 	}
 }
 
@@ -382,9 +382,9 @@ func TestAdamMini(t *testing.T) {
 	store, err := offload.Open(t.TempDir(), offload.Options{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, store.Close()) }()
-	_, err = New(Model[[]int](newToy(t, snug.BF16, snug.F32)), Options{Optimizer: quant8.AdamMini{}, Storage: store})
+	_, err = New(Model[[]int](newToy(t, snug.BF16, snug.F32)), Options{Optimizer: quant8.AdamMini{}, Storage: store, Chunk: 4096})
 	require.ErrorIs(t, err, snug.ErrConfig)
-	require.ErrorContains(t, err, `takes whole parameters, and Storage has pages of the master weights of "w"`)
+	require.ErrorContains(t, err, `Storage of the master weights of "w" does not go with the optimizer`)
 	_, err = New(Model[[]int](newToy(t, snug.F32, snug.F32)), Options{Optimizer: quant8.AdamMini{}, Gradients: plan.Folded})
 	require.ErrorIs(t, err, snug.ErrConfig)
 }

@@ -53,7 +53,7 @@ func (u *updater[B]) make() (err error) {
 	t := u.t
 	o, dev := &t.options, t.params[0].value.Device()
 	adam := quant8.Options{Bits: o.StateBits, Chunk: o.Chunk, Storage: o.Storage, Stochastic: true, Seed: o.Seed, Params: o.Params, CountLost: o.CountLost}
-	if _, mini := o.Optimizer.(quant8.AdamMini); mini {
+	if quant8.TraitsOf(o.Optimizer).Blocks {
 		adam.Params = u.blocks
 	}
 	if o.SkipNonFinite && !t.gradients.traits().held {
@@ -105,7 +105,7 @@ func (u *updater[B]) make() (err error) {
 	return nil
 }
 
-// blocks returns the options of a parameter for quant8.AdamMini, with the blocks of the model unless Params has some.
+// blocks returns the options of a parameter for an optimizer with Blocks, with the blocks of the model unless Params has some.
 func (u *updater[B]) blocks(name string) (p quant8.ParamOptions) {
 	if u.t.options.Params != nil {
 		p = u.t.options.Params(name)
@@ -116,24 +116,21 @@ func (u *updater[B]) blocks(name string) (p quant8.ParamOptions) {
 	return p
 }
 
-// matrices returns the shapes of the parameters for an optimizer that projects gradients, and nil for others. For such an
-// optimizer and for quant8.AdamMini it enlarges hold.Chunk, so that a whole parameter fits in a chunk of master weights.
+// matrices returns the shapes of the parameters for an optimizer whose Unit is quant8.Matrix, and nil for others. For such an
+// optimizer, and for one whose Unit is quant8.Parameter, it enlarges hold.Chunk, so that a whole one fits in a chunk of
+// master weights.
 func (u *updater[B]) matrices(hold *amp.MasterOptions) (Matrices, error) {
-	mini := false
-	switch u.t.options.Optimizer.(type) {
-	case quant8.Apollo, quant8.GaLore, quant8.SOAP:
-	case quant8.AdamMini:
-		mini = true
-	default:
+	rule, chunk := quant8.TraitsOf(u.t.options.Optimizer), u.t.options.Chunk
+	if rule.Unit == quant8.Element {
 		return nil, nil
 	}
 	shapes, ok := u.t.model.(Matrices)
-	if !ok && !mini {
-		return nil, fmt.Errorf("the optimizer %T projects gradients of matrices, and the model has no method Matrix: %w", u.t.options.Optimizer, snug.ErrConfig)
+	if !ok && rule.Unit == quant8.Matrix {
+		return nil, fmt.Errorf("the optimizer %s takes whole matrices, and the model has no method Matrix: %w", rule.Name, snug.ErrConfig)
 	}
 	for _, p := range u.t.params {
 		rows, cols := 1, p.n
-		if !mini {
+		if rule.Unit == quant8.Matrix {
 			rows, cols = shapes.Matrix(p.name)
 		}
 		switch {
@@ -141,18 +138,18 @@ func (u *updater[B]) matrices(hold *amp.MasterOptions) (Matrices, error) {
 			continue
 		case rows < 0 || cols < 0 || rows == 0 || p.n/rows != cols || p.n%rows != 0:
 			return nil, fmt.Errorf("parameter %q of %d elements is a matrix of %d×%d: %w", p.name, p.n, rows, cols, snug.ErrShape)
-		case !p.value.Device().IsCPU():
-			return nil, fmt.Errorf("parameter %q is on %s, and the optimizer %T works on the cpu: %w", p.name, p.value.Device().Name(), u.t.options.Optimizer, snug.ErrDevice)
-		case p.mastered && hold.Storage != nil:
-			return nil, fmt.Errorf("the optimizer %T takes whole parameters, and Storage has pages of the master weights of %q: %w", u.t.options.Optimizer, p.name, snug.ErrConfig)
+		case !p.value.Device().IsCPU() && !rule.Devices:
+			return nil, fmt.Errorf("%s: %w", rule.Conflict(fmt.Sprintf("parameter %q on %s", p.name, p.value.Device().Name()), quant8.OnDevice), snug.ErrDevice)
+		case p.mastered && hold.Storage != nil && p.n > chunk:
+			return nil, fmt.Errorf("%s: %w", rule.Conflict(fmt.Sprintf("Storage of the master weights of %q", p.name), quant8.Paged), snug.ErrConfig)
 		}
-		pages := (p.n + u.t.options.Chunk - 1) / u.t.options.Chunk // hold.Chunk stays a multiple of the optimizer's
-		hold.Chunk = max(hold.Chunk, pages*u.t.options.Chunk)
+		pages := (p.n + chunk - 1) / chunk // hold.Chunk stays a multiple of the optimizer's
+		hold.Chunk = max(hold.Chunk, pages*chunk)
 		if p.mastered && hold.Form != amp.FullMaster {
 			u.whole = max(u.whole, 4*int64(p.n))
 		}
 	}
-	if mini {
+	if rule.Unit != quant8.Matrix {
 		return nil, nil
 	}
 	return shapes, nil

@@ -138,7 +138,7 @@ func TestZero3Errors(t *testing.T) {
 		"is in pages, which wants ShardWeights":           func(r *pagedRun) { r.train.Shard = plan.ShardGradients },
 		"parameter \"model.embed_tokens.weight\" is in p": func(r *pagedRun) { r.train.Shard = plan.Replicate },
 		"rank 1 has no micro-batch of a weight above 0":   func(r *pagedRun) { r.micros = func(rank, step int) int { return 1 - rank%2 } },
-		"Shard does not go with quant8.LAMB":              func(r *pagedRun) { r.train.Optimizer = quant8.LAMB{} },
+		"Shard does not go with the optimizer lamb":       func(r *pagedRun) { r.train.Optimizer = quant8.LAMB{} },
 		"Reducer does not go with InBackward":             func(r *pagedRun) { r.train.Gradients = plan.InBackward },
 	} {
 		r := z.run(3, true)

@@ -13,23 +13,20 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// mezo returns the rule and whether it is MeZO.
-func (o *Options) mezo() (quant8.MeZO, bool) {
-	rule, is := o.Optimizer.(quant8.MeZO)
-	return rule, is
-}
+// forwardOnly reports whether the optimizer takes losses and no gradients.
+func (o *Options) forwardOnly() bool { return quant8.TraitsOf(o.Optimizer).ForwardOnly }
 
-// Forward is the part of a [Model] that [quant8.MeZO] needs.
+// Forward is the part of a [Model] that an optimizer without gradients needs.
 type Forward[B any] interface {
 	Trainable() iter.Seq2[string, snug.View]
 	Weight(batch B) float64
 	Evaluate(ctx context.Context, batch B) (fused.Loss, error)
 }
 
-// ForwardOnly makes a [Model] of a model without a backward pass, for [quant8.MeZO]:
+// ForwardOnly makes a [Model] of a model without a backward pass, for an optimizer that is ForwardOnly:
 //
 //	t, err := train.New(train.ForwardOnly[Batch](model), train.Options{
-//		Optimizer: quant8.MeZO{}, Schedule: train.Constant(1e-6),
+//		Optimizer: rule, Schedule: train.Constant(1e-6),
 //	})
 //
 // A step calls Evaluate twice for each micro-batch, and takes no memory beyond that of Evaluate. The loss of a step is
@@ -45,7 +42,7 @@ func ForwardOnly[B any](model Forward[B]) Model[B] {
 type forwardOnly[B any] struct{ Forward[B] }
 
 func (forwardOnly[B]) Backprop(context.Context, B, float32, Window) (fused.Loss, error) {
-	return fused.Loss{}, fmt.Errorf("train: a model of ForwardOnly has no backward pass, want the optimizer quant8.MeZO: %w", snug.ErrConfig)
+	return fused.Loss{}, fmt.Errorf("train: a model of ForwardOnly has no backward pass, want an optimizer that is ForwardOnly: %w", snug.ErrConfig)
 }
 
 // zerothOrder estimates the gradients from losses, and holds none.
@@ -59,7 +56,6 @@ func (*zerothOrder[B]) traits() traits { return traits{} }
 
 func (*zerothOrder[B]) excludes(o *Options) (list []exclusion) {
 	for _, c := range []exclusion{
-		{o.Gradients != plan.SumF32, "Gradients, because there is no backward pass"},
 		{o.Clip > 0, "Clip, because there are no gradients"},
 		{o.Measure, "Measure, because there are no gradients"},
 		{o.Scaler != nil, "a loss scale, because there are no gradients"},
@@ -67,21 +63,19 @@ func (*zerothOrder[B]) excludes(o *Options) (list []exclusion) {
 		{o.StateBits != 32, "StateBits, because there is no state"},
 		{o.Masters != amp.FullMaster, "Masters, because there are no master weights"},
 		{o.Fill != nil, "Fill, because there are no master weights"},
-		{o.Reducer != nil, "Reducer, because there are no gradients"},
 	} {
-		list = append(list, exclusion{c.bad, "quant8.MeZO does not go with " + c.what})
+		list = append(list, exclusion{c.bad, "the optimizer " + quant8.TraitsOf(o.Optimizer).Name + " does not go with " + c.what})
 	}
 	return list
 }
 
 func (z *zerothOrder[B]) make() (err error) {
 	o := &z.t.options
-	rule, _ := o.mezo()
-	z.opt, err = quant8.NewMeZO(rule, quant8.MeZOOptions{Seed: o.Seed, Params: o.Params})
+	z.opt, err = quant8.NewZerothOrder(o.Optimizer, quant8.ZerothOptions{Seed: o.Seed, Params: o.Params})
 	return err
 }
 
-// pass makes a step of MeZO. Its loss is the mean of the two losses that the step has computed.
+// pass makes a step. Its loss is the mean of the two losses that the step has computed.
 func (z *zerothOrder[B]) pass(ctx context.Context, batches []B, rate float32) (fused.Loss, error) {
 	model, all := z.t.model, fused.Loss{Weight: 1}
 	e, err := z.opt.Step(rate, model.Trainable(), func() (float64, error) {

@@ -22,6 +22,7 @@ import (
 	"github.com/snug-ml/snug/internal/state"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -268,7 +269,7 @@ func isLength(magic []byte) bool {
 
 // inspectState describes the saved states of a file, one or several in a row.
 func inspectState(r io.ReaderAt, size int64) (*content, error) {
-	list, err := state.DescribeAll(r, size)
+	list, err := state.DescribeAll(r, size, quant8.SavedNumbers)
 	if err != nil {
 		return nil, err
 	}

@@ -99,7 +99,7 @@ type planFlags struct {
 // table returns the flags, which write into f.
 func (f *planFlags) table() flagTable {
 	network := &use{"several ranks", "-ranks is 1", func() bool { return f.ranks > 1 }}
-	f.optimizer, f.tiles = tuneOptimizers[0], []int{1}
+	f.optimizer, f.tiles = defaultOptimizer, []int{1}
 	adapters := &use{"adapters", "without -lora none train", func() bool { return f.rank > 0 }}
 	return flagTable{
 		textFlag("model", "NAME", &f.model, strings.Join(plan.Models(), ", ")+", or a file that ends in .json, see below; - reads it from standard input").completed(plan.Models()),

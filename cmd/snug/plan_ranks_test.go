@@ -41,5 +41,5 @@ func TestPlanRanks(t *testing.T) {
 	require.Contains(t, errs, `-shard "some": want replicate, state, gradients`)
 	status, _, errs = snugged("tune", "-model", "m", "-data", "d", "-o", t.TempDir()+"/o", "-shard", "state", "-optimizer", "prodigy")
 	require.Equal(t, 2, status)
-	require.Contains(t, errs, "is for -optimizer adamw")
+	require.Contains(t, errs, "-shard does not go with the optimizer prodigy")
 }

@@ -105,7 +105,7 @@ func TestTuneReport(t *testing.T) {
 		flags     []string
 	}{
 		{"LoRA of rank 16, adamw", nil}, {"LoRA of rank 4 on weights in 4 bits (QLoRA)", []string{"-lora", "4", "-base", "nf4", "-memory", "500MiB"}},
-		{"all weights, adamw", []string{"-full"}}, {"LoRA of rank 16, MeZO", []string{"-mezo"}},
+		{"all weights, adamw", []string{"-full"}}, {"LoRA of rank 16, mezo", []string{"-optimizer", "mezo"}},
 		{"DoRA of rank 16, schedule-free", []string{"-dora", "-optimizer", "schedule-free"}},
 		{"distillation from ", []string{"-teacher", publish(t)}}, {"LoRA of rank 16 on weights in 4 bits", []string{"-base", "nf4", "-disk", "1GiB"}},
 		{"DPO with beta 0.3", []string{"-dpo", "0.3", "-data", pairs(t, 25)}},

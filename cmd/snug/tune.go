@@ -25,7 +25,7 @@ type tuneFlags struct {
 	adapterFlags
 	loraplus         float64
 	modules          string
-	full, fold, mezo bool
+	full, fold       bool
 	masters          string
 	rounding         bool
 	optimizer        string
@@ -64,7 +64,7 @@ func (f *tuneFlags) check() (err error) {
 			return usagef("tune: -shard: %w", err)
 		}
 	}
-	f.optimizer = cmp.Or(f.optimizer, tuneOptimizers[0])
+	f.optimizer = cmp.Or(f.optimizer, defaultOptimizer)
 	f.tiles = defaultTiles(f.tiles)
 	if err := f.adapterFlags.check(); err != nil {
 		return usagef("tune: %w", err)
@@ -85,7 +85,6 @@ func (f *tuneFlags) check() (err error) {
 		{f.fold && f.compute == "f16", "-fold does not go with f16, whose loss scale needs all gradients of a step"},
 		{f.checkMasters() != "", f.checkMasters()},
 		{f.checkOptimizer() != "", f.checkOptimizer()},
-		{f.sharding != plan.Replicate && (f.optimizer != tuneOptimizers[0] || f.rounding), "-shard " + f.shard + " divides parameters, and is for -optimizer adamw without -report-rounding"},
 		{f.sharding == plan.ShardWeights && !f.dividesWeights(), "-shard weights wants as many passes on all ranks, and does not go with -dpo and -teacher"},
 		{f.steps > 0 && f.epochs > 0, "-steps and -epochs both say how long to train, want one"},
 		{f.checkPreferences() != "", f.checkPreferences()},

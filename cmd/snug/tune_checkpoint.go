@@ -121,10 +121,7 @@ func (t *tuning) about() map[string]any {
 	if t.masters != "" {
 		about["masters"] = t.masters
 	}
-	if t.mezo {
-		about["mezo"] = true
-	}
-	if t.optimizer != "" && t.optimizer != tuneOptimizers[0] {
+	if t.optimizer != "" && t.optimizer != defaultOptimizer {
 		about["optimizer"] = t.optimizer
 	}
 	if text := t.tilesText(); text != "" {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/quant8"
 )
 
 // openDevice opens the device that -device of a command names; the CPU needs no name.
@@ -36,8 +37,8 @@ func (t *tuning) checkDevice() error {
 		return usagef("tune: -disk makes pages for the CPU, and -device is %s", t.device)
 	case t.fold:
 		return usagef("tune: -fold is for the CPU, and -device is %s", t.device)
-	case t.lowRank() || t.projects() || t.optimizer == "adam-mini" || t.optimizer == "prodigy":
-		return usagef("tune: -optimizer %s is for the CPU, and -device is %s", t.optimizer, t.device)
+	case t.traits().Refuses(quant8.OnDevice) != "":
+		return usagef("tune: %s", t.traits().Conflict("-device "+t.device, quant8.OnDevice))
 	case t.ranks != nil:
 		return usagef("tune: ranks compute on the CPU, and -device is %s", t.device)
 	}

@@ -34,9 +34,6 @@ func (f *tuneFlags) checkPreferences() string {
 	return ""
 }
 
-// preferenceRates are the peaks of the learning rate of -dpo, for adapters and for -full: TRL's.
-var preferenceRates = map[bool]float64{false: 1e-5, true: 1e-6}
-
 // sequences returns the number of sequences of a sample.
 func (t *tuning) sequences() int {
 	if t.beta > 0 {

@@ -40,11 +40,11 @@ const (
 func (f *tuneFlags) table() flagTable {
 	adapters := &use{"adapters", "-full trains none", func() bool { return !f.full }}
 	whole := &use{"-full", "adapters train without it", func() bool { return f.full }}
-	gradients := &use{"training with gradients", "-mezo computes none", func() bool { return !f.mezo }}
+	gradients := &use{"training with gradients", "the optimizer computes none", func() bool { return !f.traits().ForwardOnly }}
 	teacher := &use{"-teacher", "there is none", func() bool { return f.teacher.dir != "" }}
 	checkpoints := &use{"-checkpoint", "there is none", func() bool { return f.checkpoint != "" }}
 	heldOut := &use{"samples that are held out", "-held-out is 0", func() bool { return f.held > 0 }}
-	f.optimizer, f.compute = tuneOptimizers[0], floatTypes[0]
+	f.optimizer, f.compute = defaultOptimizer, floatTypes[0]
 	return flagTable{
 		modelFlag(&f.dir, "folder with config.json, model.safetensors or shards, and a tokenizer"),
 		f.filesFlag(),
@@ -52,7 +52,7 @@ func (f *tuneFlags) table() flagTable {
 		f.mapFlag(),
 		countFlag("show", "N", &f.show, 0, 1, math.MaxInt, "print the first N samples with what is learned between ⟦ and ⟧, and exit. It needs no -o; with -report it writes a page of them"),
 		outputFlag("DIR", &f.output, "folder to write the adapter or the model to: new, empty, or left by a killed run"),
-		deviceFlag(&f.device, ". Not with -disk, -fold, -adapter vera, ranks, or optimizers other than adamw and schedule-free"),
+		deviceFlag(&f.device, ". Not with -disk, -fold, -adapter vera or ranks"),
 		sizeFlag("memory", &f.memory, "limit of the process's resident memory, such as 6GiB; default: none. With -device the limit of what is counted on the device; default: what is free there"),
 		sizeFlag("disk", &f.disk, "disk space for pages of weights, optimizer state, or activations from which others are computed again. They lie in the folder DIR.pages, "+
 			"with the DIR of -o, which is removed at the end; default: none"),
@@ -74,8 +74,7 @@ func (f *tuneFlags) table() flagTable {
 			"full: a float32. split: 2 bytes, which together with the weight are a float32. split24: 1 byte, which together with the weight is 24 bits, rounded stochastically. "+
 			"none: the weight itself is rounded stochastically. Default: full or split, whichever fits; with -full, split24 if neither fits").only(gradients),
 		switchFlag("report-rounding", &f.rounding, "say at the end which share of the updates rounding lost, in which parameters, and what would help; the steps take a little longer").only(gradients),
-		switchFlag("mezo", &f.mezo, "compute no gradients (MeZO): a step is two forward passes and takes no more memory than evaluation. The rate is constant. Training takes many more steps"),
-		f.optimizerFlag().only(gradients),
+		f.optimizerFlag(),
 		baseFlag("base", &f.form, baseForms, "form of the frozen matrices: "+either(baseForms)+"; default: bf16 if that fits, else nf4. Matrices that are quantized in the folder "+
 			"keep their form. The others, such as the attention of gpt-oss, have the type of -compute, or are quantized too if FORM is the folder's own").only(adapters),
 		computeFlag(&f.compute, "type of weights and activations: bf16 (default), f16 or f32"),
@@ -89,7 +88,7 @@ func (f *tuneFlags) table() flagTable {
 		numberFlag("dpo", "BETA", &f.beta, 0, fmt.Sprintf("a number above 0, up to %d, such as 0.1", maxBeta), func(x float64) bool { return x > 0 && x <= maxBeta },
 			`learn preferences by Direct Preference Optimization, with a BETA such as 0.1. A line has "chosen" and "rejected", both strings or both lists of messages, and "prompt" or `+
 				"what stands for it, see -format; without it, what both answers begin with is the prompt. A sample is a pair of answers; -context limits each answer with its prompt. "+
-				"The reference is the model before the first step, with the adapters' first values. The default of -lr is 1e-5, with -full 1e-6").only(gradients),
+				"The reference is the model before the first step, with the adapters' first values. The default of -lr is then lower: with adamw 1e-5, with -full 1e-6").only(gradients),
 		fileFlag("teacher", "DIR", &f.teacher.dir, "also learn from the predictions of a second model with the same tokens: the loss of each token is (1-W)·cross-entropy + "+
 			"W·T²·KL(teacher ‖ model), with the W and T of -distill-weight and -distill-temperature. The teacher does not train").only(gradients),
 		baseFlag("teacher-base", &f.teacher.base, baseForms, "form of the teacher's matrices: "+either(baseForms)+"; default: as the folder has them, those in floats in the type of -compute").only(teacher),
@@ -106,7 +105,7 @@ func (f *tuneFlags) table() flagTable {
 		numberFlag("held-out", "SHARE", &f.held, 0.02, "0 to 0.5", func(x float64) bool { return x >= 0 && x <= 0.5 },
 			"share of the samples that are not trained on, to measure the loss; default 0.02"),
 		countFlag("eval-every", "N", &f.evalEvery, 0, 0, math.MaxInt, "measure that loss also every N steps; default 0: only before and after the run").only(heldOut),
-		wordFlag("shard", "WHAT", &f.shard, names(shardings), "what the ranks of mpiexec divide: "+shardHelp+"; default: the fastest that fits. Only with adamw"),
+		wordFlag("shard", "WHAT", &f.shard, names(shardings), "what the ranks of mpiexec divide: "+shardHelp+"; default: the fastest that fits"),
 		fileFlag("checkpoint", "DIR", &f.checkpoint, "folder of checkpoints; the same command resumes the newest, also with another -memory. SIGINT, SIGTERM and SIGHUP let the current step end, and save it"),
 		countFlag("save-every", "N", &f.saveEvery, 100, 1, math.MaxInt, "steps between checkpoints; default 100").only(checkpoints),
 		fileFlag("trace", "FILE", &f.trace, "also record what holds memory, by component, layer and step, and print a table of the holders at the peak. FILE.json is for ui.perfetto.dev or "+
@@ -122,8 +121,7 @@ func (f *tuneFlags) table() flagTable {
 }
 
 // rateHelp says what -lr is.
-const rateHelp = "learning rate at its peak, after the warmup and before the cosine decay; default 2e-4, with -full 1e-5, or 1e-4 with -optimizer apollo, apollo-mini or galore; " +
-	"with schedule-free 2.5 times the default of adamw; with prodigy 1. With -mezo the rate is constant, by default 1e-4, with -full 1e-6"
+const rateHelp = "learning rate at its peak, after the warmup and before the cosine decay; default: see -optimizer, and -dpo"
 
 // manyTiles are the numbers of tiles from which a plan chooses.
 var manyTiles = []int{1, 2, 4, 8, 16, 32}

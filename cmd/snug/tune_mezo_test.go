@@ -20,7 +20,7 @@ func TestTuneMeZO(t *testing.T) {
 		{"3e-3", []string{"-adapter", "dora", "-base", "int8", "-disk", "1GiB", "-memory", "1GiB"}},
 	}) {
 		out := filepath.Join(t.TempDir(), "out")
-		status, stdout, errs := snugged(append([]string{"tune", "-mezo", "-model", model, "-data", data, "-o", out, "-steps", "100",
+		status, stdout, errs := snugged(append([]string{"tune", "-optimizer", "mezo", "-model", model, "-data", data, "-o", out, "-steps", "100",
 			"-lr", c.rate, "-batch", "6", "-held-out", "0.3", "-json"}, c.flags...)...)
 		require.Zero(t, status, "%v: %s", c.flags, errs)
 		r := lastLine(t, stdout)

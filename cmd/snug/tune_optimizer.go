@@ -1,96 +1,108 @@
 package main
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
 
-// tuneOptimizers are the names of -optimizer.
-var tuneOptimizers = []string{"adamw", "schedule-free", "prodigy", "apollo", "apollo-mini", "galore", "adam-mini", "soap"}
+// defaultOptimizer is the name of -optimizer without it.
+var defaultOptimizer = quant8.TraitsOf(quant8.Default()).Name
+
+// tuneOptimizers returns the names of -optimizer: the rules that have a setting for fine-tuning.
+func tuneOptimizers() []string {
+	names := []string{defaultOptimizer}
+	for _, name := range quant8.Names() {
+		if t := optimizerTraits(name); name != defaultOptimizer && (t.Full.Rule != nil || t.Adapters.Rule != nil) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// optimizerTraits returns the traits of the optimizer with a name, zero ones for an unknown name.
+func optimizerTraits(name string) quant8.Traits {
+	rule, err := quant8.RuleNamed(name)
+	if err != nil {
+		return quant8.Traits{}
+	}
+	return quant8.TraitsOf(rule)
+}
+
+// optimizerUse is a flag that asks something of an optimizer.
+type optimizerUse struct {
+	flag  string
+	use   quant8.Use
+	given bool
+}
+
+// optimizerUses returns these flags. checkDevice and join look at the last two.
+func (f *tuneFlags) optimizerUses() []optimizerUse {
+	return []optimizerUse{
+		{"-fold", quant8.Folded, f.fold}, {"-disk", quant8.Paged, f.disk > 0}, {"-shard", quant8.Sharded, f.sharding != plan.Replicate},
+		{"-device", quant8.OnDevice, false}, {"ranks", quant8.Reduced, false},
+	}
+}
 
 // optimizerFlag is the flag -optimizer.
 func (f *tuneFlags) optimizerFlag() *flagRow {
-	return wordFlag("optimizer", "NAME", &f.optimizer, tuneOptimizers, "adamw (default). schedule-free: its rate stays constant after its warmup, and an average of the weights is saved; not with -fold. "+
-		"prodigy: it finds the rate, and -lr is a factor of it; not with -fold or -disk. With -full also apollo, apollo-mini, galore or adam-mini, whose state is smaller, and soap, whose state is "+
-		"larger and whose steps take longer, the first one as long as several; not with -disk or -fold, and not with adapters, which are low rank already")
+	help := "with the default of -lr, " + defaultOptimizer + " by default:"
+	for _, name := range tuneOptimizers() {
+		t := optimizerTraits(name)
+		help += fmt.Sprintf("\n- %s: %s. ", name, t.About)
+		if t.Adapters.Rule == nil {
+			help += fmt.Sprintf("Only with -full, -lr %v", t.Full.Rate)
+		} else {
+			help += fmt.Sprintf("-lr %v, with -full %v", t.Adapters.Rate, t.Full.Rate)
+		}
+		var not []string
+		for _, u := range f.optimizerUses() {
+			if t.Refuses(u.use) != "" {
+				not = append(not, u.flag)
+			}
+		}
+		if not != nil {
+			help += ". Not with " + strings.Join(not, ", ")
+		}
+	}
+	return wordFlag("optimizer", "NAME", &f.optimizer, tuneOptimizers(), help)
 }
 
-// projects reports whether the optimizer projects the gradients of matrices.
-func (f *tuneFlags) projects() bool {
-	switch f.rule().(type) {
-	case quant8.Apollo, quant8.GaLore, quant8.SOAP:
-		return true
-	}
-	return false
-}
+// traits returns the traits of the optimizer.
+func (f *tuneFlags) traits() quant8.Traits { return optimizerTraits(f.optimizer) }
 
-// lowRank reports whether the optimizer projects gradients onto few directions. It then has its own default rate.
-func (f *tuneFlags) lowRank() bool { return f.projects() && f.optimizer != "soap" }
-
-// averages reports whether the model is evaluated with averages of the parameters that train.
-func (f *tuneFlags) averages() bool { return f.optimizer == "schedule-free" }
-
-// rule returns the optimizer.
-func (f *tuneFlags) rule() quant8.Rule {
-	if f.mezo && f.full {
-		return quant8.MeZO{}
+// setting returns the optimizer with its hyperparameters.
+func (f *tuneFlags) setting() quant8.Setting {
+	if f.full {
+		return f.traits().Full
 	}
-	if f.mezo {
-		return quant8.MeZO{Epsilon: 1e-2} // the paper's value for adapters
-	}
-	switch f.optimizer {
-	case "apollo", "apollo-mini":
-		return quant8.Apollo{Tensor: f.optimizer == "apollo-mini", WeightDecay: 0.01}
-	case "galore":
-		return quant8.GaLore{WeightDecay: 0.01}
-	case "adam-mini":
-		return quant8.AdamMini{WeightDecay: 0.01}
-	case "soap":
-		return quant8.SOAP{WeightDecay: 0.01}
-	case "prodigy":
-		return quant8.Prodigy{WeightDecay: 0.01, SliceP: plan.ProdigySlice, BiasCorrection: true, SafeguardWarmup: true}
-	case "schedule-free":
-		return quant8.ScheduleFree{WeightDecay: 0.01}
-	}
-	return quant8.AdamW{WeightDecay: 0.01}
+	return f.traits().Adapters
 }
 
 // defaultRate returns the peak of the learning rate without -lr.
 func (f *tuneFlags) defaultRate() float64 {
-	rate := map[bool]float64{true: 1e-5, false: 2e-4}[f.full]
 	if f.beta > 0 {
-		rate = preferenceRates[f.full]
+		return f.setting().Preference
 	}
-	switch {
-	case f.mezo:
-		return map[bool]float64{true: 1e-6, false: 1e-4}[f.full]
-	case f.optimizer == "prodigy":
-		return 1 // a factor of the rate that it finds
-	case f.averages():
-		return 2.5 * rate
-	case f.lowRank() && f.beta == 0:
-		return 1e-4
-	}
-	return rate
+	return f.setting().Rate
 }
 
 // checkOptimizer returns what is wrong about -optimizer and the flags beside it.
 func (f *tuneFlags) checkOptimizer() string {
-	for _, c := range []struct {
-		bad  bool
-		what string
-	}{
-		{f.lowRank() && !f.full, "-optimizer " + f.optimizer + " is for -full: adapters are low rank already"},
-		{f.projects() && !f.full, "-optimizer " + f.optimizer + " is for -full"},
-		{f.optimizer == "adam-mini" && (!f.full || f.fold || f.disk > 0), "-optimizer adam-mini is for -full, without -fold and -disk: its blocks are those of whole weight matrices and take whole gradients"},
-		{f.optimizer == "prodigy" && f.fold, "-fold does not go with -optimizer prodigy, which takes whole gradients"},
-		{f.optimizer == "prodigy" && f.disk > 0, "-optimizer prodigy has numbers of whole parameters in memory, and -disk makes pages of them"},
-		{f.averages() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which needs the memory of all gradients between steps"},
-		{f.projects() && f.fold, "-fold does not go with -optimizer " + f.optimizer + ", which projects whole gradients"},
-		{f.projects() && f.disk > 0, "-optimizer " + f.optimizer + " takes whole matrices, and -disk makes pages of them"},
-	} {
-		if c.bad {
-			return c.what
+	t := f.traits()
+	switch {
+	case !f.full && t.Adapters.Rule == nil && t.Rank > 0:
+		return "-optimizer " + f.optimizer + " is for -full: adapters are low rank already"
+	case f.setting().Rule == nil:
+		return "-optimizer " + f.optimizer + " is for -full"
+	case f.sharding != plan.Replicate && f.rounding:
+		return "-shard " + f.shard + " divides parameters, and -report-rounding counts whole ones"
+	}
+	for _, u := range f.optimizerUses() {
+		if why := t.Conflict(u.flag, u.use); u.given && why != "" {
+			return why
 		}
 	}
 	return ""

@@ -16,6 +16,7 @@ import (
 	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/quant8"
 )
 
 // A launcher of MPI may start snug tune on several ranks. Each has the model, and a share of the micro-batches of a
@@ -88,13 +89,11 @@ func leaveRanks(err error) error {
 
 // join makes the run that of a rank.
 func (t *tuning) join(r accum.Reducer) error {
-	for _, c := range []struct {
-		bad  bool
-		flag string
-	}{{t.fold, "-fold"}, {t.mezo, "-mezo"}} {
-		if c.bad {
-			return fmt.Errorf("tune: %s is for one rank, without a launcher of MPI", c.flag)
-		}
+	if t.fold {
+		return errors.New("tune: -fold is for one rank, without a launcher of MPI")
+	}
+	if why := t.traits().Conflict("a launcher of MPI", quant8.Reduced); why != "" {
+		return fmt.Errorf("tune: %s", why)
 	}
 	t.ranks = r
 	if r.Rank() > 0 {
@@ -142,7 +141,7 @@ func (t *tuning) divide(task plan.Task) plan.Task {
 		task.Shard = []plan.Sharding{t.sharding}
 	case t.rounding: // counts whole parameters
 		task.Shard = []plan.Sharding{plan.Replicate}
-	case t.optimizer == tuneOptimizers[0] && (!t.dividesWeights() || t.config.Experts.Count > 0 || t.batch < t.ranks.Size()):
+	case t.traits().Refuses(quant8.Sharded) == "" && (!t.dividesWeights() || t.config.Experts.Count > 0 || t.batch < t.ranks.Size()):
 		task.Shard = []plan.Sharding{plan.Replicate, plan.ShardState, plan.ShardGradients}
 	}
 	return task

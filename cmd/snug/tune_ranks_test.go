@@ -103,9 +103,9 @@ func TestTuneRanks(t *testing.T) {
 			}
 		}
 	}
-	c, _, errs := onRanks(t, 2, "tune", "-model", model, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-mezo")
+	c, _, errs := onRanks(t, 2, "tune", "-model", model, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-optimizer", "mezo")
 	require.Error(t, c.Run())
-	require.Contains(t, errs.String(), "rank 0 of 2: tune: -mezo is for one rank")
+	require.Contains(t, errs.String(), "rank 0 of 2: tune: a launcher of MPI does not go with the optimizer mezo: it has no gradients")
 
 	// A rank whose command line is wrong ends the job; so do ranks with other data.
 	other := chats(t, 20)

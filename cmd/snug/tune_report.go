@@ -265,12 +265,7 @@ func (t *tuning) technique() string {
 	if !t.full {
 		text = adapterName(t.kind(), t.plan)
 	}
-	switch {
-	case t.mezo:
-		text += ", MeZO"
-	default:
-		text += ", " + t.optimizer
-	}
+	text += ", " + t.optimizer
 	if t.beta > 0 {
 		text += fmt.Sprintf(", DPO with beta %v", t.beta)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -188,18 +189,18 @@ func (t *tuning) task() (plan.Task, error) {
 		return task, err
 	}
 	t.useMasters(&task)
-	if t.mezo {
+	if t.traits().ForwardOnly {
 		task.Masters = []amp.MasterForm{amp.FullMaster}
-		task.Optimizer, task.Gradients, task.StateBits, task.PagesCheckpoints = "mezo", []plan.Gradient{plan.SumF32}, []int{32}, false
+		task.Gradients, task.StateBits, task.PagesCheckpoints = []plan.Gradient{plan.SumF32}, []int{32}, false
 	}
 	if t.full {
-		if t.dtype != snug.F32 || t.mezo || t.wholeSums() { // updates in the backward pass have no master weights, see choose
+		if t.dtype != snug.F32 || t.traits().ForwardOnly || t.wholeSums() { // updates in the backward pass have no master weights, see choose
 			task.Gradients = []plan.Gradient{plan.SumF32}
 		}
 		return t.divide(task), nil
 	}
 	t.describe(&task)
-	if task.Beside = t.beside; task.Beside != nil || t.mezo || t.wholeSums() { // updates in the backward pass have no master weights
+	if task.Beside = t.beside; task.Beside != nil || t.traits().ForwardOnly || t.wholeSums() { // updates in the backward pass have no master weights
 		task.Gradients = []plan.Gradient{plan.SumF32}
 	}
 	task.StateBits = []int{32} // of adapters, which are small
@@ -230,7 +231,7 @@ func (t *tuning) choose() error {
 		return t.fit(task)
 	case !t.full && task.Frozen == nil:
 		exact.Frozen = []int{16}
-	case t.full && t.dtype == snug.BF16 && t.masters == "" && !t.averages() && !t.mezo && !t.wholeSums():
+	case t.full && t.dtype == snug.BF16 && t.masters == "" && t.traits().Refuses(quant8.InBackward) == "" && !t.wholeSums():
 		further.Gradients, further.Masters = []plan.Gradient{plan.InBackward}, []amp.MasterForm{amp.NoMaster}
 	default:
 		return t.fit(task)
@@ -244,7 +245,7 @@ func (t *tuning) choose() error {
 			return err
 		}
 	}
-	if err := t.fit(further); !t.full || t.optimizer != tuneOptimizers[0] || err == nil || !errors.Is(err, snug.ErrNoMemory) {
+	if err := t.fit(further); !t.full || t.traits().Refuses(quant8.Folded) != "" || err == nil || !errors.Is(err, snug.ErrNoMemory) {
 		return err
 	}
 	further.Gradients = []plan.Gradient{plan.Folded}
@@ -362,12 +363,12 @@ func (t *tuning) open() (clean func() error, err error) {
 	}
 	steps := t.stepCount()
 	options := train.Options{
-		Optimizer: t.rule(), StateBits: r.StateBits, Masters: r.Masters, Stochastic: r.Masters == amp.Split24Master, CountLost: t.rounding, Clip: clipNorm, Seed: t.seed,
+		Optimizer: t.setting().Rule, StateBits: r.StateBits, Masters: r.Masters, Stochastic: r.Masters == amp.Split24Master, CountLost: t.rounding, Clip: clipNorm, Seed: t.seed,
 		Schedule: t.schedule(steps), Storage: state,
 		Gradients: r.Gradients, SkipNonFinite: r.Gradients != plan.Folded, Losses: o.Losses, Monitor: t.monitor,
 		Checkpoints: train.Checkpoints{About: t.about()},
 	}
-	if t.mezo {
+	if t.traits().ForwardOnly {
 		options.Clip = 0
 	}
 	if t.loraplus > 0 {
@@ -393,13 +394,13 @@ func (t *tuning) open() (clean func() error, err error) {
 	return clean, err
 }
 
-// schedule returns the schedule of the learning rate. There is no decay if the optimizer averages, and none with -mezo.
+// schedule returns the schedule of the learning rate. There is no decay if the optimizer averages, and none without gradients.
 func (t *tuning) schedule(steps int) func(step int) float32 {
 	warmup := min(100, max(1, steps/10))
-	if t.mezo {
+	if t.traits().ForwardOnly {
 		return train.Constant(float32(t.rate))
 	}
-	if t.averages() {
+	if t.traits().Averages {
 		return train.Linear(float32(t.rate), 1, warmup, steps)
 	}
 	return train.Cosine(float32(t.rate), warmup, steps)

@@ -117,8 +117,8 @@ func New(backend backends.Backend, ctx *context.Context, model gotrain.ModelFn, 
 	if err != nil {
 		return nil, fmt.Errorf("gomlx: New: %w", err)
 	}
-	if _, zeroth := o.Optimizer.(quant8.MeZO); zeroth {
-		return nil, fmt.Errorf("gomlx: New: quant8.MeZO evaluates a batch twice with the same random numbers, which GoMLX's state of them does not give: %w", snug.ErrConfig)
+	if rule := quant8.TraitsOf(o.Optimizer); rule.ForwardOnly {
+		return nil, fmt.Errorf("gomlx: New: %s evaluates a batch twice with the same random numbers, which GoMLX's state of them does not give: %w", rule.Title, snug.ErrConfig)
 	}
 	if o.Gradients == plan.InBackward && o.Clip > 0 && len(m.moved) > 0 {
 		return nil, fmt.Errorf("gomlx: New: InBackward with Clip runs a batch twice, and the model changes variable %q each time: %w", m.moved[0].ScopeAndName(), snug.ErrConfig)

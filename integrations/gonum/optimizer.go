@@ -34,11 +34,11 @@ type param struct {
 
 // New returns an optimizer of parameters with different names. It keeps the matrices, not copies. Between steps a
 // matrix may get other memory, as by CloneFrom, but no other shape. Vectors are added as by [quant8.Optimizer.Add],
-// which [quant8.Muon] refuses.
+// which a rule for matrices only refuses.
 //
 // Memory: the state, as [quant8.Options] says, allocated at the first step, and scratch of 8 bytes an element. The
 // scratch has the elements of the largest parameter, or of a Chunk if that is less and the optimizer can step piece by
-// piece: its rule is [quant8.Elementwise], Block is the default, MaxUpdate is 0 and NonFinite is quant8.Fail. By default a
+// piece: the Traits of its rule have Shards, Block is the default, MaxUpdate is 0 and NonFinite is quant8.Fail. By default a
 // Chunk takes 512 KiB.
 //
 // Errors wrap snug.ErrConfig or snug.ErrShape: options, a name that is empty or taken, a Value that is no matrix in
@@ -49,7 +49,7 @@ func New(rule quant8.Rule, o quant8.Options, params ...Param) (*Optimizer, error
 		return nil, err
 	}
 	t := &Optimizer{opt: opt, checks: o.NonFinite == quant8.Fail}
-	if t.checks && quant8.Elementwise(rule) && o.MaxUpdate == 0 {
+	if t.checks && quant8.TraitsOf(rule).Shards && o.MaxUpdate == 0 {
 		t.piece = o.Chunk
 		if o.Chunk == 0 && o.Block == 0 {
 			t.piece = 1 << 16 // the Chunk that quant8 takes

@@ -8,6 +8,8 @@ type Hyper struct {
 	Rule                    Rule
 	LR, Beta1, Beta2, Beta3 float64
 	Alpha                   float64 // of AdEMAMix
+	AlphaWarmup             int     // steps over which Alpha grows, see Warm
+	Beta3Warmup             int     // the same of Beta3
 	Dampening               float64 // d
 	Trust                   float64 // η
 	Eps, WeightDecay        float64
@@ -136,6 +138,8 @@ func (h Hyper) adam(c Coef) Coef {
 
 func (h Hyper) ademamix(c Coef) Coef {
 	c1, c2 := h.corrections()
+	h = h.Warm(h.AlphaWarmup, h.Beta3Warmup)
+	c.beta3, c.rest3 = float32(h.Beta3), float32(1-h.Beta3)
 	c.scale1, c.scale2, c.root = float32(1/c1), float32(h.Alpha), float32(1/c2)
 	return c
 }

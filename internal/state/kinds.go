@@ -55,7 +55,7 @@ type Entry struct {
 
 // DescribeAll is Describe of states that were written one after the other. Bytes that follow
 // and are no state are an error that wraps [snug.ErrCorrupt].
-func DescribeAll(r io.ReaderAt, size int64) ([]Description, error) {
+func DescribeAll(r io.ReaderAt, size int64, numbers func(rule string) int) ([]Description, error) {
 	var all []Description
 	for at := int64(0); ; {
 		rest := io.NewSectionReader(r, at, size-at)
@@ -72,7 +72,7 @@ func DescribeAll(r io.ReaderAt, size int64) ([]Description, error) {
 		if left := uint64(length); header < left && data < left && prefixSize+header+data+2*crc32c.Size < left {
 			length = int64(prefixSize + header + data + 2*crc32c.Size)
 		}
-		found, err := Describe(rest, length)
+		found, err := Describe(rest, length, numbers)
 		switch {
 		case err != nil && at > 0:
 			return nil, fmt.Errorf("at byte %d: %w", at, err)
@@ -86,10 +86,11 @@ func DescribeAll(r io.ReaderAt, size int64) ([]Description, error) {
 	}
 }
 
-// Describe reads and verifies all of a saved state of size bytes, and says what it holds.
+// Describe reads and verifies all of a saved state of size bytes, and says what it holds. numbers returns how many numbers
+// a rule of quant8 keeps once for all parameters.
 // The error wraps [snug.ErrCorrupt] for damage, and [snug.ErrConfig] for a file of another
 // kind.
-func Describe(r io.ReaderAt, size int64) (Description, error) {
+func Describe(r io.ReaderAt, size int64, numbers func(rule string) int) (Description, error) {
 	var magic [MagicLen]byte
 	if n, err := r.ReadAt(magic[:], 0); n < len(magic) {
 		return Description{}, fmt.Errorf("no saved state: %w", shortRead(err))
@@ -102,6 +103,7 @@ func Describe(r io.ReaderAt, size int64) (Description, error) {
 		return Description{}, fmt.Errorf("state of %s: %w", kind.Name, err)
 	}
 	d := NewDecoder(io.NewSectionReader(r, 0, size), kind.Magic)
+	d.numbers = numbers
 	found := kind.describe(d)
 	found.Kind, found.Version, found.Bytes = kind.Name, version, size
 	left := int64(d.size)

@@ -16,6 +16,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/state"
 	"github.com/snug-ml/snug/internal/state/statetest"
+	"github.com/snug-ml/snug/quant8"
 )
 
 // masters returns a state of two parameters of 3 and 4 elements.
@@ -33,7 +34,7 @@ func masters(t testing.TB) []byte {
 }
 
 func describe(data []byte) (state.Description, error) {
-	return state.Describe(bytes.NewReader(data), int64(len(data)))
+	return state.Describe(bytes.NewReader(data), int64(len(data)), quant8.SavedNumbers)
 }
 
 func TestDescribe(t *testing.T) {
@@ -66,7 +67,7 @@ func TestDescribe(t *testing.T) {
 func TestDescribeAll(t *testing.T) {
 	one := masters(t)
 	all := func(data []byte) ([]state.Description, error) {
-		return state.DescribeAll(bytes.NewReader(data), int64(len(data)))
+		return state.DescribeAll(bytes.NewReader(data), int64(len(data)), quant8.SavedNumbers)
 	}
 	want, err := describe(one)
 	require.NoError(t, err)
@@ -94,7 +95,7 @@ func TestDescribeAll(t *testing.T) {
 	_, err = all(nil)
 	require.ErrorIs(t, err, snug.ErrCorrupt)
 	broken := errors.New("broken")
-	_, err = state.DescribeAll(failingReader{broken}, 100)
+	_, err = state.DescribeAll(failingReader{broken}, 100, quant8.SavedNumbers)
 	require.ErrorIs(t, err, broken)
 }
 

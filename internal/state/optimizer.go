@@ -9,19 +9,14 @@ import (
 const OptimizerMagic = "SNUGOPTI"
 
 // Optimizer is the header of the state of an optimizer. The data is for each parameter what
-// a matrix of Adafactor, Apollo, GaLore or SOAP keeps beside its states, then its states, chunk
+// it keeps beside its states, then its states, chunk
 // after chunk.
 type Optimizer struct {
 	Rule string // its name, such as AdamW
-	// Numbers are the numbers that the rule keeps once for all parameters. [RuleNumbers] returns how many.
+	// Numbers are the numbers that the rule keeps once for all parameters, all finite. Most rules keep none.
 	Numbers []float64
 	OptimizerFixed
 	Params []OptimizerParam // by ascending names
-}
-
-// RuleNumbers returns how many numbers a rule keeps once for all parameters. All are finite. Most rules keep none.
-func RuleNumbers(rule string) int {
-	return map[string]int{"ScheduleFree": 3, "Prodigy": 6}[rule]
 }
 
 // OptimizerFixed are the fields of fixed size.
@@ -88,8 +83,8 @@ func (e *Encoder) PutOptimizer(o *Optimizer) {
 }
 
 // GetOptimizer reads what PutOptimizer wrote, and checks what all optimizers have in
-// common.
-func (d *Decoder) GetOptimizer() *Optimizer {
+// common. numbers returns how many Numbers a rule has.
+func (d *Decoder) GetOptimizer(numbers func(rule string) int) *Optimizer {
 	o := new(Optimizer)
 	d.Get(&o.OptimizerFixed)
 	if o.Step > math.MaxInt32 {
@@ -99,7 +94,7 @@ func (d *Decoder) GetOptimizer() *Optimizer {
 		d.Corrupt("step %d of %+v", o.Step, o.Fold)
 	}
 	o.Rule = d.GetName()
-	o.Numbers = make([]float64, RuleNumbers(o.Rule))
+	o.Numbers = make([]float64, numbers(o.Rule))
 	d.Get(o.Numbers)
 	for _, x := range o.Numbers {
 		if math.IsNaN(x) || math.IsInf(x, 0) {
@@ -142,7 +137,7 @@ func (p *OptimizerParamFixed) rectangle() bool {
 }
 
 func describeOptimizer(d *Decoder) (found Description) {
-	o := d.GetOptimizer()
+	o := d.GetOptimizer(d.numbers)
 	for _, p := range o.Params {
 		shape := []int{int(p.N)}
 		if p.Rows|p.Cols > 0 {

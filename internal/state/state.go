@@ -175,6 +175,8 @@ type Decoder struct {
 	size   uint64 // of the data
 	buf    []byte
 	data   bool
+
+	numbers func(rule string) int // of optimizers, for Describe
 }
 
 // NewDecoder reads the header and verifies it. Its Err wraps [snug.ErrConfig] when r is
