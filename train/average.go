@@ -39,22 +39,15 @@ func (t *Trainer[B]) average() error {
 	return t.gradients.average(true)
 }
 
-// trainable puts the parameters in training back into the model, after Average.
-func (t *Trainer[B]) trainable() error {
-	if !t.averaged {
-		return nil
-	}
-	if err := t.gradients.average(false); err != nil {
-		return fmt.Errorf("the parameters that train: %w", err)
-	}
-	return nil
-}
-
 func (w *window[B]) average(on bool) error {
+	if !on && w.t.averaged {
+		if err := w.each(func(_ string, spare, value snug.View, _ int) error { return convert(value, spare) }); err != nil {
+			return fmt.Errorf("the parameters that train: %w", err)
+		}
+		w.t.averaged = false
+	}
 	if !on {
-		err := w.each(func(_ string, spare, value snug.View, _ int) error { return convert(value, spare) })
-		w.t.averaged = err != nil
-		return err
+		return nil
 	}
 	if err := w.each(func(_ string, spare, value snug.View, _ int) error { return convert(spare, value) }); err != nil {
 		return err

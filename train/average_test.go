@@ -53,7 +53,7 @@ func TestAverages(t *testing.T) {
 			require.NoError(t, plain.Average())
 			want := m.bits()
 			require.NotEqual(t, trains["w"], want["w"])
-			require.NoError(t, plain.trainable())
+			require.NoError(t, plain.gradients.average(false))
 			require.Equal(t, trains, m.bits(), "the bits of training are back")
 			require.NoError(t, plain.Close())
 			require.Equal(t, want, m.bits(), "Close leaves averages")

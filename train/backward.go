@@ -66,7 +66,7 @@ func (b *inBackward[B]) pass(ctx context.Context, batches []B, rate float32) (lo
 // run runs a micro-batch, and calls ready for each parameter.
 func (b *inBackward[B]) run(ctx context.Context, batch B, ready quant8.Ready) (fused.Loss, error) {
 	b.single.begin(ready)
-	loss, err := b.t.backprop(ctx, batch, 1, &b.single)
+	loss, err := b.t.collected(b.t.model.Backprop(ctx, batch, 1, &b.single))
 	if err == nil {
 		err = b.single.end()
 	}

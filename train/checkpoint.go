@@ -187,8 +187,8 @@ func (t *Trainer[B]) open() (err error) {
 		}
 		t.closes(t.checkpoints.Close)
 	}
-	if notes := t.Notes(); notes != nil {
-		t.notes = notes
+	if _, t.received, _ = t.checkpoints.Newest(); t.received != nil {
+		t.notes = t.received
 	}
 	return nil
 }
@@ -265,7 +265,7 @@ func (t *Trainer[B]) save(ctx context.Context) (err error) {
 		return fmt.Errorf("train: Save: %w", t.stopped())
 	}
 	if t.averaged { // a checkpoint has the parameters that train
-		if err := t.trainable(); err != nil {
+		if err := t.gradients.average(false); err != nil {
 			return fmt.Errorf("train: Save: %w", err)
 		}
 		defer func() { err = errors.Join(err, t.Average()) }()

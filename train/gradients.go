@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/plan"
@@ -65,7 +64,7 @@ func (t *Trainer[B]) chosen() (gradients[B], error) {
 	case o.Gradients == plan.Folded:
 		return &folded[B]{inBackward[B]{updater: u}}, nil
 	}
-	return nil, fmt.Errorf("Gradients is %v, want f32, in-backward or folded: %w", o.Gradients, snug.ErrConfig)
+	return nil, refused([]exclusion{{true, fmt.Sprintf("Gradients is %v, want f32, in-backward or folded", o.Gradients)}})
 }
 
 // found is what norm has found.

@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
@@ -40,19 +41,9 @@ func (t *Trainer[B]) missingPasses(n int) (int, error) {
 	return most - n, nil
 }
 
-// emptyPasses runs a micro-batch n times, only to gather its pages with the other ranks. begin begins a micro-batch of the window,
-// and end throws it away.
-func (t *Trainer[B]) emptyPasses(ctx context.Context, n int, b B, into Window, begin, end func() error) error {
-	for range n {
-		if err := begin(); err != nil {
-			return err
-		}
-		if _, err := t.backprop(ctx, b, t.Scale(), into); err != nil {
-			return fmt.Errorf("micro-batch 0, with gradients that are thrown away: %w", err)
-		}
-		if err := end(); err != nil {
-			return err
-		}
-	}
-	return nil
+// emptyPasses runs a micro-batch n times, only to gather its pages with the other ranks. begin begins a micro-batch of the
+// window, and end throws it away.
+func (t *Trainer[B]) emptyPasses(ctx context.Context, n int, b B, into Window, begin func(b B) error, end func() error) error {
+	_, err := t.collected(t.passes(ctx, slices.Repeat([]B{b}, n), into, begin, end))
+	return err
 }

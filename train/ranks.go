@@ -70,7 +70,6 @@ var errNoBroadcaster = fmt.Errorf("checkpoints want a Reducer that is an accum.B
 // what it reads.
 func (t *Trainer[B]) begin() (err error) {
 	state := make([]float64, 4) // whether there is a checkpoint, its step, whether the next one has begun, bytes of notes
-	notes := t.Notes()
 	all, ok := t.ranks.Reducer.(accum.Broadcaster)
 	if !ok && t.checkpoints != nil {
 		err = errNoBroadcaster
@@ -79,7 +78,7 @@ func (t *Trainer[B]) begin() (err error) {
 		if state[0], state[1] = 1, float64(step); t.checkpoints.about.Begun {
 			state[2] = 1
 		}
-		state[3] = float64(len(notes))
+		state[3] = float64(len(t.received))
 		err = t.fits()
 	}
 	if sumErr := t.ranks.Sum(state); sumErr != nil {
@@ -98,7 +97,7 @@ func (t *Trainer[B]) begin() (err error) {
 	if !ok {
 		return errNoBroadcaster // on all ranks, as rank 0 is one
 	}
-	if t.received = notes; t.options.follows() {
+	if t.options.follows() {
 		t.received = make([]byte, int(state[3]))
 	}
 	if err := all.Broadcast(0, snug.SliceView([]byte(t.received))); err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"math"
 	"strings"
 
@@ -91,23 +90,13 @@ func (s *sharded[B]) pass(ctx context.Context, batches []B, _ float32) (all fuse
 		if more == 0 || first != s.once {
 			return nil
 		}
-		return t.emptyPasses(ctx, more, batches[0], s.acc, s.acc.BeginEmpty, s.acc.End)
+		return t.emptyPasses(ctx, more, batches[0], s.acc, func(B) error { return s.acc.BeginEmpty() }, s.acc.End)
 	}
 	if err := empty(true); err != nil {
 		return all, err
 	}
-	for i, b := range batches {
-		if err := s.acc.Begin(); err != nil {
-			return all, err
-		}
-		loss, err := t.model.Backprop(ctx, b, t.Scale(), s.acc)
-		if err != nil {
-			return all, fmt.Errorf("micro-batch %d: %w", i, err)
-		}
-		if err := s.acc.End(); err != nil {
-			return all, err
-		}
-		all = all.Plus(loss)
+	if all, err = t.passes(ctx, batches, s.acc, func(B) error { return s.acc.Begin() }, s.acc.End); err != nil {
+		return all, err
 	}
 	if err := empty(false); err != nil {
 		return all, err
@@ -117,7 +106,7 @@ func (s *sharded[B]) pass(ctx context.Context, batches []B, _ float32) (all fuse
 
 // norm joins what the ranks have found. It names the gradients of this rank's parts, or else the ranks that have others.
 func (s *sharded[B]) norm() (f found, err error) {
-	own, err := s.t.scale.measure(s.gradients())
+	own, err := s.t.scale.measure(s.gradients)
 	if err != nil {
 		return f, err
 	}
@@ -149,18 +138,11 @@ func (s *sharded[B]) norm() (f found, err error) {
 	return f, nil
 }
 
-// gradients yields this rank's parts.
-func (s *sharded[B]) gradients() iter.Seq2[string, snug.View] {
-	return func(yield func(string, snug.View) bool) {
-		none := true
-		for name, g := range s.acc.Gradients() {
-			none = false
-			if !yield(name, g) {
-				return
-			}
-		}
-		if _, empty, err := s.acc.Part(s.t.params[0].name); none && err == nil { // a Scaler wants a gradient
-			yield(s.t.params[0].name, empty)
+// gradients yields this rank's parts, also empty ones: a Scaler wants a gradient.
+func (s *sharded[B]) gradients(yield func(string, snug.View) bool) {
+	for _, p := range s.t.params {
+		if _, g, err := s.acc.Part(p.name); err != nil || !yield(p.name, g) {
+			return
 		}
 	}
 }

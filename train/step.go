@@ -34,7 +34,7 @@ func (t *Trainer[B]) Train(ctx context.Context, batches []B) (Report, error) {
 	if t.halfway && t.gradients.traits().final {
 		return Report{}, fmt.Errorf("train: %w", t.stopped())
 	}
-	if err := t.trainable(); err != nil {
+	if err := t.gradients.average(false); err != nil {
 		return Report{}, fmt.Errorf("train: step %d: %w", t.step+1, err)
 	}
 	t.options.Monitor.Step(t.step + 1)
@@ -112,6 +112,24 @@ func (t *Trainer[B]) pass(ctx context.Context, batches []B, rate float32) (loss 
 	}
 }
 
+// passes runs micro-batches forward and backward, and calls begin and end for each.
+func (t *Trainer[B]) passes(ctx context.Context, batches []B, into Window, begin func(b B) error, end func() error) (all fused.Loss, err error) {
+	for i, b := range batches {
+		if err := begin(b); err != nil {
+			return all, err
+		}
+		loss, err := t.model.Backprop(ctx, b, t.Scale(), into)
+		if err != nil {
+			return all, fmt.Errorf("micro-batch %d: %w", i, err)
+		}
+		if err := end(); err != nil {
+			return all, err
+		}
+		all = all.Plus(loss)
+	}
+	return all, nil
+}
+
 // counted returns the micro-batches whose weight is above 0.
 func (t *Trainer[B]) counted(batches []B) ([]B, error) {
 	keep := 0
@@ -156,22 +174,22 @@ func (t *Trainer[B]) SplitBy(split func(batch B) (a, b B, ok bool)) error {
 }
 
 // evaluate evaluates a batch, or its parts if memory runs out.
-func (t *Trainer[B]) evaluate(ctx context.Context, b B, splits int) (fused.Loss, error) {
+func (t *Trainer[B]) evaluate(ctx context.Context, b B, splits int) (all fused.Loss, err error) {
 	if splits == 0 {
-		loss, err := t.model.Evaluate(ctx, b)
+		all, err = t.model.Evaluate(ctx, b)
 		if err == nil || t.divide == nil || !errors.Is(err, snug.ErrNoMemory) {
-			return loss, err
-		}
-		if _, _, ok := t.divide(b); !ok {
-			return loss, err
+			return all, err
 		}
 		splits = 1
 	}
 	x, y, ok := t.divide(b)
-	if !ok {
+	switch {
+	case !ok && err != nil:
+		return all, err
+	case !ok:
 		return t.evaluate(ctx, b, 0)
 	}
-	var all fused.Loss
+	all = fused.Loss{}
 	for _, half := range []B{x, y} {
 		if !(t.model.Weight(half) > 0) {
 			continue
@@ -201,11 +219,6 @@ func (t *Trainer[B]) split(batches []B) ([]B, error) {
 		return nil, fmt.Errorf("micro-batches cannot be divided further: %w", snug.ErrNoMemory)
 	}
 	return t.counted(list)
-}
-
-// backprop runs a micro-batch alone, and waits for its loss.
-func (t *Trainer[B]) backprop(ctx context.Context, b B, scale float32, into Window) (fused.Loss, error) {
-	return t.collected(t.model.Backprop(ctx, b, scale, into))
 }
 
 // collected adds to a loss what the Losses have collected.

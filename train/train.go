@@ -169,13 +169,7 @@ func (t *Trainer[B]) Saved() int { return max(0, t.saved) }
 
 // Notes returns the notes of the checkpoint that New resumed, as JSON: nil if it resumed none, and null if the
 // checkpoint had no notes.
-func (t *Trainer[B]) Notes() json.RawMessage {
-	if t.received != nil {
-		return t.received
-	}
-	_, notes, _ := t.checkpoints.Newest()
-	return notes
-}
+func (t *Trainer[B]) Notes() json.RawMessage { return t.received }
 
 // SetNotes sets the notes of the next checkpoints, which they hold as JSON in addition to Options.About. Notes may
 // differ when the run is resumed; the loss before training is an example. Without a call, checkpoints keep the notes of

@@ -56,8 +56,13 @@ func (w *window[B]) pass(ctx context.Context, batches []B, _ float32) (all fused
 		return all, err
 	}
 	w.micros = micros(max(1, len(batches)))
+	begin := func(b B) error { return w.acc.Begin(t.model.Weight(b)) }
+	end := func() error {
+		_, err := w.acc.End()
+		return err
+	}
 	if more > 0 {
-		err := t.emptyPasses(ctx, more, batches[0], intoOnly{w.acc}, func() error { return w.acc.Begin(t.model.Weight(batches[0])) }, func() error {
+		err := t.emptyPasses(ctx, more, batches[0], intoOnly{w.acc}, begin, func() error {
 			w.acc.Reset()
 			return nil
 		})
@@ -69,23 +74,9 @@ func (w *window[B]) pass(ctx context.Context, batches []B, _ float32) (all fused
 		if err := w.acc.Begin(0); err != nil {
 			return all, err
 		}
-		_, err := w.acc.End()
-		return all, err
+		return all, end()
 	}
-	for i, b := range batches {
-		if err := w.acc.Begin(t.model.Weight(b)); err != nil {
-			return all, err
-		}
-		loss, err := t.model.Backprop(ctx, b, t.Scale(), w.acc)
-		if err != nil {
-			return all, fmt.Errorf("micro-batch %d: %w", i, err)
-		}
-		if _, err := w.acc.End(); err != nil {
-			return all, err
-		}
-		all = all.Plus(loss)
-	}
-	return all, nil
+	return t.passes(ctx, batches, w.acc, begin, end)
 }
 
 func (w *window[B]) norm() (f found, err error) {
