@@ -21,7 +21,7 @@ import (
 // the machine can do.
 type loops struct {
 	fma, dot, tile arithmetic
-	streams        map[Mix][]streaming
+	stream         stream
 }
 
 // arithmetic is a loop on registers and the operations of a step.
@@ -33,7 +33,7 @@ type arithmetic struct {
 var registry cpu.Registry[loops]
 
 func init() {
-	registry.Add(cpu.Go, loops{fma: arithmetic{fma, 16}, streams: streamGo()})
+	registry.Add(cpu.Go, loops{fma: arithmetic{fma, 16}, stream: streamGo})
 }
 
 // FMA returns the float32 operations a second of workers goroutines that do

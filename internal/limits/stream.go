@@ -35,24 +35,71 @@ func (m Mix) vectors() int {
 	return m.In + m.Out
 }
 
-// streaming is a loop over the vectors of a worker, which begin at p and then vector bytes after one
-// another. Vector In+i of those beside gets what vector i holds, again from the first on if these
-// are fewer; those in place keep what they hold. Each has parts that begin apart bytes after one another and have n
-// bytes.
-type streaming struct {
-	parts int
-	loop  func(p *byte, n, apart, vector int)
+// A stream is a loop over memory. It goes through parts that begin apart bytes after one another, from p on, in steps up
+// to n bytes, a positive multiple of grain over the most parts. A turn of a step is two numbers of the list turns: what it
+// does, and how far from the part the memory for it is; a single turn reads at 0. The memory that is ahead bytes after what
+// is read is fetched, unless ahead is 0: the processor fetches by itself within pages of 4 KiB only, so that a stream waits
+// at the beginning of each.
+type stream func(p *byte, n, apart, parts, ahead int, turns *int, count int)
+
+// What a turn does.
+const (
+	readMemory  = iota
+	writeMemory // what was read last
+	writeAround // the same, around the caches
+)
+
+// way is how a mix is gone through. Several parts give the processor more to do while it waits for a page.
+type way struct {
+	parts, ahead int
+	around       bool // stores go around the caches
+}
+
+// ways returns the ways to measure a mix.
+func (m Mix) ways() []way {
+	switch {
+	case m.Out == 0:
+		return []way{{1, 0, false}, {4, 4096, false}}
+	case m.InPlace:
+		return []way{{1, 0, false}, {4, 4096, false}, {1, 2048, false}}
+	}
+	return []way{{1, 0, false}, {4, 4096, false}, {1, 0, true}, {4, 4096, true}}
+}
+
+// turns returns what a step does with vectors that begin vector bytes after one another. Vector In+i of those beside gets
+// what vector i holds, again from the first on if these are fewer; those in place keep what they hold.
+func (m Mix) turns(vector int, around bool) (turns []int) {
+	write := writeMemory
+	if around {
+		write = writeAround
+	}
+	for v := range m.In {
+		turns = append(turns, readMemory, v*vector)
+		if m.InPlace && v < m.Out {
+			turns = append(turns, write, v*vector)
+		}
+		for to := v; to < m.vectors()-m.In; to += m.In {
+			turns = append(turns, write, (m.In+to)*vector)
+		}
+	}
+	return turns
+}
+
+// run goes through n bytes of each vector.
+func (w way) run(loop stream, m Mix, p *byte, n, vector int) func() {
+	turns, part := m.turns(vector, w.around), n/w.parts
+	return func() { loop(p, part, part, w.parts, w.ahead, &turns[0], len(turns)/2) }
 }
 
 // What the loops rely on.
 const (
 	align  = 64
-	grain  = 1024       // of which the bytes of a vector are a multiple
+	grain  = 2048       // of which the bytes of a vector are a multiple
 	margin = 17 * align // between vectors, so that they lie in other sets of the caches
 )
 
 // Bandwidth returns the bytes a second, read plus written, at which workers goroutines go through memory
-// of the given bytes, a share each: the fastest of several loops, with stores around the
+// of the given bytes, a share each: the fastest of several ways, with stores around the
 // caches among them. Mixes has m. It allocates as many bytes.
 func Bandwidth(m Mix, bytes, workers int) (bytesPerSecond float64) {
 	n := max(cpu.Chunks(bytes, workers*m.vectors()*grain), 1) * grain
@@ -63,51 +110,44 @@ func Bandwidth(m Mix, bytes, workers int) (bytesPerSecond float64) {
 			memory[w][i] = byte(i) // so that it is backed
 		}
 	}
-	var do []func(w int)
-	for _, s := range last(func(l *loops) []streaming { return l.streams[m] }) {
-		part := n / s.parts
-		do = append(do, func(w int) { s.loop(&memory[w][0], part, part, n+margin) })
+	var loop stream
+	for _, l := range registry.All() { // the last is the fastest
+		if l.stream != nil {
+			loop = l.stream
+		}
+	}
+	var do []func(worker int)
+	for _, way := range m.ways() {
+		runs := make([]func(), workers)
+		for w := range runs {
+			runs[w] = way.run(loop, m, &memory[w][0], n, n+margin)
+		}
+		do = append(do, func(worker int) { runs[worker]() })
 	}
 	return rate(workers, do...) * float64(workers) * float64(n*(m.In+m.Out))
 }
 
-// last returns the loops of the highest tier that has any.
-func last[F any](of func(*loops) []F) (loops []F) {
-	for _, l := range registry.All() {
-		if f := of(l); f != nil {
-			loops = f
-		}
-	}
-	return loops
-}
-
-// streamGo returns the loops of the Go tier.
-func streamGo() map[Mix][]streaming {
-	all := map[Mix][]streaming{}
-	for _, m := range Mixes {
-		all[m] = []streaming{{1, m.stream}}
-	}
-	return all
-}
-
-// piece is how far the Go tier goes through one vector before it goes on with the next.
-const piece = 1 << 10
-
-// stream is a loop of the Go tier.
-func (m Mix) stream(p *byte, n, _, vector int) {
-	memory := unsafe.Slice(p, (m.vectors()-1)*vector+n)
-	for lo := 0; lo < n; lo += piece {
-		at := func(v int) []byte { return memory[v*vector+lo:][:min(piece, n-lo)] }
-		for v := range m.In {
-			switch {
-			case v >= m.Out:
-				read(at(v))
-			case m.InPlace:
-				rewrite(at(v))
+// streamGo is the stream of the Go tier, whose steps are longer.
+func streamGo(p *byte, n, apart, parts, _ int, turns *int, count int) {
+	const most = 1 << 10
+	list := unsafe.Slice(turns, 2*count)
+	for lo := 0; lo < n; lo += most {
+		for part := range parts {
+			var last []byte
+			for i := 0; i < len(list); i += 2 {
+				at := unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(p), part*apart+lo+list[i+1])), min(most, n-lo))
+				switch {
+				case list[i] == readMemory:
+					last = at
+					if i+2 == len(list) || list[i+2] == readMemory { // nothing writes it
+						read(at)
+					}
+				case &at[0] == &last[0]:
+					rewrite(at)
+				default:
+					copy(at, last)
+				}
 			}
-		}
-		for v := range m.vectors() - m.In {
-			copy(at(m.In+v), at(v%m.In))
 		}
 	}
 }

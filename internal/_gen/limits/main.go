@@ -26,14 +26,7 @@ func main() {
 		{"AVX512", ZMM, func(r reg.VecVirtual) { VPXORD(r, r, r) }, 64},
 	} {
 		t.fma()
-		for _, m := range mixes {
-			for _, parts := range []int{1, 4} {
-				t.stream(m, parts)
-			}
-			if m.stores == inPlace {
-				t.lines(m)
-			}
-		}
+		t.stream()
 	}
 	dot()
 	tile()

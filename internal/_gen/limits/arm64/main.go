@@ -10,11 +10,7 @@ import (
 func main() {
 	f := NewFile()
 	fma(f)
-	for _, m := range mixes {
-		for _, parts := range []int{1, 4} {
-			stream(f, m, parts)
-		}
-	}
+	stream(f)
 	f.Generate()
 }
 
@@ -34,87 +30,55 @@ func fma(file *File) {
 	f.Return()
 }
 
-// mix is as in the loops of amd64. Stores around the caches are a hint here.
-type mix struct {
-	in, out int
-	stores  string
-}
+// step is the bytes that a turn reads or writes.
+const step = 256
 
-const (
-	around  = "Around"
-	inPlace = "InPlace"
-)
-
-var mixes = []mix{
-	{1, 0, ""},
-	{1, 1, ""}, {2, 1, ""}, {4, 1, ""}, {1, 2, ""}, {1, 4, ""}, {3, 2, ""},
-	{1, 1, around}, {2, 1, around}, {4, 1, around}, {1, 2, around}, {1, 4, around}, {3, 2, around},
-	{1, 1, inPlace}, {2, 1, inPlace}, {3, 1, inPlace}, {4, 3, inPlace},
-}
-
-const (
-	step  = 64 // bytes of each part at a time
-	ahead = 4096
-)
-
-func stream(file *File, m mix, parts int) {
-	name := fmt.Sprintf("stream%dto%d%sBy%dNEON", m.in, m.out, m.stores, parts)
-	f := file.Func(name, "func(p *byte, n, apart, vector int)",
-		fmt.Sprintf("goes through vectors that begin vector bytes after one another. Parts of them\nare apart bytes after one another, and have n bytes, a positive multiple of %d.", step))
-	n, apart, vector, first := f.Param("n"), f.Param("apart"), f.Param("vector"), f.Param("p")
-	at := make([]R, parts)
-	for i := range at {
-		at[i] = first
-		if i > 0 {
-			at[i] = f.R()
-			f.Go("ADD %s, %s, %s", apart, at[i-1], at[i])
+// stream is as the loop of amd64. Stores around the caches are a hint here.
+func stream(file *File) {
+	f := file.Func("streamNEON", "func(p *byte, n, apart, parts, ahead int, turns *int, count int)",
+		fmt.Sprintf("goes through parts of memory that begin apart bytes after one another, from p on, in steps of\n%d bytes up to n bytes. A turn of a step is two numbers: what it does, and how far from the part the memory\nfor it is. Memory that is ahead of what is read is fetched, unless ahead is 0, and need not exist.", step))
+	p, n, apart, parts, ahead := f.Param("p"), f.Param("n"), f.Param("apart"), f.Param("parts"), f.Param("ahead")
+	turns, count := f.Param("turns"), f.Param("count")
+	base, part, turn, left, what, at, far := f.R(), f.R(), f.R(), f.R(), f.R(), f.R(), f.R()
+	values := f.Vs(step / 16)
+	each := func(do func(a, b V, disp int)) {
+		for i := 0; i < len(values); i += 2 {
+			do(values[i], values[i+1], 16*i)
 		}
 	}
-	place := f.R()
-	f.Label("loop")
-	for _, base := range at {
-		f.Scope(func() { line(f, m, parts > 1, base, place, vector) })
-		f.Go("ADD $%d, %s", step, base)
+	f.Label("steps")
+	f.Go("MOVD %s, %s", p, base)
+	f.Go("MOVD %s, %s", parts, part)
+	f.Label("parts")
+	f.Go("MOVD %s, %s", turns, turn)
+	f.Go("MOVD %s, %s", count, left)
+	f.Label("turns")
+	f.Go("LDP (%s), (%s, %s)", turn, what, at)
+	f.Go("ADD %s, %s", base, at)
+	f.Go("CMP $1, %s", what)
+	f.Go("BEQ write")
+	f.Go("BGT around")
+	each(func(a, b V, disp int) { f.Go("FLDPQ %d(%s), (%s, %s)", disp, at, a, b) })
+	f.Go("CBZ %s, next", ahead)
+	f.Go("ADD %s, %s, %s", ahead, at, far)
+	for line := 0; line < step; line += 64 {
+		f.Go("PRFM %d(%s), PLDL1KEEP", line, far)
 	}
+	f.Go("JMP next")
+	f.Label("write")
+	each(func(a, b V, disp int) { f.Go("FSTPQ (%s, %s), %d(%s)", a, b, disp, at) })
+	f.Go("JMP next")
+	f.Label("around")
+	each(func(a, b V, disp int) { f.Do(STNP(a, b, at, disp)) })
+	f.Label("next")
+	f.Go("ADD $16, %s", turn)
+	f.Go("SUBS $1, %s", left)
+	f.Go("BNE turns")
+	f.Go("ADD %s, %s", apart, base)
+	f.Go("SUBS $1, %s", part)
+	f.Go("BNE parts")
+	f.Go("ADD $%d, %s", step, p)
 	f.Go("SUBS $%d, %s", step, n)
-	f.Go("BNE loop")
+	f.Go("BNE steps")
 	f.Return()
-}
-
-// line reads and writes a cache line of a part of each vector. Vector in+i of those beside gets what vector
-// i holds.
-func line(f *Func, m mix, fetch bool, base, place, vector R) {
-	f.Go("MOVD %s, %s", base, place)
-	beside := m.out
-	if m.stores == inPlace {
-		beside = 0
-	}
-	values := make([][]V, m.in)
-	for v := range m.in + beside {
-		if v > 0 {
-			f.Go("ADD %s, %s", vector, place)
-		}
-		if v < m.in {
-			values[v] = f.Vs(4)
-			for i := 0; i < 4; i += 2 {
-				f.Go("FLDPQ %d(%s), (%s, %s)", 16*i, place, values[v][i], values[v][i+1])
-			}
-			if fetch {
-				f.Go("PRFM %d(%s), PLDL1KEEP", ahead, place) // which need not exist
-			}
-		}
-		if v >= m.in || m.stores == inPlace && v < m.out {
-			store(f, values[v%m.in], place, m.stores == around)
-		}
-	}
-}
-
-func store(f *Func, values []V, place R, hint bool) {
-	for i := 0; i < 4; i += 2 {
-		if hint {
-			f.Do(STNP(values[i], values[i+1], place, 16*i))
-		} else {
-			f.Go("FSTPQ (%s, %s), %d(%s)", values[i], values[i+1], 16*i, place)
-		}
-	}
 }
