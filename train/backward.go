@@ -21,12 +21,15 @@ type inBackward[B any] struct {
 
 func (*inBackward[B]) traits() traits { return traits{backward: true, changes: true} }
 
-func (*inBackward[B]) excludes(o *Options) []exclusion {
+func (*inBackward[B]) excludes(o *Options) []exclusion { return withoutAll("InBackward", o) }
+
+// withoutAll returns what does not go with a way that never has all gradients.
+func withoutAll(name string, o *Options) []exclusion {
 	return []exclusion{
-		{o.Scaler != nil, "InBackward does not go with a loss scale, because one parameter is updated before another is known to be finite"},
-		{o.Masters == amp.SplitMaster || o.Masters == amp.Split24Master, "InBackward has no master weights: leave Masters unset, or set NoMaster"},
-		{o.Fill != nil, "InBackward has no master weights to fill"},
-		{o.Reducer != nil, "Reducer does not go with InBackward, because ranks add their gradients before an update"},
+		{o.Scaler != nil, name + " does not go with a loss scale, because one parameter is updated before another is known to be finite"},
+		{o.Masters == amp.SplitMaster || o.Masters == amp.Split24Master, name + " has no master weights: leave Masters unset, or set NoMaster"},
+		{o.Fill != nil, name + " has no master weights to fill"},
+		{o.Reducer != nil, "Reducer does not go with " + name + ", because ranks add their gradients before an update"},
 	}
 }
 

@@ -16,7 +16,7 @@ type folded[B any] struct{ inBackward[B] }
 func (*folded[B]) traits() traits { return traits{backward: true, changes: true, final: true} }
 
 func (f *folded[B]) excludes(o *Options) []exclusion {
-	return append(f.inBackward.excludes(o),
+	return append(withoutAll("Folded", o),
 		exclusion{o.SkipNonFinite, "Folded does not go with SkipNonFinite, because what is folded cannot be taken back"})
 }
 

@@ -92,8 +92,8 @@ type Ranks struct {
 	// micro-batches to Train; it may have none. A step uses the micro-batches of all ranks, so that all models stay equal
 	// bit for bit. Report.Loss and Targets are of all ranks. All ranks call New, and then Train and Save equally often.
 	// New compares the ranks' builds of snug, parameters and options, About included, and each step compares their rates.
-	// After an error on one rank the others wait for it: end the job, as mpi.World.Abort does. InBackward, and
-	// rules without gradients are errors. Checkpoints want a Reducer that is an [accum.Broadcaster], and Shard an
+	// After an error on one rank the others wait for it: end the job, as mpi.World.Abort does. Gradients
+	// other than SumF32 and rules without gradients are errors. Checkpoints want a Reducer that is an [accum.Broadcaster], and Shard an
 	// [accum.SendReceiver].
 	//
 	// Rank 0 writes the checkpoints, in Dir or Folder, and sends the others what it reads when it resumes one: a run goes

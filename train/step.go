@@ -18,8 +18,8 @@ import (
 // updates parameters and has a finite loss.
 //
 // After an error the parameters are as before the step, without gradients up to rounding. There are two exceptions. An
-// error of the optimizer, the Storage or the device, and with InBackward any error, can leave some parameters updated:
-// resume a checkpoint then. [Trainer.Save] does not write such parameters, and with Fold Train does not go on with them.
+// error of the optimizer, the Storage or the device, and an error of a step in the backward pass, can leave some parameters updated:
+// resume a checkpoint then. [Trainer.Save] does not write such parameters, and with plan.Folded Train does not go on with them.
 // An error of writing a checkpoint comes after the step is made.
 //
 // The error wraps [snug.ErrConfig] when no rank has a micro-batch, when a weight is negative or not finite, or all are
@@ -157,7 +157,7 @@ func (t *Trainer[B]) counted(batches []B) ([]B, error) {
 
 // SplitBy sets the function that divides a micro-batch in two, and returns false for one that cannot be divided. When a step
 // runs out of memory, Train divides all micro-batches, runs the step again, and divides those of later steps too; Evaluate
-// divides its batches likewise. The mean over the step stays the same, up to rounding. With InBackward Train does not divide,
+// divides its batches likewise. The mean over the step stays the same, up to rounding. With steps in the backward pass Train does not divide,
 // because parameters have changed when memory runs out. Call it before the first step. The error wraps [snug.ErrConfig] for
 // nil, and with a Reducer, because the ranks make a step together.
 func (t *Trainer[B]) SplitBy(split func(batch B) (a, b B, ok bool)) error {

@@ -144,7 +144,7 @@ func (t *Trainer[B]) collect() (err error) {
 		}
 		if v.DType() == snug.F16 && t.options.Scaler == nil && way.backward {
 			if !way.held {
-				return fmt.Errorf("parameter %q is f16, which needs a loss scale, and InBackward has none: %w", name, snug.ErrConfig)
+				return fmt.Errorf("parameter %q is f16, which needs a loss scale, and gradients that are used in the backward pass have none: %w", name, snug.ErrConfig)
 			}
 			t.options.Scaler = &amp.ScalerOptions{}
 		}

@@ -301,6 +301,7 @@ func TestOptionsRefused(t *testing.T) {
 		"Gradients is bf16, want f32":                {Gradients: plan.SumBF16},
 		"Gradients is Gradient(9), want f32":         {Gradients: 9},
 		"Folded does not go with the optimizer lion": {Gradients: plan.Folded, Optimizer: quant8.Lion{}},
+		"Folded has no master weights":               {Gradients: plan.Folded, Masters: amp.SplitMaster},
 		"with SkipNonFinite":                         {Gradients: plan.Folded, SkipNonFinite: true},
 		"bits":                                       {StateBits: 7},
 		"master weights":                             {Masters: 9},
