@@ -122,3 +122,28 @@ func TestSpecialTokens(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "<i><s>1", text)
 }
+
+// TestLargeIntegers: whole numbers beyond 64 bits keep their digits, as in Python, in objects and in texts of JSON.
+func TestLargeIntegers(t *testing.T) {
+	const digits = "12345678901234567890"
+	v, err := Value([]byte(`{"a": ` + digits + `, "b": -1, "c": 1.5}`))
+	require.NoError(t, err)
+	require.Equal(t, Object{{"a", json.Number(digits)}, {"b", int64(-1)}, {"c", 1.5}}, v)
+	text, err := json.Marshal(v)
+	require.NoError(t, err)
+	require.Equal(t, `{"a":`+digits+`,"b":-1,"c":1.5}`, string(text))
+	for _, arguments := range []any{v, string(text)} {
+		c := Conversation{Messages: []Message{{Role: "assistant", Fields: Object{{"tool_calls", []any{Object{{"function", Object{{"name", "f"}, {"arguments", arguments}}}}}}}}}}
+		parsed, err := Parse(tokenizer.Config{ChatTemplate: "{% for m in messages %}{% for k, v in m.tool_calls[0].function.arguments.items() %}{{ k }}={{ v }}/{{ v | tojson }} {% endfor %}{% endfor %}"}, Options{})
+		require.NoError(t, err)
+		have, err := parsed.Render(c, false)
+		require.NoError(t, err)
+		require.Equal(t, "a="+digits+"/"+digits+" b=-1/-1 c=1.5/1.5 ", have)
+	}
+	parsed, err := Parse(tokenizer.Config{ChatTemplate: "{{ x }}"}, Options{})
+	require.NoError(t, err)
+	for _, bad := range []json.Number{"1.5", "x", "", "01"} {
+		_, err = parsed.Render(Conversation{Values: Object{{"x", bad}}}, false)
+		require.ErrorContains(t, err, "want an integer")
+	}
+}

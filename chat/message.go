@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -44,7 +45,8 @@ type Object []Field
 // Field is a key of an Object and its value.
 type Field struct {
 	Name string
-	// Value is nil, a bool, an int, an int64, a float64, a string, a []any of such values, or an Object.
+	// Value is nil, a bool, an int, an int64, a float64, a json.Number that is an integer, a string, a []any of such values, or
+	// an Object.
 	Value any
 }
 
@@ -109,7 +111,8 @@ func (o Object) MarshalJSON() ([]byte, error) {
 // maxDepth is how many lists and objects may lie within another.
 const maxDepth = 100
 
-// Value reads a JSON value as an [Object] holds it: objects keep their order, whole numbers are int64, and others float64.
+// Value reads a JSON value as an [Object] holds it: objects keep their order, whole numbers are int64, or json.Number if they
+// have more than 64 bits, and others float64.
 // Errors wrap [snug.ErrCorrupt].
 func Value(text []byte) (any, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -172,6 +175,9 @@ func value(d *json.Decoder, depth int) (any, error) {
 		if whole, err := n.Int64(); err == nil {
 			return whole, nil
 		}
+		if !strings.ContainsAny(string(n), ".eE") {
+			return n, nil
+		}
 		x, err := n.Float64()
 		if err != nil || math.IsInf(x, 0) {
 			return nil, fmt.Errorf("the number %.40s is too large", n)
@@ -180,6 +186,9 @@ func value(d *json.Decoder, depth int) (any, error) {
 	}
 	return token, nil
 }
+
+// integer matches the integers of JSON.
+var integer = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
 
 // given returns a value as package jinja has it.
 func given(v any, depth int) (any, error) {
@@ -195,10 +204,12 @@ func given(v any, depth int) (any, error) {
 		}
 		return v, nil
 	case int64:
-		if int64(int(v)) != v {
-			return nil, fmt.Errorf("the number %s is too large: %w", strconv.FormatInt(v, 10), snug.ErrConfig)
+		return jinja.Whole(strconv.FormatInt(v, 10)), nil
+	case json.Number:
+		if !integer.MatchString(string(v)) {
+			return nil, fmt.Errorf("the json.Number %.40q, want an integer: %w", v, snug.ErrConfig)
 		}
-		return int(v), nil
+		return jinja.Whole(string(v)), nil
 	case []any:
 		list := make([]any, len(v))
 		for i, item := range v {
@@ -219,5 +230,5 @@ func given(v any, depth int) (any, error) {
 		}
 		return jinja.Dict(pairs...), nil
 	}
-	return nil, fmt.Errorf("a value of type %T, want nil, bool, int, int64, float64, string, []any or chat.Object: %w", v, snug.ErrConfig)
+	return nil, fmt.Errorf("a value of type %T, want nil, bool, int, int64, float64, json.Number, string, []any or chat.Object: %w", v, snug.ErrConfig)
 }

@@ -128,7 +128,7 @@ func init() { // some call others
 		"dictsort": dictSort,
 		"map":      mapped,
 		"select":   choose(false, true), "reject": choose(false, false), "selectattr": choose(true, true), "rejectattr": choose(true, false),
-		"tojson": toJSON,
+		"tojson": toJSON, "from_json": fromJSON,
 		"indent": func(s *state, v any, p params) any { return s.indent(v, p) },
 		"attr": func(s *state, v any, p params) any {
 			p.takes("name")
@@ -383,6 +383,9 @@ func (s *state) toInt(v any) (n int, ok bool) {
 func (s *state) toFloat(v any) (x float64, ok bool) {
 	if u, missing := v.(undefined); missing {
 		fail("%.40q is undefined", u.name)
+	}
+	if n, is := v.(large); is {
+		fail("the integer %.40s is too large to compute with", string(n))
 	}
 	if text, isText := v.(string); isText {
 		s.scan(len(text))

@@ -55,7 +55,7 @@ func (w *jsonWriter) value(v any, depth int) {
 		w.put("null")
 	case bool:
 		w.put(map[bool]string{false: "false", true: "true"}[v])
-	case int:
+	case int, large:
 		w.writer.value(v, 0)
 	case float64:
 		w.put(jsonFloat(v))

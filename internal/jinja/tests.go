@@ -60,7 +60,7 @@ func init() {
 		"filter": func(v any, p params) bool { p.takes(); _, known := filters[p.s.str(v)]; return known },
 		"test":   func(v any, p params) bool { p.takes(); _, known := tests[p.s.str(v)]; return known },
 	}
-	globals = map[string]any{}
+	globals = map[string]any{"self": &dict{}} // of the blocks of a template, which has none
 	for name, do := range map[string]func(p params) any{
 		"range":     func(p params) any { return numbers(p) },
 		"dict":      func(p params) any { return named(p) },

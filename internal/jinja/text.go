@@ -41,6 +41,8 @@ func (w *writer) value(v any, depth int) {
 		}
 	case int:
 		w.put(strconv.Itoa(v))
+	case large:
+		w.put(string(v))
 	case float64:
 		w.put(float(v))
 	case string:

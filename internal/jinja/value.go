@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"math"
+	"strconv"
 	"unicode/utf8"
 )
 
@@ -65,6 +66,17 @@ func (l *loop) length() int {
 	return len(l.items)
 }
 
+// large is an integer beyond int, in decimal digits. It is written as it is, and compared; it is not computed with.
+type large string
+
+// Whole returns an integer of decimal digits, with a sign or none.
+func Whole(digits string) any {
+	if n, err := strconv.Atoi(digits); err == nil {
+		return n
+	}
+	return large(digits)
+}
+
 // List returns a list.
 func List(items ...any) any { return &list{items: items} }
 
@@ -82,7 +94,7 @@ func Dict(pairs ...any) any {
 
 func hashable(key any) bool {
 	switch key.(type) {
-	case nil, bool, int, float64, string:
+	case nil, bool, int, large, float64, string:
 		return true
 	}
 	return false
@@ -130,7 +142,7 @@ func typeName(v any) string {
 		return "undefined value"
 	case bool:
 		return "bool"
-	case int:
+	case int, large:
 		return "integer"
 	case float64:
 		return "float"
@@ -154,7 +166,7 @@ func a(v any) string {
 	switch v.(type) {
 	case nil:
 		return "none"
-	case undefined, int, *namespace, *loop, *cycler:
+	case undefined, int, large, *namespace, *loop, *cycler:
 		return "an " + typeName(v)
 	}
 	return "a " + typeName(v)
