@@ -78,24 +78,29 @@ var numbers = regexp.MustCompile(`\d+`)
 // asked returns the prompt before message i, which is the given one if the text from p on has it. It may differ in the names
 // and ids of the message before, and in numbers.
 func (l *labeler) asked(i, p int, usual prompt) prompt {
-	if !usual.known || usual.of == i || l.first[i-1] >= 0 && strings.HasPrefix(l.text[p:], usual.tail) {
+	if !usual.known || l.first[i-1] >= 0 && strings.HasPrefix(l.text[p:], usual.tail) {
 		return usual
 	}
-	var pairs []string
-	for _, f := range l.c.Messages[usual.of-1].Fields {
-		old, _ := f.Value.(string)
-		if now, ok := fieldOf[string](l.c.Messages[i-1].Fields, f.Name); ok && old != "" && old != now {
-			pairs = append(pairs, old, now)
+	if usual.of != i {
+		var pairs []string
+		for _, f := range l.c.Messages[usual.of-1].Fields {
+			old, _ := f.Value.(string)
+			if now, ok := fieldOf[string](l.c.Messages[i-1].Fields, f.Name); ok && old != "" && old != now {
+				pairs = append(pairs, old, now)
+			}
+		}
+		if tail := strings.NewReplacer(pairs...).Replace(usual.tail); l.first[i-1] >= 0 && strings.HasPrefix(l.text[p:], tail) {
+			usual.tail, usual.of = tail, i
+			return usual
 		}
 	}
-	if tail := strings.NewReplacer(pairs...).Replace(usual.tail); l.first[i-1] >= 0 && strings.HasPrefix(l.text[p:], tail) {
-		usual.tail, usual.of = tail, i
-		return usual
-	}
-	if l.own < maxOwn {
+	if usual.of != i && l.own < maxOwn {
 		l.own++
 		if own := l.promptAfter(i); own.known {
-			return own
+			usual = own
+			if l.first[i-1] < 0 || strings.HasPrefix(l.text[p:], own.tail) {
+				return own
+			}
 		}
 	}
 	if l.first[i-1] >= 0 && numbers.MatchString(usual.tail) {

@@ -19,6 +19,7 @@ func TestBegin(t *testing.T) {
 		quotes    = "{% for m in messages %}{% if m.role == 'tool' %}<|result>{{ m.content }}<result|>{% else %}<|turn>{{ m.role }}\n{% for c in m.tool_calls or [] %}<|call>{{ c.function.name }}{% for k, v in c.function.arguments.items() %}{{ k }}:<|\"|>{{ v }}<|\"|>{% endfor %}}<call|>{% else %}{{ m.content }}<turn|>\n{% endfor %}{% endif %}{% endfor %}{% if add_generation_prompt %}<|turn>assistant\n{% endif %}"
 		behind    = "{% for m in messages %}{% if m.role == 'user' %}<|user|>{{ m.content }}</s>{% elif m.role == 'assistant' %}<|assistant|>{% for c in m.tool_calls or [] %}<|call>{{ c.function.name }}{{ c.function.arguments | tojson }}<call|><|result>{{ messages[loop.index0 + 2].content }}<result|>{% endfor %}{{ m.content }}</s>{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 		numbered  = "{% for m in messages %}[{{ loop.index }}] {{ m.role }}: {{ m.content }}</s>\n{% endfor %}{% if add_generation_prompt %}[{{ messages|length + 1 }}] assistant: {% endif %}"
+		falling   = "{% for m in messages %}<{{ loop.revindex }}|{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<0|assistant>{% endif %}"
 		backwards = "{% for m in messages[::-1] %}{{ m.role }}: {{ m.content }}</s>\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
 		noDots    = "{% for m in messages %}{{ m.role }}: {{ m.content.strip('.') }}</s>\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
 		spaced    = "{% for m in messages %}{% if m.role == 'user' %}USER: {{ m.content }}\n{% else %}ASSISTANT: {{ m.content }}</s>\n{% endif %}{% endfor %}{% if add_generation_prompt %}ASSISTANT:\n{% endif %}"
@@ -43,6 +44,7 @@ func TestBegin(t *testing.T) {
 		"content behind the result": {behind, says("u:hi", "a:late", "t:r", "a:Done.").with(1, calls("one")), `<|user|>hi</s><|assistant|>⟦<|call>f{"q": "x"}<call|>⟧<|result>r<result|>late</s><|assistant|>⟦Done.</s>⟧`,
 			[]string{"the chat template ends answers with <call|>, at which generation does not stop", `the chat template writes content of message 1 (assistant) outside of its turn, where it is not learned: "late"`}},
 		"numbers of turns":             {numbered, says("u:hi", "a:", "u:more", "a:end"), "[1] user: hi</s>\n[2] assistant: ⟦</s>⟧\n[3] user: more</s>\n[4] assistant: ⟦end</s>⟧\n", nil},
+		"numbers that fall":            {falling, says("u:hi", "a:one", "a:two", "a:two"), "<4|user>hi</s><3|assistant>⟦one</s>⟧<2|assistant>⟦two</s>⟧<1|assistant>⟦two</s>⟧", nil},
 		"numbers of two answers":       {numbered, says("u:hi", "a:one", "a:two"), "[1] user: hi</s>\n[2] assistant: ⟦one</s>⟧\n[3] assistant: ⟦two</s>⟧\n", nil},
 		"backwards":                    {backwards, says("u:hi", "a:one", "u:more", "a:two"), "assistant: ⟦two</s>⟧\nuser: more</s>\nassistant: ⟦one</s>⟧\nuser: hi</s>\n", nil},
 		"nothing is left":              {noDots, says("u:hi", "a:."), "user: hi</s>\nassistant: ⟦</s>⟧\n", []string{`the chat template leaves out a part of message 1 (assistant): "."`}},
