@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -183,11 +184,60 @@ func (p parser) arguments(x value) (value, error) {
 	return nil, fmt.Errorf("%s, want an object", kindOf(x))
 }
 
-// callText makes the content of a turn that is a call of a function its tool call.
+// callText makes the content of a turn that is a call of a function its tool call, if the template writes calls. Else it stays
+// the turn's text.
 func (f *rows) callText(m *turn) error {
+	if !f.reader.knows().calls {
+		return nil
+	}
 	text := m.Content
 	m.Content, m.NoContent = "", true
 	return f.call(m, "the call of a function", text)
+}
+
+// twice warns of tools that the system message describes besides, and of calls of them that are texts.
+func (f *rows) twice(at string, c chat.Conversation) {
+	if len(c.Tools) == 0 || !f.reader.knows().tools {
+		return
+	}
+	system := ""
+	for i, m := range c.Messages {
+		if m.Role == "system" || m.Role == "developer" {
+			system += m.Content
+		}
+		if m.Role == "assistant" && !m.Untrained && f.reader.knows().calls && f.areCalls(m.Content) {
+			f.warn(at, "calls as text", "message %d (assistant) is calls of functions in JSON, beside tools, and is learned as that text: tool_calls are written as the chat template does", i)
+		}
+	}
+	for _, tool := range c.Tools {
+		o, _ := tool.(chat.Object)
+		inner, _ := o.Get("function")
+		function, _ := inner.(chat.Object)
+		name, _ := function.Get("name")
+		text, _ := name.(string)
+		if text != "" && regexp.MustCompile(`["']name["']\s*:\s*["']`+regexp.QuoteMeta(text)+`["']`).MatchString(system) {
+			f.warn(at, "tools twice", "the system message describes the tool %.40q, and the chat template writes the tools of the row, too: they are there twice; -map tools= leaves these out", text)
+			return
+		}
+	}
+}
+
+// areCalls reports whether a text is the JSON of a call of a function, or of a list of them.
+func (p parser) areCalls(text string) bool {
+	if text = strings.TrimSpace(text); !strings.HasPrefix(text, "[") && !strings.HasPrefix(text, "{") {
+		return false
+	}
+	x, err := p.parse(text)
+	l, isList := x.(list)
+	if !isList {
+		l = list{x}
+	}
+	return err == nil && len(l) > 0 && !slices.ContainsFunc(l, func(e value) bool {
+		o, _ := e.(object)
+		_, named := o.text("name")
+		_, called := o.get("arguments")
+		return !named || !called
+	})
 }
 
 // jsonText writes a value as JSON, with the blanks that Python's json.dumps writes.

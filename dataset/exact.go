@@ -3,11 +3,10 @@ package dataset
 import (
 	"encoding/json"
 	"fmt"
-	"math/big"
 	"strings"
 )
 
-// exact returns an error if a chat template would be given another value: NaN and Infinity, integers of more than 64 bits,
+// exact returns an error if a chat template would be given another value: NaN and Infinity,
 // numbers beyond those of a float64, and values of tables that have no JSON.
 func exact(x value) error {
 	switch x := x.(type) {
@@ -16,11 +15,7 @@ func exact(x value) error {
 	case foreign:
 		return fmt.Errorf("%s has no JSON: store it as a string", string(x))
 	case json.Number:
-		if _, err := x.Int64(); err == nil {
-			return nil
-		}
-		_, err := x.Float64()
-		if _, integer := new(big.Int).SetString(string(x), 10); integer || err != nil {
+		if _, err := x.Float64(); err != nil && !isInteger(string(x)) {
 			return fmt.Errorf("the number %s has more than 64 bits, want a smaller one, or a string", shortened(string(x)))
 		}
 	case list:
@@ -38,6 +33,9 @@ func exact(x value) error {
 	}
 	return nil
 }
+
+// isInteger reports whether a number of JSON has neither a point nor an exponent.
+func isInteger(number string) bool { return !strings.ContainsAny(number, ".eE") }
 
 // at puts a name before an error, and joins it with those of what lies within.
 func at(name string, err error) error {

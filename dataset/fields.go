@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/snug-ml/snug/chat"
@@ -70,14 +71,17 @@ var aside = rule{"obeyed in conversations; beside texts refused", func(_ *rows, 
 func leave(name string) string { return fmt.Sprintf(withoutIt, name) }
 
 // thoughts is the rule for what a model thinks, where the form does not take it.
-var thoughts = rule{"of an instruction given to the template, else refused", func(_ *rows, name string, _ value) (bool, error) {
+var thoughts = rule{"of an instruction given to the template, else refused; a word such as on, off or high is listed", func(_ *rows, name string, x value) (bool, error) {
+	if isMode(x) {
+		return false, nil
+	}
 	return false, fmt.Errorf("the row has %s, and its form has no place for it: put it into the message of the assistant"+withoutIt, name, name)
 }}
 
 // checkLabel refuses the label of an answer that shall not be learned. Other values than yes and no name a class, and so does
 // a number beside a text.
 func checkLabel(f *rows, name string, x value) (bool, error) {
-	if _, number := x.(json.Number); number && f.form.classes {
+	if f.form.classes && isNumber(x) {
 		return false, nil
 	}
 	if bad(x, !f.form.classes) {
@@ -85,6 +89,27 @@ func checkLabel(f *rows, name string, x value) (bool, error) {
 	}
 	_, known := truth(x)
 	return known, nil
+}
+
+// isNumber reports whether a value is a number, or the text of one, as tables of CSV have it.
+func isNumber(x value) bool {
+	if text, ok := x.(string); ok {
+		_, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+		return err == nil
+	}
+	_, ok := x.(json.Number)
+	return ok
+}
+
+// isMode reports whether a value says how much is thought, and not what.
+func isMode(x value) bool {
+	switch x := x.(type) {
+	case bool:
+		return true
+	case string:
+		return slices.Contains([]string{"on", "off", "true", "false", "enabled", "disabled", "none", "minimal", "low", "medium", "high"}, strings.ToLower(strings.TrimSpace(x)))
+	}
+	return false
 }
 
 // bad reports whether a label says that an answer is bad. Some words and numbers do so beside an answer, and are classes
@@ -380,6 +405,9 @@ func jinjaValue(x value) any {
 	case json.Number:
 		if n, err := x.Int64(); err == nil {
 			return n
+		}
+		if isInteger(string(x)) {
+			return x
 		}
 		if n, err := x.Float64(); err == nil {
 			return n

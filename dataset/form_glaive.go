@@ -30,8 +30,7 @@ var glaive = form{
 		}
 		delete(v.values, "system") // it is read here, and not beside the conversation
 		var c chat.Conversation
-		calls := f.reader.knows().tools
-		if system = strings.TrimSpace(strings.TrimPrefix(system, "SYSTEM:")); calls {
+		if system = strings.TrimSpace(strings.TrimPrefix(system, "SYSTEM:")); f.reader.knows().tools {
 			if said, tools, found := f.glaiveTools(system); found {
 				system = said
 				if c.Tools, err = f.toolsOf("system", tools); err != nil {
@@ -44,7 +43,7 @@ var glaive = form{
 			f.maps("SYSTEM", "system")
 			c.Messages = append(c.Messages, chat.Message{Role: "system", Content: system})
 		}
-		if err := f.glaiveTurns(&c, text, calls); err != nil {
+		if err := f.glaiveTurns(&c, text, f.reader.knows().calls); err != nil {
 			return content{}, err
 		}
 		return f.chat(v, c)

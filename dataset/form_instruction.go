@@ -39,6 +39,9 @@ var instructionForm = form{
 		if len(answers) > 1 {
 			return content{}, fmt.Errorf("both %s, want one answer: -map %s= leaves one out", strings.Join(answers, " and "), answers[1])
 		}
+		if _, isList := v.values[ask].(list); isList {
+			return content{}, fmt.Errorf("%s is an array, want a string; messages are prompt and completion: -map prompt=%s,completion=%s", ask, ask, answers[0])
+		}
 		before, said, err := f.instruction(v, ask)
 		if err != nil {
 			return content{}, err
@@ -52,15 +55,18 @@ var instructionForm = form{
 		}
 		f.maps(said, "user")
 		f.maps(answers[0], "assistant")
-		if err := written(answers[0], answer); err != nil && !slices.ContainsFunc(reasoningNames, func(name string) bool { return !empty(v.values[name]) }) {
+		if err := written(answers[0], answer); err != nil && !slices.ContainsFunc(reasoningNames, func(name string) bool { return !empty(v.values[name]) && !isMode(v.values[name]) }) {
 			return content{}, err
 		}
 		if f.reader.options.Template == nil {
 			prompt, err := f.alpacaPrompt(v, before)
-			return content{prompt: prompt, answer: answer}, err
+			return content{prompt: prompt, answer: answer, asked: before.user()}, err
 		}
 		last := turn{Message: chat.Message{Role: "assistant", Content: answer}}
 		for _, name := range reasoningNames {
+			if isMode(v.values[name]) {
+				continue
+			}
 			if x := v.take(name); !empty(x) {
 				if err := f.reason(&last, name, x); err != nil {
 					return content{}, err

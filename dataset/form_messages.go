@@ -65,6 +65,7 @@ func (f *rows) chat(v *view, c chat.Conversation) (content, error) {
 		return content{}, err
 	}
 	f.obeys(c)
+	f.twice(v.at, c)
 	return content{chats: []chat.Conversation{c}}, f.answers(v.at, c)
 }
 
@@ -88,7 +89,7 @@ func (f *rows) endOnce(at string, c chat.Conversation) {
 // answers returns an error if a conversation has no answer, or only empty ones, and says which answers are empty.
 func (f *rows) answers(at string, c chat.Conversation) error {
 	var roles []string
-	learned, full, blank := false, false, -1
+	learned, full, none := false, false, -1
 	for i, m := range c.Messages {
 		if !slices.Contains(roles, m.Role) {
 			roles = append(roles, m.Role)
@@ -97,11 +98,15 @@ func (f *rows) answers(at string, c chat.Conversation) error {
 			continue
 		}
 		learned = learned || !m.Untrained
-		switch isBlank := strings.TrimSpace(m.Content) == "" && !f.speaks(m); {
+		isBlank := blank(m.Content) && !f.speaks(m)
+		if isBlank {
+			c.Messages[i].Content = "" // white space is no answer
+		}
+		switch {
 		case !isBlank:
 			full = full || !m.Untrained
-		case !m.Untrained && blank < 0:
-			blank = i
+		case !m.Untrained && none < 0:
+			none = i
 		}
 	}
 	switch {
@@ -112,9 +117,9 @@ func (f *rows) answers(at string, c chat.Conversation) error {
 	case !learned:
 		return unlearnable("no turn of the assistant is to be learned")
 	case !full:
-		return unlearnable(fmt.Sprintf("message %d (assistant) is empty", blank))
-	case blank >= 0:
-		f.warn(at, "empty", "message %d (assistant) is empty, and only its end is learned", blank)
+		return unlearnable(fmt.Sprintf("message %d (assistant) is empty", none))
+	case none >= 0:
+		f.warn(at, "empty", "message %d (assistant) is empty, and only its end is learned", none)
 	}
 	return nil
 }

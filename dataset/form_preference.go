@@ -123,6 +123,7 @@ func (f *rows) textPair(v *view, chosen, rejected string) (c content, err error)
 		f.maps(said, "user")
 		if f.reader.options.Template == nil {
 			c.prompt, err = f.alpacaPrompt(v, x)
+			c.asked = x.user()
 			return c, err
 		}
 		return f.pair(v, x.messages(), c)
@@ -321,6 +322,7 @@ func (f *rows) pairOf(v *view, prompt, chosen, rejected []chat.Message) (content
 		return content{}, err
 	}
 	f.obeys(one)
+	f.twice(v.at, one)
 	for i, c := range []chat.Conversation{one, two} {
 		f.endOnce(v.at, c)
 		if err := f.unseen(c); err != nil {

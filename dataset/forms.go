@@ -97,6 +97,7 @@ func (o *Options) checkMap() error {
 // content is what a row says to the model: texts, or conversations for the chat template.
 type content struct {
 	prompt, answer, rejected string // texts; rejected is of a pair
+	asked                    string // what the prompt is made of, where words were put around it
 	// chats has one conversation, or of a pair that with the chosen answer and that with the rejected one. Nil: texts.
 	chats []chat.Conversation
 }
@@ -394,8 +395,10 @@ func (c *content) says(x value) bool {
 				return c.saysText(text)
 			}
 		}
-		_, found := x.get("content") // of a message without content, or with parts
-		return found
+		if _, found := x.get("content"); found { // of a message without content, or with parts
+			return true
+		}
+		return len(x) > 0 && !slices.ContainsFunc(x, func(m member) bool { return !c.says(m.value) }) // such as input and output
 	}
 	return false
 }
@@ -416,15 +419,15 @@ func (c *content) saysText(text string) bool {
 			return true
 		}
 	}
-	return has(text, parts)
+	return has(text, parts) || c.asked != "" && has(text, []string{c.asked, c.answer, c.rejected})
 }
 
 // has reports whether a text is one of the parts, or contains those that are not empty in their order.
 func has(text string, parts []string) bool {
 	at, some := 0, false
 	all := true
-	for _, p := range parts {
-		p = words(p)
+	for _, part := range parts {
+		p := words(part)
 		switch {
 		case p == "":
 			continue
@@ -432,13 +435,28 @@ func has(text string, parts []string) bool {
 			return true
 		}
 		some = true
-		if i := strings.Index(text[at:], p); i >= 0 {
-			at += i + len(p)
-		} else {
-			all = false
+		for _, line := range linesIn(text[at:], p, part) {
+			i := strings.Index(text[at:], line)
+			if i < 0 {
+				all = false
+				break
+			}
+			at += i + len(line)
 		}
 	}
 	return some && all
+}
+
+// linesIn returns a part of a text as it is in the text: whole, or as lines between which there may be others, such as an
+// instruction and its input under headings of their own.
+func linesIn(text, whole, part string) (list []string) {
+	if strings.Contains(text, whole) {
+		return []string{whole}
+	}
+	for line := range strings.Lines(part) {
+		list = append(list, words(line))
+	}
+	return list
 }
 
 // words returns a text with one blank for each run of white space.

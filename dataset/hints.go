@@ -139,6 +139,37 @@ func jqPath(name string) string {
 	return fmt.Sprintf(".[%q]", name)
 }
 
+// exchanges are the members of an object that is a question with its answer, in place of two messages.
+var exchanges = [][2]string{{"input", "output"}, {"question", "answer"}, {"prompt", "response"}, {"instruction", "output"}, {"instruction", "response"}, {"user", "assistant"}, {"human", "assistant"}, {"human", "gpt"}}
+
+// shape returns an error if a list has texts or pairs in place of messages, with the words that make messages of them.
+func (p parser) shape(name string, l list) error {
+	turns := func(what, filter string) error {
+		return fmt.Errorf("%s is a list of %s, want messages: jq -c '%s |= [%s]' FILE > rows.jsonl makes them turns of user and assistant", name, what, jqPath(name), filter)
+	}
+	if len(l) == 0 {
+		return nil
+	}
+	switch x := l[0].(type) {
+	case string:
+		if y, err := p.parse(x); err == nil {
+			if _, ok := y.(object); ok { // a column of texts
+				return nil
+			}
+		}
+		return turns("texts", `to_entries[] | {role: (if .key % 2 == 0 then "user" else "assistant" end), content: .value}`)
+	case object:
+		for _, pair := range exchanges {
+			_, asked := x.text(pair[0])
+			_, answered := x.text(pair[1])
+			if _, err := roleOf(x); err != nil && asked && answered {
+				return turns("questions with their answers", fmt.Sprintf(`.[] | {role: "user", content: .%s}, {role: "assistant", content: .%s}`, pair[0], pair[1]))
+			}
+		}
+	}
+	return nil
+}
+
 // isMessage reports whether the fields of a row are those of a message.
 func (v *view) isMessage() bool {
 	for i := range roleNames {

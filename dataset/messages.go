@@ -188,9 +188,12 @@ func (f *rows) role(role string, mapped bool) (string, error) {
 		if !known {
 			return "", fmt.Errorf("the role %.40q, want one of human, gpt, system, tool, function_call and observation, or user and assistant", role)
 		}
-		if to == call {
+		switch {
+		case to == call && f.reader.knows().calls:
 			f.maps(role, "assistant's tool call")
-		} else {
+		case to == call:
+			f.maps(role, "assistant")
+		default:
 			f.maps(role, to)
 		}
 		return to, nil
@@ -408,6 +411,9 @@ func (f *rows) reason(m *turn, name string, x value) error {
 		}
 		text = b.String()
 	}
+	if isMode(text) {
+		return fmt.Errorf("%s is %q, which says how much is thought, and not what: remove it", name, text)
+	}
 	for _, other := range reasoningNames { // a template is given it by all names, see [chat.Message]
 		if old, found := m.Fields.Get(other); found && old != text {
 			return fmt.Errorf("two fields with reasoning")
@@ -423,6 +429,9 @@ func (f *rows) reason(m *turn, name string, x value) error {
 func (f *rows) messages(name string, x value, mapped bool) (messages []chat.Message, err error) {
 	l, err := f.listOf(name, x)
 	if err != nil {
+		return nil, err
+	}
+	if err := f.shape(name, l); err != nil {
 		return nil, err
 	}
 	for i, item := range l {

@@ -54,9 +54,11 @@ func usual(name string) string {
 // deciding are words in the names of fields that say what is learned.
 var deciding = []string{"train", "training", "trainable", "trained", "loss", "mask", "masked", "weight", "weights"}
 
-// decides reports whether a field may say by its name what is learned.
+// decides reports whether a field may say by its name what is learned. A name such as in_gsm8k_train says of what something is a
+// part.
 func decides(name string) bool {
-	return slices.ContainsFunc(strings.Split(usual(name), "_"), func(word string) bool { return slices.Contains(deciding, word) })
+	words := strings.Split(usual(name), "_")
+	return words[0] != "in" && slices.ContainsFunc(words, func(word string) bool { return slices.Contains(deciding, word) })
 }
 
 // isSwitch reports whether a value is one that switches something on or off: a boolean, 0 or 1.

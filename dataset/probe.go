@@ -10,6 +10,7 @@ import (
 // knowledge is what a chat template can express, found by rendering small conversations.
 type knowledge struct {
 	tools  bool   // it writes the descriptions of tools
+	calls  bool   // it writes calls of functions
 	header string // what begins a turn of the assistant
 	end    string // the token that it writes behind an answer, empty if that is none between < and >
 }
@@ -47,6 +48,14 @@ func (k *knowledge) probe(t *chat.Template) {
 	tools := []any{tool}
 	s, ok := text(chat.Conversation{Messages: []chat.Message{user, {Role: "assistant", Content: "y"}}, Tools: tools})
 	k.tools = ok && strings.Contains(s, mark)
+	const value, id = "zq8value", "call00001"
+	call := object("type", "function", "id", id, "function", object("name", mark, "arguments", object("a", value)))
+	turns := []chat.Message{user, {Role: "assistant", NoContent: true, Fields: object("tool_calls", []any{call})},
+		{Role: "tool", Content: "z", Fields: object("tool_call_id", id, "name", mark)}, {Role: "assistant", Content: "y"}}
+	for _, n := range []int{len(turns), 2} {
+		s, ok := text(chat.Conversation{Messages: turns[:n], Tools: tools})
+		k.calls = k.calls || ok && strings.Contains(s, value)
+	}
 	if s, ok := text(chat.Conversation{Messages: []chat.Message{user, {Role: "assistant", Content: mark}}}); ok {
 		_, after, _ := strings.Cut(s, mark)
 		k.end = endMark.FindString(strings.TrimLeft(after, " \n"))

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/chat"
@@ -170,10 +171,15 @@ func (f *rows) toldLeft() (n int) {
 
 // written returns an error if a text of which a row is learned is empty. The row is then left out.
 func written(name, text string) error {
-	if strings.TrimSpace(text) == "" {
+	if blank(text) {
 		return unlearnable(name + " is empty")
 	}
 	return nil
+}
+
+// blank reports whether nothing of a text is seen.
+func blank(text string) bool {
+	return strings.IndexFunc(text, func(r rune) bool { return !unicode.IsSpace(r) && !unicode.Is(unicode.Cf, r) }) < 0
 }
 
 // drop leaves out a row of which nothing can be learned.
@@ -235,9 +241,7 @@ func (r *reader) take(x row) error {
 	case err == nil:
 		f.endOfTexts(x.at, &c)
 		f.markup(x.at, c)
-		for _, conversation := range c.chats {
-			f.special(x.at, conversation)
-		}
+		f.special(x.at, c)
 		err = f.rest(v, c)
 	}
 	if err != nil {

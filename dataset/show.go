@@ -17,8 +17,9 @@ type Shown struct {
 // ShownText is a text of a sample: of a pair, the prompt with the chosen answer, and then with the rejected one; of other
 // samples there is one.
 type ShownText struct {
-	Pieces         []Piece
-	Tokens, Labels int // how many there are; a first token is no label
+	Pieces []Piece
+	Tokens int // tokens that are read, as Stats counts them: all but the last one, which is only predicted
+	Labels int // tokens that are learned; a first token is none
 }
 
 // Piece is a part of a text, all of which is learned, or nothing.
@@ -100,7 +101,7 @@ func (s *Set) show(tok *tokenizer.Tokenizer, x sample) (shown Shown, err error) 
 
 // showText divides the text of tokens where it changes whether they are learned. The first token is never a label.
 func showText(tok *tokenizer.Tokenizer, ids []int32, learned []bool) (x ShownText) {
-	x.Tokens = len(ids)
+	x.Tokens = max(len(ids)-1, 0)
 	whole := tok.Decode(ids, tokenizer.DecodeOptions{})
 	at := 0
 	for i := 0; i < len(ids); {

@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/snug-ml/snug/chat"
 	"github.com/snug-ml/snug/tokenizer"
@@ -49,33 +50,69 @@ func (s *specials) in(text string) string {
 	return ""
 }
 
-// special warns of messages whose text has a special token: chat templates write texts as they are, and tokenizers encode
+// special warns of texts that have a special token: chat templates write texts as they are, and tokenizers encode
 // what looks like a special token as that token, as transformers does.
-func (f *rows) special(at string, c chat.Conversation) {
+//
+// A token that ends a text is said by [rows.otherEnd], and one that begins a turn of a text by [rows.markup].
+func (f *rows) special(at string, c content) {
 	r := f.reader
 	if r.specials == nil {
 		r.specials = specialTokens(r.tok)
 	}
-	for i, m := range c.Messages {
-		var token string
-		find := func(text string) {
+	for _, conversation := range c.chats {
+		for i, m := range conversation.Messages {
+			text := m.Content
+			if m.Role == "assistant" && !m.Untrained {
+				text = withoutEnd(text)
+			}
+			token := r.specialIn(text)
+			eachText(m.Fields, func(text string) {
+				if token == "" {
+					token = r.specialIn(text)
+				}
+			})
 			if token != "" {
+				f.warn(at, "special", "the text of message %d (%.40s) has the special token %q, which is encoded as that token", i, m.Role, token)
 				return
-			}
-			if token = r.specials.in(text); token == "" {
-				return
-			}
-			if ids, err := r.tok.Encode(text, tokenizer.EncodeOptions{NoSpecial: true}); err != nil || !slices.Contains(ids, r.specials.ids[token]) {
-				token = "" // the tokenizer wants it alone, or reads it otherwise
 			}
 		}
-		find(m.Content)
-		eachText(m.Fields, find)
-		if token != "" {
-			f.warn(at, "special", "the text of message %d (%.40s) has the special token %q, which is encoded as that token", i, m.Role, token)
+	}
+	if c.chats != nil {
+		return
+	}
+	end := ""
+	if r.eos != nil {
+		end, _ = r.tok.Token(*r.eos)
+	}
+	for _, text := range []string{c.prompt, withoutEnd(strings.TrimSuffix(c.answer, end)), withoutEnd(strings.TrimSuffix(c.rejected, end))} {
+		if token := r.specialIn(text); token != "" && !slices.Contains(markups, token) {
+			f.warn(at, "special", "a text has the special token %q, which is encoded as that token", token)
 			return
 		}
 	}
+}
+
+// withoutEnd returns a text without the token of another model that ends it.
+func withoutEnd(text string) string {
+	text = strings.TrimRight(text, " \t\r\n")
+	for _, end := range ends {
+		if before, found := strings.CutSuffix(text, end); found {
+			return before
+		}
+	}
+	return text
+}
+
+// specialIn returns the first special token in a text, if the tokenizer encodes it so.
+func (r *reader) specialIn(text string) string {
+	token := r.specials.in(text)
+	if token == "" {
+		return ""
+	}
+	if ids, err := r.tok.Encode(text, tokenizer.EncodeOptions{NoSpecial: true}); err != nil || !slices.Contains(ids, r.specials.ids[token]) {
+		return "" // the tokenizer wants it alone, or reads it otherwise
+	}
+	return token
 }
 
 // eachText calls f with the texts of a value.

@@ -174,7 +174,7 @@ func (t *tuning) showData() error {
 			return err
 		}
 		list = append(list, t.shown(x))
-		writeSample(t.call.stdout, len(list), x, t.dataOptions.Context, colour)
+		writeSample(t.call.stdout, len(list), x, colour)
 		if len(list) == t.show {
 			break
 		}
@@ -205,17 +205,13 @@ func (t *tuning) shown(x dataset.Shown) (s shownSample) {
 }
 
 // writeSample prints a sample. On a terminal what is learned also has a colour.
-func writeSample(w io.Writer, number int, x dataset.Shown, context int, colour bool) {
+func writeSample(w io.Writer, number int, x dataset.Shown, colour bool) {
 	for i, text := range x.Texts {
 		name := ""
 		if len(x.Texts) > 1 {
 			name = [...]string{", chosen", ", rejected"}[i]
 		}
-		tokens := console.Count(text.Tokens, "token")
-		if text.Tokens == context+1 { // the last one is only predicted
-			tokens = console.Count(context, "token") + " and the next one"
-		}
-		fmt.Fprintf(w, "sample %d%s, %s: %s, of which %d are learned, between %s and %s\n", number, name, escaped(x.From), tokens, text.Labels, dataset.LearnedBegin, dataset.LearnedEnd)
+		fmt.Fprintf(w, "sample %d%s, %s: %s, of which %d are learned, between %s and %s\n", number, name, escaped(x.From), console.Count(text.Tokens, "token"), text.Labels, dataset.LearnedBegin, dataset.LearnedEnd)
 		for _, p := range text.Pieces {
 			said := visible(p.String())
 			if p.Learned && colour {
