@@ -172,6 +172,9 @@ func (f *rows) before(v *view) string {
 	return ""
 }
 
+// inputMessages is the field with the messages of a request, as OpenAI has it.
+const inputMessages = "input.messages"
+
 // promptOf takes the conversation before the answers. Where it has the chosen answer, too, that is left out.
 func (f *rows) promptOf(v *view, chosen []chat.Message) ([]chat.Message, error) {
 	if v.has("prompt") {
@@ -204,14 +207,14 @@ func (f *rows) promptOf(v *view, chosen []chat.Message) ([]chat.Message, error) 
 		}
 	}
 	x, _ := o.get("messages")
-	l, err := f.listOf("input.messages", x)
+	l, err := f.listOf(inputMessages, x)
 	if err == nil {
 		err = checkRoles(l)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return f.messages("input.messages", l, false)
+	return f.messages(inputMessages, l, false)
 }
 
 // messagePair reads answers that are messages. They may begin with the prompt.

@@ -143,16 +143,23 @@ func jqPath(name string) string {
 var exchanges = [][2]string{{"input", "output"}, {"question", "answer"}, {"prompt", "response"}, {"instruction", "output"}, {"instruction", "response"}, {"user", "assistant"}, {"human", "assistant"}, {"human", "gpt"}}
 
 // shape returns an error if a list has texts or pairs in place of messages, with the words that make messages of them.
-func (p parser) shape(name string, l list) error {
+func (f *rows) shape(name string, l list) error {
+	if from := f.reader.options.Map[name]; from != "" { // as the file has it
+		name = from
+	}
+	path := jqPath(name)
+	if name == inputMessages {
+		path = "." + name
+	}
 	turns := func(what, filter string) error {
-		return fmt.Errorf("%s is a list of %s, want messages: jq -c '%s |= [%s]' FILE > rows.jsonl makes them turns of user and assistant", name, what, jqPath(name), filter)
+		return fmt.Errorf("%s is a list of %s, want messages: jq -c '%s |= [%s]' FILE > rows.jsonl makes them turns of user and assistant", readable(name), what, path, filter)
 	}
 	if len(l) == 0 {
 		return nil
 	}
 	switch x := l[0].(type) {
 	case string:
-		if y, err := p.parse(x); err == nil {
+		if y, err := f.parse(x); err == nil {
 			if _, ok := y.(object); ok { // a column of texts
 				return nil
 			}

@@ -1,6 +1,7 @@
 package dataset
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,13 +62,19 @@ func TestPublishedSets(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"lima":                          {`{"conversations": ["hi", "ho"], "source": "s"}`, `conversations is a list of texts, want messages: jq -c '.conversations |= [to_entries[] | {role: (if .key % 2 == 0 then "user" else "assistant" end), content: .value}]' FILE > rows.jsonl`},
 		"capybara":                      {`{"conversation": [{"input": "hi", "output": "ho"}]}`, `conversation is a list of questions with their answers, want messages: jq -c '.conversation |= [.[] | {role: "user", content: .input}, {role: "assistant", content: .output}]' FILE > rows.jsonl`},
+		"texts of a request":            {`{"input": {"messages": ["hi"]}, "preferred_output": [` + ho + `], "non_preferred_output": [{"role": "assistant", "content": "no"}]}`, "jq -c '.input.messages |= [to_entries[]"},
+		"texts behind the map":          {`{"turns": ["hi", "ho"]}`, "turns is a list of texts, want messages: jq -c '.turns |= [to_entries[]"},
 		"nemotron":                      {`{"input": [` + hiUser + `], "output": "ho"}`, "input is an array, want a string; messages are prompt and completion: -map prompt=input,completion=output"},
 		"a mode of a message":           {`{"messages": [` + hiUser + `, {"role": "assistant", "content": "ho", "reasoning": "off"}]}`, `message 1: reasoning is "off", which says how much is thought, and not what: remove it`},
 		"another input of an alpaca":    {`{"instruction": "Sum up.", "input": "Another story.", "output": "Short.", "text": "` + shapeOfAlpaca + `"}`, "has the field text besides, which says something else"},
 		"a class that is no answer":     {`{"question": "hi", "answer": "ho", "label": "0"}`, `label is "0": a bad answer`},
 		"a conversation of other texts": {`{"conversation": [{"input": "hi", "output": "x"}], "prompt": "hi", "completion": "ho"}`, "want messages"},
 	} {
-		_, _, _, err := shownForms(t, c.text, Options{Template: full})
+		o := Options{Template: full, Pairs: strings.Contains(c.text, "preferred_output")}
+		if strings.Contains(c.text, "turns") {
+			o.Map = map[string]string{"messages": "turns"}
+		}
+		_, _, _, err := shownForms(t, c.text, o)
 		require.ErrorIs(t, err, snug.ErrConfig, name)
 		require.ErrorContains(t, err, c.want, name)
 	}
