@@ -31,6 +31,11 @@ func copyLinksFlag(to *bool, help string) *flagRow { return switchFlag("copy-lin
 
 func outputFlag(arg string, to *string, help string) *flagRow { return fileFlag("o", arg, to, help) }
 
+// batchFlag is the flag of the samples of a step, which plan and tune take alike.
+func batchFlag(to *int, help string) *flagRow {
+	return countFlag("batch", "N", to, 8, 1, maxBatch, help+"; default 8")
+}
+
 // reportFlag is the flag of a page, of which help says what it has.
 func reportFlag(to *string, help string) *flagRow {
 	return fileFlag("report", "FILE.html", to, "also write a page with pictures: "+help)

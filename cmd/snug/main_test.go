@@ -241,7 +241,7 @@ func TestPlan(t *testing.T) {
 	status, out, errs := snugged("plan", "-model", "gpt-34m", "-device", "8GB", "-memory", "1GiB", "-o", chart)
 	require.Zero(t, status, errs)
 	require.Empty(t, errs)
-	require.Contains(t, out, "gpt-34m, 33850368 parameters, on 8GB: 32 sequences of 512 tokens a step")
+	require.Contains(t, out, "gpt-34m, 33850368 parameters, on 8GB: 8 sequences of 512 tokens a step")
 	require.Contains(t, out, ", at the speed of 8GB:\n10.2 TFLOP/s in f32")
 	require.NotContains(t, out, "assumed")
 	require.NotContains(t, out, "\x1b", "colours")
@@ -259,7 +259,7 @@ func TestPlan(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(out), &r))
 	require.Equal(t, "bf16 none bf16 4", strings.Join([]string{r.Run.Compute, r.Run.Masters, r.Run.Gradients, "4"}, " "))
 	require.Equal(t, 4, r.Run.StateBits)
-	require.Equal(t, 32, r.Run.Micro*r.Run.Window)
+	require.Equal(t, 8, r.Run.Micro*r.Run.Window)
 	sum := int64(0)
 	for name, n := range r.Peak["device"] {
 		if name != "total" {
@@ -280,7 +280,7 @@ func TestWhatIsAssumed(t *testing.T) {
 		}
 		status, out, errs := snugged(args...)
 		require.Zero(t, status, errs)
-		require.Contains(t, out, "32 sequences of 256 tokens a step")
+		require.Contains(t, out, "8 sequences of 256 tokens a step")
 		require.Contains(t, out, "at the speed of 24GB")
 		require.Equal(t, device == "", strings.Contains(out, "on 24GB (assumed, as no -device is named)"))
 		status, out, errs = snugged(append(args, "-json")...)
@@ -293,7 +293,7 @@ func TestWhatIsAssumed(t *testing.T) {
 	}
 	status, out, errs := snugged("plan", "-model", "vit-b16", "-device", "8GB", "-lora", "16")
 	require.Zero(t, status, errs)
-	require.Contains(t, out, "vit-b16, 86567656 parameters and 2654208 of adapters, on 8GB: 32 samples a step")
+	require.Contains(t, out, "vit-b16, 86567656 parameters and 2654208 of adapters, on 8GB: 8 samples a step")
 }
 
 func TestPlanThatMisses(t *testing.T) {

@@ -107,7 +107,7 @@ func (f *planFlags) table() flagTable {
 		sizeFlag("memory", &f.limit, "limit of the device's memory; default: all that the device gives a program"),
 		sizeFlag("host-memory", &f.host, "host memory that the plan may use; default: none"),
 		sizeFlag("disk", &f.disk, "disk that the plan may use; default: none"),
-		countFlag("batch", "N", &f.batch, 32, 1, maxBatch, "samples in a step: sequences or images; default 32"),
+		batchFlag(&f.batch, "samples of a step, over all ranks: sequences or images"),
 		countFlag("context", "N", &f.context, 0, 1, math.MaxInt, "tokens in a sequence, at most as many as the model has positions for; default: the preset's, or the folder's but at most "+strconv.Itoa(usualContext)),
 		countFlag("ranks", "N", &f.ranks, 1, 1, maxBatch, "processes that make a step together, each on such a device; -batch is for all of them"),
 		sizeFlag("network", &f.network, `with -ranks: bytes a second that a rank sends, as "mpiexec -n 2 snug devices" measures them; default: 10GB, with 16GB-unified 1GB`).only(network),

@@ -19,7 +19,7 @@ func TestPlanOfFolder(t *testing.T) {
 	const assumed = "sequences of 64 tokens are assumed, as no -context is given; the model is made for 64\n\n"
 	status, whole, errs := snugged("plan", "-device", "8GB", published)
 	require.Zero(t, status, errs)
-	require.True(t, strings.HasPrefix(whole, assumed+"llama, 19040 parameters, on 8GB: 32 sequences of 64 tokens a step"), whole)
+	require.True(t, strings.HasPrefix(whole, assumed+"llama, 19040 parameters, on 8GB: 8 sequences of 64 tokens a step"), whole)
 	require.Regexp(t, `\n\na process that trains so on the CPU takes about [0-9.]+ MiB of resident memory on [0-9]+ cores?\n$`, whole)
 	status, alone, errs := snugged("plan", "-device", "8GB", filepath.Join(published, "config.json"))
 	require.Zero(t, status, errs)

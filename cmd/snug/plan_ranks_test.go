@@ -25,7 +25,7 @@ func TestPlanRanks(t *testing.T) {
 	require.Positive(t, r.Waits)
 	for want, flags := range map[string][]string{
 		"-ranks 0: want 1 to 16777216":             {"-ranks", "0"},
-		"-ranks 33: want 1 to 32":                  {"-ranks", "33"},
+		"-ranks 9: want 1 to 8":                    {"-ranks", "9"},
 		"for several ranks, and -ranks is 1":       {"-network", "1GB"},
 		`-network "fast": want a size`:             {"-network", "fast", "-ranks", "2"},
 		`-latency "-1s": want a time above 0`:      {"-latency", "-1s", "-ranks", "2"},

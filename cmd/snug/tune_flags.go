@@ -79,7 +79,7 @@ func (f *tuneFlags) table() flagTable {
 			"keep their form. The others, such as the attention of gpt-oss, have the type of -compute, or are quantized too if FORM is the folder's own").only(adapters),
 		computeFlag(&f.compute, "type of weights and activations: bf16 (default), f16 or f32"),
 		countFlag("context", "N", &f.most, 0, 1, dataset.MaxContext, "maximum tokens of a sample; longer ones are cut; default: "+strconv.Itoa(defaultContext)+", or less if no sample is longer"),
-		countFlag("batch", "N", &f.batch, 8, 1, maxBatch, "samples of a step, over all ranks; default 8"),
+		batchFlag(&f.batch, "samples of a step, over all ranks"),
 		tilesFlag("N", &f.tiles, "for long samples: run the MLPs in N tiles of a micro-batch's tokens, one after the other, so that they hold the activations of one tile. "+
 			"At most tokens/2048 tiles, rounded up. auto: the fastest number that fits. Sums over tokens are rounded differently; default 1"),
 		countFlag("steps", "N", &f.steps, 0, 1, checkpoint.MaxStep, "steps; default: those of -epochs"),
