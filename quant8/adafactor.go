@@ -56,7 +56,7 @@ import (
 //
 // Each process must hold the whole parameter: [Optimizer.AddShard] of a part is an error,
 // also with Options.SumNorms, and so is [Optimizer.StepRange] of a part. A p that is not
-// finite is an error, as with [LAMB].
+// finite is an error, as with trust ratios.
 type Adafactor struct {
 	Beta1       float32 // decay of the first moment, in (0,1); default 0: no first moment
 	Beta2Decay  float32 // τ, -1 or more and below 0; default -0.8

@@ -45,14 +45,14 @@ import (
 //
 // The workspace, see [Optimizer.WorkspaceBytes], has for k = max(rows, cols) the projection and its update, 8·r·k
 // bytes; up to 1 MiB, or 256·r bytes more if r is above 2048, for parts of P and of g, and at least 4·k for the
-// factors; and the sums of the channels' squares, as with [Adafactor]. A step takes 2·n·r floating-point operations
+// factors; and the sums of the channels' squares, one for each row and column of every part. A step takes 2·n·r floating-point operations
 // for n elements, and reads g four times.
 //
 // A step updates a whole matrix, on the CPU only. Each process must hold whole parameters: [Optimizer.AddShard] of a
 // part is an error, and so is [Optimizer.StepRange] of a part of a matrix. The last bits of the products, and so of m,
 // v and p, depend on the instructions of the CPU, not on the number of workers. A projection that is not below 2^63
 // counts as a gradient that is not finite. With [SkipElement] such elements of g count as 0 in P·g. An error of the
-// [Storage] has the same effect as with [Muon].
+// [Storage] in the middle of a matrix leaves p as it was; the optimizer cannot be used until a state is restored.
 type Apollo struct {
 	Rank        int     // r, from 1 on; default 256, or 1 with Tensor
 	Tensor      bool    // one factor for the whole matrix

@@ -10,7 +10,7 @@ import (
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
-// The state of bitsandbytes' AdamW of one parameter is the tensors
+// The state of a parameter in bitsandbytes is the tensors
 //
 //	step                the number of steps, a scalar
 //	state1, state2      the moments: codes as U8, or F32 for 32-bit state
@@ -111,10 +111,10 @@ func (o *options) checkForm() error {
 }
 
 // checkDecay refuses weight decay that bitsandbytes' optimizer of the same name lacks:
-// its Adam decays as AdamW does.
+// all of its rules decay the weights themselves.
 func (q *param) checkDecay(o *options) error {
 	if o.hyper.Coupled && q.options.WeightDecay != 0 {
-		return fmt.Errorf("weight decay of %g: bitsandbytes' Adam decays the weights themselves, use AdamW: %w", q.options.WeightDecay, snug.ErrConfig)
+		return fmt.Errorf("weight decay of %g: bitsandbytes decays the weights themselves, as rules with decoupled decay do: %w", q.options.WeightDecay, snug.ErrConfig)
 	}
 	return nil
 }

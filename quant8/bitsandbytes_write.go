@@ -13,28 +13,16 @@ import (
 )
 
 // WriteBitsAndBytes writes the state as a safetensors file with the tensors of
-// bitsandbytes' optimizer (version 0.50), such as AdamW8bit or AdamW, and returns the
+// bitsandbytes' optimizer (version 0.50), such as AdamW8bit, and returns the
 // number of bytes written. For every parameter it writes step, as an I64 scalar, state1
-// and state2, and with 8-bit state qmap1, qmap2, absmax1 and absmax2; Lion, SGD, RMSprop
-// and Adagrad have only the first of each pair. bitsandbytes has blocks of 256; a larger
+// and state2, and with 8-bit state qmap1, qmap2, absmax1 and absmax2; a rule of one state
+// has only the first of each pair. bitsandbytes has blocks of 256; a larger
 // block is written as several with the same absmax, which stand for the same values. Call
 // it after all Steps of an Advance. A program that loads the file into a state dict turns
 // step into a number, as torch's item does.
 //
-// On the left are the optimizers of bitsandbytes that can continue from the state of the
-// rules on the right:
-//
-//	AdamW8bit, AdamW, Adam8bit, Adam    AdamW, and Adam without weight decay
-//	Lion8bit, Lion                      Lion
-//	SGD8bit, SGD                        SGD without Nesterov's momentum and dampening
-//	RMSprop8bit, RMSprop                RMSprop
-//	Adagrad8bit, Adagrad                Adagrad
-//
-// Other rules are errors. bitsandbytes stores the states of AdEMAMix in another layout, its
-// LAMB and LARS are other rules, and it has no Adafactor and no Muon.
-//
-// bitsandbytes' Adam decays weights as its AdamW does, whereas [Adam] adds the decay to
-// the gradient. The state of an Adam with weight decay is therefore an error.
+// Traits.BitsAndBytes names the optimizers of bitsandbytes that can continue from the state of a rule. Rules without such a
+// name are errors, and so is weight decay that the rule adds to the gradient: bitsandbytes decays the weights themselves.
 //
 // It needs memory for one chunk, and waits for devices. Errors, with nothing written:
 // [snug.ErrConfig] (w is nil, the optimizer is not in the list above, the optimizer

@@ -7,7 +7,7 @@ import (
 	"github.com/snug-ml/snug/internal/optim"
 )
 
-// factorsJob makes the factors of a matrix of Adafactor after a step, and their roots, from the factors before it and the
+// factorsJob makes the factors of a matrix after a step, and their roots, from the factors before it and the
 // sums of squareSumsJob.
 type factorsJob struct {
 	both, roots, old snug.View // float32: of rows, and behind them of columns

@@ -13,7 +13,8 @@ import (
 // GaLore is the rule of Zhao et al. 2024, "GaLore: Memory-Efficient LLM Training by Gradient Low-Rank Projection",
 // arXiv:2403.03507, as the authors' package galore-torch computes it with its proj_type "std".
 //
-// It is for the matrices of [Apollo], with the same channels. The moments are those of the gradient's projection onto
+// It is for matrices, see [Optimizer.AddMatrix], whose shorter side is longer than Rank and which have MinSize elements
+// or more. A channel is a row of a tall or square matrix, or a column of a wide one. The moments are those of the gradient's projection onto
 // the r = Rank leading singular vectors of a gradient, on its shorter side. With c1 = 1-β1^t and c2 = √(1-β2^t) at step
 // t it computes
 //
@@ -27,12 +28,12 @@ import (
 // steps. If [SkipElement] skips elements of that gradient, P is made of the next; until then the matrix is not updated in
 // the first period, and keeps the P before in later ones. With a shorter side of up to 128 the vectors
 // are exact; otherwise they are those that three iterations with r+16 random start vectors find (Halko, Martinsson and
-// Tropp 2011), which are random numbers as in [Apollo]. Signs are arbitrary. Where the gradient has fewer than r
+// Tropp 2011), which follow from Options.Seed, the name of the parameter and the number of the period. Signs are arbitrary. Where the gradient has fewer than r
 // singular values above 0, as with few tokens, the other directions are random ones, orthogonal to those that it has.
 //
-// Other parameters take [AdamW], as with [Apollo]. The usual rate is 0.01 for all.
+// Other parameters take Adam's step with ε in place of ε·c2. The usual rate is 0.01 for all.
 //
-// The states are m, with a sign, and v, of r·max(rows, cols) elements each, with the widths of [Apollo]'s. P takes
+// The states are m, with a sign, and v, of r·max(rows, cols) elements each, of 32 bits if they have fewer than MinSize elements. P takes
 // 4·r·min(rows, cols) bytes with every width. A matrix of 4096×4096 takes 6.3 MB with a Rank of 128 and 32 bits,
 // and 3.2 MB with 8 bits.
 //
@@ -41,7 +42,11 @@ import (
 // 4·w·(rows+cols+w) bytes with w = r+16, and 8·w², or 12·min(rows, cols)² for exact vectors. A step takes 4·n·r
 // floating-point operations for n elements, and one that makes P about 14·n·(r+16) more.
 //
-// A step updates a whole matrix, on the CPU only, and has the bits and errors of [Apollo]'s.
+// A step updates a whole matrix, on the CPU only, and each process must hold whole parameters: [Optimizer.AddShard] of a
+// part is an error, and so is [Optimizer.StepRange] of a part of a matrix. The last bits of the products depend on the
+// instructions of the CPU, not on the number of workers. A projection that is not below 2^63 counts as a gradient that is
+// not finite. An error of the [Storage] in the middle of a matrix leaves p as it was; the optimizer cannot be used until a
+// state is restored.
 type GaLore struct {
 	Rank        int     // r, from 1 on; default 128
 	Scale       float32 // default 0.25

@@ -28,7 +28,7 @@ func (j *stepJob) items(to []stepItem) (blocks int) {
 	return blocks
 }
 
-// plainGrid returns the number of thread blocks of a step of AdamW.
+// plainGrid returns the number of thread blocks of a step with the faster kernels.
 func (j *stepJob) plainGrid() [3]int {
 	if j.bits == 8 {
 		return teamGrid(Blocks(j.p.Len(), j.block), threads/team(j.block))

@@ -13,7 +13,7 @@ import (
 // widthNames are the kernels for one width of states.
 type widthNames struct {
 	rules    [optim.MaxStates]string // by the number of states
-	factored string                  // of a matrix of Adafactor with momentum
+	factored string                  // of a matrix with factors and a first moment
 	squares  string
 }
 
@@ -134,7 +134,7 @@ func (j *stepJob) paramsFloats(p ruleParams) *floatsParams {
 }
 
 // gridRule is a step of any rule, also with the options and widths that the kernels of
-// AdamW lack.
+// two moments lack.
 func (j *stepJob) gridRule(q gpu.Launcher) error {
 	threads, lanes := threads, team(j.block)
 	if j.bits == 4 {

@@ -5,17 +5,17 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 )
 
-// maxSteps32 and maxSteps8 are how many parameters a launch of AdamW updates at most, as in kernels/steps.h: what has room
+// maxSteps32 and maxSteps8 are how many parameters a launch updates at most, as in kernels/steps.h: what has room
 // in its parameters, beside the maps of 8-bit states.
 const (
 	maxSteps32 = 100
 	maxSteps8  = 11
 )
 
-// plain reports whether a step is one that the kernels of AdamW make.
+// plain reports whether a step is one that the kernels of two moments make.
 func (j *stepJob) plain() bool { return j.rule.Adam() && !j.skip && !j.random }
 
-// Join implements [driver.Joiner]: steps of AdamW, and of rules with its kernels, join if they have the same factors and
+// Join implements [driver.Joiner]: steps with the kernels of two moments join if they have the same factors and
 // their states the same form.
 func (j *stepJob) Join(next driver.Job) bool {
 	n, ok := next.(*stepJob)

@@ -14,9 +14,9 @@ import (
 //
 // where the trust ratio η·|p|/(|g| + wd·|p|) is 1 if a norm is 0, and for parameters with
 // ParamOptions.NoTrust. Passes, norms, their memory, shards and errors are the same as
-// with [LAMB].
+// with rules of other trust ratios.
 //
-// The state is m, with the bytes of [Lion]'s state.
+// The state is m, with the bytes of one state, see [StateBytes].
 type LARS struct {
 	Momentum    float32 // in (0,1), default 0.9
 	Trust       float32 // η, above 0, default 1e-3

@@ -27,7 +27,7 @@ type LostUpdates = measure.Lost
 // counts begin when the optimizer is made or ForgetLostUpdates is called.
 //
 // There are counts only if Options.CountLost is set, and only for parameters of float16 and bfloat16 on the CPU.
-// Matrices of Muon, Apollo, GaLore and SOAP are not counted. Do not make steps during the iteration.
+// Matrices of rules whose Unit is Matrix are not counted. Do not make steps during the iteration.
 func (a *Optimizer) LostUpdates() iter.Seq2[string, LostUpdates] {
 	return func(yield func(string, LostUpdates) bool) {
 		for _, name := range slices.Sorted(maps.Keys(a.params)) {

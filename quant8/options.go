@@ -33,11 +33,11 @@ type Options struct {
 	// states keep their signs, as bitsandbytes' CUDA kernels do. Its CPU library does not
 	// search the map: its codes are up to several entries away from the nearest.
 	NearestCodes bool
-	// Map1 is the map of the 8-bit codes of states with signs, and of the state of
-	// RMSprop and Adagrad; Map2 is the map of the other states. They are copied. The
+	// Map1 is the map of the 8-bit codes of states with signs, and of the only state of
+	// a rule; Map2 is the map of the other states. They are copied. The
 	// default, nil, is DynamicMap(true) and DynamicMap(false). Entries of Map1 are from
 	// -1 to 1. Unless NearestCodes is set, they contain 0 behind a negative entry; for
-	// RMSprop and Adagrad they always do. Entries of Map2 are from 0 to 1. On devices
+	// a rule whose only state has no signs they always do. Entries of Map2 are from 0 to 1. On devices
 	// other than the CPU the codes 127-i and 127+i of Map1 must stand for opposite
 	// values, as in DynamicMap, and preparing maps other than the defaults takes about
 	// 0.2 ms at each step. With 4 bits both are nil.
@@ -47,7 +47,7 @@ type Options struct {
 	Storage Storage
 	// Chunk is the number of elements whose states are one blob of the Storage
 	// and the unit of StepRange: a multiple of Block, and of 4 (of 2 for an
-	// optimizer of two states other than Adafactor), up to 2^27; default the largest
+	// optimizer of two states that no factors replace), up to 2^27; default the largest
 	// such multiple that is at most 2^16, which is 2^16 with the default Block.
 	Chunk int
 
@@ -58,7 +58,7 @@ type Options struct {
 	// share of the norm of the parameter. A longer update is shortened to this norm. The
 	// update is the vector that the learning rate multiplies. It includes coupled weight
 	// decay but not decoupled weight decay, which stays lr·wd in full. A parameter of
-	// zeros has no limit. Such steps have two passes, as with [LAMB], and need whole
+	// zeros has no limit. Such steps have two passes, as for trust ratios, and need whole
 	// parameters.
 	//
 	// It is max_unorm of bitsandbytes' default backend, which has it with 32-bit state
@@ -69,7 +69,7 @@ type Options struct {
 	// bitsandbytes' Lion, AdEMAMix and Adagrad have another limit, or none.
 	MaxUpdate float32
 	// SumNorms, unless nil, replaces two sums by their totals over all processes, as an
-	// all-reduce does, so that [LAMB], [LARS] and MaxUpdate take shards of a parameter.
+	// all-reduce does, so that rules with trust ratios and MaxUpdate take shards of a parameter.
 	// Every process calls it once in each step of each parameter, also with an empty
 	// shard. A step that fails before the call, or that is skipped for a gradient that is
 	// not finite, does not call it: let all processes agree on that first. Sums round as
@@ -84,8 +84,8 @@ type Options struct {
 	// CountLost counts the updates that rounding loses, see [Optimizer.LostUpdates]. It counts for parameters of
 	// float16 and bfloat16 on the CPU. Each running worker then takes 8 KiB of scratch more.
 	CountLost bool
-	// Seed determines the random numbers of Stochastic, of the rounding of 16-bit states and of the directions of
-	// [Apollo] and [GaLore], together with the step count, the name of the parameter and the element.
+	// Seed determines the random numbers of Stochastic, of the rounding of 16-bit states and of random
+	// directions, together with the step count, the name of the parameter and the element.
 	// They therefore do not depend on the device, on shards, or on a restart with the same Seed, which no state has.
 	Seed uint64
 	// Params, unless nil, returns the options of one parameter. It is called when a
@@ -104,8 +104,7 @@ const (
 	// SkipElement leaves the elements alone and sets their states to 0, as bitsandbytes'
 	// CUDA kernel of 8-bit Adam does. Norms of updates leave them out. In 4 bits states without signs
 	// become the smallest value of their block; in 8 bits second moments count as 1.6e-7
-	// of the absmax of their block. In [Adafactor]'s sums over rows and columns, and in
-	// the matrix that [Muon] makes orthogonal, these elements count as 0.
+	// of the absmax of their block. In sums and products over a matrix these elements count as 0.
 	SkipElement
 )
 
@@ -118,11 +117,11 @@ type ParamOptions struct {
 	// NoDecay says that the parameter does not decay, as biases and the scales of
 	// norms should not.
 	NoDecay bool
-	// NoTrust sets the trust ratio of [LAMB] and [LARS] to 1, as for biases and the
-	// scales of norms. Other rules have none.
+	// NoTrust sets the trust ratio of a rule that has one to 1, as for biases and the
+	// scales of norms.
 	NoTrust bool
-	// Shared is how many elements that follow one another share a second moment of [AdamMini]: a divisor of the number
-	// of elements. 0 stands for a row of a matrix, and for all of a vector. Other rules have none.
+	// Shared is how many elements that follow one another share a second moment, with a rule whose Traits have Blocks: a
+	// divisor of the number of elements. 0 stands for a row of a matrix, and for all of a vector.
 	Shared int
 }
 
@@ -212,7 +211,7 @@ type options struct {
 
 func newOptions(rule Rule, o Options) (options, error) {
 	if !known(rule) {
-		return options{}, fmt.Errorf("the rule is %T, want one of this package by value, such as AdamW{}: %w", rule, snug.ErrConfig)
+		return options{}, fmt.Errorf("the rule is %T, want one of this package by value: %w", rule, snug.ErrConfig)
 	}
 	all := options{equation: rule.equation()}
 	if all.ForwardOnly {

@@ -8,11 +8,9 @@
 //		err = opt.Step("w", snug.ViewOf(w), snug.ViewOf(grad), 1) // every parameter
 //	}
 //
-// A [Rule] is the equation of an optimizer with its hyperparameters: [AdamW], [Adam],
-// [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor], [Muon],
-// [Apollo], [GaLore], [SOAP], [ScheduleFree], [Prodigy] or [AdamMini]. OPTIMIZERS.md compares them. [MeZO] needs losses
-// alone, see [NewMeZO]. All rules have the same [Options]: the width of the states, their location, and what a step does
-// with gradients that are not finite.
+// A [Rule] is the equation of an optimizer with its hyperparameters. [Traits] say what it needs and what it is for, and
+// OPTIMIZERS.md compares the rules. A rule that needs losses alone is for [NewZerothOrder]. All rules have the same
+// [Options]: the width of the states, their location, and what a step does with gradients that are not finite.
 //
 // # State
 //
@@ -20,9 +18,8 @@
 // blocks of 128, 2 bytes in bfloat16 and 4 in float32. AdamW has two states. Parameters below
 // Options.MinSize, 4096 elements by default, keep states of 32 bits, 8 bytes a parameter for
 // AdamW. The rows of an embedding have rare gradients: name it in Options.Keep32, unless it is
-// tied to the output layer, whose gradient is dense, so that 8 bits work. Adafactor keeps 4
-// bytes for each row and column of a matrix instead, and Apollo and GaLore the moments of a
-// projection. [Optimizer.WriteTo] saves the state,
+// tied to the output layer, whose gradient is dense, so that 8 bits work. Some rules keep less of a
+// matrix, see their Traits. [Optimizer.WriteTo] saves the state,
 // [Optimizer.WriteBitsAndBytes] and [Optimizer.ReadBitsAndBytes] exchange it with bitsandbytes,
 // and [Optimizer.AddShard] and [Optimizer.ReadShards] split it among processes. With
 // Options.Storage the state lies elsewhere, such as in the pages of package offload.

@@ -12,7 +12,7 @@ const OptimizerMagic = "SNUGOPTI"
 // it keeps beside its states, then its states, chunk
 // after chunk.
 type Optimizer struct {
-	Rule string // its name, such as AdamW
+	Rule string // its Title
 	// Numbers are the numbers that the rule keeps once for all parameters, all finite. Most rules keep none.
 	Numbers []float64
 	OptimizerFixed
