@@ -7,7 +7,6 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/lowrank"
-	"github.com/snug-ml/snug/internal/optim"
 )
 
 // GaLore is the rule of Zhao et al. 2024, "GaLore: Memory-Efficient LLM Training by Gradient Low-Rank Projection",
@@ -105,10 +104,8 @@ func (s *lowRankStep) direct() (changed, ready bool) {
 // applyBasis adds Pᵀ·u to p, a band of rows at a time.
 func (s *lowRankStep) applyBasis() error {
 	q, p := s.q, s.factors[1:]
-	h := s.h
-	h.Rule, h.DecayFirst, h.Size = optim.Muon, true, -s.h.LR*s.of.factor*decayed(s.h) // what Coef.Apply subtracts
 	band := applyJob{stepJob: s.j}
-	band.rule = h.Coef()
+	band.rule = s.h.Subtracting(-s.h.LR * s.of.factor * decayed(s.h))
 	for lo := 0; lo < q.rows; lo += bandOf(q.shape) {
 		n := min(bandOf(q.shape), q.rows-lo)
 		x := s.work[:n*q.cols]

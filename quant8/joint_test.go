@@ -61,7 +61,7 @@ func TestShardsWithNorms(t *testing.T) {
 	const n, block, steps = 1000, 64, 3
 	for name := range rules {
 		options := Options{MinSize: 1, Block: block}
-		if newOf(t, name, options, nil).o.hyper.Rule.Averages() {
+		if newOf(t, name, options, nil).o.Averages {
 			continue // has no norms
 		}
 		if !newOf(t, name, options, nil).o.hyper.Rule.Trust() {

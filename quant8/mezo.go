@@ -299,8 +299,8 @@ func (z *ZerothOrder) AppendBinary(b []byte) ([]byte, error) {
 	if err := z.usable(); err != nil {
 		return b, fmt.Errorf("quant8: MeZO: save: %w", err)
 	}
-	e := state.NewHeader(state.MeZOMagic)
-	e.Put(state.MeZO{Seed: z.o.Seed, Steps: z.t})
+	e := state.NewHeader(state.ZerothMagic)
+	e.Put(state.Zeroth{Seed: z.o.Seed, Steps: z.t})
 	saved, err := e.Bytes()
 	if err != nil {
 		return b, fmt.Errorf("quant8: MeZO: save: %w", err)
@@ -324,8 +324,8 @@ func (z *ZerothOrder) unmarshal(data []byte) error {
 	if err := state.Verify(data); err != nil {
 		return err
 	}
-	d := state.NewDecoder(bytes.NewReader(data), state.MeZOMagic)
-	var s state.MeZO
+	d := state.NewDecoder(bytes.NewReader(data), state.ZerothMagic)
+	var s state.Zeroth
 	if d.Get(&s); s.Steps > math.MaxInt32 {
 		d.Corrupt("step %d", s.Steps)
 	}

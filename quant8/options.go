@@ -66,7 +66,7 @@ type Options struct {
 	// decay. bitsandbytes' CPU backend takes the norm of Adam's update without the bias
 	// corrections, so that with the default betas a step of full length is 3.2 times
 	// shorter than here at step 1, 6.5 times at step 10 and 5.6 times at step 30.
-	// bitsandbytes' Lion, AdEMAMix and Adagrad have another limit, or none.
+	// Other rules of bitsandbytes have another limit, or none.
 	MaxUpdate float32
 	// SumNorms, unless nil, replaces two sums by their totals over all processes, as an
 	// all-reduce does, so that rules with trust ratios and MaxUpdate take shards of a parameter.

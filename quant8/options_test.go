@@ -151,7 +151,7 @@ func TestMaxUpdate(t *testing.T) {
 	for name, build := range rules {
 		free := newOf(t, name, Options{MinSize: 1, Block: 64, Chunk: 128}, map[string]int{"w": n})
 		free.params["w"].options.WeightDecay = 0
-		if free.o.hyper.Rule.Trust() || free.o.hyper.Rule.Averages() {
+		if free.o.hyper.Rule.Trust() || free.o.Averages {
 			_, err := build(Options{MaxUpdate: share})
 			require.ErrorIs(t, err, snug.ErrConfig, name)
 			continue

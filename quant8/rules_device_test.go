@@ -126,7 +126,7 @@ func measureRule(t *testing.T, backend kerneltest.Backend, a *Optimizer, c ruleC
 func TestMaxUpdateOnDevices(t *testing.T) {
 	const n = 1601
 	for name := range rules {
-		if rule := newOf(t, name, Options{}, nil).o.hyper.Rule; rule.Trust() || rule.Averages() {
+		if o := newOf(t, name, Options{}, nil).o; o.hyper.Rule.Trust() || o.Averages {
 			continue // have no limit
 		}
 		for _, bits := range widths {

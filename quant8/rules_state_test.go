@@ -226,7 +226,7 @@ func TestRulesWithBitsAndBytes(t *testing.T) {
 		says := ""
 		switch o := &a.o; {
 		case o.hyper.Coupled:
-			says = "weight decay of 0.1: bitsandbytes' Adam decays the weights themselves, use AdamW"
+			says = "weight decay of 0.1: bitsandbytes decays the weights themselves"
 		case o.hyper.Rule == optim.Nesterov || o.hyper.Dampening > 0 || !slices.Contains([]string{"AdamW", "Lion", "SGD", "RMSprop", "Adagrad"}, o.Title):
 			says = "goes on from the state of " + o.Title + ", or only with other options"
 		}

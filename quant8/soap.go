@@ -330,10 +330,8 @@ func (s *soapStep) average() {
 
 // apply adds x to p, which then decays.
 func (s *soapStep) apply(x []float32) {
-	h := s.h
-	h.Rule, h.DecayFirst, h.Size = optim.Muon, true, -h.LR*decayed(h) // what Coef.Apply subtracts
 	job := applyJob{stepJob: s.j, x: snug.SliceView(x)}
-	job.rule = h.Coef()
+	job.rule = s.h.Subtracting(-s.h.LR * decayed(s.h))
 	job.Run()
 }
 

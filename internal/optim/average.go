@@ -1,6 +1,6 @@
 package optim
 
-// Averaging is the weight of each step in the average x of Schedule-Free AdamW. The zero value is the state before the
+// Averaging is the weight of each step in an average x of parameters. The zero value is the state before the
 // first step.
 type Averaging struct {
 	Sum   float64 // of the weights of all steps so far
@@ -33,33 +33,7 @@ func raise(x, y float64) float64 {
 	}
 }
 
-// scheduleFree sets beta1 and rest1 to the factors of m and u in the new m.
-func (h Hyper) scheduleFree(c Coef) Coef {
-	_, c2 := h.corrections()
-	keep, lr := 1-h.Share, rate(h.LR, h.Ratio)
-	c.beta1, c.rest1 = float32(keep), float32(lr*h.Beta1*keep)
-	c.scale1, c.scale2, c.root = float32(h.Share), float32(h.WeightDecay), float32(1/c2)
-	c.size = float32(lr * (1 - float64(h.Beta1*keep)))
-	return c
-}
-
-func scheduleFree(c Coef, p, g []float32, s [MaxStates][]float32) {
-	m, v := s[0][:len(p)], s[1][:len(p)]
-	g = g[:len(p)]
-	for i, pi := range p {
-		gi := float32(g[i] * c.gradScale)
-		vi := float32(c.beta2*v[i]) + float32(float32(c.rest2*gi)*gi)
-		u := gi / (float32(sqrt(vi)*c.root) + c.eps)
-		if c.scale2 != 0 {
-			u += float32(c.scale2 * pi)
-		}
-		p[i] = (pi + float32(c.scale1*m[i])) - float32(c.size*u)
-		m[i] = float32(c.beta1*m[i]) - float32(c.rest1*u)
-		v[i] = vi
-	}
-}
-
-// Mean sets x to the average of parameters p of Schedule-Free AdamW with the state m: x = p - (1/β1-1)·m. x may be p.
+// Mean sets x to the average of parameters p with the state m: x = p - (1/β1-1)·m. x may be p.
 func (h Hyper) Mean(x, p, m []float32) {
 	factor := float32(1/h.Beta1 - 1)
 	p, m = p[:len(x)], m[:len(x)]

@@ -14,7 +14,7 @@ import (
 const MaxStates = 3
 
 // Scratch returns how many elements of scratch a step takes in tiles of so many
-// elements: p, g and the states, or with Adam in 8 bits two states of two tiles.
+// elements: p, g and the states, or with two moments in 8 bits two states of two tiles.
 func Scratch(tile int) int { return (2 + max(MaxStates, 4)) * tile }
 
 // Operands are a parameter and its gradient, host views of any floating-point types

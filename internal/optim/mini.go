@@ -7,14 +7,14 @@ import (
 	"github.com/snug-ml/snug/internal/sweep"
 )
 
-// Shared are the step sizes of Adam-mini: Each elements that follow one another have one, and Sizes begins with the
+// Shared are step sizes: Each elements that follow one another have one, and Sizes begins with the
 // size of element First of the parameter.
 type Shared struct {
 	Sizes       []float32
 	Each, First int
 }
 
-// SetShared makes the step one of Adam-mini, see [Hyper.Shares].
+// SetShared makes the step one with such sizes, see [Hyper.Shares].
 func (c *Coef) SetShared(s *Shared) { c.shared = s }
 
 // SharedMoments updates second moments by sums of the squares of n gradients each, before their scale:

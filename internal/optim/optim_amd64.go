@@ -16,43 +16,43 @@ const step = 16
 func updateAVX2(c Coef, p, g []float32, s [MaxStates][]float32) {
 	n := len(p) / step * step
 	if n > 0 {
-		switch c.rule {
-		case Adam:
+		switch table[c.rule].loop {
+		case adamLoop:
 			if c.l2 != 0 {
 				adamL2AVX2(c.beta1, c.rest1, c.beta2, c.rest2, c.size, c.eps, c.gradScale, c.pre, c.post, c.l2, &p[0], &g[0], &s[0][0], &s[1][0], n)
 			} else {
 				adamAVX2(c.beta1, c.rest1, c.beta2, c.rest2, c.size, c.eps, c.gradScale, c.pre, c.post, &p[0], &g[0], &s[0][0], &s[1][0], n)
 			}
-		case AdEMAMix:
+		case ademamixLoop:
 			ademamixAVX2(c.beta1, c.rest1, c.beta2, c.rest2, c.beta3, c.rest3, c.scale1, c.scale2, c.root, c.size, c.eps, c.gradScale, c.pre, c.post, &p[0], &g[0], &s[0][0], &s[1][0], &s[2][0], n)
-		case Momentum, Nesterov:
+		case momentumLoop:
 			if c.l2 != 0 {
 				momentumL2AVX2(c.beta1, c.rest1, c.scale1, c.scale2, c.size, c.gradScale, c.l2, &p[0], &g[0], &s[0][0], n)
 			} else {
 				momentumAVX2(c.beta1, c.rest1, c.scale1, c.scale2, c.size, c.gradScale, &p[0], &g[0], &s[0][0], n)
 			}
-		case Lion:
+		case lionLoop:
 			lionAVX2(c.beta1, c.rest1, c.beta2, c.rest2, c.size, c.gradScale, c.pre, c.post, &p[0], &g[0], &s[0][0], n)
-		case RMSprop, Adagrad:
+		case squaresLoop:
 			keep, add := c.squareFactors()
 			if c.l2 != 0 {
 				squaresL2AVX2(keep, add, c.size, c.eps, c.gradScale, c.l2, &p[0], &g[0], &s[0][0], n)
 			} else {
 				squaresAVX2(keep, add, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], n)
 			}
-		case LAMB:
+		case lambLoop:
 			if c.scale2 != 0 {
 				lambDecayAVX2(c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.scale2, c.root, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], &s[1][0], n)
 			} else {
 				lambAVX2(c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.root, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], &s[1][0], n)
 			}
-		case LARS:
+		case larsLoop:
 			if c.l2 != 0 {
 				larsL2AVX2(c.beta1, c.size, c.gradScale, c.l2, &p[0], &g[0], &s[0][0], n)
 			} else {
 				larsAVX2(c.beta1, c.size, c.gradScale, &p[0], &g[0], &s[0][0], n)
 			}
-		case ScheduleFree:
+		case scheduleFreeLoop:
 			if c.scale2 != 0 {
 				scheduleFreeDecayAVX2(c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.scale2, c.root, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], &s[1][0], n)
 			} else {
@@ -68,43 +68,43 @@ func updateAVX2(c Coef, p, g []float32, s [MaxStates][]float32) {
 func updateAVX512(c Coef, p, g []float32, s [MaxStates][]float32) {
 	n := len(p) / step * step
 	if n > 0 {
-		switch c.rule {
-		case Adam:
+		switch table[c.rule].loop {
+		case adamLoop:
 			if c.l2 != 0 {
 				adamL2AVX512(c.beta1, c.rest1, c.beta2, c.rest2, c.size, c.eps, c.gradScale, c.pre, c.post, c.l2, &p[0], &g[0], &s[0][0], &s[1][0], n)
 			} else {
 				adamAVX512(c.beta1, c.rest1, c.beta2, c.rest2, c.size, c.eps, c.gradScale, c.pre, c.post, &p[0], &g[0], &s[0][0], &s[1][0], n)
 			}
-		case AdEMAMix:
+		case ademamixLoop:
 			ademamixAVX512(c.beta1, c.rest1, c.beta2, c.rest2, c.beta3, c.rest3, c.scale1, c.scale2, c.root, c.size, c.eps, c.gradScale, c.pre, c.post, &p[0], &g[0], &s[0][0], &s[1][0], &s[2][0], n)
-		case Momentum, Nesterov:
+		case momentumLoop:
 			if c.l2 != 0 {
 				momentumL2AVX512(c.beta1, c.rest1, c.scale1, c.scale2, c.size, c.gradScale, c.l2, &p[0], &g[0], &s[0][0], n)
 			} else {
 				momentumAVX512(c.beta1, c.rest1, c.scale1, c.scale2, c.size, c.gradScale, &p[0], &g[0], &s[0][0], n)
 			}
-		case Lion:
+		case lionLoop:
 			lionAVX512(c.beta1, c.rest1, c.beta2, c.rest2, c.size, c.gradScale, c.pre, c.post, &p[0], &g[0], &s[0][0], n)
-		case RMSprop, Adagrad:
+		case squaresLoop:
 			keep, add := c.squareFactors()
 			if c.l2 != 0 {
 				squaresL2AVX512(keep, add, c.size, c.eps, c.gradScale, c.l2, &p[0], &g[0], &s[0][0], n)
 			} else {
 				squaresAVX512(keep, add, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], n)
 			}
-		case LAMB:
+		case lambLoop:
 			if c.scale2 != 0 {
 				lambDecayAVX512(c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.scale2, c.root, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], &s[1][0], n)
 			} else {
 				lambAVX512(c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.root, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], &s[1][0], n)
 			}
-		case LARS:
+		case larsLoop:
 			if c.l2 != 0 {
 				larsL2AVX512(c.beta1, c.size, c.gradScale, c.l2, &p[0], &g[0], &s[0][0], n)
 			} else {
 				larsAVX512(c.beta1, c.size, c.gradScale, &p[0], &g[0], &s[0][0], n)
 			}
-		case ScheduleFree:
+		case scheduleFreeLoop:
 			if c.scale2 != 0 {
 				scheduleFreeDecayAVX512(c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.scale2, c.root, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], &s[1][0], n)
 			} else {

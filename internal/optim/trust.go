@@ -13,7 +13,7 @@ func (h Hyper) Norms() bool { return h.Rule.Trust() || h.MaxUpdate > 0 }
 func (h Hyper) Whole() bool { return h.Rule.Whole() || h.MaxUpdate > 0 }
 
 // Sized returns h with the step size for a parameter of n elements, given the sums of
-// [Coef.Squares] over all of them: with Adafactor's Size, or else with Ratio, which is
+// [Coef.Squares] over all of them: with the Size of a rule with factors, or else with Ratio, which is
 // the trust ratio of the rule, or what shortens an update that is longer than MaxUpdate.
 // LR stays, because decoupled decay is LR·WeightDecay whatever the length of the update.
 func (h Hyper) Sized(parameter, update float64, n int) Hyper {
@@ -28,13 +28,11 @@ func (h Hyper) Sized(parameter, update float64, n int) Hyper {
 // ratio is 1 where a norm is 0.
 func (h Hyper) ratio(parameter, update float64) float64 {
 	p, u := math.Sqrt(parameter), math.Sqrt(update)
-	switch {
-	case p == 0 || u == 0:
+	if p == 0 || u == 0 {
 		return 1
-	case h.Rule == LARS:
-		return h.Trust * p / (u + float64(h.WeightDecay*p))
-	case h.Rule == LAMB:
-		return p / u
+	}
+	if ratio := table[h.Rule].ratio; ratio != nil {
+		return ratio(h, p, u)
 	}
 	return min(1, h.MaxUpdate*p/u)
 }
@@ -52,8 +50,8 @@ func (h Hyper) Measure() Coef {
 }
 
 // Squares returns the sum of squares of the parameter and the sum of squares of its update,
-// for the factors of [Hyper.Measure]. The update is u for LAMB and Adafactor, the gradient
-// before its decay for LARS, and otherwise the factor of the learning rate, without
+// for the factors of [Hyper.Measure]. The update is u where the equation of the rule
+// has one, or the gradient before its decay, and otherwise the factor of the learning rate, without
 // decoupled decay. The slices are the slices of [Coef.Update]; Squares does not write them.
 // Squares of float32 are exact in float64, so the sums round alike with fused
 // multiplications and without.
@@ -90,63 +88,22 @@ var tiles cpu.Scratch
 // scratch has a tile for the gradient and for each state.
 func (c *Coef) updateOf(u, p, g []float32, s [MaxStates][]float32, scratch []float32) {
 	p, g = p[:len(u)], g[:len(u)]
-	switch c.rule {
-	case LAMB:
-		m, v := s[0][:len(u)], s[1][:len(u)]
-		for i, pi := range p {
-			_, _, u[i] = c.direction(pi, g[i], m[i], v[i])
-		}
-	case LARS:
-		for i, x := range g {
-			u[i] = float32(x * c.gradScale)
-		}
-	case Adafactor:
-		c.adafactorUpdate(u, g, s[0])
-	case AdafactorMomentum:
-		c.adafactorUpdate(u, g, s[1])
-	default: // from 0 on, with copies of the states
-		gradient := scratch[:len(u)]
-		var copies [MaxStates][]float32
-		for i, x := range g {
-			gradient[i] = c.gradient(p[i], x)
-		}
-		for i := range s {
-			to := scratch[(1+i)*squaresTile:]
-			copies[i] = to[:copy(to[:squaresTile], s[i])]
-		}
-		plain := *c
-		plain.gradScale, plain.l2 = 1, 0
-		clear(u)
-		update(plain, u, gradient, copies)
+	if of := table[c.rule].updateOf; of != nil {
+		of(*c, u, p, g, s)
+		return
 	}
-}
-
-// direction returns the new moments and u of LAMB.
-func (c *Coef) direction(p, g, m, v float32) (mi, vi, u float32) {
-	g = float32(g * c.gradScale)
-	mi = float32(c.beta1*m) + float32(c.rest1*g)
-	vi = float32(c.beta2*v) + float32(float32(c.rest2*g)*g)
-	u = float32(c.scale1*mi) / (float32(sqrt(vi)*c.root) + c.eps)
-	if c.scale2 != 0 {
-		u += float32(c.scale2 * p)
+	// from 0 on, with copies of the states
+	gradient := scratch[:len(u)]
+	var copies [MaxStates][]float32
+	for i, x := range g {
+		gradient[i] = c.gradient(p[i], x)
 	}
-	return mi, vi, u
-}
-
-func lamb(c Coef, p, g []float32, s [MaxStates][]float32) {
-	m, v := s[0][:len(p)], s[1][:len(p)]
-	g = g[:len(p)]
-	for i, pi := range p {
-		mi, vi, u := c.direction(pi, g[i], m[i], v[i])
-		m[i], v[i], p[i] = mi, vi, pi-float32(c.size*u)
+	for i := range s {
+		to := scratch[(1+i)*squaresTile:]
+		copies[i] = to[:copy(to[:squaresTile], s[i])]
 	}
-}
-
-func lars(c Coef, p, g []float32, s [MaxStates][]float32) {
-	m := s[0][:len(p)]
-	g = g[:len(p)]
-	for i, pi := range p {
-		mi := float32(c.beta1*m[i]) + float32(c.size*c.gradient(pi, g[i]))
-		m[i], p[i] = mi, pi-mi
-	}
+	plain := *c
+	plain.gradScale, plain.l2 = 1, 0
+	clear(u)
+	update(plain, u, gradient, copies)
 }

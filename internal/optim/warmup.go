@@ -2,7 +2,7 @@ package optim
 
 import "math"
 
-// Warm returns h with AdEMAMix's warm-up of so many steps each: α grows linearly from
+// Warm returns h with a warm-up of so many steps each: α grows linearly from
 // 0, and β3 from β1 so that the half-life of the slow moment grows linearly,
 //
 //	β3(t) = exp(ln β1·ln β3/((1-t/T)·ln β3 + t/T·ln β1))

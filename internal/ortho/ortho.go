@@ -12,7 +12,7 @@ import (
 )
 
 // The steps of [NewtonSchulz] and the factors of X, X·Xᵀ·X and (X·Xᵀ)²·X, from
-// Jordan et al. 2024, "Muon", https://kellerjordan.github.io/posts/muon/, who chose them for a
+// Jordan et al. 2024, "An optimizer for hidden layers in neural networks", who chose them for a
 // steep start. eps is the minimum norm.
 const (
 	steps   = 5

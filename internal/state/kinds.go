@@ -23,7 +23,7 @@ func Kinds() []Kind {
 		{WindowMagic, "accum's window", describeWindow},
 		{NoiseMagic, "accum's noise scale", describeNoise},
 		{OptimizerMagic, "a quant8 optimizer", describeOptimizer},
-		{MeZOMagic, "quant8's MeZO", describeMeZO},
+		{ZerothMagic, zerothName, describeZeroth},
 	}
 }
 

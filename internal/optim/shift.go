@@ -53,7 +53,7 @@ func Noise(x []float32, s philox.Stream, first uint64, words []uint32) {
 	}
 }
 
-// Shift is a pass of MeZO over the parameter P, a host view: P ← (P + Along·z)·Keep - Size·z, with the noise z of
+// Shift is a pass over the parameter P, a host view: P ← (P + Along·z)·Keep - Size·z, with the noise z of
 // Stream. A P of 16 bits is rounded to nearest or, with Random, at random by Draws. The pass runs on all workers and
 // allocates nothing.
 type Shift struct {

@@ -6,17 +6,6 @@ import (
 	"github.com/snug-ml/snug/internal/sweep"
 )
 
-// look writes the matrix that is to be orthogonalized.
-func look(c Coef, x, g []float32, s [MaxStates][]float32) {
-	g, m := g[:len(x)], s[0][:len(x)]
-	for i, gi := range g {
-		gi = float32(gi * c.gradScale)
-		mi := float32(c.beta1*m[i]) + float32(c.rest1*gi)
-		x[i] = float32(c.scale1*mi) + float32(c.scale2*gi)
-		m[i] = mi
-	}
-}
-
 // Apply subtracts Size times u from elements lo to hi-1 of the parameter p, after these
 // have decayed: p ← p·(1-lr·wd) - Size·u. Element 0 of u is number lo of p. The gradient
 // says which elements are skipped. scratch has two tiles.

@@ -29,14 +29,8 @@ func (c *Coef) scaled(g, v float32) (vi, u float32) {
 	return vi, g / max(sqrt(vi), c.eps)
 }
 
-func adafactor(c Coef, p, g []float32, s [MaxStates][]float32) { c.adafactor(p, g, nil, s[0]) }
-
-func adafactorMomentum(c Coef, p, g []float32, s [MaxStates][]float32) {
-	c.adafactor(p, g, s[0], s[1])
-}
-
-// adafactor has no m without momentum. It has no v with Factors, and g is u.
-func (c *Coef) adafactor(p, g, m, v []float32) {
+// factored has no m without momentum. It has no v with Factors, and g is u.
+func (c *Coef) factored(p, g, m, v []float32) {
 	g = g[:len(p)]
 	for i, pi := range p {
 		u := g[i]
@@ -52,8 +46,8 @@ func (c *Coef) adafactor(p, g, m, v []float32) {
 	}
 }
 
-// adafactorUpdate sets u to the update for g. With Factors g is the update already.
-func (c *Coef) adafactorUpdate(u, g, v []float32) {
+// factoredUpdate sets u to the update for g. With Factors g is the update already.
+func (c *Coef) factoredUpdate(u, g, v []float32) {
 	copy(u, g)
 	if c.factors == nil {
 		for i, x := range g {
