@@ -27,7 +27,7 @@ type UpdaterOptions struct {
 	// PageLen is the number of elements of a page of weights and of gradients, and of the
 	// ranges that the Stepper gets. The chunk length of the Stepper must divide it. 0 means
 	// 65536, which is also the default chunk of package quant8 unless its Block is not a
-	// power of two. A rule that needs whole parameters, such as LAMB, needs a PageLen of the
+	// power of two. A rule that needs whole parameters needs a PageLen of the
 	// longest parameter.
 	PageLen int
 	// Delayed makes [Updater.Step] start its update and return; the next Step waits for

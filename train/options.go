@@ -56,7 +56,7 @@ type Options struct {
 	// of memory is not run again by [Trainer.SplitBy].
 	//
 	// [plan.Folded] takes several micro-batches in the same way: each gradient is folded into the optimizer's state as soon
-	// as it is complete, by [quant8.Optimizer.FoldInBackward]. The step is not that of the mean gradient, except with SGD.
+	// as it is complete, by [quant8.Optimizer.FoldInBackward]. The step is that of the mean gradient only with rules without squares of gradients.
 	// Clip clips with the norm of the previous step. Optimizer must be one that Folds, and there is no
 	// SkipNonFinite. A micro-batch of less than 2^-29 of the step's weight is left out. After an error in the second
 	// micro-batch or a later one, only resuming a checkpoint helps.
