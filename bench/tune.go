@@ -52,7 +52,7 @@ func tuneModelNamed(name string) (tuneModel, error) {
 func (m *tuneModel) config() *transformer.Config {
 	dim := m.dim / m.heads
 	return &transformer.Config{
-		Family: "llama", Vocab: m.vocab, Dim: m.dim, Hidden: m.hidden, Layers: m.layers, Heads: m.heads, KVHeads: m.kvHeads, HeadDim: dim, Context: 2048,
+		Family: transformer.Llama, Vocab: m.vocab, Dim: m.dim, Hidden: m.hidden, Layers: m.layers, Heads: m.heads, KVHeads: m.kvHeads, HeadDim: dim, Context: 2048,
 		NormEps: 1e-5, Activation: transformer.SiLU, Gated: true, Rope: transformer.Rope{Kind: transformer.RopeDefault, Theta: 10000, Dim: dim},
 		Windows: make([]int, m.layers), ScoreScale: 1 / math.Sqrt(float64(dim)), EmbeddingScale: 1, InitStd: 0.02, DType: snug.BF16, BOS: -1, Pad: -1,
 	}

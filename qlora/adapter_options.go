@@ -123,9 +123,9 @@ func (c *AdapterOptions) check() (*selector, error) {
 			return nil, fmt.Errorf("%w: %w", err, snug.ErrConfig)
 		}
 	}
-	if kind, _, err := parseInit(c.Init); err != nil {
+	if start, err := parseInit(c.Init); err != nil {
 		return nil, err
-	} else if c.DoRA && (kind != "" || c.FrozenA) {
+	} else if c.DoRA && (start.Name != "" || c.FrozenA) {
 		return nil, fmt.Errorf("magnitudes do not go with the initial values %q and with FrozenA %t, want neither: %w", c.Init, c.FrozenA, snug.ErrConfig)
 	}
 	texts := slices.Concat([]string{c.BaseModel, c.Targets.Pattern, c.Exclude.Pattern}, c.Targets.Names, c.Exclude.Names, c.LayersPattern,
@@ -295,17 +295,8 @@ func isEmpty(value json.RawMessage) bool {
 	return true // null
 }
 
-// checkStart returns an error unless PEFT leaves the base weight unchanged when it starts
-// with the A and B of an init_lora_weights:
-//
-//	true, false, null     A is random; B is 0, or random as well
-//	"gaussian"            A is random, B 0
-//	"eva"                 A by inputs, B 0
-//	"orthogonal"          A and B random, with the product 0
-//	"mica"                A is 0, B by the base weight and frozen
-//
-// With "pissa", "pissa_niter_<n>", "olora", "corda" and "lora_ga" PEFT subtracts s·B·A from
-// the base weight. With "loftq" it quantizes the base weight.
+// checkStart returns an error unless PEFT leaves the base weight unchanged when it starts with the A and B of an
+// init_lora_weights: a boolean, null, or one of starts.
 func checkStart(value json.RawMessage) error {
 	var v any
 	_ = json.Unmarshal(value, &v) // which checkField has read
@@ -313,21 +304,13 @@ func checkStart(value json.RawMessage) error {
 	case nil, bool:
 		return nil
 	case string:
-		name := strings.ToLower(v)
-		switch name {
-		case "gaussian", "eva", "orthogonal", "mica":
-			return nil
-		case "loftq":
-			return fmt.Errorf(`the field "init_lora_weights" has the value %q: the training began with another base weight, which PEFT quantized; `+
-				`save that base weight and load it with the field set to true: %w`, v, snug.ErrConfig)
-		case "olora", "corda", "lora_ga":
-		default:
-			if !strings.HasPrefix(name, "pissa") {
-				return fmt.Errorf(`the field "init_lora_weights" has the value %q, which is not known: %w`, v, snug.ErrConfig)
-			}
+		name, _, numbered := strings.Cut(strings.ToLower(v), niter)
+		if s, known := starts[name]; !known || numbered && !s.iterates {
+			return fmt.Errorf(`the field "init_lora_weights" has the value %q, which is not known: %w`, v, snug.ErrConfig)
+		} else if s.refused != "" {
+			return fmt.Errorf(`the field "init_lora_weights" has the value %q: %s: %w`, v, s.refused, snug.ErrConfig)
 		}
-		return fmt.Errorf(`the field "init_lora_weights" has the value %q: the adapters are for a base weight that PEFT changed when the training began; `+
-			`convert them to plain ones by PEFT's save_pretrained with path_initial_model_for_weight_conversion: %w`, v, snug.ErrConfig)
+		return nil
 	}
 	return fmt.Errorf(`the field "init_lora_weights" has the value %.100s, want a boolean or a string: %w`, value, snug.ErrConfig)
 }

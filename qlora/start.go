@@ -2,6 +2,7 @@ package qlora
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,13 +17,58 @@ import (
 
 // This file has the first values of adapters that are made of their matrix.
 
-// The values of AdapterOptions.Init, as PEFT names them.
+// Start is how adapters of an [AdapterOptions.Init] begin. The zero Start is a random A and a B of 0.
+type Start struct {
+	Name string // the Init, without a number of iterations
+	// Takes says that an adapter takes over a part of its matrix, which holds the rest then, see [LoRA.Start].
+	Takes bool
+	// Base, unless 0, is a form of weights: an adapter makes up for what its matrix loses in it, see [LoRA.StartLoftQ].
+	Base Type
+	// Other has the field of PEFT's config that tells of it, so that the adapters are not used with other weights.
+	Other map[string]json.RawMessage
+
+	iterates   bool // the Init may be followed by a number of iterations
+	iterations int
+	factors    func(l *LoRA, w []float32, iterations int) (factors, error) // made of the matrix alone, or nil
+	refused    string                                                      // why adapters that PEFT began so are not read
+}
+
 const (
-	initPiSSA = "pissa"
-	initNIter = "pissa_niter_"
-	initOLoRA = "olora"
-	initLoftQ = "loftq"
+	niter     = "_niter_"
+	changed   = "the adapters are for a base weight that PEFT changed when the training began; convert them to plain ones by PEFT's save_pretrained with path_initial_model_for_weight_conversion"
+	quantized = "the training began with another base weight, which PEFT quantized; save that base weight and load it with the field set to true"
 )
+
+// starts are the values of PEFT's init_lora_weights. Those without Takes and Base are not made here; PEFT leaves the base
+// weight as it is, unless they are refused: A is random and B is 0 (gaussian), A is by inputs (eva), A and B have the
+// product 0 (orthogonal), or A is 0 and B by the base weight (mica).
+var starts = map[string]Start{
+	"pissa": {Takes: true, iterates: true, factors: (*LoRA).byPrincipal, refused: changed},
+	"olora": {Takes: true, factors: (*LoRA).byQR, refused: changed},
+	// PEFT warns that it ignores the field where init_lora_weights is not "loftq", and empties it.
+	"loftq": {Base: NF4, Other: map[string]json.RawMessage{"loftq_config": json.RawMessage(`{"loftq_bits":4,"loftq_iter":1}`)}, refused: quantized},
+	"corda": {refused: changed}, "lora_ga": {refused: changed},
+	"gaussian": {}, "eva": {}, "orthogonal": {}, "mica": {},
+}
+
+// Start returns how fresh adapters begin, the zero Start for an Init that is not known.
+func (c AdapterOptions) Start() Start {
+	s, _ := parseInit(c.Init)
+	return s
+}
+
+// Began returns how loaded adapters began, by c.Other, the zero Start if it does not tell.
+func (c AdapterOptions) Began() Start {
+	for name, s := range starts {
+		for field := range s.Other {
+			if value, found := c.Other[field]; found && !isEmpty(value) {
+				s.Name = name
+				return s
+			}
+		}
+	}
+	return Start{}
+}
 
 // exactSide is the longest smaller side of a matrix that is decomposed as a whole. That takes 0.2 s for 256×1024
 // elements on 2 cores of Zen 4, and 2.7 s for 512×1024. Of larger matrices pissa and loftq compute the largest singular
@@ -32,18 +78,21 @@ const exactSide, defaultIterations = 256, 16
 // maxIterations is the most that pissa_niter_N may name.
 const maxIterations = 1000
 
-// parseInit returns the kind of an Init, and N of pissa_niter_N, 0 for others.
-func parseInit(name string) (kind string, iterations int, err error) {
-	switch name {
-	case "", initPiSSA, initOLoRA, initLoftQ:
-		return name, 0, nil
-	}
-	if text, found := strings.CutPrefix(name, initNIter); found {
-		if n, err := strconv.Atoi(text); err == nil && n >= 1 && n <= maxIterations {
-			return initPiSSA, n, nil
+// parseInit returns the Start of an Init.
+func parseInit(init string) (Start, error) {
+	name, text, numbered := strings.Cut(init, niter)
+	s := starts[name]
+	s.Name = name
+	if numbered {
+		n, err := strconv.Atoi(text)
+		if s.iterations = n; err != nil || n < 1 || n > maxIterations || !s.iterates {
+			name = ""
 		}
 	}
-	return "", 0, fmt.Errorf("the initial values %.40q, want %s, %s1 to %s%d, %s or %s: %w", name, initPiSSA, initNIter, initNIter, maxIterations, initOLoRA, initLoftQ, snug.ErrConfig)
+	if init != "" && !s.Takes && s.Base == 0 || init != "" && name == "" {
+		return Start{}, fmt.Errorf("the initial values %.40q, want pissa, pissa_niter_1 to pissa_niter_%d, olora or loftq: %w", init, maxIterations, snug.ErrConfig)
+	}
+	return s, nil
 }
 
 // Start sets A and B by a matrix w of [Out, In] floats on any device, and subtracts s·B·A from w, so that the layer and
@@ -68,12 +117,12 @@ func parseInit(name string) (kind string, iterations int, err error) {
 // Errors, with nothing written: [snug.ErrConfig] for a nil adapter, another init, and a Rank above In or Out;
 // [snug.ErrShape], [snug.ErrDType], and [snug.ErrNonFinite], also for a matrix with products beyond float32.
 func (l *LoRA) Start(w snug.View, init string) error {
-	kind, iterations, err := parseInit(init)
-	if err == nil && kind != initPiSSA && kind != initOLoRA {
+	s, err := parseInit(init)
+	if err == nil && s.factors == nil {
 		err = fmt.Errorf("the initial values %.40q are not made of the matrix alone: %w", init, snug.ErrConfig)
 	}
 	if err == nil {
-		err = l.start(w, kind, iterations)
+		err = l.start(w, s)
 	}
 	if err != nil {
 		return fmt.Errorf("qlora: LoRA: start: %w", err)
@@ -81,7 +130,7 @@ func (l *LoRA) Start(w snug.View, init string) error {
 	return nil
 }
 
-func (l *LoRA) start(w snug.View, kind string, iterations int) error {
+func (l *LoRA) start(w snug.View, s Start) error {
 	if err := l.checkStart(w); err != nil {
 		return err
 	}
@@ -91,13 +140,7 @@ func (l *LoRA) start(w snug.View, kind string, iterations int) error {
 	if err := load(host, w); err != nil {
 		return err
 	}
-	var first factors
-	var err error
-	if kind == initOLoRA {
-		first, err = l.byQR(host)
-	} else {
-		first, err = l.byPrincipal(host, iterations)
-	}
+	first, err := s.factors(l, host, s.iterations)
 	if err == nil {
 		err = l.subtract(host, first)
 	}
@@ -291,7 +334,7 @@ func (l *LoRA) byPrincipal(w []float32, iterations int) (f factors, err error) {
 }
 
 // byQR returns as B the first columns of Q, and as A the first rows of R.
-func (l *LoRA) byQR(w []float32) (factors, error) {
+func (l *LoRA) byQR(w []float32, _ int) (factors, error) {
 	b := make([]float32, l.Out*l.Rank)
 	for i := range l.Out {
 		copy(b[i*l.Rank:(i+1)*l.Rank], w[i*l.In:])

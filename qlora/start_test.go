@@ -51,7 +51,7 @@ func (c started) adapter(t *testing.T, dev *snug.Device) *LoRA {
 // start returns the adapter of a case, and the elements of what is left of the matrix.
 func (c started) start(t *testing.T, dev *snug.Device) (*LoRA, []float32) {
 	l, w := c.adapter(t, dev), on(t, dev, snug.F32, c.Weight.floats(t, snug.F32))
-	if c.Init != initLoftQ {
+	if c.Init != "loftq" {
 		require.NoError(t, l.Start(w, c.Init))
 		return l, values(t, w)
 	}
@@ -314,7 +314,7 @@ func TestStartForPEFT(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(3, 4))
 	for i, c := range startCases(t) {
-		if c.Init == initLoftQ {
+		if c.Init == "loftq" {
 			continue
 		}
 		l, left := c.start(t, snug.CPU())
@@ -376,7 +376,7 @@ func TestLessMemory(t *testing.T) {
 func TestStartErrors(t *testing.T) {
 	l := &LoRA{In: 4, Out: 4, Scale: 1}
 	w := snug.ViewOf(make([]float32, 16))
-	require.ErrorContains(t, l.Start(w, initPiSSA), "qlora: LoRA: start: a layer of 4 to 4 with rank 0")
+	require.ErrorContains(t, l.Start(w, "pissa"), "qlora: LoRA: start: a layer of 4 to 4 with rank 0")
 	_, err := l.StartLoftQ(w, Options{}, 1)
 	require.ErrorContains(t, err, "qlora: LoRA: start LoftQ: a layer of 4 to 4 with rank 0")
 }

@@ -20,6 +20,7 @@ type class struct {
 	normalizer, split string
 	prefixSpace       bool // whether the pre-tokenizer has the option
 	standard          []SpecialToken
+	models            string // model_types of the models that have it unless their tokenizer_config.json says another
 }
 
 const end = "<|endoftext|>"
@@ -30,6 +31,7 @@ var classes = map[string]class{
 		split:       `{"type":"ByteLevel","add_prefix_space":%t,"trim_offsets":true,"use_regex":true}`,
 		prefixSpace: true,
 		standard:    []SpecialToken{{"bos_token", end}, {"eos_token", end}, {"unk_token", end}},
+		models:      "gpt2 gpt_neo gptj opt starcoder2 phi",
 	},
 	"Qwen2Tokenizer": {
 		normalizer: `{"type":"NFC"}`,
@@ -37,13 +39,8 @@ var classes = map[string]class{
 			strconv.Quote(`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`) +
 			`},"behavior":"Isolated","invert":false},{"type":"ByteLevel","add_prefix_space":%t,"trim_offsets":true,"use_regex":false}]}`,
 		standard: []SpecialToken{{"eos_token", end}, {"unk_token", end}, {"pad_token", end}},
+		models:   "qwen2 qwen2_moe qwen3 qwen3_moe",
 	},
-}
-
-// typesOf are the classes of models whose tokenizer_config.json does not say one.
-var typesOf = map[string]string{
-	"gpt2": "GPT2Tokenizer", "gpt_neo": "GPT2Tokenizer", "gptj": "GPT2Tokenizer", "opt": "GPT2Tokenizer", "starcoder2": "GPT2Tokenizer", "phi": "GPT2Tokenizer",
-	"qwen2": "Qwen2Tokenizer", "qwen2_moe": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer", "qwen3_moe": "Qwen2Tokenizer",
 }
 
 // others are the files that hold a tokenizer in forms that are not read here.
@@ -158,7 +155,12 @@ func modelClass(folder string) string {
 	if name := strings.TrimSuffix(text(f.Class), "Fast"); name != "" {
 		return name
 	}
-	return typesOf[text(f.Type)]
+	for name, c := range classes {
+		if slices.Contains(strings.Fields(c.models), text(f.Type)) {
+			return name
+		}
+	}
+	return ""
 }
 
 // readVocabulary reads vocab.json and merges.txt.

@@ -1,7 +1,6 @@
 package transformer
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -49,9 +48,10 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 		return nil, fmt.Errorf("both Adapter and AdapterDir are set, want one: %w", snug.ErrConfig)
 	case m.options.Train != nil:
 		return nil, fmt.Errorf("the option Train is set beside adapters, which train alone: %w", snug.ErrConfig)
-	case o != nil && o.Init == loftQ && m.options.Base != qlora.NF4:
-		return nil, wantNF4(cmp.Or(m.options.Base, m.storedType))
 	case o != nil:
+		if err := m.checkStart(o.Start()); err != nil {
+			return nil, err
+		}
 		m.adapters = *o
 	default:
 		if loaded, err = m.loadAdapters(dir); err != nil {
@@ -60,8 +60,8 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 		for _, a := range loaded {
 			m.free = append(m.free, a.Close)
 		}
-		if v := string(m.adapters.Other[loftQConfig]); v != "" && v != "{}" && v != "null" && m.options.Base != qlora.NF4 {
-			return nil, fmt.Errorf("%s: %w", dir, wantNF4(cmp.Or(m.options.Base, m.storedType)))
+		if err := m.checkStart(m.adapters.Began()); err != nil {
+			return nil, fmt.Errorf("%s: %w", dir, err)
 		}
 	}
 	// Of GPT-2 it may be false: PEFT writes that for matrices in 4 bits, which lie as [out, in], and for others corrects it.
@@ -109,7 +109,7 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 		}
 		if loaded != nil {
 			if c.loaded = loaded[module]; c.loaded == nil {
-				return nil, fmt.Errorf("%s: target_modules select %s, which has no adapter in the folder%s: %w", dir, module, foreignPrefix(loaded, module), snug.ErrCorrupt)
+				return nil, fmt.Errorf("%s: target_modules select %s, which has no adapter in the folder%s: %w", dir, module, m.foreignPrefix(loaded, module), snug.ErrCorrupt)
 			}
 			delete(loaded, module)
 			if m.adapters.VeRA != nil {
@@ -132,11 +132,8 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 }
 
 // foreignPrefix says which adapter of a folder has the end of a module's name, behind something else, empty if none has.
-func foreignPrefix(loaded map[string]*qlora.LoRA, module string) string {
-	_, end, found := strings.Cut(module, ".layers.")
-	if !found {
-		_, end, found = strings.Cut(module, ".h.")
-	}
+func (m *Model) foreignPrefix(loaded map[string]*qlora.LoRA, module string) string {
+	_, end, found := strings.Cut(module, "."+m.config.names().block+".")
 	for _, name := range slices.Sorted(maps.Keys(loaded)) {
 		if found && strings.HasSuffix(name, "."+end) {
 			return fmt.Sprintf("; the file has %s, whose prefix is not known", name)
@@ -166,7 +163,7 @@ func (m *Model) chooseNames(loaded map[string]*qlora.LoRA) {
 			}
 		}
 	}
-	maps.DeleteFunc(loaded, func(name string, _ *qlora.LoRA) bool { return imagePart(name) })
+	maps.DeleteFunc(loaded, func(name string, _ *qlora.LoRA) bool { return m.config.family().whole.hasImages(name) })
 }
 
 // adapterName returns PEFT's name of a module.
@@ -256,7 +253,7 @@ func (m *Model) firstAdapter(a *adapter, number int) (err error) {
 	if m.adapters.Init == "" {
 		return m.firstA(a.LoRA, number)
 	}
-	if !m.keepsFirst() {
+	if !m.adapters.Start().Takes {
 		return nil
 	}
 	first := *a.LoRA
@@ -423,22 +420,12 @@ func (m *Model) SaveAdapter(dir string) error {
 	}
 	o := m.adapters
 	m.saveTables(&o)
-	if o.Init == loftQ {
-		o.Other = maps.Clone(o.Other)
-		if o.Other == nil {
-			o.Other = map[string]json.RawMessage{}
-		}
-		o.Other[loftQConfig] = json.RawMessage(`{"loftq_bits":4,"loftq_iter":1}`)
-	}
+	other := map[string]json.RawMessage{"task_type": json.RawMessage(`"CAUSAL_LM"`)}
+	maps.Copy(other, o.Other)
+	maps.Copy(other, o.Start().Other)
+	o.Other = other
 	if strings.EqualFold(o.Targets.Pattern, "all-linear") {
 		o.Targets = qlora.Modules{} // which lists the modules, as PEFT does
-	}
-	if o.Other["task_type"] == nil {
-		o.Other = maps.Clone(o.Other)
-		if o.Other == nil {
-			o.Other = map[string]json.RawMessage{}
-		}
-		o.Other["task_type"] = json.RawMessage(`"CAUSAL_LM"`)
 	}
 	if m.multimodal { // of which the part for images has modules with the same ends
 		o.Targets, o.Layers, o.LayersPattern = qlora.Modules{}, nil, nil
@@ -449,7 +436,7 @@ func (m *Model) SaveAdapter(dir string) error {
 		}
 		return nil
 	}
-	converts := m.keepsFirst()
+	converts := o.Start().Takes
 	if converts {
 		o = o.Doubled()
 	}

@@ -6,21 +6,6 @@ type adapterBytes struct {
 	second            int64 // the gradient of the input, which cannot be written over the input
 }
 
-// layerBytes are the adapterBytes of a layer by the matrices of its adapters.
-type layerBytes struct{ qkv, out, in, down adapterBytes }
-
-func adaptersOfLayers(m *Model) []layerBytes {
-	list, adds := make([]layerBytes, m.config.Layers), !m.config.PostNorms
-	for i := range list {
-		a := m.chain.Stages[2*i].(*attentionHalf)
-		list[i] = layerBytes{qkv: m.adapterBytes(a.qkv, false), out: m.adapterBytes(a.out, adds)}
-		if p, ok := m.chain.Stages[2*i+1].(*mlpHalf); ok {
-			list[i].in, list[i].down = m.adapterBytes(p.in, false), m.adapterBytes(p.down, adds)
-		}
-	}
-	return list
-}
-
 // adapterBytes returns the bytes of layers that share an input. adds: the products are added to the residual stream.
 func (m *Model) adapterBytes(layers []linear, adds bool) (b adapterBytes) {
 	size := int64(m.dtype.Size())

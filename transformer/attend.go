@@ -20,9 +20,14 @@ type attentionHalf struct {
 	window       int // keys that a query sees; 0 for all
 }
 
-func (b *attentionHalf) trains() bool {
-	return b.norm.trains() || b.post.trains() || b.qNorm.trains() || b.kNorm.trains() || anyTrains(b.qkv) || anyTrains(b.out) ||
-		b.sinks != nil && b.sinks.Trains
+type attentionSaved struct {
+	halfSaved
+	q, k, v  *tensor // q and k before their norms, if they have norms, or after the rope
+	att, lse *tensor
+}
+
+func (s *attentionSaved) tensors(list []*tensor) []*tensor {
+	return append(s.halfSaved.tensors(list), s.q, s.k, s.v, s.att, s.lse)
 }
 
 func (b *attentionHalf) queries() int { return b.config.Heads * b.config.HeadDim }
@@ -112,10 +117,10 @@ func (b *attentionHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
 }
 
 // save computes everything except the output, whose tensor it allocates.
-func (b *attentionHalf) save(o *ops, x *tensor) *saved {
-	s := b.newSaved()
+func (b *attentionHalf) save(o *ops, x *tensor) *attentionSaved {
+	s := newSaved[attentionSaved](b.Model)
 	s.y, s.norm = o.get(b.config.Dim), o.stats(b.norm)
-	o.keepPost(s, b.post)
+	o.keepPost(&s.halfSaved, b.post)
 	s.att, s.lse = o.get(b.queries()), o.keepScores()
 	s.q, s.k, s.v = b.project(o, s.norm, x)
 	q, k := b.ready(o, stats{}, stats{}, s.q, s.k)
@@ -126,32 +131,32 @@ func (b *attentionHalf) save(o *ops, x *tensor) *saved {
 	return s
 }
 
-func (b *attentionHalf) ForwardSave(_ context.Context, x *tensor) (*tensor, *saved, error) {
+func (b *attentionHalf) ForwardSave(_ context.Context, x *tensor) (*tensor, saved, error) {
 	o := b.begins(b.index, b.forwardPhase())
 	x = b.enter(o, x)
 	s := b.save(o, x)
-	o.leave(s.y, x, s.att, &b.out[0], b.post, s)
+	o.leave(s.y, x, s.att, &b.out[0], b.post, &s.halfSaved)
 	b.exit(x)
 	return s.y, s, o.err
 }
 
 // Resave leaves out the last product, unless its norm needs it.
-func (b *attentionHalf) Resave(_ context.Context, x *tensor) (*saved, error) {
+func (b *attentionHalf) Resave(_ context.Context, x *tensor) (saved, error) {
 	o := b.begins(b.index, b.forwardPhase())
 	x = b.enter(o, x)
 	s := b.save(o, x)
 	if b.post.weight != nil {
-		o.leave(s.y, x, s.att, &b.out[0], b.post, s)
+		o.leave(s.y, x, s.att, &b.out[0], b.post, &s.halfSaved)
 	}
 	b.exit(x)
 	return s, o.err
 }
 
 // Backward turns the gradient of z, in place, into the gradient of x. That of the first stage goes to the embedding.
-func (b *attentionHalf) Backward(_ context.Context, x *tensor, s *saved, d *tensor) (*tensor, error) {
+func (b *attentionHalf) Backward(_ context.Context, x *tensor, kept saved, d *tensor) (*tensor, error) {
 	o := b.begins(b.index, plan.Backward)
 	if b.index >= b.first {
-		b.backward(o, x, s, d)
+		b.backward(o, x, kept.(*attentionSaved), d)
 	}
 	if b.index > 0 {
 		return d, o.err
@@ -161,13 +166,13 @@ func (b *attentionHalf) Backward(_ context.Context, x *tensor, s *saved, d *tens
 	return &b.input, o.err
 }
 
-func (b *attentionHalf) backward(o *ops, x *tensor, s *saved, d *tensor) {
+func (b *attentionHalf) backward(o *ops, x *tensor, s *attentionSaved, d *tensor) {
 	x = b.enter(o, x)
 	if b.frees() { // the next stage, which read y, is done with its backward step
 		b.pool.put(s.y)
 		s.y = nil
 	}
-	dout := o.leaveBackward(d, b.post, s)
+	dout := o.leaveBackward(d, b.post, &s.halfSaved)
 	out := &b.out[0]
 	o.weightGradients(s.att, out, dout)
 	datt := o.get(b.queries())

@@ -78,8 +78,8 @@ func (m *Model) newQuantizer() (*quantizer, error) {
 	return q, nil
 }
 
-// conv reports whether matrices are [in, out], as in GPT-2.
-func (m *Model) conv() bool { return m.config.Family == "gpt2" }
+// conv reports whether matrices are [in, out].
+func (m *Model) conv() bool { return m.config.names().conv }
 
 // wants reports whether a parameter is quantized.
 func (q *quantizer) wants(p *Param) bool {
@@ -152,7 +152,7 @@ func pageKey(p *Param) string { return "weights/" + p.Name }
 // quantize returns a matrix in 4 bits, without the part that a fresh adapter takes over.
 func (q *quantizer) quantize(v snug.View, shape []int, a *adapter) (*qlora.Weight, error) {
 	o := qlora.Options{Type: q.options.Base}
-	if a != nil && q.adapters.Init == loftQ {
+	if a != nil && q.adapters.Start().Base != 0 {
 		return a.StartLoftQ(v, o, 1)
 	}
 	if a != nil && a.first != nil {

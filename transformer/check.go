@@ -3,7 +3,6 @@ package transformer
 import (
 	"bytes"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -115,23 +114,21 @@ func differences(missing, extra, shapes, types []string) error {
 	return fmt.Errorf("%s: %w", strings.Join(parts, "; "), kind)
 }
 
-var buffers = regexp.MustCompile(`^(layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq|rotary_emb\.inv_freq|h\.[0-9]+\.attn\.(bias|masked_bias))$`)
-
 // passedOver reports whether Check passes over a tensor that is no parameter.
 func (c *Config) passedOver(name string, here layout) bool {
-	if rest, found := strings.CutPrefix(name, here.body); found && buffers.MatchString(rest) {
+	if rest, found := strings.CutPrefix(name, here.body); found && c.names().buffers.MatchString(rest) {
 		return true
 	}
 	if c.Tied && slices.ContainsFunc(c.layouts(), func(l layout) bool { return l.head == name }) {
 		return true
 	}
-	return c.Multimodal && imagePart(name)
+	return c.Multimodal && c.family().whole.hasImages(name)
 }
 
-// imagePart reports whether a name is of a part for images.
-func imagePart(name string) bool {
+// hasImages reports whether a name is of a part for images.
+func (w *whole) hasImages(name string) bool {
 	name = strings.TrimPrefix(name, "model.")
-	return strings.HasPrefix(name, "vision_tower.") || strings.HasPrefix(name, "multi_modal_projector.")
+	return slices.ContainsFunc(w.images, func(part string) bool { return strings.HasPrefix(name, part) })
 }
 
 // compareHead returns an error unless the saved matrix of a tied head equals the embedding.

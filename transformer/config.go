@@ -22,8 +22,8 @@ import (
 // where some families only have post, the norms of q and k, the rope and the gate.
 // The logits are head·norm(y), with y of the last layer.
 type Config struct {
-	// Family is the model_type of the Python package transformers: llama, mistral, mixtral, qwen2, qwen3, qwen3_moe,
-	// gemma2, gemma3_text, gpt_oss or gpt2; or it is [Custom]. It decides the names of parameters.
+	// Family is the model_type of the Python package transformers, such as [Llama], or it is [Custom]. It decides the names
+	// of parameters. The error for one that is not known lists all.
 	Family string
 	// Multimodal says that this is the text_config of gemma3. Its folder has the parameters of the text model under
 	// other names, and also parameters for images. A [Model] of it is the text model, with the names of gemma3_text.
@@ -144,18 +144,8 @@ func (c *Config) hasExperts(layer int) bool {
 	return c.Experts.Count > 0 && (c.Experts.Dense == nil || !c.Experts.Dense[layer])
 }
 
-// Custom is the family of models to train from scratch that no folder describes. The fields of the Config choose
-// LayerNorm or RMSNorm, a rope or learned positions, a gate or none, and biases anywhere. There are no PostNorms. A
-// model without a gate needs MLPBias or UpBias, and PackedQKV needs LearnedPositions.
-//
-// Parameters have the names of Llama, with embed_positions for learned positions and self_attn.qkv_proj for a packed
-// matrix. Initial values are GPT-2's: the standard deviation of matrices whose products enter the residual stream is
-// divided by the root of the number of halves. There is no config.json, so [Config.Write] and [Model.Save] return an
-// error.
-const Custom = "custom"
-
 // packed reports whether one matrix makes q, k and v.
-func (c *Config) packed() bool { return c.PackedQKV || c.Family == "gpt2" }
+func (c *Config) packed() bool { return c.PackedQKV || c.names().q == "" }
 
 // biased reports whether a bias is added by an operation of its own.
 func (c *Config) biased() bool { return c.QKVBias || c.OutBias || c.MLPBias || c.Experts.Bias }
@@ -229,7 +219,7 @@ func (c *Config) check() error {
 	if c == nil {
 		return fmt.Errorf("the Config is nil: %w", snug.ErrConfig)
 	}
-	if c.Family != Custom && families[c.Family].read == nil {
+	if c.family() == nil {
 		return bad("Family", "%q, want one of %q or %q", c.Family, familyNames(), Custom)
 	}
 	for _, n := range []struct {

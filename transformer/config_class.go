@@ -1,10 +1,12 @@
 package transformer
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/snug-ml/snug/internal/strictjson"
@@ -13,16 +15,16 @@ import (
 // This file decides which class of transformers a config.json is for: a model for text or for images and text, with which
 // head, and with its own code or transformers'.
 
+// architecture returns the name of transformers' class.
+func (f *family) architecture() string { return f.class + cmp.Or(f.head, "ForCausalLM") }
+
 // readArchitecture returns an error for models with a head other than ForCausalLM's. transformers chooses the class by
 // model_type, so that other spellings of the name, such as LLaMAForCausalLM, are the same model.
-func (c *Config) readArchitecture(f *fields, class string) {
+func (c *Config) readArchitecture(f *fields, fam *family) {
 	const field = "architectures"
-	known := []string{class + "ForCausalLM", class + "Model", class + "TextModel"}
-	switch {
-	case c.Multimodal:
-		known = append(known, class+"ForConditionalGeneration")
-	case c.Family == "gpt2":
-		known[0] = class + "LMHeadModel"
+	known := []string{fam.architecture(), fam.class + "Model", fam.class + "TextModel"}
+	if c.Multimodal {
+		known = append(known, fam.class+"ForConditionalGeneration")
 	}
 	var names []string
 	if bytesOf(f, field) == "" || bytesOf(f, field)[0] != '"' {
@@ -73,8 +75,8 @@ func (c *Config) readAutoMap(f *fields, class string) {
 }
 
 // enterText returns the text_config of a multimodal model, with the fields of the outer object that apply to the text.
-func (c *Config) enterText(f *fields) (*fields, error) {
-	c.Family, c.Multimodal = "gemma3_text", true
+func (c *Config) enterText(f *fields, family *family) (*fields, error) {
+	c.Family, c.Multimodal = family.name, true
 	text := f.object("text_config")
 	if f.err != nil {
 		return nil, f.err
@@ -82,7 +84,7 @@ func (c *Config) enterText(f *fields) (*fields, error) {
 	if text == nil {
 		text = &fields{path: "text_config.", raw: map[string]json.RawMessage{}, taken: map[string]bool{}, ignored: &c.Ignored, unread: &c.Unread}
 	}
-	text.only("model_type", `"gemma3_text"`)
+	text.only("model_type", strconv.Quote(family.name))
 	for _, name := range []string{"eos_token_id", "bos_token_id", "pad_token_id"} { // the outer object overrides text_config
 		if raw, found := f.raw[name]; found {
 			text.raw[name], f.taken[name] = raw, true
@@ -102,7 +104,6 @@ func (c *Config) enterText(f *fields) (*fields, error) {
 	if bytesOf(text, "tie_word_embeddings") == "false" && bytesOf(f, "tie_word_embeddings") == "" {
 		text.fail("tie_word_embeddings", "false, and the whole model does not say it: versions of transformers take it for different models")
 	}
-	err := f.rest("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index",
-		"boi_token_id", "eoi_token_id", "image_token_id", "initializer_range", "use_cache")
+	err := f.rest(family.whole.fields...)
 	return text, errors.Join(err, text.err)
 }

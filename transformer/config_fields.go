@@ -11,9 +11,12 @@ import (
 	"github.com/snug-ml/snug/internal/strictjson"
 )
 
-// fields are the members of one object of config.json. Each is taken once; rest deals with the others. After the first
-// error, which fields keeps, all calls return defaults.
+// fields are the members of one object of config.json, which are read, or written where out is not nil. A function that
+// lists the members of a family says both: when they are written, there is nothing to read, and get and others return
+// defaults. Each member that is read is taken once; rest deals with the others. After the first error, which fields keeps,
+// all calls return defaults.
 type fields struct {
+	out     map[string]any
 	path    string // before the names in messages
 	raw     map[string]json.RawMessage
 	taken   map[string]bool
@@ -80,6 +83,40 @@ func plain(err error) string { return strings.TrimPrefix(err.Error(), "the JSON 
 func optional[T any](f *fields, name string, standard T) T {
 	var zero T
 	return getNull(f, name, standard, &zero)
+}
+
+// field reads a member into a value, or writes the value.
+func field[T any](f *fields, name string, value *T, standard T) {
+	f.put(name, *value)
+	if f.out == nil {
+		*value = get(f, name, standard)
+	}
+}
+
+// loose is field for a member that may be null in a file, which is then the zero value.
+func loose[T any](f *fields, name string, value *T, standard T) {
+	f.put(name, *value)
+	if f.out == nil {
+		*value = optional(f, name, standard)
+	}
+}
+
+// nullable is loose for a member whose zero value is written as null.
+func nullable[T comparable](f *fields, name string, value *T, standard T) {
+	loose(f, name, value, standard)
+	if *value == *new(T) {
+		f.put(name, nil)
+	}
+}
+
+// put writes a member.
+func (f *fields) put(name string, value any) {
+	if x, is := value.(float64); is {
+		value = number(x)
+	}
+	if f.out != nil {
+		f.out[name] = value
+	}
 }
 
 // alias makes a member of another name one of this name. Both may be there if they are

@@ -67,7 +67,7 @@ func TestHarmlessFields(t *testing.T) {
 			if test.fields["bos_token_id"] != "" {
 				want.BOS, want.Pad = -1, -1
 			}
-			require.Empty(t, difference(*want, *c))
+			require.NoError(t, want.differs(*c))
 		})
 	}
 	for text, want := range map[string]string{`"torch.bfloat16"`: "bf16", `"bfloat16"`: "bf16", `"half"`: "f16", `"torch.float32"`: "f32"} {
@@ -115,7 +115,7 @@ func TestFieldsThatTransformersReads(t *testing.T) {
 				c, err := parseConfig([]byte(`{"model_type":"` + family + `","` + field + `":` + value + `}`))
 				require.NoError(t, err, "%s: transformers does not read %s", family, field)
 				require.Contains(t, c.Ignored, field)
-				require.Empty(t, difference(*plain, *c), field)
+				require.NoError(t, plain.differs(*c), field)
 			}
 		}
 	}

@@ -3,7 +3,6 @@ package transformer
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/plan"
@@ -98,23 +97,13 @@ func (c *Config) planFloats(layers []plan.Layer) error {
 	for _, name := range c.Floats {
 		left[name] = true
 	}
-	body := c.layout().body
 	shapes := make([][][]int, len(layers)) // of the matrices in floats
-	for _, t := range c.tensors(c.layout()) {
-		if !left[t.Name] || !c.isMatrix(t) {
-			continue
+	all := c.tensorsOf(c.layout())
+	for i, t := range all.list {
+		if left[t.Name] && c.isMatrix(t) {
+			delete(left, t.Name)
+			shapes[all.stages[i]] = append(shapes[all.stages[i]], t.Shape)
 		}
-		delete(left, t.Name)
-		var index int
-		var part string
-		if _, err := fmt.Sscanf(t.Name, body+"layers.%d.%s", &index, &part); err != nil {
-			return bad("Floats", "%.80q: %w", t.Name, err)
-		}
-		at := 2 * index
-		if !strings.HasPrefix(part, "self_attn.") {
-			at++
-		}
-		shapes[at] = append(shapes[at], t.Shape)
 	}
 	for name := range left {
 		return bad("Floats", "%.80q, want a matrix of the layers", name)
@@ -149,7 +138,7 @@ func (c *Config) sizes(tokens int) sizes {
 	if c.biased() {
 		s.bias = max(c.Dim, (c.Heads+2*c.KVHeads)*c.HeadDim, c.Hidden, c.Experts.Hidden, c.Experts.Count)
 	}
-	if s.qkv = max(s.q, s.kv); c.Family == "gpt2" {
+	if s.qkv = max(s.q, s.kv); c.packed() {
 		s.qkv = s.q + 2*s.kv
 	}
 	if c.LayerNorm {

@@ -1,37 +1,22 @@
 package transformer
 
-import "maps"
+import (
+	"cmp"
+	"maps"
+)
 
-// readRope reads the rope of a family with one: rope_parameters, or rope_theta and rope_scaling.
-func (c *Config) readRope(f *fields) {
-	c.Rope = c.ropeOf(f, f.ropeObject("rope_parameters", "rope_scaling"), "rope_theta", or(f.std.theta, 10_000))
+// rope has the rope of all layers: rope_parameters, or rope_theta and rope_scaling.
+func (c *Config) rope(f *fields) {
+	c.writeRope(f)
+	c.Rope = c.ropeOf(f, f.ropeObject("rope_parameters", "rope_scaling"), "rope_theta", cmp.Or(f.std.theta, 10_000))
 	f.only("partial_rotary_factor", "1", "1.0")
 }
 
-// readRopes reads the two ropes of Gemma 3. rope_parameters has one for each type of layer;
-// rope_scaling scales the rope of layers without a window.
-func (c *Config) readRopes(f *fields) {
-	global, local := f.object("rope_scaling"), (*fields)(nil)
-	if both := f.object("rope_parameters"); both != nil {
-		if global != nil {
-			f.fail("rope_scaling", "rope_parameters is there too: want one of them")
-		}
-		global, local = both.object("full_attention"), both.object("sliding_attention")
-		for _, name := range []string{"rope_theta", "rope_type", "type", "factor"} { // of a rope, where there are two
-			if both.has(name) {
-				both.fail(name, "%.40s, want a rope for each of full_attention and sliding_attention", both.raw[name])
-			}
-		}
-		if err := both.rest(); err != nil && f.err == nil {
-			f.err = err
-		}
+func (c *Config) writeRope(f *fields) {
+	f.put("rope_theta", c.Rope.Theta)
+	if c.Rope.Kind != RopeDefault {
+		f.put("rope_scaling", c.Rope.members())
 	}
-	c.Rope = c.ropeOf(f, global, "rope_theta", 1_000_000)
-	c.LocalRope = c.ropeOf(f, local, "rope_local_base_freq", 10_000)
-	if c.Rope.NoTruncate || c.LocalRope.NoTruncate {
-		f.fail("truncate", "false, which transformers does not apply to one of two ropes: want true")
-	}
-	f.only("partial_rotary_factor", "1", "1.0")
 }
 
 // ropeObject returns the member of one of two names. Both may be there if they say the same.

@@ -15,7 +15,7 @@ import (
 
 // This file has folders whose matrices are quantized: what config.json says of them, and which they are.
 
-// mxfp4 is the quant_method of the experts of gpt-oss.
+// mxfp4 is the quant_method of experts that share a tensor.
 const mxfp4 = "mxfp4"
 
 // maxUnconverted is the longest list of modules that were not converted that is read.
@@ -74,8 +74,8 @@ func (c *Config) readStored(f *fields) error {
 		}
 	}
 	switch {
-	case c.Family == "gpt2" && q.Method != "":
-		return wrong("matrices of gpt2 that are stored quantized are not supported")
+	case c.names().conv && q.Method != "":
+		return wrong("matrices of %s that are stored quantized are not supported", c.Family)
 	case q.Method == "fp8" && len(q.Block) > 0 && !slices.Equal(q.Block, []int{128, 128}):
 		return wrong("weight_block_size is %v, want null or [128, 128]", q.Block)
 	case q.Method == "fp8" && (q.Format == "" || q.Format == "e4m3" || q.Format == "float8_e4m3fn"):
@@ -84,7 +84,7 @@ func (c *Config) readStored(f *fields) error {
 		c.Stored = qlora.FP8E5M2
 	case q.Method == "fp8":
 		return wrong("fmt is %.40q, want e4m3 or e5m2", q.Format)
-	case q.Method == mxfp4 && c.Family == "gpt_oss":
+	case q.Method == mxfp4 && c.names().experts.joined:
 		c.Stored = qlora.MXFP4
 	case (q.Int8 || q.OwnInt8) && !q.Int4 && !q.OwnInt4 && !q.Half:
 		c.Stored = qlora.INT8

@@ -46,8 +46,8 @@ func (c *Config) encode() ([]byte, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	if c.Family == Custom {
-		return nil, bad("Family", "%q, which no config.json can say", Custom)
+	if c.family().fields == nil {
+		return nil, bad("Family", "%q, which no config.json can say", c.Family)
 	}
 	if c.Multimodal {
 		return nil, bad("Multimodal", "true, want false: the file of the whole model also describes images")
@@ -62,130 +62,66 @@ func (c *Config) encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if name := difference(*c, *again); name != "" {
-		have, want := reflect.ValueOf(*again).FieldByName(name), reflect.ValueOf(*c).FieldByName(name)
-		return nil, bad(name, "%.80s, and the family %q can only have %.80s", fmt.Sprint(want), c.Family, fmt.Sprint(have))
+	if err := c.differs(*again); err != nil {
+		return nil, err
 	}
 	return b.Bytes(), nil
 }
 
-// difference returns the name of the first field in which two Configs differ. Scales that the file has in another form
-// may differ by rounding.
-func difference(a, b Config) string {
-	if !slices.Contains(a.Experts.Dense, true) { // as the file says it
-		a.Experts.Dense = nil
+// differs returns an error for the first field in which c is not what its family can have.
+func (c *Config) differs(can Config) error {
+	if name, have, want := difference(reflect.ValueOf(*c), reflect.ValueOf(can)); name != "" {
+		return bad(name, "%.80s, and the family %q can only have %.80s", fmt.Sprint(have), c.Family, fmt.Sprint(want))
 	}
-	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
-	for i := range x.NumField() {
-		name := x.Type().Field(i).Name
-		switch name {
+	return nil
+}
+
+// difference returns the name and the values of the first field in which two Configs, or two of their structs, differ.
+// Scales that the file has in another form may differ by rounding.
+func difference(a, b reflect.Value) (name string, x, y any) {
+	for i := range a.NumField() {
+		x, y = a.Field(i).Interface(), b.Field(i).Interface()
+		switch name = a.Type().Field(i).Name; name {
 		case "Ignored", "Unread":
 			continue
 		case "ScoreScale":
-			if math.Abs(a.ScoreScale-b.ScoreScale) <= 1e-12*a.ScoreScale {
+			if s := a.Field(i).Float(); math.Abs(s-b.Field(i).Float()) <= 1e-12*s {
 				continue
 			}
 		case "EOS", "Windows":
-			if fmt.Sprint(x.Field(i)) == fmt.Sprint(y.Field(i)) {
+			if fmt.Sprint(x) == fmt.Sprint(y) {
 				continue
 			}
+		case "Dense": // which may be nil if it has no true
+			if !slices.Contains(x.([]bool), true) && !slices.Contains(y.([]bool), true) {
+				continue
+			}
+		case "Experts":
+			if inner, x, y := difference(a.Field(i), b.Field(i)); inner != "" {
+				return name + "." + inner, x, y
+			}
+			continue
 		}
-		if !reflect.DeepEqual(x.Field(i).Interface(), y.Field(i).Interface()) {
-			return name
+		if !reflect.DeepEqual(x, y) {
+			return name, x, y
 		}
 	}
-	return ""
+	return "", nil, nil
 }
 
 // members returns the object of config.json.
 func (c *Config) members() map[string]any {
+	fam, own := c.family(), *c
 	m := map[string]any{
-		"model_type": c.Family, "architectures": []string{families[c.Family].class + "ForCausalLM"},
-		"vocab_size": c.Vocab, "initializer_range": number(c.InitStd), "tie_word_embeddings": c.Tied,
+		"model_type": fam.name, "architectures": []string{fam.architecture()},
+		"initializer_range": number(c.InitStd), "tie_word_embeddings": c.Tied,
 		"bos_token_id": token(c.BOS), "eos_token_id": ends(c.EOS), "pad_token_id": token(c.Pad),
 	}
 	if name := map[snug.DType]string{snug.F32: "float32", snug.F16: "float16", snug.BF16: "bfloat16"}[c.DType]; name != "" {
 		m["torch_dtype"] = name
 	}
-	if c.Family == "gpt2" {
-		c.gpt2Members(m)
-		return m
-	}
-	for key, value := range map[string]any{
-		"hidden_size": c.Dim, "intermediate_size": c.Hidden, "num_hidden_layers": c.Layers, "num_attention_heads": c.Heads,
-		"num_key_value_heads": c.KVHeads, "head_dim": c.HeadDim, "max_position_embeddings": c.Context,
-		"rms_norm_eps": number(c.NormEps), "attention_dropout": number(c.AttentionDropout),
-	} {
-		m[key] = value
-	}
-	c.ropeMembers(m)
-	activation := map[Activation]string{SiLU: "silu", GELU: "gelu", GELUTanh: "gelu_pytorch_tanh"}[c.Activation]
-	switch c.Family {
-	case "llama":
-		m["hidden_act"], m["attention_bias"], m["mlp_bias"] = activation, c.QKVBias, c.MLPBias
-	case "mistral":
-		m["hidden_act"], m["sliding_window"] = activation, orNull(c.Windows[0])
-	case "mixtral", "qwen3_moe", "gpt_oss":
-		m["hidden_act"] = activation
-		c.expertMembers(m)
-	case "qwen2", "qwen3":
-		m["hidden_act"] = activation
-		window, first := c.window()
-		m["use_sliding_window"], m["max_window_layers"] = window != 0, first
-		m["sliding_window"], m["layer_types"] = orNull(window), c.layerTypes()
-		if c.Family == "qwen3" {
-			m["attention_bias"] = c.QKVBias
-		}
-	case "gemma2", "gemma3_text":
-		m["hidden_activation"], m["attention_bias"] = activation, c.QKVBias
-		window, _ := c.window()
-		m["sliding_window"], m["layer_types"] = or0(window, 4096), c.layerTypes()
-		m["query_pre_attn_scalar"] = scalar(c.ScoreScale)
-		m["attn_logit_softcapping"], m["final_logit_softcapping"] = orNull(number(c.ScoreCap)), orNull(number(c.LogitCap))
-	}
+	fam.fields(&fields{out: m, std: fam.std, raw: map[string]json.RawMessage{}, taken: map[string]bool{}}, &own)
 	return m
-}
-
-func (c *Config) gpt2Members(m map[string]any) {
-	m["architectures"] = []string{"GPT2LMHeadModel"}
-	for key, value := range map[string]any{
-		"n_embd": c.Dim, "n_positions": c.Context, "n_ctx": c.Context, "n_head": c.Heads, "n_layer": c.Layers, "n_inner": c.Hidden,
-		"layer_norm_epsilon": number(c.NormEps), "resid_pdrop": number(c.ResidualDropout), "embd_pdrop": number(c.EmbeddingDropout),
-		"attn_pdrop": number(c.AttentionDropout), "scale_attn_weights": c.ScoreScale != 1 || c.HeadDim == 1,
-		"activation_function": map[Activation]string{SiLU: "silu", GELU: "gelu", GELUTanh: "gelu_new"}[c.Activation],
-	} {
-		m[key] = value
-	}
-}
-
-// window returns the window of the layers that have one, 0 for none, and the first such layer.
-func (c *Config) window() (window, first int) {
-	for i, n := range c.Windows {
-		if n != 0 {
-			return n, i
-		}
-	}
-	return 0, c.Layers
-}
-
-func (c *Config) layerTypes() []string {
-	types := make([]string, c.Layers)
-	for i, n := range c.Windows {
-		types[i] = "full_attention"
-		if n != 0 {
-			types[i] = "sliding_attention"
-		}
-	}
-	return types
-}
-
-// scalar returns s^-2, as an integer if it is one up to rounding.
-func scalar(s float64) any {
-	x := 1 / (s * s)
-	if whole := math.Round(x); math.Abs(x-whole) < 1e-9*x && whole < maxCount {
-		return int(whole)
-	}
-	return number(x)
 }
 
 // number is a float that is written with a decimal point, because transformers 5 distinguishes floats from integers.
@@ -214,35 +150,6 @@ func ends(ids []int) any {
 		return ids[0]
 	}
 	return ids
-}
-
-func orNull[T int | number](x T) any {
-	if x == 0 {
-		return nil
-	}
-	return x
-}
-
-// ropeMembers adds the members of the ropes. Only transformers 5 can read a scaled rope of layers with a window.
-func (c *Config) ropeMembers(m map[string]any) {
-	two := c.Family == "gemma3_text"
-	if two && c.LocalRope.Kind != RopeDefault {
-		local, global := c.LocalRope.members(), c.Rope.members()
-		local["rope_theta"], global["rope_theta"] = number(c.LocalRope.Theta), number(c.Rope.Theta)
-		m["rope_parameters"] = map[string]any{"sliding_attention": local, "full_attention": global}
-		return
-	}
-	if c.Family == "gpt_oss" && c.Rope.Kind == RopeDefault { // without a rope in the file it has a yarn
-		m["rope_parameters"] = map[string]any{"rope_type": "default", "rope_theta": number(c.Rope.Theta)}
-		return
-	}
-	m["rope_theta"] = number(c.Rope.Theta)
-	if two {
-		m["rope_local_base_freq"] = number(c.LocalRope.Theta)
-	}
-	if c.Rope.Kind != RopeDefault {
-		m["rope_scaling"] = c.Rope.members()
-	}
 }
 
 // members returns the parameters of a kind, without the base.

@@ -16,77 +16,85 @@ import (
 //
 // The error wraps [snug.ErrConfig] for a batch without tokens or of more than 2^31-1 tokens.
 func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
-	c, most := &m.config, math.MaxInt32
+	const most = math.MaxInt32
 	if sequences < 1 || tokens < 1 || sequences > most/tokens || int64(sequences*tokens) > math.MaxInt64/128/int64(max(1, m.widest())) {
 		return remat.Costs{}, fmt.Errorf("transformer: Costs: %d sequences of %d tokens, want 1 to 2^31-1 tokens: %w", sequences, tokens, snug.ErrConfig)
 	}
-	rows, size := int64(sequences)*int64(tokens), int64(m.dtype.Size())
-	dim, hidden := size*int64(c.Dim), size*int64(c.Hidden)
-	q, kv := size*int64(c.Heads*c.HeadDim), size*int64(c.KVHeads*c.HeadDim)
-	statistics := int64(4) // of the norm
-	if c.LayerNorm {
-		statistics += 4
+	var costs remat.Costs
+	for _, s := range m.stages {
+		costs.Stages = append(costs.Stages, s.cost(sequences, tokens))
 	}
+	return costs, nil
+}
+
+// halfBytes returns the bytes of a row that stages of all kinds save, and those of the input of the norm after the half.
+func (m *Model) halfBytes() (kept, post int64) {
+	dim := int64(m.dtype.Size() * m.config.Dim)
+	kept = dim + 4 // the output, and a statistic of the norm
+	if m.config.LayerNorm {
+		kept += 4
+	}
+	if m.config.PostNorms {
+		kept, post = kept+dim+4, dim
+	}
+	return kept, post
+}
+
+// cost returns the costs of a batch.
+func (b *attentionHalf) cost(sequences, tokens int) remat.Cost {
+	c, rows, size := &b.config, int64(sequences)*int64(tokens), int64(b.dtype.Size())
+	dim, q, kv := size*int64(c.Dim), size*int64(b.queries()), size*int64(b.keys())
+	kept, post := b.halfBytes()
 	heads, normed, normedStats := 4*int64(c.Heads), int64(0), int64(0)
-	if m.options.PlainAttention {
+	if b.options.PlainAttention {
 		heads = size * int64(c.Heads) * int64(tokens+c.sinkColumns())
 	}
 	if c.QKNorm {
 		normed, normedStats = q+kv, 4*int64(c.Heads+c.KVHeads)
 	}
-	post, postStats := int64(0), int64(0)
-	if c.PostNorms {
-		post, postStats = dim, 4
-	}
-	freed, freedLater := int64(0), int64(0) // within a backward step of attention
-	if c.freesSaved() {
+	freed, freedLater := int64(0), int64(0) // within a backward step
+	if b.frees() {
 		freed, freedLater = dim, dim+2*q+2*kv
 	}
-	rank := adaptersOfLayers(m)
-	giga := float64(rows) / 1e9
-	mulAttention := giga * (float64(c.Dim*(2*c.Heads+2*c.KVHeads)*c.HeadDim) + float64(tokens)*float64(c.Heads*c.HeadDim))
-	in := int64(1)
-	if c.Gated {
-		in = 2
+	qkv, out := b.adapterBytes(b.qkv, false), b.adapterBytes(b.out, !c.PostNorms)
+	time := float64(rows) / 1e9 * (float64(c.Dim*(2*c.Heads+2*c.KVHeads)*c.HeadDim) + float64(tokens)*float64(c.Heads*c.HeadDim))
+	cost := remat.Cost{
+		Name: fmt.Sprintf("layer %d attention", b.index/2), Output: rows * dim,
+		Saved:        rows * (kept + q + 2*kv + q + heads),
+		ForwardExtra: rows * max(q+2*kv+qkv.forward, 2*q+2*kv-dim, q+out.forward, dim+qkv.forward, normed),
+		BackwardExtra: rows * max(post+q+out.backward-freed, q+2*kv+q+normed+normedStats-freed,
+			q+2*kv+dim+qkv.second+qkv.backward-freedLater),
+		ForwardTime: time, BackwardTime: 2.5 * time,
 	}
-	mulMLP := giga * float64(in+1) * float64(c.Dim) * float64(c.Hidden)
-	var costs remat.Costs // the first stage makes its input
-	for i := range c.Layers {
-		r := rank[i]
-		attention := remat.Cost{
-			Name: fmt.Sprintf("layer %d attention", i), Output: rows * dim,
-			Saved:        rows * (dim + statistics + q + 2*kv + q + heads + post + postStats),
-			ForwardExtra: rows * max(q+2*kv+r.qkv.forward, 2*q+2*kv-dim, q+r.out.forward, dim+r.qkv.forward, normed),
-			BackwardExtra: rows * max(post+q+r.out.backward-freed, q+2*kv+q+normed+normedStats-freed,
-				q+2*kv+dim+r.qkv.second+r.qkv.backward-freedLater),
-			ForwardTime: mulAttention, BackwardTime: 2.5 * mulAttention,
-		}
-		if i == 0 { // it holds the embedding, and its gradient, which is no other stage's
-			attention.ForwardExtra += rows * dim
-			attention.BackwardExtra += 2 * rows * dim
-		}
-		costs.Stages = append(costs.Stages, attention)
-		if b, ok := m.chain.Stages[2*i+1].(*expertsHalf); ok {
-			costs.Stages = append(costs.Stages, b.cost(rows, int64(sequences)*int64(c.groupRows(tokens))))
-			continue
-		}
-		kept := statistics + in*hidden + post + postStats
-		backward := max(hidden+post+r.down.second+r.down.backward, dim+r.in.second+r.in.backward)
-		mlp := remat.Cost{
-			Name: fmt.Sprintf("layer %d mlp", i), Output: rows * dim,
-			Saved:         rows * (dim + kept),
-			ForwardExtra:  rows * max(in*hidden+r.in.forward, dim+r.in.forward, hidden+r.down.forward),
-			BackwardExtra: rows * backward,
-			ForwardTime:   mulMLP, BackwardTime: 2 * mulMLP,
-		}
-		if m.tiled() {
-			tile := int64(tileRows(int(rows), m.options.Tiles))
-			mlp.Saved = mlp.Output
-			mlp.ForwardExtra = tile * max(dim+in*hidden+r.in.forward, hidden+r.down.forward)
-			mlp.BackwardExtra = tile * (kept + backward)
-			mlp.BackwardTime += mulMLP
-		}
-		costs.Stages = append(costs.Stages, mlp)
+	if b.index == 0 { // it makes its input: it holds the embedding, and its gradient, which is no other stage's
+		cost.ForwardExtra += rows * dim
+		cost.BackwardExtra += 2 * rows * dim
 	}
-	return costs, nil
+	return cost
+}
+
+// cost returns the costs of a batch.
+func (b *mlpHalf) cost(sequences, tokens int) remat.Cost {
+	c, rows, size := &b.config, int64(sequences)*int64(tokens), int64(b.dtype.Size())
+	dim, hidden, inner := size*int64(c.Dim), size*int64(c.Hidden), int64(len(b.in))
+	kept, post := b.halfBytes()
+	kept += inner * hidden
+	in, down := b.adapterBytes(b.in, false), b.adapterBytes(b.down, !c.PostNorms)
+	backward := max(hidden+post+down.second+down.backward, dim+in.second+in.backward)
+	time := float64(rows) / 1e9 * float64(inner+1) * float64(c.Dim) * float64(c.Hidden)
+	cost := remat.Cost{
+		Name: fmt.Sprintf("layer %d mlp", b.index/2), Output: rows * dim,
+		Saved:         rows * kept,
+		ForwardExtra:  rows * max(inner*hidden+in.forward, dim+in.forward, hidden+down.forward),
+		BackwardExtra: rows * backward,
+		ForwardTime:   time, BackwardTime: 2 * time,
+	}
+	if b.tiled() {
+		tile := int64(tileRows(int(rows), b.options.Tiles))
+		cost.Saved = cost.Output
+		cost.ForwardExtra = tile * max(dim+inner*hidden+in.forward, hidden+down.forward)
+		cost.BackwardExtra = tile * (kept - dim + backward)
+		cost.BackwardTime += time
+	}
+	return cost
 }

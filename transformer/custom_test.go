@@ -58,12 +58,12 @@ func TestCustom(t *testing.T) {
 
 func TestCustomRefused(t *testing.T) {
 	for want, change := range map[string]func(c *Config){
-		"PackedQKV: q, k and v in one":         func(c *Config) { c.QKNorm = true },
-		"UpBias: an activation without a gate": func(c *Config) { c.UpBias = false },
-		"UpBias: only custom models without":   func(c *Config) { c.Gated, c.Activation = true, SiLU },
-		"NormPlusOne: a LayerNorm":             func(c *Config) { c.NormPlusOne = true },
-		"PostNorms":                            func(c *Config) { c.PostNorms = true },
-		"PackedQKV: only custom":               func(c *Config) { c.Family, c.UpBias = "gpt2", false },
+		"PackedQKV: q, k and v in one":                               func(c *Config) { c.QKNorm = true },
+		"UpBias: an activation without a gate":                       func(c *Config) { c.UpBias = false },
+		"UpBias: only an MLP without a gate":                         func(c *Config) { c.Gated, c.Activation = true, SiLU },
+		"NormPlusOne: a LayerNorm":                                   func(c *Config) { c.NormPlusOne = true },
+		"PostNorms":                                                  func(c *Config) { c.PostNorms = true },
+		`PackedQKV: true, and the family "gpt2" can only have false`: func(c *Config) { c.Family, c.UpBias = "gpt2", false },
 	} {
 		c := tinyCustom()
 		change(c)

@@ -30,36 +30,31 @@ type expertsHalf struct {
 	entered uint64 // number of the last call in which the layer's choice was added to the balancing loss
 }
 
+type expertsSaved struct {
+	halfSaved
+	logits *tensor // of the router
+}
+
+func (s *expertsSaved) tensors(list []*tensor) []*tensor {
+	return append(s.halfSaved.tensors(list), s.logits)
+}
+
 // expert is an MLP with a gate.
 type expert struct {
 	in, down []linear // in: gate and up
 	keys     []string // of its matrices in Options.Pages
 }
 
-func (e *expert) trains() bool { return anyTrains(e.in) || anyTrains(e.down) }
-
-func (b *expertsHalf) trains() bool {
-	if b.norm.trains() || b.router.weight.Trains || b.router.bias != nil && b.router.bias.Trains {
-		return true
-	}
-	for i := range b.experts {
-		if b.experts[i].trains() {
-			return true
-		}
-	}
-	return false
-}
-
 // expertsLayer makes the second stage of a layer with experts.
-func (m *Model) expertsLayer(name string, index int) *expertsHalf {
-	c, n := &m.config, m.config.expertNames()
-	b := &expertsHalf{Model: m, index: index, norm: m.norm(name + "post_attention_layernorm"), experts: make([]expert, c.Experts.Count)}
-	b.router = m.linear(name+n.router, c.Dim, c.Experts.Count)
+func (m *Model) expertsLayer(layer int) *expertsHalf {
+	c, n, block := &m.config, &m.config.names().experts, m.config.block(layer)
+	b := &expertsHalf{Model: m, index: 2*layer + 1, norm: m.norm(block + m.config.names().mlpNorm), experts: make([]expert, c.Experts.Count)}
+	b.router = m.linear(block+n.router, c.Dim, c.Experts.Count)
 	m.prefetcher, _ = m.options.Pages.(quant8.Prefetcher)
 	for i := range b.experts {
 		e := &b.experts[i]
 		part := func(part string, in, out int) linear {
-			l := m.linear(name+n.of(i, part), in, out)
+			l := m.linear(block+n.of(i, part), in, out)
 			e.keys = append(e.keys, pageKey(l.weight))
 			return l
 		}
@@ -77,18 +72,18 @@ func (b *expertsHalf) Forward(ctx context.Context, x *tensor) (*tensor, error) {
 	return y, o.err
 }
 
-func (b *expertsHalf) ForwardSave(ctx context.Context, x *tensor) (*tensor, *saved, error) {
+func (b *expertsHalf) ForwardSave(ctx context.Context, x *tensor) (*tensor, saved, error) {
 	o := b.begins(b.index, b.forwardPhase())
-	s := b.newSaved()
+	s := newSaved[expertsSaved](b.Model)
 	s.y, s.norm = o.get(b.config.Dim), o.stats(b.norm)
 	s.logits = b.forward(ctx, o, s.norm, s.y, x)
 	return s.y, s, o.err
 }
 
 // Resave makes the saved set again. It computes only the norm and the router's logits.
-func (b *expertsHalf) Resave(_ context.Context, x *tensor) (*saved, error) {
+func (b *expertsHalf) Resave(_ context.Context, x *tensor) (saved, error) {
 	o := b.begins(b.index, b.forwardPhase())
-	s := b.newSaved()
+	s := newSaved[expertsSaved](b.Model)
 	s.y, s.norm = o.get(b.config.Dim), o.stats(b.norm)
 	h := o.get(b.config.Dim)
 	s.logits = b.logits(o, s.norm, h, x)
@@ -160,11 +155,11 @@ func (b *expertsHalf) begin(ctx context.Context, o *ops, expert int) bool {
 func (b *expertsHalf) finish(o *ops) { b.pool.whole(o.batch.rows) }
 
 // Backward turns the gradient of y, in place, into the gradient of x.
-func (b *expertsHalf) Backward(ctx context.Context, x *tensor, s *saved, d *tensor) (*tensor, error) {
+func (b *expertsHalf) Backward(ctx context.Context, x *tensor, kept saved, d *tensor) (*tensor, error) {
 	if b.index < b.first {
 		return d, nil
 	}
-	o := b.begins(b.index, plan.Backward)
+	o, s := b.begins(b.index, plan.Backward), kept.(*expertsSaved)
 	h, dh := o.get(b.config.Dim), o.get(b.config.Dim)
 	o.norm(h, stats{}, x, b.norm)
 	o.route(s.logits)

@@ -13,14 +13,17 @@ func (c *Config) groupRows(rows int) int {
 	return int(min(int64(rows), (2*int64(rows)*int64(c.Experts.Chosen)+e-1)/e))
 }
 
-// cost returns the costs of the stage for a number of rows, if the largest group of an expert has group rows.
-func (b *expertsHalf) cost(rows, group int64) remat.Cost {
+// cost returns the costs of a batch.
+func (b *expertsHalf) cost(sequences, tokens int) remat.Cost {
+	return b.costOf(int64(sequences)*int64(tokens), int64(sequences)*int64(b.config.groupRows(tokens)))
+}
+
+// costOf returns the costs of a number of rows, if the largest group of an expert has group rows.
+func (b *expertsHalf) costOf(rows, group int64) remat.Cost {
 	c, e, size := &b.config, &b.config.Experts, int64(b.dtype.Size())
 	dim, hidden, logits := size*int64(c.Dim), size*int64(e.Hidden), size*int64(e.Count)
-	weights, statistics := 4*int64(e.Chosen), int64(4)
-	if c.LayerNorm {
-		statistics += 4
-	}
+	weights := 4 * int64(e.Chosen)
+	kept, _ := b.halfBytes()
 	in, down := b.adapterBytes()
 	project := dim + 2*hidden // the input, gate and up
 	forward := max(project+in.forward, dim+hidden+down.forward)
@@ -29,7 +32,7 @@ func (b *expertsHalf) cost(rows, group int64) remat.Cost {
 	time := giga * float64(c.Dim) * float64(3*e.Chosen*e.Hidden+e.Count)
 	return remat.Cost{
 		Name: fmt.Sprintf("layer %d experts", b.index/2), Output: rows * dim,
-		Saved:         rows * (dim + statistics + logits),
+		Saved:         rows * (kept + logits),
 		ForwardExtra:  rows*(dim+logits+weights) + group*forward,
 		BackwardExtra: rows*(2*dim+2*weights) + max(group*backward, rows*logits),
 		ForwardTime:   time, BackwardTime: 3 * time,

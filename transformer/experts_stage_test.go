@@ -118,7 +118,7 @@ func requireExpertCosts(t *testing.T, m *Model, batch Batch, name string) {
 		return m.pool.peak - before
 	}
 	var y *tensor
-	var s *saved
+	var s saved
 	var err error
 	forward := most(func() { y, err = b.Forward(ctx, x) })
 	require.NoError(t, err)
@@ -128,9 +128,9 @@ func requireExpertCosts(t *testing.T, m *Model, batch Batch, name string) {
 	for i := range b.experts {
 		group = max(group, m.routed.starts[i+1]-m.routed.starts[i])
 	}
-	cost := b.cost(int64(len(batch.Tokens)), int64(group))
+	cost := b.costOf(int64(len(batch.Tokens)), int64(group))
 	require.Equal(t, cost.ForwardExtra, max(forward-cost.Output, save-cost.Saved), name)
-	require.Equal(t, cost.Saved, savedBytes(s), name)
+	require.Equal(t, cost.Saved, m.savedBytes(s), name)
 	backward := most(func() { _, err = b.Backward(ctx, x, s, d) })
 	require.NoError(t, err)
 	require.Equal(t, cost.BackwardExtra, backward, name)

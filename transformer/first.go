@@ -3,6 +3,7 @@ package transformer
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug"
@@ -47,20 +48,9 @@ func (m *Model) firstValues() error {
 	return nil
 }
 
-// residual reports whether the product with a matrix enters the residual stream.
-func (c *Config) residual(name string) bool {
-	switch c.Family {
-	case "gpt2":
-		return strings.HasSuffix(name, "c_proj.weight")
-	case Custom:
-		return strings.HasSuffix(name, "o_proj.weight") || strings.HasSuffix(name, "down_proj.weight")
-	}
-	return false
-}
-
-// normal reports whether a vector is normally distributed: sinks, and as in transformers the router's bias of gpt_oss.
-func (c *Config) normal(name string) bool {
-	return c.Sinks && strings.HasSuffix(name, sinks) || c.Family == "gpt_oss" && strings.HasSuffix(name, c.expertNames().router+".bias")
+// endsIn reports whether a name has one of the ends.
+func endsIn(name string, ends []string) bool {
+	return slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(name, end) })
 }
 
 // first yields the initial values of a parameter, one after the other.
@@ -71,11 +61,11 @@ type first struct {
 }
 
 func (m *Model) firstOf(index int) first {
-	p := &m.params[index]
+	p, family := &m.params[index], m.config.family()
 	switch {
-	case len(p.Shape) == 2 || m.config.normal(p.Name):
+	case len(p.Shape) == 2 || m.config.Sinks && strings.HasSuffix(p.Name, family.names.sinks) || endsIn(p.Name, family.normal):
 		f := first{rng: rand.New(rand.NewPCG(m.options.Seed, uint64(index))), deviation: m.config.InitStd}
-		if m.config.residual(p.Name) {
+		if endsIn(p.Name, family.residual) {
 			f.deviation /= math.Sqrt(2 * float64(m.config.Layers))
 		}
 		return f

@@ -1,10 +1,6 @@
 package transformer
 
-import (
-	"fmt"
-
-	"github.com/snug-ml/snug/plan"
-)
+import "github.com/snug-ml/snug/plan"
 
 // holders tell a Monitor which parts of a model hold how many bytes. They are nil without a Monitor.
 type holders struct {
@@ -37,17 +33,14 @@ func (m *Model) makeHolders() {
 	if monitor == nil {
 		return
 	}
-	layers := "layers"
-	if m.config.Family == "gpt2" {
-		layers = "h"
-	}
 	var names []string
 	for i := range m.config.Layers {
 		half := "mlp"
 		if m.config.hasExperts(i) {
 			half = "experts"
 		}
-		names = append(names, fmt.Sprintf("%s.%d.attention", layers, i), fmt.Sprintf("%s.%d.%s", layers, i, half))
+		block := m.config.block(i)
+		names = append(names, block+"attention", block+half)
 	}
 	for _, name := range append(names, "head", checkpointStage) {
 		s := stageHolders{name: name}

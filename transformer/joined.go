@@ -10,7 +10,7 @@ import (
 	"github.com/snug-ml/snug/qlora"
 )
 
-// This file reads and writes files in which one tensor holds all experts of a layer, as in gpt_oss. The tensor
+// This file reads and writes files in which one tensor holds all experts of a layer. The tensor
 // mlp.experts.gate_up_proj is [experts, in, 2·out]: its columns belong to gate and up by turns. down_proj is [experts,
 // in, out]. Their biases are [experts, 2·out] and [experts, out]. In MXFP4, gate_up_proj_blocks is [experts, 2·out,
 // in/32, 16], and its scales gate_up_proj_scales are [experts, 2·out, in/32]. A model has a parameter for each expert
@@ -30,7 +30,7 @@ var expertName = regexp.MustCompile(`^(.*mlp\.experts\.)([0-9]+)\.(gate_proj|up_
 
 // slot returns the place of a parameter, and whether it is in a tensor of all experts.
 func (c *Config) slot(name string) (s slot, joined bool) {
-	if c.Family != "gpt_oss" {
+	if !c.names().experts.joined {
 		return s, false
 	}
 	parts := expertName.FindStringSubmatch(name)

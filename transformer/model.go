@@ -149,8 +149,9 @@ type Model struct {
 	last      norm
 	head      *Param // the table when it is tied
 
-	chain  *remat.Chain[*tensor, *saved]
-	runner *remat.Runner[*tensor, *saved]
+	stages []stage
+	chain  *remat.Chain[*tensor, saved]
+	runner *remat.Runner[*tensor, saved]
 	first  int // the first stage whose input needs a gradient
 
 	pool      *pool
@@ -175,7 +176,8 @@ type Model struct {
 	calls     uint64 // number of calls of begin
 	backward  call
 	ops       ops
-	sets      []*saved // freed sets, to use again
+	sets      []saved   // freed sets, to use again
+	kept      []*tensor // of the set that is counted or freed
 
 	routed     routed
 	balance    balance
@@ -394,7 +396,7 @@ func (m *Model) Block(name string) (elements int) {
 		return 0
 	case len(p.Shape) == 1 && strings.HasSuffix(name, ".bias"):
 		return 1
-	case strings.HasSuffix(name, ".q_proj.weight"), strings.HasSuffix(name, ".k_proj.weight"):
+	case !m.config.packed() && endsIn(name, []string{m.config.names().q + ".weight", m.config.names().k + ".weight"}):
 		return m.config.HeadDim * p.Shape[1]
 	}
 	return p.Shape[len(p.Shape)-1]

@@ -259,7 +259,7 @@ func (o *ops) weightGradients(x *tensor, l *linear, dy *tensor) {
 
 // leave computes y = x + post(in·w + b), the end of a half. Without weights post is the identity. s, unless nil, keeps
 // what the backward step of post needs.
-func (o *ops) leave(y, x, in *tensor, l *linear, post norm, s *saved) {
+func (o *ops) leave(y, x, in *tensor, l *linear, post norm, s *halfSaved) {
 	if post.weight == nil {
 		o.copyTo(y, x)
 		o.linear(y, in, l, 1)
@@ -276,7 +276,7 @@ func (o *ops) leave(y, x, in *tensor, l *linear, post norm, s *saved) {
 
 // leaveBackward returns the gradient of in·w + b for the gradient d of leave's y: d itself if there is no post,
 // otherwise a new tensor.
-func (o *ops) leaveBackward(d *tensor, post norm, s *saved) *tensor {
+func (o *ops) leaveBackward(d *tensor, post norm, s *halfSaved) *tensor {
 	if post.weight == nil {
 		return d
 	}

@@ -109,14 +109,14 @@ func TestTransients(t *testing.T) {
 			for i, stage := range m.chain.Stages {
 				cost, name := costs.Stages[i], costs.Stages[i].Name
 				var y, d *tensor
-				var s *saved
+				var s saved
 				forward := most(func() { y, err = stage.Forward(ctx, x) }, cost.Output)
 				require.NoError(t, err)
 				save := most(func() { _, s, err = stage.ForwardSave(ctx, x) }, cost.Saved)
 				require.NoError(t, err)
-				require.Equal(t, cost.Saved, savedBytes(s), name)
+				require.Equal(t, cost.Saved, m.savedBytes(s), name)
 				require.Equal(t, cost.ForwardExtra, max(forward, save), name)
-				held := m.pool.used - savedBytes(s)
+				held := m.pool.used - m.savedBytes(s)
 				backward := most(func() { d, err = stage.Backward(ctx, x, s, y) }, 0)
 				require.NoError(t, err)
 				if i == 0 {

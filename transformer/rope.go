@@ -1,6 +1,7 @@
 package transformer
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -162,7 +163,7 @@ func (r Rope) yarn(powers []float32) []float32 {
 	dimension := func(turns float64) float64 {
 		return float64(r.Dim) * math.Log(float64(r.OriginalPositions)/(turns*2*math.Pi)) / (2 * math.Log(r.Theta))
 	}
-	low, high := dimension(or(r.BetaFast, 32)), dimension(or(r.BetaSlow, 1))
+	low, high := dimension(cmp.Or(r.BetaFast, 32)), dimension(cmp.Or(r.BetaSlow, 1))
 	if !r.NoTruncate {
 		low, high = math.Floor(low), math.Ceil(high)
 	}
@@ -198,9 +199,3 @@ func (r Rope) attention() float64 {
 }
 
 // or returns x, or the default if x is 0.
-func or(x, standard float64) float64 {
-	if x == 0 {
-		return standard
-	}
-	return x
-}

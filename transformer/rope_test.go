@@ -52,7 +52,7 @@ func TestRopesOfTransformers(t *testing.T) {
 		f, err := newFields([]byte(`{"rope_parameters":`+string(g.Parameters)+`}`), "", &Config{})
 		require.NoError(t, err)
 		c := &Config{HeadDim: g.Dim, Context: 4096}
-		c.readRope(f)
+		c.rope(f)
 		require.NoError(t, f.err)
 		differ += requireRope(t, &g.goldenRope, c.Rope, g.Length, string(g.Parameters))
 		all += g.Dim / 2

@@ -40,13 +40,13 @@ func (c *Config) tensorsToSave(list []amp.Tensor, o *qlora.AdapterOptions, nameO
 		return nil, fmt.Errorf("modules_to_save has an empty name, want the end of a module's name: %w", snug.ErrConfig)
 	}
 	if c.Tied && c.savesTable(o, nameOf) {
-		if c.Family == "gpt2" {
-			return nil, fmt.Errorf("modules_to_save has the tied embedding of gpt2, which PEFT would save untied: %w", snug.ErrConfig)
+		if c.family().untied {
+			return nil, fmt.Errorf("modules_to_save has the tied embedding of %s, which PEFT would save untied: %w", c.Family, snug.ErrConfig)
 		}
 		keepTied(o)
 	}
 	found := map[string]bool{}
-	for _, t := range list {
+	for i, t := range list {
 		module := nameOf(t.Name[:strings.LastIndexByte(t.Name, '.')])
 		for _, name := range o.ModulesToSave {
 			one := qlora.AdapterOptions{ModulesToSave: []string{name}, Other: o.Other}
@@ -60,7 +60,7 @@ func (c *Config) tensorsToSave(list []amp.Tensor, o *qlora.AdapterOptions, nameO
 				return nil, err
 			case !one.SavesModule(module):
 				continue
-			case c.isMatrix(t) || strings.HasSuffix(t.Name, ".bias") && !isNorm(module):
+			case c.isMatrix(t) || strings.HasSuffix(t.Name, ".bias") && len(list[i-1].Shape) == 2: // a bias follows its matrix
 				return nil, fmt.Errorf("modules_to_save has %q, which is of %s, a matrix of a layer: want embeddings, the head or norms: %w", name, module, snug.ErrConfig)
 			}
 			if found[name] = true; len(saved) == 0 || saved[len(saved)-1].Name != t.Name {
@@ -89,12 +89,6 @@ func keepTied(o *qlora.AdapterOptions) {
 func (c *Config) savesTable(o *qlora.AdapterOptions, nameOf func(module string) string) bool {
 	table := strings.TrimSuffix(c.layout().body+c.embedding(), ".weight")
 	return o.SavesModule(nameOf(table)) || o.SavesModule(nameOf("lm_head"))
-}
-
-// isNorm reports whether a module is a norm, by the last part of its name.
-func isNorm(module string) bool {
-	last := module[strings.LastIndexByte(module, '.')+1:]
-	return strings.Contains(last, "norm") || strings.HasPrefix(last, "ln_")
 }
 
 // chooseSaved sets the parameters of the base that train.

@@ -2,7 +2,7 @@ package transformer
 
 import (
 	"context"
-	"fmt"
+	"slices"
 
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/remat"
@@ -17,24 +17,33 @@ import (
 // activation. They recompute the normalized inputs and the activation's output, which is cheap. The gradients of gate
 // and up are written over gate and up.
 
-// saved is what a stage keeps for its backward step.
-type saved struct {
-	y        *tensor
-	norm     stats
-	q, k, v  *tensor // q and k before their norms, if they have norms, or after the rope
-	att, lse *tensor
-	gate, up *tensor
-	half     *tensor // input of the norm after the half, if there is one
-	post     stats
-	logits   *tensor // of a router
+// saved is what a stage keeps for its backward step. Each kind of stage has a type of its own.
+type saved interface {
+	// tensors appends all tensors that the set can have, nil for those that it does not.
+	tensors(list []*tensor) []*tensor
 }
 
-func (s *saved) tensors() [13]*tensor {
-	return [...]*tensor{s.y, s.norm.mean, s.norm.rstd, s.q, s.k, s.v, s.att, s.lse, s.gate, s.up, s.half, s.post.rstd, s.logits}
+// stage is a stage of the chain.
+type stage interface {
+	remat.Stage[*tensor, saved]
+	cost(sequences, tokens int) remat.Cost // of a batch, see [Model.Costs]
 }
 
-func savedBytes(s *saved) (sum int64) {
-	for _, t := range s.tensors() {
+// halfSaved is what the stages of all kinds keep.
+type halfSaved struct {
+	y    *tensor
+	norm stats
+	half *tensor // input of the norm after the half, if there is one
+	post stats
+}
+
+func (s *halfSaved) tensors(list []*tensor) []*tensor {
+	return append(list, s.y, s.norm.mean, s.norm.rstd, s.half, s.post.mean, s.post.rstd)
+}
+
+func (m *Model) savedBytes(s saved) (sum int64) {
+	m.kept = s.tensors(m.kept[:0])
+	for _, t := range m.kept {
 		if t != nil {
 			sum += int64(t.Bytes())
 		}
@@ -42,29 +51,31 @@ func savedBytes(s *saved) (sum int64) {
 	return sum
 }
 
-// newSaved returns an empty set, a freed one if there is any.
-func (m *Model) newSaved() *saved {
-	n := len(m.sets)
-	if n == 0 {
-		return &saved{}
+// newSaved returns an empty set of type S, a freed one if there is any.
+func newSaved[S any, P interface {
+	*S
+	saved
+}](m *Model) P {
+	at := slices.IndexFunc(m.sets, func(s saved) bool { _, is := s.(P); return is })
+	if at < 0 {
+		return new(S)
 	}
-	s := m.sets[n-1]
-	m.sets = m.sets[:n-1]
+	s := m.sets[at].(P)
+	m.sets = slices.Delete(m.sets, at, at+1)
+	*s = *new(S)
 	return s
 }
 
 // keepPost allocates in s what the norm after a half keeps.
-func (o *ops) keepPost(s *saved, post norm) {
+func (o *ops) keepPost(s *halfSaved, post norm) {
 	if post.weight != nil {
 		s.half, s.post = o.get(o.config.Dim), o.stats(post)
 	}
 }
 
-func (m *Model) releaseSaved(s *saved) {
-	for _, t := range s.tensors() {
-		m.pool.put(t)
-	}
-	*s = saved{}
+func (m *Model) releaseSaved(s saved) {
+	m.kept = s.tensors(m.kept[:0])
+	m.pool.put(m.kept...)
 	m.sets = append(m.sets, s)
 }
 
@@ -72,9 +83,9 @@ func (m *Model) releaseSaved(s *saved) {
 func (m *Model) makeStages() {
 	c := &m.config
 	m.matrices = map[*Param]*linear{}
-	m.chain = &remat.Chain[*tensor, *saved]{
+	m.chain = &remat.Chain[*tensor, saved]{
 		Bytes:        func(t *tensor) int64 { return int64(t.Bytes()) },
-		SavedBytes:   savedBytes,
+		SavedBytes:   m.savedBytes,
 		Release:      func(t *tensor) { m.pool.put(t) },
 		ReleaseSaved: m.releaseSaved,
 	}
@@ -82,36 +93,21 @@ func (m *Model) makeStages() {
 		m.chain.Store = m.store
 	}
 	for i := range c.Layers {
-		a := &attentionHalf{Model: m, index: 2 * i, window: c.Windows[i]}
-		switch {
-		case len(m.ropes) == 2 && a.window > 0:
-			a.angles = m.ropes[1]
-		case len(m.ropes) > 0:
-			a.angles = m.ropes[0]
+		m.stages = append(m.stages, m.attentionLayer(i))
+		if c.hasExperts(i) {
+			m.stages = append(m.stages, m.expertsLayer(i))
+		} else {
+			m.stages = append(m.stages, m.mlpLayer(i))
 		}
-		p := &mlpHalf{Model: m, index: 2*i + 1}
-		switch name := fmt.Sprintf("layers.%d.", i); {
-		case c.Family == "gpt2":
-			m.gpt2Layer(fmt.Sprintf("h.%d.", i), a, p)
-		case c.hasExperts(i):
-			m.llamaAttention(name, a)
-			m.addLayers(a.qkv, a.out)
-			m.chain.Stages = append(m.chain.Stages, a, m.expertsLayer(name, 2*i+1))
-			continue
-		default:
-			m.llamaAttention(name, a)
-			m.llamaMLP(name, a, p)
-		}
-		m.addLayers(a.qkv, a.out, p.in, p.down)
-		m.chain.Stages = append(m.chain.Stages, a, p)
+	}
+	for _, s := range m.stages {
+		m.chain.Stages = append(m.chain.Stages, s)
 	}
 	m.table = m.param(c.embedding())
 	if c.LearnedPositions {
 		m.positions = m.param(c.positions())
 	}
-	if m.last = m.norm("norm"); c.Family == "gpt2" {
-		m.last = m.norm("ln_f")
-	}
+	m.last = m.norm(c.names().norm)
 	if m.head = m.table; !c.Tied {
 		m.head = m.index[c.layout().head]
 	}
@@ -138,77 +134,68 @@ func (m *Model) addLayers(lists ...[]linear) {
 
 // linear returns a linear layer by its name without the prefix of the family.
 func (m *Model) linear(name string, in, out int) linear {
-	return linear{weight: m.param(name + ".weight"), bias: m.index[m.config.layout().body+name+".bias"], in: in, out: out}
+	return linear{weight: m.param(name + ".weight"), bias: m.index[m.config.layout().body+name+".bias"], in: in, out: out, conv: m.conv()}
 }
 
-// llamaAttention fills the first stage of a layer whose parameters have the names of Llama.
-func (m *Model) llamaAttention(name string, a *attentionHalf) {
-	c := &m.config
+// attentionLayer makes the first stage of a layer.
+func (m *Model) attentionLayer(layer int) *attentionHalf {
+	c, n, block := &m.config, m.config.names(), m.config.block(layer)
 	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	project := func(part string, in, out int) linear { return m.linear(name+part, in, out) }
-	a.norm = m.norm(name + "input_layernorm")
-	if c.PackedQKV {
-		a.qkv = []linear{project("self_attn.qkv_proj", c.Dim, queries+2*keys)}
-	} else {
-		a.qkv = []linear{
-			project("self_attn.q_proj", c.Dim, queries), project("self_attn.k_proj", c.Dim, keys), project("self_attn.v_proj", c.Dim, keys),
-		}
+	a := &attentionHalf{Model: m, index: 2 * layer, window: c.Windows[layer], norm: m.norm(block + n.attentionNorm)}
+	switch {
+	case len(m.ropes) == 2 && a.window > 0:
+		a.angles = m.ropes[1]
+	case len(m.ropes) > 0:
+		a.angles = m.ropes[0]
 	}
-	a.qNorm, a.kNorm, a.sinks = m.norm(name+"self_attn.q_norm"), m.norm(name+"self_attn.k_norm"), m.index[c.layout().body+name+sinks]
-	a.out = []linear{project("self_attn.o_proj", queries, c.Dim)}
+	if c.packed() {
+		a.qkv = []linear{m.linear(block+n.qkv, c.Dim, queries+2*keys)}
+	} else {
+		a.qkv = []linear{m.linear(block+n.q, c.Dim, queries), m.linear(block+n.k, c.Dim, keys), m.linear(block+n.v, c.Dim, keys)}
+	}
+	if c.QKNorm {
+		a.qNorm, a.kNorm = m.norm(block+n.qNorm), m.norm(block+n.kNorm)
+	}
+	if c.Sinks {
+		a.sinks = m.param(block + n.sinks)
+	}
+	a.out = []linear{m.linear(block+n.out, queries, c.Dim)}
+	if c.PostNorms {
+		a.post = m.norm(block + n.attentionPost)
+	}
+	m.addLayers(a.qkv, a.out)
+	return a
 }
 
-// llamaMLP fills the second stage of a layer whose parameters have the names of Llama.
-func (m *Model) llamaMLP(name string, a *attentionHalf, p *mlpHalf) {
-	c := &m.config
-	p.norm = m.norm(name + "post_attention_layernorm")
-	if c.PostNorms { // post_attention_layernorm is then the norm after the first half
-		a.post, p.norm = p.norm, m.norm(name+"pre_feedforward_layernorm")
-		p.post = m.norm(name + "post_feedforward_layernorm")
+// mlpLayer makes the second stage of a layer without experts. Without a gate the bias of up is a part of the activation.
+func (m *Model) mlpLayer(layer int) *mlpHalf {
+	c, n, block := &m.config, m.config.names(), m.config.block(layer)
+	p := &mlpHalf{Model: m, index: 2*layer + 1, norm: m.norm(block + n.mlpNorm)}
+	if c.PostNorms {
+		p.post = m.norm(block + n.mlpPost)
 	}
-	up := m.linear(name+"mlp.up_proj", c.Dim, c.Hidden)
+	up := m.linear(block+n.up, c.Dim, c.Hidden)
 	if c.Gated {
-		p.in = []linear{m.linear(name+"mlp.gate_proj", c.Dim, c.Hidden), up}
-	} else { // the bias is a part of the activation
+		p.in = []linear{m.linear(block+n.gate, c.Dim, c.Hidden), up}
+	} else {
 		p.bias, up.bias = up.bias, nil
 		p.in = []linear{up}
 	}
-	p.down = []linear{m.linear(name+"mlp.down_proj", c.Hidden, c.Dim)}
-}
-
-// gpt2Layer fills the stages of a layer of GPT-2. The bias before GELU is a part of the
-// activation.
-func (m *Model) gpt2Layer(name string, a *attentionHalf, p *mlpHalf) {
-	c := &m.config
-	project := func(part string, in, out int) linear {
-		return linear{weight: m.param(name + part + ".weight"), bias: m.param(name + part + ".bias"), conv: true, in: in, out: out}
-	}
-	a.norm = m.norm(name + "ln_1")
-	a.qkv = []linear{project("attn.c_attn", c.Dim, 3*c.Dim)}
-	a.out = []linear{project("attn.c_proj", c.Dim, c.Dim)}
-	p.norm = m.norm(name + "ln_2")
-	up := project("mlp.c_fc", c.Dim, c.Hidden)
-	p.bias, up.bias = up.bias, nil
-	p.in = []linear{up}
-	p.down = []linear{project("mlp.c_proj", c.Hidden, c.Dim)}
+	p.down = []linear{m.linear(block+n.down, c.Hidden, c.Dim)}
+	m.addLayers(p.in, p.down)
+	return p
 }
 
 // firstTrained returns the first stage whose input needs a gradient: the stages before it and
 // the embedding are frozen.
 func (m *Model) firstTrained() int {
-	if m.table.Trains || m.positions != nil && m.positions.Trains {
-		return 0
-	}
-	for i, s := range m.chain.Stages {
-		if s.(interface{ trains() bool }).trains() {
-			return i
+	all := m.config.tensorsOf(m.config.layout())
+	for i, t := range all.list {
+		if m.index[t.Name].Trains || m.byModule[t.Name] != nil {
+			return all.stages[i]
 		}
 	}
-	return len(m.chain.Stages)
-}
-
-func (n norm) trains() bool {
-	return n.weight != nil && n.weight.Trains || n.bias != nil && n.bias.Trains
+	return len(m.stages)
 }
 
 func anyTrains(layers []linear) bool {
@@ -230,8 +217,13 @@ type mlpHalf struct {
 	post     norm     // of the output, without weights if there is none
 }
 
-func (b *mlpHalf) trains() bool {
-	return b.norm.trains() || b.post.trains() || anyTrains(b.in) || anyTrains(b.down) || b.bias != nil && b.bias.Trains
+type mlpSaved struct {
+	halfSaved
+	gate, up *tensor
+}
+
+func (s *mlpSaved) tensors(list []*tensor) []*tensor {
+	return append(s.halfSaved.tensors(list), s.gate, s.up)
 }
 
 // project computes gate and up from the normalized input; gate is nil if there is none.
@@ -264,9 +256,9 @@ func (b *mlpHalf) Forward(ctx context.Context, x *tensor) (*tensor, error) {
 }
 
 // Resave leaves out the activation and the last product, unless its norm needs them. With tiles it leaves out all.
-func (b *mlpHalf) Resave(ctx context.Context, x *tensor) (*saved, error) {
+func (b *mlpHalf) Resave(ctx context.Context, x *tensor) (saved, error) {
 	o := b.begins(b.index, b.forwardPhase())
-	s := b.newSaved()
+	s := newSaved[mlpSaved](b.Model)
 	s.y = o.get(b.config.Dim)
 	switch {
 	case b.tiled():
@@ -279,24 +271,24 @@ func (b *mlpHalf) Resave(ctx context.Context, x *tensor) (*saved, error) {
 }
 
 // save computes everything except the output.
-func (b *mlpHalf) save(o *ops, s *saved, x *tensor) {
+func (b *mlpHalf) save(o *ops, s *mlpSaved, x *tensor) {
 	s.norm = o.stats(b.norm)
-	o.keepPost(s, b.post)
+	o.keepPost(&s.halfSaved, b.post)
 	s.gate, s.up = b.project(o, s.norm, x)
 }
 
 // saveAll also computes the output y.
-func (b *mlpHalf) saveAll(o *ops, s *saved, y, x *tensor) {
+func (b *mlpHalf) saveAll(o *ops, s *mlpSaved, y, x *tensor) {
 	b.save(o, s, x)
 	act := o.get(b.config.Hidden)
 	o.activate(act, s.gate, s.up, b.bias)
-	o.leave(y, x, act, &b.down[0], b.post, s)
+	o.leave(y, x, act, &b.down[0], b.post, &s.halfSaved)
 	b.pool.put(act)
 }
 
-func (b *mlpHalf) ForwardSave(ctx context.Context, x *tensor) (*tensor, *saved, error) {
+func (b *mlpHalf) ForwardSave(ctx context.Context, x *tensor) (*tensor, saved, error) {
 	o := b.begins(b.index, b.forwardPhase())
-	s := b.newSaved()
+	s := newSaved[mlpSaved](b.Model)
 	s.y = o.get(b.config.Dim)
 	if b.tiled() {
 		return s.y, s, b.forwardTiles(ctx, o, s.y, x)
@@ -318,18 +310,18 @@ func (b *mlpHalf) forwardTiles(ctx context.Context, o *ops, y, x *tensor) error 
 }
 
 // Backward turns the gradient of y, in place, into the gradient of x.
-func (b *mlpHalf) Backward(ctx context.Context, x *tensor, s *saved, d *tensor) (*tensor, error) {
+func (b *mlpHalf) Backward(ctx context.Context, x *tensor, kept saved, d *tensor) (*tensor, error) {
 	if b.index < b.first {
 		return d, nil
 	}
 	o := b.begins(b.index, plan.Backward)
 	if !b.tiled() {
-		b.backward(o, x, s, d)
+		b.backward(o, x, kept.(*mlpSaved), d)
 		return d, o.err
 	}
 	return d, o.eachTile(ctx, func() {
 		x, d := o.rows(&o.tile.x, x), o.rows(&o.tile.d, d)
-		s := b.newSaved()
+		s := newSaved[mlpSaved](b.Model)
 		if b.post.weight == nil {
 			b.save(o, s, x)
 		} else {
@@ -342,12 +334,12 @@ func (b *mlpHalf) Backward(ctx context.Context, x *tensor, s *saved, d *tensor) 
 	})
 }
 
-func (b *mlpHalf) backward(o *ops, x *tensor, s *saved, d *tensor) {
+func (b *mlpHalf) backward(o *ops, x *tensor, s *mlpSaved, d *tensor) {
 	act := o.get(b.config.Hidden)
 	if b.down[0].adapter != nil || b.down[0].weight.Trains {
 		o.activate(act, s.gate, s.up, b.bias)
 	}
-	dout := o.leaveBackward(d, b.post, s)
+	dout := o.leaveBackward(d, b.post, &s.halfSaved)
 	dact := o.linearBackward(act, b.down, dout) // the gradient of the activation's output
 	if dout != d {
 		b.pool.put(dout)

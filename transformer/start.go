@@ -1,8 +1,10 @@
 package transformer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/qlora"
@@ -10,23 +12,19 @@ import (
 
 // This file has fresh adapters that take over a part of their matrix.
 
-// loftQ is the Init of adapters that leave the matrix as every model in 4 bits has it.
-const loftQ = "loftq"
-
-// loftQConfig is PEFT's field for adapters of loftQ. SaveAdapter writes it, so that they are not used with other
-// weights; PEFT warns that it ignores the field where init_lora_weights is not "loftq", and empties it.
-const loftQConfig = "loftq_config"
-
-func wantNF4(base qlora.Type) error {
+// checkStart returns an error unless the matrices have the form whose loss adapters make up for.
+func (m *Model) checkStart(s qlora.Start) error {
+	base := cmp.Or(m.options.Base, m.storedType)
+	if s.Base == 0 || m.options.Base == s.Base {
+		return nil
+	}
 	form := "the type of the model"
 	if base != 0 {
 		form = base.String()
 	}
-	return fmt.Errorf("adapters of %s make up for what weights lose in NF4, and the base is in %s: want NF4: %w", loftQ, form, snug.ErrConfig)
+	want := strings.ToUpper(s.Base.String())
+	return fmt.Errorf("adapters of %s make up for what weights lose in %s, and the base is in %s: want %s: %w", s.Name, want, form, want, snug.ErrConfig)
 }
-
-// keepsFirst reports whether adapters take over a part of their matrix. SaveAdapter then needs their first values.
-func (m *Model) keepsFirst() bool { return m.adapters.Init != "" && m.adapters.Init != loftQ }
 
 // startAdapters begins the adapters of matrices in floats. Those of matrices in 4 bits begin when the matrix is read.
 func (m *Model) startAdapters() error {

@@ -26,54 +26,56 @@ func (c *Config) Tensors() ([]amp.Tensor, error) {
 	return c.tensors(c.layout()), nil
 }
 
-// layout says how the names in a folder differ from the names of the family.
-type layout struct {
-	body string // prefix of all names except the head's
-	head string // name of the head's matrix
-}
-
-// layouts returns the layouts that folders of a family may have, the usual one first.
+// layouts returns the layouts that a folder may have, the usual one first.
 func (c *Config) layouts() []layout {
-	switch {
-	case c.Multimodal: // published, and saved by transformers; as modules are named in memory since 4.52
-		return []layout{{"language_model.model.", "language_model.lm_head.weight"}, {"model.language_model.", "lm_head.weight"}}
-	case c.Family == "gpt2": // with a head; published, or saved without a head
-		return []layout{{"transformer.", "lm_head.weight"}, {"", "lm_head.weight"}}
+	if c.Multimodal {
+		return c.family().whole.layouts
 	}
-	return []layout{{"model.", "lm_head.weight"}, {"", "lm_head.weight"}}
+	return c.names().layouts
 }
 
 func (c *Config) layout() layout { return c.layouts()[0] }
 
 // embedding returns the name of the embedding, without the prefix.
-func (c *Config) embedding() string {
-	if c.Family == "gpt2" {
-		return "wte.weight"
-	}
-	return "embed_tokens.weight"
-}
+func (c *Config) embedding() string { return c.names().embedding + ".weight" }
 
 // positions returns the name of the table of learned positions, without the prefix.
-func (c *Config) positions() string {
-	if c.Family == "gpt2" {
-		return "wpe.weight"
-	}
-	return "embed_positions.weight"
-}
+func (c *Config) positions() string { return c.names().positions + ".weight" }
 
-func (c *Config) tensors(names layout) []amp.Tensor {
-	l := lister{dtype: fileType(c.DType)}
-	l.prefix = names.body
-	if c.Family == "gpt2" {
-		c.gpt2(&l)
-	} else {
-		c.llama(&l)
+// block returns the prefix of the names of a layer.
+func (c *Config) block(layer int) string { return fmt.Sprintf("%s.%d.", c.names().block, layer) }
+
+func (c *Config) tensors(in layout) []amp.Tensor { return c.tensorsOf(in).list }
+
+// tensorsOf lists the parameters with their stages.
+func (c *Config) tensorsOf(in layout) *lister {
+	n := c.names()
+	l := &lister{Config: c, names: n, prefix: in.body}
+	l.add(c.embedding(), c.Vocab, c.Dim)
+	if c.LearnedPositions {
+		l.add(c.positions(), c.Context, c.Dim)
 	}
+	for i := range c.Layers {
+		l.prefix, l.stage = in.body+c.block(i), 2*i
+		l.attention()
+		l.stage++
+		l.norm(n.mlpNorm)
+		if c.hasExperts(i) {
+			l.experts()
+		} else {
+			l.mlp()
+		}
+		if c.PostNorms {
+			l.norm(n.mlpPost)
+		}
+	}
+	l.prefix, l.stage = in.body, 2*c.Layers
+	l.norm(n.norm)
 	if !c.Tied {
 		l.prefix = ""
-		l.add(names.head, c.Vocab, c.Dim)
+		l.add(in.head, c.Vocab, c.Dim)
 	}
-	return l.list
+	return l
 }
 
 func fileType(dt snug.DType) string {
@@ -82,139 +84,89 @@ func fileType(dt snug.DType) string {
 
 // lister lists tensors.
 type lister struct {
-	prefix, dtype string
-	list          []amp.Tensor
+	*Config
+	names  *names
+	prefix string
+	stage  int // the first one makes the embedding, too
+	list   []amp.Tensor
+	stages []int // of the parameters of list
 }
 
 func (l *lister) add(name string, shape ...int) {
-	l.list = append(l.list, amp.Tensor{Name: l.prefix + name, DType: l.dtype, Shape: shape})
+	l.list = append(l.list, amp.Tensor{Name: l.prefix + name, DType: fileType(l.DType), Shape: shape})
+	l.stages = append(l.stages, l.stage)
 }
 
-// linear adds a matrix [out, in] with its bias.
+// linear adds a matrix with its bias.
 func (l *lister) linear(name string, out, in int, bias bool) {
-	l.add(name+".weight", out, in)
+	if l.names.conv {
+		l.add(name+".weight", in, out)
+	} else {
+		l.add(name+".weight", out, in)
+	}
 	if bias {
 		l.add(name+".bias", out)
 	}
 }
 
-// llama lists the parameters of the families that have the names of Llama.
-func (c *Config) llama(l *lister) {
-	body := l.prefix
-	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	norm := func(name string) {
-		l.add(name+".weight", c.Dim)
-		if c.LayerNorm {
-			l.add(name+".bias", c.Dim)
-		}
+func (l *lister) norm(name string) {
+	l.add(name+".weight", l.Dim)
+	if l.LayerNorm {
+		l.add(name+".bias", l.Dim)
 	}
-	l.add("embed_tokens.weight", c.Vocab, c.Dim)
-	if c.LearnedPositions {
-		l.add(c.positions(), c.Context, c.Dim)
-	}
-	for i := range c.Layers {
-		l.prefix = fmt.Sprintf("%slayers.%d.", body, i)
-		norm("input_layernorm")
-		if c.PackedQKV {
-			l.linear("self_attn.qkv_proj", queries+2*keys, c.Dim, c.QKVBias)
-		} else {
-			l.linear("self_attn.q_proj", queries, c.Dim, c.QKVBias)
-			l.linear("self_attn.k_proj", keys, c.Dim, c.QKVBias)
-			l.linear("self_attn.v_proj", keys, c.Dim, c.QKVBias)
-		}
-		if c.QKNorm {
-			l.add("self_attn.q_norm.weight", c.HeadDim)
-			l.add("self_attn.k_norm.weight", c.HeadDim)
-		}
-		if c.Sinks {
-			l.add(sinks, c.Heads)
-		}
-		l.linear("self_attn.o_proj", c.Dim, queries, c.OutBias)
-		norm("post_attention_layernorm")
-		if c.PostNorms { // the norm after attention is the one above
-			l.add("pre_feedforward_layernorm.weight", c.Dim)
-		}
-		if c.hasExperts(i) {
-			c.listExperts(l)
-		} else {
-			if c.Gated {
-				l.linear("mlp.gate_proj", c.Hidden, c.Dim, c.MLPBias)
-			}
-			l.linear("mlp.up_proj", c.Hidden, c.Dim, c.MLPBias || c.UpBias)
-			l.linear("mlp.down_proj", c.Dim, c.Hidden, c.MLPBias)
-		}
-		if c.PostNorms {
-			l.add("post_feedforward_layernorm.weight", c.Dim)
-		}
-	}
-	l.prefix = body
-	norm("norm")
 }
 
-// sinks is the name of the parameter with the sinks of a layer's heads, without the prefix of the layer.
-const sinks = "self_attn.sinks"
-
-// expertNames are the names of the router and of the experts of a layer, without the prefix of the layer.
-type expertNames struct {
-	router         string // without ".weight" and ".bias"
-	experts        string // before the number of the expert
-	gate, up, down string // of an expert, without ".weight" and ".bias"
-}
-
-func (c *Config) expertNames() expertNames {
-	switch c.Family {
-	case "mixtral":
-		return expertNames{"block_sparse_moe.gate", "block_sparse_moe.experts.", "w1", "w3", "w2"}
-	case "gpt_oss": // its files hold the experts of a layer in one tensor
-		return expertNames{"mlp.router", "mlp.experts.", "gate_proj", "up_proj", "down_proj"}
+// attention lists the first half of a layer.
+func (l *lister) attention() {
+	n, queries, keys := l.names, l.Heads*l.HeadDim, l.KVHeads*l.HeadDim
+	l.norm(n.attentionNorm)
+	if l.packed() {
+		l.linear(n.qkv, queries+2*keys, l.Dim, l.QKVBias)
+	} else {
+		l.linear(n.q, queries, l.Dim, l.QKVBias)
+		l.linear(n.k, keys, l.Dim, l.QKVBias)
+		l.linear(n.v, keys, l.Dim, l.QKVBias)
 	}
-	return expertNames{"mlp.gate", "mlp.experts.", "gate_proj", "up_proj", "down_proj"}
+	if l.QKNorm {
+		l.add(n.qNorm+".weight", l.HeadDim)
+		l.add(n.kNorm+".weight", l.HeadDim)
+	}
+	if l.Sinks {
+		l.add(n.sinks, l.Heads)
+	}
+	l.linear(n.out, l.Dim, queries, l.OutBias)
+	if l.PostNorms {
+		l.norm(n.attentionPost)
+	}
 }
 
-// of returns the name of a part of an expert, without ".weight" and ".bias".
-func (n expertNames) of(expert int, part string) string {
+// mlp lists the matrices of an MLP.
+func (l *lister) mlp() {
+	if l.Gated {
+		l.linear(l.names.gate, l.Hidden, l.Dim, l.MLPBias)
+	}
+	l.linear(l.names.up, l.Hidden, l.Dim, l.MLPBias || l.UpBias)
+	l.linear(l.names.down, l.Dim, l.Hidden, l.MLPBias)
+}
+
+// experts lists the router and the experts of a layer.
+func (l *lister) experts() {
+	n, e := &l.names.experts, &l.Experts
+	l.linear(n.router, e.Count, l.Dim, e.Bias)
+	for i := range e.Count {
+		l.linear(n.of(i, n.gate), e.Hidden, l.Dim, e.Bias)
+		l.linear(n.of(i, n.up), e.Hidden, l.Dim, e.Bias)
+		l.linear(n.of(i, n.down), l.Dim, e.Hidden, e.Bias)
+	}
+}
+
+// of returns the name of a part of an expert.
+func (n *expertNames) of(expert int, part string) string {
 	return fmt.Sprintf("%s%d.%s", n.experts, expert, part)
 }
 
 // isRouter reports whether a matrix is the matrix of a router. Such a matrix is small, and errors in it would change
 // the choice of experts. So it stays in floats and has no adapter.
 func (c *Config) isRouter(name string) bool {
-	return c.Experts.Count > 0 && strings.HasSuffix(name, c.expertNames().router+".weight")
-}
-
-// listExperts lists the router and the experts of a layer.
-func (c *Config) listExperts(l *lister) {
-	n, e := c.expertNames(), c.Experts
-	l.linear(n.router, e.Count, c.Dim, e.Bias)
-	for i := range e.Count {
-		l.linear(n.of(i, n.gate), e.Hidden, c.Dim, e.Bias)
-		l.linear(n.of(i, n.up), e.Hidden, c.Dim, e.Bias)
-		l.linear(n.of(i, n.down), c.Dim, e.Hidden, e.Bias)
-	}
-}
-
-// gpt2 lists the parameters of GPT-2.
-func (c *Config) gpt2(l *lister) {
-	body := l.prefix
-	norm := func(name string) {
-		l.add(name+".weight", c.Dim)
-		l.add(name+".bias", c.Dim)
-	}
-	conv := func(name string, in, out int) {
-		l.add(name+".weight", in, out)
-		l.add(name+".bias", out)
-	}
-	l.add("wte.weight", c.Vocab, c.Dim)
-	l.add("wpe.weight", c.Context, c.Dim)
-	for i := range c.Layers {
-		l.prefix = fmt.Sprintf("%sh.%d.", body, i)
-		norm("ln_1")
-		conv("attn.c_attn", c.Dim, 3*c.Dim)
-		conv("attn.c_proj", c.Dim, c.Dim)
-		norm("ln_2")
-		conv("mlp.c_fc", c.Dim, c.Hidden)
-		conv("mlp.c_proj", c.Hidden, c.Dim)
-	}
-	l.prefix = body
-	norm("ln_f")
+	return c.Experts.Count > 0 && strings.HasSuffix(name, c.names().experts.router+".weight")
 }

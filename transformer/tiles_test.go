@@ -213,7 +213,7 @@ func TestTilesDivideMemory(t *testing.T) {
 			require.NoError(t, err)
 			steps[0] = m.pool.peak - before - int64(y.Bytes())
 			d := m.stage().embed()
-			before, m.pool.peak = m.pool.used-savedBytes(s)+int64(y.Bytes()), m.pool.used
+			before, m.pool.peak = m.pool.used-m.savedBytes(s)+int64(y.Bytes()), m.pool.used
 			_, err = p.Backward(context.Background(), x, s, d)
 			require.NoError(t, err)
 			steps[1] = m.pool.peak - before

@@ -69,7 +69,7 @@ const sequences, tokens = 8, 64 // sequences of a batch, and tokens of each
 func config() *transformer.Config {
 	const layers, heads, headDim = 2, 4, 32
 	return &transformer.Config{
-		Family: "llama", Vocab: 256, Dim: heads * headDim, Hidden: 384, Layers: layers, Heads: heads, KVHeads: heads, HeadDim: headDim, Context: tokens,
+		Family: transformer.Llama, Vocab: 256, Dim: heads * headDim, Hidden: 384, Layers: layers, Heads: heads, KVHeads: heads, HeadDim: headDim, Context: tokens,
 		NormEps: 1e-5, Activation: transformer.SiLU, Gated: true, Windows: make([]int, layers), ScoreScale: 1 / math.Sqrt(headDim), EmbeddingScale: 1,
 		Rope: transformer.Rope{Kind: transformer.RopeDefault, Theta: 10000, Dim: headDim}, Tied: true, InitStd: 0.07, BOS: -1, Pad: -1,
 	}

@@ -82,7 +82,7 @@ func makeBase(ctx context.Context, dir string, steps int) error {
 func config(tok *tokenizer.Tokenizer) *transformer.Config {
 	const layers, heads, headDim = 4, 4, 32
 	return &transformer.Config{
-		Family: "llama", Vocab: tok.Len(), Dim: heads * headDim, Hidden: 384, Layers: layers, Heads: heads, KVHeads: heads / 2, HeadDim: headDim,
+		Family: transformer.Llama, Vocab: tok.Len(), Dim: heads * headDim, Hidden: 384, Layers: layers, Heads: heads, KVHeads: heads / 2, HeadDim: headDim,
 		Context: 128, NormEps: 1e-5, Activation: transformer.SiLU, Gated: true, Windows: make([]int, layers), EmbeddingScale: 1,
 		ScoreScale: 1 / math.Sqrt(headDim), Rope: transformer.Rope{Kind: transformer.RopeDefault, Theta: 10000, Dim: headDim},
 		InitStd: 0.05, BOS: -1, EOS: []int{0}, Pad: -1,

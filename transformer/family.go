@@ -1,0 +1,149 @@
+package transformer
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+)
+
+// A family is a model_type of transformers. Its file says all that is its own; nothing else knows it by name.
+type family struct {
+	name  string   // model_type
+	class string   // of transformers, before the head
+	head  string   // of the class, empty: ForCausalLM
+	std   defaults // of fields that config.json leaves out
+
+	// layers sets the fields of a Config in which the family has no choice, [plainLayers] if nil.
+	layers func(c *Config)
+	// fields has the other fields that the class of transformers reads, nil for a family that no config.json describes.
+	fields func(f *fields, c *Config)
+
+	names names
+	// whole, unless nil, is the model for images and text of which the family is the text.
+	whole *whole
+
+	// residual has the ends of the names of matrices whose initial deviation is divided by the root of the number of
+	// halves. normal has those of vectors that begin normally distributed; sinks do in all families.
+	residual, normal []string
+	// untied says that PEFT saves the tied embedding as a matrix of its own when it trains beside adapters.
+	untied bool
+}
+
+// defaults are the fields that families leave out, as transformers fills them.
+type defaults struct {
+	vocab, dim, hidden, layers, heads int
+	kvHeads                           int // 0: heads
+	headDim                           int // 0: dim/heads
+	context                           int
+	bos, eos, pad                     int
+	tied                              bool
+	eps                               float64 // of norms, 0: 1e-6
+	theta                             float64 // of the rope, 0: 10000
+	experts                           Experts
+}
+
+// names are the names of parameters: of modules, without ".weight" and ".bias". Those of a layer lack its prefix. The name
+// of a module that no model of the family has is empty; without a q one matrix makes q, k and v.
+type names struct {
+	layouts []layout // that folders may have, the usual one first
+	buffers *regexp.Regexp
+
+	embedding, positions, norm string
+	block                      string // before the number of a layer
+
+	attentionNorm, q, k, v, qkv, qNorm, kNorm, sinks, out, attentionPost string
+	mlpNorm, gate, up, down, mlpPost                                     string
+	experts                                                              expertNames
+
+	conv bool // the matrices of the layers are [in, out]
+}
+
+// layout says how the names in a folder differ from the names of the family.
+type layout struct {
+	body string // prefix of all names except the head's
+	head string // name of the head's matrix
+}
+
+// expertNames are the names of the router and of the experts of a layer.
+type expertNames struct {
+	router         string
+	experts        string // before the number of the expert
+	gate, up, down string // of an expert
+	joined         bool   // files hold the experts of a layer in one tensor, see slot
+}
+
+// whole is a model for images and text.
+type whole struct {
+	name    string   // model_type
+	layouts []layout // of the text in its folders
+	fields  []string // of config.json that are not about the text
+	images  []string // prefixes of its other tensors, which may follow "model."
+}
+
+// families has each family by its name. Their files fill it; defaults are those of transformers 5.23.
+var families = map[string]*family{}
+
+func register(f family) {
+	if f.layers == nil {
+		f.layers = plainLayers
+	}
+	families[f.name] = &f
+}
+
+// family returns the family of a valid Config.
+func (c *Config) family() *family { return families[c.Family] }
+
+func (c *Config) names() *names { return &c.family().names }
+
+// familyNames returns the families that a config.json can name.
+func familyNames() (list []string) {
+	for _, name := range slices.Sorted(maps.Keys(families)) {
+		if families[name].fields != nil {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// wholeNames returns the models for images and text, by model_type, with the families of their texts.
+func wholeNames() map[string]*family {
+	list := map[string]*family{}
+	for _, f := range families {
+		if f.whole != nil {
+			list[f.whole.name] = f
+		}
+	}
+	return list
+}
+
+// plainLayers sets what most families have: RMSNorm, a rope, a gate, and neither experts nor sinks.
+func plainLayers(c *Config) {
+	c.LayerNorm, c.LearnedPositions, c.PostNorms, c.PackedQKV, c.UpBias, c.Sinks = false, false, false, false, false, false
+	c.Gated, c.Experts = true, Experts{}
+}
+
+// routedLayers sets what most families with experts have. Experts have a width of their own.
+func routedLayers(c *Config) {
+	e := c.Experts
+	plainLayers(c)
+	c.Experts = Experts{Count: e.Count, Chosen: e.Chosen, Hidden: e.Hidden, Normalize: e.Normalize, RouterLoss: e.RouterLoss}
+}
+
+// llamaNames are the names of most families.
+var llamaNames = names{
+	layouts:   []layout{{"model.", "lm_head.weight"}, {"", "lm_head.weight"}},
+	buffers:   regexp.MustCompile(`^(layers\.[0-9]+\.self_attn\.)?rotary_emb\.inv_freq$`),
+	embedding: "embed_tokens", norm: "norm", block: "layers",
+	attentionNorm: "input_layernorm",
+	q:             "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj",
+	qNorm: "self_attn.q_norm", kNorm: "self_attn.k_norm", sinks: "self_attn.sinks", out: "self_attn.o_proj",
+	mlpNorm: "post_attention_layernorm",
+	gate:    "mlp.gate_proj", up: "mlp.up_proj", down: "mlp.down_proj",
+	experts: expertNames{router: "mlp.gate", experts: "mlp.experts.", gate: "gate_proj", up: "up_proj", down: "down_proj"},
+}
+
+// with returns names with changes.
+func (n names) with(change func(n *names)) names {
+	change(&n)
+	return n
+}
