@@ -75,6 +75,7 @@ type source struct {
 	packages map[string]map[string]*members // by a package's name and a name in it
 	paths    map[string]string              // of public packages by their names
 	flags    map[string][]string            // of programs, by folder, and of snug's commands, by cmd/snug/<command>
+	shared   [][2]string                    // a command or a function, and a function whose flags it has
 	texts    string                         // all string literals of Go, and of scripts all
 }
 
@@ -98,7 +99,7 @@ func readSource(t *testing.T) *source {
 			return fs.SkipDir
 		case entry.IsDir():
 			return nil
-		case strings.HasSuffix(base, ".sh") || filepath.Dir(name) == ".ci":
+		case strings.HasSuffix(base, ".sh") || filepath.Dir(name) == ".ci" || name == "check":
 			text, err := os.ReadFile(name)
 			texts.Write(text)
 			return err
@@ -113,6 +114,11 @@ func readSource(t *testing.T) *source {
 		return nil
 	}))
 	s.texts = texts.String()
+	for range 2 { // a shared row may be made by another one
+		for _, use := range s.shared {
+			s.flags[use[0]] = append(s.flags[use[0]], s.flags[use[1]]...)
+		}
+	}
 	return s
 }
 
@@ -129,6 +135,7 @@ func (s *source) read(name string, file *ast.File, texts *strings.Builder) {
 	}
 	for _, d := range file.Decls {
 		s.declare(pkg, d)
+		s.declareFlags(dir, path.Base(name), d)
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -152,6 +159,56 @@ func (s *source) read(name string, file *ast.File, texts *strings.Builder) {
 				}
 			}
 		}
+		return true
+	})
+}
+
+// declareFlags notes the flags of snug's commands: rows of a table, in a file whose name begins with the command's, and
+// functions of rows that tables of several commands share.
+func (s *source) declareFlags(dir, base string, d ast.Decl) {
+	f, ok := d.(*ast.FuncDecl)
+	if !ok || dir != "cmd/snug" || f.Type.Results == nil {
+		return
+	}
+	var result string
+	switch t := f.Type.Results.List[0].Type.(type) {
+	case *ast.StarExpr:
+		result = fmt.Sprint(t.X)
+	case *ast.Ident:
+		result = t.Name
+	}
+	if result != "flagRow" && result != "flagTable" && result != "command" {
+		return
+	}
+	to := "func " + f.Name.Name // of a row
+	if result != "flagRow" {
+		command, _, _ := strings.Cut(strings.TrimSuffix(base, ".go"), "_")
+		to = path.Join(dir, command)
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		var name string
+		switch f := call.Fun.(type) {
+		case *ast.Ident:
+			name = f.Name
+		case *ast.IndexExpr: // of type parameters
+			name = fmt.Sprint(f.X)
+		case *ast.SelectorExpr:
+			name = f.Sel.Name
+		}
+		if !strings.HasSuffix(name, "Flag") {
+			return true
+		}
+		if len(call.Args) > 0 {
+			if text, ok := literal(call.Args[0]); ok && text == strings.ToLower(text) { // others stand for values, such as DIR
+				s.flags[to] = append(s.flags[to], text)
+				return true
+			}
+		}
+		s.shared = append(s.shared, [2]string{to, "func " + name})
 		return true
 	})
 }
