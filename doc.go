@@ -22,7 +22,8 @@
 //   - offload: paged tensors over devices, host memory and disk, paged training, device
 //     maps
 //   - fused: layers that keep little for the backward pass
-//   - plan: predicted and counted memory of training, and settings that fit a limit
+//   - plan: predicted memory and time of training, and settings that fit a limit
+//   - meter: what holds memory during a run
 //
 // Above these, transformer has published models, train a training loop, and the program
 // cmd/snug fine-tunes within a memory limit. The guides in the folder docs begin with a goal,

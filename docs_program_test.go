@@ -13,8 +13,8 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
-	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
@@ -293,9 +293,9 @@ func (s sample) frompytorch13() {
 func (s sample) frompytorch14() {
 	w32, try, dev := s.w32, s.try, s.dev
 
-	monitor, err := plan.NewMonitor(plan.MonitorOptions{Device: dev})
+	monitor, err := meter.New(meter.Options{Device: dev})
 	check(err)
-	monitor.Add(plan.OnDevice, plan.Activations, int64(4*len(w32))) // you count what you allocate
+	monitor.Add(meter.OnDevice, meter.Activations, int64(4*len(w32))) // you count what you allocate
 	check(monitor.Sample())
 	batch, err := accum.FindMicroBatch(256, 1, 32, try) // find_executable_batch_size, with the global batch kept
 	check(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
@@ -101,7 +102,7 @@ func (t *tuning) describe() error {
 	case tuneFull:
 		r.StateBits, r.Gradients = 8, plan.InBackward
 		if t.Pages != "" {
-			t.task.Device.Disk, r.StateOn, r.Cache = 1<<60, plan.OnDisk, pagesHeld
+			t.task.Device.Disk, r.StateOn, r.Cache = 1<<60, meter.OnDisk, pagesHeld
 		}
 	case tuneQLoRA:
 		t.task.Rank, r.Frozen = t.Rank, 4
@@ -245,7 +246,7 @@ func (t *tuning) makeTrainer() (err error) {
 
 func (t *tuning) run(ctx context.Context) (r tuneReport, err error) {
 	r.Base = t.process.Base
-	r.Loaded, _ = plan.RSS()
+	r.Loaded, _ = meter.Resident()
 	if r.Predicted, err = t.task.Resident(t.planned, t.process); err != nil {
 		return r, err
 	}
@@ -261,7 +262,7 @@ func (t *tuning) run(ctx context.Context) (r tuneReport, err error) {
 		}
 		r.Loss, r.Counted = cmp.Or(r.Loss, report.Loss), max(r.Counted, t.counted())
 	}
-	_, r.Peak = plan.RSS()
+	_, r.Peak = meter.Resident()
 	return r, nil
 }
 
@@ -269,9 +270,9 @@ func (t *tuning) run(ctx context.Context) (r tuneReport, err error) {
 func (t *tuning) counted() int64 {
 	m, b := t.opened.Memory(), t.trainer.Bytes()
 	if t.store != nil {
-		b[plan.State] = t.store.Stats().HostPeak
+		b[meter.State] = t.store.Stats().HostPeak
 	}
-	b[plan.Weights], b[plan.Activations], b[plan.Workspace] = m.Weights, m.Peak, m.Workspace
+	b[meter.Weights], b[meter.Activations], b[meter.Workspace] = m.Weights, m.Peak, m.Workspace
 	return b.Total()
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // BenchmarkLargestHead computes log-probabilities and gradients of 65,536 rows and 131,072 classes, whose logits would take
@@ -27,7 +27,7 @@ func BenchmarkLargestHead(b *testing.B) {
 		ids[i] = int32(i * 7919 % vocab)
 	}
 	debug.FreeOSMemory()
-	before, _ := plan.RSS()
+	before, _ := meter.Resident()
 	ws := make([]float32, c.WorkspaceLen(rows))
 	for b.Loop() {
 		if err := fused.LogProbs(c, logp, lse, x, w, ids, ws); err != nil {
@@ -37,7 +37,7 @@ func BenchmarkLargestHead(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	_, peak := plan.RSS()
+	_, peak := meter.Resident()
 	b.ReportMetric(4*float64(len(ws))/1e6, "workspace-MB")
 	b.ReportMetric(float64(peak-before)/1e6, "more-MB")
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/saturate"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -77,7 +78,7 @@ func (l Layer) tileRows(r Run, samples int64) int64 {
 // share returns what some rows take of the bytes of all rows of a sample.
 func share(bytes, some int64, rows int) int64 {
 	all := int64(rows)
-	return product(bytes/all, some) + (bytes%all*some+all-1)/all
+	return saturate.Mul(bytes/all, some) + (bytes%all*some+all-1)/all
 }
 
 // transients returns the elements that a forward and a backward step of a layer hold for a sample.

@@ -2,6 +2,8 @@ package plan
 
 import (
 	"fmt"
+
+	"github.com/snug-ml/snug/internal/saturate"
 )
 
 // CNN is a residual network (He et al. 2016, arXiv:1512.03385): a convolution of 7×7
@@ -149,7 +151,7 @@ func (r residual) layer(name string) Layer {
 	}
 	for _, c := range append(main, shortcut...) {
 		l.Params = append(l.Params, c.params()...)
-		l.MACs = plus(l.MACs, c.macs())
+		l.MACs = saturate.Add(l.MACs, c.macs())
 	}
 	l.Forward, l.Backward = largest, largest
 	return l

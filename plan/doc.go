@@ -6,13 +6,13 @@
 //	p, err := plan.Task{Model: model, Device: device, Batch: 32}.Fit(0) // 0: all of its memory
 //	var miss *plan.MissError
 //	if errors.As(err, &miss) {
-//		fmt.Println("missing", plan.FormatBytes(miss.Missing()), "try", miss.Changes)
+//		fmt.Println("missing", meter.FormatBytes(miss.Missing()), "try", miss.Changes)
 //	}
 //	fmt.Println(p.Run.Micro, p.Run.Window, p.Run.Compute, p.Run.StateBits, p.Run.Remat)
 //	err = p.WriteTable(os.Stdout)
 //
 // [Task.Predict] does the opposite: for a given [Run] it returns the bytes of each
-// component on each tier, and the time of a step. A [Monitor] counts the bytes that a run
+// component on each tier, and the time of a step. Package meter counts the bytes that a run
 // holds. The command snug plan finds a plan for a preset or a published folder:
 //
 //	go run github.com/snug-ml/snug/cmd/snug plan -model llama-2b -memory 24GB

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"strings"
 
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -25,7 +25,7 @@ func ExampleTask_Fit() {
 		log.Fatal(err) // says by how much it misses and what is cheapest to change
 	}
 	fmt.Printf("%d micro-batches of %d, %v, state in %d bits\n", p.Run.Window, p.Run.Micro, p.Run.Compute, p.Run.StateBits)
-	fmt.Println(plan.FormatBytes(p.Peak[plan.OnDevice].Total()), "of", plan.FormatBytes(p.Limit))
+	fmt.Println(meter.FormatBytes(p.Peak[meter.OnDevice].Total()), "of", meter.FormatBytes(p.Limit))
 	// Output:
 	// 32 micro-batches of 1, bf16, state in 8 bits
 	// 22.26 GiB of 23.50 GiB
@@ -44,7 +44,7 @@ func ExampleMissError() {
 	_, err = plan.Task{Model: model, Device: device, Batch: 32}.Fit(0)
 	var miss *plan.MissError
 	if errors.As(err, &miss) {
-		fmt.Println("it misses by", plan.FormatBytes(miss.Missing()))
+		fmt.Println("it misses by", meter.FormatBytes(miss.Missing()))
 		fmt.Println("with", miss.Changes[0].What, "it fits")
 	}
 	// Output:
@@ -104,53 +104,6 @@ func ExamplePlan_WriteTable() {
 	// placement: state on device, gradients on device, weights on device: it fits, and nothing else that fits is faster
 }
 
-// A Monitor counts what a program tells it, warns before a limit is met, and keeps a
-// timeline.
-func ExampleMonitor() {
-	m, err := plan.NewMonitor(plan.MonitorOptions{
-		Limits:  [plan.Tiers]int64{plan.OnDevice: 1000},
-		Warning: func(w plan.Warning) { fmt.Println(w) },
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer m.Close()
-	m.Add(plan.OnDevice, plan.Weights, 600)
-	m.Add(plan.OnDevice, plan.Activations, 350)
-	m.Add(plan.OnDevice, plan.Activations, -350)
-	if err := m.Sample(); err != nil { // a line of the timeline, such as for each step
-		log.Fatal(err)
-	}
-	fmt.Println(m.Peak(plan.OnDevice), m.Check())
-	// Output:
-	// device memory: 950 B of 1000 B, 95.0 %
-	// 950 <nil>
-}
-
-// A monitor's figures for a server of metrics.
-func ExampleMonitor_WritePrometheus() {
-	m, err := plan.NewMonitor(plan.MonitorOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer m.Close()
-	m.Add(plan.OnDevice, plan.Weights, 600)
-	m.Add(plan.OnDisk, plan.State, 1200)
-	var text strings.Builder
-	if err := m.WritePrometheus(&text); err != nil {
-		log.Fatal(err)
-	}
-	for line := range strings.Lines(text.String()) {
-		if strings.HasPrefix(line, "snug_memory_peak_bytes") {
-			fmt.Print(line)
-		}
-	}
-	// Output:
-	// snug_memory_peak_bytes{tier="device"} 600
-	// snug_memory_peak_bytes{tier="host"} 0
-	// snug_memory_peak_bytes{tier="disk"} 1200
-}
-
 // Networks for images: the parameters of ResNet-50 and of ViT-B/16.
 func ExampleCNN() {
 	resnet, err := plan.CNN{Image: 224, Classes: 1000, Blocks: []int{3, 4, 6, 3}, Bottleneck: true}.Model()
@@ -163,48 +116,4 @@ func ExampleCNN() {
 	}
 	fmt.Println(resnet.Parameters(), vit.Parameters())
 	// Output: 25557032 86567656
-}
-
-// Who holds what when a run takes the most: a history, from which WriteTrace and WritePeakSVG also make a trace for
-// ui.perfetto.dev and a picture. Packages transformer and train tell a monitor all of this themselves.
-func ExampleMonitor_WritePeak() {
-	m, err := plan.NewMonitor(plan.MonitorOptions{History: 1 << 12})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer m.Close()
-	var outputs [3]*plan.Holder
-	for i := range outputs {
-		layer := fmt.Sprintf("layers.%d", i)
-		m.Holder(plan.OnDevice, plan.Weights, layer).Set(1 << 20)
-		outputs[i] = m.Holder(plan.OnDevice, plan.Activations, layer)
-	}
-	scratch := m.Holder(plan.OnDevice, plan.Activations, "layers.2, backward")
-	m.Step(1)
-	for i, output := range outputs {
-		m.Enter(plan.Forward, fmt.Sprintf("layers.%d", i))
-		output.Add(5000)
-	}
-	m.Enter(plan.Backward, "layers.2")
-	scratch.Add(9000)
-	scratch.Add(-9000)
-	outputs[2].Set(0)
-	p, err := m.PeakHolders(plan.OnDevice)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(p.Bytes == m.Peak(plan.OnDevice), p.Step, p.Phase, p.Stage)
-	var text strings.Builder
-	if err := m.WritePeak(&text, plan.OnDevice, 10); err != nil {
-		log.Fatal(err)
-	}
-	_, table, _ := strings.Cut(text.String(), "\n") // without the line that has the time
-	fmt.Print(table)
-	// Output:
-	// true 1 backward layers.2
-	//      component                    held by     bytes     share
-	//        weights   layers.0–2 (3 × 1048576)   3145728    99.2 %
-	//    activations      layers.0–2 (3 × 5000)     15000     0.5 %
-	//    activations         layers.2, backward      9000     0.3 %
-	//            sum                              3169728   100.0 %
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -45,7 +46,7 @@ func (t Task) explain(limit int64, r Run) (Plan, error) {
 			return p, err
 		}
 		c.Fits = p.excess(c.Without.Peak) == ""
-		c.Saves = c.Without.Peak[OnDevice].Total() - p.Peak[OnDevice].Total()
+		c.Saves = c.Without.Peak[meter.OnDevice].Total() - p.Peak[meter.OnDevice].Total()
 		c.Reason = p.reason(c, d)
 		p.Choices = append(p.Choices, c)
 	}
@@ -83,7 +84,7 @@ func (t Task) decisions(r Run) (list []decision) {
 		}
 		add("frozen weights", value, r.Frozen == 16, "frozen weights in 16 bits", func(u *Run) {
 			if u.Frozen = 16; t.PagesFrozen {
-				u.WeightsOn, u.LayersHeld = OnDevice, 0
+				u.WeightsOn, u.LayersHeld = meter.OnDevice, 0
 			}
 		})
 	}
@@ -112,15 +113,15 @@ func (t Task) decisions(r Run) (list []decision) {
 	}
 	add("rematerialization", value, extra == 0, "nothing computed again", func(u *Run) { u.Remat = remat.Plan{} })
 	state := r.StateOn.String()
-	if r.StateOn == OnDisk {
-		state += " with " + FormatBytes(r.Cache) + " in memory"
+	if r.StateOn == meter.OnDisk {
+		state += " with " + meter.FormatBytes(r.Cache) + " in memory"
 	}
 	on := fmt.Sprintf("state on %v, gradients on %v, weights on %v", state, r.GradientsOn, r.WeightsOn)
 	if r.LayersHeld > 0 {
 		on += fmt.Sprintf(" except %d layers of %d", r.LayersHeld, t.Model.stages())
 	}
-	add("placement", on, r.StateOn == OnDevice && r.WeightsOn == OnDevice, "all on the device", func(u *Run) {
-		u.StateOn, u.GradientsOn, u.WeightsOn, u.LayersHeld, u.Cache = OnDevice, OnDevice, OnDevice, 0, 0
+	add("placement", on, r.StateOn == meter.OnDevice && r.WeightsOn == meter.OnDevice, "all on the device", func(u *Run) {
+		u.StateOn, u.GradientsOn, u.WeightsOn, u.LayersHeld, u.Cache = meter.OnDevice, meter.OnDevice, meter.OnDevice, 0, 0
 	})
 	return list
 }
@@ -158,25 +159,25 @@ func (p Plan) reason(c Choice, d decision) string {
 		return "it fits, and nothing else that fits is faster"
 	case c.Fits:
 		return "it would fit without it; " + slower()
-	case c.Without.Peak[OnDevice].Total() > p.Limit:
+	case c.Without.Peak[meter.OnDevice].Total() > p.Limit:
 		return "it does not fit without it; " + slower()
 	}
 	return "without it " + p.excess(c.Without.Peak) + "; " + slower()
 }
 
 // excess says which tier holds more bytes than its limit. It is "" if all tiers fit.
-func (p Plan) excess(u Usage) string {
+func (p Plan) excess(u meter.Usage) string {
 	for tier, limit := range p.Task.limits(p.Limit) {
 		if n := u[tier].Total(); n > limit {
-			return fmt.Sprintf("the %v would hold %s of %s", Tier(tier), FormatBytesUp(n), FormatBytes(limit))
+			return fmt.Sprintf("the %v would hold %s of %s", meter.Tier(tier), meter.FormatBytesUp(n), meter.FormatBytes(limit))
 		}
 	}
 	return ""
 }
 
 // limits returns the bytes that each tier may hold under a limit of the device.
-func (t Task) limits(limit int64) [Tiers]int64 {
-	return [Tiers]int64{OnDevice: limit, OnHost: t.Device.Host, OnDisk: t.Device.Disk}
+func (t Task) limits(limit int64) [meter.Tiers]int64 {
+	return [meter.Tiers]int64{meter.OnDevice: limit, meter.OnHost: t.Device.Host, meter.OnDisk: t.Device.Disk}
 }
 
 // reasons returns a line for each choice: its value, the bytes that it saves, and its
@@ -187,9 +188,9 @@ func (p Plan) reasons() []string {
 		saves := ""
 		switch {
 		case c.Saves > 0:
-			saves = ", saves " + FormatBytes(c.Saves)
+			saves = ", saves " + meter.FormatBytes(c.Saves)
 		case c.Saves < 0:
-			saves = ", takes " + FormatBytes(-c.Saves) + " more"
+			saves = ", takes " + meter.FormatBytes(-c.Saves) + " more"
 		}
 		lines = append(lines, fmt.Sprintf("%s: %s%s: %s", c.Name, c.Value, saves, c.Reason))
 	}

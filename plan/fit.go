@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 )
@@ -65,7 +66,7 @@ func (t Task) Fit(limit int64) (Plan, error) {
 // holds reports whether a run takes at most limit bytes of the device.
 func (t Task) holds(limit int64, r Run) bool {
 	p, err := t.predict(r)
-	return err == nil && p.Peak[OnDevice].Total() <= limit
+	return err == nil && p.Peak[meter.OnDevice].Total() <= limit
 }
 
 // fit is Fit of a task with its defaults filled in.
@@ -170,20 +171,20 @@ func (k *known) stateOf(t Task, r Run) (size stateSize, err error) {
 
 // placements say on which tier state, gradients and weights lie. The first has all on the
 // device.
-var placements = []struct{ state, gradients, weights Tier }{
-	{OnDevice, OnDevice, OnDevice},
-	{OnDevice, OnDevice, OnHost}, // of adapters
-	{OnDevice, OnDevice, OnDisk},
-	{OnHost, OnDevice, OnDevice},
-	{OnDisk, OnDevice, OnDevice},
-	{OnHost, OnHost, OnDevice},
-	{OnDisk, OnHost, OnDevice},
-	{OnHost, OnDevice, OnHost}, // with steps in the backward pass
-	{OnDisk, OnDevice, OnHost},
-	{OnDisk, OnDevice, OnDisk},
-	{OnHost, OnHost, OnHost},
-	{OnDisk, OnHost, OnHost},
-	{OnDisk, OnHost, OnDisk},
+var placements = []struct{ state, gradients, weights meter.Tier }{
+	{meter.OnDevice, meter.OnDevice, meter.OnDevice},
+	{meter.OnDevice, meter.OnDevice, meter.OnHost}, // of adapters
+	{meter.OnDevice, meter.OnDevice, meter.OnDisk},
+	{meter.OnHost, meter.OnDevice, meter.OnDevice},
+	{meter.OnDisk, meter.OnDevice, meter.OnDevice},
+	{meter.OnHost, meter.OnHost, meter.OnDevice},
+	{meter.OnDisk, meter.OnHost, meter.OnDevice},
+	{meter.OnHost, meter.OnDevice, meter.OnHost}, // with steps in the backward pass
+	{meter.OnDisk, meter.OnDevice, meter.OnHost},
+	{meter.OnDisk, meter.OnDevice, meter.OnDisk},
+	{meter.OnHost, meter.OnHost, meter.OnHost},
+	{meter.OnDisk, meter.OnHost, meter.OnHost},
+	{meter.OnDisk, meter.OnHost, meter.OnDisk},
 }
 
 // run looks for the fastest run that computes nothing again, and then for faster runs
@@ -249,18 +250,18 @@ func (s *search) sharded(r Run, size stateSize) error {
 		for _, p := range placements {
 			r.StateOn, r.GradientsOn, r.WeightsOn, r.Cache = p.state, p.gradients, p.weights, 0
 			switch {
-			case (r.Gradients.onePer() || s.task.Ranks > 1) && r.GradientsOn != OnDevice,
+			case (r.Gradients.onePer() || s.task.Ranks > 1) && r.GradientsOn != meter.OnDevice,
 				r.Gradients == Folded && !s.task.takes(quant8.Folded),
-				r.StateOn == OnDevice && r.WeightsOn != OnDevice && s.task.Rank == 0,
-				r.Shard == ShardWeights && r.WeightsOn != OnDevice,
-				s.task.PagesFrozen && r.WeightsOn != OnDevice && !r.quantized():
+				r.StateOn == meter.OnDevice && r.WeightsOn != meter.OnDevice && s.task.Rank == 0,
+				r.Shard == ShardWeights && r.WeightsOn != meter.OnDevice,
+				s.task.PagesFrozen && r.WeightsOn != meter.OnDevice && !r.quantized():
 				continue
 			}
-			if s.task.Device.Unified && (r.StateOn == OnHost || r.GradientsOn == OnHost || r.WeightsOn == OnHost) {
+			if s.task.Device.Unified && (r.StateOn == meter.OnHost || r.GradientsOn == meter.OnHost || r.WeightsOn == meter.OnHost) {
 				continue
 			}
 			f := s.task.fixed(r, size)
-			if r.StateOn == OnDisk {
+			if r.StateOn == meter.OnDisk {
 				r.Cache = s.task.cache(f.usage)
 				f = s.task.fixed(r, size)
 			}
@@ -278,9 +279,9 @@ func (s *search) sharded(r Run, size stateSize) error {
 // cache returns the bytes of pages on disk that a plan keeps in host memory: as many as
 // the host has free, and at least eight pages of float32. In unified memory it is a
 // sixteenth.
-func (t Task) cache(u Usage) int64 {
-	paged := u[OnDisk][Masters] + u[OnDisk][State]
-	free := t.Device.Host - u[OnHost].Total()
+func (t Task) cache(u meter.Usage) int64 {
+	paged := u[meter.OnDisk][meter.Masters] + u[meter.OnDisk][meter.State]
+	free := t.Device.Host - u[meter.OnHost].Total()
 	if t.Device.Unified {
 		free = paged / 16
 	}
@@ -289,7 +290,7 @@ func (t Task) cache(u Usage) int64 {
 
 // cacheOf returns the cache of a run.
 func (t Task) cacheOf(r Run) (int64, error) {
-	if r.StateOn != OnDisk {
+	if r.StateOn != meter.OnDisk {
 		return 0, nil
 	}
 	size, err := t.stateBytes(r.StateBits)
@@ -361,7 +362,7 @@ func (s *search) try(r Run, f fixed) error {
 		if w.disk > 0 && !p.pagesFit(s.task) {
 			continue
 		}
-		total := p.Peak[OnDevice].Total()
+		total := p.Peak[meter.OnDevice].Total()
 		if f.must > 0 {
 			total += f.held[f.must-1]
 		}
@@ -370,7 +371,7 @@ func (s *search) try(r Run, f fixed) error {
 			continue
 		}
 		if len(f.held) > 0 {
-			r.LayersHeld, p.Seconds = f.holding(s.task, r, s.limit-p.Peak[OnDevice].Total(), w.work)
+			r.LayersHeld, p.Seconds = f.holding(s.task, r, s.limit-p.Peak[meter.OnDevice].Total(), w.work)
 		}
 		if p.Seconds < s.seconds {
 			r.Remat = w.plan
@@ -385,14 +386,14 @@ func (s *search) try(r Run, f fixed) error {
 
 // pagesFit reports whether checkpoints fit on the disk, and their pages on the host.
 func (p Prediction) pagesFit(t Task) bool {
-	return p.Peak[OnDisk].Total() <= t.Device.Disk && (t.Device.Unified || p.Peak[OnHost].Total() <= t.Device.Host)
+	return p.Peak[meter.OnDisk].Total() <= t.Device.Disk && (t.Device.Unified || p.Peak[meter.OnHost].Total() <= t.Device.Host)
 }
 
 // hold reports whether the bytes on the host and on the disk fit there, when as many of
 // the first layers stay on the device as their limits require.
-func (f *fixed) hold(r Run, limits [Tiers]int64) bool {
+func (f *fixed) hold(r Run, limits [meter.Tiers]int64) bool {
 	f.must = 0
-	for tier := OnHost; tier < Tiers; tier++ {
+	for tier := meter.OnHost; tier < meter.Tiers; tier++ {
 		over := f.usage[tier].Total() - limits[tier]
 		switch {
 		case over <= 0:

@@ -12,14 +12,15 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/meter"
 )
 
 // checkPlan holds a plan against its limits, its batch and the formulas.
 func checkPlan(t require.TestingT, p Plan) {
 	r, task := p.Run, p.Task
-	require.LessOrEqual(t, p.Peak[OnDevice].Total(), p.Limit)
-	require.LessOrEqual(t, p.Peak[OnHost].Total(), task.Device.Host)
-	require.LessOrEqual(t, p.Peak[OnDisk].Total(), task.Device.Disk)
+	require.LessOrEqual(t, p.Peak[meter.OnDevice].Total(), p.Limit)
+	require.LessOrEqual(t, p.Peak[meter.OnHost].Total(), task.Device.Host)
+	require.LessOrEqual(t, p.Peak[meter.OnDisk].Total(), task.Device.Disk)
 	require.GreaterOrEqual(t, r.Micro*r.Window, task.Batch)
 	require.Less(t, (r.Window-1)*r.Micro, task.Batch, "no micro-batch is empty")
 	again, err := task.Predict(r)
@@ -29,25 +30,25 @@ func checkPlan(t require.TestingT, p Plan) {
 
 	// What is anywhere is what there is of it.
 	n := task.Model.Parameters()
-	elsewhere := func(c Component) int64 { return p.Peak[OnHost][c] + p.Peak[OnDisk][c] }
+	elsewhere := func(c meter.Component) int64 { return p.Peak[meter.OnHost][c] + p.Peak[meter.OnDisk][c] }
 	if task.Rank == 0 {
-		weights := p.Peak[OnDevice][Weights]
-		if r.WeightsOn != OnDevice {
-			weights = elsewhere(Weights)
+		weights := p.Peak[meter.OnDevice][meter.Weights]
+		if r.WeightsOn != meter.OnDevice {
+			weights = elsewhere(meter.Weights)
 			if r.LayersHeld > 0 {
 				weights += task.pagedWeights(r).held[r.LayersHeld-1]
 			}
 		}
 		require.Equal(t, n*r.elem(), weights)
-		require.Equal(t, n*task.masterBytes(r), p.Peak[OnDevice][Masters]+elsewhere(Masters))
+		require.Equal(t, n*task.masterBytes(r), p.Peak[meter.OnDevice][meter.Masters]+elsewhere(meter.Masters))
 		if task.Optimizer == "adamw" {
-			require.GreaterOrEqual(t, p.Peak[OnDevice][State]+elsewhere(State), n)
+			require.GreaterOrEqual(t, p.Peak[meter.OnDevice][meter.State]+elsewhere(meter.State), n)
 		}
 	}
 	require.Len(t, p.reasons(), len(p.Choices))
 	for _, c := range p.Choices {
-		require.Equal(t, c.Without.Peak[OnDevice].Total()-p.Peak[OnDevice].Total(), c.Saves)
-		if c.Without.Peak[OnDevice].Total() <= p.Limit && c.Without.Peak[OnHost].Total() <= task.Device.Host && c.Without.Peak[OnDisk].Total() <= task.Device.Disk {
+		require.Equal(t, c.Without.Peak[meter.OnDevice].Total()-p.Peak[meter.OnDevice].Total(), c.Saves)
+		if c.Without.Peak[meter.OnDevice].Total() <= p.Limit && c.Without.Peak[meter.OnHost].Total() <= task.Device.Host && c.Without.Peak[meter.OnDisk].Total() <= task.Device.Disk {
 			require.GreaterOrEqual(t, c.Without.Seconds, p.Seconds*(1-1e-9), "%s: undone it would be faster", c.Name)
 		}
 	}
@@ -61,7 +62,7 @@ func checkChoices(t require.TestingT, p Plan) {
 		alone, err := task.Predict(c.Other)
 		require.NoError(t, err, c.Name)
 		require.Equal(t, alone, c.Without, c.Name)
-		fits := alone.Peak[OnDevice].Total() <= p.Limit && alone.Peak[OnHost].Total() <= task.Device.Host && alone.Peak[OnDisk].Total() <= task.Device.Disk
+		fits := alone.Peak[meter.OnDevice].Total() <= p.Limit && alone.Peak[meter.OnHost].Total() <= task.Device.Host && alone.Peak[meter.OnDisk].Total() <= task.Device.Disk
 		require.Equal(t, fits, c.Fits, c.Name)
 		if strings.HasPrefix(c.Reason, "it fits") {
 			require.True(t, c.Fits, c.Name)
@@ -90,7 +91,7 @@ func TestHostAndDiskCountInChoices(t *testing.T) {
 	require.NoError(t, err)
 	d, err := DeviceNamed("24GB")
 	require.NoError(t, err)
-	said := map[Tier]bool{}
+	said := map[meter.Tier]bool{}
 	for _, host := range []int64{32 * gib, 56 * gib, 72 * gib} {
 		for _, disk := range []int64{0, 40 * gib} {
 			d.Host, d.Disk = host, disk
@@ -102,15 +103,15 @@ func TestHostAndDiskCountInChoices(t *testing.T) {
 			checkChoices(t, p)
 			for _, c := range p.Choices {
 				for tier, limit := range p.Task.limits(p.Limit) {
-					if c.Without.Peak[OnDevice].Total() <= p.Limit && c.Without.Peak[tier].Total() > limit {
-						require.Contains(t, c.Reason, fmt.Sprintf("without it the %v would hold ", Tier(tier)))
-						said[Tier(tier)] = true
+					if c.Without.Peak[meter.OnDevice].Total() <= p.Limit && c.Without.Peak[tier].Total() > limit {
+						require.Contains(t, c.Reason, fmt.Sprintf("without it the %v would hold ", meter.Tier(tier)))
+						said[meter.Tier(tier)] = true
 					}
 				}
 			}
 		}
 	}
-	require.Equal(t, map[Tier]bool{OnHost: true, OnDisk: true}, said)
+	require.Equal(t, map[meter.Tier]bool{meter.OnHost: true, meter.OnDisk: true}, said)
 }
 
 // TestChoicesThatFit: the same for small tasks of all kinds, under limits of all tiers.
@@ -129,7 +130,7 @@ func propertyChoices(t *rapid.T) {
 	task := drawTask(t)
 	free, err := task.Fit(1 << 40)
 	require.NoError(t, err)
-	whole := free.Peak[OnDevice].Total()
+	whole := free.Peak[meter.OnDevice].Total()
 	share := func(name string) int64 { return whole * rapid.Int64Range(0, 120).Draw(t, name) / 100 }
 	task.Device.Host, task.Device.Disk = share("host share"), share("disk share")
 	p, err := task.Fit(max(1, share("limit share")))
@@ -140,10 +141,10 @@ func propertyChoices(t *rapid.T) {
 		checkChoices(t, p)
 		return
 	}
-	minimum, err := ParseBytes(strings.ReplaceAll(FormatBytesUp(miss.Minimum), " ", ""))
+	minimum, err := meter.ParseBytes(strings.ReplaceAll(meter.FormatBytesUp(miss.Minimum), " ", ""))
 	require.NoError(t, err)
 	_, err = task.Fit(minimum)
-	require.NoError(t, err, "%s is said to be enough", FormatBytesUp(miss.Minimum))
+	require.NoError(t, err, "%s is said to be enough", meter.FormatBytesUp(miss.Minimum))
 	if n := len(miss.Changes); n > 0 {
 		one := rapid.IntRange(0, n-1).Draw(t, "change")
 		checkChanges(t, task, &MissError{Limit: miss.Limit, Changes: miss.Changes[one : one+1]})
@@ -172,7 +173,7 @@ func changed(t require.TestingT, task Task, what string) Task {
 		return task
 	}
 	size, of, found := strings.Cut(what, " of ")
-	if n, err := ParseBytes(strings.ReplaceAll(size, " ", "")); found && err == nil {
+	if n, err := meter.ParseBytes(strings.ReplaceAll(size, " ", "")); found && err == nil {
 		switch of {
 		case "host memory":
 			task.Device.Host = n
@@ -301,7 +302,7 @@ func TestMicro(t *testing.T) {
 	}
 	one, err := Task{Model: m, Device: d, Batch: 8, Micro: 1}.Fit(0)
 	require.NoError(t, err)
-	_, err = Task{Model: m, Device: d, Batch: 8, Micro: 8}.Fit(one.Peak[OnDevice].Total())
+	_, err = Task{Model: m, Device: d, Batch: 8, Micro: 8}.Fit(one.Peak[meter.OnDevice].Total())
 	require.ErrorIs(t, err, snug.ErrNoMemory)
 	_, err = Task{Model: m, Device: d, Batch: 8, Micro: 4, Gradients: []Gradient{InBackward}}.Fit(0)
 	require.ErrorIs(t, err, snug.ErrNoMemory, "a step in the backward pass has one micro-batch")
@@ -328,7 +329,7 @@ func TestLimitWithHostAndDisk(t *testing.T) {
 	p, err := Task{Model: m, Device: d, Batch: 32}.Fit(limit)
 	require.NoError(t, err)
 	checkPlan(t, p)
-	require.Positive(t, p.Peak[OnHost].Total()+p.Peak[OnDisk].Total())
+	require.Positive(t, p.Peak[meter.OnHost].Total()+p.Peak[meter.OnDisk].Total())
 	require.Equal(t, int64(limit), p.Limit)
 	d.Host, d.Disk = 0, 0
 	_, err = Task{Model: m, Device: d, Batch: 32}.Fit(limit)
@@ -349,7 +350,7 @@ func TestMissIsExact(t *testing.T) {
 	p, err := task.Fit(miss.Minimum)
 	require.NoError(t, err)
 	checkPlan(t, p)
-	require.Equal(t, miss.Minimum, p.Peak[OnDevice].Total())
+	require.Equal(t, miss.Minimum, p.Peak[meter.OnDevice].Total())
 	_, err = task.Fit(miss.Minimum - 1)
 	require.ErrorAs(t, err, &miss)
 	require.EqualValues(t, 1, miss.Missing())
@@ -387,7 +388,7 @@ func propertyMonotone(t *rapid.T) {
 	free, err := task.Fit(1 << 40)
 	require.NoError(t, err)
 	checkPlan(t, free)
-	top := free.Peak[OnDevice].Total()
+	top := free.Peak[meter.OnDevice].Total()
 	slower := free.Seconds
 	for share := 100; share > 0; share -= rapid.IntRange(5, 40).Draw(t, "step") {
 		limit := max(1, top*int64(share)/100)
@@ -440,7 +441,7 @@ func TestLongChain(t *testing.T) {
 	task := Task{Model: m, Device: oneMemory(), Batch: 4, Chunk: 4096}
 	free, err := task.Fit(1 << 40)
 	require.NoError(t, err)
-	p, err := task.Fit(free.Peak[OnDevice].Total() * 8 / 10)
+	p, err := task.Fit(free.Peak[meter.OnDevice].Total() * 8 / 10)
 	require.NoError(t, err)
 	checkPlan(t, p)
 }
@@ -461,26 +462,26 @@ func TestLossRowsThatFit(t *testing.T) {
 	}
 	free := fit(task, 0)
 	require.Equal(t, 1024, free.Task.LossRows)
-	require.Equal(t, int64(4*1024*(16384+5)), free.Peak[OnDevice][Workspace])
+	require.Equal(t, int64(4*1024*(16384+5)), free.Peak[meter.OnDevice][meter.Workspace])
 	task.LossRows = 128
 	few := fit(task, 0)
 	require.Equal(t, 128, few.Task.LossRows)
 	require.Equal(t, few.Run, free.Run)
 
 	task.LossRows = 0
-	least := few.Peak[OnDevice].Total()
+	least := few.Peak[meter.OnDevice].Total()
 	for _, c := range []struct {
 		limit int64
 		rows  int
 	}{
-		{free.Peak[OnDevice].Total(), 1024},
-		{free.Peak[OnDevice].Total() - 1, 512},
+		{free.Peak[meter.OnDevice].Total(), 1024},
+		{free.Peak[meter.OnDevice].Total() - 1, 512},
 		{least, 128},
 	} {
 		p := fit(task, c.limit)
 		require.Equal(t, c.rows, p.Task.LossRows)
 		require.Equal(t, few.Run, p.Run)
-		require.LessOrEqual(t, p.Peak[OnDevice].Total(), c.limit)
+		require.LessOrEqual(t, p.Peak[meter.OnDevice].Total(), c.limit)
 	}
 	task.Device.Unified = true
 	require.Equal(t, 128, fit(task, 0).Task.LossRows)

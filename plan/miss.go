@@ -9,6 +9,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -30,7 +31,7 @@ func (e *MissError) Missing() int64 { return e.Minimum - e.Limit }
 
 // Error says how much memory is missing and which change is cheapest.
 func (e *MissError) Error() string {
-	text := fmt.Sprintf("plan: nothing fits in %s: the smallest plan takes %s, %s more", FormatBytes(e.Limit), FormatBytesUp(e.Minimum), FormatBytesUp(e.Missing()))
+	text := fmt.Sprintf("plan: nothing fits in %s: the smallest plan takes %s, %s more", meter.FormatBytes(e.Limit), meter.FormatBytesUp(e.Minimum), meter.FormatBytesUp(e.Missing()))
 	if len(e.Changes) > 0 {
 		text += "; cheapest to change: " + e.Changes[0].What
 	}
@@ -148,7 +149,7 @@ func (m *misser) elsewhere() error {
 	u, what := m.task, "disk"
 	const pages = 1 << 30 // bytes of pages of the disk in host memory
 	if !u.Device.Unified && u.Device.Host < pages {
-		u.Device.Host, what = pages, "disk, and "+FormatBytes(pages)+" of host memory for its pages"
+		u.Device.Host, what = pages, "disk, and "+meter.FormatBytes(pages)+" of host memory for its pages"
 	}
 	return m.smallest(what, func(t *Task) *int64 { return &t.Device.Disk }, u)
 }
@@ -171,7 +172,7 @@ func (m *misser) smallest(what string, of func(t *Task) *int64, t Task) error {
 		case err != nil:
 			return err
 		case found:
-			high, fits = middle, Change{fmt.Sprintf("%s of %s", FormatBytesUp(middle), what), seconds}
+			high, fits = middle, Change{fmt.Sprintf("%s of %s", meter.FormatBytesUp(middle), what), seconds}
 		case step == 0:
 			return nil // no amount is enough
 		default:

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/snug-ml/snug/internal/saturate"
 )
 
 // Model is a network: a chain of layers, with an input, such as embeddings, before it and
@@ -252,7 +254,7 @@ func (l Layer) repeat() int { return max(1, l.Repeat) }
 // Parameters returns the number of elements of all parameters, at most the largest int64.
 func (m Model) Parameters() (n int64) {
 	for p := range m.tensors() {
-		n = plus(n, p.all())
+		n = saturate.Add(n, p.all())
 	}
 	return n
 }
@@ -269,13 +271,13 @@ type tensor struct {
 func (p tensor) len() int64 {
 	n := int64(1)
 	for _, d := range p.shape {
-		n = product(n, int64(d))
+		n = saturate.Mul(n, int64(d))
 	}
 	return n
 }
 
 // all returns the elements of all occurrences.
-func (p tensor) all() int64 { return product(int64(p.times), p.len()) }
+func (p tensor) all() int64 { return saturate.Mul(int64(p.times), p.len()) }
 
 // tensors yields all parameters in the order of the layers. It yields the parameters of a
 // repeated layer once. It yields consecutive equal shapes of a layer, such as the matrices of experts, as one tensor.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/meter"
 )
 
 // TestParameters compares with the counts of the models' own programs: Hugging Face's GPT-2,
@@ -113,9 +114,9 @@ func TestSizesThatOverflow(t *testing.T) {
 	wide := Model{Layers: []Layer{{Params: [][]int{{1, 1 << 30}}, Repeat: 1 << 10, Output: 1, Rows: 1 << 30}}}
 	_, err := Task{Model: wide, Device: oneMemory(), Batch: 1, Rank: 1 << 16}.Fit(0)
 	require.ErrorIs(t, err, snug.ErrShape, "adapters")
-	require.Equal(t, int64(math.MaxInt64), Bytes{math.MaxInt64, 1}.Total())
-	require.Equal(t, int64(math.MinInt64), Bytes{math.MinInt64, -1}.Total())
-	require.Equal(t, int64(math.MaxInt64-1), Bytes{math.MaxInt64, -1}.Total())
+	require.Equal(t, int64(math.MaxInt64), meter.Bytes{math.MaxInt64, 1}.Total())
+	require.Equal(t, int64(math.MinInt64), meter.Bytes{math.MinInt64, -1}.Total())
+	require.Equal(t, int64(math.MaxInt64-1), meter.Bytes{math.MaxInt64, -1}.Total())
 }
 
 // TestModelsMadeByHand: what takes a model that nobody has validated counts a layer that is
@@ -247,8 +248,8 @@ func FuzzReadModel(f *testing.F) {
 			require.True(t, isOne(err, snug.ErrShape, snug.ErrConfig), "%v", err)
 			return
 		}
-		for c, n := range p.Peak[OnDevice] {
-			require.GreaterOrEqual(t, n, int64(0), Component(c))
+		for c, n := range p.Peak[meter.OnDevice] {
+			require.GreaterOrEqual(t, n, int64(0), meter.Component(c))
 		}
 		require.GreaterOrEqual(t, p.Seconds, 0.0)
 	})

@@ -3,14 +3,17 @@ package plan
 import (
 	"fmt"
 	"slices"
+
+	"github.com/snug-ml/snug/internal/saturate"
+	"github.com/snug-ml/snug/meter"
 )
 
 // Prediction is the memory and the time of a run.
 type Prediction struct {
-	Peak    Usage   // the largest number of bytes of each component at one time, by tier
-	Seconds float64 // time of a step
-	Sent    int64   // bytes that a rank sends to others in a step
-	Waits   float64 // seconds of a step in which a rank waits for the others' bytes
+	Peak    meter.Usage // the largest number of bytes of each component at one time, by tier
+	Seconds float64     // time of a step
+	Sent    int64       // bytes that a rank sends to others in a step
+	Waits   float64     // seconds of a step in which a rank waits for the others' bytes
 }
 
 // Predict returns the memory and the time of a run of t, before anything is allocated.
@@ -45,7 +48,7 @@ func (t Task) predict(r Run) (Prediction, error) {
 
 // fixed holds the values that do not depend on the micro-batch.
 type fixed struct {
-	usage   Usage
+	usage   meter.Usage
 	scratch int64 // workspace of the optimizer
 	trained int64 // elements that train
 	params  int64 // in how many parameters
@@ -70,21 +73,21 @@ type work struct {
 // with adds the activations and the workspace of a micro-batch.
 func (f fixed) with(t Task, r Run, u chainUse, workspace int64, w work) Prediction {
 	p := Prediction{Peak: f.usage}
-	d := &p.Peak[OnDevice]
+	d := &p.Peak[meter.OnDevice]
 	taught, _ := t.Teacher.forward(t, r)
-	d[Weights] += t.Teacher.weightBytes(t, r)
-	d[Activations] += u.bytes + taught
-	d[Gradients] += t.sharing(r)
+	d[meter.Weights] += t.Teacher.weightBytes(t, r)
+	d[meter.Activations] += u.bytes + taught
+	d[meter.Gradients] += t.sharing(r)
 	a, b := t.shared()
 	expanded := 4 * (a + 2*b) // the matrices of one adapter, and the gradient of the second
-	d[Workspace] += workspace + f.scratch + 4*t.Model.Tables + r.elem()*t.Model.Vectors + t.tileBytes(r) + expanded
-	d[Allowance] = int64(t.Device.Fragmentation * float64(d[Activations]+d[Workspace]))
+	d[meter.Workspace] += workspace + f.scratch + 4*t.Model.Tables + r.elem()*t.Model.Vectors + t.tileBytes(r) + expanded
+	d[meter.Allowance] = int64(t.Device.Fragmentation * float64(d[meter.Activations]+d[meter.Workspace]))
 	if u.disk > 0 {
-		p.Peak[OnDisk][Activations] += u.disk
+		p.Peak[meter.OnDisk][meter.Activations] += u.disk
 		if host := min(CheckpointBytes, u.disk); t.Device.Unified {
-			p.Peak[OnDevice][Activations] += host
+			p.Peak[meter.OnDevice][meter.Activations] += host
 		} else {
-			p.Peak[OnHost][Activations] += host + CheckpointPinned
+			p.Peak[meter.OnHost][meter.Activations] += host + CheckpointPinned
 		}
 	}
 	p.Seconds = f.seconds(t, r, w)
@@ -102,7 +105,7 @@ func (t Task) sharing(r Run) (most int64) {
 		sums, largest := map[int]int64{}, map[int]int64{}
 		for _, shape := range l.Params {
 			if len(shape) == 2 {
-				n := product(int64(shape[0]), int64(shape[1]))
+				n := saturate.Mul(int64(shape[0]), int64(shape[1]))
 				sums[shape[1]], largest[shape[1]] = sums[shape[1]]+n, max(largest[shape[1]], n)
 			}
 		}
@@ -134,14 +137,14 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 	}
 	masters := t.part(r.Shard != Replicate, t.masterBytes(r)*t.mastered(trained))
 	o.state = t.part(r.Shard != Replicate, o.state)
-	host := OnHost
+	host := meter.OnHost
 	if t.Device.Unified {
-		host = OnDevice
+		host = meter.OnDevice
 	}
 
 	f.weights = t.weightBytes(r, all, trained)
 	w := t.pagedWeights(r)
-	if r.WeightsOn == OnDevice {
+	if r.WeightsOn == meter.OnDevice {
 		w = paging{}
 	}
 	here := int64(0)
@@ -149,43 +152,43 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 		here = f.held[r.LayersHeld-1]
 	}
 	f.paged = w.bytes - here
-	f.usage[OnDevice][Weights] += f.weights - f.paged
+	f.usage[meter.OnDevice][meter.Weights] += f.weights - f.paged
 	if f.divided = t.shardedWeights(r); f.divided.bytes > 0 {
-		f.usage[OnDevice][Weights] += t.weightsHeld(f.divided) - f.divided.bytes
+		f.usage[meter.OnDevice][meter.Weights] += t.weightsHeld(f.divided) - f.divided.bytes
 	}
 	switch r.WeightsOn {
-	case OnHost:
-		f.usage[host][Weights] += f.paged
+	case meter.OnHost:
+		f.usage[host][meter.Weights] += f.paged
 		if !t.Device.Unified {
-			f.usage[OnDevice][Weights] += w.two
+			f.usage[meter.OnDevice][meter.Weights] += w.two
 		}
-	case OnDisk:
-		f.usage[OnDisk][Weights] += max(f.paged, w.file)
+	case meter.OnDisk:
+		f.usage[meter.OnDisk][meter.Weights] += max(f.paged, w.file)
 		f.filed = w.file > 0
-		f.usage[OnDevice][Weights] += w.two
+		f.usage[meter.OnDevice][meter.Weights] += w.two
 	}
 
 	sums := t.part(t.dividesGradients(r), t.gradientBytes(r, trained, largest)) + t.bucketBytes(r, trained, largest) + t.openGradients(r)
-	if r.GradientsOn == OnHost {
-		f.usage[host][Gradients] += sums
+	if r.GradientsOn == meter.OnHost {
+		f.usage[host][meter.Gradients] += sums
 		if !t.Device.Unified {
-			f.usage[OnDevice][Gradients] += min(sums, 4*t.largestTrained())
+			f.usage[meter.OnDevice][meter.Gradients] += min(sums, 4*t.largestTrained())
 		}
 	} else {
-		f.usage[OnDevice][Gradients] += sums
+		f.usage[meter.OnDevice][meter.Gradients] += sums
 	}
 
 	switch r.StateOn {
-	case OnDevice:
-		f.usage[OnDevice][Masters] += masters
-		f.usage[OnDevice][State] += o.state
-	case OnHost:
-		f.usage[host][Masters] += masters
-		f.usage[host][State] += o.state
-	case OnDisk:
-		f.usage[OnDisk][Masters] += masters
-		f.usage[OnDisk][State] += o.state + t.filePadding(masters > 0)
-		f.usage[host][State] += min(r.Cache, masters+o.state)
+	case meter.OnDevice:
+		f.usage[meter.OnDevice][meter.Masters] += masters
+		f.usage[meter.OnDevice][meter.State] += o.state
+	case meter.OnHost:
+		f.usage[host][meter.Masters] += masters
+		f.usage[host][meter.State] += o.state
+	case meter.OnDisk:
+		f.usage[meter.OnDisk][meter.Masters] += masters
+		f.usage[meter.OnDisk][meter.State] += o.state + t.filePadding(masters > 0)
+		f.usage[host][meter.State] += min(r.Cache, masters+o.state)
 	}
 	f.times(t, r, masters+o.state, trained, t.part(r.Shard != Replicate, trained))
 	f.step += o.operations / t.Device.F32
@@ -196,12 +199,12 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 // largest trained parameter.
 func (t Task) counts() (all, trained, largest int64) {
 	for p := range t.trained() {
-		trained = plus(trained, p.all())
+		trained = saturate.Add(trained, p.all())
 		largest = max(largest, p.len())
 	}
 	all = t.Model.Parameters()
 	if t.Rank > 0 {
-		all = plus(all, trained-t.besideLen())
+		all = saturate.Add(all, trained-t.besideLen())
 	}
 	return all, trained, largest
 }
@@ -306,36 +309,36 @@ func (f *fixed) times(t Task, r Run, state, trained, updated int64) {
 		sum = 4
 	}
 	f.micro += sum * n / d.Bandwidth
-	if r.WeightsOn != OnDevice {
+	if r.WeightsOn != meter.OnDevice {
 		f.pass = float64(f.paged) / d.tierRate(r.WeightsOn)
 	}
-	if r.GradientsOn == OnHost {
+	if r.GradientsOn == meter.OnHost {
 		f.stream += 4 * n / d.Link
 	}
 
 	n = float64(updated)
 	bits := width(r.StateBits)
 	moved := 2*float64(state) + n*float64(2*t.trainedElem(r)+4)
-	if r.StateOn == OnDevice {
+	if r.StateOn == meter.OnDevice {
 		f.step = max(moved/d.Bandwidth, stateOps[bits]*n/d.F32)
 		return
 	}
 	// The host updates: gradients come, weights go back.
 	f.step = max(moved/d.HostBandwidth, stateOps[bits]*n/d.HostF32)
 	if !d.Unified {
-		if r.GradientsOn == OnDevice {
+		if r.GradientsOn == meter.OnDevice {
 			f.step += 4 * n / d.Link
 		}
 		f.step += float64(t.trainedElem(r)) * n / d.Link
 	}
-	if r.StateOn == OnDisk {
+	if r.StateOn == meter.OnDisk {
 		f.step = max(f.step, 2*float64(max(0, state-r.Cache))/d.DiskRate)
 	}
 }
 
 // tierRate returns the rate of transfers from a tier to the device.
-func (d Device) tierRate(t Tier) float64 {
-	if t == OnDisk {
+func (d Device) tierRate(t meter.Tier) float64 {
+	if t == meter.OnDisk {
 		return min(d.DiskRate, d.Link)
 	}
 	return d.Link

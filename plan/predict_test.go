@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
@@ -23,7 +24,7 @@ func TestMeasuredBytes(t *testing.T) {
 	require.NoError(t, err)
 	task := Task{Model: m, Device: oneMemory(), Batch: 4, LossRows: 64, Chunk: 4096}
 	const cache = 1_876_480 // a quarter of the state, which is paged
-	all := Run{Micro: 1, Window: 4, Compute: snug.BF16, StateBits: 8, Tiled: true, StateOn: OnDisk, Cache: 1_421_184}
+	all := Run{Micro: 1, Window: 4, Compute: snug.BF16, StateBits: 8, Tiled: true, StateOn: meter.OnDisk, Cache: 1_421_184}
 	for _, c := range []struct {
 		name        string
 		run         Run
@@ -34,12 +35,12 @@ func TestMeasuredBytes(t *testing.T) {
 		{"accum", Run{Micro: 1, Window: 4}, 19_345_664, 4_071_424},
 		{"quant8", Run{Micro: 4, Window: 1, StateBits: 8}, 25_985_792, 16_285_696},
 		{"attention", Run{Micro: 4, Window: 1, Tiled: true}, 27_398_400, 12_124_160},
-		{"offload", Run{Micro: 4, Window: 1, StateOn: OnDisk, Cache: cache}, 25_930_496, 16_285_696},
+		{"offload", Run{Micro: 4, Window: 1, StateOn: meter.OnDisk, Cache: cache}, 25_930_496, 16_285_696},
 	} {
 		p, err := task.Predict(c.run)
 		require.NoError(t, err)
-		require.InEpsilon(t, c.total, p.Peak[OnDevice].Total(), 0.001, c.name)
-		require.Equal(t, c.acts, p.Peak[OnDevice][Activations], c.name)
+		require.InEpsilon(t, c.total, p.Peak[meter.OnDevice].Total(), 0.001, c.name)
+		require.Equal(t, c.acts, p.Peak[meter.OnDevice][meter.Activations], c.name)
 	}
 	costs, err := task.Costs(all)
 	require.NoError(t, err)
@@ -47,9 +48,9 @@ func TestMeasuredBytes(t *testing.T) {
 	require.NoError(t, err)
 	p, err := task.Predict(all)
 	require.NoError(t, err)
-	require.LessOrEqual(t, p.Peak[OnDevice].Total(), int64(7_842_432))
-	require.InEpsilon(t, 7_842_432, p.Peak[OnDevice].Total(), 0.03)
-	require.EqualValues(t, 938_240*4, p.Peak[OnDisk][Masters])
+	require.LessOrEqual(t, p.Peak[meter.OnDevice].Total(), int64(7_842_432))
+	require.InEpsilon(t, 7_842_432, p.Peak[meter.OnDevice].Total(), 0.03)
+	require.EqualValues(t, 938_240*4, p.Peak[meter.OnDisk][meter.Masters])
 }
 
 // TestFormulas: bytes are those of an element times how many there are.
@@ -58,55 +59,55 @@ func TestFormulas(t *testing.T) {
 	require.NoError(t, err)
 	n := m.Parameters()
 	task := Task{Model: m, Device: devices[5], Batch: 4}
-	predict := func(r Run) Usage {
+	predict := func(r Run) meter.Usage {
 		t.Helper()
 		p, err := task.Predict(r)
 		require.NoError(t, err)
 		return p.Peak
 	}
 	r := Run{Micro: 1, Window: 4, Compute: snug.BF16, Tiled: true}
-	d := predict(r)[OnDevice]
-	require.Equal(t, Bytes{2 * n, 4 * n, 4 * n, 8 * n}, Bytes{d[Weights], d[Masters], d[Gradients], d[State]})
+	d := predict(r)[meter.OnDevice]
+	require.Equal(t, meter.Bytes{2 * n, 4 * n, 4 * n, 8 * n}, meter.Bytes{d[meter.Weights], d[meter.Masters], d[meter.Gradients], d[meter.State]})
 	// 2 bytes each of attention's input to the next, q, k, v and its output, of two products
 	// of the hidden width and the output; the statistics; the gradient; and attention's sums.
 	const rows, dim, hidden = 2048, 4096, 11008
 	kept := int64(32 * (2*rows*(5*dim+2*hidden+dim) + 2*4*rows + 4*32*rows))
-	require.InEpsilon(t, kept+2*2*rows*dim, d[Activations], 0.02)
-	require.EqualValues(t, 4*512*(32000+5), d[Workspace], "the logits of 512 rows, 62.5 MiB")
-	require.Equal(t, (d[Activations]+d[Workspace])/20, d[Allowance])
+	require.InEpsilon(t, kept+2*2*rows*dim, d[meter.Activations], 0.02)
+	require.EqualValues(t, 4*512*(32000+5), d[meter.Workspace], "the logits of 512 rows, 62.5 MiB")
+	require.Equal(t, (d[meter.Activations]+d[meter.Workspace])/20, d[meter.Allowance])
 
 	r.Masters, r.Gradients, r.StateBits = amp.SplitMaster, SumBF16, 8
-	d = predict(r)[OnDevice]
-	require.Equal(t, Bytes{2 * n, 2 * n, 2 * n}, Bytes{d[Weights], d[Masters], d[Gradients]})
-	require.InEpsilon(t, 2.03*float64(n), d[State], 0.01)
+	d = predict(r)[meter.OnDevice]
+	require.Equal(t, meter.Bytes{2 * n, 2 * n, 2 * n}, meter.Bytes{d[meter.Weights], d[meter.Masters], d[meter.Gradients]})
+	require.InEpsilon(t, 2.03*float64(n), d[meter.State], 0.01)
 	r.Masters = amp.Split24Master
-	require.Equal(t, n, predict(r)[OnDevice][Masters], "3 bytes in all, 1 less than split masters")
+	require.Equal(t, n, predict(r)[meter.OnDevice][meter.Masters], "3 bytes in all, 1 less than split masters")
 	r.Masters = amp.NoMaster
-	require.Zero(t, predict(r)[OnDevice][Masters])
+	require.Zero(t, predict(r)[meter.OnDevice][meter.Masters])
 	r.Compute = snug.F32
-	require.Equal(t, 4*n, predict(r)[OnDevice][Weights])
+	require.Equal(t, 4*n, predict(r)[meter.OnDevice][meter.Weights])
 
 	// Elsewhere: all of it there, and two layers of weights and one of gradients here.
-	r = Run{Micro: 1, Window: 4, Compute: snug.BF16, Tiled: true, WeightsOn: OnHost, GradientsOn: OnHost, StateOn: OnDisk, Cache: 1 << 30}
+	r = Run{Micro: 1, Window: 4, Compute: snug.BF16, Tiled: true, WeightsOn: meter.OnHost, GradientsOn: meter.OnHost, StateOn: meter.OnDisk, Cache: 1 << 30}
 	u := predict(r)
 	layer := int64(32000 * 4096) // the head, or the embedding
-	require.Equal(t, Bytes{Weights: 2 * n, Gradients: 4 * n, State: 1 << 30}, u[OnHost])
-	require.Equal(t, 4*n, u[OnDisk][Masters])
-	require.InEpsilon(t, 8*n, u[OnDisk][State], 0.02, "pages are rounded up")
-	require.Greater(t, u[OnDisk][State], 8*n)
-	require.Equal(t, 2*2*(3*4096*11008+4096), int(u[OnDevice][Weights]), "more than the head's %d", layer)
-	require.Equal(t, 4*(3*4096*11008+4096), int(u[OnDevice][Gradients]))
+	require.Equal(t, meter.Bytes{meter.Weights: 2 * n, meter.Gradients: 4 * n, meter.State: 1 << 30}, u[meter.OnHost])
+	require.Equal(t, 4*n, u[meter.OnDisk][meter.Masters])
+	require.InEpsilon(t, 8*n, u[meter.OnDisk][meter.State], 0.02, "pages are rounded up")
+	require.Greater(t, u[meter.OnDisk][meter.State], 8*n)
+	require.Equal(t, 2*2*(3*4096*11008+4096), int(u[meter.OnDevice][meter.Weights]), "more than the head's %d", layer)
+	require.Equal(t, 4*(3*4096*11008+4096), int(u[meter.OnDevice][meter.Gradients]))
 
 	task.Rank = 8
 	r = Run{Micro: 1, Window: 4, Compute: snug.BF16, Frozen: 4}
-	d = predict(r)[OnDevice]
+	d = predict(r)[meter.OnDevice]
 	matrices := int64(32 * (4096*3*4096 + 4096*4096 + 3*4096*11008))
 	adapters := int64(32 * 8 * (4*2*4096 + 3*(4096+11008)))
-	require.Equal(t, 4*adapters, d[Gradients])
-	require.InEpsilon(t, 4.127/8*float64(matrices)+2*float64(n-matrices)+4*float64(adapters), d[Weights], 1e-3)
-	with := d[Activations]
+	require.Equal(t, 4*adapters, d[meter.Gradients])
+	require.InEpsilon(t, 4.127/8*float64(matrices)+2*float64(n-matrices)+4*float64(adapters), d[meter.Weights], 1e-3)
+	with := d[meter.Activations]
 	task.Rank, r.Frozen = 0, 0
-	require.EqualValues(t, 2*rows*8*7*32, with-predict(r)[OnDevice][Activations], "8 numbers a row and matrix, of 7 in each of 32 layers")
+	require.EqualValues(t, 2*rows*8*7*32, with-predict(r)[meter.OnDevice][meter.Activations], "8 numbers a row and matrix, of 7 in each of 32 layers")
 }
 
 // TestAdapters compares with the trained parameters that PEFT counts for target_modules
@@ -156,7 +157,7 @@ func TestInBackward(t *testing.T) {
 		require.NoError(t, err)
 		p, err := Task{Model: m, Device: devices[0], Batch: 2}.Predict(Run{Micro: 2, Window: 1, Gradients: InBackward})
 		require.NoError(t, err)
-		require.Equal(t, c.want, p.Peak[OnDevice][Gradients], c.model)
+		require.Equal(t, c.want, p.Peak[meter.OnDevice][meter.Gradients], c.model)
 
 		// Folded, several micro-batches hold no more, and the state passes by once for each.
 		of := func(o Gradient, micro int) Prediction {
@@ -166,8 +167,8 @@ func TestInBackward(t *testing.T) {
 		}
 		whole, one, folded := of(InBackward, 4), of(Folded, 4), of(Folded, 1)
 		require.Equal(t, []any{whole.Peak, whole.Seconds}, []any{one.Peak, one.Seconds}, c.model)
-		require.LessOrEqual(t, folded.Peak[OnDevice][Gradients], c.want, c.model)
-		require.Less(t, folded.Peak[OnDevice].Total(), whole.Peak[OnDevice].Total(), c.model)
+		require.LessOrEqual(t, folded.Peak[meter.OnDevice][meter.Gradients], c.want, c.model)
+		require.Less(t, folded.Peak[meter.OnDevice].Total(), whole.Peak[meter.OnDevice].Total(), c.model)
 		require.Greater(t, folded.Seconds, of(SumF32, 1).Seconds, c.model)
 	}
 }
@@ -189,7 +190,7 @@ func TestStateIsQuant8s(t *testing.T) {
 		for i, bits := range []int{32, 8} {
 			p, err := Task{Model: m, Device: oneMemory(), Batch: 1, Optimizer: name}.Predict(Run{Micro: 1, Window: 1, StateBits: bits})
 			require.NoError(t, err)
-			got := float64(p.Peak[OnDevice][State]) / n
+			got := float64(p.Peak[meter.OnDevice][meter.State]) / n
 			if name == "soap" { // m, v and four squares of a matrix, and Adam's states of the rest
 				adam, err := Task{Model: m, Device: oneMemory(), Batch: 1}.Predict(Run{Micro: 1, Window: 1, StateBits: bits})
 				require.NoError(t, err)
@@ -210,7 +211,7 @@ func TestStateIsQuant8s(t *testing.T) {
 					rows, cols := int64(p.shape[0]), int64(p.shape[1])
 					sum += int64(p.times) * (8*(rows*cols+rows*rows+cols*cols) + 4)
 				}
-				require.Equal(t, sum, p.Peak[OnDevice][State])
+				require.Equal(t, sum, p.Peak[meter.OnDevice][meter.State])
 				continue
 			}
 			require.InDelta(t, want[i], got, 0.95, "%s, %d bits", name, bits) // embeddings under Muon, and small parameters
@@ -219,7 +220,7 @@ func TestStateIsQuant8s(t *testing.T) {
 				for p := range m.tensors() {
 					sum += int64(p.times) * quant8.StateBytes(quant8.AdamW{}, quant8.Options{Bits: bits}, int(p.len()))
 				}
-				require.Equal(t, sum, p.Peak[OnDevice][State])
+				require.Equal(t, sum, p.Peak[meter.OnDevice][meter.State])
 			}
 		}
 	}
@@ -252,11 +253,11 @@ func TestBadTasksAndRuns(t *testing.T) {
 		"24 bits of f16":        func(_ *Task, r *Run) { r.Compute, r.Masters = snug.F16, amp.Split24Master },
 		"a window in backward":  func(_ *Task, r *Run) { r.Gradients, r.Micro, r.Window = InBackward, 2, 2 },
 		"folded into Lion":      func(t *Task, r *Run) { t.Optimizer, r.Gradients = "lion", Folded },
-		"places in backward":    func(_ *Task, r *Run) { r.Gradients, r.GradientsOn = InBackward, OnHost },
-		"gradients on disk":     func(_ *Task, r *Run) { r.GradientsOn = OnDisk },
-		"a tier":                func(_ *Task, r *Run) { r.WeightsOn = Tiers },
+		"places in backward":    func(_ *Task, r *Run) { r.Gradients, r.GradientsOn = InBackward, meter.OnHost },
+		"gradients on disk":     func(_ *Task, r *Run) { r.GradientsOn = meter.OnDisk },
+		"a tier":                func(_ *Task, r *Run) { r.WeightsOn = meter.Tiers },
 		"layers without pages":  func(_ *Task, r *Run) { r.LayersHeld = 1 },
-		"more layers":           func(_ *Task, r *Run) { r.WeightsOn, r.LayersHeld = OnHost, 99 },
+		"more layers":           func(_ *Task, r *Run) { r.WeightsOn, r.LayersHeld = meter.OnHost, 99 },
 		"a cache":               func(_ *Task, r *Run) { r.Cache = -1 },
 		"frozen without a rank": func(_ *Task, r *Run) { r.Frozen = 4 },
 		"a plan of other layers": func(_ *Task, r *Run) {
@@ -311,10 +312,10 @@ func TestAdapterKinds(t *testing.T) {
 	d, err := DeviceNamed("24GB")
 	require.NoError(t, err)
 	task, r := Task{Model: model, Device: d, Batch: 1, Rank: 2}, Run{Micro: 1, Window: 1, Frozen: 16}
-	predict := func(task Task) Bytes {
+	predict := func(task Task) meter.Bytes {
 		p, err := task.Predict(r)
 		require.NoError(t, err)
-		return p.Peak[OnDevice]
+		return p.Peak[meter.OnDevice]
 	}
 	adapters, seconds := int64(0), int64(0) // elements
 	for p := range model.tensors() {
@@ -326,12 +327,12 @@ func TestAdapterKinds(t *testing.T) {
 	plain := predict(task)
 	frozen, first := task, task
 	frozen.FrozenA, first.Init = true, "pissa_niter_4"
-	require.Equal(t, 4*adapters, plain[Gradients])
-	require.Equal(t, 4*seconds, predict(frozen)[Gradients])
-	require.Equal(t, 8*seconds, predict(frozen)[State])
-	require.Equal(t, plain[Weights], predict(frozen)[Weights])
-	require.Equal(t, plain[Weights]+4*adapters, predict(first)[Weights])
-	require.Equal(t, plain[Gradients], predict(first)[Gradients])
+	require.Equal(t, 4*adapters, plain[meter.Gradients])
+	require.Equal(t, 4*seconds, predict(frozen)[meter.Gradients])
+	require.Equal(t, 8*seconds, predict(frozen)[meter.State])
+	require.Equal(t, plain[meter.Weights], predict(frozen)[meter.Weights])
+	require.Equal(t, plain[meter.Weights]+4*adapters, predict(first)[meter.Weights])
+	require.Equal(t, plain[meter.Gradients], predict(first)[meter.Gradients])
 	for _, bad := range []func(*Task){
 		func(t *Task) { t.Rank, t.FrozenA = 0, true }, func(t *Task) { t.Rank, t.Init = 0, "pissa" }, func(t *Task) { t.Init = "corda" }, func(t *Task) { t.Rank, t.Beside = 0, [][]int{{1}} },
 		func(t *Task) { t.DoRA, t.FrozenA = true, true }, func(t *Task) { t.DoRA, t.Init = true, "olora" }, func(t *Task) { t.VeRA, t.Init = true, "olora" },

@@ -9,6 +9,8 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
+	"github.com/snug-ml/snug/internal/saturate"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -23,7 +25,7 @@ type Process struct {
 // maximum of resident memory, Base is that.
 func ThisProcess() Process {
 	debug.FreeOSMemory()
-	now, peak := RSS()
+	now, peak := meter.Resident()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	base := peak
@@ -66,11 +68,11 @@ func (t Task) Resident(r Run, p Process) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	held := plus(predicted.Peak[OnDevice].Total()-predicted.Peak[OnDevice][Allowance], predicted.Peak[OnHost].Total())
+	held := saturate.Add(predicted.Peak[meter.OnDevice].Total()-predicted.Peak[meter.OnDevice][meter.Allowance], predicted.Peak[meter.OnHost].Total())
 	there := t
 	there.Device.Unified = true // which decodes less at a time
 	held += there.tileBytes(r) + t.Teacher.tileBytes(there, r) - t.tileBytes(r) - t.Teacher.tileBytes(t, r)
-	held = plus(held, 4*t.Model.Tables) // tables are made on the host, and then copied
+	held = saturate.Add(held, 4*t.Model.Tables) // tables are made on the host, and then copied
 	scratch := int64(amp.MatMulScratch)
 	for _, l := range t.Model.Layers {
 		if a := l.Attention; a.Heads > 0 && a.tiled(r) {
@@ -84,14 +86,14 @@ func (t Task) Resident(r Run, p Process) (int64, error) {
 	}
 	if t.keepsFirst() { // the plain adapters of twice the rank, when they are saved
 		for p := range t.trained() {
-			held = plus(held, 2*4*p.all())
+			held = saturate.Add(held, 2*4*p.all())
 		}
 	}
 	used, buffers := t.Teacher.forward(t, r)
-	held = plus(held, buffers-used)
-	held = plus(held, plus(waiting, amp.MatMulShared+codeBytes+product(int64(p.Cores), scratch+threadBytes)))
-	reading := plus(predicted.Peak[OnDevice][Weights]+predicted.Peak[OnHost][Weights], max(4*max(t.Model.largest(), t.Teacher.largest()), t.startBytes(r)))
-	return plus(p.Base, max(held, reading)), nil
+	held = saturate.Add(held, buffers-used)
+	held = saturate.Add(held, saturate.Add(waiting, amp.MatMulShared+codeBytes+saturate.Mul(int64(p.Cores), scratch+threadBytes)))
+	reading := saturate.Add(predicted.Peak[meter.OnDevice][meter.Weights]+predicted.Peak[meter.OnHost][meter.Weights], max(4*max(t.Model.largest(), t.Teacher.largest()), t.startBytes(r)))
+	return saturate.Add(p.Base, max(held, reading)), nil
 }
 
 // RuntimeBytes is the most that a plain program takes beyond [Task.Resident], for models of up to some hundred millions of
@@ -124,7 +126,7 @@ func (t Task) FitResident(limit int64, p Process) (Plan, error) {
 	for counted := limit - p.Base; counted > 0; {
 		fit, err := t.fit(counted, known)
 		if errors.Is(err, snug.ErrNoMemory) {
-			return Plan{}, fmt.Errorf("%w; the process itself takes %s more", err, FormatBytesUp(limit-counted))
+			return Plan{}, fmt.Errorf("%w; the process itself takes %s more", err, meter.FormatBytesUp(limit-counted))
 		}
 		if err != nil {
 			return Plan{}, err
@@ -138,9 +140,9 @@ func (t Task) FitResident(limit int64, p Process) (Plan, error) {
 		}
 		// What waits differs between runs, so a run that counts a little less may fit: steps are at most 1 % of the
 		// memory.
-		counted = min(counted, fit.Peak[OnDevice].Total()) - max((limit-p.Base)/128, 1)
+		counted = min(counted, fit.Peak[meter.OnDevice].Total()) - max((limit-p.Base)/128, 1)
 	}
-	return Plan{}, fmt.Errorf("plan: the process takes %s before there is a model, of %s: %w", FormatBytesUp(p.Base), FormatBytes(limit), snug.ErrNoMemory)
+	return Plan{}, fmt.Errorf("plan: the process takes %s before there is a model, of %s: %w", meter.FormatBytesUp(p.Base), meter.FormatBytes(limit), snug.ErrNoMemory)
 }
 
 // startBytes returns what the first values of the adapters of a matrix take, with the matrix as it was read: see Start
@@ -247,7 +249,7 @@ func (t Task) waiting(r Run) (int64, error) {
 	}
 	sum := outputs
 	for _, b := range kinds {
-		sum = plus(sum, b.peak)
+		sum = saturate.Add(sum, b.peak)
 	}
 	return max(0, sum-report.Peak), nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -42,7 +43,7 @@ func TestResident(t *testing.T) {
 	for _, r := range []Run{keep, again} {
 		p, err := task.Predict(r)
 		require.NoError(t, err)
-		counted := p.Peak[OnDevice].Total() - p.Peak[OnDevice][Allowance]
+		counted := p.Peak[meter.OnDevice].Total() - p.Peak[meter.OnDevice][meter.Allowance]
 		waiting := resident(r, Process{Base: 1, Cores: 1}) - 1 - core - counted - amp.MatMulShared - codeBytes
 		stage := costs.Stages[0].Saved + costs.Stages[0].BackwardExtra
 		require.GreaterOrEqual(t, waiting, int64(0))
@@ -51,7 +52,7 @@ func TestResident(t *testing.T) {
 			require.Greater(t, waiting, stage/2)
 		}
 		host := r
-		host.StateOn = OnHost
+		host.StateOn = meter.OnHost
 		require.Equal(t, resident(r, Process{}), resident(host, Process{}), "the host's memory is the same process")
 	}
 	task.Rank = 4
@@ -121,7 +122,7 @@ func TestFitResidentOfDeepModel(t *testing.T) {
 // TestThisProcess: free memory of the heap, which the next values take, is not counted.
 func TestThisProcess(t *testing.T) {
 	p := ThisProcess()
-	if now, peak := RSS(); peak == 0 {
+	if now, peak := meter.Resident(); peak == 0 {
 		require.Zero(t, p.Base)
 	} else if now > 0 {
 		large := make([]byte, 64<<20)

@@ -3,6 +3,8 @@ package plan
 import (
 	"math"
 	"slices"
+
+	"github.com/snug-ml/snug/internal/saturate"
 )
 
 // Samples returns a copy of m in which one sample is n samples of m, so that a micro-batch never separates them. With
@@ -16,12 +18,12 @@ func (m Model) Samples(n int) Model {
 	}
 	several := func(list ...*int64) {
 		for _, x := range list {
-			*x = product(*x, int64(n))
+			*x = saturate.Mul(*x, int64(n))
 		}
 	}
 	count := func(list ...*int) {
 		for _, x := range list {
-			*x = int(min(product(int64(*x), int64(n)), math.MaxInt))
+			*x = int(min(saturate.Mul(int64(*x), int64(n)), math.MaxInt))
 		}
 	}
 	adapters := func(list []Adapter) []Adapter {

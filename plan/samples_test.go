@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/meter"
 )
 
 // TestSamples: micro-batches of samples that are two of a model's take what twice as many of the model's take.
@@ -63,6 +64,6 @@ func TestHeadLogProbs(t *testing.T) {
 	task.Model.Head.LogProbs = true
 	probs, err := task.Predict(r)
 	require.NoError(t, err)
-	require.Equal(t, int64(3*32*12), probs.Peak[OnDevice][Workspace]-plain.Peak[OnDevice][Workspace])
+	require.Equal(t, int64(3*32*12), probs.Peak[meter.OnDevice][meter.Workspace]-plain.Peak[meter.OnDevice][meter.Workspace])
 	require.Greater(t, probs.Seconds, plain.Seconds)
 }

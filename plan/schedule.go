@@ -1,6 +1,9 @@
 package plan
 
-import "github.com/snug-ml/snug/remat"
+import (
+	"github.com/snug-ml/snug/meter"
+	"github.com/snug-ml/snug/remat"
+)
 
 // Operation is one operation of a micro-batch, as [Task.Schedule] lists them.
 type Operation struct {
@@ -41,7 +44,7 @@ func (t Task) Schedule(r Run) ([]Operation, error) {
 		most = max(most, op.Device)
 	}
 	for i := range list { // what lies beside the chain's values all the time, such as the teacher's
-		list[i].Device += p.Peak[OnDevice][Activations] - most
+		list[i].Device += p.Peak[meter.OnDevice][meter.Activations] - most
 	}
 	return list, nil
 }

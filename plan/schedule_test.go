@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -42,7 +43,7 @@ func TestSchedule(t *testing.T) {
 			simulated, err := steps.Simulate(c)
 			require.NoError(t, err)
 			beside := list[0].Device - simulated.Timeline[0].Peak // all the time
-			if task.Optimizer != "mezo" && task.Teacher == nil && p.Peak[OnDisk][Activations] == 0 {
+			if task.Optimizer != "mezo" && task.Teacher == nil && p.Peak[meter.OnDisk][meter.Activations] == 0 {
 				require.Zero(t, beside)
 			}
 			for i, op := range list {
@@ -65,7 +66,7 @@ func TestSchedule(t *testing.T) {
 					require.Equal(t, "loss", op.Name)
 				}
 			}
-			require.Equal(t, p.Peak[OnDevice][Activations], most)
+			require.Equal(t, p.Peak[meter.OnDevice][meter.Activations], most)
 			if task.Optimizer == "mezo" {
 				require.Equal(t, 0, backward)
 				require.Len(t, list, 2*m.stages())

@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/meter"
 )
 
 // ranked returns a task of several ranks.
@@ -31,15 +32,15 @@ func TestRanks(t *testing.T) {
 		for _, r.Shard = range []Sharding{Replicate, ShardState, ShardGradients} {
 			p, err := ranked(t, ranks).Predict(r)
 			require.NoError(t, err)
-			got, whole := p.Peak[OnDevice], one.Peak[OnDevice]
-			part := func(c Component, divided Sharding) float64 {
+			got, whole := p.Peak[meter.OnDevice], one.Peak[meter.OnDevice]
+			part := func(c meter.Component, divided Sharding) float64 {
 				if r.Shard < divided {
 					return float64(whole[c])
 				}
 				return float64(whole[c]) / float64(ranks)
 			}
-			require.InDelta(t, part(Masters, ShardState), float64(got[Masters]), 1)
-			require.InDelta(t, part(State, ShardState), float64(got[State]), 1)
+			require.InDelta(t, part(meter.Masters, ShardState), float64(got[meter.Masters]), 1)
+			require.InDelta(t, part(meter.State, ShardState), float64(got[meter.State]), 1)
 			extra := int64(0)
 			if r.Shard != Replicate {
 				extra = 2 << 20 // bf16 passes through the elements of a bucket
@@ -47,9 +48,9 @@ func TestRanks(t *testing.T) {
 			if r.Shard == ShardGradients {
 				extra += 3 * 4 * (1<<20 - 1 + 50257*768 + 256*int64(ranks)) // the head is tied
 			}
-			require.InEpsilon(t, part(Gradients, ShardGradients)+float64(extra), float64(got[Gradients]), 0.02)
-			require.GreaterOrEqual(t, float64(got[Gradients]), part(Gradients, ShardGradients)+float64(extra)-4)
-			require.Equal(t, whole[Activations], got[Activations])
+			require.InEpsilon(t, part(meter.Gradients, ShardGradients)+float64(extra), float64(got[meter.Gradients]), 0.02)
+			require.GreaterOrEqual(t, float64(got[meter.Gradients]), part(meter.Gradients, ShardGradients)+float64(extra)-4)
+			require.Equal(t, whole[meter.Activations], got[meter.Activations])
 			sent := map[Sharding]int64{Replicate: 8 * n, ShardState: 6 * n, ShardGradients: 10 * n}[r.Shard]
 			require.InEpsilon(t, float64(sent)*float64(ranks-1)/float64(ranks), float64(p.Sent), 1e-6)
 			require.Positive(t, p.Waits)
@@ -72,16 +73,16 @@ func TestRanksWeights(t *testing.T) {
 	const byElement, matrix = 0.5 + 1.0/64 + 4.0/64/256, 4096 * 11008 // of an MLP, which has three
 	layers, hold := float64(4*4096*4096+3*matrix)*byElement, 7*matrix*byElement
 	const table = 2 * 32000 * 4096 // bytes of the embedding, and of the head
-	require.InEpsilon(t, float64(whole.Peak[OnDevice][Weights])-(32*layers+2*table)*7/8+hold+table, float64(p.Peak[OnDevice][Weights]), 0.01)
-	require.InDelta(t, float64(whole.Peak[OnDevice][State])/8, float64(p.Peak[OnDevice][State]), 1)
-	require.InEpsilon(t, float64(whole.Peak[OnDevice][Gradients]), float64(p.Peak[OnDevice][Gradients]), 0.002) // and padding
+	require.InEpsilon(t, float64(whole.Peak[meter.OnDevice][meter.Weights])-(32*layers+2*table)*7/8+hold+table, float64(p.Peak[meter.OnDevice][meter.Weights]), 0.01)
+	require.InDelta(t, float64(whole.Peak[meter.OnDevice][meter.State])/8, float64(p.Peak[meter.OnDevice][meter.State]), 1)
+	require.InEpsilon(t, float64(whole.Peak[meter.OnDevice][meter.Gradients]), float64(p.Peak[meter.OnDevice][meter.Gradients]), 0.002) // and padding
 	require.InEpsilon(t, float64(whole.Sent)+4*(32*layers+2*table)*7/8, float64(p.Sent), 0.01)
 	held, err := task.PageBytes(r)
 	require.NoError(t, err)
 	require.InEpsilon(t, 6.0/7*hold, float64(held), 0.01)
 	require.Greater(t, p.Seconds, whole.Seconds)
 	for want, change := range map[string]func(r *Run){
-		"and they are on the hos": func(r *Run) { r.WeightsOn = OnHost },
+		"and they are on the hos": func(r *Run) { r.WeightsOn = meter.OnHost },
 	} {
 		r := r
 		change(&r)
@@ -92,7 +93,7 @@ func TestRanksWeights(t *testing.T) {
 	p, err = task.Predict(r)
 	require.NoError(t, err)
 	const n = 32*(4*4096*4096+3*matrix) + table
-	require.InEpsilon(t, 2*float64(n/8+6*matrix+table/2)+4*16*32*float64(4*2*4096+3*(4096+11008)), float64(p.Peak[OnDevice][Weights]), 0.01)
+	require.InEpsilon(t, 2*float64(n/8+6*matrix+table/2)+4*16*32*float64(4*2*4096+3*(4096+11008)), float64(p.Peak[meter.OnDevice][meter.Weights]), 0.01)
 
 	task.Rank, r.Frozen = 0, 0 // all weights train
 	r.Shard = ShardGradients
@@ -101,10 +102,10 @@ func TestRanksWeights(t *testing.T) {
 	r.Shard = ShardWeights
 	p, err = task.Predict(r)
 	require.NoError(t, err)
-	require.InEpsilon(t, 2*float64(n/8+6*matrix+table/2), float64(p.Peak[OnDevice][Weights]), 0.01)
-	require.InEpsilon(t, 4*float64(n/8+table/2+1.5*matrix), float64(p.Peak[OnDevice][Gradients]), 0.01)
-	for _, c := range []Component{Masters, State, Activations} {
-		require.Equal(t, whole.Peak[OnDevice][c], p.Peak[OnDevice][c])
+	require.InEpsilon(t, 2*float64(n/8+6*matrix+table/2), float64(p.Peak[meter.OnDevice][meter.Weights]), 0.01)
+	require.InEpsilon(t, 4*float64(n/8+table/2+1.5*matrix), float64(p.Peak[meter.OnDevice][meter.Gradients]), 0.01)
+	for _, c := range []meter.Component{meter.Masters, meter.State, meter.Activations} {
+		require.Equal(t, whole.Peak[meter.OnDevice][c], p.Peak[meter.OnDevice][c])
 	}
 	// The gradients of two micro-batches, and four passes over the weights, in place of one gather.
 	require.InEpsilon(t, (2*4+4*2)*float64(n)*7/8, float64(p.Sent), 0.01)
@@ -168,7 +169,7 @@ func TestRanksErrors(t *testing.T) {
 		"Shard state does not go with the optimizer muon: its step takes whole matrices": func(t *Task, r *Run) { t.Optimizer, r.Shard = "muon", ShardState },
 		"these are in-backward on the device":                                            func(t *Task, r *Run) { r.Gradients = InBackward },
 		"of mezo":                                                                        func(t *Task, r *Run) { t.Optimizer = "mezo" },
-		"these are f32 on the host":                                                      func(t *Task, r *Run) { r.GradientsOn = OnHost },
+		"these are f32 on the host":                                                      func(t *Task, r *Run) { r.GradientsOn = meter.OnHost },
 		"Ranks is -1":                                                                    func(t *Task, r *Run) { t.Ranks = -1 },
 		"Bucket is -1":                                                                   func(t *Task, r *Run) { t.Bucket = -1 },
 		`the Network of device "24GB" is 0`:                                              func(t *Task, r *Run) { t.Device.Network = 0 },

@@ -2,18 +2,15 @@ package plan
 
 import (
 	"fmt"
-	"html"
 	"io"
 	"strings"
-	"unicode/utf8"
-)
 
-// componentColors tell the components apart, also in grey.
-var componentColors = [Components]string{"#1b4f72", "#5dade2", "#1e8449", "#b03a2e", "#f5b041", "#999999", "#d7dbdd"}
+	"github.com/snug-ml/snug/internal/picture"
+	"github.com/snug-ml/snug/meter"
+)
 
 // The layout of a chart, in points.
 const (
-	chartWidth  = 760
 	barsLeft    = 220
 	barsWidth   = 420
 	barsTop     = 112
@@ -21,43 +18,10 @@ const (
 	barDistance = 28
 )
 
-// fonts are fonts that most systems have. Nothing in a chart depends on the widths of a
-// font: texts fit in the widest.
-const fonts = `font-family="Helvetica, Arial, sans-serif" font-size="12"`
-
-// legend writes the names of the components next to their colors, in rows that begin at
-// y.
-func legend(b io.Writer, y int) {
-	const columns, pitch, line = 4, 180, 18
-	for c := range Components {
-		x, y := 12+pitch*(int(c)%columns), y+line*(int(c)/columns)
-		fmt.Fprintf(b, `<rect x="%d" y="%d" width="10" height="10" fill="%s"/><text x="%d" y="%d">%v</text>`+"\n", x, y, componentColors[c], x+14, y+9, c)
-	}
-}
-
-// heading returns a title that fits, also in SVG.
-func heading(title string) string {
-	const most = 76
-	if letters := []rune(title); len(letters) > most {
-		title = string(letters[:most]) + "…"
-	}
-	return svgText(title)
-}
-
-// svgText returns text for SVG. XML has no place for some characters, not even escaped.
-func svgText(text string) string {
-	return html.EscapeString(strings.Map(func(r rune) rune {
-		if r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0xfffe || r == 0xffff {
-			return utf8.RuneError
-		}
-		return r
-	}, text))
-}
-
 // bar is one row of a chart.
 type bar struct {
 	name  string
-	bytes Bytes
+	bytes meter.Bytes
 }
 
 // WriteSVG draws the device's bytes by component as bars, with the limit: a bar for the
@@ -67,13 +31,13 @@ func (p Plan) WriteSVG(w io.Writer) error {
 	if w == nil {
 		return errNoWriter
 	}
-	bars := []bar{{"the plan", p.Peak[OnDevice]}}
+	bars := []bar{{"the plan", p.Peak[meter.OnDevice]}}
 	for _, c := range p.Choices {
 		if c.Saves > 0 {
-			bars = append(bars, bar{c.Undone, c.Without.Peak[OnDevice]})
+			bars = append(bars, bar{c.Undone, c.Without.Peak[meter.OnDevice]})
 		}
 	}
-	bars = append(bars, bar{"no technique", p.Without.Peak[OnDevice]})
+	bars = append(bars, bar{"no technique", p.Without.Peak[meter.OnDevice]})
 	title := fmt.Sprintf("%s on %s", p.Task.Model.Name, p.Task.Device.Name)
 	_, err := io.WriteString(w, chart(title, bars, p.Limit))
 	return err
@@ -87,29 +51,33 @@ func chart(title string, bars []bar, limit int64) string {
 	scale := barsWidth / float64(max(1, limit, min(longest, 4*max(limit, bars[0].bytes.Total()))))
 	var b strings.Builder
 	height := barsTop + barDistance*len(bars) + 24
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" `+fonts+">\n", chartWidth, height)
-	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/>`+"\n", chartWidth, height)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" `+picture.Fonts+">\n", picture.Width, height)
+	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/>`+"\n", picture.Width, height)
 	fmt.Fprintf(&b, `<text x="12" y="22" font-size="14">%s</text><text x="12" y="40">peak of the device, limit %s</text>`+"\n",
-		heading(title), FormatBytes(limit))
-	legend(&b, 54)
+		picture.Heading(title), meter.FormatBytes(limit))
+	names := make([]string, meter.Components)
+	for c := range names {
+		names[c] = meter.Component(c).String()
+	}
+	picture.Legend(&b, 54, names)
 	at := barsLeft + float64(limit)*scale
 	for i, row := range bars {
 		y, x := barsTop+barDistance*i, float64(barsLeft)
-		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", barsLeft-8, y+14, svgText(row.name))
+		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", barsLeft-8, y+14, picture.Text(row.name))
 		for c, n := range row.bytes {
 			width := min(float64(n)*scale, barsLeft+barsWidth-x)
 			if width < 0.005 {
 				continue
 			}
 			fmt.Fprintf(&b, `<rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s"><title>%v: %s</title></rect>`+"\n",
-				x, y, width, barHeight, componentColors[c], Component(c), FormatBytes(n))
+				x, y, width, barHeight, picture.Colors[c], meter.Component(c), meter.FormatBytes(n))
 			x += width
 		}
 		cut := ""
 		if float64(row.bytes.Total())*scale > barsWidth+0.5 {
 			cut = "… "
 		}
-		text := cut + FormatBytes(row.bytes.Total())
+		text := cut + meter.FormatBytes(row.bytes.Total())
 		if x <= at && at < x+6+float64(8*len(text)) { // the line would go through it
 			x = at
 		}

@@ -3,9 +3,11 @@ package plan
 import (
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/snug-ml/snug/internal/picture"
+	"github.com/snug-ml/snug/meter"
 )
 
 // WriteTable writes the plan as text: the bytes of each component on the device without
@@ -33,28 +35,28 @@ func (p Plan) WriteTable(w io.Writer) error {
 	fmt.Fprintf(&b, "%s, %d parameters%s, on %s: %d %s a step in %s\n\n",
 		t.Model.Name, t.Model.Parameters(), t.adapters(), t.Device.Name, t.Batch, samples, micro)
 	p.components(&b)
-	limit := "the limit is " + FormatBytes(p.Limit)
+	limit := "the limit is " + meter.FormatBytes(p.Limit)
 	if p.Limit >= unlimited {
 		limit = "there is no limit"
 	}
 	fmt.Fprintf(&b, "\n%s; a step takes about %s, without techniques %s, at the speed of %s:\n%s\n\n",
-		limit, formatSeconds(p.Seconds), formatSeconds(p.Without.Seconds), t.Device.Name, t.Device.rates())
+		limit, picture.Seconds(p.Seconds), picture.Seconds(p.Without.Seconds), t.Device.Name, t.Device.rates())
 	if t.Ranks > 1 {
 		fmt.Fprintf(&b, "each of %d ranks sends %s a step, and waits %s for the others: %.3g GB/s, %s a message\n\n",
-			t.Ranks, FormatBytes(p.Sent), formatSeconds(p.Waits), t.Device.Network/1e9, formatSeconds(t.Device.Latency))
+			t.Ranks, meter.FormatBytes(p.Sent), picture.Seconds(p.Waits), t.Device.Network/1e9, picture.Seconds(t.Device.Latency))
 	}
 	tw := tabwriter.NewWriter(&b, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "instead\tdevice\tactivations\tstep\t")
 	for _, c := range p.Choices {
 		if c.Saves != 0 {
-			d := c.Without.Peak[OnDevice]
-			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t\n", c.Undone, FormatBytes(d.Total()), FormatBytes(d[Activations]), formatSeconds(c.Without.Seconds))
+			d := c.Without.Peak[meter.OnDevice]
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t\n", c.Undone, meter.FormatBytes(d.Total()), meter.FormatBytes(d[meter.Activations]), picture.Seconds(c.Without.Seconds))
 		}
 	}
-	d := p.Peak[OnDevice]
-	fmt.Fprintf(tw, "no technique\t%s\t%s\t%s\t\n", FormatBytes(p.Without.Peak[OnDevice].Total()),
-		FormatBytes(p.Without.Peak[OnDevice][Activations]), formatSeconds(p.Without.Seconds))
-	fmt.Fprintf(tw, "(the plan)\t%s\t%s\t%s\t\n", FormatBytes(d.Total()), FormatBytes(d[Activations]), formatSeconds(p.Seconds))
+	d := p.Peak[meter.OnDevice]
+	fmt.Fprintf(tw, "no technique\t%s\t%s\t%s\t\n", meter.FormatBytes(p.Without.Peak[meter.OnDevice].Total()),
+		meter.FormatBytes(p.Without.Peak[meter.OnDevice][meter.Activations]), picture.Seconds(p.Without.Seconds))
+	fmt.Fprintf(tw, "(the plan)\t%s\t%s\t%s\t\n", meter.FormatBytes(d.Total()), meter.FormatBytes(d[meter.Activations]), picture.Seconds(p.Seconds))
 	if err := tw.Flush(); err != nil {
 		return err
 	}
@@ -84,42 +86,29 @@ func (d Device) rates() string {
 // components writes the table of components.
 func (p Plan) components(b *strings.Builder) {
 	tw := tabwriter.NewWriter(b, 0, 0, 3, ' ', tabwriter.AlignRight)
-	var tiers []Tier
+	var tiers []meter.Tier
 	head := "\twithout\twith\tshare\t"
-	for tier := OnHost; tier < Tiers; tier++ {
+	for tier := meter.OnHost; tier < meter.Tiers; tier++ {
 		if p.Peak[tier].Total() > 0 {
 			tiers, head = append(tiers, tier), head+"on "+tier.String()+"\t"
 		}
 	}
 	fmt.Fprintln(tw, head)
-	row := func(name string, value func(b Bytes) int64) {
-		without, with := value(p.Without.Peak[OnDevice]), value(p.Peak[OnDevice])
+	row := func(name string, value func(b meter.Bytes) int64) {
+		without, with := value(p.Without.Peak[meter.OnDevice]), value(p.Peak[meter.OnDevice])
 		share := "–"
 		if without > 0 {
 			share = fmt.Sprintf("%.1f %%", 100*float64(with)/float64(without))
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t", name, FormatBytes(without), FormatBytes(with), share)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t", name, meter.FormatBytes(without), meter.FormatBytes(with), share)
 		for _, tier := range tiers {
-			fmt.Fprintf(tw, "%s\t", FormatBytes(value(p.Peak[tier])))
+			fmt.Fprintf(tw, "%s\t", meter.FormatBytes(value(p.Peak[tier])))
 		}
 		fmt.Fprintln(tw)
 	}
-	for c := range Components {
-		row(c.String(), func(b Bytes) int64 { return b[c] })
+	for c := range meter.Components {
+		row(c.String(), func(b meter.Bytes) int64 { return b[c] })
 	}
-	row("total", Bytes.Total)
+	row("total", meter.Bytes.Total)
 	tw.Flush() // to a Builder, which does not fail
-}
-
-// formatSeconds writes a time with three digits.
-func formatSeconds(s float64) string {
-	switch {
-	case s < 1e-3:
-		return strconv.FormatFloat(s*1e6, 'g', 3, 64) + " µs"
-	case s < 1:
-		return strconv.FormatFloat(s*1e3, 'g', 3, 64) + " ms"
-	case s < 1000:
-		return strconv.FormatFloat(s, 'g', 3, 64) + " s"
-	}
-	return strconv.FormatFloat(s, 'f', 0, 64) + " s"
 }

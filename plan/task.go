@@ -8,6 +8,8 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/saturate"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
@@ -132,10 +134,10 @@ type Run struct {
 	Tiles     int        // tiles of rows of layers that have [Tiles], fewer in small micro-batches; 0: 1
 	Remat     remat.Plan // recomputation in the chain's layers; without operations: keep all
 
-	WeightsOn   Tier // OnHost or OnDisk: two layers at a time are on the device
-	LayersHeld  int  // number of first layers whose weights stay on the device nevertheless
-	GradientsOn Tier // OnHost: the gradients of one layer are on the device
-	StateOn     Tier // tier of masters and state
+	WeightsOn   meter.Tier // OnHost or OnDisk: two layers at a time are on the device
+	LayersHeld  int        // number of first layers whose weights stay on the device nevertheless
+	GradientsOn meter.Tier // OnHost: the gradients of one layer are on the device
+	StateOn     meter.Tier // tier of masters and state
 	// Cache is the maximum number of bytes of pages of the disk that the host holds.
 	Cache int64
 }
@@ -319,15 +321,15 @@ func (t Task) checkRun(r Run) error {
 		problem = t.traits().Conflict(r.Gradients.String(), quant8.InBackward)
 	case r.Gradients == Folded && !t.takes(quant8.Folded):
 		problem = t.traits().Conflict(r.Gradients.String(), quant8.Folded)
-	case r.Gradients.onePer() && r.GradientsOn != OnDevice:
+	case r.Gradients.onePer() && r.GradientsOn != meter.OnDevice:
 		problem = "gradients that are used during the backward pass stay on the device"
 	case r.Shard < 0 || r.Shard > ShardWeights || r.Shard != Replicate && t.Ranks == 1:
 		problem = fmt.Sprintf("Shard is %v with %d ranks, want replicate, or state, gradients or weights with more than one", r.Shard, t.Ranks)
-	case r.Shard == ShardWeights && r.WeightsOn != OnDevice:
+	case r.Shard == ShardWeights && r.WeightsOn != meter.OnDevice:
 		problem = fmt.Sprintf("Shard is %v, and they are on the %v", r.Shard, r.WeightsOn)
 	case r.Shard != Replicate && !t.takes(quant8.Sharded):
 		problem = t.traits().Conflict("Shard "+r.Shard.String(), quant8.Sharded)
-	case t.Ranks > 1 && (r.Gradients != SumF32 || r.GradientsOn != OnDevice || t.forwardOnly()):
+	case t.Ranks > 1 && (r.Gradients != SumF32 || r.GradientsOn != meter.OnDevice || t.forwardOnly()):
 		problem = fmt.Sprintf("%d ranks add gradients in f32 on the device, and these are %v on the %v, of %s", t.Ranks, r.Gradients, r.GradientsOn, t.Optimizer)
 	case r.StateBits != 0 && r.StateBits != 4 && r.StateBits != 8 && r.StateBits != 16 && r.StateBits != 32:
 		problem = fmt.Sprintf("StateBits is %d, want 4, 8, 16 or 32", r.StateBits)
@@ -337,11 +339,11 @@ func (t Task) checkRun(r Run) error {
 		problem = fmt.Sprintf("Frozen is %d, want 16 or %d with adapters, 0 without", r.Frozen, t.baseBits())
 	case t.Init == "loftq" && r.Frozen == 16:
 		problem = "Frozen is 16, and adapters of loftq are for weights in NF4"
-	case r.WeightsOn < 0 || r.WeightsOn >= Tiers || r.StateOn < 0 || r.StateOn >= Tiers || r.GradientsOn < 0 || r.GradientsOn > OnHost:
+	case r.WeightsOn < 0 || r.WeightsOn >= meter.Tiers || r.StateOn < 0 || r.StateOn >= meter.Tiers || r.GradientsOn < 0 || r.GradientsOn > meter.OnHost:
 		problem = "weights and state are on the device, host or disk, gradients on the device or host"
-	case t.PagesFrozen && r.WeightsOn != OnDevice && !r.quantized():
+	case t.PagesFrozen && r.WeightsOn != meter.OnDevice && !r.quantized():
 		problem = fmt.Sprintf("weights on the %v are frozen in fewer than 16 bits, and Frozen is %d", r.WeightsOn, r.Frozen)
-	case r.LayersHeld < 0 || r.LayersHeld > t.Model.stages() || r.LayersHeld > 0 && r.WeightsOn == OnDevice:
+	case r.LayersHeld < 0 || r.LayersHeld > t.Model.stages() || r.LayersHeld > 0 && r.WeightsOn == meter.OnDevice:
 		problem = fmt.Sprintf("LayersHeld is %d, want 0 to %d, and 0 with all weights on the device", r.LayersHeld, t.Model.stages())
 	case r.Tiles < 0 || r.Tiles > maxBatch:
 		problem = fmt.Sprintf("Tiles is %d, want 0 to %d", r.Tiles, maxBatch)
@@ -409,7 +411,7 @@ func (t Task) besideLen() (n int64) {
 				return -1
 			}
 		}
-		n = plus(n, tensor{shape: shape}.len())
+		n = saturate.Add(n, tensor{shape: shape}.len())
 	}
 	return n
 }

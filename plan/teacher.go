@@ -2,6 +2,7 @@ package plan
 
 import (
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/saturate"
 	"github.com/snug-ml/snug/qlora"
 )
 
@@ -56,11 +57,11 @@ func (p *Teacher) weightBytes(t Task, r Run) (bytes int64) {
 	}
 	teacher, run := p.task(t, r)
 	for w := range p.Model.tensors() {
-		n := product(w.len(), r.elem())
+		n := saturate.Mul(w.len(), r.elem())
 		if w.linear {
 			n = teacher.frozenBytes(run, w)
 		}
-		bytes = plus(bytes, product(int64(w.times), n))
+		bytes = saturate.Add(bytes, saturate.Mul(int64(w.times), n))
 	}
 	return bytes
 }

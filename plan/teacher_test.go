@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/qlora"
 )
 
@@ -19,33 +20,33 @@ func TestTeacher(t *testing.T) {
 	task, r := Task{Model: model, Device: devices[0], Batch: 4}, Run{Micro: 2, Window: 2, Compute: snug.BF16, Tiled: true}
 	plain, err := task.Predict(r)
 	require.NoError(t, err)
-	taught := func(p Teacher) (more Bytes, seconds float64) {
+	taught := func(p Teacher) (more meter.Bytes, seconds float64) {
 		task.Teacher = &p
 		got, err := task.Predict(r)
 		require.NoError(t, err)
 		for i := range more {
-			more[i] = got.Peak[OnDevice][i] - plain.Peak[OnDevice][i]
+			more[i] = got.Peak[meter.OnDevice][i] - plain.Peak[meter.OnDevice][i]
 		}
 		resident, err := task.Resident(r, Process{Base: 1 << 20, Cores: 2})
 		require.NoError(t, err)
-		require.Greater(t, resident, got.Peak[OnDevice].Total()-got.Peak[OnDevice][Allowance])
+		require.Greater(t, resident, got.Peak[meter.OnDevice].Total()-got.Peak[meter.OnDevice][meter.Allowance])
 		return more, got.Seconds - plain.Seconds
 	}
 	alone, fast := taught(Teacher{Model: large})
-	require.Equal(t, 2*large.Parameters(), alone[Weights])
+	require.Equal(t, 2*large.Parameters(), alone[meter.Weights])
 	c := fused.CrossEntropy{Vocab: 500, Cols: 64, Chunk: 128}
-	require.GreaterOrEqual(t, alone[Workspace], 4*int64(fused.DistillWorkspaceLen(c, fused.CrossEntropy{Vocab: 500, Cols: 128}, 64)-c.WorkspaceLen(64)))
+	require.GreaterOrEqual(t, alone[meter.Workspace], 4*int64(fused.DistillWorkspaceLen(c, fused.CrossEntropy{Vocab: 500, Cols: 128}, 64)-c.WorkspaceLen(64)))
 	stage := 2 * int64(2*32*128) // an output of the teacher, in bfloat16
-	require.Greater(t, alone[Activations], 2*stage)
-	require.Less(t, alone[Activations], 10*stage, "nothing is kept for a backward pass")
-	require.Zero(t, alone[Gradients]+alone[State]+alone[Masters])
+	require.Greater(t, alone[meter.Activations], 2*stage)
+	require.Less(t, alone[meter.Activations], 10*stage, "nothing is kept for a backward pass")
+	require.Zero(t, alone[meter.Gradients]+alone[meter.State]+alone[meter.Masters])
 	require.Positive(t, fast)
 	both, slow := taught(Teacher{Model: large, Both: true})
-	require.GreaterOrEqual(t, both[Activations], alone[Activations])
+	require.GreaterOrEqual(t, both[meter.Activations], alone[meter.Activations])
 	require.Greater(t, slow, fast)
 	low, _ := taught(Teacher{Model: large, Base: qlora.NF4})
-	require.Less(t, low[Weights], alone[Weights]/2)
-	require.Greater(t, low[Workspace], alone[Workspace], "the tile of decoded weights")
+	require.Less(t, low[meter.Weights], alone[meter.Weights]/2)
+	require.Greater(t, low[meter.Workspace], alone[meter.Workspace], "the tile of decoded weights")
 
 	other, err := GPT{Vocab: 501, Dim: 64, Layers: 3, Heads: 4, Context: 32}.Model()
 	require.NoError(t, err)

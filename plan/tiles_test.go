@@ -3,9 +3,11 @@ package plan
 import (
 	"testing"
 
-	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/remat"
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/meter"
+	"github.com/snug-ml/snug/remat"
 )
 
 // tiledModel has a layer of 100 rows of 2 elements a sample that can run in tiles, with 10 elements a row between.
@@ -90,7 +92,7 @@ func TestFitTiles(t *testing.T) {
 		}
 		require.NoError(t, err)
 		require.InEpsilon(t, fastest, p.Seconds, 1e-9)
-		require.LessOrEqual(t, p.Peak[OnDevice].Total(), limit)
+		require.LessOrEqual(t, p.Peak[meter.OnDevice].Total(), limit)
 		seen[p.Run.Tiles] = true
 	}
 	require.True(t, seen[1])
@@ -117,9 +119,9 @@ func TestPagedCheckpoints(t *testing.T) {
 		require.NoError(t, err)
 		report, err := r.Remat.Simulate(costs)
 		require.NoError(t, err)
-		require.Equal(t, report.Disk, p.Peak[OnDisk].Total())
-		host := map[bool]Tier{false: OnHost, true: OnDevice}[unified]
-		onHost := p.Peak[host][Activations]
+		require.Equal(t, report.Disk, p.Peak[meter.OnDisk].Total())
+		host := map[bool]meter.Tier{false: meter.OnHost, true: meter.OnDevice}[unified]
+		onHost := p.Peak[host][meter.Activations]
 		if unified {
 			onHost -= report.Peak
 		}

@@ -1,6 +1,9 @@
 package plan
 
-import "github.com/snug-ml/snug/qlora"
+import (
+	"github.com/snug-ml/snug/meter"
+	"github.com/snug-ml/snug/qlora"
+)
 
 // This file computes the bytes of weights: of all, of the parts that are used at one time, and of what
 // lies in pages.
@@ -153,13 +156,13 @@ func (t Task) PageBytes(r Run) (int64, error) {
 		return 0, err
 	}
 	bytes := t.shardedWeights(r).held
-	if r.WeightsOn != OnDevice {
+	if r.WeightsOn != meter.OnDevice {
 		w := t.pagedWeights(r)
 		if bytes = w.two; r.LayersHeld > 0 {
 			bytes = min(w.bytes, bytes+w.held[r.LayersHeld-1])
 		}
 	}
-	if r.StateOn == OnDisk {
+	if r.StateOn == meter.OnDisk {
 		bytes += r.Cache
 	}
 	return bytes, nil

@@ -3,11 +3,11 @@ package remat
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"math/bits"
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/saturate"
 )
 
 // Tiers are the memory that a [Planner] may use in addition to device memory. The [Rates] of
@@ -265,7 +265,7 @@ func tiersBound(c Costs, budget int64, t Tiers, f *forwards) float64 {
 		var most int64
 		more := int64(min(elsewhere(time), 1<<60)) + 1
 		for _, k := range sacks {
-			k.free = addSizes(k.free, more)
+			k.free = saturate.Add(k.free, more)
 			most = max(most, k.again())
 		}
 		return f.bound(c, f.ceil(f.total+most))
@@ -293,12 +293,4 @@ func (k *knapsack) pack(c Costs) {
 		}
 	}
 	k.sort()
-}
-
-// addSizes returns a+b, or the largest size if that overflows.
-func addSizes(a, b int64) int64 {
-	if a > math.MaxInt64-b {
-		return math.MaxInt64
-	}
-	return a + b
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -42,9 +42,9 @@ func (b *inBackward[B]) make() error {
 	return b.updater.make()
 }
 
-func (b *inBackward[B]) bytes() plan.Bytes {
+func (b *inBackward[B]) bytes() meter.Bytes {
 	all := b.updater.bytes()
-	all[plan.Gradients] = b.single.held
+	all[meter.Gradients] = b.single.held
 	return all
 }
 
@@ -118,7 +118,7 @@ type single struct {
 // gradient is the memory of a gradient.
 type gradient struct {
 	all, view snug.View
-	by        *plan.Holder // that counts it
+	by        *meter.Holder // that counts it
 }
 
 // unusedGradient names the memory of gradients that are complete.
@@ -129,7 +129,7 @@ func (s *single) give(g *gradient, layer string) {
 	if s.holders.monitor == nil {
 		return
 	}
-	to := s.holders.of(plan.Gradients, layer).Holder
+	to := s.holders.of(meter.Gradients, layer).Holder
 	if to == g.by {
 		return
 	}
@@ -172,7 +172,7 @@ func (s *single) Into(name string) (snug.View, snug.Into, error) {
 		return snug.View{}, snug.Into{}, fmt.Errorf("the gradient of %q: %w", name, err)
 	}
 	s.open[name] = g
-	s.give(g, plan.LayerOf(name))
+	s.give(g, meter.LayerOf(name))
 	return g.view, snug.Into{Alpha: 1}, nil
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/internal/device"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // about is what a checkpoint says about its run. All fields except Notes and Begun must be equal in a process that
@@ -152,7 +152,7 @@ func (u *updater[B]) addMasters(fill func(name string) FirstValue, restored bool
 		default:
 			err = u.master.AddShard(p.name, p.n, lo, part, shifted(first, lo))
 		}
-		u.t.holders.add(plan.Masters, p.name, u.t.held(u.master.Bytes)-before)
+		u.t.holders.add(meter.Masters, p.name, u.t.held(u.master.Bytes)-before)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/transformer"
@@ -80,5 +81,5 @@ func foldedRun(b *testing.B, text, held []byte, o Options) (loss float64, gradie
 	}
 	l, err := m.Evaluate(context.Background(), sample(r, held, 256))
 	require.NoError(b, err)
-	return l.Mean(), t.Bytes()[plan.Gradients]
+	return l.Mean(), t.Bytes()[meter.Gradients]
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
@@ -30,7 +31,7 @@ func TestMeZO(t *testing.T) {
 			var losses []float64
 			for _, end := range ends {
 				m = newToy(t, dt, snug.F32)
-				monitor, err := plan.NewMonitor(plan.MonitorOptions{})
+				monitor, err := meter.New(meter.Options{})
 				require.NoError(t, err)
 				tr, err := New(ForwardOnly[[]int](m), Options{Optimizer: quant8.MeZO{Epsilon: 0x1p-6}, Schedule: Constant(2e-3), Checkpoints: Checkpoints{Dir: dir, SaveEvery: 20}, Seed: 2, Monitor: monitor})
 				require.NoError(t, err)
@@ -42,7 +43,7 @@ func TestMeZO(t *testing.T) {
 					losses = append(losses, r.Loss)
 				}
 				require.Zero(t, tr.Bytes().Total())
-				require.Zero(t, monitor.Peak(plan.OnDevice))
+				require.Zero(t, monitor.Peak(meter.OnDevice))
 				require.NoError(t, tr.Save(ctx))
 				require.NoError(t, tr.Close())
 				require.NoError(t, tr.Close())
@@ -109,7 +110,7 @@ func TestMeZOMemory(t *testing.T) {
 	ctx := context.Background()
 	for _, adapter := range []*qlora.AdapterOptions{nil, {Rank: 2, Alpha: 4}} {
 		peak := func(steps int) int64 {
-			monitor, err := plan.NewMonitor(plan.MonitorOptions{})
+			monitor, err := meter.New(meter.Options{})
 			require.NoError(t, err)
 			m, err := transformer.New(tinyConfig("llama", false), transformer.Options{Seed: 3, Monitor: monitor, Adapter: adapter})
 			require.NoError(t, err)
@@ -117,7 +118,7 @@ func TestMeZOMemory(t *testing.T) {
 			_, err = m.Evaluate(ctx, tokens(0))
 			require.NoError(t, err)
 			if steps == 0 {
-				return monitor.Peak(plan.OnDevice)
+				return monitor.Peak(meter.OnDevice)
 			}
 			tr, err := New(ForwardOnly[transformer.Batch](m), Options{Optimizer: quant8.MeZO{}, Schedule: Constant(1e-4), Monitor: monitor})
 			require.NoError(t, err)
@@ -133,7 +134,7 @@ func TestMeZOMemory(t *testing.T) {
 			}
 			require.True(t, kerneltest.Race || least < 4<<10, least) // the race detector makes pools drop memory at random
 			require.NoError(t, tr.Close())
-			return monitor.Peak(plan.OnDevice)
+			return monitor.Peak(meter.OnDevice)
 		}
 		require.Equal(t, peak(0), peak(5))
 	}
@@ -183,6 +184,6 @@ func mezoResident(t *testing.T, job string) {
 		}
 		require.NoError(t, err)
 	}
-	_, peak := plan.RSS()
+	_, peak := meter.Resident()
 	fmt.Printf("peak %d\n", peak)
 }

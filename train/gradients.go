@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -29,7 +30,7 @@ type gradients[B any] interface {
 	end(skipped bool)
 
 	// bytes returns what is held between steps, lost the counts of lost updates, and parts what a checkpoint saves.
-	bytes() plan.Bytes
+	bytes() meter.Bytes
 	lost() []counter
 	parts() []savedPart
 	// begin gives master weights their first values.

@@ -1,19 +1,19 @@
 package train
 
-import "github.com/snug-ml/snug/plan"
+import "github.com/snug-ml/snug/meter"
 
 // holders tell a Monitor which layers hold gradients, master weights and state. The zero value, without a Monitor,
 // counts nothing.
 type holders struct {
-	monitor *plan.Monitor
+	monitor *meter.Monitor
 	list    []holder
 }
 
 // holder is the bytes of one component that belong to one layer.
 type holder struct {
-	component plan.Component
+	component meter.Component
 	layer     string
-	*plan.Holder
+	*meter.Holder
 	bytes int64
 }
 
@@ -21,25 +21,25 @@ type holder struct {
 const others = "shared by parameters"
 
 // of returns the holder of a component and a layer.
-func (h *holders) of(c plan.Component, layer string) *holder {
+func (h *holders) of(c meter.Component, layer string) *holder {
 	for i := range h.list {
 		if h.list[i].component == c && h.list[i].layer == layer {
 			return &h.list[i]
 		}
 	}
-	h.list = append(h.list, holder{c, layer, h.monitor.Holder(plan.OnDevice, c, layer), 0})
+	h.list = append(h.list, holder{c, layer, h.monitor.Holder(meter.OnDevice, c, layer), 0})
 	return &h.list[len(h.list)-1]
 }
 
 // add notes the bytes that a parameter takes. The Monitor counts them when set is called.
-func (h *holders) add(c plan.Component, param string, n int64) {
+func (h *holders) add(c meter.Component, param string, n int64) {
 	if h.monitor != nil {
-		h.of(c, plan.LayerOf(param)).bytes += n
+		h.of(c, meter.LayerOf(param)).bytes += n
 	}
 }
 
 // set tells the Monitor the bytes of a component. all is their sum; what add did not note for a parameter is shared.
-func (h *holders) set(c plan.Component, all int64) {
+func (h *holders) set(c meter.Component, all int64) {
 	if h.monitor == nil {
 		return
 	}

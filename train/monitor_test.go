@@ -12,6 +12,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/svgtest"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
@@ -21,7 +22,7 @@ import (
 
 // tracedRun trains a model of package transformer with a history, and returns the monitor, and the measured peak where
 // nothing but activations comes and goes.
-func tracedRun(t testing.TB, m *plan.Monitor, o transformer.Options, to Options, planOf func(remat.Costs) (remat.Plan, error)) (measured int64) {
+func tracedRun(t testing.TB, m *meter.Monitor, o transformer.Options, to Options, planOf func(remat.Costs) (remat.Plan, error)) (measured int64) {
 	o.Seed, o.Monitor, to.Monitor, to.Schedule = 3, m, m, Constant(1e-2)
 	model, err := transformer.New(tinyConfig("llama", false), o)
 	require.NoError(t, err)
@@ -80,12 +81,12 @@ func TestPeakOfARun(t *testing.T) {
 		{name: "checkpoints on disk", model: transformer.Options{DType: snug.F32}, plan: onDisk, pages: "checkpoints"},
 	} {
 		for _, events := range []int{64, 1 << 14} {
-			m, err := plan.NewMonitor(plan.MonitorOptions{History: events})
+			m, err := meter.New(meter.Options{History: events})
 			require.NoError(t, err)
 			if c.pages != "" {
 				s, err := offload.Open(t.TempDir(), offload.Options{HostLimit: 1 << 20})
 				require.NoError(t, err)
-				pages := m.Pages(s, plan.OnDevice, plan.State, func() int64 { return s.Stats().HostBytes })
+				pages := m.Pages(s, meter.OnDevice, meter.State, func() int64 { return s.Stats().HostBytes })
 				switch c.pages {
 				case "state":
 					c.train.Storage, c.train.Chunk = pages, 256
@@ -97,7 +98,7 @@ func TestPeakOfARun(t *testing.T) {
 				defer func() { require.NoError(t, s.Close()) }()
 			}
 			measured := tracedRun(t, m, c.model, c.train, c.plan)
-			p, err := m.PeakHolders(plan.OnDevice)
+			p, err := m.PeakHolders(meter.OnDevice)
 			require.NoError(t, err)
 			sum, names := int64(0), map[string]bool{}
 			for _, h := range p.Holders {
@@ -105,7 +106,7 @@ func TestPeakOfARun(t *testing.T) {
 				names[h.Name] = true
 				require.Positive(t, h.Bytes, "%s: %+v", c.name, h)
 			}
-			require.Equal(t, m.Peak(plan.OnDevice), sum, c.name)
+			require.Equal(t, m.Peak(meter.OnDevice), sum, c.name)
 			require.Equal(t, sum, p.Bytes)
 			switch {
 			case c.pages == "" && c.train.Gradients == plan.SumF32:
@@ -119,16 +120,16 @@ func TestPeakOfARun(t *testing.T) {
 			for _, name := range c.by {
 				require.True(t, names[name], "%s: %v lacks %s", c.name, p.Holders, name)
 			}
-			require.NotEqual(t, plan.Idle, p.Phase, c.name)
+			require.NotEqual(t, meter.Idle, p.Phase, c.name)
 			require.NotEmpty(t, p.Stage, c.name)
 			now, _ := m.Held()
-			for component := range plan.Components {
-				if component != plan.State || c.pages == "" { // a store keeps pages
-					require.Zero(t, now[plan.OnDevice][component], "%s: %v after Close", c.name, component)
+			for component := range meter.Components {
+				if component != meter.State || c.pages == "" { // a store keeps pages
+					require.Zero(t, now[meter.OnDevice][component], "%s: %v after Close", c.name, component)
 				}
 			}
 			var picture, trace bytes.Buffer
-			require.NoError(t, m.WritePeakSVG(&picture, plan.OnDevice, c.name))
+			require.NoError(t, m.WritePeakSVG(&picture, meter.OnDevice, c.name))
 			svgtest.TextsFit(t, picture.Bytes())
 			require.Contains(t, picture.String(), fmt.Sprintf(">%d<", sum))
 			require.NoError(t, m.WriteTrace(&trace))
@@ -142,7 +143,7 @@ func BenchmarkHistory(b *testing.B) {
 	var took [2]time.Duration
 	var steps [2]func()
 	for i, events := range []int{0, 1 << 16} {
-		m, err := plan.NewMonitor(plan.MonitorOptions{History: events})
+		m, err := meter.New(meter.Options{History: events})
 		require.NoError(b, err)
 		c := tinyConfig("llama", false)
 		c.Dim, c.Hidden, c.Layers, c.Vocab, c.Windows = 64, 172, 8, 512, make([]int, 8)

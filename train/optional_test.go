@@ -2,8 +2,8 @@ package train_test
 
 import (
 	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
-	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
@@ -20,10 +20,10 @@ var (
 
 	_ train.Prefetcher = (*offload.Store)(nil)
 	_ train.Grouper    = (*offload.Store)(nil)
-	_ plan.Deleter     = (*offload.Store)(nil)
-	_ train.Prefetcher = (*plan.Pages)(nil)
-	_ train.Grouper    = (*plan.Pages)(nil)
-	_ train.Locator    = (*plan.Pages)(nil)
+	_ meter.Deleter    = (*offload.Store)(nil)
+	_ train.Prefetcher = (*meter.Pages)(nil)
+	_ train.Grouper    = (*meter.Pages)(nil)
+	_ train.Locator    = (*meter.Pages)(nil)
 
 	_ offload.StepCounter = (*quant8.Optimizer)(nil)
 	_ offload.Locator     = (*quant8.Optimizer)(nil)

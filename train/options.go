@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -78,8 +79,8 @@ type Options struct {
 
 	// Monitor, unless nil, counts the bytes that the Trainer holds. If the Monitor has a history, it counts them by
 	// layer and records steps and updates. The pages of a Storage are not counted; to count them, set Storage to a
-	// [plan.Pages].
-	Monitor *plan.Monitor
+	// [meter.Pages].
+	Monitor *meter.Monitor
 
 	Ranks
 	Checkpoints

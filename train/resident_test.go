@@ -15,6 +15,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
@@ -101,7 +102,7 @@ func (j fitJob) run() (r fitResult, err error) {
 			return r, err
 		}
 	}
-	_, r.Peak = plan.RSS()
+	_, r.Peak = meter.Resident()
 	return r, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -67,9 +68,9 @@ func (s *sharded[B]) make() (err error) {
 	return s.updater.make()
 }
 
-func (s *sharded[B]) bytes() plan.Bytes {
+func (s *sharded[B]) bytes() meter.Bytes {
 	b := s.updater.bytes()
-	b[plan.Gradients] = s.acc.Bytes()
+	b[meter.Gradients] = s.acc.Bytes()
 	return b
 }
 

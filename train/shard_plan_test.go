@@ -12,6 +12,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/transformer"
@@ -39,7 +40,7 @@ func TestShardsPlan(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			predicted, held := c.plan(t), c.train(t)
-			for _, component := range []plan.Component{plan.Weights, plan.Masters, plan.Gradients, plan.State} {
+			for _, component := range []meter.Component{meter.Weights, meter.Masters, meter.Gradients, meter.State} {
 				for rank, b := range held {
 					require.GreaterOrEqual(t, float64(predicted[component]+8<<10), 0.97*float64(b[component]), "%s on rank %d", component, rank)
 					require.InEpsilon(t, float64(predicted[component]+1<<10), float64(b[component]+1<<10), 0.15, "%s on rank %d: %d of %d", component, rank, b[component], predicted[component])
@@ -59,13 +60,13 @@ func (c shardCase) config() *transformer.Config {
 }
 
 // plan returns what package plan predicts for a rank.
-func (c shardCase) plan(t *testing.T) plan.Bytes {
+func (c shardCase) plan(t *testing.T) meter.Bytes {
 	task, r := c.task(t)
 	p, err := task.Predict(r)
 	require.NoError(t, err)
 	require.Positive(t, p.Sent)
 	require.Positive(t, p.Waits)
-	return p.Peak[plan.OnDevice]
+	return p.Peak[meter.OnDevice]
 }
 
 func (c shardCase) task(t *testing.T) (plan.Task, plan.Run) {
@@ -82,13 +83,13 @@ func (c shardCase) task(t *testing.T) (plan.Task, plan.Run) {
 }
 
 // train trains two steps and returns the bytes of each rank.
-func (c shardCase) train(t *testing.T) []plan.Bytes {
+func (c shardCase) train(t *testing.T) []meter.Bytes {
 	reducers, err := accum.Local(t.Context(), c.ranks)
 	require.NoError(t, err)
 	task, run := c.task(t)
 	whole, err := task.PageBytes(run)
 	require.NoError(t, err)
-	errs, held := make([]error, c.ranks), make([]plan.Bytes, c.ranks)
+	errs, held := make([]error, c.ranks), make([]meter.Bytes, c.ranks)
 	var wait sync.WaitGroup
 	for rank, r := range reducers {
 		wait.Go(func() {
@@ -120,7 +121,7 @@ func (c shardCase) train(t *testing.T) []plan.Bytes {
 					}
 				}
 				held[rank] = tr.Bytes()
-				held[rank][plan.Weights] = m.Memory().Weights + pages.Peak()
+				held[rank][meter.Weights] = m.Memory().Weights + pages.Peak()
 				return errors.Join(tr.Close(), pages.Close())
 			}()
 		})

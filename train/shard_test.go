@@ -16,6 +16,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/stretchr/testify/require"
@@ -132,7 +133,7 @@ func TestShardsMemory(t *testing.T) {
 					gradients = 4*n/size + 2*4*n
 				}
 				for name, c := range map[string][2]int64{
-					"masters": {b[plan.Masters], int64(4 * n / part)}, "state": {b[plan.State], int64(8 * n / part)}, "gradients": {b[plan.Gradients], int64(gradients)},
+					"masters": {b[meter.Masters], int64(4 * n / part)}, "state": {b[meter.State], int64(8 * n / part)}, "gradients": {b[meter.Gradients], int64(gradients)},
 				} {
 					if c[0] < c[1]*90/100 || c[0] > c[1]*112/100+5000 {
 						return fmt.Errorf("%s, %v, rank %d of %d: %d bytes, want about %d", name, s, rank, size, c[0], c[1])

@@ -10,7 +10,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // Train makes one step of the optimizer with the mean of the gradients of the micro-batches. It writes a checkpoint
@@ -39,7 +39,7 @@ func (t *Trainer[B]) Train(ctx context.Context, batches []B) (Report, error) {
 	}
 	t.options.Monitor.Step(t.step + 1)
 	report, err := t.train(ctx, batches)
-	t.options.Monitor.Enter(plan.Idle, "")
+	t.options.Monitor.Enter(meter.Idle, "")
 	if err != nil {
 		return report, fmt.Errorf("train: step %d: %w", t.step+1, err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // Model is what a Trainer trains, with micro-batches of type B.
@@ -181,9 +181,9 @@ func (t *Trainer[B]) Scale() float32 { return t.scale.Scale() }
 
 // Bytes returns the bytes of gradients, master weights and optimizer state that the Trainer holds, in pages or not, and
 // of the workspace of the optimizer and of master weights: nothing after Close.
-func (t *Trainer[B]) Bytes() plan.Bytes {
+func (t *Trainer[B]) Bytes() meter.Bytes {
 	if t.closed() {
-		return plan.Bytes{}
+		return meter.Bytes{}
 	}
 	return t.gradients.bytes()
 }
@@ -195,12 +195,12 @@ func (t *Trainer[B]) countBytes() {
 	}
 	b := t.Bytes()
 	if t.gradients.traits().held { // else they are counted while the model runs
-		t.holders.set(plan.Gradients, b[plan.Gradients])
+		t.holders.set(meter.Gradients, b[meter.Gradients])
 	}
-	t.holders.set(plan.Workspace, b[plan.Workspace])
+	t.holders.set(meter.Workspace, b[meter.Workspace])
 	if t.options.Storage == nil {
-		t.holders.set(plan.Masters, b[plan.Masters])
-		t.holders.set(plan.State, b[plan.State])
+		t.holders.set(meter.Masters, b[meter.Masters])
+		t.holders.set(meter.State, b[meter.State])
 	}
 }
 

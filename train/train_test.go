@@ -14,6 +14,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
@@ -181,7 +182,7 @@ func TestInBackward(t *testing.T) {
 			require.Equal(t, r.Loss, s.Loss)
 		}
 		require.Equal(t, a.bits(), b.bits())
-		require.Equal(t, int64(4*toyIn*toyOut), within.Bytes()[plan.Gradients])
+		require.Equal(t, int64(4*toyIn*toyOut), within.Bytes()[meter.Gradients])
 		_, err := within.Train(context.Background(), steps(9))
 		require.ErrorIs(t, err, snug.ErrConfig)
 		b.noDone = true
@@ -209,7 +210,7 @@ func TestFold(t *testing.T) {
 	for name, want := range a.bits() {
 		require.InDeltaSlice(t, want, b.bits()[name], 1e-6, name)
 	}
-	require.Equal(t, int64(4*toyIn*toyOut), within.Bytes()[plan.Gradients])
+	require.Equal(t, int64(4*toyIn*toyOut), within.Bytes()[meter.Gradients])
 }
 
 func TestNonFinite(t *testing.T) {
@@ -373,13 +374,13 @@ func TestAdamMini(t *testing.T) {
 	for form, whole := range map[amp.MasterForm]int64{amp.FullMaster: 0, amp.SplitMaster: 4 * toyIn * toyOut} {
 		tr := newTrainer(t, newToy(t, snug.BF16, snug.BF16), Options{Optimizer: quant8.AdamMini{}, Masters: form})
 		b := tr.Bytes()
-		require.EqualValues(t, 4*(toyIn*toyOut+toyOut)+4*(toyOut/10+toyOut), b[plan.State])
-		require.EqualValues(t, 12*toyOut+whole, b[plan.Workspace])
+		require.EqualValues(t, 4*(toyIn*toyOut+toyOut)+4*(toyOut/10+toyOut), b[meter.State])
+		require.EqualValues(t, 12*toyOut+whole, b[meter.Workspace])
 	}
 	tr := newTrainer(t, newToy(t, snug.F32, snug.F32), Options{Optimizer: quant8.AdamMini{}, Params: func(name string) quant8.ParamOptions {
 		return quant8.ParamOptions{Shared: map[string]int{"w": toyIn}[name]}
 	}})
-	require.EqualValues(t, 4*(toyIn*toyOut+toyOut)+4*(toyOut+toyOut), tr.Bytes()[plan.State])
+	require.EqualValues(t, 4*(toyIn*toyOut+toyOut)+4*(toyOut+toyOut), tr.Bytes()[meter.State])
 	store, err := offload.Open(t.TempDir(), offload.Options{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, store.Close()) }()
@@ -399,8 +400,8 @@ func TestLowRankBytes(t *testing.T) {
 		require.NoError(t, opt.AddMatrix("w", toyOut, toyIn))
 		require.NoError(t, opt.Add("b", toyOut))
 		b := tr.Bytes()
-		require.Equal(t, opt.StateBytes(), b[plan.State])
-		require.Equal(t, opt.WorkspaceBytes()+whole, b[plan.Workspace])
+		require.Equal(t, opt.StateBytes(), b[meter.State])
+		require.Equal(t, opt.WorkspaceBytes()+whole, b[meter.Workspace])
 		require.NoError(t, opt.Close())
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
@@ -62,7 +63,7 @@ func TestTransformersInBackward(t *testing.T) {
 				for _, p := range m.Params() {
 					out[p.Name] = p.Value.Float32s()
 				}
-				return out, tr.Bytes()[plan.Gradients]
+				return out, tr.Bytes()[meter.Gradients]
 			}
 			o := Options{StateBits: 8, Clip: 0.5, Schedule: Constant(1e-2)}
 			want, all := run(o)
@@ -101,7 +102,7 @@ func TestTilesInBackward(t *testing.T) {
 				for _, p := range m.Params() {
 					out[p.Name] = p.Value.Float32s()
 				}
-				return out, tr.Bytes()[plan.Gradients]
+				return out, tr.Bytes()[meter.Gradients]
 			}
 			o := Options{StateBits: 8, Clip: 0.5, Schedule: Constant(1e-2)}
 			want, all := run(tiles, o)
@@ -127,7 +128,7 @@ func TestTilesInBackward(t *testing.T) {
 				}
 				p, err := task.Predict(r)
 				require.NoError(t, err)
-				return p.Peak[plan.OnDevice][plan.Gradients]
+				return p.Peak[meter.OnDevice][meter.Gradients]
 			}
 			require.LessOrEqual(t, some-whole, predicted(tiles)-predicted(1), "%s, tied %t", family, tied)
 		}
@@ -146,8 +147,8 @@ func TestAdapters(t *testing.T) {
 	for _, v := range m.Trainable() {
 		n += v.Len()
 	}
-	require.Equal(t, int64(4*n), tr.Bytes()[plan.Gradients])
-	require.Zero(t, tr.Bytes()[plan.Masters])
+	require.Equal(t, int64(4*n), tr.Bytes()[meter.Gradients])
+	require.Zero(t, tr.Bytes()[meter.Masters])
 	var first, last float64
 	for step := range 60 {
 		b := tokens(0)

@@ -8,7 +8,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/device"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -100,7 +100,7 @@ func (u *updater[B]) make() (err error) {
 		if err != nil {
 			return err
 		}
-		t.holders.add(plan.State, p.name, t.held(u.opt.StateBytes)-before)
+		t.holders.add(meter.State, p.name, t.held(u.opt.StateBytes)-before)
 	}
 	return nil
 }
@@ -209,15 +209,15 @@ const slowUpdate = 1e10
 
 // enter tells the Monitor that the optimizer updates a parameter, if its layer is not that of the last update.
 func (u *updater[B]) enter(name string) {
-	if layer := plan.LayerOf(name); layer != u.updating {
+	if layer := meter.LayerOf(name); layer != u.updating {
 		u.updating = layer
-		u.t.options.Monitor.Enter(plan.Update, layer)
+		u.t.options.Monitor.Enter(meter.Update, layer)
 	}
 }
 
 // bytes returns the bytes of master weights, state and workspace, in pages or not.
-func (u *updater[B]) bytes() (b plan.Bytes) {
-	b[plan.Masters], b[plan.State], b[plan.Workspace] = u.master.Bytes(), u.opt.StateBytes(), u.opt.WorkspaceBytes()+u.whole
+func (u *updater[B]) bytes() (b meter.Bytes) {
+	b[meter.Masters], b[meter.State], b[meter.Workspace] = u.master.Bytes(), u.opt.StateBytes(), u.opt.WorkspaceBytes()+u.whole
 	return b
 }
 

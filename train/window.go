@@ -7,7 +7,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/fused"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // window holds the mean gradients of a step in float32, from the first micro-batch to the update. With a Reducer the mean is
@@ -36,7 +36,7 @@ func (w *window[B]) make() (err error) {
 	for i, p := range t.params {
 		list[i] = accum.Param{Name: p.name, Len: p.n}
 		n += p.n
-		t.holders.add(plan.Gradients, p.name, 4*int64(p.n))
+		t.holders.add(meter.Gradients, p.name, 4*int64(p.n))
 	}
 	buffer, free, err := snug.MakeView(t.params[0].value.Device(), snug.F32, n)
 	if err != nil {
@@ -101,8 +101,8 @@ func (w *window[B]) end(skipped bool) {
 	}
 }
 
-func (w *window[B]) bytes() plan.Bytes {
+func (w *window[B]) bytes() meter.Bytes {
 	b := w.updater.bytes()
-	b[plan.Gradients] = int64(w.buffer.Bytes())
+	b[meter.Gradients] = int64(w.buffer.Bytes())
 	return b
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -102,8 +102,8 @@ func (z *zerothOrder[B]) pass(ctx context.Context, batches []B, rate float32) (f
 	return all, err
 }
 
-func (*zerothOrder[B]) bytes() (none plan.Bytes) { return none }
-func (*zerothOrder[B]) lost() []counter          { return nil }
+func (*zerothOrder[B]) bytes() (none meter.Bytes) { return none }
+func (*zerothOrder[B]) lost() []counter           { return nil }
 
 func (z *zerothOrder[B]) parts() []savedPart {
 	return []savedPart{{weightsPart, z.t.writeWeights, z.t.readWeights}, small(optimizerPart, z.opt)}

@@ -3,7 +3,7 @@ package transformer
 import (
 	"context"
 
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // attentionHalf is z = x + out(attention(rope(norm(q·h)), rope(norm(k·h)), v·h)). The first one begins with the
@@ -154,7 +154,7 @@ func (b *attentionHalf) Resave(_ context.Context, x *tensor) (saved, error) {
 
 // Backward turns the gradient of z, in place, into the gradient of x. That of the first stage goes to the embedding.
 func (b *attentionHalf) Backward(_ context.Context, x *tensor, kept saved, d *tensor) (*tensor, error) {
-	o := b.begins(b.index, plan.Backward)
+	o := b.begins(b.index, meter.Backward)
 	if b.index >= b.first {
 		b.backward(o, x, kept.(*attentionSaved), d)
 	}

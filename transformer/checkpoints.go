@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
@@ -170,7 +171,7 @@ func (c *checkpoint) Loaded(context.Context) error { return c.last.Await() }
 
 // Load implements [remat.Copy].
 func (c *checkpoint) Load(ctx context.Context) (*tensor, error) {
-	o := c.m.begins(c.m.headStage()+1, plan.Backward)
+	o := c.m.begins(c.m.headStage()+1, meter.Backward)
 	for err := error(nil); c.leaves() && o.err == nil; o.err = err {
 		err = c.m.arrive()
 	}

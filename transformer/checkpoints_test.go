@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
@@ -288,24 +289,24 @@ func TestCheckpointsOfPlan(t *testing.T) {
 	limit := miss.Minimum + miss.Minimum/20 + plan.CheckpointBytes
 	p, err := task.Fit(limit)
 	require.NoError(t, err)
-	require.Positive(t, p.Peak[plan.OnDisk][plan.Activations])
+	require.Positive(t, p.Peak[meter.OnDisk][meter.Activations])
 	s := newShelf()
 	m := newTiny(t, c, Options{Checkpoints: s})
 	b := someBatch(7, c.Vocab, sequences, tokens)
 	want := gradients(t, m, b)
 	require.NoError(t, m.SetPlan(p.Run.Remat))
 	require.Equal(t, want, gradients(t, m, b))
-	require.Equal(t, p.Peak[plan.OnDisk][plan.Activations], more*s.peak)
-	require.LessOrEqual(t, more*m.Memory().Peak, p.Peak[plan.OnDevice][plan.Activations]-plan.CheckpointBytes)
+	require.Equal(t, p.Peak[meter.OnDisk][meter.Activations], more*s.peak)
+	require.LessOrEqual(t, more*m.Memory().Peak, p.Peak[meter.OnDevice][meter.Activations]-plan.CheckpointBytes)
 
 	task.Device.Disk = more * s.peak / 2
 	less, err := task.Fit(limit)
 	require.NoError(t, err)
-	require.LessOrEqual(t, less.Peak[plan.OnDisk].Total(), task.Device.Disk)
+	require.LessOrEqual(t, less.Peak[meter.OnDisk].Total(), task.Device.Disk)
 	task.PagesCheckpoints = false
 	none, err := task.Fit(limit)
 	require.NoError(t, err)
-	require.Zero(t, none.Peak[plan.OnDisk][plan.Activations])
+	require.Zero(t, none.Peak[meter.OnDisk][meter.Activations])
 	require.Greater(t, none.Seconds, p.Seconds)
 	_, err = task.Predict(p.Run)
 	require.ErrorIs(t, err, snug.ErrConfig)

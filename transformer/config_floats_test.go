@@ -10,6 +10,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
@@ -110,20 +111,20 @@ func TestPlanFloats(t *testing.T) {
 			task := plan.Task{Model: model, Device: d, Batch: sequences, Rank: rank, DoRA: dora, Base: c.Stored, PagesFrozen: true}
 			r := plan.Run{Micro: sequences, Window: 1, Compute: dt, Frozen: map[qlora.Type]int{qlora.FP8: 8, qlora.INT8: 8, qlora.MXFP4: 4}[c.Stored]}
 			if paged {
-				r.WeightsOn = plan.OnDisk
+				r.WeightsOn = meter.OnDisk
 			}
 			p, err := task.Predict(r)
 			require.NoError(t, err)
 			pages, err := task.PageBytes(r)
 			require.NoError(t, err)
-			bytes, have := p.Peak[plan.OnDevice], m.Memory()
-			require.Equal(t, bytes[plan.Weights], have.Weights+pages, name)
-			require.Equal(t, bytes[plan.Workspace], have.Workspace, name)
-			require.GreaterOrEqual(t, bytes[plan.Activations], have.Peak, name)
+			bytes, have := p.Peak[meter.OnDevice], m.Memory()
+			require.Equal(t, bytes[meter.Weights], have.Weights+pages, name)
+			require.Equal(t, bytes[meter.Workspace], have.Workspace, name)
+			require.GreaterOrEqual(t, bytes[meter.Activations], have.Peak, name)
 			if paged {
 				require.Positive(t, pages)
-				require.LessOrEqual(t, m.pagedBytes, p.Peak[plan.OnDisk][plan.Weights], name)
-				require.Less(t, p.Peak[plan.OnDisk][plan.Weights], m.pagedBytes+4097*int64(len(m.layers)), name)
+				require.LessOrEqual(t, m.pagedBytes, p.Peak[meter.OnDisk][meter.Weights], name)
+				require.Less(t, p.Peak[meter.OnDisk][meter.Weights], m.pagedBytes+4097*int64(len(m.layers)), name)
 			}
 			require.NoError(t, m.Close())
 		}

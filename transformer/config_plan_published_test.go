@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/stretchr/testify/require"
@@ -38,11 +39,11 @@ func TestPlanPublishedExperts(t *testing.T) {
 			task := plan.Task{Model: m, Device: d, Batch: 1, Rank: 16, Base: want.base}
 			p, err := task.Predict(plan.Run{Micro: 1, Window: 1, Compute: snug.BF16, Frozen: 4})
 			require.NoError(t, err)
-			total := float64(p.Peak[plan.OnDevice].Total()) / 1e9
+			total := float64(p.Peak[meter.OnDevice].Total()) / 1e9
 			require.Greater(t, total, want.low, want.name)
 			require.Less(t, total, want.high, want.name)
 			require.Less(t, time.Since(begin), 20*time.Second, want.name)
-			t.Logf("%s: %d parameters, %.1f GB of which weights %.1f GB, in %v", want.name, m.Parameters(), total, float64(p.Peak[plan.OnDevice][plan.Weights])/1e9, time.Since(begin))
+			t.Logf("%s: %d parameters, %.1f GB of which weights %.1f GB, in %v", want.name, m.Parameters(), total, float64(p.Peak[meter.OnDevice][meter.Weights])/1e9, time.Since(begin))
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
@@ -18,7 +19,7 @@ import (
 )
 
 // planned predicts a run that does nothing special.
-func planned(t require.TestingT, c *Config, tokens, sequences int, r plan.Run) (plan.Task, plan.Bytes) {
+func planned(t require.TestingT, c *Config, tokens, sequences int, r plan.Run) (plan.Task, meter.Bytes) {
 	m, err := c.Plan(tokens)
 	require.NoError(t, err)
 	d, err := plan.DeviceNamed("24GB")
@@ -26,7 +27,7 @@ func planned(t require.TestingT, c *Config, tokens, sequences int, r plan.Run) (
 	task := plan.Task{Model: m, Device: d, Batch: sequences * r.Window}
 	p, err := task.Predict(r)
 	require.NoError(t, err)
-	return task, p.Peak[plan.OnDevice]
+	return task, p.Peak[meter.OnDevice]
 }
 
 // sameCosts requires that the stages of a plan are those of Costs.
@@ -92,13 +93,13 @@ func trainAsPlanned(t *testing.T, name string, m *Model, c *Config, dt snug.DTyp
 		r.Remat = p
 		_, want := planned(t, c, tokens, sequences, r)
 		have := m.Memory()
-		require.Equal(t, want[plan.Weights], have.Weights, name)
-		require.Equal(t, want[plan.Workspace], have.Workspace, name)
+		require.Equal(t, want[meter.Weights], have.Weights, name)
+		require.Equal(t, want[meter.Workspace], have.Workspace, name)
 		least := backwardPeak(t, p, costs)
 		if c.Experts.Count > 0 { // the plan takes twice the mean of an expert's rows
 			least = least * 8 / 10
 		}
-		require.LessOrEqual(t, have.Peak, want[plan.Activations], "%s %s", name, p.Name)
+		require.LessOrEqual(t, have.Peak, want[meter.Activations], "%s %s", name, p.Name)
 		require.GreaterOrEqual(t, have.Peak, least, "%s %s", name, p.Name)
 	}
 
@@ -117,9 +118,9 @@ func trainAsPlanned(t *testing.T, name string, m *Model, c *Config, dt snug.DTyp
 	w, err := accum.New(list, accum.Options{Schedule: accum.Weight(1)})
 	require.NoError(t, err)
 	_, want := planned(t, c, tokens, sequences, r)
-	require.Equal(t, want[plan.State], opt.StateBytes(), name)
-	require.EqualValues(t, want[plan.Gradients], 4*w.Len(), name)
-	require.Equal(t, want[plan.Masters], master.Bytes(), name)
+	require.Equal(t, want[meter.State], opt.StateBytes(), name)
+	require.EqualValues(t, want[meter.Gradients], 4*w.Len(), name)
+	require.Equal(t, want[meter.Masters], master.Bytes(), name)
 }
 
 // TestPlanOfAdamMini: a plan counts for Adam-mini what training takes, and a second moment for each row of q and k, and
@@ -149,7 +150,7 @@ func TestPlanOfAdamMini(t *testing.T) {
 	require.NoError(t, err)
 	p, err := plan.Task{Model: shape, Device: d, Batch: 1, Optimizer: "adam-mini"}.Predict(plan.Run{Micro: 1, Window: 1, StateBits: 8})
 	require.NoError(t, err)
-	require.EqualValues(t, opt.StateBytes()+4*int64(more), p.Peak[plan.OnDevice][plan.State])
+	require.EqualValues(t, opt.StateBytes()+4*int64(more), p.Peak[meter.OnDevice][meter.State])
 	require.NoError(t, m.Close())
 }
 
@@ -169,7 +170,7 @@ func planProperty(t *rapid.T) {
 	require.NoError(t, err)
 	r := plan.Run{Micro: sequences, Window: 1, Compute: dt}
 	_, bytes := planned(t, &c, tokens, sequences, r)
-	require.Equal(t, m.Memory().Weights, bytes[plan.Weights])
+	require.Equal(t, m.Memory().Weights, bytes[meter.Weights])
 	narrow := (3*c.Heads+3*c.KVHeads)*c.HeadDim >= (c.Heads+2*c.KVHeads)*c.HeadDim+c.Dim
 	if !c.QKNorm || narrow && (2*c.Heads+3*c.KVHeads)*c.HeadDim >= c.Dim {
 		sameCosts(t, m, tokens, sequences, r)
@@ -187,8 +188,8 @@ func TestPlanContext(t *testing.T) {
 	r := plan.Run{Micro: 2, Window: 1, Compute: snug.BF16}
 	_, short := planned(t, c, 8, 2, r)
 	_, long := planned(t, c, 8*c.Context, 2, r)
-	require.Equal(t, short[plan.Weights], long[plan.Weights])
-	require.EqualValues(t, int64(c.Context)*short[plan.Activations], long[plan.Activations])
+	require.Equal(t, short[meter.Weights], long[meter.Weights])
+	require.EqualValues(t, int64(c.Context)*short[meter.Activations], long[meter.Activations])
 	for _, tokens := range []int{0, -1, maxCount + 1} {
 		_, err := c.Plan(tokens)
 		require.ErrorIs(t, err, snug.ErrShape)
@@ -224,7 +225,7 @@ func TestPlanAdapters(t *testing.T) {
 		require.NoError(t, err)
 		p, err := plan.Task{Model: m, Device: d, Batch: 1, Rank: c.rank}.Predict(plan.Run{Micro: 1, Window: 1})
 		require.NoError(t, err)
-		require.Equal(t, 4*c.want, p.Peak[plan.OnDevice][plan.Gradients], name)
+		require.Equal(t, 4*c.want, p.Peak[meter.OnDevice][meter.Gradients], name)
 	}
 }
 
@@ -256,12 +257,12 @@ func TestPlanOfAdapters(t *testing.T) {
 			task := plan.Task{Model: model, Device: d, Batch: sequences, Rank: rank, DoRA: dora, Dropout: dropout > 0, FrozenA: frozen, Init: init, VeRA: kind == 4}
 			p, err := task.Predict(r)
 			require.NoError(t, err)
-			bytes, have := p.Peak[plan.OnDevice], m.Memory()
-			require.Equal(t, bytes[plan.Weights], have.Weights, name)
-			require.EqualValues(t, bytes[plan.Gradients], 4*newWindow(t, m).Len(), name)
-			require.Zero(t, bytes[plan.Masters], name)
-			require.GreaterOrEqual(t, bytes[plan.Activations], have.Peak, name)
-			workspace := bytes[plan.Workspace]
+			bytes, have := p.Peak[meter.OnDevice], m.Memory()
+			require.Equal(t, bytes[meter.Weights], have.Weights, name)
+			require.EqualValues(t, bytes[meter.Gradients], 4*newWindow(t, m).Len(), name)
+			require.Zero(t, bytes[meter.Masters], name)
+			require.GreaterOrEqual(t, bytes[meter.Activations], have.Peak, name)
+			workspace := bytes[meter.Workspace]
 			if dora && base == 0 && c.Family == "gpt2" {
 				workspace += 4 * 24 // ones, as many as the widest output
 			}
@@ -307,10 +308,10 @@ func TestPlanOfModulesToSave(t *testing.T) {
 			r := plan.Run{Micro: sequences, Window: 1, Compute: dt, Frozen: 4, StateBits: 32}
 			p, err := task.Predict(r)
 			require.NoError(t, err)
-			bytes, have := p.Peak[plan.OnDevice], m.Memory()
-			require.Equal(t, bytes[plan.Weights], have.Weights)
-			require.GreaterOrEqual(t, bytes[plan.Activations], have.Peak)
-			require.Equal(t, bytes[plan.Workspace], have.Workspace)
+			bytes, have := p.Peak[meter.OnDevice], m.Memory()
+			require.Equal(t, bytes[meter.Weights], have.Weights)
+			require.GreaterOrEqual(t, bytes[meter.Activations], have.Peak)
+			require.Equal(t, bytes[meter.Workspace], have.Workspace)
 			opt, err := quant8.New(quant8.AdamW{}, quant8.Options{Bits: 32})
 			require.NoError(t, err)
 			master, err := amp.NewMaster(amp.MasterOptions{})
@@ -323,9 +324,9 @@ func TestPlanOfModulesToSave(t *testing.T) {
 					require.NoError(t, master.AddFrom(name, v, nil))
 				}
 			}
-			require.EqualValues(t, 4*n, bytes[plan.Gradients])
-			require.Equal(t, opt.StateBytes(), bytes[plan.State])
-			require.Equal(t, master.Bytes(), bytes[plan.Masters])
+			require.EqualValues(t, 4*n, bytes[meter.Gradients])
+			require.Equal(t, opt.StateBytes(), bytes[meter.State])
+			require.Equal(t, master.Bytes(), bytes[meter.Masters])
 			r.Gradients = plan.InBackward
 			_, err = task.Predict(r)
 			require.NoError(t, err)
@@ -363,6 +364,6 @@ func TestPlanOfPublished(t *testing.T) {
 		require.Equal(t, c.params, m.Parameters(), name)
 		p, err := plan.Task{Model: m, Device: d, Batch: 1, Rank: 16}.Predict(plan.Run{Micro: 1, Window: 1, Frozen: 4})
 		require.NoError(t, err)
-		require.Equal(t, 4*c.adapters, p.Peak[plan.OnDevice][plan.Gradients], name)
+		require.Equal(t, 4*c.adapters, p.Peak[meter.OnDevice][meter.Gradients], name)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/stretchr/testify/require"
 )
@@ -117,8 +118,8 @@ func TestPlainAttention(t *testing.T) {
 		gradients(t, fresh, someBatch(3, c.Vocab, sequences, tokens))
 		predicted, err := task.Predict(r)
 		require.NoError(t, err)
-		require.Equal(t, predicted.Peak[plan.OnDevice][plan.Workspace], fresh.Memory().Workspace)
-		require.Equal(t, predicted.Peak[plan.OnDevice][plan.Activations], fresh.Memory().Peak)
+		require.Equal(t, predicted.Peak[meter.OnDevice][meter.Workspace], fresh.Memory().Workspace)
+		require.Equal(t, predicted.Peak[meter.OnDevice][meter.Activations], fresh.Memory().Peak)
 	}
 	_, err := New(tiny(), Options{PlainAttention: true})
 	require.ErrorContains(t, err, "PlainAttention")
@@ -127,29 +128,29 @@ func TestPlainAttention(t *testing.T) {
 // TestMonitor: the monitor has the model's bytes, and its limit is the model's.
 func TestMonitor(t *testing.T) {
 	c, b := tinyCustom(), someBatch(7, 11, 2, 9)
-	monitor, err := plan.NewMonitor(plan.MonitorOptions{})
+	monitor, err := meter.New(meter.Options{})
 	require.NoError(t, err)
 	m, err := New(c, Options{Monitor: monitor})
 	require.NoError(t, err)
 	gradients(t, m, b)
 	now, peak := monitor.Held()
 	held := m.Memory()
-	require.Equal(t, plan.Bytes{plan.Weights: held.Weights, plan.Workspace: held.Workspace}, now[plan.OnDevice])
-	require.Equal(t, held.Peak, peak[plan.OnDevice][plan.Activations])
+	require.Equal(t, meter.Bytes{meter.Weights: held.Weights, meter.Workspace: held.Workspace}, now[meter.OnDevice])
+	require.Equal(t, held.Peak, peak[meter.OnDevice][meter.Activations])
 
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err = m.Backprop(ended, b, 1, newWindow(t, m))
 	require.ErrorIs(t, err, context.Canceled)
 	now, _ = monitor.Held()
-	require.Zero(t, now[plan.OnDevice][plan.Activations])
+	require.Zero(t, now[meter.OnDevice][meter.Activations])
 	require.NoError(t, m.Close())
 	now, _ = monitor.Held()
-	require.Zero(t, now[plan.OnDevice].Total())
+	require.Zero(t, now[meter.OnDevice].Total())
 
-	all := monitor.Peak(plan.OnDevice)
+	all := monitor.Peak(meter.OnDevice)
 	for _, limit := range []int64{all, all - 1, held.Weights + 10, 10} {
-		monitor, err := plan.NewMonitor(plan.MonitorOptions{Limits: [plan.Tiers]int64{limit}})
+		monitor, err := meter.New(meter.Options{Limits: [meter.Tiers]int64{limit}})
 		require.NoError(t, err)
 		m, err := New(c, Options{Monitor: monitor})
 		if limit < held.Weights {

@@ -7,7 +7,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -159,7 +159,7 @@ func (b *expertsHalf) Backward(ctx context.Context, x *tensor, kept saved, d *te
 	if b.index < b.first {
 		return d, nil
 	}
-	o, s := b.begins(b.index, plan.Backward), kept.(*expertsSaved)
+	o, s := b.begins(b.index, meter.Backward), kept.(*expertsSaved)
 	h, dh := o.get(b.config.Dim), o.get(b.config.Dim)
 	o.norm(h, stats{}, x, b.norm)
 	o.route(s.logits)

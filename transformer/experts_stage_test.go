@@ -13,7 +13,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/kerneltest"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/stretchr/testify/require"
 )
@@ -374,7 +374,7 @@ func TestExpertsWithoutMemory(t *testing.T) {
 	weights, all := m.Memory().Weights+m.Memory().Workspace, m.Memory().Peak
 	failed, passed := 0, 0
 	for share := range int64(25) {
-		limit, err := plan.NewMonitor(plan.MonitorOptions{Limits: [plan.Tiers]int64{weights + all*(share+1)/22}})
+		limit, err := meter.New(meter.Options{Limits: [meter.Tiers]int64{weights + all*(share+1)/22}})
 		require.NoError(t, err)
 		m, err := New(c, Options{Monitor: limit})
 		require.NoError(t, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // GenerateOptions are the options of [Model.Generate].
@@ -260,7 +260,7 @@ func (g *Generator) pass(ctx context.Context, rows int) error {
 	}
 	defer m.end()
 	m.turned = false
-	x := m.begins(0, plan.Forward).embed()
+	x := m.begins(0, meter.Forward).embed()
 	for i := range g.layers {
 		a, p := m.chain.Stages[2*i].(*attentionHalf), m.chain.Stages[2*i+1]
 		z, err := a.forwardCached(x, &g.layers[i], g)
@@ -277,7 +277,7 @@ func (g *Generator) pass(ctx context.Context, rows int) error {
 		m.pool.put(x)
 		return nil
 	}
-	o, dim := m.begins(m.headStage(), plan.Forward), m.config.Dim
+	o, dim := m.begins(m.headStage(), meter.Forward), m.config.Dim
 	g.last.View = part(x.View, (rows-1)*dim, dim)
 	o.norm(&g.last, stats{}, &g.last, m.last)
 	o.do(func() error {
@@ -298,7 +298,7 @@ func (g *Generator) pass(ctx context.Context, rows int) error {
 
 // forwardCached is Forward for tokens that also see the keys and values in the cache. It adds theirs to the cache.
 func (b *attentionHalf) forwardCached(x *tensor, l *cache, g *Generator) (*tensor, error) {
-	o := b.begins(b.index, plan.Forward)
+	o := b.begins(b.index, meter.Forward)
 	q, k, v := b.project(o, stats{}, x)
 	if b.config.QKNorm {
 		o.norm(q, stats{}, q, b.qNorm)

@@ -1,26 +1,26 @@
 package transformer
 
-import "github.com/snug-ml/snug/plan"
+import "github.com/snug-ml/snug/meter"
 
 // holders tell a Monitor which parts of a model hold how many bytes. They are nil without a Monitor.
 type holders struct {
 	stages    []stageHolders // of the chain, and of the head
-	flowing   *plan.Holder   // gradients of activations on their way through the stages
+	flowing   *meter.Holder  // gradients of activations on their way through the stages
 	weights   []heldWeights
-	workspace *plan.Holder
+	workspace *meter.Holder
 	counted   int64 // weights that were counted
 }
 
 // stageHolders hold the activations that a stage makes.
 type stageHolders struct {
 	name    string
-	byPhase [plan.Phases]*plan.Holder
+	byPhase [meter.Phases]*meter.Holder
 }
 
 // heldWeights are the weights of a layer.
 type heldWeights struct {
 	layer string
-	*plan.Holder
+	*meter.Holder
 	bytes int64
 }
 
@@ -44,22 +44,22 @@ func (m *Model) makeHolders() {
 	}
 	for _, name := range append(names, "head", checkpointStage) {
 		s := stageHolders{name: name}
-		for phase, suffix := range map[plan.Phase]string{plan.Forward: "", plan.Recompute: ", recomputed", plan.Backward: ", backward"} {
-			s.byPhase[phase] = monitor.Holder(plan.OnDevice, plan.Activations, name+suffix)
+		for phase, suffix := range map[meter.Phase]string{meter.Forward: "", meter.Recompute: ", recomputed", meter.Backward: ", backward"} {
+			s.byPhase[phase] = monitor.Holder(meter.OnDevice, meter.Activations, name+suffix)
 		}
-		s.byPhase[plan.Idle] = s.byPhase[plan.Forward]
+		s.byPhase[meter.Idle] = s.byPhase[meter.Forward]
 		m.holders.stages = append(m.holders.stages, s)
 	}
-	m.holders.flowing = monitor.Holder(plan.OnDevice, plan.Activations, "gradient of activations")
-	m.holders.workspace = monitor.Holder(plan.OnDevice, plan.Workspace, "of all layers")
-	m.enter(m.headStage(), plan.Idle)
+	m.holders.flowing = monitor.Holder(meter.OnDevice, meter.Activations, "gradient of activations")
+	m.holders.workspace = monitor.Holder(meter.OnDevice, meter.Workspace, "of all layers")
+	m.enter(m.headStage(), meter.Idle)
 }
 
 // headStage is the number of the stage after those of the chain: the last norm, the head and the loss.
 func (m *Model) headStage() int { return 2 * m.config.Layers }
 
 // enter says which stage computes now. The holders of this stage count what it allocates.
-func (m *Model) enter(stage int, phase plan.Phase) {
+func (m *Model) enter(stage int, phase meter.Phase) {
 	if m.holders.stages == nil {
 		return
 	}
@@ -69,17 +69,17 @@ func (m *Model) enter(stage int, phase plan.Phase) {
 }
 
 // begins begins the operations of a stage of the chain.
-func (m *Model) begins(index int, phase plan.Phase) *ops {
+func (m *Model) begins(index int, phase meter.Phase) *ops {
 	m.enter(index, phase)
 	return m.stage()
 }
 
 // forwardPhase is the phase of a forward step.
-func (m *Model) forwardPhase() plan.Phase {
+func (m *Model) forwardPhase() meter.Phase {
 	if m.turned {
-		return plan.Recompute
+		return meter.Recompute
 	}
-	return plan.Forward
+	return meter.Forward
 }
 
 // holdWeights tells the monitor the weights of each layer, if they have changed.
@@ -99,7 +99,7 @@ func (h *holders) holdWeights(m *Model) {
 			n += p.Quantized.Bytes()
 		}
 		others -= n
-		h.layer(m, plan.LayerOf(p.Name)).bytes += n
+		h.layer(m, meter.LayerOf(p.Name)).bytes += n
 	}
 	h.layer(m, "shared by layers").bytes += others
 	for _, l := range h.weights {
@@ -114,7 +114,7 @@ func (h *holders) layer(m *Model, name string) *heldWeights {
 			return &h.weights[i]
 		}
 	}
-	h.weights = append(h.weights, heldWeights{name, m.options.Monitor.Holder(plan.OnDevice, plan.Weights, name), 0})
+	h.weights = append(h.weights, heldWeights{name, m.options.Monitor.Holder(meter.OnDevice, meter.Weights, name), 0})
 	return &h.weights[len(h.weights)-1]
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/stretchr/testify/require"
 )
@@ -245,6 +246,6 @@ func TestLossRowsOfDevices(t *testing.T) {
 		run, err := plan.Task{Model: shape, Device: d, Batch: sequences}.Predict(plan.Run{Micro: sequences, Window: 1})
 		require.NoError(t, err)
 		require.Equal(t, rows*(c.Vocab+5), m.ws.v.Len())
-		require.EqualValues(t, 4*m.ws.v.Len(), run.Peak[plan.OnDevice][plan.Workspace]-4*shape.Tables)
+		require.EqualValues(t, 4*m.ws.v.Len(), run.Peak[meter.OnDevice][meter.Workspace]-4*shape.Tables)
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
-	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
@@ -58,12 +58,12 @@ type Options struct {
 	Tiles int
 
 	// Monitor, unless nil, counts the bytes that the model holds on its device, by component. If the Monitor has a
-	// history, it also records layers and phases, see [plan.Monitor.WriteTrace]. The history names activations by the
+	// history, it also records layers and phases, see [meter.Monitor.WriteTrace]. The history names activations by the
 	// stage that made them, such as "layers.3.mlp", followed by ", recomputed" or ", backward" for those phases. Pages
-	// are not counted; to count them, set Pages to a [plan.Pages].
+	// are not counted; to count them, set Pages to a [meter.Pages].
 	// If the Monitor has a limit, New, Open and calls that need more memory fail with [snug.ErrNoMemory], and so do all
 	// later calls.
-	Monitor *plan.Monitor
+	Monitor *meter.Monitor
 	// PlainAttention computes attention without tiles, with all scores of a head in memory, and keeps the probabilities
 	// for the backward pass, so that a program can measure what tiles save. It works on the CPU, and for models without
 	// a cap of scores.

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // tensor is an activation, a gradient of one, or a statistic of rows: rows × width elements.
@@ -22,7 +22,7 @@ type buffer struct {
 	all  snug.View
 	free func() error
 	used bool
-	by   *plan.Holder // counts its bytes while it is in use
+	by   *meter.Holder // counts its bytes while it is in use
 }
 
 type poolKey struct {
@@ -44,11 +44,11 @@ const (
 // batches of different lengths share it.
 type pool struct {
 	dev     *snug.Device
-	monitor *plan.Monitor // counts tensors in use, unless nil,
-	holder  *plan.Holder  // for what computes now
-	rows    int           // rows of a tensor: of the current batch, or of a part of it
-	of      rowsOf        // what the rows are
-	room    [3]int        // rows that a buffer holds, by what its rows are
+	monitor *meter.Monitor // counts tensors in use, unless nil,
+	holder  *meter.Holder  // for what computes now
+	rows    int            // rows of a tensor: of the current batch, or of a part of it
+	of      rowsOf         // what the rows are
+	room    [3]int         // rows that a buffer holds, by what its rows are
 	unused  map[poolKey][]*buffer
 	all     []*buffer
 	used    int64 // bytes of tensors that are in use
@@ -57,7 +57,7 @@ type pool struct {
 	err     error // the first of the device, such as that its memory is full
 }
 
-func newPool(dev *snug.Device, monitor *plan.Monitor) *pool {
+func newPool(dev *snug.Device, monitor *meter.Monitor) *pool {
 	return &pool{dev: dev, monitor: monitor, unused: map[poolKey][]*buffer{}}
 }
 
@@ -162,7 +162,7 @@ func (p *pool) count(n int64) error {
 }
 
 // give makes the holder to count a tensor, in place of the holder that counts it now.
-func (p *pool) give(t *tensor, to *plan.Holder) {
+func (p *pool) give(t *tensor, to *meter.Holder) {
 	if t.buffer == nil || !t.buffer.used {
 		return
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
@@ -154,16 +155,16 @@ func (j residentJob) task() (task plan.Task, run plan.Run, err error) {
 	}
 	switch {
 	case j.Disk && j.Rank > 0:
-		run.WeightsOn = plan.OnDisk
+		run.WeightsOn = meter.OnDisk
 	case j.Disk:
-		run.StateOn, run.Cache = plan.OnDisk, 8<<20
+		run.StateOn, run.Cache = meter.OnDisk, 8<<20
 	}
 	return task, run, nil
 }
 
 // train trains and measures.
 func (j residentJob) train(dir string) (r residentResult, err error) {
-	r.Base, _ = plan.RSS()
+	r.Base, _ = meter.Resident()
 	task, run, err := j.task()
 	if err != nil {
 		return r, err
@@ -213,22 +214,22 @@ func (j residentJob) train(dir string) (r residentResult, err error) {
 	}
 	mem := m.Memory()
 	r.Counted = mem.Weights + mem.Peak + checkpoints.Stats().HostPeak + max(mem.Workspace, u.opt.WorkspaceBytes()) + 4*int64(u.window.Len())
-	if run.StateOn == plan.OnDevice {
+	if run.StateOn == meter.OnDevice {
 		r.Counted += u.opt.StateBytes() + u.master.Bytes()
 	}
 	if pages != nil {
 		r.Counted += pages.Stats().HostPeak
 	}
 	r.Buffers, r.PeakPool = mem.Buffers, mem.Peak
-	_, r.Resident = plan.RSS()
+	_, r.Resident = meter.Resident()
 
 	r.Parameters, run.Remat = task.Model.Parameters(), p
 	predicted, err := task.Predict(run)
 	if err != nil {
 		return r, err
 	}
-	r.CountedPredicted = predicted.Peak[plan.OnDevice].Total() + predicted.Peak[plan.OnHost].Total()
-	if checkpoints != nil && predicted.Peak[plan.OnDisk][plan.Activations] > 0 {
+	r.CountedPredicted = predicted.Peak[meter.OnDevice].Total() + predicted.Peak[meter.OnHost].Total()
+	if checkpoints != nil && predicted.Peak[meter.OnDisk][meter.Activations] > 0 {
 		r.CountedPredicted -= plan.CheckpointPinned // which is for a device, and the CPU is none
 	}
 	r.ResidentPredicted, err = task.Resident(run, plan.Process{Base: r.Base})

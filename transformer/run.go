@@ -13,7 +13,7 @@ import (
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/rowwise"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/remat"
 	"github.com/x448/float16"
 )
@@ -146,7 +146,7 @@ func (m *Model) labels(b Batch) error {
 // end drops what the caller gave, and frees the tensors that an error left in use.
 func (m *Model) end() {
 	m.pool.putAll()
-	m.options.Monitor.Enter(plan.Idle, "")
+	m.options.Monitor.Enter(meter.Idle, "")
 	m.backward, m.batch.tokens, m.batch.starts = call{}, nil, nil
 	m.counted.drop()
 }
@@ -231,7 +231,7 @@ func (m *Model) lossAndGradient(y *tensor) (*tensor, error) {
 // replaces the counted rows h of the norm's result by their gradient, and puts the gradient of the head w into acc.
 func (m *Model) headBackward(y *tensor, backward func(w, h, acc snug.View, into snug.Into) error) (*tensor, error) {
 	m.turned = true
-	o := m.begins(m.headStage(), plan.Backward)
+	o := m.begins(m.headStage(), meter.Backward)
 	h, s := o.get(m.config.Dim), o.stats(m.last)
 	o.norm(h, s, y, m.last)
 	o.do(func() error {
@@ -299,7 +299,7 @@ func (m *Model) hidden(ctx context.Context) (*tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := m.begins(m.headStage(), plan.Forward)
+	o := m.begins(m.headStage(), meter.Forward)
 	o.norm(y, stats{}, y, m.last)
 	return y, o.err
 }

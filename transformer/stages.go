@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -314,7 +314,7 @@ func (b *mlpHalf) Backward(ctx context.Context, x *tensor, kept saved, d *tensor
 	if b.index < b.first {
 		return d, nil
 	}
-	o := b.begins(b.index, plan.Backward)
+	o := b.begins(b.index, meter.Backward)
 	if !b.tiled() {
 		b.backward(o, x, kept.(*mlpSaved), d)
 		return d, o.err

@@ -12,6 +12,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/remat"
@@ -344,8 +345,8 @@ func TestPlanOfTiles(t *testing.T) {
 					predicted, err := task.Predict(r)
 					require.NoError(t, err)
 					have := m.Memory()
-					require.Equal(t, predicted.Peak[plan.OnDevice][plan.Weights], have.Weights, name)
-					require.LessOrEqual(t, have.Peak, predicted.Peak[plan.OnDevice][plan.Activations], name)
+					require.Equal(t, predicted.Peak[meter.OnDevice][meter.Weights], have.Weights, name)
+					require.LessOrEqual(t, have.Peak, predicted.Peak[meter.OnDevice][meter.Activations], name)
 					require.GreaterOrEqual(t, have.Peak, backwardPeak(t, p, costs), name)
 				}
 			}

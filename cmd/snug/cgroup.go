@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // cgroupLimit returns the memory limit of the control group of this process, as of a container, or 0 for none. root is the
@@ -51,9 +51,9 @@ func checkCgroup(limit, memory, resident int64) (warning string, err error) {
 	case limit == 0:
 	case resident > limit:
 		return "", fmt.Errorf("tune: the process takes up to %s, and the memory limit of its container (cgroup) is %s: give -memory %s: %w",
-			plan.FormatBytesUp(resident), plan.FormatBytes(limit), strings.ReplaceAll(plan.FormatBytes(limit), " ", ""), snug.ErrNoMemory)
+			meter.FormatBytesUp(resident), meter.FormatBytes(limit), strings.ReplaceAll(meter.FormatBytes(limit), " ", ""), snug.ErrNoMemory)
 	case memory > limit:
-		return fmt.Sprintf("the memory limit of this container (cgroup) is %s, below -memory %s", plan.FormatBytes(limit), plan.FormatBytes(memory)), nil
+		return fmt.Sprintf("the memory limit of this container (cgroup) is %s, below -memory %s", meter.FormatBytes(limit), meter.FormatBytes(memory)), nil
 	}
 	return "", nil
 }

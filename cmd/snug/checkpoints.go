@@ -14,7 +14,7 @@ import (
 	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/state"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // checkpoints checks the checkpoints of a folder, or the folder itself if it is a checkpoint. It returns false, and has
@@ -124,7 +124,7 @@ func checkpointText(c *checkpoint.Checkpoint) string {
 	if c == nil {
 		return ""
 	}
-	return fmt.Sprintf("checkpoint of run %v, step %d, %d parts, %s", c.Run, c.Step, len(c.Parts), plan.FormatBytes(c.Bytes()))
+	return fmt.Sprintf("checkpoint of run %v, step %d, %d parts, %s", c.Run, c.Step, len(c.Parts), meter.FormatBytes(c.Bytes()))
 }
 
 // inspectCheckpoint describes a checkpoint by its header. snug verify checks the sums of

@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -85,11 +86,11 @@ func runDevices(c *call) error {
 			fmt.Fprintf(t, "%s\t–\t–\t%s\n", d.Name, d.Note)
 			continue
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", d.Name, plan.FormatBytes(d.Total), plan.FormatBytes(d.Free), d.Note)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", d.Name, meter.FormatBytes(d.Total), meter.FormatBytes(d.Free), d.Note)
 	}
 	fmt.Fprintln(t, "\t\t\t\npreset\tmemory\tusable\tTFLOP/s f32, f16; GB/s")
 	for _, p := range out.Presets {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%.3g, %.3g; %.0f\n", p.Name, plan.FormatBytes(p.Memory), plan.FormatBytes(p.Usable), p.F32/1e12, p.F16/1e12, p.Bandwidth/1e9)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%.3g, %.3g; %.0f\n", p.Name, meter.FormatBytes(p.Memory), meter.FormatBytes(p.Usable), p.F32/1e12, p.F16/1e12, p.Bandwidth/1e9)
 	}
 	if err := t.Flush(); err != nil || network == nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // flagRow is a flag of a command: all that parsing, help, completion, -config and conflicts know of it. The functions below
@@ -137,7 +137,7 @@ func numberFlag(name, arg string, to *float64, standard float64, want string, va
 // sizeFlag is a flag with a number of bytes, of 1 or more.
 func sizeFlag(name string, to *int64, help string) *flagRow {
 	return &flagRow{name: name, arg: "SIZE", help: help, set: func(text string) (err error) {
-		if *to, err = plan.ParseBytes(text); err != nil {
+		if *to, err = meter.ParseBytes(text); err != nil {
 			return fmt.Errorf("want a size such as 512KiB, 1.5GiB or 64MB")
 		}
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/snug-ml/snug/chat"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/files"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/tokenizer"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -206,7 +206,7 @@ func (f *generateFlags) encode(tok *tokenizer.Tokenizer, stdin io.Reader) ([]int
 			return nil, err
 		}
 		if len(text) > maxPrompt {
-			return nil, usagef("generate: the prompt on the standard input has more than %s", plan.FormatBytes(maxPrompt))
+			return nil, usagef("generate: the prompt on the standard input has more than %s", meter.FormatBytes(maxPrompt))
 		}
 		prompt = string(text)
 	}
@@ -297,9 +297,9 @@ func (w *writer) write(ctx context.Context, c *call) error {
 	if _, err := fmt.Fprintln(c.stdout, stream.Flush()); err != nil {
 		return err
 	}
-	_, peak := plan.RSS()
+	_, peak := meter.Resident()
 	fmt.Fprintf(c.stderr, "\n%s of a prompt, %.1f/s; %s, %.1f/s; weights %s, cache %s, peak RSS %s\n",
 		console.Count(len(w.prompt), "token"), float64(len(w.prompt))/prompt.Seconds(), console.Count(n, "token"), float64(n)/time.Since(began).Seconds(),
-		plan.FormatBytes(w.model.Memory().Weights), plan.FormatBytes(w.Bytes()), plan.FormatBytes(peak))
+		meter.FormatBytes(w.model.Memory().Weights), meter.FormatBytes(w.Bytes()), meter.FormatBytes(peak))
 	return nil
 }

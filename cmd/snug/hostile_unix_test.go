@@ -26,7 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug/internal/kerneltest"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // Limits of what any command may do with any folder.
@@ -188,7 +188,7 @@ func TestHostileJob(t *testing.T) {
 		for waiting := true; waiting; {
 			select {
 			case r := <-done:
-				_, peak := plan.RSS()
+				_, peak := meter.Resident()
 				fmt.Printf("ran %s-%d %d %.3f %d %.1f %.2000q\n", args[0], i, r.status, processorSeconds(t)-before, peak, time.Since(began).Seconds(), r.errs)
 				waiting = false
 			case <-time.After(100 * time.Millisecond):

@@ -8,7 +8,7 @@ import (
 	"strconv"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -49,7 +49,7 @@ func fitsHost(command, dir string, c *transformer.Config, o transformer.Options,
 			n *= int64(d)
 		}
 		if total += n / 8 * bits; total > limit {
-			return fmt.Errorf("%s: %s: its weights take more than the %s of memory that this machine or container has: %w", command, dir, plan.FormatBytes(limit), snug.ErrNoMemory)
+			return fmt.Errorf("%s: %s: its weights take more than the %s of memory that this machine or container has: %w", command, dir, meter.FormatBytes(limit), snug.ErrNoMemory)
 		}
 	}
 	return nil

@@ -20,8 +20,8 @@ import (
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/safetensors"
 	"github.com/snug-ml/snug/internal/state"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
-	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 )
@@ -113,7 +113,7 @@ func (c *content) print(w io.Writer) error {
 	if c.Note != "" {
 		head += ", " + c.Note
 	}
-	fmt.Fprintf(w, "%s: %s\n", head, plan.FormatBytes(c.Bytes))
+	fmt.Fprintf(w, "%s: %s\n", head, meter.FormatBytes(c.Bytes))
 	for _, key := range slices.Sorted(maps.Keys(c.Metadata)) {
 		fmt.Fprintf(w, "  %s: %.200q\n", shown(key), c.Metadata[key])
 	}
@@ -130,7 +130,7 @@ func (c *content) print(w io.Writer) error {
 		if len(e.Shape) > 0 {
 			shape = fmt.Sprint(e.Shape[:min(len(e.Shape), maxShown)])
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s%s\n", shown(e.Name), e.DType, shape, plan.FormatBytes(e.Bytes), crc)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s%s\n", shown(e.Name), e.DType, shape, meter.FormatBytes(e.Bytes), crc)
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -108,7 +108,7 @@ func oneLine(err error, args ...string) string {
 			continue
 		}
 		switch parts[i] {
-		case "snug", "plan", "offload", "amp", "transformer", "train", "qlora", "tokenizer", "chat", "dataset", "ReadConfig", "Check", "Plan", "Open", "New", "Save", "Generate", "Prompt", "Next":
+		case "snug", "plan", "meter", "offload", "amp", "transformer", "train", "qlora", "tokenizer", "chat", "dataset", "ReadConfig", "Check", "Plan", "Open", "New", "Save", "Generate", "Prompt", "Next":
 			parts = slices.Delete(parts, i, i+1)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -245,7 +246,7 @@ func TestPlan(t *testing.T) {
 	require.Contains(t, out, ", at the speed of 8GB:\n10.2 TFLOP/s in f32")
 	require.NotContains(t, out, "assumed")
 	require.NotContains(t, out, "\x1b", "colours")
-	for c := range plan.Components {
+	for c := range meter.Components {
 		require.Contains(t, out, c.String())
 	}
 	svg, err := os.ReadFile(chart)

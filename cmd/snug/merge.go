@@ -6,7 +6,7 @@ import (
 	"os"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/transformer"
 )
 
@@ -124,7 +124,7 @@ func runMerge(c *call) (err error) {
 	if err := out.finish(); err != nil {
 		return err
 	}
-	fmt.Fprintf(c.stdout, "%s: %s, with the adapter of %s\n", f.output, plan.FormatBytes(m.Memory().Weights), f.adapter)
+	fmt.Fprintf(c.stdout, "%s: %s, with the adapter of %s\n", f.output, meter.FormatBytes(m.Memory().Weights), f.adapter)
 	if lost := m.LostByMerging(); lost.Lost > 0 {
 		fmt.Fprintf(c.stdout, "%d of %d updates lost to rounding, %.2f %% of their norm: they are too small to change a weight in the model's type\n",
 			lost.Lost, lost.Updates, 100*lost.NormShare())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 )
@@ -64,7 +65,7 @@ func runPlan(c *call) error {
 		return err
 	}
 	_, err = fmt.Fprintf(c.stdout, "\na process that trains so on the CPU takes about %s of resident memory on %s\n",
-		plan.FormatBytes(process), console.Count(runtime.GOMAXPROCS(0), "core"))
+		meter.FormatBytes(process), console.Count(runtime.GOMAXPROCS(0), "core"))
 	return err
 }
 

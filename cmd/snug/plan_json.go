@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/dataset"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -67,9 +68,9 @@ type choiceReport struct {
 	Seconds float64 `json:"without_step_seconds"`
 }
 
-func byComponent(b plan.Bytes) amounts {
+func byComponent(b meter.Bytes) amounts {
 	m := amounts{"total": b.Total()}
-	for c := range plan.Components {
+	for c := range meter.Components {
 		m[c.String()] = b[c]
 	}
 	return m
@@ -84,7 +85,7 @@ func planReport(p plan.Plan) planJSON {
 			Frozen: r.Frozen, Tiled: r.Tiled, Tiles: r.Tiles, Remat: r.Remat.Name, Operations: r.Remat.String(),
 			WeightsOn: r.WeightsOn.String(), LayersHeld: r.LayersHeld, GradientsOn: r.GradientsOn.String(), StateOn: r.StateOn.String(), Cache: r.Cache,
 		},
-		Peak: map[string]amounts{}, Seconds: p.Seconds, Without: byComponent(p.Without.Peak[plan.OnDevice]), Plain: p.Without.Seconds,
+		Peak: map[string]amounts{}, Seconds: p.Seconds, Without: byComponent(p.Without.Peak[meter.OnDevice]), Plain: p.Without.Seconds,
 	}
 	if p.Task.Ranks > 1 {
 		out.Ranks, out.Sent, out.Waits, out.Run.Shard = p.Task.Ranks, p.Sent, p.Waits, r.Shard.String()
@@ -94,11 +95,11 @@ func planReport(p plan.Plan) planJSON {
 	if r.Compute != snug.F32 && p.Task.Rank == 0 {
 		out.Run.Masters = r.Masters.String()
 	}
-	for t := range plan.Tiers {
+	for t := range meter.Tiers {
 		out.Peak[t.String()] = byComponent(p.Peak[t])
 	}
 	for _, c := range p.Choices {
-		out.Choices = append(out.Choices, choiceReport{c.Name, c.Value, c.Reason, c.Undone, c.Fits, c.Saves, byComponent(c.Without.Peak[plan.OnDevice]), c.Without.Seconds})
+		out.Choices = append(out.Choices, choiceReport{c.Name, c.Value, c.Reason, c.Undone, c.Fits, c.Saves, byComponent(c.Without.Peak[meter.OnDevice]), c.Without.Seconds})
 	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/report"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/remat"
 )
@@ -94,9 +95,9 @@ func planDocument(p plan.Plan) (d report.Document, err error) {
 	info, _ := debug.ReadBuildInfo()
 	v := versionOf(info)
 	d.Facts = append(d.Facts, report.Fact{Name: "snug", Value: strings.TrimSpace(fmt.Sprintf("%s %.12s", v.Version, v.Revision))}, report.Fact{Name: "built by", Value: v.Go + " for " + v.System})
-	limits := [plan.Tiers]int64{limit, t.Device.Host, t.Device.Disk}
-	for tier := range plan.Tiers {
-		if tier == plan.OnDevice || p.Peak[tier].Total() > 0 {
+	limits := [meter.Tiers]int64{limit, t.Device.Host, t.Device.Disk}
+	for tier := range meter.Tiers {
+		if tier == meter.OnDevice || p.Peak[tier].Total() > 0 {
 			d.Bars = append(d.Bars, report.Bar{Name: tier.String() + ", predicted", Bytes: p.Peak[tier], Limit: limits[tier]})
 		}
 	}
@@ -104,7 +105,7 @@ func planDocument(p plan.Plan) (d report.Document, err error) {
 	if err != nil {
 		return d, err
 	}
-	d.Schedule = report.Schedule{Peak: p.Peak[plan.OnDevice], Limit: limit, Micros: r.Window}
+	d.Schedule = report.Schedule{Peak: p.Peak[meter.OnDevice], Limit: limit, Micros: r.Window}
 	for _, op := range ops {
 		d.Schedule.Operations = append(d.Schedule.Operations, operation(op))
 	}
@@ -114,9 +115,9 @@ func planDocument(p plan.Plan) (d report.Document, err error) {
 		saves := "–"
 		switch {
 		case c.Saves > 0:
-			saves = plan.FormatBytes(c.Saves)
+			saves = meter.FormatBytes(c.Saves)
 		case c.Saves < 0:
-			saves = "takes " + plan.FormatBytes(-c.Saves) + " more"
+			saves = "takes " + meter.FormatBytes(-c.Saves) + " more"
 		}
 		d.Choices.Rows = append(d.Choices.Rows, []string{c.Name, c.Value, saves, c.Reason})
 	}
@@ -126,24 +127,24 @@ func planDocument(p plan.Plan) (d report.Document, err error) {
 // planMemory returns the table of the components that Plan.WriteTable prints.
 func planMemory(p plan.Plan) report.Table {
 	t := report.Table{Caption: "Predicted peak of the device, without techniques and with the plan", Head: []string{"component", "without", "with", "share"}}
-	var tiers []plan.Tier
-	for tier := plan.OnHost; tier < plan.Tiers; tier++ {
+	var tiers []meter.Tier
+	for tier := meter.OnHost; tier < meter.Tiers; tier++ {
 		if p.Peak[tier].Total() > 0 {
 			tiers, t.Head = append(tiers, tier), append(t.Head, "on "+tier.String())
 		}
 	}
-	row := func(name string, value func(b plan.Bytes) int64) {
-		without, with := value(p.Without.Peak[plan.OnDevice]), value(p.Peak[plan.OnDevice])
-		cells := []string{name, plan.FormatBytes(without), plan.FormatBytes(with), console.Percent(with, without)}
+	row := func(name string, value func(b meter.Bytes) int64) {
+		without, with := value(p.Without.Peak[meter.OnDevice]), value(p.Peak[meter.OnDevice])
+		cells := []string{name, meter.FormatBytes(without), meter.FormatBytes(with), console.Percent(with, without)}
 		for _, tier := range tiers {
-			cells = append(cells, plan.FormatBytes(value(p.Peak[tier])))
+			cells = append(cells, meter.FormatBytes(value(p.Peak[tier])))
 		}
 		t.Rows = append(t.Rows, cells)
 	}
-	for c := range plan.Components {
-		row(c.String(), func(b plan.Bytes) int64 { return b[c] })
+	for c := range meter.Components {
+		row(c.String(), func(b meter.Bytes) int64 { return b[c] })
 	}
-	row("total", plan.Bytes.Total)
+	row("total", meter.Bytes.Total)
 	return t
 }
 
@@ -236,8 +237,8 @@ func layersTable(ops []plan.Operation, p plan.Plan) report.Table {
 			s.value = "nothing: it is computed again"
 		}
 		s.copy = ""
-		s.weights = plan.OnDevice.String()
-		if r := p.Run; r.WeightsOn != plan.OnDevice && i >= r.LayersHeld {
+		s.weights = meter.OnDevice.String()
+		if r := p.Run; r.WeightsOn != meter.OnDevice && i >= r.LayersHeld {
 			s.weights = "paged from the " + r.WeightsOn.String()
 		}
 	}

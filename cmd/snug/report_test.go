@@ -18,7 +18,7 @@ import (
 	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/report"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/train"
 )
 
@@ -120,11 +120,11 @@ func TestTuneReport(t *testing.T) {
 		names := []string{"weights", "activations", "total"}
 		if r.PeakRSS > 0 {
 			names = append(names, "process (peak RSS)")
-			require.Equal(t, []string{plan.FormatBytes(r.Resident), plan.FormatBytes(r.PeakRSS)}, rows["process (peak RSS)"][:2])
+			require.Equal(t, []string{meter.FormatBytes(r.Resident), meter.FormatBytes(r.PeakRSS)}, rows["process (peak RSS)"][:2])
 		}
 		_, after, _ := strings.Cut(out, "\npeak memory\n")
 		printed(t, after, rows, names...)
-		require.Equal(t, []string{plan.FormatBytes(r.Predicted), plan.FormatBytes(r.Measured)}, rows["total"][:2])
+		require.Equal(t, []string{meter.FormatBytes(r.Predicted), meter.FormatBytes(r.Measured)}, rows["total"][:2])
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Contains(t, string(text), c.technique)

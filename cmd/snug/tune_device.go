@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -59,7 +60,7 @@ func (t *tuning) fitDevice(task plan.Task) (err error) {
 	var miss *plan.MissError
 	if errors.As(err, &miss) {
 		return fmt.Errorf("tune: -device %s: nothing fits in %s there: the smallest plan takes %s: %w",
-			t.device, plan.FormatBytes(limit), plan.FormatBytesUp(miss.Minimum), snug.ErrNoMemory)
+			t.device, meter.FormatBytes(limit), meter.FormatBytesUp(miss.Minimum), snug.ErrNoMemory)
 	}
 	return err
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/report"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // divergedAdvice says what to try after a run that has diverged.
@@ -53,7 +53,7 @@ func (t *tuning) reportFailure(r result, failed error) error {
 		r.State = "failed"
 	}
 	r.Error = oneLine(failed, t.call.args...)
-	_, r.PeakRSS = plan.RSS()
+	_, r.PeakRSS = meter.Resident()
 	peak := t.peaks(r)
 	r.Predicted, r.Resident = peak.Predicted.Total(), peak.Resident
 	return writeLine(t.call.stdout, r)

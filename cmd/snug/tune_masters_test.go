@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -46,7 +47,7 @@ func TestTuneChoosesMasters(t *testing.T) {
 		if r.choose() != nil {
 			break
 		}
-		form, bytes := r.plan.Run.Masters, r.plan.Peak[plan.OnDevice][plan.Masters]
+		form, bytes := r.plan.Run.Masters, r.plan.Peak[meter.OnDevice][meter.Masters]
 		if form == amp.NoMaster {
 			break
 		}

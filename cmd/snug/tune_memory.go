@@ -4,7 +4,7 @@ import (
 	"math"
 	"runtime"
 
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/transformer"
 )
 
@@ -29,12 +29,12 @@ func (t *tuning) measure(r *result) {
 	m, b := t.model.Memory(), t.trainer.Bytes()
 	if t.store != nil {
 		pages, run := t.store.Stats().HostPeak, t.plan.Run
-		if run.StateOn == plan.OnDisk {
-			b[plan.Masters], b[plan.State] = 0, pages
-			if run.WeightsOn == plan.OnDisk {
-				b[plan.State] = min(pages, run.Cache)
+		if run.StateOn == meter.OnDisk {
+			b[meter.Masters], b[meter.State] = 0, pages
+			if run.WeightsOn == meter.OnDisk {
+				b[meter.State] = min(pages, run.Cache)
 			}
-			pages -= b[plan.State]
+			pages -= b[meter.State]
 		}
 		m.Weights += pages
 	}
@@ -44,8 +44,8 @@ func (t *tuning) measure(r *result) {
 	if t.shards != nil {
 		m.Weights += t.shards.Peak()
 	}
-	b[plan.Weights], b[plan.Activations] = m.Weights, m.Peak+t.checkpoints.Stats().HostPeak
-	b[plan.Workspace] += m.Workspace
+	b[meter.Weights], b[meter.Activations] = m.Weights, m.Peak+t.checkpoints.Stats().HostPeak
+	b[meter.Workspace] += m.Workspace
 	for i, n := range b {
 		r.Components[i] = max(r.Components[i], n)
 	}

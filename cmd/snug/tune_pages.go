@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 )
@@ -52,14 +53,14 @@ func (t *tuning) openPages() (clean func() error, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nothing, noPages(dir, err)
 	}
-	disk := t.plan.Peak[plan.OnDisk]
+	disk := t.plan.Peak[meter.OnDisk]
 	for _, s := range []struct {
 		store       **offload.Store
 		dir         string
 		bytes, host int64
 	}{
-		{&t.store, dir, disk.Total() - disk[plan.Activations], max(limit, minPageMemory)},
-		{&t.checkpoints, filepath.Join(dir, checkpointPages), disk[plan.Activations], plan.CheckpointBytes},
+		{&t.store, dir, disk.Total() - disk[meter.Activations], max(limit, minPageMemory)},
+		{&t.checkpoints, filepath.Join(dir, checkpointPages), disk[meter.Activations], plan.CheckpointBytes},
 	} {
 		if s.bytes == 0 {
 			continue
@@ -92,6 +93,6 @@ func (t *tuning) pagesError(err error) error {
 	if t.store == nil && t.checkpoints == nil || !errors.Is(err, syscall.ENOSPC) {
 		return err
 	}
-	want := plan.FormatBytesUp(t.plan.Peak[plan.OnDisk].Total())
+	want := meter.FormatBytesUp(t.plan.Peak[meter.OnDisk].Total())
 	return usagef("tune: %s: the disk is full: the pages of this run take up to %s there: %w", t.pagesDir(), want, snug.ErrNoMemory)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 )
@@ -49,7 +50,7 @@ func (j pagedJob) tuning(t testing.TB) *tuning {
 	}
 	require.True(t, fits(sort.Search(1<<24, fits)))
 	if j.Full { // whose state is so small that the cache holds it
-		r.plan.Run.StateOn, r.plan.Run.Cache = plan.OnDisk, 1<<16
+		r.plan.Run.StateOn, r.plan.Run.Cache = meter.OnDisk, 1<<16
 		r.plan.Prediction, err = task.Predict(r.plan.Run)
 		require.NoError(t, err)
 	}
@@ -93,13 +94,13 @@ func pagedJobs(t testing.TB) (list []pagedJob) {
 func TestTunePages(t *testing.T) {
 	for _, j := range pagedJobs(t) {
 		r := j.tuning(t)
-		require.Equal(t, plan.OnDisk, map[bool]plan.Tier{false: r.plan.Run.WeightsOn, true: r.plan.Run.StateOn}[j.Full])
+		require.Equal(t, meter.OnDisk, map[bool]meter.Tier{false: r.plan.Run.WeightsOn, true: r.plan.Run.StateOn}[j.Full])
 		require.NoError(t, r.runPaged())
 		require.NoDirExists(t, r.pagesDir())
 		m := j
 		m.Out = filepath.Join(t.TempDir(), "out")
 		memory := m.tuning(t)
-		memory.plan.Run.WeightsOn, memory.plan.Run.StateOn, memory.plan.Run.LayersHeld, memory.plan.Run.Cache = plan.OnDevice, plan.OnDevice, 0, 0
+		memory.plan.Run.WeightsOn, memory.plan.Run.StateOn, memory.plan.Run.LayersHeld, memory.plan.Run.Cache = meter.OnDevice, meter.OnDevice, 0, 0
 		require.NoError(t, memory.runPaged())
 		require.Equal(t, m.outputs(t), j.outputs(t))
 	}
@@ -165,7 +166,7 @@ func run2(err error) int {
 func TestTuneDiskLimit(t *testing.T) {
 	for _, j := range pagedJobs(t) {
 		r := j.tuning(t)
-		r.disk = r.plan.Peak[plan.OnDisk].Total()
+		r.disk = r.plan.Peak[meter.OnDisk].Total()
 		require.Less(t, r.disk, int64(8<<20))
 		require.NoError(t, r.runPaged(), strings.Repeat("full ", map[bool]int{true: 1}[j.Full]))
 	}

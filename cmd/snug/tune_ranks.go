@@ -14,6 +14,7 @@ import (
 	"github.com/snug-ml/snug/dist/mpi"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/crc32c"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
@@ -170,7 +171,7 @@ func (t *tuning) openShards() (qlora.Storage, error) {
 	if t.monitor == nil {
 		return pages, nil
 	}
-	return t.monitor.Pages(pages, plan.OnDevice, plan.Weights, pages.Bytes), nil
+	return t.monitor.Pages(pages, meter.OnDevice, meter.Weights, pages.Bytes), nil
 }
 
 // batches returns the micro-batches of a step of this rank.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/snug-ml/snug/internal/console"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // Files that take longer than slowReading to read show how far they are: in a line of a terminal, or else in a line of text
@@ -51,9 +51,9 @@ func showReading(stderr io.Writer) (shown func(path string, read, of int64), don
 
 // readingLine says how far a file is read. of is -1 for a pipe.
 func readingLine(path string, read, of int64) string {
-	line := "reading " + escaped(filepath.Base(path)) + ": " + plan.FormatBytes(read)
+	line := "reading " + escaped(filepath.Base(path)) + ": " + meter.FormatBytes(read)
 	if of > 0 {
-		line += fmt.Sprintf(" of %s, %.0f %%", plan.FormatBytes(of), 100*float64(min(read, of))/float64(of))
+		line += fmt.Sprintf(" of %s, %.0f %%", meter.FormatBytes(of), 100*float64(min(read, of))/float64(of))
 	}
 	return line
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/report"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/train"
 )
 
@@ -35,7 +35,7 @@ type reporter struct {
 	opened  bool // the run owns what it writes, the report included
 	ended   bool
 
-	measured plan.Bytes      // the peaks of the components so far
+	measured meter.Bytes     // the peaks of the components so far
 	did      console.Trained // so far
 	wrote    time.Time       // end of the last writing
 	took     time.Duration   // time of it
@@ -106,7 +106,7 @@ func (t *tuning) reportStep(s train.Report, did console.Trained) {
 	if r == nil {
 		return
 	}
-	now, _ := plan.RSS()
+	now, _ := meter.Resident()
 	r.history.Add(report.Step{Number: s.Step, Loss: s.Loss, Tokens: did.Tokens - r.did.Tokens, Seconds: did.Seconds - r.did.Seconds, Resident: now, Skipped: s.Skipped != ""})
 	r.did = did
 	if time.Since(r.wrote) >= max(reportEvery, reportShare*r.took) {
@@ -117,7 +117,7 @@ func (t *tuning) reportStep(s train.Report, did console.Trained) {
 // updateReport writes the report while the run goes on. An error does not end the run, and is printed once.
 func (t *tuning) updateReport(status report.Status, state string) {
 	r := t.reporter
-	_, rss := plan.RSS()
+	_, rss := meter.Resident()
 	began := time.Now()
 	err := t.putReport(status, state, t.peaks(result{Components: r.measured, Measured: r.measured.Total(), PeakRSS: rss}))
 	r.wrote = time.Now()
@@ -143,7 +143,7 @@ func (t *tuning) endReport(err error) error {
 	case err != nil:
 		state = oneLine(err, t.call.args...)
 	}
-	_, rss := plan.RSS()
+	_, rss := meter.Resident()
 	return errors.Join(err, t.putReport(status, state, t.peaks(result{Components: r.measured, Measured: r.measured.Total(), PeakRSS: rss})))
 }
 
@@ -194,7 +194,7 @@ func (t *tuning) putReport(status report.Status, state string, peak console.Peak
 	if peak.RSS > 0 {
 		d.Bars = append(d.Bars, report.Bar{Name: "process, measured peak", Whole: peak.RSS, Limit: t.processLimit()})
 	}
-	rows := peak.Rows(plan.FormatBytes, false)
+	rows := peak.Rows(meter.FormatBytes, false)
 	rows[0][0] = "component"
 	d.Memory = report.Table{Caption: "Peak memory, predicted and measured", Head: rows[0], Rows: rows[1:]}
 	d.Resident = report.Resident{Predicted: peak.Resident, Limit: t.processLimit()}

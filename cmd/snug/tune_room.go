@@ -11,6 +11,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -33,10 +34,10 @@ func checkRoom(list []room, spaceOf func(dir string) (files.Space, error)) error
 			continue
 		}
 		wanted[space.Volume] += r.bytes
-		named[space.Volume] = append(named[space.Volume], fmt.Sprintf("%s for %s in %s", plan.FormatBytesUp(r.bytes), r.what, r.dir))
+		named[space.Volume] = append(named[space.Volume], fmt.Sprintf("%s for %s in %s", meter.FormatBytesUp(r.bytes), r.what, r.dir))
 		if wanted[space.Volume] > space.Free {
 			return fmt.Errorf("tune: the disk has no room: the run writes %s, and %s are free: %w",
-				strings.Join(named[space.Volume], ", "), plan.FormatBytes(space.Free), snug.ErrNoMemory)
+				strings.Join(named[space.Volume], ", "), meter.FormatBytes(space.Free), snug.ErrNoMemory)
 		}
 	}
 	return nil
@@ -63,7 +64,7 @@ func (t *tuning) rooms() []room {
 		held := t.trainer.Bytes()
 		there, _ := filepath.Glob(filepath.Join(t.checkpoint, "step-*"))
 		n := int64(max(1, keptCheckpoints-len(there)))
-		list = append(list, room{"checkpoints", t.checkpoint, n * (trained + held[plan.Masters] + held[plan.State])})
+		list = append(list, room{"checkpoints", t.checkpoint, n * (trained + held[meter.Masters] + held[meter.State])})
 	}
 	return list
 }
@@ -79,7 +80,7 @@ func (t *tuning) pageRoom() []room {
 		}
 		return nil
 	})
-	return []room{{"pages", t.pagesDir(), t.plan.Peak[plan.OnDisk].Total() - held}}
+	return []room{{"pages", t.pagesDir(), t.plan.Peak[meter.OnDisk].Total() - held}}
 }
 
 // roomEvery is the time between two attempts to write to a full disk.
@@ -101,12 +102,12 @@ func (t *tuning) waitForRoom(save func() error, every time.Duration) error {
 			need := ""
 			if t.model != nil && t.trainer != nil {
 				if list := t.rooms(); len(list) > 0 {
-					need = ", which takes " + plan.FormatBytesUp(list[0].bytes)
+					need = ", which takes " + meter.FormatBytesUp(list[0].bytes)
 				}
 			}
 			free := ""
 			if space, err := files.SpaceOf(t.output); err == nil {
-				free = fmt.Sprintf(" (%s are free)", plan.FormatBytes(space.Free))
+				free = fmt.Sprintf(" (%s are free)", meter.FormatBytes(space.Free))
 			}
 			fmt.Fprintf(t.call.stderr, "snug: tune: the disk is full%s: %s; the result%s, stays in memory, and is written to %s as soon as there is room; a signal ends the run without it\n",
 				free, oneLine(err, t.call.args...), need, t.output)

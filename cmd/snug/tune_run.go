@@ -19,6 +19,7 @@ import (
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/report"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
@@ -48,9 +49,9 @@ type tuning struct {
 	ranks  accum.Reducer // of a run on several ranks, nil alone
 	shards *accum.Pages  // the matrices that the ranks divide, or nil
 
-	monitor  *plan.Monitor // with -trace
-	traced   bool          // its file is written
-	reporter *reporter     // of -report, nil without it
+	monitor  *meter.Monitor // with -trace
+	traced   bool           // its file is written
+	reporter *reporter      // of -report, nil without it
 	model    *transformer.Model
 	trainer  *train.Trainer[dataset.Batch]
 
@@ -310,7 +311,7 @@ func (t *tuning) fitLeast(task plan.Task, limit int64) error {
 		less = ", or less with " + strings.Join(flags, " and ")
 	}
 	return fmt.Errorf("tune: -memory %s: nothing fits: the process takes %s before there is a model, and the smallest plan wants -memory %dMiB%s: %w",
-		plan.FormatBytes(t.memory), plan.FormatBytesUp(t.process.Base), (t.wanted+1<<20-1)>>20, less, snug.ErrNoMemory)
+		meter.FormatBytes(t.memory), meter.FormatBytesUp(t.process.Base), (t.wanted+1<<20-1)>>20, less, snug.ErrNoMemory)
 }
 
 // open opens the model and makes its trainer. clean removes pages.
@@ -320,19 +321,19 @@ func (t *tuning) open() (clean func() error, err error) {
 	o := transformer.Options{DType: t.dtype, Device: t.dev, Seed: t.seed, Base: t.baseForm(r), LossRows: t.plan.Task.LossRows, Losses: &fused.Losses{},
 		Smoothing: float32(t.smoothing), ZLoss: float32(t.zLoss), Tiles: r.Tiles, Monitor: t.monitor}
 	var state train.Storage
-	if t.plan.Peak[plan.OnDisk].Total() > 0 {
+	if t.plan.Peak[meter.OnDisk].Total() > 0 {
 		if clean, err = t.openPages(); err != nil {
 			return clean, err
 		}
 		if t.checkpoints != nil {
-			o.Checkpoints = t.counted(t.checkpoints, plan.Activations)
+			o.Checkpoints = t.counted(t.checkpoints, meter.Activations)
 		}
 		if t.store != nil {
-			pages := t.counted(t.store, plan.Weights)
-			if r.WeightsOn == plan.OnDisk {
+			pages := t.counted(t.store, meter.Weights)
+			if r.WeightsOn == meter.OnDisk {
 				o.Pages = pages
 			}
-			if r.StateOn == plan.OnDisk {
+			if r.StateOn == meter.OnDisk {
 				state = pages
 			}
 		}
@@ -456,7 +457,7 @@ type result struct {
 	Resident        int64               `json:"predicted_rss_bytes"`
 	PeakRSS         int64               `json:"peak_rss_bytes"`
 	Data            dataset.Stats       `json:"data"`
-	Components      plan.Bytes          `json:"-"` // measured
+	Components      meter.Bytes         `json:"-"` // measured
 }
 
 func (t *tuning) train() (r result, err error) {
@@ -468,7 +469,7 @@ func (t *tuning) train() (r result, err error) {
 	fmt.Fprintln(t.call.stdout)
 	t.beginReport()
 	progress := console.NewProgress(t.call.stdout, t.call.stderr, steps)
-	progress.Memory = func() (plan.Bytes, int64) { return r.Components, t.countedLimit() }
+	progress.Memory = func() (meter.Bytes, int64) { return r.Components, t.countedLimit() }
 	did, err := console.Training[dataset.Batch]{
 		Trainer: t.trainer, Steps: steps, Saves: t.checkpoint != "", Stop: t.stop, Ranks: t.ranks,
 		Progress:  progress,
@@ -478,7 +479,7 @@ func (t *tuning) train() (r result, err error) {
 		EvalEvery: t.evalEvery, Evaluated: func(step int, loss float64) { t.evaluated(&r, step, loss) },
 		After: func(train.Report) (string, error) {
 			t.measure(&r)
-			return plan.FormatBytes(r.Components.Total()), nil
+			return meter.FormatBytes(r.Components.Total()), nil
 		},
 		Stepped: t.reportStep,
 	}.Run()

@@ -7,6 +7,7 @@ import (
 	"runtime"
 
 	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -28,14 +29,14 @@ func (t *tuning) save() error {
 
 // peaks returns the predicted and the measured peaks, as a table and a report have them.
 func (t *tuning) peaks(r result) console.Peak {
-	predicted := t.plan.Peak[plan.OnDevice]
-	predicted[plan.Allowance] = 0
+	predicted := t.plan.Peak[meter.OnDevice]
+	predicted[meter.Allowance] = 0
 	return console.Peak{Predicted: predicted, Measured: r.Components, Total: r.Measured, Resident: t.resident(), RSS: r.PeakRSS}
 }
 
 // report prints the predicted and measured memory, the speed and the losses.
 func (t *tuning) report(r result) (err error) {
-	_, r.PeakRSS = plan.RSS()
+	_, r.PeakRSS = meter.Resident()
 	peak := t.peaks(r)
 	r.Predicted, r.Resident = peak.Predicted.Total(), peak.Resident
 	where := t.dev.Name()
@@ -43,7 +44,7 @@ func (t *tuning) report(r result) (err error) {
 		where = console.Count(runtime.GOMAXPROCS(0), "core")
 	}
 	w := t.call.stdout
-	if err := peak.Write(w, plan.FormatBytes, false); err != nil {
+	if err := peak.Write(w, meter.FormatBytes, false); err != nil {
 		return err
 	}
 	if r.Seconds > 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/report"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // dataFlags say how rows of the data are read, and what is shown of them.
@@ -151,7 +151,7 @@ func (t *tuning) describeData() {
 		fmt.Fprintf(t.call.stdout, "      in all, %s cut to the context, and %d left out\n", console.Count(s.Truncated, what), s.Dropped)
 	}
 	if s.OnDisk > 0 {
-		fmt.Fprintf(t.call.stdout, "      tokens on disk: %s in a temporary file in %s\n", plan.FormatBytes(s.OnDisk), s.Folder)
+		fmt.Fprintf(t.call.stdout, "      tokens on disk: %s in a temporary file in %s\n", meter.FormatBytes(s.OnDisk), s.Folder)
 	}
 	fmt.Fprintln(t.call.stdout)
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -90,8 +90,8 @@ func TestTuneCheckpointsOnDisk(t *testing.T) {
 		require.NoError(t, err)
 		r.plan.Prediction, err = r.plan.Task.Predict(r.plan.Run)
 		require.NoError(t, err)
-		require.Positive(t, r.plan.Peak[plan.OnDisk][plan.Activations])
-		r.disk = r.plan.Peak[plan.OnDisk].Total()
+		require.Positive(t, r.plan.Peak[meter.OnDisk][meter.Activations])
+		r.disk = r.plan.Peak[meter.OnDisk].Total()
 		require.NoError(t, r.runPaged())
 		require.Positive(t, r.checkpoints.Stats().HostPeak)
 		require.NoDirExists(t, r.pagesDir())

@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
-	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/transformer"
 )
 
@@ -81,7 +81,7 @@ func writable(path string) error {
 // startTrace makes the monitor, before the process is measured.
 func (t *tuning) startTrace() (err error) {
 	if t.trace != "" {
-		t.monitor, err = plan.NewMonitor(plan.MonitorOptions{History: traceEvents, Samples: 2})
+		t.monitor, err = meter.New(meter.Options{History: traceEvents, Samples: 2})
 	}
 	return err
 }
@@ -94,11 +94,11 @@ func (t *tuning) endTrace() error {
 }
 
 // counted returns a store whose pages in memory the monitor counts.
-func (t *tuning) counted(s *offload.Store, rest plan.Component) transformer.Checkpoints {
+func (t *tuning) counted(s *offload.Store, rest meter.Component) transformer.Checkpoints {
 	if t.monitor == nil {
 		return s
 	}
-	return t.monitor.Pages(s, plan.OnDevice, rest, func() int64 { return s.Stats().HostBytes })
+	return t.monitor.Pages(s, meter.OnDevice, rest, func() int64 { return s.Stats().HostBytes })
 }
 
 // writeTrace prints what holds memory at the peak, and writes the file of -trace. Later calls do nothing.
@@ -107,15 +107,15 @@ func (t *tuning) writeTrace() error {
 		return nil
 	}
 	t.traced = true
-	if t.monitor.Peak(plan.OnDevice) > 0 {
+	if t.monitor.Peak(meter.OnDevice) > 0 {
 		fmt.Fprintln(t.call.stdout)
-		if err := t.monitor.WritePeak(t.call.stdout, plan.OnDevice, traceRows); err != nil {
+		if err := t.monitor.WritePeak(t.call.stdout, meter.OnDevice, traceRows); err != nil {
 			return err
 		}
 	}
 	err := files.Replace(t.trace, func(w io.Writer) error {
 		if filepath.Ext(t.trace) == ".svg" {
-			return t.monitor.WritePeakSVG(w, plan.OnDevice, folderName(t.dir, t.plan.Task.Model.Name))
+			return t.monitor.WritePeakSVG(w, meter.OnDevice, folderName(t.dir, t.plan.Task.Model.Name))
 		}
 		return t.monitor.WriteTrace(w)
 	})

@@ -16,7 +16,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/svgtest"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // sumRow is the last row of the printed table.
@@ -73,7 +73,7 @@ func TestTuneTracePages(t *testing.T) {
 		r.trace = filepath.Join(t.TempDir(), "run.svg")
 		require.NoError(t, r.startTrace())
 		require.NoError(t, r.runPaged())
-		p, err := r.monitor.PeakHolders(plan.OnDevice)
+		p, err := r.monitor.PeakHolders(meter.OnDevice)
 		require.NoError(t, err)
 		sum, pages := int64(0), false
 		for _, h := range p.Holders {
@@ -81,7 +81,7 @@ func TestTuneTracePages(t *testing.T) {
 			pages = pages || strings.HasSuffix(h.Name, ", pages") || strings.HasPrefix(h.Name, "pages ")
 		}
 		require.True(t, pages, p)
-		require.Equal(t, r.monitor.Peak(plan.OnDevice), sum)
+		require.Equal(t, r.monitor.Peak(meter.OnDevice), sum)
 		require.NoError(t, r.monitor.Close())
 	}
 }
@@ -92,10 +92,10 @@ func TestTuneTraceOfAFailure(t *testing.T) {
 	traced := func(limit int64, stop bool) (*tuning, error) {
 		j.Out = filepath.Join(t.TempDir(), "out")
 		r := j.tuning(t)
-		r.plan.Run.WeightsOn = plan.OnDevice
+		r.plan.Run.WeightsOn = meter.OnDevice
 		r.trace = filepath.Join(t.TempDir(), "run.json")
 		var err error
-		r.monitor, err = plan.NewMonitor(plan.MonitorOptions{History: 64, Limits: [plan.Tiers]int64{limit}})
+		r.monitor, err = meter.New(meter.Options{History: 64, Limits: [meter.Tiers]int64{limit}})
 		require.NoError(t, err)
 		if stop {
 			ended, cancel := context.WithCancel(context.Background())
@@ -113,10 +113,10 @@ func TestTuneTraceOfAFailure(t *testing.T) {
 	_, err = traced(0, true)
 	var interrupted console.Interruption
 	require.ErrorAs(t, err, &interrupted)
-	limit := whole.monitor.Peak(plan.OnDevice) - 1
+	limit := whole.monitor.Peak(meter.OnDevice) - 1
 	short, err := traced(limit, false)
 	require.ErrorIs(t, err, snug.ErrNoMemory)
-	p, err := short.monitor.PeakHolders(plan.OnDevice)
+	p, err := short.monitor.PeakHolders(meter.OnDevice)
 	require.NoError(t, err)
 	require.Equal(t, limit+1, p.Bytes, "with what did not fit")
 }

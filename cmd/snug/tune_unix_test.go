@@ -18,7 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/transformer"
 )
 
@@ -189,7 +189,7 @@ func TestTuneNamesItsLimit(t *testing.T) {
 		require.Error(t, err)
 		named := regexp.MustCompile(`wants -memory ([0-9]+MiB)`).FindStringSubmatch(out)
 		require.Len(t, named, 2, "%s", out)
-		limit, err := plan.ParseBytes(named[1])
+		limit, err := meter.ParseBytes(named[1])
 		require.NoError(t, err)
 		for range 3 {
 			r := limitedResult(t, append(args, "-o", filepath.Join(t.TempDir(), "out"), "-memory", named[1])...)

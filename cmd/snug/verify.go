@@ -12,8 +12,8 @@ import (
 	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/state"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
-	"github.com/snug-ml/snug/plan"
 )
 
 func verifyCommand() *command {
@@ -125,7 +125,7 @@ func (v *verifier) note(path, what string, err error) error {
 // store checks the store in a folder.
 func (v *verifier) store(dir string) error {
 	found, err := offload.Verify(dir)
-	return v.note(dir, fmt.Sprintf("store of pages, %d pages, %s", found.Pages, plan.FormatBytes(found.Bytes)), err)
+	return v.note(dir, fmt.Sprintf("store of pages, %d pages, %s", found.Pages, meter.FormatBytes(found.Bytes)), err)
 }
 
 // visit checks a folder or a file if verify knows its kind.
@@ -171,7 +171,7 @@ func (v *verifier) visit(path string, d fs.DirEntry) error {
 	if err != nil {
 		return v.note(path, "", err)
 	}
-	return v.note(path, fmt.Sprintf("%s, %s", found.Format, plan.FormatBytes(found.Bytes)), nil)
+	return v.note(path, fmt.Sprintf("%s, %s", found.Format, meter.FormatBytes(found.Bytes)), nil)
 }
 
 // recognized reports whether a file is a saved state or a part of a checkpoint, or is named

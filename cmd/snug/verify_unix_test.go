@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // link makes a symbolic link.
@@ -74,7 +74,7 @@ func TestVerifyLinksInFolders(t *testing.T) {
 	model := filepath.Join(snapshot, "model.safetensors")
 	link(t, filepath.Join("..", "..", "blobs", filepath.Base(blob)), model)
 	link(t, filepath.Join("..", "..", "blobs", "config"), filepath.Join(snapshot, "config.json"))
-	size := plan.FormatBytes(int64(len(tensorFile(t))))
+	size := meter.FormatBytes(int64(len(tensorFile(t))))
 	for _, path := range []string{root, snapshot, model} {
 		status, out, errs := snugged("verify", path)
 		require.Zero(t, status, "%s%s", out, errs)

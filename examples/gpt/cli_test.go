@@ -18,7 +18,7 @@ import (
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/svgtest"
 	"github.com/snug-ml/snug/internal/text"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/stretchr/testify/require"
 )
 
@@ -152,7 +152,7 @@ func TestCompare(t *testing.T) {
 		require.Contains(t, string(svg), column)
 	}
 	for _, r := range reports {
-		require.Contains(t, string(svg), ">"+plan.FormatBytes(r.Measured)+"<")
+		require.Contains(t, string(svg), ">"+meter.FormatBytes(r.Measured)+"<")
 		require.Contains(t, string(svg), ">"+resident(r.PeakRSS)+"<")
 		if runtime.GOOS == "linux" {
 			require.Positive(t, r.BaseRSS)
@@ -196,7 +196,7 @@ func TestMemoryLimitKeepsTheBatch(t *testing.T) {
 		var r report
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
-		bytes, err := plan.ParseBytes(limit)
+		bytes, err := meter.ParseBytes(limit)
 		require.NoError(t, err)
 		require.LessOrEqual(t, r.Measured, bytes)
 		require.InEpsilon(t, r.Predicted, r.Measured, 1e-3)
@@ -274,7 +274,7 @@ func TestSmallestMemoryLimit(t *testing.T) {
 		require.Empty(t, out)
 		require.Regexp(t, `^gpt: -memory 200\.00 KiB: a micro-batch of one sequence takes at least \d+\.\d\d KiB\n$`, errs)
 		_, size, _ := strings.Cut(strings.TrimSpace(errs), "at least ")
-		smallest, err := plan.ParseBytes(strings.ReplaceAll(size, " ", ""))
+		smallest, err := meter.ParseBytes(strings.ReplaceAll(size, " ", ""))
 		require.NoError(t, err)
 
 		status, out, errs = runArgs(append(args, fmt.Sprint(smallest))...)

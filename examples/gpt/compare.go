@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug/internal/console"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // sets returns the sets of techniques that -compare runs: none, each alone, all.
@@ -65,14 +65,14 @@ func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
 
 // writeChart draws the peak of every report, with its speed and loss.
 func writeChart(file string, reports []*report) error {
-	var runs []plan.Measured
+	var runs []meter.Measured
 	for _, r := range reports {
-		runs = append(runs, plan.Measured{Name: r.label, Peak: r.measured, Total: r.Measured, Resident: r.PeakRSS,
+		runs = append(runs, meter.Measured{Name: r.label, Peak: r.measured, Total: r.Measured, Resident: r.PeakRSS,
 			Columns: []string{fmt.Sprintf("%.0f", r.TokensPerS), fmt.Sprintf("%.3f", r.LossLast)}})
 	}
 	title := fmt.Sprintf("peak memory, %s: %d parameters, %d steps", reports[0].Preset, reports[0].Params, reports[0].Steps)
 	return console.WriteFile(file, func(w io.Writer) error {
-		return plan.WriteComparison(w, title, []string{"tokens/s", "loss"}, runs)
+		return meter.WriteComparison(w, title, []string{"tokens/s", "loss"}, runs)
 	})
 }
 
@@ -81,7 +81,7 @@ func resident(n int64) string {
 	if n == 0 {
 		return "–"
 	}
-	return plan.FormatBytes(n)
+	return meter.FormatBytes(n)
 }
 
 // runProcess runs this program with a technique set and returns its report.

@@ -11,7 +11,7 @@ import (
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/kerneltest"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/train"
 	"github.com/stretchr/testify/require"
 )
@@ -99,7 +99,7 @@ func TestLossRowsOfDevices(t *testing.T) {
 	require.Equal(t, 1024, o.lossRows)
 	_, bytes, err := o.predict()
 	require.NoError(t, err)
-	require.Equal(t, int64(4*1024*(16384+5)), bytes[plan.Workspace])
+	require.Equal(t, int64(4*1024*(16384+5)), bytes[meter.Workspace])
 	require.Equal(t, 1024, fit("-memory", "4GiB").lossRows)
 	for limit, rows := range map[string]int{"460MiB": 256, "500MiB": 128, "480MiB": 64} {
 		o := fit("-memory", limit)

@@ -21,6 +21,7 @@ import (
 	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/text"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/train"
 )
@@ -158,7 +159,7 @@ func parse(args []string) (o options, err error) {
 			continue
 		}
 		var err error
-		if *f.to, err = plan.ParseBytes(f.text); err != nil {
+		if *f.to, err = meter.ParseBytes(f.text); err != nil {
 			return o, inputError{fmt.Errorf("-%s: %w", f.name, err)}
 		}
 	}
@@ -225,7 +226,7 @@ func (o *options) complete(name string, steps int, dtype, off, shard string, res
 	case o.host > 0 && !o.on[useOffload]:
 		return errors.New("-host-memory wants offload, which keeps the rest on disk")
 	case o.host > 0 && o.host < o.minHost():
-		return fmt.Errorf("-host-memory %s: want at least %s, a few pages", plan.FormatBytes(o.host), plan.FormatBytesUp(o.minHost()))
+		return fmt.Errorf("-host-memory %s: want at least %s, a few pages", meter.FormatBytes(o.host), meter.FormatBytesUp(o.minHost()))
 	case o.compare && (o.memory > 0 || o.poison > 0):
 		return errors.New("-compare does not go with -memory and -inject-nan")
 	case o.output != "" && !o.compare:

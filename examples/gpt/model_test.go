@@ -13,7 +13,7 @@ import (
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/text"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
 	"github.com/stretchr/testify/require"
@@ -199,7 +199,7 @@ func TestRematerializationKeepsEveryBit(t *testing.T) {
 		b, lossB := gradientsOf(t, without)
 		require.Equal(t, lossB, lossA)
 		require.Equal(t, b, a)
-		require.Less(t, peakOf(with)[plan.Activations], peakOf(without)[plan.Activations])
+		require.Less(t, peakOf(with)[meter.Activations], peakOf(without)[meter.Activations])
 	}
 }
 
@@ -263,14 +263,14 @@ func TestPredictionIsExact(t *testing.T) {
 			_, want, err := c.predict()
 			require.NoError(t, err)
 			for part := range components {
-				if part == plan.State && on[useOffload] { // pages come and go
+				if part == meter.State && on[useOffload] { // pages come and go
 					require.LessOrEqual(t, peakOf(tr)[part], want[part])
 					require.InEpsilon(t, want[part], peakOf(tr)[part], 0.05, part)
 					continue
 				}
 				require.Equal(t, want[part], peakOf(tr)[part], part)
 			}
-			require.Zero(t, heldBy(tr)[plan.Activations], "every activation is given back")
+			require.Zero(t, heldBy(tr)[meter.Activations], "every activation is given back")
 		})
 	}
 }
@@ -306,18 +306,18 @@ func TestInterruptedTrainingStops(t *testing.T) {
 	cancel()
 	_, err := step(ctx, tr)
 	require.ErrorIs(t, err, context.Canceled)
-	require.Zero(t, heldBy(tr)[plan.Activations])
+	require.Zero(t, heldBy(tr)[meter.Activations])
 }
 
 // peakOf returns the peak of every component.
-func peakOf(t *trainer) plan.Bytes {
+func peakOf(t *trainer) meter.Bytes {
 	_, peak := t.meter.Held()
-	return peak[plan.OnDevice]
+	return peak[meter.OnDevice]
 }
 
-func heldBy(t *trainer) plan.Bytes {
+func heldBy(t *trainer) meter.Bytes {
 	now, _ := t.meter.Held()
-	return now[plan.OnDevice]
+	return now[meter.OnDevice]
 }
 
 // TestTypesOfOperations: the type of the weights is the type in which torch's autocast computes the

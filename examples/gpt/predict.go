@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/remat"
 )
@@ -59,20 +60,20 @@ func (c config) techniqueRun() plan.Run {
 func (c config) pagedRun() plan.Run {
 	r := c.techniqueRun()
 	if c.on[useOffload] {
-		r.StateOn, r.Cache = plan.OnDisk, c.hostLimit()
+		r.StateOn, r.Cache = meter.OnDisk, c.hostLimit()
 	}
 	return r
 }
 
 // peakOf returns the peak bytes of every component of a run.
-func (c config) peakOf(r plan.Run) plan.Bytes {
+func (c config) peakOf(r plan.Run) meter.Bytes {
 	p, err := c.task().Predict(r)
 	must(err)
-	return p.Peak[plan.OnDevice]
+	return p.Peak[meter.OnDevice]
 }
 
 // predict returns the run that is made, and the peak bytes of every component.
-func (c config) predict() (r plan.Run, b plan.Bytes, err error) {
+func (c config) predict() (r plan.Run, b meter.Bytes, err error) {
 	r = c.pagedRun()
 	if r.Remat, err = c.plan(); err != nil {
 		return r, b, err
@@ -84,7 +85,7 @@ func (c config) predict() (r plan.Run, b plan.Bytes, err error) {
 // they are.
 func (c config) paged() int64 {
 	b := c.peakOf(c.techniqueRun())
-	return b[plan.Masters] + b[plan.State]
+	return b[meter.Masters] + b[meter.State]
 }
 
 // hostLimit returns how many bytes of paged state stay in host memory: those that the
@@ -114,7 +115,7 @@ func (c config) plan() (p remat.Plan, err error) {
 	}
 	// The loss holds the statistics of the last norm while its gradient is there.
 	b := c.peakOf(c.pagedRun())
-	budget := c.limit - (b.Total() - b[plan.Activations]) - 2*4*int64(c.batch().Micro*c.context)
+	budget := c.limit - (b.Total() - b[meter.Activations]) - 2*4*int64(c.batch().Micro*c.context)
 	p, rep, err := remat.Planner{}.Plan(costs, max(0, budget))
 	var short *remat.BudgetError
 	if errors.As(err, &short) {
@@ -147,7 +148,7 @@ func (o *options) fitMemory() error {
 		if err := fits(accum.Batch{Global: all, Micro: 1, Window: all, Ranks: 1}); !errors.Is(err, snug.ErrNoMemory) {
 			return err
 		}
-		return fmt.Errorf("-memory %s: a micro-batch of one sequence takes at least %s", plan.FormatBytes(o.memory), plan.FormatBytesUp(least))
+		return fmt.Errorf("-memory %s: a micro-batch of one sequence takes at least %s", meter.FormatBytes(o.memory), meter.FormatBytesUp(least))
 	}
 	o.fit, o.limit = found, o.memory
 	return nil
@@ -210,9 +211,9 @@ func printPrediction(w io.Writer, c config) error {
 }
 
 const (
-	components  = plan.Allowance // what this program has: a pool loses nothing
-	gcPercent   = 25             // growth of the heap before the next collection
-	mappedBytes = 64 << 10       // of a page that package offload has outside of Go's heap
+	components  = meter.Allowance // what this program has: a pool loses nothing
+	gcPercent   = 25              // growth of the heap before the next collection
+	mappedBytes = 64 << 10        // of a page that package offload has outside of Go's heap
 )
 
 // residence is the process before there is a model, the peak of its resident memory until then, and

@@ -13,6 +13,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
@@ -35,8 +36,8 @@ type report struct {
 	Measured     int64                `json:"measured_peak_bytes"`
 	Techniques   []string             `json:"techniques"`
 	ByComponent  map[string]peakBytes `json:"components"`
-	predicted    plan.Bytes
-	measured     plan.Bytes
+	predicted    meter.Bytes
+	measured     meter.Bytes
 	label        string // names of the techniques, in a comparison
 }
 
@@ -139,7 +140,7 @@ func (t *trainer) run(stop console.Stop, saves bool, p *console.Progress) (*repo
 			calls.stepped()
 			err := errors.Join(t.count(), t.meter.Sample())
 			now, _ := t.meter.Held()
-			return console.MiB(now[plan.OnDevice].Total()), err
+			return console.MiB(now[meter.OnDevice].Total()), err
 		},
 	}.Run()
 	if err != nil {
@@ -150,7 +151,7 @@ func (t *trainer) run(stop console.Stop, saves bool, p *console.Progress) (*repo
 		Techniques: t.on.names(), LossFirst: t.first, LossLast: did.Last, TokensPerS: did.Rate(), Calls: calls.steady(), ByComponent: map[string]peakBytes{},
 	}
 	_, peak := t.meter.Held()
-	r.measured, r.Measured = peak[plan.OnDevice], t.meter.Peak(plan.OnDevice)
+	r.measured, r.Measured = peak[meter.OnDevice], t.meter.Peak(meter.OnDevice)
 	if _, r.predicted, err = t.predict(); err != nil {
 		return nil, err
 	}
@@ -158,14 +159,14 @@ func (t *trainer) run(stop console.Stop, saves bool, p *console.Progress) (*repo
 	for c := range components {
 		r.ByComponent[c.String()] = peakBytes{r.predicted[c], r.measured[c]}
 	}
-	_, r.PeakRSS = plan.RSS()
+	_, r.PeakRSS = meter.Resident()
 	return r, nil
 }
 
 // baseRSS returns what the process takes before there is a model: runtime, code and text.
 func baseRSS() residence {
 	p := plan.ThisProcess()
-	_, peak := plan.RSS()
+	_, peak := meter.Resident()
 	var heap runtime.MemStats
 	runtime.ReadMemStats(&heap)
 	return residence{p, peak, int64(heap.HeapAlloc)}
@@ -202,14 +203,14 @@ func (r *report) print(ctx context.Context, w io.Writer, t *trainer, asJSON bool
 }
 
 // writeTimeline writes what a meter has counted, as CSV or SVG by the file's name.
-func writeTimeline(name string, m *plan.Monitor, title string) error {
+func writeTimeline(name string, m *meter.Monitor, title string) error {
 	return console.WriteFile(name, func(w io.Writer) error {
 		if filepath.Ext(name) == ".csv" {
 			return m.WriteCSV(w)
 		}
-		if pages := m.Peak(plan.OnDisk); pages > 0 {
-			title += fmt.Sprintf("; pages of %s on disk, up to %s in memory", plan.FormatBytes(pages), plan.FormatBytes(m.Peak(plan.OnHost)))
+		if pages := m.Peak(meter.OnDisk); pages > 0 {
+			title += fmt.Sprintf("; pages of %s on disk, up to %s in memory", meter.FormatBytes(pages), meter.FormatBytes(m.Peak(meter.OnHost)))
 		}
-		return m.WriteSVG(w, plan.OnDevice, title)
+		return m.WriteSVG(w, meter.OnDevice, title)
 	})
 }

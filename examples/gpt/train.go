@@ -12,8 +12,8 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/text"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
-	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -25,7 +25,7 @@ type trainer struct {
 	data   *text.Corpus
 	model  *transformer.Model
 	store  *offload.Store // nil without offload
-	meter  *plan.Monitor
+	meter  *meter.Monitor
 	losses fused.Losses        // of the current step
 	micros []transformer.Batch // micro-batches of the current step
 }
@@ -39,7 +39,7 @@ func newTrainer(dev *snug.Device, c config, data *text.Corpus, pages string, sav
 			err = errors.Join(err, t.Close())
 		}
 	}()
-	if t.meter, err = plan.NewMonitor(plan.MonitorOptions{Limits: [plan.Tiers]int64{c.limit}, Samples: 256}); err != nil {
+	if t.meter, err = meter.New(meter.Options{Limits: [meter.Tiers]int64{c.limit}, Samples: 256}); err != nil {
 		return t, err
 	}
 	t.model, err = transformer.New(c.architecture(), transformer.Options{
@@ -88,9 +88,9 @@ func newTrainer(dev *snug.Device, c config, data *text.Corpus, pages string, sav
 func (t *trainer) count() error {
 	if t.store != nil {
 		s := t.store.Stats()
-		t.meter.Set(plan.OnDevice, plan.State, s.HostBytes, s.HostPeak)
-		t.meter.Set(plan.OnHost, plan.State, s.HostBytes, s.HostPeak)
-		t.meter.Set(plan.OnDisk, plan.State, s.DiskBytes, s.DiskBytes)
+		t.meter.Set(meter.OnDevice, meter.State, s.HostBytes, s.HostPeak)
+		t.meter.Set(meter.OnHost, meter.State, s.HostBytes, s.HostPeak)
+		t.meter.Set(meter.OnDisk, meter.State, s.DiskBytes, s.DiskBytes)
 	}
 	return t.meter.Check()
 }

@@ -33,8 +33,8 @@ import (
 	"syscall"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
-	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -67,7 +67,7 @@ func main() {
 		log.Fatalf("want -width from 1 to %d, -steps above 0 and nothing else", 1<<14)
 	}
 	var err error
-	if c.limit, err = plan.ParseBytes(*memory); err != nil {
+	if c.limit, err = meter.ParseBytes(*memory); err != nil {
 		log.Fatalf("-memory: %v", err)
 	}
 	c.view = printer(os.Stdout)

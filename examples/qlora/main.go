@@ -17,7 +17,7 @@ import (
 	"runtime"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/train"
@@ -104,8 +104,8 @@ func run(kind qlora.Type, pretrain, finetune int) (err error) {
 	fmt.Printf("\nIn 4 bits a weight takes %.3f bits. %d parameters are trained. But for activations it is %.1f %% of full fine-tuning.\n",
 		four.bits, four.gradients/4, 100*float64(four.kept())/float64(full.kept()))
 	fmt.Printf("4 bits change the loss by %+.4f before tuning and %+.4f after it, against adapters of the float32 base.\n", four.before-low.before, four.after-low.after)
-	if _, peak := plan.RSS(); peak > 0 {
-		fmt.Printf("The process had %s resident at its peak, with a model, its base and both texts.\n", plan.FormatBytes(peak))
+	if _, peak := meter.Resident(); peak > 0 {
+		fmt.Printf("The process had %s resident at its peak, with a model, its base and both texts.\n", meter.FormatBytes(peak))
 	}
 	return nil
 }
@@ -126,7 +126,7 @@ func makeBase(dir string, text, held []byte, steps int) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("The base has %d parameters and, after %d steps of %d bytes, a loss of %.3f on Go.\n\n", t.Bytes()[plan.Gradients]/4, steps, sequences*tokens, loss)
+	fmt.Printf("The base has %d parameters and, after %d steps of %d bytes, a loss of %.3f on Go.\n\n", t.Bytes()[meter.Gradients]/4, steps, sequences*tokens, loss)
 	return m.Save(dir, 0)
 }
 
@@ -164,7 +164,7 @@ func tune(f form, kind qlora.Type, dir string, text, held []byte, steps int) (r 
 // count fills in what a model and its trainer hold.
 func (r *result) count(f form, m *transformer.Model, t *train.Trainer[transformer.Batch]) {
 	memory, bytes := m.Memory(), t.Bytes()
-	r.form, r.weights, r.gradients, r.state = f, memory.Weights, bytes[plan.Gradients], bytes[plan.State]
+	r.form, r.weights, r.gradients, r.state = f, memory.Weights, bytes[meter.Gradients], bytes[meter.State]
 	r.activations = memory.Buffers + memory.Workspace
 	if f != whole { // only adapters train
 		r.adapters, r.weights = r.gradients, r.weights-r.gradients

@@ -18,6 +18,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
@@ -104,7 +105,7 @@ func run(ctx context.Context, dir string, steps int) error {
 	if err := show(ctx, "before", m, t, tok, held); err != nil {
 		return err
 	}
-	var peak plan.Bytes
+	var peak meter.Bytes
 	for t.Step() < steps {
 		report, err := t.Train(ctx, draw(samples, t.Step(), batch, p.Run.Micro))
 		if err != nil {
@@ -114,7 +115,7 @@ func run(ctx context.Context, dir string, steps int) error {
 			fmt.Printf("step %d: loss %.3f\n", report.Step, report.Loss)
 		}
 		now, model := t.Bytes(), m.Memory() // t.Bytes has gradients and the optimizer's state
-		now[plan.Weights], now[plan.Activations], now[plan.Workspace] = model.Weights, model.Peak, model.Workspace
+		now[meter.Weights], now[meter.Activations], now[meter.Workspace] = model.Weights, model.Peak, model.Workspace
 		for i, n := range now {
 			peak[i] = max(peak[i], n)
 		}
@@ -122,7 +123,7 @@ func run(ctx context.Context, dir string, steps int) error {
 	if err := show(ctx, "after", m, t, tok, held); err != nil {
 		return err
 	}
-	printMemory(p.Peak[plan.OnDevice], peak)
+	printMemory(p.Peak[meter.OnDevice], peak)
 	return m.SaveAdapter(filepath.Join(dir, "adapter")) // for PEFT, or Options.AdapterDir
 }
 
@@ -153,11 +154,11 @@ func show(ctx context.Context, when string, m *transformer.Model, t *train.Train
 }
 
 // printMemory prints the predicted and the measured bytes of each component.
-func printMemory(predicted, measured plan.Bytes) {
-	fmt.Printf("memory, within %s: predicted, and measured\n", plan.FormatBytes(memory))
-	for c := range plan.Allowance { // an allocator of a GPU takes the allowance; there is none here
+func printMemory(predicted, measured meter.Bytes) {
+	fmt.Printf("memory, within %s: predicted, and measured\n", meter.FormatBytes(memory))
+	for c := range meter.Allowance { // an allocator of a GPU takes the allowance; there is none here
 		if predicted[c] > 0 || measured[c] > 0 {
-			fmt.Printf("  %-16s %12s %12s\n", c, plan.FormatBytes(predicted[c]), plan.FormatBytes(measured[c]))
+			fmt.Printf("  %-16s %12s %12s\n", c, meter.FormatBytes(predicted[c]), meter.FormatBytes(measured[c]))
 		}
 	}
 }

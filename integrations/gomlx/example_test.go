@@ -8,7 +8,7 @@ import (
 	"github.com/gomlx/gomlx/pkg/ml/context"
 	"github.com/gomlx/gomlx/pkg/ml/train/losses"
 	"github.com/snug-ml/snug/integrations/gomlx"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -40,7 +40,7 @@ func Example() {
 		}
 		return nil
 	}))
-	fmt.Println(t.Bytes()[plan.State], "bytes of state")
+	fmt.Println(t.Bytes()[meter.State], "bytes of state")
 	// Output:
 	// step 50: loss below 1: true
 	// step 100: loss below 1: true

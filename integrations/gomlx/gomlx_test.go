@@ -16,6 +16,7 @@ import (
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/integrations/gomlx"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
@@ -66,13 +67,13 @@ func TestStateBits(t *testing.T) {
 	run := func(o gomlx.Options) ([]float64, map[string][]byte, int64) {
 		o.Optimizer, o.StateBits, o.Chunk = adamW, 8, 4096
 		tr, ctx := newTrainer(t, perceptron, batch(0, 0, rows), o)
-		return trainTo(t, tr, 300), values(t, ctx), tr.Bytes()[plan.State]
+		return trainTo(t, tr, 300), values(t, ctx), tr.Bytes()[meter.State]
 	}
 	got, plain, bytes := run(gomlx.Options{})
 	const matrices, vectors = in*hidden + hidden*hidden, 2*hidden + hidden + 1 // vectors below 4096 elements keep 32 bits
-	t.Logf("losses %.5f and %.5f; state of %d and %d bytes", want[299], got[299], wide.Bytes()[plan.State], bytes)
-	require.EqualValues(t, 8*(matrices+vectors), wide.Bytes()[plan.State])
-	require.Less(t, bytes, wide.Bytes()[plan.State]*45/100)
+	t.Logf("losses %.5f and %.5f; state of %d and %d bytes", want[299], got[299], wide.Bytes()[meter.State], bytes)
+	require.EqualValues(t, 8*(matrices+vectors), wide.Bytes()[meter.State])
+	require.Less(t, bytes, wide.Bytes()[meter.State]*45/100)
 	require.InDelta(t, mean(want[250:]), mean(got[250:]), 0.1*mean(want[:10]))
 
 	store, err := offload.Open(t.TempDir(), offload.Options{HostLimit: 16 << 10})
@@ -197,7 +198,7 @@ func TestHalf(t *testing.T) {
 		t.Logf("%v: %.4f to %.4f", form, mean(list[:10]), mean(list[140:]))
 		require.Less(t, mean(list[140:]), mean(list[:10])/3)
 		if form == amp.FullMaster {
-			require.EqualValues(t, 4*count(ctx), tr.Bytes()[plan.Masters])
+			require.EqualValues(t, 4*count(ctx), tr.Bytes()[meter.Masters])
 		}
 	}
 }

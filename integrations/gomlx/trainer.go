@@ -8,7 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/train"
 )
 
@@ -57,9 +57,9 @@ func (t *Trainer) Close() error {
 }
 
 // Bytes returns the bytes of gradients, master weights and optimizer state that the Trainer holds: nothing after Close.
-func (t *Trainer) Bytes() plan.Bytes {
+func (t *Trainer) Bytes() meter.Bytes {
 	if !t.made() {
-		return plan.Bytes{}
+		return meter.Bytes{}
 	}
 	return t.inner.Bytes()
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/integrations/gomlx"
 	snughugot "github.com/snug-ml/snug/integrations/hugot"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/stretchr/testify/require"
 )
@@ -99,7 +99,7 @@ func trained(t *testing.T, o gomlx.Options, steps int) ([]float64, int64) {
 	trainer, err := snughugot.New(session, config, o)
 	require.NoError(t, err)
 	require.NoError(t, trainer.Run(context.Background(), config.TrainDataset, steps, 1, nil))
-	bytes := trainer.Bytes()[plan.State]
+	bytes := trainer.Bytes()[meter.State]
 	require.NoError(t, trainer.Close())
 	return similarities(t, session), bytes
 }

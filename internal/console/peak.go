@@ -9,15 +9,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // Peak is the peak memory of a run, predicted and measured, in bytes.
 type Peak struct {
-	Predicted, Measured plan.Bytes // peak of each component
-	Total               int64      // measured peak of the sum of the components
-	Resident            int64      // predicted peak of the process's resident memory, 0 if nothing predicts it
-	RSS                 int64      // measured peak of the process's resident memory, 0 if the system does not report it
+	Predicted, Measured meter.Bytes // peak of each component
+	Total               int64       // measured peak of the sum of the components
+	Resident            int64       // predicted peak of the process's resident memory, 0 if nothing predicts it
+	RSS                 int64       // measured peak of the process's resident memory, 0 if the system does not report it
 }
 
 // Rows returns the cells of a table that compares the two, after its head: a row for each component, or, unless all is
@@ -27,7 +27,7 @@ func (p Peak) Rows(format func(int64) string, all bool) [][]string {
 	row := func(name string, predicted, measured int64) {
 		rows = append(rows, []string{name, format(predicted), format(measured), Percent(measured, predicted)})
 	}
-	for c := range plan.Allowance {
+	for c := range meter.Allowance {
 		if all || p.Predicted[c] > 0 || p.Measured[c] > 0 {
 			row(c.String(), p.Predicted[c], p.Measured[c])
 		}

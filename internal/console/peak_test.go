@@ -7,12 +7,13 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/snug-ml/snug/plan"
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug/meter"
 )
 
 func TestPeak(t *testing.T) {
-	p := Peak{Predicted: plan.Bytes{plan.Weights: 2 << 20}, Measured: plan.Bytes{plan.Weights: 1 << 20}, Total: 1 << 20, Resident: 8 << 20, RSS: 4 << 20}
+	p := Peak{Predicted: meter.Bytes{meter.Weights: 2 << 20}, Measured: meter.Bytes{meter.Weights: 1 << 20}, Total: 1 << 20, Resident: 8 << 20, RSS: 4 << 20}
 	var b bytes.Buffer
 	require.NoError(t, p.Write(&b, MiB, false))
 	require.Regexp(t, `(?s)^\npeak memory\n +predicted +measured +measured/predicted\n +weights +2.00 MiB +1.00 MiB +50.0 %\n +total .* 50.0 %\n +process \(peak RSS\) +8.00 MiB +4.00 MiB +50.0 %\n$`, b.String())

@@ -6,14 +6,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // Progress shows how far a run is: by a block of lines on a terminal, otherwise by about ten lines.
 type Progress struct {
 	// Memory, unless nil, returns the most bytes that each component has held, and their limit, 0 for none. A block of
 	// lines shows them.
-	Memory func() (held plan.Bytes, limit int64)
+	Memory func() (held meter.Bytes, limit int64)
 
 	out    io.Writer
 	screen *Screen // nil without a terminal
@@ -80,14 +80,14 @@ func (p *Progress) lines(s Shown, since time.Duration, width int) []string {
 	held, limit := p.Memory()
 	memory := "memory " + s.Held + " at most"
 	if limit > 0 {
-		memory = fmt.Sprintf("memory %s of %s ", s.Held, plan.FormatBytes(limit))
+		memory = fmt.Sprintf("memory %s of %s ", s.Held, meter.FormatBytes(limit))
 		memory += bar(float64(held.Total())/float64(limit), min(width-len(memory), 40))
 	}
 	lines = append(lines, memory)
 	var parts []string
 	for c, n := range held {
 		if n > 0 {
-			parts = append(parts, plan.Component(c).String()+" "+plan.FormatBytes(n))
+			parts = append(parts, meter.Component(c).String()+" "+meter.FormatBytes(n))
 		}
 	}
 	return append(lines, wrapped(parts, width)...)

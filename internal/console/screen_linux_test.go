@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // terminal is a pseudo-terminal, with what programs have written to it.
@@ -112,8 +112,8 @@ func TestProgressOnTerminal(t *testing.T) {
 			stderr := OnScreen(p.end)
 			require.IsType(t, &Screen{}, stderr)
 			progress := NewProgress(p.end, stderr, 20)
-			held := plan.Bytes{plan.Weights: 1 << 30, plan.State: 1 << 29, plan.Activations: 1 << 28, plan.Workspace: 5}
-			progress.Memory = func() (plan.Bytes, int64) { return held, 4 << 30 }
+			held := meter.Bytes{meter.Weights: 1 << 30, meter.State: 1 << 29, meter.Activations: 1 << 28, meter.Workspace: 5}
+			progress.Memory = func() (meter.Bytes, int64) { return held, 4 << 30 }
 			for step := 1; step <= 20; step++ {
 				loss := 4 - float64(step)/10
 				if step == 3 {

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // Tick is a label of an axis.
@@ -111,7 +111,7 @@ func bytesAxis(most int64) axis {
 	for top > step*(maxTicks-1) {
 		step *= 2
 	}
-	a := axis{to: top * 1.02, format: func(x float64) string { return strings.Replace(plan.FormatBytes(int64(x)), ".00 ", " ", 1) }}
+	a := axis{to: top * 1.02, format: func(x float64) string { return strings.Replace(meter.FormatBytes(int64(x)), ".00 ", " ", 1) }}
 	for x := 0.0; x <= top; x += step {
 		a.ticks = append(a.ticks, x)
 	}

@@ -3,7 +3,7 @@ package report
 import (
 	"fmt"
 
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // maxColumns is the largest number of columns of a schedule.
@@ -40,12 +40,12 @@ func bars(list []Bar) (views []BarView) {
 	for _, b := range list {
 		top := top(list, b.Whole > 0)
 		share := func(n int64) float64 { return 99 * float64(n) / float64(top) }
-		v := BarView{Name: b.Name, Text: plan.FormatBytes(b.Total())}
+		v := BarView{Name: b.Name, Text: meter.FormatBytes(b.Total())}
 		v.Label = fmt.Sprintf("%s: %s", b.Name, v.Text)
 		if b.Limit > 0 {
-			v.Text += " of " + plan.FormatBytes(b.Limit)
-			v.Label += ", limit " + plan.FormatBytes(b.Limit)
-			v.LimitText = "limit " + plan.FormatBytes(b.Limit)
+			v.Text += " of " + meter.FormatBytes(b.Limit)
+			v.Label += ", limit " + meter.FormatBytes(b.Limit)
+			v.LimitText = "limit " + meter.FormatBytes(b.Limit)
 			if b.Limit <= top {
 				at := Share(share(b.Limit))
 				v.Limit = &at
@@ -56,12 +56,12 @@ func bars(list []Bar) (views []BarView) {
 			if n <= 0 {
 				return
 			}
-			v.Parts = append(v.Parts, Mark{Share(at), Share(share(n)), class, fmt.Sprintf("%s: %s (%s bytes)", name, plan.FormatBytes(n), grouped(n))})
-			v.Label += fmt.Sprintf("; %s %s", name, plan.FormatBytes(n))
+			v.Parts = append(v.Parts, Mark{Share(at), Share(share(n)), class, fmt.Sprintf("%s: %s (%s bytes)", name, meter.FormatBytes(n), grouped(n))})
+			v.Label += fmt.Sprintf("; %s %s", name, meter.FormatBytes(n))
 			at += share(n)
 		}
 		for c, n := range b.Bytes {
-			add(componentClass(plan.Component(c)), plan.Component(c).String(), n)
+			add(componentClass(meter.Component(c)), meter.Component(c).String(), n)
 		}
 		add("process", b.Name, b.Whole)
 		views = append(views, v)
@@ -69,11 +69,11 @@ func bars(list []Bar) (views []BarView) {
 	return views
 }
 
-func componentClass(c plan.Component) string { return fmt.Sprintf("c%d", int(c)) }
+func componentClass(c meter.Component) string { return fmt.Sprintf("c%d", int(c)) }
 
 // componentLegend names the components that some bars have.
 func componentLegend(list []Bar) (legend []Entry) {
-	for c := range plan.Components {
+	for c := range meter.Components {
 		for _, b := range list {
 			if b.Bytes[c] > 0 {
 				legend = append(legend, Entry{componentClass(c), c.String()})
@@ -116,7 +116,7 @@ func (s Schedule) chart() Chart {
 		return c
 	}
 	constant := s.Peak
-	constant[plan.Activations] = 0
+	constant[meter.Activations] = 0
 	under, peak := constant.Total(), 0
 	for i, op := range s.Operations {
 		if op.Bytes > s.Operations[peak].Bytes {
@@ -143,7 +143,7 @@ func (s Schedule) chart() Chart {
 			p.to(0, y.at(float64(below+n)))
 			p.to(1, y.at(float64(below+n)))
 			p.to(1, y.at(float64(below)))
-			c.Paths = append(c.Paths, Path{"area " + componentClass(plan.Component(component)), p.String() + "Z"})
+			c.Paths = append(c.Paths, Path{"area " + componentClass(meter.Component(component)), p.String() + "Z"})
 			below += n
 		}
 	}
@@ -157,7 +157,7 @@ func (s Schedule) chart() Chart {
 		if q.last > q.first {
 			text = fmt.Sprintf("operations %d to %d of %d, the most in", q.first+1, q.last+1, len(s.Operations))
 		}
-		text = fmt.Sprintf("%s, %s: %s, of them activations %s", text, q.Name, plan.FormatBytes(under+q.Bytes), plan.FormatBytes(q.Bytes))
+		text = fmt.Sprintf("%s, %s: %s, of them activations %s", text, q.Name, meter.FormatBytes(under+q.Bytes), meter.FormatBytes(q.Bytes))
 		c.Titles = append(c.Titles, Title{Share(100 * from), Share(100 * (to - from)), text})
 		class := fmt.Sprintf("p%d", int(q.Phase))
 		if n := len(c.Strip) - 1; n >= 0 && c.Strip[n].Class == class {
@@ -167,11 +167,11 @@ func (s Schedule) chart() Chart {
 		}
 	}
 	p.to(1, y.at(float64(under)))
-	c.Paths = append(c.Paths, Path{"area " + componentClass(plan.Activations), p.String() + "Z"})
+	c.Paths = append(c.Paths, Path{"area " + componentClass(meter.Activations), p.String() + "Z"})
 	at := x.at(float64(peak) + 0.5)
-	c.Rules = append(c.Rules, Rule{At: Share(100 * at), Class: "peak", Up: true, Text: "peak " + plan.FormatBytes(total), End: at > 0.5})
+	c.Rules = append(c.Rules, Rule{At: Share(100 * at), Class: "peak", Up: true, Text: "peak " + meter.FormatBytes(total), End: at > 0.5})
 	if s.Limit > 0 && s.Limit <= top {
-		c.Rules = append(c.Rules, Rule{At: Share(100 * (1 - y.at(float64(s.Limit)))), Class: "limit", Text: "limit " + plan.FormatBytes(s.Limit), End: at <= 0.5})
+		c.Rules = append(c.Rules, Rule{At: Share(100 * (1 - y.at(float64(s.Limit)))), Class: "limit", Text: "limit " + meter.FormatBytes(s.Limit), End: at <= 0.5})
 	}
 	c.Legend = componentLegend([]Bar{{Bytes: s.Peak}})
 	var used [Phases]bool
@@ -184,7 +184,7 @@ func (s Schedule) chart() Chart {
 		}
 	}
 	c.Text = fmt.Sprintf("Bytes held by the device during the %s operations of a micro-batch. The peak is %s, in operation %d, %s.",
-		grouped(int64(len(s.Operations))), plan.FormatBytes(total), peak+1, s.Operations[peak].Name)
+		grouped(int64(len(s.Operations))), meter.FormatBytes(total), peak+1, s.Operations[peak].Name)
 	c.Table = Table{Caption: c.Title, Head: []string{"operations", "activations", "in all", "bytes"}}
 	each := (len(list)-1)/maxRows + 1
 	for i := 0; i < len(list); i += each {
@@ -199,7 +199,7 @@ func (s Schedule) chart() Chart {
 		if list[last].last > list[i].first {
 			name = fmt.Sprintf("%d–%d, most in %s", list[i].first+1, list[last].last+1, q.Name)
 		}
-		c.Table.Rows = append(c.Table.Rows, []string{name, plan.FormatBytes(q.Bytes), plan.FormatBytes(under + q.Bytes), grouped(under + q.Bytes)})
+		c.Table.Rows = append(c.Table.Rows, []string{name, meter.FormatBytes(q.Bytes), meter.FormatBytes(under + q.Bytes), grouped(under + q.Bytes)})
 	}
 	return c
 }

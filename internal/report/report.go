@@ -15,7 +15,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // Document is a report.
@@ -79,7 +79,7 @@ type Table struct {
 // Bar is memory at one time.
 type Bar struct {
 	Name  string
-	Bytes plan.Bytes
+	Bytes meter.Bytes
 	Whole int64 // bytes of what has no components, such as a process
 	Limit int64 // 0: none
 }
@@ -93,9 +93,9 @@ type Resident struct{ Predicted, Limit int64 }
 // Schedule is the memory of the device during a micro-batch.
 type Schedule struct {
 	Operations []Operation
-	Peak       plan.Bytes // at the peak; all components but activations hold as much throughout
-	Limit      int64      // 0: none
-	Micros     int        // micro-batches of a step
+	Peak       meter.Bytes // at the peak; all components but activations hold as much throughout
+	Limit      int64       // 0: none
+	Micros     int         // micro-batches of a step
 }
 
 // Operation is an operation of a schedule.

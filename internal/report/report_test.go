@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // nasty is a name with all that HTML, SVG and JSON give a meaning.
@@ -23,7 +23,7 @@ const nasty = `a<b>&"c'</title></script>` + "\u2028{{.}}" + `<script>alert(1)</s
 
 // document returns a report with all of its parts.
 func document(h *History, steps int) Document {
-	b := plan.Bytes{plan.Weights: 900 << 20, plan.Gradients: 100 << 20, plan.State: 200 << 20, plan.Activations: 700 << 20, plan.Workspace: 30 << 20}
+	b := meter.Bytes{meter.Weights: 900 << 20, meter.Gradients: 100 << 20, meter.State: 200 << 20, meter.Activations: 700 << 20, meter.Workspace: 30 << 20}
 	d := Document{
 		Title: nasty, Status: Running, State: "3 of 4 " + nasty, History: h, Steps: steps, Written: time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC),
 		Facts: []Fact{{"technique", "LoRA of rank 16"}, {nasty, nasty}}, Settings: []Fact{{"-o", strings.Repeat("/very/long/path", 20)}},

@@ -3,7 +3,7 @@ package report
 import (
 	"fmt"
 
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 // maxRows is the largest number of rows of a table of steps.
@@ -72,18 +72,18 @@ func (h *History) residentChart(steps int, beside Resident) Chart {
 	c.Legend = []Entry{{"line", "measured after each step"}}
 	h.decorate(&c, x)
 	c.Marks, c.Legend = nil, c.Legend[:1+min(1, len(c.Rules))]
-	c.Text = "Resident memory after each step, " + plan.FormatBytes(most) + " at most."
+	c.Text = "Resident memory after each step, " + meter.FormatBytes(most) + " at most."
 	rule := func(n int64, class, name string, end bool) {
 		if n > 0 && n <= top {
-			c.Rules = append(c.Rules, Rule{At: Share(100 * (1 - y.at(float64(n)))), Class: class, Text: name + " " + plan.FormatBytes(n), End: end})
-			c.Text += fmt.Sprintf(" The %s is %s.", name, plan.FormatBytes(n))
+			c.Rules = append(c.Rules, Rule{At: Share(100 * (1 - y.at(float64(n)))), Class: class, Text: name + " " + meter.FormatBytes(n), End: end})
+			c.Text += fmt.Sprintf(" The %s is %s.", name, meter.FormatBytes(n))
 		}
 	}
 	rule(beside.Limit, "limit", "limit", false)
 	rule(beside.Predicted, "predicted", "predicted peak", true) // beside the text of a limit that is near
-	c.Titles = h.titles(x, func(p Point) string { return p.name() + ": " + plan.FormatBytes(p.Resident) })
+	c.Titles = h.titles(x, func(p Point) string { return p.name() + ": " + meter.FormatBytes(p.Resident) })
 	c.Table = h.table("Resident memory", []string{"steps", "resident", "bytes"}, func(p Point) []string {
-		return []string{plan.FormatBytes(p.Resident), grouped(p.Resident)}
+		return []string{meter.FormatBytes(p.Resident), grouped(p.Resident)}
 	})
 	return c
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/saturate"
 )
 
 // maxDepth limits the computations that wait for another one, some 1000 bytes of stack
@@ -244,7 +245,7 @@ func (t *Tape[V]) compute(ctx context.Context, s *storage[V]) error {
 	}
 	need := s.op.Extra
 	if !s.overwrites {
-		need = addSizes(need, s.bytes)
+		need = saturate.Add(need, s.bytes)
 	}
 	if err := t.evictFor(ctx, s, need); err != nil {
 		return err

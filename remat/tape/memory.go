@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/saturate"
 )
 
 // size returns the size of a value of s.
@@ -22,7 +23,7 @@ func (t *Tape[V]) size(s *storage[V], v V) (int64, error) {
 func (t *Tape[V]) evictFor(ctx context.Context, s *storage[V], need int64) error {
 	for need > t.budget-t.stats.Held {
 		victim, kept := t.victim()
-		if smallest := addSizes(kept, need); smallest > t.budget || victim == nil {
+		if smallest := saturate.Add(kept, need); smallest > t.budget || victim == nil {
 			return &BudgetError{Operation: s.op.Name, Budget: t.budget, Minimum: smallest}
 		}
 		if err := t.evict(ctx, victim); err != nil {
@@ -44,8 +45,8 @@ func (t *Tape[V]) attach(ctx context.Context, s *storage[V], v V, extra int64) e
 	if err != nil {
 		return err
 	}
-	t.stats.Peak = max(t.stats.Peak, addSizes(t.stats.Held+bytes, extra))
-	if err := t.evictFor(ctx, s, addSizes(bytes, extra)); err != nil { // which it takes when it is computed again
+	t.stats.Peak = max(t.stats.Peak, saturate.Add(t.stats.Held+bytes, extra))
+	if err := t.evictFor(ctx, s, saturate.Add(bytes, extra)); err != nil { // which it takes when it is computed again
 		return err
 	}
 	t.hold(s, v, bytes)
@@ -223,12 +224,4 @@ func forAll[T any](list []T, do func(T)) {
 		next++
 		do(list[next-1])
 	}
-}
-
-// addSizes returns a+b, or the largest size if that overflows.
-func addSizes(a, b int64) int64 {
-	if a > math.MaxInt64-b {
-		return math.MaxInt64
-	}
-	return a + b
 }

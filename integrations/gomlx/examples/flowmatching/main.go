@@ -17,7 +17,7 @@ import (
 	"github.com/gomlx/gomlx/pkg/core/tensors"
 	"github.com/snug-ml/snug/integrations/gomlx" // snug
 	"github.com/snug-ml/snug/integrations/gomlx/examples/internal/complete"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 )
 
 const (
@@ -99,5 +99,5 @@ func main() {
 		}
 		return nil
 	}))
-	fmt.Printf("%d bytes of state for %d parameters\n", t.Bytes()[plan.State], t.Bytes()[plan.Gradients]/4)
+	fmt.Printf("%d bytes of state for %d parameters\n", t.Bytes()[meter.State], t.Bytes()[meter.Gradients]/4)
 }

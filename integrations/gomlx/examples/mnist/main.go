@@ -18,7 +18,7 @@ import (
 	"github.com/gomlx/gomlx/pkg/ml/train/optimizers"
 	"github.com/snug-ml/snug/integrations/gomlx" // snug
 	"github.com/snug-ml/snug/integrations/gomlx/examples/internal/complete"
-	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/quant8" // snug
 )
 
@@ -75,5 +75,5 @@ func main() {
 	values, err := theirs.Eval(held)
 	check(err)
 	fmt.Printf("%d steps: held-out loss %.3f, accuracy %.1f %%; %d bytes of state for %d parameters\n", t.Step(),
-		values[0].Value(), 100*values[len(values)-1].Value().(float32), t.Bytes()[plan.State], t.Bytes()[plan.Gradients]/4)
+		values[0].Value(), 100*values[len(values)-1].Value().(float32), t.Bytes()[meter.State], t.Bytes()[meter.Gradients]/4)
 }

@@ -24,8 +24,8 @@ import (
 	"github.com/gomlx/gomlx/pkg/ml/train/losses"
 	"github.com/gomlx/gomlx/pkg/ml/train/optimizers"
 	"github.com/snug-ml/snug/integrations/gomlx"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
-	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -120,7 +120,7 @@ func ours(backend backends.Backend, name string, bits int, o gomlx.Options) trai
 		r, err := t.Train(stdcontext.Background(), []gomlx.Batch{{Inputs: inputs, Labels: labels}})
 		check(err)
 		return r.Loss
-	}, func() int64 { return t.Bytes()[plan.State] }}
+	}, func() int64 { return t.Bytes()[meter.State] }}
 }
 
 func main() {

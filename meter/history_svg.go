@@ -1,10 +1,13 @@
-package plan
+package meter
 
 import (
 	"bufio"
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/snug-ml/snug/internal/picture"
+	"github.com/snug-ml/snug/internal/saturate"
 )
 
 // The layout of a picture of the peak, in points. Texts have room in the widest of the common fonts.
@@ -52,15 +55,15 @@ func (m *Monitor) WritePeakSVG(w io.Writer, t Tier, title string) error {
 		height += peakRow
 	}
 	b := bufio.NewWriter(w)
-	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" `+fonts+">\n", chartWidth, height)
-	fmt.Fprintf(b, `<rect width="%d" height="%d" fill="white"/><text x="12" y="22" font-size="14">%s</text>`+"\n", chartWidth, height, heading(title))
-	fmt.Fprintf(b, `<text x="12" y="42">%s</text>`+"\n", svgText(short(fmt.Sprintf("the most %v memory: %s, in %s", t, FormatBytes(peak.Bytes), peak.when()), 88)))
-	legend(b, 54)
+	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" `+picture.Fonts+">\n", picture.Width, height)
+	fmt.Fprintf(b, `<rect width="%d" height="%d" fill="white"/><text x="12" y="22" font-size="14">%s</text>`+"\n", picture.Width, height, picture.Heading(title))
+	fmt.Fprintf(b, `<text x="12" y="42">%s</text>`+"\n", picture.Text(short(fmt.Sprintf("the most %v memory: %s, in %s", t, FormatBytes(peak.Bytes), peak.when()), 88)))
+	picture.Legend(b, 54, componentNames[:])
 	top := max(1, r.limits[t], peak.Bytes)
 	from, to, points, spans := r.around(t)
 	run := panel{w: b, y: peakRunTop, height: peakRunHeight, from: 0, to: max(1, r.end), top: top}
 	run.draw(r.wholeRun(t), r.limits[t], int64(peak.Seconds*1e9))
-	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="end">the whole run, %s</text>`+"\n", peakLeft+peakWidth, peakRunTop+peakRunHeight+16, formatSeconds(float64(r.end)/1e9))
+	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="end">the whole run, %s</text>`+"\n", peakLeft+peakWidth, peakRunTop+peakRunHeight+16, picture.Seconds(float64(r.end)/1e9))
 	run.shade(from, to)
 	step := panel{w: b, y: peakStepTop, height: peakStepHeight, from: from, to: max(from+1, to), top: top}
 	fmt.Fprintf(b, `<text x="%d" y="%d">around the peak, which the line marks</text>`+"\n", peakLeft, peakStepTop-12)
@@ -68,7 +71,7 @@ func (m *Monitor) WritePeakSVG(w io.Writer, t Tier, title string) error {
 	for _, s := range spans {
 		fmt.Fprintf(b, `<rect x="%.2f" y="%d" width="%.2f" height="8" fill="%s"/>`+"\n", step.x(s.from), peakPhases, step.x(s.to)-step.x(s.from), phaseColors[s.phase])
 	}
-	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", peakLeft+peakWidth, peakPhases+24, formatSeconds(float64(to-from)/1e9))
+	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", peakLeft+peakWidth, peakPhases+24, picture.Seconds(float64(to-from)/1e9))
 	for p := Forward; p < Phases; p++ {
 		x := peakLeft + 120*int(p-1)
 		fmt.Fprintf(b, `<rect x="%d" y="%d" width="10" height="10" fill="%s"/><text x="%d" y="%d">%v</text>`+"\n", x, peakPhases+15, phaseColors[p], x+14, peakPhases+24, p)
@@ -83,11 +86,11 @@ func peakRowsOf(b io.Writer, peak *Moment, list []peakLine, others int, sum int6
 	y := peakTable
 	row := func(c Component, component, name, bytes, share string) {
 		if c < Components {
-			fmt.Fprintf(b, `<rect x="12" y="%d" width="10" height="10" fill="%s"/>`, y-9, componentColors[c])
+			fmt.Fprintf(b, `<rect x="12" y="%d" width="10" height="10" fill="%s"/>`, y-9, picture.Colors[c])
 		}
 		fmt.Fprintf(b, `<text x="26" y="%d">%s</text>`, y, component)
 		if name != "" {
-			fmt.Fprintf(b, `<text x="160" y="%d">%s</text>`, y, svgText(short(name, peakNameLetters)))
+			fmt.Fprintf(b, `<text x="160" y="%d">%s</text>`, y, picture.Text(short(name, peakNameLetters)))
 		}
 		fmt.Fprintf(b, `<text x="650" y="%d" text-anchor="end">%s</text><text x="%d" y="%d" text-anchor="end">%s</text>`+"\n",
 			y, bytes, peakLeft+peakWidth, y, share)
@@ -143,10 +146,10 @@ func (p *panel) draw(points []point, limit, peak int64) {
 		for i := len(points) - 1; i >= 0; i-- {
 			q := points[i]
 			fmt.Fprintf(&lower, "L%.2f %.2fH%.2f", p.x(q.to), p.at(below[i]), p.x(q.from))
-			below[i] = plus(below[i], max(0, q.held[c]))
+			below[i] = saturate.Add(below[i], max(0, q.held[c]))
 		}
 		if some {
-			fmt.Fprintf(p.w, `<path fill="%s" d="M%sZ"/>`+"\n", componentColors[c], upper.String()[1:]+lower.String())
+			fmt.Fprintf(p.w, `<path fill="%s" d="M%sZ"/>`+"\n", picture.Colors[c], upper.String()[1:]+lower.String())
 		}
 	}
 	if limit > 0 {
@@ -222,7 +225,7 @@ func (r *recording) around(t Tier) (from, to int64, list []point, phases []spanO
 			continue
 		}
 		n := r.names[e.id]
-		held[n.tier][n.component] = plus(held[n.tier][n.component], e.bytes)
+		held[n.tier][n.component] = saturate.Add(held[n.tier][n.component], e.bytes)
 		if n.tier == t && e.at >= from {
 			list = addPoint(list, from, to, e.at, held[t])
 		}

@@ -1,9 +1,10 @@
-package plan
+package meter
 
 import (
 	"bytes"
 	"encoding/csv"
 	"io"
+	"math"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -18,16 +19,16 @@ import (
 	"github.com/snug-ml/snug/internal/svgtest"
 )
 
-func monitorOf(t *testing.T, o MonitorOptions) *Monitor {
+func monitorOf(t *testing.T, o Options) *Monitor {
 	t.Helper()
-	m, err := NewMonitor(o)
+	m, err := New(o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	return m
 }
 
 func TestMonitorCounts(t *testing.T) {
-	m := monitorOf(t, MonitorOptions{})
+	m := monitorOf(t, Options{})
 	m.Add(OnDevice, Weights, 100)
 	m.Add(OnDevice, Activations, 50)
 	m.Add(OnDevice, Activations, -20)
@@ -46,7 +47,7 @@ func TestMonitorCounts(t *testing.T) {
 
 func TestMonitorWarnsBeforeALimit(t *testing.T) {
 	var warnings []Warning
-	m := monitorOf(t, MonitorOptions{
+	m := monitorOf(t, Options{
 		Limits: [Tiers]int64{OnDevice: 100, OnHost: 10}, Warn: 0.8, Warning: func(w Warning) { warnings = append(warnings, w) },
 	})
 	m.Add(OnDevice, Weights, 79)
@@ -66,10 +67,10 @@ func TestMonitorWarnsBeforeALimit(t *testing.T) {
 }
 
 func TestMonitorOptions(t *testing.T) {
-	for _, o := range []MonitorOptions{
-		{Warn: -1}, {Warn: 1.1}, {Warn: zero / zero}, {Samples: 1}, {Samples: -1}, {Samples: 1 << 30}, {Limits: [Tiers]int64{OnDisk: -1}},
+	for _, o := range []Options{
+		{Warn: -1}, {Warn: 1.1}, {Warn: math.NaN()}, {Samples: 1}, {Samples: -1}, {Samples: 1 << 30}, {Limits: [Tiers]int64{OnDisk: -1}},
 	} {
-		_, err := NewMonitor(o)
+		_, err := New(o)
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
 }
@@ -77,7 +78,7 @@ func TestMonitorOptions(t *testing.T) {
 // TestMonitorAllocatesNothing: nor is there a lock that callbacks cannot take.
 func TestMonitorAllocatesNothing(t *testing.T) {
 	var m *Monitor
-	m = monitorOf(t, MonitorOptions{Samples: 8, Limits: [Tiers]int64{10}, Warning: func(Warning) { m.Held() }})
+	m = monitorOf(t, Options{Samples: 8, Limits: [Tiers]int64{10}, Warning: func(Warning) { m.Held() }})
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		m.Add(OnDevice, Weights, 10)
 		m.Set(OnHost, State, 5, 6)
@@ -90,7 +91,7 @@ func TestMonitorAllocatesNothing(t *testing.T) {
 
 // TestTimelineThins: a full timeline keeps the whole run, with its peaks, at half the rate.
 func TestTimelineThins(t *testing.T) {
-	m := monitorOf(t, MonitorOptions{Samples: 8})
+	m := monitorOf(t, Options{Samples: 8})
 	for i := range 100 {
 		n := int64(1)
 		if i == 37 {
@@ -114,7 +115,7 @@ func TestTimelineThins(t *testing.T) {
 }
 
 func TestMonitorIsSafeForConcurrentUse(t *testing.T) {
-	m := monitorOf(t, MonitorOptions{Samples: 16, Limits: [Tiers]int64{1 << 40}})
+	m := monitorOf(t, Options{Samples: 16, Limits: [Tiers]int64{1 << 40}})
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -135,7 +136,7 @@ func TestMonitorIsSafeForConcurrentUse(t *testing.T) {
 }
 
 func TestMonitorWrites(t *testing.T) {
-	m := monitorOf(t, MonitorOptions{Limits: [Tiers]int64{OnDevice: 1 << 20}})
+	m := monitorOf(t, Options{Limits: [Tiers]int64{OnDevice: 1 << 20}})
 	require.ErrorIs(t, m.WriteSVG(io.Discard, OnDevice, ""), snug.ErrConfig, "without samples")
 	for i := range 3 {
 		m.Add(OnDevice, Weights, 1000)
@@ -184,17 +185,17 @@ func TestMonitorWrites(t *testing.T) {
 	}
 }
 
-func TestRSS(t *testing.T) {
+func TestResident(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the system does not tell both")
 	}
 	debug.FreeOSMemory() // so that b is no memory that the process has already
-	before, _ := RSS()
+	before, _ := Resident()
 	b := make([]byte, 64<<20)
 	for i := range b {
 		b[i] = 1
 	}
-	now, peak := RSS()
+	now, peak := Resident()
 	runtime.KeepAlive(b)
 	require.Greater(t, now-before, int64(32<<20))
 	require.GreaterOrEqual(t, peak, now)
@@ -203,33 +204,11 @@ func TestRSS(t *testing.T) {
 // TestMonitorAsksTheDevice on every device of this build.
 func TestMonitorAsksTheDevice(t *testing.T) {
 	for _, p := range kerneltest.Backends(t)[1:] {
-		m := monitorOf(t, MonitorOptions{Device: p.Dev})
+		m := monitorOf(t, Options{Device: p.Dev})
 		require.NoError(t, m.Sample())
 		free, total, err := p.Dev.Memory()
 		require.NoError(t, err)
 		require.Equal(t, total-free, m.Timeline()[0].DeviceUsed)
 		require.NoError(t, m.WritePrometheus(io.Discard))
-	}
-}
-
-func TestCharts(t *testing.T) {
-	m, err := ModelNamed("gpt-34m", 0)
-	require.NoError(t, err)
-	m.Name = `<&">` + strings.Repeat("W", 90)
-	p, err := Task{Model: m, Device: devices[0], Batch: 32, Rank: 8}.Fit(1 << 29)
-	require.NoError(t, err)
-	var text bytes.Buffer
-	require.NoError(t, p.WriteSVG(&text))
-	svgtest.TextsFit(t, text.Bytes())
-	require.Contains(t, text.String(), "attention not in tiles")
-	for i, c := range p.Choices { // as if each had a row, and all were cut off
-		p.Choices[i].Saves, p.Choices[i].Without = 1, p.Without
-		require.NotEmpty(t, c.Undone)
-	}
-	for _, limit := range []int64{1, 1 << 29, 1 << 40} {
-		p.Limit = limit
-		text.Reset()
-		require.NoError(t, p.WriteSVG(&text))
-		svgtest.TextsFit(t, text.Bytes())
 	}
 }

@@ -1,4 +1,4 @@
-package plan
+package meter
 
 import (
 	"fmt"
@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/fault"
+	"github.com/snug-ml/snug/internal/saturate"
 )
 
-// MonitorOptions configures a [Monitor]. A zero field means its default.
-type MonitorOptions struct {
+// Options configures a [Monitor]. A zero field means its default.
+type Options struct {
 	// Limits are the limits of the tiers for [Monitor.Check], in bytes; 0 means no limit.
 	Limits [Tiers]int64
 	// Warn is the share of a limit at which Warning is called, in (0,1]; default 0.9.
@@ -49,14 +51,14 @@ func (w Warning) String() string {
 
 // Monitor counts the bytes that a run holds, by component and tier, and keeps a timeline
 // of them with the memory of the process and the device. A program reports to it what it
-// allocates and frees; Sample adds a line. With MonitorOptions.History it also knows what
+// allocates and frees; Sample adds a line. With Options.History it also knows what
 // each holder held at the peak, see [Monitor.WritePeak], [Monitor.WritePeakSVG] and
 // [Monitor.WriteTrace]. It is safe for concurrent use, and none of the
 // methods that a training loop calls allocates. A nil Monitor and one that was not made
-// by [NewMonitor] count nothing, and their methods return errors that wrap
+// by [New] count nothing, and their methods return errors that wrap
 // [snug.ErrConfig] where they return one.
 type Monitor struct {
-	options MonitorOptions
+	options Options
 	start   time.Time
 
 	mu        sync.Mutex
@@ -83,9 +85,9 @@ type Sample struct {
 	DeviceUsed int64        // memory of the device that all programs use, 0 if the device does not report it
 }
 
-// NewMonitor returns a Monitor that has counted nothing. The error wraps
+// New returns a Monitor that has counted nothing. The error wraps
 // [snug.ErrConfig].
-func NewMonitor(o MonitorOptions) (*Monitor, error) {
+func New(o Options) (*Monitor, error) {
 	if o.Warn == 0 {
 		o.Warn = 0.9
 	}
@@ -93,17 +95,17 @@ func NewMonitor(o MonitorOptions) (*Monitor, error) {
 		o.Samples = 1024
 	}
 	if !(o.Warn > 0 && o.Warn <= 1) {
-		return nil, invalid("monitor: Warn is %v, want more than 0, up to 1", o.Warn)
+		return nil, invalid("Warn is %v, want more than 0, up to 1", o.Warn)
 	}
 	if o.Samples < 2 || o.Samples > 1<<20 {
-		return nil, invalid("monitor: Samples is %d, want 2 to 2^20", o.Samples)
+		return nil, invalid("Samples is %d, want 2 to 2^20", o.Samples)
 	}
 	if o.History != 0 && (o.History < minHistory || o.History > maxHistory) {
-		return nil, invalid("monitor: History is %d, want 0, or %d to 2^24", o.History, minHistory)
+		return nil, invalid("History is %d, want 0, or %d to 2^24", o.History, minHistory)
 	}
 	for tier, limit := range o.Limits {
 		if limit < 0 {
-			return nil, invalid("monitor: a limit of %d bytes for the %v, want 0 or more", limit, Tier(tier))
+			return nil, invalid("a limit of %d bytes for the %v, want 0 or more", limit, Tier(tier))
 		}
 	}
 	return &Monitor{
@@ -111,7 +113,7 @@ func NewMonitor(o MonitorOptions) (*Monitor, error) {
 	}, nil
 }
 
-// made returns an error for a Monitor that was not made by NewMonitor.
+// made returns an error for a Monitor that was not made by New.
 func (m *Monitor) made() error {
 	if m == nil || m.start.IsZero() {
 		return errNotMade
@@ -119,8 +121,13 @@ func (m *Monitor) made() error {
 	return nil
 }
 
+// invalid returns an error that wraps [snug.ErrConfig]. [fmt.Errorf] makes the text.
+func invalid(format string, args ...any) error {
+	return fault.New("meter", snug.ErrConfig, format, args...)
+}
+
 var (
-	errNotMade  = invalid("the monitor was not made by NewMonitor")
+	errNotMade  = invalid("the monitor was not made by New")
 	errNoPages  = invalid("pages: there is no Storage: make Pages by a Monitor")
 	errNoWriter = invalid("a writer is wanted, not nil")
 )
@@ -145,7 +152,7 @@ func (m *Monitor) Add(t Tier, c Component, n int64) {
 		return
 	}
 	m.mu.Lock()
-	warning := m.setUnnamed(t, c, plus(m.unnamed[t][c], n))
+	warning := m.setUnnamed(t, c, saturate.Add(m.unnamed[t][c], n))
 	m.mu.Unlock()
 	m.warn(warning)
 }
@@ -165,7 +172,7 @@ func (m *Monitor) Set(t Tier, c Component, now, peak int64) {
 
 // setUnnamed sets the bytes that no holder counts.
 func (m *Monitor) setUnnamed(t Tier, c Component, n int64) Warning {
-	change := plus(n, -m.unnamed[t][c])
+	change := saturate.Add(n, -m.unnamed[t][c])
 	m.unnamed[t][c] = n
 	return m.hold(t, c, unnamedID(t, c), change)
 }
@@ -175,7 +182,7 @@ func counted(t Tier, c Component) bool { return t >= 0 && t < Tiers && c >= 0 &&
 // hold notes that the bytes of a holder have changed. If there is no reason to warn, the Limit of the returned Warning
 // is 0.
 func (m *Monitor) hold(t Tier, c Component, id int32, change int64) (w Warning) {
-	n := plus(m.unnamed[t][c], m.named[t][c])
+	n := saturate.Add(m.unnamed[t][c], m.named[t][c])
 	m.now[t][c] = n
 	m.total[t] = m.now[t].Total()
 	if m.history != nil && change != 0 {
@@ -232,7 +239,7 @@ func (m *Monitor) Check() error {
 	defer m.mu.Unlock()
 	for t, limit := range m.options.Limits {
 		if limit > 0 && m.most[t] > limit {
-			return &fault{fmt.Errorf("needs at least %s of %v memory; the limit is %s", FormatBytesUp(m.most[t]), Tier(t), FormatBytes(limit)), snug.ErrNoMemory}
+			return fault.New("meter", snug.ErrNoMemory, "needs at least %s of %v memory; the limit is %s", FormatBytesUp(m.most[t]), Tier(t), FormatBytes(limit))
 		}
 	}
 	return nil
@@ -288,9 +295,9 @@ func deviceUsed(d *snug.Device) (int64, error) {
 	return total - free, err
 }
 
-// RSS returns the resident memory of the process now, and its maximum so far, in bytes. A
+// Resident returns the resident memory of the process now, and its maximum so far, in bytes. A
 // value that the system does not report is 0.
-func RSS() (now, peak int64) {
+func Resident() (now, peak int64) {
 	r := openRSS()
 	now, peak = r.read()
 	if err := r.close(); err != nil {
@@ -309,4 +316,4 @@ func (m *Monitor) Timeline() []Sample {
 	return append([]Sample(nil), m.samples...)
 }
 
-var errNoSamples = invalid("monitor: a timeline needs two samples, of a tier that exists")
+var errNoSamples = invalid("a timeline needs two samples, of a tier that exists")

@@ -1,15 +1,13 @@
-package plan
+package meter
 
 import (
 	"reflect"
 	"strings"
 	"sync"
-
-	"github.com/snug-ml/snug/quant8"
 )
 
-// PageStorage stores named blobs, as the Storage options of packages quant8, amp, qlora and transformer do.
-type PageStorage interface {
+// Storage stores named blobs, as the Storage options of packages quant8, amp, qlora and transformer do.
+type Storage interface {
 	Acquire(key string, size int) ([]byte, error)
 	Release(key string, dirty bool) error
 }
@@ -18,7 +16,7 @@ type PageStorage interface {
 // which layer. [Monitor.Pages] makes it. It is safe for concurrent use. The zero value and nil have no Storage: their
 // methods do nothing, or return errors that wrap [snug.ErrConfig].
 type Pages struct {
-	storage PageStorage
+	storage Storage
 	monitor *Monitor
 	tier    Tier
 	held    func() int64
@@ -48,7 +46,7 @@ const restOfPages = "pages that wait, are on their way or free"
 // component rest. Pages returns nil if s is nil. It holds an entry for each key that was ever in use.
 //
 // [offload.Store]: https://pkg.go.dev/github.com/snug-ml/snug/offload#Store
-func (m *Monitor) Pages(s PageStorage, t Tier, rest Component, held func() int64) *Pages {
+func (m *Monitor) Pages(s Storage, t Tier, rest Component, held func() int64) *Pages {
 	if s == nil {
 		return nil
 	}
@@ -85,7 +83,7 @@ func (p *Pages) Release(key string, dirty bool) error {
 	return err
 }
 
-// Deleter is a [PageStorage] whose blobs can be deleted.
+// Deleter is a [Storage] whose blobs can be deleted.
 type Deleter interface {
 	Delete(key string) error
 }
@@ -104,23 +102,24 @@ func (p *Pages) Delete(key string) error {
 	return err
 }
 
-// Prefetch tells the Storage which blobs are used next, if it is a [quant8.Prefetcher].
+// Prefetch tells the Storage which blobs are used next, if it is a Prefetcher of package quant8, which
+// package meter does not link.
 func (p *Pages) Prefetch(keys ...string) {
 	if p == nil {
 		return
 	}
-	if s, can := p.storage.(quant8.Prefetcher); can {
+	if s, can := p.storage.(interface{ Prefetch(keys ...string) }); can {
 		s.Prefetch(keys...)
 	}
 }
 
 // Together returns how many blobs of size bytes a step should hold at once. The answer is that of the Storage, or 1 if
-// it is no [quant8.Grouper].
+// it is no Grouper of package quant8.
 func (p *Pages) Together(size int) int {
 	if p == nil {
 		return 1
 	}
-	if s, can := p.storage.(quant8.Grouper); can {
+	if s, can := p.storage.(interface{ Together(size int) int }); can {
 		return s.Together(size)
 	}
 	return 1
@@ -131,7 +130,7 @@ func (p *Pages) StoredIn(storage any) bool {
 	if p == nil || p.storage == nil || storage == nil {
 		return false
 	}
-	if s, can := p.storage.(quant8.Locator); can {
+	if s, can := p.storage.(interface{ StoredIn(storage any) bool }); can {
 		return s.StoredIn(storage)
 	}
 	return reflect.TypeOf(storage).Comparable() && reflect.TypeOf(p.storage).Comparable() && any(p.storage) == storage

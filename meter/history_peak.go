@@ -1,4 +1,4 @@
-package plan
+package meter
 
 import (
 	"cmp"
@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/snug-ml/snug/internal/picture"
 )
 
 // Holding is what one holder holds.
@@ -27,7 +29,7 @@ type Moment struct {
 	Holders []Holding // the holders whose bytes are not 0, the largest first
 }
 
-var errNoHistory = invalid("monitor: there is no history of this tier: set MonitorOptions.History")
+var errNoHistory = invalid("there is no history of this tier: set Options.History")
 
 // PeakHolders returns the bytes of each holder at the peak of a tier: at the time at which the tier held the most, or
 // the latest such time. Moment.Bytes and the sum of the holders both equal [Monitor.Peak], to the byte, however long
@@ -125,7 +127,7 @@ func (p *Moment) when() string {
 		}
 		b.WriteString(", ")
 	}
-	fmt.Fprintf(&b, "after %s", formatSeconds(p.Seconds))
+	fmt.Fprintf(&b, "after %s", picture.Seconds(p.Seconds))
 	return b.String()
 }
 

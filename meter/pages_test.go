@@ -1,4 +1,4 @@
-package plan
+package meter
 
 import (
 	"errors"
@@ -37,7 +37,7 @@ func (s *shelf) bytes() (sum int64) {
 
 // TestPages: what is in use counts by component and layer, and the rest of the memory beside it.
 func TestPages(t *testing.T) {
-	m, s := monitorOf(t, MonitorOptions{History: minHistory}), &shelf{blobs: map[string][]byte{}}
+	m, s := monitorOf(t, Options{History: minHistory}), &shelf{blobs: map[string][]byte{}}
 	p := m.Pages(s, OnHost, State, s.bytes)
 	acquire := func(key string, size int) {
 		b, err := p.Acquire(key, size)
@@ -83,7 +83,7 @@ func TestPages(t *testing.T) {
 
 // TestPagesPanic: a caller's function that panics leaves nothing pinned.
 func TestPagesPanic(t *testing.T) {
-	m, s := monitorOf(t, MonitorOptions{}), &shelf{blobs: map[string][]byte{}}
+	m, s := monitorOf(t, Options{}), &shelf{blobs: map[string][]byte{}}
 	p := m.Pages(s, OnHost, State, func() int64 { panic("of the caller") })
 	require.PanicsWithValue(t, "of the caller", func() { _, _ = p.Acquire("k", 1) })
 	require.Zero(t, s.pins)

@@ -1,10 +1,12 @@
-package plan
+package meter
 
 import (
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/snug-ml/snug/internal/saturate"
 )
 
 // Component is a part of the memory of a training run.
@@ -61,34 +63,9 @@ type Bytes [Components]int64
 // Total returns the sum, at most the largest int64.
 func (b Bytes) Total() (sum int64) {
 	for _, n := range b {
-		sum = plus(sum, n)
+		sum = saturate.Add(sum, n)
 	}
 	return sum
-}
-
-// plus returns a+b, or the nearest int64 if the sum overflows.
-func plus(a, b int64) int64 {
-	switch sum := a + b; {
-	case a > 0 && b > 0 && sum < 0:
-		return math.MaxInt64
-	case a < 0 && b < 0 && sum >= 0:
-		return math.MinInt64
-	default:
-		return sum
-	}
-}
-
-// product returns a·b, or the nearest int64 if the product overflows.
-func product(a, b int64) int64 {
-	p := a * b
-	switch {
-	case a == 0 || b == 0 || p/b == a && !(b == -1 && a == math.MinInt64):
-		return p
-	case (a < 0) == (b < 0):
-		return math.MaxInt64
-	default:
-		return math.MinInt64
-	}
 }
 
 // Usage is the bytes on each tier.

@@ -1,8 +1,10 @@
-package plan
+package meter
 
 import (
 	"math"
 	"time"
+
+	"github.com/snug-ml/snug/internal/saturate"
 )
 
 // Phase is a part of a training step.
@@ -71,7 +73,7 @@ func (h *Holder) Add(n int64) {
 	}
 	m := h.monitor
 	m.mu.Lock()
-	warning := h.set(plus(h.bytes, n))
+	warning := h.set(saturate.Add(h.bytes, n))
 	m.mu.Unlock()
 	m.warn(warning)
 }
@@ -89,9 +91,9 @@ func (h *Holder) Set(n int64) {
 }
 
 func (h *Holder) set(n int64) Warning {
-	m, change := h.monitor, plus(n, -h.bytes)
+	m, change := h.monitor, saturate.Add(n, -h.bytes)
 	h.bytes = n
-	m.named[h.tier][h.component] = plus(m.named[h.tier][h.component], change)
+	m.named[h.tier][h.component] = saturate.Add(m.named[h.tier][h.component], change)
 	return m.hold(h.tier, h.component, h.id, change)
 }
 
@@ -244,7 +246,7 @@ func (h *history) record(at time.Duration, t Tier, id int32, change int64, now *
 		copy(p.bytes, h.bytes)
 		p.pending = false
 	}
-	h.bytes[id] = plus(h.bytes[id], change)
+	h.bytes[id] = saturate.Add(h.bytes[id], change)
 	if total >= p.total && total > 0 {
 		p.total, p.at, p.seq, p.span, p.step, p.pending = total, int64(at), h.next, h.span, h.step, true
 	}
@@ -262,7 +264,7 @@ func (h *history) push(e event) {
 		if old := h.ring[h.first%n]; old.isSpan {
 			h.baseSpan = old
 		} else {
-			h.base[old.id] = plus(h.base[old.id], old.bytes)
+			h.base[old.id] = saturate.Add(h.base[old.id], old.bytes)
 		}
 		h.first++
 	}

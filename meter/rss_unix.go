@@ -1,6 +1,6 @@
 //go:build unix && !linux
 
-package plan
+package meter
 
 import (
 	"runtime"

@@ -1,4 +1,4 @@
-package plan
+package meter
 
 import (
 	"bytes"
@@ -53,7 +53,7 @@ func (n *naive) change(key holderName, bytes int64) {
 // historyIsExact: however long a run is, the holders at the peak are those of a history that forgets nothing, and so are
 // the bytes that the kept events lead to.
 func historyIsExact(t *rapid.T) {
-	m, err := NewMonitor(MonitorOptions{History: rapid.IntRange(minHistory, 200).Draw(t, "history")})
+	m, err := New(Options{History: rapid.IntRange(minHistory, 200).Draw(t, "history")})
 	require.NoError(t, err)
 	defer m.Close()
 	n := &naive{held: map[holderName]int64{}}
@@ -208,7 +208,7 @@ func validTrace(t require.TestingT, m *Monitor) (sliced map[string]int) {
 
 // someHistory is a run of three steps over four layers.
 func someHistory(t testing.TB, events int, wait time.Duration) *Monitor {
-	m, err := NewMonitor(MonitorOptions{History: events})
+	m, err := New(Options{History: events})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	const layers = 4
@@ -309,8 +309,8 @@ func TestHistoryPicture(t *testing.T) {
 	require.Contains(t, picture, ">layers.3, backward<")
 	draw(m, OnDisk, "")
 	draw(m, OnHost, "which has held nothing")
-	draw(monitorOf(t, MonitorOptions{History: minHistory, Limits: [Tiers]int64{100}}), OnDevice, "nothing at all")
-	many := monitorOf(t, MonitorOptions{History: minHistory, Limits: [Tiers]int64{math.MaxInt64}})
+	draw(monitorOf(t, Options{History: minHistory, Limits: [Tiers]int64{100}}), OnDevice, "nothing at all")
+	many := monitorOf(t, Options{History: minHistory, Limits: [Tiers]int64{math.MaxInt64}})
 	for i := range 100 {
 		many.Step(math.MaxInt)
 		many.Enter(Recompute, fmt.Sprintf("model.<%d>.%s", i, string(bytes.Repeat([]byte("W&"), 90))))
@@ -322,7 +322,7 @@ func TestHistoryPicture(t *testing.T) {
 // TestHistoryAllocatesNothing: on and off.
 func TestHistoryAllocatesNothing(t *testing.T) {
 	for _, events := range []int{0, minHistory} {
-		m := monitorOf(t, MonitorOptions{History: events})
+		m := monitorOf(t, Options{History: events})
 		h, other := m.Holder(OnDevice, Activations, "a"), m.Holder(OnDevice, Weights, "b")
 		step := 0
 		require.Zero(t, testing.AllocsPerRun(1000, func() {
@@ -340,7 +340,7 @@ func TestHistoryAllocatesNothing(t *testing.T) {
 
 // TestHistoryConcurrent: from several goroutines the holders add up, while others write.
 func TestHistoryConcurrent(t *testing.T) {
-	m := monitorOf(t, MonitorOptions{History: minHistory})
+	m := monitorOf(t, Options{History: minHistory})
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
@@ -367,13 +367,13 @@ func TestHistoryConcurrent(t *testing.T) {
 
 func TestHistoryErrors(t *testing.T) {
 	for _, n := range []int{-1, 1, minHistory - 1, maxHistory + 1, math.MinInt} {
-		_, err := NewMonitor(MonitorOptions{History: n})
+		_, err := New(Options{History: n})
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
-	off := monitorOf(t, MonitorOptions{})
+	off := monitorOf(t, Options{})
 	off.Holder(OnDevice, Weights, "w").Set(7)
 	require.EqualValues(t, 7, off.Peak(OnDevice), "it counts without a history")
-	on := monitorOf(t, MonitorOptions{History: minHistory})
+	on := monitorOf(t, Options{History: minHistory})
 	for _, err := range []error{
 		second(off.PeakHolders(OnDevice)), off.WriteTrace(io.Discard), off.WritePeakSVG(io.Discard, OnDevice, ""), off.WritePeak(io.Discard, OnDevice, 1),
 		second(on.PeakHolders(Tiers)), on.WriteTrace(nil), on.WritePeakSVG(nil, OnDevice, ""), on.WritePeak(nil, OnDevice, 1), on.WritePeak(io.Discard, -1, 1),
@@ -413,7 +413,7 @@ func TestLayerOf(t *testing.T) {
 func BenchmarkHolder(b *testing.B) {
 	for _, events := range []int{0, 1 << 16} {
 		b.Run(fmt.Sprintf("history=%d", events), func(b *testing.B) {
-			m, err := NewMonitor(MonitorOptions{History: events})
+			m, err := New(Options{History: events})
 			require.NoError(b, err)
 			defer m.Close()
 			for i := range 1000 {
@@ -430,7 +430,7 @@ func BenchmarkHolder(b *testing.B) {
 
 // TestPeakSVGOfAnyName: characters that XML forbids, in a title and in a name, leave the picture readable.
 func TestPeakSVGOfAnyName(t *testing.T) {
-	m, err := NewMonitor(MonitorOptions{History: minHistory})
+	m, err := New(Options{History: minHistory})
 	require.NoError(t, err)
 	m.Holder(OnDevice, Weights, "\x00\x1f\ufffe\uffff\xff<&\t").Add(1 << 20)
 	var b bytes.Buffer

@@ -1,10 +1,12 @@
-package plan
+package meter
 
 import (
 	"bufio"
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/snug-ml/snug/internal/picture"
 )
 
 // WriteCSV writes the timeline, a line for each sample: the seconds, the bytes of each
@@ -120,12 +122,12 @@ func (m *Monitor) WriteSVG(w io.Writer, t Tier, title string) error {
 	x := func(s Sample) float64 { return plotLeft + plotWidth*s.Seconds/end }
 	y := func(n int64) float64 { return plotTop + plotHeight*(1-float64(n)/float64(top)) }
 	b := bufio.NewWriter(w)
-	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" `+fonts+">\n", chartWidth, plotTop+plotHeight+40)
-	fmt.Fprintf(b, `<rect width="%d" height="%d" fill="white"/><text x="12" y="22" font-size="14">%s</text>`+"\n", chartWidth, plotTop+plotHeight+40, heading(title))
-	legend(b, 34)
+	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" `+picture.Fonts+">\n", picture.Width, plotTop+plotHeight+40)
+	fmt.Fprintf(b, `<rect width="%d" height="%d" fill="white"/><text x="12" y="22" font-size="14">%s</text>`+"\n", picture.Width, plotTop+plotHeight+40, picture.Heading(title))
+	picture.Legend(b, 34, componentNames[:])
 	below := make([]int64, len(samples))
 	for c := range Components {
-		fmt.Fprintf(b, `<path fill="%s" d="M`, componentColors[c])
+		fmt.Fprintf(b, `<path fill="%s" d="M`, picture.Colors[c])
 		for i, s := range samples {
 			fmt.Fprintf(b, "%.2f %.2f ", x(s), y(below[i]+s.Held[t][c]))
 		}

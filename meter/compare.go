@@ -1,9 +1,11 @@
-package plan
+package meter
 
 import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/snug-ml/snug/internal/picture"
 )
 
 // Measured is what a run took, a row of [WriteComparison].
@@ -49,35 +51,29 @@ func comparison(title string, columns []string, runs []Measured) string {
 	width := comparisonLeft + comparisonBars + comparisonPitch*(2+len(columns)) + 30
 	height := comparisonTop + comparisonRow*len(runs) + 10
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" `+fonts+">\n", width, height)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" `+picture.Fonts+">\n", width, height)
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/>`+"\n", width, height)
-	fmt.Fprintf(&b, `<text x="12" y="24" font-size="14">%s</text>`+"\n", heading(title))
-	const columnsOfLegend, pitch, line = 4, 180, 18
-	for i := range Components { // the last, an allowance, is never measured: its place has what is resident
-		name := i.String()
-		if i == Allowance {
-			name = "resident (RSS)"
-		}
-		x, y := 12+pitch*(int(i)%columnsOfLegend), 40+line*(int(i)/columnsOfLegend)
-		fmt.Fprintf(&b, `<rect x="%d" y="%d" width="10" height="10" fill="%s"/><text x="%d" y="%d">%s</text>`+"\n", x, y, componentColors[i], x+14, y+9, name)
-	}
+	fmt.Fprintf(&b, `<text x="12" y="24" font-size="14">%s</text>`+"\n", picture.Heading(title))
+	names := componentNames // the last, an allowance, is never measured: its place has what is resident
+	names[Allowance] = "resident (RSS)"
+	picture.Legend(&b, 40, names[:])
 	row := func(y int, figures []string) {
 		for i, text := range figures {
-			fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", comparisonLeft+comparisonBars+comparisonPitch*(i+1), y, svgText(text))
+			fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", comparisonLeft+comparisonBars+comparisonPitch*(i+1), y, picture.Text(text))
 		}
 	}
 	row(comparisonTop-10, append([]string{"counted", "resident"}, columns...))
 	scale := comparisonBars / float64(most)
 	for i, r := range runs {
 		y, x := comparisonTop+comparisonRow*i, float64(comparisonLeft)
-		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", comparisonLeft-8, y+15, svgText(r.Name))
+		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", comparisonLeft-8, y+15, picture.Text(r.Name))
 		for c, n := range r.Peak[:Allowance] {
 			width := float64(n) * scale
 			fmt.Fprintf(&b, `<rect x="%.2f" y="%d" width="%.2f" height="14" fill="%s"><title>%v: %s</title></rect>`+"\n",
-				x, y, width, componentColors[c], Component(c), FormatBytes(n))
+				x, y, width, picture.Colors[c], Component(c), FormatBytes(n))
 			x += width
 		}
-		fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%.2f" height="8" fill="%s"/>`+"\n", comparisonLeft, y+15, float64(r.Resident)*scale, componentColors[Allowance])
+		fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%.2f" height="8" fill="%s"/>`+"\n", comparisonLeft, y+15, float64(r.Resident)*scale, picture.Colors[Allowance])
 		row(y+15, append([]string{FormatBytes(r.Total), orDash(r.Resident)}, r.Columns...))
 	}
 	b.WriteString("</svg>\n")

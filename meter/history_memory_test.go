@@ -1,4 +1,4 @@
-package plan
+package meter
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ func TestHistoryMemory(t *testing.T) {
 	require.LessOrEqual(t, empty, int64(48*events+150<<10))
 	require.Greater(t, empty, int64(48*events)) // on 32 bits the rest is smaller
 	full := held(func() any {
-		m, err := NewMonitor(MonitorOptions{History: events, Samples: 2})
+		m, err := New(Options{History: events, Samples: 2})
 		require.NoError(t, err)
 		for i := range holders {
 			m.Holder(OnDevice, Weights, fmt.Sprint(i))

@@ -1,4 +1,4 @@
-package plan
+package meter
 
 import (
 	"cmp"
@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/snug-ml/snug/internal/saturate"
 )
 
 // peakLine is a row of the table of a peak. Its holders are of one component, hold the same number of bytes, and have
@@ -58,7 +60,7 @@ func (p *Moment) lines(rows int) (list []peakLine, others int, sum int64) {
 			line.name += ranges(numbers) + k.after
 		}
 		for range numbers {
-			line.bytes = plus(line.bytes, k.Bytes)
+			line.bytes = saturate.Add(line.bytes, k.Bytes)
 		}
 		if line.holders > 1 {
 			line.name += fmt.Sprintf(" (%d × %d)", line.holders, k.Bytes)
@@ -70,7 +72,7 @@ func (p *Moment) lines(rows int) (list []peakLine, others int, sum int64) {
 		return list, 0, 0
 	}
 	for _, line := range list[rows:] {
-		others, sum = others+line.holders, plus(sum, line.bytes)
+		others, sum = others+line.holders, saturate.Add(sum, line.bytes)
 	}
 	return list[:rows], others, sum
 }

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package plan
+package meter
 
 // rss knows nothing: the system does not report memory in a portable way.
 type rss struct{}

@@ -1,10 +1,12 @@
-package plan
+package meter
 
 import (
 	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
+
+	"github.com/snug-ml/snug/internal/saturate"
 )
 
 // traceEvent is an event of the Trace Event Format. Times are microseconds.
@@ -35,7 +37,7 @@ const (
 //     frees, and the most that the device held during the stage;
 //   - for each tier, an instant at its peak, whose arguments are the holders and their bytes; the sum is the peak.
 //
-// The trace has the last MonitorOptions.History events, and up to half as many events around the peak of the device,
+// The trace has the last Options.History events, and up to half as many events around the peak of the device,
 // which stay however long the run goes on. An instant says how many events are left out. An event that changes bytes
 // takes about 200 bytes of JSON. The error wraps [snug.ErrConfig] if there is no history or w is nil, or it comes from
 // w.
@@ -160,14 +162,14 @@ func (t *tracer) part(i int) {
 			continue
 		}
 		n := t.names[e.id]
-		t.held[n.tier][n.component] = plus(t.held[n.tier][n.component], e.bytes)
+		t.held[n.tier][n.component] = saturate.Add(t.held[n.tier][n.component], e.bytes)
 		t.counter(n.tier, e.at)
 		for i := range t.open {
 			s := &t.open[i]
 			if e.bytes > 0 {
-				s.gets = plus(s.gets, e.bytes)
+				s.gets = saturate.Add(s.gets, e.bytes)
 			} else {
-				s.puts = plus(s.puts, -e.bytes)
+				s.puts = saturate.Add(s.puts, -e.bytes)
 			}
 			s.top = max(s.top, t.held[OnDevice].Total())
 		}
@@ -178,7 +180,7 @@ func (t *tracer) part(i int) {
 // held returns what is held before the events of a part.
 func (p *part) held(names []holderName) (u Usage) {
 	for id, n := range names {
-		u[n.tier][n.component] = plus(u[n.tier][n.component], p.base[id])
+		u[n.tier][n.component] = saturate.Add(u[n.tier][n.component], p.base[id])
 	}
 	return u
 }
