@@ -106,6 +106,9 @@ func TestSamplesAreTheDocs(t *testing.T) {
 			all := slices.Sorted(maps.Keys(names.declared))
 			fmt.Fprintf(&functions, "%s\n%s = %s\n}\n", m[2], strings.Join(slices.Repeat([]string{"_"}, len(all)), ", "), strings.Join(all, ", "))
 			for n := range names.used {
+				if names.declared[n] { // a variable, not the package of its name
+					continue
+				}
 				if at, ok := s.paths[n]; ok {
 					imports[n] = at
 				} else if at, ok := standard[n]; ok {
