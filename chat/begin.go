@@ -155,7 +155,7 @@ func (l *labeler) begin(i, p, limit, done int) (at int, ok bool) {
 			before = before[:end]
 		}
 		if asked.added == "" && before != "" && l.header(asked.tail) == "" && l.hasHeader(i, before) {
-			l.note(i, Header, "the chat template writes no generation prompt before %s, so that the model learns to write its header %s", l.who(i), quoted(before))
+			l.noteHeader(i, before)
 		}
 		return at, true
 	}
@@ -210,6 +210,11 @@ func (l *labeler) header(tail string) string {
 	return strings.TrimFunc(tail, isSpace)
 }
 
+// noteHeader notes that the label of message i begins with its header.
+func (l *labeler) noteHeader(i int, header string) {
+	l.note(i, Header, "the chat template writes no generation prompt before %s, so that the model learns to write its header %s", l.who(i), quoted(header))
+}
+
 // hasHeader reports whether a special token before the text of message i is a header. What begins a call of functions is
 // none, unless turns begin with it.
 func (l *labeler) hasHeader(i int, before string) bool {
@@ -243,6 +248,11 @@ func (l *labeler) beginFirst(limit int) (at int, ok bool) {
 		if probe.first[0] >= 0 && probe.first[1] >= 0 {
 			first := probe.places[probe.first[1]].begin
 			if at, ok := probe.begin(1, probe.places[probe.last[0]].end, first, 0); ok && at <= first && strings.HasSuffix(l.text[:limit], probe.text[at:first]) {
+				for _, n := range probe.notes {
+					if n.Kind == Header {
+						l.noteHeader(0, probe.text[at:first])
+					}
+				}
 				return limit - (first - at), true
 			}
 		}

@@ -24,6 +24,8 @@ func TestBegin(t *testing.T) {
 		noDots    = "{% for m in messages %}{{ m.role }}: {{ m.content.strip('.') }}</s>\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
 		spaced    = "{% for m in messages %}{% if m.role == 'user' %}USER: {{ m.content }}\n{% else %}ASSISTANT: {{ m.content }}</s>\n{% endif %}{% endfor %}{% if add_generation_prompt %}ASSISTANT:\n{% endif %}"
 		lastUser  = "{% if messages[-1].role == 'user' %}{{ messages[-1].content }}[/SYS]{% else %}{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% else %}{{ m.content }}</s>{% endif %}{% endfor %}{% endif %}"
+		bare      = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+		judge     = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\n{% endfor %}Say in one word whether the last answer above is safe.<|im_end|>"
 	)
 	calls := func(id string) Object {
 		return Object{{"tool_calls", []any{Object{{"id", id}, {"function", Object{{"name", "f"}, {"arguments", Object{{"q", "x"}}}}}}}}}
@@ -49,7 +51,11 @@ func TestBegin(t *testing.T) {
 		"backwards":                    {backwards, says("u:hi", "a:one", "u:more", "a:two"), "assistant: ⟦two</s>⟧\nuser: more</s>\nassistant: ⟦one</s>⟧\nuser: hi</s>\n", nil},
 		"nothing is left":              {noDots, says("u:hi", "a:."), "user: hi</s>\nassistant: ⟦</s>⟧\n", []string{`the chat template leaves out a part of message 1 (assistant): "."`}},
 		"an answer that is the prompt": {spaced, says("u:hi", "a:\nASSISTANT:\n"), "USER: hi\nASSISTANT:⟦ \nASSISTANT:\n</s>⟧\n", nil},
-		"blanks without a prompt":      {lastUser, says("u:hi", "a:  one"), "[INST]hi[/INST]⟦  one</s>⟧", nil},
+		"no prompt, and no question": {bare, says("a:hi", "u:x"), "⟦<|im_start|>assistant\nhi<|im_end|>⟧\n<|im_start|>user\nx<|im_end|>\n",
+			[]string{`the chat template writes no generation prompt before message 0 (assistant), so that the model learns to write its header "<|im_start|>assistant\n"`}},
+		"a sentence behind the answer": {judge, says("u:x", "a:one"), "<|im_start|>user\nx\n⟦<|im_start|>assistant\none\nSay in one word whether the last answer above is safe.<|im_end|>⟧",
+			[]string{`the chat template writes behind message 1 (assistant), where it is learned as if it were the answer's: "Say in one word whether the last answer above is safe.<|im_e…"`}},
+		"blanks without a prompt": {lastUser, says("u:hi", "a:  one"), "[INST]hi[/INST]⟦  one</s>⟧", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			special := []string{"<|im_start|>", "<|im_end|>", "[INST]", "[/INST]", "[CALL]", "[RESULT]", "[/RESULT]", "<|user|>", "<|assistant|>", "<|end|>", "<|call>", "<call|>", "<|\"|>", "<|turn>", "<turn|>", "<|result>", "<result|>", "</s>"}

@@ -72,6 +72,7 @@ func (t *Template) Label(c Conversation) (Labeled, error) {
 		l.addEnd()
 	}
 	l.noteEnds()
+	l.noteBehind()
 	l.compare(c)
 	if made {
 		l.note(-1, Rewritten, "the chat template refuses the ids of the tool calls; ids of %d letters and digits, which are made, replace them", idSize)
@@ -334,6 +335,30 @@ func (l *labeler) noteEnds() {
 	for _, x := range l.turns {
 		if !x.Ended {
 			l.note(x.Message, NoEnd, "the chat template writes no end of %s", l.who(x.Message))
+		}
+	}
+}
+
+// sentenceWords is how many words behind an answer are no end of a turn but a sentence of the template.
+const sentenceWords = 8
+
+// noteBehind notes sentences that the template writes between the last words of an answer and the end of its turn, as those
+// of models that judge conversations do.
+func (l *labeler) noteBehind() {
+	ends := map[int][]int{} // of the places of each message
+	for _, p := range l.places {
+		message := l.parts[p.part].message
+		ends[message] = append(ends[message], p.end)
+	}
+	for _, x := range l.turns {
+		last := x.Begin
+		for _, end := range ends[x.Message] {
+			if end <= x.End {
+				last = max(last, end)
+			}
+		}
+		if behind := l.text[last:x.End]; last > x.Begin && len(strings.Fields(behind)) >= sentenceWords {
+			l.note(x.Message, Rewritten, "the chat template writes behind %s, where it is learned as if it were the answer's: %s", l.who(x.Message), quoted(strings.TrimFunc(behind, isSpace)))
 		}
 	}
 }
