@@ -83,10 +83,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		}
 		return ended.Status
 	case errors.As(err, &usage):
-		fmt.Fprintf(stderr, "snug: %s\n", oneLine(err, args...))
+		fmt.Fprintf(stderr, "snug: %s\n", oneLine(err, args[min(1, len(args)):]...))
 		return 2
 	}
-	fmt.Fprintf(stderr, "snug: %s\n", oneLine(err, args...))
+	fmt.Fprintf(stderr, "snug: %s\n", oneLine(err, args[min(1, len(args)):]...))
 	return 1
 }
 

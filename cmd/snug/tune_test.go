@@ -330,7 +330,7 @@ func TestTuneMisses(t *testing.T) {
 		least := r.wanted
 		r.memory = least
 		require.NoError(t, r.choose())
-		r.memory = least - 64<<10
+		r.memory = least - baseNoise - 64<<10 // of which the next process may need baseNoise
 		require.ErrorIs(t, r.choose(), snug.ErrNoMemory)
 	}
 }

@@ -293,7 +293,7 @@ func TestSmallestMemoryLimit(t *testing.T) {
 func TestErrorsAreSentences(t *testing.T) {
 	for args, want := range map[string]string{
 		"-host-memory 1KiB": "gpt: -host-memory 1.00 KiB: want at least 32.00 KiB, a few pages\n",
-		"-memory x":         "gpt: -memory: plan: \"x\" is not a size, want one such as 512KiB, 1.5GiB or 64MB\n",
+		"-memory x":         "gpt: -memory: meter: \"x\" is not a size, want one such as 512KiB, 1.5GiB or 64MB\n",
 		"-device cpu:7":     "gpt: snug: device \"cpu:7\": there is one CPU device, cpu\n",
 	} {
 		status, out, errs := runArgs(append([]string{"-preset", "tiny", "-text", textFile(t, 500)}, strings.Fields(args)...)...)
