@@ -42,7 +42,7 @@ func blobs(values map[string]byte) model {
 // gatedBlobs is a store with blobs that are dirty. A commit writes them in the order of keys. The
 // gate is closed.
 func gatedBlobs(t *testing.T, o Options, keys ...string) (*Store, *gated) {
-	g := &gated{filestest.New(), make(chan struct{}), make(chan struct{})}
+	g := newGated()
 	s, err := open(g, o)
 	require.NoError(t, err)
 	g.free(func() {
@@ -327,6 +327,28 @@ func TestSyncThatFailsInTheBackground(t *testing.T) {
 		require.NoError(t, s.Close())
 		requireWithin(t, s)
 	}
+}
+
+// TestSyncThatFailsDuringAWrite: what the system lost of a page because a sync failed before the write had returned is
+// written again.
+func TestSyncThatFailsDuringAWrite(t *testing.T) {
+	g := newGated()
+	g.late = true
+	s, err := open(g, Options{HostLimit: 2 * 64, NoPrefetch: true})
+	require.NoError(t, err)
+	require.NoError(t, set(s, "a", 1))
+	require.NoError(t, set(s, "b", 1))
+	result := during(g, acquire(s, "c")) // a is written
+	g.FailCall(1, false, syscall.EIO)
+	s.mu.Lock()
+	require.ErrorIs(t, s.sync(), syscall.EIO)
+	s.mu.Unlock()
+	close(g.open)
+	require.NoError(t, <-result)
+	require.NoError(t, s.Release("c", false))
+	require.NoError(t, s.Commit())
+	requireCommitted(t, g.Dir, blobs(map[string]byte{"a": 1, "b": 1, "c": 0}))
+	require.NoError(t, s.Close())
 }
 
 // TestSnapshotsAreConsistent begins a commit in every round, in which all pages get the number

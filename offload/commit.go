@@ -185,7 +185,7 @@ func (s *Store) persist(c *commit) (outcome, error) {
 
 // sync makes the pages durable that were written before it began. After an error, the pages that
 // were written before it ended are in doubt: the system may have lost them, and the next sync
-// would not report that.
+// would not report that. A write that is under way when sync ends with an error is repeated, see put.
 func (s *Store) sync() error {
 	s.syncs++
 	covers := s.syncs

@@ -18,11 +18,17 @@ type gated struct {
 	*filestest.Dir
 	came chan struct{} // a transfer waits at the gate
 	open chan struct{} // closed: the gate is open
+	late bool          // writes wait when they are done, not before
 }
 
 type gatedFile struct {
 	files.File
 	g *gated
+}
+
+// newGated returns an empty directory whose gate is closed.
+func newGated() *gated {
+	return &gated{Dir: filestest.New(), came: make(chan struct{}), open: make(chan struct{})}
 }
 
 func (g *gated) Open(name string, flag int) (files.File, error) {
@@ -57,14 +63,20 @@ func (f gatedFile) ReadAt(b []byte, off int64) (int, error) {
 }
 
 func (f gatedFile) WriteAt(b []byte, off int64) (int, error) {
-	f.g.pass()
-	return f.File.WriteAt(b, off)
+	if !f.g.late {
+		f.g.pass()
+	}
+	n, err := f.File.WriteAt(b, off)
+	if f.g.late {
+		f.g.pass()
+	}
+	return n, err
 }
 
 // gatedStore holds blobs a, b, c of 64 bytes, committed, in a limit of two; b
 // and c are in memory. The gate is closed when it returns.
 func gatedStore(t *testing.T) (*Store, *gated) {
-	g := &gated{filestest.New(), make(chan struct{}), make(chan struct{})}
+	g := newGated()
 	close(g.open)
 	s, err := open(g, Options{HostLimit: 128})
 	require.NoError(t, err)
@@ -221,7 +233,7 @@ func TestWaitingForATransfer(t *testing.T) {
 
 // TestReadAheadInFlight checks that a page on its way counts as found.
 func TestReadAheadInFlight(t *testing.T) {
-	g := &gated{filestest.New(), make(chan struct{}), make(chan struct{})}
+	g := newGated()
 	close(g.open)
 	s, err := open(g, Options{HostLimit: 128, PrefetchDepth: 1, Workers: 1})
 	require.NoError(t, err)

@@ -43,7 +43,7 @@ type page struct {
 	slot    extent   // on disk; zero length for a page of zeros never written
 	crc     uint32   // of the slot
 	uses    uses     // commits that refer to slot; unless it is 0, slot must not be overwritten
-	written uint64   // Store.syncs when slot was written
+	written uint64   // Store.syncs when slot had been written
 	pending *version // the commit under way has yet to write the page as it is; nil if not
 
 	elements sync.RWMutex // guards buf in ReadAt, WriteAt, LoadTo and put; p is pinned then

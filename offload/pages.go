@@ -287,12 +287,7 @@ func (s *Store) writeSlot(p *page) (err error) {
 			return err
 		}
 	}
-	s.mu.Unlock()
-	start := time.Now()
-	sum, err := writeTo(s.data, p.buf, to.off)
-	s.mu.Lock()
-	s.stats.WriteTime += time.Since(start)
-	s.stats.DiskBytes = max(s.stats.DiskBytes, to.off+int64(p.size))
+	sum, err := s.put(p.buf, to)
 	if err != nil {
 		if to != p.slot {
 			s.space.release(to)
@@ -307,13 +302,31 @@ func (s *Store) writeSlot(p *page) (err error) {
 		s.vacate(p)
 	}
 	p.slot, p.crc, p.uses, p.written, p.dirty = to, sum, 0, s.syncs, false
-	s.stats.WriteBytes += int64(p.size)
 	if v := p.pending; v != nil {
 		v.met(s.commit)
 		s.commit.entries[v.entry] = entry{uint64(to.off), sum}
 		p.pending, p.uses = nil, nextCommit
 	}
 	return nil
+}
+
+// put writes the bytes of a page to a slot, and returns their checksum. When a sync fails meanwhile, the system may have
+// lost what was written so far, and put writes it once more.
+func (s *Store) put(buf []byte, to extent) (sum uint32, err error) {
+	start := time.Now()
+	for again := true; again && err == nil; {
+		began := s.syncs
+		s.mu.Unlock()
+		sum, err = writeTo(s.data, buf, to.off)
+		s.mu.Lock()
+		again = s.doubt > began
+	}
+	s.stats.WriteTime += time.Since(start)
+	s.stats.DiskBytes = max(s.stats.DiskBytes, to.off+int64(len(buf)))
+	if err == nil {
+		s.stats.WriteBytes += int64(len(buf))
+	}
+	return sum, err
 }
 
 // pieceBytes is the number of bytes of a page that are written, or read, and summed at a

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/snug-ml/snug"
 )
@@ -211,22 +210,16 @@ func (s *Store) writeCopy(c *commit, v *version) error {
 	}
 	v.busy = true
 	s.writing += int64(cap(v.buf))
-	s.mu.Unlock()
-	start := time.Now()
-	sum, err := writeTo(s.data, v.buf, to.off)
-	s.mu.Lock()
-	s.stats.WriteTime += time.Since(start)
+	sum, err := s.put(v.buf, to)
 	s.writing -= int64(cap(v.buf))
 	s.buffers.give(v.buf)
 	v.buf, v.to, v.busy = nil, extent{}, false
-	s.stats.DiskBytes = max(s.stats.DiskBytes, to.off+int64(p.size))
 	s.settled.Broadcast()
 	s.work.Broadcast()
 	if err != nil {
 		s.space.release(to)
 		return fmt.Errorf("write %v: %w", p, err)
 	}
-	s.stats.WriteBytes += int64(p.size)
 	c.entries[v.entry] = entry{uint64(to.off), sum}
 	if p.dirty && p.version == v.of && p.pins == 0 && !p.busy {
 		s.vacate(p)
