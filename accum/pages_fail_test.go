@@ -107,7 +107,7 @@ func TestPagesDamage(t *testing.T) {
 	const size, ranks = 2*partAlign + 52, 3
 	owner := func(at int) int { return at / partAlign }
 	step := 1
-	if testing.Short() {
+	if !kerneltest.Full() {
 		step = 13
 	}
 	for at := 0; at < size; at += step {

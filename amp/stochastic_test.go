@@ -67,7 +67,7 @@ func TestCastStochastic(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, n := range []int{0, 1, 7, 130, 2049, castChunk + 5, castFew + 5} {
 			draws := []Draw{{1 << 63, 5, 1<<32 - 9}, {}, {1, 2, 3}}
-			if testing.Short() {
+			if !kerneltest.Full() {
 				draws = draws[:1]
 			}
 			for _, draw := range draws {

@@ -30,7 +30,7 @@ func TestAgainstReference(t *testing.T) {
 	dims := []int{1, 8, 16, 32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256, 320, 512}
 	groups := [][2]int{{1, 1}, {2, 0}, {2, 1}, {4, 2}, {3, 1}}
 	for i := range 3 * len(lengths) {
-		if testing.Short() && i%3 > 0 {
+		if !kerneltest.Full() && i%3 > 0 {
 			continue
 		}
 		n, dim := lengths[i%len(lengths)], dims[i*5%len(dims)]
@@ -51,9 +51,7 @@ func TestAgainstReference(t *testing.T) {
 
 // As long as FlashAttention tests.
 func TestLong(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
+	kerneltest.Slow(t) // takes seconds
 	c := Options{Batch: 1, Heads: 1, SeqQ: 4224, SeqK: 4224, Dim: 8, Causal: true}
 	newProblem(t, c, snug.BF16, 1).check(t, kerneltest.Backend{}, snug.BF16)
 }
@@ -250,7 +248,7 @@ func TestDeterministic(t *testing.T) {
 func TestFeaturesDeterministic(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	seeds := uint64(12)
-	if testing.Short() {
+	if !kerneltest.Full() {
 		seeds = 3
 	}
 	for seed := range seeds {
@@ -273,7 +271,7 @@ func TestRepeats(t *testing.T) {
 	p := newProblem(t, c, snug.F32, 4)
 	want := bitsOf(p.run(t, kerneltest.Backend{}, snug.F32))
 	repeats := 250
-	if testing.Short() {
+	if !kerneltest.Full() {
 		repeats = 10
 	}
 	for range repeats {

@@ -14,7 +14,7 @@ import (
 // Any features, as TestCombinations but fewer, as the emulator is slow.
 func TestCombinationsOnDevices(t *testing.T) {
 	n := 40
-	if testing.Short() {
+	if !kerneltest.Full() {
 		n = 8
 	}
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
@@ -111,7 +111,7 @@ func TestLongRows(t *testing.T) {
 	units := Options{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 67, SeqK: 70, Dim: 64, Causal: true}
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for i, dt := range dtypes {
-			if backend.Emulated && testing.Short() && i > 0 {
+			if backend.Emulated && !kerneltest.Full() && i > 0 {
 				continue // slow
 			}
 			some := featuresNamed([]string{"window", "mask", "dropout"}[i], "softcap", "bias gradient", "sinks", "gradient in lse")

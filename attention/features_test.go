@@ -174,11 +174,11 @@ func TestEachFeature(t *testing.T) {
 			if !onHost(backend) && f.name == "score" {
 				continue // for the CPU
 			}
-			if testing.Short() && backend.Emulated && i%2 == number%2 {
+			if !kerneltest.Full() && backend.Emulated && i%2 == number%2 {
 				continue // the other language has it
 			}
 			for n, dt := range dtypes {
-				if testing.Short() && n != i%3 {
+				if !kerneltest.Full() && n != i%3 {
 					continue
 				}
 				t.Run(fmt.Sprint(f.name, " ", dt), func(t *testing.T) {
@@ -216,7 +216,7 @@ func combination(t testing.TB, seed uint64) (*problem, snug.DType) {
 
 func TestCombinations(t *testing.T) {
 	n := 500
-	if testing.Short() {
+	if !kerneltest.Full() {
 		n = 60
 	}
 	for seed := range n {
@@ -283,7 +283,7 @@ func TestHiddenNonFinite(t *testing.T) {
 		for i, f := range featuresNamed("mask", "window", "lengths of keys", "shifted") {
 			for target := range 4 {
 				for n, bad := range []float64{math.NaN(), math.Inf(1)} {
-					if (backend.Emulated || testing.Short()) && n != target%2 {
+					if (backend.Emulated || !kerneltest.Full()) && n != target%2 {
 						continue // slow
 					}
 					p := withFeatures(t, c, snug.F32, uint64(i+4*target), false, []feature{f})

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -20,7 +21,7 @@ func TestLinearMemory(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // collections empty the pools
 	runtime.GC()
 	for _, seq := range []int{1 << 10, 1 << 13, 1 << 16} {
-		if testing.Short() && seq > 1<<13 {
+		if !kerneltest.Full() && seq > 1<<13 {
 			continue // takes long
 		}
 		c := Options{Batch: 1, Heads: 1, SeqQ: seq, SeqK: seq, Dim: 4, Causal: true, Window: slidingWindow(100, 0), Softcap: 5, Dropout: Dropout{P: 0.1}}

@@ -87,7 +87,7 @@ func TestAgainstNaive(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for s, name := range sets {
 			for i, c := range shapes {
-				if testing.Short() && i != s%len(shapes) {
+				if !kerneltest.Full() && i != s%len(shapes) {
 					continue
 				}
 				for _, dt := range []snug.DType{snug.F16, snug.BF16} {

@@ -26,7 +26,7 @@ var ringFeatures = [][]string{
 func TestRing(t *testing.T) {
 	for i, names := range ringFeatures {
 		for n, size := range []int{1, 2, 3, 4, 5, 8} {
-			if testing.Short() && (i+n)%2 == 1 {
+			if !kerneltest.Full() && (i+n)%2 == 1 {
 				continue
 			}
 			dt := dtypes[(i+n)%3]
@@ -67,9 +67,7 @@ func TestRingRows(t *testing.T) {
 
 // Long spans have several tiles of queries and of keys.
 func TestRanksLong(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
+	kerneltest.Slow(t) // takes seconds
 	for i, names := range [][]string{{"causal", "dropout", "sinks"}, {"packed", "causal", "alibi"}, {"window", "softcap", "gradient in lse"}} {
 		c := attention.Options{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 1500, Dim: 8}
 		w := attention.NewWhole(t, c, dtypes[i], uint64(i), names...)
@@ -82,7 +80,7 @@ func TestRanksLong(t *testing.T) {
 func TestRanksOnBackends(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for i, names := range [][]string{{"causal", "sinks"}, {"packed", "causal", "dropout", "alibi", "gradient in lse"}, {"window", "softcap"}, {"causal"}, {}} {
-			if backend.Emulated && testing.Short() && i%2 == 0 {
+			if backend.Emulated && !kerneltest.Full() && i%2 == 0 {
 				continue // slow
 			}
 			c := attention.Options{Batch: 2, Heads: 4, KVHeads: 1 + i%2, SeqQ: 42, Dim: 8, DimV: 5}

@@ -68,7 +68,7 @@ func (p *problem) forwardCheck(t *testing.T, backend kerneltest.Backend, dt snug
 func TestSplits(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for i, c := range splitCases() {
-			if backend.Emulated && testing.Short() && i%2 == 1 {
+			if backend.Emulated && !kerneltest.Full() && i%2 == 1 {
 				continue // slow
 			}
 			for j := range 2 {
@@ -97,7 +97,7 @@ func TestSplitsWithFeatures(t *testing.T) {
 			{"window"}, {"sinks"}, {"mask"}, {"dropout"}, {"alibi"}, {"bias"}, {"lengths of keys"}, {"softcap", "causal"},
 			{"sinks", "window", "lengths of keys", "causal"}, {"sinks", "dropout", "mask", "bias", "alibi", "softcap", "shifted"},
 		} {
-			if backend.Emulated && testing.Short() && i < 8 && i%2 == 1 {
+			if backend.Emulated && !kerneltest.Full() && i < 8 && i%2 == 1 {
 				continue // slow
 			}
 			for j, c := range []Options{one, few} {

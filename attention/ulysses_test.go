@@ -34,7 +34,7 @@ func TestUlysses(t *testing.T) {
 	for i, names := range ulyssesFeatures {
 		for n, heads := range [][3]int{{1, 4, 2}, {2, 4, 2}, {2, 6, 6}, {3, 6, 3}, {3, 6, 1}, {4, 8, 2}, {5, 5, 1}, {8, 8, 4}, {8, 16, 8}} {
 			size := heads[0]
-			if testing.Short() && (i+n)%2 == 1 {
+			if !kerneltest.Full() && (i+n)%2 == 1 {
 				continue
 			}
 			dt := dtypes[(i+n)%3]

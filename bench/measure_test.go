@@ -9,6 +9,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/limits"
 	"github.com/stretchr/testify/require"
 )
@@ -270,9 +271,7 @@ func TestEveryWorkIsWhole(t *testing.T) {
 }
 
 func TestEveryKernelRuns(t *testing.T) {
-	if testing.Short() {
-		t.Skip("the command bench -short runs them")
-	}
+	kerneltest.Slow(t) // the command bench -short runs them
 	for _, w := range allWork(options{device: "cpu", short: true}) {
 		if w.prepare == nil {
 			continue

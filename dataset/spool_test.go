@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // tokensOf draws a text of 0 or more tokens.
@@ -308,9 +309,7 @@ func (w watched) ReadAt(b []byte, at int64) (int, error) {
 
 // TestMemoryStays: 20 times the data take no more memory, except for what a sample and its place in an epoch take.
 func TestMemoryStays(t *testing.T) {
-	if testing.Short() {
-		t.Skip("reads some megabytes of text")
-	}
+	kerneltest.Slow(t) // reads some megabytes of text
 	type row struct {
 		Text string `parquet:"text"`
 	}

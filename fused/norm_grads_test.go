@@ -16,7 +16,7 @@ var normWidths = []struct{ rows, cols int }{{50, 520}, {35, 1100}, {40, 2056}, {
 func eachNormWidth(t *testing.T, run func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int)) {
 	for _, dt := range floatTypes {
 		for i, w := range normWidths {
-			if testing.Short() && (i%2 == 0) != (dt == snug.BF16) {
+			if !kerneltest.Full() && (i%2 == 0) != (dt == snug.BF16) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%v,%d", dt, w.cols), func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -114,9 +115,7 @@ func (c committed) measure(t testing.TB, other committed, passes int, s *steps) 
 // BeginCommit on, to a tenth of the step. On a machine or a disk with other users one of some tries shows
 // it. What the step computes meanwhile is not counted, because it shares the processors with others.
 func TestStepsDuringCommits(t *testing.T) {
-	if testing.Short() {
-		t.Skip("its file has 48 MiB")
-	}
+	kerneltest.Slow(t) // its file has 48 MiB
 	c := newCommitted(t, 16<<20, 128<<10, false)
 	passes := c.passes(t, 3)
 	least := math.Inf(1)

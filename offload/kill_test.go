@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -178,7 +179,7 @@ func (p *process) facts(t testing.TB) (resumed int, losses map[int]string, commi
 // that was being made, and all losses are those of a run that nobody disturbed.
 func TestKilled(t *testing.T) {
 	kills := 50
-	if testing.Short() {
+	if !kerneltest.Full() {
 		kills = 6
 	}
 	for _, delayed := range []string{"", "yes"} {
@@ -238,7 +239,7 @@ func TestFullDisk(t *testing.T) {
 	_, want, _ := whole.facts(t)
 	failed := 0
 	limits := []int{1, 60000, 100000, 1 << 20}
-	if !testing.Short() {
+	if kerneltest.Full() {
 		limits = append(limits, 0, 100, 4096, 20000, 40000, 80000, 120000, 140000)
 	}
 	for _, limit := range limits {

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -30,7 +31,7 @@ func TestFullTmpfs(t *testing.T) {
 
 	late := 0 // after a commit
 	step := 16
-	if testing.Short() {
+	if !kerneltest.Full() {
 		step = 80
 	}
 	for kib := 4; kib <= 244; kib += step {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -115,9 +116,7 @@ func (tr traffic) measure(t testing.TB) (plain, paged, hidden float64) {
 // to four fifths hidden behind a computation. On a machine or a disk with other users one of
 // some tries shows each.
 func TestTraffic(t *testing.T) {
-	if testing.Short() {
-		t.Skip("its files have 192 MiB")
-	}
+	kerneltest.Slow(t) // its files have 192 MiB
 	tr := newTraffic(t, 64<<20, 256<<10, true)
 	var best, hidden float64
 	for range 20 {

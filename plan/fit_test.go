@@ -12,6 +12,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/meter"
 )
 
@@ -244,7 +245,7 @@ func TestPlansOfGuides(t *testing.T) {
 		m, err := ModelNamed(model, 0)
 		require.NoError(t, err)
 		for _, d := range Devices() {
-			if testing.Short() && d.Name != "24GB" {
+			if !kerneltest.Full() && d.Name != "24GB" {
 				continue
 			}
 			found := 0

@@ -7,7 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/driver"
-	_ "github.com/snug-ml/snug/internal/kerneltest" // has the device opaque
+	"github.com/snug-ml/snug/internal/kerneltest" // and its device opaque
 	"github.com/snug-ml/snug/qlora"
 )
 
@@ -38,7 +38,7 @@ func TestPanelBytes(t *testing.T) {
 	require.NoError(t, err)
 	defer dev.Close()
 	shapes := [][]int{{512, 640}, {2000, 2080}, {4096, 512}}
-	if !testing.Short() { // weights of more than a panel
+	if kerneltest.Full() { // weights of more than a panel
 		shapes = append(shapes, []int{8200, 8192}, []int{600, 1<<17 - 64}, []int{1100, 1<<16 - 64})
 	}
 	for _, shape := range shapes {

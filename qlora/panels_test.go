@@ -51,7 +51,7 @@ func TestPanels(t *testing.T) {
 			for i, back := range []bool{false, true} {
 				dt, to, beta := floatTypes[1+(n+i)%2], floatTypes[(n+n/3)%3], []float32{0, 0.5, 1}[(n+i)%3]
 				types := []snug.DType{to, floatTypes[(n+n/3+1)%3]}
-				if testing.Short() {
+				if !kerneltest.Full() {
 					types = types[:1]
 				}
 				for _, to := range types {

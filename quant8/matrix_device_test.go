@@ -79,7 +79,7 @@ func TestMatricesOnDevices(t *testing.T) {
 				continue
 			}
 			for i, c := range matrixCases {
-				if testing.Short() && i%3 > 0 {
+				if !kerneltest.Full() && i%3 > 0 {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%v", name, c), func(t *testing.T) {

@@ -293,9 +293,7 @@ func regression(t *testing.T, bits int, lr, noise float32) float64 {
 // 32, and 15 % farther above that of the noise; 8 bits have 9 %. Where gradients point
 // one way for long, and get small, these are 360 % and 18 %. 16 bits are as good as 32.
 func TestNarrowRegression(t *testing.T) {
-	if testing.Short() {
-		t.Skip("2·4·300 steps")
-	}
+	kerneltest.Slow(t) // 2·4·300 steps
 	for _, c := range []struct {
 		lr, noise float32
 		most      map[int]float64 // of the loss above that of the noise, relative to 32 bits

@@ -92,7 +92,7 @@ func TestMeasure(t *testing.T) {
 				{16, 256, 1024, snug.BF16, snug.F16, 10_000, 9},
 				{16, 33, 132, snug.F32, snug.F32, 1003, 9},
 			} {
-				if testing.Short() && i%3 > 0 {
+				if !kerneltest.Full() && i%3 > 0 {
 					continue
 				}
 				s := Options{Bits: c.bits, MinSize: 1, Block: c.block, Chunk: c.chunk}

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // These values of callers and of damaged files are at the edges of what types hold.
@@ -234,7 +235,7 @@ func TestLongChains(t *testing.T) {
 	// More stages than there are plans for.
 	tooLong := Costs{Stages: make([]Cost, maxStages+1)}
 	methods := []Method{MethodFit, MethodExact, MethodRotor, MethodEvery, MethodChen, MethodKeepAll, MethodRecomputeAll}
-	if testing.Short() {
+	if !kerneltest.Full() {
 		methods = methods[:3]
 	}
 	for _, m := range methods {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -124,9 +125,7 @@ func TestRotorUniform(t *testing.T) {
 
 // TestRotorLong plans a chain whose amounts are rounded.
 func TestRotorLong(t *testing.T) {
-	if testing.Short() {
-		t.Skip("many long plans")
-	}
+	kerneltest.Slow(t) // many long plans
 	c := randomChain(2, 200)
 	keep, err := must(KeepAll(c)).Simulate(c)
 	require.NoError(t, err)

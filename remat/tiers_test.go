@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -101,9 +102,7 @@ func transformerCosts(n int) Costs {
 
 // TestTiersHelp: what overlaps costs nothing, and less memory is enough.
 func TestTiersHelp(t *testing.T) {
-	if testing.Short() {
-		t.Skip("many long plans")
-	}
+	kerneltest.Slow(t) // many long plans
 	c := transformerCosts(24)
 	keep, err := must(KeepAll(c)).Simulate(c)
 	require.NoError(t, err)

@@ -20,11 +20,12 @@
 #	bench       the benchmark, beside PyTorch where that is installed
 #
 # by default all. TESTS is a regular expression for lines of package and test, such as
-# '^attention ', and TEST_FLAGS are flags of tests, such as -test.short. DEVICE (cuda:0)
+# '^attention ', and TEST_FLAGS are flags of tests. SNUG_SLOW= shortens tests. DEVICE (cuda:0)
 # is the device, LIMIT (300) the seconds that a test or gpt may take, and BENCH_LIMIT
 # (3600) those of bench, which prints its rows as they come.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export SNUG_SLOW=${SNUG_SLOW-1}
 
 usage() { sed -n '2,/^set /s/^#[ \t]\{0,1\}//p' "$0" >&2; exit 2; }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/tokenizer"
 )
 
@@ -141,7 +142,7 @@ func attacks() []attack {
 // TestAttacks: hostile files are errors, or take time and memory that their size accounts for.
 func TestAttacks(t *testing.T) {
 	for _, a := range attacks() {
-		if testing.Short() && len(a.text)+len(a.encode) > 1<<20 {
+		if !kerneltest.Full() && len(a.text)+len(a.encode) > 1<<20 {
 			continue
 		}
 		t.Run(a.name, func(t *testing.T) {

@@ -124,7 +124,7 @@ func TestFitJob(t *testing.T) {
 // TestFitResidentMeasured measures programs that train with FitResident: their memory stays at or below the limit, of which
 // FitResident is not given plan.RuntimeBytes. Most of the limit is used.
 func TestFitResidentMeasured(t *testing.T) {
-	if testing.Short() || runtime.GOOS != "linux" || kerneltest.Race {
+	if !kerneltest.Full() || runtime.GOOS != "linux" || kerneltest.Race {
 		t.Skip("trains models of 30 million parameters; the peak counts the parent on other systems, and the race detector's memory")
 	}
 	for _, j := range []fitJob{{Limit: 96 << 20, Tokens: 256}, {Limit: 84 << 20, Tokens: 256}, {Limit: 192 << 20, Tokens: 512, Full: true}} {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug/internal/checkpoint"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -122,7 +123,7 @@ func TestVerifyDamagedCheckpoints(t *testing.T) {
 		if name != checkpoint.HeaderName {
 			bits = bits[:min(len(bits), 5000/3)]
 		}
-		if testing.Short() {
+		if !kerneltest.Full() {
 			bits = bits[:200]
 		}
 		f, err := os.OpenFile(path, os.O_WRONLY, 0)

@@ -53,7 +53,7 @@ type ground struct {
 // lies outside. The number of a folder is its seed.
 func TestHostileFolders(t *testing.T) {
 	n := hostileFolders
-	if testing.Short() {
+	if !kerneltest.Full() {
 		n /= 4
 	}
 	first := 0

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/transformer"
 )
 
@@ -184,9 +185,7 @@ func tuneOSS(t *testing.T, dir string, tokens int, flags ...string) result {
 
 // TestTuneExperts tunes a small model in the published form of gpt-oss, its experts in pages.
 func TestTuneExperts(t *testing.T) {
-	if testing.Short() {
-		t.Skip("trains in a process of its own")
-	}
+	kerneltest.Slow(t) // trains in a process of its own
 	dir := t.TempDir()
 	publishOSS(t, dir, ossTiny)
 	config, err := transformer.ReadConfig(dir)

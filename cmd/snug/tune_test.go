@@ -16,6 +16,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/transformer"
@@ -72,7 +73,7 @@ func lastLine(t testing.TB, out string) (r result) {
 
 // some returns every fourth of a list, or all of it in a test of full length.
 func some[T any](list []T) (some []T) {
-	if !testing.Short() {
+	if kerneltest.Full() {
 		return list
 	}
 	for i := 0; i < len(list); i += 4 {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -164,9 +165,7 @@ const pageNoise = 1 << 20
 
 // TestTuneKeepsItsLimit: a process of its own, whose samples have many lengths, stays within -memory.
 func TestTuneKeepsItsLimit(t *testing.T) {
-	if testing.Short() {
-		t.Skip("trains in processes of their own")
-	}
+	kerneltest.Slow(t) // trains in processes of their own
 	model, data := deepModel(t)
 	const limit = 50 << 20 // of which the program takes 32 to 40, by how the system maps its file
 	for _, flags := range [][]string{{"-lora", "4"}, {"-full"}, {"-lora", "4", "-report", filepath.Join(t.TempDir(), "run.html")}} {
@@ -179,9 +178,7 @@ func TestTuneKeepsItsLimit(t *testing.T) {
 // TestTuneNamesItsLimit: processes with the -memory that the error of a smaller one names train, and stay within it. The
 // flag can be copied from the error.
 func TestTuneNamesItsLimit(t *testing.T) {
-	if testing.Short() {
-		t.Skip("trains in processes of their own")
-	}
+	kerneltest.Slow(t) // trains in processes of their own
 	model, data := deepModel(t)
 	for _, flags := range [][]string{{"-full", "-context", "128"}, {"-lora", "4", "-base", "nf4", "-context", "256"}} {
 		args := append([]string{"tune", "-model", model, "-data", data, "-batch", "4", "-steps", "2", "-json"}, flags...)

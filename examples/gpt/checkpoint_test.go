@@ -18,6 +18,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/text"
 )
 
@@ -70,7 +71,7 @@ func stateAt(t *testing.T, dir string, step int) map[string]string {
 func TestKilledRunResumes(t *testing.T) {
 	text := textFile(t, 500)
 	kills, steps := 4, 30
-	if testing.Short() {
+	if !kerneltest.Full() {
 		kills, steps = 1, 10
 	}
 	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
@@ -220,7 +221,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 		bits := rand.New(rand.NewPCG(1, 1)).Perm(8 * len(whole))
 		if name != checkpoint.HeaderName {
 			bits = bits[:min(len(bits), 5000/3)]
-			if testing.Short() {
+			if !kerneltest.Full() {
 				bits = bits[:100]
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/text"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/train"
@@ -141,7 +142,7 @@ func TestGradientsAgainstFiniteDifferences(t *testing.T) {
 // finiteDifferences returns the gradient of some elements of every parameter.
 func finiteDifferences(ref *reference, inputs, targets []int32) map[string]map[int]float64 {
 	points := 40
-	if testing.Short() {
+	if !kerneltest.Full() {
 		points = 5
 	}
 	want := map[string]map[int]float64{}

@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/stretchr/testify/require"
 )
@@ -17,7 +18,7 @@ func TestForms(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, makeBase(dir, text, held, 2))
 	for f := range forms {
-		if testing.Short() && f != qlorad {
+		if !kerneltest.Full() && f != qlorad {
 			continue
 		}
 		r, err := tune(f, qlora.NF4, dir, text, held, 12)

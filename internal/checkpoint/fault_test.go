@@ -11,6 +11,7 @@ import (
 
 	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/internal/files/filestest"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // TestFailingCalls lets every call to the file system fail, once or with all that follow,
@@ -19,7 +20,7 @@ import (
 // the next run that opens and saves leaves nothing else.
 func TestFailingCalls(t *testing.T) {
 	crashes := uint64(3)
-	if testing.Short() {
+	if !kerneltest.Full() {
 		crashes = 1
 	}
 	for _, c := range []struct {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"time"
 
@@ -145,7 +146,7 @@ func (s *session) beside(m driver.Mem, in bool, value byte) {
 // and Close frees everything.
 func TestEveryCallFails(t *testing.T) {
 	steps, seeds := 25, 3
-	if testing.Short() {
+	if os.Getenv("SNUG_SLOW") == "" { // kerneltest imports this package
 		seeds = 1
 	}
 	for _, pools := range []bool{true, false} {

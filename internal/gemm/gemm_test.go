@@ -146,7 +146,7 @@ func (m Matrix) clone() Matrix {
 
 // rounds returns n, or 1 in short tests: the definition is slow.
 func rounds(n int) int {
-	if testing.Short() {
+	if !kerneltest.Full() {
 		return 1
 	}
 	return n

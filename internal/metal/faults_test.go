@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -306,7 +307,7 @@ func (x *fault) play(t *testing.T, seed uint64, discrete bool, workers, steps in
 // releases everything.
 func TestEveryCallFails(t *testing.T) {
 	seeds := uint64(3)
-	if testing.Short() {
+	if os.Getenv("SNUG_SLOW") == "" { // kerneltest imports this package
 		seeds = 1
 	}
 	for _, code := range []int{0, killedWork, codeOutOfMemory, codePageFault} {

@@ -94,7 +94,7 @@ func TestOnDevices(t *testing.T) {
 		for _, s := range [][2]int{{1, 1}, {1, 9}, {9, 1}, {5, 7}, {7, 5}, {33, 65}, {70, 40}, {2, 40_000}, {40_000, 2}, {0, 5}} {
 			for _, scale := range []float32{1, 1e15, 1e-9, 0} {
 				rows, cols := s[0], s[1]
-				if scale != 1 && rows*cols > 100 || testing.Short() && backend.Emulated && rows*cols > 2500 {
+				if scale != 1 && rows*cols > 100 || !kerneltest.Full() && backend.Emulated && rows*cols > 2500 {
 					continue
 				}
 				x := normal(rows*cols, 3)

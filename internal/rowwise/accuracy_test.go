@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -177,7 +178,7 @@ func TestSlopes(t *testing.T) {
 
 func TestActivationError(t *testing.T) {
 	step := uint32(2053)
-	if testing.Short() {
+	if !kerneltest.Full() {
 		step *= 5
 	}
 	x := float32s(step, 130)
