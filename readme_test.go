@@ -11,6 +11,8 @@ import (
 )
 
 // TestReadmeLoop: the loop that the README shows is the one of examples/first, which learns.
+//
+//check:not arm64
 func TestReadmeLoop(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	require.NoError(t, err)

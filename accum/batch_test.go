@@ -96,6 +96,7 @@ func batchProperty(t *rapid.T) {
 	require.Equal(t, global, next)
 }
 
+//check:in tiers
 func TestBatchProperty(t *testing.T) { rapid.Check(t, batchProperty) }
 func FuzzBatch(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(batchProperty)) }
 

@@ -114,6 +114,8 @@ func TestBuckets(t *testing.T) {
 // TestReduce has every number of ranks, with and without shards, in both types:
 // ranks with micro-batches of unequal weight give the mean over all samples, and
 // nothing is readable before it is reduced.
+//
+//check:in race
 func TestReduce(t *testing.T) {
 	params := []Param{{"a", 5}, {"b", 64}, {"none", 0}, {"c", 7}}
 	const total, micros = 76, 3
@@ -240,6 +242,8 @@ func reduceRanks(t *testing.T, p kerneltest.Backend, params []Param, size, micro
 
 // TestReduceFlush has ranks whose data ends at different places: one has no
 // micro-batch left.
+//
+//check:in race
 func TestReduceFlush(t *testing.T) {
 	for _, micros := range [][]int{{2, 0, 1}, {0, 0, 0}} {
 		requireRanks(t, 3, func(r Reducer) error {
@@ -281,6 +285,8 @@ func TestReduceFlush(t *testing.T) {
 }
 
 // TestReduceNonFinite has an infinity on one rank: all of them see it.
+//
+//check:in race
 func TestReduceNonFinite(t *testing.T) {
 	requireRanks(t, 4, func(r Reducer) error {
 		w, err := New([]Param{{"w", 5}}, Options{Reducer: r, Measure: true})
@@ -311,6 +317,7 @@ func TestReduceNonFinite(t *testing.T) {
 	})
 }
 
+//check:in race
 func TestLocalErrors(t *testing.T) {
 	for _, size := range []int{maxLocal + 1, math.MaxInt} {
 		_, err := Local(t.Context(), size)
@@ -362,6 +369,8 @@ func TestLocalErrors(t *testing.T) {
 }
 
 // TestLocalGather gathers what a scatter has left.
+//
+//check:in race
 func TestLocalGather(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		const n = 2*stagingLen + 7

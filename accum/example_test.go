@@ -38,6 +38,8 @@ func show(window *accum.Window) {
 
 // Two micro-batches a step. The third is alone at the end of the epoch: Flush
 // makes it a window of its own.
+//
+//check:in tiers race
 func ExampleWindow() {
 	window := newWindow(accum.Options{Schedule: accum.Constant(2)})
 	for _, b := range batches {
@@ -67,6 +69,8 @@ func ExampleWindow() {
 
 // A kernel that computes beta·acc + alpha·g needs no memory for g. Further
 // contributions to a parameter, such as tied weights, add up.
+//
+//check:in tiers race
 func ExampleWindow_Into() {
 	window := newWindow(accum.Options{})
 	kernel := func(g float32) {
@@ -94,6 +98,8 @@ func ExampleWindow_Into() {
 }
 
 // With DropMicro a micro-batch with a NaN is left out, with its weight.
+//
+//check:in tiers race
 func ExampleWindow_AddAll() {
 	window := newWindow(accum.Options{Schedule: accum.Constant(2), NonFinite: accum.DropMicro})
 	for _, b := range []batch{batches[0], {3, []float32{1, float32(math.NaN())}}} {
@@ -118,6 +124,8 @@ func ExampleWindow_AddAll() {
 }
 
 // A window is saved after its first micro-batch and goes on in another.
+//
+//check:in tiers race
 func ExampleWindow_resume() {
 	window := newWindow(accum.Options{Schedule: accum.Constant(2)})
 	add := func(b batch) {
@@ -146,6 +154,8 @@ func ExampleWindow_resume() {
 }
 
 // Batches of 12 tokens, whatever the length of the sequences.
+//
+//check:in tiers race
 func ExampleWeight() {
 	window := newWindow(accum.Options{Schedule: accum.Weight(12)})
 	for _, tokens := range []float64{5, 4, 6, 12} {
@@ -166,6 +176,8 @@ func ExampleWeight() {
 }
 
 // The batch grows from 16 to 64 samples over the first 300.
+//
+//check:in tiers race
 func ExampleRamp() {
 	ramp := accum.Ramp{Start: 16, Increment: 16, Global: 64, Over: 300}
 	for _, seen := range []float64{0, 99, 100, 250, 300} {
@@ -176,6 +188,8 @@ func ExampleRamp() {
 
 // Windows as large as the gradient's noise is worth. Each of the two gradients is
 // of one sample: what they have in common is signal, the rest is noise.
+//
+//check:in tiers race
 func ExampleNoiseScale() {
 	noise, err := accum.NewNoiseScale(accum.NoiseOptions{Min: 2, Max: 64})
 	if err != nil {
@@ -204,6 +218,8 @@ func ExampleNoiseScale() {
 }
 
 // A micro-batch that fits in memory, for the same global batch of 60 samples.
+//
+//check:in tiers race
 func ExampleFindMicroBatch() {
 	batch, err := accum.FindMicroBatch(60, 1, 60, func(b accum.Batch) error {
 		if b.Micro > 16 {
@@ -215,12 +231,15 @@ func ExampleFindMicroBatch() {
 	// Output: 4 micro-batches of 15 <nil>
 }
 
+//check:in tiers race
 func ExampleLinearLR() {
 	fmt.Println(accum.LinearLR(0.1, 256, 1024), accum.SquareRootLR(0.1, 256, 1024))
 	// Output: 0.4 0.2
 }
 
 // Two ranks with micro-batches of 1 and 3 samples: both get the mean over four.
+//
+//check:in tiers race
 func ExampleLocal() {
 	ranks, err := accum.Local(context.Background(), 2)
 	if err != nil {
@@ -252,6 +271,8 @@ func ExampleLocal() {
 }
 
 // Each rank reduces its own part of the mean gradient, and updates that part of the weights.
+//
+//check:in tiers race
 func ExampleShard() {
 	const size = 2
 	ranks, err := accum.Local(context.Background(), size)
@@ -292,6 +313,8 @@ func ExampleShard() {
 }
 
 // ZeRO-2: each rank holds its part of the mean gradient, updates that part of the weights, and sends it to the others.
+//
+//check:in tiers race
 func ExampleSharded() {
 	ranks, err := accum.Local(context.Background(), 2)
 	if err != nil {
@@ -346,6 +369,8 @@ func ExampleSharded() {
 
 // The optimizer's state of a Sharded: each rank has the part that belongs to its gradients. Rank 0 writes the state of the
 // whole parameter, from which any number of ranks goes on.
+//
+//check:in tiers race
 func ExampleSharded_optimizer() {
 	ranks, err := accum.Local(context.Background(), 2)
 	if err != nil {
@@ -388,6 +413,8 @@ func ExampleSharded_optimizer() {
 
 // A window with a loss scaler: one state for both, saved after the first of two
 // micro-batches.
+//
+//check:in tiers race
 func ExampleScaler() {
 	fresh := func() (*amp.Scaler, *accum.Window) {
 		scaler, err := amp.NewScaler(amp.ScalerOptions{Init: 1024})
@@ -431,6 +458,8 @@ func ExampleScaler() {
 
 // A NaN in the second micro-batch: the step is skipped, and the window says where
 // it came from.
+//
+//check:in tiers race
 func ExampleWindow_NonFinite() {
 	window := newWindow(accum.Options{Schedule: accum.Constant(2), NonFinite: accum.SkipWindow, Measure: true})
 	for _, g := range [][]float32{{1, 2}, {3, float32(math.NaN())}} {
@@ -451,6 +480,8 @@ func ExampleWindow_NonFinite() {
 
 // A loss scale that has halved within a window makes older gradients twice as large as
 // newer ones, until the window is rescaled. With Options.Scaler the window does so itself.
+//
+//check:in tiers race
 func ExampleWindow_Rescale() {
 	window := newWindow(accum.Options{Schedule: accum.Constant(2)})
 	for _, scale := range []float32{8, 4} {
@@ -475,6 +506,8 @@ func ExampleWindow_Rescale() {
 
 // Two ranks in goroutines hold half of each page of frozen weights, and gather a page when a layer uses it. Package
 // transformer makes these calls for a model whose Options.Pages is a Pages.
+//
+//check:in tiers race
 func ExamplePages() {
 	ranks, err := accum.Local(context.Background(), 2)
 	if err != nil {

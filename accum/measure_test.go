@@ -125,6 +125,9 @@ func TestRescale(t *testing.T) {
 }
 
 // TestLongPieces: threads have several packs of their piece in flight, and give the sums of the CPU.
+//
+//check:in ordered
+//check:not checked
 func TestLongPieces(t *testing.T) {
 	const n = 1<<21 + 1234 // in pieces of 2^12
 	for _, dt := range []snug.DType{snug.F32, snug.BF16} {

@@ -30,6 +30,8 @@ func pass(p *Pages, layers int, add func(layer int) error) error {
 
 // TestPagesReduce: gradients are reduced while the backward pass gathers pages, on ranks with different numbers of
 // micro-batches too, and have the bits of ranks without pages.
+//
+//check:in race
 func TestPagesReduce(t *testing.T) {
 	const layers, ranks, micros, length = 5, 3, 3, 700
 	params := make([]Param, layers)

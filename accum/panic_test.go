@@ -70,6 +70,8 @@ func loudWalk(at, before int, panics bool, grads ...kerneltest.Named) iter.Seq2[
 
 // TestLoudWalkers: a walker panics or stops early in each of its walks. After the first,
 // which checks, the call may be repeated, and after others the window is reset.
+//
+//check:in race
 func TestLoudWalkers(t *testing.T) {
 	a, b := kerneltest.Slice("a", []float32{1}), kerneltest.Slice("b", []float32{2})
 	for _, overflow := range []NonFinitePolicy{SkipWindow, DropMicro} {
@@ -130,6 +132,8 @@ func TestDeafWalker(t *testing.T) {
 }
 
 // TestLoudOnBucket panics in the goroutine of Add, End and Done.
+//
+//check:in race
 func TestLoudOnBucket(t *testing.T) {
 	for at := 1; at <= 2; at++ {
 		calls := 0
@@ -187,6 +191,8 @@ func (r *loudReducer) ReduceScatter(v snug.View) error {
 }
 
 // TestLoudReducer: what panics on the goroutine that reduces comes out of End.
+//
+//check:in race
 func TestLoudReducer(t *testing.T) {
 	for _, in := range []string{"Sum", "AllReduce", "ReduceScatter", "OnBucket"} {
 		for _, exit := range []bool{false, true} {
@@ -242,6 +248,8 @@ func (s *loudScaler) AppendBinary(b []byte) ([]byte, error) { s.check(); return 
 func (s *loudScaler) UnmarshalBinary([]byte) error          { s.check(); return nil }
 
 // TestLoudPolicies: a schedule and a scaler that panic leave a window as it was.
+//
+//check:in race
 func TestLoudPolicies(t *testing.T) {
 	schedule, scaler := &loudSchedule{}, &loudScaler{}
 	w := newWindow(t, []Param{{"a", 1}}, Options{Schedule: schedule, Scaler: scaler})
@@ -285,6 +293,8 @@ func TestLoudPolicies(t *testing.T) {
 }
 
 // TestLoudStreams: a window that was restored in part is empty.
+//
+//check:in race
 func TestLoudStreams(t *testing.T) {
 	w := newWindow(t, []Param{{"a", 100}}, Options{Schedule: Constant(2)})
 	begin := func() {

@@ -13,6 +13,8 @@ import (
 
 // TestRoundedBits checks every bit of sums in bfloat16 against the definition,
 // for micro-batches, one without the gradient.
+//
+//check:in tiers arm64
 func TestRoundedBits(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {

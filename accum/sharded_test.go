@@ -78,6 +78,9 @@ func addSharded(s *Sharded, rank, micro int, forward, last bool) error {
 
 // TestSharded: the parts of the ranks are the weighted mean over all micro-batches, of which ranks have different
 // numbers, and Gather brings values together, bit for bit.
+//
+//check:in ordered
+//check:not checked
 func TestSharded(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for size := 1; size <= 5; size++ {

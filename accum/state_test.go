@@ -253,6 +253,7 @@ func resumeProperty(t *rapid.T) {
 	require.Equal(t, save(t, w), save(t, restored))
 }
 
+//check:in tiers
 func TestResumeProperty(t *testing.T) { rapid.Check(t, resumeProperty) }
 func FuzzResume(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(resumeProperty)) }
 
@@ -316,6 +317,9 @@ func TestClosedDevice(t *testing.T) {
 // TestResumeEverything saves and restores at every point of windows with all
 // options: the loss scale changes within a window, gradients overflow, a noise
 // scale drives the schedule, and both are part of the one state.
+//
+//check:in ordered
+//check:not checked
 func TestResumeEverything(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, o := range []Options{{}, {NonFinite: DropMicro}, {DType: snug.BF16, Seed: 3}} {
@@ -451,5 +455,6 @@ func stateProperty(t *rapid.T) {
 	save(t, w)
 }
 
+//check:in tiers
 func TestStateProperty(t *testing.T) { rapid.Check(t, stateProperty) }
 func FuzzState(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(stateProperty)) }

@@ -109,6 +109,8 @@ var special = []float32{
 
 // TestBits checks every bit of a window of two micro-batches, the second of
 // which lacks the first parameter.
+//
+//check:in tiers arm64
 func TestBits(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {
@@ -154,6 +156,7 @@ func bitsAfter(t *testing.T, p kerneltest.Backend, dt snug.DType, n, skip int) {
 	}
 }
 
+//check:in tiers arm64
 func TestGradients(t *testing.T) {
 	w := newWindow(t, []Param{{"b", 1}, {"a", 2}}, Options{Schedule: Constant(2)})
 	count := func() (names []string) {
@@ -299,6 +302,7 @@ func TestWeightZero(t *testing.T) {
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
 
+//check:in race
 func TestFlush(t *testing.T) {
 	w := one(t, 1, Options{Schedule: Constant(4)})
 	require.False(t, micro(t, w, 1, 1))
@@ -389,6 +393,7 @@ func TestAddAllWalkers(t *testing.T) {
 	}
 }
 
+//check:in race
 func TestProcs(t *testing.T) {
 	var want []float32
 	kerneltest.WithProcs(func(procs int) {
@@ -428,5 +433,6 @@ func partitionProperty(t *rapid.T) {
 	require.Equal(t, n, w.Weight())
 }
 
+//check:in tiers
 func TestPartitionProperty(t *testing.T) { rapid.Check(t, partitionProperty) }
 func FuzzPartition(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(partitionProperty)) }

@@ -7,6 +7,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 )
 
+//check:in tiers race
 func ExampleCast() {
 	half := make([]snug.Float16, 3)
 	if err := amp.Cast(half, []float32{1, 1.0 / 3, 1e6}); err != nil {
@@ -18,6 +19,8 @@ func ExampleCast() {
 
 // A bfloat16 weight of 1 loses updates of 1/1024, an eighth of its gap, when it
 // is rounded to nearest. Rounded at random, it moves as far on average.
+//
+//check:in tiers race
 func ExampleCastWith() {
 	nearest, random, sum := make([]snug.BFloat16, 1000), make([]snug.BFloat16, 1000), make([]float32, 1000)
 	for i := range sum {
@@ -40,6 +43,8 @@ func ExampleCastWith() {
 }
 
 // Activations beyond the range of float16 stay numbers.
+//
+//check:in tiers race
 func ExampleCastWith_saturate() {
 	half := make([]snug.Float16, 2)
 	err := amp.CastWith(half, []float32{1, 1e6}, amp.CastOptions{Saturate: true})
@@ -48,6 +53,8 @@ func ExampleCastWith_saturate() {
 }
 
 // All weights of a model, cast for the forward pass.
+//
+//check:in tiers race
 func ExampleCastAll() {
 	master := map[string][]float32{"bias": {0.5}, "weight": {1, 2, 1.0 / 3}}
 	model := map[string][]snug.BFloat16{"bias": make([]snug.BFloat16, 1), "weight": make([]snug.BFloat16, 3)}

@@ -35,6 +35,7 @@ func roundAll(dt snug.DType, x []float32) []float32 {
 	return out
 }
 
+//check:in flush
 func TestCast(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, from := range floats {
@@ -58,6 +59,8 @@ func castAfter(t *testing.T, p kerneltest.Backend, from, to snug.DType, n, skip 
 }
 
 // TestCastEveryCode casts all values of 16 bits.
+//
+//check:in nan flush
 func TestCastEveryCode(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, from := range floats[1:] {
@@ -110,6 +113,7 @@ func TestCastNaNs(t *testing.T) {
 	})
 }
 
+//check:in tiers
 func TestCastTypes(t *testing.T) {
 	x := []float32{1, 0x1.01p0, 1e6}
 	half, brain := make([]snug.Float16, 3), make([]snug.BFloat16, 3)
@@ -287,6 +291,7 @@ func castProperty(t *rapid.T) {
 	}
 }
 
+//check:in tiers
 func TestCastProperty(t *testing.T) { rapid.Check(t, castProperty) }
 func FuzzCast(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(castProperty)) }
 

@@ -16,6 +16,8 @@ func all(name string, grad []float32) iter.Seq2[string, snug.View] {
 
 // A step with a loss scale: the gradient of the loss is multiplied by Scale,
 // so all gradients arrive scaled. The second step overflows and is skipped.
+//
+//check:in tiers race
 func ExampleScaler() {
 	scaler, err := amp.NewScaler(amp.ScalerOptions{Init: 1024, Interval: 100})
 	if err != nil {
@@ -40,6 +42,8 @@ func ExampleScaler() {
 }
 
 // Unscale before Step gives the norm, to clip, and says what overflowed.
+//
+//check:in tiers race
 func ExampleScaler_clip() {
 	scaler, err := amp.NewScaler(amp.ScalerOptions{Init: 1024})
 	if err != nil {
@@ -71,6 +75,8 @@ func ExampleScaler_clip() {
 
 // Two optimizers share the scale. The first overflows: it is not stepped, the
 // other is, and the scale backs off for both.
+//
+//check:in tiers race
 func ExampleScaler_optimizers() {
 	scaler, err := amp.NewScaler(amp.ScalerOptions{Init: 8})
 	if err != nil {
@@ -94,6 +100,8 @@ func ExampleScaler_optimizers() {
 }
 
 // The same loop without scaling: Disabled keeps a scale of 1 and skips nothing.
+//
+//check:in tiers race
 func ExampleMode() {
 	for _, mode := range []amp.Mode{amp.Dynamic, amp.Static, amp.Disabled} {
 		scaler, err := amp.NewScaler(amp.ScalerOptions{Mode: mode, Init: 16})
@@ -114,6 +122,8 @@ func ExampleMode() {
 }
 
 // A scaler goes on where the saved one was.
+//
+//check:in tiers race
 func ExampleScaler_resume() {
 	scaler, err := amp.NewScaler(amp.ScalerOptions{Init: 4096})
 	if err != nil {
@@ -140,6 +150,8 @@ func ExampleScaler_resume() {
 
 // The scale and the growth interval can be set while training runs, as torch's update and
 // set_growth_interval do.
+//
+//check:in tiers race
 func ExampleScaler_UpdateTo() {
 	scaler, err := amp.NewScaler(amp.ScalerOptions{})
 	if err != nil {
@@ -163,6 +175,8 @@ func ExampleScaler_UpdateTo() {
 }
 
 // Clipping takes the norm that Unscale has measured in its pass.
+//
+//check:in tiers race
 func ExampleClip() {
 	grad := []float32{3, 4}
 	stats, err := amp.Measure(all("weight", grad))
@@ -177,6 +191,7 @@ func ExampleClip() {
 	// Output: norm 5, clipped [0.60 0.80] of norm 1.00
 }
 
+//check:in tiers race
 func ExampleClipValue() {
 	grad := []float32{3, -0.25}
 	stats, err := amp.ClipValue(all("weight", grad), 0.5)
@@ -184,6 +199,7 @@ func ExampleClipValue() {
 	// Output: [0.5 -0.25] 0 <nil>
 }
 
+//check:in tiers race
 func ExampleStats_Err() {
 	stats, err := amp.Measure(all("bias", []float32{1, float32(math.NaN())}))
 	if err == nil {
@@ -193,6 +209,7 @@ func ExampleStats_Err() {
 	// Output: amp: 1 of 2 elements in 1 gradients are not finite, first bias[1] = NaN: snug: non-finite value
 }
 
+//check:in tiers race
 func ExampleParsePolicy() {
 	policy, err := amp.ParsePolicy("params=f32,compute=bf16")
 	fmt.Println(policy, err)
@@ -200,6 +217,8 @@ func ExampleParsePolicy() {
 }
 
 // What each operation computes in, for a policy.
+//
+//check:in tiers race
 func ExampleOps_Type() {
 	policy, err := amp.ParsePolicy("params=f32,compute=bf16")
 	if err != nil {
@@ -219,6 +238,8 @@ func ExampleOps_Type() {
 }
 
 // The gradient of a weight, accumulated in float32: dw = 1·xᵀ·dy + 1·dw.
+//
+//check:in tiers race
 func ExampleMatMul() {
 	x := make([]snug.Float16, 4)  // 2 samples of 2 features
 	dy := make([]snug.Float16, 2) // 2 samples of 1 output

@@ -22,6 +22,8 @@ type float8Golden struct {
 func crcOf(v snug.View) uint32 { return crc32.ChecksumIEEE(device.Mem(&v).Bytes()) }
 
 // TestFloat8IsTorch casts every bfloat16 number, the numbers around all roundings, and every code back.
+//
+//check:in tiers arm64 arm64-go
 func TestFloat8IsTorch(t *testing.T) {
 	var golden struct {
 		Torch      string

@@ -14,6 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
+//check:in ordered
+//check:not checked
 func TestMeasure(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {
@@ -147,6 +149,7 @@ func TestMeasureNonFinite(t *testing.T) {
 	}
 }
 
+//check:in late nan flush
 func TestClip(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {
@@ -282,5 +285,6 @@ func clipProperty(t *rapid.T) {
 	require.LessOrEqual(t, after.Norm, min(before.Norm, limit)*(1+1e-6))
 }
 
+//check:in tiers
 func TestClipProperty(t *testing.T) { rapid.Check(t, clipProperty) }
 func FuzzClip(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(clipProperty)) }

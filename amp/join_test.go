@@ -14,6 +14,8 @@ import (
 )
 
 // TestJoinedSweeps: sweeps that are one launch find and write the same bits as one launch for each gradient.
+//
+//check:in late nan
 func TestJoinedSweeps(t *testing.T) {
 	types := []snug.DType{snug.F32, snug.F16, snug.BF16}
 	for _, p := range kerneltest.Backends(t)[2:] {

@@ -80,6 +80,8 @@ func TestLostUpdates(t *testing.T) {
 }
 
 // TestLostUpdatesForAnyWorkerCount has the same sums for any GOMAXPROCS.
+//
+//check:in race
 func TestLostUpdatesForAnyWorkerCount(t *testing.T) {
 	const n = 3*castChunk + 77
 	first := kerneltest.Uniform(1, n)

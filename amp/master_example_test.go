@@ -10,6 +10,8 @@ import (
 
 // A bfloat16 weight at 1 cannot hold 1.001. Its master can, and gathers such
 // updates until they show.
+//
+//check:in tiers race
 func ExampleMaster() {
 	master, err := amp.NewMaster(amp.MasterOptions{})
 	if err != nil {
@@ -37,6 +39,8 @@ func ExampleMaster() {
 }
 
 // A resumed run adds the same parameters without first values, and restores them.
+//
+//check:in tiers race
 func ExampleMaster_resume() {
 	begun, err := amp.NewMaster(amp.MasterOptions{})
 	if err != nil {
@@ -71,6 +75,8 @@ func ExampleMaster_resume() {
 
 // The same updates with half the memory: the parameter is the upper half of the
 // master.
+//
+//check:in tiers race
 func ExampleMaster_split() {
 	master, err := amp.NewMaster(amp.MasterOptions{Form: amp.SplitMaster})
 	if err != nil {
@@ -95,6 +101,8 @@ func ExampleMaster_split() {
 
 // Without a master, 1000 weights move by 0.01 on average, though none can hold
 // 1.001.
+//
+//check:in tiers race
 func ExampleMaster_none() {
 	master, err := amp.NewMaster(amp.MasterOptions{Form: amp.NoMaster, Seed: 7})
 	if err != nil {
@@ -130,6 +138,8 @@ func ExampleMaster_none() {
 }
 
 // A byte beside each bfloat16 weight makes it a number of 24 bits.
+//
+//check:in tiers race
 func ExampleMaster_split24() {
 	master, err := amp.NewMaster(amp.MasterOptions{Form: amp.Split24Master, Stochastic: true, Seed: 7})
 	if err != nil {
@@ -153,6 +163,8 @@ func ExampleMaster_split24() {
 }
 
 // Updates of half a gap of 24 bits are rounded away, if they are not rounded at random.
+//
+//check:in tiers race
 func ExampleMaster_LostUpdates() {
 	master, err := amp.NewMaster(amp.MasterOptions{Form: amp.Split24Master, CountLost: true})
 	if err != nil {

@@ -82,6 +82,8 @@ func wander(rng *rand.Rand, x float32) float32 {
 
 // TestSplitMasterIsFull is what SplitMaster promises: after many updates every bit
 // of the weights is that of FullMaster.
+//
+//check:in flush
 func TestSplitMasterIsFull(t *testing.T) {
 	where(t, func(t *testing.T, p kerneltest.Backend, masters *snug.Device) {
 		n, updates := 257, 1000

@@ -409,6 +409,7 @@ func masterProperty(t *rapid.T) {
 	}
 }
 
+//check:in tiers
 func TestMasterProperty(t *testing.T) { rapid.Check(t, masterProperty) }
 func FuzzMaster(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(masterProperty)) }
 

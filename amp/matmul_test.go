@@ -153,6 +153,7 @@ func TestMatMulErrors(t *testing.T) {
 	require.NoError(t, MatMul(c, a, a, MatMulOptions{M: 2, N: 2, K: 3, LDC: 3}), "a and b may be one")
 }
 
+//check:in race
 func TestMatMulProcs(t *testing.T) {
 	var want []float32
 	kerneltest.WithProcs(func(procs int) {
@@ -189,5 +190,6 @@ func matMulProperty(t *rapid.T) {
 	require.Equal(t, c[g.M*g.LDC:], got[g.M*g.LDC:])
 }
 
+//check:in tiers
 func TestMatMulProperty(t *testing.T) { rapid.Check(t, matMulProperty) }
 func FuzzMatMul(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(matMulProperty)) }

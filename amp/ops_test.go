@@ -12,6 +12,8 @@ import (
 
 // TestTorchOps compares the lists with what testdata/torch/ops.py found in
 // torch.
+//
+//check:in tiers arm64 arm64-go
 func TestTorchOps(t *testing.T) {
 	data, err := os.ReadFile("testdata/torch/ops.json")
 	require.NoError(t, err)

@@ -74,6 +74,8 @@ var allForms = []MasterForm{FullMaster, SplitMaster, NoMaster}
 // TestLoudMaster has every call of a Storage and of step fail, and panic. Nothing stays
 // acquired, and either the update can be repeated, with the bits of one that was not
 // disturbed, or the parameter is refused.
+//
+//check:in race
 func TestLoudMaster(t *testing.T) {
 	const n = 5
 	start := []float32{1, 2, 3, 4, 5}
@@ -154,6 +156,8 @@ func saveMaster(t *testing.T, m *Master) []byte {
 }
 
 // TestLoudFill: a fill or a Storage that panics leaves nothing registered or acquired.
+//
+//check:in race
 func TestLoudFill(t *testing.T) {
 	for _, form := range allForms {
 		for at := 1; at <= 3; at++ {
@@ -185,6 +189,7 @@ func TestLoudFill(t *testing.T) {
 	}
 }
 
+//check:in race
 func TestLoudMasterStreams(t *testing.T) {
 	l := newLoudStorage()
 	m := newMaster(t, MasterOptions{Storage: l, Chunk: 10})
@@ -251,6 +256,8 @@ func loudWalk(at, before int, panics bool, grads ...[]float32) iter.Seq2[string,
 
 // TestLoudWalk: a walk that panics or stops while it unscales or clips leaves gradients that
 // are not taken until Update.
+//
+//check:in race
 func TestLoudWalk(t *testing.T) {
 	for _, panics := range []bool{false, true} {
 		for at := 1; at <= 2; at++ {
@@ -310,6 +317,8 @@ func TestLoudWalk(t *testing.T) {
 }
 
 // TestLoudStep: a step that panics is not noted as made.
+//
+//check:in race
 func TestLoudStep(t *testing.T) {
 	s, err := NewScaler(ScalerOptions{})
 	require.NoError(t, err)

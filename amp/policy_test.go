@@ -72,5 +72,6 @@ func policyProperty(t *rapid.T) {
 	require.Equal(t, p, again)
 }
 
+//check:in tiers
 func TestPolicyProperty(t *testing.T) { rapid.Check(t, policyProperty) }
 func FuzzPolicy(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(policyProperty)) }

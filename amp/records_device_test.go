@@ -44,6 +44,9 @@ func TestRecordsOnDevices(t *testing.T) {
 }
 
 // TestLongPieces: threads have several packs of their piece in flight.
+//
+//check:in ordered
+//check:not checked
 func TestLongPieces(t *testing.T) {
 	const n = 3<<21 + 1234 // in pieces of 2^13
 	for _, p := range kerneltest.Backends(t)[2:] {

@@ -97,6 +97,8 @@ func TestScalerEmptyWalk(t *testing.T) {
 
 // TestScalerGradientsGone is torch's
 // test_params_invalidated_with_grads_invalidated_between_unscale_and_step.
+//
+//check:in tiers arm64
 func TestScalerGradientsGone(t *testing.T) {
 	s := newScaler(t, ScalerOptions{Init: 2})
 	grads := []kerneltest.Named{kerneltest.Slice("w", []float32{inf})}
@@ -277,10 +279,13 @@ func scalerStatesProperty(t *rapid.T) {
 	}
 }
 
+//check:in tiers
 func TestScalerStatesProperty(t *testing.T) { rapid.Check(t, scalerStatesProperty) }
 func FuzzScalerStates(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(scalerStatesProperty)) }
 
 // TestUnscaleBFloat16 has gradients that torch unscales too.
+//
+//check:in flush
 func TestUnscaleBFloat16(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		s := newScaler(t, ScalerOptions{Init: 4})

@@ -304,6 +304,7 @@ func TestUnscaleSeveralDevices(t *testing.T) {
 	}
 }
 
+//check:in race
 func TestUnscaleProcs(t *testing.T) {
 	var want Stats
 	kerneltest.WithProcs(func(procs int) {
@@ -379,6 +380,7 @@ func scalerProperty(t *rapid.T) {
 	}
 }
 
+//check:in tiers
 func TestScalerProperty(t *testing.T) { rapid.Check(t, scalerProperty) }
 func FuzzScaler(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(scalerProperty)) }
 

@@ -40,6 +40,8 @@ func (s *lateSender) Wait() error {
 
 // TestMasterSender: with a Sender the parameter has the same bits when Update returns, and nothing is under way, also after
 // an error or a panic. An error of the Sender leaves the parameter half updated.
+//
+//check:in race
 func TestMasterSender(t *testing.T) {
 	eachDevice(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, form := range forms {

@@ -90,6 +90,8 @@ func split24After(t *testing.T, p kerneltest.Backend, x []float32, skip int, dra
 }
 
 // TestSplit24Golden compares with what torch's arithmetic of integers and bfloat16 gives.
+//
+//check:in tiers arm64 arm64-go
 func TestSplit24Golden(t *testing.T) {
 	data, err := os.ReadFile("testdata/torch/split24.json")
 	require.NoError(t, err)

@@ -163,6 +163,7 @@ func stochasticProperty(t *rapid.T) {
 	require.Equal(t, whole, parts, "pieces give what the whole gives")
 }
 
+//check:in tiers
 func TestStochasticProperty(t *testing.T) { rapid.Check(t, stochasticProperty) }
 func FuzzCastStochastic(f *testing.F)     { f.Fuzz(rapid.MakeFuzz(stochasticProperty)) }
 

@@ -59,6 +59,8 @@ func readTorch(t *testing.T) (golden torchGolden) {
 // TestTorchSequences replays what torch's scaler did. The scaler is saved and
 // restored after every event, into one that was used before and into one that
 // was not.
+//
+//check:in tiers arm64 arm64-go
 func TestTorchSequences(t *testing.T) {
 	kinds := map[string]float32{"finite": 1, "inf": inf, "nan": nan}
 	golden := readTorch(t)
@@ -95,6 +97,7 @@ func TestTorchSequences(t *testing.T) {
 	}
 }
 
+//check:in tiers arm64 arm64-go
 func TestTorchClip(t *testing.T) {
 	for _, test := range readTorch(t).Clips {
 		s := newScaler(t, ScalerOptions{Init: test.Scale})
@@ -120,6 +123,8 @@ func TestTorchClip(t *testing.T) {
 
 // TestTorchPenalty trains with a penalty on the norm of the gradient, which is
 // taken of the scaled loss and unscaled by the caller, as in torch's guide.
+//
+//check:in tiers arm64 arm64-go
 func TestTorchPenalty(t *testing.T) {
 	for _, test := range readTorch(t).Penalties {
 		mode := Disabled

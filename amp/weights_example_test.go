@@ -21,6 +21,8 @@ func model() iter.Seq2[amp.Tensor, snug.View] {
 }
 
 // Saved weights are listed and loaded, converted while they are read.
+//
+//check:in tiers race
 func ExampleOpenWeights() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {
@@ -51,6 +53,8 @@ func ExampleOpenWeights() {
 
 // A model's parameters are loaded by their names; nothing is written unless the
 // file has them all.
+//
+//check:in tiers race
 func ExampleWeights_LoadAll() {
 	var b bytes.Buffer
 	n, err := amp.WriteWeights(&b, model(), nil)
@@ -74,6 +78,8 @@ func ExampleWeights_LoadAll() {
 }
 
 // Master weights take a file's tensor chunk by chunk.
+//
+//check:in tiers race
 func ExampleWeights_LoadAt() {
 	var b bytes.Buffer
 	n, err := amp.WriteWeights(&b, model(), nil)
@@ -102,6 +108,8 @@ func ExampleWeights_LoadAt() {
 
 // Tensors of other types, such as indices and quantized weights, are read and written as
 // bytes.
+//
+//check:in tiers race
 func ExampleWeights_ReadBytes() {
 	ids := binary.LittleEndian.AppendUint64(nil, 7)
 	ids = binary.LittleEndian.AppendUint64(ids, 1<<40)
@@ -135,6 +143,8 @@ func ExampleWeights_ReadBytes() {
 }
 
 // A large model is saved in shards, as transformers saves it. OpenWeights opens the folder.
+//
+//check:in tiers race
 func ExampleSaveShards() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {

@@ -73,6 +73,8 @@ func (p *panics) Write(b []byte) (int, error) {
 
 // TestPanicsOfCallbacksOfWeights: a panic in what the caller hands in reaches the caller,
 // no file is left, and later calls work.
+//
+//check:in race
 func TestPanicsOfCallbacksOfWeights(t *testing.T) {
 	x := vector("x", snug.ViewOf(kerneltest.Uniform(1, 2*staged)))
 	y := vector("y", snug.ViewOf(make([]snug.BFloat16, 3)))

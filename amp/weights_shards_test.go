@@ -49,6 +49,8 @@ func ordered(t testing.TB, w *Weights) []saved {
 
 // TestOpenGoldenShards: the shards and the single file of transformers have the same
 // tensors.
+//
+//check:in tiers arm64 arm64-go
 func TestOpenGoldenShards(t *testing.T) {
 	shards, whole := goldenShards(t, "llama"), goldenShards(t, "whole")
 	require.Len(t, shards.set.Files, 4)
@@ -459,6 +461,7 @@ func shardsProperty(t *rapid.T) {
 	}
 }
 
+//check:in tiers
 func TestShardsProperty(t *testing.T) { rapid.Check(t, shardsProperty) }
 func FuzzShards(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(shardsProperty)) }
 

@@ -77,6 +77,8 @@ func weightsOf(t require.TestingT, file []byte) *Weights {
 
 // TestLoadGolden has the tensors of the reference implementation and torch's
 // conversions of them.
+//
+//check:in tiers arm64 arm64-go
 func TestLoadGolden(t *testing.T) {
 	type conversions struct {
 		Name           string
@@ -423,6 +425,7 @@ func TestMasterFromWeights(t *testing.T) {
 	require.Equal(t, x, got)
 }
 
+//check:in race
 func TestLoadFromManyGoroutines(t *testing.T) {
 	x := kerneltest.Uniform(1, 3000)
 	w := weightsOf(t, written(t, vector("x", snug.ViewOf(x)), vector("y", snug.ViewOf(x[:7]))))

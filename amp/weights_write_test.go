@@ -35,6 +35,8 @@ func loaded(t require.TestingT, w *Weights) []saved {
 
 // TestWriteGolden writes what the reference implementation wrote, byte for byte:
 // its own tensors, and float32 tensors that torch converted for it.
+//
+//check:in tiers arm64 arm64-go
 func TestWriteGolden(t *testing.T) {
 	w := openGolden(t, "floats.safetensors")
 	tensors := loaded(t, w)
@@ -332,6 +334,7 @@ func weightsProperty(t *rapid.T) {
 	}
 }
 
+//check:in tiers
 func TestWeightsProperty(t *testing.T) { rapid.Check(t, weightsProperty) }
 func FuzzWeights(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(weightsProperty)) }
 

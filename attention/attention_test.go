@@ -57,6 +57,8 @@ func TestLong(t *testing.T) {
 }
 
 // Every kind of memory, with rows apart and head dimensions that differ.
+//
+//check:in tiers arm64
 func TestBackends(t *testing.T) {
 	c := Options{
 		Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 67, SeqK: 131, Dim: 7, DimV: 5, Causal: true, Scale: -0.4,
@@ -222,6 +224,8 @@ func sameWhereFinite(t *testing.T, dt snug.DType, name string, want, bound []flo
 
 // Results have the same bits for any number of workers, hence also with one
 // pass of the backward kernel (as many key heads as workers) and with two.
+//
+//check:in race
 func TestDeterministic(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	for _, dt := range dtypes {
@@ -245,6 +249,8 @@ func TestDeterministic(t *testing.T) {
 }
 
 // The same with features, also of many repeats.
+//
+//check:in race
 func TestFeaturesDeterministic(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	seeds := uint64(12)
@@ -266,6 +272,8 @@ func TestFeaturesDeterministic(t *testing.T) {
 }
 
 // As FlashAttention's test of races: 250 repeats of the backward pass.
+//
+//check:in race
 func TestRepeats(t *testing.T) {
 	c := Options{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 130, SeqK: 190, Dim: 8, Causal: true, Dropout: Dropout{P: 0.1}}
 	p := newProblem(t, c, snug.F32, 4)

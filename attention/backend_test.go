@@ -12,6 +12,8 @@ import (
 // Shapes on every backend: lengths beside the multiples of tiles, dimensions beside
 // those of the pieces in which tiles are multiplied, and each mask with more keys
 // than queries and with fewer.
+//
+//check:in tiers arm64
 func TestShapesOnBackends(t *testing.T) {
 	strided := Options{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 20, SeqK: 67, Dim: 200, DimV: 130}
 	strided.Q = Strides{Batch: 201, Head: 402, Row: 804}
@@ -44,6 +46,7 @@ func shapeName(c Options, dt snug.DType) string {
 	return fmt.Sprintf("%dx%d/%d/%s/%v/h%d", c.SeqQ, c.SeqK, c.Dim, mask, dt, c.Heads)
 }
 
+//check:in tiers arm64
 func TestNonFiniteOnBackends(t *testing.T) {
 	c := Options{Batch: 1, Heads: 1, SeqQ: 40, SeqK: 70, Dim: 3}
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
@@ -105,6 +108,8 @@ func tileCases() []Options {
 	}
 }
 
+//check:in checked metal24
+//check:not emulated
 func TestMatrixUnits(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		checkUnits(t, backend, unitCases())

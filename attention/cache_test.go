@@ -104,9 +104,12 @@ func cacheProperty(t *rapid.T) {
 	checkCache(tb{r: t}, kerneltest.Backend{}, c, dtypes[rng.IntN(3)], rng, []int{0, 1, 16, 100}[rng.IntN(4)], rng.IntN(2) == 0, rng.IntN(2) == 0)
 }
 
+//check:in race
 func TestCache(t *testing.T) { rapid.Check(t, cacheProperty) }
 
 // Rows one after the other and pages, with integers and without, and with features.
+//
+//check:in tiers arm64 race
 func TestCacheOnBackends(t *testing.T) {
 	c := Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 3, SeqK: 130, Dim: 33, DimV: 5, Causal: true, KLens: []int{130, 67}}
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
@@ -119,6 +122,9 @@ func TestCacheOnBackends(t *testing.T) {
 }
 
 // Pages are for the CPU, and so is the check of a table; elsewhere wrong entries do no harm.
+//
+//check:in checked
+//check:not emulated
 func TestTable(t *testing.T) {
 	c := Options{Batch: 2, Heads: 1, SeqQ: 1, SeqK: 5, Dim: 2}
 	x := []float32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}
@@ -163,7 +169,10 @@ func TestTable(t *testing.T) {
 	})
 }
 
+//check:in race
 func FuzzAnyCache(f *testing.F) { f.Fuzz(rapid.MakeFuzz(cacheProperty)) }
+
+//check:in race
 func TestCacheErrors(t *testing.T) {
 	c := Options{Batch: 2, Heads: 1, SeqQ: 1, SeqK: 5, Dim: 2}
 	x := snug.SliceView(make([]float32, 20))

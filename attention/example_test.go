@@ -10,6 +10,8 @@ import (
 )
 
 // Two causal queries: the first sees only the first key and copies its value.
+//
+//check:in tiers race
 func ExampleForward() {
 	c := attention.Options{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 2, Dim: 2, Causal: true}
 	q := []float32{1, 0, 0, 1}
@@ -25,6 +27,7 @@ func ExampleForward() {
 	// lse [0.707 1.108]
 }
 
+//check:in tiers race
 func ExampleBackward() {
 	c := attention.Options{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 2, Dim: 2, Causal: true}
 	q := []float32{1, 0, 0, 1}
@@ -48,6 +51,8 @@ func ExampleBackward() {
 }
 
 // One tensor [batch, seq, 3, heads, dim], as a projection writes it.
+//
+//check:in tiers race
 func ExamplePackedQKV() {
 	const batch, seq, heads, dim = 2, 5, 3, 4
 	c := attention.PackedQKV(attention.Options{Batch: batch, Heads: heads, SeqQ: seq, Dim: dim, Causal: true})
@@ -66,6 +71,8 @@ func ExamplePackedQKV() {
 
 // Grouped-query attention with a cache: one new query at the end of 100 keys,
 // and 8 query heads on 2 key heads.
+//
+//check:in tiers race
 func ExampleOptions() {
 	c := attention.Options{Batch: 1, Heads: 8, KVHeads: 2, SeqQ: 1, SeqK: 100, Dim: 64, Causal: true}
 	fmt.Println("valid:", c.Validate() == nil)
@@ -76,6 +83,8 @@ func ExampleOptions() {
 }
 
 // A sliding window, a soft cap, a sink for every head and dropout, together.
+//
+//check:in tiers race
 func ExampleOptions_features() {
 	const heads, seq, dim = 2, 6, 4
 	sinks, dsinks := []float32{0.5, -0.5}, make([]float32, heads)
@@ -105,6 +114,8 @@ func ExampleOptions_features() {
 }
 
 // Three documents of different lengths in one tensor, without padding.
+//
+//check:in tiers race
 func ExampleOptions_packed() {
 	starts := []int{0, 2, 2, 5} // the second is empty
 	c := attention.Options{Batch: 3, Heads: 1, SeqQ: 5, SeqK: 5, Dim: 1, Causal: true, QStarts: starts}
@@ -118,6 +129,8 @@ func ExampleOptions_packed() {
 }
 
 // A bias for every head and distance, broadcast over the batch, and its gradient.
+//
+//check:in tiers race
 func ExampleBias() {
 	const seq = 3
 	bias, dbias := make([]float32, seq*seq), make([]float32, seq*seq)
@@ -138,6 +151,8 @@ func ExampleBias() {
 }
 
 // A mask of documents: queries see the keys of their own.
+//
+//check:in tiers race
 func ExampleNewMask() {
 	document := func(i int) int { return i / 1000 }
 	m, err := attention.NewMask(1, 1, 4000, 4000, func(b, h, i, j int) bool { return document(i) == document(j) && j <= i })
@@ -151,6 +166,8 @@ func ExampleNewMask() {
 }
 
 // Two parts of the keys give what all of them give.
+//
+//check:in tiers race
 func ExampleMerge() {
 	c := attention.Options{Batch: 1, Heads: 1, SeqQ: 1, SeqK: 2, Dim: 1}
 	q, k, v := []float32{1}, []float32{1, 2, 3, 4}, []float32{10, 20, 30, 40}
@@ -174,6 +191,8 @@ func ExampleMerge() {
 }
 
 // A loss of the merged output, 1·out: its gradients in the outputs of two parts of the keys.
+//
+//check:in tiers race
 func ExampleMergeBackward() {
 	c := attention.Options{Batch: 1, Heads: 1, SeqQ: 1, SeqK: 2, Dim: 1, Causal: true, Align: attention.BottomRight}
 	out, lse := make([]float32, 1), make([]float32, 1)
@@ -199,6 +218,8 @@ func ExampleMergeBackward() {
 }
 
 // One new query of two sequences, whose keys are in pages of 4 rows and 8 bits.
+//
+//check:in tiers race
 func ExampleForwardCached() {
 	const dim, pages, size = 2, 3, 4
 	rows := make([]float32, pages*size*dim)

@@ -165,6 +165,9 @@ func withFeatures(t testing.TB, c Options, dt snug.DType, seed uint64, packed bo
 }
 
 // Every feature alone, on every backend and with every type.
+//
+//check:in checked
+//check:not emulated
 func TestEachFeature(t *testing.T) {
 	c := Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 70, SeqK: 134, Dim: 9, DimV: 6}
 	number := 0 // of the backend

@@ -40,6 +40,8 @@ func numbers(t testing.TB, number, n int, dt snug.DType) []float32 {
 // pass; against that the gradients in q, k and v may have twice the error in bfloat16, since
 // processors that multiply that round the weights. The gradient in the bias has no more than
 // PyTorch's, also in rows of 512, whose products with a rounded out would be far worse.
+//
+//check:in tiers arm64
 func TestGolden(t *testing.T) {
 	data, err := os.ReadFile("testdata/torch/golden.json")
 	require.NoError(t, err)

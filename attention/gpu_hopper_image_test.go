@@ -15,6 +15,8 @@ import (
 
 // TestHopperImage holds what a device is asked for against the machine code: every kernel is there, has the
 // threads of its launches, and declares no block memory, so that the launch gives it all.
+//
+//check:in drivers
 func TestHopperImage(t *testing.T) {
 	code, err := gpu.Unpack(hopperKernels.Image, 90)
 	require.NoError(t, err)

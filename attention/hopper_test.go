@@ -38,6 +38,8 @@ func TestNonFiniteInHopper(t *testing.T) { checkHidden(t, hopperBackend(t)) }
 
 // The same bits whatever order copies arrive in, which the emulator changes from launch
 // to launch.
+//
+//check:in race
 func TestHopperDeterministic(t *testing.T) {
 	backend := hopperBackend(t)
 	p := newProblem(t, Options{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 200, SeqK: 300, Dim: 64, Causal: true}, snug.BF16, 6)

@@ -86,6 +86,8 @@ func checkMerge(t *testing.T, backend kerneltest.Backend, dt snug.DType, at int)
 }
 
 // Devices merge as the CPU does, of packed rows only those of sequences.
+//
+//check:in tiers arm64 race
 func TestMergeOnBackends(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	c := Options{Batch: 2, Heads: 3, SeqQ: 9, SeqK: 1, Dim: 1, DimV: 40, QStarts: []int{0, 3, 8}, KStarts: []int{0, 0, 1}}
@@ -125,6 +127,8 @@ func TestMergeOnBackends(t *testing.T) {
 }
 
 // The gradients in the parts agree with central differences.
+//
+//check:in race
 func TestMergeBackward(t *testing.T) {
 	c := Options{Batch: 1, Heads: 2, SeqQ: 3, SeqK: 1, Dim: 1, DimV: 4}
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -165,6 +169,8 @@ func TestMergeBackward(t *testing.T) {
 }
 
 // What a query does not see of one part, or of both.
+//
+//check:in race
 func TestMergeNothing(t *testing.T) {
 	c := Options{Batch: 1, Heads: 1, SeqQ: 4, SeqK: 1, Dim: 1, DimV: 2}
 	none, nan := float32(math.Inf(-1)), float32(math.NaN())
@@ -175,6 +181,7 @@ func TestMergeNothing(t *testing.T) {
 	require.Equal(t, []float32{5, 7, float32(math.Ln2), none}, lse1)
 }
 
+//check:in race
 func TestMergeErrors(t *testing.T) {
 	c := Options{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 1, Dim: 1}
 	x, y := func() []float32 { return make([]float32, 2) }, make([]float32, 1)

@@ -77,6 +77,8 @@ func rounded(dt snug.DType, x float64) float64 {
 // FlashAttention's own tests allow its largest error to be twice that of plain attention in
 // the same type, and three times in gradients. Here it is twice in all, for a single element
 // is chance, and the root of the mean square is at most that of plain attention.
+//
+//check:in tiers
 func TestAgainstNaive(t *testing.T) {
 	shapes := []Options{
 		{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 70, SeqK: 131, Dim: 64},

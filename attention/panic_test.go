@@ -65,6 +65,8 @@ func (p *panicking) results() (all []float32) {
 
 // A Score that panics, wherever in a call, panics in the goroutine of the caller, and the
 // next call has the bits that it had before.
+//
+//check:in race
 func TestScorePanics(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for _, procs := range []int{1, 4} {
@@ -109,6 +111,8 @@ func TestScorePanics(t *testing.T) {
 }
 
 // A panic of the function that makes a Mask is the caller's own.
+//
+//check:in race
 func TestMaskPanics(t *testing.T) {
 	for name, make := range map[string]func(int, int, int, int, func(b, h, i, j int) bool) (*Mask, error){"NewMask": NewMask, "NewTileMask": NewTileMask} {
 		calls := 0

@@ -136,6 +136,8 @@ func requireDiffers(t *testing.T, err error, a, b int, says string) {
 }
 
 // A rank whose call is not that of the others is an error, although all messages would have the same lengths.
+//
+//check:in race
 func TestRanksDiffer(t *testing.T) {
 	c := attention.Options{Batch: 2, Heads: 4, KVHeads: 4, SeqQ: 16, Dim: 2}
 	for _, d := range divisions {
@@ -176,6 +178,8 @@ func TestRanksDiffer(t *testing.T) {
 }
 
 // What is not the same in the Options, but has the same effect, and what is a rank's own, is no error.
+//
+//check:in race
 func TestRanksMayDiffer(t *testing.T) {
 	packed := func(o *operands) { o.pack(0, 4, 16) }
 	for _, d := range divisions {
@@ -206,6 +210,8 @@ func TestRanksMayDiffer(t *testing.T) {
 }
 
 // The seed and the positions of dropout are compared where there is dropout, and starts of sequences number by number.
+//
+//check:in race
 func TestRanksDifferInNumbers(t *testing.T) {
 	base := attention.Options{Batch: 3, Heads: 4, KVHeads: 4, SeqQ: 16, Dim: 2, Dropout: attention.Dropout{P: 0.5, Seed: 1}}
 	for _, d := range divisions {
@@ -233,6 +239,8 @@ func TestRanksDifferInNumbers(t *testing.T) {
 
 // A rank that computes gradients while the other computes results is an error, and so is an lse or a gradient in it on one
 // of the ranks that exchange them.
+//
+//check:in race
 func TestRanksDifferInCalls(t *testing.T) {
 	c := attention.Options{Batch: 2, Heads: 4, KVHeads: 4, SeqQ: 16, Dim: 2}
 	for _, d := range divisions {
@@ -279,6 +287,8 @@ func TestRanksDifferInCalls(t *testing.T) {
 }
 
 // Nothing is written but the workspace, and the ranks can go on after all of them had the error.
+//
+//check:in race
 func TestRanksDifferWritesNothing(t *testing.T) {
 	c := attention.Options{Batch: 2, Heads: 4, KVHeads: 4, SeqQ: 16, Dim: 2}
 	for _, d := range divisions {
@@ -311,6 +321,8 @@ func TestRanksDifferWritesNothing(t *testing.T) {
 }
 
 // Headers pass between devices, whose memory Go cannot read, by the workspace.
+//
+//check:in race
 func TestRanksDifferOnDevices(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, d := range divisions {

@@ -81,6 +81,8 @@ var divisions = []struct {
 }{{"ring", ring}, {"ulysses", ulysses}}
 
 // What is wrong is an error before anything is written or sent.
+//
+//check:in race
 func TestRanksBadInput(t *testing.T) {
 	short := func(v *snug.View) {
 		x, _ := v.Slice(0, v.Len()-1)
@@ -162,6 +164,8 @@ func TestRanksBadInput(t *testing.T) {
 }
 
 // Lengths of workspaces that no call takes are 0.
+//
+//check:in race
 func TestRanksWorkspaceLen(t *testing.T) {
 	c := attention.Options{Batch: 1, Heads: 4, SeqQ: 8, Dim: 2}
 	huge := c
@@ -204,6 +208,8 @@ func TestRanksWorkspaceLen(t *testing.T) {
 }
 
 // Calls without queries, heads, sequences or documents set the gradients of keys to 0, as one process does.
+//
+//check:in race
 func TestRanksNothing(t *testing.T) {
 	for name, c := range map[string]attention.Options{
 		"heads":     {Batch: 2, KVHeads: 2, SeqQ: 4, Dim: 2},
@@ -228,6 +234,8 @@ func TestRanksNothing(t *testing.T) {
 }
 
 // Calls without rows take slopes for every batch element, as one process does, and set the gradients in sinks to 0.
+//
+//check:in race
 func TestRanksWithoutRows(t *testing.T) {
 	c := attention.Options{Batch: 3, Heads: 4, KVHeads: 2, Dim: 2, Slopes: snug.ViewOf(make([]float32, 3*4))}
 	c.Dropout = attention.Dropout{P: 0.5}
@@ -244,6 +252,8 @@ func TestRanksWithoutRows(t *testing.T) {
 }
 
 // Without lse a call computes the same out.
+//
+//check:in race
 func TestRanksWithoutLSE(t *testing.T) {
 	w := attention.NewWhole(t, attention.Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 24, Dim: 8}, snug.BF16, 1, "causal")
 	for _, d := range divisions {

@@ -25,6 +25,8 @@ func twoRanks[R any](f func(ranks R)) {
 }
 
 // Two ranks have half of a causal sequence each: pieces 0 and 3 of four, and 1 and 2.
+//
+//check:in tiers race
 func ExampleRingForward() {
 	const n = 8
 	v := []float32{1, 2, 3, 4, 5, 6, 7, 8}
@@ -50,6 +52,8 @@ func ExampleRingForward() {
 }
 
 // The gradients of the sum of out in the values.
+//
+//check:in tiers race
 func ExampleRingBackward() {
 	const n = 8
 	c := attention.Options{Batch: 1, Heads: 1, SeqQ: n, Dim: 1, Causal: true}
@@ -79,6 +83,8 @@ func ExampleRingBackward() {
 }
 
 // The first piece of a sequence and the last belong to rank 0.
+//
+//check:in tiers race
 func ExampleRingRows() {
 	for rank := range 3 {
 		rows := attention.RingRows(20, rank, 3)
@@ -91,6 +97,8 @@ func ExampleRingRows() {
 }
 
 // Two ranks have half of the rows each, in order, of two heads. Each computes one head.
+//
+//check:in tiers race
 func ExampleUlyssesForward() {
 	const n, heads = 4, 2
 	c := attention.Options{Batch: 1, Heads: heads, SeqQ: n, Dim: 1, Causal: true} // of the whole sequence
@@ -110,6 +118,8 @@ func ExampleUlyssesForward() {
 }
 
 // The gradients of the sum of out in the values.
+//
+//check:in tiers race
 func ExampleUlyssesBackward() {
 	const n, heads = 4, 2
 	c := attention.Options{Batch: 1, Heads: heads, SeqQ: n, Dim: 1, Causal: true}

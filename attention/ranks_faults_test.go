@@ -47,6 +47,8 @@ func (f *faulty) AllToAll(dst, src snug.View) error {
 
 // An error, a panic or an end of the goroutine in a communication is the caller's, when the communication has ended, and the other ranks
 // end with their context.
+//
+//check:in race
 func TestRanksFaults(t *testing.T) {
 	before := runtime.NumGoroutine()
 	c := attention.Options{Batch: 1, Heads: 6, KVHeads: 6, SeqQ: 24, Dim: 2, Causal: true}
@@ -90,6 +92,8 @@ func TestRanksFaults(t *testing.T) {
 }
 
 // A rank that does not come holds the others until the context ends.
+//
+//check:in race
 func TestRanksContext(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for _, d := range divisions {
@@ -126,6 +130,8 @@ func (s *slow) AllToAll(dst, src snug.View) error {
 }
 
 // Results do not depend on times and on GOMAXPROCS.
+//
+//check:in race
 func TestRanksDeterministic(t *testing.T) {
 	c := attention.Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 300, Dim: 8}
 	for _, d := range divisions {
@@ -160,6 +166,8 @@ func TestOneRank(t *testing.T) {
 }
 
 // Keys that a mask hides have no effect, also across ranks.
+//
+//check:in race
 func TestRanksHiddenNonFinite(t *testing.T) {
 	c := attention.Options{Batch: 1, Heads: 2, KVHeads: 2, SeqQ: 40, Dim: 3}
 	for _, d := range divisions {
@@ -185,6 +193,8 @@ func TestRanksHiddenNonFinite(t *testing.T) {
 }
 
 // A call allocates little, whatever the length.
+//
+//check:in race
 func TestRanksAllocations(t *testing.T) {
 	if kerneltest.Race {
 		t.Skip("the race detector allocates")
@@ -241,6 +251,8 @@ func (c closer) SendReceive(dst snug.View, _ int, src snug.View, _ int) error {
 func (c closer) AllToAll(dst, src snug.View) error { return c.SendReceive(dst, 0, src, 0) }
 
 // A rank that cannot compute waits for what it has begun to send.
+//
+//check:in race
 func TestRanksJoin(t *testing.T) {
 	c := attention.Options{Batch: 1, Heads: 4, KVHeads: 4, SeqQ: 64, Dim: 2, Causal: true}
 	for _, d := range divisions {

@@ -300,6 +300,8 @@ func (c counting) AllToAll(dst, src snug.View) error {
 
 // A rank sends as many bytes as docs/scaling.md says, with 64 bytes to compare its Options with those of a neighbour or of
 // each other rank.
+//
+//check:in race
 func TestRanksBytes(t *testing.T) {
 	for _, kv := range []int{8, 2} {
 		const heads, dim, dimV, size, header = 8, 8, 4, 4, 64

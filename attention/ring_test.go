@@ -66,6 +66,8 @@ func TestRingRows(t *testing.T) {
 }
 
 // Long spans have several tiles of queries and of keys.
+//
+//check:in race
 func TestRanksLong(t *testing.T) {
 	kerneltest.Slow(t) // takes seconds
 	for i, names := range [][]string{{"causal", "dropout", "sinks"}, {"packed", "causal", "alibi"}, {"window", "softcap", "gradient in lse"}} {
@@ -77,6 +79,8 @@ func TestRanksLong(t *testing.T) {
 }
 
 // Devices compute over ranks as the CPU does: with features, and on matrix units without.
+//
+//check:in tiers arm64
 func TestRanksOnBackends(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for i, names := range [][]string{{"causal", "sinks"}, {"packed", "causal", "dropout", "alibi", "gradient in lse"}, {"window", "softcap"}, {"causal"}, {}} {

@@ -142,6 +142,8 @@ func TestSplitsOfPackedSequences(t *testing.T) {
 }
 
 // A cache in pages, of 8 bits, and of sequences of other lengths.
+//
+//check:in race
 func TestSplitsOfCaches(t *testing.T) {
 	one := Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 1, SeqK: 1100, Dim: 33, DimV: 5, Causal: true, KLens: []int{1100, 67}}
 	few := Options{Batch: 1, Heads: 2, SeqQ: 5, SeqK: 900, Dim: 16, Causal: true}

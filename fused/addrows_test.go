@@ -19,6 +19,7 @@ func somePairs(rows, chosen int) (pairs []int32) {
 	return pairs
 }
 
+//check:in tiers arm64
 func TestAddRowsAgainstDefinition(t *testing.T) {
 	const chosen = 3
 	for _, weighted := range []bool{true, false} {
@@ -47,6 +48,7 @@ func TestAddRowsAgainstDefinition(t *testing.T) {
 	}
 }
 
+//check:in tiers arm64 race
 func TestAddRowsBackwardAgainstDefinition(t *testing.T) {
 	const chosen = 3
 	for _, weighted := range []bool{true, false} {

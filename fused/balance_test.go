@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+//check:in tiers arm64
 func TestAddScoresAgainstDefinition(t *testing.T) {
 	for _, dt := range floatTypes {
 		kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {

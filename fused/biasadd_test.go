@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+//check:in tiers arm64
 func TestBiasAddAgainstDefinition(t *testing.T) {
 	eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 		rng := newRand(uint64(rows*1000 + cols))
@@ -29,6 +30,7 @@ func TestBiasAddAgainstDefinition(t *testing.T) {
 	})
 }
 
+//check:in tiers arm64 race
 func TestBiasAddBackwardAgainstDefinition(t *testing.T) {
 	for _, into := range []snug.Into{{}, {Alpha: 0.5, Beta: 0.25}, {Beta: 1}} {
 		eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
@@ -55,6 +57,8 @@ func TestBiasAddBackwardAgainstDefinition(t *testing.T) {
 }
 
 // The order of the sums does not depend on GOMAXPROCS.
+//
+//check:in race
 func TestBiasAddIsDeterministic(t *testing.T) {
 	const rows, cols = 1000, 77
 	for _, dt := range floatTypes {

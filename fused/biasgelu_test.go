@@ -23,6 +23,7 @@ var gelus = map[string]struct {
 	},
 }
 
+//check:in tiers arm64
 func TestBiasGELUAgainstDefinition(t *testing.T) {
 	for name, gelu := range gelus {
 		t.Run(name, func(t *testing.T) { testBiasGELU(t, gelu.forward, gelu.value, gelu.err) })
@@ -52,6 +53,7 @@ func testBiasGELU(t *testing.T, forward func(out, x, bias snug.View) error, valu
 	})
 }
 
+//check:in tiers arm64 race
 func TestBiasGELUBackwardAgainstDefinition(t *testing.T) {
 	for name, gelu := range gelus {
 		t.Run(name, func(t *testing.T) { testBiasGELUBackward(t, gelu.backward, gelu.slope, gelu.slopeError) })

@@ -23,6 +23,7 @@ func clamped64(gate, up, alpha, limit float64) (y, dgate, dup float64) {
 	return y, dgate, dup
 }
 
+//check:in tiers arm64
 func TestClampedSwiGLUAgainstDefinition(t *testing.T) {
 	for x := -4.0; x < 4; x += 0.37 { // not at the limits
 		at := []float64{x, 0.7 * x}

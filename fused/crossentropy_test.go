@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+//check:in tiers arm64
 func TestCrossEntropyGradientOfTheDefinition(t *testing.T) {
 	rng := newRand(4)
 	for _, c := range []CrossEntropy{{}, {Cap: 1.5}, {Smoothing: 0.25, ZLoss: 0.125}, {Cap: 2, Temperature: 0.5, Smoothing: 1}, {Temperature: 4, ZLoss: 3}} {
@@ -43,6 +44,7 @@ func targetsWithGaps(seed uint64, rows, vocab int) []int32 {
 	return t
 }
 
+//check:in tiers arm64
 func TestCrossEntropyAgainstDefinition(t *testing.T) {
 	const scale = 0.125
 	into := snug.Into{Alpha: 0.5, Beta: 0.25}
@@ -343,6 +345,8 @@ func TestCrossEntropyWorkspaceLen(t *testing.T) {
 }
 
 // Logits far apart leave no subnormal gradients, and the right ones.
+//
+//check:in tiers arm64 race
 func TestCrossEntropyFlushesTinyGradients(t *testing.T) {
 	const vocab = 300
 	z, want := make([]float32, vocab), make([]float64, vocab)

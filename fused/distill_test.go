@@ -53,6 +53,7 @@ func (h *distill64) gradients(rows int, scale, narrow float64) grads64 {
 	return g
 }
 
+//check:in tiers arm64
 func TestDistillGradientOfTheDefinition(t *testing.T) {
 	rng := newRand(4)
 	numbers := func(n int) []float64 { return float64s(normals(rng, snug.F32, n, 0, 1)) }
@@ -69,6 +70,7 @@ func TestDistillGradientOfTheDefinition(t *testing.T) {
 	}
 }
 
+//check:in tiers arm64
 func TestDistillAgainstDefinition(t *testing.T) {
 	const scale = 0.125
 	into := snug.Into{Alpha: 0.5, Beta: 0.25}

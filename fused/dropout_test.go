@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
+//check:in tiers arm64
 func TestDropoutAgainstDefinition(t *testing.T) {
 	eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 		for _, prob := range []float32{0, 0.1, 0.75, math.Nextafter32(1, 0)} {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+//check:in tiers arm64
 func TestEmbeddingAgainstDefinition(t *testing.T) {
 	const vocab, context = 11, 6
 	eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
@@ -31,6 +32,7 @@ func TestEmbeddingAgainstDefinition(t *testing.T) {
 	})
 }
 
+//check:in tiers arm64
 func TestEmbeddingCopiesBits(t *testing.T) {
 	signaling := []snug.Float16{0x7c01, 0xfdff, 0x8000, 0x0001}
 	out := make([]snug.Float16, 4)
@@ -38,6 +40,7 @@ func TestEmbeddingCopiesBits(t *testing.T) {
 	require.Equal(t, []snug.Float16{0x8000, 0x0001, 0x7c01, 0xfdff}, out)
 }
 
+//check:in tiers arm64 race
 func TestEmbeddingBackwardAgainstDefinition(t *testing.T) {
 	const vocab, alpha = 11, 0.75
 	for _, beta := range []float32{0, 0.5, 1} {
@@ -63,6 +66,8 @@ func TestEmbeddingBackwardAgainstDefinition(t *testing.T) {
 }
 
 // TestEmbeddingBackwardOfEqualTokens: on devices the tokens are sorted, and warps look for the end of those that are equal.
+//
+//check:in race
 func TestEmbeddingBackwardOfEqualTokens(t *testing.T) {
 	const vocab, rows, cols = 9, 330, 132
 	rng := newRand(5)

@@ -223,6 +223,7 @@ func TestValidCallsSucceed(t *testing.T) {
 	}
 }
 
+//check:in tiers
 func TestWrongTypes(t *testing.T) {
 	for name, o := range operands {
 		for _, operand := range o.floats {

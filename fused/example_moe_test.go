@@ -7,6 +7,8 @@ import (
 )
 
 // A layer of four experts, two for each row, forward and backward. The experts here multiply by a number.
+//
+//check:in tiers race
 func ExampleRoute() {
 	const rows, cols = 3, 2
 	r := fused.Router{Experts: 4, Chosen: 2, Normalize: true}
@@ -62,6 +64,8 @@ func check(err error) {
 }
 
 // The loss that balances experts, over two layers, and its gradient in the logits of one.
+//
+//check:in tiers race
 func ExampleAuxLoss() {
 	r := fused.Router{Experts: 2, Chosen: 1}
 	layers := [][]float32{{3, 0, 2, 0}, {1, 0, 0, 1}} // logits of two rows
@@ -85,6 +89,7 @@ func ExampleAuxLoss() {
 	// [0.00011 -0.00011 0.00026 -0.00026]
 }
 
+//check:in tiers race
 func ExampleUpdateBias() {
 	bias := []float32{0, 0, 0}
 	check(fused.UpdateBias(bias, []int64{7, 1, 4}, 0.001))
@@ -92,6 +97,7 @@ func ExampleUpdateBias() {
 	// Output: [-0.001 0.001 0]
 }
 
+//check:in tiers race
 func ExampleClampedSwiGLU() {
 	gate, up := []float32{-1, 0, 1, 8}, []float32{10, 2, 1, -10}
 	out := make([]float32, 4)

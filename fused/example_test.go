@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug/fused"
 )
 
+//check:in tiers race
 func ExampleLayerNorm() {
 	x := []float32{1, 2, 3, 10, 20, 60} // 2 rows of 3
 	gamma, beta := []float32{1, 1, 1}, []float32{0, 0, 10}
@@ -25,6 +26,8 @@ func ExampleLayerNorm() {
 // In a pre-norm block the gradient of the norm's input is added to that of the
 // residual stream, and the gradients of the parameters to those of earlier
 // micro-batches.
+//
+//check:in tiers race
 func ExampleLayerNormBackward() {
 	const rows, cols = 2, 3
 	x, gamma, beta := []float32{1, 2, 3, 10, 20, 60}, []float32{1, 1, 1}, make([]float32, cols)
@@ -48,6 +51,7 @@ func ExampleLayerNormBackward() {
 	// [-0.225 0.537 1.000] [2.000 2.000 1.000]
 }
 
+//check:in tiers race
 func ExampleBiasGELU() {
 	x := []snug.BFloat16{snug.ToBFloat16(-1), snug.ToBFloat16(1), snug.ToBFloat16(2), snug.ToBFloat16(3)} // 2 rows of 2
 	bias := []snug.BFloat16{snug.ToBFloat16(1), snug.ToBFloat16(-1)}
@@ -59,6 +63,7 @@ func ExampleBiasGELU() {
 	// Output: [0 0 3 1.953125]
 }
 
+//check:in tiers race
 func ExampleBiasGELUErf() {
 	x := []float32{-1, 1, 2, 3} // 2 rows of 2
 	bias := []float32{1, -1}
@@ -79,6 +84,7 @@ func ExampleBiasGELUErf() {
 	// [0.500 0.500 1.012 1.085] [1.512 1.585]
 }
 
+//check:in tiers race
 func ExampleBiasAdd() {
 	x, bias := []float32{1, 2, 3, 4}, []float32{10, 20} // 2 rows of 2
 	if err := fused.BiasAdd(x, x, bias); err != nil {
@@ -95,6 +101,7 @@ func ExampleBiasAdd() {
 	// Output: [11 22 13 24] [4 6]
 }
 
+//check:in tiers race
 func ExampleEmbedding() {
 	table := []float32{0, 0, 1, 1, 2, 2}  // 3 tokens
 	pos := []float32{0.1, 0.2, 0.3, 0.4}  // 2 positions
@@ -118,6 +125,7 @@ func ExampleEmbedding() {
 	// fused: Embedding: tokens[1] is 3, table has 3 rows: snug: shape mismatch
 }
 
+//check:in tiers race
 func ExampleAdd() {
 	x := []float32{1, 2, 3}
 	if err := fused.Add(x, x, []float32{10, 20, 30}); err != nil {
@@ -131,6 +139,8 @@ func ExampleAdd() {
 // The mean loss of three rows and its gradients, with the logits of two rows in
 // memory at a time. The second row has no target.
 // A step of two micro-batches waits for their losses once.
+//
+//check:in tiers race
 func ExampleLosses() {
 	losses := &fused.Losses{}
 	head := fused.CrossEntropy{Vocab: 2, Cols: 1, Losses: losses}
@@ -158,6 +168,7 @@ func ExampleLosses() {
 	// Output: 1.2102 of 4
 }
 
+//check:in tiers race
 func ExampleCrossEntropyBackward() {
 	head := fused.CrossEntropy{Vocab: 4, Cols: 2, Chunk: 2}
 	x := []float32{1, 0, 0, 1, 2, 2}
@@ -177,6 +188,7 @@ func ExampleCrossEntropyBackward() {
 	// [0.258 0.491 -0.411 -0.509 0.045 0.009 0.107 0.009]
 }
 
+//check:in tiers race
 func ExampleRMSNorm() {
 	x := []float32{3, 4, 0, 0, 6, 8, 0, 0} // 2 rows of 4
 	gamma := []float32{1, 2, 1, 1}
@@ -198,6 +210,7 @@ func ExampleRMSNorm() {
 	// [2.88 10.24 0.00 0.00]
 }
 
+//check:in tiers race
 func ExampleSwiGLU() {
 	gate, up := []float32{-1, 0, 1, 8}, []float32{10, 10, 10, 10}
 	out := make([]float32, 4)
@@ -218,6 +231,8 @@ func ExampleSwiGLU() {
 }
 
 // Gemma's MLP has the gate of GELU.
+//
+//check:in tiers race
 func ExampleGeGLU() {
 	gate, up := []float32{-1, 0, 1, 8}, []float32{10, 10, 10, 10}
 	out := make([]float32, 4)
@@ -231,6 +246,8 @@ func ExampleGeGLU() {
 
 // One row of three heads: a query, a key and a value. The query and the key at
 // position 1 are turned; the value is not, and lies in the stride.
+//
+//check:in tiers race
 func ExampleRotary() {
 	c := fused.RotaryOptions{Heads: 2, Dim: 2, Stride: 6}
 	angles := make([]float32, 4*2) // 4 positions
@@ -254,6 +271,7 @@ func ExampleRotary() {
 	// [1.000 0.000 0.000 1.000 5.000 5.000]
 }
 
+//check:in tiers race
 func ExampleDropout() {
 	mask := fused.DropoutMask{P: 0.5, Seed: 42, Tensor: 7}
 	x := []float32{1, 2, 3, 4, 5, 6, 7, 8}
@@ -281,6 +299,8 @@ func ExampleDropout() {
 }
 
 // A norm's gradient goes straight into the accumulator of a window of micro-batches.
+//
+//check:in tiers race
 func ExampleRMSNormBackward_window() {
 	const rows, cols = 2, 4
 	window, err := accum.New([]accum.Param{{Name: "gamma", Len: cols}}, accum.Options{Schedule: accum.Constant(2)})
@@ -315,6 +335,8 @@ func ExampleRMSNormBackward_window() {
 }
 
 // A policy gradient: the loss of a token is −advantage·log p, so its derivative is −advantage.
+//
+//check:in tiers race
 func ExampleLogProbs() {
 	const rows, vocab, cols = 3, 4, 2
 	head := fused.CrossEntropy{Vocab: vocab, Cols: cols, Temperature: 0.5}
@@ -346,6 +368,8 @@ func ExampleLogProbs() {
 }
 
 // A student learns the distribution of a teacher with other columns and another type.
+//
+//check:in tiers race
 func ExampleDistillBackward() {
 	const rows, vocab = 2, 3
 	student := fused.CrossEntropy{Vocab: vocab, Cols: 2, Temperature: 2}

@@ -22,10 +22,12 @@ type gateForm struct {
 	backward   func(dgate, dup, dy, gate, up snug.View) error
 }
 
+//check:in tiers arm64
 func TestSwiGLUAgainstDefinition(t *testing.T) {
 	gateForm{silu64, SwiGLU[snug.View], SwiGLUBackward[snug.View]}.compare(t)
 }
 
+//check:in tiers arm64
 func TestGeGLUAgainstDefinition(t *testing.T) {
 	gelu := func(x float64) (y, slope float64) { return gelu64(x), geluGrad64(x) }
 	gateForm{gelu, GeGLU[snug.View], GeGLUBackward[snug.View]}.compare(t)

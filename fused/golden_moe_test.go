@@ -42,6 +42,8 @@ func readGoldenMoE(t *testing.T) (all goldenMoE) {
 
 // The routers of transformers, with PyTorch's gradients. Where a router leaves the order of its choices open, ours is
 // sorted.
+//
+//check:in tiers arm64 arm64-go
 func TestGoldenRouters(t *testing.T) {
 	all := readGoldenMoE(t)
 	require.Len(t, all.Routers, 8)
@@ -84,6 +86,8 @@ func TestGoldenRouters(t *testing.T) {
 }
 
 // load_balancing_loss_func of two layers, whose gradient RouteBackward injects.
+//
+//check:in tiers arm64 arm64-go
 func TestGoldenBalance(t *testing.T) {
 	g := readGoldenMoE(t).Balance
 	r := Router{Experts: moeExperts, Chosen: moeChosen}
@@ -116,6 +120,8 @@ func TestGoldenBalance(t *testing.T) {
 }
 
 // index_add of rows times weights.
+//
+//check:in tiers arm64 arm64-go
 func TestGoldenAddRows(t *testing.T) {
 	const cols = 5
 	g := readGoldenMoE(t).AddRows
@@ -134,6 +140,8 @@ func TestGoldenAddRows(t *testing.T) {
 }
 
 // GptOssExperts._apply_gate, also at the limit.
+//
+//check:in tiers arm64 arm64-go
 func TestGoldenClampedSwiGLU(t *testing.T) {
 	g := readGoldenMoE(t).Clamped
 	n := len(g.Gate)

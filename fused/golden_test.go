@@ -87,6 +87,8 @@ func goldenNumbers(t *testing.T, number, n int, scale float64, dt snug.DType) []
 // The root of the mean square error is no larger than that of PyTorch, apart from chance, and
 // in float32 within a few units of the last place of z. PyTorch rounds x + bias to the type,
 // and the gradient of the bias.
+//
+//check:in tiers arm64 arm64-go
 func TestGolden(t *testing.T) {
 	all := readGolden(t)
 	require.Len(t, all.Cases, 9)
@@ -144,6 +146,8 @@ func rootMeanSquare(want []float64, got []float32) float64 {
 }
 
 // PyTorch's cross-entropy of a linear layer, with all that changes it.
+//
+//check:in tiers arm64 arm64-go
 func TestGoldenCrossEntropy(t *testing.T) {
 	all := readGolden(t)
 	require.Len(t, all.Heads, 8)
@@ -161,6 +165,8 @@ func TestGoldenCrossEntropy(t *testing.T) {
 }
 
 // log_softmax and gather.
+//
+//check:in tiers arm64 arm64-go
 func TestGoldenLogProbs(t *testing.T) {
 	all := readGolden(t)
 	require.Len(t, all.Probs, 3)
@@ -182,6 +188,8 @@ func TestGoldenLogProbs(t *testing.T) {
 }
 
 // kl_div of the log_softmax of two layers.
+//
+//check:in tiers arm64 arm64-go
 func TestGoldenDistill(t *testing.T) {
 	all := readGolden(t)
 	require.Len(t, all.Divergences, 3)

@@ -48,6 +48,7 @@ func layerNormGrad64(dy, x, gamma []float64, mean, rstd float64) (dx, size []flo
 	return dx, size
 }
 
+//check:in tiers arm64
 func TestLayerNormGradientOfTheDefinition(t *testing.T) {
 	rng := newRand(2)
 	for _, n := range []int{1, 2, 9} {
@@ -70,6 +71,7 @@ func TestLayerNormGradientOfTheDefinition(t *testing.T) {
 	}
 }
 
+//check:in tiers arm64
 func TestLayerNormAgainstDefinition(t *testing.T) {
 	eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 		rng := newRand(uint64(rows*1000 + cols))
@@ -109,6 +111,7 @@ func TestLayerNormAgainstDefinition(t *testing.T) {
 	})
 }
 
+//check:in tiers arm64 race
 func TestLayerNormBackwardAgainstDefinition(t *testing.T) { eachShape(t, layerNormBackwardAgainst64) }
 
 func layerNormBackwardAgainst64(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {

@@ -66,6 +66,7 @@ func (h *probs64) gradients(dlogp, dlse []float32, narrow float64) grads64 {
 	return g
 }
 
+//check:in tiers arm64
 func TestLogProbsGradientOfTheDefinition(t *testing.T) {
 	rng := newRand(4)
 	for _, c := range []CrossEntropy{{}, {Cap: 1.5, Temperature: 2}} {
@@ -92,6 +93,7 @@ func TestLogProbsGradientOfTheDefinition(t *testing.T) {
 	}
 }
 
+//check:in tiers arm64
 func TestLogProbsAgainstDefinition(t *testing.T) {
 	into := snug.Into{Alpha: 0.5, Beta: 0.25}
 	for i, size := range []struct {

@@ -26,10 +26,13 @@ func eachNormWidth(t *testing.T, run func(t *testing.T, p kerneltest.Backend, dt
 	}
 }
 
+//check:in race
 func TestLayerNormBackwardOfWidths(t *testing.T) { eachNormWidth(t, layerNormBackwardAgainst64) }
 
 // TestNormGradientsInPlace: dx has the same bits in the place of dy, and where the rows start does not matter. The sums
 // have the same bits then, too.
+//
+//check:in tiers arm64
 func TestNormGradientsInPlace(t *testing.T) {
 	eachNormWidth(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 		rng := newRand(uint64(cols))

@@ -34,6 +34,7 @@ func rmsNormGrad64(dy, x, gamma []float64, rstd float64) (dx []float64) {
 	return dx
 }
 
+//check:in tiers arm64
 func TestRMSNormGradientOfTheDefinition(t *testing.T) {
 	rng := newRand(1)
 	x, gamma, dy := float64s(normals(rng, snug.F32, 6, 1, 1)), float64s(normals(rng, snug.F32, 6, 1, 1)), float64s(normals(rng, snug.F32, 6, 0, 1))
@@ -50,6 +51,7 @@ func TestRMSNormGradientOfTheDefinition(t *testing.T) {
 	}
 }
 
+//check:in tiers arm64
 func TestRMSNormAgainstDefinition(t *testing.T) {
 	into := GradsInto{Input: snug.Into{Alpha: 0.5, Beta: 0.25}, Params: snug.Into{Alpha: 2, Beta: 1}}
 	eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
+//check:in tiers arm64
 func TestRotaryAgainstDefinition(t *testing.T) {
 	const context = 40
 	positions := []int32{3, 0, 39, 3, 17}

@@ -51,6 +51,8 @@ func TestRouteOfNonFinite(t *testing.T) {
 }
 
 // The bits of all backends are the same.
+//
+//check:in tiers arm64 late
 func TestRouteBits(t *testing.T) {
 	const rows = 37
 	for _, r := range routers {

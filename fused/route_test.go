@@ -134,6 +134,7 @@ var routers = []Router{
 	{Experts: 8, Chosen: 3, Sigmoid: true}, {Experts: 65, Chosen: 6, Sigmoid: true, Normalize: true, Scale: 2.5},
 }
 
+//check:in tiers arm64
 func TestRouterGradientOfTheDefinition(t *testing.T) {
 	rng := newRand(3)
 	for _, r := range routers {
@@ -148,6 +149,7 @@ func TestRouterGradientOfTheDefinition(t *testing.T) {
 	}
 }
 
+//check:in tiers arm64
 func TestRouteAgainstDefinition(t *testing.T) {
 	for _, dt := range floatTypes {
 		t.Run(dt.String(), func(t *testing.T) {
@@ -302,5 +304,6 @@ func requireGrouped(t require.TestingT, experts []int32, r Router) {
 	}
 }
 
+//check:in tiers
 func TestRouteProperty(t *testing.T) { rapid.Check(t, routeProperty) }
 func FuzzRoute(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(routeProperty)) }

@@ -142,6 +142,7 @@ func randomBF16(n int) []snug.BFloat16 {
 	return v
 }
 
+//check:in race
 func TestResultsDoNotDependOnWorkers(t *testing.T) {
 	outputs := func(procs int) [][]float32 {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
@@ -168,6 +169,9 @@ func TestPassAllocatesNothing(t *testing.T) {
 
 // A pass over arrays gives the bits of a pass over slices, or on a GPU those of
 // another pass there, and leaves no memory behind on the device.
+//
+//check:in ordered
+//check:not checked
 func TestArraysOnDevices(t *testing.T) {
 	onHost := newLayers(randomBF16, random)
 	require.NoError(t, onHost.pass())

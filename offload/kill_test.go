@@ -177,6 +177,8 @@ func (p *process) facts(t testing.TB) (resumed int, losses map[int]string, commi
 // TestKilled kills a training run at random moments, 100 of them, each time opens the
 // store where it was left, and goes on: every start finds the last commit, or the one
 // that was being made, and all losses are those of a run that nobody disturbed.
+//
+//check:not race
 func TestKilled(t *testing.T) {
 	kills := 50
 	if !kerneltest.Full() {
@@ -230,6 +232,8 @@ func killAgainAndAgain(t *testing.T, kills int, env ...string) {
 
 // TestFullDisk lets files of a real file system end early, at many lengths: the error is
 // clear, the last commit is whole, and the run goes on once there is room.
+//
+//check:not race
 func TestFullDisk(t *testing.T) {
 	if !filesCanBeLimited {
 		return // TestFailureAtEveryCall fails every write on any system

@@ -13,6 +13,8 @@ import (
 // TestFullTmpfs trains on file systems of memory that fill up, at many sizes, and goes
 // on after they have grown. It needs the right to mount; without it TestFullDisk is the
 // same with files that cannot grow.
+//
+//check:not race
 func TestFullTmpfs(t *testing.T) {
 	dir := t.TempDir()
 	mount := func(flags uintptr, kib int) error {

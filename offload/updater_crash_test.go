@@ -96,6 +96,8 @@ func (tr *training) wait() error {
 // TestTrainingWithFailingCalls fails each call of the file system under an Updater, once
 // and with all that follow, and cuts the power then: the run that goes on finds the last
 // commit, and ends with the bits of a run that nothing disturbed.
+//
+//check:not race
 func TestTrainingWithFailingCalls(t *testing.T) {
 	for _, form := range [][2]bool{{false, false}, {false, true}, {true, false}, {true, true}} {
 		delayed, async := form[0], form[1]

@@ -59,6 +59,8 @@ func TestRanks(t *testing.T) {
 }
 
 // TestRanksWeights: matrices are divided, beside two layers, a matrix and an embedding, and sent for each pass.
+//
+//check:not bits32
 func TestRanksWeights(t *testing.T) {
 	m, err := ModelNamed("llama-7b", 0)
 	require.NoError(t, err)
@@ -141,6 +143,8 @@ func TestRanksWait(t *testing.T) {
 }
 
 // TestRanksFit: a plan divides what does not fit otherwise, and its table says what ranks send.
+//
+//check:not bits32
 func TestRanksFit(t *testing.T) {
 	task := ranked(t, 8)
 	task.Compute = []snug.DType{snug.BF16}

@@ -85,6 +85,8 @@ func TestModulesOfPEFT(t *testing.T) {
 }
 
 // TestRanksOfPEFT: PEFT and this package give adapters the same ranks and scales.
+//
+//check:in race
 func TestRanksOfPEFT(t *testing.T) {
 	rules := peftRules(t)
 	for _, r := range rules.Ranks {

@@ -15,6 +15,9 @@ import (
 // TestBlocksOfBitsandbytes has vectors that bitsandbytes 0.50.2 has quantized:
 // codes, absmax and values are the same, bit for bit, also those in 16 bits, except the sign of
 // FP4's code 8: its kernels in 16 bits decode that to -0 where blocks are whole.
+//
+//check:in tiers arm64 arm64-go ordered
+//check:not checked
 func TestBlocksOfBitsandbytes(t *testing.T) {
 	type row struct {
 		Type, DType                 string
@@ -48,6 +51,8 @@ func TestBlocksOfBitsandbytes(t *testing.T) {
 // TestDoubleOfBitsandbytes has absmax that bitsandbytes 0.50.2 has quantized,
 // given its offset. Where the codes differ, that of its table of quotients is not
 // the nearest; a block of zeros has any.
+//
+//check:in tiers arm64 arm64-go
 func TestDoubleOfBitsandbytes(t *testing.T) {
 	type row struct{ Absmax, Codes, Nested, Offset, Values, Map encoded }
 	rows := golden[row](t, "double.json")

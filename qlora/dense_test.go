@@ -25,6 +25,9 @@ func turned(v []float32, rows, cols int) []float32 {
 
 // TestDense: a matrix in floats, as it is and turned, does what the same weight in few bits does, by
 // itself, in a DoRA and merged, on every device.
+//
+//check:in ordered
+//check:not checked
 func TestDense(t *testing.T) {
 	const rows, out, in, rank = 6, 700, 600, 3 // more than one tile
 	for _, backend := range backends(t) {

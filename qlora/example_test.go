@@ -15,6 +15,7 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
+//check:in tiers race
 func ExampleQuantize() {
 	x := []float32{0.5, -2, 0, 0.3, 1.5}
 	packed, absmax := make([]uint8, qlora.PackedBytes(len(x))), make([]float32, qlora.Blocks(len(x), 64))
@@ -33,6 +34,8 @@ func ExampleQuantize() {
 }
 
 // A matrix in FP8, as DeepSeek's files have them, is written and read.
+//
+//check:in tiers race
 func ExampleOpenWeights() {
 	x := make([]float32, 256*128)
 	for i := range x {
@@ -71,6 +74,7 @@ func ExampleOpenWeights() {
 	// up_proj.weight fp8 [256 128] 32776 bytes
 }
 
+//check:in tiers race
 func ExampleDoubleQuantize() {
 	x := make([]float32, 1<<14)
 	for i := range x {
@@ -105,6 +109,7 @@ func ExampleDoubleQuantize() {
 	// 2048 bytes of absmax, 520 of codes and nested
 }
 
+//check:in tiers race
 func ExampleOptions() {
 	x := make([]float32, 1<<20)
 	for block := qlora.MinBlock; block <= qlora.MaxBlock; block *= 8 {
@@ -124,6 +129,7 @@ func ExampleOptions() {
 	// blocks of 2048: 526336 bytes, 524808 with double quantization
 }
 
+//check:in tiers race
 func ExampleWeight() {
 	bf16 := make([]snug.BFloat16, 4096*4096) // a layer, 32 MiB
 	for i := range bf16 {
@@ -153,6 +159,7 @@ func ExampleWeight() {
 	// [-1 -1 -0.6953125]
 }
 
+//check:in tiers race
 func ExampleWriteWeights() {
 	w, err := qlora.NewWeight([]float32{0.5, -2, 0, 0.3}, []int{2, 2}, qlora.Options{Single: true})
 	if err != nil {
@@ -178,6 +185,8 @@ func ExampleWriteWeights() {
 }
 
 // A frozen layer in 4 bits with an adapter: one step forward and backward.
+//
+//check:in tiers race
 func ExampleLinear() {
 	const rows, in, out, rank = 4, 256, 512, 8
 	layer := make([]float32, out*in)
@@ -217,6 +226,8 @@ func ExampleLinear() {
 }
 
 // A frozen layer with magnitudes and dropout: one step.
+//
+//check:in tiers race
 func ExampleDoRA() {
 	const rows, in, out, rank = 4, 256, 512, 8
 	layer := make([]float32, out*in)
@@ -262,6 +273,8 @@ func ExampleDoRA() {
 
 // An adapter that begins with the largest singular values of its matrix (PiSSA) is saved as a plain adapter of the
 // original matrix, of twice the rank.
+//
+//check:in tiers race
 func ExampleLoRA_Start() {
 	const in, out, rank = 96, 64, 4
 	w := make([]float32, out*in)
@@ -291,6 +304,8 @@ func ExampleLoRA_Start() {
 }
 
 // With A frozen (LoRA-FA) a layer keeps u of the forward pass, and not x.
+//
+//check:in tiers race
 func ExampleLoRA_Backward() {
 	const rows, in, out, rank = 64, 512, 256, 8
 	v := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
@@ -309,6 +324,8 @@ func ExampleLoRA_Backward() {
 }
 
 // B learns at 16 times the rate of A (LoRA+).
+//
+//check:in tiers race
 func ExampleLoRAPlus() {
 	opt, err := quant8.New(quant8.AdamW{}, quant8.Options{Bits: 32, Params: qlora.LoRAPlus(16)})
 	if err != nil {
@@ -334,6 +351,8 @@ func ExampleLoRAPlus() {
 }
 
 // The output layer trained as a whole beside the adapters, PEFT's modules_to_save.
+//
+//check:in tiers race
 func ExampleLoadModules() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {
@@ -360,6 +379,8 @@ func ExampleLoadModules() {
 }
 
 // Two layers share the matrices of VeRA: one trains 4+64 numbers, the other 4+96.
+//
+//check:in tiers race
 func ExampleVeRA() {
 	const rows, rank = 2, 4
 	shared, err := qlora.NewVeRA(rank, 96, 96, 0) // as PEFT draws them for projection_prng_key 0
@@ -393,6 +414,8 @@ func ExampleVeRA() {
 
 // Adapters of single modules are saved in the form of PEFT, and loaded with all that their
 // config says.
+//
+//check:in tiers race
 func ExampleSaveAdapters() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {

@@ -47,6 +47,8 @@ var roundings = map[snug.DType]float64{snug.F32: 0x1p-24, snug.F16: 0x1p-11, snu
 // device, within the documented bound. x begins at a multiple of 16 bytes and where it does
 // not; y lies between guard words, and does not count where beta is 0. A second call gives
 // the same bits.
+//
+//check:in tiers arm64
 func TestForwardFewBackends(t *testing.T) {
 	for _, backend := range backends(t) {
 		for n, f := range fewWeights {
@@ -102,6 +104,9 @@ func TestForwardFewBackends(t *testing.T) {
 }
 
 // TestForwardFewManyOutputs: blocks of threads take more outputs when they are done.
+//
+//check:in ordered
+//check:not checked
 func TestForwardFewManyOutputs(t *testing.T) {
 	const out, in = 1<<15 + 21, 32
 	f := fewWeight{out, in, Options{Block: 32}}
@@ -127,6 +132,8 @@ func TestForwardFewManyOutputs(t *testing.T) {
 }
 
 // TestForwardFewPlacesErrors: what products refuse is refused on every device.
+//
+//check:in tiers arm64
 func TestForwardFewBackendsErrors(t *testing.T) {
 	for _, backend := range backends(t) {
 		t.Run(backend.Name, func(t *testing.T) {

@@ -41,6 +41,8 @@ var backWeights = append([]fewWeight{
 // TestBackwardFew compares few rows with products in float64 within the documented bound, and
 // the products of tiles within theirs. dx lies between guard words, and does not count where
 // beta is 0.
+//
+//check:in race
 func TestBackwardFew(t *testing.T) {
 	cpu := backends(t)[0]
 	require.True(t, onCPU(cpu))
@@ -93,6 +95,8 @@ func TestBackwardFew(t *testing.T) {
 
 // TestBackwardFewIsWhole: dx of 16 bits is the sums rounded once. The result is the same with
 // one worker, and a call allocates nothing.
+//
+//check:in race
 func TestBackwardFewIsWhole(t *testing.T) {
 	const rows, in, out = 3, 2560, 300
 	w, err := NewWeight(kerneltest.Normal(1, out*in), []int{out, in}, Options{})
@@ -119,6 +123,8 @@ func TestBackwardFewIsWhole(t *testing.T) {
 }
 
 // TestBackwardFewErrors: what products of tiles refuse is refused.
+//
+//check:in race
 func TestBackwardFewErrors(t *testing.T) {
 	w, err := NewWeight(kerneltest.Normal(1, 64*64), []int{64, 64}, Options{})
 	require.NoError(t, err)

@@ -63,6 +63,8 @@ func TestForwardFew(t *testing.T) {
 
 // TestForwardFewTypes: y of 16 bits is rounded once, and NaNs in it do not count with beta
 // 0. The result is the same with one worker, and a call allocates nothing.
+//
+//check:in tiers
 func TestForwardFewTypes(t *testing.T) {
 	const rows, in, out = 2, 256, 1500
 	w, err := NewWeight(kerneltest.Normal(1, out*in), []int{out, in}, Options{})

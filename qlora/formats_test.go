@@ -125,6 +125,8 @@ func TestOctetsOnDevices(t *testing.T) {
 }
 
 // TestInt8IsBitsandbytes: the codes and scales are those of bitsandbytes.
+//
+//check:in tiers arm64 arm64-go
 func TestInt8IsBitsandbytes(t *testing.T) {
 	for _, g := range readKinds(t) {
 		if g.Type != "int8" {

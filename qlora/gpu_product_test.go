@@ -30,6 +30,8 @@ func (f *formed) Grids(q gpu.Launcher) error {
 
 // TestProductForms compares every form, on both sides of the edges of its tiles and with
 // more tiles than one, with float64. Both forms on matrix units have the same bits.
+//
+//check:in metal24
 func TestProductForms(t *testing.T) {
 	forms := map[snug.DType][]gemm.Form{
 		snug.F32:  {gemm.Plain, gemm.Thin},

@@ -12,6 +12,9 @@ import (
 )
 
 // TestMerge adds adapters up, has the result in 4 bits again, and measures that.
+//
+//check:in ordered race
+//check:not checked
 func TestMerge(t *testing.T) {
 	const out, in, rank = 70, 600, 3
 	for _, backend := range backends(t) {
@@ -83,6 +86,8 @@ func TestMerge(t *testing.T) {
 func errorOf(_ amp.LostUpdates, err error) error { return err }
 
 // TestMergeCountsAndRefuses merges what rounding takes, and what the type cannot hold, by both kinds of matrices.
+//
+//check:in race
 func TestMergeCountsAndRefuses(t *testing.T) {
 	const out, in = 48, 32
 	fill := func(n int, x float32) []float32 {
@@ -139,6 +144,7 @@ func TestMergeCountsAndRefuses(t *testing.T) {
 	}
 }
 
+//check:in race
 func TestMergeErrors(t *testing.T) {
 	w, err := NewWeight(kerneltest.Normal(1, 64*32), []int{64, 32}, Options{})
 	require.NoError(t, err)

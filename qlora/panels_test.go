@@ -27,6 +27,9 @@ func newPanels(t *testing.T, dev *snug.Device, dt snug.DType, out, in int, opt O
 // TestPanels compares products by panels with float64: panels that are cut within groups of 256 blocks and that do not
 // divide W, a last panel of one row, W within a panel, results of all types between guard words, and sums beside the
 // tile, whose rows come at once or in parts.
+//
+//check:in ordered
+//check:not checked
 func TestPanels(t *testing.T) {
 	openLibraries(t, func(t *testing.T, dev *snug.Device, d *libraryDevice) {
 		backend := kerneltest.Backend{Name: "library", Dev: dev}
@@ -116,6 +119,8 @@ func TestPanelsRound(t *testing.T) {
 }
 
 // TestPanelsGradients: Backward is the gradient of Forward: Σ dy·(x·Wᵀ) = Σ (dy·W)·x.
+//
+//check:in tiers arm64
 func TestPanelsGradients(t *testing.T) {
 	const out, in, rows = 1100, 64, 520
 	openLibraries(t, func(t *testing.T, dev *snug.Device, d *libraryDevice) {
@@ -263,6 +268,9 @@ func TestPanelsShare(t *testing.T) {
 // TestPanelsBackends: products of many rows on the devices of the build, with the library where there is one, and
 // without where the tile is a row. Graphs of devices that have a library give the bits of the products that they
 // record.
+//
+//check:in tiers arm64 ordered
+//check:not checked
 func TestPanelsBackends(t *testing.T) {
 	const out, in, rows = 1600, 64, 520
 	for _, backend := range devices(t) {

@@ -96,6 +96,9 @@ func (p *wholeProduct) check(t *testing.T, got, first, a []float32, beta float32
 // float64, and with the bits of amp.MatMul by it where that does not go to a vendor's
 // library. Activations begin at a multiple of 16 bytes and where they do not; the result
 // lies between guard words, and does not count where beta is 0.
+//
+//check:in tiers arm64 ordered
+//check:not checked
 func TestProductBackends(t *testing.T) {
 	for _, backend := range devices(t) {
 		for n, tc := range []struct {
@@ -144,6 +147,9 @@ func TestProductBackends(t *testing.T) {
 }
 
 // TestProductManyTiles: products of so many tiles that they fill a GPU take other kernels.
+//
+//check:in ordered
+//check:not checked
 func TestProductManyTiles(t *testing.T) {
 	const rows, many, few = 70, 3080, 32
 	for _, backend := range devices(t) {

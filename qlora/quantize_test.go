@@ -65,6 +65,7 @@ func after(t require.TestingT, v snug.View, skip int) snug.View {
 	return tail
 }
 
+//check:in tiers arm64
 func TestQuantizeAgainstDefinition(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, dt := range floatTypes {
@@ -162,6 +163,8 @@ func TestSliceForms(t *testing.T) {
 	require.InDelta(t, x[0], bf16[0].Float32(), 0.05)
 }
 
+//check:in ordered
+//check:not checked
 func TestNonFinite(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
 		for _, dt := range floatTypes {
@@ -254,6 +257,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+//check:in tiers
 func TestTypes(t *testing.T) {
 	for _, format := range formats {
 		got, err := ParseType(format.String())
@@ -269,6 +273,7 @@ func TestTypes(t *testing.T) {
 	require.Zero(t, PackedBytes(-1))
 }
 
+//check:in race
 func TestWorkersDoNotMatter(t *testing.T) {
 	x := kerneltest.Normal(5, 100_003)
 	run := func(workers int) ([]uint8, []float32) {

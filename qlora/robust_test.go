@@ -239,6 +239,8 @@ func (p *panicky) Write(b []byte) (int, error) {
 
 // TestPanicsOfCallbacks: a panic in what the caller hands in reaches the caller, no memory
 // of a device is left, and later calls work.
+//
+//check:in race
 func TestPanicsOfCallbacks(t *testing.T) {
 	file := small(t)
 	for n := 1; n <= 2; n++ {

@@ -91,6 +91,8 @@ func TestStartAgainstPEFT(t *testing.T) {
 }
 
 // TestStartOfTypes: of a matrix in 16 bits the adapter is that of its values, and the rest is rounded.
+//
+//check:in tiers
 func TestStartOfTypes(t *testing.T) {
 	for _, dt := range []snug.DType{snug.F16, snug.BF16} {
 		for _, c := range startCases(t)[:5] {

@@ -28,6 +28,8 @@ const goldenWeights = "testdata/bitsandbytes/weights.safetensors"
 
 // TestWeightsOfBitsandbytes reads a file that bitsandbytes 0.50.2 has made. Its values
 // are the same, bit for bit.
+//
+//check:in tiers arm64 arm64-go
 func TestWeightsOfBitsandbytes(t *testing.T) {
 	type row struct {
 		Name, Type, DType string
@@ -79,6 +81,8 @@ func open(t require.TestingT, file []byte) *Weights {
 
 // TestWriteBitsandbytes writes what it has read of bitsandbytes' file: all tensors
 // are the same, and the descriptions mean the same.
+//
+//check:in tiers arm64 arm64-go
 func TestWriteBitsandbytes(t *testing.T) {
 	b, err := os.ReadFile(goldenWeights)
 	require.NoError(t, err)
@@ -257,6 +261,8 @@ func TestDamagedWeights(t *testing.T) {
 
 // TestStoredTypes loads codes that are stored as numbers of another type, as
 // bitsandbytes' quant_storage has it.
+//
+//check:in tiers
 func TestStoredTypes(t *testing.T) {
 	p := partsOf(t, small(t))
 	want, err := open(t, p.file(t)).Load("w", nil)

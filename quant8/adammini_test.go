@@ -17,6 +17,8 @@ import (
 
 // TestAdamMiniGolden makes the runs of the authors' package, in memory and in chunks of a Storage. Parameters are
 // within 2e-6 of theirs, and second moments within 2e-5 of themselves: 1-β2 of a β2 of float32 is 1.3e-5 less.
+//
+//check:in tiers arm64 arm64-go
 func TestAdamMiniGolden(t *testing.T) {
 	type values map[string][]float32
 	var runs map[string]struct {

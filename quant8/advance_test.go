@@ -101,6 +101,8 @@ func TestOncePerStep(t *testing.T) {
 }
 
 // TestConcurrentRanges: of all calls for one range, one is made.
+//
+//check:in race
 func TestConcurrentRanges(t *testing.T) {
 	const chunks, chunk, callers = 20, 256, 4
 	a := newAdamW(t, Options{Chunk: chunk, MinSize: 1}, map[string]int{"w": chunks * chunk})

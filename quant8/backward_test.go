@@ -33,6 +33,9 @@ func sizes(p map[string][]float32) map[string]int {
 
 // TestStepInBackward: the parameters have the bits of clipping all gradients and then
 // making all steps, wherever they lie, while there is memory for one gradient.
+//
+//check:in ordered race
+//check:not checked
 func TestStepInBackward(t *testing.T) {
 	const scale = 0.5
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
@@ -91,6 +94,8 @@ func TestStepInBackward(t *testing.T) {
 }
 
 // TestStepInBackwardSkips: what is not finite is not part of the norm.
+//
+//check:in race
 func TestStepInBackwardSkips(t *testing.T) {
 	for policy, want := range map[NonFinitePolicy]float64{SkipElement: 5, SkipStep: 3} {
 		a, err := New(Lion{}, Options{NonFinite: policy})
@@ -115,6 +120,8 @@ func TestStepInBackwardSkips(t *testing.T) {
 }
 
 // TestStepInBackwardErrors: what has failed before a parameter was updated can be made again.
+//
+//check:in race
 func TestStepInBackwardErrors(t *testing.T) {
 	one := func(x float32) snug.View { return snug.ViewOf([]float32{x}) }
 	broken := fmt.Errorf("broken")

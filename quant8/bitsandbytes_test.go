@@ -67,6 +67,8 @@ func requireSameState(t testing.TB, want, got golden) {
 
 // TestGoldenState imports what bitsandbytes has saved, nested and flat, and
 // exports the same.
+//
+//check:in tiers arm64 arm64-go
 func TestGoldenState(t *testing.T) {
 	nested, flat := openGolden(t, "adamw"), openGolden(t, "continued")
 	for _, o := range []Options{goldenOptions, {Storage: newFakeStorage()}} {
@@ -86,6 +88,9 @@ func TestGoldenState(t *testing.T) {
 // TestGoldenRun continues bitsandbytes' run, and does all of it, within the
 // bounds of its tests: 1e-5 and 1e-3 for parameters with 8-bit state, where all
 // 8-bit moments but 20 are within 3e-3 and 1e-3, and 1e-6 and 1e-5 with 32 bits.
+//
+//check:in tiers arm64 arm64-go ordered
+//check:not checked
 func TestGoldenRun(t *testing.T) {
 	before, after := openGolden(t, "adamw"), openGolden(t, "continued")
 	want := newWith(t, goldenRule, goldenOptions, goldenParams)
@@ -231,6 +236,9 @@ func TestWriteLargerBlocks(t *testing.T) {
 
 // TestStateOfBitsAndBytesContinues saves on one backend and goes on on another, bit
 // for bit.
+//
+//check:in tiers arm64 ordered
+//check:not checked
 func TestStateOfBitsAndBytesContinues(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, o := range []Options{{Chunk: 1024}, {Bits: 32, Chunk: 1024}, {Block: 512, Chunk: 1024}} {
@@ -267,6 +275,7 @@ func TestStateOfBitsAndBytesContinues(t *testing.T) {
 	})
 }
 
+//check:in tiers arm64
 func TestReadBitsAndBytesErrors(t *testing.T) {
 	const n = 5000
 	x, y := kerneltest.Normal(1, n), magnitudes(kerneltest.Normal(2, n))
@@ -339,6 +348,7 @@ func TestReadBitsAndBytesErrors(t *testing.T) {
 	}
 }
 
+//check:in tiers arm64
 func TestBitsAndBytesErrors(t *testing.T) {
 	file := openGolden(t, "adamw").file
 	a := newAdamW(t, Options{}, goldenParams)
@@ -399,6 +409,7 @@ func (f *failingAt) ReadAt(b []byte, offset int64) (int, error) {
 	return f.r.ReadAt(b, offset)
 }
 
+//check:in tiers arm64
 func TestBitsAndBytesNames(t *testing.T) {
 	a := newAdamW(t, Options{}, goldenParams)
 	names := func(f BitsAndBytesFormat) []string {

@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
+//check:in tiers race
 func Example() {
 	w, grad := make([]float32, 20_000), make([]float32, 20_000)
 	opt, err := quant8.New(quant8.AdamW{}, quant8.Options{})
@@ -33,6 +34,8 @@ func Example() {
 }
 
 // The norm of the gradients is known, so that the steps need not look for what is not finite.
+//
+//check:in tiers race
 func ExampleOptimizer_Within() {
 	params := map[string][]float32{"a": {1, 2}, "b": {3}}
 	grads := map[string][]float32{"a": {0.5, 0}, "b": {1}}
@@ -60,6 +63,7 @@ func ExampleOptimizer_Within() {
 	// Output: map[a:[0.5 2] b:[2]]
 }
 
+//check:in tiers race
 func ExampleLion() {
 	w, grad := make([]float32, 20_000), make([]float32, 20_000)
 	opt, err := quant8.New(quant8.Lion{}, quant8.Options{})
@@ -82,6 +86,7 @@ func ExampleLion() {
 	// Output: 1.02 bytes of state a parameter
 }
 
+//check:in tiers race
 func ExampleAdafactor() {
 	opt, err := quant8.New(quant8.Adafactor{}, quant8.Options{})
 	if err != nil {
@@ -105,6 +110,7 @@ func ExampleAdafactor() {
 	// Output: w = 3.0 with 1200 bytes of state for 20000 parameters
 }
 
+//check:in tiers race
 func ExampleMuon() {
 	opt, err := quant8.New(quant8.Muon{}, quant8.Options{})
 	if err != nil {
@@ -132,6 +138,7 @@ func ExampleMuon() {
 	// and 64 KiB of workspace for all matrices
 }
 
+//check:in tiers race
 func ExampleQuantize() {
 	x := []float32{0.5, -2, 0, 0.001}
 	m := quant8.DynamicMap(true)
@@ -150,6 +157,7 @@ func ExampleQuantize() {
 	// [0.4953 -1.9859 0.0000 0.0010]
 }
 
+//check:in tiers race
 func ExampleOptimizer_WriteTo() {
 	build := func() *quant8.Optimizer {
 		opt, err := quant8.New(quant8.AdamW{}, quant8.Options{})
@@ -175,6 +183,7 @@ func ExampleOptimizer_WriteTo() {
 	// Output: continues after step 1
 }
 
+//check:in tiers arm64 race
 func ExampleOptimizer_ReadBitsAndBytes() {
 	build := func() *quant8.Optimizer {
 		opt, err := quant8.New(quant8.AdamW{}, quant8.Options{})
@@ -204,6 +213,7 @@ func ExampleOptimizer_ReadBitsAndBytes() {
 	// Output: continues after step 1
 }
 
+//check:in tiers race
 func ExampleStateBytes() {
 	const n = 7_000_000_000 / 100
 	for _, bits := range []int{32, 8} {
@@ -216,6 +226,8 @@ func ExampleStateBytes() {
 
 // Biases do not decay, embeddings learn at half the rate, and elements whose gradient
 // is not finite are left alone and reported.
+//
+//check:in tiers race
 func ExampleOptions() {
 	opt, err := quant8.New(quant8.AdamW{WeightDecay: 0.01}, quant8.Options{
 		NonFinite: quant8.SkipElement,
@@ -246,6 +258,8 @@ func ExampleOptions() {
 }
 
 // A step of two micro-batches that has one gradient at a time in memory.
+//
+//check:in tiers race
 func ExampleOptimizer_FoldInBackward() {
 	opt, err := quant8.New(quant8.SGD{}, quant8.Options{})
 	if err != nil {
@@ -276,6 +290,8 @@ func ExampleOptimizer_FoldInBackward() {
 }
 
 // A backward pass of two layers that has one gradient at a time in memory.
+//
+//check:in tiers race
 func ExampleOptimizer_StepInBackward() {
 	opt, err := quant8.New(quant8.AdamW{}, quant8.Options{})
 	if err != nil {
@@ -310,6 +326,8 @@ func ExampleOptimizer_StepInBackward() {
 }
 
 // APOLLO-mini of a matrix, with AdamW of a vector.
+//
+//check:in tiers race
 func ExampleApollo() {
 	const rows, cols = 256, 512
 	w, b := make([]float32, rows*cols), make([]float32, rows)
@@ -343,6 +361,8 @@ func ExampleApollo() {
 }
 
 // A bfloat16 weight of 1 does not move by steps of 0.001 that are rounded to nearest.
+//
+//check:in tiers race
 func ExampleOptimizer_LostUpdates() {
 	opt, err := quant8.New(quant8.SGD{}, quant8.Options{CountLost: true})
 	if err != nil {
@@ -363,6 +383,8 @@ func ExampleOptimizer_LostUpdates() {
 }
 
 // A matrix of queries has one second moment for each of its four heads of 16 rows.
+//
+//check:in tiers race
 func ExampleAdamMini() {
 	opt, err := quant8.New(quant8.AdamMini{WeightDecay: 0.1}, quant8.Options{Params: func(name string) quant8.ParamOptions {
 		if name == "q_proj" {
@@ -391,6 +413,8 @@ func ExampleAdamMini() {
 }
 
 // SOAP of a matrix, with Adam of a vector. The first step only looks at the gradients.
+//
+//check:in tiers race
 func ExampleSOAP() {
 	const rows, cols = 4, 6
 	w, b := make([]float32, rows*cols), make([]float32, rows)

@@ -77,6 +77,8 @@ func TestFoldOfOneMicroBatch(t *testing.T) {
 }
 
 // A gradient whose square exceeds v is an error, and those below keep parameters finite.
+//
+//check:in tiers arm64
 func TestFoldOfLargeGradients(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, bits := range []int{4, 8, 16, 32} {
@@ -150,6 +152,8 @@ func TestFoldOfSGDIsExact(t *testing.T) {
 }
 
 // The step is the one of the definition, in float64, with any weights.
+//
+//check:in tiers arm64
 func TestFoldAgainstDefinition(t *testing.T) { rapid.Check(t, foldAgainstDefinition) }
 func FuzzFold(f *testing.F)                  { f.Fuzz(rapid.MakeFuzz(foldAgainstDefinition)) }
 
@@ -202,6 +206,9 @@ func foldAgainstDefinition(t *rapid.T) {
 }
 
 // A run that is saved after any micro-batch goes on with the bits of the run that is not, also in parts.
+//
+//check:in ordered
+//check:not checked
 func TestFoldResumes(t *testing.T) {
 	weights := []float64{1, 2, 1}
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {

@@ -82,6 +82,8 @@ func toFloats(v snug.View) []float32 {
 
 // TestGoldenDynamicMaps compares with bitsandbytes' maps, which torch's vector
 // code computed.
+//
+//check:in tiers arm64 arm64-go
 func TestGoldenDynamicMaps(t *testing.T) {
 	g := openGolden(t, "maps")
 	for name, isSigned := range map[string]bool{"dynamic.signed": true, "dynamic.unsigned": false} {
@@ -99,6 +101,8 @@ func TestGoldenDynamicMaps(t *testing.T) {
 // element the code of the point next to x/absmax. So only elements with a midpoint
 // between them and their point may differ, that is one at a distance of 1/65535
 // at most. Codes that are nearest to no point it cannot give at all.
+//
+//check:in tiers arm64 arm64-go
 func TestGoldenQuantization(t *testing.T) {
 	g, dynamic := openGolden(t, "blockwise"), openGolden(t, "maps")
 	for _, c := range []struct {

@@ -87,6 +87,8 @@ func TestAnyLargestStep(t *testing.T) {
 // TestSmallGradientsConverge minimizes quadratics whose gradients differ by 10^8 in a block
 // and come rarely: from 254 the sum of squares goes to 49 with float32 states and to 96 with
 // 8 bits. While codes of 0 counted as 0 it went to 4e7.
+//
+//check:in tiers arm64
 func TestSmallGradientsConverge(t *testing.T) {
 	end := func(bits int) (start, sum float64) {
 		const n, steps = 256, 400

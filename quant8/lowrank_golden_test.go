@@ -44,6 +44,8 @@ var goldenLowRank = map[string]Rule{
 
 // TestLowRankGolden makes the runs of the authors' packages with their directions, in memory and in chunks of a
 // Storage, with 32-bit state.
+//
+//check:in tiers arm64 arm64-go
 func TestLowRankGolden(t *testing.T) {
 	r, compared := readLowRankRuns(t), 0
 	require.Len(t, r.Runs, len(goldenLowRank))
@@ -81,6 +83,8 @@ func TestLowRankGolden(t *testing.T) {
 }
 
 // TestBasisGolden compares the bases of GaLore's authors with those of the same gradients, up to signs.
+//
+//check:in tiers arm64 arm64-go
 func TestBasisGolden(t *testing.T) {
 	r := readLowRankRuns(t)
 	for _, rule := range []string{"galore", "galore.other"} {

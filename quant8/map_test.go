@@ -31,6 +31,8 @@ func TestDynamicMap(t *testing.T) {
 
 // TestDynamicMapDefinition compares with the midpoints in float64: the float32
 // of the definition are within some units in the last place.
+//
+//check:in tiers arm64
 func TestDynamicMapDefinition(t *testing.T) {
 	for _, signed := range []bool{true, false} {
 		want := []float64{0, 1}
@@ -57,6 +59,8 @@ func TestDynamicMapDefinition(t *testing.T) {
 
 // TestGoldenLinearMaps compares with bitsandbytes' maps, which torch's vector
 // code computed.
+//
+//check:in tiers arm64 arm64-go
 func TestGoldenLinearMaps(t *testing.T) {
 	g := openGolden(t, "maps")
 	for name, isSigned := range map[string]bool{"linear.signed": true, "linear.unsigned": false} {

@@ -251,6 +251,9 @@ func TestMatrixInfinite(t *testing.T) {
 // TestSkipElementOfMatrices: elements whose gradient is not finite keep their values and
 // have states of 0. To the others it is as if their gradients were 0, as all that the
 // first step reads of them.
+//
+//check:in ordered
+//check:not checked
 func TestSkipElementOfMatrices(t *testing.T) {
 	const rows, cols, scale = 37, 66, 0.5
 	bad := map[int]float32{0: nan, 1: inf, 500: -inf, 501: 1e20, rows*cols - 1: nan}

@@ -58,6 +58,8 @@ func readTorchRuns(t *testing.T) (r torchRuns) {
 
 // TestMatricesGolden makes 20 steps with 32-bit state, in memory and in chunks of a
 // Storage. Adafactor's are those of torch, Muon's those of its equations in float64.
+//
+//check:in tiers arm64 arm64-go
 func TestMatricesGolden(t *testing.T) {
 	r, runs := readTorchRuns(t), 0
 	for rule, after := range r.After {
@@ -78,6 +80,8 @@ func TestMatricesGolden(t *testing.T) {
 
 // TestMuonAgainstTorch: torch orthogonalizes in bfloat16, which rounds by up to 2^-9, in
 // 16 operations. Elements of the result are at most about 1.
+//
+//check:in tiers arm64 arm64-go
 func TestMuonAgainstTorch(t *testing.T) {
 	r := readTorchRuns(t)
 	for rule, torchs := range map[string]string{"muon": "muon.torch", "muon.other": "muon.torch.other"} {
@@ -138,6 +142,8 @@ func toDoubles(x []float32) []float64 {
 
 // TestAdafactorIsDefinition has matrices of one and of many bands of rows and strips of
 // columns, and operands of all types and backends.
+//
+//check:in tiers arm64
 func TestAdafactorIsDefinition(t *testing.T) {
 	require.Equal(t, parts{height: 17, bands: 16, width: 1030, strips: 1}, partsOf(shape{rows: 272, cols: 1030}))
 	require.Equal(t, parts{height: 1, bands: 3, width: 16384, strips: 3}, partsOf(shape{rows: 3, cols: 32769}))

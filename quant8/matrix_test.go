@@ -83,6 +83,8 @@ func newMatrices(t testing.TB, rule string, s Options, sides map[string][2]int) 
 }
 
 // TestMatrixTypes: parameters of 16 bits are those of 32 bits, rounded.
+//
+//check:in tiers
 func TestMatrixTypes(t *testing.T) {
 	const rows, cols = 70, 31
 	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
@@ -236,6 +238,8 @@ func TestMatrixEmpty(t *testing.T) {
 	})
 }
 
+//check:in ordered race
+//check:not checked
 func TestMatrixWorkersDoNotMatter(t *testing.T) {
 	sides := map[string][2]int{"w": {40, 1000}, "x": {3, 20_000}}
 	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {

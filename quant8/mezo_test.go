@@ -41,6 +41,8 @@ func bowl(p snug.View, target []float32) func() (float64, error) {
 
 // TestMeZOGolden makes the steps of the authors' trainer with its noise. It rounds the parameters four times where this
 // package does three times, which the projected gradient magnifies: the losses are within 1e-6, parameters within 1e-5.
+//
+//check:in tiers arm64 arm64-go
 func TestMeZOGolden(t *testing.T) {
 	var g struct {
 		Start, Target []float32

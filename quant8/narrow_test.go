@@ -311,6 +311,8 @@ func TestNarrowRegression(t *testing.T) {
 }
 
 // TestNarrowBitsAndBytes: bitsandbytes has neither width.
+//
+//check:in tiers arm64
 func TestNarrowBitsAndBytes(t *testing.T) {
 	params := map[string]int{"w": 5000, "b": 10}
 	file := new(bytes.Buffer)

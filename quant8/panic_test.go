@@ -73,6 +73,8 @@ func loudCases() map[string]loudCase {
 // panic comes out, nothing stays acquired, and then either the step can be made, by ranges
 // where a part of it was, with the bits of one that was not disturbed, or the optimizer
 // refuses everything until a state is restored.
+//
+//check:in race
 func TestLoudStorage(t *testing.T) {
 	for name, c := range loudCases() {
 		t.Run(name, func(t *testing.T) {
@@ -145,6 +147,8 @@ func stepRest(a *Optimizer, p, g []float32) error {
 
 // TestLoudFunctions has the functions of options fail and panic: nothing is changed, and
 // the call can be repeated.
+//
+//check:in race
 func TestLoudFunctions(t *testing.T) {
 	const n = 1000
 	loud := false
@@ -187,6 +191,8 @@ func TestLoudFunctions(t *testing.T) {
 
 // TestLoudBackward: a panic of backward, of Squares or of a Storage under ready comes out,
 // also where backward recovers it, and so do errors that backward keeps to itself.
+//
+//check:in race
 func TestLoudBackward(t *testing.T) {
 	const n = 600
 	p, g := kerneltest.Normal(1, n), kerneltest.Normal(2, n)
@@ -285,6 +291,8 @@ func TestLoudBackward(t *testing.T) {
 
 // TestLoudReaders: a Reader or Writer that panics leaves nothing acquired. A state that was
 // read in part cannot be used.
+//
+//check:in race
 func TestLoudReaders(t *testing.T) {
 	store := newFakeStorage()
 	a := newAdamW(t, Options{Chunk: 1024, Storage: store}, map[string]int{"w": 5000})

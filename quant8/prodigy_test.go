@@ -30,6 +30,8 @@ func prodigyPull(p, target []float32) []float32 {
 // shorter. Where d begins at 1e-4 and 1e-6 they are within 2e-3 and 5e-2: the first steps are then about as small as the
 // rounding of parameters, by which p0 - p differs, and the estimate grows by factors. The authors' own runs in float64
 // are 8e-5, 6e-5, 1e-3 and 5e-2 away from those in float32.
+//
+//check:in tiers arm64 arm64-go
 func TestProdigyGolden(t *testing.T) {
 	var runs map[string]struct {
 		Start, Target []float32

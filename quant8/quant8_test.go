@@ -64,6 +64,7 @@ func after(t require.TestingT, v snug.View, skip int) snug.View {
 	return tail
 }
 
+//check:in tiers arm64
 func TestQuantizeAgainstDefinition(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, dt := range floatTypes {
@@ -234,6 +235,8 @@ func TestSpecialBlocks(t *testing.T) {
 	}
 }
 
+//check:in ordered
+//check:not checked
 func TestNonFinite(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
 		for _, dt := range floatTypes {
@@ -338,6 +341,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
+//check:in race
 func TestWorkersDoNotMatter(t *testing.T) {
 	x, m := kerneltest.Normal(5, 100_003), DynamicMap(true)
 	run := func(workers int) ([]uint8, []float32) {

@@ -115,6 +115,8 @@ func TestResharding(t *testing.T) {
 }
 
 // TestShardPlaces has the state of shards on devices and in a Storage.
+//
+//check:in tiers arm64
 func TestShardBackends(t *testing.T) {
 	params := map[string][]float32{}
 	for name, n := range shardedParams {
@@ -147,6 +149,8 @@ func TestShardBackends(t *testing.T) {
 }
 
 // TestShardsWithBitsAndBytes imports into shards.
+//
+//check:in tiers arm64
 func TestShardsWithBitsAndBytes(t *testing.T) {
 	g := openGolden(t, "adamw")
 	whole, o := newWith(t, goldenRule, goldenOptions, goldenParams), goldenOptions

@@ -77,6 +77,9 @@ func TestTrustNonFinite(t *testing.T) {
 }
 
 // TestMeasure: the sums of devices are those of the definition.
+//
+//check:in ordered
+//check:not checked
 func TestMeasure(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for name := range rules {

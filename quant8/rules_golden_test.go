@@ -17,6 +17,8 @@ import (
 // within 3e-3 and 1e-3, and parameters with 32-bit state 1e-6 and 1e-5. Of all six steps
 // the mean error of a parameter is within their 6e-5: on the CPU its quantizer does not
 // give the nearest codes, see TestGoldenQuantization.
+//
+//check:in tiers arm64 arm64-go
 func TestGoldenRules(t *testing.T) {
 	g := openGolden(t, "rules")
 	s := Options{NearestCodes: true, Chunk: 1024}
@@ -112,6 +114,8 @@ func TestNegativeSquares(t *testing.T) {
 // TestZeroBlocksOfBitsAndBytes: bitsandbytes' CPU library writes code 0 for every element
 // of a block of zeros. Such a file is read by all optimizers, whatever its blocks, and goes
 // on as one with the codes of 0.
+//
+//check:in tiers arm64
 func TestZeroBlocksOfBitsAndBytes(t *testing.T) {
 	const n = grain + 5000
 	for name := range rules {

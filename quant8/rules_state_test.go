@@ -212,6 +212,8 @@ func TestLongNames(t *testing.T) {
 
 // TestRulesWithBitsAndBytes writes and reads the tensors of optimizers with one state
 // and two. bitsandbytes keeps others in other forms.
+//
+//check:in tiers arm64
 func TestRulesWithBitsAndBytes(t *testing.T) {
 	params := map[string]int{"w": 5000, "b": 10}
 	keys := []string{"step", "state1", "qmap1", "absmax1", "state2", "qmap2", "absmax2"}
@@ -265,6 +267,8 @@ func newAdamWAfterStep(t *testing.T, params map[string]int) *Optimizer {
 
 // TestAdamWithBitsAndBytes: Adam without weight decay is the Adam of bitsandbytes, and with
 // it for one parameter that one is refused.
+//
+//check:in tiers arm64
 func TestAdamWithBitsAndBytes(t *testing.T) {
 	params := map[string]int{"w": 5000, "b": 10}
 	var file bytes.Buffer

@@ -53,6 +53,8 @@ func step(t testing.TB, a *Optimizer, name string, p, g []float32, scale float32
 
 // TestRulesGolden makes 20 steps with float32 state. Parameters are those of torch and
 // of bitsandbytes within the bounds of its tests, 1e-6 and 1e-5.
+//
+//check:in tiers arm64 arm64-go
 func TestRulesGolden(t *testing.T) {
 	var golden struct {
 		Start     []float32
@@ -80,6 +82,9 @@ func TestRulesGolden(t *testing.T) {
 
 // TestRulesAgainstDefinition compares with decoding, an update, and the nearest codes
 // by brute force or the same random numbers, of whole vectors.
+//
+//check:in tiers arm64
+//check:not checked
 func TestRulesAgainstDefinition(t *testing.T) {
 	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		for _, nearest := range []bool{false, true} {
@@ -291,6 +296,7 @@ func TestRulesStepRange(t *testing.T) {
 	})
 }
 
+//check:in race
 func TestRulesWorkersDoNotMatter(t *testing.T) {
 	const n = 70_001
 	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {

@@ -39,6 +39,8 @@ func requireNear(t *testing.T, want, got []float32, what string) {
 
 // TestScheduleFreeGolden makes the runs of the authors' package, with the parameters of training and with those of
 // evaluation, within 1e-6 and 1e-5.
+//
+//check:in tiers arm64 arm64-go
 func TestScheduleFreeGolden(t *testing.T) {
 	r := readAuthorsRuns(t, "schedulefree")
 	rules := map[string]ScheduleFree{

@@ -22,6 +22,8 @@ var goldenSOAP = map[string]Rule{
 
 // TestSOAPGolden makes the runs of the authors' code, in memory and in chunks of a Storage. Parameters do not depend on
 // the signs of eigenvectors.
+//
+//check:in tiers arm64 arm64-go
 func TestSOAPGolden(t *testing.T) {
 	var r struct {
 		Shapes    map[string][]int
@@ -148,6 +150,8 @@ func (d *defined) step(g *mat.Dense, rate, beta1, beta2, eps, decay float64, eve
 
 // TestSOAPDefinition compares matrices with preconditioners on both sides with the definition in float64. The bases of
 // the first gradient, which has no full rank, are the optimizer's.
+//
+//check:in tiers arm64
 func TestSOAPDefinition(t *testing.T) {
 	for _, side := range [][2]int{{9, 14}, {14, 9}, {12, 12}, {5, 6}} {
 		rows, cols := side[0], side[1]

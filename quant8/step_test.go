@@ -86,6 +86,7 @@ func moments(t testing.TB, a *Optimizer, name string) (m, v []float32) {
 	return m, v
 }
 
+//check:in tiers arm64
 func TestStepAgainstDefinition(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, dt := range floatTypes {
@@ -356,6 +357,7 @@ func stateOf(t testing.TB, a *Optimizer) []byte {
 	return all
 }
 
+//check:in race
 func TestStepWorkersDoNotMatter(t *testing.T) {
 	run := func(workers int) ([]float32, []byte) {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(workers))

@@ -34,6 +34,8 @@ func TestTinyAbsmax(t *testing.T) {
 
 // TestGoldenTinyAbsmax: of blocks whose absmax is below 2.9e-39, bitsandbytes 0.50.2 on the
 // CPU keeps the absmax and the signs, since its reciprocal is infinite.
+//
+//check:in tiers arm64 arm64-go
 func TestGoldenTinyAbsmax(t *testing.T) {
 	g := openGolden(t, "rules")
 	x := g.floats("tiny.x")

@@ -50,6 +50,8 @@ func lars(_ int, p, g, m, _ []float64, ratio bool) {
 
 // TestTrustGolden makes 20 steps of parameters of several chunks with float32 state,
 // against the definition in float64.
+//
+//check:in tiers arm64 arm64-go
 func TestTrustGolden(t *testing.T) {
 	const n = 5000
 	for name, define := range map[string]func(t int, p, g, m, v []float64, ratio bool){"LAMB": lamb, "LARS": lars} {

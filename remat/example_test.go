@@ -53,6 +53,8 @@ func costs(n int) remat.Costs {
 }
 
 // The gradient of a chain of 10 stages, with all activations and with few.
+//
+//check:in race
 func ExampleChain_Run() {
 	ctx := context.Background()
 	c := chain(10)
@@ -83,12 +85,15 @@ func ExampleChain_Run() {
 }
 
 // Evaluation needs no plan and holds two values at most.
+//
+//check:in race
 func ExampleChain_Eval() {
 	y, err := chain(3).Eval(context.Background(), []float64{0.5, 1})
 	fmt.Println(y, err)
 	// Output: [0.5 10.5] <nil>
 }
 
+//check:in race
 func ExamplePlan_Simulate() {
 	c := costs(4)
 	plan, _ := remat.Chen(c)
@@ -101,6 +106,8 @@ func ExamplePlan_Simulate() {
 }
 
 // The fastest plan under a budget, and the answer when there is none.
+//
+//check:in race
 func ExampleFit() {
 	c := costs(64)
 	for _, budget := range []int64{1 << 20, 400, 100, 50} {
@@ -121,6 +128,8 @@ func ExampleFit() {
 }
 
 // A plan is saved as JSON with a checksum.
+//
+//check:in race
 func ExampleParsePlan() {
 	plan, _ := remat.Every(costs(3), 2)
 	data, _ := json.Marshal(plan)
@@ -139,6 +148,8 @@ func ExampleParsePlan() {
 // A stage that draws random numbers from a sequence gives another output when it
 // is computed again. With Hash the run says so instead of returning a gradient of
 // no function.
+//
+//check:in race
 func ExampleRecomputeError() {
 	c := chain(3)
 	draws := 0.0
@@ -170,6 +181,8 @@ func (d dropout) ForwardSave(ctx context.Context, x []float64) (y, saved []float
 func (d dropout) Backward(_ context.Context, _, _, dy []float64) ([]float64, error) { return dy, nil }
 
 // The memory of a plan over its operations, for a spreadsheet.
+//
+//check:in race
 func ExampleReport_WriteCSV() {
 	plan, err := remat.KeepAll(costs(2))
 	if err != nil {
@@ -190,6 +203,8 @@ func ExampleReport_WriteCSV() {
 }
 
 // The same two layers at every one of ten time steps, with room for few of them.
+//
+//check:in race
 func ExampleRepeat() {
 	loop, err := costs(2).Repeat(10)
 	if err != nil {
@@ -209,6 +224,8 @@ func ExampleRepeat() {
 }
 
 // The fastest plan of all under a budget, for a short chain.
+//
+//check:in race
 func ExampleExact() {
 	plan, err := remat.Exact(costs(8), 80)
 	if err != nil {
@@ -222,6 +239,8 @@ func ExampleExact() {
 }
 
 // The method of a command line.
+//
+//check:in race
 func ExampleParseMethod() {
 	method, err := remat.ParseMethod("rotor")
 	fmt.Println(method, err)
@@ -236,6 +255,8 @@ func ExampleParseMethod() {
 }
 
 // A run that compares the hash of every value that is computed again.
+//
+//check:in emulated race
 func ExampleHashView() {
 	c := chain(8)
 	float32s := func(x []float64) (uint64, error) { // of values in any element type, on any device
@@ -273,6 +294,7 @@ func (n noise) ForwardSave(ctx context.Context, x []float64) (y, saved []float64
 	return y, y, err
 }
 
+//check:in race
 func ExampleIteration() {
 	stages, err := remat.Repeat[[]float64, []float64](3, noise{})
 	if err != nil {
@@ -287,6 +309,8 @@ func ExampleIteration() {
 }
 
 // A stage whose elements do not depend on each other runs on two at a time. It keeps its output alone.
+//
+//check:in race
 func ExampleTiles() {
 	part := func(x []float64, i int) []float64 { return x[2*i : min(2*i+2, len(x))] }
 	c := chain(1)

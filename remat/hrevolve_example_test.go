@@ -10,6 +10,8 @@ import (
 
 // The gradient through 31 steps with few states in memory and a few more on a disk, where
 // a transfer takes as long as two steps.
+//
+//check:in race
 func ExampleHRevolve() {
 	c := costs(31)
 	c.Disk = remat.Rates{Write: 8, Read: 8} // bytes in the time of a step

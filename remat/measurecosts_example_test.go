@@ -9,6 +9,8 @@ import (
 
 // The costs of real stages, and a plan with half of the memory that keeping all
 // would take.
+//
+//check:in race
 func ExampleChain_MeasureCosts() {
 	ctx := context.Background()
 	c := chain(20)

@@ -25,6 +25,8 @@ func blocks() remat.Costs {
 }
 
 // All methods under a half of what all activations take.
+//
+//check:in race
 func ExamplePlanner() {
 	c := blocks()
 	keep, _ := remat.KeepAll(c)
@@ -69,6 +71,8 @@ func (h *hostCopy) Load(context.Context) ([]float64, error) {
 
 // A chain that pages saved sets: it says how a value is copied. Load may return
 // before the values are there; Loaded then waits for them.
+//
+//check:in race
 func ExampleCopy() {
 	c := chain(10)
 	c.Output = func(saved []float64) []float64 { return saved }
@@ -147,6 +151,8 @@ func (p *inInt8) Load(context.Context) (inputAndOutput, error) {
 
 // Saved sets in 8 bits: a plan of 6 tenths of the memory that computes nothing again,
 // and what it does to the gradient.
+//
+//check:in race
 func ExampleTiers() {
 	const n, stages = 1024, 8
 	size := func(x []float32) int64 { return int64(4 * len(x)) }

@@ -144,6 +144,8 @@ func faultAt(t *testing.T, c Costs, p Plan, target int, fail func(cancel func())
 }
 
 // TestReleasePanics: releases that panic one after the other stop none.
+//
+//check:in race
 func TestReleasePanics(t *testing.T) {
 	c := mixed()
 	h := newHeap()
@@ -333,6 +335,7 @@ func TestRunnerKeepsItsOwn(t *testing.T) {
 	require.Equal(t, want, rep)
 }
 
+//check:in race
 func TestConcurrentRuns(t *testing.T) {
 	c := mixed()
 	h := newHeap()

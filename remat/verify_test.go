@@ -83,6 +83,7 @@ func TestVerify(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 }
 
+//check:in emulated
 func TestHashView(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, n := range []int{0, 1, 1000, 40_000} {

@@ -95,8 +95,10 @@ func mergeModel() *bpe {
 	return m
 }
 
+//check:in race
 func TestMerges(t *testing.T) { rapid.Check(t, merges) }
 
+//check:in race
 func FuzzMerges(f *testing.F) { f.Fuzz(rapid.MakeFuzz(merges)) }
 
 // TestLongWords: a word of a million characters that no border cuts takes no quadratic time.
@@ -110,6 +112,8 @@ func TestLongWords(t *testing.T) {
 }
 
 // TestCachedAllocations: a text of words that the cache has allocates no memory by words.
+//
+//check:in race
 func TestCachedAllocations(t *testing.T) {
 	m := mergeModel()
 	dst := make([]int32, 0, 64)

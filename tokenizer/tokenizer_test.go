@@ -17,6 +17,7 @@ import (
 	"github.com/snug-ml/snug/tokenizer"
 )
 
+//check:in race
 func Example() {
 	folder, err := os.MkdirTemp("", "tokenizer")
 	if err != nil {
@@ -303,6 +304,8 @@ func TestConfig(t *testing.T) {
 }
 
 // TestConcurrent encodes on many goroutines with one tokenizer.
+//
+//check:in race
 func TestConcurrent(t *testing.T) {
 	tok := open(t, "qwen")
 	rows := readGolden(t, "qwen")

@@ -30,6 +30,8 @@ func folder(t *testing.T, files map[string]any) string {
 }
 
 // TestVocabularyAndMerges: folders without tokenizer.json have the ids and the special tokens of transformers.
+//
+//check:in race
 func TestVocabularyAndMerges(t *testing.T) {
 	path := "testdata/vocabulary.json"
 	if other := os.Getenv("SNUG_VOCABULARY"); other != "" {

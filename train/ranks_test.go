@@ -123,6 +123,8 @@ func TestRanksSkip(t *testing.T) {
 
 // TestRanksResume: rank 0 writes checkpoints, from which any number of ranks goes on: as many with the same bits as
 // without the interruption, others with rounding.
+//
+//check:in race
 func TestRanksResume(t *testing.T) {
 	o := Options{Optimizer: quant8.AdamW{}, StateBits: 8, Checkpoints: Checkpoints{SaveEvery: 2}, Clip: 1, Schedule: Constant(1e-3)}
 	run := func(dir string, size, from, to int) (models []*toy, errs []error) {

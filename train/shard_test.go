@@ -148,6 +148,8 @@ func TestShardsMemory(t *testing.T) {
 
 // TestShardsResume: a checkpoint holds whole parameters, so that a run goes on with any number of ranks and any
 // Sharding: with the same bits if both are the same, else up to rounding.
+//
+//check:in race
 func TestShardsResume(t *testing.T) {
 	for _, o := range []Options{
 		{StateBits: 8, Clip: 1}, {Masters: amp.SplitMaster, StateBits: 32, Chunk: 1024}, {Masters: amp.Split24Master, Stochastic: true, StateBits: 16, Seed: 5}, {Masters: amp.NoMaster},
@@ -302,6 +304,8 @@ func (brokenStorage) Release(string, bool) error { return nil }
 
 // TestShardsSaveFails: if one rank cannot send its part, or rank 0 cannot write, no rank waits for ever, all have an
 // error, and a later Save succeeds.
+//
+//check:in race
 func TestShardsSaveFails(t *testing.T) {
 	for failing := range 3 {
 		dir, models := t.TempDir(), toys(t, 3, snug.BF16)
@@ -368,6 +372,8 @@ func TestShardOptions(t *testing.T) {
 
 // TestRanksOptions: options that differ between ranks are an error on all of them, which names the option. Rates that
 // differ at a later step are an error of that step, before anything is updated.
+//
+//check:in race
 func TestRanksOptions(t *testing.T) {
 	same := Options{Masters: amp.FullMaster}
 	for want, change := range map[string]func(o *Options){

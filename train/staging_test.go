@@ -356,6 +356,8 @@ func (f *faulty) Acquire(key string, size int) ([]byte, error) {
 
 // TestStagingStorage: after an error, a panic or the end of the goroutine in the Storage, and after the device was closed,
 // no copy is under way.
+//
+//check:in race
 func TestStagingStorage(t *testing.T) {
 	for _, c := range stagedCases[:6] {
 		for way := range 4 {

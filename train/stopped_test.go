@@ -24,6 +24,8 @@ func backwardForms() map[string]Options {
 
 // A step in the backward pass that fails before it has changed anything, for example because its context ends, may be
 // run again, also after a checkpoint in another process, with the bits of one that has not failed.
+//
+//check:in race
 func TestStepsThatFail(t *testing.T) {
 	ctx := context.Background()
 	for name, o := range backwardForms() {
@@ -68,6 +70,8 @@ func TestStepsThatFail(t *testing.T) {
 }
 
 // A step that fails when it has changed something leaves the older checkpoints, from which the run goes on.
+//
+//check:in race
 func TestStepsThatStop(t *testing.T) {
 	ctx := context.Background()
 	for name, o := range backwardForms() {
@@ -156,6 +160,8 @@ func TestFoldOfSmallWeights(t *testing.T) {
 }
 
 // A step whose context ends between the pass and the update is not made, and may be run again, also with a loss scale.
+//
+//check:in race
 func TestStepsThatAreCancelled(t *testing.T) {
 	for name, o := range map[string]Options{"unscaled": {}, "scaled": {Scaler: &amp.ScalerOptions{Interval: 2}}, "disabled": {Scaler: &amp.ScalerOptions{Mode: amp.Disabled}}} {
 		t.Run(name, func(t *testing.T) {

@@ -437,6 +437,7 @@ func TestOtherRuns(t *testing.T) {
 	require.JSONEq(t, `null`, string(tr.Notes()))
 }
 
+//check:in race
 func TestPanicsLeaveTheFolder(t *testing.T) {
 	dir := t.TempDir()
 	m := newToy(t, snug.F32, snug.F32)

@@ -46,6 +46,8 @@ func tokens(step int) transformer.Batch {
 
 // Models of package transformer train in the backward pass with the bits of the ordinary step, with one
 // gradient at a time.
+//
+//check:in race
 func TestTransformersInBackward(t *testing.T) {
 	for _, family := range []string{"llama", "qwen3", "gpt2"} {
 		for _, tied := range []bool{false, true} {

@@ -70,6 +70,8 @@ func (b *breaking) AllGather(v snug.View) error {
 
 // TestZero3Breaks: a Reducer that fails or panics at any of its calls, in the step or while the next page is gathered, ends
 // all ranks.
+//
+//check:in race
 func TestZero3Breaks(t *testing.T) {
 	const ranks = 2
 	run := func(at int, panics bool) (calls int, errs [ranks]error) {

@@ -94,6 +94,7 @@ func TestAdaptersAgainstPEFT(t *testing.T) {
 	}
 }
 
+//check:not bits32
 func TestTrainingAgainstPEFT(t *testing.T) {
 	for _, name := range adapterNames {
 		g := readAdapter(t, name)
@@ -210,6 +211,8 @@ func TestAdaptersOfMultimodal(t *testing.T) {
 }
 
 // Matrices in pages give the bits of matrices in memory.
+//
+//check:in race
 func TestPagedBase(t *testing.T) {
 	for _, name := range adapterNames {
 		g := readAdapter(t, name)

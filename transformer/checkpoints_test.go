@@ -90,6 +90,8 @@ func paged(t testing.TB, m *Model, sequences, tokens int) (remat.Plan, remat.Cos
 
 // TestCheckpoints: with checkpoints in a storage, on disk or in memory, a model has the same gradients bit for bit, and
 // takes the bytes that the plan says.
+//
+//check:not bits32
 func TestCheckpoints(t *testing.T) {
 	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU), wide()} {
 		sequences := 9
@@ -135,6 +137,8 @@ func TestCheckpoints(t *testing.T) {
 }
 
 // TestCheckpointsFail: whatever call of the storage fails, the error arrives and the model can go on.
+//
+//check:in race
 func TestCheckpointsFail(t *testing.T) {
 	c := tiny()
 	s := newShelf()
@@ -169,6 +173,8 @@ func TestCheckpointsFail(t *testing.T) {
 
 // TestCheckpointsFailWhole: a call that failed leaves nothing in the storage, also where a blob was there already, so
 // that a batch of another length can follow.
+//
+//check:in race
 func TestCheckpointsFailWhole(t *testing.T) {
 	c := tiny()
 	s := newShelf()
@@ -204,6 +210,8 @@ func (w *nested) Into(name string) (snug.View, snug.Into, error) {
 }
 
 // TestModelsShareCheckpoints: models do not overwrite each other's outputs in one storage.
+//
+//check:in race
 func TestModelsShareCheckpoints(t *testing.T) {
 	c, s := tiny(), newShelf()
 	b := someBatch(7, c.Vocab, 3, 9)
@@ -227,6 +235,8 @@ func TestModelsShareCheckpoints(t *testing.T) {
 }
 
 // TestCheckpointsPanic: a panic of a window ends Backprop with nothing in the storage, and the model can go on.
+//
+//check:in race
 func TestCheckpointsPanic(t *testing.T) {
 	s := newShelf()
 	m := newTiny(t, tiny(), Options{Checkpoints: s, Tiles: 2})

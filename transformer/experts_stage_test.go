@@ -71,6 +71,8 @@ func optionName(o Options) string {
 }
 
 // TestExpertStage: costs are what stages take, plans and workers have the same bits, and a step allocates nothing.
+//
+//check:not bits32
 func TestExpertStage(t *testing.T) {
 	for _, o := range expertOptions() {
 		o.Seed = 3

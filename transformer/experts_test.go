@@ -140,6 +140,8 @@ func TestExpertsByDefinition(t *testing.T) {
 }
 
 // TestExpertGradientsByDifferences compares gradients of all parameters with differences of the mean loss.
+//
+//check:not bits32
 func TestExpertGradientsByDifferences(t *testing.T) {
 	for name, change := range kindsOfExperts {
 		c := tinyExperts()

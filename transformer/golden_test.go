@@ -176,6 +176,7 @@ func TestGradientsAgainstTransformers(t *testing.T) {
 	}
 }
 
+//check:not bits32
 func TestTrainingAgainstTransformers(t *testing.T) {
 	for _, name := range modelNames {
 		g := readModel(t, name)

@@ -84,6 +84,8 @@ func someBatch(seed uint64, vocab, sequences, tokens int) Batch {
 }
 
 // TestGradientsByDifferences compares gradients with differences of the mean loss.
+//
+//check:not bits32
 func TestGradientsByDifferences(t *testing.T) {
 	for name, c := range map[string]*Config{"llama": tiny(), "gemma": tinyGemma(), "gpt2": tinyGPT2(GELUTanh), "gpt2, erf": tinyGPT2(GELU), "custom": tinyCustom(), "custom, free": freeCustom(), "custom, sinks": sunkCustom()} {
 		m := newTiny(t, c, Options{Seed: 3})
@@ -318,6 +320,8 @@ func TestSaveForTransformers(t *testing.T) {
 }
 
 // TestAllocations: a training step that is not longer than an earlier one allocates nothing.
+//
+//check:not bits32
 func TestAllocations(t *testing.T) {
 	adapted := func(base qlora.Type, dora bool) Options {
 		return Options{DType: snug.BF16, Base: base, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 4, DoRA: dora, Dropout: 0.1}}
@@ -369,6 +373,8 @@ func TestAllocations(t *testing.T) {
 }
 
 // TestModelOnDevices: the model computes on every device of this build what it computes on the CPU.
+//
+//check:in emulated
 func TestModelOnDevices(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELUTanh), tinyCustom(), sunkCustom()} {

@@ -65,6 +65,8 @@ func TestPlans(t *testing.T) {
 }
 
 // TestTransients: f_i and b_i are the most that a stage takes in addition to its operands and results.
+//
+//check:not bits32
 func TestTransients(t *testing.T) {
 	plain := tiny()
 	plain.QKNorm, plain.QKVBias, plain.OutBias = false, false, false

@@ -352,6 +352,8 @@ func TestResidentJob(t *testing.T) {
 // TestResident: what a process holds is what is predicted, counted to the byte except for
 // transients of forward steps, and resident within a tenth. SNUG_RESIDENT=large measures models
 // of 0.2 to 1.5 GB and writes a table.
+//
+//check:not bits32
 func TestResident(t *testing.T) {
 	if runtime.GOOS != "linux" || kerneltest.Race {
 		return // elsewhere the peak of the process counts its parent, and the race detector's shadow counts too

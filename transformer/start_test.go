@@ -87,6 +87,8 @@ func trainSteps(t *testing.T, m *Model, b Batch, decay float32, params func(stri
 
 // TestStartsAgainstPEFT: adapters that begin by their matrix train as PEFT's do, and what SaveAdapter writes computes
 // the same with the published base. It writes what testdata/starts.py checks, into the folder $SNUG_SAVE.
+//
+//check:not bits32
 func TestStartsAgainstPEFT(t *testing.T) {
 	dir := os.Getenv("SNUG_SAVE")
 	if dir == "" {

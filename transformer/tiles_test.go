@@ -91,6 +91,8 @@ func stageBits(t *testing.T, m *Model, b Batch) (bits [][32]byte) {
 
 // TestTilesHaveTheSameBits: y and dx do not depend on the number of tiles, in float32 also not where products of few
 // rows add in another order. The gradients of parameters depend on it by their rounding alone.
+//
+//check:not bits32
 func TestTilesHaveTheSameBits(t *testing.T) {
 	trains := func(name string) bool { return len(name)%3 > 0 }
 	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU), tinyCustom(), freeCustom(), wide()} {
@@ -169,6 +171,8 @@ func (w *ordered) Done(name string) error {
 }
 
 // TestTilesComplete: a gradient is complete once, after the last tile.
+//
+//check:not bits32
 func TestTilesComplete(t *testing.T) {
 	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU)} {
 		for _, a := range []*qlora.AdapterOptions{
@@ -192,6 +196,8 @@ func TestTilesComplete(t *testing.T) {
 
 // TestTilesDivideMemory: what an MLP holds besides its input and output is divided by the number of tiles, in use and in
 // buffers. A shorter batch needs no other buffers.
+//
+//check:not bits32
 func TestTilesDivideMemory(t *testing.T) {
 	c := tiny()
 	c.Hidden, c.Layers, c.Windows = 64, 1, []int{0}
@@ -279,6 +285,8 @@ func TestTilesGenerate(t *testing.T) {
 }
 
 // TestPlanOfTiles: package plan predicts what training in tiles takes, by any plan, also with adapters of every kind.
+//
+//check:not bits32
 func TestPlanOfTiles(t *testing.T) {
 	const tokens = 13
 	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU), freeCustom()} {

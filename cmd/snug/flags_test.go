@@ -144,6 +144,8 @@ func TestFlagHelp(t *testing.T) {
 }
 
 // TestTuneConfig: a file gives what the command line would.
+//
+//check:not bits32
 func TestTuneConfig(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "run.yaml")
 	require.NoError(t, os.WriteFile(config, []byte("model: "+publish(t)+"\ndata: ["+chats(t, 12)+"]\nlora: 4\nsteps: 2\nadapter: dora\nmodules-to-save: [lm_head]\ndry-run: true\njson: true\n"), 0o600))

@@ -166,6 +166,8 @@ func readGuide(t *testing.T, name string) string {
 
 // TestGuides: the commands of every guide work, one after the other, on a small model; its programs are formatted,
 // pass vet and print what it says. Commands that call mpiexec are left out, see TestRanksGuide.
+//
+//check:not bits32
 func TestGuides(t *testing.T) {
 	for _, name := range guides(t) {
 		t.Run(name, func(t *testing.T) {
@@ -176,6 +178,8 @@ func TestGuides(t *testing.T) {
 }
 
 // TestRanksGuide runs all commands of the guide that has ranks in processes.
+//
+//check:in ranks
 func TestRanksGuide(t *testing.T) {
 	mpiexec(t)
 	runGuide(t, readGuide(t, ranksGuide), true)

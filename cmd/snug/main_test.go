@@ -318,6 +318,8 @@ func TestPlanThatMisses(t *testing.T) {
 }
 
 // TestReadme: the picture in the README is what the command draws, and the error what it prints.
+//
+//check:not bits32
 func TestReadme(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
 	require.NoError(t, err)

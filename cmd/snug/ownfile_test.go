@@ -38,6 +38,8 @@ func TestOwnFile(t *testing.T) {
 
 // A second run with the report or the trace of the first is refused before it trains, and a folder that is missing is
 // named as the user wrote it.
+//
+//check:not bits32
 func TestTuneSharesNoFiles(t *testing.T) {
 	model, data, dir := publish(t), chats(t, 8), t.TempDir()
 	for _, c := range []struct{ flag, name string }{{"-report", "run.html"}, {"-trace", "run.json"}} {

@@ -54,6 +54,8 @@ func tensorData(t *testing.T, path string) []byte {
 }
 
 // A run does not go on with another model in the folder of its own, and it does with its own model in another folder.
+//
+//check:not bits32
 func TestTuneKeepsItsModel(t *testing.T) {
 	const first, second = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 	model, data, dir := publish(t), chats(t, 30), t.TempDir()
@@ -113,6 +115,8 @@ func (vector) Backprop(_ context.Context, _ int, _ float32, w train.Window) (fus
 }
 
 // A checkpoint without the checksums, as versions before had them, is refused with what to do.
+//
+//check:not bits32
 func TestTuneOfAnOlderCheckpoint(t *testing.T) {
 	model, data, dir := publish(t), chats(t, 30), t.TempDir()
 	saved := filepath.Join(dir, "saved")

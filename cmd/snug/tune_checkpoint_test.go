@@ -14,6 +14,8 @@ import (
 
 // A run keeps the micro-batches, the form of its weights and of its state when less memory is free for the
 // process that goes on, and takes less by other means.
+//
+//check:not bits32
 func TestTuneKeepsItsChoices(t *testing.T) {
 	model, data := publish(t), chats(t, 30)
 	for _, full := range []bool{false, true} {
@@ -80,6 +82,8 @@ func testTuneGoesOn(t *testing.T, kind string) {
 }
 
 // A run with an optimizer goes on with that one only.
+//
+//check:not bits32
 func TestTuneKeepsItsOptimizer(t *testing.T) {
 	model, data, dir := publish(t), chats(t, 20), t.TempDir()
 	run := func(out string, flags ...string) (int, string, string) {

@@ -68,6 +68,7 @@ func publishTeacher(t testing.TB, name string) string {
 	return dir
 }
 
+//check:not bits32
 func TestTuneTeacher(t *testing.T) {
 	model, teacher, data := publish(t), publishTeacher(t, "qwen3"), chats(t, 60)
 	for _, flags := range some([][]string{
@@ -89,6 +90,8 @@ func TestTuneTeacher(t *testing.T) {
 }
 
 // A run goes on to the same bits, with the same teacher only.
+//
+//check:not bits32
 func TestTuneTeacherGoesOn(t *testing.T) {
 	model, teacher, data, dir := publish(t), publishTeacher(t, "qwen3"), chats(t, 25), t.TempDir()
 	saved := filepath.Join(dir, "saved")
@@ -120,6 +123,8 @@ func TestTuneTeacherGoesOn(t *testing.T) {
 }
 
 // TestTuneTeacherRefused: what does not fit together is one line and status 2.
+//
+//check:not bits32
 func TestTuneTeacherRefused(t *testing.T) {
 	model, teacher, data, out := publish(t), publishTeacher(t, "qwen3"), chats(t, 5), filepath.Join(t.TempDir(), "out")
 	spoiled := func(file, old, other string) string {

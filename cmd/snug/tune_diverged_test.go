@@ -61,6 +61,8 @@ func TestTuneDiverges(t *testing.T) {
 }
 
 // Numbers that vanish, overflow or become 1 in float32 are refused before anything is read.
+//
+//check:not bits32
 func TestTuneNumbersInFloat32(t *testing.T) {
 	for _, c := range []struct{ flag, value, want string }{
 		{"-lr", "1e-300", "-lr 1e-300: in float32, with which snug computes, it is 0"},

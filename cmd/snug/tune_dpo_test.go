@@ -125,6 +125,7 @@ func pairs(t testing.TB, n int) string {
 	return name
 }
 
+//check:not bits32
 func TestTunePreferences(t *testing.T) {
 	model, data := publish(t), pairs(t, 60)
 	for _, flags := range some([][]string{
@@ -150,6 +151,8 @@ func TestTunePreferences(t *testing.T) {
 
 // TestTunePreferencesGoOn: a run goes on to the same bits under another limit, where its reference is computed again, and
 // not with another beta. That it measures the loss between steps changes nothing.
+//
+//check:not bits32
 func TestTunePreferencesGoOn(t *testing.T) {
 	model, data := publish(t), pairs(t, 25)
 	for _, flags := range [][]string{{"-adapter", "olora", "-lora", "2", "-dropout", "0.1"}, {"-full"}} {
@@ -186,6 +189,8 @@ func TestTunePreferencesGoOn(t *testing.T) {
 }
 
 // TestTunePreferencesRefused: bad flags and data are one line and status 2.
+//
+//check:not bits32
 func TestTunePreferencesRefused(t *testing.T) {
 	model, data, out := publish(t), pairs(t, 5), filepath.Join(t.TempDir(), "out")
 	for _, c := range []struct {
@@ -212,6 +217,8 @@ func TestTunePreferencesRefused(t *testing.T) {
 }
 
 // TestTunePreferencesDryRun: a plan is of pairs, and the run stops before its first step when it is asked to.
+//
+//check:not bits32
 func TestTunePreferencesDryRun(t *testing.T) {
 	model, data := publish(t), pairs(t, 20)
 	status, out, errs := snugged("tune", "-model", model, "-data", data, "-dpo", "0.1", "-batch", "4", "-dry-run", "-json")

@@ -184,6 +184,8 @@ func tuneOSS(t *testing.T, dir string, tokens int, flags ...string) result {
 }
 
 // TestTuneExperts tunes a small model in the published form of gpt-oss, its experts in pages.
+//
+//check:not bits32
 func TestTuneExperts(t *testing.T) {
 	kerneltest.Slow(t) // trains in a process of its own
 	dir := t.TempDir()
@@ -198,6 +200,8 @@ func TestTuneExperts(t *testing.T) {
 // TestTuneLarge writes a model of the shape of gpt-oss-20b with random weights, 14 GB, into a new folder of the folder
 // $SNUG_LARGE, and tunes it for one step of 256 tokens within 4 GiB of memory, with attention in MXFP4 too. What the process takes at most is within
 // a tenth of the prediction. With SNUG_LARGE_KEEP=1 the folder stays, and the next run reads it.
+//
+//check:not bits32
 func TestTuneLarge(t *testing.T) {
 	parent := os.Getenv("SNUG_LARGE")
 	if parent == "" {

@@ -12,6 +12,8 @@ import (
 )
 
 // TestTuneMasters trains with named forms of master weights and says what rounding lost.
+//
+//check:not bits32
 func TestTuneMasters(t *testing.T) {
 	model, data := publish(t), chats(t, 12)
 	for form, want := range map[string]string{
@@ -34,6 +36,8 @@ func TestTuneMasters(t *testing.T) {
 }
 
 // TestTuneChoosesMasters: less memory gives masters in 24 bits before it gives none.
+//
+//check:not bits32
 func TestTuneChoosesMasters(t *testing.T) {
 	f := tuneFlags{dir: publish(t), files: chats(t, 12), full: true, batch: 4, compute: "bf16", adapterFlags: adapterFlags{rank: 4}, dryRun: true, seed: 1, saveEvery: 1}
 	require.NoError(t, f.check())

@@ -8,6 +8,8 @@ import (
 )
 
 // TestTuneMeZO: forward passes alone lower the loss, and hold what evaluation does: no gradients and no state.
+//
+//check:not bits32
 func TestTuneMeZO(t *testing.T) {
 	model, data := publish(t), chats(t, 60)
 	type run struct {
@@ -32,6 +34,8 @@ func TestTuneMeZO(t *testing.T) {
 }
 
 // TestTuneProdigy: the optimizer finds the rate, for adapters and for all weights, and takes the predicted memory.
+//
+//check:not bits32
 func TestTuneProdigy(t *testing.T) {
 	model, data := publish(t), chats(t, 60)
 	for _, flags := range some([][]string{{"-full"}, {"-base", "nf4"}}) {

@@ -91,6 +91,8 @@ func pagedJobs(t testing.TB) (list []pagedJob) {
 
 // TestTunePages: weights in 4 bits, or the state of all weights, lie in pages beside the output, which are
 // gone at the end, and the results have the bits of a run in memory.
+//
+//check:not bits32
 func TestTunePages(t *testing.T) {
 	for _, j := range pagedJobs(t) {
 		r := j.tuning(t)
@@ -107,6 +109,8 @@ func TestTunePages(t *testing.T) {
 }
 
 // TestTunePagesLinked: where the folder of pages is a link, as to another disk, nothing stays in that folder.
+//
+//check:not bits32
 func TestTunePagesLinked(t *testing.T) {
 	j, other := pagedJobs(t)[0], t.TempDir()
 	r := j.tuning(t)
@@ -122,6 +126,8 @@ func TestTunePagesLinked(t *testing.T) {
 }
 
 // TestTunePagesRefused: another's folder, another's files and a full disk are one sentence and status 2.
+//
+//check:not bits32
 func TestTunePagesRefused(t *testing.T) {
 	j := pagedJobs(t)[0]
 	refused := func(want string, err error) {

@@ -23,6 +23,8 @@ import (
 const ranksVariable = "SNUG_TUNE_RANKS"
 
 // TestTuneRanksJob is snug in such a process.
+//
+//check:in ranks
 func TestTuneRanksJob(t *testing.T) {
 	text := os.Getenv(ranksVariable)
 	if text == "" {
@@ -47,6 +49,8 @@ func onRanks(t *testing.T, ranks int, args ...string) (c *exec.Cmd, out, errs *s
 }
 
 // Ranks have the losses of one process, up to rounding. Only rank 0 prints, and it writes the output.
+//
+//check:in ranks
 func TestTuneRanks(t *testing.T) {
 	model, data := publish(t), chats(t, 40)
 	for _, flags := range [][]string{{"-lora", "2"}, {"-full"}, {"-lora", "2", "-base", "nf4", "-disk", "100MB", "-memory", "64MiB"},
@@ -131,6 +135,8 @@ func requireNear(t *testing.T, want, got string) {
 
 // A run whose ranks are killed goes on from its last checkpoint to the bits of one that was not, and with another
 // number of ranks to its end.
+//
+//check:in ranks
 func TestTuneRanksGoOn(t *testing.T) {
 	t.Run("adapters", func(t *testing.T) { ranksGoOn(t, "adapter_model.safetensors", "-lora", "2") })
 	t.Run("weights", func(t *testing.T) { ranksGoOn(t, "model.safetensors", "-full", "-shard", "weights") })

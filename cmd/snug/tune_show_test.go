@@ -21,6 +21,8 @@ func dataFile(t *testing.T, name, text string) string {
 
 // TestTuneShow: -show prints how files were read and the first samples with what is learned, in the report and as JSON too,
 // without weights, an output or a training.
+//
+//check:not bits32
 func TestTuneShow(t *testing.T) {
 	model := chatModel(t, chatML)
 	data := dataFile(t, "a.jsonl", `{"id": 1, "conversations": [{"from": "human", "value": "a <b>"}, {"from": "gpt", "value": "c \u001b[31m & d"}]}
@@ -71,6 +73,7 @@ func lastText(text string) string {
 	return lines[len(lines)-1]
 }
 
+//check:not bits32
 func TestTuneShowRefused(t *testing.T) {
 	model := chatModel(t, chatML)
 	data := dataFile(t, "a.jsonl", `{"text": "a b"}`)

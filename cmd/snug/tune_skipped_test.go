@@ -8,6 +8,8 @@ import (
 )
 
 // A run of a model with a weight that is not finite writes nothing, with and without samples to measure the loss.
+//
+//check:not bits32
 func TestTuneOfNaN(t *testing.T) {
 	broken := publish(t)
 	changeFile(t, filepath.Join(broken, "model-00002-of-00002.safetensors"), func(b []byte) []byte {

@@ -82,6 +82,7 @@ func some[T any](list []T) (some []T) {
 	return some
 }
 
+//check:not bits32
 func TestTune(t *testing.T) {
 	model, data := publish(t), chats(t, 60)
 	for _, flags := range some([][]string{
@@ -131,6 +132,8 @@ func TestTune(t *testing.T) {
 }
 
 // What changes the results is chosen only where nothing else fits.
+//
+//check:not bits32
 func TestTuneChooses(t *testing.T) {
 	model, data := publish(t), chats(t, 30)
 	for _, batch := range []int{0, 1, 4} { // 0: adapters, with a batch of 1
@@ -283,6 +286,8 @@ func TestTuneRefuses(t *testing.T) {
 }
 
 // The folder's matrices are quantized already: they do not train, have no other form, and adapters take over no part.
+//
+//check:not bits32
 func TestTuneStored(t *testing.T) {
 	model, data := publish(t), chats(t, 5)
 	text, err := os.ReadFile(filepath.Join(model, "config.json"))
@@ -307,6 +312,8 @@ func TestTuneStored(t *testing.T) {
 }
 
 // Where nothing fits the status is 1, as of plan, and the message names a memory that fits.
+//
+//check:not bits32
 func TestTuneMisses(t *testing.T) {
 	model, data, out := publish(t), chats(t, 30), filepath.Join(t.TempDir(), "out")
 	for _, memory := range []string{"1KiB", "21.1MiB"} {

@@ -33,6 +33,8 @@ func longText(t testing.TB, samples, tokens int) string {
 }
 
 // TestTuneTiles: a run in tiles takes less and learns the same, and the plan chooses tiles where memory lacks.
+//
+//check:not bits32
 func TestTuneTiles(t *testing.T) {
 	model, data := publish(t), longText(t, 3, 4500)
 	run := func(flags ...string) (result, string) {
@@ -77,6 +79,8 @@ func TestTuneTiles(t *testing.T) {
 }
 
 // TestTuneCheckpointsOnDisk: activations that wait on the disk change no bits, and nothing stays of them.
+//
+//check:not bits32
 func TestTuneCheckpointsOnDisk(t *testing.T) {
 	for _, j := range pagedJobs(t) {
 		memory := j.tuning(t)

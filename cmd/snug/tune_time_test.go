@@ -56,6 +56,8 @@ func TestTuneGoesOnAnotherDay(t *testing.T) {
 }
 
 // Other data than those of the checkpoint are another run, whatever the day.
+//
+//check:not bits32
 func TestTuneOfOtherDataAnotherDay(t *testing.T) {
 	model, dir := publish(t), t.TempDir()
 	asksForTime(t, model)

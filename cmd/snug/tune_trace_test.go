@@ -23,6 +23,8 @@ import (
 var sumRow = regexp.MustCompile(`(?m)^ *sum +(\d+) `)
 
 // TestTuneTrace: the table, the picture and the trace have the measured peak, and the record changes no bits.
+//
+//check:not bits32
 func TestTuneTrace(t *testing.T) {
 	model, data, dir := publish(t), chats(t, 12), t.TempDir()
 	run := func(name string, flags ...string) (result, string, string) {
@@ -67,6 +69,8 @@ func TestTuneTrace(t *testing.T) {
 
 // TestTuneTracePages: with pages, and with activations on disk, the sum is the peak of the monitor, which is at most the
 // sum of the components' peaks.
+//
+//check:not bits32
 func TestTuneTracePages(t *testing.T) {
 	for _, j := range pagedJobs(t) {
 		r := j.tuning(t)
@@ -87,6 +91,8 @@ func TestTuneTracePages(t *testing.T) {
 }
 
 // TestTuneTraceOfAFailure: the trace of a run that is interrupted, or lacks memory, is written.
+//
+//check:not bits32
 func TestTuneTraceOfAFailure(t *testing.T) {
 	j := pagedJobs(t)[0]
 	traced := func(limit int64, stop bool) (*tuning, error) {
@@ -122,6 +128,8 @@ func TestTuneTraceOfAFailure(t *testing.T) {
 }
 
 // TestTuneTraceRefused: what cannot be written is found before the run.
+//
+//check:not bits32
 func TestTuneTraceRefused(t *testing.T) {
 	model, data, dir := publish(t), chats(t, 12), t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder.json"), 0o700))

@@ -77,6 +77,8 @@ const killedVariable = "SNUG_KILLED_JOB"
 
 // TestTuneKilled: a run with pages that SIGKILL ends leaves its pages behind, and the next run with the
 // same output takes their place.
+//
+//check:not bits32
 func TestTuneKilled(t *testing.T) {
 	for _, j := range pagedJobs(t) {
 		text, err := json.Marshal(j)
@@ -100,6 +102,8 @@ func TestTuneKilled(t *testing.T) {
 }
 
 // TestTuneKilledJob is the run that is killed, after a step.
+//
+//check:not bits32
 func TestTuneKilledJob(t *testing.T) {
 	text := os.Getenv(killedVariable)
 	if text == "" {
@@ -164,6 +168,8 @@ func limitedResult(t *testing.T, args ...string) (r result) {
 const pageNoise = 1 << 20
 
 // TestTuneKeepsItsLimit: a process of its own, whose samples have many lengths, stays within -memory.
+//
+//check:not bits32
 func TestTuneKeepsItsLimit(t *testing.T) {
 	kerneltest.Slow(t) // trains in processes of their own
 	model, data := deepModel(t)
@@ -177,6 +183,8 @@ func TestTuneKeepsItsLimit(t *testing.T) {
 
 // TestTuneNamesItsLimit: processes with the -memory that the error of a smaller one names train, and stay within it. The
 // flag can be copied from the error.
+//
+//check:not bits32
 func TestTuneNamesItsLimit(t *testing.T) {
 	kerneltest.Slow(t) // trains in processes of their own
 	model, data := deepModel(t)
@@ -195,6 +203,7 @@ func TestTuneNamesItsLimit(t *testing.T) {
 	}
 }
 
+//check:not bits32
 func TestTuneLimitedJob(t *testing.T) {
 	var args []string
 	if text := os.Getenv(limitedVariable); text == "" {

@@ -273,6 +273,7 @@ func aligned(n int) []float32 {
 	return x[:n]
 }
 
+//check:not arm64
 func TestNoAllocations(t *testing.T) {
 	e, x, codes, absmax := shared[0], randoms(1000, 1), make([]uint8, 1000), make([]float32, 4)
 	kerneltest.NoAllocs(t, func() {

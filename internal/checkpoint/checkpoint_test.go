@@ -164,6 +164,8 @@ func TestSaveTheSameStepAgain(t *testing.T) {
 
 // TestOneOwner: who does not get the lock reads and changes nothing, and the owner's
 // scratch folder stays.
+//
+//check:in race
 func TestOneOwner(t *testing.T) {
 	dir := filestest.New()
 	save(t, dir, checkpoint.Options{}, 1, 2)
@@ -214,6 +216,8 @@ func TestFolderThatWasTakenAway(t *testing.T) {
 
 // TestPanics: after a panic of a part's function nothing is left, and the folder can be
 // used and given up.
+//
+//check:in race
 func TestPanics(t *testing.T) {
 	dir := filestest.New()
 	f, err := checkpoint.Open(dir, checkpoint.Options{})
@@ -360,6 +364,8 @@ func TestForeignEntries(t *testing.T) {
 }
 
 // TestVerifyWhileSaving: what a run removes meanwhile is not called damaged.
+//
+//check:in race
 func TestVerifyWhileSaving(t *testing.T) {
 	dir := files.OS(t.TempDir())
 	f, err := checkpoint.Open(dir, checkpoint.Options{})

@@ -134,6 +134,7 @@ var crash = NewTask(func(a **sync.WaitGroup, _ int) {
 	}
 })
 
+//check:not arm64
 func TestReportNamesTheBody(t *testing.T) {
 	if os.Getenv("SNUG_TEST_PANIC") != "" {
 		runtime.GOMAXPROCS(2)

@@ -176,6 +176,8 @@ func TestMulAgainstDefinition(t *testing.T) {
 
 // Every order of the operands, far rows, and steps that share the panels of B: more columns, a greater depth and
 // more rows than one step takes.
+//
+//check:not arm64
 func TestLargeAgainstDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	sizes := [][3]int{{231, 1100, 300}, {240, 530, 1030}, {4600, 140, 60}}
@@ -272,6 +274,7 @@ func TestBetaZeroIgnoresNaN(t *testing.T) {
 // Sizes that go in one tile, in tiles, by the transpose and in shared steps.
 var ways = []struct{ m, n, k int }{{40, 30, 20}, {200, 300, 700}, {9, 600, 500}, {400, 520, 300}}
 
+//check:in race
 func TestDeterministicForAnyWorkerCount(t *testing.T) {
 	for _, s := range ways {
 		rng := rand.New(rand.NewPCG(3, 4))
@@ -293,6 +296,7 @@ func TestDeterministicForAnyWorkerCount(t *testing.T) {
 	}
 }
 
+//check:not arm64
 func TestMulAllocatesNothing(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, s := range ways {

@@ -123,6 +123,7 @@ func TestPlainOnDevices(t *testing.T) {
 	})
 }
 
+//check:in metal24
 func TestUnitsOnDevices(t *testing.T) {
 	devices(t, func(t *testing.T, p kerneltest.Backend) {
 		rng := rand.New(rand.NewPCG(1, 6))

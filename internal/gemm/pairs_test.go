@@ -18,6 +18,7 @@ var pairShapes = [][3]int{
 	{32, 32, 32}, {33, 70, 65}, {16, 300, 520}, {300, 20, 1500}, {64, 64, 4}, {100, 90, 31}, {260, 250, 2100}, {520, 300, 100},
 }
 
+//check:not arm64
 func TestPairsAgainstDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, s := range pairShapes {
@@ -37,6 +38,8 @@ func TestPairsAgainstDefinition(t *testing.T) {
 
 // A depth that is too great to be summed in one part for a C of 16 bits goes
 // another way, a block of C at a time.
+//
+//check:not arm64
 func TestPairsOfGreatDepth(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 3))
 	const k = wholeDepth + 1
@@ -105,6 +108,8 @@ func TestPairsSpecialValues(t *testing.T) {
 	}
 }
 
+//check:in race
+//check:not arm64
 func TestPairsForAnyWorkerCount(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, s := range pairShapes {

@@ -266,6 +266,7 @@ func TestBasisOfFewDirections(t *testing.T) {
 	}
 }
 
+//check:in race
 func TestWorkersDoNotMatter(t *testing.T) {
 	for _, s := range [][2]int{{300, 500}, {500, 300}, {90, 1000}} {
 		rows, cols := s[0], s[1]
@@ -280,6 +281,7 @@ func TestWorkersDoNotMatter(t *testing.T) {
 	}
 }
 
+//check:not arm64
 func TestNoAllocations(t *testing.T) {
 	for _, s := range [][2]int{{300, 200}, {90, 300}} {
 		m := Matrix{Data: snug.ViewOf(kerneltest.Normal(2, s[0]*s[1])), Rows: s[0], Cols: s[1]}

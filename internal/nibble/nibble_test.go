@@ -190,6 +190,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+//check:not arm64
 func TestNoAllocations(t *testing.T) {
 	x, packed, absmax := kerneltest.Normal(1, 1000), make([]uint8, 500), make([]float32, 16)
 	bf16 := make([]snug.BFloat16, 1000)

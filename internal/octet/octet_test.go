@@ -154,6 +154,7 @@ func TestAxpy(t *testing.T) {
 	}
 }
 
+//check:not arm64
 func TestNoAllocations(t *testing.T) {
 	codes, scales := random(1, 1024, E4M3), make([]float32, 8)
 	x, bf16, y := make([]float32, 1024), make([]snug.BFloat16, 1024), make([]float32, 1)

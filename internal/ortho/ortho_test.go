@@ -89,6 +89,8 @@ func TestNewtonSchulzIsDefinition(t *testing.T) {
 }
 
 // TestOnDevices has matrices of one strip and of several, with partial tiles of products.
+//
+//check:not arm64
 func TestOnDevices(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, s := range [][2]int{{1, 1}, {1, 9}, {9, 1}, {5, 7}, {7, 5}, {33, 65}, {70, 40}, {2, 40_000}, {40_000, 2}, {0, 5}} {
@@ -184,6 +186,7 @@ func TestWorkersDoNotMatter(t *testing.T) {
 	}
 }
 
+//check:not arm64
 func TestNoAllocations(t *testing.T) {
 	x, work := snug.ViewOf(normal(100*200, 1)), snug.ViewOf(make([]float32, Work(100, 200)))
 	kerneltest.NoAllocs(t, func() { require.NoError(t, NewtonSchulz(x, 100, 200, work)) })

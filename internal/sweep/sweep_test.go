@@ -227,6 +227,7 @@ func TestTotal(t *testing.T) {
 	require.False(t, math.IsInf(squares(largest).Total(), 0), "finite elements have a finite sum")
 }
 
+//check:not arm64
 func TestNoAllocations(t *testing.T) {
 	acc := make([]float32, 3000)
 	for _, v := range views(make([]float32, 3000)) {
