@@ -68,6 +68,7 @@ type Monitor struct {
 	total     [Tiers]int64 // bytes now
 	most      [Tiers]int64 // maximum of total so far
 	recent    [Tiers]int64 // maximum of total since the last sample
+	marked    int64        // maximum of the device's total since the last Mark
 	warned    [Tiers]bool
 	process   *rss
 	samples   []Sample
@@ -190,6 +191,7 @@ func (m *Monitor) hold(t Tier, c Component, id int32, change int64) (w Warning) 
 	}
 	m.peak[t][c] = max(m.peak[t][c], n)
 	m.most[t], m.recent[t] = max(m.most[t], m.total[t]), max(m.recent[t], m.total[t])
+	m.marked = max(m.marked, m.total[OnDevice])
 	limit := m.options.Limits[t]
 	if limit == 0 {
 		return w
@@ -227,6 +229,19 @@ func (m *Monitor) Peak(t Tier) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.most[t]
+}
+
+// Mark returns the bytes that the device's tier holds now, and the most that it has held since the last Mark. With it
+// a run of package remat measures the transient bytes of its stages.
+func (m *Monitor) Mark() (held, peak int64) {
+	if m.made() != nil {
+		return 0, 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	held, peak = m.total[OnDevice], m.marked
+	m.marked = held
+	return held, peak
 }
 
 // Check returns an error that wraps [snug.ErrNoMemory] when a tier has held more than its

@@ -212,10 +212,8 @@ func (t Task) peak(c remat.Costs, plan remat.Plan, samples int64) (u chainUse, e
 	if t.forwardOnly() {
 		return forwardUse(c), nil
 	}
-	if len(plan.Ops) == 0 {
-		if plan, err = remat.KeepAll(c); err != nil {
-			return u, err
-		}
+	if plan, err = plan.For(len(c.Stages)); err != nil {
+		return u, err
 	}
 	report, err := plan.Simulate(c)
 	if err != nil {

@@ -29,7 +29,7 @@ type Model struct {
 // Layer is one step of the chain, or several equal steps. It counts in the terms of
 // package remat.
 type Layer struct {
-	Name   string `json:"name"`
+	Name   string `json:"name"`             // such as "layers.3.mlp"; layers of one kind have the same name after the last dot
 	Repeat int    `json:"repeat,omitempty"` // number of equal steps in a row; 0 means 1
 	// Params are the shapes of its parameters. [out, in] is a matrix that multiplies, on which
 	// [Task] puts an adapter; a table of other use has more dimensions, such as

@@ -1,6 +1,9 @@
 package plan
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // GPT is a decoder of transformer layers, each two stages of the chain:
 //
@@ -227,14 +230,16 @@ func (b blocks) linear(shapes [][]int, out, in int) [][]int {
 
 // layers returns n transformer layers.
 func (b blocks) layers(n int) (list []Layer) {
-	for range n {
-		list = append(list, b.attention(), b.mlp())
+	for i := range n {
+		attention, mlp := b.attention(), b.mlp()
+		attention.Name, mlp.Name = fmt.Sprintf("layers.%d.attention", i), fmt.Sprintf("layers.%d.mlp", i)
+		list = append(list, attention, mlp)
 	}
 	return list
 }
 
-func (b blocks) base(name string) Layer {
-	l := Layer{Name: name, Output: b.width(), Stats: b.stats(), Rows: b.rows, LayerNorm: b.dim}
+func (b blocks) base() Layer {
+	l := Layer{Output: b.width(), Stats: b.stats(), Rows: b.rows, LayerNorm: b.dim}
 	if b.rms {
 		l.LayerNorm, l.RMSNorm = 0, b.dim
 	}
@@ -245,7 +250,7 @@ func (b blocks) base(name string) Layer {
 // backward step it holds their gradients and the gradient of attention's output, which
 // the normalized input then replaces.
 func (b blocks) attention() Layer {
-	l := b.base("attention")
+	l := b.base()
 	kv := b.kvHeads * (b.dim / b.heads)
 	qkv := int64(b.rows) * int64(b.dim+2*kv)
 	l.Params = b.norm()
@@ -265,7 +270,7 @@ func (b blocks) attention() Layer {
 // backward step also holds the result, whose gradient replaces it, and after that the normalized
 // input. The gradients of the inputs of GELU or SwiGLU replace these.
 func (b blocks) mlp() Layer {
-	l := b.base("mlp")
+	l := b.base()
 	hidden := int64(b.rows) * int64(b.hidden)
 	in := 1
 	if b.gated {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
@@ -189,20 +190,18 @@ func (m Model) largest() (n int64) {
 }
 
 // waiting returns the bytes of freed buffers that wait while others of another size are held:
-// buffers of one kind of layer while another kind works. Layers are of one kind if they have one name and keep
-// the same number of bytes. Buffers of outputs serve all kinds, and so do those of layers that say what else
+// buffers of one kind of layer while another kind works. Layers are of one kind if their names are the same after the
+// last dot and they keep the same number of bytes. Buffers of outputs serve all kinds, and so do those of layers that say what else
 // is their Own.
 func (t Task) waiting(r Run) (int64, error) {
 	if t.forwardOnly() { // buffers of inputs and outputs serve all kinds
 		return 0, nil
 	}
 	samples := int64(r.Micro)
-	c, p := t.costs(r, samples), r.Remat
-	if len(p.Ops) == 0 {
-		var err error
-		if p, err = remat.KeepAll(c); err != nil {
-			return 0, fmt.Errorf("plan: %w", err)
-		}
+	c := t.costs(r, samples)
+	p, err := r.Remat.For(len(c.Stages))
+	if err != nil {
+		return 0, fmt.Errorf("plan: %w", err)
 	}
 	report, err := p.Simulate(c)
 	if err != nil {
@@ -218,7 +217,7 @@ func (t Task) waiting(r Run) (int64, error) {
 	held, outputs := int64(0), c.Input // of saved values without their outputs, and of outputs
 	for i, op := range p.Ops {
 		stage := c.Stages[op.Stage]
-		k := kind{stage.Name, stage.Saved - stage.Output}
+		k := kind{stage.Name[strings.LastIndexByte(stage.Name, '.')+1:], stage.Saved - stage.Output}
 		b := kinds[k]
 		if b == nil {
 			b = &buffers{peak: own[op.Stage].backward}

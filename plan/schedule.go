@@ -51,10 +51,8 @@ func (t Task) Schedule(r Run) ([]Operation, error) {
 
 // operations returns the operations of a plan of recomputation, with the loss before the first backward step.
 func (t Task) operations(c remat.Costs, plan remat.Plan, samples int64) (list []Operation, err error) {
-	if len(plan.Ops) == 0 {
-		if plan, err = remat.KeepAll(c); err != nil {
-			return nil, err
-		}
+	if plan, err = plan.For(len(c.Stages)); err != nil {
+		return nil, err
 	}
 	report, err := plan.Simulate(c)
 	if err != nil {

@@ -71,13 +71,17 @@ type Chain[A, S any] struct {
 	StoreSaved func(ctx context.Context, t Tier, s S) (Copy[S], error)
 	Output     func(S) A
 
-	// Costs declares the transient bytes of the stages, which a run cannot
-	// measure, and the sizes that a run compares with the measured ones. nil
-	// means no transient bytes and no comparison.
+	// Monitor measures the transient bytes of the stages: what it has counted at the highest point of a step beyond what
+	// is left after the step. So it counts activations, gradients and saved sets too, and nothing else changes while a
+	// step runs. nil: transient bytes are those that Costs declares, and at least the values that [Tiles] hold.
+	Monitor Monitor
+
+	// Costs declares the transient bytes of the stages and the sizes that a run compares with the measured ones. nil
+	// means no declared transient bytes and no comparison.
 	Costs *Costs
 }
 
-// Run executes plan: it computes the output of the chain for x, calls loss once
+// Run executes plan, or [KeepAll] if plan has no operations: it computes the output of the chain for x, calls loss once
 // with it, and returns the gradient with respect to x. loss borrows y; the
 // gradient dy that it returns shares no memory with y and belongs to the
 // executor from then on, also if the run fails.
@@ -149,29 +153,30 @@ func (c *Chain[A, S]) checkStages() error {
 	return nil
 }
 
-// check reports whether c can run plan.
-func (c *Chain[A, S]) check(plan Plan) error {
+// check returns plan with its operations, or why c cannot run it.
+func (c *Chain[A, S]) check(plan Plan) (Plan, error) {
 	if err := c.checkStages(); err != nil {
-		return err
+		return plan, err
 	}
 	if c.Bytes == nil || c.SavedBytes == nil {
-		return fmt.Errorf("remat: chain: want the functions Bytes and SavedBytes: %w", snug.ErrConfig)
+		return plan, fmt.Errorf("remat: chain: want the functions Bytes and SavedBytes: %w", snug.ErrConfig)
 	}
 	if c.Costs != nil {
 		if err := c.Costs.Validate(); err != nil {
-			return err
+			return plan, err
 		}
 		if len(c.Costs.Stages) != len(c.Stages) {
-			return fmt.Errorf("remat: chain of %d stages, costs of %d: %w", len(c.Stages), len(c.Costs.Stages), snug.ErrShape)
+			return plan, fmt.Errorf("remat: chain of %d stages, costs of %d: %w", len(c.Stages), len(c.Costs.Stages), snug.ErrShape)
 		}
 	}
-	if plan.Stages != len(c.Stages) {
-		return fmt.Errorf("remat: plan for %d stages, chain of %d: %w", plan.Stages, len(c.Stages), snug.ErrShape)
+	plan, err := plan.For(len(c.Stages))
+	if err != nil {
+		return plan, err
 	}
 	if err := plan.Validate(); err != nil {
-		return err
+		return plan, err
 	}
-	return c.checkCopies(plan)
+	return plan, c.checkCopies(plan)
 }
 
 func (c *Chain[A, S]) release(a A) {

@@ -119,8 +119,19 @@ func (c Costs) copySize(stage int, copied form, t Tier) int64 {
 
 // size returns the declared size of a value.
 func (c Costs) size(kind ValueKind, i int) int64 {
-	if kind == SavedSet {
+	switch {
+	case kind == SavedSet:
 		return c.Stages[i].Saved
+	case kind.transient():
+		return c.Stages[i].transient(kind)
 	}
 	return c.value(i)
+}
+
+// transient returns the declared transient bytes of a step.
+func (c *Cost) transient(kind ValueKind) int64 {
+	if kind == ForwardTransient {
+		return c.ForwardExtra
+	}
+	return c.BackwardExtra
 }

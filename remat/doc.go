@@ -6,6 +6,7 @@
 //	costs, err := chain.MeasureCosts(ctx, x, loss, 3)          // bytes and seconds of every stage
 //	plan, predicted, err := remat.Planner{}.Plan(costs, 1<<30) // the fastest in 1 GiB
 //	plan, predicted, err = remat.Planner{}.Smallest(costs, 5)  // the smallest with 5 more forward steps
+//	plan, err = remat.Only(costs, "mlp", "layers.3")           // recompute these, keep the others
 //	runner, err := chain.NewRunner(plan)
 //	for step := range steps {
 //		dx, report, err := runner.Run(ctx, inputs(step), loss) // forward and backward
@@ -19,7 +20,8 @@
 // [Planner] makes plans by any [Method], and with [Tiers] it also moves values to host memory
 // and disk or packs them. It returns a lower bound of the time; [Report.Gap] is the distance
 // to it. One method each is a function: [KeepAll], [RecomputeAll], [Every], [Chen], [Revolve]
-// and [HRevolve] follow a rule, [Rotor], [Exact] and [Fit] a budget in bytes.
+// and [HRevolve] follow a rule, [Only] and [AllBut] names, [Rotor], [Exact] and [Fit] a budget in bytes. A Plan without
+// operations keeps all.
 // [Plan.Simulate] predicts what a plan takes; [Chain.Run] runs it and measures what it took.
 //
 // Package [github.com/snug-ml/snug/remat/tape] is for graphs that are not chains, package
@@ -78,5 +80,10 @@
 //
 // Simulation and execution keep the same ledger, the one with declared and the
 // other with measured sizes. Where those agree, so do the two reports, byte
-// for byte and operation by operation.
+// for byte and operation by operation. Transient bytes are measured where the Chain has a
+// [Monitor], such as package meter's; otherwise they are the declared ones, and at least the
+// values of one tile of [Tiles].
+//
+// A stage that learns from what it sees, such as batch norm with its running averages, asks
+// [FirstPass]: a plan may run it several times for one micro-batch.
 package remat

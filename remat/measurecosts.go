@@ -18,9 +18,9 @@ const maxRuns = 1 << 16
 // Sizes come from c.Bytes and c.SavedBytes. Times are in seconds, medians over the runs: BackwardTime of Backward,
 // ForwardTime the mean of Forward and ForwardSave, or for the last stage the time of ForwardSave, because plans run it
 // no other way. Work that a stage leaves to a device in the background is not in its time: a stage that is measured
-// waits for it. Transient bytes cannot be measured: they are taken from c.Costs, which is filled before where stages
-// have them, as are the rates and the sizes and times of packing, and 0 if that is nil. So is a name, unless the stage
-// has a String method.
+// waits for it. With a Monitor transient bytes are measured, the most of all runs. Without one they are taken from
+// c.Costs, which is filled before where stages have them, and are at least those of [Tiles]. Rates and the sizes and
+// times of packing are taken from c.Costs too, and 0 if that is nil. So is a name, unless the stage has a String method.
 //
 // It holds one saved set at a time and few outputs: the plan is [Revolve] with the
 // smallest number of slots, about √(2n), with which no stage runs forward more than
@@ -49,7 +49,7 @@ func (c *Chain[A, S]) measureCosts(ctx context.Context, x A, loss func(A) (A, er
 	if err != nil {
 		return Costs{}, err
 	}
-	if err := c.check(plan); err != nil {
+	if _, err := c.check(plan); err != nil {
 		return Costs{}, err
 	}
 	if runs < 1 || runs > maxRuns {
@@ -70,8 +70,12 @@ func (c *Chain[A, S]) measureCosts(ctx context.Context, x A, loss func(A) (A, er
 		if err != nil {
 			return Costs{}, err
 		}
-		if err := checkSizes(differ); err != nil {
-			return Costs{}, err
+		for _, s := range differ {
+			if s.Value.transient() {
+				m.setSize(s)
+			} else if err := checkSize(s); err != nil {
+				return Costs{}, err
+			}
 		}
 	}
 	m.setTimes()
@@ -113,6 +117,9 @@ func newMeter[A, S any](c *Chain[A, S], now func() time.Time) *meter[A, S] {
 		if c.Costs != nil {
 			*s = c.Costs.Stages[i]
 			s.Output, s.Saved, s.ForwardTime, s.BackwardTime = 0, 0, 0, 0
+			if c.Monitor != nil {
+				s.ForwardExtra, s.BackwardExtra = 0, 0
+			}
 		}
 		if name := stageName(stage); name != "" {
 			s.Name = name
@@ -136,6 +143,10 @@ func (m *meter[A, S]) setSize(s Mismatch) {
 	switch {
 	case s.Value == SavedSet:
 		m.costs.Stages[s.Index].Saved = s.Measured
+	case s.Value == ForwardTransient:
+		m.costs.Stages[s.Index].ForwardExtra = s.Measured
+	case s.Value == BackwardTransient:
+		m.costs.Stages[s.Index].BackwardExtra = s.Measured
 	case s.Value == Activation && s.Index == 0:
 		m.costs.Input = s.Measured
 	case s.Value == Activation:
@@ -143,16 +154,13 @@ func (m *meter[A, S]) setSize(s Mismatch) {
 	}
 }
 
-// checkSizes returns an error unless all values whose sizes differ from the costs are
-// gradients of smaller size.
-func checkSizes(differ []Mismatch) error {
-	for _, s := range differ {
-		switch {
-		case s.Value != Gradient:
-			return fmt.Errorf("remat: %v%d has %d bytes, and in a run before %d: want one size to measure: %w", s.Value, s.Index, s.Measured, s.Declared, snug.ErrShape)
-		case s.Measured > s.Declared:
-			return fmt.Errorf("remat: gradient d%d has %d bytes, its activation %d: want no more than that: %w", s.Index, s.Measured, s.Declared, snug.ErrShape)
-		}
+// checkSize returns an error unless the value whose size differs from the costs is a gradient of smaller size.
+func checkSize(s Mismatch) error {
+	switch {
+	case s.Value != Gradient:
+		return fmt.Errorf("remat: %v%d has %d bytes, and in a run before %d: want one size to measure: %w", s.Value, s.Index, s.Measured, s.Declared, snug.ErrShape)
+	case s.Measured > s.Declared:
+		return fmt.Errorf("remat: gradient d%d has %d bytes, its activation %d: want no more than that: %w", s.Index, s.Measured, s.Declared, snug.ErrShape)
 	}
 	return nil
 }

@@ -67,11 +67,27 @@ func parseOp(s string) (Op, bool) {
 // backward step.
 //
 // A Plan is data: make one with a planner, by hand, or from JSON with
-// [ParsePlan].
+// [ParsePlan]. A plan without operations, such as the zero Plan, is [KeepAll] for any chain with its number of stages,
+// or for every chain if that is 0.
 type Plan struct {
 	Name   string // of the planner and its parameter, for people
 	Stages int    // stages of the chain
 	Ops    []Op
+}
+
+// For returns p as a plan with operations for a chain of so many stages. The error wraps [snug.ErrShape] if p is for
+// another number of stages, and [snug.ErrConfig] if p has no operations and stages is below 1 or above 2^20.
+func (p Plan) For(stages int) (Plan, error) {
+	if p.Stages != stages && (p.Stages != 0 || len(p.Ops) > 0) {
+		return Plan{}, fmt.Errorf("remat: plan for %d stages, chain of %d: %w", p.Stages, stages, snug.ErrShape)
+	}
+	if len(p.Ops) > 0 {
+		return p, nil
+	}
+	if stages < 1 || stages > maxStages {
+		return Plan{}, fmt.Errorf("remat: plan without operations for %d stages, want 1 to %d: %w", stages, maxStages, snug.ErrConfig)
+	}
+	return Plan{Name: segmentsName(1), Stages: stages, Ops: appendSegments(make([]Op, 0, 2*stages), stages, 1)}, nil
 }
 
 // String returns the operations, separated by spaces: "S0 S1 B1 B0".
@@ -89,9 +105,12 @@ func (p Plan) String() string {
 // Validate reports whether p can run: every operation finds its operands, no value is
 // computed while it is held, and every stage has one backward step, from the last stage to
 // the first, with no forward step after it. At the end the plan then holds only a_0 and
-// d_0. The error names the operation and wraps [snug.ErrConfig]. Validate takes three bytes
+// d_0. So can a plan without operations. The error names the operation and wraps [snug.ErrConfig]. Validate takes three bytes
 // of memory per stage.
 func (p Plan) Validate() error {
+	if p.Stages >= 0 && len(p.Ops) == 0 {
+		return nil
+	}
 	return p.walk(func(Op, held) {})
 }
 

@@ -55,7 +55,6 @@ func TestValidate(t *testing.T) {
 		require.NoError(t, Plan{Stages: 2, Ops: parsed(t, text)}.Validate(), text)
 	}
 	for text, want := range map[string]string{
-		"":                          "plan of 0 operations for 2 stages",
 		"S0 B0":                     "plan of 2 operations for 2 stages",
 		"B1 S0 S1 B0":               "operation 0 (B1) of a chain of 2 stages: the saved set is not held",
 		"S0 B0 S1 B1":               "the next backward step is that of stage 1",
@@ -96,6 +95,7 @@ func TestValidate(t *testing.T) {
 	} {
 		require.ErrorIs(t, Plan{Stages: 1, Ops: ops}.Validate(), snug.ErrConfig)
 	}
+	require.ErrorIs(t, Plan{Stages: -1}.Validate(), snug.ErrConfig)
 	for _, stages := range []int{0, -1, 1 << 30} {
 		require.ErrorIs(t, Plan{Stages: stages, Ops: parsed(t, "S0 B0")}.Validate(), snug.ErrConfig)
 	}

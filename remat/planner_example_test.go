@@ -209,3 +209,34 @@ func ExampleTiers() {
 	// 45440 bytes, 0 extra steps, 6 packed
 	// the gradient differs by 0.1 %
 }
+
+// The MLPs of a model are computed again, and everything else is kept.
+func ExampleOnly() {
+	c := remat.Costs{Input: 16}
+	for layer := range 4 {
+		for _, half := range []string{"attention", "mlp"} {
+			name := fmt.Sprintf("layers.%d.%s", layer, half)
+			c.Stages = append(c.Stages, remat.Cost{Name: name, Output: 16, Saved: 80, ForwardTime: 1, BackwardTime: 2})
+		}
+	}
+	all, err := remat.Plan{}.Simulate(c)
+	if err != nil {
+		panic(err)
+	}
+	plan, err := remat.Only(c, "mlp")
+	if err != nil {
+		panic(err)
+	}
+	less, err := plan.Simulate(c)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("everything kept:", all.Peak, "bytes")
+	fmt.Println(plan.Name, less.Peak, "bytes,", less.Extra, "forward steps more")
+	_, err = remat.Only(c, "layers.3.mpl")
+	fmt.Println(err)
+	// Output:
+	// everything kept: 672 bytes
+	// only(mlp) 480 bytes, 3 forward steps more
+	// remat: plan only: no stage is called "layers.3.mpl"; the nearest name is "layers.3.mlp": snug: invalid configuration
+}

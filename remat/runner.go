@@ -19,9 +19,10 @@ type Runner[A, S any] struct {
 	chain  Chain[A, S]
 	plan   Plan
 	busy   atomic.Bool
-	extras []Cost // by stage; zero when the chain has no costs
-	extra  int    // forward steps beyond one a stage
-	unused []bool // by operation: whether it saves an output that nothing uses
+	step   stepContext[A, S] // the context of the step that runs
+	extras []Cost            // by stage; zero when the chain has no costs
+	extra  int               // forward steps beyond one a stage
+	unused []bool            // by operation: whether it saves an output that nothing uses
 
 	x          A
 	slots      []slot[A, S] // what is held of every stage
@@ -37,7 +38,7 @@ type Runner[A, S any] struct {
 	ledger     ledger
 	timeline   []Bytes // memory of the ledger's, kept between runs
 	mismatches []Mismatch
-	mismatched [][valueKinds]bool // by index: which of a_i, s_i and d_i are listed
+	mismatched [][valueKinds]int // by index: where values are listed, plus one
 	first      hashes
 }
 
@@ -54,7 +55,8 @@ type slot[A, S any] struct {
 // NewRunner checks plan against the chain and returns a Runner of both. Later changes of
 // c's fields or of the plan do not affect the Runner. Errors are the errors of [Chain.Run].
 func (c *Chain[A, S]) NewRunner(plan Plan) (*Runner[A, S], error) {
-	if err := c.check(plan); err != nil {
+	plan, err := c.check(plan)
+	if err != nil {
 		return nil, err
 	}
 	plan.Ops = slices.Clone(plan.Ops)
@@ -66,10 +68,11 @@ func (c *Chain[A, S]) NewRunner(plan Plan) (*Runner[A, S], error) {
 		extra:      -n,
 		slots:      make([]slot[A, S], n),
 		timeline:   make([]Bytes, 0, len(plan.Ops)),
-		mismatched: make([][valueKinds]bool, n+1),
+		mismatched: make([][valueKinds]int, n+1),
 		ran:        make([]bool, n),
 		unused:     unusedOutputs(plan),
 	}
+	r.step.chain = &r.chain
 	r.chain.Stages = slices.Clone(c.Stages)
 	if c.Costs != nil {
 		copy(r.extras, c.Costs.Stages)
@@ -106,6 +109,7 @@ func (r *Runner[A, S]) Run(ctx context.Context, x A, loss func(y A) (dy A, err e
 	}
 	defer r.finish()
 	begin := time.Now()
+	r.step.Context = ctx
 	r.start(x)
 	for i, op := range r.plan.Ops {
 		err := ctx.Err()
@@ -213,7 +217,7 @@ func (r *Runner[A, S]) forward(ctx context.Context, k int, loss func(A) (A, erro
 	begin := time.Now()
 	var err error
 	if op.Kind == ForwardDiscard {
-		err = r.forwardDiscard(ctx, i)
+		err = r.forwardDiscard(i)
 	} else {
 		err = r.forwardSave(ctx, i, r.unused[k])
 	}
@@ -238,17 +242,19 @@ func (r *Runner[A, S]) input(i int) A {
 	return r.slots[i-1].y
 }
 
-func (r *Runner[A, S]) forwardDiscard(ctx context.Context, i int) error {
-	y, err := r.chain.Stages[i].Forward(ctx, r.input(i))
+func (r *Runner[A, S]) forwardDiscard(i int) error {
+	r.step.begin(r.ran[i])
+	y, err := r.chain.Stages[i].Forward(&r.step, r.input(i))
 	if err != nil {
 		return err
 	}
+	extra := r.transient(ForwardTransient, i)
 	v := &r.slots[i]
 	v.form, v.y = output, y
 	v.bytes = r.chain.Bytes(y)
 	v.lossy = r.lossyInput(i)
 	r.compare(Activation, i+1, v.bytes)
-	r.ledger.step(0, v.bytes, r.extras[i].ForwardExtra, 0)
+	r.ledger.step(0, v.bytes, extra, 0)
 	return r.verifyOutput(i, y)
 }
 
@@ -268,20 +274,22 @@ func (r *Runner[A, S]) forwardSave(ctx context.Context, i int, unused bool) erro
 		err error
 	)
 	resaver, stops := stage.(Resaver[A, S])
-	if stops = stops && unused; stops {
-		s, err = resaver.Resave(ctx, r.input(i))
+	r.step.begin(r.ran[i])
+	if stops = stops && unused && r.ran[i]; stops {
+		s, err = resaver.Resave(&r.step, r.input(i))
 	} else {
-		y, s, err = stage.ForwardSave(ctx, r.input(i))
+		y, s, err = stage.ForwardSave(&r.step, r.input(i))
 	}
 	if err != nil {
 		return err
 	}
+	extra := r.transient(ForwardTransient, i)
 	v := &r.slots[i]
 	v.form, v.y, v.s = saved, y, s
 	v.bytes = r.chain.SavedBytes(s)
 	v.lossy = r.lossyInput(i)
 	r.compare(SavedSet, i, v.bytes)
-	r.ledger.step(replaced, v.bytes, r.extras[i].ForwardExtra, 0)
+	r.ledger.step(replaced, v.bytes, extra, 0)
 	if stops {
 		return nil
 	}
@@ -298,10 +306,12 @@ func (r *Runner[A, S]) backward(ctx context.Context, i int) error {
 	}
 	dy := r.grad
 	r.hasGrad = false // the stage's, whatever happens
-	dx, err := r.chain.Stages[i].Backward(ctx, r.input(i), r.slots[i].s, dy)
+	r.step.begin(true)
+	dx, err := r.chain.Stages[i].Backward(&r.step, r.input(i), r.slots[i].s, dy)
 	if err != nil {
 		return err
 	}
+	extra := r.transient(BackwardTransient, i)
 	r.grad, r.hasGrad = dx, true
 	replaced := r.gradBytes
 	r.gradBytes = r.chain.Bytes(dx)
@@ -310,7 +320,7 @@ func (r *Runner[A, S]) backward(ctx context.Context, i int) error {
 		return err
 	}
 	freed := r.dropCopy(i) + r.drop(i)
-	r.ledger.step(replaced, r.gradBytes, r.extras[i].BackwardExtra, freed)
+	r.ledger.step(replaced, r.gradBytes, extra, freed)
 	return nil
 }
 
@@ -329,14 +339,28 @@ func (r *Runner[A, S]) evaluate(loss func(A) (A, error)) error {
 	return nil
 }
 
-// compare lists a value if its size is not the declared one, once a run.
+// transient returns the transient bytes of the step of stage i that has just ended.
+func (r *Runner[A, S]) transient(kind ValueKind, i int) int64 {
+	bytes := r.step.transient(r.extras[i].transient(kind))
+	r.compare(kind, i, bytes)
+	return bytes
+}
+
+// compare lists a value if its size is not the declared one, once a run, and transient bytes if they are more than the
+// declared ones, with the most of the run.
 func (r *Runner[A, S]) compare(kind ValueKind, i int, measured int64) {
 	if r.chain.Costs == nil {
 		return
 	}
 	declared := r.chain.Costs.size(kind, i)
-	if listed := &r.mismatched[i][kind]; declared != measured && !*listed {
-		*listed = true
+	listed := &r.mismatched[i][kind]
+	switch {
+	case declared == measured || kind.transient() && measured < declared:
+	case *listed == 0:
 		r.mismatches = append(r.mismatches, Mismatch{kind, i, declared, measured})
+		*listed = len(r.mismatches)
+	case kind.transient():
+		at := &r.mismatches[*listed-1].Measured
+		*at = max(*at, measured)
 	}
 }

@@ -26,8 +26,8 @@ type Report struct {
 
 	// Timeline has one entry for every operation.
 	Timeline []Bytes
-	// Mismatches lists each value whose measured size differs from the declared one, once. Only
-	// a run of a Chain that has Costs fills it.
+	// Mismatches lists each value whose measured size differs from the declared one, once, and transient bytes beyond
+	// the declared ones. Only a run of a Chain that has Costs fills it.
 	Mismatches []Mismatch
 }
 
@@ -42,9 +42,9 @@ type Bytes struct {
 // Mismatch is a value whose measured size differs from its declared size.
 type Mismatch struct {
 	Value    ValueKind
-	Index    int // i of a_i, s_i or d_i
+	Index    int // i of a_i, s_i, d_i, f_i or b_i
 	Declared int64
-	Measured int64 // in the first computation that differs
+	Measured int64 // in the first computation that differs; of f_i and b_i the most
 }
 
 // ValueKind is a kind of value in the package's memory model.
@@ -52,18 +52,22 @@ type ValueKind uint8
 
 // The kinds of values.
 const (
-	Activation ValueKind = iota // a_i
-	SavedSet                    // s_i
-	Gradient                    // d_i
+	Activation        ValueKind = iota // a_i
+	SavedSet                           // s_i
+	Gradient                           // d_i
+	ForwardTransient                   // f_i
+	BackwardTransient                  // b_i
 	valueKinds
 )
 
-// String returns "a", "s" or "d".
+func (k ValueKind) transient() bool { return k >= ForwardTransient }
+
+// String returns "a", "s", "d", "f" or "b".
 func (k ValueKind) String() string {
 	if k >= valueKinds {
 		return "?"
 	}
-	return "asd"[k : k+1]
+	return "asdfb"[k : k+1]
 }
 
 // String formats the mismatch as "s3: 4096 bytes declared, 8192 measured".
@@ -79,8 +83,9 @@ func (p Plan) Simulate(c Costs) (Report, error) {
 	if err := c.Validate(); err != nil {
 		return Report{}, err
 	}
-	if p.Stages != len(c.Stages) {
-		return Report{}, fmt.Errorf("remat: plan for %d stages, costs of %d: %w", p.Stages, len(c.Stages), snug.ErrShape)
+	p, err := p.For(len(c.Stages))
+	if err != nil {
+		return Report{}, err
 	}
 	if err := p.checkTiers(c); err != nil {
 		return Report{}, err

@@ -57,7 +57,7 @@ func TestSimulateErrors(t *testing.T) {
 	c := uniform(3)
 	_, err := must(KeepAll(c)).Simulate(uniform(4))
 	require.ErrorIs(t, err, snug.ErrShape)
-	require.EqualError(t, err, "remat: plan for 3 stages, costs of 4: snug: shape mismatch")
+	require.EqualError(t, err, "remat: plan for 3 stages, chain of 4: snug: shape mismatch")
 	_, err = must(KeepAll(c)).Simulate(Costs{})
 	require.ErrorIs(t, err, snug.ErrConfig)
 	r, err := Plan{Stages: 3, Ops: parsed(t, "S0 S1 S2 B1 B2 B0")}.Simulate(c)

@@ -10,7 +10,7 @@ import (
 // Tiles is a [Stage] that runs another stage tile by tile. It is for a stage whose rows do not depend on
 // each other: an MLP, a norm, the head of a model, but not attention. With n tiles the memory of the
 // other's saved set, and its transient memory in both passes, is divided by n, since a pass holds that of
-// one tile at a time. From the forward pass to the backward pass Tiles keeps its output alone. Backward
+// one tile at a time; a run counts the values of this tile in its peak. From the forward pass to the backward pass Tiles keeps its output alone. Backward
 // computes the saved set of each tile again, which costs one more forward pass, like a plan that
 // recomputes the stage.
 //
@@ -102,12 +102,16 @@ func (t *Tiles[A, S]) Forward(ctx context.Context, x A) (y A, err error) {
 			t.release(all)
 		}
 	}()
+	run := stepOf[A, S](ctx)
 	err = t.each(ctx, x, func(i int, part A) error {
 		out, err := t.Stage.Forward(ctx, part)
 		if err != nil {
 			return err
 		}
 		defer t.release(out)
+		bytes := run.bytes(out)
+		run.hold(bytes)
+		defer run.hold(-bytes)
 		return t.Put(all, i, out)
 	})
 	if err != nil {
@@ -148,15 +152,16 @@ func (t *Tiles[A, S]) Backward(ctx context.Context, x A, _ S, dy A) (dx A, err e
 	if err := t.check(); err != nil {
 		return dx, err
 	}
-	to := dy
+	run, to := stepOf[A, S](ctx), dy
 	if t.Grad != nil {
 		if to, err = t.Grad(x); err != nil {
 			return dx, err
 		}
 		owned = append(owned, to)
+		run.hold(run.bytes(dy)) // beside the gradient with respect to x
 	}
 	err = t.each(ctx, x, func(i int, part A) error {
-		d, err := t.tile(ctx, part, t.Part(dy, i))
+		d, err := t.tile(ctx, run, part, t.Part(dy, i))
 		if err != nil {
 			return err
 		}
@@ -170,8 +175,8 @@ func (t *Tiles[A, S]) Backward(ctx context.Context, x A, _ S, dy A) (dx A, err e
 	return to, nil
 }
 
-// tile returns the gradient with respect to a tile x from the tile dy.
-func (t *Tiles[A, S]) tile(ctx context.Context, x, dy A) (dx A, err error) {
+// tile returns the gradient with respect to a tile x from the tile dy, within a step of run.
+func (t *Tiles[A, S]) tile(ctx context.Context, run *stepContext[A, S], x, dy A) (dx A, err error) {
 	s, err := t.resave(ctx, x)
 	if err != nil {
 		return dx, err
@@ -181,6 +186,9 @@ func (t *Tiles[A, S]) tile(ctx context.Context, x, dy A) (dx A, err error) {
 	if err != nil {
 		return dx, err
 	}
+	bytes := run.savedBytes(s) + run.bytes(d)
+	run.hold(bytes)
+	defer run.hold(-bytes)
 	return t.Stage.Backward(ctx, x, s, d)
 }
 

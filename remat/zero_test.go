@@ -26,7 +26,7 @@ func TestZeroValues(t *testing.T) {
 		remat.Kind(0), remat.Kind(255), remat.Tier(255), remat.Method(255),
 
 		(*remat.Tiles[int, int])(nil), new(remat.Tiles[int, int]), remat.TiledCost, new(remat.BudgetError), new(remat.RecomputeError),
-		remat.KeepAll, remat.RecomputeAll, remat.Every, remat.Chen, remat.Revolve, remat.Rotor, remat.Exact, remat.Fit, remat.HRevolve,
+		remat.KeepAll, remat.Only, remat.AllBut, remat.FirstPass, remat.RecomputeAll, remat.Every, remat.Chen, remat.Revolve, remat.Rotor, remat.Exact, remat.Fit, remat.HRevolve,
 		remat.Repeat[int, int], remat.Iteration, remat.ParsePlan, remat.ParseMethod, remat.HashView,
 	)
 

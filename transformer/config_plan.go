@@ -82,6 +82,9 @@ func (c *Config) plan(tokens int) (plan.Model, error) {
 			}
 		}
 	}
+	for i := range m.Layers {
+		m.Layers[i].Name = c.stageName(i)
+	}
 	if err := c.planFloats(m.Layers); err != nil {
 		return m, err
 	}
@@ -151,8 +154,8 @@ func (c *Config) sizes(tokens int) sizes {
 }
 
 // half returns the fields that the two stages of a layer have in common.
-func (c *Config) half(name string, s sizes) plan.Layer {
-	l := plan.Layer{Name: name, Params: s.norm, Output: s.dim, Stats: s.stats + s.postStats, Rows: int(s.rows), RMSNorm: c.Dim, Bias: s.bias}
+func (c *Config) half(s sizes) plan.Layer {
+	l := plan.Layer{Params: s.norm, Output: s.dim, Stats: s.stats + s.postStats, Rows: int(s.rows), RMSNorm: c.Dim, Bias: s.bias}
 	if c.LayerNorm {
 		l.LayerNorm, l.RMSNorm = c.Dim, 0
 	}
@@ -172,7 +175,7 @@ func linearShapes(shapes [][]int, out, in int, bias bool) [][]int {
 }
 
 func (c *Config) planAttention(s sizes, window int) plan.Layer {
-	l := c.half("attention", s)
+	l := c.half(s)
 	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	shares := 3
 	if c.packed() {
@@ -219,7 +222,7 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 }
 
 func (c *Config) planMLP(s sizes) plan.Layer {
-	l := c.half("mlp", s)
+	l := c.half(s)
 	in := int64(1)
 	if c.Gated {
 		in = 2

@@ -8,7 +8,7 @@ import (
 
 // planExperts describes the second stage of a layer with experts. The router's matrix has no adapter.
 func (c *Config) planExperts(s sizes) plan.Layer {
-	l, e := c.half("experts", s), &c.Experts
+	l, e := c.half(s), &c.Experts
 	l.Params = append(l.Params, []int{1, e.Count, c.Dim})
 	if e.Bias {
 		l.Params = append(l.Params, []int{e.Count})

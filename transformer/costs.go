@@ -11,8 +11,8 @@ import (
 // Costs returns the costs of the chain, for the planners of package remat, for batches of so many sequences of so many
 // tokens each. Sizes are the bytes that Backprop holds: outputs, saved sets, and the largest transient bytes of a
 // forward and of a backward step. The transient bytes of a stage with experts depend on the largest group: the rows
-// that choose the same expert. Costs assumes twice the mean; a batch with a larger group takes more. Times are 10⁹
-// multiply-adds: they compare stages, and do not depend on the machine.
+// that choose the same expert. Costs assumes twice the mean; a batch with a larger group takes more. Stages have the names that a
+// Monitor shows, such as "layers.3.mlp", by which [remat.Only] selects them. Times are 10⁹ multiply-adds: they compare stages, and do not depend on the machine.
 //
 // The error wraps [snug.ErrConfig] for a batch without tokens or of more than 2^31-1 tokens.
 func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
@@ -21,8 +21,10 @@ func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
 		return remat.Costs{}, fmt.Errorf("transformer: Costs: %d sequences of %d tokens, want 1 to 2^31-1 tokens: %w", sequences, tokens, snug.ErrConfig)
 	}
 	var costs remat.Costs
-	for _, s := range m.stages {
-		costs.Stages = append(costs.Stages, s.cost(sequences, tokens))
+	for i, s := range m.stages {
+		cost := s.cost(sequences, tokens)
+		cost.Name = m.config.stageName(i)
+		costs.Stages = append(costs.Stages, cost)
 	}
 	return costs, nil
 }
@@ -59,7 +61,7 @@ func (b *attentionHalf) cost(sequences, tokens int) remat.Cost {
 	qkv, out := b.adapterBytes(b.qkv, false), b.adapterBytes(b.out, !c.PostNorms)
 	time := float64(rows) / 1e9 * (float64(c.Dim*(2*c.Heads+2*c.KVHeads)*c.HeadDim) + float64(tokens)*float64(c.Heads*c.HeadDim))
 	cost := remat.Cost{
-		Name: fmt.Sprintf("layer %d attention", b.index/2), Output: rows * dim,
+		Output:       rows * dim,
 		Saved:        rows * (kept + q + 2*kv + q + heads),
 		ForwardExtra: rows * max(q+2*kv+qkv.forward, 2*q+2*kv-dim, q+out.forward, dim+qkv.forward, normed),
 		BackwardExtra: rows * max(post+q+out.backward-freed, q+2*kv+q+normed+normedStats-freed,
@@ -83,7 +85,7 @@ func (b *mlpHalf) cost(sequences, tokens int) remat.Cost {
 	backward := max(hidden+post+down.second+down.backward, dim+in.second+in.backward)
 	time := float64(rows) / 1e9 * float64(inner+1) * float64(c.Dim) * float64(c.Hidden)
 	cost := remat.Cost{
-		Name: fmt.Sprintf("layer %d mlp", b.index/2), Output: rows * dim,
+		Output:        rows * dim,
 		Saved:         rows * kept,
 		ForwardExtra:  rows * max(inner*hidden+in.forward, dim+in.forward, hidden+down.forward),
 		BackwardExtra: rows * backward,

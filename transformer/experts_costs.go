@@ -1,8 +1,6 @@
 package transformer
 
 import (
-	"fmt"
-
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -31,7 +29,7 @@ func (b *expertsHalf) costOf(rows, group int64) remat.Cost {
 	giga := float64(rows) / 1e9
 	time := giga * float64(c.Dim) * float64(3*e.Chosen*e.Hidden+e.Count)
 	return remat.Cost{
-		Name: fmt.Sprintf("layer %d experts", b.index/2), Output: rows * dim,
+		Output:        rows * dim,
 		Saved:         rows * (kept + logits),
 		ForwardExtra:  rows*(dim+logits+weights) + group*forward,
 		BackwardExtra: rows*(2*dim+2*weights) + max(group*backward, rows*logits),

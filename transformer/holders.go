@@ -34,13 +34,8 @@ func (m *Model) makeHolders() {
 		return
 	}
 	var names []string
-	for i := range m.config.Layers {
-		half := "mlp"
-		if m.config.hasExperts(i) {
-			half = "experts"
-		}
-		block := m.config.block(i)
-		names = append(names, block+"attention", block+half)
+	for i := range m.stages {
+		names = append(names, m.config.stageName(i))
 	}
 	for _, name := range append(names, "head", checkpointStage) {
 		s := stageHolders{name: name}

@@ -394,7 +394,7 @@ func (m *Model) lastRows() []int32 {
 }
 
 // SetPlan makes Backprop run a plan, which says what each stage keeps for its backward step and what it computes again.
-// Stages 2·i and 2·i+1 are the attention and the MLP of layer i. A new model keeps everything, as does a plan without
+// Stages 2·i and 2·i+1 are the attention and the MLP of layer i; [remat.Only] makes plans by their names. A new model keeps everything, as does a plan without
 // operations. Every plan gives the same gradients, bit for bit.
 //
 // A plan may put outputs of stages on disk, if there are Options.Checkpoints, as [remat.HRevolve] does.
@@ -404,15 +404,6 @@ func (m *Model) lastRows() []int32 {
 func (m *Model) SetPlan(p remat.Plan) error {
 	if err := m.usable(); err != nil {
 		return fmt.Errorf("transformer: SetPlan: %w", err)
-	}
-	if len(p.Ops) == 0 {
-		costs, err := m.Costs(1, 1)
-		if err == nil {
-			p, err = remat.KeepAll(costs)
-		}
-		if err != nil {
-			return fmt.Errorf("transformer: SetPlan: %w", err)
-		}
 	}
 	for _, op := range p.Ops {
 		if op.Kind == remat.Pack || op.Kind == remat.PageHost {

@@ -45,6 +45,18 @@ func (c *Config) positions() string { return c.names().positions + ".weight" }
 // block returns the prefix of the names of a layer.
 func (c *Config) block(layer int) string { return fmt.Sprintf("%s.%d.", c.names().block, layer) }
 
+// stageName returns the name of a stage of the chain, such as "layers.3.mlp".
+func (c *Config) stageName(stage int) string {
+	half, layer := "mlp", stage/2
+	switch {
+	case stage%2 == 0:
+		half = "attention"
+	case c.hasExperts(layer):
+		half = "experts"
+	}
+	return c.block(layer) + half
+}
+
 func (c *Config) tensors(in layout) []amp.Tensor { return c.tensorsOf(in).list }
 
 // tensorsOf lists the parameters with their stages.

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
 
@@ -256,22 +255,10 @@ func layersTable(ops []plan.Operation, p plan.Plan) report.Table {
 	return t
 }
 
-// namesOf returns the different names in a list with their numbers, the first four.
+// namesOf returns the first and the last name of a list.
 func namesOf(list []string) string {
-	count := map[string]int{}
-	var order []string
-	for _, name := range list {
-		if count[name]++; count[name] == 1 {
-			order = append(order, name)
-		}
+	if len(list) == 1 {
+		return list[0]
 	}
-	for i, name := range order {
-		if n := count[name]; n > 1 {
-			order[i] = fmt.Sprintf("%s × %d", name, n)
-		}
-	}
-	if len(order) > 4 {
-		order = append(slices.Clip(order[:4]), "…")
-	}
-	return strings.Join(order, ", ")
+	return list[0] + " – " + list[len(list)-1]
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/saturate"
+	"github.com/snug-ml/snug/remat/internal/pass"
 )
 
 // maxDepth limits the computations that wait for another one, some 1000 bytes of stack
@@ -22,9 +23,11 @@ type storage[V any] struct {
 	id         int // in the order of creation
 	op         Op
 	decision   Decision
-	run        func(context.Context, []V) (V, error) // nil for an input
-	overwrites bool                                  // the result is in the memory of the first operand
-	operands   []*Value[V]                           // nil if it is never computed (again)
+	run        func(context.Context, []V) (V, V, error) // nil for an input
+	overwrites bool                                     // the result is in the memory of the first operand
+	twin       *storage[V]                              // of the other result of run, if it has two
+	second     bool                                     // s is the second one
+	operands   []*Value[V]                              // nil if it is never computed (again)
 
 	children []*storage[V] // computed from it; those without operands no longer count
 	needed   int           // children that count
@@ -79,7 +82,7 @@ func (t *Tape[V]) newStorage(op Op) *storage[V] {
 }
 
 // operation returns the storage of an operation after its checks.
-func (t *Tape[V]) operation(op Op, run func(context.Context, []V) (V, error), operands []*Value[V]) (*storage[V], error) {
+func (t *Tape[V]) operation(op Op, run func(context.Context, []V) (V, V, error), operands []*Value[V]) (*storage[V], error) {
 	if op.Bytes < 0 || op.Extra < 0 || op.Bytes > math.MaxInt64-op.Extra {
 		return nil, fmt.Errorf("tape: operation %q: a result of %d bytes and %d extra: want 0 or more, and a total that fits in 63 bits: %w", op.Name, op.Bytes, op.Extra, snug.ErrConfig)
 	}
@@ -124,15 +127,19 @@ func (t *Tape[V]) add(s *storage[V], view func(V) V) *Value[V] {
 	return &Value[V]{tape: t, s: s, name: name, view: view}
 }
 
-// first computes s and adds it.
+// first computes s, and its twin, and adds s.
 func (t *Tape[V]) first(ctx context.Context, s *storage[V], view func(V) V) (y *Value[V], err error) {
 	if err := t.flush(ctx); err != nil {
 		return nil, err
 	}
 	defer func() {
-		if y == nil && s.held { // a panic after the computation
-			s.operands = nil
-			t.release(t.forget(s))
+		if y == nil { // a panic after the computation
+			forAll([]*storage[V]{s, s.twin}, func(s *storage[V]) {
+				if s != nil && s.held {
+					s.operands = nil
+					t.release(t.forget(s))
+				}
+			})
 		}
 	}()
 	if err := t.compute(ctx, s); err != nil {
@@ -247,17 +254,25 @@ func (t *Tape[V]) compute(ctx context.Context, s *storage[V]) error {
 	if !s.overwrites {
 		need = saturate.Add(need, s.bytes)
 	}
+	if s.twin != nil {
+		need = saturate.Add(need, s.twin.bytes)
+	}
 	if err := t.evictFor(ctx, s, need); err != nil {
 		return err
 	}
 	if err := t.checkWork(s); err != nil {
 		return err
 	}
-	v, cost, err := t.call(ctx, s, in)
+	v, other, cost, err := t.call(ctx, s, in)
 	if err != nil {
 		return fmt.Errorf("tape: operation %q: %w", s.op.Name, err)
 	}
-	if err := t.attach(ctx, s, v, s.op.Extra); err != nil {
+	if s.twin != nil {
+		err = t.attachBoth(ctx, s, v, other)
+	} else {
+		err = t.attach(ctx, s, v, s.op.Extra)
+	}
+	if err != nil {
 		return err
 	}
 	if s.computed {
@@ -268,6 +283,9 @@ func (t *Tape[V]) compute(ctx context.Context, s *storage[V]) error {
 		t.stats.Work += cost
 	}
 	s.computed, s.cost = true, cost
+	if s.twin != nil {
+		s.twin.computed, s.twin.cost = true, cost
+	}
 	return nil
 }
 
@@ -282,20 +300,26 @@ func (t *Tape[V]) checkWork(s *storage[V]) error {
 	return nil
 }
 
-// call runs the operation of s on the values of its operands.
-func (t *Tape[V]) call(ctx context.Context, s *storage[V], in []V) (v V, cost float64, err error) {
+// call runs the operation of s on the values of its operands. other is the result of the twin.
+func (t *Tape[V]) call(ctx context.Context, s *storage[V], in []V) (v, other V, cost float64, err error) {
 	t.tick++
+	if s.computed {
+		ctx = pass.Again(ctx)
+	}
 	begin := time.Now()
 	if s.overwrites {
 		v, err = t.overwrite(ctx, s, in)
 	} else {
-		v, err = s.run(ctx, in)
+		v, other, err = s.run(ctx, in)
+	}
+	if s.second {
+		v, other = other, v
 	}
 	cost = time.Since(begin).Seconds()
 	if s.op.Cost > 0 {
 		cost = s.op.Cost
 	}
-	return v, cost, err
+	return v, other, cost, err
 }
 
 // overwrite runs the operation of s on the memory of its first operand, which
@@ -308,7 +332,7 @@ func (t *Tape[V]) overwrite(ctx context.Context, s *storage[V], in []V) (dst V, 
 			t.release(dst) // which is neither the old value nor the new one
 		}
 	}()
-	if _, err = s.run(ctx, in); err == nil {
+	if _, _, err = s.run(ctx, in); err == nil {
 		complete = true
 	}
 	return dst, err

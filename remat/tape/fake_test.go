@@ -158,6 +158,33 @@ func (s *tester) do(op Op, n int, operands ...*tested) (*tested, error) {
 	return s.add(y, err, result)
 }
 
+// save is do with a saved set of twice the elements, whose Op is the second one.
+func (s *tester) save(op, saved Op, n int, operands ...*tested) (y, set *tested, err error) {
+	seed := len(s.values)
+	sizes, declared := [2]int{n, 2 * n}, min(op.Bytes, 0)
+	op.Bytes, saved.Bytes = max(0, int64(4*n)+declared), max(0, int64(8*n)+declared)
+	in, want := operandsOf(operands)
+	a, b, err := s.tape.DoSave(s.ctx, op, saved, func(ctx context.Context, in [][]float32) (y, set []float32, err error) {
+		if err := s.w.Call(); err != nil {
+			return nil, nil, err
+		}
+		y, set = s.w.p.Get(sizes[0]), s.w.p.Get(sizes[1])
+		blend(y, seed, in...)
+		blend(set, -seed, in...)
+		s.w.transient(op.Extra)
+		return y, set, nil
+	}, in...)
+	results := [2][]float32{make([]float32, sizes[0]), make([]float32, sizes[1])}
+	blend(results[0], seed, want...)
+	blend(results[1], -seed, want...)
+	if y, err = s.add(a, err, results[0]); err != nil {
+		require.Nil(s.t, b)
+		return nil, nil, err
+	}
+	set, err = s.add(b, nil, results[1])
+	return y, set, err
+}
+
 func (s *tester) overwrite(op Op, y *tested, operands ...*tested) (*tested, error) {
 	seed := len(s.values)
 	in, want := operandsOf(operands)

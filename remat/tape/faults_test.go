@@ -46,6 +46,13 @@ func everything(s *tester) (err error) {
 	k = do(Op{Name: "k", Cost: 1}, g, half, b)
 	try(s.free, d)
 	try(s.get, g)
+	attempt(&err, func() (*tested, error) {
+		y, saved, err := s.save(Op{Name: "l", Cost: 1}, Op{Name: "l saved", Value: "must recompute"}, 2, x)
+		if err == nil {
+			err = errors.Join(s.get(saved), s.get(y), s.get(saved))
+		}
+		return y, err
+	})
 	try(s.banish, w)
 	try(s.take, k)
 	try(s.get, b)

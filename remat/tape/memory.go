@@ -53,6 +53,34 @@ func (t *Tape[V]) attach(ctx context.Context, s *storage[V], v V, extra int64) e
 	return nil
 }
 
+// attachBoth makes v the value of s and other the value of its twin. In a recomputation it keeps other only if that was
+// evicted and fits.
+func (t *Tape[V]) attachBoth(ctx context.Context, s *storage[V], v, other V) error {
+	owned := []V{other, v}
+	defer func() { forAll(owned, t.release) }()
+	twin := s.twin
+	bytes, err := t.size(twin, other)
+	if err != nil {
+		return err
+	}
+	owned = owned[:1]
+	if err := t.attach(ctx, s, v, saturate.Add(s.op.Extra, bytes)); err != nil {
+		return err
+	}
+	wanted := !twin.held && !twin.stored && twin.users > 0 && twin.decision != MustRecompute
+	switch {
+	case !twin.computed:
+		owned = nil
+		s.locks++ // so that it is not evicted for its twin
+		defer func() { s.locks-- }()
+		return t.attach(ctx, twin, other, 0)
+	case wanted && bytes <= t.budget-t.stats.Held:
+		owned = nil
+		t.hold(twin, other, bytes)
+	}
+	return nil
+}
+
 // hold puts s into the account.
 func (t *Tape[V]) hold(s *storage[V], v V, bytes int64) {
 	t.leaveSet(s)

@@ -56,7 +56,7 @@ func isTransparent(t *rapid.T) {
 }
 
 // actions are what act chooses from, as often as they are listed.
-var actions = strings.Fields("do do do do do do do overwrite overwrite get get get free free alias take banish input")
+var actions = strings.Fields("do do do do do do save save overwrite overwrite get get get free free alias take banish input")
 
 // act performs one action.
 func act(t *rapid.T, s *tester, declared bool) error {
@@ -81,6 +81,10 @@ func act(t *rapid.T, s *tester, declared bool) error {
 	switch rapid.SampledFrom(actions).Draw(t, "action") {
 	case "do":
 		_, err = s.do(op(), size.Draw(t, "result"), operands()...)
+	case "save":
+		saved := op()
+		saved.Name, saved.Extra, saved.Cost = saved.Name+" saved", 0, 0
+		_, _, err = s.save(op(), saved, size.Draw(t, "result"), operands()...)
 	case "get":
 		err = s.get(value.Draw(t, "got"))
 	case "free":

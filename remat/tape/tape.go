@@ -47,7 +47,8 @@ type Offloader[V any] interface {
 // Tape runs the operations of a graph, one after the other, in an order that
 // nobody planned, and keeps their results under a budget of bytes: it evicts
 // what [Heuristic] chooses and computes it again when it is needed, as Dynamic
-// Tensor Rematerialization does (Kirisame et al., ICLR 2021). Values may have
+// Tensor Rematerialization does (Kirisame et al., ICLR 2021). An operation learns from its context whether it runs
+// again, see [github.com/snug-ml/snug/remat.FirstPass]. Values may have
 // any number of consumers. Whatever the budget, the values are the same, to the
 // bit, if the operations are deterministic.
 //
@@ -202,11 +203,53 @@ func (t *Tape[V]) Do(ctx context.Context, op Op, run func(ctx context.Context, i
 	if run == nil {
 		return nil, fmt.Errorf("tape: operation %q: the function is nil: %w", op.Name, snug.ErrConfig)
 	}
-	s, err := t.operation(op, run, operands)
+	s, err := t.operation(op, func(ctx context.Context, in []V) (v, none V, err error) {
+		v, err = run(ctx, in)
+		return v, none, err
+	}, operands)
 	if err != nil {
 		return nil, err
 	}
 	return t.first(ctx, s, nil)
+}
+
+// DoSave runs an operation with two results: an output and a saved set, which only the backward operation needs. They are
+// two values: the Tape may drop the saved set and keep the output. The policy decides on each by its own Op, of which
+// saved has the name, the class and the bytes; Extra and Cost are those of op. Nothing uses a saved set before the backward
+// operation, so MustRecompute drops it at once, and the next call of a method offloads it. run computes both again when one
+// is needed; the other one is kept if it was evicted and there is room, and released otherwise.
+func (t *Tape[V]) DoSave(ctx context.Context, op, saved Op, run func(ctx context.Context, in []V) (y, s V, err error), operands ...*Value[V]) (y, s *Value[V], err error) {
+	if err := t.enter(ctx); err != nil {
+		return nil, nil, err
+	}
+	defer t.leave()
+	if run == nil {
+		return nil, nil, fmt.Errorf("tape: operation %q: the function is nil: %w", op.Name, snug.ErrConfig)
+	}
+	output, err := t.operation(op, run, operands)
+	if err != nil {
+		return nil, nil, err
+	}
+	saved.Extra, saved.Cost = op.Extra, op.Cost
+	set, err := t.operation(saved, run, operands)
+	if err != nil {
+		return nil, nil, err
+	}
+	output.twin, set.twin, set.second = set, output, true
+	if y, err = t.first(ctx, output, nil); err != nil {
+		return nil, nil, err
+	}
+	s = t.add(set, nil)
+	complete := false
+	defer func() {
+		if !complete { // a panic
+			forAll([]*Value[V]{y, s}, t.free)
+		}
+	}()
+	set.locks++
+	t.unlock(set) // as after a use: if it is to go, it goes now
+	complete = true
+	return y, s, nil
 }
 
 // Overwrite runs an operation that writes its result over y, into the same
@@ -227,8 +270,8 @@ func (t *Tape[V]) Overwrite(ctx context.Context, op Op, run func(ctx context.Con
 	if run == nil {
 		return nil, fmt.Errorf("tape: operation %q: the function is nil: %w", op.Name, snug.ErrConfig)
 	}
-	over := func(ctx context.Context, in []V) (none V, err error) {
-		return none, run(ctx, in[0], in[1:])
+	over := func(ctx context.Context, in []V) (none, nothing V, err error) {
+		return none, nothing, run(ctx, in[0], in[1:])
 	}
 	s, err := t.operation(op, over, append([]*Value[V]{y}, operands...))
 	if err != nil {

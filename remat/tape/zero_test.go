@@ -29,11 +29,12 @@ func TestZeroValues(t *testing.T) {
 		zero := new(tape.Value[int])
 		_, input := y.Input(ctx, "", 0)
 		_, do := y.Do(ctx, tape.Op{}, run, zero)
+		_, _, save := y.DoSave(ctx, tape.Op{}, tape.Op{}, func(context.Context, []int) (int, int, error) { return 0, 0, nil }, zero)
 		_, overwrite := y.Overwrite(ctx, tape.Op{}, over, zero, nil)
 		_, alias := y.Alias("", zero, view)
 		_, done, get := y.Get(ctx, zero)
 		_, take := y.Take(ctx, zero)
-		for _, err := range []error{input, do, overwrite, alias, get, take, y.Free(zero), y.Banish(ctx, zero), y.Close()} {
+		for _, err := range []error{input, do, save, overwrite, alias, get, take, y.Free(zero), y.Banish(ctx, zero), y.Close()} {
 			require.ErrorIs(t, err, snug.ErrConfig)
 		}
 		require.Nil(t, done)
