@@ -328,10 +328,17 @@ func TestLabelLong(t *testing.T) {
 		return time.Since(began)
 	}
 	for _, name := range []string{"ChatML", "Qwen3", "Qwen1.5", "every letter"} {
-		took(name, 100)
-		short, long := took(name, 500), took(name, 4000)
-		require.Less(t, long, 24*short+time.Second, name) // 8 times as many messages
-		t.Log(name, short, long)
+		t.Run(name, func(t *testing.T) {
+			took(name, 100)
+			for try := 1; ; try++ { // others use the machine too
+				short, long := took(name, 500), took(name, 8000)
+				t.Log(short, long)
+				if long < 64*short+time.Second/5 { // 16 times as many messages, for which squares take 256 times as long
+					return
+				}
+				require.Less(t, try, 5)
+			}
+		})
 	}
 }
 
