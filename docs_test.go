@@ -64,7 +64,7 @@ func TestDocumentsAreHeld(t *testing.T) {
 		"`amp.NewScalar`", "`amp.Stats.Norms`", "`quant8.Optimizer.Step.Step`", "`amp.MatMulOptions{Q: 1}`", "`snug.ErrShapes`", "`ErrShapes`", "`NewScalar`",
 		"`snug.Array[float32].CopyAway`", "`ramp.Scaler`", "`SNUG_CPUS=go`", "`scripts/cpu.sh`", "`-presets`", "`snug: … in the wrong configuration`", "`… is bolted`", "`window.Outof`",
 		"`go run ./examples/gpt -step 2`", "`go run ./examples/gtp`", "`snug plan -models x`", "`snug plans`", "[text](amped)", "[text](README.md#use)", "[text](#use)",
-		"```go\nerr := amp.Casts(low, full)\n```", "    go run ./examples/gpt -step 20", "    $ snug plan -models llama-7b", "```\ngo run ./bench -peer\n```",
+		"```go\nerr := amp.Casts(low, full)\n```", "    go run ./examples/gpt -step 20", "    $ snug plan -models llama-7b", "```\ngo run -C bench . -peer\n```",
 	} {
 		require.Len(t, s.check("README.md", "Text.\n\n"+wrong+"\n"), 1, wrong)
 	}
@@ -310,7 +310,7 @@ var (
 	key       = regexp.MustCompile(`(\w+):`)
 	bare      = regexp.MustCompile(`^(Err|New)[A-Z]\w*$`)
 	variable  = regexp.MustCompile(`\bSNUG_\w+`)
-	command   = regexp.MustCompile(`(?m)^(?:\$ )?(?:go run (?:-\w+ \w+ )?\./([\w/]+)|snug ([a-z]+))(.*)$`)
+	command   = regexp.MustCompile(`(?m)^(?:\$ )?(?:go run (?:(?:-\w+ \w+ )?\./|-C )([\w/]+)(?: -tags \w+)?|snug ([a-z]+))(.*)$`)
 	option    = regexp.MustCompile(`(?:^|\s)-([a-z][\w-]*)`)
 	message   = regexp.MustCompile(`^(\w+): .`)
 	varies    = regexp.MustCompile(`^\w+: |…|"[^"]*"`)

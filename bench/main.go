@@ -2,13 +2,16 @@
 // as a fraction of that, and, when asked, against the peers that do the same
 // work: PyTorch, bitsandbytes, OpenBLAS and gonum.
 //
-//	go run ./bench                                   every kernel
-//	go run ./bench -only 'matmul f32' -tier avx2     some kernels, one instruction set
-//	go run ./bench -peers -json                      against the peers; see bench/peers/README.md
-//	go run ./bench -short                            a few sizes, in seconds
-//	go run ./bench -only '^remat'                    training in less memory, against published figures
-//	go run ./bench -only tune -peers                 fine-tuning, against transformers, PEFT and bitsandbytes
-//	go run -tags cuda ./bench -device cuda:0         on a GPU
+//	go run -C bench .                                   every kernel
+//	go run -C bench . -only 'matmul f32' -tier avx2     some kernels, one instruction set
+//	go run -C bench . -peers -json                      against the peers; see bench/peers/README.md
+//	go run -C bench . -short                            a few sizes, in seconds
+//	go run -C bench . -only '^remat'                    training in less memory, against published figures
+//	go run -C bench . -only tune -peers                 fine-tuning, against transformers, PEFT and bitsandbytes
+//	go run -C bench -tags cuda . -device cuda:0         on a GPU
+//
+// It is a module of its own: what it draws with is nothing that users of snug need. Names of files are
+// relative to its folder.
 //
 // The time that a kernel needs at least is the larger of the bytes that it
 // must move over the machine's bandwidth, for a working set of that size and the nearest of

@@ -41,7 +41,7 @@ build() {
         done
     go build "${flags[@]}" -o "$folder/gpt" ./examples/gpt
     go build "${flags[@]}" -o "$folder/snug" ./cmd/snug
-    go build "${flags[@]}" -o "$folder/bench" ./bench
+    go build -C bench "${flags[@]}" -o "$(realpath "$folder")/bench" .
     # All programs have the same images of kernels: a window that holds several finds them.
     tar -C "$folder" --sort=name -cf - . | xz ${XZ:---lzma2=preset=3,dict=256MiB} >"$folder.tar.xz"
     du -sh "$folder" "$folder.tar.xz"

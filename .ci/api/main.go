@@ -79,7 +79,7 @@ func run(check bool, since string) error {
 func public(name string) bool {
 	rest, _ := strings.CutPrefix(name, module)
 	for part := range strings.SplitSeq(rest, "/") {
-		if slices.Contains([]string{"internal", "examples", "bench", "cmd"}, part) {
+		if slices.Contains([]string{"internal", "examples", "cmd"}, part) {
 			return false
 		}
 	}

@@ -59,6 +59,7 @@ func document() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	others := append(integrations, "bench/go.mod")
 	packages, err := packagesOf(".")
 	if err != nil {
 		return nil, err
@@ -68,7 +69,7 @@ func document() ([]byte, error) {
 		switch rest := strings.TrimPrefix(p, core); {
 		case strings.HasPrefix(rest, "/cmd/"):
 			programs = append(programs, p)
-		case !regexp.MustCompile(`^/(examples|bench)\b|/internal/|/\.ci/`).MatchString(rest): // what others can import
+		case !regexp.MustCompile(`^/examples\b|/internal/|/\.ci/`).MatchString(rest): // what others can import
 			library = append(library, p)
 		}
 	}
@@ -80,7 +81,7 @@ func document() ([]byte, error) {
 	}{
 		{"The packages", ".", library},
 		{"The program `snug`, besides", ".", programs},
-		{"Examples, measurements and tests, besides", ".", []string{"-test", "./..."}},
+		{"Examples and tests, besides", ".", []string{"-test", "./..."}},
 	} {
 		if err := section(text, g.title, g.dir, g.args, seen); err != nil {
 			return nil, err
@@ -89,7 +90,7 @@ func document() ([]byte, error) {
 			ours = maps.Clone(seen) // what the packages need
 		}
 	}
-	for _, file := range integrations {
+	for _, file := range others {
 		dir := filepath.ToSlash(filepath.Dir(file))
 		if err := section(text, "The module "+dir+", with its tests, besides the packages", dir, []string{"-test", "./..."}, maps.Clone(ours)); err != nil {
 			return nil, err

@@ -3,103 +3,59 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"image/color"
-	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	draw2d "gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
+	"github.com/snug-ml/snug/internal/picture"
 )
 
-var colors = []color.Color{
-	color.RGBA{0x99, 0x99, 0x99, 0xff}, color.RGBA{0xf5, 0xb0, 0x41, 0xff}, color.RGBA{0x5d, 0xad, 0xe2, 0xff},
-	color.RGBA{0xb0, 0x3a, 0x2e, 0xff}, color.RGBA{0x1e, 0x84, 0x49, 0xff},
-}
+// The layout of the chart, in points.
+const (
+	chartLeft, chartWidth = 72, 660
+	chartTop, chartHeight = 64, 320
+	chartTicks            = 4
+)
 
-// draw writes peak against time: predicted as a line, measured as dots.
+var colors = [len(methods)]string{"#999999", "#f5b041", "#5dade2", "#b03a2e", "#1e8449"}
+
+// draw writes time against peak as SVG: predicted as a line, measured as dots.
 func draw(file string, points []point) error {
-	p, err := chartOf(points)
-	if err != nil {
-		return err
-	}
 	if filepath.Ext(file) != ".svg" {
-		return p.Save(chartWidth, chartHeight, file)
+		return fmt.Errorf("the chart %s: want a file .svg", file)
 	}
-	var text bytes.Buffer
-	if err := writeSVG(&text, p); err != nil {
-		return err
+	var right, top float64 // of the axes
+	for _, p := range points {
+		right, top = max(right, kib(p.predicted.Peak), kib(p.measured.Peak)), max(top, p.predicted.Time, p.measured.Time)
 	}
-	return os.WriteFile(file, text.Bytes(), 0o666)
-}
-
-const chartWidth, chartHeight = vg.Length(640), vg.Length(420) // points
-
-// chartOf returns the chart.
-func chartOf(points []point) (*plot.Plot, error) {
-	p := plot.New()
-	p.Title.Text = "Time against peak memory; lines are predicted, dots measured"
-	p.X.Label.Text, p.Y.Label.Text = "peak, KiB", "time, ms"
-	p.Legend.Top = true
+	place := func(peak int64, time float64) string {
+		return fmt.Sprintf("%.1f %.1f", chartLeft+chartWidth*kib(peak)/right, chartTop+chartHeight*(1-time/top))
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" `+picture.Fonts+">\n", picture.Width, chartTop+chartHeight+50)
+	fmt.Fprintf(&b, `<rect width="100%%" height="100%%" fill="white"/><text x="12" y="22" font-size="14">%s</text>`+"\n",
+		"Time against peak memory: lines are predicted, dots measured")
+	fmt.Fprintf(&b, `<path fill="none" stroke="black" d="M%d %dv%dh%d"/>`+"\n", chartLeft, chartTop, chartHeight, chartWidth)
+	for i := range chartTicks + 1 {
+		part := float64(i) / chartTicks
+		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", chartLeft-6, chartTop+4+chartHeight*(1-part), picture.Seconds(part*top))
+		fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle">%.0f</text>`+"\n", chartLeft+chartWidth*part, chartTop+chartHeight+18, part*right)
+	}
+	fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle">peak, KiB</text>`+"\n", chartLeft+chartWidth/2, chartTop+chartHeight+40)
 	for i, m := range methods {
-		var predicted, measured plotter.XYs
-		for _, v := range points {
-			if v.method == m.name {
-				predicted = append(predicted, plotter.XY{X: kib(v.predicted.Peak), Y: 1e3 * v.predicted.Time})
-				measured = append(measured, plotter.XY{X: kib(v.measured.Peak), Y: 1e3 * v.measured.Time})
+		x := chartLeft + 120*i
+		fmt.Fprintf(&b, `<rect x="%d" y="38" width="10" height="10" fill="%s"/><text x="%d" y="47">%s</text>`+"\n", x, colors[i], x+14, picture.Text(m.name))
+		var line, dots bytes.Buffer
+		for _, p := range points {
+			if p.method == m.name {
+				fmt.Fprintf(&line, "L%s", place(p.predicted.Peak, p.predicted.Time))
+				fmt.Fprintf(&dots, "M%sh0", place(p.measured.Peak, p.measured.Time))
 			}
 		}
-		line, err := plotter.NewLine(predicted)
-		if err != nil {
-			return nil, err
+		if line.Len() > 0 {
+			fmt.Fprintf(&b, `<path fill="none" stroke="%s" d="M%s"/><path stroke="%s" stroke-width="6" stroke-linecap="round" d="%s"/>`+"\n",
+				colors[i], line.Bytes()[1:], colors[i], dots.Bytes())
 		}
-		dots, err := plotter.NewScatter(measured)
-		if err != nil {
-			return nil, err
-		}
-		line.Color, dots.Color, dots.Radius = colors[i], colors[i], vg.Points(3)
-		p.Add(line, dots)
-		p.Legend.Add(m.name, line, dots)
 	}
-	return p, nil
-}
-
-// families are what a viewer takes the first known one of.
-const families = "'Liberation Serif','Times New Roman',Times,serif"
-
-// writeSVG writes a plot whose texts have the widths that the layout was made with, in
-// whatever font a viewer has.
-func writeSVG(out io.Writer, p *plot.Plot) error {
-	c := &canvas{Canvas: vgsvg.New(chartWidth, chartHeight)}
-	p.Draw(draw2d.New(c))
-	var text bytes.Buffer
-	if _, err := c.WriteTo(&text); err != nil {
-		return err
-	}
-	parts := strings.Split(text.String(), "<text ")
-	if len(parts) != len(c.widths)+1 {
-		return fmt.Errorf("a chart of %d texts, %d were drawn", len(parts)-1, len(c.widths))
-	}
-	for i, w := range c.widths {
-		parts[i+1] = fmt.Sprintf(`<text textLength="%.2f" lengthAdjust="spacingAndGlyphs" %s`, w.Points(), parts[i+1])
-	}
-	_, err := io.WriteString(out, strings.ReplaceAll(strings.Join(parts, ""), "font-family:Liberation Serif;", "font-family:"+families+";"))
-	return err
-}
-
-// canvas notes the widths of texts in the order in which they are drawn.
-type canvas struct {
-	*vgsvg.Canvas
-	widths []vg.Length
-}
-
-// FillString draws a text.
-func (c *canvas) FillString(f font.Face, at vg.Point, text string) {
-	c.widths = append(c.widths, f.Width(text))
-	c.Canvas.FillString(f, at, text)
+	b.WriteString("</svg>\n")
+	return os.WriteFile(file, b.Bytes(), 0o666)
 }
