@@ -45,21 +45,23 @@ func TestIDs(t *testing.T) {
 		{"those that it takes", call("abcdefgh1"), result("abcdefgh1"), `^\[I\]x\[A\]f (abcdefgh1)</s>\[R\]1 (abcdefgh1)\[/R\]\[A\]y</s>$`, false},
 		{"a result without one", call("abcdefgh1"), result(""), `^\[I\]x\[A\]f (abcdefgh1)</s>\[R\]1 (abcdefgh1)\[/R\]\[A\]y</s>$`, true},
 	} {
-		conversation := says("u:x", "a:", "t:1", "a:y").with(1, c.call).with(2, c.first)
-		l, err := template.Label(conversation)
-		require.NoError(t, err, c.about)
-		require.Regexp(t, c.pattern, l.Text, c.about)
-		ids := regexp.MustCompile(c.pattern).FindStringSubmatch(l.Text)
-		require.Equal(t, ids[1], ids[2], c.about)
-		require.Equal(t, c.note, len(l.Notes) == 1, c.about)
-		if c.note {
-			require.Equal(t, "the chat template refuses the ids of the tool calls; ids of 9 letters and digits, which are made, replace them", l.Notes[0].Text)
-		}
-		require.Len(t, l.Turns, 2)
-		require.Equal(t, "f "+ids[1]+"</s>", l.Text[l.Turns[0].Begin:l.Turns[0].End], c.about)
-		again, err := template.Label(conversation)
-		require.NoError(t, err)
-		require.Equal(t, l.Text, again.Text, "the same conversation has the same ids")
+		t.Run(c.about, func(t *testing.T) {
+			conversation := says("u:x", "a:", "t:1", "a:y").with(1, c.call).with(2, c.first)
+			l, err := template.Label(conversation)
+			require.NoError(t, err, c.about)
+			require.Regexp(t, c.pattern, l.Text, c.about)
+			ids := regexp.MustCompile(c.pattern).FindStringSubmatch(l.Text)
+			require.Equal(t, ids[1], ids[2], c.about)
+			require.Equal(t, c.note, len(l.Notes) == 1, c.about)
+			if c.note {
+				require.Equal(t, "the chat template refuses the ids of the tool calls; ids of 9 letters and digits, which are made, replace them", l.Notes[0].Text)
+			}
+			require.Len(t, l.Turns, 2)
+			require.Equal(t, "f "+ids[1]+"</s>", l.Text[l.Turns[0].Begin:l.Turns[0].End], c.about)
+			again, err := template.Label(conversation)
+			require.NoError(t, err)
+			require.Equal(t, l.Text, again.Text, "the same conversation has the same ids")
+		})
 	}
 	// Results in another order than their calls.
 	c, found := numbered(says("u:x", "a:", "t:1", "t:2").with(1, call("c1", "c2")).with(2, result("c2")).with(3, result("c1")))

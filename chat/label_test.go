@@ -234,13 +234,15 @@ func TestLabelErrors(t *testing.T) {
 		"{% for m in messages %}{{ m.content }}{% endfor %}{% if messages|length < 2 %}{{ raise_exception('short') }}{% endif %}": "",
 		"{% if messages[-1].role == 'assistant' %}{{ raise_exception('last') }}{% endif %}":                                       "last",
 	} {
-		_, err := parsed(t, text).Label(says("u:question one", "a:answer two"))
-		if want == "" { // an error of a beginning is not the error of the conversation
-			require.NoError(t, err)
-			continue
-		}
-		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, want)
+		t.Run(text, func(t *testing.T) {
+			_, err := parsed(t, text).Label(says("u:question one", "a:answer two"))
+			if want == "" { // an error of a beginning is not the error of the conversation
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, want)
+		})
 	}
 	within := parsed(t, "{{ messages[1].content }}{{ messages[0].content }}{{ messages[1].content }}{{ eos_token }}")
 	l, err := within.Label(says("u:question", "a:answer"))

@@ -201,14 +201,16 @@ func TestMemoryLimit(t *testing.T) {
 		"a long word that fits":     {"a.txt", strings.Repeat("é", 1<<20), 64 << 20, ""},
 		"a long text":               {"a.txt", long, 1, ""},
 	} {
-		s, err := Open([]string{write(t, c.file, c.contents)}, tok, Options{Context: 8, EOS: eos, Memory: c.memory})
-		if c.says == "" {
-			require.NoError(t, err, name)
-			require.NoError(t, s.Close())
-			continue
-		}
-		require.ErrorIs(t, err, snug.ErrConfig, name)
-		require.ErrorContains(t, err, c.says, name)
+		t.Run(name, func(t *testing.T) {
+			s, err := Open([]string{write(t, c.file, c.contents)}, tok, Options{Context: 8, EOS: eos, Memory: c.memory})
+			if c.says == "" {
+				require.NoError(t, err, name)
+				require.NoError(t, s.Close())
+				return
+			}
+			require.ErrorIs(t, err, snug.ErrConfig, name)
+			require.ErrorContains(t, err, c.says, name)
+		})
 	}
 	last, calls := int64(0), 0
 	path := write(t, "a.txt", long)

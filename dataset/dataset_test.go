@@ -124,13 +124,15 @@ func TestForms(t *testing.T) {
 			plain, []string{"<user>hi\n<assistant>[ho</s>\n]<user>x\n<assistant>[y</s>\n]"}},
 		{"a.jsonl", `{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}`, marked, []string{"<user>hi\n<assistant>[ho?\n]"}},
 	} {
-		s, err := Open([]string{write(t, c.name, c.text)}, tok, Options{Context: 64, EOS: eos, Template: c.template})
-		require.NoError(t, err)
-		var have []string
-		for _, x := range s.all() {
-			have = append(have, shown(s.stored(t, x)))
-		}
-		require.Equal(t, c.want, have)
+		t.Run(strings.Join(c.want, " "), func(t *testing.T) {
+			s, err := Open([]string{write(t, c.name, c.text)}, tok, Options{Context: 64, EOS: eos, Template: c.template})
+			require.NoError(t, err)
+			var have []string
+			for _, x := range s.all() {
+				have = append(have, shown(s.stored(t, x)))
+			}
+			require.Equal(t, c.want, have)
+		})
 	}
 }
 

@@ -367,11 +367,13 @@ func TestMapOfColumns(t *testing.T) {
 		"a.jsonl":   `{"frage": "One", "antwort": " two", "prompt": "other", "note": 1, "label": false}`,
 		"a.json":    `[{"frage": "One", "antwort": " two", "prompt": "other", "note": 1, "label": false}]`,
 	} {
-		s, err := Open([]string{write(t, name, text)}, tok, o)
-		require.NoError(t, err, name)
-		require.Equal(t, want.sum(t), s.sum(t), name)
-		require.Contains(t, s.Stats().Files[0].Ignored, "note", name)
-		require.Equal(t, "prompt and completion", s.Stats().Files[0].Form, name)
+		t.Run(name, func(t *testing.T) {
+			s, err := Open([]string{write(t, name, text)}, tok, o)
+			require.NoError(t, err, name)
+			require.Equal(t, want.sum(t), s.sum(t), name)
+			require.Contains(t, s.Stats().Files[0].Ignored, "note", name)
+			require.Equal(t, "prompt and completion", s.Stats().Files[0].Form, name)
+		})
 	}
 	_, err = Open([]string{write(t, "a.csv", "frage,antwort,label\nOne, two,false\n")}, tok, Options{Context: 32, EOS: eos, Map: map[string]string{"prompt": "frage", "completion": "antwort"}})
 	require.ErrorContains(t, err, `label is "false": a bad answer`)
@@ -411,9 +413,11 @@ func TestWarnings(t *testing.T) {
 		{strict, []string{good, `{"messages": [` + hiUser + `, {"role": "assistant", "content": "` + strings.Repeat("long ", 300) + `"}]}`}, []string{"line 2: cut to 256 tokens (-context)"}},
 		{strict, []string{good, `{"messages": [{"role": "user", "content": "` + strings.Repeat("long ", 300) + `"}, ` + ho + `]}`}, []string{"line 2: left out: none of its first 256 tokens is learned (-context)"}},
 	} {
-		_, _, said, err := shownForms(t, strings.Join(c.lines, "\n"), Options{Template: c.template})
-		require.NoError(t, err)
-		require.Equal(t, c.want, said)
+		t.Run(strings.Join(c.lines, " "), func(t *testing.T) {
+			_, _, said, err := shownForms(t, strings.Join(c.lines, "\n"), Options{Template: c.template})
+			require.NoError(t, err)
+			require.Equal(t, c.want, said)
+		})
 	}
 	pair := `{"chosen": [` + hiUser + `, ` + ho + `], "rejected": [` + hiUser + `, {"role": "assistant", "content": "no"}]}`
 	_, _, said, err := shownForms(t, pair, Options{Template: endless, Pairs: true})

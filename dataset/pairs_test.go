@@ -36,10 +36,12 @@ func TestPairForms(t *testing.T) {
 		{`{"prompt": [` + user + `], "chosen": [` + yes + `], "rejected": [` + no + `]}`, thinks, "<user>hi\n<assistant>[yes]\n | <user>hi\n<assistant>[no]\n"},
 		{`{"prompt": [` + user + `], "chosen": [` + yes + `], "rejected": [` + no + `, ` + user + `]}`, plain, "<user>hi\n<assistant>[yes</s>\n] | <user>hi\n<assistant>[no</s>\n]<user>hi\n"},
 	} {
-		s, err := Open([]string{write(t, "a.jsonl", c.text)}, tok, Options{Context: 64, EOS: eos, Template: c.template, Pairs: true})
-		require.NoError(t, err)
-		require.Equal(t, []string{c.want}, []string{s.shownPair(t, s.list.get(0))})
-		require.Equal(t, 1, s.Pairs())
+		t.Run(c.text, func(t *testing.T) {
+			s, err := Open([]string{write(t, "a.jsonl", c.text)}, tok, Options{Context: 64, EOS: eos, Template: c.template, Pairs: true})
+			require.NoError(t, err)
+			require.Equal(t, []string{c.want}, []string{s.shownPair(t, s.list.get(0))})
+			require.Equal(t, 1, s.Pairs())
+		})
 	}
 }
 
@@ -94,9 +96,11 @@ func TestPairErrors(t *testing.T) {
 		{"a.jsonl", `{"prompt": "x", "chosen": "y", "rejected": "z"}` + "\n" + `{"chosen": ` + yes + `, "rejected": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "z"}]}`, "line 2: chosen and rejected are messages, and in the first row they are texts", plain, snug.ErrConfig},
 		{"a.jsonl", `{"prompt": "` + strings.Repeat("long ", 40) + `", "chosen": "x", "rejected": "y"}`, "none of 1 samples has text to train on", nil, snug.ErrConfig},
 	} {
-		_, err := Open([]string{write(t, c.name, c.text)}, tok, Options{Context: 8, EOS: eos, Template: c.template, Pairs: true})
-		require.ErrorIs(t, err, c.kind, c.text)
-		require.ErrorContains(t, err, c.want)
+		t.Run(c.text, func(t *testing.T) {
+			_, err := Open([]string{write(t, c.name, c.text)}, tok, Options{Context: 8, EOS: eos, Template: c.template, Pairs: true})
+			require.ErrorIs(t, err, c.kind, c.text)
+			require.ErrorContains(t, err, c.want)
+		})
 	}
 	_, err := Open([]string{write(t, "a.jsonl", `{"prompt": "x", "chosen": "y", "rejected": "z"}`)}, tok, Options{Context: 8, EOS: eos})
 	require.ErrorIs(t, err, snug.ErrConfig)

@@ -143,14 +143,16 @@ func TestSumsStay(t *testing.T) {
 		{"a.txt", strings.Repeat("some words, and more. ", 99), Options{Context: 16, EOS: eos, Seed: 7, HeldOut: 0.1}, "1707579ebb6d01b59bbc47bcf69719caabe3448ff248a86af58d77e5e2c4effb"},
 		{"a.jsonl", preferences(), Options{Context: 16, EOS: eos, Seed: 7, HeldOut: 0.1, Pairs: true}, "3c5d41c8844dfec2ce92e903c0fc3ac5483e8fe34a94a3b1c751e2e43cb418ec"},
 	} {
-		for _, c.o.memory = range []int{0, 1, 400} {
-			s, err := Open([]string{write(t, c.name, c.text)}, tok, c.o)
-			require.NoError(t, err)
-			require.Equal(t, c.sum, fmt.Sprintf("%x", s.sum(t)))
-			require.Equal(t, c.o.memory > 0, s.Stats().OnDisk > 0)
-			require.NoError(t, s.Close())
-			require.NoError(t, s.Close())
-		}
+		t.Run(c.text, func(t *testing.T) {
+			for _, c.o.memory = range []int{0, 1, 400} {
+				s, err := Open([]string{write(t, c.name, c.text)}, tok, c.o)
+				require.NoError(t, err)
+				require.Equal(t, c.sum, fmt.Sprintf("%x", s.sum(t)))
+				require.Equal(t, c.o.memory > 0, s.Stats().OnDisk > 0)
+				require.NoError(t, s.Close())
+				require.NoError(t, s.Close())
+			}
+		})
 	}
 }
 

@@ -155,11 +155,13 @@ func TestTableBombs(t *testing.T) {
 		"a long value in LZ4":  {table(t, []pairRow{{Prompt: "x", Completion: strings.Repeat(long, 128)}}, parquet.Compression(&parquet.Lz4Raw), short), "the pages of column completion take"},
 		"one value many times": {table(t, []lists{{many}}, parquet.Compression(&parquet.Zstd), short), "row 1: messages: the row takes more than 2097152 bytes of memory"},
 	} {
-		path := filepath.Join(t.TempDir(), "a.parquet")
-		require.NoError(t, os.WriteFile(path, []byte(c.contents), 0o600))
-		_, err := Open([]string{path}, tok, Options{Context: 8, EOS: eos, Memory: 8 << 20})
-		require.ErrorIs(t, err, snug.ErrConfig, name)
-		require.ErrorContains(t, err, c.says, name)
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "a.parquet")
+			require.NoError(t, os.WriteFile(path, []byte(c.contents), 0o600))
+			_, err := Open([]string{path}, tok, Options{Context: 8, EOS: eos, Memory: 8 << 20})
+			require.ErrorIs(t, err, snug.ErrConfig, name)
+			require.ErrorContains(t, err, c.says, name)
+		})
 	}
 	// What fits is read.
 	s, err := Open([]string{write(t, "a.parquet", table(t, []pairRow{{Prompt: "x", Completion: strings.Repeat(long, 16)}}))}, tok, Options{Context: 8, EOS: eos, Memory: 64 << 20})

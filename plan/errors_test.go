@@ -31,9 +31,11 @@ func TestErrorsSayWhatIsWrongAlone(t *testing.T) {
 		{second(ReadModel(strings.NewReader("{"))), snug.ErrCorrupt, "plan: read a model: "},
 		{second(DeviceNamed("x")), snug.ErrConfig, `plan: unknown device "x"`},
 	} {
-		require.ErrorIs(t, c.err, c.kind)
-		require.ErrorContains(t, c.err, c.want)
-		require.NotContains(t, c.err.Error(), strings.TrimPrefix(c.kind.Error(), "snug: "))
+		t.Run(c.want, func(t *testing.T) {
+			require.ErrorIs(t, c.err, c.kind)
+			require.ErrorContains(t, c.err, c.want)
+			require.NotContains(t, c.err.Error(), strings.TrimPrefix(c.kind.Error(), "snug: "))
+		})
 	}
 }
 

@@ -20,9 +20,11 @@ func TestParameters(t *testing.T) {
 		"vit-b16": 86_567_656, "vit-l16": 304_326_632, "resnet-18": 11_689_512, "resnet-50": 25_557_032,
 		"gpt-1m": 938_240, // which examples/gpt prints
 	} {
-		m, err := ModelNamed(name, 0)
-		require.NoError(t, err)
-		require.Equal(t, want, m.Parameters(), name)
+		t.Run(name, func(t *testing.T) {
+			m, err := ModelNamed(name, 0)
+			require.NoError(t, err)
+			require.Equal(t, want, m.Parameters(), name)
+		})
 	}
 }
 
@@ -135,13 +137,15 @@ func TestModelsMadeByHand(t *testing.T) {
 		"a sum":                {Model{Params: [][]int{{math.MaxInt, 1 << 30, 1 << 30}, {math.MaxInt}}}, math.MaxInt64},
 		"a negative dimension": {Model{Params: [][]int{{math.MinInt, math.MaxInt, 1 << 30}}}, math.MinInt64},
 	} {
-		require.Equal(t, c.want, c.model.Parameters(), what)
-		for _, rank := range []int{0, math.MaxInt} {
-			var b strings.Builder
-			require.NoError(t, Plan{Task: Task{Model: c.model, Rank: rank}}.WriteTable(&b), what)
-			require.Contains(t, b.String(), fmt.Sprint(c.want, " parameters"), what)
-		}
-		_ = c.model.Validate()
+		t.Run(what, func(t *testing.T) {
+			require.Equal(t, c.want, c.model.Parameters(), what)
+			for _, rank := range []int{0, math.MaxInt} {
+				var b strings.Builder
+				require.NoError(t, Plan{Task: Task{Model: c.model, Rank: rank}}.WriteTable(&b), what)
+				require.Contains(t, b.String(), fmt.Sprint(c.want, " parameters"), what)
+			}
+			_ = c.model.Validate()
+		})
 	}
 }
 
@@ -208,9 +212,11 @@ func TestReadModel(t *testing.T) {
 		` {"cnn": {"image": 224, "classes": 1000, "blocks": [3,4,6,3], "bottleneck": true}} ` + "\n":                                          25_557_032,
 		`{"chain": {"name": "mlp", "input": 784, "layers": [{"name": "linear", "repeat": 4, "params": [[784, 784], [784]], "output": 784}]}}`: 4 * 785 * 784,
 	} {
-		m, err := ReadModel(strings.NewReader(text))
-		require.NoError(t, err)
-		require.Equal(t, parameters, m.Parameters())
+		t.Run(text, func(t *testing.T) {
+			m, err := ReadModel(strings.NewReader(text))
+			require.NoError(t, err)
+			require.Equal(t, parameters, m.Parameters())
+		})
 	}
 	for _, text := range []string{
 		"", " ", "null", "[]", "{}", `{"gpt": null}`, `{"gpt": {"vocab": 1}, "vit": {}}`, `{"gpt": {"vocabulary": 1}}`, `{"bert": {}}`,

@@ -37,10 +37,12 @@ func TestMeasuredBytes(t *testing.T) {
 		{"attention", Run{Micro: 4, Window: 1, Tiled: true}, 27_398_400, 12_124_160},
 		{"offload", Run{Micro: 4, Window: 1, StateOn: meter.OnDisk, Cache: cache}, 25_930_496, 16_285_696},
 	} {
-		p, err := task.Predict(c.run)
-		require.NoError(t, err)
-		require.InEpsilon(t, c.total, p.Peak[meter.OnDevice].Total(), 0.001, c.name)
-		require.Equal(t, c.acts, p.Peak[meter.OnDevice][meter.Activations], c.name)
+		t.Run(c.name, func(t *testing.T) {
+			p, err := task.Predict(c.run)
+			require.NoError(t, err)
+			require.InEpsilon(t, c.total, p.Peak[meter.OnDevice].Total(), 0.001, c.name)
+			require.Equal(t, c.acts, p.Peak[meter.OnDevice][meter.Activations], c.name)
+		})
 	}
 	costs, err := task.Costs(all)
 	require.NoError(t, err)
@@ -264,11 +266,13 @@ func TestBadTasksAndRuns(t *testing.T) {
 			r.Remat = remat.Plan{Stages: 1, Ops: []remat.Op{{Kind: remat.ForwardSave}, {Kind: remat.Backward}}}
 		},
 	} {
-		task, run := Task{Model: m, Device: devices[0], Batch: 4}, Run{Micro: 4, Window: 1}
-		change(&task, &run)
-		_, err := task.Predict(run)
-		require.True(t, isOne(err, snug.ErrConfig, snug.ErrShape), "%s: %v", what, err)
-		require.NotContains(t, err.Error(), "\n")
+		t.Run(what, func(t *testing.T) {
+			task, run := Task{Model: m, Device: devices[0], Batch: 4}, Run{Micro: 4, Window: 1}
+			change(&task, &run)
+			_, err := task.Predict(run)
+			require.True(t, isOne(err, snug.ErrConfig, snug.ErrShape), "%s: %v", what, err)
+			require.NotContains(t, err.Error(), "\n")
+		})
 	}
 	_, err = Task{Model: m, Device: devices[0], Batch: 4}.Fit(-1)
 	require.ErrorIs(t, err, snug.ErrConfig)

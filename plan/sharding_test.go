@@ -180,11 +180,13 @@ func TestRanksErrors(t *testing.T) {
 		"Network is -1":                                                                  func(t *Task, r *Run) { t.Device.Network = -1 },
 		"Shard gradients does not go with the optimizer prodigy: it keeps numbers of whole parameters": func(t *Task, r *Run) { t.Optimizer, t.Shard = "prodigy", []Sharding{ShardGradients} },
 	} {
-		task, r := ranked(t, 2), Run{Micro: 8, Window: 1}
-		change(&task, &r)
-		_, err := task.Predict(r)
-		require.ErrorIs(t, err, snug.ErrConfig, want)
-		require.ErrorContains(t, err, want)
+		t.Run(want, func(t *testing.T) {
+			task, r := ranked(t, 2), Run{Micro: 8, Window: 1}
+			change(&task, &r)
+			_, err := task.Predict(r)
+			require.ErrorIs(t, err, snug.ErrConfig, want)
+			require.ErrorContains(t, err, want)
+		})
 	}
 	require.Equal(t, "gradients", ShardGradients.String())
 	require.Equal(t, "Sharding(-1)", Sharding(-1).String())

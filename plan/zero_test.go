@@ -49,11 +49,13 @@ func TestZeroValues(t *testing.T) {
 		"WriteTable":      func() error { return Plan{}.WriteTable(nil) },
 		"WriteSVG":        func() error { return Plan{}.WriteSVG(nil) },
 	} {
-		require.NotPanics(t, func() {
-			err := call()
-			require.True(t, isOne(err, snug.ErrConfig, snug.ErrShape, snug.ErrCorrupt), "%s: %v", name, err)
-			kerneltest.Error(t, "plan."+name, err)
-		}, name)
+		t.Run(name, func(t *testing.T) {
+			require.NotPanics(t, func() {
+				err := call()
+				require.True(t, isOne(err, snug.ErrConfig, snug.ErrShape, snug.ErrCorrupt), "%s: %v", name, err)
+				kerneltest.Error(t, "plan."+name, err)
+			}, name)
+		})
 	}
 	var b strings.Builder
 	require.NoError(t, Plan{}.WriteSVG(&b))

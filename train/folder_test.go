@@ -62,9 +62,11 @@ func TestFolder(t *testing.T) {
 		`{"data":"sum","seed":1} there, null here`:                                       nil,
 		`unsupported type`: func() {},
 	} {
-		err := again.Matches(about)
-		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, want)
+		t.Run(want, func(t *testing.T) {
+			err := again.Matches(about)
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, want)
+		})
 	}
 	require.Equal(t, kept[2], path)
 	o.Folder = again

@@ -75,10 +75,12 @@ func TestMeZOErrors(t *testing.T) {
 		"Masters, because": {Masters: amp.SplitMaster},
 		"Fill":             {Fill: func(string) FirstValue { return nil }},
 	} {
-		o.Optimizer = quant8.MeZO{}
-		_, err := New(Model[[]int](newToy(t, snug.F32, snug.F32)), o)
-		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, want)
+		t.Run(want, func(t *testing.T) {
+			o.Optimizer = quant8.MeZO{}
+			_, err := New(Model[[]int](newToy(t, snug.F32, snug.F32)), o)
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, want)
+		})
 	}
 	_, err := New(ForwardOnly[[]int](nil), Options{Optimizer: quant8.MeZO{}})
 	require.ErrorIs(t, err, snug.ErrConfig)

@@ -80,61 +80,63 @@ func TestPeakOfARun(t *testing.T) {
 		{name: "base in pages", model: transformer.Options{DType: snug.BF16, Base: qlora.NF4, Adapter: lora}, pages: "weights"},
 		{name: "checkpoints on disk", model: transformer.Options{DType: snug.F32}, plan: onDisk, pages: "checkpoints"},
 	} {
-		for _, events := range []int{64, 1 << 14} {
-			m, err := meter.New(meter.Options{History: events})
-			require.NoError(t, err)
-			if c.pages != "" {
-				s, err := offload.Open(t.TempDir(), offload.Options{HostLimit: 1 << 20})
+		t.Run(c.name, func(t *testing.T) {
+			for _, events := range []int{64, 1 << 14} {
+				m, err := meter.New(meter.Options{History: events})
 				require.NoError(t, err)
-				pages := m.Pages(s, meter.OnDevice, meter.State, func() int64 { return s.Stats().HostBytes })
-				switch c.pages {
-				case "state":
-					c.train.Storage, c.train.Chunk = pages, 256
-				case "weights":
-					c.model.Pages = pages
-				case "checkpoints":
-					c.model.Checkpoints = pages
+				if c.pages != "" {
+					s, err := offload.Open(t.TempDir(), offload.Options{HostLimit: 1 << 20})
+					require.NoError(t, err)
+					pages := m.Pages(s, meter.OnDevice, meter.State, func() int64 { return s.Stats().HostBytes })
+					switch c.pages {
+					case "state":
+						c.train.Storage, c.train.Chunk = pages, 256
+					case "weights":
+						c.model.Pages = pages
+					case "checkpoints":
+						c.model.Checkpoints = pages
+					}
+					defer func() { require.NoError(t, s.Close()) }()
 				}
-				defer func() { require.NoError(t, s.Close()) }()
-			}
-			measured := tracedRun(t, m, c.model, c.train, c.plan)
-			p, err := m.PeakHolders(meter.OnDevice)
-			require.NoError(t, err)
-			sum, names := int64(0), map[string]bool{}
-			for _, h := range p.Holders {
-				sum += h.Bytes
-				names[h.Name] = true
-				require.Positive(t, h.Bytes, "%s: %+v", c.name, h)
-			}
-			require.Equal(t, m.Peak(meter.OnDevice), sum, c.name)
-			require.Equal(t, sum, p.Bytes)
-			switch {
-			case c.pages == "" && c.train.Gradients == plan.SumF32:
-				require.Equal(t, measured, sum, c.name)
-			case c.train.Gradients != plan.SumF32: // the room for gradients grows until the last layer
-				require.LessOrEqual(t, sum, measured, c.name)
-				require.Greater(t, float64(sum), 0.9*float64(measured), c.name)
-			default:
-				require.True(t, strings.Contains(fmt.Sprint(p.Holders), "pages") || c.pages == "checkpoints", "%s: %v", c.name, p.Holders)
-			}
-			for _, name := range c.by {
-				require.True(t, names[name], "%s: %v lacks %s", c.name, p.Holders, name)
-			}
-			require.NotEqual(t, meter.Idle, p.Phase, c.name)
-			require.NotEmpty(t, p.Stage, c.name)
-			now, _ := m.Held()
-			for component := range meter.Components {
-				if component != meter.State || c.pages == "" { // a store keeps pages
-					require.Zero(t, now[meter.OnDevice][component], "%s: %v after Close", c.name, component)
+				measured := tracedRun(t, m, c.model, c.train, c.plan)
+				p, err := m.PeakHolders(meter.OnDevice)
+				require.NoError(t, err)
+				sum, names := int64(0), map[string]bool{}
+				for _, h := range p.Holders {
+					sum += h.Bytes
+					names[h.Name] = true
+					require.Positive(t, h.Bytes, "%s: %+v", c.name, h)
 				}
+				require.Equal(t, m.Peak(meter.OnDevice), sum, c.name)
+				require.Equal(t, sum, p.Bytes)
+				switch {
+				case c.pages == "" && c.train.Gradients == plan.SumF32:
+					require.Equal(t, measured, sum, c.name)
+				case c.train.Gradients != plan.SumF32: // the room for gradients grows until the last layer
+					require.LessOrEqual(t, sum, measured, c.name)
+					require.Greater(t, float64(sum), 0.9*float64(measured), c.name)
+				default:
+					require.True(t, strings.Contains(fmt.Sprint(p.Holders), "pages") || c.pages == "checkpoints", "%s: %v", c.name, p.Holders)
+				}
+				for _, name := range c.by {
+					require.True(t, names[name], "%s: %v lacks %s", c.name, p.Holders, name)
+				}
+				require.NotEqual(t, meter.Idle, p.Phase, c.name)
+				require.NotEmpty(t, p.Stage, c.name)
+				now, _ := m.Held()
+				for component := range meter.Components {
+					if component != meter.State || c.pages == "" { // a store keeps pages
+						require.Zero(t, now[meter.OnDevice][component], "%s: %v after Close", c.name, component)
+					}
+				}
+				var picture, trace bytes.Buffer
+				require.NoError(t, m.WritePeakSVG(&picture, meter.OnDevice, c.name))
+				svgtest.TextsFit(t, picture.Bytes())
+				require.Contains(t, picture.String(), fmt.Sprintf(">%d<", sum))
+				require.NoError(t, m.WriteTrace(&trace))
+				require.NoError(t, m.Close())
 			}
-			var picture, trace bytes.Buffer
-			require.NoError(t, m.WritePeakSVG(&picture, meter.OnDevice, c.name))
-			svgtest.TextsFit(t, picture.Bytes())
-			require.Contains(t, picture.String(), fmt.Sprintf(">%d<", sum))
-			require.NoError(t, m.WriteTrace(&trace))
-			require.NoError(t, m.Close())
-		}
+		})
 	}
 }
 

@@ -227,9 +227,11 @@ func TestPagesPlans(t *testing.T) {
 			return best, err
 		},
 	} {
-		r := newPagedRun(3, 0)
-		r.plan = p
-		requireEqualRuns(t, want, r.run(t), name)
+		t.Run(name, func(t *testing.T) {
+			r := newPagedRun(3, 0)
+			r.plan = p
+			requireEqualRuns(t, want, r.run(t), name)
+		})
 	}
 }
 

@@ -270,10 +270,12 @@ func TestRanksDiffer(t *testing.T) {
 		"mezo":       {Optimizer: quant8.MeZO{}},
 		"Bucket":     {Ranks: Ranks{Bucket: -1}},
 	} {
-		o.Reducer = reducers[0]
-		_, err := New[[]int](newToy(t, snug.F32, snug.F32), o)
-		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, want)
+		t.Run(want, func(t *testing.T) {
+			o.Reducer = reducers[0]
+			_, err := New[[]int](newToy(t, snug.F32, snug.F32), o)
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, want)
+		})
 	}
 	tr, err := New[[]int](newToy(t, snug.F32, snug.F32), Options{Ranks: Ranks{Reducer: reducers[0]}, Masters: amp.NoMaster})
 	require.NoError(t, err)

@@ -364,9 +364,11 @@ func TestShardOptions(t *testing.T) {
 		"the Reducer is no accum.SendReceiver":      {Ranks: Ranks{Shard: plan.ShardGradients, Reducer: struct{ accum.Reducer }{reducers[0]}}},
 		"Shard is -1, want Replicate, ShardState":   {Ranks: Ranks{Shard: -1, Reducer: reducers[0]}},
 	} {
-		_, err := New[[]int](newToy(t, snug.F32, snug.F32), o)
-		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, want)
+		t.Run(want, func(t *testing.T) {
+			_, err := New[[]int](newToy(t, snug.F32, snug.F32), o)
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, want)
+		})
 	}
 }
 
@@ -388,17 +390,19 @@ func TestRanksOptions(t *testing.T) {
 		"another Shard than rank 0":     func(o *Options) { o.Shard = plan.ShardState },
 		"another Bucket than rank 0":    func(o *Options) { o.Bucket = 7 },
 	} {
-		errs := onRanks(t, toys(t, 3, snug.BF16), func(rank int) Options {
-			o := same
-			if rank == 1 {
-				change(&o)
+		t.Run(want, func(t *testing.T) {
+			errs := onRanks(t, toys(t, 3, snug.BF16), func(rank int) Options {
+				o := same
+				if rank == 1 {
+					change(&o)
+				}
+				return o
+			}, func(int, *Trainer[[]int]) error { return nil })
+			for _, err := range errs {
+				require.ErrorIs(t, err, snug.ErrConfig, want)
+				require.ErrorContains(t, err, "rank 1 has "+want)
 			}
-			return o
-		}, func(int, *Trainer[[]int]) error { return nil })
-		for _, err := range errs {
-			require.ErrorIs(t, err, snug.ErrConfig, want)
-			require.ErrorContains(t, err, "rank 1 has "+want)
-		}
+		})
 	}
 	for _, s := range []plan.Sharding{plan.Replicate, plan.ShardGradients} {
 		models := toys(t, 3, snug.F32)

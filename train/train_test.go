@@ -308,17 +308,19 @@ func TestOptionsRefused(t *testing.T) {
 		"master weights":                             {Masters: 9},
 		"wants 16 bits, not possible":                {},
 	} {
-		m := newToy(t, snug.BF16, snug.F32)
-		if strings.HasSuffix(want, "not possible") {
-			m.names = nil
-			want = "no parameters that train"
-		}
-		_, err := New(Model[[]int](m), o)
-		require.Error(t, err, want)
-		require.True(t, strings.HasPrefix(err.Error(), "train: New: "), err)
-		if want != "bits" && want != "master weights" {
-			require.ErrorContains(t, err, want)
-		}
+		t.Run(want, func(t *testing.T) {
+			m := newToy(t, snug.BF16, snug.F32)
+			if strings.HasSuffix(want, "not possible") {
+				m.names = nil
+				want = "no parameters that train"
+			}
+			_, err := New(Model[[]int](m), o)
+			require.Error(t, err, want)
+			require.True(t, strings.HasPrefix(err.Error(), "train: New: "), err)
+			if want != "bits" && want != "master weights" {
+				require.ErrorContains(t, err, want)
+			}
+		})
 	}
 	_, err := New[[]int](nil, Options{})
 	require.ErrorIs(t, err, snug.ErrConfig)
@@ -425,12 +427,14 @@ func TestOtherRuns(t *testing.T) {
 		"folds gradients: false":               func(o *Options, _ *toy) { o.Gradients = plan.Folded },
 		"names, lengths or types differ":       func(_ *Options, m *toy) { m.names = []string{"b", "w"} },
 	} {
-		m, o := newToy(t, snug.BF16, snug.BF16), o
-		before := m.bits()
-		change(&o, m)
-		_, err := New(Model[[]int](m), o)
-		require.ErrorContains(t, err, want)
-		require.Equal(t, before, m.bits())
+		t.Run(want, func(t *testing.T) {
+			m, o := newToy(t, snug.BF16, snug.BF16), o
+			before := m.bits()
+			change(&o, m)
+			_, err := New(Model[[]int](m), o)
+			require.ErrorContains(t, err, want)
+			require.Equal(t, before, m.bits())
+		})
 	}
 	tr = newTrainer(t, newToy(t, snug.BF16, snug.BF16), o)
 	require.Equal(t, 2, tr.Step())

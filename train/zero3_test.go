@@ -141,12 +141,14 @@ func TestZero3Errors(t *testing.T) {
 		"Shard does not go with the optimizer lamb":       func(r *pagedRun) { r.train.Optimizer = quant8.LAMB{} },
 		"Reducer does not go with InBackward":             func(r *pagedRun) { r.train.Gradients = plan.InBackward },
 	} {
-		r := z.run(3, true)
-		change(&r)
-		for rank, result := range r.run(t) {
-			require.ErrorIs(t, result.err, snug.ErrConfig, rank)
-			require.ErrorContains(t, result.err, says, rank)
-		}
+		t.Run(says, func(t *testing.T) {
+			r := z.run(3, true)
+			change(&r)
+			for rank, result := range r.run(t) {
+				require.ErrorIs(t, result.err, snug.ErrConfig, rank)
+				require.ErrorContains(t, result.err, says, rank)
+			}
+		})
 	}
 	// Without ranks too.
 	alone, err := accum.Local(t.Context(), 1)

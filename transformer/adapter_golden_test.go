@@ -273,9 +273,11 @@ func TestAdaptersRefused(t *testing.T) {
 		"target_modules select model.layers.1.self_attn.q_proj": {AdapterDir: more},
 		"the model has 32 to": {AdapterDir: from("qwen2_nf4")},
 	} {
-		_, err := Open(llama, o)
-		require.ErrorContains(t, err, want, want)
-		require.True(t, strings.HasPrefix(err.Error(), "transformer: Open: "), err)
+		t.Run(want, func(t *testing.T) {
+			_, err := Open(llama, o)
+			require.ErrorContains(t, err, want, want)
+			require.True(t, strings.HasPrefix(err.Error(), "transformer: Open: "), err)
+		})
 	}
 	for _, name := range []string{"qwen2", "gpt2", "gemma3_images"} { // their heads are tied
 		_, err := Open(filepath.Join("testdata", "models", name), Options{

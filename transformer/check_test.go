@@ -125,18 +125,20 @@ func TestCheckOtherFolders(t *testing.T) {
 		"a tied head of another shape": {"llama", llama + `,"tie_word_embeddings":true`, func(s map[string][]int) { s["lm_head.weight"] = []int{4, 6} },
 			"tie_word_embeddings is true, but lm_head.weight is not model.embed_tokens.weight", snug.ErrConfig},
 	} {
-		c, shapes := smallConfig(t, test.family, test.more)
-		test.do(shapes)
-		names, err := c.Check(folderOf(t, shapes, nil))
-		if test.want == nil {
-			require.NoError(t, err, name)
-			require.NotEmpty(t, names)
-			continue
-		}
-		require.ErrorIs(t, err, test.want, name)
-		require.ErrorContains(t, err, "transformer: Check: ", name)
-		require.ErrorContains(t, err, test.text, name)
-		require.Nil(t, names)
+		t.Run(name, func(t *testing.T) {
+			c, shapes := smallConfig(t, test.family, test.more)
+			test.do(shapes)
+			names, err := c.Check(folderOf(t, shapes, nil))
+			if test.want == nil {
+				require.NoError(t, err, name)
+				require.NotEmpty(t, names)
+				return
+			}
+			require.ErrorIs(t, err, test.want, name)
+			require.ErrorContains(t, err, "transformer: Check: ", name)
+			require.ErrorContains(t, err, test.text, name)
+			require.Nil(t, names)
+		})
 	}
 
 	c, shapes := smallConfig(t, "llama", llama+`,"tie_word_embeddings":true`)

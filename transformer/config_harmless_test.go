@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // TestHarmlessFields reads files with fields and spellings that change nothing in transformers, in the forms that people's
@@ -71,11 +73,13 @@ func TestHarmlessFields(t *testing.T) {
 		})
 	}
 	for text, want := range map[string]string{`"torch.bfloat16"`: "bf16", `"bfloat16"`: "bf16", `"half"`: "f16", `"torch.float32"`: "f32"} {
-		for _, field := range []string{"dtype", "torch_dtype"} {
-			c, err := parseConfig([]byte(`{"model_type":"llama","` + field + `":` + text + `}`))
-			require.NoError(t, err)
-			require.Equal(t, want, c.DType.String())
-		}
+		t.Run(text, func(t *testing.T) {
+			for _, field := range []string{"dtype", "torch_dtype"} {
+				c, err := parseConfig([]byte(`{"model_type":"llama","` + field + `":` + text + `}`))
+				require.NoError(t, err)
+				require.Equal(t, want, c.DType.String())
+			}
+		})
 	}
 	c, err := parseConfig([]byte(`{"model_type":"llama","dtype":"float16","torch_dtype":"float32"}`))
 	require.NoError(t, err)
@@ -110,8 +114,11 @@ func TestFieldsThatTransformersReads(t *testing.T) {
 			}
 			require.Positive(t, known, "%s: %s changes what transformers computes, and is passed over", family, field)
 		}
-		for _, field := range file.Others {
-			for _, value := range values {
+		for i, field := range file.Others {
+			for j, value := range values {
+				if !kerneltest.Taken(i+j, len(values)) {
+					continue
+				}
 				c, err := parseConfig([]byte(`{"model_type":"` + family + `","` + field + `":` + value + `}`))
 				require.NoError(t, err, "%s: transformers does not read %s", family, field)
 				require.Contains(t, c.Ignored, field)

@@ -219,13 +219,15 @@ func TestPlanAdapters(t *testing.T) {
 		"gpt2":   {tinyGPT2(GELU), 2, 2 * 2 * ((8 + 24) + (8 + 8) + 2*(8+9))},
 		"gemma3": {tinyGemma(), 1, 2 * ((6 + 16) + 2*(6+8) + (16 + 6) + 2*(6+7) + (7 + 6))},
 	} {
-		m, err := c.config.Plan(8)
-		require.NoError(t, err)
-		d, err := plan.DeviceNamed("24GB")
-		require.NoError(t, err)
-		p, err := plan.Task{Model: m, Device: d, Batch: 1, Rank: c.rank}.Predict(plan.Run{Micro: 1, Window: 1})
-		require.NoError(t, err)
-		require.Equal(t, 4*c.want, p.Peak[meter.OnDevice][meter.Gradients], name)
+		t.Run(name, func(t *testing.T) {
+			m, err := c.config.Plan(8)
+			require.NoError(t, err)
+			d, err := plan.DeviceNamed("24GB")
+			require.NoError(t, err)
+			p, err := plan.Task{Model: m, Device: d, Batch: 1, Rank: c.rank}.Predict(plan.Run{Micro: 1, Window: 1})
+			require.NoError(t, err)
+			require.Equal(t, 4*c.want, p.Peak[meter.OnDevice][meter.Gradients], name)
+		})
 	}
 }
 
@@ -356,14 +358,16 @@ func TestPlanOfPublished(t *testing.T) {
 		"gemma-3-1b": {Config{Family: "gemma3_text", Vocab: 262144, Dim: 1152, Hidden: 6912, Layers: 26, Heads: 4, KVHeads: 1, HeadDim: 256,
 			QKNorm: true, PostNorms: true, NormPlusOne: true, Activation: GELUTanh, Gated: true}, 999_885_952, 13_045_760},
 	} {
-		f := c.config
-		f.Context, f.NormEps, f.ScoreScale, f.EmbeddingScale, f.Tied, f.Windows = 32768, 1e-6, 1, 1, true, make([]int, f.Layers)
-		f.Rope = Rope{Kind: RopeDefault, Theta: 1e6, Dim: f.HeadDim}
-		m, err := f.Plan(512)
-		require.NoError(t, err)
-		require.Equal(t, c.params, m.Parameters(), name)
-		p, err := plan.Task{Model: m, Device: d, Batch: 1, Rank: 16}.Predict(plan.Run{Micro: 1, Window: 1, Frozen: 4})
-		require.NoError(t, err)
-		require.Equal(t, 4*c.adapters, p.Peak[meter.OnDevice][meter.Gradients], name)
+		t.Run(name, func(t *testing.T) {
+			f := c.config
+			f.Context, f.NormEps, f.ScoreScale, f.EmbeddingScale, f.Tied, f.Windows = 32768, 1e-6, 1, 1, true, make([]int, f.Layers)
+			f.Rope = Rope{Kind: RopeDefault, Theta: 1e6, Dim: f.HeadDim}
+			m, err := f.Plan(512)
+			require.NoError(t, err)
+			require.Equal(t, c.params, m.Parameters(), name)
+			p, err := plan.Task{Model: m, Device: d, Batch: 1, Rank: 16}.Predict(plan.Run{Micro: 1, Window: 1, Frozen: 4})
+			require.NoError(t, err)
+			require.Equal(t, 4*c.adapters, p.Peak[meter.OnDevice][meter.Gradients], name)
+		})
 	}
 }

@@ -83,46 +83,48 @@ func TestOpenStored(t *testing.T) {
 		form   qlora.Type
 		config string
 	}{{qlora.FP8, deepseek}, {qlora.FP8, transformers5}, {qlora.FP8E5M2, strings.Replace(deepseek, "e4m3", "e5m2", 1)}, {qlora.INT8, bnb8}} {
-		for _, dt := range []snug.DType{snug.F32, snug.BF16} {
-			float := newTiny(t, blocked(), Options{Seed: 1, DType: dt})
-			plain := t.TempDir()
-			require.NoError(t, float.Save(plain, 0))
-			stored := store(t, float, c.form, c.config)
-			config, err := ReadConfig(stored)
-			require.NoError(t, err)
-			require.Equal(t, c.form, config.Stored)
+		t.Run(c.config, func(t *testing.T) {
+			for _, dt := range []snug.DType{snug.F32, snug.BF16} {
+				float := newTiny(t, blocked(), Options{Seed: 1, DType: dt})
+				plain := t.TempDir()
+				require.NoError(t, float.Save(plain, 0))
+				stored := store(t, float, c.form, c.config)
+				config, err := ReadConfig(stored)
+				require.NoError(t, err)
+				require.Equal(t, c.form, config.Stored)
 
-			adapter := &qlora.AdapterOptions{Rank: 4, Alpha: 8}
-			var results [2]string
-			var bytes [2]int64
-			for i, dir := range []string{plain, stored} {
-				o := Options{DType: dt, Adapter: adapter, Seed: 3}
-				if i == 0 {
-					o.Base = c.form
-				}
-				m, err := Open(dir, o)
-				require.NoError(t, err)
-				b := someBatch(7, 11, 2, 9)
-				loss, err := m.Evaluate(context.Background(), b)
-				require.NoError(t, err)
-				results[i], bytes[i] = fmt.Sprint(loss, gradients(t, m, b)), m.weightBytes
-				require.Zero(t, m.Config().Stored)
-				for _, p := range m.Params() {
-					if p.Quantized != nil {
-						require.Equal(t, c.form, p.Quantized.Type())
-						require.False(t, p.Trains)
+				adapter := &qlora.AdapterOptions{Rank: 4, Alpha: 8}
+				var results [2]string
+				var bytes [2]int64
+				for i, dir := range []string{plain, stored} {
+					o := Options{DType: dt, Adapter: adapter, Seed: 3}
+					if i == 0 {
+						o.Base = c.form
 					}
+					m, err := Open(dir, o)
+					require.NoError(t, err)
+					b := someBatch(7, 11, 2, 9)
+					loss, err := m.Evaluate(context.Background(), b)
+					require.NoError(t, err)
+					results[i], bytes[i] = fmt.Sprint(loss, gradients(t, m, b)), m.weightBytes
+					require.Zero(t, m.Config().Stored)
+					for _, p := range m.Params() {
+						if p.Quantized != nil {
+							require.Equal(t, c.form, p.Quantized.Type())
+							require.False(t, p.Trains)
+						}
+					}
+					again := filepath.Join(t.TempDir(), "saved")
+					require.NoError(t, m.Save(again, 0)) // in floats
+					saved, err := Open(again, Options{})
+					require.NoError(t, err)
+					require.NoError(t, saved.Close())
+					require.NoError(t, m.Close())
 				}
-				again := filepath.Join(t.TempDir(), "saved")
-				require.NoError(t, m.Save(again, 0)) // in floats
-				saved, err := Open(again, Options{})
-				require.NoError(t, err)
-				require.NoError(t, saved.Close())
-				require.NoError(t, m.Close())
+				require.Equal(t, results[0], results[1])
+				require.Equal(t, bytes[0], bytes[1])
 			}
-			require.Equal(t, results[0], results[1])
-			require.Equal(t, bytes[0], bytes[1])
-		}
+		})
 	}
 }
 
@@ -174,19 +176,21 @@ func TestOpenStoredErrors(t *testing.T) {
 		`{"quant_method":"bitsandbytes","load_in_8bit":true,"load_in_4bit":true}`:      "bitsandbytes",
 		`{"quant_method":"bitsandbytes","load_in_8bit":true,"llm_int8_threshold":"a"}`: "llm_int8_threshold",
 	} {
-		text, err := os.ReadFile(filepath.Join(dir, configName))
-		require.NoError(t, err)
-		var members map[string]json.RawMessage
-		require.NoError(t, json.Unmarshal(text, &members))
-		members["quantization_config"] = json.RawMessage(config)
-		text, err = json.Marshal(members)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(dir, configName), text, 0o644))
-		_, err = Open(dir, Options{})
-		require.ErrorIs(t, err, snug.ErrConfig, config)
-		if !strings.HasPrefix(want, "not") {
-			require.ErrorContains(t, err, want)
-		}
+		t.Run(config, func(t *testing.T) {
+			text, err := os.ReadFile(filepath.Join(dir, configName))
+			require.NoError(t, err)
+			var members map[string]json.RawMessage
+			require.NoError(t, json.Unmarshal(text, &members))
+			members["quantization_config"] = json.RawMessage(config)
+			text, err = json.Marshal(members)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, configName), text, 0o644))
+			_, err = Open(dir, Options{})
+			require.ErrorIs(t, err, snug.ErrConfig, config)
+			if !strings.HasPrefix(want, "not") {
+				require.ErrorContains(t, err, want)
+			}
+		})
 	}
 }
 

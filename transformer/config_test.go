@@ -364,14 +364,16 @@ func TestWriteWhatAFamilyCannotSay(t *testing.T) {
 		"Rope":            func(c *Config) { c.Rope.Dim = 64 },
 		"ResidualDropout": func(c *Config) { c.ResidualDropout = 0.1 },
 	} {
-		c, err := parseConfig([]byte(`{"model_type":"llama"}`))
-		require.NoError(t, err)
-		do(c)
-		dir := t.TempDir()
-		err = c.Write(dir)
-		require.ErrorIs(t, err, snug.ErrConfig, name)
-		require.ErrorContains(t, err, "transformer: Write: "+name, name)
-		require.NoFileExists(t, filepath.Join(dir, configName))
+		t.Run(name, func(t *testing.T) {
+			c, err := parseConfig([]byte(`{"model_type":"llama"}`))
+			require.NoError(t, err)
+			do(c)
+			dir := t.TempDir()
+			err = c.Write(dir)
+			require.ErrorIs(t, err, snug.ErrConfig, name)
+			require.ErrorContains(t, err, "transformer: Write: "+name, name)
+			require.NoFileExists(t, filepath.Join(dir, configName))
+		})
 	}
 	var none *Config
 	require.ErrorIs(t, none.Write(t.TempDir()), snug.ErrConfig)

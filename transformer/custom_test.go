@@ -66,14 +66,16 @@ func TestCustomRefused(t *testing.T) {
 		"PostNorms":                                                  func(c *Config) { c.PostNorms = true },
 		`PackedQKV: true, and the family "gpt2" can only have false`: func(c *Config) { c.Family, c.UpBias = "gpt2", false },
 	} {
-		c := tinyCustom()
-		change(c)
-		if c.Family == "gpt2" {
-			c.QKVBias, c.OutBias, c.MLPBias = true, true, true
-		}
-		_, err := New(c, Options{})
-		require.ErrorIs(t, err, snug.ErrConfig, want)
-		require.ErrorContains(t, err, want)
+		t.Run(want, func(t *testing.T) {
+			c := tinyCustom()
+			change(c)
+			if c.Family == "gpt2" {
+				c.QKVBias, c.OutBias, c.MLPBias = true, true, true
+			}
+			_, err := New(c, Options{})
+			require.ErrorIs(t, err, snug.ErrConfig, want)
+			require.ErrorContains(t, err, want)
+		})
 	}
 	m := newTiny(t, tinyCustom(), Options{})
 	require.ErrorContains(t, m.Save(t.TempDir(), 0), `Family: "custom", which no config.json can say`)

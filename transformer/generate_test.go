@@ -212,8 +212,10 @@ func TestGenerateErrors(t *testing.T) {
 	_, err = g.Next(context.Background())
 	require.ErrorContains(t, err, "there is no prompt")
 	for want, tokens := range map[string][]int32{"no tokens": {}, "token 1 is 11, want 0 to 10": {1, 11}, "5 tokens after 0": {1, 2, 3, 4, 5}} {
-		require.ErrorContains(t, g.Prompt(context.Background(), tokens), want)
-		require.Empty(t, g.Tokens())
+		t.Run(want, func(t *testing.T) {
+			require.ErrorContains(t, g.Prompt(context.Background(), tokens), want)
+			require.Empty(t, g.Tokens())
+		})
 	}
 	require.NoError(t, g.Prompt(context.Background(), []int32{1, 2}))
 	ctx, cancel := context.WithCancel(context.Background())

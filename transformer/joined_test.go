@@ -167,19 +167,21 @@ func TestJoinedDamaged(t *testing.T) {
 		"1 tensors are missing (\"" + up + `_bias")`: func(s map[string][]int) { delete(s, up+"_bias") },
 		"not parameters of the model":                func(s map[string][]int) { s[up+"x"], types[up+"x"] = []int{1}, "BF16" },
 	} {
-		clear(shapes)
-		file, err := amp.OpenWeights(g.dir)
-		require.NoError(t, err)
-		for _, tensor := range file.Tensors() {
-			shapes[tensor.Name], types[tensor.Name] = tensor.Shape, tensor.DType
-		}
-		require.NoError(t, file.Close())
-		_, err = config.Check(zeros(t, shapes, types))
-		require.NoError(t, err)
-		change(shapes)
-		_, err = config.Check(zeros(t, shapes, types))
-		require.Error(t, err, want)
-		require.ErrorContains(t, err, want)
+		t.Run(want, func(t *testing.T) {
+			clear(shapes)
+			file, err := amp.OpenWeights(g.dir)
+			require.NoError(t, err)
+			for _, tensor := range file.Tensors() {
+				shapes[tensor.Name], types[tensor.Name] = tensor.Shape, tensor.DType
+			}
+			require.NoError(t, file.Close())
+			_, err = config.Check(zeros(t, shapes, types))
+			require.NoError(t, err)
+			change(shapes)
+			_, err = config.Check(zeros(t, shapes, types))
+			require.Error(t, err, want)
+			require.ErrorContains(t, err, want)
+		})
 	}
 	plain := *config
 	plain.Stored = 0

@@ -79,32 +79,34 @@ func TestLogProbsGradientsByDifferences(t *testing.T) {
 	packed := someBatch(8, 11, 1, 11)
 	packed.Sequences, packed.Starts = 0, []int{0, 1, 6, 11}
 	for name, c := range map[string]*Config{"tied": tiny(), "untied": untied, "gemma": tinyGemma(), "gpt2": tinyGPT2(GELUTanh)} {
-		for _, b := range []Batch{someBatch(7, c.Vocab, 2, 9), packed} {
-			m := newTiny(t, c, Options{Seed: 3, LossRows: 4, LossClasses: 4})
-			grads := gradientsOf(t, m, func(w Window) error { return m.BackpropLogProbs(ctx, b, 1, squares, w) })
-			logp := make([]float32, len(b.Tokens))
-			loss := func() (sum float64) {
-				require.NoError(t, m.LogProbs(ctx, logp, b))
-				for _, p := range logp {
-					sum += float64(p) * float64(p) / 2
-				}
-				return sum
-			}
-			for _, p := range m.Params() {
-				v := p.Value.Float32s()
-				for i := 0; i < len(v); i += 1 + len(v)/4 {
-					at := func(x float32) float64 {
-						old := v[i]
-						defer func() { v[i] = old }()
-						v[i] += x
-						return loss()
+		t.Run(name, func(t *testing.T) {
+			for _, b := range []Batch{someBatch(7, c.Vocab, 2, 9), packed} {
+				m := newTiny(t, c, Options{Seed: 3, LossRows: 4, LossClasses: 4})
+				grads := gradientsOf(t, m, func(w Window) error { return m.BackpropLogProbs(ctx, b, 1, squares, w) })
+				logp := make([]float32, len(b.Tokens))
+				loss := func() (sum float64) {
+					require.NoError(t, m.LogProbs(ctx, logp, b))
+					for _, p := range logp {
+						sum += float64(p) * float64(p) / 2
 					}
-					// The error is of the order h⁴, and rounding of the four losses to about 2^-20 of their size, divided by h.
-					const h = 1.0 / 256
-					want := (8*(at(h)-at(-h)) - (at(2*h) - at(-2*h))) / (12 * h)
-					require.InDelta(t, want, grads[p.Name][i], 1e-2*(1+math.Abs(want)), "%s: %s[%d]", name, p.Name, i)
+					return sum
+				}
+				for _, p := range m.Params() {
+					v := p.Value.Float32s()
+					for i := 0; i < len(v); i += 1 + len(v)/4 {
+						at := func(x float32) float64 {
+							old := v[i]
+							defer func() { v[i] = old }()
+							v[i] += x
+							return loss()
+						}
+						// The error is of the order h⁴, and rounding of the four losses to about 2^-20 of their size, divided by h.
+						const h = 1.0 / 256
+						want := (8*(at(h)-at(-h)) - (at(2*h) - at(-2*h))) / (12 * h)
+						require.InDelta(t, want, grads[p.Name][i], 1e-2*(1+math.Abs(want)), "%s: %s[%d]", name, p.Name, i)
+					}
 				}
 			}
-		}
+		})
 	}
 }

@@ -113,12 +113,14 @@ func TestWeightsOfBatches(t *testing.T) {
 		{[]float32{1, 1, 1, inf, 1, 1, 1, 1}, snug.ErrConfig, "weight 3 is +Inf"},
 		{[]float32{1, 1, 1, 1, -1, 1, 1, 1}, snug.ErrConfig, "weight 4 is -1"},
 	} {
-		b.Weights = c.weights
-		_, err := m.Backprop(ctx, b, 1, refusing{})
-		require.ErrorIs(t, err, c.want)
-		require.ErrorContains(t, err, c.says)
-		_, err = m.Evaluate(ctx, b)
-		require.ErrorIs(t, err, c.want)
+		t.Run(c.says, func(t *testing.T) {
+			b.Weights = c.weights
+			_, err := m.Backprop(ctx, b, 1, refusing{})
+			require.ErrorIs(t, err, c.want)
+			require.ErrorContains(t, err, c.says)
+			_, err = m.Evaluate(ctx, b)
+			require.ErrorIs(t, err, c.want)
+		})
 	}
 }
 
@@ -207,14 +209,16 @@ func TestMultimodal(t *testing.T) {
 			`1 tensors are missing ("language_model.model.layers.0.mlp.up_proj.weight")`},
 		"no text": {func(n string) string { return keep(n, !strings.HasPrefix(n, "language_model.")) }, "15 tensors are missing"},
 	} {
-		m, err := Open(renamed(t, g.dir, change.name), Options{})
-		if change.says != "" {
-			require.ErrorIs(t, err, snug.ErrConfig, name)
-			require.ErrorContains(t, err, change.says, name)
-			continue
-		}
-		require.NoError(t, err, name)
-		require.Equal(t, want, allLogits(t, m, g.batch()), name)
+		t.Run(name, func(t *testing.T) {
+			m, err := Open(renamed(t, g.dir, change.name), Options{})
+			if change.says != "" {
+				require.ErrorIs(t, err, snug.ErrConfig, name)
+				require.ErrorContains(t, err, change.says, name)
+				return
+			}
+			require.NoError(t, err, name)
+			require.Equal(t, want, allLogits(t, m, g.batch()), name)
+		})
 	}
 }
 

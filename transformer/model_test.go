@@ -88,30 +88,32 @@ func someBatch(seed uint64, vocab, sequences, tokens int) Batch {
 //check:not bits32
 func TestGradientsByDifferences(t *testing.T) {
 	for name, c := range map[string]*Config{"llama": tiny(), "gemma": tinyGemma(), "gpt2": tinyGPT2(GELUTanh), "gpt2, erf": tinyGPT2(GELU), "custom": tinyCustom(), "custom, free": freeCustom(), "custom, sinks": sunkCustom()} {
-		m := newTiny(t, c, Options{Seed: 3})
-		b := someBatch(7, c.Vocab, 2, 9)
-		grads := gradients(t, m, b)
-		mean := func() float64 {
-			loss, err := m.Evaluate(context.Background(), b)
-			require.NoError(t, err)
-			return loss.Sum / float64(loss.Targets)
-		}
-		rng := rand.New(rand.NewPCG(8, 9))
-		for _, p := range m.Params() {
-			v := p.Value.Float32s()
-			for range 6 {
-				i := rng.IntN(len(v))
-				at := func(x float32) float64 {
-					old := v[i]
-					defer func() { v[i] = old }()
-					v[i] += x
-					return mean()
-				}
-				const h = 1.0 / 1024 // the error is of the order h⁴
-				want := (8*(at(h)-at(-h)) - (at(2*h) - at(-2*h))) / (12 * h)
-				require.InDelta(t, want, grads[p.Name][i], 5e-4, "%s: %s[%d]", name, p.Name, i)
+		t.Run(name, func(t *testing.T) {
+			m := newTiny(t, c, Options{Seed: 3})
+			b := someBatch(7, c.Vocab, 2, 9)
+			grads := gradients(t, m, b)
+			mean := func() float64 {
+				loss, err := m.Evaluate(context.Background(), b)
+				require.NoError(t, err)
+				return loss.Sum / float64(loss.Targets)
 			}
-		}
+			rng := rand.New(rand.NewPCG(8, 9))
+			for _, p := range m.Params() {
+				v := p.Value.Float32s()
+				for range 6 {
+					i := rng.IntN(len(v))
+					at := func(x float32) float64 {
+						old := v[i]
+						defer func() { v[i] = old }()
+						v[i] += x
+						return mean()
+					}
+					const h = 1.0 / 1024 // the error is of the order h⁴
+					want := (8*(at(h)-at(-h)) - (at(2*h) - at(-2*h))) / (12 * h)
+					require.InDelta(t, want, grads[p.Name][i], 5e-4, "%s: %s[%d]", name, p.Name, i)
+				}
+			}
+		})
 	}
 }
 
@@ -184,23 +186,25 @@ func TestFrozen(t *testing.T) {
 		"positions": func(n string) bool { return strings.Contains(n, "norm.weight") || strings.Contains(n, "wpe") },
 		"none":      func(string) bool { return false },
 	} {
-		for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELUTanh)} {
-			b := someBatch(4, c.Vocab, 2, 8)
-			want := gradients(t, newTiny(t, c, Options{Seed: 3}), b)
-			m := newTiny(t, c, Options{Seed: 3, Train: train})
-			for _, p := range m.Params() {
-				require.Equal(t, train(p.Name), p.Trains, p.Name)
-				if !p.Trains {
-					delete(want, p.Name)
+		t.Run(name, func(t *testing.T) {
+			for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELUTanh)} {
+				b := someBatch(4, c.Vocab, 2, 8)
+				want := gradients(t, newTiny(t, c, Options{Seed: 3}), b)
+				m := newTiny(t, c, Options{Seed: 3, Train: train})
+				for _, p := range m.Params() {
+					require.Equal(t, train(p.Name), p.Trains, p.Name)
+					if !p.Trains {
+						delete(want, p.Name)
+					}
 				}
+				if len(want) == 0 { // then there is no window to make
+					_, err := m.Backprop(context.Background(), b, 1, refusing{})
+					require.NoError(t, err)
+					continue
+				}
+				require.Equal(t, want, gradients(t, m, b), "%s %s", name, c.Family)
 			}
-			if len(want) == 0 { // then there is no window to make
-				_, err := m.Backprop(context.Background(), b, 1, refusing{})
-				require.NoError(t, err)
-				continue
-			}
-			require.Equal(t, want, gradients(t, m, b), "%s %s", name, c.Family)
-		}
+		})
 	}
 }
 
@@ -436,17 +440,19 @@ func TestModelErrors(t *testing.T) {
 		"no start":       {with(func(b *Batch) { b.Sequences, b.Starts = 0, []int{} }), snug.ErrShape, "Starts"},
 		"too long":       {someBatch(1, 11, 1, 17), snug.ErrShape, "17 tokens, and the model has 16"},
 	} {
-		_, err := m.Backprop(ctx, c.b, 1, refusing{})
-		if name == "empty" { // no labels count
-			require.NoError(t, err)
-		} else {
+		t.Run(name, func(t *testing.T) {
+			_, err := m.Backprop(ctx, c.b, 1, refusing{})
+			if name == "empty" { // no labels count
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, c.want, name)
+				require.ErrorContains(t, err, c.says, name)
+				kerneltest.Error(t, "transformer.Backprop", err)
+			}
+			_, err = m.Evaluate(ctx, c.b)
 			require.ErrorIs(t, err, c.want, name)
 			require.ErrorContains(t, err, c.says, name)
-			kerneltest.Error(t, "transformer.Backprop", err)
-		}
-		_, err = m.Evaluate(ctx, c.b)
-		require.ErrorIs(t, err, c.want, name)
-		require.ErrorContains(t, err, c.says, name)
+		})
 	}
 	_, err := m.Backprop(ctx, good, float32(math.NaN()), refusing{})
 	require.ErrorIs(t, err, snug.ErrConfig)
@@ -483,11 +489,13 @@ func TestUnsupported(t *testing.T) {
 		"LayerNorm": func(c *Config) { c.LayerNorm = true }, "Gated": func(c *Config) { c.Gated, c.Activation = false, GELU },
 		"KVHeads": func(c *Config) { c.KVHeads = 3 }, "Multimodal": func(c *Config) { c.Multimodal = true },
 	} {
-		c := tiny()
-		change(c)
-		_, err := New(c, Options{})
-		require.ErrorIs(t, err, snug.ErrConfig, name)
-		require.ErrorContains(t, err, name+":")
+		t.Run(name, func(t *testing.T) {
+			c := tiny()
+			change(c)
+			_, err := New(c, Options{})
+			require.ErrorIs(t, err, snug.ErrConfig, name)
+			require.ErrorContains(t, err, name+":")
+		})
 	}
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type": "gpt2", "activation_function": "silu"}`), 0o600))

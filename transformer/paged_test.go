@@ -202,8 +202,10 @@ func TestPageFloatsErrors(t *testing.T) {
 		"DoRA takes matrices in": {Pages: newStore(t), PageFloats: true, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 4, DoRA: true}},
 		"the Storage gives":      {Pages: shortPages{newStore(t)}, PageFloats: true},
 	} {
-		_, err := New(tiny(), o)
-		require.ErrorContains(t, err, says)
+		t.Run(says, func(t *testing.T) {
+			_, err := New(tiny(), o)
+			require.ErrorContains(t, err, says)
+		})
 	}
 	store := newStore(t)
 	m := newTiny(t, tiny(), Options{Pages: store, PageFloats: true})
@@ -214,6 +216,8 @@ func TestPageFloatsErrors(t *testing.T) {
 		"Logits":   m.Logits(t.Context(), make([]float32, m.config.Vocab), b, nil),
 		"Save":     m.Save(t.TempDir(), 0),
 	} {
-		require.Error(t, err, name)
+		t.Run(name, func(t *testing.T) {
+			require.Error(t, err, name)
+		})
 	}
 }

@@ -172,9 +172,11 @@ func TestStarts(t *testing.T) {
 		"magnitudes do not go":          {Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 2, Init: "olora", DoRA: true}},
 		"rank 99, want 32 at most":      {Adapter: &qlora.AdapterOptions{Rank: 99, Alpha: 2, Init: "pissa"}},
 	} {
-		_, err := Open(folder, o)
-		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, want)
+		t.Run(want, func(t *testing.T) {
+			_, err := Open(folder, o)
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, want)
+		})
 	}
 }
 

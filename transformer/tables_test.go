@@ -111,18 +111,20 @@ func TestTableAdaptersRefused(t *testing.T) {
 			"target_modules select model.layers.0.self_attn.q_proj, which has no adapter in the folder; " +
 				"the file has policy.model.layers.0.self_attn.q_proj, whose prefix is not known"},
 	} {
-		dir := t.TempDir()
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "adapter_config.json"), []byte(`{"peft_type":"LORA","r":2,"lora_alpha":2,"target_modules":[`+c.targets+`]}`), 0o600))
-		require.NoError(t, amp.SaveWeights(filepath.Join(dir, "adapter_model.safetensors"), func(yield func(amp.Tensor, snug.View) bool) {
-			for tensor, shape := range c.tensors {
-				if !yield(amp.Tensor{Name: tensor, Shape: shape}, snug.ViewOf(make([]float32, shape[0]*shape[1]))) {
-					return
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "adapter_config.json"), []byte(`{"peft_type":"LORA","r":2,"lora_alpha":2,"target_modules":[`+c.targets+`]}`), 0o600))
+			require.NoError(t, amp.SaveWeights(filepath.Join(dir, "adapter_model.safetensors"), func(yield func(amp.Tensor, snug.View) bool) {
+				for tensor, shape := range c.tensors {
+					if !yield(amp.Tensor{Name: tensor, Shape: shape}, snug.ViewOf(make([]float32, shape[0]*shape[1]))) {
+						return
+					}
 				}
-			}
-		}, nil))
-		_, err := Open(base, Options{AdapterDir: dir})
-		require.ErrorIs(t, err, c.class, name)
-		require.ErrorContains(t, err, c.says, name)
+			}, nil))
+			_, err := Open(base, Options{AdapterDir: dir})
+			require.ErrorIs(t, err, c.class, name)
+			require.ErrorContains(t, err, c.says, name)
+		})
 	}
 }
 

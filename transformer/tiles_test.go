@@ -95,7 +95,7 @@ func stageBits(t *testing.T, m *Model, b Batch) (bits [][32]byte) {
 //check:not bits32
 func TestTilesHaveTheSameBits(t *testing.T) {
 	trains := func(name string) bool { return len(name)%3 > 0 }
-	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU), tinyCustom(), freeCustom(), wide()} {
+	for k, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU), tinyCustom(), freeCustom(), wide()} {
 		for i, o := range []Options{
 			{}, {DType: snug.BF16}, {DType: snug.F16}, {Train: trains},
 			{Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8, Dropout: 0.3}},
@@ -108,7 +108,7 @@ func TestTilesHaveTheSameBits(t *testing.T) {
 			{Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 8, Init: "loftq"}},
 		} {
 			large := c.Dim > 100
-			if large && i != 0 && i != 6 {
+			if large && i != 0 && i != 6 || !kerneltest.Taken(i+k+1, 3) {
 				continue
 			}
 			name := fmt.Sprint(c.Family, " ", c.Dim, " ", i)
@@ -289,7 +289,7 @@ func TestTilesGenerate(t *testing.T) {
 //check:not bits32
 func TestPlanOfTiles(t *testing.T) {
 	const tokens = 13
-	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU), freeCustom()} {
+	for k, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU), freeCustom()} {
 		for i, o := range []Options{
 			{}, {DType: snug.BF16}, {Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8, Dropout: 0.5}},
 			{DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8, DoRA: true}},
@@ -299,7 +299,7 @@ func TestPlanOfTiles(t *testing.T) {
 			{Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8, Init: "loftq"}},
 		} {
 			for _, sequences := range []int{9, 163, 483} {
-				if i > 3 && sequences != 163 {
+				if i > 3 && sequences != 163 || !kerneltest.Taken(i+k, 3) {
 					continue
 				}
 				o.Tiles = 3

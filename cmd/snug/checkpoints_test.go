@@ -192,19 +192,21 @@ func TestInspectCheckpoints(t *testing.T) {
 		filepath.Join(step, ".", "scaler"):   {"part scaler", "loss scaler, version"},
 		filepath.Join(dir, "step-00000001/"): {"step 1"},
 	} {
-		status, out, errs := snugged("inspect", path)
-		require.Zero(t, status, "%s: %s", path, errs)
-		for _, part := range want {
-			require.Contains(t, out, part, path)
-		}
-		require.NotContains(t, out, "\x1b")
-		status, out, _ = snugged("inspect", "-json", path)
-		require.Zero(t, status)
-		var c content
-		require.NoError(t, json.Unmarshal([]byte(out), &c))
-		require.Len(t, c.Run, 32)
-		require.Positive(t, c.Step)
-		require.Positive(t, c.Bytes)
+		t.Run(path, func(t *testing.T) {
+			status, out, errs := snugged("inspect", path)
+			require.Zero(t, status, "%s: %s", path, errs)
+			for _, part := range want {
+				require.Contains(t, out, part, path)
+			}
+			require.NotContains(t, out, "\x1b")
+			status, out, _ = snugged("inspect", "-json", path)
+			require.Zero(t, status)
+			var c content
+			require.NoError(t, json.Unmarshal([]byte(out), &c))
+			require.Len(t, c.Run, 32)
+			require.Positive(t, c.Step)
+			require.Positive(t, c.Bytes)
+		})
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(step, "run.json"), []byte("{}"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(step, "weights"), []byte("SNUGPART"), 0o600))

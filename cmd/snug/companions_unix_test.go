@@ -157,21 +157,23 @@ func TestCompanionsThatCannotBeCopied(t *testing.T) {
 		}, "is a pointer of Git LFS, not the file: run git lfs pull"},
 		"a link to nothing": {func(p string) error { return os.Symlink("none", p) }, "is a link to none, which is not there"},
 	} {
-		for _, name := range []string{"special_tokens_map.json", "merges.txt", "generation_config.json"} {
-			path := filepath.Join(model, name)
-			require.NoError(t, c.put(path))
-			for _, args := range commands {
-				for _, flag := range []string{"", "-copy-links"} {
-					out := filepath.Join(t.TempDir(), "out")
-					status, stdout, errs := snugged(append(args, strings.Fields("-o "+out+" "+flag)...)...)
-					require.Equal(t, 2, status, what)
-					require.Contains(t, errs, path+" "+c.want)
-					require.Empty(t, stdout)
-					require.NoDirExists(t, out)
+		t.Run(what, func(t *testing.T) {
+			for _, name := range []string{"special_tokens_map.json", "merges.txt", "generation_config.json"} {
+				path := filepath.Join(model, name)
+				require.NoError(t, c.put(path))
+				for _, args := range commands {
+					for _, flag := range []string{"", "-copy-links"} {
+						out := filepath.Join(t.TempDir(), "out")
+						status, stdout, errs := snugged(append(args, strings.Fields("-o "+out+" "+flag)...)...)
+						require.Equal(t, 2, status, what)
+						require.Contains(t, errs, path+" "+c.want)
+						require.Empty(t, stdout)
+						require.NoDirExists(t, out)
+					}
 				}
+				require.NoError(t, os.Remove(path))
 			}
-			require.NoError(t, os.Remove(path))
-		}
+		})
 	}
 }
 
@@ -197,17 +199,19 @@ func TestLinkedFolders(t *testing.T) {
 		{"tune", "-model", from, "-teacher", dir, "-distill-weight", "0.5", "-data", chats(t, 9), "-dry-run", "-base", "nf4"},
 		{"merge", "-model", dir, "-adapter", linked, "-copy-links", "-o", filepath.Join(t.TempDir(), "merged")},
 	} {
-		if args[0] == "merge" {
-			for _, name := range []string{adapterFile, adapterConfig} {
-				link(t, filepath.Join(adapter, name), filepath.Join(linked, name))
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			if args[0] == "merge" {
+				for _, name := range []string{adapterFile, adapterConfig} {
+					link(t, filepath.Join(adapter, name), filepath.Join(linked, name))
+				}
 			}
-		}
-		status, _, errs := snugged(args...)
-		require.Zero(t, status, errs)
-		require.Contains(t, errs, fmt.Sprintf("snug: a link is followed: %s leads to %s, and 5 more of its files\n", filepath.Join(dir, "config.json"), filepath.Join(from, "config.json")))
-		if args[0] == "merge" {
-			require.Contains(t, errs, fmt.Sprintf("%s leads to %s, and 1 more of its files\n", filepath.Join(linked, adapterConfig), filepath.Join(adapter, adapterConfig)))
-		}
+			status, _, errs := snugged(args...)
+			require.Zero(t, status, errs)
+			require.Contains(t, errs, fmt.Sprintf("snug: a link is followed: %s leads to %s, and 5 more of its files\n", filepath.Join(dir, "config.json"), filepath.Join(from, "config.json")))
+			if args[0] == "merge" {
+				require.Contains(t, errs, fmt.Sprintf("%s leads to %s, and 1 more of its files\n", filepath.Join(linked, adapterConfig), filepath.Join(adapter, adapterConfig)))
+			}
+		})
 	}
 	for _, command := range []string{"inspect", "verify"} {
 		status, out, errs := snugged(command, dir)

@@ -44,21 +44,23 @@ func TestFoldersThatAreNoModels(t *testing.T) {
 		{weights, "is a file, want the folder of the model: " + filepath.Dir(weights), false},
 		{gguf, "is a file in the format of llama.cpp, which is not read", false},
 	} {
-		commands := [][]string{
-			{"tune", "-model", c.of, "-data", data, "-o", filepath.Join(dir, "out")}, {"tune", "-model", model, "-teacher", c.of, "-data", data, "-o", filepath.Join(dir, "out")},
-			{"generate", "-model", c.of, "-prompt", "a"}, {"merge", "-model", c.of, "-adapter", adapter, "-o", filepath.Join(dir, "out")}, {"plan", c.of},
-		}
-		if c.checks {
-			commands = append(commands, []string{"inspect", c.of}, []string{"verify", c.of},
-				[]string{"generate", "-model", model, "-adapter", c.of, "-prompt", "a"}, []string{"merge", "-model", model, "-adapter", c.of, "-o", filepath.Join(dir, "out")})
-		}
-		for _, args := range commands {
-			status, out, errs := snugged(args...)
-			require.NotZero(t, status, args)
-			require.Contains(t, errs, c.want, args)
-			require.Equal(t, 1, strings.Count(errs, "\n"))
-			require.Empty(t, out)
-		}
+		t.Run(c.of, func(t *testing.T) {
+			commands := [][]string{
+				{"tune", "-model", c.of, "-data", data, "-o", filepath.Join(dir, "out")}, {"tune", "-model", model, "-teacher", c.of, "-data", data, "-o", filepath.Join(dir, "out")},
+				{"generate", "-model", c.of, "-prompt", "a"}, {"merge", "-model", c.of, "-adapter", adapter, "-o", filepath.Join(dir, "out")}, {"plan", c.of},
+			}
+			if c.checks {
+				commands = append(commands, []string{"inspect", c.of}, []string{"verify", c.of},
+					[]string{"generate", "-model", model, "-adapter", c.of, "-prompt", "a"}, []string{"merge", "-model", model, "-adapter", c.of, "-o", filepath.Join(dir, "out")})
+			}
+			for _, args := range commands {
+				status, out, errs := snugged(args...)
+				require.NotZero(t, status, args)
+				require.Contains(t, errs, c.want, args)
+				require.Equal(t, 1, strings.Count(errs, "\n"))
+				require.Empty(t, out)
+			}
+		})
 	}
 	status, _, errs := snugged("plan", "-model", model)
 	require.Equal(t, 2, status)
@@ -102,11 +104,13 @@ func TestHeadersOfAnyLength(t *testing.T) {
 		"{}":                                                                 "2 bytes, want at least the 8",
 		`{"a": 1, "b": 2, "c": 3}`:                                           "the header's length is",
 	} {
-		path := filepath.Join(dir, "x.safetensors")
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		status, out, _ := snugged("verify", path)
-		require.Equal(t, 1, status)
-		require.Contains(t, out, "damaged\t"+path+"\t"+want)
+		t.Run(text, func(t *testing.T) {
+			path := filepath.Join(dir, "x.safetensors")
+			require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+			status, out, _ := snugged("verify", path)
+			require.Equal(t, 1, status)
+			require.Contains(t, out, "damaged\t"+path+"\t"+want)
+		})
 	}
 }
 

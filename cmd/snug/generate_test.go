@@ -36,11 +36,13 @@ func TestGenerate(t *testing.T) {
 		{"-model", model, "-adapter", adapter}, {"-model", merged}, {"-model", merged, "-compute", "bf16"}, {"-model", model, "-adapter", adapter, "-base", "nf4"},
 		{"-model", merged, "-temperature", "0.01", "-top-p", "0.9"}, {"-model", merged, "-temperature", "2", "-top-k", "1", "-seed", "9"},
 	} {
-		status, out, errs := snugged(append([]string{"generate", "-prompt", "say q"}, args...)...)
-		require.Zero(t, status, errs)
-		require.Equal(t, "yes, so\n", out, args)
-		require.Contains(t, errs, "23 tokens of a prompt, ")
-		require.Contains(t, errs, "; 8 tokens, ")
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			status, out, errs := snugged(append([]string{"generate", "-prompt", "say q"}, args...)...)
+			require.Zero(t, status, errs)
+			require.Equal(t, "yes, so\n", out, args)
+			require.Contains(t, errs, "23 tokens of a prompt, ")
+			require.Contains(t, errs, "; 8 tokens, ")
+		})
 	}
 	status, out, errs := snugged("generate", "-model", merged, "-prompt", "say q", "-tokens", "3")
 	require.Zero(t, status, errs)
@@ -79,15 +81,17 @@ func TestEndTokens(t *testing.T) {
 		`{"eos_token_id": 5}`: "", `{"eos_token_id": [7, 5]}`: "", `{"eos_token_id": null}`: "", `{}`: "",
 		`{"eos_token_id": "x"}`: "eos_token_id is \"x\", want a token or a list of them", `{`: "generation_config.json",
 	} {
-		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-		status, _, errs := snugged("generate", "-model", model, "-prompt", "a", "-tokens", "2")
-		if want == "" {
-			require.Zero(t, status, errs)
-			continue
-		}
-		require.Equal(t, 2, status)
-		require.Contains(t, errs, want)
-		require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+		t.Run(text, func(t *testing.T) {
+			require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+			status, _, errs := snugged("generate", "-model", model, "-prompt", "a", "-tokens", "2")
+			if want == "" {
+				require.Zero(t, status, errs)
+				return
+			}
+			require.Equal(t, 2, status)
+			require.Contains(t, errs, want)
+			require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+		})
 	}
 }
 
@@ -131,11 +135,13 @@ func TestGenerateRefuses(t *testing.T) {
 		{"-base bf16 and -compute f32", []string{"-model", model, "-prompt", "a", "-base", "bf16", "-compute", "f32"}},
 		{"-compute", []string{"-model", model, "-prompt", "a", "-compute", "u8"}},
 	} {
-		status, stdout, errs := snugged(append([]string{"generate"}, c.args...)...)
-		require.Equal(t, 2, status, "%s: %s", c.want, errs)
-		require.Contains(t, errs, c.want)
-		require.Equal(t, 1, strings.Count(errs, "\n"), errs)
-		require.Empty(t, stdout, c.want)
-		requireNoKind(t, errs)
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			status, stdout, errs := snugged(append([]string{"generate"}, c.args...)...)
+			require.Equal(t, 2, status, "%s: %s", c.want, errs)
+			require.Contains(t, errs, c.want)
+			require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+			require.Empty(t, stdout, c.want)
+			requireNoKind(t, errs)
+		})
 	}
 }

@@ -175,29 +175,31 @@ func TestHostileJob(t *testing.T) {
 		{"merge", "-model", model, "-adapter", adapter, "-o", filepath.Join(out, "merged")},
 		{"generate", "-model", model, "-adapter", adapter, "-prompt", "say q", "-tokens", "2"},
 	} {
-		before, began := processorSeconds(t), time.Now()
-		type result struct {
-			status int
-			errs   string
-		}
-		done := make(chan result, 1)
-		go func() {
-			status, _, errs := snugged(args...)
-			done <- result{status, errs}
-		}()
-		for waiting := true; waiting; {
-			select {
-			case r := <-done:
-				_, peak := meter.Resident()
-				fmt.Printf("ran %s-%d %d %.3f %d %.1f %.2000q\n", args[0], i, r.status, processorSeconds(t)-before, peak, time.Since(began).Seconds(), r.errs)
-				waiting = false
-			case <-time.After(100 * time.Millisecond):
-				if processorSeconds(t)-before > hostileSeconds || time.Since(began) > hostileWait*time.Second {
-					panic("it hangs")
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			before, began := processorSeconds(t), time.Now()
+			type result struct {
+				status int
+				errs   string
+			}
+			done := make(chan result, 1)
+			go func() {
+				status, _, errs := snugged(args...)
+				done <- result{status, errs}
+			}()
+			for waiting := true; waiting; {
+				select {
+				case r := <-done:
+					_, peak := meter.Resident()
+					fmt.Printf("ran %s-%d %d %.3f %d %.1f %.2000q\n", args[0], i, r.status, processorSeconds(t)-before, peak, time.Since(began).Seconds(), r.errs)
+					waiting = false
+				case <-time.After(100 * time.Millisecond):
+					if processorSeconds(t)-before > hostileSeconds || time.Since(began) > hostileWait*time.Second {
+						panic("it hangs")
+					}
 				}
 			}
-		}
-		debug.FreeOSMemory()
+			debug.FreeOSMemory()
+		})
 	}
 	fmt.Println("ended")
 }

@@ -150,12 +150,14 @@ func TestStatesInARow(t *testing.T) {
 		"checksum":                 flipped(row, len(all["masters"])+len(all["adamw8"])/2),
 		"a quant8 optimizer":       row[:len(all["masters"])+len(all["adamw8"])-1],
 	} {
-		write(b)
-		for _, command := range []string{"verify", "inspect"} {
-			status, out, errs := snugged(command, path)
-			require.Equal(t, 1, status, damage)
-			require.Contains(t, out+errs, damage)
-		}
+		t.Run(damage, func(t *testing.T) {
+			write(b)
+			for _, command := range []string{"verify", "inspect"} {
+				status, out, errs := snugged(command, path)
+				require.Equal(t, 1, status, damage)
+				require.Contains(t, out+errs, damage)
+			}
+		})
 	}
 }
 
@@ -240,16 +242,18 @@ func TestVerify(t *testing.T) {
 		{"window", 9, "window"},
 		{"tensors.safetensors", 3, "tensors.safetensors"},
 	} {
-		path := filepath.Join(dir, filepath.FromSlash(c.file))
-		whole, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(path, flipped(whole, c.at), 0o600))
-		status, out, errs := snugged("verify", "-q", dir)
-		require.Equal(t, 1, status, c.file)
-		require.Equal(t, 1, strings.Count(out, "damaged\t"), out)
-		require.Contains(t, out, filepath.Join(dir, c.found))
-		require.Equal(t, 1, strings.Count(errs, "\n"))
-		require.NoError(t, os.WriteFile(path, whole, 0o600))
+		t.Run(c.file, func(t *testing.T) {
+			path := filepath.Join(dir, filepath.FromSlash(c.file))
+			whole, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(path, flipped(whole, c.at), 0o600))
+			status, out, errs := snugged("verify", "-q", dir)
+			require.Equal(t, 1, status, c.file)
+			require.Equal(t, 1, strings.Count(out, "damaged\t"), out)
+			require.Contains(t, out, filepath.Join(dir, c.found))
+			require.Equal(t, 1, strings.Count(errs, "\n"))
+			require.NoError(t, os.WriteFile(path, whole, 0o600))
+		})
 	}
 	store, err := offload.Open(filepath.Join(dir, "pages"), offload.Options{})
 	require.NoError(t, err)

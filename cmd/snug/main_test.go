@@ -73,12 +73,14 @@ func TestWrongCommandLines(t *testing.T) {
 		{"devices", "extra"}, {"devices", "-x"}, {"inspect"}, {"inspect", "a", "b"}, {"verify"}, {"verify", "a", "b"}, {"completion"}, {"completion", "tcsh"}, {"version", "more"}, {"version", "-x"},
 		{"plan", "-model", "gpt2", "-context", "1025"}, {"plan", "-model", "gpt2-xl", "-context", "100000"},
 	} {
-		status, out, errs := snugged(args...)
-		require.Equal(t, 2, status, "%q: %s", args, errs)
-		require.Equal(t, 1, strings.Count(errs, "\n"), "%q: %q", args, errs)
-		require.True(t, strings.HasPrefix(errs, "snug: "), errs)
-		requireNoKind(t, errs)
-		require.Empty(t, out, "%q", args)
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			status, out, errs := snugged(args...)
+			require.Equal(t, 2, status, "%q: %s", args, errs)
+			require.Equal(t, 1, strings.Count(errs, "\n"), "%q: %q", args, errs)
+			require.True(t, strings.HasPrefix(errs, "snug: "), errs)
+			requireNoKind(t, errs)
+			require.Empty(t, out, "%q", args)
+		})
 	}
 }
 
@@ -90,9 +92,11 @@ func TestUnknownFlags(t *testing.T) {
 		{"tune", "-d", "not defined: -d\n"}, // too many begin so
 		{"tune", "-learning-rate", "not defined: -learning-rate\n"},
 	} {
-		status, _, errs := snugged(c.command, c.flag, "1")
-		require.Equal(t, 2, status)
-		require.Contains(t, errs, c.want)
+		t.Run(c.flag, func(t *testing.T) {
+			status, _, errs := snugged(c.command, c.flag, "1")
+			require.Equal(t, 2, status)
+			require.Contains(t, errs, c.want)
+		})
 	}
 }
 
@@ -138,7 +142,9 @@ func TestOneLine(t *testing.T) {
 		{err: fmt.Errorf("offload: page 3: checksum 1, want 2: %w", snug.ErrCorrupt), want: "offload: page 3: checksum 1, want 2"},
 		{err: snug.ErrNoMemory, want: "out of memory"},
 	} {
-		require.Equal(t, c.want, strings.TrimPrefix(oneLine(c.err, c.args...), "snug: "))
+		t.Run(c.want, func(t *testing.T) {
+			require.Equal(t, c.want, strings.TrimPrefix(oneLine(c.err, c.args...), "snug: "))
+		})
 	}
 }
 
@@ -179,12 +185,14 @@ func TestVersion(t *testing.T) {
 // TestHelp: every command has a text, which names all of its flags.
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{"help"}, {"-h"}, {"--help"}} {
-		status, out, errs := snugged(args...)
-		require.Zero(t, status)
-		require.Empty(t, errs)
-		for _, c := range commands() {
-			require.Contains(t, out, "snug "+c.name)
-		}
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			status, out, errs := snugged(args...)
+			require.Zero(t, status)
+			require.Empty(t, errs)
+			for _, c := range commands() {
+				require.Contains(t, out, "snug "+c.name)
+			}
+		})
 	}
 	for _, c := range commands() {
 		status, out, _ := snugged("help", c.name)
@@ -385,9 +393,11 @@ func TestCompletion(t *testing.T) {
 		for _, c := range []struct{ words, want string }{
 			{"snug pl", "plan"}, {"snug plan -dev", "-device"}, {"snug plan -device 16GB-", "16GB-unified"}, {"snug completion fi", "fish"}, {"snug help ins", "inspect"},
 		} {
-			text, err := exec.Command("bash", "-c", `source "$0"; COMP_WORDS=(`+c.words+`); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _snug; echo "${COMPREPLY[*]}"`, script).CombinedOutput()
-			require.NoError(t, err)
-			require.Equal(t, c.want, strings.TrimSpace(string(text)), c.words)
+			t.Run(c.words, func(t *testing.T) {
+				text, err := exec.Command("bash", "-c", `source "$0"; COMP_WORDS=(`+c.words+`); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _snug; echo "${COMPREPLY[*]}"`, script).CombinedOutput()
+				require.NoError(t, err)
+				require.Equal(t, c.want, strings.TrimSpace(string(text)), c.words)
+			})
 		}
 	}
 }
@@ -403,8 +413,10 @@ func TestPlanBase(t *testing.T) {
 	require.Zero(t, status, errs)
 	require.Contains(t, out, `"frozen_bits": 4,`)
 	for base, bits := range map[string]string{"bf16": "16", "nf4": "4", "fp4": "4", "nf4,fp4": "4", "mxfp4": "4", "fp8": "8", "int8": "8"} {
-		status, out, errs := snugged("plan", "-model", "gpt2", "-lora", "8", "-base", base, "-json")
-		require.Zero(t, status, errs)
-		require.Contains(t, out, `"frozen_bits": `+bits+",", base)
+		t.Run(base, func(t *testing.T) {
+			status, out, errs := snugged("plan", "-model", "gpt2", "-lora", "8", "-base", base, "-json")
+			require.Zero(t, status, errs)
+			require.Contains(t, out, `"frozen_bits": `+bits+",", base)
+		})
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,15 +32,17 @@ func TestOutputTaken(t *testing.T) {
 	require.Len(t, entries, 2, "the adapter and its description")
 
 	for _, names := range [][]string{{unfinished, "thesis.txt"}, {"adapter_model.safetensors"}, {"adapter_model.safetensors.123.tmp"}} {
-		dir := t.TempDir()
-		put(dir, names...)
-		status, out, errs := snugged(args(dir)...)
-		require.Equal(t, 2, status)
-		require.Contains(t, errs, "is not empty")
-		require.Empty(t, out)
-		for _, name := range names {
-			require.FileExists(t, filepath.Join(dir, name))
-		}
+		t.Run(strings.Join(names, " "), func(t *testing.T) {
+			dir := t.TempDir()
+			put(dir, names...)
+			status, out, errs := snugged(args(dir)...)
+			require.Equal(t, 2, status)
+			require.Contains(t, errs, "is not empty")
+			require.Empty(t, out)
+			for _, name := range names {
+				require.FileExists(t, filepath.Join(dir, name))
+			}
+		})
 	}
 }
 
@@ -85,10 +88,12 @@ func TestOutputRefused(t *testing.T) {
 		{"is in -o", []string{"-o", out, "-checkpoint", out}},
 		{"is in -o", []string{"-o", out, "-checkpoint", filepath.Join(inner, "out", "saved")}},
 	} {
-		status, stdout, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-lora", "1", "-steps", "1"}, c.args...)...)
-		require.Equal(t, 2, status, errs)
-		require.Contains(t, errs, c.want)
-		require.NotContains(t, stdout, "step")
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			status, stdout, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-lora", "1", "-steps", "1"}, c.args...)...)
+			require.Equal(t, 2, status, errs)
+			require.Contains(t, errs, c.want)
+			require.NotContains(t, stdout, "step")
+		})
 	}
 	require.NoDirExists(t, out)
 }

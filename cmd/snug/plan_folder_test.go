@@ -26,20 +26,22 @@ func TestPlanOfFolder(t *testing.T) {
 	require.Equal(t, whole, alone)
 
 	for context, wasAssumed := range map[string]bool{"": true, "64": false, "4096": false} {
-		args := []string{"plan", "-json", "-lora", "4", "-base", "nf4", "-memory", "1GiB", "-host-memory", "1GiB", "-disk", "1GiB"}
-		if context != "" {
-			args = append(args, "-context", context)
-		}
-		status, out, errs := snugged(append(args, published)...)
-		require.Zero(t, status, errs)
-		var r planJSON
-		require.NoError(t, json.Unmarshal([]byte(out), &r))
-		require.Equal(t, wasAssumed, r.ContextAssumed)
-		require.Equal(t, 4, r.Run.Frozen)
-		require.Empty(t, r.Run.Masters)
-		require.True(t, r.Run.Tiled)
-		require.Greater(t, r.Process, r.Peak["device"]["total"]-r.Peak["device"]["allowance"])
-		require.Equal(t, map[string]int{"": 64, "64": 64, "4096": 4096}[context], r.Context)
+		t.Run(context, func(t *testing.T) {
+			args := []string{"plan", "-json", "-lora", "4", "-base", "nf4", "-memory", "1GiB", "-host-memory", "1GiB", "-disk", "1GiB"}
+			if context != "" {
+				args = append(args, "-context", context)
+			}
+			status, out, errs := snugged(append(args, published)...)
+			require.Zero(t, status, errs)
+			var r planJSON
+			require.NoError(t, json.Unmarshal([]byte(out), &r))
+			require.Equal(t, wasAssumed, r.ContextAssumed)
+			require.Equal(t, 4, r.Run.Frozen)
+			require.Empty(t, r.Run.Masters)
+			require.True(t, r.Run.Tiled)
+			require.Greater(t, r.Process, r.Peak["device"]["total"]-r.Peak["device"]["allowance"])
+			require.Equal(t, map[string]int{"": 64, "64": 64, "4096": 4096}[context], r.Context)
+		})
 	}
 }
 
@@ -82,14 +84,16 @@ func TestBadFolders(t *testing.T) {
 		"want lora":             {"-lora", "4", "-adapter", "more", published},
 		"-context -3: want 1 ":  {"-context", "-3", published},
 	} {
-		status, out, errs := snugged(append([]string{"plan"}, args...)...)
-		require.Equal(t, 2, status, "%s: %s", want, errs)
-		require.Empty(t, out)
-		require.Equal(t, 1, strings.Count(errs, "\n"), errs)
-		if want != "want an object" && want != "not a JSON" {
-			require.Contains(t, errs, want)
-		}
-		requireNoKind(t, errs)
+		t.Run(want, func(t *testing.T) {
+			status, out, errs := snugged(append([]string{"plan"}, args...)...)
+			require.Equal(t, 2, status, "%s: %s", want, errs)
+			require.Empty(t, out)
+			require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+			if want != "want an object" && want != "not a JSON" {
+				require.Contains(t, errs, want)
+			}
+			requireNoKind(t, errs)
+		})
 	}
 }
 

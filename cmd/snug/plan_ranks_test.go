@@ -32,9 +32,11 @@ func TestPlanRanks(t *testing.T) {
 		`"all", want some of replicate,state,grad`: {"-shard", "all", "-ranks", "2"},
 		"Shard is state with 1 ranks":              {"-shard", "state"},
 	} {
-		status, _, errs := snugged(append([]string{"plan", "-model", "gpt2"}, flags...)...)
-		require.Equal(t, 2, status, want)
-		require.Contains(t, errs, want)
+		t.Run(want, func(t *testing.T) {
+			status, _, errs := snugged(append([]string{"plan", "-model", "gpt2"}, flags...)...)
+			require.Equal(t, 2, status, want)
+			require.Contains(t, errs, want)
+		})
 	}
 	status, _, errs = snugged("tune", "-model", "m", "-data", "d", "-o", t.TempDir()+"/o", "-shard", "some")
 	require.Equal(t, 2, status)

@@ -69,20 +69,22 @@ func TestPlanReport(t *testing.T) {
 		{"-model", "llama-2b", "-memory", "5GiB", "-batch", "4", "-host-memory", "64GiB", "-lora", "8", "-adapter", "dora"},
 		{"-model", "resnet-50", "-memory", "2GiB"},
 	} {
-		path := filepath.Join(t.TempDir(), "plan.html")
-		status, out, errs := snugged(append(append([]string{"plan"}, flags...), "-report", path)...)
-		require.Zero(t, status, errs)
-		rows := pageRows(t, path)
-		printed(t, out, rows, "weights", "gradients", "optimizer state", "activations", "workspace", "allowance", "total")
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.Contains(t, string(text), "The peak is "+rows["total"][1], "the schedule has the peak of the plan")
-		require.NotContains(t, string(text), "Tokens per second")
-		for line := range strings.Lines(out) { // choices
-			if name, rest, is := strings.Cut(line, ": "); is && rows[name] != nil && name != "master weights" && name != "gradients" && name != "optimizer state" { // which are components too
-				require.True(t, strings.HasPrefix(rest, rows[name][0]), line)
+		t.Run(strings.Join(flags, " "), func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "plan.html")
+			status, out, errs := snugged(append(append([]string{"plan"}, flags...), "-report", path)...)
+			require.Zero(t, status, errs)
+			rows := pageRows(t, path)
+			printed(t, out, rows, "weights", "gradients", "optimizer state", "activations", "workspace", "allowance", "total")
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.Contains(t, string(text), "The peak is "+rows["total"][1], "the schedule has the peak of the plan")
+			require.NotContains(t, string(text), "Tokens per second")
+			for line := range strings.Lines(out) { // choices
+				if name, rest, is := strings.Cut(line, ": "); is && rows[name] != nil && name != "master weights" && name != "gradients" && name != "optimizer state" { // which are components too
+					require.True(t, strings.HasPrefix(rest, rows[name][0]), line)
+				}
 			}
-		}
+		})
 	}
 	for name, want := range map[string]string{"x.htm": "want a name that ends in .html", "": "want a name"} {
 		status, _, errs := snugged("plan", "-model", "gpt2", "-report="+name)
@@ -100,7 +102,7 @@ func TestPlanReport(t *testing.T) {
 // TestTuneReport: for each technique the page has the figures that tune prints, and the losses of all steps.
 func TestTuneReport(t *testing.T) {
 	model, data := publish(t), chats(t, 24)
-	for _, c := range some([]struct {
+	for _, c := range []struct {
 		technique string
 		flags     []string
 	}{
@@ -109,42 +111,44 @@ func TestTuneReport(t *testing.T) {
 		{"DoRA of rank 16, schedule-free", []string{"-dora", "-optimizer", "schedule-free"}},
 		{"distillation from ", []string{"-teacher", publish(t)}}, {"LoRA of rank 16 on weights in 4 bits", []string{"-base", "nf4", "-disk", "1GiB"}},
 		{"DPO with beta 0.3", []string{"-dpo", "0.3", "-data", pairs(t, 25)}},
-	}) {
-		dir := t.TempDir()
-		path := filepath.Join(dir, `a<b>&"c".html`)
-		status, out, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-o", filepath.Join(dir, "out"), "-steps", "5", "-batch", "4", "-held-out", "0.2", "-eval-every", "2", "-report", path, "-json"}, c.flags...)...)
-		require.Zero(t, status, errs)
-		require.Contains(t, out, "the report is in "+path)
-		r := lastLine(t, out)
-		rows := pageRows(t, path)
-		names := []string{"weights", "activations", "total"}
-		if r.PeakRSS > 0 {
-			names = append(names, "process (peak RSS)")
-			require.Equal(t, []string{meter.FormatBytes(r.Resident), meter.FormatBytes(r.PeakRSS)}, rows["process (peak RSS)"][:2])
-		}
-		_, after, _ := strings.Cut(out, "\npeak memory\n")
-		printed(t, after, rows, names...)
-		require.Equal(t, []string{meter.FormatBytes(r.Predicted), meter.FormatBytes(r.Measured)}, rows["total"][:2])
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.Contains(t, string(text), c.technique)
-		require.Contains(t, string(text), `a&lt;b&gt;&amp;&#34;c&#34;.html`)
-		h, err := report.Read(path)
-		require.NoError(t, err)
-		require.Len(t, h.Points, 5)
-		require.Equal(t, r.Loss, h.Points[4].Mean)
-		require.Len(t, r.Between, 2)
-		require.Equal(t, []report.Evaluation{{Step: 0, Loss: r.LossFirst}, r.Between[0], r.Between[1], {Step: 5, Loss: r.LossLast}}, h.HeldOut)
-		require.Contains(t, out, fmt.Sprintf("loss on held-out samples after step 4: %.4f\n", r.Between[1].Loss))
-		tokens := 0.0
-		for _, p := range h.Points {
-			tokens += p.Tokens
-			require.Positive(t, p.Seconds)
-		}
-		require.Equal(t, float64(r.Tokens), tokens)
-		left, err := filepath.Glob(filepath.Join(dir, "*.tmp"))
-		require.NoError(t, err)
-		require.Empty(t, left)
+	} {
+		t.Run(c.technique, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, `a<b>&"c".html`)
+			status, out, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-o", filepath.Join(dir, "out"), "-steps", "5", "-batch", "4", "-held-out", "0.2", "-eval-every", "2", "-report", path, "-json"}, c.flags...)...)
+			require.Zero(t, status, errs)
+			require.Contains(t, out, "the report is in "+path)
+			r := lastLine(t, out)
+			rows := pageRows(t, path)
+			names := []string{"weights", "activations", "total"}
+			if r.PeakRSS > 0 {
+				names = append(names, "process (peak RSS)")
+				require.Equal(t, []string{meter.FormatBytes(r.Resident), meter.FormatBytes(r.PeakRSS)}, rows["process (peak RSS)"][:2])
+			}
+			_, after, _ := strings.Cut(out, "\npeak memory\n")
+			printed(t, after, rows, names...)
+			require.Equal(t, []string{meter.FormatBytes(r.Predicted), meter.FormatBytes(r.Measured)}, rows["total"][:2])
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.Contains(t, string(text), c.technique)
+			require.Contains(t, string(text), `a&lt;b&gt;&amp;&#34;c&#34;.html`)
+			h, err := report.Read(path)
+			require.NoError(t, err)
+			require.Len(t, h.Points, 5)
+			require.Equal(t, r.Loss, h.Points[4].Mean)
+			require.Len(t, r.Between, 2)
+			require.Equal(t, []report.Evaluation{{Step: 0, Loss: r.LossFirst}, r.Between[0], r.Between[1], {Step: 5, Loss: r.LossLast}}, h.HeldOut)
+			require.Contains(t, out, fmt.Sprintf("loss on held-out samples after step 4: %.4f\n", r.Between[1].Loss))
+			tokens := 0.0
+			for _, p := range h.Points {
+				tokens += p.Tokens
+				require.Positive(t, p.Seconds)
+			}
+			require.Equal(t, float64(r.Tokens), tokens)
+			left, err := filepath.Glob(filepath.Join(dir, "*.tmp"))
+			require.NoError(t, err)
+			require.Empty(t, left)
+		})
 	}
 }
 
@@ -313,10 +317,12 @@ func TestTuneReportRefused(t *testing.T) {
 		"run.svg": "want a name that ends in .html", "": "want a name", filepath.Join(dir, "folder.html"): "is not a regular file",
 		filepath.Join(dir, "none", "run.html"): "the folder " + filepath.Join(dir, "none") + " does not exist", filepath.Join(dir, "out", "run.html"): "reads or writes", filepath.Join(model, "run.html"): "reads or writes",
 	} {
-		status, _, errs := snugged("tune", "-model", model, "-data", data, "-o", filepath.Join(dir, "out"), "-steps", "1", "-report="+name)
-		require.Equal(t, 2, status, name)
-		require.Contains(t, errs, want)
-		require.NoDirExists(t, filepath.Join(dir, "out"))
+		t.Run(name, func(t *testing.T) {
+			status, _, errs := snugged("tune", "-model", model, "-data", data, "-o", filepath.Join(dir, "out"), "-steps", "1", "-report="+name)
+			require.Equal(t, 2, status, name)
+			require.Contains(t, errs, want)
+			require.NoDirExists(t, filepath.Join(dir, "out"))
+		})
 	}
 }
 

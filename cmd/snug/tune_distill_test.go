@@ -71,21 +71,23 @@ func publishTeacher(t testing.TB, name string) string {
 //check:not bits32
 func TestTuneTeacher(t *testing.T) {
 	model, teacher, data := publish(t), publishTeacher(t, "qwen3"), chats(t, 60)
-	for _, flags := range some([][]string{
+	for _, flags := range [][]string{
 		{}, {"-lora", "4", "-base", "nf4", "-teacher-base", "nf4", "-distill-temperature", "2"}, {"-full", "-compute", "f32", "-memory", "1GiB", "-distill-weight", "1"},
 		{"-full", "-fold"}, {"-compute", "f16", "-tiles", "2", "-teacher-base", "int8"}, {"-base", "nf4", "-disk", "1GiB"}, {"-dora", "-dropout", "0.1", "-label-smoothing", "0.1"},
 		{"-full", "-optimizer", "galore"}, {"-adapter", "vera", "-lora", "24", "-z-loss", "1e-4"}, {"-modules-to-save", "lm_head", "-distill-weight", "0.999"},
-	}) {
-		out := filepath.Join(t.TempDir(), "out")
-		args := append([]string{"tune", "-model", model, "-teacher", teacher, "-data", data, "-o", out, "-epochs", "2", "-lr", "0.01", "-batch", "6", "-distill-weight", "0.98", "-json"}, flags...)
-		status, stdout, errs := snugged(args...)
-		require.Zero(t, status, "%v: %s", flags, errs)
-		require.Contains(t, stdout, "\nteacher: ")
-		require.Contains(t, stdout, "divergence from the teacher on held-out samples: ")
-		r := lastLine(t, stdout)
-		require.Less(t, *r.DivergenceLast, *r.DivergenceFirst, flags)
-		require.LessOrEqual(t, r.Measured, r.Predicted, "%v: %s", flags, stdout)
-		require.Greater(t, float64(r.Measured), 0.9*float64(r.Predicted), "%v: %s", flags, stdout)
+	} {
+		t.Run(strings.Join(flags, " "), func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "out")
+			args := append([]string{"tune", "-model", model, "-teacher", teacher, "-data", data, "-o", out, "-epochs", "2", "-lr", "0.01", "-batch", "6", "-distill-weight", "0.98", "-json"}, flags...)
+			status, stdout, errs := snugged(args...)
+			require.Zero(t, status, "%v: %s", flags, errs)
+			require.Contains(t, stdout, "\nteacher: ")
+			require.Contains(t, stdout, "divergence from the teacher on held-out samples: ")
+			r := lastLine(t, stdout)
+			require.Less(t, *r.DivergenceLast, *r.DivergenceFirst, flags)
+			require.LessOrEqual(t, r.Measured, r.Predicted, "%v: %s", flags, stdout)
+			require.Greater(t, float64(r.Measured), 0.9*float64(r.Predicted), "%v: %s", flags, stdout)
+		})
 	}
 }
 
@@ -104,9 +106,11 @@ func TestTuneTeacherGoesOn(t *testing.T) {
 	one := lastLine(t, out)
 	require.NoError(t, os.RemoveAll(filepath.Join(saved, "step-00000006")))
 	for flag, want := range map[string]string{"-distill-weight=0.9": "distill-weight is 0.5 there, 0.9 here", "-distill-temperature=2": "distill-temperature is 1 there", "-teacher-base=nf4": `teacher-base is "" there`, "-teacher=" + publishTeacher(t, "mistral"): "checksum of config.json of the teacher is"} {
-		status, _, errs = run("two", flag)
-		require.Equal(t, 1, status)
-		require.Contains(t, errs, "it is of another run: "+want)
+		t.Run(flag, func(t *testing.T) {
+			status, _, errs = run("two", flag)
+			require.Equal(t, 1, status)
+			require.Contains(t, errs, "it is of another run: "+want)
+		})
 	}
 	status, out, errs = run("two", "-memory", "1GiB")
 	require.Zero(t, status, errs)
@@ -154,13 +158,15 @@ func TestTuneTeacherRefused(t *testing.T) {
 		{"has a vocabulary of 49 tokens, and -model of 48", []string{"-teacher", vocabulary(t, teacher)}},
 		{"has another tokenizer than -model: token 3 is \"%\" there, and \"a\" here", []string{"-teacher", spoiled("tokenizer.json", `"a":3`, `"%":3`)}},
 	} {
-		status, stdout, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-o", out}, c.args...)...)
-		require.Equal(t, 2, status, "%s: %s", c.want, errs)
-		require.Contains(t, errs, c.want)
-		require.Equal(t, 1, strings.Count(errs, "\n"), errs)
-		requireNoKind(t, errs)
-		require.Empty(t, stdout, c.want)
-		require.NoDirExists(t, out)
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			status, stdout, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-o", out}, c.args...)...)
+			require.Equal(t, 2, status, "%s: %s", c.want, errs)
+			require.Contains(t, errs, c.want)
+			require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+			requireNoKind(t, errs)
+			require.Empty(t, stdout, c.want)
+			require.NoDirExists(t, out)
+		})
 	}
 	status, _, errs := snugged("tune", "-model", model, "-data", data, "-teacher", model, "-base", "nf4", "-dry-run")
 	require.Zero(t, status, errs)

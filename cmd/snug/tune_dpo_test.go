@@ -128,24 +128,26 @@ func pairs(t testing.TB, n int) string {
 //check:not bits32
 func TestTunePreferences(t *testing.T) {
 	model, data := publish(t), pairs(t, 60)
-	for _, flags := range some([][]string{
+	for _, flags := range [][]string{
 		{}, {"-lora", "4", "-base", "nf4", "-label-smoothing", "0.1"}, {"-compute", "f16", "-tiles", "2"}, {"-full", "-compute", "f32", "-memory", "1GiB"}, {"-full", "-fold"},
 		{"-full", "-optimizer", "apollo"}, {"-base", "nf4", "-disk", "1GiB"}, {"-dora", "-dropout", "0.1"}, {"-adapter", "pissa", "-loraplus-ratio", "4"},
 		{"-adapter", "loftq", "-lora", "4"}, {"-adapter", "vera", "-lora", "24"}, {"-modules-to-save", "norm", "-adapter", "lora-fa"},
-	}) {
-		out := filepath.Join(t.TempDir(), "out")
-		args := append([]string{"tune", "-model", model, "-data", data, "-o", out, "-dpo", "0.5", "-epochs", "2", "-lr", "0.005", "-batch", "6", "-held-out", "0.1", "-json"}, flags...)
-		status, stdout, errs := snugged(args...)
-		require.Zero(t, status, "%v: %s", flags, errs)
-		require.Contains(t, stdout, "54 pairs to train on and 6 held out, answers of 10 tokens at most")
-		r := lastLine(t, stdout)
-		require.InDelta(t, math.Ln2, r.LossFirst, 1e-12, "the model is the reference")
-		require.Equal(t, &preference{}, r.First)
-		require.Less(t, r.LossLast, 0.95*r.LossFirst, flags)
-		require.GreaterOrEqual(t, r.Last.Accuracy, 0.5, flags)
-		require.Positive(t, r.Last.Margin, flags)
-		require.LessOrEqual(t, r.Measured, r.Predicted, "%v: %s", flags, stdout)
-		require.Greater(t, float64(r.Measured), 0.9*float64(r.Predicted), "%v: %s", flags, stdout)
+	} {
+		t.Run(strings.Join(flags, " "), func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "out")
+			args := append([]string{"tune", "-model", model, "-data", data, "-o", out, "-dpo", "0.5", "-epochs", "2", "-lr", "0.005", "-batch", "6", "-held-out", "0.1", "-json"}, flags...)
+			status, stdout, errs := snugged(args...)
+			require.Zero(t, status, "%v: %s", flags, errs)
+			require.Contains(t, stdout, "54 pairs to train on and 6 held out, answers of 10 tokens at most")
+			r := lastLine(t, stdout)
+			require.InDelta(t, math.Ln2, r.LossFirst, 1e-12, "the model is the reference")
+			require.Equal(t, &preference{}, r.First)
+			require.Less(t, r.LossLast, 0.95*r.LossFirst, flags)
+			require.GreaterOrEqual(t, r.Last.Accuracy, 0.5, flags)
+			require.Positive(t, r.Last.Margin, flags)
+			require.LessOrEqual(t, r.Measured, r.Predicted, "%v: %s", flags, stdout)
+			require.Greater(t, float64(r.Measured), 0.9*float64(r.Predicted), "%v: %s", flags, stdout)
+		})
 	}
 }
 
@@ -206,13 +208,15 @@ func TestTunePreferencesRefused(t *testing.T) {
 		{"line 1: the row has chosen and rejected answers, which are for preferences: tune -dpo", nil},
 		{"line 1: the row has no chosen and rejected answers", []string{"-dpo", "0.1", "-data", chats(t, 3)}},
 	} {
-		status, stdout, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-o", out}, c.args...)...)
-		require.Equal(t, 2, status, "%s: %s", c.want, errs)
-		require.Contains(t, errs, c.want)
-		require.Equal(t, 1, strings.Count(errs, "\n"), errs)
-		requireNoKind(t, errs)
-		require.Empty(t, stdout, c.want)
-		require.NoDirExists(t, out)
+		t.Run(c.want, func(t *testing.T) {
+			status, stdout, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-o", out}, c.args...)...)
+			require.Equal(t, 2, status, "%s: %s", c.want, errs)
+			require.Contains(t, errs, c.want)
+			require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+			requireNoKind(t, errs)
+			require.Empty(t, stdout, c.want)
+			require.NoDirExists(t, out)
+		})
 	}
 }
 

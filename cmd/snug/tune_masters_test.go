@@ -2,6 +2,7 @@ package main
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,19 +20,23 @@ func TestTuneMasters(t *testing.T) {
 	for form, want := range map[string]string{
 		"split24": "lost to rounding", "none": "Split24Master with Stochastic", "split": "kept in float32 as a whole",
 	} {
-		status, stdout, errs := snugged("tune", "-model", model, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-full", "-masters", form,
-			"-report-rounding", "-steps", "2", "-lr", "1e-4", "-batch", "4", "-json")
-		require.Zero(t, status, errs)
-		require.Contains(t, stdout, want)
-		r := lastLine(t, stdout)
-		require.Equal(t, form == "none", r.LostShare > 0.1, "%s: %v", form, r.LostShare)
+		t.Run(form, func(t *testing.T) {
+			status, stdout, errs := snugged("tune", "-model", model, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-full", "-masters", form,
+				"-report-rounding", "-steps", "2", "-lr", "1e-4", "-batch", "4", "-json")
+			require.Zero(t, status, errs)
+			require.Contains(t, stdout, want)
+			r := lastLine(t, stdout)
+			require.Equal(t, form == "none", r.LostShare > 0.1, "%s: %v", form, r.LostShare)
+		})
 	}
 	for _, flags := range [][]string{
 		{"-full", "-masters", "full,split"}, {"-full", "-masters", "half"}, {"-masters", "split24"}, {"-full", "-masters", "split", "-compute", "f16"}, {"-full", "-fold", "-masters", "none"},
 	} {
-		status, _, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-dry-run"}, flags...)...)
-		require.Equal(t, 2, status, flags)
-		require.Contains(t, errs, "-masters")
+		t.Run(strings.Join(flags, " "), func(t *testing.T) {
+			status, _, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-dry-run"}, flags...)...)
+			require.Equal(t, 2, status, flags)
+			require.Contains(t, errs, "-masters")
+		})
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // TestTuneMeZO: forward passes alone lower the loss, and hold what evaluation does: no gradients and no state.
@@ -16,11 +18,14 @@ func TestTuneMeZO(t *testing.T) {
 		rate  string
 		flags []string
 	}
-	for _, c := range some([]run{
+	for i, c := range []run{
 		{"1e-3", []string{"-full", "-compute", "f32"}}, {"1e-3", []string{"-full"}}, {"3e-3", []string{"-base", "nf4"}},
 		{"3e-4", []string{"-adapter", "pissa", "-modules-to-save", "norm", "-loraplus-ratio", "2", "-compute", "f32"}},
 		{"3e-3", []string{"-adapter", "dora", "-base", "int8", "-disk", "1GiB", "-memory", "1GiB"}},
-	}) {
+	} {
+		if !kerneltest.Taken(i, 4) {
+			continue
+		}
 		out := filepath.Join(t.TempDir(), "out")
 		status, stdout, errs := snugged(append([]string{"tune", "-optimizer", "mezo", "-model", model, "-data", data, "-o", out, "-steps", "100",
 			"-lr", c.rate, "-batch", "6", "-held-out", "0.3", "-json"}, c.flags...)...)
@@ -38,7 +43,10 @@ func TestTuneMeZO(t *testing.T) {
 //check:not bits32
 func TestTuneProdigy(t *testing.T) {
 	model, data := publish(t), chats(t, 60)
-	for _, flags := range some([][]string{{"-full"}, {"-base", "nf4"}}) {
+	for i, flags := range [][]string{{"-full"}, {"-base", "nf4"}} {
+		if !kerneltest.Taken(i, 2) {
+			continue
+		}
 		out := filepath.Join(t.TempDir(), "out")
 		status, stdout, errs := snugged(append([]string{"tune", "-optimizer", "prodigy", "-model", model, "-data", data, "-o", out, "-steps", "120",
 			"-batch", "6", "-held-out", "0.3", "-json"}, flags...)...)

@@ -56,39 +56,41 @@ func TestTuneRanks(t *testing.T) {
 	for _, flags := range [][]string{{"-lora", "2"}, {"-full"}, {"-lora", "2", "-base", "nf4", "-disk", "100MB", "-memory", "64MiB"},
 		{"-full", "-shard", "gradients"}, {"-full", "-shard", "weights"}, {"-lora", "2", "-base", "nf4", "-shard", "weights"},
 		{"-lora", "2", "-base", "bf16", "-shard", "weights"}} {
-		args := append([]string{"tune", "-model", model, "-data", data, "-steps", "8", "-batch", "6", "-compute", "f32", "-json"}, flags...)
-		alone := filepath.Join(t.TempDir(), "out")
-		whole := args
-		if i := slices.Index(args, "-shard"); i >= 0 {
-			whole = slices.Delete(slices.Clone(args), i, i+2)
-		}
-		status, text, errs := snugged(append(whole, "-o", alone)...)
-		require.Zero(t, status, errs)
-		want := lastLine(t, text)
-		for _, n := range []int{1, 2, 4} {
-			if n != 2 && (slices.Contains(flags, "bf16") || slices.Contains(flags, "gradients")) {
-				continue
+		t.Run(strings.Join(flags, " "), func(t *testing.T) {
+			args := append([]string{"tune", "-model", model, "-data", data, "-steps", "8", "-batch", "6", "-compute", "f32", "-json"}, flags...)
+			alone := filepath.Join(t.TempDir(), "out")
+			whole := args
+			if i := slices.Index(args, "-shard"); i >= 0 {
+				whole = slices.Delete(slices.Clone(args), i, i+2)
 			}
-			dir := filepath.Join(t.TempDir(), "out")
-			c, out, errs := onRanks(t, n, append(args, "-o", dir)...)
-			require.NoError(t, c.Run(), "%s%s", out, errs)
-			got := lastLine(t, out.String())
-			require.InDelta(t, want.Loss, got.Loss, 1e-6, "%v, %d ranks", flags, n)
-			require.InDelta(t, want.LossLast, got.LossLast, 1e-6)
-			require.Equal(t, want.Tokens, got.Tokens)
-			require.Equal(t, 1, strings.Count(out.String(), "peak memory"), out)
-			left, err := filepath.Glob(dir + ".pages*")
-			require.NoError(t, err)
-			require.Empty(t, left)
-			entries, err := os.ReadDir(dir)
-			require.NoError(t, err)
-			before, err := os.ReadDir(alone)
-			require.NoError(t, err)
-			require.Len(t, entries, len(before))
-			if slices.Contains(flags, "-full") {
-				requireNear(t, filepath.Join(alone, "model.safetensors"), filepath.Join(dir, "model.safetensors"))
+			status, text, errs := snugged(append(whole, "-o", alone)...)
+			require.Zero(t, status, errs)
+			want := lastLine(t, text)
+			for _, n := range []int{1, 2, 4} {
+				if n != 2 && (slices.Contains(flags, "bf16") || slices.Contains(flags, "gradients")) {
+					continue
+				}
+				dir := filepath.Join(t.TempDir(), "out")
+				c, out, errs := onRanks(t, n, append(args, "-o", dir)...)
+				require.NoError(t, c.Run(), "%s%s", out, errs)
+				got := lastLine(t, out.String())
+				require.InDelta(t, want.Loss, got.Loss, 1e-6, "%v, %d ranks", flags, n)
+				require.InDelta(t, want.LossLast, got.LossLast, 1e-6)
+				require.Equal(t, want.Tokens, got.Tokens)
+				require.Equal(t, 1, strings.Count(out.String(), "peak memory"), out)
+				left, err := filepath.Glob(dir + ".pages*")
+				require.NoError(t, err)
+				require.Empty(t, left)
+				entries, err := os.ReadDir(dir)
+				require.NoError(t, err)
+				before, err := os.ReadDir(alone)
+				require.NoError(t, err)
+				require.Len(t, entries, len(before))
+				if slices.Contains(flags, "-full") {
+					requireNear(t, filepath.Join(alone, "model.safetensors"), filepath.Join(dir, "model.safetensors"))
+				}
 			}
-		}
+		})
 	}
 	c, _, errs := onRanks(t, 2, "tune", "-model", model, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-optimizer", "mezo")
 	require.Error(t, c.Run())
@@ -101,15 +103,17 @@ func TestTuneRanks(t *testing.T) {
 		"the data: not the same on all ranks: rank 1": {"-data", other},
 		"lr is 0.0002 there, 0.5 here":                {"-lr", "0.5"},
 	} {
-		args := []string{"tune", "-model", model, "-data", data, "-steps", "4", "-batch", "6", "-compute", "f32", "-o", filepath.Join(t.TempDir(), "out")}
-		began := time.Now()
-		c, out, errs := onRanks(t, 1, args...)
-		second, err := json.Marshal(append(slices.Clone(args), flags...))
-		require.NoError(t, err)
-		c.Args = append(c.Args, ":", "-n", "1", "env", ranksVariable+"="+string(second), os.Args[0], "-test.run=^TestTuneRanksJob$")
-		require.Error(t, c.Run(), "%s%s", out, errs)
-		require.Contains(t, errs.String(), want)
-		require.Less(t, time.Since(began), 30*time.Second)
+		t.Run(want, func(t *testing.T) {
+			args := []string{"tune", "-model", model, "-data", data, "-steps", "4", "-batch", "6", "-compute", "f32", "-o", filepath.Join(t.TempDir(), "out")}
+			began := time.Now()
+			c, out, errs := onRanks(t, 1, args...)
+			second, err := json.Marshal(append(slices.Clone(args), flags...))
+			require.NoError(t, err)
+			c.Args = append(c.Args, ":", "-n", "1", "env", ranksVariable+"="+string(second), os.Args[0], "-test.run=^TestTuneRanksJob$")
+			require.Error(t, c.Run(), "%s%s", out, errs)
+			require.Contains(t, errs.String(), want)
+			require.Less(t, time.Since(began), 30*time.Second)
+		})
 	}
 }
 

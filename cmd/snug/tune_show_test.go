@@ -91,9 +91,11 @@ func TestTuneShowRefused(t *testing.T) {
 		{"the format messages wants messages, each with role and content", []string{"-show", "1", "-format", "messages"}},
 		{"want -o: the folder to write, or -dry-run", nil},
 	} {
-		status, _, errs := snugged(append([]string{"tune", "-model", model, "-data", data}, c.args...)...)
-		require.Equal(t, 2, status, c.args)
-		require.Contains(t, errs, c.want)
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			status, _, errs := snugged(append([]string{"tune", "-model", model, "-data", data}, c.args...)...)
+			require.Equal(t, 2, status, c.args)
+			require.Contains(t, errs, c.want)
+		})
 	}
 }
 

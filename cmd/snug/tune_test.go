@@ -16,7 +16,6 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
-	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/transformer"
@@ -71,21 +70,10 @@ func lastLine(t testing.TB, out string) (r result) {
 	return r
 }
 
-// some returns every fourth of a list, or all of it in a test of full length.
-func some[T any](list []T) (some []T) {
-	if kerneltest.Full() {
-		return list
-	}
-	for i := 0; i < len(list); i += 4 {
-		some = append(some, list[i])
-	}
-	return some
-}
-
 //check:not bits32
 func TestTune(t *testing.T) {
 	model, data := publish(t), chats(t, 60)
-	for _, flags := range some([][]string{
+	for _, flags := range [][]string{
 		{}, {"-lora", "4", "-base", "nf4"}, {"-base", "fp4", "-compute", "f32", "-memory", "500MiB"}, {"-compute", "f16"},
 		{"-full"}, {"-full", "-compute", "f32", "-memory", "1GiB"}, {"-full", "-compute", "f16"}, {"-full", "-fold"},
 		{"-full", "-optimizer", "apollo"}, {"-full", "-optimizer", "apollo-mini", "-compute", "f32"}, {"-full", "-optimizer", "galore", "-memory", "1GiB"},
@@ -97,37 +85,39 @@ func TestTune(t *testing.T) {
 		{"-adapter", "olora", "-base", "nf4", "-lora", "4"}, {"-adapter", "loftq"}, {"-adapter", "lora-fa", "-dropout", "0.1"}, {"-adapter", "dora", "-compute", "f32"},
 		{"-adapter", "vera", "-lora", "24", "-dropout", "0.1"}, {"-adapter", "vera", "-base", "nf4"}, {"-adapter", "pissa", "-base", "fp8", "-lora", "4"}, {"-adapter", "vera", "-base", "int8"},
 		{"-label-smoothing", "0.1", "-z-loss", "1e-4"},
-	}) {
-		out := filepath.Join(t.TempDir(), "out")
-		args := append([]string{"tune", "-model", model, "-data", data, "-o", out, "-epochs", "2", "-lr", "0.02", "-batch", "6", "-json"}, flags...)
-		status, stdout, errs := snugged(args...)
-		require.Zero(t, status, "%v: %s", flags, errs)
-		require.Contains(t, stdout, "59 samples to train on and 1 held out")
-		r := lastLine(t, stdout)
-		require.Equal(t, 20, r.Steps)
-		require.Less(t, r.LossLast, r.LossFirst, flags)
-		require.LessOrEqual(t, r.Measured, r.Predicted, "%v: %s", flags, stdout) // samples are shorter than the longest
-		require.Greater(t, float64(r.Measured), 0.9*float64(r.Predicted), "%v: %s", flags, stdout)
-		o := transformer.Options{AdapterDir: out}
-		open := model
-		if len(flags) > 0 && flags[0] == "-full" {
-			o.AdapterDir, open = "", out
-			require.FileExists(t, filepath.Join(out, "tokenizer.json"))
-		}
-		m, err := transformer.Open(open, o)
-		if slices.Contains(flags, "loftq") {
-			require.ErrorContains(t, err, "want NF4")
-			o.Base = qlora.NF4
-			m, err = transformer.Open(open, o)
-		}
-		require.NoError(t, err)
-		require.NoError(t, m.Close())
-		require.NoDirExists(t, out+".pages")
+	} {
+		t.Run(strings.Join(flags, " "), func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "out")
+			args := append([]string{"tune", "-model", model, "-data", data, "-o", out, "-epochs", "2", "-lr", "0.02", "-batch", "6", "-json"}, flags...)
+			status, stdout, errs := snugged(args...)
+			require.Zero(t, status, "%v: %s", flags, errs)
+			require.Contains(t, stdout, "59 samples to train on and 1 held out")
+			r := lastLine(t, stdout)
+			require.Equal(t, 20, r.Steps)
+			require.Less(t, r.LossLast, r.LossFirst, flags)
+			require.LessOrEqual(t, r.Measured, r.Predicted, "%v: %s", flags, stdout) // samples are shorter than the longest
+			require.Greater(t, float64(r.Measured), 0.9*float64(r.Predicted), "%v: %s", flags, stdout)
+			o := transformer.Options{AdapterDir: out}
+			open := model
+			if len(flags) > 0 && flags[0] == "-full" {
+				o.AdapterDir, open = "", out
+				require.FileExists(t, filepath.Join(out, "tokenizer.json"))
+			}
+			m, err := transformer.Open(open, o)
+			if slices.Contains(flags, "loftq") {
+				require.ErrorContains(t, err, "want NF4")
+				o.Base = qlora.NF4
+				m, err = transformer.Open(open, o)
+			}
+			require.NoError(t, err)
+			require.NoError(t, m.Close())
+			require.NoDirExists(t, out+".pages")
 
-		status, stdout, errs = snugged(args...) // again: nothing is overwritten
-		require.Equal(t, 2, status)
-		require.Contains(t, errs, "is not empty")
-		require.Empty(t, stdout)
+			status, stdout, errs = snugged(args...) // again: nothing is overwritten
+			require.Equal(t, 2, status)
+			require.Contains(t, errs, "is not empty")
+			require.Empty(t, stdout)
+		})
 	}
 }
 
@@ -302,9 +292,11 @@ func TestTuneStored(t *testing.T) {
 		{"-full trains all weights, and", []string{"-full"}}, {"-base nf4: ", []string{"-base", "nf4"}},
 		{"-adapter pissa begins with a part", []string{"-adapter", "pissa"}}, {"-adapter loftq begins with a part", []string{"-adapter", "loftq"}},
 	} {
-		status, _, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-dry-run"}, c.flags...)...)
-		require.Equal(t, c.want == "", status == 0, errs)
-		require.Contains(t, errs, c.want)
+		t.Run(strings.Join(c.flags, " "), func(t *testing.T) {
+			status, _, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-dry-run"}, c.flags...)...)
+			require.Equal(t, c.want == "", status == 0, errs)
+			require.Contains(t, errs, c.want)
+		})
 	}
 	status, _, errs := snugged("plan", "-lora", "4", "-adapter", "olora", model)
 	require.Equal(t, 2, status)

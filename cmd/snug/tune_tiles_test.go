@@ -63,13 +63,15 @@ func TestTuneTiles(t *testing.T) {
 	require.Equal(t, 1, dry("-tiles", "auto").Run.Tiles, "whole MLPs are faster")
 	require.Equal(t, 5, dry("-tiles", "5").Run.Tiles)
 	for flags, hint := range map[string]string{"": ", or less with -disk and -tiles auto", "-disk=1GiB": ", or less with -tiles auto", "-tiles=auto": ", or less with -disk"} {
-		args := []string{"tune", "-model", model, "-data", data, "-context", "4500", "-held-out", "0", "-memory", "1KiB", "-dry-run"}
-		if flags != "" {
-			args = append(args, flags)
-		}
-		status, _, errs := snugged(args...)
-		require.Equal(t, 1, status)
-		require.True(t, strings.HasSuffix(errs, hint+"\n"), errs)
+		t.Run(flags, func(t *testing.T) {
+			args := []string{"tune", "-model", model, "-data", data, "-context", "4500", "-held-out", "0", "-memory", "1KiB", "-dry-run"}
+			if flags != "" {
+				args = append(args, flags)
+			}
+			status, _, errs := snugged(args...)
+			require.Equal(t, 1, status)
+			require.True(t, strings.HasSuffix(errs, hint+"\n"), errs)
+		})
 	}
 	for _, bad := range []string{"0", "-1", "x", "", "1.5", "99999999999"} {
 		status, _, errs := snugged("tune", "-model", model, "-data", data, "-dry-run", "-tiles="+bad)

@@ -139,9 +139,11 @@ func TestTuneTraceRefused(t *testing.T) {
 		filepath.Join(model, "config.json"): "reads or writes", filepath.Join(dir, "out", "run.svg"): "reads or writes",
 		filepath.Join(dir, "out.pages", "run.svg"): "reads or writes",
 	} {
-		status, _, errs := snugged("tune", "-model", model, "-data", data, "-o", filepath.Join(dir, "out"), "-steps", "1", "-trace="+name)
-		require.Equal(t, 2, status, name)
-		require.Contains(t, errs, want)
-		require.NoDirExists(t, filepath.Join(dir, "out"))
+		t.Run(name, func(t *testing.T) {
+			status, _, errs := snugged("tune", "-model", model, "-data", data, "-o", filepath.Join(dir, "out"), "-steps", "1", "-trace="+name)
+			require.Equal(t, 2, status, name)
+			require.Contains(t, errs, want)
+			require.NoDirExists(t, filepath.Join(dir, "out"))
+		})
 	}
 }

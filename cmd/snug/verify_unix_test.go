@@ -87,14 +87,16 @@ func TestVerifyLinksInFolders(t *testing.T) {
 	require.NoError(t, os.WriteFile(blob, tensorFile(t), 0o600))
 
 	for name, to := range map[string]string{"dangling.safetensors": "none", "folder": blobs, "loop": "loop", "notes.txt": "none", "step-00000001": blobs} {
-		path := filepath.Join(snapshot, name)
-		link(t, to, path)
-		status, out, errs := snugged("verify", "-q", root)
-		require.Equal(t, 1, status, name)
-		require.True(t, strings.HasPrefix(out, "unread\t"+path+"\t"), "%s: %s", name, out)
-		require.Equal(t, 1, strings.Count(out, "\n"), out)
-		require.Contains(t, errs, "1 of 2 could not be checked")
-		require.NoError(t, os.Remove(path))
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(snapshot, name)
+			link(t, to, path)
+			status, out, errs := snugged("verify", "-q", root)
+			require.Equal(t, 1, status, name)
+			require.True(t, strings.HasPrefix(out, "unread\t"+path+"\t"), "%s: %s", name, out)
+			require.Equal(t, 1, strings.Count(out, "\n"), out)
+			require.Contains(t, errs, "1 of 2 could not be checked")
+			require.NoError(t, os.Remove(path))
+		})
 	}
 }
 
@@ -104,9 +106,11 @@ func TestPipes(t *testing.T) {
 	pipe := filepath.Join(dir, "pipe.svg")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	for _, args := range [][]string{{"verify", pipe}, {"verify", dir}, {"inspect", pipe}, {"plan", "-model", "gpt2", "-o", pipe}} {
-		status, out, errs := snugged(args...)
-		require.Equal(t, 1, status, args)
-		require.Empty(t, out, args)
-		require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			status, out, errs := snugged(args...)
+			require.Equal(t, 1, status, args)
+			require.Empty(t, out, args)
+			require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+		})
 	}
 }
