@@ -18,7 +18,7 @@
 // refused, or it changes nothing and is listed in [File].Ignored.
 //
 // Up to 4 MiB of tokens are held in memory, 4 bytes each. If there are more, all of them are in a temporary file, from
-// which the samples of a batch are read. Besides, a sample takes about 4 bytes of memory, a pair 8, and 4 in the order of an epoch.
+// which the samples of a batch are read. Besides, a sample takes about 8 bytes of memory, a pair 12: 4 of them in the order of an epoch.
 package dataset
 
 import (
@@ -206,20 +206,22 @@ func (s *Set) add(tokens []int32) error {
 	return s.spool.add(tokens)
 }
 
-// holdOut chooses the samples that are held out.
+// holdOut chooses the samples that are held out. The memory of their order is later that of the epochs.
 func (s *Set) holdOut() {
 	n := s.list.n
 	k := min(int(s.options.HeldOut*float64(n)+0.5), n-1)
 	if s.options.HeldOut > 0 && n > 1 {
 		k = max(k, 1)
 	}
-	s.held = slices.Sorted(slices.Values(permutation(n, s.options.Seed, 1<<63)[:k]))
+	s.order = permutation(nil, n, s.options.Seed, 1<<63)
+	s.held = slices.Sorted(slices.Values(s.order[:k]))
 	s.stats.Samples, s.stats.HeldOut = s.training(), len(s.held)
 }
 
-// permutation returns the numbers below n in an order that two seeds determine, 4 bytes each.
-func permutation(n int, seed, stream uint64) []uint32 {
-	p := make([]uint32, n)
+// permutation returns the numbers below n in an order that two seeds determine, 4 bytes each, in the memory of p if it is
+// large enough.
+func permutation(p []uint32, n int, seed, stream uint64) []uint32 {
+	p = slices.Grow(p[:0], n)[:n]
 	for i := range p {
 		p[i] = uint32(i)
 	}
@@ -304,7 +306,7 @@ func (s *Set) number(at int64) int {
 // enter sets the order of the samples in an epoch.
 func (s *Set) enter(epoch int64) {
 	if epoch != s.epoch {
-		s.order, s.epoch = permutation(s.training(), s.options.Seed, uint64(epoch)), epoch
+		s.order, s.epoch = permutation(s.order, s.training(), s.options.Seed, uint64(epoch)), epoch
 	}
 }
 

@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -65,10 +66,26 @@ func TestSampleLists(t *testing.T) { rapid.Check(t, sampleLists) }
 func TestPermutation(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 17, 5000} {
 		want := rand.New(rand.NewPCG(3, uint64(n))).Perm(n)
-		got := permutation(n, 3, uint64(n))
+		got := permutation(make([]uint32, 100), n, 3, uint64(n))
 		require.Len(t, got, n)
 		for i := range got {
 			require.EqualValues(t, want[i], got[i])
 		}
+	}
+}
+
+// TestOrderIsMadeOnce: the order of the samples has its memory from Open on, and later epochs take no more, so that a limit which
+// is counted after Open holds.
+func TestOrderIsMadeOnce(t *testing.T) {
+	s, err := Open([]string{write(t, "a.txt", strings.Repeat("one two three ", 4000))}, tok, Options{Context: 4, EOS: eos, HeldOut: 0.1, Seed: 3})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	require.GreaterOrEqual(t, cap(s.order), s.list.n)
+	first := &s.order[0]
+	for epoch := range 3 {
+		_, err := s.Batch(epoch*s.training(), 1, 1)
+		require.NoError(t, err)
+		require.EqualValues(t, epoch, s.epoch)
+		require.Same(t, first, &s.order[0])
 	}
 }
