@@ -6,7 +6,7 @@
 //	text, err := template.Render(c, true)      // ends where the assistant's next turn begins
 //	labeled, err := template.Label(c)          // labeled.Turns are the bytes of labeled.Text to learn
 //
-// The language is that of package jinja. A template sees messages, tools, add_generation_prompt, the special tokens that
+// The language is that of Jinja2, as far as templates use it; what is not known is an error. A template sees messages, tools, add_generation_prompt, the special tokens that
 // the tokenizer has (bos_token, eos_token, image_token and others, see [tokenizer.Config]), and the conversation's Values; documents are none.
 package chat
 
@@ -113,13 +113,16 @@ func choose(c tokenizer.Config, name string) (string, error) {
 		text, found = c.ChatTemplate, c.ChatTemplate != ""
 	}
 	names := slices.Sorted(maps.Keys(c.Templates))
+	if c.ChatTemplate != "" {
+		names = append([]string{"default"}, names...)
+	}
 	switch {
 	case found:
 		return text, nil
-	case name != "":
+	case name != "" && len(names) > 0:
 		return "", fmt.Errorf("chat: the tokenizer has no chat template %.40q, it has %q: %w", name, names, snug.ErrConfig)
 	case len(names) > 0:
-		return "", fmt.Errorf("chat: the tokenizer has no chat template of the name default, it has %q: choose one by its name, or save it as chat_template.jinja: %w", names, snug.ErrConfig)
+		return "", fmt.Errorf("chat: the tokenizer has no chat template of the name default, it has %q: choose one by its name (-template), or save it as chat_template.jinja: %w", names, snug.ErrConfig)
 	}
 	return "", fmt.Errorf("chat: the tokenizer has no chat template: %w", snug.ErrConfig)
 }

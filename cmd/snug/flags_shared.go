@@ -27,6 +27,10 @@ func baseFlag(name string, to *string, forms []string, help string) *flagRow {
 	return wordFlag(name, "FORM", to, forms, help)
 }
 
+func templateFlag(to *string) *flagRow {
+	return textFlag("template", "NAME", to, "name of one of the model's chat templates; default: the one without a name, and tool_use, if there is one, where there are tools")
+}
+
 func copyLinksFlag(to *bool, help string) *flagRow { return switchFlag("copy-links", to, help) }
 
 func outputFlag(arg string, to *string, help string) *flagRow { return fileFlag("o", arg, to, help) }

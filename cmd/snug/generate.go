@@ -41,6 +41,7 @@ type generateFlags struct {
 	dir, adapter   string
 	prompt, system string
 	plain          bool
+	template       string
 	tokens         int
 	temperature    float64
 	topK           int
@@ -60,6 +61,7 @@ func (f *generateFlags) table() flagTable {
 		adapterDirFlag(&f.adapter, "folder of an adapter of it, as snug tune and PEFT write it"),
 		textFlag("prompt", "TEXT", &f.prompt, "message of the user; - reads it from the standard input"),
 		textFlag("system", "TEXT", &f.system, "system message before it, for models with a chat template").only(template),
+		templateFlag(&f.template).only(template),
 		switchFlag("plain", &f.plain, "continue the prompt as it is, without the chat template"),
 		countFlag("tokens", "N", &f.tokens, 256, 1, math.MaxInt, "maximum number of tokens to write; default 256"),
 		numberFlag("temperature", "T", &f.temperature, 0, "0 or more", func(x float64) bool { return x >= 0 && x < 1e6 },
@@ -161,6 +163,9 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 		return nil, err
 	}
 	w.tok = w.tok.Limit(rows)
+	if note := templateNote(w.tok, f.template); note != "" && !f.plain {
+		fmt.Fprintf(c.stderr, "snug: %s\n", escaped(note))
+	}
 	if w.prompt, err = f.encode(w.tok, c.stdin); err != nil {
 		return nil, err
 	}
@@ -212,8 +217,8 @@ func (f *generateFlags) encode(tok *tokenizer.Tokenizer, stdin io.Reader) ([]int
 	}
 	o := tokenizer.EncodeOptions{}
 	switch {
-	case hasTemplate(tok) && !f.plain:
-		template, err := chat.Open(tok, chat.Options{})
+	case (hasTemplate(tok) || f.template != "") && !f.plain:
+		template, err := chat.Open(tok, chat.Options{Name: f.template})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w; -plain continues the prompt without a template", f.dir, err)
 		}

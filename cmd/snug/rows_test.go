@@ -82,7 +82,7 @@ func TestMoreTokensThanRows(t *testing.T) {
 func TestTemplateNames(t *testing.T) {
 	for _, c := range []struct{ name, file, text, want string }{
 		{"no default", "tokenizer_config.json", `{"eos_token": "</s>", "chat_template": [{"name": "tool_use", "template": "a"}, {"name": "rag", "template": "b"}]}`,
-			`no chat template of the name default, it has ["rag" "tool_use"]: choose one by its name, or save it as chat_template.jinja`},
+			`no chat template of the name default, it has ["rag" "tool_use"]: choose one by its name (-template), or save it as chat_template.jinja`},
 		{"a tag that is not known", "chat_template.jinja", "a\n{% include 'x' %}", `line 2: the tag "include" is not known`},
 		{"a damaged chat_template.json", "chat_template.json", `{"chat_template": 7}`, "chat_template.json"},
 	} {
@@ -109,4 +109,50 @@ func TestTemplateNames(t *testing.T) {
 	status, _, errs := snugged("generate", "-model", model, "-prompt", "abc", "-tokens", "2")
 	require.Zero(t, status, errs)
 	require.True(t, strings.Contains(errs, "4 tokens of a prompt"), errs)
+}
+
+// TestTemplateFlag: -template chooses one of the model's chat templates, and a line says which one is used.
+func TestTemplateFlag(t *testing.T) {
+	const others = "others have the names rag, tool_use (-template)"
+	model := publish(t)
+	list := []map[string]string{}
+	for _, name := range []string{"default", "rag", "tool_use"} {
+		list = append(list, map[string]string{"name": name, "template": "{% for m in messages %}" + name[:1] + "{{ m.content }}{{ eos_token if m.role == 'assistant' }}{% endfor %}"})
+	}
+	text, err := json.Marshal(map[string]any{"eos_token": "</s>", "chat_template": list})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(model, "tokenizer_config.json"), text, 0o600))
+	turns := `"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}` + "\n"
+	data := dataFile(t, "a.jsonl", "{"+turns+`{"tools": [{"name": "f"}], `+turns)
+	for _, c := range []struct {
+		name  string
+		args  []string
+		said  string
+		shown []string
+	}{
+		{"none", nil, "chat template: default, with tools tool_use; ", []string{"da⟦db", "ta⟦tb"}},
+		{"default", []string{"-template", "default"}, "chat template: default; ", []string{"da⟦db", "da⟦db"}},
+		{"another", []string{"-template", "rag"}, "chat template: rag; ", []string{"ra⟦rb", "ra⟦rb"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			status, out, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-held-out", "0", "-show", "2"}, c.args...)...)
+			require.Zero(t, status, errs)
+			require.Contains(t, out, c.said+others)
+			for _, want := range c.shown {
+				require.Contains(t, out, want, out)
+			}
+			status, _, errs = snugged(append([]string{"generate", "-model", model, "-prompt", "a", "-tokens", "1"}, c.args...)...)
+			require.Zero(t, status, errs)
+			require.Contains(t, errs, "snug: "+c.said+others)
+		})
+	}
+	for _, args := range [][]string{{"tune", "-model", model, "-data", data, "-show", "1", "-template", "rga"}, {"generate", "-model", model, "-prompt", "a", "-template", "rga"}} {
+		status, _, errs := snugged(args...)
+		require.Equal(t, 2, status)
+		require.Contains(t, errs, `the tokenizer has no chat template "rga", it has ["default" "rag" "tool_use"]`)
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(model, "tokenizer_config.json"), []byte(`{"eos_token": "</s>"}`), 0o600))
+	status, _, errs := snugged("tune", "-model", model, "-data", data, "-show", "1", "-template", "rag")
+	require.Equal(t, 2, status)
+	require.Contains(t, errs, "the tokenizer has no chat template\n")
 }

@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -92,8 +94,8 @@ func (f *tuneFlags) gather() (*material, error) {
 
 // openData reads the data, with a time for chat templates that ask for it.
 func (m *material) openData(f *tuneFlags, now time.Time) (err error) {
-	if hasTemplate(m.tok) {
-		if m.dataOptions.Template, err = openTemplate(f.dir, m.config, m.tok, now); err != nil {
+	if hasTemplate(m.tok) || f.template != "" {
+		if m.dataOptions.Template, err = f.openTemplate(m.config, m.tok, now); err != nil {
 			return fmt.Errorf("%s: %w", f.dir, err)
 		}
 	}
@@ -116,12 +118,12 @@ func (m *material) openData(f *tuneFlags, now time.Time) (err error) {
 }
 
 // openTemplate opens the chat template of a folder, which knows all tokens that end a turn.
-func openTemplate(dir string, config *transformer.Config, tok *tokenizer.Tokenizer, now time.Time) (*chat.Template, error) {
-	ids, err := endTokens(dir, config, tok)
+func (f *tuneFlags) openTemplate(config *transformer.Config, tok *tokenizer.Tokenizer, now time.Time) (*chat.Template, error) {
+	ids, err := endTokens(f.dir, config, tok)
 	if err != nil {
 		return nil, err
 	}
-	o := chat.Options{Now: now}
+	o := chat.Options{Now: now, Name: f.template}
 	for _, id := range ids {
 		if text, known := tok.Token(id); known {
 			o.Ends = append(o.Ends, text)
@@ -157,6 +159,19 @@ func (t *tuning) setChatTime(text string) error {
 func hasTemplate(tok *tokenizer.Tokenizer) bool {
 	c := tok.Config()
 	return c.ChatTemplate != "" || len(c.Templates) > 0
+}
+
+// templateNote says which of a model's chat templates is used, and nothing if there is no choice.
+func templateNote(tok *tokenizer.Tokenizer, name string) string {
+	named := tok.Config().Templates
+	if len(named) == 0 {
+		return ""
+	}
+	used := cmp.Or(name, "default")
+	if named["tool_use"] != "" && name == "" {
+		used += ", with tools tool_use"
+	}
+	return fmt.Sprintf("chat template: %s; others have the names %s (-template)", used, strings.Join(slices.Sorted(maps.Keys(named)), ", "))
 }
 
 // endToken returns the token that ends a text: the tokenizer's, or else the model's, or -1 for none.

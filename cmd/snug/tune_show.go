@@ -16,8 +16,8 @@ import (
 
 // dataFlags say how rows of the data are read, and what is shown of them.
 type dataFlags struct {
-	format, maps string
-	show         int
+	format, maps, template string
+	show                   int
 }
 
 // formNames are the values of -format.
@@ -135,6 +135,15 @@ func dataLines(s dataset.Stats) (lines []string) {
 	return lines
 }
 
+// dataLines returns what the files hold, and which chat template writes it.
+func (t *tuning) dataLines() []string {
+	lines := dataLines(t.data.Stats())
+	if note := templateNote(t.tok, t.template); note != "" {
+		lines = append(lines, note)
+	}
+	return lines
+}
+
 // describeData prints what the files hold.
 func (t *tuning) describeData() {
 	s := t.data.Stats()
@@ -144,7 +153,7 @@ func (t *tuning) describeData() {
 	}
 	fmt.Fprintf(t.call.stdout, "data: %s to train on and %d held out, %sof %d tokens at most; %d tokens, of which %d are learned\n",
 		console.Count(s.Samples, what), s.HeldOut, each, t.context, s.Tokens, s.Trained)
-	for _, line := range dataLines(s) {
+	for _, line := range t.dataLines() {
 		fmt.Fprintf(t.call.stdout, "      %s\n", escaped(line))
 	}
 	if len(s.Files) > 1 && (s.Truncated > 0 || s.Dropped > 0) {
@@ -248,7 +257,7 @@ const (
 
 // reportData adds to a report what the data hold, and the first samples with what is learned of them.
 func (t *tuning) reportData(d *report.Document) {
-	d.Lines = dataLines(t.data.Stats())
+	d.Lines = t.dataLines()
 	n := 0
 	for x, err := range t.data.Show(t.tok) {
 		if err != nil || n == max(reportedSamples, t.show) {
