@@ -10,19 +10,14 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/qlora"
 )
 
 // adapter is the adapter of a matrix.
 type adapter struct {
-	*qlora.LoRA
-	a, b, m *Param      // m: magnitudes, nil without DoRA
-	dora    *qlora.DoRA // nil without DoRA
-	number  uint64      // number of the adapter, which determines its dropout
-	updated uint64      // number of the call that computed the norms of dora
-	first   *qlora.LoRA // A and B before training, of an adapter that took them from its matrix, else nil
-	vera    *qlora.VeRA // of which the values of a and b are the vectors d and b, else nil
+	layers.Adapter
+	first *qlora.LoRA // A and B before training, of an adapter that took them from its matrix, else nil
 }
 
 // adapterPrefix begins PEFT's names of parameters.
@@ -214,7 +209,7 @@ func (m *Model) makeAdapters(list []chosen) error {
 		return m.makeVeRA(list)
 	}
 	for i, c := range list {
-		a := &adapter{LoRA: c.loaded, number: uint64(i)}
+		a := &adapter{Adapter: layers.Adapter{LoRA: c.loaded, Number: uint64(i)}}
 		if a.LoRA == nil {
 			a.LoRA = &qlora.LoRA{In: c.in, Out: c.out, Rank: c.rank, Scale: c.scale, Dropout: m.adapters.Dropout, FrozenA: m.adapters.FrozenA}
 			if err := m.firstAdapter(a, i); err != nil {
@@ -226,10 +221,10 @@ func (m *Model) makeAdapters(list []chosen) error {
 		param := func(name string, v snug.View, shape ...int) *Param {
 			return m.addParam(Param{Name: adapterPrefix + c.module + name, Shape: shape, Value: v, Trains: true})
 		}
-		a.a, a.b = param(".lora_A.weight", a.A, a.Rank, a.In), param(".lora_B.weight", a.B, a.Out, a.Rank)
-		a.a.Trains = !a.FrozenA
+		a.ParamA, a.ParamB = param(".lora_A.weight", a.A, a.Rank, a.In), param(".lora_B.weight", a.B, a.Out, a.Rank)
+		a.ParamA.Trains = !a.FrozenA
 		if m.adapters.DoRA {
-			a.m = param(".lora_magnitude_vector", a.Magnitude, a.Out)
+			a.ParamM = param(".lora_magnitude_vector", a.Magnitude, a.Out)
 		}
 		m.byModule[c.module+".weight"] = a
 	}
@@ -285,122 +280,6 @@ func (m *Model) trains(name string) bool {
 
 // adapted reports whether a parameter belongs to an adapter.
 func (m *Model) adapted(p *Param) bool { return strings.HasPrefix(p.Name, adapterPrefix) }
-
-// adapt adds the adapter's part to y.
-func (o *ops) adapt(y, x *tensor, a *adapter) {
-	u, work := o.get(a.Rank), o.dropped(a)
-	o.do(func() error {
-		if err := a.expand(); err != nil {
-			return err
-		}
-		return a.Forward(y.View, u.View, x.View, o.draw(a, work))
-	})
-	o.pool.put(u, work)
-}
-
-// adaptBackward adds the adapter's part to dx, and its gradients to the window. u, unless nil, is the inner product of
-// an adapter whose A is frozen, which does not read x.
-func (o *ops) adaptBackward(dx, dy, x, u *tensor, a *adapter) {
-	if u != nil {
-		o.adaptFrozenBackward(dx, dy, u, a)
-		return
-	}
-	u, du, work := o.get(a.Rank), o.get(a.Rank), o.dropped(a)
-	o.do(func() error {
-		draw := o.draw(a, work)
-		if err := a.Down(u.View, x.View, draw); err != nil {
-			return err
-		}
-		g, err := o.adapterGradients(a)
-		if err != nil {
-			return err
-		}
-		return a.Backward(dx.View, du.View, dy.View, u.View, x.View, g, draw)
-	})
-	o.pool.put(u, du, work)
-	o.done(a.a, a.b)
-}
-
-// inner computes x·Aᵀ of the adapters of layers that share x, whose A are frozen, or returns nothing.
-func (o *ops) inner(x *tensor, layers []linear) (us [3]*tensor) {
-	for i := range layers {
-		a := layers[i].adapter
-		if a == nil || !a.FrozenA {
-			continue
-		}
-		u, work := o.get(a.Rank), o.dropped(a)
-		o.do(func() error {
-			if err := a.expand(); err != nil {
-				return err
-			}
-			return a.Down(u.View, x.View, o.draw(a, work))
-		})
-		o.pool.put(work)
-		us[i] = u
-	}
-	return us
-}
-
-// adaptFrozenBackward is adaptBackward from u in place of x, and frees u.
-func (o *ops) adaptFrozenBackward(dx, dy, u *tensor, a *adapter) {
-	du, work := o.get(a.Rank), o.dropped(a)
-	o.do(func() error {
-		g, err := o.adapterGradients(a)
-		if err != nil {
-			return err
-		}
-		if a.vera == nil {
-			return a.Backward(dx.View, du.View, dy.View, u.View, snug.View{}, g, o.draw(a, work))
-		}
-		if err := a.expand(); err != nil {
-			return err
-		}
-		if err := a.Backward(dx.View, du.View, dy.View, u.View, snug.View{}, a.vera.Grads(a.LoRA), o.draw(a, work)); err != nil {
-			return err
-		}
-		return a.vera.Reduce(g.A, g.B, a.a.Value, a.b.Value, g.Into, a.LoRA)
-	})
-	o.pool.put(u, du, work)
-	o.done(a.a, a.b)
-}
-
-// adapterGradients returns the accumulators of an adapter.
-func (o *ops) adapterGradients(a *adapter) (g qlora.Grads, err error) {
-	var before *Param
-	for _, p := range [...]struct {
-		*Param
-		acc *snug.View
-	}{{a.a, &g.A}, {a.b, &g.B}, {a.m, &g.Magnitude}} {
-		if p.Param == nil || !p.Trains {
-			continue
-		}
-		acc, into, err := o.gradient(p.Param)
-		if err != nil {
-			return g, err
-		}
-		if *p.acc = acc; before != nil && into != g.Into {
-			return g, fmt.Errorf("the window's Into of %s and of %s differ: %w", before.Name, p.Name, snug.ErrConfig)
-		}
-		g.Into, before = into, p.Param
-	}
-	return g, nil
-}
-
-// dropped returns the workspace of an adapter's dropout, nil where nothing is dropped.
-func (o *ops) dropped(a *adapter) *tensor {
-	if a.Dropout == 0 || o.backward.window == nil {
-		return nil
-	}
-	return o.get(a.In)
-}
-
-func (o *ops) draw(a *adapter, work *tensor) qlora.Dropout {
-	if work == nil {
-		return qlora.Dropout{}
-	}
-	first := uint64(o.tile.lo) * uint64(a.In)
-	return qlora.Dropout{Draw: amp.Draw{Seed: o.options.Seed, Tensor: o.batch.draw<<16 + a.number, First: first}, Work: work.View}
-}
 
 // SaveAdapter writes the adapters as PEFT loads them: adapter_config.json and
 // adapter_model.safetensors. Those of a multimodal model are for transformers' class of the whole

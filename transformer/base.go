@@ -83,7 +83,7 @@ func (m *Model) conv() bool { return m.config.names().conv }
 
 // wants reports whether a parameter is quantized.
 func (q *quantizer) wants(p *Param) bool {
-	return p.Value.Len() == 0 && p.Len() > 0 && !p.paged
+	return p.Value.Len() == 0 && p.Len() > 0 && p.Pages == nil
 }
 
 // staging returns the memory from which put takes a matrix.
@@ -206,19 +206,19 @@ func turn[T any](dst, src []T, rows, cols int) {
 // makeProducts makes the products by quantized matrices, which share a tile.
 func (m *Model) makeProducts() error {
 	for _, l := range m.layers {
-		w := l.weight.Quantized
+		w := l.Weight.Quantized
 		if w == nil {
 			continue
 		}
 		var err error
 		if m.tile == nil {
-			l.frozen, err = qlora.NewLinear(w, m.dtype, 0)
-			m.tile = l.frozen
+			l.Frozen, err = qlora.NewLinear(w, m.dtype, 0)
+			m.tile = l.Frozen
 		} else {
-			l.frozen, err = m.tile.Share(w)
+			l.Frozen, err = m.tile.Share(w)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", l.weight.Name, err)
+			return fmt.Errorf("%s: %w", l.Weight.Name, err)
 		}
 	}
 	if m.tile != nil {
@@ -239,7 +239,7 @@ type merger struct {
 
 // value returns the elements of a parameter of the base: a matrix in floats with its adapter merged.
 func (g *merger) value(p *Param) (snug.View, error) {
-	if l := g.matrices[p]; l != nil && (l.adapter != nil || p.Quantized != nil) {
+	if l := g.matrices[p]; l != nil && (l.Adapter != nil || p.Quantized != nil) {
 		return g.matrix(l)
 	}
 	return g.keep(p)
@@ -250,7 +250,7 @@ func (g *merger) keep(p *Param) (snug.View, error) {
 	if err := g.close(); err != nil {
 		return snug.View{}, err
 	}
-	w, err := g.hold(p)
+	w, err := p.Acquire()
 	if err == nil {
 		g.kept = p
 	}
@@ -263,7 +263,7 @@ func (g *merger) close() error {
 	if g.kept = nil; p == nil {
 		return nil
 	}
-	return g.drop(p, false)
+	return p.Release(false)
 }
 
 // matrix returns the matrix of a layer with its adapter merged, in the published layout.
@@ -271,31 +271,31 @@ func (g *merger) matrix(l *linear) (snug.View, error) {
 	if err := g.close(); err != nil {
 		return snug.View{}, err
 	}
-	n := l.in * l.out
+	n := l.In * l.Out
 	if err := g.grow(n); err != nil {
 		return snug.View{}, err
 	}
 	dst := part(g.whole, 0, n)
-	if l.adapter != nil {
-		if err := l.adapter.expand(); err != nil {
+	if l.Adapter != nil {
+		if err := l.Adapter.Expand(); err != nil {
 			return dst, err
 		}
 	}
 	switch {
-	case l.weight.Quantized == nil:
+	case l.Weight.Quantized == nil:
 		return dst, g.mergePlain(dst, l)
-	case l.adapter == nil:
-		if err := l.weight.Quantized.Dequantize(dst); err != nil {
+	case l.Adapter == nil:
+		if err := l.Weight.Quantized.Dequantize(dst); err != nil {
 			return dst, err
 		}
 	default:
-		lost, err := qlora.Merge(dst, l.weight.Quantized, l.adapter.LoRA, 0)
+		lost, err := qlora.Merge(dst, l.Weight.Quantized, l.Adapter.LoRA, 0)
 		if err != nil {
-			return dst, fmt.Errorf("merging the adapter of %s: %w", l.weight.Name, err)
+			return dst, fmt.Errorf("merging the adapter of %s: %w", l.Weight.Name, err)
 		}
 		g.lost.Add(lost)
 	}
-	if !l.conv {
+	if !l.Transposed {
 		return dst, nil
 	}
 	host, _, err := snug.MakeView(snug.CPU(), g.dtype, n)
@@ -309,20 +309,20 @@ func (g *merger) matrix(l *linear) (snug.View, error) {
 	if err != nil {
 		return dst, err
 	}
-	return transposed, transpose(transposed, host, l.out, l.in)
+	return transposed, transpose(transposed, host, l.Out, l.In)
 }
 
 // mergePlain merges the adapter of a matrix in floats, and keeps its layout.
 func (g *merger) mergePlain(dst snug.View, l *linear) error {
-	return g.with(l.weight, func(w snug.View) (err error) {
-		d, err := qlora.NewDense(w, l.out, l.in, l.conv)
+	return l.Weight.With(false, func(w snug.View) (err error) {
+		d, err := qlora.NewDense(w, l.Out, l.In, l.Transposed)
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, d.Close()) }()
-		lost, err := d.Merge(dst, l.adapter.LoRA)
+		lost, err := d.Merge(dst, l.Adapter.LoRA)
 		if err != nil {
-			return fmt.Errorf("merging the adapter of %s: %w", l.weight.Name, err)
+			return fmt.Errorf("merging the adapter of %s: %w", l.Weight.Name, err)
 		}
 		g.lost.Add(lost)
 		return nil

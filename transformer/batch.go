@@ -1,12 +1,14 @@
 package transformer
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/layers"
 )
 
 // Batch is the tokens of one pass: sequences one after the other, without padding.
@@ -61,20 +63,10 @@ func (b Batch) plain() error {
 	return nil
 }
 
-// batch is the batch that the model computes.
-type batch struct {
-	rows, sequences int
-	longest         int // tokens of the longest sequence
-	starts          []int
-	tokens          []int32
-	draw            uint64
-	positions       []int32 // of each row within its sequence; the model's own
-}
-
 // begin checks a batch and prepares buffers, positions and ropes for it.
 func (m *Model) begin(b Batch) error {
 	rows := len(b.Tokens)
-	m.calls++
+	m.pass.Number++
 	m.turned = false
 	switch {
 	case rows == 0 || rows > math.MaxInt32:
@@ -85,17 +77,17 @@ func (m *Model) begin(b Batch) error {
 	if widest := m.widest(); rows > math.MaxInt/16/widest {
 		return fmt.Errorf("%d tokens of %d elements are too many: %w", rows, widest, snug.ErrShape)
 	}
-	if err := m.shape(b, rows); err != nil {
-		return err
+	if err := m.pass.Batch.Shape(rows, b.Sequences, b.Starts); err != nil {
+		return errors.Unwrap(err) // without the name of package layers
 	}
 	if err := m.checkTokens(b.Tokens); err != nil {
 		return err
 	}
-	if m.config.LearnedPositions && m.batch.longest > m.config.Context {
-		return fmt.Errorf("a sequence of %d tokens, and the model has %d positions: %w", m.batch.longest, m.config.Context, snug.ErrShape)
+	if m.config.LearnedPositions && m.pass.Batch.Longest > m.config.Context {
+		return fmt.Errorf("a sequence of %d tokens, and the model has %d positions: %w", m.pass.Batch.Longest, m.config.Context, snug.ErrShape)
 	}
-	m.batch.tokens, m.batch.draw = b.Tokens, b.Draw
-	return m.prepare(m.batch.longest, m.batch.longest)
+	m.pass.Batch.Tokens, m.pass.Batch.Draw = b.Tokens, b.Draw
+	return m.prepare(m.pass.Batch.Longest, m.pass.Batch.Longest)
 }
 
 // Reserve allocates buffers and workspace for batches of so many sequences, each of so many tokens, so that the first
@@ -115,31 +107,31 @@ func (m *Model) reserve(sequences, tokens int) error {
 	if sequences < 1 || tokens < 1 || sequences > math.MaxInt32/tokens || sequences*tokens > math.MaxInt/16/m.widest() {
 		return fmt.Errorf("%d sequences of %d tokens, want 1 to 2^31-1 tokens: %w", sequences, tokens, snug.ErrShape)
 	}
-	m.batch.rows, m.batch.longest = sequences*tokens, tokens
+	m.pass.Batch.Rows, m.pass.Batch.Longest = sequences*tokens, tokens
 	return m.prepare(tokens, tokens)
 }
 
 // prepare makes buffers for the rows of the batch, and tables of angles for sequences that have n tokens now and will
 // have up to most.
 func (m *Model) prepare(n, most int) error {
-	if err := m.pool.begin(m.batch.rows, m.options.Tiles); err != nil {
+	if err := m.pass.Begin(); err != nil {
 		return err
 	}
 	for _, r := range m.ropes {
 		tokens := most
-		if r.rope.Kind == RopeDynamic {
+		if r.Rope().Kind == RopeDynamic {
 			tokens = n // its frequencies depend on it
 		}
-		if err := r.prepare(tokens); err != nil {
+		if err := r.Prepare(tokens); err != nil {
 			return err
 		}
 	}
-	m.ops = ops{Model: m}
-	m.routed.grow(m.batch.rows, &m.config.Experts)
-	if err := m.balance.prepare(&m.config.Experts); err != nil {
-		return err
+	if m.config.Experts.RouterLoss != 0 {
+		if err := m.balance.Grow(m.pass, m.config.Experts.Count); err != nil {
+			return err
+		}
 	}
-	if err := m.ws.grow(m.workspaceLen(m.batch.rows)); err != nil {
+	if err := m.growWorkspace(m.workspaceLen(m.pass.Batch.Rows)); err != nil {
 		return err
 	}
 	return m.countHeld()
@@ -148,10 +140,10 @@ func (m *Model) prepare(n, most int) error {
 // beginAt prepares for tokens that follow the first position tokens of a sequence. The sequence has n tokens so far,
 // and will have up to most.
 func (m *Model) beginAt(tokens []int32, position, n, most int) error {
-	c := &m.batch
-	*c = batch{rows: len(tokens), sequences: 1, longest: n, tokens: tokens, positions: c.positions[:0]}
+	c := &m.pass.Batch
+	*c = layers.Batch{Rows: len(tokens), Sequences: 1, Longest: n, Tokens: tokens, Positions: c.Positions[:0]}
 	for i := range tokens {
-		c.positions = append(c.positions, int32(position+i))
+		c.Positions = append(c.Positions, int32(position+i))
 	}
 	return m.prepare(n, min(most, 1<<bits.Len(uint(n)))) // so that a text that grows makes few tables
 }
@@ -172,46 +164,13 @@ func (m *Model) widest() int {
 	return max(c.Dim, c.Hidden, c.Heads*c.HeadDim, c.Experts.Hidden, c.Experts.Count)
 }
 
-// shape sets the sequences of the batch and the positions of its rows.
-func (m *Model) shape(b Batch, rows int) error {
-	c := &m.batch
-	c.rows, c.sequences, c.starts, c.longest = rows, max(1, b.Sequences), b.Starts, 0
-	c.positions = c.positions[:0]
-	if b.Starts == nil {
-		if rows%c.sequences != 0 {
-			return fmt.Errorf("%d tokens, want a multiple of %d sequences: %w", rows, c.sequences, snug.ErrShape)
-		}
-		c.longest = rows / c.sequences
-		for i := range rows {
-			c.positions = append(c.positions, int32(i%c.longest))
-		}
-		return nil
-	}
-	n := len(b.Starts) - 1
-	if n < 1 || b.Starts[0] != 0 || b.Starts[n] != rows {
-		return fmt.Errorf("the batch has Starts %v, want 0 first and the %d tokens last: %w", b.Starts[:min(len(b.Starts), 8)], rows, snug.ErrShape)
-	}
-	c.sequences = n
-	for i, lo := range b.Starts[:n] {
-		hi := b.Starts[i+1]
-		if hi <= lo || hi > rows {
-			return fmt.Errorf("the batch has Starts[%d] = %d after %d, want more, and %d at most: %w", i+1, hi, lo, rows, snug.ErrShape)
-		}
-		c.longest = max(c.longest, hi-lo)
-		for j := range hi - lo {
-			c.positions = append(c.positions, int32(j))
-		}
-	}
-	return nil
-}
-
 // workspaceLen returns the float32 elements of the largest workspace of an operation. Operations run one at a time and
 // share it.
 func (m *Model) workspaceLen(rows int) int {
 	c := &m.config
 	n := max(m.loss.WorkspaceLen(rows), c.Heads*rows) // attention has an element for each query and head
 	if m.options.PlainAttention {
-		n = max(m.loss.WorkspaceLen(rows), m.batch.longest*(2*m.batch.longest+c.sinkColumns()))
+		n = max(m.loss.WorkspaceLen(rows), m.pass.Batch.Longest*(2*m.pass.Batch.Longest+c.sinkColumns()))
 	}
 	if !m.dev.IsCPU() {
 		n = max(n, c.Vocab) // Logits has a row there
@@ -240,83 +199,34 @@ func (m *Model) workspaceLen(rows int) int {
 	return n
 }
 
-// scratch is a vector of float32 that grows.
-type scratch struct {
-	dev  *snug.Device
-	v    snug.View
-	free func() error
+// sinkColumns returns the number of probabilities of a row that are not of keys: its sink's, if there is one.
+func (c *Config) sinkColumns() int {
+	if c.Sinks {
+		return 1
+	}
+	return 0
 }
 
-// grow makes room for n elements. Their contents are arbitrary afterwards.
-func (s *scratch) grow(n int) error {
-	if n <= s.v.Len() {
-		return nil
-	}
-	if err := s.close(); err != nil {
-		return err
-	}
-	v, free, err := snug.MakeView(s.dev, snug.F32, n)
-	if err != nil {
-		return err
-	}
-	s.v, s.free = v, free
-	return nil
-}
+// freesSaved reports whether the backward step of attention frees what it keeps as soon as it can, as in
+// [layers.Attention].
+func (c *Config) freesSaved() bool { return c.Heads*c.HeadDim == c.Dim }
 
-func (s *scratch) bytes() int64 { return int64(s.v.Bytes()) }
-
-func (s *scratch) close() error {
-	if s.free == nil {
-		return nil
-	}
-	err := s.free()
-	s.v, s.free = snug.View{}, nil
+func (m *Model) growWorkspace(n int) error {
+	_, err := m.pass.Workspace(n)
 	return err
 }
 
-// angles is the table that [fused.Rotary] takes, for positions from 0 on.
-type angles struct {
-	rope      Rope
-	table     scratch
-	known     int     // positions in the table
-	length    int     // sequence length for which the frequencies of a dynamic rope were made
-	attention float64 // factor of sines and cosines
+// ws returns the workspace, which operations share.
+func (m *Model) ws() snug.View {
+	v, _ := m.pass.Workspace(0)
+	return v
 }
 
-// prepare fills the table for sequences of up to n tokens. A dynamic rope has the frequencies for the longest sequence
-// of the batch, as in a fresh model of transformers.
-func (a *angles) prepare(n int) error {
-	length := 0
-	if a.rope.Kind == RopeDynamic {
-		length = max(n, a.rope.MaxPositions)
-	}
-	if n <= a.known && length == a.length {
-		return nil
-	}
-	inverse, attention, err := a.rope.Frequencies(length)
+// part returns n elements of v from lo on, which v must have.
+func part(v snug.View, lo, n int) snug.View {
+	s, err := v.Slice(lo, lo+n)
 	if err != nil {
-		return err
+		panic(err) // the layout of the model is wrong
 	}
-	n = max(n, a.known)
-	dim, half := a.rope.Dim, len(inverse)
-	if n > math.MaxInt/4/dim {
-		return fmt.Errorf("angles of %d positions are too many: %w", n, snug.ErrShape)
-	}
-	host := make([]float32, n*dim)
-	for p := range n {
-		row := host[p*dim : (p+1)*dim]
-		for i, f := range inverse {
-			sin, cos := math.Sincos(float64(float32(p) * f)) // the angle is float32 in transformers
-			row[i], row[half+i] = float32(cos), float32(sin)
-		}
-	}
-	a.known = 0
-	if err := a.table.grow(len(host)); err != nil {
-		return err
-	}
-	if err := snug.Copy(part(a.table.v, 0, len(host)), host); err != nil {
-		return err
-	}
-	a.known, a.length, a.attention = n, length, attention
-	return nil
+	return s
 }

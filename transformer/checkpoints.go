@@ -1,7 +1,6 @@
 package transformer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -171,14 +170,14 @@ func (c *checkpoint) Loaded(context.Context) error { return c.last.Await() }
 
 // Load implements [remat.Copy].
 func (c *checkpoint) Load(ctx context.Context) (*tensor, error) {
-	o := c.m.begins(c.m.headStage()+1, meter.Backward)
-	for err := error(nil); c.leaves() && o.err == nil; o.err = err {
+	o := c.m.begins(ctx, c.m.headStage()+1, meter.Backward)
+	for err := error(nil); c.leaves() && o.Err == nil; o.Err = err {
 		err = c.m.arrive()
 	}
-	y := o.get(c.m.config.Dim)
+	y := o.Get(c.m.config.Dim)
 	size := pieceBytes / c.m.dtype.Size()
 	for i := range c.pieces {
-		o.do(func() error {
+		o.Do(func() error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
@@ -186,10 +185,10 @@ func (c *checkpoint) Load(ctx context.Context) (*tensor, error) {
 			return c.piece(part(y.View, lo, min(size, y.Len()-lo)), i, false)
 		})
 	}
-	if o.err = cmp.Or(o.err, c.m.pool.err); o.err != nil {
+	if o.Failed() != nil {
 		_ = c.last.Wait() // nothing writes y any more
-		c.m.pool.put(y)
-		return nil, o.err
+		c.m.pass.Put(y)
+		return nil, o.Err
 	}
 	return y, nil
 }
@@ -202,12 +201,12 @@ func (c *checkpoint) leaves() bool {
 // Release implements [remat.Copy]. The call that runs fails with the error of the storage or of a transfer.
 func (c *checkpoint) Release() {
 	for c.leaves() {
-		c.m.pool.err = cmp.Or(c.m.pool.err, c.m.arrive())
+		c.m.pass.Fail(c.m.arrive())
 	}
-	c.m.pool.err = cmp.Or(c.m.pool.err, c.last.Await())
+	c.m.pass.Fail(c.last.Await())
 	c.last = offload.Move{}
 	for _, key := range c.keys[:c.pieces] {
-		c.m.pool.err = cmp.Or(c.m.pool.err, c.m.options.Checkpoints.Delete(key))
+		c.m.pass.Fail(c.m.options.Checkpoints.Delete(key))
 	}
 	c.pieces, c.bytes = 0, 0
 	c.m.unusedCheckpoints = append(c.m.unusedCheckpoints, c)

@@ -122,7 +122,7 @@ func TestCheckpoints(t *testing.T) {
 				}
 				require.LessOrEqual(t, m.Memory().Peak, predicted.Peak+int64(8*len(b.Tokens)))
 				require.Equal(t, predicted.Disk, inMemory.peak)
-				require.Zero(t, m.pool.used)
+				require.Zero(t, m.pass.Used())
 				again, err := remat.RecomputeAll(costs)
 				require.NoError(t, err)
 				smallest, err := again.Simulate(costs)
@@ -158,7 +158,7 @@ func TestCheckpointsFail(t *testing.T) {
 			break
 		}
 		require.ErrorIs(t, err, errShelf, at)
-		require.Zero(t, m.pool.used)
+		require.Zero(t, m.pass.Used())
 		for _, n := range s.held {
 			require.Zero(t, n)
 		}
@@ -247,7 +247,7 @@ func TestCheckpointsPanic(t *testing.T) {
 	w := &nested{sums{m, map[string]snug.View{}}, func() { panic("of the window") }}
 	require.Panics(t, func() { _, _ = m.Backprop(context.Background(), b, 1, w) })
 	require.Empty(t, s.blobs)
-	require.Zero(t, m.pool.used)
+	require.Zero(t, m.pass.Used())
 	require.Equal(t, want, gradients(t, m, b))
 }
 

@@ -319,8 +319,8 @@ func (c *Config) checkPositions() error {
 		if r.name == "LocalRope" && r.Rope == (Rope{}) {
 			continue
 		}
-		if err := r.check(); err != nil {
-			return fmt.Errorf("%s: %w", r.name, err)
+		if err := r.Check(); err != nil {
+			return fmt.Errorf("%s: %w", r.name, errors.Unwrap(err)) // without the name of package layers
 		}
 		if r.Dim != c.HeadDim {
 			return bad(r.name+".Dim", "%d, want the %d of HeadDim", r.Dim, c.HeadDim)

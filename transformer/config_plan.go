@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -240,7 +241,7 @@ func (c *Config) planMLP(s sizes) plan.Layer {
 		{In: s.dim, Out: s.hidden, Forward: max(in*s.hidden, s.dim), Backward: 2 * s.dim, Gradient: s.dim, Shares: int(in)},
 		{In: s.hidden, Out: s.dim, Forward: s.hidden, Backward: 2*s.hidden + s.post, Gradient: s.hidden, Adds: !c.PostNorms},
 	}
-	l.Tiles = plan.Tiles{Whole: wholeRows, Forward: s.dim + in*s.hidden, Adapters: slices.Clone(l.Adapters)}
+	l.Tiles = plan.Tiles{Whole: layers.WholeRows, Forward: s.dim + in*s.hidden, Adapters: slices.Clone(l.Adapters)}
 	l.Tiles.Adapters[0].Forward = l.Tiles.Forward // a tile's output is there from the beginning
 	l.MACs = (in + 1) * s.hidden * int64(c.Dim)
 	return l

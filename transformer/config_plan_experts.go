@@ -3,6 +3,7 @@ package transformer
 import (
 	"slices"
 
+	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -28,7 +29,7 @@ func (c *Config) planExperts(s sizes) plan.Layer {
 	if e.RouterLoss != 0 {
 		l.Bias = max(l.Bias, e.Count) // the sums of scores take the same workspace
 	}
-	group := int64(c.groupRows(int(s.rows)))
+	group := int64(layers.GroupRows(int(s.rows), c.Experts.Count, c.Experts.Chosen))
 	dim, hidden, logits, pairs := group*int64(c.Dim), group*int64(e.Hidden), s.rows*int64(e.Count), s.rows*int64(e.Chosen)
 	l.Kept, l.ForwardStats, l.BackwardStats = logits, pairs, 2*pairs
 	forward, backward := s.dim+logits, 2*s.dim

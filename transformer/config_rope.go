@@ -2,7 +2,26 @@ package transformer
 
 import (
 	"cmp"
+	"errors"
 	"maps"
+
+	"github.com/snug-ml/snug/layers"
+)
+
+type (
+	// Rope is a rotary position embedding.
+	Rope = layers.Rope
+	// RopeKind is a method of scaling a rope for longer sequences: the rope_type of config.json.
+	RopeKind = layers.RopeKind
+)
+
+// The kinds of ropes.
+const (
+	RopeDefault = layers.RopeDefault
+	RopeLinear  = layers.RopeLinear
+	RopeDynamic = layers.RopeDynamic
+	RopeLlama3  = layers.RopeLlama3
+	RopeYarn    = layers.RopeYarn
 )
 
 // rope has the rope of all layers: rope_parameters, or rope_theta and rope_scaling.
@@ -15,7 +34,7 @@ func (c *Config) rope(f *fields) {
 func (c *Config) writeRope(f *fields) {
 	f.put("rope_theta", c.Rope.Theta)
 	if c.Rope.Kind != RopeDefault {
-		f.put("rope_scaling", c.Rope.members())
+		f.put("rope_scaling", ropeMembers(c.Rope))
 	}
 }
 
@@ -71,12 +90,12 @@ func (c *Config) ropeOf(f, p *fields, theta string, standard float64) Rope {
 	f.taken[theta] = true
 	p.alias("rope_type", "type")
 	r.Kind = RopeKind(get(p, "rope_type", string(RopeDefault)))
-	used, known := ropeFields[r.Kind]
+	needs, known := r.Kind.Needs()
 	if !known {
 		p.fail("rope_type", "%.40q, want default, linear, dynamic, llama3 or yarn", r.Kind)
 	}
 	p.only("partial_rotary_factor", "1", "1.0")
-	if used.factor {
+	if needs.Factor {
 		r.Factor = get(p, "factor", 0.0)
 	}
 	switch r.Kind {
@@ -103,7 +122,7 @@ func (c *Config) ropeOf(f, p *fields, theta string, standard float64) Rope {
 		}
 		p.raw["original_max_position_embeddings"] = f.raw["original_max_position_embeddings"]
 	}
-	if used.original {
+	if needs.Original {
 		r.OriginalPositions = optional(p, "original_max_position_embeddings", c.Context)
 	}
 	// The parameters may have members that only other kinds use.
@@ -112,8 +131,8 @@ func (c *Config) ropeOf(f, p *fields, theta string, standard float64) Rope {
 		f.err = err
 	}
 	if f.err == nil {
-		if err := r.check(); err != nil {
-			f.fail(p.path[:max(0, len(p.path)-1)], "%w", err)
+		if err := r.Check(); err != nil {
+			f.fail(p.path[:max(0, len(p.path)-1)], "%w", errors.Unwrap(err))
 		}
 	}
 	return r

@@ -152,8 +152,8 @@ func ends(ids []int) any {
 	return ids
 }
 
-// members returns the parameters of a kind, without the base.
-func (r Rope) members() map[string]any {
+// ropeMembers returns the parameters of a kind, without the base.
+func ropeMembers(r Rope) map[string]any {
 	m := map[string]any{"rope_type": string(r.Kind)}
 	for name, value := range map[string]float64{
 		"factor": r.Factor, "low_freq_factor": r.LowFreqFactor,

@@ -73,7 +73,7 @@ func (m *Model) backpropDistill(ctx context.Context, b Batch, scale float32, d D
 		return fused.Loss{}, err
 	}
 	defer m.endDistill()
-	m.backward = call{window: w, done: completerOf(w), head: m.lossOn(b), scale: scale / float32(weight)}
+	m.pass.Window, m.backward = w, call{head: m.lossOn(b), scale: scale / float32(weight)}
 	m.backward.head.Smoothing, m.backward.head.ZLoss = m.options.Smoothing, m.options.ZLoss
 	if err := m.run(ctx, m.distillOf); err != nil {
 		return fused.Loss{}, err
@@ -112,13 +112,13 @@ func (m *Model) divergence(ctx context.Context, b Batch, d Distillation) (fused.
 	student, teacher := m.distillHeads()
 	t := m.distill.Teacher
 	var loss fused.Loss
-	err = m.with(m.head, func(w snug.View) error {
-		return t.with(t.head, func(taught snug.View) (err error) {
-			loss, err = fused.Distill(student, teacher, m.counted.gather(h.View, m.config.Dim), w, m.taught(), taught, m.ws.v)
+	err = m.head.With(false, func(w snug.View) error {
+		return t.head.With(false, func(taught snug.View) (err error) {
+			loss, err = fused.Distill(student, teacher, m.counted.gather(h.View, m.config.Dim), w, m.taught(), taught, m.ws())
 			return err
 		})
 	})
-	m.pool.put(h)
+	m.pass.Put(h)
 	return fused.Loss{Sum: loss.Sum, Targets: m.targets(), Weight: weight}, err
 }
 
@@ -163,7 +163,7 @@ func (m *Model) beginDistill(ctx context.Context, b Batch, d Distillation) error
 	m.distill.Distillation = d
 	m.divergenceWeights(b)
 	student, teacher := m.distillHeads()
-	err := m.ws.grow(fused.DistillWorkspaceLen(student, teacher, m.batch.rows))
+	err := m.growWorkspace(fused.DistillWorkspaceLen(student, teacher, m.pass.Batch.Rows))
 	if err == nil {
 		err = m.countHeld()
 	}
@@ -183,7 +183,7 @@ func (m *Model) teach(ctx context.Context, b Batch) (err error) {
 		return fmt.Errorf("the teacher: %w", err)
 	}
 	if m.distill.hidden, err = t.hidden(ctx); err == nil {
-		err = t.pool.err
+		err = t.pass.Failed()
 	}
 	if err != nil {
 		return fmt.Errorf("the teacher: %w", err)
@@ -247,18 +247,18 @@ func (m *Model) distillHeads() (student, teacher fused.CrossEntropy) {
 // distillAndGradient is lossAndGradient of BackpropDistill.
 func (m *Model) distillAndGradient(y *tensor) (*tensor, error) {
 	return m.headBackward(y, func(w, h, acc snug.View, into snug.Into) error {
-		c, d, o := &m.backward, &m.distill, m.stage()
+		c, d := &m.backward, &m.distill
 		share := float64(d.Weight)
 		if share == 1 {
 			return m.distillBackward(w, h, acc, into, 1)
 		}
-		whole := o.get(m.config.Dim)
-		defer m.pool.put(whole)
-		if m.pool.err != nil {
-			return m.pool.err
+		whole := m.pass.Get(m.config.Dim)
+		defer m.pass.Put(whole)
+		if err := m.pass.Failed(); err != nil {
+			return err
 		}
 		dx := part(whole.View, 0, h.Len())
-		loss, err := fused.CrossEntropyBackward(c.head, dx, acc, h, w, m.counted.labels, float32(1-share)*c.scale, into, m.ws.v)
+		loss, err := fused.CrossEntropyBackward(c.head, dx, acc, h, w, m.counted.labels, float32(1-share)*c.scale, into, m.ws())
 		if err != nil {
 			return err
 		}
@@ -277,8 +277,8 @@ func (m *Model) distillBackward(w, h, acc snug.View, into snug.Into, share float
 	factor := share * math.Pow(float64(d.Temperature), 2)
 	student, teacher := m.distillHeads()
 	var loss fused.Loss
-	err := d.Teacher.with(d.Teacher.head, func(taught snug.View) (err error) {
-		loss, err = fused.DistillBackward(student, teacher, h, acc, h, w, m.taught(), taught, float32(factor)*c.scale, into, m.ws.v)
+	err := d.Teacher.head.With(false, func(taught snug.View) (err error) {
+		loss, err = fused.DistillBackward(student, teacher, h, acc, h, w, m.taught(), taught, float32(factor)*c.scale, into, m.ws())
 		return err
 	})
 	if err != nil {

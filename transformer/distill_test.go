@@ -143,7 +143,7 @@ func TestBackpropDistillLimits(t *testing.T) {
 			panic(err)
 		}
 	})
-	require.Zero(t, m.pool.used+d.Teacher.pool.used)
+	require.Zero(t, m.pass.Used()+d.Teacher.pass.Used())
 	require.Nil(t, m.distill.Teacher)
 
 	// A student with adapters over 4 bits, whose head is frozen, and a teacher in 4 bits of another type.

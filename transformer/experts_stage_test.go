@@ -13,6 +13,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/stretchr/testify/require"
@@ -107,38 +108,31 @@ func TestExpertStage(t *testing.T) {
 // requireExpertCosts compares costs with what the last stage takes for its longest group.
 func requireExpertCosts(t *testing.T, m *Model, batch Batch, name string) {
 	t.Helper()
-	ctx, b := context.Background(), m.chain.Stages[5].(*expertsHalf)
+	b := m.stages[5].half.(*layers.Experts)
 	require.NoError(t, m.begin(batch))
 	w := newWindow(t, m)
 	require.NoError(t, w.Begin(1))
-	m.backward = call{window: w, scale: 1}
-	x, d := m.stage().embed(), m.stage().embed()
-	most := func(step func()) int64 {
-		before := m.pool.used
-		m.pool.peak = before
-		step()
-		return m.pool.peak - before
-	}
+	m.pass.Window, m.backward = w, call{scale: 1}
+	x, d := embedded(m), embedded(m)
+	most, o := m.pass.Measure, m.pass
 	var y *tensor
 	var s saved
-	var err error
-	forward := most(func() { y, err = b.Forward(ctx, x) })
-	require.NoError(t, err)
-	save := most(func() { _, s, err = b.ForwardSave(ctx, x) })
-	require.NoError(t, err)
-	group := int32(0)
-	for i := range b.experts {
-		group = max(group, m.routed.starts[i+1]-m.routed.starts[i])
+	forward := most(func() { y = b.Forward(o, x) })
+	save := most(func() { _, s = b.ForwardSave(o, x) })
+	require.NoError(t, o.Failed())
+	rows := make([]int, len(b.Experts))
+	for _, e := range m.pass.Chosen() {
+		rows[e]++
 	}
-	cost := b.costOf(int64(len(batch.Tokens)), int64(group))
+	cost := m.pass.Cost(b, m.config.Dim, layers.Batch{Rows: len(batch.Tokens), Sequences: 1, Longest: len(batch.Tokens), Group: slices.Max(rows)})
 	require.Equal(t, cost.ForwardExtra, max(forward-cost.Output, save-cost.Saved), name)
-	require.Equal(t, cost.Saved, m.savedBytes(s), name)
-	backward := most(func() { _, err = b.Backward(ctx, x, s, d) })
-	require.NoError(t, err)
+	require.Equal(t, cost.Saved, m.pass.SavedBytes(s), name)
+	backward := most(func() { b.Backward(o, x, s, d) })
+	require.NoError(t, o.Failed())
 	require.Equal(t, cost.BackwardExtra, backward, name)
-	m.releaseSaved(s)
-	m.pool.put(x, y, d)
-	require.Zero(t, m.pool.used, name)
+	m.pass.ReleaseSaved(s)
+	m.pass.Put(x, y, d)
+	require.Zero(t, m.pass.Used(), name)
 	m.end()
 }
 
@@ -294,7 +288,7 @@ func TestExpertPages(t *testing.T) {
 	pages.list, pages.asked = nil, nil
 	require.Equal(t, want, gradients(t, paged, b))
 	chosen := map[string]bool{}
-	for _, e := range paged.routed.chosen { // of layer 1, which ran last; layer 2 is counted below
+	for _, e := range paged.pass.Chosen() { // of layer 1, which ran last; layer 2 is counted below
 		require.Less(t, e, int32(9))
 	}
 	used := pages.experts()
@@ -309,7 +303,7 @@ func TestExpertPages(t *testing.T) {
 	pages.list = nil
 	_, err := g.Next(context.Background())
 	require.NoError(t, err)
-	for _, e := range paged.routed.chosen { // of the last layer
+	for _, e := range paged.pass.Chosen() { // of the last layer
 		chosen[fmt.Sprint(e)] = true
 	}
 	require.Equal(t, chosen, pages.experts())
@@ -410,7 +404,7 @@ func TestExpertsEnd(t *testing.T) {
 		} else {
 			require.ErrorIs(t, err, context.Canceled)
 		}
-		require.Zero(t, m.pool.used)
+		require.Zero(t, m.pass.Used())
 	}
 	require.Equal(t, want, gradients(t, m, b))
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/layers"
 	"github.com/stretchr/testify/require"
 )
 
@@ -34,7 +35,7 @@ var kindsOfExperts = map[string]func(e *Experts){
 }
 
 // expertsByDefinition computes the stage of a model of float32 for rows x in float64.
-func expertsByDefinition(m *Model, b *expertsHalf, x []float32) (y []float64, chosen [][]int) {
+func expertsByDefinition(m *Model, b *layers.Experts, x []float32) (y []float64, chosen [][]int) {
 	c, e := &m.config, &m.config.Experts
 	value := func(p *Param) []float32 {
 		if p == nil {
@@ -43,13 +44,13 @@ func expertsByDefinition(m *Model, b *expertsHalf, x []float32) (y []float64, ch
 		return snug.Host[float32](p.Value)
 	}
 	product := func(l *linear, x []float64) []float64 {
-		w, bias, y := value(l.weight), value(l.bias), make([]float64, l.out)
+		w, bias, y := value(l.Weight), value(l.Bias), make([]float64, l.Out)
 		for i := range y {
 			if bias != nil {
 				y[i] = float64(bias[i])
 			}
 			for j, v := range x {
-				y[i] += float64(w[i*l.in+j]) * v
+				y[i] += float64(w[i*l.In+j]) * v
 			}
 		}
 		return y
@@ -61,9 +62,9 @@ func expertsByDefinition(m *Model, b *expertsHalf, x []float32) (y []float64, ch
 			square += float64(v) * float64(v)
 		}
 		for i, v := range row {
-			g[i] = float64(v) / math.Sqrt(square/float64(c.Dim)+c.NormEps) * float64(value(b.norm.weight)[i])
+			g[i] = float64(v) / math.Sqrt(square/float64(c.Dim)+c.NormEps) * float64(value(b.Norm.Weight)[i])
 		}
-		logits := product(&b.router, g)
+		logits := product(&b.Router, g)
 		order := make([]int, e.Count)
 		for i := range order {
 			order[i] = i
@@ -90,7 +91,7 @@ func expertsByDefinition(m *Model, b *expertsHalf, x []float32) (y []float64, ch
 			if e.Normalize {
 				w /= some
 			}
-			gate, up := product(&b.experts[i].in[0], g), product(&b.experts[i].in[1], g)
+			gate, up := product(&b.Experts[i].In[0], g), product(&b.Experts[i].In[1], g)
 			for j := range gate {
 				if e.Clamped {
 					gate[j] = min(gate[j], e.Limit)
@@ -100,7 +101,7 @@ func expertsByDefinition(m *Model, b *expertsHalf, x []float32) (y []float64, ch
 					up[j] *= gate[j] * sigmoid(gate[j])
 				}
 			}
-			for j, v := range product(&b.experts[i].down[0], up) {
+			for j, v := range product(&b.Experts[i].Down[0], up) {
 				sum[j] += w * v
 			}
 		}
@@ -117,20 +118,20 @@ func TestExpertsByDefinition(t *testing.T) {
 		c := tinyExperts()
 		change(&c.Experts)
 		m := newTiny(t, c, Options{Seed: 3})
-		b := m.chain.Stages[5].(*expertsHalf)
+		b := m.stages[5].half.(*layers.Experts)
 		const rows = 7
 		require.NoError(t, m.Reserve(1, rows))
 		rng := rand.New(rand.NewPCG(1, 2))
-		x := m.stage().get(c.Dim)
+		x := m.pass.Get(c.Dim)
 		for i := range x.Float32s() {
 			x.Float32s()[i] = float32(rng.NormFloat64())
 		}
 		want, chosen := expertsByDefinition(m, b, x.Float32s())
-		y, err := b.Forward(context.Background(), x)
-		require.NoError(t, err)
+		y := b.Forward(m.pass.Start(context.Background()), x)
+		require.NoError(t, m.pass.Failed())
 		for i, row := range chosen {
 			for j, e := range row {
-				require.EqualValues(t, e, m.routed.chosen[i*len(row)+j], "%s: row %d", name, i)
+				require.EqualValues(t, e, m.pass.Chosen()[i*len(row)+j], "%s: row %d", name, i)
 			}
 		}
 		for i, v := range want {

@@ -41,7 +41,7 @@ func (c *Config) ropes(f *fields) {
 		c.writeRope(f)
 		f.put("rope_local_base_freq", c.LocalRope.Theta)
 	} else {
-		local, full := c.LocalRope.members(), c.Rope.members()
+		local, full := ropeMembers(c.LocalRope), ropeMembers(c.Rope)
 		local["rope_theta"], full["rope_theta"] = number(c.LocalRope.Theta), number(c.Rope.Theta)
 		f.put("rope_parameters", map[string]any{"sliding_attention": local, "full_attention": full})
 	}

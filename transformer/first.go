@@ -35,8 +35,8 @@ func (m *Model) firstValues() error {
 			continue
 		}
 		fill := func(w snug.View) error { return m.fill(w, i) }
-		if p.paged {
-			err = m.set(p, fill)
+		if p.Pages != nil {
+			err = p.With(true, fill)
 		} else {
 			err = fill(p.Value)
 		}

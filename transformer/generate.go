@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/meter"
 )
 
@@ -253,86 +254,71 @@ func (g *Generator) compute(ctx context.Context, n int) error {
 func (g *Generator) pass(ctx context.Context, rows int) error {
 	m := g.m
 	if g.done == 0 {
-		m.calls++ // parameters may have changed; while there is a cache they have not
+		m.pass.Number++ // parameters may have changed; while there is a cache they have not
 	}
 	if err := m.beginAt(g.tokens[g.done:g.done+rows], g.done, len(g.tokens), g.options.Context); err != nil {
 		return err
 	}
 	defer m.end()
 	m.turned = false
-	x := m.begins(0, meter.Forward).embed()
+	x := m.table.Forward(m.begins(ctx, 0, meter.Forward), nil)
 	for i := range g.layers {
-		a, p := m.chain.Stages[2*i].(*attentionHalf), m.chain.Stages[2*i+1]
-		z, err := a.forwardCached(x, &g.layers[i], g)
+		z, err := g.attend(m.begins(ctx, 2*i, meter.Forward), m.stages[2*i].half.(*layers.Attention), x, &g.layers[i])
 		if err != nil {
 			return err
 		}
-		m.pool.put(x)
-		if x, err = p.Forward(ctx, z); err != nil {
+		m.pass.Put(x)
+		if x, err = m.stages[2*i+1].Forward(ctx, z); err != nil {
 			return err
 		}
-		m.pool.put(z)
+		m.pass.Put(z)
 	}
 	if g.done+rows < len(g.tokens) { // more of the prompt follows
-		m.pool.put(x)
+		m.pass.Put(x)
 		return nil
 	}
-	o, dim := m.begins(m.headStage(), meter.Forward), m.config.Dim
+	o, dim := m.begins(ctx, m.headStage(), meter.Forward), m.config.Dim
 	g.last.View = part(x.View, (rows-1)*dim, dim)
-	o.norm(&g.last, stats{}, &g.last, m.last)
-	o.do(func() error {
-		w, err := m.hold(m.head)
-		if err != nil {
-			return err
-		}
-		err = amp.MatMul(g.scores, g.last.View, w, amp.MatMulOptions{M: 1, N: m.config.Vocab, K: dim, TransB: true})
-		return errors.Join(err, m.drop(m.head, false))
+	m.last.Compute(o, &g.last, layers.Stats{}, &g.last)
+	o.Do(func() error {
+		return m.head.With(false, func(w snug.View) error {
+			return amp.MatMul(g.scores, g.last.View, w, amp.MatMulOptions{M: 1, N: m.config.Vocab, K: dim, TransB: true})
+		})
 	})
-	if o.err == nil && !m.dev.IsCPU() {
-		o.err = snug.Copy(g.logits, g.scores)
+	if o.Err == nil && !m.dev.IsCPU() {
+		o.Err = snug.Copy(g.logits, g.scores)
 	}
 	m.capLogits(g.logits)
-	m.pool.put(x)
-	return o.err
+	m.pass.Put(x)
+	return o.Err
 }
 
-// forwardCached is Forward for tokens that also see the keys and values in the cache. It adds theirs to the cache.
-func (b *attentionHalf) forwardCached(x *tensor, l *cache, g *Generator) (*tensor, error) {
-	o := b.begins(b.index, meter.Forward)
-	q, k, v := b.project(o, stats{}, x)
-	if b.config.QKNorm {
-		o.norm(q, stats{}, q, b.qNorm)
-		o.norm(k, stats{}, k, b.kNorm)
-	}
-	o.rotate(q, b.config.Heads, b.angles)
-	o.rotate(k, b.config.KVHeads, b.angles)
+// attend is Forward of a layer for tokens that also see the keys and values in the cache. It adds theirs to the cache.
+func (g *Generator) attend(o *layers.Pass, a *layers.Attention, x *tensor, l *cache) (*tensor, error) {
+	q, k, v := a.Query(o, x)
 	g.append(o, l, q, k, v)
-	att := o.get(b.queries())
-	c := b.attention(b.keysSeen(), b.angles, k == nil)
+	att := o.Get(a.Heads * a.HeadDim)
+	c := a.Options(o)
 	c.SeqK, c.Align = l.used, attention.BottomRight
-	o.sinks(&c, b.sinks)
 	if k == nil { // queries lie within wider rows, keys and values do not any more
 		apart := attention.SequenceMajor(c)
 		c.K, c.V = apart.K, apart.V
 	}
-	o.do(func() error {
-		queries, _, _ := o.split(q, k, v)
-		n := l.used * b.keys()
-		return attention.Forward(att.View, none32, queries, part(l.k, 0, n), part(l.v, 0, n), c)
+	o.Do(func() error {
+		n := l.used * a.KVHeads * a.HeadDim
+		return attention.Forward(att.View, snug.ViewOf([]float32(nil)), q.View, part(l.k, 0, n), part(l.v, 0, n), c)
 	})
-	b.pool.put(q, k, v)
-	z := o.get(b.config.Dim)
-	o.leave(z, x, att, &b.out[0], b.post, nil)
-	b.pool.put(att)
-	return z, o.err
+	o.Put(q, k, v)
+	z := a.Leave(o, x, att)
+	return z, o.Err
 }
 
 // append adds the rows of k and v to a cache. It first drops rows that no query will see, if the cache is full.
-func (g *Generator) append(o *ops, l *cache, q, k, v *tensor) {
-	rows, width := o.batch.rows, o.config.KVHeads*o.config.HeadDim
+func (g *Generator) append(o *layers.Pass, l *cache, q, k, v *tensor) {
+	rows, width := o.Batch.Rows, g.m.config.KVHeads*g.m.config.HeadDim
 	if l.used+rows > l.rows {
 		for _, from := range [...]snug.View{l.k, l.v} {
-			o.do(func() error {
+			o.Do(func() error {
 				return snug.Copy(part(from, 0, l.keep*width), part(from, (l.used-l.keep)*width, l.keep*width))
 			})
 		}
@@ -341,12 +327,12 @@ func (g *Generator) append(o *ops, l *cache, q, k, v *tensor) {
 	to := [...]snug.View{part(l.k, l.used*width, rows*width), part(l.v, l.used*width, rows*width)}
 	l.used += rows
 	if k != nil {
-		o.do(func() error { return snug.Copy(to[0], k.View) })
-		o.do(func() error { return snug.Copy(to[1], v.View) })
+		o.Do(func() error { return snug.Copy(to[0], k.View) })
+		o.Do(func() error { return snug.Copy(to[1], v.View) })
 		return
 	}
 	for i, at := range g.packed(rows) { // q, k and v are side by side
-		o.do(func() error {
+		o.Do(func() error {
 			return fused.Embedding(to[i], q.View, at, part(q.View, 0, 0), nil, width)
 		})
 	}

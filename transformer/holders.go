@@ -59,14 +59,8 @@ func (m *Model) enter(stage int, phase meter.Phase) {
 		return
 	}
 	s := &m.holders.stages[stage]
-	m.pool.holder = s.byPhase[phase]
+	m.pass.Hold(s.byPhase[phase])
 	m.options.Monitor.Enter(phase, s.name)
-}
-
-// begins begins the operations of a stage of the chain.
-func (m *Model) begins(index int, phase meter.Phase) *ops {
-	m.enter(index, phase)
-	return m.stage()
 }
 
 // forwardPhase is the phase of a forward step.

@@ -46,13 +46,13 @@ func (m *Model) logProbs(ctx context.Context, logp []float32, b Batch) error {
 		return err
 	}
 	out, _, lse := m.probs()
-	err = m.with(m.head, func(w snug.View) error {
+	err = m.head.With(false, func(w snug.View) error {
 		return m.headProbs(m.probsOn(b), out, lse, m.counted.gather(h.View, m.config.Dim), w)
 	})
 	if err != nil {
 		return err
 	}
-	m.pool.put(h)
+	m.pass.Put(h)
 	m.counted.scatter(out, 1)
 	return snug.Copy(logp, out)
 }
@@ -95,7 +95,7 @@ func (m *Model) backpropProbs(ctx context.Context, b Batch, scale float32, deriv
 		return err
 	}
 	defer m.end()
-	m.backward = call{window: w, done: completerOf(w), derive: derive, head: m.probsOn(b), scale: scale}
+	m.pass.Window, m.backward = w, call{derive: derive, head: m.probsOn(b), scale: scale}
 	err := m.run(ctx, m.probsOf)
 	if m.backward.refuse != nil { // not where in the chain that was
 		return fmt.Errorf("derive: %w", m.backward.refuse)
@@ -130,8 +130,8 @@ func (m *Model) beginProbs(b Batch) error {
 		return err
 	}
 	m.counted.set(b.Labels, nil, m.dev)
-	n := m.batch.rows
-	if err := m.ws.grow(m.workspaceLen(n) + 3*n); err != nil {
+	n := m.pass.Batch.Rows
+	if err := m.growWorkspace(m.workspaceLen(n) + 3*n); err != nil {
 		return err
 	}
 	if !m.dev.IsCPU() && len(m.host) < 2*n {
@@ -143,9 +143,9 @@ func (m *Model) beginProbs(b Batch) error {
 // probs returns the part of the workspace for log-probabilities, their derivatives, and what LogProbs leaves for
 // LogProbsBackward. No other operation uses it.
 func (m *Model) probs() (logp, dlogp, lse snug.View) {
-	n := m.batch.rows
-	at := m.ws.v.Len() - 3*n
-	return part(m.ws.v, at, n), part(m.ws.v, at+n, n), part(m.ws.v, at+2*n, n)
+	n := m.pass.Batch.Rows
+	at := m.ws().Len() - 3*n
+	return part(m.ws(), at, n), part(m.ws(), at+n, n), part(m.ws(), at+2*n, n)
 }
 
 // probsAndGradient is lossAndGradient of a loss of the caller.
@@ -161,7 +161,7 @@ func (m *Model) probsAndGradient(y *tensor) (*tensor, error) {
 		}
 		n := len(m.counted.labels)
 		dlogp, lse = part(m.counted.gather(dlogp, 1), 0, n), part(lse, 0, n)
-		return fused.LogProbsBackward(m.backward.head, h, acc, dlogp, snug.View{}, lse, h, w, m.counted.labels, into, m.ws.v)
+		return fused.LogProbsBackward(m.backward.head, h, acc, dlogp, snug.View{}, lse, h, w, m.counted.labels, into, m.ws())
 	})
 }
 
@@ -169,7 +169,7 @@ func (m *Model) probsAndGradient(y *tensor) (*tensor, error) {
 // pass needs to the front of lse.
 func (m *Model) headProbs(c fused.CrossEntropy, logp, lse, h, w snug.View) error {
 	n := len(m.counted.labels)
-	return fused.LogProbs(c, part(logp, 0, n), part(lse, 0, n), h, w, m.counted.labels, m.ws.v)
+	return fused.LogProbs(c, part(logp, 0, n), part(lse, 0, n), h, w, m.counted.labels, m.ws())
 }
 
 // derive calls the caller's function, with copies of what is on a device.

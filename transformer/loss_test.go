@@ -249,7 +249,7 @@ func TestLossRowsOfDevices(t *testing.T) {
 		}
 		run, err := plan.Task{Model: shape, Device: d, Batch: sequences}.Predict(plan.Run{Micro: sequences, Window: 1})
 		require.NoError(t, err)
-		require.Equal(t, rows*(c.Vocab+5), m.ws.v.Len())
-		require.EqualValues(t, 4*m.ws.v.Len(), run.Peak[meter.OnDevice][meter.Workspace]-4*shape.Tables)
+		require.Equal(t, rows*(c.Vocab+5), int(m.pass.WorkspaceBytes()/4))
+		require.EqualValues(t, 4*int(m.pass.WorkspaceBytes()/4), run.Peak[meter.OnDevice][meter.Workspace]-4*shape.Tables)
 	})
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/qlora"
-	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -144,26 +144,20 @@ type Model struct {
 	fresh        bool                       // New made the values, not Open
 	lost         amp.LostUpdates            // by the last Save
 
-	table     *Param // embedding
-	positions *Param // nil without learned positions
-	last      norm
-	head      *Param // the table when it is tied
+	table layers.Embedding
+	last  layers.Norm
+	head  *Param // the table when it is tied
 
-	stages []stage
+	stages []*stage
 	chain  *remat.Chain[*tensor, saved]
 	runner *remat.Runner[*tensor, saved]
 	first  int // the first stage whose input needs a gradient
 
-	pool      *pool
+	pass      *layers.Pass
 	holders   holders
-	turned    bool   // the backward pass of a batch has begun
-	input     tensor // of the chain: nothing, since its first stage embeds the tokens
-	ws        scratch
-	sunk      scratch   // sinks of a layer, and their gradient
-	discard   scratch   // gradient that nobody needs: of the frozen one of a norm's weight and bias, if the other trains
-	ropes     []*angles // of all layers, and of layers with a window if they have another one
-	ones      snug.View
-	plusOne   snug.View // 1+w of the norm that computes
+	turned    bool             // the backward pass of a batch has begun
+	input     tensor           // of the chain: nothing, since its first stage embeds the tokens
+	ropes     []*layers.Angles // of all layers, and of layers with a window if they have another one
 	loss      fused.CrossEntropy
 	lossOf    func(*tensor) (*tensor, error)
 	probsOf   func(*tensor) (*tensor, error)
@@ -171,17 +165,10 @@ type Model struct {
 	distill   distilling // of BackpropDistill and Divergence
 	deriving  bool       // derive of BackpropLogProbs runs
 	host      []float32  // log-probabilities of a model on a device, and their derivatives
-	batch     batch
 	counted   counted
-	calls     uint64 // number of calls of begin
 	backward  call
-	ops       ops
-	sets      []saved   // freed sets, to use again
-	kept      []*tensor // of the set that is counted or freed
 
-	routed     routed
-	balance    balance
-	prefetcher quant8.Prefetcher // Options.Pages, if it is one
+	balance layers.Balance
 
 	unusedCheckpoints []*checkpoint
 	mover             *offload.Mover // copies checkpoints; nil on the CPU
@@ -321,8 +308,11 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 
 // make allocates the parameters and makes the stages.
 func (m *Model) make() error {
-	m.pool = newPool(m.dev, m.options.Monitor)
-	m.ws.dev, m.sunk.dev, m.discard.dev, m.balance.sums.dev = m.dev, m.dev, m.dev, m.dev
+	pass, err := layers.NewPass(layers.Options{DType: m.dtype, Device: m.dev, Seed: m.options.Seed, Monitor: m.options.Monitor, Tiles: m.options.Tiles})
+	if err != nil {
+		return err
+	}
+	m.pass = pass
 	if err := m.makeParams(); err != nil {
 		return err
 	}
@@ -336,14 +326,16 @@ func (m *Model) make() error {
 	m.lossOf, m.probsOf, m.distillOf = m.lossAndGradient, m.probsAndGradient, m.distillAndGradient
 	for _, r := range []Rope{m.config.Rope, m.config.LocalRope} {
 		if r.Kind != "" {
-			m.ropes = append(m.ropes, &angles{rope: r, table: scratch{dev: m.dev}})
+			m.ropes = append(m.ropes, layers.NewAngles(r, m.dev))
 		}
 	}
-	if err := m.makeOnes(); err != nil {
-		return err
+	if m.config.NormPlusOne {
+		if err := m.pass.GrowOnes(max(m.config.Dim, m.config.HeadDim)); err != nil {
+			return err
+		}
 	}
 	if m.config.Sinks {
-		if err := m.sunk.grow(2 * m.config.Heads); err != nil {
+		if err := m.pass.GrowSinks(m.config.Heads); err != nil {
 			return err
 		}
 	}
@@ -378,7 +370,7 @@ func (m *Model) Trainable() iter.Seq2[string, snug.View] {
 // that project gradients.
 func (m *Model) Matrix(name string) (rows, cols int) {
 	p := m.index[name]
-	if p == nil || len(p.Shape) != 2 || p == m.table || p == m.head || p == m.positions {
+	if p == nil || len(p.Shape) != 2 || p == m.table.Table || p == m.head || p == m.table.Positions {
 		return 0, 0
 	}
 	return p.Shape[0], p.Shape[1]
@@ -405,33 +397,6 @@ func (m *Model) Block(name string) (elements int) {
 // Weight returns the weight of a batch in a mean over several, [Batch.Weight].
 func (m *Model) Weight(b Batch) float64 { return b.Weight() }
 
-// makeOnes allocates the vectors of norms that multiply by 1+w.
-func (m *Model) makeOnes() error {
-	if !m.config.NormPlusOne {
-		return nil
-	}
-	n := max(m.config.Dim, m.config.HeadDim)
-	host := make([]float32, n)
-	for i := range host {
-		host[i] = 1
-	}
-	low, _, err := snug.MakeView(snug.CPU(), m.dtype, n)
-	if err != nil {
-		return err
-	}
-	if err := amp.Cast(low, host); err != nil {
-		return err
-	}
-	for _, v := range []*snug.View{&m.ones, &m.plusOne} {
-		made, free, err := snug.MakeView(m.dev, m.dtype, n)
-		if err != nil {
-			return err
-		}
-		*v, m.free = made, append(m.free, free)
-	}
-	return snug.Copy(m.ones, low)
-}
-
 // Memory is what a model holds, in bytes.
 type Memory struct {
 	Weights   int64 // parameters, adapters included, without Paged
@@ -443,16 +408,16 @@ type Memory struct {
 
 // Memory returns what the model holds on its device.
 func (m *Model) Memory() Memory {
-	if m.pool == nil {
+	if m.pass == nil {
 		return Memory{}
 	}
-	ws := m.ws.bytes() + m.sunk.bytes() + m.discard.bytes() + m.balance.sums.bytes() + int64(m.ones.Bytes()+m.plusOne.Bytes()) + m.tile.Bytes() + m.dense.Bytes()
+	ws := m.pass.WorkspaceBytes() + m.balance.Bytes() + m.tile.Bytes() + m.dense.Bytes()
 	for _, r := range m.ropes {
-		ws += r.table.bytes()
+		ws += r.Bytes()
 	}
 	_, expanded := m.vera.Bytes()
 	ws += expanded
-	return Memory{Weights: m.weightBytes, Paged: m.pagedBytes, Buffers: m.pool.held, Peak: m.pool.peak, Workspace: ws}
+	return Memory{Weights: m.weightBytes, Paged: m.pagedBytes, Buffers: m.pass.Held(), Peak: m.pass.Peak(), Workspace: ws}
 }
 
 // countHeld tells the monitor the bytes of weights and workspace, and checks its limit.
@@ -468,7 +433,7 @@ func (m *Model) countHeld() error {
 
 // usable returns an error unless New or Open made the model and it is not closed.
 func (m *Model) usable() error {
-	if m.pool == nil {
+	if m.pass == nil {
 		return fmt.Errorf("the model is closed, or New or Open did not make it: %w", snug.ErrConfig)
 	}
 	if m.deriving {
@@ -480,19 +445,18 @@ func (m *Model) usable() error {
 // Close frees the memory of a device; the model cannot be used afterwards. On the CPU the
 // garbage collector frees it.
 func (m *Model) Close() error {
-	if m.pool == nil {
+	if m.pass == nil {
 		return nil
 	}
-	m.pool.putAll()
-	err := errors.Join(m.pool.close(), m.ws.close(), m.sunk.close(), m.discard.close(), m.balance.sums.close())
+	err := errors.Join(m.pass.Close(), m.balance.Close())
 	for _, r := range m.ropes {
-		err = errors.Join(err, r.table.close())
+		err = errors.Join(err, r.Close())
 	}
 	for _, free := range m.free {
 		err = errors.Join(err, free())
 	}
 	err = errors.Join(err, m.freeStaging())
-	m.free, m.params, m.pool = nil, nil, nil
+	m.free, m.params, m.pass = nil, nil, nil
 	m.holders.close()
 	return err
 }

@@ -262,10 +262,10 @@ func TestWindowErrors(t *testing.T) {
 				}))
 				require.ErrorIs(t, err, answer.want, "%s: %s", wrong.Name, name)
 			}
-			require.NotZero(t, m.pool.held)
+			require.NotZero(t, m.pass.Held())
 		}
 		require.Equal(t, want, gradients(t, m, b))
-		require.Zero(t, m.pool.used)
+		require.Zero(t, m.pass.Used())
 	}
 }
 

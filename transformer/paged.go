@@ -36,51 +36,32 @@ func (m *Model) checkPages(held qlora.Type) error {
 // an empty key for others. Package train asks for it.
 func (m *Model) Paged(name string) (key string, dt snug.DType, elements int) {
 	p := m.index[name]
-	if p == nil || !p.paged {
+	if p == nil || p.Pages == nil {
 		return "", 0, 0
 	}
 	return pageKey(p), m.dtype, p.Len()
 }
 
-// hold returns the elements of a parameter in floats, which stay until drop.
-func (m *Model) hold(p *Param) (snug.View, error) {
-	if !p.paged {
-		return p.Value, nil
-	}
-	size := p.Len() * m.dtype.Size()
-	blob, err := m.options.Pages.Acquire(pageKey(p), size)
+// page is a parameter in Options.Pages. It implements [layers.Pages].
+type page struct {
+	storage qlora.Storage
+	param   *Param
+	dt      snug.DType
+}
+
+// Acquire implements [layers.Pages].
+func (p page) Acquire() (snug.View, error) {
+	size := p.param.Len() * p.dt.Size()
+	blob, err := p.storage.Acquire(pageKey(p.param), size)
 	if err != nil {
 		return snug.View{}, err
 	}
 	if len(blob) != size {
-		err := fmt.Errorf("the Storage gives %d bytes of %s, want %d: %w", len(blob), p.Name, size, snug.ErrCorrupt)
-		return snug.View{}, errors.Join(err, m.options.Pages.Release(pageKey(p), false))
+		err := fmt.Errorf("the Storage gives %d bytes of %s, want %d: %w", len(blob), p.param.Name, size, snug.ErrCorrupt)
+		return snug.View{}, errors.Join(err, p.Release(false))
 	}
-	return device.As(snug.SliceView(blob), m.dtype), nil
+	return device.As(snug.SliceView(blob), p.dt), nil
 }
 
-// drop ends a hold. dirty says that the elements have changed.
-func (m *Model) drop(p *Param, dirty bool) error {
-	if !p.paged {
-		return nil
-	}
-	return m.options.Pages.Release(pageKey(p), dirty)
-}
-
-// with calls do with the elements of a parameter in floats.
-func (m *Model) with(p *Param, do func(w snug.View) error) error {
-	w, err := m.hold(p)
-	if err != nil {
-		return err
-	}
-	return errors.Join(do(w), m.drop(p, false))
-}
-
-// set calls do, which writes the elements of a parameter in floats.
-func (m *Model) set(p *Param, do func(w snug.View) error) error {
-	w, err := m.hold(p)
-	if err != nil {
-		return err
-	}
-	return errors.Join(do(w), m.drop(p, true))
-}
+// Release implements [layers.Pages].
+func (p page) Release(dirty bool) error { return p.storage.Release(pageKey(p.param), dirty) }

@@ -7,31 +7,13 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/qlora"
 )
 
-// Param is a parameter of a model.
-type Param struct {
-	Name  string // published name, see [Config.Tensors]; in adapters PEFT's name
-	Shape []int  // published shape; do not change it
-	// Value has the elements, row-major, on the model's device: float32 in adapters, otherwise in the model's type. It is
-	// empty for a matrix in 4 or 8 bits, and for one in Options.Pages.
-	Value  snug.View
-	Trains bool // whether [Model.Backprop] computes the gradient
-	// Quantized has the elements of a matrix in 4 or 8 bits. Its shape is [out, in] in all families.
-	Quantized *qlora.Weight
-
-	paged bool // in floats, in Options.Pages
-}
-
-// Len returns the number of elements.
-func (p Param) Len() int {
-	n := 1
-	for _, d := range p.Shape {
-		n *= d
-	}
-	return n
-}
+// Param is a parameter of a model. Its Name is the published name, see [Config.Tensors], and in adapters PEFT's name; so is
+// its Shape. Its Pages are Options.Pages.
+type Param = layers.Param
 
 // makeParams allocates the parameters of the model, except quantized matrices, which load makes.
 func (m *Model) makeParams() error {
@@ -44,14 +26,17 @@ func (m *Model) makeParams() error {
 	m.params = make([]Param, 0, len(list)+3*len(adapters)) // never grows: the stages point to its elements
 	for _, t := range list {
 		p := Param{Name: t.Name, Shape: t.Shape, Trains: m.trains(t.Name) && !m.quantizes(t)}
-		if p.paged = m.pagesFloats(t); p.paged {
+		paged := m.pagesFloats(t)
+		if paged {
 			m.pagedBytes += int64(p.Len() * m.dtype.Size())
 		} else if !m.quantizes(t) {
 			if p.Value, err = m.makeVector(m.dtype, p.Len()); err != nil {
 				return fmt.Errorf("%s of %v elements: %w", t.Name, t.Shape, err)
 			}
 		}
-		m.addParam(p)
+		if added := m.addParam(p); paged {
+			added.Pages = page{m.options.Pages, added, m.dtype}
+		}
 	}
 	return m.makeAdapters(adapters)
 }
@@ -105,7 +90,7 @@ func (m *Model) load(dir string) (err error) {
 			if m.adapted(p) || m.tables.files[p.Name] != "" {
 				continue
 			}
-			if _, joined := m.config.slot(p.Name); joined || q.wants(p) || p.paged {
+			if _, joined := m.config.slot(p.Name); joined || q.wants(p) || p.Pages != nil {
 				later = append(later, p)
 			} else if !yield(names[p.Name], p.Value) {
 				return
@@ -134,8 +119,8 @@ func (m *Model) load(dir string) (err error) {
 
 // read reads a parameter that is quantized, in the pages, or in a tensor of all experts.
 func (q *quantizer) read(p *Param, w *amp.Weights, name string) error {
-	if p.paged {
-		return q.set(p, func(v snug.View) error { return q.readInto(p, w, name, v) })
+	if p.Pages != nil {
+		return p.With(true, func(v snug.View) error { return q.readInto(p, w, name, v) })
 	}
 	v := p.Value
 	if q.wants(p) {
@@ -194,9 +179,9 @@ func (m *Model) values(merge *merger) iter.Seq2[amp.Tensor, snug.View] {
 				}
 				t.Name, t.Shape, v = s.tensor, s.shape(&m.config), snug.View{}
 				t.Make = func() (snug.View, error) { return merge.join(s) }
-			} else if l := m.matrices[p]; l != nil && (l.adapter != nil || p.Quantized != nil) {
+			} else if l := m.matrices[p]; l != nil && (l.Adapter != nil || p.Quantized != nil) {
 				t.Make, v = func() (snug.View, error) { return merge.matrix(l) }, snug.View{}
-			} else if p.paged {
+			} else if p.Pages != nil {
 				t.Make, v = func() (snug.View, error) { return merge.value(p) }, snug.View{}
 			}
 			if !yield(t, v) {

@@ -100,13 +100,10 @@ func TestTransients(t *testing.T) {
 			require.NoError(t, m.begin(b))
 			w := newWindow(t, m)
 			require.NoError(t, w.Begin(1))
-			m.backward = call{window: w, head: m.lossOn(b), scale: 1}
+			m.pass.Window, m.backward = w, call{head: m.lossOn(b), scale: 1}
 			x := &m.input
 			most := func(step func(), kept int64) int64 {
-				before := m.pool.used
-				m.pool.peak = before
-				step()
-				return m.pool.peak - before - kept
+				return m.pass.Measure(step) - kept
 			}
 			for i, stage := range m.chain.Stages {
 				cost, name := costs.Stages[i], costs.Stages[i].Name
@@ -116,9 +113,9 @@ func TestTransients(t *testing.T) {
 				require.NoError(t, err)
 				save := most(func() { _, s, err = stage.ForwardSave(ctx, x) }, cost.Saved)
 				require.NoError(t, err)
-				require.Equal(t, cost.Saved, m.savedBytes(s), name)
+				require.Equal(t, cost.Saved, m.pass.SavedBytes(s), name)
 				require.Equal(t, cost.ForwardExtra, max(forward, save), name)
-				held := m.pool.used - m.savedBytes(s)
+				held := m.pass.Used() - m.pass.SavedBytes(s)
 				backward := most(func() { d, err = stage.Backward(ctx, x, s, y) }, 0)
 				require.NoError(t, err)
 				if i == 0 {
@@ -130,15 +127,15 @@ func TestTransients(t *testing.T) {
 				} else {
 					require.Equal(t, cost.BackwardExtra, backward, name)
 				}
-				m.releaseSaved(s)
-				require.Equal(t, held, m.pool.used, name)
-				m.pool.put(d)
+				m.pass.ReleaseSaved(s)
+				require.Equal(t, held, m.pass.Used(), name)
+				m.pass.Put(d)
 				if i == 0 {
-					x = m.stage().embed() // of the size of any output
+					x = embedded(m) // of the size of any output
 				}
 			}
-			m.pool.put(x)
-			require.Zero(t, m.pool.used)
+			m.pass.Put(x)
+			require.Zero(t, m.pass.Used())
 		}
 	}
 }
@@ -154,7 +151,7 @@ func TestSizesDeclared(t *testing.T) {
 		require.NoError(t, m.begin(b))
 		w := newWindow(t, m)
 		require.NoError(t, w.Begin(1))
-		m.backward = call{window: w, head: m.lossOn(b), scale: 1}
+		m.pass.Window, m.backward = w, call{head: m.lossOn(b), scale: 1}
 		plan, err := remat.KeepAll(costs)
 		require.NoError(t, err)
 		_, report, err := m.chain.Run(context.Background(), plan, &m.input, m.lossOf)

@@ -104,7 +104,7 @@ func TestRopeErrors(t *testing.T) {
 		test.do(&r)
 		_, _, err := r.Frequencies(0)
 		require.ErrorIs(t, err, snug.ErrConfig, test.text)
-		require.ErrorContains(t, err, "transformer: Frequencies: ")
+		require.ErrorContains(t, err, "layers: Frequencies: ")
 		require.ErrorContains(t, err, test.text)
 	}
 }
@@ -116,9 +116,9 @@ func ropeProperty(t *rapid.T) {
 		Theta: rapid.Float64Range(2, 1e8).Draw(t, "theta"),
 		Dim:   2 * rapid.IntRange(2, 64).Draw(t, "half"),
 	}
-	if used := ropeFields[r.Kind]; used.factor {
+	if needs, _ := r.Kind.Needs(); needs.Factor {
 		r.Factor = rapid.Float64Range(1, 100).Draw(t, "factor")
-		if used.original {
+		if needs.Original {
 			r.OriginalPositions = rapid.IntRange(1, 1<<20).Draw(t, "original")
 		}
 	}

@@ -3,44 +3,30 @@ package transformer
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
-	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/rowwise"
+	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/remat"
-	"github.com/x448/float16"
 )
 
-// Window takes gradients; an [accum.Window] is one. Into returns the float32 accumulator of a parameter, which has the
-// parameter's length, and how a gradient enters it. Further calls for the same name in one micro-batch must return a
-// Beta of 1: a tied head has two gradients.
-//
-// If a Window is an [accum.Completer], Backprop calls Done as soon as the gradient of a parameter is
-// complete.
-type Window = interface {
-	Into(name string) (acc snug.View, into snug.Into, err error)
-}
+// Window takes gradients, see [layers.Window]. A tied head has two gradients.
+type Window = layers.Window
 
 // call is a running call of Backprop.
 type call struct {
-	window Window
-	done   accum.Completer    // the window, if it is one, else nil
 	head   fused.CrossEntropy // with the weights of the counted rows
 	scale  float32            // factor of the sum of losses, whose gradients enter the window
 	derive Derive             // of BackpropLogProbs
 	refuse error              // of derive
 	loss   fused.Loss
 
-	balances bool      // the loss includes the balancing loss of experts
-	whole    float32   // factor of the mean loss
-	balance  []float32 // derivatives of the balancing loss in the scores of experts, empty until the last layer has run
+	whole float32 // factor of the mean loss
 }
 
 // Backprop runs one micro-batch forward and backward. It adds to the window the gradients of scale times the mean loss,
@@ -83,12 +69,12 @@ func (m *Model) backprop(ctx context.Context, b Batch, scale float32, w Window) 
 	if err := m.begin(b); err != nil {
 		return fused.Loss{}, err
 	}
-	m.backward = call{window: w, done: completerOf(w), head: m.lossOn(b), scale: scale / float32(weight)}
+	m.pass.Window, m.backward = w, call{head: m.lossOn(b), scale: scale / float32(weight)}
 	m.backward.head.Smoothing, m.backward.head.ZLoss = m.options.Smoothing, m.options.ZLoss
 	m.backward.head.Losses = m.options.Losses
 	m.backward.whole = scale
 	defer m.end()
-	if err := m.beginBalance(); err != nil {
+	if err := m.balance.Begin(); err != nil {
 		return fused.Loss{}, err
 	}
 	if err := m.run(ctx, m.lossOf); err != nil {
@@ -100,18 +86,7 @@ func (m *Model) backprop(ctx context.Context, b Batch, scale float32, w Window) 
 // run runs the batch forward and backward. last returns the gradient of the last stage's output.
 func (m *Model) run(ctx context.Context, last func(*tensor) (*tensor, error)) error {
 	_, _, err := m.runner.Run(ctx, &m.input, last)
-	return cmp.Or(err, m.pool.err)
-}
-
-func completerOf(w Window) accum.Completer {
-	c, _ := w.(accum.Completer)
-	return c
-}
-
-// holdsOne says whether a window holds a gradient only until it is complete.
-func holdsOne(w Window) bool {
-	c, ok := w.(accum.OneHolder)
-	return ok && c.HoldsOne()
+	return cmp.Or(err, m.pass.Failed())
 }
 
 // lossOn returns the loss of a batch's counted rows, with their weights.
@@ -145,76 +120,11 @@ func (m *Model) labels(b Batch) error {
 
 // end drops what the caller gave, and frees the tensors that an error left in use.
 func (m *Model) end() {
-	m.pool.putAll()
+	m.pass.PutAll()
+	m.balance.End()
 	m.options.Monitor.Enter(meter.Idle, "")
-	m.backward, m.batch.tokens, m.batch.starts = call{}, nil, nil
+	m.backward, m.pass.Window, m.pass.Batch.Tokens, m.pass.Batch.Starts = call{}, nil, nil, nil
 	m.counted.drop()
-}
-
-// embed returns the embedding of the batch's tokens, which the first stage computes when it needs it.
-func (o *ops) embed() *tensor {
-	x, m := o.get(o.config.Dim), o.Model
-	o.do(func() error {
-		table, err := m.hold(m.table)
-		if err != nil {
-			return err
-		}
-		positions, at := part(table, 0, 0), []int32(nil)
-		if m.positions != nil {
-			if positions, err = m.hold(m.positions); err != nil {
-				return errors.Join(err, m.drop(m.table, false))
-			}
-			at = m.batch.positions
-		}
-		err = fused.Embedding(x.View, table, m.batch.tokens, positions, at, m.config.Dim)
-		if m.positions != nil {
-			err = errors.Join(err, m.drop(m.positions, false))
-		}
-		return errors.Join(err, m.drop(m.table, false))
-	})
-	if scale := m.embeddingScale(); scale != 1 {
-		o.do(func() error { // a product without inner columns multiplies x by beta, and adds nothing
-			return amp.MatMul(x.View, part(x.View, 0, 0), part(x.View, 0, 0), amp.MatMulOptions{M: m.batch.rows, N: m.config.Dim, Into: snug.Into{Alpha: 1, Beta: scale}})
-		})
-	}
-	return x
-}
-
-// embeddingScale returns the factor of the embedding, which transformers rounds to the type of
-// the weights.
-func (m *Model) embeddingScale() float32 {
-	scale := float32(m.config.EmbeddingScale)
-	switch m.dtype {
-	case snug.BF16:
-		return snug.ToBFloat16(scale).Float32()
-	case snug.F16:
-		return float16.Fromfloat32(scale).Float32()
-	}
-	return scale
-}
-
-// embedBackward adds to the gradients of the embedding and of the positions.
-func (o *ops) embedBackward(dx *tensor) {
-	for _, e := range [...]struct {
-		p    *Param
-		rows []int32
-	}{{o.table, o.batch.tokens}, {o.positions, o.batch.positions}} {
-		if e.p == nil || !e.p.Trains {
-			continue
-		}
-		o.do(func() error {
-			acc, into, err := o.gradient(e.p)
-			if err != nil {
-				return err
-			}
-			if into.Alpha == 0 {
-				into.Alpha = 1
-			}
-			into.Alpha *= o.embeddingScale()
-			return fused.EmbeddingBackward(acc, dx.View, e.rows, o.config.Dim, into)
-		})
-		o.done(e.p)
-	}
 }
 
 // lossAndGradient computes the final norm, the head and the cross-entropy of the last stage's output, and returns the
@@ -222,8 +132,14 @@ func (o *ops) embedBackward(dx *tensor) {
 func (m *Model) lossAndGradient(y *tensor) (*tensor, error) {
 	c := &m.backward
 	return m.headBackward(y, func(w, h, acc snug.View, into snug.Into) (err error) {
-		c.loss, err = fused.CrossEntropyBackward(c.head, h, acc, h, w, m.counted.labels, c.scale, into, m.ws.v)
-		return cmp.Or(err, m.balanceLoss())
+		c.loss, err = fused.CrossEntropyBackward(c.head, h, acc, h, w, m.counted.labels, c.scale, into, m.ws())
+		if err != nil {
+			return err
+		}
+		factor := m.config.Experts.RouterLoss
+		balance, err := m.balance.Loss(c.whole * float32(factor))
+		c.loss.Sum += factor * balance * c.loss.Weight
+		return err
 	})
 }
 
@@ -231,29 +147,27 @@ func (m *Model) lossAndGradient(y *tensor) (*tensor, error) {
 // replaces the counted rows h of the norm's result by their gradient, and puts the gradient of the head w into acc.
 func (m *Model) headBackward(y *tensor, backward func(w, h, acc snug.View, into snug.Into) error) (*tensor, error) {
 	m.turned = true
-	o := m.begins(m.headStage(), meter.Backward)
-	h, s := o.get(m.config.Dim), o.stats(m.last)
-	o.norm(h, s, y, m.last)
-	o.do(func() error {
-		acc, into, err := o.gradient(m.head)
+	o := m.begins(context.Background(), m.headStage(), meter.Backward)
+	h, s := o.Get(m.config.Dim), m.last.NewStats(o, 1)
+	m.last.Compute(o, h, s, y)
+	o.Do(func() error {
+		acc, into, err := o.Gradient(m.head)
 		if err != nil {
 			return err
 		}
-		w, err := m.hold(m.head)
-		if err != nil {
+		return m.head.With(false, func(w snug.View) error {
+			err := backward(w, m.counted.gather(h.View, m.config.Dim), acc, into)
+			m.counted.scatter(h.View, m.config.Dim)
 			return err
-		}
-		err = backward(w, m.counted.gather(h.View, m.config.Dim), acc, into)
-		m.counted.scatter(h.View, m.config.Dim)
-		return errors.Join(err, m.drop(m.head, false))
+		})
 	})
-	if m.head != m.table { // the gradient of a tied head is complete with the embedding's
-		o.done(m.head)
+	if m.head != m.table.Table { // the gradient of a tied head is complete with the embedding's
+		o.Done(m.head)
 	}
-	o.normBackward(h, h, s, y, m.last, 0)
-	m.pool.put(s.mean, s.rstd)
-	m.pool.give(h, m.holders.flowing)
-	return h, o.err
+	m.last.Gradients(o, h, h, s, y, 0)
+	s.Release(o)
+	o.Give(h, m.holders.flowing)
+	return h, o.Err
 }
 
 // Evaluate returns the loss of a batch without a backward pass. Errors are the errors of Backprop.
@@ -284,13 +198,13 @@ func (m *Model) evaluate(ctx context.Context, b Batch) (fused.Loss, error) {
 		return fused.Loss{}, err
 	}
 	c := m.lossOn(b)
-	w, err := m.hold(m.head)
-	if err != nil {
-		return fused.Loss{}, err
-	}
-	loss, err := fused.CrossEntropyLoss(c, m.counted.gather(h.View, m.config.Dim), w, m.counted.labels, m.ws.v)
-	m.pool.put(h)
-	return loss, errors.Join(err, m.drop(m.head, false))
+	var loss fused.Loss
+	err = m.head.With(false, func(w snug.View) (err error) {
+		loss, err = fused.CrossEntropyLoss(c, m.counted.gather(h.View, m.config.Dim), w, m.counted.labels, m.ws())
+		return err
+	})
+	m.pass.Put(h)
+	return loss, err
 }
 
 // hidden returns the normalized output of the last stage.
@@ -299,9 +213,9 @@ func (m *Model) hidden(ctx context.Context) (*tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := m.begins(m.headStage(), meter.Forward)
-	o.norm(y, stats{}, y, m.last)
-	return y, o.err
+	o := m.begins(ctx, m.headStage(), meter.Forward)
+	m.last.Compute(o, y, layers.Stats{}, y)
+	return y, o.Err
 }
 
 // Logits writes to out, [len(rows), Vocab], the logits of the token that follows each of the given tokens, capped by
@@ -338,16 +252,16 @@ func (m *Model) logits(ctx context.Context, out []float32, b Batch, rows []int32
 	if err != nil {
 		return err
 	}
-	chosen := m.stage().get(dim)
-	if m.pool.err != nil {
-		return m.pool.err
+	chosen := m.pass.Get(dim)
+	if err := m.pass.Failed(); err != nil {
+		return err
 	}
-	most := m.batch.rows
+	most := m.pass.Batch.Rows
 	if !m.dev.IsCPU() {
-		most = min(most, m.ws.v.Len()/vocab) // the workspace has at least a row
+		most = min(most, m.ws().Len()/vocab) // the workspace has at least a row
 	}
-	err = m.with(m.head, func(head snug.View) error { return m.logitsOf(out, h, chosen, head, rows, most) })
-	m.pool.put(h, chosen)
+	err = m.head.With(false, func(head snug.View) error { return m.logitsOf(out, h, chosen, head, rows, most) })
+	m.pass.Put(h, chosen)
 	return err
 }
 
@@ -358,7 +272,7 @@ func (m *Model) logitsOf(out []float32, h, chosen *tensor, head snug.View, rows 
 		n := min(len(rows), most)
 		picked, y := part(chosen.View, 0, n*dim), snug.ViewOf(out[:n*vocab])
 		if !m.dev.IsCPU() {
-			y = part(m.ws.v, 0, n*vocab)
+			y = part(m.ws(), 0, n*vocab)
 		}
 		if err := fused.Embedding(picked, h.View, rows[:n], part(h.View, 0, 0), nil, dim); err != nil {
 			return err
@@ -384,10 +298,10 @@ func (m *Model) capLogits(z []float32) {
 
 // lastRows returns the last row of each sequence.
 func (m *Model) lastRows() []int32 {
-	rows := make([]int32, m.batch.sequences)
+	rows := make([]int32, m.pass.Batch.Sequences)
 	for i := range rows {
-		if rows[i] = int32((i+1)*m.batch.longest - 1); m.batch.starts != nil {
-			rows[i] = int32(m.batch.starts[i+1] - 1)
+		if rows[i] = int32((i+1)*m.pass.Batch.Longest - 1); m.pass.Batch.Starts != nil {
+			rows[i] = int32(m.pass.Batch.Starts[i+1] - 1)
 		}
 	}
 	return rows
@@ -416,31 +330,4 @@ func (m *Model) SetPlan(p remat.Plan) error {
 	}
 	m.runner = r
 	return nil
-}
-
-// attention returns the options of the attention of a layer, whose q, k and v lie side by side in
-// each row if they are packed.
-func (m *Model) attention(window int, rope *angles, packed bool) attention.Options {
-	c, b := &m.config, &m.batch
-	o := attention.Options{
-		Batch: b.sequences, Heads: c.Heads, KVHeads: c.KVHeads, SeqQ: b.rows / b.sequences, Dim: c.HeadDim,
-		Causal: true, Window: attention.Window{Left: window}, Scale: float32(m.scoreScale(rope)), Softcap: float32(c.ScoreCap),
-	}
-	if b.starts != nil {
-		o.SeqQ, o.QStarts = b.rows, b.starts
-	}
-	if packed {
-		return attention.PackedQKV(o)
-	}
-	return attention.SequenceMajor(o)
-}
-
-// scoreScale returns the factor of q·k. The factor a of a rope multiplies its sines and
-// cosines, and so both q and k; it enters here as a², because the angles that
-// [fused.Rotary] takes are plain rotations. Gradients of q and k are then right too.
-func (m *Model) scoreScale(rope *angles) float64 {
-	if rope == nil {
-		return m.config.ScoreScale
-	}
-	return m.config.ScoreScale * rope.attention * rope.attention
 }

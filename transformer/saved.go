@@ -112,7 +112,7 @@ func (m *Model) savedModules() (list []qlora.Module) {
 			continue
 		}
 		module := qlora.Module{Name: m.moduleName(p), Shape: p.Shape, Value: p.Value}
-		if list = append(list, module); m.config.Tied && p == m.table {
+		if list = append(list, module); m.config.Tied && p == m.table.Table {
 			module.Name = m.adapterName("lm_head") + ".weight"
 			list = append(list, module)
 		}

@@ -2,10 +2,18 @@ package transformer
 
 import (
 	"context"
-	"slices"
 
+	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/meter"
+	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
+)
+
+type (
+	tensor = layers.Tensor
+	saved  = layers.Saved
+	linear = layers.Linear
 )
 
 // A layer is two stages of the chain, so that a plan can keep or recompute each half by itself:
@@ -13,111 +21,146 @@ import (
 //	z = x + out(attention(rope(norm(q·h)), rope(norm(k·h)), v·h))   h = norm(x)
 //	y = z + down(act(gate·g)·up·g)                                  g = norm(z)
 //
-// The backward steps need the inputs of the halves, q, k, v and the output of attention, and the inputs of the
-// activation. They recompute the normalized inputs and the activation's output, which is cheap. The gradients of gate
-// and up are written over gate and up.
+// The halves are blocks of package layers.
 
-// saved is what a stage keeps for its backward step. Each kind of stage has a type of its own.
-type saved interface {
-	// tensors appends all tensors that the set can have, nil for those that it does not.
-	tensors(list []*tensor) []*tensor
+// half is what a stage computes.
+type half interface {
+	layers.Layer
+	layers.Resaver
 }
 
-// stage is a stage of the chain.
-type stage interface {
-	remat.Stage[*tensor, saved]
-	cost(sequences, tokens int) remat.Cost // of a batch, see [Model.Costs]
+// stage is a stage of the chain. The first one begins with the embedding, so that nothing holds x while other stages
+// compute.
+type stage struct {
+	*Model
+	index int
+	half
 }
 
-// halfSaved is what the stages of all kinds keep.
-type halfSaved struct {
-	y    *tensor
-	norm stats
-	half *tensor // input of the norm after the half, if there is one
-	post stats
+// begins begins the operations of a stage of the chain.
+func (m *Model) begins(ctx context.Context, index int, phase meter.Phase) *layers.Pass {
+	m.enter(index, phase)
+	return m.pass.Start(ctx)
 }
 
-func (s *halfSaved) tensors(list []*tensor) []*tensor {
-	return append(list, s.y, s.norm.mean, s.norm.rstd, s.half, s.post.mean, s.post.rstd)
-}
-
-func (m *Model) savedBytes(s saved) (sum int64) {
-	m.kept = s.tensors(m.kept[:0])
-	for _, t := range m.kept {
-		if t != nil {
-			sum += int64(t.Bytes())
-		}
+// begin returns the input of the stage, and end frees what begin made.
+func (s *stage) begin(ctx context.Context, phase meter.Phase, x *tensor) (*layers.Pass, *tensor) {
+	p := s.begins(ctx, s.index, phase)
+	if s.index == 0 {
+		x = s.table.Forward(p, nil)
 	}
-	return sum
+	return p, x
 }
 
-// newSaved returns an empty set of type S, a freed one if there is any.
-func newSaved[S any, P interface {
-	*S
-	saved
-}](m *Model) P {
-	at := slices.IndexFunc(m.sets, func(s saved) bool { _, is := s.(P); return is })
-	if at < 0 {
-		return new(S)
+func (s *stage) end(p *layers.Pass, x *tensor) error {
+	if s.index == 0 {
+		p.Put(x)
 	}
-	s := m.sets[at].(P)
-	m.sets = slices.Delete(m.sets, at, at+1)
-	*s = *new(S)
-	return s
+	return p.Err
 }
 
-// keepPost allocates in s what the norm after a half keeps.
-func (o *ops) keepPost(s *halfSaved, post norm) {
-	if post.weight != nil {
-		s.half, s.post = o.get(o.config.Dim), o.stats(post)
+func (s *stage) Forward(ctx context.Context, x *tensor) (*tensor, error) {
+	p, x := s.begin(ctx, s.forwardPhase(), x)
+	y := s.half.Forward(p, x)
+	return y, s.end(p, x)
+}
+
+func (s *stage) ForwardSave(ctx context.Context, x *tensor) (*tensor, saved, error) {
+	p, x := s.begin(ctx, s.forwardPhase(), x)
+	y, kept := s.half.ForwardSave(p, x)
+	return y, kept, s.end(p, x)
+}
+
+func (s *stage) Resave(ctx context.Context, x *tensor) (saved, error) {
+	p, x := s.begin(ctx, s.forwardPhase(), x)
+	kept := s.half.Resave(p, x)
+	return kept, s.end(p, x)
+}
+
+// Backward turns the gradient of the output, in place, into the gradient of x. That of the first stage goes to the
+// embedding.
+func (s *stage) Backward(ctx context.Context, x *tensor, kept saved, d *tensor) (*tensor, error) {
+	p := s.begins(ctx, s.index, meter.Backward)
+	if s.index >= s.first {
+		p, x = s.begin(ctx, meter.Backward, x)
+		d = s.half.Backward(p, x, kept, d)
+		s.end(p, x)
 	}
+	if s.index > 0 {
+		return d, p.Err
+	}
+	return s.table.Backward(p, &s.input, nil, d), p.Err
 }
 
-func (m *Model) releaseSaved(s saved) {
-	m.kept = s.tensors(m.kept[:0])
-	m.pool.put(m.kept...)
-	m.sets = append(m.sets, s)
+// cost returns the costs of a batch of so many sequences of so many tokens, see [Model.Costs].
+func (s *stage) cost(sequences, tokens int) (c remat.Cost) {
+	rows := int64(sequences) * int64(tokens)
+	c = s.pass.Cost(s.half, s.config.Dim, layers.Batch{Rows: int(rows), Sequences: sequences, Longest: tokens})
+	c.ForwardTime, c.BackwardTime = s.times(rows, tokens)
+	if s.index == 0 {
+		// It makes its input: it holds the embedding, and its gradient, which is no other stage's.
+		c.ForwardExtra += c.Output
+		c.BackwardExtra += 2 * c.Output
+	}
+	return c
+}
+
+// times returns the 10⁹ multiply-adds of a stage.
+func (s *stage) times(rows int64, tokens int) (forward, backward float64) {
+	c, giga := &s.config, float64(rows)/1e9
+	switch s.half.(type) {
+	case *layers.Attention:
+		forward = giga * (float64(c.Dim*(2*c.Heads+2*c.KVHeads)*c.HeadDim) + float64(tokens)*float64(c.Heads*c.HeadDim))
+		return forward, 2.5 * forward
+	case *layers.Experts:
+		forward = giga * float64(c.Dim) * float64(3*c.Experts.Chosen*c.Experts.Hidden+c.Experts.Count)
+		return forward, 3 * forward
+	}
+	matrices := 2
+	if c.Gated {
+		matrices = 3
+	}
+	forward = giga * float64(matrices) * float64(c.Dim) * float64(c.Hidden)
+	backward = 2 * forward
+	if s.options.Tiles > 1 { // which computes gate and up again
+		backward += forward
+	}
+	return forward, backward
 }
 
 // makeStages makes the chain and the norms and matrices of its stages.
 func (m *Model) makeStages() {
 	c := &m.config
 	m.matrices = map[*Param]*linear{}
-	m.chain = &remat.Chain[*tensor, saved]{
-		Bytes:        func(t *tensor) int64 { return int64(t.Bytes()) },
-		SavedBytes:   m.savedBytes,
-		Release:      func(t *tensor) { m.pool.put(t) },
-		ReleaseSaved: m.releaseSaved,
-	}
-	if m.options.Checkpoints != nil {
+	if m.chain = m.pass.Chain(); m.options.Checkpoints != nil {
 		m.chain.Store = m.store
 	}
 	for i := range c.Layers {
-		m.stages = append(m.stages, m.attentionLayer(i))
+		m.stages = append(m.stages, &stage{m, 2 * i, m.attentionLayer(i)})
 		if c.hasExperts(i) {
-			m.stages = append(m.stages, m.expertsLayer(i))
+			m.stages = append(m.stages, &stage{m, 2*i + 1, m.expertsLayer(i)})
 		} else {
-			m.stages = append(m.stages, m.mlpLayer(i))
+			m.stages = append(m.stages, &stage{m, 2*i + 1, m.mlpLayer(i)})
 		}
 	}
 	for _, s := range m.stages {
 		m.chain.Stages = append(m.chain.Stages, s)
 	}
-	m.table = m.param(c.embedding())
+	m.table = layers.Embedding{Table: m.param(c.embedding()), Scale: float32(c.EmbeddingScale)}
 	if c.LearnedPositions {
-		m.positions = m.param(c.positions())
+		m.table.Positions = m.param(c.positions())
 	}
 	m.last = m.norm(c.names().norm)
-	if m.head = m.table; !c.Tied {
+	if m.head = m.table.Table; !c.Tied {
 		m.head = m.index[c.layout().head]
 	}
 	m.first = m.firstTrained()
 }
 
-// norm returns the norm of a name without the prefix of the family, without weights if there is none.
-func (m *Model) norm(name string) norm {
+// norm returns the norm of a name without the prefix of the family, the identity if the name is empty.
+func (m *Model) norm(name string) layers.Norm {
 	body := m.config.layout().body + name
-	return norm{m.index[body+".weight"], m.index[body+".bias"]}
+	return layers.Norm{Weight: m.index[body+".weight"], Bias: m.index[body+".bias"], Eps: float32(m.config.NormEps), PlusOne: m.config.NormPlusOne}
 }
 
 // addLayers adds linear layers to the model's list, and sets their adapters.
@@ -125,66 +168,106 @@ func (m *Model) addLayers(lists ...[]linear) {
 	for _, list := range lists {
 		for i := range list {
 			l := &list[i]
-			l.adapter = m.byModule[l.weight.Name]
+			if a := m.byModule[l.Weight.Name]; a != nil {
+				l.Adapter = &a.Adapter
+			}
 			m.layers = append(m.layers, l)
-			m.matrices[l.weight] = l
+			m.matrices[l.Weight] = l
 		}
 	}
 }
 
 // linear returns a linear layer by its name without the prefix of the family.
 func (m *Model) linear(name string, in, out int) linear {
-	return linear{weight: m.param(name + ".weight"), bias: m.index[m.config.layout().body+name+".bias"], in: in, out: out, conv: m.conv()}
+	return linear{Weight: m.param(name + ".weight"), Bias: m.index[m.config.layout().body+name+".bias"], In: in, Out: out, Transposed: m.conv()}
 }
 
-// attentionLayer makes the first stage of a layer.
-func (m *Model) attentionLayer(layer int) *attentionHalf {
+// attentionLayer makes the first half of a layer.
+func (m *Model) attentionLayer(layer int) *layers.Attention {
 	c, n, block := &m.config, m.config.names(), m.config.block(layer)
 	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	a := &attentionHalf{Model: m, index: 2 * layer, window: c.Windows[layer], norm: m.norm(block + n.attentionNorm)}
+	a := &layers.Attention{
+		Norm: m.norm(block + n.attentionNorm), Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
+		Scale: c.ScoreScale, Softcap: c.ScoreCap, Window: c.Windows[layer], Plain: m.options.PlainAttention,
+	}
 	switch {
-	case len(m.ropes) == 2 && a.window > 0:
-		a.angles = m.ropes[1]
+	case len(m.ropes) == 2 && a.Window > 0:
+		a.Rope = m.ropes[1]
 	case len(m.ropes) > 0:
-		a.angles = m.ropes[0]
+		a.Rope = m.ropes[0]
 	}
 	if c.packed() {
-		a.qkv = []linear{m.linear(block+n.qkv, c.Dim, queries+2*keys)}
+		a.QKV = []linear{m.linear(block+n.qkv, c.Dim, queries+2*keys)}
 	} else {
-		a.qkv = []linear{m.linear(block+n.q, c.Dim, queries), m.linear(block+n.k, c.Dim, keys), m.linear(block+n.v, c.Dim, keys)}
+		a.QKV = []linear{m.linear(block+n.q, c.Dim, queries), m.linear(block+n.k, c.Dim, keys), m.linear(block+n.v, c.Dim, keys)}
 	}
 	if c.QKNorm {
-		a.qNorm, a.kNorm = m.norm(block+n.qNorm), m.norm(block+n.kNorm)
+		a.QNorm, a.KNorm = m.norm(block+n.qNorm), m.norm(block+n.kNorm)
 	}
 	if c.Sinks {
-		a.sinks = m.param(block + n.sinks)
+		a.Sinks = m.param(block + n.sinks)
 	}
-	a.out = []linear{m.linear(block+n.out, queries, c.Dim)}
+	a.Out = []linear{m.linear(block+n.out, queries, c.Dim)}
 	if c.PostNorms {
-		a.post = m.norm(block + n.attentionPost)
+		a.Post = m.norm(block + n.attentionPost)
 	}
-	m.addLayers(a.qkv, a.out)
+	m.addLayers(a.QKV, a.Out)
 	return a
 }
 
-// mlpLayer makes the second stage of a layer without experts. Without a gate the bias of up is a part of the activation.
-func (m *Model) mlpLayer(layer int) *mlpHalf {
+// mlpLayer makes the second half of a layer without experts. Without a gate the bias of up is a part of the activation.
+func (m *Model) mlpLayer(layer int) *layers.MLP {
 	c, n, block := &m.config, m.config.names(), m.config.block(layer)
-	p := &mlpHalf{Model: m, index: 2*layer + 1, norm: m.norm(block + n.mlpNorm)}
+	b := &layers.MLP{Norm: m.norm(block + n.mlpNorm), Activation: activations[c.Activation]}
 	if c.PostNorms {
-		p.post = m.norm(block + n.mlpPost)
+		b.Post = m.norm(block + n.mlpPost)
 	}
 	up := m.linear(block+n.up, c.Dim, c.Hidden)
 	if c.Gated {
-		p.in = []linear{m.linear(block+n.gate, c.Dim, c.Hidden), up}
+		b.In = []linear{m.linear(block+n.gate, c.Dim, c.Hidden), up}
 	} else {
-		p.bias, up.bias = up.bias, nil
-		p.in = []linear{up}
+		b.Bias, up.Bias = up.Bias, nil
+		b.In = []linear{up}
 	}
-	p.down = []linear{m.linear(block+n.down, c.Hidden, c.Dim)}
-	m.addLayers(p.in, p.down)
-	return p
+	b.Down = []linear{m.linear(block+n.down, c.Hidden, c.Dim)}
+	m.addLayers(b.In, b.Down)
+	return b
 }
+
+// expertsLayer makes the second half of a layer with experts.
+func (m *Model) expertsLayer(layer int) *layers.Experts {
+	c, n, block := &m.config, &m.config.names().experts, m.config.block(layer)
+	b := &layers.Experts{
+		Norm: m.norm(block + m.config.names().mlpNorm), Router: m.linear(block+n.router, c.Dim, c.Experts.Count),
+		Routing: c.router(), Activation: activations[c.Activation], Balance: &m.balance,
+	}
+	if c.Experts.Clamped {
+		b.Activation = layers.ClampedSwiGLU(float32(c.Experts.Alpha), float32(c.Experts.Limit))
+	}
+	keys := make([][]string, c.Experts.Count) // of the matrices of an expert in Options.Pages
+	for i := range keys {
+		matrix := func(part string, in, out int) linear {
+			l := m.linear(block+n.of(i, part), in, out)
+			keys[i] = append(keys[i], pageKey(l.Weight))
+			return l
+		}
+		e := layers.Expert{In: []linear{matrix(n.gate, c.Dim, c.Experts.Hidden), matrix(n.up, c.Dim, c.Experts.Hidden)}}
+		e.Down = []linear{matrix(n.down, c.Experts.Hidden, c.Dim)}
+		m.addLayers(e.In, e.Down)
+		b.Experts = append(b.Experts, e)
+	}
+	if p, is := m.options.Pages.(quant8.Prefetcher); is {
+		b.Prefetch = func(expert int) { p.Prefetch(keys[expert]...) }
+	}
+	return b
+}
+
+// router returns the description of the router for package fused.
+func (c *Config) router() fused.Router {
+	return fused.Router{Experts: c.Experts.Count, Chosen: c.Experts.Chosen, Sigmoid: c.Experts.Sigmoid, Normalize: c.Experts.Normalize}
+}
+
+var activations = map[Activation]layers.Activation{SiLU: layers.SiLU, GELUTanh: layers.GELUTanh, GELU: layers.GELU}
 
 // firstTrained returns the first stage whose input needs a gradient: the stages before it and
 // the embedding are frozen.
@@ -196,166 +279,4 @@ func (m *Model) firstTrained() int {
 		}
 	}
 	return len(m.stages)
-}
-
-func anyTrains(layers []linear) bool {
-	for i := range layers {
-		if l := &layers[i]; l.adapter != nil || l.weight.Trains || l.bias != nil && l.bias.Trains {
-			return true
-		}
-	}
-	return false
-}
-
-// mlpHalf is y = z + down(act(gate·g)·up·g).
-type mlpHalf struct {
-	*Model
-	index    int
-	norm     norm
-	in, down []linear // in: gate and up, or up alone
-	bias     *Param   // of up without a gate
-	post     norm     // of the output, without weights if there is none
-}
-
-type mlpSaved struct {
-	halfSaved
-	gate, up *tensor
-}
-
-func (s *mlpSaved) tensors(list []*tensor) []*tensor {
-	return append(s.halfSaved.tensors(list), s.gate, s.up)
-}
-
-// project computes gate and up from the normalized input; gate is nil if there is none.
-func (b *mlpHalf) project(o *ops, s stats, x *tensor) (gate, up *tensor) {
-	h := o.get(b.config.Dim)
-	o.norm(h, s, x, b.norm)
-	if b.config.Gated {
-		gate = o.get(b.config.Hidden)
-		o.linear(gate, h, &b.in[0], 0)
-	}
-	up = o.get(b.config.Hidden)
-	o.linear(up, h, &b.in[len(b.in)-1], 0)
-	b.pool.put(h)
-	return gate, up
-}
-
-func (b *mlpHalf) Forward(ctx context.Context, x *tensor) (*tensor, error) {
-	o := b.begins(b.index, b.forwardPhase())
-	if b.tiled() {
-		y := o.get(b.config.Dim)
-		return y, b.forwardTiles(ctx, o, y, x)
-	}
-	gate, up := b.project(o, stats{}, x)
-	o.activate(up, gate, up, b.bias)
-	b.pool.put(gate)
-	y := o.get(b.config.Dim)
-	o.leave(y, x, up, &b.down[0], b.post, nil)
-	b.pool.put(up)
-	return y, o.err
-}
-
-// Resave leaves out the activation and the last product, unless its norm needs them. With tiles it leaves out all.
-func (b *mlpHalf) Resave(ctx context.Context, x *tensor) (saved, error) {
-	o := b.begins(b.index, b.forwardPhase())
-	s := newSaved[mlpSaved](b.Model)
-	s.y = o.get(b.config.Dim)
-	switch {
-	case b.tiled():
-	case b.post.weight == nil:
-		b.save(o, s, x)
-	default:
-		b.saveAll(o, s, s.y, x)
-	}
-	return s, o.err
-}
-
-// save computes everything except the output.
-func (b *mlpHalf) save(o *ops, s *mlpSaved, x *tensor) {
-	s.norm = o.stats(b.norm)
-	o.keepPost(&s.halfSaved, b.post)
-	s.gate, s.up = b.project(o, s.norm, x)
-}
-
-// saveAll also computes the output y.
-func (b *mlpHalf) saveAll(o *ops, s *mlpSaved, y, x *tensor) {
-	b.save(o, s, x)
-	act := o.get(b.config.Hidden)
-	o.activate(act, s.gate, s.up, b.bias)
-	o.leave(y, x, act, &b.down[0], b.post, &s.halfSaved)
-	b.pool.put(act)
-}
-
-func (b *mlpHalf) ForwardSave(ctx context.Context, x *tensor) (*tensor, saved, error) {
-	o := b.begins(b.index, b.forwardPhase())
-	s := newSaved[mlpSaved](b.Model)
-	s.y = o.get(b.config.Dim)
-	if b.tiled() {
-		return s.y, s, b.forwardTiles(ctx, o, s.y, x)
-	}
-	b.saveAll(o, s, s.y, x)
-	return s.y, s, o.err
-}
-
-// forwardTiles computes y tile by tile.
-func (b *mlpHalf) forwardTiles(ctx context.Context, o *ops, y, x *tensor) error {
-	return o.eachTile(ctx, func() {
-		y, x := o.rows(&o.tile.y, y), o.rows(&o.tile.x, x)
-		gate, up := b.project(o, stats{}, x)
-		o.activate(up, gate, up, b.bias)
-		b.pool.put(gate)
-		o.leave(y, x, up, &b.down[0], b.post, nil)
-		b.pool.put(up)
-	})
-}
-
-// Backward turns the gradient of y, in place, into the gradient of x.
-func (b *mlpHalf) Backward(ctx context.Context, x *tensor, kept saved, d *tensor) (*tensor, error) {
-	if b.index < b.first {
-		return d, nil
-	}
-	o := b.begins(b.index, meter.Backward)
-	if !b.tiled() {
-		b.backward(o, x, kept.(*mlpSaved), d)
-		return d, o.err
-	}
-	return d, o.eachTile(ctx, func() {
-		x, d := o.rows(&o.tile.x, x), o.rows(&o.tile.d, d)
-		s := newSaved[mlpSaved](b.Model)
-		if b.post.weight == nil {
-			b.save(o, s, x)
-		} else {
-			y := o.get(b.config.Dim)
-			b.saveAll(o, s, y, x)
-			b.pool.put(y)
-		}
-		b.backward(o, x, s, d)
-		b.releaseSaved(s)
-	})
-}
-
-func (b *mlpHalf) backward(o *ops, x *tensor, s *mlpSaved, d *tensor) {
-	act := o.get(b.config.Hidden)
-	if b.down[0].adapter != nil || b.down[0].weight.Trains {
-		o.activate(act, s.gate, s.up, b.bias)
-	}
-	dout := o.leaveBackward(d, b.post, &s.halfSaved)
-	dact := o.linearBackward(act, b.down, dout) // the gradient of the activation's output
-	if dout != d {
-		b.pool.put(dout)
-	}
-	o.activateBackward(dact, s.gate, s.up, b.bias)
-	b.pool.put(dact)
-	h := o.get(b.config.Dim)
-	if anyTrains(b.in) {
-		o.norm(h, stats{}, x, b.norm)
-	}
-	var dh *tensor
-	if s.gate == nil {
-		dh = o.linearBackward(h, b.in, s.up)
-	} else {
-		dh = o.linearBackward(h, b.in, s.gate, s.up)
-	}
-	o.normBackward(d, dh, s.norm, x, b.norm, 1)
-	b.pool.put(dh)
 }

@@ -29,19 +29,20 @@ func (m *Model) checkStart(s qlora.Start) error {
 // startAdapters begins the adapters of matrices in floats. Those of matrices in 4 bits begin when the matrix is read.
 func (m *Model) startAdapters() error {
 	for _, l := range m.layers {
-		if l.adapter == nil || l.adapter.first == nil || l.weight.Quantized != nil {
+		a := m.byModule[l.Weight.Name]
+		if a == nil || a.first == nil || l.Weight.Quantized != nil {
 			continue
 		}
-		if err := m.set(l.weight, func(w snug.View) error { return m.startPlain(l, w) }); err != nil {
-			return fmt.Errorf("%s: %w", l.weight.Name, err)
+		if err := l.Weight.With(true, func(w snug.View) error { return m.startPlain(l, a, w) }); err != nil {
+			return fmt.Errorf("%s: %w", l.Weight.Name, err)
 		}
 	}
 	return nil
 }
 
-func (m *Model) startPlain(l *linear, w snug.View) (err error) {
-	if !l.conv {
-		return m.startAdapter(l.adapter, w)
+func (m *Model) startPlain(l *linear, a *adapter, w snug.View) (err error) {
+	if !l.Transposed {
+		return m.startAdapter(a, w)
 	}
 	host, free, err := snug.MakeView(snug.CPU(), w.DType(), 2*w.Len())
 	if err != nil {
@@ -52,13 +53,13 @@ func (m *Model) startPlain(l *linear, w snug.View) (err error) {
 	if err := snug.Copy(as, w); err != nil {
 		return err
 	}
-	if err := transpose(turned, as, l.in, l.out); err != nil {
+	if err := transpose(turned, as, l.In, l.Out); err != nil {
 		return err
 	}
-	if err := m.startAdapter(l.adapter, turned); err != nil {
+	if err := m.startAdapter(a, turned); err != nil {
 		return err
 	}
-	if err := transpose(as, turned, l.out, l.in); err != nil {
+	if err := transpose(as, turned, l.Out, l.In); err != nil {
 		return err
 	}
 	return snug.Copy(w, as)

@@ -182,7 +182,7 @@ func (m *Model) takeTables(dir string, loaded map[string]*qlora.LoRA) error {
 func (m *Model) foldTables() error {
 	for _, name := range slices.Sorted(maps.Keys(m.tables.adapters)) {
 		a := m.tables.adapters[name]
-		err := m.set(m.index[name], func(w snug.View) (err error) {
+		err := m.index[name].With(true, func(w snug.View) (err error) {
 			d, err := qlora.NewDense(w, a.Out, a.In, a.Embedding)
 			if err != nil {
 				return err
@@ -227,7 +227,7 @@ func (m *Model) modulesIn() (list []qlora.Module) {
 		p := &m.params[i]
 		switch file := m.tables.files[p.Name]; {
 		case file != "":
-			if p == m.table && m.tables.also != "" {
+			if p == m.table.Table && m.tables.also != "" {
 				list = append(list, qlora.Module{Name: m.tables.also, Shape: p.Shape, Value: p.Value})
 			}
 			list = append(list, qlora.Module{Name: file, Shape: p.Shape, Value: p.Value})

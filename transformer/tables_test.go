@@ -139,7 +139,7 @@ func TestTableAdaptersRounded(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, m.Save(t.TempDir(), 0))
 		lost := m.LostByMerging()
-		require.EqualValues(t, m.table.Len(), lost.Updates)
+		require.EqualValues(t, m.table.Table.Len(), lost.Updates)
 		require.Equal(t, c.loses, lost.Lost > 0, c.dtype)
 		require.NoError(t, m.Close())
 	}

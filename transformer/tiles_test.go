@@ -12,31 +12,13 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/remat"
 	"github.com/stretchr/testify/require"
 )
-
-func TestTileSizes(t *testing.T) {
-	for _, rows := range []int{1, 1024, 2047, 2048, 2049, 4096, 4097, 32768, math.MaxInt32} {
-		for _, tiles := range []int{0, 1, 2, 3, 16, 1 << 28} {
-			n, most := tileCount(rows, tiles), tileRows(rows, tiles)
-			require.LessOrEqual(t, n, max(1, tiles))
-			require.GreaterOrEqual(t, int64(n)*int64(most), int64(rows))
-			if n > 1 {
-				require.GreaterOrEqual(t, rows/n, wholeRows/2)
-			}
-			if int64(rows) >= int64(wholeRows)*int64(tiles) {
-				require.Equal(t, max(1, tiles), n)
-			}
-			for _, shorter := range []int{1, 2048, 2049, 3000, 4096, rows - 1, rows} {
-				require.GreaterOrEqual(t, tileRoom(rows, tiles), tileRows(min(max(shorter, 1), rows), tiles))
-			}
-		}
-	}
-}
 
 // wide has products of float32 whose bits depend on how many rows they have.
 func wide() *Config {
@@ -53,19 +35,24 @@ func normsOf(c *Config) []string {
 	return []string{"norm"}
 }
 
+// embedded returns the embedding of the batch.
+func embedded(m *Model) *tensor {
+	return m.table.Forward(m.pass.Start(context.Background()), nil)
+}
+
 // stageBits returns hashes of the bits of y and of dx of every MLP, whose input and gradient are the embeddings.
 func stageBits(t *testing.T, m *Model, b Batch) (bits [][32]byte) {
 	ctx := context.Background()
 	require.NoError(t, m.begin(b))
 	w := newWindow(t, m)
 	require.NoError(t, w.Begin(1))
-	m.backward = call{window: w, done: completerOf(w), head: m.lossOn(b), scale: 1}
+	m.pass.Window, m.backward = w, call{head: m.lossOn(b), scale: 1}
 	defer m.end()
-	x := m.stage().embed()
-	d := m.stage().embed()
+	x := embedded(m)
+	d := embedded(m)
 	for _, s := range m.chain.Stages {
-		p, is := s.(*mlpHalf)
-		if !is {
+		p := s.(*stage)
+		if _, is := p.half.(*layers.MLP); !is {
 			continue
 		}
 		y, err := p.Forward(ctx, x)
@@ -80,12 +67,12 @@ func stageBits(t *testing.T, m *Model, b Batch) (bits [][32]byte) {
 		for _, v := range []*tensor{y, d} {
 			bits = append(bits, sha256.Sum256(device.Mem(&v.View).Bytes()))
 		}
-		m.pool.put(y)
-		m.releaseSaved(keep)
-		m.releaseSaved(again)
+		m.pass.Put(y)
+		m.pass.ReleaseSaved(keep)
+		m.pass.ReleaseSaved(again)
 	}
-	m.pool.put(x, d)
-	require.Zero(t, m.pool.used)
+	m.pass.Put(x, d)
+	require.Zero(t, m.pass.Used())
 	return bits
 }
 
@@ -213,30 +200,31 @@ func TestTilesDivideMemory(t *testing.T) {
 			require.NoError(t, m.begin(b))
 			w := newWindow(t, m)
 			require.NoError(t, w.Begin(1))
-			m.backward = call{window: w, scale: 1}
-			x := m.stage().embed()
-			p, before := m.chain.Stages[1].(*mlpHalf), m.pool.used
-			y, s, err := p.ForwardSave(context.Background(), x)
+			m.pass.Window, m.backward = w, call{scale: 1}
+			x := embedded(m)
+			p := m.chain.Stages[1]
+			var y *tensor
+			var s saved
+			var err error
+			held := m.pass.Measure(func() { y, s, err = p.ForwardSave(context.Background(), x) })
+			steps[0] = held - y.Bytes()
 			require.NoError(t, err)
-			steps[0] = m.pool.peak - before - int64(y.Bytes())
-			d := m.stage().embed()
-			before, m.pool.peak = m.pool.used-m.savedBytes(s)+int64(y.Bytes()), m.pool.used
-			_, err = p.Backward(context.Background(), x, s, d)
+			d, kept := embedded(m), m.pass.SavedBytes(s)-y.Bytes()
+			steps[1] = m.pass.Measure(func() { _, err = p.Backward(context.Background(), x, s, d) }) + kept
 			require.NoError(t, err)
-			steps[1] = m.pool.peak - before
-			buffers = m.pool.held - int64(3*y.Bytes())
+			buffers = m.pass.Held() - 3*y.Bytes()
 			m.end()
-			held := m.pool.held
-			require.NoError(t, m.begin(someBatch(7, c.Vocab, wholeRows/tokens, tokens)))
-			x = m.stage().embed()
+			held = m.pass.Held()
+			require.NoError(t, m.begin(someBatch(7, c.Vocab, layers.WholeRows/tokens, tokens)))
+			x = embedded(m)
 			y, err = p.Forward(context.Background(), x)
 			require.NoError(t, err)
-			m.pool.put(x, y)
-			require.Equal(t, held, m.pool.held)
+			m.pass.Put(x, y)
+			require.Equal(t, held, m.pass.Held())
 			m.end()
 			return steps, buffers
 		}
-		const rows = 8 * wholeRows
+		const rows = 8 * layers.WholeRows
 		two, held2 := transient(2, rows)
 		eight, held8 := transient(8, rows)
 		require.Equal(t, two, [2]int64{4 * eight[0], 4 * eight[1]})
@@ -256,12 +244,12 @@ func TestTilesErrors(t *testing.T) {
 	m := newTiny(t, tiny(), Options{Tiles: 2})
 	ctx, stop := context.WithCancel(context.Background())
 	require.NoError(t, m.begin(someBatch(7, 11, 193, 13)))
-	x := m.stage().embed()
+	x := embedded(m)
 	stop()
 	_, err := m.chain.Stages[1].Forward(ctx, x)
 	require.ErrorIs(t, err, context.Canceled)
 	m.end()
-	require.Zero(t, m.pool.used)
+	require.Zero(t, m.pass.Used())
 	gradients(t, m, someBatch(7, 11, 2, 9))
 }
 

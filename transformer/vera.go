@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/qlora"
 )
 
@@ -47,7 +48,7 @@ func (m *Model) makeVeRA(list []chosen) (err error) {
 	shared, _ := m.vera.Bytes()
 	m.weightBytes += shared
 	for i, c := range list {
-		a := &adapter{LoRA: &qlora.LoRA{In: c.in, Out: c.out, Rank: c.rank, Scale: 1, Dropout: m.adapters.Dropout, FrozenA: true}, number: uint64(i), vera: m.vera}
+		a := &adapter{Adapter: layers.Adapter{LoRA: &qlora.LoRA{In: c.in, Out: c.out, Rank: c.rank, Scale: 1, Dropout: m.adapters.Dropout, FrozenA: true}, Number: uint64(i), VeRA: m.vera}}
 		layer, found := m.veraLayers[m.adapterName(c.module)]
 		if found {
 			m.weightBytes += int64(layer.D.Bytes() + layer.B.Bytes())
@@ -55,8 +56,8 @@ func (m *Model) makeVeRA(list []chosen) (err error) {
 			return err
 		}
 		name := adapterPrefix + c.module
-		a.a = m.addParam(Param{Name: name + ".vera_lambda_d", Shape: []int{a.Rank}, Value: layer.D, Trains: true})
-		a.b = m.addParam(Param{Name: name + ".vera_lambda_b", Shape: []int{a.Out}, Value: layer.B, Trains: true})
+		a.ParamA = m.addParam(Param{Name: name + ".vera_lambda_d", Shape: []int{a.Rank}, Value: layer.D, Trains: true})
+		a.ParamB = m.addParam(Param{Name: name + ".vera_lambda_b", Shape: []int{a.Out}, Value: layer.B, Trains: true})
 		m.byModule[c.module+".weight"] = a
 	}
 	m.veraLayers = nil
@@ -78,18 +79,10 @@ func (m *Model) firstVeRA(a *adapter) (l qlora.VeRALayer, err error) {
 	return l, snug.Copy(l.D, d)
 }
 
-// expand makes the matrices of an adapter of VeRA.
-func (a *adapter) expand() error {
-	if a.vera == nil {
-		return nil
-	}
-	return a.vera.Expand(a.LoRA, a.a.Value, a.b.Value)
-}
-
 func (m *Model) saveVeRA(dir string, o qlora.AdapterOptions) error {
 	layers := map[string]qlora.VeRALayer{}
 	for name, a := range m.byModule {
-		layers[m.adapterName(strings.TrimSuffix(name, ".weight"))] = qlora.VeRALayer{D: a.a.Value, B: a.b.Value}
+		layers[m.adapterName(strings.TrimSuffix(name, ".weight"))] = qlora.VeRALayer{D: a.ParamA.Value, B: a.ParamB.Value}
 	}
 	return qlora.SaveVeRA(dir, o, m.vera, layers, m.savedModules()...)
 }

@@ -1,4 +1,4 @@
-package transformer
+package layers
 
 import (
 	"cmp"
@@ -39,9 +39,22 @@ type Rope struct {
 	NoTruncate        bool // yarn: the ends of the ramp over the dimensions are not rounded to whole dimensions
 }
 
-// check returns an error unless the fields are in their ranges.
+const maxDim = 1 << 28 // largest Dim of a rope
+
+func bad(field, format string, args ...any) error {
+	return fmt.Errorf("%s: %w", field, fmt.Errorf(format+": %w", append(args, snug.ErrConfig)...))
+}
+
+// Check returns an error that wraps [snug.ErrConfig] unless the fields are in their ranges.
+func (r Rope) Check() error {
+	if err := r.check(); err != nil {
+		return fmt.Errorf("layers: Rope: %w", err)
+	}
+	return nil
+}
+
 func (r Rope) check() error {
-	used, known := ropeFields[r.Kind]
+	needs, known := r.Kind.Needs()
 	if !known {
 		return bad("Kind", "%q, want default, linear, dynamic, llama3 or yarn", r.Kind)
 	}
@@ -51,9 +64,9 @@ func (r Rope) check() error {
 		value float64
 		need  bool
 	}{
-		{"Factor", r.Factor, used.factor},
+		{"Factor", r.Factor, needs.Factor},
 		{"MaxPositions", float64(r.MaxPositions), r.Kind == RopeDynamic},
-		{"OriginalPositions", float64(r.OriginalPositions), used.original},
+		{"OriginalPositions", float64(r.OriginalPositions), needs.Original},
 		{"LowFreqFactor", r.LowFreqFactor, r.Kind == RopeLlama3},
 		{"HighFreqFactor", r.HighFreqFactor, r.Kind == RopeLlama3},
 		{"BetaFast", r.BetaFast, false}, {"BetaSlow", r.BetaSlow, false}, {"AttentionFactor", r.AttentionFactor, false},
@@ -71,11 +84,11 @@ func (r Rope) check() error {
 	switch {
 	case !positive(r.Theta):
 		return bad("Theta", "%v, want a positive number", r.Theta)
-	case r.Dim < 2 || r.Dim%2 != 0 || r.Dim > maxCount:
-		return bad("Dim", "%d, want a multiple of 2 up to %d", r.Dim, maxCount)
+	case r.Dim < 2 || r.Dim%2 != 0 || r.Dim > maxDim:
+		return bad("Dim", "%d, want a multiple of 2 up to %d", r.Dim, maxDim)
 	case r.NoTruncate && r.Kind != RopeYarn:
 		return bad("NoTruncate", "true, which the rope %q does not use", r.Kind)
-	case used.factor && r.Factor < 1:
+	case needs.Factor && r.Factor < 1:
 		return bad("Factor", "%v, want 1 or more", r.Factor)
 	case r.Kind == RopeDynamic && r.Dim == 2:
 		return bad("Dim", "2, want 4 or more for the rope %q", r.Kind)
@@ -89,10 +102,18 @@ func (r Rope) check() error {
 	return nil
 }
 
-// ropeFields says whether a kind needs Factor and OriginalPositions.
-var ropeFields = map[RopeKind]struct{ factor, original bool }{
-	RopeDefault: {}, RopeLinear: {factor: true}, RopeDynamic: {factor: true},
-	RopeLlama3: {factor: true, original: true}, RopeYarn: {factor: true, original: true},
+// RopeNeeds says which fields a kind of rope has.
+type RopeNeeds struct{ Factor, Original bool }
+
+// Needs says whether a kind has a Factor and OriginalPositions, and whether there is such a kind.
+func (k RopeKind) Needs() (n RopeNeeds, known bool) {
+	n, known = ropeNeeds[k]
+	return n, known
+}
+
+var ropeNeeds = map[RopeKind]RopeNeeds{
+	RopeDefault: {}, RopeLinear: {Factor: true}, RopeDynamic: {Factor: true},
+	RopeLlama3: {true, true}, RopeYarn: {true, true},
 }
 
 // Frequencies returns the Dim/2 inverse frequencies, in radians a position, and the factor by which sines and cosines
@@ -105,10 +126,10 @@ var ropeFields = map[RopeKind]struct{ factor, original bool }{
 // by at most 2 units. The error wraps [snug.ErrConfig].
 func (r Rope) Frequencies(length int) (inverse []float32, attention float64, err error) {
 	if err := r.check(); err != nil {
-		return nil, 0, fmt.Errorf("transformer: Frequencies: %w", err)
+		return nil, 0, fmt.Errorf("layers: Frequencies: %w", err)
 	}
 	if length < 0 {
-		return nil, 0, fmt.Errorf("transformer: Frequencies: a sequence of %d positions, want 0 or more: %w", length, snug.ErrConfig)
+		return nil, 0, fmt.Errorf("layers: Frequencies: a sequence of %d positions, want 0 or more: %w", length, snug.ErrConfig)
 	}
 	base := r.Theta
 	if r.Kind == RopeDynamic {
@@ -197,5 +218,3 @@ func (r Rope) attention() float64 {
 	}
 	return scale(1)
 }
-
-// or returns x, or the default if x is 0.

@@ -1,4 +1,4 @@
-package transformer
+package layers
 
 import (
 	"math"
@@ -10,23 +10,6 @@ import (
 
 // This file has attention without tiles, for comparison. It keeps the probabilities, a matrix of tokens × tokens for
 // each head of a sequence.
-
-// keepScores returns what attend keeps for the backward pass: a number for each row and head, or
-// all probabilities.
-func (o *ops) keepScores() *tensor {
-	if o.options.PlainAttention {
-		return o.get(o.config.Heads * (o.batch.longest + o.config.sinkColumns()))
-	}
-	return o.stat(o.config.Heads)
-}
-
-// sinkColumns returns the number of probabilities of a row that are not of keys: its sink's, if there is one.
-func (c *Config) sinkColumns() int {
-	if c.Sinks {
-		return 1
-	}
-	return 0
-}
 
 // plainHead is a head of a sequence: the offsets of its elements in the vectors of q, k, v, the output and the
 // probabilities, and the lengths of the rows of q, and of k and v.
@@ -40,25 +23,24 @@ type plainHead struct {
 	shared      bool // an earlier head has the same k and v
 }
 
-// eachHead calls do for the heads of all sequences. packed says that q, k and v lie side by side.
-func (o *ops) eachHead(packed bool, do func(h plainHead) error) error {
-	c, b := &o.config, &o.batch
-	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+// eachHead calls do for the heads of all sequences.
+func (b *Attention) eachHead(p *Pass, do func(h plainHead) error) error {
+	queries, keys := b.queries(), b.keys()
 	h := plainHead{rowQ: queries, rowK: keys, rowOut: queries}
-	if packed {
+	if b.packed() {
 		h.rowQ, h.rowK = queries+2*keys, queries+2*keys
 	}
-	for s := range b.sequences {
-		lo, hi := s*b.longest, (s+1)*b.longest
-		if b.starts != nil {
-			lo, hi = b.starts[s], b.starts[s+1]
+	for s := range p.Batch.Sequences {
+		lo, hi := s*p.Batch.Longest, (s+1)*p.Batch.Longest
+		if p.Batch.Starts != nil {
+			lo, hi = p.Batch.Starts[s], p.Batch.Starts[s+1]
 		}
 		h.n = hi - lo
-		for i := range c.Heads {
-			group := c.Heads / c.KVHeads
-			h.q, h.k, h.out = lo*h.rowQ+i*c.HeadDim, lo*h.rowK+i/group*c.HeadDim, lo*h.rowOut+i*c.HeadDim
-			sink := c.sinkColumns()
-			h.probs, h.head, h.shared = lo*c.Heads*(b.longest+sink)+i*h.n*(h.n+sink), i, i%group > 0
+		for i := range b.Heads {
+			group := b.Heads / b.KVHeads
+			h.q, h.k, h.out = lo*h.rowQ+i*b.HeadDim, lo*h.rowK+i/group*b.HeadDim, lo*h.rowOut+i*b.HeadDim
+			sink := b.sinkColumns()
+			h.probs, h.head, h.shared = lo*b.Heads*(p.Batch.Longest+sink)+i*h.n*(h.n+sink), i, i%group > 0
 			if err := do(h); err != nil {
 				return err
 			}
@@ -70,24 +52,32 @@ func (o *ops) eachHead(packed bool, do func(h plainHead) error) error {
 // rest returns the elements of v from lo on.
 func rest(v snug.View, lo int) snug.View { return part(v, lo, v.Len()-lo) }
 
-func (o *ops) plainForward(out, probs, q, k, v *tensor, c attention.Options) error {
-	packed, width := k == nil, o.config.HeadDim
-	vq, vk, vv := o.split(q, k, v)
-	return o.eachHead(packed, func(h plainHead) error {
-		s := part(o.ws.v, 0, h.n*h.n)
+func (b *Attention) plainWorkspace(p *Pass) (snug.View, error) {
+	return p.Workspace(p.Batch.Longest * (2*p.Batch.Longest + b.sinkColumns()))
+}
+
+func (b *Attention) plainForward(p *Pass, out, probs, q, k, v *Tensor, c attention.Options) error {
+	width := b.HeadDim
+	ws, err := b.plainWorkspace(p)
+	if err != nil {
+		return err
+	}
+	vq, vk, vv := b.split(q, k, v)
+	return b.eachHead(p, func(h plainHead) error {
+		s := part(ws, 0, h.n*h.n)
 		err := amp.MatMul(s, rest(vq, h.q), rest(vk, h.k), amp.MatMulOptions{M: h.n, N: h.n, K: width, TransB: true,
 			LDA: h.rowQ, LDB: h.rowK, Into: snug.Into{Alpha: c.Scale}})
 		if err != nil {
 			return err
 		}
-		sunk := part(o.ws.v, h.n*h.n, h.n*o.config.sinkColumns())
+		sunk := part(ws, h.n*h.n, h.n*b.sinkColumns())
 		sink := math.Inf(-1)
 		if sunk.Len() > 0 {
 			sink = float64(c.Sinks.X.Float32s()[h.head])
 		}
 		softmaxRows(s.Float32s(), h.n, c.Window.Left, sink, sunk.Float32s())
 		if probs != nil {
-			if err := amp.Cast(part(probs.View, h.probs, h.n*h.n+sunk.Len()), part(o.ws.v, 0, h.n*h.n+sunk.Len())); err != nil {
+			if err := amp.Cast(part(probs.View, h.probs, h.n*h.n+sunk.Len()), part(ws, 0, h.n*h.n+sunk.Len())); err != nil {
 				return err
 			}
 		}
@@ -130,26 +120,30 @@ func softmaxRows(s []float32, n, window int, sink float64, sunk []float32) {
 	}
 }
 
-func (o *ops) plainBackward(dq, dk, dv, dout, q, k, v, probs *tensor, c attention.Options) error {
-	packed, width, scale := k == nil, o.config.HeadDim, c.Scale
+func (b *Attention) plainBackward(p *Pass, dq, dk, dv, dout, q, k, v, probs *Tensor, c attention.Options) error {
+	width, scale := b.HeadDim, c.Scale
+	ws, err := b.plainWorkspace(p)
+	if err != nil {
+		return err
+	}
 	clear(c.Sinks.Grad.Float32s())
-	vq, vk, vv := o.split(q, k, v)
-	gq, gk, gv := o.split(dq, dk, dv)
-	return o.eachHead(packed, func(h plainHead) error {
+	vq, vk, vv := b.split(q, k, v)
+	gq, gk, gv := b.split(dq, dk, dv)
+	return b.eachHead(p, func(h plainHead) error {
 		n := h.n
-		p, dp := part(o.ws.v, 0, n*n), part(o.ws.v, n*n, n*n)
+		pr, dp := part(ws, 0, n*n), part(ws, n*n, n*n)
 		do, sum := rest(dout.View, h.out), snug.Into{}
 		if h.shared {
 			sum = snug.Into{Alpha: 1, Beta: 1}
 		}
-		if err := amp.Cast(p, part(probs.View, h.probs, n*n)); err != nil {
+		if err := amp.Cast(pr, part(probs.View, h.probs, n*n)); err != nil {
 			return err
 		}
-		sunk := part(o.ws.v, 2*n*n, n*o.config.sinkColumns())
+		sunk := part(ws, 2*n*n, n*b.sinkColumns())
 		if err := amp.Cast(sunk, part(probs.View, h.probs+n*n, sunk.Len())); err != nil {
 			return err
 		}
-		err := amp.MatMul(rest(gv, h.k), p, do, amp.MatMulOptions{M: n, N: width, K: n, TransA: true, LDB: h.rowOut, LDC: h.rowK, Into: sum})
+		err := amp.MatMul(rest(gv, h.k), pr, do, amp.MatMulOptions{M: n, N: width, K: n, TransA: true, LDB: h.rowOut, LDC: h.rowK, Into: sum})
 		if err != nil {
 			return err
 		}
@@ -157,7 +151,7 @@ func (o *ops) plainBackward(dq, dk, dv, dout, q, k, v, probs *tensor, c attentio
 		if err != nil {
 			return err
 		}
-		dsink := softmaxBackward(dp.Float32s(), p.Float32s(), n, sunk.Float32s())
+		dsink := softmaxBackward(dp.Float32s(), pr.Float32s(), n, sunk.Float32s())
 		if c.Sinks.Grad.Len() > 0 {
 			c.Sinks.Grad.Float32s()[h.head] += float32(dsink)
 		}

@@ -1,4 +1,4 @@
-package transformer
+package layers
 
 import (
 	"cmp"
@@ -9,20 +9,30 @@ import (
 	"github.com/snug-ml/snug/meter"
 )
 
-// tensor is an activation, a gradient of one, or a statistic of rows: rows × width elements.
-type tensor struct {
+// Tensor is an activation, a gradient of one, or a statistic of rows: rows × width elements, row-major. A Tensor of
+// [Pass.Get] belongs to the pass; one with a View of the caller's is the caller's.
+type Tensor struct {
 	snug.View
 	buffer *buffer
 }
 
+// Bytes returns the bytes of the elements.
+func (t *Tensor) Bytes() int64 {
+	if t.buffer != nil {
+		return t.buffer.bytes
+	}
+	return int64(t.View.Bytes())
+}
+
 // buffer is the memory of a tensor, with room for the longest batch so far.
 type buffer struct {
-	t    tensor
-	key  poolKey
-	all  snug.View
-	free func() error
-	used bool
-	by   *meter.Holder // counts its bytes while it is in use
+	t     Tensor
+	bytes int64 // of t
+	key   poolKey
+	all   snug.View
+	free  func() error
+	used  bool
+	by    *meter.Holder // counts its bytes while it is in use
 }
 
 type poolKey struct {
@@ -46,6 +56,7 @@ type pool struct {
 	dev     *snug.Device
 	monitor *meter.Monitor // counts tensors in use, unless nil,
 	holder  *meter.Holder  // for what computes now
+	counts  bool           // tensors have no memory: their bytes are counted
 	rows    int            // rows of a tensor: of the current batch, or of a part of it
 	of      rowsOf         // what the rows are
 	room    [3]int         // rows that a buffer holds, by what its rows are
@@ -57,15 +68,11 @@ type pool struct {
 	err     error // the first of the device, such as that its memory is full
 }
 
-func newPool(dev *snug.Device, monitor *meter.Monitor) *pool {
-	return &pool{dev: dev, monitor: monitor, unused: map[poolKey][]*buffer{}}
-}
-
-// putAll frees the tensors that a failed call left in use.
-func (p *pool) putAll() {
+// PutAll frees the tensors that a failed call left in use.
+func (p *pool) PutAll() {
 	for _, b := range p.all {
 		if b.used {
-			p.put(&b.t)
+			p.Put(&b.t)
 		}
 	}
 }
@@ -81,17 +88,20 @@ func (p *pool) begin(rows, tiles int) error {
 	return p.close()
 }
 
-// whole, cut and group set the number of rows of the tensors that get returns: the rows of the batch, of a tile, or of
-// a group, whose number differs from batch to batch.
+// whole and group set the number of rows of the tensors that Get returns: the rows of the batch, or of a group whose
+// number differs from batch to batch.
 func (p *pool) whole(rows int) { p.rows, p.of = rows, rowsOfBatch }
-func (p *pool) cut(rows int)   { p.rows, p.of = rows, rowsOfTile }
 
+// group is for the rows of a group.
 func (p *pool) group(rows int) {
 	p.rows, p.of = rows, rowsOfGroup
 	if rows > p.room[rowsOfGroup] { // and an eighth more, so that a group that grows makes few buffers
 		p.room[rowsOfGroup] = min(rows+rows/8, p.room[rowsOfBatch])
 	}
 }
+
+// cut is for the rows of a tile.
+func (p *pool) cut(rows int) { p.rows, p.of = rows, rowsOfTile }
 
 // close frees all buffers.
 func (p *pool) close() error {
@@ -104,29 +114,41 @@ func (p *pool) close() error {
 	return err
 }
 
+// made reports whether a pool is of NewPass or counting.
+func (p *pool) made() bool { return p != nil && p.dev != nil }
+
 // get returns a tensor of the batch's rows, or of the tile's, with arbitrary contents. Where the device or the
 // monitor's limit has no room it keeps the error and returns an empty tensor.
-func (p *pool) get(dt snug.DType, width int) *tensor {
-	if err := p.count(int64(dt.Size() * p.rows * width)); err != nil {
+func (p *pool) get(dt snug.DType, width int) *Tensor {
+	if !p.made() || width < 0 {
+		return &Tensor{}
+	}
+	n := int64(dt.Size()) * int64(p.rows) * int64(width)
+	if err := p.count(n); err != nil {
 		p.err = cmp.Or(p.err, err)
-		return &tensor{}
+		return &Tensor{}
 	}
 	key, room := poolKey{dt, width, p.of}, p.room[p.of]
 	b := p.take(key, p.rows*width)
-	if b == nil {
+	switch {
+	case b != nil:
+	case p.counts:
+		b = &buffer{}
+	default:
 		all, free, err := snug.MakeView(p.dev, dt, room*width)
 		if p.err = cmp.Or(p.err, err); err != nil {
-			p.holder.Add(-int64(dt.Size() * p.rows * width))
-			return &tensor{}
+			p.holder.Add(-n)
+			return &Tensor{}
 		}
 		b = &buffer{key: key, all: all, free: free}
-		b.t.buffer = b
 		p.all = append(p.all, b)
 		p.held += int64(all.Bytes())
 	}
-	b.used, b.by = true, p.holder
-	b.t.View = part(b.all, 0, p.rows*width)
-	p.used += int64(b.t.Bytes())
+	b.used, b.by, b.bytes, b.t.buffer = true, p.holder, n, b
+	if !p.counts {
+		b.t.View = part(b.all, 0, p.rows*width)
+	}
+	p.used += n
 	p.peak = max(p.peak, p.used)
 	return &b.t
 }
@@ -161,39 +183,66 @@ func (p *pool) count(n int64) error {
 	return err
 }
 
-// give makes the holder to count a tensor, in place of the holder that counts it now.
-func (p *pool) give(t *tensor, to *meter.Holder) {
-	if t.buffer == nil || !t.buffer.used {
+// Hold makes h count the tensors that Get returns from now on, in the Monitor of the options.
+func (p *pool) Hold(h *meter.Holder) { p.holder = h }
+
+// Give makes a holder count a tensor, in place of the holder that counts it now.
+func (p *pool) Give(t *Tensor, to *meter.Holder) {
+	if t == nil || t.buffer == nil || !t.buffer.used {
 		return
 	}
-	n := int64(t.Bytes())
-	t.buffer.by.Add(-n)
-	to.Add(n)
+	t.buffer.by.Add(-t.Bytes())
+	to.Add(t.Bytes())
 	t.buffer.by = to
 }
 
-// put frees tensors for reuse. It ignores nil and the empty tensors of a failed get.
-func (p *pool) put(list ...*tensor) {
+// Put frees tensors for reuse. It ignores nil, and tensors that are not of Get.
+func (p *pool) Put(list ...*Tensor) {
 	for _, t := range list {
 		if t == nil || t.buffer == nil {
 			continue
 		}
 		b := t.buffer
 		if !b.used {
-			panic("transformer: a tensor was freed twice") // a stage is wrong
+			panic("layers: a tensor was freed twice") // a layer is wrong
 		}
 		b.used = false
-		p.used -= int64(t.Bytes())
-		p.unused[b.key] = append(p.unused[b.key], b)
-		b.by.Add(-int64(t.Bytes()))
+		p.used -= b.bytes
+		b.by.Add(-b.bytes)
+		if !p.counts {
+			p.unused[b.key] = append(p.unused[b.key], b)
+		}
 	}
 }
+
+// Measure calls do, and returns how many bytes of tensors it held at most besides those that were in use before.
+func (p *pool) Measure(do func()) int64 {
+	if do == nil {
+		return 0
+	}
+	before, peak := p.used, p.peak
+	p.peak = before
+	do()
+	most := p.peak - before
+	p.peak = max(p.peak, peak)
+	return most
+}
+
+// Used returns the bytes of tensors in use, Peak the most since the batch began, and Held the bytes of all buffers, in
+// use or not.
+func (p *pool) Used() int64 { return p.used }
+
+// Peak returns the most bytes of tensors that were in use at a time since the batch began.
+func (p *pool) Peak() int64 { return p.peak }
+
+// Held returns the bytes of the buffers of tensors, in use or not.
+func (p *pool) Held() int64 { return p.held }
 
 // part returns n elements of v from lo on, which v must have.
 func part(v snug.View, lo, n int) snug.View {
 	s, err := v.Slice(lo, lo+n)
 	if err != nil {
-		panic(err) // the layout of the model is wrong
+		panic(err) // the layout of a layer is wrong
 	}
 	return s
 }

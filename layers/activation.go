@@ -1,0 +1,161 @@
+package layers
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/fused"
+)
+
+// Activation is the function between the matrices of an MLP, and a [Layer] that keeps nothing but its output.
+type Activation struct {
+	// plain computes act(x + bias), in place where out is x, and gated act(gate)·up.
+	plain         func(out, x, bias snug.View) error
+	plainBackward func(dx, dbias, dy, x, bias snug.View, into snug.Into, ws snug.View) error
+	gated         func(out, gate, up snug.View) error
+	gatedBackward func(dgate, dup, dy, gate, up snug.View) error
+}
+
+// The activations of package fused.
+var (
+	SiLU     = Activation{gated: fused.SwiGLU[snug.View], gatedBackward: fused.SwiGLUBackward[snug.View]} // x·sigmoid(x), of a gate
+	GELUTanh = Activation{plain: fused.BiasGELU[snug.View], plainBackward: fused.BiasGELUBackward[snug.View, snug.View, snug.View],
+		gated: fused.GeGLU[snug.View], gatedBackward: fused.GeGLUBackward[snug.View]} // GELU in the approximation by tanh
+	GELU = Activation{plain: fused.BiasGELUErf[snug.View], plainBackward: fused.BiasGELUErfBackward[snug.View, snug.View, snug.View]} // x·Φ(x), without a gate
+)
+
+// ClampedSwiGLU is gpt-oss's activation of a gate, see [fused.ClampedSwiGLU].
+func ClampedSwiGLU(alpha, limit float32) Activation {
+	return Activation{
+		gated: func(out, gate, up snug.View) error { return fused.ClampedSwiGLU(out, gate, up, alpha, limit) },
+		gatedBackward: func(dgate, dup, dy, gate, up snug.View) error {
+			return fused.ClampedSwiGLUBackward(dgate, dup, dy, gate, up, alpha, limit)
+		},
+	}
+}
+
+// compute computes act(gate)·up, or without a gate act(up + bias).
+func (a *Activation) compute(p *Pass, out, gate, up *Tensor, bias *Param) {
+	p.Do(func() error {
+		if gate != nil {
+			return a.gated(out.View, gate.View, up.View)
+		}
+		b, err := a.bias(p, up, bias)
+		if err != nil {
+			return err
+		}
+		return a.plain(out.View, up.View, b)
+	})
+}
+
+// bias returns the values of a bias, zeros without one.
+func (a *Activation) bias(p *Pass, up *Tensor, bias *Param) (snug.View, error) {
+	if bias != nil {
+		return bias.Value, nil
+	}
+	return p.zero(up.Len() / p.rows)
+}
+
+// gradients turns gate and up into their gradients, for the gradient d of the output.
+func (a *Activation) gradients(p *Pass, d, gate, up *Tensor, bias *Param) {
+	a.gradientsInto(p, up, d, gate, up, bias)
+}
+
+// gradientsInto is gradients with the gradient of up in dx.
+func (a *Activation) gradientsInto(p *Pass, dx, d, gate, up *Tensor, bias *Param) {
+	p.Do(func() error {
+		if gate != nil {
+			return a.gatedBackward(gate.View, dx.View, d.View, gate.View, up.View)
+		}
+		dbias, into, err := p.Gradient(bias)
+		if err != nil {
+			return err
+		}
+		cols := up.Len() / p.rows
+		ws, err := p.Workspace(fused.BiasGELUWorkspaceLen(p.rows, cols))
+		if err != nil {
+			return err
+		}
+		b, err := a.bias(p, up, bias)
+		if err != nil {
+			return err
+		}
+		return a.plainBackward(dx.View, dbias, d.View, up.View, b, into, ws)
+	})
+	p.Done(bias)
+}
+
+// Elementwise makes an Activation without a gate of a function and its derivative, which run in Go: for float32 on the CPU.
+// They are called from one goroutine, for finite and other numbers.
+func Elementwise(f, derivative func(x float32) float32) Activation {
+	if f == nil || derivative == nil {
+		return Activation{}
+	}
+	on := func(list ...snug.View) error {
+		for _, v := range list {
+			if v.Len() > 0 && (v.DType() != snug.F32 || !v.Device().IsCPU()) {
+				return fmt.Errorf("an Elementwise of %s on %s, want f32 on the CPU: %w", v.DType(), v.Device().Name(), snug.ErrDType)
+			}
+		}
+		return nil
+	}
+	return Activation{
+		plain: func(out, x, bias snug.View) error {
+			if err := on(out, x, bias); err != nil {
+				return err
+			}
+			y, b := out.Float32s(), bias.Float32s()
+			for i, x := range x.Float32s() {
+				y[i] = f(x + b[i%len(b)])
+			}
+			return nil
+		},
+		plainBackward: func(dx, dbias, dy, x, bias snug.View, into snug.Into, ws snug.View) error {
+			if err := on(dx, dy, x, bias); err != nil {
+				return err
+			}
+			d, g, b := dx.Float32s(), dy.Float32s(), bias.Float32s()
+			for i, x := range x.Float32s() {
+				d[i] = g[i] * derivative(x+b[i%len(b)])
+			}
+			if dbias.Len() == 0 {
+				return nil
+			}
+			return fused.BiasAddBackward(dbias, dx, into, ws)
+		},
+	}
+}
+
+// Width implements [Layer].
+func (a Activation) Width(in int) (int, error) {
+	if a.plain == nil {
+		return 0, fmt.Errorf("layers: a zero Activation, or one of a gate alone: %w", snug.ErrConfig)
+	}
+	return in, nil
+}
+
+// Params implements [Layer].
+func (a Activation) Params(func(*Param) bool) {}
+
+// Forward implements [Layer].
+func (a Activation) Forward(p *Pass, x *Tensor) *Tensor {
+	if p.refuses(a, x) {
+		return &Tensor{}
+	}
+	y := p.Get(p.width(x))
+	a.compute(p, y, nil, x, nil)
+	return y
+}
+
+// ForwardSave implements [Layer]. It keeps the output alone.
+func (a Activation) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) { return saveOutput(p, a, x) }
+
+// Backward implements [Layer]. It turns dy, in place, into the gradient of x.
+func (a Activation) Backward(p *Pass, x *Tensor, _ Saved, dy *Tensor) *Tensor {
+	if !p.refuses(a, x) {
+		a.gradientsInto(p, dy, dy, nil, x, nil)
+	}
+	return dy
+}
+
+func (Activation) cheap() {}

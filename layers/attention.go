@@ -1,0 +1,416 @@
+package layers
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/attention"
+	"github.com/snug-ml/snug/fused"
+)
+
+// Attention is y = x + post(out(attention(rope(norm(q·h)), rope(norm(k·h)), v·h))) for h = norm(x). Zero norms are the
+// identity, and without a Rope q and k are not rotated. Queries of Heads heads share the keys and values of KVHeads heads.
+// It keeps q, k, v, the output of attention and a number for each row and head; the backward step computes the norm again.
+type Attention struct {
+	Norm                    Norm
+	QKV, Out                []Linear // QKV: three layers, or one for q, k and v side by side; Out: one
+	QNorm, KNorm            Norm     // of heads
+	Post                    Norm     // of the output
+	Sinks                   *Param   // of Heads elements, see [attention.Sinks]; nil for none
+	Rope                    *Angles  // nil for none
+	Heads, KVHeads, HeadDim int
+	Scale                   float64 // factor of q·k
+	Softcap                 float64 // see [attention.Options]
+	Window                  int     // keys that a query sees; 0 for all
+	Bidirectional           bool    // a query sees later keys too
+	// Plain computes attention without tiles, with all scores of a head in memory, and keeps the probabilities, so that a
+	// program can measure what tiles save. It works on the CPU, without Softcap, and not with Bidirectional.
+	Plain bool
+}
+
+// NewAttention returns a causal Attention with an RMSNorm, without rope and biases. Its parameters are name.norm, name.q, name.k,
+// name.v and name.out, each with .weight; name.out begins as 0. width is a multiple of heads, and heads of kvHeads.
+func NewAttention(name string, width, heads, kvHeads int) *Attention {
+	dim := width / max(1, heads)
+	a := &Attention{
+		Norm: *NewRMSNorm(name+".norm", width), Heads: heads, KVHeads: kvHeads, HeadDim: dim, Scale: 1 / math.Sqrt(float64(max(1, dim))),
+		Out: []Linear{*newLast(name+".out", heads*dim, width)},
+	}
+	for _, l := range []struct {
+		name  string
+		heads int
+	}{{".q", heads}, {".k", kvHeads}, {".v", kvHeads}} {
+		a.QKV = append(a.QKV, *NewLinear(name+l.name, width, l.heads*dim, false))
+	}
+	return a
+}
+
+// Width implements [Layer].
+func (b *Attention) Width(in int) (int, error) {
+	switch {
+	case b == nil || len(b.QKV) != 1 && len(b.QKV) != 3 || len(b.Out) != 1:
+		return 0, fmt.Errorf("layers: an Attention without QKV or Out: %w", snug.ErrConfig)
+	case b.Heads < 1 || b.KVHeads < 1 || b.HeadDim < 1 || b.Heads%b.KVHeads != 0:
+		return 0, fmt.Errorf("layers: an Attention of %d heads and %d of keys, of %d elements: want a multiple: %w", b.Heads, b.KVHeads, b.HeadDim, snug.ErrConfig)
+	}
+	want := [...]int{b.queries(), b.keys(), b.keys()}
+	if b.packed() {
+		want[0] += 2 * b.keys()
+	}
+	for i := range b.QKV {
+		if b.QKV[i].Out != want[i] {
+			return 0, fmt.Errorf("layers: QKV %d of an Attention has %d outputs, want %d: %w", i, b.QKV[i].Out, want[i], snug.ErrConfig)
+		}
+	}
+	return in, blockWidth(in, b.Norm, b.Post, b.QKV, b.Out[0], b.queries())
+}
+
+type attentionSaved struct {
+	blockSaved
+	q, k, v  *Tensor // q and k before their norms, if they have norms, or after the rope
+	att, lse *Tensor
+}
+
+// Tensors implements [Saved].
+func (s *attentionSaved) Tensors(list []*Tensor) []*Tensor {
+	return append(s.blockSaved.Tensors(list), s.q, s.k, s.v, s.att, s.lse)
+}
+
+func (b *Attention) queries() int { return b.Heads * b.HeadDim }
+func (b *Attention) keys() int    { return b.KVHeads * b.HeadDim }
+func (b *Attention) dim() int     { return b.Out[0].Out }
+
+// frees reports whether the backward step frees what it keeps as soon as it can. Where queries are as wide as the
+// output, gradients take that memory.
+func (b *Attention) frees() bool { return b.queries() == b.dim() }
+
+// options returns the options of package attention for the batch.
+func (b *Attention) options(p *Pass) attention.Options {
+	scale, window := b.Scale, b.Window
+	if b.Rope != nil {
+		// The factor a of a rope multiplies its sines and cosines, and so both q and k; it enters here as a², because the
+		// angles that fused.Rotary takes are plain rotations. Gradients of q and k are then right too.
+		scale *= b.Rope.attention * b.Rope.attention
+	}
+	if window >= p.Batch.Longest {
+		window = 0
+	}
+	o := attention.Options{
+		Batch: p.Batch.Sequences, Heads: b.Heads, KVHeads: b.KVHeads, SeqQ: p.Batch.Rows / p.Batch.Sequences, Dim: b.HeadDim,
+		Causal: !b.Bidirectional, Window: attention.Window{Left: window}, Scale: float32(scale), Softcap: float32(b.Softcap),
+	}
+	if p.Batch.Starts != nil {
+		o.SeqQ, o.QStarts = p.Batch.Rows, p.Batch.Starts
+	}
+	if b.packed() {
+		return attention.PackedQKV(o)
+	}
+	return attention.SequenceMajor(o)
+}
+
+func (b *Attention) packed() bool { return len(b.QKV) == 1 }
+
+// project computes q, k and v from the normalized input.
+func (b *Attention) project(p *Pass, s Stats, x *Tensor) (q, k, v *Tensor) {
+	h := p.Get(b.dim())
+	q, k, v = b.makeQKV(p)
+	b.Norm.Compute(p, h, s, x)
+	for i, y := range [...]*Tensor{q, k, v} {
+		if y != nil {
+			b.QKV[i].compute(p, y, h, 0)
+		}
+	}
+	p.Put(h)
+	return q, k, v
+}
+
+// makeQKV makes tensors for q, k and v, or one for all three.
+func (b *Attention) makeQKV(p *Pass) (q, k, v *Tensor) {
+	if b.packed() {
+		return p.Get(b.queries() + 2*b.keys()), nil, nil
+	}
+	return p.Get(b.queries()), p.Get(b.keys()), p.Get(b.keys())
+}
+
+// ready applies the rope to q and k. If they have norms, it first normalizes them into
+// new tensors, which the caller frees, and writes the statistics to qs and ks.
+func (b *Attention) ready(p *Pass, qs, ks Stats, q, k *Tensor) (*Tensor, *Tensor) {
+	if b.QNorm.Weight != nil {
+		from, fromK := q, k
+		q, k = p.Get(b.queries()), p.Get(b.keys())
+		b.QNorm.Compute(p, q, qs, from)
+		b.KNorm.Compute(p, k, ks, fromK)
+	}
+	b.rotate(p, q, b.Heads)
+	b.rotate(p, k, b.KVHeads)
+	return q, k
+}
+
+// Query computes q, k and v of the rows of x as attention takes them; k and v are nil if they lie in q. The caller frees
+// them.
+func (b *Attention) Query(p *Pass, x *Tensor) (q, k, v *Tensor) {
+	if p.refuses(b, x) {
+		return &Tensor{}, nil, nil
+	}
+	q, k, v = b.project(p, Stats{}, x)
+	if b.QNorm.Weight != nil {
+		b.QNorm.Compute(p, q, Stats{}, q)
+		b.KNorm.Compute(p, k, Stats{}, k)
+	}
+	b.rotate(p, q, b.Heads)
+	b.rotate(p, k, b.KVHeads)
+	return q, k, v
+}
+
+// Leave returns the output for x and the output of attention, which it frees.
+func (b *Attention) Leave(p *Pass, x, att *Tensor) *Tensor {
+	if p.refuses(b, x) {
+		return &Tensor{}
+	}
+	y := p.Get(b.dim())
+	leave(p, y, x, att, &b.Out[0], b.Post, nil)
+	p.Put(att)
+	return y
+}
+
+// Forward implements [Layer].
+func (b *Attention) Forward(p *Pass, x *Tensor) *Tensor {
+	if p.refuses(b, x) {
+		return &Tensor{}
+	}
+	q, k, v := b.Query(p, x)
+	att := p.Get(b.queries())
+	b.attend(p, att, nil, q, k, v)
+	p.Put(q, k, v)
+	return b.Leave(p, x, att)
+}
+
+// save computes everything except the output, whose tensor it allocates.
+func (b *Attention) save(p *Pass, x *Tensor) *attentionSaved {
+	s := newSaved[attentionSaved](p)
+	s.y, s.norm = p.Get(b.dim()), b.Norm.NewStats(p, 1)
+	s.keepPost(p, b.Post, b.dim())
+	s.att, s.lse = p.Get(b.queries()), b.keepScores(p)
+	s.q, s.k, s.v = b.project(p, s.norm, x)
+	q, k := b.ready(p, Stats{}, Stats{}, s.q, s.k)
+	b.attend(p, s.att, s.lse, q, k, s.v)
+	if b.QNorm.Weight != nil {
+		p.Put(q, k)
+	}
+	return s
+}
+
+// ForwardSave implements [Layer].
+func (b *Attention) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
+	if p.refuses(b, x) {
+		return &Tensor{}, &attentionSaved{}
+	}
+	s := b.save(p, x)
+	leave(p, s.y, x, s.att, &b.Out[0], b.Post, &s.blockSaved)
+	return s.y, s
+}
+
+// Resave implements [Resaver]. It leaves out the last product, unless its norm needs it.
+func (b *Attention) Resave(p *Pass, x *Tensor) Saved {
+	if p.refuses(b, x) {
+		return &attentionSaved{}
+	}
+	s := b.save(p, x)
+	if b.Post.Weight != nil {
+		leave(p, s.y, x, s.att, &b.Out[0], b.Post, &s.blockSaved)
+	}
+	return s
+}
+
+// Backward implements [Layer]. It turns dy, in place, into the gradient of x.
+func (b *Attention) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor {
+	if p.refuses(b, x) {
+		return dy
+	}
+	b.backward(p, x, kept.(*attentionSaved), dy)
+	return dy
+}
+
+func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d *Tensor) {
+	if b.frees() { // the next stage, which read y, is done with its backward step
+		p.Put(s.y)
+		s.y = nil
+	}
+	dout := leaveBackward(p, d, b.Post, &s.blockSaved)
+	out := &b.Out[0]
+	out.weightGradients(p, s.att, dout)
+	datt := p.Get(b.queries())
+	out.inputGradients(p, datt, dout, s.att, inner(p, s.att, b.Out)[0], 0)
+	p.Done(out.Weight, out.Bias)
+	if dout != d {
+		p.Put(dout)
+	}
+	var qs, ks Stats
+	q, k := s.q, s.k
+	if b.QNorm.Weight != nil {
+		qs, ks = b.QNorm.NewStats(p, b.Heads), b.KNorm.NewStats(p, b.KVHeads)
+		q, k = b.ready(p, qs, ks, q, k)
+	}
+	dq, dk, dv := b.makeQKV(p)
+	b.attendBackward(p, dq, dk, dv, datt, q, k, s.v, s.att, s.lse)
+	p.Put(datt)
+	b.rotateBack(p, dq, b.Heads)
+	b.rotateBack(p, dk, b.KVHeads)
+	if b.QNorm.Weight != nil {
+		p.Put(q, k)
+		b.QNorm.Gradients(p, dq, dq, qs, s.q, 0)
+		b.KNorm.Gradients(p, dk, dk, ks, s.k, 0)
+		p.Put(qs.rstd, ks.rstd)
+	}
+	if b.frees() {
+		p.Put(s.att, s.q, s.k, s.v)
+		s.att, s.q, s.k, s.v = nil, nil, nil, nil
+	}
+	h := p.Get(b.dim())
+	if anyTrains(b.QKV) {
+		b.Norm.Compute(p, h, Stats{}, x)
+	}
+	dh := linearBackward(p, h, b.QKV, dq, dk, dv)
+	p.Put(dq, dk, dv)
+	b.Norm.Gradients(p, d, dh, s.norm, x, 1)
+	p.Put(dh)
+}
+
+// rotate turns the heads of x by their positions.
+func (b *Attention) rotate(p *Pass, x *Tensor, heads int) {
+	if b.Rope == nil {
+		return
+	}
+	p.Do(func() error {
+		if err := b.Rope.Prepare(p.Batch.Longest); err != nil {
+			return err
+		}
+		return fused.Rotary(x.View, b.Rope.table.v, p.Batch.Positions, fused.RotaryOptions{Heads: heads, Dim: b.HeadDim})
+	})
+}
+
+// rotateBack turns the gradient of rotate's result.
+func (b *Attention) rotateBack(p *Pass, dx *Tensor, heads int) {
+	if b.Rope == nil {
+		return
+	}
+	p.Do(func() error {
+		return fused.RotaryBackward(dx.View, b.Rope.table.v, p.Batch.Positions, fused.RotaryOptions{Heads: heads, Dim: b.HeadDim})
+	})
+}
+
+// keepScores returns what attend keeps for the backward pass: a number for each row and head, or all probabilities.
+func (b *Attention) keepScores(p *Pass) *Tensor {
+	if b.Plain {
+		return p.Get(b.Heads * (p.Batch.Longest + b.sinkColumns()))
+	}
+	return p.Stat(b.Heads)
+}
+
+// Options returns the options of package attention for the batch and layer: those of [Attention.Query]'s results.
+func (b *Attention) Options(p *Pass) attention.Options {
+	if b == nil || p == nil || p.Batch.Sequences < 1 {
+		return attention.Options{}
+	}
+	c := b.options(p)
+	b.sinks(p, &c)
+	return c
+}
+
+// attend computes out = attention(q, k, v) and writes to lse, unless it is nil, what attendBackward needs. If k and v
+// are nil, the rows of q have q, k and v side by side.
+func (b *Attention) attend(p *Pass, out, lse, q, k, v *Tensor) {
+	c := b.Options(p)
+	p.macs += float64(p.rows) * float64(p.Batch.Longest) * float64(b.queries())
+	p.Do(func() error {
+		if b.Plain {
+			return b.plainForward(p, out, lse, q, k, v, c)
+		}
+		q, k, v := b.split(q, k, v)
+		return attention.Forward(out.View, viewOf(lse), q, k, v, c)
+	})
+}
+
+func (b *Attention) attendBackward(p *Pass, dq, dk, dv, dout, q, k, v, out, lse *Tensor) {
+	c := b.Options(p)
+	c.Sinks.Grad = b.sinkGradient(p)
+	p.macs += 2.5 * float64(p.rows) * float64(p.Batch.Longest) * float64(b.queries())
+	p.Do(func() error {
+		if b.Plain {
+			return b.plainBackward(p, dq, dk, dv, dout, q, k, v, lse, c)
+		}
+		ws, err := p.Workspace(b.Heads * p.Batch.Rows) // an element for each query and head
+		if err != nil {
+			return err
+		}
+		q, k, v := b.split(q, k, v)
+		dq, dk, dv := b.split(dq, dk, dv)
+		return attention.Backward(dq, dk, dv, dout.View, q, k, v, out.View, lse.View, c, ws)
+	})
+	b.addSinks(p)
+}
+
+// split returns the vectors of q, k and v. Those of packed rows all lie in q.
+func (b *Attention) split(q, k, v *Tensor) (snug.View, snug.View, snug.View) {
+	if k != nil {
+		return q.View, k.View, v.View
+	}
+	queries, keys, n := b.queries(), b.keys(), q.Len()
+	return q.View, part(q.View, queries, n-queries), part(q.View, queries+keys, n-queries-keys)
+}
+
+// sinkColumns returns the number of probabilities of a row that are not of keys: its sink's, if there is one.
+func (b *Attention) sinkColumns() int {
+	if b.Sinks != nil {
+		return 1
+	}
+	return 0
+}
+
+// sinks gives c the sinks in float32, as package attention takes them. They stay there until the next layer's.
+func (b *Attention) sinks(p *Pass, c *attention.Options) {
+	if b.Sinks == nil || p.counts {
+		return
+	}
+	p.Do(func() error {
+		if err := p.GrowSinks(b.Heads); err != nil {
+			return err
+		}
+		c.Sinks.X = part(p.sunk.v, 0, b.Heads)
+		return amp.Cast(c.Sinks.X, b.Sinks.Value)
+	})
+}
+
+// sinkGradient returns where a backward step of attention writes the gradient of sinks, empty if they do not train.
+func (b *Attention) sinkGradient(p *Pass) snug.View {
+	if b.Sinks == nil || !b.Sinks.Trains || p.sunk.v.Len() == 0 {
+		return snug.View{}
+	}
+	return part(p.sunk.v, b.Heads, b.Heads)
+}
+
+// addSinks adds to the window the gradient that attention wrote to sinkGradient.
+func (b *Attention) addSinks(p *Pass) {
+	if b.Sinks == nil || !b.Sinks.Trains {
+		return
+	}
+	p.Do(func() error {
+		acc, into, err := p.Gradient(b.Sinks)
+		if err != nil {
+			return err
+		}
+		ws, err := p.Workspace(fused.BiasAddWorkspaceLen(1, b.Heads))
+		if err != nil {
+			return err
+		}
+		return fused.BiasAddBackward(acc, b.sinkGradient(p), into, ws)
+	})
+	p.Done(b.Sinks)
+}
+
+// Params implements [Layer].
+func (b *Attention) Params(yield func(*Param) bool) {
+	yieldAll(yield, b.Norm.list(), listOf(b.QKV), b.QNorm.list(), b.KNorm.list(), []*Param{b.Sinks}, listOf(b.Out), b.Post.list())
+}

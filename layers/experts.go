@@ -1,0 +1,291 @@
+package layers
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/fused"
+)
+
+// Experts is a mixture of experts (Shazeer et al. 2017, arXiv:1701.06538), MLPs with a gate of which a router chooses a few for
+// each row:
+//
+//	y = x + Σ weight·down(act(gate·h)·up·h)   over the experts that the router chooses for a row, h = norm(x)
+//
+// Rows are grouped by expert, without padding: the rows of an expert are copied into one tensor, and the products of
+// the expert run over this tensor only. The layer keeps its output and the router's logits. The backward step routes by
+// these logits again, so it chooses the same experts, and recomputes the inner activations, one expert at a time.
+// Besides tensors of all rows, a step holds the inner activations of one expert at a time, at most of the largest group,
+// and on the host 12 bytes for each row and chosen expert. An expert that no row chooses is not read, and its gradients
+// are 0.
+type Experts struct {
+	Norm       Norm
+	Router     Linear // to an element for each expert
+	Routing    fused.Router
+	Experts    []Expert
+	Activation Activation
+	Balance    *Balance         // nil for none
+	Prefetch   func(expert int) // unless nil, asks for the matrices of an expert that is needed next
+
+	entered uint64 // number of the last pass in which the layer's choice was added to the balancing loss
+}
+
+// Expert has the matrices of an expert: gate and up, and down.
+type Expert struct{ In, Down []Linear }
+
+// NewExperts returns Experts with an RMSNorm, of which the router chooses so many for each row by a softmax, without biases. Its
+// parameters are name.norm, name.router, and for each expert name.0.gate, name.0.up and name.0.down, which begins as 0.
+func NewExperts(name string, width, hidden, count, chosen int) *Experts {
+	b := &Experts{
+		Norm: *NewRMSNorm(name+".norm", width), Router: *NewLinear(name+".router", width, count, false), Activation: SiLU,
+		Routing: fused.Router{Experts: count, Chosen: chosen, Normalize: true},
+	}
+	for i := range count {
+		e := NewMLP(fmt.Sprint(name, ".", i), width, hidden, SiLU, true)
+		b.Experts = append(b.Experts, Expert{e.In, e.Down})
+	}
+	return b
+}
+
+type expertsSaved struct {
+	blockSaved
+	logits *Tensor // of the router
+}
+
+// Tensors implements [Saved].
+func (s *expertsSaved) Tensors(list []*Tensor) []*Tensor {
+	return append(s.blockSaved.Tensors(list), s.logits)
+}
+
+// Width implements [Layer].
+func (b *Experts) Width(in int) (int, error) {
+	switch {
+	case b == nil || len(b.Experts) == 0 || b.Routing.Experts != len(b.Experts) || b.Routing.Chosen < 1 || b.Routing.Chosen > len(b.Experts):
+		return 0, fmt.Errorf("layers: Experts without experts, or with another Routing: %w", snug.ErrConfig)
+	case b.Activation.gated == nil:
+		return 0, fmt.Errorf("layers: Experts want the Activation of a gate: %w", snug.ErrConfig)
+	}
+	for i := range b.Experts {
+		e := &b.Experts[i]
+		if len(e.In) != 2 || len(e.Down) != 1 {
+			return 0, fmt.Errorf("layers: expert %d has %d and %d matrices, want 2 and 1: %w", i, len(e.In), len(e.Down), snug.ErrConfig)
+		}
+		if err := blockWidth(in, b.Norm, Norm{}, e.In, e.Down[0], e.In[0].Out); err != nil {
+			return 0, err
+		}
+	}
+	_, err := b.Router.Width(in)
+	return in, err
+}
+
+// Params implements [Layer].
+func (b *Experts) Params(yield func(*Param) bool) {
+	lists := [][]*Param{b.Norm.list(), b.Router.list()}
+	for i := range b.Experts {
+		lists = append(lists, listOf(b.Experts[i].In), listOf(b.Experts[i].Down))
+	}
+	yieldAll(yield, lists...)
+}
+
+// Forward implements [Layer].
+func (b *Experts) Forward(p *Pass, x *Tensor) *Tensor {
+	if p.refuses(b, x) {
+		return &Tensor{}
+	}
+	y := p.Get(b.dim())
+	p.Put(b.forward(p, Stats{}, y, x))
+	return y
+}
+
+// ForwardSave implements [Layer].
+func (b *Experts) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
+	if p.refuses(b, x) {
+		return &Tensor{}, &expertsSaved{}
+	}
+	s := newSaved[expertsSaved](p)
+	s.y, s.norm = p.Get(b.dim()), b.Norm.NewStats(p, 1)
+	s.logits = b.forward(p, s.norm, s.y, x)
+	return s.y, s
+}
+
+// Resave implements [Resaver]. It computes only the norm and the router's logits.
+func (b *Experts) Resave(p *Pass, x *Tensor) Saved {
+	if p.refuses(b, x) {
+		return &expertsSaved{}
+	}
+	s := newSaved[expertsSaved](p)
+	s.y, s.norm = p.Get(b.dim()), b.Norm.NewStats(p, 1)
+	h := p.Get(b.dim())
+	s.logits = b.logits(p, s.norm, h, x)
+	p.Put(h)
+	return s
+}
+
+func (b *Experts) dim() int    { return b.Router.In }
+func (b *Experts) hidden() int { return b.Experts[0].Down[0].In }
+
+// logits computes h = norm(x), and returns the router's logits.
+func (b *Experts) logits(p *Pass, s Stats, h, x *Tensor) *Tensor {
+	logits := p.Get(len(b.Experts))
+	b.Norm.Compute(p, h, s, x)
+	b.Router.compute(p, logits, h, 0)
+	return logits
+}
+
+// forward computes y, and returns the router's logits.
+func (b *Experts) forward(p *Pass, s Stats, y, x *Tensor) *Tensor {
+	h := p.Get(b.dim())
+	logits := b.logits(p, s, h, x)
+	b.route(p, logits)
+	b.add(p, logits)
+	b.clear(p, y)
+	for i := range b.Experts {
+		e := &b.Experts[i]
+		if !b.begin(p, i) {
+			continue
+		}
+		in := b.pick(p, h)
+		gate, up := b.project(p, e, in)
+		b.Activation.compute(p, up, gate, up, nil)
+		p.Put(gate)
+		e.Down[0].compute(p, in, up, 0) // in is no longer needed as input
+		p.Put(up)
+		b.addWeighted(p, y, in)
+		p.Put(in)
+	}
+	b.finish(p)
+	b.unroute(p)
+	p.Put(h)
+	p.Do(func() error { return fused.Add(y.View, y.View, x.View) })
+	return logits
+}
+
+// project computes gate and up.
+func (b *Experts) project(p *Pass, e *Expert, in *Tensor) (gate, up *Tensor) {
+	gate, up = p.Get(b.hidden()), p.Get(b.hidden())
+	e.In[0].compute(p, gate, in, 0)
+	e.In[1].compute(p, up, in, 0)
+	return gate, up
+}
+
+// begin makes the operations that follow run over the rows of an expert, and asks for the matrices of the next expert
+// that has rows. It reports whether the expert has any.
+func (b *Experts) begin(p *Pass, expert int) bool {
+	if p.counts {
+		p.group(b.group(p.Batch))
+		return true
+	}
+	if p.Err = cmp.Or(p.Failed(), p.ctx.Err()); p.Err != nil || !p.routed.group(expert) {
+		return false
+	}
+	p.group(len(p.routed.groupRows))
+	if b.Prefetch != nil {
+		if next := p.routed.after(expert); next < len(b.Experts) {
+			b.Prefetch(next)
+		}
+	}
+	return true
+}
+
+// group returns the rows of the largest group of an expert that costs count.
+func (b *Experts) group(batch Batch) int {
+	if batch.Group > 0 {
+		return batch.Group
+	}
+	return batch.Sequences * GroupRows(batch.Longest, b.Routing.Experts, b.Routing.Chosen)
+}
+
+// finish makes the operations that follow run over all rows.
+func (b *Experts) finish(p *Pass) { p.whole(p.Batch.Rows) }
+
+// Backward implements [Layer]. It turns dy, in place, into the gradient of x.
+func (b *Experts) Backward(p *Pass, x *Tensor, kept Saved, d *Tensor) *Tensor {
+	if p.refuses(b, x) {
+		return d
+	}
+	s := kept.(*expertsSaved)
+	h, dh := p.Get(b.dim()), p.Get(b.dim())
+	b.Norm.Compute(p, h, Stats{}, x)
+	b.route(p, s.logits)
+	p.routed.dweights = p.Stat(b.Routing.Chosen)
+	b.clear(p, dh)
+	for i := range b.Experts {
+		if b.begin(p, i) {
+			b.expertBackward(p, &b.Experts[i], dh, d, h)
+		} else {
+			b.expertIdle(p, &b.Experts[i])
+		}
+	}
+	b.finish(p)
+	dlogits := p.Get(len(b.Experts))
+	b.routeBackward(p, dlogits, s.logits)
+	b.unroute(p)
+	b.Router.weightGradients(p, h, dlogits)
+	b.Router.inputGradient(p, dh, dlogits, 1)
+	p.Done(b.Router.Weight, b.Router.Bias)
+	p.Put(h, dlogits)
+	b.Norm.Gradients(p, d, dh, s.norm, x, 1)
+	p.Put(dh)
+	return d
+}
+
+// expertBackward adds an expert's part of the gradient of h to dh, given the gradient d of y. It sets the gradients of
+// the router's weights for the rows of the expert, and adds to the gradients of the expert's parameters.
+func (b *Experts) expertBackward(p *Pass, e *Expert, dh, d, h *Tensor) {
+	in := b.pick(p, h)
+	gate, up := b.project(p, e, in)
+	act, out := p.Get(b.hidden()), p.Get(b.dim())
+	b.Activation.compute(p, act, gate, up, nil)
+	e.Down[0].compute(p, out, act, 0)
+	b.addWeightedBackward(p, out, d)
+	dact := linearBackward(p, act, e.Down, out)
+	p.Put(out)
+	b.Activation.gradients(p, dact, gate, up, nil)
+	p.Put(dact)
+	din := linearBackward(p, in, e.In, gate, up)
+	p.Put(gate, up)
+	b.addPicked(p, dh, din)
+	p.Put(din)
+}
+
+// expertIdle completes the gradients of an expert that has no rows.
+func (b *Experts) expertIdle(p *Pass, e *Expert) {
+	for _, list := range [...][]Linear{e.In, e.Down} {
+		for i := range list {
+			l := &list[i]
+			b.addNothing(p, l.Weight, l.Bias)
+			if a := l.Adapter; a != nil {
+				b.addNothing(p, a.ParamA, a.ParamB, a.ParamM)
+			}
+		}
+	}
+}
+
+// addNothing completes gradients to which this micro-batch adds nothing.
+func (b *Experts) addNothing(p *Pass, list ...*Param) {
+	for _, w := range list {
+		if w == nil || !w.Trains {
+			continue
+		}
+		p.Do(func() error {
+			acc, into, err := p.Gradient(w)
+			if err != nil || into.Beta == 1 {
+				return err
+			}
+			return multiply(acc, w.Len(), into.Beta)
+		})
+	}
+	p.Done(list...)
+}
+
+// clear sets the elements of x to 0.
+func (b *Experts) clear(p *Pass, x *Tensor) {
+	p.Do(func() error { return multiply(x.View, x.Len(), 0) })
+}
+
+// GroupRows returns the number of rows of a sequence that costs assume for the largest group of an expert: twice the mean.
+func GroupRows(rows, experts, chosen int) int {
+	e := int64(max(1, experts))
+	return int(min(int64(rows), (2*int64(rows)*int64(chosen)+e-1)/e))
+}

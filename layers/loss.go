@@ -1,0 +1,196 @@
+package layers
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/fused"
+)
+
+// Loss is the end of a model. Backward and Evaluate take the output of the last layer, which they only borrow.
+type Loss interface {
+	// Weight returns the weight of a sample of so many rows in a mean over several, the number of its targets.
+	Weight(s Sample, rows int) float64
+	// Evaluate returns the loss.
+	Evaluate(p *Pass, y *Tensor, s Sample) fused.Loss
+	// Backward also returns the gradient of scale times the mean loss, in memory of its own.
+	Backward(p *Pass, y *Tensor, s Sample, scale float32) (*Tensor, fused.Loss)
+	// Check returns an error unless the loss takes rows of so many elements.
+	Check(width int) error
+	// Params calls yield for each parameter.
+	Params(yield func(*Param) bool)
+}
+
+// MSE is the mean squared error against Sample.Y. The loss of a row is the mean over its elements.
+type MSE struct{}
+
+// Weight implements [Loss]: rows count.
+func (MSE) Weight(_ Sample, rows int) float64 { return float64(rows) }
+
+// Check implements [Loss].
+func (MSE) Check(int) error { return nil }
+
+// Params implements [Loss].
+func (MSE) Params(func(*Param) bool) {}
+
+// residual returns y - Sample.Y, and the loss.
+func (MSE) residual(p *Pass, y *Tensor, s Sample) (d *Tensor, loss fused.Loss) {
+	width := p.width(y)
+	d = p.Get(width)
+	p.Do(func() error {
+		if len(s.Y) != y.Len() {
+			return fmt.Errorf("the sample has %d elements of Y, want %d rows of %d: %w", len(s.Y), p.rows, width, snug.ErrShape)
+		}
+		host := make([]float32, len(s.Y))
+		for i, t := range s.Y {
+			host[i] = -t
+		}
+		if err := p.set(d.View, host); err != nil {
+			return err
+		}
+		if err := fused.Add(d.View, y.View, d.View); err != nil {
+			return err
+		}
+		if err := p.read(host, d.View); err != nil {
+			return err
+		}
+		for _, r := range host {
+			loss.Sum += float64(r) * float64(r) / float64(width)
+		}
+		loss.Targets, loss.Weight = p.rows, float64(p.rows)
+		return nil
+	})
+	return d, loss
+}
+
+// Evaluate implements [Loss].
+func (l MSE) Evaluate(p *Pass, y *Tensor, s Sample) fused.Loss {
+	if p == nil || y == nil {
+		return fused.Loss{}
+	}
+	d, loss := l.residual(p, y, s)
+	p.Put(d)
+	return loss
+}
+
+// Backward implements [Loss].
+func (l MSE) Backward(p *Pass, y *Tensor, s Sample, scale float32) (*Tensor, fused.Loss) {
+	if p == nil || y == nil {
+		return &Tensor{}, fused.Loss{}
+	}
+	d, loss := l.residual(p, y, s)
+	p.Do(func() error { return multiply(d.View, d.Len(), 2*scale/float32(d.Len())) })
+	return d, loss
+}
+
+// CrossEntropy is the cross-entropy against Sample.Labels of the logits y·Headᵀ, of which never more exist than those of some
+// rows, see [fused.CrossEntropy]. Negative labels are ignored.
+type CrossEntropy struct {
+	Head *Param // [classes, width]; the Table of an [Embedding] ties them
+}
+
+// NewCrossEntropy returns a CrossEntropy with the parameter name.weight.
+func NewCrossEntropy(name string, classes, width int) *CrossEntropy {
+	return &CrossEntropy{Head: newTable(name+".weight", classes, width)}
+}
+
+// Weight implements [Loss]: labels count that are not ignored.
+func (*CrossEntropy) Weight(s Sample, _ int) (n float64) {
+	for _, t := range s.Labels {
+		if t >= 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// Check implements [Loss].
+func (l *CrossEntropy) Check(width int) error {
+	if l == nil || l.Head == nil || len(l.Head.Shape) != 2 {
+		return fmt.Errorf("layers: a CrossEntropy without Head: %w", snug.ErrConfig)
+	}
+	return widthOf(l.Head.Name, width, l.Head.Shape[1])
+}
+
+// Params implements [Loss].
+func (l *CrossEntropy) Params(yield func(*Param) bool) { yieldAll(yield, []*Param{l.Head}) }
+
+// begin returns the loss of package fused and its workspace.
+func (l *CrossEntropy) begin(p *Pass) (c fused.CrossEntropy, ws snug.View, err error) {
+	c = fused.CrossEntropy{Vocab: l.Head.Shape[0], Cols: l.Head.Shape[1]}
+	if !p.dev.IsCPU() {
+		c.Tile, c.Chunk = c.Vocab, c.DeviceChunk()
+	}
+	ws, err = p.Workspace(c.WorkspaceLen(p.rows))
+	return c, ws, err
+}
+
+// Evaluate implements [Loss].
+func (l *CrossEntropy) Evaluate(p *Pass, y *Tensor, s Sample) (loss fused.Loss) {
+	if p == nil || l == nil || l.Head == nil {
+		return loss
+	}
+	p.Do(func() error {
+		c, ws, err := l.begin(p)
+		if err != nil {
+			return err
+		}
+		return l.Head.With(false, func(w snug.View) (err error) {
+			loss, err = fused.CrossEntropyLoss(c, y.View, w, s.Labels, ws)
+			return err
+		})
+	})
+	return loss
+}
+
+// Backward implements [Loss].
+func (l *CrossEntropy) Backward(p *Pass, y *Tensor, s Sample, scale float32) (dy *Tensor, loss fused.Loss) {
+	if p == nil || l == nil || l.Head == nil {
+		return &Tensor{}, loss
+	}
+	dy = p.Get(p.width(y))
+	p.Do(func() error {
+		c, ws, err := l.begin(p)
+		if err != nil {
+			return err
+		}
+		acc, into, err := p.Gradient(l.Head)
+		if err != nil {
+			return err
+		}
+		return l.Head.With(false, func(w snug.View) (err error) {
+			loss, err = fused.CrossEntropyBackward(c, dy.View, acc, y.View, w, s.Labels, scale/float32(l.Weight(s, p.rows)), into, ws)
+			return err
+		})
+	})
+	p.Done(l.Head)
+	return dy, loss
+}
+
+// set writes x to a vector of the type of activations.
+func (p *Pass) set(v snug.View, x []float32) error {
+	if p.dev.IsCPU() {
+		return amp.Cast(v, x)
+	}
+	low, _, err := snug.MakeView(snug.CPU(), p.DType, len(x))
+	if err != nil {
+		return err
+	}
+	if err := amp.Cast(low, x); err != nil {
+		return err
+	}
+	return snug.Copy(v, low)
+}
+
+// read writes a vector of the type of activations to x.
+func (p *Pass) read(x []float32, v snug.View) error {
+	low, _, err := snug.MakeView(snug.CPU(), p.DType, len(x))
+	if err != nil {
+		return err
+	}
+	if err := snug.Copy(low, v); err != nil {
+		return err
+	}
+	return amp.Cast(snug.ViewOf(x), low)
+}

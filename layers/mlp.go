@@ -1,0 +1,207 @@
+package layers
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+)
+
+// MLP is y = x + post(down(act(up·h + b))), or with a gate y = x + post(down(act(gate·h)·up·h)), for h = norm(x). The zero
+// Norm and Post are the identity. It keeps the inputs of the activation; the backward step computes the norm and the
+// activation again, which is cheap, and writes the gradients of gate and up over them.
+//
+// In tiles, see Options.Tiles, it keeps its output alone, and holds besides what one tile takes. The idea is from Bekman
+// et al. 2025, arXiv:2506.13996. The last bits of its parameters' gradients depend on the number of tiles, and nothing else.
+type MLP struct {
+	Norm     Norm
+	In, Down []Linear // In: gate and up, or up alone; Down: one
+	// Bias is of up without a gate, whose bias is a part of the activation.
+	Bias       *Param
+	Activation Activation
+	Post       Norm
+}
+
+// NewMLP returns an MLP with an RMSNorm, and with a gate if gated says so, without biases. Its parameters are name.norm, name.gate,
+// name.up and name.down, each with .weight; name.down begins as 0.
+func NewMLP(name string, width, hidden int, a Activation, gated bool) *MLP {
+	b := &MLP{Norm: *NewRMSNorm(name+".norm", width), Activation: a, Down: []Linear{*newLast(name+".down", hidden, width)}}
+	if gated {
+		b.In = append(b.In, *NewLinear(name+".gate", width, hidden, false))
+	}
+	b.In = append(b.In, *NewLinear(name+".up", width, hidden, false))
+	return b
+}
+
+// Width implements [Layer].
+func (b *MLP) Width(in int) (int, error) {
+	switch {
+	case b == nil || len(b.In) < 1 || len(b.In) > 2 || len(b.Down) != 1:
+		return 0, fmt.Errorf("layers: an MLP without In or Down: %w", snug.ErrConfig)
+	case len(b.In) == 1 && b.Activation.plain == nil || len(b.In) == 2 && b.Activation.gated == nil:
+		return 0, fmt.Errorf("layers: the Activation of %s does not go with %d matrices before it: %w", b.Down[0].Weight.Name, len(b.In), snug.ErrConfig)
+	case b.Bias != nil && b.Bias.Len() != b.Down[0].In:
+		return 0, fmt.Errorf("layers: the Bias of an MLP has %d elements, want %d: %w", b.Bias.Len(), b.Down[0].In, snug.ErrConfig)
+	}
+	return in, blockWidth(in, b.Norm, b.Post, b.In, b.Down[0], b.Down[0].In)
+}
+
+type mlpSaved struct {
+	blockSaved
+	gate, up *Tensor
+}
+
+// Tensors implements [Saved].
+func (s *mlpSaved) Tensors(list []*Tensor) []*Tensor {
+	return append(s.blockSaved.Tensors(list), s.gate, s.up)
+}
+
+// project computes gate and up from the normalized input; gate is nil if there is none.
+func (b *MLP) project(p *Pass, s Stats, x *Tensor) (gate, up *Tensor) {
+	h := p.Get(b.In[0].In)
+	b.Norm.Compute(p, h, s, x)
+	if len(b.In) == 2 {
+		gate = p.Get(b.In[0].Out)
+		b.In[0].compute(p, gate, h, 0)
+	}
+	l := &b.In[len(b.In)-1]
+	up = p.Get(l.Out)
+	l.compute(p, up, h, 0)
+	p.Put(h)
+	return gate, up
+}
+
+// Forward implements [Layer].
+func (b *MLP) Forward(p *Pass, x *Tensor) *Tensor {
+	if p.refuses(b, x) {
+		return &Tensor{}
+	}
+	if p.tiled() {
+		y := p.Get(b.Down[0].Out)
+		b.forwardTiles(p, y, x)
+		return y
+	}
+	return b.forward(p, nil, x)
+}
+
+// forward computes y, unless nil an existing tensor, and keeps nothing.
+func (b *MLP) forward(p *Pass, y, x *Tensor) *Tensor {
+	gate, up := b.project(p, Stats{}, x)
+	b.Activation.compute(p, up, gate, up, b.Bias)
+	p.Put(gate)
+	if y == nil {
+		y = p.Get(b.Down[0].Out)
+	}
+	leave(p, y, x, up, &b.Down[0], b.Post, nil)
+	p.Put(up)
+	return y
+}
+
+// Resave implements [Resaver]. It leaves out the activation and the last product, unless its norm needs them. With tiles
+// it leaves out all.
+func (b *MLP) Resave(p *Pass, x *Tensor) Saved {
+	if p.refuses(b, x) {
+		return &mlpSaved{}
+	}
+	s := newSaved[mlpSaved](p)
+	s.y = p.Get(b.Down[0].Out)
+	switch {
+	case p.tiled():
+	case b.Post.Weight == nil:
+		b.save(p, s, x)
+	default:
+		b.saveAll(p, s, s.y, x)
+	}
+	return s
+}
+
+// save computes everything except the output.
+func (b *MLP) save(p *Pass, s *mlpSaved, x *Tensor) {
+	s.norm = b.Norm.NewStats(p, 1)
+	s.keepPost(p, b.Post, b.Down[0].Out)
+	s.gate, s.up = b.project(p, s.norm, x)
+}
+
+// saveAll also computes the output y.
+func (b *MLP) saveAll(p *Pass, s *mlpSaved, y, x *Tensor) {
+	b.save(p, s, x)
+	act := p.Get(b.Down[0].In)
+	b.Activation.compute(p, act, s.gate, s.up, b.Bias)
+	leave(p, y, x, act, &b.Down[0], b.Post, &s.blockSaved)
+	p.Put(act)
+}
+
+// ForwardSave implements [Layer].
+func (b *MLP) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
+	if p.refuses(b, x) {
+		return &Tensor{}, &mlpSaved{}
+	}
+	s := newSaved[mlpSaved](p)
+	s.y = p.Get(b.Down[0].Out)
+	if p.tiled() {
+		b.forwardTiles(p, s.y, x)
+	} else {
+		b.saveAll(p, s, s.y, x)
+	}
+	return s.y, s
+}
+
+// forwardTiles computes y tile by tile.
+func (b *MLP) forwardTiles(p *Pass, y, x *Tensor) {
+	p.eachTile(func() { b.forward(p, p.rowsOf(&p.tile.y, y), p.rowsOf(&p.tile.x, x)) })
+}
+
+// Backward implements [Layer]. It turns dy, in place, into the gradient of x.
+func (b *MLP) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor {
+	if p.refuses(b, x) {
+		return dy
+	}
+	if !p.tiled() {
+		b.backward(p, x, kept.(*mlpSaved), dy)
+		return dy
+	}
+	p.eachTile(func() {
+		x, d := p.rowsOf(&p.tile.x, x), p.rowsOf(&p.tile.d, dy)
+		s := newSaved[mlpSaved](p)
+		if b.Post.Weight == nil {
+			b.save(p, s, x)
+		} else {
+			y := p.Get(b.Down[0].Out)
+			b.saveAll(p, s, y, x)
+			p.Put(y)
+		}
+		b.backward(p, x, s, d)
+		p.ReleaseSaved(s)
+	})
+	return dy
+}
+
+func (b *MLP) backward(p *Pass, x *Tensor, s *mlpSaved, d *Tensor) {
+	act := p.Get(b.Down[0].In)
+	if b.Down[0].Adapter != nil || b.Down[0].Weight.Trains {
+		b.Activation.compute(p, act, s.gate, s.up, b.Bias)
+	}
+	dout := leaveBackward(p, d, b.Post, &s.blockSaved)
+	dact := linearBackward(p, act, b.Down, dout) // the gradient of the activation's output
+	if dout != d {
+		p.Put(dout)
+	}
+	b.Activation.gradients(p, dact, s.gate, s.up, b.Bias)
+	p.Put(dact)
+	h := p.Get(b.In[0].In)
+	if anyTrains(b.In) {
+		b.Norm.Compute(p, h, Stats{}, x)
+	}
+	var dh *Tensor
+	if s.gate == nil {
+		dh = linearBackward(p, h, b.In, s.up)
+	} else {
+		dh = linearBackward(p, h, b.In, s.gate, s.up)
+	}
+	b.Norm.Gradients(p, d, dh, s.norm, x, 1)
+	p.Put(dh)
+}
+
+// Params implements [Layer].
+func (b *MLP) Params(yield func(*Param) bool) {
+	yieldAll(yield, b.Norm.list(), listOf(b.In), []*Param{b.Bias}, listOf(b.Down), b.Post.list())
+}

@@ -1,0 +1,334 @@
+package layers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/remat"
+)
+
+// Sample is a micro-batch of a [Model].
+type Sample struct {
+	X      []float32 // [rows, width]: the input, nil where the first layer is an [Embedding]
+	Tokens []int32   // the input of an Embedding: a token for each row
+	Y      []float32 // targets of [MSE], in the shape of the output
+	Labels []int32   // targets of [CrossEntropy], one for each row; negative ones are ignored
+	// Sequences is the number of sequences of equal length, for [Attention]; 0 is 1. Starts, unless nil, packs sequences of
+	// different lengths instead: sequence i has the rows Starts[i] to Starts[i+1]-1.
+	Sequences int
+	Starts    []int
+	Draw      uint64 // with Options.Seed it determines the random numbers of dropout; below 2^48
+}
+
+// Model is a chain of layers, each a stage, with a loss. It is a train.Model, and holds the parameters, activations and a
+// workspace. A Model is not safe for concurrent use.
+type Model struct {
+	// Report is what the last call of Backprop held and did.
+	Report remat.Report
+
+	pass   *Pass
+	loss   Loss
+	layers []Layer
+	params []*Param
+	free   []func() error
+	chain  *remat.Chain[*Tensor, Saved]
+	runner *remat.Runner[*Tensor, Saved]
+	width  int // of the input
+}
+
+// NewModel returns a model of layers for inputs of so many elements a row; width is 0 where the first layer is an [Embedding]. It
+// allocates the parameters that have no values, and fills them with their first values, which depend on the seed, their order and
+// nothing else. The layers belong to the model. A new model keeps all saved sets, see [Model.SetPlan].
+//
+// The error wraps [snug.ErrConfig] for a nil loss, for no layers or a nil one, and for parameters without a name or with the same
+// one, [snug.ErrShape] for layers that do not fit each other, [snug.ErrDType], [snug.ErrDevice] or [snug.ErrNoMemory].
+func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
+	if loss == nil || width < 0 {
+		return nil, fmt.Errorf("layers: NewModel: the loss is nil, or the width %d below 0: %w", width, snug.ErrConfig)
+	}
+	out, err := Sequential(list).Width(width)
+	if err == nil {
+		err = loss.Check(out)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p, err := NewPass(o)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{pass: p, loss: loss, layers: list, width: width, chain: p.Chain()}
+	if err := m.makeParams(); err != nil {
+		return nil, errors.Join(fmt.Errorf("layers: NewModel: %w", err), m.Close())
+	}
+	for _, l := range list {
+		m.chain.Stages = append(m.chain.Stages, stage{l, p})
+	}
+	if err := m.SetPlan(remat.Plan{}); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// makeParams lists and allocates the parameters.
+func (m *Model) makeParams() (err error) {
+	seen, names := map[*Param]bool{}, map[string]bool{}
+	add := func(w *Param) bool {
+		if w.uses++; seen[w] {
+			return true
+		}
+		if seen[w] = true; w.Name == "" || names[w.Name] || w.Len() < 1 {
+			err = fmt.Errorf("a parameter %q of %v elements: want a name of its own and elements: %w", w.Name, w.Shape, snug.ErrConfig)
+			return false
+		}
+		names[w.Name] = true
+		if err = m.makeParam(w); err != nil {
+			err = fmt.Errorf("%s of %v elements: %w", w.Name, w.Shape, err)
+		}
+		m.params = append(m.params, w)
+		return err == nil
+	}
+	for _, l := range m.layers {
+		if l.Params(add); err != nil {
+			return err
+		}
+	}
+	m.loss.Params(add)
+	return err
+}
+
+// makeParam allocates a parameter without values and fills it.
+func (m *Model) makeParam(w *Param) error {
+	if w.Quantized != nil || w.Pages != nil {
+		return nil
+	}
+	if w.Value.Len() > 0 {
+		if w.Value.Len() != w.Len() || w.Value.Device() != m.pass.dev {
+			return fmt.Errorf("a Value of %d elements on %s, want it on %s: %w", w.Value.Len(), w.Value.Device().Name(), m.pass.dev.Name(), snug.ErrShape)
+		}
+		return nil
+	}
+	v, free, err := snug.MakeView(m.pass.dev, m.pass.DType, w.Len())
+	if err != nil {
+		return err
+	}
+	w.Value, m.free = v, append(m.free, free)
+	rng, x := rand.New(rand.NewPCG(m.pass.Seed, uint64(len(m.params)))), make([]float32, w.Len())
+	for i := range x {
+		if x[i] = w.constant; w.deviation > 0 {
+			x[i] = float32(w.deviation * rng.NormFloat64())
+		}
+	}
+	return m.pass.set(v, x)
+}
+
+// Params returns the parameters, each once, in the order in which the model uses them. The list belongs to the model.
+func (m *Model) Params() []*Param {
+	if m == nil {
+		return nil
+	}
+	return m.params
+}
+
+// Trainable yields the parameters that train, as package train takes them.
+func (m *Model) Trainable() iter.Seq2[string, snug.View] {
+	return func(yield func(string, snug.View) bool) {
+		for _, w := range m.Params() {
+			if w.Trains && !yield(w.Name, w.Value) {
+				return
+			}
+		}
+	}
+}
+
+// Matrix returns the rows and columns of a parameter of two dimensions, except tables and heads: package train gives them to
+// optimizers that take matrices.
+func (m *Model) Matrix(name string) (rows, cols int) {
+	for _, w := range m.Params() {
+		if w.Name == name && len(w.Shape) == 2 && !w.table {
+			return w.Shape[0], w.Shape[1]
+		}
+	}
+	return 0, 0
+}
+
+// rows returns the rows of a sample, 0 for one that does not fit the model.
+func (m *Model) rows(s Sample) int {
+	if m == nil || m.pass == nil {
+		return 0
+	}
+	if m.width == 0 {
+		return len(s.Tokens)
+	}
+	return len(s.X) / m.width
+}
+
+// Weight returns the weight of a sample in a mean over several.
+func (m *Model) Weight(s Sample) float64 {
+	if m == nil || m.loss == nil {
+		return 0
+	}
+	return m.loss.Weight(s, m.rows(s))
+}
+
+// Costs returns the costs of the chain for batches of so many sequences with so many rows each, for the planners of package remat.
+// Sizes are exactly the bytes that Backprop holds. Times are 10⁹ multiply-adds of matrix products.
+func (m *Model) Costs(sequences, rows int) (remat.Costs, error) {
+	const most = 1<<31 - 1
+	if m == nil || m.pass == nil || sequences < 1 || rows < 1 || rows > most/sequences {
+		return remat.Costs{}, fmt.Errorf("layers: Costs: %d sequences of %d rows, or a model that NewModel did not make: want 1 to 2^31-1 rows: %w", sequences, rows, snug.ErrConfig)
+	}
+	b := Batch{Rows: sequences * rows, Sequences: sequences, Longest: rows}
+	width := m.width
+	costs := remat.Costs{Input: int64(m.pass.DType.Size()) * int64(b.Rows) * int64(width)}
+	for i, l := range m.layers {
+		c := m.pass.Cost(l, width, b)
+		c.Name = fmt.Sprint("layers.", i)
+		costs.Stages = append(costs.Stages, c)
+		width, _ = l.Width(width)
+	}
+	m.chain.Costs = &costs
+	return costs, nil
+}
+
+// SetPlan makes Backprop run a plan, which says what each layer keeps for its backward step and what it computes again. A plan
+// without operations keeps everything. Every plan gives the same gradients, bit for bit. Report.Mismatches lists what a call held
+// otherwise than the costs of the last call of Costs say.
+//
+// The error wraps [snug.ErrConfig] for a plan that is not valid, and [snug.ErrShape] for one of another number of layers.
+func (m *Model) SetPlan(plan remat.Plan) error {
+	if m == nil || m.pass == nil {
+		return fmt.Errorf("layers: SetPlan: a model that NewModel did not make: %w", snug.ErrConfig)
+	}
+	if len(plan.Ops) == 0 {
+		m.chain.Costs = nil
+	}
+	r, err := m.chain.NewRunner(plan)
+	if err != nil {
+		return fmt.Errorf("layers: SetPlan: %w", err)
+	}
+	m.runner = r
+	return nil
+}
+
+// begin prepares for a sample, and returns the input.
+func (m *Model) begin(s Sample) (*Tensor, error) {
+	rows := m.rows(s)
+	switch {
+	case m == nil || m.pass == nil:
+		return nil, fmt.Errorf("a model that NewModel did not make, or is closed: %w", snug.ErrConfig)
+	case rows < 1 || m.width > 0 && (len(s.X) != rows*m.width || s.Tokens != nil) || m.width == 0 && s.X != nil:
+		return nil, fmt.Errorf("a sample of %d elements and %d tokens, want rows of %d elements, or for 0 tokens: %w", len(s.X), len(s.Tokens), m.width, snug.ErrShape)
+	}
+	b := &m.pass.Batch
+	b.Draw, b.Tokens = s.Draw, s.Tokens
+	if err := b.shape(rows, s.Sequences, s.Starts); err != nil {
+		return nil, err
+	}
+	for _, w := range m.params {
+		w.used = 0
+	}
+	m.pass.Number++
+	if err := m.pass.Begin(); err != nil {
+		return nil, err
+	}
+	x := m.pass.Get(m.width)
+	m.pass.Do(func() error {
+		if m.width == 0 {
+			return nil
+		}
+		return m.pass.set(x.View, s.X)
+	})
+	return x, m.pass.Failed()
+}
+
+// end frees what a call holds.
+func (m *Model) end() {
+	if m != nil && m.pass != nil {
+		m.pass.PutAll()
+		m.pass.Window, m.pass.Batch.Tokens, m.pass.Batch.Starts = nil, nil, nil
+	}
+}
+
+// Backprop runs a micro-batch forward and backward. It adds to the window the gradients of scale times the mean loss, and returns
+// the loss, not scaled. The error wraps [snug.ErrShape] for a sample that does not fit the model, and [snug.ErrConfig] for a nil
+// window or a scale that is not finite. Or it comes from the window, the device or ctx. After an error the gradients in the window
+// are wrong.
+func (m *Model) Backprop(ctx context.Context, s Sample, scale float32, w Window) (loss fused.Loss, err error) {
+	if ctx == nil || w == nil || scale-scale != 0 {
+		return loss, fmt.Errorf("layers: Backprop: a nil context or window, or the scale %v: %w", scale, snug.ErrConfig)
+	}
+	defer m.end()
+	x, err := m.begin(s)
+	if err == nil && m.Weight(s) > 0 {
+		m.pass.Window = w
+		_, m.Report, err = m.runner.Run(ctx, x, func(y *Tensor) (d *Tensor, err error) {
+			d, loss = m.loss.Backward(m.pass.Start(ctx), y, s, scale)
+			return d, m.pass.Failed()
+		})
+	}
+	if err != nil {
+		return fused.Loss{}, fmt.Errorf("layers: Backprop: %w", err)
+	}
+	return loss, nil
+}
+
+// Evaluate returns the loss of a sample without training on it. Errors are those of Backprop.
+func (m *Model) Evaluate(ctx context.Context, s Sample) (loss fused.Loss, err error) {
+	err = m.eval(ctx, s, func(y *Tensor) error {
+		loss = m.loss.Evaluate(m.pass.Start(ctx), y, s)
+		return m.pass.Failed()
+	})
+	if err != nil {
+		return fused.Loss{}, fmt.Errorf("layers: Evaluate: %w", err)
+	}
+	return loss, nil
+}
+
+// Predict writes the output of the last layer for a sample to out, [rows, width of the output]. Errors are those of Backprop.
+func (m *Model) Predict(ctx context.Context, out []float32, s Sample) error {
+	err := m.eval(ctx, s, func(y *Tensor) error {
+		if y.Len() != len(out) {
+			return fmt.Errorf("out has %d elements, want %d: %w", len(out), y.Len(), snug.ErrShape)
+		}
+		return m.pass.read(out, y.View)
+	})
+	if err != nil {
+		return fmt.Errorf("layers: Predict: %w", err)
+	}
+	return nil
+}
+
+func (m *Model) eval(ctx context.Context, s Sample, do func(y *Tensor) error) error {
+	if ctx == nil {
+		return fmt.Errorf("the context is nil: %w", snug.ErrConfig)
+	}
+	defer m.end()
+	x, err := m.begin(s)
+	if err != nil {
+		return err
+	}
+	y, err := m.chain.Eval(ctx, x)
+	if err != nil {
+		return err
+	}
+	return do(y)
+}
+
+// Close frees the memory of a device; the model cannot be used afterwards. On the CPU the garbage collector frees it.
+func (m *Model) Close() (err error) {
+	if m == nil || m.pass == nil {
+		return nil
+	}
+	for _, free := range m.free {
+		err = errors.Join(err, free())
+	}
+	err = errors.Join(err, m.pass.Close())
+	m.pass, m.params, m.free = nil, nil, nil
+	return err
+}

@@ -1,0 +1,200 @@
+package layers
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/fused"
+)
+
+// Norm is a LayerNorm (Ba et al. 2016, arXiv:1607.06450), or without a Bias an RMSNorm (Zhang and Sennrich 2019,
+// arXiv:1910.07467), over as many elements as Weight has: a norm of heads takes rows of several heads. The zero Norm is
+// the identity.
+type Norm struct {
+	Weight, Bias *Param
+	Eps          float32
+	PlusOne      bool // multiplies by 1+w in place of w; see [Pass.GrowOnes]
+}
+
+// NewRMSNorm returns an RMSNorm over cols elements, with the parameter name.weight.
+func NewRMSNorm(name string, cols int) *Norm {
+	return &Norm{Weight: ones(name+".weight", cols), Eps: 1e-6}
+}
+
+// NewLayerNorm returns a LayerNorm over cols elements, with the parameters name.weight and name.bias.
+func NewLayerNorm(name string, cols int) *Norm {
+	return &Norm{Weight: ones(name+".weight", cols), Bias: newParam(name+".bias", 0, cols), Eps: 1e-5}
+}
+
+// Stats has the statistics of rows that a norm keeps for its backward step. Only a LayerNorm has a mean.
+type Stats struct{ mean, rstd *Tensor }
+
+// Release frees the statistics.
+func (s Stats) Release(p *Pass) {
+	if p.made() {
+		p.Put(s.mean, s.rstd)
+	}
+}
+
+// NewStats returns memory for the statistics, width of them for each row.
+func (n Norm) NewStats(p *Pass, width int) (s Stats) {
+	if n.Weight == nil || !p.made() {
+		return s
+	}
+	if s.rstd = p.Stat(width); n.Bias != nil {
+		s.mean = p.Stat(width)
+	}
+	return s
+}
+
+// gamma returns the factors of a norm: w, or 1+w in a vector that the next call overwrites.
+func (n Norm) gamma(p *Pass) (snug.View, error) {
+	w := n.Weight.Value
+	if !n.PlusOne {
+		return w, nil
+	}
+	if err := p.GrowOnes(w.Len()); err != nil {
+		return w, err
+	}
+	sum := part(p.plusOne.v, 0, w.Len())
+	return sum, fused.Add(sum, w, part(p.ones.v, 0, w.Len()))
+}
+
+// Compute computes out = norm(x), in place if both are the same. The zero Stats keep nothing.
+func (n Norm) Compute(p *Pass, out *Tensor, s Stats, x *Tensor) {
+	if n.Weight == nil {
+		if out != x {
+			p.copyTo(out, x)
+		}
+		return
+	}
+	p.Do(func() error {
+		gamma, err := n.gamma(p)
+		if err != nil {
+			return err
+		}
+		if n.Bias != nil {
+			return fused.LayerNorm(out.View, viewOf(s.mean), viewOf(s.rstd), x.View, gamma, n.Bias.Value, n.Eps)
+		}
+		return fused.RMSNorm(out.View, viewOf(s.rstd), x.View, gamma, n.Eps)
+	})
+}
+
+// Gradients computes dx = beta·dx + the gradient with respect to x, and adds the gradients of the parameters to the
+// window. beta is 0 or 1.
+func (n Norm) Gradients(p *Pass, dx, dy *Tensor, s Stats, x *Tensor, beta float32) {
+	if n.Weight == nil {
+		if beta == 0 && dx != dy {
+			p.copyTo(dx, dy)
+		} else if beta != 0 {
+			p.Do(func() error { return fused.Add(dx.View, dx.View, dy.View) })
+		}
+		return
+	}
+	into := fused.GradsInto{Input: snug.Into{Alpha: 1, Beta: beta}}
+	p.Do(func() error {
+		gamma, err := n.gamma(p)
+		if err != nil {
+			return err
+		}
+		dweight, params, err := p.Gradient(n.Weight)
+		if err != nil {
+			return err
+		}
+		into.Params = params
+		cols := n.Weight.Len()
+		rows := x.Len() / cols
+		if n.Bias == nil {
+			ws, err := p.Workspace(fused.RMSNormWorkspaceLen(rows, cols))
+			if err != nil {
+				return err
+			}
+			return fused.RMSNormBackward(dx.View, dweight, dy.View, x.View, s.rstd.View, gamma, into, ws)
+		}
+		dbias, params, err := p.Gradient(n.Bias)
+		switch {
+		case err != nil:
+			return err
+		case n.Bias.Trains == n.Weight.Trains:
+			if into.Params != params {
+				return fmt.Errorf("the window's Into of %s and of %s differ: %w", n.Weight.Name, n.Bias.Name, snug.ErrConfig)
+			}
+		default: // the kernel makes both gradients: the frozen parameter's is discarded
+			if err := p.discard.grow(cols); err != nil {
+				return err
+			}
+			waste := part(p.discard.v, 0, cols)
+			if n.Weight.Trains {
+				dbias = waste
+			} else {
+				dweight, into.Params = waste, params
+			}
+		}
+		ws, err := p.Workspace(fused.LayerNormWorkspaceLen(rows, cols))
+		if err != nil {
+			return err
+		}
+		return fused.LayerNormBackward(dx.View, dweight, dbias, dy.View, x.View, s.mean.View, s.rstd.View, gamma, into, ws)
+	})
+	p.Done(n.Weight, n.Bias)
+}
+
+// Width implements [Layer].
+func (n Norm) Width(in int) (int, error) {
+	switch {
+	case n.Weight == nil:
+		return in, nil
+	case !(n.Eps >= 0) || n.Bias != nil && n.Bias.Len() != n.Weight.Len():
+		return 0, fmt.Errorf("layers: Eps of %s is %v, or its Bias has another length: %w", n.Weight.Name, n.Eps, snug.ErrConfig)
+	case n.Weight.Len() == 0 || in%n.Weight.Len() != 0:
+		return 0, widthOf(n.Weight.Name, in, n.Weight.Len())
+	}
+	return in, nil
+}
+
+// Params implements [Layer].
+func (n Norm) Params(yield func(*Param) bool) { yieldAll(yield, n.list()) }
+
+type normSaved struct {
+	y     *Tensor
+	stats Stats
+}
+
+// Tensors implements [Saved].
+func (s *normSaved) Tensors(list []*Tensor) []*Tensor {
+	return append(list, s.y, s.stats.mean, s.stats.rstd)
+}
+
+// Forward implements [Layer].
+func (n Norm) Forward(p *Pass, x *Tensor) *Tensor {
+	if p.refuses(n, x) {
+		return &Tensor{}
+	}
+	y := p.Get(p.width(x))
+	n.Compute(p, y, Stats{}, x)
+	return y
+}
+
+// ForwardSave implements [Layer].
+func (n Norm) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
+	if p.refuses(n, x) {
+		return &Tensor{}, &normSaved{}
+	}
+	s := newSaved[normSaved](p)
+	s.y = p.Get(p.width(x))
+	if n.Weight != nil {
+		s.stats = n.NewStats(p, p.width(x)/n.Weight.Len())
+	}
+	n.Compute(p, s.y, s.stats, x)
+	return s.y, s
+}
+
+// Backward implements [Layer]. It turns dy, in place, into the gradient of x.
+func (n Norm) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor {
+	if !p.refuses(n, x) {
+		n.Gradients(p, dy, dy, kept.(*normSaved).stats, x, 0)
+	}
+	return dy
+}
+
+func (Norm) cheap() {}

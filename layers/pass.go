@@ -1,0 +1,344 @@
+package layers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/meter"
+)
+
+// Window takes gradients; an [accum.Window] is one, and every train.Window. Into returns the float32 accumulator of a
+// parameter, which has the parameter's length, and how a gradient enters it. Further calls for the same name in one
+// micro-batch must return a Beta of 1: a parameter that is used twice has two gradients.
+//
+// If a Window is an [accum.Completer], its Done is called as soon as the gradient of a parameter is complete.
+type Window = interface {
+	Into(name string) (acc snug.View, into snug.Into, err error)
+}
+
+// Options are the options of a [Pass].
+type Options struct {
+	DType   snug.DType     // of weights and activations: F32, F16 or BF16; 0: F32. Sums and statistics are always float32.
+	Device  *snug.Device   // where layers compute; nil: the CPU
+	Seed    uint64         // of dropout, and of the first values of parameters
+	Monitor *meter.Monitor // counts the tensors, unless nil
+	Tiles   int            // most tiles of rows in which an MLP runs; 0 and 1: all rows at once
+}
+
+// Batch is the shape of a batch and what belongs to its rows.
+type Batch struct {
+	Rows      int
+	Sequences int
+	Longest   int     // rows of the longest sequence
+	Starts    []int   // unless nil, sequence i has the rows Starts[i] to Starts[i+1]-1; nil: all have Rows/Sequences
+	Tokens    []int32 // of an [Embedding]
+	Positions []int32 // of each row within its sequence
+	Group     int     // rows of the largest group of an expert that [Pass.Cost] counts; 0: twice the mean
+	Draw      uint64  // with Options.Seed it determines the random numbers of dropout; below 2^48
+}
+
+// Shape sets the rows and sequences, and the positions of rows: sequences of equal length, of which 0 is 1, or with starts of
+// different ones. The error wraps [snug.ErrShape].
+func (c *Batch) Shape(rows, sequences int, starts []int) error {
+	if err := c.shape(rows, sequences, starts); err != nil {
+		return fmt.Errorf("layers: Shape: %w", err)
+	}
+	return nil
+}
+
+func (c *Batch) shape(rows, sequences int, starts []int) error {
+	if c == nil || rows < 1 {
+		return fmt.Errorf("%d rows, want 1 or more: %w", rows, snug.ErrShape)
+	}
+	c.Rows, c.Sequences, c.Starts, c.Longest = rows, max(1, sequences), starts, 0
+	c.Positions = c.Positions[:0]
+	if starts == nil {
+		if rows%c.Sequences != 0 {
+			return fmt.Errorf("%d rows, want a multiple of %d sequences: %w", rows, c.Sequences, snug.ErrShape)
+		}
+		c.Longest = rows / c.Sequences
+		for i := range rows {
+			c.Positions = append(c.Positions, int32(i%c.Longest))
+		}
+		return nil
+	}
+	n := len(starts) - 1
+	if n < 1 || starts[0] != 0 || starts[n] != rows {
+		return fmt.Errorf("the batch has Starts %v, want 0 first and the %d rows last: %w", starts[:min(len(starts), 8)], rows, snug.ErrShape)
+	}
+	c.Sequences = n
+	for i, lo := range starts[:n] {
+		hi := starts[i+1]
+		if hi <= lo || hi > rows {
+			return fmt.Errorf("the batch has Starts[%d] = %d after %d, want more, and %d at most: %w", i+1, hi, lo, rows, snug.ErrShape)
+		}
+		c.Longest = max(c.Longest, hi-lo)
+		for j := range hi - lo {
+			c.Positions = append(c.Positions, int32(j))
+		}
+	}
+	return nil
+}
+
+// Pass is what layers compute in: the batch, memory for activations, the window of gradients, and the first error. After an
+// error the layers do nothing. The buffers grow to the longest batch and stay, so that a pass which is not longer than
+// an earlier one allocates nothing on the CPU. A Pass is not safe for concurrent use.
+type Pass struct {
+	pool
+	Options
+	Batch  Batch
+	Window Window // of the gradients, nil in evaluation
+	Err    error
+	Number uint64 // of the values of the parameters: raise it when they have changed
+
+	ctx               context.Context
+	tile              tile
+	ws, sunk, discard scratch
+	ones, plusOne     scratch // 1, and 1+w of the norm that computes
+	zeros             scratch
+	macs              float64 // multiply-adds that a counting pass has seen
+	routed            routed
+	sets              []Saved // freed sets, to use again
+	kept              []*Tensor
+}
+
+// NewPass returns a Pass. The error wraps [snug.ErrDType] or [snug.ErrConfig].
+func NewPass(o Options) (*Pass, error) {
+	if o.DType = cmp.Or(o.DType, snug.F32); !o.DType.IsFloat() {
+		return nil, fmt.Errorf("layers: NewPass: DType is %s, want f32, f16 or bf16: %w", o.DType, snug.ErrDType)
+	}
+	if o.Tiles < 0 || o.Tiles > math.MaxInt32 {
+		return nil, fmt.Errorf("layers: NewPass: Tiles is %d, want 0 to 2^31-1: %w", o.Tiles, snug.ErrConfig)
+	}
+	if o.Device == nil {
+		o.Device = snug.CPU()
+	}
+	p := &Pass{Options: o, pool: pool{dev: o.Device, monitor: o.Monitor, unused: map[poolKey][]*buffer{}}}
+	for _, s := range []*scratch{&p.ws, &p.sunk, &p.discard} {
+		*s = scratch{dev: o.Device, dt: snug.F32}
+	}
+	for _, s := range []*scratch{&p.ones, &p.plusOne, &p.zeros} {
+		*s = scratch{dev: o.Device, dt: o.DType}
+	}
+	return p, nil
+}
+
+// counting returns a Pass like p that computes nothing and allocates nothing: it counts the bytes of tensors.
+func (p *Pass) counting(b Batch) *Pass {
+	c := &Pass{Options: p.Options, Batch: b, pool: pool{dev: p.dev, counts: true}, ctx: context.Background()}
+	c.Monitor = nil
+	c.whole(b.Rows)
+	return c
+}
+
+// Begin prepares buffers for p.Batch.
+func (p *Pass) Begin() error {
+	p.tile, p.Err = tile{}, nil
+	return p.pool.begin(p.Batch.Rows, p.Tiles)
+}
+
+// Start begins the operations of a layer of a stage: with no error, and all rows.
+func (p *Pass) Start(ctx context.Context) *Pass {
+	p.ctx, p.Err, p.tile = ctx, nil, tile{}
+	return p
+}
+
+// Failed returns the first error.
+func (p *Pass) Failed() error {
+	p.Err = cmp.Or(p.Err, p.pool.err)
+	return p.Err
+}
+
+// Fail keeps an error that concerns the whole batch, so that it fails although the layer that computes now goes on.
+func (p *Pass) Fail(err error) { p.pool.err = cmp.Or(p.pool.err, err) }
+
+// Context returns the context of the stage.
+func (p *Pass) Context() context.Context { return p.ctx }
+
+// made reports whether NewPass or counting made a pass.
+func (p *Pass) made() bool { return p != nil && p.pool.made() }
+
+// Do calls call unless there was an error, and keeps its error.
+func (p *Pass) Do(call func() error) {
+	if p.made() && p.Failed() == nil && !p.counts {
+		p.Err = call()
+	}
+}
+
+// refuses reports whether a layer cannot run on x, which it then says in the error of the pass.
+func (p *Pass) refuses(l Layer, x *Tensor) bool {
+	if !p.made() {
+		return true
+	}
+	if _, err := l.Width(p.width(x)); err != nil {
+		p.Err = cmp.Or(p.Failed(), err)
+	}
+	return p.Err != nil
+}
+
+// width returns the elements of a row of an activation.
+func (p *Pass) width(x *Tensor) int {
+	if x == nil || p.rows == 0 {
+		return 0
+	}
+	return int(x.Bytes() / int64(p.rows) / int64(p.DType.Size()))
+}
+
+// zero returns n elements that are 0.
+func (p *Pass) zero(n int) (snug.View, error) {
+	if err := p.zeros.grow(n); err != nil {
+		return snug.View{}, err
+	}
+	v := part(p.zeros.v, 0, n)
+	return v, multiply(v, n, 0)
+}
+
+// Chosen returns the experts that the last [Experts] chose, so many for each row, until the next does.
+func (p *Pass) Chosen() []int32 { return p.routed.chosen }
+
+// Rows returns the rows that layers compute now: of the batch, of a tile, or of a group.
+func (p *Pass) Rows() int { return p.rows }
+
+// Get returns an activation of so many elements a row, with arbitrary contents. It belongs to the caller until Put.
+func (p *Pass) Get(width int) *Tensor { return p.pool.get(p.DType, width) }
+
+// Stat is Get for float32 numbers.
+func (p *Pass) Stat(width int) *Tensor { return p.pool.get(snug.F32, width) }
+
+// Workspace returns float32 memory of at least n elements, which the next operation overwrites.
+func (p *Pass) Workspace(n int) (snug.View, error) {
+	err := p.ws.grow(n)
+	return p.ws.v, err
+}
+
+// WorkspaceBytes returns the bytes of memory besides tensors.
+func (p *Pass) WorkspaceBytes() int64 {
+	return p.ws.bytes() + p.sunk.bytes() + p.discard.bytes() + p.ones.bytes() + p.plusOne.bytes() + p.zeros.bytes()
+}
+
+// Close frees the memory of a device.
+func (p *Pass) Close() error {
+	p.PutAll()
+	return errors.Join(p.pool.close(), p.ws.close(), p.sunk.close(), p.discard.close(), p.ones.close(), p.plusOne.close(), p.zeros.close())
+}
+
+// GrowOnes makes room for norms of up to n elements that multiply by 1+w.
+func (p *Pass) GrowOnes(n int) error {
+	if n <= p.ones.v.Len() {
+		return nil
+	}
+	if err := cmp.Or(p.ones.grow(n), p.plusOne.grow(n)); err != nil {
+		return err
+	}
+	low, _, err := snug.MakeView(snug.CPU(), p.DType, n)
+	if err != nil {
+		return err
+	}
+	if err := amp.Cast(low, slices.Repeat([]float32{1}, n)); err != nil {
+		return err
+	}
+	return snug.Copy(p.ones.v, low)
+}
+
+// GrowSinks makes room for the sinks of attention with so many heads.
+func (p *Pass) GrowSinks(heads int) error { return p.sunk.grow(2 * heads) }
+
+// Gradient returns the accumulator of a parameter and how the gradient of this micro-batch enters it. The accumulator
+// of a frozen parameter is empty.
+func (p *Pass) Gradient(w *Param) (snug.View, snug.Into, error) {
+	if w == nil || !w.Trains {
+		return none32, snug.Into{}, nil
+	}
+	if p.Window == nil {
+		return none32, snug.Into{}, fmt.Errorf("the window is nil: %w", snug.ErrConfig)
+	}
+	acc, into, err := p.Window.Into(w.Name)
+	if err != nil {
+		return none32, into, err
+	}
+	if acc.DType() != snug.F32 || acc.Len() != w.Len() {
+		return none32, into, fmt.Errorf("the window's accumulator of %s has %d %s, want %d f32: %w",
+			w.Name, acc.Len(), acc.DType(), w.Len(), snug.ErrShape)
+	}
+	return acc, into, nil
+}
+
+// Done tells the window that the gradients of parameters are complete, once no tile follows.
+func (p *Pass) Done(list ...*Param) {
+	c, learns := p.Window.(accum.Completer)
+	if p.tile.more || !learns {
+		return
+	}
+	for _, w := range list {
+		if w == nil || !w.Trains {
+			continue
+		}
+		if w.used++; w.used < w.uses {
+			continue
+		}
+		w.used = 0
+		p.Do(func() error { return c.Done(w.Name) })
+	}
+}
+
+// holdsOne says whether the window holds a gradient only until it is complete.
+func (p *Pass) holdsOne() bool {
+	c, ok := p.Window.(accum.OneHolder)
+	return ok && c.HoldsOne()
+}
+
+// copyTo computes y = x.
+func (p *Pass) copyTo(y, x *Tensor) {
+	p.Do(func() error { return snug.Copy(y.View, x.View) })
+}
+
+var none32 = snug.ViewOf([]float32(nil))
+
+func viewOf(t *Tensor) snug.View {
+	if t == nil {
+		return none32
+	}
+	return t.View
+}
+
+// scratch is a vector that grows.
+type scratch struct {
+	dev  *snug.Device
+	dt   snug.DType
+	v    snug.View
+	free func() error
+}
+
+// grow makes room for n elements. Their contents are arbitrary afterwards.
+func (s *scratch) grow(n int) error {
+	if n <= s.v.Len() {
+		return nil
+	}
+	if err := s.close(); err != nil {
+		return err
+	}
+	v, free, err := snug.MakeView(s.dev, s.dt, n)
+	if err != nil {
+		return err
+	}
+	s.v, s.free = v, free
+	return nil
+}
+
+func (s *scratch) bytes() int64 { return int64(s.v.Bytes()) }
+
+func (s *scratch) close() error {
+	if s.free == nil {
+		return nil
+	}
+	err := s.free()
+	s.v, s.free = snug.View{}, nil
+	return err
+}

@@ -1,0 +1,180 @@
+package layers
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/fused"
+)
+
+// Sequential is one layer after the other. Where the output of a norm or of an activation is the input of another layer, it is
+// not kept: the backward step computes it again.
+type Sequential []Layer
+
+// cheap is a layer whose output costs less to compute again than to keep.
+type cheap interface{ cheap() }
+
+// seqSaved has nil for the sets that are not kept, and the outputs of the others.
+type seqSaved struct {
+	sets []Saved
+	outs []*Tensor
+}
+
+// Tensors implements [Saved].
+func (s *seqSaved) Tensors(list []*Tensor) []*Tensor {
+	for _, set := range s.sets {
+		if set != nil {
+			list = set.Tensors(list)
+		}
+	}
+	return list
+}
+
+// Width implements [Layer].
+func (l Sequential) Width(in int) (width int, err error) {
+	if width = in; len(l) == 0 {
+		return 0, fmt.Errorf("layers: a Sequential of no layer: %w", snug.ErrConfig)
+	}
+	for i, layer := range l {
+		if layer == nil {
+			return 0, fmt.Errorf("layers: layer %d of a Sequential is nil: %w", i, snug.ErrConfig)
+		}
+		if width, err = layer.Width(width); err != nil {
+			return 0, err
+		}
+	}
+	return width, nil
+}
+
+// Params implements [Layer].
+func (l Sequential) Params(yield func(*Param) bool) {
+	more := true
+	for i := 0; i < len(l) && more; i++ {
+		if l[i] != nil {
+			l[i].Params(func(w *Param) bool {
+				more = yield(w)
+				return more
+			})
+		}
+	}
+}
+
+// Forward implements [Layer].
+func (l Sequential) Forward(p *Pass, x *Tensor) *Tensor {
+	if p.refuses(l, x) {
+		return &Tensor{}
+	}
+	y := x
+	for _, layer := range l {
+		next := layer.Forward(p, y)
+		if y != x {
+			p.Put(y)
+		}
+		y = next
+	}
+	return y
+}
+
+// ForwardSave implements [Layer].
+func (l Sequential) ForwardSave(p *Pass, x *Tensor) (y *Tensor, kept Saved) {
+	s := &seqSaved{make([]Saved, len(l)), make([]*Tensor, len(l))}
+	if p.refuses(l, x) {
+		return &Tensor{}, s
+	}
+	y = x
+	for i, layer := range l {
+		var next *Tensor
+		if _, again := layer.(cheap); again && i < len(l)-1 {
+			next = layer.Forward(p, y)
+		} else {
+			next, s.sets[i] = layer.ForwardSave(p, y)
+		}
+		if i > 0 && s.sets[i-1] == nil {
+			p.Put(y)
+		}
+		y, s.outs[i] = next, next
+	}
+	return y, s
+}
+
+// Backward implements [Layer].
+func (l Sequential) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor {
+	if p.refuses(l, x) {
+		return dy
+	}
+	s := kept.(*seqSaved)
+	for i := len(l) - 1; i >= 0; i-- {
+		dy = l[i].Backward(p, l.input(p, x, s, i), s.sets[i], dy)
+		if _, again := l[i].(cheap); again && i < len(l)-1 {
+			p.ReleaseSaved(s.sets[i])
+			s.sets[i] = nil
+		}
+	}
+	return dy
+}
+
+// input returns the input of layer i, which it computes again with the saved set of the layer before if that was not kept.
+func (l Sequential) input(p *Pass, x *Tensor, s *seqSaved, i int) *Tensor {
+	if i == 0 {
+		return x
+	}
+	if i--; s.sets[i] == nil {
+		s.outs[i], s.sets[i] = l[i].ForwardSave(p, l.input(p, x, s, i))
+	}
+	return s.outs[i]
+}
+
+// Residual is y = x + f(x) for a layer f whose output has the width of its input.
+type Residual struct{ Layer }
+
+// Width implements [Layer].
+func (r Residual) Width(in int) (int, error) {
+	if r.Layer == nil {
+		return 0, fmt.Errorf("layers: a Residual without a layer: %w", snug.ErrConfig)
+	}
+	out, err := r.Layer.Width(in)
+	if err != nil {
+		return 0, err
+	}
+	return in, widthOf("the output of a Residual", out, in)
+}
+
+// Params implements [Layer].
+func (r Residual) Params(yield func(*Param) bool) {
+	if r.Layer != nil {
+		r.Layer.Params(yield)
+	}
+}
+
+// Forward implements [Layer].
+func (r Residual) Forward(p *Pass, x *Tensor) *Tensor {
+	if p.refuses(r, x) {
+		return &Tensor{}
+	}
+	y := r.Layer.Forward(p, x)
+	p.Do(func() error { return fused.Add(y.View, y.View, x.View) })
+	return y
+}
+
+// ForwardSave implements [Layer].
+func (r Residual) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
+	if p.refuses(r, x) {
+		return &Tensor{}, &output{}
+	}
+	y, s := r.Layer.ForwardSave(p, x)
+	p.Do(func() error { return fused.Add(y.View, y.View, x.View) })
+	return y, s
+}
+
+// Backward implements [Layer].
+func (r Residual) Backward(p *Pass, x *Tensor, s Saved, dy *Tensor) *Tensor {
+	if p.refuses(r, x) {
+		return dy
+	}
+	through := p.Get(p.width(dy))
+	p.copyTo(through, dy)
+	dx := r.Layer.Backward(p, x, s, through)
+	p.Do(func() error { return fused.Add(dy.View, dy.View, dx.View) })
+	p.Put(dx)
+	return dy
+}

@@ -1,0 +1,16 @@
+package layers
+
+import (
+	"testing"
+
+	"github.com/snug-ml/snug/internal/kerneltest"
+)
+
+// TestZeroLayers calls functions and methods with zero values and nil: none panics.
+func TestZeroLayers(t *testing.T) {
+	var none *Model
+	kerneltest.Zero(t, none, new(Model), new(Linear), Norm{}, Activation{}, new(MLP), new(Attention), new(Embedding), Dropout{P: 2}, Sequential{},
+		Residual{}, MSE{}, new(CrossEntropy), Rope{}, RopeKind(""), new(Angles), new(Pass), new(Batch), Param{}, new(Param), new(Tensor),
+		new(Balance), new(Experts), NewModel, NewPass, NewLinear, NewRMSNorm, NewLayerNorm, NewMLP, NewAttention, NewEmbedding, NewCrossEntropy,
+		NewAngles, NewExperts, GroupRows, TileRows, Elementwise, ClampedSwiGLU)
+}
