@@ -2,101 +2,23 @@ package attention
 
 import (
 	"math"
-	"runtime"
 
-	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
-	"github.com/snug-ml/snug/internal/device"
-	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/rowwise"
 )
 
-// forwardJob is the kernel of Forward.
-type forwardJob struct {
-	out, lse, q, k, v snug.View
-	room              snug.View // what the device lends to splits of the keys, see gpu_split.go
-	c                 Options   // resolved
-	group             int       // tiles of queries an item; set by Run
-}
-
-func forward(j forwardJob) error {
-	dev, err := j.check()
-	if err != nil {
-		return err
-	}
-	return device.Run(dev, j)
-}
-
-// check resolves j's Options and returns the device, or an error.
-func (j *forwardJob) check() (*snug.Device, error) {
-	var err error
-	if j.c, err = j.c.resolve(); err != nil {
-		return nil, err
-	}
-	like := j.c.operands()
-	tensors := [...]tensor{{name: "q", view: j.q, like: like[0]}, {name: "k", view: j.k, like: like[1]}, {name: "v", view: j.v, like: like[2]}, {name: "out", view: j.out, like: like[3]}}
-	vectors := [...]rowVector{{name: "lse", view: j.lse}}
-	typed := tensors
-	if j.c.cached() {
-		if err := j.c.cache.check(&j.c, j.q.DType()); err != nil {
-			return nil, err
-		}
-		typed[1], typed[2] = tensors[0], tensors[3] // the types of k and v are right
-		tensors[1].more, tensors[2].more = true, true
-	}
-	if err := checkDTypes(typed[:], vectors[:]); err != nil {
-		return nil, err
-	}
-	given := vectors[:]
-	if j.lse.Len() == 0 {
-		given = nil
-	}
-	if err := checkLengths(tensors[:], given, j.c.queries()); err != nil {
-		return nil, err
-	}
-	return commonDevice(&j.c, j.out, j.lse, j.q, j.k, j.v)
-}
-
-// Kernel implements [driver.Job].
-func (j *forwardJob) Kernel() string { return "attention.forward" }
-
-// Operands implements [driver.Job].
-func (j *forwardJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range [...]*snug.View{&j.out, &j.lse, &j.q, &j.k, &j.v, &j.room} {
-		yield(device.Mem(v))
-	}
-	for _, v := range j.c.extras() {
-		yield(device.Mem(v))
-	}
-}
-
-// Run implements [driver.Job].
-func (j forwardJob) Run() {
-	heads := j.c.Batch * j.c.Heads
-	longest, _ := j.c.longest()
-	tiles := cpu.Chunks(longest, tileQ)
-	for j.group = j.c.maxGroup(); j.group > 1 && heads*cpu.Chunks(tiles, j.group) < 4*runtime.GOMAXPROCS(0); {
-		j.group /= 2
-	}
-	forwardTask.Run(heads*cpu.Chunks(tiles, j.group), j)
-}
-
-// The most tiles of queries for which a tile of keys is loaded at a time, and the most bytes of
-// their operands, so that they stay in the second-level cache.
-const (
-	maxGroup   = 4
-	groupBytes = 256 << 10
-)
-
-// maxGroup returns the most tiles of queries that one item of forwardTask may have. No result
-// depends on their number.
-func (c *Options) maxGroup() int {
-	n := maxGroup
-	for n > 1 && 4*n*tileQ*(c.Dim+c.DimV) > groupBytes {
-		n /= 2
-	}
-	return n
-}
+// The forward pass on the CPU is the online softmax of Milakov and Gimelshein (2018, arXiv:1805.02867) in the order of Dao,
+// "FlashAttention-2" (2023). Each query i starts with max_i = −Inf, or its sink, sumExp_i = 0, or 1 with a sink, and acc_i = 0.
+// Each tile of keys j that it sees takes one step:
+//
+//	logits_ij = Scale·(q_i·k_j)                                then Softcap, Slopes, Bias, Score and Mask
+//	max'_i    = max(max_i, max_j logits_ij)
+//	p_ij      = exp(logits_ij − max'_i)
+//	sumExp'_i = exp(max_i − max'_i)·sumExp_i + sum_j p_ij
+//	acc'_i    = exp(max_i − max'_i)·acc_i + sum_j keep_ij·p_ij·v_j
+//
+// and at the end out_i = acc_i/sumExp_i and lse_i = max_i + log sumExp_i. Exponentials are powers of 2: max is in units of
+// log 2, and scale2 = Scale·log2(e) converts logits. The methods step, raise and finish are these lines.
 
 // forwardTask computes out and lse for a group of tiles of queries an item.
 var forwardTask = cpu.NewTask(func(j *forwardJob, item int) {
@@ -112,7 +34,7 @@ var forwardTask = cpu.NewTask(func(j *forwardJob, item int) {
 	f.scorer = newScorer(&scratch, c, &seq, h)
 	f.keyPanels = newKeyPanels(&scratch, c, j.q.DType(), seq.nq) // not by the item: its queries depend on GOMAXPROCS
 	f.keys, f.values = scratch.tile(tileK, c.Dim), scratch.tile(tileK, c.DimV)
-	f.scoreTile = scratch.tile(scoreRows, tileK)
+	f.logitTile = scratch.tile(logitRows, tileK)
 	var tiles [maxGroup]queryTile
 	n := 0
 	for lo := q0; lo < q1; lo += tileQ {
@@ -121,7 +43,7 @@ var forwardTask = cpu.NewTask(func(j *forwardJob, item int) {
 		f.loadQueries(&tiles[n], &scratch)
 		n++
 	}
-	f.sums = newProducts(&scratch, c.DimV)
+	f.products = newProducts(&scratch, c.DimV)
 
 	mask := c.Mask.of(seq.b, h)
 	lo, _ := seq.keys(q0)
@@ -137,7 +59,7 @@ var forwardTask = cpu.NewTask(func(j *forwardJob, item int) {
 					f.loadKeys(k0, k1)
 					loaded = true
 				}
-				f.add(t, k0)
+				f.step(t, k0)
 			}
 		}
 	}
@@ -146,8 +68,8 @@ var forwardTask = cpu.NewTask(func(j *forwardJob, item int) {
 	}
 })
 
-// scoreRows are the rows of a tile of scores: a block and what panels have before and after it.
-const scoreRows = blockQ + panel
+// logitRows are the rows of a tile of logits: a block and what panels have before and after it.
+const logitRows = blockQ + panel
 
 // forwardTile is a tile of keys of forwardTask.
 type forwardTile struct {
@@ -156,9 +78,9 @@ type forwardTile struct {
 	keys, values tile // scratch for k and v
 	k, v         factor
 	keyPanels
-	scoreTile tile
-	sums      products
-	seen      block
+	logitTile tile
+	products  products
+	seen      block // of queries and keys
 }
 
 // queryTile is a tile of queries of forwardTask.
@@ -169,20 +91,60 @@ type queryTile struct {
 	panels panels // of q, for products of bfloat16
 }
 
-// loadQueries loads the queries of t. With a cache it loads them as float32, like the cache's
-// rows.
-func (f *forwardTile) loadQueries(t *queryTile, scratch *arena) {
-	c := f.c
-	q := f.s.queryHead(f.job.q, c.Q, f.h, c.Dim)
-	switch {
-	case f.pairs:
-		t.q = q.factor(tile{}, t.q0, t.q1)
-		t.panels = scratch.panels(tileQ, c.Dim)
-		t.panels.left(t.q)
-	case c.cached():
-		t.q = q.load(scratch.tile(tileQ, c.Dim), t.q0, t.q1).factor()
-	default:
-		t.q = q.factor(scratch.tile(tileQ, c.Dim), t.q0, t.q1)
+// logits are the logits of a block, and then its weights p: a row for each query. Products in panels have more: columns
+// before the block's keys and rows above its queries.
+type logits struct {
+	tile                       // the block's
+	wide          rowwise.Tile // with the columns before it
+	row, from, to int          // the first query and the keys, as numbers in their tiles
+	before, above int          // columns and rows
+	scale         float32      // to units of log 2
+}
+
+// step takes the step of the recurrence for the queries and keys of the block. The tile of keys begins at k0.
+func (f *forwardTile) step(t *queryTile, k0 int) {
+	p := f.logits(t, k0)
+	max := t.raise(p.row, p.wide, p.scale)
+	sums := t.scratch[2*tileQ:][:p.rows]
+	if !f.addPanels(t, &p, max, sums) {
+		rowwise.Registry.Best().Exp2Rows(sums, p.wide, p.scale, max)
+		f.dropout(&p)
+		f.products.add(&f.seen, f.seen.of(t.acc, t.q0), p.tile, f.seen.factorKeys(f.v, k0))
+	}
+	for i, sum := range sums {
+		t.sumExp[p.row+i] += sum
+	}
+}
+
+// logits computes the logits of the block.
+func (f *forwardTile) logits(t *queryTile, k0 int) logits {
+	w, c := &f.seen, f.c
+	p := logits{row: w.lo - t.q0, from: w.from - k0, to: w.to - k0, scale: c.scale2()}
+	rows := w.hi - w.lo
+	p.before = f.align(p.from)
+	if f.pairs {
+		p.above = p.row % panel
+		f.logitPairs(f.logitTile, t.panels, p.row-p.above, p.above+rows, p.from-p.before, p.to)
+	} else {
+		f.multiply(f.logitTile.top(rows).left(p.before+p.to-p.from), w.factor(t.q, t.q0), f.k, p.from-p.before, p.to)
+	}
+	p.tile = f.logitTile.from(p.above).top(rows)
+	p.wide = rowwise.Tile{X: p.x, Cols: p.before + p.to - p.from, Stride: p.stride, Sees: w.sees[:rows], At: p.before}
+	p.x, p.cols = p.x[p.before:], p.to-p.from
+	if c.scores() || w.partial {
+		p.scale = math.Log2E
+		for i := range rows {
+			f.row(w.row(p.tile.row(i), i), nil, w.lo+i, w.from+w.sees[i].Lo, false)
+			w.hide(p.tile.row(i), i, negInf)
+		}
+	}
+	return p
+}
+
+// dropout multiplies weights by keep.
+func (f *forwardTile) dropout(p *logits) {
+	for i := 0; i < p.rows && f.c.Dropout.P > 0; i++ {
+		f.drop(f.seen.row(p.tile.row(i), i), f.seen.lo+i, f.seen.from+f.seen.sees[i].Lo)
 	}
 }
 
@@ -199,100 +161,112 @@ func (f *forwardTile) store(t *queryTile) {
 	o.store(out, t.q0)
 }
 
-// loadKeys loads keys and values k0 to k1-1.
-func (f *forwardTile) loadKeys(k0, k1 int) {
-	c, j, kv := f.c, f.job, f.c.kvHead(f.h)
-	if r := &c.cache; c.cached() {
-		k, v := r.head(&f.s, j.k, r.kScale, c.K, c, kv, c.Dim), r.head(&f.s, j.v, r.vScale, c.V, c, kv, c.DimV)
-		f.k, f.v = k.factor(f.keys, k0, k1, f.width == 0), v.factor(f.values, k0, k1, false)
-	} else {
-		f.k = f.s.keyHead(j.k, c.K, kv, c.Dim).factor(f.keys, k0, k1)
-		f.v = f.s.keyHead(j.v, c.V, kv, c.DimV).factor(f.values, k0, k1)
-	}
-	f.load(f.k, f.v)
+// softmax is the state of the recurrence for a tile of queries.
+type softmax struct {
+	max, sumExp []float32 // of every query; max in units of log 2
+	acc         tile
+	scratch     []float32 // for the maxima, the factors and the sums of a block
 }
 
-// add adds the contribution of the block of queries of t; its tile of keys begins at k0.
-func (f *forwardTile) add(t *queryTile, k0 int) {
-	w, c := &f.seen, f.c
-	row, rows, from, to := w.lo-t.q0, w.hi-w.lo, w.from-k0, w.to-k0
-	before, above := f.align(from), 0 // columns before the block's and rows above them, which the products have too
-	if f.pairs {
-		above = row % panel
-		f.scorePairs(f.scoreTile, t.panels, row-above, above+rows, from-before, to)
-	} else {
-		f.scores(f.scoreTile.top(rows).left(before+to-from), w.factor(t.q, t.q0), f.k, from-before, to)
+// newSoftmax starts with a sink: a logit without a value, −Inf if there is none.
+func newSoftmax(scratch *arena, rows, dim int, sink float32) softmax {
+	s := softmax{
+		max: scratch.floats(tileQ)[:rows], sumExp: scratch.floats(tileQ)[:rows],
+		acc: scratch.tile(tileQ, up(dim)).top(rows).left(dim), scratch: scratch.floats(3 * tileQ),
 	}
-	scores := f.scoreTile.from(above).top(rows)
-	p, scale := scores, c.scale2()
-	p.x, p.cols = p.x[before:], to-from
-	if c.scores() || w.partial {
-		scale = math.Log2E
-		for i := range rows {
-			f.row(w.row(p.row(i), i), nil, w.lo+i, w.from+w.sees[i].Lo, false)
-			w.hide(p.row(i), i, negInf)
+	max, sumExp := negInf, float32(0)
+	switch {
+	case sink < math.MaxFloat32 && sink > negInf:
+		max, sumExp = float32(float64(sink)*math.Log2E), 1
+	case sink != negInf: // NaN for all
+		sumExp = float32(math.NaN())
+	}
+	fill(s.max, max)
+	fill(s.sumExp, sumExp)
+	clear(s.acc.x)
+	return s
+}
+
+// softmaxLen returns the float32 elements that newSoftmax takes.
+func softmaxLen(dim int) int { return tileQ * (up(dim) + 5) }
+
+// raise moves max of some queries, from number lo on, on to the maxima over a tile of logits, and multiplies sumExp and acc
+// by exp(max − max'). It returns max', or 0 where that is −Inf. scale converts logits to units of log 2. It computes the
+// maxima of all rows first, so that no row waits for its own.
+func (s *softmax) raise(lo int, t rowwise.Tile, scale float32) (finite []float32) {
+	k, n := rowwise.Registry.Best(), len(t.Sees)
+	max, sumExp := s.max[lo:][:n], s.sumExp[lo:][:n]
+	finite, factors := s.scratch[:n], s.scratch[tileQ:][:n]
+	copy(factors, max)
+	k.MaxRows(max, t, scale)
+	for i, m := range max {
+		finite[i] = m
+		if math.IsInf(float64(m), -1) {
+			finite[i] = 0 // −Inf − −Inf would be NaN
+		}
+		factors[i] -= finite[i]
+	}
+	k.Exp2Sum(factors, 1, 0)
+	for i, a := range factors {
+		if a != 1 && sumExp[i] != 0 {
+			k.Scale(s.acc.row(lo+i), s.acc.row(lo+i), a)
+		}
+		sumExp[i] *= a
+	}
+	return finite
+}
+
+// finish sets out, which may be acc, to acc/sumExp and stores max + log sumExp in lse, unless it is nil.
+func (s *softmax) finish(out tile, lse []float32) {
+	k := rowwise.Registry.Best()
+	for i, sumExp := range s.sumExp {
+		if sumExp == 0 { // nothing seen, or only logits of −Inf
+			clear(out.row(i))
+		} else {
+			k.Scale(out.row(i), s.acc.row(i), 1/sumExp)
+		}
+		if lse != nil {
+			lse[i] = float32((float64(s.max[i]) + math.Log2(float64(sumExp))) * math.Ln2)
 		}
 	}
-	tile := rowwise.Tile{X: scores.x, Cols: before + to - from, Stride: scores.stride, Sees: w.sees[:rows], At: before}
-	base, sums := t.rescale(row, tile, scale), t.blockSums(rows)
-	if f.pairs && c.Dropout.P == 0 && f.finite(w, row, rows, t.q1-t.q0, from, to) {
-		f.addWeights(t, tile, row, above, from-before, to, scale, base, sums)
-	} else {
-		rowwise.Registry.Best().Exp2Rows(sums, tile, scale, base)
-		if c.Dropout.P > 0 {
-			for i := range rows {
-				f.drop(w.row(p.row(i), i), w.lo+i, w.from+w.sees[i].Lo)
-			}
-		}
-		f.sums.add(w, w.of(t.acc, t.q0), p, w.factorKeys(f.v, k0))
+}
+
+// The fast path below is for bfloat16 where the processor multiplies pairs.
+
+// addPanels adds the weighted values of a block to acc in products of bfloat16, and sets sums to the sums of its weights. It
+// returns false, and does nothing, where these products cannot: without panels, with Dropout, and where a panel has
+// values that no weight may meet.
+func (f *forwardTile) addPanels(t *queryTile, p *logits, base, sums []float32) bool {
+	if !f.pairs || f.c.Dropout.P > 0 || !f.finite(t, p) {
+		return false
 	}
-	t.addSums(row, sums)
+	weights, from := words(f.products.low), p.from-p.before
+	depth := up(p.to - from)
+	for i := -p.above; i < p.rows; i += panel {
+		lo, hi := max(i, 0), min(i+panel, p.rows)
+		if hi-lo < panel {
+			clear(weights[:panel*depth])
+		}
+		part := p.wide
+		part.X, part.Sees = part.X[lo*part.Stride:], part.Sees[lo:hi]
+		rowwise.Pairs.Best().Exp2Rows(sums[lo:hi], weights[(lo-i)*panel:], panel*panel, part, p.scale, base[lo:hi])
+		f.addPairs(t.acc.from(p.row+i), weights, from, p.to)
+	}
+	return true
 }
 
 // finite reports whether values of keys that a query does not see, but whose weights of 0 it multiplies, are
 // neither NaN nor infinite: 0·NaN is NaN.
-func (f *forwardTile) finite(w *block, row, rows, all, from, to int) bool {
-	first, end := from/panel*panel, min(up(to), f.v.rows)
-	whole := row%panel == 0 && (rows%panel == 0 || row+rows == all)
-	if w.full && whole && first == from && end == to {
+func (f *forwardTile) finite(t *queryTile, p *logits) bool {
+	first, end := p.from/panel*panel, min(up(p.to), f.v.rows)
+	whole := p.row%panel == 0 && (p.rows%panel == 0 || p.row+p.rows == t.q1-t.q0)
+	if f.seen.full && whole && first == p.from && end == p.to {
 		return true
 	}
 	common := keyRange{}
 	if whole {
-		common = w.common()
-		common.Lo, common.Hi = common.Lo+from-first, common.Hi+from-first
+		common = f.seen.common()
+		common.Lo, common.Hi = common.Lo+p.from-first, common.Hi+p.from-first
 	}
-	return f.sums.finite(common, f.v.from(first).top(end-first))
-}
-
-// addWeights adds the weighted values of a block in products of bfloat16. Before its first query, number row
-// of the tile, are above rows in a panel.
-func (f *forwardTile) addWeights(t *queryTile, scores rowwise.Tile, row, above, from, to int, scale float32, base, sums []float32) {
-	weights, rows := words(f.sums.low), len(scores.Sees)
-	depth := up(to - from)
-	for i := -above; i < rows; i += panel {
-		lo, hi := max(i, 0), min(i+panel, rows)
-		if hi-lo < panel {
-			clear(weights[:panel*depth])
-		}
-		part := scores
-		part.X, part.Sees = scores.X[lo*scores.Stride:], scores.Sees[lo:hi]
-		rowwise.Pairs.Best().Exp2Rows(sums[lo:hi], weights[(lo-i)*panel:], panel*panel, part, scale, base[lo:hi])
-		f.addPairs(t.acc.from(row+i), weights, from, to)
-	}
-}
-
-// sink returns the score of a head's sink, −Inf if there are no sinks.
-func (c *Options) sink(h int) float32 {
-	if c.Sinks.X.Len() == 0 {
-		return negInf
-	}
-	return c.Sinks.X.Float32s()[h]
-}
-
-// forwardScratch returns the float32 elements that an item of forwardTask carves up for a group of tiles of
-// queries.
-func (c *Options) forwardScratch(group int) int {
-	queries := max(tileQ*c.Dim, panelsLen(tileQ, c.Dim)) + softmaxLen(c.DimV)
-	return group*queries + tileK*(c.Dim+c.DimV) + c.keyPanelsLen() + scoreRows*tileK + productsScratch(c.DimV) + scorerScratch + blockLen
+	return f.products.finite(common, f.v.from(first).top(end-first))
 }

@@ -122,8 +122,8 @@ func (p *keyPanels) align(from int) int {
 	return 0
 }
 
-// scores sets dst to the products of the queries and keys from to to-1, where from is aligned.
-func (p *keyPanels) scores(dst tile, q factor, k factor, from, to int) {
+// multiply sets dst to the products of the queries and keys from to to-1, where from is aligned.
+func (p *keyPanels) multiply(dst tile, q factor, k factor, from, to int) {
 	if p.width == 0 {
 		productT(dst, q, k.from(from).top(to-from))
 		return
@@ -136,8 +136,8 @@ func (p *keyPanels) scores(dst tile, q factor, k factor, from, to int) {
 	}
 }
 
-// scorePairs sets dst to the products of some panels of queries and the keys from to to-1.
-func (p *keyPanels) scorePairs(dst tile, q panels, row, rows, from, to int) {
+// logitPairs sets dst to the products of some panels of queries and the keys from to to-1.
+func (p *keyPanels) logitPairs(dst tile, q panels, row, rows, from, to int) {
 	for i := 0; i < rows; i += panel {
 		gemm.Registry.Best().Pairs.Mul(q.from(row+i, 0), p.k.from(from, 0), dst.x[i*dst.stride:], panel,
 			cpu.Chunks(to-from, panel), p.k.depth/panel, 0, panel*p.k.depth, panel, dst.stride, false, nil)
