@@ -75,14 +75,11 @@ func (j *distillJob) distillSpace(rows int) distillSpace {
 
 // run returns the sum of the losses.
 func (j *distillJob) run() (sum float64) {
-	size := max(1, j.config.chunk(j.rows))
-	beta := j.into.Beta
-	for lo := 0; lo < j.rows || lo == 0; lo += size {
-		for _, loss := range j.chunk(lo, min(lo+size, j.rows), beta) {
+	j.chunks(j.rows, func(lo, hi int, beta float32) {
+		for _, loss := range j.chunk(lo, hi, beta) {
 			sum += float64(loss)
 		}
-		beta = 1 // later chunks add
-	}
+	})
 	return sum
 }
 
@@ -103,12 +100,12 @@ func (j *distillJob) chunk(lo, hi int, beta float32) []float32 {
 	}
 	j.tiles(lo, hi, func(t tile) {
 		a := j.args(t, s)
-		a.powers = t.classes == j.config.Vocab && j.config.Cap == 0
-		if !a.powers {
+		a.exps = t.classes == j.config.Vocab && j.config.Cap == 0
+		if !a.exps {
 			j.logitsOf(t, s)
 		}
 		pairGradTask.Run(cpu.Chunks(t.rows, itemRows(t.classes)), a)
-		j.spread(t, s.headSpace, beta)
+		j.backprop(t, s.headSpace, beta)
 	})
 	j.store(lo, hi, s.headSpace)
 	return a.losses
@@ -129,7 +126,7 @@ type pairArgs struct {
 	teachers  []teacherStats
 	weights   []float32 // nil: 1
 	gradScale float32
-	powers    bool // the logits are exponentials already
+	exps      bool // the logits are exponentials already
 }
 
 func (j *distillJob) args(t tile, s distillSpace) pairArgs {
@@ -157,29 +154,26 @@ func (a *pairArgs) weight(r int) float32 {
 
 // foldPairTask adds the logits of a tile, which become exponentials, to the statistics.
 var foldPairTask = cpu.NewTask(func(a *pairArgs, item int) {
-	buf := scratch.Get(expBlock)
-	defer scratch.Put(buf)
-	lo, hi := cpu.Chunk(a.rows, itemRows(a.vocab), item)
-	for r := lo; r < hi; r++ {
+	a.each(item, func(r int, buf []float32) {
 		s, t := &a.stats[r], &a.teachers[r]
 		if a.from == 0 {
-			*s, *t = begun(), teacherStats{rowStats: begun()}
+			*s, *t = noLogits(), teacherStats{rowStats: noLogits()}
 		}
 		if a.weight(r) != 0 {
 			z, q := a.logitsOf(r), a.teacher.logitsOf(r)
-			a.finish(z, *buf)
-			a.teacher.finish(q, *buf)
-			t.fold(q, z, *buf)
+			a.finish(z, buf)
+			a.teacher.finish(q, buf)
+			t.fold(q, z, buf)
 			s.fold(z)
 		}
-	}
+	})
 })
 
 // fold adds the teacher's logits q of a tile, which become exponentials, beside the student's z.
 func (s *teacherStats) fold(q, z, buf []float32) {
 	k := rowwise.Registry.Best()
-	base, factor := s.rise(q)
-	total, gap := s.total()*factor, 0.0
+	max, factor := s.raise(q)
+	sumExp, gap := s.sumExp()*factor, 0.0
 	if factor != 0 { // of an infinite gap too
 		gap = s.gap() * factor
 	}
@@ -188,10 +182,10 @@ func (s *teacherStats) fold(q, z, buf []float32) {
 		above := buf[:len(block)]
 		copy(above, z[at:])
 		k.Axpby(above, block, 1, -1)
-		total += float64(k.ExpSum(block, block, base))
+		sumExp += float64(k.ExpSum(block, block, max))
 		gap += dotPositive(block, above)
 	}
-	s.setTotal(total)
+	s.setSumExp(sumExp)
 	s.setGap(gap)
 }
 
@@ -215,7 +209,7 @@ func (a *pairArgs) loss(r int) float32 {
 		return 0
 	}
 	s, t := &a.stats[r], &a.teachers[r]
-	loss := t.gap()/t.total() - (t.lse() - s.lse())
+	loss := t.gap()/t.sumExp() - (t.lse() - s.lse())
 	if loss < 0 {
 		loss = 0
 	}
@@ -224,28 +218,25 @@ func (a *pairArgs) loss(r int) float32 {
 
 // pairGradTask replaces the student's logits of a tile by their gradients.
 var pairGradTask = cpu.NewTask(func(a *pairArgs, item int) {
-	buf := scratch.Get(expBlock)
-	defer scratch.Put(buf)
-	lo, hi := cpu.Chunk(a.rows, itemRows(a.vocab), item)
-	for r := lo; r < hi; r++ {
+	a.each(item, func(r int, buf []float32) {
 		if a.weight(r) == 0 {
 			clear(a.logitsOf(r))
 		} else {
-			a.slope(r, *buf)
+			a.dlogits(r, buf)
 		}
 		a.round(r)
-	}
+	})
 })
 
-func (a *pairArgs) slope(r int, buf []float32) {
+func (a *pairArgs) dlogits(r int, buf []float32) {
 	k := rowwise.Registry.Best()
 	z, q, s, t := a.logitsOf(r), a.teacher.logitsOf(r), &a.stats[r], &a.teachers[r]
-	if !a.powers {
+	if !a.exps {
 		a.finish(z, buf)
 		a.teacher.finish(q, buf)
-		expSum(q, q, t.peak, nil)
+		expSum(q, q, t.max, nil)
 	}
 	scale := float64(a.gradScale * a.weight(r) * a.scale)
-	k.ScaleAbove(q, float32(scale/t.total()), flushBelow)
-	a.gradient(z, slopes{powers: a.powers, base: s.peak, factor: float32(scale / s.total()), less: q}, buf)
+	k.ScaleAbove(q, float32(scale/t.sumExp()), flushBelow)
+	a.gradient(z, dlogits{exps: a.exps, max: s.max, factor: float32(scale / s.sumExp()), less: q}, buf)
 }

@@ -43,7 +43,7 @@ func (j *crossEntropyJob) wholeOn(q gpu.Launcher, t tile, s headSpace, beta floa
 	if err := sumOn(q, j.sum, s.losses, t.row); err != nil || !j.gradients {
 		return err
 	}
-	return j.spreadOn(q, t, s, z, beta)
+	return j.backpropOn(q, t, s, z, beta)
 }
 
 // lossParams returns the parameters of the kernels for a tile, and its rows' targets and weights.
@@ -78,7 +78,7 @@ func (j *crossEntropyJob) tiledOn(q gpu.Launcher, lo, hi int, s headSpace, beta 
 		if err := perRow(q, lossTile, t, p, &s.logits, &s.stats, &targets, &weights); err != nil {
 			return err
 		}
-		return j.spreadOn(q, t, s, z, beta)
+		return j.backpropOn(q, t, s, z, beta)
 	})
 	if err != nil {
 		return err

@@ -71,5 +71,5 @@ func (j *distillJob) tileOn(q gpu.Launcher, t tile, s distillSpace, beta float32
 	if err := perRow(q, pairTile, t, p, &s.headSpace.logits, &s.logits, &s.headSpace.stats, &s.stats, &weights); err != nil {
 		return err
 	}
-	return j.spreadOn(q, t, s.headSpace, z, beta)
+	return j.backpropOn(q, t, s.headSpace, z, beta)
 }

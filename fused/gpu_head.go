@@ -99,8 +99,8 @@ func (h *head) gradients(t tile, s headSpace, p *headParams) gpu.Matrix {
 	return z
 }
 
-// spreadOn queues what spread does.
-func (h *head) spreadOn(q gpu.Launcher, t tile, s headSpace, z gpu.Matrix, beta float32) error {
+// backpropOn queues what backprop does.
+func (h *head) backpropOn(q gpu.Launcher, t tile, s headSpace, z gpu.Matrix, beta float32) error {
 	cols := h.config.Cols
 	if h.config.DBias.Len() > 0 {
 		p := headColumnsParams{rows: uint64(t.rows), vocab: uint64(t.classes), stride: uint64(z.Stride), alpha: h.into.Alpha, beta: beta}

@@ -39,5 +39,5 @@ func (j *logProbsJob) tileOn(q gpu.Launcher, t tile, s headSpace, beta float32) 
 	if err := perRow(q, probsTile, t, p, &s.logits, &logp, &dlse, &lse, &targets); err != nil {
 		return err
 	}
-	return j.spreadOn(q, t, s, z, beta)
+	return j.backpropOn(q, t, s, z, beta)
 }

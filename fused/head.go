@@ -82,6 +82,16 @@ func (h *head) checkLens(op string, names headNames, rows int, backward bool) er
 	return nil
 }
 
+// chunks calls f for chunks of rows, at least once, if only of zero rows: gradients of parameters must take their Beta. Later
+// chunks add.
+func (h *head) chunks(rows int, f func(lo, hi int, beta float32)) {
+	size, beta := max(1, h.config.chunk(rows)), h.into.Beta
+	for lo := 0; lo < rows || lo == 0; lo += size {
+		f(lo, min(lo+size, rows), beta)
+		beta = 1
+	}
+}
+
 // tile is a part of the logits: rows from row on, classes from class on.
 type tile struct{ row, rows, class, classes int }
 
@@ -147,9 +157,9 @@ func (h *head) logitsOf(t tile, logits snug.View) logitArgs {
 	}
 }
 
-// spread adds the gradients of a tile's logits to the gradients of the layer. beta is Beta for what sums over rows. dx
+// backprop adds the gradients of a tile's logits to the gradients of the layer. beta is Beta for what sums over rows. dx
 // comes last, because it may take the place of x.
-func (h *head) spread(t tile, s headSpace, beta float32) {
+func (h *head) backprop(t tile, s headSpace, beta float32) {
 	cols := h.config.Cols
 	z := gemm.Matrix{Data: s.logits, Stride: t.classes}
 	if h.narrow() {

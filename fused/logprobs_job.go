@@ -31,17 +31,13 @@ func (j *logProbsJob) Operands(yield func(*driver.Mem)) {
 }
 
 func (j *logProbsJob) Run() {
-	size := max(1, j.config.chunk(j.rows))
-	beta := j.into.Beta
-	for lo := 0; lo < j.rows || lo == 0; lo += size {
-		hi := min(lo+size, j.rows)
+	j.chunks(j.rows, func(lo, hi int, beta float32) {
 		if j.gradients {
 			j.backward(lo, hi, beta)
 		} else {
 			j.forward(lo, hi)
 		}
-		beta = 1 // later chunks add
-	}
+	})
 }
 
 // forward does rows lo to hi-1: logp has the logits of the targets until all tiles have been seen.
@@ -70,7 +66,7 @@ func (j *logProbsJob) backward(lo, hi int, beta float32) {
 	j.tiles(lo, hi, func(t tile) {
 		j.multiply(t, s.logits)
 		probsGradTask.Run(cpu.Chunks(t.rows, itemRows(t.classes)), j.args(t, s))
-		j.spread(t, s, beta)
+		j.backprop(t, s, beta)
 	})
 	j.store(lo, hi, s)
 }
@@ -104,37 +100,31 @@ func (a *probsArgs) targetsOf(r int) []int32 { return a.targets[r*a.k:][:a.k] }
 
 // foldProbsTask takes the logits of the targets, and adds all to the statistics.
 var foldProbsTask = cpu.NewTask(func(a *probsArgs, item int) {
-	buf := scratch.Get(expBlock)
-	defer scratch.Put(buf)
-	lo, hi := cpu.Chunk(a.rows, itemRows(a.vocab), item)
-	for r := lo; r < hi; r++ {
+	a.each(item, func(r int, buf []float32) {
 		z := a.logitsOf(r)
-		a.finish(z, *buf)
+		a.finish(z, buf)
 		for i, t := range a.targetsOf(r) {
 			if c := int(t) - a.from; t >= 0 && 0 <= c && c < len(z) {
 				a.logp[r*a.k+i] = z[c]
 			}
 		}
 		if a.from == 0 {
-			a.stats[r] = begun()
+			a.stats[r] = noLogits()
 		}
 		a.stats[r].fold(z)
-	}
+	})
 })
 
 // probsGradTask replaces the logits of a tile by their gradients.
 var probsGradTask = cpu.NewTask(func(a *probsArgs, item int) {
-	buf := scratch.Get(expBlock)
-	defer scratch.Put(buf)
-	lo, hi := cpu.Chunk(a.rows, itemRows(a.vocab), item)
-	for r := lo; r < hi; r++ {
-		a.slope(r, *buf)
+	a.each(item, func(r int, buf []float32) {
+		a.dlogits(r, buf)
 		a.round(r)
-	}
+	})
 })
 
-// slope replaces the logits of a row by their gradients.
-func (a *probsArgs) slope(r int, buf []float32) {
+// dlogits replaces the logits of a row by their gradients.
+func (a *probsArgs) dlogits(r int, buf []float32) {
 	z, targets, dlogp := a.logitsOf(r), a.targetsOf(r), a.logp[r*a.k:][:a.k]
 	var sum float64 // what all probabilities are multiplied by
 	some := len(a.dlse) > 0
@@ -152,7 +142,7 @@ func (a *probsArgs) slope(r int, buf []float32) {
 		return
 	}
 	a.finish(z, buf)
-	a.gradient(z, slopes{
-		base: a.lse[r], factor: float32(sum * float64(a.scale)), targets: targets, hits: dlogp, hit: -a.scale,
+	a.gradient(z, dlogits{
+		max: a.lse[r], factor: float32(sum * float64(a.scale)), targets: targets, hits: dlogp, hit: -a.scale,
 	}, buf)
 }

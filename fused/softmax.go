@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/rowwise"
 )
@@ -22,6 +23,18 @@ type logitArgs struct {
 }
 
 func (a *logitArgs) logitsOf(r int) []float32 { return a.logits[r*a.vocab:][:a.vocab] }
+
+// items returns the items of a task over the rows, and each calls f for the rows of one. buf has expBlock elements.
+func (a *logitArgs) items() int { return cpu.Chunks(a.rows, itemRows(a.vocab)) }
+
+func (a *logitArgs) each(item int, f func(r int, buf []float32)) {
+	buf := scratch.Get(expBlock)
+	defer scratch.Put(buf)
+	lo, hi := cpu.Chunk(a.rows, itemRows(a.vocab), item)
+	for r := lo; r < hi; r++ {
+		f(r, *buf)
+	}
+}
 
 // finish makes logits of the products z: it adds the bias, caps, and divides by the temperature. buf has expBlock
 // elements.
@@ -60,12 +73,12 @@ func bfloat16s(x []float32) snug.View {
 	return snug.SliceView(unsafe.Slice((*snug.BFloat16)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x)))
 }
 
-// slopes say how logits z become gradients, before the slope of the cap:
+// dlogits say how logits z become their gradients, before the derivative of the cap:
 //
-//	factor·exp(z[j] − base) + shift − less[j] − Σ hit·hits[k] over k with targets[k] = j
-type slopes struct {
-	powers  bool    // z holds the exponentials already; then there is no cap
-	base    float32 // the peak, or lse
+//	factor·exp(z[j] − max) + shift − less[j] − Σ hit·hits[k] over k with targets[k] = j
+type dlogits struct {
+	exps    bool    // z holds the exponentials already; then there is no cap
+	max     float32 // or lse
 	factor  float32
 	shift   float32
 	less    []float32 // nil: 0
@@ -74,15 +87,15 @@ type slopes struct {
 	hit     float32
 }
 
-func (s *slopes) hitOf(i int) float32 {
-	if s.hits == nil {
+func (d *dlogits) hitOf(i int) float32 {
+	if d.hits == nil {
 		return 1
 	}
-	return s.hits[i]
+	return d.hits[i]
 }
 
 // gradient replaces the logits z by their gradients. buf has expBlock elements.
-func (a *logitArgs) gradient(z []float32, s slopes, buf []float32) {
+func (a *logitArgs) gradient(z []float32, d dlogits, buf []float32) {
 	k := rowwise.Registry.Best()
 	for at := 0; at < len(z); at += expBlock {
 		block := z[at:min(at+expBlock, len(z))]
@@ -90,21 +103,21 @@ func (a *logitArgs) gradient(z []float32, s slopes, buf []float32) {
 		if a.limit != 0 {
 			k.SoftcapSlopes(caps, block, 1/(a.limit*a.scale), 1)
 		}
-		if !s.powers {
-			k.ExpSum(block, block, s.base)
+		if !d.exps {
+			k.ExpSum(block, block, d.max)
 		}
-		k.ScaleAbove(block, s.factor, flushBelow)
-		if s.shift != 0 {
+		k.ScaleAbove(block, d.factor, flushBelow)
+		if d.shift != 0 {
 			for i := range block {
-				block[i] += s.shift
+				block[i] += d.shift
 			}
 		}
-		if s.less != nil {
-			k.Axpby(block, s.less[at:][:len(block)], -1, 1)
+		if d.less != nil {
+			k.Axpby(block, d.less[at:][:len(block)], -1, 1)
 		}
-		for i, t := range s.targets {
+		for i, t := range d.targets {
 			if j := int(t) - a.from - at; t >= 0 && 0 <= j && j < len(block) {
-				block[j] -= s.hit * s.hitOf(i)
+				block[j] -= d.hit * d.hitOf(i)
 			}
 		}
 		if a.limit != 0 {
@@ -116,9 +129,9 @@ func (a *logitArgs) gradient(z []float32, s slopes, buf []float32) {
 // expBlock is how many exponentials are added in float32.
 const expBlock = 1024
 
-// expSum sets dst[j] to exp(z[j] − peak) and returns their sum. Without a dst they go to
+// expSum sets dst[j] to exp(z[j] − max) and returns their sum. Without a dst they go to
 // waste, in a block.
-func expSum(dst, z []float32, peak float32, waste []float32) (total float64) {
+func expSum(dst, z []float32, max float32, waste []float32) (sumExp float64) {
 	k := rowwise.Registry.Best()
 	for len(z) > 0 {
 		n := min(expBlock, len(z))
@@ -126,10 +139,10 @@ func expSum(dst, z []float32, peak float32, waste []float32) (total float64) {
 		if dst != nil {
 			to, dst = dst, dst[n:]
 		}
-		total += float64(k.ExpSum(to[:n], z[:n], peak))
+		sumExp += float64(k.ExpSum(to[:n], z[:n], max))
 		z = z[n:]
 	}
-	return total
+	return sumExp
 }
 
 // flushBelow is where exponentials are set to zero. Their sum is at least 1, so
@@ -137,10 +150,15 @@ func expSum(dst, z []float32, peak float32, waste []float32) (total float64) {
 // numbers, with which processors multiply up to a hundred times slower.
 const flushBelow = 0x1p-60
 
-// rowStats is what the tiles of a row of logits leave, RowStats of head.h. The sum of
-// the exponentials, less the peak, is hi + lo: the float64 to 48 bits. aim is Σ q[j]·z[j] over the
-// distribution q that the row should have, which is z[t] for a target t.
-type rowStats struct{ peak, hi, lo, aim float32 }
+// rowStats is what the tiles of a row of logits leave, RowStats of head.h, by the online softmax of Milakov and Gimelshein,
+// "Online normalizer calculation for softmax" (2018):
+//
+//	max'    = max(max, max_j z[j])
+//	sumExp' = exp(max − max')·sumExp + Σ_j exp(z[j] − max')
+//
+// sumExp is hi + lo: the float64 to 48 bits. targetLogit is Σ q[j]·z[j] over the distribution q that the row should have,
+// z[t] for a target t without Smoothing.
+type rowStats struct{ max, hi, lo, targetLogit float32 }
 
 // statsLen is the float32 elements of a row's statistics.
 const statsLen = int(unsafe.Sizeof(rowStats{}) / 4)
@@ -151,36 +169,36 @@ func statsOf(v snug.View) []rowStats {
 	return unsafe.Slice((*rowStats)(unsafe.Pointer(unsafe.SliceData(x))), len(x)/statsLen)
 }
 
-func (s *rowStats) total() float64 { return float64(s.hi) + float64(s.lo) }
+func (s *rowStats) sumExp() float64 { return float64(s.hi) + float64(s.lo) }
 
-func (s *rowStats) setTotal(x float64) {
+func (s *rowStats) setSumExp(x float64) {
 	s.hi = float32(x)
 	s.lo = float32(x - float64(s.hi))
 }
 
 // lse returns the logarithm of the sum of the exponentials.
-func (s *rowStats) lse() float64 { return float64(s.peak) + math.Log(s.total()) }
+func (s *rowStats) lse() float64 { return float64(s.max) + math.Log(s.sumExp()) }
 
-// rise brings the statistics to the peak of both what came before and the logits z. It returns the
-// base of exponentials, and what the sums of earlier ones are to be multiplied by.
-func (s *rowStats) rise(z []float32) (base float32, factor float64) {
-	peak := rowwise.Registry.Best().Max(z, 1, s.peak)
+// raise moves max on to that of the logits z. It returns the maximum that exponentials are taken from, and the factor
+// exp(max − max') of the sums of earlier ones.
+func (s *rowStats) raise(z []float32) (finite float32, factor float64) {
+	before := s.max
+	s.max = rowwise.Registry.Best().Max(z, 1, before)
 	factor = 1
-	if peak != s.peak {
-		factor = math.Exp(float64(s.peak) - float64(peak))
+	if s.max != before {
+		factor = math.Exp(float64(before) - float64(s.max))
 	}
-	s.peak = peak
-	if math.IsInf(float64(peak), -1) {
+	if math.IsInf(float64(s.max), -1) {
 		return 0, factor // as yet there are logits of −Inf and NaN only
 	}
-	return peak, factor
+	return s.max, factor
 }
 
 // fold adds the logits z of a tile, which become exponentials.
 func (s *rowStats) fold(z []float32) {
-	base, factor := s.rise(z)
-	s.setTotal(s.total()*factor + expSum(z, z, base, nil))
+	max, factor := s.raise(z)
+	s.setSumExp(s.sumExp()*factor + expSum(z, z, max, nil))
 }
 
-// begun returns the statistics of a row before its first tile.
-func begun() rowStats { return rowStats{peak: float32(math.Inf(-1))} }
+// noLogits returns the statistics of a row before its first tile.
+func noLogits() rowStats { return rowStats{max: float32(math.Inf(-1))} }
