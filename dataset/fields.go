@@ -33,6 +33,8 @@ var rowRules = map[string]rule{
 	"label":   {"true is learned; false, of a bad answer, is refused", checkLabel},
 	"kto_tag": {"as label", checkLabel}, "kto_label": {"as label", checkLabel}, "desirable": {"as label", checkLabel},
 
+	"correct": verdict, "is_correct": verdict, "is_good": verdict, "accepted": verdict, "is_accepted": verdict,
+
 	"trainable": {"as train", checkWeight}, "is_train": {"as train", checkWeight}, "learn": {"as train", checkWeight}, "loss": {"as weight", checkWeight},
 	"skip": {"false; true is refused", checkSkip}, "ignore": {"as skip", checkSkip}, "masked": {"as skip", checkSkip},
 	"loss_mask": {"refused, as input_ids", refuse("a mask of tokens, want text" + leave("loss_mask"))},
@@ -85,11 +87,19 @@ func checkLabel(f *rows, name string, x value) (bool, error) {
 		return false, nil
 	}
 	if bad(x, !f.form.classes) {
-		return false, fmt.Errorf("%s is %s: a bad answer, which would be learned as a good one. Remove such rows; if %s is something else, -map %s= leaves it out", name, shortJSON(x), name, name)
+		return false, fmt.Errorf("%s is %s: a bad answer, which would be learned as a good one. Remove such rows, or make pairs of good and bad answers for -dpo; if %s is something else, -map %s= leaves it out", name, shortJSON(x), name, name)
 	}
 	_, known := truth(x)
 	return known, nil
 }
+
+// verdict is the rule for a boolean that says whether an answer is right. Other values, such as that of a choice, are harmless.
+var verdict = rule{"as label if it is a boolean", func(f *rows, name string, x value) (bool, error) {
+	if text, ok := x.(string); x == true || x == false || ok && slices.Contains([]string{"true", "false"}, strings.ToLower(strings.TrimSpace(text))) {
+		return checkLabel(f, name, x)
+	}
+	return false, nil
+}}
 
 // isNumber reports whether a value is a number, or the text of one, as tables of CSV have it.
 func isNumber(x value) bool {
@@ -433,7 +443,13 @@ func jinjaValue(x value) any {
 	return x
 }
 
-var errNoTemplate = errors.New("messages want a chat template, and the tokenizer has none")
+// noTemplate is the error of messages where there is no chat template.
+func (r *reader) noTemplate() error {
+	if r.tok.Config().ChatTemplate != "" {
+		return errors.New("messages want a chat template, and Options.Template is nil: chat.Open makes it")
+	}
+	return errors.New("messages want a chat template, and the tokenizer has none")
+}
 
 // truncatedList writes a list of words for an error.
 func truncatedList(words []string) string {

@@ -1,6 +1,7 @@
 package dataset
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/chat"
+	"github.com/snug-ml/snug/tokenizer"
 )
 
 // called is a row with a call whose member function is given.
@@ -167,4 +169,77 @@ func TestFileOfAFolder(t *testing.T) {
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.ErrorContains(t, err, filepath.Join(folder, "b.json")+": line 1: the row has no chosen and rejected answers")
 	require.ErrorContains(t, err, "if this one is none, give the names of the others, or a pattern such as "+filepath.Join(folder, "*.jsonl"))
+}
+
+// TestBadAnswersAmongGood: rows of KTO are learned as long as their answers are good. The first bad one ends the reading, with
+// its line, and says what to do.
+func TestBadAnswersAmongGood(t *testing.T) {
+	full := template(t, fullTemplate)
+	const want = `: label is false: a bad answer, which would be learned as a good one. Remove such rows, or make pairs of good and bad answers for -dpo; if label is something else, -map label= leaves it out`
+	for name, c := range map[string]struct {
+		row    string // with the label to be written
+		o      Options
+		sample string
+	}{
+		"texts":    {`{"prompt": "One", "completion": " two", "label": %s}` + "\n", Options{}, "One⟦ two§⟧"},
+		"messages": {`{"prompt": [` + hiUser + `], "completion": [` + ho + `], "label": %s}` + "\n", Options{Template: full}, "<user>hi<assistant>⟦ho</s>⟧"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			good, bad := fmt.Sprintf(c.row, "true"), fmt.Sprintf(c.row, "false")
+			_, samples, _, err := shownForms(t, good+good, c.o)
+			require.NoError(t, err)
+			require.Equal(t, []string{c.sample, c.sample}, samples)
+			_, _, _, err = shownForms(t, good+bad+good, c.o)
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, "line 2"+want)
+			c.o.Pairs = true
+			_, _, _, err = shownForms(t, good+bad, c.o)
+			require.ErrorContains(t, err, "line 1: the row has no chosen and rejected answers; its fields are prompt, completion, label")
+		})
+	}
+}
+
+// TestVerdicts: a boolean that says that an answer is wrong is obeyed as a label, and the right choice of several is none.
+func TestVerdicts(t *testing.T) {
+	for _, name := range []string{"correct", "is_correct", "is_good", "accepted", "is_accepted"} {
+		row := func(v string) string { return `{"question": "hi", "answer": "ho", "` + name + `": ` + v + "}" }
+		for _, v := range []string{"false", `"False"`} {
+			_, _, _, err := shownForms(t, row(v), Options{Template: template(t, fullTemplate)})
+			require.ErrorIs(t, err, snug.ErrConfig, row(v))
+			require.ErrorContains(t, err, "line 1: "+name+" is "+v+": a bad answer")
+		}
+		for _, v := range []string{"true", "0", `"B"`, `"no"`} {
+			_, samples, _, err := shownForms(t, row(v), Options{Template: template(t, fullTemplate)})
+			require.NoError(t, err, row(v))
+			require.Equal(t, []string{"<user>hi<assistant>⟦ho</s>⟧"}, samples)
+		}
+	}
+}
+
+// TestRemedies: what is nearly a file of rows is refused with what makes one of it.
+func TestRemedies(t *testing.T) {
+	for name, c := range map[string]struct{ text, want string }{
+		"arrays of messages":  {`[[` + hiUser + `, ` + ho + `]]`, "an array, want an object with the fields of a sample: jq -c '.[] | {messages: .}' FILE > rows.jsonl"},
+		"an array of numbers": {`[[1]]`, "an array, want an object with the fields of a sample: snug"},
+		"parts of Gemini": {`{"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}`,
+			`contents has messages of parts: jq -c '.messages = [.contents[] | {role: (if .role == "model" then "assistant" else .role end), content: ([.parts[].text] | join(""))}] | del(.contents)' FILE > rows.jsonl`},
+		"commas between rows": {`{"text": "one two"},` + "\n" + `{"text": "one two"}`, "',', want a value of JSON: remove the comma, or put [ before the first row and ] behind the last"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, _, err := shownForms(t, c.text, Options{Template: template(t, fullTemplate)})
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+// TestTemplateIsMissing: messages without a template say whether the tokenizer has one.
+func TestTemplateIsMissing(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte(`{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), []byte(`{"chat_template": "{{ 'a' }}"}`), 0o600))
+	with, err := tokenizer.Open(dir)
+	require.NoError(t, err)
+	_, err = Open([]string{write(t, "a.jsonl", `{"messages": [`+hiUser+`, `+ho+`]}`)}, with, Options{Context: 8, EOS: eos})
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, "messages want a chat template, and Options.Template is nil: chat.Open makes it")
 }

@@ -26,7 +26,7 @@ var glaive = form{
 			return content{}, err
 		}
 		if f.reader.options.Template == nil {
-			return content{}, errNoTemplate
+			return content{}, f.reader.noTemplate()
 		}
 		delete(v.values, "system") // it is read here, and not beside the conversation
 		var c chat.Conversation

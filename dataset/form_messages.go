@@ -55,7 +55,7 @@ var shareGPT = form{
 // chat returns the content of a conversation, with what the row has beside it.
 func (f *rows) chat(v *view, c chat.Conversation) (content, error) {
 	if f.reader.options.Template == nil {
-		return content{}, errNoTemplate
+		return content{}, f.reader.noTemplate()
 	}
 	if err := f.converse(v, &c); err != nil {
 		return content{}, err

@@ -220,7 +220,7 @@ func (f *rows) promptOf(v *view, chosen []chat.Message) ([]chat.Message, error) 
 // messagePair reads answers that are messages. They may begin with the prompt.
 func (f *rows) messagePair(v *view, chosen, rejected string) (c content, err error) {
 	if f.reader.options.Template == nil {
-		return c, errNoTemplate
+		return c, f.reader.noTemplate()
 	}
 	if f.chats != nil && !*f.chats {
 		return c, fmt.Errorf("%s and %s are messages, and in the first row they are texts", chosen, rejected)
@@ -309,7 +309,7 @@ func saysPrompt(messages []chat.Message, text string) bool {
 // pair returns the content of a prompt with two answers that are texts.
 func (f *rows) pair(v *view, prompt []chat.Message, c content) (content, error) {
 	if f.reader.options.Template == nil {
-		return content{}, errNoTemplate
+		return content{}, f.reader.noTemplate()
 	}
 	return f.pairOf(v, prompt, []chat.Message{{Role: "assistant", Content: c.answer}}, []chat.Message{{Role: "assistant", Content: c.rejected}})
 }

@@ -177,6 +177,18 @@ func (f *rows) shape(name string, l list) error {
 	return nil
 }
 
+// hasParts reports whether a value is a conversation as Gemini has it.
+func hasParts(x value) bool {
+	l, _ := x.(list)
+	if len(l) == 0 {
+		return false
+	}
+	o, _ := l[0].(object)
+	parts, found := o.get("parts")
+	_, isList := parts.(list)
+	return found && isList
+}
+
 // isMessage reports whether the fields of a row are those of a message.
 func (v *view) isMessage() bool {
 	for i := range roleNames {
@@ -201,6 +213,9 @@ func (v *view) hint(pairs bool) error {
 		return fmt.Errorf("%s, whose names differ only in case or blanks from those of a form: %s: %w", fields, mapping(list), snug.ErrConfig)
 	}
 	for _, name := range v.names {
+		if path := jqPath(name); hasParts(v.values[name]) {
+			return fmt.Errorf("%s, and %s has messages of parts: jq -c '.messages = [%s[] | {role: (if .role == \"model\" then \"assistant\" else .role end), content: ([.parts[].text] | join(\"\"))}] | del(%[3]s)' FILE > rows.jsonl makes rows of them: %w", fields, shortened(name), path, snug.ErrConfig)
+		}
 		switch path, messages := inner(name, v.values[name]); {
 		case messages && !pairs:
 			return fmt.Errorf("%s, and %s has messages: %s: %w", fields, shortened(name), mapping([]string{"messages=" + name}), snug.ErrConfig)

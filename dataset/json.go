@@ -134,6 +134,8 @@ func (d *decoder) unexpected(want string) error {
 		return d.damaged("%q, want %s: strings of JSON are in double quotes, as json.dumps writes them", rune(c), want)
 	case c == '/' || c == '#':
 		return d.damaged("%q, want %s: JSON has no comments, remove them", rune(c), want)
+	case c == ',' && want == "a value of JSON":
+		return d.damaged("%q, want %s: remove the comma, or put [ before the first row and ] behind the last", rune(c), want)
 	case (c == ']' || c == '}') && d.comma:
 		return d.damaged("%q after a comma, want %s: remove the comma", rune(c), want)
 	case c >= utf8.RuneSelf:

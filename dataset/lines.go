@@ -35,10 +35,20 @@ func (d *decoder) row(at string, give func(row) error) error {
 	}
 	fields, ok := v.(object)
 	if !ok {
-		return fmt.Errorf("%s: %s, want an object with the fields of a sample: %w", at, kindOf(v), snug.ErrConfig)
+		return fmt.Errorf("%s: %s, want an object with the fields of a sample%s: %w", at, kindOf(v), conversations(v), snug.ErrConfig)
 	}
 	if err := give(row{at, fields}); err != nil {
 		return fmt.Errorf("%s: %w", at, err)
 	}
 	return nil
+}
+
+// conversations says what makes rows of conversations that are arrays within an array.
+func conversations(v value) string {
+	if l, ok := v.(list); ok {
+		if _, messages := inner("", l); messages {
+			return ": jq -c '.[] | {messages: .}' FILE > rows.jsonl makes rows of conversations"
+		}
+	}
+	return ""
 }

@@ -92,4 +92,16 @@ func (f *rows) markup(at string, c content) {
 		f.warn(at, "markup", "a text has %q, the markup of a chat template%s", mark, where)
 		return
 	}
+	header, _, _ := strings.Cut(f.reader.knows().header, "\n")
+	if !strings.ContainsAny(header, "<[:#|") || f.reader.specialIn(header) != "" { // a common word, or special says so
+		return
+	}
+	for _, conversation := range c.chats {
+		for i, m := range conversation.Messages {
+			if strings.HasPrefix(m.Content, header) || strings.Contains(m.Content, "\n"+header) {
+				f.warn(at, "markup", "a line of message %d (%.40s) begins with %q, as the chat template begins an answer: the model reads another turn there", i, m.Role, header)
+				return
+			}
+		}
+	}
 }

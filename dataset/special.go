@@ -56,9 +56,6 @@ func (s *specials) in(text string) string {
 // A token that ends a text is said by [rows.otherEnd], and one that begins a turn of a text by [rows.markup].
 func (f *rows) special(at string, c content) {
 	r := f.reader
-	if r.specials == nil {
-		r.specials = specialTokens(r.tok)
-	}
 	for _, conversation := range c.chats {
 		for i, m := range conversation.Messages {
 			text := m.Content
@@ -105,6 +102,9 @@ func withoutEnd(text string) string {
 
 // specialIn returns the first special token in a text, if the tokenizer encodes it so.
 func (r *reader) specialIn(text string) string {
+	if r.specials == nil {
+		r.specials = specialTokens(r.tok)
+	}
 	token := r.specials.in(text)
 	if token == "" {
 		return ""
