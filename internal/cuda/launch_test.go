@@ -33,7 +33,7 @@ func testImage(archs ...string) []byte {
 	if archs[0] != "90a" {
 		add(archs[0], true)
 	}
-	image, err := gpu.PackImage(codes)
+	image, err := gpu.PackImage(codes, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -46,7 +46,7 @@ func amdImage(archs ...string) []byte {
 	for _, arch := range archs {
 		codes = append(codes, gpu.Code{AMD: arch, Data: []byte(arch + "\x00")})
 	}
-	image, err := gpu.PackImage(codes)
+	image, err := gpu.PackImage(codes, nil)
 	if err != nil {
 		panic(err)
 	}

@@ -62,7 +62,7 @@ func TestPartsOfPTX(t *testing.T) {
 	for _, part := range []string{".entry k() .entry k2()", ".entry l()", ".entry m()"} {
 		codes = append(codes, gpu.Code{Arch: gpu.Arch{Capability: 80}, PTX: true, Data: []byte(part)})
 	}
-	image, err := gpu.PackImage(codes)
+	image, err := gpu.PackImage(codes, nil)
 	require.NoError(t, err)
 	f, d := openFake(t, nil)
 	parted := &gpu.Module{Name: "test", Image: image}

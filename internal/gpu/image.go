@@ -2,10 +2,8 @@ package gpu
 
 import (
 	"bytes"
-	"compress/flate"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strconv"
@@ -21,7 +19,7 @@ import (
 // own. The numbers are little-endian:
 //
 //	"snug\x00gpu"   8 bytes
-//	version         uint16, 1
+//	version         uint16, 2
 //	codes           uint16
 //	checksum        uint32, CRC-32C of the 12 bytes before it and of the index
 //	index           for every code, 20 bytes:
@@ -33,13 +31,13 @@ import (
 //	    packed          uint32, bytes in the image
 //	    size            uint32, bytes of the code
 //	    checksum        uint32, CRC-32C of the bytes in the image
-//	codes           DEFLATE
+//	codes           LZMA, as unpackLZMA reads it
 const (
 	imageMagic   = "snug\x00gpu"
-	imageVersion = 1
+	imageVersion = 2
 	imageHeader  = 16
 	imageEntry   = 20
-	maxInflate   = 1032 // maximum number of bytes that one byte of DEFLATE unpacks to
+	maxRatio     = 1 << 13 // of the bytes of a code and of its stream; no code comes near
 )
 
 // Arch is what a code runs on.
@@ -120,8 +118,9 @@ func (c Code) before(o Code) bool {
 	}
 }
 
-// PackImage returns the image of some codes, in their order.
-func PackImage(codes []Code) ([]byte, error) {
+// PackImage returns the image of some codes, in their order. compress returns the LZMA stream of a code, as unpackLZMA
+// reads it; without it codes are stored.
+func PackImage(codes []Code, compress func(Code) ([]byte, error)) ([]byte, error) {
 	if len(codes) == 0 || len(codes) > math.MaxUint16 {
 		return nil, fmt.Errorf("an image of %d codes: want 1 to %d", len(codes), math.MaxUint16)
 	}
@@ -133,17 +132,14 @@ func PackImage(codes []Code) ([]byte, error) {
 	var body bytes.Buffer
 	for _, c := range codes {
 		from := body.Len()
-		w, err := flate.NewWriter(&body, flate.BestCompression)
-		if err != nil {
-			return nil, err
+		packed := append([]byte{stored}, c.Data...)
+		if compress != nil {
+			var err error
+			if packed, err = compress(c); err != nil {
+				return nil, fmt.Errorf("%v: %w", c, err)
+			}
 		}
-		if _, err := w.Write(c.Data); err != nil {
-			return nil, err
-		}
-		if err := w.Close(); err != nil {
-			return nil, err
-		}
-		packed := body.Bytes()[from:]
+		body.Write(packed)
 		number, kind := c.number()
 		if number < 10 || number > math.MaxUint16 || int64(len(c.Data)) > math.MaxUint32 || int64(start+body.Len()) > math.MaxUint32 {
 			return nil, fmt.Errorf("%v of %d bytes does not fit an image", c, len(c.Data))
@@ -219,7 +215,7 @@ func readIndex(image []byte) ([]packedCode, error) {
 			c.Code = Code{AMD: amdName(le.Uint16(e))}
 		}
 		if e[2] > kindAMD || e[3] > 1 || e[2] == kindAMD && e[3] != 0 || uint64(offset) != uint64(at) || uint64(packed) > uint64(len(image)-at) ||
-			uint64(size) > maxInflate*uint64(packed) || uint64(size) >= math.MaxInt {
+			uint64(size) > maxRatio*uint64(packed) || uint64(size) >= math.MaxInt {
 			return nil, fmt.Errorf("the index of the image is wrong for %v: %w", c.Code, driver.ErrDevice)
 		}
 		c.packed, c.size = image[at:at+int(packed)], int(size)
@@ -238,12 +234,9 @@ func (c packedCode) unpack() (Code, error) {
 		return Code{}, fmt.Errorf("%v is damaged: %w", c.Code, driver.ErrDevice)
 	}
 	data := make([]byte, c.size+1)
-	r := flate.NewReader(bytes.NewReader(c.packed))
-	n, err := io.ReadFull(r, data)
-	if err != io.ErrUnexpectedEOF && err != io.EOF || n != c.size { // the byte beyond is not there
-		return Code{}, fmt.Errorf("%v unpacks to %d bytes or more (%v), want %d: %w", c.Code, n, err, c.size, driver.ErrDevice)
+	if err := unpackLZMA(data[:c.size], c.packed); err != nil {
+		return Code{}, fmt.Errorf("%v of %d bytes: %w: %w", c.Code, c.size, err, driver.ErrDevice)
 	}
-	data[c.size] = 0
 	code := c.Code
 	code.Data = data[:c.size]
 	return code, nil

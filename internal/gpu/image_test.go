@@ -31,7 +31,7 @@ func toyCodes(t testing.TB, ptx string, archs ...string) []gpu.Code {
 
 func pack(t testing.TB, codes []gpu.Code) []byte {
 	t.Helper()
-	image, err := gpu.PackImage(codes)
+	image, err := gpu.PackImage(codes, nil)
 	require.NoError(t, err)
 	return image
 }
@@ -180,15 +180,15 @@ func TestUnpackAMD(t *testing.T) {
 		}
 	}
 	for _, arch := range []string{"90a", "gfx", "gfx9-generic", "gfx90A", "gfx012", "gfx10000", "gfx1"} {
-		_, err := gpu.PackImage(toyAMD(arch))
+		_, err := gpu.PackImage(toyAMD(arch), nil)
 		require.ErrorContains(t, err, "does not fit an image", arch)
 	}
 }
 
 func TestPackImageErrors(t *testing.T) {
-	_, err := gpu.PackImage(nil)
+	_, err := gpu.PackImage(nil, nil)
 	require.ErrorContains(t, err, "0 codes")
-	_, err = gpu.PackImage([]gpu.Code{{Arch: gpu.Arch{Capability: 1 << 16}}})
+	_, err = gpu.PackImage([]gpu.Code{{Arch: gpu.Arch{Capability: 1 << 16}}}, nil)
 	require.ErrorContains(t, err, "sm_65536 of 0 bytes does not fit")
 	for _, arch := range []string{"", "a", "9", "90b", "-80", "65536", "90aa"} {
 		_, err := gpu.ParseArch(arch)
@@ -202,7 +202,7 @@ func TestUnpackPTX(t *testing.T) {
 		return gpu.Code{Arch: gpu.Arch{Capability: capability}, PTX: true, Data: []byte(text)}
 	}
 	parts := []gpu.Code{code(80, ".visible .entry toy_sum(\n"), code(80, ".visible .entry toy_summary(\n"), code(120, ".visible .entry toy(\n")}
-	image, err := gpu.PackImage(append([]gpu.Code{{Arch: gpu.Arch{Capability: 80}, Data: []byte("cubin")}}, parts...))
+	image, err := gpu.PackImage(append([]gpu.Code{{Arch: gpu.Arch{Capability: 80}, Data: []byte("cubin")}}, parts...), nil)
 	require.NoError(t, err)
 	for i, kernel := range []string{"toy_sum", "toy_summary", "toy"} {
 		got, part, err := gpu.UnpackPTX(image, 120, kernel)
@@ -214,7 +214,7 @@ func TestUnpackPTX(t *testing.T) {
 		_, _, err = gpu.UnpackPTX(image, 100, kernel)
 		require.ErrorIs(t, err, driver.ErrNotBuilt, kernel)
 	}
-	one, err := gpu.PackImage(parts[:1])
+	one, err := gpu.PackImage(parts[:1], nil)
 	require.NoError(t, err)
 	_, _, err = gpu.UnpackPTX(one, 90, "other")
 	require.NoError(t, err, "the driver says that there is no such kernel")

@@ -64,7 +64,7 @@ func (m AMDModule) Code(root, arch string) ([]byte, error) {
 
 // Pack returns the image of some codes, as [Module.Pack] does.
 func (m AMDModule) Pack(root string, codes []gpu.Code) ([]byte, error) {
-	return pack(filepath.Join(root, m.Image()), codes)
+	return pack(filepath.Join(root, m.Image()), codes, compress)
 }
 
 // SumOf returns what the module's sum file says when the image is made from the sources that are

@@ -2,6 +2,7 @@ package images
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/snug-ml/snug/internal/gpu"
@@ -28,7 +29,7 @@ func TestAMD(t *testing.T) {
 
 	require.ErrorIs(t, a.Check(root), os.ErrNotExist)
 	codes := []gpu.Code{{AMD: "gfx90a", Data: []byte("kernels")}}
-	image, err := a.Pack(root, codes)
+	image, err := pack(filepath.Join(root, a.Image()), codes, nil)
 	require.NoError(t, err)
 	write(t, root, a.Image(), string(image))
 	sum, err := a.SumOf(root, image)

@@ -5,7 +5,7 @@
 # RESOURCES-AMD.md. With -check it compares with what is there instead, with -only ARCH beside it the
 # code for one architecture alone: all sources are compared by their hashes. What was
 # compiled before comes from the user's cache, in snug-images. Needs clang and lld 19
-# (Debian: clang-19, lld-19), no header or library of ROCm; CLANG names another clang.
+# (Debian: clang-19, lld-19) and xz, no header or library of ROCm; CLANG names another clang.
 # Exit status 3 says that clang is of another release than the one whose code is in the images.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."

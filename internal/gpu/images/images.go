@@ -5,10 +5,12 @@
 package images
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"reflect"
@@ -120,18 +122,33 @@ func (m Module) Entry() string { return string(m) + ".cu" }
 func (m Module) Image() string { return string(m) + ".image" }
 
 // Pack returns the image of some codes. If the image that is there has these codes it is that
-// one, because Go's releases may compress in other ways.
+// one, because releases of xz may compress in other ways.
 func (m Module) Pack(root string, codes []gpu.Code) ([]byte, error) {
-	return pack(filepath.Join(root, m.Image()), codes)
+	return pack(filepath.Join(root, m.Image()), codes, compress)
 }
 
-func pack(path string, codes []gpu.Code) ([]byte, error) {
+// compress returns the stream of a code by the program xz. Instructions of NVIDIA have 16 bytes, those of AMD 4 or 8.
+func compress(c gpu.Code) ([]byte, error) {
+	lc, lp, pb := 0, 4, 4
+	switch {
+	case c.PTX:
+		lc, lp, pb = 3, 0, 0
+	case c.AMD != "":
+		lp, pb = 2, 2
+	}
+	xz := exec.Command("xz", "--stdout", "--format=raw", fmt.Sprintf("--lzma1=preset=9e,lc=%d,lp=%d,pb=%d", lc, lp, pb))
+	xz.Stdin = bytes.NewReader(c.Data)
+	out, err := xz.Output()
+	return append([]byte{byte((pb*5+lp)*9 + lc)}, out...), err
+}
+
+func pack(path string, codes []gpu.Code, compress func(gpu.Code) ([]byte, error)) ([]byte, error) {
 	if image, err := os.ReadFile(path); err == nil {
 		if there, err := gpu.UnpackAll(image); err == nil && reflect.DeepEqual(there, codes) {
 			return image, nil
 		}
 	}
-	return gpu.PackImage(codes)
+	return gpu.PackImage(codes, compress)
 }
 
 // Sum returns the path of the hashes of what the image was made from.

@@ -88,18 +88,18 @@ func TestArchs(t *testing.T) {
 func TestPack(t *testing.T) {
 	root, m := tree(t)
 	codes := []gpu.Code{{Arch: gpu.Arch{Capability: 80}, Data: []byte("kernels")}}
-	fresh, err := m.Pack(root, codes)
+	fresh, err := pack(filepath.Join(root, m.Image()), codes, nil)
 	require.NoError(t, err, "what is there is no image")
 	got, err := gpu.UnpackAll(fresh)
 	require.NoError(t, err)
 	require.Equal(t, codes, got)
 
 	write(t, root, m.Image(), string(fresh))
-	same, err := m.Pack(root, codes)
+	same, err := pack(filepath.Join(root, m.Image()), codes, nil)
 	require.NoError(t, err)
 	require.Equal(t, fresh, same)
 	codes[0].Data = []byte("other kernels")
-	other, err := m.Pack(root, codes)
+	other, err := pack(filepath.Join(root, m.Image()), codes, nil)
 	require.NoError(t, err)
 	require.NotEqual(t, fresh, other)
 }
