@@ -93,7 +93,7 @@ func (t *tuning) describe() error {
 	}
 	const rate, fast = 1e11, 1e10 // of a few cores, to compare plans
 	t.task = plan.Task{
-		Model: m, Batch: 1, Compute: []snug.DType{snug.BF16}, Masters: []amp.MasterForm{amp.NoMaster},
+		Model: m, Batch: 1, Compute: []snug.DType{snug.BF16}, Masters: []amp.MasterForm{amp.NoMaster}, Process: &t.process,
 		Device: plan.Device{Name: "this machine", Unified: true, Memory: 1 << 60, F32: rate, F16: rate, Bandwidth: fast,
 			HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10},
 	}
@@ -118,7 +118,7 @@ func (t *tuning) describe() error {
 
 // fit finds the fastest plan whose process stays within the limit.
 func (t *tuning) fit() error {
-	p, err := t.task.FitResident(t.Limit, t.process)
+	p, err := plan.Best(t.task.Fit(t.Limit))
 	t.planned = p.Run
 	return err
 }
@@ -212,7 +212,7 @@ func (t *tuning) plan(costs remat.Costs) (err error) {
 		if err != nil {
 			return err
 		}
-		resident, err := t.task.Resident(t.planned, t.process)
+		resident, err := t.task.Resident(t.planned)
 		if err != nil {
 			return err
 		}
@@ -247,7 +247,7 @@ func (t *tuning) makeTrainer() (err error) {
 func (t *tuning) run(ctx context.Context) (r tuneReport, err error) {
 	r.Base = t.process.Base
 	r.Loaded, _ = meter.Resident()
-	if r.Predicted, err = t.task.Resident(t.planned, t.process); err != nil {
+	if r.Predicted, err = t.task.Resident(t.planned); err != nil {
 		return r, err
 	}
 	for step := range t.Warm + t.Steps {

@@ -31,10 +31,7 @@ func (t Task) Costs(r Run) (remat.Costs, error) {
 // costs returns the Costs of a number of samples.
 func (t Task) costs(r Run, samples int64) remat.Costs {
 	elem := r.elem()
-	c := remat.Costs{Input: samples * t.Model.Input * elem}
-	if t.PagesCheckpoints {
-		c.Disk = remat.Rates{Write: t.Device.DiskRate, Read: t.Device.DiskRate}
-	}
+	c := remat.Costs{Input: samples * t.Model.Input * elem, Disk: remat.Rates{Write: t.Device.DiskRate, Read: t.Device.DiskRate}}
 	for _, l := range t.Model.Layers {
 		out := l.Output * elem
 		kept := (l.Kept+t.adapted(l))*elem + 4*l.Stats + l.Attention.kept(r)

@@ -3,19 +3,22 @@
 //
 //	model, err := plan.GPT{Vocab: 32000, Dim: 768, Layers: 12, Heads: 12, Context: 1024}.Model()
 //	device, err := plan.DeviceNamed("24GB")
-//	p, err := plan.Task{Model: model, Device: device, Batch: 32}.Fit(0) // 0: all of its memory
+//	p, err := plan.Best(plan.Task{Model: model, Device: device, Batch: 32}.Fit(0)) // 0: all of its memory
 //	var miss *plan.MissError
 //	if errors.As(err, &miss) {
 //		fmt.Println("missing", meter.FormatBytes(miss.Missing()), "try", miss.Changes)
 //	}
 //	fmt.Println(p.Run.Micro, p.Run.Window, p.Run.Compute, p.Run.StateBits, p.Run.Remat)
 //	err = p.WriteTable(os.Stdout)
+//	err = p.Apply(&model, &training) // options of packages transformer and train
 //
+// [Task.Fit] is an iterator over the plans that fit, the fastest first, and [Best] takes that. It offers what packages
+// transformer and train can do; for other programs see Task.Own.
 // [Task.Predict] does the opposite: for a given [Run] it returns the bytes of each
 // component on each tier, and the time of a step. Package meter counts the bytes that a run
 // holds. The command snug plan finds a plan for a preset or a published folder:
 //
-//	go run github.com/snug-ml/snug/cmd/snug plan -model llama-2b -memory 24GB
+//	go run github.com/snug-ml/snug/cmd/snug plan -model llama-2b -device-memory 24GB
 //
 // # Bytes
 //

@@ -21,7 +21,7 @@ func isOne(err error, targets ...error) bool {
 
 // TestErrorsSayWhatIsWrongAlone: the text of a sentinel is no part of a sentence.
 func TestErrorsSayWhatIsWrongAlone(t *testing.T) {
-	_, miss := Task{Model: Model{Layers: []Layer{{Params: [][]int{{64, 64}}, Output: 4}}}, Device: oneMemory(), Batch: 1}.Fit(1)
+	_, miss := Best(Task{Model: Model{Layers: []Layer{{Params: [][]int{{64, 64}}, Output: 4}}}, Device: oneMemory(), Batch: 1}.Fit(1))
 	for _, c := range []struct {
 		err, kind error
 		want      string

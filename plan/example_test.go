@@ -20,7 +20,7 @@ func ExampleTask_Fit() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	p, err := plan.Task{Model: model, Device: device, Batch: 32}.Fit(0)
+	p, err := plan.Best(plan.Task{Model: model, Device: device, Batch: 32}.Fit(0))
 	if err != nil {
 		log.Fatal(err) // says by how much it misses and what is cheapest to change
 	}
@@ -37,19 +37,19 @@ func ExampleMissError() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	device, err := plan.DeviceNamed("24GB")
+	device, err := plan.DeviceNamed("40GB")
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, err = plan.Task{Model: model, Device: device, Batch: 32}.Fit(0)
+	_, err = plan.Best(plan.Task{Model: model, Device: device, Batch: 8}.Fit(0))
 	var miss *plan.MissError
 	if errors.As(err, &miss) {
 		fmt.Println("it misses by", meter.FormatBytes(miss.Missing()))
 		fmt.Println("with", miss.Changes[0].What, "it fits")
 	}
 	// Output:
-	// it misses by 22.79 GiB
-	// with 25.34 GiB of host memory it fits
+	// it misses by 2.92 GiB
+	// with gradients folded into the state (no master weights) it fits
 }
 
 // The table of a plan: what each component takes, and what each choice saves.
@@ -62,7 +62,7 @@ func ExamplePlan_WriteTable() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	p, err := plan.Task{Model: model, Device: device, Batch: 32}.Fit(1 << 30)
+	p, err := plan.Best(plan.Task{Model: model, Device: device, Batch: 32}.Fit(1 << 30))
 	if err != nil {
 		log.Fatal(err)
 	}

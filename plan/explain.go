@@ -83,7 +83,7 @@ func (t Task) decisions(r Run) (list []decision) {
 			value += fmt.Sprintf(", %d matrices of %d in %s", floats, all, cmp.Or(r.Compute, snug.F32))
 		}
 		add("frozen weights", value, r.Frozen == 16, "frozen weights in 16 bits", func(u *Run) {
-			if u.Frozen = 16; t.PagesFrozen {
+			if u.Frozen = 16; !t.Own {
 				u.WeightsOn, u.LayersHeld = meter.OnDevice, 0
 			}
 		})

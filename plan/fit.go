@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"sort"
@@ -11,7 +12,6 @@ import (
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/meter"
-	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -25,60 +25,160 @@ type Plan struct {
 	Choices    []Choice
 }
 
-// Fit returns the run of t with the shortest predicted time that takes at most limit
-// bytes of the device, Host bytes of the host and Disk bytes of the disk; a limit of 0
-// stands for all of the device's memory that is not reserved. It tries all combinations
-// of the choices that t allows with every micro-batch and with plans of recomputation, so
+// Fit yields plans of t that take at most limit bytes of the device, Host bytes of the host and Disk bytes of the disk,
+// the one with the shortest predicted time first; a limit of 0 stands for all of the device's memory that is not
+// reserved. Each later plan takes less of the device than the one before, by 1/128 of the limit or more, and is the fastest
+// that does; the last one takes the least. [Best] returns the first.
+//
+// With Task.Process the limit is that of the resident memory of the process, as [Task.Resident] predicts it, and
+// [Plan.Limit] is the part of it that the run itself may use. Not counted is [RuntimeBytes]: a program whose measured memory
+// is to stay at or below a limit gives limit - RuntimeBytes. More garbage than that of the model's own steps, such as that of
+// reading data, comes on top of it; debug.SetMemoryLimit bounds that.
+//
+// Fit tries all combinations of the choices that t allows with every micro-batch and with plans of recomputation, so
 // that more memory never gives a slower plan. The batch never changes. Of equally fast
 // runs it prefers runs that compute nothing again, then the run that comes first in the
 // task's lists and keeps most on the device. If weights are paged, as many of the first
 // layers as fit stay on the device (with an offload.DeviceMap), and the host's free bytes
-// cache pages of the disk. The loss then has as many rows of logits at a time as fit beside that run, up to the default
-// of LossRows, unless LossRows is given. It takes up to a few seconds for 100 layers.
+// cache pages of the disk. The loss has as many rows of logits at a time as fit beside a run, up to the default
+// of LossRows, unless LossRows is given. The first plan takes up to a few seconds for 100 layers.
 //
-// The error is a [*MissError] when nothing fits. Other errors are the same as for
-// [Task.Predict].
-func (t Task) Fit(limit int64) (Plan, error) {
-	given := t.LossRows
+// If nothing fits, Fit yields a [*MissError]. Other errors are the same as for [Task.Predict].
+func (t Task) Fit(limit int64) iter.Seq2[Plan, error] {
+	return func(yield func(Plan, error) bool) {
+		if err := t.walk(limit, func(p Plan) bool { return yield(p, nil) }); err != nil {
+			yield(Plan{}, err)
+		}
+	}
+}
+
+// Best returns the first of some plans, such as those of [Task.Fit], or the error in its place.
+func Best(plans iter.Seq2[Plan, error]) (Plan, error) {
+	if plans != nil {
+		for p, err := range plans {
+			return p, err
+		}
+	}
+	return Plan{}, invalid("there are no plans")
+}
+
+// walk calls use with the plans of Fit, until it returns false.
+func (t Task) walk(limit int64, use func(Plan) bool) error {
+	rows := t.LossRows
 	t, err := t.check()
 	if err != nil {
-		return Plan{}, err
-	}
-	most := t.LossRows
-	if given == 0 {
-		t.LossRows = fewestLossRows
+		return err
 	}
 	if limit < 0 || limit > 1<<60 {
-		return Plan{}, invalid("a limit of %d bytes, want 0 to 2^60", limit)
+		return invalid("a limit of %d bytes, want 0 to 2^60", limit)
 	}
 	if limit == 0 {
 		limit = t.Device.Memory - t.Device.Reserved
 	}
-	p, err := t.fit(limit, newKnown())
-	for rows := most; err == nil && rows > p.Task.LossRows; rows = rows / 2 / fewestLossRows * fewestLossRows {
-		if t.LossRows = rows; t.holds(limit, p.Run) {
-			return t.explain(limit, p.Run)
+	counted := limit
+	if t.Process != nil {
+		counted -= t.Process.Base
+	}
+	if rows == 0 {
+		if rows = t.LossRows; t.Process != nil {
+			rows = fewestLossRows
+		}
+		t.LossRows = fewestLossRows
+	}
+	s, step, found := &search{task: t, limit: max(counted, 1), known: newKnown()}, max(counted/128, 1), false
+	for {
+		if err := s.run(); err != nil {
+			return err
+		}
+		if !s.found {
+			break
+		}
+		size, total, err := t.size(s.best)
+		if err != nil {
+			return err
+		}
+		if size <= limit {
+			p, err := t.withRows(rows, s.limit, s.best)
+			if err != nil {
+				return err
+			}
+			if found = true; !use(p) {
+				return nil
+			}
+			total = p.Peak[meter.OnDevice].Total()
+		}
+		// What waits in a process differs between runs, so a run that counts a little less may fit.
+		s.limit = max(min(s.limit, total)-step, 1)
+	}
+	if found && t.Process != nil {
+		return nil
+	}
+	least, err := t.least(limit, *s, use)
+	if err != nil || found || least <= limit {
+		return err
+	}
+	return t.miss(limit, least, counted, s.known)
+}
+
+// least calls use with a plan that takes the least, if it takes at most limit, and returns what it takes. s has found nothing.
+func (t Task) least(limit int64, s search, use func(Plan) bool) (least int64, err error) {
+	least = s.minimum
+	if least == math.MaxInt64 {
+		if s.allowed {
+			return least, nil
+		}
+		return least, s.refused
+	}
+	quarters := []int64{4}
+	if t.Process != nil {
+		quarters, least = []int64{4, 5, 6, 8}, math.MaxInt64 // the run that counts the least need not make the smallest process
+	}
+	var best Run
+	for _, n := range quarters {
+		s.limit = s.minimum/4*n + s.minimum%4
+		if err := s.run(); err != nil {
+			return 0, err
+		}
+		size, _, err := t.size(s.best)
+		if err != nil {
+			return 0, err
+		}
+		if size < least || best.Micro == 0 {
+			best, least = s.best, size
 		}
 	}
-	return p, err
+	if least <= limit {
+		p, err := t.explain(s.limit, best)
+		if err != nil {
+			return 0, err
+		}
+		use(p)
+	}
+	return least, nil
 }
 
-// holds reports whether a run takes at most limit bytes of the device.
-func (t Task) holds(limit int64, r Run) bool {
+// size returns what a run takes of the limit of Fit, and of the device.
+func (t Task) size(r Run) (size, device int64, err error) {
 	p, err := t.predict(r)
-	return err == nil && p.Peak[meter.OnDevice].Total() <= limit
+	if err != nil {
+		return 0, 0, err
+	}
+	if size, device = p.Peak[meter.OnDevice].Total(), p.Peak[meter.OnDevice].Total(); t.Process != nil {
+		size, err = t.Resident(r)
+	}
+	return size, device, err
 }
 
-// fit is Fit of a task with its defaults filled in.
-func (t Task) fit(limit int64, k *known) (Plan, error) {
-	s := &search{task: t, limit: limit, known: k}
-	if err := s.run(); err != nil {
-		return Plan{}, err
+// withRows returns the plan of a run, with as many rows of logits at a time as fit.
+func (t Task) withRows(rows int, limit int64, r Run) (Plan, error) {
+	for least := t.LossRows; rows > least; rows = rows / 2 / fewestLossRows * fewestLossRows {
+		u := t
+		u.LossRows = rows
+		if _, device, err := u.size(r); err == nil && device <= limit {
+			return u.explain(limit, r)
+		}
 	}
-	if !s.found {
-		return Plan{}, t.miss(limit, s.minimum, s.known)
-	}
-	return t.explain(limit, s.best)
+	return t.explain(limit, r)
 }
 
 // search finds the fastest run.
@@ -91,6 +191,8 @@ type search struct {
 	best    Run
 	seconds float64
 	minimum int64 // minimum bytes of the device of all runs whose other tiers fit
+	refused error // why the first of the runs that cannot be done cannot
+	allowed bool  // one can
 
 	known *known
 }
@@ -111,7 +213,7 @@ type planKey struct {
 }
 
 func (t Task) planKey(r Run) planKey {
-	return planKey{r.Tiled, t.Rank > 0, t.PagesCheckpoints && t.Device.Disk > 0, max(1, r.Tiles), r.unit()}
+	return planKey{r.Tiled, t.Rank > 0, t.Device.Disk > 0, max(1, r.Tiles), r.unit()}
 }
 
 type chainKey struct {
@@ -191,7 +293,7 @@ var placements = []struct{ state, gradients, weights meter.Tier }{
 // that compute values again. It can skip most of these: they are slower even without the
 // recomputation.
 func (s *search) run() error {
-	s.minimum, s.seconds = math.MaxInt64, math.Inf(1)
+	s.minimum, s.seconds, s.found = math.MaxInt64, math.Inf(1), false
 	for _, s.again = range []bool{false, true} {
 		if err := s.combinations(); err != nil {
 			return err
@@ -209,7 +311,9 @@ func (s *search) combinations() error {
 		case t.masterBytes(Run{Compute: compute}) == 0:
 			masters = []amp.MasterForm{amp.FullMaster} // there are none
 		case compute == snug.F16:
-			masters = slices.DeleteFunc(slices.Clone(masters), forBF16)
+			if masters = slices.DeleteFunc(slices.Clone(masters), forBF16); len(masters) == 0 {
+				s.refused = cmp.Or(s.refused, invalid("%v masters are for bf16", t.Masters[0]))
+			}
 		}
 		frozen := t.Frozen
 		if t.Rank == 0 {
@@ -249,17 +353,22 @@ func (s *search) sharded(r Run, size stateSize) error {
 	for _, r.Gradients = range s.task.Gradients {
 		for _, p := range placements {
 			r.StateOn, r.GradientsOn, r.WeightsOn, r.Cache = p.state, p.gradients, p.weights, 0
-			switch {
-			case (r.Gradients.onePer() || s.task.Ranks > 1) && r.GradientsOn != meter.OnDevice,
-				r.Gradients == Folded && !s.task.takes(quant8.Folded),
-				r.StateOn == meter.OnDevice && r.WeightsOn != meter.OnDevice && s.task.Rank == 0,
-				r.Shard == ShardWeights && r.WeightsOn != meter.OnDevice,
-				s.task.PagesFrozen && r.WeightsOn != meter.OnDevice && !r.quantized():
-				continue
-			}
 			if s.task.Device.Unified && (r.StateOn == meter.OnHost || r.GradientsOn == meter.OnHost || r.WeightsOn == meter.OnHost) {
 				continue
 			}
+			if r.StateOn == meter.OnDevice && r.WeightsOn != meter.OnDevice && s.task.Rank == 0 {
+				continue
+			}
+			if !s.task.Own && r.Gradients.onePer() && r.Masters != amp.NoMaster && s.task.roundsUpdates(r) {
+				s.refused = cmp.Or(s.refused, invalid("Gradients is %v, which has no master weights for %v, and Masters has no NoMaster", r.Gradients, r.Compute))
+				continue
+			}
+			r.Micro, r.Window = s.task.Batch, 1
+			if err := s.task.checkRun(r); err != nil {
+				s.refused = cmp.Or(s.refused, err)
+				continue
+			}
+			s.allowed = true
 			f := s.task.fixed(r, size)
 			if r.StateOn == meter.OnDisk {
 				r.Cache = s.task.cache(f.usage)
@@ -304,8 +413,11 @@ func (t Task) cacheOf(r Run) (int64, error) {
 // batches tries all micro-batches that the task allows.
 func (s *search) batches(r Run, f fixed) error {
 	tilings := []bool{false, true}
-	if !s.task.tiles() {
+	switch {
+	case !s.task.tiles():
 		tilings = []bool{s.task.tiled()}
+	case !s.task.Own && !s.task.Device.Unified: // PlainAttention of package transformer is for the CPU
+		tilings = []bool{true}
 	}
 	for _, r.Tiled = range tilings {
 		if err := s.windows(r, f); err != nil {

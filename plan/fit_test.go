@@ -80,7 +80,7 @@ func checkChoices(t require.TestingT, p Plan) {
 		if o.Frozen != 0 {
 			only.Frozen = []int{o.Frozen}
 		}
-		_, err = only.Fit(p.Limit)
+		_, err = Best(only.Fit(p.Limit))
 		require.NoError(t, err, "%s: %s", c.Name, c.Reason)
 	}
 }
@@ -96,7 +96,7 @@ func TestHostAndDiskCountInChoices(t *testing.T) {
 	for _, host := range []int64{32 * gib, 56 * gib, 72 * gib} {
 		for _, disk := range []int64{0, 40 * gib} {
 			d.Host, d.Disk = host, disk
-			p, err := Task{Model: m, Device: d, Batch: 32, StateBits: []int{8}, Gradients: []Gradient{SumF32, SumBF16}}.Fit(0)
+			p, err := Best(Task{Model: m, Device: d, Batch: 32, Own: true, StateBits: []int{8}, Gradients: []Gradient{SumF32, SumBF16}}.Fit(0))
 			if errors.Is(err, snug.ErrNoMemory) {
 				continue
 			}
@@ -129,12 +129,12 @@ func FuzzChoices(f *testing.F) { f.Fuzz(rapid.MakeFuzz(propertyChoices)) }
 
 func propertyChoices(t *rapid.T) {
 	task := drawTask(t)
-	free, err := task.Fit(1 << 40)
+	free, err := Best(task.Fit(1 << 40))
 	require.NoError(t, err)
 	whole := free.Peak[meter.OnDevice].Total()
 	share := func(name string) int64 { return whole * rapid.Int64Range(0, 120).Draw(t, name) / 100 }
 	task.Device.Host, task.Device.Disk = share("host share"), share("disk share")
-	p, err := task.Fit(max(1, share("limit share")))
+	p, err := Best(task.Fit(max(1, share("limit share"))))
 	var miss *MissError
 	if !errors.As(err, &miss) {
 		require.NoError(t, err)
@@ -144,7 +144,7 @@ func propertyChoices(t *rapid.T) {
 	}
 	minimum, err := meter.ParseBytes(strings.ReplaceAll(meter.FormatBytesUp(miss.Minimum), " ", ""))
 	require.NoError(t, err)
-	_, err = task.Fit(minimum)
+	_, err = Best(task.Fit(minimum))
 	require.NoError(t, err, "%s is said to be enough", meter.FormatBytesUp(miss.Minimum))
 	if n := len(miss.Changes); n > 0 {
 		one := rapid.IntRange(0, n-1).Draw(t, "change")
@@ -160,7 +160,7 @@ func checkChanges(t require.TestingT, task Task, miss *MissError) {
 	require.NoError(t, err)
 	task.LossRows = rows // with 0 they are fewer where that fits
 	for _, c := range miss.Changes {
-		p, err := changed(t, task, c.What).Fit(miss.Limit)
+		p, err := Best(changed(t, task, c.What).Fit(miss.Limit))
 		require.NoError(t, err, c.What)
 		checkPlan(t, p)
 		require.LessOrEqual(t, p.Seconds, c.Seconds*(1+1e-9), c.What) // of a size that is rounded up
@@ -211,8 +211,8 @@ func TestChangesOnEveryTier(t *testing.T) {
 		require.NoError(t, err)
 		for _, d.Host = range []int64{0, 100 * mib, 250 * mib} {
 			for _, d.Disk = range []int64{0, 150 * mib} {
-				task := Task{Model: m, Device: d, Batch: 8, StateBits: []int{32}, Gradients: []Gradient{SumF32}}
-				_, err := task.Fit(200 * mib)
+				task := Task{Model: m, Device: d, Batch: 8, Own: d.Disk > 0, StateBits: []int{32}, Gradients: []Gradient{SumF32}}
+				_, err := Best(task.Fit(200 * mib))
 				var miss *MissError
 				if !errors.As(err, &miss) {
 					require.NoError(t, err)
@@ -251,7 +251,7 @@ func TestPlansOfGuides(t *testing.T) {
 			found := 0
 			for _, r := range spaces {
 				d.Host, d.Disk = r.host, r.disk
-				p, err := Task{Model: m, Device: d, Batch: 32}.Fit(0)
+				p, err := Best(Task{Model: m, Device: d, Batch: 32, Own: true}.Fit(0))
 				var miss *MissError
 				if errors.As(err, &miss) {
 					require.ErrorIs(t, err, snug.ErrNoMemory)
@@ -279,7 +279,7 @@ func TestEffectiveBatch(t *testing.T) {
 		require.NoError(t, err)
 		d, err := DeviceNamed(c.device)
 		require.NoError(t, err)
-		p, err := Task{Model: m, Device: d, Batch: 32}.Fit(0)
+		p, err := Best(Task{Model: m, Device: d, Batch: 32, Own: true}.Fit(0))
 		require.NoError(t, err, "%v", c)
 		checkPlan(t, p)
 		require.Equal(t, 32, p.Task.Batch)
@@ -292,28 +292,28 @@ func TestMicro(t *testing.T) {
 	require.NoError(t, err)
 	d, err := DeviceNamed("8GB")
 	require.NoError(t, err)
-	free, err := Task{Model: m, Device: d, Batch: 8}.Fit(0)
+	free, err := Best(Task{Model: m, Device: d, Batch: 8}.Fit(0))
 	require.NoError(t, err)
 	require.Equal(t, 8, free.Run.Micro)
 	for _, micro := range []int{1, 3, 8} {
-		p, err := Task{Model: m, Device: d, Batch: 8, Micro: micro}.Fit(0)
+		p, err := Best(Task{Model: m, Device: d, Batch: 8, Micro: micro}.Fit(0))
 		require.NoError(t, err)
 		require.Equal(t, "it is given", p.Choices[0].Reason)
 		require.Equal(t, []int{micro, (8 + micro - 1) / micro}, []int{p.Run.Micro, p.Run.Window})
 	}
-	one, err := Task{Model: m, Device: d, Batch: 8, Micro: 1}.Fit(0)
+	one, err := Best(Task{Model: m, Device: d, Batch: 8, Micro: 1}.Fit(0))
 	require.NoError(t, err)
-	_, err = Task{Model: m, Device: d, Batch: 8, Micro: 8}.Fit(one.Peak[meter.OnDevice].Total())
+	_, err = Best(Task{Model: m, Device: d, Batch: 8, Micro: 8}.Fit(one.Peak[meter.OnDevice].Total()))
 	require.ErrorIs(t, err, snug.ErrNoMemory)
-	_, err = Task{Model: m, Device: d, Batch: 8, Micro: 4, Gradients: []Gradient{InBackward}}.Fit(0)
+	_, err = Best(Task{Model: m, Device: d, Batch: 8, Micro: 4, Gradients: []Gradient{InBackward}, Compute: []snug.DType{snug.F32}}.Fit(0))
 	require.ErrorIs(t, err, snug.ErrNoMemory, "a step in the backward pass has one micro-batch")
-	folded, err := Task{Model: m, Device: d, Batch: 8, Micro: 4, Gradients: []Gradient{Folded}}.Fit(0)
+	folded, err := Best(Task{Model: m, Device: d, Batch: 8, Micro: 4, Gradients: []Gradient{Folded}, Masters: []amp.MasterForm{amp.NoMaster}}.Fit(0))
 	require.NoError(t, err)
 	require.Equal(t, 2, folded.Run.Window)
-	_, err = Task{Model: m, Device: d, Batch: 8, Optimizer: "lion", Gradients: []Gradient{Folded}}.Fit(0)
+	_, err = Best(Task{Model: m, Device: d, Batch: 8, Optimizer: "lion", Gradients: []Gradient{Folded}}.Fit(0))
 	require.ErrorIs(t, err, snug.ErrConfig)
 	for _, micro := range []int{-1, 9} {
-		_, err = Task{Model: m, Device: d, Batch: 8, Micro: micro}.Fit(0)
+		_, err = Best(Task{Model: m, Device: d, Batch: 8, Micro: micro}.Fit(0))
 		require.ErrorIs(t, err, snug.ErrConfig)
 		require.ErrorContains(t, err, "Micro is")
 	}
@@ -327,13 +327,13 @@ func TestLimitWithHostAndDisk(t *testing.T) {
 	require.NoError(t, err)
 	const limit = 39 * gib
 	d.Host, d.Disk = 64*gib, 1<<40
-	p, err := Task{Model: m, Device: d, Batch: 32}.Fit(limit)
+	p, err := Best(Task{Model: m, Device: d, Batch: 32, Own: true}.Fit(limit))
 	require.NoError(t, err)
 	checkPlan(t, p)
 	require.Positive(t, p.Peak[meter.OnHost].Total()+p.Peak[meter.OnDisk].Total())
 	require.Equal(t, int64(limit), p.Limit)
 	d.Host, d.Disk = 0, 0
-	_, err = Task{Model: m, Device: d, Batch: 32}.Fit(limit)
+	_, err = Best(Task{Model: m, Device: d, Batch: 32, Own: true}.Fit(limit))
 	require.ErrorIs(t, err, snug.ErrNoMemory)
 }
 
@@ -343,23 +343,23 @@ func TestMissIsExact(t *testing.T) {
 	m, err := GPT{Vocab: 512, Dim: 64, Layers: 3, Heads: 4, Context: 64}.Model()
 	require.NoError(t, err)
 	task := Task{Model: m, Device: oneMemory(), Batch: 8}
-	_, err = task.Fit(1000)
+	_, err = Best(task.Fit(1000))
 	var miss *MissError
 	require.ErrorAs(t, err, &miss)
 	require.Equal(t, miss.Minimum-1000, miss.Missing())
 	require.Contains(t, err.Error(), "nothing fits in 1000 B")
-	p, err := task.Fit(miss.Minimum)
+	p, err := Best(task.Fit(miss.Minimum))
 	require.NoError(t, err)
 	checkPlan(t, p)
 	require.Equal(t, miss.Minimum, p.Peak[meter.OnDevice].Total())
-	_, err = task.Fit(miss.Minimum - 1)
+	_, err = Best(task.Fit(miss.Minimum - 1))
 	require.ErrorAs(t, err, &miss)
 	require.EqualValues(t, 1, miss.Missing())
 	require.NotEmpty(t, miss.Changes)
 	require.Contains(t, err.Error(), "cheapest to change: "+miss.Changes[0].What)
 	task.StateBits = append(task.StateBits, 32, 8, 4)
 	task.Masters = []amp.MasterForm{amp.FullMaster, amp.SplitMaster, amp.NoMaster, amp.Split24Master}
-	_, err = task.Fit(miss.Limit)
+	_, err = Best(task.Fit(miss.Limit))
 	require.NoError(t, err, "one byte less, with what the error proposes")
 }
 
@@ -377,23 +377,25 @@ func drawTask(t *rapid.T) Task {
 	d := rapid.SampledFrom(Devices()).Draw(t, "device")
 	d.Host = rapid.SampledFrom([]int64{0, 1 << 20, 1 << 30}).Draw(t, "host")
 	d.Disk = rapid.SampledFrom([]int64{0, 1 << 30}).Draw(t, "disk")
-	return Task{
+	task := Task{
 		Model: m, Device: d, Batch: rapid.IntRange(1, 40).Draw(t, "batch"), Rank: rapid.SampledFrom([]int{0, 0, 4}).Draw(t, "rank"),
-		Chunk: 4096, Optimizer: rapid.SampledFrom(Optimizers()).Draw(t, "optimizer"),
+		Chunk: 4096, Optimizer: rapid.SampledFrom(Optimizers()).Draw(t, "optimizer"), Own: rapid.Bool().Draw(t, "own"),
 	}
+	task.Own = task.Own || !d.Unified && !task.traits().Devices
+	return task
 }
 
 // propertyMonotone: more memory never gives a slower plan, limits hold, and the batch stays.
 func propertyMonotone(t *rapid.T) {
 	task := drawTask(t)
-	free, err := task.Fit(1 << 40)
+	free, err := Best(task.Fit(1 << 40))
 	require.NoError(t, err)
 	checkPlan(t, free)
 	top := free.Peak[meter.OnDevice].Total()
 	slower := free.Seconds
 	for share := 100; share > 0; share -= rapid.IntRange(5, 40).Draw(t, "step") {
 		limit := max(1, top*int64(share)/100)
-		p, err := task.Fit(limit)
+		p, err := Best(task.Fit(limit))
 		var miss *MissError
 		if errors.As(err, &miss) {
 			require.Greater(t, miss.Minimum, limit)
@@ -445,9 +447,9 @@ func TestWays(t *testing.T) {
 func TestLongChain(t *testing.T) {
 	m := Model{Name: "long", Input: 100, Layers: []Layer{{Name: "l", Repeat: 1000, Params: [][]int{{10, 10}}, Output: 100, Kept: 300, MACs: 1000}}}
 	task := Task{Model: m, Device: oneMemory(), Batch: 4, Chunk: 4096}
-	free, err := task.Fit(1 << 40)
+	free, err := Best(task.Fit(1 << 40))
 	require.NoError(t, err)
-	p, err := task.Fit(free.Peak[meter.OnDevice].Total() * 8 / 10)
+	p, err := Best(task.Fit(free.Peak[meter.OnDevice].Total() * 8 / 10))
 	require.NoError(t, err)
 	checkPlan(t, p)
 }
@@ -461,7 +463,7 @@ func TestLossRowsThatFit(t *testing.T) {
 	require.NoError(t, err)
 	task := Task{Model: m, Device: d, Batch: 8}
 	fit := func(task Task, limit int64) Plan {
-		p, err := task.Fit(limit)
+		p, err := Best(task.Fit(limit))
 		require.NoError(t, err)
 		checkPlan(t, p)
 		return p

@@ -10,13 +10,13 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/meter"
-	"github.com/snug-ml/snug/quant8"
 )
 
 // MissError says that no run that the task allows fits. It wraps [snug.ErrNoMemory].
 type MissError struct {
-	Limit   int64    // bytes of the device
-	Minimum int64    // bytes of the device with which a run fits
+	Limit   int64    // bytes of the device, or of the process
+	Minimum int64    // bytes with which a run fits
+	Base    int64    // bytes of a Task.Process before there is a model, which Limit and Minimum include
 	Changes []Change // each makes it fit: fastest plan first; adapters, which train other weights, come last
 }
 
@@ -32,6 +32,9 @@ func (e *MissError) Missing() int64 { return e.Minimum - e.Limit }
 // Error says how much memory is missing and which change is cheapest.
 func (e *MissError) Error() string {
 	text := fmt.Sprintf("plan: nothing fits in %s: the smallest plan takes %s, %s more", meter.FormatBytes(e.Limit), meter.FormatBytesUp(e.Minimum), meter.FormatBytesUp(e.Missing()))
+	if e.Base > 0 {
+		text += fmt.Sprintf("; the process itself takes %s", meter.FormatBytesUp(e.Base))
+	}
 	if len(e.Changes) > 0 {
 		text += "; cheapest to change: " + e.Changes[0].What
 	}
@@ -41,8 +44,8 @@ func (e *MissError) Error() string {
 // Unwrap returns [snug.ErrNoMemory].
 func (e *MissError) Unwrap() error { return snug.ErrNoMemory }
 
-// inTiles is for models that have layers which can run in tiles.
-const inTiles = "layers in tiles of rows"
+// inTiles is for models that have layers which can run in tiles, inBF16 for programs of one's own.
+const inTiles, inBF16 = "layers in tiles of rows", "gradients added up in bf16"
 
 // relaxations are further choices that a task could allow: each alone, and then all
 // together.
@@ -56,18 +59,19 @@ var relaxations = []struct {
 	{"split master weights", func(t *Task) { t.Masters = append(t.Masters, amp.SplitMaster) }},
 	{"master weights in 24 bits", func(t *Task) { t.Masters = append(t.Masters, amp.Split24Master) }},
 	{"no master weights", func(t *Task) { t.Masters = append(t.Masters, amp.NoMaster) }},
-	{"gradients added up in bf16", func(t *Task) { t.Gradients = append(t.Gradients, SumBF16) }},
-	{"steps in the backward pass", func(t *Task) {
-		if t.takes(quant8.InBackward) {
-			t.Gradients = append(t.Gradients, InBackward)
-		}
-	}},
-	{"gradients folded into the state", func(t *Task) {
-		if t.takes(quant8.Folded) { // else it allows nothing more
-			t.Gradients = append(t.Gradients, Folded)
-		}
-	}},
+	{inBF16, func(t *Task) { t.Gradients = append(t.Gradients, SumBF16) }},
+	{"steps in the backward pass (no master weights)", allowUnheld(InBackward)},
+	{"gradients folded into the state (no master weights)", allowUnheld(Folded)},
 	{inTiles, func(t *Task) { t.Tiles = append(t.Tiles, 4, 16) }},
+}
+
+// allowUnheld allows gradients that are not held. Nothing but a program of one's own has master weights beside them.
+func allowUnheld(g Gradient) func(t *Task) {
+	return func(t *Task) {
+		if t.Gradients = append(t.Gradients, g); !t.Own {
+			t.Masters = append(t.Masters, amp.NoMaster)
+		}
+	}
 }
 
 // adapterRank is the rank of the proposed adapters.
@@ -101,13 +105,13 @@ func (m *misser) try(what string, t Task) error {
 }
 
 // miss returns the error for a limit in which nothing fits.
-func (t Task) miss(limit, minimum int64, k *known) error {
+func (t Task) miss(limit, minimum, counted int64, k *known) error {
 	t.Compute, t.Masters = slices.Clip(t.Compute), slices.Clip(t.Masters)
 	t.Gradients, t.StateBits, t.Tiles = slices.Clip(t.Gradients), slices.Clip(t.StateBits), slices.Clip(t.Tiles)
-	m := &misser{task: t, limit: limit, known: k}
+	m := &misser{task: t, limit: counted, known: k}
 	everything, names := t, []string(nil)
 	for _, r := range relaxations {
-		if r.what == inTiles && !t.canTile() {
+		if r.what == inTiles && !t.canTile() || r.what == inBF16 && !t.Own {
 			continue
 		}
 		u := t
@@ -134,7 +138,7 @@ func (t Task) miss(limit, minimum int64, k *known) error {
 			return err
 		}
 	}
-	return &MissError{Limit: limit, Minimum: minimum, Changes: m.all}
+	return &MissError{limit, minimum, limit - counted, m.all}
 }
 
 // elsewhere notes the smallest host memory, and the smallest disk, with which the task

@@ -114,7 +114,7 @@ func TestSizesThatOverflow(t *testing.T) {
 		require.ErrorContains(t, second(m.Model()), "268435456 layers", what)
 	}
 	wide := Model{Layers: []Layer{{Params: [][]int{{1, 1 << 30}}, Repeat: 1 << 10, Output: 1, Rows: 1 << 30}}}
-	_, err := Task{Model: wide, Device: oneMemory(), Batch: 1, Rank: 1 << 16}.Fit(0)
+	_, err := Best(Task{Model: wide, Device: oneMemory(), Batch: 1, Rank: 1 << 16}.Fit(0))
 	require.ErrorIs(t, err, snug.ErrShape, "adapters")
 	require.Equal(t, int64(math.MaxInt64), meter.Bytes{math.MaxInt64, 1}.Total())
 	require.Equal(t, int64(math.MinInt64), meter.Bytes{math.MinInt64, -1}.Total())
@@ -200,7 +200,7 @@ func TestImpossibleShapes(t *testing.T) {
 		m := Model{Name: "chain", Layers: []Layer{{Name: "one", Output: 4}}}
 		change(&m)
 		require.ErrorIs(t, m.Validate(), snug.ErrShape, what)
-		_, err := Task{Model: m, Device: devices[0], Batch: 1}.Fit(0)
+		_, err := Best(Task{Model: m, Device: devices[0], Batch: 1}.Fit(0))
 		require.ErrorIs(t, err, snug.ErrShape, what)
 	}
 }

@@ -60,7 +60,7 @@ func TestFormulas(t *testing.T) {
 	m, err := ModelNamed("llama-7b", 0)
 	require.NoError(t, err)
 	n := m.Parameters()
-	task := Task{Model: m, Device: devices[5], Batch: 4}
+	task := Task{Model: m, Device: devices[5], Batch: 4, Own: true}
 	predict := func(r Run) meter.Usage {
 		t.Helper()
 		p, err := task.Predict(r)
@@ -190,7 +190,7 @@ func TestStateIsQuant8s(t *testing.T) {
 		want, known := perElement[name]
 		require.True(t, known, name)
 		for i, bits := range []int{32, 8} {
-			p, err := Task{Model: m, Device: oneMemory(), Batch: 1, Optimizer: name}.Predict(Run{Micro: 1, Window: 1, StateBits: bits})
+			p, err := Task{Model: m, Device: oneMemory(), Batch: 1, Optimizer: name, Own: true}.Predict(Run{Micro: 1, Window: 1, StateBits: bits})
 			require.NoError(t, err)
 			got := float64(p.Peak[meter.OnDevice][meter.State]) / n
 			if name == "soap" { // m, v and four squares of a matrix, and Adam's states of the rest
@@ -274,13 +274,13 @@ func TestBadTasksAndRuns(t *testing.T) {
 			require.NotContains(t, err.Error(), "\n")
 		})
 	}
-	_, err = Task{Model: m, Device: devices[0], Batch: 4}.Fit(-1)
+	_, err = Best(Task{Model: m, Device: devices[0], Batch: 4}.Fit(-1))
 	require.ErrorIs(t, err, snug.ErrConfig)
-	_, err = Task{Model: Model{Layers: []Layer{{Params: [][]int{{4}}, Output: 4}}}, Device: devices[0], Batch: 1, Rank: 4}.Fit(0)
+	_, err = Best(Task{Model: Model{Layers: []Layer{{Params: [][]int{{4}}, Output: 4}}}, Device: devices[0], Batch: 1, Rank: 4}.Fit(0))
 	require.ErrorIs(t, err, snug.ErrConfig, "nothing to put adapters on")
 	big, err := ModelNamed("llama-13b", 1<<16)
 	require.NoError(t, err)
-	_, err = Task{Model: big, Device: devices[0], Batch: maxBatch}.Fit(0)
+	_, err = Best(Task{Model: big, Device: devices[0], Batch: maxBatch}.Fit(0))
 	require.ErrorIs(t, err, snug.ErrShape)
 }
 

@@ -44,21 +44,31 @@ func Models() (names []string) {
 // the model cannot have.
 func ModelNamed(name string, context int) (Model, error) {
 	for _, m := range models {
+		if m.name == name && context == 0 {
+			return m.of.Model()
+		}
+	}
+	g, err := GPTNamed(name)
+	if err != nil {
+		return Model{}, err
+	}
+	if !g.Rotary {
+		g.Positions = g.Context
+	}
+	g.Context = context
+	return g.Model()
+}
+
+// GPTNamed returns the sizes of a preset that is a language model. The error wraps [snug.ErrConfig] for other names.
+func GPTNamed(name string) (GPT, error) {
+	for _, m := range models {
 		if m.name != name {
 			continue
 		}
-		g, isGPT := m.of.(GPT)
-		switch {
-		case context == 0:
-			return m.of.Model()
-		case !isGPT:
-			return Model{}, invalid("model %s has no context to change", name)
+		if g, is := m.of.(GPT); is {
+			return g, nil
 		}
-		if !g.Rotary {
-			g.Positions = g.Context
-		}
-		g.Context = context
-		return g.Model()
+		return GPT{}, invalid("model %s is no language model, and has no context", name)
 	}
-	return Model{}, invalid("unknown model %.40q, want one of %s", name, strings.Join(Models(), ", "))
+	return GPT{}, invalid("unknown model %.40q, want one of %s", name, strings.Join(Models(), ", "))
 }

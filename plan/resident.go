@@ -1,13 +1,12 @@
 package plan
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
 	"strings"
 
-	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/internal/saturate"
@@ -45,7 +44,7 @@ const (
 	threadBytes = 256 << 10
 )
 
-// Resident predicts the maximum resident memory of a process that does r on the CPU: base,
+// Resident predicts the maximum resident memory of Task.Process, nil for one with defaults, that does r on the CPU: base,
 // the bytes of [Task.Predict] without the allowance, on device and host, the scratch of
 // kernels on each core, and buffers that wait for a layer of their size.
 //
@@ -54,13 +53,13 @@ const (
 // weights takes at most a float32 copy of the largest matrix of a layer, from which the matrix is quantized, or the
 // memory for the first values of adapters. Tables are read in pieces into their final memory. Errors are those of
 // Predict.
-func (t Task) Resident(r Run, p Process) (int64, error) {
+func (t Task) Resident(r Run) (int64, error) {
+	if t.Process == nil {
+		t.Process = &Process{}
+	}
 	t, err := t.check()
 	if err == nil {
 		err = t.checkRun(r)
-	}
-	if err == nil {
-		p, err = p.check()
 	}
 	if err != nil {
 		return 0, err
@@ -92,59 +91,15 @@ func (t Task) Resident(r Run, p Process) (int64, error) {
 	}
 	used, buffers := t.Teacher.forward(t, r)
 	held = saturate.Add(held, buffers-used)
-	held = saturate.Add(held, saturate.Add(waiting, amp.MatMulShared+codeBytes+saturate.Mul(int64(p.Cores), scratch+threadBytes)))
+	held = saturate.Add(held, saturate.Add(waiting, amp.MatMulShared+codeBytes+saturate.Mul(int64(t.Process.Cores), scratch+threadBytes)))
 	reading := saturate.Add(predicted.Peak[meter.OnDevice][meter.Weights]+predicted.Peak[meter.OnHost][meter.Weights], max(4*max(t.Model.largest(), t.Teacher.largest()), t.startBytes(r)))
-	return saturate.Add(p.Base, max(held, reading)), nil
+	return saturate.Add(t.Process.Base, max(held, reading)), nil
 }
 
 // RuntimeBytes is the most that a plain program takes beyond [Task.Resident], for models of up to some hundred millions of
 // parameters: tables of Go's runtime that grow with the heap, garbage until it is collected, and code that is touched later.
 // Measured were 4 to 9 MiB for 30 million parameters, and 3 to 5 with debug.SetGCPercent(25).
 const RuntimeBytes = 12 << 20
-
-// FitResident returns the fastest run of t for which [Task.Resident] predicts that the resident memory of process p stays at or
-// below limit, in bytes. [Plan.Limit] of the result is the part of
-// limit that the run itself may use. Not counted is [RuntimeBytes]: a program whose measured memory is to stay at or below
-// a limit gives limit - RuntimeBytes. More garbage than that of the model's own steps, such as that of reading data, comes on
-// top of it; debug.SetMemoryLimit bounds that.
-// Errors are the errors of [Task.Fit]. A limit that p exceeds before there is a model is an error that
-// wraps [snug.ErrNoMemory].
-func (t Task) FitResident(limit int64, p Process) (Plan, error) {
-	p, err := p.check()
-	if err != nil {
-		return Plan{}, err
-	}
-	if limit < 1 || limit > 1<<60 {
-		return Plan{}, invalid("a limit of %d bytes, want 1 to 2^60", limit)
-	}
-	if t.LossRows == 0 { // the processor's, as for unified memory
-		t.LossRows = fewestLossRows
-	}
-	if t, err = t.check(); err != nil {
-		return Plan{}, err
-	}
-	known := newKnown()
-	for counted := limit - p.Base; counted > 0; {
-		fit, err := t.fit(counted, known)
-		if errors.Is(err, snug.ErrNoMemory) {
-			return Plan{}, fmt.Errorf("%w; the process itself takes %s more", err, meter.FormatBytesUp(limit-counted))
-		}
-		if err != nil {
-			return Plan{}, err
-		}
-		resident, err := t.Resident(fit.Run, p)
-		if err != nil {
-			return Plan{}, err
-		}
-		if resident <= limit {
-			return fit, nil
-		}
-		// What waits differs between runs, so a run that counts a little less may fit: steps are at most 1 % of the
-		// memory.
-		counted = min(counted, fit.Peak[meter.OnDevice].Total()) - max((limit-p.Base)/128, 1)
-	}
-	return Plan{}, fmt.Errorf("plan: the process takes %s before there is a model, of %s: %w", meter.FormatBytesUp(p.Base), meter.FormatBytes(limit), snug.ErrNoMemory)
-}
 
 // startBytes returns what the first values of the adapters of a matrix take, with the matrix as it was read: see Start
 // of package qlora.
@@ -166,17 +121,14 @@ func (t Task) startBytes(r Run) (bytes int64) {
 }
 
 // check returns p with its defaults, or an error for negative fields.
-func (p Process) check() (Process, error) {
-	if p.Base < 0 || p.Cores < 0 {
+func (p *Process) check() (*Process, error) {
+	switch {
+	case p == nil:
+		return nil, nil
+	case p.Base < 0 || p.Cores < 0:
 		return p, invalid("a process of %d bytes on %d cores, want 0 or more", p.Base, p.Cores)
 	}
-	if p.Base == 0 {
-		p.Base = baseBytes
-	}
-	if p.Cores == 0 {
-		p.Cores = runtime.GOMAXPROCS(0)
-	}
-	return p, nil
+	return &Process{cmp.Or(p.Base, baseBytes), cmp.Or(p.Cores, runtime.GOMAXPROCS(0))}, nil
 }
 
 // largest returns the elements of the largest matrix of a layer.

@@ -23,7 +23,9 @@ func TestResident(t *testing.T) {
 	d.Host, d.Disk, d.Fragmentation = 1<<40, 1<<40, 0.25
 	task := Task{Model: m, Device: d, Batch: 8}
 	resident := func(r Run, p Process) int64 {
-		n, err := task.Resident(r, p)
+		task := task
+		task.Process = &p
+		n, err := task.Resident(r)
 		require.NoError(t, err)
 		return n
 	}
@@ -59,25 +61,27 @@ func TestResident(t *testing.T) {
 	frozen := Run{Micro: 1, Window: 8, Compute: snug.BF16, Frozen: 4, Tiled: true}
 	require.Less(t, resident(frozen, Process{Base: 1}), one/2)
 	for _, p := range []Process{{Base: -1}, {Cores: -1}} {
-		_, err := task.Resident(frozen, p)
+		task.Process = &p
+		_, err := task.Resident(frozen)
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
-	_, err = task.Resident(Run{}, Process{})
+	task.Process = nil
+	_, err = task.Resident(Run{})
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
 
-// TestFitResident: the run is the fastest whose process stays within the limit, of every limit.
-func TestFitResident(t *testing.T) {
+// TestFitProcess: the run is the fastest whose process stays within the limit, of every limit.
+func TestFitProcess(t *testing.T) {
 	m, err := ModelNamed("gpt-34m", 0)
 	require.NoError(t, err)
 	d := oneMemory()
 	d.Host, d.Disk = 0, 0
-	task, p := Task{Model: m, Device: d, Batch: 8}, Process{Base: 20 << 20, Cores: 2}
+	task := Task{Model: m, Device: d, Batch: 8, Process: &Process{Base: 20 << 20, Cores: 2}}
 	last := 0.0
 	for _, limit := range []int64{4 << 30, 2 << 30, 1 << 30, 700 << 20, 500 << 20} {
-		fit, err := task.FitResident(limit, p)
+		fit, err := Best(task.Fit(limit))
 		require.NoError(t, err)
-		resident, err := task.Resident(fit.Run, p)
+		resident, err := task.Resident(fit.Run)
 		require.NoError(t, err)
 		require.LessOrEqual(t, resident, limit)
 		require.Greater(t, fit.Limit, limit/2, "not less than it could take")
@@ -85,34 +89,39 @@ func TestFitResident(t *testing.T) {
 		last = fit.Seconds
 	}
 	for limit, text := range map[int64]string{
-		30 << 20: "the process itself takes",
-		20 << 20: "plan: the process takes 20.00 MiB before there is a model, of 20.00 MiB",
-		1:        "plan: the process takes 20.00 MiB before there is a model, of 1 B",
+		30 << 20: "plan: nothing fits in 30.00 MiB: ",
+		20 << 20: "; the process itself takes 20.00 MiB",
+		1:        "plan: nothing fits in 1 B: ",
 	} {
-		_, err := task.FitResident(limit, p)
+		_, err := Best(task.Fit(limit))
 		require.ErrorIs(t, err, snug.ErrNoMemory)
 		require.ErrorContains(t, err, text)
+		var miss *MissError
+		require.ErrorAs(t, err, &miss)
+		_, err = Best(task.Fit(miss.Minimum))
+		require.NoError(t, err, "the error names what is enough")
 	}
-	for _, limit := range []int64{0, -1, 1<<60 + 1} {
-		_, err := task.FitResident(limit, p)
+	for _, limit := range []int64{-1, 1<<60 + 1} {
+		_, err := Best(task.Fit(limit))
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
-	_, err = task.FitResident(1<<30, Process{Cores: -1})
+	task.Process = &Process{Cores: -1}
+	_, err = Best(task.Fit(1 << 30))
 	require.ErrorIs(t, err, snug.ErrConfig)
-	_, err = Task{}.FitResident(1<<30, p)
+	_, err = Best(Task{Process: &Process{}}.Fit(1 << 30))
 	require.ErrorIs(t, err, snug.ErrShape)
 }
 
-// TestFitResidentOfDeepModel: more memory is not slower where buffers that wait are most of what a run takes.
-func TestFitResidentOfDeepModel(t *testing.T) {
+// TestFitProcessOfDeepModel: more memory is not slower where buffers that wait are most of what a run takes.
+func TestFitProcessOfDeepModel(t *testing.T) {
 	m, err := GPT{Vocab: 260, Dim: 128, Layers: 24, Heads: 2, KVHeads: 1, Hidden: 384, Context: 6145, Gated: true, Rotary: true, RMSNorm: true, SplitQKV: true}.Model()
 	require.NoError(t, err)
 	d := oneMemory()
 	d.Host, d.Disk = 0, 0
-	task, p := Task{Model: m, Device: d, Batch: 1, Rank: 16, Compute: []snug.DType{snug.F32}}, Process{Base: 15 << 20, Cores: 2}
+	task := Task{Model: m, Device: d, Batch: 1, Rank: 16, Compute: []snug.DType{snug.F32}, Process: &Process{Base: 15 << 20, Cores: 2}}
 	last := math.Inf(1)
 	for _, limit := range []int64{112 << 20, 120 << 20, 128 << 20, 136 << 20} {
-		fit, err := task.FitResident(limit, p)
+		fit, err := Best(task.Fit(limit))
 		require.NoError(t, err)
 		require.LessOrEqual(t, fit.Seconds, last)
 		last = fit.Seconds

@@ -29,10 +29,11 @@ func TestSamples(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, want.Peak, got.Peak)
 				require.InEpsilon(t, want.Seconds, got.Seconds, 1e-9)
-				process := Process{Base: 1 << 20, Cores: 2}
-				resident, err := one.Resident(a, process)
+				one.Process = &Process{Base: 1 << 20, Cores: 2}
+				pair.Process = one.Process
+				resident, err := one.Resident(a)
 				require.NoError(t, err)
-				again, err := pair.Resident(b, process)
+				again, err := pair.Resident(b)
 				require.NoError(t, err)
 				require.Equal(t, resident, again)
 			}
@@ -42,7 +43,7 @@ func TestSamples(t *testing.T) {
 	for _, n := range []int{0, -1, math.MaxInt} {
 		require.ErrorIs(t, gpt.Samples(n).Validate(), snug.ErrShape)
 	}
-	p, err := Task{Model: gpt.Samples(2), Device: devices[0], Batch: 6}.Fit(0)
+	p, err := Best(Task{Model: gpt.Samples(2), Device: devices[0], Batch: 6}.Fit(0))
 	require.NoError(t, err)
 	var b strings.Builder
 	require.NoError(t, p.WriteTable(&b))

@@ -20,15 +20,15 @@ func TestSchedule(t *testing.T) {
 	unified.Unified, unified.Host = true, 0
 	again, paged := false, false
 	for _, task := range []Task{
-		{Model: m, Device: device, Batch: 4}, {Model: m, Device: unified, Batch: 4, PagesCheckpoints: true, Micro: 4}, {Model: m, Device: device, Batch: 4, PagesCheckpoints: true, Micro: 4},
+		{Model: m, Device: device, Batch: 4}, {Model: m, Device: unified, Batch: 4, Micro: 4}, {Model: m, Device: device, Batch: 4, Micro: 4},
 		{Model: m, Device: device, Batch: 4, Rank: 8}, {Model: m, Device: unified, Batch: 4, Optimizer: "mezo"},
 		{Model: m, Device: unified, Batch: 4, Teacher: &Teacher{Model: m, Both: true}},
 	} {
-		_, err := task.Fit(1)
+		_, err := Best(task.Fit(1))
 		var miss *MissError
 		require.ErrorAs(t, err, &miss)
 		for _, limit := range []int64{miss.Minimum, miss.Minimum * 5 / 4, miss.Minimum * 2, 0} {
-			p, err := task.Fit(limit)
+			p, err := Best(task.Fit(limit))
 			require.NoError(t, err)
 			list, err := p.Task.Schedule(p.Run)
 			require.NoError(t, err)

@@ -65,7 +65,7 @@ func TestRanksWeights(t *testing.T) {
 	m, err := ModelNamed("llama-7b", 0)
 	require.NoError(t, err)
 	task := ranked(t, 8)
-	task.Model, task.Rank, task.Batch = m, 16, 4
+	task.Model, task.Rank, task.Batch, task.Device.Unified = m, 16, 4, true
 	r := Run{Micro: 2, Window: 2, Compute: snug.BF16, Frozen: 4, StateBits: 32, Tiled: true}
 	whole, err := task.Predict(r)
 	require.NoError(t, err)
@@ -114,10 +114,10 @@ func TestRanksWeights(t *testing.T) {
 	task.Rank, task.Frozen = 16, []int{4}
 	miss := &MissError{}
 	task.Shard = []Sharding{Replicate, ShardState, ShardGradients}
-	_, err = task.Fit(1)
+	_, err = Best(task.Fit(1))
 	require.ErrorAs(t, err, &miss)
 	task.Shard = nil
-	fit, err := task.Fit(miss.Minimum - 1)
+	fit, err := Best(task.Fit(miss.Minimum - 1))
 	require.NoError(t, err)
 	require.Equal(t, ShardWeights, fit.Run.Shard)
 }
@@ -148,14 +148,14 @@ func TestRanksWait(t *testing.T) {
 func TestRanksFit(t *testing.T) {
 	task := ranked(t, 8)
 	task.Compute = []snug.DType{snug.BF16}
-	wide, err := task.Fit(0)
+	wide, err := Best(task.Fit(0))
 	require.NoError(t, err)
 	task.Shard = []Sharding{Replicate}
 	miss := &MissError{}
-	_, err = task.Fit(1)
+	_, err = Best(task.Fit(1))
 	require.ErrorAs(t, err, &miss)
 	task.Shard = nil
-	narrow, err := task.Fit(miss.Minimum - 1)
+	narrow, err := Best(task.Fit(miss.Minimum - 1))
 	require.NoError(t, err)
 	require.NotEqual(t, Replicate, narrow.Run.Shard)
 	require.GreaterOrEqual(t, narrow.Seconds, wide.Seconds)
@@ -170,15 +170,15 @@ func TestRanksErrors(t *testing.T) {
 	for want, change := range map[string]func(*Task, *Run){
 		"Shard is state with 1 ranks": func(t *Task, r *Run) { t.Ranks, r.Shard = 1, ShardState },
 		"Shard is Sharding(7)":        func(t *Task, r *Run) { r.Shard = 7 },
-		"Shard state does not go with the optimizer muon: its step takes whole matrices": func(t *Task, r *Run) { t.Optimizer, r.Shard = "muon", ShardState },
-		"these are in-backward on the device":                                            func(t *Task, r *Run) { r.Gradients = InBackward },
-		"of mezo":                                                                        func(t *Task, r *Run) { t.Optimizer = "mezo" },
-		"these are f32 on the host":                                                      func(t *Task, r *Run) { r.GradientsOn = meter.OnHost },
-		"Ranks is -1":                                                                    func(t *Task, r *Run) { t.Ranks = -1 },
-		"Bucket is -1":                                                                   func(t *Task, r *Run) { t.Bucket = -1 },
-		`the Network of device "24GB" is 0`:                                              func(t *Task, r *Run) { t.Device.Network = 0 },
-		"Network is -1":                                                                  func(t *Task, r *Run) { t.Device.Network = -1 },
-		"Shard gradients does not go with the optimizer prodigy: it keeps numbers of whole parameters": func(t *Task, r *Run) { t.Optimizer, t.Shard = "prodigy", []Sharding{ShardGradients} },
+		"Shard does not go with the optimizer muon: its step takes whole matrices": func(t *Task, r *Run) { t.Optimizer, r.Shard = "muon", ShardState },
+		"ranks do not go with InBackward":                                          func(t *Task, r *Run) { r.Gradients = InBackward },
+		"Reducer does not go with the optimizer mezo":                              func(t *Task, r *Run) { t.Optimizer = "mezo" },
+		"these are on the host":                                                    func(t *Task, r *Run) { r.GradientsOn = meter.OnHost },
+		"Ranks is -1":                                                              func(t *Task, r *Run) { t.Ranks = -1 },
+		"Bucket is -1":                                                             func(t *Task, r *Run) { t.Bucket = -1 },
+		`the Network of device "24GB" is 0`:                                        func(t *Task, r *Run) { t.Device.Network = 0 },
+		"Network is -1":                                                            func(t *Task, r *Run) { t.Device.Network = -1 },
+		"Shard does not go with the optimizer prodigy: it keeps numbers of whole parameters": func(t *Task, r *Run) { t.Optimizer, t.Shard = "prodigy", []Sharding{ShardGradients} },
 	} {
 		t.Run(want, func(t *testing.T) {
 			task, r := ranked(t, 2), Run{Micro: 8, Window: 1}

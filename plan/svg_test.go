@@ -14,7 +14,7 @@ func TestCharts(t *testing.T) {
 	m, err := ModelNamed("gpt-34m", 0)
 	require.NoError(t, err)
 	m.Name = `<&">` + strings.Repeat("W", 90)
-	p, err := Task{Model: m, Device: devices[0], Batch: 32, Rank: 8}.Fit(1 << 29)
+	p, err := Best(Task{Model: m, Device: devices[0], Batch: 32, Rank: 8}.Fit(1 << 29))
 	require.NoError(t, err)
 	var text bytes.Buffer
 	require.NoError(t, p.WriteSVG(&text))

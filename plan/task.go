@@ -69,13 +69,13 @@ type Task struct {
 	Teacher *Teacher
 	// Base is the form of frozen weights of fewer than 16 bits; 0 is qlora.NF4. FP8 has scales by block.
 	Base qlora.Type
-	// PagesFrozen allows only matrices that are frozen in fewer than 16 bits to lie off the device, as with the
-	// option Pages of package transformer. All other weights stay on the device.
-	PagesFrozen bool
-	// PagesCheckpoints allows outputs of layers, the checkpoints from which others are computed again, to wait on the
-	// disk, as with the option Checkpoints of package transformer. The host holds up to [CheckpointBytes] of them, and
-	// [CheckpointPinned] for a device.
-	PagesCheckpoints bool
+	// Own is for a program of one's own on the primitives. It allows what packages transformer and train do not do:
+	// all weights off the device, gradients on the host, sums of gradients in bfloat16, and master weights beside updates
+	// in the backward pass. Without Own, what [Run.CheckStep] and [Run.CheckWeights] refuse is an error, and [Task.Fit]
+	// does not offer it.
+	Own bool
+	// Process, unless nil, is the process that trains on the CPU. The limit of [Task.Fit] is then of its resident memory.
+	Process *Process
 
 	// Lists that Fit chooses from. Lossy values change the arithmetic of a step and are
 	// not among the defaults.
@@ -162,6 +162,10 @@ func (t Task) check() (Task, error) {
 		t.Chunk = 1 << 16
 	}
 	setDefault(&t.Compute, snug.BF16, snug.F32)
+	if t.forwardOnly() {
+		setDefault(&t.Masters, amp.FullMaster)
+		setDefault(&t.StateBits, 32)
+	}
 	setDefault(&t.Masters, amp.FullMaster, amp.SplitMaster)
 	if t.Ranks == 0 {
 		t.Ranks = 1
@@ -173,7 +177,11 @@ func (t Task) check() (Task, error) {
 		setDefault(&t.Gradients, SumF32)
 	}
 	if t.Ranks > 1 && t.takes(quant8.Sharded) {
-		setDefault(&t.Shard, Replicate, ShardState, ShardGradients, ShardWeights)
+		if all := []Sharding{Replicate, ShardState, ShardGradients, ShardWeights}; t.Own || t.Device.Unified {
+			setDefault(&t.Shard, all...)
+		} else { // pages of weights are for the CPU
+			setDefault(&t.Shard, all[:3]...)
+		}
 	}
 	setDefault(&t.Shard, Replicate)
 	setDefault(&t.Gradients, SumF32, InBackward)
@@ -213,6 +221,10 @@ func (t Task) check() (Task, error) {
 		return t, invalid("%d ranks, and the Network of device %.40q is 0", t.Ranks, t.Device.Name)
 	}
 	if err := t.Teacher.check(t); err != nil {
+		return t, err
+	}
+	var err error
+	if t.Process, err = t.Process.check(); err != nil {
 		return t, err
 	}
 	if err := t.checkChoices(); err != nil {
@@ -317,20 +329,14 @@ func (t Task) checkRun(r Run) error {
 		problem = fmt.Sprintf("Gradients is %v, want f32, bf16, in-backward or folded", r.Gradients)
 	case r.Gradients == InBackward && r.Window > 1:
 		problem = fmt.Sprintf("a step during the backward pass has one micro-batch, not %d", r.Window)
-	case r.Gradients == InBackward && !t.takes(quant8.InBackward):
-		problem = t.traits().Conflict(r.Gradients.String(), quant8.InBackward)
-	case r.Gradients == Folded && !t.takes(quant8.Folded):
-		problem = t.traits().Conflict(r.Gradients.String(), quant8.Folded)
 	case r.Gradients.onePer() && r.GradientsOn != meter.OnDevice:
 		problem = "gradients that are used during the backward pass stay on the device"
 	case r.Shard < 0 || r.Shard > ShardWeights || r.Shard != Replicate && t.Ranks == 1:
 		problem = fmt.Sprintf("Shard is %v with %d ranks, want replicate, or state, gradients or weights with more than one", r.Shard, t.Ranks)
 	case r.Shard == ShardWeights && r.WeightsOn != meter.OnDevice:
 		problem = fmt.Sprintf("Shard is %v, and they are on the %v", r.Shard, r.WeightsOn)
-	case r.Shard != Replicate && !t.takes(quant8.Sharded):
-		problem = t.traits().Conflict("Shard "+r.Shard.String(), quant8.Sharded)
-	case t.Ranks > 1 && (r.Gradients != SumF32 || r.GradientsOn != meter.OnDevice || t.forwardOnly()):
-		problem = fmt.Sprintf("%d ranks add gradients in f32 on the device, and these are %v on the %v, of %s", t.Ranks, r.Gradients, r.GradientsOn, t.Optimizer)
+	case t.Ranks > 1 && r.GradientsOn != meter.OnDevice:
+		problem = fmt.Sprintf("%d ranks add gradients on the device, and these are on the %v", t.Ranks, r.GradientsOn)
 	case r.StateBits != 0 && r.StateBits != 4 && r.StateBits != 8 && r.StateBits != 16 && r.StateBits != 32:
 		problem = fmt.Sprintf("StateBits is %d, want 4, 8, 16 or 32", r.StateBits)
 	case t.Base != 0 && t.Base.String() == "invalid":
@@ -341,8 +347,6 @@ func (t Task) checkRun(r Run) error {
 		problem = "Frozen is 16, and adapters of loftq are for weights in NF4"
 	case r.WeightsOn < 0 || r.WeightsOn >= meter.Tiers || r.StateOn < 0 || r.StateOn >= meter.Tiers || r.GradientsOn < 0 || r.GradientsOn > meter.OnHost:
 		problem = "weights and state are on the device, host or disk, gradients on the device or host"
-	case t.PagesFrozen && r.WeightsOn != meter.OnDevice && !r.quantized():
-		problem = fmt.Sprintf("weights on the %v are frozen in fewer than 16 bits, and Frozen is %d", r.WeightsOn, r.Frozen)
 	case r.LayersHeld < 0 || r.LayersHeld > t.Model.stages() || r.LayersHeld > 0 && r.WeightsOn == meter.OnDevice:
 		problem = fmt.Sprintf("LayersHeld is %d, want 0 to %d, and 0 with all weights on the device", r.LayersHeld, t.Model.stages())
 	case r.Tiles < 0 || r.Tiles > maxBatch:
@@ -350,7 +354,7 @@ func (t Task) checkRun(r Run) error {
 	case r.Cache < 0 || r.Cache > 1<<60:
 		problem = fmt.Sprintf("Cache is %d bytes, want 0 to 2^60", r.Cache)
 	default:
-		return nil
+		return t.checkDone(r)
 	}
 	return invalid("%s", problem)
 }
@@ -389,7 +393,7 @@ func (t Task) mastered(trained int64) int64 {
 
 // masterBytes returns the bytes of a master weight.
 func (t Task) masterBytes(r Run) int64 {
-	if r.elem() == 4 || t.mastered(1) == 0 || t.forwardOnly() {
+	if r.elem() == 4 || t.mastered(1) == 0 || t.forwardOnly() || r.Gradients.onePer() && !t.Own {
 		return 0
 	}
 	return [...]int64{amp.FullMaster: 4, amp.SplitMaster: 2, amp.Split24Master: 1, amp.NoMaster: 0}[r.Masters]

@@ -17,7 +17,7 @@ func TestTeacher(t *testing.T) {
 	require.NoError(t, err)
 	large, err := GPT{Vocab: 500, Dim: 128, Layers: 4, Heads: 4, Context: 32}.Model()
 	require.NoError(t, err)
-	task, r := Task{Model: model, Device: devices[0], Batch: 4}, Run{Micro: 2, Window: 2, Compute: snug.BF16, Tiled: true}
+	task, r := Task{Model: model, Device: devices[0], Batch: 4, Process: &Process{Base: 1 << 20, Cores: 2}}, Run{Micro: 2, Window: 2, Compute: snug.BF16, Tiled: true}
 	plain, err := task.Predict(r)
 	require.NoError(t, err)
 	taught := func(p Teacher) (more meter.Bytes, seconds float64) {
@@ -27,7 +27,7 @@ func TestTeacher(t *testing.T) {
 		for i := range more {
 			more[i] = got.Peak[meter.OnDevice][i] - plain.Peak[meter.OnDevice][i]
 		}
-		resident, err := task.Resident(r, Process{Base: 1 << 20, Cores: 2})
+		resident, err := task.Resident(r)
 		require.NoError(t, err)
 		require.Greater(t, resident, got.Peak[meter.OnDevice].Total()-got.Peak[meter.OnDevice][meter.Allowance])
 		return more, got.Seconds - plain.Seconds

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"cmp"
+
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/qlora"
 )
@@ -12,13 +14,7 @@ import (
 func (r Run) quantized() bool { return r.Frozen == 4 || r.Frozen == 8 }
 
 // baseBits returns the bits of the codes of Base.
-func (t Task) baseBits() int {
-	switch t.Base {
-	case qlora.FP8, qlora.FP8E5M2, qlora.INT8:
-		return 8
-	}
-	return 4
-}
+func (t Task) baseBits() int { return cmp.Or(t.Base, qlora.NF4).Bits() }
 
 // weightBytes returns the bytes of all weights. Weights under adapters may be frozen in 4 or 8
 // bits: the matrices of the chain as package qlora holds them.
@@ -92,14 +88,14 @@ type paging struct {
 	held  []int64 // of the chain's first layers: of 1, 2, ...
 }
 
-// pagedWeights returns what lies in pages if weights do: all of them, or, with PagesFrozen, the matrices
-// in 4 or 8 bits, without those that stay in floats.
+// pagedWeights returns what lies in pages if weights do: the matrices in 4 or 8 bits, without those that stay in floats, or all weights of a
+// program of one's own.
 func (t Task) pagedWeights(r Run) (w paging) {
 	of := func(p tensor) int64 {
 		switch {
-		case p.linear && t.PagesFrozen && !p.float:
+		case p.linear && !t.Own && !p.float:
 			return t.frozenBytes(r, p)
-		case t.PagesFrozen:
+		case !t.Own:
 			return 0
 		case !p.linear:
 			return p.len() * r.elem()
@@ -121,7 +117,7 @@ func (t Task) pagedWeights(r Run) (w paging) {
 		}
 	}
 	w.bytes += sum
-	if t.PagesFrozen {
+	if !t.Own {
 		all, floats := t.Model.matrices()
 		w.file = w.bytes + fileAlign*int64(all-floats)
 	}

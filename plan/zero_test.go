@@ -33,17 +33,19 @@ func TestZeroValues(t *testing.T) {
 		}
 	}
 	for name, call := range map[string]func() error{
-		"Task.Fit":        func() error { return second(Task{}.Fit(0)) },
+		"Task.Fit":        func() error { return second(Best(Task{}.Fit(0))) },
+		"Best":            func() error { return second(Best(nil)) },
 		"Task.Predict":    func() error { return second(Task{}.Predict(Run{})) },
 		"Task.Costs":      func() error { return second(Task{}.Costs(Run{})) },
 		"Task.Schedule":   func() error { return second(Task{}.Schedule(Run{})) },
-		"Task.Resident":   func() error { return second(Task{}.Resident(Run{}, Process{})) },
+		"Task.Resident":   func() error { return second(Task{}.Resident(Run{})) },
 		"Model.Validate":  Model{}.Validate,
 		"GPT.Model":       func() error { return second(GPT{}.Model()) },
 		"ViT.Model":       func() error { return second(ViT{}.Model()) },
 		"CNN.Model":       func() error { return second(CNN{}.Model()) },
 		"Device.Validate": Device{}.Validate,
 		"ModelNamed":      func() error { return second(ModelNamed("", 0)) },
+		"GPTNamed":        func() error { return second(GPTNamed("")) },
 		"DeviceNamed":     func() error { return second(DeviceNamed("")) },
 		"ReadModel":       func() error { return second(ReadModel(nil)) },
 		"WriteTable":      func() error { return Plan{}.WriteTable(nil) },

@@ -86,11 +86,22 @@ func (t Type) octets() *octet.Format {
 }
 
 // known reports whether t is one of the types.
-func (t Type) known() bool { return t.nibbles() != nil || t.octets() != nil }
+func (t Type) known() bool { return t.Bits() != 0 }
+
+// Bits returns the bits of a code, 4 or 8, and 0 for a Type that is not valid.
+func (t Type) Bits() int {
+	switch {
+	case t.octets() != nil:
+		return 8
+	case t.nibbles() != nil:
+		return 4
+	}
+	return 0
+}
 
 // codeBytes returns the bytes of n codes.
 func (t Type) codeBytes(n int) int {
-	if t.octets() != nil {
+	if t.Bits() == 8 {
 		return n
 	}
 	return PackedBytes(n)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/quant8"
@@ -27,9 +26,7 @@ func (*inBackward[B]) excludes(o *Options) []exclusion { return withoutAll("InBa
 func withoutAll(name string, o *Options) []exclusion {
 	return []exclusion{
 		{o.Scaler != nil, name + " does not go with a loss scale, because one parameter is updated before another is known to be finite"},
-		{o.Masters == amp.SplitMaster || o.Masters == amp.Split24Master, name + " has no master weights: leave Masters unset, or set NoMaster"},
 		{o.Fill != nil, name + " has no master weights to fill"},
-		{o.Reducer != nil, "Reducer does not go with " + name + ", because ranks add their gradients before an update"},
 	}
 }
 

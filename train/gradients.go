@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
@@ -50,22 +49,20 @@ type traits struct {
 	final    bool // a step that has changed something and failed cannot be repeated
 }
 
-// chosen returns the way that the options choose.
-func (t *Trainer[B]) chosen() (gradients[B], error) {
+// chosen returns the way that the options, which checkStep has seen, choose.
+func (t *Trainer[B]) chosen() gradients[B] {
 	o, u := &t.options, updater[B]{t: t}
 	switch {
 	case o.forwardOnly():
-		return &zerothOrder[B]{t: t}, nil
+		return &zerothOrder[B]{t: t}
 	case o.Gradients == plan.SumF32 && o.Shard != plan.Replicate:
-		return &sharded[B]{updater: u}, nil
+		return &sharded[B]{updater: u}
 	case o.Gradients == plan.SumF32:
-		return &window[B]{updater: u}, nil
+		return &window[B]{updater: u}
 	case o.Gradients == plan.InBackward:
-		return &inBackward[B]{updater: u}, nil
-	case o.Gradients == plan.Folded:
-		return &folded[B]{inBackward[B]{updater: u}}, nil
+		return &inBackward[B]{updater: u}
 	}
-	return nil, refused([]exclusion{{true, fmt.Sprintf("Gradients is %v, want f32, in-backward or folded", o.Gradients)}})
+	return &folded[B]{inBackward[B]{updater: u}}
 }
 
 // found is what norm has found.

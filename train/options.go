@@ -146,26 +146,30 @@ func (o *Options) check(noModel bool) error {
 		o.Schedule = Constant(1e-3)
 	}
 	o.StateBits, o.Chunk, o.Bucket = cmp.Or(o.StateBits, 32), cmp.Or(o.Chunk, 1<<16), cmp.Or(o.Bucket, 1<<20)
-	conflict := func(asked bool, what string, use quant8.Use) exclusion {
-		why := quant8.TraitsOf(o.Optimizer).Conflict(what, use)
-		return exclusion{asked && why != "", why}
-	}
-	return refused([]exclusion{
+	if err := refused([]exclusion{
 		{noModel, "the model is nil"},
 		{!(o.Clip >= 0), fmt.Sprintf("Clip is %v, want 0 or more", o.Clip)},
 		{o.SaveEvery < 0 || o.Keep < 0 || o.Chunk < 0, fmt.Sprintf("SaveEvery is %d, Keep %d and Chunk %d, want 0 or more", o.SaveEvery, o.Keep, o.Chunk)},
 		{o.SaveEvery > 0 && o.Dir == "" && o.Folder == nil && !o.follows(), "SaveEvery wants Dir or Folder"},
 		{o.Folder != nil && (o.Dir != "" || o.Keep != 0 || o.Folder.folder == nil), "Folder must come from OpenFolder, without Dir and Keep"},
 		{o.Stochastic && o.Masters != amp.Split24Master, fmt.Sprintf("Stochastic is for Split24Master, and Masters is %v", o.Masters)},
-		conflict(o.Gradients != plan.SumF32, "InBackward", quant8.InBackward),
-		conflict(o.Gradients == plan.Folded, "Folded", quant8.Folded),
-		conflict(o.Reducer != nil, "Reducer", quant8.Reduced),
 		{o.Bucket < 0, fmt.Sprintf("Bucket is %d, want 0 or more", o.Bucket)},
 		{o.Shard < plan.Replicate || o.Shard > plan.ShardWeights, fmt.Sprintf("Shard is %d, want Replicate, ShardState, ShardGradients or ShardWeights", o.Shard)},
 		{o.Shard != plan.Replicate && o.Reducer == nil, "Shard wants a Reducer"},
-		conflict(o.Shard != plan.Replicate, "Shard", quant8.Sharded),
 		{o.follows() && o.Folder != nil, "Folder is for rank 0: it writes the checkpoints"},
-	})
+	}); err != nil {
+		return err
+	}
+	return o.checkStep(snug.F32)
+}
+
+// checkStep returns an error for steps that the Trainer cannot make with parameters of a type.
+func (o *Options) checkStep(trained snug.DType) error {
+	r := plan.Run{Gradients: o.Gradients, Masters: o.Masters, StateBits: o.StateBits, Shard: o.Shard}
+	if o.Storage != nil {
+		r.StateOn = meter.OnDisk
+	}
+	return r.CheckStep(quant8.TraitsOf(o.Optimizer), trained, o.Reducer != nil)
 }
 
 // exclusion is what does not go together, and whether the options have it.

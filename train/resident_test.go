@@ -18,7 +18,6 @@ import (
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
-	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/transformer"
 )
 
@@ -69,26 +68,26 @@ func (j fitJob) run() (r fitResult, err error) {
 	if err != nil {
 		return r, err
 	}
-	fit, err := task.FitResident(j.Limit-plan.RuntimeBytes, process)
+	task.Process = &process
+	fit, err := plan.Best(task.Fit(j.Limit - plan.RuntimeBytes))
 	if err != nil {
 		return r, err
 	}
-	if r.Predicted, err = task.Resident(fit.Run, process); err != nil {
+	if r.Predicted, err = task.Resident(fit.Run); err != nil {
 		return r, err
 	}
-	o := transformer.Options{DType: snug.BF16, Seed: 1, Tiles: fit.Run.Tiles}
+	model, training := transformer.Options{Seed: 1}, Options{Schedule: Constant(1e-5)}
 	if !j.Full {
-		o.Base, o.Adapter = qlora.NF4, &qlora.AdapterOptions{Rank: 8, Alpha: 16}
+		model.Adapter = &qlora.AdapterOptions{Alpha: 16}
 	}
-	m, err := transformer.New(fitConfig(), o)
+	if err := fit.Apply(&model, &training); err != nil {
+		return r, err
+	}
+	m, err := transformer.New(fitConfig(), model)
 	if err != nil {
 		return r, err
 	}
-	if err := m.SetPlan(fit.Run.Remat); err != nil {
-		return r, err
-	}
-	t, err := New(Model[transformer.Batch](m), Options{Optimizer: quant8.AdamW{}, StateBits: fit.Run.StateBits, Masters: fit.Run.Masters,
-		Gradients: fit.Run.Gradients, Schedule: Constant(1e-5)})
+	t, err := New(Model[transformer.Batch](m), training)
 	if err != nil {
 		return r, err
 	}

@@ -74,7 +74,7 @@ func (c shardCase) task(t *testing.T) (plan.Task, plan.Run) {
 	require.NoError(t, err)
 	d, err := plan.DeviceNamed("24GB")
 	require.NoError(t, err)
-	task := plan.Task{Model: model, Device: d, Batch: 2, Ranks: c.ranks, Bucket: shardBucket, Rank: c.rank}
+	task := plan.Task{Model: model, Device: d, Own: true, Batch: 2, Ranks: c.ranks, Bucket: shardBucket, Rank: c.rank}
 	r := plan.Run{Micro: 1, Window: 2, Compute: c.dtype, Masters: c.form, StateBits: c.bits, Shard: c.shard}
 	if c.rank > 0 {
 		r.Frozen = 16

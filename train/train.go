@@ -97,9 +97,7 @@ func (t *Trainer[B]) make() (err error) {
 	if err := o.check(t.model == nil); err != nil {
 		return err
 	}
-	if t.gradients, err = t.chosen(); err != nil {
-		return err
-	}
+	t.gradients = t.chosen()
 	t.holders.monitor = o.Monitor
 	if t.ranks, err = newRanks(o.Reducer); err != nil {
 		return err
@@ -142,10 +140,10 @@ func (t *Trainer[B]) collect() (err error) {
 			return fmt.Errorf("parameter %q is on %s, and %q on %s: %w", name, v.Device().Name(),
 				t.params[0].name, t.params[0].value.Device().Name(), snug.ErrDevice)
 		}
+		if err := t.options.checkStep(v.DType()); err != nil {
+			return fmt.Errorf("parameter %q: %w", name, err)
+		}
 		if v.DType() == snug.F16 && t.options.Scaler == nil && way.backward {
-			if !way.held {
-				return fmt.Errorf("parameter %q is f16, which needs a loss scale, and gradients that are used in the backward pass have none: %w", name, snug.ErrConfig)
-			}
 			t.options.Scaler = &amp.ScalerOptions{}
 		}
 		p.hi, p.mastered = p.n, v.DType() != snug.F32 && way.held

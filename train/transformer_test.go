@@ -123,7 +123,7 @@ func TestTilesInBackward(t *testing.T) {
 			require.NoError(t, err)
 			predicted := func(tiles int) int64 {
 				r := plan.Run{Micro: sequences, Window: 1, Tiles: tiles, Gradients: plan.InBackward}
-				task := plan.Task{Model: model, Device: d, Batch: sequences}
+				task := plan.Task{Model: model, Device: d, Own: true, Batch: sequences}
 				if a := adapter; a != nil {
 					task.Rank, task.FrozenA, task.Init, task.VeRA = a.Rank, a.FrozenA, a.Init, a.VeRA != nil
 					saved, err := c.ModulesToSave(a.ModulesToSave)

@@ -9,6 +9,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/meter"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -133,15 +134,19 @@ func (u *updater[B]) matrices(hold *amp.MasterOptions) (Matrices, error) {
 		if rule.Unit == quant8.Matrix {
 			rows, cols = shapes.Matrix(p.name)
 		}
-		switch {
-		case rows <= 0 && cols <= 0:
-			continue
-		case rows < 0 || cols < 0 || rows == 0 || p.n/rows != cols || p.n%rows != 0:
+		matrix := rows > 0 || cols > 0
+		if matrix && (rows <= 0 || cols < 0 || p.n/rows != cols || p.n%rows != 0) {
 			return nil, fmt.Errorf("parameter %q of %d elements is a matrix of %d×%d: %w", p.name, p.n, rows, cols, snug.ErrShape)
-		case !p.value.Device().IsCPU() && !rule.Devices:
-			return nil, fmt.Errorf("%s: %w", rule.Conflict(fmt.Sprintf("parameter %q on %s", p.name, p.value.Device().Name()), quant8.OnDevice), snug.ErrDevice)
-		case p.mastered && hold.Storage != nil && p.n > chunk:
-			return nil, fmt.Errorf("%s: %w", rule.Conflict(fmt.Sprintf("Storage of the master weights of %q", p.name), quant8.Paged), snug.ErrConfig)
+		}
+		page := 0
+		if hold.Storage != nil {
+			page = chunk
+		}
+		if err := plan.CheckUnit(rule, fmt.Sprintf("%q", p.name), int64(p.n), matrix, p.value.Device().IsCPU(), p.mastered, page); err != nil {
+			return nil, err
+		}
+		if !matrix {
+			continue
 		}
 		pages := (p.n + chunk - 1) / chunk // hold.Chunk stays a multiple of the optimizer's
 		hold.Chunk = max(hold.Chunk, pages*chunk)

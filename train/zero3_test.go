@@ -139,7 +139,7 @@ func TestZero3Errors(t *testing.T) {
 		"parameter \"model.embed_tokens.weight\" is in p": func(r *pagedRun) { r.train.Shard = plan.Replicate },
 		"rank 1 has no micro-batch of a weight above 0":   func(r *pagedRun) { r.micros = func(rank, step int) int { return 1 - rank%2 } },
 		"Shard does not go with the optimizer lamb":       func(r *pagedRun) { r.train.Optimizer = quant8.LAMB{} },
-		"Reducer does not go with InBackward":             func(r *pagedRun) { r.train.Gradients = plan.InBackward },
+		"ranks do not go with InBackward":                 func(r *pagedRun) { r.train.Gradients = plan.InBackward },
 	} {
 		t.Run(says, func(t *testing.T) {
 			r := z.run(3, true)

@@ -7,7 +7,6 @@ import (
 	"iter"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/quant8"
@@ -59,9 +58,6 @@ func (*zerothOrder[B]) excludes(o *Options) (list []exclusion) {
 		{o.Clip > 0, "Clip, because there are no gradients"},
 		{o.Measure, "Measure, because there are no gradients"},
 		{o.Scaler != nil, "a loss scale, because there are no gradients"},
-		{o.Storage != nil, "Storage, because there is no state"},
-		{o.StateBits != 32, "StateBits, because there is no state"},
-		{o.Masters != amp.FullMaster, "Masters, because there are no master weights"},
 		{o.Fill != nil, "Fill, because there are no master weights"},
 	} {
 		list = append(list, exclusion{c.bad, "the optimizer " + quant8.TraitsOf(o.Optimizer).Name + " does not go with " + c.what})

@@ -108,7 +108,7 @@ func TestPlanFloats(t *testing.T) {
 				stays := slices.Contains(floats, p.Name) && !all
 				require.Equal(t, m.config.isMatrix(amp.Tensor{Name: p.Name, Shape: p.Shape}) && !stays && !strings.Contains(p.Name, "lora_"), p.Quantized != nil, "%s: %s", name, p.Name)
 			}
-			task := plan.Task{Model: model, Device: d, Batch: sequences, Rank: rank, DoRA: dora, Base: c.Stored, PagesFrozen: true}
+			task := plan.Task{Model: model, Device: d, Batch: sequences, Rank: rank, DoRA: dora, Base: c.Stored}
 			r := plan.Run{Micro: sequences, Window: 1, Compute: dt, Frozen: map[qlora.Type]int{qlora.FP8: 8, qlora.INT8: 8, qlora.MXFP4: 4}[c.Stored]}
 			if paged {
 				r.WeightsOn = meter.OnDisk

@@ -148,7 +148,7 @@ func TestPlanOfAdamMini(t *testing.T) {
 	require.NoError(t, err)
 	d, err := plan.DeviceNamed("24GB")
 	require.NoError(t, err)
-	p, err := plan.Task{Model: shape, Device: d, Batch: 1, Optimizer: "adam-mini"}.Predict(plan.Run{Micro: 1, Window: 1, StateBits: 8})
+	p, err := plan.Task{Model: shape, Device: d, Own: true, Batch: 1, Optimizer: "adam-mini"}.Predict(plan.Run{Micro: 1, Window: 1, StateBits: 8})
 	require.NoError(t, err)
 	require.EqualValues(t, opt.StateBytes()+4*int64(more), p.Peak[meter.OnDevice][meter.State])
 	require.NoError(t, m.Close())
@@ -256,7 +256,7 @@ func TestPlanOfAdapters(t *testing.T) {
 			if base != 0 {
 				r.Frozen = 4
 			}
-			task := plan.Task{Model: model, Device: d, Batch: sequences, Rank: rank, DoRA: dora, Dropout: dropout > 0, FrozenA: frozen, Init: init, VeRA: kind == 4}
+			task := plan.Task{Model: model, Device: d, Own: true, Batch: sequences, Rank: rank, DoRA: dora, Dropout: dropout > 0, FrozenA: frozen, Init: init, VeRA: kind == 4}
 			p, err := task.Predict(r)
 			require.NoError(t, err)
 			bytes, have := p.Peak[meter.OnDevice], m.Memory()

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+
+	"github.com/snug-ml/snug/plan"
 )
 
 // A family is a model_type of transformers. Its file says all that is its own; nothing else knows it by name.
@@ -17,6 +19,9 @@ type family struct {
 	layers func(c *Config)
 	// fields has the other fields that the class of transformers reads, nil for a family that no config.json describes.
 	fields func(f *fields, c *Config)
+
+	// preset, unless nil, says whether a preset of package plan is of the family, and sets what its sizes do not say.
+	preset func(g plan.GPT, c *Config) bool
 
 	names names
 	// whole, unless nil, is the model for images and text of which the family is the text.

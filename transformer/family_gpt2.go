@@ -1,6 +1,10 @@
 package transformer
 
-import "regexp"
+import (
+	"regexp"
+
+	"github.com/snug-ml/snug/plan"
+)
 
 func init() {
 	register(family{
@@ -13,7 +17,11 @@ func init() {
 			mlpNorm: "ln_2", up: "mlp.c_fc", down: "mlp.c_proj",
 			conv: true,
 		},
-		std:      defaults{vocab: 50257, dim: 768, layers: 12, heads: 12, context: 1024, bos: 50256, eos: 50256, pad: -1, tied: true},
+		std: defaults{vocab: 50257, dim: 768, layers: 12, heads: 12, context: 1024, bos: 50256, eos: 50256, pad: -1, tied: true},
+		preset: func(g plan.GPT, c *Config) bool {
+			c.PackedQKV, c.UpBias = false, false // it always has one matrix, and biases
+			return g.Bias
+		},
 		residual: []string{".c_proj.weight"},
 		untied:   true,
 		layers: func(c *Config) {

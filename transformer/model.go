@@ -57,6 +57,9 @@ type Options struct {
 	// time. The idea is from Bekman et al. 2025, arXiv:2506.13996.
 	Tiles int
 
+	// Remat is the plan of [Model.SetPlan]; without operations everything is kept.
+	Remat remat.Plan
+
 	// Monitor, unless nil, counts the bytes that the model holds on its device, by component. If the Monitor has a
 	// history, it also records layers and phases, see [meter.Monitor.WriteTrace]. The history names activations by the
 	// stage that made them, such as "layers.3.mlp", followed by ", recomputed" or ", backward" for those phases. Pages
@@ -256,6 +259,9 @@ func (m *Model) complete(values func() error) error {
 	}
 	if err == nil {
 		err = m.countHeld()
+	}
+	if err == nil && len(m.options.Remat.Ops) > 0 {
+		err = m.SetPlan(m.options.Remat)
 	}
 	if err != nil {
 		return errors.Join(err, m.Close())

@@ -7,6 +7,8 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/meter"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 )
 
@@ -24,12 +26,14 @@ func (m *Model) checkPages(held qlora.Type) error {
 	switch {
 	case o.Pages == nil && o.PageFloats:
 		return fmt.Errorf("the option PageFloats wants Pages: %w", snug.ErrConfig)
-	case o.Pages != nil && !m.dev.IsCPU():
-		return fmt.Errorf("the option Pages is for the CPU, and the model is on %s: %w", m.dev.Name(), snug.ErrDevice)
-	case o.Pages != nil && held == 0 && !o.PageFloats:
-		return fmt.Errorf("the option Pages keeps quantized matrices, and Base is %s: want a Base, or PageFloats: %w", o.Base, snug.ErrConfig)
+	case o.Pages == nil:
+		return nil
 	}
-	return nil
+	run := plan.Run{Compute: m.dtype, WeightsOn: meter.OnDisk, Frozen: held.Bits()}
+	if o.PageFloats {
+		run.WeightsOn, run.Shard = meter.OnDevice, plan.ShardWeights
+	}
+	return run.CheckWeights(m.dev.IsCPU())
 }
 
 // Paged returns the key in Options.Pages, the type and the number of elements of a parameter in floats that lies there, and

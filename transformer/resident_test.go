@@ -149,7 +149,8 @@ func (j residentJob) task() (task plan.Task, run plan.Run, err error) {
 	}
 	d.Fragmentation = 0
 	run = plan.Run{Micro: j.Sequences, Window: j.Window, Compute: j.DType, StateBits: 8, Tiles: j.Tiles}
-	task = plan.Task{Model: model, Device: d, Batch: j.Sequences * j.Window, Rank: j.Rank, DoRA: j.DoRA, LossRows: 128, PagesFrozen: true, PagesCheckpoints: true}
+	d.Unified = j.Disk && j.Rank > 0 // pages of weights are for the CPU
+	task = plan.Task{Model: model, Device: d, Batch: j.Sequences * j.Window, Rank: j.Rank, DoRA: j.DoRA, LossRows: 128}
 	if j.Rank > 0 {
 		run.Frozen = 4
 	}
@@ -232,7 +233,8 @@ func (j residentJob) train(dir string) (r residentResult, err error) {
 	if checkpoints != nil && predicted.Peak[meter.OnDisk][meter.Activations] > 0 {
 		r.CountedPredicted -= plan.CheckpointPinned // which is for a device, and the CPU is none
 	}
-	r.ResidentPredicted, err = task.Resident(run, plan.Process{Base: r.Base})
+	task.Process = &plan.Process{Base: r.Base}
+	r.ResidentPredicted, err = task.Resident(run)
 	return r, err
 }
 

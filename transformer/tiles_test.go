@@ -299,7 +299,7 @@ func TestPlanOfTiles(t *testing.T) {
 				require.NoError(t, err)
 				d, err := plan.DeviceNamed("24GB")
 				require.NoError(t, err)
-				task, r := plan.Task{Model: model, Device: d, Batch: sequences}, plan.Run{Micro: sequences, Window: 1, Compute: m.dtype, Tiles: o.Tiles}
+				task, r := plan.Task{Model: model, Device: d, Own: true, Batch: sequences}, plan.Run{Micro: sequences, Window: 1, Compute: m.dtype, Tiles: o.Tiles}
 				if a := o.Adapter; a != nil {
 					task.Rank, task.DoRA, task.Dropout, r.Frozen = a.Rank, a.DoRA, a.Dropout > 0, 16
 					task.FrozenA, task.Init, task.VeRA = a.FrozenA, a.Init, a.VeRA != nil
@@ -360,7 +360,7 @@ func TestPlanChoosesTiles(t *testing.T) {
 	require.NoError(t, err)
 	task := plan.Task{Model: model, Device: d, Batch: 2}
 	least := func() int64 {
-		_, err := task.Fit(1)
+		_, err := plan.Best(task.Fit(1))
 		var miss *plan.MissError
 		require.ErrorAs(t, err, &miss)
 		return miss.Minimum
@@ -372,7 +372,7 @@ func TestPlanChoosesTiles(t *testing.T) {
 		limit int64
 		tiles int
 	}{{0, 1}, {whole, 0}, {least(), 8}} {
-		p, err := task.Fit(at.limit)
+		p, err := plan.Best(task.Fit(at.limit))
 		require.NoError(t, err)
 		if at.tiles > 0 {
 			require.Equal(t, at.tiles, p.Run.Tiles)
@@ -387,7 +387,7 @@ func TestPlanChoosesTiles(t *testing.T) {
 	_, err = task.Predict(plan.Run{Micro: 2, Window: 1, Tiles: -1})
 	require.ErrorIs(t, err, snug.ErrConfig)
 	task.Tiles = []int{0, -3}
-	_, err = task.Fit(0)
+	_, err = plan.Best(task.Fit(0))
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
 

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug/plan"
-	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/transformer"
 )
 
@@ -101,15 +100,6 @@ func (f *adapterFlags) check() error {
 func (f *adapterFlags) describe(t *plan.Task) {
 	k := f.kind()
 	t.DoRA, t.FrozenA, t.Init, t.VeRA = k.dora, k.frozenA, k.init, k.shared
-}
-
-// options sets the kind of the adapters in their options.
-func (f *adapterFlags) options(o *qlora.AdapterOptions) {
-	k := f.kind()
-	o.DoRA, o.FrozenA, o.Init = k.dora, k.frozenA, k.init
-	if k.shared {
-		o.Alpha, o.VeRA = 0, &qlora.VeRAOptions{}
-	}
 }
 
 // modulesToSave returns the names of -modules-to-save.

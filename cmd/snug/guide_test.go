@@ -63,7 +63,7 @@ func TestGuidePredictions(t *testing.T) {
 	list := rows(readGuide(t, "fine-tuning.md"), 6)
 	require.Len(t, list, 7)
 	for _, row := range list {
-		p := predict(t, append([]string{"-model", row[1], "-device", "80GB", "-memory", row[0], "-batch", "8", "-context", "1024"}, flags(row[3])...)...)
+		p := predict(t, append([]string{"-model", row[1], "-device", "80GB", "-device-memory", row[0], "-batch", "8", "-context", "1024"}, flags(row[3])...)...)
 		require.Equal(t, row[4:], []string{gigabytes(p.Peak.Device["total"]), fmt.Sprintf("%d × %d", p.Run.Window, p.Run.Micro)}, row[0])
 	}
 }
@@ -119,7 +119,7 @@ func TestRanksPredictions(t *testing.T) {
 	require.Len(t, list, 4)
 	for _, row := range list {
 		shard := strings.Trim(strings.Fields(row[0])[0], "`")
-		p := predict(t, "-model", "llama-7b", "-device", "80GB", "-ranks", "8", "-batch", "64", "-masters", "split", "-state", "8", "-shard", shard)
+		p := predict(t, "-model", "llama-7b", "-device", "80GB", "-ranks", "8", "-batch", "64", "-masters", "split", "-state", "8", "-own", "-shard", shard)
 		d := p.Peak.Device
 		got := []string{gigabytes(d["weights"]), gigabytes(d["master weights"] + d["optimizer state"]), gigabytes(d["gradients"]),
 			gigabytes(d["activations"]), gigabytes(d["total"]), gigabytes(p.Sent), fmt.Sprintf("%.2f", p.Seconds)}

@@ -40,7 +40,7 @@ func fitsHost(command, dir string, c *transformer.Config, o transformer.Options,
 	}
 	bits := int64(8 * cmp.Or(o.DType, c.DType, snug.F32).Size())
 	if form := cmp.Or(o.Base, c.Stored); form != qlora.Type(0) {
-		bits = int64(lowBits(form))
+		bits = int64(form.Bits())
 	}
 	total := int64(0)
 	for _, t := range tensors {

@@ -62,7 +62,7 @@ func TestWrongCommandLines(t *testing.T) {
 		{}, {"bogus"}, {"help", "bogus"}, {"help", "plan", "more"}, {"-x"}, {""},
 		{"plan"}, {"plan", "-model", "x"}, {"plan", "-model", "gpt2", "extra"}, {"plan", "-nonsense"}, {"plan", "-model", bad}, {"plan", "-model", empty},
 		{"plan", "-model", filepath.Join(dir, "none.json")}, {"plan", "-model", dir + ".json"}, {"plan", "-model", "gpt2", "-device", "9GB"},
-		{"plan", "-model", "gpt2", "-memory", "-1"}, {"plan", "-model", "gpt2", "-memory", "NaN"}, {"plan", "-model", "gpt2", "-memory", "0"},
+		{"plan", "-model", "gpt2", "-memory", "-1"}, {"plan", "-model", "gpt2", "-device-memory", "NaN"}, {"plan", "-model", "gpt2", "-memory", "0"},
 		{"plan", "-model", "gpt2", "-host-memory", "many"}, {"plan", "-model", "gpt2", "-disk", "1QB"},
 		{"plan", "-model", "gpt2", "-batch", "0"}, {"plan", "-model", "gpt2", "-batch", "-3"}, {"plan", "-model", "gpt2", "-batch", "x"},
 		{"plan", "-model", "gpt2", "-context", "-5"}, {"plan", "-model", "vit-b16", "-context", "5"}, {"plan", "-model", bad, "-context", "5"},
@@ -247,7 +247,7 @@ func TestExamplesOfHelp(t *testing.T) {
 
 func TestPlan(t *testing.T) {
 	chart := filepath.Join(t.TempDir(), "out.svg")
-	status, out, errs := snugged("plan", "-model", "gpt-34m", "-device", "8GB", "-memory", "1GiB", "-o", chart)
+	status, out, errs := snugged("plan", "-model", "gpt-34m", "-device", "8GB", "-device-memory", "1GiB", "-o", chart)
 	require.Zero(t, status, errs)
 	require.Empty(t, errs)
 	require.Contains(t, out, "gpt-34m, 33850368 parameters, on 8GB: 8 sequences of 512 tokens a step")
@@ -283,7 +283,7 @@ func TestPlan(t *testing.T) {
 // in JSON; so is the context, the number of tokens in a sequence.
 func TestWhatIsAssumed(t *testing.T) {
 	for _, device := range []string{"", "24GB"} {
-		args := []string{"plan", "-model", "gpt2", "-memory", "8GiB", "-context", "256"}
+		args := []string{"plan", "-model", "gpt2", "-device-memory", "8GiB", "-context", "256"}
 		if device != "" {
 			args = append(args, "-device", device)
 		}
@@ -306,13 +306,13 @@ func TestWhatIsAssumed(t *testing.T) {
 }
 
 func TestPlanThatMisses(t *testing.T) {
-	status, out, errs := snugged("plan", "-model", "gpt-34m", "-memory", "10MiB")
+	status, out, errs := snugged("plan", "-model", "gpt-34m", "-device-memory", "10MiB")
 	require.Equal(t, 1, status)
 	require.Empty(t, out)
 	require.Equal(t, 1, strings.Count(errs, "\n"))
 	require.Contains(t, errs, "nothing fits in 10.00 MiB: the smallest plan takes ")
 	requireNoKind(t, errs)
-	status, out, errs = snugged("plan", "-model", "gpt-34m", "-memory", "200MiB", "-state", "32", "-json")
+	status, out, errs = snugged("plan", "-model", "gpt-34m", "-device-memory", "200MiB", "-state", "32", "-json")
 	require.Equal(t, 1, status)
 	require.NotEmpty(t, errs)
 	var miss struct {
@@ -342,7 +342,7 @@ func TestReadme(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(picture, b, 0o644))
 	}
-	status, _, errs = snugged("plan", "-model", "llama-7b", "-device", "24GB")
+	status, _, errs = snugged("plan", "-model", "llama-7b", "-device", "40GB")
 	require.Equal(t, 1, status)
 	require.Contains(t, string(readme), strings.TrimSpace(errs))
 	want, err := os.ReadFile(picture)
@@ -391,7 +391,7 @@ func TestCompletion(t *testing.T) {
 			continue
 		}
 		for _, c := range []struct{ words, want string }{
-			{"snug pl", "plan"}, {"snug plan -dev", "-device"}, {"snug plan -device 16GB-", "16GB-unified"}, {"snug completion fi", "fish"}, {"snug help ins", "inspect"},
+			{"snug pl", "plan"}, {"snug plan -dev", "-device -device-memory"}, {"snug plan -device 16GB-", "16GB-unified"}, {"snug completion fi", "fish"}, {"snug help ins", "inspect"},
 		} {
 			t.Run(c.words, func(t *testing.T) {
 				text, err := exec.Command("bash", "-c", `source "$0"; COMP_WORDS=(`+c.words+`); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _snug; echo "${COMPREPLY[*]}"`, script).CombinedOutput()

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/meter"
@@ -26,7 +27,7 @@ func runPlan(c *call) error {
 	if err != nil {
 		return err
 	}
-	p, err := task.Fit(f.limit)
+	p, err := f.fit(task)
 	var miss *plan.MissError
 	switch {
 	case errors.As(err, &miss) && f.json:
@@ -42,8 +43,8 @@ func runPlan(c *call) error {
 		}
 	}
 	assumption, process := f.assumedContext(task.Model.Context), int64(0)
-	if len(folder) > 0 {
-		if process, err = p.Task.Resident(p.Run, plan.Process{}); err != nil {
+	if len(folder) > 0 || f.memory > 0 {
+		if process, err = p.Task.Resident(p.Run); err != nil {
 			return err
 		}
 	}
@@ -98,6 +99,9 @@ func (f *planFlags) task(c *call, folder []string) (t plan.Task, err error) {
 	if f.device == "" {
 		t.Device.Name += assumed
 	}
+	if f.memory > 0 {
+		t.Device = processor(0)
+	}
 	t.Device.Host, t.Device.Disk = f.host, f.disk
 	if f.ranks < 1 || f.ranks > f.batch {
 		return t, usagef("plan: -ranks %d: want 1 to %d, the samples of -batch", f.ranks, f.batch)
@@ -106,7 +110,8 @@ func (f *planFlags) task(c *call, folder []string) (t plan.Task, err error) {
 		return t, err
 	}
 	t.Batch, t.Ranks, t.Rank, t.Optimizer = (f.batch+f.ranks-1)/f.ranks, f.ranks, f.rank, f.optimizer
-	t.Dropout, t.PagesFrozen, t.PagesCheckpoints = f.dropout > 0, len(folder) > 0, len(folder) > 0
+	_, err = plan.GPTNamed(f.model)
+	t.Dropout, t.Own = f.dropout > 0, f.own || f.model != "" && err != nil // nothing in snug trains other models without a folder
 	if f.output != "" && !strings.HasSuffix(f.output, ".svg") {
 		return t, usagef("plan: -o %s: the chart is SVG, so the name ends in .svg", f.output)
 	}
@@ -118,6 +123,17 @@ func (f *planFlags) task(c *call, folder []string) (t plan.Task, err error) {
 	return t, f.choices(&t)
 }
 
+// fit returns the best plan: of a process within -memory as tune finds it, or else of a device.
+func (f *planFlags) fit(t plan.Task) (plan.Plan, error) {
+	if f.memory == 0 {
+		return plan.Best(t.Fit(f.deviceMemory))
+	}
+	if t.Compute == nil {
+		t.Compute = []snug.DType{snug.BF16}
+	}
+	return fitProcess("plan", gentlest(t, t.Ranks > 1), f.memory, plan.ThisProcess())
+}
+
 // setNetwork sets the rate and the latency of the ranks' messages.
 func (f *planFlags) setNetwork(d *plan.Device) error {
 	if f.network > 0 {
@@ -127,15 +143,6 @@ func (f *planFlags) setNetwork(d *plan.Device) error {
 		d.Latency = f.latency.Seconds()
 	}
 	return nil
-}
-
-// lowBits returns the bits of the codes of a form.
-func lowBits(form qlora.Type) int {
-	switch form {
-	case qlora.FP8, qlora.FP8E5M2, qlora.INT8:
-		return 8
-	}
-	return 4
 }
 
 // parseBase returns a form of frozen weights below 16 bits.

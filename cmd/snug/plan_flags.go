@@ -18,10 +18,11 @@ func planCommand() *command {
 	return &command{
 		name: "plan", args: "[FOLDER]", operands: "file", summary: "predict the memory of training, and find what fits",
 		help: `Predicts the memory and the time of a training step from a model's shapes, and finds
-the fastest way to run it within a limit. The batch never changes. FOLDER is a published
+the fastest way to run it within a limit: -memory of a process on the CPU, as snug tune
+keeps it, or -device-memory of a device. The batch never changes. FOLDER is a published
 model or its config.json; without it, -model names the model. The plan does not need the
-weights; if the folder has them, they are compared with config.json. Of the weights of a
-published model, only matrices that are frozen in 4 or 8 bits can lie on the host or the disk.
+weights; if the folder has them, they are compared with config.json. Plans are those that
+snug tune and the packages transformer and train can follow, unless -own is given.
 `,
 		flags:   new(planFlags).table,
 		closing: planClosing,
@@ -44,11 +45,11 @@ Times assume half the rates of data sheets. Use them only to compare plans.
 When nothing fits, the exit status is 1, and the message says how much memory is missing
 and which change costs the least time; -json lists every change that makes it fit.
 
-  snug plan -memory 6GiB Qwen3-0.6B
-  snug plan -model llama-2b -memory 24GB
-  snug plan -model llama-7b -device 24GB -host-memory 64GiB -disk 1TB
+  snug plan -memory 6GiB -lora 16 Qwen3-0.6B
+  snug plan -model llama-2b -device-memory 24GB
+  snug plan -model llama-7b -device 40GB -host-memory 64GiB -disk 1TB
   snug plan -model llama-7b -device 8GB -lora 16 -base nf4
-  snug plan -model gpt2 -memory 6GiB -batch 512 -o gpt2.svg -report gpt2.html
+  snug plan -model gpt2 -device-memory 6GiB -batch 512 -o gpt2.svg -report gpt2.html
   snug plan -model my.json -json
 
 A model file is an object with exactly one of four members; unknown fields are errors:
@@ -75,9 +76,10 @@ func deviceNames() (names []string) {
 
 // planFlags are the command line of plan.
 type planFlags struct {
-	model, device              string
-	limit, host, disk, network int64
-	batch, context, ranks      int
+	model, device         string
+	memory, deviceMemory  int64
+	host, disk, network   int64
+	batch, context, ranks int
 	adapterFlags
 	longest      int        // tokens of the longest sequence that the model of a folder is made for
 	stored       qlora.Type // form of the matrices of a folder
@@ -92,7 +94,7 @@ type planFlags struct {
 	shard        []plan.Sharding
 	latency      time.Duration
 	output, page string
-	json         bool
+	own, json    bool
 	flags        flagTable // as they were parsed
 }
 
@@ -100,15 +102,19 @@ type planFlags struct {
 func (f *planFlags) table() flagTable {
 	network := &use{"several ranks", "-ranks is 1", func() bool { return f.ranks > 1 }}
 	f.optimizer, f.tiles = defaultOptimizer, []int{1}
+	device := &use{"a device", "-memory is of a process on the CPU: want -device-memory", func() bool { return f.memory == 0 }}
 	adapters := &use{"adapters", "without -lora none train", func() bool { return f.rank > 0 }}
 	return flagTable{
 		textFlag("model", "NAME", &f.model, strings.Join(plan.Models(), ", ")+", or a file that ends in .json, see below; - reads it from standard input").completed(plan.Models()),
-		wordFlag("device", "NAME", &f.device, deviceNames(), strings.Join(deviceNames(), ", ")+" (GPUs with that much memory); default: "+defaultDevice),
-		sizeFlag("memory", &f.limit, "limit of the device's memory; default: all that the device gives a program"),
-		sizeFlag("host-memory", &f.host, "host memory that the plan may use; default: none"),
+		wordFlag("device", "NAME", &f.device, deviceNames(), strings.Join(deviceNames(), ", ")+" (GPUs with that much memory); default: "+defaultDevice).only(device),
+		memoryFlag(&f.memory),
+		deviceMemoryFlag(&f.deviceMemory, "default: all that the device gives a program").only(device),
+		sizeFlag("host-memory", &f.host, "host memory that the plan may use; default: none").only(device),
+		switchFlag("own", &f.own, "plan for a program of your own on the packages of snug: it may hold gradients and all weights on the host and the disk, sum gradients in bf16, "+
+			"and have master weights beside gradients that are not held. snug tune does none of this").only(device),
 		sizeFlag("disk", &f.disk, "disk that the plan may use; default: none"),
 		batchFlag(&f.batch, "samples of a step, over all ranks: sequences or images"),
-		countFlag("context", "N", &f.context, 0, 1, math.MaxInt, "tokens in a sequence, at most as many as the model has positions for; default: the preset's, or the folder's but at most "+strconv.Itoa(usualContext)),
+		countFlag("context", "N", &f.context, 0, 1, math.MaxInt, "tokens in a sequence, at most as many as the model has positions for; default: the preset's, or the folder's but at most "+strconv.Itoa(usualContext)+", and with -memory "+strconv.Itoa(defaultContext)+" as in snug tune"),
 		countFlag("ranks", "N", &f.ranks, 1, 1, maxBatch, "processes that make a step together, each on such a device; -batch is for all of them"),
 		sizeFlag("network", &f.network, `with -ranks: bytes a second that a rank sends, as "mpiexec -n 2 snug devices" measures them; default: 10GB, with 16GB-unified 1GB`).only(network),
 		durationFlag("latency", &f.latency, "with -ranks: time of a message between ranks; default: 20us, with 16GB-unified 50us").only(network),
@@ -126,8 +132,8 @@ func (f *planFlags) table() flagTable {
 		listFlag("masters", &f.masters, names(masterForms), named(masterForms...),
 			"master weights for 16-bit weights: full (4 bytes), split (2 bytes); or split24 (1 byte: with the bf16 weight a number of 24 bits), none"),
 		listFlag("gradients", &f.gradients, names(gradientForms), named(gradientForms...),
-			"f32 (sums in float32), in-backward (one gradient at a time, in a single micro-batch); or bf16 (sums in bfloat16), folded (in-backward with several "+
-				"micro-batches, whose gradients are folded into the optimizer's state)"),
+			"f32 (sums in float32), in-backward (one gradient at a time, in a single micro-batch); or folded (in-backward with several "+
+				"micro-batches, whose gradients are folded into the optimizer's state), and with -own bf16 (sums in bfloat16). 16-bit weights have no master weights beside in-backward and folded: -masters none"),
 		listFlag("state", &f.stateBits, []string{"32", "16", "8", "4"}, parseBits, "bits of an element of optimizer state; default 32,8; or 16,4"),
 		listFlag("base", &f.base, baseForms, parseBaseName, "forms of the frozen weights below adapters: bf16 (any type of -compute), nf4 or fp4 (4.13 bits with their scales), "+
 			"mxfp4 (4.25), fp8 or int8 (8 and scales); at most one below 16 bits; default bf16,nf4. Matrices that are quantized in a folder "+
@@ -180,7 +186,7 @@ func (f *planFlags) choices(t *plan.Task) (err error) {
 			if t.Base != 0 && t.Base != form {
 				return usagef("plan: -base %.60q: want at most one form below 16 bits", strings.Join(f.base, ","))
 			}
-			t.Base, bits = form, lowBits(form)
+			t.Base, bits = form, form.Bits()
 		}
 		t.Frozen = append(t.Frozen, bits)
 	}

@@ -38,7 +38,11 @@ func (f *planFlags) readFolder(name string) (plan.Model, error) {
 	}
 	f.unread = unreadFields(c)
 	f.longest, f.stored = c.Context, c.Stored
-	m, err := c.Plan(cmp.Or(f.context, min(c.Context, usualContext)))
+	most := usualContext
+	if f.memory > 0 {
+		most = defaultContext
+	}
+	m, err := c.Plan(cmp.Or(f.context, min(c.Context, most)))
 	if err != nil {
 		return m, usagef("plan: %s: %w", name, err)
 	}

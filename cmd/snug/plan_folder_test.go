@@ -27,7 +27,7 @@ func TestPlanOfFolder(t *testing.T) {
 
 	for context, wasAssumed := range map[string]bool{"": true, "64": false, "4096": false} {
 		t.Run(context, func(t *testing.T) {
-			args := []string{"plan", "-json", "-lora", "4", "-base", "nf4", "-memory", "1GiB", "-host-memory", "1GiB", "-disk", "1GiB"}
+			args := []string{"plan", "-json", "-lora", "4", "-base", "nf4", "-device-memory", "1GiB", "-host-memory", "1GiB", "-disk", "1GiB"}
 			if context != "" {
 				args = append(args, "-context", context)
 			}

@@ -16,7 +16,7 @@ func TestReportInBrowser(t *testing.T) {
 	b := browsertest.Open(t)
 	dir := t.TempDir()
 	for name, flags := range map[string][]string{
-		"gpt2": {"-model", "gpt2", "-memory", "3GiB", "-batch", "64"},
+		"gpt2": {"-model", "gpt2", "-device-memory", "3GiB", "-batch", "64"},
 		"llama": {"-model", "llama-7b", "-memory", "14GiB", "-batch", "8", "-context", "2048", "-host-memory", "64GiB", "-disk", "500GB",
 			"-masters", "split24", "-gradients", "folded", "-state", "8"},
 	} {

@@ -65,9 +65,9 @@ func printed(t testing.TB, out string, rows map[string][]string, names ...string
 // TestPlanReport: the page has the figures that plan prints, of plans that recompute and page too.
 func TestPlanReport(t *testing.T) {
 	for _, flags := range [][]string{
-		{"-model", "gpt2", "-memory", "3GiB", "-batch", "64"},
-		{"-model", "llama-2b", "-memory", "5GiB", "-batch", "4", "-host-memory", "64GiB", "-lora", "8", "-adapter", "dora"},
-		{"-model", "resnet-50", "-memory", "2GiB"},
+		{"-model", "gpt2", "-memory", "3GiB", "-batch", "16"},
+		{"-model", "llama-2b", "-device-memory", "5GiB", "-batch", "4", "-host-memory", "64GiB", "-lora", "8", "-adapter", "dora"},
+		{"-model", "resnet-50", "-device-memory", "2GiB"},
 	} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "plan.html")

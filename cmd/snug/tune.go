@@ -20,6 +20,7 @@ type tuneFlags struct {
 	dataFlags
 	device       string
 	memory, disk int64
+	deviceMemory int64
 	alpha        float64
 	rslora       bool
 	adapterFlags

@@ -22,7 +22,7 @@ func openDevice(command, name string) (*snug.Device, error) {
 	return dev, nil
 }
 
-// onDevice reports whether the model is not on the CPU. -memory is then the limit of what is counted on the device.
+// onDevice reports whether the model is not on the CPU.
 func (t *tuning) onDevice() bool { return t.dev != nil && !t.dev.IsCPU() }
 
 // wholeSums reports whether gradients are summed before an update: ranks and devices make none in the backward pass, which
@@ -46,9 +46,9 @@ func (t *tuning) checkDevice() error {
 	return nil
 }
 
-// fitDevice finds what fits on the device: within -memory or else in what is free there.
-func (t *tuning) fitDevice(task plan.Task) (err error) {
-	limit := t.memory
+// fitDevice finds what fits on the device: within -device-memory or else in what is free there.
+func (t *tuning) fitDevice(tasks []plan.Task) (err error) {
+	limit := t.deviceMemory
 	if limit == 0 {
 		free, _, err := t.dev.Memory()
 		if err != nil {
@@ -56,7 +56,7 @@ func (t *tuning) fitDevice(task plan.Task) (err error) {
 		}
 		limit = free - free/spare
 	}
-	t.plan, err = task.Fit(limit)
+	t.plan, err = fitFirst(tasks, limit)
 	var miss *plan.MissError
 	if errors.As(err, &miss) {
 		return fmt.Errorf("tune: -device %s: nothing fits in %s there: the smallest plan takes %s: %w",

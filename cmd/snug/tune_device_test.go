@@ -101,8 +101,8 @@ func TestTuneDeviceErrors(t *testing.T) {
 		"fold":     {[]string{"-device", "opaque:0", "-full", "-fold"}, "-fold is for the CPU, and -device is opaque:0"},
 		"matrices": {[]string{"-device", "opaque:0", "-full", "-optimizer", "apollo"}, "-device opaque:0 does not go with the optimizer apollo: its steps are made on the CPU"},
 		"prodigy":  {[]string{"-device", "opaque:0", "-optimizer", "prodigy"}, "-device opaque:0 does not go with the optimizer prodigy: its steps are made on the CPU"},
-		"vera":     {[]string{"-device", "opaque:0", "-adapter", "vera"}, "adapters of VeRA work on the CPU"},
-		"too much": {[]string{"-device", "opaque:0", "-memory", "1KiB"}, "tune: -device opaque:0: nothing fits in 1.00 KiB there: the smallest plan takes "},
+		"vera":     {[]string{"-device", "opaque:0", "-adapter", "vera"}, "adapters of VeRA are for the CPU"},
+		"too much": {[]string{"-device", "opaque:0", "-device-memory", "1KiB"}, "tune: -device opaque:0: nothing fits in 1.00 KiB there: the smallest plan takes "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "out")

@@ -41,6 +41,8 @@ func (f *tuneFlags) table() flagTable {
 	adapters := &use{"adapters", "-full trains none", func() bool { return !f.full }}
 	whole := &use{"-full", "adapters train without it", func() bool { return f.full }}
 	gradients := &use{"training with gradients", "the optimizer computes none", func() bool { return !f.traits().ForwardOnly }}
+	elsewhere := func() bool { return f.device != "" && f.device != "cpu" }
+	device := &use{"another device than the CPU", "-device names none", elsewhere}
 	teacher := &use{"-teacher", "there is none", func() bool { return f.teacher.dir != "" }}
 	checkpoints := &use{"-checkpoint", "there is none", func() bool { return f.checkpoint != "" }}
 	heldOut := &use{"samples that are held out", "-held-out is 0", func() bool { return f.held > 0 }}
@@ -54,7 +56,8 @@ func (f *tuneFlags) table() flagTable {
 		countFlag("show", "N", &f.show, 0, 1, math.MaxInt, "print the first N samples with what is learned between ⟦ and ⟧, and exit. It needs no -o; with -report it writes a page of them"),
 		outputFlag("DIR", &f.output, "folder to write the adapter or the model to: new, empty, or left by a killed run"),
 		deviceFlag(&f.device, ". Not with -disk, -fold, -adapter vera or ranks"),
-		sizeFlag("memory", &f.memory, "limit of the process's resident memory, such as 6GiB; default: none. With -device the limit of what is counted on the device; default: what is free there"),
+		memoryFlag(&f.memory).only(&use{"a process that trains on the CPU", "-device names another device: want -device-memory", func() bool { return !elsewhere() }}),
+		deviceMemoryFlag(&f.deviceMemory, "default: what is free there").only(device),
 		sizeFlag("disk", &f.disk, "disk space for pages of weights, optimizer state, or activations from which others are computed again. They lie in the folder DIR.pages, "+
 			"with the DIR of -o, which is removed at the end; default: none"),
 		countFlag("lora", "RANK", &f.rank, 0, 1, maxRank, "rank of the adapters on all matrices of the layers; default 16, with vera 256").only(adapters),

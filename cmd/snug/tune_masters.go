@@ -1,9 +1,7 @@
 package main
 
 import (
-	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
-	"github.com/snug-ml/snug/plan"
 )
 
 // masterForms are the forms of master weights that -masters takes.
@@ -21,16 +19,4 @@ func (f *tuneFlags) checkMasters() (problem string) {
 		return "-masters does not go with -fold, which has no master weights"
 	}
 	return ""
-}
-
-// useMasters gives a task the forms of master weights that a plan may choose without changing results, or the
-// form of -masters.
-func (t *tuning) useMasters(task *plan.Task) {
-	task.Masters = []amp.MasterForm{amp.FullMaster, amp.SplitMaster}
-	if t.dtype != snug.BF16 {
-		task.Masters = task.Masters[:1]
-	}
-	if form, err := named(masterForms...)(t.masters); err == nil {
-		task.Masters = []amp.MasterForm{form}
-	}
 }

@@ -99,7 +99,7 @@ func (m *material) openData(f *tuneFlags, now time.Time) (err error) {
 			return fmt.Errorf("%s: %w", f.dir, err)
 		}
 	}
-	if f.memory > 0 && (f.device == "" || f.device == "cpu") {
+	if f.memory > 0 {
 		p, heap := plan.ThisProcess(), heapBytes()
 		m.dataOptions.Memory = max(f.memory-p.Base-spareBytes, 1)
 		defer debug.SetMemoryLimit(debug.SetMemoryLimit(f.memory - (p.Base - heap) - codeBytes))
@@ -211,15 +211,6 @@ func (m *tuning) lowForm() qlora.Type {
 		return t
 	}
 	return qlora.NF4
-}
-
-// baseForm returns the form to which a plan quantizes the folder's matrices in floats, or 0 if they stay in floats. A
-// folder with quantized matrices keeps its other matrices in floats, unless -base is given.
-func (m *tuning) baseForm(r plan.Run) qlora.Type {
-	if m.full || r.Frozen == 16 || r.Frozen == 0 || m.config.Stored != 0 && m.form == "" {
-		return 0
-	}
-	return m.lowForm()
 }
 
 // splitBatch divides a micro-batch of several samples.

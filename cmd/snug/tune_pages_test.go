@@ -45,7 +45,7 @@ func (j pagedJob) tuning(t testing.TB) *tuning {
 		task.Gradients = []plan.Gradient{plan.SumF32}
 	}
 	fits := func(limit int) bool {
-		r.plan, err = task.Fit(int64(limit))
+		r.plan, err = plan.Best(task.Fit(int64(limit)))
 		return err == nil
 	}
 	require.True(t, fits(sort.Search(1<<24, fits)))

@@ -221,7 +221,9 @@ func (t *tuning) resident() int64 {
 	if t.onDevice() { // nothing predicts what a device's library takes of the process
 		return 0
 	}
-	n, err := t.plan.Task.Resident(t.plan.Run, t.process)
+	task := t.plan.Task
+	task.Process = &t.process
+	n, err := task.Resident(t.plan.Run)
 	if err != nil { // the plan has been made with it
 		return 0
 	}

@@ -1,15 +1,12 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
-	"slices"
-	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
@@ -23,7 +20,6 @@ import (
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
-	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -37,7 +33,6 @@ type tuning struct {
 	plan    plan.Plan
 	process plan.Process // before there is a model
 	heap    int64        // the part of process.Base that is Go's memory
-	wanted  int64        // the least -memory that a plan tried so far needs, if none fits
 	dev     *snug.Device
 	store   *offload.Store
 
@@ -65,13 +60,6 @@ const clipNorm = 1
 // gcPercent is the growth of the heap, in percent, before the next collection. In training buffers are reused, so there is
 // little to collect. Reading data leaves more, and takes a little longer for it.
 const gcPercent = 25
-
-// Training may take more than is predicted: up to 1/spare of the memory beyond plan.Process.Base, and spareBytes.
-const spare, spareBytes = 32, 1 << 20
-
-// baseNoise is the most by which the same command's plan.Process.Base differs from one process to the next, about: 0.6 MiB
-// were measured. A limit that is named holds in the next process too.
-const baseNoise = 1 << 20
 
 // codeBytes is about the size of the program's pages that training is the first to touch.
 const codeBytes = 2 << 20
@@ -179,148 +167,60 @@ func (t *tuning) task() (plan.Task, error) {
 	quantizeAll(m, t.form)
 	m = t.describePairs(m)
 	m.Name = folderName(t.dir, m.Name)
-	const rate, fast = 1e11, 1e10 // assumed, so that equal commands have equal plans
 	task := plan.Task{
-		Model: m, Batch: t.share(), Optimizer: t.optimizer, Rank: t.rank, Dropout: t.dropout > 0, PagesFrozen: true, PagesCheckpoints: true, Tiles: t.tiles, Compute: []snug.DType{t.dtype},
-		Device: plan.Device{Name: "an assumed processor, to compare plans", Unified: !t.onDevice(), Memory: 1 << 60, Disk: t.disk,
-			F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10,
-			Network: fast / 10, Latency: 5e-5},
+		Model: m, Batch: t.share(), Optimizer: t.optimizer, Rank: t.rank, Dropout: t.dropout > 0, Tiles: t.tiles, Compute: []snug.DType{t.dtype},
+		Device: processor(t.disk),
 	}
+	task.Device.Unified = !t.onDevice()
 	if err := t.describeTeacher(&task); err != nil {
 		return task, err
 	}
-	t.useMasters(&task)
-	if t.traits().ForwardOnly {
-		task.Masters = []amp.MasterForm{amp.FullMaster}
-		task.Gradients, task.StateBits, task.PagesCheckpoints = []plan.Gradient{plan.SumF32}, []int{32}, false
+	if form, err := named(masterForms...)(t.masters); err == nil {
+		task.Masters = []amp.MasterForm{form}
 	}
 	if t.full {
-		if t.dtype != snug.F32 || t.traits().ForwardOnly || t.wholeSums() { // updates in the backward pass have no master weights, see choose
-			task.Gradients = []plan.Gradient{plan.SumF32}
-		}
 		return t.divide(task), nil
 	}
 	t.describe(&task)
-	if task.Beside = t.beside; task.Beside != nil || t.traits().ForwardOnly || t.wholeSums() { // updates in the backward pass have no master weights
-		task.Gradients = []plan.Gradient{plan.SumF32}
-	}
-	task.StateBits = []int{32} // of adapters, which are small
-	task.Base = t.lowForm()
+	task.Beside, task.Base = t.beside, t.lowForm()
 	if t.form == "bf16" {
 		task.Frozen = []int{16}
 	} else if t.form != "" || t.config.Stored != 0 {
-		task.Frozen = []int{lowBits(task.Base)}
+		task.Frozen = []int{task.Base.Bits()}
 	}
 	return t.divide(task), nil
 }
 
-// choose finds the fastest plan whose process stays within the memory. Choices that change the results come last. For
-// adapters, that is frozen weights in fewer than 16 bits. For -full in bfloat16, these are in order: master weights of
-// 24 bits; updates in the backward pass, which have no master weights and are rounded stochastically; and, with adamw,
-// gradients that are folded into the optimizer's state.
+// choose finds the fastest plan whose process stays within the memory.
 func (t *tuning) choose() error {
 	task, err := t.task()
 	if err != nil {
 		return usageError{err}
 	}
-	exact, further := task, task
+	tasks := gentlest(task, t.wholeSums())
 	switch {
 	case t.begun != nil:
-		return t.fit(t.begun.bind(task))
+		tasks = []plan.Task{t.begun.bind(task)}
 	case t.fold:
 		task.Gradients, task.Masters = []plan.Gradient{plan.Folded}, []amp.MasterForm{amp.NoMaster}
-		return t.fit(task)
-	case !t.full && task.Frozen == nil:
-		exact.Frozen = []int{16}
-	case t.full && t.dtype == snug.BF16 && t.masters == "" && t.traits().Refuses(quant8.InBackward) == "" && !t.wholeSums():
-		further.Gradients, further.Masters = []plan.Gradient{plan.InBackward}, []amp.MasterForm{amp.NoMaster}
-	default:
-		return t.fit(task)
+		tasks = []plan.Task{task}
 	}
-	if err := t.fit(exact); err == nil || !errors.Is(err, snug.ErrNoMemory) {
-		return err
-	}
-	if t.full {
-		exact.Masters = []amp.MasterForm{amp.Split24Master}
-		if err := t.fit(exact); err == nil || !errors.Is(err, snug.ErrNoMemory) {
-			return err
-		}
-	}
-	if err := t.fit(further); !t.full || t.traits().Refuses(quant8.Folded) != "" || err == nil || !errors.Is(err, snug.ErrNoMemory) {
-		return err
-	}
-	further.Gradients = []plan.Gradient{plan.Folded}
-	return t.fit(further)
-}
-
-func (t *tuning) fit(task plan.Task) (err error) {
 	if t.onDevice() {
-		return t.fitDevice(task)
+		return t.fitDevice(tasks)
 	}
-	if t.memory == 0 {
-		t.plan, err = task.Fit(0)
-		return err
-	}
-	limit := t.memory - max(0, t.memory-t.process.Base)/spare - spareBytes
-	if limit > t.process.Base {
-		if t.plan, err = task.FitResident(limit, t.process); !errors.Is(err, snug.ErrNoMemory) {
-			return err
-		}
-	}
-	return t.fitLeast(task, limit)
-}
-
-// fitLeast compares the plan that counts the fewest bytes with some that count more, and takes the one whose process is
-// the smallest. If that does not fit, the error says what it would take.
-func (t *tuning) fitLeast(task plan.Task, limit int64) error {
-	_, err := task.Fit(1)
-	var miss *plan.MissError
-	if !errors.As(err, &miss) {
-		return err
-	}
-	least := int64(math.MaxInt64)
-	for _, quarters := range []int64{4, 5, 6, 8} { // of the fewest bytes that a plan can count
-		p, err := task.Fit(miss.Minimum/4*quarters + miss.Minimum%4)
-		if err != nil {
-			return err
-		}
-		resident, err := task.Resident(p.Run, t.process)
-		if err != nil {
-			return err
-		}
-		if resident < least {
-			t.plan, least = p, resident
-		}
-	}
-	if least <= limit {
-		return nil
-	}
-	wanted := least + spareBytes
-	wanted += (wanted-t.process.Base+spare-2)/(spare-1) + baseNoise
-	t.wanted = min(wanted, cmp.Or(t.wanted, wanted))
-	var flags []string
-	if t.disk == 0 {
-		flags = append(flags, "-disk")
-	}
-	whole := func(l plan.Layer) bool { return l.Tiles.Whole > 0 && l.Rows > l.Tiles.Whole }
-	if slices.Equal(t.tiles, []int{1}) && t.begun == nil && slices.ContainsFunc(task.Model.Layers, whole) {
-		flags = append(flags, "-tiles auto")
-	}
-	less := ""
-	if len(flags) > 0 {
-		less = ", or less with " + strings.Join(flags, " and ")
-	}
-	return fmt.Errorf("tune: -memory %s: nothing fits: the process takes %s before there is a model, and the smallest plan wants -memory %dMiB%s: %w",
-		meter.FormatBytes(t.memory), meter.FormatBytesUp(t.process.Base), (t.wanted+1<<20-1)>>20, less, snug.ErrNoMemory)
+	t.plan, err = fitProcess("tune", tasks, t.memory, t.process)
+	return err
 }
 
 // open opens the model and makes its trainer. clean removes pages.
 func (t *tuning) open() (clean func() error, err error) {
 	clean = nothing
 	r := t.plan.Run
-	o := transformer.Options{DType: t.dtype, Device: t.dev, Seed: t.seed, Base: t.baseForm(r), LossRows: t.plan.Task.LossRows, Losses: &fused.Losses{},
-		Smoothing: float32(t.smoothing), ZLoss: float32(t.zLoss), Tiles: r.Tiles, Monitor: t.monitor}
-	var state train.Storage
+	o := transformer.Options{Device: t.dev, Seed: t.seed, Losses: &fused.Losses{}, Smoothing: float32(t.smoothing), ZLoss: float32(t.zLoss), Monitor: t.monitor}
+	options := train.Options{
+		Optimizer: t.setting().Rule, CountLost: t.rounding, Clip: clipNorm, Seed: t.seed, Schedule: t.schedule(t.stepCount()),
+		SkipNonFinite: r.Gradients != plan.Folded, Losses: o.Losses, Monitor: t.monitor, Checkpoints: train.Checkpoints{About: t.about()},
+	}
 	if t.plan.Peak[meter.OnDisk].Total() > 0 {
 		if clean, err = t.openPages(); err != nil {
 			return clean, err
@@ -330,24 +230,22 @@ func (t *tuning) open() (clean func() error, err error) {
 		}
 		if t.store != nil {
 			pages := t.counted(t.store, meter.Weights)
-			if r.WeightsOn == meter.OnDisk {
-				o.Pages = pages
-			}
-			if r.StateOn == meter.OnDisk {
-				state = pages
-			}
+			o.Pages, options.Storage = pages, pages
 		}
 	}
 	if r.Shard == plan.ShardWeights {
 		if o.Pages, err = t.openShards(); err != nil {
 			return clean, err
 		}
-		o.PageFloats = true
 	}
-	if !t.full {
-		o.Adapter = &qlora.AdapterOptions{Rank: t.rank, Alpha: float32(t.alpha), Dropout: float32(t.dropout), RSLoRA: t.rslora, BaseModel: t.dir,
-			ModulesToSave: t.modulesToSave()}
-		t.adapterFlags.options(o.Adapter)
+	if options.Reducer = t.ranks; !t.full {
+		o.Adapter = &qlora.AdapterOptions{Alpha: float32(t.alpha), Dropout: float32(t.dropout), RSLoRA: t.rslora, BaseModel: t.dir, ModulesToSave: t.modulesToSave()}
+		if t.kind().shared { // which trains its scales
+			o.Adapter.Alpha = 0
+		}
+	}
+	if err := t.plan.Apply(&o, &options); err != nil {
+		return clean, err
 	}
 	if t.model, err = transformer.Open(t.dir, o); err != nil {
 		return clean, err
@@ -356,18 +254,8 @@ func (t *tuning) open() (clean func() error, err error) {
 		runtime.GC()
 		debug.FreeOSMemory()
 	}
-	if err := t.model.SetPlan(r.Remat); err != nil {
-		return clean, err
-	}
 	if err := t.model.Reserve(r.Micro*t.sequences(), t.context); err != nil { // else each longer batch leaves behind the buffers of shorter ones
 		return clean, err
-	}
-	steps := t.stepCount()
-	options := train.Options{
-		Optimizer: t.setting().Rule, StateBits: r.StateBits, Masters: r.Masters, Stochastic: r.Masters == amp.Split24Master, CountLost: t.rounding, Clip: clipNorm, Seed: t.seed,
-		Schedule: t.schedule(steps), Storage: state,
-		Gradients: r.Gradients, SkipNonFinite: r.Gradients != plan.Folded, Losses: o.Losses, Monitor: t.monitor,
-		Checkpoints: train.Checkpoints{About: t.about()},
 	}
 	if t.traits().ForwardOnly {
 		options.Clip = 0
@@ -377,9 +265,6 @@ func (t *tuning) open() (clean func() error, err error) {
 	}
 	if t.checkpoint != "" {
 		options.Folder, options.SaveEvery = t.folder, t.saveEvery
-	}
-	if t.ranks != nil {
-		options.Reducer, options.Shard = t.ranks, r.Shard
 	}
 	learner, err := t.learner()
 	if err != nil {

@@ -92,13 +92,7 @@ func (t *tuning) reportPlan() (err error) {
 	out := planReport(t.plan)
 	stats := t.data.Stats()
 	out.Data = &stats
-	if t.onDevice() {
-		return writeLine(t.call.stdout, out)
-	}
-	if out.Process, err = t.plan.Task.Resident(t.plan.Run, t.process); err != nil {
-		return err
-	}
-	if t.memory == 0 {
+	if out.Process = t.resident(); t.memory == 0 && !t.onDevice() {
 		out.Limit = 0
 	}
 	return writeLine(t.call.stdout, out)

@@ -326,8 +326,9 @@ func TestTuneMisses(t *testing.T) {
 		require.NoError(t, err)
 		r := &tuning{tuneFlags: f, material: m, process: plan.Process{Base: 16 << 20}}
 		r.memory = 1 << 20
-		require.ErrorIs(t, r.choose(), snug.ErrNoMemory)
-		least := r.wanted
+		var miss *plan.MissError
+		require.ErrorAs(t, r.choose(), &miss)
+		least := miss.Minimum
 		r.memory = least
 		require.NoError(t, r.choose())
 		r.memory = least - baseNoise - 64<<10 // of which the next process may need baseNoise

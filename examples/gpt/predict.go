@@ -230,7 +230,9 @@ func (c config) resident(base residence) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := c.task().Resident(r, base.process)
+	task := c.task()
+	task.Process = &base.process
+	n, err := task.Resident(r)
 	if c.on[useOffload] && c.on[useAMP] && 4*c.chunk < mappedBytes {
 		n += (base.heap + counted.Total()) * gcPercent / 100
 	}

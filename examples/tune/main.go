@@ -77,26 +77,25 @@ func run(ctx context.Context, dir string, steps int) error {
 	}
 	task := plan.Task{Model: shape, Device: device, Batch: batch, Rank: rank,
 		Compute: []snug.DType{snug.BF16}, Frozen: []int{4}, Gradients: []plan.Gradient{plan.SumF32}}
-	p, err := task.Fit(memory)
+	p, err := plan.Best(task.Fit(memory))
 	if err != nil {
 		return err // names the missing bytes and the cheapest change
 	}
 	fmt.Printf("plan: micro-batches of %d samples, recomputation: %s\n", p.Run.Micro, cmp.Or(p.Run.Remat.Name, "none"))
 
+	model := transformer.Options{Adapter: &qlora.AdapterOptions{Alpha: 2 * rank}}
+	training := train.Options{Optimizer: quant8.AdamW{WeightDecay: 0.01}, Clip: 1, Schedule: train.Cosine(3e-3, steps/10, steps)}
+	if err := p.Apply(&model, &training); err != nil {
+		return err
+	}
+
 	// Open the model. Its matrices are quantized while they are read, and each gets an adapter.
-	m, err := transformer.Open(dir, transformer.Options{
-		DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: rank, Alpha: 2 * rank}, LossRows: p.Task.LossRows,
-	})
+	m, err := transformer.Open(dir, model)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
-	if err := m.SetPlan(p.Run.Remat); err != nil {
-		return err
-	}
-	t, err := train.New(train.Model[transformer.Batch](m), train.Options{
-		Optimizer: quant8.AdamW{WeightDecay: 0.01}, StateBits: p.Run.StateBits, Clip: 1, Schedule: train.Cosine(3e-3, steps/10, steps),
-	})
+	t, err := train.New(train.Model[transformer.Batch](m), training)
 	if err != nil {
 		return err
 	}
