@@ -48,7 +48,7 @@ func ExampleMissError() {
 		fmt.Println("with", miss.Changes[0].What, "it fits")
 	}
 	// Output:
-	// it misses by 2.92 GiB
+	// it misses by 2.91 GiB
 	// with gradients folded into the state (no master weights) it fits
 }
 
