@@ -170,7 +170,7 @@ func TestRanksErrors(t *testing.T) {
 	for want, change := range map[string]func(*Task, *Run){
 		"Shard is state with 1 ranks": func(t *Task, r *Run) { t.Ranks, r.Shard = 1, ShardState },
 		"Shard is Sharding(7)":        func(t *Task, r *Run) { r.Shard = 7 },
-		"Shard does not go with the optimizer muon: its step takes whole matrices": func(t *Task, r *Run) { t.Optimizer, r.Shard = "muon", ShardState },
+		"Shard does not go with the optimizer muon: its step takes whole matrices": func(t *Task, r *Run) { t.Optimizer, r.Shard, t.Own = "muon", ShardState, true },
 		"ranks do not go with InBackward":                                          func(t *Task, r *Run) { r.Gradients = InBackward },
 		"Reducer does not go with the optimizer mezo":                              func(t *Task, r *Run) { t.Optimizer = "mezo" },
 		"these are on the host":                                                    func(t *Task, r *Run) { r.GradientsOn = meter.OnHost },
