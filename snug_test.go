@@ -151,9 +151,11 @@ func TestOpen(t *testing.T) {
 		"": snug.ErrConfig, ":1": snug.ErrConfig, "cuda:x": snug.ErrConfig, "cuda:-1": snug.ErrConfig,
 		"cpu:1": snug.ErrDevice, "opaque:7": snug.ErrDevice, "abacus:0": snug.ErrNotBuilt,
 	} {
-		_, err := snug.Open(name)
-		require.ErrorIs(t, err, want, "%q", name)
-		require.ErrorContains(t, err, fmt.Sprintf("%q", name))
+		t.Run(name, func(t *testing.T) {
+			_, err := snug.Open(name)
+			require.ErrorIs(t, err, want, "%q", name)
+			require.ErrorContains(t, err, fmt.Sprintf("%q", name))
+		})
 	}
 	names, err := snug.Devices()
 	if err != nil {

@@ -65,25 +65,27 @@ func TestPagesDiffer(t *testing.T) {
 			return p.AllGather(snug.SliceView(make([]uint8, p.room(9)))) // only the others can tell
 		}, "rank 2 makes another call than to gather page", true},
 	} {
-		for rank, err := range onPages(t, 3, PagesOptions{Held: 1000}, nil, func(rank int, p *Pages) error {
-			err := c.do(rank, p)
-			if err == nil {
-				return nil
-			}
-			for _, later := range []error{p.Sum([]float64{1}), read(p, "a", 9, 0), write(p, "new", 1, 0), p.Release("a", false)} {
-				if later == nil {
-					return errors.New("a later call has no error")
+		t.Run(name, func(t *testing.T) {
+			for rank, err := range onPages(t, 3, PagesOptions{Held: 1000}, nil, func(rank int, p *Pages) error {
+				err := c.do(rank, p)
+				if err == nil {
+					return nil
 				}
+				for _, later := range []error{p.Sum([]float64{1}), read(p, "a", 9, 0), write(p, "new", 1, 0), p.Release("a", false)} {
+					if later == nil {
+						return errors.New("a later call has no error")
+					}
+				}
+				return err
+			}) {
+				if rank == 2 && c.goes {
+					require.NoError(t, err, name)
+					continue
+				}
+				require.ErrorIs(t, err, snug.ErrConfig, "%s, rank %d", name, rank)
+				require.ErrorContains(t, err, c.says, "%s, rank %d", name, rank)
 			}
-			return err
-		}) {
-			if rank == 2 && c.goes {
-				require.NoError(t, err, name)
-				continue
-			}
-			require.ErrorIs(t, err, snug.ErrConfig, "%s, rank %d", name, rank)
-			require.ErrorContains(t, err, c.says, "%s, rank %d", name, rank)
-		}
+		})
 	}
 }
 
@@ -184,9 +186,11 @@ func TestPagesErrors(t *testing.T) {
 	}{
 		"wants a Reducer": {}, "Held is -1": {alone[0], PagesOptions{Held: -1}}, "rank 1 of 1": {ranked{alone[0], 1}, PagesOptions{}},
 	} {
-		_, err := NewPages(c.r, c.o)
-		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, want)
+		t.Run(want, func(t *testing.T) {
+			_, err := NewPages(c.r, c.o)
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, want)
+		})
 	}
 	for _, p := range []*Pages{nil, {}} {
 		_, err := p.Acquire("a", 1)

@@ -368,8 +368,10 @@ func TestShardedErrors(t *testing.T) {
 		"Align -1 elements": {Reducer: ranks[0], Align: -1},
 		"aligned to":        {Reducer: ranks[0], Align: math.MaxInt / 2},
 	} {
-		_, err := NewSharded(shardedParams, o)
-		require.ErrorContains(t, err, want)
+		t.Run(want, func(t *testing.T) {
+			_, err := NewSharded(shardedParams, o)
+			require.ErrorContains(t, err, want)
+		})
 	}
 	_, err = NewSharded([]Param{{"a", 1}, {"a", 1}}, ShardedOptions{Reducer: ranks[0]})
 	require.ErrorIs(t, err, snug.ErrConfig)

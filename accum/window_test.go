@@ -379,9 +379,11 @@ func TestAddAllWalkers(t *testing.T) {
 			"twice":   func() (bool, error) { return w.AddAll(kerneltest.Walk(a, b, a)) },
 			"once":    func() (bool, error) { return w.AddAll(kerneltest.Once(a, b)) },
 		} {
-			added, err := grads()
-			require.ErrorIs(t, err, snug.ErrConfig, name)
-			require.False(t, added, name)
+			t.Run(name, func(t *testing.T) {
+				added, err := grads()
+				require.ErrorIs(t, err, snug.ErrConfig, name)
+				require.False(t, added, name)
+			})
 		}
 		added, err := w.AddAll(kerneltest.Walk(b))
 		require.NoError(t, err)

@@ -238,7 +238,9 @@ func TestMasterState(t *testing.T) {
 
 	other := newMaster(t, MasterOptions{Chunk: 4, Storage: newDiary()})
 	for name, n := range map[string]int{"a": len(a), "b": len(b), "empty": 0} {
-		require.NoError(t, other.Add(name, n, nil))
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, other.Add(name, n, nil))
+		})
 	}
 	n, err = other.ReadFrom(iotest.OneByteReader(&stream))
 	require.NoError(t, err)

@@ -212,13 +212,15 @@ func TestDamagedShards(t *testing.T) {
 		"backslash":       {index(`{"weight_map":{"a":"..\\x.safetensors"}}`), snug.ErrCorrupt, "is not the name"},
 		"another kind":    {index(`{"weight_map":{"a":"x.bin"}}`), snug.ErrCorrupt, "is not the name"},
 	} {
-		d := filestest.New()
-		shardsOf(t, d, 1, 16)
-		require.Equal(t, []string{first, second, safetensors.IndexName}, d.Names())
-		test.change(d)
-		_, err := valuesOf(t, d)
-		require.ErrorIs(t, err, test.want, name)
-		require.ErrorContains(t, err, test.text, name)
+		t.Run(name, func(t *testing.T) {
+			d := filestest.New()
+			shardsOf(t, d, 1, 16)
+			require.Equal(t, []string{first, second, safetensors.IndexName}, d.Names())
+			test.change(d)
+			_, err := valuesOf(t, d)
+			require.ErrorIs(t, err, test.want, name)
+			require.ErrorContains(t, err, test.text, name)
+		})
 	}
 	for name, change := range map[string]func(*filestest.Dir){
 		"no metadata":         replace("\"metadata\": {\n    \"total_size\": 32\n  },", ""),
@@ -227,11 +229,13 @@ func TestDamagedShards(t *testing.T) {
 		"other keys":          replace(`"total_size": 32`, `"total_size": 32, "total_parameters": 8, "by": {"x": null}`),
 		"the single file too": replaceAll(safetensors.FileName),
 	} {
-		d := filestest.New()
-		shardsOf(t, d, 1, 16)
-		change(d)
-		_, err := valuesOf(t, d)
-		require.NoError(t, err, name)
+		t.Run(name, func(t *testing.T) {
+			d := filestest.New()
+			shardsOf(t, d, 1, 16)
+			change(d)
+			_, err := valuesOf(t, d)
+			require.NoError(t, err, name)
+		})
 	}
 }
 
@@ -387,16 +391,18 @@ func TestLinksInFolders(t *testing.T) {
 		"../../blobs/../outside.safetensors": true, "../../outside.safetensors": true, outside: true,
 		"../../blobs/": false, "../../none.safetensors": false, "/dev/zero": false, entries[0].Name(): false,
 	} {
-		require.NoError(t, os.RemoveAll(shard))
-		require.NoError(t, os.Symlink(to, shard))
-		w, err := OpenWeights(snapshot)
-		if follows {
-			require.NoError(t, err, to)
-			require.NoError(t, w.Close())
-			continue
-		}
-		require.Error(t, err, to)
-		require.ErrorContains(t, err, entries[0].Name(), to)
+		t.Run(to, func(t *testing.T) {
+			require.NoError(t, os.RemoveAll(shard))
+			require.NoError(t, os.Symlink(to, shard))
+			w, err := OpenWeights(snapshot)
+			if follows {
+				require.NoError(t, err, to)
+				require.NoError(t, w.Close())
+				return
+			}
+			require.Error(t, err, to)
+			require.ErrorContains(t, err, entries[0].Name(), to)
+		})
 	}
 }
 

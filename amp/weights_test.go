@@ -129,12 +129,14 @@ func TestTensorsOfTheFile(t *testing.T) {
 	w = openGolden(t, "floats.safetensors")
 	require.Equal(t, map[string]string{"format": "pt"}, w.Metadata())
 	for name, dt := range map[string]snug.DType{"F32.matrix": snug.F32, "F16.matrix": snug.F16, "BF16.matrix": snug.BF16} {
-		tensor, found := w.Tensor(name)
-		require.True(t, found)
-		require.Equal(t, dt, tensor.ElementType())
-		require.Equal(t, []int{3, 5}, tensor.Shape)
-		require.Equal(t, 15, tensor.Len())
-		require.Equal(t, int64(15*dt.Size()), tensor.Bytes())
+		t.Run(name, func(t *testing.T) {
+			tensor, found := w.Tensor(name)
+			require.True(t, found)
+			require.Equal(t, dt, tensor.ElementType())
+			require.Equal(t, []int{3, 5}, tensor.Shape)
+			require.Equal(t, 15, tensor.Len())
+			require.Equal(t, int64(15*dt.Size()), tensor.Bytes())
+		})
 	}
 	require.Equal(t, int64(6), Tensor{DType: "F4", Shape: []int{3, 4}}.Bytes())
 	require.Equal(t, int64(0), Tensor{DType: "f32"}.Bytes())
@@ -371,10 +373,12 @@ func TestLoadAll(t *testing.T) {
 		"length": {kerneltest.Slice("b", dst), snug.ErrShape, `tensor "b": dst has 5 elements, want 7`},
 		"device": {kerneltest.Named{Name: "b", View: kerneltest.Closed(t, snug.F32, 7)}, snug.ErrDevice, `tensor "b"`},
 	} {
-		err := w.LoadAll(kerneltest.Walk(good, test.bad))
-		require.ErrorIs(t, err, test.want, name)
-		require.ErrorContains(t, err, "amp: LoadAll: "+test.text)
-		require.Equal(t, []float32{5, 5, 5, 5, 5}, dst, name)
+		t.Run(name, func(t *testing.T) {
+			err := w.LoadAll(kerneltest.Walk(good, test.bad))
+			require.ErrorIs(t, err, test.want, name)
+			require.ErrorContains(t, err, "amp: LoadAll: "+test.text)
+			require.Equal(t, []float32{5, 5, 5, 5, 5}, dst, name)
+		})
 	}
 	var many []kerneltest.Named
 	for i := range 9 {

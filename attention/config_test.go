@@ -115,10 +115,12 @@ func TestNamesOfForgottenDimensions(t *testing.T) {
 		"q holds 912 elements, want none: SeqQ is 0":              {Batch: 2, Heads: 3, SeqK: 19, Dim: 8},
 		"q holds 912 elements, want none: Batch is 0, Heads is 0": {SeqQ: 19, Dim: 8},
 	} {
-		x := make([]float32, 912)
-		err := Forward(make([]float32, 912), []float32(nil), x, x, x, c)
-		require.ErrorIs(t, err, snug.ErrShape)
-		require.ErrorContains(t, err, want)
+		t.Run(want, func(t *testing.T) {
+			x := make([]float32, 912)
+			err := Forward(make([]float32, 912), []float32(nil), x, x, x, c)
+			require.ErrorIs(t, err, snug.ErrShape)
+			require.ErrorContains(t, err, want)
+		})
 	}
 	x := make([]float32, 912)
 	err := Forward(x[:0], x[:0], x[:0], x, x, Options{Batch: 2, Heads: 3, Dim: 8})

@@ -58,34 +58,36 @@ func TestRanksFaults(t *testing.T) {
 			"panic": func() error { panic(kerneltest.ErrFault) },
 			"exit":  func() error { runtime.Goexit(); return nil },
 		} {
-			failures := 0
-			for at := 1; ; at++ {
-				errs := onRanks(t, 3, func(r rank) error {
-					f := &faulty{rank: r, fail: fail, running: new(atomic.Int32), most: new(atomic.Int32)}
-					if r.Rank() == 1 {
-						f.at = at
-					}
-					o := operandsOf(c, f, d.divided)
-					err := kerneltest.Recovered(func() error {
-						if err := o.forward(d.divided); err != nil {
-							return err
+			t.Run(name, func(t *testing.T) {
+				failures := 0
+				for at := 1; ; at++ {
+					errs := onRanks(t, 3, func(r rank) error {
+						f := &faulty{rank: r, fail: fail, running: new(atomic.Int32), most: new(atomic.Int32)}
+						if r.Rank() == 1 {
+							f.at = at
 						}
-						return o.backward(d.divided)
+						o := operandsOf(c, f, d.divided)
+						err := kerneltest.Recovered(func() error {
+							if err := o.forward(d.divided); err != nil {
+								return err
+							}
+							return o.backward(d.divided)
+						})
+						require.Zero(t, f.running.Load(), "a communication goes on")
+						require.LessOrEqual(t, f.most.Load(), int32(1), "two communications at a time")
+						return err
 					})
-					require.Zero(t, f.running.Load(), "a communication goes on")
-					require.LessOrEqual(t, f.most.Load(), int32(1), "two communications at a time")
-					return err
-				})
-				if errs[1] == nil {
-					require.NoError(t, errors.Join(errs...))
-					break // there were fewer calls
+					if errs[1] == nil {
+						require.NoError(t, errors.Join(errs...))
+						break // there were fewer calls
+					}
+					failures++
+					require.ErrorIs(t, errs[1], kerneltest.ErrFault, "%s, call %d", name, at)
+					require.ErrorIs(t, errs[0], context.Canceled, "%s, call %d", name, at)
+					require.ErrorIs(t, errs[2], context.Canceled, "%s, call %d", name, at)
 				}
-				failures++
-				require.ErrorIs(t, errs[1], kerneltest.ErrFault, "%s, call %d", name, at)
-				require.ErrorIs(t, errs[0], context.Canceled, "%s, call %d", name, at)
-				require.ErrorIs(t, errs[2], context.Canceled, "%s, call %d", name, at)
-			}
-			require.Greater(t, failures, 5, d.name)
+				require.Greater(t, failures, 5, d.name)
+			})
 		}
 	}
 	kerneltest.AtMostGoroutines(t, before)

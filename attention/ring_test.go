@@ -71,10 +71,12 @@ func TestRingRows(t *testing.T) {
 func TestRanksLong(t *testing.T) {
 	kerneltest.Slow(t) // takes seconds
 	for i, names := range [][]string{{"causal", "dropout", "sinks"}, {"packed", "causal", "alibi"}, {"window", "softcap", "gradient in lse"}} {
-		c := attention.Options{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 1500, Dim: 8}
-		w := attention.NewWhole(t, c, dtypes[i], uint64(i), names...)
-		near(t, w, 2, ring.run(t, w, 2, kerneltest.Backend{}, i == 1))
-		near(t, w, 2, ulysses.run(t, w, 2, kerneltest.Backend{}, i == 1))
+		t.Run(strings.Join(names, " "), func(t *testing.T) {
+			c := attention.Options{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 1500, Dim: 8}
+			w := attention.NewWhole(t, c, dtypes[i], uint64(i), names...)
+			near(t, w, 2, ring.run(t, w, 2, kerneltest.Backend{}, i == 1))
+			near(t, w, 2, ulysses.run(t, w, 2, kerneltest.Backend{}, i == 1))
+		})
 	}
 }
 
@@ -84,16 +86,18 @@ func TestRanksLong(t *testing.T) {
 func TestRanksOnBackends(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for i, names := range [][]string{{"causal", "sinks"}, {"packed", "causal", "dropout", "alibi", "gradient in lse"}, {"window", "softcap"}, {"causal"}, {}} {
-			if backend.Emulated && !kerneltest.Full() && i%2 == 0 {
-				continue // slow
-			}
-			c := attention.Options{Batch: 2, Heads: 4, KVHeads: 1 + i%2, SeqQ: 42, Dim: 8, DimV: 5}
-			if i > 2 {
-				c.SeqQ, c.DimV = 80, 16
-			}
-			w := attention.NewWhole(t, c, dtypes[(i+i/3)%3], uint64(i), names...)
-			near(t, w, 2+i%2, ring.run(t, w, 2+i%2, backend, i == 0))
-			near(t, w, 2, ulysses.run(t, w, 2, backend, i == 0))
+			t.Run(strings.Join(names, " "), func(t *testing.T) {
+				if backend.Emulated && !kerneltest.Full() && i%2 == 0 {
+					return // slow
+				}
+				c := attention.Options{Batch: 2, Heads: 4, KVHeads: 1 + i%2, SeqQ: 42, Dim: 8, DimV: 5}
+				if i > 2 {
+					c.SeqQ, c.DimV = 80, 16
+				}
+				w := attention.NewWhole(t, c, dtypes[(i+i/3)%3], uint64(i), names...)
+				near(t, w, 2+i%2, ring.run(t, w, 2+i%2, backend, i == 0))
+				near(t, w, 2, ulysses.run(t, w, 2, backend, i == 0))
+			})
 		}
 	})
 }

@@ -37,9 +37,11 @@ func TestActivationLimits(t *testing.T) {
 					got  *kerneltest.Floats
 				}{{"gelu", y, gelu}, {"gelu'", slope, dgelu}, {"erf gelu", y, erf}, {"erf gelu'", slope, derf}, {"silu", y, silu}, {"silu'", slope, dgate}, {"dup", y, dup},
 					{"gated gelu", y, gated}, {"gated gelu'", slope, dgated}, {"dup of gelu", y, dug}} {
-					for i, g := range c.got.Get() {
-						requireLimit(t, c.name, x[i], c.want[i], g)
-					}
+					t.Run(c.name, func(t *testing.T) {
+						for i, g := range c.got.Get() {
+							requireLimit(t, c.name, x[i], c.want[i], g)
+						}
+					})
 				}
 			})
 		})

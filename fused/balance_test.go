@@ -127,9 +127,11 @@ func TestGroup(t *testing.T) {
 		{rows[:5], pairs, starts, experts, 2, "rows has 5"}, {rows, pairs[:5], starts, experts, 2, "pairs has 5"},
 		{rows, pairs, starts[:3], experts, 2, "experts[0] is 2, starts has 2"}, {rows, pairs, starts, []int32{0, 0, 0, 0, 0, -1}, 2, "experts[5] is -1"},
 	} {
-		err := Group(c.rows, c.pairs, c.starts, c.experts, c.chosen)
-		require.ErrorIs(t, err, snug.ErrShape)
-		require.ErrorContains(t, err, c.want)
+		t.Run(c.want, func(t *testing.T) {
+			err := Group(c.rows, c.pairs, c.starts, c.experts, c.chosen)
+			require.ErrorIs(t, err, snug.ErrShape)
+			require.ErrorContains(t, err, c.want)
+		})
 	}
 	require.Equal(t, []int32{0, 2, 3, 6, 6}, starts, "after errors")
 	require.NoError(t, Group(nil, nil, starts, nil, 3))

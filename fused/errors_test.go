@@ -298,9 +298,11 @@ func TestWrongConfiguration(t *testing.T) {
 			"LogProbs":             func(c *call) { c.config.Temperature = bad },
 			"Distill":              func(c *call) { c.teacher.Cap = bad },
 		} {
-			c := newCall()
-			set(c)
-			requireRefused(t, name, c, snug.ErrConfig, name)
+			t.Run(name, func(t *testing.T) {
+				c := newCall()
+				set(c)
+				requireRefused(t, name, c, snug.ErrConfig, name)
+			})
 		}
 		for _, name := range []string{"LayerNormBackward", "LayerNormBackward params", "RMSNormBackward", "BiasGELUBackward", "BiasGELUErfBackward", "BiasAddBackward", "CrossEntropyBackward", "LogProbsBackward", "DistillBackward"} {
 			for _, into := range []snug.Into{{Alpha: bad}, {Beta: bad}} {

@@ -12,9 +12,11 @@ import (
 
 func TestParseBytes(t *testing.T) {
 	for text, want := range map[string]int64{"1": 1, "512KiB": 512 << 10, "1.5GiB": 3 << 29, "64MB": 64e6, "7B": 7, "1TiB": 1 << 40, "2TB": 2e12} {
-		got, err := ParseBytes(text)
-		require.NoError(t, err)
-		require.Equal(t, want, got)
+		t.Run(text, func(t *testing.T) {
+			got, err := ParseBytes(text)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		})
 	}
 	for _, text := range []string{"", "KiB", "-1", "1e40", "NaN", "Inf", "1 KiB", "1kib", "0.5", "0", "1QiB", "GiB1", "-1GiB", "NaNGiB"} {
 		_, err := ParseBytes(text)

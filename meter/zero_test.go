@@ -56,11 +56,13 @@ func TestZeroValues(t *testing.T) {
 		"WriteSVG to nil":        func() error { return monitorOf(t, Options{}).WriteSVG(nil, OnDevice, "") },
 		"WritePrometheus to nil": func() error { return monitorOf(t, Options{}).WritePrometheus(nil) },
 	} {
-		require.NotPanics(t, func() {
-			err := call()
-			require.ErrorIs(t, err, snug.ErrConfig, name)
-			kerneltest.Error(t, "meter."+name, err)
-		}, name)
+		t.Run(name, func(t *testing.T) {
+			require.NotPanics(t, func() {
+				err := call()
+				require.ErrorIs(t, err, snug.ErrConfig, name)
+				kerneltest.Error(t, "meter."+name, err)
+			}, name)
+		})
 	}
 }
 

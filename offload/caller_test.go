@@ -238,11 +238,13 @@ func TestTrappedContext(t *testing.T) {
 			"PinOn":   func() error { return second(x.PinOn(ctx, d, 0)) },
 			"Forward": func() error { return r.Forward(ctx, func(int, []snug.View) error { return nil }) },
 		} {
-			evict(t, s, 2)
-			tr.arm(1)
-			tr.sprung(t, name, endingOf(t, use))
-			requireAtRest(t, s)
-			require.Equal(t, ending{}, endingOf(t, func() error { return x.ReadAt(make([]float32, 40), 0) }))
+			t.Run(name, func(t *testing.T) {
+				evict(t, s, 2)
+				tr.arm(1)
+				tr.sprung(t, name, endingOf(t, use))
+				requireAtRest(t, s)
+				require.Equal(t, ending{}, endingOf(t, func() error { return x.ReadAt(make([]float32, 40), 0) }))
+			})
 		}
 		require.NoError(t, r.Close())
 	})
@@ -289,10 +291,12 @@ func TestTrappedSource(t *testing.T) {
 			"LoadTo": func() error { return second(x.LoadTo(m, to, 0)) },
 			"PinOn":  func() error { return second(x.PinOn(context.Background(), d, 0)) },
 		} {
-			evict()
-			c.load.arm(1)
-			c.load.sprung(t, name, endingOf(t, use))
-			requireAtRest(t, s)
+			t.Run(name, func(t *testing.T) {
+				evict()
+				c.load.arm(1)
+				c.load.sprung(t, name, endingOf(t, use))
+				requireAtRest(t, s)
+			})
 		}
 		for _, n := range []int32{1, 2, 4} { // read ahead or not
 			evict()

@@ -35,10 +35,12 @@ func TestGreedy(t *testing.T) {
 		"empty":           {layersOf(0, 100, 0), []int{0, 0, 0}, 0},
 		"window of paged": {layersOf(30, 20, 10, 10, 10, 10, 10, 10), []int{0, 1, 1, 1, 1, 1, 2, 2}, 40},
 	} {
-		m, err := Greedy(test.layers, tiers)
-		require.NoError(t, err, name)
-		require.Equal(t, test.place, m.TierOf, name)
-		require.Equal(t, test.window, m.FrameBytes, name)
+		t.Run(name, func(t *testing.T) {
+			m, err := Greedy(test.layers, tiers)
+			require.NoError(t, err, name)
+			require.Equal(t, test.place, m.TierOf, name)
+			require.Equal(t, test.window, m.FrameBytes, name)
+		})
 	}
 	m, err := Greedy(layersOf(20, 20, 20, 20, 30, 20), tiers)
 	require.NoError(t, err)

@@ -59,12 +59,14 @@ func TestResumeIsNotForgotten(t *testing.T) {
 		"one more":     {same, []string{"a", "b", "c"}, `parameter "c" is new, the store has 2 steps without it`},
 		"state of own": {func(*Store) *Store { return other }, []string{"a", "b"}, "not in the Updater's store"},
 	} {
-		s, u = begin(c.where, c.names...)
-		_, err = u.Resume()
-		require.ErrorIs(t, err, snug.ErrConfig, what)
-		require.ErrorContains(t, err, c.text, what)
-		require.ErrorContains(t, u.Commit(), "call Resume first", what)
-		require.NoError(t, s.Close())
+		t.Run(what, func(t *testing.T) {
+			s, u = begin(c.where, c.names...)
+			_, err = u.Resume()
+			require.ErrorIs(t, err, snug.ErrConfig, what)
+			require.ErrorContains(t, err, c.text, what)
+			require.ErrorContains(t, u.Commit(), "call Resume first", what)
+			require.NoError(t, s.Close())
+		})
 	}
 }
 

@@ -257,7 +257,9 @@ func TestSizes(t *testing.T) {
 			return u.Add("u", n, nil)
 		},
 	} {
-		callAll(t, name, reflect.ValueOf(f))
+		t.Run(name, func(t *testing.T) {
+			callAll(t, name, reflect.ValueOf(f))
+		})
 	}
 	all, closeAgain := live(t)
 	closeAgain()

@@ -325,9 +325,11 @@ func TestPatternsOfPython(t *testing.T) {
 	}
 	c := AdapterOptions{Rank: 1, Alpha: 1, Targets: Modules{Pattern: "All-Linear"}, Exclude: Modules{Names: []string{"b"}}}
 	for name, want := range map[string]bool{"a": true, "x.a": true, "x.b": false} {
-		got, err := c.Selects(name)
-		require.NoError(t, err)
-		require.Equal(t, want, got, name)
+		t.Run(name, func(t *testing.T) {
+			got, err := c.Selects(name)
+			require.NoError(t, err)
+			require.Equal(t, want, got, name)
+		})
 	}
 }
 

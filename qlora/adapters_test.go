@@ -180,15 +180,17 @@ func TestAdaptersErrors(t *testing.T) {
 		"nothing":     {},
 		"other ranks": {"base_model.model.x.lora_A.weight": {1, 2}, "base_model.model.x.lora_B.weight": {1, 2}},
 	} {
-		require.NoError(t, amp.SaveWeights(file, func(yield func(amp.Tensor, snug.View) bool) {
-			for tensor, shape := range tensors {
-				if !yield(amp.Tensor{Name: tensor, Shape: shape}, one) {
-					return
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, amp.SaveWeights(file, func(yield func(amp.Tensor, snug.View) bool) {
+				for tensor, shape := range tensors {
+					if !yield(amp.Tensor{Name: tensor, Shape: shape}, one) {
+						return
+					}
 				}
-			}
-		}, nil))
-		_, _, err := LoadAdapters(dir, nil)
-		require.ErrorIs(t, err, snug.ErrCorrupt, name)
+			}, nil))
+			_, _, err := LoadAdapters(dir, nil)
+			require.ErrorIs(t, err, snug.ErrCorrupt, name)
+		})
 	}
 	require.NoError(t, os.WriteFile(file, []byte("damaged"), 0o600))
 	_, _, err = LoadAdapters(dir, nil)
@@ -229,29 +231,31 @@ func TestAdapterTensors(t *testing.T) {
 		"a bias":    {false, append(pair(q), q+".lora_B.bias"), snug.ErrConfig, []string{q + ".lora_B.bias", "not supported"}},
 		"no tensor": {false, nil, snug.ErrCorrupt, []string{"adapter_model.safetensors has no tensors"}},
 	} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, adapterConfigFile), fmt.Appendf(nil, `{"peft_type":"LORA","r":8,"lora_alpha":8,"use_dora":%t}`, c.dora), 0o600))
-		require.NoError(t, amp.SaveWeights(filepath.Join(dir, adapterWeightsFile), func(yield func(amp.Tensor, snug.View) bool) {
-			for _, tensor := range c.tensors {
-				shape := []int{8, 8}
-				if strings.HasSuffix(tensor, adapterMagnitude) {
-					shape = shape[:1]
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, adapterConfigFile), fmt.Appendf(nil, `{"peft_type":"LORA","r":8,"lora_alpha":8,"use_dora":%t}`, c.dora), 0o600))
+			require.NoError(t, amp.SaveWeights(filepath.Join(dir, adapterWeightsFile), func(yield func(amp.Tensor, snug.View) bool) {
+				for _, tensor := range c.tensors {
+					shape := []int{8, 8}
+					if strings.HasSuffix(tensor, adapterMagnitude) {
+						shape = shape[:1]
+					}
+					n := 1
+					for _, d := range shape {
+						n *= d
+					}
+					if !yield(amp.Tensor{Name: tensor, Shape: shape}, snug.ViewOf(make([]float32, n))) {
+						return
+					}
 				}
-				n := 1
-				for _, d := range shape {
-					n *= d
-				}
-				if !yield(amp.Tensor{Name: tensor, Shape: shape}, snug.ViewOf(make([]float32, n))) {
-					return
-				}
+			}, nil))
+			_, adapters, err := LoadAdapters(dir, nil)
+			require.ErrorIs(t, err, c.class, name)
+			require.Nil(t, adapters)
+			for _, part := range c.says {
+				require.ErrorContains(t, err, part, name)
 			}
-		}, nil))
-		_, adapters, err := LoadAdapters(dir, nil)
-		require.ErrorIs(t, err, c.class, name)
-		require.Nil(t, adapters)
-		for _, part := range c.says {
-			require.ErrorContains(t, err, part, name)
-		}
-		require.NotContains(t, err.Error(), "shape []", name)
+			require.NotContains(t, err.Error(), "shape []", name)
+		})
 	}
 }
 

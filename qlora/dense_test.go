@@ -148,15 +148,17 @@ func TestDenseErrors(t *testing.T) {
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.NoError(t, errors.Join(d.Close(), d.Close()))
 	for name, bad := range map[string]*Dense{"nil": nil, "zero": {}, "closed": d} {
-		require.ErrorIs(t, bad.Forward(v(2), v(4), 0), snug.ErrConfig, name)
-		require.ErrorIs(t, bad.Backward(v(4), v(2), 0), snug.ErrConfig, name)
-		require.ErrorIs(t, bad.Norms(v(2), nil), snug.ErrConfig, name)
-		require.ErrorIs(t, errorOf(bad.Merge(v(8), &good)), snug.ErrConfig, name)
-		_, err := bad.Share(v(8), 2, 4, false)
-		require.ErrorIs(t, err, snug.ErrConfig, name)
-		_, err = NewDoRA(bad, &good)
-		require.ErrorIs(t, err, snug.ErrConfig, name)
-		require.Zero(t, bad.Bytes(), name)
-		require.NoError(t, bad.Close())
+		t.Run(name, func(t *testing.T) {
+			require.ErrorIs(t, bad.Forward(v(2), v(4), 0), snug.ErrConfig, name)
+			require.ErrorIs(t, bad.Backward(v(4), v(2), 0), snug.ErrConfig, name)
+			require.ErrorIs(t, bad.Norms(v(2), nil), snug.ErrConfig, name)
+			require.ErrorIs(t, errorOf(bad.Merge(v(8), &good)), snug.ErrConfig, name)
+			_, err := bad.Share(v(8), 2, 4, false)
+			require.ErrorIs(t, err, snug.ErrConfig, name)
+			_, err = NewDoRA(bad, &good)
+			require.ErrorIs(t, err, snug.ErrConfig, name)
+			require.Zero(t, bad.Bytes(), name)
+			require.NoError(t, bad.Close())
+		})
 	}
 }

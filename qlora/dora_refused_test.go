@@ -32,13 +32,15 @@ func TestDoRARefusesBeforeItWrites(t *testing.T) {
 		"B of f16":                {func(g *Grads) { g.B = snug.ViewOf(make([]snug.Float16, 128)) }, snug.ErrDType},
 		"Alpha·Scale is infinite": {func(g *Grads) { g.Into.Alpha = 3e38 }, snug.ErrConfig},
 	} {
-		g := Grads{A: v(64), B: v(128), Magnitude: v(64)}
-		c.change(&g)
-		require.ErrorIs(t, d.Backward(v(32), v(2), x(64), x(64), x(2), x(32), g, Dropout{}), c.want, name)
-		for _, acc := range []snug.View{g.A, g.B, g.Magnitude} {
-			for _, f := range acc.Float32s() {
-				require.Zero(t, f, name)
+		t.Run(name, func(t *testing.T) {
+			g := Grads{A: v(64), B: v(128), Magnitude: v(64)}
+			c.change(&g)
+			require.ErrorIs(t, d.Backward(v(32), v(2), x(64), x(64), x(2), x(32), g, Dropout{}), c.want, name)
+			for _, acc := range []snug.View{g.A, g.B, g.Magnitude} {
+				for _, f := range acc.Float32s() {
+					require.Zero(t, f, name)
+				}
 			}
-		}
+		})
 	}
 }

@@ -49,18 +49,20 @@ func TestKindsBadFiles(t *testing.T) {
 			"SCB":    {"dtype": "F32", "shape": []int{1}, "data_offsets": []int{4, 8}},
 		}, "\x80\x80\x80\x80\x00\x01\x01\x7c", "products with 128 are finite"},
 	} {
-		header, err := json.Marshal(c.tensors)
-		require.NoError(t, err)
-		file := slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header, []byte(c.data))
-		w, err := NewWeights(bytes.NewReader(file), int64(len(file)))
-		require.NoError(t, err, name)
-		_, err = w.Load(c.weight, nil)
-		kind := snug.ErrCorrupt
-		if strings.HasPrefix(name, "no scales") {
-			kind = snug.ErrConfig
-		}
-		require.ErrorIs(t, err, kind, name)
-		require.ErrorContains(t, err, c.want, name)
+		t.Run(name, func(t *testing.T) {
+			header, err := json.Marshal(c.tensors)
+			require.NoError(t, err)
+			file := slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header, []byte(c.data))
+			w, err := NewWeights(bytes.NewReader(file), int64(len(file)))
+			require.NoError(t, err, name)
+			_, err = w.Load(c.weight, nil)
+			kind := snug.ErrCorrupt
+			if strings.HasPrefix(name, "no scales") {
+				kind = snug.ErrConfig
+			}
+			require.ErrorIs(t, err, kind, name)
+			require.ErrorContains(t, err, c.want, name)
+		})
 	}
 }
 

@@ -366,13 +366,15 @@ func TestKindsDamaged(t *testing.T) {
 		{"experts.gate_up_proj", "experts.gate_up_proj_scales", 3, []byte{255}, "scales[3] is 255"},
 		{"wide.weight", "wide.weight_format", 0, []byte{1}, "want 0, which is the order of rows"},
 	} {
-		damaged := slices.Clone(file)
-		copy(damaged[8+int(size)+header[c.tensor].Offsets[0]+c.at:], c.put)
-		w, err := NewWeights(bytes.NewReader(damaged), int64(len(damaged)))
-		require.NoError(t, err)
-		_, err = w.Load(c.weight, nil)
-		require.ErrorIs(t, err, snug.ErrCorrupt)
-		require.ErrorContains(t, err, c.want)
+		t.Run(c.want, func(t *testing.T) {
+			damaged := slices.Clone(file)
+			copy(damaged[8+int(size)+header[c.tensor].Offsets[0]+c.at:], c.put)
+			w, err := NewWeights(bytes.NewReader(damaged), int64(len(damaged)))
+			require.NoError(t, err)
+			_, err = w.Load(c.weight, nil)
+			require.ErrorIs(t, err, snug.ErrCorrupt)
+			require.ErrorContains(t, err, c.want)
+		})
 	}
 	for _, c := range []struct {
 		weight, tensor, from, to string
@@ -382,18 +384,20 @@ func TestKindsDamaged(t *testing.T) {
 		{"row.weight", "row.weight_scale", `[24,1]`, `[1,24]`, "scales of shape [1 24]"},
 		{"experts.gate_up_proj", "experts.gate_up_proj_blocks", `[2,6,3,16]`, `[2,6,6,8] `, "want [..., in/32, 16]"},
 	} {
-		text := string(file[8 : 8+size])
-		at := bytes.Index([]byte(text), []byte(`"`+c.tensor+`"`))
-		require.Positive(t, at)
-		changed := text[:at] + string(bytes.Replace([]byte(text[at:]), []byte(c.from), []byte(c.to), 1))
-		require.NotEqual(t, text, changed)
-		require.Len(t, changed, len(text))
-		damaged := slices.Concat(file[:8], []byte(changed), file[8+size:])
-		w, err := NewWeights(bytes.NewReader(damaged), int64(len(damaged)))
-		require.NoError(t, err)
-		_, err = w.Load(c.weight, nil)
-		require.ErrorIs(t, err, snug.ErrCorrupt)
-		require.ErrorContains(t, err, c.want)
+		t.Run(c.from, func(t *testing.T) {
+			text := string(file[8 : 8+size])
+			at := bytes.Index([]byte(text), []byte(`"`+c.tensor+`"`))
+			require.Positive(t, at)
+			changed := text[:at] + string(bytes.Replace([]byte(text[at:]), []byte(c.from), []byte(c.to), 1))
+			require.NotEqual(t, text, changed)
+			require.Len(t, changed, len(text))
+			damaged := slices.Concat(file[:8], []byte(changed), file[8+size:])
+			w, err := NewWeights(bytes.NewReader(damaged), int64(len(damaged)))
+			require.NoError(t, err)
+			_, err = w.Load(c.weight, nil)
+			require.ErrorIs(t, err, snug.ErrCorrupt)
+			require.ErrorContains(t, err, c.want)
+		})
 	}
 }
 

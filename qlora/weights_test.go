@@ -268,10 +268,12 @@ func TestStoredTypes(t *testing.T) {
 	want, err := open(t, p.file(t)).Load("w", nil)
 	require.NoError(t, err)
 	for dtype, n := range map[string]int{"BF16": 50, "F16": 50, "F32": 25} {
-		p["w"] = rawPart{dtype, []int{n, 1}, p["w"].data}
-		w, err := open(t, p.file(t)).Load("w", nil)
-		require.NoError(t, err)
-		require.Equal(t, snug.Host[uint8](want.Packed()), snug.Host[uint8](w.Packed()))
+		t.Run(dtype, func(t *testing.T) {
+			p["w"] = rawPart{dtype, []int{n, 1}, p["w"].data}
+			w, err := open(t, p.file(t)).Load("w", nil)
+			require.NoError(t, err)
+			require.Equal(t, snug.Host[uint8](want.Packed()), snug.Host[uint8](w.Packed()))
+		})
 	}
 }
 

@@ -255,8 +255,10 @@ func TestAdamMiniErrors(t *testing.T) {
 		"Shared is -1":   newWith(t, AdamMini{}, with(-1), nil).Add("w", 1000),
 		"bitsandbytes has no optimizer that goes on": newWith(t, AdamMini{}, Options{}, nil).o.checkForm(),
 	} {
-		require.ErrorIs(t, err, snug.ErrConfig, what)
-		require.ErrorContains(t, err, what)
+		t.Run(what, func(t *testing.T) {
+			require.ErrorIs(t, err, snug.ErrConfig, what)
+			require.ErrorContains(t, err, what)
+		})
 	}
 	err := newWith(t, AdamMini{}, with(300), nil).Add("w", 1000)
 	require.ErrorIs(t, err, snug.ErrShape)

@@ -54,9 +54,11 @@ func TestOptionErrors(t *testing.T) {
 		"decay NaN":   AdamW{WeightDecay: nan},
 		"nil":         nil, "pointer": &AdamW{}, "nil pointer": (*AdamW)(nil), "around": struct{ *AdamW }{}, "around one": struct{ AdamW }{},
 	} {
-		_, err := New(rule, Options{})
-		require.ErrorIs(t, err, snug.ErrConfig, name)
-		require.Zero(t, StateBytes(rule, Options{}, 100), name)
+		t.Run(name, func(t *testing.T) {
+			_, err := New(rule, Options{})
+			require.ErrorIs(t, err, snug.ErrConfig, name)
+			require.Zero(t, StateBytes(rule, Options{}, 100), name)
+		})
 	}
 	for name, o := range map[string]Options{
 		"Bits":         {Bits: 5},
@@ -78,9 +80,11 @@ func TestOptionErrors(t *testing.T) {
 		"Map2":         {Map2: DynamicMap(true)},
 		"Map2 order":   {Map2: unordered},
 	} {
-		_, err := New(AdamW{}, o)
-		require.ErrorIs(t, err, snug.ErrConfig, name)
-		require.Zero(t, StateBytes(AdamW{}, o, 100), name)
+		t.Run(name, func(t *testing.T) {
+			_, err := New(AdamW{}, o)
+			require.ErrorIs(t, err, snug.ErrConfig, name)
+			require.Zero(t, StateBytes(AdamW{}, o, 100), name)
+		})
 	}
 }
 

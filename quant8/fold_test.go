@@ -305,17 +305,19 @@ func TestFoldRefuses(t *testing.T) {
 		"did not come":                        {nil, Options{}, half, func(Ready) error { return nil }},
 		"no parameter \"x\"":                  {nil, Options{}, half, func(ready Ready) error { return ready("x", one(1), one(1)) }},
 	} {
-		if c.rule == nil {
-			c.rule = AdamW{}
-		}
-		a := newWith(t, c.rule, c.options, map[string]int{"w": 1})
-		advance(a)
-		_, _, err := a.FoldInBackward(c.o, c.backward)
-		require.ErrorIs(t, err, snug.ErrConfig, text)
-		require.ErrorContains(t, err, text)
-		require.NoError(t, a.Step("w", one(1), one(1), 1), text)
-		_, _, err = a.FoldInBackward(half, pass)
-		require.Error(t, err, "after the step")
+		t.Run(text, func(t *testing.T) {
+			if c.rule == nil {
+				c.rule = AdamW{}
+			}
+			a := newWith(t, c.rule, c.options, map[string]int{"w": 1})
+			advance(a)
+			_, _, err := a.FoldInBackward(c.o, c.backward)
+			require.ErrorIs(t, err, snug.ErrConfig, text)
+			require.ErrorContains(t, err, text)
+			require.NoError(t, a.Step("w", one(1), one(1), 1), text)
+			_, _, err = a.FoldInBackward(half, pass)
+			require.Error(t, err, "after the step")
+		})
 	}
 	_, _, err := newAdamW(t, Options{}, map[string]int{"w": 1}).FoldInBackward(half, pass)
 	require.ErrorContains(t, err, "call Advance first")
@@ -345,48 +347,50 @@ func TestFoldThatFails(t *testing.T) {
 			return ready("ab", snug.ViewOf(p["ab"]), g(1, "ab"))
 		},
 	} {
-		for when := range 3 {
-			run := func(fails bool) (map[string][]float32, *Optimizer) {
-				p := map[string][]float32{"ab": {1, 2}, "c": {3}}
-				a := newAdamW(t, Options{}, sizes(p))
-				advance(a)
-				for i := range 3 {
-					o := FoldOptions{Weight: 2, Total: 6, MaxNorm: 1}
-					if fails && i == when {
-						err := func() (err error) {
-							defer func() {
-								if x := recover(); x != nil {
-									err = x.(error)
-								}
+		t.Run(later, func(t *testing.T) {
+			for when := range 3 {
+				run := func(fails bool) (map[string][]float32, *Optimizer) {
+					p := map[string][]float32{"ab": {1, 2}, "c": {3}}
+					a := newAdamW(t, Options{}, sizes(p))
+					advance(a)
+					for i := range 3 {
+						o := FoldOptions{Weight: 2, Total: 6, MaxNorm: 1}
+						if fails && i == when {
+							err := func() (err error) {
+								defer func() {
+									if x := recover(); x != nil {
+										err = x.(error)
+									}
+								}()
+								_, _, err = a.FoldInBackward(o, func(ready Ready) error { return fail(p, ready) })
+								return err
 							}()
-							_, _, err = a.FoldInBackward(o, func(ready Ready) error { return fail(p, ready) })
-							return err
-						}()
-						require.Error(t, err, later)
-						if len(later) >= 5 && later[:5] == "later" {
-							return p, a
+							require.Error(t, err, later)
+							if len(later) >= 5 && later[:5] == "later" {
+								return p, a
+							}
+							if i > 0 {
+								require.ErrorIs(t, a.Step("c", snug.ViewOf(p["c"]), g(1, "c"), 1), snug.ErrConfig)
+							}
 						}
-						if i > 0 {
-							require.ErrorIs(t, a.Step("c", snug.ViewOf(p["c"]), g(1, "c"), 1), snug.ErrConfig)
-						}
+						_, _, err := a.FoldInBackward(o, func(ready Ready) error {
+							return errors.Join(ready("ab", snug.ViewOf(p["ab"]), g(i, "ab")), ready("c", snug.ViewOf(p["c"]), g(i, "c")))
+						})
+						require.NoError(t, err)
 					}
-					_, _, err := a.FoldInBackward(o, func(ready Ready) error {
-						return errors.Join(ready("ab", snug.ViewOf(p["ab"]), g(i, "ab")), ready("c", snug.ViewOf(p["c"]), g(i, "c")))
-					})
-					require.NoError(t, err)
+					return p, a
 				}
-				return p, a
+				want, _ := run(false)
+				got, a := run(true)
+				if len(later) >= 5 && later[:5] == "later" {
+					_, _, err := a.FoldInBackward(FoldOptions{Weight: 2, Total: 6}, func(Ready) error { return nil })
+					require.ErrorContains(t, err, fmt.Sprintf("micro-batch %d of step 1 stopped half-way", when+1), later)
+					require.ErrorIs(t, second(a.WriteTo(new(bytes.Buffer))), snug.ErrConfig)
+					continue
+				}
+				require.Equal(t, want, got, later)
 			}
-			want, _ := run(false)
-			got, a := run(true)
-			if len(later) >= 5 && later[:5] == "later" {
-				_, _, err := a.FoldInBackward(FoldOptions{Weight: 2, Total: 6}, func(Ready) error { return nil })
-				require.ErrorContains(t, err, fmt.Sprintf("micro-batch %d of step 1 stopped half-way", when+1), later)
-				require.ErrorIs(t, second(a.WriteTo(new(bytes.Buffer))), snug.ErrConfig)
-				continue
-			}
-			require.Equal(t, want, got, later)
-		}
+		})
 	}
 }
 

@@ -93,10 +93,12 @@ func TestJoinedNot(t *testing.T) {
 		"bits": func(j *stepJob) { j.bits = 16 }, "chunk": func(j *stepJob) { j.chunk *= 2 },
 		"maps": func(j *stepJob) { j.m = signed() },
 	} {
-		changed := job(h)
-		change(changed)
-		require.False(t, job(h).Join(changed), name)
-		require.False(t, changed.Join(job(h)), name)
+		t.Run(name, func(t *testing.T) {
+			changed := job(h)
+			change(changed)
+			require.False(t, job(h).Join(changed), name)
+			require.False(t, changed.Join(job(h)), name)
+		})
 	}
 	require.False(t, (&measureJob{stepJob: *job(h)}).Join(job(h)))
 	require.False(t, (&applyJob{stepJob: *job(h)}).Join(job(h)))

@@ -57,38 +57,40 @@ func TestLowRankDirections(t *testing.T) {
 	const rows, cols, seed = 90, 61, 9
 	s := Options{Bits: 32, Seed: seed}
 	for name, rule := range map[string]Rule{"apollo": Apollo{Rank: 3, Gap: 2}, "mini": Apollo{Tensor: true, Gap: 2}, "galore": GaLore{Rank: 3, Gap: 2}} {
-		make2 := func() *matrixRun {
-			a, err := New(rule, s)
-			require.NoError(t, err)
-			require.NoError(t, a.AddMatrix("w", rows, cols))
-			return newMatrixRun(t, a)
-		}
-		a, b := make2(), make2()
-		rank := a.a.params["w"].engine.(*lowRank).of.rank
-		stream := func(period int) philox.Stream {
-			return philox.Stream{Seed: rounding.Seed(rounding.Seed(seed, math.MaxUint64), uint64(period)), Tensor: rounding.Tensor("w")}
-		}
-		b.a.directions = func(_ string, period int) []float32 {
-			values := make([]float32, rank*cols)
-			if name != "galore" {
-				for i := range rank {
-					lowrank.Normal(values[i*cols:][:cols], stream(period), uint64(i*cols))
+		t.Run(name, func(t *testing.T) {
+			make2 := func() *matrixRun {
+				a, err := New(rule, s)
+				require.NoError(t, err)
+				require.NoError(t, a.AddMatrix("w", rows, cols))
+				return newMatrixRun(t, a)
+			}
+			a, b := make2(), make2()
+			rank := a.a.params["w"].engine.(*lowRank).of.rank
+			stream := func(period int) philox.Stream {
+				return philox.Stream{Seed: rounding.Seed(rounding.Seed(seed, math.MaxUint64), uint64(period)), Tensor: rounding.Tensor("w")}
+			}
+			b.a.directions = func(_ string, period int) []float32 {
+				values := make([]float32, rank*cols)
+				if name != "galore" {
+					for i := range rank {
+						lowrank.Normal(values[i*cols:][:cols], stream(period), uint64(i*cols))
+					}
+					return values
 				}
+				g := lowrank.Matrix{Data: snug.ViewOf(kerneltest.Normal(uint64(2*period+1), rows*cols)), Rows: rows, Cols: cols}
+				floats, sums := lowrank.BasisWork(rows, cols, rank)
+				lowrank.Basis(values, g, rank, stream(period), make([]float32, floats), make([]float64, sums))
 				return values
 			}
-			g := lowrank.Matrix{Data: snug.ViewOf(kerneltest.Normal(uint64(2*period+1), rows*cols)), Rows: rows, Cols: cols}
-			floats, sums := lowrank.BasisWork(rows, cols, rank)
-			lowrank.Basis(values, g, rank, stream(period), make([]float32, floats), make([]float64, sums))
-			return values
-		}
-		for i := range 5 {
-			for _, r := range []*matrixRun{a, b} {
-				advance(r.a)
-				r.step("w")
+			for i := range 5 {
+				for _, r := range []*matrixRun{a, b} {
+					advance(r.a)
+					r.step("w")
+				}
+				a.requireSame(b)
+				require.Equal(t, stateOf(t, a.a), stateOf(t, b.a), "%s, step %d", name, i+1)
 			}
-			a.requireSame(b)
-			require.Equal(t, stateOf(t, a.a), stateOf(t, b.a), "%s, step %d", name, i+1)
-		}
+		})
 	}
 }
 

@@ -93,23 +93,25 @@ func TestMatricesStorage(t *testing.T) {
 		},
 		"muon": {"muon/w/0": 4096 + 4*16, "muon/w/1": 967 + 4*4, "muon/b/0": 4 * 63},
 	} {
-		store, sides := newFakeStorage(), map[string][2]int{"w": {61, 83}, "b": {7, 9}}
-		a := newMatrixRun(t, newMatrices(t, rule, Options{Chunk: 4096}, sides))
-		b := newMatrixRun(t, newMatrices(t, rule, Options{Chunk: 4096, Storage: store}, sides))
-		for range 3 {
-			for _, r := range []*matrixRun{a, b} {
-				advance(r.a)
-				r.step("w", "b")
+		t.Run(rule, func(t *testing.T) {
+			store, sides := newFakeStorage(), map[string][2]int{"w": {61, 83}, "b": {7, 9}}
+			a := newMatrixRun(t, newMatrices(t, rule, Options{Chunk: 4096}, sides))
+			b := newMatrixRun(t, newMatrices(t, rule, Options{Chunk: 4096, Storage: store}, sides))
+			for range 3 {
+				for _, r := range []*matrixRun{a, b} {
+					advance(r.a)
+					r.step("w", "b")
+				}
+				a.requireSame(b)
 			}
-			a.requireSame(b)
-		}
-		require.Empty(t, store.lent)
-		require.Equal(t, stateOf(t, a.a), stateOf(t, b.a))
-		require.Len(t, store.blobs, len(blobs))
-		for key, size := range blobs {
-			require.Len(t, store.blobs[key], size, key)
-		}
-		require.Equal(t, a.a.StateBytes(), b.a.StateBytes())
+			require.Empty(t, store.lent)
+			require.Equal(t, stateOf(t, a.a), stateOf(t, b.a))
+			require.Len(t, store.blobs, len(blobs))
+			for key, size := range blobs {
+				require.Len(t, store.blobs[key], size, key)
+			}
+			require.Equal(t, a.a.StateBytes(), b.a.StateBytes())
+		})
 	}
 }
 

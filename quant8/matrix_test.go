@@ -464,8 +464,10 @@ func TestMatrixErrors(t *testing.T) {
 		"GaLore: Eps":                       errorOf(New(GaLore{Eps: nan}, Options{})),
 		"GaLore: WeightDecay":               errorOf(New(GaLore{WeightDecay: nan}, Options{})),
 	} {
-		require.ErrorIs(t, err, snug.ErrConfig, says)
-		require.ErrorContains(t, err, says)
+		t.Run(says, func(t *testing.T) {
+			require.ErrorIs(t, err, snug.ErrConfig, says)
+			require.ErrorContains(t, err, says)
+		})
 	}
 }
 

@@ -190,9 +190,11 @@ func TestMeZOErrors(t *testing.T) {
 		"not made by New":     {new(ZerothOrder).UnmarshalBinary(nil), snug.ErrConfig},
 		"corrupt":             {z.UnmarshalBinary([]byte("SNUGMEZO")), snug.ErrCorrupt},
 	} {
-		require.ErrorIs(t, c.err, c.want, what)
-		require.ErrorContains(t, c.err, what)
-		kerneltest.Error(t, "quant8.MeZO", c.err)
+		t.Run(what, func(t *testing.T) {
+			require.ErrorIs(t, c.err, c.want, what)
+			require.ErrorContains(t, c.err, what)
+			kerneltest.Error(t, "quant8.MeZO", c.err)
+		})
 	}
 	require.Equal(t, before, p)
 	require.False(t, TraitsOf(MeZO{}).Folds)

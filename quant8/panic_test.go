@@ -321,23 +321,25 @@ func TestLoudReaders(t *testing.T) {
 			return a.ReadBitsAndBytes(&kerneltest.FaultStream{Reader: bytes.NewReader(file.Bytes()), Left: n}, int64(file.Len()), "")
 		},
 	} {
-		unusable := 0
-		for n := 0; ; n += 500 {
-			before := stateOf(t, a)
-			err := kerneltest.Recovered(func() error { return read(n) })
-			if err == nil {
-				break
+		t.Run(name, func(t *testing.T) {
+			unusable := 0
+			for n := 0; ; n += 500 {
+				before := stateOf(t, a)
+				err := kerneltest.Recovered(func() error { return read(n) })
+				if err == nil {
+					break
+				}
+				require.ErrorIs(t, err, kerneltest.ErrFault, name)
+				require.Empty(t, store.lent)
+				if err := a.usable(); err != nil {
+					unusable++
+					require.ErrorContains(t, err, "restore")
+					require.NoError(t, a.UnmarshalBinary(data))
+				} else {
+					require.Equal(t, before, stateOf(t, a), fmt.Sprint(name, n))
+				}
 			}
-			require.ErrorIs(t, err, kerneltest.ErrFault, name)
-			require.Empty(t, store.lent)
-			if err := a.usable(); err != nil {
-				unusable++
-				require.ErrorContains(t, err, "restore")
-				require.NoError(t, a.UnmarshalBinary(data))
-			} else {
-				require.Equal(t, before, stateOf(t, a), fmt.Sprint(name, n))
-			}
-		}
-		require.NotZero(t, unusable, name)
+			require.NotZero(t, unusable, name)
+		})
 	}
 }

@@ -152,8 +152,10 @@ func TestProdigyErrors(t *testing.T) {
 		"MaxUpdate is 1":    errorOf(New(Prodigy{}, Options{MaxUpdate: 1})),
 		"want all":          newWith(t, Prodigy{}, Options{}, nil).AddShard("w", 1000, 0, 256),
 	} {
-		require.ErrorIs(t, err, snug.ErrConfig, what)
-		require.ErrorContains(t, err, what)
+		t.Run(what, func(t *testing.T) {
+			require.ErrorIs(t, err, snug.ErrConfig, what)
+			require.ErrorContains(t, err, what)
+		})
 	}
 	require.False(t, TraitsOf(Prodigy{}).Folds)
 	a := newWith(t, Prodigy{}, Options{Chunk: 4096}, map[string]int{"w": 5000, "v": 5000})

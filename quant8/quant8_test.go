@@ -285,19 +285,21 @@ func TestErrorBounds(t *testing.T) {
 		{"uniform signed", uniform, true, 0.0033, 0.0102},
 		{"uniform unsigned", uniform, false, 0.00165, 0.0052},
 	} {
-		codes, absmax, back := make([]uint8, n), make([]float32, n/256), make([]float32, n)
-		m := DynamicMap(c.signed)
-		require.NoError(t, Quantize(codes, absmax, c.x, m, 256))
-		require.NoError(t, Dequantize(back, codes, absmax, m, 256))
-		abs, rel := 0.0, 0.0
-		for i, x := range c.x {
-			d := math.Abs(float64(x) - float64(back[i]))
-			abs += d / n
-			rel += d / (math.Abs(float64(x)) + 1e-8) / n
-		}
-		t.Logf("%s: mean absolute error %.5f, relative %.5f", c.name, abs, rel)
-		require.LessOrEqual(t, abs, c.abs, c.name)
-		require.LessOrEqual(t, rel, c.rel, c.name)
+		t.Run(c.name, func(t *testing.T) {
+			codes, absmax, back := make([]uint8, n), make([]float32, n/256), make([]float32, n)
+			m := DynamicMap(c.signed)
+			require.NoError(t, Quantize(codes, absmax, c.x, m, 256))
+			require.NoError(t, Dequantize(back, codes, absmax, m, 256))
+			abs, rel := 0.0, 0.0
+			for i, x := range c.x {
+				d := math.Abs(float64(x) - float64(back[i]))
+				abs += d / n
+				rel += d / (math.Abs(float64(x)) + 1e-8) / n
+			}
+			t.Logf("%s: mean absolute error %.5f, relative %.5f", c.name, abs, rel)
+			require.LessOrEqual(t, abs, c.abs, c.name)
+			require.LessOrEqual(t, rel, c.rel, c.name)
+		})
 	}
 }
 
@@ -398,7 +400,9 @@ func TestKernelNames(t *testing.T) {
 		"quant8.quantize": new(quantizeJob), "quant8.dequantize": new(dequantizeJob),
 		"quant8.step": new(stepJob), "quant8.squares": new(measureJob), "quant8.scan": new(scanJob),
 	} {
-		require.Equal(t, name, job.Kernel())
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, name, job.Kernel())
+		})
 	}
 }
 

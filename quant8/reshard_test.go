@@ -236,10 +236,12 @@ func TestReadShardsErrors(t *testing.T) {
 		{"beyond the end", [][]byte{front, edit(from(1 << 62))}, snug.ErrCorrupt},
 		{"parts of blocks", [][]byte{front, edit(from(5119))}, snug.ErrCorrupt},
 	} {
-		require.ErrorIs(t, a.ReadShards(readers(c.states)...), c.want, c.name)
-		require.Equal(t, before, stateOf(t, a), "unchanged")
-		_, err := a.AppendBinary(nil)
-		require.NoError(t, err, "and usable")
+		t.Run(c.name, func(t *testing.T) {
+			require.ErrorIs(t, a.ReadShards(readers(c.states)...), c.want, c.name)
+			require.Equal(t, before, stateOf(t, a), "unchanged")
+			_, err := a.AppendBinary(nil)
+			require.NoError(t, err, "and usable")
+		})
 	}
 	require.ErrorIs(t, a.ReadShards(nil, bytes.NewReader(front)), snug.ErrConfig)
 

@@ -195,8 +195,10 @@ func TestRulesOptionErrors(t *testing.T) {
 		"Adagrad: Map2":       errorOf(New(Adagrad{}, Options{Map2: DynamicMap(true)})),
 		"made by New":         new(Optimizer).Add("w", 1),
 	} {
-		require.ErrorIs(t, err, snug.ErrConfig, says)
-		require.ErrorContains(t, err, says)
+		t.Run(says, func(t *testing.T) {
+			require.ErrorIs(t, err, snug.ErrConfig, says)
+			require.ErrorContains(t, err, says)
+		})
 	}
 }
 

@@ -130,9 +130,11 @@ func TestAverageErrors(t *testing.T) {
 		"RatePower is 2, want": {errorOf(New(ScheduleFree{RatePower: 2, Uniform: true}, Options{})), snug.ErrConfig},
 		"Beta1":                {errorOf(New(ScheduleFree{Beta1: 1}, Options{})), snug.ErrConfig},
 	} {
-		require.ErrorIs(t, c.err, c.want, what)
-		require.ErrorContains(t, c.err, what)
-		kerneltest.Error(t, "quant8.Average", c.err)
+		t.Run(what, func(t *testing.T) {
+			require.ErrorIs(t, c.err, c.want, what)
+			require.ErrorContains(t, c.err, what)
+			kerneltest.Error(t, "quant8.Average", c.err)
+		})
 	}
 	require.Zero(t, testing.AllocsPerRun(20, func() { _ = a.Average("w", 0, snug.ViewOf(x), snug.ViewOf(p)) }))
 	require.False(t, TraitsOf(ScheduleFree{}).Folds)

@@ -144,8 +144,10 @@ func TestTrustErrors(t *testing.T) {
 		"LARS: Momentum": errorOf(New(LARS{Momentum: -1}, Options{})),
 		"LARS: Trust":    errorOf(New(LARS{Trust: inf}, Options{})),
 	} {
-		require.ErrorIs(t, err, snug.ErrConfig, says)
-		require.ErrorContains(t, err, says)
+		t.Run(says, func(t *testing.T) {
+			require.ErrorIs(t, err, snug.ErrConfig, says)
+			require.ErrorContains(t, err, says)
+		})
 	}
 }
 

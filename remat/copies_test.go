@@ -149,9 +149,11 @@ func TestCopiesWant(t *testing.T) {
 		"S0 D0 S1 B1 B0":     "operation 1 (D0): the chain has no functions StoreSaved and Output",
 		"S0 -C0 S1 D0 B1 B0": "there is no copy",
 	} {
-		_, err := chain.NewRunner(Plan{Stages: 2, Ops: parsed(t, text)})
-		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, want)
+		t.Run(text, func(t *testing.T) {
+			_, err := chain.NewRunner(Plan{Stages: 2, Ops: parsed(t, text)})
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, want)
+		})
 	}
 }
 

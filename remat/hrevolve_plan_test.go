@@ -85,10 +85,12 @@ func TestHRevolveOfCosts(t *testing.T) {
 		{c, -1, 1, Disk, "-1 slots in memory"},
 		{c, 1, -1, Disk, "-1 on disk"},
 	} {
-		p, err := HRevolve(tc.c, tc.slots, tc.copies, tc.tier)
-		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, tc.text)
-		require.Zero(t, p)
+		t.Run(tc.text, func(t *testing.T) {
+			p, err := HRevolve(tc.c, tc.slots, tc.copies, tc.tier)
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, tc.text)
+			require.Zero(t, p)
+		})
 	}
 	alone, err := HRevolve(uniform(9), 2, 0, Host) // needs no rates
 	require.NoError(t, err)

@@ -83,10 +83,12 @@ func TestHRevolveSchedules(t *testing.T) {
 		{3, levels{disk: 1, write: 5, read: 5}, "hrevolve(0,1)", "+D0 A0 A1 R2 D0 A0 R1 D0 -D0 R0"},
 		{4, levels{memory: 1, disk: 1, write: 0.25, read: 0.25}, "hrevolve(1,1)", "+D0 A0 A1 +M2 A2 R3 M2 -M2 R2 D0 -D0 +M0 A0 R1 M0 -M0 R0"},
 	} {
-		p, _ := planned(t, tc.n, tc.l)
-		require.Equal(t, tc.name, p.name)
-		require.Equal(t, tc.n, p.stages)
-		require.Equal(t, tc.ops, p.String())
+		t.Run(tc.ops, func(t *testing.T) {
+			p, _ := planned(t, tc.n, tc.l)
+			require.Equal(t, tc.name, p.name)
+			require.Equal(t, tc.n, p.stages)
+			require.Equal(t, tc.ops, p.String())
+		})
 	}
 }
 

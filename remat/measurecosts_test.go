@@ -158,38 +158,40 @@ func TestMeasureCostsFaults(t *testing.T) {
 		"exit":   memtest.Exit,
 		"cancel": func(cancel func()) error { cancel(); return context.Canceled },
 	} {
-		reached := true
-		for target := 0; reached; target++ {
-			reached = false
-			ctx, cancel := context.WithCancel(t.Context())
-			h := newHeap()
-			x := fakeInput(h, c)
-			h.Fail = func(i int) error {
-				if i != target {
-					return nil
+		t.Run(mode, func(t *testing.T) {
+			reached := true
+			for target := 0; reached; target++ {
+				reached = false
+				ctx, cancel := context.WithCancel(t.Context())
+				h := newHeap()
+				x := fakeInput(h, c)
+				h.Fail = func(i int) error {
+					if i != target {
+						return nil
+					}
+					reached = true
+					return fail(cancel)
 				}
-				reached = true
-				return fail(cancel)
+				var got Costs
+				err := kerneltest.Recovered(func() (err error) {
+					got, err = fakeChain(h, c).MeasureCosts(ctx, x, fakeLoss(h, c, nil), 2)
+					return err
+				})
+				require.Empty(t, h.Problems)
+				require.Equal(t, map[any]int64{x: x.size}, h.live, "%s at call %d", mode, target)
+				switch {
+				case err != nil:
+					require.Zero(t, got)
+					require.True(t, errors.Is(err, kerneltest.ErrFault) || errors.Is(err, context.Canceled), "%v", err)
+				case reached: // cancelled in what follows the last operation's check
+					require.GreaterOrEqual(t, target, h.Calls-4)
+				default:
+					require.Equal(t, withoutTimes(c), withoutTimes(got))
+					require.Greater(t, target, 3*6*len(c.Stages))
+				}
+				cancel()
 			}
-			var got Costs
-			err := kerneltest.Recovered(func() (err error) {
-				got, err = fakeChain(h, c).MeasureCosts(ctx, x, fakeLoss(h, c, nil), 2)
-				return err
-			})
-			require.Empty(t, h.Problems)
-			require.Equal(t, map[any]int64{x: x.size}, h.live, "%s at call %d", mode, target)
-			switch {
-			case err != nil:
-				require.Zero(t, got)
-				require.True(t, errors.Is(err, kerneltest.ErrFault) || errors.Is(err, context.Canceled), "%v", err)
-			case reached: // cancelled in what follows the last operation's check
-				require.GreaterOrEqual(t, target, h.Calls-4)
-			default:
-				require.Equal(t, withoutTimes(c), withoutTimes(got))
-				require.Greater(t, target, 3*6*len(c.Stages))
-			}
-			cancel()
-		}
+		})
 	}
 }
 
@@ -259,13 +261,15 @@ func TestMeasureCostsErrors(t *testing.T) {
 		{func(ch *Chain[*block, *set]) { ch.Costs = &Costs{} }, 1, snug.ErrConfig, "costs: want at least one stage"},
 		{func(ch *Chain[*block, *set]) { u := uniform(3); ch.Costs = &u }, 1, snug.ErrShape, "chain of 6 stages, costs of 3"},
 	} {
-		chain := fakeChain(h, c)
-		tc.change(chain)
-		got, err := chain.MeasureCosts(t.Context(), x, loss, tc.runs)
-		require.ErrorIs(t, err, tc.want)
-		require.ErrorContains(t, err, "remat: ")
-		require.ErrorContains(t, err, tc.text)
-		require.Zero(t, got)
+		t.Run(tc.text, func(t *testing.T) {
+			chain := fakeChain(h, c)
+			tc.change(chain)
+			got, err := chain.MeasureCosts(t.Context(), x, loss, tc.runs)
+			require.ErrorIs(t, err, tc.want)
+			require.ErrorContains(t, err, "remat: ")
+			require.ErrorContains(t, err, tc.text)
+			require.Zero(t, got)
+		})
 	}
 	chain := fakeChain(h, c)
 	var none context.Context

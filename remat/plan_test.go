@@ -29,10 +29,12 @@ func TestOpNotation(t *testing.T) {
 		"-F4": {DropOutput, 4}, "-S5": {DropSaved, 5},
 		"P6": {Pack, 6}, "H7": {PageHost, 7}, "D8": {PageDisk, 8}, "L9": {Fetch, 9}, "-C10": {DropCopy, 10},
 	} {
-		require.Equal(t, text, op.String())
-		got, ok := parseOp(text)
-		require.True(t, ok)
-		require.Equal(t, op, got)
+		t.Run(text, func(t *testing.T) {
+			require.Equal(t, text, op.String())
+			got, ok := parseOp(text)
+			require.True(t, ok)
+			require.Equal(t, op, got)
+		})
 	}
 	for _, text := range []string{"", "F", "3", "X3", "F-1", "F+1", "-B1", "--F1", "FF1", "F1x", "F99999999999", "?1"} {
 		_, ok := parseOp(text)
@@ -160,12 +162,14 @@ func TestPlanJSONDamaged(t *testing.T) {
 		"operation 0 (B0)":    sealed(t, planJSON{1, "", 1, "B0 S0", ""}),
 		"extra: unknown key":  []byte(`{"version":1,"extra":2}`),
 	} {
-		_, err := ParsePlan(bad)
-		require.ErrorIs(t, err, snug.ErrCorrupt, want)
-		require.ErrorContains(t, err, want)
-		kept := p
-		require.ErrorIs(t, kept.UnmarshalJSON(bad), snug.ErrCorrupt, want)
-		require.Equal(t, p, kept)
+		t.Run(want, func(t *testing.T) {
+			_, err := ParsePlan(bad)
+			require.ErrorIs(t, err, snug.ErrCorrupt, want)
+			require.ErrorContains(t, err, want)
+			kept := p
+			require.ErrorIs(t, kept.UnmarshalJSON(bad), snug.ErrCorrupt, want)
+			require.Equal(t, p, kept)
+		})
 	}
 }
 

@@ -164,10 +164,12 @@ func TestPlans(t *testing.T) {
 			"F0 F1 -F0 F2 -F1 F3 S4 B4 -F3 S3 B3 -F2 F0 F1 S2 B2 -F1 S1 B1 -F0 S0 B0"},
 		{must(Revolve(c, 99)), "revolve(5)", "F0 F1 F2 F3 S4 B4 -F3 S3 B3 -F2 S2 B2 -F1 S1 B1 -F0 S0 B0"},
 	} {
-		require.Equal(t, tc.name, tc.plan.Name)
-		require.Equal(t, 5, tc.plan.Stages)
-		require.Equal(t, tc.ops, tc.plan.String(), tc.name)
-		require.NoError(t, tc.plan.Validate(), tc.name)
+		t.Run(tc.name, func(t *testing.T) {
+			require.Equal(t, tc.name, tc.plan.Name)
+			require.Equal(t, 5, tc.plan.Stages)
+			require.Equal(t, tc.ops, tc.plan.String(), tc.name)
+			require.NoError(t, tc.plan.Validate(), tc.name)
+		})
 	}
 }
 
@@ -182,13 +184,15 @@ func TestPlannerErrors(t *testing.T) {
 		"Revolve":      func(c Costs) (Plan, error) { return Revolve(c, 2) },
 		"Fit":          func(c Costs) (Plan, error) { return Fit(c, 1<<40) },
 	} {
-		for _, c := range []Costs{bad, {}} {
-			p, err := f(c)
-			require.ErrorIs(t, err, snug.ErrConfig, name)
-			require.Zero(t, p, name)
-		}
-		_, err := f(good)
-		require.NoError(t, err, name)
+		t.Run(name, func(t *testing.T) {
+			for _, c := range []Costs{bad, {}} {
+				p, err := f(c)
+				require.ErrorIs(t, err, snug.ErrConfig, name)
+				require.Zero(t, p, name)
+			}
+			_, err := f(good)
+			require.NoError(t, err, name)
+		})
 	}
 	for _, param := range []int{0, -1, math.MinInt} {
 		_, err := Every(good, param)

@@ -270,16 +270,18 @@ func TestRunErrors(t *testing.T) {
 		"invalid plan":  {nil, Plan{Stages: 6, Ops: keep.Ops[1:]}, snug.ErrConfig, "want at least one stage and two operations for each"},
 		"dropped value": {nil, Plan{Stages: 6, Ops: append(parsed(t, "F0 -F0 F1"), keep.Ops...)}, snug.ErrConfig, "operation 2 (F1) of a chain of 6 stages: the stage's input is not held"},
 	} {
-		h := newHeap()
-		h.Fail = func(int) error { panic("user code called") }
-		chain := fakeChain(h, c)
-		if tc.change != nil {
-			tc.change(chain)
-		}
-		_, rep, err := chain.Run(t.Context(), tc.plan, fakeInput(h, c), fakeLoss(h, c, nil))
-		require.ErrorIs(t, err, tc.want, name)
-		require.ErrorContains(t, err, tc.text, name)
-		require.Zero(t, rep, name)
+		t.Run(name, func(t *testing.T) {
+			h := newHeap()
+			h.Fail = func(int) error { panic("user code called") }
+			chain := fakeChain(h, c)
+			if tc.change != nil {
+				tc.change(chain)
+			}
+			_, rep, err := chain.Run(t.Context(), tc.plan, fakeInput(h, c), fakeLoss(h, c, nil))
+			require.ErrorIs(t, err, tc.want, name)
+			require.ErrorContains(t, err, tc.text, name)
+			require.Zero(t, rep, name)
+		})
 	}
 
 	h := newHeap()

@@ -226,12 +226,14 @@ func TestLevelSimulate(t *testing.T) {
 		{"A0 A4 R2", "operation 1 (A4) of a chain of 3 stages: there is no such stage"},
 		{"A0 A1", "plan of 2 operations for 3 stages"},
 	} {
-		p.ops = parsedLevels(t, tc.ops)
-		r, err := p.simulate(l)
-		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, "remat: plan")
-		require.ErrorContains(t, err, tc.text)
-		require.Zero(t, r)
+		t.Run(tc.ops, func(t *testing.T) {
+			p.ops = parsedLevels(t, tc.ops)
+			r, err := p.simulate(l)
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, "remat: plan")
+			require.ErrorContains(t, err, tc.text)
+			require.Zero(t, r)
+		})
 	}
 	_, err = p.simulate(levels{})
 	require.ErrorIs(t, err, snug.ErrConfig)

@@ -25,9 +25,11 @@ func TestSimulateByHand(t *testing.T) {
 			{Peak: 19, Held: 18}, {Peak: 27, Held: 23}, {Peak: 28, Held: 24}, {Peak: 21, Held: 21}, {Peak: 30, Held: 29}, {Peak: 27, Held: 21}, {Peak: 13, Held: 13}, {Peak: 22, Held: 21}, {Peak: 30, Held: 20},
 		}},
 	} {
-		got, err := Plan{Stages: 2, Ops: parsed(t, text)}.Simulate(c)
-		require.NoError(t, err)
-		require.Equal(t, want, got, text)
+		t.Run(text, func(t *testing.T) {
+			got, err := Plan{Stages: 2, Ops: parsed(t, text)}.Simulate(c)
+			require.NoError(t, err)
+			require.Equal(t, want, got, text)
+		})
 	}
 
 	nothing := Costs{Input: 7, Stages: []Cost{{}}}
@@ -80,12 +82,14 @@ func TestCostsValidate(t *testing.T) {
 		"time +Inf":                          func(c *Costs) { c.Stages[1].BackwardTime = math.Inf(1) },
 		"time -1":                            func(c *Costs) { c.Stages[1].ForwardTime = -1 },
 	} {
-		c := uniform(2)
-		c.Stages[1].Name = "tail"
-		change(&c)
-		err := c.Validate()
-		require.ErrorIs(t, err, snug.ErrConfig, want)
-		require.ErrorContains(t, err, want)
+		t.Run(want, func(t *testing.T) {
+			c := uniform(2)
+			c.Stages[1].Name = "tail"
+			change(&c)
+			err := c.Validate()
+			require.ErrorIs(t, err, snug.ErrConfig, want)
+			require.ErrorContains(t, err, want)
+		})
 	}
 }
 
@@ -107,10 +111,12 @@ func TestCostsJSON(t *testing.T) {
 		`peak: unknown key`:                  `{"input":1,"stages":[],"peak":2}`,
 		`input: 1.5, want an integer`:        `{"input":1.5,"stages":[]}`,
 	} {
-		kept := c
-		err := json.Unmarshal([]byte(bad), &kept)
-		require.ErrorIs(t, err, snug.ErrCorrupt, bad)
-		require.ErrorContains(t, err, want, bad)
-		require.Equal(t, c, kept)
+		t.Run(want, func(t *testing.T) {
+			kept := c
+			err := json.Unmarshal([]byte(bad), &kept)
+			require.ErrorIs(t, err, snug.ErrCorrupt, bad)
+			require.ErrorContains(t, err, want, bad)
+			require.Equal(t, c, kept)
+		})
 	}
 }

@@ -226,40 +226,42 @@ func TestTilesFail(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"error": func() error { return failed }, "panic": func() error { panic(failed) }, "exit": func() error { return memtest.Exit(nil) },
 	} {
-		for at := 0; ; at++ {
-			p := memtest.NewPool()
-			m := newRowMLP(p)
-			x := p.Get(5 * width)
-			m.Fail = func(call int) error {
-				if call == at {
-					return fail()
-				}
-				return nil
-			}
-			stage := m.tiled(m, 2)
-			cost := Costs{Input: 4 * 5 * width, Stages: []Cost{{Output: 4 * 5 * width, Saved: 4 * 5 * width}}}
-			plan, err := KeepAll(cost)
-			require.NoError(t, err)
-			finished := make(chan bool)
-			go func() {
-				ok := false
-				defer func() {
-					if r := recover(); r != nil && r != failed {
-						panic(r)
+		t.Run(name, func(t *testing.T) {
+			for at := 0; ; at++ {
+				p := memtest.NewPool()
+				m := newRowMLP(p)
+				x := p.Get(5 * width)
+				m.Fail = func(call int) error {
+					if call == at {
+						return fail()
 					}
-					finished <- ok
+					return nil
+				}
+				stage := m.tiled(m, 2)
+				cost := Costs{Input: 4 * 5 * width, Stages: []Cost{{Output: 4 * 5 * width, Saved: 4 * 5 * width}}}
+				plan, err := KeepAll(cost)
+				require.NoError(t, err)
+				finished := make(chan bool)
+				go func() {
+					ok := false
+					defer func() {
+						if r := recover(); r != nil && r != failed {
+							panic(r)
+						}
+						finished <- ok
+					}()
+					_, _, err := m.chain(stage, nil).Run(context.Background(), plan, x, func(y []float32) ([]float32, error) { return p.Get(len(y)), nil })
+					ok = err == nil
 				}()
-				_, _, err := m.chain(stage, nil).Run(context.Background(), plan, x, func(y []float32) ([]float32, error) { return p.Get(len(y)), nil })
-				ok = err == nil
-			}()
-			if <-finished {
-				require.Greater(t, at, 10)
-				break
+				if <-finished {
+					require.Greater(t, at, 10)
+					break
+				}
+				for s := range p.Live {
+					require.True(t, s == &x[0] || name != "error" && p.Live[s] <= 2*width, "%s at call %d leaves %d elements", name, at, p.Live[s])
+				}
 			}
-			for s := range p.Live {
-				require.True(t, s == &x[0] || name != "error" && p.Live[s] <= 2*width, "%s at call %d leaves %d elements", name, at, p.Live[s])
-			}
-		}
+		})
 	}
 }
 

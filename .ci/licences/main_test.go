@@ -16,11 +16,13 @@ func TestLicences(t *testing.T) {
 		"Permission is hereby granted, free of charge, to any person obtaining\na copy of this software":         "MIT",
 		"# Apache License\nVersion 2.0\n\nNeither the name of":                                                   "Apache-2.0, BSD-3-Clause",
 	} {
-		dir := t.TempDir()
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "LICENSE.txt"), []byte(text), 0o644))
-		got, err := licenceOf(dir)
-		require.NoError(t, err)
-		require.Equal(t, want, got)
+		t.Run(text, func(t *testing.T) {
+			dir := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "LICENSE.txt"), []byte(text), 0o644))
+			got, err := licenceOf(dir)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		})
 	}
 	dir := t.TempDir()
 	_, err := licenceOf(dir)

@@ -42,7 +42,9 @@ func TestCallingConvention(t *testing.T) {
 	var arg func(i int32) uint64
 	var answer func(r int32)
 	for symbol, fn := range map[string]any{"stub_name": &name, "stub_count": &count, "stub_arg": &arg, "stub_answer": &answer, "stub_id": &id} {
-		purego.RegisterLibFunc(fn, at, symbol)
+		t.Run(symbol, func(t *testing.T) {
+			purego.RegisterLibFunc(fn, at, symbol)
+		})
 	}
 	recorded := func(call string, args ...uint64) {
 		t.Helper()

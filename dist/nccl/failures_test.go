@@ -67,17 +67,19 @@ func TestLibraries(t *testing.T) {
 		{func(l *library) { l.getVersion = nil }, "libnccl.so.2 is not NCCL, it lacks ncclGetVersion"},
 		{func(l *library) { l.getVersion = func(*int32) result { return 2 } }, "ncclGetVersion: result 2"},
 	} {
-		for failing := range 2 {
-			j := prepare(t, 2)
-			errs := j.open(t, func(rank int, _ *Options, _ *faulty, l *library) {
-				if rank == failing {
-					test.change(l)
-				}
-			})
-			require.ErrorIs(t, errs[failing], snug.ErrNotBuilt)
-			require.ErrorContains(t, errs[failing], test.want)
-			require.ErrorIs(t, errs[1-failing], snug.ErrConfig)
-		}
+		t.Run(test.want, func(t *testing.T) {
+			for failing := range 2 {
+				j := prepare(t, 2)
+				errs := j.open(t, func(rank int, _ *Options, _ *faulty, l *library) {
+					if rank == failing {
+						test.change(l)
+					}
+				})
+				require.ErrorIs(t, errs[failing], snug.ErrNotBuilt)
+				require.ErrorContains(t, errs[failing], test.want)
+				require.ErrorIs(t, errs[1-failing], snug.ErrConfig)
+			}
+		})
 	}
 	l := &library{release: 2708}
 	require.Equal(t, "2.7.8", l.version())
@@ -259,14 +261,16 @@ func TestMismatch(t *testing.T) {
 			return w.AllToAll(a.View(), b.View())
 		}, snug.ErrConfig, "on rank 0 what is received overlaps with what is sent"},
 	} {
-		j := start(t, 2, nil)
-		for rank, err := range j.each(func(rank int) error { return test.do(j.worlds[rank]) }) {
-			require.ErrorIs(t, err, test.is)
-			require.ErrorContains(t, err, test.want)
-			if w := j.worlds[rank]; !w.calls.Closed {
-				require.Equal(t, err, w.AllGather(snug.View{}), "the error stays")
+		t.Run(test.want, func(t *testing.T) {
+			j := start(t, 2, nil)
+			for rank, err := range j.each(func(rank int) error { return test.do(j.worlds[rank]) }) {
+				require.ErrorIs(t, err, test.is)
+				require.ErrorContains(t, err, test.want)
+				if w := j.worlds[rank]; !w.calls.Closed {
+					require.Equal(t, err, w.AllGather(snug.View{}), "the error stays")
+				}
 			}
-		}
+		})
 	}
 }
 

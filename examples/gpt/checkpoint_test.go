@@ -173,12 +173,14 @@ func TestCheckpointsOfAnotherRunAndDamagedOnes(t *testing.T) {
 	for what, more := range map[string][]string{
 		"seed": {"-seed", "9"}, "steps": {"-steps", "1"}, "techniques": {"-off", "quant8"}, "text": {"-text", textFile(t, 600)}, "policy": {"-dtype", "f16"},
 	} {
-		status, out, errs := runArgs(append(args, more...)...)
-		require.Equal(t, 2, status)
-		require.Contains(t, errs, what)
-		require.Equal(t, 1, strings.Count(errs, "\n"))
-		require.Empty(t, out)
-		require.Equal(t, before, snapshot(t, dir))
+		t.Run(what, func(t *testing.T) {
+			status, out, errs := runArgs(append(args, more...)...)
+			require.Equal(t, 2, status)
+			require.Contains(t, errs, what)
+			require.Equal(t, 1, strings.Count(errs, "\n"))
+			require.Empty(t, out)
+			require.Equal(t, before, snapshot(t, dir))
+		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(before)) {
 		text := before[name]

@@ -178,9 +178,11 @@ func TestOptimizers(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{{"-optimizer", "sgd"}, {"-optimizer", "apollo"}, {"-optimizer", "galore", "-compare"}} {
-		status, _, errs := runArgs(append([]string{"-preset", "tiny"}, args...)...)
-		require.Equal(t, 2, status, errs)
-		require.Contains(t, errs, "-optimizer "+strings.ReplaceAll(args[1], "sgd", `"sgd"`))
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			status, _, errs := runArgs(append([]string{"-preset", "tiny"}, args...)...)
+			require.Equal(t, 2, status, errs)
+			require.Contains(t, errs, "-optimizer "+strings.ReplaceAll(args[1], "sgd", `"sgd"`))
+		})
 	}
 }
 
@@ -190,17 +192,19 @@ func TestMemoryLimitKeepsTheBatch(t *testing.T) {
 	text := textFile(t, 500)
 	var losses []float64
 	for limit, micros := range map[string]string{"2MiB": "1 micro-batch of at most 4", "380KiB": "2 micro-batches of at most 2", "346KiB": "4 micro-batches of at most 1"} {
-		status, out, errs := runArgs("-preset", "tiny", "-steps", "6", "-text", text, "-json", "-memory", limit)
-		require.Zero(t, status, errs)
-		require.Contains(t, out, "4 sequences of 32 tokens a step, in "+micros, limit)
-		var r report
-		lines := strings.Split(strings.TrimSpace(out), "\n")
-		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
-		bytes, err := meter.ParseBytes(limit)
-		require.NoError(t, err)
-		require.LessOrEqual(t, r.Measured, bytes)
-		require.InEpsilon(t, r.Predicted, r.Measured, 1e-3)
-		losses = append(losses, r.LossLast)
+		t.Run(limit, func(t *testing.T) {
+			status, out, errs := runArgs("-preset", "tiny", "-steps", "6", "-text", text, "-json", "-memory", limit)
+			require.Zero(t, status, errs)
+			require.Contains(t, out, "4 sequences of 32 tokens a step, in "+micros, limit)
+			var r report
+			lines := strings.Split(strings.TrimSpace(out), "\n")
+			require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
+			bytes, err := meter.ParseBytes(limit)
+			require.NoError(t, err)
+			require.LessOrEqual(t, r.Measured, bytes)
+			require.InEpsilon(t, r.Predicted, r.Measured, 1e-3)
+			losses = append(losses, r.LossLast)
+		})
 	}
 	require.InDelta(t, losses[0], losses[1], 0.05)
 	require.InDelta(t, losses[0], losses[2], 0.05)
@@ -296,10 +300,12 @@ func TestErrorsAreSentences(t *testing.T) {
 		"-memory x":         "gpt: -memory: meter: \"x\" is not a size, want one such as 512KiB, 1.5GiB or 64MB\n",
 		"-device cpu:7":     "gpt: snug: device \"cpu:7\": there is one CPU device, cpu\n",
 	} {
-		status, out, errs := runArgs(append([]string{"-preset", "tiny", "-text", textFile(t, 500)}, strings.Fields(args)...)...)
-		require.Equal(t, 2, status)
-		require.Empty(t, out)
-		require.Equal(t, want, errs)
+		t.Run(args, func(t *testing.T) {
+			status, out, errs := runArgs(append([]string{"-preset", "tiny", "-text", textFile(t, 500)}, strings.Fields(args)...)...)
+			require.Equal(t, 2, status)
+			require.Empty(t, out)
+			require.Equal(t, want, errs)
+		})
 	}
 }
 

@@ -102,10 +102,12 @@ func TestLossRowsOfDevices(t *testing.T) {
 	require.Equal(t, int64(4*1024*(16384+5)), bytes[meter.Workspace])
 	require.Equal(t, 1024, fit("-memory", "4GiB").lossRows)
 	for limit, rows := range map[string]int{"460MiB": 256, "500MiB": 128, "480MiB": 64} {
-		o := fit("-memory", limit)
-		_, bytes, err := o.predict()
-		require.NoError(t, err)
-		require.LessOrEqual(t, bytes.Total(), o.memory)
-		require.Equal(t, rows, o.lossRows, "%s: micro-batches of %d take %d", limit, o.fit.Micro, bytes.Total()>>20)
+		t.Run(limit, func(t *testing.T) {
+			o := fit("-memory", limit)
+			_, bytes, err := o.predict()
+			require.NoError(t, err)
+			require.LessOrEqual(t, bytes.Total(), o.memory)
+			require.Equal(t, rows, o.lossRows, "%s: micro-batches of %d take %d", limit, o.fit.Micro, bytes.Total()>>20)
+		})
 	}
 }

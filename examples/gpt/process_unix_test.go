@@ -161,15 +161,17 @@ func TestPipesAndDevices(t *testing.T) {
 		{"-text", pipe}, {"-text", "/dev/zero"}, {"-text", os.DevNull}, {"-text", dir}, {"-timeline", pipe, "-text", textFile(t, 500)},
 		{"-compare", "-text", "/dev/zero"},
 	} {
-		cmd := start(t, append([]string{"-preset", "tiny", "-steps", "1"}, args...)...)
-		ended := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
-		require.Error(t, cmd.Wait())
-		require.True(t, ended.Stop(), "%v: it waits", args)
-		require.Equal(t, 2, cmd.ProcessState.ExitCode(), "%v: %s", args, cmd.errs.String())
-		require.Equal(t, 1, strings.Count(cmd.errs.String(), "\n"), cmd.errs.String())
-		require.Empty(t, cmd.out.String())
-		if args[1] != dir {
-			require.Contains(t, cmd.errs.String(), "regular file")
-		}
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			cmd := start(t, append([]string{"-preset", "tiny", "-steps", "1"}, args...)...)
+			ended := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+			require.Error(t, cmd.Wait())
+			require.True(t, ended.Stop(), "%v: it waits", args)
+			require.Equal(t, 2, cmd.ProcessState.ExitCode(), "%v: %s", args, cmd.errs.String())
+			require.Equal(t, 1, strings.Count(cmd.errs.String(), "\n"), cmd.errs.String())
+			require.Empty(t, cmd.out.String())
+			if args[1] != dir {
+				require.Contains(t, cmd.errs.String(), "regular file")
+			}
+		})
 	}
 }

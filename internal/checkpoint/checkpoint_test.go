@@ -322,8 +322,10 @@ func TestWrongSaves(t *testing.T) {
 		"a deep text":    {1, json.RawMessage(strings.Repeat("[", 100) + strings.Repeat("]", 100)), named("a")},
 		"too indented":   {1, json.RawMessage(strings.Repeat("[", 50) + strings.Repeat("1,", 20000) + "1" + strings.Repeat("]", 50)), named("a")},
 	} {
-		require.ErrorIs(t, f.Save(c.step, c.about, c.parts), snug.ErrConfig, what)
-		require.Empty(t, dir.Names(), what)
+		t.Run(what, func(t *testing.T) {
+			require.ErrorIs(t, f.Save(c.step, c.about, c.parts), snug.ErrConfig, what)
+			require.Empty(t, dir.Names(), what)
+		})
 	}
 	// The largest of everything fits in a header.
 	for i := range many {

@@ -48,12 +48,14 @@ func TestHeadersOutOfRange(t *testing.T) {
 		"not UTF-8":    func(h *header) { h.About = json.RawMessage("\"\xff\"") },
 		"a half pair":  func(h *header) { h.About = json.RawMessage(`"\ud800"`) },
 	} {
-		h := anyHeader()
-		change(h)
-		text, err := h.encode()
-		require.NoError(t, err, what)
-		_, err = decode(text)
-		require.Error(t, err, what)
+		t.Run(what, func(t *testing.T) {
+			h := anyHeader()
+			change(h)
+			text, err := h.encode()
+			require.NoError(t, err, what)
+			_, err = decode(text)
+			require.Error(t, err, what)
+		})
 	}
 }
 

@@ -91,22 +91,24 @@ func TestCheckpointsThatTheRunDidNotWrite(t *testing.T) {
 			require.NoError(t, os.Rename(filepath.Join(path+"2", "step-00000002"), filepath.Join(path, "step-00000002")))
 		},
 	} {
-		for _, next := range []int{2, 3} { // the same step, and one more
-			path := filepath.Join(t.TempDir(), "run")
-			require.NoError(t, os.Mkdir(path+"2", 0o700))
-			f, err := checkpoint.OpenPath(path, checkpoint.Options{Keep: 1})
-			require.NoError(t, err)
-			require.NoError(t, f.Save(2, anyAbout, partsOf(2)))
-			put(t, path)
-			before := filesOf(t, filepath.Join(path, "step-00000002"))
-			err = f.Save(next, anyAbout, partsOf(next))
-			require.Error(t, err, what)
-			require.ErrorContains(t, err, filepath.Join(path, "step-00000002")+" stays")
-			require.NoError(t, f.Close())
-			require.Equal(t, before, filesOf(t, filepath.Join(path, "step-00000002")), what)
-			_, err = os.Stat(filepath.Join(path, "step-00000003", checkpoint.HeaderName))
-			require.Equal(t, next == 3, err == nil, "the new one is whole")
-		}
+		t.Run(what, func(t *testing.T) {
+			for _, next := range []int{2, 3} { // the same step, and one more
+				path := filepath.Join(t.TempDir(), "run")
+				require.NoError(t, os.Mkdir(path+"2", 0o700))
+				f, err := checkpoint.OpenPath(path, checkpoint.Options{Keep: 1})
+				require.NoError(t, err)
+				require.NoError(t, f.Save(2, anyAbout, partsOf(2)))
+				put(t, path)
+				before := filesOf(t, filepath.Join(path, "step-00000002"))
+				err = f.Save(next, anyAbout, partsOf(next))
+				require.Error(t, err, what)
+				require.ErrorContains(t, err, filepath.Join(path, "step-00000002")+" stays")
+				require.NoError(t, f.Close())
+				require.Equal(t, before, filesOf(t, filepath.Join(path, "step-00000002")), what)
+				_, err = os.Stat(filepath.Join(path, "step-00000003", checkpoint.HeaderName))
+				require.Equal(t, next == 3, err == nil, "the new one is whole")
+			}
+		})
 	}
 }
 

@@ -117,9 +117,11 @@ func TestMatMulHasNoProduct(t *testing.T) {
 		"empty": {0, f32, f32, f32}, "overlapping rows": {4, narrow, f32, f32}, "short": {4, f32, short, f32},
 		"host memory": {4, f32, f32, host}, "unknown type": {4, unknown, unknown, f32},
 	} {
-		ok, err := d.MatMul(test.m, 4, 4, 1, test.a, test.b, 0, test.c)
-		require.NoError(t, err, name)
-		require.False(t, ok, name)
+		t.Run(name, func(t *testing.T) {
+			ok, err := d.MatMul(test.m, 4, 4, 1, test.a, test.b, 0, test.c)
+			require.NoError(t, err, name)
+			require.False(t, ok, name)
+		})
 	}
 	require.Zero(t, l.questions)
 

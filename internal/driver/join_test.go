@@ -126,14 +126,16 @@ func TestHold(t *testing.T) {
 		"mark":      func() error { _, err := s.Mark(); return err },
 		"idle":      func() error { _, err := s.Idle(); return err },
 	} {
-		require.NoError(t, q.Launch(at(4)))
-		require.NoError(t, call())
-		did("sum of 1", want)
-		require.NoError(t, q.Launch(at(4)))
-		r.err = errors.New("lost")
-		require.ErrorIs(t, call(), r.err, "of the job, and nothing follows")
-		r.err = nil
-		did("sum of 1")
+		t.Run(want, func(t *testing.T) {
+			require.NoError(t, q.Launch(at(4)))
+			require.NoError(t, call())
+			did("sum of 1", want)
+			require.NoError(t, q.Launch(at(4)))
+			r.err = errors.New("lost")
+			require.ErrorIs(t, call(), r.err, "of the job, and nothing follows")
+			r.err = nil
+			did("sum of 1")
+		})
 	}
 	require.NoError(t, q.Launch(at(4)))
 	_, err = c.StartCopyIn(Mem{}, Mem{}, fence{})

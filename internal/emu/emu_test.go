@@ -347,8 +347,10 @@ func TestRefusals(t *testing.T) {
 			{probeJob{"reverse", 1, 32, []snug.View{x, x}, probeParams{}}, "has blocks of 64 threads, not 32"},
 			{probeJob{"reverse", 0, 64, []snug.View{x, x}, probeParams{}}, "0×1×1 blocks"},
 		} {
-			require.NoError(t, device.Launch(dev, &c.job))
-			require.ErrorContains(t, dev.Sync(), c.text)
+			t.Run(c.text, func(t *testing.T) {
+				require.NoError(t, device.Launch(dev, &c.job))
+				require.ErrorContains(t, dev.Sync(), c.text)
+			})
 		}
 		require.NoError(t, dev.Sync(), "an error is told once")
 	})

@@ -53,15 +53,17 @@ func TestInputsThatAreNoFiles(t *testing.T) {
 		{pipe, "is a pipe, want a regular file"}, {"/dev/zero", "is a device, want a regular file"},
 		{socket, "is a socket, want a regular file"}, {dir, "is a folder, want a file"},
 	} {
-		link := filepath.Join(dir, "link")
-		require.NoError(t, os.Symlink(row.to, link))
-		for _, path := range []string{row.to, link} {
-			for _, kind := range []files.Kind{files.Description, files.Weights, files.Data} {
-				_, _, err := files.OpenInput(path, kind)
-				require.ErrorIs(t, err, snug.ErrConfig)
-				require.ErrorContains(t, err, path+" "+row.want)
+		t.Run(row.to, func(t *testing.T) {
+			link := filepath.Join(dir, "link")
+			require.NoError(t, os.Symlink(row.to, link))
+			for _, path := range []string{row.to, link} {
+				for _, kind := range []files.Kind{files.Description, files.Weights, files.Data} {
+					_, _, err := files.OpenInput(path, kind)
+					require.ErrorIs(t, err, snug.ErrConfig)
+					require.ErrorContains(t, err, path+" "+row.want)
+				}
 			}
-		}
-		require.NoError(t, os.Remove(link))
+			require.NoError(t, os.Remove(link))
+		})
 	}
 }

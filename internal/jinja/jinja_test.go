@@ -90,9 +90,11 @@ func TestRefused(t *testing.T) {
 		"{% set ns = namespace(a='x') %}{% for i in range(40) %}{% set ns.a = ns.a + ns.a %}{% endfor %}":      "bytes of text",
 		"{% set ns = namespace(a=[]) %}{% for i in range(999) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a }}": "values within another",
 	} {
-		have, err := render(text, map[string]any{"raise": Func(func(args []any, _ map[string]any) (any, error) { return nil, errors.New(args[0].(string)) })})
-		require.ErrorContains(t, err, want, "%.80s: %.80s", text, have)
-		require.Less(t, len(err.Error()), 200)
+		t.Run(text, func(t *testing.T) {
+			have, err := render(text, map[string]any{"raise": Func(func(args []any, _ map[string]any) (any, error) { return nil, errors.New(args[0].(string)) })})
+			require.ErrorContains(t, err, want, "%.80s: %.80s", text, have)
+			require.Less(t, len(err.Error()), 200)
+		})
 	}
 }
 

@@ -330,9 +330,11 @@ func TestWhatIsNoFileOfWeights(t *testing.T) {
 		"Access to model a/b is restricted.":                                  "the file has the answer of a server",
 		"":                                                                    "the file is empty: download it again",
 	} {
-		_, err := Read(strings.NewReader(text), int64(len(text)))
-		require.ErrorIs(t, err, snug.ErrCorrupt, text)
-		require.ErrorContains(t, err, want)
+		t.Run(text, func(t *testing.T) {
+			_, err := Read(strings.NewReader(text), int64(len(text)))
+			require.ErrorIs(t, err, snug.ErrCorrupt, text)
+			require.ErrorContains(t, err, want)
+		})
 	}
 	for _, begin := range []byte("<{vA/#") { // lengths that begin as such a text does
 		text := "{}" + strings.Repeat(" ", int(begin)-2)

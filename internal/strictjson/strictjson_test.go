@@ -65,9 +65,11 @@ func TestUnmarshal(t *testing.T) {
 		"escapes":     {`{"name": "\ud83d\ude00 \\ud800 \ufffd \u0041"}`, document{Name: "\U0001F600 \\ud800 \ufffd A"}},
 		"escaped key": {`{"\u0073tep": 2}`, document{Step: 2}},
 	} {
-		var got document
-		require.NoError(t, Unmarshal([]byte(c.text), &got), name)
-		require.Equal(t, c.want, got, name)
+		t.Run(name, func(t *testing.T) {
+			var got document
+			require.NoError(t, Unmarshal([]byte(c.text), &got), name)
+			require.Equal(t, c.want, got, name)
+		})
 	}
 }
 

@@ -49,7 +49,9 @@ func TestReadTextOfFolder(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "testdata"), 0o700))
 	for name, text := range map[string]string{"a.txt": "aa", "b.txt": "bb", "testdata/c.txt": "cc"} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		})
 	}
 	text, err := Read(t.Context(), dir, 100)
 	require.NoError(t, err)

@@ -262,9 +262,11 @@ func TestBitsSlices(t *testing.T) {
 		"Array[BFloat16]": func() error { return pack.Bits(mask[:1], snug.FromSlice(bf16)) },
 		"View":            func() error { return pack.Bits(mask[:1], snug.ViewOf(f32)) },
 	} {
-		mask[0] = 0
-		require.NoError(t, pack(), name)
-		require.Equal(t, uint8(0b101), mask[0], name)
+		t.Run(name, func(t *testing.T) {
+			mask[0] = 0
+			require.NoError(t, pack(), name)
+			require.Equal(t, uint8(0b101), mask[0], name)
+		})
 	}
 }
 

@@ -290,9 +290,11 @@ func TestNewTapeErrors(t *testing.T) {
 		"MaxRecompute of -1, want 0 or m": {Bytes: bytes, MaxRecompute: -1},
 		"MaxRecompute of NaN":             {Bytes: bytes, MaxRecompute: math.NaN()},
 	} {
-		_, err := New(o)
-		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, "tape: ")
-		require.ErrorContains(t, err, text)
+		t.Run(text, func(t *testing.T) {
+			_, err := New(o)
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, "tape: ")
+			require.ErrorContains(t, err, text)
+		})
 	}
 }

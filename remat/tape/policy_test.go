@@ -52,11 +52,13 @@ func TestPolicies(t *testing.T) {
 		"must overrides offload":  {SaveAll().Offloaded().Or(SaveNames("b").MustSave()), "oSoo"},
 		"lists, each of torch's":  {SaveOps("linear").MustSave().Or(SaveOps("scores").MustSave()), "SSrr"},
 	} {
-		for i, op := range policyOps {
-			got, err := tc.policy.Decide(op)
-			require.NoError(t, err, name)
-			require.Equal(t, letters[tc.want[i]], got, "%s: %+v", name, op)
-		}
+		t.Run(name, func(t *testing.T) {
+			for i, op := range policyOps {
+				got, err := tc.policy.Decide(op)
+				require.NoError(t, err, name)
+				require.Equal(t, letters[tc.want[i]], got, "%s: %+v", name, op)
+			}
+		})
 	}
 }
 

@@ -322,10 +322,12 @@ func TestMisuse(t *testing.T) {
 		require.Equal(t, stats, s.tape.Stats())
 	}
 	for text, v := range map[string]*tested{"a value is nil": {want: []float32{1}}, `value "z" is of another Tape`: foreign, `value "freed" is freed`: freed} {
-		_, alias := s.alias(v)
-		_, overwritten := s.overwrite(Op{}, v)
-		_, operand := s.overwrite(Op{}, y, v)
-		refused(text, alias, overwritten, operand, do(Op{}, y.Value, v.Value), s.free(v), s.get(v), s.take(v), s.banish(v))
+		t.Run(text, func(t *testing.T) {
+			_, alias := s.alias(v)
+			_, overwritten := s.overwrite(Op{}, v)
+			_, operand := s.overwrite(Op{}, y, v)
+			refused(text, alias, overwritten, operand, do(Op{}, y.Value, v.Value), s.free(v), s.get(v), s.take(v), s.banish(v))
+		})
 	}
 	refused("a result of -1 bytes", do(Op{Bytes: -1}))
 	refused("and -1 extra", do(Op{Extra: -1}))

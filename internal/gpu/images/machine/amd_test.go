@@ -128,16 +128,18 @@ func TestMessagePack(t *testing.T) {
 		{"\xde\x00\x01\xa1k\x05", fields{"k": int64(5)}},
 		{"\xdf\x00\x00\x00\x01\xa1k\x05", fields{"k": int64(5)}},
 	} {
-		p := packed{[]byte(test.text)}
-		got, err := p.value(0)
-		require.NoError(t, err, "%q", test.text)
-		require.Equal(t, test.want, got, "%q", test.text)
-		require.Empty(t, p.data)
-		for n := range len(test.text) {
-			p := packed{[]byte(test.text[:n])}
-			_, err := p.value(0)
-			require.Error(t, err, "%q", test.text[:n])
-		}
+		t.Run(test.text, func(t *testing.T) {
+			p := packed{[]byte(test.text)}
+			got, err := p.value(0)
+			require.NoError(t, err, "%q", test.text)
+			require.Equal(t, test.want, got, "%q", test.text)
+			require.Empty(t, p.data)
+			for n := range len(test.text) {
+				p := packed{[]byte(test.text[:n])}
+				_, err := p.value(0)
+				require.Error(t, err, "%q", test.text[:n])
+			}
+		})
 	}
 	for _, text := range []string{"\xc1", "\xca\x00\x00\x00\x00", "\x81\x01\x02", string(bytes.Repeat([]byte{0x91}, 100))} {
 		p := packed{[]byte(text)}

@@ -80,11 +80,13 @@ func TestFused(t *testing.T) {
 		"the quotient was replaced": {start + "FADD R16, R40, R5\nFFMA R17, R16, R40, R5\nEXIT", 1},
 		"two halves":                {"FFMA2 R4, R6, R8, R10\nEXIT", 1},
 	} {
-		f := function(t, test.lines)
-		single, _ := f.Fused()
-		require.Len(t, single, test.n, name)
-		require.Len(t, f.CheckFused(Text{}), 1, name)
-		require.Empty(t, f.CheckFused(Text{Fused: 1}), name)
+		t.Run(name, func(t *testing.T) {
+			f := function(t, test.lines)
+			single, _ := f.Fused()
+			require.Len(t, single, test.n, name)
+			require.Len(t, f.CheckFused(Text{}), 1, name)
+			require.Empty(t, f.CheckFused(Text{Fused: 1}), name)
+		})
 	}
 	f := function(t, "FFMA R4, R5, R6, R7\nFFMA R4, R5, R6, R7\nEXIT")
 	require.Contains(t, f.CheckFused(Text{Fused: 1})[0], "2 FFMA, the source has 1")

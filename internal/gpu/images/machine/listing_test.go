@@ -80,8 +80,10 @@ func TestParse(t *testing.T) {
 		"its labels":   strings.Replace(listed, "$__internal_0_$__cuda_sm20_div_u64:", "", 1),
 		"big function": ".text.toy:\n" + strings.Repeat("        /*0000*/                   NOP ;\n", maxCode+1),
 	} {
-		_, err := Parse(text)
-		require.Error(t, err, name)
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse(text)
+			require.Error(t, err, name)
+		})
 	}
 }
 

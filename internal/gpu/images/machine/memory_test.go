@@ -53,9 +53,11 @@ func TestWide(t *testing.T) {
 		{"LDGSTS.E.BYPASS.128", "LDGSTS.E.64", "no LDGSTS.128"},
 		{"STG.E.128", "STG.E", "no STG.128"},
 	} {
-		f := function(t, strings.Replace(lines, test.old, test.new, 1))
-		require.Equal(t, []string{test.want}, f.CheckWide(all))
-		require.Empty(t, f.CheckWide(Text{}))
+		t.Run(test.old, func(t *testing.T) {
+			f := function(t, strings.Replace(lines, test.old, test.new, 1))
+			require.Equal(t, []string{test.want}, f.CheckWide(all))
+			require.Empty(t, f.CheckWide(Text{}))
+		})
 	}
 	f := function(t, strings.Replace(lines, "STG.E.128", "STG.E.64", 1))
 	f.Name = "amp_split24" // which the list of the sources has
