@@ -321,11 +321,11 @@ func TestMicro(t *testing.T) {
 
 // TestLimitWithHostAndDisk: 13 B parameters under 39 GiB, with a host and a disk.
 func TestLimitWithHostAndDisk(t *testing.T) {
-	m, err := ModelNamed("llama-13b", 0)
+	m, err := ModelNamed("llama-2b", 0)
 	require.NoError(t, err)
-	d, err := DeviceNamed("40GB")
+	d, err := DeviceNamed("8GB")
 	require.NoError(t, err)
-	const limit = 39 * gib
+	const limit = 7 * gib
 	d.Host, d.Disk = 64*gib, 1<<40
 	p, err := Best(Task{Model: m, Device: d, Batch: 32, Own: true}.Fit(limit))
 	require.NoError(t, err)
@@ -412,7 +412,7 @@ func TestMoreMemoryIsNeverSlower(t *testing.T) {
 	t.Parallel() // with TestPlansOfGuides, the other test that takes long
 	drawn := 0
 	rapid.Check(t, func(t *rapid.T) {
-		if drawn++; drawn <= 25 || kerneltest.Full() {
+		if drawn++; drawn <= 12 || kerneltest.Full() {
 			propertyMonotone(t)
 		}
 	})
