@@ -46,6 +46,31 @@ func Example() {
 	// step 150, loss below 1: true, memory as predicted: true
 }
 
+// A causal language model of one block, with rotary positions and a head that is its embedding, learns to count.
+func ExampleNewAttention() {
+	const tokens, width, steps = 10, 32, 40
+	table, a := layers.NewEmbedding("embedding", tokens, width), layers.NewAttention("attention", width, 4, 2)
+	a.Rope = layers.NewAngles(layers.Rope{Kind: layers.RopeDefault, Theta: 10000, Dim: width / 4}, nil)
+	m, err := layers.NewModel(0, &layers.CrossEntropy{Head: table.Table}, layers.Options{Seed: 1}, table, a,
+		layers.NewMLP("mlp", width, 64, layers.SiLU, true), layers.NewRMSNorm("norm", width))
+	check(err)
+	t, err := train.New(m, train.Options{StateBits: 8, Clip: 1, Schedule: train.Constant(1e-2)})
+	check(err)
+	defer func() { check(t.Close()) }()
+	s := layers.Sample{Sequences: 2}
+	for i := range int32(16) {
+		s.Tokens, s.Labels = append(s.Tokens, i%tokens), append(s.Labels, (i+1)%tokens)
+	}
+	for t.Step() < steps {
+		_, err := t.Train(context.Background(), []layers.Sample{s})
+		check(err)
+	}
+	loss, err := m.Evaluate(context.Background(), s)
+	check(err)
+	fmt.Println(loss.Targets, loss.Mean() < 0.1)
+	// Output: 16 true
+}
+
 // neighbours has rows of x, and the products of neighbours in a row as y.
 func neighbours(step, rows, width int) (s layers.Sample) {
 	rng := rand.New(rand.NewPCG(2, uint64(step)))

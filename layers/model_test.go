@@ -1,0 +1,192 @@
+package layers
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/remat"
+)
+
+const modelWidth, modelTokens = 8, 11
+
+// everything returns a model with all layers, with a head that is its table, and a sample of two sequences.
+func everything(t testing.TB, o Options) (*Model, Sample) {
+	t.Helper()
+	table := NewEmbedding("table", modelTokens, modelWidth)
+	a := NewAttention("attention", modelWidth, 2, 1)
+	a.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 100, Dim: 4}, o.Device)
+	m, err := NewModel(0, &CrossEntropy{Head: table.Table}, o, table, a, Dropout{P: 0.3, Number: 1}, NewMLP("mlp", modelWidth, 12, SiLU, true),
+		NewExperts("experts", modelWidth, 6, 3, 2), Residual{Sequential{NewLayerNorm("norm", modelWidth), NewLinear("linear", modelWidth, modelWidth, true), GELU}})
+	require.NoError(t, err)
+	s := Sample{Sequences: 2, Draw: 7}
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 10 {
+		s.Tokens, s.Labels = append(s.Tokens, int32(rng.IntN(modelTokens))), append(s.Labels, int32(rng.IntN(modelTokens+1)-1))
+	}
+	return m, s
+}
+
+// gradientsOf returns what a call of Backprop adds to a window.
+func gradientsOf(t testing.TB, m *Model, s Sample) gradients {
+	t.Helper()
+	g := gradients{}
+	for name, v := range m.Trainable() {
+		g[name] = make([]float32, v.Len())
+	}
+	_, err := m.Backprop(context.Background(), s, 1, g)
+	require.NoError(t, err)
+	require.Zero(t, m.pass.Used())
+	return g
+}
+
+// TestModelRecomputes: under every budget that a plan meets, a model has the same gradients to the bit, dropout included, and holds
+// exactly what the plan says.
+func TestModelRecomputes(t *testing.T) {
+	for _, dt := range []snug.DType{snug.F32, snug.BF16, snug.F16} {
+		t.Run(dt.String(), func(t *testing.T) {
+			m, s := everything(t, Options{DType: dt, Seed: 3})
+			want := gradientsOf(t, m, s)
+			costs, err := m.Costs(2, 5)
+			require.NoError(t, err)
+			for i := range costs.Stages { // 20 rows choose among 3 experts: the largest group may be longer than twice the mean
+				require.Positive(t, costs.Stages[i].Saved)
+			}
+			all, err := remat.KeepAll(costs)
+			require.NoError(t, err)
+			kept, err := all.Simulate(costs)
+			require.NoError(t, err)
+			for _, share := range []int64{100, 90, 80, 70, 60} {
+				plan, predicted, err := remat.Planner{}.Plan(costs, kept.Peak*share/100)
+				if err != nil {
+					continue
+				}
+				require.NoError(t, m.SetPlan(plan))
+				require.Equal(t, want, gradientsOf(t, m, s), "%d %%", share)
+				require.Empty(t, m.Report.Mismatches)
+				require.Equal(t, predicted.Peak, m.Report.Peak)
+			}
+		})
+	}
+}
+
+// TestModelAllocatesLittle: after a step, none allocates tensors.
+func TestModelAllocatesLittle(t *testing.T) {
+	m, s := everything(t, Options{})
+	gradientsOf(t, m, s)
+	held := m.pass.Held()
+	gradientsOf(t, m, s)
+	require.Equal(t, held, m.pass.Held())
+}
+
+// TestFrozenInFourBits: a model whose matrices are in 4 bits and have adapters trains the adapters alone, and its output is that of
+// the decoded matrices.
+func TestFrozenInFourBits(t *testing.T) {
+	const width, rows = 64, 1
+	outputs := map[bool][]float32{}
+	for _, decoded := range []bool{false, true} {
+		l := NewLinear("linear", width, width, false)
+		x := make([]float32, width*width)
+		rng := rand.New(rand.NewPCG(1, 2))
+		for i := range x {
+			x[i] = float32(rng.NormFloat64())
+		}
+		w, err := qlora.NewWeight(x, []int{width, width}, qlora.Options{Type: qlora.NF4})
+		require.NoError(t, err)
+		l.Weight.Trains = false
+		if decoded {
+			require.NoError(t, w.Dequantize(snug.ViewOf(x)))
+			l.Weight.Value = snug.ViewOf(x)
+		} else {
+			l.Weight.Quantized = w
+			l.Frozen, err = qlora.NewLinear(w, snug.F32, 0)
+			require.NoError(t, err)
+		}
+		a, b := slices.Repeat([]float32{0.1}, 2*width), slices.Repeat([]float32{0.2}, 2*width)
+		l.Adapter = &Adapter{LoRA: &qlora.LoRA{In: width, Out: width, Rank: 2, Scale: 1, A: snug.ViewOf(a), B: snug.ViewOf(b)}, ParamA: newParam("A", 0, 2, width), ParamB: newParam("B", 0, width, 2)}
+		l.Adapter.ParamA.Value, l.Adapter.ParamB.Value = l.Adapter.A, l.Adapter.B
+		m, err := NewModel(width, MSE{}, Options{}, Residual{l})
+		require.NoError(t, err)
+		s := Sample{X: slices.Clone(a[:width]), Y: slices.Clone(b[:width])}
+		g := gradientsOf(t, m, s)
+		require.Len(t, g, 2)
+		require.NotZero(t, slices.Max(g["A"]))
+		outputs[decoded] = make([]float32, rows*width)
+		require.NoError(t, m.Predict(context.Background(), outputs[decoded], s))
+		require.NoError(t, m.Close())
+	}
+	for i, v := range outputs[true] {
+		require.InDelta(t, v, outputs[false][i], 1e-3)
+	}
+}
+
+func TestModelErrors(t *testing.T) {
+	linear := func(in, out int) *Linear { return NewLinear(fmt.Sprint(in, out), in, out, false) }
+	for name, c := range map[string]struct {
+		width int
+		loss  Loss
+		o     Options
+		list  []Layer
+		want  error
+	}{
+		"no loss":            {2, nil, Options{}, []Layer{linear(2, 2)}, snug.ErrConfig},
+		"no layers":          {2, MSE{}, Options{}, nil, snug.ErrConfig},
+		"a nil layer":        {2, MSE{}, Options{}, []Layer{nil}, snug.ErrConfig},
+		"widths":             {2, MSE{}, Options{}, []Layer{linear(2, 3), linear(4, 2)}, snug.ErrShape},
+		"a residual":         {2, MSE{}, Options{}, []Layer{Residual{linear(2, 3)}}, snug.ErrShape},
+		"the same name":      {2, MSE{}, Options{}, []Layer{linear(2, 2), linear(2, 2)}, snug.ErrConfig},
+		"a type":             {2, MSE{}, Options{DType: 99}, []Layer{linear(2, 2)}, snug.ErrDType},
+		"tiles":              {2, MSE{}, Options{Tiles: -1}, []Layer{linear(2, 2)}, snug.ErrConfig},
+		"a head":             {2, NewCrossEntropy("head", 5, 3), Options{}, []Layer{linear(2, 2)}, snug.ErrShape},
+		"a gate alone":       {2, MSE{}, Options{}, []Layer{NewMLP("mlp", 2, 3, SiLU, false)}, snug.ErrConfig},
+		"no gate":            {2, MSE{}, Options{}, []Layer{NewMLP("mlp", 2, 3, GELU, true)}, snug.ErrConfig},
+		"heads":              {6, MSE{}, Options{}, []Layer{NewAttention("attention", 6, 3, 2)}, snug.ErrConfig},
+		"experts":            {2, MSE{}, Options{}, []Layer{NewExperts("experts", 2, 2, 2, 3)}, snug.ErrConfig},
+		"a rate of dropout":  {2, MSE{}, Options{}, []Layer{Dropout{P: 1}}, snug.ErrConfig},
+		"a negative width":   {-1, MSE{}, Options{}, []Layer{linear(2, 2)}, snug.ErrConfig},
+		"a value's length":   {2, MSE{}, Options{}, []Layer{&Linear{Weight: &Param{Name: "w", Shape: []int{2, 2}, Value: snug.ViewOf(make([]float32, 3))}, In: 2, Out: 2}}, snug.ErrShape},
+		"Elementwise of nil": {2, MSE{}, Options{}, []Layer{Elementwise(nil, nil)}, snug.ErrConfig},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := NewModel(c.width, c.loss, c.o, c.list...)
+			require.ErrorIs(t, err, c.want)
+			kerneltest.Prefixed(t, "layers.NewModel", err)
+		})
+	}
+	m, err := NewModel(2, MSE{}, Options{}, linear(2, 2))
+	require.NoError(t, err)
+	g := gradients{"22.weight": make([]float32, 4)}
+	ctx := context.Background()
+	for name, c := range map[string]struct {
+		s     Sample
+		scale float32
+		w     Window
+		want  error
+	}{
+		"no rows":      {Sample{}, 1, g, snug.ErrShape},
+		"half a row":   {Sample{X: make([]float32, 3), Y: make([]float32, 3)}, 1, g, snug.ErrShape},
+		"targets":      {Sample{X: make([]float32, 4), Y: make([]float32, 3)}, 1, g, snug.ErrShape},
+		"sequences":    {Sample{X: make([]float32, 4), Y: make([]float32, 4), Sequences: 3}, 1, g, snug.ErrShape},
+		"starts":       {Sample{X: make([]float32, 4), Y: make([]float32, 4), Starts: []int{0, 3}}, 1, g, snug.ErrShape},
+		"no window":    {Sample{X: make([]float32, 4), Y: make([]float32, 4)}, 1, nil, snug.ErrConfig},
+		"accumulators": {Sample{X: make([]float32, 4), Y: make([]float32, 4)}, 1, gradients{}, snug.ErrShape},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := m.Backprop(ctx, c.s, c.scale, c.w)
+			require.ErrorIs(t, err, c.want)
+			require.Zero(t, slices.Max(g["22.weight"]))
+			require.Zero(t, m.pass.Used())
+		})
+	}
+	require.ErrorIs(t, m.Predict(ctx, make([]float32, 3), Sample{X: make([]float32, 4)}), snug.ErrShape)
+	require.NoError(t, m.Close())
+	_, err = m.Evaluate(ctx, Sample{X: make([]float32, 4), Y: make([]float32, 4)})
+	require.ErrorIs(t, err, snug.ErrConfig)
+}
