@@ -23,6 +23,10 @@ const spare, spareBytes = 32, 1 << 20
 // were measured. A limit that is named holds in the next process too.
 const baseNoise = 1 << 20
 
+// readingBytes is what plan adds to its process for what only tune has: up to 4 MiB of tokens of the data, and the code that
+// reads them.
+const readingBytes = 6 << 20
+
 // memoryFlag is the flag of the limit of the process, deviceMemoryFlag that of the device's.
 func memoryFlag(to *int64) *flagRow {
 	return sizeFlag("memory", to, "limit of the resident memory of the process, which trains on the CPU, such as 6GiB; default: none")

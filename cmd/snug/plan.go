@@ -14,6 +14,7 @@ import (
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/tokenizer"
 )
 
 func runPlan(c *call) error {
@@ -27,7 +28,7 @@ func runPlan(c *call) error {
 	if err != nil {
 		return err
 	}
-	p, err := f.fit(task)
+	p, err := f.fit(task, strings.Join(folder, ""))
 	var miss *plan.MissError
 	switch {
 	case errors.As(err, &miss) && f.json:
@@ -123,15 +124,19 @@ func (f *planFlags) task(c *call, folder []string) (t plan.Task, err error) {
 	return t, f.choices(&t)
 }
 
-// fit returns the best plan: of a process within -memory as tune finds it, or else of a device.
-func (f *planFlags) fit(t plan.Task) (plan.Plan, error) {
+// fit returns the best plan: of a process within -memory as tune finds it for a folder, or else of a device.
+func (f *planFlags) fit(t plan.Task, folder string) (plan.Plan, error) {
 	if f.memory == 0 {
 		return plan.Best(t.Fit(f.deviceMemory))
 	}
 	if t.Compute == nil {
 		t.Compute = []snug.DType{snug.BF16}
 	}
-	return fitProcess("plan", gentlest(t, t.Ranks > 1), f.memory, plan.ThisProcess())
+	tok, _ := tokenizer.Open(folder) // nil without one
+	process := plan.ThisProcess()
+	runtime.KeepAlive(tok)
+	process.Base += readingBytes
+	return fitProcess("plan", gentlest(t, t.Ranks > 1), f.memory, process)
 }
 
 // setNetwork sets the rate and the latency of the ranks' messages.

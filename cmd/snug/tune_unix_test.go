@@ -217,3 +217,40 @@ func TestTuneLimitedJob(t *testing.T) {
 	fmt.Println(out)
 	require.Zero(t, status, errs)
 }
+
+// TestPlanNamesWhatTuneKeeps: what plan says that fits in -memory, tune runs within it, and what plan says that does not
+// fit, tune refuses, unless its data are small; both name a limit that is enough for tune.
+//
+//check:not bits32
+func TestPlanNamesWhatTuneKeeps(t *testing.T) {
+	kerneltest.Slow(t) // trains in processes of their own
+	model, data := deepModel(t)
+	named := regexp.MustCompile(`(plan|tune): -memory 8\.00 MiB: nothing fits: .* wants -memory ([0-9]+MiB)`)
+	for _, c := range []struct{ plan, tune []string }{
+		{[]string{"-context", "128"}, []string{"-full", "-context", "128"}},
+		{[]string{"-lora", "4", "-base", "nf4", "-context", "256"}, []string{"-lora", "4", "-base", "nf4", "-context", "256"}},
+	} {
+		t.Run(strings.Join(c.tune, " "), func(t *testing.T) {
+			planned := append([]string{"plan", "-batch", "4"}, c.plan...)
+			tuned := append([]string{"tune", "-model", model, "-data", data, "-batch", "4", "-steps", "2", "-json"}, c.tune...)
+			out, err := limited(t, append(planned, "-memory", "8MiB", model)...)
+			require.Error(t, err)
+			byPlan := named.FindStringSubmatch(out)
+			require.Len(t, byPlan, 3, "%s", out)
+			out, err = limited(t, append(tuned, "-o", filepath.Join(t.TempDir(), "out"), "-memory", "8MiB")...)
+			require.Error(t, err)
+			byTune := named.FindStringSubmatch(out)
+			require.Len(t, byTune, 3, "%s", out)
+			a, err := meter.ParseBytes(byPlan[2])
+			require.NoError(t, err)
+			b, err := meter.ParseBytes(byTune[2])
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, a, b)
+			require.LessOrEqual(t, a, b+readingBytes, "of which small data take less")
+			out, err = limited(t, append(planned, "-memory", byPlan[2], model)...)
+			require.NoError(t, err, "%s", out)
+			r := limitedResult(t, append(tuned, "-o", filepath.Join(t.TempDir(), "out"), "-memory", byPlan[2])...)
+			require.LessOrEqual(t, r.PeakRSS, a)
+		})
+	}
+}
