@@ -1,6 +1,6 @@
 package plan
 
-// Options are options of which a [Plan] decides a part: *Options of packages transformer and train.
+// Options are options that a [Plan] decides in part: *Options of packages transformer and train.
 type Options interface {
 	// Follow sets what p decides. The error wraps [snug.ErrConfig] where other options make p impossible, or where pages are
 	// missing that p needs.

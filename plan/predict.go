@@ -96,7 +96,7 @@ func (f fixed) with(t Task, r Run, u chainUse, workspace int64, w work) Predicti
 }
 
 // sharing returns the bytes that matrices which share an input take when gradients are held one at a time: all of their
-// gradients at once but for the largest, or that of the input beside the input itself, whichever is less.
+// gradients at once except the largest, or the gradient of the input beside the input itself, whichever is less.
 func (t Task) sharing(r Run) (most int64) {
 	if !r.Gradients.onePer() || t.Rank > 0 {
 		return 0

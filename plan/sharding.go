@@ -158,7 +158,7 @@ func (t Task) bucketBytes(r Run, trained, largest int64) int64 {
 // network returns the bytes that a rank sends in a step, and the seconds in which it waits for those of others: a model of
 // latency and bandwidth (Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994). A rank sends its
 // part of a bucket to each other rank at once. The gradients of all buckets but the last are sent while the backward pass
-// goes on, of which it takes two thirds of the time. Divided weights are gathered for each pass, while the layer before is
+// goes on: two thirds of its time hide them. Divided weights are gathered for each pass, while the layer before is
 // computed.
 func (t Task) network(r Run, f *fixed, w work) (sent int64, waits float64) {
 	if t.Ranks <= 1 {

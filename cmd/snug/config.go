@@ -63,7 +63,7 @@ type configKey struct {
 	value *string // nil: not one that a flag can have
 }
 
-// readConfig reads the flags of a file of YAML, of which JSON is a part.
+// readConfig reads the flags of a file of YAML. JSON is YAML too.
 func readConfig(path string) (keys []configKey, err error) {
 	f, size, err := files.Open(path)
 	if err != nil {

@@ -121,7 +121,7 @@ func seedFlag(name, arg string, to *uint64, standard uint64, help string) *flagR
 	}}
 }
 
-// numberFlag is a flag with a number that passes a test, of which want is the description.
+// numberFlag is a flag with a number that passes a test. want describes the test.
 func numberFlag(name, arg string, to *float64, standard float64, want string, valid func(float64) bool, help string) *flagRow {
 	*to = standard
 	return &flagRow{name: name, arg: arg, help: help, set: func(text string) error {

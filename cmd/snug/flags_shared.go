@@ -40,7 +40,7 @@ func batchFlag(to *int, help string) *flagRow {
 	return countFlag("batch", "N", to, 8, 1, maxBatch, help+"; default 8")
 }
 
-// reportFlag is the flag of a page, of which help says what it has.
+// reportFlag is the flag of a page. help says what the page has.
 func reportFlag(to *string, help string) *flagRow {
 	return fileFlag("report", "FILE.html", to, "also write a page with pictures: "+help)
 }

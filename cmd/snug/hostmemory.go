@@ -13,8 +13,8 @@ import (
 	"github.com/snug-ml/snug/transformer"
 )
 
-// hostMemory returns the bytes of memory that this process can have: those of the machine, or the limit of its control group
-// if that is less, or 0 where the system does not say it. root is the file system of the machine.
+// hostMemory returns the bytes of memory that this process can have: the machine's memory, or the limit of the process's
+// control group if that is less, and 0 where the system says neither. root is the file system of the machine.
 func hostMemory(root fs.FS) int64 {
 	limit := cgroupLimit(root)
 	text, err := fs.ReadFile(root, "proc/meminfo")
@@ -31,8 +31,8 @@ func hostMemory(root fs.FS) int64 {
 	return limit
 }
 
-// fitsHost returns an error if the weights of a model alone take more than limit bytes, 0 for any number: the system would
-// end the process while it reads them.
+// fitsHost returns an error if the weights of a model alone take more than limit bytes, because the system would end the
+// process while it reads them. A limit of 0 stands for no limit.
 func fitsHost(command, dir string, c *transformer.Config, o transformer.Options, limit int64) error {
 	tensors, err := c.Tensors()
 	if err != nil || limit == 0 || o.Device != nil && !o.Device.IsCPU() {

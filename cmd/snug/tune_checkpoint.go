@@ -121,8 +121,8 @@ func (t *tuning) about() map[string]any {
 	if t.masters != "" {
 		about["masters"] = t.masters
 	}
-	if t.optimizer != "" && t.optimizer != defaultOptimizer {
-		about["optimizer"] = t.optimizer
+	if name := t.namedOptimizer(); name != "" {
+		about["optimizer"] = name
 	}
 	if text := t.tilesText(); text != "" {
 		about["tiles"] = text

@@ -70,6 +70,14 @@ func (f *tuneFlags) optimizerFlag() *flagRow {
 	return wordFlag("optimizer", "NAME", &f.optimizer, tuneOptimizers(), help)
 }
 
+// namedOptimizer returns the optimizer if it is another than the default, which checkpoints do not name.
+func (f *tuneFlags) namedOptimizer() string {
+	if f.traits().Name == defaultOptimizer {
+		return ""
+	}
+	return f.optimizer
+}
+
 // traits returns the traits of the optimizer.
 func (f *tuneFlags) traits() quant8.Traits { return optimizerTraits(f.optimizer) }
 

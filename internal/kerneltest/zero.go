@@ -2,6 +2,8 @@ package kerneltest
 
 import (
 	"errors"
+	"io"
+	"math"
 	"path"
 	"reflect"
 	"runtime"
@@ -47,6 +49,36 @@ func Zero(t *testing.T, values ...any) {
 func byValue(pointer reflect.Type, name string) bool {
 	_, found := pointer.Elem().MethodByName(name)
 	return found
+}
+
+// NoPanics calls every exported method of the values with zeros as arguments, and again with the largest numbers and what
+// can be written to. It requires that none panics.
+func NoPanics(t *testing.T, values ...any) {
+	t.Helper()
+	for _, v := range values {
+		value := reflect.ValueOf(v)
+		for i := range value.NumMethod() {
+			method, name := value.Method(i), value.Type().String()+"."+value.Type().Method(i).Name
+			call := method.Call
+			if method.Type().IsVariadic() {
+				call = method.CallSlice
+			}
+			zeros, large := []reflect.Value(nil), []reflect.Value(nil)
+			for i := range method.Type().NumIn() {
+				in := method.Type().In(i)
+				zeros, large = append(zeros, reflect.Zero(in)), append(large, reflect.Zero(in))
+				switch {
+				case zeros[i].CanInt():
+					large[i] = reflect.New(in).Elem()
+					large[i].SetInt(math.MaxInt32)
+				case in == reflect.TypeFor[io.Writer]():
+					large[i] = reflect.ValueOf(io.Discard)
+				}
+			}
+			require.NotPanics(t, func() { call(zeros) }, name)
+			require.NotPanics(t, func() { call(large) }, name)
+		}
+	}
 }
 
 func zero(t *testing.T, name string, f reflect.Value) {
