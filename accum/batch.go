@@ -124,8 +124,8 @@ func refine(fits Batch, failed int, try func(b Batch) error) (Batch, error) {
 func LinearLR(lr, from, to float64) float64 { return lr * ratio(from, to) }
 
 // SquareRootLR is [LinearLR] with lr·√(to/from) (Krizhevsky, "One weird trick
-// for parallelizing convolutional neural networks", 2014), the rule for Adam and
-// its kin (Malladi et al., "On the SDEs and Scaling Rules for Adaptive Gradient
+// for parallelizing convolutional neural networks", 2014), the rule for adaptive optimizers
+// (Malladi et al., "On the SDEs and Scaling Rules for Adaptive Gradient
 // Algorithms", 2022).
 func SquareRootLR(lr, from, to float64) float64 { return lr * math.Sqrt(ratio(from, to)) }
 

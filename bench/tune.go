@@ -75,7 +75,7 @@ func (m *tuneModel) flops(method string, tokens int) float64 {
 const (
 	tuneQLoRA = "qlora" // adapters over matrices in NF4 with double quantization
 	tuneLoRA  = "lora"  // adapters over matrices in bfloat16
-	tuneFull  = "full"  // all weights, in bfloat16, with AdamW's state in 8 bits
+	tuneFull  = "full"  // all weights, in bfloat16, with the optimizer's state in 8 bits
 )
 
 // tuneJob is what a process does: snug's, or the peer's.

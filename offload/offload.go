@@ -3,7 +3,7 @@
 // in bytes.
 //
 //	store, err := offload.Open(dir, offload.Options{HostLimit: 64 << 20})
-//	opt, err := quant8.New(quant8.AdamW{}, quant8.Options{Bits: 32, Storage: store})
+//	opt, err := quant8.New(quant8.Default(), quant8.Options{Bits: 32, Storage: store})
 //	err = opt.Add("w", len(w)) // the state of the optimizer becomes pages of the store
 //	for each step {
 //		opt.Advance(lr)

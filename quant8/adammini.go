@@ -13,7 +13,7 @@ import (
 )
 
 // AdamMini is the rule of Zhang et al. 2024, "Adam-mini: Use Fewer Learning Rates To Gain More", arXiv:2406.16793, as
-// the authors' package adam-mini computes it: [AdamW] with one second moment for each block of consecutive elements.
+// the authors' package adam-mini computes it: the rule of [Default] with one second moment for each block of consecutive elements.
 // With c1 = 1-β1^t and c2 = √(1-β2^t) at step t it computes
 //
 //	m ← β1·m + (1-β1)·g
@@ -32,7 +32,7 @@ import (
 // with 8 bits and an Options.Block of 256, 0.53 with 4 bits and 128, 2 with 16 bits and 4 with 32. Below MinSize
 // elements it always takes 4. v takes 4 bytes more for each block, with any width; a [Storage] has it under the key
 // "<optimizer>/<name>/factors". Sums of squares are in float64, so that with blocks of one element m and p are those of
-// AdamW up to rounding. [SkipElement] sets m of an element to 0, and its square counts as 0 in the mean.
+// the default rule up to rounding. [SkipElement] sets m of an element to 0, and its square counts as 0 in the mean.
 //
 // Steps run on the CPU, one after another, and read g twice. Their workspace, see [Optimizer.WorkspaceBytes], is 4 bytes
 // for each block and 8 bytes for each 16384 elements of a block begun. [Optimizer.StepRange] takes whole blocks. Each

@@ -6,7 +6,7 @@ import (
 	"github.com/snug-ml/snug/internal/optim"
 )
 
-// AdEMAMix is the rule of Pagliardini, Ablin and Grangier 2024, arXiv:2409.03137: AdamW
+// AdEMAMix is the rule of Pagliardini, Ablin and Grangier 2024, arXiv:2409.03137: the rule of [Default]
 // with a second, slow, first moment. With c1 = 1-β1^t and c2 = √(1-β2^t) at step t it
 // computes
 //

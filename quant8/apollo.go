@@ -36,12 +36,12 @@ import (
 // Options.Seed, the name of the parameter and the number of the period determine its elements, which every step
 // generates again.
 //
-// Other parameters take [AdamW], with ε in place of ε·c2: all that [Optimizer.Add] adds, which should be vectors,
+// Other parameters take the rule of [Default], with ε in place of ε·c2: all that [Optimizer.Add] adds, which should be vectors,
 // embeddings and the output layer, and matrices too small to project. The usual rate is 0.01 for all.
 //
 // The states are m, with a sign, and v, of r·max(rows, cols) elements each, and 4 bytes for the norm. The width is 32
 // bits for states of fewer than MinSize elements. A matrix of 4096×4096 takes 8.4 MB with a Rank of 256 and 32 bits,
-// 2.1 MB with 8 bits, and with Tensor 8.3 KB with 8 bits; AdamW takes 34 MB with 8 bits.
+// 2.1 MB with 8 bits, and with Tensor 8.3 KB with 8 bits; [Default] takes 34 MB with 8 bits.
 //
 // The workspace, see [Optimizer.WorkspaceBytes], has for k = max(rows, cols) the projection and its update, 8·r·k
 // bytes; up to 1 MiB, or 256·r bytes more if r is above 2048, for parts of P and of g, and at least 4·k for the

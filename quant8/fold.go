@@ -34,7 +34,7 @@ type FoldOptions struct {
 // for each, and never holds more than one gradient: the backward pass of each micro-batch folds its
 // gradients into the moments as they arrive, and that of the last one updates the parameters. With the
 // weight n of a micro-batch, the weight N of all, and g the micro-batch's gradient times n/N the moments of
-// [AdamW] become as follows, and those of other rules likewise, by their own equations:
+// [Default] become as follows, and those of other rules likewise, by their own equations:
 //
 //	m ← β1·m + (1-β1)·g      the first
 //	m ← m + (1-β1)·g         those that follow

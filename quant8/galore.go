@@ -30,7 +30,7 @@ import (
 // Tropp 2011), which follow from Options.Seed, the name of the parameter and the number of the period. Signs are arbitrary. Where the gradient has fewer than r
 // singular values above 0, as with few tokens, the other directions are random ones, orthogonal to those that it has.
 //
-// Other parameters take Adam's step with ε in place of ε·c2. The usual rate is 0.01 for all.
+// Other parameters take the step of two moments with ε in place of ε·c2. The usual rate is 0.01 for all.
 //
 // The states are m, with a sign, and v, of r·max(rows, cols) elements each, of 32 bits if they have fewer than MinSize elements. P takes
 // 4·r·min(rows, cols) bytes with every width. A matrix of 4096×4096 takes 6.3 MB with a Rank of 128 and 32 bits,

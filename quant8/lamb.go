@@ -23,7 +23,7 @@ import (
 // size, which is rounded to float32, can in rare cases differ in its last bit. There the
 // sums take 16 bytes for every 4096 elements, up to 32 KiB, and the step waits for them.
 //
-// It has the states of [AdamW], with the same bytes and the same limits for sparse
+// It has the states of [Default], with the same bytes and the same limits for sparse
 // gradients.
 //
 // Each process must hold the whole parameter, unless Options.SumNorms adds the norms of

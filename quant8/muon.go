@@ -21,7 +21,7 @@ const (
 	// MuonOriginal is √max(1, rows/cols), as in the original implementation.
 	MuonOriginal MuonScale = iota
 	// MuonMatchAdamW is 0.2·√max(rows, cols), so that the learning rate and the weight
-	// decay of AdamW suit Muon (Liu et al. 2025, arXiv:2502.16982).
+	// decay of the default rule suit Muon (Liu et al. 2025, arXiv:2502.16982).
 	MuonMatchAdamW
 )
 
@@ -45,7 +45,7 @@ func (s MuonScale) factor(rows, cols int) float64 {
 //	p ← p·(1 - lr·wd) - lr·scale·x
 //
 // which replaces x by nearly U·Vᵀ of its singular value decomposition. Leave embeddings,
-// the last layer and vectors to another optimizer, such as AdamW.
+// the last layer and vectors to another optimizer, such as [Default].
 //
 // The state is m, with a sign. With 8 bits it takes n + 4·⌈n/Block⌉ bytes for n elements.
 // A parameter element takes 1.02 bytes with 8 bits and blocks of 256, 0.53 with 4 bits

@@ -13,7 +13,7 @@ import (
 )
 
 // Prodigy is the rule of Mishchenko and Defazio 2023, "Prodigy: An Expeditiously Adaptive Parameter-Free Learner",
-// arXiv:2306.06101, as the authors' package prodigyopt computes it. It is AdamW that finds its rate by itself: the rate
+// arXiv:2306.06101, as the authors' package prodigyopt computes it. It is the rule of [Default] that finds its rate by itself: the rate
 // follows from an estimate d of the distance between the initial parameters p0 and the solution. The rate lr of
 // [Optimizer.Advance] is usually 1, times the factor of a schedule. At step t, with r = d·lr, it computes
 //
@@ -37,7 +37,7 @@ import (
 // p·(1 - r·wd). A parameter without a gradient needs no Step: m, v, s and p then stay as they are, and it adds nothing to
 // the sums.
 //
-// The states are m, which is signed, and v; they take as many bytes as the states of [AdamW]. s and p0 - p take 8 bytes
+// The states are m, which is signed, and v; they take as many bytes as the states of [Default]. s and p0 - p take 8 bytes
 // more for every SliceP-th element, whatever the width of the states: 8 bytes an element by default, 0.73 with a SliceP
 // of 11. A [Storage] has s and p0 - p under the key "<optimizer>/<name>/factors". The sums are in float64, in the order
 // of elements and names, so that their bits depend neither on the order of steps nor on the number of workers, only on
@@ -66,7 +66,7 @@ type Prodigy struct {
 	SliceP      int     // every SliceP-th element counts in the sums; at least 1, default 1, and 11 works as well
 	// SafeguardWarmup adds d/d0·d·g to s in place of d/d0·r·g, so that a warm-up of lr does not change s.
 	SafeguardWarmup bool
-	BiasCorrection  bool // r has the bias corrections of AdamW
+	BiasCorrection  bool // r has the bias corrections of both moments
 }
 
 func (r Prodigy) equation() equation {

@@ -16,7 +16,7 @@ import (
 // known: an average of the parameters takes the place of a decay of the rate.
 //
 // There are three sequences of parameters. The model trains with y: the parameter p is y. It is evaluated and saved
-// with x, an average, which [Optimizer.Average] computes. z makes the steps of AdamW without a first moment. With the
+// with x, an average, which [Optimizer.Average] computes. z makes the steps of the default rule without a first moment. With the
 // state m = z - y and c2 = √(1-β2^t), step t computes
 //
 //	v ← β2·v + (1-β2)·g²
@@ -30,9 +30,9 @@ import (
 // to rounding, and m is small, so that few bits can hold it.
 //
 // The rate of [Optimizer.Advance] rises during a warm-up of a few percent of the steps and is then constant, 1 to 10
-// times the rate of AdamW. The authors advise a β1 of 0.9 to 0.98.
+// times the rate of other rules. The authors advise a β1 of 0.9 to 0.98.
 //
-// The states are m, which is signed, and v; they take as many bytes as the states of [AdamW], and have its limits for
+// The states are m, which is signed, and v; they take as many bytes as the states of [Default], and have its limits for
 // sparse gradients. The weights of the average take 24 bytes for all parameters together, and are saved. [SkipElement]
 // sets m to 0, so that the average of the element begins anew.
 type ScheduleFree struct {

@@ -41,7 +41,7 @@ import (
 // second on; the first leaves them as they are. The usual rate is 3e-3.
 //
 // The states of a matrix are m and v, of 32 bits whatever Options.Bits is, and L, Ql, R and Qr: 8·n bytes for n elements,
-// 8·rows² and 8·cols², and 4 for the number of steps. A matrix of 1024×1024 takes 25 MB, AdamW 8.4 MB with 32 bits. The
+// 8·rows² and 8·cols², and 4 for the number of steps. A matrix of 1024×1024 takes 25 MB, with [Default] 8.4 MB with 32 bits. The
 // states of vectors have Options.Bits.
 //
 // The workspace, see [Optimizer.WorkspaceBytes], has a copy of L, Ql, R and Qr; 16·n bytes for the gradient, its

@@ -16,8 +16,8 @@ const (
 
 // Traits is what programs ask of a rule, see [TraitsOf]. The zero value belongs to no rule.
 type Traits struct {
-	Name         string // in plans and commands, such as "adamw"; [RuleNamed] takes it
-	Title        string // in errors, saved states and the keys of a [Storage], such as "AdamW"
+	Name         string // in plans and commands; [RuleNamed] takes it
+	Title        string // in errors, saved states and the keys of a [Storage]
 	About        string // what it is good for, in help
 	Unit         Unit
 	Shards       bool    // [Optimizer.AddShard] takes any part of a parameter, without Options.SumNorms

@@ -2,7 +2,7 @@
 // with small state, pages on disk and checkpoints in the right order.
 //
 //	t, err := train.New(model, train.Options{
-//		Optimizer: quant8.AdamW{WeightDecay: 0.01}, StateBits: 8, Clip: 1,
+//		StateBits: 8, Clip: 1,
 //		Schedule:    train.Cosine(3e-4, 100, 1000),
 //		Checkpoints: train.Checkpoints{Dir: "run"}, // resumes the newest
 //	})
@@ -68,7 +68,7 @@
 //	gradients        4·n bytes; with plan.InBackward 4 bytes an element of the largest parameter, and of the next largest
 //	                 while the gradient of the largest is incomplete, such as that of a tied embedding
 //	master weights   4·n, 2·n, n or 0 bytes for parameters of 16 bits, by Options.Masters
-//	optimizer state  of AdamW 8·n bytes in 32 bits, 2.03·n in 8
+//	optimizer state  of the default rule 8·n bytes in 32 bits, 2.03·n in 8
 //
 // With Options.Shard the master weights and the state of a rank are those of its part, 1/ranks of all. With
 // plan.ShardGradients a rank holds its part of the gradients, and two buckets, or more where the gradients of several

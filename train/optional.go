@@ -39,7 +39,7 @@ type (
 
 // Matrices is a [Model] for optimizers whose Unit is quant8.Matrix, which need it. Matrix returns the
 // rows and columns of a parameter whose gradient they may project: a matrix of a layer. It returns 0, 0 for others, such
-// as embeddings, the output layer and vectors, which take AdamW.
+// as embeddings, the output layer and vectors, which take the rule of single elements.
 type Matrices interface {
 	Matrix(name string) (rows, cols int)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// Options say how a Trainer trains. The zero value is AdamW with 32-bit state at a learning rate of
+// Options say how a Trainer trains. The zero value is [quant8.Default] with 32-bit state at a learning rate of
 // 0.001, without checkpoints.
 type Options struct {
 	// Optimizer is the rule; nil is [quant8.Default]. Its [quant8.Traits] say what it goes with; see also
