@@ -190,3 +190,43 @@ func TestModelErrors(t *testing.T) {
 	_, err = m.Evaluate(ctx, Sample{X: make([]float32, 4), Y: make([]float32, 4)})
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
+
+// TestModelOnDevices: a device computes what the CPU does, up to rounding, and gives its memory back.
+func TestModelOnDevices(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
+		m, s := everything(t, Options{Seed: 3, Device: p.Dev})
+		host, _ := everything(t, Options{Seed: 3})
+		want := gradientsOf(t, host, s)
+		g := gradientsOn{}
+		for name, v := range m.Trainable() {
+			dev, free, err := snug.MakeView(v.Device(), snug.F32, v.Len())
+			require.NoError(t, err)
+			defer func() { require.NoError(t, free()) }()
+			require.NoError(t, snug.Copy(dev, make([]float32, v.Len())))
+			g[name] = dev
+		}
+		_, err := m.Backprop(context.Background(), s, 1, g)
+		require.NoError(t, err)
+		for name, v := range g {
+			got := make([]float32, v.Len())
+			require.NoError(t, snug.Copy(got, v))
+			for i := range got {
+				require.InDelta(t, want[name][i], got[i], 1e-4, "%s %d", name, i)
+			}
+		}
+		out, on := make([]float32, len(s.Tokens)*modelWidth), make([]float32, len(s.Tokens)*modelWidth)
+		require.NoError(t, host.Predict(context.Background(), out, s))
+		require.NoError(t, m.Predict(context.Background(), on, s))
+		for i := range out {
+			require.InDelta(t, out[i], on[i], 1e-4)
+		}
+		require.NoError(t, m.Close())
+	})
+}
+
+// gradientsOn is a window on a device.
+type gradientsOn map[string]snug.View
+
+func (g gradientsOn) Into(name string) (snug.View, snug.Into, error) {
+	return g[name], snug.Into{Beta: 1}, nil
+}

@@ -159,9 +159,6 @@ func (p *Pass) Failed() error {
 // Fail keeps an error that concerns the whole batch, so that it fails although the layer that computes now goes on.
 func (p *Pass) Fail(err error) { p.pool.err = cmp.Or(p.pool.err, err) }
 
-// Context returns the context of the stage.
-func (p *Pass) Context() context.Context { return p.ctx }
-
 // made reports whether NewPass or counting made a pass.
 func (p *Pass) made() bool { return p != nil && p.pool.made() }
 
