@@ -25,8 +25,8 @@
 //   - plan: predicted memory and time of training, and settings that fit a limit
 //   - meter: what holds memory during a run
 //
-// Above these, transformer has published models, train a training loop, and the program
-// cmd/snug fine-tunes within a memory limit. The guides in the folder docs begin with a goal,
+// Above these, layers has the building blocks of models, transformer published models, train a
+// training loop, and the program cmd/snug fine-tunes within a memory limit. The guides in the folder docs begin with a goal,
 // and their commands and programs are run by the tests: fine-tuning.md, which-technique.md,
 // longer-sequences.md, surviving-kills.md, many-processes.md, own-layer.md and
 // own-optimizer.md.
