@@ -6,7 +6,7 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Gather completes the parameters on all ranks. value returns a parameter of which this rank has updated its own part.
+// Gather completes the parameters on all ranks. value returns a parameter; this rank has updated its own part of it.
 // Gather replaces the other parts by those of their ranks. All ranks call Gather, after Finish or between
 // windows. Parameters are float32, float16 or bfloat16, on the Sharded's device. The gradients are gone afterwards.
 //

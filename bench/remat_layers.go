@@ -51,7 +51,7 @@ type sublayer interface {
 
 // linear is a weight of out rows and in columns.
 type linear struct {
-	rows, in, out int // of which the first are those of an activation
+	rows, in, out int // rows and in are those of an activation
 	w, dw         []float32
 }
 

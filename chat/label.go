@@ -274,7 +274,7 @@ func (l *labeler) search() {
 	}
 }
 
-// take takes the turns that {% generation %} surrounds. Each belongs to the message of which it has a part, or else to the
+// take takes the turns that {% generation %} surrounds. Each belongs to the message that has a part in it, or else to the
 // next assistant's message. What comes before the end of the generation prompt, and white space behind the end, is left
 // out, because the model does not write it.
 func (l *labeler) take() {

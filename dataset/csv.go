@@ -61,7 +61,7 @@ func (r *reader) separated(in *input, comma rune) error {
 // csvShare is how many times a row's bytes are held while it is read.
 const csvShare = 4
 
-// readCSV gives the rows of a file whose fields are separated by comma, and of which some lines were read before.
+// readCSV gives the rows of a file whose fields are separated by comma, after the lines that were read before.
 func readCSV(in io.Reader, comma rune, before int, limit int64, give func(row) error) error {
 	bounded := &boundedReader{in: &validReader{in: in}, limit: limit/csvShare + 8<<10, comma: byte(comma), line: before + 1, begun: before + 1} // which csv reads ahead
 	c := csv.NewReader(bounded)
@@ -127,7 +127,7 @@ type csvState byte
 const (
 	valueStart  csvState = iota
 	valueBlanks          // behind blanks at its start
-	valuePlain           // within a value without quotes, of which quotes are a part
+	valuePlain           // within a value that does not begin with a quote; quotes in it are text
 	valueQuoted          // within quotes
 	valueQuote           // behind a quote within quotes, which ends them unless another follows
 )

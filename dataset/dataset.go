@@ -113,7 +113,7 @@ const MaxContext = 1 << 24
 // have, unless Options.Format says it; a row of another form is an error. The labels are what the model is to write: the whole
 // text, the completion, or the assistant's turns, each with its end. With Pairs a row has a chosen and a rejected answer.
 //
-// EOS ends each text, completion and answer; the chat template ends turns. Rows of which nothing can be learned, such as
+// EOS ends each text, completion and answer; the chat template ends turns. Rows from which nothing can be learned, such as
 // conversations without an answer, are left out and counted; if no others are there, the reason is the error. What the
 // template does not write is counted in the Warnings of a [File].
 //

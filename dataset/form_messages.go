@@ -184,7 +184,7 @@ func (f *rows) turnsOf(v *view, name, role string) ([]chat.Message, error) {
 	return f.messages(name, l, mapped)
 }
 
-// answered returns the conversation of a prompt and its answer, of which only the answer is learned.
+// answered returns the conversation of a prompt and its answer. Only the answer is learned.
 func (f *rows) answered(v *view, prompt, answer string) (c chat.Conversation, err error) {
 	before, err := f.turnsOf(v, prompt, "user")
 	if err != nil {

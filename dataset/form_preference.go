@@ -348,7 +348,7 @@ func equalFields(a, b chat.Object) bool {
 	return errA == nil && errB == nil && string(x) == string(y)
 }
 
-// transcripts are dialogues as hh-rlhf has them, of which the last answer differs.
+// transcripts are dialogues as hh-rlhf has them: their last answers differ.
 var transcripts = form{
 	name: "hh-rlhf", title: "dialogues of Human and Assistant", fields: "chosen and rejected, both texts with Human: and Assistant:",
 	learned: "to prefer the chosen answer to the rejected one", pairs: true,

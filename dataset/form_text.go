@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// textForm is a plain text, all of which is learned.
+// textForm is a plain text, which is learned whole.
 var textForm = form{
 	name: "text", title: "text", fields: "text", learned: "all of the text, and its end", classes: true, beside: besideText,
 	fits: func(v *view) bool { return v.has("text") },

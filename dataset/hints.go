@@ -68,7 +68,7 @@ func (v *view) renamed(pairs bool) (list []string) {
 			list = append(list, to+"="+name)
 			name = to
 		}
-		if x == nil { // as columns of which only the names are known
+		if x == nil { // only the name of the column is known
 			x = ""
 		}
 		return name, x

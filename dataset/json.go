@@ -32,7 +32,7 @@ type decoder struct {
 	at     int    // the next byte in buffer
 	err    error  // of in
 
-	comma bool // the byte before, but for white space, is a comma
+	comma bool // the last byte that is no white space is a comma
 
 	line  int   // the number of the line at which the decoder is
 	begin int64 // the byte of the file at which this line begins

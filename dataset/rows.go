@@ -80,7 +80,7 @@ type rows struct {
 	told    bool            // Options.Format says the form
 	chats   *bool           // of texts: whether they are conversations
 	repeats map[string]bool // fields that repeat what others say
-	members map[string]bool // members of messages of which it is known whether the template writes them
+	members map[string]bool // members of messages, once it is known whether the template writes them
 	obeyed  map[string]int  // fields for the template: in how many rows it was seen that they change nothing, -1 if they do
 	found   File
 	kinds   []string // of found.Warnings
@@ -169,7 +169,7 @@ func (f *rows) toldLeft() (n int) {
 	return n
 }
 
-// written returns an error if a text of which a row is learned is empty. The row is then left out.
+// written returns an error if a text that a row is to teach is empty. The row is then left out.
 func written(name, text string) error {
 	if blank(text) {
 		return unlearnable(name + " is empty")
@@ -182,7 +182,7 @@ func blank(text string) bool {
 	return strings.IndexFunc(text, func(r rune) bool { return !unicode.IsSpace(r) && !unicode.Is(unicode.Cf, r) }) < 0
 }
 
-// drop leaves out a row of which nothing can be learned.
+// drop leaves out a row from which nothing can be learned.
 func (f *rows) drop(at string, why error) {
 	if f.first == nil {
 		f.first = fmt.Errorf("%s: %w", at, why)

@@ -22,7 +22,7 @@ type ShownText struct {
 	Labels int // tokens that are learned; a first token is none
 }
 
-// Piece is a part of a text, all of which is learned, or nothing.
+// Piece is a part of a text that is learned whole, or not at all.
 type Piece struct {
 	Text    string
 	Learned bool

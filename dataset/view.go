@@ -128,7 +128,7 @@ func (v *view) text(name string) (string, error) {
 // items takes a field that is a list, or a string with a list of JSON, as tables without lists have it.
 func (v *view) items(name string) (list, error) { return v.listOf(shortened(name), v.take(name)) }
 
-// transposed returns the objects of which an object has the members as lists, as some tables have a list of structs.
+// transposed turns an object of lists into a list of objects, as some tables store a list of structs.
 func transposed(o object) (l list, ok bool) {
 	for i, m := range o {
 		column, ok := m.value.(list)

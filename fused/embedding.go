@@ -246,8 +246,8 @@ func (j *embeddingBackwardJob) table() (m gemm.Matrix, n int) {
 	return gemm.Matrix{Data: j.dtable, Stride: j.dtable.Len()}, j.dtable.Len()
 }
 
-// The scatter is cut by the rows of the table, of which an item has every
-// scatterParts'th, so that no two items write the same row.
+// The scatter is cut by the rows of the table: an item has every scatterParts'th, so
+// that no two items write the same row.
 const scatterParts = 16
 
 func (j *embeddingBackwardJob) Run() {

@@ -363,7 +363,7 @@ func foreignTensor(name string) error {
 	return fmt.Errorf("neither A nor B nor magnitudes of a linear layer or an embedding: not supported: %w", snug.ErrConfig)
 }
 
-// describe returns the adapter of a module, of which first is A, without its elements.
+// describe returns the adapter of a module without its elements; first is A.
 func (c *AdapterOptions) describe(s *selector, w adapterWeights, module string, first amp.Tensor) (*LoRA, error) {
 	if selected, err := s.selects(module); err != nil || !selected {
 		return nil, cmp.Or(err, fmt.Errorf("the file has an adapter, which target_modules, exclude_modules and layers_to_transform do not select, "+

@@ -107,8 +107,8 @@ func parseInit(init string) (Start, error) {
 //
 // The results are those of PEFT's init_lora_weights, up to signs and rounding, except with iterations, whose subspace
 // and number of dimensions are others than PEFT's. With pissa a matrix whose smaller side is above 256 has 16
-// iterations. The fewer singular values stand out, the farther A and B are from those of a whole decomposition: of
-// random matrices, of which none does, s·B·A has 99.7 % of the sum of squares that it could have, and 94 % with 4
+// iterations. The fewer singular values stand out, the farther A and B are from those of a whole decomposition: for
+// random matrices, where none does, s·B·A has 99.7 % of the sum of squares that it could have, and 94 % with 4
 // iterations. Results are the same for equal w, Rank and init.
 //
 // A and B are f32. In host memory Start needs w as float32, which calls one after the other share; for a whole

@@ -79,7 +79,7 @@ func (sharing) engine(o *options, p added) (engine, error) {
 		}
 	}
 	if p.n%each != 0 {
-		return nil, fmt.Errorf("of %d elements, of which %d each are to share a second moment: %w", p.n, each, snug.ErrShape)
+		return nil, fmt.Errorf("of %d elements, where each %d are to share a second moment: %w", p.n, each, snug.ErrShape)
 	}
 	e := &shared{moments: p.n / each, parts: cpu.Chunks(each, grain)}
 	e.alone, e.multiple, e.factors = true, each, 4*int64(e.moments)

@@ -82,7 +82,7 @@ func (o *options) layoutOf(bits int, f *form) layout {
 	return l
 }
 
-// elements is the engine of parameters of which each element is updated by itself, or with norms of all. Other engines
+// elements is the engine of parameters whose elements are updated each by itself, or with norms of all. Other engines
 // contain it.
 type elements struct{ form }
 

@@ -216,7 +216,7 @@ func (s *soapStep) sideOf(at, n int) side {
 }
 
 // begin is the first step, which makes the bases. With the eigenvectors V of gᵀ·g, the columns of g·V are those of g·gᵀ
-// but for their lengths, so that only the eigenvectors of the shorter side are searched.
+// except for their lengths, so that only the eigenvectors of the shorter side are searched.
 func (s *soapStep) begin() error {
 	s.average()
 	rows, cols := s.q.rows, s.q.cols
@@ -373,7 +373,7 @@ func (s *side) was(i int) int {
 	return int(s.order[i])
 }
 
-// eachState calls use for each chunk with its states, of which the first is element lo. use may change them if dirty.
+// eachState calls use for each chunk with its states, from element lo on. use may change them if dirty.
 func (s *soapStep) eachState(dirty bool, use func(lo int, x state32)) error {
 	for chunk := range s.q.chunks(s.a.o.Chunk) {
 		lo, hi := cpu.Chunk(s.q.n, s.a.o.Chunk, chunk)

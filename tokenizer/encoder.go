@@ -177,7 +177,7 @@ func (e *Encoder) encode(text string) error {
 	return nil
 }
 
-// Prefix returns a beginning of a text, of about n bytes, whose ids are the first ids of the text, but for those that the
+// Prefix returns a beginning of a text, of about n bytes, whose ids are the first ids of the text, except for those that the
 // post-processor adds behind. It returns the whole text if it finds no place to cut it, as [Encoder] does, so that a caller who
 // needs few tokens of a long text can encode these alone. It holds a copy or two of n bytes.
 func (t *Tokenizer) Prefix(text string, n int, o EncodeOptions) string {

@@ -306,7 +306,7 @@ func (m *Model) SaveAdapter(dir string) error {
 	if strings.EqualFold(o.Targets.Pattern, "all-linear") {
 		o.Targets = qlora.Modules{} // which lists the modules, as PEFT does
 	}
-	if m.multimodal { // of which the part for images has modules with the same ends
+	if m.multimodal { // the part for images has modules with the same ends
 		o.Targets, o.Layers, o.LayersPattern = qlora.Modules{}, nil, nil
 	}
 	if m.vera != nil {

@@ -24,7 +24,7 @@ type family struct {
 	preset func(g plan.GPT, c *Config) bool
 
 	names names
-	// whole, unless nil, is the model for images and text of which the family is the text.
+	// whole, unless nil, is the model for images and text whose text model is the family.
 	whole *whole
 
 	// residual has the ends of the names of matrices whose initial deviation is divided by the root of the number of

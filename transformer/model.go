@@ -81,7 +81,7 @@ type Options struct {
 	Base qlora.Type
 	// Pages is a Storage for the quantized matrices, and with PageFloats for matrices in floats too. A Store of package
 	// offload is one, which holds a part of them in memory and the others on disk. A Pages of package accum is one for the
-	// ranks of data-parallel training, each of which holds a part of every matrix. nil: they are in memory.
+	// ranks of data-parallel training; each holds a part of every matrix. nil: they are in memory.
 	Pages qlora.Storage
 	// PageFloats puts into Pages what has two dimensions and is not quantized: matrices of the layers, embeddings and the
 	// head, but not adapters and their ModulesToSave. A matrix is in memory while an operation uses it. Those that train
@@ -384,7 +384,7 @@ func (m *Model) Matrix(name string) (rows, cols int) {
 
 // Block returns how many elements of a parameter share a second moment of quant8.AdamMini: those of a head of q or k, of
 // a bias one, of any other vector all, and otherwise a row as it lies in memory. One matrix for q, k and v has rows too.
-// These are the blocks of the authors' package adam-mini 1.1.1, but for a head, which has HeadDim·Dim elements here and
+// These are the blocks of the authors' package adam-mini 1.1.1, except for a head, which has HeadDim·Dim elements here and
 // Dim·Dim/Heads there: other numbers unless HeadDim is Dim/Heads. It is 0 for names that are not there. Package train
 // asks for it.
 func (m *Model) Block(name string) (elements int) {

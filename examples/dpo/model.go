@@ -9,7 +9,7 @@ import (
 )
 
 // A text has a prompt of two words, who asks and a topic, an answer of up to 6 words, and an end.
-const prompt, length = 2, 2 + 6 // length: rows of a text, of which row i predicts word i+1
+const prompt, length = 2, 2 + 6 // length: rows of a text; row i predicts word i+1
 
 // batch has pairs of texts, the chosen one first.
 type batch struct {

@@ -101,7 +101,7 @@ func run(kind qlora.Type, pretrain, finetune int) (err error) {
 		results[f].print()
 	}
 	full, low, four := results[whole], results[adapted], results[qlorad]
-	fmt.Printf("\nIn 4 bits a weight takes %.3f bits. %d parameters are trained. But for activations it is %.1f %% of full fine-tuning.\n",
+	fmt.Printf("\nIn 4 bits a weight takes %.3f bits. %d parameters are trained. Without activations it is %.1f %% of full fine-tuning.\n",
 		four.bits, four.gradients/4, 100*float64(four.kept())/float64(full.kept()))
 	fmt.Printf("4 bits change the loss by %+.4f before tuning and %+.4f after it, against adapters of the float32 base.\n", four.before-low.before, four.after-low.after)
 	if _, peak := meter.Resident(); peak > 0 {

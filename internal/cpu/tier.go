@@ -11,7 +11,7 @@ import (
 )
 
 // Tier is a set of instructions that a kernel is written for. A later tier
-// includes the earlier ones of the same architecture, but for one: Cooper Lake has
+// includes the earlier ones of the same architecture, with one exception: Cooper Lake has
 // AVX512BF16 without AVX512VBMI.
 type Tier int
 

@@ -70,7 +70,7 @@ func (d *Device) waitFor(event uintptr) error {
 	return d.check("cuStreamWaitEvent", d.api.streamWait(d.queue, event, 0))
 }
 
-// Idle reports whether all queued work is done. Its error is the error of queued work, of which AMD's driver tells nothing.
+// Idle reports whether all queued work is done. Its error is the error of queued work, which AMD's driver does not tell.
 func (d *Device) Idle() (bool, error) {
 	if err := d.enter(); err != nil {
 		return false, err

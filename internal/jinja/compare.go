@@ -147,7 +147,7 @@ func (s *state) holds(op string, a, b any) bool {
 	}
 }
 
-// notNumbers returns two numbers of which one is a NaN, which has no order.
+// notNumbers returns two numbers, one of them a NaN, which has no order.
 func notNumbers(a, b any) (x, y float64, ok bool) {
 	x, okX := numeric(a)
 	y, okY := numeric(b)

@@ -94,7 +94,7 @@ func (w way) run(loop stream, m Mix, p *byte, n, vector int) func() {
 // What the loops rely on.
 const (
 	align  = 64
-	grain  = 2048       // of which the bytes of a vector are a multiple
+	grain  = 2048       // the bytes of a vector are a multiple of it
 	margin = 17 * align // between vectors, so that they lie in other sets of the caches
 )
 

@@ -75,7 +75,7 @@ func (d *device) logLanguage() {
 	slog.Info("snug: metal: the system compiles kernels at first use", attributes...)
 }
 
-// multiprocessors stands for the cores of every GPU, of which Metal does not give the number: results are the same on all. An
+// multiprocessors stands for the number of cores of every GPU, which Metal does not give: results are the same on all. An
 // M1 has 7 or 8, an M1 Max 24 or 32, an M3 Ultra up to 80.
 const multiprocessors = 32
 

@@ -85,7 +85,7 @@ func NewFormat(values [16]float32) *Format {
 // lower of two as near.
 func NewNearestFormat(values [16]float32) *Format { return newFormat(values, blockq.FloorMidpoint) }
 
-// NewEvenFormat is NewFormat for values of which even is true of one of two neighbours: a quotient equal to their
+// NewEvenFormat is NewFormat for values where even is true of one of two neighbours: a quotient equal to their
 // midpoint gets its code. Of 0 and -0 the latter is the lower one. Only Code knows that, and no Encode.
 func NewEvenFormat(values [16]float32, even func(v float32) bool) *Format {
 	return newFormat(values, func(a, b float32) float32 {

@@ -36,7 +36,7 @@ func (c *Coef) ApplyChannels(o Operands, lo, hi int, f Channels, scratch []float
 	}
 }
 
-// subtract is for elements of one channel, of which some are skipped.
+// subtract is for elements of one channel, and skips some.
 func (c *Coef) subtract(x, g []float32, f float32) {
 	g = g[:len(x)]
 	for i, v := range x {

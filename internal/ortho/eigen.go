@@ -188,7 +188,7 @@ func Complete(q []float32, n, k int, floats []float32, doubles []float64) {
 // Refresh replaces the columns of q, which are nearly eigenvectors of a symmetric matrix a of n×n elements, by better
 // ones: the orthonormal factor of a·q, whose columns are sorted before by descending qᵀ·a·q. This is one step of the
 // power iteration. It sets order, of n elements, to which column of q was each of the new ones. It takes about 10·n³
-// floating-point operations, in float32 but for sums within 32 columns. The columns are orthonormal up to 1e-5. The
+// floating-point operations, in float32 except for sums within 32 columns. The columns are orthonormal up to 1e-5. The
 // result does not depend on the number of workers.
 func Refresh(q, a []float32, n int, order []int64, floats []float32, doubles []float64) {
 	y := floats[:n*n]

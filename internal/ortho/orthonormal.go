@@ -33,7 +33,7 @@ func orthonormalize(w []float32, n int, floats []float32, doubles []float64) {
 	}
 }
 
-// project takes from the rows of x their parts along the rows of q, of which there are k.
+// project takes from the rows of x their parts along the k rows of q.
 func project(x, q []float32, rows, n, k int, floats []float32) {
 	of := func(x []float32, stride int, trans bool) gemm.Matrix {
 		return gemm.Matrix{Data: snug.SliceView(x), Stride: stride, Trans: trans}

@@ -35,7 +35,7 @@ type Transport interface {
 	Wait() error
 	// Failed ends a call that an error of this transport has stopped, and returns the error of the call.
 	Failed(op Op, err error) error
-	// Leave takes leave of the other ranks, all of which do.
+	// Leave takes leave of the other ranks. Every rank calls it.
 	Leave() error
 }
 

@@ -47,7 +47,7 @@ type Sample struct {
 	Pieces []Piece
 }
 
-// Piece is a part of a text, all of which is learned, or nothing.
+// Piece is a part of a text that is learned whole, or not at all.
 type Piece struct {
 	Text    string
 	Learned bool

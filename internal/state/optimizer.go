@@ -31,7 +31,7 @@ type OptimizerFixed struct {
 
 // OptimizerFold is a step that several micro-batches make, one after the other: how many have come, their
 // weight and the sum of the squares of their gradients, and the weight of all. It is zeros between steps,
-// but for Norm, the norm of the gradients of the last such step.
+// except for Norm, the norm of the gradients of the last such step.
 type OptimizerFold struct {
 	Micros                       uint64
 	Weight, Total, Squares, Norm float64

@@ -17,13 +17,13 @@ func scaleF32NEON(x []float32, factor float32)
 //go:noescape
 func clampF32NEON(x []float32, limit float32)
 
-// squaresF32NEON returns sums of squares, but for the last len(x) mod 8 elements.
+// squaresF32NEON returns sums of squares, without the last len(x) mod 8 elements.
 //
 //go:noescape
 func squaresF32NEON(x []float32) (sums [32]float64)
 
 // belowF32NEON returns a number of leading elements whose magnitudes times scale have bits
-// below limit: all of them, but for the last len(x) mod 16, or those of whole blocks.
+// below limit: all except the last len(x) mod 16, or those of whole blocks.
 //
 //go:noescape
 func belowF32NEON(x []float32, scale float32, limit uint32) (count int)
@@ -49,13 +49,13 @@ func scaleF16NEON(x []snug.Float16, factor float32)
 //go:noescape
 func clampF16NEON(x []snug.Float16, limit float32)
 
-// squaresF16NEON returns sums of squares, but for the last len(x) mod 8 elements.
+// squaresF16NEON returns sums of squares, without the last len(x) mod 8 elements.
 //
 //go:noescape
 func squaresF16NEON(x []snug.Float16) (sums [32]float64)
 
 // belowF16NEON returns a number of leading elements whose magnitudes times scale have bits
-// below limit: all of them, but for the last len(x) mod 16, or those of whole blocks.
+// below limit: all except the last len(x) mod 16, or those of whole blocks.
 //
 //go:noescape
 func belowF16NEON(x []snug.Float16, scale float32, limit uint32) (count int)
@@ -81,13 +81,13 @@ func scaleBF16NEON(x []snug.BFloat16, factor float32)
 //go:noescape
 func clampBF16NEON(x []snug.BFloat16, limit float32)
 
-// squaresBF16NEON returns sums of squares, but for the last len(x) mod 8 elements.
+// squaresBF16NEON returns sums of squares, without the last len(x) mod 8 elements.
 //
 //go:noescape
 func squaresBF16NEON(x []snug.BFloat16) (sums [32]float64)
 
 // belowBF16NEON returns a number of leading elements whose magnitudes times scale have bits
-// below limit: all of them, but for the last len(x) mod 16, or those of whole blocks.
+// below limit: all except the last len(x) mod 16, or those of whole blocks.
 //
 //go:noescape
 func belowBF16NEON(x []snug.BFloat16, scale float32, limit uint32) (count int)
@@ -102,7 +102,7 @@ func accumulateBF16NEON(acc []float32, x []snug.BFloat16, alpha, beta float32)
 //go:noescape
 func assignBF16NEON(acc []float32, x []snug.BFloat16, alpha float32)
 
-// scaleSquaresF32NEON is scale and squares in one pass, but for the last len(x) mod 8
+// scaleSquaresF32NEON is scale and squares in one pass, without the last len(x) mod 8
 // elements.
 //
 //go:noescape

@@ -155,7 +155,7 @@ func (k kernels) constants() constants {
 	return c
 }
 
-// fromCell returns the codes of q but for limits beyond the first in a cell, in
+// fromCell returns the codes of q, before limits beyond the first in a cell, in
 // the lowest bytes of lanes.
 func (k kernels) fromCell(cells reg.Register, q reg.VecVirtual, c constants) reg.VecVirtual {
 	if k.Wide() {

@@ -162,7 +162,7 @@ func interleavePairs() {
 	RET()
 }
 
-// farStride is the most bytes between rows of which 64 have room in the second cache, where only some of its sets
+// farStride is the most bytes between rows at which 64 rows fit into the second cache, where only some of its sets
 // take them.
 const farStride = 8 << 10
 

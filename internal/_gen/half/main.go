@@ -165,7 +165,7 @@ func stochasticF16(s vec.Set) {
 	vec.End()
 }
 
-// limit lets NaNs pass: of two operands of which one is NaN, VMINPS and VMAXPS
+// limit lets NaNs pass: if one of two operands is NaN, VMINPS and VMAXPS
 // return the first, here the value.
 func limit(s vec.Set) {
 	name := "limit" + s.Name

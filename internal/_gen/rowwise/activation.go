@@ -220,7 +220,7 @@ func (f *function) newSlope() activation {
 	}
 }
 
-// activation computes the factor of clamped x, of which x·s is the activation, and the derivative of that, or one of the
+// activation computes the factor s of clamped x, so that x·s is the activation, and the derivative of that, or one of the
 // two.
 type activation func(x vectors) (s, slope vectors)
 

@@ -212,7 +212,7 @@ func newClampedGate(f *Func) *clampedGate {
 	return c
 }
 
-// of returns silu(t)/alpha and the derivative of silu at t, of which a large one is not infinite.
+// of returns silu(t)/alpha and the derivative of silu at t, which stays finite for large gates.
 func (c *clampedGate) of(gate V) (y, slope V) {
 	y, slope = c.V(), c.V()
 	c.Scope(func() {

@@ -91,12 +91,12 @@ func (p pass) assign() {
 }
 
 func (p pass) squares() {
-	f := p.begin("squares", "returns sums of squares, but for the last len(x) mod 8 elements.", "func(x []%s) (sums [32]float64)")
+	f := p.begin("squares", "returns sums of squares, without the last len(x) mod 8 elements.", "func(x []%s) (sums [32]float64)")
 	p.sumSquares(f, func(base R, i int) V { return f.Load(p.elem, base, i) })
 }
 
 func (p pass) scaleSquares() {
-	f := p.begin("scaleSquares", "is scale and squares in one pass, but for the last len(x) mod 8\nelements.", "func(x []%s, factor float32) (sums [32]float64)")
+	f := p.begin("scaleSquares", "is scale and squares in one pass, without the last len(x) mod 8\nelements.", "func(x []%s, factor float32) (sums [32]float64)")
 	factor := f.Scalar("factor")
 	p.sumSquares(f, func(base R, i int) V {
 		v := f.Load(p.elem, base, i)
@@ -163,7 +163,7 @@ func (p pass) sumSquares(f *Func, load func(base R, i int) V) {
 // below compares once for a block. As integers magnitudes keep their order.
 func (p pass) below() {
 	const steps = 64 // of a block, 16 elements each
-	f := p.begin("below", "returns a number of leading elements whose magnitudes times scale have bits\nbelow limit: all of them, but for the last len(x) mod 16, or those of whole blocks.",
+	f := p.begin("below", "returns a number of leading elements whose magnitudes times scale have bits\nbelow limit: all except the last len(x) mod 16, or those of whole blocks.",
 		"func(x []%s, scale float32, limit uint32) (count int)")
 	x, n := f.Param("x_base"), f.Param("x_len")
 	scale, magnitude := f.Scalar("scale"), f.Word(0x7fffffff)

@@ -90,7 +90,7 @@ func report(results []result) string {
 	b.WriteString("the memory of their blocks at launch.\n\n")
 	b.WriteString("Occupancy is the blocks that a multiprocessor holds at a time × the warps of a block of the most threads, on\n")
 	fmt.Fprintf(&b, "sm_%s: what its warps (64), blocks (32), registers (65,536) and shared memory (164, 228 and\n", strings.Join(occupied, " / sm_"))
-	b.WriteString("228 KiB, of which every block takes one more than the table says) leave.\n")
+	b.WriteString("228 KiB; every block takes one more than the table says) leave.\n")
 	for _, r := range results {
 		fmt.Fprintf(&b, "\n## %s: %s bytes\n\n", r.module.Name(), grouped(len(r.image)))
 		b.WriteString("| kernel | registers | shared memory | stack | spill stores | spill loads | occupancy |\n|---|---|---|---|---|---|---|\n")
