@@ -262,7 +262,7 @@ func TestAdamMiniErrors(t *testing.T) {
 	}
 	err := newWith(t, AdamMini{}, with(300), nil).Add("w", 1000)
 	require.ErrorIs(t, err, snug.ErrShape)
-	require.ErrorContains(t, err, "of 1000 elements, of which 300 each are to share a second moment")
+	require.ErrorContains(t, err, "of 1000 elements, where each 300 are to share a second moment")
 	require.False(t, TraitsOf(AdamMini{}).Folds)
 	require.EqualValues(t, 4*10*20+4*10, StateBytes(AdamMini{}, Options{}, 10, 20))
 	require.EqualValues(t, 4*200+4, StateBytes(AdamMini{}, Options{}, 200))
