@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/snug-ml/snug"
@@ -24,6 +25,7 @@ func (o *Options) Follow(p plan.Plan) error {
 }
 
 func (o *Options) follow(t plan.Task, r plan.Run) error {
+	t.Optimizer, t.Ranks = cmp.Or(t.Optimizer, quant8.TraitsOf(quant8.Default()).Name), max(1, t.Ranks)
 	rule, err := quant8.RuleNamed(t.Optimizer)
 	if err != nil {
 		return err

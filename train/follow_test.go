@@ -115,7 +115,7 @@ func TestFollow(t *testing.T) {
 		"adapters": {p, &transformer.Options{Adapter: &qlora.AdapterOptions{}}},
 		"ranks":    {p, &Options{Ranks: Ranks{Reducer: ranks[0]}}},
 		"storage":  {paged, &Options{}},
-		"no task":  {plan.Plan{}, &Options{}},
+		"unknown":  {plan.Plan{Task: plan.Task{Optimizer: "unknown"}}, &Options{}},
 	} {
 		t.Run(name, func(t *testing.T) { require.ErrorIs(t, c.plan.Apply(c.to), snug.ErrConfig) })
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/snug-ml/snug/internal/text"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -42,26 +43,13 @@ func newTrainer(dev *snug.Device, c config, data *text.Corpus, pages string, sav
 	if t.meter, err = meter.New(meter.Options{Limits: [meter.Tiers]int64{c.limit}, Samples: 256}); err != nil {
 		return t, err
 	}
-	t.model, err = transformer.New(c.architecture(), transformer.Options{
-		DType: c.policy.Compute, Device: dev, Seed: c.seed, LossRows: c.lossRows, Losses: &t.losses, Monitor: t.meter, PlainAttention: !c.on[useAttention],
-	})
+	run, _, err := c.predict()
 	if err != nil {
 		return t, err
 	}
-	recompute, err := c.plan()
-	if err != nil {
-		return t, err
-	}
-	if err := t.model.SetPlan(recompute); err != nil {
-		return t, err
-	}
-	if err := t.model.Reserve(c.batch().Micro, c.context); err != nil {
-		return t, err
-	}
+	model := transformer.Options{Device: dev, Seed: c.seed, Losses: &t.losses, Monitor: t.meter}
 	o := train.Options{
-		Optimizer: c.optimizer(), StateBits: c.stateBits(), Chunk: c.chunk,
-		Schedule: c.learningRate, Clip: 1, Fill: t.model.FirstValues, Monitor: t.meter,
-		Ranks:  train.Ranks{Reducer: c.reducer, Bucket: bucket, Shard: c.shard},
+		Optimizer: c.optimizer(), Schedule: c.learningRate, Clip: 1, Monitor: t.meter, Ranks: train.Ranks{Reducer: c.reducer},
 		Losses: &t.losses, Measure: c.poison > 0, // names the micro-batch of a NaN
 	}
 	if c.on[useAMP] {
@@ -73,6 +61,16 @@ func newTrainer(dev *snug.Device, c config, data *text.Corpus, pages string, sav
 		}
 		o.Storage = t.store
 	}
+	if err := (plan.Plan{Task: c.task(), Run: run}).Apply(&model, &o); err != nil {
+		return t, err
+	}
+	if t.model, err = transformer.New(c.architecture(), model); err != nil {
+		return t, err
+	}
+	if err := t.model.Reserve(c.batch().Micro, c.context); err != nil {
+		return t, err
+	}
+	o.Fill = t.model.FirstValues
 	if saved != nil || c.rank() > 0 && c.saves {
 		o.Folder, o.SaveEvery, o.About = saved, c.saveEvery, c.about(data)
 	}
