@@ -14,7 +14,7 @@ type Adapter struct {
 	*qlora.LoRA
 	ParamA, ParamB, ParamM *Param      // ParamM: magnitudes, nil without DoRA
 	DoRA                   *qlora.DoRA // nil without DoRA
-	VeRA                   *qlora.VeRA // of which the values of ParamA and ParamB are the vectors d and b, else nil
+	VeRA                   *qlora.VeRA // else nil; the values of ParamA and ParamB are its vectors d and b
 	Number                 uint64      // of the adapter in its model, below 2^16, which determines its dropout
 
 	updated uint64 // Number of the pass that computed the norms of DoRA

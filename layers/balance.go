@@ -9,9 +9,11 @@ import (
 
 // Balance is the loss that balances the load of experts, see [fused.AuxLoss], of all layers that share it. The forward pass counts
 // how often each expert was chosen in all layers together, and adds up the scores of each expert. The gradient of the loss follows
-// from these sums once the last layer has run forward. Who runs the layers calls Begin before, Loss between forward and backward,
-// and End after.
+// from these sums once the last layer has run forward. A [Model] adds it to its loss; who runs layers otherwise calls Begin before,
+// Loss between forward and backward, and End after.
 type Balance struct {
+	Factor float64 // of the loss
+
 	on           bool
 	counts       []int64 // rows of each expert
 	rows         int     // of all layers
@@ -61,15 +63,15 @@ func (b *Experts) add(p *Pass, logits *Tensor) {
 	})
 }
 
-// Loss returns the balancing loss, 0 where Begin was not called. The gradients that follow are those of factor times it.
-func (b *Balance) Loss(factor float32) (loss float64, err error) {
+// Loss returns Factor times the balancing loss, 0 where Begin was not called. The gradients that follow are those of scale times it.
+func (b *Balance) Loss(scale float32) (loss float64, err error) {
 	if b == nil || !b.on {
 		return 0, nil
 	}
 	err = snug.Copy(b.scores, b.sums.v)
-	loss, e := fused.AuxLoss(b.coefficients, b.scores, b.counts, b.rows, factor)
+	loss, e := fused.AuxLoss(b.coefficients, b.scores, b.counts, b.rows, scale*float32(b.Factor))
 	b.derivatives = b.coefficients
-	return loss, cmp.Or(err, e)
+	return b.Factor * loss, cmp.Or(err, e)
 }
 
 // End ends a pass.

@@ -31,6 +31,6 @@
 // # Types and devices
 //
 // Weights, activations and their gradients have the DType of the [Options]; sums, statistics and gradients of parameters are float32.
-// Layers run on any device; [Elementwise] runs on the CPU in float32. A matrix of a [Linear] may be in 4 or 8 bits (Frozen, with a
-// Weight of which Quantized is set), have an [Adapter] of package qlora, or lie in [Pages].
+// Layers run on any device; [Elementwise] runs on the CPU in float32. A matrix of a [Linear] may be in 4 or 8 bits (Frozen, and the
+// Quantized of its Weight), have an [Adapter] of package qlora, or lie in [Pages].
 package layers

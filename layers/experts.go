@@ -8,8 +8,8 @@ import (
 	"github.com/snug-ml/snug/fused"
 )
 
-// Experts is a mixture of experts (Shazeer et al. 2017, arXiv:1701.06538), MLPs with a gate of which a router chooses a few for
-// each row:
+// Experts is a mixture of experts (Shazeer et al. 2017, arXiv:1701.06538), MLPs with a gate. For each row a router chooses a few
+// of them:
 //
 //	y = x + Σ weight·down(act(gate·h)·up·h)   over the experts that the router chooses for a row, h = norm(x)
 //
@@ -34,7 +34,7 @@ type Experts struct {
 // Expert has the matrices of an expert: gate and up, and down.
 type Expert struct{ In, Down []Linear }
 
-// NewExperts returns Experts with an RMSNorm, of which the router chooses so many for each row by a softmax, without biases. Its
+// NewExperts returns Experts with an RMSNorm, without biases. For each row the router chooses so many by a softmax. Its
 // parameters are name.norm, name.router, and for each expert name.0.gate, name.0.up and name.0.down, which begins as 0.
 func NewExperts(name string, width, hidden, count, chosen int) *Experts {
 	b := &Experts{

@@ -84,8 +84,8 @@ func (l MSE) Backward(p *Pass, y *Tensor, s Sample, scale float32) (*Tensor, fus
 	return d, loss
 }
 
-// CrossEntropy is the cross-entropy against Sample.Labels of the logits y·Headᵀ, of which never more exist than those of some
-// rows, see [fused.CrossEntropy]. Negative labels are ignored.
+// CrossEntropy is the cross-entropy against Sample.Labels of the logits y·Headᵀ. The logits of some rows exist at a
+// time, see [fused.CrossEntropy]. Negative labels are ignored.
 type CrossEntropy struct {
 	Head *Param // [classes, width]; the Table of an [Embedding] ties them
 }

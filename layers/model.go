@@ -1,11 +1,13 @@
 package layers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
@@ -39,6 +41,8 @@ type Model struct {
 	chain  *remat.Chain[*Tensor, Saved]
 	runner *remat.Runner[*Tensor, Saved]
 	width  int // of the input
+
+	balances []*Balance // of the layers, each once
 }
 
 // NewModel returns a model of layers for inputs of so many elements a row; width is 0 where the first layer is an [Embedding]. It
@@ -68,6 +72,12 @@ func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
 	}
 	for _, l := range list {
 		m.chain.Stages = append(m.chain.Stages, stage{l, p})
+		if e, is := l.(*Experts); is && e.Balance != nil && !slices.Contains(m.balances, e.Balance) {
+			m.balances = append(m.balances, e.Balance)
+			if err := e.Balance.Grow(p, len(e.Experts)); err != nil {
+				return nil, errors.Join(fmt.Errorf("layers: NewModel: %w", err), m.Close())
+			}
+		}
 	}
 	if err := m.SetPlan(remat.Plan{}); err != nil {
 		return nil, errors.Join(err, m.Close())
@@ -267,9 +277,20 @@ func (m *Model) Backprop(ctx context.Context, s Sample, scale float32, w Window)
 	x, err := m.begin(s)
 	if err == nil && m.Weight(s) > 0 {
 		m.pass.Window = w
+		for _, b := range m.balances {
+			defer b.End()
+			err = cmp.Or(err, b.Begin())
+		}
+	}
+	if err == nil && m.pass.Window != nil {
 		_, m.Report, err = m.runner.Run(ctx, x, func(y *Tensor) (d *Tensor, err error) {
 			d, loss = m.loss.Backward(m.pass.Start(ctx), y, s, scale)
-			return d, m.pass.Failed()
+			for _, b := range m.balances {
+				balance, e := b.Loss(scale)
+				loss.Sum += balance * loss.Weight
+				err = cmp.Or(err, e)
+			}
+			return d, cmp.Or(err, m.pass.Failed())
 		})
 	}
 	if err != nil {
@@ -324,6 +345,9 @@ func (m *Model) eval(ctx context.Context, s Sample, do func(y *Tensor) error) er
 func (m *Model) Close() (err error) {
 	if m == nil || m.pass == nil {
 		return nil
+	}
+	for _, b := range m.balances {
+		err = errors.Join(err, b.Close())
 	}
 	for _, free := range m.free {
 		err = errors.Join(err, free())

@@ -23,8 +23,10 @@ func everything(t testing.TB, o Options) (*Model, Sample) {
 	table := NewEmbedding("table", modelTokens, modelWidth)
 	a := NewAttention("attention", modelWidth, 2, 1)
 	a.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 100, Dim: 4}, o.Device)
-	m, err := NewModel(0, &CrossEntropy{Head: table.Table}, o, table, a, Dropout{P: 0.3, Number: 1}, NewMLP("mlp", modelWidth, 12, SiLU, true),
-		NewExperts("experts", modelWidth, 6, 3, 2), Residual{Sequential{NewLayerNorm("norm", modelWidth), NewLinear("linear", modelWidth, modelWidth, true), GELU}})
+	e := NewExperts("experts", modelWidth, 6, 3, 2)
+	e.Balance = &Balance{Factor: 0.1}
+	m, err := NewModel(0, &CrossEntropy{Head: table.Table}, o, table, a, Dropout{P: 0.3, Number: 1}, NewMLP("mlp", modelWidth, 12, SiLU, true), e,
+		Residual{Sequential{NewLayerNorm("norm", modelWidth), NewLinear("linear", modelWidth, modelWidth, true), GELU}})
 	require.NoError(t, err)
 	s := Sample{Sequences: 2, Draw: 7}
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -74,6 +76,42 @@ func TestModelRecomputes(t *testing.T) {
 				require.Equal(t, predicted.Peak, m.Report.Peak)
 			}
 		})
+	}
+}
+
+// TestBalance: the loss of Backprop is that of Evaluate without dropout and the balancing loss, and its gradients are those of
+// differences.
+func TestBalance(t *testing.T) {
+	e := NewExperts("experts", 4, 6, 3, 2)
+	e.Balance = &Balance{Factor: 0.5}
+	m, err := NewModel(4, MSE{}, Options{Seed: 1}, e)
+	require.NoError(t, err)
+	rng := rand.New(rand.NewPCG(1, 1))
+	var s Sample
+	for range 4 * 12 {
+		s.X, s.Y = append(s.X, float32(rng.NormFloat64())), append(s.Y, 0)
+	}
+	loss := func() float64 {
+		g := gradients{}
+		for name, v := range m.Trainable() {
+			g[name] = make([]float32, v.Len())
+		}
+		l, err := m.Backprop(context.Background(), s, 1, g)
+		require.NoError(t, err)
+		return l.Mean()
+	}
+	plain, err := m.Evaluate(context.Background(), s)
+	require.NoError(t, err)
+	require.Greater(t, loss(), plain.Mean())
+	router, g := e.Router.Weight.Value.Float32s(), gradientsOf(t, m, s)["experts.router.weight"]
+	for i, w := range router {
+		const h = 1e-4 // within which no row changes its experts
+		router[i] = w + h
+		up := loss()
+		router[i] = w - h
+		down := loss()
+		router[i] = w
+		require.InDelta(t, (up-down)/(2*h), g[i], 5e-3)
 	}
 }
 

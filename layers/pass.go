@@ -44,7 +44,7 @@ type Batch struct {
 	Draw      uint64  // with Options.Seed it determines the random numbers of dropout; below 2^48
 }
 
-// Shape sets the rows and sequences, and the positions of rows: sequences of equal length, of which 0 is 1, or with starts of
+// Shape sets the rows and sequences, and the positions of rows: so many sequences of equal length (0 is 1), or with starts of
 // different ones. The error wraps [snug.ErrShape].
 func (c *Batch) Shape(rows, sequences int, starts []int) error {
 	if err := c.shape(rows, sequences, starts); err != nil {

@@ -54,7 +54,7 @@ const (
 // batches of different lengths share it.
 type pool struct {
 	dev     *snug.Device
-	monitor *meter.Monitor // counts tensors in use, unless nil,
+	monitor *meter.Monitor // counts tensors in use, unless nil
 	holder  *meter.Holder  // for what computes now
 	counts  bool           // tensors have no memory: their bytes are counted
 	rows    int            // rows of a tensor: of the current batch, or of a part of it
@@ -228,8 +228,7 @@ func (p *pool) Measure(do func()) int64 {
 	return most
 }
 
-// Used returns the bytes of tensors in use, Peak the most since the batch began, and Held the bytes of all buffers, in
-// use or not.
+// Used returns the bytes of tensors in use.
 func (p *pool) Used() int64 { return p.used }
 
 // Peak returns the most bytes of tensors that were in use at a time since the batch began.

@@ -13,12 +13,12 @@ const WholeRows = 2048
 // tileCount returns in how many tiles a batch of so many rows is cut.
 func tileCount(rows, tiles int) int { return min(max(1, tiles), (rows-1)/WholeRows+1) }
 
-// TileRows returns the rows of the largest of up to so many tiles of a batch. The others have one row less at most.
+// tileRows returns the rows of the largest of up to so many tiles of a batch. The others have one row less at most.
 // There is at most one tile for every 2048 rows begun.
-func TileRows(rows, tiles int) int { return (rows-1)/tileCount(rows, tiles) + 1 }
+func tileRows(rows, tiles int) int { return (rows-1)/tileCount(rows, tiles) + 1 }
 
 // tileRoom returns the most rows of a tile in a batch of up to so many rows.
-func tileRoom(rows, tiles int) int { return max(min(rows, WholeRows), TileRows(rows, tiles)) }
+func tileRoom(rows, tiles int) int { return max(min(rows, WholeRows), tileRows(rows, tiles)) }
 
 // tiled reports whether MLPs run in tiles.
 func (p *Pass) tiled() bool { return p.Tiles > 1 }

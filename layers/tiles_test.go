@@ -10,7 +10,7 @@ import (
 func TestTileSizes(t *testing.T) {
 	for _, rows := range []int{1, 1024, 2047, 2048, 2049, 4096, 4097, 32768, math.MaxInt32} {
 		for _, tiles := range []int{0, 1, 2, 3, 16, 1 << 28} {
-			n, most := tileCount(rows, tiles), TileRows(rows, tiles)
+			n, most := tileCount(rows, tiles), tileRows(rows, tiles)
 			require.LessOrEqual(t, n, max(1, tiles))
 			require.GreaterOrEqual(t, int64(n)*int64(most), int64(rows))
 			if n > 1 {
@@ -20,7 +20,7 @@ func TestTileSizes(t *testing.T) {
 				require.Equal(t, max(1, tiles), n)
 			}
 			for _, shorter := range []int{1, 2048, 2049, 3000, 4096, rows - 1, rows} {
-				require.GreaterOrEqual(t, tileRoom(rows, tiles), TileRows(min(max(shorter, 1), rows), tiles))
+				require.GreaterOrEqual(t, tileRoom(rows, tiles), tileRows(min(max(shorter, 1), rows), tiles))
 			}
 		}
 	}

@@ -127,6 +127,7 @@ func (m *Model) prepare(n, most int) error {
 		}
 	}
 	if m.config.Experts.RouterLoss != 0 {
+		m.balance.Factor = m.config.Experts.RouterLoss
 		if err := m.balance.Grow(m.pass, m.config.Experts.Count); err != nil {
 			return err
 		}

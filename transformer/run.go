@@ -136,9 +136,8 @@ func (m *Model) lossAndGradient(y *tensor) (*tensor, error) {
 		if err != nil {
 			return err
 		}
-		factor := m.config.Experts.RouterLoss
-		balance, err := m.balance.Loss(c.whole * float32(factor))
-		c.loss.Sum += factor * balance * c.loss.Weight
+		balance, err := m.balance.Loss(c.whole)
+		c.loss.Sum += balance * c.loss.Weight
 		return err
 	})
 }
