@@ -117,12 +117,17 @@ func TestHostAndDiskCountInChoices(t *testing.T) {
 
 // TestChoicesThatFit: the same for small tasks of all kinds, under limits of all tiers.
 func TestChoicesThatFit(t *testing.T) {
-	checks := flag.Lookup("rapid.checks")
-	if checks.Value.String() == checks.DefValue { // each searches for up to a second
-		require.NoError(t, checks.Value.Set("30"))
-		defer func() { require.NoError(t, checks.Value.Set(checks.DefValue)) }()
-	}
+	fewDraws(t)
 	rapid.Check(t, propertyChoices)
+}
+
+// fewDraws lets the properties of a test draw 30 times, unless a flag says how often: each searches for up to a second.
+func fewDraws(t *testing.T) {
+	checks := flag.Lookup("rapid.checks")
+	if checks.Value.String() == checks.DefValue {
+		require.NoError(t, checks.Value.Set("30"))
+		t.Cleanup(func() { require.NoError(t, checks.Value.Set(checks.DefValue)) })
+	}
 }
 
 func FuzzChoices(f *testing.F) { f.Fuzz(rapid.MakeFuzz(propertyChoices)) }
@@ -381,7 +386,8 @@ func drawTask(t *rapid.T) Task {
 		Model: m, Device: d, Batch: rapid.IntRange(1, 40).Draw(t, "batch"), Rank: rapid.SampledFrom([]int{0, 0, 4}).Draw(t, "rank"),
 		Chunk: 4096, Optimizer: rapid.SampledFrom(Optimizers()).Draw(t, "optimizer"), Own: rapid.Bool().Draw(t, "own"),
 	}
-	task.Own = task.Own || !d.Unified && !task.traits().Devices
+	traits := task.traits()
+	task.Own = task.Own || !d.Unified && !traits.Devices || traits.MatricesOnly && task.Rank == 0
 	return task
 }
 
@@ -410,12 +416,10 @@ func propertyMonotone(t *rapid.T) {
 
 func TestMoreMemoryIsNeverSlower(t *testing.T) {
 	t.Parallel() // with TestPlansOfGuides, the other test that takes long
-	drawn := 0
-	rapid.Check(t, func(t *rapid.T) {
-		if drawn++; drawn <= 12 || kerneltest.Full() {
-			propertyMonotone(t)
-		}
-	})
+	if !kerneltest.Full() {
+		fewDraws(t)
+	}
+	rapid.Check(t, propertyMonotone)
 }
 
 func FuzzFit(f *testing.F) { f.Fuzz(rapid.MakeFuzz(propertyMonotone)) }

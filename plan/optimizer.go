@@ -56,6 +56,20 @@ func (t Task) forwardOnly() bool { return t.traits().ForwardOnly }
 type stateSize struct {
 	state, workspace int64
 	operations       float64
+	sizes
+}
+
+// sizes are the elements of all parameters, of the trained ones and of the largest of these, the number of the trained
+// ones, and the pages of a file with a value for each of their elements.
+type sizes struct{ all, trained, largest, params, pages int64 }
+
+func (t Task) sizes() (s sizes) {
+	s.all, s.trained, s.largest = t.counts()
+	for p := range t.trained() {
+		s.params += int64(p.times)
+		s.pages += int64(p.times) * ((p.len()+int64(t.Chunk)-1)/int64(t.Chunk) + 1)
+	}
+	return s
 }
 
 // width returns the bits of a state.
@@ -75,7 +89,7 @@ func width(bits int) int {
 func (t Task) stateBytes(bits int) (stateSize, error) {
 	traits := t.traits()
 	if traits.ForwardOnly {
-		return stateSize{}, nil
+		return stateSize{sizes: t.sizes()}, nil
 	}
 	shared := 0 // elements of a block of the next parameter
 	options := quant8.Options{Bits: width(bits), Chunk: t.Chunk, Params: func(string) quant8.ParamOptions {
@@ -120,7 +134,7 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 			}
 		}
 	}
-	size := stateSize{opt.StateBytes(), opt.WorkspaceBytes(), opt.Operations()}
+	size := stateSize{opt.StateBytes(), opt.WorkspaceBytes(), opt.Operations(), t.sizes()}
 	if rest != opt {
 		size.state += rest.StateBytes()
 	}

@@ -130,11 +130,8 @@ func (f fixed) seconds(t Task, r Run, w work) float64 {
 // times.
 func (t Task) fixed(r Run, o stateSize) (f fixed) {
 	f.scratch = o.workspace + t.wholeBytes(r)
-	all, trained, largest := t.counts()
-	f.trained = trained
-	for p := range t.trained() {
-		f.params += int64(p.times)
-	}
+	all, trained, largest := o.all, o.trained, o.largest
+	f.trained, f.params = trained, o.params
 	masters := t.part(r.Shard != Replicate, t.masterBytes(r)*t.mastered(trained))
 	o.state = t.part(r.Shard != Replicate, o.state)
 	host := meter.OnHost
@@ -143,9 +140,9 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 	}
 
 	f.weights = t.weightBytes(r, all, trained)
-	w := t.pagedWeights(r)
-	if r.WeightsOn == meter.OnDevice {
-		w = paging{}
+	w := paging{}
+	if r.WeightsOn != meter.OnDevice {
+		w = t.pagedWeights(r)
 	}
 	here := int64(0)
 	if f.held = w.held; r.LayersHeld > 0 {
@@ -187,7 +184,7 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 		f.usage[host][meter.State] += o.state
 	case meter.OnDisk:
 		f.usage[meter.OnDisk][meter.Masters] += masters
-		f.usage[meter.OnDisk][meter.State] += o.state + t.filePadding(masters > 0)
+		f.usage[meter.OnDisk][meter.State] += o.state + filePadding(o.pages, masters > 0)
 		f.usage[host][meter.State] += min(r.Cache, masters+o.state)
 	}
 	f.times(t, r, masters+o.state, trained, t.part(r.Shard != Replicate, trained))

@@ -129,11 +129,7 @@ func (t Task) pagedWeights(r Run) (w paging) {
 const fileAlign = 4096
 
 // filePadding returns the bytes by which the pages of state, and of masters, are rounded up at most.
-func (t Task) filePadding(masters bool) int64 {
-	pages := int64(0)
-	for p := range t.trained() {
-		pages += int64(p.times) * ((p.len()+int64(t.Chunk)-1)/int64(t.Chunk) + 1)
-	}
+func filePadding(pages int64, masters bool) int64 {
 	if masters {
 		pages *= 2
 	}
