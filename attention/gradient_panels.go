@@ -4,7 +4,6 @@ import (
 	"unsafe"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/rowwise"
 )
@@ -107,13 +106,12 @@ func ones(n int) uint32 { return uint32(1<<min(max(n, 0), 32) - 1) }
 // panelGrads computes p and ds of the block in panels.
 func (g *gradients) panelGrads(q0 int) {
 	c, p, k := g.scorer.c, &g.panels, rowwise.Pairs.Best()
-	mul := gemm.Registry.Best().Pairs.Mul
 	g.setMasks(q0)
 	across := p.rows * panel
 	for i := 0; i < p.rows; i += panel {
 		x, dp := g.pTile.from(i), g.dsTile.from(i)
-		mul(p.q.from(p.row+i, 0), p.k.from(p.keys0, 0), x.x, panel, p.depth/panel, p.k.depth/panel, 0, panel*p.k.depth, panel, x.stride, false, nil)
-		mul(p.dout.from(p.row+i, 0), p.v.from(p.keys0, 0), dp.x, panel, p.depth/panel, p.v.depth/panel, 0, panel*p.v.depth, panel, dp.stride, false, nil)
+		mulPanels(x.left(p.depth), p.q.from(p.row+i, 0), p.k, p.keys0, 0, p.k.depth, false)
+		mulPanels(dp.left(p.depth), p.dout.from(p.row+i, 0), p.v, p.keys0, 0, p.v.depth, false)
 		at := p.row + i
 		k.GradRows(rowwise.PairGrads{
 			Masks: p.masks[i*masksRow:], MaskRow: masksRow,
@@ -127,8 +125,7 @@ func (g *gradients) panelGrads(q0 int) {
 func (g *gradients) addQueryPanels(dq tile) {
 	p := &g.panels
 	for i := 0; i < p.rows; i += panel {
-		gemm.Registry.Best().Pairs.Mul(p.ds[i*p.depth:], p.kAcross.from(0, p.keys0), dq.from(p.row+i).x, panel,
-			cpu.Chunks(dq.cols, panel), p.depth/panel, 0, panel*p.kAcross.depth, panel, dq.stride, true, nil)
+		mulPanels(dq.from(p.row+i), p.ds[i*p.depth:], p.kAcross, 0, p.keys0, p.depth, true)
 	}
 }
 
@@ -142,8 +139,7 @@ func (g *gradients) addKeyPanels(dk, dv tile) {
 	}{{p.p, p.doutAcross, dv}, {p.dsAcross, p.qAcross, dk}} {
 		gemm.Registry.Best().Pairs.Transpose(f.weights[:p.depth*p.rows])
 		for j := 0; j < p.depth; j += panel {
-			gemm.Registry.Best().Pairs.Mul(f.weights[j*p.rows:], f.x.from(0, p.row), f.to.from(p.keys0+j).x, panel,
-				cpu.Chunks(f.to.cols, panel), p.rows/panel, 0, panel*f.x.depth, panel, f.to.stride, true, nil)
+			mulPanels(f.to.from(p.keys0+j), f.weights[j*p.rows:], f.x, 0, p.row, p.rows, true)
 		}
 	}
 }

@@ -139,13 +139,19 @@ func (p *keyPanels) multiply(dst tile, q factor, k factor, from, to int) {
 // logitPairs sets dst to the products of some panels of queries and the keys from to to-1.
 func (p *keyPanels) logitPairs(dst tile, q panels, row, rows, from, to int) {
 	for i := 0; i < rows; i += panel {
-		gemm.Registry.Best().Pairs.Mul(q.from(row+i, 0), p.k.from(from, 0), dst.x[i*dst.stride:], panel,
-			cpu.Chunks(to-from, panel), p.k.depth/panel, 0, panel*p.k.depth, panel, dst.stride, false, nil)
+		mulPanels(dst.from(i).left(to-from), q.from(row+i, 0), p.k, from, 0, p.k.depth, false)
 	}
 }
 
 // addPairs adds the products of a panel of weights and the values from to to-1 to dst.
 func (p *keyPanels) addPairs(dst tile, weights []uint16, from, to int) {
-	gemm.Registry.Best().Pairs.Mul(weights, p.v.from(0, from), dst.x, panel,
-		cpu.Chunks(dst.cols, panel), cpu.Chunks(to-from, panel), 0, panel*p.v.depth, panel, dst.stride, true, nil)
+	mulPanels(dst, weights, p.v, 0, from, to-from, true)
+}
+
+// mulPanels sets dst, or adds to it, the product of a panel a with lines of b, from one and from a depth of it on.
+func mulPanels(dst tile, a []uint16, b panels, line, from, depth int, add bool) {
+	gemm.Registry.Best().Pairs.Mul(gemm.PanelProduct{
+		A: a, B: b.from(line, from), C: dst.x, Rows: panel, Count: cpu.Chunks(dst.cols, panel), Steps: cpu.Chunks(depth, panel),
+		NextB: panel * b.depth, NextC: panel, StrideC: dst.stride, Add: add,
+	})
 }

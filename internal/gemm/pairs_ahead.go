@@ -26,19 +26,19 @@ const aheadFloats = 16
 
 // next returns what to fetch during a strip: the operand of the one that the worker is likely to take next.
 func (p *pairs) next(strip int) Ahead {
-	k0, k1 := p.k0, p.k1
+	k0, k1 := p.pc, p.pcEnd
 	strip += min(runtime.GOMAXPROCS(0), p.strips)
 	if strip >= p.strips {
 		strip -= p.strips
-		if p.at+p.n == p.lines {
-			k0, k1 = k1, min(k1+p.depth, p.k)
+		if p.jc+p.jcLines == p.lines {
+			k0, k1 = k1, min(k1+p.kc, p.k)
 		}
 	}
-	m, lo := p.b, strip*p.strip
+	m, lo := p.b, strip*p.mc
 	if !p.sharesA {
 		m = p.a
 	}
-	lines, depth := min(p.strip, p.ownLines-lo), k1-k0
+	lines, depth := min(p.mc, p.ownLines-lo), k1-k0
 	if depth <= 0 || depth*lines > aheadLen {
 		return Ahead{at: uintptr(unsafe.Pointer(&p.packed[0])), pairs: 1, left: 1, rows: 1}
 	}

@@ -11,9 +11,9 @@ import (
 // amxPairs multiplies with tiles.
 func amxPairs() *Pairs {
 	p := packedPairs()
-	p.Rows, p.LeastPanels = panelLines, 2
-	p.Mul = func(a, b []uint16, c []float32, _, panels, steps, nextA, nextB, nextC, rowC int, add bool, _ *Ahead) {
-		mulAMX(&a[0], &b[0], &c[0], panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, oneIf(add))
+	p.Rows, p.LeastPanels = mr, 2
+	p.Mul = func(p PanelProduct) {
+		mulAMX(&p.A[0], &p.B[0], &p.C[0], p.Count, p.Steps, 2*p.NextA, 2*p.NextB, 4*p.NextC, 4*p.StrideC, oneIf(p.Add))
 	}
 	return p
 }
@@ -22,11 +22,11 @@ func amxPairs() *Pairs {
 func dotPairs() *Pairs {
 	p := packedPairs()
 	p.Rows, p.LeastPanels = 8, 1
-	p.Mul = func(a, b []uint16, c []float32, rows, panels, steps, nextA, nextB, nextC, rowC int, add bool, ahead *Ahead) {
-		mulDotF32(&a[0], &b[0], &c[0], rows, panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, oneIf(add), (*[6]int)(unsafe.Pointer(ahead)))
+	p.Mul = func(p PanelProduct) {
+		mulDotF32(&p.A[0], &p.B[0], &p.C[0], p.Rows, p.Count, p.Steps, 2*p.NextA, 2*p.NextB, 4*p.NextC, 4*p.StrideC, oneIf(p.Add), (*[6]int)(unsafe.Pointer(p.Ahead)))
 	}
-	p.MulBF16 = func(a, b, c []uint16, rows, panels, steps, nextA, nextB, nextC, rowC int, ahead *Ahead) {
-		mulDotBF16(&a[0], &b[0], &c[0], rows, panels, steps, 2*nextA, 2*nextB, 2*nextC, 2*rowC, (*[6]int)(unsafe.Pointer(ahead)))
+	p.MulBF16 = func(p PanelProduct, c []uint16) {
+		mulDotBF16(&p.A[0], &p.B[0], &c[0], p.Rows, p.Count, p.Steps, 2*p.NextA, 2*p.NextB, 2*p.NextC, 2*p.StrideC, (*[6]int)(unsafe.Pointer(p.Ahead)))
 	}
 	return p
 }
@@ -45,11 +45,11 @@ func packedPairs() *Pairs {
 		LinesB: eachPanel(transposePanel),
 		AcrossA: func(dst, src []uint16, lines, depth, stride, next int) {
 			const together = 4 // steps that are transposed while they are in the first cache
-			for k := 0; k < depth; k += together * stepDepth {
-				n := min(together*stepDepth, depth-k)
-				steps := (n + stepDepth - 1) / stepDepth
+			for k := 0; k < depth; k += together * kr {
+				n := min(together*kr, depth-k)
+				steps := (n + kr - 1) / kr
 				acrossB(dst, src[k*stride:], lines, n, stride, next)
-				for at := 0; at < (lines+panelLines-1)/panelLines*next; at += next {
+				for at := 0; at < (lines+mr-1)/mr*next; at += next {
 					transposeTiles(&dst[at], 2*steps)
 				}
 				dst = dst[steps*stepLen:]
@@ -63,7 +63,7 @@ func packedPairs() *Pairs {
 
 // transposePanel packs both halves of a panel of B. If there are no lines of the second, it repeats the last.
 func transposePanel(dst, src *uint16, lines, depth, stride int) {
-	const half = panelLines / 2
+	const half = mr / 2
 	transposePairs(dst, src, lines, depth, stride)
 	second := unsafe.Add(unsafe.Pointer(dst), 2*stepLen/2)
 	from := unsafe.Add(unsafe.Pointer(src), min(half, lines-1)*stride)
@@ -72,19 +72,19 @@ func transposePanel(dst, src *uint16, lines, depth, stride int) {
 
 // acrossB packs few panels together: of many, the places that are written would share sets of the first cache.
 func acrossB(dst, src []uint16, lines, depth, stride, next int) {
-	const together = 4 * panelLines
+	const together = 4 * mr
 	for at := 0; at < lines; at += together {
 		n := min(together, lines-at)
-		panels := (n + panelLines - 1) / panelLines
-		interleavePairs(&dst[at/panelLines*next], &src[at], panels, n-(panels-1)*panelLines, depth, 2*stride, 2*next)
+		panels := (n + mr - 1) / mr
+		interleavePairs(&dst[at/mr*next], &src[at], panels, n-(panels-1)*mr, depth, 2*stride, 2*next)
 	}
 }
 
 // eachPanel packs lines that run along the depth, a panel after the other.
 func eachPanel(pack func(dst, src *uint16, lines, depth, stride int)) packing {
 	return func(dst, src []uint16, lines, depth, stride, next int) {
-		for i := 0; i < lines; i += panelLines {
-			pack(&dst[i/panelLines*next], &src[i*stride], min(panelLines, lines-i), depth, 2*stride)
+		for i := 0; i < lines; i += mr {
+			pack(&dst[i/mr*next], &src[i*stride], min(mr, lines-i), depth, 2*stride)
 		}
 	}
 }

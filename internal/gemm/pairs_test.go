@@ -42,7 +42,7 @@ func TestPairsAgainstDefinition(t *testing.T) {
 //check:not arm64
 func TestPairsOfGreatDepth(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 3))
-	const k = wholeDepth + 1
+	const k = kcWhole + 1
 	for _, s := range [][2]int{{deepOwn + 1, deepShared + 1}, {3, deepOwn + 33}, {deepShared + 70, 10}} {
 		m, n := s[0], s[1]
 		for i := range rounds(4) {
@@ -55,7 +55,7 @@ func TestPairsOfGreatDepth(t *testing.T) {
 // The bits of a row do not depend on how many rows there are beyond few.
 func TestPairsRowsAreIndependent(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 4))
-	const m, n, k = 130, 70, partDepth + 100
+	const m, n, k = 130, 70, kc + 100
 	a, b := random(rng, snug.BF16, m, k, 0, false), random(rng, snug.BF16, k, n, 0, true)
 	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
 		c := random(rng, dt, m, n, 0, false)
@@ -138,7 +138,7 @@ func TestPairsFinish(t *testing.T) {
 			continue
 		}
 		for _, dt := range dtypes {
-			for cols := 1; cols <= panelLines; cols++ {
+			for cols := 1; cols <= mr; cols++ {
 				sums := make([]float32, stepLen)
 				for i := range sums {
 					if sums[i] = math.Float32frombits(rng.Uint32()); sums[i] != sums[i] {
@@ -149,7 +149,7 @@ func TestPairsFinish(t *testing.T) {
 				got, want := Matrix{view(dt, guarded(rows*stride)), stride, false}, Matrix{view(dt, guarded(rows*stride)), stride, false}
 				kern.Pairs.Finish(got, 0, 3, rows, cols, 1, sums, 0)
 				for i := range rows {
-					half.Store(want.Data, i*stride+3, sums[i*panelLines:][:cols])
+					half.Store(want.Data, i*stride+3, sums[i*mr:][:cols])
 				}
 				require.True(t, sameBits(got.Data, want.Data), "%v %v, %d columns", tier, dt, cols)
 			}
@@ -178,8 +178,8 @@ func TestPairsPacking(t *testing.T) {
 		}
 		for range rounds(60) {
 			lines, depth, gap := 1+rng.IntN(100), 1+rng.IntN(300), rng.IntN(3)
-			steps := (depth + stepDepth - 1) / stepDepth
-			panels, next := (lines+panelLines-1)/panelLines, steps*stepLen+rng.IntN(2)*stepLen
+			steps := (depth + kr - 1) / kr
+			panels, next := (lines+mr-1)/mr, steps*stepLen+rng.IntN(2)*stepLen
 			for way, pack := range []packing{p.LinesA, p.LinesB, p.AcrossA, p.AcrossB} {
 				isB, across := way%2 == 1, way > 1
 				rows, stride := lines, depth+gap
@@ -193,12 +193,12 @@ func TestPairsPacking(t *testing.T) {
 				dst := make([]uint16, (panels-1)*next+steps*stepLen)
 				pack(dst, src, lines, depth, stride, next)
 				for line := range lines {
-					for k := range steps * stepDepth {
-						at, in := line/panelLines*next+k/stepDepth*stepLen, line%panelLines
+					for k := range steps * kr {
+						at, in := line/mr*next+k/kr*stepLen, line%mr
 						if isB {
-							at += in/16*(stepLen/2) + k%stepDepth/2*32 + in%16*2 + k%2
+							at += in/16*(stepLen/2) + k%kr/2*32 + in%16*2 + k%2
 						} else {
-							at += in*stepDepth + k%stepDepth
+							at += in*kr + k%kr
 						}
 						var want uint16
 						switch {
@@ -226,7 +226,7 @@ func TestPairsMulBF16(t *testing.T) {
 			continue
 		}
 		p := kern.Pairs
-		const panels, steps, stride = 3, 2, 3*panelLines + 5
+		const panels, steps, stride = 3, 2, 3*mr + 5
 		a, b := make([]uint16, steps*stepLen), make([]uint16, panels*steps*stepLen)
 		for round := range 20 {
 			for i := range a {
@@ -238,14 +238,15 @@ func TestPairsMulBF16(t *testing.T) {
 					b[i] &= 0xbfff
 				}
 			}
-			for rows := p.Rows; rows <= panelLines; rows += p.Rows {
-				sums := make([]float32, panelLines*stride)
-				got := guarded(panelLines * stride)
+			for rows := p.Rows; rows <= mr; rows += p.Rows {
+				sums := make([]float32, mr*stride)
+				got := guarded(mr * stride)
 				c, want := Matrix{view(snug.BF16, got), stride, false}, Matrix{view(snug.BF16, got), stride, false}
-				p.Mul(a, b, sums, rows, panels, steps, 0, steps*stepLen, panelLines, stride, false, nil)
-				p.MulBF16(a, b, words(c.Data), rows, panels, steps, 0, steps*stepLen, panelLines, stride, nil)
+				product := PanelProduct{A: a, B: b, C: sums, Rows: rows, Count: panels, Steps: steps, NextB: steps * stepLen, NextC: mr, StrideC: stride}
+				p.Mul(product)
+				p.MulBF16(product, words(c.Data))
 				for i := range rows {
-					half.Store(want.Data, i*stride, sums[i*stride:][:panels*panelLines])
+					half.Store(want.Data, i*stride, sums[i*stride:][:panels*mr])
 				}
 				require.True(t, sameBits(c.Data, want.Data), "%v, %d rows", tier, rows)
 			}
