@@ -24,16 +24,6 @@ import (
 // A chunk of rows whose logits have room takes one pass over the vocabulary. Otherwise the first pass leaves max, sumExp and
 // targetLogit of the rows, tile by tile, and the second computes the logits again for their gradients.
 
-// run returns the sum of the losses.
-func (j *crossEntropyJob) run() (sum float64) {
-	j.chunks(j.targets.Len(), func(lo, hi int, beta float32) {
-		for _, loss := range j.chunk(lo, hi, beta) {
-			sum += float64(loss)
-		}
-	})
-	return sum
-}
-
 // chunk does rows lo to hi-1 and returns their losses.
 func (j *crossEntropyJob) chunk(lo, hi int, beta float32) []float32 {
 	s := j.space(j.ws, hi-lo)
@@ -131,12 +121,12 @@ func (a *lossArgs) loss(r int, sumExp, max, targetLogit float64) float32 {
 		lse := max + math.Log(sumExp)
 		loss += float64(a.zLoss) * lse * lse
 	}
-	return float32(float64(a.weight(r)) * loss)
+	return float32(float64(a.weights.of(r)) * loss)
 }
 
 // dlogits replaces the logits z of a row, or with exps their exponentials, by their gradients.
 func (a *lossArgs) dlogits(r int, z []float32, max float32, sumExp float64, exps bool, buf []float32) {
-	scale := a.gradScale * a.weight(r) * a.scale
+	scale := a.gradScale * a.weights.of(r) * a.scale
 	d := dlogits{
 		exps: exps, max: max, factor: float32(float64(scale) / sumExp), targets: a.targets[r : r+1],
 		hit: scale * (1 - a.smoothing),
@@ -186,7 +176,7 @@ type lossArgs struct {
 	losses    []float32
 	stats     []rowStats
 	targets   []int32
-	weights   []float32 // of the rows' losses; nil: 1
+	weights   rowWeights // of the rows' losses
 	gradients bool
 	gradScale float32
 	smoothing float32
@@ -195,22 +185,12 @@ type lossArgs struct {
 }
 
 func (j *crossEntropyJob) lossArgs(t tile, s headSpace) lossArgs {
-	a := lossArgs{
+	return lossArgs{
 		logitArgs: j.logitsOf(t, s.logits), losses: s.losses.Float32s(), stats: statsOf(s.stats),
 		targets: snug.Host[int32](j.targets)[t.row:][:t.rows], gradients: j.gradients, gradScale: j.gradScale,
 		smoothing: j.config.Smoothing, allVocab: j.config.Vocab, zLoss: j.config.ZLoss,
+		weights: weightsOf(j.weights, t),
 	}
-	if j.weights.Len() > 0 {
-		a.weights = j.weights.Float32s()[t.row:][:t.rows]
-	}
-	return a
-}
-
-func (a *lossArgs) weight(r int) float32 {
-	if a.weights == nil {
-		return 1
-	}
-	return a.weights[r]
 }
 
 type crossEntropyJob struct {
@@ -238,5 +218,5 @@ func (j *crossEntropyJob) Operands(yield func(*driver.Mem)) {
 }
 
 func (j *crossEntropyJob) Run() {
-	binary.LittleEndian.PutUint64(snug.Host[uint8](j.sum), math.Float64bits(j.run()))
+	binary.LittleEndian.PutUint64(snug.Host[uint8](j.sum), math.Float64bits(j.sumLosses(j.targets.Len(), j.chunk)))
 }

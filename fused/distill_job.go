@@ -40,7 +40,7 @@ func (j *distillJob) Operands(yield func(*driver.Mem)) {
 }
 
 func (j *distillJob) Run() {
-	binary.LittleEndian.PutUint64(snug.Host[uint8](j.sum), math.Float64bits(j.run()))
+	binary.LittleEndian.PutUint64(snug.Host[uint8](j.sum), math.Float64bits(j.sumLosses(j.rows, j.chunk)))
 }
 
 // teacherStats is what the tiles of a row of the teacher's logits leave, TeacherStats of distill.h.
@@ -73,23 +73,14 @@ func (j *distillJob) distillSpace(rows int) distillSpace {
 	return distillSpace{j.space(j.ws, rows), span(j.ws, at, logits), span(j.ws, at+logits, rows*teacherLen)}
 }
 
-// run returns the sum of the losses.
-func (j *distillJob) run() (sum float64) {
-	j.chunks(j.rows, func(lo, hi int, beta float32) {
-		for _, loss := range j.chunk(lo, hi, beta) {
-			sum += float64(loss)
-		}
-	})
-	return sum
-}
-
 // chunk does rows lo to hi-1 and returns their losses. Logits of one tile, without a cap, are
 // exponentials after the fold, which is what the gradients need.
 func (j *distillJob) chunk(lo, hi int, beta float32) []float32 {
 	s := j.distillSpace(hi - lo)
 	j.tiles(lo, hi, func(t tile) {
 		j.logitsOf(t, s)
-		foldPairTask.Run(cpu.Chunks(t.rows, itemRows(t.classes)), j.args(t, s))
+		a := j.args(t, s)
+		foldPairTask.Run(a.items(), a)
 	})
 	a := j.args(j.tileAt(lo, hi, 0), s)
 	for r := range a.losses {
@@ -104,7 +95,7 @@ func (j *distillJob) chunk(lo, hi int, beta float32) []float32 {
 		if !a.exps {
 			j.logitsOf(t, s)
 		}
-		pairGradTask.Run(cpu.Chunks(t.rows, itemRows(t.classes)), a)
+		pairGradTask.Run(a.items(), a)
 		j.backprop(t, s.headSpace, beta)
 	})
 	j.store(lo, hi, s.headSpace)
@@ -124,32 +115,21 @@ type pairArgs struct {
 	losses    []float32
 	stats     []rowStats
 	teachers  []teacherStats
-	weights   []float32 // nil: 1
+	weights   rowWeights
 	gradScale float32
 	exps      bool // the logits are exponentials already
 }
 
 func (j *distillJob) args(t tile, s distillSpace) pairArgs {
-	a := pairArgs{
+	return pairArgs{
 		logitArgs: j.head.logitsOf(t, s.headSpace.logits), teacher: j.teacher.logitsOf(t, s.logits),
-		losses: s.losses.Float32s(), stats: statsOf(s.headSpace.stats), teachers: teachersOf(s.stats), gradScale: j.gradScale,
+		losses: s.losses.Float32s(), stats: statsOf(s.headSpace.stats), teachers: teachersOf(s.stats), gradScale: j.gradScale, weights: weightsOf(j.weights, t),
 	}
-	if j.weights.Len() > 0 {
-		a.weights = j.weights.Float32s()[t.row:][:t.rows]
-	}
-	return a
 }
 
 func teachersOf(v snug.View) []teacherStats {
 	x := v.Float32s()
 	return unsafe.Slice((*teacherStats)(unsafe.Pointer(unsafe.SliceData(x))), len(x)/teacherLen)
-}
-
-func (a *pairArgs) weight(r int) float32 {
-	if a.weights == nil {
-		return 1
-	}
-	return a.weights[r]
 }
 
 // foldPairTask adds the logits of a tile, which become exponentials, to the statistics.
@@ -159,7 +139,7 @@ var foldPairTask = cpu.NewTask(func(a *pairArgs, item int) {
 		if a.from == 0 {
 			*s, *t = noLogits(), teacherStats{rowStats: noLogits()}
 		}
-		if a.weight(r) != 0 {
+		if a.weights.of(r) != 0 {
 			z, q := a.logitsOf(r), a.teacher.logitsOf(r)
 			a.finish(z, buf)
 			a.teacher.finish(q, buf)
@@ -205,7 +185,7 @@ func dotPositive(p, x []float32) float64 {
 
 // loss returns the loss of a row from its statistics.
 func (a *pairArgs) loss(r int) float32 {
-	if a.weight(r) == 0 {
+	if a.weights.of(r) == 0 {
 		return 0
 	}
 	s, t := &a.stats[r], &a.teachers[r]
@@ -213,13 +193,13 @@ func (a *pairArgs) loss(r int) float32 {
 	if loss < 0 {
 		loss = 0
 	}
-	return float32(float64(a.weight(r)) * loss)
+	return float32(float64(a.weights.of(r)) * loss)
 }
 
 // pairGradTask replaces the student's logits of a tile by their gradients.
 var pairGradTask = cpu.NewTask(func(a *pairArgs, item int) {
 	a.each(item, func(r int, buf []float32) {
-		if a.weight(r) == 0 {
+		if a.weights.of(r) == 0 {
 			clear(a.logitsOf(r))
 		} else {
 			a.dlogits(r, buf)
@@ -236,7 +216,7 @@ func (a *pairArgs) dlogits(r int, buf []float32) {
 		a.teacher.finish(q, buf)
 		expSum(q, q, t.max, nil)
 	}
-	scale := float64(a.gradScale * a.weight(r) * a.scale)
+	scale := float64(a.gradScale * a.weights.of(r) * a.scale)
 	k.ScaleAbove(q, float32(scale/t.sumExp()), flushBelow)
 	a.gradient(z, dlogits{exps: a.exps, max: s.max, factor: float32(scale / s.sumExp()), less: q}, buf)
 }

@@ -23,7 +23,7 @@ import (
 // derivative by 5e-6 before the result is rounded. silu(−Inf) is −0, the limit.
 // Each worker holds 16 KiB.
 func SwiGLU[V snug.Vector](out, gate, up V) error {
-	return gated("SwiGLU", siluGate, snug.ViewOf(out), snug.ViewOf(gate), snug.ViewOf(up))
+	return gated("SwiGLU", gatedJob{activation{gate: siluGate}, snug.ViewOf(out), snug.ViewOf(gate), snug.ViewOf(up)})
 }
 
 // SwiGLUBackward computes the gradients of [SwiGLU] from the gradient dy of its
@@ -35,7 +35,7 @@ func SwiGLU[V snug.Vector](out, gate, up V) error {
 // All have one length. dgate and dup differ; each of them may be dy, gate or
 // up. Each worker holds 24 KiB.
 func SwiGLUBackward[V snug.Vector](dgate, dup, dy, gate, up V) error {
-	return gatedBackward("SwiGLUBackward", siluGate, snug.ViewOf(dgate), snug.ViewOf(dup), snug.ViewOf(dy), snug.ViewOf(gate), snug.ViewOf(up))
+	return gatedBackward("SwiGLUBackward", gatedBackwardJob{activation{gate: siluGate}, snug.ViewOf(dgate), snug.ViewOf(dup), snug.ViewOf(dy), snug.ViewOf(gate), snug.ViewOf(up)})
 }
 
 // GeGLU computes the gated activation of Shazeer, "GLU Variants Improve Transformer"
@@ -47,66 +47,90 @@ func SwiGLUBackward[V snug.Vector](dgate, dup, dy, gate, up V) error {
 // 1.2e-7·max(1, |x|) of its formula, see [BiasGELU], and its derivative in the backward pass
 // within 2e-7, for bfloat16 too. gelu(−Inf) is −0, the limit.
 func GeGLU[V snug.Vector](out, gate, up V) error {
-	return gated("GeGLU", tanhGate, snug.ViewOf(out), snug.ViewOf(gate), snug.ViewOf(up))
+	return gated("GeGLU", gatedJob{activation{gate: tanhGate}, snug.ViewOf(out), snug.ViewOf(gate), snug.ViewOf(up)})
 }
 
 // GeGLUBackward computes the gradients of [GeGLU] from the gradient dy of its output and its
 // inputs, as [SwiGLUBackward] does for SwiGLU.
 func GeGLUBackward[V snug.Vector](dgate, dup, dy, gate, up V) error {
-	return gatedBackward("GeGLUBackward", tanhGate, snug.ViewOf(dgate), snug.ViewOf(dup), snug.ViewOf(dy), snug.ViewOf(gate), snug.ViewOf(up))
+	return gatedBackward("GeGLUBackward", gatedBackwardJob{activation{gate: tanhGate}, snug.ViewOf(dgate), snug.ViewOf(dup), snug.ViewOf(dy), snug.ViewOf(gate), snug.ViewOf(up)})
 }
 
-// gate is the activation of a gate.
-type gate int
+// activation is what a gate computes.
+type activation struct {
+	gate         gateKind
+	alpha, limit float32 // of clampedGate
+}
+
+type gateKind int
 
 const (
-	siluGate gate = iota
+	siluGate gateKind = iota
 	tanhGate
+	clampedGate
 )
 
-func gated(op string, kind gate, out, gate, up snug.View) error {
-	if err := checkFloats(op, operand{"out", out}, operand{"gate", gate}, operand{"up", up}); err != nil {
+func gated(op string, j gatedJob) error {
+	if err := checkFloats(op, operand{"out", j.out}, operand{"gate", j.gate}, operand{"up", j.up}); err != nil {
 		return err
 	}
-	if err := checkLen(op, out.Len(), operand{"gate", gate}, operand{"up", up}); err != nil {
+	if err := checkLen(op, j.out.Len(), operand{"gate", j.gate}, operand{"up", j.up}); err != nil {
 		return err
 	}
-	dev, err := commonDevice(op, out, gate, up)
+	dev, err := commonDevice(op, j.out, j.gate, j.up)
 	if err != nil {
 		return err
 	}
-	return device.Run(dev, gatedJob{kind, out, gate, up})
+	return device.Run(dev, j)
 }
 
-func gatedBackward(op string, kind gate, dgate, dup, dy, gate, up snug.View) error {
-	if err := checkFloats(op, operand{"dgate", dgate}, operand{"dup", dup},
-		operand{"dy", dy}, operand{"gate", gate}, operand{"up", up}); err != nil {
+func gatedBackward(op string, j gatedBackwardJob) error {
+	if err := checkFloats(op, operand{"dgate", j.dgate}, operand{"dup", j.dup},
+		operand{"dy", j.dy}, operand{"gate", j.gate}, operand{"up", j.up}); err != nil {
 		return err
 	}
-	if err := checkLen(op, dgate.Len(), operand{"dup", dup}, operand{"dy", dy}, operand{"gate", gate}, operand{"up", up}); err != nil {
+	if err := checkLen(op, j.dgate.Len(), operand{"dup", j.dup}, operand{"dy", j.dy}, operand{"gate", j.gate}, operand{"up", j.up}); err != nil {
 		return err
 	}
-	dev, err := commonDevice(op, dgate, dup, dy, gate, up)
+	dev, err := commonDevice(op, j.dgate, j.dup, j.dy, j.gate, j.up)
 	if err != nil {
 		return err
 	}
-	return device.Run(dev, gatedBackwardJob{kind, dgate, dup, dy, gate, up})
+	return device.Run(dev, j)
 }
 
-// of returns what computes a gate.
-func of[F any](kind gate, silu, gelu F) F {
-	if kind == tanhGate {
-		return gelu
+// multiplyGate sets out to act(gate)·up.
+func multiplyGate[T float32 | uint16](k *rowwise.Layers[T], a activation, out, gate, up []T, stream bool) {
+	switch a.gate {
+	case siluGate:
+		k.SiLUMul(out, gate, up, stream)
+	case tanhGate:
+		k.GELUMul(out, gate, up, stream)
+	case clampedGate:
+		k.ClampedMul(out, gate, up, a.alpha, a.limit, stream)
 	}
-	return silu
+}
+
+// gateGrads sets dgate and dup to the gradients of multiplyGate.
+func gateGrads[T float32 | uint16](k *rowwise.Layers[T], a activation, dgate, dup, dy, gate, up []T, stream bool) {
+	switch a.gate {
+	case siluGate:
+		k.SiLUMulGrad(dgate, dup, dy, gate, up, stream)
+	case tanhGate:
+		k.GELUMulGrad(dgate, dup, dy, gate, up, stream)
+	case clampedGate:
+		k.ClampedMulGrad(dgate, dup, dy, gate, up, a.alpha, a.limit, stream)
+	}
 }
 
 type gatedJob struct {
-	kind          gate
+	act           activation
 	out, gate, up snug.View
 }
 
-func (j *gatedJob) Kernel() string { return [...]string{"fused.swiglu", "fused.geglu"}[j.kind] }
+func (j *gatedJob) Kernel() string {
+	return [...]string{"fused.swiglu", "fused.geglu", "fused.clamped_swiglu"}[j.act.gate]
+}
 
 func (j *gatedJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.out, &j.gate, &j.up} {
@@ -122,28 +146,27 @@ var gatedTask = cpu.NewTask(func(j *gatedJob, item int) {
 	buf := scratch.Get(2 * block)
 	defer finish(buf)
 	if k := direct(j.out); k != nil {
-		of(j.kind, k.SiLUMul, k.GELUMul)(bits(j.out, lo, hi), bits(j.gate, lo, hi), bits(j.up, lo, hi), streams(j.out, j.gate, j.up))
+		multiplyGate(k, j.act, bits(j.out, lo, hi), bits(j.gate, lo, hi), bits(j.up, lo, hi), streams(j.out, j.gate, j.up))
 		return
 	}
-	k := rowwise.F32.Best()
-	mul, stream := of(j.kind, k.SiLUMul, k.GELUMul), streams32(j.out, j.gate, j.up)
+	k, stream := rowwise.F32.Best(), streams32(j.out, j.gate, j.up)
 	for ; lo < hi; lo += block {
 		n := min(block, hi-lo)
 		gate := load(cut(buf, 0, n), j.gate, lo)
 		up := load(cut(buf, 1, n), j.up, lo)
 		out := target(cut(buf, 0, n), j.out, lo)
-		mul(out, gate, up, stream)
+		multiplyGate(k, j.act, out, gate, up, stream)
 		store(j.out, lo, out)
 	}
 })
 
 type gatedBackwardJob struct {
-	kind                     gate
+	act                      activation
 	dgate, dup, dy, gate, up snug.View
 }
 
 func (j *gatedBackwardJob) Kernel() string {
-	return [...]string{"fused.swiglu_backward", "fused.geglu_backward"}[j.kind]
+	return [...]string{"fused.swiglu_backward", "fused.geglu_backward", "fused.clamped_swiglu_backward"}[j.act.gate]
 }
 
 func (j *gatedBackwardJob) Operands(yield func(*driver.Mem)) {
@@ -160,12 +183,11 @@ var gatedBackwardTask = cpu.NewTask(func(j *gatedBackwardJob, item int) {
 	buf := scratch.Get(3 * block)
 	defer finish(buf)
 	if k := direct(j.dy); k != nil {
-		of(j.kind, k.SiLUMulGrad, k.GELUMulGrad)(bits(j.dgate, lo, hi), bits(j.dup, lo, hi),
+		gateGrads(k, j.act, bits(j.dgate, lo, hi), bits(j.dup, lo, hi),
 			bits(j.dy, lo, hi), bits(j.gate, lo, hi), bits(j.up, lo, hi), streams(j.dgate, j.dy, j.gate, j.up) && streams(j.dup, j.dy, j.gate, j.up))
 		return
 	}
 	k := rowwise.F32.Best()
-	grad := of(j.kind, k.SiLUMulGrad, k.GELUMulGrad)
 	stream := streams32(j.dgate, j.dy, j.gate, j.up) && streams32(j.dup, j.dy, j.gate, j.up)
 	for ; lo < hi; lo += block {
 		n := min(block, hi-lo)
@@ -173,7 +195,7 @@ var gatedBackwardTask = cpu.NewTask(func(j *gatedBackwardJob, item int) {
 		gate := load(cut(buf, 1, n), j.gate, lo)
 		up := load(cut(buf, 2, n), j.up, lo)
 		dgate, dup := target(cut(buf, 1, n), j.dgate, lo), target(cut(buf, 2, n), j.dup, lo)
-		grad(dgate, dup, dy, gate, up, stream)
+		gateGrads(k, j.act, dgate, dup, dy, gate, up, stream)
 		store(j.dgate, lo, dgate)
 		store(j.dup, lo, dup)
 	}

@@ -91,12 +91,18 @@ func (j *biasGELUJob) Grids(q gpu.Launcher) error {
 }
 
 func (j *gatedJob) Grids(q gpu.Launcher) error {
-	return grid(q, nameOf(&gatedNames[j.kind], &j.out), packs(j.out.Len(), j.out.DType()), threads,
+	if j.act.gate == clampedGate {
+		return j.clamped(q)
+	}
+	return grid(q, nameOf(&gatedNames[j.act.gate], &j.out), packs(j.out.Len(), j.out.DType()), threads,
 		elementsOf(&j.out, &j.gate, &j.up), &j.out, &j.gate, &j.up)
 }
 
 func (j *gatedBackwardJob) Grids(q gpu.Launcher) error {
-	return grid(q, nameOf(&gatedBackwardNames[j.kind], &j.dy), packs(j.dy.Len(), j.dy.DType()), threads,
+	if j.act.gate == clampedGate {
+		return j.clamped(q)
+	}
+	return grid(q, nameOf(&gatedBackwardNames[j.act.gate], &j.dy), packs(j.dy.Len(), j.dy.DType()), threads,
 		elementsOf(&j.dgate, &j.dup, &j.dy, &j.gate, &j.up), &j.dgate, &j.dup, &j.dy, &j.gate, &j.up)
 }
 

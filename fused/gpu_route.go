@@ -121,14 +121,14 @@ type clampedParams struct {
 	wide, _      uint32
 }
 
-func (j *clampedJob) Grids(q gpu.Launcher) error {
+func (j *gatedJob) clamped(q gpu.Launcher) error {
 	n := j.out.Len()
-	p := clampedParams{n: uint64(n), alpha: j.alpha, limit: j.limit, wide: wide(n, &j.out, &j.gate, &j.up)}
+	p := clampedParams{n: uint64(n), alpha: j.act.alpha, limit: j.act.limit, wide: wide(n, &j.out, &j.gate, &j.up)}
 	return grid(q, nameOf(&clampedNames, &j.out), packs(n, j.out.DType()), threads, p, &j.out, &j.gate, &j.up)
 }
 
-func (j *clampedBackwardJob) Grids(q gpu.Launcher) error {
+func (j *gatedBackwardJob) clamped(q gpu.Launcher) error {
 	n := j.dy.Len()
-	p := clampedParams{n: uint64(n), alpha: j.alpha, limit: j.limit, wide: wide(n, &j.dgate, &j.dup, &j.dy, &j.gate, &j.up)}
+	p := clampedParams{n: uint64(n), alpha: j.act.alpha, limit: j.act.limit, wide: wide(n, &j.dgate, &j.dup, &j.dy, &j.gate, &j.up)}
 	return grid(q, nameOf(&clampedBackwardNames, &j.dy), packs(n, j.dy.DType()), threads, p, &j.dgate, &j.dup, &j.dy, &j.gate, &j.up)
 }

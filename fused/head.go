@@ -92,6 +92,33 @@ func (h *head) chunks(rows int, f func(lo, hi int, beta float32)) {
 	}
 }
 
+// sumLosses returns the sum of the losses of all rows, which chunk returns.
+func (h *head) sumLosses(rows int, chunk func(lo, hi int, beta float32) []float32) (sum float64) {
+	h.chunks(rows, func(lo, hi int, beta float32) {
+		for _, loss := range chunk(lo, hi, beta) {
+			sum += float64(loss)
+		}
+	})
+	return sum
+}
+
+// rowWeights are the weights of the rows of a tile; nil: 1.
+type rowWeights []float32
+
+func weightsOf(v snug.View, t tile) rowWeights {
+	if v.Len() == 0 {
+		return nil
+	}
+	return v.Float32s()[t.row:][:t.rows]
+}
+
+func (w rowWeights) of(r int) float32 {
+	if w == nil {
+		return 1
+	}
+	return w[r]
+}
+
 // tile is a part of the logits: rows from row on, classes from class on.
 type tile struct{ row, rows, class, classes int }
 

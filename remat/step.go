@@ -70,8 +70,7 @@ func stepOf[A, S any](ctx context.Context) *stepContext[A, S] {
 	return s
 }
 
-// hold adds n to the bytes that Tiles hold in the step. bytes and savedBytes return the size of a value, and 0 outside
-// of a step.
+// hold adds n to the bytes that Tiles hold in the step.
 func (s *stepContext[A, S]) hold(n int64) {
 	if s != nil {
 		s.held += n
@@ -79,16 +78,13 @@ func (s *stepContext[A, S]) hold(n int64) {
 	}
 }
 
-func (s *stepContext[A, S]) bytes(a A) int64 {
+// bytes returns the size of values, 0 outside of a step.
+func (s *stepContext[A, S]) bytes(a A, saved ...S) (sum int64) {
 	if s == nil {
 		return 0
 	}
-	return s.chain.Bytes(a)
-}
-
-func (s *stepContext[A, S]) savedBytes(saved S) int64 {
-	if s == nil {
-		return 0
+	for _, v := range saved {
+		sum += s.chain.SavedBytes(v)
 	}
-	return s.chain.SavedBytes(saved)
+	return sum + s.chain.Bytes(a)
 }

@@ -186,7 +186,7 @@ func (t *Tiles[A, S]) tile(ctx context.Context, run *stepContext[A, S], x, dy A)
 	if err != nil {
 		return dx, err
 	}
-	bytes := run.savedBytes(s) + run.bytes(d)
+	bytes := run.bytes(d, s)
 	run.hold(bytes)
 	defer run.hold(-bytes)
 	return t.Stage.Backward(ctx, x, s, d)
