@@ -41,18 +41,10 @@ func (j *backwardJob) check() (*snug.Device, error) {
 		return nil, err
 	}
 	like := j.c.operands()
-	tensors := [...]tensor{
+	return checkOperands(&j.c, []tensor{
 		{name: "q", view: j.q, like: like[0]}, {name: "k", view: j.k, like: like[1]}, {name: "v", view: j.v, like: like[2]}, {name: "out", view: j.out, like: like[3]},
 		{name: "dq", view: j.dq, like: like[0]}, {name: "dk", view: j.dk, like: like[1]}, {name: "dv", view: j.dv, like: like[2]}, {name: "dout", view: j.dout, like: like[3]},
-	}
-	vectors := [...]rowVector{{name: "lse", view: j.lse}, {name: "ws", view: j.delta, more: true}}
-	if err := checkDTypes(tensors[:], vectors[:]); err != nil {
-		return nil, err
-	}
-	if err := checkLengths(tensors[:], vectors[:], j.c.queries()); err != nil {
-		return nil, err
-	}
-	return commonDevice(&j.c, j.dq, j.dk, j.dv, j.dout, j.q, j.k, j.v, j.out, j.lse, j.delta)
+	}, []rowVector{{name: "lse", view: j.lse}, {name: "ws", view: j.delta, more: true}})
 }
 
 // Kernel implements [driver.Job].

@@ -11,7 +11,8 @@ type tensor struct {
 	name string
 	view snug.View
 	like operand
-	more bool // may have elements if like has none: unused pages of a cache
+	// cached: its type is checked, and it may have elements if like has none, unused pages
+	cached bool
 }
 
 // rowVector is a float32 vector with one element for every query.
@@ -19,6 +20,39 @@ type rowVector struct {
 	name string
 	view snug.View
 	more bool // may be longer
+
+	optional bool // may be empty
+}
+
+// checkOperands checks the operands of a call and returns their device.
+func checkOperands(c *Options, tensors []tensor, vectors []rowVector) (*snug.Device, error) {
+	if err := checkDTypes(tensors, vectors); err != nil {
+		return nil, err
+	}
+	if err := checkLengths(tensors, vectors, c.queries()); err != nil {
+		return nil, err
+	}
+	return commonDevice(c, tensors, vectors)
+}
+
+// commonDevice returns the device of all operands, including the operands in c.
+func commonDevice(c *Options, tensors []tensor, vectors []rowVector) (*snug.Device, error) {
+	var all [20]snug.View
+	n := 0
+	for _, t := range tensors {
+		all[n], n = t.view, n+1
+	}
+	for _, v := range vectors {
+		all[n], n = v.view, n+1
+	}
+	for _, v := range c.extras() {
+		all[n], n = *v, n+1
+	}
+	dev, err := snug.CommonDevice(all[:n]...)
+	if err != nil {
+		return nil, fmt.Errorf("attention: %w", err)
+	}
+	return dev, nil
 }
 
 func checkDTypes(tensors []tensor, vectors []rowVector) error {
@@ -27,7 +61,7 @@ func checkDTypes(tensors []tensor, vectors []rowVector) error {
 		return fmt.Errorf("attention: %s holds %s, want f32, f16 or bf16: %w", want.name, want.view.DType(), snug.ErrDType)
 	}
 	for _, t := range tensors {
-		if t.view.DType() != want.view.DType() {
+		if t.view.DType() != want.view.DType() && !t.cached {
 			return fmt.Errorf("attention: %s holds %s, want %s as %s: %w", t.name, t.view.DType(), want.view.DType(), want.name, snug.ErrDType)
 		}
 	}
@@ -41,7 +75,7 @@ func checkDTypes(tensors []tensor, vectors []rowVector) error {
 
 func checkLengths(tensors []tensor, vectors []rowVector, queries int) error {
 	for _, t := range tensors {
-		if t.like.empty() && t.view.Len() > 0 && !t.more { // a dimension was forgotten
+		if t.like.empty() && t.view.Len() > 0 && !t.cached { // a dimension was forgotten
 			return fmt.Errorf("attention: %s holds %d elements, want none: %s: %w", t.name, t.view.Len(), t.like.zeros(), snug.ErrShape)
 		}
 		if n := t.like.extent(); t.view.Len() < n {
@@ -50,23 +84,9 @@ func checkLengths(tensors []tensor, vectors []rowVector, queries int) error {
 		}
 	}
 	for _, v := range vectors {
-		if n := v.view.Len(); n < queries || n > queries && !v.more {
+		if n := v.view.Len(); (n < queries || n > queries && !v.more) && (n > 0 || !v.optional) {
 			return fmt.Errorf("attention: %s holds %d elements, want %d, one for every query: %w", v.name, n, queries, snug.ErrShape)
 		}
 	}
 	return nil
-}
-
-// commonDevice returns the device of all operands, including the operands in c.
-func commonDevice(c *Options, views ...snug.View) (*snug.Device, error) {
-	var all [20]snug.View
-	n := copy(all[:], views)
-	for i, v := range c.extras() {
-		all[n+i] = *v
-	}
-	dev, err := snug.CommonDevice(all[:]...)
-	if err != nil {
-		return nil, fmt.Errorf("attention: %w", err)
-	}
-	return dev, nil
 }

@@ -32,27 +32,15 @@ func (j *forwardJob) check() (*snug.Device, error) {
 		return nil, err
 	}
 	like := j.c.operands()
-	tensors := [...]tensor{{name: "q", view: j.q, like: like[0]}, {name: "k", view: j.k, like: like[1]}, {name: "v", view: j.v, like: like[2]}, {name: "out", view: j.out, like: like[3]}}
-	vectors := [...]rowVector{{name: "lse", view: j.lse}}
-	typed := tensors
 	if j.c.cached() {
 		if err := j.c.cache.check(&j.c, j.q.DType()); err != nil {
 			return nil, err
 		}
-		typed[1], typed[2] = tensors[0], tensors[3] // the types of k and v are right
-		tensors[1].more, tensors[2].more = true, true
 	}
-	if err := checkDTypes(typed[:], vectors[:]); err != nil {
-		return nil, err
-	}
-	given := vectors[:]
-	if j.lse.Len() == 0 {
-		given = nil
-	}
-	if err := checkLengths(tensors[:], given, j.c.queries()); err != nil {
-		return nil, err
-	}
-	return commonDevice(&j.c, j.out, j.lse, j.q, j.k, j.v)
+	return checkOperands(&j.c, []tensor{
+		{name: "q", view: j.q, like: like[0]}, {name: "k", view: j.k, like: like[1], cached: j.c.cached()},
+		{name: "v", view: j.v, like: like[2], cached: j.c.cached()}, {name: "out", view: j.out, like: like[3]},
+	}, []rowVector{{name: "lse", view: j.lse, optional: true}})
 }
 
 // Kernel implements [driver.Job].

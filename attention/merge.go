@@ -77,13 +77,7 @@ func (j *mergeJob) check() (*snug.Device, error) {
 		tensors[2], tensors[3], n = tensor{name: "dout", view: j.dout, like: like}, tensor{name: "dout1", view: j.dout1, like: like}, 4
 		vectors[2] = rowVector{name: "dlse1", view: j.dlse1}
 	}
-	if err := checkDTypes(tensors[:n], vectors[:]); err != nil {
-		return nil, err
-	}
-	if err := checkLengths(tensors[:n], vectors[:], j.c.queries()); err != nil {
-		return nil, err
-	}
-	return commonDevice(&j.c, j.out, j.lse, j.out1, j.lse1, j.out2, j.lse2, j.dout1, j.dlse1, j.dout)
+	return checkOperands(&j.c, tensors[:n], vectors[:])
 }
 
 // Kernel implements [driver.Job].

@@ -92,19 +92,14 @@ func (g *group) setLocal(c *Options, queries, keys int) error {
 // dq, dk, dv and dout. ws must have the given regions. lse may be empty forward.
 func (g *group) check(tensors []tensor, lse, ws snug.View, forward bool, at regions) error {
 	like := g.local.operands()
-	views := make([]snug.View, 0, 10)
 	for i := range tensors {
 		tensors[i].like = like[i%4]
-		views = append(views, tensors[i].view)
 	}
-	vectors := []rowVector{{name: "ws", view: ws, more: true}, {name: "lse", view: lse}}
+	vectors := []rowVector{{name: "ws", view: ws, more: true}, {name: "lse", view: lse, optional: forward}}
 	if err := checkDTypes(tensors, vectors); err != nil {
 		return err
 	}
-	if vectors = vectors[1:]; forward && lse.Len() == 0 {
-		vectors = nil
-	}
-	if err := checkLengths(tensors, vectors, g.local.queries()); err != nil {
+	if err := checkLengths(tensors, vectors[1:], g.local.queries()); err != nil {
 		return err
 	}
 	if at.overflow {
@@ -115,7 +110,7 @@ func (g *group) check(tensors []tensor, lse, ws snug.View, forward bool, at regi
 	}
 	var err error
 	g.dtype = tensors[0].view.DType()
-	g.dev, err = commonDevice(&g.local, append(views, lse, ws)...)
+	g.dev, err = commonDevice(&g.local, tensors, vectors)
 	return err
 }
 

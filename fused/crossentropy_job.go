@@ -189,7 +189,7 @@ func (j *crossEntropyJob) lossArgs(t tile, s headSpace) lossArgs {
 		logitArgs: j.logitsOf(t, s.logits), losses: s.losses.Float32s(), stats: statsOf(s.stats),
 		targets: snug.Host[int32](j.targets)[t.row:][:t.rows], gradients: j.gradients, gradScale: j.gradScale,
 		smoothing: j.config.Smoothing, allVocab: j.config.Vocab, zLoss: j.config.ZLoss,
-		weights: weightsOf(j.weights, t),
+		weights: rowWeightsOf(j.weights, t),
 	}
 }
 

@@ -123,7 +123,7 @@ type pairArgs struct {
 func (j *distillJob) args(t tile, s distillSpace) pairArgs {
 	return pairArgs{
 		logitArgs: j.head.logitsOf(t, s.headSpace.logits), teacher: j.teacher.logitsOf(t, s.logits),
-		losses: s.losses.Float32s(), stats: statsOf(s.headSpace.stats), teachers: teachersOf(s.stats), gradScale: j.gradScale, weights: weightsOf(j.weights, t),
+		losses: s.losses.Float32s(), stats: statsOf(s.headSpace.stats), teachers: teachersOf(s.stats), gradScale: j.gradScale, weights: rowWeightsOf(j.weights, t),
 	}
 }
 

@@ -105,7 +105,7 @@ func (h *head) sumLosses(rows int, chunk func(lo, hi int, beta float32) []float3
 // rowWeights are the weights of the rows of a tile; nil: 1.
 type rowWeights []float32
 
-func weightsOf(v snug.View, t tile) rowWeights {
+func rowWeightsOf(v snug.View, t tile) rowWeights {
 	if v.Len() == 0 {
 		return nil
 	}
