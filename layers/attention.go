@@ -11,6 +11,7 @@ import (
 
 // Attention is y = x + post(out(attention(rope(norm(q·h)), rope(norm(k·h)), v·h))) for h = norm(x). Zero norms are the
 // identity, and without a Rope q and k are not rotated. Queries of Heads heads share the keys and values of KVHeads heads.
+// With a Source it is cross-attention: keys and values are of the source, and all queries see all rows of their sequence.
 // It keeps q, k, v, the output of attention and a number for each row and head; the backward step computes the norm again.
 type Attention struct {
 	Norm                    Norm
@@ -19,6 +20,7 @@ type Attention struct {
 	Post                    Norm     // of the output
 	Sinks                   *Param   // of Heads elements, see [attention.Sinks]; nil for none
 	Rope                    *Angles  // nil for none
+	Source                  *Source  // of cross-attention; nil: the rows themselves
 	Heads, KVHeads, HeadDim int
 	Scale                   float64 // factor of q·k
 	Softcap                 float64 // see [attention.Options]
@@ -63,7 +65,16 @@ func (b *Attention) Width(in int) (int, error) {
 			return 0, fmt.Errorf("layers: QKV %d of an Attention has %d outputs, want %d: %w", i, b.QKV[i].Out, want[i], snug.ErrConfig)
 		}
 	}
-	return in, blockWidth(in, b.Norm, b.Post, b.QKV, b.Out[0], b.queries())
+	if b.Source == nil {
+		return in, blockWidth(in, b.Norm, b.Post, b.QKV, b.Out[0], b.queries())
+	}
+	if b.packed() || b.Rope != nil || b.QNorm.Weight != nil || b.Window != 0 || b.Plain {
+		return 0, fmt.Errorf("layers: a Source goes with three QKV, and without Rope, norms of heads, Window and Plain: %w", snug.ErrConfig)
+	}
+	if err := b.Source.check(b.QKV[1:]); err != nil {
+		return 0, err
+	}
+	return in, blockWidth(in, b.Norm, b.Post, b.QKV[:1], b.Out[0], b.queries())
 }
 
 type attentionSaved struct {
@@ -103,6 +114,12 @@ func (b *Attention) options(p *Pass) attention.Options {
 	if p.Batch.Starts != nil {
 		o.SeqQ, o.QStarts = p.Batch.Rows, p.Batch.Starts
 	}
+	if s := b.Source; s != nil {
+		o.Causal, o.SeqK, o.KStarts = false, s.Rows/p.Batch.Sequences, s.Starts
+		if s.Starts != nil {
+			o.SeqK = s.Rows
+		}
+	}
 	if b.packed() {
 		return attention.PackedQKV(o)
 	}
@@ -117,7 +134,11 @@ func (b *Attention) project(p *Pass, s Stats, x *Tensor) (q, k, v *Tensor) {
 	q, k, v = b.makeQKV(p)
 	b.Norm.Compute(p, h, s, x)
 	for i, y := range [...]*Tensor{q, k, v} {
-		if y != nil {
+		switch {
+		case y == nil:
+		case i > 0 && b.Source != nil:
+			b.onSource(p, func() { b.QKV[i].compute(p, y, b.Source.X, 0) })
+		default:
 			b.QKV[i].compute(p, y, h, 0)
 		}
 	}
@@ -130,7 +151,9 @@ func (b *Attention) makeQKV(p *Pass) (q, k, v *Tensor) {
 	if b.packed() {
 		return p.Get(b.queries() + 2*b.keys()), nil, nil
 	}
-	return p.Get(b.queries()), p.Get(b.keys()), p.Get(b.keys())
+	q = p.Get(b.queries())
+	b.onSource(p, func() { k, v = p.Get(b.keys()), p.Get(b.keys()) })
+	return q, k, v
 }
 
 // ready applies the rope to q and k. If they have norms, it first normalizes them into
@@ -271,7 +294,13 @@ func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d *Tensor) {
 	if anyTrains(b.QKV) {
 		b.Norm.Compute(p, h, Stats{}, x)
 	}
-	dh := linearBackward(p, h, b.QKV, dq, dk, dv)
+	var dh *Tensor
+	if b.Source == nil {
+		dh = linearBackward(p, h, b.QKV, dq, dk, dv)
+	} else {
+		dh = linearBackward(p, h, b.QKV[:1], dq)
+		b.onSource(p, func() { b.Source.backward(p, b.QKV[1:], dk, dv) })
+	}
 	p.Put(dq, dk, dv)
 	b.Norm.Gradients(p, d, dh, s.norm, x, 1)
 	p.Put(dh)

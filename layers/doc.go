@@ -1,5 +1,5 @@
-// Package layers has the building blocks of models as values: linear, norms, activations, MLPs, attention, embedding, dropout and
-// losses, with named parameters, forward, backward, and exact memory.
+// Package layers has the building blocks of models as values: linear, norms, activations, MLPs, experts, attention,
+// embedding, dropout and losses, with named parameters, forward, backward, and exact memory.
 //
 //	var list []layers.Layer
 //	for i := range 6 {

@@ -19,6 +19,7 @@ import (
 type definition struct {
 	batch  Batch
 	values map[*Param][]float64
+	source []float64 // of a cross-attention
 }
 
 func (d *definition) linear(l *Linear, x []float64) (y []float64) {
@@ -92,7 +93,9 @@ var square = Elementwise(func(x float32) float32 { return max(x, 0) * max(x, 0) 
 func (d *definition) attention(b *Attention, x []float64) []float64 {
 	h := d.norm(b.Norm, x)
 	q, k, v := d.linear(&b.QKV[0], h), []float64(nil), []float64(nil)
-	if !b.packed() {
+	if b.Source != nil {
+		k, v = d.linear(&b.QKV[1], d.source), d.linear(&b.QKV[2], d.source)
+	} else if !b.packed() {
 		k, v = d.linear(&b.QKV[1], h), d.linear(&b.QKV[2], h)
 	} else {
 		var all []float64
@@ -130,6 +133,18 @@ func (d *definition) attention(b *Attention, x []float64) []float64 {
 		}
 		if b.Window > 0 {
 			first = max(first, row+1-b.Window)
+		}
+		if b.Source != nil {
+			sequence := -1
+			for _, position := range d.batch.Positions[:row+1] {
+				if position == 0 {
+					sequence++
+				}
+			}
+			each := b.Source.Rows / d.batch.Sequences
+			if first, last = sequence*each, (sequence+1)*each-1; b.Source.Starts != nil {
+				first, last = b.Source.Starts[sequence], b.Source.Starts[sequence+1]-1
+			}
 		}
 		for head := range b.Heads {
 			kv := head / (b.Heads / b.KVHeads) * b.HeadDim
@@ -298,8 +313,12 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 				b.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 100, Dim: dim}, nil)
 			}
 		}
+		if len(b.QKV) == 3 && b.QNorm.Weight == nil && b.Rope == nil && flip("cross") {
+			b.Source = &Source{} // whose rows follow from the batch
+			b.QKV[1], b.QKV[2] = linear("k", 5, kv), linear("v", 5, kv)
+		}
 		b.Out = []Linear{linear("out", q, width)}
-		if b.Bidirectional = flip("bidirectional"); !b.Bidirectional {
+		if b.Bidirectional = flip("bidirectional"); !b.Bidirectional && b.Source == nil {
 			b.Window = rapid.IntRange(0, 3).Draw(t, "window")
 		}
 		if flip("sinks") {
@@ -366,12 +385,25 @@ func layerProperty(t *rapid.T) {
 		p.Batch.Tokens = append(p.Batch.Tokens, int32(rng.IntN(6)))
 	}
 	require.NoError(t, p.Begin())
+	source, dsource := make([]float32, 5*4*p.Batch.Sequences), make([]float32, 5*4*p.Batch.Sequences)
+	if a, is := l.(*Attention); is && a.Source != nil {
+		for i := range source {
+			source[i] = float32(rng.NormFloat64())
+		}
+		*a.Source = Source{Rows: 4 * p.Batch.Sequences, X: &Tensor{View: snug.ViewOf(source)}, DX: &Tensor{View: snug.ViewOf(dsource)}}
+		if p.Batch.Starts != nil {
+			a.Source.Starts = []int{0, 1, 4 * p.Batch.Sequences}
+		}
+	}
 	out, err := l.Width(width)
 	require.NoError(t, err)
 	cost := p.Cost(l, width, p.Batch)
 
 	x := p.Get(width)
-	d := &definition{p.Batch, map[*Param][]float64{}}
+	d := &definition{batch: p.Batch, values: map[*Param][]float64{}}
+	for _, v := range source {
+		d.source = append(d.source, float64(v))
+	}
 	input := make([]float64, x.Len())
 	for i := range input {
 		x.Float32s()[i] = float32(rng.NormFloat64())
@@ -457,6 +489,9 @@ func layerProperty(t *rapid.T) {
 		} else {
 			require.Zero(t, slices.Max(g[w.Name]), w.Name)
 		}
+	}
+	if a, is := l.(*Attention); is && a.Source != nil {
+		along(d.source, dsource, "source")
 	}
 	if _, is := l.(*Embedding); !is {
 		along(input, dx.Float32s(), "x")

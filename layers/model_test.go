@@ -174,18 +174,23 @@ func TestModelErrors(t *testing.T) {
 		list  []Layer
 		want  error
 	}{
-		"no loss":            {2, nil, Options{}, []Layer{linear(2, 2)}, snug.ErrConfig},
-		"no layers":          {2, MSE{}, Options{}, nil, snug.ErrConfig},
-		"a nil layer":        {2, MSE{}, Options{}, []Layer{nil}, snug.ErrConfig},
-		"widths":             {2, MSE{}, Options{}, []Layer{linear(2, 3), linear(4, 2)}, snug.ErrShape},
-		"a residual":         {2, MSE{}, Options{}, []Layer{Residual{linear(2, 3)}}, snug.ErrShape},
-		"the same name":      {2, MSE{}, Options{}, []Layer{linear(2, 2), linear(2, 2)}, snug.ErrConfig},
-		"a type":             {2, MSE{}, Options{DType: 99}, []Layer{linear(2, 2)}, snug.ErrDType},
-		"tiles":              {2, MSE{}, Options{Tiles: -1}, []Layer{linear(2, 2)}, snug.ErrConfig},
-		"a head":             {2, NewCrossEntropy("head", 5, 3), Options{}, []Layer{linear(2, 2)}, snug.ErrShape},
-		"a gate alone":       {2, MSE{}, Options{}, []Layer{NewMLP("mlp", 2, 3, SiLU, false)}, snug.ErrConfig},
-		"no gate":            {2, MSE{}, Options{}, []Layer{NewMLP("mlp", 2, 3, GELU, true)}, snug.ErrConfig},
-		"heads":              {6, MSE{}, Options{}, []Layer{NewAttention("attention", 6, 3, 2)}, snug.ErrConfig},
+		"no loss":       {2, nil, Options{}, []Layer{linear(2, 2)}, snug.ErrConfig},
+		"no layers":     {2, MSE{}, Options{}, nil, snug.ErrConfig},
+		"a nil layer":   {2, MSE{}, Options{}, []Layer{nil}, snug.ErrConfig},
+		"widths":        {2, MSE{}, Options{}, []Layer{linear(2, 3), linear(4, 2)}, snug.ErrShape},
+		"a residual":    {2, MSE{}, Options{}, []Layer{Residual{linear(2, 3)}}, snug.ErrShape},
+		"the same name": {2, MSE{}, Options{}, []Layer{linear(2, 2), linear(2, 2)}, snug.ErrConfig},
+		"a type":        {2, MSE{}, Options{DType: 99}, []Layer{linear(2, 2)}, snug.ErrDType},
+		"tiles":         {2, MSE{}, Options{Tiles: -1}, []Layer{linear(2, 2)}, snug.ErrConfig},
+		"a head":        {2, NewCrossEntropy("head", 5, 3), Options{}, []Layer{linear(2, 2)}, snug.ErrShape},
+		"a gate alone":  {2, MSE{}, Options{}, []Layer{NewMLP("mlp", 2, 3, SiLU, false)}, snug.ErrConfig},
+		"no gate":       {2, MSE{}, Options{}, []Layer{NewMLP("mlp", 2, 3, GELU, true)}, snug.ErrConfig},
+		"heads":         {6, MSE{}, Options{}, []Layer{NewAttention("attention", 6, 3, 2)}, snug.ErrConfig},
+		"a source": {6, MSE{}, Options{}, []Layer{func() Layer {
+			a := NewAttention("attention", 6, 3, 3)
+			a.Source = &Source{Rows: 2, X: &Tensor{View: snug.ViewOf(make([]float32, 11))}}
+			return a
+		}()}, snug.ErrShape},
 		"experts":            {2, MSE{}, Options{}, []Layer{NewExperts("experts", 2, 2, 2, 3)}, snug.ErrConfig},
 		"a rate of dropout":  {2, MSE{}, Options{}, []Layer{Dropout{P: 1}}, snug.ErrConfig},
 		"a negative width":   {-1, MSE{}, Options{}, []Layer{linear(2, 2)}, snug.ErrConfig},

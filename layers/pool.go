@@ -47,7 +47,8 @@ type rowsOf uint8
 const (
 	rowsOfBatch rowsOf = iota
 	rowsOfTile
-	rowsOfGroup // the rows of the longest group so far, such as those that choose one expert
+	rowsOfGroup  // the rows of the longest group so far, such as those that choose one expert
+	rowsOfSource // of a cross-attention
 )
 
 // pool allocates tensors and reuses freed ones. A buffer has room for capacity rows, so that
@@ -59,7 +60,7 @@ type pool struct {
 	counts  bool           // tensors have no memory: their bytes are counted
 	rows    int            // rows of a tensor: of the current batch, or of a part of it
 	of      rowsOf         // what the rows are
-	room    [3]int         // rows that a buffer holds, by what its rows are
+	room    [4]int         // rows that a buffer holds, by what its rows are
 	unused  map[poolKey][]*buffer
 	all     []*buffer
 	used    int64 // bytes of tensors that are in use
@@ -84,7 +85,7 @@ func (p *pool) begin(rows, tiles int) error {
 	if rows <= p.room[rowsOfBatch] {
 		return nil
 	}
-	p.room = [3]int{rows, tileRoom(rows, tiles), 0}
+	p.room = [4]int{rows, tileRoom(rows, tiles)}
 	return p.close()
 }
 
@@ -98,6 +99,12 @@ func (p *pool) group(rows int) {
 	if rows > p.room[rowsOfGroup] { // and an eighth more, so that a group that grows makes few buffers
 		p.room[rowsOfGroup] = min(rows+rows/8, p.room[rowsOfBatch])
 	}
+}
+
+// source is for the rows of the source of a cross-attention.
+func (p *pool) source(rows int) {
+	p.rows, p.of = rows, rowsOfSource
+	p.room[rowsOfSource] = max(p.room[rowsOfSource], rows)
 }
 
 // cut is for the rows of a tile.

@@ -1,0 +1,54 @@
+package layers
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+)
+
+// Source is what the queries of a cross-attention see, such as the output of an encoder: sequence i of the batch sees all rows of
+// sequence i of the source. It is the caller's, and does not change while a batch runs forward and backward.
+type Source struct {
+	Rows   int
+	Starts []int   // as of [Batch], which then has Starts too; nil: sequences of equal length
+	X      *Tensor // [Rows, width] in the type of the pass
+	DX     *Tensor // the gradient of X is added to it; nil: it is left out
+}
+
+// check returns an error unless the source fits the layers of keys and values.
+func (s *Source) check(kv []Linear) error {
+	for i := range kv {
+		if _, err := kv[i].Width(kv[0].In); err != nil {
+			return err
+		}
+	}
+	n := s.Rows * kv[0].In
+	if s.Rows < 1 || s.X == nil || s.X.Len() != n || s.DX != nil && s.DX.Len() != n {
+		return fmt.Errorf("layers: a Source of %d rows, want X and DX of %d elements: %w", s.Rows, n, snug.ErrShape)
+	}
+	return nil
+}
+
+// onSource calls do with the rows of the source, if there is one.
+func (b *Attention) onSource(p *Pass, do func()) {
+	if b.Source == nil {
+		do()
+		return
+	}
+	rows, of := p.rows, p.of
+	p.source(b.Source.Rows)
+	do()
+	p.rows, p.of = rows, of
+}
+
+// backward adds the gradients of the layers of keys and values, and of the source.
+func (s *Source) backward(p *Pass, kv []Linear, dy ...*Tensor) {
+	for i := range kv {
+		l := &kv[i]
+		l.weightGradients(p, s.X, dy[i])
+		if s.DX != nil {
+			l.inputGradients(p, s.DX, dy[i], s.X, inner(p, s.X, kv[i:i+1])[0], 1)
+		}
+		p.Done(l.Weight, l.Bias)
+	}
+}
