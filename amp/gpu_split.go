@@ -3,6 +3,7 @@
 package amp
 
 import (
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
@@ -13,7 +14,15 @@ import (
 const splitPerThread = 16
 
 func (j *splitJob) Grids(q gpu.Launcher) error {
-	w, upper, rest, n := *device.Mem(&j.w), *device.Mem(&j.upper), *device.Mem(&j.rest), j.w.Len()
+	if j.apart {
+		return splitGrids(q, "amp_split", &j.w, &j.upper, &j.rest)
+	}
+	return splitGrids(q, "amp_join", &j.w, &j.upper, &j.rest)
+}
+
+// splitGrids launches a kernel that joins or splits without random numbers.
+func splitGrids(q gpu.Launcher, name string, wide, high, low *snug.View) error {
+	w, upper, rest, n := *device.Mem(wide), *device.Mem(high), *device.Mem(low), wide.Len()
 	if n == 0 {
 		return nil
 	}
@@ -21,10 +30,6 @@ func (j *splitJob) Grids(q gpu.Launcher) error {
 		n       uint64
 		wide, _ uint32
 	}{n: uint64(n), wide: gpu.Aligned(w.Addr, upper.Addr, rest.Addr)}
-	name := "amp_join"
-	if j.apart {
-		name = "amp_split"
-	}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: name,
 		Blocks: gpu.Grid(n, threads*splitPerThread), Threads: threads,

@@ -10,31 +10,22 @@ import (
 )
 
 func (j *split24Job) Grids(q gpu.Launcher) error {
+	switch {
+	case j.apart && j.random:
+		return j.gridsAtRandom(q)
+	case j.apart:
+		return splitGrids(q, "amp_split24", &j.w, &j.upper, &j.rest)
+	}
+	return splitGrids(q, "amp_join24", &j.w, &j.upper, &j.rest)
+}
+
+// gridsAtRandom has a thread for each block of random numbers.
+func (j *split24Job) gridsAtRandom(q gpu.Launcher) error {
 	w, upper, rest, n := *device.Mem(&j.w), *device.Mem(&j.upper), *device.Mem(&j.rest), j.w.Len()
 	if n == 0 {
 		return nil
 	}
-	if j.apart && j.random {
-		return j.gridsAtRandom(q, w, upper, rest)
-	}
-	params := struct {
-		n       uint64
-		wide, _ uint32
-	}{n: uint64(n), wide: gpu.Aligned(w.Addr, upper.Addr, rest.Addr)}
-	name := "amp_join24"
-	if j.apart {
-		name = "amp_split24"
-	}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: name,
-		Blocks: gpu.Grid(n, threads*splitPerThread), Threads: threads,
-		Operands: []driver.Mem{w, upper, rest}, Params: gpu.Params(&params),
-	})
-}
-
-// gridsAtRandom has a thread for each block of random numbers.
-func (j *split24Job) gridsAtRandom(q gpu.Launcher, w, upper, rest driver.Mem) error {
-	n, skip := j.w.Len(), uintptr(j.draw.First%rounding.PerBlock)
+	skip := uintptr(j.draw.First % rounding.PerBlock)
 	params := struct {
 		n, seed, tensor, first uint64
 		wide, _                uint32

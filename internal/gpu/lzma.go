@@ -1,6 +1,9 @@
 package gpu
 
-import "errors"
+import (
+	"encoding/binary"
+	"errors"
+)
 
 // Codes are compressed by LZMA, which packs machine code in half of what DEFLATE takes. This is the decoder of Igor Pavlov's
 // specification (7-Zip, LzmaSpec.cpp, 2015) for a stream whose size is known and whose dictionary is its output. What is
@@ -36,7 +39,8 @@ func unpackLZMA(out, in []byte) error {
 	return nil
 }
 
-type probability = uint16
+// probability is of a 0, in units of 1/2048, less a half: at first all bits are even.
+type probability = int16
 
 const (
 	states   = 12 // what the last operations were
@@ -75,42 +79,14 @@ type lengthCoder struct {
 	high     [256]probability
 }
 
-func even(p []probability) {
-	for i := range p {
-		p[i] = 1 << 10
-	}
-}
-
 func newLZMA(out, in []byte) *lzma {
 	props := int(in[0])
-	d := &lzma{in: in, at: 6, width: 1<<32 - 1, out: out, last: [4]int{1, 1, 1, 1}, lc: props % 9, lpMask: 1<<(props/9%5) - 1, pbMask: 1<<(props/45) - 1}
-	for _, b := range in[2:6] {
-		d.code = d.code<<8 | uint32(b)
+	lp := props / 9 % 5
+	d := &lzma{
+		in: in, at: 6, width: 1<<32 - 1, code: binary.BigEndian.Uint32(in[2:]), out: out, last: [4]int{1, 1, 1, 1},
+		lc: props % 9, lpMask: 1<<lp - 1, pbMask: 1<<(props/45) - 1,
 	}
-	d.literals = make([]probability, 0x300<<(d.lc+props/9%5))
-	even(d.literals)
-	for s := range states {
-		even(d.match[s][:])
-		even(d.repLong[s][:])
-	}
-	even(d.rep[:])
-	for i := range d.repNew {
-		even(d.repNew[i][:])
-	}
-	for i := range d.slots {
-		even(d.slots[i][:])
-	}
-	even(d.distance[:])
-	even(d.align[:])
-	for i := range d.lengths {
-		l := &d.lengths[i]
-		even(l.choice[:])
-		for p := range l.low {
-			even(l.low[p][:])
-			even(l.mid[p][:])
-		}
-		even(l.high[:])
-	}
+	d.literals = make([]probability, 0x300<<(d.lc+lp))
 	return d
 }
 
@@ -126,14 +102,14 @@ func (d *lzma) normalize() {
 
 // bit decodes a bit and learns from it.
 func (d *lzma) bit(p *probability) int {
-	v := *p
+	v := 1<<10 + int32(*p)
 	bound := d.width >> 11 * uint32(v)
 	b := 0
 	if d.code < bound {
-		*p = v + (1<<11-v)>>5
+		*p += int16((1<<11 - v) >> 5)
 		d.width = bound
 	} else {
-		*p = v - v>>5
+		*p -= int16(v >> 5)
 		d.code -= bound
 		d.width -= bound
 		b = 1

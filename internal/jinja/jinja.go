@@ -32,12 +32,8 @@ const (
 
 // Template is a parsed template. It is safe for concurrent use.
 type Template struct {
-	body  []node
-	marks bool
+	body []node
 }
-
-// Marks reports whether the template has a tag generation.
-func (t *Template) Marks() bool { return t.marks }
 
 // Func is a function that a template may call, with its arguments by place and by name. Its errors are the errors of the
 // rendering.
@@ -80,7 +76,6 @@ func Parse(text string) (t *Template, err error) {
 	p := &parser{tokens: lex(text)}
 	t = &Template{body: p.nodes()}
 	if p.at(end, "") {
-		t.marks = p.marks
 		return t, nil
 	}
 	failAt(p.line(), "the tag %.40q has no beginning", p.tokens[p.next].text)

@@ -11,7 +11,6 @@ type parser struct {
 	next   int
 	depth  int
 	loops  int
-	marks  bool
 	rest   map[string]bool // whether the macro uses varargs or kwargs
 }
 

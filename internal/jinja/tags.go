@@ -77,7 +77,6 @@ func (p *parser) tag() func(*state) signal {
 			return goOn
 		}
 	case "generation":
-		p.marks = true
 		body := p.until("endgeneration")
 		return func(s *state) signal {
 			s.write(BeginMark)
