@@ -120,8 +120,8 @@ func TestFitJob(t *testing.T) {
 	fmt.Printf("result %s\n", line)
 }
 
-// TestFitResidentMeasured measures programs that train with FitResident: their memory stays at or below the limit, of which
-// FitResident is not given plan.RuntimeBytes. Most of the limit is used.
+// TestFitResidentMeasured measures programs that train with Fit and a Process: their memory stays at or below the limit, of which
+// Fit is not given plan.RuntimeBytes. Most of the limit is used.
 func TestFitResidentMeasured(t *testing.T) {
 	if !kerneltest.Full() || runtime.GOOS != "linux" || kerneltest.Race {
 		t.Skip("trains models of 30 million parameters; the peak counts the parent on other systems, and the race detector's memory")
