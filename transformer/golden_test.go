@@ -26,7 +26,7 @@ type modelGolden struct {
 }
 
 var modelNames = []string{"llama", "llama_linear", "llama_dynamic", "llama_llama3", "llama_yarn",
-	"mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gemma3_images", "gpt2", "gpt2_untied",
+	"mistral", "ministral", "seed_oss", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_images", "gpt2", "gpt2_untied",
 	"mixtral", "qwen3_moe", "qwen3_moe_norm", "gpt_oss"}
 
 func readModel(t testing.TB, name string) modelGolden {

@@ -95,6 +95,21 @@ PUBLISHED = {
         "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0, "tie_word_embeddings": False,
         "transformers_version": "4.55.0.dev0", "use_cache": True, "vocab_size": 201088,
     },
+    "seed-oss-36b": {
+        "architectures": ["SeedOssForCausalLM"], "attention_bias": True, "attention_dropout": 0.1, "attention_out_bias": False, "bos_token_id": 0,
+        "eos_token_id": 2, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120, "initializer_range": 0.02, "intermediate_size": 27648,
+        "max_position_embeddings": 524288, "mlp_bias": False, "model_type": "seed_oss", "num_attention_heads": 80, "num_hidden_layers": 64,
+        "num_key_value_heads": 8, "pad_token_id": 1, "residual_dropout": 0.1, "rms_norm_eps": 1e-06, "rope_scaling": {"rope_type": "default"},
+        "rope_theta": 10000000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.55.0", "use_cache": True,
+        "vocab_size": 155136,
+    },
+    "gemma-2b": {
+        "architectures": ["GemmaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 2, "eos_token_id": 1,
+        "head_dim": 256, "hidden_act": "gelu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 16384,
+        "max_position_embeddings": 8192, "model_type": "gemma", "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1,
+        "pad_token_id": 0, "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 10000.0, "torch_dtype": "bfloat16",
+        "transformers_version": "4.38.0.dev0", "use_cache": True, "vocab_size": 256000,
+    },
     "gemma-2-2b": {
         "architectures": ["Gemma2ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "attn_logit_softcapping": 50.0,
         "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1, "final_logit_softcapping": 30.0, "head_dim": 256,
@@ -154,6 +169,11 @@ SPELLINGS = {
     "qwen3, bias": small("qwen3", attention_bias=True, head_dim=16, tie_word_embeddings=True),
     "qwen3, yarn, new": small("qwen3", head_dim=16, max_position_embeddings=131072, rope_parameters={
         "rope_theta": 1e6, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768, "attention_factor": 1.25}),
+    "seed_oss, biases": small("seed_oss", attention_bias=False, attention_out_bias=True, mlp_bias=True, head_dim=16, residual_dropout=0.0),
+    "ministral, types": small("ministral", head_dim=16, sliding_window=7, layer_types=["full_attention"] * 2 + ["sliding_attention"] * 3),
+    "ministral, window": small("ministral", head_dim=12, sliding_window=3),
+    "ministral, no window": small("ministral", head_dim=12, sliding_window=None, rope_theta=1e6),
+    "gemma, bias": small("gemma", head_dim=16, attention_bias=True, hidden_act="silu", tie_word_embeddings=False),
     "gemma2, scalar": small("gemma2", query_pre_attn_scalar=144, final_logit_softcapping=None, head_dim=16, attention_bias=True,
                             sliding_window=5, tie_word_embeddings=False),
     "gemma3, pattern": small("gemma3_text", sliding_window_pattern=2, head_dim=16, sliding_window=6, final_logit_softcapping=20.0),
@@ -175,6 +195,7 @@ SPELLINGS = {
                           "max_position_embeddings": 20, "vocab_size": 30},
 }
 
-FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "mixtral", "qwen3_moe", "gpt_oss", "gpt2"]
+# Without the ones whose defaults transformers cannot build: ministral wants a head_dim.
+FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "seed_oss", "gemma", "gemma2", "gemma3_text", "mixtral", "qwen3_moe", "gpt_oss", "gpt2"]
 
 CASES = {**PUBLISHED, **SPELLINGS, **{f"{name}, defaults": {"model_type": name} for name in FAMILIES}}

@@ -3,7 +3,8 @@
 Python 3.11, transformers 5.24.0, torch 2.15.0:
 
     pip install transformers==5.24.0 torch==2.15.0
-    python transformer/testdata/fields.py
+    python transformer/testdata/fields.py          # ten minutes
+    python transformer/testdata/fields.py gemma    # these families only; the others stay as they are in the file
 
 reads    the fields that the class of a configuration takes, and those that its model asks for while it is built and run
 changes  the fields of reads with a value that changes the logits, the loss, the names of the parameters or the
@@ -15,6 +16,7 @@ import inspect
 import json
 import pathlib
 import re
+import sys
 import warnings
 
 import torch
@@ -31,7 +33,8 @@ BASE = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidde
 GPT2 = {"vocab_size": 32, "n_embd": 16, "n_head": 4, "n_layer": 2, "n_positions": 16, "bos_token_id": None, "eos_token_id": None,
         "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 FAMILIES = {
-    "llama": BASE, "mistral": BASE, "qwen2": BASE, "qwen3": BASE, "gemma2": BASE, "gemma3_text": BASE,
+    "llama": BASE, "mistral": BASE, "ministral": BASE, "qwen2": BASE, "qwen3": BASE, "gemma": BASE, "gemma2": BASE, "gemma3_text": BASE,
+    "seed_oss": {**BASE, "attention_dropout": 0.0, "residual_dropout": 0.0},
     "mixtral": {**BASE, "num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen3_moe": {**BASE, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8},
     "gpt_oss": {**BASE, "num_local_experts": 4, "num_experts_per_tok": 2}, "gpt2": GPT2,
@@ -91,9 +94,11 @@ def main():
         except Exception:  # noqa: BLE001: a class that needs a package that is not here
             continue
         known |= set(getattr(cls, "__dataclass_fields__", {})) | set(getattr(cls, "attribute_map", {}))
-    families, methods = {}, {name for name in dir(PreTrainedConfig) if callable(getattr(PreTrainedConfig, name, None))}
-    for kind, fields in FAMILIES.items():
-        raw = {"model_type": kind, **fields}
+    made = sys.argv[1:] or list(FAMILIES)
+    before = json.loads((here / "fields.json").read_text())["families"] if sys.argv[1:] else {}
+    families, methods = {kind: before.get(kind) for kind in FAMILIES}, {name for name in dir(PreTrainedConfig) if callable(getattr(PreTrainedConfig, name, None))}
+    for kind in made:
+        raw = {"model_type": kind, **FAMILIES[kind]}
         cls = CONFIG_MAPPING[kind]
         asked = set()
         base = result(raw)

@@ -1,6 +1,6 @@
 """Makes generate.json with transformers: what the folder models go on with, and what filters of logits leave.
 
-Python 3.11, transformers 5.23.0, torch 2.15.0: see models.py, then
+Python 3.11, transformers 5.24.0, torch 2.15.0, accelerate: see models.py, then
 
     python transformer/testdata/generate.py
 """

@@ -1,8 +1,8 @@
 """Makes configs.json, folders.json and ropes.json with transformers, and checks what Config.Write wrote.
 
-Python 3.11, transformers 5.23.0, torch 2.15.0:
+Python 3.11, transformers 5.24.0, torch 2.15.0:
 
-    pip install transformers==5.23.0 torch==2.15.0
+    pip install transformers==5.24.0 torch==2.15.0
     python transformer/testdata/make.py          # makes the files
     python transformer/testdata/make.py check    # transformers reads written.json as the files it came from
 
@@ -132,7 +132,7 @@ def describe(raw):
         "logit_cap": getattr(config, "final_logit_softcapping", None) or 0,
         "embedding_scale": 1.0 if gpt2 else getattr(body.embed_tokens, "scalar_embed_scale", 1.0), "tied": tied,
         "attention_dropout": config.attn_pdrop if gpt2 else config.attention_dropout,
-        "residual_dropout": config.resid_pdrop if gpt2 else 0.0, "embedding_dropout": config.embd_pdrop if gpt2 else 0.0,
+        "residual_dropout": config.resid_pdrop if gpt2 else getattr(config, "residual_dropout", 0.0), "embedding_dropout": config.embd_pdrop if gpt2 else 0.0,
         "init_std": config.initializer_range, "dtype": str(whole.dtype).removeprefix("torch."),
         "bos": config.bos_token_id, "eos": eos if isinstance(eos, list) else [] if eos is None else [eos], "pad": config.pad_token_id,
         "tensors": digest(parameters),

@@ -1,8 +1,8 @@
 """Makes the folder models with transformers: small models, what they compute, and how they train.
 
-Python 3.11, transformers 5.23.0, torch 2.15.0, safetensors 0.8.0:
+Python 3.11, transformers 5.24.0 (golden.json names the one that made a model), torch 2.15.0, safetensors 0.8.0:
 
-    pip install transformers==5.23.0 torch==2.15.0 safetensors==0.8.0
+    pip install transformers==5.24.0 torch==2.15.0 safetensors==0.8.0
     python transformer/testdata/models.py              # makes the folder, or the models that are named
     python transformer/testdata/models.py check DIR    # transformers loads what Model.Save wrote
 
@@ -57,6 +57,10 @@ MODELS = {
     "qwen2": ("qwen2", {**{k: v for k, v in SMALL.items() if k != "head_dim"}, "use_sliding_window": True, "sliding_window": 6,
                         "max_window_layers": 1, "tie_word_embeddings": True}),
     "qwen3": ("qwen3", {**SMALL, "tie_word_embeddings": False}),
+    "seed_oss": ("seed_oss", {**SMALL, "attention_out_bias": True, "mlp_bias": True, "attention_dropout": 0.0, "residual_dropout": 0.0, "pad_token_id": None}),
+    "ministral": ("ministral", {**SMALL, "num_hidden_layers": 3, "sliding_window": 5,
+                                "layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
+    "gemma": ("gemma", {**SMALL, "pad_token_id": None, "attention_bias": True}),
     "gemma2": ("gemma2", {**SMALL, "num_hidden_layers": 2, "sliding_window": 6, "query_pre_attn_scalar": 12, "attn_logit_softcapping": 2.0,
                           "final_logit_softcapping": 6.0, "pad_token_id": None, "attention_bias": True, "tie_word_embeddings": True}),
     "gemma3": ("gemma3_text", {**SMALL, "sliding_window": 5, "query_pre_attn_scalar": 12, "pad_token_id": None, "tie_word_embeddings": True,

@@ -1,0 +1,16 @@
+package transformer
+
+func init() {
+	register(family{
+		name: "ministral", class: "Ministral", names: llamaNames,
+		std: defaults{vocab: 32000, dim: 4096, hidden: 14336, layers: 32, heads: 32, kvHeads: 8, context: 131072, bos: 1, eos: 2, pad: -1},
+		fields: func(f *fields, c *Config) {
+			c.counts(f, &c.Heads)
+			c.activation(f, "hidden_act", "silu")
+			window, _ := c.window()
+			nullable(f, "sliding_window", &window, 4096)
+			c.windowsByType(f, window, func(int) bool { return window != 0 })
+			c.rope(f)
+		},
+	})
+}
