@@ -12,12 +12,17 @@ import (
 // Adapter is the adapter of a [Linear], a LoRA, DoRA or VeRA of package qlora, with its parameters.
 type Adapter struct {
 	*qlora.LoRA
-	ParamA, ParamB, ParamM *Param      // ParamM: magnitudes, nil without DoRA
+	ParamA, ParamB, ParamM *Param      // their Values are A, B and Magnitude of the LoRA; ParamM is nil without DoRA
 	DoRA                   *qlora.DoRA // nil without DoRA
 	VeRA                   *qlora.VeRA // else nil; the values of ParamA and ParamB are its vectors d and b
 	Number                 uint64      // of the adapter in its model, below 2^16, which determines its dropout
 
 	updated uint64 // Number of the pass that computed the norms of DoRA
+}
+
+// whole reports whether an adapter has its parameters.
+func (a *Adapter) whole() bool {
+	return a.LoRA != nil && a.ParamA != nil && a.ParamB != nil && (a.VeRA != nil || a.ParamA.Value == a.A && a.ParamB.Value == a.B)
 }
 
 // Expand makes the matrices of an adapter of VeRA.

@@ -55,6 +55,12 @@ func (b *Attention) Width(in int) (int, error) {
 		return 0, fmt.Errorf("layers: an Attention without QKV or Out: %w", snug.ErrConfig)
 	case b.Heads < 1 || b.KVHeads < 1 || b.HeadDim < 1 || b.Heads%b.KVHeads != 0:
 		return 0, fmt.Errorf("layers: an Attention of %d heads and %d of keys, of %d elements: want a multiple: %w", b.Heads, b.KVHeads, b.HeadDim, snug.ErrConfig)
+	case b.Plain && (b.Bidirectional || b.Softcap != 0):
+		return 0, fmt.Errorf("layers: a Plain Attention goes without Bidirectional and Softcap: %w", snug.ErrConfig)
+	case b.QNorm.Weight == nil && b.KNorm.Weight != nil:
+		return 0, fmt.Errorf("layers: an Attention with a KNorm wants a QNorm: %w", snug.ErrConfig)
+	case b.Rope != nil && b.Rope.Rope().Dim != b.HeadDim:
+		return 0, fmt.Errorf("layers: an Attention with heads of %d elements has a Rope of %d: %w", b.HeadDim, b.Rope.Rope().Dim, snug.ErrConfig)
 	}
 	want := [...]int{b.queries(), b.keys(), b.keys()}
 	if b.packed() {
@@ -284,7 +290,7 @@ func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d *Tensor) {
 		p.Put(q, k)
 		b.QNorm.Gradients(p, dq, dq, qs, s.q, 0)
 		b.KNorm.Gradients(p, dk, dk, ks, s.k, 0)
-		p.Put(qs.rstd, ks.rstd)
+		p.Put(qs.mean, qs.rstd, ks.mean, ks.rstd)
 	}
 	if b.frees() {
 		p.Put(s.att, s.q, s.k, s.v)
@@ -353,6 +359,9 @@ func (b *Attention) attend(p *Pass, out, lse, q, k, v *Tensor) {
 	c := b.Options(p)
 	p.macs += float64(p.rows) * float64(p.Batch.Longest) * float64(b.queries())
 	p.Do(func() error {
+		if err := b.Source.fits(p.Batch); err != nil {
+			return err
+		}
 		if b.Plain {
 			return b.plainForward(p, out, lse, q, k, v, c)
 		}

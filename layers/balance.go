@@ -2,6 +2,7 @@ package layers
 
 import (
 	"cmp"
+	"fmt"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
@@ -9,7 +10,7 @@ import (
 
 // Balance is the loss that balances the load of experts, see [fused.AuxLoss], of all layers that share it. The forward pass counts
 // how often each expert was chosen in all layers together, and adds up the scores of each expert. The gradient of the loss follows
-// from these sums once the last layer has run forward. A [Model] adds it to its loss; who runs layers otherwise calls Begin before,
+// from these sums once the last layer has run forward. A [Model] adds it to its loss, also for Experts within [Sequential] and [Residual]; who runs layers otherwise calls Begin before,
 // Loss between forward and backward, and End after.
 type Balance struct {
 	Factor float64 // of the loss
@@ -27,6 +28,9 @@ type Balance struct {
 func (b *Balance) Grow(p *Pass, experts int) error {
 	if b == nil || !p.made() || len(b.counts) == experts {
 		return nil
+	}
+	if len(b.counts) > 0 {
+		return fmt.Errorf("a Balance of layers of %d and of %d experts: %w", len(b.counts), experts, snug.ErrConfig)
 	}
 	b.sums.dev, b.sums.dt = p.dev, snug.F32
 	b.counts, b.scores, b.coefficients = make([]int64, experts), make([]float32, experts), make([]float32, experts)
@@ -94,6 +98,7 @@ func (b *Balance) Close() error {
 	if b == nil {
 		return nil
 	}
+	b.counts = nil
 	return b.sums.close()
 }
 

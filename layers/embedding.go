@@ -84,11 +84,11 @@ func (e *Embedding) gradients(p *Pass, dy *Tensor) {
 }
 
 // Width implements [Layer].
-func (e *Embedding) Width(int) (int, error) {
+func (e *Embedding) Width(in int) (int, error) {
 	if e == nil || e.Table == nil || len(e.Table.Shape) != 2 || e.Positions != nil && (len(e.Positions.Shape) != 2 || e.Positions.Shape[1] != e.Table.Shape[1]) {
 		return 0, fmt.Errorf("layers: an Embedding without Table, or with tables of other shapes: %w", snug.ErrConfig)
 	}
-	return e.Table.Shape[1], nil
+	return e.Table.Shape[1], widthOf("the input of an Embedding", in, 0)
 }
 
 // Params implements [Layer].

@@ -61,8 +61,8 @@ func (s *expertsSaved) Tensors(list []*Tensor) []*Tensor {
 // Width implements [Layer].
 func (b *Experts) Width(in int) (int, error) {
 	switch {
-	case b == nil || len(b.Experts) == 0 || b.Routing.Experts != len(b.Experts) || b.Routing.Chosen < 1 || b.Routing.Chosen > len(b.Experts):
-		return 0, fmt.Errorf("layers: Experts without experts, or with another Routing: %w", snug.ErrConfig)
+	case b == nil || len(b.Experts) == 0 || b.Routing.Experts != len(b.Experts) || b.Routing.Chosen < 1 || b.Routing.Chosen > len(b.Experts) || b.Router.Out != len(b.Experts):
+		return 0, fmt.Errorf("layers: Experts without experts, or with another Router or Routing: %w", snug.ErrConfig)
 	case b.Activation.gated == nil:
 		return 0, fmt.Errorf("layers: Experts want the Activation of a gate: %w", snug.ErrConfig)
 	}

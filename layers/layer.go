@@ -67,14 +67,17 @@ func (p *Pass) SavedBytes(s Saved) (sum int64) {
 	return sum
 }
 
-// ReleaseSaved frees the tensors of a set, and keeps the set for newSaved.
+// ReleaseSaved frees the tensors of a set.
 func (p *Pass) ReleaseSaved(s Saved) {
 	if s == nil {
 		return
 	}
 	p.kept = s.Tensors(p.kept[:0])
 	p.Put(p.kept...)
-	p.sets = append(p.sets, s)
+	switch s.(type) { // newSaved uses these again
+	case *output, *normSaved, *attentionSaved, *mlpSaved, *expertsSaved:
+		p.sets = append(p.sets, s)
+	}
 }
 
 // Chain returns a chain without stages, whose values are those of p.

@@ -88,6 +88,10 @@ func (l *Linear) Width(in int) (int, error) {
 		return 0, fmt.Errorf("layers: a Linear without Weight, or of other sizes: %w", snug.ErrConfig)
 	case l.Bias != nil && l.Bias.Len() != l.Out:
 		return 0, fmt.Errorf("layers: the Bias of %s has %d elements, want %d: %w", l.Weight.Name, l.Bias.Len(), l.Out, snug.ErrConfig)
+	case l.Frozen != nil && (l.Weight.Trains || l.Weight.Quantized == nil):
+		return 0, fmt.Errorf("layers: %s has a Frozen product, and trains or has no Quantized: %w", l.Weight.Name, snug.ErrConfig)
+	case l.Adapter != nil && !l.Adapter.whole():
+		return 0, fmt.Errorf("layers: the Adapter of %s has no LoRA, or no parameters with the Values A and B: %w", l.Weight.Name, snug.ErrConfig)
 	}
 	return l.Out, widthOf(l.Weight.Name, in, l.In)
 }

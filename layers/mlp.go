@@ -38,9 +38,14 @@ func (b *MLP) Width(in int) (int, error) {
 	case b == nil || len(b.In) < 1 || len(b.In) > 2 || len(b.Down) != 1:
 		return 0, fmt.Errorf("layers: an MLP without In or Down: %w", snug.ErrConfig)
 	case len(b.In) == 1 && b.Activation.plain == nil || len(b.In) == 2 && b.Activation.gated == nil:
-		return 0, fmt.Errorf("layers: the Activation of %s does not go with %d matrices before it: %w", b.Down[0].Weight.Name, len(b.In), snug.ErrConfig)
+		return 0, fmt.Errorf("layers: the Activation of an MLP does not go with %d matrices before it: %w", len(b.In), snug.ErrConfig)
 	case b.Bias != nil && b.Bias.Len() != b.Down[0].In:
 		return 0, fmt.Errorf("layers: the Bias of an MLP has %d elements, want %d: %w", b.Bias.Len(), b.Down[0].In, snug.ErrConfig)
+	}
+	for i := range b.In {
+		if b.In[i].Out != b.Down[0].In {
+			return 0, fmt.Errorf("layers: an MLP from %d inner elements to %d: %w", b.In[i].Out, b.Down[0].In, snug.ErrConfig)
+		}
 	}
 	return in, blockWidth(in, b.Norm, b.Post, b.In, b.Down[0], b.Down[0].In)
 }

@@ -72,12 +72,9 @@ func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
 	}
 	for _, l := range list {
 		m.chain.Stages = append(m.chain.Stages, stage{l, p})
-		if e, is := l.(*Experts); is && e.Balance != nil && !slices.Contains(m.balances, e.Balance) {
-			m.balances = append(m.balances, e.Balance)
-			if err := e.Balance.Grow(p, len(e.Experts)); err != nil {
-				return nil, errors.Join(fmt.Errorf("layers: NewModel: %w", err), m.Close())
-			}
-		}
+	}
+	if err := m.makeBalances(list); err != nil {
+		return nil, errors.Join(fmt.Errorf("layers: NewModel: %w", err), m.Close())
 	}
 	if err := m.SetPlan(remat.Plan{}); err != nil {
 		return nil, errors.Join(err, m.Close())
@@ -85,13 +82,39 @@ func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
 	return m, nil
 }
 
+// makeBalances lists the balances of layers, and of those in them.
+func (m *Model) makeBalances(list []Layer) (err error) {
+	for _, l := range list {
+		switch l := l.(type) {
+		case interface{ inside() []Layer }:
+			err = cmp.Or(err, m.makeBalances(l.inside()))
+		case *Experts:
+			if l.Balance != nil && !slices.Contains(m.balances, l.Balance) {
+				m.balances = append(m.balances, l.Balance)
+			}
+			if err = cmp.Or(err, l.Balance.Grow(m.pass, len(l.Experts))); err == nil && l.Balance != nil && l.Router.Weight.uses > 1 {
+				err = fmt.Errorf("Experts with a Balance are in the model twice: %w", snug.ErrConfig)
+			}
+		}
+	}
+	return err
+}
+
 // makeParams lists and allocates the parameters.
 func (m *Model) makeParams() (err error) {
 	seen, names := map[*Param]bool{}, map[string]bool{}
 	add := func(w *Param) bool {
-		if w.uses++; seen[w] {
+		switch {
+		case err != nil:
+			return false
+		case w == nil:
+			err = fmt.Errorf("a layer has a nil parameter: %w", snug.ErrConfig)
+			return false
+		case seen[w]:
+			w.uses++
 			return true
 		}
+		w.uses = 1
 		if seen[w] = true; w.Name == "" || names[w.Name] || w.Len() < 1 {
 			err = fmt.Errorf("a parameter %q of %v elements: want a name of its own and elements: %w", w.Name, w.Shape, snug.ErrConfig)
 			return false

@@ -2,6 +2,7 @@ package layers
 
 import (
 	"errors"
+	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/qlora"
@@ -33,10 +34,13 @@ type Pages interface {
 	Release(dirty bool) error    // dirty says that the elements have changed
 }
 
-// Len returns the number of elements.
+// Len returns the number of elements, 0 for a Shape that memory cannot have.
 func (p Param) Len() int {
 	n := 1
 	for _, d := range p.Shape {
+		if d < 1 || n > math.MaxInt/d {
+			return 0
+		}
 		n *= d
 	}
 	return n

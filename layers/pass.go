@@ -120,7 +120,7 @@ func NewPass(o Options) (*Pass, error) {
 	if o.Device == nil {
 		o.Device = snug.CPU()
 	}
-	p := &Pass{Options: o, pool: pool{dev: o.Device, monitor: o.Monitor, unused: map[poolKey][]*buffer{}}}
+	p := &Pass{Options: o, ctx: context.Background(), pool: pool{dev: o.Device, monitor: o.Monitor, unused: map[poolKey][]*buffer{}}}
 	for _, s := range []*scratch{&p.ws, &p.sunk, &p.discard} {
 		*s = scratch{dev: o.Device, dt: snug.F32}
 	}

@@ -30,6 +30,8 @@ func (s *seqSaved) Tensors(list []*Tensor) []*Tensor {
 	return list
 }
 
+func (l Sequential) inside() []Layer { return l }
+
 // Width implements [Layer].
 func (l Sequential) Width(in int) (width int, err error) {
 	if width = in; len(l) == 0 {
@@ -126,6 +128,8 @@ func (l Sequential) input(p *Pass, x *Tensor, s *seqSaved, i int) *Tensor {
 
 // Residual is y = x + f(x) for a layer f whose output has the width of its input.
 type Residual struct{ Layer }
+
+func (r Residual) inside() []Layer { return []Layer{r.Layer} }
 
 // Width implements [Layer].
 func (r Residual) Width(in int) (int, error) {

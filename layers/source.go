@@ -29,6 +29,18 @@ func (s *Source) check(kv []Linear) error {
 	return nil
 }
 
+// fits returns an error unless the source has the sequences of a batch, with all its rows.
+func (s *Source) fits(b Batch) error {
+	if s == nil {
+		return nil
+	}
+	n := len(s.Starts) - 1
+	if s.Starts == nil && (b.Starts != nil || s.Rows%b.Sequences != 0) || s.Starts != nil && (n != b.Sequences || s.Starts[0] != 0 || s.Starts[n] != s.Rows) {
+		return fmt.Errorf("a Source of %d rows with Starts %v for a batch of %d sequences with Starts %v: %w", s.Rows, s.Starts, b.Sequences, b.Starts, snug.ErrShape)
+	}
+	return nil
+}
+
 // onSource calls do with the rows of the source, if there is one.
 func (b *Attention) onSource(p *Pass, do func()) {
 	if b.Source == nil {

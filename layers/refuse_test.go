@@ -1,0 +1,192 @@
+package layers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/train"
+)
+
+// lost is a window of gradients that nobody reads.
+type lost map[string][]float32
+
+func (g lost) Into(name string) (snug.View, snug.Into, error) {
+	return snug.ViewOf(g[name]), snug.Into{Beta: 1}, nil
+}
+
+func lostOf(m *Model) lost {
+	g := lost{}
+	for name, v := range m.Trainable() {
+		g[name] = make([]float32, v.Len())
+	}
+	return g
+}
+
+// change returns a layer that f has changed.
+func change[L Layer](l L, f func(L)) L {
+	f(l)
+	return l
+}
+
+// badParams yields its parameters whatever yield returns.
+type badParams struct {
+	Dropout
+	list []*Param
+}
+
+func (b badParams) Params(yield func(*Param) bool) {
+	for _, w := range b.list {
+		yield(w)
+	}
+}
+
+// TestRefuses has layers that would compute something else than they say, or panic.
+func TestRefuses(t *testing.T) {
+	attention := func(f func(*Attention)) Layer { return change(NewAttention("a", 8, 2, 2), f) }
+	linear := func(f func(*Linear)) Layer { return change(NewLinear("l", 8, 8, false), f) }
+	experts := func(f func(*Experts)) Layer { return change(NewExperts("e", 8, 16, 3, 1), f) }
+	balance := &Balance{Factor: 1}
+	balanced := experts(func(e *Experts) { e.Balance = balance })
+	one := func() *Param { return newParam("one", 0, 1) }
+	values := func(x []float32) *qlora.LoRA {
+		return &qlora.LoRA{In: 8, Out: 8, Rank: 1, Scale: 1, A: snug.ViewOf(x), B: snug.ViewOf(x)}
+	}
+	for name, list := range map[string][]Layer{
+		"plain, both directions": {attention(func(a *Attention) { a.Plain, a.Bidirectional = true, true })},
+		"plain, softcap":         {attention(func(a *Attention) { a.Plain, a.Softcap = true, 1 })},
+		"norm of keys alone":     {attention(func(a *Attention) { a.KNorm = *NewRMSNorm("k", 4) })},
+		"rope of other heads": {attention(func(a *Attention) {
+			a.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 1e4, Dim: 8}, nil)
+		})},
+		"inner widths":     {change(NewMLP("m", 8, 16, square, false), func(b *MLP) { b.Down[0] = *NewLinear("d", 8, 8, false) })},
+		"MLP of zeros":     {&MLP{In: make([]Linear, 1), Down: make([]Linear, 1)}},
+		"router":           {experts(func(e *Experts) { e.Router = *NewLinear("r", 8, 2, false) })},
+		"balance of two":   {balanced, change(NewExperts("f", 8, 16, 5, 1), func(e *Experts) { e.Balance = balance })},
+		"balance twice":    {balanced, balanced},
+		"frozen trains":    {linear(func(l *Linear) { l.Frozen = new(qlora.Linear) })},
+		"zero adapter":     {linear(func(l *Linear) { l.Adapter = new(Adapter) })},
+		"adapter's values": {linear(func(l *Linear) { l.Adapter = &Adapter{LoRA: values(make([]float32, 8)), ParamA: one(), ParamB: one()} })},
+		"late embedding":   {NewLinear("l", 8, 8, false), NewEmbedding("e", 8, 8)},
+		"same names":       {badParams{Dropout{}, []*Param{one(), one(), newParam("other", 0, 1)}}},
+		"nil parameter":    {badParams{Dropout{}, []*Param{nil, one()}}},
+	} {
+		if m, err := NewModel(8, MSE{}, Options{}, list...); m != nil || !errors.Is(err, snug.ErrConfig) && !errors.Is(err, snug.ErrShape) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := NewModel(1<<62, MSE{}, Options{}, NewLinear("l", 1<<62+1, 1<<62+1, false)); err == nil {
+		t.Error("a matrix whose number of elements overflows")
+	}
+}
+
+// TestSourceRows leaves no row of a source out.
+func TestSourceRows(t *testing.T) {
+	s := &Source{Rows: 5, X: &Tensor{View: snug.ViewOf(make([]float32, 20))}}
+	a := NewAttention("a", 4, 1, 1)
+	a.Source = s
+	m, err := NewModel(4, MSE{}, Options{}, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sample := Sample{X: make([]float32, 16), Y: make([]float32, 16)}
+	for _, c := range []struct {
+		sequences   int
+		batch, rows []int
+		whole       bool
+	}{
+		{1, nil, nil, true}, {2, nil, nil, false}, {0, []int{0, 4}, nil, false}, {0, []int{0, 4}, []int{0, 3}, false}, {0, []int{0, 4}, []int{0, 5}, true},
+		{0, []int{0, 1, 4}, []int{0, 5}, false}, {0, []int{0, 1, 4}, []int{}, false},
+	} {
+		sample.Sequences, sample.Starts, s.Starts = c.sequences, c.batch, c.rows
+		if _, err := m.Evaluate(context.Background(), sample); (err == nil) != c.whole || err != nil && !errors.Is(err, snug.ErrShape) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// TestReleasedSets keeps no sets of layers that do not use them again.
+func TestReleasedSets(t *testing.T) {
+	m, err := NewModel(4, MSE{}, Options{}, Sequential{NewLinear("l", 4, 4, false), square}, NewLinear("k", 4, 4, false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if _, err := m.Backprop(context.Background(), Sample{X: make([]float32, 8), Y: make([]float32, 8)}, 1, lostOf(m)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(m.pass.sets); n > 2 {
+		t.Errorf("%d freed sets after 20 steps", n)
+	}
+}
+
+// TestBalanceWithin adds the loss of Experts wherever they stand.
+func TestBalanceWithin(t *testing.T) {
+	var losses []float64
+	for _, wrap := range []func(Layer) Layer{
+		func(l Layer) Layer { return l },
+		func(l Layer) Layer { return Sequential{&Sequential{l}} },
+	} {
+		e := NewExperts("e", 4, 8, 3, 1)
+		e.Balance = &Balance{Factor: 10}
+		m, err := NewModel(4, MSE{}, Options{}, wrap(e))
+		if err != nil {
+			t.Fatal(err)
+		}
+		loss, err := m.Backprop(context.Background(), Sample{X: []float32{1, 2, 3, 4}, Y: make([]float32, 4)}, 1, lostOf(m))
+		if err != nil {
+			t.Fatal(err)
+		}
+		losses = append(losses, loss.Mean())
+	}
+	if losses[0] != losses[1] {
+		t.Error(losses)
+	}
+}
+
+// TestLayerAgain trains a layer whose first model failed, or is another, as soon as its gradient is complete.
+func TestLayerAgain(t *testing.T) {
+	l := NewLinear("l", 4, 4, false)
+	if _, err := NewModel(4, MSE{}, Options{}, l, NewLinear("l", 4, 4, false)); err == nil {
+		t.Fatal("two parameters of one name")
+	}
+	for i := range 2 {
+		m, err := NewModel(4, MSE{}, Options{}, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr, err := train.New(m, train.Options{Gradients: plan.InBackward})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := fmt.Sprint(l.Weight.Value.Float32s())
+		if _, err := tr.Train(context.Background(), []Sample{{X: []float32{1, 2, 3, 4}, Y: make([]float32, 4)}}); err != nil || fmt.Sprint(l.Weight.Value.Float32s()) == before {
+			t.Error(i, err)
+		}
+	}
+}
+
+// TestPassAlone runs tiles in a pass that no model began.
+func TestPassAlone(t *testing.T) {
+	b := NewMLP("m", 1, 1, square, false)
+	if _, err := NewModel(1, MSE{}, Options{}, b); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewPass(Options{Tiles: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(p.Batch.Shape(3*WholeRows, 1, nil), p.Begin()); err != nil {
+		t.Fatal(err)
+	}
+	x := p.Get(1)
+	clear(x.Float32s())
+	if b.Forward(p, x); p.Failed() != nil {
+		t.Error(p.Failed())
+	}
+}
