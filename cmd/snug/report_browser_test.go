@@ -17,8 +17,8 @@ func TestReportInBrowser(t *testing.T) {
 	dir := t.TempDir()
 	for name, flags := range map[string][]string{
 		"gpt2": {"-model", "gpt2", "-device-memory", "3GiB", "-batch", "64"},
-		"llama": {"-model", "llama-7b", "-memory", "14GiB", "-batch", "8", "-context", "2048", "-host-memory", "64GiB", "-disk", "500GB",
-			"-masters", "split24", "-gradients", "folded", "-state", "8"},
+		"llama": {"-model", "llama-7b", "-device-memory", "14GiB", "-batch", "8", "-context", "2048", "-host-memory", "64GiB", "-disk", "500GB",
+			"-masters", "split24", "-gradients", "folded", "-state", "8", "-own"},
 	} {
 		path := filepath.Join(dir, name+".html")
 		status, _, errs := snugged(append([]string{"plan", "-report", path}, flags...)...)
