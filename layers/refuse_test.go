@@ -109,6 +109,45 @@ func TestSourceRows(t *testing.T) {
 	}
 }
 
+// TestSourceAdapters trains adapters of keys and values also where nobody wants the gradient of the source.
+func TestSourceAdapters(t *testing.T) {
+	var gradients []lost
+	for _, dx := range []*Tensor{nil, {View: snug.ViewOf(make([]float32, 16))}} {
+		a := NewAttention("a", 4, 1, 1)
+		a.Source = &Source{Rows: 4, X: &Tensor{View: snug.ViewOf(numbers(16))}, DX: dx}
+		for i := range a.QKV {
+			l := &a.QKV[i]
+			x := snug.ViewOf(numbers(4))
+			param := func(name string, shape ...int) *Param {
+				return &Param{Name: l.Weight.Name + name, Shape: shape, Value: x, Trains: true}
+			}
+			l.Adapter = &Adapter{LoRA: &qlora.LoRA{In: 4, Out: 4, Rank: 1, Scale: 1, A: x, B: x}, ParamA: param(".A", 1, 4), ParamB: param(".B", 4, 1)}
+		}
+		m, err := NewModel(4, MSE{}, Options{}, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(a.Out[0].Weight.Value.Float32s(), numbers(16))
+		g := lostOf(m)
+		costs, err := m.Costs(1, 4)
+		if _, e := m.Backprop(context.Background(), Sample{X: numbers(16), Y: make([]float32, 16)}, 1, g); err != nil || e != nil || m.Report.Mismatches != nil || len(costs.Stages) != 1 {
+			t.Fatal(err, e, m.Report.Mismatches)
+		}
+		gradients = append(gradients, g)
+	}
+	if fmt.Sprint(gradients[0]) != fmt.Sprint(gradients[1]) || gradients[0]["a.k.weight.A"][0] == 0 || gradients[0]["a.v.weight.B"][0] == 0 {
+		t.Error(gradients)
+	}
+}
+
+// numbers are unlike each other.
+func numbers(n int) (x []float32) {
+	for i := range n {
+		x = append(x, float32(i*i%7)/7-0.3)
+	}
+	return x
+}
+
 // TestReleasedSets keeps no sets of layers that do not use them again.
 func TestReleasedSets(t *testing.T) {
 	m, err := NewModel(4, MSE{}, Options{}, Sequential{NewLinear("l", 4, 4, false), square}, NewLinear("k", 4, 4, false))

@@ -58,8 +58,15 @@ func (s *Source) backward(p *Pass, kv []Linear, dy ...*Tensor) {
 	for i := range kv {
 		l := &kv[i]
 		l.weightGradients(p, s.X, dy[i])
-		if s.DX != nil {
-			l.inputGradients(p, s.DX, dy[i], s.X, inner(p, s.X, kv[i:i+1])[0], 1)
+		dx, beta := s.DX, float32(1)
+		if dx == nil && l.Adapter != nil { // whose gradients come with that of its input
+			dx, beta = p.Get(l.In), 0
+		}
+		if dx != nil {
+			l.inputGradients(p, dx, dy[i], s.X, inner(p, s.X, kv[i:i+1])[0], beta)
+		}
+		if dx != s.DX {
+			p.Put(dx)
 		}
 		p.Done(l.Weight, l.Bias)
 	}
