@@ -149,7 +149,7 @@ func TestTuneWorkerFails(t *testing.T) {
 		`{`:               "unexpected end",
 		`{"model": "7b"}`: "want tiny, 125m or 1.1b",
 		`{"model": "tiny", "dir": "missing", "method": "lora", "tokens": 8, "rank": 4}`:               "no such file",
-		`{"model": "tiny", "dir": "missing", "method": "lora", "tokens": 8, "rank": 4, "limit": 100}`: "out of memory",
+		`{"model": "tiny", "dir": "missing", "method": "lora", "tokens": 8, "rank": 4, "limit": 100}`: "nothing fits in 100 B",
 		`{"model": "tiny", "dir": "missing", "method": "lora", "rank": 4}`:                            "0 tokens",
 	} {
 		var out, errs bytes.Buffer
