@@ -14,7 +14,7 @@ type Linear struct {
 	Weight, Bias *Param // [Out, In] and [Out]; Bias is nil for none
 	In, Out      int
 	Transposed   bool          // Weight is [In, Out], as in GPT-2
-	Frozen       *qlora.Linear // product by a Weight in 4 or 8 bits, nil for others
+	Frozen       *qlora.Linear // product by a Weight that does not train and has Quantized, else nil
 	Adapter      *Adapter      // nil for none
 }
 

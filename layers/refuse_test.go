@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/snug-ml/snug"
@@ -79,7 +80,7 @@ func TestRefuses(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := NewModel(1<<62, MSE{}, Options{}, NewLinear("l", 1<<62+1, 1<<62+1, false)); err == nil {
+	if _, err := NewModel(math.MaxInt, MSE{}, Options{}, NewLinear("l", math.MaxInt, math.MaxInt, false)); !errors.Is(err, snug.ErrConfig) {
 		t.Error("a matrix whose number of elements overflows")
 	}
 }

@@ -7,7 +7,8 @@ import (
 )
 
 // Source is what the queries of a cross-attention see, such as the output of an encoder: sequence i of the batch sees all rows of
-// sequence i of the source. It is the caller's, and does not change while a batch runs forward and backward.
+// sequence i of the source. It is the caller's, and does not change while a batch runs forward and backward. An encoder that is a
+// [Model] of its own trains by a [Loss] whose Backward returns DX.
 type Source struct {
 	Rows   int
 	Starts []int   // as of [Batch], which then has Starts too; nil: sequences of equal length
