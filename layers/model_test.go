@@ -235,6 +235,8 @@ func TestModelErrors(t *testing.T) {
 }
 
 // TestModelOnDevices: a device computes what the CPU does, up to rounding, and gives its memory back.
+//
+//check:in emulated
 func TestModelOnDevices(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		m, s := everything(t, Options{Seed: 3, Device: p.Dev})
