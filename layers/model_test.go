@@ -115,6 +115,53 @@ func TestBalance(t *testing.T) {
 	}
 }
 
+// watched is a layer that counts its forward steps, and those that are first passes.
+type watched struct {
+	*Linear
+	runs, first int
+}
+
+func (w *watched) count(p *Pass) {
+	p.Do(func() error {
+		if w.runs++; p.FirstPass() {
+			w.first++
+		}
+		return nil
+	})
+}
+
+func (w *watched) Forward(p *Pass, x *Tensor) *Tensor {
+	w.count(p)
+	return w.Linear.Forward(p, x)
+}
+
+func (w *watched) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
+	w.count(p)
+	return w.Linear.ForwardSave(p, x)
+}
+
+// TestFirstPass: each layer has one first pass in a micro-batch, however often the plan runs it.
+func TestFirstPass(t *testing.T) {
+	var all []*watched
+	var list []Layer
+	for i := range 6 {
+		w := &watched{Linear: NewLinear(fmt.Sprint(i), 4, 4, true)}
+		all, list = append(all, w), append(list, w)
+	}
+	m, err := NewModel(4, MSE{}, Options{}, list...)
+	require.NoError(t, err)
+	costs, err := m.Costs(1, 3)
+	require.NoError(t, err)
+	plan, err := remat.RecomputeAll(costs)
+	require.NoError(t, err)
+	require.NoError(t, m.SetPlan(plan))
+	gradientsOf(t, m, Sample{X: make([]float32, 12), Y: make([]float32, 12)})
+	require.Greater(t, all[0].runs, 1)
+	for i, w := range all {
+		require.Equal(t, 1, w.first, i)
+	}
+}
+
 // TestModelAllocatesLittle: after a step, none allocates tensors.
 func TestModelAllocatesLittle(t *testing.T) {
 	m, s := everything(t, Options{})

@@ -12,6 +12,7 @@ import (
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/meter"
+	"github.com/snug-ml/snug/remat"
 )
 
 // Window takes gradients; an [accum.Window] is one, and every train.Window. Into returns the float32 accumulator of a
@@ -149,6 +150,11 @@ func (p *Pass) Start(ctx context.Context) *Pass {
 	p.ctx, p.Err, p.tile = ctx, nil, tile{}
 	return p
 }
+
+// FirstPass is [remat.FirstPass] of the step that runs: whether a layer computes its output for the first time for the rows
+// of the batch, and not again in the backward pass. A layer with running averages asks in an operation of Do, and updates
+// them where Window is set.
+func (p *Pass) FirstPass() bool { return remat.FirstPass(p.ctx) }
 
 // Failed returns the first error.
 func (p *Pass) Failed() error {
