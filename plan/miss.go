@@ -116,6 +116,9 @@ func (t Task) miss(limit, minimum, counted int64, k *known) error {
 		}
 		u := t
 		r.allow(&u)
+		if _, err := u.check(); err != nil {
+			continue // not with the optimizer of the task
+		}
 		if err := m.try(r.what, u); err != nil {
 			return err
 		}

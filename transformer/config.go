@@ -331,11 +331,15 @@ func (c *Config) checkPositions() error {
 
 // checkSizes returns an error if a parameter has more elements than an int counts.
 func (c *Config) checkSizes() error {
+	positions := 1
+	if c.LearnedPositions {
+		positions = c.Context
+	}
 	for _, n := range []struct {
 		name string
 		rows int
 		cols int
-	}{{"Vocab", c.Vocab, c.Dim}, {"Hidden", c.Hidden, c.Dim}, {"Heads", c.Heads, c.HeadDim}, {"Context", c.Context, c.Dim}} {
+	}{{"Vocab", c.Vocab, c.Dim}, {"Hidden", c.Hidden, c.Dim}, {"Heads", c.Heads, c.HeadDim}, {"Context", positions, c.Dim}} {
 		if n.rows > math.MaxInt/n.cols {
 			return bad(n.name, "%d×%d elements are too many", n.rows, n.cols)
 		}
