@@ -10,7 +10,7 @@
 //	go run -C bench . -only tune -peers                 fine-tuning, against transformers, PEFT and bitsandbytes
 //	go run -C bench -tags cuda . -device cuda:0         on a GPU
 //
-// It is a module of its own: what it draws with is nothing that users of snug need. Names of files are
+// It is a module of its own: users of snug do not need the packages that it draws with. Names of files are
 // relative to its folder.
 //
 // The time that a kernel needs at least is the larger of the bytes that it

@@ -206,7 +206,7 @@ func (s *Set) add(tokens []int32) error {
 	return s.spool.add(tokens)
 }
 
-// holdOut chooses the samples that are held out. The memory of their order is later that of the epochs.
+// holdOut chooses the samples that are held out. The epochs use the memory of their order again.
 func (s *Set) holdOut() {
 	n := s.list.n
 	k := min(int(s.options.HeldOut*float64(n)+0.5), n-1)

@@ -24,7 +24,7 @@ type Balance struct {
 	derivatives  []float32 // in the scores of experts, empty until Loss
 }
 
-// Grow makes room for so many experts.
+// Grow allocates the counters of the experts.
 func (b *Balance) Grow(p *Pass, experts int) error {
 	if b == nil || !p.made() || len(b.counts) == experts {
 		return nil

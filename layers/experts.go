@@ -34,7 +34,7 @@ type Experts struct {
 // Expert has the matrices of an expert: gate and up, and down.
 type Expert struct{ In, Down []Linear }
 
-// NewExperts returns Experts with an RMSNorm, without biases. For each row the router chooses so many by a softmax. Its
+// NewExperts returns Experts with an RMSNorm, without biases. The router chooses chosen of count experts for each row by a softmax. Its
 // parameters are name.norm, name.router, and for each expert name.0.gate, name.0.up and name.0.down, which begins as 0.
 func NewExperts(name string, width, hidden, count, chosen int) *Experts {
 	b := &Experts{

@@ -2,7 +2,7 @@ package layers
 
 import "math"
 
-// deviation returns that of the first values of a matrix for rows of so many elements.
+// deviation returns the standard deviation of a matrix's initial values, for rows of in elements.
 func deviation(in int) float64 { return 1 / math.Sqrt(float64(in)) }
 
 // newParam returns a parameter that trains, whose first values are normally distributed with the given deviation.

@@ -27,7 +27,7 @@ const baseNoise = 1 << 20
 // reads them.
 const readingBytes = 6 << 20
 
-// memoryFlag is the flag of the limit of the process, deviceMemoryFlag that of the device's.
+// memoryFlag is the flag of the process's limit. deviceMemoryFlag is the flag of the device's memory.
 func memoryFlag(to *int64) *flagRow {
 	return sizeFlag("memory", to, "limit of the resident memory of the process, which trains on the CPU, such as 6GiB; default: none")
 }

@@ -335,7 +335,7 @@ func TestTuneMisses(t *testing.T) {
 		least := miss.Minimum
 		r.memory = least
 		require.NoError(t, r.choose())
-		r.memory = least - baseNoise - 64<<10 // of which the next process may need baseNoise
+		r.memory = least - baseNoise - 64<<10 // the next process may need baseNoise more or less
 		require.ErrorIs(t, r.choose(), snug.ErrNoMemory)
 	}
 }

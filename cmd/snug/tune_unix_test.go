@@ -246,7 +246,7 @@ func TestPlanNamesWhatTuneKeeps(t *testing.T) {
 			b, err := meter.ParseBytes(byTune[2])
 			require.NoError(t, err)
 			require.GreaterOrEqual(t, a, b)
-			require.LessOrEqual(t, a, b+readingBytes, "of which small data take less")
+			require.LessOrEqual(t, a, b+readingBytes, "small data take less of readingBytes")
 			out, err = limited(t, append(planned, "-memory", byPlan[2], model)...)
 			require.NoError(t, err, "%s", out)
 			r := limitedResult(t, append(tuned, "-o", filepath.Join(t.TempDir(), "out"), "-memory", byPlan[2])...)
