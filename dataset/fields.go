@@ -34,6 +34,7 @@ var rowRules = map[string]rule{
 	"kto_tag": {"as label", checkLabel}, "kto_label": {"as label", checkLabel}, "desirable": {"as label", checkLabel},
 
 	"correct": verdict, "is_correct": verdict, "is_good": verdict, "accepted": verdict, "is_accepted": verdict,
+	"rejected": fault, "is_rejected": fault, "incorrect": fault, "is_bad": fault,
 
 	"trainable": {"as train", checkWeight}, "is_train": {"as train", checkWeight}, "learn": {"as train", checkWeight}, "loss": {"as weight", checkWeight},
 	"skip": {"false; true is refused", checkSkip}, "ignore": {"as skip", checkSkip}, "masked": {"as skip", checkSkip},
@@ -97,6 +98,14 @@ func checkLabel(f *rows, name string, x value) (bool, error) {
 var verdict = rule{"as label if it is a boolean", func(f *rows, name string, x value) (bool, error) {
 	if text, ok := x.(string); x == true || x == false || ok && slices.Contains([]string{"true", "false"}, strings.ToLower(strings.TrimSpace(text))) {
 		return checkLabel(f, name, x)
+	}
+	return false, nil
+}}
+
+// fault is a boolean that is true of a bad answer.
+var fault = rule{"as skip if it is a boolean", func(f *rows, name string, x value) (bool, error) {
+	if x == true || x == false {
+		return checkSkip(f, name, x)
 	}
 	return false, nil
 }}

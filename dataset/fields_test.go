@@ -216,6 +216,19 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// TestFaults: a boolean that is true of a bad answer refuses its row.
+func TestFaults(t *testing.T) {
+	for _, name := range []string{"rejected", "is_rejected", "incorrect", "is_bad"} {
+		row := `{"question": "hi", "answer": "ho", "` + name + `": `
+		_, _, _, err := shownForms(t, row+"true}", Options{Template: template(t, fullTemplate)})
+		require.ErrorIs(t, err, snug.ErrConfig, name)
+		require.ErrorContains(t, err, "line 1: "+name+" is true, want false or none")
+		_, samples, _, err := shownForms(t, row+"false}", Options{Template: template(t, fullTemplate)})
+		require.NoError(t, err, name)
+		require.Equal(t, []string{"<user>hi<assistant>⟦ho</s>⟧"}, samples)
+	}
+}
+
 // TestRemedies: what is nearly a file of rows is refused with what makes one of it.
 func TestRemedies(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
