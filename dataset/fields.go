@@ -40,6 +40,7 @@ var rowRules = map[string]rule{
 	"skip": {"false; true is refused", checkSkip}, "ignore": {"as skip", checkSkip}, "masked": {"as skip", checkSkip},
 	"loss_mask": {"refused, as input_ids", refuse("a mask of tokens, want text" + leave("loss_mask"))},
 	"masks":     {"refused, as input_ids", refuse("a mask of tokens, want text" + leave("masks"))},
+	"split":     apart, "data_split": apart, "partition": apart,
 	"winner":    {"of preferences refused: chosen is the better answer", checkWinner},
 	"reasoning": thoughts, "reasoning_content": thoughts, "thinking": thoughts,
 
@@ -106,6 +107,16 @@ var verdict = rule{"as label if it is a boolean", func(f *rows, name string, x v
 var fault = rule{"as skip if it is a boolean", func(f *rows, name string, x value) (bool, error) {
 	if x == true || x == false {
 		return checkSkip(f, name, x)
+	}
+	return false, nil
+}}
+
+// apart is the part of the data that a row is of: what is kept for a test must not be learned.
+var apart = rule{"train or another name; test, validation, eval, dev or holdout is refused", func(_ *rows, name string, x value) (bool, error) {
+	text, _ := x.(string)
+	words := strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return r < 'a' || r > 'z' })
+	if len(words) > 0 && slices.Contains([]string{"test", "testing", "validation", "valid", "val", "eval", "evaluation", "dev", "holdout", "heldout", "hold", "held"}, words[0]) {
+		return false, fmt.Errorf("%s is %s, of rows that are kept for a test: remove such rows; if it is something else, -map %s= leaves it out", name, shortJSON(x), name)
 	}
 	return false, nil
 }}

@@ -229,6 +229,23 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestApart: rows that their set keeps for a test are not learned.
+func TestApart(t *testing.T) {
+	for _, name := range []string{"split", "data_split", "partition"} {
+		row := `{"question": "hi", "answer": "ho", "` + name + `": `
+		for _, v := range []string{"test", "Test", "test_sft", "validation", "held-out"} {
+			_, _, _, err := shownForms(t, row+`"`+v+`"}`, Options{Template: template(t, fullTemplate)})
+			require.ErrorIs(t, err, snug.ErrConfig, name)
+			require.ErrorContains(t, err, "line 1: "+name+` is "`+v+`", of rows that are kept for a test`)
+		}
+		for _, v := range []string{`"train"`, `"train_test"`, `"a"`, `""`, "1", "null"} {
+			_, samples, _, err := shownForms(t, row+v+"}", Options{Template: template(t, fullTemplate)})
+			require.NoError(t, err, name+v)
+			require.Equal(t, []string{"<user>hi<assistant>⟦ho</s>⟧"}, samples)
+		}
+	}
+}
+
 // TestRemedies: what is nearly a file of rows is refused with what makes one of it.
 func TestRemedies(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
