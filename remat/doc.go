@@ -76,7 +76,8 @@
 // parameters and their gradients, which do not depend on the plan.
 //
 // With [Chain].Hash a run compares the hash of every value that it computes again with the
-// hash of the first computation. [Repeat] makes a chain of a loop.
+// hash of the first computation. [Repeat] makes a chain of a loop, [Typed] one of stages whose
+// activations differ in type.
 //
 // Simulation and execution keep the same ledger, the one with declared and the
 // other with measured sizes. Where those agree, so do the two reports, byte
