@@ -8,6 +8,7 @@ import (
 	"iter"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
@@ -210,7 +211,8 @@ func (m *Model) Weight(s Sample) float64 {
 }
 
 // Costs returns the costs of the chain for batches of so many sequences with so many rows each, for the planners of package remat.
-// Sizes are exactly the bytes that Backprop holds. Times are 10⁹ multiply-adds of matrix products.
+// A stage has the name that the parameters of its layer begin with, such as "0.mlp", by which [remat.Only] selects it, and "layers.3"
+// where they have none in common. Sizes are exactly the bytes that Backprop holds. Times are 10⁹ multiply-adds of matrix products.
 func (m *Model) Costs(sequences, rows int) (remat.Costs, error) {
 	const most = 1<<31 - 1
 	if m == nil || m.pass == nil || sequences < 1 || rows < 1 || rows > most/sequences {
@@ -221,12 +223,32 @@ func (m *Model) Costs(sequences, rows int) (remat.Costs, error) {
 	costs := remat.Costs{Input: int64(m.pass.DType.Size()) * int64(b.Rows) * int64(width)}
 	for i, l := range m.layers {
 		c := m.pass.Cost(l, width, b)
-		c.Name = fmt.Sprint("layers.", i)
+		c.Name = cmp.Or(commonName(l), fmt.Sprint("layers.", i))
 		costs.Stages = append(costs.Stages, c)
 		width, _ = l.Width(width)
 	}
 	m.chain.Costs = &costs
 	return costs, nil
+}
+
+// commonName returns the parts between dots that the names of a layer's parameters begin with, without the last part of any.
+func commonName(l Layer) string {
+	var common []string
+	first := true
+	l.Params(func(w *Param) bool {
+		parts := strings.Split(w.Name, ".")
+		parts = parts[:len(parts)-1]
+		if first {
+			common, first = parts, false
+		}
+		n := 0
+		for n < min(len(common), len(parts)) && common[n] == parts[n] {
+			n++
+		}
+		common = common[:n]
+		return n > 0
+	})
+	return strings.Join(common, ".")
 }
 
 // SetPlan makes Backprop run a plan, which says what each layer keeps for its backward step and what it computes again. A plan

@@ -79,6 +79,27 @@ func TestModelRecomputes(t *testing.T) {
 	}
 }
 
+// TestStageNames: a stage has the name of its layer's parameters, by which a plan selects it.
+func TestStageNames(t *testing.T) {
+	m, err := NewModel(8, MSE{}, Options{Seed: 1}, NewMLP("blocks.0.mlp", 8, 16, SiLU, true), Dropout{P: 0.1}, NewLinear("head", 8, 8, true),
+		Sequential{NewLinear("a", 8, 8, false), NewLinear("b", 8, 8, false)}, NewMLP("blocks.1.mlp", 8, 16, SiLU, true))
+	require.NoError(t, err)
+	costs, err := m.Costs(1, 4)
+	require.NoError(t, err)
+	var names []string
+	for _, c := range costs.Stages {
+		names = append(names, c.Name)
+	}
+	require.Equal(t, []string{"blocks.0.mlp", "layers.1", "head", "layers.3", "blocks.1.mlp"}, names)
+	for name, again := range map[string]int{"mlp": 1, "blocks.0": 1, "head": 1} { // the last stage is saved in any case
+		plan, err := remat.Only(costs, name)
+		require.NoError(t, err)
+		report, err := plan.Simulate(costs)
+		require.NoError(t, err)
+		require.Equal(t, again, report.Extra, name)
+	}
+}
+
 // TestBalance: the loss of Backprop is that of Evaluate without dropout and the balancing loss, and its gradients are those of
 // differences.
 func TestBalance(t *testing.T) {
