@@ -12,6 +12,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -68,17 +69,17 @@ func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{pass: p, loss: loss, layers: list, width: width, chain: p.Chain()}
-	if err := m.makeParams(); err != nil {
-		return nil, errors.Join(fmt.Errorf("layers: NewModel: %w", err), m.Close())
-	}
 	for _, l := range list {
 		m.chain.Stages = append(m.chain.Stages, stage{l, p})
 	}
-	if err := m.makeBalances(list); err != nil {
-		return nil, errors.Join(fmt.Errorf("layers: NewModel: %w", err), m.Close())
+	if err = m.makeParams(); err == nil {
+		err = m.makeBalances(list)
 	}
-	if err := m.SetPlan(remat.Plan{}); err != nil {
-		return nil, errors.Join(err, m.Close())
+	if err == nil {
+		err = errors.Unwrap(m.SetPlan(remat.Plan{}))
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("layers: NewModel: %w", err), m.Close())
 	}
 	return m, nil
 }
@@ -256,19 +257,19 @@ func commonName(l Layer) string {
 // otherwise than the costs of the last call of Costs say.
 //
 // The error wraps [snug.ErrConfig] for a plan that is not valid, and [snug.ErrShape] for one of another number of layers.
-func (m *Model) SetPlan(plan remat.Plan) error {
+func (m *Model) SetPlan(plan remat.Plan) (err error) {
+	defer fault.Named(&err, "layers: SetPlan")
 	if m == nil || m.pass == nil {
-		return fmt.Errorf("layers: SetPlan: a model that NewModel did not make: %w", snug.ErrConfig)
+		return fmt.Errorf("a model that NewModel did not make: %w", snug.ErrConfig)
 	}
 	if len(plan.Ops) == 0 {
 		m.chain.Costs = nil
 	}
 	r, err := m.chain.NewRunner(plan)
-	if err != nil {
-		return fmt.Errorf("layers: SetPlan: %w", err)
+	if err == nil {
+		m.runner = r
 	}
-	m.runner = r
-	return nil
+	return err
 }
 
 // begin prepares for a sample, and returns the input.
@@ -282,8 +283,8 @@ func (m *Model) begin(s Sample) (*Tensor, error) {
 	}
 	b := &m.pass.Batch
 	b.Draw, b.Tokens = s.Draw, s.Tokens
-	if err := b.shape(rows, s.Sequences, s.Starts); err != nil {
-		return nil, err
+	if err := b.Shape(rows, s.Sequences, s.Starts); err != nil {
+		return nil, errors.Unwrap(err) // without the name of the function
 	}
 	for _, w := range m.params {
 		w.used = 0
@@ -315,8 +316,9 @@ func (m *Model) end() {
 // window or a scale that is not finite. Or it comes from the window, the device or ctx. After an error the gradients in the window
 // are wrong.
 func (m *Model) Backprop(ctx context.Context, s Sample, scale float32, w Window) (loss fused.Loss, err error) {
+	defer fault.Named(&err, "layers: Backprop")
 	if ctx == nil || w == nil || scale-scale != 0 {
-		return loss, fmt.Errorf("layers: Backprop: a nil context or window, or the scale %v: %w", scale, snug.ErrConfig)
+		return loss, fmt.Errorf("a nil context or window, or the scale %v: %w", scale, snug.ErrConfig)
 	}
 	defer m.end()
 	x, err := m.begin(s)
@@ -339,35 +341,33 @@ func (m *Model) Backprop(ctx context.Context, s Sample, scale float32, w Window)
 		})
 	}
 	if err != nil {
-		return fused.Loss{}, fmt.Errorf("layers: Backprop: %w", err)
+		return fused.Loss{}, err
 	}
 	return loss, nil
 }
 
 // Evaluate returns the loss of a sample without training on it. Errors are those of Backprop.
 func (m *Model) Evaluate(ctx context.Context, s Sample) (loss fused.Loss, err error) {
+	defer fault.Named(&err, "layers: Evaluate")
 	err = m.eval(ctx, s, func(y *Tensor) error {
 		loss = m.loss.Evaluate(m.pass.Start(ctx), y, s)
 		return m.pass.Failed()
 	})
 	if err != nil {
-		return fused.Loss{}, fmt.Errorf("layers: Evaluate: %w", err)
+		return fused.Loss{}, err
 	}
 	return loss, nil
 }
 
 // Predict writes the output of the last layer for a sample to out, [rows, width of the output]. Errors are those of Backprop.
-func (m *Model) Predict(ctx context.Context, out []float32, s Sample) error {
-	err := m.eval(ctx, s, func(y *Tensor) error {
+func (m *Model) Predict(ctx context.Context, out []float32, s Sample) (err error) {
+	defer fault.Named(&err, "layers: Predict")
+	return m.eval(ctx, s, func(y *Tensor) error {
 		if y.Len() != len(out) {
 			return fmt.Errorf("out has %d elements, want %d: %w", len(out), y.Len(), snug.ErrShape)
 		}
 		return m.pass.read(out, y.View)
 	})
-	if err != nil {
-		return fmt.Errorf("layers: Predict: %w", err)
-	}
-	return nil
 }
 
 func (m *Model) eval(ctx context.Context, s Sample, do func(y *Tensor) error) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/remat"
 )
@@ -47,14 +48,8 @@ type Batch struct {
 
 // Shape sets the rows and sequences, and the positions of rows: so many sequences of equal length (0 is 1), or with starts of
 // different ones. The error wraps [snug.ErrShape].
-func (c *Batch) Shape(rows, sequences int, starts []int) error {
-	if err := c.shape(rows, sequences, starts); err != nil {
-		return fmt.Errorf("layers: Shape: %w", err)
-	}
-	return nil
-}
-
-func (c *Batch) shape(rows, sequences int, starts []int) error {
+func (c *Batch) Shape(rows, sequences int, starts []int) (err error) {
+	defer fault.Named(&err, "layers: Shape")
 	if c == nil || rows < 1 {
 		return fmt.Errorf("%d rows, want 1 or more: %w", rows, snug.ErrShape)
 	}

@@ -2,10 +2,12 @@ package layers
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/fault"
 )
 
 // RopeKind is a method of scaling a rope for longer sequences: the rope_type of config.json.
@@ -46,14 +48,8 @@ func bad(field, format string, args ...any) error {
 }
 
 // Check returns an error that wraps [snug.ErrConfig] unless the fields are in their ranges.
-func (r Rope) Check() error {
-	if err := r.check(); err != nil {
-		return fmt.Errorf("layers: Rope: %w", err)
-	}
-	return nil
-}
-
-func (r Rope) check() error {
+func (r Rope) Check() (err error) {
+	defer fault.Named(&err, "layers: Rope")
 	needs, known := r.Kind.Needs()
 	if !known {
 		return bad("Kind", "%q, want default, linear, dynamic, llama3 or yarn", r.Kind)
@@ -125,11 +121,12 @@ var ropeNeeds = map[RopeKind]RopeNeeds{
 // With AVX2 and AVX-512 one in 200 of torch's powers is off by 1 unit in the last place, and the frequency then differs
 // by at most 2 units. The error wraps [snug.ErrConfig].
 func (r Rope) Frequencies(length int) (inverse []float32, attention float64, err error) {
-	if err := r.check(); err != nil {
-		return nil, 0, fmt.Errorf("layers: Frequencies: %w", err)
+	defer fault.Named(&err, "layers: Frequencies")
+	if err := r.Check(); err != nil {
+		return nil, 0, errors.Unwrap(err)
 	}
 	if length < 0 {
-		return nil, 0, fmt.Errorf("layers: Frequencies: a sequence of %d positions, want 0 or more: %w", length, snug.ErrConfig)
+		return nil, 0, fmt.Errorf("a sequence of %d positions, want 0 or more: %w", length, snug.ErrConfig)
 	}
 	base := r.Theta
 	if r.Kind == RopeDynamic {

@@ -5,29 +5,15 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/quant8"
 )
 
 // This file says what packages train and transformer can do. They refuse by it, and [Task.Fit] offers by it.
 
-// rule is something that does not go together, and whether a run has it.
-type rule struct {
-	broken bool
-	what   string
-}
-
-func first(rules []rule) error {
-	for _, r := range rules {
-		if r.broken {
-			return fmt.Errorf("%s: %w", r.what, snug.ErrConfig)
-		}
-	}
-	return nil
-}
-
 // traitRules returns what an optimizer excludes.
-func (r Run) traitRules(o quant8.Traits, ranks bool) (list []rule) {
+func (r Run) traitRules(o quant8.Traits, ranks bool) (list []fault.Rule) {
 	for _, u := range []struct {
 		asked bool
 		what  string
@@ -39,7 +25,7 @@ func (r Run) traitRules(o quant8.Traits, ranks bool) (list []rule) {
 		{r.Shard != Replicate, "Shard", quant8.Sharded},
 	} {
 		why := o.Conflict(u.what, u.use)
-		list = append(list, rule{u.asked && why != "", why})
+		list = append(list, fault.Rule{u.asked && why != "", why})
 	}
 	return list
 }
@@ -53,20 +39,20 @@ func (r Run) CheckStep(o quant8.Traits, trained snug.DType, ranks bool) error {
 		name = "Folded"
 	}
 	list = append(list,
-		rule{r.Gradients != SumF32 && !one, fmt.Sprintf("Gradients is %v, want f32, in-backward or folded", r.Gradients)},
-		rule{r.GradientsOn != meter.OnDevice, fmt.Sprintf("gradients on the %v, want them on the device of the parameters", r.GradientsOn)},
-		rule{one && (r.Masters == amp.SplitMaster || r.Masters == amp.Split24Master), name + " has no master weights: leave Masters unset, or set NoMaster"},
-		rule{one && ranks, "ranks do not go with " + name + ", because they add their gradients before an update"},
-		rule{one && trained == snug.F16, name + " does not go with f16, which needs a loss scale"},
+		fault.Rule{r.Gradients != SumF32 && !one, fmt.Sprintf("Gradients is %v, want f32, in-backward or folded", r.Gradients)},
+		fault.Rule{r.GradientsOn != meter.OnDevice, fmt.Sprintf("gradients on the %v, want them on the device of the parameters", r.GradientsOn)},
+		fault.Rule{one && (r.Masters == amp.SplitMaster || r.Masters == amp.Split24Master), name + " has no master weights: leave Masters unset, or set NoMaster"},
+		fault.Rule{one && ranks, "ranks do not go with " + name + ", because they add their gradients before an update"},
+		fault.Rule{one && trained == snug.F16, name + " does not go with f16, which needs a loss scale"},
 	)
 	if o.ForwardOnly {
 		not := "the optimizer " + o.Name + " does not go with "
 		list = append(list,
-			rule{r.StateOn != meter.OnDevice, not + "Storage, because there is no state"},
-			rule{width(r.StateBits) != 32, not + "StateBits, because there is no state"},
-			rule{r.Masters != amp.FullMaster, not + "Masters, because there are no master weights"})
+			fault.Rule{r.StateOn != meter.OnDevice, not + "Storage, because there is no state"},
+			fault.Rule{width(r.StateBits) != 32, not + "StateBits, because there is no state"},
+			fault.Rule{r.Masters != amp.FullMaster, not + "Masters, because there are no master weights"})
 	}
-	return first(list)
+	return fault.Check(snug.ErrConfig, list...)
 }
 
 // CheckUnit returns an error if package train cannot update a parameter of n elements with an optimizer: one that is no
@@ -103,18 +89,16 @@ func (r Run) CheckWeights(cpu bool) error {
 func (t Task) roundsUpdates(r Run) bool { return r.elem() == 2 && t.mastered(1) > 0 }
 
 // checkDone returns an error for what nothing in this module does, unless the program is one's own.
-func (t Task) checkDone(r Run) error {
+func (t Task) checkDone(r Run) (err error) {
+	defer fault.Named(&err, "plan")
 	o, trained := t.traits(), r.Compute
 	if t.mastered(1) == 0 {
 		trained = snug.F32
 	}
 	if t.Own {
-		if err := first(r.traitRules(o, t.Ranks > 1)); err != nil {
-			return fmt.Errorf("plan: %w", err)
-		}
-		return nil
+		return fault.Check(snug.ErrConfig, r.traitRules(o, t.Ranks > 1)...)
 	}
-	err := r.CheckStep(o, trained, t.Ranks > 1)
+	err = r.CheckStep(o, trained, t.Ranks > 1)
 	if err == nil {
 		err = r.CheckWeights(t.Device.Unified)
 	}
@@ -132,8 +116,5 @@ func (t Task) checkDone(r Run) error {
 			}
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("plan: %w", err)
-	}
-	return nil
+	return err
 }

@@ -3,6 +3,8 @@ package train
 import (
 	"fmt"
 
+	"github.com/snug-ml/snug/internal/fault"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/quant8"
@@ -20,14 +22,8 @@ func (o *Options) averages() bool { return quant8.TraitsOf(o.Optimizer).Averages
 //
 // After an error, too, the next Train restores the parameters in training. The error comes from the optimizer, the
 // Storage or the device, or wraps [snug.ErrConfig] after Close.
-func (t *Trainer[B]) Average() error {
-	if err := t.average(); err != nil {
-		return fmt.Errorf("train: Average: %w", err)
-	}
-	return nil
-}
-
-func (t *Trainer[B]) average() error {
+func (t *Trainer[B]) Average() (err error) {
+	defer fault.Named(&err, "train: Average")
 	switch {
 	case t.closed():
 		return fmt.Errorf("the Trainer is closed: %w", snug.ErrConfig)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -20,11 +21,11 @@ type inBackward[B any] struct {
 
 func (*inBackward[B]) traits() traits { return traits{backward: true, changes: true} }
 
-func (*inBackward[B]) excludes(o *Options) []exclusion { return withoutAll("InBackward", o) }
+func (*inBackward[B]) excludes(o *Options) []fault.Rule { return withoutAll("InBackward", o) }
 
 // withoutAll returns what does not go with a way that never has all gradients.
-func withoutAll(name string, o *Options) []exclusion {
-	return []exclusion{
+func withoutAll(name string, o *Options) []fault.Rule {
+	return []fault.Rule{
 		{o.Scaler != nil, name + " does not go with a loss scale, because one parameter is updated before another is known to be finite"},
 		{o.Fill != nil, name + " has no master weights to fill"},
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/meter"
 )
 
@@ -182,8 +183,8 @@ func (u *updater[B]) readMasters(r io.Reader) error {
 func (t *Trainer[B]) open() (err error) {
 	o := &t.options
 	if t.checkpoints = o.Folder; o.Dir != "" && !o.follows() {
-		if t.checkpoints, err = openFolder(o.Dir, o.Keep); err != nil {
-			return err
+		if t.checkpoints, err = OpenFolder(o.Dir, o.Keep); err != nil {
+			return errors.Unwrap(err) // without the name of the function
 		}
 		t.closes(t.checkpoints.Close)
 	}
@@ -240,11 +241,12 @@ func (t *Trainer[B]) saves(p param) bool { return !p.mastered || t.options.Maste
 //
 // With Options.Reducer all ranks call Save at the same step. Rank 0 writes, and the others wait for it.
 func (t *Trainer[B]) Save(ctx context.Context) (err error) {
+	defer fault.Named(&err, "train: Save")
 	switch {
 	case ctx == nil:
-		return fmt.Errorf("train: Save: the context is nil: %w", snug.ErrConfig)
+		return fmt.Errorf("the context is nil: %w", snug.ErrConfig)
 	case t.closed():
-		return fmt.Errorf("train: Save: the Trainer is closed: %w", snug.ErrConfig)
+		return fmt.Errorf("the Trainer is closed: %w", snug.ErrConfig)
 	case t.step == t.saved:
 		return nil
 	}
@@ -252,7 +254,7 @@ func (t *Trainer[B]) Save(ctx context.Context) (err error) {
 	if err == nil {
 		t.saved = t.step
 	} else if t.options.follows() {
-		return fmt.Errorf("train: Save: step %d: %w", t.step, err)
+		return fmt.Errorf("step %d: %w", t.step, err)
 	}
 	return err
 }
@@ -260,29 +262,29 @@ func (t *Trainer[B]) Save(ctx context.Context) (err error) {
 func (t *Trainer[B]) save(ctx context.Context) (err error) {
 	switch {
 	case t.checkpoints == nil:
-		return fmt.Errorf("train: Save: there is no Dir: %w", snug.ErrConfig)
+		return fmt.Errorf("there is no Dir: %w", snug.ErrConfig)
 	case t.halfway:
-		return fmt.Errorf("train: Save: %w", t.stopped())
+		return t.stopped()
 	}
 	if t.averaged { // a checkpoint has the parameters that train
 		if err := t.gradients.average(false); err != nil {
-			return fmt.Errorf("train: Save: %w", err)
+			return err
 		}
 		defer func() { err = errors.Join(err, t.Average()) }()
 	}
 	if err := t.finite(); err != nil {
-		return fmt.Errorf("train: Save: step %d: %w", t.step, err)
+		return fmt.Errorf("step %d: %w", t.step, err)
 	}
 	a, err := t.describe()
 	if err != nil {
-		return fmt.Errorf("train: Save: %w", err)
+		return err
 	}
 	var parts []checkpoint.Part
 	for _, p := range t.parts() {
 		parts = append(parts, checkpoint.Part{Name: p.name, Write: func(w io.Writer) error { return p.write(untilDone{ctx, w}) }})
 	}
 	if err := t.checkpoints.folder.Save(t.step, a, parts); err != nil {
-		return fmt.Errorf("train: Save: step %d: %w", t.step, err)
+		return fmt.Errorf("step %d: %w", t.step, err)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -15,9 +16,9 @@ type folded[B any] struct{ inBackward[B] }
 
 func (*folded[B]) traits() traits { return traits{backward: true, changes: true, final: true} }
 
-func (f *folded[B]) excludes(o *Options) []exclusion {
+func (f *folded[B]) excludes(o *Options) []fault.Rule {
 	return append(withoutAll("Folded", o),
-		exclusion{o.SkipNonFinite, "Folded does not go with SkipNonFinite, because what is folded cannot be taken back"})
+		fault.Rule{o.SkipNonFinite, "Folded does not go with SkipNonFinite, because what is folded cannot be taken back"})
 }
 
 func (f *folded[B]) pass(ctx context.Context, batches []B, rate float32) (all fused.Loss, err error) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/checkpoint"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/strictjson"
 )
 
@@ -26,15 +27,8 @@ type Folder struct {
 //
 // The error wraps [snug.ErrConfig] for a negative keep and [snug.ErrCorrupt] for a damaged checkpoint, or comes from
 // the file system, for example because another process owns the folder.
-func OpenFolder(dir string, keep int) (*Folder, error) {
-	f, err := openFolder(dir, keep)
-	if err != nil {
-		return nil, fmt.Errorf("train: OpenFolder: %w", err)
-	}
-	return f, nil
-}
-
-func openFolder(dir string, keep int) (*Folder, error) {
+func OpenFolder(dir string, keep int) (_ *Folder, err error) {
+	defer fault.Named(&err, "train: OpenFolder")
 	owned, err := checkpoint.OpenPath(dir, checkpoint.Options{Keep: keep})
 	if err != nil {
 		return nil, err
@@ -127,13 +121,11 @@ func orUnset(value json.RawMessage) string {
 // Scratch returns the path of a folder within this one for files that need not outlive the process, such as pages. The
 // caller makes the folder. Close removes it, and the next owner removes the scratch folder of a killed process.
 func (f *Folder) Scratch() (path string, err error) {
+	defer fault.Named(&err, "train: Scratch")
 	if f == nil || f.folder == nil {
-		return "", fmt.Errorf("train: Scratch: OpenFolder did not make the Folder: %w", snug.ErrConfig)
+		return "", fmt.Errorf("OpenFolder did not make the Folder: %w", snug.ErrConfig)
 	}
-	if path, err = f.folder.Scratch(); err != nil {
-		return "", fmt.Errorf("train: Scratch: %w", err)
-	}
-	return path, nil
+	return f.folder.Scratch()
 }
 
 // Close removes scratch folders, and ends the ownership of the folder. Closing twice does nothing.

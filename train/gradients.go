@@ -5,6 +5,7 @@ import (
 
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 )
@@ -15,7 +16,7 @@ import (
 type gradients[B any] interface {
 	traits() traits
 	// excludes returns the options that do not go with the way.
-	excludes(o *Options) []exclusion
+	excludes(o *Options) []fault.Rule
 	// make makes the optimizer and the memory of the gradients. Where the ranks divide the parameters it says how.
 	make() error
 

@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
@@ -146,7 +147,7 @@ func (o *Options) check(noModel bool) error {
 		o.Schedule = Constant(1e-3)
 	}
 	o.StateBits, o.Chunk, o.Bucket = cmp.Or(o.StateBits, 32), cmp.Or(o.Chunk, 1<<16), cmp.Or(o.Bucket, 1<<20)
-	if err := refused([]exclusion{
+	err := fault.Check(snug.ErrConfig, []fault.Rule{
 		{noModel, "the model is nil"},
 		{!(o.Clip >= 0), fmt.Sprintf("Clip is %v, want 0 or more", o.Clip)},
 		{o.SaveEvery < 0 || o.Keep < 0 || o.Chunk < 0, fmt.Sprintf("SaveEvery is %d, Keep %d and Chunk %d, want 0 or more", o.SaveEvery, o.Keep, o.Chunk)},
@@ -157,10 +158,8 @@ func (o *Options) check(noModel bool) error {
 		{o.Shard < plan.Replicate || o.Shard > plan.ShardWeights, fmt.Sprintf("Shard is %d, want Replicate, ShardState, ShardGradients or ShardWeights", o.Shard)},
 		{o.Shard != plan.Replicate && o.Reducer == nil, "Shard wants a Reducer"},
 		{o.follows() && o.Folder != nil, "Folder is for rank 0: it writes the checkpoints"},
-	}); err != nil {
-		return err
-	}
-	return o.checkStep(snug.F32)
+	}...)
+	return cmp.Or(err, o.checkStep(snug.F32))
 }
 
 // checkStep returns an error for steps that the Trainer cannot make with parameters of a type.
@@ -170,19 +169,4 @@ func (o *Options) checkStep(trained snug.DType) error {
 		r.StateOn = meter.OnDisk
 	}
 	return r.CheckStep(quant8.TraitsOf(o.Optimizer), trained, o.Reducer != nil)
-}
-
-// exclusion is what does not go together, and whether the options have it.
-type exclusion struct {
-	bad  bool
-	what string
-}
-
-func refused(list []exclusion) error {
-	for _, e := range list {
-		if e.bad {
-			return fmt.Errorf("%s: %w", e.what, snug.ErrConfig)
-		}
-	}
-	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 )
@@ -32,9 +33,9 @@ const shardAlign = 256
 
 func (*sharded[B]) traits() traits { return traits{held: true, backward: true} }
 
-func (*sharded[B]) excludes(o *Options) []exclusion {
+func (*sharded[B]) excludes(o *Options) []fault.Rule {
 	_, sends := o.Reducer.(accum.SendReceiver)
-	return []exclusion{
+	return []fault.Rule{
 		{o.Shard == plan.ShardWeights && !o.paged(), "ShardWeights wants an accum.Pages as Reducer"},
 		{o.Measure || o.CountLost, "Shard does not go with Measure and CountLost, which look at whole parameters"},
 		{!sends, "the Reducer is no accum.SendReceiver, which Shard wants"},

@@ -11,6 +11,7 @@ import (
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/meter"
 )
 
@@ -102,7 +103,7 @@ func (t *Trainer[B]) make() (err error) {
 	if t.ranks, err = newRanks(o.Reducer); err != nil {
 		return err
 	}
-	if err := refused(t.gradients.excludes(o)); err != nil {
+	if err := fault.Check(snug.ErrConfig, t.gradients.excludes(o)...); err != nil {
 		return err
 	}
 	for _, step := range []func() error{t.collect, t.alike, t.open, t.gradients.make, t.begin, t.equal} {
@@ -206,18 +207,19 @@ func (t *Trainer[B]) countBytes() {
 // is the loss of this rank's batches. The error wraps
 // [snug.ErrConfig] for a nil sequence, and is otherwise that of the model.
 func (t *Trainer[B]) Evaluate(ctx context.Context, batches iter.Seq[B]) (all fused.Loss, err error) {
+	defer fault.Named(&err, "train: Evaluate")
 	if batches == nil {
-		return all, fmt.Errorf("train: Evaluate: the sequence of batches is nil: %w", snug.ErrConfig)
+		return all, fmt.Errorf("the sequence of batches is nil: %w", snug.ErrConfig)
 	}
 	if !t.closed() {
-		if err := t.average(); err != nil {
-			return all, fmt.Errorf("train: Evaluate: %w", err)
+		if err := t.Average(); err != nil {
+			return all, errors.Unwrap(err) // without the name of the function
 		}
 	}
 	for b := range batches {
 		loss, err := t.evaluate(ctx, b, t.splits)
 		if err != nil {
-			return fused.Loss{}, fmt.Errorf("train: Evaluate: %w", err)
+			return fused.Loss{}, err
 		}
 		all = all.Plus(loss)
 	}
@@ -228,7 +230,7 @@ func (t *Trainer[B]) Evaluate(ctx context.Context, batches iter.Seq[B]) (all fus
 // device. The caller then closes the model and the Storage. Closing twice does nothing.
 func (t *Trainer[B]) Close() (err error) {
 	if t.ready && !t.closed() && !t.halfway {
-		err = t.average()
+		err = errors.Unwrap(t.Average())
 	}
 	for _, closes := range t.closers {
 		err = errors.Join(err, closes())

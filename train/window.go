@@ -7,6 +7,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/meter"
 )
 
@@ -24,8 +25,8 @@ type micros int
 
 func (m *micros) Target(accum.Progress) accum.Target { return accum.Target{Micros: int(*m)} }
 
-func (*window[B]) traits() traits                  { return traits{held: true, backward: true} }
-func (*window[B]) excludes(o *Options) []exclusion { return nil }
+func (*window[B]) traits() traits                   { return traits{held: true, backward: true} }
+func (*window[B]) excludes(o *Options) []fault.Rule { return nil }
 
 func (w *window[B]) make() (err error) {
 	if err := w.updater.make(); err != nil {

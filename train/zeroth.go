@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -53,14 +54,14 @@ type zerothOrder[B any] struct {
 
 func (*zerothOrder[B]) traits() traits { return traits{} }
 
-func (*zerothOrder[B]) excludes(o *Options) (list []exclusion) {
-	for _, c := range []exclusion{
+func (*zerothOrder[B]) excludes(o *Options) (list []fault.Rule) {
+	for _, c := range []fault.Rule{
 		{o.Clip > 0, "Clip, because there are no gradients"},
 		{o.Measure, "Measure, because there are no gradients"},
 		{o.Scaler != nil, "a loss scale, because there are no gradients"},
 		{o.Fill != nil, "Fill, because there are no master weights"},
 	} {
-		list = append(list, exclusion{c.bad, "the optimizer " + quant8.TraitsOf(o.Optimizer).Name + " does not go with " + c.what})
+		list = append(list, fault.Rule{c.Broken, "the optimizer " + quant8.TraitsOf(o.Optimizer).Name + " does not go with " + c.What})
 	}
 	return list
 }

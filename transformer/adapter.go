@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/qlora"
 )
@@ -290,12 +291,13 @@ func (m *Model) adapted(p *Param) bool { return strings.HasPrefix(p.Name, adapte
 // training made up for: [Model.Save] writes exactly the trained model. Parameters of ModulesToSave are written in the
 // model's type. See [qlora.SaveAdapters] for what a killed process leaves. The error wraps [snug.ErrConfig] for a model
 // without adapters, and [snug.ErrNonFinite].
-func (m *Model) SaveAdapter(dir string) error {
+func (m *Model) SaveAdapter(dir string) (err error) {
+	defer fault.Named(&err, "transformer: SaveAdapter")
 	if err := m.usable(); err != nil {
-		return fmt.Errorf("transformer: SaveAdapter: %w", err)
+		return err
 	}
 	if len(m.byModule) == 0 {
-		return fmt.Errorf("transformer: SaveAdapter: the model has no adapters of matrices of its layers: %w", snug.ErrConfig)
+		return fmt.Errorf("the model has no adapters of matrices of its layers: %w", snug.ErrConfig)
 	}
 	o := m.adapters
 	m.saveTables(&o)
@@ -310,10 +312,7 @@ func (m *Model) SaveAdapter(dir string) error {
 		o.Targets, o.Layers, o.LayersPattern = qlora.Modules{}, nil, nil
 	}
 	if m.vera != nil {
-		if err := m.saveVeRA(dir, o); err != nil {
-			return fmt.Errorf("transformer: SaveAdapter: %w", err)
-		}
-		return nil
+		return m.saveVeRA(dir, o)
 	}
 	converts := o.Start().Takes
 	if converts {
@@ -329,12 +328,9 @@ func (m *Model) SaveAdapter(dir string) error {
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("transformer: SaveAdapter: %s: %w", module, err)
+			return fmt.Errorf("%s: %w", module, err)
 		}
 		all[module] = saved
 	}
-	if err := qlora.SaveAdapters(dir, o, all, m.savedModules()...); err != nil {
-		return fmt.Errorf("transformer: SaveAdapter: %w", err)
-	}
-	return nil
+	return qlora.SaveAdapters(dir, o, all, m.savedModules()...)
 }

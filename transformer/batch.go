@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/layers"
 )
 
@@ -93,14 +94,8 @@ func (m *Model) begin(b Batch) error {
 // Reserve allocates buffers and workspace for batches of so many sequences, each of so many tokens, so that the first
 // batch does not. LogProbs and BackpropLogProbs then need 12 bytes a token more. The error wraps [snug.ErrShape] or
 // [snug.ErrNoMemory].
-func (m *Model) Reserve(sequences, tokens int) error {
-	if err := m.reserve(sequences, tokens); err != nil {
-		return fmt.Errorf("transformer: Reserve: %w", err)
-	}
-	return nil
-}
-
-func (m *Model) reserve(sequences, tokens int) error {
+func (m *Model) Reserve(sequences, tokens int) (err error) {
+	defer fault.Named(&err, "transformer: Reserve")
 	if err := m.usable(); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/fault"
 )
 
 // Check compares the tensors of an opened folder with the parameters of the model. It returns a map from the names of
@@ -22,15 +23,12 @@ import (
 //
 // The error wraps [snug.ErrConfig] when tensors are missing, extra, or not F32, F16 or
 // BF16, and [snug.ErrShape] when shapes differ; it names the first five of each.
-func (c *Config) Check(w *amp.Weights) (map[string]string, error) {
+func (c *Config) Check(w *amp.Weights) (_ map[string]string, err error) {
+	defer fault.Named(&err, "transformer: Check")
 	if err := c.check(); err != nil {
-		return nil, fmt.Errorf("transformer: Check: %w", err)
+		return nil, err
 	}
-	names, err := c.compare(w)
-	if err != nil {
-		return nil, fmt.Errorf("transformer: Check: %w", err)
-	}
-	return names, nil
+	return c.compare(w)
 }
 
 func (c *Config) compare(w *amp.Weights) (map[string]string, error) {
@@ -88,7 +86,10 @@ func (c *Config) compare(w *amp.Weights) (map[string]string, error) {
 	if err := differences(missing, extra, shapes, types); err != nil {
 		return nil, err
 	}
-	return names, c.compareHead(w, here)
+	if err := c.compareHead(w, here); err != nil {
+		return nil, err
+	}
+	return names, nil
 }
 
 // differences returns the error of a folder whose tensors are not the model's.

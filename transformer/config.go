@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/qlora"
 )
@@ -179,14 +180,20 @@ const (
 //
 // The error wraps [snug.ErrCorrupt] when the file is no JSON object, and [snug.ErrConfig] when transformers reads a field
 // whose value is not supported; it names the field. Errors of the operating system are wrapped as they are.
-func ReadConfig(path string) (*Config, error) {
+func ReadConfig(path string) (_ *Config, err error) {
+	defer fault.Named(&err, "transformer: ReadConfig")
+	return readConfig(path, path)
+}
+
+// readConfig is ReadConfig for a file that errors call name.
+func readConfig(path, name string) (*Config, error) {
 	text, err := readConfigFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("transformer: ReadConfig: %w", err)
+		return nil, err
 	}
 	c, err := parseConfig(text)
 	if err != nil {
-		return nil, fmt.Errorf("transformer: ReadConfig: %s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return c, nil
 }

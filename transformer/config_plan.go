@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/plan"
 )
@@ -23,21 +24,14 @@ import (
 // The error wraps [snug.ErrConfig] for a Config that is not valid or that [New] does not support, or whose Floats are not
 // matrices of the layers, and [snug.ErrShape]
 // for more tokens than the model has positions and for a model that is too large for package plan.
-func (c *Config) Plan(tokens int) (plan.Model, error) {
+func (c *Config) Plan(tokens int) (_ plan.Model, err error) {
+	defer fault.Named(&err, "transformer: Plan")
 	if err := c.check(); err != nil {
-		return plan.Model{}, fmt.Errorf("transformer: Plan: %w", err)
+		return plan.Model{}, err
 	}
 	if err := c.supported(); err != nil {
-		return plan.Model{}, fmt.Errorf("transformer: Plan: %w", err)
+		return plan.Model{}, err
 	}
-	m, err := c.plan(tokens)
-	if err != nil {
-		return plan.Model{}, fmt.Errorf("transformer: Plan: %w", err)
-	}
-	return m, nil
-}
-
-func (c *Config) plan(tokens int) (plan.Model, error) {
 	switch {
 	case tokens < 1 || tokens > maxCount:
 		return plan.Model{}, fmt.Errorf("sequences of %d tokens, want 1 to %d: %w", tokens, maxCount, snug.ErrShape)
@@ -87,9 +81,12 @@ func (c *Config) plan(tokens int) (plan.Model, error) {
 		m.Layers[i].Name = c.stageName(i)
 	}
 	if err := c.planFloats(m.Layers); err != nil {
-		return m, err
+		return plan.Model{}, err
 	}
-	return m, m.Validate()
+	if err := m.Validate(); err != nil {
+		return plan.Model{}, err
+	}
+	return m, nil
 }
 
 // planFloats sets Floats of the layers.
@@ -228,8 +225,7 @@ func (c *Config) planMLP(s sizes) plan.Layer {
 	if c.Gated {
 		in = 2
 		l.Params = linearShapes(l.Params, c.Hidden, c.Dim, c.MLPBias)
-	}
-	if !c.Gated {
+	} else {
 		l.GELU = c.Hidden
 	}
 	l.Params = linearShapes(l.Params, c.Hidden, c.Dim, c.MLPBias || c.UpBias)

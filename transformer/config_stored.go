@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/strictjson"
 	"github.com/snug-ml/snug/qlora"
 )
@@ -140,18 +141,18 @@ func (c *Config) unconverted(modules []string) (floats []string) {
 
 // FloatsIn returns the matrices of the layers that an opened folder has in floats, for Config.Floats, nil if Config.Stored
 // is 0. Errors are those of [Config.Check].
-func (c *Config) FloatsIn(w *amp.Weights) ([]string, error) {
+func (c *Config) FloatsIn(w *amp.Weights) (floats []string, err error) {
+	defer fault.Named(&err, "transformer: FloatsIn")
 	if err := c.check(); err != nil {
-		return nil, fmt.Errorf("transformer: FloatsIn: %w", err)
+		return nil, err
 	}
 	if c.Stored == 0 {
 		return nil, nil
 	}
 	names, err := c.compare(w)
 	if err != nil {
-		return nil, fmt.Errorf("transformer: FloatsIn: %w", err)
+		return nil, err
 	}
-	var floats []string
 	for _, t := range c.tensors(c.layout()) {
 		if c.isMatrix(t) && !c.isStoredAs(w, names[t.Name], t) {
 			floats = append(floats, t.Name)

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/files"
 )
 
@@ -22,22 +23,19 @@ import (
 // The error wraps [snug.ErrConfig] when c is not valid, when its family has no field for
 // something (such as a cap of logits in llama), and when c is Multimodal, because that file also
 // describes the part for images. Set Multimodal to false to write the text model alone.
-func (c *Config) Write(dir string) error {
+func (c *Config) Write(dir string) (err error) {
+	defer fault.Named(&err, "transformer: Write")
 	text, err := c.encode()
 	if err != nil {
-		return fmt.Errorf("transformer: Write: %w", err)
+		return err
 	}
 	if _, err := files.Make(dir); err != nil {
-		return fmt.Errorf("transformer: Write: %w", err)
+		return err
 	}
-	err = files.Replace(filepath.Join(dir, configName), func(w io.Writer) error {
+	return files.Replace(filepath.Join(dir, configName), func(w io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("transformer: Write: %w", err)
-	}
-	return nil
 }
 
 // encode returns the text of config.json. It reads the text again, and returns an error if a field differs: the family

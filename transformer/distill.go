@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
 )
 
 // Distillation says how a model, the student, learns from another model, the teacher (Hinton, Vinyals and Dean 2015,
@@ -47,29 +48,13 @@ type distilling struct {
 // The error wraps [snug.ErrConfig] for a Weight or Temperature out of range, and for a teacher that is nil, closed or
 // the student itself. It wraps [snug.ErrShape] for another vocabulary and [snug.ErrDevice] for another device. Other
 // errors are as for Backprop.
-func (m *Model) BackpropDistill(ctx context.Context, b Batch, scale float32, d Distillation, w Window) (fused.Loss, error) {
-	loss, err := m.backpropDistill(ctx, b, scale, d, w)
-	if err != nil {
-		return fused.Loss{}, fmt.Errorf("transformer: BackpropDistill: %w", err)
-	}
-	return loss, nil
-}
-
-func (m *Model) backpropDistill(ctx context.Context, b Batch, scale float32, d Distillation, w Window) (fused.Loss, error) {
-	switch {
-	case w == nil:
-		return fused.Loss{}, fmt.Errorf("the window is nil: %w", snug.ErrConfig)
-	case scale-scale != 0:
-		return fused.Loss{}, fmt.Errorf("scale is %v, want a finite number: %w", scale, snug.ErrConfig)
-	}
-	if err := m.checkDistillation(b, &d); err != nil {
+func (m *Model) BackpropDistill(ctx context.Context, b Batch, scale float32, d Distillation, w Window) (_ fused.Loss, err error) {
+	defer fault.Named(&err, "transformer: BackpropDistill")
+	if err := checkTarget(scale, w); err != nil {
 		return fused.Loss{}, err
 	}
-	weight := b.Weight()
-	if weight == 0 {
-		return fused.Loss{}, nil
-	}
-	if err := m.beginDistill(ctx, b, d); err != nil {
+	weight, err := m.beginDistill(ctx, b, d)
+	if err != nil || weight == 0 {
 		return fused.Loss{}, err
 	}
 	defer m.endDistill()
@@ -84,42 +69,25 @@ func (m *Model) backpropDistill(ctx context.Context, b Batch, scale float32, d D
 // Divergence returns the loss KL(teacher ‖ student) at the Temperature, without the factors W and T², over the labels
 // of a batch that are not ignored. There is no backward pass, and Weight is ignored. Errors and the teacher's memory
 // are as for BackpropDistill.
-func (m *Model) Divergence(ctx context.Context, b Batch, d Distillation) (fused.Loss, error) {
-	loss, err := m.divergence(ctx, b, d)
-	if err != nil {
-		return fused.Loss{}, fmt.Errorf("transformer: Divergence: %w", err)
-	}
-	return loss, nil
-}
-
-func (m *Model) divergence(ctx context.Context, b Batch, d Distillation) (fused.Loss, error) {
+func (m *Model) Divergence(ctx context.Context, b Batch, d Distillation) (loss fused.Loss, err error) {
+	defer fault.Named(&err, "transformer: Divergence")
 	d.Weight = 1
-	if err := m.checkDistillation(b, &d); err != nil {
-		return fused.Loss{}, err
-	}
-	weight := b.Weight()
-	if weight == 0 {
-		return fused.Loss{}, nil
-	}
-	if err := m.beginDistill(ctx, b, d); err != nil {
-		return fused.Loss{}, err
+	weight, err := m.beginDistill(ctx, b, d)
+	if err != nil || weight == 0 {
+		return loss, err
 	}
 	defer m.endDistill()
-	h, err := m.hidden(ctx)
-	if err != nil {
-		return fused.Loss{}, err
-	}
 	student, teacher := m.distillHeads()
-	t := m.distill.Teacher
-	var loss fused.Loss
-	err = m.head.With(false, func(w snug.View) error {
-		return t.head.With(false, func(taught snug.View) (err error) {
-			loss, err = fused.Distill(student, teacher, m.counted.gather(h.View, m.config.Dim), w, m.taught(), taught, m.ws())
+	err = m.atHead(ctx, func(h, w snug.View) error {
+		return m.distill.Teacher.head.With(false, func(taught snug.View) (err error) {
+			loss, err = fused.Distill(student, teacher, h, w, m.taught(), taught, m.ws())
 			return err
 		})
 	})
-	m.pass.Put(h)
-	return fused.Loss{Sum: loss.Sum, Targets: m.targets(), Weight: weight}, err
+	if err != nil {
+		return fused.Loss{}, err
+	}
+	return fused.Loss{Sum: loss.Sum, Targets: m.targets(), Weight: weight}, nil
 }
 
 // checkDistillation checks a batch and a Distillation, and fills in its default.
@@ -148,22 +116,25 @@ func (m *Model) checkDistillation(b Batch, d *Distillation) error {
 	case t.dev != m.dev:
 		return fmt.Errorf("the teacher is on %s, and the student on %s: %w", t.dev.Name(), m.dev.Name(), snug.ErrDevice)
 	}
-	if err := m.labels(b); err != nil {
-		return err
-	}
-	return b.plain()
+	return cmp.Or(m.labels(b), b.plain())
 }
 
-// beginDistill begins a batch, and runs the teacher forward.
-func (m *Model) beginDistill(ctx context.Context, b Batch, d Distillation) error {
+// beginDistill checks and begins a batch, and runs the teacher forward. With a weight of 0 it has begun nothing.
+func (m *Model) beginDistill(ctx context.Context, b Batch, d Distillation) (weight float64, err error) {
+	if err := m.checkDistillation(b, &d); err != nil {
+		return 0, err
+	}
+	if weight = b.Weight(); weight == 0 {
+		return 0, nil
+	}
 	if err := m.begin(b); err != nil {
-		return err
+		return 0, err
 	}
 	m.counted.set(b.Labels, b.Weights, m.dev)
 	m.distill.Distillation = d
 	m.divergenceWeights(b)
 	student, teacher := m.distillHeads()
-	err := m.growWorkspace(fused.DistillWorkspaceLen(student, teacher, m.pass.Batch.Rows))
+	err = m.growWorkspace(fused.DistillWorkspaceLen(student, teacher, m.pass.Batch.Rows))
 	if err == nil {
 		err = m.countHeld()
 	}
@@ -173,7 +144,7 @@ func (m *Model) beginDistill(ctx context.Context, b Batch, d Distillation) error
 	if err != nil {
 		m.endDistill()
 	}
-	return err
+	return weight, err
 }
 
 // teach runs the teacher forward and keeps its output.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
@@ -18,17 +19,12 @@ import (
 //
 // Where the plan has matrices in floats beside quantized ones, as a folder has them, Base becomes 0, so that Open keeps
 // both.
-func (o *Options) Follow(p plan.Plan) error {
+func (o *Options) Follow(p plan.Plan) (err error) {
+	defer fault.Named(&err, "transformer: Follow")
 	if o == nil {
-		return fmt.Errorf("transformer: Follow: the options are nil: %w", snug.ErrConfig)
+		return fmt.Errorf("the options are nil: %w", snug.ErrConfig)
 	}
-	if err := o.follow(p.Task, p.Run); err != nil {
-		return fmt.Errorf("transformer: Follow: %w", err)
-	}
-	return nil
-}
-
-func (o *Options) follow(t plan.Task, r plan.Run) error {
+	t, r := p.Task, p.Run
 	if err := r.CheckWeights(o.Device == nil || o.Device.IsCPU()); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/meter"
 )
@@ -56,15 +57,8 @@ type cache struct {
 //
 // The error wraps [snug.ErrConfig] for options out of range and for a Context above the number of learned positions, or
 // [snug.ErrNoMemory].
-func (m *Model) Generate(o GenerateOptions) (*Generator, error) {
-	g, err := m.newGenerator(o)
-	if err != nil {
-		return nil, fmt.Errorf("transformer: Generate: %w", err)
-	}
-	return g, nil
-}
-
-func (m *Model) newGenerator(o GenerateOptions) (*Generator, error) {
+func (m *Model) Generate(o GenerateOptions) (_ *Generator, err error) {
+	defer fault.Named(&err, "transformer: Generate")
 	if err := m.usable(); err != nil {
 		return nil, err
 	}
@@ -165,14 +159,8 @@ func (g *Generator) Close() (err error) {
 //
 // The error wraps [snug.ErrShape], with nothing appended, for no tokens, for a token that the vocabulary lacks, and for
 // more tokens than Context. Or it comes from the device or ctx: call Reset then.
-func (g *Generator) Prompt(ctx context.Context, tokens []int32) error {
-	if err := g.prompt(ctx, tokens); err != nil {
-		return fmt.Errorf("transformer: Prompt: %w", err)
-	}
-	return nil
-}
-
-func (g *Generator) prompt(ctx context.Context, tokens []int32) error {
+func (g *Generator) Prompt(ctx context.Context, tokens []int32) (err error) {
+	defer fault.Named(&err, "transformer: Prompt")
 	if err := g.usable(ctx); err != nil {
 		return err
 	}
@@ -193,15 +181,8 @@ func (g *Generator) prompt(ctx context.Context, tokens []int32) error {
 //
 // The error wraps [snug.ErrShape] without a prompt and when the text has Context tokens, and [snug.ErrNonFinite] for
 // logits that are not finite. Or it comes from the device or ctx: call Reset then.
-func (g *Generator) Next(ctx context.Context) (int32, error) {
-	token, err := g.next(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("transformer: Next: %w", err)
-	}
-	return token, nil
-}
-
-func (g *Generator) next(ctx context.Context) (int32, error) {
+func (g *Generator) Next(ctx context.Context) (token int32, err error) {
+	defer fault.Named(&err, "transformer: Next")
 	if err := g.usable(ctx); err != nil {
 		return 0, err
 	}
@@ -214,7 +195,7 @@ func (g *Generator) next(ctx context.Context) (int32, error) {
 	if err := g.compute(ctx, len(g.tokens)); err != nil {
 		return 0, err
 	}
-	token, err := g.sampler.next(g.logits, len(g.tokens))
+	token, err = g.sampler.next(g.logits, len(g.tokens))
 	if errors.Is(err, snug.ErrNonFinite) && g.m.dtype == snug.F16 {
 		err = fmt.Errorf("in float16, which goes up to 65504, what models trained in bfloat16, such as Gemma, exceed: compute in bf16: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
 )
 
 // Derive sets dlogp to the derivatives of a loss by the log-probabilities logp of a batch's labels, both with one element
@@ -23,14 +24,8 @@ type Derive = func(logp, dlogp []float32) error
 // folder a second time. LogProbs applies no dropout of adapters, while BackpropLogProbs does.
 //
 // Errors are the errors of Backprop; a logp that is not as long as the tokens is one that wraps [snug.ErrShape].
-func (m *Model) LogProbs(ctx context.Context, logp []float32, b Batch) error {
-	if err := m.logProbs(ctx, logp, b); err != nil {
-		return fmt.Errorf("transformer: LogProbs: %w", err)
-	}
-	return nil
-}
-
-func (m *Model) logProbs(ctx context.Context, logp []float32, b Batch) error {
+func (m *Model) LogProbs(ctx context.Context, logp []float32, b Batch) (err error) {
+	defer fault.Named(&err, "transformer: LogProbs")
 	if err := m.checkProbs(b); err != nil {
 		return err
 	}
@@ -41,18 +36,11 @@ func (m *Model) logProbs(ctx context.Context, logp []float32, b Batch) error {
 		return err
 	}
 	defer m.end()
-	h, err := m.hidden(ctx)
-	if err != nil {
-		return err
-	}
 	out, _, lse := m.probs()
-	err = m.head.With(false, func(w snug.View) error {
-		return m.headProbs(m.probsOn(b), out, lse, m.counted.gather(h.View, m.config.Dim), w)
-	})
+	err = m.atHead(ctx, func(h, w snug.View) error { return m.headProbs(m.probsOn(b), out, lse, h, w) })
 	if err != nil {
 		return err
 	}
-	m.pass.Put(h)
 	m.counted.scatter(out, 1)
 	return snug.Copy(logp, out)
 }
@@ -69,21 +57,13 @@ func (m *Model) logProbs(ctx context.Context, logp []float32, b Batch) error {
 // The batch must have no Weights. Options.Smoothing and ZLoss are not applied.
 //
 // The error is derive's, or as those of Backprop. It wraps [snug.ErrNonFinite] for a derivative that is not finite.
-func (m *Model) BackpropLogProbs(ctx context.Context, b Batch, scale float32, derive Derive, w Window) error {
-	if err := m.backpropProbs(ctx, b, scale, derive, w); err != nil {
-		return fmt.Errorf("transformer: BackpropLogProbs: %w", err)
+func (m *Model) BackpropLogProbs(ctx context.Context, b Batch, scale float32, derive Derive, w Window) (err error) {
+	defer fault.Named(&err, "transformer: BackpropLogProbs")
+	if err := checkTarget(scale, w); err != nil {
+		return err
 	}
-	return nil
-}
-
-func (m *Model) backpropProbs(ctx context.Context, b Batch, scale float32, derive Derive, w Window) error {
-	switch {
-	case w == nil:
-		return fmt.Errorf("the window is nil: %w", snug.ErrConfig)
-	case derive == nil:
+	if derive == nil {
 		return fmt.Errorf("derive is nil: %w", snug.ErrConfig)
-	case scale-scale != 0:
-		return fmt.Errorf("scale is %v, want a finite number: %w", scale, snug.ErrConfig)
 	}
 	if err := m.checkProbs(b); err != nil {
 		return err
@@ -96,7 +76,7 @@ func (m *Model) backpropProbs(ctx context.Context, b Batch, scale float32, deriv
 	}
 	defer m.end()
 	m.pass.Window, m.backward = w, call{derive: derive, head: m.probsOn(b), scale: scale}
-	err := m.run(ctx, m.probsOf)
+	err = m.run(ctx, m.probsOf)
 	if m.backward.refuse != nil { // not where in the chain that was
 		return fmt.Errorf("derive: %w", m.backward.refuse)
 	}

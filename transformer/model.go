@@ -11,6 +11,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
@@ -186,15 +187,13 @@ type Model struct {
 //
 // The error wraps [snug.ErrConfig] for a Config that is not valid or not supported (such as a SiLU
 // without a gate), [snug.ErrDType], [snug.ErrDevice] and [snug.ErrNoMemory].
-func New(config *Config, o Options) (*Model, error) {
+func New(config *Config, o Options) (_ *Model, err error) {
+	defer fault.Named(&err, "transformer: New")
 	m, err := newModel(config, o, nil)
 	if err != nil {
-		return nil, fmt.Errorf("transformer: New: %w", err)
+		return nil, err
 	}
-	if err := m.complete(m.firstValues); err != nil {
-		return nil, fmt.Errorf("transformer: New: %w", err)
-	}
-	return m, nil
+	return m.complete(m.firstValues)
 }
 
 // Open reads a model from a published folder: config.json with model.safetensors, or with
@@ -205,22 +204,11 @@ func New(config *Config, o Options) (*Model, error) {
 // model, Gemma3ForCausalLM.
 //
 // Errors are the errors of [ReadConfig], [amp.OpenWeights], [Config.Check] and [New].
-func Open(dir string, o Options) (*Model, error) {
-	m, err := open(dir, o)
-	if err != nil {
-		return nil, fmt.Errorf("transformer: Open: %w", err)
-	}
-	return m, nil
-}
-
-func open(dir string, o Options) (*Model, error) {
-	text, err := readConfigFile(dir)
+func Open(dir string, o Options) (_ *Model, err error) {
+	defer fault.Named(&err, "transformer: Open")
+	config, err := readConfig(dir, configName)
 	if err != nil {
 		return nil, err
-	}
-	config, err := parseConfig(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", configName, err)
 	}
 	if err := config.supported(); err != nil { // before the weights, which fit no other model
 		return nil, err
@@ -233,40 +221,27 @@ func open(dir string, o Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.complete(func() error { return m.load(dir) }); err != nil {
-		return nil, err
-	}
-	return m, nil
+	return m.complete(func() error { return m.load(dir) })
 }
 
 // complete sets the values of the parameters, and closes the model after an error.
-func (m *Model) complete(values func() error) error {
+func (m *Model) complete(values func() error) (*Model, error) {
 	err := errors.Join(values(), m.freeStaging())
 	if modules := m.modulesIn(); err == nil && len(modules) > 0 {
 		err = qlora.LoadModules(m.options.AdapterDir, modules...)
 	}
-	if err == nil {
-		err = m.foldTables()
-	}
-	if err == nil {
-		err = m.startAdapters()
-	}
-	if err == nil {
-		err = m.makeProducts()
-	}
-	if err == nil {
-		err = m.makeMagnitudes()
-	}
-	if err == nil {
-		err = m.countHeld()
+	for _, step := range []func() error{m.foldTables, m.startAdapters, m.makeProducts, m.makeMagnitudes, m.countHeld} {
+		if err == nil {
+			err = step()
+		}
 	}
 	if err == nil && len(m.options.Remat.Ops) > 0 {
 		err = m.SetPlan(m.options.Remat)
 	}
 	if err != nil {
-		return errors.Join(err, m.Close())
+		return nil, errors.Join(err, m.Close())
 	}
-	return nil
+	return m, nil
 }
 
 func newModel(config *Config, o Options, stored map[string]bool) (*Model, error) {

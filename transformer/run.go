@@ -9,6 +9,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/rowwise"
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/meter"
@@ -38,28 +39,15 @@ type call struct {
 // a scale that is not finite, for a weight that is negative or not finite, for both Sequences and Starts, and for a nil
 // window. Or it comes from the window, the device or ctx. After an error the gradients in the window are wrong: reset
 // it.
-func (m *Model) Backprop(ctx context.Context, b Batch, scale float32, w Window) (fused.Loss, error) {
-	loss, err := m.backprop(ctx, b, scale, w)
-	if err != nil {
-		return fused.Loss{}, fmt.Errorf("transformer: Backprop: %w", err)
-	}
-	return loss, nil
-}
-
-func (m *Model) backprop(ctx context.Context, b Batch, scale float32, w Window) (fused.Loss, error) {
+func (m *Model) Backprop(ctx context.Context, b Batch, scale float32, w Window) (_ fused.Loss, err error) {
+	defer fault.Named(&err, "transformer: Backprop")
 	if err := m.usable(); err != nil {
 		return fused.Loss{}, err
 	}
-	if w == nil {
-		return fused.Loss{}, fmt.Errorf("the window is nil: %w", snug.ErrConfig)
-	}
-	if scale-scale != 0 {
-		return fused.Loss{}, fmt.Errorf("scale is %v, want a finite number: %w", scale, snug.ErrConfig)
-	}
-	if err := m.labels(b); err != nil {
+	if err := checkTarget(scale, w); err != nil {
 		return fused.Loss{}, err
 	}
-	if err := b.plain(); err != nil {
+	if err := cmp.Or(m.labels(b), b.plain()); err != nil {
 		return fused.Loss{}, err
 	}
 	weight := b.Weight()
@@ -87,6 +75,17 @@ func (m *Model) backprop(ctx context.Context, b Batch, scale float32, w Window) 
 func (m *Model) run(ctx context.Context, last func(*tensor) (*tensor, error)) error {
 	_, _, err := m.runner.Run(ctx, &m.input, last)
 	return cmp.Or(err, m.pass.Failed())
+}
+
+// checkTarget returns an error unless gradients, scaled, can enter a window.
+func checkTarget(scale float32, w Window) error {
+	switch {
+	case w == nil:
+		return fmt.Errorf("the window is nil: %w", snug.ErrConfig)
+	case scale-scale != 0:
+		return fmt.Errorf("scale is %v, want a finite number: %w", scale, snug.ErrConfig)
+	}
+	return nil
 }
 
 // lossOn returns the loss of a batch's counted rows, with their weights.
@@ -170,40 +169,35 @@ func (m *Model) headBackward(y *tensor, backward func(w, h, acc snug.View, into 
 }
 
 // Evaluate returns the loss of a batch without a backward pass. Errors are the errors of Backprop.
-func (m *Model) Evaluate(ctx context.Context, b Batch) (fused.Loss, error) {
-	loss, err := m.evaluate(ctx, b)
-	if err != nil {
-		return fused.Loss{}, fmt.Errorf("transformer: Evaluate: %w", err)
-	}
-	return loss, nil
-}
-
-func (m *Model) evaluate(ctx context.Context, b Batch) (fused.Loss, error) {
+func (m *Model) Evaluate(ctx context.Context, b Batch) (loss fused.Loss, err error) {
+	defer fault.Named(&err, "transformer: Evaluate")
 	if err := m.usable(); err != nil {
-		return fused.Loss{}, err
+		return loss, err
 	}
-	if err := m.labels(b); err != nil {
-		return fused.Loss{}, err
-	}
-	if err := b.plain(); err != nil {
-		return fused.Loss{}, err
+	if err := cmp.Or(m.labels(b), b.plain()); err != nil {
+		return loss, err
 	}
 	if err := m.begin(b); err != nil {
-		return fused.Loss{}, err
+		return loss, err
 	}
 	defer m.end()
-	h, err := m.hidden(ctx)
-	if err != nil {
-		return fused.Loss{}, err
-	}
 	c := m.lossOn(b)
-	var loss fused.Loss
-	err = m.head.With(false, func(w snug.View) (err error) {
-		loss, err = fused.CrossEntropyLoss(c, m.counted.gather(h.View, m.config.Dim), w, m.counted.labels, m.ws())
+	err = m.atHead(ctx, func(h, w snug.View) (err error) {
+		loss, err = fused.CrossEntropyLoss(c, h, w, m.counted.labels, m.ws())
 		return err
 	})
-	m.pass.Put(h)
 	return loss, err
+}
+
+// atHead runs the batch forward, and calls do with the counted rows of the last stage's normalized output and the head.
+func (m *Model) atHead(ctx context.Context, do func(h, w snug.View) error) error {
+	h, err := m.hidden(ctx)
+	if err != nil {
+		return err
+	}
+	err = m.head.With(false, func(w snug.View) error { return do(m.counted.gather(h.View, m.config.Dim), w) })
+	m.pass.Put(h)
+	return err
 }
 
 // hidden returns the normalized output of the last stage.
@@ -222,18 +216,9 @@ func (m *Model) hidden(ctx context.Context) (*tensor, error) {
 //
 // The error wraps [snug.ErrShape] for an out of another length, for a row that the batch lacks, and for a batch whose
 // fields do not fit each other or the model. Or it comes from the device or ctx.
-func (m *Model) Logits(ctx context.Context, out []float32, b Batch, rows []int32) error {
-	if err := m.logits(ctx, out, b, rows); err != nil {
-		return fmt.Errorf("transformer: Logits: %w", err)
-	}
-	return nil
-}
-
-func (m *Model) logits(ctx context.Context, out []float32, b Batch, rows []int32) (err error) {
-	if err := m.usable(); err != nil {
-		return err
-	}
-	if err := b.plain(); err != nil {
+func (m *Model) Logits(ctx context.Context, out []float32, b Batch, rows []int32) (err error) {
+	defer fault.Named(&err, "transformer: Logits")
+	if err := cmp.Or(m.usable(), b.plain()); err != nil {
 		return err
 	}
 	if err := m.begin(b); err != nil {
@@ -314,19 +299,19 @@ func (m *Model) lastRows() []int32 {
 //
 // The error wraps [snug.ErrConfig] for a plan that is not valid, and for one that packs values, pages them to the host,
 // pages saved sets, or pages outputs without Checkpoints; and [snug.ErrShape] for a plan of another number of stages.
-func (m *Model) SetPlan(p remat.Plan) error {
+func (m *Model) SetPlan(p remat.Plan) (err error) {
+	defer fault.Named(&err, "transformer: SetPlan")
 	if err := m.usable(); err != nil {
-		return fmt.Errorf("transformer: SetPlan: %w", err)
+		return err
 	}
 	for _, op := range p.Ops {
 		if op.Kind == remat.Pack || op.Kind == remat.PageHost {
-			return fmt.Errorf("transformer: SetPlan: the operation %s moves values in a way that a Model does not: %w", op, snug.ErrConfig)
+			return fmt.Errorf("the operation %s moves values in a way that a Model does not: %w", op, snug.ErrConfig)
 		}
 	}
 	r, err := m.chain.NewRunner(p)
-	if err != nil {
-		return fmt.Errorf("transformer: SetPlan: %w", err)
+	if err == nil {
+		m.runner = r
 	}
-	m.runner = r
-	return nil
+	return err
 }

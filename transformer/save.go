@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/fault"
 )
 
 // Save writes a folder that transformers loads: config.json and the weights in the model's type. It decodes matrices in
@@ -19,22 +20,30 @@ import (
 //
 // If the ranks of data-parallel training divide the matrices, one rank calls Save, and the others call [Model.JoinSave].
 func (m *Model) Save(dir string, maxShardBytes int64) error {
-	if err := m.usable(); err != nil {
-		return fmt.Errorf("transformer: Save: %w", err)
-	}
-	c := m.config
-	c.DType = m.dtype
-	if _, err := c.encode(); err != nil { // before the weights of the folder are replaced
-		return fmt.Errorf("transformer: Save: %w", err)
-	}
-	merge := &merger{Model: m}
-	err := amp.SaveShards(dir, maxShardBytes, m.finiteValues(merge), map[string]string{"format": "pt"})
-	m.lost = merge.lost
-	m.lost.Add(m.tables.lost)
-	if err = errors.Join(err, merge.close(), m.freeStaging()); err != nil {
+	c, err := m.merged(func(merge *merger) error {
+		err := amp.SaveShards(dir, maxShardBytes, m.finiteValues(merge), map[string]string{"format": "pt"})
+		m.lost = merge.lost
+		m.lost.Add(m.tables.lost)
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("transformer: Save: %w", err)
 	}
 	return c.Write(dir)
+}
+
+// merged calls do, which writes or gathers the weights, unless the model's config.json, which it returns, cannot be written.
+func (m *Model) merged(do func(merge *merger) error) (c Config, err error) {
+	if err := m.usable(); err != nil {
+		return c, err
+	}
+	c = m.config
+	c.DType = m.dtype
+	if _, err := c.encode(); err != nil { // before the weights of a folder are replaced
+		return c, err
+	}
+	merge := &merger{Model: m}
+	return c, errors.Join(do(merge), merge.close(), m.freeStaging())
 }
 
 // LostByMerging returns the changes by adapters that the last Save has lost, because in the model's type the sum of a weight
@@ -101,18 +110,8 @@ func notFinite(v snug.View) int {
 // JoinSave takes part in the Save of another rank, with the same maxShardBytes: it gathers the matrices that the ranks divide
 // in an accum.Pages, and writes nothing. For a Config that cannot be written the error is that of Save. Another error of the
 // rank that saves has to end the job, because the others wait for it.
-func (m *Model) JoinSave(maxShardBytes int64) error {
-	if err := m.usable(); err != nil {
-		return fmt.Errorf("transformer: JoinSave: %w", err)
-	}
-	c := m.config
-	c.DType = m.dtype
-	if _, err := c.encode(); err != nil { // as Save does, which then gathers nothing
-		return fmt.Errorf("transformer: JoinSave: %w", err)
-	}
-	merge := &merger{Model: m}
-	if err := errors.Join(amp.MakeShards(maxShardBytes, m.values(merge)), merge.close(), m.freeStaging()); err != nil {
-		return fmt.Errorf("transformer: JoinSave: %w", err)
-	}
-	return nil
+func (m *Model) JoinSave(maxShardBytes int64) (err error) {
+	defer fault.Named(&err, "transformer: JoinSave")
+	_, err = m.merged(func(merge *merger) error { return amp.MakeShards(maxShardBytes, m.values(merge)) })
+	return err
 }

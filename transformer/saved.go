@@ -9,6 +9,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/qlora"
 )
 
@@ -21,16 +22,13 @@ const weightTying = "ensure_weight_tying"
 // ModulesToSave returns the parameters that train beside adapters with AdapterOptions.ModulesToSave, by their published
 // names. The error wraps [snug.ErrConfig] for a Config that is not valid, for a name that no module has, and for one
 // that is of a matrix of the layers or of a module with parts, such as a whole layer.
-func (c *Config) ModulesToSave(names []string) ([]amp.Tensor, error) {
+func (c *Config) ModulesToSave(names []string) (_ []amp.Tensor, err error) {
+	defer fault.Named(&err, "transformer: ModulesToSave")
 	if err := c.check(); err != nil {
-		return nil, fmt.Errorf("transformer: ModulesToSave: %w", err)
+		return nil, err
 	}
 	o := qlora.AdapterOptions{ModulesToSave: names}
-	list, err := c.tensorsToSave(c.tensors(c.layout()), &o, func(module string) string { return module })
-	if err != nil {
-		return nil, fmt.Errorf("transformer: ModulesToSave: %w", err)
-	}
-	return list, nil
+	return c.tensorsToSave(c.tensors(c.layout()), &o, func(module string) string { return module })
 }
 
 // tensorsToSave returns the parameters of the modules that o names by PEFT's names of them. For a tied head it sets the
