@@ -34,12 +34,7 @@ var adapterKinds = []adapterKind{
 }
 
 // kindNames are the values of -adapter.
-func kindNames() (names []string) {
-	for _, k := range adapterKinds {
-		names = append(names, k.name)
-	}
-	return names
-}
+func kindNames() []string { return namesOf(adapterKinds, func(k adapterKind) string { return k.name }) }
 
 // kindNamed returns a kind, the default one for an empty name.
 func kindNamed(name string) adapterKind {

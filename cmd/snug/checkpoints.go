@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,25 +28,14 @@ func (v *verifier) checkpoints(path string) (is bool, err error) {
 	if checkpoint.IsUnfinished(name) || checkpoint.IsScratch(name) && path != v.root {
 		return true, fs.SkipDir // what else the folder of a run has is temporary
 	}
-	if checkpoint.IsName(name) {
-		if v.runs[filepath.Dir(path)] {
-			return true, fs.SkipDir
-		}
-		c, err := checkpoint.Check(files.OS(filepath.Dir(whole)), name)
-		if err := v.note(path, checkpointText(c), err); err != nil {
-			return true, err
-		}
+	switch named := checkpoint.IsName(name); {
+	case named && v.runs[filepath.Dir(path)]:
 		return true, fs.SkipDir
-	}
-	if !holdsCheckpoints(path) {
-		if !hasHeader(path) { // a checkpoint that was moved aside has any name
+	case named, !holdsCheckpoints(path):
+		if !named && !hasHeader(path) { // a checkpoint that was moved aside has any name
 			return false, nil
 		}
-		c, err := checkpoint.Check(files.OS(filepath.Dir(whole)), name)
-		if err := v.note(path, checkpointText(c), err); err != nil {
-			return true, err
-		}
-		return true, fs.SkipDir
+		return true, cmp.Or(v.checkpoint(path, whole), fs.SkipDir)
 	}
 	v.runs[path] = true
 	results, err := checkpoint.Verify(files.OS(path))
@@ -63,13 +53,17 @@ func (v *verifier) checkpoints(path string) (is bool, err error) {
 // header checks a file with the name of a checkpoint's header, which the user named or which lies in a folder of
 // checkpoints. It skips files of other programs.
 func (v *verifier) header(path string) error {
-	dir, is, err := headerOf(path)
-	if err != nil || !is {
-		if err != nil {
-			err = v.note(path, "", err)
-		}
-		return err
+	switch dir, is, err := headerOf(path); {
+	case err != nil:
+		return v.note(path, "", err)
+	case is:
+		return v.checkpoint(path, dir)
 	}
+	return nil
+}
+
+// checkpoint checks the checkpoint in a folder, and notes the result for path.
+func (v *verifier) checkpoint(path, dir string) error {
 	c, err := checkpoint.Check(files.OS(filepath.Dir(dir)), filepath.Base(dir))
 	return v.note(path, checkpointText(c), err)
 }
@@ -113,10 +107,13 @@ func absolute(path string) (whole, name string, err error) {
 
 // holdsCheckpoints says whether a folder has entries with names of checkpoints.
 func holdsCheckpoints(path string) bool {
+	return holdsAny(path, checkpoint.IsName)
+}
+
+// holdsAny says whether a folder has an entry whose name is one of some.
+func holdsAny(path string, is func(name string) bool) bool {
 	entries, err := os.ReadDir(path)
-	return err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
-		return checkpoint.IsName(e.Name())
-	})
+	return err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return is(e.Name()) })
 }
 
 // checkpointText describes a checkpoint in a line.

@@ -84,22 +84,14 @@ func eachCompanion(from string, links bool, takes func(name string) bool, do fun
 	return nil
 }
 
-// checkCompanions returns an error if a companion cannot be copied, see copyCompanions.
-func checkCompanions(from string, links bool) error {
-	return checkSome(from, links, nil)
-}
-
-// checkSome is checkCompanions for those that takes says.
-func checkSome(from string, links bool, takes func(name string) bool) error {
+// checkCompanions returns an error if one of the companions that takes says, nil for all, cannot be copied.
+func checkCompanions(from string, links bool, takes func(name string) bool) error {
 	return eachCompanion(from, links, takes, func(string, *os.File, int64) error { return nil })
 }
 
-// copyCompanions copies the companions of a model's folder into the folder of an output. It is called before the first
-// step, so that a file that cannot be read costs no training.
-func copyCompanions(to, from string, links bool) error { return copySome(to, from, links, nil) }
-
-// copySome is copyCompanions for those that takes says.
-func copySome(to, from string, links bool, takes func(name string) bool) error {
+// copyCompanions copies the companions of a model's folder that takes says, nil for all, into the folder of an output. It is
+// called before the first step, so that a file that cannot be read costs no training.
+func copyCompanions(to, from string, links bool, takes func(name string) bool) error {
 	return eachCompanion(from, links, takes, func(name string, f *os.File, size int64) error {
 		dir, file := filepath.Split(filepath.FromSlash(name))
 		if dir != "" {

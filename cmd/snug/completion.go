@@ -40,6 +40,18 @@ func (r *flagRow) completes() string {
 	return strings.Join(r.words, " ")
 }
 
+// completed returns what a script has for words that complete a value: none, file for a file, and words, in which WORDS stands for
+// them, for others.
+func completed(by, none, file, words string) string {
+	switch by {
+	case "":
+		return none
+	case "file":
+		return file
+	}
+	return strings.ReplaceAll(words, "WORDS", by)
+}
+
 func bash() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `_snug() {
@@ -53,13 +65,8 @@ func bash() string {
 `, strings.Join(commandNames(), " "))
 	for _, c := range commands() {
 		for _, f := range c.table() {
-			name := "-" + f.name
-			switch values := f.completes(); values {
-			case "":
-			case "file":
-				fmt.Fprintf(&b, "\t\"%s %s\") COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n", c.name, name)
-			default:
-				fmt.Fprintf(&b, "\t\"%s %s\") COMPREPLY=($(compgen -W \"%s\" -- \"$word\")); return ;;\n", c.name, name, values)
+			if how := completed(f.completes(), "", "-f", `-W "WORDS"`); how != "" {
+				fmt.Fprintf(&b, "\t\"%s -%s\") COMPREPLY=($(compgen %s -- \"$word\")); return ;;\n", c.name, f.name, how)
 			}
 		}
 	}
@@ -91,24 +98,9 @@ func zsh() string {
 	for _, c := range commands() {
 		fmt.Fprintf(&b, "\t%s) shift words; (( CURRENT-- )); _arguments", c.name)
 		for _, f := range c.table() {
-			name := "-" + f.name
-			switch values := f.completes(); values {
-			case "":
-				fmt.Fprintf(&b, " '%s'", name)
-			case "file":
-				fmt.Fprintf(&b, " '%s:file:_files'", name)
-			default:
-				fmt.Fprintf(&b, " '%s:value:(%s)'", name, values)
-			}
+			fmt.Fprintf(&b, " '-%s%s'", f.name, completed(f.completes(), "", ":file:_files", ":value:(WORDS)"))
 		}
-		switch c.operands {
-		case "":
-		case "file":
-			b.WriteString(" '*:file:_files'")
-		default:
-			fmt.Fprintf(&b, " '1:value:(%s)'", c.operands)
-		}
-		b.WriteString(" ;;\n")
+		b.WriteString(completed(c.operands, "", " '*:file:_files'", " '1:value:(WORDS)'") + " ;;\n")
 	}
 	fmt.Fprintf(&b, "\thelp) compadd %s ;;\n\tesac\n}\ncompdef _snug snug\n", strings.Join(commandNames(), " "))
 	return b.String()
@@ -121,22 +113,10 @@ func fish() string {
 		fmt.Fprintf(&b, "complete -c snug -n __fish_use_subcommand -a %s -d '%s'\n", c.name, c.summary)
 		when := fmt.Sprintf("complete -c snug -n '__fish_seen_subcommand_from %s'", c.name)
 		for _, f := range c.table() {
-			name := f.name
-			switch values := f.completes(); values {
-			case "":
-				fmt.Fprintf(&b, "%s -o %s\n", when, name)
-			case "file":
-				fmt.Fprintf(&b, "%s -o %s -r -F\n", when, name)
-			default:
-				fmt.Fprintf(&b, "%s -o %s -x -a '%s'\n", when, name, values)
-			}
+			fmt.Fprintf(&b, "%s -o %s%s\n", when, f.name, completed(f.completes(), "", " -r -F", " -x -a 'WORDS'"))
 		}
-		switch c.operands {
-		case "":
-		case "file":
-			fmt.Fprintf(&b, "%s -F\n", when)
-		default:
-			fmt.Fprintf(&b, "%s -a '%s'\n", when, c.operands)
+		if c.operands != "" {
+			fmt.Fprintf(&b, "%s%s\n", when, completed(c.operands, "", " -F", " -a 'WORDS'"))
 		}
 	}
 	fmt.Fprintf(&b, "complete -c snug -n __fish_use_subcommand -a help -d 'what a command does'\ncomplete -c snug -n '__fish_seen_subcommand_from help' -a '%s'\n", strings.Join(commandNames(), " "))

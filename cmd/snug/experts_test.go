@@ -19,7 +19,7 @@ func TestExperts(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(filepath.Join(model, file), text, 0o600))
 		}
-		require.NoError(t, copyCompanions(model, publish(t), false))
+		require.NoError(t, copyCompanions(model, publish(t), false, nil))
 		adapter, merged := filepath.Join(model, "adapter"), filepath.Join(model, "merged")
 		for _, args := range [][]string{
 			{"plan", "-lora", "2", model}, {"inspect", filepath.Join(model, "model.safetensors")},

@@ -172,6 +172,14 @@ func listFlag[T any](name string, to *[]T, words []string, parse func(string) (T
 	}}
 }
 
+// namesOf returns the names of values.
+func namesOf[T any](list []T, name func(T) string) (names []string) {
+	for _, v := range list {
+		names = append(names, name(v))
+	}
+	return names
+}
+
 // either joins words as in "a, b or c".
 func either(words []string) string { return joinWords(words, " or ") }
 

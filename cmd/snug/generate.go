@@ -88,25 +88,27 @@ func (f *generateFlags) check() (err error) {
 		return err
 	}
 	f.options.AdapterDir = f.adapter
-	if f.compute != "" {
-		if f.options.DType, err = snug.ParseDType(f.compute); err != nil {
-			return err
-		}
+	if err := setForms(&f.options, f.form, f.compute); err != nil || f.form != "bf16" {
+		return err
 	}
-	switch f.form {
-	case "", "bf16":
-		if f.form != "" && f.compute != "" && f.options.DType != snug.BF16 {
-			return usagef("generate: -base bf16 and -compute %s: matrices that are not quantized have the type of activations", f.compute)
-		}
-		if f.form != "" {
-			f.options.DType = snug.BF16
-		}
-	default:
-		if f.options.Base, err = parseBase(f.form); err != nil {
-			return err
-		}
+	if f.compute != "" && f.options.DType != snug.BF16 {
+		return usagef("generate: -base bf16 and -compute %s: matrices that are not quantized have the type of activations", f.compute)
 	}
+	f.options.DType = snug.BF16
 	return nil
+}
+
+// setForms sets the form of the matrices, below 16 bits, and the type of weights that flags name.
+func setForms(o *transformer.Options, form, compute string) (err error) {
+	if compute != "" {
+		if o.DType, err = snug.ParseDType(compute); err != nil {
+			return err
+		}
+	}
+	if form != "" && form != "bf16" {
+		o.Base, err = parseBase(form)
+	}
+	return err
 }
 
 func runGenerate(c *call) (err error) {

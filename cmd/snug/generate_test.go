@@ -65,7 +65,7 @@ func TestGenerateBeyond(t *testing.T) {
 	require.NoError(t, err)
 	short := t.TempDir()
 	require.NoError(t, m.Save(short, 0))
-	require.NoError(t, copyCompanions(short, model, false))
+	require.NoError(t, copyCompanions(short, model, false, nil))
 	for tokens, want := range map[string]int{"6": 0, "40": 1} {
 		status, _, errs := snugged("generate", "-model", short, "-plain", "-prompt", "a b c", "-tokens", tokens)
 		require.Zero(t, status, errs)

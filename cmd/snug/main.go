@@ -82,11 +82,11 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 			fmt.Fprintf(stderr, "snug: %s\n", ended.Text)
 		}
 		return ended.Status
-	case errors.As(err, &usage):
-		fmt.Fprintf(stderr, "snug: %s\n", oneLine(err, args[min(1, len(args)):]...))
-		return 2
 	}
 	fmt.Fprintf(stderr, "snug: %s\n", oneLine(err, args[min(1, len(args)):]...))
+	if errors.As(err, &usage) {
+		return 2
+	}
 	return 1
 }
 
@@ -165,12 +165,7 @@ func commands() []*command {
 	return []*command{planCommand(), tuneCommand(), generateCommand(), mergeCommand(), devicesCommand(), inspectCommand(), verifyCommand(), versionCommand(), completionCommand()}
 }
 
-func commandNames() (names []string) {
-	for _, c := range commands() {
-		names = append(names, c.name)
-	}
-	return names
-}
+func commandNames() []string { return namesOf(commands(), func(c *command) string { return c.name }) }
 
 func commandNamed(name string) *command {
 	for _, c := range commands() {

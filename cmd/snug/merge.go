@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -59,15 +58,8 @@ func runMerge(c *call) (err error) {
 			return usagef("merge: want -%s", name)
 		}
 	}
-	if f.form != "" {
-		if o.Base, err = parseBase(f.form); err != nil {
-			return err
-		}
-	}
-	if f.compute != "" {
-		if o.DType, err = snug.ParseDType(f.compute); err != nil {
-			return err
-		}
+	if err := setForms(&o, f.form, f.compute); err != nil {
+		return err
 	}
 	if err := wantFolders("merge", f.model, f.adapter); err != nil {
 		return err
@@ -88,11 +80,11 @@ func runMerge(c *call) (err error) {
 	takes := func(string) bool { return true }
 	if from != f.model {
 		takes = func(name string) bool { return !ofTokenizer(name) }
-		if err := checkSome(from, f.copyLinks, ofTokenizer); err != nil {
+		if err := checkCompanions(from, f.copyLinks, ofTokenizer); err != nil {
 			return usagef("merge: %w", err)
 		}
 	}
-	if err := checkSome(f.model, f.copyLinks, takes); err != nil {
+	if err := checkCompanions(f.model, f.copyLinks, takes); err != nil {
 		return usagef("merge: %w", err)
 	}
 	fmt.Fprint(c.stderr, note)
@@ -110,11 +102,11 @@ func runMerge(c *call) (err error) {
 	}
 	defer func() { err = errors.Join(err, out.drop()) }()
 	out.note(c.stderr)
-	if err := copySome(f.output, f.model, f.copyLinks, takes); err != nil {
+	if err := copyCompanions(f.output, f.model, f.copyLinks, takes); err != nil {
 		return err
 	}
 	if from != f.model {
-		if err := copySome(f.output, from, f.copyLinks, ofTokenizer); err != nil {
+		if err := copyCompanions(f.output, from, f.copyLinks, ofTokenizer); err != nil {
 			return err
 		}
 	}

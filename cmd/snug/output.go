@@ -153,12 +153,19 @@ func (o *output) finish() error {
 	if o.lock == nil {
 		return nil
 	}
-	mark := filepath.Join(o.path, unfinished)
-	held := os.Remove(mark) // before another process can take it; some systems do not remove open files
-	err := o.lock.Close()
+	err := unlock(filepath.Join(o.path, unfinished), o.lock)
 	o.lock = nil
-	if err == nil && held != nil && o.marked() {
-		err = os.Remove(mark)
+	return err
+}
+
+// unlock removes the file on which this process holds a lock, and lets the lock go.
+func unlock(path string, lock io.Closer) error {
+	held := os.Remove(path) // before another process can take it; some systems do not remove open files
+	err := lock.Close()
+	if held != nil && err == nil {
+		if err = os.Remove(path); errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
 	}
 	return err
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -23,23 +22,11 @@ func ownFile(path string) (release func() error, err error) {
 	case err != nil:
 		return nil, err
 	}
-	release = func() error {
-		held := os.Remove(mark) // before another process can take it; some systems do not remove open files
-		err := lock.Close()
-		if held != nil && err == nil {
-			if err = os.Remove(mark); errors.Is(err, fs.ErrNotExist) {
-				err = nil
-			}
-		}
-		return err
-	}
+	release = func() error { return unlock(mark, lock) }
 	if _, err := os.Lstat(mark); err != nil { // another process has ended meanwhile, and removed it
 		return nil, errors.Join(fmt.Errorf("%s: another run writes this file: try again: %w", path, files.ErrLocked), lock.Close())
 	}
 	left, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, errors.Join(err, release())
-	}
 	stale := regexp.MustCompile("^" + regexp.QuoteMeta(name) + `\.[0-9]+\.tmp$`)
 	for _, e := range left {
 		if stale.MatchString(e.Name()) && e.Type().IsRegular() {

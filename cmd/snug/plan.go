@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug"
@@ -107,8 +108,11 @@ func (f *planFlags) task(c *call, folder []string) (t plan.Task, err error) {
 	if f.ranks < 1 || f.ranks > f.batch {
 		return t, usagef("plan: -ranks %d: want 1 to %d, the samples of -batch", f.ranks, f.batch)
 	}
-	if err := f.setNetwork(&t.Device); err != nil {
-		return t, err
+	if f.network > 0 {
+		t.Device.Network = float64(f.network)
+	}
+	if f.latency > 0 {
+		t.Device.Latency = f.latency.Seconds()
 	}
 	t.Batch, t.Ranks, t.Rank, t.Optimizer = (f.batch+f.ranks-1)/f.ranks, f.ranks, f.rank, f.optimizer
 	_, err = plan.GPTNamed(f.model)
@@ -139,17 +143,6 @@ func (f *planFlags) fit(t plan.Task, folder string) (plan.Plan, error) {
 	return fitProcess("plan", gentlest(t, t.Ranks > 1), f.memory, process)
 }
 
-// setNetwork sets the rate and the latency of the ranks' messages.
-func (f *planFlags) setNetwork(d *plan.Device) error {
-	if f.network > 0 {
-		d.Network = float64(f.network)
-	}
-	if f.latency > 0 {
-		d.Latency = f.latency.Seconds()
-	}
-	return nil
-}
-
 // parseBase returns a form of frozen weights below 16 bits.
 func parseBase(name string) (qlora.Type, error) {
 	t, err := qlora.ParseType(name)
@@ -162,14 +155,11 @@ func parseBase(name string) (qlora.Type, error) {
 // named returns a parser of the names of values.
 func named[T fmt.Stringer](values ...T) func(string) (T, error) {
 	return func(name string) (v T, err error) {
-		var names []string
-		for _, v := range values {
-			if v.String() == name {
-				return v, nil
-			}
-			names = append(names, v.String())
+		all := names(values)
+		if i := slices.Index(all, name); i >= 0 {
+			return values[i], nil
 		}
-		return v, fmt.Errorf("%.40q, want some of %s", name, strings.Join(names, ","))
+		return v, fmt.Errorf("%.40q, want some of %s", name, strings.Join(all, ","))
 	}
 }
 

@@ -67,11 +67,8 @@ A model file is an object with exactly one of four members; unknown fields are e
       counts are elements of one sample; "go doc github.com/snug-ml/snug/plan.Layer" explains every field
 `
 
-func deviceNames() (names []string) {
-	for _, d := range plan.Devices() {
-		names = append(names, d.Name)
-	}
-	return names
+func deviceNames() []string {
+	return namesOf(plan.Devices(), func(d plan.Device) string { return d.Name })
 }
 
 // planFlags are the command line of plan.
@@ -143,19 +140,15 @@ func (f *planFlags) table() flagTable {
 	}
 }
 
-// gradientForms are the values of -gradients, shardings those of -shard.
+// masterForms are the values of -masters, gradientForms those of -gradients, and shardings those of -shard.
 var (
+	masterForms   = []amp.MasterForm{amp.FullMaster, amp.SplitMaster, amp.Split24Master, amp.NoMaster}
 	gradientForms = []plan.Gradient{plan.SumF32, plan.SumBF16, plan.InBackward, plan.Folded}
 	shardings     = []plan.Sharding{plan.Replicate, plan.ShardState, plan.ShardGradients, plan.ShardWeights}
 )
 
 // names returns the names of values.
-func names[T fmt.Stringer](values []T) (all []string) {
-	for _, v := range values {
-		all = append(all, v.String())
-	}
-	return all
-}
+func names[T fmt.Stringer](values []T) []string { return namesOf(values, T.String) }
 
 func parseBits(text string) (int, error) {
 	n, err := strconv.Atoi(text)

@@ -250,13 +250,13 @@ func layersTable(ops []plan.Operation, p plan.Plan) report.Table {
 			span = fmt.Sprintf("%d–%d", from, i-1)
 		}
 		s := stages[from]
-		t.Rows = append(t.Rows, []string{span, namesOf(names[from:i]), fmt.Sprint(s.forwards), s.value, s.weights})
+		t.Rows = append(t.Rows, []string{span, ends(names[from:i]), fmt.Sprint(s.forwards), s.value, s.weights})
 	}
 	return t
 }
 
-// namesOf returns the first and the last name of a list.
-func namesOf(list []string) string {
+// ends returns the first and the last name of a list.
+func ends(list []string) string {
 	if len(list) == 1 {
 		return list[0]
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/checkpoint"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -66,34 +67,29 @@ func (f *tuneFlags) check() (err error) {
 		}
 	}
 	f.optimizer = cmp.Or(f.optimizer, defaultOptimizer)
-	f.tiles = defaultTiles(f.tiles)
+	if len(f.tiles) == 0 {
+		f.tiles = []int{1}
+	}
 	if err := f.adapterFlags.check(); err != nil {
 		return usagef("tune: %w", err)
 	}
 	kind := f.kind()
-	for _, c := range []struct {
-		bad  bool
-		what string
-	}{
+	what := fault.Broken(slices.Concat([]fault.Rule{
 		{f.dir == "", "want -model: a folder as Hugging Face publishes it"},
 		{f.files == "", "want -data: files of JSON, CSV, Parquet or text, or folders of them"},
 		{f.files != "" && slices.Contains(strings.Split(f.files, ","), ""), fmt.Sprintf("-data %s: one of the names is empty", f.files)},
-		{f.dataFlags.check(f.beta > 0) != "", f.dataFlags.check(f.beta > 0)},
 		{f.output == "" && !f.dryRun && f.show == 0, "want -o: the folder to write, or -dry-run"},
 		{kind.base != "" && f.form != "" && f.form != kind.base, fmt.Sprintf("-adapter %s begins with what %s loses: want -base %s, not %s", kind.name, kind.base, kind.base, f.form)},
 		{kind.shared && (f.given("alpha") || f.rslora), "-alpha and -rslora scale products, and -adapter " + kind.name + " trains its scales"},
 		{(kind.shared || kind.frozenA) && f.given("loraplus-ratio"), "-loraplus-ratio is the rate of an adapter's second matrix over that of its first, and -adapter " + kind.name + " does not train both"},
 		{f.fold && f.compute == "f16", "-fold does not go with f16, whose loss scale needs all gradients of a step"},
-		{f.checkMasters() != "", f.checkMasters()},
-		{f.checkOptimizer() != "", f.checkOptimizer()},
+		{f.masters != "" && (f.compute != "bf16" || !f.full && f.modules == ""), "-masters is for weights of bf16 that train, with -full or -modules-to-save"},
+		{f.masters != "" && f.fold, "-masters does not go with -fold, which has no master weights"},
 		{f.sharding == plan.ShardWeights && !f.dividesWeights(), "-shard weights wants as many passes on all ranks, and does not go with -dpo and -teacher"},
 		{f.steps > 0 && f.epochs > 0, "-steps and -epochs both say how long to train, want one"},
-		{f.checkPreferences() != "", f.checkPreferences()},
-		{f.checkTeacher() != "", f.checkTeacher()},
-	} {
-		if c.bad {
-			return usagef("tune: %s", c.what)
-		}
+	}, f.optimizerRules(), f.preferenceRules(), f.teacherRules())...)
+	if what = cmp.Or(what, f.dataFlags.check(f.beta > 0)); what != "" {
+		return usagef("tune: %s", what)
 	}
 	if f.rank == 0 {
 		f.rank = kind.rank
@@ -117,14 +113,14 @@ func (f *tuneFlags) check() (err error) {
 		return err
 	}
 	if f.full {
-		if err := checkCompanions(f.dir, f.copyLinks); err != nil {
+		if err := checkCompanions(f.dir, f.copyLinks, nil); err != nil {
 			return usagef("tune: %w", err)
 		}
 	}
 	if err := f.checkOutput(); err != nil {
 		return err
 	}
-	if err := f.checkTrace(); err != nil {
+	if err := f.checkFile("trace", f.trace, ".json", ".svg"); err != nil {
 		return err
 	}
 	return f.checkReport()

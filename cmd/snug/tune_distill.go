@@ -10,6 +10,7 @@ import (
 
 	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/tokenizer"
@@ -26,20 +27,16 @@ type teacherFlags struct {
 // Defaults of -distill-weight and -distill-temperature.
 const defaultShare, defaultTemperature = 0.5, 1
 
-// checkTeacher returns the problem with -teacher and the flags that go with it, or an empty string.
-func (f *tuneFlags) checkTeacher() string {
+// teacherRules are what does not go with -teacher.
+func (f *tuneFlags) teacherRules() []fault.Rule {
 	t := &f.teacher
-	switch {
-	case t.dir == "":
-		return ""
-	case f.beta > 0:
-		return "-teacher teaches tokens, and -dpo learns from pairs of answers"
-	case t.share == 1 && (f.smoothing != 0 || f.zLoss != 0):
-		return "-label-smoothing and -z-loss are for cross-entropy, and -distill-weight 1 leaves none"
-	case f.dir != "" && resolved(t.dir) == resolved(f.dir) && cmp.Or(f.form, "bf16") == cmp.Or(t.base, "bf16"):
-		return "-teacher is the folder of -model: want another model, or another -base"
+	is := t.dir != ""
+	return []fault.Rule{
+		{is && f.beta > 0, "-teacher teaches tokens, and -dpo learns from pairs of answers"},
+		{is && t.share == 1 && (f.smoothing != 0 || f.zLoss != 0), "-label-smoothing and -z-loss are for cross-entropy, and -distill-weight 1 leaves none"},
+		{is && f.dir != "" && resolved(t.dir) == resolved(f.dir) && cmp.Or(f.form, "bf16") == cmp.Or(t.base, "bf16"),
+			"-teacher is the folder of -model: want another model, or another -base"},
 	}
-	return ""
 }
 
 // readTeacher reads the teacher's configuration, and checks that its tokens are those of the model.

@@ -183,6 +183,6 @@ func vocabulary(t testing.TB, of string) string {
 	dir := t.TempDir()
 	require.NoError(t, m.Save(dir, 0))
 	require.NoError(t, m.Close())
-	require.NoError(t, copyCompanions(dir, of, false))
+	require.NoError(t, copyCompanions(dir, of, false, nil))
 	return dir
 }

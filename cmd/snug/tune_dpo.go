@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
@@ -21,17 +22,12 @@ const maxBeta = 1000
 // pairLength is the number of sequences of a pair: the chosen answer and the rejected one, each with its prompt.
 const pairLength = 2
 
-// checkPreferences returns the problem with -dpo and the other flags of the loss, or an empty string.
-func (f *tuneFlags) checkPreferences() string {
-	switch {
-	case f.beta == 0:
-		return ""
-	case f.zLoss != 0:
-		return "-z-loss is a term of the loss of tokens, and -dpo has a loss of pairs"
-	case f.smoothing >= 0.5:
-		return fmt.Sprintf("-label-smoothing %v: with -dpo want less than 0.5, the share of pairs whose answers are exchanged", f.smoothing)
+// preferenceRules are what does not go with -dpo.
+func (f *tuneFlags) preferenceRules() []fault.Rule {
+	return []fault.Rule{
+		{f.beta > 0 && f.zLoss != 0, "-z-loss is a term of the loss of tokens, and -dpo has a loss of pairs"},
+		{f.beta > 0 && f.smoothing >= 0.5, fmt.Sprintf("-label-smoothing %v: with -dpo want less than 0.5, the share of pairs whose answers are exchanged", f.smoothing)},
 	}
-	return ""
 }
 
 // sequences returns the number of sequences of a sample.

@@ -147,14 +147,6 @@ func tilesFlag(arg string, to *[]int, help string) *flagRow {
 	return r
 }
 
-// defaultTiles returns one tile if no number is chosen.
-func defaultTiles(tiles []int) []int {
-	if len(tiles) == 0 {
-		return []int{1}
-	}
-	return tiles
-}
-
 // tilesText returns the value of -tiles, and "" for one tile.
 func (f *tuneFlags) tilesText() string {
 	switch {

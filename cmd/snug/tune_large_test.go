@@ -156,7 +156,7 @@ func publishOSS(t *testing.T, dir string, c ossShape) {
 	s.add("model.norm.weight", "BF16", ones, c.dim)
 	low("lm_head.weight", c.vocab, c.dim)
 	require.NoError(t, s.write(filepath.Join(dir, "model.safetensors")))
-	require.NoError(t, copyCompanions(dir, publish(t), false))
+	require.NoError(t, copyCompanions(dir, publish(t), false, nil))
 }
 
 // tuneOSS trains adapters for one step in a process of its own, so that the peak of the process is the peak of the step.

@@ -55,9 +55,6 @@ func (t *tuning) measure(r *result) {
 	}
 }
 
-// countedLimit returns the limit of what the plan counts, 0 for none.
-func (t *tuning) countedLimit() int64 { return counted(t.plan.Limit) }
-
 // counted returns a limit of a plan, 0 if it is more than any machine has.
 func counted(limit int64) int64 {
 	if limit >= 1<<60 {

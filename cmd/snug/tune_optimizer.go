@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -97,21 +98,17 @@ func (f *tuneFlags) defaultRate() float64 {
 	return f.setting().Rate
 }
 
-// checkOptimizer returns what is wrong about -optimizer and the flags beside it.
-func (f *tuneFlags) checkOptimizer() string {
+// optimizerRules are what does not go with -optimizer.
+func (f *tuneFlags) optimizerRules() []fault.Rule {
 	t := f.traits()
-	switch {
-	case !f.full && t.Adapters.Rule == nil && t.Rank > 0:
-		return "-optimizer " + f.optimizer + " is for -full: adapters are low rank already"
-	case f.setting().Rule == nil:
-		return "-optimizer " + f.optimizer + " is for -full"
-	case f.sharding != plan.Replicate && f.rounding:
-		return "-shard " + f.shard + " divides parameters, and -report-rounding counts whole ones"
+	list := []fault.Rule{
+		{!f.full && t.Adapters.Rule == nil && t.Rank > 0, "-optimizer " + f.optimizer + " is for -full: adapters are low rank already"},
+		{f.setting().Rule == nil, "-optimizer " + f.optimizer + " is for -full"},
+		{f.sharding != plan.Replicate && f.rounding, "-shard " + f.shard + " divides parameters, and -report-rounding counts whole ones"},
 	}
 	for _, u := range f.optimizerUses() {
-		if why := t.Conflict(u.flag, u.use); u.given && why != "" {
-			return why
-		}
+		why := t.Conflict(u.flag, u.use)
+		list = append(list, fault.Rule{u.given && why != "", why})
 	}
-	return ""
+	return list
 }

@@ -262,7 +262,7 @@ func (t *tuning) takeOutput() (*output, error) {
 	if err != nil || !t.full {
 		return out, err
 	}
-	if err := copyCompanions(t.output, t.dir, t.copyLinks); err != nil {
+	if err := copyCompanions(t.output, t.dir, t.copyLinks, nil); err != nil {
 		return nil, errors.Join(err, out.drop())
 	}
 	return out, nil

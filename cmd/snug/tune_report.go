@@ -117,9 +117,8 @@ func (t *tuning) reportStep(s train.Report, did console.Trained) {
 // updateReport writes the report while the run goes on. An error does not end the run, and is printed once.
 func (t *tuning) updateReport(status report.Status, state string) {
 	r := t.reporter
-	_, rss := meter.Resident()
 	began := time.Now()
-	err := t.putReport(status, state, t.peaks(result{Components: r.measured, Measured: r.measured.Total(), PeakRSS: rss}))
+	err := t.putReport(status, state, t.peaksSoFar())
 	r.wrote = time.Now()
 	if r.took = r.wrote.Sub(began); err != nil && !r.failed {
 		r.failed = true
@@ -143,8 +142,13 @@ func (t *tuning) endReport(err error) error {
 	case err != nil:
 		state = oneLine(err, t.call.args...)
 	}
+	return errors.Join(err, t.putReport(status, state, t.peaksSoFar()))
+}
+
+// peaksSoFar returns the peaks of a run that goes on.
+func (t *tuning) peaksSoFar() console.Peak {
 	_, rss := meter.Resident()
-	return errors.Join(err, t.putReport(status, state, t.peaks(result{Components: r.measured, Measured: r.measured.Total(), PeakRSS: rss})))
+	return t.peaks(result{Components: t.reporter.measured, Measured: t.reporter.measured.Total(), PeakRSS: rss})
 }
 
 // finishReport writes the last report of a run that is complete.

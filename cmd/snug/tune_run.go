@@ -354,7 +354,7 @@ func (t *tuning) train() (r result, err error) {
 	fmt.Fprintln(t.call.stdout)
 	t.beginReport()
 	progress := console.NewProgress(t.call.stdout, t.call.stderr, steps)
-	progress.Memory = func() (meter.Bytes, int64) { return r.Components, t.countedLimit() }
+	progress.Memory = func() (meter.Bytes, int64) { return r.Components, counted(t.plan.Limit) }
 	did, err := console.Training[dataset.Batch]{
 		Trainer: t.trainer, Steps: steps, Saves: t.checkpoint != "", Stop: t.stop, Ranks: t.ranks,
 		Progress:  progress,

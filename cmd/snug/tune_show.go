@@ -22,11 +22,7 @@ type dataFlags struct {
 
 // formNames are the values of -format.
 func formNames() []string {
-	names := []string{"auto"}
-	for _, f := range dataset.Forms() {
-		names = append(names, f.Name)
-	}
-	return names
+	return append([]string{"auto"}, namesOf(dataset.Forms(), func(f dataset.Form) string { return f.Name })...)
 }
 
 // filesFlag, formatFlag and mapFlag are the flags -data, -format and -map.
@@ -74,14 +70,9 @@ func wrapParagraph(text string, n int) (lines []string) {
 
 // check returns what is wrong with the flags, or an empty string.
 func (f *dataFlags) check(pairs bool) string {
-	known := slices.ContainsFunc(dataset.Forms(), func(form dataset.Form) bool { return form.Name == f.format && form.Pairs == pairs })
-	if f.format != "" && f.format != "auto" && !known {
-		var names []string
-		for _, form := range dataset.Forms() {
-			if form.Pairs == pairs {
-				names = append(names, form.Name)
-			}
-		}
+	forms := slices.DeleteFunc(dataset.Forms(), func(form dataset.Form) bool { return form.Pairs != pairs })
+	names := namesOf(forms, func(f dataset.Form) string { return f.Name })
+	if f.format != "" && f.format != "auto" && !slices.Contains(names, f.format) {
 		with := "without"
 		if pairs {
 			with = "with"

@@ -22,9 +22,6 @@ const traceEvents = 1 << 16
 // traceRows is the number of rows in the printed table of the peak.
 const traceRows = 16
 
-// checkTrace returns an error if the file of -trace cannot be written, or is in a folder that the run uses.
-func (f *tuneFlags) checkTrace() error { return f.checkFile("trace", f.trace, ".json", ".svg") }
-
 // checkFile returns an error if the file that a flag names cannot be written, has another ending than those given, or is
 // in a folder that the run uses.
 func (f *tuneFlags) checkFile(name, path string, ends ...string) error {

@@ -140,7 +140,7 @@ func deepModel(t *testing.T) (model, data string) {
 	require.NoError(t, err)
 	model = t.TempDir()
 	require.NoError(t, m.Save(model, 0))
-	require.NoError(t, copyCompanions(model, small, false))
+	require.NoError(t, copyCompanions(model, small, false, nil))
 	return model, data
 }
 

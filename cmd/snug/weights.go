@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug"
@@ -24,19 +22,15 @@ func isWeightsIndex(path string) bool {
 
 // holdsWeights says whether a folder has the files of a published model, and no store.
 func holdsWeights(path string) bool {
-	entries, err := os.ReadDir(path)
-	return err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
-		return e.Name() == safetensors.FileName || e.Name() == safetensors.IndexName || safetensors.IsShard(e.Name())
-	}) && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == storeIndex })
+	return holdsAny(path, func(name string) bool { return isWhole(name) || safetensors.IsShard(name) }) && !holdsFile(path, storeIndex)
 }
+
+// isWhole says whether a file has all weights of a folder, or is the index of its shards.
+func isWhole(name string) bool { return name == safetensors.FileName || name == safetensors.IndexName }
 
 // lacksIndex says whether a folder has shards, and no index that names them.
 func lacksIndex(path string) bool {
-	entries, err := os.ReadDir(path)
-	return err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return safetensors.IsShard(e.Name()) }) &&
-		!slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
-			return e.Name() == safetensors.IndexName || e.Name() == safetensors.FileName
-		})
+	return holdsAny(path, safetensors.IsShard) && !holdsAny(path, isWhole)
 }
 
 // The files of an adapter's folder, as PEFT names them.
