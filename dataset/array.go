@@ -18,28 +18,17 @@ func readArray(in io.Reader, limit int64, give func(row) error) error {
 	d.at++
 	last := 0 // line on which the element before this one begins
 	for number := 1; ; number++ {
-		if err := d.space(); err != nil {
-			return fail(err)
+		more, err := d.another(number == 1, ']', fmt.Sprintf("',' or ']' after element %d of the file's array", number-1))
+		if err == nil && !more {
+			err = d.space()
 		}
-		switch c := d.peek(); {
-		case c == ']':
-			d.at++
-			if err := d.space(); err != nil {
-				return fail(err)
-			}
-			if d.peek() >= 0 {
-				return fail(fmt.Errorf("%w: write one array, or one object a line", d.unexpected("the end of the file after its array")))
-			}
+		switch {
+		case err != nil:
+			return fail(err)
+		case !more && d.peek() >= 0:
+			return fail(fmt.Errorf("%w: write one array, or one object a line", d.unexpected("the end of the file after its array")))
+		case !more:
 			return nil
-		case number == 1:
-		case c == ',':
-			d.at++
-			d.comma = true
-			if err := d.space(); err != nil {
-				return fail(err)
-			}
-		default:
-			return fail(d.unexpected(fmt.Sprintf("',' or ']' after element %d of the file's array", number-1)))
 		}
 		line, element := fmt.Sprintf("line %d", d.line), fmt.Sprintf("element %d", number)
 		if d.line == last { // several on one line, as most programs write them

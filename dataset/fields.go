@@ -162,12 +162,21 @@ func bad(x value, answer bool) bool {
 	return false
 }
 
-func checkSkip(_ *rows, name string, x value) (bool, error) {
-	if yes, known := truth(x); !known || yes {
-		return false, fmt.Errorf("%s is %s, want false or none: remove such rows; if it is something else, -map %s= leaves it out", name, shortJSON(x), name)
+// want makes the check of a field that says yes or no, of which one is refused.
+func want(want bool, why string) func(*rows, string, value) (bool, error) {
+	return func(_ *rows, name string, x value) (bool, error) {
+		if yes, known := truth(x); known && yes == want {
+			return true, nil
+		}
+		return false, fmt.Errorf("%s is %s, %s-map %s= leaves it out", name, shortJSON(x), why, name)
 	}
-	return true, nil
 }
+
+var (
+	checkSkip   = want(false, "want false or none: remove such rows; if it is something else, ")
+	checkWeight = want(true, "want 1 or none: remove such rows; if it is something else, ")
+	checkInputs = want(false, "and prompts are not learned: give all as text; ")
+)
 
 func checkWinner(f *rows, name string, x value) (bool, error) {
 	if !f.form.pairs {
@@ -176,25 +185,11 @@ func checkWinner(f *rows, name string, x value) (bool, error) {
 	return false, fmt.Errorf("%s is %s, and chosen is taken as the better answer: make it so, then -map %s= leaves it out", name, shortJSON(x), name)
 }
 
-func checkWeight(_ *rows, name string, x value) (bool, error) {
-	if yes, known := truth(x); !known || !yes {
-		return false, fmt.Errorf("%s is %s, want 1 or none: remove such rows; if it is something else, -map %s= leaves it out", name, shortJSON(x), name)
-	}
-	return true, nil
-}
-
 func checkMask(_ *rows, name string, x value) (bool, error) {
 	if text, _ := x.(string); text == "User" || text == "user" {
 		return true, nil
 	}
 	return false, fmt.Errorf("%s is %s, want User or none"+withoutIt, name, shortJSON(x), name)
-}
-
-func checkInputs(_ *rows, name string, x value) (bool, error) {
-	if yes, known := truth(x); known && !yes {
-		return true, nil
-	}
-	return false, fmt.Errorf("%s is %s, and prompts are not learned: give all as text"+withoutIt, name, shortJSON(x), name)
 }
 
 // checkContext refuses the text to which a question belongs.

@@ -13,43 +13,27 @@ var messagesForm = form{
 	name: "messages", title: "messages", fields: "messages, each with role and content",
 	learned: "the assistant's turns and their ends",
 	fits:    func(v *view) bool { return v.has("messages") && !v.isShareGPT(v.values["messages"]) },
-	read: func(f *rows, v *view) (content, error) {
-		l, err := v.items("messages")
-		if err == nil {
-			err = checkRoles(l)
-		}
-		if err != nil {
-			return content{}, err
-		}
-		messages, err := f.messages("messages", l, false)
-		if err != nil {
-			return content{}, err
-		}
-		return f.chat(v, chat.Conversation{Messages: messages})
-	},
+	read:    func(f *rows, v *view) (content, error) { return f.conversation(v, "messages", false) },
 }
 
 // shareGPT is a conversation of human and gpt.
 var shareGPT = form{
 	name: "sharegpt", title: "ShareGPT", fields: "conversations, each with from and value",
 	learned: "the turns of gpt and their ends",
-	fits: func(v *view) bool {
-		return v.has("conversations") || v.has("conversation") || v.has("messages")
-	},
-	read: func(f *rows, v *view) (content, error) {
-		name := "messages"
-		for _, n := range []string{"conversations", "conversation"} {
-			if v.has(n) {
-				name = n
-				break
-			}
-		}
-		messages, err := f.messages(name, v.take(name), true)
-		if err != nil {
-			return content{}, err
-		}
-		return f.chat(v, chat.Conversation{Messages: messages})
-	},
+	fits:    func(v *view) bool { return v.first(conversationNames...) != "" },
+	read:    func(f *rows, v *view) (content, error) { return f.conversation(v, v.first(conversationNames...), true) },
+}
+
+// conversationNames are names of fields with all messages of a conversation.
+var conversationNames = []string{"conversations", "conversation", "messages"}
+
+// conversation returns the content of the messages in a field.
+func (f *rows) conversation(v *view, name string, mapped bool) (content, error) {
+	messages, err := f.messages(name, v.take(name), mapped)
+	if err != nil {
+		return content{}, err
+	}
+	return f.chat(v, chat.Conversation{Messages: messages})
 }
 
 // chat returns the content of a conversation, with what the row has beside it.
@@ -157,11 +141,11 @@ func (f *rows) turnsOf(v *view, name, role string) ([]chat.Message, error) {
 	case string:
 		if !f.isList(y) {
 			f.maps(name, role)
+			var err error
 			if role == "user" {
-				err := written(name, y)
-				return []chat.Message{{Role: role, Content: y}}, err
+				err = written(name, y)
 			}
-			return []chat.Message{{Role: role, Content: y}}, nil
+			return []chat.Message{{Role: role, Content: y}}, err
 		}
 	case object:
 		if _, columns := transposed(y); !columns {
@@ -171,17 +155,7 @@ func (f *rows) turnsOf(v *view, name, role string) ([]chat.Message, error) {
 	default:
 		return nil, fmt.Errorf("%s is %s, want a string or messages", name, kindOf(x))
 	}
-	l, err := f.listOf(name, x)
-	mapped := f.isShareGPT(l)
-	if err == nil && !mapped {
-		if err = checkRoles(l); err != nil {
-			err = fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return f.messages(name, l, mapped)
+	return f.messages(name, x, f.isShareGPT(x))
 }
 
 // answered returns the conversation of a prompt and its answer. Only the answer is learned.

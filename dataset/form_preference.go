@@ -68,19 +68,10 @@ func (f *rows) textPair(v *view, chosen, rejected string) (c content, err error)
 			return c, err
 		}
 	}
-	ask := ""
-	for _, name := range prompts {
-		if ask == "" && v.has(name) {
-			ask = name
-		}
-	}
+	ask := v.first(prompts...)
 	if f.chats == nil {
 		asked := ask != "" && !v.has("prompt") || v.has("prompt") && !v.isString(v.values["prompt"]) || !v.has("prompt") && f.before(v) != ""
-		for _, name := range conversationFields {
-			_, there := v.values[name]
-			asked = asked || there && v.has("prompt")
-		}
-		asked = asked && f.reader.options.Template != nil
+		asked = (asked || v.has("prompt") && v.converses()) && f.reader.options.Template != nil
 		f.chats = &asked
 	}
 	switch {
@@ -161,15 +152,11 @@ func startsRune(c byte) bool { return c&0xC0 != 0x80 }
 
 // before returns the name of the field with the conversation before the answers, if there is one.
 func (f *rows) before(v *view) string {
-	for _, name := range []string{"conversations", "conversation", "messages"} {
-		if v.has(name) {
-			return name
-		}
-	}
-	if _, ok := v.values["input"].(object); ok {
+	name := v.first(conversationNames...)
+	if _, ok := v.values["input"].(object); ok && name == "" {
 		return "input"
 	}
-	return ""
+	return name
 }
 
 // inputMessages is the field with the messages of a request, as OpenAI has it.
@@ -207,14 +194,7 @@ func (f *rows) promptOf(v *view, chosen []chat.Message) ([]chat.Message, error) 
 		}
 	}
 	x, _ := o.get("messages")
-	l, err := f.listOf(inputMessages, x)
-	if err == nil {
-		err = checkRoles(l)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return f.messages(inputMessages, l, false)
+	return f.messages(inputMessages, x, false)
 }
 
 // messagePair reads answers that are messages. They may begin with the prompt.
@@ -267,15 +247,13 @@ func (f *rows) messagePair(v *view, chosen, rejected string) (c content, err err
 		}
 		prompt, a, b = one, restA, restB
 	case alone:
-		for _, name := range prompts {
-			if len(prompt) == 0 && v.has(name) {
-				x, said, err := f.instruction(v, name)
-				if err != nil {
-					return c, err
-				}
-				f.maps(said, "user")
-				prompt = x.messages()
+		if name := v.first(prompts...); name != "" {
+			x, said, err := f.instruction(v, name)
+			if err != nil {
+				return c, err
 			}
+			f.maps(said, "user")
+			prompt = x.messages()
 		}
 	}
 	if len(prompt) == 0 {

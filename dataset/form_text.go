@@ -33,12 +33,7 @@ var completionForm = form{
 		}
 		chats := !(isText && alsoText) || v.isList(prompt) && v.isList(completion)
 		if f.chats == nil {
-			asked := false // for the chat template
-			for _, name := range conversationFields {
-				_, there := v.values[name]
-				asked = asked || there
-			}
-			chats = chats || asked && f.reader.options.Template != nil
+			chats = chats || v.converses() && f.reader.options.Template != nil
 			f.chats = &chats
 		}
 		if !*f.chats {

@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -84,7 +85,7 @@ func (o *Options) checkFormat() error {
 // checkMap returns an error if the options read one field under two names.
 func (o *Options) checkMap() error {
 	names := map[string]string{}
-	for _, to := range sortedKeys(o.Map) {
+	for _, to := range slices.Sorted(maps.Keys(o.Map)) {
 		from := o.Map[to]
 		if other, twice := names[from]; twice && from != "" {
 			return fmt.Errorf("-map %s=%s and %s=%s read one field under two names: %w", other, from, to, from, snug.ErrConfig)
@@ -234,12 +235,8 @@ func (o *Options) reads(name string) bool {
 // isKnown reports whether a form or a rule reads a field of this name.
 func isKnown(name string) bool {
 	_, ruled := rowRules[name]
-	known := ruled || slices.Contains(spoken, name) || slices.Contains(conversationFields, name) || slices.Contains(reasoningNames, name) ||
-		name == "chat" || name == "input"
-	for _, q := range questions {
-		known = known || q.ask == name || slices.Contains(q.answers, name)
-	}
-	return known || slices.Contains(besideText, name)
+	return ruled || slices.Contains(spoken, name) || slices.Contains(conversationFields, name) || slices.Contains(reasoningNames, name) ||
+		name == "chat" || slices.Contains(besideText, name)
 }
 
 // rest decides about the fields that the form has not taken: each is known, harmless, or refused.
@@ -362,9 +359,7 @@ func (c *content) contains(x value) bool {
 	case string:
 		all := []string{c.prompt, c.answer}
 		for _, conversation := range c.chats {
-			for _, m := range conversation.Messages {
-				all = append(all, m.Content)
-			}
+			all = append(all, texts(conversation.Messages)...)
 		}
 		return strings.Contains(words(strings.Join(all, " ")), words(x))
 	case list:
@@ -375,6 +370,14 @@ func (c *content) contains(x value) bool {
 	return true
 }
 
+// texts returns the contents of messages.
+func texts(messages []chat.Message) (list []string) {
+	for _, m := range messages {
+		list = append(list, m.Content)
+	}
+	return list
+}
+
 // says reports whether a value has only texts that the content has.
 func (c *content) says(x value) bool {
 	switch x := x.(type) {
@@ -383,12 +386,7 @@ func (c *content) says(x value) bool {
 	case string:
 		return c.saysText(x)
 	case list:
-		for _, e := range x {
-			if !c.says(e) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(x, func(e value) bool { return !c.says(e) })
 	case object:
 		for _, name := range contentNames {
 			if text, ok := x.text(name); ok {
@@ -409,17 +407,12 @@ func (c *content) saysText(text string) bool {
 	if text == "" {
 		return true
 	}
-	parts := []string{c.prompt, c.answer}
 	for _, conversation := range c.chats {
-		parts = parts[:2]
-		for _, m := range conversation.Messages {
-			parts = append(parts, m.Content)
-		}
-		if has(text, parts) {
+		if has(text, texts(conversation.Messages)) {
 			return true
 		}
 	}
-	return has(text, parts) || c.asked != "" && has(text, []string{c.asked, c.answer, c.rejected})
+	return has(text, []string{c.prompt, c.answer}) || c.asked != "" && has(text, []string{c.asked, c.answer, c.rejected})
 }
 
 // has reports whether a text is one of the parts, or contains those that are not empty in their order.

@@ -38,14 +38,14 @@ type decoder struct {
 	begin int64 // the byte of the file at which this line begins
 	base  int64 // the byte of the file at which buffer begins
 
-	limit, held int64 // bytes that a row may take, and that this one takes
-	scratch     []byte
-	known       map[string]string // names of members, which rows repeat
+	budget
+	scratch []byte
+	known   map[string]string // names of members, which rows repeat
 }
 
 // newDecoder returns a decoder of values that may take limit bytes each.
 func newDecoder(in io.Reader, limit int64) *decoder {
-	return &decoder{in: &validReader{in: in}, buffer: make([]byte, 0, 64<<10), line: 1, limit: limit, known: map[string]string{}}
+	return &decoder{in: &validReader{in: in}, buffer: make([]byte, 0, 64<<10), line: 1, budget: budget{limit: limit}, known: map[string]string{}}
 }
 
 // fill reads more bytes when all of the buffer are taken. It reports whether there are some.
@@ -144,17 +144,15 @@ func (d *decoder) unexpected(want string) error {
 	return d.damaged("%q, want %s", rune(c), want)
 }
 
+// budget is how many bytes a row may take, and how many this one takes.
+type budget struct{ limit, held int64 }
+
 // count adds bytes to what the row takes.
-func (d *decoder) count(n int64) error {
-	if d.held += n; d.held > d.limit {
-		return tooLarge(d.limit)
+func (b *budget) count(n int64) error {
+	if b.held += n; b.held > b.limit {
+		return fmt.Errorf("the row takes more than %d bytes of memory: cut it, or allow more memory: %w", b.limit, snug.ErrConfig)
 	}
 	return nil
-}
-
-// tooLarge is the error for a row that takes more memory than it may.
-func tooLarge(limit int64) error {
-	return fmt.Errorf("the row takes more than %d bytes of memory: cut it, or allow more memory: %w", limit, snug.ErrConfig)
 }
 
 // next reads one value. What the previous one took no longer counts.
@@ -199,30 +197,31 @@ func (d *decoder) value(depth int) (value, error) {
 	return nil, d.unexpected("a value of JSON")
 }
 
+// another reports whether one more element or member follows, in front of which it takes the comma, or the end, which it takes.
+func (d *decoder) another(first bool, end int, want string) (bool, error) {
+	if err := d.space(); err != nil {
+		return false, err
+	}
+	switch c := d.peek(); {
+	case c == end:
+		d.at++
+		return false, nil
+	case first:
+		return true, nil
+	case c == ',':
+		d.at++
+		d.comma = true
+		return true, d.space()
+	}
+	return false, d.unexpected(want)
+}
+
 // list reads the elements of an array and its end.
 func (d *decoder) list(depth int) (value, error) {
 	l := list{}
 	for {
-		if err := d.space(); err != nil {
-			return nil, err
-		}
-		c := d.peek()
-		switch {
-		case c == ']' && len(l) == 0:
-			d.at++
-			return l, nil
-		case len(l) == 0:
-		case c == ']':
-			d.at++
-			return l, nil
-		case c == ',':
-			d.at++
-			d.comma = true
-			if err := d.space(); err != nil {
-				return nil, err
-			}
-		default:
-			return nil, d.unexpected("',' or ']' of an array")
+		if more, err := d.another(len(l) == 0, ']', "',' or ']' of an array"); err != nil || !more {
+			return l, err
 		}
 		if err := d.count(valueBytes); err != nil {
 			return nil, err
@@ -240,26 +239,8 @@ func (d *decoder) object(depth int) (value, error) {
 	o := object{}
 	var index map[string]bool // of a large object
 	for {
-		if err := d.space(); err != nil {
-			return nil, err
-		}
-		c := d.peek()
-		switch {
-		case c == '}' && len(o) == 0:
-			d.at++
-			return o, nil
-		case len(o) == 0:
-		case c == '}':
-			d.at++
-			return o, nil
-		case c == ',':
-			d.at++
-			d.comma = true
-			if err := d.space(); err != nil {
-				return nil, err
-			}
-		default:
-			return nil, d.unexpected("',' or '}' of an object")
+		if more, err := d.another(len(o) == 0, '}', "',' or '}' of an object"); err != nil || !more {
+			return o, err
 		}
 		if d.peek() != '"' {
 			return nil, d.unexpected("the name of a member in quotes")

@@ -2,9 +2,8 @@ package dataset
 
 import (
 	"fmt"
+	"slices"
 	"strings"
-
-	"github.com/snug-ml/snug/chat"
 )
 
 // markups are what begins a turn in the chat templates of ChatML, Llama 2 and Mistral, Llama 3, Gemma, Zephyr and gpt-oss.
@@ -69,15 +68,12 @@ func opening(text string) string {
 func (f *rows) markup(at string, c content) {
 	for _, mark := range markups {
 		where := ", and the chat template writes its own around it"
-		found := func(m chat.Message) bool { return strings.Contains(m.Content, mark) }
-		has := false
+		said := []string{c.prompt, c.answer, c.rejected}
 		for _, conversation := range c.chats {
-			for _, m := range conversation.Messages {
-				has = has || found(m)
-			}
+			said = append(said, texts(conversation.Messages)...)
 		}
+		has := slices.ContainsFunc(said, func(text string) bool { return strings.Contains(text, mark) })
 		if c.chats == nil {
-			has = strings.Contains(c.prompt, mark) || strings.Contains(c.answer, mark) || strings.Contains(c.rejected, mark)
 			where = ", which is learned as text; messages are written by the model's own template, and only the answers are learned"
 			if f.form != &textForm {
 				where = ", and strings are learned as they are; messages are written by the model's own template"

@@ -40,16 +40,16 @@ type messageRule struct {
 // messageRules are the members of messages that change what is said or learned. The template sees all others, as in
 // transformers.
 var messageRules = map[string]messageRule{
-	"train":        {"of the assistant: false or 0 is not learned, true or 1 is", (*rows).weigh},
-	"weight":       {"as train; other weights are refused", (*rows).weigh},
-	"loss_weight":  {"as weight", (*rows).weigh},
-	"loss":         {"as train", (*rows).weigh},
-	"trainable":    {"as train", (*rows).weigh},
-	"is_train":     {"as train", (*rows).weigh},
-	"learn":        {"as train", (*rows).weigh},
-	"masked":       {"true is not learned", (*rows).mask},
-	"ignore":       {"as masked", (*rows).mask},
-	"skip":         {"as masked", (*rows).mask},
+	"train":        {"of the assistant: false or 0 is not learned, true or 1 is", weigh},
+	"weight":       {"as train; other weights are refused", weigh},
+	"loss_weight":  {"as weight", weigh},
+	"loss":         {"as train", weigh},
+	"trainable":    {"as train", weigh},
+	"is_train":     {"as train", weigh},
+	"learn":        {"as train", weigh},
+	"masked":       {"true is not learned", mask},
+	"ignore":       {"as masked", mask},
+	"skip":         {"as masked", mask},
 	"mask":         differs,
 	"loss_mask":    differs,
 	"label":        {"true is learned; false, of a bad answer, is refused", (*rows).judge},
@@ -74,6 +74,9 @@ var messageRules = map[string]messageRule{
 var refusedMedia = messageRule{"refused: only text is learned", refuseMember("only text is learned")}
 
 var (
+	weigh = learnedIf(true, "1, or 0 for an answer that is not learned")
+	mask  = learnedIf(false, "true or false")
+
 	differs = messageRule{"refused: programs differ about what true says", refuseMember("programs differ about what it says: use train, which is true for what is learned")}
 	ranked  = messageRule{"refused: fields of a row, for preferences", refuseMember("answers that are compared are fields of the row, which tune -dpo reads")}
 )
@@ -302,17 +305,15 @@ func (f *rows) part(m *turn, b *strings.Builder, x value) error {
 		text, found = t, true
 	}
 	switch kind {
-	case "", "text", "input_text", "output_text":
-		if !found {
+	case "", "text", "input_text", "output_text", "thinking", "reasoning":
+		switch {
+		case !found:
 			return fmt.Errorf("its type is %q and it has no text", kind)
+		case kind == "thinking" || kind == "reasoning":
+			return f.reason(m, "reasoning_content", text)
 		}
 		b.WriteString(text)
 		return nil
-	case "thinking", "reasoning":
-		if !found {
-			return fmt.Errorf("its type is %q and it has no text", kind)
-		}
-		return f.reason(m, "reasoning_content", text)
 	case "tool_call":
 		v, _ := o.get("value")
 		return f.call(m, kind, v)
@@ -350,22 +351,15 @@ func (f *rows) partMember(kind string, m member) (isText bool, err error) {
 	return false, nil
 }
 
-// weigh reads whether a message is learned.
-func (f *rows) weigh(m *turn, name string, x value) error {
-	yes, known := truth(x)
-	if !known {
-		return fmt.Errorf("%s is %s, want 1, or 0 for an answer that is not learned", name, shortJSON(x))
+// learnedIf makes the reading of a member that says whether a message is learned, which is if the member is yes.
+func learnedIf(yes bool, want string) func(*rows, *turn, string, value) error {
+	return func(_ *rows, m *turn, name string, x value) error {
+		is, known := truth(x)
+		if !known {
+			return fmt.Errorf("%s is %s, want %s", name, shortJSON(x), want)
+		}
+		return m.learn(name, is == yes)
 	}
-	return m.learn(name, yes)
-}
-
-// mask reads whether a message is not learned.
-func (f *rows) mask(m *turn, name string, x value) error {
-	yes, known := truth(x)
-	if !known {
-		return fmt.Errorf("%s is %s, want true or false", name, shortJSON(x))
-	}
-	return m.learn(name, !yes)
 }
 
 // judge reads whether an answer is good. A bad one would be learned as a good one; other values are classes.
@@ -430,6 +424,11 @@ func (f *rows) messages(name string, x value, mapped bool) (messages []chat.Mess
 	l, err := f.listOf(name, x)
 	if err != nil {
 		return nil, err
+	}
+	if !mapped {
+		if err := checkRoles(l); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
 	}
 	if err := f.shape(name, l); err != nil {
 		return nil, err

@@ -24,15 +24,12 @@ type reader struct {
 }
 
 func firstInvalid(b []byte) int {
-	if utf8.Valid(b) {
-		return -1
-	}
-	at := 0
-	for {
+	for at := 0; at < len(b); {
 		c, n := utf8.DecodeRune(b[at:])
 		if c == utf8.RuneError && n == 1 {
 			return at
 		}
 		at += n
 	}
+	return -1
 }

@@ -127,7 +127,7 @@ func (r *reader) table(f io.ReaderAt, size int64) (err error) {
 		if group.NumRows() == 0 {
 			continue
 		}
-		t := &tableRows{chunks: group.ColumnChunks(), types: types, limit: r.rowLimit()}
+		t := &tableRows{chunks: group.ColumnChunks(), types: types, budget: budget{limit: r.rowLimit()}}
 		var fields []*columnNode
 		for _, column := range columns {
 			fields = append(fields, t.node(column))
@@ -157,10 +157,10 @@ func (r *reader) table(f io.ReaderAt, size int64) (err error) {
 
 // tableRows assembles the rows of a row group.
 type tableRows struct {
-	chunks      []parquet.ColumnChunk
-	types       []format.SchemaElement // of the columns of values
-	leaves      []*leaf
-	limit, held int64 // bytes that a row may take, and that this one takes
+	chunks []parquet.ColumnChunk
+	types  []format.SchemaElement // of the columns of values
+	leaves []*leaf
+	budget
 }
 
 // leaf is a column of values, which are read some at a time.
@@ -391,14 +391,6 @@ func floatOf(x float64, bits int) value {
 		text += ".0" // 2.0 is no integer
 	}
 	return json.Number(text)
-}
-
-// count adds bytes to what the row takes.
-func (t *tableRows) count(n int64) error {
-	if t.held += n; t.held > t.limit {
-		return tooLarge(t.limit)
-	}
-	return nil
 }
 
 // end returns an error unless all values were read.

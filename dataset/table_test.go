@@ -70,7 +70,7 @@ func rowsOf(t require.TestingT, text string, limit int64) (rows []object, err er
 	file, err := parquet.OpenFile(f, f.Size())
 	require.NoError(t, err)
 	for _, group := range file.RowGroups() {
-		r := &tableRows{chunks: group.ColumnChunks(), types: leavesOf(file), limit: limit}
+		r := &tableRows{chunks: group.ColumnChunks(), types: leavesOf(file), budget: budget{limit: limit}}
 		var fields []*columnNode
 		for _, c := range file.Root().Columns() {
 			fields = append(fields, r.node(c))

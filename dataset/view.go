@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -38,7 +39,7 @@ func newView(p parser, x row, names map[string]string) (*view, error) {
 			v.behind = append(v.behind, m.name)
 		}
 	}
-	for _, to := range sortedKeys(names) {
+	for _, to := range slices.Sorted(maps.Keys(names)) {
 		name := names[to]
 		if name == "" {
 			continue
@@ -51,14 +52,6 @@ func newView(p parser, x row, names map[string]string) (*view, error) {
 		v.values[to] = field
 	}
 	return v, nil
-}
-
-func sortedKeys(m map[string]string) (keys []string) {
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // listed writes names, the first of many.
@@ -105,6 +98,21 @@ func (v *view) has(names ...string) bool {
 		}
 	}
 	return true
+}
+
+// first returns the first of some fields that the row has, which is empty if it has none.
+func (v *view) first(names ...string) string {
+	for _, n := range names {
+		if v.has(n) {
+			return n
+		}
+	}
+	return ""
+}
+
+// converses reports whether the row has a field that conversations obey, even if it is null.
+func (v *view) converses() bool {
+	return slices.ContainsFunc(conversationFields, func(name string) bool { _, there := v.values[name]; return there })
 }
 
 // take returns the value of a field, which is nil where there is none, and notes that it is used.
