@@ -47,7 +47,9 @@ type Options struct {
 	Template *chat.Template // chat template; nil if the tokenizer has none
 	Seed     uint64         // determines the order of the samples, and which are held out
 	HeldOut  float64        // share of the samples that are held out, from 0 to 0.5
-	Pairs    bool           // a sample is a pair of answers: the chosen one and the rejected one
+	// HeldOutMost bounds the samples that are held out; 0 for no bound.
+	HeldOutMost int
+	Pairs       bool // a sample is a pair of answers: the chosen one and the rejected one
 	// Format is the name of the form that rows have, see [Forms]; empty or "auto": what fits. With it, fields of other
 	// forms are ignored.
 	Format string
@@ -127,8 +129,8 @@ const MaxContext = 1 << 24
 // its folder.
 func Open(paths []string, tok *tokenizer.Tokenizer, o Options) (*Set, error) {
 	s := newSet(o)
-	if o.Context < 1 || o.Context > MaxContext || !(o.HeldOut >= 0 && o.HeldOut <= 0.5) {
-		return nil, fmt.Errorf("dataset: a context of %d tokens and a held-out share of %v, want 1 to %d, and 0 to 0.5: %w", o.Context, o.HeldOut, MaxContext, snug.ErrConfig)
+	if o.Context < 1 || o.Context > MaxContext || !(o.HeldOut >= 0 && o.HeldOut <= 0.5) || o.HeldOutMost < 0 {
+		return nil, fmt.Errorf("dataset: a context of %d tokens, a held-out share of %v and at most %d samples held out, want 1 to %d, 0 to 0.5, and 0 or more: %w", o.Context, o.HeldOut, o.HeldOutMost, MaxContext, snug.ErrConfig)
 	}
 	for _, check := range []func() error{o.checkFormat, o.checkMap} {
 		if err := check(); err != nil {
@@ -212,6 +214,9 @@ func (s *Set) holdOut() {
 	k := min(int(s.options.HeldOut*float64(n)+0.5), n-1)
 	if s.options.HeldOut > 0 && n > 1 {
 		k = max(k, 1)
+	}
+	if most := s.options.HeldOutMost; most > 0 {
+		k = min(k, most)
 	}
 	s.order = permutation(nil, n, s.options.Seed, 1<<63)
 	s.held = slices.Sorted(slices.Values(s.order[:k]))

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/snug-ml/snug"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -88,4 +89,18 @@ func TestOrderIsMadeOnce(t *testing.T) {
 		require.EqualValues(t, epoch, s.epoch)
 		require.Same(t, first, &s.order[0])
 	}
+}
+
+// TestHeldOutMost: the samples held out are a share, and at most so many.
+func TestHeldOutMost(t *testing.T) {
+	path := write(t, "a.txt", strings.Repeat("one two three ", 400))
+	for most, want := range map[int]int{0: 30, 7: 7, 1000: 30} {
+		s, err := Open([]string{path}, tok, Options{Context: 4, EOS: eos, HeldOut: 0.1, HeldOutMost: most, Seed: 3})
+		require.NoError(t, err)
+		require.Equal(t, want, s.Stats().HeldOut, most)
+		require.Equal(t, 301, s.Stats().Samples+s.Stats().HeldOut)
+		require.NoError(t, s.Close())
+	}
+	_, err := Open([]string{path}, tok, Options{Context: 4, EOS: eos, HeldOutMost: -1})
+	require.ErrorIs(t, err, snug.ErrConfig)
 }

@@ -107,7 +107,7 @@ func (f *tuneFlags) table() flagTable {
 				"term and label smoothing, the loss on held-out samples neither").only(gradients),
 		seedFlag("seed", "N", &f.seed, 1, "seed of the order of samples, the adapters' initial values and dropout; default 1"),
 		numberFlag("held-out", "SHARE", &f.held, 0.02, "0 to 0.5", func(x float64) bool { return x >= 0 && x <= 0.5 },
-			"share of the samples that are not trained on, to measure the loss; default 0.02"),
+			fmt.Sprintf("share of the samples that are not trained on, to measure the loss; default 0.02, and then at most %d samples", defaultHeldOut)),
 		countFlag("eval-every", "N", &f.evalEvery, 0, 0, math.MaxInt, "measure that loss also every N steps; default 0: only before and after the run").only(heldOut),
 		wordFlag("shard", "WHAT", &f.shard, names(shardings), "what the ranks of mpiexec divide: "+shardHelp+"; default: the fastest that fits"),
 		fileFlag("checkpoint", "DIR", &f.checkpoint, "folder of checkpoints; the same command resumes the newest, also with another -memory. SIGINT, SIGTERM and SIGHUP let the current step end, and save it"),

@@ -23,6 +23,9 @@ import (
 // defaultContext is the maximum number of tokens of a sample without -context.
 const defaultContext = 1024
 
+// defaultHeldOut is how many samples are held out at most without -held-out: more cost time and say little more.
+const defaultHeldOut = 512
+
 // material is what a run reads: a model's description, its tokenizer, and data.
 type material struct {
 	config        *transformer.Config
@@ -70,6 +73,9 @@ func (f *tuneFlags) gather() (*material, error) {
 	m.tok = m.tok.Limit(m.config.Vocab)
 	end := endToken(m.config, m.tok)
 	o := dataset.Options{Context: cmp.Or(f.most, min(defaultContext, m.config.Context)), EOS: &end, Seed: f.seed, HeldOut: f.held, Pairs: f.beta > 0, Format: f.format}
+	if !f.given("held-out") {
+		o.HeldOutMost = defaultHeldOut
+	}
 	if o.Map, err = f.fieldMap(); err != nil {
 		return nil, usagef("tune: -map: %w", err)
 	}

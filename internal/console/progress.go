@@ -22,6 +22,9 @@ type Progress struct {
 	began  time.Time
 	drawn  time.Time
 	losses sparkline
+
+	heldOut  int       // tokens of the evaluation under way
+	measured time.Time // when it began, or was shown last
 }
 
 // Shown is what a Progress shows of a step.
@@ -61,6 +64,21 @@ func (p *Progress) Step(s Shown) {
 		p.drawn = now
 		p.screen.Show(p.lines(s, now.Sub(p.began), p.screen.Width()))
 	}
+}
+
+// slowEvaluation is the time between two lines on an evaluation.
+const slowEvaluation = 10 * time.Second
+
+// BeginEvaluation is called before held-out samples are evaluated.
+func (p *Progress) BeginEvaluation() { p.heldOut, p.measured = 0, time.Now() }
+
+// Evaluating shows how far an evaluation that takes long is; tokens are those of the next micro-batch.
+func (p *Progress) Evaluating(tokens int) {
+	if now := time.Now(); now.Sub(p.measured) >= slowEvaluation {
+		p.measured = now
+		p.Note(fmt.Sprintf("evaluating held-out samples: %d tokens so far", p.heldOut))
+	}
+	p.heldOut += tokens
 }
 
 // lines returns the block, of lines of at most width letters.

@@ -180,9 +180,14 @@ func (t Training[B]) tokens(batches []B) (n int, err error) {
 // loss returns the mean loss on held-out data, 0 if there is none. One that is not finite comes with a Diverged.
 func (t Training[B]) loss(ctx context.Context, w *watch) (float64, error) {
 	var failed error
+	t.Progress.BeginEvaluation()
 	all, err := t.Trainer.Evaluate(ctx, func(yield func(B) bool) {
 		for b, err := range t.HeldOut {
-			if failed = err; err != nil || !yield(b) {
+			if failed = err; err != nil {
+				return
+			}
+			t.Progress.Evaluating(t.Tokens(b))
+			if !yield(b) {
 				return
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"iter"
 	"syscall"
 	"testing"
@@ -179,4 +180,17 @@ func TestTrainingAtOnce(t *testing.T) {
 		require.Equal(t, Interruption{want, 1}, err)
 		require.NoError(t, tr.Close())
 	}
+}
+
+// TestEvaluating: an evaluation that takes long says now and then how far it is.
+func TestEvaluating(t *testing.T) {
+	var out bytes.Buffer
+	p := NewProgress(&out, io.Discard, 10)
+	p.BeginEvaluation()
+	p.Evaluating(100)
+	require.Empty(t, out.String())
+	p.measured = p.measured.Add(-slowEvaluation)
+	p.Evaluating(50)
+	p.Evaluating(50)
+	require.Equal(t, "evaluating held-out samples: 100 tokens so far\n", out.String())
 }
