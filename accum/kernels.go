@@ -36,8 +36,7 @@ func (j accumulateJob) launch(dev *snug.Device) error {
 func (*accumulateJob) Kernel() string { return "accum.accumulate" }
 
 func (j *accumulateJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.acc))
-	yield(device.Mem(&j.g))
+	device.Each(yield, &j.acc, &j.g)
 	for _, o := range j.joined.Rest() {
 		o.Operands(yield)
 	}
@@ -103,9 +102,7 @@ func (j measuredJob) launch(dev *snug.Device) error {
 func (*measuredJob) Kernel() string { return "accum.measured" }
 
 func (j *measuredJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.acc))
-	yield(device.Mem(&j.g))
-	yield(device.Mem(&j.records.View))
+	device.Each(yield, &j.acc, &j.g, &j.records.View)
 	for _, o := range j.joined.Rest() {
 		o.Operands(yield)
 	}
@@ -170,8 +167,7 @@ func (j roundedJob) launch(dev *snug.Device) error {
 func (*roundedJob) Kernel() string { return "accum.rounded" }
 
 func (j *roundedJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.acc))
-	yield(device.Mem(&j.g))
+	device.Each(yield, &j.acc, &j.g)
 	for _, o := range j.joined.Rest() {
 		o.Operands(yield)
 	}

@@ -189,7 +189,4 @@ func (j castJob) launch(dev *snug.Device) error {
 
 func (*castJob) Kernel() string { return "amp.cast" }
 
-func (j *castJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.dst))
-	yield(device.Mem(&j.src))
-}
+func (j *castJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.dst, &j.src) }

@@ -140,11 +140,7 @@ type matMulJob struct {
 
 func (*matMulJob) Kernel() string { return "amp.matmul" }
 
-func (j *matMulJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.c))
-	yield(device.Mem(&j.a))
-	yield(device.Mem(&j.b))
-}
+func (j *matMulJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.c, &j.a, &j.b) }
 
 func (j matMulJob) Run() {
 	g := &j.cfg

@@ -41,11 +41,7 @@ func (j *splitJob) Kernel() string {
 	return "amp.join"
 }
 
-func (j *splitJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.w))
-	yield(device.Mem(&j.upper))
-	yield(device.Mem(&j.rest))
-}
+func (j *splitJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.w, &j.upper, &j.rest) }
 
 func (j splitJob) Run() { splitTask.Run(cpu.Chunks(j.w.Len(), pieceOf(j.w.Len())), j) }
 

@@ -35,11 +35,7 @@ func (j *split24Job) Kernel() string {
 	return "amp.join24"
 }
 
-func (j *split24Job) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.w))
-	yield(device.Mem(&j.upper))
-	yield(device.Mem(&j.rest))
-}
+func (j *split24Job) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.w, &j.upper, &j.rest) }
 
 func (j split24Job) Run() { split24Task.Run(cpu.Chunks(j.w.Len(), pieceOf(j.w.Len())), j) }
 

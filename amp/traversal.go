@@ -196,8 +196,7 @@ type sweepJob struct {
 func (*sweepJob) Kernel() string { return "amp.sweep" }
 
 func (j *sweepJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.grad))
-	yield(device.Mem(&j.records.View))
+	device.Each(yield, &j.grad, &j.records.View)
 	for _, o := range j.joined.Rest() {
 		o.Operands(yield)
 	}

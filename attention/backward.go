@@ -52,12 +52,9 @@ func (j *backwardJob) Kernel() string { return "attention.backward" }
 
 // Operands implements [driver.Job].
 func (j *backwardJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range [...]*snug.View{&j.dq, &j.dk, &j.dv, &j.dout, &j.q, &j.k, &j.v, &j.out, &j.lse, &j.delta} {
-		yield(device.Mem(v))
-	}
-	for _, v := range j.c.extras() {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.dq, &j.dk, &j.dv, &j.dout, &j.q, &j.k, &j.v, &j.out, &j.lse, &j.delta)
+	extras := j.c.extras()
+	device.Each(yield, extras[:]...)
 }
 
 // Run implements [driver.Job].

@@ -48,12 +48,9 @@ func (j *forwardJob) Kernel() string { return "attention.forward" }
 
 // Operands implements [driver.Job].
 func (j *forwardJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range [...]*snug.View{&j.out, &j.lse, &j.q, &j.k, &j.v, &j.room} {
-		yield(device.Mem(v))
-	}
-	for _, v := range j.c.extras() {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.out, &j.lse, &j.q, &j.k, &j.v, &j.room)
+	extras := j.c.extras()
+	device.Each(yield, extras[:]...)
 }
 
 // Run implements [driver.Job].

@@ -85,12 +85,9 @@ func (j *mergeJob) Kernel() string { return "attention.merge" }
 
 // Operands implements [driver.Job].
 func (j *mergeJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range [...]*snug.View{&j.out, &j.lse, &j.out1, &j.lse1, &j.out2, &j.lse2, &j.dout1, &j.dlse1, &j.dout} {
-		yield(device.Mem(v))
-	}
-	for _, v := range j.c.extras() {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.out, &j.lse, &j.out1, &j.lse1, &j.out2, &j.lse2, &j.dout1, &j.dlse1, &j.dout)
+	extras := j.c.extras()
+	device.Each(yield, extras[:]...)
 }
 
 // Run implements [driver.Job].

@@ -41,10 +41,7 @@ func (j *rowsJob) rows() int { return j.batch * j.heads * j.n }
 func (*rowsJob) Kernel() string { return "attention.rows" }
 
 // Operands implements [driver.Job].
-func (j *rowsJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.dst))
-	yield(device.Mem(&j.src))
-}
+func (j *rowsJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.dst, &j.src) }
 
 // rowsGrain is the number of elements that a worker copies at a time, if it has rows so short.
 const rowsGrain = 1 << 14

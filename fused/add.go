@@ -36,11 +36,7 @@ type addJob struct{ out, a, b snug.View }
 
 func (*addJob) Kernel() string { return "fused.add" }
 
-func (j *addJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.out, &j.a, &j.b} {
-		yield(device.Mem(v))
-	}
-}
+func (j *addJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.out, &j.a, &j.b) }
 
 func (j addJob) Run() { addTask.Run(cpu.Chunks(j.out.Len(), itemLen), j) }
 

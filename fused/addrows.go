@@ -146,9 +146,7 @@ type addRowsJob struct {
 func (*addRowsJob) Kernel() string { return "fused.add_rows" }
 
 func (j *addRowsJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.y, &j.x, &j.weights, &j.pairs} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.y, &j.x, &j.weights, &j.pairs)
 }
 
 func (j addRowsJob) Run() {
@@ -196,9 +194,7 @@ type addRowsBackwardJob struct {
 func (*addRowsBackwardJob) Kernel() string { return "fused.add_rows_backward" }
 
 func (j *addRowsBackwardJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.dx, &j.dweights, &j.dy, &j.x, &j.weights, &j.pairs} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.dx, &j.dweights, &j.dy, &j.x, &j.weights, &j.pairs)
 }
 
 func (j addRowsBackwardJob) Run() {

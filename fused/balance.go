@@ -67,11 +67,7 @@ type scoresJob struct {
 
 func (*scoresJob) Kernel() string { return "fused.add_scores" }
 
-func (j *scoresJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.sums, &j.logits, &j.ws} {
-		yield(device.Mem(v))
-	}
-}
+func (j *scoresJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.sums, &j.logits, &j.ws) }
 
 // scoresInto adds the sums of the parts to what sums held before.
 var scoresInto = snug.Into{Alpha: 1, Beta: 1}

@@ -96,11 +96,7 @@ type biasAddJob struct {
 
 func (*biasAddJob) Kernel() string { return "fused.bias_add" }
 
-func (j *biasAddJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.out, &j.x, &j.bias} {
-		yield(device.Mem(v))
-	}
-}
+func (j *biasAddJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.out, &j.x, &j.bias) }
 
 func (j biasAddJob) Run() { biasAddTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), j) }
 
@@ -139,9 +135,7 @@ type biasAddBackwardJob struct {
 func (*biasAddBackwardJob) Kernel() string { return "fused.bias_add_backward" }
 
 func (j *biasAddBackwardJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.dbias, &j.dy, &j.ws} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.dbias, &j.dy, &j.ws)
 }
 
 // Run leaves the partial sums of part p at ws[p][cols].

@@ -145,11 +145,7 @@ func (j *biasGELUJob) Kernel() string {
 	return [...]string{"fused.bias_gelu", "fused.bias_gelu_erf"}[j.form]
 }
 
-func (j *biasGELUJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.out, &j.x, &j.bias} {
-		yield(device.Mem(v))
-	}
-}
+func (j *biasGELUJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.out, &j.x, &j.bias) }
 
 func (j biasGELUJob) Run() { biasGELUTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), j) }
 
@@ -192,9 +188,7 @@ func (j *biasGELUBackwardJob) Kernel() string {
 }
 
 func (j *biasGELUBackwardJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.dx, &j.dbias, &j.dy, &j.x, &j.bias, &j.ws} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.dx, &j.dbias, &j.dy, &j.x, &j.bias, &j.ws)
 }
 
 // Run leaves the partial sums of part p at ws[p][cols].

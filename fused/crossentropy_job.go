@@ -212,9 +212,7 @@ func (j *crossEntropyJob) Kernel() string {
 
 func (j *crossEntropyJob) Operands(yield func(*driver.Mem)) {
 	j.operands(yield)
-	for _, v := range []*snug.View{&j.targets, &j.weights, &j.ws, &j.sum} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.targets, &j.weights, &j.ws, &j.sum)
 }
 
 func (j *crossEntropyJob) Run() {

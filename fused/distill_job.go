@@ -34,9 +34,7 @@ func (j *distillJob) Kernel() string {
 func (j *distillJob) Operands(yield func(*driver.Mem)) {
 	j.operands(yield)
 	j.teacher.operands(yield)
-	for _, v := range []*snug.View{&j.ws, &j.weights, &j.sum} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.ws, &j.weights, &j.sum)
 }
 
 func (j *distillJob) Run() {

@@ -81,10 +81,7 @@ type dropoutJob struct {
 
 func (*dropoutJob) Kernel() string { return "fused.dropout" }
 
-func (j *dropoutJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.out))
-	yield(device.Mem(&j.x))
-}
+func (j *dropoutJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.out, &j.x) }
 
 func (j dropoutJob) Run() { dropoutTask.Run(cpu.Chunks(j.out.Len(), itemLen), j) }
 

@@ -162,9 +162,7 @@ type embeddingJob struct {
 func (*embeddingJob) Kernel() string { return "fused.embedding" }
 
 func (j *embeddingJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.out, &j.table, &j.tokens, &j.pos, &j.positions} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.out, &j.table, &j.tokens, &j.pos, &j.positions)
 }
 
 func (j *embeddingJob) Run() {
@@ -236,9 +234,7 @@ type embeddingBackwardJob struct {
 func (*embeddingBackwardJob) Kernel() string { return "fused.embedding_backward" }
 
 func (j *embeddingBackwardJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.dtable, &j.dy, &j.tokens, &j.order} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.dtable, &j.dy, &j.tokens, &j.order)
 }
 
 // table returns dtable as a matrix of one row of n elements. A product of no terms scales it.

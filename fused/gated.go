@@ -132,11 +132,7 @@ func (j *gatedJob) Kernel() string {
 	return [...]string{"fused.swiglu", "fused.geglu", "fused.clamped_swiglu"}[j.act.gate]
 }
 
-func (j *gatedJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.out, &j.gate, &j.up} {
-		yield(device.Mem(v))
-	}
-}
+func (j *gatedJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.out, &j.gate, &j.up) }
 
 func (j gatedJob) Run() { gatedTask.Run(cpu.Chunks(j.out.Len(), itemLen), j) }
 
@@ -170,9 +166,7 @@ func (j *gatedBackwardJob) Kernel() string {
 }
 
 func (j *gatedBackwardJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.dgate, &j.dup, &j.dy, &j.gate, &j.up} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.dgate, &j.dup, &j.dy, &j.gate, &j.up)
 }
 
 func (j gatedBackwardJob) Run() { gatedBackwardTask.Run(cpu.Chunks(j.dy.Len(), itemLen), j) }

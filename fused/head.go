@@ -17,9 +17,7 @@ type head struct {
 }
 
 func (h *head) operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&h.dx, &h.dw, &h.x, &h.w, &h.config.Bias, &h.config.DBias} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &h.dx, &h.dw, &h.x, &h.w, &h.config.Bias, &h.config.DBias)
 }
 
 // checkGradients checks the factors of gradients, and replaces an Alpha of 0 by its default.

@@ -18,9 +18,7 @@ type layerNormJob struct {
 func (*layerNormJob) Kernel() string { return "fused.layernorm" }
 
 func (j *layerNormJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.out, &j.mean, &j.rstd, &j.x, &j.gamma, &j.beta} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.out, &j.mean, &j.rstd, &j.x, &j.gamma, &j.beta)
 }
 
 func (j layerNormJob) Run() { layerNormTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), j) }
@@ -68,9 +66,7 @@ type layerNormBackwardJob struct {
 func (*layerNormBackwardJob) Kernel() string { return "fused.layernorm_backward" }
 
 func (j *layerNormBackwardJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.dx, &j.dgamma, &j.dbeta, &j.dy, &j.x, &j.mean, &j.rstd, &j.gamma, &j.ws} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.dx, &j.dgamma, &j.dbeta, &j.dy, &j.x, &j.mean, &j.rstd, &j.gamma, &j.ws)
 }
 
 // Run leaves the partial sums of part p at ws[p][2][cols], those of dgamma

@@ -25,9 +25,7 @@ func (j *logProbsJob) Kernel() string {
 
 func (j *logProbsJob) Operands(yield func(*driver.Mem)) {
 	j.operands(yield)
-	for _, v := range []*snug.View{&j.logp, &j.dlse, &j.lse, &j.ws, &j.targets} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.logp, &j.dlse, &j.lse, &j.ws, &j.targets)
 }
 
 func (j *logProbsJob) Run() {

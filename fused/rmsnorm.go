@@ -133,9 +133,7 @@ type rmsNormJob struct {
 func (*rmsNormJob) Kernel() string { return "fused.rmsnorm" }
 
 func (j *rmsNormJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.out, &j.rstd, &j.x, &j.gamma} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.out, &j.rstd, &j.x, &j.gamma)
 }
 
 func (j rmsNormJob) Run() { rmsNormTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), j) }
@@ -180,9 +178,7 @@ type rmsNormBackwardJob struct {
 func (*rmsNormBackwardJob) Kernel() string { return "fused.rmsnorm_backward" }
 
 func (j *rmsNormBackwardJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.dx, &j.dgamma, &j.dy, &j.x, &j.rstd, &j.gamma, &j.ws} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.dx, &j.dgamma, &j.dy, &j.x, &j.rstd, &j.gamma, &j.ws)
 }
 
 // Run leaves the partial sums of part p at ws[p][cols].

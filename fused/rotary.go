@@ -158,9 +158,7 @@ type rotaryJob struct {
 func (*rotaryJob) Kernel() string { return "fused.rotary" }
 
 func (j *rotaryJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.x, &j.angles, &j.positions} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.x, &j.angles, &j.positions)
 }
 
 func (j *rotaryJob) Run() {

@@ -26,9 +26,7 @@ type routeJob struct {
 func (*routeJob) Kernel() string { return "fused.route" }
 
 func (j *routeJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.experts, &j.weights, &j.logits, &j.bias} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.experts, &j.weights, &j.logits, &j.bias)
 }
 
 func (j routeJob) Run() { routeTask.Run(cpu.Chunks(j.rows, j.router.itemRows()), j) }
@@ -145,9 +143,7 @@ type routeBackwardJob struct {
 func (*routeBackwardJob) Kernel() string { return "fused.route_backward" }
 
 func (j *routeBackwardJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.dlogits, &j.dweights, &j.logits, &j.experts, &j.aux} {
-		yield(device.Mem(v))
-	}
+	device.Each(yield, &j.dlogits, &j.dweights, &j.logits, &j.experts, &j.aux)
 }
 
 func (j routeBackwardJob) Run() { routeBackwardTask.Run(cpu.Chunks(j.rows, j.router.itemRows()), j) }

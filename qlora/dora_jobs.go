@@ -21,10 +21,7 @@ type normsJob struct {
 func (j *normsJob) Kernel() string { return "qlora.norms" }
 
 func (j *normsJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.norms))
-	yield(device.Mem(&j.scale))
-	yield(device.Mem(&j.magnitude))
-	yield(device.Mem(&j.x))
+	device.Each(yield, &j.norms, &j.scale, &j.magnitude, &j.x)
 }
 
 // rowsOf returns how many rows of cols elements one item of a parallel loop takes.
@@ -59,11 +56,7 @@ type blendJob struct {
 
 func (j *blendJob) Kernel() string { return "qlora.blend" }
 
-func (j *blendJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.dst))
-	yield(device.Mem(&j.src))
-	yield(device.Mem(&j.scale))
-}
+func (j *blendJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.dst, &j.src, &j.scale) }
 
 func (j *blendJob) rows() int { return j.dst.Len() / j.cols }
 
@@ -116,10 +109,7 @@ type dotsJob struct {
 func (j *dotsJob) Kernel() string { return "qlora.dots" }
 
 func (j *dotsJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.acc))
-	yield(device.Mem(&j.norms))
-	yield(device.Mem(&j.dy))
-	yield(device.Mem(&j.h))
+	device.Each(yield, &j.acc, &j.norms, &j.dy, &j.h)
 }
 
 // dotsCols is how many columns one item of a parallel loop takes.

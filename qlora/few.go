@@ -93,12 +93,7 @@ type fewJob struct {
 func (j *fewJob) Kernel() string { return "qlora.few" }
 
 func (j *fewJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.y))
-	yield(device.Mem(&j.x))
-	yield(device.Mem(&j.packed))
-	yield(device.Mem(&j.absmax))
-	yield(device.Mem(&j.codes))
-	yield(device.Mem(&j.nested))
+	device.Each(yield, &j.y, &j.x, &j.packed, &j.absmax, &j.codes, &j.nested)
 }
 
 func (j fewJob) Run() {

@@ -33,9 +33,7 @@ type quantizeJob struct {
 func (j *quantizeJob) Kernel() string { return "qlora.quantize" }
 
 func (j *quantizeJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.packed))
-	yield(device.Mem(&j.absmax))
-	yield(device.Mem(&j.src))
+	device.Each(yield, &j.packed, &j.absmax, &j.src)
 }
 
 func (j quantizeJob) Run() { quantizeTask.Run(cpu.Chunks(j.src.Len(), grain), j) }
@@ -67,10 +65,7 @@ type dequantizeJob struct {
 func (j *dequantizeJob) Kernel() string { return "qlora.dequantize" }
 
 func (j *dequantizeJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.dst))
-	yield(device.Mem(&j.packed))
-	yield(device.Mem(&j.absmax))
-	yield(device.Mem(&j.nested))
+	device.Each(yield, &j.dst, &j.packed, &j.absmax, &j.nested)
 }
 
 func (j dequantizeJob) Run() { dequantizeTask.Run(cpu.Chunks(j.dst.Len(), grain), j) }

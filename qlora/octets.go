@@ -232,11 +232,7 @@ type rowsJob struct {
 
 func (j *rowsJob) Kernel() string { return "qlora.octets" }
 
-func (j *rowsJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.dst))
-	yield(device.Mem(&j.codes))
-	yield(device.Mem(&j.scales))
-}
+func (j *rowsJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.dst, &j.codes, &j.scales) }
 
 func (j rowsJob) Run() { rowsTask.Run(cpu.Chunks(j.dst.Len()/j.in, j.step()), j) }
 

@@ -71,11 +71,7 @@ func newProduct(w *Weight, rows int, c, a snug.View, beta float32, back bool) pr
 func (j *productJob) Kernel() string { return "qlora.product" }
 
 func (j *productJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.c))
-	yield(device.Mem(&j.a))
-	yield(device.Mem(&j.packed))
-	yield(device.Mem(&j.scales))
-	yield(device.Mem(&j.codes))
+	device.Each(yield, &j.c, &j.a, &j.packed, &j.scales, &j.codes)
 }
 
 // shape returns the columns of c and of a.

@@ -214,10 +214,7 @@ type squareSumsJob struct {
 
 func (j *squareSumsJob) Kernel() string { return "quant8.square_sums" }
 
-func (j *squareSumsJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.all))
-	yield(device.Mem(&j.g))
-}
+func (j *squareSumsJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.all, &j.g) }
 
 func (j *squareSumsJob) Run() {
 	all := doubles(j.all)[:j.sums(j.shape)]

@@ -20,10 +20,7 @@ type factorsJob struct {
 func (j *factorsJob) Kernel() string { return "quant8.factors" }
 
 func (j *factorsJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.both))
-	yield(device.Mem(&j.roots))
-	yield(device.Mem(&j.old))
-	yield(device.Mem(&j.sums))
+	device.Each(yield, &j.both, &j.roots, &j.old, &j.sums)
 }
 
 func (j *factorsJob) Run() {

@@ -28,9 +28,7 @@ type quantizeJob struct {
 func (j *quantizeJob) Kernel() string { return "quant8.quantize" }
 
 func (j *quantizeJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.codes))
-	yield(device.Mem(&j.absmax))
-	yield(device.Mem(&j.src))
+	device.Each(yield, &j.codes, &j.absmax, &j.src)
 }
 
 func (j *quantizeJob) Run() {
@@ -90,9 +88,7 @@ type dequantizeJob struct {
 func (j *dequantizeJob) Kernel() string { return "quant8.dequantize" }
 
 func (j *dequantizeJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.dst))
-	yield(device.Mem(&j.codes))
-	yield(device.Mem(&j.absmax))
+	device.Each(yield, &j.dst, &j.codes, &j.absmax)
 }
 
 func (j *dequantizeJob) Run() {

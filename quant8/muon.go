@@ -151,11 +151,7 @@ func (j *applyJob) Kernel() string { return "quant8.apply" }
 // Join is not that of the stepJob: nothing joins.
 func (*applyJob) Join(driver.Job) bool { return false }
 
-func (j *applyJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.p))
-	yield(device.Mem(&j.g))
-	yield(device.Mem(&j.x))
-}
+func (j *applyJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.p, &j.g, &j.x) }
 
 func (j *applyJob) Run() { applyTask.Run(cpu.Chunks(j.p.Len(), grain), *j) }
 

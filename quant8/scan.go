@@ -59,10 +59,7 @@ type scanJob struct {
 
 func (j *scanJob) Kernel() string { return "quant8.scan" }
 
-func (j *scanJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.found))
-	yield(device.Mem(&j.v))
-}
+func (j *scanJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.found, &j.v) }
 
 // piece returns the number of elements of a piece, a multiple of the minimum, so that
 // pieces start where wide accesses do.

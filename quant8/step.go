@@ -302,9 +302,7 @@ type stepJob struct {
 func (j *stepJob) Kernel() string { return "quant8.step" }
 
 func (j *stepJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.p))
-	yield(device.Mem(&j.g))
-	yield(device.Mem(&j.state))
+	device.Each(yield, &j.p, &j.g, &j.state)
 	if j.roots.Len() > 0 {
 		yield(device.Mem(&j.roots))
 	}

@@ -18,6 +18,13 @@ import (
 // another address binds v. The memory of a nil View is nil.
 func Mem(v *snug.View) *driver.Mem { return (*driver.Mem)(unsafe.Pointer(v)) }
 
+// Each yields the memory of every view, for the operands of a [driver.Job].
+func Each(yield func(*driver.Mem), views ...*snug.View) {
+	for _, v := range views {
+		yield(Mem(v))
+	}
+}
+
 // As returns v's memory as elements of another type, as many as fit: for a workspace that holds several types.
 // The first byte of v lies at a multiple of their size.
 func As(v snug.View, dt snug.DType) snug.View {

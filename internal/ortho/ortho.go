@@ -66,10 +66,7 @@ type job struct {
 
 func (*job) Kernel() string { return "ortho.newton_schulz" }
 
-func (j *job) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.x))
-	yield(device.Mem(&j.work))
-}
+func (j *job) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.x, &j.work) }
 
 func (j job) Run() {
 	k := min(j.rows, j.cols)

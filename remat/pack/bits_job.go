@@ -66,10 +66,7 @@ type bitsJob struct {
 
 func (*bitsJob) Kernel() string { return "pack.bits" }
 
-func (j *bitsJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.mask))
-	yield(device.Mem(&j.x))
-}
+func (j *bitsJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.mask, &j.x) }
 
 func (j bitsJob) Run() { bitsTask.Run(cpu.Chunks(j.x.Len(), maskChunk), j) }
 
@@ -105,10 +102,7 @@ type unpackJob struct{ dst, mask snug.View }
 
 func (*unpackJob) Kernel() string { return "pack.unpack_bits" }
 
-func (j *unpackJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.dst))
-	yield(device.Mem(&j.mask))
-}
+func (j *unpackJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.dst, &j.mask) }
 
 func (j unpackJob) Run() { unpackTask.Run(cpu.Chunks(j.dst.Len(), maskChunk), j) }
 
@@ -155,11 +149,7 @@ type applyJob struct {
 
 func (*applyJob) Kernel() string { return "pack.apply_bits" }
 
-func (j *applyJob) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.dx))
-	yield(device.Mem(&j.dy))
-	yield(device.Mem(&j.mask))
-}
+func (j *applyJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.dx, &j.dy, &j.mask) }
 
 func (j applyJob) Run() { applyTask.Run(cpu.Chunks(j.dy.Len(), maskChunk), j) }
 

@@ -82,11 +82,7 @@ func checkBytes(op, name string, v snug.View, want, n int) error {
 
 func (*int8Job) Kernel() string { return "pack.int8" }
 
-func (j *int8Job) Operands(yield func(*driver.Mem)) {
-	yield(device.Mem(&j.x))
-	yield(device.Mem(&j.codes))
-	yield(device.Mem(&j.scales))
-}
+func (j *int8Job) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.x, &j.codes, &j.scales) }
 
 func (j int8Job) Run() { int8Task.Run(cpu.Chunks(j.x.Len(), maskChunk), j) }
 
