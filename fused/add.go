@@ -17,19 +17,10 @@ func Add[V snug.Vector](out, a, b V) error {
 }
 
 func add(out, a, b snug.View) error {
-	const op = "Add"
-	if err := checkFloats(op, operand{"out", out}, operand{"a", a}, operand{"b", b}); err != nil {
-		return err
-	}
-	if err := checkLen(op, out.Len(), operand{"a", a}, operand{"b", b}); err != nil {
-		return err
-	}
-	dev, err := commonDevice(op, out, a, b)
-	if err != nil {
-		return err
-	}
-	job := addJob{out, a, b}
-	return device.Run(dev, job)
+	check := &checks{op: "Add"}
+	check.floats(operand{"out", out}, operand{"a", a}, operand{"b", b})
+	check.len(out.Len(), operand{"a", a}, operand{"b", b})
+	return run(check, addJob{out, a, b}, out, a, b)
 }
 
 type addJob struct{ out, a, b snug.View }

@@ -1,8 +1,6 @@
 package fused
 
 import (
-	"fmt"
-
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
@@ -27,9 +25,11 @@ import (
 // 16 KiB.
 func AddRows[V snug.Vector, L snug.Vector32](y, x V, weights L, pairs []int32, chosen, cols int) error {
 	j := addRowsJob{rowPairs: rowPairs{weights: snug.ViewOf(weights), chosen: chosen, cols: cols}, y: snug.ViewOf(y), x: snug.ViewOf(x)}
-	dev, err := j.check("AddRows", pairs, operand{"y", j.y}, operand{"x", j.x})
-	if err != nil {
-		return err
+	check := &checks{op: "AddRows"}
+	j.check(check, pairs, operand{"y", j.y}, operand{"x", j.x})
+	dev := check.device(j.y, j.x, j.weights)
+	if check.err != nil {
+		return check.err
 	}
 	if dev.IsCPU() {
 		j.pairs = snug.SliceView(pairs)
@@ -52,29 +52,21 @@ func AddRows[V snug.Vector, L snug.Vector32](y, x V, weights L, pairs []int32, c
 // their error is at most (cols/4+cols/2048+4)·2^-24 times the sum of magnitudes, as in the other sums of this package.
 // Errors are as for AddRows. Each worker holds 16 KiB.
 func AddRowsBackward[V snug.Vector, L snug.Vector32](dx V, dweights L, dy, x V, weights L, pairs []int32, chosen, cols int) error {
-	const op = "AddRowsBackward"
+	check := &checks{op: "AddRowsBackward"}
 	j := addRowsBackwardJob{
 		rowPairs: rowPairs{weights: snug.ViewOf(weights), chosen: chosen, cols: cols},
 		dx:       snug.ViewOf(dx), dweights: snug.ViewOf(dweights), dy: snug.ViewOf(dy), x: snug.ViewOf(x),
 	}
-	if err := checkF32(op, operand{"dweights", j.dweights}); err != nil {
-		return err
-	}
+	check.f32(operand{"dweights", j.dweights})
 	outputs := operand{"x", j.x}
 	if j.dweights.Len() == 0 && j.x.Len() == 0 { // neither is used
 		outputs = operand{"dx", j.dx}
 	}
-	if _, err := j.check(op, pairs, operand{"dy", j.dy}, operand{"dx", j.dx}, outputs); err != nil {
-		return err
-	}
-	if j.dweights.Len() > 0 {
-		if err := checkMatrix(op, j.dy.Len()/cols, chosen, operand{"dweights", j.dweights}); err != nil {
-			return err
-		}
-	}
-	dev, err := commonDevice(op, j.dx, j.dweights, j.dy, j.x, j.weights)
-	if err != nil {
-		return err
+	rows := j.check(check, pairs, operand{"dy", j.dy}, operand{"dx", j.dx}, outputs)
+	check.matrixIfAny(rows, chosen, operand{"dweights", j.dweights})
+	dev := check.device(j.dx, j.dweights, j.dy, j.x, j.weights)
+	if check.err != nil {
+		return check.err
 	}
 	if dev.IsCPU() {
 		j.pairs = snug.SliceView(pairs)
@@ -92,42 +84,32 @@ type rowPairs struct {
 }
 
 // check checks the operands of the forward or the backward pass. The first operand is the matrix of all rows; the other
-// operands have one row for each pair.
-func (r *rowPairs) check(op string, pairs []int32, operands ...operand) (*snug.Device, error) {
+// operands have one row for each pair. It returns the number of all rows.
+func (r *rowPairs) check(check *checks, pairs []int32, operands ...operand) (rows int) {
 	all := operands[0]
-	if err := checkFloats(op, operands...); err != nil {
-		return nil, err
-	}
-	if err := checkF32(op, operand{"weights", r.weights}); err != nil {
-		return nil, err
-	}
-	rows, err := checkRows(op, all, r.cols)
-	if err != nil {
-		return nil, err
-	}
+	check.floats(operands...)
+	check.f32(operand{"weights", r.weights})
+	rows = check.rows(all, r.cols)
 	if r.chosen < 1 {
-		return nil, fmt.Errorf("fused: %s: %d pairs a row, want at least 1: %w", op, r.chosen, snug.ErrShape)
+		check.failf(snug.ErrShape, "%d pairs a row, want at least 1", r.chosen)
 	}
-	if err := checkMatrix(op, len(pairs), r.cols, operands[1:]...); err != nil {
-		return nil, err
-	}
-	if r.weights.Len() > 0 {
-		if err := checkMatrix(op, rows, r.chosen, operand{"weights", r.weights}); err != nil {
-			return nil, err
-		}
+	check.matrix(len(pairs), r.cols, operands[1:]...)
+	check.matrixIfAny(rows, r.chosen, operand{"weights", r.weights})
+	if check.err != nil {
+		return rows
 	}
 	last := -1
 	for i, p := range pairs {
 		row := int(p) / r.chosen
 		if p < 0 || row >= rows {
-			return nil, fmt.Errorf("fused: %s: pairs[%d] is %d, %s has %d rows of %d: %w", op, i, p, all.name, rows, r.chosen, snug.ErrShape)
+			check.failf(snug.ErrShape, "pairs[%d] is %d, %s has %d rows of %d", i, p, all.name, rows, r.chosen)
 		}
 		if row <= last {
-			return nil, fmt.Errorf("fused: %s: pairs[%d] is %d of row %d, want a row above %d: %w", op, i, p, row, last, snug.ErrShape)
+			check.failf(snug.ErrShape, "pairs[%d] is %d of row %d, want a row above %d", i, p, row, last)
 		}
 		last = row
 	}
-	return commonDevice(op, all.view, operands[1].view, r.weights)
+	return rows
 }
 
 // weight returns the weight of a pair.

@@ -1,8 +1,6 @@
 package fused
 
 import (
-	"fmt"
-
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
@@ -20,33 +18,16 @@ import (
 // The rows are divided into at most 64 parts, whose sums are added in a fixed order, so that the bits do not depend on
 // the number of workers. Each worker holds 8·Experts bytes.
 func AddScores[L snug.Vector32, V snug.Vector](r Router, sums L, logits V, ws L) error {
-	const op = "AddScores"
+	check := &checks{op: "AddScores"}
 	j := scoresJob{router: r, sums: snug.ViewOf(sums), logits: snug.ViewOf(logits), ws: snug.ViewOf(ws)}
-	if err := j.router.resolve(op); err != nil {
-		return err
-	}
-	if err := checkFloats(op, operand{"logits", j.logits}); err != nil {
-		return err
-	}
-	if err := checkF32(op, operand{"sums", j.sums}, operand{"ws", j.ws}); err != nil {
-		return err
-	}
-	rows, err := checkRows(op, operand{"logits", j.logits}, r.Experts)
-	if err != nil {
-		return err
-	}
-	if err := checkLen(op, r.Experts, operand{"sums", j.sums}); err != nil {
-		return err
-	}
-	if err := checkWorkspace(op, j.ws, r.WorkspaceLen(rows)); err != nil {
-		return err
-	}
-	dev, err := commonDevice(op, j.sums, j.logits, j.ws)
-	if err != nil {
-		return err
-	}
+	j.router.resolve(check)
+	check.floats(operand{"logits", j.logits})
+	check.f32(operand{"sums", j.sums}, operand{"ws", j.ws})
+	rows := check.rows(operand{"logits", j.logits}, r.Experts)
+	check.len(r.Experts, operand{"sums", j.sums})
+	check.workspace(j.ws, r.WorkspaceLen(rows))
 	j.rows = rows
-	return device.Run(dev, j)
+	return run(check, j, j.sums, j.logits, j.ws)
 }
 
 // WorkspaceLen returns how many float32 elements of workspace [AddScores] needs for a number of rows. It is at most
@@ -110,23 +91,16 @@ var scoresTask = cpu.NewTask(func(j *scoresJob, part int) {
 // counts are not negative and scale is finite (else [snug.ErrConfig]). coefficients may be scores. Sums are float64.
 // AuxLoss works on the host and takes no memory.
 func AuxLoss(coefficients, scores []float32, counts []int64, rows int, scale float32) (loss float64, err error) {
-	const op = "AuxLoss"
+	check := &checks{op: "AuxLoss"}
 	if rows < 1 {
-		return 0, fmt.Errorf("fused: %s: rows is %d, want at least 1: %w", op, rows, snug.ErrShape)
+		check.failf(snug.ErrShape, "rows is %d, want at least 1", rows)
 	}
-	if err := checkFinite(op, "scale", scale); err != nil {
-		return 0, err
-	}
-	if err := checkCounts(op, counts); err != nil {
-		return 0, err
-	}
-	for _, o := range []struct {
-		name string
-		len  int
-	}{{"coefficients", len(coefficients)}, {"scores", len(scores)}} {
-		if o.len != len(counts) {
-			return 0, fmt.Errorf("fused: %s: %s has %d elements, want %d as counts: %w", op, o.name, o.len, len(counts), snug.ErrShape)
-		}
+	check.finite("scale", scale)
+	checkCounts(check, counts)
+	check.same("coefficients", len(coefficients), "counts", len(counts))
+	check.same("scores", len(scores), "counts", len(counts))
+	if check.err != nil {
+		return 0, check.err
 	}
 	n, experts := float64(rows), float64(len(counts))
 	for e, c := range counts {
@@ -146,15 +120,12 @@ func AuxLoss(coefficients, scores []float32, counts []int64, rows int, scale flo
 // bias and counts have one element for each expert (else [snug.ErrShape]). counts are not negative and rate is finite
 // (else [snug.ErrConfig]). UpdateBias works on the host and takes no memory.
 func UpdateBias(bias []float32, counts []int64, rate float32) error {
-	const op = "UpdateBias"
-	if err := checkFinite(op, "rate", rate); err != nil {
-		return err
-	}
-	if err := checkCounts(op, counts); err != nil {
-		return err
-	}
-	if len(bias) != len(counts) {
-		return fmt.Errorf("fused: %s: bias has %d elements, want %d as counts: %w", op, len(bias), len(counts), snug.ErrShape)
+	check := &checks{op: "UpdateBias"}
+	check.finite("rate", rate)
+	checkCounts(check, counts)
+	check.same("bias", len(bias), "counts", len(counts))
+	if check.err != nil {
+		return check.err
 	}
 	total := 0.0
 	for _, c := range counts {
@@ -173,11 +144,10 @@ func UpdateBias(bias []float32, counts []int64, rate float32) error {
 }
 
 // checkCounts reports the first negative count.
-func checkCounts(op string, counts []int64) error {
+func checkCounts(check *checks, counts []int64) {
 	for e, c := range counts {
 		if c < 0 {
-			return fmt.Errorf("fused: %s: counts[%d] is %d, want at least 0: %w", op, e, c, snug.ErrConfig)
+			check.failf(snug.ErrConfig, "counts[%d] is %d, want at least 0", e, c)
 		}
 	}
-	return nil
 }

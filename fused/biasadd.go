@@ -40,52 +40,23 @@ func BiasAddBackward[G, L snug.Vector32, V snug.Vector](dbias G, dy V, into snug
 func BiasAddWorkspaceLen(rows, cols int) int { return partialLen(rows, cols) }
 
 func biasAdd(out, x, bias snug.View) error {
-	const op = "BiasAdd"
-	if err := checkFloats(op, operand{"x", x}, operand{"out", out}, operand{"bias", bias}); err != nil {
-		return err
-	}
+	check := &checks{op: "BiasAdd"}
+	check.floats(operand{"x", x}, operand{"out", out}, operand{"bias", bias})
 	cols := bias.Len()
-	rows, err := checkRows(op, operand{"x", x}, cols)
-	if err != nil {
-		return err
-	}
-	if err := checkMatrix(op, rows, cols, operand{"out", out}); err != nil {
-		return err
-	}
-	dev, err := commonDevice(op, out, x, bias)
-	if err != nil {
-		return err
-	}
-	job := biasAddJob{out, x, bias, rows, cols}
-	return device.Run(dev, job)
+	rows := check.rows(operand{"x", x}, cols)
+	check.matrix(rows, cols, operand{"out", out})
+	return run(check, biasAddJob{out, x, bias, rows, cols}, out, x, bias)
 }
 
 func biasAddBackward(dbias, dy snug.View, into snug.Into, ws snug.View) error {
-	const op = "BiasAddBackward"
-	into, err := resolve(op, into)
-	if err != nil {
-		return err
-	}
-	if err := checkFloats(op, operand{"dy", dy}); err != nil {
-		return err
-	}
-	if err := checkF32(op, operand{"dbias", dbias}, operand{"ws", ws}); err != nil {
-		return err
-	}
+	check := &checks{op: "BiasAddBackward"}
+	into = check.into(into)
+	check.floats(operand{"dy", dy})
+	check.f32(operand{"dbias", dbias}, operand{"ws", ws})
 	cols := dbias.Len()
-	rows, err := checkRows(op, operand{"dy", dy}, cols)
-	if err != nil {
-		return err
-	}
-	if err := checkWorkspace(op, ws, BiasAddWorkspaceLen(rows, cols)); err != nil {
-		return err
-	}
-	dev, err := commonDevice(op, dbias, dy, ws)
-	if err != nil {
-		return err
-	}
-	job := biasAddBackwardJob{dbias, dy, ws, rows, cols, into}
-	return device.Run(dev, job)
+	rows := check.rows(operand{"dy", dy}, cols)
+	check.workspace(ws, BiasAddWorkspaceLen(rows, cols))
+	return run(check, biasAddBackwardJob{dbias, dy, ws, rows, cols, into}, dbias, dy, ws)
 }
 
 type biasAddJob struct {

@@ -79,59 +79,28 @@ const (
 func BiasGELUWorkspaceLen(rows, cols int) int { return partialLen(rows, cols) }
 
 func biasGELU(op string, form geluForm, out, x, bias snug.View) error {
-	if err := checkFloats(op, operand{"x", x}, operand{"out", out}, operand{"bias", bias}); err != nil {
-		return err
-	}
+	check := &checks{op: op}
+	check.floats(operand{"x", x}, operand{"out", out}, operand{"bias", bias})
 	cols := bias.Len()
-	rows, err := checkRows(op, operand{"x", x}, cols)
-	if err != nil {
-		return err
-	}
-	if err := checkMatrix(op, rows, cols, operand{"out", out}); err != nil {
-		return err
-	}
-	dev, err := commonDevice(op, out, x, bias)
-	if err != nil {
-		return err
-	}
-	job := biasGELUJob{out, x, bias, rows, cols, form}
-	return device.Run(dev, job)
+	rows := check.rows(operand{"x", x}, cols)
+	check.matrix(rows, cols, operand{"out", out})
+	return run(check, biasGELUJob{out, x, bias, rows, cols, form}, out, x, bias)
 }
 
 func biasGELUBackward(op string, form geluForm, dx, dbias, dy, x, bias snug.View, into snug.Into, ws snug.View) error {
-	into, err := resolve(op, into)
-	if err != nil {
-		return err
-	}
-	if err := checkFloats(op, operand{"x", x}, operand{"dx", dx}, operand{"dy", dy}, operand{"bias", bias}); err != nil {
-		return err
-	}
-	if err := checkF32(op, operand{"dbias", dbias}, operand{"ws", ws}); err != nil {
-		return err
-	}
+	check := &checks{op: op}
+	into = check.into(into)
+	check.floats(operand{"x", x}, operand{"dx", dx}, operand{"dy", dy}, operand{"bias", bias})
+	check.f32(operand{"dbias", dbias}, operand{"ws", ws})
 	cols := bias.Len()
-	rows, err := checkRows(op, operand{"x", x}, cols)
-	if err != nil {
-		return err
-	}
-	if err := checkMatrix(op, rows, cols, operand{"dx", dx}, operand{"dy", dy}); err != nil {
-		return err
-	}
+	rows := check.rows(operand{"x", x}, cols)
+	check.matrix(rows, cols, operand{"dx", dx}, operand{"dy", dy})
 	frozen := dbias.Len() == 0
 	if !frozen {
-		if err := checkLen(op, cols, operand{"dbias", dbias}); err != nil {
-			return err
-		}
-		if err := checkWorkspace(op, ws, BiasGELUWorkspaceLen(rows, cols)); err != nil {
-			return err
-		}
+		check.len(cols, operand{"dbias", dbias})
+		check.workspace(ws, BiasGELUWorkspaceLen(rows, cols))
 	}
-	dev, err := commonDevice(op, dx, dbias, dy, x, bias, ws)
-	if err != nil {
-		return err
-	}
-	job := biasGELUBackwardJob{dx, dbias, dy, x, bias, ws, rows, cols, into, frozen, form}
-	return device.Run(dev, job)
+	return run(check, biasGELUBackwardJob{dx, dbias, dy, x, bias, ws, rows, cols, into, frozen, form}, dx, dbias, dy, x, bias, ws)
 }
 
 type biasGELUJob struct {

@@ -5,6 +5,8 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/driver"
 )
 
 // operand is a vector with the name that errors give it.
@@ -13,122 +15,160 @@ type operand struct {
 	view snug.View
 }
 
-// checkFloats reports the first operand that is not floating-point or differs
-// in type from those before it. Empty operands pass.
-func checkFloats(op string, operands ...operand) error {
+// checks are the checks of one operation, in order. It keeps the first error; the checks after it do nothing.
+type checks struct {
+	op  string
+	err error
+}
+
+// failf keeps an error that wraps kind.
+func (c *checks) failf(kind error, format string, args ...any) {
+	if c.err == nil {
+		c.err = fmt.Errorf("fused: %s: %s: %w", c.op, fmt.Sprintf(format, args...), kind)
+	}
+}
+
+// floats wants operands that are floating-point and all of one type. Empty operands pass.
+func (c *checks) floats(operands ...operand) {
 	var first operand
 	for _, o := range operands {
 		dt := o.view.DType()
 		switch {
 		case o.view.Len() == 0:
 		case !dt.IsFloat():
-			return fmt.Errorf("fused: %s: %s holds %v, want f32, f16 or bf16: %w", op, o.name, dt, snug.ErrDType)
+			c.failf(snug.ErrDType, "%s holds %v, want f32, f16 or bf16", o.name, dt)
 		case first.name == "":
 			first = o
 		case dt != first.view.DType():
-			return fmt.Errorf("fused: %s: %s holds %v, want %v as %s: %w",
-				op, o.name, dt, first.view.DType(), first.name, snug.ErrDType)
+			c.failf(snug.ErrDType, "%s holds %v, want %v as %s", o.name, dt, first.view.DType(), first.name)
 		}
 	}
-	return nil
 }
 
-// checkF32 reports the first operand that does not hold float32. Empty
-// operands pass.
-func checkF32(op string, operands ...operand) error {
+// f32 wants operands that hold float32. Empty operands pass.
+func (c *checks) f32(operands ...operand) {
 	for _, o := range operands {
 		if o.view.Len() > 0 && o.view.DType() != snug.F32 {
-			return fmt.Errorf("fused: %s: %s holds %v, want f32: %w", op, o.name, o.view.DType(), snug.ErrDType)
+			c.failf(snug.ErrDType, "%s holds %v, want f32", o.name, o.view.DType())
 		}
 	}
-	return nil
 }
 
-// checkLen reports the first operand that does not have n elements.
-func checkLen(op string, n int, operands ...operand) error {
+// len wants operands of n elements.
+func (c *checks) len(n int, operands ...operand) {
 	for _, o := range operands {
 		if o.view.Len() != n {
-			return fmt.Errorf("fused: %s: %s has %d elements, want %d: %w", op, o.name, o.view.Len(), n, snug.ErrShape)
+			c.failf(snug.ErrShape, "%s has %d elements, want %d", o.name, o.view.Len(), n)
 		}
 	}
-	return nil
 }
 
-// checkMatrix reports the first operand that is not a matrix of rows × cols
-// elements.
-func checkMatrix(op string, rows, cols int, operands ...operand) error {
+// matrix wants operands of rows × cols elements.
+func (c *checks) matrix(rows, cols int, operands ...operand) {
 	for _, o := range operands {
 		if o.view.Len() != product(rows, cols) {
-			return fmt.Errorf("fused: %s: %s has %d elements, want %d rows of %d: %w",
-				op, o.name, o.view.Len(), rows, cols, snug.ErrShape)
+			c.failf(snug.ErrShape, "%s has %d elements, want %d rows of %d", o.name, o.view.Len(), rows, cols)
 		}
 	}
-	return nil
 }
 
-// checkRows returns how many rows of cols elements an operand has. There must
-// be at least one column.
-func checkRows(op string, o operand, cols int) (int, error) {
-	if cols < 1 {
-		return 0, fmt.Errorf("fused: %s: rows of %d elements, want at least 1: %w", op, cols, snug.ErrShape)
+// lenIfAny and matrixIfAny are len and matrix for an operand that may be empty.
+func (c *checks) lenIfAny(n int, o operand) {
+	if o.view.Len() > 0 {
+		c.len(n, o)
 	}
-	if o.view.Len()%cols != 0 {
-		return 0, fmt.Errorf("fused: %s: %s has %d elements, want whole rows of %d: %w",
-			op, o.name, o.view.Len(), cols, snug.ErrShape)
-	}
-	return o.view.Len() / cols, nil
 }
 
-// checkWorkspace reports a workspace that is too short.
-func checkWorkspace(op string, ws snug.View, n int) error {
+func (c *checks) matrixIfAny(rows, cols int, o operand) {
+	if o.view.Len() > 0 {
+		c.matrix(rows, cols, o)
+	}
+}
+
+// rows returns how many rows of cols elements an operand has, 0 after an error. There must be at least one column.
+func (c *checks) rows(o operand, cols int) int {
+	switch {
+	case cols < 1:
+		c.failf(snug.ErrShape, "rows of %d elements, want at least 1", cols)
+	case o.view.Len()%cols != 0:
+		c.failf(snug.ErrShape, "%s has %d elements, want whole rows of %d", o.name, o.view.Len(), cols)
+	}
+	if c.err != nil {
+		return 0
+	}
+	return o.view.Len() / cols
+}
+
+// same wants a slice of as many elements as another, whose name is as.
+func (c *checks) same(name string, len int, as string, want int) {
+	if len != want {
+		c.failf(snug.ErrShape, "%s has %d elements, want %d as %s", name, len, want, as)
+	}
+}
+
+// workspace wants one of at least n elements.
+func (c *checks) workspace(ws snug.View, n int) {
 	if ws.Len() < n {
-		return fmt.Errorf("fused: %s: ws has %d elements, want at least %d: %w", op, ws.Len(), n, snug.ErrShape)
+		c.failf(snug.ErrShape, "ws has %d elements, want at least %d", ws.Len(), n)
 	}
-	return nil
 }
 
-// checkFinite reports a coefficient that is NaN or infinite.
-func checkFinite(op, name string, x float32) error {
-	if d := x - x; d != 0 {
-		return fmt.Errorf("fused: %s: %s is %v, want a finite number: %w", op, name, x, snug.ErrConfig)
+// finite wants a coefficient that is neither NaN nor infinite.
+func (c *checks) finite(name string, x float32) {
+	if x-x != 0 {
+		c.failf(snug.ErrConfig, "%s is %v, want a finite number", name, x)
 	}
-	return nil
 }
 
-// resolve returns o with its default in place of an Alpha of 0.
-func resolve(op string, o snug.Into) (snug.Into, error) {
+// allFinite wants elements that are neither NaN nor infinite.
+func (c *checks) allFinite(name string, x []float32) {
+	for i, v := range x {
+		if v-v != 0 {
+			c.failf(snug.ErrConfig, "%s[%d] is %v, want a finite number", name, i, v)
+		}
+	}
+}
+
+// into returns o with its default in place of an Alpha of 0.
+func (c *checks) into(o snug.Into) snug.Into {
 	alpha, beta, err := o.Factors()
-	if err != nil {
-		return o, fmt.Errorf("fused: %s: %w", op, err)
+	if err != nil && c.err == nil {
+		c.err = fmt.Errorf("fused: %s: %w", c.op, err)
 	}
-	return snug.Into{Alpha: alpha, Beta: beta}, nil
+	return snug.Into{Alpha: alpha, Beta: beta}
 }
 
-func (g GradsInto) resolve(op string) (_ GradsInto, err error) {
-	if g.Input, err = resolve(op, g.Input); err == nil {
-		g.Params, err = resolve(op, g.Params)
-	}
-	return g, err
-}
-
-// checkIndices reports the first index outside a table of rows rows. Negative
-// ones pass where they mean "ignored".
-func checkIndices(op, name string, indices []int32, table string, rows int, ignoreNegative bool) error {
+// indices wants indices of a table of rows rows. Negative ones pass where they mean "ignored".
+func (c *checks) indices(name string, indices []int32, table string, rows int, ignoreNegative bool) {
 	for i, x := range indices {
 		if int(x) >= rows || x < 0 && !ignoreNegative {
-			return fmt.Errorf("fused: %s: %s[%d] is %d, %s has %d rows: %w", op, name, i, x, table, rows, snug.ErrShape)
+			c.failf(snug.ErrShape, "%s[%d] is %d, %s has %d rows", name, i, x, table, rows)
 		}
 	}
-	return nil
 }
 
-// commonDevice is snug.CommonDevice with the operation in the error.
-func commonDevice(op string, views ...snug.View) (*snug.Device, error) {
+// device returns the device of all operands, nil after an error.
+func (c *checks) device(views ...snug.View) *snug.Device {
+	if c.err != nil {
+		return nil
+	}
 	dev, err := snug.CommonDevice(views...)
 	if err != nil {
-		return nil, fmt.Errorf("fused: %s: %w", op, err)
+		c.err = fmt.Errorf("fused: %s: %w", c.op, err)
 	}
-	return dev, nil
+	return dev
+}
+
+// run runs a job whose checks have passed on the device of its operands.
+func run[J interface{ Run() }, P interface {
+	*J
+	driver.Job
+}](c *checks, job J, views ...snug.View) error {
+	dev := c.device(views...)
+	if c.err != nil {
+		return c.err
+	}
+	return device.Run[J, P](dev, job)
 }
 
 // product returns a·b for a, b ≥ 0, or MaxInt, which no vector has, when it

@@ -1,8 +1,6 @@
 package fused
 
 import (
-	"fmt"
-
 	"github.com/snug-ml/snug"
 )
 
@@ -18,11 +16,9 @@ import (
 // divided by alpha and multiplied by |u + 1| is the bound of the output. In the backward pass the derivative has the
 // error bound of the derivative of silu. A NaN in gate or up gives NaN: the clamp keeps it. Each worker holds 16 KiB.
 func ClampedSwiGLU[V snug.Vector](out, gate, up V, alpha, limit float32) error {
-	const op = "ClampedSwiGLU"
-	if err := checkClamp(op, alpha, limit); err != nil {
-		return err
-	}
-	return gated(op, gatedJob{activation{clampedGate, alpha, limit}, snug.ViewOf(out), snug.ViewOf(gate), snug.ViewOf(up)})
+	check := &checks{op: "ClampedSwiGLU"}
+	checkClamp(check, alpha, limit)
+	return gated(check, gatedJob{activation{clampedGate, alpha, limit}, snug.ViewOf(out), snug.ViewOf(gate), snug.ViewOf(up)})
 }
 
 // ClampedSwiGLUBackward computes the gradients of [ClampedSwiGLU] from the gradient dy of its output and from its
@@ -34,22 +30,19 @@ func ClampedSwiGLU[V snug.Vector](out, gate, up V, alpha, limit float32) error {
 // At the limit itself the gradients are 0, as in torch.clamp of PyTorch 2.15. Shapes, aliasing, errors and memory are
 // as for [SwiGLUBackward].
 func ClampedSwiGLUBackward[V snug.Vector](dgate, dup, dy, gate, up V, alpha, limit float32) error {
-	const op = "ClampedSwiGLUBackward"
-	if err := checkClamp(op, alpha, limit); err != nil {
-		return err
-	}
-	return gatedBackward(op, gatedBackwardJob{activation{clampedGate, alpha, limit}, snug.ViewOf(dgate), snug.ViewOf(dup), snug.ViewOf(dy), snug.ViewOf(gate), snug.ViewOf(up)})
+	check := &checks{op: "ClampedSwiGLUBackward"}
+	checkClamp(check, alpha, limit)
+	return gatedBackward(check, gatedBackwardJob{activation{clampedGate, alpha, limit}, snug.ViewOf(dgate), snug.ViewOf(dup), snug.ViewOf(dy), snug.ViewOf(gate), snug.ViewOf(up)})
 }
 
 // checkClamp refuses an alpha or a limit that is so large or so small that their product or an inverse might leave the
 // range of float32.
-func checkClamp(op string, alpha, limit float32) error {
+func checkClamp(check *checks, alpha, limit float32) {
 	const low, high = 1e-9, 1e9
 	if !(alpha >= low && alpha <= high) {
-		return fmt.Errorf("fused: %s: alpha is %v, want %g to %g: %w", op, alpha, low, high, snug.ErrConfig)
+		check.failf(snug.ErrConfig, "alpha is %v, want %g to %g", alpha, low, high)
 	}
 	if !(limit >= low && limit <= high) {
-		return fmt.Errorf("fused: %s: limit is %v, want %g to %g: %w", op, limit, low, high, snug.ErrConfig)
+		check.failf(snug.ErrConfig, "limit is %v, want %g to %g", limit, low, high)
 	}
-	return nil
 }

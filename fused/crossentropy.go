@@ -3,7 +3,6 @@ package fused
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 
 	"github.com/snug-ml/snug"
@@ -261,103 +260,80 @@ func CrossEntropyBackward[V snug.Vector, G, L snug.Vector32](c CrossEntropy, dx 
 }
 
 func (c CrossEntropy) loss(x, w snug.View, targets []int32, ws snug.View) (Loss, error) {
-	const op = "CrossEntropyLoss"
 	job := crossEntropyJob{head: head{config: c, x: x, w: w}, ws: ws}
-	return job.launch(op, targets)
+	return job.launch("CrossEntropyLoss", targets)
 }
 
 func (c CrossEntropy) backward(dx, dw, x, w snug.View, targets []int32, gradScale float32, into snug.Into, ws snug.View) (Loss, error) {
-	const op = "CrossEntropyBackward"
 	job := crossEntropyJob{head: head{config: c, dx: dx, dw: dw, x: x, w: w, into: into}, ws: ws, gradients: true, gradScale: gradScale}
-	return job.launch(op, targets)
+	return job.launch("CrossEntropyBackward", targets)
 }
 
 // launch checks the operands, runs the job and waits for its loss.
 func (j crossEntropyJob) launch(op string, targets []int32) (Loss, error) {
-	c := j.config
-	if err := c.check(op, ""); err != nil {
-		return Loss{}, err
-	}
-	if !j.gradients {
-		j.config.DBias = snug.View{}
-	} else if err := j.checkGradients(op, j.gradScale); err != nil {
-		return Loss{}, err
-	}
-	if err := j.checkTypes(op, studentNames, j.gradients); err != nil {
-		return Loss{}, err
-	}
-	if err := checkF32(op, operand{"ws", j.ws}); err != nil {
-		return Loss{}, err
-	}
-	if err := j.checkLens(op, studentNames, len(targets), j.gradients); err != nil {
-		return Loss{}, err
-	}
-	if err := checkWorkspace(op, j.ws, c.WorkspaceLen(len(targets))); err != nil {
-		return Loss{}, err
-	}
-	if err := c.checkWeights(op, len(targets), "targets"); err != nil {
-		return Loss{}, err
-	}
-	if err := checkIndices(op, "targets", targets, "w", c.Vocab, true); err != nil {
-		return Loss{}, err
-	}
-	dev, err := commonDevice(op, j.dx, j.dw, j.x, j.w, c.Bias, j.config.DBias, j.ws)
-	if err != nil {
-		return Loss{}, err
+	check, c := &checks{op: op}, j.config
+	c.check(check, "")
+	j.checkGradients(check, j.gradients, j.gradScale)
+	j.checkTypes(check, studentNames, j.gradients)
+	check.f32(operand{"ws", j.ws})
+	j.checkLens(check, studentNames, len(targets), j.gradients)
+	check.workspace(j.ws, c.WorkspaceLen(len(targets)))
+	c.checkWeights(check, len(targets), "targets")
+	check.indices("targets", targets, "w", c.Vocab, true)
+	dev := check.device(j.dx, j.dw, j.x, j.w, c.Bias, j.config.DBias, j.ws)
+	if check.err != nil {
+		return Loss{}, check.err
 	}
 	return launchLoss(op, dev, j, targets)
 }
 
 // check reports what is wrong with c, whose names the owner of a field in an error.
-func (c CrossEntropy) check(op, whose string) error {
-	bad := func(name string, value any, want string) error {
-		return fmt.Errorf("fused: %s: %s%s is %v, want %s: %w", op, whose, name, value, want, snug.ErrConfig)
+func (c CrossEntropy) check(check *checks, whose string) {
+	bad := func(name string, value any, want string) {
+		check.failf(snug.ErrConfig, "%s%s is %v, want %s", whose, name, value, want)
 	}
 	switch {
 	case c.Vocab < 1:
-		return bad("Vocab", c.Vocab, "at least 1")
+		bad("Vocab", c.Vocab, "at least 1")
 	case c.Cols < 1:
-		return bad("Cols", c.Cols, "at least 1")
+		bad("Cols", c.Cols, "at least 1")
 	case c.Chunk < 0:
-		return bad("Chunk", c.Chunk, "0 or more")
+		bad("Chunk", c.Chunk, "0 or more")
 	case c.Tile < 0:
-		return bad("Tile", c.Tile, "0 or more")
+		bad("Tile", c.Tile, "0 or more")
 	case !inRange(c.Cap):
-		return bad("Cap", c.Cap, "0 or 2^-100 to 2^100")
+		bad("Cap", c.Cap, "0 or 2^-100 to 2^100")
 	case !inRange(c.Temperature):
-		return bad("Temperature", c.Temperature, "0 or 2^-100 to 2^100")
+		bad("Temperature", c.Temperature, "0 or 2^-100 to 2^100")
 	case !c.quotientInRange():
-		return bad("Cap/Temperature", c.Cap*c.scale(), "2^-100 to 2^100")
+		bad("Cap/Temperature", c.Cap*c.scale(), "2^-100 to 2^100")
 	case !c.valid():
-		return fmt.Errorf("fused: %s: %sSmoothing is %v and ZLoss %v, want 0 to 1, and a finite number of 0 or more: %w", op, whose, c.Smoothing, c.ZLoss, snug.ErrConfig)
+		check.failf(snug.ErrConfig, "%sSmoothing is %v and ZLoss %v, want 0 to 1, and a finite number of 0 or more", whose, c.Smoothing, c.ZLoss)
 	}
 	for i, x := range c.Weights {
 		if !(x >= 0 && x <= math.MaxFloat32) {
-			return fmt.Errorf("fused: %s: %sWeights[%d] is %v, want a finite number of 0 or more: %w", op, whose, i, x, snug.ErrConfig)
+			check.failf(snug.ErrConfig, "%sWeights[%d] is %v, want a finite number of 0 or more", whose, i, x)
 		}
 	}
-	return nil
 }
 
 // checkPlain reports fields of c, which is whose, that belong to the cross-entropy alone.
-func (c CrossEntropy) checkPlain(op, whose string, weights bool) error {
+func (c CrossEntropy) checkPlain(check *checks, whose string, weights bool) {
 	for _, f := range []struct {
 		set  bool
 		name string
 	}{{c.Smoothing != 0, "Smoothing"}, {c.ZLoss != 0, "ZLoss"}, {c.Losses != nil, "Losses"}, {weights && c.Weights != nil, "Weights"}} {
 		if f.set {
-			return fmt.Errorf("fused: %s: %s%s is set, which only CrossEntropyLoss and CrossEntropyBackward have: %w", op, whose, f.name, snug.ErrConfig)
+			check.failf(snug.ErrConfig, "%s%s is set, which only CrossEntropyLoss and CrossEntropyBackward have", whose, f.name)
 		}
 	}
-	return nil
 }
 
 // checkWeights reports weights that are not as many as the rows, which what names.
-func (c CrossEntropy) checkWeights(op string, rows int, what string) error {
+func (c CrossEntropy) checkWeights(check *checks, rows int, what string) {
 	if c.Weights != nil && len(c.Weights) != rows {
-		return fmt.Errorf("fused: %s: Weights has %d elements, want one for each of %d %s: %w", op, len(c.Weights), rows, what, snug.ErrShape)
+		check.failf(snug.ErrShape, "Weights has %d elements, want one for each of %d %s", len(c.Weights), rows, what)
 	}
-	return nil
 }
 
 // launchLoss runs the job on dev and waits for its loss, or lets the Losses collect it.

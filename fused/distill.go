@@ -1,7 +1,6 @@
 package fused
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/snug-ml/snug"
@@ -58,7 +57,8 @@ func DistillBackward[V, T snug.Vector, G, L snug.Vector32](student, teacher Cros
 // float32 elements: the student's WorkspaceLen and, for each of a chunk's rows, Tile+6 elements for the
 // teacher. It is 0 when the arguments are not valid.
 func DistillWorkspaceLen(student, teacher CrossEntropy, rows int) int {
-	if student.WorkspaceLen(rows) == 0 || checkPair("", student, teacher) != nil {
+	check := &checks{}
+	if checkPair(check, student, teacher); student.WorkspaceLen(rows) == 0 || check.err != nil {
 		return 0
 	}
 	return distillLen(student, rows)
@@ -71,12 +71,11 @@ func distillLen(student CrossEntropy, rows int) int {
 }
 
 func (j distillJob) launch(op string) (Loss, error) {
-	if err := j.check(op); err != nil {
-		return Loss{}, err
-	}
-	dev, err := commonDevice(op, j.dx, j.dw, j.x, j.w, j.config.Bias, j.config.DBias, j.teacher.x, j.teacher.w, j.teacher.config.Bias, j.ws)
-	if err != nil {
-		return Loss{}, err
+	check := &checks{op: op}
+	j.check(check)
+	dev := check.device(j.dx, j.dw, j.x, j.w, j.config.Bias, j.config.DBias, j.teacher.x, j.teacher.w, j.teacher.config.Bias, j.ws)
+	if check.err != nil {
+		return Loss{}, check.err
 	}
 	j.rows = j.x.Len() / j.config.Cols
 	loss := Loss{Targets: j.rows, Weight: float64(j.rows)}
@@ -95,64 +94,36 @@ func (j distillJob) launch(op string) (Loss, error) {
 		return loss, nil
 	}
 	queued := j
-	if loss.Sum, err = launchSum(dev, &queued, &queued.sum, weightsUpload(nil, j.config.Weights, &queued.weights)); err != nil {
+	sum, err := launchSum(dev, &queued, &queued.sum, weightsUpload(nil, j.config.Weights, &queued.weights))
+	if err != nil {
 		return Loss{}, err
 	}
+	loss.Sum = sum
 	return loss, nil
 }
 
 // checkPair reports what is wrong with the configurations, or how they do not go together.
-func checkPair(op string, student, teacher CrossEntropy) error {
-	if err := student.checkPlain(op, "the student's ", false); err != nil {
-		return err
-	}
-	if err := student.check(op, "the student's "); err != nil {
-		return err
-	}
-	if err := teacher.checkPlain(op, "the teacher's ", false); err != nil {
-		return err
-	}
-	if err := teacher.check(op, "the teacher's "); err != nil {
-		return err
-	}
+func checkPair(check *checks, student, teacher CrossEntropy) {
+	student.checkPlain(check, "the student's ", false)
+	student.check(check, "the student's ")
+	teacher.checkPlain(check, "the teacher's ", false)
+	teacher.check(check, "the teacher's ")
 	if t := teacher; t.Vocab != student.Vocab || t.Chunk != 0 || t.Tile != 0 || t.Weights != nil || t.DBias.Len() > 0 {
-		return fmt.Errorf("fused: %s: the teacher has Vocab %d, Chunk %d, Tile %d, %d Weights and %d elements of DBias, want the student's Vocab %d and none of the others: %w",
-			op, t.Vocab, t.Chunk, t.Tile, len(t.Weights), t.DBias.Len(), student.Vocab, snug.ErrConfig)
+		check.failf(snug.ErrConfig, "the teacher has Vocab %d, Chunk %d, Tile %d, %d Weights and %d elements of DBias, want the student's Vocab %d and none of the others",
+			t.Vocab, t.Chunk, t.Tile, len(t.Weights), t.DBias.Len(), student.Vocab)
 	}
-	return nil
 }
 
-func (j *distillJob) check(op string) error {
-	if err := checkPair(op, j.config, j.teacher.config); err != nil {
-		return err
-	}
+func (j *distillJob) check(check *checks) {
+	checkPair(check, j.config, j.teacher.config)
 	j.teacher.config.Tile = j.config.tile()
-	if !j.gradients {
-		j.config.DBias = snug.View{}
-	} else if err := j.checkGradients(op, j.gradScale); err != nil {
-		return err
-	}
-	if err := j.checkTypes(op, studentNames, j.gradients); err != nil {
-		return err
-	}
-	if err := j.teacher.checkTypes(op, teacherNames, false); err != nil {
-		return err
-	}
-	if err := checkF32(op, operand{"ws", j.ws}); err != nil {
-		return err
-	}
-	rows, err := checkRows(op, operand{"x", j.x}, j.config.Cols)
-	if err != nil {
-		return err
-	}
-	if err := j.checkLens(op, studentNames, rows, j.gradients); err != nil {
-		return err
-	}
-	if err := j.teacher.checkLens(op, teacherNames, rows, false); err != nil {
-		return err
-	}
-	if err := checkWorkspace(op, j.ws, distillLen(j.config, rows)); err != nil {
-		return err
-	}
-	return j.config.checkWeights(op, rows, "rows")
+	j.checkGradients(check, j.gradients, j.gradScale)
+	j.checkTypes(check, studentNames, j.gradients)
+	j.teacher.checkTypes(check, teacherNames, false)
+	check.f32(operand{"ws", j.ws})
+	rows := check.rows(operand{"x", j.x}, j.config.Cols)
+	j.checkLens(check, studentNames, rows, j.gradients)
+	j.teacher.checkLens(check, teacherNames, rows, false)
+	check.workspace(j.ws, distillLen(j.config, rows))
+	j.config.checkWeights(check, rows, "rows")
 }

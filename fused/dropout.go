@@ -1,7 +1,6 @@
 package fused
 
 import (
-	"fmt"
 	"math"
 	"unsafe"
 
@@ -53,24 +52,16 @@ func DropoutBackward[V snug.Vector](dx, dy V, mask DropoutMask) error {
 }
 
 func dropout(op string, out, x operand, mask DropoutMask) error {
+	check := &checks{op: op}
 	if !(mask.P >= 0 && mask.P < 1) {
-		return fmt.Errorf("fused: %s: P is %v, want at least 0 and less than 1: %w", op, mask.P, snug.ErrConfig)
+		check.failf(snug.ErrConfig, "P is %v, want at least 0 and less than 1", mask.P)
 	}
-	if err := checkFloats(op, out, x); err != nil {
-		return err
-	}
-	if err := checkLen(op, out.view.Len(), x); err != nil {
-		return err
-	}
+	check.floats(out, x)
+	check.len(out.view.Len(), x)
 	if n := uint64(x.view.Len()); mask.First+n < mask.First {
-		return fmt.Errorf("fused: %s: First is %d, want less than 2^64 - %d, the length of x: %w", op, mask.First, n, snug.ErrConfig)
+		check.failf(snug.ErrConfig, "First is %d, want less than 2^64 - %d, the length of x", mask.First, n)
 	}
-	dev, err := commonDevice(op, out.view, x.view)
-	if err != nil {
-		return err
-	}
-	job := dropoutJob{out.view, x.view, mask}
-	return device.Run(dev, job)
+	return run(check, dropoutJob{out.view, x.view, mask}, out.view, x.view)
 }
 
 type dropoutJob struct {

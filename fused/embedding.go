@@ -2,7 +2,6 @@ package fused
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
@@ -48,34 +47,19 @@ func EmbeddingBackward[G snug.Vector32, V snug.Vector](dtable G, dy V, tokens []
 }
 
 func embedding(out, table snug.View, tokens []int32, pos snug.View, positions []int32, cols int) error {
-	const op = "Embedding"
-	if err := checkFloats(op, operand{"table", table}, operand{"out", out}, operand{"pos", pos}); err != nil {
-		return err
-	}
-	vocab, err := checkRows(op, operand{"table", table}, cols)
-	if err != nil {
-		return err
-	}
-	context, err := checkRows(op, operand{"pos", pos}, cols)
-	if err != nil {
-		return err
-	}
-	if err := checkMatrix(op, len(tokens), cols, operand{"out", out}); err != nil {
-		return err
-	}
-	if err := checkIndices(op, "tokens", tokens, "table", vocab, false); err != nil {
-		return err
-	}
+	check := &checks{op: "Embedding"}
+	check.floats(operand{"table", table}, operand{"out", out}, operand{"pos", pos})
+	vocab := check.rows(operand{"table", table}, cols)
+	context := check.rows(operand{"pos", pos}, cols)
+	check.matrix(len(tokens), cols, operand{"out", out})
+	check.indices("tokens", tokens, "table", vocab, false)
 	if context == 0 && len(positions) > 0 || context > 0 && len(positions) != len(tokens) {
-		return fmt.Errorf("fused: %s: %d positions for %d tokens and a pos of %d rows: %w",
-			op, len(positions), len(tokens), context, snug.ErrShape)
+		check.failf(snug.ErrShape, "%d positions for %d tokens and a pos of %d rows", len(positions), len(tokens), context)
 	}
-	if err := checkIndices(op, "positions", positions, "pos", context, false); err != nil {
-		return err
-	}
-	dev, err := commonDevice(op, out, table, pos)
-	if err != nil {
-		return err
+	check.indices("positions", positions, "pos", context, false)
+	dev := check.device(out, table, pos)
+	if check.err != nil {
+		return check.err
 	}
 	job := embeddingJob{out, table, snug.SliceView(tokens), pos, snug.SliceView(positions), cols}
 	if dev.IsCPU() {
@@ -87,30 +71,16 @@ func embedding(out, table snug.View, tokens []int32, pos snug.View, positions []
 }
 
 func embeddingBackward(dtable, dy snug.View, tokens []int32, cols int, into snug.Into) (err error) {
-	const op = "EmbeddingBackward"
-	into, err = resolve(op, into)
-	if err != nil {
-		return err
-	}
-	if err := checkFloats(op, operand{"dy", dy}); err != nil {
-		return err
-	}
-	if err := checkF32(op, operand{"dtable", dtable}); err != nil {
-		return err
-	}
-	vocab, err := checkRows(op, operand{"dtable", dtable}, cols)
-	if err != nil {
-		return err
-	}
-	if err := checkMatrix(op, len(tokens), cols, operand{"dy", dy}); err != nil {
-		return err
-	}
-	if err := checkIndices(op, "tokens", tokens, "dtable", vocab, false); err != nil {
-		return err
-	}
-	dev, err := commonDevice(op, dtable, dy)
-	if err != nil {
-		return err
+	check := &checks{op: "EmbeddingBackward"}
+	into = check.into(into)
+	check.floats(operand{"dy", dy})
+	check.f32(operand{"dtable", dtable})
+	vocab := check.rows(operand{"dtable", dtable}, cols)
+	check.matrix(len(tokens), cols, operand{"dy", dy})
+	check.indices("tokens", tokens, "dtable", vocab, false)
+	dev := check.device(dtable, dy)
+	if check.err != nil {
+		return check.err
 	}
 	job := embeddingBackwardJob{dtable: dtable, dy: dy, tokens: snug.SliceView(tokens), cols: cols, into: into}
 	if dev.IsCPU() {

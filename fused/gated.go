@@ -23,7 +23,7 @@ import (
 // derivative by 5e-6 before the result is rounded. silu(−Inf) is −0, the limit.
 // Each worker holds 16 KiB.
 func SwiGLU[V snug.Vector](out, gate, up V) error {
-	return gated("SwiGLU", gatedJob{activation{gate: siluGate}, snug.ViewOf(out), snug.ViewOf(gate), snug.ViewOf(up)})
+	return gated(&checks{op: "SwiGLU"}, gatedJob{activation{gate: siluGate}, snug.ViewOf(out), snug.ViewOf(gate), snug.ViewOf(up)})
 }
 
 // SwiGLUBackward computes the gradients of [SwiGLU] from the gradient dy of its
@@ -35,7 +35,7 @@ func SwiGLU[V snug.Vector](out, gate, up V) error {
 // All have one length. dgate and dup differ; each of them may be dy, gate or
 // up. Each worker holds 24 KiB.
 func SwiGLUBackward[V snug.Vector](dgate, dup, dy, gate, up V) error {
-	return gatedBackward("SwiGLUBackward", gatedBackwardJob{activation{gate: siluGate}, snug.ViewOf(dgate), snug.ViewOf(dup), snug.ViewOf(dy), snug.ViewOf(gate), snug.ViewOf(up)})
+	return gatedBackward(&checks{op: "SwiGLUBackward"}, gatedBackwardJob{activation{gate: siluGate}, snug.ViewOf(dgate), snug.ViewOf(dup), snug.ViewOf(dy), snug.ViewOf(gate), snug.ViewOf(up)})
 }
 
 // GeGLU computes the gated activation of Shazeer, "GLU Variants Improve Transformer"
@@ -47,13 +47,13 @@ func SwiGLUBackward[V snug.Vector](dgate, dup, dy, gate, up V) error {
 // 1.2e-7·max(1, |x|) of its formula, see [BiasGELU], and its derivative in the backward pass
 // within 2e-7, for bfloat16 too. gelu(−Inf) is −0, the limit.
 func GeGLU[V snug.Vector](out, gate, up V) error {
-	return gated("GeGLU", gatedJob{activation{gate: tanhGate}, snug.ViewOf(out), snug.ViewOf(gate), snug.ViewOf(up)})
+	return gated(&checks{op: "GeGLU"}, gatedJob{activation{gate: tanhGate}, snug.ViewOf(out), snug.ViewOf(gate), snug.ViewOf(up)})
 }
 
 // GeGLUBackward computes the gradients of [GeGLU] from the gradient dy of its output and its
 // inputs, as [SwiGLUBackward] does for SwiGLU.
 func GeGLUBackward[V snug.Vector](dgate, dup, dy, gate, up V) error {
-	return gatedBackward("GeGLUBackward", gatedBackwardJob{activation{gate: tanhGate}, snug.ViewOf(dgate), snug.ViewOf(dup), snug.ViewOf(dy), snug.ViewOf(gate), snug.ViewOf(up)})
+	return gatedBackward(&checks{op: "GeGLUBackward"}, gatedBackwardJob{activation{gate: tanhGate}, snug.ViewOf(dgate), snug.ViewOf(dup), snug.ViewOf(dy), snug.ViewOf(gate), snug.ViewOf(up)})
 }
 
 // activation is what a gate computes.
@@ -70,33 +70,17 @@ const (
 	clampedGate
 )
 
-func gated(op string, j gatedJob) error {
-	if err := checkFloats(op, operand{"out", j.out}, operand{"gate", j.gate}, operand{"up", j.up}); err != nil {
-		return err
-	}
-	if err := checkLen(op, j.out.Len(), operand{"gate", j.gate}, operand{"up", j.up}); err != nil {
-		return err
-	}
-	dev, err := commonDevice(op, j.out, j.gate, j.up)
-	if err != nil {
-		return err
-	}
-	return device.Run(dev, j)
+func gated(check *checks, j gatedJob) error {
+	check.floats(operand{"out", j.out}, operand{"gate", j.gate}, operand{"up", j.up})
+	check.len(j.out.Len(), operand{"gate", j.gate}, operand{"up", j.up})
+	return run(check, j, j.out, j.gate, j.up)
 }
 
-func gatedBackward(op string, j gatedBackwardJob) error {
-	if err := checkFloats(op, operand{"dgate", j.dgate}, operand{"dup", j.dup},
-		operand{"dy", j.dy}, operand{"gate", j.gate}, operand{"up", j.up}); err != nil {
-		return err
-	}
-	if err := checkLen(op, j.dgate.Len(), operand{"dup", j.dup}, operand{"dy", j.dy}, operand{"gate", j.gate}, operand{"up", j.up}); err != nil {
-		return err
-	}
-	dev, err := commonDevice(op, j.dgate, j.dup, j.dy, j.gate, j.up)
-	if err != nil {
-		return err
-	}
-	return device.Run(dev, j)
+func gatedBackward(check *checks, j gatedBackwardJob) error {
+	check.floats(operand{"dgate", j.dgate}, operand{"dup", j.dup},
+		operand{"dy", j.dy}, operand{"gate", j.gate}, operand{"up", j.up})
+	check.len(j.dgate.Len(), operand{"dup", j.dup}, operand{"dy", j.dy}, operand{"gate", j.gate}, operand{"up", j.up})
+	return run(check, j, j.dgate, j.dup, j.dy, j.gate, j.up)
 }
 
 // multiplyGate sets out to act(gate)·up.

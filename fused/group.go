@@ -1,7 +1,6 @@
 package fused
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/snug-ml/snug"
@@ -21,26 +20,20 @@ import (
 // starts has one element more than there are experts, so at least 2. chosen is at least 1. The error wraps
 // [snug.ErrShape]; for an expert out of range it names the index. The call runs on one core and takes no memory.
 func Group(rows, pairs, starts, experts []int32, chosen int) error {
-	const op = "Group"
-	if chosen < 1 {
-		return fmt.Errorf("fused: %s: chosen is %d, want at least 1: %w", op, chosen, snug.ErrShape)
+	check := &checks{op: "Group"}
+	switch {
+	case chosen < 1:
+		check.failf(snug.ErrShape, "chosen is %d, want at least 1", chosen)
+	case len(starts) < 2:
+		check.failf(snug.ErrShape, "starts has %d elements, want one more than experts, at least 2", len(starts))
+	case len(experts)%chosen != 0 || len(experts) > math.MaxInt32:
+		check.failf(snug.ErrShape, "experts has %d elements, want a multiple of %d up to %d", len(experts), chosen, math.MaxInt32)
 	}
-	if len(starts) < 2 {
-		return fmt.Errorf("fused: %s: starts has %d elements, want one more than experts, at least 2: %w", op, len(starts), snug.ErrShape)
-	}
-	if len(experts)%chosen != 0 || len(experts) > math.MaxInt32 {
-		return fmt.Errorf("fused: %s: experts has %d elements, want a multiple of %d up to %d: %w", op, len(experts), chosen, math.MaxInt32, snug.ErrShape)
-	}
-	for _, o := range []struct {
-		name string
-		len  int
-	}{{"rows", len(rows)}, {"pairs", len(pairs)}} {
-		if o.len != len(experts) {
-			return fmt.Errorf("fused: %s: %s has %d elements, want %d as experts: %w", op, o.name, o.len, len(experts), snug.ErrShape)
-		}
-	}
-	if err := checkIndices(op, "experts", experts, "starts", len(starts)-1, false); err != nil {
-		return err
+	check.same("rows", len(rows), "experts", len(experts))
+	check.same("pairs", len(pairs), "experts", len(experts))
+	check.indices("experts", experts, "starts", len(starts)-1, false)
+	if check.err != nil {
+		return check.err
 	}
 	clear(starts)
 	for _, e := range experts {

@@ -20,14 +20,14 @@ func (h *head) operands(yield func(*driver.Mem)) {
 	device.Each(yield, &h.dx, &h.dw, &h.x, &h.w, &h.config.Bias, &h.config.DBias)
 }
 
-// checkGradients checks the factors of gradients, and replaces an Alpha of 0 by its default.
-func (h *head) checkGradients(op string, gradScale float32) error {
-	if err := checkFinite(op, "gradScale", gradScale); err != nil {
-		return err
+// checkGradients checks the factors of gradients, and replaces an Alpha of 0 by its default. Without gradients it drops DBias.
+func (h *head) checkGradients(check *checks, gradients bool, gradScale float32) {
+	if !gradients {
+		h.config.DBias = snug.View{}
+		return
 	}
-	into, err := resolve(op, h.into)
-	h.into = into
-	return err
+	check.finite("gradScale", gradScale)
+	h.into = check.into(h.into)
 }
 
 // headNames are the names of a head's vectors in errors.
@@ -39,45 +39,24 @@ var (
 )
 
 // checkTypes reports the first vector whose type is wrong. Without backward there are no gradients.
-func (h *head) checkTypes(op string, names headNames, backward bool) error {
-	err := checkFloats(op, operand{names.x, h.x}, operand{"dx", h.dx}, operand{names.w, h.w}, operand{names.bias, h.config.Bias})
-	if err != nil || !backward {
-		return err
+func (h *head) checkTypes(check *checks, names headNames, backward bool) {
+	check.floats(operand{names.x, h.x}, operand{"dx", h.dx}, operand{names.w, h.w}, operand{names.bias, h.config.Bias})
+	if backward {
+		check.f32(operand{"dw", h.dw}, operand{"DBias", h.config.DBias})
 	}
-	return checkF32(op, operand{"dw", h.dw}, operand{"DBias", h.config.DBias})
 }
 
 // checkLens reports the first vector whose length is not right for rows rows.
-func (h *head) checkLens(op string, names headNames, rows int, backward bool) error {
+func (h *head) checkLens(check *checks, names headNames, rows int, backward bool) {
 	c := h.config
-	if err := checkMatrix(op, rows, c.Cols, operand{names.x, h.x}); err != nil {
-		return err
+	check.matrix(rows, c.Cols, operand{names.x, h.x})
+	check.matrix(c.Vocab, c.Cols, operand{names.w, h.w})
+	check.lenIfAny(c.Vocab, operand{names.bias, c.Bias})
+	if backward {
+		check.matrixIfAny(rows, c.Cols, operand{"dx", h.dx})
+		check.matrixIfAny(c.Vocab, c.Cols, operand{"dw", h.dw})
+		check.lenIfAny(c.Vocab, operand{"DBias", c.DBias})
 	}
-	if err := checkMatrix(op, c.Vocab, c.Cols, operand{names.w, h.w}); err != nil {
-		return err
-	}
-	if c.Bias.Len() > 0 {
-		if err := checkLen(op, c.Vocab, operand{names.bias, c.Bias}); err != nil {
-			return err
-		}
-	}
-	if !backward {
-		return nil
-	}
-	if h.dx.Len() > 0 {
-		if err := checkMatrix(op, rows, c.Cols, operand{"dx", h.dx}); err != nil {
-			return err
-		}
-	}
-	if h.dw.Len() > 0 {
-		if err := checkMatrix(op, c.Vocab, c.Cols, operand{"dw", h.dw}); err != nil {
-			return err
-		}
-	}
-	if c.DBias.Len() > 0 {
-		return checkLen(op, c.Vocab, operand{"DBias", c.DBias})
-	}
-	return nil
 }
 
 // chunks calls f for chunks of rows, at least once, if only of zero rows: gradients of parameters must take their Beta. Later

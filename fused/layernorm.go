@@ -1,10 +1,7 @@
 package fused
 
 import (
-	"fmt"
-
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/device"
 )
 
 // LayerNorm normalizes each row of x to mean 0 and variance 1, and scales and
@@ -55,87 +52,41 @@ func LayerNormBackward[V snug.Vector, G, L snug.Vector32](dx V, dgamma, dbeta G,
 func LayerNormWorkspaceLen(rows, cols int) int { return product(2, partialLen(rows, cols)) }
 
 func layerNorm(out, mean, rstd, x, gamma, beta snug.View, eps float32) error {
-	const op = "LayerNorm"
+	check := &checks{op: "LayerNorm"}
 	cols := gamma.Len()
-	if err := checkEps(op, eps); err != nil {
-		return err
-	}
-	if err := checkFloats(op, operand{"x", x}, operand{"out", out}, operand{"gamma", gamma}, operand{"beta", beta}); err != nil {
-		return err
-	}
-	if err := checkF32(op, operand{"mean", mean}, operand{"rstd", rstd}); err != nil {
-		return err
-	}
-	rows, err := checkRows(op, operand{"x", x}, cols)
-	if err != nil {
-		return err
-	}
-	if err := checkMatrix(op, rows, cols, operand{"out", out}); err != nil {
-		return err
-	}
+	checkEps(check, eps)
+	check.floats(operand{"x", x}, operand{"out", out}, operand{"gamma", gamma}, operand{"beta", beta})
+	check.f32(operand{"mean", mean}, operand{"rstd", rstd})
+	rows := check.rows(operand{"x", x}, cols)
+	check.matrix(rows, cols, operand{"out", out})
 	if mean.Len() > 0 || rstd.Len() > 0 {
-		if err := checkLen(op, rows, operand{"mean", mean}, operand{"rstd", rstd}); err != nil {
-			return err
-		}
+		check.len(rows, operand{"mean", mean}, operand{"rstd", rstd})
 	}
-	if err := checkLen(op, cols, operand{"beta", beta}); err != nil {
-		return err
-	}
-	dev, err := commonDevice(op, out, mean, rstd, x, gamma, beta)
-	if err != nil {
-		return err
-	}
-	job := layerNormJob{out, mean, rstd, x, gamma, beta, rows, cols, eps}
-	return device.Run(dev, job)
+	check.len(cols, operand{"beta", beta})
+	return run(check, layerNormJob{out, mean, rstd, x, gamma, beta, rows, cols, eps}, out, mean, rstd, x, gamma, beta)
 }
 
-func checkEps(op string, eps float32) error {
-	if err := checkFinite(op, "eps", eps); err != nil {
-		return err
-	}
+func checkEps(check *checks, eps float32) {
+	check.finite("eps", eps)
 	if eps < 0 {
-		return fmt.Errorf("fused: %s: eps is %v, want at least 0: %w", op, eps, snug.ErrConfig)
+		check.failf(snug.ErrConfig, "eps is %v, want at least 0", eps)
 	}
-	return nil
 }
 
 func layerNormBackward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma snug.View, into GradsInto, ws snug.View) error {
-	const op = "LayerNormBackward"
+	check := &checks{op: "LayerNormBackward"}
 	cols := gamma.Len()
-	into, err := into.resolve(op)
-	if err != nil {
-		return err
-	}
-	if err := checkFloats(op, operand{"x", x}, operand{"dx", dx}, operand{"dy", dy}, operand{"gamma", gamma}); err != nil {
-		return err
-	}
-	if err := checkF32(op, operand{"dgamma", dgamma}, operand{"dbeta", dbeta},
-		operand{"mean", mean}, operand{"rstd", rstd}, operand{"ws", ws}); err != nil {
-		return err
-	}
-	rows, err := checkRows(op, operand{"x", x}, cols)
-	if err != nil {
-		return err
-	}
-	if err := checkMatrix(op, rows, cols, operand{"dx", dx}, operand{"dy", dy}); err != nil {
-		return err
-	}
-	if err := checkLen(op, rows, operand{"mean", mean}, operand{"rstd", rstd}); err != nil {
-		return err
-	}
+	into.Input, into.Params = check.into(into.Input), check.into(into.Params)
+	check.floats(operand{"x", x}, operand{"dx", dx}, operand{"dy", dy}, operand{"gamma", gamma})
+	check.f32(operand{"dgamma", dgamma}, operand{"dbeta", dbeta},
+		operand{"mean", mean}, operand{"rstd", rstd}, operand{"ws", ws})
+	rows := check.rows(operand{"x", x}, cols)
+	check.matrix(rows, cols, operand{"dx", dx}, operand{"dy", dy})
+	check.len(rows, operand{"mean", mean}, operand{"rstd", rstd})
 	frozen := dgamma.Len() == 0 && dbeta.Len() == 0
 	if !frozen {
-		if err := checkLen(op, cols, operand{"dgamma", dgamma}, operand{"dbeta", dbeta}); err != nil {
-			return err
-		}
-		if err := checkWorkspace(op, ws, LayerNormWorkspaceLen(rows, cols)); err != nil {
-			return err
-		}
+		check.len(cols, operand{"dgamma", dgamma}, operand{"dbeta", dbeta})
+		check.workspace(ws, LayerNormWorkspaceLen(rows, cols))
 	}
-	dev, err := commonDevice(op, dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws)
-	if err != nil {
-		return err
-	}
-	job := layerNormBackwardJob{dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws, rows, cols, into, frozen}
-	return device.Run(dev, job)
+	return run(check, layerNormBackwardJob{dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws, rows, cols, into, frozen}, dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws)
 }

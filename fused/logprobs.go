@@ -1,8 +1,6 @@
 package fused
 
 import (
-	"fmt"
-
 	"github.com/snug-ml/snug"
 )
 
@@ -60,58 +58,28 @@ func LogProbsBackward[V snug.Vector, G, L snug.Vector32](c CrossEntropy, dx V, d
 
 // launch checks the operands and runs the job.
 func (j logProbsJob) launch(op string, targets []int32) error {
-	c := j.config
-	if err := c.checkPlain(op, "", true); err != nil {
-		return err
-	}
-	if err := c.check(op, ""); err != nil {
-		return err
-	}
-	name := "logp"
-	if !j.gradients {
-		j.config.DBias = snug.View{}
-	} else {
+	check, c, name := &checks{op: op}, j.config, "logp"
+	c.checkPlain(check, "", true)
+	c.check(check, "")
+	if j.gradients {
 		name = "dlogp"
-		if err := j.checkGradients(op, 1); err != nil {
-			return err
-		}
 	}
-	if err := j.checkTypes(op, studentNames, j.gradients); err != nil {
-		return err
-	}
-	if err := checkF32(op, operand{name, j.logp}, operand{"dlse", j.dlse}, operand{"lse", j.lse}, operand{"ws", j.ws}); err != nil {
-		return err
-	}
-	rows, err := checkRows(op, operand{"x", j.x}, c.Cols)
-	if err != nil {
-		return err
-	}
-	if err := j.checkLens(op, studentNames, rows, j.gradients); err != nil {
-		return err
-	}
+	j.checkGradients(check, j.gradients, 1)
+	j.checkTypes(check, studentNames, j.gradients)
+	check.f32(operand{name, j.logp}, operand{"dlse", j.dlse}, operand{"lse", j.lse}, operand{"ws", j.ws})
+	rows := check.rows(operand{"x", j.x}, c.Cols)
+	j.checkLens(check, studentNames, rows, j.gradients)
 	if rows == 0 && len(targets) > 0 || rows > 0 && len(targets)%rows != 0 {
-		return fmt.Errorf("fused: %s: targets has %d elements, want as many for each of %d rows of x: %w", op, len(targets), rows, snug.ErrShape)
+		check.failf(snug.ErrShape, "targets has %d elements, want as many for each of %d rows of x", len(targets), rows)
 	}
-	if err := checkLen(op, len(targets), operand{name, j.logp}); err != nil {
-		return err
-	}
-	if err := checkLen(op, rows, operand{"lse", j.lse}); err != nil {
-		return err
-	}
-	if j.dlse.Len() > 0 {
-		if err := checkLen(op, rows, operand{"dlse", j.dlse}); err != nil {
-			return err
-		}
-	}
-	if err := checkWorkspace(op, j.ws, c.WorkspaceLen(rows)); err != nil {
-		return err
-	}
-	if err := checkIndices(op, "targets", targets, "w", c.Vocab, true); err != nil {
-		return err
-	}
-	dev, err := commonDevice(op, j.dx, j.dw, j.x, j.w, c.Bias, j.config.DBias, j.logp, j.dlse, j.lse, j.ws)
-	if err != nil {
-		return err
+	check.len(len(targets), operand{name, j.logp})
+	check.len(rows, operand{"lse", j.lse})
+	check.lenIfAny(rows, operand{"dlse", j.dlse})
+	check.workspace(j.ws, c.WorkspaceLen(rows))
+	check.indices("targets", targets, "w", c.Vocab, true)
+	dev := check.device(j.dx, j.dw, j.x, j.w, c.Bias, j.config.DBias, j.logp, j.dlse, j.lse, j.ws)
+	if check.err != nil {
+		return check.err
 	}
 	j.rows, j.k = rows, len(targets)/max(1, rows)
 	if dev.IsCPU() {

@@ -52,75 +52,32 @@ func RMSNormBackward[V snug.Vector, G, L snug.Vector32](dx V, dgamma G, dy, x V,
 func RMSNormWorkspaceLen(rows, cols int) int { return partialLen(rows, cols) }
 
 func rmsNorm(out, rstd, x, gamma snug.View, eps float32) error {
-	const op = "RMSNorm"
+	check := &checks{op: "RMSNorm"}
 	cols := gamma.Len()
-	if err := checkEps(op, eps); err != nil {
-		return err
-	}
-	if err := checkFloats(op, operand{"x", x}, operand{"out", out}, operand{"gamma", gamma}); err != nil {
-		return err
-	}
-	if err := checkF32(op, operand{"rstd", rstd}); err != nil {
-		return err
-	}
-	rows, err := checkRows(op, operand{"x", x}, cols)
-	if err != nil {
-		return err
-	}
-	if err := checkMatrix(op, rows, cols, operand{"out", out}); err != nil {
-		return err
-	}
-	if rstd.Len() > 0 {
-		if err := checkLen(op, rows, operand{"rstd", rstd}); err != nil {
-			return err
-		}
-	}
-	dev, err := commonDevice(op, out, rstd, x, gamma)
-	if err != nil {
-		return err
-	}
-	job := rmsNormJob{out, rstd, x, gamma, rows, cols, eps}
-	return device.Run(dev, job)
+	checkEps(check, eps)
+	check.floats(operand{"x", x}, operand{"out", out}, operand{"gamma", gamma})
+	check.f32(operand{"rstd", rstd})
+	rows := check.rows(operand{"x", x}, cols)
+	check.matrix(rows, cols, operand{"out", out})
+	check.lenIfAny(rows, operand{"rstd", rstd})
+	return run(check, rmsNormJob{out, rstd, x, gamma, rows, cols, eps}, out, rstd, x, gamma)
 }
 
 func rmsNormBackward(dx, dgamma, dy, x, rstd, gamma snug.View, into GradsInto, ws snug.View) error {
-	const op = "RMSNormBackward"
+	check := &checks{op: "RMSNormBackward"}
 	cols := gamma.Len()
-	into, err := into.resolve(op)
-	if err != nil {
-		return err
-	}
-	if err := checkFloats(op, operand{"x", x}, operand{"dx", dx}, operand{"dy", dy}, operand{"gamma", gamma}); err != nil {
-		return err
-	}
-	if err := checkF32(op, operand{"dgamma", dgamma}, operand{"rstd", rstd}, operand{"ws", ws}); err != nil {
-		return err
-	}
-	rows, err := checkRows(op, operand{"x", x}, cols)
-	if err != nil {
-		return err
-	}
-	if err := checkMatrix(op, rows, cols, operand{"dx", dx}, operand{"dy", dy}); err != nil {
-		return err
-	}
-	if err := checkLen(op, rows, operand{"rstd", rstd}); err != nil {
-		return err
-	}
+	into.Input, into.Params = check.into(into.Input), check.into(into.Params)
+	check.floats(operand{"x", x}, operand{"dx", dx}, operand{"dy", dy}, operand{"gamma", gamma})
+	check.f32(operand{"dgamma", dgamma}, operand{"rstd", rstd}, operand{"ws", ws})
+	rows := check.rows(operand{"x", x}, cols)
+	check.matrix(rows, cols, operand{"dx", dx}, operand{"dy", dy})
+	check.len(rows, operand{"rstd", rstd})
 	frozen := dgamma.Len() == 0
 	if !frozen {
-		if err := checkLen(op, cols, operand{"dgamma", dgamma}); err != nil {
-			return err
-		}
-		if err := checkWorkspace(op, ws, RMSNormWorkspaceLen(rows, cols)); err != nil {
-			return err
-		}
+		check.len(cols, operand{"dgamma", dgamma})
+		check.workspace(ws, RMSNormWorkspaceLen(rows, cols))
 	}
-	dev, err := commonDevice(op, dx, dgamma, dy, x, rstd, gamma, ws)
-	if err != nil {
-		return err
-	}
-	job := rmsNormBackwardJob{dx, dgamma, dy, x, rstd, gamma, ws, rows, cols, into, frozen}
-	return device.Run(dev, job)
+	return run(check, rmsNormBackwardJob{dx, dgamma, dy, x, rstd, gamma, ws, rows, cols, into, frozen}, dx, dgamma, dy, x, rstd, gamma, ws)
 }
 
 type rmsNormJob struct {

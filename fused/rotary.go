@@ -1,7 +1,6 @@
 package fused
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/snug-ml/snug"
@@ -35,16 +34,16 @@ type RotaryOptions struct {
 // angles has whole rows, turned is even and at least 2. base, 10000 in the paper,
 // is positive and finite. For other frequencies fill angles yourself.
 func RotaryAngles(angles []float32, turned int, base float64) error {
-	const op = "RotaryAngles"
+	check := &checks{op: "RotaryAngles"}
 	if turned < 2 || turned%2 != 0 {
-		return fmt.Errorf("fused: %s: rows of %d elements, want an even number: %w", op, turned, snug.ErrConfig)
+		check.failf(snug.ErrConfig, "rows of %d elements, want an even number", turned)
 	}
 	if !(base > 0) || math.IsInf(base, 1) {
-		return fmt.Errorf("fused: %s: base is %v, want a positive finite number: %w", op, base, snug.ErrConfig)
+		check.failf(snug.ErrConfig, "base is %v, want a positive finite number", base)
 	}
-	rows, err := checkRows(op, operand{"angles", snug.SliceView(angles)}, turned)
-	if err != nil || rows == 0 {
-		return err // without rows, half may be any number
+	rows := check.rows(operand{"angles", snug.SliceView(angles)}, turned)
+	if check.err != nil || rows == 0 {
+		return check.err // without rows, half may be any number
 	}
 	half := turned / 2
 	for i := range half {
@@ -83,29 +82,16 @@ func RotaryBackward[V snug.Vector, L snug.Vector32](dx V, angles L, positions []
 }
 
 func (c RotaryOptions) turn(op string, x operand, angles snug.View, positions []int32, turn float32) error {
-	c, err := c.resolve(op)
-	if err != nil {
-		return err
-	}
-	if err := checkFloats(op, x); err != nil {
-		return err
-	}
-	if err := checkF32(op, operand{"angles", angles}); err != nil {
-		return err
-	}
-	if err := c.checkExtent(op, x, len(positions)); err != nil {
-		return err
-	}
-	context, err := checkRows(op, operand{"angles", angles}, c.Turned)
-	if err != nil {
-		return err
-	}
-	if err := checkIndices(op, "positions", positions, "angles", context, false); err != nil {
-		return err
-	}
-	dev, err := commonDevice(op, x.view, angles)
-	if err != nil {
-		return err
+	check := &checks{op: op}
+	c = c.resolve(check)
+	check.floats(x)
+	check.f32(operand{"angles", angles})
+	c.checkExtent(check, x, len(positions))
+	context := check.rows(operand{"angles", angles}, c.Turned)
+	check.indices("positions", positions, "angles", context, false)
+	dev := check.device(x.view, angles)
+	if check.err != nil {
+		return check.err
 	}
 	job := rotaryJob{x.view, angles, snug.SliceView(positions), c, turn}
 	if dev.IsCPU() {
@@ -116,36 +102,32 @@ func (c RotaryOptions) turn(op string, x operand, angles snug.View, positions []
 	return launchWith(dev, &queued, []upload{indices(positions, &queued.positions)})
 }
 
-// resolve returns c with the defaults filled in, or what is wrong with it.
-func (c RotaryOptions) resolve(op string) (RotaryOptions, error) {
+// resolve returns c with the defaults filled in.
+func (c RotaryOptions) resolve(check *checks) RotaryOptions {
 	if c.Turned == 0 {
 		c.Turned = c.Dim
 	}
 	if c.Heads < 1 || c.Turned < 2 || c.Turned > c.Dim || c.Turned%2 != 0 {
-		return c, fmt.Errorf("fused: %s: Heads %d, Dim %d, Turned %d, want at least 1 head and an even number up to Dim: %w",
-			op, c.Heads, c.Dim, c.Turned, snug.ErrConfig)
+		check.failf(snug.ErrConfig, "Heads %d, Dim %d, Turned %d, want at least 1 head and an even number up to Dim", c.Heads, c.Dim, c.Turned)
 	}
 	row := product(c.Heads, c.Dim)
 	if c.Stride == 0 {
 		c.Stride = row
 	}
 	if c.Stride < row || row == math.MaxInt {
-		return c, fmt.Errorf("fused: %s: Stride %d, want at least the %d heads of %d elements: %w",
-			op, c.Stride, c.Heads, c.Dim, snug.ErrConfig)
+		check.failf(snug.ErrConfig, "Stride %d, want at least the %d heads of %d elements", c.Stride, c.Heads, c.Dim)
 	}
-	return c, nil
+	return c
 }
 
 // checkExtent reports an x that does not hold the given number of rows, the last
 // with or without what follows it.
-func (c *RotaryOptions) checkExtent(op string, x operand, rows int) error {
+func (c *RotaryOptions) checkExtent(check *checks, x operand, rows int) {
 	n, longest := x.view.Len(), product(rows, c.Stride)
 	shortest := max(longest-(c.Stride-c.Heads*c.Dim), 0)
 	if longest == math.MaxInt || n < shortest || n > longest {
-		return fmt.Errorf("fused: %s: %s has %d elements, want %d rows of %d heads of %d, %d apart: %w",
-			op, x.name, n, rows, c.Heads, c.Dim, c.Stride, snug.ErrShape)
+		check.failf(snug.ErrShape, "%s has %d elements, want %d rows of %d heads of %d, %d apart", x.name, n, rows, c.Heads, c.Dim, c.Stride)
 	}
-	return nil
 }
 
 type rotaryJob struct {

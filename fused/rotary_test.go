@@ -30,8 +30,9 @@ func TestRotaryAgainstDefinition(t *testing.T) {
 
 func checkRotary(t *testing.T, p kerneltest.Backend, dt snug.DType, c RotaryOptions, context int, positions []int32) {
 	const base = 10000
-	r, err := c.resolve("test")
-	require.NoError(t, err)
+	check := &checks{op: "test"}
+	r := c.resolve(check)
+	require.NoError(t, check.err)
 	angles := make([]float32, context*r.Turned)
 	require.NoError(t, RotaryAngles(angles, r.Turned, base))
 	x := normals(newRand(1), dt, (len(positions)-1)*r.Stride+r.Heads*r.Dim, 0, 1)

@@ -2,7 +2,6 @@ package fused
 
 import (
 	"errors"
-	"fmt"
 	"math"
 
 	"github.com/snug-ml/snug"
@@ -56,36 +55,19 @@ type Router struct {
 // No operand may overlap another. On a device other than the CPU the call waits until the experts are in host memory,
 // and takes 4·(rows·Chosen + len(bias)) bytes of device memory until then. Each worker holds 8·Experts bytes.
 func Route[V snug.Vector, L snug.Vector32](r Router, experts []int32, weights L, logits V, bias []float32) error {
-	const op = "Route"
+	check := &checks{op: "Route"}
 	j := routeJob{router: r, weights: snug.ViewOf(weights), logits: snug.ViewOf(logits)}
-	if err := j.router.resolve(op); err != nil {
-		return err
-	}
-	if err := checkAllFinite(op, "bias", bias); err != nil {
-		return err
-	}
-	if err := checkFloats(op, operand{"logits", j.logits}); err != nil {
-		return err
-	}
-	if err := checkF32(op, operand{"weights", j.weights}); err != nil {
-		return err
-	}
-	rows, err := checkRows(op, operand{"logits", j.logits}, r.Experts)
-	if err != nil {
-		return err
-	}
-	if err := r.checkExperts(op, experts, rows, false); err != nil {
-		return err
-	}
-	if err := checkMatrix(op, rows, r.Chosen, operand{"weights", j.weights}); err != nil {
-		return err
-	}
-	if err := r.checkEach(op, "bias", bias); err != nil {
-		return err
-	}
-	dev, err := commonDevice(op, j.weights, j.logits)
-	if err != nil {
-		return err
+	j.router.resolve(check)
+	check.allFinite("bias", bias)
+	check.floats(operand{"logits", j.logits})
+	check.f32(operand{"weights", j.weights})
+	rows := check.rows(operand{"logits", j.logits}, r.Experts)
+	r.checkExperts(check, experts, rows, false)
+	check.matrix(rows, r.Chosen, operand{"weights", j.weights})
+	r.checkEach(check, "bias", bias)
+	dev := check.device(j.weights, j.logits)
+	if check.err != nil {
+		return check.err
 	}
 	j.rows = rows
 	if dev.IsCPU() {
@@ -135,41 +117,20 @@ func someUpload(uploads []upload, host []float32, view *snug.View) []upload {
 // dlogits may be logits. Results have the same bits on every CPU, and on GPUs whose warps have 32 lanes. On a device
 // other than the CPU the call takes 4·(rows·Chosen + len(aux)) bytes there. Each worker holds 8·Experts bytes.
 func RouteBackward[V snug.Vector, L snug.Vector32](r Router, dlogits V, dweights L, logits V, experts []int32, aux []float32) error {
-	const op = "RouteBackward"
+	check := &checks{op: "RouteBackward"}
 	j := routeBackwardJob{router: r, dlogits: snug.ViewOf(dlogits), dweights: snug.ViewOf(dweights), logits: snug.ViewOf(logits)}
-	if err := j.router.resolve(op); err != nil {
-		return err
-	}
-	if err := checkAllFinite(op, "aux", aux); err != nil {
-		return err
-	}
-	if err := checkFloats(op, operand{"dlogits", j.dlogits}, operand{"logits", j.logits}); err != nil {
-		return err
-	}
-	if err := checkF32(op, operand{"dweights", j.dweights}); err != nil {
-		return err
-	}
-	rows, err := checkRows(op, operand{"logits", j.logits}, r.Experts)
-	if err != nil {
-		return err
-	}
-	if err := checkMatrix(op, rows, r.Experts, operand{"dlogits", j.dlogits}); err != nil {
-		return err
-	}
-	if j.dweights.Len() > 0 {
-		if err := checkMatrix(op, rows, r.Chosen, operand{"dweights", j.dweights}); err != nil {
-			return err
-		}
-	}
-	if err := r.checkExperts(op, experts, rows, true); err != nil {
-		return err
-	}
-	if err := r.checkEach(op, "aux", aux); err != nil {
-		return err
-	}
-	dev, err := commonDevice(op, j.dlogits, j.dweights, j.logits)
-	if err != nil {
-		return err
+	j.router.resolve(check)
+	check.allFinite("aux", aux)
+	check.floats(operand{"dlogits", j.dlogits}, operand{"logits", j.logits})
+	check.f32(operand{"dweights", j.dweights})
+	rows := check.rows(operand{"logits", j.logits}, r.Experts)
+	check.matrix(rows, r.Experts, operand{"dlogits", j.dlogits})
+	check.matrixIfAny(rows, r.Chosen, operand{"dweights", j.dweights})
+	r.checkExperts(check, experts, rows, true)
+	r.checkEach(check, "aux", aux)
+	dev := check.device(j.dlogits, j.dweights, j.logits)
+	if check.err != nil {
+		return check.err
 	}
 	j.rows = rows
 	if dev.IsCPU() {
@@ -182,48 +143,33 @@ func RouteBackward[V snug.Vector, L snug.Vector32](r Router, dlogits V, dweights
 }
 
 // resolve checks the router and puts the default in place of a Scale of 0.
-func (r *Router) resolve(op string) error {
+func (r *Router) resolve(check *checks) {
 	if r.Experts < 1 || r.Experts > math.MaxInt32 {
-		return fmt.Errorf("fused: %s: Experts is %d, want 1 to %d: %w", op, r.Experts, math.MaxInt32, snug.ErrConfig)
+		check.failf(snug.ErrConfig, "Experts is %d, want 1 to %d", r.Experts, math.MaxInt32)
 	}
 	if r.Chosen < 1 || r.Chosen > r.Experts {
-		return fmt.Errorf("fused: %s: Chosen is %d, want 1 to the %d Experts: %w", op, r.Chosen, r.Experts, snug.ErrConfig)
+		check.failf(snug.ErrConfig, "Chosen is %d, want 1 to the %d Experts", r.Chosen, r.Experts)
 	}
-	if err := checkFinite(op, "Scale", r.Scale); err != nil {
-		return err
-	}
+	check.finite("Scale", r.Scale)
 	if r.Scale == 0 {
 		r.Scale = 1
 	}
-	return nil
 }
 
 // checkExperts checks that there are Chosen experts for each row and, where the call reads them, that each index is
 // below Experts.
-func (r *Router) checkExperts(op string, experts []int32, rows int, read bool) error {
+func (r *Router) checkExperts(check *checks, experts []int32, rows int, read bool) {
 	if len(experts) != product(rows, r.Chosen) {
-		return fmt.Errorf("fused: %s: experts has %d elements, want %d for each of %d rows: %w", op, len(experts), r.Chosen, rows, snug.ErrShape)
+		check.failf(snug.ErrShape, "experts has %d elements, want %d for each of %d rows", len(experts), r.Chosen, rows)
 	}
-	if !read {
-		return nil
+	if read {
+		check.indices("experts", experts, "the router", r.Experts, false)
 	}
-	return checkIndices(op, "experts", experts, "the router", r.Experts, false)
 }
 
 // checkEach checks that a vector is empty or has one element for each expert.
-func (r *Router) checkEach(op, name string, x []float32) error {
+func (r *Router) checkEach(check *checks, name string, x []float32) {
 	if len(x) != 0 && len(x) != r.Experts {
-		return fmt.Errorf("fused: %s: %s has %d elements, want one for each of %d experts: %w", op, name, len(x), r.Experts, snug.ErrShape)
+		check.failf(snug.ErrShape, "%s has %d elements, want one for each of %d experts", name, len(x), r.Experts)
 	}
-	return nil
-}
-
-// checkAllFinite reports the first element that is NaN or infinite.
-func checkAllFinite(op, name string, x []float32) error {
-	for i, v := range x {
-		if v-v != 0 {
-			return fmt.Errorf("fused: %s: %s[%d] is %v, want a finite number: %w", op, name, i, v, snug.ErrConfig)
-		}
-	}
-	return nil
 }

@@ -52,8 +52,9 @@ func TestInto(t *testing.T) {
 		{snug.Into{Alpha: -1, Beta: 0.5}, 10, 2},
 	} {
 		acc := []float32{c.acc}
-		into, err := resolve("test", c.into)
-		require.NoError(t, err)
+		check := &checks{op: "test"}
+		into := check.into(c.into)
+		require.NoError(t, check.err)
 		addInto(into, acc, []float32{3})
 		require.Equal(t, c.want, acc[0], "%+v", c.into)
 	}
