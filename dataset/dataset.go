@@ -191,20 +191,33 @@ func (s *Set) end() error {
 // Close removes the temporary file, if there is one. Closing twice does nothing.
 func (s *Set) Close() error { return s.spool.close() }
 
-// add makes a sample of tokens, which it cuts to the context. It drops a sample without labels.
-func (s *Set) add(tokens []int32) error {
-	if most := s.options.Context + 1; len(tokens) > most {
-		tokens = tokens[:most]
+// add makes a sample of the tokens of a text, or of those of two answers with their prompt. It cuts each to the context, and
+// drops a sample if one of them has no label left.
+func (s *Set) add(texts ...[]int32) error {
+	kept, cut := make([][]int32, len(texts)), false
+	for i, tokens := range texts {
+		kept[i] = s.cut(tokens)
+		cut = cut || len(kept[i]) < len(tokens)
+	}
+	if cut {
 		s.stats.Truncated++
 	}
-	n := predicted(tokens)
-	if n == 0 {
-		s.stats.Dropped++
-		return nil
+	tokens, labels := slices.Concat(kept...), 0
+	for _, part := range kept {
+		n := predicted(part)
+		if n == 0 {
+			s.stats.Dropped++
+			return nil
+		}
+		labels += n
 	}
-	s.list.add(sample{at: s.spool.len(), n: int32(len(tokens))})
-	s.stats.Tokens += int64(len(tokens) - 1)
-	s.stats.Trained += int64(n)
+	x := sample{at: s.spool.len(), n: int32(len(tokens))}
+	if len(kept) > 1 {
+		x.mid = int32(len(kept[0]))
+	}
+	s.list.add(x)
+	s.stats.Tokens += int64(len(tokens) - len(kept))
+	s.stats.Trained += int64(labels)
 	return s.spool.add(tokens)
 }
 

@@ -211,8 +211,10 @@ func isQuestion(name string) bool {
 
 // besideText are the fields of rows that are more than their text: a question or an answer, the target of a task, or a
 // message of a tree.
-var besideText = func() []string {
-	names := []string{"target", "summary", "highlights", "translation", "role", "parent_id"}
+var besideText = append([]string{"target", "summary", "highlights", "translation", "role", "parent_id"}, exchanged...)
+
+// exchanged are the fields of rows that hold what is asked or answered in some form.
+var exchanged = func() (names []string) {
 	for _, q := range questions {
 		names = append(append(names, q.ask), q.answers...)
 	}
@@ -267,7 +269,7 @@ func (f *rows) rest(v *view, c content) error {
 			if !repeats && !rejected {
 				return fmt.Errorf("%w: %w", f.beside(v, name), snug.ErrConfig)
 			}
-			f.repeat(name)
+			f.repeats[name] = true
 		} else if f.repeats[name] && !repeats && !rejected {
 			f.warn(v.at, "differs "+name, "the field %s, which is ignored, says something else than the %s", name, f.form.title)
 		}

@@ -90,21 +90,13 @@ func mapping(list []string) string {
 
 // isFormField reports whether a form reads a field of this name.
 func isFormField(name string) bool {
-	known := isTextField(name) || slices.Contains(spoken, name) || name == "chat"
-	for _, names := range answerNames {
-		known = known || slices.Contains(names[:], name)
-	}
-	return known
+	return isTextField(name) || slices.Contains(spoken, name) || name == "chat"
 }
 
 // isTextField reports whether a form reads a field of this name as a text of the user or of the model. Those of preferences
 // may be scores.
 func isTextField(name string) bool {
-	known := slices.Contains([]string{"text", "prompt", "completion", "input"}, name)
-	for _, q := range questions {
-		known = known || q.ask == name || slices.Contains(q.answers, name)
-	}
-	return known
+	return slices.Contains([]string{"text", "prompt", "completion", "input"}, name) || slices.Contains(exchanged, name)
 }
 
 // inner returns where rows lie within a field, as a path of jq, and whether they are messages.

@@ -13,26 +13,6 @@ func commonPrefix[E comparable](a, b []E) (n int) {
 	return n
 }
 
-// addPair adds a pair of answers with their prompt, and cuts each to the context. It drops the pair if an answer has no
-// label left.
-func (s *Set) addPair(chosen, rejected []int32) error {
-	a, b := s.cut(chosen), s.cut(rejected)
-	if len(a) < len(chosen) || len(b) < len(rejected) {
-		s.stats.Truncated++
-	}
-	if predicted(a) == 0 || predicted(b) == 0 {
-		s.stats.Dropped++
-		return nil
-	}
-	s.list.add(sample{at: s.spool.len(), n: int32(len(a) + len(b)), mid: int32(len(a))})
-	s.stats.Tokens += int64(len(a) + len(b) - 2)
-	s.stats.Trained += int64(predicted(a) + predicted(b))
-	if err := s.spool.add(a); err != nil {
-		return err
-	}
-	return s.spool.add(b)
-}
-
 // cut returns the tokens that the context leaves, with the one that is a label only.
 func (s *Set) cut(tokens []int32) []int32 { return tokens[:min(s.options.Context+1, len(tokens))] }
 

@@ -129,9 +129,6 @@ func (f *rows) ignore(name string) {
 	}
 }
 
-// repeat notes a field that repeats what others say.
-func (f *rows) repeat(name string) { f.repeats[name] = true }
-
 // warn counts a warning of a kind. The kind's first text is kept.
 func (f *rows) warn(at, kind, format string, args ...any) {
 	i := slices.Index(f.kinds, kind)
@@ -337,10 +334,8 @@ func (r *reader) sample(f *rows, at string, c content) error {
 		}
 		r.stats.Dropped++
 		return nil
-	case r.options.Pairs:
-		return r.addPair(tokens[0], tokens[1])
 	}
-	return r.add(tokens[0])
+	return r.add(tokens...)
 }
 
 // notes takes up what a template has done to a conversation. seen has the kinds of notes of the row so far.

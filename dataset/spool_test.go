@@ -42,7 +42,7 @@ func sameOnDisk(t *rapid.T) {
 		for _, s := range []*Set{whole, spooled} {
 			switch {
 			case o.Pairs:
-				require.NoError(t, s.addPair(a, slices.Concat(a, a)))
+				require.NoError(t, s.add(a, slices.Concat(a, a)))
 			case blocks:
 				b := &cutter{Set: s}
 				require.NoError(t, b.add(a))

@@ -29,51 +29,39 @@ func isParquet(first []byte) bool {
 
 // parquet adds the rows of a table.
 func (r *reader) parquet(in *input) error {
-	switch {
+	limit := int64(r.limit() / footerShare)
+	switch footer := footerOf(in.file, in.size); {
 	case in.size < 0:
 		return fmt.Errorf("a table of Parquet from a pipe, whose end must be read first: save it as a file: %w", snug.ErrConfig)
 	case in.packed:
 		return fmt.Errorf("a table of Parquet that is compressed as a whole: unpack it; its pages are compressed already: %w", snug.ErrConfig)
-	case !isTable(in.file, in.size):
+	case footer < 0:
 		return fmt.Errorf("the file does not begin and end as Parquet does: %w", snug.ErrCorrupt)
-	}
-	if err := checkFooter(in.file, in.size, int64(r.limit()/footerShare)); err != nil {
-		return err
+	case footer > limit:
+		return fmt.Errorf("the description of the table has %d bytes, and %d may be read: write it in larger row groups, or allow more memory: %w", footer, limit, snug.ErrConfig)
 	}
 	return r.table(in.file, in.size)
 }
 
-// isTable reports whether a file begins and ends as a table of Parquet: the end is the length of the description before
-// it, for which the library makes memory at once, and the letters of the beginning.
-func isTable(f io.ReaderAt, size int64) bool {
+// footerOf returns the length of a table's description, for which the library makes memory before it looks at it. It is
+// negative if the file does not begin and end as a table of Parquet: the end is that length and the letters of the beginning.
+func footerOf(f io.ReaderAt, size int64) int64 {
 	const letters = int64(len(parquetMagic))
 	var first [letters]byte
 	var last [2 * letters]byte
 	if size < 3*letters {
-		return false
+		return -1
 	}
-	if _, err := f.ReadAt(first[:], 0); err != nil || string(first[:]) != parquetMagic && string(first[:]) != secretMagic {
-		return false
+	if _, err := f.ReadAt(first[:], 0); err != nil || !isParquet(first[:]) {
+		return -1
 	}
-	if _, err := f.ReadAt(last[:], size-int64(len(last))); err != nil {
-		return false
+	if _, err := f.ReadAt(last[:], size-int64(len(last))); err != nil || [letters]byte(last[letters:]) != first {
+		return -1
 	}
-	return [letters]byte(last[letters:]) == first && int64(binary.LittleEndian.Uint32(last[:letters])) <= size-3*letters
-}
-
-// checkFooter checks the size of a table's description, for which the library allocates memory before it looks at it.
-func checkFooter(f io.ReaderAt, size, limit int64) error {
-	var b [4]byte
-	if _, err := f.ReadAt(b[:], size-2*int64(len(b))); err != nil {
-		return err
+	if n := int64(binary.LittleEndian.Uint32(last[:letters])); n <= size-3*letters {
+		return n
 	}
-	switch n := int64(binary.LittleEndian.Uint32(b[:])); {
-	case n > size-3*int64(len(b)):
-		return fmt.Errorf("parquet: the description of the table has %d bytes, and the file %d: the file is cut or damaged: %w", n, size, snug.ErrCorrupt)
-	case n > limit:
-		return fmt.Errorf("the description of the table has %d bytes, and %d may be read: write it in larger row groups, or allow more memory: %w", n, limit, snug.ErrConfig)
-	}
-	return nil
+	return -1
 }
 
 // table adds the rows of a table of Parquet, each as the object that has the row's columns as fields. It reads a page of

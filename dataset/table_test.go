@@ -173,7 +173,7 @@ func TestTableBombs(t *testing.T) {
 func TestTableWithALongEnd(t *testing.T) {
 	for _, length := range []string{"\xff\xff\xff\x7f", "\xff\xff\xff\xff", "\x01\x00\x00\x00"} {
 		text := "PAR1" + length + "PAR1"
-		require.False(t, isTable(strings.NewReader(text), int64(len(text))))
+		require.Negative(t, footerOf(strings.NewReader(text), int64(len(text))))
 	}
-	require.True(t, isTable(strings.NewReader("PAR1x\x01\x00\x00\x00PAR1"), 13))
+	require.EqualValues(t, 1, footerOf(strings.NewReader("PAR1x\x01\x00\x00\x00PAR1"), 13))
 }
