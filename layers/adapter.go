@@ -199,7 +199,7 @@ func (l *Linear) scaledBackward(p *Pass, dx, dy, x *Tensor, beta float32) {
 	p.Done(a.ParamA, a.ParamB, a.ParamM)
 }
 
-// Scale multiplies n elements by beta, as a matrix product whose inner dimension is 0. With a beta of 0 it does not read
+// multiply multiplies n elements by beta, as a matrix product whose inner dimension is 0. With a beta of 0 it does not read
 // them.
 func multiply(v snug.View, n int, beta float32) error {
 	none := part(v, 0, 0)

@@ -215,8 +215,11 @@ func (b *Attention) Forward(p *Pass, x *Tensor) *Tensor {
 	return b.Leave(p, x, att)
 }
 
-// save computes everything except the output, whose tensor it allocates.
-func (b *Attention) save(p *Pass, x *Tensor) *attentionSaved {
+// save returns the saved set, whose output has its values if whole says so, or the norm after it needs it.
+func (b *Attention) save(p *Pass, x *Tensor, whole bool) *attentionSaved {
+	if p.refuses(b, x) {
+		return &attentionSaved{blockSaved: blockSaved{y: &Tensor{}}}
+	}
 	s := newSaved[attentionSaved](p)
 	s.y, s.norm = p.Get(b.dim()), b.Norm.NewStats(p, 1)
 	s.keepPost(p, b.Post, b.dim())
@@ -227,30 +230,20 @@ func (b *Attention) save(p *Pass, x *Tensor) *attentionSaved {
 	if b.QNorm.Weight != nil {
 		p.Put(q, k)
 	}
+	if whole || b.Post.Weight != nil {
+		leave(p, s.y, x, s.att, &b.Out[0], b.Post, &s.blockSaved)
+	}
 	return s
 }
 
 // ForwardSave implements [Layer].
 func (b *Attention) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
-	if p.refuses(b, x) {
-		return &Tensor{}, &attentionSaved{}
-	}
-	s := b.save(p, x)
-	leave(p, s.y, x, s.att, &b.Out[0], b.Post, &s.blockSaved)
+	s := b.save(p, x, true)
 	return s.y, s
 }
 
 // Resave implements [Resaver]. It leaves out the last product, unless its norm needs it.
-func (b *Attention) Resave(p *Pass, x *Tensor) Saved {
-	if p.refuses(b, x) {
-		return &attentionSaved{}
-	}
-	s := b.save(p, x)
-	if b.Post.Weight != nil {
-		leave(p, s.y, x, s.att, &b.Out[0], b.Post, &s.blockSaved)
-	}
-	return s
-}
+func (b *Attention) Resave(p *Pass, x *Tensor) Saved { return b.save(p, x, false) }
 
 // Backward implements [Layer]. It turns dy, in place, into the gradient of x.
 func (b *Attention) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/x448/float16"
 )
@@ -41,9 +40,7 @@ func (e *Embedding) Forward(p *Pass, _ *Tensor) *Tensor {
 		})
 	})
 	if scale := e.scale(p); scale != 1 {
-		p.Do(func() error { // a product without inner columns multiplies y by beta, and adds nothing
-			return amp.MatMul(y.View, part(y.View, 0, 0), part(y.View, 0, 0), amp.MatMulOptions{M: p.rows, N: dim, Into: snug.Into{Alpha: 1, Beta: scale}})
-		})
+		p.Do(func() error { return multiply(y.View, p.rows*dim, scale) })
 	}
 	return y
 }

@@ -100,25 +100,27 @@ func (b *Experts) Forward(p *Pass, x *Tensor) *Tensor {
 
 // ForwardSave implements [Layer].
 func (b *Experts) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
-	if p.refuses(b, x) {
-		return &Tensor{}, &expertsSaved{}
-	}
-	s := newSaved[expertsSaved](p)
-	s.y, s.norm = p.Get(b.dim()), b.Norm.NewStats(p, 1)
-	s.logits = b.forward(p, s.norm, s.y, x)
+	s := b.save(p, x, b.forward)
 	return s.y, s
 }
 
 // Resave implements [Resaver]. It computes only the norm and the router's logits.
 func (b *Experts) Resave(p *Pass, x *Tensor) Saved {
+	return b.save(p, x, func(p *Pass, s Stats, _, x *Tensor) *Tensor {
+		h := p.Get(b.dim())
+		defer p.Put(h)
+		return b.logits(p, s, h, x)
+	})
+}
+
+// save returns the saved set, with the router's logits that compute returns.
+func (b *Experts) save(p *Pass, x *Tensor, compute func(p *Pass, s Stats, y, x *Tensor) *Tensor) *expertsSaved {
 	if p.refuses(b, x) {
-		return &expertsSaved{}
+		return &expertsSaved{blockSaved: blockSaved{y: &Tensor{}}}
 	}
 	s := newSaved[expertsSaved](p)
 	s.y, s.norm = p.Get(b.dim()), b.Norm.NewStats(p, 1)
-	h := p.Get(b.dim())
-	s.logits = b.logits(p, s.norm, h, x)
-	p.Put(h)
+	s.logits = compute(p, s.norm, s.y, x)
 	return s
 }
 

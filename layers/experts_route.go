@@ -1,6 +1,8 @@
 package layers
 
 import (
+	"slices"
+
 	"github.com/snug-ml/snug/fused"
 )
 
@@ -23,15 +25,9 @@ type routed struct {
 func (r *routed) grow(rows int, c fused.Router) {
 	n := rows * c.Chosen
 	for _, list := range [...]*[]int32{&r.chosen, &r.pairs, &r.rows} {
-		if cap(*list) < n {
-			*list = make([]int32, n)
-		}
-		*list = (*list)[:n]
+		*list = slices.Grow((*list)[:0], n)[:n]
 	}
-	if cap(r.starts) <= c.Experts {
-		r.starts = make([]int32, c.Experts+1)
-	}
-	r.starts = r.starts[:c.Experts+1]
+	r.starts = slices.Grow(r.starts[:0], c.Experts+1)[:c.Experts+1]
 }
 
 // group makes the rows of an expert the current group, and reports whether the expert has rows.

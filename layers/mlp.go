@@ -103,51 +103,42 @@ func (b *MLP) forward(p *Pass, y, x *Tensor) *Tensor {
 
 // Resave implements [Resaver]. It leaves out the activation and the last product, unless its norm needs them. With tiles
 // it leaves out all.
-func (b *MLP) Resave(p *Pass, x *Tensor) Saved {
+func (b *MLP) Resave(p *Pass, x *Tensor) Saved { return b.kept(p, x, false) }
+
+// ForwardSave implements [Layer].
+func (b *MLP) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
+	s := b.kept(p, x, true)
+	return s.y, s
+}
+
+// kept returns the saved set, whose output has its values if whole says so.
+func (b *MLP) kept(p *Pass, x *Tensor, whole bool) *mlpSaved {
 	if p.refuses(b, x) {
-		return &mlpSaved{}
+		return &mlpSaved{blockSaved: blockSaved{y: &Tensor{}}}
 	}
 	s := newSaved[mlpSaved](p)
 	s.y = p.Get(b.Down[0].Out)
 	switch {
-	case p.tiled():
-	case b.Post.Weight == nil:
-		b.save(p, s, x)
-	default:
-		b.saveAll(p, s, s.y, x)
+	case !p.tiled():
+		b.save(p, s, x, whole)
+	case whole:
+		b.forwardTiles(p, s.y, x)
 	}
 	return s
 }
 
-// save computes everything except the output.
-func (b *MLP) save(p *Pass, s *mlpSaved, x *Tensor) {
+// save computes the saved set, and the output if whole says so, or the norm after it needs it.
+func (b *MLP) save(p *Pass, s *mlpSaved, x *Tensor, whole bool) {
 	s.norm = b.Norm.NewStats(p, 1)
 	s.keepPost(p, b.Post, b.Down[0].Out)
 	s.gate, s.up = b.project(p, s.norm, x)
-}
-
-// saveAll also computes the output y.
-func (b *MLP) saveAll(p *Pass, s *mlpSaved, y, x *Tensor) {
-	b.save(p, s, x)
+	if !whole && b.Post.Weight == nil {
+		return
+	}
 	act := p.Get(b.Down[0].In)
 	b.Activation.compute(p, act, s.gate, s.up, b.Bias)
-	leave(p, y, x, act, &b.Down[0], b.Post, &s.blockSaved)
+	leave(p, s.y, x, act, &b.Down[0], b.Post, &s.blockSaved)
 	p.Put(act)
-}
-
-// ForwardSave implements [Layer].
-func (b *MLP) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
-	if p.refuses(b, x) {
-		return &Tensor{}, &mlpSaved{}
-	}
-	s := newSaved[mlpSaved](p)
-	s.y = p.Get(b.Down[0].Out)
-	if p.tiled() {
-		b.forwardTiles(p, s.y, x)
-	} else {
-		b.saveAll(p, s, s.y, x)
-	}
-	return s.y, s
 }
 
 // forwardTiles computes y tile by tile.
@@ -167,13 +158,12 @@ func (b *MLP) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor {
 	p.eachTile(func() {
 		x, d := p.rowsOf(&p.tile.x, x), p.rowsOf(&p.tile.d, dy)
 		s := newSaved[mlpSaved](p)
-		if b.Post.Weight == nil {
-			b.save(p, s, x)
-		} else {
-			y := p.Get(b.Down[0].Out)
-			b.saveAll(p, s, y, x)
-			p.Put(y)
+		if b.Post.Weight != nil {
+			s.y = p.Get(b.Down[0].Out)
 		}
+		b.save(p, s, x, false)
+		p.Put(s.y)
+		s.y = nil
 		b.backward(p, x, s, d)
 		p.ReleaseSaved(s)
 	})

@@ -10,7 +10,6 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
-	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/remat"
@@ -235,14 +234,7 @@ func (p *Pass) GrowOnes(n int) error {
 	if err := cmp.Or(p.ones.grow(n), p.plusOne.grow(n)); err != nil {
 		return err
 	}
-	low, _, err := snug.MakeView(snug.CPU(), p.DType, n)
-	if err != nil {
-		return err
-	}
-	if err := amp.Cast(low, slices.Repeat([]float32{1}, n)); err != nil {
-		return err
-	}
-	return snug.Copy(p.ones.v, low)
+	return p.set(p.ones.v, slices.Repeat([]float32{1}, n))
 }
 
 // GrowSinks makes room for the sinks of attention with so many heads.
