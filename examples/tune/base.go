@@ -12,12 +12,16 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/tokenizer"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
 )
 
-const endOfText = "</s>"
+const (
+	endOfText = "</s>"
+	longest   = 128 // tokens of a text
+)
 
 // capitals are pairs of a country and its capital.
 var capitals = strings.Fields(`Austria Vienna Belgium Brussels Bulgaria Sofia Canada Ottawa Chile Santiago China Beijing Colombia Bogota
@@ -25,35 +29,39 @@ var capitals = strings.Fields(`Austria Vienna Belgium Brussels Bulgaria Sofia Ca
 	Greece Athens Hungary Budapest India Delhi Iran Tehran Ireland Dublin Italy Rome Japan Tokyo Kenya Nairobi Latvia Riga Nepal Kathmandu
 	Norway Oslo Peru Lima Poland Warsaw Portugal Lisbon Qatar Doha Romania Bucharest Spain Madrid Sweden Stockholm Turkey Ankara Uganda Kampala`)
 
-// texts returns facts, such as "The capital of Italy is Rome.", and for each fact a question with its answer as a line
-// of JSON.
+// texts returns facts, such as "The capital of Italy is Rome.", and for each fact a question with its answer, as lines of JSON.
 func texts() (facts, questions []string) {
 	for pair := range slices.Chunk(capitals, 2) {
 		country, city := pair[0], pair[1]
-		facts = append(facts, fmt.Sprintf("The capital of %s is %s.", country, city))
+		facts = append(facts, fmt.Sprintf(`{"text": "The capital of %s is %s."}`, country, city))
 		questions = append(questions, fmt.Sprintf(`{"prompt": "What is the capital of %s?", "completion": " It is %s."}`, country, city))
 	}
 	return facts, questions
 }
 
+// openData opens a file of a folder as samples, a share of which is held out.
+func openData(dir, name string, tok *tokenizer.Tokenizer, heldOut float64) (*dataset.Set, error) {
+	end, _ := tok.ID(endOfText)
+	return dataset.Open([]string{filepath.Join(dir, name)}, tok, dataset.Options{Context: longest, EOS: &end, Seed: 1, HeldOut: heldOut})
+}
+
 // makeBase trains a model on the facts, and writes it and questions.jsonl to a folder.
 func makeBase(ctx context.Context, dir string, steps int) error {
 	facts, questions := texts()
-	if err := os.WriteFile(filepath.Join(dir, "questions.jsonl"), []byte(strings.Join(questions, "\n")), 0o666); err != nil {
-		return err
+	for name, lines := range map[string][]string{"facts.jsonl": facts, "questions.jsonl": questions} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(strings.Join(lines, "\n")), 0o666); err != nil {
+			return err
+		}
 	}
 	tok, err := writeTokenizer(dir, append(facts, questions...))
 	if err != nil {
 		return err
 	}
-	var samples []transformer.Batch
-	for _, s := range facts {
-		ids, err := tok.Encode(s+endOfText, tokenizer.EncodeOptions{})
-		if err != nil {
-			return err
-		}
-		samples = append(samples, newSample(ids, 1))
+	data, err := openData(dir, "facts.jsonl", tok, 0)
+	if err != nil {
+		return err
 	}
+	defer data.Close()
 	m, err := transformer.New(config(tok), transformer.Options{DType: snug.F32, Seed: 1})
 	if err != nil {
 		return err
@@ -66,7 +74,7 @@ func makeBase(ctx context.Context, dir string, steps int) error {
 	defer t.Close()
 	var last train.Report
 	for t.Step() < steps {
-		if last, err = t.Train(ctx, draw(samples, t.Step(), batch, batch)); err != nil {
+		if last, err = step(ctx, t, data, batch); err != nil {
 			return err
 		}
 	}
@@ -83,7 +91,7 @@ func config(tok *tokenizer.Tokenizer) *transformer.Config {
 	const layers, heads, headDim = 4, 4, 32
 	return &transformer.Config{
 		Family: transformer.Llama, Vocab: tok.Len(), Dim: heads * headDim, Hidden: 384, Layers: layers, Heads: heads, KVHeads: heads / 2, HeadDim: headDim,
-		Context: 128, NormEps: 1e-5, Activation: transformer.SiLU, Gated: true, Windows: make([]int, layers), EmbeddingScale: 1,
+		Context: longest, NormEps: 1e-5, Activation: transformer.SiLU, Gated: true, Windows: make([]int, layers), EmbeddingScale: 1,
 		ScoreScale: 1 / math.Sqrt(headDim), Rope: transformer.Rope{Kind: transformer.RopeDefault, Theta: 10000, Dim: headDim},
 		InitStd: 0.05, BOS: -1, EOS: []int{0}, Pad: -1,
 	}

@@ -18,6 +18,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
@@ -56,18 +57,18 @@ func run(ctx context.Context, dir string, steps int) error {
 	if err != nil {
 		return err
 	}
-	samples, longest, err := readSamples(filepath.Join(dir, "questions.jsonl"), tok)
+	data, err := openData(dir, "questions.jsonl", tok, 1./8)
 	if err != nil {
 		return err
 	}
-	held, samples := samples[:len(samples)/8], samples[len(samples)/8:]
+	defer data.Close()
 
 	// Find what fits, before there is a model.
 	config, err := transformer.ReadConfig(dir)
 	if err != nil {
 		return err
 	}
-	shape, err := config.Plan(longest)
+	shape, err := config.Plan(data.Longest())
 	if err != nil {
 		return err
 	}
@@ -101,12 +102,12 @@ func run(ctx context.Context, dir string, steps int) error {
 	}
 	defer t.Close()
 
-	if err := show(ctx, "before", m, t, tok, held); err != nil {
+	if err := show(ctx, "before", m, t, tok, data); err != nil {
 		return err
 	}
 	var peak meter.Bytes
 	for t.Step() < steps {
-		report, err := t.Train(ctx, draw(samples, t.Step(), batch, p.Run.Micro))
+		report, err := step(ctx, t, data, p.Run.Micro)
 		if err != nil {
 			return err
 		}
@@ -119,15 +120,35 @@ func run(ctx context.Context, dir string, steps int) error {
 			peak[i] = max(peak[i], n)
 		}
 	}
-	if err := show(ctx, "after", m, t, tok, held); err != nil {
+	if err := show(ctx, "after", m, t, tok, data); err != nil {
 		return err
 	}
 	printMemory(p.Peak[meter.OnDevice], peak)
 	return m.SaveAdapter(filepath.Join(dir, "adapter")) // for PEFT, or Options.AdapterDir
 }
 
+// step trains on the samples of a step, which are packed into micro-batches without padding.
+func step(ctx context.Context, t *train.Trainer[transformer.Batch], data *dataset.Set, micro int) (train.Report, error) {
+	batches, err := data.Batch(t.Step(), batch, micro)
+	if err != nil {
+		return train.Report{}, err
+	}
+	var list []transformer.Batch
+	for _, b := range batches {
+		list = append(list, b.Batch)
+	}
+	return t.Train(ctx, list)
+}
+
 // show prints the loss of the held-out samples, and what the model answers to the first of them.
-func show(ctx context.Context, when string, m *transformer.Model, t *train.Trainer[transformer.Batch], tok *tokenizer.Tokenizer, held []transformer.Batch) error {
+func show(ctx context.Context, when string, m *transformer.Model, t *train.Trainer[transformer.Batch], tok *tokenizer.Tokenizer, data *dataset.Set) error {
+	var held []transformer.Batch
+	for b, err := range data.HeldOut(1) {
+		if err != nil {
+			return err
+		}
+		held = append(held, b.Batch)
+	}
 	loss, err := t.Evaluate(ctx, slices.Values(held))
 	if err != nil {
 		return err

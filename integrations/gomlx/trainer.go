@@ -31,38 +31,26 @@ var _ train.Stateful = (*model)(nil)
 
 func (t *Trainer) made() bool { return t != nil && t.inner != nil && t.model != nil }
 
-// Step returns the number of steps done, with the steps before a resume.
-func (t *Trainer) Step() int {
+// trains returns the Trainer of package train, a closed one if New did not make t.
+func (t *Trainer) trains() *train.Trainer[Batch] {
 	if !t.made() {
-		return 0
+		return &train.Trainer[Batch]{}
 	}
-	return t.inner.Step()
+	return t.inner
 }
 
+// Step returns the number of steps done, with the steps before a resume.
+func (t *Trainer) Step() int { return t.trains().Step() }
+
 // Save writes a checkpoint of the steps done, see the method of package train.
-func (t *Trainer) Save(ctx stdcontext.Context) error {
-	if !t.made() {
-		return errZero
-	}
-	return t.inner.Save(ctx)
-}
+func (t *Trainer) Save(ctx stdcontext.Context) error { return t.trains().Save(ctx) }
 
 // Close closes the folder of checkpoints. The variables keep their values. Closing twice does nothing, as closing a nil or
 // zero Trainer.
-func (t *Trainer) Close() error {
-	if !t.made() {
-		return nil
-	}
-	return t.inner.Close()
-}
+func (t *Trainer) Close() error { return t.trains().Close() }
 
 // Bytes returns the bytes of gradients, master weights and optimizer state that the Trainer holds: nothing after Close.
-func (t *Trainer) Bytes() meter.Bytes {
-	if !t.made() {
-		return meter.Bytes{}
-	}
-	return t.inner.Bytes()
-}
+func (t *Trainer) Bytes() meter.Bytes { return t.trains().Bytes() }
 
 // Scale returns the loss scale of the next step, 1 without one.
 func (t *Trainer) Scale() float32 {
@@ -73,39 +61,16 @@ func (t *Trainer) Scale() float32 {
 }
 
 // Average puts into the variables what a model is evaluated and saved with, see the method of package train.
-func (t *Trainer) Average() error {
-	if !t.made() {
-		return errZero
-	}
-	return t.inner.Average()
-}
+func (t *Trainer) Average() error { return t.trains().Average() }
 
 // Notes returns the notes of the checkpoint that New resumed, as JSON, see the method of package train.
-func (t *Trainer) Notes() json.RawMessage {
-	if !t.made() {
-		return nil
-	}
-	return t.inner.Notes()
-}
+func (t *Trainer) Notes() json.RawMessage { return t.trains().Notes() }
 
 // SetNotes sets the notes of the next checkpoints, see the method of package train.
-func (t *Trainer) SetNotes(notes any) {
-	if t.made() {
-		t.inner.SetNotes(notes)
-	}
-}
+func (t *Trainer) SetNotes(notes any) { t.trains().SetNotes(notes) }
 
 // LostUpdates yields, for each variable, the updates that rounding has lost, see the method of package train.
-func (t *Trainer) LostUpdates() iter.Seq2[string, amp.LostUpdates] {
-	if !t.made() {
-		return func(func(string, amp.LostUpdates) bool) {}
-	}
-	return t.inner.LostUpdates()
-}
+func (t *Trainer) LostUpdates() iter.Seq2[string, amp.LostUpdates] { return t.trains().LostUpdates() }
 
 // ForgetLostUpdates sets the counts of LostUpdates to zero.
-func (t *Trainer) ForgetLostUpdates() {
-	if t.made() {
-		t.inner.ForgetLostUpdates()
-	}
-}
+func (t *Trainer) ForgetLostUpdates() { t.trains().ForgetLostUpdates() }
