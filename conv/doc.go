@@ -10,6 +10,9 @@
 // elements. Groups as many as channels make a depthwise convolution, Transposed the adjoint, which decoders
 // upsample with. Weights lie as in PyTorch, so published ones need no change.
 //
+// [MaxPool] and [AvgPool] take the largest elements and the means of windows, which may be [PoolShape.Adaptive];
+// [Resize] interpolates as PyTorch does. Each has its gradient.
+//
 // As in all of deep learning the kernel is not mirrored: with x 0 outside of its size,
 //
 //	y[b, o, p] = bias[o] + Σ over c, t of w[o, c, t] · x[b, c, p·stride + t·dilation − padBefore]
