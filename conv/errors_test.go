@@ -41,10 +41,10 @@ func TestShapeRefused(t *testing.T) {
 		"negative padding after": {func(s *Shape) { s.PadAfter[1] = -1 }, snug.ErrShape},
 		"kernel beyond x":        {func(s *Shape) { s.Kernel[0] = 5 }, snug.ErrShape},
 		"dilation beyond x":      {func(s *Shape) { s.Dilation[0] = 2 }, snug.ErrShape},
-		"far dilation":           {func(s *Shape) { s.Dilation[0], s.Kernel[0] = 1<<30, 1<<30 }, snug.ErrShape},
+		"far dilation":           {func(s *Shape) { s.Dilation[0], s.Kernel[0] = 1<<28, 1<<28 }, snug.ErrShape},
 		"all cut":                {func(s *Shape) { s.Transposed, s.PadAfter[0] = true, 6 }, snug.ErrShape},
 		"too many elements": {func(s *Shape) {
-			s.Batch, s.In, s.Size = 1<<30, 1<<30, [3]int{1 << 30, 1 << 30}
+			s.Batch, s.In, s.Size = 1<<28, 1<<28, [3]int{1 << 28, 1 << 28}
 		}, snug.ErrShape},
 		"output padding":           {func(s *Shape) { s.OutputPadding[0] = 1 }, snug.ErrConfig},
 		"output padding of stride": {func(s *Shape) { s.Transposed, s.Stride[0], s.OutputPadding[0] = true, 2, 2 }, snug.ErrConfig},

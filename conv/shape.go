@@ -30,7 +30,7 @@ func (l Layout) String() string {
 
 // Shape says what a convolution is. Of the arrays the first Dims elements count, the outermost dimension first:
 // depth, height, width for Dims 3; the others are 0. Batch may be 0; In, Out, Size and Kernel are at least 1. Other
-// fields of 0 mean PyTorch's defaults. No number is above 2^30.
+// fields of 0 mean PyTorch's defaults. No number is above 2^28.
 type Shape struct {
 	Batch   int
 	In, Out int // channels of x and of y
@@ -56,7 +56,7 @@ type Shape struct {
 }
 
 // maxField is the most that a field may be, so that sizes do not overflow 64 bits.
-const maxField = 1 << 30
+const maxField = 1 << 28
 
 // or1 returns a field with its default.
 func or1(n int) int { return max(n, 1) }
@@ -152,7 +152,7 @@ func (s *Shape) checkDim(i int) error {
 			return fmt.Errorf("%s[%d] is %d, want 0 for Dims %d: %w", f.name, i, f.value, s.Dims, snug.ErrShape)
 		}
 		if f.value < f.least || f.value > maxField {
-			return fmt.Errorf("%s[%d] is %d, want %d to 2^30: %w", f.name, i, f.value, f.least, snug.ErrShape)
+			return fmt.Errorf("%s[%d] is %d, want %d to 2^28: %w", f.name, i, f.value, f.least, snug.ErrShape)
 		}
 	}
 	if i >= s.Dims {
@@ -162,7 +162,7 @@ func (s *Shape) checkDim(i int) error {
 		return fmt.Errorf("OutputPadding[%d] is %d, want 0, or of a transposed convolution less than the stride or the dilation: %w", i, o, snug.ErrConfig)
 	}
 	if n := s.outDim(i); n < 1 || n > maxField {
-		return fmt.Errorf("y's size [%d] would be %d, want 1 to 2^30: %w", i, n, snug.ErrShape)
+		return fmt.Errorf("y's size [%d] would be %d, want 1 to 2^28: %w", i, n, snug.ErrShape)
 	}
 	return nil
 }
@@ -170,7 +170,7 @@ func (s *Shape) checkDim(i int) error {
 // inRange checks a field that is one number.
 func inRange(name string, value, least int) error {
 	if value < least || value > maxField {
-		return fmt.Errorf("%s is %d, want %d to 2^30: %w", name, value, least, snug.ErrShape)
+		return fmt.Errorf("%s is %d, want %d to 2^28: %w", name, value, least, snug.ErrShape)
 	}
 	return nil
 }

@@ -1,0 +1,113 @@
+package conv
+
+import (
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/gemm"
+)
+
+// columns computes a tile whose columns are positions: C[m1-m0][n1-n0] = A·B.
+func (t *tile) columns() {
+	c, strideC := t.c, t.n1-t.n0
+	alpha, beta := t.into.Alpha, float32(0)
+	if !t.staged {
+		r := newRuns(&t.phase, t.n0, t.n1)
+		r.next()
+		c, strideC = t.dst.Float32s()[t.image(r.image, t.m0, t.results, t.dstSize)+r.place():], t.dstSize
+		beta = t.into.Beta
+	}
+	parts, channels, taps := t.blocks()
+	for i := range parts {
+		b := t.block(i, parts, channels, taps)
+		depth := b.depth()
+		if depth == 0 {
+			t.scale(c, strideC, beta)
+			continue
+		}
+		t.packColumns(&b)
+		strip := t.kern.StripRows()
+		for m := t.m0; m < t.m1; m += strip {
+			rows := min(strip, t.m1-m)
+			a := t.packStrip(&b, m, rows)
+			t.kern.MulRows(rows, t.n1-t.n0, depth, alpha, a, t.b, beta, c[(m-t.m0)*strideC:], strideC)
+		}
+		beta = 1
+	}
+	if !t.staged {
+		return
+	}
+	for r := newRuns(&t.phase, t.n0, t.n1); r.next(); {
+		at := t.image(r.image, t.m0, t.results, t.dstSize) + r.place()
+		for m := range t.m1 - t.m0 {
+			t.put(at+m*t.dstSize, t.phase.axes[2].outStep, c[m*strideC+r.col:][:r.len])
+		}
+	}
+}
+
+// scale is all that a product of depth 0 does.
+func (t *tile) scale(c []float32, strideC int, beta float32) {
+	for m := range t.m1 - t.m0 {
+		row := c[m*strideC:][:t.n1-t.n0]
+		if beta == 0 {
+			clear(row)
+			continue
+		}
+		for j := range row {
+			row[j] *= beta
+		}
+	}
+}
+
+// packColumns packs B: rows for each channel and tap of the block, in panels of NR positions.
+func (t *tile) packColumns(b *block) {
+	depth, nr := b.depth(), t.kern.NR
+	for r := newRuns(&t.phase, t.n0, t.n1); r.next(); {
+		r.cutAt(nr)
+		t.packRun(b, &r, t.b[r.col/nr*nr*depth+r.col%nr:])
+	}
+	if !b.ones {
+		return
+	}
+	for q := range cpu.Chunks(t.n1-t.n0, nr) {
+		row := t.b[(q*depth+depth-1)*nr:][:nr]
+		for j := range row {
+			row[j] = 1
+		}
+	}
+}
+
+// packRun packs the elements of a run, whose first is at panel[0].
+func (t *tile) packRun(b *block, r *runs, panel []float32) {
+	nr, taps, channels := t.kern.NR, b.t1-b.t0, b.c1-b.c0
+	from := t.image(r.image, b.c0, t.channels, t.srcSize)
+	for tap := range taps {
+		dst, s := panel[tap*nr:], r.span(b.t0+tap)
+		zero(dst, channels, s.lo, taps*nr)
+		if s.lo < s.hi {
+			t.copy(dst[s.lo:], t.src, from+s.at, channels, s.hi-s.lo, t.srcSize, taps*nr, t.phase.axes[2].step)
+		}
+		if s.hi < r.len {
+			zero(dst[s.hi:], channels, r.len-s.hi, taps*nr)
+		}
+	}
+}
+
+// zero clears n floats of rows, stride apart.
+func zero(x []float32, rows, n, stride int) {
+	if n == 0 {
+		return
+	}
+	for i := range rows {
+		clear(x[i*stride:][:n])
+	}
+}
+
+// packStrip packs rows of A, channels of the result from m on, in panels.
+func (t *tile) packStrip(b *block, m, rows int) gemm.Rows {
+	pitch, depth := t.kern.Pitch(), b.depth()
+	a := gemm.Rows{X: t.a, Row: 1, Col: pitch, Panel: pitch * depth}
+	for i := range t.kern.Panels(rows) {
+		lo, hi := t.kern.PanelOf(rows, i)
+		t.packWeights(b, t.a[i*a.Panel:], m+lo, hi-lo, pitch, false)
+	}
+	return a
+}

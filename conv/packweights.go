@@ -1,0 +1,80 @@
+package conv
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/half"
+)
+
+// packWeights packs the weights of lines channels of the result, from m on, side by side: a row for each channel of
+// the block and each of its taps, pitch apart, channel after channel or, with tapsFirst, tap after tap. The bias
+// follows where the block has ones.
+func (t *tile) packWeights(b *block, dst []float32, m, lines, pitch int, tapsFirst bool) {
+	taps, all := b.t1-b.t0, volume(t.kernel)
+	channels := b.c1 - b.c0
+	switch {
+	case channels == 0:
+	case channels*all > tmpRows:
+		t.packEach(b, dst, m, lines, pitch)
+	case taps == all && (!tapsFirst || channels == 1 || taps == 1):
+		t.packAll(b, dst, m, lines, pitch)
+	default:
+		t.packAll(b, t.tmp, m, lines, pitch)
+		for tap := range taps {
+			k := t.phase.kernelTap(b.t0+tap, t.kernel)
+			for c := range channels {
+				row := c*taps + tap
+				if tapsFirst {
+					row = tap*channels + c
+				}
+				copy(dst[row*pitch:][:pitch], t.tmp[(c*all+k)*pitch:])
+			}
+		}
+	}
+	if b.ones {
+		half.Load(dst[b.products()*pitch:][:lines], t.bias, t.group*t.results+m)
+	}
+}
+
+// weight returns the element of w for channel m of the result, channel c of the source and the first tap.
+func (t *tile) weight(m, c int) int {
+	return t.group*t.cout*t.cin*volume(t.kernel) + m*t.weightRow + c*t.weightC
+}
+
+// packAll packs the weights of all taps of the kernel, channel after channel.
+func (t *tile) packAll(b *block, dst []float32, m, lines, pitch int) {
+	all := volume(t.kernel)
+	depth, each := (b.c1-b.c0)*all, b.c1-b.c0
+	if !t.adjoint {
+		each = 1 // the weights of all channels lie side by side
+	} else {
+		depth = all
+	}
+	for c := range each {
+		at := t.weight(m, b.c0+c)
+		if t.w.DType() == snug.F32 {
+			t.kern.PackLines(dst[c*all*pitch:], t.w.Float32s()[at:], lines, depth, t.weightRow, pitch)
+			continue
+		}
+		stride := depth + rowGap
+		if t.adjoint {
+			stride = depth
+			half.Load(t.lines[:lines*depth], t.w, at)
+		} else {
+			for i := range lines {
+				half.Load(t.lines[i*stride:][:depth], t.w, at+i*t.weightRow)
+			}
+		}
+		t.kern.PackLines(dst[c*all*pitch:], t.lines, lines, depth, stride, pitch)
+	}
+}
+
+// packEach packs weights one by one, of a block of few channels, of a kernel of many taps.
+func (t *tile) packEach(b *block, dst []float32, m, lines, pitch int) {
+	for tap := b.t0; tap < b.t1; tap++ {
+		k := t.phase.kernelTap(tap, t.kernel)
+		row := dst[(tap-b.t0)*pitch:]
+		for i := range lines {
+			half.Load(row[i:i+1], t.w, t.weight(m+i, b.c0)+k)
+		}
+	}
+}

@@ -1,0 +1,341 @@
+package conv
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/gemm"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/patch"
+	"github.com/snug-ml/snug/internal/rowwise"
+)
+
+// The gradient of the weights is a product over positions: its rows are channels of x and taps, its columns channels of
+// y, so that neither operand is transposed but for dy, of which there is less than of patches.
+//
+//	for parts of the channels of x, and of y            weightProduct.item
+//	  for parts of KC of the positions of all images    weightProduct.item
+//	    pack B[KC][NC] from dy                          weightProduct.packY
+//	    for strips of channels of x × taps              weightProduct.item
+//	      pack A[strip][KC] from x                      weightProduct.packX
+//	      C[strip][NC] += A·B                           gemm.Kernel.MulRows
+
+const (
+	stripsOfItem  = 4    // the most strips of an item: their rows by nc columns are scratch
+	weightItems   = 8    // below it, positions are cut too
+	leastPosition = 2048 // positions of such a part
+)
+
+// weightProduct is a gradient of weights that is under way.
+type weightProduct struct {
+	problem
+	dw, x, dy, ws snug.View
+	into          snug.Into
+	kern          *gemm.Kernel
+	copy          patch.Copy
+	phase         phase
+	weightCuts
+}
+
+// weightCuts say how the product is cut. They depend on the shape and on the micro-kernel.
+type weightCuts struct {
+	stripChannels, stripTaps int // of a strip
+	tapParts                 int // strips of a channel, if it has several
+	strips                   int
+	stripsOfItem             int
+	partsM, partsN           int // parts of the strips, and of the channels of y
+	itemN                    int // channels of y of an item
+	parts                    int // of the positions
+}
+
+func (p *problem) cutWeights(kern *gemm.Kernel) (c weightCuts) {
+	taps, most := volume(p.kernel), min(kern.StripRows(), mcStaged/stripsOfItem)
+	c.tapParts, c.stripTaps = 1, taps
+	if c.stripChannels = min(most/taps, p.cin); c.stripChannels == 0 {
+		c.stripChannels, c.tapParts = 1, cpu.Chunks(taps, most)
+		c.stripTaps = cpu.Chunks(taps, c.tapParts)
+		c.tapParts = cpu.Chunks(taps, c.stripTaps)
+	}
+	c.strips = cpu.Chunks(p.cin, c.stripChannels) * c.tapParts
+	c.partsM, c.partsN = cpu.Chunks(c.strips, stripsOfItem), cpu.Chunks(p.cout, nc)
+	n := p.batch * volume(p.out)
+	for p.groups*c.partsM*c.partsN < weightItems && c.partsM < c.strips && n >= leastPosition {
+		c.partsM++
+	}
+	c.stripsOfItem = cpu.Chunks(c.strips, c.partsM)
+	c.partsM = cpu.Chunks(c.strips, c.stripsOfItem)
+	c.itemN = min(cpu.Chunks(cpu.Chunks(p.cout, c.partsN), kern.NR)*kern.NR, nc)
+	c.partsN = cpu.Chunks(p.cout, c.itemN)
+	c.parts = max(1, min(weightItems/(p.groups*c.partsM*c.partsN), n/leastPosition))
+	return c
+}
+
+// workspaceLen depends on the micro-kernel of the machine, not on the number of its cores.
+func (s *Shape) workspaceLen() int {
+	p := newProblem(s)
+	if parts := p.cutWeights(gemm.Registry.Best()).parts; parts > 1 {
+		return parts * s.wLen()
+	}
+	return 0
+}
+
+// WorkspaceLen returns the workspace of [BackwardWeight] in float32 elements: none, or where w is small and x large,
+// up to 8 times the length of w, for sums of parts of the positions; 0 if [Shape.Check] reports an error.
+func (s Shape) WorkspaceLen() int { return s.checked((*Shape).workspaceLen) }
+
+var weightProducts = cpu.NewTask(func(p *weightProduct, item int) { p.item(item) })
+
+// weights computes the gradient of w.
+func (p *problem) weights(dw, x, dy snug.View, into snug.Into, ws snug.View) {
+	g := weightProduct{problem: *p, dw: dw, x: x, dy: dy, ws: ws, into: into, kern: gemm.Registry.Best(), copy: *patch.Registry.Best()}
+	for d := range 3 {
+		g.phase.axes[d] = p.gatherAxis(d)
+	}
+	g.weightCuts = p.cutWeights(g.kern)
+	weightProducts.Run(g.parts*p.groups*g.partsM*g.partsN, g)
+	if g.parts > 1 {
+		sumParts.Run(cpu.Chunks(dw.Len(), sumLen), g)
+	}
+}
+
+// sumLen is how many weights an item of sumParts sums.
+const sumLen = 1 << 14
+
+// sumParts adds the sums of parts of the positions.
+var sumParts = cpu.NewTask(func(g *weightProduct, item int) {
+	n := g.dw.Len()
+	lo, hi := cpu.Chunk(n, sumLen, item)
+	ws, dw := g.ws.Float32s(), g.dw.Float32s()[lo:hi]
+	sum := ws[lo:hi]
+	k := rowwise.Registry.Best()
+	for part := 1; part < g.parts; part++ {
+		k.Axpby(sum, ws[part*n+lo:part*n+hi], 1, 1)
+	}
+	addInto(g.into, dw, sum)
+})
+
+// addInto computes acc = Beta·acc + Alpha·x.
+func addInto(o snug.Into, acc, x []float32) {
+	k := rowwise.Registry.Best()
+	if o.Beta == 0 {
+		k.Scale(acc, x, o.Alpha)
+	} else {
+		k.Axpby(acc, x, o.Alpha, o.Beta)
+	}
+}
+
+// strip returns strip i as a block of channels and taps.
+func (g *weightProduct) strip(i int) block {
+	c0, t0 := i/g.tapParts*g.stripChannels, i%g.tapParts*g.stripTaps
+	return block{c0: c0, c1: min(c0+g.stripChannels, g.cin), t0: t0, t1: min(t0+g.stripTaps, volume(g.kernel))}
+}
+
+func (g *weightProduct) item(item int) {
+	buf := scratch.Get(Scratch / 4)
+	defer scratch.Put(buf)
+	t := weightTile{weightProduct: g, buffers: newBuffers(*buf)}
+	item, t.o0 = item/g.partsN, item%g.partsN*g.itemN
+	t.o1 = min(t.o0+g.itemN, g.cout)
+	first := item % g.partsM * g.stripsOfItem
+	strips := min(g.stripsOfItem, g.strips-first)
+	item /= g.partsM
+	part, group := item/g.groups, item%g.groups
+	t.group = group
+	all := g.batch * volume(g.out)
+	size := cpu.Chunks(all, g.parts)
+	lo, hi := min(part*size, all), min((part+1)*size, all)
+	cols := t.o1 - t.o0
+	beta := float32(0)
+	depth := cpu.Chunks(max(hi-lo, 1), cpu.Chunks(max(hi-lo, 1), kc))
+	for n := lo; n < hi; n += depth {
+		t.n0, t.n1 = n, min(n+depth, hi)
+		t.packY()
+		c := t.c
+		for i := range strips {
+			b := g.strip(first + i)
+			rows := b.products()
+			g.kern.MulRows(rows, cols, t.n1-t.n0, 1, t.packX(&b), t.b, beta, c, cols)
+			c = c[rows*cols:]
+		}
+		beta = 1
+	}
+	if lo == hi {
+		clear(t.c)
+	}
+	c := t.c
+	for i := range strips {
+		b := g.strip(first + i)
+		t.store(&b, c, part)
+		c = c[b.products()*cols:]
+	}
+}
+
+// weightTile is the part of the product that one worker does.
+type weightTile struct {
+	*weightProduct
+	buffers
+	group  int
+	o0, o1 int // channels of y
+	n0, n1 int // positions, of those of all images
+}
+
+// packY packs B: rows of positions, in panels of NR channels of y.
+func (t *weightTile) packY() {
+	nr, depth, size := t.kern.NR, t.n1-t.n0, volume(t.out)
+	stride := t.groups * t.cout
+	if t.last {
+		t.kern.CopyRows(t.b, t.dy, t.n0*stride+t.group*t.cout+t.o0, depth, t.o1-t.o0, stride, nr, nr*depth)
+		return
+	}
+	for q := t.o0; q < t.o1; q += nr {
+		lines := min(nr, t.o1-q)
+		for n := t.n0; n < t.n1; {
+			image, at := n/size, n%size
+			count := min(size-at, t.n1-n)
+			from := (image*stride+t.group*t.cout+q)*size + at
+			dst := t.b[(q-t.o0)*depth+(n-t.n0)*nr:]
+			if t.dy.DType() == snug.F32 {
+				t.kern.PackLines(dst, t.dy.Float32s()[from:], lines, count, size, nr)
+			} else {
+				pitch := count + rowGap
+				t.copy(t.lines, t.dy, from, lines, count, size, pitch, 1)
+				t.kern.PackLines(dst, t.lines, lines, count, pitch, nr)
+			}
+			n += count
+		}
+	}
+}
+
+// packX copies A for a strip: with channels first rows of positions, channel after channel; with channels last columns
+// of positions, tap after tap.
+func (t *weightTile) packX(b *block) gemm.Rows {
+	taps, channels := b.t1-b.t0, b.c1-b.c0
+	all, step := t.groups*t.cin, t.phase.axes[2].step
+	size := volume(t.in)
+	if t.last {
+		pitch := b.products() + rowGap
+		for r := newRuns(&t.phase, t.n0, t.n1); r.next(); {
+			from := r.image*size*all + t.group*t.cin + b.c0
+			for tap := range taps {
+				dst, s := t.a[r.col*pitch+tap*channels:], r.span(b.t0+tap)
+				zero(dst, s.lo, channels, pitch)
+				if s.lo < s.hi {
+					t.copy(dst[s.lo*pitch:], t.x, from+s.at*all, s.hi-s.lo, channels, all*step, pitch, 1)
+				}
+				if s.hi < r.len {
+					zero(dst[s.hi*pitch:], r.len-s.hi, channels, pitch)
+				}
+			}
+		}
+		return gemm.Rows{X: t.a, Row: 1, Col: pitch}
+	}
+	pitch := t.n1 - t.n0 + rowGap
+	for r := newRuns(&t.phase, t.n0, t.n1); r.next(); {
+		from := (r.image*all + t.group*t.cin + b.c0) * size
+		for tap := range taps {
+			dst, s := t.a[tap*pitch+r.col:], r.span(b.t0+tap)
+			zero(dst, channels, s.lo, taps*pitch)
+			if s.lo < s.hi {
+				t.copy(dst[s.lo:], t.x, from+s.at, channels, s.hi-s.lo, size, taps*pitch, step)
+			}
+			if s.hi < r.len {
+				zero(dst[s.hi:], channels, r.len-s.hi, taps*pitch)
+			}
+		}
+	}
+	return gemm.Rows{X: t.a, Row: pitch, Col: 1}
+}
+
+// store brings the sums of a strip to dw, or to the workspace if they are those of a part of the positions.
+func (t *weightTile) store(b *block, c []float32, part int) {
+	all, cols := volume(t.kernel), t.o1-t.o0
+	rows, channels := b.products(), b.c1-b.c0
+	to, into := t.dw.Float32s(), t.into
+	if t.parts > 1 {
+		to, into = t.ws.Float32s()[part*len(to):][:len(to)], snug.Into{Alpha: 1}
+	}
+	for r := 0; r < rows; r += 32 {
+		n := min(32, rows-r)
+		t.transpose(c[r*cols:], n, cols)
+		for o := range cols {
+			at := ((t.group*t.cout+t.o0+o)*t.cin+b.c0)*all + b.t0
+			line := t.tmp[o*32:][:n]
+			if !t.last {
+				addInto(into, to[at+r:][:n], line)
+				continue
+			}
+			for i, x := range line {
+				c, tap := (r+i)%channels, (r+i)/channels
+				w := &to[at+c*all+tap]
+				if into.Beta == 0 {
+					*w = into.Alpha * x
+				} else {
+					*w = float32(into.Beta**w) + float32(into.Alpha*x)
+				}
+			}
+		}
+	}
+}
+
+// transpose sets tmp to the transpose of up to 32 rows of sums, 32 floats apart.
+func (t *weightTile) transpose(c []float32, rows, cols int) {
+	nr := t.kern.NR
+	for r := 0; r < rows; r += nr {
+		t.kern.PackLines(t.tmp[r:], c[r*cols:], min(nr, rows-r), cols, cols, 32)
+	}
+}
+
+// sumChannels computes the gradient of a bias.
+func sumChannels(db, dy snug.View, s *Shape, into snug.Into) {
+	g := biasSum{db, dy, into, s.Batch, s.Out, s.positions(s.outSize()), s.Layout == ChannelsLast}
+	if g.last {
+		biasSums.Run(cpu.Chunks(s.Out, sumChannelsLen), g)
+	} else {
+		biasSums.Run(s.Out, g)
+	}
+}
+
+// sumChannelsLen is how many channels an item sums where they lie side by side, and sumBlock how many elements of a
+// channel are converted together.
+const (
+	sumChannelsLen = 64
+	sumBlock       = 4096
+)
+
+// biasSum is a gradient of a bias that is under way.
+type biasSum struct {
+	db, dy                 snug.View
+	into                   snug.Into
+	batch, channels, count int
+	last                   bool
+}
+
+var biasSums = cpu.NewTask(func(g *biasSum, item int) { g.item(item) })
+
+func (g *biasSum) item(item int) {
+	buf := scratch.Get(Scratch / 4)
+	defer scratch.Put(buf)
+	k := rowwise.Registry.Best()
+	if g.last {
+		lo, hi := cpu.Chunk(g.channels, sumChannelsLen, item)
+		sum, row := (*buf)[:hi-lo], (*buf)[sumChannelsLen:][:hi-lo]
+		clear(sum)
+		for i := range g.batch * g.count {
+			k.Axpby(sum, half.Floats(g.dy, i*g.channels+lo, row), 1, 1)
+		}
+		addInto(g.into, g.db.Float32s()[lo:hi], sum)
+		return
+	}
+	ones, row, sum := (*buf)[:sumBlock], (*buf)[sumBlock:][:sumBlock], (*buf)[2*sumBlock:][:1]
+	for i := range ones {
+		ones[i] = 1
+	}
+	sum[0] = 0
+	for b := range g.batch {
+		from := (b*g.channels + item) * g.count
+		for i := 0; i < g.count; i += sumBlock {
+			n := min(sumBlock, g.count-i)
+			sum[0] += k.Dot(half.Floats(g.dy, from+i, row[:n]), ones[:n])
+		}
+	}
+	addInto(g.into, g.db.Float32s()[item:item+1], sum)
+}

@@ -1,0 +1,44 @@
+// Package patch copies the parts of images that convolutions multiply to where the loops of a matrix product read them.
+package patch
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/half"
+)
+
+// Copy sets row i of dst, cols floats from element i·rowDst on, to the elements of src from at + i·rowSrc on, step
+// apart. It writes nothing else.
+type Copy func(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, step int)
+
+// Registry holds the loops of every tier.
+var Registry cpu.Registry[Copy]
+
+func init() { Registry.Add(cpu.Go, copyRows) }
+
+func copyRows(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, step int) {
+	switch src.DType() {
+	case snug.F32:
+		x := src.Float32s()[at:]
+		if step != 1 {
+			convertRows(dst, x, rows, cols, rowSrc, rowDst, step, func(x float32) float32 { return x })
+			return
+		}
+		for i := range rows {
+			copy(dst[i*rowDst:][:cols], x[i*rowSrc:])
+		}
+	case snug.F16:
+		convertRows(dst, src.Float16s()[at:], rows, cols, rowSrc, rowDst, step, half.F16ToFloat32)
+	case snug.BF16:
+		convertRows(dst, src.BFloat16s()[at:], rows, cols, rowSrc, rowDst, step, snug.BFloat16.Float32)
+	}
+}
+
+func convertRows[T any](dst []float32, src []T, rows, cols, rowSrc, rowDst, step int, convert func(T) float32) {
+	for i := range rows {
+		to, from := dst[i*rowDst:][:cols], src[i*rowSrc:]
+		for j := range to {
+			to[j] = convert(from[j*step])
+		}
+	}
+}

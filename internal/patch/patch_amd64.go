@@ -1,0 +1,60 @@
+//go:build !noasm && gc
+
+package patch
+
+import (
+	"unsafe"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+)
+
+func init() {
+	Registry.Add(cpu.AVX2, loops{rowsF32AVX2, evensF32AVX2, rowsF16AVX2, nil, rowsBF16AVX2, nil}.copy)
+	Registry.Add(cpu.AVX512, loops{rowsF32AVX512, evensF32AVX512, rowsF16AVX512, evensF16AVX512, rowsBF16AVX512, evensBF16AVX512}.copy)
+}
+
+// loop copies rows. Distances are in bytes.
+type loop[T any] = func(dst *float32, src *T, rows, cols, rowSrc, rowDst int)
+
+// loops are those for steps of 1 and of 2, by the type of their source; nil: the loop in Go.
+type loops struct {
+	f32, f32Evens   loop[float32]
+	f16, f16Evens   loop[uint16]
+	bf16, bf16Evens loop[uint16]
+}
+
+func (l loops) copy(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, step int) {
+	if rows == 0 || cols == 0 {
+		return
+	}
+	switch src.DType() {
+	case snug.F32:
+		if f := pick(l.f32, l.f32Evens, step); f != nil {
+			f(&dst[0], &src.Float32s()[at], rows, cols, 4*rowSrc, 4*rowDst)
+			return
+		}
+	case snug.F16:
+		if f := pick(l.f16, l.f16Evens, step); f != nil {
+			f(&dst[0], (*uint16)(unsafe.Pointer(&src.Float16s()[at])), rows, cols, 2*rowSrc, 4*rowDst)
+			return
+		}
+	case snug.BF16:
+		if f := pick(l.bf16, l.bf16Evens, step); f != nil {
+			f(&dst[0], (*uint16)(unsafe.Pointer(&src.BFloat16s()[at])), rows, cols, 2*rowSrc, 4*rowDst)
+			return
+		}
+	}
+	copyRows(dst, src, at, rows, cols, rowSrc, rowDst, step)
+}
+
+// pick returns the loop for a step.
+func pick[T any](rows, evens loop[T], step int) loop[T] {
+	switch step {
+	case 1:
+		return rows
+	case 2:
+		return evens
+	}
+	return nil
+}
