@@ -48,7 +48,7 @@ const (
 // Scratch is the most that each running worker holds, in bytes.
 const Scratch = 4 * (sizeB + sizeA + sizeC + sizeTmp + sizeLines)
 
-var scratch cpu.Scratch
+var tileScratch cpu.Scratch
 
 // buffers are a worker's scratch.
 type buffers struct {
@@ -248,8 +248,8 @@ func (t *tile) block(i, parts, channels, taps int) block {
 }
 
 func (g *correlation) item(item int) {
-	buf := scratch.Get(Scratch / 4)
-	defer scratch.Put(buf)
+	buf := tileScratch.Get(Scratch / 4)
+	defer tileScratch.Put(buf)
 	t := tile{correlation: g, buffers: newBuffers(*buf), phase: g.phase(item / g.itemsOfPhase)}
 	item %= g.itemsOfPhase
 	item, t.m0 = item/g.partsM, item%g.partsM*g.itemM

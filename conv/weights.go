@@ -130,8 +130,8 @@ func (g *weightProduct) strip(i int) block {
 }
 
 func (g *weightProduct) item(item int) {
-	buf := scratch.Get(Scratch / 4)
-	defer scratch.Put(buf)
+	buf := tileScratch.Get(Scratch / 4)
+	defer tileScratch.Put(buf)
 	t := weightTile{weightProduct: g, buffers: newBuffers(*buf)}
 	item, t.o0 = item/g.partsN, item%g.partsN*g.itemN
 	t.o1 = min(t.o0+g.itemN, g.cout)
@@ -312,8 +312,8 @@ type biasSum struct {
 var biasSums = cpu.NewTask(func(g *biasSum, item int) { g.item(item) })
 
 func (g *biasSum) item(item int) {
-	buf := scratch.Get(Scratch / 4)
-	defer scratch.Put(buf)
+	buf := tileScratch.Get(Scratch / 4)
+	defer tileScratch.Put(buf)
 	k := rowwise.Registry.Best()
 	if g.last {
 		lo, hi := cpu.Chunk(g.channels, sumChannelsLen, item)
