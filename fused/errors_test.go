@@ -23,6 +23,7 @@ type call struct {
 	config    CrossEntropy
 	teacher   CrossEntropy
 	gradScale float32
+	act       Activation
 	router    Router
 	experts   []int32
 	perExpert []float32
@@ -34,7 +35,7 @@ const (
 )
 
 var (
-	rowsByCols  = []string{"x", "teacherX", "dx", "dy", "out", "a", "b", "gate", "up", "dgate", "dup", "logits", "dlogits", "y"}
+	rowsByCols  = []string{"x", "teacherX", "dx", "dy", "out", "a", "b", "gate", "up", "dgate", "dup", "logits", "dlogits", "y", "kept"}
 	vocabByCols = []string{"table", "dtable", "w", "dw", "teacherW"}
 	perColumn   = []string{"gamma", "beta", "dgamma", "dbeta", "bias", "dbias"}
 )
@@ -46,6 +47,7 @@ func newCall() *call {
 		ids: []int32{0, 2, 4}, pos: []int32{0, 1, 1},
 		config: CrossEntropy{Vocab: errVocab, Cols: errCols}, teacher: CrossEntropy{Vocab: errVocab, Cols: errCols},
 		rotary: RotaryOptions{Heads: 2, Dim: errCols / 2},
+		act:    SiLU,
 		router: Router{Experts: errCols, Chosen: 2}, experts: []int32{0, 1, 2, 3, 1, 0}, perExpert: make([]float32, errCols),
 	}
 	put := func(n int, names ...string) {
@@ -81,7 +83,9 @@ var functions = map[string]func(c *call) error{
 	"RMSNormBackward": func(c *call) error {
 		return RMSNormBackward(c.v["dx"], c.v["dgamma"], c.v["dy"], c.v["x"], c.v["rstd"], c.v["gamma"], GradsInto{Params: c.into}, c.v["ws"])
 	},
-	"SwiGLU": func(c *call) error { return SwiGLU(c.v["out"], c.v["gate"], c.v["up"]) },
+	"Activate":         func(c *call) error { return Activate(c.v["out"], c.v["x"], c.act) },
+	"ActivateBackward": func(c *call) error { return ActivateBackward(c.v["dx"], c.v["dy"], c.v["kept"], c.act) },
+	"SwiGLU":           func(c *call) error { return SwiGLU(c.v["out"], c.v["gate"], c.v["up"]) },
 	"SwiGLUBackward": func(c *call) error {
 		return SwiGLUBackward(c.v["dgate"], c.v["dup"], c.v["dy"], c.v["gate"], c.v["up"])
 	},
@@ -158,6 +162,8 @@ var operands = map[string]struct{ floats, f32, optional []string }{
 	"LayerNormBackward":     {[]string{"dx", "dy", "x", "gamma"}, []string{"dgamma", "dbeta", "mean", "rstd", "ws"}, nil},
 	"RMSNorm":               {[]string{"out", "x", "gamma"}, []string{"rstd"}, []string{"rstd"}},
 	"RMSNormBackward":       {[]string{"dx", "dy", "x", "gamma"}, []string{"dgamma", "rstd", "ws"}, []string{"dgamma"}},
+	"Activate":              {[]string{"out", "x"}, nil, nil},
+	"ActivateBackward":      {[]string{"dx", "dy", "kept"}, nil, nil},
 	"SwiGLU":                {[]string{"out", "gate", "up"}, nil, nil},
 	"SwiGLUBackward":        {[]string{"dgate", "dup", "dy", "gate", "up"}, nil, nil},
 	"GeGLU":                 {[]string{"out", "gate", "up"}, nil, nil},
@@ -283,6 +289,25 @@ func TestWrongDevices(t *testing.T) {
 	}
 }
 
+// hostOnly are the functions without kernels for other devices.
+var hostOnly = []string{"Activate", "ActivateBackward"}
+
+func TestHostOnly(t *testing.T) {
+	dev := kerneltest.Backends(t)[2].Dev
+	for _, name := range hostOnly {
+		c, on := newCall(), newCall()
+		for operand, v := range c.v {
+			a, err := snug.Make[float32](dev, v.Len())
+			require.NoError(t, err)
+			defer func() { require.NoError(t, a.Close()) }()
+			on.v[operand] = a.View()
+		}
+		err := functions[name](on)
+		require.ErrorIs(t, err, snug.ErrDevice)
+		require.ErrorContains(t, err, "want the CPU")
+	}
+}
+
 func TestWrongConfiguration(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	for _, bad := range []float32{nan, inf, -inf} {
@@ -310,6 +335,13 @@ func TestWrongConfiguration(t *testing.T) {
 				c.into = into
 				requireRefused(t, name, c, snug.ErrConfig)
 			}
+		}
+	}
+	for _, name := range []string{"Activate", "ActivateBackward"} {
+		for _, bad := range []Activation{0, leakyReLU + 1, LeakyReLU(nan), LeakyReLU(inf), ReLU | 1<<32} {
+			c := newCall()
+			c.act = bad
+			requireRefused(t, name, c, snug.ErrConfig, name, "there is no ")
 		}
 	}
 	c := newCall()

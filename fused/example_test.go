@@ -1,11 +1,13 @@
 package fused_test
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/remat/pack"
 )
 
 //check:in tiers race
@@ -49,6 +51,36 @@ func ExampleLayerNormBackward() {
 	// Output:
 	// [5.204 4.592 5.204 4.978 5.028 4.994]
 	// [-0.225 0.537 1.000] [2.000 2.000 1.000]
+}
+
+//check:in tiers race
+func ExampleActivate() {
+	x := []float32{-2, -1, 0, 3, 8}
+	if err := fused.Activate(x, x, fused.ReLU6); err != nil { // in place: backward takes the output
+		fmt.Println(err)
+		return
+	}
+	dy, dx := []float32{1, 1, 1, 1, 1}, make([]float32, 5)
+	if err := fused.ActivateBackward(dx, dy, x, fused.ReLU6); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(x, dx)
+	// Output: [0 0 0 3 6] [0 0 0 1 0]
+}
+
+// Of a ReLU whose output no other layer keeps, one bit an element is enough for the backward pass.
+//
+//check:in tiers race
+func ExampleActivateBackward_bits() {
+	x, dy := []float32{-2, -1, 0, 3, 8}, []float32{1, 2, 3, 4, 5}
+	mask := make([]uint8, pack.BitsLen(len(x)))
+	if err := errors.Join(pack.Signs(mask, x), fused.Activate(x, x, fused.ReLU), pack.ApplyBits(dy, dy, mask, 1)); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(x, dy, len(mask), "byte kept")
+	// Output: [0 0 0 3 8] [0 0 0 4 5] 1 byte kept
 }
 
 //check:in tiers race

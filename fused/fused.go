@@ -1,5 +1,5 @@
-// Package fused computes the layers between the matmuls of a transformer. Each layer is one pass
-// over memory, with a forward and a backward function that keep little between them:
+// Package fused computes the layers between the matmuls of a transformer, and between the convolutions of
+// an image network. Each layer is one pass over memory, with a forward and a backward function that keep little between them:
 //
 //	err := fused.RMSNorm(out, rstd, x, gamma, 1e-6)    // out, x: [rows, cols]; rstd: [rows] of float32
 //	err = fused.RMSNormBackward(dx, dgamma, dy, x, rstd, gamma, fused.GradsInto{}, ws)
@@ -12,6 +12,7 @@
 //	BiasGELUErf    nothing
 //	SwiGLU, GeGLU,
 //	ClampedSwiGLU  nothing more than their inputs gate and up
+//	Activate       nothing more than its input or, of some, its output
 //	Rotary         nothing, not even its input
 //	Dropout        nothing, not even its input: backward redraws the mask
 //	Embedding      nothing; its input is the tokens

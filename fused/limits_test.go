@@ -72,6 +72,9 @@ func (c *call) spoil(t *rapid.T) {
 	if odd("bias of experts") {
 		c.perExpert = rapid.SliceOfN(rapid.Float32(), 0, 5).Draw(t, "bias of experts")
 	}
+	if odd("activation") {
+		c.act = rapid.SampledFrom([]Activation{0, ReLU, Tanh, LeakyReLU(1), LeakyReLU(float32(math.NaN())), leakyReLU + 1}).Draw(t, "activation")
+	}
 	size("Heads", &c.rotary.Heads)
 	size("Dim", &c.rotary.Dim)
 	size("Turned", &c.rotary.Turned)
@@ -163,6 +166,7 @@ func TestZeroValues(t *testing.T) {
 		RMSNorm[snug.View, snug.View], RMSNormBackward[snug.View, snug.View, snug.View], Rotary[snug.View, snug.View], RotaryBackward[snug.View, snug.View],
 		Router{}, Route[snug.View, snug.View], RouteBackward[snug.View, snug.View], AddScores[snug.View, snug.View], AuxLoss, UpdateBias, Group,
 		AddRows[snug.View, snug.View], AddRowsBackward[snug.View, snug.View], ClampedSwiGLU[snug.View], ClampedSwiGLUBackward[snug.View],
+		Activation(0), ReLU, LeakyReLU, Activate[[]float32], Activate[snug.View], ActivateBackward[snug.View],
 		SwiGLU[snug.View], SwiGLUBackward[snug.View], GeGLU[snug.View], GeGLUBackward[snug.View],
 	)
 	c := newCall()

@@ -373,3 +373,23 @@ func TestPrefetch(t *testing.T) {
 		k.Prefetch(make([]byte, 1000))
 	})
 }
+
+// Small results keep their relative accuracy.
+func TestSigmoidError(t *testing.T) {
+	x := float32s(4099, 200)
+	eachTier(t, func(t *testing.T, k tier) {
+		y := make([]float32, len(x))
+		k.Sigmoid(y, x, false)
+		worst := 0.0
+		for i, v := range x {
+			want := 1 / (1 + math.Exp(-float64(v)))
+			worst = max(worst, (math.Abs(float64(y[i])-want)-2e-38)/want/(4+math.Abs(float64(v))))
+		}
+		require.Less(t, worst, 0x1p-24)
+		require.Greater(t, worst, 0x1p-26, "the sweep found nothing")
+		for _, c := range []struct{ x, want float32 }{{inf, 1}, {-inf, 0}, {0, 0.5}, {nan, nan}} {
+			k.Sigmoid(y[:1], []float32{c.x}, false)
+			require.True(t, y[0] == c.want || c.want != c.want && y[0] != y[0], "%v: %v", c.x, y[0])
+		}
+	})
+}

@@ -138,6 +138,12 @@ func siluOf(x float32) (y, slope float32) {
 	return x * s, s + float32(min(x, siluFlat)*ds)
 }
 
+// sigmoidOf returns σ(x), 0 for x below −88.
+func sigmoidOf(x float32) float32 {
+	s, _ := logistic(max(x, -siluFlat) * math.Log2E)
+	return s
+}
+
 func siluMul(dst, gate, up []float32, _ bool) {
 	for i, x := range gate {
 		y, _ := siluOf(x)

@@ -94,12 +94,30 @@ func layer[T float32 | uint16](n int, k *Layers[T], h [][]T, f [][]float32, a [4
 	case 19:
 		k.ClampedMulGrad(h[0], h[1], h[2], h[3], h[4], 1.702, 2, stream)
 		return "ClampedMulGrad", false, false, nil
+	case 20:
+		k.Ramp(h[0], h[1], a[1], 1.5, a[2], stream)
+		return "Ramp", false, true, nil
+	case 21:
+		k.RampMul(h[0], h[1], a[1], a[2], 1.5, a[3], stream)
+		return "RampMul", false, true, nil
+	case 22:
+		k.Leaky(h[0], h[1], a[1], stream)
+		return "Leaky", false, true, nil
+	case 23:
+		k.Sigmoid(h[0], h[1], stream)
+		return "Sigmoid", false, false, nil
+	case 24:
+		k.Slopes(h[0], h[1], h[2], a[1], 1, 0, a[2], a[3], 1.5, stream)
+		return "Slopes", false, true, nil
+	case 25:
+		k.OutputSlopes(h[0], h[1], h[2], a[1], a[2], stream)
+		return "OutputSlopes", false, true, nil
 	}
 	return "", false, false, nil
 }
 
 const (
-	layerCount  = 20
+	layerCount  = 26
 	halfOperand = 5
 	fullOperand = 2
 )
@@ -295,6 +313,10 @@ func TestBF16ActivationError(t *testing.T) {
 		check("silu", silu64, relative, func(_, _ float64) float64 { return 5e-6 })
 		copy(y, dup)
 		check("silu of the gradient", silu64, relative, func(_, _ float64) float64 { return 5e-6 })
+		k.Sigmoid(y, x, false)
+		sigmoid := func(v float64) float64 { return 1 / (1 + math.Exp(-v)) }
+		check("sigmoid", func(v float64) (float64, float64) { _, slope := silu64(v); return sigmoid(v), slope },
+			func(_, want float64) float64 { return 0x1p-13*want + 2e-38 }, func(_, _ float64) float64 { return 5e-6 })
 		k.GELUMul(y, x, ones, false)
 		k.GELUMulGrad(slope, dup, ones, x, ones, false)
 		exact := func(v, _ float64) float64 { return 1.2e-7 * max(1, math.Abs(v)) }

@@ -199,6 +199,36 @@ func clampedMulAVX2(dst []float32, gate []float32, up []float32, alpha float32, 
 //go:noescape
 func clampedMulGradAVX2(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32, alpha float32, limit float32, stream bool)
 
+// rampAVX2 is ramp, on vectors.
+//
+//go:noescape
+func rampAVX2(dst []float32, x []float32, shift float32, high float32, scale float32, stream bool)
+
+// rampMulAVX2 is rampMul, on vectors.
+//
+//go:noescape
+func rampMulAVX2(dst []float32, x []float32, floor float32, shift float32, high float32, scale float32, stream bool)
+
+// leakyAVX2 is leaky, on vectors.
+//
+//go:noescape
+func leakyAVX2(dst []float32, x []float32, slope float32, stream bool)
+
+// sigmoidAVX2 is sigmoid, on vectors.
+//
+//go:noescape
+func sigmoidAVX2(dst []float32, x []float32, stream bool)
+
+// pieceSlopesAVX2 is pieceSlopes, on vectors.
+//
+//go:noescape
+func pieceSlopesAVX2(dx []float32, dy []float32, x []float32, low float32, last float32, below float32, a float32, b float32, above float32, stream bool)
+
+// outputSlopesAVX2 is outputSlopes, on vectors.
+//
+//go:noescape
+func outputSlopesAVX2(dx []float32, dy []float32, y []float32, a float32, b float32, stream bool)
+
 // layerNormAVX2 is layerNorm, on vectors.
 //
 //go:noescape
@@ -293,6 +323,36 @@ func clampedMulAVX512(dst []float32, gate []float32, up []float32, alpha float32
 //
 //go:noescape
 func clampedMulGradAVX512(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32, alpha float32, limit float32, stream bool)
+
+// rampAVX512 is ramp, on vectors.
+//
+//go:noescape
+func rampAVX512(dst []float32, x []float32, shift float32, high float32, scale float32, stream bool)
+
+// rampMulAVX512 is rampMul, on vectors.
+//
+//go:noescape
+func rampMulAVX512(dst []float32, x []float32, floor float32, shift float32, high float32, scale float32, stream bool)
+
+// leakyAVX512 is leaky, on vectors.
+//
+//go:noescape
+func leakyAVX512(dst []float32, x []float32, slope float32, stream bool)
+
+// sigmoidAVX512 is sigmoid, on vectors.
+//
+//go:noescape
+func sigmoidAVX512(dst []float32, x []float32, stream bool)
+
+// pieceSlopesAVX512 is pieceSlopes, on vectors.
+//
+//go:noescape
+func pieceSlopesAVX512(dx []float32, dy []float32, x []float32, low float32, last float32, below float32, a float32, b float32, above float32, stream bool)
+
+// outputSlopesAVX512 is outputSlopes, on vectors.
+//
+//go:noescape
+func outputSlopesAVX512(dx []float32, dy []float32, y []float32, a float32, b float32, stream bool)
 
 // layerNormAVX512 is layerNorm, on vectors.
 //
@@ -393,6 +453,36 @@ func clampedMulBF16AVX512(dst []uint16, gate []uint16, up []uint16, alpha float3
 //
 //go:noescape
 func clampedMulGradBF16AVX512(dgate []uint16, dup []uint16, dy []uint16, gate []uint16, up []uint16, alpha float32, limit float32, stream bool)
+
+// rampBF16AVX512 is ramp, on vectors.
+//
+//go:noescape
+func rampBF16AVX512(dst []uint16, x []uint16, shift float32, high float32, scale float32, stream bool)
+
+// rampMulBF16AVX512 is rampMul, on vectors.
+//
+//go:noescape
+func rampMulBF16AVX512(dst []uint16, x []uint16, floor float32, shift float32, high float32, scale float32, stream bool)
+
+// leakyBF16AVX512 is leaky, on vectors.
+//
+//go:noescape
+func leakyBF16AVX512(dst []uint16, x []uint16, slope float32, stream bool)
+
+// sigmoidBF16AVX512 is sigmoid, on vectors.
+//
+//go:noescape
+func sigmoidBF16AVX512(dst []uint16, x []uint16, stream bool)
+
+// pieceSlopesBF16AVX512 is pieceSlopes, on vectors.
+//
+//go:noescape
+func pieceSlopesBF16AVX512(dx []uint16, dy []uint16, x []uint16, low float32, last float32, below float32, a float32, b float32, above float32, stream bool)
+
+// outputSlopesBF16AVX512 is outputSlopes, on vectors.
+//
+//go:noescape
+func outputSlopesBF16AVX512(dx []uint16, dy []uint16, y []uint16, a float32, b float32, stream bool)
 
 // layerNormBF16AVX512 is layerNorm, on vectors.
 //
@@ -498,6 +588,36 @@ func clampedMulBF16AVX512BF16(dst []uint16, gate []uint16, up []uint16, alpha fl
 //
 //go:noescape
 func clampedMulGradBF16AVX512BF16(dgate []uint16, dup []uint16, dy []uint16, gate []uint16, up []uint16, alpha float32, limit float32, stream bool)
+
+// rampBF16AVX512BF16 is ramp, on vectors.
+//
+//go:noescape
+func rampBF16AVX512BF16(dst []uint16, x []uint16, shift float32, high float32, scale float32, stream bool)
+
+// rampMulBF16AVX512BF16 is rampMul, on vectors.
+//
+//go:noescape
+func rampMulBF16AVX512BF16(dst []uint16, x []uint16, floor float32, shift float32, high float32, scale float32, stream bool)
+
+// leakyBF16AVX512BF16 is leaky, on vectors.
+//
+//go:noescape
+func leakyBF16AVX512BF16(dst []uint16, x []uint16, slope float32, stream bool)
+
+// sigmoidBF16AVX512BF16 is sigmoid, on vectors.
+//
+//go:noescape
+func sigmoidBF16AVX512BF16(dst []uint16, x []uint16, stream bool)
+
+// pieceSlopesBF16AVX512BF16 is pieceSlopes, on vectors.
+//
+//go:noescape
+func pieceSlopesBF16AVX512BF16(dx []uint16, dy []uint16, x []uint16, low float32, last float32, below float32, a float32, b float32, above float32, stream bool)
+
+// outputSlopesBF16AVX512BF16 is outputSlopes, on vectors.
+//
+//go:noescape
+func outputSlopesBF16AVX512BF16(dx []uint16, dy []uint16, y []uint16, a float32, b float32, stream bool)
 
 // layerNormBF16AVX512BF16 is layerNorm, on vectors.
 //

@@ -4464,6 +4464,597 @@ DATA lanes7fffffff<>+24(SB)/4, $0x7fffffff
 DATA lanes7fffffff<>+28(SB)/4, $0x7fffffff
 GLOBL lanes7fffffff<>(SB), RODATA|NOPTR, $32
 
+// func rampAVX2(dst []float32, x []float32, shift float32, high float32, scale float32, stream bool)
+// Requires: AVX, CMOV, MMX+
+TEXT ·rampAVX2(SB), NOSPLIT, $0-61
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	MOVB         stream+60(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS shift+48(FP), Y0
+	VBROADCASTSS high+52(FP), Y1
+	VBROADCASTSS scale+56(FP), Y2
+	VXORPS       Y3, Y3, Y3
+	XORL         BX, BX
+
+mainUnit:
+	CMPQ       DX, $0x00000010
+	JLT        mainTail
+	VMOVUPS    (CX)(BX*4), Y4
+	VMOVUPS    32(CX)(BX*4), Y5
+	PREFETCHT1 4096(CX)(BX*4)
+	VADDPS     Y0, Y4, Y4
+	VMAXPS     Y4, Y3, Y4
+	VMINPS     Y4, Y1, Y4
+	VMULPS     Y2, Y4, Y4
+	VADDPS     Y0, Y5, Y5
+	VMAXPS     Y5, Y3, Y5
+	VMINPS     Y5, Y1, Y5
+	VMULPS     Y2, Y5, Y5
+	TESTL      SI, SI
+	JZ         cached1
+	VMOVNTPS   Y4, (AX)(BX*4)
+	VMOVNTPS   Y5, 32(AX)(BX*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Y4, (AX)(BX*4)
+	VMOVUPS Y5, 32(AX)(BX*4)
+
+stored1:
+	ADDQ $0x00000010, BX
+	SUBQ $0x00000010, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ      DX, DX
+	JZ         mainDone
+	MOVL       $0x00000008, DI
+	XORL       R8, R8
+	MOVQ       DX, SI
+	CMPQ       SI, DI
+	CMOVQGT    DI, SI
+	SUBQ       DI, DX
+	CMOVQLT    R8, DX
+	LEAQ       (BX)(SI*1), DI
+	LEAQ       laneMasks<>+0(SB), R8
+	NEGQ       SI
+	VMOVDQU    32(R8)(SI*4), Y4
+	LEAQ       laneMasks<>+0(SB), SI
+	NEGQ       DX
+	VMOVDQU    32(SI)(DX*4), Y5
+	VMASKMOVPS (CX)(BX*4), Y4, Y6
+	VMASKMOVPS (CX)(DI*4), Y5, Y7
+	VADDPS     Y0, Y6, Y6
+	VMAXPS     Y6, Y3, Y6
+	VMINPS     Y6, Y1, Y6
+	VMULPS     Y2, Y6, Y6
+	VADDPS     Y0, Y7, Y7
+	VMAXPS     Y7, Y3, Y7
+	VMINPS     Y7, Y1, Y7
+	VMULPS     Y2, Y7, Y7
+	VMASKMOVPS Y6, Y4, (AX)(BX*4)
+	VMASKMOVPS Y7, Y5, (AX)(DI*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func rampMulAVX2(dst []float32, x []float32, floor float32, shift float32, high float32, scale float32, stream bool)
+// Requires: AVX, CMOV, MMX+
+TEXT ·rampMulAVX2(SB), NOSPLIT, $0-65
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	MOVB         stream+64(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS shift+52(FP), Y0
+	VBROADCASTSS high+56(FP), Y1
+	VBROADCASTSS scale+60(FP), Y2
+	VXORPS       Y3, Y3, Y3
+	VBROADCASTSS floor+48(FP), Y4
+	XORL         BX, BX
+
+mainUnit:
+	CMPQ       DX, $0x00000010
+	JLT        mainTail
+	VMOVUPS    (CX)(BX*4), Y5
+	VMOVUPS    32(CX)(BX*4), Y6
+	PREFETCHT1 4096(CX)(BX*4)
+	VMAXPS     Y5, Y4, Y7
+	VADDPS     Y0, Y5, Y5
+	VMAXPS     Y5, Y3, Y5
+	VMINPS     Y5, Y1, Y5
+	VMULPS     Y2, Y5, Y5
+	VMULPS     Y7, Y5, Y5
+	VMAXPS     Y6, Y4, Y7
+	VADDPS     Y0, Y6, Y6
+	VMAXPS     Y6, Y3, Y6
+	VMINPS     Y6, Y1, Y6
+	VMULPS     Y2, Y6, Y6
+	VMULPS     Y7, Y6, Y6
+	TESTL      SI, SI
+	JZ         cached1
+	VMOVNTPS   Y5, (AX)(BX*4)
+	VMOVNTPS   Y6, 32(AX)(BX*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Y5, (AX)(BX*4)
+	VMOVUPS Y6, 32(AX)(BX*4)
+
+stored1:
+	ADDQ $0x00000010, BX
+	SUBQ $0x00000010, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ      DX, DX
+	JZ         mainDone
+	MOVL       $0x00000008, DI
+	XORL       R8, R8
+	MOVQ       DX, SI
+	CMPQ       SI, DI
+	CMOVQGT    DI, SI
+	SUBQ       DI, DX
+	CMOVQLT    R8, DX
+	LEAQ       (BX)(SI*1), DI
+	LEAQ       laneMasks<>+0(SB), R8
+	NEGQ       SI
+	VMOVDQU    32(R8)(SI*4), Y5
+	LEAQ       laneMasks<>+0(SB), SI
+	NEGQ       DX
+	VMOVDQU    32(SI)(DX*4), Y6
+	VMASKMOVPS (CX)(BX*4), Y5, Y7
+	VMASKMOVPS (CX)(DI*4), Y6, Y8
+	VMAXPS     Y7, Y4, Y9
+	VADDPS     Y0, Y7, Y7
+	VMAXPS     Y7, Y3, Y7
+	VMINPS     Y7, Y1, Y7
+	VMULPS     Y2, Y7, Y7
+	VMULPS     Y9, Y7, Y7
+	VMAXPS     Y8, Y4, Y4
+	VADDPS     Y0, Y8, Y8
+	VMAXPS     Y8, Y3, Y8
+	VMINPS     Y8, Y1, Y8
+	VMULPS     Y2, Y8, Y8
+	VMULPS     Y4, Y8, Y8
+	VMASKMOVPS Y7, Y5, (AX)(BX*4)
+	VMASKMOVPS Y8, Y6, (AX)(DI*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func leakyAVX2(dst []float32, x []float32, slope float32, stream bool)
+// Requires: AVX, CMOV, MMX+
+TEXT ·leakyAVX2(SB), NOSPLIT, $0-53
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	MOVB         stream+52(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS slope+48(FP), Y0
+	VXORPS       Y1, Y1, Y1
+	XORL         BX, BX
+
+mainUnit:
+	CMPQ       DX, $0x00000010
+	JLT        mainTail
+	VMOVUPS    (CX)(BX*4), Y2
+	VMOVUPS    32(CX)(BX*4), Y3
+	PREFETCHT1 4096(CX)(BX*4)
+	VMULPS     Y0, Y2, Y4
+	VCMPPS     $0x1e, Y1, Y2, Y5
+	VBLENDVPS  Y5, Y2, Y4, Y4
+	VMULPS     Y0, Y3, Y2
+	VCMPPS     $0x1e, Y1, Y3, Y5
+	VBLENDVPS  Y5, Y3, Y2, Y2
+	TESTL      SI, SI
+	JZ         cached1
+	VMOVNTPS   Y4, (AX)(BX*4)
+	VMOVNTPS   Y2, 32(AX)(BX*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Y4, (AX)(BX*4)
+	VMOVUPS Y2, 32(AX)(BX*4)
+
+stored1:
+	ADDQ $0x00000010, BX
+	SUBQ $0x00000010, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ      DX, DX
+	JZ         mainDone
+	MOVL       $0x00000008, DI
+	XORL       R8, R8
+	MOVQ       DX, SI
+	CMPQ       SI, DI
+	CMOVQGT    DI, SI
+	SUBQ       DI, DX
+	CMOVQLT    R8, DX
+	LEAQ       (BX)(SI*1), DI
+	LEAQ       laneMasks<>+0(SB), R8
+	NEGQ       SI
+	VMOVDQU    32(R8)(SI*4), Y2
+	LEAQ       laneMasks<>+0(SB), SI
+	NEGQ       DX
+	VMOVDQU    32(SI)(DX*4), Y3
+	VMASKMOVPS (CX)(BX*4), Y2, Y4
+	VMASKMOVPS (CX)(DI*4), Y3, Y5
+	VMULPS     Y0, Y4, Y6
+	VCMPPS     $0x1e, Y1, Y4, Y7
+	VBLENDVPS  Y7, Y4, Y6, Y6
+	VMULPS     Y0, Y5, Y0
+	VCMPPS     $0x1e, Y1, Y5, Y1
+	VBLENDVPS  Y1, Y5, Y0, Y0
+	VMASKMOVPS Y6, Y2, (AX)(BX*4)
+	VMASKMOVPS Y0, Y3, (AX)(DI*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func sigmoidAVX2(dst []float32, x []float32, stream bool)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·sigmoidAVX2(SB), NOSPLIT, $0-49
+	MOVQ    dst_base+0(FP), AX
+	MOVQ    x_base+24(FP), CX
+	MOVQ    dst_len+8(FP), DX
+	XORQ    BX, BX
+	MOVB    stream+48(FP), BL
+	MOVBLZX BL, SI
+	XORL    BX, BX
+	TESTQ   $0x0000003f, AX
+	CMOVQNE BX, SI
+	XORL    BX, BX
+
+mainUnit:
+	CMPQ         DX, $0x00000010
+	JLT          mainTail
+	VMOVUPS      (CX)(BX*4), Y0
+	VMOVUPS      32(CX)(BX*4), Y1
+	PREFETCHT1   4096(CX)(BX*4)
+	VMOVUPS      lanesc3000000<>+0(SB), Y2
+	VMAXPS       Y0, Y2, Y0
+	VMAXPS       Y1, Y2, Y1
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y0, Y2
+	VMOVUPS      lanes3f800000<>+0(SB), Y3
+	VORPS        lanes80000000<>+0(SB), Y2, Y2
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y4
+	VROUNDPS     $0x08, Y2, Y5
+	VSUBPS       Y5, Y2, Y6
+	VBROADCASTSS lanes392385a5<>+0(SB), Y7
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f800000<>+0(SB), Y6, Y7
+	VCVTPS2DQ    Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VCMPPS       $0x15, Y4, Y2, Y5
+	VANDPS       Y5, Y7, Y7
+	VADDPS       Y3, Y7, Y2
+	VDIVPS       Y2, Y3, Y2
+	VMULPS       Y2, Y7, Y7
+	VSUBPS       Y7, Y3, Y2
+	VBLENDVPS    Y0, Y7, Y2, Y2
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y1, Y0
+	VMOVUPS      lanes3f800000<>+0(SB), Y3
+	VORPS        lanes80000000<>+0(SB), Y0, Y0
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y4
+	VROUNDPS     $0x08, Y0, Y5
+	VSUBPS       Y5, Y0, Y6
+	VBROADCASTSS lanes392385a5<>+0(SB), Y7
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f800000<>+0(SB), Y6, Y7
+	VCVTPS2DQ    Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VCMPPS       $0x15, Y4, Y0, Y5
+	VANDPS       Y5, Y7, Y7
+	VADDPS       Y3, Y7, Y0
+	VDIVPS       Y0, Y3, Y0
+	VMULPS       Y0, Y7, Y7
+	VSUBPS       Y7, Y3, Y0
+	VBLENDVPS    Y1, Y7, Y0, Y0
+	TESTL        SI, SI
+	JZ           cached1
+	VMOVNTPS     Y2, (AX)(BX*4)
+	VMOVNTPS     Y0, 32(AX)(BX*4)
+	JMP          stored1
+
+cached1:
+	VMOVUPS Y2, (AX)(BX*4)
+	VMOVUPS Y0, 32(AX)(BX*4)
+
+stored1:
+	ADDQ $0x00000010, BX
+	SUBQ $0x00000010, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        DX, DX
+	JZ           mainDone
+	MOVL         $0x00000008, DI
+	XORL         R8, R8
+	MOVQ         DX, SI
+	CMPQ         SI, DI
+	CMOVQGT      DI, SI
+	SUBQ         DI, DX
+	CMOVQLT      R8, DX
+	LEAQ         (BX)(SI*1), DI
+	LEAQ         laneMasks<>+0(SB), R8
+	NEGQ         SI
+	VMOVDQU      32(R8)(SI*4), Y0
+	LEAQ         laneMasks<>+0(SB), SI
+	NEGQ         DX
+	VMOVDQU      32(SI)(DX*4), Y1
+	VMASKMOVPS   (CX)(BX*4), Y0, Y2
+	VMASKMOVPS   (CX)(DI*4), Y1, Y3
+	VMOVUPS      lanesc3000000<>+0(SB), Y4
+	VMAXPS       Y2, Y4, Y2
+	VMAXPS       Y3, Y4, Y3
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y2, Y4
+	VMOVUPS      lanes3f800000<>+0(SB), Y5
+	VORPS        lanes80000000<>+0(SB), Y4, Y4
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y6
+	VROUNDPS     $0x08, Y4, Y7
+	VSUBPS       Y7, Y4, Y8
+	VBROADCASTSS lanes392385a5<>+0(SB), Y9
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f800000<>+0(SB), Y8, Y9
+	VCVTPS2DQ    Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VPADDD       Y7, Y9, Y9
+	VCMPPS       $0x15, Y6, Y4, Y7
+	VANDPS       Y7, Y9, Y9
+	VADDPS       Y5, Y9, Y4
+	VDIVPS       Y4, Y5, Y4
+	VMULPS       Y4, Y9, Y9
+	VSUBPS       Y9, Y5, Y4
+	VBLENDVPS    Y2, Y9, Y4, Y4
+	VMULPS       lanes3fb8aa3b<>+0(SB), Y3, Y2
+	VMOVUPS      lanes3f800000<>+0(SB), Y5
+	VORPS        lanes80000000<>+0(SB), Y2, Y2
+	VMOVUPS      lanesc2fc0000<>+0(SB), Y6
+	VROUNDPS     $0x08, Y2, Y7
+	VSUBPS       Y7, Y2, Y8
+	VBROADCASTSS lanes392385a5<>+0(SB), Y9
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS  lanes3f800000<>+0(SB), Y8, Y9
+	VCVTPS2DQ    Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VPADDD       Y7, Y9, Y9
+	VCMPPS       $0x15, Y6, Y2, Y7
+	VANDPS       Y7, Y9, Y9
+	VADDPS       Y5, Y9, Y2
+	VDIVPS       Y2, Y5, Y2
+	VMULPS       Y2, Y9, Y9
+	VSUBPS       Y9, Y5, Y2
+	VBLENDVPS    Y3, Y9, Y2, Y2
+	VMASKMOVPS   Y4, Y0, (AX)(BX*4)
+	VMASKMOVPS   Y2, Y1, (AX)(DI*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func pieceSlopesAVX2(dx []float32, dy []float32, x []float32, low float32, last float32, below float32, a float32, b float32, above float32, stream bool)
+// Requires: AVX, CMOV, MMX+
+TEXT ·pieceSlopesAVX2(SB), NOSPLIT, $0-97
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dy_base+24(FP), CX
+	MOVQ         x_base+48(FP), DX
+	MOVQ         dx_len+8(FP), BX
+	XORQ         SI, SI
+	MOVB         stream+96(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS low+72(FP), Y0
+	VBROADCASTSS last+76(FP), Y1
+	VBROADCASTSS below+80(FP), Y2
+	VBROADCASTSS a+84(FP), Y3
+	VBROADCASTSS b+88(FP), Y4
+	VBROADCASTSS above+92(FP), Y5
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ       BX, $0x00000010
+	JLT        mainTail
+	VMOVUPS    (DX)(SI*4), Y6
+	VMOVUPS    32(DX)(SI*4), Y7
+	PREFETCHT1 4096(DX)(SI*4)
+	VMOVUPS    (CX)(SI*4), Y8
+	VMOVUPS    32(CX)(SI*4), Y9
+	PREFETCHT1 4096(CX)(SI*4)
+	VMULPS     Y3, Y6, Y10
+	VADDPS     Y4, Y10, Y10
+	VCMPPS     $0x12, Y0, Y6, Y11
+	VBLENDVPS  Y11, Y2, Y10, Y10
+	VCMPPS     $0x1e, Y1, Y6, Y6
+	VBLENDVPS  Y6, Y5, Y10, Y10
+	VMULPS     Y8, Y10, Y10
+	VMULPS     Y3, Y7, Y6
+	VADDPS     Y4, Y6, Y6
+	VCMPPS     $0x12, Y0, Y7, Y8
+	VBLENDVPS  Y8, Y2, Y6, Y6
+	VCMPPS     $0x1e, Y1, Y7, Y7
+	VBLENDVPS  Y7, Y5, Y6, Y6
+	VMULPS     Y9, Y6, Y6
+	TESTL      DI, DI
+	JZ         cached1
+	VMOVNTPS   Y10, (AX)(SI*4)
+	VMOVNTPS   Y6, 32(AX)(SI*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Y10, (AX)(SI*4)
+	VMOVUPS Y6, 32(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000010, SI
+	SUBQ $0x00000010, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ      BX, BX
+	JZ         mainDone
+	MOVL       $0x00000008, R8
+	XORL       R9, R9
+	MOVQ       BX, DI
+	CMPQ       DI, R8
+	CMOVQGT    R8, DI
+	SUBQ       R8, BX
+	CMOVQLT    R9, BX
+	LEAQ       (SI)(DI*1), R8
+	LEAQ       laneMasks<>+0(SB), R9
+	NEGQ       DI
+	VMOVDQU    32(R9)(DI*4), Y6
+	LEAQ       laneMasks<>+0(SB), DI
+	NEGQ       BX
+	VMOVDQU    32(DI)(BX*4), Y7
+	VMASKMOVPS (DX)(SI*4), Y6, Y8
+	VMASKMOVPS (DX)(R8*4), Y7, Y9
+	VMASKMOVPS (CX)(SI*4), Y6, Y10
+	VMASKMOVPS (CX)(R8*4), Y7, Y11
+	VMULPS     Y3, Y8, Y12
+	VADDPS     Y4, Y12, Y12
+	VCMPPS     $0x12, Y0, Y8, Y13
+	VBLENDVPS  Y13, Y2, Y12, Y12
+	VCMPPS     $0x1e, Y1, Y8, Y8
+	VBLENDVPS  Y8, Y5, Y12, Y12
+	VMULPS     Y10, Y12, Y12
+	VMULPS     Y3, Y9, Y3
+	VADDPS     Y4, Y3, Y3
+	VCMPPS     $0x12, Y0, Y9, Y0
+	VBLENDVPS  Y0, Y2, Y3, Y3
+	VCMPPS     $0x1e, Y1, Y9, Y0
+	VBLENDVPS  Y0, Y5, Y3, Y3
+	VMULPS     Y11, Y3, Y3
+	VMASKMOVPS Y12, Y6, (AX)(SI*4)
+	VMASKMOVPS Y3, Y7, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func outputSlopesAVX2(dx []float32, dy []float32, y []float32, a float32, b float32, stream bool)
+// Requires: AVX, CMOV, MMX+
+TEXT ·outputSlopesAVX2(SB), NOSPLIT, $0-81
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dy_base+24(FP), CX
+	MOVQ         y_base+48(FP), DX
+	MOVQ         dx_len+8(FP), BX
+	XORQ         SI, SI
+	MOVB         stream+80(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS a+72(FP), Y0
+	VBROADCASTSS b+76(FP), Y1
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ       BX, $0x00000010
+	JLT        mainTail
+	VMOVUPS    (DX)(SI*4), Y2
+	VMOVUPS    32(DX)(SI*4), Y3
+	PREFETCHT1 4096(DX)(SI*4)
+	VMOVUPS    (CX)(SI*4), Y4
+	VMOVUPS    32(CX)(SI*4), Y5
+	PREFETCHT1 4096(CX)(SI*4)
+	VSUBPS     Y2, Y1, Y6
+	VMULPS     Y2, Y6, Y6
+	VADDPS     Y0, Y6, Y6
+	VMULPS     Y4, Y6, Y6
+	VSUBPS     Y3, Y1, Y2
+	VMULPS     Y3, Y2, Y2
+	VADDPS     Y0, Y2, Y2
+	VMULPS     Y5, Y2, Y2
+	TESTL      DI, DI
+	JZ         cached1
+	VMOVNTPS   Y6, (AX)(SI*4)
+	VMOVNTPS   Y2, 32(AX)(SI*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Y6, (AX)(SI*4)
+	VMOVUPS Y2, 32(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000010, SI
+	SUBQ $0x00000010, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ      BX, BX
+	JZ         mainDone
+	MOVL       $0x00000008, R8
+	XORL       R9, R9
+	MOVQ       BX, DI
+	CMPQ       DI, R8
+	CMOVQGT    R8, DI
+	SUBQ       R8, BX
+	CMOVQLT    R9, BX
+	LEAQ       (SI)(DI*1), R8
+	LEAQ       laneMasks<>+0(SB), R9
+	NEGQ       DI
+	VMOVDQU    32(R9)(DI*4), Y2
+	LEAQ       laneMasks<>+0(SB), DI
+	NEGQ       BX
+	VMOVDQU    32(DI)(BX*4), Y3
+	VMASKMOVPS (DX)(SI*4), Y2, Y4
+	VMASKMOVPS (DX)(R8*4), Y3, Y5
+	VMASKMOVPS (CX)(SI*4), Y2, Y6
+	VMASKMOVPS (CX)(R8*4), Y3, Y7
+	VSUBPS     Y4, Y1, Y8
+	VMULPS     Y4, Y8, Y8
+	VADDPS     Y0, Y8, Y8
+	VMULPS     Y6, Y8, Y8
+	VSUBPS     Y5, Y1, Y1
+	VMULPS     Y5, Y1, Y1
+	VADDPS     Y0, Y1, Y1
+	VMULPS     Y7, Y1, Y1
+	VMASKMOVPS Y8, Y2, (AX)(SI*4)
+	VMASKMOVPS Y1, Y3, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
 // func layerNormAVX2(dst []float32, x []float32, gamma []float32, beta []float32, eps float32, stream bool) (mean float32, rstd float32)
 // Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
 TEXT ·layerNormAVX2(SB), NOSPLIT, $0-112
@@ -9798,6 +10389,725 @@ mainTail:
 	VMOVUPS          Z8, K2, (CX)(R10*4)
 	VMOVUPS          Z1, K1, (AX)(R8*4)
 	VMOVUPS          Z4, K2, (AX)(R10*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func rampAVX512(dst []float32, x []float32, shift float32, high float32, scale float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·rampAVX512(SB), NOSPLIT, $0-61
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	MOVB         stream+60(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS shift+48(FP), Z0
+	VBROADCASTSS high+52(FP), Z1
+	VBROADCASTSS scale+56(FP), Z2
+	VPXORD       Z3, Z3, Z3
+	XORL         BX, BX
+
+mainUnit:
+	CMPQ       DX, $0x00000020
+	JLT        mainTail
+	VMOVUPS    (CX)(BX*4), Z4
+	VMOVUPS    64(CX)(BX*4), Z5
+	PREFETCHT1 4096(CX)(BX*4)
+	PREFETCHT1 4160(CX)(BX*4)
+	VADDPS     Z0, Z4, Z4
+	VMAXPS     Z4, Z3, Z4
+	VMINPS     Z4, Z1, Z4
+	VMULPS     Z2, Z4, Z4
+	VADDPS     Z0, Z5, Z5
+	VMAXPS     Z5, Z3, Z5
+	VMINPS     Z5, Z1, Z5
+	VMULPS     Z2, Z5, Z5
+	TESTL      SI, SI
+	JZ         cached1
+	VMOVNTPS   Z4, (AX)(BX*4)
+	VMOVNTPS   Z5, 64(AX)(BX*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Z4, (AX)(BX*4)
+	VMOVUPS Z5, 64(AX)(BX*4)
+
+stored1:
+	ADDQ $0x00000020, BX
+	SUBQ $0x00000020, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ     DX, DX
+	JZ        mainDone
+	MOVL      $0x00000010, DI
+	XORL      R8, R8
+	MOVQ      DX, SI
+	CMPQ      SI, DI
+	CMOVQGT   DI, SI
+	SUBQ      DI, DX
+	CMOVQLT   R8, DX
+	LEAQ      (BX)(SI*1), DI
+	MOVL      $0xffffffff, R8
+	BZHIL     SI, R8, R8
+	KMOVD     R8, K1
+	MOVL      $0xffffffff, SI
+	BZHIL     DX, SI, SI
+	KMOVD     SI, K2
+	VMOVUPS.Z (CX)(BX*4), K1, Z4
+	VMOVUPS.Z (CX)(DI*4), K2, Z5
+	VADDPS    Z0, Z4, Z4
+	VMAXPS    Z4, Z3, Z4
+	VMINPS    Z4, Z1, Z4
+	VMULPS    Z2, Z4, Z4
+	VADDPS    Z0, Z5, Z5
+	VMAXPS    Z5, Z3, Z5
+	VMINPS    Z5, Z1, Z5
+	VMULPS    Z2, Z5, Z5
+	VMOVUPS   Z4, K1, (AX)(BX*4)
+	VMOVUPS   Z5, K2, (AX)(DI*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func rampMulAVX512(dst []float32, x []float32, floor float32, shift float32, high float32, scale float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·rampMulAVX512(SB), NOSPLIT, $0-65
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	MOVB         stream+64(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS shift+52(FP), Z0
+	VBROADCASTSS high+56(FP), Z1
+	VBROADCASTSS scale+60(FP), Z2
+	VPXORD       Z3, Z3, Z3
+	VBROADCASTSS floor+48(FP), Z4
+	XORL         BX, BX
+
+mainUnit:
+	CMPQ       DX, $0x00000020
+	JLT        mainTail
+	VMOVUPS    (CX)(BX*4), Z5
+	VMOVUPS    64(CX)(BX*4), Z6
+	PREFETCHT1 4096(CX)(BX*4)
+	PREFETCHT1 4160(CX)(BX*4)
+	VMAXPS     Z5, Z4, Z7
+	VADDPS     Z0, Z5, Z5
+	VMAXPS     Z5, Z3, Z5
+	VMINPS     Z5, Z1, Z5
+	VMULPS     Z2, Z5, Z5
+	VMULPS     Z7, Z5, Z5
+	VMAXPS     Z6, Z4, Z7
+	VADDPS     Z0, Z6, Z6
+	VMAXPS     Z6, Z3, Z6
+	VMINPS     Z6, Z1, Z6
+	VMULPS     Z2, Z6, Z6
+	VMULPS     Z7, Z6, Z6
+	TESTL      SI, SI
+	JZ         cached1
+	VMOVNTPS   Z5, (AX)(BX*4)
+	VMOVNTPS   Z6, 64(AX)(BX*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Z5, (AX)(BX*4)
+	VMOVUPS Z6, 64(AX)(BX*4)
+
+stored1:
+	ADDQ $0x00000020, BX
+	SUBQ $0x00000020, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ     DX, DX
+	JZ        mainDone
+	MOVL      $0x00000010, DI
+	XORL      R8, R8
+	MOVQ      DX, SI
+	CMPQ      SI, DI
+	CMOVQGT   DI, SI
+	SUBQ      DI, DX
+	CMOVQLT   R8, DX
+	LEAQ      (BX)(SI*1), DI
+	MOVL      $0xffffffff, R8
+	BZHIL     SI, R8, R8
+	KMOVD     R8, K1
+	MOVL      $0xffffffff, SI
+	BZHIL     DX, SI, SI
+	KMOVD     SI, K2
+	VMOVUPS.Z (CX)(BX*4), K1, Z5
+	VMOVUPS.Z (CX)(DI*4), K2, Z6
+	VMAXPS    Z5, Z4, Z7
+	VADDPS    Z0, Z5, Z5
+	VMAXPS    Z5, Z3, Z5
+	VMINPS    Z5, Z1, Z5
+	VMULPS    Z2, Z5, Z5
+	VMULPS    Z7, Z5, Z5
+	VMAXPS    Z6, Z4, Z4
+	VADDPS    Z0, Z6, Z6
+	VMAXPS    Z6, Z3, Z6
+	VMINPS    Z6, Z1, Z6
+	VMULPS    Z2, Z6, Z6
+	VMULPS    Z4, Z6, Z6
+	VMOVUPS   Z5, K1, (AX)(BX*4)
+	VMOVUPS   Z6, K2, (AX)(DI*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func leakyAVX512(dst []float32, x []float32, slope float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·leakyAVX512(SB), NOSPLIT, $0-53
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	MOVB         stream+52(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS slope+48(FP), Z0
+	VPXORD       Z1, Z1, Z1
+	XORL         BX, BX
+
+mainUnit:
+	CMPQ       DX, $0x00000020
+	JLT        mainTail
+	VMOVUPS    (CX)(BX*4), Z2
+	VMOVUPS    64(CX)(BX*4), Z3
+	PREFETCHT1 4096(CX)(BX*4)
+	PREFETCHT1 4160(CX)(BX*4)
+	VMULPS     Z0, Z2, Z4
+	VCMPPS     $0x1e, Z1, Z2, K1
+	VMOVAPS    Z2, K1, Z4
+	VMULPS     Z0, Z3, Z2
+	VCMPPS     $0x1e, Z1, Z3, K1
+	VMOVAPS    Z3, K1, Z2
+	TESTL      SI, SI
+	JZ         cached1
+	VMOVNTPS   Z4, (AX)(BX*4)
+	VMOVNTPS   Z2, 64(AX)(BX*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Z4, (AX)(BX*4)
+	VMOVUPS Z2, 64(AX)(BX*4)
+
+stored1:
+	ADDQ $0x00000020, BX
+	SUBQ $0x00000020, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ     DX, DX
+	JZ        mainDone
+	MOVL      $0x00000010, DI
+	XORL      R8, R8
+	MOVQ      DX, SI
+	CMPQ      SI, DI
+	CMOVQGT   DI, SI
+	SUBQ      DI, DX
+	CMOVQLT   R8, DX
+	LEAQ      (BX)(SI*1), DI
+	MOVL      $0xffffffff, R8
+	BZHIL     SI, R8, R8
+	KMOVD     R8, K1
+	MOVL      $0xffffffff, SI
+	BZHIL     DX, SI, SI
+	KMOVD     SI, K2
+	VMOVUPS.Z (CX)(BX*4), K1, Z2
+	VMOVUPS.Z (CX)(DI*4), K2, Z3
+	VMULPS    Z0, Z2, Z4
+	VCMPPS    $0x1e, Z1, Z2, K3
+	VMOVAPS   Z2, K3, Z4
+	VMULPS    Z0, Z3, Z0
+	VCMPPS    $0x1e, Z1, Z3, K3
+	VMOVAPS   Z3, K3, Z0
+	VMOVUPS   Z4, K1, (AX)(BX*4)
+	VMOVUPS   Z0, K2, (AX)(DI*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func sigmoidAVX512(dst []float32, x []float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·sigmoidAVX512(SB), NOSPLIT, $0-49
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	MOVB         stream+48(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS lanes3f800000<>+0(SB), Z0
+	VBROADCASTSS lanesc3000000<>+0(SB), Z1
+	XORL         BX, BX
+
+mainGroup:
+	CMPQ             DX, $0x00000040
+	JLT              mainUnit
+	VMOVUPS          (CX)(BX*4), Z2
+	VMOVUPS          64(CX)(BX*4), Z3
+	PREFETCHT1       4096(CX)(BX*4)
+	PREFETCHT1       4160(CX)(BX*4)
+	VMOVUPS          128(CX)(BX*4), Z4
+	VMOVUPS          192(CX)(BX*4), Z5
+	PREFETCHT1       4224(CX)(BX*4)
+	PREFETCHT1       4288(CX)(BX*4)
+	VMAXPS           Z2, Z1, Z2
+	VMAXPS           Z3, Z1, Z3
+	VMAXPS           Z4, Z1, Z4
+	VMAXPS           Z5, Z1, Z5
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z2, Z6
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z3, Z7
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z4, Z8
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z5, Z9
+	VORPS.BCST       lanes80000000<>+0(SB), Z6, Z6
+	VORPS.BCST       lanes80000000<>+0(SB), Z7, Z7
+	VORPS.BCST       lanes80000000<>+0(SB), Z8, Z8
+	VORPS.BCST       lanes80000000<>+0(SB), Z9, Z9
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z10
+	VRNDSCALEPS      $0x08, Z6, Z11
+	VRNDSCALEPS      $0x08, Z7, Z12
+	VRNDSCALEPS      $0x08, Z8, Z13
+	VRNDSCALEPS      $0x08, Z9, Z14
+	VSUBPS           Z11, Z6, Z15
+	VSUBPS           Z12, Z7, Z16
+	VSUBPS           Z13, Z8, Z17
+	VSUBPS           Z14, Z9, Z18
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z19
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z20
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z21
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z22
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z18, Z22
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z15, Z19
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z16, Z20
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z18, Z22
+	VCMPPS           $0x15, Z10, Z6, K1
+	VSCALEFPS.Z      Z11, Z19, K1, Z19
+	VCMPPS           $0x15, Z10, Z7, K1
+	VSCALEFPS.Z      Z12, Z20, K1, Z20
+	VCMPPS           $0x15, Z10, Z8, K1
+	VSCALEFPS.Z      Z13, Z21, K1, Z21
+	VCMPPS           $0x15, Z10, Z9, K1
+	VSCALEFPS.Z      Z14, Z22, K1, Z22
+	VADDPS           Z0, Z19, Z6
+	VADDPS           Z0, Z20, Z7
+	VADDPS           Z0, Z21, Z8
+	VADDPS           Z0, Z22, Z9
+	VRCP14PS         Z6, Z10
+	VRCP14PS         Z7, Z11
+	VRCP14PS         Z8, Z12
+	VRCP14PS         Z9, Z13
+	VFNMADD213PS     Z0, Z10, Z6
+	VFNMADD213PS     Z0, Z11, Z7
+	VFNMADD213PS     Z0, Z12, Z8
+	VFNMADD213PS     Z0, Z13, Z9
+	VFMADD213PS      Z10, Z10, Z6
+	VFMADD213PS      Z11, Z11, Z7
+	VFMADD213PS      Z12, Z12, Z8
+	VFMADD213PS      Z13, Z13, Z9
+	VMULPS           Z6, Z19, Z19
+	VMULPS           Z7, Z20, Z20
+	VMULPS           Z8, Z21, Z21
+	VMULPS           Z9, Z22, Z22
+	VSUBPS           Z19, Z0, Z6
+	VSUBPS           Z20, Z0, Z7
+	VSUBPS           Z21, Z0, Z8
+	VSUBPS           Z22, Z0, Z9
+	VPMOVD2M         Z2, K1
+	VMOVAPS          Z19, K1, Z6
+	VPMOVD2M         Z3, K1
+	VMOVAPS          Z20, K1, Z7
+	VPMOVD2M         Z4, K1
+	VMOVAPS          Z21, K1, Z8
+	VPMOVD2M         Z5, K1
+	VMOVAPS          Z22, K1, Z9
+	TESTL            SI, SI
+	JZ               cached1
+	VMOVNTPS         Z6, (AX)(BX*4)
+	VMOVNTPS         Z7, 64(AX)(BX*4)
+	JMP              stored1
+
+cached1:
+	VMOVUPS Z6, (AX)(BX*4)
+	VMOVUPS Z7, 64(AX)(BX*4)
+
+stored1:
+	TESTL    SI, SI
+	JZ       cached2
+	VMOVNTPS Z8, 128(AX)(BX*4)
+	VMOVNTPS Z9, 192(AX)(BX*4)
+	JMP      stored2
+
+cached2:
+	VMOVUPS Z8, 128(AX)(BX*4)
+	VMOVUPS Z9, 192(AX)(BX*4)
+
+stored2:
+	ADDQ $0x00000040, BX
+	SUBQ $0x00000040, DX
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             DX, $0x00000020
+	JLT              mainTail
+	VMOVUPS          (CX)(BX*4), Z2
+	VMOVUPS          64(CX)(BX*4), Z3
+	PREFETCHT1       4096(CX)(BX*4)
+	PREFETCHT1       4160(CX)(BX*4)
+	VMAXPS           Z2, Z1, Z2
+	VMAXPS           Z3, Z1, Z3
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z2, Z4
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z3, Z5
+	VORPS.BCST       lanes80000000<>+0(SB), Z4, Z4
+	VORPS.BCST       lanes80000000<>+0(SB), Z5, Z5
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z6
+	VRNDSCALEPS      $0x08, Z4, Z7
+	VRNDSCALEPS      $0x08, Z5, Z8
+	VSUBPS           Z7, Z4, Z9
+	VSUBPS           Z8, Z5, Z10
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z11
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z12
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z10, Z12
+	VCMPPS           $0x15, Z6, Z4, K1
+	VSCALEFPS.Z      Z7, Z11, K1, Z11
+	VCMPPS           $0x15, Z6, Z5, K1
+	VSCALEFPS.Z      Z8, Z12, K1, Z12
+	VADDPS           Z0, Z11, Z4
+	VADDPS           Z0, Z12, Z5
+	VRCP14PS         Z4, Z6
+	VRCP14PS         Z5, Z7
+	VFNMADD213PS     Z0, Z6, Z4
+	VFNMADD213PS     Z0, Z7, Z5
+	VFMADD213PS      Z6, Z6, Z4
+	VFMADD213PS      Z7, Z7, Z5
+	VMULPS           Z4, Z11, Z11
+	VMULPS           Z5, Z12, Z12
+	VSUBPS           Z11, Z0, Z4
+	VSUBPS           Z12, Z0, Z5
+	VPMOVD2M         Z2, K1
+	VMOVAPS          Z11, K1, Z4
+	VPMOVD2M         Z3, K1
+	VMOVAPS          Z12, K1, Z5
+	TESTL            SI, SI
+	JZ               cached3
+	VMOVNTPS         Z4, (AX)(BX*4)
+	VMOVNTPS         Z5, 64(AX)(BX*4)
+	JMP              stored3
+
+cached3:
+	VMOVUPS Z4, (AX)(BX*4)
+	VMOVUPS Z5, 64(AX)(BX*4)
+
+stored3:
+	ADDQ $0x00000020, BX
+	SUBQ $0x00000020, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ            DX, DX
+	JZ               mainDone
+	MOVL             $0x00000010, DI
+	XORL             R8, R8
+	MOVQ             DX, SI
+	CMPQ             SI, DI
+	CMOVQGT          DI, SI
+	SUBQ             DI, DX
+	CMOVQLT          R8, DX
+	LEAQ             (BX)(SI*1), DI
+	MOVL             $0xffffffff, R8
+	BZHIL            SI, R8, R8
+	KMOVD            R8, K1
+	MOVL             $0xffffffff, SI
+	BZHIL            DX, SI, SI
+	KMOVD            SI, K2
+	VMOVUPS.Z        (CX)(BX*4), K1, Z2
+	VMOVUPS.Z        (CX)(DI*4), K2, Z3
+	VMAXPS           Z2, Z1, Z2
+	VMAXPS           Z3, Z1, Z1
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z2, Z3
+	VMULPS.BCST      lanes3fb8aa3b<>+0(SB), Z1, Z4
+	VORPS.BCST       lanes80000000<>+0(SB), Z3, Z3
+	VORPS.BCST       lanes80000000<>+0(SB), Z4, Z4
+	VBROADCASTSS     lanesc2fc0000<>+0(SB), Z5
+	VRNDSCALEPS      $0x08, Z3, Z6
+	VRNDSCALEPS      $0x08, Z4, Z7
+	VSUBPS           Z6, Z3, Z8
+	VSUBPS           Z7, Z4, Z9
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z10
+	VBROADCASTSS     lanes392385a5<>+0(SB), Z11
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST lanes3aafb93b<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST lanes3c1d9387<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST lanes3d635739<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST lanes3e75fdf1<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST lanes3f317219<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST lanes3f800000<>+0(SB), Z9, Z11
+	VCMPPS           $0x15, Z5, Z3, K3
+	VSCALEFPS.Z      Z6, Z10, K3, Z10
+	VCMPPS           $0x15, Z5, Z4, K3
+	VSCALEFPS.Z      Z7, Z11, K3, Z11
+	VADDPS           Z0, Z10, Z3
+	VADDPS           Z0, Z11, Z4
+	VRCP14PS         Z3, Z5
+	VRCP14PS         Z4, Z6
+	VFNMADD213PS     Z0, Z5, Z3
+	VFNMADD213PS     Z0, Z6, Z4
+	VFMADD213PS      Z5, Z5, Z3
+	VFMADD213PS      Z6, Z6, Z4
+	VMULPS           Z3, Z10, Z10
+	VMULPS           Z4, Z11, Z11
+	VSUBPS           Z10, Z0, Z3
+	VSUBPS           Z11, Z0, Z4
+	VPMOVD2M         Z2, K3
+	VMOVAPS          Z10, K3, Z3
+	VPMOVD2M         Z1, K3
+	VMOVAPS          Z11, K3, Z4
+	VMOVUPS          Z3, K1, (AX)(BX*4)
+	VMOVUPS          Z4, K2, (AX)(DI*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func pieceSlopesAVX512(dx []float32, dy []float32, x []float32, low float32, last float32, below float32, a float32, b float32, above float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·pieceSlopesAVX512(SB), NOSPLIT, $0-97
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dy_base+24(FP), CX
+	MOVQ         x_base+48(FP), DX
+	MOVQ         dx_len+8(FP), BX
+	XORQ         SI, SI
+	MOVB         stream+96(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS low+72(FP), Z0
+	VBROADCASTSS last+76(FP), Z1
+	VBROADCASTSS below+80(FP), Z2
+	VBROADCASTSS a+84(FP), Z3
+	VBROADCASTSS b+88(FP), Z4
+	VBROADCASTSS above+92(FP), Z5
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ       BX, $0x00000020
+	JLT        mainTail
+	VMOVUPS    (DX)(SI*4), Z6
+	VMOVUPS    64(DX)(SI*4), Z7
+	PREFETCHT1 4096(DX)(SI*4)
+	PREFETCHT1 4160(DX)(SI*4)
+	VMOVUPS    (CX)(SI*4), Z8
+	VMOVUPS    64(CX)(SI*4), Z9
+	PREFETCHT1 4096(CX)(SI*4)
+	PREFETCHT1 4160(CX)(SI*4)
+	VMULPS     Z3, Z6, Z10
+	VADDPS     Z4, Z10, Z10
+	VCMPPS     $0x12, Z0, Z6, K1
+	VMOVAPS    Z2, K1, Z10
+	VCMPPS     $0x1e, Z1, Z6, K1
+	VMOVAPS    Z5, K1, Z10
+	VMULPS     Z8, Z10, Z10
+	VMULPS     Z3, Z7, Z6
+	VADDPS     Z4, Z6, Z6
+	VCMPPS     $0x12, Z0, Z7, K1
+	VMOVAPS    Z2, K1, Z6
+	VCMPPS     $0x1e, Z1, Z7, K1
+	VMOVAPS    Z5, K1, Z6
+	VMULPS     Z9, Z6, Z6
+	TESTL      DI, DI
+	JZ         cached1
+	VMOVNTPS   Z10, (AX)(SI*4)
+	VMOVNTPS   Z6, 64(AX)(SI*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Z10, (AX)(SI*4)
+	VMOVUPS Z6, 64(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ     BX, BX
+	JZ        mainDone
+	MOVL      $0x00000010, R8
+	XORL      R9, R9
+	MOVQ      BX, DI
+	CMPQ      DI, R8
+	CMOVQGT   R8, DI
+	SUBQ      R8, BX
+	CMOVQLT   R9, BX
+	LEAQ      (SI)(DI*1), R8
+	MOVL      $0xffffffff, R9
+	BZHIL     DI, R9, R9
+	KMOVD     R9, K1
+	MOVL      $0xffffffff, DI
+	BZHIL     BX, DI, DI
+	KMOVD     DI, K2
+	VMOVUPS.Z (DX)(SI*4), K1, Z6
+	VMOVUPS.Z (DX)(R8*4), K2, Z7
+	VMOVUPS.Z (CX)(SI*4), K1, Z8
+	VMOVUPS.Z (CX)(R8*4), K2, Z9
+	VMULPS    Z3, Z6, Z10
+	VADDPS    Z4, Z10, Z10
+	VCMPPS    $0x12, Z0, Z6, K3
+	VMOVAPS   Z2, K3, Z10
+	VCMPPS    $0x1e, Z1, Z6, K3
+	VMOVAPS   Z5, K3, Z10
+	VMULPS    Z8, Z10, Z10
+	VMULPS    Z3, Z7, Z3
+	VADDPS    Z4, Z3, Z3
+	VCMPPS    $0x12, Z0, Z7, K3
+	VMOVAPS   Z2, K3, Z3
+	VCMPPS    $0x1e, Z1, Z7, K3
+	VMOVAPS   Z5, K3, Z3
+	VMULPS    Z9, Z3, Z3
+	VMOVUPS   Z10, K1, (AX)(SI*4)
+	VMOVUPS   Z3, K2, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func outputSlopesAVX512(dx []float32, dy []float32, y []float32, a float32, b float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·outputSlopesAVX512(SB), NOSPLIT, $0-81
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dy_base+24(FP), CX
+	MOVQ         y_base+48(FP), DX
+	MOVQ         dx_len+8(FP), BX
+	XORQ         SI, SI
+	MOVB         stream+80(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS a+72(FP), Z0
+	VBROADCASTSS b+76(FP), Z1
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ       BX, $0x00000020
+	JLT        mainTail
+	VMOVUPS    (DX)(SI*4), Z2
+	VMOVUPS    64(DX)(SI*4), Z3
+	PREFETCHT1 4096(DX)(SI*4)
+	PREFETCHT1 4160(DX)(SI*4)
+	VMOVUPS    (CX)(SI*4), Z4
+	VMOVUPS    64(CX)(SI*4), Z5
+	PREFETCHT1 4096(CX)(SI*4)
+	PREFETCHT1 4160(CX)(SI*4)
+	VSUBPS     Z2, Z1, Z6
+	VMULPS     Z2, Z6, Z6
+	VADDPS     Z0, Z6, Z6
+	VMULPS     Z4, Z6, Z6
+	VSUBPS     Z3, Z1, Z2
+	VMULPS     Z3, Z2, Z2
+	VADDPS     Z0, Z2, Z2
+	VMULPS     Z5, Z2, Z2
+	TESTL      DI, DI
+	JZ         cached1
+	VMOVNTPS   Z6, (AX)(SI*4)
+	VMOVNTPS   Z2, 64(AX)(SI*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Z6, (AX)(SI*4)
+	VMOVUPS Z2, 64(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ     BX, BX
+	JZ        mainDone
+	MOVL      $0x00000010, R8
+	XORL      R9, R9
+	MOVQ      BX, DI
+	CMPQ      DI, R8
+	CMOVQGT   R8, DI
+	SUBQ      R8, BX
+	CMOVQLT   R9, BX
+	LEAQ      (SI)(DI*1), R8
+	MOVL      $0xffffffff, R9
+	BZHIL     DI, R9, R9
+	KMOVD     R9, K1
+	MOVL      $0xffffffff, DI
+	BZHIL     BX, DI, DI
+	KMOVD     DI, K2
+	VMOVUPS.Z (DX)(SI*4), K1, Z2
+	VMOVUPS.Z (DX)(R8*4), K2, Z3
+	VMOVUPS.Z (CX)(SI*4), K1, Z4
+	VMOVUPS.Z (CX)(R8*4), K2, Z5
+	VSUBPS    Z2, Z1, Z6
+	VMULPS    Z2, Z6, Z6
+	VADDPS    Z0, Z6, Z6
+	VMULPS    Z4, Z6, Z6
+	VSUBPS    Z3, Z1, Z1
+	VMULPS    Z3, Z1, Z1
+	VADDPS    Z0, Z1, Z1
+	VMULPS    Z5, Z1, Z1
+	VMOVUPS   Z6, K1, (AX)(SI*4)
+	VMOVUPS   Z1, K2, (AX)(R8*4)
 
 mainDone:
 	VZEROUPPER
@@ -15347,6 +16657,801 @@ mainTail:
 	VPCMPUW          $0x06, Z2, Z4, K1, K1
 	VPADDW           Z1, Z0, K1, Z0
 	VMOVDQU16        Z0, K3, (AX)(R8*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func rampBF16AVX512(dst []uint16, x []uint16, shift float32, high float32, scale float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·rampBF16AVX512(SB), NOSPLIT, $0-61
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, BX
+	KMOVD        BX, K1
+	KNOTD        K1, K2
+	MOVB         stream+60(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS shift+48(FP), Z4
+	VBROADCASTSS high+52(FP), Z5
+	VBROADCASTSS scale+56(FP), Z6
+	VPXORD       Z7, Z7, Z7
+	XORL         BX, BX
+
+mainUnit:
+	CMPQ       DX, $0x00000020
+	JLT        mainTail
+	VPSLLD     $0x10, (CX)(BX*2), Z8
+	VPANDD     (CX)(BX*2), Z0, Z9
+	PREFETCHT1 4096(CX)(BX*2)
+	VADDPS     Z4, Z8, Z8
+	VMAXPS     Z8, Z7, Z8
+	VMINPS     Z8, Z5, Z8
+	VMULPS     Z6, Z8, Z8
+	VADDPS     Z4, Z9, Z9
+	VMAXPS     Z9, Z7, Z9
+	VMINPS     Z9, Z5, Z9
+	VMULPS     Z6, Z9, Z9
+	VPSRLD     $0x10, Z8, Z10
+	VMOVDQU16  Z9, K1, Z10
+	VPSLLD     $0x10, Z9, Z9
+	VMOVDQU16  Z8, K2, Z9
+	VPADDW     Z10, Z10, Z8
+	VPCMPUW    $0x04, Z3, Z8, K3
+	VPANDD     Z1, Z10, Z8
+	VPADDUSW   Z8, Z9, Z9
+	VPCMPUW    $0x06, Z2, Z9, K3, K3
+	VPADDW     Z1, Z10, K3, Z10
+	TESTL      SI, SI
+	JZ         cached1
+	VMOVNTDQ   Z10, (AX)(BX*2)
+	JMP        stored1
+
+cached1:
+	VMOVDQU16 Z10, (AX)(BX*2)
+
+stored1:
+	ADDQ $0x00000020, BX
+	SUBQ $0x00000020, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       DX, DX
+	JZ          mainDone
+	MOVQ        DX, DI
+	SHRQ        $0x01, DI
+	MOVQ        DX, SI
+	SUBQ        DI, SI
+	LEAQ        (BX)(SI*1), R8
+	MOVL        $0xffffffff, R8
+	BZHIL       SI, R8, R8
+	KMOVD       R8, K3
+	MOVL        $0xffffffff, SI
+	BZHIL       DI, SI, SI
+	KMOVD       SI, K3
+	MOVL        $0xffffffff, SI
+	BZHIL       DX, SI, SI
+	KMOVD       SI, K3
+	VMOVDQU16.Z (CX)(BX*2), K3, Z9
+	VPSLLD      $0x10, Z9, Z8
+	VPANDD      Z9, Z0, Z0
+	VADDPS      Z4, Z8, Z8
+	VMAXPS      Z8, Z7, Z8
+	VMINPS      Z8, Z5, Z8
+	VMULPS      Z6, Z8, Z8
+	VADDPS      Z4, Z0, Z0
+	VMAXPS      Z0, Z7, Z0
+	VMINPS      Z0, Z5, Z0
+	VMULPS      Z6, Z0, Z0
+	VPSRLD      $0x10, Z8, Z4
+	VMOVDQU16   Z0, K1, Z4
+	VPSLLD      $0x10, Z0, Z0
+	VMOVDQU16   Z8, K2, Z0
+	VPADDW      Z4, Z4, Z5
+	VPCMPUW     $0x04, Z3, Z5, K1
+	VPANDD      Z1, Z4, Z5
+	VPADDUSW    Z5, Z0, Z0
+	VPCMPUW     $0x06, Z2, Z0, K1, K1
+	VPADDW      Z1, Z4, K1, Z4
+	VMOVDQU16   Z4, K3, (AX)(BX*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func rampMulBF16AVX512(dst []uint16, x []uint16, floor float32, shift float32, high float32, scale float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·rampMulBF16AVX512(SB), NOSPLIT, $0-65
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, BX
+	KMOVD        BX, K1
+	KNOTD        K1, K2
+	MOVB         stream+64(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS shift+52(FP), Z4
+	VBROADCASTSS high+56(FP), Z5
+	VBROADCASTSS scale+60(FP), Z6
+	VPXORD       Z7, Z7, Z7
+	VBROADCASTSS floor+48(FP), Z8
+	XORL         BX, BX
+
+mainUnit:
+	CMPQ       DX, $0x00000020
+	JLT        mainTail
+	VPSLLD     $0x10, (CX)(BX*2), Z9
+	VPANDD     (CX)(BX*2), Z0, Z10
+	PREFETCHT1 4096(CX)(BX*2)
+	VMAXPS     Z9, Z8, Z11
+	VADDPS     Z4, Z9, Z9
+	VMAXPS     Z9, Z7, Z9
+	VMINPS     Z9, Z5, Z9
+	VMULPS     Z6, Z9, Z9
+	VMULPS     Z11, Z9, Z9
+	VMAXPS     Z10, Z8, Z11
+	VADDPS     Z4, Z10, Z10
+	VMAXPS     Z10, Z7, Z10
+	VMINPS     Z10, Z5, Z10
+	VMULPS     Z6, Z10, Z10
+	VMULPS     Z11, Z10, Z10
+	VPSRLD     $0x10, Z9, Z11
+	VMOVDQU16  Z10, K1, Z11
+	VPSLLD     $0x10, Z10, Z10
+	VMOVDQU16  Z9, K2, Z10
+	VPADDW     Z11, Z11, Z9
+	VPCMPUW    $0x04, Z3, Z9, K3
+	VPANDD     Z1, Z11, Z9
+	VPADDUSW   Z9, Z10, Z10
+	VPCMPUW    $0x06, Z2, Z10, K3, K3
+	VPADDW     Z1, Z11, K3, Z11
+	TESTL      SI, SI
+	JZ         cached1
+	VMOVNTDQ   Z11, (AX)(BX*2)
+	JMP        stored1
+
+cached1:
+	VMOVDQU16 Z11, (AX)(BX*2)
+
+stored1:
+	ADDQ $0x00000020, BX
+	SUBQ $0x00000020, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       DX, DX
+	JZ          mainDone
+	MOVQ        DX, DI
+	SHRQ        $0x01, DI
+	MOVQ        DX, SI
+	SUBQ        DI, SI
+	LEAQ        (BX)(SI*1), R8
+	MOVL        $0xffffffff, R8
+	BZHIL       SI, R8, R8
+	KMOVD       R8, K3
+	MOVL        $0xffffffff, SI
+	BZHIL       DI, SI, SI
+	KMOVD       SI, K3
+	MOVL        $0xffffffff, SI
+	BZHIL       DX, SI, SI
+	KMOVD       SI, K3
+	VMOVDQU16.Z (CX)(BX*2), K3, Z10
+	VPSLLD      $0x10, Z10, Z9
+	VPANDD      Z10, Z0, Z0
+	VMAXPS      Z9, Z8, Z10
+	VADDPS      Z4, Z9, Z9
+	VMAXPS      Z9, Z7, Z9
+	VMINPS      Z9, Z5, Z9
+	VMULPS      Z6, Z9, Z9
+	VMULPS      Z10, Z9, Z9
+	VMAXPS      Z0, Z8, Z8
+	VADDPS      Z4, Z0, Z0
+	VMAXPS      Z0, Z7, Z0
+	VMINPS      Z0, Z5, Z0
+	VMULPS      Z6, Z0, Z0
+	VMULPS      Z8, Z0, Z0
+	VPSRLD      $0x10, Z9, Z4
+	VMOVDQU16   Z0, K1, Z4
+	VPSLLD      $0x10, Z0, Z0
+	VMOVDQU16   Z9, K2, Z0
+	VPADDW      Z4, Z4, Z5
+	VPCMPUW     $0x04, Z3, Z5, K1
+	VPANDD      Z1, Z4, Z5
+	VPADDUSW    Z5, Z0, Z0
+	VPCMPUW     $0x06, Z2, Z0, K1, K1
+	VPADDW      Z1, Z4, K1, Z4
+	VMOVDQU16   Z4, K3, (AX)(BX*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func leakyBF16AVX512(dst []uint16, x []uint16, slope float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·leakyBF16AVX512(SB), NOSPLIT, $0-53
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, BX
+	KMOVD        BX, K1
+	KNOTD        K1, K2
+	MOVB         stream+52(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS slope+48(FP), Z4
+	VPXORD       Z5, Z5, Z5
+	XORL         BX, BX
+
+mainUnit:
+	CMPQ       DX, $0x00000020
+	JLT        mainTail
+	VPSLLD     $0x10, (CX)(BX*2), Z6
+	VPANDD     (CX)(BX*2), Z0, Z7
+	PREFETCHT1 4096(CX)(BX*2)
+	VMULPS     Z4, Z6, Z8
+	VCMPPS     $0x1e, Z5, Z6, K3
+	VMOVAPS    Z6, K3, Z8
+	VMULPS     Z4, Z7, Z6
+	VCMPPS     $0x1e, Z5, Z7, K3
+	VMOVAPS    Z7, K3, Z6
+	VPSRLD     $0x10, Z8, Z7
+	VMOVDQU16  Z6, K1, Z7
+	VPSLLD     $0x10, Z6, Z6
+	VMOVDQU16  Z8, K2, Z6
+	VPADDW     Z7, Z7, Z8
+	VPCMPUW    $0x04, Z3, Z8, K3
+	VPANDD     Z1, Z7, Z8
+	VPADDUSW   Z8, Z6, Z6
+	VPCMPUW    $0x06, Z2, Z6, K3, K3
+	VPADDW     Z1, Z7, K3, Z7
+	TESTL      SI, SI
+	JZ         cached1
+	VMOVNTDQ   Z7, (AX)(BX*2)
+	JMP        stored1
+
+cached1:
+	VMOVDQU16 Z7, (AX)(BX*2)
+
+stored1:
+	ADDQ $0x00000020, BX
+	SUBQ $0x00000020, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       DX, DX
+	JZ          mainDone
+	MOVQ        DX, DI
+	SHRQ        $0x01, DI
+	MOVQ        DX, SI
+	SUBQ        DI, SI
+	LEAQ        (BX)(SI*1), R8
+	MOVL        $0xffffffff, R8
+	BZHIL       SI, R8, R8
+	KMOVD       R8, K3
+	MOVL        $0xffffffff, SI
+	BZHIL       DI, SI, SI
+	KMOVD       SI, K3
+	MOVL        $0xffffffff, SI
+	BZHIL       DX, SI, SI
+	KMOVD       SI, K3
+	VMOVDQU16.Z (CX)(BX*2), K3, Z7
+	VPSLLD      $0x10, Z7, Z6
+	VPANDD      Z7, Z0, Z0
+	VMULPS      Z4, Z6, Z7
+	VCMPPS      $0x1e, Z5, Z6, K4
+	VMOVAPS     Z6, K4, Z7
+	VMULPS      Z4, Z0, Z4
+	VCMPPS      $0x1e, Z5, Z0, K4
+	VMOVAPS     Z0, K4, Z4
+	VPSRLD      $0x10, Z7, Z0
+	VMOVDQU16   Z4, K1, Z0
+	VPSLLD      $0x10, Z4, Z4
+	VMOVDQU16   Z7, K2, Z4
+	VPADDW      Z0, Z0, Z5
+	VPCMPUW     $0x04, Z3, Z5, K1
+	VPANDD      Z1, Z0, Z5
+	VPADDUSW    Z5, Z4, Z4
+	VPCMPUW     $0x06, Z2, Z4, K1, K1
+	VPADDW      Z1, Z0, K1, Z0
+	VMOVDQU16   Z0, K3, (AX)(BX*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func sigmoidBF16AVX512(dst []uint16, x []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·sigmoidBF16AVX512(SB), NOSPLIT, $0-49
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, BX
+	KMOVD        BX, K1
+	KNOTD        K1, K2
+	MOVB         stream+48(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS lanes3f800000<>+0(SB), Z4
+	VBROADCASTSS lanes42fc0000<>+0(SB), Z5
+	VBROADCASTSS lanesc3000000<>+0(SB), Z5
+	XORL         BX, BX
+
+mainGroup:
+	CMPQ             DX, $0x00000040
+	JLT              mainUnit
+	VPSLLD           $0x10, (CX)(BX*2), Z6
+	VPANDD           (CX)(BX*2), Z0, Z7
+	PREFETCHT1       4096(CX)(BX*2)
+	VPSLLD           $0x10, 64(CX)(BX*2), Z8
+	VPANDD           64(CX)(BX*2), Z0, Z9
+	PREFETCHT1       4160(CX)(BX*2)
+	VMAXPS           Z6, Z5, Z6
+	VMAXPS           Z7, Z5, Z7
+	VMAXPS           Z8, Z5, Z8
+	VMAXPS           Z9, Z5, Z9
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z6
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z7, Z7
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z8, Z8
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z9, Z9
+	VRNDSCALEPS      $0x08, Z6, Z10
+	VRNDSCALEPS      $0x08, Z7, Z11
+	VRNDSCALEPS      $0x08, Z8, Z12
+	VRNDSCALEPS      $0x08, Z9, Z13
+	VSUBPS           Z10, Z6, Z6
+	VSUBPS           Z11, Z7, Z7
+	VSUBPS           Z12, Z8, Z8
+	VSUBPS           Z13, Z9, Z9
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z14
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z15
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z16
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z17
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z6, Z14
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z7, Z15
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z6, Z14
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z7, Z15
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z6, Z14
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z7, Z15
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z9, Z17
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z6, Z14
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z7, Z15
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z8, Z16
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z9, Z17
+	VSCALEFPS        Z10, Z14, Z14
+	VSCALEFPS        Z11, Z15, Z15
+	VSCALEFPS        Z12, Z16, Z16
+	VSCALEFPS        Z13, Z17, Z17
+	VADDPS           Z4, Z14, Z14
+	VADDPS           Z4, Z15, Z15
+	VADDPS           Z4, Z16, Z16
+	VADDPS           Z4, Z17, Z17
+	VRCP14PS         Z14, Z6
+	VRCP14PS         Z15, Z7
+	VRCP14PS         Z16, Z8
+	VRCP14PS         Z17, Z9
+	VPSRLD           $0x10, Z6, Z10
+	VMOVDQU16        Z7, K1, Z10
+	VPSLLD           $0x10, Z7, Z7
+	VMOVDQU16        Z6, K2, Z7
+	VPADDW           Z10, Z10, Z6
+	VPCMPUW          $0x04, Z3, Z6, K3
+	VPANDD           Z1, Z10, Z6
+	VPADDUSW         Z6, Z7, Z7
+	VPCMPUW          $0x06, Z2, Z7, K3, K3
+	VPADDW           Z1, Z10, K3, Z10
+	TESTL            SI, SI
+	JZ               cached1
+	VMOVNTDQ         Z10, (AX)(BX*2)
+	JMP              stored1
+
+cached1:
+	VMOVDQU16 Z10, (AX)(BX*2)
+
+stored1:
+	VPSRLD    $0x10, Z8, Z6
+	VMOVDQU16 Z9, K1, Z6
+	VPSLLD    $0x10, Z9, Z7
+	VMOVDQU16 Z8, K2, Z7
+	VPADDW    Z6, Z6, Z8
+	VPCMPUW   $0x04, Z3, Z8, K3
+	VPANDD    Z1, Z6, Z8
+	VPADDUSW  Z8, Z7, Z7
+	VPCMPUW   $0x06, Z2, Z7, K3, K3
+	VPADDW    Z1, Z6, K3, Z6
+	TESTL     SI, SI
+	JZ        cached2
+	VMOVNTDQ  Z6, 64(AX)(BX*2)
+	JMP       stored2
+
+cached2:
+	VMOVDQU16 Z6, 64(AX)(BX*2)
+
+stored2:
+	ADDQ $0x00000040, BX
+	SUBQ $0x00000040, DX
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             DX, $0x00000020
+	JLT              mainTail
+	VPSLLD           $0x10, (CX)(BX*2), Z6
+	VPANDD           (CX)(BX*2), Z0, Z7
+	PREFETCHT1       4096(CX)(BX*2)
+	VMAXPS           Z6, Z5, Z6
+	VMAXPS           Z7, Z5, Z7
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z6
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z7, Z7
+	VRNDSCALEPS      $0x08, Z6, Z8
+	VRNDSCALEPS      $0x08, Z7, Z9
+	VSUBPS           Z8, Z6, Z6
+	VSUBPS           Z9, Z7, Z7
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z10
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z11
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z7, Z11
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z6, Z10
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z7, Z11
+	VSCALEFPS        Z8, Z10, Z10
+	VSCALEFPS        Z9, Z11, Z11
+	VADDPS           Z4, Z10, Z10
+	VADDPS           Z4, Z11, Z11
+	VRCP14PS         Z10, Z6
+	VRCP14PS         Z11, Z7
+	VPSRLD           $0x10, Z6, Z8
+	VMOVDQU16        Z7, K1, Z8
+	VPSLLD           $0x10, Z7, Z7
+	VMOVDQU16        Z6, K2, Z7
+	VPADDW           Z8, Z8, Z6
+	VPCMPUW          $0x04, Z3, Z6, K3
+	VPANDD           Z1, Z8, Z6
+	VPADDUSW         Z6, Z7, Z7
+	VPCMPUW          $0x06, Z2, Z7, K3, K3
+	VPADDW           Z1, Z8, K3, Z8
+	TESTL            SI, SI
+	JZ               cached3
+	VMOVNTDQ         Z8, (AX)(BX*2)
+	JMP              stored3
+
+cached3:
+	VMOVDQU16 Z8, (AX)(BX*2)
+
+stored3:
+	ADDQ $0x00000020, BX
+	SUBQ $0x00000020, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ            DX, DX
+	JZ               mainDone
+	MOVQ             DX, DI
+	SHRQ             $0x01, DI
+	MOVQ             DX, SI
+	SUBQ             DI, SI
+	LEAQ             (BX)(SI*1), R8
+	MOVL             $0xffffffff, R8
+	BZHIL            SI, R8, R8
+	KMOVD            R8, K3
+	MOVL             $0xffffffff, SI
+	BZHIL            DI, SI, SI
+	KMOVD            SI, K3
+	MOVL             $0xffffffff, SI
+	BZHIL            DX, SI, SI
+	KMOVD            SI, K3
+	VMOVDQU16.Z      (CX)(BX*2), K3, Z7
+	VPSLLD           $0x10, Z7, Z6
+	VPANDD           Z7, Z0, Z0
+	VMAXPS           Z6, Z5, Z6
+	VMAXPS           Z0, Z5, Z0
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z5
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z0, Z0
+	VRNDSCALEPS      $0x08, Z5, Z6
+	VRNDSCALEPS      $0x08, Z0, Z7
+	VSUBPS           Z6, Z5, Z5
+	VSUBPS           Z7, Z0, Z0
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z8
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z9
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z0, Z9
+	VSCALEFPS        Z6, Z8, Z8
+	VSCALEFPS        Z7, Z9, Z9
+	VADDPS           Z4, Z8, Z8
+	VADDPS           Z4, Z9, Z9
+	VRCP14PS         Z8, Z0
+	VRCP14PS         Z9, Z4
+	VPSRLD           $0x10, Z0, Z5
+	VMOVDQU16        Z4, K1, Z5
+	VPSLLD           $0x10, Z4, Z4
+	VMOVDQU16        Z0, K2, Z4
+	VPADDW           Z5, Z5, Z0
+	VPCMPUW          $0x04, Z3, Z0, K1
+	VPANDD           Z1, Z5, Z0
+	VPADDUSW         Z0, Z4, Z4
+	VPCMPUW          $0x06, Z2, Z4, K1, K1
+	VPADDW           Z1, Z5, K1, Z5
+	VMOVDQU16        Z5, K3, (AX)(BX*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func pieceSlopesBF16AVX512(dx []uint16, dy []uint16, x []uint16, low float32, last float32, below float32, a float32, b float32, above float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·pieceSlopesBF16AVX512(SB), NOSPLIT, $0-97
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dy_base+24(FP), CX
+	MOVQ         x_base+48(FP), DX
+	MOVQ         dx_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, SI
+	KMOVD        SI, K1
+	KNOTD        K1, K2
+	MOVB         stream+96(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS low+72(FP), Z4
+	VBROADCASTSS last+76(FP), Z5
+	VBROADCASTSS below+80(FP), Z6
+	VBROADCASTSS a+84(FP), Z7
+	VBROADCASTSS b+88(FP), Z8
+	VBROADCASTSS above+92(FP), Z9
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ       BX, $0x00000020
+	JLT        mainTail
+	VPSLLD     $0x10, (DX)(SI*2), Z10
+	VPANDD     (DX)(SI*2), Z0, Z11
+	PREFETCHT1 4096(DX)(SI*2)
+	VPSLLD     $0x10, (CX)(SI*2), Z12
+	VPANDD     (CX)(SI*2), Z0, Z13
+	PREFETCHT1 4096(CX)(SI*2)
+	VMULPS     Z7, Z10, Z14
+	VADDPS     Z8, Z14, Z14
+	VCMPPS     $0x12, Z4, Z10, K3
+	VMOVAPS    Z6, K3, Z14
+	VCMPPS     $0x1e, Z5, Z10, K3
+	VMOVAPS    Z9, K3, Z14
+	VMULPS     Z12, Z14, Z14
+	VMULPS     Z7, Z11, Z10
+	VADDPS     Z8, Z10, Z10
+	VCMPPS     $0x12, Z4, Z11, K3
+	VMOVAPS    Z6, K3, Z10
+	VCMPPS     $0x1e, Z5, Z11, K3
+	VMOVAPS    Z9, K3, Z10
+	VMULPS     Z13, Z10, Z10
+	VPSRLD     $0x10, Z14, Z11
+	VMOVDQU16  Z10, K1, Z11
+	VPSLLD     $0x10, Z10, Z10
+	VMOVDQU16  Z14, K2, Z10
+	VPADDW     Z11, Z11, Z12
+	VPCMPUW    $0x04, Z3, Z12, K3
+	VPANDD     Z1, Z11, Z12
+	VPADDUSW   Z12, Z10, Z10
+	VPCMPUW    $0x06, Z2, Z10, K3, K3
+	VPADDW     Z1, Z11, K3, Z11
+	TESTL      DI, DI
+	JZ         cached1
+	VMOVNTDQ   Z11, (AX)(SI*2)
+	JMP        stored1
+
+cached1:
+	VMOVDQU16 Z11, (AX)(SI*2)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       BX, BX
+	JZ          mainDone
+	MOVQ        BX, R8
+	SHRQ        $0x01, R8
+	MOVQ        BX, DI
+	SUBQ        R8, DI
+	LEAQ        (SI)(DI*1), R9
+	MOVL        $0xffffffff, R9
+	BZHIL       DI, R9, R9
+	KMOVD       R9, K3
+	MOVL        $0xffffffff, DI
+	BZHIL       R8, DI, DI
+	KMOVD       DI, K3
+	MOVL        $0xffffffff, DI
+	BZHIL       BX, DI, DI
+	KMOVD       DI, K3
+	VMOVDQU16.Z (DX)(SI*2), K3, Z11
+	VPSLLD      $0x10, Z11, Z10
+	VPANDD      Z11, Z0, Z11
+	VMOVDQU16.Z (CX)(SI*2), K3, Z13
+	VPSLLD      $0x10, Z13, Z12
+	VPANDD      Z13, Z0, Z0
+	VMULPS      Z7, Z10, Z13
+	VADDPS      Z8, Z13, Z13
+	VCMPPS      $0x12, Z4, Z10, K4
+	VMOVAPS     Z6, K4, Z13
+	VCMPPS      $0x1e, Z5, Z10, K4
+	VMOVAPS     Z9, K4, Z13
+	VMULPS      Z12, Z13, Z13
+	VMULPS      Z7, Z11, Z7
+	VADDPS      Z8, Z7, Z7
+	VCMPPS      $0x12, Z4, Z11, K4
+	VMOVAPS     Z6, K4, Z7
+	VCMPPS      $0x1e, Z5, Z11, K4
+	VMOVAPS     Z9, K4, Z7
+	VMULPS      Z0, Z7, Z7
+	VPSRLD      $0x10, Z13, Z0
+	VMOVDQU16   Z7, K1, Z0
+	VPSLLD      $0x10, Z7, Z4
+	VMOVDQU16   Z13, K2, Z4
+	VPADDW      Z0, Z0, Z5
+	VPCMPUW     $0x04, Z3, Z5, K1
+	VPANDD      Z1, Z0, Z5
+	VPADDUSW    Z5, Z4, Z4
+	VPCMPUW     $0x06, Z2, Z4, K1, K1
+	VPADDW      Z1, Z0, K1, Z0
+	VMOVDQU16   Z0, K3, (AX)(SI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func outputSlopesBF16AVX512(dx []uint16, dy []uint16, y []uint16, a float32, b float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·outputSlopesBF16AVX512(SB), NOSPLIT, $0-81
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dy_base+24(FP), CX
+	MOVQ         y_base+48(FP), DX
+	MOVQ         dx_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, SI
+	KMOVD        SI, K1
+	KNOTD        K1, K2
+	MOVB         stream+80(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS a+72(FP), Z4
+	VBROADCASTSS b+76(FP), Z5
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ       BX, $0x00000020
+	JLT        mainTail
+	VPSLLD     $0x10, (DX)(SI*2), Z6
+	VPANDD     (DX)(SI*2), Z0, Z7
+	PREFETCHT1 4096(DX)(SI*2)
+	VPSLLD     $0x10, (CX)(SI*2), Z8
+	VPANDD     (CX)(SI*2), Z0, Z9
+	PREFETCHT1 4096(CX)(SI*2)
+	VSUBPS     Z6, Z5, Z10
+	VMULPS     Z6, Z10, Z10
+	VADDPS     Z4, Z10, Z10
+	VMULPS     Z8, Z10, Z10
+	VSUBPS     Z7, Z5, Z6
+	VMULPS     Z7, Z6, Z6
+	VADDPS     Z4, Z6, Z6
+	VMULPS     Z9, Z6, Z6
+	VPSRLD     $0x10, Z10, Z7
+	VMOVDQU16  Z6, K1, Z7
+	VPSLLD     $0x10, Z6, Z6
+	VMOVDQU16  Z10, K2, Z6
+	VPADDW     Z7, Z7, Z8
+	VPCMPUW    $0x04, Z3, Z8, K3
+	VPANDD     Z1, Z7, Z8
+	VPADDUSW   Z8, Z6, Z6
+	VPCMPUW    $0x06, Z2, Z6, K3, K3
+	VPADDW     Z1, Z7, K3, Z7
+	TESTL      DI, DI
+	JZ         cached1
+	VMOVNTDQ   Z7, (AX)(SI*2)
+	JMP        stored1
+
+cached1:
+	VMOVDQU16 Z7, (AX)(SI*2)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       BX, BX
+	JZ          mainDone
+	MOVQ        BX, R8
+	SHRQ        $0x01, R8
+	MOVQ        BX, DI
+	SUBQ        R8, DI
+	LEAQ        (SI)(DI*1), R9
+	MOVL        $0xffffffff, R9
+	BZHIL       DI, R9, R9
+	KMOVD       R9, K3
+	MOVL        $0xffffffff, DI
+	BZHIL       R8, DI, DI
+	KMOVD       DI, K3
+	MOVL        $0xffffffff, DI
+	BZHIL       BX, DI, DI
+	KMOVD       DI, K3
+	VMOVDQU16.Z (DX)(SI*2), K3, Z7
+	VPSLLD      $0x10, Z7, Z6
+	VPANDD      Z7, Z0, Z7
+	VMOVDQU16.Z (CX)(SI*2), K3, Z9
+	VPSLLD      $0x10, Z9, Z8
+	VPANDD      Z9, Z0, Z0
+	VSUBPS      Z6, Z5, Z9
+	VMULPS      Z6, Z9, Z9
+	VADDPS      Z4, Z9, Z9
+	VMULPS      Z8, Z9, Z9
+	VSUBPS      Z7, Z5, Z5
+	VMULPS      Z7, Z5, Z5
+	VADDPS      Z4, Z5, Z5
+	VMULPS      Z0, Z5, Z5
+	VPSRLD      $0x10, Z9, Z0
+	VMOVDQU16   Z5, K1, Z0
+	VPSLLD      $0x10, Z5, Z4
+	VMOVDQU16   Z9, K2, Z4
+	VPADDW      Z0, Z0, Z5
+	VPCMPUW     $0x04, Z3, Z5, K1
+	VPANDD      Z1, Z0, Z5
+	VPADDUSW    Z5, Z4, Z4
+	VPCMPUW     $0x06, Z2, Z4, K1, K1
+	VPADDW      Z1, Z0, K1, Z0
+	VMOVDQU16   Z0, K3, (AX)(SI*2)
 
 mainDone:
 	VZEROUPPER
@@ -21728,6 +23833,1037 @@ normal14:
 
 converted14:
 	VMOVDQU16 Z0, K1, (AX)(R8*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func rampBF16AVX512BF16(dst []uint16, x []uint16, shift float32, high float32, scale float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·rampBF16AVX512BF16(SB), NOSPLIT, $0-61
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+60(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS shift+48(FP), Z2
+	VBROADCASTSS high+52(FP), Z3
+	VBROADCASTSS scale+56(FP), Z4
+	VPXORD       Z5, Z5, Z5
+	XORL         BX, BX
+
+mainUnit:
+	CMPQ         DX, $0x00000020
+	JLT          mainTail
+	VPSLLD       $0x10, (CX)(BX*2), Z6
+	VPANDD       (CX)(BX*2), Z0, Z7
+	PREFETCHT1   4096(CX)(BX*2)
+	VADDPS       Z2, Z6, Z6
+	VMAXPS       Z6, Z5, Z6
+	VMINPS       Z6, Z3, Z6
+	VMULPS       Z4, Z6, Z6
+	VADDPS       Z2, Z7, Z7
+	VMAXPS       Z7, Z5, Z7
+	VMINPS       Z7, Z3, Z7
+	VMULPS       Z4, Z7, Z7
+	VFPCLASSPSZ  $0x20, Z6, K1
+	VFPCLASSPSZ  $0x20, Z7, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z9
+	VPBROADCASTD lanes80008000<>+0(SB), Z10
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z11
+	MOVL         $0xaaaaaaaa, DI
+	KMOVD        DI, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z6, Z8
+	VMOVDQU16    Z7, K1, Z8
+	VPSLLD       $0x10, Z7, Z7
+	VMOVDQU16    Z6, K2, Z7
+	VPADDW       Z8, Z8, Z6
+	VPCMPUW      $0x04, Z11, Z6, K1
+	VPANDD       Z9, Z8, Z6
+	VPADDUSW     Z6, Z7, Z7
+	VPCMPUW      $0x06, Z10, Z7, K1, K1
+	VPADDW       Z9, Z8, K1, Z8
+	JMP          converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x48477262
+	WORD   $0xc672
+	VPERMW Z8, Z1, Z8
+
+converted1:
+	TESTL    SI, SI
+	JZ       cached2
+	VMOVNTDQ Z8, (AX)(BX*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z8, (AX)(BX*2)
+
+stored2:
+	ADDQ $0x00000020, BX
+	SUBQ $0x00000020, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        DX, DX
+	JZ           mainDone
+	MOVQ         DX, DI
+	SHRQ         $0x01, DI
+	MOVQ         DX, SI
+	SUBQ         DI, SI
+	LEAQ         (BX)(SI*1), R8
+	MOVL         $0xffffffff, R8
+	BZHIL        SI, R8, R8
+	KMOVD        R8, K1
+	MOVL         $0xffffffff, SI
+	BZHIL        DI, SI, SI
+	KMOVD        SI, K1
+	MOVL         $0xffffffff, SI
+	BZHIL        DX, SI, SI
+	KMOVD        SI, K1
+	VMOVDQU16.Z  (CX)(BX*2), K1, Z7
+	VPSLLD       $0x10, Z7, Z6
+	VPANDD       Z7, Z0, Z0
+	VADDPS       Z2, Z6, Z6
+	VMAXPS       Z6, Z5, Z6
+	VMINPS       Z6, Z3, Z6
+	VMULPS       Z4, Z6, Z6
+	VADDPS       Z2, Z0, Z0
+	VMAXPS       Z0, Z5, Z0
+	VMINPS       Z0, Z3, Z0
+	VMULPS       Z4, Z0, Z0
+	VFPCLASSPSZ  $0x20, Z6, K2
+	VFPCLASSPSZ  $0x20, Z0, K3
+	KORTESTW     K2, K3
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z3
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z4
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z6, Z2
+	VMOVDQU16    Z0, K2, Z2
+	VPSLLD       $0x10, Z0, Z0
+	VMOVDQU16    Z6, K3, Z0
+	VPADDW       Z2, Z2, Z5
+	VPCMPUW      $0x04, Z4, Z5, K2
+	VPANDD       Z1, Z2, Z5
+	VPADDUSW     Z5, Z0, Z0
+	VPCMPUW      $0x06, Z3, Z0, K2, K2
+	VPADDW       Z1, Z2, K2, Z2
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x487ff262
+	WORD   $0xd672
+	VPERMW Z2, Z1, Z2
+
+converted3:
+	VMOVDQU16 Z2, K1, (AX)(BX*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func rampMulBF16AVX512BF16(dst []uint16, x []uint16, floor float32, shift float32, high float32, scale float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·rampMulBF16AVX512BF16(SB), NOSPLIT, $0-65
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+64(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS shift+52(FP), Z2
+	VBROADCASTSS high+56(FP), Z3
+	VBROADCASTSS scale+60(FP), Z4
+	VPXORD       Z5, Z5, Z5
+	VBROADCASTSS floor+48(FP), Z6
+	XORL         BX, BX
+
+mainUnit:
+	CMPQ         DX, $0x00000020
+	JLT          mainTail
+	VPSLLD       $0x10, (CX)(BX*2), Z7
+	VPANDD       (CX)(BX*2), Z0, Z8
+	PREFETCHT1   4096(CX)(BX*2)
+	VMAXPS       Z7, Z6, Z9
+	VADDPS       Z2, Z7, Z7
+	VMAXPS       Z7, Z5, Z7
+	VMINPS       Z7, Z3, Z7
+	VMULPS       Z4, Z7, Z7
+	VMULPS       Z9, Z7, Z7
+	VMAXPS       Z8, Z6, Z9
+	VADDPS       Z2, Z8, Z8
+	VMAXPS       Z8, Z5, Z8
+	VMINPS       Z8, Z3, Z8
+	VMULPS       Z4, Z8, Z8
+	VMULPS       Z9, Z8, Z8
+	VFPCLASSPSZ  $0x20, Z7, K1
+	VFPCLASSPSZ  $0x20, Z8, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z10
+	VPBROADCASTD lanes80008000<>+0(SB), Z11
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z12
+	MOVL         $0xaaaaaaaa, DI
+	KMOVD        DI, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z7, Z9
+	VMOVDQU16    Z8, K1, Z9
+	VPSLLD       $0x10, Z8, Z8
+	VMOVDQU16    Z7, K2, Z8
+	VPADDW       Z9, Z9, Z7
+	VPCMPUW      $0x04, Z12, Z7, K1
+	VPANDD       Z10, Z9, Z7
+	VPADDUSW     Z7, Z8, Z8
+	VPCMPUW      $0x06, Z11, Z8, K1, K1
+	VPADDW       Z10, Z9, K1, Z9
+	JMP          converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x483f7262
+	WORD   $0xcf72
+	VPERMW Z9, Z1, Z9
+
+converted1:
+	TESTL    SI, SI
+	JZ       cached2
+	VMOVNTDQ Z9, (AX)(BX*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z9, (AX)(BX*2)
+
+stored2:
+	ADDQ $0x00000020, BX
+	SUBQ $0x00000020, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        DX, DX
+	JZ           mainDone
+	MOVQ         DX, DI
+	SHRQ         $0x01, DI
+	MOVQ         DX, SI
+	SUBQ         DI, SI
+	LEAQ         (BX)(SI*1), R8
+	MOVL         $0xffffffff, R8
+	BZHIL        SI, R8, R8
+	KMOVD        R8, K1
+	MOVL         $0xffffffff, SI
+	BZHIL        DI, SI, SI
+	KMOVD        SI, K1
+	MOVL         $0xffffffff, SI
+	BZHIL        DX, SI, SI
+	KMOVD        SI, K1
+	VMOVDQU16.Z  (CX)(BX*2), K1, Z8
+	VPSLLD       $0x10, Z8, Z7
+	VPANDD       Z8, Z0, Z0
+	VMAXPS       Z7, Z6, Z8
+	VADDPS       Z2, Z7, Z7
+	VMAXPS       Z7, Z5, Z7
+	VMINPS       Z7, Z3, Z7
+	VMULPS       Z4, Z7, Z7
+	VMULPS       Z8, Z7, Z7
+	VMAXPS       Z0, Z6, Z6
+	VADDPS       Z2, Z0, Z0
+	VMAXPS       Z0, Z5, Z0
+	VMINPS       Z0, Z3, Z0
+	VMULPS       Z4, Z0, Z0
+	VMULPS       Z6, Z0, Z0
+	VFPCLASSPSZ  $0x20, Z7, K2
+	VFPCLASSPSZ  $0x20, Z0, K3
+	KORTESTW     K2, K3
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z3
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z4
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z7, Z2
+	VMOVDQU16    Z0, K2, Z2
+	VPSLLD       $0x10, Z0, Z0
+	VMOVDQU16    Z7, K3, Z0
+	VPADDW       Z2, Z2, Z5
+	VPCMPUW      $0x04, Z4, Z5, K2
+	VPANDD       Z1, Z2, Z5
+	VPADDUSW     Z5, Z0, Z0
+	VPCMPUW      $0x06, Z3, Z0, K2, K2
+	VPADDW       Z1, Z2, K2, Z2
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x487ff262
+	WORD   $0xd772
+	VPERMW Z2, Z1, Z2
+
+converted3:
+	VMOVDQU16 Z2, K1, (AX)(BX*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func leakyBF16AVX512BF16(dst []uint16, x []uint16, slope float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·leakyBF16AVX512BF16(SB), NOSPLIT, $0-53
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+52(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS slope+48(FP), Z2
+	VPXORD       Z3, Z3, Z3
+	XORL         BX, BX
+
+mainUnit:
+	CMPQ         DX, $0x00000020
+	JLT          mainTail
+	VPSLLD       $0x10, (CX)(BX*2), Z4
+	VPANDD       (CX)(BX*2), Z0, Z5
+	PREFETCHT1   4096(CX)(BX*2)
+	VMULPS       Z2, Z4, Z6
+	VCMPPS       $0x1e, Z3, Z4, K1
+	VMOVAPS      Z4, K1, Z6
+	VMULPS       Z2, Z5, Z4
+	VCMPPS       $0x1e, Z3, Z5, K1
+	VMOVAPS      Z5, K1, Z4
+	VFPCLASSPSZ  $0x20, Z6, K1
+	VFPCLASSPSZ  $0x20, Z4, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z7
+	VPBROADCASTD lanes80008000<>+0(SB), Z8
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z9
+	MOVL         $0xaaaaaaaa, DI
+	KMOVD        DI, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z6, Z5
+	VMOVDQU16    Z4, K1, Z5
+	VPSLLD       $0x10, Z4, Z4
+	VMOVDQU16    Z6, K2, Z4
+	VPADDW       Z5, Z5, Z6
+	VPCMPUW      $0x04, Z9, Z6, K1
+	VPANDD       Z7, Z5, Z6
+	VPADDUSW     Z6, Z4, Z4
+	VPCMPUW      $0x06, Z8, Z4, K1, K1
+	VPADDW       Z7, Z5, K1, Z5
+	JMP          converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x485ff262
+	WORD   $0xee72
+	VPERMW Z5, Z1, Z5
+
+converted1:
+	TESTL    SI, SI
+	JZ       cached2
+	VMOVNTDQ Z5, (AX)(BX*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z5, (AX)(BX*2)
+
+stored2:
+	ADDQ $0x00000020, BX
+	SUBQ $0x00000020, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        DX, DX
+	JZ           mainDone
+	MOVQ         DX, DI
+	SHRQ         $0x01, DI
+	MOVQ         DX, SI
+	SUBQ         DI, SI
+	LEAQ         (BX)(SI*1), R8
+	MOVL         $0xffffffff, R8
+	BZHIL        SI, R8, R8
+	KMOVD        R8, K1
+	MOVL         $0xffffffff, SI
+	BZHIL        DI, SI, SI
+	KMOVD        SI, K1
+	MOVL         $0xffffffff, SI
+	BZHIL        DX, SI, SI
+	KMOVD        SI, K1
+	VMOVDQU16.Z  (CX)(BX*2), K1, Z5
+	VPSLLD       $0x10, Z5, Z4
+	VPANDD       Z5, Z0, Z0
+	VMULPS       Z2, Z4, Z5
+	VCMPPS       $0x1e, Z3, Z4, K2
+	VMOVAPS      Z4, K2, Z5
+	VMULPS       Z2, Z0, Z2
+	VCMPPS       $0x1e, Z3, Z0, K2
+	VMOVAPS      Z0, K2, Z2
+	VFPCLASSPSZ  $0x20, Z5, K2
+	VFPCLASSPSZ  $0x20, Z2, K3
+	KORTESTW     K2, K3
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z3
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z4
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z5, Z0
+	VMOVDQU16    Z2, K2, Z0
+	VPSLLD       $0x10, Z2, Z2
+	VMOVDQU16    Z5, K3, Z2
+	VPADDW       Z0, Z0, Z5
+	VPCMPUW      $0x04, Z4, Z5, K2
+	VPANDD       Z1, Z0, Z5
+	VPADDUSW     Z5, Z2, Z2
+	VPCMPUW      $0x06, Z3, Z2, K2, K2
+	VPADDW       Z1, Z0, K2, Z0
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x486ff262
+	WORD   $0xc572
+	VPERMW Z0, Z1, Z0
+
+converted3:
+	VMOVDQU16 Z0, K1, (AX)(BX*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func sigmoidBF16AVX512BF16(dst []uint16, x []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·sigmoidBF16AVX512BF16(SB), NOSPLIT, $0-49
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+48(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS lanes3f800000<>+0(SB), Z2
+	VBROADCASTSS lanes42fc0000<>+0(SB), Z3
+	VBROADCASTSS lanesc3000000<>+0(SB), Z3
+	XORL         BX, BX
+
+mainGroup:
+	CMPQ             DX, $0x00000040
+	JLT              mainUnit
+	VPSLLD           $0x10, (CX)(BX*2), Z4
+	VPANDD           (CX)(BX*2), Z0, Z5
+	PREFETCHT1       4096(CX)(BX*2)
+	VPSLLD           $0x10, 64(CX)(BX*2), Z6
+	VPANDD           64(CX)(BX*2), Z0, Z7
+	PREFETCHT1       4160(CX)(BX*2)
+	VMAXPS           Z4, Z3, Z4
+	VMAXPS           Z5, Z3, Z5
+	VMAXPS           Z6, Z3, Z6
+	VMAXPS           Z7, Z3, Z7
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z4, Z4
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z5, Z5
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z6, Z6
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z7, Z7
+	VRNDSCALEPS      $0x08, Z4, Z8
+	VRNDSCALEPS      $0x08, Z5, Z9
+	VRNDSCALEPS      $0x08, Z6, Z10
+	VRNDSCALEPS      $0x08, Z7, Z11
+	VSUBPS           Z8, Z4, Z4
+	VSUBPS           Z9, Z5, Z5
+	VSUBPS           Z10, Z6, Z6
+	VSUBPS           Z11, Z7, Z7
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z12
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z13
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z14
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z15
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z4, Z12
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z5, Z13
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z6, Z14
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z7, Z15
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z4, Z12
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z5, Z13
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z6, Z14
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z7, Z15
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z4, Z12
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z5, Z13
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z6, Z14
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z7, Z15
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z4, Z12
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z5, Z13
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z6, Z14
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z7, Z15
+	VSCALEFPS        Z8, Z12, Z12
+	VSCALEFPS        Z9, Z13, Z13
+	VSCALEFPS        Z10, Z14, Z14
+	VSCALEFPS        Z11, Z15, Z15
+	VADDPS           Z2, Z12, Z12
+	VADDPS           Z2, Z13, Z13
+	VADDPS           Z2, Z14, Z14
+	VADDPS           Z2, Z15, Z15
+	VRCP14PS         Z12, Z4
+	VRCP14PS         Z13, Z5
+	VRCP14PS         Z14, Z6
+	VRCP14PS         Z15, Z7
+	VFPCLASSPSZ      $0x20, Z4, K1
+	VFPCLASSPSZ      $0x20, Z5, K2
+	KORTESTW         K1, K2
+	JZ               normal1
+	VPBROADCASTD     lanes00010001<>+0(SB), Z9
+	VPBROADCASTD     lanes80008000<>+0(SB), Z10
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z11
+	MOVL             $0xaaaaaaaa, DI
+	KMOVD            DI, K1
+	KNOTD            K1, K2
+	VPSRLD           $0x10, Z4, Z8
+	VMOVDQU16        Z5, K1, Z8
+	VPSLLD           $0x10, Z5, Z5
+	VMOVDQU16        Z4, K2, Z5
+	VPADDW           Z8, Z8, Z4
+	VPCMPUW          $0x04, Z11, Z4, K1
+	VPANDD           Z9, Z8, Z4
+	VPADDUSW         Z4, Z5, Z5
+	VPCMPUW          $0x06, Z10, Z5, K1, K1
+	VPADDW           Z9, Z8, K1, Z8
+	JMP              converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x48577262
+	WORD   $0xc472
+	VPERMW Z8, Z1, Z8
+
+converted1:
+	TESTL    SI, SI
+	JZ       cached2
+	VMOVNTDQ Z8, (AX)(BX*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z8, (AX)(BX*2)
+
+stored2:
+	VFPCLASSPSZ  $0x20, Z6, K1
+	VFPCLASSPSZ  $0x20, Z7, K2
+	KORTESTW     K1, K2
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z5
+	VPBROADCASTD lanes80008000<>+0(SB), Z8
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z9
+	MOVL         $0xaaaaaaaa, DI
+	KMOVD        DI, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z6, Z4
+	VMOVDQU16    Z7, K1, Z4
+	VPSLLD       $0x10, Z7, Z7
+	VMOVDQU16    Z6, K2, Z7
+	VPADDW       Z4, Z4, Z6
+	VPCMPUW      $0x04, Z9, Z6, K1
+	VPANDD       Z5, Z4, Z6
+	VPADDUSW     Z6, Z7, Z7
+	VPCMPUW      $0x06, Z8, Z7, K1, K1
+	VPADDW       Z5, Z4, K1, Z4
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x4847f262
+	WORD   $0xe672
+	VPERMW Z4, Z1, Z4
+
+converted3:
+	TESTL    SI, SI
+	JZ       cached4
+	VMOVNTDQ Z4, 64(AX)(BX*2)
+	JMP      stored4
+
+cached4:
+	VMOVDQU16 Z4, 64(AX)(BX*2)
+
+stored4:
+	ADDQ $0x00000040, BX
+	SUBQ $0x00000040, DX
+	JMP  mainGroup
+
+mainUnit:
+	CMPQ             DX, $0x00000020
+	JLT              mainTail
+	VPSLLD           $0x10, (CX)(BX*2), Z4
+	VPANDD           (CX)(BX*2), Z0, Z5
+	PREFETCHT1       4096(CX)(BX*2)
+	VMAXPS           Z4, Z3, Z4
+	VMAXPS           Z5, Z3, Z5
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z4, Z4
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z5, Z5
+	VRNDSCALEPS      $0x08, Z4, Z6
+	VRNDSCALEPS      $0x08, Z5, Z7
+	VSUBPS           Z6, Z4, Z4
+	VSUBPS           Z7, Z5, Z5
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z8
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z9
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z5, Z9
+	VSCALEFPS        Z6, Z8, Z8
+	VSCALEFPS        Z7, Z9, Z9
+	VADDPS           Z2, Z8, Z8
+	VADDPS           Z2, Z9, Z9
+	VRCP14PS         Z8, Z4
+	VRCP14PS         Z9, Z5
+	VFPCLASSPSZ      $0x20, Z4, K1
+	VFPCLASSPSZ      $0x20, Z5, K2
+	KORTESTW         K1, K2
+	JZ               normal5
+	VPBROADCASTD     lanes00010001<>+0(SB), Z7
+	VPBROADCASTD     lanes80008000<>+0(SB), Z8
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z9
+	MOVL             $0xaaaaaaaa, DI
+	KMOVD            DI, K1
+	KNOTD            K1, K2
+	VPSRLD           $0x10, Z4, Z6
+	VMOVDQU16        Z5, K1, Z6
+	VPSLLD           $0x10, Z5, Z5
+	VMOVDQU16        Z4, K2, Z5
+	VPADDW           Z6, Z6, Z4
+	VPCMPUW          $0x04, Z9, Z4, K1
+	VPANDD           Z7, Z6, Z4
+	VPADDUSW         Z4, Z5, Z5
+	VPCMPUW          $0x06, Z8, Z5, K1, K1
+	VPADDW           Z7, Z6, K1, Z6
+	JMP              converted5
+
+normal5:
+	// VCVTNE2PS2BF16
+	LONG   $0x4857f262
+	WORD   $0xf472
+	VPERMW Z6, Z1, Z6
+
+converted5:
+	TESTL    SI, SI
+	JZ       cached6
+	VMOVNTDQ Z6, (AX)(BX*2)
+	JMP      stored6
+
+cached6:
+	VMOVDQU16 Z6, (AX)(BX*2)
+
+stored6:
+	ADDQ $0x00000020, BX
+	SUBQ $0x00000020, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ            DX, DX
+	JZ               mainDone
+	MOVQ             DX, DI
+	SHRQ             $0x01, DI
+	MOVQ             DX, SI
+	SUBQ             DI, SI
+	LEAQ             (BX)(SI*1), R8
+	MOVL             $0xffffffff, R8
+	BZHIL            SI, R8, R8
+	KMOVD            R8, K1
+	MOVL             $0xffffffff, SI
+	BZHIL            DI, SI, SI
+	KMOVD            SI, K1
+	MOVL             $0xffffffff, SI
+	BZHIL            DX, SI, SI
+	KMOVD            SI, K1
+	VMOVDQU16.Z      (CX)(BX*2), K1, Z5
+	VPSLLD           $0x10, Z5, Z4
+	VPANDD           Z5, Z0, Z0
+	VMAXPS           Z4, Z3, Z4
+	VMAXPS           Z0, Z3, Z0
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z4, Z3
+	VMULPS.BCST      lanesbfb8aa3b<>+0(SB), Z0, Z0
+	VRNDSCALEPS      $0x08, Z3, Z4
+	VRNDSCALEPS      $0x08, Z0, Z5
+	VSUBPS           Z4, Z3, Z3
+	VSUBPS           Z5, Z0, Z0
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z6
+	VBROADCASTSS     lanes3c1ccbea<>+0(SB), Z7
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z3, Z6
+	VFMADD213PS.BCST lanes3d650a20<>+0(SB), Z0, Z7
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z3, Z6
+	VFMADD213PS.BCST lanes3e76036d<>+0(SB), Z0, Z7
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z3, Z6
+	VFMADD213PS.BCST lanes3f31706e<>+0(SB), Z0, Z7
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z3, Z6
+	VFMADD213PS.BCST lanes3f7ffff4<>+0(SB), Z0, Z7
+	VSCALEFPS        Z4, Z6, Z6
+	VSCALEFPS        Z5, Z7, Z7
+	VADDPS           Z2, Z6, Z6
+	VADDPS           Z2, Z7, Z7
+	VRCP14PS         Z6, Z0
+	VRCP14PS         Z7, Z2
+	VFPCLASSPSZ      $0x20, Z0, K2
+	VFPCLASSPSZ      $0x20, Z2, K3
+	KORTESTW         K2, K3
+	JZ               normal7
+	VPBROADCASTD     lanes00010001<>+0(SB), Z1
+	VPBROADCASTD     lanes80008000<>+0(SB), Z4
+	VPBROADCASTD     lanesfffefffe<>+0(SB), Z5
+	MOVL             $0xaaaaaaaa, CX
+	KMOVD            CX, K2
+	KNOTD            K2, K3
+	VPSRLD           $0x10, Z0, Z3
+	VMOVDQU16        Z2, K2, Z3
+	VPSLLD           $0x10, Z2, Z2
+	VMOVDQU16        Z0, K3, Z2
+	VPADDW           Z3, Z3, Z0
+	VPCMPUW          $0x04, Z5, Z0, K2
+	VPANDD           Z1, Z3, Z0
+	VPADDUSW         Z0, Z2, Z2
+	VPCMPUW          $0x06, Z4, Z2, K2, K2
+	VPADDW           Z1, Z3, K2, Z3
+	JMP              converted7
+
+normal7:
+	// VCVTNE2PS2BF16
+	LONG   $0x486ff262
+	WORD   $0xd872
+	VPERMW Z3, Z1, Z3
+
+converted7:
+	VMOVDQU16 Z3, K1, (AX)(BX*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func pieceSlopesBF16AVX512BF16(dx []uint16, dy []uint16, x []uint16, low float32, last float32, below float32, a float32, b float32, above float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·pieceSlopesBF16AVX512BF16(SB), NOSPLIT, $0-97
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dy_base+24(FP), CX
+	MOVQ         x_base+48(FP), DX
+	MOVQ         dx_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+96(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS low+72(FP), Z2
+	VBROADCASTSS last+76(FP), Z3
+	VBROADCASTSS below+80(FP), Z4
+	VBROADCASTSS a+84(FP), Z5
+	VBROADCASTSS b+88(FP), Z6
+	VBROADCASTSS above+92(FP), Z7
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ         BX, $0x00000020
+	JLT          mainTail
+	VPSLLD       $0x10, (DX)(SI*2), Z8
+	VPANDD       (DX)(SI*2), Z0, Z9
+	PREFETCHT1   4096(DX)(SI*2)
+	VPSLLD       $0x10, (CX)(SI*2), Z10
+	VPANDD       (CX)(SI*2), Z0, Z11
+	PREFETCHT1   4096(CX)(SI*2)
+	VMULPS       Z5, Z8, Z12
+	VADDPS       Z6, Z12, Z12
+	VCMPPS       $0x12, Z2, Z8, K1
+	VMOVAPS      Z4, K1, Z12
+	VCMPPS       $0x1e, Z3, Z8, K1
+	VMOVAPS      Z7, K1, Z12
+	VMULPS       Z10, Z12, Z12
+	VMULPS       Z5, Z9, Z8
+	VADDPS       Z6, Z8, Z8
+	VCMPPS       $0x12, Z2, Z9, K1
+	VMOVAPS      Z4, K1, Z8
+	VCMPPS       $0x1e, Z3, Z9, K1
+	VMOVAPS      Z7, K1, Z8
+	VMULPS       Z11, Z8, Z8
+	VFPCLASSPSZ  $0x20, Z12, K1
+	VFPCLASSPSZ  $0x20, Z8, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z10
+	VPBROADCASTD lanes80008000<>+0(SB), Z11
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z13
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z12, Z9
+	VMOVDQU16    Z8, K1, Z9
+	VPSLLD       $0x10, Z8, Z8
+	VMOVDQU16    Z12, K2, Z8
+	VPADDW       Z9, Z9, Z12
+	VPCMPUW      $0x04, Z13, Z12, K1
+	VPANDD       Z10, Z9, Z12
+	VPADDUSW     Z12, Z8, Z8
+	VPCMPUW      $0x06, Z11, Z8, K1, K1
+	VPADDW       Z10, Z9, K1, Z9
+	JMP          converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x483f5262
+	WORD   $0xcc72
+	VPERMW Z9, Z1, Z9
+
+converted1:
+	TESTL    DI, DI
+	JZ       cached2
+	VMOVNTDQ Z9, (AX)(SI*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z9, (AX)(SI*2)
+
+stored2:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        BX, BX
+	JZ           mainDone
+	MOVQ         BX, R8
+	SHRQ         $0x01, R8
+	MOVQ         BX, DI
+	SUBQ         R8, DI
+	LEAQ         (SI)(DI*1), R9
+	MOVL         $0xffffffff, R9
+	BZHIL        DI, R9, R9
+	KMOVD        R9, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        R8, DI, DI
+	KMOVD        DI, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        BX, DI, DI
+	KMOVD        DI, K1
+	VMOVDQU16.Z  (DX)(SI*2), K1, Z9
+	VPSLLD       $0x10, Z9, Z8
+	VPANDD       Z9, Z0, Z9
+	VMOVDQU16.Z  (CX)(SI*2), K1, Z11
+	VPSLLD       $0x10, Z11, Z10
+	VPANDD       Z11, Z0, Z0
+	VMULPS       Z5, Z8, Z11
+	VADDPS       Z6, Z11, Z11
+	VCMPPS       $0x12, Z2, Z8, K2
+	VMOVAPS      Z4, K2, Z11
+	VCMPPS       $0x1e, Z3, Z8, K2
+	VMOVAPS      Z7, K2, Z11
+	VMULPS       Z10, Z11, Z11
+	VMULPS       Z5, Z9, Z5
+	VADDPS       Z6, Z5, Z5
+	VCMPPS       $0x12, Z2, Z9, K2
+	VMOVAPS      Z4, K2, Z5
+	VCMPPS       $0x1e, Z3, Z9, K2
+	VMOVAPS      Z7, K2, Z5
+	VMULPS       Z0, Z5, Z5
+	VFPCLASSPSZ  $0x20, Z11, K2
+	VFPCLASSPSZ  $0x20, Z5, K3
+	KORTESTW     K2, K3
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z11, Z0
+	VMOVDQU16    Z5, K2, Z0
+	VPSLLD       $0x10, Z5, Z4
+	VMOVDQU16    Z11, K3, Z4
+	VPADDW       Z0, Z0, Z5
+	VPCMPUW      $0x04, Z3, Z5, K2
+	VPANDD       Z1, Z0, Z5
+	VPADDUSW     Z5, Z4, Z4
+	VPCMPUW      $0x06, Z2, Z4, K2, K2
+	VPADDW       Z1, Z0, K2, Z0
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x4857d262
+	WORD   $0xc372
+	VPERMW Z0, Z1, Z0
+
+converted3:
+	VMOVDQU16 Z0, K1, (AX)(SI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func outputSlopesBF16AVX512BF16(dx []uint16, dy []uint16, y []uint16, a float32, b float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·outputSlopesBF16AVX512BF16(SB), NOSPLIT, $0-81
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dy_base+24(FP), CX
+	MOVQ         y_base+48(FP), DX
+	MOVQ         dx_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VMOVDQU16    halvesInTurn<>+0(SB), Z1
+	MOVB         stream+80(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS a+72(FP), Z2
+	VBROADCASTSS b+76(FP), Z3
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ         BX, $0x00000020
+	JLT          mainTail
+	VPSLLD       $0x10, (DX)(SI*2), Z4
+	VPANDD       (DX)(SI*2), Z0, Z5
+	PREFETCHT1   4096(DX)(SI*2)
+	VPSLLD       $0x10, (CX)(SI*2), Z6
+	VPANDD       (CX)(SI*2), Z0, Z7
+	PREFETCHT1   4096(CX)(SI*2)
+	VSUBPS       Z4, Z3, Z8
+	VMULPS       Z4, Z8, Z8
+	VADDPS       Z2, Z8, Z8
+	VMULPS       Z6, Z8, Z8
+	VSUBPS       Z5, Z3, Z4
+	VMULPS       Z5, Z4, Z4
+	VADDPS       Z2, Z4, Z4
+	VMULPS       Z7, Z4, Z4
+	VFPCLASSPSZ  $0x20, Z8, K1
+	VFPCLASSPSZ  $0x20, Z4, K2
+	KORTESTW     K1, K2
+	JZ           normal1
+	VPBROADCASTD lanes00010001<>+0(SB), Z6
+	VPBROADCASTD lanes80008000<>+0(SB), Z7
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z9
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	VPSRLD       $0x10, Z8, Z5
+	VMOVDQU16    Z4, K1, Z5
+	VPSLLD       $0x10, Z4, Z4
+	VMOVDQU16    Z8, K2, Z4
+	VPADDW       Z5, Z5, Z8
+	VPCMPUW      $0x04, Z9, Z8, K1
+	VPANDD       Z6, Z5, Z8
+	VPADDUSW     Z8, Z4, Z4
+	VPCMPUW      $0x06, Z7, Z4, K1, K1
+	VPADDW       Z6, Z5, K1, Z5
+	JMP          converted1
+
+normal1:
+	// VCVTNE2PS2BF16
+	LONG   $0x485fd262
+	WORD   $0xe872
+	VPERMW Z5, Z1, Z5
+
+converted1:
+	TESTL    DI, DI
+	JZ       cached2
+	VMOVNTDQ Z5, (AX)(SI*2)
+	JMP      stored2
+
+cached2:
+	VMOVDQU16 Z5, (AX)(SI*2)
+
+stored2:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        BX, BX
+	JZ           mainDone
+	MOVQ         BX, R8
+	SHRQ         $0x01, R8
+	MOVQ         BX, DI
+	SUBQ         R8, DI
+	LEAQ         (SI)(DI*1), R9
+	MOVL         $0xffffffff, R9
+	BZHIL        DI, R9, R9
+	KMOVD        R9, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        R8, DI, DI
+	KMOVD        DI, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        BX, DI, DI
+	KMOVD        DI, K1
+	VMOVDQU16.Z  (DX)(SI*2), K1, Z5
+	VPSLLD       $0x10, Z5, Z4
+	VPANDD       Z5, Z0, Z5
+	VMOVDQU16.Z  (CX)(SI*2), K1, Z7
+	VPSLLD       $0x10, Z7, Z6
+	VPANDD       Z7, Z0, Z0
+	VSUBPS       Z4, Z3, Z7
+	VMULPS       Z4, Z7, Z7
+	VADDPS       Z2, Z7, Z7
+	VMULPS       Z6, Z7, Z7
+	VSUBPS       Z5, Z3, Z3
+	VMULPS       Z5, Z3, Z3
+	VADDPS       Z2, Z3, Z3
+	VMULPS       Z0, Z3, Z3
+	VFPCLASSPSZ  $0x20, Z7, K2
+	VFPCLASSPSZ  $0x20, Z3, K3
+	KORTESTW     K2, K3
+	JZ           normal3
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z4
+	MOVL         $0xaaaaaaaa, CX
+	KMOVD        CX, K2
+	KNOTD        K2, K3
+	VPSRLD       $0x10, Z7, Z0
+	VMOVDQU16    Z3, K2, Z0
+	VPSLLD       $0x10, Z3, Z3
+	VMOVDQU16    Z7, K3, Z3
+	VPADDW       Z0, Z0, Z5
+	VPCMPUW      $0x04, Z4, Z5, K2
+	VPANDD       Z1, Z0, Z5
+	VPADDUSW     Z5, Z3, Z3
+	VPCMPUW      $0x06, Z2, Z3, K2, K2
+	VPADDW       Z1, Z0, K2, Z0
+	JMP          converted3
+
+normal3:
+	// VCVTNE2PS2BF16
+	LONG   $0x4867f262
+	WORD   $0xc772
+	VPERMW Z0, Z1, Z0
+
+converted3:
+	VMOVDQU16 Z0, K1, (AX)(SI*2)
 
 mainDone:
 	VZEROUPPER

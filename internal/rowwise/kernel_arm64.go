@@ -134,6 +134,36 @@ func clampedMulNEON(dst, gate, up []float32, alpha, limit float32, stream bool)
 //go:noescape
 func clampedMulGradNEON(dgate, dup, dy, gate, up []float32, alpha, limit float32, stream bool)
 
+// rampNEON is ramp, on vectors.
+//
+//go:noescape
+func rampNEON(dst, x []float32, shift, high, scale float32, stream bool)
+
+// rampMulNEON is rampMul, on vectors.
+//
+//go:noescape
+func rampMulNEON(dst, x []float32, floor, shift, high, scale float32, stream bool)
+
+// leakyNEON is leaky, on vectors.
+//
+//go:noescape
+func leakyNEON(dst, x []float32, slope float32, stream bool)
+
+// sigmoidNEON is sigmoid, on vectors.
+//
+//go:noescape
+func sigmoidNEON(dst, x []float32, stream bool)
+
+// pieceSlopesNEON is pieceSlopes, on vectors.
+//
+//go:noescape
+func pieceSlopesNEON(dx, dy, x []float32, low, last, below, a, b, above float32, stream bool)
+
+// outputSlopesNEON is outputSlopes, on vectors.
+//
+//go:noescape
+func outputSlopesNEON(dx, dy, y []float32, a, b float32, stream bool)
+
 // sumNEON returns Σ x[i].
 //
 //go:noescape

@@ -2663,6 +2663,491 @@ single:
 done:
 	RET
 
+// func rampNEON(dst, x []float32, shift, high, scale float32, stream bool)
+TEXT ·rampNEON(SB), NOSPLIT|NOFRAME, $0-61
+	MOVD dst_base+0(FP), R0
+	MOVD dst_len+8(FP), R1
+	MOVD x_base+24(FP), R2
+	FMOVS shift+48(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	FMOVS high+52(FP), F1
+	WORD $0x4e040421 // dup v1.4s, v1.s[0]
+	FMOVS scale+56(FP), F2
+	WORD $0x4e040442 // dup v2.4s, v2.s[0]
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+group:
+	CMP $8, R1
+	BLT vectors
+	FMOVQ 0(R2), F4
+	WORD $0x4e20d484 // fadd v4.4s, v4.4s, v0.4s
+	WORD $0x6ea4e465 // fcmgt v5.4s, v3.4s, v4.4s
+	WORD $0x6e641c65 // bsl v5.16b, v3.16b, v4.16b
+	WORD $0x4ea51ca4 // mov v4.16b, v5.16b
+	WORD $0x6ea1e485 // fcmgt v5.4s, v4.4s, v1.4s
+	WORD $0x6e641c25 // bsl v5.16b, v1.16b, v4.16b
+	WORD $0x4ea51ca4 // mov v4.16b, v5.16b
+	WORD $0x6e22dc84 // fmul v4.4s, v4.4s, v2.4s
+	FMOVQ F4, 0(R0)
+	FMOVQ 16(R2), F4
+	WORD $0x4e20d484 // fadd v4.4s, v4.4s, v0.4s
+	WORD $0x6ea4e465 // fcmgt v5.4s, v3.4s, v4.4s
+	WORD $0x6e641c65 // bsl v5.16b, v3.16b, v4.16b
+	WORD $0x4ea51ca4 // mov v4.16b, v5.16b
+	WORD $0x6ea1e485 // fcmgt v5.4s, v4.4s, v1.4s
+	WORD $0x6e641c25 // bsl v5.16b, v1.16b, v4.16b
+	WORD $0x4ea51ca4 // mov v4.16b, v5.16b
+	WORD $0x6e22dc84 // fmul v4.4s, v4.4s, v2.4s
+	FMOVQ F4, 16(R0)
+	ADD $32, R0
+	ADD $32, R2
+	SUB $8, R1
+	B group
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R2), F4
+	WORD $0x4e20d484 // fadd v4.4s, v4.4s, v0.4s
+	WORD $0x6ea4e465 // fcmgt v5.4s, v3.4s, v4.4s
+	WORD $0x6e641c65 // bsl v5.16b, v3.16b, v4.16b
+	WORD $0x4ea51ca4 // mov v4.16b, v5.16b
+	WORD $0x6ea1e485 // fcmgt v5.4s, v4.4s, v1.4s
+	WORD $0x6e641c25 // bsl v5.16b, v1.16b, v4.16b
+	WORD $0x4ea51ca4 // mov v4.16b, v5.16b
+	WORD $0x6e22dc84 // fmul v4.4s, v4.4s, v2.4s
+	FMOVQ F4, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R2), F4
+	WORD $0x4e20d484 // fadd v4.4s, v4.4s, v0.4s
+	WORD $0x6ea4e465 // fcmgt v5.4s, v3.4s, v4.4s
+	WORD $0x6e641c65 // bsl v5.16b, v3.16b, v4.16b
+	WORD $0x4ea51ca4 // mov v4.16b, v5.16b
+	WORD $0x6ea1e485 // fcmgt v5.4s, v4.4s, v1.4s
+	WORD $0x6e641c25 // bsl v5.16b, v1.16b, v4.16b
+	WORD $0x4ea51ca4 // mov v4.16b, v5.16b
+	WORD $0x6e22dc84 // fmul v4.4s, v4.4s, v2.4s
+	FMOVS F4, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func rampMulNEON(dst, x []float32, floor, shift, high, scale float32, stream bool)
+TEXT ·rampMulNEON(SB), NOSPLIT|NOFRAME, $0-65
+	MOVD dst_base+0(FP), R0
+	MOVD dst_len+8(FP), R1
+	MOVD x_base+24(FP), R2
+	FMOVS shift+52(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	FMOVS high+56(FP), F1
+	WORD $0x4e040421 // dup v1.4s, v1.s[0]
+	FMOVS scale+60(FP), F2
+	WORD $0x4e040442 // dup v2.4s, v2.s[0]
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	FMOVS floor+48(FP), F4
+	WORD $0x4e040484 // dup v4.4s, v4.s[0]
+group:
+	CMP $8, R1
+	BLT vectors
+	FMOVQ 0(R2), F5
+	WORD $0x4ea51ca6 // mov v6.16b, v5.16b
+	WORD $0x6ea6e487 // fcmgt v7.4s, v4.4s, v6.4s
+	WORD $0x6e661c87 // bsl v7.16b, v4.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4e20d4a5 // fadd v5.4s, v5.4s, v0.4s
+	WORD $0x6ea5e467 // fcmgt v7.4s, v3.4s, v5.4s
+	WORD $0x6e651c67 // bsl v7.16b, v3.16b, v5.16b
+	WORD $0x4ea71ce5 // mov v5.16b, v7.16b
+	WORD $0x6ea1e4a7 // fcmgt v7.4s, v5.4s, v1.4s
+	WORD $0x6e651c27 // bsl v7.16b, v1.16b, v5.16b
+	WORD $0x4ea71ce5 // mov v5.16b, v7.16b
+	WORD $0x6e22dca5 // fmul v5.4s, v5.4s, v2.4s
+	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
+	FMOVQ F5, 0(R0)
+	FMOVQ 16(R2), F5
+	WORD $0x4ea51ca6 // mov v6.16b, v5.16b
+	WORD $0x6ea6e487 // fcmgt v7.4s, v4.4s, v6.4s
+	WORD $0x6e661c87 // bsl v7.16b, v4.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4e20d4a5 // fadd v5.4s, v5.4s, v0.4s
+	WORD $0x6ea5e467 // fcmgt v7.4s, v3.4s, v5.4s
+	WORD $0x6e651c67 // bsl v7.16b, v3.16b, v5.16b
+	WORD $0x4ea71ce5 // mov v5.16b, v7.16b
+	WORD $0x6ea1e4a7 // fcmgt v7.4s, v5.4s, v1.4s
+	WORD $0x6e651c27 // bsl v7.16b, v1.16b, v5.16b
+	WORD $0x4ea71ce5 // mov v5.16b, v7.16b
+	WORD $0x6e22dca5 // fmul v5.4s, v5.4s, v2.4s
+	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
+	FMOVQ F5, 16(R0)
+	ADD $32, R0
+	ADD $32, R2
+	SUB $8, R1
+	B group
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R2), F5
+	WORD $0x4ea51ca6 // mov v6.16b, v5.16b
+	WORD $0x6ea6e487 // fcmgt v7.4s, v4.4s, v6.4s
+	WORD $0x6e661c87 // bsl v7.16b, v4.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4e20d4a5 // fadd v5.4s, v5.4s, v0.4s
+	WORD $0x6ea5e467 // fcmgt v7.4s, v3.4s, v5.4s
+	WORD $0x6e651c67 // bsl v7.16b, v3.16b, v5.16b
+	WORD $0x4ea71ce5 // mov v5.16b, v7.16b
+	WORD $0x6ea1e4a7 // fcmgt v7.4s, v5.4s, v1.4s
+	WORD $0x6e651c27 // bsl v7.16b, v1.16b, v5.16b
+	WORD $0x4ea71ce5 // mov v5.16b, v7.16b
+	WORD $0x6e22dca5 // fmul v5.4s, v5.4s, v2.4s
+	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
+	FMOVQ F5, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R2), F5
+	WORD $0x4ea51ca6 // mov v6.16b, v5.16b
+	WORD $0x6ea6e487 // fcmgt v7.4s, v4.4s, v6.4s
+	WORD $0x6e661c87 // bsl v7.16b, v4.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4e20d4a5 // fadd v5.4s, v5.4s, v0.4s
+	WORD $0x6ea5e467 // fcmgt v7.4s, v3.4s, v5.4s
+	WORD $0x6e651c67 // bsl v7.16b, v3.16b, v5.16b
+	WORD $0x4ea71ce5 // mov v5.16b, v7.16b
+	WORD $0x6ea1e4a7 // fcmgt v7.4s, v5.4s, v1.4s
+	WORD $0x6e651c27 // bsl v7.16b, v1.16b, v5.16b
+	WORD $0x4ea71ce5 // mov v5.16b, v7.16b
+	WORD $0x6e22dca5 // fmul v5.4s, v5.4s, v2.4s
+	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
+	FMOVS F5, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func leakyNEON(dst, x []float32, slope float32, stream bool)
+TEXT ·leakyNEON(SB), NOSPLIT|NOFRAME, $0-53
+	MOVD dst_base+0(FP), R0
+	MOVD dst_len+8(FP), R1
+	MOVD x_base+24(FP), R2
+	FMOVS slope+48(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
+group:
+	CMP $8, R1
+	BLT vectors
+	FMOVQ 0(R2), F2
+	WORD $0x6e20dc43 // fmul v3.4s, v2.4s, v0.4s
+	WORD $0x6ea1e444 // fcmgt v4.4s, v2.4s, v1.4s
+	WORD $0x6e631c44 // bsl v4.16b, v2.16b, v3.16b
+	FMOVQ F4, 0(R0)
+	FMOVQ 16(R2), F2
+	WORD $0x6e20dc43 // fmul v3.4s, v2.4s, v0.4s
+	WORD $0x6ea1e444 // fcmgt v4.4s, v2.4s, v1.4s
+	WORD $0x6e631c44 // bsl v4.16b, v2.16b, v3.16b
+	FMOVQ F4, 16(R0)
+	ADD $32, R0
+	ADD $32, R2
+	SUB $8, R1
+	B group
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R2), F2
+	WORD $0x6e20dc43 // fmul v3.4s, v2.4s, v0.4s
+	WORD $0x6ea1e444 // fcmgt v4.4s, v2.4s, v1.4s
+	WORD $0x6e631c44 // bsl v4.16b, v2.16b, v3.16b
+	FMOVQ F4, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R2), F2
+	WORD $0x6e20dc43 // fmul v3.4s, v2.4s, v0.4s
+	WORD $0x6ea1e444 // fcmgt v4.4s, v2.4s, v1.4s
+	WORD $0x6e631c44 // bsl v4.16b, v2.16b, v3.16b
+	FMOVS F4, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func sigmoidNEON(dst, x []float32, stream bool)
+TEXT ·sigmoidNEON(SB), NOSPLIT|NOFRAME, $0-49
+	MOVD dst_base+0(FP), R0
+	MOVD dst_len+8(FP), R1
+	MOVD x_base+24(FP), R2
+	MOVD $0xc3000000, R16
+	WORD $0x4e040e00 // dup v0.4s, w16
+	MOVD $0x3fb8aa3b, R16
+	WORD $0x4e040e01 // dup v1.4s, w16
+	MOVD $0xc2fc0000, R16
+	WORD $0x4e040e02 // dup v2.4s, w16
+	MOVD $0x392385a5, R16
+	WORD $0x4e040e03 // dup v3.4s, w16
+	MOVD $0x3aafb93b, R16
+	WORD $0x4e040e04 // dup v4.4s, w16
+	MOVD $0x3c1d9387, R16
+	WORD $0x4e040e05 // dup v5.4s, w16
+	MOVD $0x3d635739, R16
+	WORD $0x4e040e06 // dup v6.4s, w16
+	MOVD $0x3e75fdf1, R16
+	WORD $0x4e040e07 // dup v7.4s, w16
+	MOVD $0x3f317219, R16
+	WORD $0x4e040e08 // dup v8.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e09 // dup v9.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e0a // dup v10.4s, w16
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R2), F12
+	WORD $0x4e20f58c // fmax v12.4s, v12.4s, v0.4s
+	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
+	WORD $0x4ea0f98f // fabs v15.4s, v12.4s
+	WORD $0x6ea0f9ef // fneg v15.4s, v15.4s
+	WORD $0x4e2189f1 // frintn v17.4s, v15.4s
+	WORD $0x4eb1d5f2 // fsub v18.4s, v15.4s, v17.4s
+	WORD $0x4ea41c94 // mov v20.16b, v4.16b
+	WORD $0x4e32cc74 // fmla v20.4s, v3.4s, v18.4s
+	WORD $0x4ea51cb5 // mov v21.16b, v5.16b
+	WORD $0x4e32ce95 // fmla v21.4s, v20.4s, v18.4s
+	WORD $0x4ea61cd4 // mov v20.16b, v6.16b
+	WORD $0x4e32ceb4 // fmla v20.4s, v21.4s, v18.4s
+	WORD $0x4ea71cf5 // mov v21.16b, v7.16b
+	WORD $0x4e32ce95 // fmla v21.4s, v20.4s, v18.4s
+	WORD $0x4ea81d14 // mov v20.16b, v8.16b
+	WORD $0x4e32ceb4 // fmla v20.4s, v21.4s, v18.4s
+	WORD $0x4ea91d35 // mov v21.16b, v9.16b
+	WORD $0x4e32ce95 // fmla v21.4s, v20.4s, v18.4s
+	WORD $0x6eafe453 // fcmgt v19.4s, v2.4s, v15.4s
+	WORD $0x4e21aa31 // fcvtns v17.4s, v17.4s
+	WORD $0x4f375631 // shl v17.4s, v17.4s, #23
+	WORD $0x4eb186b5 // add v21.4s, v21.4s, v17.4s
+	WORD $0x4e731eb5 // bic v21.16b, v21.16b, v19.16b
+	WORD $0x4e35d550 // fadd v16.4s, v10.4s, v21.4s
+	WORD $0x6e30fd50 // fdiv v16.4s, v10.4s, v16.4s
+	WORD $0x6e30deb5 // fmul v21.4s, v21.4s, v16.4s
+	WORD $0x6e30deae // fmul v14.4s, v21.4s, v16.4s
+	WORD $0x4eb5d550 // fsub v16.4s, v10.4s, v21.4s
+	WORD $0x6eabe58d // fcmgt v13.4s, v12.4s, v11.4s
+	WORD $0x6e751e0d // bsl v13.16b, v16.16b, v21.16b
+	FMOVQ F13, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R2), F12
+	WORD $0x4e20f58c // fmax v12.4s, v12.4s, v0.4s
+	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
+	WORD $0x4ea0f98f // fabs v15.4s, v12.4s
+	WORD $0x6ea0f9ef // fneg v15.4s, v15.4s
+	WORD $0x4e2189f1 // frintn v17.4s, v15.4s
+	WORD $0x4eb1d5f2 // fsub v18.4s, v15.4s, v17.4s
+	WORD $0x4ea41c94 // mov v20.16b, v4.16b
+	WORD $0x4e32cc74 // fmla v20.4s, v3.4s, v18.4s
+	WORD $0x4ea51cb5 // mov v21.16b, v5.16b
+	WORD $0x4e32ce95 // fmla v21.4s, v20.4s, v18.4s
+	WORD $0x4ea61cd4 // mov v20.16b, v6.16b
+	WORD $0x4e32ceb4 // fmla v20.4s, v21.4s, v18.4s
+	WORD $0x4ea71cf5 // mov v21.16b, v7.16b
+	WORD $0x4e32ce95 // fmla v21.4s, v20.4s, v18.4s
+	WORD $0x4ea81d14 // mov v20.16b, v8.16b
+	WORD $0x4e32ceb4 // fmla v20.4s, v21.4s, v18.4s
+	WORD $0x4ea91d35 // mov v21.16b, v9.16b
+	WORD $0x4e32ce95 // fmla v21.4s, v20.4s, v18.4s
+	WORD $0x6eafe453 // fcmgt v19.4s, v2.4s, v15.4s
+	WORD $0x4e21aa31 // fcvtns v17.4s, v17.4s
+	WORD $0x4f375631 // shl v17.4s, v17.4s, #23
+	WORD $0x4eb186b5 // add v21.4s, v21.4s, v17.4s
+	WORD $0x4e731eb5 // bic v21.16b, v21.16b, v19.16b
+	WORD $0x4e35d550 // fadd v16.4s, v10.4s, v21.4s
+	WORD $0x6e30fd50 // fdiv v16.4s, v10.4s, v16.4s
+	WORD $0x6e30deb5 // fmul v21.4s, v21.4s, v16.4s
+	WORD $0x6e30deae // fmul v14.4s, v21.4s, v16.4s
+	WORD $0x4eb5d550 // fsub v16.4s, v10.4s, v21.4s
+	WORD $0x6eabe58d // fcmgt v13.4s, v12.4s, v11.4s
+	WORD $0x6e751e0d // bsl v13.16b, v16.16b, v21.16b
+	FMOVS F13, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func pieceSlopesNEON(dx, dy, x []float32, low, last, below, a, b, above float32, stream bool)
+TEXT ·pieceSlopesNEON(SB), NOSPLIT|NOFRAME, $0-97
+	MOVD dx_base+0(FP), R0
+	MOVD dx_len+8(FP), R1
+	MOVD dy_base+24(FP), R2
+	MOVD x_base+48(FP), R3
+	FMOVS low+72(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	FMOVS last+76(FP), F1
+	WORD $0x4e040421 // dup v1.4s, v1.s[0]
+	FMOVS below+80(FP), F2
+	WORD $0x4e040442 // dup v2.4s, v2.s[0]
+	FMOVS a+84(FP), F3
+	WORD $0x4e040463 // dup v3.4s, v3.s[0]
+	FMOVS b+88(FP), F4
+	WORD $0x4e040484 // dup v4.4s, v4.s[0]
+	FMOVS above+92(FP), F5
+	WORD $0x4e0404a5 // dup v5.4s, v5.s[0]
+group:
+	CMP $8, R1
+	BLT vectors
+	FMOVQ 0(R3), F6
+	FMOVQ 0(R2), F7
+	WORD $0x6e23dcc8 // fmul v8.4s, v6.4s, v3.4s
+	WORD $0x4e24d508 // fadd v8.4s, v8.4s, v4.4s
+	WORD $0x6e26e409 // fcmge v9.4s, v0.4s, v6.4s
+	WORD $0x6e681c49 // bsl v9.16b, v2.16b, v8.16b
+	WORD $0x6ea1e4c8 // fcmgt v8.4s, v6.4s, v1.4s
+	WORD $0x6e691ca8 // bsl v8.16b, v5.16b, v9.16b
+	WORD $0x6e27dd08 // fmul v8.4s, v8.4s, v7.4s
+	FMOVQ F8, 0(R0)
+	FMOVQ 16(R3), F6
+	FMOVQ 16(R2), F7
+	WORD $0x6e23dcc8 // fmul v8.4s, v6.4s, v3.4s
+	WORD $0x4e24d508 // fadd v8.4s, v8.4s, v4.4s
+	WORD $0x6e26e409 // fcmge v9.4s, v0.4s, v6.4s
+	WORD $0x6e681c49 // bsl v9.16b, v2.16b, v8.16b
+	WORD $0x6ea1e4c8 // fcmgt v8.4s, v6.4s, v1.4s
+	WORD $0x6e691ca8 // bsl v8.16b, v5.16b, v9.16b
+	WORD $0x6e27dd08 // fmul v8.4s, v8.4s, v7.4s
+	FMOVQ F8, 16(R0)
+	ADD $32, R0
+	ADD $32, R2
+	ADD $32, R3
+	SUB $8, R1
+	B group
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R3), F6
+	FMOVQ 0(R2), F7
+	WORD $0x6e23dcc8 // fmul v8.4s, v6.4s, v3.4s
+	WORD $0x4e24d508 // fadd v8.4s, v8.4s, v4.4s
+	WORD $0x6e26e409 // fcmge v9.4s, v0.4s, v6.4s
+	WORD $0x6e681c49 // bsl v9.16b, v2.16b, v8.16b
+	WORD $0x6ea1e4c8 // fcmgt v8.4s, v6.4s, v1.4s
+	WORD $0x6e691ca8 // bsl v8.16b, v5.16b, v9.16b
+	WORD $0x6e27dd08 // fmul v8.4s, v8.4s, v7.4s
+	FMOVQ F8, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R3), F6
+	FMOVS (R2), F7
+	WORD $0x6e23dcc8 // fmul v8.4s, v6.4s, v3.4s
+	WORD $0x4e24d508 // fadd v8.4s, v8.4s, v4.4s
+	WORD $0x6e26e409 // fcmge v9.4s, v0.4s, v6.4s
+	WORD $0x6e681c49 // bsl v9.16b, v2.16b, v8.16b
+	WORD $0x6ea1e4c8 // fcmgt v8.4s, v6.4s, v1.4s
+	WORD $0x6e691ca8 // bsl v8.16b, v5.16b, v9.16b
+	WORD $0x6e27dd08 // fmul v8.4s, v8.4s, v7.4s
+	FMOVS F8, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func outputSlopesNEON(dx, dy, y []float32, a, b float32, stream bool)
+TEXT ·outputSlopesNEON(SB), NOSPLIT|NOFRAME, $0-81
+	MOVD dx_base+0(FP), R0
+	MOVD dx_len+8(FP), R1
+	MOVD dy_base+24(FP), R2
+	MOVD y_base+48(FP), R3
+	FMOVS a+72(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	FMOVS b+76(FP), F1
+	WORD $0x4e040421 // dup v1.4s, v1.s[0]
+group:
+	CMP $8, R1
+	BLT vectors
+	FMOVQ 0(R3), F2
+	FMOVQ 0(R2), F3
+	WORD $0x4ea2d424 // fsub v4.4s, v1.4s, v2.4s
+	WORD $0x6e22dc84 // fmul v4.4s, v4.4s, v2.4s
+	WORD $0x4e20d484 // fadd v4.4s, v4.4s, v0.4s
+	WORD $0x6e23dc84 // fmul v4.4s, v4.4s, v3.4s
+	FMOVQ F4, 0(R0)
+	FMOVQ 16(R3), F2
+	FMOVQ 16(R2), F3
+	WORD $0x4ea2d424 // fsub v4.4s, v1.4s, v2.4s
+	WORD $0x6e22dc84 // fmul v4.4s, v4.4s, v2.4s
+	WORD $0x4e20d484 // fadd v4.4s, v4.4s, v0.4s
+	WORD $0x6e23dc84 // fmul v4.4s, v4.4s, v3.4s
+	FMOVQ F4, 16(R0)
+	ADD $32, R0
+	ADD $32, R2
+	ADD $32, R3
+	SUB $8, R1
+	B group
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R3), F2
+	FMOVQ 0(R2), F3
+	WORD $0x4ea2d424 // fsub v4.4s, v1.4s, v2.4s
+	WORD $0x6e22dc84 // fmul v4.4s, v4.4s, v2.4s
+	WORD $0x4e20d484 // fadd v4.4s, v4.4s, v0.4s
+	WORD $0x6e23dc84 // fmul v4.4s, v4.4s, v3.4s
+	FMOVQ F4, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R3), F2
+	FMOVS (R2), F3
+	WORD $0x4ea2d424 // fsub v4.4s, v1.4s, v2.4s
+	WORD $0x6e22dc84 // fmul v4.4s, v4.4s, v2.4s
+	WORD $0x4e20d484 // fadd v4.4s, v4.4s, v0.4s
+	WORD $0x6e23dc84 // fmul v4.4s, v4.4s, v3.4s
+	FMOVS F4, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	SUB $1, R1
+	B single
+done:
+	RET
+
 // func sumNEON(x []float32) float32
 TEXT ·sumNEON(SB), NOSPLIT|NOFRAME, $0-28
 	MOVD x_base+0(FP), R0

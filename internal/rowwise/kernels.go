@@ -10,7 +10,8 @@
 // # Accuracy
 //
 // Elementwise arithmetic (Scale, ScaleAbove, Add, Axpby, AddScaled, Dropout,
-// Rotate, RotatePairs, ScoreGrad, SoftcapSlopes) has the same bits on every tier. Exponentials,
+// Rotate, RotatePairs, ScoreGrad, SoftcapSlopes, Ramp, RampMul, Leaky, Slopes,
+// OutputSlopes) has the same bits on every tier. Exponentials,
 // results computed from them, sums and norms keep the bounds that their docs
 // state on every tier.
 //

@@ -67,6 +67,25 @@ type Layers[T float32 | uint16] struct {
 	// or gate[i] is at its limit or beyond. It has the bounds of SiLUMulGrad.
 	ClampedMulGrad func(dgate, dup, dy, gate, up []T, alpha, limit float32, stream bool)
 
+	// Ramp sets dst[i] to scale·min(max(x[i] + shift, 0), high).
+	Ramp func(dst, x []T, shift, high, scale float32, stream bool)
+
+	// RampMul sets dst[i] to max(x[i], floor) times Ramp's result, which it rounds to float32.
+	RampMul func(dst, x []T, floor, shift, high, scale float32, stream bool)
+
+	// Leaky sets dst[i] to x[i] where that is positive, else to slope·x[i].
+	Leaky func(dst, x []T, slope float32, stream bool)
+
+	// Sigmoid sets dst[i] to σ(x[i]) = 1/(1 + exp(−x[i])), within (4 + |x[i]|)·2⁻²⁴ of itself and 2e-38, for bfloat16
+	// 2⁻¹³ of itself and 2e-38.
+	Sigmoid func(dst, x []T, stream bool)
+
+	// Slopes sets dx[i] to dy[i] times the slope at v = x[i]: above for v > last, else below for v ≤ low, else a·v + b.
+	Slopes func(dx, dy, x []T, low, last, below, a, b, above float32, stream bool)
+
+	// OutputSlopes sets dx[i] to dy[i]·(a + y[i]·(b − y[i])).
+	OutputSlopes func(dx, dy, y []T, a, b float32, stream bool)
+
 	// LayerNorm sets mean to Σ x[i]/n, rstd to 1/√(Σ (x[i] − mean)²/n + eps) and
 	// dst[i] to (x[i] − mean)·rstd·gamma[i] + beta[i].
 	LayerNorm func(dst, x, gamma, beta []T, eps float32, stream bool) (mean, rstd float32)
@@ -123,6 +142,7 @@ func init() {
 		Add: add, AddNext: addNext, AddScaled: addScaled,
 		GELU: gelu, GELUGrad: geluGrad, GELUErf: geluErf, GELUErfGrad: geluErfGrad, SiLUMul: siluMul, SiLUMulGrad: siluMulGrad,
 		GELUMul: geluMul, GELUMulGrad: geluMulGrad, ClampedMul: clampedMul, ClampedMulGrad: clampedMulGrad,
+		Ramp: ramps, RampMul: rampMul, Leaky: leaky, Sigmoid: sigmoid, Slopes: pieceSlopes, OutputSlopes: outputSlopes,
 		LayerNorm: layerNorm, LayerNormGrad: layerNormGrad, RMSNorm: rmsNorm, RMSNormGrad: rmsNormGrad,
 		Dropout: dropout, Rotate: rotate, RotatePairs: rotatePairs,
 	})

@@ -29,6 +29,7 @@ func init() {
 		GELU: geluAVX2, GELUGrad: geluGradAVX2,
 		GELUErf: geluErfAVX2, GELUErfGrad: geluErfGradAVX2, SiLUMul: siluMulAVX2, SiLUMulGrad: siluMulGradAVX2,
 		GELUMul: geluMulAVX2, GELUMulGrad: geluMulGradAVX2, ClampedMul: clampedMulAVX2, ClampedMulGrad: clampedMulGradAVX2,
+		Ramp: rampAVX2, RampMul: rampMulAVX2, Leaky: leakyAVX2, Sigmoid: sigmoidAVX2, Slopes: pieceSlopesAVX2, OutputSlopes: outputSlopesAVX2,
 		LayerNorm: layerNormAVX2, LayerNormGrad: layerNormGradAVX2, RMSNorm: rmsNormAVX2, RMSNormGrad: rmsNormGradAVX2,
 		Dropout: dropoutAVX2, Rotate: rotateAVX2, RotatePairs: byEight(rotatePairsAVX2),
 	})
@@ -37,6 +38,7 @@ func init() {
 		GELU: geluAVX512, GELUGrad: geluGradAVX512,
 		GELUErf: geluErfAVX512, GELUErfGrad: geluErfGradAVX512, SiLUMul: siluMulAVX512, SiLUMulGrad: siluMulGradAVX512,
 		GELUMul: geluMulAVX512, GELUMulGrad: geluMulGradAVX512, ClampedMul: clampedMulAVX512, ClampedMulGrad: clampedMulGradAVX512,
+		Ramp: rampAVX512, RampMul: rampMulAVX512, Leaky: leakyAVX512, Sigmoid: sigmoidAVX512, Slopes: pieceSlopesAVX512, OutputSlopes: outputSlopesAVX512,
 		LayerNorm: layerNormAVX512, LayerNormGrad: layerNormGradAVX512, RMSNorm: rmsNormAVX512, RMSNormGrad: rmsNormGradAVX512,
 		Dropout: dropoutAVX512, DropoutDrawn: dropoutDrawnAVX512, Rotate: rotateAVX512, RotatePairs: byEight(rotatePairsAVX512),
 	})
@@ -45,6 +47,7 @@ func init() {
 		GELU: geluBF16AVX512, GELUGrad: geluGradBF16AVX512,
 		GELUErf: geluErfBF16AVX512, GELUErfGrad: geluErfGradBF16AVX512, SiLUMul: siluMulBF16AVX512, SiLUMulGrad: siluMulGradBF16AVX512,
 		GELUMul: geluMulBF16AVX512, GELUMulGrad: geluMulGradBF16AVX512, ClampedMul: clampedMulBF16AVX512, ClampedMulGrad: clampedMulGradBF16AVX512,
+		Ramp: rampBF16AVX512, RampMul: rampMulBF16AVX512, Leaky: leakyBF16AVX512, Sigmoid: sigmoidBF16AVX512, Slopes: pieceSlopesBF16AVX512, OutputSlopes: outputSlopesBF16AVX512,
 		LayerNorm: layerNormBF16AVX512, LayerNormGrad: layerNormGradBF16AVX512,
 		RMSNorm: rmsNormBF16AVX512, RMSNormGrad: rmsNormGradBF16AVX512,
 		Dropout: dropoutBF16AVX512, DropoutDrawn: dropoutDrawnBF16AVX512, Rotate: rotateBF16AVX512, RotatePairs: rotatePairsBF16AVX512, Order: fromHalves,
@@ -54,6 +57,7 @@ func init() {
 		GELU: geluBF16AVX512BF16, GELUGrad: geluGradBF16AVX512BF16,
 		GELUErf: geluErfBF16AVX512BF16, GELUErfGrad: geluErfGradBF16AVX512BF16, SiLUMul: siluMulBF16AVX512BF16, SiLUMulGrad: siluMulGradBF16AVX512BF16,
 		GELUMul: geluMulBF16AVX512BF16, GELUMulGrad: geluMulGradBF16AVX512BF16, ClampedMul: clampedMulBF16AVX512BF16, ClampedMulGrad: clampedMulGradBF16AVX512BF16,
+		Ramp: rampBF16AVX512BF16, RampMul: rampMulBF16AVX512BF16, Leaky: leakyBF16AVX512BF16, Sigmoid: sigmoidBF16AVX512BF16, Slopes: pieceSlopesBF16AVX512BF16, OutputSlopes: outputSlopesBF16AVX512BF16,
 		LayerNorm: layerNormBF16AVX512BF16, LayerNormGrad: layerNormGradBF16AVX512BF16,
 		RMSNorm: rmsNormBF16AVX512BF16, RMSNormGrad: rmsNormGradBF16AVX512BF16,
 		Dropout: dropoutBF16AVX512BF16, DropoutDrawn: dropoutDrawnBF16AVX512BF16, Rotate: rotateBF16AVX512BF16, RotatePairs: rotatePairsBF16AVX512BF16, Order: fromHalves,

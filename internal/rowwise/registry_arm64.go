@@ -21,6 +21,7 @@ func init() {
 		GELU: geluNEON, GELUGrad: geluGradNEON,
 		GELUErf: geluErfNEON, GELUErfGrad: geluErfGradNEON, SiLUMul: siluMulNEON, SiLUMulGrad: siluMulGradNEON,
 		GELUMul: geluMulNEON, GELUMulGrad: geluMulGradNEON, ClampedMul: clampedMulNEON, ClampedMulGrad: clampedMulGradNEON,
+		Ramp: rampNEON, RampMul: rampMulNEON, Leaky: leakyNEON, Sigmoid: sigmoidNEON, Slopes: pieceSlopesNEON, OutputSlopes: outputSlopesNEON,
 		LayerNorm: layerNormVectors, LayerNormGrad: layerNormGradVectors,
 		RMSNorm: rmsNormVectors, RMSNormGrad: rmsNormGradVectors,
 		Dropout: dropoutNEON, Rotate: rotateVectors, RotatePairs: rotatePairsNEON,

@@ -113,6 +113,36 @@ var calls = []call{
 		k.Fence()
 		return nil
 	}},
+	{"Ramp", 2, true, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.Ramp(s[0], s[1], a[0], 1.5, a[2], a[3] > 0)
+		k.Fence()
+		return nil
+	}},
+	{"RampMul", 2, true, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.RampMul(s[0], s[1], a[0], a[1], 1.5, a[2], a[3] > 0)
+		k.Fence()
+		return nil
+	}},
+	{"Leaky", 2, true, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.Leaky(s[0], s[1], a[0], a[3] > 0)
+		k.Fence()
+		return nil
+	}},
+	{"Sigmoid", 2, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.Sigmoid(s[0], s[1], a[3] > 0)
+		k.Fence()
+		return nil
+	}},
+	{"Slopes", 3, true, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.Slopes(s[0], s[1], s[2], a[0], 1, 0, a[1], a[2], 1.5, a[3] > 0)
+		k.Fence()
+		return nil
+	}},
+	{"OutputSlopes", 3, true, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.OutputSlopes(s[0], s[1], s[2], a[0], a[1], a[3] > 0)
+		k.Fence()
+		return nil
+	}},
 	{"Dot", 2, false, func(k tier, s [][]float32, _ [4]float32) []float32 {
 		return []float32{k.Dot(s[0], s[1])}
 	}},
@@ -410,6 +440,14 @@ func TestInPlace(t *testing.T) {
 		"Clamped":       func(k tier, dst, x []float32) { k.ClampedMul(dst, x, y, 2, 1, false) },
 		"Clamped up":    func(k tier, dst, x []float32) { k.ClampedMulGrad(sums(), dst, y, z, x, 2, 1, false) },
 		"ClampedGrad":   func(k tier, dst, x []float32) { k.ClampedMulGrad(dst, sums(), y, x, z, 2, 1, false) },
+		"Ramp":          func(k tier, dst, x []float32) { k.Ramp(dst, x, 1, 2, 3, false) },
+		"RampMul":       func(k tier, dst, x []float32) { k.RampMul(dst, x, -1, 1, 2, 3, false) },
+		"Leaky":         func(k tier, dst, x []float32) { k.Leaky(dst, x, 0.1, false) },
+		"Sigmoid":       func(k tier, dst, x []float32) { k.Sigmoid(dst, x, false) },
+		"Slopes x":      func(k tier, dst, x []float32) { k.Slopes(dst, y, x, -1, 1, 2, 3, 4, 5, false) },
+		"Slopes dy":     func(k tier, dst, x []float32) { k.Slopes(dst, x, y, -1, 1, 2, 3, 4, 5, false) },
+		"OutputSlopes":  func(k tier, dst, x []float32) { k.OutputSlopes(dst, y, x, 0, 1, false) },
+		"Output dy":     func(k tier, dst, x []float32) { k.OutputSlopes(dst, x, y, 0, 1, false) },
 		"LayerNorm":     func(k tier, dst, x []float32) { k.LayerNorm(dst, x, y, z, 1, false) },
 		"LayerNormGrad": func(k tier, dst, x []float32) { k.LayerNormGrad(dst, sums(), sums(), x, y, z, 1, 2, 3, 0, false) },
 		"RMSNorm":       func(k tier, dst, x []float32) { k.RMSNorm(dst, x, y, 1, false) },

@@ -34,6 +34,12 @@ func main() {
 	geluMulGrad(f)
 	clampedMul(f)
 	clampedMulGrad(f)
+	ramp(f)
+	rampMul(f)
+	leaky(f)
+	sigmoid(f)
+	pieceSlopes(f)
+	outputSlopes(f)
 	norms(f)
 	f.Generate()
 }

@@ -1,0 +1,54 @@
+# Writes golden.json: what PyTorch computes on the CPU between convolutions. Run with torch 2.15.0:
+#
+#   python3 fused/testdata/cnn/make.py
+import json
+import pathlib
+
+import torch
+import torch.nn.functional as F
+
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def tensor(number, n, scale, dtype=torch.float32):
+    """Numbers from -scale to scale that the test makes too."""
+    x = (torch.arange(n, dtype=torch.int64) * 2654435761 + number * 97531) % 2**32
+    return ((x.double() / 2**31 - 1) * scale).to(dtype)
+
+
+def numbers(t):
+    return [float("%.9g" % x) for x in t.detach().double().flatten().tolist()]
+
+
+ACTIVATIONS = {
+    "ReLU": F.relu,
+    "ReLU6": F.relu6,
+    "LeakyReLU(0.1)": lambda x: F.leaky_relu(x, 0.1),
+    "SquaredReLU": lambda x: F.relu(x).square(),
+    "HardSwish": F.hardswish,
+    "HardSigmoid": F.hardsigmoid,
+    "Sigmoid": F.sigmoid,
+    "Tanh": F.tanh,
+    "SiLU": F.silu,
+}
+KINKS = [-3, 0, 3, 6, -0.0, -100, 100]
+
+
+def activation(name, f, dtype, dt):
+    x = torch.cat([torch.tensor(KINKS, dtype=dtype), tensor(1, 17, 8, dtype)]).requires_grad_()
+    dy = tensor(2, x.numel(), 2, dtype)
+    y = f(x)
+    y.backward(dy)
+    return {"name": name, "dtype": dt, "y": numbers(y), "dx": numbers(x.grad)}
+
+
+def main():
+    path = pathlib.Path(__file__).parent / "golden.json"
+    path.write_text(json.dumps({
+        "torch": torch.__version__,
+        "activations": [activation(name, f, dtype, dt) for dt, dtype in DTYPES.items() for name, f in ACTIVATIONS.items()],
+    }))
+
+
+if __name__ == "__main__":
+    main()
