@@ -12,6 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/conv"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/qlora"
 )
 
@@ -225,6 +227,27 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 			}
 		}
 		return y
+	case *Conv:
+		return d.conv(l, x)
+	case MaxPool:
+		return eachWindow(l.Shape, x, slices.Max[[]float64])
+	case AvgPool:
+		return eachWindow(l.Shape, x, func(w []float64) (mean float64) {
+			for _, v := range w {
+				mean += v / float64(len(w))
+			}
+			return mean
+		})
+	case Resize:
+		var y []float64
+		for row := range slices.Chunk(x, l.Shape.Channels*l.Shape.Size[0]) {
+			for c := range l.Shape.Channels {
+				for o := range l.Shape.Out[0] {
+					y = append(y, row[c*l.Shape.Size[0]+o*l.Shape.Size[0]/l.Shape.Out[0]])
+				}
+			}
+		}
+		return y
 	case Sequential:
 		for _, inner := range l {
 			x = d.layer(inner, act, x)
@@ -234,6 +257,41 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 		return d.add(x, d.layer(l.Layer, act, x))
 	}
 	panic(fmt.Sprintf("no definition of %T", l))
+}
+
+// conv is a convolution of signals, channels first.
+func (d *definition) conv(l *Conv, x []float64) (y []float64) {
+	s, w := l.Shape, d.values[l.Weight]
+	for row := range slices.Chunk(x, s.In*s.Size[0]) {
+		for o := range s.Out {
+			for at := range s.OutSize()[0] {
+				sum := 0.0
+				if l.Bias != nil {
+					sum = d.values[l.Bias][o]
+				}
+				for c := range s.In {
+					for k := range s.Kernel[0] {
+						if i := at*max(1, s.Stride[0]) + k - s.PadBefore[0]; i >= 0 && i < s.Size[0] {
+							sum += w[(o*s.In+c)*s.Kernel[0]+k] * row[c*s.Size[0]+i]
+						}
+					}
+				}
+				y = append(y, sum)
+			}
+		}
+	}
+	return y
+}
+
+// eachWindow calls f for the windows of signals without padding, channels first.
+func eachWindow(p conv.PoolShape, x []float64, f func([]float64) float64) (y []float64) {
+	for channel := range slices.Chunk(x, p.Size[0]) {
+		for o := range p.OutSize()[0] {
+			at := o * p.Stride[0]
+			y = append(y, f(channel[at:at+p.Kernel[0]]))
+		}
+	}
+	return y
 }
 
 // gradients is a window that adds gradients up.
@@ -278,7 +336,7 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 	}
 	plain := map[string]Activation{"gelu": GELU, "tanh": GELUTanh, "square": square}
 	gated := map[string]Activation{"silu": SiLU, "tanh": GELUTanh}
-	switch rapid.IntRange(0, 4).Draw(t, "layer") {
+	switch rapid.IntRange(0, 6).Draw(t, "layer") {
 	case 0:
 		l := linear("linear", width, rapid.IntRange(1, 9).Draw(t, "out"))
 		return &l, ""
@@ -330,10 +388,32 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 		up, down := linear("up", width, 5), linear("down", 5, width)
 		return Residual{Sequential{NewLayerNorm("first", width), NewRMSNorm("second", width), &up, plain[act], &down, NewRMSNorm("last", width)}}, act
 	}
+	if channels := rapid.SampledFrom([]int{1, width, 2}).Draw(t, "channels"); width%channels == 0 && flip("signal") {
+		return someConv(t, channels, width/channels), ""
+	}
 	return &Embedding{Table: newTable("table", 6, width), Positions: newTable("positions", 40, width), Scale: 0.5}, ""
 }
 
 // values gives the parameters of a layer values, of a deviation that keeps gradients away from 0.
+// someConv draws a layer for signals of so many channels and positions.
+func someConv(t *rapid.T, channels, positions int) Layer {
+	kernel := rapid.IntRange(1, positions).Draw(t, "kernel")
+	window := conv.PoolShape{Batch: 1, Channels: channels, Dims: 1, Size: [3]int{positions}, Kernel: [3]int{kernel}, Stride: [3]int{rapid.IntRange(1, 3).Draw(t, "stride")}}
+	switch rapid.IntRange(0, 3).Draw(t, "kind") {
+	case 0:
+		return MaxPool{window}
+	case 1:
+		return AvgPool{window}
+	case 2:
+		return Resize{conv.ResizeShape{Channels: channels, Dims: 1, Size: window.Size, Out: [3]int{rapid.IntRange(1, 9).Draw(t, "size")}}}
+	}
+	s := conv.Shape{In: channels, Out: rapid.IntRange(1, 4).Draw(t, "out"), Dims: 1, Size: window.Size, Kernel: window.Kernel, Stride: window.Stride,
+		PadBefore: [3]int{rapid.IntRange(0, 2).Draw(t, "before")}, PadAfter: [3]int{rapid.IntRange(0, 2).Draw(t, "after")}}
+	l := NewConv("conv", s, rapid.Bool().Draw(t, "bias"))
+	l.Weight.Trains = rapid.IntRange(0, 3).Draw(t, "trains") > 0
+	return l
+}
+
 func values(rng *rand.Rand, l Layer) (params []*Param) {
 	for w := range l.Params {
 		params = append(params, w)
@@ -448,7 +528,7 @@ func layerProperty(t *rapid.T) {
 	}
 	for i, tensor := range second.Tensors(again) {
 		if tensor != nil && i > 0 { // the first is the output
-			require.Equal(t, list[i].Float32s(), tensor.Float32s())
+			require.Equal(t, device.Mem(&list[i].View).Bytes(), device.Mem(&tensor.View).Bytes())
 		}
 	}
 	p.ReleaseSaved(second)
