@@ -1,6 +1,7 @@
 package dataset
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -144,11 +145,7 @@ func filesIn(folder string) (found []string, skipped []File, err error) {
 	}
 	if best == len(sources) {
 		for _, path := range all {
-			why := remedies[ending(path)]
-			if why == "" {
-				why = "the ending is not one of data"
-			}
-			skip(path, why)
+			skip(path, cmp.Or(remedies[ending(path)], "the ending is not one of data"))
 		}
 		return nil, skipped, nil
 	}

@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -18,9 +19,7 @@ type Angles struct {
 
 // NewAngles returns the angles of a rope on a device, nil for the CPU.
 func NewAngles(r Rope, dev *snug.Device) *Angles {
-	if dev == nil {
-		dev = snug.CPU()
-	}
+	dev = cmp.Or(dev, snug.CPU())
 	return &Angles{rope: r, table: scratch{dev: dev, dt: snug.F32}}
 }
 

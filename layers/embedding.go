@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/snug-ml/snug"
@@ -70,9 +71,7 @@ func (e *Embedding) gradients(p *Pass, dy *Tensor) {
 			if err != nil {
 				return err
 			}
-			if into.Alpha == 0 {
-				into.Alpha = 1
-			}
+			into.Alpha = cmp.Or(into.Alpha, 1)
 			into.Alpha *= e.scale(p)
 			return fused.EmbeddingBackward(acc, dy.View, t.rows, t.w.Shape[1], into)
 		})

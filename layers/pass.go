@@ -112,9 +112,7 @@ func NewPass(o Options) (*Pass, error) {
 	if o.Tiles < 0 || o.Tiles > math.MaxInt32 {
 		return nil, fmt.Errorf("layers: NewPass: Tiles is %d, want 0 to 2^31-1: %w", o.Tiles, snug.ErrConfig)
 	}
-	if o.Device == nil {
-		o.Device = snug.CPU()
-	}
+	o.Device = cmp.Or(o.Device, snug.CPU())
 	p := &Pass{Options: o, ctx: context.Background(), pool: pool{dev: o.Device, monitor: o.Monitor, unused: map[poolKey][]*buffer{}}}
 	for _, s := range []*scratch{&p.ws, &p.sunk, &p.discard} {
 		*s = scratch{dev: o.Device, dt: snug.F32}

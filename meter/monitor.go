@@ -1,6 +1,7 @@
 package meter
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"sync"
@@ -89,12 +90,8 @@ type Sample struct {
 // New returns a Monitor that has counted nothing. The error wraps
 // [snug.ErrConfig].
 func New(o Options) (*Monitor, error) {
-	if o.Warn == 0 {
-		o.Warn = 0.9
-	}
-	if o.Samples == 0 {
-		o.Samples = 1024
-	}
+	o.Warn = cmp.Or(o.Warn, 0.9)
+	o.Samples = cmp.Or(o.Samples, 1024)
 	if !(o.Warn > 0 && o.Warn <= 1) {
 		return nil, invalid("Warn is %v, want more than 0, up to 1", o.Warn)
 	}

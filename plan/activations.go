@@ -18,10 +18,7 @@ import (
 // for the planners of package remat: sizes in bytes, times in seconds. It uses Micro,
 // Compute, Tiled and Tiles of r. Errors are the same as for [Task.Predict].
 func (t Task) Costs(r Run) (remat.Costs, error) {
-	t, err := t.check()
-	if err == nil {
-		err = t.checkRun(r)
-	}
+	t, err := t.checkWith(r)
 	if err != nil {
 		return remat.Costs{}, err
 	}

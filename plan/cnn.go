@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/snug-ml/snug/internal/saturate"
@@ -33,15 +34,9 @@ type CNN struct {
 
 // Model returns the chain. The error wraps [snug.ErrShape].
 func (c CNN) Model() (Model, error) {
-	if c.Name == "" {
-		c.Name = "cnn"
-	}
-	if c.Channels == 0 {
-		c.Channels = 3
-	}
-	if c.Width == 0 {
-		c.Width = 64
-	}
+	c.Name = cmp.Or(c.Name, "cnn")
+	c.Channels = cmp.Or(c.Channels, 3)
+	c.Width = cmp.Or(c.Width, 64)
 	if err := c.check(); err != nil {
 		return Model{}, err
 	}

@@ -72,9 +72,7 @@ func (t Task) walk(limit int64, use func(Plan) bool) error {
 	if limit < 0 || limit > 1<<60 {
 		return invalid("a limit of %d bytes, want 0 to 2^60", limit)
 	}
-	if limit == 0 {
-		limit = t.Device.Memory - t.Device.Reserved
-	}
+	limit = cmp.Or(limit, t.Device.Memory-t.Device.Reserved)
 	counted := limit
 	if t.Process != nil {
 		counted -= t.Process.Base
@@ -530,12 +528,7 @@ func (f fixed) holding(t Task, r Run, free int64, w work) (layers int, step floa
 
 // tiles reports whether a layer has attention that is computed in tiles only if a run says so.
 func (t Task) tiles() bool {
-	for _, l := range t.Model.Layers {
-		if l.Attention.Heads > 0 && !l.Attention.Tiled {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.Model.Layers, func(l Layer) bool { return l.Attention.Heads > 0 && !l.Attention.Tiled })
 }
 
 // canTile reports whether a layer can run in tiles of rows.

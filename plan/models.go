@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 )
@@ -48,21 +49,13 @@ type GPT struct {
 // not divide the width, key heads that do not divide the heads, or a Context longer than
 // Positions.
 func (g GPT) Model() (Model, error) {
-	if g.Name == "" {
-		g.Name = "gpt"
-	}
-	if g.KVHeads == 0 {
-		g.KVHeads = g.Heads
-	}
-	if g.Hidden == 0 {
-		g.Hidden = 4 * g.Dim
-	}
+	g.Name = cmp.Or(g.Name, "gpt")
+	g.KVHeads = cmp.Or(g.KVHeads, g.Heads)
+	g.Hidden = cmp.Or(g.Hidden, 4*g.Dim)
 	if g.Rotary && g.Positions != 0 {
 		return Model{}, shapeless("model %.40q: a table of %d positions, and rotary ones in its place", g.Name, g.Positions)
 	}
-	if g.Positions == 0 {
-		g.Positions = g.Context
-	}
+	g.Positions = cmp.Or(g.Positions, g.Context)
 	err := atLeastOne(g.Name, counts{{"vocab", g.Vocab}, {"dim", g.Dim}, {"layers", g.Layers}, {"heads", g.Heads},
 		{"context", g.Context}, {"kv_heads", g.KVHeads}, {"hidden", g.Hidden}, {"positions", g.Positions}})
 	switch {
@@ -108,15 +101,9 @@ type ViT struct {
 
 // Model returns the chain. The error wraps [snug.ErrShape].
 func (v ViT) Model() (Model, error) {
-	if v.Name == "" {
-		v.Name = "vit"
-	}
-	if v.Channels == 0 {
-		v.Channels = 3
-	}
-	if v.Hidden == 0 {
-		v.Hidden = 4 * v.Dim
-	}
+	v.Name = cmp.Or(v.Name, "vit")
+	v.Channels = cmp.Or(v.Channels, 3)
+	v.Hidden = cmp.Or(v.Hidden, 4*v.Dim)
 	err := atLeastOne(v.Name, counts{{"image", v.Image}, {"patch", v.Patch}, {"channels", v.Channels}, {"classes", v.Classes},
 		{"dim", v.Dim}, {"layers", v.Layers}, {"heads", v.Heads}, {"hidden", v.Hidden}})
 	if err != nil {

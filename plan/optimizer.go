@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -72,14 +73,6 @@ func (t Task) sizes() (s sizes) {
 	return s
 }
 
-// width returns the bits of a state.
-func width(bits int) int {
-	if bits == 0 {
-		return 32
-	}
-	return bits
-}
-
 // stateBytes returns the bytes of the optimizer's state and of its workspace, as package
 // quant8 counts them: it makes an optimizer and adds all parameters, which allocates
 // nothing for them. A rule whose Unit is Matrix has the matrices of the chain; if it takes
@@ -92,7 +85,7 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 		return stateSize{sizes: t.sizes()}, nil
 	}
 	shared := 0 // elements of a block of the next parameter
-	options := quant8.Options{Bits: width(bits), Chunk: t.Chunk, Params: func(string) quant8.ParamOptions {
+	options := quant8.Options{Bits: cmp.Or(bits, 32), Chunk: t.Chunk, Params: func(string) quant8.ParamOptions {
 		return quant8.ParamOptions{Shared: shared}
 	}}
 	opt, err := quant8.New(t.rule(), options)

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -23,10 +24,7 @@ type Prediction struct {
 // The error wraps snug.ErrConfig when r is not a valid run of t, and snug.ErrShape when
 // the model is not valid, or has counts that a 32-bit system cannot hold.
 func (t Task) Predict(r Run) (Prediction, error) {
-	t, err := t.check()
-	if err == nil {
-		err = t.checkRun(r)
-	}
+	t, err := t.checkWith(r)
 	if err != nil {
 		return Prediction{}, err
 	}
@@ -314,7 +312,7 @@ func (f *fixed) times(t Task, r Run, state, trained, updated int64) {
 	}
 
 	n = float64(updated)
-	bits := width(r.StateBits)
+	bits := cmp.Or(r.StateBits, 32)
 	moved := 2*float64(state) + n*float64(2*t.trainedElem(r)+4)
 	if r.StateOn == meter.OnDevice {
 		f.step = max(moved/d.Bandwidth, stateOps[bits]*n/d.F32)

@@ -54,13 +54,8 @@ const (
 // memory for the first values of adapters. Tables are read in pieces into their final memory. Errors are those of
 // Predict.
 func (t Task) Resident(r Run) (int64, error) {
-	if t.Process == nil {
-		t.Process = &Process{}
-	}
-	t, err := t.check()
-	if err == nil {
-		err = t.checkRun(r)
-	}
+	t.Process = cmp.Or(t.Process, &Process{})
+	t, err := t.checkWith(r)
 	if err != nil {
 		return 0, err
 	}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/snug-ml/snug"
@@ -49,7 +50,7 @@ func (r Run) CheckStep(o quant8.Traits, trained snug.DType, ranks bool) error {
 		not := "the optimizer " + o.Name + " does not go with "
 		list = append(list,
 			fault.Rule{r.StateOn != meter.OnDevice, not + "Storage, because there is no state"},
-			fault.Rule{width(r.StateBits) != 32, not + "StateBits, because there is no state"},
+			fault.Rule{cmp.Or(r.StateBits, 32) != 32, not + "StateBits, because there is no state"},
 			fault.Rule{r.Masters != amp.FullMaster, not + "Masters, because there are no master weights"})
 	}
 	return fault.Check(snug.ErrConfig, list...)

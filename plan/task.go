@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -152,27 +153,17 @@ func (t Task) check() (Task, error) {
 	if err := t.Device.Validate(); err != nil {
 		return t, err
 	}
-	if t.Optimizer == "" {
-		t.Optimizer = "adamw"
-	}
-	if t.LossRows == 0 {
-		t.LossRows = t.lossRows()
-	}
-	if t.Chunk == 0 {
-		t.Chunk = 1 << 16
-	}
+	t.Optimizer = cmp.Or(t.Optimizer, "adamw")
+	t.LossRows = cmp.Or(t.LossRows, t.lossRows())
+	t.Chunk = cmp.Or(t.Chunk, 1<<16)
 	setDefault(&t.Compute, snug.BF16, snug.F32)
 	if t.forwardOnly() {
 		setDefault(&t.Masters, amp.FullMaster)
 		setDefault(&t.StateBits, 32)
 	}
 	setDefault(&t.Masters, amp.FullMaster, amp.SplitMaster)
-	if t.Ranks == 0 {
-		t.Ranks = 1
-	}
-	if t.Bucket == 0 {
-		t.Bucket = 1 << 20
-	}
+	t.Ranks = cmp.Or(t.Ranks, 1)
+	t.Bucket = cmp.Or(t.Bucket, 1<<20)
 	if !t.takes(quant8.InBackward) || t.Ranks > 1 {
 		setDefault(&t.Gradients, SumF32)
 	}
@@ -199,41 +190,42 @@ func (t Task) check() (Task, error) {
 			return t, invalid("%s is %d, want %d to %d", n.name, n.n, n.lo, n.top)
 		}
 	}
-	if t.Rank == 0 && (t.DoRA || t.Dropout) {
+	beside := t.besideLen()
+	switch {
+	case t.Rank == 0 && (t.DoRA || t.Dropout):
 		return t, invalid("DoRA is %t and Dropout %t, which are for adapters, and Rank is 0", t.DoRA, t.Dropout)
-	}
-	if (t.FrozenA || t.Init != "") && (t.Rank == 0 || t.DoRA) {
+	case (t.FrozenA || t.Init != "") && (t.Rank == 0 || t.DoRA):
 		return t, invalid("FrozenA is %t and Init %.40q, which are for adapters without magnitudes, and Rank is %d and DoRA %t", t.FrozenA, t.Init, t.Rank, t.DoRA)
-	}
-	if t.Init != "" && t.Init != "loftq" && !t.keepsFirst() {
+	case t.Init != "" && t.Init != "loftq" && !t.keepsFirst():
 		return t, invalid("Init is %.40q, want pissa, pissa_niter_N, olora or loftq", t.Init)
-	}
-	if t.Init == "loftq" && t.Base != 0 && t.Base != qlora.NF4 {
+	case t.Init == "loftq" && t.Base != 0 && t.Base != qlora.NF4:
 		return t, invalid("Init is loftq, which makes up for what NF4 loses, and Base is %s", t.Base)
-	}
-	if t.VeRA && (t.Rank == 0 || t.DoRA || t.FrozenA || t.Init != "") {
+	case t.VeRA && (t.Rank == 0 || t.DoRA || t.FrozenA || t.Init != ""):
 		return t, invalid("VeRA wants a Rank, and is without DoRA, FrozenA and Init: Rank is %d", t.Rank)
-	}
-	if beside := t.besideLen(); len(t.Beside) > 0 && (t.Rank == 0 || beside < 1 || beside > t.Model.Parameters()) {
+	case len(t.Beside) > 0 && (t.Rank == 0 || beside < 1 || beside > t.Model.Parameters()):
 		return t, invalid("Beside has %d parameters of %d elements, want some of the model's %d beside adapters, and Rank is %d", len(t.Beside), beside, t.Model.Parameters(), t.Rank)
-	}
-	if t.Ranks > 1 && t.Device.Network == 0 {
+	case t.Ranks > 1 && t.Device.Network == 0:
 		return t, invalid("%d ranks, and the Network of device %.40q is 0", t.Ranks, t.Device.Name)
-	}
-	if err := t.Teacher.check(t); err != nil {
-		return t, err
 	}
 	var err error
 	if t.Process, err = t.Process.check(); err != nil {
 		return t, err
 	}
-	if err := t.checkChoices(); err != nil {
-		return t, err
+	for _, check := range []func() error{func() error { return t.Teacher.check(t) }, t.checkChoices, t.checkSizes, t.checkOptimizer} {
+		if err = check(); err != nil {
+			return t, err
+		}
 	}
-	if err := t.checkSizes(); err != nil {
-		return t, err
+	return t, nil
+}
+
+// checkWith is check, and that of a run.
+func (t Task) checkWith(r Run) (Task, error) {
+	t, err := t.check()
+	if err == nil {
+		err = t.checkRun(r)
 	}
-	return t, t.checkOptimizer()
+	return t, err
 }
 
 // checkSizes reports whether all counts are far below the largest int64, and counts of

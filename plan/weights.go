@@ -140,10 +140,7 @@ func filePadding(pages int64, masters bool) int64 {
 // one time, the layers that are held, and the cache of masters and state. It is the HostLimit of a
 // Store of package offload for the run, and with ShardWeights the Held of accum.Pages. Errors are those of [Task.Predict].
 func (t Task) PageBytes(r Run) (int64, error) {
-	t, err := t.check()
-	if err == nil {
-		err = t.checkRun(r)
-	}
+	t, err := t.checkWith(r)
 	if err != nil {
 		return 0, err
 	}

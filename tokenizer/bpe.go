@@ -41,19 +41,24 @@ func (m *bpe) encode(dst []int32, p piece) ([]int32, error) {
 	if p.text == "" {
 		return dst, nil
 	}
-	if len(p.text) <= maxCached {
-		ids, slot := m.cache.get(p.text, false)
-		if ids != nil {
-			return append(dst, ids...), nil
-		}
-		n := len(dst)
-		dst, err := m.word(dst, spelled(p))
-		if err == nil {
-			put(slot, p.text, false, dst[n:])
-		}
-		return dst, err
+	return m.cached(dst, p.text, false, func(dst []int32) ([]int32, error) { return m.word(dst, spelled(p)) })
+}
+
+// cached appends the tokens of a word, or of a part of one, which add makes if the cache does not have them.
+func (m *bpe) cached(dst []int32, word string, part bool, add func(dst []int32) ([]int32, error)) ([]int32, error) {
+	if len(word) > maxCached {
+		return add(dst)
 	}
-	return m.word(dst, spelled(p))
+	ids, slot := m.cache.get(word, part)
+	if ids != nil {
+		return append(dst, ids...), nil
+	}
+	n := len(dst)
+	dst, err := add(dst)
+	if err == nil {
+		put(slot, word, part, dst[n:])
+	}
+	return dst, err
 }
 
 // spelled returns the word as the vocabulary spells it.
@@ -101,19 +106,7 @@ func (m *bpe) parts(word string, f func(part string) error) error {
 
 // part appends the tokens of a part of a word.
 func (m *bpe) part(dst []int32, part string) ([]int32, error) {
-	if len(part) > maxCached {
-		return m.merge(dst, part)
-	}
-	ids, slot := m.cache.get(part, true)
-	if ids != nil {
-		return append(dst, ids...), nil
-	}
-	n := len(dst)
-	dst, err := m.merge(dst, part)
-	if err == nil {
-		put(slot, part, true, dst[n:])
-	}
-	return dst, err
+	return m.cached(dst, part, true, func(dst []int32) ([]int32, error) { return m.merge(dst, part) })
 }
 
 func (m *bpe) known(r rune) bool {

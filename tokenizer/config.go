@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -329,18 +330,10 @@ func (c *Config) readTemplates(folder string, field json.RawMessage) error {
 	}
 	if own == nil {
 		own = said
-	} else if text, found := said["default"]; found && own["default"] == "" {
-		own["default"] = text
 	}
-	for name, text := range own {
-		if name == "default" {
-			c.ChatTemplate = text
-			continue
-		}
-		if c.Templates == nil {
-			c.Templates = map[string]string{}
-		}
-		c.Templates[name] = text
+	c.ChatTemplate = cmp.Or(own["default"], said["default"])
+	if delete(own, "default"); len(own) > 0 {
+		c.Templates = own
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package tokenizer
 import (
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
 // DecodeOptions says which tokens become text. The zero DecodeOptions takes all of them.
@@ -15,22 +14,12 @@ type DecodeOptions struct {
 // Decode returns the text of tokens. Ids without a token are left out, as models may have
 // more rows than there are tokens. Bytes that make no UTF-8 become U+FFFD.
 func (t *Tokenizer) Decode(ids []int32, o DecodeOptions) string {
-	if t == nil {
-		return ""
-	}
-	tokens := make([]string, 0, len(ids))
+	s := &Stream{tokenizer: t, options: o, whole: true}
+	s.begin()
 	for _, id := range ids {
-		if token, ok := t.token(id, o); ok {
-			tokens = append(tokens, token)
-		}
+		s.next(id)
 	}
-	if t.noDecoder {
-		return strings.Join(tokens, " ")
-	}
-	for _, d := range t.decode {
-		tokens = d.decode(tokens)
-	}
-	return strings.Join(tokens, "")
+	return s.end()
 }
 
 // token returns what decoders get for an id.
@@ -43,22 +32,10 @@ func (t *Tokenizer) token(id int32, o DecodeOptions) (string, bool) {
 }
 
 // decoder is a step from tokens to text.
-type decoder interface {
-	// decode takes all tokens.
-	decode(tokens []string) []string
-	// stream returns the step for tokens that come one after the other.
-	stream() step
-}
+type decoder interface{ stream() step }
 
 // replaceDecoder replaces in every token.
 type replaceDecoder struct{ replace }
-
-func (r replaceDecoder) decode(tokens []string) []string {
-	for i, token := range tokens {
-		tokens[i] = r.token(token)
-	}
-	return tokens
-}
 
 func (r replaceDecoder) token(token string) string {
 	text, err := r.apply(token)
@@ -84,72 +61,14 @@ func fallbackByte(token string) (byte, bool) {
 	return byte(b), err == nil
 }
 
-func (byteFallback) decode(tokens []string) []string {
-	var out []string
-	var run []byte
-	for _, token := range tokens {
-		if b, ok := fallbackByte(token); ok {
-			run = append(run, b)
-			continue
-		}
-		out = append(appendRun(out, run), token)
-		run = run[:0]
-	}
-	return appendRun(out, run)
-}
-
-// appendRun appends the text of bytes, or U+FFFD for each if they are no UTF-8.
-func appendRun(tokens []string, run []byte) []string {
-	if len(run) == 0 {
-		return tokens
-	}
-	if utf8.Valid(run) {
-		return append(tokens, string(run))
-	}
-	for range run {
-		tokens = append(tokens, replacement)
-	}
-	return tokens
-}
-
 // fuse makes one text of all tokens.
 type fuse struct{}
-
-func (fuse) decode(tokens []string) []string { return []string{strings.Join(tokens, "")} }
 
 // stripDecoder takes a character off the ends of every token.
 type stripDecoder struct {
 	char        string
 	start, stop int  // how often at most
 	fused       bool // whether there is one token, the text
-}
-
-func (s stripDecoder) decode(tokens []string) []string {
-	for i, token := range tokens {
-		for range s.start {
-			rest, ok := strings.CutPrefix(token, s.char)
-			if !ok {
-				break
-			}
-			token = rest
-		}
-		for range s.stop {
-			rest, ok := strings.CutSuffix(token, s.char)
-			if !ok {
-				break
-			}
-			token = rest
-		}
-		tokens[i] = token
-	}
-	return tokens
-}
-
-func (m metaspace) decode(tokens []string) []string {
-	for i, token := range tokens {
-		tokens[i] = m.token(token, i == 0)
-	}
-	return tokens
 }
 
 func (m metaspace) token(token string, first bool) string {
@@ -162,24 +81,9 @@ func (m metaspace) token(token string, first bool) string {
 // byteDecoder is the decoder ByteLevel.
 type byteDecoder struct{}
 
-func (byteDecoder) decode(tokens []string) []string {
-	var b []byte
-	for _, token := range tokens {
-		b = unspell(b, token)
-	}
-	return []string{repair(string(b))}
-}
-
 // suffixDecoder replaces the suffix that ends a word by a space, and removes it from the
 // last token.
 type suffixDecoder struct{ suffix string }
-
-func (s suffixDecoder) decode(tokens []string) []string {
-	for i, token := range tokens {
-		tokens[i] = s.token(token, i == len(tokens)-1)
-	}
-	return tokens
-}
 
 func (s suffixDecoder) token(token string, last bool) string {
 	if last {

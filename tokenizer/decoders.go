@@ -6,8 +6,8 @@ import (
 )
 
 // readDecoder reads the decoders and says which ones get the text as one token.
-func readDecoder(part json.RawMessage) ([]decoder, error) {
-	all, err := readDecoders(part, 0)
+func readDecoder(part json.RawMessage, depth int) ([]decoder, error) {
+	all, err := readDecoders(part, depth)
 	fused := false
 	for i, d := range all {
 		switch x := d.(type) {

@@ -174,24 +174,11 @@ func (f *file) build() (t *Tokenizer, err error) {
 	if t.model, err = f.Model.build(t); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
-	for _, part := range []struct {
-		name string
-		text json.RawMessage
-	}{{"normalizer", f.Normalizer}, {"pre_tokenizer", f.PreTokenizer}, {"post_processor", f.PostProcessor}, {"decoder", f.Decoder}} {
-		if err := section(part.text); err != nil {
-			return nil, fmt.Errorf("%s: %w", part.name, err)
-		}
+	if t.normalizer, err = section("normalizer", f.Normalizer, readNormalizer); err != nil {
+		return nil, err
 	}
-	if t.normalizer, err = readNormalizer(f.Normalizer, 0); err != nil {
-		return nil, fmt.Errorf("normalizer: %w", err)
-	}
-	if t.split, err = readPreTokenizer(f.PreTokenizer, 0); err != nil {
-		return nil, fmt.Errorf("pre_tokenizer: %w", err)
-	}
-	for _, bound := range []error{growth("normalizer", t.normalizer), growth("pre_tokenizer", t.split)} {
-		if bound != nil {
-			return nil, bound
-		}
+	if t.split, err = section("pre_tokenizer", f.PreTokenizer, readPreTokenizer); err != nil {
+		return nil, err
 	}
 	if n := len(t.split); n > 0 {
 		if b, ok := t.split[n-1].(byteLevel); ok {
@@ -199,16 +186,13 @@ func (f *file) build() (t *Tokenizer, err error) {
 			t.split[n-1] = b
 		}
 	}
-	if t.post, err = readPostProcessor(f.PostProcessor, 0); err != nil {
-		return nil, fmt.Errorf("post_processor: %w", err)
+	if t.post, err = section("post_processor", f.PostProcessor, readPostProcessor); err != nil {
+		return nil, err
 	}
 	if len(t.post) > 1 {
 		return nil, refused("post_processor: %d that add tokens, want one", len(t.post))
 	}
-	if t.decode, err = readDecoder(f.Decoder); err != nil {
-		return nil, fmt.Errorf("decoder: %w", err)
-	}
-	if err := growth("decoder", t.decode); err != nil {
+	if t.decode, err = section("decoder", f.Decoder, readDecoder); err != nil {
 		return nil, err
 	}
 	t.noDecoder = len(t.decode) == 0

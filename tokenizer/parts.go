@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -18,12 +19,21 @@ const maxNested = 16
 // each, and it is read again for each Sequence in a Sequence.
 const maxSection = 1 << 20
 
-// section fails for a section that is too long.
-func section(part json.RawMessage) error {
-	if len(part) > maxSection {
-		return refused("%d bytes, want %d at most", len(part), maxSection)
+// section reads a section that is not too long, whose parts do not make long text of a short one.
+func section[T any](name string, text json.RawMessage, read func(json.RawMessage, int) ([]T, error)) (parts []T, err error) {
+	if len(text) > maxSection {
+		err = refused("%d bytes, want %d at most", len(text), maxSection)
 	}
-	return nil
+	if err == nil {
+		parts, err = read(text, 0)
+	}
+	if err == nil {
+		err = growth(parts)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return parts, nil
 }
 
 // typeOf returns the type of a part, nothing for null.
@@ -87,9 +97,9 @@ const (
 )
 
 // growth refuses sections that would make long text of a short one.
-func growth[T any](section string, parts []T) error {
+func growth[T any](parts []T) error {
 	if len(parts) > maxParts {
-		return refused("%s: %d parts, want %d at most", section, len(parts), maxParts)
+		return refused("%d parts, want %d at most", len(parts), maxParts)
 	}
 	times := 1
 	for _, part := range parts {
@@ -108,7 +118,7 @@ func growth[T any](section string, parts []T) error {
 			factor = 2 // for bytes that take two
 		}
 		if times *= factor; times > maxGrowth {
-			return refused("%s: parts that make the text more than %d times as long", section, maxGrowth)
+			return refused("parts that make the text more than %d times as long", maxGrowth)
 		}
 	}
 	return nil
@@ -260,9 +270,7 @@ func readPreTokenizer(part json.RawMessage, depth int) ([]preTokenizer, error) {
 		if err := read(part, &f); err != nil {
 			return nil, err
 		}
-		if f.Behavior == "" {
-			f.Behavior = isolated
-		}
+		f.Behavior = cmp.Or(f.Behavior, isolated)
 		if err := f.Behavior.check(); err != nil {
 			return nil, refused("%w", err)
 		}
@@ -306,9 +314,7 @@ func readMetaspace(part json.RawMessage) (m metaspace, err error) {
 	if err := read(part, &f); err != nil {
 		return m, err
 	}
-	if f.Prepend == "" {
-		f.Prepend = "always"
-	}
+	f.Prepend = cmp.Or(f.Prepend, "always")
 	m = metaspace{sign: f.Replacement, prepend: f.Prepend, cut: f.Split == nil || *f.Split}
 	switch {
 	case utf8.RuneCountInString(m.sign) != 1:

@@ -71,7 +71,7 @@ func checkNormalizer(t *testing.T, part, in, out json.RawMessage) {
 }
 
 func checkDecoder(t *testing.T, part, in, out json.RawMessage) {
-	all, err := readDecoder(part)
+	all, err := readDecoder(part, 0)
 	require.NoError(t, err, "%s", part)
 	tok := &Tokenizer{decode: all}
 	want := decoded[[][]string](t, out)

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -14,28 +15,65 @@ import (
 type Stream struct {
 	tokenizer *Tokenizer
 	options   DecodeOptions
-	steps     []step
+	send      func(token string) // to the first step
+	flushes   []func()           // of the steps, the last one first
+	text      []byte             // that is ready
 	begun     bool
+	whole     bool // the bytes of a run wait for its end, as for Decode
 }
 
-// step is a decoder's state in a stream.
+// step is a decoder's state.
 type step interface {
-	// next takes a token and returns what is ready, which may be nothing.
-	next(token string) []string
-	// flush returns what next has kept back.
-	flush() []string
+	// next takes a token and sends what is ready, which may be nothing.
+	next(token string, send func(string))
+	// flush sends what next has kept back.
+	flush(send func(string))
 }
 
 // Stream returns a new Stream. Its time is linear in the number of tokens, and it keeps nothing of the text that it
 // returned.
 func (t *Tokenizer) Stream(o DecodeOptions) *Stream {
 	s := &Stream{tokenizer: t, options: o}
-	if t != nil {
-		for _, d := range t.decode {
-			s.steps = append(s.steps, d.stream())
-		}
-	}
+	s.begin()
 	return s
+}
+
+// begin begins a text.
+func (s *Stream) begin() {
+	s.begun, s.flushes, s.text = false, nil, nil
+	s.send = func(text string) { s.text = append(s.text, text...) }
+	if s.tokenizer == nil {
+		return
+	}
+	for _, d := range slices.Backward(s.tokenizer.decode) {
+		one, send := d.stream(), s.send
+		if f, ok := one.(*fallbackStream); ok {
+			f.whole = s.whole
+		}
+		s.send = func(token string) { one.next(token, send) }
+		s.flushes = append(s.flushes, func() { one.flush(send) })
+	}
+}
+
+// next sends one more token.
+func (s *Stream) next(id int32) {
+	token, ok := s.tokenizer.token(id, s.options)
+	if !ok {
+		return
+	}
+	if s.begun && s.tokenizer.noDecoder {
+		token = " " + token
+	}
+	s.begun = true
+	s.send(token)
+}
+
+// end returns the text that is ready, with what steps keep back.
+func (s *Stream) end() string {
+	for _, flush := range slices.Backward(s.flushes) {
+		flush()
+	}
+	return string(s.text)
 }
 
 // Next returns the text that is ready after one more token.
@@ -43,18 +81,10 @@ func (s *Stream) Next(id int32) string {
 	if s == nil {
 		return ""
 	}
-	token, ok := s.tokenizer.token(id, s.options)
-	if !ok {
-		return ""
-	}
-	if s.tokenizer.noDecoder {
-		if s.begun {
-			token = " " + token
-		}
-		s.begun = true
-		return token
-	}
-	return strings.Join(send(s.steps, []string{token}), "")
+	s.next(id)
+	text := string(s.text)
+	s.text = s.text[:0]
+	return text
 }
 
 // Flush returns the text that Next has kept back. Call it after the last token; the Stream then begins a new text.
@@ -62,32 +92,16 @@ func (s *Stream) Flush() string {
 	if s == nil {
 		return ""
 	}
-	var text []string
-	for i, p := range s.steps {
-		text = append(text, send(s.steps[i+1:], p.flush())...)
-	}
-	*s = *s.tokenizer.Stream(s.options)
-	return strings.Join(text, "")
-}
-
-// send passes tokens through steps.
-func send(steps []step, tokens []string) []string {
-	for _, p := range steps {
-		var out []string
-		for _, token := range tokens {
-			out = append(out, p.next(token)...)
-		}
-		tokens = out
-	}
-	return tokens
+	defer s.begin()
+	return s.end()
 }
 
 // each is a step that decodes every token by itself.
 type each func(token string) string
 
-func (f each) next(token string) []string { return []string{f(token)} }
+func (f each) next(token string, send func(string)) { send(f(token)) }
 
-func (each) flush() []string { return nil }
+func (each) flush(func(string)) {}
 
 func (r replaceDecoder) stream() step { return each(r.token) }
 
@@ -101,96 +115,89 @@ func (w whole) stream() step { return &waiting{decoder: w.decoder} }
 // waiting holds the text back to its end.
 type waiting struct {
 	decoder
-	text []string
+	text []byte
 }
 
-func (w *waiting) next(token string) []string {
-	w.text = append(w.text, token)
-	return nil
+func (w *waiting) next(token string, _ func(string)) { w.text = append(w.text, token...) }
+
+func (w *waiting) flush(send func(string)) {
+	s := w.decoder.stream()
+	s.next(string(w.text), send)
+	s.flush(send)
 }
 
-func (w *waiting) flush() []string { return w.decode([]string{strings.Join(w.text, "")}) }
-
-func (m metaspace) stream() step { return &metaspaceStream{metaspace: m} }
-
-type metaspaceStream struct {
-	metaspace
-	begun bool
+func (m metaspace) stream() step {
+	begun := false
+	return each(func(token string) string {
+		text := m.token(token, !begun)
+		begun = true
+		return text
+	})
 }
-
-func (m *metaspaceStream) next(token string) []string {
-	text := m.token(token, !m.begun)
-	m.begun = true
-	return []string{text}
-}
-
-func (*metaspaceStream) flush() []string { return nil }
 
 func (byteDecoder) stream() step { return new(byteStream) }
 
 // byteStream holds bytes back that begin a character.
 type byteStream struct{ held []byte }
 
-func (b *byteStream) next(token string) []string {
+func (b *byteStream) next(token string, send func(string)) {
 	b.held = unspell(b.held, token)
-	n := len(b.held) - unfinished(b.held)
-	if n == 0 {
-		return nil
+	if n := len(b.held) - unfinished(b.held); n > 0 {
+		send(repair(string(b.held[:n])))
+		b.held = append(b.held[:0], b.held[n:]...)
 	}
-	text := repair(string(b.held[:n]))
-	b.held = append(b.held[:0], b.held[n:]...)
-	return []string{text}
 }
 
-func (b *byteStream) flush() []string { return []string{repair(string(b.held))} }
+func (b *byteStream) flush(send func(string)) { send(repair(string(b.held))) }
 
 func (byteFallback) stream() step { return new(fallbackStream) }
 
-// fallbackStream holds bytes back that begin a character.
+// fallbackStream holds bytes back that begin a character, or the whole run of them.
 type fallbackStream struct {
 	run    []byte
 	broken bool // the row of bytes is no UTF-8
+	whole  bool
 }
 
-func (f *fallbackStream) next(token string) []string {
+func (f *fallbackStream) next(token string, send func(string)) {
 	b, ok := fallbackByte(token)
 	if !ok {
-		out := append(f.flush(), token)
-		return out
+		f.flush(send)
+		send(token)
+		return
 	}
 	f.run = append(f.run, b)
-	switch {
-	case !f.broken && utf8.Valid(f.run):
-		text := string(f.run)
-		f.run = f.run[:0]
-		return []string{text}
-	case !f.broken && unfinished(f.run) == len(f.run):
-		return nil
+	if valid := utf8.Valid(f.run); f.whole || !f.broken && !valid && unfinished(f.run) == len(f.run) {
+		return
+	} else if f.broken = f.broken || !valid; f.broken {
+		sendInvalid(send, len(f.run))
+	} else {
+		send(string(f.run))
 	}
-	f.broken = true
-	out := appendInvalid(nil, len(f.run))
 	f.run = f.run[:0]
-	return out
 }
 
-func (f *fallbackStream) flush() []string {
-	out := appendInvalid(nil, len(f.run))
-	f.run, f.broken = f.run[:0], false
-	return out
-}
-
-func appendInvalid(tokens []string, n int) []string {
-	for range n {
-		tokens = append(tokens, replacement)
+func (f *fallbackStream) flush(send func(string)) {
+	if len(f.run) > 0 && utf8.Valid(f.run) {
+		send(string(f.run))
+	} else {
+		sendInvalid(send, len(f.run))
 	}
-	return tokens
+	f.run, f.broken = f.run[:0], false
+}
+
+// sendInvalid sends U+FFFD for bytes that are no UTF-8.
+func sendInvalid(send func(string), n int) {
+	for range n {
+		send(replacement)
+	}
 }
 
 func (s stripDecoder) stream() step {
 	if !s.fused {
-		return each(func(token string) string { return s.decode([]string{token})[0] })
+		return each(func(token string) string { return (&stripStream{s, s.start, 0}).strip(token) })
 	}
-	return &stripStream{stripDecoder: s, left: s.start}
+	return each((&stripStream{s, s.start, 0}).strip)
 }
 
 // stripStream strips a text that comes in parts.
@@ -200,51 +207,38 @@ type stripStream struct {
 	held int // characters at the end that may go
 }
 
-func (s *stripStream) next(part string) []string {
-	for s.left > 0 && part != "" {
-		rest, ok := strings.CutPrefix(part, s.char)
-		if !ok {
-			s.left = 0
-			break
-		}
-		part = rest
-		s.left--
+func (s *stripStream) strip(part string) string {
+	for ; s.left > 0 && strings.HasPrefix(part, s.char); s.left-- {
+		part = part[len(s.char):]
+	}
+	if part != "" {
+		s.left = 0
 	}
 	text := strings.Repeat(s.char, s.held) + part
-	s.held = 0
-	for s.held < s.stop {
-		rest, ok := strings.CutSuffix(text, s.char)
-		if !ok {
-			break
-		}
-		text = rest
-		s.held++
+	for s.held = 0; s.held < s.stop && strings.HasSuffix(text, s.char); s.held++ {
+		text = text[:len(text)-len(s.char)]
 	}
-	return []string{text}
+	return text
 }
-
-func (s *stripStream) flush() []string { return nil }
 
 func (s suffixDecoder) stream() step { return &suffixStream{suffixDecoder: s} }
 
 // suffixStream holds one token back, which may be the last.
 type suffixStream struct {
 	suffixDecoder
-	held []string
+	held  string
+	holds bool
 }
 
-func (s *suffixStream) next(token string) []string {
-	out := s.held
-	for i := range out {
-		out[i] = s.token(out[i], false)
+func (s *suffixStream) next(token string, send func(string)) {
+	if s.holds {
+		send(s.token(s.held, false))
 	}
-	s.held = []string{token}
-	return out
+	s.held, s.holds = token, true
 }
 
-func (s *suffixStream) flush() []string {
-	for i := range s.held {
-		s.held[i] = s.token(s.held[i], true)
+func (s *suffixStream) flush(send func(string)) {
+	if s.holds {
+		send(s.token(s.held, true))
 	}
-	return s.held
 }

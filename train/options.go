@@ -140,9 +140,7 @@ type Storage = quant8.Storage
 
 // check sets defaults, and returns an error for options that do not fit together.
 func (o *Options) check(noModel bool) error {
-	if o.Optimizer == nil {
-		o.Optimizer = quant8.Default()
-	}
+	o.Optimizer = cmp.Or(o.Optimizer, quant8.Default())
 	if o.Schedule == nil {
 		o.Schedule = Constant(1e-3)
 	}

@@ -1,6 +1,7 @@
 package transformer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,9 +64,7 @@ func (m *Model) Generate(o GenerateOptions) (_ *Generator, err error) {
 		return nil, err
 	}
 	c := &m.config
-	if o.Context == 0 {
-		o.Context = c.Context
-	}
+	o.Context = cmp.Or(o.Context, c.Context)
 	if o.Chunk == 0 {
 		o.Chunk = 256
 	}

@@ -256,9 +256,7 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 	if len(stored) > 0 {
 		m.stored, m.storedType = stored, config.Stored
 	}
-	if m.dev == nil {
-		m.dev = snug.CPU()
-	}
+	m.dev = cmp.Or(m.dev, snug.CPU())
 	if !m.dtype.IsFloat() {
 		return nil, fmt.Errorf("DType is %s, want f32, f16 or bf16: %w", m.dtype, snug.ErrDType)
 	}

@@ -91,15 +91,11 @@ func (f *tuneFlags) check() (err error) {
 	if what = cmp.Or(what, f.dataFlags.check(f.beta > 0)); what != "" {
 		return usagef("tune: %s", what)
 	}
-	if f.rank == 0 {
-		f.rank = kind.rank
-	}
+	f.rank = cmp.Or(f.rank, kind.rank)
 	if err := f.unfitting(); err != nil {
 		return err
 	}
-	if f.rate == 0 {
-		f.rate = f.defaultRate()
-	}
+	f.rate = cmp.Or(f.rate, f.defaultRate())
 	if f.alpha == 0 {
 		f.alpha = 2 * float64(f.rank)
 	}

@@ -18,6 +18,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -86,9 +87,7 @@ func run(ctx context.Context, dir string, c config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	if dir == "" {
-		dir = filepath.Join(scratch, "paged")
-	}
+	dir = cmp.Or(dir, filepath.Join(scratch, "paged"))
 	memory := c
 	memory.limit, memory.view, memory.keep = 0, func(string, ...any) {}, false
 	var sums [2][]checksum

@@ -1,6 +1,7 @@
 package gonum
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -100,10 +101,7 @@ func (m *Method) Run(operation chan<- optimize.Task, result <-chan optimize.Task
 
 // begin makes the optimizer of a run, which moves x.
 func (m *Method) begin(x []float64) {
-	rule := m.Rule
-	if rule == nil {
-		rule = quant8.AdamW{}
-	}
+	rule := cmp.Or[quant8.Rule](m.Rule, quant8.AdamW{})
 	var err error
 	m.opt, err = New(rule, m.Options, Param{Name: "x", Value: mat.NewVecDense(len(x), x)})
 	if err != nil {
@@ -113,10 +111,7 @@ func (m *Method) begin(x []float64) {
 
 // judge sets the status if a run ends at the location of a step.
 func (m *Method) judge(step int, at *optimize.Location) {
-	threshold := m.GradStopThreshold
-	if threshold == 0 {
-		threshold = 1e-12
-	}
+	threshold := cmp.Or(m.GradStopThreshold, 1e-12)
 	switch {
 	case m.status != optimize.NotTerminated:
 	case math.IsNaN(at.F) || math.IsInf(at.F, 1):

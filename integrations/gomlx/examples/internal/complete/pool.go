@@ -1,6 +1,7 @@
 package complete
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/gomlx/gomlx/backends"
@@ -71,9 +72,7 @@ type chain struct {
 }
 
 func (e *chain) do(op backends.Op, err error) backends.Op {
-	if e.err == nil {
-		e.err = err
-	}
+	e.err = cmp.Or(e.err, err)
 	return op
 }
 
