@@ -73,11 +73,8 @@ func (j *measuredJob) Grids(q gpu.Launcher) error {
 		acc, params.write = *device.Mem(&j.acc), 1
 	}
 	params.wide = gpu.Aligned(acc.Addr, g.Addr)
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: measuredNames.Of(uint8(j.g.DType())),
-		Blocks: [3]int{gpu.CeilDiv(n, j.piece()), 1, 1}, Threads: threads,
-		Operands: []driver.Mem{g, acc, *device.Mem(&j.records.View)}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, measuredNames.Of(uint8(j.g.DType())), [3]int{gpu.CeilDiv(n, j.piece()), 1, 1}, threads, gpu.Params(&params),
+		g, acc, *device.Mem(&j.records.View))
 }
 
 func (j *roundedJob) Grids(q gpu.Launcher) error {
@@ -98,9 +95,5 @@ func (j *roundedJob) Grids(q gpu.Launcher) error {
 		g, params.add, dt = acc, 0, j.acc.DType() // bound, and not used
 	}
 	params.wide = gpu.Aligned(acc.Addr, g.Addr)
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: roundedNames.Of(uint8(dt)),
-		Blocks: gpu.Grid(n, threads*perBlock), Threads: threads,
-		Operands: []driver.Mem{g, acc}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, roundedNames.Of(uint8(dt)), gpu.Grid(n, threads*perBlock), threads, gpu.Params(&params), g, acc)
 }

@@ -5,7 +5,6 @@ package accum
 import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
-	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/internal/measure"
 )
@@ -56,7 +55,7 @@ func launchMany(q gpu.Launcher, name string, blocks int, params []byte) error {
 	if blocks == 0 {
 		return nil
 	}
-	return q.LaunchGrid(&gpu.Launch{Module: &kernels, Func: name, Blocks: [3]int{blocks, 1, 1}, Threads: threads, Params: params})
+	return kernels.Launch(q, name, [3]int{blocks, 1, 1}, threads, params)
 }
 
 // gridsOfMany has one launch for all gradients, and one for what was found in them.
@@ -78,10 +77,8 @@ func (j *measuredJob) gridsOfMany(q gpu.Launcher) error {
 		first[i+1] = first[i] + uint32(measure.Pieces(o.g))
 		params.count++
 	}
-	err := q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: "accum_measured_many", Blocks: [3]int{int(first[params.count]), 1, 1}, Threads: threads,
-		Operands: []driver.Mem{*device.Mem(&j.records.Parts)}, Params: gpu.Params(&params),
-	})
+	err := kernels.Launch(q, "accum_measured_many", [3]int{int(first[params.count]), 1, 1}, threads, gpu.Params(&params),
+		*device.Mem(&j.records.Parts))
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
-	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/internal/measure"
 	"github.com/snug-ml/snug/internal/rounding"
@@ -59,11 +58,8 @@ func (j *castJob) Grids(q gpu.Launcher) error {
 		limit float32
 		wide  uint32
 	}{uint64(j.dst.Len()), limit, gpu.Aligned(dst.Addr, src.Addr)}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: castNames[[2]snug.DType{from, to}],
-		Blocks: elementGrid(j.dst.Len(), max(from.Size(), to.Size())), Threads: threads,
-		Operands: []driver.Mem{dst, src}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, castNames[[2]snug.DType{from, to}],
+		elementGrid(j.dst.Len(), max(from.Size(), to.Size())), threads, gpu.Params(&params), dst, src)
 }
 
 // gridsAtRandom has a thread for each block of random numbers.
@@ -78,11 +74,8 @@ func (j *castJob) gridsAtRandom(q gpu.Launcher, limit float32) error {
 		n: uint64(n), seed: j.draw.Seed, tensor: j.draw.Tensor, first: j.draw.First, limit: limit,
 		wide: gpu.Aligned(dst.Addr-2*skip, src.Addr-uintptr(j.src.DType().Size())*skip),
 	}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: randomNames[[2]snug.DType{j.src.DType(), j.dst.DType()}],
-		Blocks: gpu.Grid(n+rounding.PerBlock, threads*rounding.PerBlock), Threads: threads,
-		Operands: []driver.Mem{dst, src}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, randomNames[[2]snug.DType{j.src.DType(), j.dst.DType()}],
+		gpu.Grid(n+rounding.PerBlock, threads*rounding.PerBlock), threads, gpu.Params(&params), dst, src)
 }
 
 func (j *sweepJob) Grids(q gpu.Launcher) error {
@@ -101,11 +94,8 @@ func (j *sweepJob) Grids(q gpu.Launcher) error {
 		wide: gpu.Aligned(grad.Addr), used: uint32(j.records.Used),
 	}
 	params.write = j.write()
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: sweepNames.Of(uint8(j.grad.DType())),
-		Blocks: [3]int{gpu.CeilDiv(n, j.piece()), 1, 1}, Threads: threads,
-		Operands: []driver.Mem{grad, *device.Mem(&j.records.View)}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, sweepNames.Of(uint8(j.grad.DType())), [3]int{gpu.CeilDiv(n, j.piece()), 1, 1}, threads, gpu.Params(&params),
+		grad, *device.Mem(&j.records.View))
 }
 
 // write returns 1 if the gradient changes.
@@ -135,10 +125,7 @@ func (j *sweepJob) gridsOfMany(q gpu.Launcher) error {
 		first[i+1] = first[i] + uint32(measure.Pieces(o.grad))
 		params.count++
 	}
-	err := q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: "amp_sweeps", Blocks: [3]int{int(first[params.count]), 1, 1}, Threads: threads,
-		Operands: []driver.Mem{*device.Mem(&j.records.Parts)}, Params: gpu.Params(&params),
-	})
+	err := kernels.Launch(q, "amp_sweeps", [3]int{int(first[params.count]), 1, 1}, threads, gpu.Params(&params), *device.Mem(&j.records.Parts))
 	if err != nil {
 		return err
 	}

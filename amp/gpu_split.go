@@ -5,7 +5,6 @@ package amp
 import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
-	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
 
@@ -30,9 +29,5 @@ func splitGrids(q gpu.Launcher, name string, wide, high, low *snug.View) error {
 		n       uint64
 		wide, _ uint32
 	}{n: uint64(n), wide: gpu.Aligned(w.Addr, upper.Addr, rest.Addr)}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: name,
-		Blocks: gpu.Grid(n, threads*splitPerThread), Threads: threads,
-		Operands: []driver.Mem{w, upper, rest}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, name, gpu.Grid(n, threads*splitPerThread), threads, gpu.Params(&params), w, upper, rest)
 }

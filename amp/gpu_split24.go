@@ -4,7 +4,6 @@ package amp
 
 import (
 	"github.com/snug-ml/snug/internal/device"
-	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/internal/rounding"
 )
@@ -33,9 +32,6 @@ func (j *split24Job) gridsAtRandom(q gpu.Launcher) error {
 		n: uint64(n), seed: j.draw.Seed, tensor: j.draw.Tensor, first: j.draw.First,
 		wide: gpu.Aligned(w.Addr-4*skip, upper.Addr-2*skip, rest.Addr-skip),
 	}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: "amp_split24_random",
-		Blocks: gpu.Grid(n+rounding.PerBlock, threads*rounding.PerBlock), Threads: threads,
-		Operands: []driver.Mem{w, upper, rest}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, "amp_split24_random", gpu.Grid(n+rounding.PerBlock, threads*rounding.PerBlock), threads, gpu.Params(&params),
+		w, upper, rest)
 }

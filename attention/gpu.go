@@ -129,10 +129,7 @@ func (s gpuShape) launch(q gpu.Launcher, name string, items, parts int, operands
 	if s.mend != 0 {
 		blocks = gpu.CeilDiv(items, mendedTiles)
 	}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: name, Blocks: [3]int{min(blocks, maxBlocks), parts, 1}, Threads: gpuThreads,
-		Operands: operands, Params: gpu.Params(&s),
-	})
+	return kernels.Launch(q, name, [3]int{min(blocks, maxBlocks), parts, 1}, gpuThreads, gpu.Params(&s), operands...)
 }
 
 // checkKernels returns an error for options of c that the kernels do not support.

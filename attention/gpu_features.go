@@ -148,10 +148,7 @@ func (f *gpuFeatures) launch(q gpu.Launcher, name string, items, parts int, oper
 		return nil
 	}
 	f.shape.items = uint64(items)
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: name, Blocks: [3]int{min(items, maxBlocks), parts, 1}, Threads: gpuThreads,
-		Operands: operands, Params: gpu.Params(f),
-	})
+	return kernels.Launch(q, name, [3]int{min(items, maxBlocks), parts, 1}, gpuThreads, gpu.Params(f), operands...)
 }
 
 // gpuTile is the queries and the keys of a tile of the plain kernels, TILE in tiles.h.
@@ -250,10 +247,8 @@ func (j *backwardJob) sinks(q gpu.Launcher) error {
 		return nil
 	}
 	p := gpuSinks{uint64(c.Heads), uint64(c.batches()), uint64(c.rows()), uint64(c.SeqQ)}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: "attention_sinks", Blocks: [3]int{min(c.Heads, maxBlocks), 1, 1}, Threads: gpuThreads,
-		Operands: []driver.Mem{*device.Mem(&c.Sinks.Grad), *device.Mem(&c.Sinks.X), *device.Mem(&j.lse), *device.Mem(&j.delta)}, Params: gpu.Params(&p),
-	})
+	return kernels.Launch(q, "attention_sinks", [3]int{min(c.Heads, maxBlocks), 1, 1}, gpuThreads, gpu.Params(&p),
+		*device.Mem(&c.Sinks.Grad), *device.Mem(&c.Sinks.X), *device.Mem(&j.lse), *device.Mem(&j.delta))
 }
 
 // gpuMinus is the parameters of the kernel that subtracts GradLSE, Minus in
@@ -267,8 +262,6 @@ func (j *backwardJob) gradLSE(q gpu.Launcher) error {
 		return nil
 	}
 	p := gpuMinus{uint64(n)}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: "attention_minus", Blocks: gpu.Grid(n, gpuThreads), Threads: gpuThreads,
-		Operands: []driver.Mem{*device.Mem(&j.delta), *device.Mem(&j.c.GradLSE)}, Params: gpu.Params(&p),
-	})
+	return kernels.Launch(q, "attention_minus", gpu.Grid(n, gpuThreads), gpuThreads, gpu.Params(&p),
+		*device.Mem(&j.delta), *device.Mem(&j.c.GradLSE))
 }

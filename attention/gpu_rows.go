@@ -4,7 +4,6 @@ package attention
 
 import (
 	"github.com/snug-ml/snug/internal/device"
-	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
 
@@ -38,10 +37,7 @@ func (j *rowsJob) Grids(q gpu.Launcher) error {
 		items: uint64(items), pieces: uint64(pieces), heads: uint64(j.heads), n: uint64(j.n), dim: uint64(j.dim), to: j.to.gpu(), from: j.from.gpu(),
 		toType: uint32(j.dst.DType()), fromType: uint32(j.src.DType()), add: flag(j.add), clear: flag(j.src.Len() == 0),
 	}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &rowsKernels, Func: "attention_rows", Blocks: gpu.Grid(items, gpuThreads/32), Threads: gpuThreads,
-		Operands: []driver.Mem{dst, src}, Params: gpu.Params(&p),
-	})
+	return rowsKernels.Launch(q, "attention_rows", gpu.Grid(items, gpuThreads/32), gpuThreads, gpu.Params(&p), dst, src)
 }
 
 // Grids implements [gpu.Job].

@@ -168,10 +168,8 @@ func (j *forwardJob) launchSplits(q gpu.Launcher, k *gpuKernels, s gpuShape) err
 	tiles := c.Batch * c.Heads * gpu.CeilDiv(c.SeqQ, k.queries)
 	p := gpuSplit{shape: s, splits: uint32(n)}
 	p.shape.items = uint64(tiles * n)
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: k.split.Of(uint8(j.q.DType())), Blocks: [3]int{min(tiles*n, maxBlocks), 1, 1}, Threads: gpuThreads,
-		Operands: []driver.Mem{sums, states, *device.Mem(&j.q), *device.Mem(&j.k), *device.Mem(&j.v)}, Params: gpu.Params(&p),
-	})
+	return kernels.Launch(q, k.split.Of(uint8(j.q.DType())), [3]int{min(tiles*n, maxBlocks), 1, 1}, gpuThreads, gpu.Params(&p),
+		sums, states, *device.Mem(&j.q), *device.Mem(&j.k), *device.Mem(&j.v))
 }
 
 // gpuJoin is the parameters of the kernel that joins splits, Join in split.h.
@@ -190,8 +188,6 @@ func (j *forwardJob) join(q gpu.Launcher) error {
 		items: uint64(items), all: uint64(c.queries()), heads: uint64(c.Heads), rows: uint64(c.rows()), seq: uint64(c.SeqQ), out: c.Out.gpu(),
 		dim: uint32(c.DimV), dtype: uint32(j.out.DType()), splits: uint32(n), wantLSE: flag(j.lse.Len() > 0),
 	}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: "attention_join", Blocks: gpu.Grid(items, gpuThreads/32), Threads: gpuThreads,
-		Operands: []driver.Mem{*device.Mem(&j.out), *device.Mem(&j.lse), sums, states}, Params: gpu.Params(&p),
-	})
+	return kernels.Launch(q, "attention_join", gpu.Grid(items, gpuThreads/32), gpuThreads, gpu.Params(&p),
+		*device.Mem(&j.out), *device.Mem(&j.lse), sums, states)
 }

@@ -20,9 +20,7 @@ func grid[P any](q gpu.Launcher, name string, blocks [3]int, threads int, params
 	for i, v := range operands {
 		mems[i] = *device.Mem(v)
 	}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: name, Blocks: blocks, Threads: threads, Operands: mems, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, name, blocks, threads, gpu.Params(&params), mems...)
 }
 
 // none stands for an operand that a launch does not use.
@@ -31,8 +29,8 @@ var none snug.View
 // packs returns the blocks for n elements of a type, 16 bytes to a thread.
 func packs(n int, dt snug.DType) [3]int { return gpu.Grid(n, threads*16/dt.Size()) }
 
-// rowGrid returns the blocks for rows that take a warp each.
-func rowGrid(rows int) [3]int { return gpu.Grid(rows, threads/32) }
+// rowGrid returns the blocks for rows that take a warp each; without rows there is no launch.
+func rowGrid(rows int) [3]int { return [3]int{min(gpu.CeilDiv(rows, threads/32), gpu.MaxGrid), 1, 1} }
 
 // wide returns 1 if all operands, and all rows of cols elements in them, start at
 // multiples of 16 bytes.

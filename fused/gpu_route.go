@@ -45,18 +45,12 @@ func flag(x bool) uint32 {
 }
 
 func (j *routeJob) Grids(q gpu.Launcher) error {
-	if j.rows == 0 {
-		return nil
-	}
 	p := j.router.params(j.rows)
 	p.some = routeBias * keeps(&j.bias)
 	return grid(q, nameOf(&routeNames, &j.logits), rowGrid(j.rows), threads, p, &j.experts, &j.weights, &j.logits, &j.bias)
 }
 
 func (j *routeBackwardJob) Grids(q gpu.Launcher) error {
-	if j.rows == 0 {
-		return nil
-	}
 	p := j.router.params(j.rows)
 	p.some = routeDWeights*keeps(&j.dweights) + routeAux*keeps(&j.aux)
 	return grid(q, nameOf(&routeBackwardNames, &j.logits), rowGrid(j.rows), threads, p,
@@ -70,14 +64,12 @@ type scoresParams struct {
 }
 
 func (j *scoresJob) Grids(q gpu.Launcher) error {
-	if j.rows > 0 {
-		n := parts(j.rows)
-		p := scoresParams{uint64(j.rows), uint64(partRows(j.rows)), uint64(n), uint32(j.router.Experts), flag(j.router.Sigmoid)}
-		if err := grid(q, nameOf(&addScoresNames, &j.logits), rowGrid(n), threads, p, &j.ws, &j.logits); err != nil {
-			return err
-		}
+	n := parts(j.rows)
+	p := scoresParams{uint64(j.rows), uint64(partRows(j.rows)), uint64(n), uint32(j.router.Experts), flag(j.router.Sigmoid)}
+	if err := grid(q, nameOf(&addScoresNames, &j.logits), rowGrid(n), threads, p, &j.ws, &j.logits); err != nil {
+		return err
 	}
-	return totals(q, j.sums, none, j.ws, parts(j.rows), scoresInto)
+	return totals(q, j.sums, none, j.ws, n, scoresInto)
 }
 
 // addRowsParams is AddRowsParams of route.h.
@@ -95,16 +87,10 @@ func (r *rowPairs) params(rows ...*snug.View) addRowsParams {
 }
 
 func (j *addRowsJob) Grids(q gpu.Launcher) error {
-	if j.pairs.Len() == 0 {
-		return nil
-	}
 	return grid(q, nameOf(&addRowsNames, &j.y), rowGrid(j.pairs.Len()), threads, j.params(&j.y, &j.x), &j.y, &j.x, &j.weights, &j.pairs)
 }
 
 func (j *addRowsBackwardJob) Grids(q gpu.Launcher) error {
-	if j.pairs.Len() == 0 {
-		return nil
-	}
 	p := j.params(&j.dx, &j.dy)
 	if j.dweights.Len() > 0 {
 		p = j.params(&j.dx, &j.dy, &j.x)

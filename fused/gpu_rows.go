@@ -3,6 +3,8 @@
 package fused
 
 import (
+	"slices"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/gemm"
@@ -12,19 +14,17 @@ import (
 // This file launches the layers that look at whole rows, and the sums over rows.
 
 var (
-	layerNormNames         = gpu.ForFloats("fused_layernorm")
-	layerNormBackwardNames = gpu.ForFloats("fused_layernorm_backward")
-	layerNormGradsNames    = gpu.ForFloats("fused_layernorm_grads")
-	layerNormSumsNames     = gpu.ForFloats("fused_layernorm_sums")
-	rmsNormNames           = gpu.ForFloats("fused_rmsnorm")
-	rmsNormBackwardNames   = gpu.ForFloats("fused_rmsnorm_backward")
-	rmsNormGradsNames      = gpu.ForFloats("fused_rmsnorm_grads")
-	rmsNormSumsNames       = gpu.ForFloats("fused_rmsnorm_sums")
-	biasSumsNames          = gpu.ForFloats("fused_bias_sums")
-	geluBackwardNames      = [...]gpu.Floats{gpu.ForFloats("fused_bias_gelu_backward"), gpu.ForFloats("fused_bias_gelu_erf_backward")}
-	embeddingNames         = gpu.ForFloats("fused_embedding")
-	scatterNames           = gpu.ForFloats("fused_embedding_backward")
-	rotaryNames            = gpu.ForFloats("fused_rotary")
+	layerNormNames = gpu.ForFloats("fused_layernorm")
+	layerNormGrads = normNames{
+		gpu.ForFloats("fused_layernorm_grads"), gpu.ForFloats("fused_layernorm_sums"), gpu.ForFloats("fused_layernorm_backward"),
+	}
+	rmsNormNames      = gpu.ForFloats("fused_rmsnorm")
+	rmsNormGrads      = normNames{gpu.ForFloats("fused_rmsnorm_grads"), gpu.ForFloats("fused_rmsnorm_sums"), gpu.ForFloats("fused_rmsnorm_backward")}
+	biasSumsNames     = gpu.ForFloats("fused_bias_sums")
+	geluBackwardNames = [...]gpu.Floats{gpu.ForFloats("fused_bias_gelu_backward"), gpu.ForFloats("fused_bias_gelu_erf_backward")}
+	embeddingNames    = gpu.ForFloats("fused_embedding")
+	scatterNames      = gpu.ForFloats("fused_embedding_backward")
+	rotaryNames       = gpu.ForFloats("fused_rotary")
 )
 
 // normParams is NormParams of norms.h.
@@ -43,18 +43,12 @@ func keeps(statistic *snug.View) uint32 {
 }
 
 func (j *layerNormJob) Grids(q gpu.Launcher) error {
-	if j.rows == 0 {
-		return nil
-	}
 	p := normParams{uint64(j.rows), uint32(j.cols), wide(j.cols, &j.out, &j.x, &j.gamma, &j.beta), j.eps, keeps(&j.mean)}
 	return grid(q, nameOf(&layerNormNames, &j.x), rowGrid(j.rows), threads, p,
 		&j.out, &j.mean, &j.rstd, &j.x, &j.gamma, &j.beta)
 }
 
 func (j *rmsNormJob) Grids(q gpu.Launcher) error {
-	if j.rows == 0 {
-		return nil
-	}
 	p := normParams{uint64(j.rows), uint32(j.cols), wide(j.cols, &j.out, &j.x, &j.gamma), j.eps, keeps(&j.rstd)}
 	return grid(q, nameOf(&rmsNormNames, &j.x), rowGrid(j.rows), threads, p, &j.out, &j.rstd, &j.x, &j.gamma)
 }
@@ -112,62 +106,37 @@ func grads(q gpu.Launcher, name string, rows, cols int, into snug.Into, params [
 	return grid(q, name, [3]int{deviceParts(rows), 1, 1}, gradsThreads, p, operands...)
 }
 
-// Where the sums have a launch of their own it comes before dx, which may take the place of dy or x.
+// normNames are the kernels of the backward pass of a norm.
+type normNames struct{ grads, sums, backward gpu.Floats }
+
+// launch queues the backward pass of a norm: of dx from dy, x, gamma and the statistics of the rows, and of the gradients of
+// its parameters. Where the sums have a launch of their own it comes before dx, which may take the place of dy or x.
+func (n *normNames) launch(q gpu.Launcher, rows, cols int, frozen bool, into GradsInto, dx, dy, x, gamma *snug.View, stats []*snug.View, dgamma, dbeta, ws snug.View) error {
+	read := slices.Concat([]*snug.View{dy, x}, stats, []*snug.View{gamma})
+	if !frozen {
+		once, err := cols <= gradsCols, error(nil)
+		if once {
+			err = grads(q, nameOf(&n.grads, x), rows, cols, into.Input, []*snug.View{dx, dy, x, gamma}, slices.Concat([]*snug.View{dx, &ws}, read)...)
+		} else {
+			err = sums(q, nameOf(&n.sums, x), rows, cols, false, []*snug.View{dy, x}, append([]*snug.View{&ws}, read[:len(read)-1]...)...)
+		}
+		if err == nil {
+			err = totals(q, dgamma, dbeta, ws, deviceParts(rows), into.Params)
+		}
+		if once || err != nil {
+			return err
+		}
+	}
+	return grid(q, nameOf(&n.backward, x), rowGrid(rows), threads,
+		gradParams(rows, cols, into.Input, dx, dy, x, gamma), slices.Concat([]*snug.View{dx}, read)...)
+}
 
 func (j *layerNormBackwardJob) Grids(q gpu.Launcher) error {
-	if !j.frozen && j.rows > 0 && j.cols <= gradsCols {
-		err := grads(q, nameOf(&layerNormGradsNames, &j.x), j.rows, j.cols, j.into.Input, []*snug.View{&j.dx, &j.dy, &j.x, &j.gamma},
-			&j.dx, &j.ws, &j.dy, &j.x, &j.mean, &j.rstd, &j.gamma)
-		if err != nil {
-			return err
-		}
-		return totals(q, j.dgamma, j.dbeta, j.ws, deviceParts(j.rows), j.into.Params)
-	}
-	if !j.frozen {
-		if j.rows > 0 {
-			err := sums(q, nameOf(&layerNormSumsNames, &j.x), j.rows, j.cols, false, []*snug.View{&j.dy, &j.x},
-				&j.ws, &j.dy, &j.x, &j.mean, &j.rstd)
-			if err != nil {
-				return err
-			}
-		}
-		if err := totals(q, j.dgamma, j.dbeta, j.ws, deviceParts(j.rows), j.into.Params); err != nil {
-			return err
-		}
-	}
-	if j.rows == 0 {
-		return nil
-	}
-	return grid(q, nameOf(&layerNormBackwardNames, &j.x), rowGrid(j.rows), threads,
-		gradParams(j.rows, j.cols, j.into.Input, &j.dx, &j.dy, &j.x, &j.gamma), &j.dx, &j.dy, &j.x, &j.mean, &j.rstd, &j.gamma)
+	return layerNormGrads.launch(q, j.rows, j.cols, j.frozen, j.into, &j.dx, &j.dy, &j.x, &j.gamma, []*snug.View{&j.mean, &j.rstd}, j.dgamma, j.dbeta, j.ws)
 }
 
 func (j *rmsNormBackwardJob) Grids(q gpu.Launcher) error {
-	if !j.frozen && j.rows > 0 && j.cols <= gradsCols {
-		err := grads(q, nameOf(&rmsNormGradsNames, &j.x), j.rows, j.cols, j.into.Input, []*snug.View{&j.dx, &j.dy, &j.x, &j.gamma},
-			&j.dx, &j.ws, &j.dy, &j.x, &j.rstd, &j.gamma)
-		if err != nil {
-			return err
-		}
-		return totals(q, j.dgamma, none, j.ws, deviceParts(j.rows), j.into.Params)
-	}
-	if !j.frozen {
-		if j.rows > 0 {
-			err := sums(q, nameOf(&rmsNormSumsNames, &j.x), j.rows, j.cols, false, []*snug.View{&j.dy, &j.x},
-				&j.ws, &j.dy, &j.x, &j.rstd)
-			if err != nil {
-				return err
-			}
-		}
-		if err := totals(q, j.dgamma, none, j.ws, deviceParts(j.rows), j.into.Params); err != nil {
-			return err
-		}
-	}
-	if j.rows == 0 {
-		return nil
-	}
-	return grid(q, nameOf(&rmsNormBackwardNames, &j.x), rowGrid(j.rows), threads,
-		gradParams(j.rows, j.cols, j.into.Input, &j.dx, &j.dy, &j.x, &j.gamma), &j.dx, &j.dy, &j.x, &j.rstd, &j.gamma)
+	return rmsNormGrads.launch(q, j.rows, j.cols, j.frozen, j.into, &j.dx, &j.dy, &j.x, &j.gamma, []*snug.View{&j.rstd}, j.dgamma, none, j.ws)
 }
 
 // partsParams is PartsParams of sums.h.
@@ -192,25 +161,17 @@ func totals(q gpu.Launcher, acc, second, ws snug.View, parts int, into snug.Into
 }
 
 func (j *biasGELUBackwardJob) Grids(q gpu.Launcher) error {
-	if j.rows > 0 {
-		err := sums(q, nameOf(&geluBackwardNames[j.form], &j.x), j.rows, j.cols, j.frozen, []*snug.View{&j.dx, &j.dy, &j.x, &j.bias},
-			&j.dx, &j.dy, &j.x, &j.bias, &j.ws)
-		if err != nil {
-			return err
-		}
-	}
-	if j.frozen {
-		return nil
+	err := sums(q, nameOf(&geluBackwardNames[j.form], &j.x), j.rows, j.cols, j.frozen, []*snug.View{&j.dx, &j.dy, &j.x, &j.bias},
+		&j.dx, &j.dy, &j.x, &j.bias, &j.ws)
+	if err != nil || j.frozen {
+		return err
 	}
 	return totals(q, j.dbias, none, j.ws, deviceParts(j.rows), j.into)
 }
 
 func (j *biasAddBackwardJob) Grids(q gpu.Launcher) error {
-	if j.rows > 0 {
-		err := sums(q, nameOf(&biasSumsNames, &j.dy), j.rows, j.cols, false, []*snug.View{&j.dy}, &j.ws, &j.dy)
-		if err != nil {
-			return err
-		}
+	if err := sums(q, nameOf(&biasSumsNames, &j.dy), j.rows, j.cols, false, []*snug.View{&j.dy}, &j.ws, &j.dy); err != nil {
+		return err
 	}
 	return totals(q, j.dbias, none, j.ws, deviceParts(j.rows), j.into)
 }

@@ -44,11 +44,8 @@ func (j *quantizeJob) Grids(q gpu.Launcher) error {
 	for rank, c := range j.f.Codes {
 		params.codes |= uint64(c) << (4 * rank)
 	}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: quantizeNames.Of(uint8(j.src.DType())),
-		Blocks: [3]int{min(gpu.CeilDiv(j.absmax.Len(), threads/lanes), maxGrid), 1, 1}, Threads: threads,
-		Operands: []driver.Mem{packed, absmax, src}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, quantizeNames.Of(uint8(j.src.DType())),
+		[3]int{min(gpu.CeilDiv(j.absmax.Len(), threads/lanes), maxGrid), 1, 1}, threads, gpu.Params(&params), packed, absmax, src)
 }
 
 func (j *dequantizeJob) Grids(q gpu.Launcher) error {

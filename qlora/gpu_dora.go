@@ -4,7 +4,6 @@ package qlora
 
 import (
 	"github.com/snug-ml/snug/internal/device"
-	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
 
@@ -29,11 +28,8 @@ func (j *normsJob) Grids(q gpu.Launcher) error {
 	if j.scale.Len() > 0 {
 		params.keep = 1
 	}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: normsNames.Of(uint8(j.x.DType())),
-		Blocks: gpu.Grid(j.norms.Len(), 1), Threads: threads,
-		Operands: []driver.Mem{*device.Mem(&j.norms), *device.Mem(&j.scale), *device.Mem(&j.magnitude), *device.Mem(&j.x)}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, normsNames.Of(uint8(j.x.DType())), gpu.Grid(j.norms.Len(), 1), threads, gpu.Params(&params),
+		*device.Mem(&j.norms), *device.Mem(&j.scale), *device.Mem(&j.magnitude), *device.Mem(&j.x))
 }
 
 func (j *blendJob) Grids(q gpu.Launcher) error {
@@ -48,11 +44,8 @@ func (j *blendJob) Grids(q gpu.Launcher) error {
 	case j.byRow:
 		params.factor = factorRow
 	}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: blendNames.Of(uint8(j.dst.DType())),
-		Blocks: gpu.Grid(j.rows(), 1), Threads: threads,
-		Operands: []driver.Mem{*device.Mem(&j.dst), *device.Mem(&j.src), *device.Mem(&j.scale)}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, blendNames.Of(uint8(j.dst.DType())), gpu.Grid(j.rows(), 1), threads, gpu.Params(&params),
+		*device.Mem(&j.dst), *device.Mem(&j.src), *device.Mem(&j.scale))
 }
 
 func (j *dotsJob) Grids(q gpu.Launcher) error {
@@ -60,9 +53,6 @@ func (j *dotsJob) Grids(q gpu.Launcher) error {
 		rows, cols  uint64
 		alpha, beta float32
 	}{uint64(j.dy.Len() / j.acc.Len()), uint64(j.acc.Len()), j.alpha, j.beta}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: dotsNames.Of(uint8(j.dy.DType())),
-		Blocks: gpu.Grid(j.acc.Len(), threads), Threads: threads,
-		Operands: []driver.Mem{*device.Mem(&j.acc), *device.Mem(&j.norms), *device.Mem(&j.dy), *device.Mem(&j.h)}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, dotsNames.Of(uint8(j.dy.DType())), gpu.Grid(j.acc.Len(), threads), threads, gpu.Params(&params),
+		*device.Mem(&j.acc), *device.Mem(&j.norms), *device.Mem(&j.dy), *device.Mem(&j.h))
 }

@@ -6,7 +6,6 @@ import (
 	"math/bits"
 
 	"github.com/snug-ml/snug/internal/device"
-	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -41,9 +40,7 @@ func (j *fewJob) Grids(q gpu.Launcher) error {
 		params.nested, params.m = 1, *j.m
 	}
 	size := min(bits.Len(uint(j.rows-1)), len(fewNames)-1)
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: fewNames[size].Of(uint8(j.x.DType())),
-		Blocks: [3]int{min(gpu.CeilDiv(j.out, fewThreads/32*fewOutputs), maxGrid), gpu.CeilDiv(j.rows, 1<<size), 1}, Threads: fewThreads,
-		Operands: []driver.Mem{*device.Mem(&j.y), x, packed, *device.Mem(&j.absmax), *device.Mem(&j.codes), *device.Mem(&j.nested)}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, fewNames[size].Of(uint8(j.x.DType())),
+		[3]int{min(gpu.CeilDiv(j.out, fewThreads/32*fewOutputs), maxGrid), gpu.CeilDiv(j.rows, 1<<size), 1}, fewThreads, gpu.Params(&params),
+		*device.Mem(&j.y), x, packed, *device.Mem(&j.absmax), *device.Mem(&j.codes), *device.Mem(&j.nested))
 }

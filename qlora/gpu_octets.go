@@ -5,7 +5,6 @@ package qlora
 import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
-	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
 
@@ -42,9 +41,6 @@ func (j *rowsJob) grid(q gpu.Launcher, row, n int) error {
 	if per := 16 / size; j.in%per == 0 && g.cols%per == 0 {
 		params.even = 1
 	}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: octetNames.Of(uint8(dst.DType())),
-		Blocks: [3]int{min(gpu.CeilDiv(n, threads*flight*16/size), maxGrid), 1, 1}, Threads: threads,
-		Operands: []driver.Mem{to, from, *device.Mem(&j.scales)}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, octetNames.Of(uint8(dst.DType())),
+		[3]int{min(gpu.CeilDiv(n, threads*flight*16/size), maxGrid), 1, 1}, threads, gpu.Params(&params), to, from, *device.Mem(&j.scales))
 }

@@ -6,7 +6,6 @@ import (
 	"math/bits"
 
 	"github.com/snug-ml/snug/internal/device"
-	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/quant8"
@@ -51,9 +50,6 @@ func (j *productJob) launch(q gpu.Launcher, form gemm.Form) error {
 	if j.w.m != nil {
 		params.twice, params.m = 1, *j.w.m
 	}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: productNames[form].Of(uint8(j.a.DType())),
-		Blocks: [3]int{form.Blocks(j.rows, n), 1, 1}, Threads: gemm.Threads,
-		Operands: []driver.Mem{c.Mem, a.Mem, packed, *device.Mem(&j.scales), *device.Mem(&j.codes)}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, productNames[form].Of(uint8(j.a.DType())),
+		[3]int{form.Blocks(j.rows, n), 1, 1}, gemm.Threads, gpu.Params(&params), c.Mem, a.Mem, packed, *device.Mem(&j.scales), *device.Mem(&j.codes))
 }

@@ -63,11 +63,8 @@ func (j *quantizeJob) Grids(q gpu.Launcher) error {
 	if j.block%4 == 0 {
 		params.wide = gpu.Aligned(codes.Addr, src.Addr)
 	}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: quantizeNames.Of(uint8(j.src.DType())),
-		Blocks: teamGrid(j.absmax.Len(), threads/team(j.block)), Threads: threads,
-		Operands: []driver.Mem{codes, absmax, src}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, quantizeNames.Of(uint8(j.src.DType())),
+		teamGrid(j.absmax.Len(), threads/team(j.block)), threads, gpu.Params(&params), codes, absmax, src)
 }
 
 func (j *dequantizeJob) Grids(q gpu.Launcher) error {
@@ -78,11 +75,8 @@ func (j *dequantizeJob) Grids(q gpu.Launcher) error {
 		m           Map
 	}{uint64(n), uint32(j.block), gpu.Aligned(dst.Addr, codes.Addr), *j.m}
 	tile := threads * flight * 16 / j.dst.DType().Size()
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: dequantizeNames.Of(uint8(j.dst.DType())),
-		Blocks: [3]int{min(gpu.CeilDiv(n, tile), maxGrid), 1, 1}, Threads: threads,
-		Operands: []driver.Mem{dst, codes, *device.Mem(&j.absmax)}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, dequantizeNames.Of(uint8(j.dst.DType())),
+		[3]int{min(gpu.CeilDiv(n, tile), maxGrid), 1, 1}, threads, gpu.Params(&params), dst, codes, *device.Mem(&j.absmax))
 }
 
 func (j *scanJob) Grids(q gpu.Launcher) error {
@@ -93,11 +87,8 @@ func (j *scanJob) Grids(q gpu.Launcher) error {
 		limit    uint32
 		wide, _  uint32
 	}{n: uint64(j.v.Len()), piece: uint64(j.piece()), scale: j.scale, limit: j.limit, wide: gpu.Aligned(v.Addr)}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: scanNames.Of(uint8(j.v.DType())),
-		Blocks: [3]int{j.found.Len(), 1, 1}, Threads: threads,
-		Operands: []driver.Mem{*device.Mem(&j.found), v}, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, scanNames.Of(uint8(j.v.DType())), [3]int{j.found.Len(), 1, 1}, threads, gpu.Params(&params),
+		*device.Mem(&j.found), v)
 }
 
 func (j *stepJob) Grids(q gpu.Launcher) error {
@@ -139,11 +130,7 @@ func (j *stepJob) grid8(q gpu.Launcher) error {
 		coef: j.rule.AdamFactors(), pType: uint32(j.p.DType()), gType: uint32(j.g.DType()), map2: *j.v.Values(), tree1: *treeOf(j.m), tree2: *treeOf(j.v),
 	}
 	copy(params.positive[:], j.m.Values()[127:])
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: "quant8_step8",
-		Blocks: j.plainGrid(), Threads: threads,
-		Operands: mems, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, "quant8_step8", j.plainGrid(), threads, gpu.Params(&params), mems...)
 }
 
 func (j *stepJob) grid32(q gpu.Launcher) error {
@@ -160,11 +147,7 @@ func (j *stepJob) grid32(q gpu.Launcher) error {
 		n: uint64(j.p.Len()), chunk: uint32(j.chunk), wide: wide, coef: j.rule.AdamFactors(),
 		pType: uint32(j.p.DType()), gType: uint32(j.g.DType()),
 	}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: "quant8_step32",
-		Blocks: j.tileGrid(), Threads: threads,
-		Operands: mems, Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, "quant8_step32", j.tileGrid(), threads, gpu.Params(&params), mems...)
 }
 
 // tileGrid returns the number of thread blocks for states of 32 and 16 bits, with tiles

@@ -81,10 +81,7 @@ func (j *stepJob) gridStateless(q gpu.Launcher, name string, blocks [3]int, g sn
 	if j.chunk%4 == 0 {
 		params.wide = gpu.Aligned(mems[0].Addr, device.Mem(&g).Addr, device.Mem(&j.g).Addr)
 	}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: name, Blocks: blocks, Threads: threads,
-		Operands: append(mems[:2], operands...), Params: gpu.Params(&params),
-	})
+	return kernels.Launch(q, name, blocks, threads, gpu.Params(&params), append(mems[:2], operands...)...)
 }
 
 func (j *applyJob) Grids(q gpu.Launcher) error {

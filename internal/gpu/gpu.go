@@ -44,6 +44,15 @@ type Launch struct {
 	Shared   int    // bytes of block memory in addition to the declared ones
 }
 
+// Launch queues a kernel that has neither tensor maps nor more memory of a block than it declares. Without blocks there is
+// nothing to do.
+func (m *Module) Launch(q Launcher, name string, blocks [3]int, threads int, params []byte, operands ...driver.Mem) error {
+	if min(blocks[0], blocks[1], blocks[2]) == 0 {
+		return nil
+	}
+	return q.LaunchGrid(&Launch{Module: m, Func: name, Blocks: blocks, Threads: threads, Operands: operands, Params: params})
+}
+
 // Launcher queues launches and copies in order. Every [driver.Driver] of a GPU
 // is one. It keeps nothing of l after it returns.
 type Launcher interface {

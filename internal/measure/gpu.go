@@ -4,7 +4,6 @@ package measure
 
 import (
 	"github.com/snug-ml/snug/internal/device"
-	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
 
@@ -21,10 +20,7 @@ func (r *Records) Gather(q gpu.Launcher, m *gpu.Module, name string, first []uin
 		most = max(most, first[i+1]-first[i])
 	}
 	copy(params.first[:], first)
-	return q.LaunchGrid(&gpu.Launch{
-		Module: m, Func: name, Blocks: gpu.Grid(int(most), gatherThreads), Threads: gatherThreads,
-		Operands: []driver.Mem{*device.Mem(&r.View), *device.Mem(&r.Parts)}, Params: gpu.Params(&params),
-	})
+	return m.Launch(q, name, gpu.Grid(int(most), gatherThreads), gatherThreads, gpu.Params(&params), *device.Mem(&r.View), *device.Mem(&r.Parts))
 }
 
 // gatherThreads is the size of a block of that kernel.

@@ -55,9 +55,7 @@ type queued struct {
 
 // launch queues a kernel of two operands.
 func (m *queued) launch(name string, blocks [3]int, dst, src driver.Mem, params []byte) error {
-	return m.q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: name, Blocks: blocks, Threads: threads, Operands: []driver.Mem{dst, src}, Params: params,
-	})
+	return kernels.Launch(m.q, name, blocks, threads, params, dst, src)
 }
 
 // normalize divides x by its norm. The parts of the sum lie in the scratch.

@@ -23,11 +23,7 @@ var (
 // launch queues a kernel for n elements of size bytes. A thread takes those of one
 // byte of the mask at a time, or of two where elements are bytes.
 func launch(q gpu.Launcher, name string, n, size int, params []byte, operands ...driver.Mem) error {
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: name,
-		Blocks: gpu.Grid(n, threads*max(8, 16/size)), Threads: threads,
-		Operands: operands, Params: params,
-	})
+	return kernels.Launch(q, name, gpu.Grid(n, threads*max(8, 16/size)), threads, params, operands...)
 }
 
 // wide returns 1 if the kernels may access mask and vectors, whose elements have
