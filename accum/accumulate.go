@@ -5,6 +5,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/fault"
 )
 
 // Accumulate computes, in float32,
@@ -16,10 +17,7 @@ import (
 // device and do not overlap. It allocates nothing on the CPU; on another device the work is queued. Errors, with nothing
 // written: [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice], and [snug.ErrConfig] for an overlap.
 func Accumulate[A snug.Vector32, G snug.Vector](acc A, g G, alpha, beta float32) error {
-	if err := accumulate(snug.ViewOf(acc), snug.ViewOf(g), alpha, beta); err != nil {
-		return fmt.Errorf("accum: Accumulate: %w", err)
-	}
-	return nil
+	return fault.Of(accumulate(snug.ViewOf(acc), snug.ViewOf(g), alpha, beta), "accum: Accumulate")
 }
 
 func accumulate(acc, g snug.View, alpha, beta float32) error {

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/ranks"
 )
@@ -96,10 +97,7 @@ func (g *group) same() error {
 	for i, c := range g.calls {
 		g.wanted[i] = c.Call
 	}
-	if err := ranks.Check(g.wanted); err != nil {
-		return fmt.Errorf("accum: %w", err)
-	}
-	return nil
+	return fault.Of(ranks.Check(g.wanted), "accum")
 }
 
 // failed returns the first error that a rank has met in its work.

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/state"
 )
 
@@ -129,8 +130,5 @@ func (n *NoiseScale) UnmarshalBinary(data []byte) error {
 			n.noise, n.signal, n.seen = st.Noise, st.Signal, st.Seen
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("accum: restore noise scale: %w", err)
-	}
-	return nil
+	return fault.Of(err, "accum: restore noise scale")
 }

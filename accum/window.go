@@ -9,6 +9,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/measure"
 )
 
@@ -277,10 +278,7 @@ func (w *Window) settle() error {
 		beta = 0
 	}
 	err := w.multiply(beta, func(p *param) bool { return counts && p.added })
-	if err != nil {
-		return fmt.Errorf("accum: End: %w", err)
-	}
-	return nil
+	return fault.Of(err, "accum: End")
 }
 
 // multiply multiplies the mean of every parameter by beta, and leaves out those for which skip, unless nil, returns true. A

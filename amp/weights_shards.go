@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
@@ -43,10 +44,7 @@ func SaveShards(dir string, maxBytes int64, tensors iter.Seq2[Tensor, snug.View]
 	if err == nil {
 		err = saveShards(d, plans, total)
 	}
-	if err != nil {
-		return fmt.Errorf("amp: SaveShards: %s: %w", dir, err)
-	}
-	return nil
+	return fault.Of(err, "amp: SaveShards", dir)
 }
 
 // MakeShards is [SaveShards] without files: it makes the elements of all tensors, in the order in which SaveShards makes them.
@@ -61,10 +59,7 @@ func MakeShards(maxBytes int64, tensors iter.Seq2[Tensor, snug.View]) error {
 			}
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("amp: MakeShards: %w", err)
-	}
-	return nil
+	return fault.Of(err, "amp: MakeShards")
 }
 
 // planShards returns the files to write, and the bytes of all tensors.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
@@ -45,10 +46,7 @@ func WriteWeights(w io.Writer, tensors iter.Seq2[Tensor, snug.View], metadata ma
 		return 0, fmt.Errorf("amp: WriteWeights: %w", err)
 	}
 	n, err := p.writeTo(w)
-	if err != nil {
-		return n, fmt.Errorf("amp: WriteWeights: %w", err)
-	}
-	return n, nil
+	return n, fault.Of(err, "amp: WriteWeights")
 }
 
 // SaveWeights is [WriteWeights] to a file, which it replaces as a whole: it writes
@@ -62,10 +60,7 @@ func WriteWeights(w io.Writer, tensors iter.Seq2[Tensor, snug.View], metadata ma
 // names the sync of the folder the new file is in place, but a crash of the system could
 // undo it.
 func SaveWeights(path string, tensors iter.Seq2[Tensor, snug.View], metadata map[string]string) error {
-	if err := saveWeights(files.OS(filepath.Dir(path)), filepath.Base(path), tensors, metadata); err != nil {
-		return fmt.Errorf("amp: SaveWeights: %w", err)
-	}
-	return nil
+	return fault.Of(saveWeights(files.OS(filepath.Dir(path)), filepath.Base(path), tensors, metadata), "amp: SaveWeights")
 }
 
 func saveWeights(d files.Dir, name string, tensors iter.Seq2[Tensor, snug.View], metadata map[string]string) error {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/fault"
 )
 
 // tensor is a vector given for an operand of Options.
@@ -49,10 +50,7 @@ func commonDevice(c *Options, tensors []tensor, vectors []rowVector) (*snug.Devi
 		all[n], n = *v, n+1
 	}
 	dev, err := snug.CommonDevice(all[:n]...)
-	if err != nil {
-		return nil, fmt.Errorf("attention: %w", err)
-	}
-	return dev, nil
+	return dev, fault.Of(err, "attention")
 }
 
 func checkDTypes(tensors []tensor, vectors []rowVector) error {

@@ -1,9 +1,8 @@
 package attention
 
 import (
-	"fmt"
-
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/fault"
 )
 
 // column is a tensor of the caller that is exchanged, and where its heads are in a record.
@@ -124,8 +123,5 @@ func (u *ulysses) turn(all, turned snug.View) rowsJob {
 }
 
 func (u *ulysses) exchange(dst, src snug.View) error {
-	if err := u.ranks.AllToAll(dst, src); err != nil {
-		return fmt.Errorf("attention: rows for heads: %w", err)
-	}
-	return nil
+	return fault.Of(u.ranks.AllToAll(dst, src), "attention: rows for heads")
 }

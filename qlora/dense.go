@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/fault"
 )
 
 // denseTile is the number of float32 elements that a [Dense] works on at a time.
@@ -175,10 +176,7 @@ func (d *Dense) product(op string, y snug.View, n int, x snug.View, k int, beta 
 		return nil
 	}
 	c := amp.MatMulOptions{M: rows, N: n, K: k, TransB: trans, Into: snug.Into{Beta: beta}}
-	if err := amp.MatMul(y, x, d.w, c); err != nil {
-		return fmt.Errorf("qlora: dense: %s: %w", op, err)
-	}
-	return nil
+	return fault.Of(amp.MatMul(y, x, d.w, c), "qlora: dense", op)
 }
 
 // Norms writes the norms of the rows of W + s·B·A, or of W if a is nil, to norms, [out] of f32 on the matrix's device,

@@ -7,6 +7,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/fault"
 )
 
 // Matrix is a frozen weight W of [out, in] elements on one device: a [Linear], which holds it in few
@@ -159,10 +160,7 @@ func checkNorms(m Matrix, norms snug.View, a *LoRA) error {
 	if err == nil && a != nil {
 		_, err = snug.CommonDevice(norms, a.A, a.B)
 	}
-	if err != nil {
-		return fmt.Errorf("qlora: norms: %w", err)
-	}
-	return nil
+	return fault.Of(err, "qlora: norms")
 }
 
 // norms writes norms and, unless scale is empty, the factors that scale rows to their magnitudes.
@@ -206,10 +204,7 @@ func (d *DoRA) Forward(y, h, u, x snug.View, draw Dropout) error {
 			err = d.l.Forward(y, left, 1)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("qlora: DoRA: forward: %w", err)
-	}
-	return nil
+	return fault.Of(err, "qlora: DoRA: forward")
 }
 
 // Inner computes h and u alone, with the bits of [DoRA.Forward], for a backward pass whose forward
@@ -273,10 +268,7 @@ func (d *DoRA) Backward(dx, du, dy, h, u, x snug.View, g Grads, draw Dropout) er
 	if err == nil && dx.Len() > 0 {
 		err = d.input(dx, du, dy, h, rows, draw)
 	}
-	if err != nil {
-		return fmt.Errorf("qlora: DoRA: backward: %w", err)
-	}
-	return nil
+	return fault.Of(err, "qlora: DoRA: backward")
 }
 
 // input adds the gradient in x to dx, with e in h. The dropped elements of x get dy·W. The

@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -110,10 +111,7 @@ func (l *LoRA) Forward(y, u, x snug.View, d Dropout) error {
 	if x, err = l.drop(x, d); err == nil {
 		err = l.add(y, u, x, rows)
 	}
-	if err != nil {
-		return fmt.Errorf("qlora: LoRA: forward: %w", err)
-	}
-	return nil
+	return fault.Of(err, "qlora: LoRA: forward")
 }
 
 // Down computes u = x·Aᵀ alone, with the bits of [LoRA.Forward], for a backward pass whose forward
@@ -126,10 +124,7 @@ func (l *LoRA) Down(u, x snug.View, d Dropout) error {
 	if x, err = l.drop(x, d); err == nil {
 		err = l.down(u, x, rows)
 	}
-	if err != nil {
-		return fmt.Errorf("qlora: LoRA: down: %w", err)
-	}
-	return nil
+	return fault.Of(err, "qlora: LoRA: down")
 }
 
 func (l *LoRA) checkDown(u, x snug.View, d Dropout) (rows int, err error) {
@@ -225,10 +220,7 @@ func (l *LoRA) Backward(dx, du, dy, u, x snug.View, g Grads, d Dropout) error {
 	default:
 		err = amp.MatMul(dx, du, l.A, l.input(rows, 1))
 	}
-	if err != nil {
-		return fmt.Errorf("qlora: LoRA: backward: %w", err)
-	}
-	return nil
+	return fault.Of(err, "qlora: LoRA: backward")
 }
 
 // gradients computes du and the gradients of A and B.

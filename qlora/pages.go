@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/fault"
 )
 
 // Storage keeps the memory of weights elsewhere while they are not used. A Store of package
@@ -48,10 +49,7 @@ type pages struct {
 // is not on the CPU, [snug.ErrCorrupt] for a blob of another size or alignment, and the errors of
 // the Storage.
 func (w *Weight) Page(s Storage, key string) error {
-	if err := w.page(s, key); err != nil {
-		return fmt.Errorf("qlora: page: %w", err)
-	}
-	return nil
+	return fault.Of(w.page(s, key), "qlora: page")
 }
 
 func (w *Weight) page(s Storage, key string) (err error) {

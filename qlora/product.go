@@ -6,6 +6,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/gemm"
 )
 
@@ -27,10 +28,7 @@ func (l *Linear) product(op string, rows int, c, a snug.View, beta float32, back
 	} else {
 		err = device.Queue(l.w.Device(), j)
 	}
-	if err != nil {
-		return fmt.Errorf("qlora: linear: %s: %w", op, err)
-	}
-	return nil
+	return fault.Of(err, "qlora: linear", op)
 }
 
 // checkProduct checks what product refuses.

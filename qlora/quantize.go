@@ -5,6 +5,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/sweep"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -92,10 +93,7 @@ func check(op, name string, x, packed, absmax snug.View, t Type, block int) (*sn
 			op, absmax.Len(), Blocks(x.Len(), block), x.Len(), block, snug.ErrShape)
 	}
 	dev, err := snug.CommonDevice(packed, absmax, x)
-	if err != nil {
-		return nil, fmt.Errorf("qlora: %s: %w", op, err)
-	}
-	return dev, nil
+	return dev, fault.Of(err, "qlora", op)
 }
 
 func checkFormat(t Type, block int) error {

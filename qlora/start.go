@@ -13,6 +13,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/fault"
 )
 
 // This file has the first values of adapters that are made of their matrix.
@@ -124,10 +125,7 @@ func (l *LoRA) Start(w snug.View, init string) error {
 	if err == nil {
 		err = l.start(w, s)
 	}
-	if err != nil {
-		return fmt.Errorf("qlora: LoRA: start: %w", err)
-	}
-	return nil
+	return fault.Of(err, "qlora: LoRA: start")
 }
 
 func (l *LoRA) start(w snug.View, s Start) error {
@@ -164,10 +162,7 @@ var matrices cpu.Scratch
 // See [LoRA.Start] for how singular values are computed, for its errors and its memory. StartLoftQ does not change w.
 func (l *LoRA) StartLoftQ(w snug.View, o Options, iterations int) (*Weight, error) {
 	q, err := l.startLoftQ(w, o, iterations)
-	if err != nil {
-		return nil, fmt.Errorf("qlora: LoRA: start LoftQ: %w", err)
-	}
-	return q, nil
+	return q, fault.Of(err, "qlora: LoRA: start LoftQ")
 }
 
 func (l *LoRA) startLoftQ(w snug.View, o Options, iterations int) (q *Weight, err error) {

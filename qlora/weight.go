@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/safetensors"
 	"github.com/snug-ml/snug/internal/sweep"
 	"github.com/snug-ml/snug/quant8"
@@ -63,10 +64,7 @@ type Weight struct {
 // double quantization only, see Quantize.
 func NewWeight[V snug.Vector](src V, shape []int, opt Options) (*Weight, error) {
 	w, err := newWeight(snug.ViewOf(src), shape, opt)
-	if err != nil {
-		return nil, fmt.Errorf("qlora: new weight: %w", err)
-	}
-	return w, nil
+	return w, fault.Of(err, "qlora: new weight")
 }
 
 func newWeight(src snug.View, shape []int, opt Options) (*Weight, error) {

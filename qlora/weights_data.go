@@ -10,6 +10,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/safetensors"
 	"github.com/snug-ml/snug/internal/sweep"
 )
@@ -119,10 +120,7 @@ func WriteWeights(w io.Writer, weights iter.Seq2[string, *Weight], metadata map[
 		return 0, fmt.Errorf("qlora: WriteWeights: %w", err)
 	}
 	n, err := p.writeTo(w)
-	if err != nil {
-		return n, fmt.Errorf("qlora: WriteWeights: %w", err)
-	}
-	return n, nil
+	return n, fault.Of(err, "qlora: WriteWeights")
 }
 
 // filePlan is a file to write.

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/optim"
 	"github.com/snug-ml/snug/internal/philox"
 	"github.com/snug-ml/snug/internal/rounding"
@@ -311,10 +312,7 @@ func (z *ZerothOrder) AppendBinary(b []byte) ([]byte, error) {
 // UnmarshalBinary restores what AppendBinary saved. The error wraps [snug.ErrCorrupt] for bytes that are damaged, of
 // another kind or of another version, and [snug.ErrConfig] for another seed. After an error z is unchanged.
 func (z *ZerothOrder) UnmarshalBinary(data []byte) error {
-	if err := z.unmarshal(data); err != nil {
-		return fmt.Errorf("quant8: MeZO: restore: %w", err)
-	}
-	return nil
+	return fault.Of(z.unmarshal(data), "quant8: MeZO: restore")
 }
 
 func (z *ZerothOrder) unmarshal(data []byte) error {

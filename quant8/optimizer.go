@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/optim"
 	"github.com/snug-ml/snug/internal/rounding"
 	"github.com/snug-ml/snug/internal/state"
@@ -151,10 +152,7 @@ func (a *Optimizer) add(name string, added added, lo, hi int) error {
 	if err := a.made(); err != nil {
 		return fmt.Errorf("quant8: %w", err)
 	}
-	if err := a.addShard(name, added, lo, hi); err != nil {
-		return fmt.Errorf("quant8: %s: %w", a.o.Title, err)
-	}
-	return nil
+	return fault.Of(a.addShard(name, added, lo, hi), "quant8", a.o.Title)
 }
 
 func (a *Optimizer) addShard(name string, added added, lo, hi int) (err error) {

@@ -67,6 +67,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/sweep"
 )
 
@@ -172,10 +173,7 @@ func check(op, name string, x, codes, absmax snug.View, m *Map, block int) (*snu
 			op, absmax.Len(), Blocks(x.Len(), block), x.Len(), block, snug.ErrShape)
 	}
 	dev, err := snug.CommonDevice(codes, absmax, x)
-	if err != nil {
-		return nil, fmt.Errorf("quant8: %s: %w", op, err)
-	}
-	return dev, nil
+	return dev, fault.Of(err, "quant8", op)
 }
 
 func checkBlock(block int) error {

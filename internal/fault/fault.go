@@ -2,7 +2,10 @@
 // names the function that an error is of.
 package fault
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 type fault struct {
 	text      string
@@ -27,6 +30,14 @@ func Named(err *error, name string) {
 	if *err != nil {
 		*err = fmt.Errorf("%s: %w", name, *err)
 	}
+}
+
+// Of puts names, with colons, before an error, unless that is nil.
+func Of(err error, names ...string) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", strings.Join(names, ": "), err)
 }
 
 // Rule is something that does not go together, and whether it is there.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/snug-ml/snug/internal/fault"
 )
 
 // parse returns the header of a text, without Data.
@@ -49,10 +51,7 @@ func (h *Header) metadata(c *cursor) error {
 		return nil
 	}
 	h.Metadata = map[string]string{}
-	if err := c.strings(h.Metadata); err != nil {
-		return fmt.Errorf("%s: %w", metadataKey, err)
-	}
-	return nil
+	return fault.Of(c.strings(h.Metadata), metadataKey)
 }
 
 // tensor takes the value of a tensor's name.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/fault"
 )
 
 // Booleans is a vector whose elements mean true where they are not zero. A View
@@ -154,10 +155,7 @@ func checkMask(op string, mask snug.View, name string, v, other snug.View) (*snu
 			op, mask.Len(), want, v.Len(), name, snug.ErrShape)
 	}
 	dev, err := snug.CommonDevice(mask, v, other)
-	if err != nil {
-		return nil, fmt.Errorf("pack: %s: %w", op, err)
-	}
-	return dev, nil
+	return dev, fault.Of(err, "pack", op)
 }
 
 func viewOf[V Booleans](x V) snug.View {
