@@ -60,9 +60,16 @@ func (t *tile) scale(c []float32, strideC int, beta float32) {
 // packColumns packs B: rows for each channel and tap of the block, in panels of NR positions.
 func (t *tile) packColumns(b *block) {
 	depth, nr := b.depth(), t.kern.NR
-	for r := newRuns(&t.phase, t.n0, t.n1); r.next(); {
-		r.cutAt(nr)
-		t.packRun(b, &r, t.b[r.col/nr*nr*depth+r.col%nr:])
+	l := pieceList{from: newRuns(&t.phase, t.n0, t.n1), t0: b.t0, t1: b.t1, panel: nr, panelLen: nr * depth, tapLen: nr}
+	l.next, l.images = (b.t1-b.t0)*nr, t.groups*t.channels*t.srcSize
+	first := t.image(0, b.c0, t.channels, t.srcSize)
+	if l.same(t.listed) {
+		t.patch.Gather(t.b, t.src, first, t.pieces[:t.listed.n], b.c1-b.c0, t.srcSize, l.next, t.phase.axes[2].step)
+	} else {
+		for l.list(t.pieces) {
+			t.patch.Gather(t.b, t.src, first, t.pieces[:l.n], b.c1-b.c0, t.srcSize, l.next, t.phase.axes[2].step)
+		}
+		t.listed = l.key()
 	}
 	if !b.ones {
 		return
@@ -71,22 +78,6 @@ func (t *tile) packColumns(b *block) {
 		row := t.b[(q*depth+depth-1)*nr:][:nr]
 		for j := range row {
 			row[j] = 1
-		}
-	}
-}
-
-// packRun packs the elements of a run, whose first is at panel[0].
-func (t *tile) packRun(b *block, r *runs, panel []float32) {
-	nr, taps, channels := t.kern.NR, b.t1-b.t0, b.c1-b.c0
-	from := t.image(r.image, b.c0, t.channels, t.srcSize)
-	for tap := range taps {
-		dst, s := panel[tap*nr:], r.span(b.t0+tap)
-		zero(dst, channels, s.lo, taps*nr)
-		if s.lo < s.hi {
-			t.copy(dst[s.lo:], t.src, from+s.at, channels, s.hi-s.lo, t.srcSize, taps*nr, t.phase.axes[2].step)
-		}
-		if s.hi < r.len {
-			zero(dst[s.hi:], channels, r.len-s.hi, taps*nr)
 		}
 	}
 }

@@ -43,6 +43,10 @@ func (t *tile) weight(m, c int) int {
 // packAll packs the weights of all taps of the kernel, channel after channel.
 func (t *tile) packAll(b *block, dst []float32, m, lines, pitch int) {
 	all := volume(t.kernel)
+	if t.adjoint && all == 1 {
+		t.patch.Copy(dst, t.w, t.weight(m, b.c0), b.c1-b.c0, lines, t.weightC, pitch, 1)
+		return
+	}
 	depth, each := (b.c1-b.c0)*all, b.c1-b.c0
 	if !t.adjoint {
 		each = 1 // the weights of all channels lie side by side

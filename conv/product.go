@@ -1,6 +1,8 @@
 package conv
 
 import (
+	"unsafe"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/gemm"
@@ -28,11 +30,11 @@ const (
 	kc        = 256 // the most depth of a block
 	nc        = 256 // the most columns
 	depthLen  = kc + 1
-	mcStaged  = 256 // the most rows of a block of scratch
+	mcStaged  = 512 // the most rows of a block of scratch
 	mcRows    = 448 // the most rows of an item that are positions
-	tmpRows   = 512 // rows of weights that are brought in order together
+	tmpRows   = 384 // rows of weights that are brought in order together
 	rowGap    = 16  // floats between rows that the micro-kernel reads side by side, so that they share no sets of the caches
-	wantItems = 16
+	wantItems = 8
 	minWork   = 1 << 21 // multiply-adds of an item that is not cut further
 )
 
@@ -43,10 +45,12 @@ const (
 	sizeC     = mcStaged * nc
 	sizeTmp   = tmpRows*32 + 1024
 	sizeLines = 32*(tmpRows+rowGap) + 1024
+	mostPiece = 1024 // pieces that are listed
+	pieceLen  = 6    // floats of a piece
 )
 
 // Scratch is the most that each running worker holds, in bytes.
-const Scratch = 4 * (sizeB + sizeA + sizeC + sizeTmp + sizeLines)
+const Scratch = 4 * (sizeB + sizeA + sizeC + sizeTmp + sizeLines + mostPiece*pieceLen)
 
 var tileScratch cpu.Scratch
 
@@ -54,9 +58,12 @@ var tileScratch cpu.Scratch
 type buffers struct {
 	b, a, c    []float32
 	tmp, lines []float32 // of weights
+	pieces     []patch.Piece
 }
 
 func newBuffers(buf []float32) (b buffers) {
+	b.pieces = unsafe.Slice((*patch.Piece)(unsafe.Pointer(unsafe.SliceData(buf))), mostPiece)
+	buf = buf[mostPiece*pieceLen:]
 	for _, part := range []struct {
 		to *[]float32
 		n  int
@@ -77,7 +84,7 @@ type correlation struct {
 	phasesY, phasesX   int
 	cuts               // how it is cut into items
 	kern               *gemm.Kernel
-	copy               patch.Copy
+	patch              *patch.Kernels
 	weightRow, weightC int // elements of w from a channel of the result to the next, and of the source
 }
 
@@ -114,7 +121,7 @@ func (g *correlation) run(phasesZ, phasesY, phasesX int) {
 	if g.batch == 0 {
 		return
 	}
-	g.kern, g.copy = gemm.Registry.Best(), *patch.Registry.Best()
+	g.kern, g.patch = gemm.Registry.Best(), patch.Registry.Best()
 	g.phasesY, g.phasesX = phasesY, phasesX
 	g.cuts = g.cut(phasesZ * phasesY * phasesX)
 	products.Run(g.numberOfPhases*g.itemsOfPhase, *g)
@@ -144,9 +151,7 @@ func (g *correlation) cut(phases int) cuts {
 	c := cuts{numberOfPhases: phases, staged: g.dst.DType() != snug.F32 || !first.dense()}
 	most, nr := nc, g.kern.NR
 	if g.last {
-		if most, nr = mcRows, g.kern.MR; c.staged {
-			most = mcStaged
-		}
+		most, nr = mcRows, g.kern.MR
 		n *= g.batch
 	} else {
 		c.staged = c.staged || n < smallImage && g.batch > 1
@@ -155,7 +160,9 @@ func (g *correlation) cut(phases int) cuts {
 		}
 	}
 	mostM := g.results
-	if c.staged || g.last {
+	if g.last {
+		mostM = nc
+	} else if c.staged {
 		mostM = mcStaged
 	}
 	c.partsP, c.partsM = cpu.Chunks(n, most), cpu.Chunks(g.results, mostM)
@@ -195,6 +202,7 @@ type tile struct {
 	group  int
 	n0, n1 int // positions, of those of all images
 	m0, m1 int // channels of the result
+	listed listKey
 }
 
 // block is a part of the depth: channels of the source, and taps. If it does not have all taps, it has one channel.

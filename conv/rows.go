@@ -73,7 +73,7 @@ func (t *tile) packPositions(b *block, n, rows int) gemm.Rows {
 			dst, s := t.a[r.col*pitch+tap*channels:], r.span(b.t0+tap)
 			zero(dst, s.lo, channels, pitch)
 			if s.lo < s.hi {
-				t.copy(dst[s.lo*pitch:], t.src, from+s.at*stride, s.hi-s.lo, channels, stride*t.phase.axes[2].step, pitch, 1)
+				t.patch.Copy(dst[s.lo*pitch:], t.src, from+s.at*stride, s.hi-s.lo, channels, stride*t.phase.axes[2].step, pitch, 1)
 			}
 			if s.hi < r.len {
 				zero(dst[s.hi*pitch:], r.len-s.hi, channels, pitch)

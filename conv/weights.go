@@ -20,7 +20,7 @@ import (
 //	      C[strip][NC] += A·B                           gemm.Kernel.MulRows
 
 const (
-	stripsOfItem  = 4    // the most strips of an item: their rows by nc columns are scratch
+	stripsOfItem  = 7    // the most strips of an item: their rows by nc columns are scratch
 	weightItems   = 8    // below it, positions are cut too
 	leastPosition = 2048 // positions of such a part
 )
@@ -31,7 +31,7 @@ type weightProduct struct {
 	dw, x, dy, ws snug.View
 	into          snug.Into
 	kern          *gemm.Kernel
-	copy          patch.Copy
+	patch         *patch.Kernels
 	phase         phase
 	weightCuts
 }
@@ -86,7 +86,7 @@ var weightProducts = cpu.NewTask(func(p *weightProduct, item int) { p.item(item)
 
 // weights computes the gradient of w.
 func (p *problem) weights(dw, x, dy snug.View, into snug.Into, ws snug.View) {
-	g := weightProduct{problem: *p, dw: dw, x: x, dy: dy, ws: ws, into: into, kern: gemm.Registry.Best(), copy: *patch.Registry.Best()}
+	g := weightProduct{problem: *p, dw: dw, x: x, dy: dy, ws: ws, into: into, kern: gemm.Registry.Best(), patch: patch.Registry.Best()}
 	for d := range 3 {
 		g.phase.axes[d] = p.gatherAxis(d)
 	}
@@ -197,7 +197,7 @@ func (t *weightTile) packY() {
 				t.kern.PackLines(dst, t.dy.Float32s()[from:], lines, count, size, nr)
 			} else {
 				pitch := count + rowGap
-				t.copy(t.lines, t.dy, from, lines, count, size, pitch, 1)
+				t.patch.Copy(t.lines, t.dy, from, lines, count, size, pitch, 1)
 				t.kern.PackLines(dst, t.lines, lines, count, pitch, nr)
 			}
 			n += count
@@ -219,7 +219,7 @@ func (t *weightTile) packX(b *block) gemm.Rows {
 				dst, s := t.a[r.col*pitch+tap*channels:], r.span(b.t0+tap)
 				zero(dst, s.lo, channels, pitch)
 				if s.lo < s.hi {
-					t.copy(dst[s.lo*pitch:], t.x, from+s.at*all, s.hi-s.lo, channels, all*step, pitch, 1)
+					t.patch.Copy(dst[s.lo*pitch:], t.x, from+s.at*all, s.hi-s.lo, channels, all*step, pitch, 1)
 				}
 				if s.hi < r.len {
 					zero(dst[s.hi*pitch:], r.len-s.hi, channels, pitch)
@@ -229,18 +229,11 @@ func (t *weightTile) packX(b *block) gemm.Rows {
 		return gemm.Rows{X: t.a, Row: 1, Col: pitch}
 	}
 	pitch := t.n1 - t.n0 + rowGap
-	for r := newRuns(&t.phase, t.n0, t.n1); r.next(); {
-		from := (r.image*all + t.group*t.cin + b.c0) * size
-		for tap := range taps {
-			dst, s := t.a[tap*pitch+r.col:], r.span(b.t0+tap)
-			zero(dst, channels, s.lo, taps*pitch)
-			if s.lo < s.hi {
-				t.copy(dst[s.lo:], t.x, from+s.at, channels, s.hi-s.lo, size, taps*pitch, step)
-			}
-			if s.hi < r.len {
-				zero(dst[s.hi:], channels, r.len-s.hi, taps*pitch)
-			}
-		}
+	l := pieceList{from: newRuns(&t.phase, t.n0, t.n1), t0: b.t0, t1: b.t1, panel: patch.PieceLen, panelLen: patch.PieceLen, tapLen: pitch}
+	l.next, l.images = taps*pitch, all*size
+	first := (t.group*t.cin + b.c0) * size
+	for l.list(t.pieces) {
+		t.patch.Gather(t.a, t.x, first, t.pieces[:l.n], channels, size, l.next, step)
 	}
 	return gemm.Rows{X: t.a, Row: pitch, Col: 1}
 }

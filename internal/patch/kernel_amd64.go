@@ -22,6 +22,16 @@ func rowsF32AVX512(dst *float32, src *float32, rows int, cols int, rowSrc int, r
 //go:noescape
 func evensF32AVX512(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int)
 
+// gather1F32AVX512 copies elements of pieces for all channels. Distances are in bytes.
+//
+//go:noescape
+func gather1F32AVX512(dst *float32, src *float32, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+
+// gather2F32AVX512 copies every second of the elements of pieces for all channels. Distances are in bytes.
+//
+//go:noescape
+func gather2F32AVX512(dst *float32, src *float32, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+
 // rowsF16AVX2 copies rows of cols elements
 // and writes nothing else. Distances are in bytes.
 //
@@ -40,6 +50,16 @@ func rowsF16AVX512(dst *float32, src *uint16, rows int, cols int, rowSrc int, ro
 //go:noescape
 func evensF16AVX512(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int)
 
+// gather1F16AVX512 copies elements of pieces for all channels. Distances are in bytes.
+//
+//go:noescape
+func gather1F16AVX512(dst *float32, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+
+// gather2F16AVX512 copies every second of the elements of pieces for all channels. Distances are in bytes.
+//
+//go:noescape
+func gather2F16AVX512(dst *float32, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+
 // rowsBF16AVX2 copies rows of cols elements
 // and writes nothing else. Distances are in bytes.
 //
@@ -57,6 +77,16 @@ func rowsBF16AVX512(dst *float32, src *uint16, rows int, cols int, rowSrc int, r
 //
 //go:noescape
 func evensBF16AVX512(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int)
+
+// gather1BF16AVX512 copies elements of pieces for all channels. Distances are in bytes.
+//
+//go:noescape
+func gather1BF16AVX512(dst *float32, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+
+// gather2BF16AVX512 copies every second of the elements of pieces for all channels. Distances are in bytes.
+//
+//go:noescape
+func gather2BF16AVX512(dst *float32, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
 
 // evensF32AVX2 copies rows of every second of 2·cols-1 elements
 // and writes nothing else. Distances are in bytes.

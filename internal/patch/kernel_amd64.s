@@ -22,6 +22,24 @@ DATA evens<>+56(SB)/4, $0x0000001d
 DATA evens<>+60(SB)/4, $0x0000001f
 GLOBL evens<>(SB), RODATA|NOPTR, $64
 
+DATA pairs<>+0(SB)/4, $0x00000000
+DATA pairs<>+4(SB)/4, $0x00000002
+DATA pairs<>+8(SB)/4, $0x00000004
+DATA pairs<>+12(SB)/4, $0x00000006
+DATA pairs<>+16(SB)/4, $0x00000008
+DATA pairs<>+20(SB)/4, $0x0000000a
+DATA pairs<>+24(SB)/4, $0x0000000c
+DATA pairs<>+28(SB)/4, $0x0000000e
+DATA pairs<>+32(SB)/4, $0x00000010
+DATA pairs<>+36(SB)/4, $0x00000012
+DATA pairs<>+40(SB)/4, $0x00000014
+DATA pairs<>+44(SB)/4, $0x00000016
+DATA pairs<>+48(SB)/4, $0x00000018
+DATA pairs<>+52(SB)/4, $0x0000001a
+DATA pairs<>+56(SB)/4, $0x0000001c
+DATA pairs<>+60(SB)/4, $0x0000001e
+GLOBL pairs<>(SB), RODATA|NOPTR, $64
+
 // func rowsF32AVX2(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int)
 // Requires: AVX
 TEXT ·rowsF32AVX2(SB), NOSPLIT, $0-48
@@ -190,6 +208,132 @@ next:
 	ADDQ DI, CX
 	DECQ DX
 	JNZ  row
+	VZEROUPPER
+	RET
+
+// func gather1F32AVX512(dst *float32, src *float32, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+// Requires: AVX, AVX512F
+TEXT ·gather1F32AVX512(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ pieces+16(FP), DX
+	MOVQ count+24(FP), BX
+	MOVQ nextSrc+40(FP), SI
+	MOVQ nextDst+48(FP), DI
+
+piece:
+	MOVQ  (DX), R8
+	SHLQ  $0x02, R8
+	ADDQ  CX, R8
+	MOVQ  8(DX), R9
+	SHLQ  $0x02, R9
+	ADDQ  AX, R9
+	MOVL  16(DX), R11
+	MOVL  20(DX), R12
+	ADDQ  $0x18, DX
+	MOVQ  channels+32(FP), R10
+	KMOVW R12, K1
+	MOVQ  R12, R13
+	SHRQ  $0x10, R13
+	KMOVW R13, K2
+	KMOVW R11, K3
+	MOVQ  R11, R13
+	SHRQ  $0x10, R13
+	KMOVW R13, K4
+	SHRQ  $0x10, R12
+	JZ    short
+
+long:
+	VMOVUPS.Z (R8), K3, Z0
+	VMOVUPS   Z0, K1, (R9)
+	VMOVUPS.Z 64(R8), K4, Z0
+	VMOVUPS   Z0, K2, 64(R9)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	DECQ      R10
+	JNZ       long
+	JMP       next
+
+short:
+	VMOVUPS.Z (R8), K3, Z0
+	VMOVUPS   Z0, K1, (R9)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	DECQ      R10
+	JNZ       short
+
+next:
+	DECQ BX
+	JNZ  piece
+	VZEROUPPER
+	RET
+
+// func gather2F32AVX512(dst *float32, src *float32, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·gather2F32AVX512(SB), NOSPLIT, $0-56
+	MOVQ      dst+0(FP), AX
+	MOVQ      src+8(FP), CX
+	MOVQ      pieces+16(FP), DX
+	MOVQ      count+24(FP), BX
+	MOVQ      nextSrc+40(FP), SI
+	MOVQ      nextDst+48(FP), DI
+	VMOVDQU32 pairs<>+0(SB), Z0
+	MOVQ      $0x5555555555555555, R8
+
+piece:
+	MOVQ  (DX), R9
+	SHLQ  $0x02, R9
+	ADDQ  CX, R9
+	MOVQ  8(DX), R10
+	SHLQ  $0x02, R10
+	ADDQ  AX, R10
+	MOVL  16(DX), R12
+	MOVL  20(DX), R13
+	ADDQ  $0x18, DX
+	MOVQ  channels+32(FP), R11
+	KMOVW R13, K1
+	MOVQ  R13, R14
+	SHRQ  $0x10, R14
+	KMOVW R14, K2
+	PDEPQ R8, R12, R12
+	KMOVW R12, K3
+	SHRQ  $0x10, R12
+	KMOVW R12, K4
+	SHRQ  $0x10, R12
+	KMOVW R12, K5
+	SHRQ  $0x10, R12
+	KMOVW R12, K6
+	SHRQ  $0x10, R13
+	JZ    short
+
+long:
+	VMOVUPS.Z (R9), K3, Z1
+	VMOVUPS.Z 64(R9), K4, Z2
+	VPERMT2PS Z2, Z0, Z1
+	VMOVUPS   Z1, K1, (R10)
+	VMOVUPS.Z 128(R9), K5, Z1
+	VMOVUPS.Z 192(R9), K6, Z2
+	VPERMT2PS Z2, Z0, Z1
+	VMOVUPS   Z1, K2, 64(R10)
+	ADDQ      SI, R9
+	ADDQ      DI, R10
+	DECQ      R11
+	JNZ       long
+	JMP       next
+
+short:
+	VMOVUPS.Z (R9), K3, Z1
+	VMOVUPS.Z 64(R9), K4, Z2
+	VPERMT2PS Z2, Z0, Z1
+	VMOVUPS   Z1, K1, (R10)
+	ADDQ      SI, R9
+	ADDQ      DI, R10
+	DECQ      R11
+	JNZ       short
+
+next:
+	DECQ BX
+	JNZ  piece
 	VZEROUPPER
 	RET
 
@@ -364,6 +508,131 @@ next:
 	VZEROUPPER
 	RET
 
+// func gather1F16AVX512(dst *float32, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
+TEXT ·gather1F16AVX512(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ pieces+16(FP), DX
+	MOVQ count+24(FP), BX
+	MOVQ nextSrc+40(FP), SI
+	MOVQ nextDst+48(FP), DI
+
+piece:
+	MOVQ  (DX), R8
+	ADDQ  R8, R8
+	ADDQ  CX, R8
+	MOVQ  8(DX), R9
+	SHLQ  $0x02, R9
+	ADDQ  AX, R9
+	MOVL  16(DX), R11
+	MOVL  20(DX), R12
+	ADDQ  $0x18, DX
+	MOVQ  channels+32(FP), R10
+	KMOVW R12, K1
+	MOVQ  R12, R13
+	SHRQ  $0x10, R13
+	KMOVW R13, K2
+	KMOVW R11, K3
+	MOVQ  R11, R13
+	SHRQ  $0x10, R13
+	KMOVW R13, K4
+	SHRQ  $0x10, R12
+	JZ    short
+
+long:
+	VMOVDQU16.Z (R8), K3, Y0
+	VCVTPH2PS   Y0, Z0
+	VMOVUPS     Z0, K1, (R9)
+	VMOVDQU16.Z 32(R8), K4, Y0
+	VCVTPH2PS   Y0, Z0
+	VMOVUPS     Z0, K2, 64(R9)
+	ADDQ        SI, R8
+	ADDQ        DI, R9
+	DECQ        R10
+	JNZ         long
+	JMP         next
+
+short:
+	VMOVDQU16.Z (R8), K3, Y0
+	VCVTPH2PS   Y0, Z0
+	VMOVUPS     Z0, K1, (R9)
+	ADDQ        SI, R8
+	ADDQ        DI, R9
+	DECQ        R10
+	JNZ         short
+
+next:
+	DECQ BX
+	JNZ  piece
+	VZEROUPPER
+	RET
+
+// func gather2F16AVX512(dst *float32, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+// Requires: AVX, AVX512BW, AVX512F, BMI2
+TEXT ·gather2F16AVX512(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ pieces+16(FP), DX
+	MOVQ count+24(FP), BX
+	MOVQ nextSrc+40(FP), SI
+	MOVQ nextDst+48(FP), DI
+	MOVQ $0x5555555555555555, R8
+
+piece:
+	MOVQ  (DX), R9
+	ADDQ  R9, R9
+	ADDQ  CX, R9
+	MOVQ  8(DX), R10
+	SHLQ  $0x02, R10
+	ADDQ  AX, R10
+	MOVL  16(DX), R12
+	MOVL  20(DX), R13
+	ADDQ  $0x18, DX
+	MOVQ  channels+32(FP), R11
+	KMOVW R13, K1
+	MOVQ  R13, R14
+	SHRQ  $0x10, R14
+	KMOVW R14, K2
+	PDEPQ R8, R12, R12
+	KMOVD R12, K3
+	MOVQ  R12, R14
+	SHRQ  $0x20, R14
+	KMOVD R14, K4
+	SHRQ  $0x10, R13
+	JZ    short
+
+long:
+	VMOVDQU16.Z (R9), K3, Z0
+	VPMOVDW     Z0, Y0
+	VCVTPH2PS   Y0, Z0
+	VMOVUPS     Z0, K1, (R10)
+	VMOVDQU16.Z 64(R9), K4, Z0
+	VPMOVDW     Z0, Y0
+	VCVTPH2PS   Y0, Z0
+	VMOVUPS     Z0, K2, 64(R10)
+	ADDQ        SI, R9
+	ADDQ        DI, R10
+	DECQ        R11
+	JNZ         long
+	JMP         next
+
+short:
+	VMOVDQU16.Z (R9), K3, Z0
+	VPMOVDW     Z0, Y0
+	VCVTPH2PS   Y0, Z0
+	VMOVUPS     Z0, K1, (R10)
+	ADDQ        SI, R9
+	ADDQ        DI, R10
+	DECQ        R11
+	JNZ         short
+
+next:
+	DECQ BX
+	JNZ  piece
+	VZEROUPPER
+	RET
+
 // func rowsBF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int)
 // Requires: AVX, AVX2
 TEXT ·rowsBF16AVX2(SB), NOSPLIT, $0-48
@@ -534,6 +803,131 @@ next:
 	ADDQ DI, CX
 	DECQ DX
 	JNZ  row
+	VZEROUPPER
+	RET
+
+// func gather1BF16AVX512(dst *float32, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
+TEXT ·gather1BF16AVX512(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ pieces+16(FP), DX
+	MOVQ count+24(FP), BX
+	MOVQ nextSrc+40(FP), SI
+	MOVQ nextDst+48(FP), DI
+
+piece:
+	MOVQ  (DX), R8
+	ADDQ  R8, R8
+	ADDQ  CX, R8
+	MOVQ  8(DX), R9
+	SHLQ  $0x02, R9
+	ADDQ  AX, R9
+	MOVL  16(DX), R11
+	MOVL  20(DX), R12
+	ADDQ  $0x18, DX
+	MOVQ  channels+32(FP), R10
+	KMOVW R12, K1
+	MOVQ  R12, R13
+	SHRQ  $0x10, R13
+	KMOVW R13, K2
+	KMOVW R11, K3
+	MOVQ  R11, R13
+	SHRQ  $0x10, R13
+	KMOVW R13, K4
+	SHRQ  $0x10, R12
+	JZ    short
+
+long:
+	VMOVDQU16.Z (R8), K3, Y0
+	VPMOVZXWD   Y0, Z0
+	VPSLLD      $0x10, Z0, Z0
+	VMOVUPS     Z0, K1, (R9)
+	VMOVDQU16.Z 32(R8), K4, Y0
+	VPMOVZXWD   Y0, Z0
+	VPSLLD      $0x10, Z0, Z0
+	VMOVUPS     Z0, K2, 64(R9)
+	ADDQ        SI, R8
+	ADDQ        DI, R9
+	DECQ        R10
+	JNZ         long
+	JMP         next
+
+short:
+	VMOVDQU16.Z (R8), K3, Y0
+	VPMOVZXWD   Y0, Z0
+	VPSLLD      $0x10, Z0, Z0
+	VMOVUPS     Z0, K1, (R9)
+	ADDQ        SI, R8
+	ADDQ        DI, R9
+	DECQ        R10
+	JNZ         short
+
+next:
+	DECQ BX
+	JNZ  piece
+	VZEROUPPER
+	RET
+
+// func gather2BF16AVX512(dst *float32, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+// Requires: AVX, AVX512BW, AVX512F, BMI2
+TEXT ·gather2BF16AVX512(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ pieces+16(FP), DX
+	MOVQ count+24(FP), BX
+	MOVQ nextSrc+40(FP), SI
+	MOVQ nextDst+48(FP), DI
+	MOVQ $0x5555555555555555, R8
+
+piece:
+	MOVQ  (DX), R9
+	ADDQ  R9, R9
+	ADDQ  CX, R9
+	MOVQ  8(DX), R10
+	SHLQ  $0x02, R10
+	ADDQ  AX, R10
+	MOVL  16(DX), R12
+	MOVL  20(DX), R13
+	ADDQ  $0x18, DX
+	MOVQ  channels+32(FP), R11
+	KMOVW R13, K1
+	MOVQ  R13, R14
+	SHRQ  $0x10, R14
+	KMOVW R14, K2
+	PDEPQ R8, R12, R12
+	KMOVD R12, K3
+	MOVQ  R12, R14
+	SHRQ  $0x20, R14
+	KMOVD R14, K4
+	SHRQ  $0x10, R13
+	JZ    short
+
+long:
+	VMOVDQU16.Z (R9), K3, Z0
+	VPSLLD      $0x10, Z0, Z0
+	VMOVUPS     Z0, K1, (R10)
+	VMOVDQU16.Z 64(R9), K4, Z0
+	VPSLLD      $0x10, Z0, Z0
+	VMOVUPS     Z0, K2, 64(R10)
+	ADDQ        SI, R9
+	ADDQ        DI, R10
+	DECQ        R11
+	JNZ         long
+	JMP         next
+
+short:
+	VMOVDQU16.Z (R9), K3, Z0
+	VPSLLD      $0x10, Z0, Z0
+	VMOVUPS     Z0, K1, (R10)
+	ADDQ        SI, R9
+	ADDQ        DI, R10
+	DECQ        R11
+	JNZ         short
+
+next:
+	DECQ BX
+	JNZ  piece
 	VZEROUPPER
 	RET
 

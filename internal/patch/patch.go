@@ -11,10 +11,16 @@ import (
 // apart. It writes nothing else.
 type Copy func(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, step int)
 
-// Registry holds the loops of every tier.
-var Registry cpu.Registry[Copy]
+// Kernels are the loops of one tier.
+type Kernels struct {
+	Copy   Copy
+	Gather Gather
+}
 
-func init() { Registry.Add(cpu.Go, copyRows) }
+// Registry holds the loops of every tier.
+var Registry cpu.Registry[Kernels]
+
+func init() { Registry.Add(cpu.Go, Kernels{copyRows, gather(copyRows)}) }
 
 func copyRows(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, step int) {
 	switch src.DType() {

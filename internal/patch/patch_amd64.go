@@ -10,8 +10,10 @@ import (
 )
 
 func init() {
-	Registry.Add(cpu.AVX2, loops{rowsF32AVX2, evensF32AVX2, rowsF16AVX2, nil, rowsBF16AVX2, nil}.copy)
-	Registry.Add(cpu.AVX512, loops{rowsF32AVX512, evensF32AVX512, rowsF16AVX512, evensF16AVX512, rowsBF16AVX512, evensBF16AVX512}.copy)
+	narrow := loops{rowsF32AVX2, evensF32AVX2, rowsF16AVX2, nil, rowsBF16AVX2, nil}
+	Registry.Add(cpu.AVX2, Kernels{narrow.copy, gather(narrow.copy)})
+	wide := loops{rowsF32AVX512, evensF32AVX512, rowsF16AVX512, evensF16AVX512, rowsBF16AVX512, evensBF16AVX512}
+	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather})
 }
 
 // loop copies rows. Distances are in bytes.
@@ -58,3 +60,29 @@ func pick[T any](rows, evens loop[T], step int) loop[T] {
 	}
 	return nil
 }
+
+// gather copies pieces with masks.
+func (l loops) gather(dst []float32, src snug.View, at int, pieces []Piece, channels, nextSrc, nextDst, step int) {
+	if len(pieces) == 0 || channels == 0 {
+		return
+	}
+	if step > 2 {
+		gather(l.copy)(dst, src, at, pieces, channels, nextSrc, nextDst, step)
+		return
+	}
+	list := (*[3]int64)(unsafe.Pointer(&pieces[0]))
+	switch src.DType() {
+	case snug.F32:
+		f := [2]gatherLoop[float32]{gather1F32AVX512, gather2F32AVX512}[step-1]
+		f(&dst[0], &src.Float32s()[at], list, len(pieces), channels, 4*nextSrc, 4*nextDst)
+	case snug.F16:
+		f := [2]gatherLoop[uint16]{gather1F16AVX512, gather2F16AVX512}[step-1]
+		f(&dst[0], (*uint16)(unsafe.Pointer(&src.Float16s()[at])), list, len(pieces), channels, 2*nextSrc, 4*nextDst)
+	case snug.BF16:
+		f := [2]gatherLoop[uint16]{gather1BF16AVX512, gather2BF16AVX512}[step-1]
+		f(&dst[0], (*uint16)(unsafe.Pointer(&src.BFloat16s()[at])), list, len(pieces), channels, 2*nextSrc, 4*nextDst)
+	}
+}
+
+// gatherLoop copies pieces for all channels. Distances are in bytes.
+type gatherLoop[T any] = func(dst *float32, src *T, pieces *[3]int64, count, channels, nextSrc, nextDst int)

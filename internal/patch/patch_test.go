@@ -19,7 +19,7 @@ func TestCopy(t *testing.T) {
 			for step := 1; step <= 3; step++ {
 				t.Run(fmt.Sprintf("%v %v %d", tier, dt, step), func(t *testing.T) {
 					for cols := range 70 {
-						checkCopy(t, *kernel, dt, cols, step)
+						checkCopy(t, kernel.Copy, dt, cols, step)
 					}
 				})
 			}
@@ -54,4 +54,33 @@ func alone(t *testing.T, dt snug.DType, x []float32) snug.View {
 	}
 	half.Store(view, 0, x)
 	return view
+}
+
+// Every tier gathers what Go gathers, and reads and writes nothing else.
+//
+//check:in arm64
+func TestGather(t *testing.T) {
+	for tier, kernel := range Registry.All() {
+		for _, dt := range []snug.DType{snug.F32, snug.F16, snug.BF16} {
+			for step := 1; step <= 3; step++ {
+				for n := 1; n <= PieceLen; n++ {
+					const channels, at = 3, 2
+					all := (PieceLen-1)*step + 1
+					src := alone(t, dt, kerneltest.Normal(1, at+channels*all))
+					pieces := []Piece{
+						NewPiece(0, 0, n, 0, n, step), NewPiece(all-1-(n-1)*step, 40, n, 0, n, step), NewPiece(0, 80, n, n/2, n, step),
+						NewPiece(all-1-n/3*step, 120, n, 0, n/3+1, step), NewPiece(1, 160, n, n, n, step),
+					}
+					const next = 5 * 40
+					want, got := make([]float32, channels*next), vector[float32](t, channels*next)
+					for i := range want {
+						want[i], got[i] = -77, -77
+					}
+					gather(copyRows)(want, src, at, pieces, channels, all, next, step)
+					kernel.Gather(got, src, at, pieces, channels, all, next, step)
+					require.Equal(t, want, got, "%v %v, step %d, %d elements", tier, dt, step, n)
+				}
+			}
+		}
+	}
 }

@@ -12,10 +12,13 @@ import (
 func main() {
 	ConstraintExpr("!noasm,gc")
 	evens()
+	pairs()
 	for _, e := range elements {
 		e.rowsAVX2()
 		e.rowsAVX512()
 		e.evensAVX512()
+		e.gather(1)
+		e.gather(2)
 	}
 	evensAVX2()
 	Generate()
@@ -188,6 +191,14 @@ func evens() {
 			index++
 		}
 		DATA(4*i, U32(uint32(index)))
+	}
+}
+
+// pairs is the indices of the even elements of two vectors.
+func pairs() {
+	GLOBL("pairs", RODATA|NOPTR)
+	for i := range 16 {
+		DATA(4*i, U32(uint32(2*i)))
 	}
 }
 
