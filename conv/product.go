@@ -73,6 +73,11 @@ func newBuffers(buf []float32) (b buffers) {
 	return b
 }
 
+// ints returns the memory of the pieces as numbers.
+func (b *buffers) ints() []int {
+	return unsafe.Slice((*int)(unsafe.Pointer(unsafe.SliceData(b.pieces))), mostPiece)
+}
+
 // correlation is a correlation that is under way: each element of the result is a sum over channels of the source and taps.
 type correlation struct {
 	problem
@@ -123,6 +128,9 @@ func (g *correlation) run(phasesZ, phasesY, phasesX int) {
 	}
 	g.kern, g.patch = gemm.Registry.Best(), patch.Registry.Best()
 	g.phasesY, g.phasesX = phasesY, phasesX
+	if g.runDepthwise(phasesZ * phasesY * phasesX) {
+		return
+	}
 	g.cuts = g.cut(phasesZ * phasesY * phasesX)
 	products.Run(g.numberOfPhases*g.itemsOfPhase, *g)
 }

@@ -90,6 +90,9 @@ func (p *problem) weights(dw, x, dy snug.View, into snug.Into, ws snug.View) {
 	for d := range 3 {
 		g.phase.axes[d] = p.gatherAxis(d)
 	}
+	if g.runDepthwise() {
+		return
+	}
 	g.weightCuts = p.cutWeights(g.kern)
 	weightProducts.Run(g.parts*p.groups*g.partsM*g.partsN, g)
 	if g.parts > 1 {

@@ -93,3 +93,27 @@ func gather2BF16AVX512(dst *float32, src *uint16, pieces *[3]int64, count int, c
 //
 //go:noescape
 func evensF32AVX2(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int)
+
+// tapsAVX2 sets rows of dst to bias, or with add to themselves, plus the sum over taps of w times src from the tap's
+// offset on. It reads whole vectors of src. Distances are in bytes, offsets in elements.
+//
+//go:noescape
+func tapsAVX2(dst *float32, src *float32, w *float32, offsets *int, taps int, rows int, cols int, rowSrc int, rowDst int, bias float32, add int)
+
+// dotsAVX2 adds to 3 vectors of sums the products of rows of y with src from each of as many offsets on.
+// Distances are in bytes, offsets in elements.
+//
+//go:noescape
+func dotsAVX2(sums *float32, y *float32, src *float32, offsets *int, rows int, cols int, rowY int, rowSrc int)
+
+// tapsAVX512 sets rows of dst to bias, or with add to themselves, plus the sum over taps of w times src from the tap's
+// offset on. It reads whole vectors of src. Distances are in bytes, offsets in elements.
+//
+//go:noescape
+func tapsAVX512(dst *float32, src *float32, w *float32, offsets *int, taps int, rows int, cols int, rowSrc int, rowDst int, bias float32, add int)
+
+// dotsAVX512 adds to 3 vectors of sums the products of rows of y with src from each of as many offsets on.
+// Distances are in bytes, offsets in elements.
+//
+//go:noescape
+func dotsAVX512(sums *float32, y *float32, src *float32, offsets *int, rows int, cols int, rowY int, rowSrc int)

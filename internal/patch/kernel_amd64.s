@@ -981,3 +981,529 @@ next:
 	JNZ  row
 	VZEROUPPER
 	RET
+
+DATA masks<>+0(SB)/4, $0xffffffff
+DATA masks<>+4(SB)/4, $0xffffffff
+DATA masks<>+8(SB)/4, $0xffffffff
+DATA masks<>+12(SB)/4, $0xffffffff
+DATA masks<>+16(SB)/4, $0xffffffff
+DATA masks<>+20(SB)/4, $0xffffffff
+DATA masks<>+24(SB)/4, $0xffffffff
+DATA masks<>+28(SB)/4, $0xffffffff
+DATA masks<>+32(SB)/4, $0x00000000
+DATA masks<>+36(SB)/4, $0x00000000
+DATA masks<>+40(SB)/4, $0x00000000
+DATA masks<>+44(SB)/4, $0x00000000
+DATA masks<>+48(SB)/4, $0x00000000
+DATA masks<>+52(SB)/4, $0x00000000
+DATA masks<>+56(SB)/4, $0x00000000
+DATA masks<>+60(SB)/4, $0x00000000
+GLOBL masks<>(SB), RODATA|NOPTR, $64
+
+// func tapsAVX2(dst *float32, src *float32, w *float32, offsets *int, taps int, rows int, cols int, rowSrc int, rowDst int, bias float32, add int)
+// Requires: AVX, FMA3
+TEXT ·tapsAVX2(SB), NOSPLIT, $0-88
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         w+16(FP), DX
+	MOVQ         offsets+24(FP), BX
+	MOVQ         cols+48(FP), SI
+	LEAQ         7(SI), DI
+	SHRQ         $0x03, DI
+	LEAQ         -1(SI), SI
+	ANDQ         $0x07, SI
+	INCQ         SI
+	LEAQ         masks<>+32(SB), R8
+	NEGQ         SI
+	VMOVDQU      (R8)(SI*4), Y0
+	VBROADCASTSS bias+72(FP), Y1
+
+row:
+	MOVQ DI, SI
+	MOVQ AX, R8
+	MOVQ CX, R9
+
+chunk:
+	CMPQ    SI, $0x04
+	JLE     final
+	CMPQ    add+80(FP), $0x00
+	JNE     add4false
+	VMOVUPS Y1, Y2
+	VMOVUPS Y1, Y3
+	VMOVUPS Y1, Y4
+	VMOVUPS Y1, Y5
+	JMP     sum4false
+
+add4false:
+	VMOVUPS (R8), Y2
+	VMOVUPS 32(R8), Y3
+	VMOVUPS 64(R8), Y4
+	VMOVUPS 96(R8), Y5
+
+sum4false:
+	XORQ R10, R10
+	MOVQ taps+32(FP), R12
+
+tap4false:
+	MOVQ         (BX)(R10*8), R11
+	VBROADCASTSS (DX)(R10*4), Y6
+	VFMADD231PS  (R9)(R11*4), Y6, Y2
+	VFMADD231PS  32(R9)(R11*4), Y6, Y3
+	VFMADD231PS  64(R9)(R11*4), Y6, Y4
+	VFMADD231PS  96(R9)(R11*4), Y6, Y5
+	INCQ         R10
+	CMPQ         R10, R12
+	JLT          tap4false
+	VMOVUPS      Y2, (R8)
+	VMOVUPS      Y3, 32(R8)
+	VMOVUPS      Y4, 64(R8)
+	VMOVUPS      Y5, 96(R8)
+	ADDQ         $0x00000080, R8
+	ADDQ         $0x00000080, R9
+	SUBQ         $0x04, SI
+	JMP          chunk
+
+final:
+	CMPQ    SI, $0x04
+	JNE     below4
+	CMPQ    add+80(FP), $0x00
+	JNE     add4true
+	VMOVUPS Y1, Y2
+	VMOVUPS Y1, Y3
+	VMOVUPS Y1, Y4
+	VMOVUPS Y1, Y5
+	JMP     sum4true
+
+add4true:
+	VMOVUPS    (R8), Y2
+	VMOVUPS    32(R8), Y3
+	VMOVUPS    64(R8), Y4
+	VMASKMOVPS 96(R8), Y0, Y5
+
+sum4true:
+	XORQ SI, SI
+	MOVQ taps+32(FP), R11
+
+tap4true:
+	MOVQ         (BX)(SI*8), R10
+	VBROADCASTSS (DX)(SI*4), Y6
+	VFMADD231PS  (R9)(R10*4), Y6, Y2
+	VFMADD231PS  32(R9)(R10*4), Y6, Y3
+	VFMADD231PS  64(R9)(R10*4), Y6, Y4
+	VFMADD231PS  96(R9)(R10*4), Y6, Y5
+	INCQ         SI
+	CMPQ         SI, R11
+	JLT          tap4true
+	VMOVUPS      Y2, (R8)
+	VMOVUPS      Y3, 32(R8)
+	VMOVUPS      Y4, 64(R8)
+	VMASKMOVPS   Y5, Y0, 96(R8)
+	JMP          done
+
+below4:
+	CMPQ    SI, $0x03
+	JNE     below3
+	CMPQ    add+80(FP), $0x00
+	JNE     add3true
+	VMOVUPS Y1, Y2
+	VMOVUPS Y1, Y3
+	VMOVUPS Y1, Y4
+	JMP     sum3true
+
+add3true:
+	VMOVUPS    (R8), Y2
+	VMOVUPS    32(R8), Y3
+	VMASKMOVPS 64(R8), Y0, Y4
+
+sum3true:
+	XORQ SI, SI
+	MOVQ taps+32(FP), R11
+
+tap3true:
+	MOVQ         (BX)(SI*8), R10
+	VBROADCASTSS (DX)(SI*4), Y5
+	VFMADD231PS  (R9)(R10*4), Y5, Y2
+	VFMADD231PS  32(R9)(R10*4), Y5, Y3
+	VFMADD231PS  64(R9)(R10*4), Y5, Y4
+	INCQ         SI
+	CMPQ         SI, R11
+	JLT          tap3true
+	VMOVUPS      Y2, (R8)
+	VMOVUPS      Y3, 32(R8)
+	VMASKMOVPS   Y4, Y0, 64(R8)
+	JMP          done
+
+below3:
+	CMPQ    SI, $0x02
+	JNE     below2
+	CMPQ    add+80(FP), $0x00
+	JNE     add2true
+	VMOVUPS Y1, Y2
+	VMOVUPS Y1, Y3
+	JMP     sum2true
+
+add2true:
+	VMOVUPS    (R8), Y2
+	VMASKMOVPS 32(R8), Y0, Y3
+
+sum2true:
+	XORQ SI, SI
+	MOVQ taps+32(FP), R11
+
+tap2true:
+	MOVQ         (BX)(SI*8), R10
+	VBROADCASTSS (DX)(SI*4), Y4
+	VFMADD231PS  (R9)(R10*4), Y4, Y2
+	VFMADD231PS  32(R9)(R10*4), Y4, Y3
+	INCQ         SI
+	CMPQ         SI, R11
+	JLT          tap2true
+	VMOVUPS      Y2, (R8)
+	VMASKMOVPS   Y3, Y0, 32(R8)
+	JMP          done
+
+below2:
+	CMPQ    add+80(FP), $0x00
+	JNE     add1true
+	VMOVUPS Y1, Y2
+	JMP     sum1true
+
+add1true:
+	VMASKMOVPS (R8), Y0, Y2
+
+sum1true:
+	XORQ SI, SI
+	MOVQ taps+32(FP), R11
+
+tap1true:
+	MOVQ         (BX)(SI*8), R10
+	VBROADCASTSS (DX)(SI*4), Y3
+	VFMADD231PS  (R9)(R10*4), Y3, Y2
+	INCQ         SI
+	CMPQ         SI, R11
+	JLT          tap1true
+	VMASKMOVPS   Y2, Y0, (R8)
+
+done:
+	ADDQ rowDst+64(FP), AX
+	ADDQ rowSrc+56(FP), CX
+	DECQ rows+40(FP)
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func dotsAVX2(sums *float32, y *float32, src *float32, offsets *int, rows int, cols int, rowY int, rowSrc int)
+// Requires: AVX, FMA3
+TEXT ·dotsAVX2(SB), NOSPLIT, $0-64
+	MOVQ    sums+0(FP), AX
+	MOVQ    y+8(FP), CX
+	MOVQ    src+16(FP), DX
+	MOVQ    offsets+24(FP), BX
+	MOVQ    cols+40(FP), SI
+	MOVQ    rows+32(FP), DI
+	MOVQ    rowY+48(FP), R8
+	MOVQ    rowSrc+56(FP), R9
+	LEAQ    7(SI), R10
+	SHRQ    $0x03, R10
+	LEAQ    -1(SI), SI
+	ANDQ    $0x07, SI
+	INCQ    SI
+	DECQ    R10
+	LEAQ    masks<>+32(SB), R11
+	NEGQ    SI
+	VMOVDQU (R11)(SI*4), Y0
+	VMOVUPS (AX), Y1
+	MOVQ    (BX), SI
+	VMOVUPS 32(AX), Y2
+	MOVQ    8(BX), R11
+	VMOVUPS 64(AX), Y3
+	MOVQ    16(BX), BX
+
+row:
+	MOVQ  R10, R12
+	MOVQ  CX, R14
+	MOVQ  DX, R13
+	TESTQ R12, R12
+	JZ    last
+
+vector:
+	VMOVUPS     (R14), Y4
+	VFMADD231PS (R13)(SI*4), Y4, Y1
+	VFMADD231PS (R13)(R11*4), Y4, Y2
+	VFMADD231PS (R13)(BX*4), Y4, Y3
+	ADDQ        $0x20, R14
+	ADDQ        $0x20, R13
+	DECQ        R12
+	JNZ         vector
+
+last:
+	VMASKMOVPS  (R14), Y0, Y4
+	VMASKMOVPS  (R13)(SI*4), Y0, Y5
+	VFMADD231PS Y5, Y4, Y1
+	VMASKMOVPS  (R13)(R11*4), Y0, Y5
+	VFMADD231PS Y5, Y4, Y2
+	VMASKMOVPS  (R13)(BX*4), Y0, Y5
+	VFMADD231PS Y5, Y4, Y3
+	ADDQ        R8, CX
+	ADDQ        R9, DX
+	DECQ        DI
+	JNZ         row
+	VMOVUPS     Y1, (AX)
+	VMOVUPS     Y2, 32(AX)
+	VMOVUPS     Y3, 64(AX)
+	VZEROUPPER
+	RET
+
+// func tapsAVX512(dst *float32, src *float32, w *float32, offsets *int, taps int, rows int, cols int, rowSrc int, rowDst int, bias float32, add int)
+// Requires: AVX, AVX512BW, AVX512F, BMI2
+TEXT ·tapsAVX512(SB), NOSPLIT, $0-88
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         w+16(FP), DX
+	MOVQ         offsets+24(FP), BX
+	MOVQ         cols+48(FP), SI
+	LEAQ         15(SI), DI
+	SHRQ         $0x04, DI
+	LEAQ         -1(SI), SI
+	ANDQ         $0x0f, SI
+	INCQ         SI
+	MOVQ         $-1, R8
+	BZHIQ        SI, R8, R8
+	KMOVD        R8, K1
+	VBROADCASTSS bias+72(FP), Z0
+
+row:
+	MOVQ DI, SI
+	MOVQ AX, R8
+	MOVQ CX, R9
+
+chunk:
+	CMPQ    SI, $0x04
+	JLE     final
+	CMPQ    add+80(FP), $0x00
+	JNE     add4false
+	VMOVUPS Z0, Z1
+	VMOVUPS Z0, Z2
+	VMOVUPS Z0, Z3
+	VMOVUPS Z0, Z4
+	JMP     sum4false
+
+add4false:
+	VMOVUPS (R8), Z1
+	VMOVUPS 64(R8), Z2
+	VMOVUPS 128(R8), Z3
+	VMOVUPS 192(R8), Z4
+
+sum4false:
+	XORQ R10, R10
+	MOVQ taps+32(FP), R12
+
+tap4false:
+	MOVQ         (BX)(R10*8), R11
+	VBROADCASTSS (DX)(R10*4), Z5
+	VFMADD231PS  (R9)(R11*4), Z5, Z1
+	VFMADD231PS  64(R9)(R11*4), Z5, Z2
+	VFMADD231PS  128(R9)(R11*4), Z5, Z3
+	VFMADD231PS  192(R9)(R11*4), Z5, Z4
+	INCQ         R10
+	CMPQ         R10, R12
+	JLT          tap4false
+	VMOVUPS      Z1, (R8)
+	VMOVUPS      Z2, 64(R8)
+	VMOVUPS      Z3, 128(R8)
+	VMOVUPS      Z4, 192(R8)
+	ADDQ         $0x00000100, R8
+	ADDQ         $0x00000100, R9
+	SUBQ         $0x04, SI
+	JMP          chunk
+
+final:
+	CMPQ    SI, $0x04
+	JNE     below4
+	CMPQ    add+80(FP), $0x00
+	JNE     add4true
+	VMOVUPS Z0, Z1
+	VMOVUPS Z0, Z2
+	VMOVUPS Z0, Z3
+	VMOVUPS Z0, Z4
+	JMP     sum4true
+
+add4true:
+	VMOVUPS   (R8), Z1
+	VMOVUPS   64(R8), Z2
+	VMOVUPS   128(R8), Z3
+	VMOVUPS.Z 192(R8), K1, Z4
+
+sum4true:
+	XORQ SI, SI
+	MOVQ taps+32(FP), R11
+
+tap4true:
+	MOVQ         (BX)(SI*8), R10
+	VBROADCASTSS (DX)(SI*4), Z5
+	VFMADD231PS  (R9)(R10*4), Z5, Z1
+	VFMADD231PS  64(R9)(R10*4), Z5, Z2
+	VFMADD231PS  128(R9)(R10*4), Z5, Z3
+	VFMADD231PS  192(R9)(R10*4), Z5, Z4
+	INCQ         SI
+	CMPQ         SI, R11
+	JLT          tap4true
+	VMOVUPS      Z1, (R8)
+	VMOVUPS      Z2, 64(R8)
+	VMOVUPS      Z3, 128(R8)
+	VMOVUPS      Z4, K1, 192(R8)
+	JMP          done
+
+below4:
+	CMPQ    SI, $0x03
+	JNE     below3
+	CMPQ    add+80(FP), $0x00
+	JNE     add3true
+	VMOVUPS Z0, Z1
+	VMOVUPS Z0, Z2
+	VMOVUPS Z0, Z3
+	JMP     sum3true
+
+add3true:
+	VMOVUPS   (R8), Z1
+	VMOVUPS   64(R8), Z2
+	VMOVUPS.Z 128(R8), K1, Z3
+
+sum3true:
+	XORQ SI, SI
+	MOVQ taps+32(FP), R11
+
+tap3true:
+	MOVQ         (BX)(SI*8), R10
+	VBROADCASTSS (DX)(SI*4), Z4
+	VFMADD231PS  (R9)(R10*4), Z4, Z1
+	VFMADD231PS  64(R9)(R10*4), Z4, Z2
+	VFMADD231PS  128(R9)(R10*4), Z4, Z3
+	INCQ         SI
+	CMPQ         SI, R11
+	JLT          tap3true
+	VMOVUPS      Z1, (R8)
+	VMOVUPS      Z2, 64(R8)
+	VMOVUPS      Z3, K1, 128(R8)
+	JMP          done
+
+below3:
+	CMPQ    SI, $0x02
+	JNE     below2
+	CMPQ    add+80(FP), $0x00
+	JNE     add2true
+	VMOVUPS Z0, Z1
+	VMOVUPS Z0, Z2
+	JMP     sum2true
+
+add2true:
+	VMOVUPS   (R8), Z1
+	VMOVUPS.Z 64(R8), K1, Z2
+
+sum2true:
+	XORQ SI, SI
+	MOVQ taps+32(FP), R11
+
+tap2true:
+	MOVQ         (BX)(SI*8), R10
+	VBROADCASTSS (DX)(SI*4), Z3
+	VFMADD231PS  (R9)(R10*4), Z3, Z1
+	VFMADD231PS  64(R9)(R10*4), Z3, Z2
+	INCQ         SI
+	CMPQ         SI, R11
+	JLT          tap2true
+	VMOVUPS      Z1, (R8)
+	VMOVUPS      Z2, K1, 64(R8)
+	JMP          done
+
+below2:
+	CMPQ    add+80(FP), $0x00
+	JNE     add1true
+	VMOVUPS Z0, Z1
+	JMP     sum1true
+
+add1true:
+	VMOVUPS.Z (R8), K1, Z1
+
+sum1true:
+	XORQ SI, SI
+	MOVQ taps+32(FP), R11
+
+tap1true:
+	MOVQ         (BX)(SI*8), R10
+	VBROADCASTSS (DX)(SI*4), Z2
+	VFMADD231PS  (R9)(R10*4), Z2, Z1
+	INCQ         SI
+	CMPQ         SI, R11
+	JLT          tap1true
+	VMOVUPS      Z1, K1, (R8)
+
+done:
+	ADDQ rowDst+64(FP), AX
+	ADDQ rowSrc+56(FP), CX
+	DECQ rows+40(FP)
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func dotsAVX512(sums *float32, y *float32, src *float32, offsets *int, rows int, cols int, rowY int, rowSrc int)
+// Requires: AVX, AVX512BW, AVX512F, BMI2
+TEXT ·dotsAVX512(SB), NOSPLIT, $0-64
+	MOVQ    sums+0(FP), AX
+	MOVQ    y+8(FP), CX
+	MOVQ    src+16(FP), DX
+	MOVQ    offsets+24(FP), BX
+	MOVQ    cols+40(FP), SI
+	MOVQ    rows+32(FP), DI
+	MOVQ    rowY+48(FP), R8
+	MOVQ    rowSrc+56(FP), R9
+	LEAQ    15(SI), R10
+	SHRQ    $0x04, R10
+	LEAQ    -1(SI), SI
+	ANDQ    $0x0f, SI
+	INCQ    SI
+	DECQ    R10
+	MOVQ    $-1, R11
+	BZHIQ   SI, R11, R11
+	KMOVD   R11, K1
+	VMOVUPS (AX), Z0
+	MOVQ    (BX), SI
+	VMOVUPS 64(AX), Z1
+	MOVQ    8(BX), R11
+	VMOVUPS 128(AX), Z2
+	MOVQ    16(BX), BX
+
+row:
+	MOVQ  R10, R12
+	MOVQ  CX, R14
+	MOVQ  DX, R13
+	TESTQ R12, R12
+	JZ    last
+
+vector:
+	VMOVUPS     (R14), Z3
+	VFMADD231PS (R13)(SI*4), Z3, Z0
+	VFMADD231PS (R13)(R11*4), Z3, Z1
+	VFMADD231PS (R13)(BX*4), Z3, Z2
+	ADDQ        $0x40, R14
+	ADDQ        $0x40, R13
+	DECQ        R12
+	JNZ         vector
+
+last:
+	VMOVUPS.Z   (R14), K1, Z3
+	VMOVUPS.Z   (R13)(SI*4), K1, Z4
+	VFMADD231PS Z4, Z3, Z0
+	VMOVUPS.Z   (R13)(R11*4), K1, Z4
+	VFMADD231PS Z4, Z3, Z1
+	VMOVUPS.Z   (R13)(BX*4), K1, Z4
+	VFMADD231PS Z4, Z3, Z2
+	ADDQ        R8, CX
+	ADDQ        R9, DX
+	DECQ        DI
+	JNZ         row
+	VMOVUPS     Z0, (AX)
+	VMOVUPS     Z1, 64(AX)
+	VMOVUPS     Z2, 128(AX)
+	VZEROUPPER
+	RET

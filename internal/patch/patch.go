@@ -15,12 +15,15 @@ type Copy func(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, ste
 type Kernels struct {
 	Copy   Copy
 	Gather Gather
+	Taps   Taps
+	Dots   Dots
+	Lanes  int // sums of Dots for each tap
 }
 
 // Registry holds the loops of every tier.
 var Registry cpu.Registry[Kernels]
 
-func init() { Registry.Add(cpu.Go, Kernels{copyRows, gather(copyRows)}) }
+func init() { Registry.Add(cpu.Go, Kernels{copyRows, gather(copyRows), taps, dots, 1}) }
 
 func copyRows(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, step int) {
 	switch src.DType() {

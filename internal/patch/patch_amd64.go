@@ -11,9 +11,9 @@ import (
 
 func init() {
 	narrow := loops{rowsF32AVX2, evensF32AVX2, rowsF16AVX2, nil, rowsBF16AVX2, nil}
-	Registry.Add(cpu.AVX2, Kernels{narrow.copy, gather(narrow.copy)})
+	Registry.Add(cpu.AVX2, Kernels{narrow.copy, gather(narrow.copy), newTaps(tapsAVX2), newDots(dotsAVX2), 8})
 	wide := loops{rowsF32AVX512, evensF32AVX512, rowsF16AVX512, evensF16AVX512, rowsBF16AVX512, evensBF16AVX512}
-	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather})
+	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather, newTaps(tapsAVX512), newDots(dotsAVX512), 16})
 }
 
 // loop copies rows. Distances are in bytes.
@@ -86,3 +86,19 @@ func (l loops) gather(dst []float32, src snug.View, at int, pieces []Piece, chan
 
 // gatherLoop copies pieces for all channels. Distances are in bytes.
 type gatherLoop[T any] = func(dst *float32, src *T, pieces *[3]int64, count, channels, nextSrc, nextDst int)
+
+func newTaps(f func(dst, src, w *float32, offsets *int, taps, rows, cols, rowSrc, rowDst int, bias float32, add int)) Taps {
+	return func(dst, src, w []float32, offsets []int, rows, cols, rowSrc, rowDst int, bias float32, add bool) {
+		old := 0
+		if add {
+			old = 1
+		}
+		f(&dst[0], &src[0], &w[0], &offsets[0], len(w), rows, cols, 4*rowSrc, 4*rowDst, bias, old)
+	}
+}
+
+func newDots(f func(sums, y, src *float32, offsets *int, rows, cols, rowY, rowSrc int)) Dots {
+	return func(sums, y, src []float32, offsets []int, rows, cols, rowY, rowSrc int) {
+		f(&sums[0], &y[0], &src[0], &offsets[0], rows, cols, 4*rowY, 4*rowSrc)
+	}
+}

@@ -2,6 +2,7 @@ package patch
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/snug-ml/snug"
@@ -79,6 +80,46 @@ func TestGather(t *testing.T) {
 					gather(copyRows)(want, src, at, pieces, channels, all, next, step)
 					kernel.Gather(got, src, at, pieces, channels, all, next, step)
 					require.Equal(t, want, got, "%v %v, step %d, %d elements", tier, dt, step, n)
+				}
+			}
+		}
+	}
+}
+
+// Every tier computes what Go computes, and reads and writes nothing else.
+//
+//check:in arm64
+func TestTapsAndDots(t *testing.T) {
+	for tier, k := range Registry.All() {
+		for cols := 1; cols < 200; cols += 1 + cols/30 {
+			for _, count := range []int{1, 3, 9} {
+				const rows = 3
+				rowSrc, rowDst := cols+4, cols+2
+				offsets := make([]int, count)
+				for i := range offsets {
+					offsets[i] = (i*7 + 1) % (2 * rowSrc)
+				}
+				src, w, y := vector[float32](t, (rows+1)*rowSrc+cols+15), kerneltest.Normal(2, count), vector[float32](t, rows*rowDst)
+				copy(src, kerneltest.Normal(1, len(src)))
+				for _, add := range []bool{false, true} {
+					want, got := kerneltest.Normal(3, rows*rowDst), y
+					copy(got, want)
+					taps(want, src, w, offsets, rows, cols, rowSrc, rowDst, 0.5, add)
+					k.Taps(got, src, w, offsets, rows, cols, rowSrc, rowDst, 0.5, add)
+					require.InDeltaSlice(t, want, got, 1e-5, "%v, %d columns", tier, cols)
+				}
+				if count < DotTaps {
+					continue
+				}
+				want, got := make([]float32, DotTaps), make([]float32, DotTaps*DotLanes)
+				dots(want, y, src, offsets, rows, cols, rowDst, rowSrc)
+				k.Dots(got, y, src[:(rows-1)*rowSrc+slices.Max(offsets[:DotTaps])+cols], offsets, rows, cols, rowDst, rowSrc)
+				for i, x := range want {
+					var sum float32
+					for _, v := range got[i*k.Lanes:][:k.Lanes] {
+						sum += v
+					}
+					require.InDelta(t, x, sum, 1e-3, "%v, %d columns", tier, cols)
 				}
 			}
 		}

@@ -19,7 +19,7 @@ func (e element) gather(step int) {
 	if step == 2 {
 		what = "every second of the elements"
 	}
-	Doc(name+" copies "+what+" of pieces for all channels. Distances are in bytes.")
+	Doc(name + " copies " + what + " of pieces for all channels. Distances are in bytes.")
 	load := func(name string) reg.GPVirtual {
 		r := GP64()
 		Load(Param(name), r)

@@ -21,6 +21,11 @@ func main() {
 		e.gather(2)
 	}
 	evensAVX2()
+	masks()
+	for _, t := range tiers {
+		t.taps()
+		t.dots()
+	}
 	Generate()
 }
 

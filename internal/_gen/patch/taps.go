@@ -1,0 +1,241 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// tier is what differs between the instruction sets.
+type tier struct {
+	name     string
+	width    int // bytes of a vector
+	register func() reg.VecVirtual
+	chunk    int // vectors whose sums are in registers together
+}
+
+var tiers = []tier{{"AVX2", 32, YMM, 4}, {"AVX512", 64, ZMM, 4}}
+
+func (t tier) lanes() int { return t.width / 4 }
+
+// tail is a predicate of the first lanes of a vector.
+type tail struct {
+	tier
+	k    reg.OpmaskVirtual
+	mask reg.VecVirtual
+}
+
+// masks holds 8 set and 8 clear words.
+func masks() {
+	GLOBL("masks", RODATA|NOPTR)
+	for i := range 16 {
+		word := uint32(0)
+		if i < 8 {
+			word = 0xffffffff
+		}
+		DATA(4*i, U32(word))
+	}
+}
+
+// first returns the predicate of n lanes, 1 to all.
+func (t tier) first(n reg.GPVirtual) tail {
+	if t.width == 64 {
+		return tail{tier: t, k: low(n)}
+	}
+	at, mask, back := GP64(), YMM(), GP64()
+	LEAQ(NewDataAddr(Symbol{Name: "masks", Static: true}, 32), at)
+	MOVQ(n, back)
+	NEGQ(back)
+	VMOVDQU(Mem{Base: at, Index: back, Scale: 4}, mask)
+	return tail{tier: t, mask: mask}
+}
+
+func (f tail) load(m Mem, r reg.VecVirtual) {
+	if f.width == 64 {
+		VMOVUPS_Z(m, f.k, r)
+	} else {
+		VMASKMOVPS(m, f.mask, r)
+	}
+}
+
+func (f tail) store(r reg.VecVirtual, m Mem) {
+	if f.width == 64 {
+		VMOVUPS(r, f.k, m)
+	} else {
+		VMASKMOVPS(r, f.mask, m)
+	}
+}
+
+// count sets the vectors of a row, the last of which has 1 to all lanes, and those lanes.
+func (t tier) count(cols reg.GPVirtual) (vectors, last reg.GPVirtual) {
+	vectors, last = GP64(), GP64()
+	LEAQ(Mem{Base: cols, Disp: t.lanes() - 1}, vectors)
+	shift := map[int]uint64{8: 3, 16: 4}[t.lanes()]
+	SHRQ(Imm(shift), vectors)
+	LEAQ(Mem{Base: cols, Disp: -1}, last)
+	ANDQ(Imm(uint64(t.lanes()-1)), last)
+	INCQ(last)
+	return vectors, last
+}
+
+func param(name string) reg.GPVirtual {
+	r := GP64()
+	Load(Param(name), r)
+	return r
+}
+
+func paramAddr(name string) Mem {
+	b, err := Param(name).Resolve()
+	if err != nil {
+		panic(err)
+	}
+	return b.Addr
+}
+
+// taps generates a row of a depthwise convolution after the other: sums of a few vectors stay in registers over all taps.
+func (t tier) taps() {
+	name := "taps" + t.name
+	TEXT(name, NOSPLIT, "func(dst, src, w *float32, offsets *int, taps, rows, cols, rowSrc, rowDst int, bias float32, add int)")
+	Pragma("noescape")
+	Doc(name+" sets rows of dst to bias, or with add to themselves, plus the sum over taps of w times src from the tap's",
+		"offset on. It reads whole vectors of src. Distances are in bytes, offsets in elements.")
+	dst, src, w, offsets := param("dst"), param("src"), param("w"), param("offsets")
+	cols := param("cols")
+	vectors, lanes := t.count(cols)
+	last := t.first(lanes)
+	bias := t.register()
+	VBROADCASTSS(paramAddr("bias"), bias)
+	left, to, from := GP64(), GP64(), GP64()
+	Label("row")
+	MOVQ(vectors, left)
+	MOVQ(dst, to)
+	MOVQ(src, from)
+	chunk := func(n int, final bool) {
+		id := fmt.Sprintf("%d%v", n, final)
+		acc := make([]reg.VecVirtual, n)
+		at := func(base reg.GPVirtual, i int) Mem { return Mem{Base: base, Disp: i * t.width} }
+		for i := range acc {
+			acc[i] = t.register()
+		}
+		CMPQ(paramAddr("add"), Imm(0))
+		JNE(LabelRef("add" + id))
+		for i := range acc {
+			VMOVUPS(bias, acc[i])
+		}
+		JMP(LabelRef("sum" + id))
+		Label("add" + id)
+		for i := range acc {
+			if final && i == n-1 {
+				last.load(at(to, i), acc[i])
+			} else {
+				VMOVUPS(at(to, i), acc[i])
+			}
+		}
+		Label("sum" + id)
+		tap, offset, count := GP64(), GP64(), GP64()
+		value := t.register()
+		XORQ(tap, tap)
+		Load(Param("taps"), count)
+		Label("tap" + id)
+		MOVQ(Mem{Base: offsets, Index: tap, Scale: 8}, offset)
+		VBROADCASTSS(Mem{Base: w, Index: tap, Scale: 4}, value)
+		for i := range acc {
+			VFMADD231PS(Mem{Base: from, Index: offset, Scale: 4, Disp: i * t.width}, value, acc[i])
+		}
+		INCQ(tap)
+		CMPQ(tap, count)
+		JLT(LabelRef("tap" + id))
+		for i := range acc {
+			if final && i == n-1 {
+				last.store(acc[i], at(to, i))
+			} else {
+				VMOVUPS(acc[i], at(to, i))
+			}
+		}
+	}
+	Label("chunk")
+	CMPQ(left, Imm(uint64(t.chunk)))
+	JLE(LabelRef("final"))
+	chunk(t.chunk, false)
+	ADDQ(U32(uint32(t.chunk*t.width)), to)
+	ADDQ(U32(uint32(t.chunk*t.width)), from)
+	SUBQ(Imm(uint64(t.chunk)), left)
+	JMP(LabelRef("chunk"))
+	Label("final")
+	for n := t.chunk; n >= 1; n-- {
+		next := fmt.Sprintf("below%d", n)
+		if n > 1 {
+			CMPQ(left, Imm(uint64(n)))
+			JNE(LabelRef(next))
+		}
+		chunk(n, true)
+		if n > 1 {
+			JMP(LabelRef("done"))
+			Label(next)
+		}
+	}
+	Label("done")
+	ADDQ(paramAddr("rowDst"), dst)
+	ADDQ(paramAddr("rowSrc"), src)
+	DECQ(paramAddr("rows"))
+	JNZ(LabelRef("row"))
+	VZEROUPPER()
+	RET()
+}
+
+// together is how many taps dots does at a time.
+const together = 3
+
+// dots generates the gradient of the weights of a depthwise convolution, of a few taps.
+func (t tier) dots() {
+	name := "dots" + t.name
+	TEXT(name, NOSPLIT, "func(sums, y, src *float32, offsets *int, rows, cols, rowY, rowSrc int)")
+	Pragma("noescape")
+	Doc(fmt.Sprintf("%s adds to %d vectors of sums the products of rows of y with src from each of as many offsets on.", name, together),
+		"Distances are in bytes, offsets in elements.")
+	sums, y, src, offsets := param("sums"), param("y"), param("src"), param("offsets")
+	cols, rows, rowY, rowSrc := param("cols"), param("rows"), param("rowY"), param("rowSrc")
+	vectors, lanes := t.count(cols)
+	DECQ(vectors)
+	last := t.first(lanes)
+	acc, offset := make([]reg.VecVirtual, together), make([]reg.GPVirtual, together)
+	for i := range acc {
+		acc[i], offset[i] = t.register(), GP64()
+		VMOVUPS(Mem{Base: sums, Disp: i * t.width}, acc[i])
+		MOVQ(Mem{Base: offsets, Disp: 8 * i}, offset[i])
+	}
+	left, from, at := GP64(), GP64(), GP64()
+	x, z := t.register(), t.register()
+	Label("row")
+	MOVQ(vectors, left)
+	MOVQ(y, at)
+	MOVQ(src, from)
+	TESTQ(left, left)
+	JZ(LabelRef("last"))
+	Label("vector")
+	VMOVUPS(Mem{Base: at}, x)
+	for i := range acc {
+		VFMADD231PS(Mem{Base: from, Index: offset[i], Scale: 4}, x, acc[i])
+	}
+	ADDQ(Imm(uint64(t.width)), at)
+	ADDQ(Imm(uint64(t.width)), from)
+	DECQ(left)
+	JNZ(LabelRef("vector"))
+	Label("last")
+	last.load(Mem{Base: at}, x)
+	for i := range acc {
+		last.load(Mem{Base: from, Index: offset[i], Scale: 4}, z)
+		VFMADD231PS(z, x, acc[i])
+	}
+	ADDQ(rowY, y)
+	ADDQ(rowSrc, src)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	for i := range acc {
+		VMOVUPS(acc[i], Mem{Base: sums, Disp: i * t.width})
+	}
+	VZEROUPPER()
+	RET()
+}
