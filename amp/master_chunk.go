@@ -233,11 +233,8 @@ func (m *Master) weights(c masterChunk, param snug.View) (snug.View, error) {
 // join makes the float32 weights w of a parameter and its kept data. FullMaster, which keeps w itself, does not need
 // it.
 func (m *Master) join(w, param, kept snug.View) error {
-	switch m.form {
-	case SplitMaster:
-		return join(w, param, kept)
-	case Split24Master:
-		return split24Job{w: w, upper: param, rest: kept}.do()
+	if m.form == SplitMaster || m.form == Split24Master {
+		return splitJob{w: w, upper: param, rest: kept}.do()
 	}
 	return cast(w, param)
 }
@@ -255,11 +252,8 @@ func (m *Master) round(c masterChunk, param, w snug.View, u *update) error {
 func (m *Master) store(c masterChunk, param, w snug.View, u *update) error {
 	draw, random := u.draw, m.random && !u.nearest
 	draw.First += uint64(c.lo)
-	switch m.form {
-	case SplitMaster:
-		return split(w, param, c.kept)
-	case Split24Master:
-		return split24Job{w: w, upper: param, rest: c.kept, apart: true, random: random, draw: draw}.do()
+	if m.form == SplitMaster || m.form == Split24Master {
+		return splitJob{w: w, upper: param, rest: c.kept, apart: true, random: random, draw: draw}.do()
 	}
 	return castWith(param, w, CastOptions{Stochastic: random, Draw: draw})
 }

@@ -116,7 +116,7 @@ func (m *Master) savedChunks(p *masterParam) int {
 func (f MasterForm) values(v snug.View) any {
 	switch f {
 	case SplitMaster:
-		return rests(v)
+		return rests[int16](v)
 	case Split24Master:
 		return snug.Host[uint8](v)
 	}

@@ -8,22 +8,20 @@ import (
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/philox"
+	"github.com/snug-ml/snug/internal/rounding"
 )
 
 // splitSize is the bytes that remain of a float32 without its bfloat16.
 const splitSize = 2
 
-// join computes w[i] = the float32 whose halves are upper[i] and rest[i].
-// rest holds 16-bit integers, as bytes.
-func join(w, upper, rest snug.View) error { return splitJob{w, upper, rest, false}.do() }
-
-// split takes w apart: join gives it again, unless it is NaN.
-func split(w, upper, rest snug.View) error { return splitJob{w, upper, rest, true}.do() }
-
-// splitJob takes float32 apart or joins their halves.
+// splitJob takes float32 apart into a bfloat16 and a rest, or joins these. A rest of splitSize bytes gives the float32 again,
+// unless it is NaN; with a rest of one byte the float32 is rounded to 24 bits. See [half.Splits].
 type splitJob struct {
-	w, upper, rest snug.View // f32, bf16 and splitSize bytes an element
-	apart          bool
+	w, upper, rest snug.View // float32, bfloat16 and the bytes of the rest
+	apart          bool      // splits w; else joins upper and rest
+	random         bool      // rounds to 24 bits at random by draw, not to nearest
+	draw           Draw
 }
 
 func (j splitJob) do() error {
@@ -34,9 +32,17 @@ func (j splitJob) do() error {
 	return device.Run(dev, j)
 }
 
+// to24 reports whether the rest is one byte.
+func (j *splitJob) to24() bool { return j.rest.Len() == j.w.Len() }
+
 func (j *splitJob) Kernel() string {
-	if j.apart {
+	switch {
+	case j.apart && j.to24():
+		return "amp.split24"
+	case j.apart:
 		return "amp.split"
+	case j.to24():
+		return "amp.join24"
 	}
 	return "amp.join"
 }
@@ -47,16 +53,28 @@ func (j splitJob) Run() { splitTask.Run(cpu.Chunks(j.w.Len(), pieceOf(j.w.Len())
 
 var splitTask = cpu.NewTask(func(j *splitJob, item int) {
 	lo, hi := cpu.Chunk(j.w.Len(), pieceOf(j.w.Len()), item)
-	w, upper, rest := j.w.Float32s()[lo:hi], j.upper.BFloat16s()[lo:hi], rests(j.rest)[lo:hi]
-	k := half.SplitRegistry.Best()
+	switch {
+	case !j.to24():
+		splitItem(j, half.SplitRegistry.Best(), rests[int16](j.rest), lo, hi)
+	case j.apart && j.random:
+		d := rounding.Draws{Stream: philox.Stream{Seed: j.draw.Seed, Tensor: j.draw.Tensor}, First: j.draw.First}
+		d.Split24(j.upper.BFloat16s()[lo:hi], rests[int8](j.rest)[lo:hi], lo, j.w.Float32s()[lo:hi])
+	default:
+		splitItem(j, half.Split24Registry.Best(), rests[int8](j.rest), lo, hi)
+	}
+})
+
+// splitItem splits or joins elements lo to hi-1 without random numbers.
+func splitItem[R int8 | int16](j *splitJob, k *half.Splits[R], rest []R, lo, hi int) {
+	w, upper, rest := j.w.Float32s()[lo:hi], j.upper.BFloat16s()[lo:hi], rest[lo:hi]
 	if j.apart {
 		k.Split(upper, rest, w)
 	} else {
 		k.Join(w, upper, rest)
 	}
-})
+}
 
 // rests returns the bytes of v, in host memory, as integers.
-func rests(v snug.View) []int16 {
-	return unsafe.Slice((*int16)(device.Mem(&v).Host), v.Bytes()/splitSize)
+func rests[R int8 | int16](v snug.View) []R {
+	return unsafe.Slice((*R)(device.Mem(&v).Host), v.Bytes()/int(unsafe.Sizeof(*new(R))))
 }

@@ -69,7 +69,7 @@ func split24After(t *testing.T, p kerneltest.Backend, x []float32, skip int, dra
 	rest, back := kerneltest.Put(t, p, make([]uint8, n)), kerneltest.Put(t, p, make([]float32, n))
 	restView, err := rest.Slice(skip, n)
 	require.NoError(t, err)
-	job := split24Job{w: kerneltest.After(t, w.View, skip), upper: kerneltest.After(t, upper.View, skip), rest: restView, apart: true}
+	job := splitJob{w: kerneltest.After(t, w.View, skip), upper: kerneltest.After(t, upper.View, skip), rest: restView, apart: true}
 	if draw != nil {
 		job.random, job.draw = true, *draw
 	}

@@ -51,7 +51,7 @@ func splitAfter(t *testing.T, p kerneltest.Backend, x []float32, skip int) {
 	rest := kerneltest.Put(t, p, make([]uint8, splitSize*n+guardSkew))
 	restView, err := rest.Slice(guardSkew+splitSize*skip, rest.Len())
 	require.NoError(t, err)
-	require.NoError(t, split(kerneltest.After(t, w.View, skip), kerneltest.After(t, upper.View, skip), restView))
+	require.NoError(t, splitJob{w: kerneltest.After(t, w.View, skip), upper: kerneltest.After(t, upper.View, skip), rest: restView, apart: true}.do())
 	gotUpper, low := upper.Get(), rest.Get()[guardSkew:]
 	want := make([]float32, n)
 	for i, x := range x[skip:] {
@@ -67,7 +67,7 @@ func splitAfter(t *testing.T, p kerneltest.Backend, x []float32, skip int) {
 		}
 	}
 	back := kerneltest.Put(t, p, make([]float32, n))
-	require.NoError(t, join(kerneltest.After(t, back.View, skip), kerneltest.After(t, upper.View, skip), restView))
+	require.NoError(t, splitJob{w: kerneltest.After(t, back.View, skip), upper: kerneltest.After(t, upper.View, skip), rest: restView}.do())
 	for i, x := range back.Get() {
 		if math.Float32bits(want[i]) != math.Float32bits(x) {
 			t.Fatalf("%d elements after %d: element %d: want %x, got %x", n, skip, i, math.Float32bits(want[i]), math.Float32bits(x))
@@ -82,7 +82,7 @@ const guardSkew = 7
 func TestSplitAcrossDevices(t *testing.T) {
 	away := kerneltest.PutFloats(t, kerneltest.Backends(t)[2], snug.BF16, make([]float32, 8)).View
 	rest := snug.SliceView(make([]uint8, splitSize*8))
-	require.ErrorIs(t, split(snug.ViewOf(make([]float32, 8)), away, rest), snug.ErrDevice)
+	require.ErrorIs(t, splitJob{w: snug.ViewOf(make([]float32, 8)), upper: away, rest: rest, apart: true}.do(), snug.ErrDevice)
 }
 
 // BenchmarkSplit joins chunks of vectors far beyond the last cache and takes them
@@ -96,8 +96,8 @@ func BenchmarkSplit(b *testing.B) {
 		for lo := part * n; lo < (part+1)*n; lo += chunk {
 			high, _ := upper.Slice(lo, lo+chunk)
 			low, _ := rest.Slice(splitSize*lo, splitSize*(lo+chunk))
-			_ = join(w, high, low)
-			_ = split(w, high, low)
+			_ = splitJob{w: w, upper: high, rest: low}.do()
+			_ = splitJob{w: w, upper: high, rest: low, apart: true}.do()
 		}
 	})
 }

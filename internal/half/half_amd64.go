@@ -68,7 +68,7 @@ const (
 )
 
 // word is what assembly takes for an element.
-type word interface{ float32 | uint16 }
+type word interface{ float32 | uint16 | uint8 }
 
 // cached makes a conversion of an assembly loop and a Go loop.
 func cached[D, S snug.Element, WD, WS word](fast func(dst *WD, src *WS, n int), rest func([]D, []S)) func([]D, []S) {

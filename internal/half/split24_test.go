@@ -66,7 +66,7 @@ func TestSplit24Error(t *testing.T) {
 	src, worst := uppersWithEdges(), 0.0
 	upper, rest, back := make([]snug.BFloat16, len(src)), make([]int8, len(src)), make([]float32, len(src))
 	split24(upper, rest, src)
-	join24(back, upper, rest)
+	join(back, upper, rest)
 	for i, x := range src {
 		if a := math.Abs(float64(x)); a >= 0x1p-126 && a < 0x1.fffep127 {
 			worst = max(worst, math.Abs(float64(back[i])-float64(x))/a)
@@ -144,7 +144,7 @@ func TestSplit24EveryLength(t *testing.T) {
 		rest  [2][size]int8
 		back  [size]float32
 	}
-	all := func(k *Splits24, lo, hi int) (r results) {
+	all := func(k *Splits[int8], lo, hi int) (r results) {
 		k.Split(r.upper[0][lo:hi], r.rest[0][lo:hi], src[lo:hi])
 		k.SplitStochastic(r.upper[1][lo:hi], r.rest[1][lo:hi], src[lo:hi], draws[lo:hi])
 		k.Join(r.back[lo:hi], r.upper[0][lo:hi], r.rest[0][lo:hi])
@@ -153,7 +153,7 @@ func TestSplit24EveryLength(t *testing.T) {
 	for tier, k := range Split24Registry.All() {
 		for n := range 131 {
 			lo := n % 37
-			got, want := all(k, lo, lo+n), all(&Splits24{join24, split24, split24Stochastic}, lo, lo+n)
+			got, want := all(k, lo, lo+n), all(&Splits[int8]{join[int8], split24, split24Stochastic}, lo, lo+n)
 			require.Equal(t, want.upper, got.upper, "%v: %d elements", tier, n)
 			require.Equal(t, want.rest, got.rest, "%v: %d elements", tier, n)
 			require.Equal(t, bytesOf(want.back[:]), bytesOf(got.back[:]), "%v: %d elements", tier, n)
@@ -168,7 +168,7 @@ func BenchmarkSplit24(b *testing.B) {
 		upper []snug.BFloat16
 		rest  []int8
 		part  int
-		k     *Splits24
+		k     *Splits[int8]
 	}
 	var scratch cpu.Scratch
 	task := cpu.NewTask(func(a *args, item int) {

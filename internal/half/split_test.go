@@ -121,7 +121,7 @@ func BenchmarkSplit(b *testing.B) {
 		upper []snug.BFloat16
 		rest  []int16
 		part  int
-		k     *Splits
+		k     *Splits[int16]
 	}
 	var scratch cpu.Scratch
 	task := cpu.NewTask(func(a *args, item int) {

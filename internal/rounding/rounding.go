@@ -74,7 +74,7 @@ func toBF16(dst []snug.BFloat16, src []float32, s philox.Stream, first uint64) {
 	inTiles(dst, src, s, first*PerBlock, half.Registry.Best().F32ToBF16Stochastic)
 }
 
-// Split24 rounds src at random to 24 bits and stores them as a bfloat16 and a byte, see [half.Splits24]. Element i
+// Split24 rounds src at random to 24 bits and stores them as a bfloat16 and a byte, see [half.Splits]. Element i
 // takes the 16 random bits of number First+lo+i. Split24 runs on the calling goroutine and takes 16 KiB of scratch.
 func (d Draws) Split24(upper []snug.BFloat16, rest []int8, lo int, src []float32) {
 	w, k, first := pool.Get().(*words), half.Split24Registry.Best(), d.First+uint64(lo)

@@ -24,11 +24,11 @@ func main() {
 		}
 	}
 	for _, s := range vec.Sets {
-		join(s)
+		join(s, 16)
 		split(s)
 	}
 	for _, s := range vec.Sets {
-		join24(s)
+		join(s, 8)
 		split24(s)
 		split24Stochastic(s)
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -12,18 +14,28 @@ import (
 // AVX-512, whose words are packed into one.
 const pair = 32
 
-// join adds the rest, with its sign, to a bfloat16 moved up.
-func join(s vec.Set) {
-	TEXT("join"+s.Name, NOSPLIT, "func(dst *float32, upper *uint16, rest *int16, n int)")
+// join adds the rest, with its sign, to a bfloat16 moved up: a rest of 16 bits, or for numbers of 24 bits one of 8, which moves
+// up by 8.
+func join(s vec.Set, bits int) {
+	name := "join"
+	if bits == 8 {
+		name = "join24"
+	}
+	TEXT(name+s.Name, NOSPLIT, fmt.Sprintf("func(dst *float32, upper *uint16, rest *int%d, n int)", bits))
 	Doc("n is a multiple of 32.")
 	Pragma("noescape")
-	dst, upper, rest := vec.Point("dst", 4), vec.Point("upper", 2), vec.Point("rest", 2)
+	dst, upper, rest := vec.Point("dst", 4), vec.Point("upper", 2), vec.Point("rest", bits/8)
 	n := Load(Param("n"), GP64())
 	pointers := []vec.Pointer{dst, upper, rest}
 	part := func(_, at int) {
 		for i := at; i < at+pair; i += s.Lanes {
 			x, low := s.Load(vec.BFloat16, upper.At(i)), s.Register()
-			VPMOVSXWD(rest.At(i), low)
+			if bits == 8 {
+				VPMOVSXBD(rest.At(i), low)
+				VPSLLD(Imm(8), low, low)
+			} else {
+				VPMOVSXWD(rest.At(i), low)
+			}
 			VPADDD(x, low, low)
 			s.Write(low, dst.At(i))
 		}

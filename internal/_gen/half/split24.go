@@ -8,28 +8,6 @@ import (
 	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
 
-// join24 adds the rest, with its sign, moved up by 8, to a bfloat16 moved up by 16.
-func join24(s vec.Set) {
-	TEXT("join24"+s.Name, NOSPLIT, "func(dst *float32, upper *uint16, rest *int8, n int)")
-	Doc("n is a multiple of 32.")
-	Pragma("noescape")
-	dst, upper, rest := vec.Point("dst", 4), vec.Point("upper", 2), vec.Point("rest", 1)
-	n := Load(Param("n"), GP64())
-	pointers := []vec.Pointer{dst, upper, rest}
-	part := func(_, at int) {
-		for i := at; i < at+pair; i += s.Lanes {
-			x, low := s.Load(vec.BFloat16, upper.At(i)), s.Register()
-			VPMOVSXBD(rest.At(i), low)
-			VPSLLD(Imm(8), low, low)
-			VPADDD(x, low, low)
-			s.Write(low, dst.At(i))
-		}
-	}
-	vec.Blocks(n, pair, pointers, part, func() {})
-	vec.Loop("rest", n, pair, pointers, func() { part(0, 0) })
-	vec.End()
-}
-
 // split24 rounds to nearest even, by adding 0x7f and the lowest bit that stays.
 func split24(s vec.Set) {
 	TEXT("split24"+s.Name, NOSPLIT, "func(upper *uint16, rest *int8, src *float32, n int)")
