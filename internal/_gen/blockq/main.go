@@ -28,24 +28,15 @@ func main() {
 	decodeVBMI("decodeStream", "is decodeVBMI around the caches; x is aligned to 64 bytes and a fence follows.", "[256]float32", loadPlanes, vec.Set.Stream)
 	encodeVBMI("encodeVBMI", true)
 	encodeVBMI("encodePositiveVBMI", false)
-	fence()
+	vec.Fence("makes streamed data visible before what is written next.")
 	Generate()
-}
-
-func fence() {
-	TEXT("fence", NOSPLIT, "func()")
-	Doc("fence makes streamed data visible before what is written next.")
-	SFENCE()
-	RET()
 }
 
 type kernels struct{ vec.Set }
 
 func (k kernels) begin(name, doc, signature string) {
 	name += k.Name
-	TEXT(name, NOSPLIT, signature)
-	Pragma("noescape")
-	Doc(name + " " + doc)
+	vec.Func(name, signature, name+" "+doc)
 }
 
 // absMax compares magnitudes as integers, which keep their order.

@@ -38,9 +38,7 @@ const (
 func decodeVBMI(name, doc, param string, load func(m reg.Register) vec.Planes, store func(s vec.Set, x reg.Register, to Mem)) {
 	s := vec.AVX512
 	name += "VBMI"
-	TEXT(name, NOSPLIT, "func(x *float32, codes *uint8, m *"+param+", absmax *float32, blocks, block int)")
-	Pragma("noescape")
-	Doc(name + " " + doc)
+	vec.Func(name, "func(x *float32, codes *uint8, m *"+param+", absmax *float32, blocks, block int)", name+" "+doc)
 	planes := load(Load(Param("m"), GP64()))
 	order := vec.Transposed()
 	x, codes := vec.Point("x", 4), vec.Point("codes", 1)
@@ -103,8 +101,7 @@ func loadPlanes(m reg.Register) (p vec.Planes) {
 // encodeVBMI finds codes as blockq.Lines says, and looks for the codes of elements next to a limit one by one.
 // Without negative elements there is less to do.
 func encodeVBMI(name string, negative bool) {
-	TEXT(name, NOSPLIT, "func(codes *uint8, x *float32, n int, absmax, scaled float32, cells *uint32, lines *byte)")
-	Pragma("noescape")
+	vec.Func(name, "func(codes *uint8, x *float32, n int, absmax, scaled float32, cells *uint32, lines *byte)")
 	if negative {
 		Doc(name + " writes the codes of x/absmax where Encoder.Quick is ok and the encoder has lines.")
 	} else {

@@ -13,6 +13,8 @@ import (
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
+
+	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
 
 const accumulators = 4
@@ -77,8 +79,7 @@ func (g generator) fold(x, k reg.VecVirtual, onto Op, low reg.VecVirtual) {
 }
 
 func (g generator) generate() {
-	TEXT("update"+g.name, NOSPLIT, "func(sum uint32, p *byte, n int) uint32")
-	Pragma("noescape")
+	vec.Func("update"+g.name, "func(sum uint32, p *byte, n int) uint32")
 	stride := accumulators * g.bytes
 	Doc(fmt.Sprintf("update%s adds n bytes to a register of the checksum, a positive multiple of %d.", g.name, stride))
 	sum := Load(Param("sum"), GP32())

@@ -21,8 +21,7 @@ var floats8 = []float8{{"E4M3", 3, 7, 0x7e}, {"E5M2", 2, 15, 0x7c}}
 // E5M2 is the upper half of a binary16, so that is all. The exponent bias of E4M3 is smaller by 8: its values are
 // multiplied by 2^8. Its NaN has become 480 then, which no number of E4M3 is, and is set to NaN.
 func widen8(s vec.Set, f float8) {
-	TEXT(map[string]string{"E4M3": "e4m3", "E5M2": "e5m2"}[f.name]+"ToF32"+s.Name, NOSPLIT, "func(dst *float32, src *uint8, n int)")
-	Pragma("noescape")
+	vec.Func(map[string]string{"E4M3": "e4m3", "E5M2": "e5m2"}[f.name]+"ToF32"+s.Name, "func(dst *float32, src *uint8, n int)")
 	dst, src := vec.Point("dst", 4), vec.Point("src", 1)
 	n := Load(Param("n"), GP64())
 	var fields, factor, magnitude, nan, bits reg.VecVirtual
@@ -68,8 +67,7 @@ func widen8(s vec.Set, f float8) {
 // narrow8 rounds to nearest even. From the smallest normal number up that is an addition to the bits, whose carry goes
 // into the exponent; below, to a sum with a number whose last place is the smallest magnitude.
 func narrow8(s vec.Set, f float8) {
-	TEXT("f32To"+f.name+s.Name, NOSPLIT, "func(dst *uint8, src *float32, n int)")
-	Pragma("noescape")
+	vec.Func("f32To"+f.name+s.Name, "func(dst *uint8, src *float32, n int)")
 	dst, src := vec.Point("dst", 1), vec.Point("src", 4)
 	n := Load(Param("n"), GP64())
 	cut := 23 - f.fraction

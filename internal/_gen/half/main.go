@@ -45,8 +45,7 @@ func main() {
 }
 
 func begin(name string, from, to vec.Elem) {
-	TEXT(name, NOSPLIT, "func(dst *"+to.Go+", src *"+from.Go+", n int)")
-	Pragma("noescape")
+	vec.Func(name, "func(dst *"+to.Go+", src *"+from.Go+", n int)")
 }
 
 func name(from, to vec.Elem) string {
@@ -108,8 +107,7 @@ func stream(s vec.Set, from, to vec.Elem) {
 // NaNs are set quiet instead; an infinity has no bits there that could carry.
 func stochastic(s vec.Set) {
 	name := "f32ToBF16Stochastic" + s.Name
-	TEXT(name, NOSPLIT, "func(dst *uint16, src *float32, draws *uint16, n int)")
-	Pragma("noescape")
+	vec.Func(name, "func(dst *uint16, src *float32, draws *uint16, n int)")
 	dst, src, draws := vec.Point("dst", 2), vec.Point("src", 4), vec.Point("draws", 2)
 	n := Load(Param("n"), GP64())
 	quiet := s.Constant(0x40)
@@ -130,8 +128,7 @@ func stochastic(s vec.Set) {
 // those that stay, and adds random bits to them.
 func stochasticF16(s vec.Set) {
 	name := "f32ToF16Stochastic" + s.Name
-	TEXT(name, NOSPLIT, "func(dst *uint16, src *float32, draws *uint16, n int)")
-	Pragma("noescape")
+	vec.Func(name, "func(dst *uint16, src *float32, draws *uint16, n int)")
 	dst, src, draws := vec.Point("dst", 2), vec.Point("src", 4), vec.Point("draws", 2)
 	n := Load(Param("n"), GP64())
 	leading, normal, infinity, quiet := s.Constant(1<<31), s.Constant(113), s.Constant(0x7c00), s.Constant(0x7e00)
@@ -169,8 +166,7 @@ func stochasticF16(s vec.Set) {
 // return the first, here the value.
 func limit(s vec.Set) {
 	name := "limit" + s.Name
-	TEXT(name, NOSPLIT, "func(dst *float32, src *float32, n int, limit float32)")
-	Pragma("noescape")
+	vec.Func(name, "func(dst *float32, src *float32, n int, limit float32)")
 	n := Load(Param("n"), GP64())
 	dst, src := vec.Point("dst", 4), vec.Point("src", 4)
 	high, low := s.Broadcast(Param("limit")), s.Register()

@@ -21,9 +21,7 @@ func join(s vec.Set, bits int) {
 	if bits == 8 {
 		name = "join24"
 	}
-	TEXT(name+s.Name, NOSPLIT, fmt.Sprintf("func(dst *float32, upper *uint16, rest *int%d, n int)", bits))
-	Doc("n is a multiple of 32.")
-	Pragma("noescape")
+	vec.Func(name+s.Name, fmt.Sprintf("func(dst *float32, upper *uint16, rest *int%d, n int)", bits), "n is a multiple of 32.")
 	dst, upper, rest := vec.Point("dst", 4), vec.Point("upper", 2), vec.Point("rest", bits/8)
 	n := Load(Param("n"), GP64())
 	pointers := []vec.Pointer{dst, upper, rest}
@@ -47,9 +45,7 @@ func join(s vec.Set, bits int) {
 
 // split rounds to nearest, ties away from zero, and keeps the lower half too.
 func split(s vec.Set) {
-	TEXT("split"+s.Name, NOSPLIT, "func(upper *uint16, rest *int16, src *float32, n int)")
-	Doc("n is a multiple of 32.")
-	Pragma("noescape")
+	vec.Func("split"+s.Name, "func(upper *uint16, rest *int16, src *float32, n int)", "n is a multiple of 32.")
 	upper, rest, src := vec.Point("upper", 2), vec.Point("rest", 2), vec.Point("src", 4)
 	n := Load(Param("n"), GP64())
 	halves, packed := halver(s), packer(s)

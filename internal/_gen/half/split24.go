@@ -10,9 +10,7 @@ import (
 
 // split24 rounds to nearest even, by adding 0x7f and the lowest bit that stays.
 func split24(s vec.Set) {
-	TEXT("split24"+s.Name, NOSPLIT, "func(upper *uint16, rest *int8, src *float32, n int)")
-	Doc("n is a multiple of 32.")
-	Pragma("noescape")
+	vec.Func("split24"+s.Name, "func(upper *uint16, rest *int8, src *float32, n int)", "n is a multiple of 32.")
 	upper, rest, src := vec.Point("upper", 2), vec.Point("rest", 1), vec.Point("src", 4)
 	n := Load(Param("n"), GP64())
 	one, bias := s.Constant(1), s.Constant(0x7f)
@@ -28,9 +26,8 @@ func split24(s vec.Set) {
 
 // split24Stochastic rounds at random, by adding 8 random bits.
 func split24Stochastic(s vec.Set) {
-	TEXT("split24Stochastic"+s.Name, NOSPLIT, "func(upper *uint16, rest *int8, src *float32, draws *uint16, n int)")
-	Doc("n is a multiple of 32.")
-	Pragma("noescape")
+	vec.Func("split24Stochastic"+s.Name, "func(upper *uint16, rest *int8, src *float32, draws *uint16, n int)",
+		"n is a multiple of 32.")
 	upper, rest, src, draws := vec.Point("upper", 2), vec.Point("rest", 1), vec.Point("src", 4), vec.Point("draws", 2)
 	n := Load(Param("n"), GP64())
 	apart24(s, upper, rest, src, []vec.Pointer{upper, rest, src, draws}, n, func(i int, x reg.VecVirtual) reg.VecVirtual {

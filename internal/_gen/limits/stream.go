@@ -6,6 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
+
+	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
 
 // step is the bytes that a turn reads or writes.
@@ -15,8 +17,7 @@ const step = 512
 // processor foresees.
 func (t tier) stream() {
 	name := "stream" + t.name
-	TEXT(name, NOSPLIT, "func(p *byte, n, apart, parts, ahead int, turns *int, count int)")
-	Pragma("noescape")
+	vec.Func(name, "func(p *byte, n, apart, parts, ahead int, turns *int, count int)")
 	Doc(name+" goes through parts of memory that begin apart bytes after one another, from p on, in steps of",
 		fmt.Sprintf("%d bytes up to n bytes. A turn of a step is two numbers: what it does, and how far from the part", step),
 		"the memory for it is. Memory that is ahead of what is read is fetched, unless ahead is 0, and need not exist.",

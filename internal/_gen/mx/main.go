@@ -27,8 +27,7 @@ type kernels struct{ vec.Set }
 // block with a value that is not finite all codes become 0.
 func (k kernels) encode() {
 	name := "encode" + k.Name
-	TEXT(name, NOSPLIT, "func(codes *uint8, scales *uint8, x *float32, blocks int)")
-	Pragma("noescape")
+	vec.Func(name, "func(codes *uint8, scales *uint8, x *float32, blocks int)")
 	codes, scales, x := vec.Point("codes", 1), vec.Point("scales", 1), vec.Point("x", 4)
 	n := Load(Param("blocks"), GP64())
 	magnitude, lowest := k.Constant(0x7fffffff), k.Constant(0xffffff81) // -127
@@ -71,8 +70,7 @@ func (k kernels) encode() {
 // decode looks the step of a block up in a table.
 func (k kernels) decode() {
 	name := "decode" + k.Name
-	TEXT(name, NOSPLIT, "func(x *float32, codes *uint8, scales *uint8, steps *float32, blocks int)")
-	Pragma("noescape")
+	vec.Func(name, "func(x *float32, codes *uint8, scales *uint8, steps *float32, blocks int)")
 	x, codes, scales := vec.Point("x", 4), vec.Point("codes", 1), vec.Point("scales", 1)
 	steps, n := Load(Param("steps"), GP64()), Load(Param("blocks"), GP64())
 	Label("block")

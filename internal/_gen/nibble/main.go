@@ -31,10 +31,7 @@ func main() {
 			k.axpy(rows)
 		}
 	}
-	TEXT("fence", NOSPLIT, "func()")
-	Doc("fence makes streamed data visible before what is written next.")
-	SFENCE()
-	RET()
+	vec.Fence("makes streamed data visible before what is written next.")
 	Generate()
 }
 
@@ -44,9 +41,7 @@ type kernels struct{ vec.Set }
 
 func (k kernels) begin(name, doc, signature string) {
 	name += k.Name
-	TEXT(name, NOSPLIT, signature)
-	Pragma("noescape")
-	Doc(name + " " + doc)
+	vec.Func(name, signature, name+" "+doc)
 }
 
 // eachBlock repeats body with the number of elements of a block, which it may

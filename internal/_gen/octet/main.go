@@ -40,9 +40,7 @@ type kernels struct {
 
 func (k kernels) begin(name, doc, signature string) {
 	name += k.format + k.Name
-	TEXT(name, NOSPLIT, signature)
-	Pragma("noescape")
-	Doc(name + " " + doc)
+	vec.Func(name, signature, name+" "+doc)
 }
 
 // eachBlock repeats body with the number of elements of a block, which it may count down, for all blocks.

@@ -97,9 +97,7 @@ func (f fields) factors() factors {
 const ahead = 512
 
 func begin8(name, doc string) fields {
-	TEXT(name, NOSPLIT, "func(block8 *byte, n int)")
-	Pragma("noescape")
-	Doc(name + " " + doc)
+	vec.Func(name, "func(block8 *byte, n int)", name+" "+doc)
 	return fields{Load(Param("block8"), GP64())}
 }
 

@@ -81,9 +81,8 @@ func generate(s vec.Set, r rule, coupled bool) {
 	}
 	name += s.Name
 	vectors := append([]string{"p", "grad"}, strings.Fields(r.states)...)
-	TEXT(name, NOSPLIT, "func("+strings.Join(factors, ", ")+" float32, "+strings.Join(vectors, ", ")+" *float32, len int)")
-	Pragma("noescape")
-	Doc(name + " updates len parameters, a multiple of 16.")
+	vec.Func(name, "func("+strings.Join(factors, ", ")+" float32, "+strings.Join(vectors, ", ")+" *float32, len int)",
+		name+" updates len parameters, a multiple of 16.")
 	f := map[string]reg.VecVirtual{}
 	if s.Wide() { // AVX2 lacks the registers and reads them at each use
 		for _, x := range factors {

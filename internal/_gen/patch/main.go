@@ -7,6 +7,8 @@ import (
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
+
+	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
 
 func main() {
@@ -64,9 +66,8 @@ type rows struct {
 }
 
 func begin(name, what, typ string) rows {
-	TEXT(name, NOSPLIT, fmt.Sprintf("func(dst *float32, src *%s, rows, cols, rowSrc, rowDst int)", typ))
-	Pragma("noescape")
-	Doc(name+" copies "+what, "and writes nothing else. Distances are in bytes.")
+	vec.Func(name, fmt.Sprintf("func(dst *float32, src *%s, rows, cols, rowSrc, rowDst int)", typ),
+		name+" copies "+what, "and writes nothing else. Distances are in bytes.")
 	load := func(name string) reg.GPVirtual {
 		r := GP64()
 		Load(Param(name), r)

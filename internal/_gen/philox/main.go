@@ -22,9 +22,7 @@ func main() {
 
 func words(s vec.Set) {
 	name := "blocks" + s.Name
-	TEXT(name, NOSPLIT, "func(dst *uint32, n int, seed, tensor, first uint64)")
-	Pragma("noescape")
-	Doc(name + " is blocks for n words, a multiple of 32.")
+	vec.Func(name, "func(dst *uint32, n int, seed, tensor, first uint64)", name+" is blocks for n words, a multiple of 32.")
 	dst, n := vec.Point("dst", 4), Load(Param("n"), GP64())
 	g := rounds.New(s, name)
 	part := 4 * g.Blocks()

@@ -34,9 +34,8 @@ type halves func(at int) (lower, upper reg.VecVirtual)
 // toBF16 rounds src.
 func toBF16(name string, write writer, end func()) {
 	s := vec.AVX512
-	TEXT(name, NOSPLIT, "func(dst *uint16, src *float32, n int, seed, tensor, first uint64)")
-	Pragma("noescape")
-	Doc(name + " rounds n elements, a multiple of 256; element i takes half i%8 of block first+i/8.")
+	vec.Func(name, "func(dst *uint16, src *float32, n int, seed, tensor, first uint64)",
+		name+" rounds n elements, a multiple of 256; element i takes half i%8 of block first+i/8.")
 	dst, src, h := vec.Point("dst", 2), vec.Point("src", 4), vec.NewHalves()
 	fetch := func() {
 		for i := 0; i < step; i += 16 {
@@ -54,9 +53,8 @@ func toBF16(name string, write writer, end func()) {
 // accumulate rounds alpha·x + beta·acc, whose products and sum are rounded too, to acc.
 func accumulate(e vec.Elem) {
 	s, name := vec.AVX512, "accumulate"+e.Name+"AVX512"
-	TEXT(name, NOSPLIT, "func(acc *uint16, x *"+e.Go+", n int, alpha, beta float32, seed, tensor, first uint64)")
-	Pragma("noescape")
-	Doc(name + " is for n elements, a multiple of 256; element i takes half i%8 of block first+i/8.")
+	vec.Func(name, "func(acc *uint16, x *"+e.Go+", n int, alpha, beta float32, seed, tensor, first uint64)",
+		name+" is for n elements, a multiple of 256; element i takes half i%8 of block first+i/8.")
 	acc, x, h := vec.Point("acc", 2), vec.Point("x", e.Size), vec.NewHalves()
 	alpha, beta := s.Broadcast(Param("alpha")), s.Broadcast(Param("beta"))
 	fetch := func() {

@@ -6,6 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/build"
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
+
+	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
 
 func add(k kind) {
@@ -84,18 +86,9 @@ func scale(wide bool) {
 	f.end()
 }
 
-func fence() {
-	TEXT("fence", NOSPLIT, "func()")
-	Doc("fence orders streamed stores before later ones.")
-	SFENCE()
-	RET()
-}
-
 // prefetch needs no vectors.
 func prefetch() {
-	TEXT("prefetchLines", NOSPLIT, "func(first *byte, n int)")
-	Pragma("noescape")
-	Doc("prefetchLines fetches n bytes into the caches.")
+	vec.Func("prefetchLines", "func(first *byte, n int)", "prefetchLines fetches n bytes into the caches.")
 	at, left := Load(Param("first"), GP64()), Load(Param("n"), GP64())
 	Label("loop")
 	CMPQ(left, operand.U8(0))
@@ -112,9 +105,8 @@ func prefetch() {
 func copyAround(wide bool) {
 	f := &function{wide: wide}
 	name := map[bool]string{false: "copyAroundAVX2", true: "copyAroundAVX512"}[wide]
-	TEXT(name, NOSPLIT, "func(dst, src, next *byte, n int)")
-	Pragma("noescape")
-	Doc(name + " copies n bytes, a multiple of 64, to dst, which is aligned to 64, around the caches, and fetches as many from next.")
+	vec.Func(name, "func(dst, src, next *byte, n int)",
+		name+" copies n bytes, a multiple of 64, to dst, which is aligned to 64, around the caches, and fetches as many from next.")
 	dst, src := Load(Param("dst"), GP64()), Load(Param("src"), GP64())
 	next, left := Load(Param("next"), GP64()), Load(Param("n"), GP64())
 	Label("loop")

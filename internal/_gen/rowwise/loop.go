@@ -9,6 +9,8 @@ import (
 	. "github.com/mmcloughlin/avo/build"
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
+
+	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
 
 // Immediates of the instructions used.
@@ -46,9 +48,7 @@ func begin(wide bool, name, doc, signature string, slices ...string) *function {
 // beginSet is begin for an instruction set.
 func beginSet(set, name, doc, signature string, slices ...string) *function {
 	f := &function{wide: set != "AVX2", ptr: map[string]reg.GPVirtual{}}
-	TEXT(name+set, NOSPLIT, signature)
-	Pragma("noescape")
-	Doc(name + set + " " + doc)
+	vec.Func(name+set, signature, name+set+" "+doc)
 	for _, s := range slices {
 		f.ptr[s] = GP64()
 		Load(Param(s).Base(), f.ptr[s])

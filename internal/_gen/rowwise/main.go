@@ -67,6 +67,6 @@ func main() {
 	gradRows()
 	gradPairs()
 	prefetch()
-	fence()
+	vec.Fence("orders streamed stores before later ones.")
 	Generate()
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 
 	"github.com/snug-ml/snug/internal/_gen/gemm/avx512bf16"
+
+	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
 
 // The registers of a loop over rows of a tile, which takes 32 elements at a time: scores and
@@ -40,9 +42,7 @@ func load(name string) reg.GPVirtual {
 
 // beginTile begins a function.
 func beginTile(name, doc, signature string) {
-	TEXT(name, NOSPLIT, signature)
-	Pragma("noescape")
-	Doc(name + " " + doc)
+	vec.Func(name, signature, name+" "+doc)
 }
 
 func broadcastConstant(x float32, to reg.VecPhysical) {

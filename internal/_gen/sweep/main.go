@@ -45,9 +45,7 @@ type pass struct {
 
 func (p pass) begin(name, doc, signature string) (n reg.Register) {
 	name += p.elem.Name + p.Name
-	TEXT(name, NOSPLIT, fmt.Sprintf(signature, p.elem.Go))
-	Pragma("noescape")
-	Doc(name + " " + doc)
+	vec.Func(name, fmt.Sprintf(signature, p.elem.Go), name+" "+doc)
 	return Load(Param("n"), GP64())
 }
 

@@ -29,6 +29,23 @@ func (s Set) Bytes() int { return 4 * s.Lanes }
 // Wide reports whether s is AVX-512.
 func (s Set) Wide() bool { return s.Lanes == 16 }
 
+// Func begins a function whose pointers do not escape, with the lines of its comment.
+func Func(name, signature string, doc ...string) {
+	TEXT(name, NOSPLIT, signature)
+	Pragma("noescape")
+	if len(doc) > 0 {
+		Doc(doc...)
+	}
+}
+
+// Fence makes the function fence.
+func Fence(doc string) {
+	TEXT("fence", NOSPLIT, "func()")
+	Doc("fence " + doc)
+	SFENCE()
+	RET()
+}
+
 // Broadcast returns a float32 parameter in every lane.
 func (s Set) Broadcast(param gotypes.Component) reg.VecVirtual {
 	basic, err := param.Resolve()
