@@ -9,6 +9,8 @@ package main
 
 import (
 	. "github.com/mmcloughlin/avo/build"
+
+	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
 
 func main() {
