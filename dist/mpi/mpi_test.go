@@ -506,6 +506,9 @@ func TestZeroWorld(t *testing.T) {
 	for _, w := range []*World{nil, {}} {
 		require.ErrorIs(t, w.Sum([]float64{1}), snug.ErrConfig)
 		require.ErrorIs(t, w.AllReduce(snug.View{}), snug.ErrConfig)
+		require.Zero(t, w.Rank())
+		require.Zero(t, w.Size())
+		require.Empty(t, w.Library())
 	}
 	require.ErrorIs(t, (&World{}).Close(), snug.ErrConfig)
 }

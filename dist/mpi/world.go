@@ -113,14 +113,22 @@ func (w *World) serve(o Options) {
 	}
 }
 
+// of returns w, or for nil a World that is not from Open.
+func (w *World) of() *World {
+	if w == nil {
+		return &World{}
+	}
+	return w
+}
+
 // Rank returns the number of this rank, from 0.
-func (w *World) Rank() int { return w.rank }
+func (w *World) Rank() int { return w.of().rank }
 
 // Size returns the number of ranks.
-func (w *World) Size() int { return w.size }
+func (w *World) Size() int { return w.of().size }
 
 // Library returns the file of the library.
-func (w *World) Library() string { return w.name }
+func (w *World) Library() string { return w.of().name }
 
 // run makes a call.
 func (w *World) run(j ranks.Job) error {
@@ -153,6 +161,7 @@ func (w *World) Close() error {
 // Abort writes the rank and err to the standard error output, in one line, ends the processes of all ranks, and does
 // not return. Any goroutine may call it, during other calls too.
 func (w *World) Abort(err error) {
+	w = w.of()
 	if !w.aborted.Swap(true) {
 		ranks.PrintAbort(w.rank, w.size, err)
 	}

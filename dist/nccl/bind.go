@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cuda"
 )
 
 // built returns an error where this package has no library.
@@ -30,8 +30,8 @@ func openLibrary(name, kind string) (*library, error) {
 		at, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
 		if err == nil {
 			l := &library{path: path}
-			l.missing = bind(at, l.symbols())
-			bind(at, l.optional())
+			l.missing = cuda.Bind(at, l.symbols(), bindOne)
+			cuda.Bind(at, l.optional(), bindOne)
 			return l, l.usable()
 		}
 		if first == nil {
@@ -45,14 +45,8 @@ func openLibrary(name, kind string) (*library, error) {
 		strings.Join(names, ", "), LibraryVariable, first, snug.ErrNotBuilt)
 }
 
-// symbol is a function of the library and the field for it.
-type symbol struct {
-	name string
-	fn   any // a pointer to the field
-}
-
-func (l *library) symbols() []symbol {
-	return []symbol{
+func (l *library) symbols() []cuda.Symbol {
+	return []cuda.Symbol{
 		{"ncclGetVersion", &l.getVersion},
 		{"ncclGetUniqueId", &l.getUniqueID},
 		{"ncclCommInitRank", &l.initRank},
@@ -70,66 +64,33 @@ func (l *library) symbols() []symbol {
 }
 
 // optional are functions of later versions.
-func (l *library) optional() []symbol {
-	return []symbol{{"ncclCommInitRankScalable", &l.initScalable}, {"ncclGetLastError", &l.lastError}}
-}
-
-// bind fills the fields of symbols and returns the names that the library lacks.
-func bind(at uintptr, symbols []symbol) (missing []string) {
-	for _, s := range symbols {
-		addr, err := purego.Dlsym(at, s.name)
-		if err != nil || addr == 0 {
-			missing = append(missing, s.name)
-			continue
-		}
-		bindOne(s.fn, addr)
-	}
-	return missing
+func (l *library) optional() []cuda.Symbol {
+	return []cuda.Symbol{{"ncclCommInitRankScalable", &l.initScalable}, {"ncclGetLastError", &l.lastError}}
 }
 
 // bindOne sets a function field to the C function at addr.
 func bindOne(field any, addr uintptr) {
-	c := &cFunction{addr: addr}
+	c := &cuda.Function{Addr: addr}
 	switch fn := field.(type) {
 	case *commFunc:
-		*fn = func(comm uintptr) result { return c.call(comm) }
+		*fn = func(comm uintptr) result { return result(c.Call(comm)) }
 	case *errorFunc:
-		*fn = func(comm uintptr, r *result) result { return c.call(comm, uintptr(unsafe.Pointer(r))) }
+		*fn = func(comm uintptr, r *result) result { return result(c.Call(comm, uintptr(unsafe.Pointer(r)))) }
 	case *groupFunc:
-		*fn = func() result { return c.call() }
+		*fn = func() result { return result(c.Call()) }
 	case *moveFunc:
 		*fn = func(at uintptr, count uint64, dtype, peer int32, comm, stream uintptr) result {
-			return c.call(at, uintptr(count), uintptr(dtype), uintptr(peer), comm, stream)
+			return result(c.Call(at, uintptr(count), uintptr(dtype), uintptr(peer), comm, stream))
 		}
 	case *gatherFunc:
 		*fn = func(src, dst uintptr, count uint64, dtype int32, comm, stream uintptr) result {
-			return c.call(src, dst, uintptr(count), uintptr(dtype), comm, stream)
+			return result(c.Call(src, dst, uintptr(count), uintptr(dtype), comm, stream))
 		}
 	case *broadcastFunc:
 		*fn = func(src, dst uintptr, count uint64, dtype, root int32, comm, stream uintptr) result {
-			return c.call(src, dst, uintptr(count), uintptr(dtype), uintptr(root), comm, stream)
+			return result(c.Call(src, dst, uintptr(count), uintptr(dtype), uintptr(root), comm, stream))
 		}
 	default:
 		purego.RegisterFunc(field, addr)
 	}
-}
-
-// cFunction is a C function of integers and of addresses that are not Go's. SyscallN lets its list of arguments escape,
-// so the lists are used again.
-type cFunction struct {
-	addr uintptr
-	free sync.Pool // of *[maxCall]uintptr
-}
-
-// maxCall is the most arguments that call takes.
-const maxCall = 8
-
-func (f *cFunction) call(args ...uintptr) result {
-	list, _ := f.free.Get().(*[maxCall]uintptr)
-	if list == nil {
-		list = new([maxCall]uintptr)
-	}
-	r, _, _ := purego.SyscallN(f.addr, list[:copy(list[:], args)]...)
-	f.free.Put(list)
-	return result(r)
 }

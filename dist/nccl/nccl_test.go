@@ -378,6 +378,9 @@ func TestClose(t *testing.T) {
 	}
 	for _, w := range []*World{nil, {}} {
 		require.ErrorIs(t, w.AllReduce(snug.View{}), snug.ErrConfig)
+		require.Zero(t, w.Rank())
+		require.Zero(t, w.Size())
+		require.Empty(t, w.Library())
 		require.ErrorContains(t, w.AllReduce(snug.View{}), "the World is not from Open")
 	}
 	require.NoError(t, (*World)(nil).Close())

@@ -169,14 +169,22 @@ func (w *World) serve(id uniqueID) {
 	}
 }
 
+// of returns w, or for nil a World that is not from Open.
+func (w *World) of() *World {
+	if w == nil {
+		return &World{}
+	}
+	return w
+}
+
 // Rank returns the number of this rank, from 0.
-func (w *World) Rank() int { return w.rank }
+func (w *World) Rank() int { return w.of().rank }
 
 // Size returns the number of ranks.
-func (w *World) Size() int { return w.size }
+func (w *World) Size() int { return w.of().size }
 
 // Library returns the file of the library and its version.
-func (w *World) Library() string { return w.name }
+func (w *World) Library() string { return w.of().name }
 
 // run makes a call.
 func (w *World) run(j ranks.Job) error {
@@ -266,6 +274,7 @@ func (w *World) Close() error {
 // does not return. Any goroutine may call it, during other calls too. The other ranks get an error, at the latest after
 // their Options.Timeout; a launcher that ends all processes when one fails is faster.
 func (w *World) Abort(err error) {
+	w = w.of()
 	ranks.PrintAbort(w.rank, w.size, err)
 	if w.engine != nil {
 		done := make(chan struct{})

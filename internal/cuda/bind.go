@@ -64,55 +64,60 @@ func openFirst(names []string) (library uintptr, name string, err error) {
 	return 0, "", err
 }
 
-// bind fills the fields of symbols and returns the names that library lacks.
-func bind(library uintptr, symbols []symbol) (missing []string) {
+// bind is Bind for the functions of this package.
+func bind(library uintptr, symbols []Symbol) (missing []string) {
+	return Bind(library, symbols, bindOne)
+}
+
+// Bind has one set the fields of symbols, and returns the names that library lacks.
+func Bind(library uintptr, symbols []Symbol, one func(field any, addr uintptr)) (missing []string) {
 	for _, s := range symbols {
-		addr, err := lookUp(library, s.name)
+		addr, err := lookUp(library, s.Name)
 		if err != nil || addr == 0 {
-			missing = append(missing, s.name)
+			missing = append(missing, s.Name)
 			continue
 		}
-		bindOne(s.fn, addr)
+		one(s.Fn, addr)
 	}
 	return missing
 }
 
 // bindOne sets a function field to the C function at addr.
 func bindOne(field any, addr uintptr) {
-	native := &cFunction{addr: addr}
+	native := &Function{Addr: addr}
 	switch fn := field.(type) {
 	case *pushFunc:
-		*fn = func(ctx uintptr) Result { return Result(native.call(ctx)) }
+		*fn = func(ctx uintptr) Result { return Result(native.Call(ctx)) }
 	case *popFunc:
 		popped := new(uintptr) // C writes it, nobody reads it
-		*fn = func() Result { return Result(native.call(uintptr(unsafe.Pointer(popped)))) }
+		*fn = func() Result { return Result(native.Call(uintptr(unsafe.Pointer(popped)))) }
 	case *currentFunc:
 		free := sync.Pool{New: func() any { return new(int32) }} // C writes them
 		*fn = func() (int32, Result) {
 			device := free.Get().(*int32)
 			defer free.Put(device)
-			r := Result(native.call(uintptr(unsafe.Pointer(device))))
+			r := Result(native.Call(uintptr(unsafe.Pointer(device))))
 			return *device, r
 		}
 	case *deviceFunc:
-		*fn = func(device int32) Result { return Result(native.call(uintptr(device))) }
+		*fn = func(device int32) Result { return Result(native.Call(uintptr(device))) }
 	case *queryFunc:
-		*fn = func(stream uintptr) Result { return Result(native.call(stream)) }
+		*fn = func(stream uintptr) Result { return Result(native.Call(stream)) }
 	case *launchFunc:
 		*fn = func(function uintptr, bx, by, bz, tx, ty, tz, shared uint32, stream uintptr, params, extra unsafe.Pointer) Result {
-			return Result(native.call(function, uintptr(bx), uintptr(by), uintptr(bz), uintptr(tx), uintptr(ty), uintptr(tz),
+			return Result(native.Call(function, uintptr(bx), uintptr(by), uintptr(bz), uintptr(tx), uintptr(ty), uintptr(tz),
 				uintptr(shared), stream, uintptr(params), uintptr(extra)))
 		}
 	case *encodeFunc:
 		*fn = func(tensorMap unsafe.Pointer, dtype int32, rank uint32, addr uintptr, dims, strides, box, steps unsafe.Pointer,
 			interleave, swizzle, promotion, fill int32) Result {
-			return Result(native.call(uintptr(tensorMap), uintptr(dtype), uintptr(rank), addr, uintptr(dims), uintptr(strides),
+			return Result(native.Call(uintptr(tensorMap), uintptr(dtype), uintptr(rank), addr, uintptr(dims), uintptr(strides),
 				uintptr(box), uintptr(steps), uintptr(interleave), uintptr(swizzle), uintptr(promotion), uintptr(fill)))
 		}
 	case *ltMatmulFunc:
 		*fn = func(handle, desc uintptr, alpha unsafe.Pointer, a, aLayout, b, bLayout uintptr, beta unsafe.Pointer,
 			c, cLayout, d, dLayout uintptr, algo unsafe.Pointer, workspace, workspaceSize, stream uintptr) ltStatus {
-			return ltStatus(native.call(handle, desc, uintptr(alpha), a, aLayout, b, bLayout, uintptr(beta),
+			return ltStatus(native.Call(handle, desc, uintptr(alpha), a, aLayout, b, bLayout, uintptr(beta),
 				c, cLayout, d, dLayout, uintptr(algo), workspace, workspaceSize, stream))
 		}
 	default:
@@ -123,21 +128,21 @@ func bindOne(field any, addr uintptr) {
 // maxCall is the most arguments that a bound function takes.
 const maxCall = 16
 
-// cFunction is a C function of integers and pointers. SyscallN lets its list of
+// Function is a C function of integers and pointers. SyscallN lets its list of
 // arguments escape, so the lists are used again.
-type cFunction struct {
-	addr uintptr
+type Function struct {
+	Addr uintptr
 	free sync.Pool // of *[maxCall]uintptr
 }
 
-// call calls the function. Pointers among args are to memory that does not move
+// Call calls the function. Pointers among args are to memory that does not move
 // and that the caller keeps: on the heap or not Go's.
-func (f *cFunction) call(args ...uintptr) uintptr {
+func (f *Function) Call(args ...uintptr) uintptr {
 	list, _ := f.free.Get().(*[maxCall]uintptr)
 	if list == nil {
 		list = new([maxCall]uintptr)
 	}
-	r, _, _ := purego.SyscallN(f.addr, list[:copy(list[:], args)]...)
+	r, _, _ := purego.SyscallN(f.Addr, list[:copy(list[:], args)]...)
 	f.free.Put(list)
 	return r
 }

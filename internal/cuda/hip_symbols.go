@@ -3,8 +3,8 @@
 package cuda
 
 // hipSymbols are the functions that have the same parameters as CUDA's.
-func (a *api) hipSymbols() []symbol {
-	return []symbol{
+func (a *api) hipSymbols() []Symbol {
+	return []Symbol{
 		{"hipInit", &a.init},
 		{"hipDriverGetVersion", &a.driverVersion},
 		{"hipGetDeviceCount", &a.deviceCount},
@@ -44,8 +44,8 @@ func (a *api) hipSymbols() []symbol {
 	}
 }
 
-func (h *hipAPI) symbols() []symbol {
-	return []symbol{
+func (h *hipAPI) symbols() []Symbol {
+	return []Symbol{
 		{"hipGetDevice", &h.getDevice},
 		{"hipSetDevice", &h.setDevice},
 		{"hipStreamGetDevice", &h.streamDevice},

@@ -76,10 +76,10 @@ func TestCallingConvention(t *testing.T) {
 	testConvention(t, s, slices.Concat(a.symbols(), a.optional(), lt.symbols()))
 }
 
-func testConvention(t *testing.T, s *stub, symbols []symbol) {
+func testConvention(t *testing.T, s *stub, symbols []Symbol) {
 	s.answer(999)
 	for _, symbol := range symbols {
-		t.Run(symbol.name, func(t *testing.T) {
+		t.Run(symbol.Name, func(t *testing.T) {
 			fn := reflect.ValueOf(symbol.fn).Elem()
 			var in []reflect.Value
 			var want []uint64
@@ -89,12 +89,12 @@ func testConvention(t *testing.T, s *stub, symbols []symbol) {
 			}
 			results := fn.Call(in)
 			require.EqualValues(t, 999, results[len(results)-1].Uint())
-			require.Equal(t, symbol.name, s.name())
+			require.Equal(t, symbol.Name, s.name())
 			var got []uint64
 			for i := range s.count() {
 				got = append(got, s.arg(i))
 			}
-			if symbol.name == "cuCtxPopCurrent_v2" || symbol.name == "hipGetDevice" { // its argument is the binding's
+			if symbol.Name == "cuCtxPopCurrent_v2" || symbol.name == "hipGetDevice" { // its argument is the binding's
 				require.Len(t, got, 1)
 				require.NotZero(t, got[0])
 				return
@@ -129,7 +129,7 @@ func sample(typ reflect.Type, i int) (reflect.Value, uint64) {
 func TestMissingFunctions(t *testing.T) {
 	s := buildStub(t)
 	var fn func() Result
-	require.Equal(t, []string{"cuNotThere"}, bind(s.library, []symbol{{"cuNotThere", &fn}}))
+	require.Equal(t, []string{"cuNotThere"}, bind(s.library, []Symbol{{"cuNotThere", &fn}}))
 	var found []string
 	loadLt(func(lt *ltAPI) bool { found = append(found, lt.name); return true })
 	require.Contains(t, found, filepath.Join(os.Getenv("CUDA_HOME"), "lib64", "libcublasLt.so.12"), "the stub")

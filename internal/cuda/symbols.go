@@ -2,14 +2,14 @@
 
 package cuda
 
-// symbol is a function of a library and the field for it.
-type symbol struct {
-	name string
-	fn   any // a pointer to the field
+// Symbol is a function of a library and the field for it.
+type Symbol = struct {
+	Name string
+	Fn   any // a pointer to the field
 }
 
-func (a *api) symbols() []symbol {
-	return []symbol{
+func (a *api) symbols() []Symbol {
+	return []Symbol{
 		{"cuInit", &a.init},
 		{"cuDriverGetVersion", &a.driverVersion},
 		{"cuDeviceGetCount", &a.deviceCount},
@@ -62,12 +62,12 @@ func (a *api) symbols() []symbol {
 }
 
 // optional are functions without which kernels for compute capability 9.0 are not used.
-func (a *api) optional() []symbol {
-	return []symbol{{"cuTensorMapEncodeTiled", &a.encodeMap}}
+func (a *api) optional() []Symbol {
+	return []Symbol{{"cuTensorMapEncodeTiled", &a.encodeMap}}
 }
 
-func (lt *ltAPI) symbols() []symbol {
-	symbols := []symbol{
+func (lt *ltAPI) symbols() []Symbol {
+	symbols := []Symbol{
 		{"Create", &lt.create},
 		{"Destroy", &lt.destroy},
 		{"MatmulDescCreate", &lt.descCreate},
@@ -82,7 +82,7 @@ func (lt *ltAPI) symbols() []symbol {
 		{"Matmul", &lt.matmul},
 	}
 	for i := range symbols {
-		symbols[i].name = lt.vendor.prefix + symbols[i].name
+		symbols[i].Name = lt.vendor.prefix + symbols[i].Name
 	}
 	return symbols
 }
