@@ -80,7 +80,7 @@ func testConvention(t *testing.T, s *stub, symbols []Symbol) {
 	s.answer(999)
 	for _, symbol := range symbols {
 		t.Run(symbol.Name, func(t *testing.T) {
-			fn := reflect.ValueOf(symbol.fn).Elem()
+			fn := reflect.ValueOf(symbol.Fn).Elem()
 			var in []reflect.Value
 			var want []uint64
 			for i := range fn.Type().NumIn() {
@@ -94,7 +94,7 @@ func testConvention(t *testing.T, s *stub, symbols []Symbol) {
 			for i := range s.count() {
 				got = append(got, s.arg(i))
 			}
-			if symbol.Name == "cuCtxPopCurrent_v2" || symbol.name == "hipGetDevice" { // its argument is the binding's
+			if symbol.Name == "cuCtxPopCurrent_v2" || symbol.Name == "hipGetDevice" { // its argument is the binding's
 				require.Len(t, got, 1)
 				require.NotZero(t, got[0])
 				return
