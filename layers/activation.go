@@ -14,15 +14,72 @@ type Activation struct {
 	plainBackward func(dx, dbias, dy, x, bias snug.View, into snug.Into, ws snug.View) error
 	gated         func(out, gate, up snug.View) error
 	gatedBackward func(dgate, dup, dy, gate, up snug.View) error
+	unbiased      bool // plain takes an empty bias for none
+	overwrites    bool // plainBackward changes x
 }
 
-// The activations of package fused.
+// The activations of package fused. Those without a gate that are not GELU run on the CPU.
 var (
-	SiLU     = Activation{gated: fused.SwiGLU[snug.View], gatedBackward: fused.SwiGLUBackward[snug.View]} // x·sigmoid(x), of a gate
+	SiLU     = silu() // x·sigmoid(x); of a gate SwiGLU
 	GELUTanh = Activation{plain: fused.BiasGELU[snug.View], plainBackward: fused.BiasGELUBackward[snug.View, snug.View, snug.View],
 		gated: fused.GeGLU[snug.View], gatedBackward: fused.GeGLUBackward[snug.View]} // GELU in the approximation by tanh
 	GELU = Activation{plain: fused.BiasGELUErf[snug.View], plainBackward: fused.BiasGELUErfBackward[snug.View, snug.View, snug.View]} // x·Φ(x), without a gate
 )
+
+// Activations that are one of package fused.
+var (
+	ReLU        = pointwise(fused.ReLU)        // max(x, 0)
+	ReLU6       = pointwise(fused.ReLU6)       // min(max(x, 0), 6)
+	SquaredReLU = pointwise(fused.SquaredReLU) // max(x, 0)²
+	HardSwish   = pointwise(fused.HardSwish)   // x·min(max(x+3, 0), 6)/6
+	Sigmoid     = pointwise(fused.Sigmoid)     // 1/(1+exp(−x))
+	Tanh        = pointwise(fused.Tanh)
+)
+
+// LeakyReLU is x for x > 0, else slope·x.
+func LeakyReLU(slope float32) Activation { return pointwise(fused.LeakyReLU(slope)) }
+
+func silu() Activation {
+	a := pointwise(fused.SiLU)
+	a.gated, a.gatedBackward = fused.SwiGLU[snug.View], fused.SwiGLUBackward[snug.View]
+	return a
+}
+
+// pointwise makes an Activation of one of package fused.
+func pointwise(f fused.Activation) Activation {
+	biased := func(out, x, bias snug.View) (snug.View, error) {
+		if bias.Len() == 0 {
+			return x, nil
+		}
+		return out, fused.BiasAdd(out, x, bias)
+	}
+	return Activation{
+		unbiased:   true,
+		overwrites: !f.FromInput(),
+		plain: func(out, x, bias snug.View) error {
+			x, err := biased(out, x, bias)
+			if err != nil {
+				return err
+			}
+			return fused.Activate(out, x, f)
+		},
+		plainBackward: func(dx, dbias, dy, x, bias snug.View, into snug.Into, ws snug.View) error {
+			x, err := biased(x, x, bias) // dx is x where there is a bias
+			if err != nil {
+				return err
+			}
+			if !f.FromInput() { // but from the output
+				if err := fused.Activate(x, x, f); err != nil {
+					return err
+				}
+			}
+			if err := fused.ActivateBackward(dx, dy, x, f); err != nil || dbias.Len() == 0 {
+				return err
+			}
+			return fused.BiasAddBackward(dbias, dx, into, ws)
+		},
+	}
+}
 
 // ClampedSwiGLU is gpt-oss's activation of a gate, see [fused.ClampedSwiGLU].
 func ClampedSwiGLU(alpha, limit float32) Activation {
@@ -50,7 +107,10 @@ func (a *Activation) compute(p *Pass, out, gate, up *Tensor, bias *Param) {
 
 // bias returns the values of a bias, zeros without one.
 func (a *Activation) bias(p *Pass, up *Tensor, bias *Param) (snug.View, error) {
-	if bias != nil {
+	if bias != nil || a.unbiased {
+		if bias == nil {
+			return snug.View{}, nil
+		}
 		return bias.Value, nil
 	}
 	return p.zero(up.Len() / p.rows)
@@ -152,8 +212,17 @@ func (a Activation) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) { return sa
 
 // Backward implements [Layer]. It turns dy, in place, into the gradient of x.
 func (a Activation) Backward(p *Pass, x *Tensor, _ Saved, dy *Tensor) *Tensor {
-	if !p.refuses(a, x) {
-		a.gradientsInto(p, dy, dy, nil, x, nil)
+	if p.refuses(a, x) {
+		return dy
+	}
+	kept := x
+	if a.overwrites {
+		kept = p.Get(p.width(x))
+		p.copyTo(kept, x)
+	}
+	a.gradientsInto(p, dy, dy, nil, kept, nil)
+	if a.overwrites {
+		p.Put(kept)
 	}
 	return dy
 }

@@ -3,6 +3,7 @@ package layers
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -87,7 +88,13 @@ var function = map[string]func(x float64) float64{
 	"tanh": func(x float64) float64 {
 		return x * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x))) / 2
 	},
-	"square": func(x float64) float64 { return max(x, 0) * max(x, 0) },
+	"square":     func(x float64) float64 { return max(x, 0) * max(x, 0) },
+	"relu":       func(x float64) float64 { return max(x, 0) },
+	"relu6":      func(x float64) float64 { return min(max(x, 0), 6) },
+	"leaky":      func(x float64) float64 { return max(x, x/4) },
+	"hard swish": func(x float64) float64 { return x * min(max(x+3, 0), 6) / 6 },
+	"sigmoid":    func(x float64) float64 { return 1 / (1 + math.Exp(-x)) },
+	"tangent":    math.Tanh,
 }
 
 var square = Elementwise(func(x float32) float32 { return max(x, 0) * max(x, 0) }, func(x float32) float32 { return 2 * max(x, 0) })
@@ -334,7 +341,12 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 		}
 		return n
 	}
-	plain := map[string]Activation{"gelu": GELU, "tanh": GELUTanh, "square": square}
+	plain := map[string]Activation{"gelu": GELU, "tanh": GELUTanh, "square": square, "relu": ReLU, "relu6": ReLU6, "leaky": LeakyReLU(0.25), "hard swish": HardSwish,
+		"sigmoid": Sigmoid, "tangent": Tanh, "silu": SiLU}
+	if flip("Go") {
+		plain["square"] = SquaredReLU
+	}
+	names := slices.Sorted(maps.Keys(plain))
 	gated := map[string]Activation{"silu": SiLU, "tanh": GELUTanh}
 	switch rapid.IntRange(0, 6).Draw(t, "layer") {
 	case 0:
@@ -350,7 +362,7 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 			b.Activation, b.In = gated[act], append([]Linear{linear("gate", width, hidden)}, b.In...)
 			return b, act
 		}
-		act = rapid.SampledFrom([]string{"gelu", "tanh", "square"}).Draw(t, "act")
+		act = rapid.SampledFrom(names).Draw(t, "act")
 		b.Activation, b.In[0].Bias = plain[act], nil
 		if flip("bias") {
 			b.Bias = newParam("bias", 1, hidden)
@@ -384,7 +396,11 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 		}
 		return b, ""
 	case 3:
-		act = rapid.SampledFrom([]string{"gelu", "tanh", "square"}).Draw(t, "act")
+		if flip("alone") {
+			act = rapid.SampledFrom(names).Draw(t, "act")
+			return plain[act], act
+		}
+		act = rapid.SampledFrom(names).Draw(t, "act")
 		up, down := linear("up", width, 5), linear("down", 5, width)
 		return Residual{Sequential{NewLayerNorm("first", width), NewRMSNorm("second", width), &up, plain[act], &down, NewRMSNorm("last", width)}}, act
 	}

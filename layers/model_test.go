@@ -251,7 +251,7 @@ func TestModelErrors(t *testing.T) {
 		"a type":        {2, MSE{}, Options{DType: 99}, []Layer{linear(2, 2)}, snug.ErrDType},
 		"tiles":         {2, MSE{}, Options{Tiles: -1}, []Layer{linear(2, 2)}, snug.ErrConfig},
 		"a head":        {2, NewCrossEntropy("head", 5, 3), Options{}, []Layer{linear(2, 2)}, snug.ErrShape},
-		"a gate alone":  {2, MSE{}, Options{}, []Layer{NewMLP("mlp", 2, 3, SiLU, false)}, snug.ErrConfig},
+		"a gate alone":  {2, MSE{}, Options{}, []Layer{NewMLP("mlp", 2, 3, ClampedSwiGLU(1, 7), false)}, snug.ErrConfig},
 		"no gate":       {2, MSE{}, Options{}, []Layer{NewMLP("mlp", 2, 3, GELU, true)}, snug.ErrConfig},
 		"heads":         {6, MSE{}, Options{}, []Layer{NewAttention("attention", 6, 3, 2)}, snug.ErrConfig},
 		"a source": {6, MSE{}, Options{}, []Layer{func() Layer {
