@@ -20,11 +20,10 @@ func (l *labeler) promptAfter(n int) (p prompt) {
 	m := marker{how: l.how, skip: func(i int) bool { return !l.known[i] }}
 	c := l.c
 	c.Messages = m.messages(c.Messages[:n])
-	with, err := l.t.plain(c, true)
+	plain, hits, err := l.t.unmarked(c, true)
 	if err != nil {
 		return p
 	}
-	plain, hits := unmark(with)
 	at := 0
 	for _, x := range places(plain, hits, m.parts, l.how) {
 		at = max(at, x.end)
@@ -34,8 +33,7 @@ func (l *labeler) promptAfter(n int) (p prompt) {
 		return p
 	}
 	p.added = ""
-	if without, err := l.t.plain(c, false); err == nil {
-		other, _ := unmark(without)
+	if other, _, err := l.t.unmarked(c, false); err == nil {
 		p.added = plain[max(at, whole(plain, commonPrefix(plain, other))):]
 	}
 	return p
@@ -239,11 +237,7 @@ func (l *labeler) beginFirst(limit int) (at int, ok bool) {
 		return j + len(added), true
 	}
 	// After a question the model writes what is between the prompt and the content.
-	probe := &labeler{t: l.t, c: l.c}
-	probe.c.Messages = append([]Message{{Role: "user", Content: "question"}}, l.c.Messages[0])
-	var err error
-	if probe.text, err = l.t.plain(probe.c, false); err == nil {
-		probe.locate()
+	if probe, err := l.probe([]Message{{Role: "user", Content: "question"}, l.c.Messages[0]}); err == nil {
 		probe.findPrompts()
 		if probe.first[0] >= 0 && probe.first[1] >= 0 {
 			first := probe.places[probe.first[1]].begin

@@ -110,6 +110,17 @@ func (l *labeler) note(message int, kind NoteKind, format string, args ...any) {
 	l.notes = append(l.notes, Note{message, kind, fmt.Sprintf(format, args...)})
 }
 
+// probe returns the labeler of other messages, whose parts it has located.
+func (l *labeler) probe(messages []Message) (*labeler, error) {
+	p := &labeler{t: l.t, c: l.c}
+	p.c.Messages = messages
+	var err error
+	if p.text, err = l.t.plain(p.c, false); err == nil {
+		p.locate()
+	}
+	return p, err
+}
+
 // cutGeneration returns a text without the marks of {% generation %}, and the ranges between them.
 func cutGeneration(marked string) (text string, spans [][2]int) {
 	var b strings.Builder
@@ -219,11 +230,11 @@ func (l *labeler) locateAll(lo, hi int, others []place) bool {
 		}
 		c := l.c
 		c.Messages = m.messages(c.Messages)
-		text, err := l.t.plain(c, false)
+		plain, hits, err := l.t.unmarked(c, false)
 		if err != nil {
 			continue
 		}
-		if plain, hits := unmark(text); plain == l.text {
+		if plain == l.text {
 			l.how, l.parts = how, m.parts
 			l.places = append(others, places(l.text, hits, m.parts, how)...)
 			for i := lo; i < hi; i++ {

@@ -213,6 +213,15 @@ type hit struct {
 	number, at int // at is the byte of the text without marks
 }
 
+// unmarked returns the text of a conversation with marks, without them, and the marks in their order.
+func (t *Template) unmarked(c Conversation, prompt bool) (plain string, hits []hit, err error) {
+	text, err := t.plain(c, prompt)
+	if err == nil {
+		plain, hits = unmark(text)
+	}
+	return plain, hits, err
+}
+
 // unmark returns a text without marks, and the marks in their order. JSON and Python may have escaped them.
 func unmark(text string) (plain string, hits []hit) {
 	var b strings.Builder

@@ -24,16 +24,14 @@ func (t *Template) traits() traits {
 			return
 		}
 		c.Messages = m.messages(c.Messages)
-		with, err := t.plain(c, true)
+		plain, hits, err := t.unmarked(c, true)
 		if err != nil {
 			return
 		}
-		without, err := t.plain(c, false)
+		other, _, err := t.unmarked(c, false)
 		if err != nil {
 			return
 		}
-		plain, hits := unmark(with)
-		other, _ := unmark(without)
 		t.learned.added = plain[whole(plain, commonPrefix(plain, other)):]
 		t.learned.headers = t.tokensIn(t.learned.added)
 		if bos, ok := t.names["bos_token"].(string); ok && !slices.Contains(t.ends, bos) {
@@ -60,12 +58,8 @@ func (t *Template) innerTokens() []string {
 	}
 	m := marker{}
 	c.Messages = m.messages(c.Messages)
-	text, err := t.plain(c, false)
-	if err != nil {
-		return nil
-	}
-	text, hits := unmark(text)
-	if len(hits) != 4 || hits[2].number != 2 { // both contents, once each
+	text, hits, err := t.unmarked(c, false)
+	if err != nil || len(hits) != 4 || hits[2].number != 2 { // both contents, once each
 		return nil
 	}
 	_, before, _ := strings.Cut(text[hits[1].at:hits[2].at], t.learned.added)
@@ -227,13 +221,8 @@ func (l *labeler) closing(i int, rest string, bound int) string {
 		return strings.TrimRightFunc(rest, isSpace)
 	}
 	if l.closed == "" || !strings.HasPrefix(rest, l.closed) {
-		probe := &labeler{t: l.t, c: l.c}
-		probe.c.Messages = l.c.Messages[:i+1]
-		var err error
-		if probe.text, err = l.t.plain(probe.c, false); err != nil {
-			return ""
-		}
-		if probe.locate(); probe.first[i] < 0 {
+		probe, err := l.probe(l.c.Messages[:i+1])
+		if err != nil || probe.first[i] < 0 {
 			return ""
 		}
 		tail := strings.TrimRightFunc(probe.text[probe.places[probe.last[i]].end:], isSpace)
@@ -277,14 +266,8 @@ func (l *labeler) addEnd() {
 	if slices.ContainsFunc(l.c.Messages[n-1].Fields, func(f Field) bool { return f.Name == "tool_calls" }) {
 		next.Role = "tool"
 	}
-	probe := &labeler{t: l.t, c: l.c}
-	probe.c.Messages = append(slices.Clone(l.c.Messages), next)
-	var err error
-	if probe.text, err = l.t.plain(probe.c, false); err != nil {
-		return
-	}
-	probe.locate()
-	if probe.first[n-1] < 0 || probe.first[n] < 0 {
+	probe, err := l.probe(append(slices.Clone(l.c.Messages), next))
+	if err != nil || probe.first[n-1] < 0 || probe.first[n] < 0 {
 		return
 	}
 	last, bound := probe.places[probe.last[n-1]].end, probe.places[probe.first[n]].begin

@@ -67,34 +67,27 @@ func (m *Monitor) Holder(t Tier, c Component, name string) *Holder {
 }
 
 // Add counts n more bytes, or fewer when n is negative.
-func (h *Holder) Add(n int64) {
-	if h == nil || h.monitor == nil {
-		return
-	}
-	m := h.monitor
-	m.mu.Lock()
-	warning := h.set(saturate.Add(h.bytes, n))
-	m.mu.Unlock()
-	m.warn(warning)
-}
+func (h *Holder) Add(n int64) { h.count(n, true) }
 
 // Set sets the bytes that the Holder counts.
-func (h *Holder) Set(n int64) {
+func (h *Holder) Set(n int64) { h.count(n, false) }
+
+// count sets the bytes to n, or counts n more.
+func (h *Holder) count(n int64, more bool) {
 	if h == nil || h.monitor == nil {
 		return
 	}
 	m := h.monitor
 	m.mu.Lock()
-	warning := h.set(n)
-	m.mu.Unlock()
-	m.warn(warning)
-}
-
-func (h *Holder) set(n int64) Warning {
-	m, change := h.monitor, saturate.Add(n, -h.bytes)
+	if more {
+		n = saturate.Add(h.bytes, n)
+	}
+	change := saturate.Add(n, -h.bytes)
 	h.bytes = n
 	m.named[h.tier][h.component] = saturate.Add(m.named[h.tier][h.component], change)
-	return m.hold(h.tier, h.component, h.id, change)
+	warning := m.hold(h.tier, h.component, h.id, change)
+	m.mu.Unlock()
+	m.warn(warning)
 }
 
 // Step tells the history that step n of a run begins. An event has the step, phase and stage of the last calls of Step

@@ -145,34 +145,27 @@ func (m *Monitor) Close() error {
 
 // Add counts n more bytes, or fewer when n is negative. Components and tiers that do not
 // exist are not counted.
-func (m *Monitor) Add(t Tier, c Component, n int64) {
-	if !counted(t, c) || m.made() != nil {
-		return
-	}
-	m.mu.Lock()
-	warning := m.setUnnamed(t, c, saturate.Add(m.unnamed[t][c], n))
-	m.mu.Unlock()
-	m.warn(warning)
-}
+func (m *Monitor) Add(t Tier, c Component, n int64) { m.count(t, c, n, math.MinInt64, true) }
 
 // Set sets the bytes that a component holds now and its maximum so far, for parts that
 // count themselves, such as a store of pages. The bytes of Holders are added to these bytes.
-func (m *Monitor) Set(t Tier, c Component, now, peak int64) {
+func (m *Monitor) Set(t Tier, c Component, now, peak int64) { m.count(t, c, now, peak, false) }
+
+// count sets the bytes that no holder counts to n, or counts n more, and notes a peak.
+func (m *Monitor) count(t Tier, c Component, n, peak int64, more bool) {
 	if !counted(t, c) || m.made() != nil {
 		return
 	}
 	m.mu.Lock()
+	if more {
+		n = saturate.Add(m.unnamed[t][c], n)
+	}
 	m.peak[t][c] = max(m.peak[t][c], peak)
-	warning := m.setUnnamed(t, c, now)
-	m.mu.Unlock()
-	m.warn(warning)
-}
-
-// setUnnamed sets the bytes that no holder counts.
-func (m *Monitor) setUnnamed(t Tier, c Component, n int64) Warning {
 	change := saturate.Add(n, -m.unnamed[t][c])
 	m.unnamed[t][c] = n
-	return m.hold(t, c, unnamedID(t, c), change)
+	warning := m.hold(t, c, unnamedID(t, c), change)
+	m.mu.Unlock()
+	m.warn(warning)
 }
 
 func counted(t Tier, c Component) bool { return t >= 0 && t < Tiers && c >= 0 && c < Components }

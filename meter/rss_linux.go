@@ -32,22 +32,15 @@ func (r *rss) read() (now, peak int64) {
 
 // kibibytes returns the number after a name at the start of a line, in bytes.
 func kibibytes(text []byte, name string) (n int64) {
-	for len(text) > 0 {
-		line := text
-		if end := bytes.IndexByte(text, '\n'); end >= 0 {
-			line, text = text[:end], text[end+1:]
-		} else {
-			text = nil
-		}
-		if len(line) < len(name) || string(line[:len(name)]) != name {
-			continue
-		}
-		for _, b := range line[len(name):] {
-			if b >= '0' && b <= '9' {
-				n = 10*n + int64(b-'0')
+	for line := range bytes.Lines(text) {
+		if rest, found := bytes.CutPrefix(line, []byte(name)); found {
+			for _, b := range rest {
+				if b >= '0' && b <= '9' {
+					n = 10*n + int64(b-'0')
+				}
 			}
+			return n << 10
 		}
-		return n << 10
 	}
 	return 0
 }
