@@ -3,6 +3,7 @@ package snug
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/x448/float16"
 )
@@ -47,7 +48,11 @@ const (
 var dtypes = [...]struct {
 	name string
 	size int
-}{{"invalid", 0}, {"f32", 4}, {"f16", 2}, {"bf16", 2}, {"u8", 1}, {"i32", 4}, {"f8e4m3", 1}, {"f8e5m2", 1}}
+	long []string // other names
+}{
+	{"invalid", 0, nil}, {"f32", 4, []string{"float32"}}, {"f16", 2, []string{"float16", "half"}}, {"bf16", 2, []string{"bfloat16"}},
+	{"u8", 1, []string{"uint8"}}, {"i32", 4, []string{"int32"}}, {"f8e4m3", 1, []string{"float8_e4m3fn"}}, {"f8e5m2", 1, []string{"float8_e5m2"}},
+}
 
 // String returns "f32", "f16", "bf16", "u8", "i32", "f8e4m3", "f8e5m2" or "invalid".
 func (t DType) String() string {
@@ -73,21 +78,10 @@ func (t DType) IsFloat() bool { return t >= F32 && t <= BF16 }
 // [DType.String] gives and the long forms "float32", "float16", "half",
 // "bfloat16", "uint8", "int32", "float8_e4m3fn" and "float8_e5m2".
 func ParseDType(s string) (DType, error) {
-	switch s {
-	case "f32", "float32":
-		return F32, nil
-	case "f16", "float16", "half":
-		return F16, nil
-	case "bf16", "bfloat16":
-		return BF16, nil
-	case "u8", "uint8":
-		return U8, nil
-	case "i32", "int32":
-		return I32, nil
-	case "f8e4m3", "float8_e4m3fn":
-		return F8E4M3, nil
-	case "f8e5m2", "float8_e5m2":
-		return F8E5M2, nil
+	for t, d := range dtypes {
+		if t > 0 && (s == d.name || slices.Contains(d.long, s)) {
+			return DType(t), nil
+		}
 	}
 	return 0, fmt.Errorf("snug: unknown element type %q, want f32, f16, bf16, u8, i32, f8e4m3 or f8e5m2: %w", s, ErrDType)
 }

@@ -225,7 +225,7 @@ func (l *labeler) lastNew(i, j int) (last int) {
 func (l *labeler) locateAll(lo, hi int, others []place) bool {
 	for _, how := range []marking{atEnds, noNames, inMiddles} {
 		m := marker{how: how, skip: func(i int) bool { return i < lo || i >= hi }}
-		if len(others) > 0 && how != l.how || others == nil && how == noNames && !l.hasCalls() {
+		if len(others) > 0 && how != l.how || others == nil && how == noNames && !slices.ContainsFunc(l.c.Messages, Message.callsFunctions) {
 			continue // the numbers of parts differ
 		}
 		c := l.c
@@ -247,11 +247,6 @@ func (l *labeler) locateAll(lo, hi int, others []place) bool {
 		}
 	}
 	return false
-}
-
-// hasCalls reports whether a message calls functions.
-func (l *labeler) hasCalls() bool {
-	return slices.ContainsFunc(l.c.Messages, Message.callsFunctions)
 }
 
 // maxSearched is how many bytes are searched for the text of messages that could not be marked.

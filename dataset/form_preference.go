@@ -227,7 +227,7 @@ func (f *rows) messagePair(v *view, chosen, rejected string) (c content, err err
 		if n == 0 {
 			return c, otherPrompts(chosen, rejected)
 		}
-		if !saysPrompt(a[:n], text) {
+		if said := (content{chats: []chat.Conversation{{Messages: a[:n]}}}); !said.saysText(text) {
 			return c, fmt.Errorf("%s and %s have messages before the answer, and prompt is another text: -map prompt= leaves it out", chosen, rejected)
 		}
 	case v.has("prompt"), alone && f.before(v) != "":
@@ -276,12 +276,6 @@ func otherPrompts(chosen, rejected string) error {
 // isAnswer reports whether messages are an answer alone.
 func isAnswer(messages []chat.Message) bool {
 	return len(messages) > 0 && messages[0].Role == "assistant"
-}
-
-// saysPrompt reports whether a text is what messages say.
-func saysPrompt(messages []chat.Message, text string) bool {
-	c := content{chats: []chat.Conversation{{Messages: messages}}}
-	return c.saysText(text)
 }
 
 // pair returns the content of a prompt with two answers that are texts.

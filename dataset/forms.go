@@ -259,9 +259,10 @@ func (f *rows) rest(v *view, c content) error {
 		} else if err := f.named(v, name, c); err != nil {
 			return fmt.Errorf("%w: %w", err, snug.ErrConfig)
 		}
-		rejected := f.rejected(v, name)
-		repeats := c.says(x) || f.form == &textForm && c.holds(x)
-		_, isText := x.(string) // a number beside a text is a class
+		// The rejected answer of a row whose messages are read, as ultrafeedback_binarized has it.
+		rejected := slices.Index(preferred, name)%2 == 1 && v.taken["messages"]
+		text, isText := x.(string) // a number beside a text is a class
+		repeats := c.says(x) || f.form == &textForm && isText && strings.Contains(words(c.answer), words(text))
 		asks := f.form.asks && (isText && isQuestion(name) || isChoice(name) && v.hasChoices(name))
 		repeats = repeats || asks && c.contains(x)
 		says := slices.Contains(spoken, name) || isText && slices.Contains(f.form.beside, name) || asks
@@ -323,12 +324,6 @@ func (f *rows) decides(name string, x value) bool {
 	return err != nil
 }
 
-// rejected reports whether a field is the rejected answer of a row whose messages are read, as ultrafeedback_binarized has it.
-func (f *rows) rejected(v *view, name string) bool {
-	i := slices.Index(preferred, name)
-	return i%2 == 1 && v.taken["messages"]
-}
-
 // beside is the error of a field that says something else than the form's fields.
 func (f *rows) beside(v *view, name string) error {
 	chosen, rejected, pair := answersOf(v)
@@ -347,12 +342,6 @@ func (f *rows) beside(v *view, name string) error {
 	}
 	return fmt.Errorf("the row is read as %s, and has the field %s besides, which says something else; -format %s leaves it out, and -map %s= too",
 		f.form.title, name, f.form.name, name)
-}
-
-// holds reports whether a value is a text that is a part of the content's text.
-func (c *content) holds(x value) bool {
-	text, ok := x.(string)
-	return ok && strings.Contains(words(c.answer), words(text))
 }
 
 // contains reports whether all texts in a value are parts of what the content says.

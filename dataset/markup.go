@@ -79,10 +79,11 @@ func (f *rows) markup(at string, c content) {
 				where = ", and strings are learned as they are; messages are written by the model's own template"
 			}
 		}
-		if !has || c.chats != nil && f.reader.isSpecial(mark) { // special says so
+		id, known := f.reader.tok.ID(mark)
+		if !has || c.chats != nil && known && f.reader.tok.Special(id) { // special says so
 			continue
 		}
-		if _, known := f.reader.tok.ID(mark); !known {
+		if !known {
 			where = ", which is no token of this tokenizer" + where
 		}
 		f.warn(at, "markup", "a text has %q, the markup of a chat template%s", mark, where)

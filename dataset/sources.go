@@ -193,19 +193,14 @@ func (s *source) check(first []byte) error {
 			return fmt.Errorf("the file is UTF-16: save it as UTF-8: %w", snug.ErrCorrupt)
 		}
 	}
-	if line, _, _ := strings.Cut(jsonStart(first), "\n"); s.name == "JSON" && isHeader(line) {
+	line, _, _ := strings.Cut(jsonStart(first), "\n")
+	if s.name == "JSON" && isHeader(line) {
 		return fmt.Errorf("line 1: %s is no JSON: give a table the ending .csv or .tsv, and text the ending .txt: %w", shortJSON(line), snug.ErrConfig)
 	}
-	if s.name != "JSON" && isLine(first) {
+	if s.name != "JSON" && strings.HasPrefix(line, "{") && strings.HasSuffix(strings.TrimSpace(line), "}") && json.Valid([]byte(line)) && strings.Contains(line, ":") {
 		return fmt.Errorf("the first line is an object of JSON: give the file the ending .jsonl, and its lines are rows: %w", snug.ErrConfig)
 	}
 	return nil
-}
-
-// isLine reports whether the first line of a file is an object of JSON.
-func isLine(first []byte) bool {
-	line, _, _ := strings.Cut(jsonStart(first), "\n")
-	return strings.HasPrefix(line, "{") && strings.HasSuffix(strings.TrimSpace(line), "}") && json.Valid([]byte(line)) && strings.Contains(line, ":")
 }
 
 // isHeader reports whether a line is the names of a table's fields: words between commas, semicolons or tabs.
@@ -218,12 +213,8 @@ func isHeader(line string) bool {
 			return false
 		}
 	}
-	return separated && (unicode.IsLetter(firstRune(line)) || strings.Count(line, `"`) > 2)
-}
-
-func firstRune(text string) rune {
-	r, _ := utf8.DecodeRuneInString(text)
-	return r
+	r, _ := utf8.DecodeRuneInString(line)
+	return separated && (unicode.IsLetter(r) || strings.Count(line, `"`) > 2)
 }
 
 // looksTabular reports whether a text looks like a table: names of fields, and a line with as many.

@@ -130,9 +130,3 @@ func eachText(v any, f func(string)) {
 		}
 	}
 }
-
-// isSpecial reports whether a text is a special token of the tokenizer.
-func (r *reader) isSpecial(text string) bool {
-	id, known := r.tok.ID(text)
-	return known && r.tok.Special(id)
-}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/qlora"
@@ -107,7 +108,8 @@ func linearBackward(p *Pass, x *Tensor, layers []Linear, dy ...*Tensor) *Tensor 
 			others += 4 * int64(l.In) * int64(l.Out)
 		}
 	}
-	apart = apart || p.holdsOne() && x.Bytes() < others
+	one, _ := p.Window.(accum.OneHolder) // which holds a gradient only until it is complete
+	apart = apart || one != nil && one.HoldsOne() && x.Bytes() < others
 	dx := x
 	if apart {
 		dx = p.Get(layers[0].In)

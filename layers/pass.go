@@ -276,12 +276,6 @@ func (p *Pass) Done(list ...*Param) {
 	}
 }
 
-// holdsOne says whether the window holds a gradient only until it is complete.
-func (p *Pass) holdsOne() bool {
-	c, ok := p.Window.(accum.OneHolder)
-	return ok && c.HoldsOne()
-}
-
 // copyTo computes y = x.
 func (p *Pass) copyTo(y, x *Tensor) {
 	p.Do(func() error { return snug.Copy(y.View, x.View) })

@@ -101,15 +101,6 @@ func (p *pool) group(rows int) {
 	}
 }
 
-// source is for the rows of the source of a cross-attention.
-func (p *pool) source(rows int) {
-	p.rows, p.of = rows, rowsOfSource
-	p.room[rowsOfSource] = max(p.room[rowsOfSource], rows)
-}
-
-// cut is for the rows of a tile.
-func (p *pool) cut(rows int) { p.rows, p.of = rows, rowsOfTile }
-
 // close frees all buffers.
 func (p *pool) close() error {
 	var err error

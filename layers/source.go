@@ -49,7 +49,8 @@ func (b *Attention) onSource(p *Pass, do func()) {
 		return
 	}
 	rows, of := p.rows, p.of
-	p.source(b.Source.Rows)
+	p.rows, p.of = b.Source.Rows, rowsOfSource
+	p.room[rowsOfSource] = max(p.room[rowsOfSource], p.rows)
 	do()
 	p.rows, p.of = rows, of
 }

@@ -49,7 +49,7 @@ func (p *Pass) eachTile(do func()) {
 		}
 		lo, hi := int(int64(rows)*int64(i)/int64(n)), int(int64(rows)*int64(i+1)/int64(n))
 		p.tile.lo, p.tile.more = lo, i < n-1
-		p.cut(hi - lo)
+		p.rows, p.of = hi-lo, rowsOfTile
 		do()
 	}
 	p.tile = tile{}

@@ -34,7 +34,7 @@ func (t Task) explain(limit int64, r Run) (Plan, error) {
 	if p.Prediction, err = t.predict(r); err != nil {
 		return p, err
 	}
-	if p.Without, err = t.predict(t.baseline()); err != nil {
+	if p.Without, err = t.predict(Run{Micro: t.Batch, Window: 1, Compute: snug.F32, StateBits: 32}); err != nil {
 		return p, err
 	}
 	for _, d := range t.decisions(r) {

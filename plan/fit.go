@@ -413,7 +413,7 @@ func (s *search) batches(r Run, f fixed) error {
 	tilings := []bool{false, true}
 	switch {
 	case !s.task.tiles():
-		tilings = []bool{s.task.tiled()}
+		tilings = []bool{slices.ContainsFunc(s.task.Model.Layers, func(l Layer) bool { return l.Attention.Tiled })}
 	case !s.task.Own && !s.task.Device.Unified: // PlainAttention of package transformer is for the CPU
 		tilings = []bool{true}
 	}
@@ -469,7 +469,7 @@ func (s *search) try(r Run, f fixed) error {
 	for _, w := range ways {
 		times := int64(r.Micro) / r.unit()
 		p := f.with(s.task, r, chainUse{w.bytes * times, w.disk * times, 0}, workspace, w.work)
-		if w.disk > 0 && !p.pagesFit(s.task) {
+		if d := s.task.Device; w.disk > 0 && (p.Peak[meter.OnDisk].Total() > d.Disk || !d.Unified && p.Peak[meter.OnHost].Total() > d.Host) {
 			continue
 		}
 		total := p.Peak[meter.OnDevice].Total()
@@ -492,11 +492,6 @@ func (s *search) try(r Run, f fixed) error {
 		}
 	}
 	return nil
-}
-
-// pagesFit reports whether checkpoints fit on the disk, and their pages on the host.
-func (p Prediction) pagesFit(t Task) bool {
-	return p.Peak[meter.OnDisk].Total() <= t.Device.Disk && (t.Device.Unified || p.Peak[meter.OnHost].Total() <= t.Device.Host)
 }
 
 // hold reports whether the bytes on the host and on the disk fit there, when as many of
@@ -534,11 +529,6 @@ func (t Task) tiles() bool {
 // canTile reports whether a layer can run in tiles of rows.
 func (t Task) canTile() bool {
 	return slices.ContainsFunc(t.Model.Layers, func(l Layer) bool { return l.Tiles.Whole > 0 })
-}
-
-// tiled reports whether a layer has attention that is always computed in tiles.
-func (t Task) tiled() bool {
-	return slices.ContainsFunc(t.Model.Layers, func(l Layer) bool { return l.Attention.Tiled })
 }
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }

@@ -264,7 +264,7 @@ func (t Task) openGradients(r Run) (bytes int64) {
 				sum += 4 * p.len()
 			case p.linear:
 				sum += 4 * t.trainedLen(shape)
-			case t.isBeside(shape):
+			case slices.ContainsFunc(t.Beside, func(s []int) bool { return slices.Equal(s, shape) }):
 				sum += 4 * p.len()
 			}
 		}

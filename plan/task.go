@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug"
@@ -351,9 +350,6 @@ func (t Task) checkRun(r Run) error {
 	return invalid("%s", problem)
 }
 
-// baseline returns training without techniques.
-func (t Task) baseline() Run { return Run{Micro: t.Batch, Window: 1, Compute: snug.F32, StateBits: 32} }
-
 // elem returns the bytes of an element of weights and activations.
 func (r Run) elem() int64 {
 	if r.Compute == 0 || r.Compute == snug.F32 {
@@ -393,11 +389,6 @@ func (t Task) masterBytes(r Run) int64 {
 
 // forBF16 reports whether a form of master weights is for bfloat16 alone.
 func forBF16(m amp.MasterForm) bool { return m == amp.SplitMaster || m == amp.Split24Master }
-
-// isBeside reports whether parameters of a shape may train beside adapters.
-func (t Task) isBeside(shape []int) bool {
-	return slices.ContainsFunc(t.Beside, func(s []int) bool { return slices.Equal(s, shape) })
-}
 
 // besideLen returns the number of elements of Beside, -1 for a shape that is not valid.
 func (t Task) besideLen() (n int64) {

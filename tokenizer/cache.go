@@ -24,10 +24,6 @@ type cached struct {
 	ids  []int32
 }
 
-func newCache() *cache {
-	return &cache{maphash.MakeSeed(), make([]atomic.Pointer[cached], cacheSlots)}
-}
-
 // get returns the tokens of a word, nil if they are not there, and the word's slot.
 func (c *cache) get(word string, part bool) (ids []int32, slot *atomic.Pointer[cached]) {
 	slot = &c.slots[maphash.String(c.seed, word)%cacheSlots]

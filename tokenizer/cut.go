@@ -61,10 +61,6 @@ func (next stages) cuts(h halves) bool {
 	return next.split[0].cuts(h, stages{next.split[1:], next.model})
 }
 
-// border reports whether the halves, which are pieces of their own now, become what they become as halves of a text: an
-// [Encoder] begins the right half with nothing added in front.
-func (next stages) border() bool { return !slices.ContainsFunc(next.split, preTokenizer.adds) }
-
 func (splitter) adds() bool    { return false }
 func (m metaspace) adds() bool { return m.prepend == "always" }
 func (b byteLevel) adds() bool { return b.addSpace }
@@ -299,7 +295,7 @@ func (s splitter) cuts(h halves, next stages) bool {
 	case s.invert && (s.behavior == mergedWithNext || s.behavior == mergedWithPrevious):
 		return false
 	case border:
-		return next.border()
+		return !slices.ContainsFunc(next.split, preTokenizer.adds)
 	case ends || begins || n.known <= at: // what touches the cut is joined to the other side
 		return false
 	}

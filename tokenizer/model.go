@@ -2,7 +2,9 @@ package tokenizer
 
 import (
 	"fmt"
+	"hash/maphash"
 	"slices"
+	"sync/atomic"
 	"unicode/utf8"
 )
 
@@ -19,7 +21,7 @@ func (f *modelFile) build(t *Tokenizer) (*bpe, error) {
 	}
 	m := &bpe{
 		vocab: make(map[string]int32, len(f.Vocab)), merges: make(map[uint64]merged, len(f.Merges)),
-		single: slices.Repeat([]int32{-1}, singles), cache: newCache(),
+		single: slices.Repeat([]int32{-1}, singles), cache: &cache{maphash.MakeSeed(), make([]atomic.Pointer[cached], cacheSlots)},
 		prefix: text(f.Prefix), suffix: text(f.Suffix), unknown: f.Unknown,
 		fuseUnknown: isSet(f.FuseUnknown), wholeWords: isSet(f.IgnoreMerges),
 	}

@@ -48,11 +48,8 @@ var others = []string{"tokenizer.model", "spiece.model", "sentencepiece.bpe.mode
 
 // convert is the command that writes tokenizer.json of the other files of a folder.
 func convert(folder string) string {
-	return fmt.Sprintf(`pip install transformers sentencepiece tiktoken protobuf && python -c 'from transformers import AutoTokenizer; import sys; AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' %s`, quoted(folder))
+	return fmt.Sprintf(`pip install transformers sentencepiece tiktoken protobuf && python -c 'from transformers import AutoTokenizer; import sys; AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' '%s'`, strings.ReplaceAll(folder, "'", `'\''`))
 }
-
-// quoted is a path as a shell takes it.
-func quoted(path string) string { return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'" }
 
 // openVocabulary builds the tokenizer of a folder without tokenizer.json.
 func openVocabulary(folder string, c *Config, f configFile) (*Tokenizer, error) {

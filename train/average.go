@@ -10,9 +10,6 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// averages reports whether the model is evaluated with averages of the parameters in training.
-func (o *Options) averages() bool { return quant8.TraitsOf(o.Optimizer).Averages }
-
 // Average puts into the model the parameters with which it is evaluated and saved. With an optimizer whose Traits
 // say that it Averages they are averages; with others Average does nothing. Until the next Train, the memory of the gradients holds the
 // parameters in training, so that Average takes no further memory. The next Train restores them bit for bit.
@@ -27,7 +24,7 @@ func (t *Trainer[B]) Average() (err error) {
 	switch {
 	case t.closed():
 		return fmt.Errorf("the Trainer is closed: %w", snug.ErrConfig)
-	case !t.options.averages() || t.averaged:
+	case !quant8.TraitsOf(t.options.Optimizer).Averages || t.averaged:
 		return nil
 	case t.halfway:
 		return t.stopped()

@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/quant8"
 )
 
 // gradients is a way to get the gradients of a step, and to update the parameters with them: [Trainer.Train] is the
@@ -54,7 +55,7 @@ type traits struct {
 func (t *Trainer[B]) chosen() gradients[B] {
 	o, u := &t.options, updater[B]{t: t}
 	switch {
-	case o.forwardOnly():
+	case quant8.TraitsOf(o.Optimizer).ForwardOnly:
 		return &zerothOrder[B]{t: t}
 	case o.Gradients == plan.SumF32 && o.Shard != plan.Replicate:
 		return &sharded[B]{updater: u}

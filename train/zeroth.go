@@ -13,9 +13,6 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// forwardOnly reports whether the optimizer takes losses and no gradients.
-func (o *Options) forwardOnly() bool { return quant8.TraitsOf(o.Optimizer).ForwardOnly }
-
 // Forward is the part of a [Model] that an optimizer without gradients needs.
 type Forward[B any] interface {
 	Trainable() iter.Seq2[string, snug.View]

@@ -51,8 +51,8 @@ type quantizer struct {
 	largest    int
 }
 
-func (m *Model) newQuantizer() (*quantizer, error) {
-	q := &quantizer{Model: m}
+func (m *Model) newQuantizer() (q *quantizer, err error) {
+	q = &quantizer{Model: m}
 	for i := range m.params {
 		if p := &m.params[i]; q.wants(p) && !m.stored[p.Name] {
 			q.largest = max(q.largest, p.Len())
@@ -64,18 +64,25 @@ func (m *Model) newQuantizer() (*quantizer, error) {
 	dev := m.dev
 	if q.conv() {
 		dev = snug.CPU()
-		transposed, free, err := snug.MakeView(dev, m.dtype, q.largest)
-		if err != nil {
+		if q.transposed, err = m.stage(q.transposed, dev, q.largest); err != nil {
 			return nil, err
 		}
-		q.transposed, m.staging = transposed, append(m.staging, free)
 	}
-	whole, free, err := snug.MakeView(dev, m.dtype, q.largest)
+	q.whole, err = m.stage(q.whole, dev, q.largest)
+	return q, err
+}
+
+// stage returns memory of at least n elements of the model's type while it is opened or merged: what there is, or more.
+func (m *Model) stage(have snug.View, dev *snug.Device, n int) (snug.View, error) {
+	if have.Len() >= n {
+		return have, nil
+	}
+	made, free, err := snug.MakeView(dev, m.dtype, n)
 	if err != nil {
-		return nil, err
+		return have, err
 	}
-	q.whole, m.staging = whole, append(m.staging, free)
-	return q, nil
+	m.staging = append(m.staging, free)
+	return made, nil
 }
 
 // conv reports whether matrices are [in, out].
@@ -100,11 +107,10 @@ func (q *quantizer) put(p *Param, v snug.View) (err error) {
 		v, shape = transposed, []int{shape[1], shape[0]}
 	}
 	if v.Device() != q.dev {
-		there, free, err := snug.MakeView(q.dev, v.DType(), v.Len())
+		there, err := q.stage(snug.View{}, q.dev, v.Len())
 		if err != nil {
 			return err
 		}
-		q.Model.staging = append(q.Model.staging, free)
 		if err := snug.Copy(there, v); err != nil {
 			return err
 		}
@@ -119,7 +125,7 @@ func (q *quantizer) put(p *Param, v snug.View) (err error) {
 // load reads a matrix that a folder has quantized.
 func (q *quantizer) load(p *Param, w *qlora.Weights, name string) (err error) {
 	if s, joined := q.config.slot(p.Name); joined {
-		p.Quantized, err = w.LoadRows(name, s.rows(), q.dev)
+		p.Quantized, err = w.LoadRows(name, qlora.Rows{First: s.expert*s.cols + s.first, Step: s.step, Count: s.cols / s.step}, q.dev)
 	} else {
 		p.Quantized, err = w.Load(name, q.dev)
 	}
@@ -267,12 +273,12 @@ func (g *merger) close() error {
 }
 
 // matrix returns the matrix of a layer with its adapter merged, in the published layout.
-func (g *merger) matrix(l *linear) (snug.View, error) {
+func (g *merger) matrix(l *linear) (_ snug.View, err error) {
 	if err := g.close(); err != nil {
 		return snug.View{}, err
 	}
 	n := l.In * l.Out
-	if err := g.grow(n); err != nil {
+	if g.whole, err = g.stage(g.whole, g.dev, n); err != nil {
 		return snug.View{}, err
 	}
 	dst := part(g.whole, 0, n)
@@ -327,17 +333,4 @@ func (g *merger) mergePlain(dst snug.View, l *linear) error {
 		g.lost.Add(lost)
 		return nil
 	})
-}
-
-// grow makes room for n elements of the model's type, on its device.
-func (g *merger) grow(n int) error {
-	if g.whole.Len() >= n {
-		return nil
-	}
-	made, free, err := snug.MakeView(g.dev, g.dtype, n)
-	if err != nil {
-		return err
-	}
-	g.whole, g.staging = made, append(g.staging, free)
-	return nil
 }

@@ -69,6 +69,3 @@ func (c *counted) scatter(v snug.View, cols int) {
 	}
 	clear(data[:end*size])
 }
-
-// drop forgets what belongs to the caller.
-func (c *counted) drop() { c.labels, c.weights = nil, nil }

@@ -62,11 +62,6 @@ func (s slot) shape(c *Config) []int {
 // begins reports whether s is the first slot of its tensor.
 func (s slot) begins() bool { return s.expert == 0 && s.first == 0 }
 
-// rows returns the rows of the tensor in MXFP4.
-func (s slot) rows() qlora.Rows {
-	return qlora.Rows{First: s.expert*s.cols + s.first, Step: s.step, Count: s.cols / s.step}
-}
-
 // inFiles returns the tensors in which files hold the parameters of a list.
 func (c *Config) inFiles(list []amp.Tensor) []amp.Tensor {
 	var files []amp.Tensor
@@ -116,14 +111,10 @@ func (c *Config) blocksOf(w *amp.Weights, want amp.Tensor) (have, blocks []amp.T
 
 // loadSlot reads a parameter of an expert into v, in the model's type, on any device. On the host it takes the memory
 // of all parameters of the expert that share rows: gate and up.
-func (q *quantizer) loadSlot(w *amp.Weights, name string, s slot, v snug.View) error {
+func (q *quantizer) loadSlot(w *amp.Weights, name string, s slot, v snug.View) (err error) {
 	n := s.in * s.cols
-	if q.joined.Len() < n+v.Len() {
-		made, free, err := snug.MakeView(snug.CPU(), q.dtype, n+v.Len())
-		if err != nil {
-			return err
-		}
-		q.joined, q.Model.staging = made, append(q.Model.staging, free)
+	if q.joined, err = q.stage(q.joined, snug.CPU(), n+v.Len()); err != nil {
+		return err
 	}
 	all := part(q.joined, 0, n)
 	if err := w.LoadAt(name, s.expert*n, all); err != nil {
@@ -175,19 +166,15 @@ func moveSlot[T any](s slot, rows, param []T, toRows bool) {
 }
 
 // join returns the tensor of all experts to which s belongs, on the CPU. It takes the memory of the tensor.
-func (g *merger) join(s slot) (snug.View, error) {
+func (g *merger) join(s slot) (_ snug.View, err error) {
 	shape := s.shape(&g.config)
 	n := 1
 	for _, d := range shape {
 		n *= d
 	}
 	out, largest := s.cols/s.step, s.in*s.cols
-	if g.joined.Len() < n+largest {
-		made, free, err := snug.MakeView(snug.CPU(), g.dtype, n+largest)
-		if err != nil {
-			return snug.View{}, err
-		}
-		g.joined, g.staging = made, append(g.staging, free)
+	if g.joined, err = g.stage(g.joined, snug.CPU(), n+largest); err != nil {
+		return snug.View{}, err
 	}
 	all, host := part(g.joined, 0, n), part(g.joined, n, out*s.in)
 	if g.members == nil {

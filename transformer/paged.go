@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
@@ -14,11 +13,6 @@ import (
 
 // This file has the matrices in floats that lie in Options.Pages. An operation acquires the matrix that it multiplies by,
 // and releases it when it has ended.
-
-// pagesFloats reports whether a tensor in floats lies in the pages.
-func (m *Model) pagesFloats(t amp.Tensor) bool {
-	return m.options.PageFloats && len(t.Shape) == 2 && !m.quantizes(t) && !m.saved[t.Name] && m.tables.files[t.Name] == ""
-}
 
 // checkPages returns an error for pages that do not go with the other options.
 func (m *Model) checkPages(held qlora.Type) error {

@@ -26,7 +26,7 @@ func (m *Model) makeParams() error {
 	m.params = make([]Param, 0, len(list)+3*len(adapters)) // never grows: the stages point to its elements
 	for _, t := range list {
 		p := Param{Name: t.Name, Shape: t.Shape, Trains: m.trains(t.Name) && !m.quantizes(t)}
-		paged := m.pagesFloats(t)
+		paged := m.options.PageFloats && len(t.Shape) == 2 && !m.quantizes(t) && !m.saved[t.Name] && m.tables.files[t.Name] == ""
 		if paged {
 			m.pagedBytes += int64(p.Len() * m.dtype.Size())
 		} else if !m.quantizes(t) {

@@ -123,7 +123,7 @@ func (m *Model) end() {
 	m.balance.End()
 	m.options.Monitor.Enter(meter.Idle, "")
 	m.backward, m.pass.Window, m.pass.Batch.Tokens, m.pass.Batch.Starts = call{}, nil, nil, nil
-	m.counted.drop()
+	m.counted.labels, m.counted.weights = nil, nil
 }
 
 // lossAndGradient computes the final norm, the head and the cross-entropy of the last stage's output, and returns the

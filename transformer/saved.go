@@ -37,7 +37,8 @@ func (c *Config) tensorsToSave(list []amp.Tensor, o *qlora.AdapterOptions, nameO
 	if slices.Contains(o.ModulesToSave, "") {
 		return nil, fmt.Errorf("modules_to_save has an empty name, want the end of a module's name: %w", snug.ErrConfig)
 	}
-	if c.Tied && c.savesTable(o, nameOf) {
+	table := strings.TrimSuffix(c.layout().body+c.embedding(), ".weight")
+	if c.Tied && (o.SavesModule(nameOf(table)) || o.SavesModule(nameOf("lm_head"))) {
 		if c.family().untied {
 			return nil, fmt.Errorf("modules_to_save has the tied embedding of %s, which PEFT would save untied: %w", c.Family, snug.ErrConfig)
 		}
@@ -81,12 +82,6 @@ func keepTied(o *qlora.AdapterOptions) {
 		o.Other = map[string]json.RawMessage{}
 	}
 	o.Other[weightTying] = json.RawMessage("true")
-}
-
-// savesTable reports whether o names the embedding or the head.
-func (c *Config) savesTable(o *qlora.AdapterOptions, nameOf func(module string) string) bool {
-	table := strings.TrimSuffix(c.layout().body+c.embedding(), ".weight")
-	return o.SavesModule(nameOf(table)) || o.SavesModule(nameOf("lm_head"))
 }
 
 // chooseSaved sets the parameters of the base that train.
