@@ -37,9 +37,7 @@ func (t *tile) columns() {
 	}
 	for r := newRuns(&t.phase, t.n0, t.n1); r.next(); {
 		at := t.image(r.image, t.m0, t.results, t.dstSize) + r.place()
-		for m := range t.m1 - t.m0 {
-			t.put(at+m*t.dstSize, t.phase.axes[2].outStep, c[m*strideC+r.col:][:r.len])
-		}
+		t.putRows(at, t.phase.axes[2].outStep, t.dstSize, c[r.col:], t.m1-t.m0, r.len, strideC)
 	}
 }
 

@@ -117,6 +117,7 @@ func (g *grid) taps(offsets []int, a *[3]axis, y0, x0 int) {
 type depthwise struct {
 	correlation
 	bands
+	depth              int // of the largest phase
 	units, unitsOfItem int // parts of planes
 }
 
@@ -160,6 +161,7 @@ func (g *correlation) runDepthwise(phases int) bool {
 	if !d.bands.cut(&first) {
 		return false
 	}
+	d.depth = first.axes[0].n
 	d.units = g.batch * g.groups * g.results * first.axes[0].n * d.bandsY * d.bandsX
 	d.unitsOfItem = max(1, unitLen/(d.bandRows*d.bandCols))
 	d.itemsOfPhase = cpu.Chunks(d.units, d.unitsOfItem)
@@ -172,7 +174,11 @@ func (d *depthwise) item(item int) {
 	defer tileScratch.Put(buf)
 	t := planeTile{depthwise: d, tile: tile{correlation: &d.correlation, buffers: newBuffers(*buf), phase: d.phase(item / d.itemsOfPhase)}}
 	lo, hi := cpu.Chunk(d.units, d.unitsOfItem, item%d.itemsOfPhase)
-	t.band, t.offsets = -1, t.tile.ints()
+	ints := t.tile.ints()
+	t.band, t.offsets, t.kernelTaps = -1, ints[:mostTaps], ints[mostTaps:][:t.tile.phase.taps()]
+	for tap := range t.kernelTaps {
+		t.kernelTaps[tap] = t.tile.phase.kernelTap(tap, d.kernel)
+	}
 	for i := lo; i < hi; i++ {
 		t.unit(i)
 	}
@@ -182,9 +188,10 @@ func (d *depthwise) item(item int) {
 type planeTile struct {
 	*depthwise
 	tile
-	band    int // that the grid has the zeros of
-	grid    grid
-	offsets []int // of taps
+	band       int // that the grid has the zeros of
+	grid       grid
+	offsets    []int // of taps
+	kernelTaps []int // elements of the kernel that they are
 }
 
 // unit computes a part of a plane of the result.
@@ -193,8 +200,8 @@ func (t *planeTile) unit(i int) {
 	count := t.bandsY * t.bandsX
 	band := i % count
 	i /= count
-	z := i % t.depthwise.phase(0).axes[0].n
-	i /= t.depthwise.phase(0).axes[0].n
+	z := i % t.depth
+	i /= t.depth
 	y0, x0 := t.bands.band(band)
 	rows, cols := min(t.bandRows, a[1].n-y0), min(t.bandCols, a[2].n-x0)
 	if z >= a[0].n || rows <= 0 || cols <= 0 {
@@ -259,9 +266,7 @@ func (t *planeTile) sum(image, result, z, y0, x0 int) {
 	if direct {
 		return
 	}
-	for y := range rows {
-		t.put(place(y), a[2].outStep*outStride, dst[y*pitch:][:cols])
-	}
+	t.putRows(place(0), a[2].outStep*outStride, a[1].outStep*a[2].outSize*outStride, dst, rows, cols, pitch)
 }
 
 // weights returns those of the taps of depth tz, times Alpha.
@@ -269,8 +274,8 @@ func (t *planeTile) weights(result, channel, tz int) []float32 {
 	c, taps := t.tile.correlation, t.phase.axes[1].taps*t.phase.axes[2].taps
 	all := half.Floats(c.w, t.weight(result, channel), t.tile.lines[:volume(c.kernel)])
 	w := t.tile.tmp[:taps]
-	for i := range w {
-		w[i] = c.into.Alpha * all[t.phase.kernelTap(tz*taps+i, c.kernel)]
+	for i, k := range t.kernelTaps[tz*taps:][:taps] {
+		w[i] = c.into.Alpha * all[k]
 	}
 	return w
 }

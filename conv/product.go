@@ -295,6 +295,23 @@ func (t *tile) image(b, channel, channels, size int) int {
 	return (b*t.groups*channels + t.group*channels + channel) * size
 }
 
+// putRows sets rows of the result, from element at on, rowDst apart, to beta times themselves plus rows of cols sums,
+// stride apart. Elements of a row of the result lie step apart.
+func (t *tile) putRows(at, step, rowDst int, x []float32, rows, cols, stride int) {
+	if t.dst.DType() == snug.F32 && t.into.Beta == 0 {
+		to := t.dst.Float32s()[at:]
+		if step == 1 {
+			t.patch.Copy(to, snug.SliceView(x), 0, rows, cols, stride, rowDst, 1)
+		} else {
+			t.patch.Spread(to, x, rows, cols, stride, rowDst, step)
+		}
+		return
+	}
+	for i := range rows {
+		t.put(at+i*rowDst, step, x[i*stride:][:cols])
+	}
+}
+
 // put sets elements of the result from element at on, step apart, to beta times themselves plus x.
 func (t *tile) put(at, step int, x []float32) {
 	if step != 1 {
@@ -304,11 +321,7 @@ func (t *tile) put(at, step int, x []float32) {
 	beta := t.into.Beta
 	if t.dst.DType() == snug.F32 {
 		to := t.dst.Float32s()[at:][:len(x)]
-		if beta == 0 {
-			copy(to, x)
-		} else {
-			rowwise.Registry.Best().Axpby(to, x, 1, beta)
-		}
+		rowwise.Registry.Best().Axpby(to, x, 1, beta)
 		return
 	}
 	for i := 0; i < len(x); i += len(t.lines) {

@@ -35,9 +35,7 @@ func (t *tile) rows() {
 	stride := t.groups * t.results
 	for r := newRuns(&t.phase, t.n0, t.n1); r.next(); {
 		at := (r.image*t.dstSize+r.place())*stride + t.group*t.results + t.m0
-		for j := range r.len {
-			t.put(at+j*t.phase.axes[2].outStep*stride, 1, c[(r.col+j)*strideC:][:cols])
-		}
+		t.putRows(at, 1, t.phase.axes[2].outStep*stride, c[r.col*strideC:], r.len, cols, strideC)
 	}
 }
 

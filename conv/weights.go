@@ -58,7 +58,7 @@ func (p *problem) cutWeights(kern *gemm.Kernel) (c weightCuts) {
 	c.strips = cpu.Chunks(p.cin, c.stripChannels) * c.tapParts
 	c.partsM, c.partsN = cpu.Chunks(c.strips, stripsOfItem), cpu.Chunks(p.cout, nc)
 	n := p.batch * volume(p.out)
-	for p.groups*c.partsM*c.partsN < weightItems && c.partsM < c.strips && n >= leastPosition {
+	for p.groups*c.partsM*c.partsN < weightItems && c.partsM < c.strips && n < 2*leastPosition {
 		c.partsM++
 	}
 	c.stripsOfItem = cpu.Chunks(c.strips, c.partsM)
@@ -150,7 +150,7 @@ func (g *weightProduct) item(item int) {
 	beta := float32(0)
 	depth := cpu.Chunks(max(hi-lo, 1), cpu.Chunks(max(hi-lo, 1), kc))
 	for n := lo; n < hi; n += depth {
-		t.n0, t.n1 = n, min(n+depth, hi)
+		t.n0, t.n1, t.listed = n, min(n+depth, hi), listKey{}
 		t.packY()
 		c := t.c
 		for i := range strips {
@@ -179,6 +179,7 @@ type weightTile struct {
 	group  int
 	o0, o1 int // channels of y
 	n0, n1 int // positions, of those of all images
+	listed listKey
 }
 
 // packY packs B: rows of positions, in panels of NR channels of y.
@@ -235,8 +236,13 @@ func (t *weightTile) packX(b *block) gemm.Rows {
 	l := pieceList{from: newRuns(&t.phase, t.n0, t.n1), t0: b.t0, t1: b.t1, panel: patch.PieceLen, panelLen: patch.PieceLen, tapLen: pitch}
 	l.next, l.images = taps*pitch, all*size
 	first := (t.group*t.cin + b.c0) * size
-	for l.list(t.pieces) {
-		t.patch.Gather(t.a, t.x, first, t.pieces[:l.n], channels, size, l.next, step)
+	if l.same(t.listed) {
+		t.patch.Gather(t.a, t.x, first, t.pieces[:t.listed.n], channels, size, l.next, step)
+	} else {
+		for l.list(t.pieces) {
+			t.patch.Gather(t.a, t.x, first, t.pieces[:l.n], channels, size, l.next, step)
+		}
+		t.listed = l.key()
 	}
 	return gemm.Rows{X: t.a, Row: pitch, Col: 1}
 }

@@ -100,6 +100,11 @@ func evensF32AVX2(dst *float32, src *float32, rows int, cols int, rowSrc int, ro
 //go:noescape
 func tapsAVX2(dst *float32, src *float32, w *float32, offsets *int, taps int, rows int, cols int, rowSrc int, rowDst int, bias float32, add int)
 
+// tapsFewAVX2 is tapsAVX2 for rows of at most a vector, whose number is a multiple of 4.
+//
+//go:noescape
+func tapsFewAVX2(dst *float32, src *float32, w *float32, offsets *int, taps int, rows int, cols int, rowSrc int, rowDst int, bias float32, add int)
+
 // dotsAVX2 adds to 3 vectors of sums the products of rows of y with src from each of as many offsets on.
 // Distances are in bytes, offsets in elements.
 //
@@ -112,8 +117,19 @@ func dotsAVX2(sums *float32, y *float32, src *float32, offsets *int, rows int, c
 //go:noescape
 func tapsAVX512(dst *float32, src *float32, w *float32, offsets *int, taps int, rows int, cols int, rowSrc int, rowDst int, bias float32, add int)
 
+// tapsFewAVX512 is tapsAVX512 for rows of at most a vector, whose number is a multiple of 4.
+//
+//go:noescape
+func tapsFewAVX512(dst *float32, src *float32, w *float32, offsets *int, taps int, rows int, cols int, rowSrc int, rowDst int, bias float32, add int)
+
 // dotsAVX512 adds to 3 vectors of sums the products of rows of y with src from each of as many offsets on.
 // Distances are in bytes, offsets in elements.
 //
 //go:noescape
 func dotsAVX512(sums *float32, y *float32, src *float32, offsets *int, rows int, cols int, rowY int, rowSrc int)
+
+// spreadAVX512 writes rows of cols floats to every second float of rows of dst, and nothing else. Distances are in
+// bytes.
+//
+//go:noescape
+func spreadAVX512(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int)

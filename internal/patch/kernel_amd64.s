@@ -1192,6 +1192,70 @@ done:
 	VZEROUPPER
 	RET
 
+// func tapsFewAVX2(dst *float32, src *float32, w *float32, offsets *int, taps int, rows int, cols int, rowSrc int, rowDst int, bias float32, add int)
+// Requires: AVX, FMA3
+TEXT ·tapsFewAVX2(SB), NOSPLIT, $0-88
+	MOVQ    dst+0(FP), AX
+	MOVQ    src+8(FP), CX
+	MOVQ    w+16(FP), DX
+	MOVQ    offsets+24(FP), BX
+	MOVQ    cols+48(FP), SI
+	MOVQ    rowSrc+56(FP), DI
+	MOVQ    rowDst+64(FP), R8
+	MOVQ    taps+32(FP), R9
+	LEAQ    masks<>+32(SB), R10
+	NEGQ    SI
+	VMOVDQU (R10)(SI*4), Y0
+	LEAQ    (DI)(DI*2), SI
+
+rows:
+	CMPQ         add+80(FP), $0x00
+	JNE          add
+	VBROADCASTSS bias+72(FP), Y1
+	VBROADCASTSS bias+72(FP), Y2
+	VBROADCASTSS bias+72(FP), Y3
+	VBROADCASTSS bias+72(FP), Y4
+	JMP          sum
+
+add:
+	MOVQ       AX, R10
+	VMASKMOVPS (R10), Y0, Y1
+	ADDQ       R8, R10
+	VMASKMOVPS (R10), Y0, Y2
+	ADDQ       R8, R10
+	VMASKMOVPS (R10), Y0, Y3
+	ADDQ       R8, R10
+	VMASKMOVPS (R10), Y0, Y4
+	ADDQ       R8, R10
+
+sum:
+	XORQ R10, R10
+
+tap:
+	MOVQ         (BX)(R10*8), R11
+	LEAQ         (CX)(R11*4), R11
+	VBROADCASTSS (DX)(R10*4), Y5
+	VFMADD231PS  (R11), Y5, Y1
+	VFMADD231PS  (R11)(DI*1), Y5, Y2
+	VFMADD231PS  (R11)(DI*2), Y5, Y3
+	VFMADD231PS  (R11)(SI*1), Y5, Y4
+	INCQ         R10
+	CMPQ         R10, R9
+	JLT          tap
+	VMASKMOVPS   Y1, Y0, (AX)
+	ADDQ         R8, AX
+	VMASKMOVPS   Y2, Y0, (AX)
+	ADDQ         R8, AX
+	VMASKMOVPS   Y3, Y0, (AX)
+	ADDQ         R8, AX
+	VMASKMOVPS   Y4, Y0, (AX)
+	ADDQ         R8, AX
+	LEAQ         (CX)(DI*4), CX
+	SUBQ         $0x04, rows+40(FP)
+	JNZ          rows
+	VZEROUPPER
+	RET
+
 // func dotsAVX2(sums *float32, y *float32, src *float32, offsets *int, rows int, cols int, rowY int, rowSrc int)
 // Requires: AVX, FMA3
 TEXT ·dotsAVX2(SB), NOSPLIT, $0-64
@@ -1446,6 +1510,70 @@ done:
 	VZEROUPPER
 	RET
 
+// func tapsFewAVX512(dst *float32, src *float32, w *float32, offsets *int, taps int, rows int, cols int, rowSrc int, rowDst int, bias float32, add int)
+// Requires: AVX, AVX512BW, AVX512F, BMI2
+TEXT ·tapsFewAVX512(SB), NOSPLIT, $0-88
+	MOVQ  dst+0(FP), AX
+	MOVQ  src+8(FP), CX
+	MOVQ  w+16(FP), DX
+	MOVQ  offsets+24(FP), BX
+	MOVQ  cols+48(FP), SI
+	MOVQ  rowSrc+56(FP), DI
+	MOVQ  rowDst+64(FP), R8
+	MOVQ  taps+32(FP), R9
+	MOVQ  $-1, R10
+	BZHIQ SI, R10, R10
+	KMOVD R10, K1
+	LEAQ  (DI)(DI*2), SI
+
+rows:
+	CMPQ         add+80(FP), $0x00
+	JNE          add
+	VBROADCASTSS bias+72(FP), Z0
+	VBROADCASTSS bias+72(FP), Z1
+	VBROADCASTSS bias+72(FP), Z2
+	VBROADCASTSS bias+72(FP), Z3
+	JMP          sum
+
+add:
+	MOVQ      AX, R10
+	VMOVUPS.Z (R10), K1, Z0
+	ADDQ      R8, R10
+	VMOVUPS.Z (R10), K1, Z1
+	ADDQ      R8, R10
+	VMOVUPS.Z (R10), K1, Z2
+	ADDQ      R8, R10
+	VMOVUPS.Z (R10), K1, Z3
+	ADDQ      R8, R10
+
+sum:
+	XORQ R10, R10
+
+tap:
+	MOVQ         (BX)(R10*8), R11
+	LEAQ         (CX)(R11*4), R11
+	VBROADCASTSS (DX)(R10*4), Z4
+	VFMADD231PS  (R11), Z4, Z0
+	VFMADD231PS  (R11)(DI*1), Z4, Z1
+	VFMADD231PS  (R11)(DI*2), Z4, Z2
+	VFMADD231PS  (R11)(SI*1), Z4, Z3
+	INCQ         R10
+	CMPQ         R10, R9
+	JLT          tap
+	VMOVUPS      Z0, K1, (AX)
+	ADDQ         R8, AX
+	VMOVUPS      Z1, K1, (AX)
+	ADDQ         R8, AX
+	VMOVUPS      Z2, K1, (AX)
+	ADDQ         R8, AX
+	VMOVUPS      Z3, K1, (AX)
+	ADDQ         R8, AX
+	LEAQ         (CX)(DI*4), CX
+	SUBQ         $0x04, rows+40(FP)
+	JNZ          rows
+	VZEROUPPER
+	RET
+
 // func dotsAVX512(sums *float32, y *float32, src *float32, offsets *int, rows int, cols int, rowY int, rowSrc int)
 // Requires: AVX, AVX512BW, AVX512F, BMI2
 TEXT ·dotsAVX512(SB), NOSPLIT, $0-64
@@ -1505,5 +1633,75 @@ last:
 	VMOVUPS     Z0, (AX)
 	VMOVUPS     Z1, 64(AX)
 	VMOVUPS     Z2, 128(AX)
+	VZEROUPPER
+	RET
+
+DATA twice<>+0(SB)/4, $0x00000000
+DATA twice<>+4(SB)/4, $0x00000000
+DATA twice<>+8(SB)/4, $0x00000001
+DATA twice<>+12(SB)/4, $0x00000001
+DATA twice<>+16(SB)/4, $0x00000002
+DATA twice<>+20(SB)/4, $0x00000002
+DATA twice<>+24(SB)/4, $0x00000003
+DATA twice<>+28(SB)/4, $0x00000003
+DATA twice<>+32(SB)/4, $0x00000004
+DATA twice<>+36(SB)/4, $0x00000004
+DATA twice<>+40(SB)/4, $0x00000005
+DATA twice<>+44(SB)/4, $0x00000005
+DATA twice<>+48(SB)/4, $0x00000006
+DATA twice<>+52(SB)/4, $0x00000006
+DATA twice<>+56(SB)/4, $0x00000007
+DATA twice<>+60(SB)/4, $0x00000007
+GLOBL twice<>(SB), RODATA|NOPTR, $64
+
+// func spreadAVX512(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2
+TEXT ·spreadAVX512(SB), NOSPLIT, $0-48
+	MOVQ      dst+0(FP), AX
+	MOVQ      src+8(FP), CX
+	MOVQ      cols+24(FP), DX
+	MOVQ      rowSrc+32(FP), BX
+	MOVQ      rowDst+40(FP), SI
+	VMOVDQU32 twice<>+0(SB), Z0
+	MOVQ      DX, DI
+	SHRQ      $0x03, DI
+	ANDQ      $0x07, DX
+	MOVQ      $0x00005555, R8
+	MOVQ      $-1, R9
+	BZHIQ     DX, R9, R9
+	KMOVD     R9, K2
+	KMOVW     R8, K1
+	LEAQ      (DX)(DX*1), R9
+	BZHIQ     R9, R8, R9
+	KMOVW     R9, K3
+
+row:
+	MOVQ  DI, R8
+	MOVQ  AX, R9
+	MOVQ  CX, R10
+	TESTQ R8, R8
+	JZ    tail
+
+vector:
+	VMOVUPS (R10), Y1
+	VPERMPS Z1, Z0, Z1
+	VMOVUPS Z1, K1, (R9)
+	ADDQ    $0x00000020, R10
+	ADDQ    $0x00000040, R9
+	DECQ    R8
+	JNZ     vector
+
+tail:
+	TESTQ     DX, DX
+	JZ        next
+	VMOVUPS.Z (R10), K2, Y1
+	VPERMPS   Z1, Z0, Z1
+	VMOVUPS   Z1, K3, (R9)
+
+next:
+	ADDQ SI, AX
+	ADDQ BX, CX
+	DECQ rows+16(FP)
+	JNZ  row
 	VZEROUPPER
 	RET

@@ -18,12 +18,13 @@ type Kernels struct {
 	Taps   Taps
 	Dots   Dots
 	Lanes  int // sums of Dots for each tap
+	Spread Spread
 }
 
 // Registry holds the loops of every tier.
 var Registry cpu.Registry[Kernels]
 
-func init() { Registry.Add(cpu.Go, Kernels{copyRows, gather(copyRows), taps, dots, 1}) }
+func init() { Registry.Add(cpu.Go, Kernels{copyRows, gather(copyRows), taps, dots, 1, spread}) }
 
 func copyRows(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, step int) {
 	switch src.DType() {

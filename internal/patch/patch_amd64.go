@@ -11,9 +11,9 @@ import (
 
 func init() {
 	narrow := loops{rowsF32AVX2, evensF32AVX2, rowsF16AVX2, nil, rowsBF16AVX2, nil}
-	Registry.Add(cpu.AVX2, Kernels{narrow.copy, gather(narrow.copy), newTaps(tapsAVX2), newDots(dotsAVX2), 8})
+	Registry.Add(cpu.AVX2, Kernels{narrow.copy, gather(narrow.copy), newTaps(tapsAVX2, tapsFewAVX2, 8), newDots(dotsAVX2), 8, spread})
 	wide := loops{rowsF32AVX512, evensF32AVX512, rowsF16AVX512, evensF16AVX512, rowsBF16AVX512, evensBF16AVX512}
-	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather, newTaps(tapsAVX512), newDots(dotsAVX512), 16})
+	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather, newTaps(tapsAVX512, tapsFewAVX512, 16), newDots(dotsAVX512), 16, spreadVectors})
 }
 
 // loop copies rows. Distances are in bytes.
@@ -87,14 +87,31 @@ func (l loops) gather(dst []float32, src snug.View, at int, pieces []Piece, chan
 // gatherLoop copies pieces for all channels. Distances are in bytes.
 type gatherLoop[T any] = func(dst *float32, src *T, pieces *[3]int64, count, channels, nextSrc, nextDst int)
 
-func newTaps(f func(dst, src, w *float32, offsets *int, taps, rows, cols, rowSrc, rowDst int, bias float32, add int)) Taps {
+// tapLoop is Taps. Distances are in bytes.
+type tapLoop = func(dst, src, w *float32, offsets *int, taps, rows, cols, rowSrc, rowDst int, bias float32, add int)
+
+func newTaps(loop, few tapLoop, lanes int) Taps {
 	return func(dst, src, w []float32, offsets []int, rows, cols, rowSrc, rowDst int, bias float32, add bool) {
-		old := 0
+		old, done := 0, 0
 		if add {
 			old = 1
 		}
-		f(&dst[0], &src[0], &w[0], &offsets[0], len(w), rows, cols, 4*rowSrc, 4*rowDst, bias, old)
+		if cols <= lanes && rows >= 4 {
+			done = rows / 4 * 4
+			few(&dst[0], &src[0], &w[0], &offsets[0], len(w), done, cols, 4*rowSrc, 4*rowDst, bias, old)
+		}
+		if done < rows {
+			loop(&dst[done*rowDst], &src[done*rowSrc], &w[0], &offsets[0], len(w), rows-done, cols, 4*rowSrc, 4*rowDst, bias, old)
+		}
 	}
+}
+
+func spreadVectors(dst, src []float32, rows, cols, rowSrc, rowDst, step int) {
+	if step == 2 && rows > 0 && cols > 0 {
+		spreadAVX512(&dst[0], &src[0], rows, cols, 4*rowSrc, 4*rowDst)
+		return
+	}
+	spread(dst, src, rows, cols, rowSrc, rowDst, step)
 }
 
 func newDots(f func(sums, y, src *float32, offsets *int, rows, cols, rowY, rowSrc int)) Dots {

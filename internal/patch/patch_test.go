@@ -93,7 +93,7 @@ func TestTapsAndDots(t *testing.T) {
 	for tier, k := range Registry.All() {
 		for cols := 1; cols < 200; cols += 1 + cols/30 {
 			for _, count := range []int{1, 3, 9} {
-				const rows = 3
+				const rows = 7
 				rowSrc, rowDst := cols+4, cols+2
 				offsets := make([]int, count)
 				for i := range offsets {
@@ -119,8 +119,30 @@ func TestTapsAndDots(t *testing.T) {
 					for _, v := range got[i*k.Lanes:][:k.Lanes] {
 						sum += v
 					}
-					require.InDelta(t, x, sum, 1e-3, "%v, %d columns", tier, cols)
+					require.InDelta(t, x, sum, 1e-2, "%v, %d columns", tier, cols)
 				}
+			}
+		}
+	}
+}
+
+// Every tier spreads what Go spreads, and writes nothing else.
+//
+//check:in arm64
+func TestSpread(t *testing.T) {
+	for tier, k := range Registry.All() {
+		for n := 1; n < 70; n++ {
+			for step := 1; step < 4; step++ {
+				const rows = 3
+				rowSrc, rowDst := n+1, n*step+2
+				src := vector[float32](t, (rows-1)*rowSrc+n)
+				copy(src, kerneltest.Normal(1, len(src)))
+				want := kerneltest.Normal(2, (rows-1)*rowDst+(n-1)*step+1)
+				got := vector[float32](t, len(want))
+				copy(got, want)
+				spread(want, src, rows, n, rowSrc, rowDst, step)
+				k.Spread(got, src, rows, n, rowSrc, rowDst, step)
+				require.Equal(t, want, got, "%v, %d floats, step %d", tier, n, step)
 			}
 		}
 	}

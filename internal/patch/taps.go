@@ -44,3 +44,16 @@ func dots(sums, y, src []float32, offsets []int, rows, cols, rowY, rowSrc int) {
 		sums[t] = sum
 	}
 }
+
+// Spread sets element i·step of rows of dst, rowDst apart, to element i of rows of cols floats of src, rowSrc apart, and
+// writes nothing else.
+type Spread func(dst, src []float32, rows, cols, rowSrc, rowDst, step int)
+
+func spread(dst, src []float32, rows, cols, rowSrc, rowDst, step int) {
+	for r := range rows {
+		to := dst[r*rowDst:]
+		for i, x := range src[r*rowSrc:][:cols] {
+			to[i*step] = x
+		}
+	}
+}

@@ -26,8 +26,11 @@ func main() {
 	masks()
 	for _, t := range tiers {
 		t.taps()
+		t.tapsFew()
 		t.dots()
 	}
+	twice()
+	spread()
 	Generate()
 }
 

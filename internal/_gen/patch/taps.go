@@ -185,6 +185,117 @@ func (t tier) taps() {
 	RET()
 }
 
+// few is how many rows tapsFew does at a time.
+const few = 4
+
+// tapsFew generates taps for rows of at most a vector, a few of them together, since the sums of one would wait for one
+// another.
+func (t tier) tapsFew() {
+	name := "tapsFew" + t.name
+	TEXT(name, NOSPLIT, "func(dst, src, w *float32, offsets *int, taps, rows, cols, rowSrc, rowDst int, bias float32, add int)")
+	Pragma("noescape")
+	Doc(name + " is taps" + t.name + fmt.Sprintf(" for rows of at most a vector, whose number is a multiple of %d.", few))
+	dst, src, w, offsets := param("dst"), param("src"), param("w"), param("offsets")
+	cols, rowSrc, rowDst, count := param("cols"), param("rowSrc"), param("rowDst"), param("taps")
+	last := t.first(cols)
+	three := GP64()
+	LEAQ(Mem{Base: rowSrc, Index: rowSrc, Scale: 2}, three)
+	acc := make([]reg.VecVirtual, few)
+	for i := range acc {
+		acc[i] = t.register()
+	}
+	value := t.register()
+	Label("rows")
+	at := GP64()
+	CMPQ(paramAddr("add"), Imm(0))
+	JNE(LabelRef("add"))
+	for i := range acc {
+		VBROADCASTSS(paramAddr("bias"), acc[i])
+	}
+	JMP(LabelRef("sum"))
+	Label("add")
+	MOVQ(dst, at)
+	for i := range acc {
+		last.load(Mem{Base: at}, acc[i])
+		ADDQ(rowDst, at)
+	}
+	Label("sum")
+	tap, from := GP64(), GP64()
+	XORQ(tap, tap)
+	Label("tap")
+	MOVQ(Mem{Base: offsets, Index: tap, Scale: 8}, from)
+	LEAQ(Mem{Base: src, Index: from, Scale: 4}, from)
+	VBROADCASTSS(Mem{Base: w, Index: tap, Scale: 4}, value)
+	VFMADD231PS(Mem{Base: from}, value, acc[0])
+	VFMADD231PS(Mem{Base: from, Index: rowSrc, Scale: 1}, value, acc[1])
+	VFMADD231PS(Mem{Base: from, Index: rowSrc, Scale: 2}, value, acc[2])
+	VFMADD231PS(Mem{Base: from, Index: three, Scale: 1}, value, acc[3])
+	INCQ(tap)
+	CMPQ(tap, count)
+	JLT(LabelRef("tap"))
+	for i := range acc {
+		last.store(acc[i], Mem{Base: dst})
+		ADDQ(rowDst, dst)
+	}
+	LEAQ(Mem{Base: src, Index: rowSrc, Scale: 4}, src)
+	SUBQ(Imm(few), paramAddr("rows"))
+	JNZ(LabelRef("rows"))
+	VZEROUPPER()
+	RET()
+}
+
+// spread generates the writing of every second element, by the masks of AVX-512.
+func spread() {
+	TEXT("spreadAVX512", NOSPLIT, "func(dst, src *float32, rows, cols, rowSrc, rowDst int)")
+	Pragma("noescape")
+	Doc("spreadAVX512 writes rows of cols floats to every second float of rows of dst, and nothing else. Distances are in", "bytes.")
+	dst, src, cols, rowSrc, rowDst := param("dst"), param("src"), param("cols"), param("rowSrc"), param("rowDst")
+	index, half := ZMM(), ZMM()
+	VMOVDQU32(NewDataAddr(Symbol{Name: "twice", Static: true}, 0), index)
+	full, rest, even := GP64(), GP64(), GP64()
+	MOVQ(cols, full)
+	SHRQ(Imm(3), full)
+	MOVQ(cols, rest)
+	ANDQ(Imm(7), rest)
+	MOVQ(U32(0x5555), even)
+	all, some, read := K(), GP64(), low(rest)
+	KMOVW(even.As32(), all)
+	LEAQ(Mem{Base: rest, Index: rest, Scale: 1}, some)
+	BZHIQ(some, even, some)
+	written := K()
+	KMOVW(some.As32(), written)
+	left, to, from := GP64(), GP64(), GP64()
+	Label("row")
+	MOVQ(full, left)
+	MOVQ(dst, to)
+	MOVQ(src, from)
+	vectors(left, to, from, 64, 32, func() {
+		VMOVUPS(Mem{Base: from}, half.AsY())
+		VPERMPS(half, index, half)
+		VMOVUPS(half, all, Mem{Base: to})
+	})
+	TESTQ(rest, rest)
+	JZ(LabelRef("next"))
+	VMOVUPS_Z(Mem{Base: from}, read, half.AsY())
+	VPERMPS(half, index, half)
+	VMOVUPS(half, written, Mem{Base: to})
+	Label("next")
+	ADDQ(rowDst, dst)
+	ADDQ(rowSrc, src)
+	DECQ(paramAddr("rows"))
+	JNZ(LabelRef("row"))
+	VZEROUPPER()
+	RET()
+}
+
+// twice is the indices of 8 floats, twice each.
+func twice() {
+	GLOBL("twice", RODATA|NOPTR)
+	for i := range 16 {
+		DATA(4*i, U32(uint32(i/2)))
+	}
+}
+
 // together is how many taps dots does at a time.
 const together = 3
 
