@@ -262,6 +262,8 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 		return x
 	case Residual:
 		return d.add(x, d.layer(l.Layer, act, x))
+	case Tiled:
+		return d.layer(l.Layer, act, x)
 	}
 	panic(fmt.Sprintf("no definition of %T", l))
 }
@@ -473,6 +475,10 @@ func layerProperty(t *rapid.T) {
 	}
 	rng := rand.New(rand.NewPCG(1, rapid.Uint64().Draw(t, "seed")))
 	params := values(rng, l)
+	_, attends := l.(*Attention)
+	if _, embeds := l.(*Embedding); !attends && !embeds && rapid.Bool().Draw(t, "tiled") {
+		l = Tiled{l, rapid.IntRange(1, 4).Draw(t, "tile")}
+	}
 	p, err := NewPass(Options{})
 	require.NoError(t, err)
 	sequences, rows := rapid.IntRange(1, 3).Draw(t, "sequences"), rapid.IntRange(1, 5).Draw(t, "rows")

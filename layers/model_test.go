@@ -100,6 +100,44 @@ func TestStageNames(t *testing.T) {
 	}
 }
 
+// TestTiledSequences: an attention runs in tiles of whole sequences, in the memory of one, with the gradients of all at once.
+func TestTiledSequences(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 5))
+	s := Sample{Sequences: 6, X: make([]float32, 6*5*8), Y: make([]float32, 6*5*8)}
+	for i := range s.X {
+		s.X[i], s.Y[i] = float32(rng.NormFloat64()), float32(rng.NormFloat64())
+	}
+	block := func() Sequential {
+		a := NewAttention("attention", 8, 2, 1)
+		a.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 100, Dim: 4}, nil)
+		return Sequential{a, NewMLP("mlp", 8, 32, GELU, false), NewLinear("out", 8, 8, true)}
+	}
+	run := func(o Options, l Layer) (*Model, gradients) {
+		m, err := NewModel(8, MSE{}, o, NewLinear("in", 8, 8, false), l)
+		require.NoError(t, err)
+		costs, err := m.Costs(6, 5)
+		require.NoError(t, err)
+		plan, err := remat.KeepAll(costs)
+		require.NoError(t, err)
+		require.NoError(t, m.SetPlan(plan))
+		g := gradientsOf(t, m, s)
+		require.Empty(t, m.Report.Mismatches)
+		return m, g
+	}
+	whole, want := run(Options{Seed: 2}, block())
+	for _, rows := range []int{5, 10, 20, 30, 100} {
+		tiled, got := run(Options{Seed: 2, Tiles: 3}, Tiled{block(), rows})
+		for name, g := range want {
+			require.InDeltaSlice(t, g, got[name], 1e-6, name)
+		}
+		if rows == 5 {
+			require.Less(t, tiled.Report.Peak, whole.Report.Peak/2)
+		}
+	}
+	_, err := NewModel(8, MSE{}, Options{}, Tiled{Residual{Dropout{P: 0.5}}, 4})
+	require.ErrorIs(t, err, snug.ErrConfig)
+}
+
 // TestBalance: the loss of Backprop is that of Evaluate without dropout and the balancing loss, and its gradients are those of
 // differences.
 func TestBalance(t *testing.T) {

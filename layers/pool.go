@@ -47,8 +47,9 @@ type rowsOf uint8
 const (
 	rowsOfBatch rowsOf = iota
 	rowsOfTile
-	rowsOfGroup  // the rows of the longest group so far, such as those that choose one expert
-	rowsOfSource // of a cross-attention
+	rowsOfGroup   // the rows of the longest group so far, such as those that choose one expert
+	rowsOfSource  // of a cross-attention
+	rowsOfSection // of a Tiled
 )
 
 // pool allocates tensors and reuses freed ones. A buffer has room for capacity rows, so that
@@ -60,7 +61,7 @@ type pool struct {
 	counts  bool           // tensors have no memory: their bytes are counted
 	rows    int            // rows of a tensor: of the current batch, or of a part of it
 	of      rowsOf         // what the rows are
-	room    [4]int         // rows that a buffer holds, by what its rows are
+	room    [5]int         // rows that a buffer holds, by what its rows are
 	unused  map[poolKey][]*buffer
 	all     []*buffer
 	used    int64 // bytes of tensors that are in use
@@ -85,7 +86,7 @@ func (p *pool) begin(rows, tiles int) error {
 	if rows <= p.room[rowsOfBatch] {
 		return nil
 	}
-	p.room = [4]int{rows, tileRoom(rows, tiles)}
+	p.room = [5]int{rows, tileRoom(rows, tiles)}
 	return p.close()
 }
 
